@@ -1,0 +1,290 @@
+// Package store is the broker's memory: for every (data type, cluster,
+// resource id) one record with the latest accepted spec and the latest accepted
+// status. The broker decides nothing itself about versions, owners and names:
+// [Decide] does, a pure function over what the store holds, and every engine
+// runs it inside its commit. Engines are packages below this one; storetest
+// holds the suite they must all pass.
+//
+// # Records
+//
+// A record is live, a tombstone (its source deleted the work; the cluster has
+// not confirmed yet; the last spec is kept) or a grave (confirmed; id, version,
+// sequence id and the final status are kept until the source has seen it).
+//
+// # Revisions
+//
+// Every accepted write gets the next revision, one counter per store, assigned
+// in commit order and never reused. A record's spec and status carry the
+// revision of their last change, so the change feed ([Store.Changes]) holds each
+// at most once: a reader that lags gets the latest state of each and never
+// "too old".
+package store
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// Key names a record.
+type Key struct {
+	DataType   codec.DataType
+	Cluster    string
+	ResourceID string
+}
+
+// State of a record.
+type State uint8
+
+// The states.
+const (
+	Live State = iota + 1
+	Tombstone
+	Grave
+)
+
+// Meta is a record without its payloads.
+type Meta struct {
+	Key
+	State State
+	Owner string // source name
+	Name  string // object name from the metadata extension; unique per (cluster, data type)
+
+	Version      int64 // of the spec; 0 is unversioned
+	Tag          codec.Tag
+	SpecRevision uint64
+	// SpecSupersedes: the spec replaced a newer version on the source's word
+	// (hub went back in time); it goes out to stock agents as version 0.
+	SpecSupersedes bool
+
+	StatusRevision uint64 // 0: the work never had a status
+	StatusVersion  int64  // spec version the status is about
+	Sequence       string // highest accepted sequence id, decimal; "" when none
+	StatusHash     string // statushash attribute of that status; may be ""
+
+	// Buried is when a grave was dug (UTC); zero otherwise.
+	Buried time.Time
+
+	// Waiting is the revision-less spec that waits behind this tombstone, nil when none.
+	Waiting *Waiting
+}
+
+// Waiting is a create that arrived while the name or the id was still a
+// tombstone. It becomes a live record when the tombstone is confirmed.
+type Waiting struct {
+	ResourceID string
+	Owner      string
+	Name       string
+	Version    int64
+	Tag        codec.Tag
+}
+
+// Record is Meta with payloads: protobuf bytes of CloudEvents as normalised at
+// ingest. They are shared and must not be modified.
+type Record struct {
+	Meta
+	Spec   []byte // last spec, kept in a tombstone, nil in a grave
+	Status []byte // last status, nil when there is none
+}
+
+// Op is one write. Which fields count depends on Kind.
+type Op struct {
+	Kind OpKind
+	Key  Key
+	// Owner is the publishing source (PutSpec), or whose records (Drop, Acked).
+	Owner string
+	Name  string
+	// Action of the event: an update_request on a tombstone is stale, a
+	// create_request waits behind it.
+	Action   codec.Action
+	Version  int64
+	Tag      codec.Tag
+	Deleting bool // PutSpec: the work is deleted at its source
+	// Supersedes and IfRevision are the source's conditions, 0 when absent.
+	Supersedes, IfRevision uint64
+
+	Sequence   string // PutStatus
+	StatusHash string // PutStatus
+	Deleted    bool   // PutStatus: carries condition Deleted=True
+
+	// Subscribed: PutSpec with Deleting: some agent of the cluster subscribed
+	// to this data type at any time. false: a tombstone without status
+	// confirms itself.
+	Subscribed bool
+
+	Event []byte    // normalised protobuf bytes
+	At    time.Time // now, from the broker's clock
+}
+
+// OpKind is the kind of a write.
+type OpKind uint8
+
+// The kinds of writes.
+const (
+	// PutSpec: a source publishes a work, or its deletion.
+	PutSpec OpKind = iota + 1
+	// PutStatus: the agent of Key.Cluster publishes a status.
+	PutStatus
+	// Acked: the owner has seen the final status of this grave; it is removed.
+	Acked
+	// Forget: an operator gives the record up, whatever its state: a live
+	// record or tombstone becomes a grave with a final status, as if confirmed.
+	Forget
+	// Drop: the record leaves without a tombstone (its cluster was released).
+	Drop
+	// Adopt: the record gets a new owner.
+	Adopt
+)
+
+// Verdict says what became of an Op. Only Accepted and Confirmed wrote.
+type Verdict uint8
+
+// The verdicts, with the outcome a publisher is told.
+const (
+	// Accepted: written under Outcome.Revision.
+	Accepted Verdict = iota + 1
+	// Confirmed: the record became a grave (a deletion reached the cluster, or
+	// there was nothing to reach).
+	Confirmed
+	// Waits: kept behind a tombstone of the same id or name.
+	Waits
+	// Unchanged: same tag as what is stored.
+	Unchanged
+	// Stale: older version or sequence than what is stored.
+	Stale
+	// Ignored: means nothing for this record (a status for an unknown id, a
+	// deletion of an unknown id).
+	Ignored
+	// SpecAgain: a Deleted status for a live record: not stored, and the spec
+	// must be sent to the agent again.
+	SpecAgain
+	// OwnedByOther: another source owns the record.
+	OwnedByOther
+	// NameTaken: another source's record has the name.
+	NameTaken
+	// ConditionFailed: Supersedes or IfRevision does not hold; Outcome.Revision
+	// is the record's current spec revision.
+	ConditionFailed
+)
+
+// Outcome answers one Op.
+type Outcome struct {
+	Verdict  Verdict
+	Revision uint64
+	// Owner of the record after the op, for routing; "" when there is none.
+	Owner string
+}
+
+// Part says which half of a record a change is about.
+type Part uint8
+
+// The parts.
+const (
+	SpecPart Part = iota + 1
+	StatusPart
+)
+
+// Change is one entry of the feed.
+type Change struct {
+	Revision uint64
+	Key      Key
+	Owner    string
+	Part     Part
+	// Gone: the record is no longer there (dropped, acked, replaced under its
+	// name); nothing is to be sent for it.
+	Gone bool
+}
+
+// Head is the identity and position of a store.
+type Head struct {
+	Epoch    string // written at creation
+	Term     string // random per opening
+	Revision uint64 // of the last commit, 0 when empty
+	// TermStart is the first revision that this term may assign.
+	TermStart uint64
+}
+
+// Cursor in text form, "<epoch>/<term>/<revision>".
+type Cursor struct {
+	Epoch, Term string
+	Revision    uint64
+}
+
+// Digest over records that are neither tombstones nor graves: sum modulo 2^128
+// of H(resource id, tag), H = first 16 bytes of SHA-256 over
+// len(id) as 8 bytes big endian, id, tag.
+type Digest struct {
+	Count uint64
+	Sum   [16]byte
+}
+
+// Errors of a Store. Any other error is a failing disk or a bug: nothing of the
+// batch may be acknowledged and the store refuses further commits.
+var (
+	// ErrNotFound: no record with this key.
+	ErrNotFound = errors.New("record not found")
+	// ErrClosed: the store was closed.
+	ErrClosed = errors.New("store is closed")
+	// ErrReadOnly: an earlier write failed or damage was found; restart after repair.
+	ErrReadOnly = errors.New("store is read-only after an error")
+)
+
+// DamageError names a value whose checksum or form is wrong. The store turns
+// read-only when it meets one.
+type DamageError struct {
+	Key  string // printable form of the storage key
+	What string
+}
+
+// Error says which value is damaged.
+func (e *DamageError) Error() string { return "store: damaged value at " + e.Key + ": " + e.What }
+
+// Scope selects records of one data type: all, those of a cluster, of an
+// owner, or of both.
+type Scope struct {
+	DataType codec.DataType
+	Cluster  string // "" = all
+	Owner    string // "" = all
+}
+
+// Store keeps records. All methods may be called concurrently; Commit calls
+// are applied one after the other.
+type Store interface {
+	// Commit applies ops in order, each on the state the previous ones left,
+	// writes and syncs once, and returns one outcome per op. When it returns
+	// nil, everything accepted survives a power loss and is visible to Get,
+	// Scan and Changes. On error nothing was applied.
+	Commit(ctx context.Context, ops []Op) ([]Outcome, error)
+	// Get returns the record, payloads included, or ErrNotFound.
+	Get(ctx context.Context, k Key) (Record, error)
+	// Scan calls f for the Meta of every record in scope (tombstones and graves
+	// too) in key order, on one consistent snapshot. An error of f ends the
+	// scan and is returned.
+	Scan(ctx context.Context, s Scope, f func(Meta) error) error
+	// Changes returns up to limit changes with a revision above after, in
+	// revision order, each (record, part) once with its latest revision. It
+	// waits until there is one or ctx ends.
+	Changes(ctx context.Context, after uint64, limit int) ([]Change, error)
+	// Head returns identity and position.
+	Head() Head
+	// ClusterHead returns the revision of the last spec change of a cluster,
+	// 0 when there is none; and its digest. It reads no disk.
+	ClusterHead(dt codec.DataType, cluster string) (revision uint64, d Digest)
+	// ValidCursor reports whether c is a position of this store: its epoch is
+	// the store's, its term is known, and its revision lies before the next
+	// term's first.
+	ValidCursor(c Cursor) bool
+	// MarkSubscribed remembers durably that an agent of the cluster subscribed
+	// to the data type; Subscribed asks. Clusters are never unmarked except by
+	// ForgetCluster.
+	MarkSubscribed(ctx context.Context, dt codec.DataType, cluster, uid string) error
+	// Subscribed returns the cluster uid an agent gave ("" when it gave none)
+	// and whether any agent ever subscribed.
+	Subscribed(dt codec.DataType, cluster string) (uid string, ok bool)
+	// ForgetCluster removes what MarkSubscribed remembered.
+	ForgetCluster(ctx context.Context, cluster string) error
+	// Close waits for running calls, syncs and releases the files.
+	Close() error
+}

@@ -1,0 +1,10 @@
+module github.com/hawser-io/hawser/tools/protoc-gen-go-grpc
+
+go 1.26.8
+
+tool google.golang.org/grpc/cmd/protoc-gen-go-grpc
+
+require (
+	google.golang.org/grpc/cmd/protoc-gen-go-grpc v1.6.0 // indirect
+	google.golang.org/protobuf v1.36.10 // indirect
+)
