@@ -1,0 +1,196 @@
+package identity
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+)
+
+// Files names the PEM files of one side of a connection. Cert and Key belong
+// together: a client may leave both empty, a server needs them.
+type Files struct {
+	CA, Cert, Key string
+}
+
+// checkEvery bounds how often the files are looked at: a storm of handshakes
+// costs one stat per file and second.
+const checkEvery = time.Second
+
+// material is what the files held when they were last read.
+type material struct {
+	pool *x509.CertPool
+	cert *tls.Certificate
+}
+
+// loader reads files again when they changed. A file that turns bad keeps the
+// last good material in use and the error is given to onError.
+type loader struct {
+	files   Files
+	onError func(error)
+	now     func() time.Time
+
+	mu      sync.Mutex
+	checked time.Time
+	stamp   [3]fileStamp
+	current material
+}
+
+type fileStamp struct {
+	modified time.Time
+	size     int64
+}
+
+func newLoader(f Files, onError func(error)) (*loader, error) {
+	l := &loader{files: f, onError: onError, now: time.Now}
+	stamp, err := f.stamps()
+	if err != nil {
+		return nil, err
+	}
+	if l.current, err = f.read(); err != nil {
+		return nil, err
+	}
+	l.stamp, l.checked = stamp, l.now()
+	return l, nil
+}
+
+func (l *loader) get() material {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.now().Sub(l.checked) < checkEvery {
+		return l.current
+	}
+	l.checked = l.now()
+	stamp, err := l.files.stamps()
+	if err == nil && stamp == l.stamp {
+		return l.current
+	}
+	var m material
+	if err == nil {
+		m, err = l.files.read()
+	}
+	if err != nil {
+		l.onError(fmt.Errorf("tls files changed and cannot be used, the previous ones stay in use: %w", err))
+		return l.current
+	}
+	l.current, l.stamp = m, stamp
+	return m
+}
+
+func (f Files) stamps() (s [3]fileStamp, err error) {
+	for i, name := range []string{f.CA, f.Cert, f.Key} {
+		if name == "" {
+			continue
+		}
+		st, err := os.Stat(name)
+		if err != nil {
+			return s, err
+		}
+		s[i] = fileStamp{modified: st.ModTime(), size: st.Size()}
+	}
+	return s, nil
+}
+
+func (f Files) read() (m material, err error) {
+	if (f.Cert == "") != (f.Key == "") {
+		return m, errors.New("tls: a certificate needs its key and a key its certificate: set both files or none")
+	}
+	if f.CA != "" {
+		b, err := os.ReadFile(f.CA)
+		if err != nil {
+			return m, err
+		}
+		m.pool = x509.NewCertPool()
+		if !m.pool.AppendCertsFromPEM(b) {
+			return m, fmt.Errorf("tls: %s holds no PEM certificate", f.CA)
+		}
+	}
+	if f.Cert != "" {
+		c, err := tls.LoadX509KeyPair(f.Cert, f.Key)
+		if err != nil {
+			return m, fmt.Errorf("tls: %s and %s: %w", f.Cert, f.Key, err)
+		}
+		m.cert = &c
+	}
+	return m, nil
+}
+
+// Server returns the credentials of a listening port. Clients may come without
+// a certificate (they then have no identity); one that is shown must be signed
+// by CA. onError hears of files that changed into something unusable; it is
+// called from handshakes and must not block.
+func (f Files) Server(onError func(error)) (credentials.TransportCredentials, error) {
+	if f.CA == "" || f.Cert == "" {
+		return nil, errors.New("tls: a server needs a certificate, its key and the CA of its clients")
+	}
+	l, err := newLoader(f, onError)
+	if err != nil {
+		return nil, err
+	}
+	return credentials.NewTLS(&tls.Config{
+		MinVersion: tls.VersionTLS12,
+		NextProtos: []string{"h2"},
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			m := l.get()
+			return &tls.Config{
+				MinVersion:   tls.VersionTLS12,
+				NextProtos:   []string{"h2"},
+				Certificates: []tls.Certificate{*m.cert},
+				ClientCAs:    m.pool,
+				ClientAuth:   tls.VerifyClientCertIfGiven,
+			}, nil
+		},
+	}), nil
+}
+
+// Client returns the credentials for connections to a server signed by CA (the
+// system's CAs when CA is empty). serverName overrides the name that is
+// verified; empty means the dialled host.
+func (f Files) Client(serverName string, onError func(error)) (credentials.TransportCredentials, error) {
+	l, err := newLoader(f, onError)
+	if err != nil {
+		return nil, err
+	}
+	return &reloading{loader: l, serverName: serverName}, nil
+}
+
+// reloading builds the TLS configuration anew for every handshake.
+type reloading struct {
+	loader     *loader
+	serverName string
+}
+
+func (r *reloading) inner() credentials.TransportCredentials {
+	m := r.loader.get()
+	c := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: m.pool, ServerName: r.serverName}
+	if m.cert != nil {
+		c.Certificates = []tls.Certificate{*m.cert}
+	}
+	return credentials.NewTLS(c)
+}
+
+func (r *reloading) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return r.inner().ClientHandshake(ctx, authority, conn)
+}
+
+func (r *reloading) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return nil, nil, errors.New("tls: client credentials cannot serve")
+}
+
+func (r *reloading) Info() credentials.ProtocolInfo { return r.inner().Info() }
+
+func (r *reloading) Clone() credentials.TransportCredentials {
+	return &reloading{loader: r.loader, serverName: r.serverName}
+}
+
+func (r *reloading) OverrideServerName(name string) error {
+	r.serverName = name
+	return nil
+}

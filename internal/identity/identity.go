@@ -1,0 +1,90 @@
+// Package identity says who is at the other end: it turns a verified client
+// certificate into an [Identity], a role and a name, and serves the TLS
+// credentials of every port and connection from files that are read again when
+// they change, so that a renewed certificate or CA needs no restart.
+package identity
+
+import (
+	"crypto/x509"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Role is what a party is. The authorization table of the broker is written in
+// roles.
+type Role string
+
+// The roles.
+const (
+	Agent    Role = "agent"
+	Source   Role = "source"
+	Operator Role = "operator"
+	Viewer   Role = "viewer"
+)
+
+// Identity is a role and a name: the cluster name of an agent, the source id of
+// a source, any name of an operator or viewer.
+type Identity struct {
+	Role Role
+	Name string
+}
+
+// String returns "role/name", as logs and errors show it.
+func (i Identity) String() string { return string(i.Role) + "/" + i.Name }
+
+// Rule maps certificates to an identity. A certificate matches when its subject
+// has this common name or, where the rule names an organization instead, this
+// organization.
+type Rule struct {
+	CommonName   string `json:"commonName,omitempty"`
+	Organization string `json:"organization,omitempty"`
+	Role         Role   `json:"role"`
+	Name         string `json:"name"`
+}
+
+// Mapping is a list of rules; the first that matches wins.
+type Mapping []Rule
+
+// Validate reports the first rule that could never work or that would give an
+// agent's identity away: agents come from their certificates' names only.
+func (m Mapping) Validate() error {
+	for i, r := range m {
+		switch {
+		case (r.CommonName == "") == (r.Organization == ""):
+			return fmt.Errorf("identity rule %d: set exactly one of commonName and organization", i+1)
+		case r.Role != Source && r.Role != Operator && r.Role != Viewer:
+			return fmt.Errorf("identity rule %d: role is %q, use source, operator or viewer", i+1, r.Role)
+		case r.Name == "":
+			return fmt.Errorf("identity rule %d: name is empty, set the %s's name", i+1, r.Role)
+		}
+	}
+	return nil
+}
+
+// agentPrefix begins the common name of every certificate OCM's registration
+// signs for an agent: system:open-cluster-management:<cluster>[:<agent>].
+const agentPrefix = "system:open-cluster-management:"
+
+// AgentCommonName returns the common name that makes a certificate the agent of
+// a cluster.
+func AgentCommonName(cluster string) string { return agentPrefix + cluster + ":agent" }
+
+// FromCertificate returns the identity of a verified client certificate. Rules
+// come first; without one, the common name must have the form OCM gives to
+// agents. The error says which subject nobody knows.
+func (m Mapping) FromCertificate(c *x509.Certificate) (Identity, error) {
+	for _, r := range m {
+		if r.CommonName != "" && r.CommonName == c.Subject.CommonName ||
+			r.Organization != "" && slices.Contains(c.Subject.Organization, r.Organization) {
+			return Identity{Role: r.Role, Name: r.Name}, nil
+		}
+	}
+	if rest, ok := strings.CutPrefix(c.Subject.CommonName, agentPrefix); ok {
+		cluster, agent, hasAgent := strings.Cut(rest, ":")
+		if cluster != "" && (!hasAgent || agent != "" && !strings.Contains(agent, ":")) {
+			return Identity{Role: Agent, Name: cluster}, nil
+		}
+	}
+	return Identity{}, fmt.Errorf("certificate subject %q maps to no identity", c.Subject.String())
+}

@@ -1,0 +1,60 @@
+package identity_test
+
+import (
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"testing"
+
+	"github.com/hawser-io/hawser/internal/identity"
+)
+
+func TestMapping_FromCertificate(t *testing.T) {
+	m := identity.Mapping{
+		{CommonName: "hub-east", Role: identity.Source, Name: "east"},
+		{Organization: "platform", Role: identity.Operator, Name: "platform"},
+	}
+	if err := m.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		cn   string
+		orgs []string
+		want string // "" = refused
+	}{
+		{cn: "system:open-cluster-management:c1", want: "agent/c1"},
+		{cn: "system:open-cluster-management:c1:agent", want: "agent/c1"},
+		{cn: "system:open-cluster-management:c1:x7k2", want: "agent/c1"},
+		{cn: "system:open-cluster-management:"},
+		{cn: "system:open-cluster-management::agent"},
+		{cn: "system:open-cluster-management:c1:"},
+		{cn: "system:open-cluster-management:c1:agent:more"},
+		{cn: "hub-east", want: "source/east"},
+		{cn: "hub-west"},
+		{cn: "anna", orgs: []string{"people", "platform"}, want: "operator/platform"},
+		{cn: ""},
+	} {
+		got, err := m.FromCertificate(&x509.Certificate{Subject: pkix.Name{CommonName: c.cn, Organization: c.orgs}})
+		if c.want == "" {
+			if err == nil {
+				t.Errorf("%q %v: got %v, want an error", c.cn, c.orgs, got)
+			}
+			continue
+		}
+		if err != nil || got.String() != c.want {
+			t.Errorf("%q %v: got %v, %v; want %s", c.cn, c.orgs, got, err, c.want)
+		}
+	}
+}
+
+func TestMapping_ValidateRefuses(t *testing.T) {
+	for name, r := range map[string]identity.Rule{
+		"both names": {CommonName: "a", Organization: "b", Role: identity.Source, Name: "x"},
+		"no name":    {Role: identity.Source, Name: "x"},
+		"agent":      {CommonName: "a", Role: identity.Agent, Name: "c1"},
+		"empty name": {CommonName: "a", Role: identity.Viewer},
+	} {
+		if (identity.Mapping{r}).Validate() == nil {
+			t.Errorf("%s: must be refused", name)
+		}
+	}
+}

@@ -1,0 +1,146 @@
+// Package telemetry is how a program shows itself: the logger, the version, and
+// the admin port with /livez, /readyz and /metrics.
+package telemetry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"runtime"
+	"runtime/debug"
+	"sort"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// version is set by the linker (-X …/internal/telemetry.version=v1.2.3).
+var version string
+
+// Version returns one line: the program's version, the Go version and the
+// platform.
+func Version(program string) string {
+	v := version
+	if v == "" {
+		v = "devel"
+		if b, ok := debug.ReadBuildInfo(); ok && b.Main.Version != "" {
+			v = b.Main.Version
+		}
+	}
+	return fmt.Sprintf("%s %s %s %s/%s", program, v, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+}
+
+// NewLogger returns a logger writing to w. level is debug, info, warn or error;
+// format is text or json.
+func NewLogger(w io.Writer, level, format string) (*slog.Logger, error) {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		return nil, fmt.Errorf("log level %q: use debug, info, warn or error", level)
+	}
+	o := &slog.HandlerOptions{Level: l}
+	switch format {
+	case "text":
+		return slog.New(slog.NewTextHandler(w, o)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(w, o)), nil
+	}
+	return nil, fmt.Errorf("log format %q: use text or json", format)
+}
+
+// NewRegistry returns a metrics registry that already holds the Go runtime's
+// and the process's own metrics.
+func NewRegistry() *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return r
+}
+
+// Health is the readiness of a program: ready when every named check returns
+// nil. The zero value is ready. Methods may be called concurrently.
+type Health struct {
+	mu     sync.Mutex
+	checks map[string]func() error
+}
+
+// Add registers a check; it is called for every /readyz request and must not
+// block.
+func (h *Health) Add(name string, check func() error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.checks == nil {
+		h.checks = map[string]func() error{}
+	}
+	h.checks[name] = check
+}
+
+// Ready returns nil, or one error naming every check that fails.
+func (h *Health) Ready() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var failed []string
+	for name, check := range h.checks {
+		if err := check(); err != nil {
+			failed = append(failed, name+": "+err.Error())
+		}
+	}
+	if len(failed) == 0 {
+		return nil
+	}
+	sort.Strings(failed)
+	return errors.New(strings.Join(failed, "; "))
+}
+
+// Admin serves /livez, /readyz and /metrics over plain HTTP.
+type Admin struct {
+	// Addr is host:port; empty switches the port off.
+	Addr     string
+	Registry *prometheus.Registry
+	Health   *Health
+	Log      *slog.Logger
+}
+
+// Run serves until ctx ends. It returns an error when the address cannot be
+// used.
+func (a Admin) Run(ctx context.Context) error {
+	if a.Addr == "" {
+		<-ctx.Done()
+		return nil
+	}
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", a.Addr)
+	if err != nil {
+		return fmt.Errorf("admin port: %w (choose another with --admin-listen)", err)
+	}
+	a.Log.Info("admin port is open", "addr", l.Addr().String())
+	s := &http.Server{Handler: a.Handler(), ReadHeaderTimeout: 5 * time.Second}
+	stop := context.AfterFunc(ctx, func() { _ = s.Close() }) // nobody waits for a scrape that is cut off
+	defer stop()
+	if err := s.Serve(l); ctx.Err() == nil {
+		return fmt.Errorf("admin port: %w", err)
+	}
+	return nil
+}
+
+// Handler returns the endpoints, for tests and for programs with a port of
+// their own.
+func (a Admin) Handler() http.Handler {
+	m := http.NewServeMux()
+	m.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
+	m.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if err := a.Health.Ready(); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = io.WriteString(w, "ok\n")
+	})
+	m.Handle("GET /metrics", promhttp.HandlerFor(a.Registry, promhttp.HandlerOpts{Registry: a.Registry}))
+	return m
+}

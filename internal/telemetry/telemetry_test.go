@@ -1,0 +1,57 @@
+package telemetry_test
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/hawser-io/hawser/internal/telemetry"
+)
+
+func get(t *testing.T, h http.Handler, path string) (int, string) {
+	t.Helper()
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
+	return w.Code, w.Body.String()
+}
+
+func TestAdmin_Endpoints(t *testing.T) {
+	health := &telemetry.Health{}
+	h := telemetry.Admin{Registry: telemetry.NewRegistry(), Health: health, Log: slog.New(slog.DiscardHandler)}.Handler()
+	if code, _ := get(t, h, "/readyz"); code != http.StatusOK {
+		t.Errorf("/readyz without checks: %d", code)
+	}
+	health.Add("b", func() error { return errors.New("late") })
+	health.Add("a", func() error { return errors.New("down") })
+	if code, body := get(t, h, "/readyz"); code != http.StatusServiceUnavailable || body != "a: down; b: late\n" {
+		t.Errorf("/readyz: %d %q", code, body)
+	}
+	if code, _ := get(t, h, "/livez"); code != http.StatusOK {
+		t.Errorf("/livez must not depend on checks: %d", code)
+	}
+	if code, body := get(t, h, "/metrics"); code != http.StatusOK || !strings.Contains(body, "go_goroutines") {
+		t.Errorf("/metrics: %d", code)
+	}
+}
+
+func TestNewLogger(t *testing.T) {
+	var b bytes.Buffer
+	l, err := telemetry.NewLogger(&b, "warn", "json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Info("hidden")
+	l.Warn("shown")
+	if s := b.String(); strings.Contains(s, "hidden") || !strings.Contains(s, `"msg":"shown"`) {
+		t.Errorf("got %q", s)
+	}
+	for _, bad := range [][2]string{{"loud", "json"}, {"info", "xml"}} {
+		if _, err := telemetry.NewLogger(&b, bad[0], bad[1]); err == nil {
+			t.Errorf("%v must be refused", bad)
+		}
+	}
+}
