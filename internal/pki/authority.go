@@ -1,0 +1,236 @@
+package pki
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"time"
+)
+
+const (
+	// AuthorityLifetime is how long an authority made by hawser pki is valid.
+	AuthorityLifetime = 10 * 365 * 24 * time.Hour
+	// CertificateLifetime is how long a certificate issued by it is valid.
+	CertificateLifetime = 365 * 24 * time.Hour
+
+	// backdate forgives clocks that are a little behind ours.
+	backdate = 5 * time.Minute
+
+	certificateBlock = "CERTIFICATE"
+	keyBlock         = "PRIVATE KEY"
+)
+
+// ErrUnusableAuthority is wrapped by every error of [ParseAuthority].
+var ErrUnusableAuthority = errors.New("unusable certificate authority")
+
+// Period is when a certificate is valid, both ends included.
+type Period struct {
+	NotBefore, NotAfter time.Time
+}
+
+// Starting is the period of length d that begins at now, and a few minutes
+// before, so that a clock which is slightly behind accepts it already.
+func Starting(now time.Time, d time.Duration) Period {
+	return Period{NotBefore: now.Add(-backdate), NotAfter: now.Add(d)}
+}
+
+// Pair is a certificate with its private key, both in PEM.
+type Pair struct {
+	CertPEM, KeyPEM []byte
+	// NotAfter is when the certificate stops being valid.
+	NotAfter time.Time
+}
+
+// TLS returns the pair as crypto/tls takes it.
+func (p Pair) TLS() (tls.Certificate, error) {
+	cert, err := tls.X509KeyPair(p.CertPEM, p.KeyPEM)
+	if err != nil {
+		return tls.Certificate{}, fmt.Errorf("certificate and key: %w", err)
+	}
+	return cert, nil
+}
+
+// Authority signs certificates. It is safe for concurrent use.
+type Authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	pair Pair
+}
+
+// NewAuthority makes a new self-signed authority. Its certificates can only be
+// verified within valid.
+func NewAuthority(commonName string, valid Period) (*Authority, error) {
+	template, err := newTemplate(pkix.Name{CommonName: commonName}, valid)
+	if err != nil {
+		return nil, err
+	}
+	template.IsCA = true
+	template.BasicConstraintsValid = true
+	template.MaxPathLenZero = true
+	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
+	key, err := newKey()
+	if err != nil {
+		return nil, err
+	}
+	pair, err := sign(template, template, key, key)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAuthority(pair.CertPEM, pair.KeyPEM)
+}
+
+// ParseAuthority reads an authority from what CertificatePEM and KeyPEM
+// returned. Its errors wrap [ErrUnusableAuthority].
+func ParseAuthority(certPEM, keyPEM []byte) (*Authority, error) {
+	pair, err := tls.X509KeyPair(certPEM, keyPEM)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnusableAuthority, err)
+	}
+	key, ok := pair.PrivateKey.(*ecdsa.PrivateKey)
+	if !ok {
+		return nil, fmt.Errorf("%w: its key is a %T, not an ECDSA key", ErrUnusableAuthority, pair.PrivateKey)
+	}
+	if !pair.Leaf.IsCA {
+		return nil, fmt.Errorf("%w: the certificate of %q may not sign others", ErrUnusableAuthority, pair.Leaf.Subject)
+	}
+	return &Authority{
+		cert: pair.Leaf,
+		key:  key,
+		pair: Pair{CertPEM: certPEM, KeyPEM: keyPEM, NotAfter: pair.Leaf.NotAfter},
+	}, nil
+}
+
+// CertificatePEM returns the certificate that verifies everything issued.
+func (a *Authority) CertificatePEM() []byte { return a.pair.CertPEM }
+
+// KeyPEM returns the private key. Whoever has it can be anybody to the broker.
+func (a *Authority) KeyPEM() []byte { return a.pair.KeyPEM }
+
+// Pool returns a new pool that holds only this authority.
+func (a *Authority) Pool() *x509.CertPool {
+	pool := x509.NewCertPool()
+	pool.AddCert(a.cert)
+	return pool
+}
+
+// Request describes one certificate.
+type Request struct {
+	Role Role
+	// Name is the cluster of an agent, the source id of a source, and a name
+	// of one's choice for the other roles.
+	Name string
+	// Hosts are the DNS names and IP addresses a broker is reached by. A
+	// broker needs at least one; the other roles may not have any.
+	Hosts []string
+	Valid Period
+}
+
+// Issue makes a new key and signs a certificate for it. A certificate never
+// outlives the authority: NotAfter is shortened to the authority's.
+func (a *Authority) Issue(req Request) (Pair, error) {
+	if _, err := ParseRole(string(req.Role)); err != nil {
+		return Pair{}, err
+	}
+	if err := checkName(req.Name); err != nil {
+		return Pair{}, err
+	}
+	commonName, organization := Subject(req.Role, req.Name)
+	subject := pkix.Name{CommonName: commonName}
+	if organization != "" {
+		subject.Organization = []string{organization}
+	}
+	if a.cert.NotAfter.Before(req.Valid.NotAfter) {
+		req.Valid.NotAfter = a.cert.NotAfter
+	}
+	template, err := newTemplate(subject, req.Valid)
+	if err != nil {
+		return Pair{}, err
+	}
+	template.KeyUsage = x509.KeyUsageDigitalSignature
+	if err := setUsage(template, req); err != nil {
+		return Pair{}, err
+	}
+	key, err := newKey()
+	if err != nil {
+		return Pair{}, err
+	}
+	return sign(template, a.cert, key, a.key)
+}
+
+// ErrInvalidHosts is wrapped by errors about Request.Hosts.
+var ErrInvalidHosts = errors.New("invalid hosts")
+
+func setUsage(template *x509.Certificate, req Request) error {
+	if req.Role != Broker {
+		if len(req.Hosts) != 0 {
+			return fmt.Errorf("%w: a certificate for %s/%s is for dialing out, only a broker's names hosts", ErrInvalidHosts, req.Role, req.Name)
+		}
+		template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+		return nil
+	}
+	if len(req.Hosts) == 0 {
+		return fmt.Errorf("%w: a broker's certificate needs the DNS names or IP addresses that clients dial", ErrInvalidHosts)
+	}
+	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+	for _, h := range req.Hosts {
+		if ip := net.ParseIP(h); ip != nil {
+			template.IPAddresses = append(template.IPAddresses, ip)
+			continue
+		}
+		if err := checkName(h); err != nil {
+			return fmt.Errorf("%w: %q is neither an IP address nor a DNS name: %w", ErrInvalidHosts, h, err)
+		}
+		template.DNSNames = append(template.DNSNames, h)
+	}
+	return nil
+}
+
+func newTemplate(subject pkix.Name, valid Period) (*x509.Certificate, error) {
+	if !valid.NotBefore.Before(valid.NotAfter) {
+		return nil, fmt.Errorf("a certificate valid from %s to %s would never be valid",
+			valid.NotBefore.Format(time.RFC3339), valid.NotAfter.Format(time.RFC3339))
+	}
+	// 127 bits: always positive, within the 20 bytes that RFC 5280 allows.
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+	if err != nil {
+		return nil, fmt.Errorf("choose a serial number: %w", err)
+	}
+	return &x509.Certificate{
+		SerialNumber: serial,
+		Subject:      subject,
+		NotBefore:    valid.NotBefore,
+		NotAfter:     valid.NotAfter,
+	}, nil
+}
+
+func newKey() (*ecdsa.PrivateKey, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("generate a key: %w", err)
+	}
+	return key, nil
+}
+
+func sign(template, parent *x509.Certificate, key, parentKey *ecdsa.PrivateKey) (Pair, error) {
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), parentKey)
+	if err != nil {
+		return Pair{}, fmt.Errorf("sign the certificate of %q: %w", template.Subject, err)
+	}
+	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return Pair{}, fmt.Errorf("encode the key of %q: %w", template.Subject, err)
+	}
+	return Pair{
+		CertPEM:  pem.EncodeToMemory(&pem.Block{Type: certificateBlock, Bytes: der}),
+		KeyPEM:   pem.EncodeToMemory(&pem.Block{Type: keyBlock, Bytes: keyDER}),
+		NotAfter: template.NotAfter,
+	}, nil
+}

@@ -1,0 +1,77 @@
+package pki
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// Role says what the holder of a certificate is to Hawser. Broker is the
+// serving side; the other four are the roles that the broker authorizes.
+type Role string
+
+// The roles a certificate can be issued for.
+const (
+	Broker   Role = "broker"
+	Agent    Role = "agent"
+	Source   Role = "source"
+	Operator Role = "operator"
+	Viewer   Role = "viewer"
+)
+
+// Roles lists every role, in the order people are told about them.
+func Roles() []Role { return []Role{Broker, Agent, Source, Operator, Viewer} }
+
+// ErrUnknownRole is wrapped by the error of [ParseRole].
+var ErrUnknownRole = errors.New("unknown role")
+
+// ParseRole returns the role called s, or an error that lists the known ones.
+func ParseRole(s string) (Role, error) {
+	for _, r := range Roles() {
+		if s == string(r) {
+			return r, nil
+		}
+	}
+	names := make([]string, 0, len(Roles()))
+	for _, r := range Roles() {
+		names = append(names, string(r))
+	}
+	return "", fmt.Errorf("%w %q: use one of %s", ErrUnknownRole, s, strings.Join(names, ", "))
+}
+
+// ErrInvalidName is wrapped by every error about a name that cannot stand in
+// a subject or a file name.
+var ErrInvalidName = errors.New("invalid name")
+
+// maxNameLength is the length of a DNS subdomain, which is also what
+// Kubernetes allows for the name of a cluster.
+const maxNameLength = 253
+
+var validName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
+
+func checkName(name string) error {
+	if len(name) > maxNameLength || !validName.MatchString(name) {
+		return fmt.Errorf("%w %q: use at most %d lower-case letters, digits, '-' and '.', starting and ending with a letter or digit",
+			ErrInvalidName, name, maxNameLength)
+	}
+	return nil
+}
+
+// clusterPrefix starts the names that Open Cluster Management gives agents.
+const clusterPrefix = "system:open-cluster-management:"
+
+// Subject returns the common name, and the organization where one is used, of
+// a certificate for (role, name):
+//
+//	agent     system:open-cluster-management:<name>:agent, with the organization
+//	          system:open-cluster-management:<name>; the broker knows this form
+//	others    hawser:<role>:<name>; the broker knows it by its mapping
+//
+// name is the name of the cluster for an agent and the source id for a source.
+func Subject(role Role, name string) (commonName, organization string) {
+	if role == Agent {
+		return clusterPrefix + name + ":agent", clusterPrefix + name
+	}
+	return "hawser:" + string(role) + ":" + name, ""
+}
