@@ -64,6 +64,10 @@ type Meta struct {
 	Sequence       string // highest accepted sequence id, decimal; "" when none
 	StatusHash     string // statushash attribute of that status; may be ""
 
+	// DeletedAt is the deletion timestamp the source gave (UTC): set in a
+	// tombstone and in the grave of one, zero in a live record and in the grave
+	// of a record that was live when an operator gave it up.
+	DeletedAt time.Time
 	// Buried is when a grave was dug (UTC); zero otherwise.
 	Buried time.Time
 
@@ -85,7 +89,10 @@ type Waiting struct {
 // ingest. They are shared and must not be modified.
 type Record struct {
 	Meta
-	Spec   []byte // last spec, kept in a tombstone, nil in a grave
+	// Spec is the last spec with data, always in its live form (without
+	// deletiontimestamp, which is Meta.DeletedAt); kept in a tombstone, nil in
+	// a grave.
+	Spec   []byte
 	Status []byte // last status, nil when there is none
 }
 
@@ -102,6 +109,8 @@ type Op struct {
 	Version  int64
 	Tag      codec.Tag
 	Deleting bool // PutSpec: the work is deleted at its source
+	// DeletedAt is the deletion timestamp when Deleting.
+	DeletedAt time.Time
 	// Supersedes and IfRevision are the source's conditions, 0 when absent.
 	Supersedes, IfRevision uint64
 
@@ -114,7 +123,9 @@ type Op struct {
 	// confirms itself.
 	Subscribed bool
 
-	Event []byte    // normalised protobuf bytes
+	// Event is the normalised protobuf bytes; of a deletion they are in live
+	// form, and nil when it carried no data: the record then keeps its last spec.
+	Event []byte
 	At    time.Time // now, from the broker's clock
 }
 
@@ -192,6 +203,8 @@ type Change struct {
 	Key      Key
 	Owner    string
 	Part     Part
+	// State of the record after the change; zero when Gone.
+	State State
 	// Gone: the record is no longer there (dropped, acked, replaced under its
 	// name); nothing is to be sent for it.
 	Gone bool
