@@ -134,6 +134,10 @@ func (f Files) Server(onError func(error)) (credentials.TransportCredentials, er
 	if err != nil {
 		return nil, err
 	}
+	return l.server(), nil
+}
+
+func (l *loader) server() credentials.TransportCredentials {
 	return credentials.NewTLS(&tls.Config{
 		MinVersion: tls.VersionTLS12,
 		NextProtos: []string{"h2"},
@@ -147,7 +151,7 @@ func (f Files) Server(onError func(error)) (credentials.TransportCredentials, er
 				ClientAuth:   tls.VerifyClientCertIfGiven,
 			}, nil
 		},
-	}), nil
+	})
 }
 
 // Client returns the credentials for connections to a server signed by CA (the

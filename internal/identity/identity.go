@@ -66,10 +66,6 @@ func (m Mapping) Validate() error {
 // signs for an agent: system:open-cluster-management:<cluster>[:<agent>].
 const agentPrefix = "system:open-cluster-management:"
 
-// AgentCommonName returns the common name that makes a certificate the agent of
-// a cluster.
-func AgentCommonName(cluster string) string { return agentPrefix + cluster + ":agent" }
-
 // FromCertificate returns the identity of a verified client certificate. Rules
 // come first; without one, the common name must have the form OCM gives to
 // agents. The error says which subject nobody knows.
