@@ -1,0 +1,154 @@
+package resync
+
+import (
+	"encoding/hex"
+	"slices"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// State is what a record is.
+type State uint8
+
+// The states. The zero value is none of them, so that a forgotten field shows.
+const (
+	// Live: the work exists at its source.
+	Live State = iota + 1
+	// Deleted: the source deleted the work and the cluster has not confirmed.
+	Deleted
+	// Confirmed: the source deleted the work and the cluster confirmed; only
+	// the version is left.
+	Confirmed
+	// GivenUp: an operator gave a live record up; nothing may be told to the
+	// cluster about it.
+	GivenUp
+)
+
+// Spec is what the broker keeps of one work, as far as a comparison needs it.
+type Spec struct {
+	ID      string
+	State   State
+	Version int64 // 0 is unversioned
+	Tag     codec.Tag
+	// Supersedes: the spec replaced a newer version on its source's word, so
+	// versions say nothing about which of two specs is the later one.
+	Supersedes bool
+	// Reported: the cluster sent a status at some time; ReportedVersion is the
+	// spec version it was about.
+	Reported        bool
+	ReportedVersion int64
+}
+
+// Decision says what an agent needs of one record.
+type Decision uint8
+
+// The decisions.
+const (
+	// Skip: the agent has it, or there is nothing to tell.
+	Skip Decision = iota + 1
+	// Ahead: nothing is sent, because the agent holds a newer version than the
+	// broker: the broker's store, or the source, went back in time.
+	Ahead
+	// Send: the record in its present form, which for a deletion is the
+	// deletion.
+	Send
+	// SpecThenDeletion: the record is a deletion, and the agent may never have
+	// seen the last spec, which says what deletion means (an Orphan rule). A
+	// party that gets a deletion together with its data needs only that.
+	SpecThenDeletion
+)
+
+// held is one entry of an agent's list.
+type held struct {
+	version int64
+	tag     string // as listed; "" when the agent lists none
+	seen    bool
+}
+
+// Specs compares the version list of one agent with the records of its
+// cluster: [NewSpecs], then [Specs.Decide] once per record, then
+// [Specs.Orphans]. It is for one goroutine.
+type Specs struct {
+	held map[string]held
+}
+
+// NewSpecs begins a comparison with what an agent lists. An empty list is an
+// agent that holds nothing. An id listed twice counts with its lowest version.
+func NewSpecs(list []codec.ResourceVersion) *Specs {
+	s := &Specs{held: make(map[string]held, len(list))}
+	for _, v := range list {
+		h := held{version: v.ResourceVersion, tag: v.Tag}
+		if old, twice := s.held[v.ResourceID]; twice && old.version < h.version {
+			h = old
+		}
+		s.held[v.ResourceID] = h
+	}
+	return s
+}
+
+// Decide says what the agent needs of this record, and takes the id out of the
+// orphans.
+func (s *Specs) Decide(r Spec) Decision {
+	h, has := s.held[r.ID]
+	if has {
+		h.seen = true
+		s.held[r.ID] = h
+	}
+	switch r.State {
+	case Live:
+		return decideLive(r, h, has)
+	case Deleted:
+		return decideDeleted(r, h, has)
+	case Confirmed:
+		// The agent confirmed and lists the id all the same: its memory went
+		// back in time, or the confirmation overtook the list. A deletion that
+		// comes twice does no harm.
+		if has && (r.Version == 0 || h.version <= r.Version) {
+			return Send
+		}
+	case GivenUp:
+	}
+	return Skip
+}
+
+func decideLive(r Spec, h held, has bool) Decision {
+	switch {
+	case !has:
+		return Send
+	case h.tag != "" && h.tag == hex.EncodeToString(r.Tag[:]):
+		return Skip
+	case r.Version == 0 || r.Supersedes || h.version < r.Version:
+		return Send
+	case h.version > r.Version:
+		return Ahead
+	case h.tag != "":
+		return Send // same version, another spec
+	}
+	return Skip
+}
+
+func decideDeleted(r Spec, h held, has bool) Decision {
+	behind, reported := h.version, has
+	if !has && r.Reported {
+		// An agent that restarted lists nothing and still has the objects of
+		// the version it last reported.
+		behind, reported = r.ReportedVersion, true
+	}
+	if reported && (behind < r.Version || r.Version == 0 || r.Supersedes) {
+		return SpecThenDeletion
+	}
+	return Send
+}
+
+// Orphans returns, sorted, the ids that the agent lists and that no record
+// given to Decide explained.
+func (s *Specs) Orphans() []string {
+	var ids []string
+	for id, h := range s.held {
+		if !h.seen {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
