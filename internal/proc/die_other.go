@@ -1,0 +1,8 @@
+//go:build !linux
+
+package proc
+
+import "syscall"
+
+// dieWithParent: other systems have no such wish; Stop and Kill still work.
+func dieWithParent() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

@@ -1,0 +1,183 @@
+// Package proc runs child processes for the demo, the end-to-end tests and the
+// benchmarks: their output goes to a log file, they can be stopped, killed and
+// started again, and none of them outlives its parent, even one that is killed.
+package proc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Spec says how to start a process. Start may be called many times with it.
+type Spec struct {
+	// Name is used in errors, e.g. "broker".
+	Name string
+	Path string
+	Args []string
+	// Env is added to the environment of this process, "KEY=value".
+	Env []string
+	// LogFile takes standard output and standard error; starts append.
+	LogFile string
+	// Ready is called again and again after the start until it returns nil; nil
+	// means ready at once.
+	Ready func(ctx context.Context) error
+	// ReadyWithin bounds the wait for Ready; 0 means 30 s.
+	ReadyWithin time.Duration
+}
+
+// Process is a running child, or one that has ended.
+type Process struct {
+	spec Spec
+	cmd  *exec.Cmd
+	done chan struct{} // closed when the process has ended
+	err  error         // how it ended, valid after done
+}
+
+const (
+	readyEvery  = 50 * time.Millisecond
+	readyWithin = 30 * time.Second
+	// stopWithin is how long Stop waits for SIGTERM to work.
+	stopWithin = 20 * time.Second
+	// tailBytes of the log stand in the error of a process that failed.
+	tailBytes = 2000
+)
+
+// Start starts the process and waits until it is ready. The error holds the end
+// of the log when the process ended by itself or was not ready in time; then
+// nothing is left running.
+func Start(ctx context.Context, s Spec) (*Process, error) {
+	log, err := os.OpenFile(s.LogFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", s.Name, err)
+	}
+	defer log.Close()
+	p := &Process{spec: s, cmd: exec.Command(s.Path, s.Args...), done: make(chan struct{})}
+	p.cmd.Stdout, p.cmd.Stderr = log, log
+	p.cmd.Env = slices.Concat(os.Environ(), s.Env)
+	p.cmd.SysProcAttr = dieWithParent()
+	if err := startOnKeeper(p.cmd); err != nil {
+		return nil, fmt.Errorf("%s: %w", s.Name, err)
+	}
+	go func() { // ends with the process, which Stop, Kill or the parent's death ends
+		p.err = p.cmd.Wait()
+		close(p.done)
+	}()
+	if err := p.waitReady(ctx); err != nil {
+		p.Kill()
+		return nil, fmt.Errorf("%s: %w\n%s", s.Name, err, p.LogTail())
+	}
+	return p, nil
+}
+
+func (p *Process) waitReady(ctx context.Context) error {
+	if p.spec.Ready == nil {
+		return nil
+	}
+	within := p.spec.ReadyWithin
+	if within == 0 {
+		within = readyWithin
+	}
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	tick := time.NewTicker(readyEvery)
+	defer tick.Stop()
+	last := errors.New("readiness was never checked")
+	for {
+		if err := p.spec.Ready(ctx); err == nil {
+			return nil
+		} else if ctx.Err() == nil {
+			last = err
+		}
+		select {
+		case <-p.done:
+			return fmt.Errorf("ended at start (%s)", p.ended())
+		case <-ctx.Done():
+			return fmt.Errorf("not ready within %s: %w", within, last)
+		case <-tick.C:
+		}
+	}
+}
+
+// Name returns the name of the spec.
+func (p *Process) Name() string { return p.spec.Name }
+
+// PID returns the process id.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Done is closed when the process has ended.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+func (p *Process) ended() string {
+	if p.err == nil {
+		return "exit status 0"
+	}
+	return p.err.Error()
+}
+
+// Stop sends SIGTERM and waits for the end; after 20 s it kills and says so in
+// the error. Stopping an ended process is no error.
+func (p *Process) Stop() error {
+	_ = p.cmd.Process.Signal(syscall.SIGTERM) // fails only when it has ended
+	select {
+	case <-p.done:
+		return nil
+	case <-time.After(stopWithin):
+		p.Kill()
+		return fmt.Errorf("%s: did not stop within %s of SIGTERM and was killed", p.spec.Name, stopWithin)
+	}
+}
+
+// Kill sends SIGKILL and waits for the end.
+func (p *Process) Kill() {
+	_ = p.cmd.Process.Kill() // fails only when it has ended
+	<-p.done
+}
+
+// LogTail returns the last lines of the log file.
+func (p *Process) LogTail() string {
+	f, err := os.Open(p.spec.LogFile)
+	if err != nil {
+		return err.Error()
+	}
+	defer f.Close()
+	if st, err := f.Stat(); err == nil && st.Size() > tailBytes {
+		_, _ = f.Seek(-tailBytes, io.SeekEnd)
+	}
+	b, err := io.ReadAll(f)
+	if err != nil {
+		return err.Error()
+	}
+	return "last lines of " + p.spec.LogFile + ":\n" + strings.TrimSpace(string(b))
+}
+
+// Run runs a command to its end and returns its standard output. The error
+// holds the command line and what it wrote to standard error.
+func Run(ctx context.Context, name string, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return out, fmt.Errorf("%s %s: %w\n%s", name, strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
+	}
+	return out, nil
+}
+
+// keeper is the one OS thread that starts children: the kernel ties "die with
+// the parent" to the thread that forked, and Go retires idle threads.
+var keeper = sync.OnceValue(func() chan<- func() { return newKeeper() })
+
+func startOnKeeper(cmd *exec.Cmd) error {
+	started := make(chan error, 1)
+	keeper() <- func() { started <- cmd.Start() }
+	return <-started
+}
