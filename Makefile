@@ -1,0 +1,123 @@
+# Everything a person or CI does with this repository. `make help` lists it.
+# Needs Go, git, make, a C compiler (for the race detector) and the Go module
+# proxy; tools, control plane and kubectl are built from source and cached by Go.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+MAKEFLAGS += --no-builtin-rules
+.DEFAULT_GOAL := help
+
+# One set of build flags for programs, tests and tools, so that the build cache
+# holds every package once. The race detector alone needs cgo.
+export CGO_ENABLED := 0
+export GOFLAGS := $(strip $(GOFLAGS) -trimpath -buildvcs=false)
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS := -s -w -X github.com/hawser-io/hawser/internal/telemetry.version=$(VERSION)
+TOOLS := buf golangci-lint grpcurl protoc-gen-go protoc-gen-go-grpc
+tool = go tool -modfile=$(CURDIR)/tools/$(1)/go.mod $(1)
+
+# Packages whose tests need neither a control plane nor built programs.
+UNIT = $$(go list ./... | grep -Ev '/test/(e2e|bench|docs)(/|$$)')
+CONTROLPLANE := test/controlplane/build.sh
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: tools
+tools: ## build the pinned tools into Go's build cache (each is run by `go tool`)
+	@for t in $(TOOLS); do \
+		go tool -modfile=tools/$$t/go.mod -n $$t >/dev/null; echo "$$t: ready"; \
+	done
+
+.PHONY: generate
+generate: ## write generated code, the proto image and the CRDs
+	@.ci/generate .
+
+.PHONY: build
+build: ## build the programs into bin/
+	@mkdir -p bin
+	@for p in broker hub-source agent; do \
+		go build -ldflags '$(LDFLAGS)' -o bin/hawser-$$p ./cmd/$$p; echo "bin/hawser-$$p"; \
+	done
+	@go build -ldflags '$(LDFLAGS)' -o bin/hawser ./cmd/hawser; echo bin/hawser
+
+.PHONY: lint
+lint: fresh tidy lint-proto lint-go ## check generated files, modules, protos and Go code
+
+.PHONY: fresh
+fresh: ## fail if generated files differ from their sources
+	@.ci/fresh
+
+.PHONY: tidy
+tidy: ## fail if go.mod or go.sum are not as `go mod tidy` leaves them
+	@for m in . test/controlplane; do \
+		go -C $$m mod tidy -diff || { echo "hint: run go -C $$m mod tidy"; exit 1; }; \
+		echo "$$m: $$(go -C $$m mod verify)"; \
+	done
+
+.PHONY: lint-proto
+lint-proto: ## lint the protos and compare them with the committed image
+	@$(call tool,buf) lint
+	@$(call tool,buf) breaking --against proto/image.binpb
+
+.PHONY: lint-go
+lint-go: ## run golangci-lint on both Go modules
+	@$(call tool,golangci-lint) run
+	@cd test/controlplane && $(call tool,golangci-lint) run --config ../../.golangci-light.yml
+
+.PHONY: controlplane
+controlplane: ## build the Kubernetes control plane and kubectl that tests and demo use
+	@$(CONTROLPLANE)
+	@go -C test/controlplane test ./...
+
+.PHONY: unit
+unit: ## run the tests that need no control plane
+	@go test $(UNIT)
+
+.PHONY: race
+race: ## the same under the race detector
+	@CGO_ENABLED=1 go test -race $(UNIT)
+
+.PHONY: docs
+docs: build ## run the commands that README and docs/ print
+	@go test -count=1 ./test/docs
+
+.PHONY: e2e
+e2e: build ## run the end-to-end tests on real kube-apiservers
+	@go test -count=1 -timeout 30m ./test/e2e/...
+
+.PHONY: test-fast
+test-fast: unit ## the quick check while working: two minutes once built
+
+.PHONY: test
+test: ## everything a change must pass
+	@MAKE='$(MAKE)' .ci/stages fresh tidy lint-proto lint-go controlplane unit race docs e2e
+
+.PHONY: fuzz
+fuzz: ## fuzz every target for FUZZTIME (default 60s) each
+	@.ci/fuzz $(or $(FUZZTIME),60s)
+
+.PHONY: race-long
+race-long: ## run the tests under the race detector ten times
+	@CGO_ENABLED=1 go test -race -count=10 -timeout 60m $(UNIT)
+
+.PHONY: test-all
+test-all: ## make test, then long race and fuzz runs
+	@MAKE='$(MAKE)' .ci/stages test race-long fuzz
+
+.PHONY: demo
+demo: ## a hub, two clusters and Hawser between them on this machine, until Ctrl-C
+	@echo 'building hawser …'
+	@mkdir -p bin
+	@go build -ldflags '$(LDFLAGS)' -o bin/hawser ./cmd/hawser
+	@bin/hawser demo $(ARGS)
+
+.PHONY: bench
+bench: build ## run the benchmarks; CHECK=1 fails where a ratio misses its target
+	@go run ./test/bench $(if $(CHECK),--check)
+
+.PHONY: clean
+clean: ## remove what was built here (not Go's caches)
+	rm -rf bin .cache .hawser-demo
