@@ -65,7 +65,7 @@ lint-proto: ## lint the protos and compare them with the committed image
 .PHONY: lint-go
 lint-go: ## run golangci-lint on both Go modules
 	@$(call tool,golangci-lint) run
-	@cd test/controlplane && $(call tool,golangci-lint) run --config ../../.golangci-light.yml
+	@cd test/controlplane && $(call tool,golangci-lint) run # finds the same .golangci.yml
 
 .PHONY: controlplane
 controlplane: ## build the Kubernetes control plane and kubectl that tests and demo use
