@@ -1,0 +1,245 @@
+package conditions
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	workv1 "open-cluster-management.io/api/work/v1"
+)
+
+// TypeStatusFeedbackSynced is the manifest condition about feedback values.
+const TypeStatusFeedbackSynced = "StatusFeedbackSynced"
+
+// Reasons that the API package does not name.
+const (
+	ReasonResourceAvailable      = "ResourceAvailable"
+	ReasonResourceNotAvailable   = "ResourceNotAvailable"
+	ReasonFetchingResourceFailed = "FetchingResourceFailed"
+	ReasonIncompleteResourceMeta = "IncompleteResourceMeta"
+	ReasonNoStatusFeedback       = "NoStatusFeedbackSynced"
+	ReasonStatusFeedbackFailed   = "StatusFeedbackSyncFailed"
+
+	ReasonWorkApplied            = "AppliedManifestWorkComplete"
+	ReasonWorkApplyFailed        = "AppliedManifestWorkFailed"
+	ReasonResourcesAvailable     = "ResourcesAvailable"
+	ReasonResourcesNotAvailable  = "ResourcesNotAvailable"
+	ReasonResourcesStatusUnknown = "ResourcesStatusUnknown"
+	ReasonWorkDeleting           = "WorkDeleting"
+)
+
+// The texts, which tools compare literally.
+const (
+	messageWorkApplyFailed       = "Failed to apply manifest work"
+	messageNoResourceKnown       = "cannot get any available resource " // the blank belongs to it
+	messageIncompleteMeta        = "Resource meta is incomplete"
+	messageWorkDeleting          = "ManifestWork is being deleted"
+	messageManifestApplied       = "Apply manifest complete"
+	messageWorkApplied           = "Apply manifest work complete"
+	messageAllResourcesAvailable = "All resources are available"
+	messageResourceAvailable     = "Resource is available"
+	messageResourceNotAvailable  = "Resource is not available"
+	formatManifestFailed         = "Failed to apply manifest: %v"
+	formatFetchingFailed         = "Failed to fetch resource: %v"
+	formatFeedbackFailed         = "Sync status feedback failed with error %s"
+	formatResourcesNotAvailable  = "%d of %d resources are not available"
+	formatResourcesStatusUnknown = "%d of %d resources have unknown status"
+	formatWorkRejected           = messageWorkApplyFailed + ": %s"
+)
+
+// maxMessage is what the API accepts in a condition, in characters; it is
+// compared with bytes, which are never fewer.
+const (
+	maxMessage = 32 << 10
+	truncated  = "… (truncated)"
+)
+
+// Presence says whether the object of a manifest is on the cluster.
+type Presence int
+
+// The kinds of presence.
+const (
+	// Unreadable: the object could not be read; Manifest.ReadErr says why.
+	Unreadable Presence = iota
+	// Present: the object exists.
+	Present
+	// Absent: the cluster answered that there is no such object.
+	Absent
+	// Unidentified: the manifest does not say which object it is about, or its
+	// kind is unknown to the cluster.
+	Unidentified
+)
+
+// Manifest is what a reconcile found out about one manifest.
+type Manifest struct {
+	// Meta identifies it; Ordinal is its index in the spec.
+	Meta workv1.ManifestResourceMeta
+	// ApplyErr is nil when the object is as the manifest wants it.
+	ApplyErr error
+	Presence Presence
+	// ReadErr is set when Presence is Unreadable.
+	ReadErr error
+	// FeedbackErrs are the reasons for which feedback values that the work asks
+	// for are missing; empty when it asks for none.
+	FeedbackErrs []error
+}
+
+// Next returns the status after a reconcile. prev is not modified; generation
+// is that of the spec that was reconciled; manifests are in spec order; now is
+// cut to whole seconds.
+func Next(prev workv1.ManifestWorkStatus, generation int64, manifests []Manifest, now time.Time) workv1.ManifestWorkStatus {
+	next := workv1.ManifestWorkStatus{Conditions: slices.Clone(prev.Conditions)}
+	old := indexHistory(prev.ResourceStatus.Manifests)
+	entries := make([]workv1.ManifestCondition, 0, len(manifests))
+	for _, m := range manifests {
+		entries = append(entries, nextManifest(old.find(m.Meta), generation, m, stamp(now)))
+	}
+	next.ResourceStatus.Manifests = entries
+	if len(manifests) > 0 {
+		apimeta.SetStatusCondition(&next.Conditions, workApplied(manifests, generation, stamp(now)))
+	}
+	apimeta.SetStatusCondition(&next.Conditions, workAvailable(entries, generation, stamp(now)))
+	return next
+}
+
+// Deleting returns the status of a work whose objects are being removed.
+func Deleting(prev workv1.ManifestWorkStatus, generation int64, now time.Time) workv1.ManifestWorkStatus {
+	next := *prev.DeepCopy()
+	apimeta.SetStatusCondition(&next.Conditions, metav1.Condition{
+		Type: workv1.WorkDeleting, Status: metav1.ConditionTrue, Reason: ReasonWorkDeleting, Message: messageWorkDeleting,
+		ObservedGeneration: generation, LastTransitionTime: stamp(now),
+	})
+	return next
+}
+
+// Rejected returns the status of a work whose latest spec cannot be used at
+// all, for the reason given in problem. What was applied before stays, and so
+// do its entries.
+func Rejected(prev workv1.ManifestWorkStatus, generation int64, problem string, now time.Time) workv1.ManifestWorkStatus {
+	next := *prev.DeepCopy()
+	apimeta.SetStatusCondition(&next.Conditions, metav1.Condition{
+		Type: workv1.WorkApplied, Status: metav1.ConditionFalse, Reason: ReasonWorkApplyFailed, Message: cut(fmt.Sprintf(formatWorkRejected, problem)),
+		ObservedGeneration: generation, LastTransitionTime: stamp(now),
+	})
+	return next
+}
+
+func stamp(now time.Time) metav1.Time { return metav1.NewTime(now.Truncate(time.Second)) }
+
+// nextManifest applies the rules of one entry. The order of the steps is the
+// order in which new conditions appear in the list.
+func nextManifest(old *workv1.ManifestCondition, generation int64, m Manifest, now metav1.Time) workv1.ManifestCondition {
+	next := workv1.ManifestCondition{ResourceMeta: m.Meta}
+	if old != nil {
+		next.Conditions = slices.Clone(old.Conditions)
+		next.StatusFeedbacks = *old.StatusFeedbacks.DeepCopy()
+	}
+	setApplied(&next.Conditions, generation, m.ApplyErr, now)
+	apimeta.SetStatusCondition(&next.Conditions, available(m, now))
+	// What could not be read keeps the feedback it had.
+	if m.Presence == Present {
+		apimeta.SetStatusCondition(&next.Conditions, feedback(m.FeedbackErrs, now))
+	}
+	return next
+}
+
+// setApplied updates the condition in place while the generation is the same.
+// For another generation it is appended anew, so that its transition time says
+// when this generation was applied.
+func setApplied(list *[]metav1.Condition, generation int64, err error, now metav1.Time) {
+	c := metav1.Condition{
+		Type: workv1.ManifestApplied, Status: metav1.ConditionTrue, Reason: workv1.AppliedManifestComplete, Message: messageManifestApplied,
+		ObservedGeneration: generation, LastTransitionTime: now,
+	}
+	if err != nil {
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, workv1.AppliedManifestFailed, cut(fmt.Sprintf(formatManifestFailed, err))
+	}
+	if old := apimeta.FindStatusCondition(*list, c.Type); old != nil && old.ObservedGeneration != generation {
+		apimeta.RemoveStatusCondition(list, c.Type)
+	}
+	apimeta.SetStatusCondition(list, c)
+}
+
+// available carries no observed generation: it is about the object, not about
+// the spec.
+func available(m Manifest, now metav1.Time) metav1.Condition {
+	c := metav1.Condition{Type: workv1.ManifestAvailable, LastTransitionTime: now}
+	switch m.Presence {
+	case Present:
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, ReasonResourceAvailable, messageResourceAvailable
+	case Absent:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, ReasonResourceNotAvailable, messageResourceNotAvailable
+	case Unidentified:
+		c.Status, c.Reason, c.Message = metav1.ConditionUnknown, ReasonIncompleteResourceMeta, messageIncompleteMeta
+	case Unreadable:
+		c.Status, c.Reason, c.Message = metav1.ConditionUnknown, ReasonFetchingResourceFailed, cut(fmt.Sprintf(formatFetchingFailed, m.ReadErr))
+	}
+	return c
+}
+
+func feedback(errs []error, now metav1.Time) metav1.Condition {
+	c := metav1.Condition{Type: TypeStatusFeedbackSynced, Status: metav1.ConditionTrue, Reason: ReasonNoStatusFeedback, LastTransitionTime: now}
+	if len(errs) > 0 {
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, ReasonStatusFeedbackFailed, cut(fmt.Sprintf(formatFeedbackFailed, aggregate(errs)))
+	}
+	return c
+}
+
+// aggregate writes one error as it is and several as a list, each text once.
+func aggregate(errs []error) string {
+	var texts []string
+	for _, err := range errs {
+		if !slices.Contains(texts, err.Error()) {
+			texts = append(texts, err.Error())
+		}
+	}
+	if len(texts) == 1 {
+		return texts[0]
+	}
+	return "[" + strings.Join(texts, ", ") + "]"
+}
+
+func workApplied(manifests []Manifest, generation int64, now metav1.Time) metav1.Condition {
+	c := metav1.Condition{
+		Type: workv1.WorkApplied, Status: metav1.ConditionTrue, Reason: ReasonWorkApplied, Message: messageWorkApplied,
+		ObservedGeneration: generation, LastTransitionTime: now,
+	}
+	if slices.ContainsFunc(manifests, func(m Manifest) bool { return m.ApplyErr != nil }) {
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, ReasonWorkApplyFailed, messageWorkApplyFailed
+	}
+	return c
+}
+
+func workAvailable(entries []workv1.ManifestCondition, generation int64, now metav1.Time) metav1.Condition {
+	count := map[metav1.ConditionStatus]int{}
+	for _, e := range entries {
+		if a := apimeta.FindStatusCondition(e.Conditions, workv1.ManifestAvailable); a != nil {
+			count[a.Status]++
+		}
+	}
+	c := metav1.Condition{Type: workv1.WorkAvailable, ObservedGeneration: generation, LastTransitionTime: now}
+	switch no, unknown := count[metav1.ConditionFalse], count[metav1.ConditionUnknown]; {
+	case no > 0:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, ReasonResourcesNotAvailable, fmt.Sprintf(formatResourcesNotAvailable, no, len(entries))
+	case unknown > 0:
+		c.Status, c.Reason, c.Message = metav1.ConditionUnknown, ReasonResourcesStatusUnknown, fmt.Sprintf(formatResourcesStatusUnknown, unknown, len(entries))
+	case count[metav1.ConditionTrue] == 0:
+		c.Status, c.Reason, c.Message = metav1.ConditionUnknown, ReasonResourcesStatusUnknown, messageNoResourceKnown
+	default:
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, ReasonResourcesAvailable, messageAllResourcesAvailable
+	}
+	return c
+}
+
+// cut keeps a message within what the API accepts, so that one endless error
+// text cannot make the hub refuse the whole status.
+func cut(s string) string {
+	s = strings.ToValidUTF8(s, "?")
+	if len(s) <= maxMessage {
+		return s
+	}
+	return strings.ToValidUTF8(s[:maxMessage-len(truncated)], "") + truncated
+}
