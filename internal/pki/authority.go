@@ -114,6 +114,9 @@ func (a *Authority) CertificatePEM() []byte { return a.pair.CertPEM }
 // KeyPEM returns the private key. Whoever has it can be anybody to the broker.
 func (a *Authority) KeyPEM() []byte { return a.pair.KeyPEM }
 
+// NotAfter is when the authority, and all it issued, stops being valid.
+func (a *Authority) NotAfter() time.Time { return a.pair.NotAfter }
+
 // Pool returns a new pool that holds only this authority.
 func (a *Authority) Pool() *x509.CertPool {
 	pool := x509.NewCertPool()
