@@ -3,10 +3,13 @@ package server
 import (
 	"context"
 	"errors"
+	"io"
 	"net/url"
+	"os"
 
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/storage/wal"
+	"google.golang.org/grpc/grpclog"
 )
 
 // walSegment is enough for a small cluster. By default etcd sets aside twice
@@ -17,6 +20,9 @@ const walSegment = 4 << 20
 // socket, and returns when it does.
 func startEtcd(ctx context.Context, dataDir, socket string, fail context.CancelCauseFunc) error {
 	wal.SegmentSizeBytes = walSegment
+	// kube-apiserver opens and drops some two hundred connections to etcd when
+	// it starts, and gRPC would warn about each.
+	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, os.Stderr))
 	cfg := embed.NewConfig()
 	cfg.Dir = dataDir
 	cfg.LogLevel = "error"
