@@ -1,0 +1,63 @@
+package controlplane
+
+import (
+	"io"
+	"strings"
+	"sync"
+)
+
+const (
+	tailBytes = 16 << 10
+	tailLines = 20
+)
+
+// tail is a writer that keeps the end of a log and passes all of it on.
+type tail struct {
+	next io.Writer // may be nil
+
+	mu   sync.Mutex
+	kept []byte
+	err  error // the first failure of next, which gets nothing after it
+}
+
+func newTail(next io.Writer) *tail { return &tail{next: next} }
+
+// Write never fails: the writer is a pipe from a process that would end if the
+// pipe closed.
+func (t *tail) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	t.kept = append(t.kept, b...)
+	if n := len(t.kept) - tailBytes; n > 0 {
+		t.kept = append(t.kept[:0], t.kept[n:]...)
+	}
+	broken := t.err != nil
+	t.mu.Unlock()
+	if t.next == nil || broken {
+		return len(b), nil
+	}
+	if _, err := t.next.Write(b); err != nil {
+		t.mu.Lock()
+		t.err = err
+		t.mu.Unlock()
+	}
+	return len(b), nil
+}
+
+// failure is why next does not have all of the log.
+func (t *tail) failure() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.err
+}
+
+// lastLines is the end of the log, made to follow an error.
+func (t *tail) lastLines() string {
+	t.mu.Lock()
+	text := strings.TrimSpace(string(t.kept))
+	t.mu.Unlock()
+	if text == "" {
+		return ""
+	}
+	lines := strings.Split(text, "\n")
+	return "; it said last:\n" + strings.Join(lines[max(0, len(lines)-tailLines):], "\n")
+}
