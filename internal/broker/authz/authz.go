@@ -1,0 +1,191 @@
+// Package authz is the one place that says who may do what on the broker's
+// port: a table of method × role, whose entries name the scope in which a role
+// may call the method. A method without a row, and a role without an entry, is
+// denied.
+//
+// What is authorized is the event that will be executed, as parsed, never its
+// wrapping: an agent acts for its own cluster, a source under its own id, each
+// only on the half of a resource that the table of data types gives it.
+package authz
+
+import (
+	"fmt"
+
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/grpc/reflection/grpc_reflection_v1alpha"
+
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+	cloudeventsv1 "github.com/hawser-io/hawser/proto/io/cloudevents/v1"
+)
+
+// The methods, as gRPC names them; other fronts use the same names.
+const (
+	Publish         = cloudeventsv1.CloudEventService_Publish_FullMethodName
+	Subscribe       = cloudeventsv1.CloudEventService_Subscribe_FullMethodName
+	HealthCheck     = grpc_health_v1.Health_Check_FullMethodName
+	HealthList      = grpc_health_v1.Health_List_FullMethodName
+	HealthWatch     = grpc_health_v1.Health_Watch_FullMethodName
+	Reflection      = grpc_reflection_v1.ServerReflection_ServerReflectionInfo_FullMethodName
+	ReflectionAlpha = grpc_reflection_v1alpha.ServerReflection_ServerReflectionInfo_FullMethodName
+)
+
+// Call is what somebody wants to do. All but Method is set for Publish and
+// Subscribe only.
+type Call struct {
+	Method string
+	// Type is the event's, or for Subscribe the events' that are wanted (any
+	// action); RawType is set where the event is outside the grammar.
+	Type    codec.EventType
+	RawType string
+	// Source is the event's source attribute, or the source that subscribes.
+	Source string
+	// Cluster is the event's clustername, or the cluster that subscribes.
+	Cluster string
+	// Namespace is the one in the event's metadata, "" when there is none.
+	Namespace string
+}
+
+// scope says within which bounds a role may call a method; nil means that it
+// is fine.
+type scope func(name string, c Call) *transport.Error
+
+// anonymous is the role of a peer without an identity.
+const anonymous identity.Role = ""
+
+var table = map[string]map[identity.Role]scope{
+	Publish: {
+		identity.Agent:  publishAsAgent,
+		identity.Source: publishAsSource,
+	},
+	Subscribe: {
+		identity.Agent:  subscribeAsAgent,
+		identity.Source: subscribeAsSource,
+	},
+	// A load balancer has no certificate, and "serving" is no secret.
+	HealthCheck:     anybody(anonymous, identity.Agent, identity.Source, identity.Operator, identity.Viewer),
+	HealthList:      anybody(identity.Agent, identity.Source, identity.Operator, identity.Viewer),
+	HealthWatch:     anybody(identity.Agent, identity.Source, identity.Operator, identity.Viewer),
+	Reflection:      anybody(identity.Agent, identity.Source, identity.Operator, identity.Viewer),
+	ReflectionAlpha: anybody(identity.Agent, identity.Source, identity.Operator, identity.Viewer),
+}
+
+func anybody(roles ...identity.Role) map[identity.Role]scope {
+	row := map[identity.Role]scope{}
+	for _, r := range roles {
+		row[r] = func(string, Call) *transport.Error { return nil }
+	}
+	return row
+}
+
+// Authorize returns nil when id may make the call. The error is a
+// *transport.Error: CodeUnauthenticated for a peer without an identity, else
+// CodeDenied. The zero Identity is such a peer.
+func Authorize(id identity.Identity, c Call) error {
+	allowed, ok := table[c.Method][id.Role]
+	if !ok && id.Role == anonymous {
+		return &transport.Error{
+			Code: transport.CodeUnauthenticated, Next: transport.NextRefreshCredentials,
+			Message: "the call needs an identity",
+			Hint:    "connect with a client certificate that the broker's CA signed and its configuration maps to a role",
+		}
+	}
+	if !ok {
+		return denied("", "%s has no right to call %s", id, c.Method)
+	}
+	if err := allowed(id.Name, c); err != nil {
+		return err
+	}
+	return nil
+}
+
+func denied(attribute, format string, args ...any) *transport.Error {
+	return &transport.Error{
+		Code: transport.CodeDenied, Next: transport.NextStop,
+		Attribute: attribute,
+		Message:   fmt.Sprintf(format, args...),
+	}
+}
+
+func publishAsAgent(name string, c Call) *transport.Error {
+	if err := mayPublish(codec.FromAgent, "agent/"+name, c); err != nil {
+		return err
+	}
+	if c.Cluster != name {
+		return denied(codec.ExtClusterName, "agent/%s publishes for cluster %q", name, c.Cluster)
+	}
+	return sameNamespace(c)
+}
+
+func publishAsSource(name string, c Call) *transport.Error {
+	if err := mayPublish(codec.FromSource, "source/"+name, c); err != nil {
+		return err
+	}
+	if c.Source != name {
+		return denied("source", "source/%s publishes as source %q", name, c.Source)
+	}
+	return sameNamespace(c)
+}
+
+// sameNamespace refuses an object that claims to live elsewhere than where the
+// event is going.
+func sameNamespace(c Call) *transport.Error {
+	if c.Namespace != "" && c.Namespace != c.Cluster {
+		return denied(codec.ExtMetadata, "metadata is of namespace %q, the event for cluster %q", c.Namespace, c.Cluster)
+	}
+	return nil
+}
+
+// mayPublish looks the type up: a request to resync comes from whoever receives
+// that half of a resource, everything else from whoever sends it.
+func mayPublish(p codec.Party, who string, c Call) *transport.Error {
+	if c.RawType != "" {
+		if c.RawType == codec.TypeRelease && p == codec.FromSource {
+			return nil
+		}
+		return denied("type", "%s has no right to publish %s", who, c.RawType)
+	}
+	row, ok := codec.Lookup(c.Type.DataType)
+	if !ok {
+		return denied("type", "data type %s is not served", c.Type.DataType)
+	}
+	sends := senders(row, c.Type.Subresource).Has(p)
+	if sends == (c.Type.Action == codec.ResyncRequest) {
+		return denied("type", "%s has no right to publish %s.%s of %s", who, c.Type.Subresource, c.Type.Action, c.Type.DataType)
+	}
+	return nil
+}
+
+func senders(row codec.Row, s codec.Subresource) codec.Party {
+	if s == codec.Status {
+		return row.StatusFrom
+	}
+	return row.SpecFrom
+}
+
+func subscribeAsAgent(name string, c Call) *transport.Error {
+	if c.Cluster != name || c.Source != "" {
+		return denied(codec.ExtClusterName, "agent/%s subscribes for cluster %q, source %q", name, c.Cluster, c.Source)
+	}
+	return mayReceive(codec.FromAgent, "agent/"+name, c)
+}
+
+func subscribeAsSource(name string, c Call) *transport.Error {
+	if c.Source != name || c.Cluster != "" {
+		return denied("source", "source/%s subscribes for source %q, cluster %q", name, c.Source, c.Cluster)
+	}
+	return mayReceive(codec.FromSource, "source/"+name, c)
+}
+
+func mayReceive(p codec.Party, who string, c Call) *transport.Error {
+	row, ok := codec.Lookup(c.Type.DataType)
+	if !ok {
+		return denied("type", "data type %s is not served", c.Type.DataType)
+	}
+	if senders(row, c.Type.Subresource).Has(p) {
+		return denied("type", "%s has no right to receive %s of %s", who, c.Type.Subresource, c.Type.DataType)
+	}
+	return nil
+}

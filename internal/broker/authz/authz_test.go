@@ -1,0 +1,169 @@
+package authz_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/hawser-io/hawser/internal/broker/authz"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+var (
+	agent    = identity.Identity{Role: identity.Agent, Name: "me"}
+	source   = identity.Identity{Role: identity.Source, Name: "me"}
+	operator = identity.Identity{Role: identity.Operator, Name: "me"}
+	viewer   = identity.Identity{Role: identity.Viewer, Name: "me"}
+	nobody   = identity.Identity{}
+	everyone = []identity.Identity{agent, source, operator, viewer, nobody}
+)
+
+// may lists, for every call that is allowed in its scope, who is allowed. What
+// is not listed is denied to everyone.
+var may = map[string][]identity.Identity{
+	authz.Publish + " spec create_request":    {source},
+	authz.Publish + " spec update_request":    {source},
+	authz.Publish + " spec delete_request":    {source},
+	authz.Publish + " spec resync_response":   {source},
+	authz.Publish + " spec resync_request":    {agent},
+	authz.Publish + " spec anything":          {source},
+	authz.Publish + " status create_request":  {agent},
+	authz.Publish + " status update_request":  {agent},
+	authz.Publish + " status delete_request":  {agent},
+	authz.Publish + " status resync_response": {agent},
+	authz.Publish + " status resync_request":  {source},
+	authz.Publish + " status anything":        {agent},
+	authz.Publish + " " + codec.TypeRelease:   {source},
+	authz.Subscribe + " spec":                 {agent},
+	authz.Subscribe + " status":               {source},
+	authz.HealthCheck:                         everyone,
+	authz.HealthList:                          {agent, source, operator, viewer},
+	authz.HealthWatch:                         {agent, source, operator, viewer},
+	authz.Reflection:                          {agent, source, operator, viewer},
+	authz.ReflectionAlpha:                     {agent, source, operator, viewer},
+}
+
+// calls returns every call there is, with the name under which may lists it.
+// cluster and src are the scope that the payload claims.
+func calls(cluster, src string) map[string]authz.Call {
+	actions := []codec.Action{codec.CreateRequest, codec.UpdateRequest, codec.DeleteRequest, codec.ResyncRequest, codec.ResyncResponse, "anything"}
+	all := map[string]authz.Call{}
+	for _, s := range []codec.Subresource{codec.Spec, codec.Status} {
+		t := codec.EventType{DataType: codec.ManifestBundles, Subresource: s}
+		for _, a := range actions {
+			t.Action = a
+			all[fmt.Sprintf("%s %s %s", authz.Publish, s, a)] = authz.Call{Method: authz.Publish, Type: t, Cluster: cluster, Source: src}
+		}
+	}
+	for _, raw := range []string{codec.TypeHeartbeat, codec.TypeCheckpoint, codec.TypeAck, codec.TypeInventoryRequest, codec.TypeInventory, codec.TypeRelease} {
+		all[authz.Publish+" "+raw] = authz.Call{Method: authz.Publish, RawType: raw, Cluster: cluster, Source: src}
+	}
+	for _, m := range []string{authz.HealthCheck, authz.HealthList, authz.HealthWatch, authz.Reflection, authz.ReflectionAlpha, "/some.Other/Method"} {
+		all[m] = authz.Call{Method: m}
+	}
+	return all
+}
+
+func allowed(name string, id identity.Identity) bool {
+	for _, a := range may[name] {
+		if a == id {
+			return true
+		}
+	}
+	return false
+}
+
+func check(t *testing.T, id identity.Identity, name string, c authz.Call, want bool) {
+	t.Helper()
+	err := authz.Authorize(id, c)
+	switch {
+	case want && err != nil:
+		t.Errorf("%v, %s %+v: %v, want allowed", id, name, c, err)
+	case !want && err == nil:
+		t.Errorf("%v, %s %+v: allowed", id, name, c)
+	case !want && id == nobody && transport.CodeOf(err) != transport.CodeUnauthenticated:
+		t.Errorf("%v, %s: %v, want code unauthenticated", id, name, err)
+	case !want && id != nobody && transport.CodeOf(err) != transport.CodeDenied:
+		t.Errorf("%v, %s: %v, want code denied", id, name, err)
+	}
+}
+
+func TestAuthorize_EveryCallByEveryRoleInItsOwnScope(t *testing.T) {
+	for name, c := range calls("me", "me") {
+		for _, id := range everyone {
+			check(t, id, name, c, allowed(name, id))
+		}
+	}
+	for name := range may {
+		if _, ok := calls("", "")[name]; !ok && name != authz.Subscribe+" spec" && name != authz.Subscribe+" status" {
+			t.Errorf("%q is allowed and not walked", name)
+		}
+	}
+}
+
+func TestAuthorize_NobodyLeavesItsScope(t *testing.T) {
+	for name, c := range calls("foreign", "foreign") {
+		for _, id := range everyone {
+			check(t, id, name, c, c.Method != authz.Publish && allowed(name, id))
+		}
+	}
+	// What is not the caller's own name is free: an agent's source attribute is
+	// its agent id, a source publishes for many clusters.
+	for name, c := range calls("me", "foreign") {
+		check(t, agent, name, c, allowed(name, agent))
+		check(t, source, name, c, c.Method != authz.Publish && allowed(name, source))
+	}
+	for name, c := range calls("foreign", "me") {
+		check(t, source, name, c, allowed(name, source))
+		check(t, agent, name, c, c.Method != authz.Publish && allowed(name, agent))
+	}
+	// Nobody acts for the cluster or source without a name.
+	for name, c := range calls("", "") {
+		for _, id := range everyone {
+			check(t, id, name, c, c.Method != authz.Publish && allowed(name, id))
+		}
+	}
+}
+
+func TestAuthorize_NamespaceAgreesWithCluster(t *testing.T) {
+	for name, c := range calls("me", "me") {
+		for _, id := range everyone {
+			c.Namespace = "me"
+			check(t, id, name, c, allowed(name, id))
+			c.Namespace = "other"
+			check(t, id, name, c, c.Method != authz.Publish && allowed(name, id))
+		}
+	}
+}
+
+func TestAuthorize_Subscribe(t *testing.T) {
+	for _, sub := range []codec.Subresource{codec.Spec, codec.Status} {
+		name := authz.Subscribe + " " + string(sub)
+		for _, claim := range []struct{ cluster, source string }{{"me", ""}, {"", "me"}, {"me", "me"}, {"foreign", ""}, {"", "foreign"}, {"", ""}} {
+			c := authz.Call{
+				Method: authz.Subscribe, Cluster: claim.cluster, Source: claim.source,
+				Type: codec.EventType{DataType: codec.ManifestBundles, Subresource: sub},
+			}
+			for _, id := range everyone {
+				own := id == agent && claim.cluster == "me" && claim.source == "" ||
+					id == source && claim.source == "me" && claim.cluster == ""
+				check(t, id, name, c, own && allowed(name, id))
+			}
+		}
+	}
+}
+
+func TestAuthorize_UnknownDataType(t *testing.T) {
+	other := codec.DataType{Group: "g", Version: "v1", Resource: "r"}
+	for _, id := range everyone {
+		for _, sub := range []codec.Subresource{codec.Spec, codec.Status} {
+			for _, a := range []codec.Action{codec.UpdateRequest, codec.ResyncRequest} {
+				c := authz.Call{Method: authz.Publish, Cluster: "me", Source: "me", Type: codec.EventType{DataType: other, Subresource: sub, Action: a}}
+				check(t, id, "publish of another type", c, false)
+			}
+			c := authz.Call{Method: authz.Subscribe, Cluster: "me", Type: codec.EventType{DataType: other, Subresource: sub}}
+			check(t, id, "subscribe to another type", c, false)
+		}
+	}
+}
