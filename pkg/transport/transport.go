@@ -142,7 +142,7 @@ type Stream interface {
 	// Accept sends the header.
 	Accept(a Accepted) error
 	// Send blocks while the peer does not read. The event is the concatenation
-	// of the parts, protobuf bytes of one CloudEvent; they are not modified
-	// and not kept after Send returned.
+	// of the parts, protobuf bytes of one CloudEvent. Nobody modifies the bytes
+	// after the call, so the stream may keep them until they are on the wire.
 	Send(parts ...[]byte) error
 }
