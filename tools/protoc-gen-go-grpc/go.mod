@@ -1,6 +1,6 @@
 module github.com/hawser-io/hawser/tools/protoc-gen-go-grpc
 
-go 1.26.8
+go 1.26.0
 
 tool google.golang.org/grpc/cmd/protoc-gen-go-grpc
 

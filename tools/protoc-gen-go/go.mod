@@ -1,6 +1,6 @@
 module github.com/hawser-io/hawser/tools/protoc-gen-go
 
-go 1.26.8
+go 1.26.0
 
 tool google.golang.org/protobuf/cmd/protoc-gen-go
 
