@@ -1,0 +1,116 @@
+package store
+
+import (
+	"time"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// Op is one write. Which fields count depends on Kind.
+type Op struct {
+	Kind OpKind
+	Key  Key
+	// Owner is the publishing source (PutSpec), the owner the record must have
+	// (Drop, Acked; "" in Drop: any), or the new owner (Adopt).
+	Owner string
+	Name  string // PutSpec: object name; "" stands for the resource id
+	// Action of the event: an update_request on a tombstone is stale, a
+	// create_request waits behind it.
+	Action   codec.Action
+	Version  int64
+	Tag      codec.Tag
+	Deleting bool // PutSpec: the work is deleted at its source
+	// DeletedAt is the deletion timestamp when Deleting.
+	DeletedAt time.Time
+	// Supersedes and IfRevision are the source's conditions, 0 when absent: the
+	// spec revision the record must have. A spec with a Supersedes that holds,
+	// or a deletion with an IfRevision that holds, wins whatever the versions.
+	// In Acked, IfRevision is the status revision the owner has seen.
+	Supersedes, IfRevision uint64
+
+	Sequence   string // PutStatus
+	StatusHash string // PutStatus
+	Deleted    bool   // PutStatus: carries condition Deleted=True
+
+	// Event is the normalised protobuf bytes; of a deletion they are in live
+	// form, and nil when it carried no data: the record then keeps its last spec.
+	Event []byte
+	At    time.Time // now, from the broker's clock
+}
+
+// OpKind is the kind of a write.
+type OpKind uint8
+
+// The kinds of writes.
+const (
+	// PutSpec: a source publishes a work, or its deletion.
+	PutSpec OpKind = iota + 1
+	// PutStatus: the agent of Key.Cluster publishes a status.
+	PutStatus
+	// Acked: the owner has seen the final status of this grave; it is removed.
+	// Ignored when there is no such grave, or a later one (IfRevision).
+	Acked
+	// Forget: an operator gives the record up, whatever its state: a live
+	// record or tombstone becomes a grave with a final status (Event, may be
+	// nil), as if confirmed; a grave is removed; a waiting spec becomes a grave.
+	Forget
+	// Drop: the record leaves without a tombstone (its cluster was released),
+	// with the spec that waits behind it, or from where it waits.
+	Drop
+	// Adopt: the record, in any state, and what waits behind it get a new
+	// owner. Spec and status (when there is one) get new revisions.
+	Adopt
+)
+
+// Verdict says what became of an Op. Only Accepted, Confirmed and Waits wrote.
+type Verdict uint8
+
+// The verdicts, with the outcome a publisher is told.
+const (
+	// Accepted: written under Outcome.Revision (the last one, when the op took
+	// several). A deletion that takes back a create which waits behind its own
+	// tombstone is accepted under that tombstone's revision.
+	Accepted Verdict = iota + 1
+	// Confirmed: the record became a grave (a deletion reached the cluster, or
+	// there was nothing to reach), or gave way to the spec that waited for it.
+	Confirmed
+	// Waits: kept behind a tombstone of the same id or name.
+	Waits
+	// Unchanged: same tag as what is stored.
+	Unchanged
+	// Stale: older version or sequence than what is stored, an update of a
+	// deleted work, or a sequence id that cannot be compared (Outcome.Detail).
+	Stale
+	// Ignored: means nothing for this record (a status for an unknown id or a
+	// grave, an Acked without its grave).
+	Ignored
+	// SpecAgain: a Deleted status for a live record, or for a tombstone of a
+	// higher version: not stored, and the spec (the deletion) must be sent to
+	// the agent again.
+	SpecAgain
+	// OwnedByOther: another source owns the record.
+	OwnedByOther
+	// NameTaken: another record has the name: one of another source, or one of
+	// the same source and this op would rename a record onto it.
+	NameTaken
+	// ConditionFailed: Supersedes or IfRevision does not hold; Outcome.Revision
+	// is the record's current spec revision, 0 when there is none.
+	ConditionFailed
+	// Invalid: the op lacks a field its kind needs, or holds one that cannot be
+	// stored; Outcome.Detail says which. The other ops of the batch are not
+	// concerned.
+	Invalid
+)
+
+// Outcome answers one Op.
+type Outcome struct {
+	Verdict Verdict
+	// Revision is that of the write; where nothing was written, the current one
+	// of the half the op is about, 0 when there is none.
+	Revision uint64
+	// Owner of the record after the op, for routing; "" when there is none.
+	Owner string
+	// Detail says more in a few words where the verdict alone leaves a question
+	// (Stale, Invalid); never from a payload; mostly "".
+	Detail string
+}

@@ -1,0 +1,111 @@
+package store
+
+import (
+	"time"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// Key names a record.
+type Key struct {
+	DataType   codec.DataType
+	Cluster    string
+	ResourceID string
+}
+
+// State of a record.
+type State uint8
+
+// The states.
+const (
+	Live State = iota + 1
+	Tombstone
+	Grave
+)
+
+// Meta is a record without its payloads.
+type Meta struct {
+	Key
+	State State
+	Owner string // source name
+	Name  string // object name from the metadata extension; unique per (cluster, data type)
+
+	Version      int64 // of the spec; 0 is unversioned
+	Tag          codec.Tag
+	SpecRevision uint64
+	// SpecSupersedes: the spec replaced a newer version on the source's word
+	// (hub went back in time); it goes out to stock agents as version 0.
+	SpecSupersedes bool
+	// Superseded is the highest version that a lower one replaced, 0 when there
+	// is none: until the versions pass it, SpecSupersedes stays set, because an
+	// agent that was away may still hold it.
+	Superseded int64
+
+	StatusRevision uint64 // 0: the work never had a status
+	StatusVersion  int64  // spec version the status is about
+	Sequence       string // highest accepted sequence id, decimal; "" when none
+	StatusHash     string // statushash attribute of that status; may be ""
+
+	// DeletedAt is the deletion timestamp the source gave (UTC): set in a
+	// tombstone and in the grave of one, zero in a live record and in the grave
+	// of a record that was live when an operator gave it up.
+	DeletedAt time.Time
+	// Buried is when a grave was dug (UTC); zero otherwise.
+	Buried time.Time
+
+	// Waiting is the revision-less spec that waits behind this tombstone, nil when none.
+	Waiting *Waiting
+}
+
+// Waiting is a spec that arrived while the name or the id was still a
+// tombstone of the same owner. It becomes a record when the tombstone is
+// confirmed: live, or, when it was deleted meanwhile, a tombstone of its own,
+// because the cluster may hold it from before a loss of the store.
+type Waiting struct {
+	ResourceID string
+	Owner      string
+	Name       string
+	Version    int64
+	Tag        codec.Tag
+	Deleting   bool      // never set when ResourceID is the tombstone's
+	DeletedAt  time.Time // as in Meta, when Deleting
+}
+
+// Record is Meta with payloads: protobuf bytes of CloudEvents as normalised at
+// ingest. They are shared and must not be modified.
+type Record struct {
+	Meta
+	// Spec is the last spec with data, always in its live form (without
+	// deletiontimestamp, which is Meta.DeletedAt); kept in a tombstone, nil in
+	// a grave. It is nil too in a tombstone of a work the store never saw live
+	// whose deletion carried no data: Meta is all there is.
+	Spec []byte
+	// Status is the last status, nil when there is none. In a grave it is what
+	// the agent reported at the end, or the Event of Forget; nil in a grave that
+	// nobody reported (see Confirmed): the broker makes the Deleted status from Meta.
+	Status []byte
+}
+
+// Part says which half of a record a change is about.
+type Part uint8
+
+// The parts.
+const (
+	SpecPart Part = iota + 1
+	StatusPart
+)
+
+// Change is one entry of the feed.
+type Change struct {
+	Revision uint64
+	Key      Key
+	Owner    string
+	Part     Part
+	// State of the record after the change; zero when Gone.
+	State State
+	// Gone: the record is no longer there (dropped, acked, replaced under its
+	// name); nothing is to be sent for it. One change per half that was in the
+	// feed. Only readers that keep up are told: one that lags or begins anew
+	// finds out by Get.
+	Gone bool
+}
