@@ -1,0 +1,111 @@
+package grpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	ggrpc "google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+	cloudeventsv1 "github.com/hawser-io/hawser/proto/io/cloudevents/v1"
+)
+
+// Conn is one connection to a broker. No lock is held across a call, and
+// publishing and receiving do not wait for each other.
+type Conn struct {
+	opts    Options
+	cc      *ggrpc.ClientConn
+	attempt *attempt
+	// brokerLimit is the largest event the broker said it takes, bytes; 0 until
+	// it did.
+	brokerLimit atomic.Int64
+}
+
+var _ transport.Conn = (*Conn)(nil)
+
+// Close implements [transport.Conn].
+func (c *Conn) Close() error {
+	if err := c.cc.Close(); err != nil && !errors.Is(err, ggrpc.ErrClientConnClosing) {
+		return err
+	}
+	return nil
+}
+
+// Publish implements [transport.Publisher]. An event that cannot be encoded is
+// CodeInvalid, one above the limit CodeTooLarge; neither leaves the process.
+func (c *Conn) Publish(ctx context.Context, e codec.Event, subscriptionID string) (transport.Receipt, error) {
+	event, err := codec.Marshal(e)
+	if err != nil {
+		return transport.Receipt{}, invalidEvent(err)
+	}
+	if size, limit := len(event), c.sendLimit(); size > limit {
+		return transport.Receipt{}, &transport.Error{
+			Code: transport.CodeTooLarge, Next: transport.NextStop,
+			Message: fmt.Sprintf("event of %d bytes, at most %d are taken", size, limit),
+			Hint:    "make the work smaller or split it",
+		}
+	}
+	callCtx, cancel := context.WithTimeout(ctx, c.opts.PublishTimeout)
+	defer cancel()
+	if subscriptionID != "" {
+		callCtx = metadata.AppendToOutgoingContext(callCtx, codec.HeaderSubscriptionID, subscriptionID)
+	}
+	var trailer metadata.MD
+	err = c.cc.Invoke(callCtx, cloudeventsv1.CloudEventService_Publish_FullMethodName,
+		publishRequest(event), &emptypb.Empty{}, ggrpc.ForceCodecV2(raw{}), ggrpc.Trailer(&trailer))
+	if err != nil {
+		if ctx.Err() != nil {
+			return transport.Receipt{}, contextError(ctx, "the event was not published")
+		}
+		return transport.Receipt{}, c.callError(err)
+	}
+	return transport.Receipt{Outcome: single(trailer, codec.HeaderOutcome)}, nil
+}
+
+func (c *Conn) sendLimit() int {
+	if broker := int(c.brokerLimit.Load()); broker > 0 {
+		return min(broker, c.opts.MaxEventBytes)
+	}
+	return c.opts.MaxEventBytes
+}
+
+// callError is FromStatus for a call whose own context still lives.
+func (c *Conn) callError(err error) *transport.Error {
+	e := FromStatus(err)
+	if e.Code == transport.CodeUnavailable && c.attempt.isGone() {
+		// The text of the status tells of a handshake that we refused ourselves.
+		return &transport.Error{Code: transport.CodeUnavailable, Message: "the connection to " + c.opts.Target + " is gone", Err: c.attempt.failure()}
+	}
+	return e
+}
+
+// contextError is what a call returns whose caller gave up.
+func contextError(ctx context.Context, message string) *transport.Error {
+	e := &transport.Error{Code: transport.CodeUnavailable, Message: message, Err: ctx.Err()}
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		e.Code = transport.CodeDeadline
+	}
+	return e
+}
+
+func invalidEvent(err error) *transport.Error {
+	e := &transport.Error{Code: transport.CodeInvalid, Next: transport.NextStop, Message: "the event cannot be encoded", Err: err}
+	var attribute *codec.AttributeError
+	if errors.As(err, &attribute) {
+		e.Attribute = attribute.Attribute
+	}
+	return e
+}
+
+// single returns the value of a header that must occur once, else "".
+func single(md metadata.MD, key string) string {
+	if v := md.Get(key); len(v) == 1 {
+		return v[0]
+	}
+	return ""
+}

@@ -1,0 +1,235 @@
+package grpc
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"sync"
+	"time"
+
+	ggrpc "google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+const (
+	// keepaliveTime and keepaliveTimeout find a dead path below a stream that
+	// is not read at the moment; stock brokers allow pings every 5 s, and only
+	// while a stream runs.
+	keepaliveTime    = 30 * time.Second
+	keepaliveTimeout = 10 * time.Second
+
+	// envelopeBytes is what PublishRequest, and the attributes that a broker
+	// adds on the way, put on top of the bytes of an event.
+	envelopeBytes = 1 << 10
+
+	// never is longer than any connection: the library's own reconnecting is
+	// switched off by waiting that long before the second attempt.
+	never = 24 * 365 * time.Hour
+)
+
+// Dialer opens connections to the broker that its options name.
+type Dialer struct{ opts Options }
+
+var _ transport.Dialer = (*Dialer)(nil)
+
+// NewDialer checks the options. It opens nothing; the error names the option
+// that is wrong.
+func NewDialer(o Options) (*Dialer, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	return &Dialer{opts: o}, nil
+}
+
+// Dial connects and returns once TLS and HTTP/2 are up. The code of its
+// *transport.Error is CodeUnavailable when the broker cannot be reached,
+// CodeUnauthenticated when one side does not accept the other's certificate,
+// CodeDeadline when the dial timeout or ctx ran out.
+func (d *Dialer) Dial(ctx context.Context) (transport.Conn, error) {
+	dialCtx, cancel := context.WithTimeout(ctx, d.opts.DialTimeout)
+	defer cancel()
+	attempt := &attempt{}
+	cc, err := ggrpc.NewClient("passthrough:///"+d.opts.Target, d.dialOptions(attempt)...)
+	if err != nil {
+		return nil, &transport.Error{Code: transport.CodeInvalid, Message: "cannot connect to " + d.opts.Target, Err: err}
+	}
+	cc.Connect()
+	for {
+		state := cc.GetState()
+		switch state {
+		case connectivity.Ready:
+			return &Conn{opts: d.opts, cc: cc, attempt: attempt}, nil
+		case connectivity.TransientFailure, connectivity.Shutdown:
+			return nil, abandon(cc, d.explain(dialCtx, cc, attempt))
+		case connectivity.Idle, connectivity.Connecting:
+		}
+		if !cc.WaitForStateChange(dialCtx, state) {
+			return nil, abandon(cc, d.timedOut(ctx))
+		}
+	}
+}
+
+func (d *Dialer) dialOptions(a *attempt) []ggrpc.DialOption {
+	limit := d.opts.MaxEventBytes + envelopeBytes
+	opts := []ggrpc.DialOption{
+		ggrpc.WithTransportCredentials(&once{TransportCredentials: d.opts.Credentials, attempt: a}),
+		ggrpc.WithDefaultCallOptions(ggrpc.MaxCallRecvMsgSize(limit), ggrpc.MaxCallSendMsgSize(limit)),
+		ggrpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}),
+		ggrpc.WithConnectParams(ggrpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: never, Multiplier: 1, MaxDelay: never},
+			MinConnectTimeout: d.opts.DialTimeout,
+		}),
+		// A connection without calls is not a connection to close.
+		ggrpc.WithIdleTimeout(0),
+		ggrpc.WithDisableServiceConfig(),
+	}
+	if d.opts.DialContext != nil {
+		opts = append(opts, ggrpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
+			return d.opts.DialContext(ctx, "tcp", addr)
+		}))
+	}
+	if d.opts.StatsHandler != nil {
+		opts = append(opts, ggrpc.WithStatsHandler(d.opts.StatsHandler))
+	}
+	return opts
+}
+
+// abandon closes what did not become a connection and returns why.
+func abandon(cc *ggrpc.ClientConn, e *transport.Error) error {
+	if err := cc.Close(); err != nil {
+		e.Err = errors.Join(e.Err, err)
+	}
+	return e
+}
+
+func (d *Dialer) timedOut(ctx context.Context) *transport.Error {
+	message := "no connection to " + d.opts.Target
+	if ctx.Err() != nil {
+		return contextError(ctx, message)
+	}
+	return &transport.Error{
+		Code: transport.CodeDeadline, Message: message + " within " + d.opts.DialTimeout.String(),
+		Hint: "check the address, and that firewalls and proxies on the way let it through",
+	}
+}
+
+// explain turns the failure of the only connection attempt into an error that
+// says which side is to do what.
+func (d *Dialer) explain(ctx context.Context, cc *ggrpc.ClientConn, a *attempt) *transport.Error {
+	cause := a.failure()
+	if cause == nil {
+		// The library knows why, and tells it only to a call. This one never
+		// leaves the process: no connection will be there for it.
+		cause = errors.New(FromStatus(cc.Invoke(ctx, grpc_health_v1.Health_Check_FullMethodName,
+			&grpc_health_v1.HealthCheckRequest{}, &grpc_health_v1.HealthCheckResponse{})).Message)
+	}
+	e := &transport.Error{Code: transport.CodeUnavailable, Message: "cannot connect to " + d.opts.Target, Err: cause}
+	var (
+		untrusted *tls.CertificateVerificationError
+		plaintext tls.RecordHeaderError
+		netError  *net.OpError
+	)
+	switch {
+	case errors.As(cause, &untrusted):
+		e.Code, e.Next = transport.CodeUnauthenticated, transport.NextRefreshCredentials
+		e.Hint = "the broker's certificate is not accepted here: check the CA file, and that the certificate names this host"
+	case errors.As(cause, &netError) && netError.Op == "remote error":
+		e.Code, e.Next = transport.CodeUnauthenticated, transport.NextRefreshCredentials
+		e.Hint = "the broker refused the TLS handshake: check the client certificate, its expiry and the CA that signed it"
+	case errors.As(cause, &plaintext):
+		e.Hint = "the server does not speak TLS: check the port"
+	}
+	return e
+}
+
+// attempt is what became of the one connection of a Conn.
+type attempt struct {
+	mu     sync.Mutex
+	begun  bool
+	gone   bool
+	reason error
+}
+
+// begin reports whether this is the first handshake.
+func (a *attempt) begin() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.begun {
+		a.gone = true
+		return false
+	}
+	a.begun = true
+	return true
+}
+
+// failed keeps the first reason.
+func (a *attempt) failed(err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.reason == nil {
+		a.reason = err
+	}
+}
+
+func (a *attempt) failure() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.reason
+}
+
+// isGone reports whether a call found the connection lost.
+func (a *attempt) isGone() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.gone
+}
+
+var errGone = errors.New("the connection is gone")
+
+// once lets credentials make one handshake and keeps its error with its type,
+// which the library turns into text. A second one would be the library
+// reconnecting behind the back of the session, which would then hold a
+// subscription id, a limit and a resume decision of another connection.
+type once struct {
+	credentials.TransportCredentials
+	attempt *attempt
+}
+
+func (o *once) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	if !o.attempt.begin() {
+		return nil, nil, errGone
+	}
+	conn, info, err := o.TransportCredentials.ClientHandshake(ctx, authority, raw)
+	if err != nil {
+		o.attempt.failed(err)
+		return nil, nil, err
+	}
+	return &watched{Conn: conn, attempt: o.attempt}, info, nil
+}
+
+func (o *once) Clone() credentials.TransportCredentials {
+	return &once{TransportCredentials: o.TransportCredentials.Clone(), attempt: o.attempt}
+}
+
+// watched keeps the error that ended reading: with TLS 1.3 a server refuses a
+// client certificate only after the client's side of the handshake succeeded.
+type watched struct {
+	net.Conn
+	attempt *attempt
+}
+
+func (w *watched) Read(b []byte) (int, error) {
+	n, err := w.Conn.Read(b)
+	if err != nil {
+		w.attempt.failed(err)
+	}
+	return n, err
+}

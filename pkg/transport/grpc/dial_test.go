@@ -1,0 +1,265 @@
+package grpc_test
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+
+	"github.com/hawser-io/hawser/internal/pki"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+	"github.com/hawser-io/hawser/pkg/transport/grpc"
+)
+
+func TestNewDialer_RefusesOptions(t *testing.T) {
+	tlsOnly := credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS13})
+	for name, tc := range map[string]struct {
+		options grpc.Options
+		want    string
+	}{
+		"no target":         {grpc.Options{Credentials: tlsOnly}, "host:port"},
+		"no port":           {grpc.Options{Target: "broker", Credentials: tlsOnly}, "host:port"},
+		"no host":           {grpc.Options{Target: ":8090", Credentials: tlsOnly}, "host:port"},
+		"URL":               {grpc.Options{Target: "https://broker:8090", Credentials: tlsOnly}, "host:port"},
+		"no credentials":    {grpc.Options{Target: "broker:8090"}, "no credentials"},
+		"both":              {grpc.Options{Target: "127.0.0.1:8090", Credentials: tlsOnly, Insecure: true}, "exclude each other"},
+		"plaintext outside": {grpc.Options{Target: "10.0.0.1:8090", Insecure: true}, "not a loopback address"},
+		"plaintext by name": {grpc.Options{Target: "broker:8090", Insecure: true}, "not a loopback address"},
+		"size":              {grpc.Options{Target: "[::1]:8090", Insecure: true, MaxEventBytes: -1}, "positive"},
+		"dial timeout":      {grpc.Options{Target: "localhost:8090", Insecure: true, DialTimeout: -1}, "dial timeout"},
+		"publish timeout":   {grpc.Options{Target: "localhost:8090", Insecure: true, PublishTimeout: -1}, "publish timeout"},
+		"subscribe timeout": {grpc.Options{Target: "localhost:8090", Insecure: true, SubscribeTimeout: -1}, "subscribe timeout"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := grpc.NewDialer(tc.options); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got %v, want an error about %q", err, tc.want)
+			}
+		})
+	}
+}
+
+// wantDialError dials and checks the error's code, hint and cause.
+func wantDialError(t *testing.T, o grpc.Options, code transport.Code, text string) *transport.Error {
+	t.Helper()
+	c, err := newDialer(t, o).Dial(t.Context())
+	if c != nil {
+		t.Fatal("got a connection")
+	}
+	var e *transport.Error
+	if !errors.As(err, &e) || e.Code != code || !strings.Contains(e.Error(), text) {
+		t.Fatalf("got %v, want code %v and %q", err, code, text)
+	}
+	return e
+}
+
+func TestDial_TellsWhyItFailed(t *testing.T) {
+	ca, stranger := newAuthority(t), newAuthority(t)
+	mtls := func(t *testing.T, hosts ...string) string {
+		l := listen(t)
+		serve(t, l, &service{}, ca.server(tls.RequireAndVerifyClientCert, hosts...))
+		return l.Addr().String()
+	}
+
+	t.Run("nobody listens", func(t *testing.T) {
+		l := listen(t)
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		wantDialError(t, grpc.Options{Target: l.Addr().String(), Credentials: ca.client()},
+			transport.CodeUnavailable, "connection refused")
+	})
+	t.Run("own dialer fails", func(t *testing.T) {
+		wantDialError(t, grpc.Options{
+			Target: "broker.example:8090", Credentials: ca.client(),
+			DialContext: func(context.Context, string, string) (net.Conn, error) { return nil, syscall.ENETUNREACH },
+		}, transport.CodeUnavailable, "network is unreachable")
+	})
+	t.Run("broker of another CA", func(t *testing.T) {
+		e := wantDialError(t, grpc.Options{Target: mtls(t, "127.0.0.1"), Credentials: stranger.client()},
+			transport.CodeUnauthenticated, "check the CA file")
+		var unknown x509.UnknownAuthorityError
+		if !errors.As(e, &unknown) || e.Next != transport.NextRefreshCredentials {
+			t.Errorf("got %#v", e)
+		}
+	})
+	t.Run("broker of another name", func(t *testing.T) {
+		wantDialError(t, grpc.Options{Target: mtls(t, "other.example"), Credentials: ca.client()},
+			transport.CodeUnauthenticated, "names this host")
+	})
+	t.Run("client of another CA", func(t *testing.T) {
+		e := wantDialError(t, grpc.Options{Target: mtls(t, "127.0.0.1"), Credentials: credentials.NewTLS(&tls.Config{
+			MinVersion: tls.VersionTLS13, RootCAs: ca.ca.Pool(),
+			Certificates: []tls.Certificate{stranger.issue(pki.Agent, "cluster1")},
+		})}, transport.CodeUnauthenticated, "check the client certificate")
+		if e.Next != transport.NextRefreshCredentials {
+			t.Errorf("got %#v", e)
+		}
+	})
+	t.Run("client without certificate", func(t *testing.T) {
+		wantDialError(t, grpc.Options{Target: mtls(t, "127.0.0.1"), Credentials: credentials.NewTLS(&tls.Config{
+			MinVersion: tls.VersionTLS13, RootCAs: ca.ca.Pool(),
+		})}, transport.CodeUnauthenticated, "check the client certificate")
+	})
+	t.Run("plaintext server", func(t *testing.T) {
+		l := listen(t)
+		serve(t, l, &service{})
+		wantDialError(t, grpc.Options{Target: l.Addr().String(), Credentials: ca.client()},
+			transport.CodeUnavailable, "does not speak TLS")
+	})
+	t.Run("silent server", func(t *testing.T) {
+		l := listen(t)
+		defer func() { _ = l.Close() }() // its end is all that matters
+		wantDialError(t, grpc.Options{Target: l.Addr().String(), Credentials: ca.client(), DialTimeout: 50 * time.Millisecond},
+			transport.CodeDeadline, "within 50ms")
+	})
+}
+
+// TestDial_UsesRenewedCredentials: what Credentials answer is asked at every
+// Dial, and a Conn never connects a second time behind the caller's back.
+func TestDial_UsesRenewedCredentials(t *testing.T) {
+	ca := newAuthority(t)
+	l := listen(t)
+	cut := serve(t, l, &service{}, ca.server(tls.RequireAndVerifyClientCert, "127.0.0.1"))
+	handshakes := make(chan struct{}, 10)
+	creds := &counting{TransportCredentials: ca.client(), handshakes: handshakes}
+	d := newDialer(t, grpc.Options{Target: l.Addr().String(), Credentials: creds})
+	for want := 1; want <= 2; want++ {
+		c, err := d.Dial(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Publish(t.Context(), newEvent(), ""); err != nil {
+			t.Fatal(err)
+		}
+		cut()
+		for range 5 {
+			_, err := c.Publish(t.Context(), newEvent(), "")
+			if transport.CodeOf(err) != transport.CodeUnavailable {
+				t.Fatalf("publish on a lost connection: %v", err)
+			}
+		}
+		if n := len(handshakes); n != want {
+			t.Errorf("%d handshakes after dial %d", n, want)
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+type counting struct {
+	credentials.TransportCredentials
+	handshakes chan<- struct{}
+}
+
+func (c *counting) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	c.handshakes <- struct{}{}
+	return c.TransportCredentials.ClientHandshake(ctx, authority, conn)
+}
+
+func (c *counting) Clone() credentials.TransportCredentials {
+	return &counting{TransportCredentials: c.TransportCredentials.Clone(), handshakes: c.handshakes}
+}
+
+const throughProxy = "HAWSER_TEST_THROUGH_PROXY"
+
+// TestDial_HonoursProxyOfEnvironment runs itself as a process of its own, for
+// the proxy settings are read once per process.
+func TestDial_HonoursProxyOfEnvironment(t *testing.T) {
+	if ca := os.Getenv(throughProxy); ca != "" {
+		publishThroughProxy(t, ca)
+		return
+	}
+	ca := newAuthority(t)
+	broker := listen(t)
+	serve(t, broker, &service{}, ca.server(tls.NoClientCert, "broker.example"))
+	proxy := listen(t)
+	asked := make(chan string, 4)
+	go connectProxy(proxy, broker.Addr().String(), asked) // ends with the listener
+	defer func() { _ = proxy.Close() }()                  // its end is all that matters
+
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), program, "-test.run=^TestDial_HonoursProxyOfEnvironment$")
+	cmd.Env = append(os.Environ(), "HTTPS_PROXY=http://"+proxy.Addr().String(), "NO_PROXY=", "no_proxy=",
+		throughProxy+"="+string(ca.ca.CertificatePEM()))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v:\n%s", err, out)
+	}
+	select {
+	case target := <-asked:
+		if target != "broker.example:8090" {
+			t.Errorf("proxy was asked for %q", target)
+		}
+	default:
+		t.Error("proxy was not used")
+	}
+}
+
+func publishThroughProxy(t *testing.T, ca string) {
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM([]byte(ca))
+	c, err := newDialer(t, grpc.Options{
+		Target:      "broker.example:8090",
+		Credentials: credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS13, RootCAs: pool}),
+	}).Dial(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Publish(t.Context(), newEvent(), ""); err != nil {
+		t.Error(err)
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// connectProxy answers CONNECT requests with a tunnel to upstream.
+func connectProxy(l net.Listener, upstream string, asked chan<- string) {
+	for {
+		client, err := l.Accept()
+		if err != nil {
+			return
+		}
+		reader := bufio.NewReader(client)
+		request, err := http.ReadRequest(reader)
+		if err != nil || request.Method != http.MethodConnect {
+			_ = client.Close()
+			continue
+		}
+		asked <- request.Host
+		server, err := (&net.Dialer{}).DialContext(context.Background(), "tcp", upstream)
+		if err != nil {
+			_ = client.Close()
+			continue
+		}
+		_, _ = io.WriteString(client, "HTTP/1.1 200 OK\r\n\r\n")
+		go func() { _, _ = io.Copy(server, reader); _ = server.Close() }() // ends with the client
+		go func() { _, _ = io.Copy(client, server); _ = client.Close() }() // ends with the server
+	}
+}
+
+func newEvent() codec.Event {
+	e := codec.Event{}
+	e.SetSpecVersion("1.0")
+	e.SetID("event-1")
+	e.SetSource("source1")
+	e.SetType(codec.EventType{DataType: codec.ManifestBundles, Subresource: codec.Spec, Action: codec.CreateRequest}.String())
+	e.SetExtension(codec.ExtClusterName, "cluster1")
+	return e
+}

@@ -1,0 +1,125 @@
+package grpc
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/stats"
+
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// Defaults of [Options].
+const (
+	// DefaultMaxEventBytes is four times what stock brokers take, so that no
+	// broker's event breaks a stream at the client.
+	DefaultMaxEventBytes    = 16 << 20
+	DefaultDialTimeout      = 20 * time.Second
+	DefaultPublishTimeout   = 30 * time.Second
+	DefaultSubscribeTimeout = 30 * time.Second
+	// DefaultHealthTimeout is three of the 10 s at which brokers send heartbeats.
+	DefaultHealthTimeout = 30 * time.Second
+)
+
+// Options says how to reach a broker.
+type Options struct {
+	// Target is "host:port". The host is what the broker's certificate must be
+	// for, unless Credentials say otherwise. It is resolved at every Dial.
+	Target string
+	// DialContext opens the byte stream. nil means TCP, through the proxy that
+	// HTTPS_PROXY and NO_PROXY name for Target, if any.
+	DialContext transport.DialContext
+	// Credentials secure the connection; see identity.Files.Client. They are
+	// asked at every Dial, so that renewed certificates are used.
+	Credentials credentials.TransportCredentials
+	// Insecure allows plaintext: Credentials must then be nil, and Target a
+	// loopback address.
+	Insecure bool
+
+	// MaxEventBytes is the largest event sent or received, in bytes of its
+	// protobuf form. 0 means DefaultMaxEventBytes. What the broker says it takes
+	// limits sending further.
+	MaxEventBytes int
+
+	// DialTimeout bounds a Dial, from name resolution to the end of the TLS
+	// handshake. 0 means DefaultDialTimeout.
+	DialTimeout time.Duration
+	// PublishTimeout is the deadline of one Publish. 0 means
+	// DefaultPublishTimeout.
+	PublishTimeout time.Duration
+	// SubscribeTimeout bounds the wait for the broker's answer to a Subscribe.
+	// 0 means DefaultSubscribeTimeout.
+	SubscribeTimeout time.Duration
+	// HealthTimeout ends a subscription with CodeUnavailable when nothing,
+	// neither event nor heartbeat, arrived within it although the party was
+	// ready to receive. 0 means DefaultHealthTimeout; a negative value switches
+	// it off, for stock brokers that send no heartbeats.
+	HealthTimeout time.Duration
+
+	// StatsHandler observes the RPCs, for traces; may be nil.
+	StatsHandler stats.Handler
+	// Log hears of events that cannot be decoded, which are dropped. nil means
+	// slog.Default().
+	Log *slog.Logger
+}
+
+// withDefaults returns o with its zero values filled in, or says which field is
+// wrong.
+func (o Options) withDefaults() (Options, error) {
+	host, port, err := net.SplitHostPort(o.Target)
+	if err != nil || host == "" || port == "" {
+		return o, fmt.Errorf("grpc: target %q is not host:port, as in broker.example:8090", o.Target)
+	}
+	switch {
+	case o.Credentials == nil && !o.Insecure:
+		return o, errors.New("grpc: no credentials: give TLS credentials, or allow plaintext to a loopback address")
+	case o.Credentials != nil && o.Insecure:
+		return o, errors.New("grpc: credentials and insecure exclude each other: drop one of them")
+	case o.Insecure && !isLoopback(host):
+		return o, fmt.Errorf("grpc: target %q is not a loopback address: plaintext is allowed only there", o.Target)
+	case o.Insecure:
+		o.Credentials = insecure.NewCredentials()
+	}
+	if o.MaxEventBytes < 0 {
+		return o, fmt.Errorf("grpc: largest event of %d bytes: the size must be positive, or 0 for the default", o.MaxEventBytes)
+	}
+	if o.MaxEventBytes == 0 {
+		o.MaxEventBytes = DefaultMaxEventBytes
+	}
+	for _, d := range []struct {
+		name  string
+		value *time.Duration
+		def   time.Duration
+	}{
+		{"dial timeout", &o.DialTimeout, DefaultDialTimeout},
+		{"publish timeout", &o.PublishTimeout, DefaultPublishTimeout},
+		{"subscribe timeout", &o.SubscribeTimeout, DefaultSubscribeTimeout},
+	} {
+		if *d.value < 0 {
+			return o, fmt.Errorf("grpc: %s %v: it must be positive, or 0 for the default", d.name, *d.value)
+		}
+		if *d.value == 0 {
+			*d.value = d.def
+		}
+	}
+	if o.HealthTimeout == 0 {
+		o.HealthTimeout = DefaultHealthTimeout
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	return o, nil
+}
+
+func isLoopback(host string) bool {
+	if host == "localhost" {
+		return true
+	}
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback()
+}

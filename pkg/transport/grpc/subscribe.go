@@ -1,0 +1,194 @@
+package grpc
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strconv"
+	"time"
+
+	ggrpc "google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+	cloudeventsv1 "github.com/hawser-io/hawser/proto/io/cloudevents/v1"
+)
+
+// refusalTimeout bounds the wait for the reason of a Subscribe whose header was
+// not that of an accepted one.
+const refusalTimeout = 5 * time.Second
+
+var subscribeDesc = ggrpc.StreamDesc{StreamName: "Subscribe", ServerStreams: true}
+
+// Subscribe implements [transport.Subscriber]. h runs on the calling goroutine,
+// with ctx. An event that cannot be decoded is logged and dropped: no broker
+// could do anything else about it than send it again.
+func (c *Conn) Subscribe(ctx context.Context, s transport.Subscription, ready func(transport.Accepted), h transport.Handler) error {
+	if (s.Source == "") == (s.Cluster == "") {
+		return &transport.Error{
+			Code: transport.CodeInvalid, Next: transport.NextStop,
+			Message: "a subscription names either a source or a cluster",
+		}
+	}
+	streamCtx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	// ended says why the subscription is over, given what the stream said.
+	ended := func(err error) error {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		var own *transport.Error
+		if errors.As(context.Cause(streamCtx), &own) {
+			return own
+		}
+		if errors.Is(err, io.EOF) {
+			return &transport.Error{Code: transport.CodeUnavailable, Message: "the broker ended the subscription"}
+		}
+		return c.callError(err)
+	}
+
+	stream, accepted, err := c.open(streamCtx, cancel, s)
+	if err != nil {
+		return ended(err)
+	}
+	c.brokerLimit.Store(int64(accepted.MaxEventBytes))
+	ready(accepted)
+
+	events, done := make(chan codec.Event), make(chan error, 1)
+	// The reader ends with the stream, which every return below has cancelled
+	// or seen end; done is received from before each of them.
+	go func() { done <- c.read(streamCtx, cancel, stream, events) }()
+	for {
+		select {
+		case e := <-events:
+			if err := h(ctx, e); err != nil {
+				cancel(nil)
+				<-done
+				return err
+			}
+		case err := <-done:
+			return ended(err)
+		}
+	}
+}
+
+// open sends the request and waits for the header of the answer.
+func (c *Conn) open(ctx context.Context, cancel context.CancelCauseFunc, s transport.Subscription) (ggrpc.ClientStream, transport.Accepted, error) {
+	timer := time.AfterFunc(c.opts.SubscribeTimeout, func() {
+		cancel(&transport.Error{
+			Code:    transport.CodeDeadline,
+			Message: "the broker did not answer the subscription within " + c.opts.SubscribeTimeout.String(),
+		})
+	})
+	defer timer.Stop()
+	stream, err := c.cc.NewStream(helloContext(ctx, s.Hello), &subscribeDesc,
+		cloudeventsv1.CloudEventService_Subscribe_FullMethodName, ggrpc.ForceCodecV2(raw{}))
+	if err != nil {
+		return nil, transport.Accepted{}, err
+	}
+	err = stream.SendMsg(&cloudeventsv1.SubscriptionRequest{
+		Source: s.Source, ClusterName: s.Cluster, DataType: s.DataType.String(),
+	})
+	// io.EOF says that the stream is over; Header and RecvMsg say why.
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, transport.Accepted{}, err
+	}
+	if err := stream.CloseSend(); err != nil {
+		return nil, transport.Accepted{}, err
+	}
+	header, err := stream.Header()
+	if err != nil {
+		return nil, transport.Accepted{}, err
+	}
+	accepted := transport.Accepted{
+		SubscriptionID: single(header, codec.HeaderSubscriptionID),
+		Resync:         single(header, codec.HeaderResync),
+		MaxEventBytes:  positive(single(header, codec.HeaderMaxEventBytes)),
+	}
+	if single(header, codec.HeaderProtocol) == "1" {
+		accepted.Protocol = 1
+	}
+	if accepted.SubscriptionID != "" {
+		return stream, accepted, nil
+	}
+	// A refused call has no such header either; its reason comes with the end
+	// of the stream.
+	foreign := &transport.Error{
+		Code:    transport.CodeInvalid,
+		Message: `the answer to the subscription carries no single "` + codec.HeaderSubscriptionID + `" header`,
+		Hint:    "the server is no broker of this protocol, or a proxy removes the header: check the address",
+	}
+	refusal := time.AfterFunc(refusalTimeout, func() { cancel(foreign) })
+	defer refusal.Stop()
+	var unexpected received
+	switch err := stream.RecvMsg(&unexpected); {
+	case err == nil:
+		unexpected.buffer.Free()
+	case !errors.Is(err, io.EOF):
+		return nil, transport.Accepted{}, err
+	}
+	return nil, transport.Accepted{}, foreign
+}
+
+// helloContext adds what a Hawser party says about itself; a stock one says
+// nothing.
+func helloContext(ctx context.Context, hello transport.Hello) context.Context {
+	if hello.Protocol == 0 {
+		return ctx
+	}
+	kv := []string{codec.HeaderProtocol, strconv.Itoa(hello.Protocol)}
+	if hello.Cursor != "" {
+		kv = append(kv, codec.HeaderCursor, hello.Cursor)
+	}
+	if hello.ClusterUID != "" {
+		kv = append(kv, codec.HeaderClusterUID, hello.ClusterUID)
+	}
+	return metadata.AppendToOutgoingContext(ctx, kv...)
+}
+
+// read forwards events until the stream ends, and watches its health: silence
+// counts only while the reader is ready to receive, so that a slow handler is
+// not mistaken for a dead broker.
+func (c *Conn) read(ctx context.Context, cancel context.CancelCauseFunc, stream ggrpc.ClientStream, events chan<- codec.Event) error {
+	silence := time.AfterFunc(never, func() {
+		cancel(&transport.Error{
+			Code:    transport.CodeUnavailable,
+			Message: "neither event nor heartbeat from the broker within " + c.opts.HealthTimeout.String(),
+		})
+	})
+	defer silence.Stop()
+	var message received
+	for {
+		if c.opts.HealthTimeout > 0 {
+			silence.Reset(c.opts.HealthTimeout)
+		}
+		err := stream.RecvMsg(&message)
+		silence.Stop()
+		if err != nil {
+			return err
+		}
+		e, heartbeat, err := message.take()
+		if heartbeat {
+			continue
+		}
+		if err != nil {
+			c.opts.Log.ErrorContext(ctx, "event from the broker cannot be decoded and is dropped", "broker", c.opts.Target, "error", err)
+			continue
+		}
+		select {
+		case events <- e:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// positive reads a decimal number; what is missing or wrong is 0, unknown.
+func positive(s string) int {
+	n, err := strconv.ParseInt(s, 10, 32)
+	if err != nil || n < 0 {
+		return 0
+	}
+	return int(n)
+}

@@ -1,0 +1,200 @@
+// Package mem is the transport without a network: a [Dialer] calls a
+// [transport.Server] in the same process. Events cross it as protobuf bytes, so
+// that what works here works on a wire. Demonstrations and tests use it; Cut
+// and Restore play the network failing.
+package mem
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// connIDs numbers connections. The upper half of the numbers is this
+// package's, the lower one is left to the listeners of the process.
+var connIDs atomic.Uint64
+
+const firstConnID = 1 << 63
+
+// Dialer opens connections of one peer to one server. Its methods may be called
+// concurrently.
+type Dialer struct {
+	server transport.Server
+	peer   transport.Peer
+
+	mu    sync.Mutex
+	down  bool
+	conns map[*Conn]struct{}
+}
+
+var _ transport.Dialer = (*Dialer)(nil)
+
+// New returns a dialer whose connections the server sees as peer; Addr "mem"
+// and Conn are filled in.
+func New(server transport.Server, peer transport.Peer) *Dialer {
+	peer.Addr = "mem"
+	return &Dialer{server: server, peer: peer, conns: make(map[*Conn]struct{})}
+}
+
+// Dial implements [transport.Dialer]. It fails with CodeUnavailable between Cut
+// and Restore.
+func (d *Dialer) Dial(ctx context.Context) (transport.Conn, error) {
+	if ctx.Err() != nil {
+		return nil, contextError(ctx)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.down {
+		return nil, &transport.Error{Code: transport.CodeUnavailable, Message: "the network is cut"}
+	}
+	peer := d.peer
+	peer.Conn = firstConnID + connIDs.Add(1)
+	life, end := context.WithCancelCause(context.Background())
+	c := &Conn{dialer: d, peer: peer, life: life, end: end}
+	d.conns[c] = struct{}{}
+	return c, nil
+}
+
+// Cut fails all open connections, and every Dial until Restore. It does not
+// wait for the server's side of their calls to return; Close of each does.
+func (d *Dialer) Cut() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.down = true
+	for c := range d.conns {
+		c.end(&transport.Error{Code: transport.CodeUnavailable, Message: "the network was cut"})
+	}
+}
+
+// Restore ends a Cut. Connections that were cut stay failed.
+func (d *Dialer) Restore() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.down = false
+}
+
+// Conn is one connection.
+type Conn struct {
+	dialer *Dialer
+	peer   transport.Peer
+	// life ends when the connection is closed or cut; its cause is the error of
+	// running and later calls.
+	life context.Context
+	end  context.CancelCauseFunc
+
+	// calls are the server's sides of running calls. Close waits for them, so
+	// adding to them and closing exclude each other.
+	mu     sync.Mutex
+	closed bool
+	calls  sync.WaitGroup
+}
+
+var _ transport.Conn = (*Conn)(nil)
+
+// Close implements [transport.Conn]. It returns when the server's side of all
+// calls has returned, so the server must not call it.
+func (c *Conn) Close() error {
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
+	c.end(&transport.Error{Code: transport.CodeUnavailable, Message: "the connection was closed"})
+	c.calls.Wait()
+	c.dialer.mu.Lock()
+	defer c.dialer.mu.Unlock()
+	delete(c.dialer.conns, c)
+	return nil
+}
+
+// serve runs the server's side of one call, whose context ends with the call's
+// own and with the connection. The caller must call the returned function when
+// its side of the call is over.
+func (c *Conn) serve(ctx context.Context, call func(ctx context.Context)) (cancel func(), err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed || c.life.Err() != nil || ctx.Err() != nil {
+		return nil, c.ended(ctx)
+	}
+	callCtx, cancelCall := context.WithCancel(ctx)
+	stop := context.AfterFunc(c.life, cancelCall)
+	c.calls.Go(func() { // Close waits for it
+		defer cancelCall()
+		call(callCtx)
+	})
+	return func() { stop(); cancelCall() }, nil
+}
+
+// ended is the error of a call when ctx or the connection has ended.
+func (c *Conn) ended(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return contextError(ctx)
+	}
+	var e *transport.Error
+	if errors.As(context.Cause(c.life), &e) {
+		return e
+	}
+	return &transport.Error{Code: transport.CodeUnavailable, Message: "the connection is gone"}
+}
+
+// Publish implements [transport.Publisher].
+func (c *Conn) Publish(ctx context.Context, e codec.Event, subscriptionID string) (transport.Receipt, error) {
+	b, err := codec.Marshal(e)
+	if err != nil {
+		invalid := &transport.Error{Code: transport.CodeInvalid, Next: transport.NextStop, Message: "the event cannot be encoded", Err: err}
+		var attribute *codec.AttributeError
+		if errors.As(err, &attribute) {
+			invalid.Attribute = attribute.Attribute
+		}
+		return transport.Receipt{}, invalid
+	}
+	type answer struct {
+		receipt transport.Receipt
+		err     error
+	}
+	answers := make(chan answer, 1)
+	cancel, err := c.serve(ctx, func(ctx context.Context) {
+		receipt, err := c.dialer.server.Publish(ctx, c.peer, b, subscriptionID)
+		answers <- answer{receipt, err}
+	})
+	if err != nil {
+		return transport.Receipt{}, err
+	}
+	defer cancel()
+	select {
+	case a := <-answers:
+		switch {
+		case a.err == nil:
+			return a.receipt, nil
+		case ctx.Err() != nil || c.life.Err() != nil:
+			return transport.Receipt{}, c.ended(ctx)
+		}
+		return transport.Receipt{}, asSent(a.err)
+	case <-ctx.Done():
+	case <-c.life.Done():
+	}
+	return transport.Receipt{}, c.ended(ctx)
+}
+
+// contextError is the error of a call whose caller gave up.
+func contextError(ctx context.Context) *transport.Error {
+	e := &transport.Error{Code: transport.CodeUnavailable, Message: "the call was cancelled", Err: ctx.Err()}
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		e.Code, e.Message = transport.CodeDeadline, "the call took too long"
+	}
+	return e
+}
+
+// asSent is a server's error as the peer sees it: without the cause, and
+// without the text of what is no *transport.Error.
+func asSent(err error) *transport.Error {
+	var e *transport.Error
+	if !errors.As(err, &e) {
+		return &transport.Error{Code: transport.CodeInternal, Message: "internal error"}
+	}
+	sent := *e
+	sent.Err = nil
+	return &sent
+}
