@@ -1,0 +1,105 @@
+// Package cluster is the managed cluster as the agent sees it: a handful of
+// calls on objects of any kind. [Kube] makes them on a kube-apiserver;
+// clustertest has an in-memory cluster that behaves like one, and the suite
+// that both must pass.
+//
+// Errors are those of k8s.io/apimachinery/pkg/api/errors, with two additions:
+// a kind or resource that the server does not serve is a [*NoKindError] or a
+// [*NotServedError], and never looks like an object that was not found. The
+// difference decides whether something may be forgotten.
+package cluster
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// UserAgent is what every client of the agent calls itself; the server derives
+// the manager in managedFields from it.
+const UserAgent = "work-agent"
+
+// Resource says where the objects of a kind live.
+type Resource struct {
+	schema.GroupVersionResource
+	Kind       string
+	Namespaced bool
+}
+
+// Ref names one object in one API version. Namespace is empty for objects of
+// the cluster.
+type Ref struct {
+	schema.GroupVersionResource
+	Namespace, Name string
+}
+
+// String is for logs and errors.
+func (r Ref) String() string {
+	s := r.Resource
+	if r.Group != "" {
+		s += "." + r.Group
+	}
+	if r.Namespace != "" {
+		return s + " " + r.Namespace + "/" + r.Name
+	}
+	return s + " " + r.Name
+}
+
+// Client is what the agent needs of a cluster. Its methods may be called
+// concurrently. Objects that are passed in are not modified, objects that are
+// returned belong to the caller.
+type Client interface {
+	Mapper
+	Objects
+}
+
+// Mapper knows what the cluster serves.
+type Mapper interface {
+	// Resolve returns where objects of a kind live. A kind the server does not
+	// have is a *NoKindError; the server is asked again, at a bounded rate, each
+	// time such a kind is asked for.
+	Resolve(ctx context.Context, gvk schema.GroupVersionKind) (Resource, error)
+	// Locate returns a version in which the resource is served, the server's
+	// preferred one if possible. None is a *NotServedError.
+	Locate(ctx context.Context, gr schema.GroupResource) (Resource, error)
+}
+
+// Objects reads and writes objects.
+type Objects interface {
+	Get(ctx context.Context, ref Ref) (*unstructured.Unstructured, error)
+	// Create makes obj in its own namespace.
+	Create(ctx context.Context, gvr schema.GroupVersionResource, obj *unstructured.Unstructured) (*unstructured.Unstructured, error)
+	// Update replaces the object; a resourceVersion or uid in obj is a
+	// condition (Conflict).
+	Update(ctx context.Context, gvr schema.GroupVersionResource, obj *unstructured.Unstructured) (*unstructured.Unstructured, error)
+	// Patch merges patch (RFC 7396) into the object, or into its status if
+	// subresource is "status". A resourceVersion or uid in it is a condition.
+	Patch(ctx context.Context, ref Ref, patch []byte, subresource string) (*unstructured.Unstructured, error)
+	// Delete removes the object in the background if it still has this uid
+	// (Conflict otherwise). It returns when the deletion is accepted; finalizers
+	// may keep the object.
+	Delete(ctx context.Context, ref Ref, uid types.UID) error
+}
+
+// NoKindError says that the cluster does not know a kind.
+type NoKindError struct{ Kind schema.GroupVersionKind }
+
+// Error has the text that users of OCM know.
+func (e *NoKindError) Error() string {
+	return fmt.Sprintf("the server doesn't have a resource type %q", e.Kind.Kind)
+}
+
+// NotServedError says that the cluster has no such resource, or not in that
+// version.
+type NotServedError struct{ Resource schema.GroupVersionResource }
+
+func (e *NotServedError) Error() string {
+	r := e.Resource.GroupResource().String()
+	if e.Resource.Version != "" {
+		r += " in version " + e.Resource.Version
+	}
+	return "the server does not serve " + r
+}

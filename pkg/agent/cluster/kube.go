@@ -1,0 +1,141 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/flowcontrol"
+)
+
+// Kube is a Client on a kube-apiserver. It carries no typed clients and no
+// caches of objects, so that it costs little memory; what it learns about
+// kinds is kept per group and version that somebody asked for.
+type Kube struct {
+	objects  dynamic.Interface
+	metadata metadata.Interface
+	kinds    *kinds
+}
+
+// KubeConfig is what NewKube needs.
+type KubeConfig struct {
+	// REST says where the cluster is and who we are; it is copied.
+	REST *rest.Config
+	// QPS and Burst limit requests other than watches, over all calls together.
+	QPS   float32
+	Burst int
+}
+
+// NewKube returns a client; no request is made.
+func NewKube(c KubeConfig) (*Kube, error) {
+	if c.QPS <= 0 || c.Burst <= 0 {
+		return nil, fmt.Errorf("kube api qps and burst must be positive, got %v and %d", c.QPS, c.Burst)
+	}
+	cfg := rest.CopyConfig(c.REST)
+	cfg.UserAgent = UserAgent
+	cfg.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(c.QPS, c.Burst)
+	cfg.WarningHandler = rest.NoWarnings{} // a manifest's warnings are its author's business
+	hc, err := rest.HTTPClientFor(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("connection to the cluster: %w", err)
+	}
+	objects, err := dynamic.NewForConfigAndClient(cfg, hc)
+	if err != nil {
+		return nil, fmt.Errorf("connection to the cluster: %w", err)
+	}
+	meta, err := metadata.NewForConfigAndClient(cfg, hc)
+	if err != nil {
+		return nil, fmt.Errorf("connection to the cluster: %w", err)
+	}
+	kinds, err := newKinds(cfg, hc)
+	if err != nil {
+		return nil, fmt.Errorf("connection to the cluster: %w", err)
+	}
+	return &Kube{objects: objects, metadata: meta, kinds: kinds}, nil
+}
+
+// Metadata returns a client that lists and watches objects without their
+// content. It shares connections and limits with k.
+func (k *Kube) Metadata() metadata.Interface { return k.metadata }
+
+// Resolve implements Mapper.
+func (k *Kube) Resolve(ctx context.Context, gvk schema.GroupVersionKind) (Resource, error) {
+	return k.kinds.resolve(ctx, gvk)
+}
+
+// Locate implements Mapper.
+func (k *Kube) Locate(ctx context.Context, gr schema.GroupResource) (Resource, error) {
+	return k.kinds.locate(ctx, gr)
+}
+
+// Get implements Objects.
+func (k *Kube) Get(ctx context.Context, ref Ref) (*unstructured.Unstructured, error) {
+	o, err := k.at(ref.GroupVersionResource, ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+	return o, k.served(ref.GroupVersionResource, err)
+}
+
+// Create implements Objects.
+func (k *Kube) Create(ctx context.Context, gvr schema.GroupVersionResource, obj *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	o, err := k.at(gvr, obj.GetNamespace()).Create(ctx, obj, metav1.CreateOptions{})
+	return o, k.served(gvr, err)
+}
+
+// Update implements Objects.
+func (k *Kube) Update(ctx context.Context, gvr schema.GroupVersionResource, obj *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	o, err := k.at(gvr, obj.GetNamespace()).Update(ctx, obj, metav1.UpdateOptions{})
+	return o, k.served(gvr, err)
+}
+
+// Patch implements Objects.
+func (k *Kube) Patch(ctx context.Context, ref Ref, patch []byte, subresource string) (*unstructured.Unstructured, error) {
+	var sub []string
+	if subresource != "" {
+		sub = []string{subresource}
+	}
+	o, err := k.at(ref.GroupVersionResource, ref.Namespace).Patch(ctx, ref.Name, types.MergePatchType, patch, metav1.PatchOptions{}, sub...)
+	return o, k.served(ref.GroupVersionResource, err)
+}
+
+// Delete implements Objects.
+func (k *Kube) Delete(ctx context.Context, ref Ref, uid types.UID) error {
+	background := metav1.DeletePropagationBackground
+	err := k.at(ref.GroupVersionResource, ref.Namespace).Delete(ctx, ref.Name, metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: &uid}, PropagationPolicy: &background,
+	})
+	return k.served(ref.GroupVersionResource, err)
+}
+
+func (k *Kube) at(gvr schema.GroupVersionResource, namespace string) dynamic.ResourceInterface {
+	if namespace == "" {
+		return k.objects.Resource(gvr)
+	}
+	return k.objects.Resource(gvr).Namespace(namespace)
+}
+
+// served tells "no such object" from "no such resource". The server answers
+// both with 404; only the second comes without a Status object of the API, in
+// which case client-go records the raw answer as a cause.
+func (k *Kube) served(gvr schema.GroupVersionResource, err error) error {
+	if err == nil || !apierrors.IsNotFound(err) {
+		return err
+	}
+	var s apierrors.APIStatus
+	if !errors.As(err, &s) || s.Status().Details == nil {
+		return err
+	}
+	for _, c := range s.Status().Details.Causes {
+		if c.Type == metav1.CauseTypeUnexpectedServerResponse {
+			k.kinds.forget(gvr.GroupVersion())
+			return &NotServedError{Resource: gvr}
+		}
+	}
+	return err
+}

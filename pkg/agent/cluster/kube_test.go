@@ -1,0 +1,91 @@
+package cluster_test
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+
+	"github.com/hawser-io/hawser/pkg/agent/cluster"
+)
+
+// recorded is one request that reached the server.
+type recorded struct{ method, url, agent, contentType, body string }
+
+// server answers paths with a status and a body; "" is the answer for all else.
+func server(t *testing.T, answers map[string]string) (*cluster.Kube, *[]recorded) {
+	t.Helper()
+	var seen []recorded
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		seen = append(seen, recorded{r.Method, r.URL.String(), r.UserAgent(), r.Header.Get("Content-Type"), string(b)})
+		a, ok := answers[r.URL.Path]
+		if !ok {
+			http.NotFound(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		if strings.Contains(a, `"Failure"`) {
+			w.WriteHeader(http.StatusNotFound)
+		}
+		_, _ = io.WriteString(w, a)
+	}))
+	t.Cleanup(srv.Close)
+	k, err := cluster.NewKube(cluster.KubeConfig{REST: &rest.Config{Host: srv.URL}, QPS: 1000, Burst: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k, &seen
+}
+
+var podsV1 = schema.GroupVersionResource{Version: "v1", Resource: "pods"}
+
+func TestKube_TwoKindsOf404(t *testing.T) {
+	k, _ := server(t, map[string]string{
+		"/api/v1/namespaces/default/pods/none": `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404,"details":{"name":"none","kind":"pods"}}`,
+	})
+	_, err := k.Get(t.Context(), cluster.Ref{GroupVersionResource: podsV1, Namespace: "default", Name: "none"})
+	var e *cluster.NotServedError
+	if !apierrors.IsNotFound(err) || errors.As(err, &e) {
+		t.Fatalf("got %v, want an object that is not found", err)
+	}
+	gvr := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "ropes"}
+	_, err = k.Get(t.Context(), cluster.Ref{GroupVersionResource: gvr, Namespace: "default", Name: "none"})
+	if apierrors.IsNotFound(err) || !errors.As(err, &e) || err.Error() != "the server does not serve ropes.example.com in version v1" {
+		t.Fatalf("got %v, want a resource that is not served", err)
+	}
+}
+
+func TestKube_RequestsAreConditionalAndNamed(t *testing.T) {
+	ok := `{"kind":"Status","apiVersion":"v1","status":"Success"}`
+	k, seen := server(t, map[string]string{"/api/v1/namespaces/default/pods/p": ok, "/api/v1/namespaces/default/pods/p/status": ok})
+	ref := cluster.Ref{GroupVersionResource: podsV1, Namespace: "default", Name: "p"}
+	if err := k.Delete(t.Context(), ref, "u-1"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := k.Patch(t.Context(), ref, []byte(`{"status":{}}`), "status"); err != nil {
+		t.Fatal(err)
+	}
+	del, patch := (*seen)[0], (*seen)[1]
+	if del.method != "DELETE" || !strings.Contains(del.body, `"uid":"u-1"`) || !strings.Contains(del.body, `"propagationPolicy":"Background"`) {
+		t.Errorf("got %+v, want a background deletion of this uid only", del)
+	}
+	if patch.contentType != "application/merge-patch+json" || !strings.HasSuffix(patch.url, "/p/status") {
+		t.Errorf("got %+v, want a merge patch of the status", patch)
+	}
+	if del.agent != "work-agent" {
+		t.Errorf("user agent %q", del.agent)
+	}
+}
+
+func TestNewKube_RefusesLimitsThatStopEverything(t *testing.T) {
+	if _, err := cluster.NewKube(cluster.KubeConfig{REST: &rest.Config{Host: "http://127.0.0.1"}, QPS: 0, Burst: 1}); err == nil {
+		t.Fatal("qps 0 must be refused")
+	}
+}
