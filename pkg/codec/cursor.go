@@ -1,0 +1,37 @@
+package codec
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Cursor is a position in the history of one broker store.
+type Cursor struct {
+	// Epoch is the identity of the store, Term the opening of it that assigned
+	// the revision; neither contains "/".
+	Epoch, Term string
+	// Revision is the broker's counter.
+	Revision uint64
+}
+
+// ParseCursor parses "<epoch>/<term>/<revision>", the form of the
+// hawser-cursor header. The error names the header.
+func ParseCursor(s string) (Cursor, error) {
+	parts := strings.Split(s, "/")
+	if len(parts) == 3 && parts[0] != "" && parts[1] != "" {
+		revision, err := strconv.ParseUint(parts[2], 10, 64)
+		if err == nil {
+			return Cursor{Epoch: parts[0], Term: parts[1], Revision: revision}, nil
+		}
+	}
+	return Cursor{}, fmt.Errorf("%s is %q: must be <epoch>/<term>/<revision>", HeaderCursor, shorten(s))
+}
+
+// String returns "<epoch>/<term>/<revision>", or "" for the zero cursor.
+func (c Cursor) String() string {
+	if c == (Cursor{}) {
+		return ""
+	}
+	return c.Epoch + "/" + c.Term + "/" + FormatRevision(c.Revision)
+}

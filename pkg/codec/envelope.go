@@ -1,0 +1,276 @@
+package codec
+
+import (
+	"encoding/json"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Envelope is everything a broker reads from an event. Data aliases the input
+// of ParseEnvelope, except in structured mode.
+type Envelope struct {
+	ID     string
+	Source string
+	// RawType is the type attribute; Type is its parsed form, zero for the
+	// types outside the grammar (TypeHeartbeat and the sync events).
+	RawType string
+	Type    EventType
+	Time    time.Time // zero when absent
+
+	Cluster        string // clustername; "" when absent or empty
+	OriginalSource string // originalsource; "" when absent or empty
+	ResourceID     string
+	// Version is the resourceversion of a data type that has a row, never
+	// negative; 0 is unversioned.
+	Version    int64
+	HasVersion bool
+	Deleting   bool      // deletiontimestamp is present
+	DeletedAt  time.Time // its value
+	SequenceID string    // a decimal number, or "" when absent or empty
+	StatusHash string
+
+	// From the metadata extension; zero when it is absent.
+	HasMetadata bool
+	RawMetadata string
+	ObjectName  string
+	ObjectNS    string
+	ObjectUID   string
+	ObjectGen   int64 // generation, the true one when Version is 0 because it did not fit
+
+	Revision   uint64 // hawserrevision, 0 when absent
+	Tag        Tag    // hawsertag, zero when absent
+	HasTag     bool
+	Supersedes uint64 // hawsersupersedes, 0 when absent
+	IfRevision uint64 // hawserifrevision, 0 when absent
+
+	ContentType string
+	Data        []byte // nil when there is none
+}
+
+// ParseEnvelope reads what a broker needs from the protobuf bytes of an event,
+// without decoding its data. It takes a subset of what Unmarshal takes, and
+// where both take an event they agree on it: the attributes that a broker acts
+// upon must have the right type too. The type must be of the grammar or one of
+// the known others; whether its data type is served is not asked here.
+//
+// Numbers and times may also come in text form, as parties on text-only
+// transports send them: a resourceversion "7.9" is 7.
+//
+// The error is an *AttributeError or wraps ErrMalformed.
+func ParseEnvelope(b []byte) (Envelope, error) {
+	w, err := parse(b)
+	if err != nil {
+		return Envelope{}, err
+	}
+	return w.envelope()
+}
+
+// Ingest is ParseEnvelope and Normalize in one pass: the envelope to decide by,
+// and the event to store.
+func Ingest(b []byte) (Envelope, []byte, error) {
+	w, err := parse(b)
+	if err != nil {
+		return Envelope{}, nil, err
+	}
+	env, err := w.envelope()
+	if err != nil {
+		return Envelope{}, nil, err
+	}
+	n, err := w.normalized()
+	if err != nil {
+		return Envelope{}, nil, err
+	}
+	return env, n, nil
+}
+
+func (w *wireEvent) envelope() (Envelope, error) {
+	env := Envelope{
+		ID:          string(w.id),
+		Source:      string(w.source),
+		RawType:     string(w.typ),
+		ContentType: string(w.contentType.bytes),
+		Data:        w.data,
+	}
+	if w.time.kind != 0 {
+		env.Time = w.time.time()
+	}
+	if !outsideGrammar(env.RawType) {
+		t, err := ParseEventType(env.RawType)
+		if err != nil {
+			return Envelope{}, err
+		}
+		env.Type = t
+	}
+	for i := range w.attributes {
+		if err := env.set(&w.attributes[i]); err != nil {
+			return Envelope{}, err
+		}
+	}
+	return env, nil
+}
+
+// set takes one extension over; unknown ones mean nothing to a broker.
+func (env *Envelope) set(a *attribute) (err error) {
+	switch string(a.name) {
+	case ExtClusterName:
+		env.Cluster, err = a.text()
+	case ExtOriginalSource:
+		env.OriginalSource, err = a.text()
+	case ExtResourceID:
+		env.ResourceID, err = a.text()
+	case ExtResourceVersion:
+		env.Version, env.HasVersion, err = a.version(env.Type.DataType)
+	case ExtDeletionTimestamp:
+		env.Deleting = true
+		env.DeletedAt, err = a.time()
+	case ExtSequenceID:
+		if env.SequenceID, err = a.text(); err == nil && env.SequenceID != "" {
+			_, err = parseSequence(env.SequenceID)
+		}
+	case ExtStatusHash:
+		env.StatusHash, err = a.text()
+	case ExtMetadata:
+		if env.RawMetadata, err = a.text(); err == nil {
+			err = env.readMetadata()
+		}
+	default:
+		err = env.setOwn(a)
+	}
+	return err
+}
+
+// setOwn takes Hawser's own attributes over.
+func (env *Envelope) setOwn(a *attribute) (err error) {
+	switch string(a.name) {
+	case ExtRevision:
+		env.Revision, err = a.revision()
+	case ExtSupersedes:
+		env.Supersedes, err = a.revision()
+	case ExtIfRevision:
+		env.IfRevision, err = a.revision()
+	case ExtTag:
+		var s string
+		if s, err = a.text(); err == nil {
+			env.Tag, err = ParseTag(s)
+			env.HasTag = err == nil
+		}
+	}
+	return err
+}
+
+// objectMeta is what a broker reads of the metadata extension. Member names
+// are matched like every Go receiver of this protocol matches them, so that
+// broker and receivers see the same name.
+type objectMeta struct {
+	Name       string `json:"name"`
+	Namespace  string `json:"namespace"`
+	UID        string `json:"uid"`
+	Generation int64  `json:"generation"`
+}
+
+// readMetadata parses RawMetadata; an empty text is taken like {}.
+func (env *Envelope) readMetadata() error {
+	env.HasMetadata = true
+	m, err := parseMetadata(env.RawMetadata)
+	if err != nil {
+		return err
+	}
+	env.ObjectName, env.ObjectNS, env.ObjectUID, env.ObjectGen = m.Name, m.Namespace, m.UID, m.Generation
+	return nil
+}
+
+func parseMetadata(text string) (m objectMeta, err error) {
+	if text == "" {
+		return m, nil
+	}
+	if err := json.Unmarshal([]byte(text), &m); err != nil {
+		return m, attributeError(ExtMetadata, "", "must be the JSON of a Kubernetes ObjectMeta")
+	}
+	if m.Generation < 0 {
+		return m, attributeError(ExtMetadata, "", "its generation must not be negative")
+	}
+	return m, nil
+}
+
+func (a *attribute) text() (string, error) {
+	if a.value.kind != fieldString {
+		return "", attributeError(string(a.name), "", "must be a string")
+	}
+	return string(a.value.bytes), nil
+}
+
+// revision returns one of Hawser's revision attributes: a positive uint64 in
+// decimal text, as CloudEvents integers have only 32 bits.
+func (a *attribute) revision() (uint64, error) {
+	s, err := a.text()
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.ParseUint(s, 10, 64)
+	if err != nil || n == 0 {
+		return 0, attributeError(string(a.name), s, "must be a positive decimal number in text form")
+	}
+	return n, nil
+}
+
+// version returns the resourceversion in the form of the data type. For a type
+// without a row it cannot be known.
+func (a *attribute) version(d DataType) (v int64, ok bool, err error) {
+	row, served := Lookup(d)
+	if !served {
+		return 0, false, nil
+	}
+	if row.Version == VersionInteger {
+		v, err = a.integer()
+	} else {
+		v, err = a.decimal()
+	}
+	if err == nil && v < 0 {
+		err = attributeError(string(a.name), strconv.FormatInt(v, 10), "must not be negative")
+	}
+	if err != nil {
+		return 0, false, err
+	}
+	return v, true, nil
+}
+
+func (a *attribute) integer() (int64, error) {
+	switch a.value.kind {
+	case fieldInteger:
+		return a.value.num, nil
+	case fieldString:
+		n, err := parseInteger(string(a.name), string(a.value.bytes))
+		return int64(n), err
+	}
+	return 0, attributeError(string(a.name), "", "must be an integer")
+}
+
+func (a *attribute) decimal() (int64, error) {
+	s, err := a.text()
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil {
+		return 0, attributeError(string(a.name), s, "must be a decimal number in text form")
+	}
+	return n, nil
+}
+
+// parseInteger reads the text form of a CloudEvents integer: decimal, or with
+// a fraction or exponent, which is cut off.
+func parseInteger(name, text string) (int32, error) {
+	if n, err := strconv.ParseInt(text, 10, 32); err == nil {
+		return int32(n), nil
+	}
+	f, err := strconv.ParseFloat(text, 64)
+	if err != nil || strings.Trim(text, "0123456789+-.eE") != "" {
+		return 0, attributeError(name, text, "must be an integer")
+	}
+	if f > math.MaxInt32 || f < math.MinInt32 {
+		return 0, attributeError(name, text, "must be an integer of 32 bits; a version above 2147483647 is sent as 0 with the true one as generation in metadata")
+	}
+	return int32(f), nil
+}

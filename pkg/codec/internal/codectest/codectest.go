@@ -1,0 +1,85 @@
+// Package codectest helps the tests of package codec and the packages below it
+// to compare events with golden files that a person can review.
+package codectest
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
+
+	cloudeventsv1 "github.com/hawser-io/hawser/proto/io/cloudevents/v1"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// Golden compares the dump of protobuf bytes with testdata/name, or writes that
+// file when the test runs with -update.
+func Golden(t *testing.T, name string, event []byte) {
+	t.Helper()
+	got := Dump(t, event)
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil { //nolint:gosec // a file of the source tree
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path) //nolint:gosec // a file of the source tree
+	if err != nil {
+		t.Fatalf("%v (write it with go test -update)", err)
+	}
+	if d := cmp.Diff(string(want), got); d != "" {
+		t.Errorf("%s differs (-want +got):\n%s", path, d)
+	}
+}
+
+// Dump is an event as text: one line per field and attribute with its type,
+// then the data as it is. It reads the bytes with the protobuf library alone.
+func Dump(t *testing.T, event []byte) string {
+	t.Helper()
+	var p cloudeventsv1.CloudEvent
+	if err := proto.Unmarshal(event, &p); err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "id           %s\nsource       %s\nspec_version %s\ntype         %s\n", p.GetId(), p.GetSource(), p.GetSpecVersion(), p.GetType())
+	for _, key := range slices.Sorted(maps.Keys(p.GetAttributes())) {
+		fmt.Fprintf(&b, "%s %s\n", key, describe(p.GetAttributes()[key]))
+	}
+	if p.GetData() == nil {
+		b.WriteString("no data\n")
+	} else {
+		fmt.Fprintf(&b, "binary_data, %d bytes:\n%s\n", len(p.GetBinaryData()), printable(p.GetBinaryData()))
+	}
+	return b.String()
+}
+
+func describe(v *cloudeventsv1.CloudEvent_CloudEventAttributeValue) string {
+	switch a := v.GetAttr().(type) {
+	case *cloudeventsv1.CloudEvent_CloudEventAttributeValue_CeString:
+		return fmt.Sprintf("ce_string %q", a.CeString)
+	case *cloudeventsv1.CloudEvent_CloudEventAttributeValue_CeInteger:
+		return fmt.Sprintf("ce_integer %d", a.CeInteger)
+	case *cloudeventsv1.CloudEvent_CloudEventAttributeValue_CeTimestamp:
+		return "ce_timestamp " + a.CeTimestamp.AsTime().Format(time.RFC3339Nano)
+	}
+	return fmt.Sprintf("%T", v.GetAttr())
+}
+
+// printable: text as it is, anything else in hex.
+func printable(b []byte) string {
+	for _, c := range b {
+		if c < ' ' || c > '~' {
+			return fmt.Sprintf("hex %x", b)
+		}
+	}
+	return string(b)
+}

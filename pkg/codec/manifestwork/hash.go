@@ -1,0 +1,35 @@
+package manifestwork
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	workv1 "open-cluster-management.io/api/work/v1"
+)
+
+// StatusHash is the statushash of a status: SHA-256, in lower-case hex, of its
+// canonical JSON, which is that of a ManifestWork's status field with the
+// members of every object in the order of their names.
+func StatusHash(status workv1.ManifestWorkStatus) (string, error) {
+	text, err := canonicalStatus(status)
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:]), nil
+}
+
+func canonicalStatus(status workv1.ManifestWorkStatus) ([]byte, error) {
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&status)
+	if err != nil {
+		return nil, fmt.Errorf("status hash: %w", err)
+	}
+	text, err := json.Marshal(fields)
+	if err != nil {
+		return nil, fmt.Errorf("status hash: %w", err)
+	}
+	return text, nil
+}

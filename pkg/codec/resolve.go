@@ -1,0 +1,217 @@
+package codec
+
+import (
+	"bytes"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// Seconds of the first and the last second that a timestamp may name: the
+// years 1 to 9999.
+const (
+	minTimestamp = -62135596800
+	maxTimestamp = 253402300799
+)
+
+// mediaTypeStructured is the content type of an event that is JSON as a whole.
+const mediaTypeStructured = "application/cloudevents+json"
+
+// resolve turns what scan found into a valid event, or says which attribute is
+// wrong. What passes here can be turned into an Event and back.
+func (w *wireEvent) resolve() error {
+	if !w.hasAttributes {
+		return malformed("the attributes map is absent; the keys of attributes are %q and %q", keyPrefix+"<name>", keyContentType)
+	}
+	if err := w.checkContentType(); err != nil {
+		return err
+	}
+	if mediaType(w.contentType.bytes) == mediaTypeStructured {
+		if err := w.readStructured(); err != nil {
+			return err
+		}
+	}
+	extensions := w.attributes[:0]
+	for _, a := range w.attributes {
+		if err := a.check(); err != nil {
+			return err
+		}
+		isContext, err := w.takeContext(a)
+		if err != nil {
+			return err
+		}
+		if !isContext {
+			extensions = append(extensions, a)
+		}
+	}
+	w.attributes = extensions
+	return w.checkRequired()
+}
+
+func (w *wireEvent) checkContentType() error {
+	switch w.contentType.kind {
+	case 0:
+		return nil
+	case fieldString:
+		if len(w.contentType.bytes) == 0 {
+			w.contentType = value{} // absent, as in the Event type
+		}
+		return nil
+	default:
+		return attributeError("datacontenttype", "", "must be a string")
+	}
+}
+
+// mediaType returns the lower-case media type without parameters.
+func mediaType(contentType []byte) string {
+	if mt, _, ok := bytes.Cut(contentType, []byte{';'}); ok {
+		contentType = mt
+	}
+	contentType = bytes.TrimSpace(contentType)
+	if string(contentType) == ContentTypeJSON {
+		return ContentTypeJSON
+	}
+	return strings.ToLower(string(contentType))
+}
+
+// check validates name and value on their own.
+func (a *attribute) check() error {
+	if len(a.name) == 0 {
+		return attributeError("ce-", "", "has no name")
+	}
+	for _, c := range a.name {
+		if (c < 'a' || c > 'z') && (c < '0' || c > '9') {
+			return attributeError(string(a.name), "", "the name of an attribute consists of lower-case letters and digits")
+		}
+	}
+	switch a.value.kind {
+	case 0:
+		return attributeError(string(a.name), "", "has no value")
+	case fieldTimestamp:
+		if a.value.num < minTimestamp || a.value.num > maxTimestamp || a.value.nanos < 0 || a.value.nanos >= 1e9 {
+			return attributeError(string(a.name), "", "is not a time between the years 1 and 9999")
+		}
+	case fieldURI, fieldURIRef:
+		if _, err := url.Parse(string(a.value.bytes)); err != nil {
+			return attributeError(string(a.name), string(a.value.bytes), "must be a URI")
+		}
+	}
+	return nil
+}
+
+// takeContext moves an attribute that has a field of its own there and reports
+// whether it was one. A field given twice must be given the same value: what
+// is authorized is then what every receiver reads, whichever place it prefers.
+func (w *wireEvent) takeContext(a attribute) (isContext bool, err error) {
+	switch string(a.name) {
+	case "id":
+		return true, a.agree(&w.id)
+	case "source":
+		return true, a.agree(&w.source)
+	case "type":
+		return true, a.agree(&w.typ)
+	case "specversion":
+		return true, a.agree(&w.specVersion)
+	case "datacontenttype":
+		err := a.agree(&w.contentType.bytes)
+		if err == nil && len(w.contentType.bytes) > 0 {
+			w.contentType.kind = fieldString
+		}
+		return true, err
+	case "subject":
+		return true, a.agree(&w.subject)
+	case "dataschema":
+		return true, a.agree(&w.dataSchema)
+	case "time":
+		t, err := a.time()
+		if err != nil {
+			return true, err
+		}
+		w.time = timestampValue(t)
+		return true, nil
+	}
+	return false, nil
+}
+
+func (a *attribute) agree(field *[]byte) error {
+	switch a.value.kind {
+	case fieldString, fieldURI, fieldURIRef:
+	default:
+		return attributeError(string(a.name), "", "must be a string")
+	}
+	if len(*field) > 0 && !bytes.Equal(*field, a.value.bytes) {
+		return attributeError(string(a.name), string(a.value.bytes), "disagrees with "+shorten(string(*field))+", the value outside the attributes map")
+	}
+	*field = a.value.bytes
+	return nil
+}
+
+func (w *wireEvent) checkRequired() error {
+	if len(w.specVersion) == 0 {
+		return attributeError("specversion", "", "is required: "+SpecVersion)
+	}
+	if string(w.specVersion) != SpecVersion {
+		return attributeError("specversion", string(w.specVersion), "must be "+SpecVersion)
+	}
+	if len(w.id) == 0 {
+		return attributeError("id", "", "is required")
+	}
+	if len(w.typ) == 0 {
+		return attributeError("type", "", "is required")
+	}
+	if len(w.source) == 0 {
+		return attributeError("source", "", "is required: the name of the source or agent")
+	}
+	if !canonicalURIRef(w.source) {
+		return attributeError("source", string(w.source), "must be a plain name or a URI reference in its normal form")
+	}
+	// Written as they are, such data would make the event a structured one.
+	if mt := mediaType(w.contentType.bytes); strings.HasPrefix(mt, "application/cloudevents") {
+		return attributeError("datacontenttype", mt, "an event cannot be the data of an event; a structured event is a single one in "+mediaTypeStructured)
+	}
+	if len(w.dataSchema) > 0 {
+		if _, err := url.Parse(string(w.dataSchema)); err != nil {
+			return attributeError("dataschema", string(w.dataSchema), "must be a URI")
+		}
+	}
+	return nil
+}
+
+// canonicalURIRef reports whether b survives being parsed as a URI reference
+// and written again, so that all parties compare the same text.
+func canonicalURIRef(b []byte) bool {
+	plain := true
+	for _, c := range b {
+		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' && c != '.' && c != '_' {
+			plain = false
+			break
+		}
+	}
+	if plain {
+		return true
+	}
+	u, err := url.Parse(string(b))
+	return err == nil && u.String() == string(b)
+}
+
+// time of a timestamp.
+func (v *value) time() time.Time { return time.Unix(v.num, int64(v.nanos)).UTC() }
+
+// time returns a time attribute in either form.
+func (a *attribute) time() (time.Time, error) {
+	switch a.value.kind {
+	case fieldTimestamp:
+		return a.value.time(), nil
+	case fieldString:
+		return parseTime(string(a.name), string(a.value.bytes))
+	}
+	return time.Time{}, attributeError(string(a.name), "", "must be a timestamp")
+}
+
+func parseTime(name, text string) (time.Time, error) {
+	t, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil || t.Unix() < minTimestamp {
+		return time.Time{}, attributeError(name, text, "must be a time in RFC 3339 form")
+	}
+	return t.UTC(), nil
+}

@@ -1,0 +1,140 @@
+package codec
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+)
+
+// readStructured replaces w by the event that is written as JSON in its data.
+// The fields around it may repeat what the JSON says but not contradict it.
+func (w *wireEvent) readStructured() error {
+	if len(w.attributes) > 0 {
+		return attributeError(string(w.attributes[0].name), "", "is given next to a structured event; put it into the JSON")
+	}
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal(w.data, &members); err != nil || members == nil {
+		return malformed("the structured event is not a JSON object")
+	}
+	outer := *w
+	*w = wireEvent{hasAttributes: true}
+	for _, name := range slices.Sorted(maps.Keys(members)) {
+		if err := w.setMember(name, members[name]); err != nil {
+			return err
+		}
+	}
+	if err := w.setStructuredData(members); err != nil {
+		return err
+	}
+	for _, f := range []struct {
+		name         string
+		inner, outer []byte
+	}{
+		{"id", w.id, outer.id},
+		{"source", w.source, outer.source},
+		{"type", w.typ, outer.typ},
+		{"specversion", w.specVersion, outer.specVersion},
+	} {
+		if len(f.outer) > 0 && !bytes.Equal(f.inner, f.outer) {
+			return attributeError(f.name, string(f.outer), "disagrees with the structured event")
+		}
+	}
+	return nil
+}
+
+func (w *wireEvent) setMember(name string, raw json.RawMessage) error {
+	if name == "data" || name == "data_base64" || !isSet(raw) {
+		return nil
+	}
+	if len(w.attributes) >= MaxAttributes {
+		return malformed("more than %d attributes", MaxAttributes)
+	}
+	var v any
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.UseNumber()
+	if err := dec.Decode(&v); err != nil {
+		return malformed("member %q of the structured event: %v", shorten(name), err)
+	}
+	switch v := v.(type) {
+	case string:
+		switch name {
+		case "id":
+			w.id = []byte(v)
+		case "source":
+			w.source = []byte(v)
+		case "type":
+			w.typ = []byte(v)
+		case "specversion":
+			w.specVersion = []byte(v)
+		default:
+			w.attributes = append(w.attributes, attribute{name: []byte(name), value: stringValue([]byte(v))})
+		}
+		return nil
+	case bool:
+		w.attributes = append(w.attributes, attribute{name: []byte(name), value: booleanValue(v)})
+		return nil
+	case json.Number:
+		n, err := strconv.ParseInt(v.String(), 10, 32)
+		if err != nil {
+			return attributeError(name, v.String(), fmt.Sprintf("must be an integer from %d to %d", math.MinInt32, math.MaxInt32))
+		}
+		w.attributes = append(w.attributes, attribute{name: []byte(name), value: integerValue(int32(n))})
+		return nil
+	}
+	return attributeError(name, "", "must be a string, a number or a boolean")
+}
+
+// isSet: a member that is null is as good as absent.
+func isSet(raw json.RawMessage) bool { return len(raw) > 0 && string(raw) != "null" }
+
+// setStructuredData takes data as it stands when it is JSON, and the content
+// of its string otherwise; data_base64 in any case by its bytes.
+func (w *wireEvent) setStructuredData(members map[string]json.RawMessage) error {
+	raw, encoded := members["data"], members["data_base64"]
+	plain, binary := isSet(raw), isSet(encoded)
+	var text string
+	switch {
+	case plain && binary:
+		return attributeError("data", "", "is given twice: as data and as data_base64")
+	case binary:
+		if err := json.Unmarshal(encoded, &text); err != nil {
+			return attributeError("data", "", "data_base64 must be a string")
+		}
+		b, err := base64.StdEncoding.DecodeString(text)
+		if err != nil {
+			return attributeError("data", "", "data_base64 must be base64")
+		}
+		w.data = b
+	case plain && w.structuredJSON():
+		w.data = raw
+	case plain:
+		if err := json.Unmarshal(raw, &text); err != nil {
+			return attributeError("data", "", "must be a string unless the content type is JSON")
+		}
+		w.data = []byte(text)
+	}
+	return nil
+}
+
+// structuredJSON reports whether the data of a structured event is JSON, which
+// is also the meaning of no content type; that is then filled in.
+func (w *wireEvent) structuredJSON() bool {
+	for _, a := range w.attributes {
+		if string(a.name) == "datacontenttype" {
+			mt := mediaType(a.value.bytes)
+			return mt == "" || isJSON(mt)
+		}
+	}
+	w.contentType = stringValue([]byte(ContentTypeJSON))
+	return true
+}
+
+// isJSON reports whether a media type (lower case, no parameters) is JSON.
+func isJSON(mt string) bool {
+	return mt == ContentTypeJSON || mt == "text/json" || len(mt) > 5 && mt[len(mt)-5:] == "+json"
+}

@@ -1,0 +1,262 @@
+package codec
+
+import (
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
+)
+
+// SyncParams is the envelope of a sync event. A sync event belongs to one
+// subscription: a broker sends it on its stream, a party publishes it with the
+// subscription's id in HeaderSubscriptionID. The data type is therefore that
+// of the subscription.
+type SyncParams struct {
+	ID   string
+	Time time.Time
+	// Source is the sender: the broker's name, an agent id or a source id.
+	Source string
+	// Cluster is the cluster of an agent's subscription, Owner the source of a
+	// source's subscription; the other one is empty.
+	Cluster, Owner string
+}
+
+// Checkpoint tells a party that everything up to Cursor has been sent to it.
+type Checkpoint struct {
+	Cursor Cursor
+	// Digest is what the party holds if it took everything; nil unless nothing
+	// was left to send at the cursor.
+	Digest *Digest
+	// HighestSequenceID is the highest one that the broker accepted from this
+	// agent; "" when there is none.
+	HighestSequenceID string
+}
+
+// Ack tells the broker that everything up to Cursor is on the party's disk.
+type Ack struct {
+	Cursor Cursor
+	Digest *Digest // of what the party holds; nil when the checkpoint had none
+}
+
+// InventoryRequest asks for one page of what a source owns: with no clusters
+// for a digest per cluster, else for the records of these clusters.
+type InventoryRequest struct {
+	Clusters  []string
+	PageToken string // where the previous page ended; "" for the first one
+}
+
+// Inventory is one page of the answer.
+type Inventory struct {
+	Clusters []ClusterDigest
+	Records  []InventoryRecord
+	// Revision of the store before the first page was read.
+	Revision uint64
+	// NextPageToken is empty on the last page.
+	NextPageToken string
+}
+
+// ClusterDigest is what a source owns on one cluster.
+type ClusterDigest struct {
+	Cluster string
+	Digest  Digest
+}
+
+// InventoryRecord is one record of the source that asked.
+type InventoryRecord struct {
+	Cluster    string
+	ResourceID string
+	Name       string
+	Version    int64
+	Tag        Tag
+	Revision   uint64
+	Tombstone  bool
+}
+
+// NewCheckpoint builds the event of a checkpoint.
+func NewCheckpoint(p SyncParams, c Checkpoint) (Event, error) {
+	return p.event(TypeCheckpoint, &hawserv1.Checkpoint{
+		Cursor:            protoCursor(c.Cursor),
+		Digest:            protoDigest(c.Digest),
+		HighestSequenceId: c.HighestSequenceID,
+	})
+}
+
+// ParseCheckpoint reads the event of a checkpoint. The error is an
+// *AttributeError about "type", "data" or "datacontenttype".
+func ParseCheckpoint(e Event) (Checkpoint, error) {
+	var m hawserv1.Checkpoint
+	if err := syncPayload(e, TypeCheckpoint, &m); err != nil {
+		return Checkpoint{}, err
+	}
+	c := Checkpoint{HighestSequenceID: m.GetHighestSequenceId()}
+	if c.HighestSequenceID != "" {
+		if _, err := parseSequence(c.HighestSequenceID); err != nil {
+			return Checkpoint{}, attributeError("data", c.HighestSequenceID, "highest_sequence_id must be a decimal number")
+		}
+	}
+	var err error
+	if c.Cursor, err = cursorOf(m.GetCursor()); err != nil {
+		return Checkpoint{}, err
+	}
+	c.Digest, err = digestOf(m.GetDigest())
+	return c, err
+}
+
+// NewAck builds the event of an ack.
+func NewAck(p SyncParams, a Ack) (Event, error) {
+	return p.event(TypeAck, &hawserv1.Ack{Cursor: protoCursor(a.Cursor), Digest: protoDigest(a.Digest)})
+}
+
+// ParseAck reads the event of an ack; see ParseCheckpoint.
+func ParseAck(e Event) (a Ack, err error) {
+	var m hawserv1.Ack
+	if err = syncPayload(e, TypeAck, &m); err != nil {
+		return Ack{}, err
+	}
+	if a.Cursor, err = cursorOf(m.GetCursor()); err != nil {
+		return Ack{}, err
+	}
+	a.Digest, err = digestOf(m.GetDigest())
+	return a, err
+}
+
+// NewInventoryRequest builds the event of an inventory request.
+func NewInventoryRequest(p SyncParams, r InventoryRequest) (Event, error) {
+	return p.event(TypeInventoryRequest, &hawserv1.InventoryRequest{Clusters: r.Clusters, PageToken: r.PageToken})
+}
+
+// ParseInventoryRequest reads the event of an inventory request; see
+// ParseCheckpoint.
+func ParseInventoryRequest(e Event) (InventoryRequest, error) {
+	var m hawserv1.InventoryRequest
+	if err := syncPayload(e, TypeInventoryRequest, &m); err != nil {
+		return InventoryRequest{}, err
+	}
+	return InventoryRequest{Clusters: m.GetClusters(), PageToken: m.GetPageToken()}, nil
+}
+
+// NewInventory builds the event of an inventory page.
+func NewInventory(p SyncParams, inv Inventory) (Event, error) {
+	m := &hawserv1.Inventory{Revision: inv.Revision, NextPageToken: inv.NextPageToken}
+	for i := range inv.Clusters {
+		m.Clusters = append(m.Clusters, &hawserv1.ClusterDigest{
+			Cluster: inv.Clusters[i].Cluster,
+			Digest:  protoDigest(&inv.Clusters[i].Digest),
+		})
+	}
+	for i := range inv.Records {
+		r := &inv.Records[i]
+		m.Records = append(m.Records, &hawserv1.InventoryRecord{
+			Cluster:    r.Cluster,
+			ResourceId: r.ResourceID,
+			Name:       r.Name,
+			Version:    r.Version,
+			Tag:        r.Tag[:],
+			Revision:   r.Revision,
+			Tombstone:  r.Tombstone,
+		})
+	}
+	return p.event(TypeInventory, m)
+}
+
+// ParseInventory reads the event of an inventory page; see ParseCheckpoint.
+func ParseInventory(e Event) (Inventory, error) {
+	var m hawserv1.Inventory
+	if err := syncPayload(e, TypeInventory, &m); err != nil {
+		return Inventory{}, err
+	}
+	inv := Inventory{Revision: m.GetRevision(), NextPageToken: m.GetNextPageToken()}
+	for _, c := range m.GetClusters() {
+		d, err := digestOf(c.GetDigest())
+		if err != nil {
+			return Inventory{}, err
+		}
+		if d == nil {
+			d = &Digest{}
+		}
+		inv.Clusters = append(inv.Clusters, ClusterDigest{Cluster: c.GetCluster(), Digest: *d})
+	}
+	for _, r := range m.GetRecords() {
+		if len(r.GetTag()) != len(Tag{}) {
+			return Inventory{}, attributeError("data", "", "a tag in the inventory is not 16 bytes long")
+		}
+		inv.Records = append(inv.Records, InventoryRecord{
+			Cluster:    r.GetCluster(),
+			ResourceID: r.GetResourceId(),
+			Name:       r.GetName(),
+			Version:    r.GetVersion(),
+			Tag:        Tag(r.GetTag()),
+			Revision:   r.GetRevision(),
+			Tombstone:  r.GetTombstone(),
+		})
+	}
+	return inv, nil
+}
+
+func (p *SyncParams) event(eventType string, payload proto.Message) (Event, error) {
+	data, err := proto.MarshalOptions{Deterministic: true}.Marshal(payload)
+	if err != nil {
+		return Event{}, attributeError("data", "", "cannot be encoded: "+err.Error())
+	}
+	return Builder{
+		ID:             p.ID,
+		Time:           p.Time,
+		Source:         p.Source,
+		Type:           eventType,
+		Cluster:        p.Cluster,
+		OriginalSource: p.Owner,
+		ContentType:    ContentTypeProtobuf,
+		Data:           data,
+	}.Event()
+}
+
+// syncPayload decodes the data of a sync event. An empty message has no data
+// and therefore no content type.
+func syncPayload(e Event, eventType string, into proto.Message) error {
+	if e.Type() != eventType {
+		return attributeError("type", e.Type(), "must be "+eventType)
+	}
+	if len(e.Data()) == 0 {
+		return nil
+	}
+	if ct := e.DataContentType(); mediaType([]byte(ct)) != ContentTypeProtobuf {
+		return attributeError("datacontenttype", ct, "must be "+ContentTypeProtobuf)
+	}
+	if err := proto.Unmarshal(e.Data(), into); err != nil {
+		return attributeError("data", "", "is not the protobuf message of "+eventType)
+	}
+	return nil
+}
+
+func protoCursor(c Cursor) *hawserv1.Cursor {
+	return &hawserv1.Cursor{Epoch: c.Epoch, Term: c.Term, Revision: c.Revision}
+}
+
+func cursorOf(m *hawserv1.Cursor) (Cursor, error) {
+	c := Cursor{Epoch: m.GetEpoch(), Term: m.GetTerm(), Revision: m.GetRevision()}
+	if _, err := ParseCursor(c.String()); err != nil {
+		return Cursor{}, attributeError("data", c.String(), "the cursor needs epoch and term, neither with a slash")
+	}
+	return c, nil
+}
+
+func protoDigest(d *Digest) *hawserv1.Digest {
+	if d == nil {
+		return nil
+	}
+	return &hawserv1.Digest{Count: d.Count, Sum: d.Sum[:]}
+}
+
+// digestOf returns nil for an absent digest.
+func digestOf(m *hawserv1.Digest) (*Digest, error) {
+	if m == nil {
+		return nil, nil //nolint:nilnil // absent is a value here
+	}
+	d := &Digest{Count: m.GetCount()}
+	if len(m.GetSum()) != len(d.Sum) {
+		return nil, attributeError("data", "", "the sum of a digest must be 16 bytes long")
+	}
+	d.Sum = DigestSum(m.GetSum())
+	return d, nil
+}
