@@ -1,0 +1,94 @@
+package demo
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/hawser-io/hawser/internal/fleet"
+)
+
+const (
+	lockFile = "lock"
+	// freeBytes is what a first build and the control planes' data need.
+	freeBytes = 6 << 30
+)
+
+// hinted is an error with what to do about it.
+type hinted struct {
+	what, hint string
+}
+
+func (e *hinted) Error() string { return e.what }
+
+// Hint is what the person can do.
+func (e *hinted) Hint() string { return e.hint }
+
+// lock keeps a second demo out of the directory; the system drops the lock when
+// this process ends, however it ends.
+func lock(dir string) (unlock func(), err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		owner, _ := os.ReadFile(f.Name()) // only for the message
+		_ = f.Close()
+		return nil, &hinted{
+			what: fmt.Sprintf("a demo already runs in %s (process %s)", dir, strings.TrimSpace(string(owner))),
+			hint: "stop it with Ctrl-C there, or run a second one with --dir and --subnet",
+		}
+	}
+	if err := errors.Join(f.Truncate(0), writePID(f)); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return func() { _ = f.Close() }, nil
+}
+
+func writePID(f *os.File) error {
+	_, err := f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+	return err
+}
+
+// check looks at what the demo needs before it spends minutes on building.
+func (d *Demo) check() error {
+	for _, name := range []string{"go.mod", "deploy/agent", "test/controlplane/build.sh"} {
+		if _, err := os.Stat(filepath.Join(d.Root, name)); err != nil {
+			return &hinted{
+				what: fmt.Sprintf("%s is no checkout of Hawser: %v", d.Root, err),
+				hint: "run the demo in a clone of the repository, or name it with --root",
+			}
+		}
+	}
+	var fs syscall.Statfs_t
+	if err := syscall.Statfs(d.Dir, &fs); err != nil {
+		return err
+	}
+	if free := fs.Bavail * uint64(fs.Bsize); free < freeBytes {
+		return &hinted{
+			what: fmt.Sprintf("only %d MiB are free in %s", free>>20, d.Dir),
+			hint: fmt.Sprintf("free up to %d MiB, or choose another disk with --dir", uint64(freeBytes)>>20),
+		}
+	}
+	for _, addr := range fleet.Addresses(d.Subnet, Clusters) {
+		l, err := net.Listen("tcp", addr)
+		if err != nil {
+			return &hinted{
+				what: fmt.Sprintf("the demo needs %s: %v", addr, err),
+				hint: "stop the program that listens there, or move the demo to other addresses with --subnet",
+			}
+		}
+		if err := l.Close(); err != nil {
+			return err
+		}
+	}
+	return nil
+}

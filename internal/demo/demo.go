@@ -1,0 +1,114 @@
+// Package demo is `hawser demo`: it builds everything from the checkout, runs a
+// hub, two managed clusters and Hawser between them, applies a first work, shows
+// what becomes of it, and keeps it all running for the person who watches.
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/hawser-io/hawser/internal/controlplane"
+	"github.com/hawser-io/hawser/internal/fleet"
+	"github.com/hawser-io/hawser/internal/proc"
+)
+
+// Demo is one run.
+type Demo struct {
+	// Root is the repository, Dir where the demo keeps its state; Dir is
+	// emptied at the start.
+	Root, Dir string
+	// Subnet makes the loopback addresses 127.<Subnet>.0.x of the programs.
+	Subnet byte
+	// Once ends the run after the tour.
+	Once bool
+	// Out is where people read.
+	Out io.Writer
+
+	began time.Time
+}
+
+// Clusters are the managed clusters of the demo.
+var Clusters = []string{"cluster1", "cluster2"}
+
+// Run takes the tour and then, unless Once, waits until ctx ends. It returns an
+// error as soon as a step fails; whatever happens, nothing is left running.
+func (d *Demo) Run(ctx context.Context) (err error) {
+	d.began = time.Now()
+	unlock, err := lock(d.Dir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := d.check(); err != nil {
+		return err
+	}
+	programs, err := d.build(ctx)
+	if err != nil {
+		return err
+	}
+	if err := emptyState(d.Dir); err != nil {
+		return err
+	}
+	f := fleet.New(fleet.Config{
+		Root: d.Root, Dir: d.Dir, Bin: filepath.Join(d.Root, "bin"), ControlPlane: programs,
+		Clusters: Clusters, Subnet: d.Subnet, Say: d.say,
+	})
+	if err := f.Start(ctx); err != nil {
+		return err
+	}
+	defer func() {
+		d.say("stopping everything")
+		err = errors.Join(err, f.Stop())
+	}()
+	if err := d.tour(ctx, f); err != nil {
+		return err
+	}
+	d.instructions(f)
+	if d.Once {
+		return nil
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// say prints a line with the seconds since the start.
+func (d *Demo) say(format string, args ...any) {
+	fmt.Fprintf(d.Out, "%4.0fs  %s\n", time.Since(d.began).Seconds(), fmt.Sprintf(format, args...))
+}
+
+// build builds control plane and programs and returns the directory of the
+// former.
+func (d *Demo) build(ctx context.Context) (string, error) {
+	d.say("building the test control plane and kubectl (minutes the first time, then cached)")
+	programs, err := controlplane.Build(ctx, d.Root, d.Out)
+	if err != nil {
+		return "", err
+	}
+	d.say("building Hawser")
+	if _, err := proc.Run(ctx, "make", "-s", "-C", d.Root, "build"); err != nil {
+		return "", err
+	}
+	return programs, nil
+}
+
+// emptyState removes what an earlier demo left, except the lock that is held.
+func emptyState(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.Name() == lockFile {
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,147 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/watch"
+	workclient "open-cluster-management.io/api/client/work/clientset/versioned"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/internal/fleet"
+	"github.com/hawser-io/hawser/internal/proc"
+)
+
+const (
+	exampleFile    = "docs/examples/first-work.yaml"
+	exampleCluster = "cluster1"
+	exampleWork    = "first-work"
+	// tourWithin bounds every step of the tour.
+	tourWithin = time.Minute
+)
+
+// tour applies the example and follows it to the cluster and back.
+func (d *Demo) tour(ctx context.Context, f *fleet.Fleet) error {
+	hubConfig := f.Hub.KubeconfigPath
+	d.say("kubectl apply -f %s   (on the hub)", exampleFile)
+	if _, err := proc.Run(ctx, f.Kubectl(), "--kubeconfig", hubConfig, "apply", "-f", filepath.Join(d.Root, exampleFile)); err != nil {
+		return err
+	}
+	if err := d.follow(ctx, f); err != nil {
+		return err
+	}
+	managed := f.Clusters[exampleCluster].KubeconfigPath
+	out, err := proc.Run(ctx, f.Kubectl(), "--kubeconfig", managed, "get", "appliedmanifestworks", "-o", "name")
+	if err != nil {
+		return err
+	}
+	if strings.TrimSpace(string(out)) == "" {
+		return fmt.Errorf("no AppliedManifestWork on %s", exampleCluster)
+	}
+	d.say("on %s: %s", exampleCluster, strings.TrimSpace(string(out)))
+	_, err = proc.Run(ctx, f.Kubectl(), "--kubeconfig", managed, "-n", "default", "wait",
+		"--for=condition=Available", "--timeout=60s", "deployment", "--all")
+	if err != nil {
+		return err
+	}
+	out, err = proc.Run(ctx, f.Kubectl(), "--kubeconfig", managed, "-n", "default", "get", "deployments,serviceaccounts")
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(d.Out, "\n%s\n", out)
+	return nil
+}
+
+// follow prints the work's conditions as they change until it is Applied and
+// Available.
+func (d *Demo) follow(ctx context.Context, f *fleet.Fleet) error {
+	cfg, err := f.Hub.RESTConfig()
+	if err != nil {
+		return err
+	}
+	c, err := workclient.NewForConfig(cfg)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, tourWithin, fmt.Errorf("the work was not Applied and Available within %s; logs are in %s", tourWithin, f.LogDir()))
+	defer cancel()
+	w, err := c.WorkV1().ManifestWorks(exampleCluster).Watch(ctx, metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector("metadata.name", exampleWork).String(),
+	})
+	if err != nil {
+		return err
+	}
+	defer w.Stop()
+	shown := map[string]metav1.Condition{}
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case e, ok := <-w.ResultChan():
+			if !ok {
+				return errors.Join(errors.New("the hub ended the watch"), context.Cause(ctx))
+			}
+			work, ok := e.Object.(*workv1.ManifestWork)
+			if !ok || e.Type == watch.Deleted {
+				return fmt.Errorf("unexpected %s while watching the work", e.Type)
+			}
+			if d.showConditions(work, shown) {
+				return nil
+			}
+		}
+	}
+}
+
+// showConditions prints what is new and reports whether the work is there.
+func (d *Demo) showConditions(work *workv1.ManifestWork, shown map[string]metav1.Condition) bool {
+	for _, c := range work.Status.Conditions {
+		if old, ok := shown[c.Type]; ok && old.Status == c.Status && old.Reason == c.Reason && old.Message == c.Message {
+			continue
+		}
+		shown[c.Type] = c
+		d.say("ManifestWork %s/%s: %s=%s %s: %s", work.Namespace, work.Name, c.Type, c.Status, c.Reason, c.Message)
+	}
+	return meta.IsStatusConditionTrue(work.Status.Conditions, workv1.WorkApplied) &&
+		meta.IsStatusConditionTrue(work.Status.Conditions, workv1.WorkAvailable)
+}
+
+// instructions are for copying into another terminal.
+func (d *Demo) instructions(f *fleet.Fleet) {
+	p := f.PKI()
+	fmt.Fprintf(d.Out, `
+Everything is running. In another terminal:
+
+  export PATH=%[1]s:$PATH
+  export HUB=%[2]s
+  export CLUSTER1=%[3]s
+
+  # the hub's view, and the cluster's
+  kubectl --kubeconfig $HUB get manifestwork -A
+  kubectl --kubeconfig $CLUSTER1 get deployments,appliedmanifestworks
+
+  # edit the work: three replicas
+  kubectl --kubeconfig $HUB -n %[4]s patch manifestwork %[5]s --type=json \
+    -p '[{"op":"replace","path":"/spec/workload/manifests/1/spec/replicas","value":3}]'
+
+  # delete it: the objects go, then the work
+  kubectl --kubeconfig $HUB -n %[4]s delete manifestwork %[5]s
+
+  # look at the stream of status events as a source of your own
+  cd %[6]s && go tool -modfile=tools/grpcurl/go.mod grpcurl \
+    -cacert %[7]s -cert %[8]s -key %[9]s \
+    %[10]s list
+
+Logs are in %[11]s.
+`, filepath.Dir(f.Kubectl()), f.Hub.KubeconfigPath, f.Clusters[exampleCluster].KubeconfigPath, exampleCluster, exampleWork,
+		d.Root, p.CACert(), p.Cert("source", "program"), p.Key("source", "program"), f.BrokerAddr(), f.LogDir())
+	if !d.Once {
+		fmt.Fprintln(d.Out, "Ctrl-C stops it all.")
+	}
+}

@@ -1,0 +1,271 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/hawser-io/hawser/internal/controlplane"
+	"github.com/hawser-io/hawser/internal/pki"
+)
+
+// Config says what to run and where.
+type Config struct {
+	// Root is the repository: deploy/ is read from it.
+	Root string
+	// Dir keeps all state: certificates, etcd data, stores, logs. It is made
+	// where needed; what an earlier fleet left there is used again.
+	Dir string
+	// Bin has the hawser programs, ControlPlane the programs controlplane and
+	// kubectl.
+	Bin, ControlPlane string
+	// Clusters are the names of the managed clusters.
+	Clusters []string
+	// Subnet is the second byte of the loopback addresses 127.<Subnet>.0.x that
+	// the programs listen on; fleets that run side by side need different ones.
+	Subnet byte
+	// APIServerArgs are added to every kube-apiserver.
+	APIServerArgs []string
+	// Say hears of every step, for people; nil says nothing.
+	Say func(format string, args ...any)
+}
+
+// The names of the programs of a fleet; the agent of a cluster is
+// AgentOf(cluster).
+const (
+	Broker    = "broker"
+	HubSource = "hub-source"
+)
+
+// AgentOf returns the name of the program that is the agent of a cluster.
+func AgentOf(cluster string) string { return "agent-" + cluster }
+
+// hub is the name of the hub's control plane.
+const hub = "hub"
+
+// adminPort is the port of the admin endpoints in deploy/.
+const adminPort = "8081"
+
+// SourceID is the name under which the hub of a fleet owns its works, the one
+// that deploy/ configures.
+const SourceID = "hub"
+
+// Fleet is a hub, managed clusters and Hawser between them.
+type Fleet struct {
+	cfg Config
+	// Hub and Clusters are the control planes, after Start.
+	Hub      *controlplane.Cluster
+	Clusters map[string]*controlplane.Cluster
+	programs map[string]*Program
+
+	life context.Context // of the control planes
+	cut  context.CancelFunc
+}
+
+// New returns a fleet that is not running yet.
+func New(cfg Config) *Fleet {
+	if cfg.Say == nil {
+		cfg.Say = func(string, ...any) {}
+	}
+	return &Fleet{cfg: cfg, Clusters: map[string]*controlplane.Cluster{}, programs: map[string]*Program{}, cut: func() {}}
+}
+
+// Start starts everything and returns when every program is ready. ctx bounds
+// the start only: a started fleet runs until Stop. On error nothing is left
+// running.
+func (f *Fleet) Start(ctx context.Context) error {
+	f.life, f.cut = context.WithCancel(context.WithoutCancel(ctx))
+	started := context.AfterFunc(ctx, f.cut)
+	defer started()
+	steps := []func(context.Context) error{f.certificates, f.startControlPlanes, f.install, f.startPrograms}
+	for _, step := range steps {
+		if err := step(ctx); err != nil {
+			return errors.Join(err, f.Stop())
+		}
+	}
+	return nil
+}
+
+// Stop stops the programs, agents first, then the control planes.
+func (f *Fleet) Stop() error {
+	var errs []error
+	for _, name := range f.stopOrder() {
+		errs = append(errs, f.programs[name].Stop())
+	}
+	for _, c := range f.controlPlanes() {
+		errs = append(errs, c.Stop())
+	}
+	f.cut()
+	return errors.Join(errs...)
+}
+
+// Program returns a program of the fleet by name; it panics when there is none.
+func (f *Fleet) Program(name string) *Program {
+	p, ok := f.programs[name]
+	if !ok {
+		panic("fleet: no program " + name)
+	}
+	return p
+}
+
+// Programs returns the names of all programs.
+func (f *Fleet) Programs() []string { return slices.Sorted(maps.Keys(f.programs)) }
+
+// PKI is the directory with the certificates of all parties.
+func (f *Fleet) PKI() pki.Dir { return pki.Dir(filepath.Join(f.cfg.Dir, "pki")) }
+
+// Kubectl is the path of kubectl.
+func (f *Fleet) Kubectl() string { return filepath.Join(f.cfg.ControlPlane, "kubectl") }
+
+// LogDir has one log file per process.
+func (f *Fleet) LogDir() string { return filepath.Join(f.cfg.Dir, "logs") }
+
+func (f *Fleet) stopOrder() []string {
+	var order []string
+	for _, c := range f.cfg.Clusters {
+		order = append(order, AgentOf(c))
+	}
+	order = append(order, HubSource, Broker)
+	return slices.DeleteFunc(order, func(n string) bool { return f.programs[n] == nil })
+}
+
+func (f *Fleet) controlPlanes() []*controlplane.Cluster {
+	all := slices.Collect(maps.Values(f.Clusters))
+	if f.Hub != nil {
+		all = append(all, f.Hub)
+	}
+	return all
+}
+
+// ip returns the loopback address of a program.
+func (f *Fleet) ip(name string) string {
+	n := 10 // the broker; hub-source and agents follow
+	if name != Broker {
+		n = 11 + slices.Index(f.cfg.Clusters, name) + 1
+	}
+	return fmt.Sprintf("127.%d.0.%d", f.cfg.Subnet, n)
+}
+
+// certificateLife is longer than any fleet runs.
+const certificateLife = 30 * 24 * time.Hour
+
+func (f *Fleet) certificates(context.Context) error {
+	dir := f.PKI()
+	if _, err := dir.Authority(); errors.Is(err, os.ErrNotExist) {
+		if _, err := dir.Init("hawser development CA", pki.Starting(time.Now(), certificateLife), false); err != nil {
+			return err
+		}
+	} else if err != nil {
+		return err
+	}
+	requests := []pki.Request{
+		{Role: pki.Broker, Name: "broker", Hosts: []string{f.ip(Broker), "localhost"}},
+		{Role: pki.Source, Name: SourceID},
+		{Role: pki.Source, Name: "program"},
+		{Role: pki.Operator, Name: "operator"},
+		{Role: pki.Viewer, Name: "viewer"},
+	}
+	for _, c := range f.cfg.Clusters {
+		requests = append(requests, pki.Request{Role: pki.Agent, Name: c})
+	}
+	for _, r := range requests {
+		r.Valid = pki.Starting(time.Now(), certificateLife)
+		if _, err := dir.Issue(r, true); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f *Fleet) startControlPlanes(context.Context) error {
+	if err := os.MkdirAll(f.LogDir(), 0o700); err != nil {
+		return err
+	}
+	f.cfg.Say("starting the hub and %d managed clusters (etcd, kube-apiserver, controllers)", len(f.cfg.Clusters))
+	var g errgroup.Group
+	clusters := make([]*controlplane.Cluster, len(f.cfg.Clusters))
+	g.Go(func() (err error) {
+		f.Hub, err = f.startControlPlane(hub)
+		return err
+	})
+	for i, name := range f.cfg.Clusters {
+		g.Go(func() (err error) {
+			clusters[i], err = f.startControlPlane(name)
+			return err
+		})
+	}
+	err := g.Wait()
+	for i, c := range clusters {
+		if c != nil {
+			f.Clusters[f.cfg.Clusters[i]] = c
+		}
+	}
+	return err
+}
+
+func (f *Fleet) startControlPlane(name string) (*controlplane.Cluster, error) {
+	log, err := os.OpenFile(filepath.Join(f.LogDir(), name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	c, err := controlplane.Start(f.life, controlplane.Config{
+		Binary:    filepath.Join(f.cfg.ControlPlane, "controlplane"),
+		Name:      name,
+		Dir:       filepath.Join(f.cfg.Dir, name),
+		Log:       log,
+		Nodes:     1,
+		ExtraArgs: f.cfg.APIServerArgs,
+	})
+	if err != nil {
+		return nil, errors.Join(err, log.Close())
+	}
+	go func() { // ends with the control plane, whose error its Stop returns
+		<-c.Done()
+		_ = log.Close()
+	}()
+	return c, nil
+}
+
+// StopControlPlane stops the hub ("hub") or a managed cluster, whose objects
+// stay; StartControlPlane starts it again at the same address.
+func (f *Fleet) StopControlPlane(name string) error { return f.controlPlane(name).Stop() }
+
+// StartControlPlane starts a control plane that was stopped.
+func (f *Fleet) StartControlPlane(name string) error {
+	c, err := f.startControlPlane(name)
+	if err != nil {
+		return err
+	}
+	if name == hub {
+		f.Hub = c
+	} else {
+		f.Clusters[name] = c
+	}
+	return nil
+}
+
+func (f *Fleet) controlPlane(name string) *controlplane.Cluster {
+	if name == hub {
+		return f.Hub
+	}
+	return f.Clusters[name]
+}
+
+// Addresses returns what the programs of a fleet listen on, so that a caller can
+// look whether the ports are free.
+func Addresses(subnet byte, clusters []string) []string {
+	f := New(Config{Subnet: subnet, Clusters: clusters})
+	addrs := []string{f.BrokerAddr()}
+	for _, c := range append([]string{Broker, HubSource}, clusters...) {
+		addrs = append(addrs, net.JoinHostPort(f.ip(c), adminPort))
+	}
+	return addrs
+}

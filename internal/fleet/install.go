@@ -1,0 +1,138 @@
+package fleet
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/hawser-io/hawser/internal/controlplane"
+	"github.com/hawser-io/hawser/internal/pki"
+	"github.com/hawser-io/hawser/internal/proc"
+)
+
+// namespace is where deploy/ puts the programs.
+const namespace = "hawser"
+
+func certificateOf(program string) (pki.Role, string) {
+	if program == Broker {
+		return pki.Broker, "broker"
+	}
+	return pki.Source, SourceID
+}
+
+// kubectl runs kubectl against a control plane as its administrator.
+func (f *Fleet) kubectl(ctx context.Context, c *controlplane.Cluster, args ...string) ([]byte, error) {
+	return proc.Run(ctx, f.Kubectl(), append([]string{"--kubeconfig", c.KubeconfigPath}, args...)...)
+}
+
+// install applies CRDs and the bases of deploy/ to the control planes.
+func (f *Fleet) install(ctx context.Context) error {
+	f.cfg.Say("installing CRDs and RBAC from deploy/")
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		if err := f.apply(ctx, f.Hub, "-f", f.deploy("crds/manifestworks.yaml")); err != nil {
+			return err
+		}
+		for _, base := range []string{Broker, HubSource} {
+			if err := f.apply(ctx, f.Hub, "-k", f.deploy(base)); err != nil {
+				return err
+			}
+		}
+		for _, c := range f.cfg.Clusters {
+			if err := f.ensureNamespace(ctx, f.Hub, c); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	for _, c := range f.Clusters {
+		g.Go(func() error {
+			if err := f.apply(ctx, c, "-f", f.deploy("crds/appliedmanifestworks.yaml")); err != nil {
+				return err
+			}
+			return f.apply(ctx, c, "-k", f.deploy("agent"))
+		})
+	}
+	return g.Wait()
+}
+
+func (f *Fleet) deploy(path string) string { return filepath.Join(f.cfg.Root, "deploy", path) }
+
+// apply is kubectl apply --server-side, then a wait for CRDs.
+func (f *Fleet) apply(ctx context.Context, c *controlplane.Cluster, args ...string) error {
+	if _, err := f.kubectl(ctx, c, append([]string{"apply", "--server-side", "--force-conflicts"}, args...)...); err != nil {
+		return err
+	}
+	if strings.Contains(args[1], "/crds/") {
+		_, err := f.kubectl(ctx, c, "wait", "--for=condition=Established", "--timeout=30s", "-f", args[1])
+		return err
+	}
+	return nil
+}
+
+func (f *Fleet) ensureNamespace(ctx context.Context, c *controlplane.Cluster, name string) error {
+	if out, err := f.kubectl(ctx, c, "get", "namespace", name, "--ignore-not-found", "-o", "name"); err != nil || len(out) > 0 {
+		return err
+	}
+	_, err := f.kubectl(ctx, c, "create", "namespace", name)
+	return err
+}
+
+// startPrograms starts broker, hub-source and agents.
+func (f *Fleet) startPrograms(ctx context.Context) error {
+	f.cfg.Say("starting broker, hub-source and %d agents over mTLS", len(f.cfg.Clusters))
+	if err := f.startProgram(ctx, Broker, Broker, nil); err != nil {
+		return err
+	}
+	if err := f.startProgram(ctx, HubSource, HubSource, f.Hub); err != nil {
+		return err
+	}
+	for _, name := range f.cfg.Clusters {
+		if err := f.startProgram(ctx, AgentOf(name), "agent", f.Clusters[name]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f *Fleet) startProgram(ctx context.Context, name, base string, c *controlplane.Cluster) error {
+	kubeconfig := ""
+	if c != nil {
+		kubeconfig = filepath.Join(f.cfg.Dir, name, "kubeconfig")
+		if err := f.serviceAccountKubeconfig(ctx, c, "hawser-"+base, kubeconfig); err != nil {
+			return err
+		}
+	}
+	p, err := f.newProgram(ctx, name, base, kubeconfig)
+	if err != nil {
+		return err
+	}
+	f.programs[name] = p
+	return p.Start(ctx)
+}
+
+// serviceAccountKubeconfig writes a kubeconfig with a token of a ServiceAccount
+// of deploy/: the programs never run as administrator.
+func (f *Fleet) serviceAccountKubeconfig(ctx context.Context, c *controlplane.Cluster, account, path string) error {
+	token, err := f.kubectl(ctx, c, "create", "token", account, "-n", namespace, "--duration", "24h")
+	if err != nil {
+		return fmt.Errorf("token of ServiceAccount %s: %w", account, err)
+	}
+	cfg, err := clientcmd.LoadFromFile(c.KubeconfigPath)
+	if err != nil {
+		return err
+	}
+	user := cfg.Contexts[cfg.CurrentContext].AuthInfo
+	cfg.AuthInfos = map[string]*clientcmdapi.AuthInfo{user: {Token: strings.TrimSpace(string(token))}}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	return clientcmd.WriteToFile(*cfg, path)
+}

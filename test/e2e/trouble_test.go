@@ -1,0 +1,90 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	workv1 "open-cluster-management.io/api/work/v1"
+)
+
+// TestBadManifests: each bad manifest says what is wrong with it, and its
+// neighbours are applied.
+func TestBadManifests(t *testing.T) {
+	f := shared
+	ns := f.namespaceOn(t, cluster1)
+	w := newWork(t, cluster1, "bad",
+		configMapYAML(ns, "good", "fine"),
+		`{apiVersion: example.org/v1, kind: Unheard, metadata: {name: x, namespace: `+ns+`}}`,
+		configMapYAML("no-such-namespace", "lost", "x"),
+		`{apiVersion: v1, kind: Node, metadata: {name: forbidden-node}}`,
+	)
+	// The hub's schema lets any object through, one without kind included.
+	w.Spec.Workload.Manifests = append(w.Spec.Workload.Manifests, workv1.Manifest{RawExtension: runtime.RawExtension{Raw: []byte(`{"apiVersion":"v1","metadata":{"name":"kindless"}}`)}})
+	w = f.create(t, w)
+	f.conditionsAre(t, w, map[string]metav1.ConditionStatus{workv1.WorkApplied: metav1.ConditionFalse, workv1.WorkAvailable: metav1.ConditionFalse})
+	f.hasValue(t, cluster1, ns, "good", "fine")
+
+	for _, c := range []struct {
+		ordinal   int
+		typ       string
+		status    metav1.ConditionStatus
+		reason    string
+		fragments []string
+	}{
+		{0, workv1.ManifestApplied, metav1.ConditionTrue, "AppliedManifestComplete", []string{"Apply manifest complete"}},
+		{1, workv1.ManifestApplied, metav1.ConditionFalse, "AppliedManifestFailed", []string{"Failed to apply manifest: ", `the server doesn't have a resource type "Unheard"`}},
+		{1, workv1.ManifestAvailable, metav1.ConditionUnknown, "IncompleteResourceMeta", []string{"Resource meta is incomplete"}},
+		{2, workv1.ManifestApplied, metav1.ConditionFalse, "AppliedManifestFailed", []string{"Failed to apply manifest: ", `namespaces "no-such-namespace" not found`}},
+		{2, workv1.ManifestAvailable, metav1.ConditionFalse, "ResourceNotAvailable", []string{"Resource is not available"}},
+		{3, workv1.ManifestApplied, metav1.ConditionFalse, "AppliedManifestFailed", []string{"Failed to apply manifest: ", "forbidden"}},
+		{4, workv1.ManifestApplied, metav1.ConditionFalse, "AppliedManifestFailed", []string{"Failed to apply manifest: "}},
+		{4, workv1.ManifestAvailable, metav1.ConditionUnknown, "IncompleteResourceMeta", []string{"Resource meta is incomplete"}},
+	} {
+		t.Run(fmt.Sprintf("manifest %d %s", c.ordinal, c.typ), func(t *testing.T) {
+			got := f.manifestCondition(t, w, c.ordinal, c.typ, func(m metav1.Condition) bool { return m.Status == c.status })
+			if got.Reason != c.reason {
+				t.Errorf("reason %s, want %s", got.Reason, c.reason)
+			}
+			for _, want := range c.fragments {
+				if !strings.Contains(got.Message, want) {
+					t.Errorf("message %q lacks %q", got.Message, want)
+				}
+			}
+		})
+	}
+
+	t.Run("another work is unaffected", func(t *testing.T) {
+		other := f.create(t, newWork(t, cluster1, "bystander", configMapYAML(ns, "bystander", "x")))
+		f.ready(t, other)
+	})
+	t.Run("mended when the reason is gone", func(t *testing.T) {
+		w := f.update(t, cluster1, "bad", func(w *workv1.ManifestWork) { w.Spec.Workload.Manifests = w.Spec.Workload.Manifests[:1] })
+		f.ready(t, w)
+	})
+}
+
+// TestTooLarge: a work over the limit never travels, the hub says so, and the
+// condition goes when the work shrinks.
+func TestTooLarge(t *testing.T) {
+	f := shared
+	ns := f.namespaceOn(t, cluster1)
+	w := f.create(t, newWork(t, cluster1, "large", configMapYAML(ns, "large", strings.Repeat("x", 300_000)), configMapYAML(ns, "large-2", strings.Repeat("y", 300_000))))
+	got := f.conditionsAre(t, w, map[string]metav1.ConditionStatus{"Delivered": metav1.ConditionFalse})
+	for _, c := range got.Status.Conditions {
+		if c.Type == "Delivered" && (c.Reason != "TooLarge" || !strings.Contains(c.Message, "512000")) {
+			t.Errorf("condition %+v does not tell the limit", c)
+		}
+	}
+	f.noConfigMap(t, cluster1, ns, "large")
+
+	w = f.update(t, cluster1, w.Name, func(w *workv1.ManifestWork) { w.Spec.Workload.Manifests = w.Spec.Workload.Manifests[:1] })
+	got = f.ready(t, w)
+	for _, c := range got.Status.Conditions {
+		if c.Type == "Delivered" {
+			t.Errorf("condition %+v is still there", c)
+		}
+	}
+}
