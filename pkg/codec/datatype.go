@@ -1,5 +1,11 @@
 package codec
 
+import (
+	"maps"
+	"slices"
+	"strings"
+)
+
 // ManifestBundles is the data type of ManifestWorks.
 var ManifestBundles = DataType{Group: "io.open-cluster-management.works", Version: "v1alpha1", Resource: "manifestbundles"}
 
@@ -60,4 +66,10 @@ var dataTypes = map[DataType]Row{
 func Lookup(d DataType) (Row, bool) {
 	r, ok := dataTypes[d]
 	return r, ok
+}
+
+// DataTypes returns the data types that have a row, in the order of their
+// names.
+func DataTypes() []DataType {
+	return slices.SortedFunc(maps.Keys(dataTypes), func(a, b DataType) int { return strings.Compare(a.String(), b.String()) })
 }
