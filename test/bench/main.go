@@ -1,0 +1,36 @@
+// Command bench measures Hawser on this machine, beside what the machine itself
+// can do: one fdatasync, and a bare gRPC echo with the same TLS. Everything is
+// measured five times in one run, limits and product side by side; the table
+// shows median [least–most].
+//
+//	make bench            the table
+//	make bench CHECK=1    and a failure where a ratio misses its target
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() {
+	check := flag.Bool("check", false, "fail where a ratio misses its target")
+	idle := flag.Duration("idle", defaultIdle, "how long the fleet rests before its memory is read")
+	echoDir := flag.String("serve-echo", "", "internal: serve the bare echo with the certificates of this directory")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	err := func() error {
+		if *echoDir != "" {
+			return serveEcho(ctx, *echoDir)
+		}
+		return run(ctx, options{check: *check, idle: *idle})
+	}()
+	if err != nil && ctx.Err() == nil {
+		fmt.Fprintf(os.Stderr, "bench: %v\n", err)
+		os.Exit(1)
+	}
+}

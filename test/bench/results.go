@@ -1,0 +1,115 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/hawser-io/hawser/internal/fleet"
+)
+
+// results holds one value per round for each figure; times are milliseconds,
+// rates per second, memory MiB.
+type results struct {
+	fdatasync, echoRTT, echo64 sample
+	publish1, publish64        sample
+	delivered50, delivered99   sample
+	deliver100, deliver3000    sample
+	apply50, apply99           sample
+	stored50, stored99         sample
+	perSession                 float64 // KiB
+	rss                        map[string]float64
+}
+
+func (r *results) print(w io.Writer) {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	row := func(cells ...string) { fmt.Fprintln(t, strings.Join(cells, "\t")) }
+	row("limits of this machine", "", "")
+	row("  fdatasync of 4 KiB", r.fdatasync.text("%.3f"), "ms")
+	row("  gRPC echo, 4 KiB in, TLS, one caller", r.echoRTT.text("%.3f"), "ms p50")
+	row("  gRPC echo, 64 callers", r.echo64.text("%.0f"), "calls/s")
+	row("broker", "", "")
+	row("  durable publishes, 1 publisher", r.publish1.text("%.0f"), "works/s of 4 KiB")
+	row("  durable publishes, 64 publishers", r.publish64.text("%.0f"), "works/s of 4 KiB")
+	row("  publish → delivered p50", r.delivered50.text("%.3f"), "ms")
+	row("  publish → delivered p99", r.delivered99.text("%.3f"), "ms")
+	row("  deliveries, 100 sessions", r.deliver100.text("%.0f"), "deliveries/s, closed loop of 64")
+	row("  deliveries, 3,000 sessions", r.deliver3000.text("%.0f"), "deliveries/s, closed loop of 64")
+	row("  memory per session", fmt.Sprintf("%.0f", r.perSession), "KiB, at 3,000 sessions")
+	row("hub to cluster and back", "", "")
+	row("  start of kubectl apply → Applied p50", r.apply50.text("%.0f"), "ms")
+	row("  start of kubectl apply → Applied p99", r.apply99.text("%.0f"), "ms")
+	row("  stored on the hub → Applied p50", r.stored50.text("%.0f"), "ms")
+	row("  stored on the hub → Applied p99", r.stored99.text("%.0f"), "ms")
+	row("resident memory when idle", "", "")
+	for _, name := range slices.Sorted(maps.Keys(r.rss)) {
+		row("  "+name, fmt.Sprintf("%.0f", r.rss[name]), "MiB")
+	}
+	row("targets", "", "")
+	for _, g := range r.goals() {
+		verdict := "met"
+		if !g.met() {
+			verdict = "MISSED"
+		}
+		row("  "+g.name, fmt.Sprintf("%.2f %s %.2f", g.got, g.relation(), g.want), verdict)
+	}
+	_ = t.Flush() // a terminal that is gone sees nothing anyway
+}
+
+// goal is a target; got must be at least want, or at most.
+type goal struct {
+	name      string
+	got, want float64
+	atMost    bool
+}
+
+func (g goal) met() bool {
+	if g.atMost {
+		return g.got <= g.want
+	}
+	return g.got >= g.want
+}
+
+func (g goal) relation() string {
+	if g.atMost {
+		return "≤"
+	}
+	return "≥"
+}
+
+func (r *results) goals() []goal {
+	var latencyLimit sample
+	for i := range r.fdatasync {
+		latencyLimit = append(latencyLimit, r.fdatasync[i]+2*r.echoRTT[i]+1)
+	}
+	gs := []goal{
+		{name: "publishes at 64 : echo at 64", got: ratios(r.publish64, r.echo64).median(), want: 0.4},
+		{name: "deliveries at 3,000 : at 100", got: ratios(r.deliver3000, r.deliver100).median(), want: 0.8},
+		{name: "publish → delivered p50 : fdatasync + 2 echoes + 1 ms", got: ratios(r.delivered50, latencyLimit).median(), want: 1, atMost: true},
+		{name: "kubectl apply → Applied p50, ms", got: r.apply50.median(), want: 300, atMost: true},
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.rss)) {
+		switch {
+		case name == fleet.Broker:
+			gs = append(gs, goal{name: "memory of broker, MiB", got: r.rss[name], want: 80, atMost: true})
+		case strings.HasPrefix(name, "agent-"):
+			gs = append(gs, goal{name: "memory of " + name + ", MiB", got: r.rss[name], want: 60, atMost: true})
+		}
+	}
+	return gs
+}
+
+// check returns an error naming every target that was missed.
+func (r *results) check() error {
+	var errs []error
+	for _, g := range r.goals() {
+		if !g.met() {
+			errs = append(errs, fmt.Errorf("%s: %.2f, want %s %.2f", g.name, g.got, g.relation(), g.want))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,251 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/hawser-io/hawser/internal/controlplane"
+	"github.com/hawser-io/hawser/internal/fleet"
+	"github.com/hawser-io/hawser/internal/pki"
+	"github.com/hawser-io/hawser/internal/proc"
+	cloudeventsv1 "github.com/hawser-io/hawser/proto/io/cloudevents/v1"
+)
+
+const (
+	defaultIdle = time.Minute
+	// cellTime is how long one rate is measured in one round.
+	cellTime = 2 * time.Second
+	subnet   = 79
+	echoAddr = "127.79.0.200:8090"
+	cluster  = "cluster1"
+	// publisherConns is how many connections the 64 publishers share.
+	publisherConns = 8
+	// latencySamples of publish → delivered, applySamples of kubectl apply, per
+	// round.
+	latencySamples = 300
+	applySamples   = 10
+)
+
+type options struct {
+	check bool
+	idle  time.Duration
+}
+
+// bench is one run: a fleet, the echo beside it, and what was measured.
+type bench struct {
+	options
+	dir   string
+	fleet *fleet.Fleet
+	ca    *pki.Authority
+	// echo and broker are the publishers' connections.
+	echo, broker []cloudeventsv1.CloudEventServiceClient
+	version      atomic.Int32
+	results      results
+}
+
+func run(ctx context.Context, o options) (err error) {
+	root, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "hawser-bench-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	programs, err := controlplane.Build(ctx, root, os.Stderr)
+	if err != nil {
+		return err
+	}
+	b := &bench{options: o, dir: dir}
+	b.fleet = fleet.New(fleet.Config{
+		Root: root, Dir: dir, Bin: filepath.Join(root, "bin"), ControlPlane: programs,
+		Clusters: []string{cluster}, Subnet: subnet,
+		Say: func(format string, args ...any) { fmt.Fprintf(os.Stderr, "bench: "+format+"\n", args...) },
+	})
+	if err := b.fleet.Start(ctx); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.fleet.Stop()) }()
+	if b.ca, err = b.fleet.PKI().Authority(); err != nil {
+		return err
+	}
+	echo, err := b.startEcho(ctx)
+	if err != nil {
+		return err
+	}
+	defer echo.Kill()
+	if err := b.measure(ctx); err != nil {
+		return err
+	}
+	b.results.print(os.Stdout)
+	if o.check {
+		return b.results.check()
+	}
+	return nil
+}
+
+// startEcho runs this program again as the bare echo server.
+func (b *bench) startEcho(ctx context.Context) (*proc.Process, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	return proc.Start(ctx, proc.Spec{
+		Name: "echo", Path: self, Args: []string{"-serve-echo", string(b.fleet.PKI())}, LogFile: echoLog(b.dir),
+		Ready: func(ctx context.Context) error {
+			var d net.Dialer
+			c, err := d.DialContext(ctx, "tcp", echoAddr)
+			if err != nil {
+				return err
+			}
+			return c.Close()
+		},
+	})
+}
+
+func (b *bench) measure(ctx context.Context) error {
+	fmt.Fprintf(os.Stderr, "bench: the fleet rests for %s\n", b.idle)
+	select {
+	case <-time.After(b.idle):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if err := b.memory(); err != nil {
+		return err
+	}
+	conns, err := b.connect()
+	defer func() {
+		for _, c := range conns {
+			_ = c.Close() // only ever fails when closed already
+		}
+	}()
+	if err != nil {
+		return err
+	}
+	for i := range rounds {
+		fmt.Fprintf(os.Stderr, "bench: round %d of %d\n", i+1, rounds)
+		for _, step := range []func(context.Context) error{b.limits, b.publishes, b.latency, b.apply} {
+			if err := step(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return b.deliveries(ctx)
+}
+
+// connect opens the publishers' connections to echo and broker.
+func (b *bench) connect() (conns []*grpc.ClientConn, err error) {
+	for range publisherConns {
+		for _, to := range []struct {
+			addr string
+			list *[]cloudeventsv1.CloudEventServiceClient
+		}{{echoAddr, &b.echo}, {b.fleet.BrokerAddr(), &b.broker}} {
+			c, err := client(b.ca, to.addr, pki.Source, source)
+			if err != nil {
+				return conns, err
+			}
+			conns = append(conns, c)
+			*to.list = append(*to.list, cloudeventsv1.NewCloudEventServiceClient(c))
+		}
+	}
+	return conns, nil
+}
+
+func (b *bench) limits(ctx context.Context) error {
+	d, err := fdatasync(b.dir)
+	if err != nil {
+		return err
+	}
+	r := &b.results
+	r.fdatasync = append(r.fdatasync, milliseconds(d))
+	_, p50, err := publishRate(ctx, b.echo, 1, b.freshSpec)
+	if err != nil {
+		return err
+	}
+	r.echoRTT = append(r.echoRTT, milliseconds(p50))
+	rate, _, err := publishRate(ctx, b.echo, 64, b.freshSpec)
+	r.echo64 = append(r.echo64, rate)
+	return err
+}
+
+// freshSpec is a new version of one of many works of a cluster nobody
+// subscribed to.
+func (b *bench) freshSpec(worker, i int) *cloudeventsv1.PublishRequest {
+	return spec("bench-unsubscribed", fmt.Sprintf("w%d-%d", worker, i%64), b.version.Add(1))
+}
+
+func (b *bench) publishes(ctx context.Context) error {
+	r := &b.results
+	rate, _, err := publishRate(ctx, b.broker, 1, b.freshSpec)
+	if err != nil {
+		return err
+	}
+	r.publish1 = append(r.publish1, rate)
+	rate, _, err = publishRate(ctx, b.broker, 64, b.freshSpec)
+	r.publish64 = append(r.publish64, rate)
+	return err
+}
+
+func (b *bench) latency(ctx context.Context) error {
+	s, err := openSession(ctx, b.ca, b.fleet.BrokerAddr(), "bench-latency")
+	if err != nil {
+		return err
+	}
+	defer closeSessions([]*session{s})
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	var took []time.Duration
+	for range latencySamples {
+		d, err := s.deliver(ctx, b.broker[0], b.version.Add(1))
+		if err != nil {
+			return err
+		}
+		took = append(took, d)
+	}
+	r := &b.results
+	r.delivered50 = append(r.delivered50, milliseconds(percentile(took, 50)))
+	r.delivered99 = append(r.delivered99, milliseconds(percentile(took, 99)))
+	return nil
+}
+
+// deliveries compares 100 with 3,000 sessions: both sets of sessions stay open,
+// so that the rounds can alternate.
+func (b *bench) deliveries(ctx context.Context) error {
+	const few, many = 100, 3000
+	fmt.Fprintf(os.Stderr, "bench: opening %d sessions\n", many)
+	before, err := vmRSS(b.fleet.Program(fleet.Broker).PID())
+	if err != nil {
+		return err
+	}
+	for i := range rounds {
+		for _, n := range []int{few, many} {
+			sessions, err := openSessions(ctx, b.ca, b.fleet.BrokerAddr(), n)
+			if err != nil {
+				return err
+			}
+			rate, err := deliveryRate(ctx, b.broker, sessions, &b.version)
+			if err == nil && n == many && i == 0 {
+				b.results.perSession, err = sessionMemory(b.fleet.Program(fleet.Broker).PID(), before, n)
+			}
+			closeSessions(sessions)
+			if err != nil {
+				return err
+			}
+			if n == few {
+				b.results.deliver100 = append(b.results.deliver100, rate)
+			} else {
+				b.results.deliver3000 = append(b.results.deliver3000, rate)
+			}
+		}
+	}
+	return nil
+}
