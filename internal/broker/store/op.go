@@ -67,9 +67,9 @@ type Verdict uint8
 
 // The verdicts, with the outcome a publisher is told.
 const (
-	// Accepted: written under Outcome.Revision (the last one, when the op took
-	// several). A deletion that takes back a create which waits behind its own
-	// tombstone is accepted under that tombstone's revision.
+	// Accepted: written under Outcome.Revision. A deletion that takes back a
+	// create which waits behind its own tombstone is accepted under that
+	// tombstone's revision.
 	Accepted Verdict = iota + 1
 	// Confirmed: the record became a grave (a deletion reached the cluster, or
 	// there was nothing to reach), or gave way to the spec that waited for it.
@@ -105,8 +105,9 @@ const (
 // Outcome answers one Op.
 type Outcome struct {
 	Verdict Verdict
-	// Revision is that of the write; where nothing was written, the current one
-	// of the half the op is about, 0 when there is none.
+	// Revision is that of the write, the last one when there are several; where
+	// nothing was written, the current one of the half the op is about. 0 when
+	// there is none, as for a spec that waits.
 	Revision uint64
 	// Owner of the record after the op, for routing; "" when there is none.
 	Owner string

@@ -1,0 +1,252 @@
+package store
+
+import (
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// View is what the store holds around one op, as [Look] collects it. Decide
+// does not modify what it points to.
+type View struct {
+	// Head is the last revision assigned.
+	Head uint64
+	// Subscribed: some agent of the op's cluster subscribed to its data type.
+	Subscribed bool
+	// Record has the op's key, nil when there is none.
+	Record *Meta
+	// Holder holds the op's name, nil when nobody does. It may be Record.
+	Holder *Meta
+	// Barrier is the tombstone of another id behind which the op's id waits.
+	Barrier *Meta
+	// Waiter is the record with the id that waits behind Record, or else behind
+	// Holder, when it is another id than theirs; if there is one it is a grave.
+	Waiter *Meta
+}
+
+// Decision is what one op does to the store. Pure data: an engine carries it
+// out, in order, or forgets it.
+type Decision struct {
+	Outcome Outcome
+	// Writes name every key at most once. A name that moves from one record to
+	// another is given up by an earlier write than the one that takes it.
+	Writes []Write
+	// Changes are the entries for the feed; their revisions follow View.Head
+	// without a gap.
+	Changes []Change
+}
+
+// Write replaces, creates or removes one record.
+type Write struct {
+	Key Key
+	// Old is what was there, nil when nothing was. New is what will be, nil
+	// when the record is removed with all its payloads.
+	Old, New *Meta
+	// What becomes of the payloads when New is not nil. Waiting is the event of
+	// New.Waiting.
+	Spec, Status, Waiting Payload
+}
+
+// Payload says what becomes of one payload of a record.
+type Payload uint8
+
+// What may become of a payload.
+const (
+	// Keep leaves it as it is, also when there is none.
+	Keep Payload = iota
+	// Clear removes it.
+	Clear
+	// FromOp stores the event of the op.
+	FromOp
+	// FromWaiting stores the event that waited behind the record with the op's
+	// key, as it was before this decision; none if that had none.
+	FromWaiting
+)
+
+// Reader is what [Look] reads; an engine implements it over the state that the
+// earlier ops of the batch left.
+type Reader interface {
+	// Meta returns the record, nil when there is none.
+	Meta(k Key) (*Meta, error)
+	// Named returns the id of the record that holds a name (see [Holds]).
+	Named(dt codec.DataType, cluster, name string) (id string, ok bool, err error)
+	// Behind returns the id of the tombstone behind which the spec with key k
+	// waits, if that is another id.
+	Behind(k Key) (id string, ok bool)
+	// Subscribed as in [Store].
+	Subscribed(dt codec.DataType, cluster string) (uid string, ok bool)
+}
+
+// Look collects what Decide needs to know for one op. It returns the errors of
+// r as they are.
+func Look(r Reader, head uint64, op *Op) (View, error) {
+	v := View{Head: head}
+	_, v.Subscribed = r.Subscribed(op.Key.DataType, op.Key.Cluster)
+	var err error
+	if v.Record, err = r.Meta(op.Key); err != nil {
+		return View{}, err
+	}
+	if op.Kind == PutSpec {
+		id, ok, err := r.Named(op.Key.DataType, op.Key.Cluster, nameOf(op))
+		if err != nil {
+			return View{}, err
+		}
+		if v.Holder, err = sibling(r, op.Key, id, ok); err != nil {
+			return View{}, err
+		}
+	}
+	id, ok := r.Behind(op.Key)
+	if v.Barrier, err = sibling(r, op.Key, id, ok); err != nil {
+		return View{}, err
+	}
+	other := WaitsBehind(v.Record)
+	if other == "" {
+		other = WaitsBehind(v.Holder)
+	}
+	if v.Waiter, err = sibling(r, op.Key, other, other != ""); err != nil {
+		return View{}, err
+	}
+	return v, nil
+}
+
+func sibling(r Reader, k Key, id string, ok bool) (*Meta, error) {
+	if !ok {
+		return nil, nil
+	}
+	k.ResourceID = id
+	return r.Meta(k)
+}
+
+// Holds returns the names that a record keeps from others: its own unless it
+// is a grave, and that of the spec which waits behind it. m may be nil.
+func Holds(m *Meta) []string {
+	switch {
+	case m == nil || m.State == Grave:
+		return nil
+	case m.Waiting != nil && m.Waiting.Name != m.Name:
+		return []string{m.Name, m.Waiting.Name}
+	default:
+		return []string{m.Name}
+	}
+}
+
+// WaitsBehind returns the id that waits behind m when it is another than m's,
+// else "". m may be nil.
+func WaitsBehind(m *Meta) string {
+	if m == nil || m.Waiting == nil || m.Waiting.ResourceID == m.ResourceID {
+		return ""
+	}
+	return m.Waiting.ResourceID
+}
+
+// Entries returns the revisions under which a record is in the change feed, 0
+// for a half that is not in it: graves have no spec there, and a status only
+// what has one. m may be nil.
+func Entries(m *Meta) (spec, status uint64) {
+	if m == nil {
+		return 0, 0
+	}
+	if m.State != Grave {
+		spec = m.SpecRevision
+	}
+	return spec, m.StatusRevision
+}
+
+// Decide says what one op does. It is pure, and total: every op has an outcome.
+func Decide(v View, op *Op) Decision {
+	p := plan{View: v, op: op, revision: v.Head}
+	if problem := op.problem(); problem != "" {
+		p.d.Outcome = Outcome{Verdict: Invalid, Detail: problem}
+		return p.d
+	}
+	switch op.Kind {
+	case PutSpec:
+		p.putSpec()
+	case PutStatus:
+		p.putStatus()
+	case Acked:
+		p.acked()
+	case Forget:
+		p.forget()
+	case Drop:
+		p.drop()
+	case Adopt:
+		p.adopt()
+	}
+	return p.d
+}
+
+// plan is a decision in the making.
+type plan struct {
+	View
+	op       *Op
+	revision uint64 // last one taken
+	d        Decision
+}
+
+// next takes a revision.
+func (p *plan) next() uint64 {
+	p.revision++
+	return p.revision
+}
+
+// say sets the outcome. m is the record it is about, nil when there is none.
+func (p *plan) say(v Verdict, m *Meta, revision uint64) {
+	p.d.Outcome = Outcome{Verdict: v, Revision: revision}
+	if m != nil {
+		p.d.Outcome.Owner = m.Owner
+	}
+}
+
+// refuse sets an outcome without a write, about the spec of m.
+func (p *plan) refuse(v Verdict, m *Meta) {
+	p.say(v, m, 0)
+	if m != nil {
+		p.d.Outcome.Revision = m.SpecRevision
+	}
+}
+
+// stale refuses what is older than what m has; revision is of the half that is
+// newer, 0 when it only waits.
+func (p *plan) stale(m *Meta, revision uint64, why string) {
+	p.say(Stale, m, revision)
+	p.d.Outcome.Detail = why
+}
+
+// put writes a record; n is not shared with anything.
+func (p *plan) put(old, n *Meta, spec, status, waiting Payload) {
+	p.d.Writes = append(p.d.Writes, Write{Key: n.Key, Old: old, New: n, Spec: spec, Status: status, Waiting: waiting})
+}
+
+// written is the record of the last write.
+func (p *plan) written() *Meta { return p.d.Writes[len(p.d.Writes)-1].New }
+
+// changed tells the feed about one half of n.
+func (p *plan) changed(n *Meta, part Part) {
+	c := Change{Revision: n.SpecRevision, Key: n.Key, Owner: n.Owner, Part: part, State: n.State}
+	if part == StatusPart {
+		c.Revision = n.StatusRevision
+	}
+	p.d.Changes = append(p.d.Changes, c)
+}
+
+// remove takes a record out of the store; it returns the last revision.
+func (p *plan) remove(old *Meta) uint64 {
+	p.d.Writes = append(p.d.Writes, Write{Key: old.Key, Old: old})
+	gone := func(part Part) {
+		p.d.Changes = append(p.d.Changes, Change{Revision: p.next(), Key: old.Key, Owner: old.Owner, Part: part, Gone: true})
+	}
+	spec, status := Entries(old)
+	if spec != 0 {
+		gone(SpecPart)
+	}
+	if status != 0 {
+		gone(StatusPart)
+	}
+	return p.revision
+}
+
+// key is that of another record of the op's cluster and data type.
+func (p *plan) key(id string) Key {
+	k := p.op.Key
+	k.ResourceID = id
+	return k
+}

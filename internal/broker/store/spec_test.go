@@ -1,0 +1,261 @@
+package store_test
+
+import (
+	"testing"
+
+	"github.com/hawser-io/hawser/internal/broker/store"
+)
+
+const (
+	older   = ": a newer version is stored"
+	wasDead = ": the work was deleted"
+)
+
+func TestDecide_SpecOfLiveRecord(t *testing.T) {
+	t.Parallel()
+	live := []store.Op{create("u1", "n1", 5, "a")}
+	with := func(ops ...store.Op) []store.Op { return append(append([]store.Op{}, live...), ops...) }
+	a := []string{"u1 live s1/n1 v5 a@1"}
+	runRows(t, []row{
+		{
+			name: "first", op: create("u1", "n1", 5, "a"),
+			want: "accepted 1 s1", after: a, feed: []string{"1 u1 spec s1 live"},
+		},
+		{
+			name: "first is an update, after a loss of the store", op: put("u1", "n1", 5, "a"),
+			want: "accepted 1 s1", after: a, feed: []string{"1 u1 spec s1 live"},
+		},
+		{
+			name: "without a name it is held under its id", op: create("u1", "", 5, "a"),
+			want: "accepted 1 s1", after: []string{"u1 live s1/u1 v5 a@1"}, feed: []string{"1 u1 spec s1 live"},
+		},
+		{
+			name: "higher version wins", before: live, op: put("u1", "n1", 6, "b"),
+			want: "accepted 2 s1", after: []string{"u1 live s1/n1 v6 b@2"}, feed: []string{"2 u1 spec s1 live"},
+		},
+		{
+			name: "same version with another tag: arrival wins", before: live, op: put("u1", "n1", 5, "b"),
+			want: "accepted 2 s1", after: []string{"u1 live s1/n1 v5 b@2"}, feed: []string{"2 u1 spec s1 live"},
+		},
+		{
+			name: "version 0: arrival wins", before: live, op: put("u1", "n1", 0, "b"),
+			want: "accepted 2 s1", after: []string{"u1 live s1/n1 v0 b@2 over v5"}, feed: []string{"2 u1 spec s1 live"},
+		},
+		{
+			name: "any version over version 0", before: []store.Op{create("u1", "n1", 0, "a")}, op: put("u1", "n1", 3, "b"),
+			want: "accepted 2 s1", after: []string{"u1 live s1/n1 v3 b@2"}, feed: []string{"2 u1 spec s1 live"},
+		},
+		{name: "same tag", before: live, op: put("u1", "n1", 5, "a"), want: "unchanged 1 s1", after: a},
+		{name: "lower version", before: live, op: put("u1", "n1", 4, "b"), want: "stale 1 s1" + older, after: a},
+		{name: "create again at a lower version", before: live, op: create("u1", "n1", 4, "b"), want: "stale 1 s1" + older, after: a},
+		{name: "other owner", before: live, op: by("s2", put("u1", "n1", 9, "b")), want: "ownedbyother 1 s1", after: a},
+		{name: "other owner's name", before: live, op: by("s2", create("u2", "n1", 9, "b")), want: "nametaken 0", after: a},
+		{
+			name: "new id under a live name replaces without a deletion", before: with(status("u1", 5, 1, "x")), op: create("u2", "n1", 1, "b"),
+			want: "accepted 5 s1", after: []string{"u2 live s1/n1 v1 b@5"},
+			feed: []string{"3 u1 spec s1 gone", "4 u1 status s1 gone", "5 u2 spec s1 live"},
+		},
+		{
+			name: "renamed", before: live, op: put("u1", "n2", 6, "b"),
+			want: "accepted 2 s1", after: []string{"u1 live s1/n2 v6 b@2"}, feed: []string{"2 u1 spec s1 live"},
+		},
+		{
+			name: "renamed onto a live name", before: with(create("u2", "n2", 1, "x")), op: put("u1", "n2", 6, "b"),
+			want: "nametaken 1 s1", after: []string{"u1 live s1/n1 v5 a@1", "u2 live s1/n2 v1 x@2"},
+		},
+		{
+			name: "renamed onto a tombstone's name", before: with(create("u2", "n2", 1, "x"), del("u2", "n2", 1)), op: put("u1", "n2", 6, "b"),
+			want: "nametaken 1 s1", after: []string{"u1 live s1/n1 v5 a@1", "u2 tombstone s1/n2 v1 x@3"},
+		},
+		{
+			name: "status survives a new spec", before: with(status("u1", 5, 1, "x")), op: put("u1", "n1", 6, "b"),
+			want: "accepted 3 s1", after: []string{"u1 live s1/n1 v6 b@3 x@2 v5"}, feed: []string{"3 u1 spec s1 live"},
+		},
+	})
+}
+
+func TestDecide_Conditions(t *testing.T) {
+	t.Parallel()
+	live := []store.Op{create("u1", "n1", 5, "a")}
+	a := []string{"u1 live s1/n1 v5 a@1"}
+	tomb := append(append([]store.Op{}, live...), del("u1", "n1", 5))
+	back := append(append([]store.Op{}, live...), supersedes(1, put("u1", "n1", 3, "b")))
+	runRows(t, []row{
+		{
+			name: "supersedes wins over a higher version", before: live, op: supersedes(1, put("u1", "n1", 3, "b")),
+			want: "accepted 2 s1", after: []string{"u1 live s1/n1 v3 b@2 over v5"}, feed: []string{"2 u1 spec s1 live"},
+		},
+		{
+			name: "supersedes with a higher version is an update", before: live, op: supersedes(1, put("u1", "n1", 6, "b")),
+			want: "accepted 2 s1", after: []string{"u1 live s1/n1 v6 b@2"}, feed: []string{"2 u1 spec s1 live"},
+		},
+		{
+			name: "versions up to the superseded one still go out unversioned", before: back, op: put("u1", "n1", 5, "c"),
+			want: "accepted 3 s1", after: []string{"u1 live s1/n1 v5 c@3 over v5"}, feed: []string{"3 u1 spec s1 live"},
+		},
+		{
+			name: "a version above the superseded one ends it", before: back, op: put("u1", "n1", 6, "c"),
+			want: "accepted 3 s1", after: []string{"u1 live s1/n1 v6 c@3"}, feed: []string{"3 u1 spec s1 live"},
+		},
+		{
+			name: "superseded twice keeps the highest", before: back, op: supersedes(2, put("u1", "n1", 2, "c")),
+			want: "accepted 3 s1", after: []string{"u1 live s1/n1 v2 c@3 over v5"}, feed: []string{"3 u1 spec s1 live"},
+		},
+		{name: "supersedes another revision", before: live, op: supersedes(9, put("u1", "n1", 6, "b")), want: "conditionfailed 1 s1", after: a},
+		{name: "supersedes what is not there", op: supersedes(9, put("u1", "n1", 6, "b")), want: "conditionfailed 0"},
+		{name: "supersedes the record of another", before: live, op: by("s2", supersedes(1, put("u1", "n1", 6, "b"))), want: "ownedbyother 1 s1", after: a},
+		{
+			name: "supersedes a tombstone: the work lives", before: tomb, op: supersedes(2, put("u1", "n1", 3, "b")),
+			want: "accepted 3 s1", after: []string{"u1 live s1/n1 v3 b@3 over v5"}, feed: []string{"3 u1 spec s1 live"},
+		},
+		{
+			name: "supersedes a tombstone before which a create waits", before: append(append([]store.Op{}, tomb...), create("u1", "n1", 1, "w")), op: supersedes(2, put("u1", "n1", 6, "b")),
+			want: "accepted 3 s1", after: []string{"u1 live s1/n1 v6 b@3"}, feed: []string{"3 u1 spec s1 live"},
+		},
+		{
+			name: "supersedes a grave", before: append(append([]store.Op{}, tomb...), deleted("u1", 5, 1)), op: supersedes(3, put("u1", "n1", 3, "b")),
+			want: "accepted 4 s1", after: []string{"u1 live s1/n1 v3 b@4 over v5"}, feed: []string{"4 u1 spec s1 live"},
+		},
+		{
+			name: "deletion if the revision is seen, whatever the version", before: live, op: ifRevision(1, del("u1", "n1", 2)),
+			want: "accepted 2 s1", after: []string{"u1 tombstone s1/n1 v2 a@2 over v5"}, feed: []string{"2 u1 spec s1 tombstone"},
+		},
+		{name: "deletion if another revision", before: live, op: ifRevision(2, del("u1", "n1", 5)), want: "conditionfailed 1 s1", after: a},
+		{name: "deletion if of nothing", op: ifRevision(2, del("u1", "n1", 5)), want: "conditionfailed 0"},
+		{name: "spec if another revision", before: live, op: ifRevision(2, put("u1", "n1", 6, "b")), want: "conditionfailed 1 s1", after: a},
+		{name: "spec if the revision is seen obeys the versions", before: live, op: ifRevision(1, put("u1", "n1", 4, "b")), want: "stale 1 s1" + older, after: a},
+	})
+}
+
+func TestDecide_Deletion(t *testing.T) {
+	t.Parallel()
+	live := []store.Op{create("u1", "n1", 5, "a")}
+	tomb := append(append([]store.Op{}, live...), del("u1", "n1", 5))
+	a := []string{"u1 live s1/n1 v5 a@1"}
+	dead := []string{"u1 tombstone s1/n1 v5 a@2"}
+	runRows(t, []row{
+		{
+			name: "at the same version, without data: keeps the spec", before: live, op: del("u1", "n1", 5),
+			want: "accepted 2 s1", after: dead, feed: []string{"2 u1 spec s1 tombstone"},
+		},
+		{
+			name: "at a higher version, with data: its data is the spec", before: live, op: delWith("u1", "n1", 6, "orphan"),
+			want: "accepted 2 s1", after: []string{"u1 tombstone s1/n1 v6 orphan@2"}, feed: []string{"2 u1 spec s1 tombstone"},
+		},
+		{
+			name: "at version 0", before: live, op: del("u1", "n1", 0),
+			want: "accepted 2 s1", after: []string{"u1 tombstone s1/n1 v0 a@2 over v5"}, feed: []string{"2 u1 spec s1 tombstone"},
+		},
+		{name: "at a lower version", before: live, op: del("u1", "n1", 4), want: "stale 1 s1" + older, after: a},
+		{name: "by another", before: live, op: by("s2", del("u1", "n1", 5)), want: "ownedbyother 1 s1", after: a},
+		{
+			name: "without data it keeps the name too", before: live, op: del("u1", "n9", 5),
+			want: "accepted 2 s1", after: dead, feed: []string{"2 u1 spec s1 tombstone"},
+		},
+		{
+			name: "with the data of another name that is taken", before: append(append([]store.Op{}, live...), by("s2", create("u2", "n2", 1, "x"))), op: delWith("u1", "n2", 6, "b"),
+			want: "nametaken 1 s1", after: []string{"u1 live s1/n1 v5 a@1", "u2 live s2/n2 v1 x@2"},
+		},
+		{
+			name: "status stays", before: append(append([]store.Op{}, live...), status("u1", 5, 1, "x")), op: del("u1", "n1", 5),
+			want: "accepted 3 s1", after: []string{"u1 tombstone s1/n1 v5 a@3 x@2 v5"}, feed: []string{"3 u1 spec s1 tombstone"},
+		},
+		{
+			name: "nobody ever subscribed: confirms itself", lonely: true, before: live, op: del("u1", "n1", 5),
+			want: "confirmed 2 s1", after: []string{"u1 grave s1/n1 v5 -@2 -@2 v5"}, feed: []string{"2 u1 status s1 grave"},
+		},
+		{
+			name: "nobody subscribed, but there is a status", lonely: true, before: append(append([]store.Op{}, live...), status("u1", 5, 1, "x")), op: del("u1", "n1", 5),
+			want: "accepted 3 s1", after: []string{"u1 tombstone s1/n1 v5 a@3 x@2 v5"}, feed: []string{"3 u1 spec s1 tombstone"},
+		},
+		{name: "again", before: tomb, op: del("u1", "n1", 5), want: "unchanged 2 s1", after: dead},
+		{
+			name: "again with data", before: tomb, op: delWith("u1", "n1", 5, "orphan"),
+			want: "accepted 3 s1", after: []string{"u1 tombstone s1/n1 v5 orphan@3"}, feed: []string{"3 u1 spec s1 tombstone"},
+		},
+		{name: "again at a lower version", before: tomb, op: del("u1", "n1", 4), want: "stale 2 s1" + older, after: dead},
+		{name: "then an update", before: tomb, op: put("u1", "n1", 6, "b"), want: "stale 2 s1" + wasDead, after: dead},
+		{name: "then a resync answer", before: tomb, op: func() store.Op { o := put("u1", "n1", 6, "b"); o.Action = "resync_response"; return o }(), want: "stale 2 s1" + wasDead, after: dead},
+		{name: "then a create by another", before: tomb, op: by("s2", create("u1", "n1", 6, "b")), want: "ownedbyother 2 s1", after: dead},
+		{name: "then another's create of the name", before: tomb, op: by("s2", create("u2", "n1", 6, "b")), want: "nametaken 0", after: dead},
+	})
+}
+
+func TestDecide_DeletionOfUnknown(t *testing.T) {
+	t.Parallel()
+	runRows(t, []row{
+		{
+			name: "the cluster may hold it", op: delWith("u1", "n1", 5, "a"),
+			want: "accepted 1 s1", after: []string{"u1 tombstone s1/n1 v5 a@1"}, feed: []string{"1 u1 spec s1 tombstone"},
+		},
+		{
+			name: "without data there is no spec", op: del("u1", "n1", 5),
+			want: "accepted 1 s1", after: []string{"u1 tombstone s1/n1 v5 -@1"}, feed: []string{"1 u1 spec s1 tombstone"},
+		},
+		{
+			name: "nobody ever subscribed", lonely: true, op: del("u1", "n1", 5),
+			want: "confirmed 1 s1", after: []string{"u1 grave s1/n1 v5 -@1 -@1 v5"}, feed: []string{"1 u1 status s1 grave"},
+		},
+		{
+			name: "its name is live under another id: a deletion would hit that", before: []store.Op{create("u2", "n1", 1, "b")}, op: del("u1", "n1", 5),
+			want: "confirmed 2 s1", after: []string{"u1 grave s1/n1 v5 -@2 -@2 v5", "u2 live s1/n1 v1 b@1"}, feed: []string{"2 u1 status s1 grave"},
+		},
+		{
+			name: "its name is another's", before: []store.Op{by("s2", create("u2", "n1", 1, "b"))}, op: del("u1", "n1", 5),
+			want: "confirmed 2 s1", after: []string{"u1 grave s1/n1 v5 -@2 -@2 v5", "u2 live s2/n1 v1 b@1"}, feed: []string{"2 u1 status s1 grave"},
+		},
+		{
+			name: "its name is a tombstone's: one after the other", before: []store.Op{create("u2", "n1", 1, "b"), del("u2", "n1", 1)}, op: del("u1", "n1", 5),
+			want: "waits 0 s1", after: []string{"u2 tombstone s1/n1 v1 b@2 (deletion waits: u1 s1/n1 v5 -)"},
+		},
+		{
+			name: "its name is a tombstone's and promised", before: []store.Op{create("u2", "n1", 1, "b"), del("u2", "n1", 1), create("u3", "n1", 1, "c")}, op: del("u1", "n1", 5),
+			want: "confirmed 3 s1", after: []string{"u1 grave s1/n1 v5 -@3 -@3 v5", "u2 tombstone s1/n1 v1 b@2 (waits: u3 s1/n1 v1 c)"}, feed: []string{"3 u1 status s1 grave"},
+		},
+	})
+}
+
+func TestDecide_SpecOfGrave(t *testing.T) {
+	t.Parallel()
+	grave := []store.Op{create("u1", "n1", 5, "a"), del("u1", "n1", 5), deleted("u1", 5, 1)}
+	with := func(ops ...store.Op) []store.Op { return append(append([]store.Op{}, grave...), ops...) }
+	g := []string{"u1 grave s1/n1 v5 -@3 gone5@3 v5"}
+	runRows(t, []row{
+		{
+			name: "create lives again", before: grave, op: create("u1", "n1", 1, "b"),
+			want: "accepted 4 s1", after: []string{"u1 live s1/n1 v1 b@4"}, feed: []string{"4 u1 spec s1 live"},
+		},
+		{name: "late update", before: grave, op: put("u1", "n1", 5, "b"), want: "stale 3 s1" + wasDead, after: g},
+		{name: "late update without a version", before: grave, op: put("u1", "n1", 0, "b"), want: "stale 3 s1" + wasDead, after: g},
+		{
+			name: "update to a version that the deletion did not know", before: grave, op: put("u1", "n1", 6, "b"),
+			want: "accepted 4 s1", after: []string{"u1 live s1/n1 v6 b@4"}, feed: []string{"4 u1 spec s1 live"},
+		},
+		{name: "create by another", before: grave, op: by("s2", create("u1", "n1", 1, "b")), want: "ownedbyother 3 s1", after: g},
+		{
+			name: "its name is free for others", before: grave, op: by("s2", create("u2", "n1", 1, "b")),
+			want: "accepted 4 s2", after: append(append([]string{}, g...), "u2 live s2/n1 v1 b@4"), feed: []string{"4 u2 spec s2 live"},
+		},
+		{
+			name: "create under a live name replaces", before: with(create("u2", "n1", 1, "x")), op: create("u1", "n1", 1, "b"),
+			want: "accepted 6 s1", after: []string{"u1 live s1/n1 v1 b@6"}, feed: []string{"5 u2 spec s1 gone", "6 u1 spec s1 live"},
+		},
+		{name: "same deletion again", before: grave, op: del("u1", "n1", 5), want: "unchanged 3 s1", after: g},
+		{
+			name: "deletion of what was confirmed: told again", before: grave, op: delWith("u1", "n1", 5, "o"),
+			want: "confirmed 4 s1", after: []string{"u1 grave s1/n1 v5 -@4 gone5@4 v5"}, feed: []string{"4 u1 status s1 grave"},
+		},
+		{
+			name: "deletion at a lower version: told again", before: grave, op: del("u1", "n1", 4),
+			want: "confirmed 4 s1", after: []string{"u1 grave s1/n1 v5 -@4 gone5@4 v5"}, feed: []string{"4 u1 status s1 grave"},
+		},
+		{
+			name: "deletion of a later life", before: grave, op: del("u1", "n1", 7),
+			want: "accepted 4 s1", after: []string{"u1 tombstone s1/n1 v7 -@4"}, feed: []string{"4 u1 spec s1 tombstone"},
+		},
+		{
+			name: "deletion of a later life whose name is taken", before: with(create("u2", "n1", 1, "x")), op: del("u1", "n1", 7),
+			want: "confirmed 5 s1", after: []string{"u1 grave s1/n1 v7 -@5 gone5@5 v5", "u2 live s1/n1 v1 x@4"}, feed: []string{"5 u1 status s1 grave"},
+		},
+	})
+}

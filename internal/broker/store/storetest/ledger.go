@@ -1,0 +1,221 @@
+package storetest
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// Ledger is the reference that engines are compared with: a list of records,
+// searched from end to end, with everything derived anew on each question. It
+// is slow, keeps no files and is not safe for concurrent use.
+type Ledger struct {
+	head       uint64
+	records    []Entry
+	subscribed map[subscription]string
+}
+
+// Entry is one record of a ledger.
+type Entry struct {
+	store.Record
+	Waiting []byte // event of Meta.Waiting
+}
+
+type subscription struct {
+	dt      codec.DataType
+	cluster string
+}
+
+// Step is what one op did to a ledger.
+type Step struct {
+	store.Decision
+	Before, After uint64 // head
+}
+
+// NewLedger returns an empty ledger.
+func NewLedger() *Ledger {
+	return &Ledger{subscribed: make(map[subscription]string)}
+}
+
+// Head returns the last revision.
+func (l *Ledger) Head() uint64 { return l.head }
+
+// Apply decides op and carries the decision out. An error is a decision that
+// cannot be carried out: a bug.
+func (l *Ledger) Apply(op store.Op) (Step, error) {
+	v, err := store.Look(l, l.head, &op)
+	if err != nil {
+		return Step{}, err
+	}
+	s := Step{Decision: store.Decide(v, &op), Before: l.head, After: l.head}
+	if s.Outcome.Verdict == 0 {
+		return s, fmt.Errorf("%+v has no verdict", op)
+	}
+	for i, c := range s.Changes {
+		if c.Revision != l.head+1 {
+			return s, fmt.Errorf("change %d has revision %d after %d", i, c.Revision, l.head)
+		}
+		l.head = c.Revision
+	}
+	s.After = l.head
+	var waited []byte
+	if i := l.find(op.Key); i >= 0 {
+		waited = l.records[i].Waiting
+	}
+	seen := make(map[store.Key]bool)
+	for _, w := range s.Writes {
+		if seen[w.Key] {
+			return s, fmt.Errorf("%v is written twice", w.Key)
+		}
+		seen[w.Key] = true
+		if err := l.write(w, op.Event, waited); err != nil {
+			return s, err
+		}
+	}
+	return s, l.check(s)
+}
+
+func (l *Ledger) write(w store.Write, event, waited []byte) error {
+	i := l.find(w.Key)
+	var e Entry
+	switch {
+	case (i >= 0) != (w.Old != nil):
+		return fmt.Errorf("%v: the decision is about a record that is not there, or misses one", w.Key)
+	case i >= 0:
+		e = l.records[i]
+		l.records = slices.Delete(l.records, i, i+1)
+	}
+	if w.New == nil {
+		return nil
+	}
+	if w.New.Key != w.Key {
+		return fmt.Errorf("%v: written under %v", w.New.Key, w.Key)
+	}
+	e.Meta = *w.New
+	for p, slot := range map[*store.Payload]*[]byte{&w.Spec: &e.Spec, &w.Status: &e.Status, &w.Waiting: &e.Waiting} {
+		switch *p {
+		case store.Clear:
+			*slot = nil
+		case store.FromOp:
+			*slot = event
+		case store.FromWaiting:
+			*slot = waited
+		case store.Keep:
+		}
+	}
+	l.records = append(l.records, e)
+	return nil
+}
+
+func (l *Ledger) find(k store.Key) int {
+	return slices.IndexFunc(l.records, func(e Entry) bool { return e.Key == k })
+}
+
+// Meta implements [store.Reader].
+func (l *Ledger) Meta(k store.Key) (*store.Meta, error) {
+	i := l.find(k)
+	if i < 0 {
+		return nil, nil
+	}
+	m := l.records[i].Meta
+	return &m, nil
+}
+
+// Named implements [store.Reader].
+func (l *Ledger) Named(dt codec.DataType, cluster, name string) (string, bool, error) {
+	for _, e := range l.records {
+		if e.DataType == dt && e.Cluster == cluster && slices.Contains(store.Holds(&e.Meta), name) {
+			return e.ResourceID, true, nil
+		}
+	}
+	return "", false, nil
+}
+
+// Behind implements [store.Reader].
+func (l *Ledger) Behind(k store.Key) (string, bool) {
+	for _, e := range l.records {
+		if e.DataType == k.DataType && e.Cluster == k.Cluster && store.WaitsBehind(&e.Meta) == k.ResourceID {
+			return e.ResourceID, true
+		}
+	}
+	return "", false
+}
+
+// Subscribed implements [store.Reader].
+func (l *Ledger) Subscribed(dt codec.DataType, cluster string) (string, bool) {
+	uid, ok := l.subscribed[subscription{dt, cluster}]
+	return uid, ok
+}
+
+// MarkSubscribed as in [store.Store].
+func (l *Ledger) MarkSubscribed(dt codec.DataType, cluster, uid string) {
+	k := subscription{dt, cluster}
+	if uid != "" || l.subscribed[k] == "" {
+		l.subscribed[k] = uid
+	}
+}
+
+// ForgetCluster as in [store.Store].
+func (l *Ledger) ForgetCluster(cluster string) {
+	for k := range l.subscribed {
+		if k.cluster == cluster {
+			delete(l.subscribed, k)
+		}
+	}
+}
+
+// Get returns the record with key k.
+func (l *Ledger) Get(k store.Key) (Entry, bool) {
+	if i := l.find(k); i >= 0 {
+		return l.records[i], true
+	}
+	return Entry{}, false
+}
+
+// Scan returns the records in scope, in key order.
+func (l *Ledger) Scan(s store.Scope) []Entry {
+	var out []Entry
+	for _, e := range l.records {
+		if e.DataType == s.DataType && (s.Cluster == "" || e.Cluster == s.Cluster) && (s.Owner == "" || e.Owner == s.Owner) {
+			out = append(out, e)
+		}
+	}
+	slices.SortFunc(out, func(a, b Entry) int {
+		return cmp.Or(cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.ResourceID, b.ResourceID))
+	})
+	return out
+}
+
+// Changes returns what the feed holds above after, without what is gone.
+func (l *Ledger) Changes(after uint64) []store.Change {
+	var out []store.Change
+	for _, e := range l.records {
+		add := func(revision uint64, part store.Part) {
+			if revision > after {
+				out = append(out, store.Change{Revision: revision, Key: e.Key, Owner: e.Owner, Part: part, State: e.State})
+			}
+		}
+		spec, status := store.Entries(&e.Meta)
+		add(spec, store.SpecPart)
+		add(status, store.StatusPart)
+	}
+	slices.SortFunc(out, func(a, b store.Change) int { return cmp.Compare(a.Revision, b.Revision) })
+	return out
+}
+
+// ClusterHead as in [store.Store], counting only the records that are there.
+func (l *Ledger) ClusterHead(dt codec.DataType, cluster string) (uint64, store.Digest) {
+	var revision uint64
+	var d store.Digest
+	for _, e := range l.Scan(store.Scope{DataType: dt, Cluster: cluster}) {
+		revision = max(revision, e.SpecRevision)
+		if e.State == store.Live {
+			d.Count++
+			d.Sum = d.Sum.Add(codec.RecordHash(e.ResourceID, e.Tag))
+		}
+	}
+	return revision, d
+}
