@@ -17,8 +17,8 @@ LDFLAGS := -s -w -X github.com/hawser-io/hawser/internal/telemetry.version=$(VER
 TOOLS := buf golangci-lint grpcurl protoc-gen-go protoc-gen-go-grpc
 tool = go tool -modfile=$(CURDIR)/tools/$(1)/go.mod $(1)
 
-# Packages whose tests need neither a control plane nor built programs.
-UNIT = $$(go list ./... | grep -Ev '/test/(e2e|bench|docs)(/|$$)')
+# All packages but those whose tests need a control plane or built programs.
+UNIT = $$(go list ./... | grep -Ev '/test/(e2e|docs)(/|$$)')
 CONTROLPLANE := test/controlplane/build.sh
 
 .PHONY: help
