@@ -1,0 +1,516 @@
+package session_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/session"
+	"github.com/hawser-io/hawser/pkg/transport"
+	"github.com/hawser-io/hawser/pkg/transport/mem"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// broker is a transport.Server that accepts every subscription, numbers them
+// "s1", "s2", ... and does what the test says otherwise.
+type broker struct {
+	// refuse is asked before a subscription is accepted, serve runs after; nil
+	// accepts and serves until the end.
+	refuse func(n int) error
+	serve  func(ctx context.Context, n int, out transport.Stream) error
+	// publish takes an event; nil accepts it.
+	publish func(ctx context.Context, event []byte, subscriptionID string) error
+
+	mu        sync.Mutex
+	asked     []string // cursor of each subscription
+	at        []time.Time
+	published []string // "<type> for <subscription id>"
+}
+
+func (b *broker) Publish(ctx context.Context, _ transport.Peer, event []byte, subscriptionID string) (transport.Receipt, error) {
+	e, err := codec.Unmarshal(event)
+	if err != nil {
+		return transport.Receipt{}, err
+	}
+	b.mu.Lock()
+	b.published = append(b.published, e.ID()+" for "+subscriptionID)
+	b.mu.Unlock()
+	if b.publish != nil {
+		err = b.publish(ctx, event, subscriptionID)
+	}
+	return transport.Receipt{Outcome: "accepted"}, err
+}
+
+func (b *broker) Subscribe(ctx context.Context, _ transport.Peer, r transport.RawSubscription, out transport.Stream) error {
+	b.mu.Lock()
+	b.asked = append(b.asked, r.Hello.Cursor)
+	b.at = append(b.at, time.Now())
+	n := len(b.asked)
+	b.mu.Unlock()
+	if b.refuse != nil {
+		if err := b.refuse(n); err != nil {
+			return err
+		}
+	}
+	if err := out.Accept(transport.Accepted{SubscriptionID: fmt.Sprintf("s%d", n), Protocol: 1, Resync: "list"}); err != nil {
+		return err
+	}
+	if b.serve != nil {
+		return b.serve(ctx, n, out)
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// subscriptions returns when each subscription arrived.
+func (b *broker) subscriptions() []time.Time {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return append([]time.Time(nil), b.at...)
+}
+
+func (b *broker) publishes() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return append([]string(nil), b.published...)
+}
+
+func newEvent(id string) codec.Event {
+	e := codec.Event{}
+	e.SetSpecVersion("1.0")
+	e.SetID(id)
+	e.SetSource("agent1")
+	e.SetType(codec.EventType{DataType: codec.ManifestBundles, Subresource: codec.Spec, Action: codec.ResyncRequest}.String())
+	e.SetExtension(codec.ExtClusterName, "cluster1")
+	return e
+}
+
+func wire(t testing.TB, id string) []byte {
+	t.Helper()
+	b, err := codec.Marshal(newEvent(id))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// world is a session before a broker, in a synctest bubble.
+type world struct {
+	t       *testing.T
+	broker  *broker
+	dialer  *mem.Dialer
+	party   *diary
+	session *session.Session
+	log     *buffer
+	metrics *prometheus.Registry
+	stop    func() // ends Run and waits for it
+}
+
+// simulate runs f in a bubble, with a session that runs. The jitter is always
+// half of what it may be.
+func simulate(t *testing.T, b *broker, d *diary, f func(w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{
+			t: t, broker: b, party: d, dialer: mem.New(b, transport.Peer{Role: "agent", Name: "cluster1"}),
+			log: &buffer{}, metrics: prometheus.NewRegistry(),
+		}
+		metrics, err := session.NewMetrics(w.metrics)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.session = session.New(session.Config{
+			Dialer: w.dialer, Filter: filter, Party: d, Rand: func() float64 { return 0.5 },
+			Log: slog.New(slog.NewTextHandler(w.log, nil)), Metrics: metrics,
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- w.session.Run(ctx) }() // stop receives from done
+		w.stop = sync.OnceFunc(func() {
+			cancel()
+			if err := <-done; !errors.Is(err, context.Canceled) {
+				t.Errorf("run: %v", err)
+			}
+		})
+		synctest.Wait()
+		f(w)
+		w.stop()
+		if w.session.Connected() {
+			t.Error("connected after the end")
+		}
+	})
+}
+
+// buffer is a log that can be read while it is written.
+type buffer struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+// after lets so much time pass.
+func (w *world) after(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
+
+func (w *world) wantConnected(want bool) {
+	w.t.Helper()
+	if got := w.session.Connected(); got != want || (w.session.Err() == nil) != want {
+		w.t.Fatalf("connected: %t, reason: %v; want %t", got, w.session.Err(), want)
+	}
+}
+
+func (w *world) wantCalls(want ...string) {
+	w.t.Helper()
+	if diff := cmp.Diff(want, w.party.calls); diff != "" {
+		w.t.Errorf("calls of the party (-want +got):\n%s", diff)
+	}
+}
+
+func TestSession_ConnectsAgainAfterCut(t *testing.T) {
+	simulate(t, &broker{}, &diary{}, func(w *world) {
+		w.wantConnected(true)
+		w.dialer.Cut()
+		synctest.Wait()
+		w.wantConnected(false)
+		w.after(10 * time.Second) // several dials fail meanwhile
+		w.wantConnected(false)
+		w.dialer.Restore()
+		w.after(15 * time.Second)
+		w.wantConnected(true)
+		w.stop()
+		w.wantCalls("hello", "subscribed s1", "disconnected: unavailable: the network was cut",
+			"hello", "subscribed s2", "disconnected: context canceled")
+	})
+}
+
+func TestSession_WaitsBetweenConnections(t *testing.T) {
+	b := &broker{serve: func(context.Context, int, transport.Stream) error { return lost }}
+	simulate(t, b, &diary{}, func(w *world) {
+		w.after(20 * time.Second)
+		at := b.subscriptions()
+		want := []time.Duration{250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second}
+		var got []time.Duration
+		for i := 1; i < len(at); i++ {
+			got = append(got, at[i].Sub(at[i-1]))
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			w.t.Errorf("waits (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestSession_HonoursDelayOfPeer(t *testing.T) {
+	b := &broker{refuse: func(n int) error {
+		if n == 1 {
+			return &transport.Error{Code: transport.CodeOverloaded, Next: transport.NextBackOff, Delay: 42 * time.Second, Message: "draining"}
+		}
+		return nil
+	}}
+	simulate(t, b, &diary{}, func(w *world) {
+		w.after(42 * time.Second)
+		if n := len(b.subscriptions()); n != 1 {
+			w.t.Errorf("%d subscriptions before the delay was over", n)
+		}
+		w.after(time.Second)
+		w.wantConnected(true)
+	})
+}
+
+// TestSession_NeverGivesUp: a refusal waits for a person, says so, and is tried
+// again.
+func TestSession_NeverGivesUp(t *testing.T) {
+	b := &broker{refuse: func(n int) error {
+		if n < 3 {
+			return &transport.Error{Code: transport.CodeDenied, Next: transport.NextStop, Message: "no role", Hint: "add a mapping"}
+		}
+		return nil
+	}}
+	simulate(t, b, &diary{}, func(w *world) {
+		w.after(3 * time.Minute)
+		w.wantConnected(false)
+		if err := w.session.Err(); transport.CodeOf(err) != transport.CodeDenied {
+			w.t.Errorf("reason: %v", err)
+		}
+		if n := len(b.subscriptions()); n != 1 {
+			w.t.Errorf("%d subscriptions in three minutes", n)
+		}
+		if log := w.log.String(); !strings.Contains(log, "level=ERROR") || !strings.Contains(log, "add a mapping") {
+			w.t.Errorf("log says %s", log)
+		}
+		w.after(10 * time.Minute)
+		w.wantConnected(true)
+	})
+}
+
+func TestSession_PublishNeedsConnection(t *testing.T) {
+	simulate(t, &broker{}, &diary{}, func(w *world) {
+		r, err := w.session.Publish(w.t.Context(), newEvent("one"))
+		if err != nil || r.Outcome != "accepted" {
+			w.t.Errorf("connected: %v, %v", r, err)
+		}
+		w.dialer.Cut()
+		synctest.Wait()
+		begun := time.Now()
+		_, err = w.session.Publish(w.t.Context(), newEvent("two"))
+		var e *transport.Error
+		if !errors.As(err, &e) || e.Code != transport.CodeUnavailable || !strings.Contains(err.Error(), "cut") {
+			w.t.Errorf("disconnected: %v", err)
+		}
+		if d := time.Since(begun); d != 0 {
+			w.t.Errorf("disconnected: failed after %v", d)
+		}
+		w.dialer.Restore()
+		w.after(time.Minute)
+		if _, err := w.session.Publish(w.t.Context(), newEvent("three")); err != nil {
+			w.t.Errorf("connected again: %v", err)
+		}
+		if diff := cmp.Diff([]string{"one for s1", "three for s2"}, w.broker.publishes()); diff != "" {
+			w.t.Errorf("publishes (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// asking returns a party that asks for a resync at each subscription.
+func asking(ids ...string) *diary {
+	return &diary{subscribed: func(context.Context, transport.Accepted) ([]codec.Event, error) {
+		var events []codec.Event
+		for _, id := range ids {
+			events = append(events, newEvent(id))
+		}
+		return events, nil
+	}}
+}
+
+func TestSession_AsksOncePerSubscription(t *testing.T) {
+	simulate(t, &broker{}, asking("spec", "status"), func(w *world) {
+		w.after(time.Hour)
+		w.dialer.Cut()
+		w.dialer.Restore()
+		w.after(time.Hour)
+		want := []string{"spec for s1", "status for s1", "spec for s2", "status for s2"}
+		if diff := cmp.Diff(want, w.broker.publishes()); diff != "" {
+			w.t.Errorf("publishes (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// TestSession_AsksAgainWhenNotHeard: a resync request that was not accepted is
+// not forgotten; the connection ends, and the next asks.
+func TestSession_AsksAgainWhenNotHeard(t *testing.T) {
+	b := &broker{publish: func(_ context.Context, _ []byte, id string) error {
+		if id == "s1" {
+			return &transport.Error{Code: transport.CodeOverloaded, Delay: 5 * time.Second, Message: "busy"}
+		}
+		return nil
+	}}
+	simulate(t, b, asking("spec", "status"), func(w *world) {
+		w.after(time.Minute)
+		w.wantConnected(true)
+		want := []string{"spec for s1", "spec for s2", "status for s2"}
+		if diff := cmp.Diff(want, b.publishes()); diff != "" {
+			w.t.Errorf("publishes (-want +got):\n%s", diff)
+		}
+		if at := b.subscriptions(); at[1].Sub(at[0]) < 5*time.Second {
+			w.t.Errorf("the delay was not waited: %v", at)
+		}
+	})
+}
+
+// TestSession_AnswerOfResyncCannotBlock: a broker that sends the whole answer
+// before it accepts the request hangs a party that does not receive meanwhile.
+func TestSession_AnswerOfResyncCannotBlock(t *testing.T) {
+	const answers = 1000
+	event := wire(t, "answer")
+	var asked, answered chan struct{} // of one subscription
+	b := &broker{
+		refuse: func(int) error {
+			asked, answered = make(chan struct{}), make(chan struct{})
+			return nil
+		},
+		serve: func(ctx context.Context, _ int, out transport.Stream) error {
+			select {
+			case <-asked:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+			for range answers {
+				if err := out.Send(event); err != nil {
+					return err
+				}
+			}
+			close(answered)
+			<-ctx.Done()
+			return ctx.Err()
+		},
+		publish: func(ctx context.Context, _ []byte, _ string) error {
+			close(asked)
+			select {
+			case <-answered:
+			case <-ctx.Done():
+			}
+			return ctx.Err()
+		},
+	}
+	handled := 0
+	d := asking("spec")
+	d.handle = func(context.Context, codec.Event) error { handled++; return nil }
+	simulate(t, b, d, func(w *world) {
+		w.wantConnected(true)
+		if handled != answers {
+			w.t.Errorf("%d of %d answers were handled", handled, answers)
+		}
+		if n := len(b.publishes()); n != 1 {
+			w.t.Errorf("%d publishes", n)
+		}
+	})
+}
+
+func TestSession_PartyFails(t *testing.T) {
+	event := wire(t, "bad")
+	b := &broker{serve: func(ctx context.Context, _ int, out transport.Stream) error {
+		if err := out.Send(event); err != nil {
+			return err
+		}
+		<-ctx.Done()
+		return ctx.Err()
+	}}
+	full := errors.New("disk full")
+	simulate(t, b, &diary{handle: func(context.Context, codec.Event) error { return full }}, func(w *world) {
+		w.after(10 * time.Second)
+		if n := len(b.subscriptions()); n != 6 {
+			w.t.Errorf("%d subscriptions in 10 s, want 6: at 0, 1/4, 3/4, 7/4, 15/4 and 31/4 s", n)
+		}
+		if err := w.session.Err(); !errors.Is(err, full) {
+			w.t.Errorf("reason: %v", err)
+		}
+	})
+
+	d := &diary{subscribed: func(context.Context, transport.Accepted) ([]codec.Event, error) { return nil, full }}
+	simulate(t, b, d, func(w *world) {
+		w.after(100 * time.Millisecond)
+		w.stop()
+		w.wantCalls("hello", "subscribed s7", "disconnected: disk full")
+	})
+}
+
+func TestSession_StopsWhileWaiting(t *testing.T) {
+	simulate(t, &broker{refuse: func(int) error { return refused }}, &diary{}, func(w *world) {
+		begun := time.Now()
+		w.stop()
+		if d := time.Since(begun); d != 0 {
+			w.t.Errorf("stopped after %v", d)
+		}
+	})
+}
+
+func TestSession_RunRefuses(t *testing.T) {
+	ok := session.Config{Dialer: mem.New(&broker{}, transport.Peer{}), Filter: filter, Party: &diary{}}
+	noDialer, noParty := ok, ok
+	noDialer.Dialer, noParty.Party = nil, nil
+	for want, c := range map[string]session.Config{"no dialer": noDialer, "no party": noParty} {
+		if err := session.New(c).Run(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+	simulate(t, &broker{}, &diary{}, func(w *world) {
+		if err := w.session.Run(w.t.Context()); err == nil || !strings.Contains(err.Error(), "runs already") {
+			w.t.Errorf("second run: %v", err)
+		}
+	})
+}
+
+func TestSession_Metrics(t *testing.T) {
+	event := wire(t, "e")
+	b := &broker{
+		refuse: func(n int) error {
+			if n == 1 {
+				return refused
+			}
+			return nil
+		},
+		serve: func(ctx context.Context, n int, out transport.Stream) error {
+			if err := out.Send(event); err != nil {
+				return err
+			}
+			if n == 2 {
+				<-time.After(time.Second)
+				return lost
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		},
+	}
+	simulate(t, b, asking("spec"), func(w *world) {
+		w.after(10 * time.Minute)
+		want := map[string]float64{
+			"hawser_session_connected":                     1,
+			"hawser_session_connects_total accepted":       2,
+			"hawser_session_connects_total denied":         1,
+			"hawser_session_disconnects_total unavailable": 1,
+			"hawser_session_events_total handled":          2,
+			"hawser_session_handle_duration_seconds":       2,
+			"hawser_session_publish_duration_seconds ok":   2,
+		}
+		if diff := cmp.Diff(want, gather(w.t, w.metrics)); diff != "" {
+			w.t.Errorf("metrics (-want +got):\n%s", diff)
+		}
+		w.stop()
+		got := gather(w.t, w.metrics)
+		if got["hawser_session_connected"] != 0 || got["hawser_session_disconnects_total stopped"] != 1 {
+			w.t.Errorf("after the end: %v", got)
+		}
+		if _, err := session.NewMetrics(w.metrics); err == nil {
+			w.t.Error("registering twice succeeds")
+		}
+	})
+}
+
+// gather returns value, or count, of each series, by name and label besides the
+// data type.
+func gather(t *testing.T, reg *prometheus.Registry) map[string]float64 {
+	t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			name := f.GetName()
+			for _, l := range m.GetLabel() {
+				if l.GetName() != "data_type" {
+					name += " " + l.GetValue()
+				} else if l.GetValue() != codec.ManifestBundles.String() {
+					t.Errorf("%s has data type %q", name, l.GetValue())
+				}
+			}
+			got[name] = m.GetGauge().GetValue() + m.GetCounter().GetValue() + float64(m.GetHistogram().GetSampleCount())
+		}
+	}
+	return got
+}
