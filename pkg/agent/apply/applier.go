@@ -1,0 +1,280 @@
+package apply
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/conditions"
+)
+
+// Action is what applying a manifest did, or would do.
+type Action string
+
+// The actions.
+const (
+	// Unchanged: nothing to write.
+	Unchanged Action = "unchanged"
+	// Create: there was no such object.
+	Create Action = "create"
+	// Update: the object differed.
+	Update Action = "update"
+	// Recreate: the object was deleted and made anew, because it could not be
+	// changed into what it should be.
+	Recreate Action = "recreate"
+	// Refuse: the manifest cannot be applied; nothing was written.
+	Refuse Action = "refuse"
+)
+
+// Known is what there was to know about an object when it was last found or
+// made as the manifest wants it. The zero value is nothing.
+type Known struct {
+	UID types.UID
+	// want identifies manifest, owner and ownership, content what the object
+	// held besides metadata and status after the server completed it.
+	want, content [sha256.Size]byte
+}
+
+// Same reports whether k is about this manifest and owner.
+func (k Known) Same(m Manifest, o Owner) bool { return k.UID != "" && k.want == wanted(m, o) }
+
+// Step is one manifest, read and compared.
+type Step struct {
+	Manifest
+	Action Action
+	// Live is the object as it was read; nil unless present.
+	Live     *unstructured.Unstructured
+	Presence conditions.Presence
+	// ReadErr is why the presence is Unreadable.
+	ReadErr error
+
+	body  *unstructured.Unstructured // what to send
+	known Known
+}
+
+// Result is what became of a manifest.
+type Result struct {
+	Manifest
+	// Action is what was done; Err, if not nil, says that it failed. It includes
+	// Manifest.Err.
+	Action Action
+	Err    error
+	// Live is the object afterwards; nil unless present. After a failed write it
+	// is the object as it was read before.
+	Live     *unstructured.Unstructured
+	Presence conditions.Presence
+	ReadErr  error
+	// Known is what to remember; zero unless the object is as it should be.
+	Known Known
+}
+
+// UID returns the uid of the object, "" unless it is present.
+func (r Result) UID() types.UID {
+	if r.Live == nil {
+		return r.Known.UID
+	}
+	return r.Live.GetUID()
+}
+
+// Within a round a write that met another writer is tried again this often,
+// after waits that begin at retryBase and grow by retryFactor.
+const (
+	attempts    = 4
+	retryBase   = 10 * time.Millisecond
+	retryFactor = 5
+)
+
+// Applier writes objects. Its methods may be called concurrently.
+type Applier struct {
+	Objects cluster.Objects
+	// Wait sleeps; its error (of ctx) ends the attempts. Jitter is added by it.
+	Wait func(ctx context.Context, d time.Duration) error
+}
+
+// Plan reads the object of a manifest and compares. It writes nothing. known is
+// what was remembered of the object, or zero.
+func (a Applier) Plan(ctx context.Context, m Manifest, owner Owner, known Known) Step {
+	s := Step{Manifest: m, Action: Refuse, Presence: conditions.Unidentified, known: known}
+	if !m.Resolved {
+		return s
+	}
+	live, err := a.Objects.Get(ctx, m.Ref)
+	switch {
+	case apierrors.IsNotFound(err):
+		s.Presence = conditions.Absent
+	case err != nil:
+		s.Presence, s.ReadErr = conditions.Unreadable, err
+		if s.Err == nil {
+			s.Err = err
+		}
+	default:
+		s.Presence, s.Live = conditions.Present, live
+	}
+	if s.Err == nil {
+		s.compare(owner)
+	}
+	return s
+}
+
+// Remembered is the result for an object that is known not to have changed
+// since it was as it should be.
+func Remembered(m Manifest, k Known) Result {
+	return Result{Manifest: m, Action: Unchanged, Presence: conditions.Present, Known: k}
+}
+
+// compare fills in what to do.
+func (s *Step) compare(owner Owner) {
+	want := identify(s.Manifest)
+	r, special := rules[want.GroupVersionKind()]
+	if special && r.prepare != nil {
+		switch err := r.prepare(want); {
+		case errors.Is(err, errMalformed):
+			want, special = identify(s.Manifest), false
+		case err != nil:
+			s.Err = err
+			return
+		}
+	}
+	switch {
+	case s.Live == nil:
+		s.Action, s.body = Create, forCreate(want, owner, s.Owned)
+	case !special:
+		s.compareWhole(want, owner)
+	default:
+		s.compareByRule(r, want, owner)
+	}
+}
+
+// compareWhole is for kinds that are replaced as a whole. The server completes
+// such objects, so that a comparison with the manifest finds differences for
+// ever; once the object has been written from this very manifest, its content
+// is compared with what came out then.
+func (s *Step) compareWhole(want *unstructured.Unstructured, owner Owner) {
+	next := want.DeepCopy()
+	changed := mergeMetadata(next, want, s.Live, owner, s.Owned)
+	if !s.known.Same(s.Manifest, owner) || s.known.content != digest(s.Live) {
+		changed = changed || differs(want, s.Live)
+	}
+	s.Action, s.body = Unchanged, next
+	if changed {
+		s.Action = Update
+	}
+}
+
+func (s *Step) compareByRule(r rule, want *unstructured.Unstructured, owner Owner) {
+	next := s.Live.DeepCopy()
+	changed := mergeMetadata(next, want, s.Live, owner, s.Owned)
+	if r.merge != nil {
+		changed = r.merge(next, want, changed) || changed
+	}
+	s.Action, s.body = Unchanged, next
+	switch {
+	case changed && r.recreate != nil && r.recreate(s.Live, want):
+		s.Action, s.body = Recreate, forCreate(want, owner, s.Owned)
+	case changed:
+		s.Action = Update
+	}
+}
+
+// Apply does what the step says. A write that met another writer is planned and
+// tried again.
+func (a Applier) Apply(ctx context.Context, s Step, owner Owner) Result {
+	wait := retryBase
+	for attempt := 1; ; attempt++ {
+		r := a.write(ctx, s, owner)
+		if r.Err == nil || attempt == attempts || !r.metOther() {
+			return r
+		}
+		if a.Wait(ctx, wait) != nil {
+			return r
+		}
+		wait *= retryFactor
+		s = a.Plan(ctx, s.Manifest, owner, s.known)
+	}
+}
+
+// metOther reports whether somebody else wrote, made or removed the object
+// between our reading and our writing.
+func (r Result) metOther() bool {
+	return apierrors.IsConflict(r.Err) || apierrors.IsAlreadyExists(r.Err) || r.Action == Update && apierrors.IsNotFound(r.Err)
+}
+
+func (a Applier) write(ctx context.Context, s Step, owner Owner) Result {
+	r := Result{Manifest: s.Manifest, Action: s.Action, Err: s.Err, Live: s.Live, Presence: s.Presence, ReadErr: s.ReadErr}
+	gvr := s.Ref.GroupVersionResource
+	var written = s.Live
+	var err error
+	switch s.Action {
+	case Refuse:
+		return r
+	case Unchanged:
+	case Create:
+		written, err = a.Objects.Create(ctx, gvr, s.body)
+	case Update:
+		written, err = a.Objects.Update(ctx, gvr, s.body)
+		if rule := rules[s.body.GroupVersionKind()]; err != nil && rule.recreateOn != nil && rule.recreateOn(err) {
+			r.Action = Recreate
+			written, err = a.recreate(ctx, s, s.again(owner))
+		}
+	case Recreate:
+		written, err = a.recreate(ctx, s, s.body)
+	}
+	if err != nil {
+		r.fail(err)
+		return r
+	}
+	r.Live, r.Presence, r.ReadErr = written, conditions.Present, nil
+	r.Known = Known{UID: written.GetUID(), want: wanted(s.Manifest, owner), content: digest(written)}
+	return r
+}
+
+// again is the body of a creation in place of a refused update.
+func (s Step) again(owner Owner) *unstructured.Unstructured {
+	fresh := s
+	fresh.Live = nil
+	fresh.compare(owner)
+	return fresh.body
+}
+
+func (a Applier) recreate(ctx context.Context, s Step, body *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	if err := a.Objects.Delete(ctx, s.Ref, s.Live.GetUID()); err != nil && !apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("replace the object: %w", err)
+	}
+	return a.Objects.Create(ctx, s.Ref.GroupVersionResource, body)
+}
+
+// fail records a failed write. What was read before still holds if the server
+// refused the write; otherwise nobody knows.
+func (r *Result) fail(err error) {
+	r.Err = err
+	var status apierrors.APIStatus
+	refused := errors.As(err, &status) && status.Status().Code >= 400 && status.Status().Code < 500
+	if r.Action == Recreate || !refused || r.metOther() && !apierrors.IsConflict(err) {
+		r.Presence, r.ReadErr, r.Live = conditions.Unreadable, err, nil
+	}
+}
+
+func wanted(m Manifest, o Owner) [sha256.Size]byte {
+	h := sha256.New()
+	h.Write(m.hash[:])
+	_, _ = fmt.Fprintf(h, "%q %q %t", o.Name, o.UID, m.Owned)
+	return [sha256.Size]byte(h.Sum(nil))
+}
+
+// digest identifies what an object holds besides metadata and status.
+func digest(o *unstructured.Unstructured) [sha256.Size]byte {
+	b, err := json.Marshal(content(o))
+	if err != nil {
+		// Unstructured content came from JSON and can go back.
+		panic(fmt.Sprintf("marshal %s: %v", o.GetName(), err))
+	}
+	return sha256.Sum256(b)
+}

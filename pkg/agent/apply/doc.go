@@ -1,0 +1,12 @@
+// Package apply brings the objects of one work onto a cluster.
+//
+// [Load] turns the manifests of a work into [Manifest] values that know which
+// object they stand for. [Applier.Plan] reads an object and says what would
+// have to be written; [Applier.Apply] writes it. Between the two the agent
+// records in its inventory what may come into existence. Results in the order
+// of the manifests are what inventory, conditions and logs are derived from.
+//
+// What Update means depends on the kind: a table in rules.go holds the kinds
+// with a rule of their own, everything else is replaced as a whole. Nothing is
+// written without a difference.
+package apply

@@ -1,0 +1,206 @@
+package apply
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/agent/cluster"
+)
+
+// Manifest is one manifest of a work.
+type Manifest struct {
+	// Meta says which object it stands for, as far as that is known.
+	Meta workv1.ManifestResourceMeta
+	// Object is the manifest, nil if it cannot be parsed. It is not modified.
+	Object *unstructured.Unstructured
+	// Ref names the object; usable if Resolved.
+	Ref      cluster.Ref
+	Resolved bool
+	// Owned: the object belongs to the work and goes when the work goes.
+	Owned bool
+	// Feedback: the work asks for values of the object's status.
+	Feedback bool
+	// Err is why the manifest cannot be applied as it is; nil if it can.
+	Err error
+
+	hash [sha256.Size]byte
+}
+
+// permanent marks an error that only another spec can end.
+type permanent struct{ error }
+
+func (p permanent) Unwrap() error { return p.error }
+
+// Permanent reports whether trying again is useless until the work changes.
+func Permanent(err error) bool {
+	var p permanent
+	return errors.As(err, &p)
+}
+
+// Load reads the manifests of a work, in spec order, and asks the cluster where
+// their objects live. What is wrong with one manifest is in its Err and does
+// not concern the others.
+func Load(ctx context.Context, mapper cluster.Mapper, spec workv1.ManifestWorkSpec) []Manifest {
+	refusal := refuseWork(spec)
+	manifests := make([]Manifest, 0, len(spec.Workload.Manifests))
+	for i, raw := range spec.Workload.Manifests {
+		m := load(ctx, mapper, int32(i), raw.Raw)
+		m.configure(spec)
+		if refusal != nil && m.Err == nil {
+			m.Err = refusal
+		}
+		manifests = append(manifests, m)
+	}
+	return manifests
+}
+
+// refuseWork returns why nothing of a work may be applied: options whose
+// meaning this agent does not know are never ignored.
+func refuseWork(spec workv1.ManifestWorkSpec) error {
+	if spec.Executor != nil {
+		return permanent{errors.New("spec.executor is not supported by this agent yet: nothing is applied without checking it; remove it, or move the work to an agent that checks it")}
+	}
+	if o := spec.DeleteOption; o != nil {
+		switch o.PropagationPolicy {
+		case "", workv1.DeletePropagationPolicyTypeForeground, workv1.DeletePropagationPolicyTypeOrphan, workv1.DeletePropagationPolicyTypeSelectivelyOrphan:
+		default:
+			return permanent{fmt.Errorf("spec.deleteOption.propagationPolicy %q is not known: use Foreground, Orphan or SelectivelyOrphan", o.PropagationPolicy)}
+		}
+	}
+	return nil
+}
+
+func load(ctx context.Context, mapper cluster.Mapper, ordinal int32, raw []byte) Manifest {
+	m := Manifest{Meta: workv1.ManifestResourceMeta{Ordinal: ordinal}, hash: sha256.Sum256(raw)}
+	o := &unstructured.Unstructured{}
+	if err := o.UnmarshalJSON(raw); err != nil {
+		m.Err = permanent{err}
+		return m
+	}
+	m.Object = o
+	gvk := o.GroupVersionKind()
+	m.Meta.Group, m.Meta.Version, m.Meta.Kind = gvk.Group, gvk.Version, gvk.Kind
+	m.Meta.Name, m.Meta.Namespace = o.GetName(), o.GetNamespace()
+	if err := wellFormed(o); err != nil {
+		m.Err = permanent{err}
+		return m
+	}
+	r, err := mapper.Resolve(ctx, gvk)
+	if err != nil {
+		m.Err = err
+		return m
+	}
+	m.Meta.Resource = r.Resource
+	if !r.Namespaced {
+		m.Meta.Namespace = "" // whatever the manifest says
+	}
+	if m.Err = identified(r, m.Meta); m.Err != nil {
+		return m
+	}
+	m.Ref = cluster.Ref{GroupVersionResource: r.GroupVersionResource, Namespace: m.Meta.Namespace, Name: m.Meta.Name}
+	m.Resolved = true
+	return m
+}
+
+// wellFormed checks what everything after it relies on.
+func wellFormed(o *unstructured.Unstructured) error {
+	gv, err := schema.ParseGroupVersion(o.GetAPIVersion())
+	if err != nil {
+		return err
+	}
+	if gv.Group != "" && len(validation.IsDNS1123Subdomain(gv.Group)) > 0 || len(validation.IsDNS1035Label(gv.Version)) > 0 {
+		return fmt.Errorf("apiVersion %q is not <group>/<version>", o.GetAPIVersion())
+	}
+	for _, field := range []string{"labels", "annotations"} {
+		if _, _, err := unstructured.NestedStringMap(o.Object, "metadata", field); err != nil {
+			return fmt.Errorf("metadata.%s must map text to text: %w", field, err)
+		}
+	}
+	return nil
+}
+
+func identified(r cluster.Resource, m workv1.ManifestResourceMeta) error {
+	switch {
+	case m.Name == "":
+		return permanent{errors.New("name is required: set metadata.name in the manifest")}
+	case r.Namespaced && m.Namespace == "":
+		return permanent{errors.New("an empty namespace may not be set when a resource name is provided: set metadata.namespace in the manifest")}
+	}
+	for _, v := range []string{m.Name, m.Namespace} {
+		if problems := path.IsValidPathSegmentName(v); len(problems) > 0 {
+			return permanent{fmt.Errorf("%q cannot be a name or namespace: it %s", v, strings.Join(problems, ", "))}
+		}
+	}
+	return nil
+}
+
+// configure takes what spec.manifestConfigs and spec.deleteOption say about
+// this manifest.
+func (m *Manifest) configure(spec workv1.ManifestWorkSpec) {
+	id := workv1.ResourceIdentifier{Group: m.Meta.Group, Resource: m.Meta.Resource, Namespace: m.Meta.Namespace, Name: m.Meta.Name}
+	m.Owned = Owned(spec.DeleteOption, id)
+	strategy := workv1.UpdateStrategyTypeUpdate
+	for _, c := range slices.Backward(spec.ManifestConfigs) { // the first match is the last to set
+		if !matches(c.ResourceIdentifier, id) {
+			continue
+		}
+		if c.UpdateStrategy != nil && c.UpdateStrategy.Type != "" {
+			strategy = c.UpdateStrategy.Type
+		}
+		m.Feedback = m.Feedback || len(c.FeedbackRules) > 0
+	}
+	if strategy != workv1.UpdateStrategyTypeUpdate && m.Err == nil {
+		m.Err = permanent{fmt.Errorf("update strategy %q is not supported by this agent yet: the object is left as it is; use Update", strategy)}
+	}
+}
+
+// Owned reports whether a work with this delete option owns the object: then
+// the object carries its reference and is deleted with it.
+func Owned(o *workv1.DeleteOption, id workv1.ResourceIdentifier) bool {
+	if o == nil {
+		return true
+	}
+	switch o.PropagationPolicy {
+	case workv1.DeletePropagationPolicyTypeOrphan:
+		return false
+	case workv1.DeletePropagationPolicyTypeSelectivelyOrphan:
+		return o.SelectivelyOrphan == nil || !slices.Contains(o.SelectivelyOrphan.OrphaningRules, workv1.OrphaningRule(id))
+	}
+	return true
+}
+
+// matches compares group and resource exactly, namespace and name by pattern.
+func matches(pattern, id workv1.ResourceIdentifier) bool {
+	return pattern.Group == id.Group && pattern.Resource == id.Resource && wildcard(pattern.Namespace, id.Namespace) && wildcard(pattern.Name, id.Name)
+}
+
+// wildcard matches s as a whole; "*" stands for any characters, also none.
+func wildcard(pattern, s string) bool {
+	parts := strings.Split(pattern, "*")
+	if len(parts) == 1 {
+		return pattern == s
+	}
+	first, last := parts[0], parts[len(parts)-1]
+	if len(s) < len(first)+len(last) || !strings.HasPrefix(s, first) || !strings.HasSuffix(s, last) {
+		return false
+	}
+	s = s[len(first) : len(s)-len(last)]
+	for _, p := range parts[1 : len(parts)-1] {
+		_, rest, found := strings.Cut(s, p)
+		if !found {
+			return false
+		}
+		s = rest
+	}
+	return true
+}

@@ -1,0 +1,138 @@
+package apply
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	workv1 "open-cluster-management.io/api/work/v1"
+)
+
+// Owner is the AppliedManifestWork that stands for the work on the cluster.
+type Owner struct {
+	Name string
+	UID  types.UID
+}
+
+const ownerKind = "AppliedManifestWork"
+
+// Reference is the mark that an owned object carries: neither controller nor
+// blocking.
+func (o Owner) Reference() metav1.OwnerReference {
+	return metav1.OwnerReference{APIVersion: workv1.GroupVersion.String(), Kind: ownerKind, Name: o.Name, UID: o.UID}
+}
+
+// is compares name, kind and group. The uid does not count: it differs when the
+// owner was made anew.
+func (o Owner) is(r metav1.OwnerReference) bool {
+	gv, err := schema.ParseGroupVersion(r.APIVersion)
+	return err == nil && gv.Group == workv1.GroupName && r.Kind == ownerKind && r.Name == o.Name
+}
+
+// mark adds or removes the reference and reports whether that changed anything.
+func (o Owner) mark(refs []metav1.OwnerReference, owned bool) ([]metav1.OwnerReference, bool) {
+	i := slices.IndexFunc(refs, o.is)
+	switch {
+	case owned && i < 0:
+		return append(slices.Clone(refs), o.Reference()), true
+	case owned && refs[i].UID == o.UID:
+		return refs, false
+	case owned:
+		refs = slices.Clone(refs)
+		refs[i] = o.Reference()
+		return refs, true
+	case i >= 0:
+		return slices.DeleteFunc(slices.Clone(refs), o.is), true
+	}
+	return refs, false
+}
+
+// removeSuffix at the end of a key in a manifest's labels or annotations means
+// that the key without it must not be there.
+const removeSuffix = "-"
+
+// mergeKeys puts the manifest's labels or annotations over the live ones.
+func mergeKeys(live, want map[string]string) (map[string]string, bool) {
+	merged, changed := maps.Clone(live), false
+	if merged == nil {
+		merged = map[string]string{}
+	}
+	for k, v := range want {
+		if name, remove := strings.CutSuffix(k, removeSuffix); remove {
+			if _, has := merged[name]; has {
+				delete(merged, name)
+				changed = true
+			}
+			continue
+		}
+		if old, has := merged[k]; !has || old != v {
+			merged[k] = v
+			changed = true
+		}
+	}
+	return merged, changed
+}
+
+// dropRemovals leaves out the keys that only say what must not be there.
+func dropRemovals(want map[string]string) map[string]string {
+	kept := map[string]string{}
+	for k, v := range want {
+		if !strings.HasSuffix(k, removeSuffix) {
+			kept[k] = v
+		}
+	}
+	return kept
+}
+
+// setKeys writes labels or annotations, none as absence.
+func setKeys(set func(map[string]string), m map[string]string) {
+	if len(m) == 0 {
+		m = nil
+	}
+	set(m)
+}
+
+// identify clears in a manifest what belongs to the server, and gives it the
+// namespace it really has.
+func identify(m Manifest) *unstructured.Unstructured {
+	o := m.Object.DeepCopy()
+	for _, field := range []string{"uid", "resourceVersion", "managedFields", "ownerReferences"} {
+		unstructured.RemoveNestedField(o.Object, "metadata", field)
+	}
+	o.SetNamespace(m.Ref.Namespace)
+	return o
+}
+
+// forCreate is the manifest as it is sent when there is no such object.
+func forCreate(want *unstructured.Unstructured, owner Owner, owned bool) *unstructured.Unstructured {
+	o := want.DeepCopy()
+	setKeys(o.SetLabels, dropRemovals(o.GetLabels()))
+	setKeys(o.SetAnnotations, dropRemovals(o.GetAnnotations()))
+	if owned {
+		o.SetOwnerReferences([]metav1.OwnerReference{owner.Reference()})
+	}
+	return o
+}
+
+// mergeMetadata writes into next the live metadata with that of the manifest
+// put over it. Finalizers stay as they are; uid and resource version make the
+// write conditional.
+func mergeMetadata(next, want, live *unstructured.Unstructured, owner Owner, owned bool) bool {
+	labels, c1 := mergeKeys(live.GetLabels(), want.GetLabels())
+	annotations, c2 := mergeKeys(live.GetAnnotations(), want.GetAnnotations())
+	owners, c3 := owner.mark(live.GetOwnerReferences(), owned)
+	setKeys(next.SetLabels, labels)
+	setKeys(next.SetAnnotations, annotations)
+	next.SetOwnerReferences(owners)
+	if len(owners) == 0 {
+		unstructured.RemoveNestedField(next.Object, "metadata", "ownerReferences")
+	}
+	next.SetFinalizers(live.GetFinalizers())
+	next.SetUID(live.GetUID())
+	next.SetResourceVersion(live.GetResourceVersion())
+	return c1 || c2 || c3
+}
