@@ -90,10 +90,7 @@ func NewSpecs(list []codec.ResourceVersion) *Specs {
 // orphans.
 func (s *Specs) Decide(r Spec) Decision {
 	h, has := s.held[r.ID]
-	if has {
-		h.seen = true
-		s.held[r.ID] = h
-	}
+	s.Explain(r.ID)
 	switch r.State {
 	case Live:
 		return decideLive(r, h, has)
@@ -140,8 +137,22 @@ func decideDeleted(r Spec, h held, has bool) Decision {
 	return Send
 }
 
+// Explain takes an id out of the orphans that belongs to no record of its own.
+func (s *Specs) Explain(id string) {
+	if h, has := s.held[id]; has {
+		h.seen = true
+		s.held[id] = h
+	}
+}
+
+// Lists reports whether the agent lists the id.
+func (s *Specs) Lists(id string) bool {
+	_, has := s.held[id]
+	return has
+}
+
 // Orphans returns, sorted, the ids that the agent lists and that no record
-// given to Decide explained.
+// given to Decide, nor Explain, explained.
 func (s *Specs) Orphans() []string {
 	var ids []string
 	for id, h := range s.held {

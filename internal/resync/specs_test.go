@@ -73,8 +73,16 @@ func TestSpecs_Decide(t *testing.T) {
 func TestSpecs_OrphansAreNamedAndNothingElse(t *testing.T) {
 	s := resync.NewSpecs([]codec.ResourceVersion{{ResourceID: "b"}, {ResourceID: "a"}, {ResourceID: "c"}})
 	s.Decide(resync.Spec{ID: "c", State: resync.Live})
+	s.Explain("unlisted")
 	if diff := cmp.Diff([]string{"a", "b"}, s.Orphans()); diff != "" {
 		t.Error(diff)
+	}
+	s.Explain("a")
+	if diff := cmp.Diff([]string{"b"}, s.Orphans()); diff != "" {
+		t.Error(diff)
+	}
+	if !s.Lists("a") || s.Lists("unlisted") {
+		t.Error("what the agent lists is not what it listed")
 	}
 }
 
