@@ -189,3 +189,23 @@ func mayReceive(p codec.Party, who string, c Call) *transport.Error {
 	}
 	return nil
 }
+
+// Claimed returns the identity that a call itself implies: the source that the
+// event names when it is a source's business, else the agent of its cluster.
+// It is for peers that nobody authenticated, where that is allowed.
+func Claimed(c Call) identity.Identity {
+	party := codec.FromAgent
+	switch {
+	case c.Method == Subscribe && c.Source != "", c.RawType == codec.TypeRelease:
+		party = codec.FromSource
+	case c.Method == Publish && c.RawType == "":
+		row, _ := codec.Lookup(c.Type.DataType)
+		if senders(row, c.Type.Subresource).Has(codec.FromSource) != (c.Type.Action == codec.ResyncRequest) {
+			party = codec.FromSource
+		}
+	}
+	if party == codec.FromSource {
+		return identity.Identity{Role: identity.Source, Name: c.Source}
+	}
+	return identity.Identity{Role: identity.Agent, Name: c.Cluster}
+}

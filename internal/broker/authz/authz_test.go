@@ -167,3 +167,21 @@ func TestAuthorize_UnknownDataType(t *testing.T) {
 		}
 	}
 }
+
+func TestClaimed_IsWhoMayMakeTheCall(t *testing.T) {
+	for name, c := range calls("cluster", "src") {
+		id := authz.Claimed(c)
+		switch {
+		case c.Method == authz.Publish && allowed(name, source) && id != identity.Identity{Role: identity.Source, Name: "src"}:
+			t.Errorf("%s: claims to be %v", name, id)
+		case c.Method == authz.Publish && allowed(name, agent) && id != identity.Identity{Role: identity.Agent, Name: "cluster"}:
+			t.Errorf("%s: claims to be %v", name, id)
+		}
+	}
+	if got := authz.Claimed(authz.Call{Method: authz.Subscribe, Source: "src"}); got.Role != identity.Source {
+		t.Errorf("subscribing source claims to be %v", got)
+	}
+	if got := authz.Claimed(authz.Call{Method: authz.Subscribe, Cluster: "c"}); got.Role != identity.Agent {
+		t.Errorf("subscribing agent claims to be %v", got)
+	}
+}
