@@ -168,7 +168,7 @@ func under(imported, above string) bool {
 func checkPure(files []source) []string {
 	var bad []string
 	for _, s := range files {
-		if s.isTest() || !isPure(s.dir()) {
+		if s.forTests() || !isPure(s.dir()) {
 			continue
 		}
 		for _, i := range s.imports() {

@@ -3,6 +3,7 @@ package shape
 import (
 	"fmt"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -24,8 +25,8 @@ func TestPackages_ExplainThemselvesOnce(t *testing.T) {
 		mustParse(t, "pkg/x/x.go", "// Package x does it.\npackage x"),
 		mustParse(t, "pkg/x/y.go", "// Package x does it.\npackage x"),
 	}), "two package comments")
-	wantViolation(t, checkDocs([]source{mustParse(t, "pkg/x/x.go", "// x does it.\npackage x")}), `"Package x`)
-	wantViolation(t, checkDocs([]source{mustParse(t, "cmd/x/main.go", "// Package main runs.\npackage main")}), `"Command x`)
+	wantViolation(t, checkDocs([]source{mustParse(t, "pkg/x/x.go", "// x does it.\npackage x")}), "^Package x ")
+	wantViolation(t, checkDocs([]source{mustParse(t, "cmd/x/main.go", "// Package main runs.\npackage main")}), "^Command (hawser-)?x ")
 	wantViolation(t, checkDocs([]source{
 		mustParse(t, "pkg/x/x.go", "// Package x does it.\npackage x"),
 		mustParse(t, "pkg/x/x_test.go", "// Package x_test tests.\npackage x_test"),
@@ -77,12 +78,8 @@ func checkDocs(files []source) []string {
 			continue
 		}
 		docs[s.dir()] = append(docs[s.dir()], s.path)
-		want := "Package " + s.ast.Name.Name + " "
-		if s.ast.Name.Name == "main" {
-			want = "Command " + path.Base(s.dir()) + " "
-		}
-		if !strings.HasPrefix(s.ast.Doc.Text(), want) {
-			bad = append(bad, fmt.Sprintf("%s: the package comment does not begin with %q", s.path, want))
+		if want := opening(s); !want.MatchString(s.ast.Doc.Text()) {
+			bad = append(bad, fmt.Sprintf("%s: the package comment does not begin as %s", s.path, want))
 		}
 	}
 	for dir, where := range docs {
@@ -96,6 +93,15 @@ func checkDocs(files []source) []string {
 	}
 	slices.Sort(bad)
 	return bad
+}
+
+// opening is how the comment of a file's package begins: with the name of the
+// package or, for a command, of the program.
+func opening(s source) *regexp.Regexp {
+	if s.ast.Name.Name == "main" {
+		return regexp.MustCompile("^Command (hawser-)?" + regexp.QuoteMeta(path.Base(s.dir())) + " ")
+	}
+	return regexp.MustCompile("^Package " + regexp.QuoteMeta(s.ast.Name.Name) + " ")
 }
 
 func checkNames(files []source) []string {

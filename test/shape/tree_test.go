@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -39,9 +40,13 @@ func (s source) forTests() bool {
 	return s.isTest() || strings.HasPrefix(s.path, "test/") || testOnly(s.dir())
 }
 
+// testOnly tells whether a package serves tests: internal/testkit, and what is
+// named <package>test somewhere below <package>.
 func testOnly(dir string) bool {
+	above, name := path.Split(dir)
+	subject, ok := strings.CutSuffix(name, "test")
 	return dir == "internal/testkit" || strings.HasPrefix(dir, "internal/testkit/") ||
-		strings.HasSuffix(path.Base(dir), "test") && strings.HasPrefix(path.Base(dir), path.Base(path.Dir(dir)))
+		ok && subject != "" && slices.Contains(strings.Split(above, "/"), subject)
 }
 
 // imports returns the paths that the file imports.
