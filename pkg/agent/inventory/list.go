@@ -1,0 +1,132 @@
+package inventory
+
+import (
+	"cmp"
+	"slices"
+
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/agent/apply"
+	"github.com/hawser-io/hawser/pkg/agent/conditions"
+)
+
+// Entry is one line of the list. An empty UID is an intent: the object may
+// exist.
+type Entry = workv1.AppliedManifestResourceMeta
+
+func entryOf(m apply.Manifest) Entry {
+	return Entry{
+		ResourceIdentifier: workv1.ResourceIdentifier{Group: m.Meta.Group, Resource: m.Meta.Resource, Namespace: m.Meta.Namespace, Name: m.Meta.Name},
+		Version:            m.Meta.Version,
+	}
+}
+
+// Sort orders entries as the API documents it and, of several entries for one
+// object, whatever the version, keeps the last given.
+func Sort(entries []Entry) []Entry {
+	last := make(map[workv1.ResourceIdentifier]int, len(entries))
+	for i, e := range entries {
+		last[e.ResourceIdentifier] = i
+	}
+	var out []Entry
+	for i, e := range entries {
+		if last[e.ResourceIdentifier] == i {
+			out = append(out, e)
+		}
+	}
+	slices.SortFunc(out, func(a, b Entry) int {
+		return cmp.Or(
+			cmp.Compare(a.Group, b.Group), cmp.Compare(a.Version, b.Version), cmp.Compare(a.Resource, b.Resource),
+			cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name),
+		)
+	})
+	return out
+}
+
+// Intend returns the list to record before the steps are taken: everything on
+// it, and everything that exists or is about to be made. An object that is made
+// anew loses its uid until it is known again.
+func Intend(recorded []Entry, steps []apply.Step) []Entry {
+	next := slices.Clone(recorded)
+	known := byIdentity(recorded)
+	for _, s := range steps {
+		e := entryOf(s.Manifest)
+		switch old, has := known[e.ResourceIdentifier]; s.Action {
+		case apply.Create, apply.Recreate:
+			next = append(next, e)
+		case apply.Update:
+			if e.UID = string(s.Live.GetUID()); !has || old.UID != e.UID {
+				next = append(next, e)
+			}
+		case apply.Unchanged, apply.Refuse: // nothing comes into existence
+		}
+	}
+	return Sort(next)
+}
+
+// Settle returns the list to record after a round: what is there, with its uid;
+// what may be there, because nobody could tell; and of what was to be removed
+// what still is there. stale is the outcome of Stale, remaining that of
+// removing it.
+func Settle(recorded []Entry, results []apply.Result, stale, remaining []Entry) []Entry {
+	drop := byIdentity(stale)
+	next := slices.DeleteFunc(slices.Clone(recorded), func(e Entry) bool { _, ok := drop[e.ResourceIdentifier]; return ok })
+	for _, r := range results {
+		if !r.Resolved {
+			continue
+		}
+		e := entryOf(r.Manifest)
+		switch {
+		case r.Presence == conditions.Present:
+			e.UID = string(r.UID())
+			next = append(next, e)
+		case r.Presence == conditions.Absent && r.Action == apply.Refuse:
+			next = slices.DeleteFunc(next, func(o Entry) bool { return o.ResourceIdentifier == e.ResourceIdentifier && o.UID != "" })
+		}
+	}
+	return Sort(append(next, remaining...))
+}
+
+// Stale returns the entries for which no manifest of the work stands any more,
+// in another version neither. An entry that a manifest without a known resource
+// may stand for is not stale.
+func Stale(recorded []Entry, manifests []apply.Manifest) []Entry {
+	wanted := map[workv1.ResourceIdentifier]bool{}
+	var unclear []apply.Manifest
+	for _, m := range manifests {
+		if m.Resolved {
+			wanted[entryOf(m).ResourceIdentifier] = true
+		} else {
+			unclear = append(unclear, m)
+		}
+	}
+	var stale []Entry
+	for _, e := range recorded {
+		if !wanted[e.ResourceIdentifier] && !slices.ContainsFunc(unclear, func(m apply.Manifest) bool { return mayBe(m, e) }) {
+			stale = append(stale, e)
+		}
+	}
+	return stale
+}
+
+// mayBe reports whether a manifest whose resource is not known may be about
+// this entry, judging by what is known of it.
+func mayBe(m apply.Manifest, e Entry) bool {
+	switch {
+	case m.Object == nil:
+		return true
+	case m.Meta.Name != e.Name:
+		return false
+	case m.Meta.Resource != "" && m.Meta.Resource != e.Resource:
+		return false
+	}
+	return m.Meta.Group == e.Group && (m.Meta.Namespace == e.Namespace || m.Meta.Namespace == "" || e.Namespace == "")
+}
+
+func byIdentity(entries []Entry) map[workv1.ResourceIdentifier]Entry {
+	m := make(map[workv1.ResourceIdentifier]Entry, len(entries))
+	for _, e := range entries {
+		m[e.ResourceIdentifier] = e
+	}
+	return m
+}

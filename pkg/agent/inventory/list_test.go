@@ -1,0 +1,162 @@
+package inventory_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/runtime"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/agent/apply"
+	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
+	"github.com/hawser-io/hawser/pkg/agent/conditions"
+	"github.com/hawser-io/hawser/pkg/agent/inventory"
+)
+
+func entry(group, version, resource, namespace, name, uid string) inventory.Entry {
+	return inventory.Entry{ResourceIdentifier: workv1.ResourceIdentifier{Group: group, Resource: resource, Namespace: namespace, Name: name}, Version: version, UID: uid}
+}
+
+func configMap(name, uid string) inventory.Entry {
+	return entry("", "v1", "configmaps", "default", name, uid)
+}
+
+func manifests(t *testing.T, raw ...string) []apply.Manifest {
+	t.Helper()
+	var s workv1.ManifestWorkSpec
+	for _, r := range raw {
+		s.Workload.Manifests = append(s.Workload.Manifests, workv1.Manifest{RawExtension: runtime.RawExtension{Raw: []byte(r)}})
+	}
+	return apply.Load(t.Context(), clustertest.New(), s)
+}
+
+func manifestOf(t *testing.T, name string) apply.Manifest {
+	return manifests(t, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"`+name+`","namespace":"default"}}`)[0]
+}
+
+func check(t *testing.T, want, got []inventory.Entry) {
+	t.Helper()
+	if d := cmp.Diff(want, got); d != "" {
+		t.Fatalf("(-want +got)\n%s", d)
+	}
+}
+
+func TestSort_ByGroupVersionResourceNamespaceNameOnePerObject(t *testing.T) {
+	check(t, []inventory.Entry{
+		entry("", "v1", "configmaps", "a", "z", ""),
+		entry("", "v1", "configmaps", "b", "a", ""),
+		entry("", "v1", "secrets", "a", "a", ""),
+		entry("apps", "v1", "deployments", "a", "a", "u2"),
+		entry("apps", "v2", "daemonsets", "a", "a", ""),
+	}, inventory.Sort([]inventory.Entry{
+		entry("apps", "v1beta1", "deployments", "a", "a", "u1"),
+		entry("apps", "v2", "daemonsets", "a", "a", ""),
+		entry("", "v1", "secrets", "a", "a", ""),
+		entry("", "v1", "configmaps", "b", "a", ""),
+		entry("apps", "v1", "deployments", "a", "a", "u2"),
+		entry("", "v1", "configmaps", "a", "z", ""),
+	}))
+}
+
+func TestIntend(t *testing.T) {
+	step := func(action apply.Action, uid string) []apply.Step {
+		s := apply.Step{Manifest: manifestOf(t, "a"), Action: action}
+		if uid != "" {
+			s.Live = clustertest.Object("v1", "ConfigMap", "default", "a")
+			s.Live.SetUID("u")
+		}
+		return []apply.Step{s}
+	}
+	for name, c := range map[string]struct {
+		recorded []inventory.Entry
+		steps    []apply.Step
+		want     []inventory.Entry
+	}{
+		"what is made has no uid yet":            {nil, step(apply.Create, ""), []inventory.Entry{configMap("a", "")}},
+		"what is made anew loses its uid":        {[]inventory.Entry{configMap("a", "old")}, step(apply.Create, ""), []inventory.Entry{configMap("a", "")}},
+		"what is replaced loses its uid":         {[]inventory.Entry{configMap("a", "u")}, step(apply.Recreate, "u"), []inventory.Entry{configMap("a", "")}},
+		"what is adopted is recorded":            {nil, step(apply.Update, "u"), []inventory.Entry{configMap("a", "u")}},
+		"what was made anew by others, adopted":  {[]inventory.Entry{configMap("a", "old")}, step(apply.Update, "u"), []inventory.Entry{configMap("a", "u")}},
+		"what is updated needs no other entry":   {[]inventory.Entry{configMap("a", "u")}, step(apply.Update, "u"), []inventory.Entry{configMap("a", "u")}},
+		"what is not written needs no entry":     {nil, step(apply.Unchanged, "u"), nil},
+		"what is refused needs no entry":         {nil, step(apply.Refuse, ""), nil},
+		"what is no longer wanted stays for now": {[]inventory.Entry{configMap("b", "u")}, step(apply.Create, ""), []inventory.Entry{configMap("a", ""), configMap("b", "u")}},
+	} {
+		t.Run(name, func(t *testing.T) { check(t, c.want, inventory.Intend(c.recorded, c.steps)) })
+	}
+}
+
+func TestSettle(t *testing.T) {
+	result := func(action apply.Action, p conditions.Presence, uid string) []apply.Result {
+		r := apply.Result{Manifest: manifestOf(t, "a"), Action: action, Presence: p}
+		if uid != "" {
+			r.Live = clustertest.Object("v1", "ConfigMap", "default", "a")
+			r.Live.SetUID("u")
+		}
+		return []apply.Result{r}
+	}
+	unresolved := []apply.Result{{Manifest: apply.Manifest{}, Presence: conditions.Unidentified}}
+	b := []inventory.Entry{configMap("b", "u")}
+	for name, c := range map[string]struct {
+		recorded         []inventory.Entry
+		results          []apply.Result
+		stale, remaining []inventory.Entry
+		want             []inventory.Entry
+	}{
+		"made: now with its uid":          {recorded: []inventory.Entry{configMap("a", "")}, results: result(apply.Create, conditions.Present, "u"), want: []inventory.Entry{configMap("a", "u")}},
+		"there, and was not recorded":     {results: result(apply.Unchanged, conditions.Present, "u"), want: []inventory.Entry{configMap("a", "u")}},
+		"could not be made: the intent":   {recorded: []inventory.Entry{configMap("a", "")}, results: result(apply.Create, conditions.Absent, ""), want: []inventory.Entry{configMap("a", "")}},
+		"nobody knows: what was recorded": {recorded: []inventory.Entry{configMap("a", "u")}, results: result(apply.Refuse, conditions.Unreadable, ""), want: []inventory.Entry{configMap("a", "u")}},
+		"nobody knows, nothing recorded":  {results: result(apply.Refuse, conditions.Unreadable, "")},
+		"refused and gone":                {recorded: []inventory.Entry{configMap("a", "u")}, results: result(apply.Refuse, conditions.Absent, "")},
+		"an unresolved manifest":          {recorded: b, results: unresolved, want: b},
+		"removed":                         {recorded: b, results: result(apply.Unchanged, conditions.Present, "u"), stale: b, want: []inventory.Entry{configMap("a", "u")}},
+		"still being removed":             {recorded: b, results: result(apply.Unchanged, conditions.Present, "u"), stale: b, remaining: b, want: []inventory.Entry{configMap("a", "u"), configMap("b", "u")}},
+	} {
+		t.Run(name, func(t *testing.T) { check(t, c.want, inventory.Settle(c.recorded, c.results, c.stale, c.remaining)) })
+	}
+}
+
+func TestStale(t *testing.T) {
+	rope := func(namespace string) inventory.Entry {
+		return entry("example.com", "v1", "ropes", namespace, "a", "u")
+	}
+	const unknownKind = `{"apiVersion":"example.com/v2","kind":"Rope","metadata":{"name":"a","namespace":"default"}}`
+	for name, c := range map[string]struct {
+		recorded  []inventory.Entry
+		manifests []string
+		want      []inventory.Entry
+	}{
+		"no longer in the work": {
+			recorded:  []inventory.Entry{configMap("a", "u"), configMap("b", "u")},
+			manifests: []string{`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","namespace":"default"}}`},
+			want:      []inventory.Entry{configMap("b", "u")},
+		},
+		"moved to another version": {
+			recorded:  []inventory.Entry{entry("apps", "v1beta1", "deployments", "default", "a", "u")},
+			manifests: []string{`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"a","namespace":"default"}}`},
+		},
+		"an unknown kind protects what it may stand for, and nothing else": {
+			recorded:  []inventory.Entry{rope("default"), rope(""), rope("other"), configMap("a", "u"), entry("example.com", "v1", "ropes", "default", "b", "u")},
+			manifests: []string{unknownKind},
+			want:      []inventory.Entry{rope("other"), configMap("a", "u"), entry("example.com", "v1", "ropes", "default", "b", "u")},
+		},
+		"a manifest that lost its namespace protects the object it had": {
+			recorded:  []inventory.Entry{configMap("a", "u"), configMap("b", "u"), entry("", "v1", "secrets", "default", "a", "u")},
+			manifests: []string{`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a"}}`},
+			want:      []inventory.Entry{configMap("b", "u"), entry("", "v1", "secrets", "default", "a", "u")},
+		},
+		"a manifest with an unreadable apiVersion protects everything": {
+			recorded: []inventory.Entry{configMap("a", "u")}, manifests: []string{`{"apiVersion":"a/b/c","kind":"Rope","metadata":{"name":"b"}}`},
+		},
+		"a manifest that cannot be read at all protects everything": {
+			recorded: []inventory.Entry{configMap("a", "u")}, manifests: []string{`{`},
+		},
+		"a manifest that is refused still stands for its object": {
+			recorded:  []inventory.Entry{configMap("a", "u")},
+			manifests: []string{`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","namespace":"default","labels":{"x":1}}}`},
+		},
+	} {
+		t.Run(name, func(t *testing.T) { check(t, c.want, inventory.Stale(c.recorded, manifests(t, c.manifests...))) })
+	}
+}

@@ -1,0 +1,166 @@
+package inventory
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/agent/apply"
+	"github.com/hawser-io/hawser/pkg/agent/cluster"
+)
+
+// Decision says what removing an entry means for the object as it is now.
+type Decision string
+
+// The decisions.
+const (
+	// Drop: nothing to do, the object is not, or no longer, the work's.
+	Drop Decision = "drop"
+	// Disown: the object stays, only the work's reference goes.
+	Disown Decision = "disown"
+	// Await: the object is being deleted.
+	Await Decision = "await"
+	// Delete: the object is to be deleted.
+	Delete Decision = "delete"
+)
+
+// Decide is the rule for removing an entry whose object was read. orphan says
+// that the work wants the object to outlive it.
+func Decide(e Entry, live *unstructured.Unstructured, owner apply.Owner, orphan bool) Decision {
+	refs := live.GetOwnerReferences()
+	own := func(r metav1.OwnerReference) bool { return r.UID == owner.UID }
+	otherWork := func(r metav1.OwnerReference) bool {
+		return !own(r) && r.Kind == owner.Reference().Kind && r.APIVersion == workv1.GroupVersion.String()
+	}
+	switch {
+	case !slices.ContainsFunc(refs, own):
+		return Drop
+	case orphan || slices.ContainsFunc(refs, otherWork):
+		return Disown
+	case e.UID != "" && e.UID != string(live.GetUID()):
+		return Drop
+	case live.GetDeletionTimestamp() != nil:
+		return Await
+	}
+	return Delete
+}
+
+// Remover removes recorded objects from the cluster.
+type Remover struct{ Client cluster.Client }
+
+// Remove does what is to be done for the entries and returns those that must
+// stay on the list: objects that are still there, and objects about which
+// nothing could be found out; the errors say why. One of them does not keep the
+// others from being removed. orphan may be nil.
+func (r Remover) Remove(ctx context.Context, entries []Entry, owner apply.Owner, orphan func(Entry) bool) (remaining []Entry, err error) {
+	var errs []error
+	for _, e := range entries {
+		stays, err := r.remove(ctx, e, owner, orphan != nil && orphan(e))
+		if err != nil {
+			errs = append(errs, err)
+		}
+		if stays || err != nil {
+			remaining = append(remaining, e)
+		}
+	}
+	return remaining, errors.Join(errs...)
+}
+
+func (r Remover) remove(ctx context.Context, e Entry, owner apply.Owner, orphan bool) (stays bool, err error) {
+	ref, live, err := r.read(ctx, e)
+	if err != nil || live == nil {
+		return false, err
+	}
+	switch Decide(e, live, owner, orphan) {
+	case Drop:
+		return false, nil
+	case Disown:
+		return false, gone(r.disown(ctx, ref, live, owner))
+	case Await:
+		return true, nil
+	case Delete:
+		err := r.Client.Delete(ctx, ref, live.GetUID())
+		if apierrors.IsConflict(err) {
+			return true, nil // made anew meanwhile: the next look decides
+		}
+		if gone(err) != nil {
+			return true, fmt.Errorf("delete %s: %w", ref, err)
+		}
+		return true, nil
+	}
+	return true, nil
+}
+
+// read returns the object of an entry, in the version the server has it in; nil
+// if there is none.
+func (r Remover) read(ctx context.Context, e Entry) (cluster.Ref, *unstructured.Unstructured, error) {
+	ref := RefOf(e)
+	live, err := r.Client.Get(ctx, ref)
+	var notServed *cluster.NotServedError
+	if errors.As(err, &notServed) {
+		var res cluster.Resource
+		res, err = r.Client.Locate(ctx, schema.GroupResource{Group: e.Group, Resource: e.Resource})
+		if errors.As(err, &notServed) {
+			return ref, nil, nil // the definition is gone, and its objects with it
+		}
+		if err == nil {
+			ref.GroupVersionResource = res.GroupVersionResource
+			live, err = r.Client.Get(ctx, ref)
+		}
+	}
+	if apierrors.IsNotFound(err) {
+		return ref, nil, nil
+	}
+	if err != nil {
+		return ref, nil, fmt.Errorf("failed to get resource %s with key %s/%s: %w", ref.GroupVersionResource, e.Namespace, e.Name, err)
+	}
+	return ref, live, nil
+}
+
+func (r Remover) disown(ctx context.Context, ref cluster.Ref, live *unstructured.Unstructured, owner apply.Owner) error {
+	kept := slices.DeleteFunc(live.GetOwnerReferences(), func(o metav1.OwnerReference) bool { return o.UID == owner.UID })
+	meta := condition(live.GetUID(), live.GetResourceVersion())
+	meta["ownerReferences"] = kept
+	if len(kept) == 0 {
+		meta["ownerReferences"] = nil // null removes the field
+	}
+	body, err := json.Marshal(map[string]any{"metadata": meta})
+	if err != nil {
+		return fmt.Errorf("remove the owner reference from %s: %w", ref, err)
+	}
+	if _, err := r.Client.Patch(ctx, ref, body, ""); err != nil {
+		return fmt.Errorf("remove the owner reference from %s: %w", ref, err)
+	}
+	return nil
+}
+
+// RefOf names the object of an entry.
+func RefOf(e Entry) cluster.Ref {
+	return cluster.Ref{
+		GroupVersionResource: schema.GroupVersionResource{Group: e.Group, Version: e.Version, Resource: e.Resource},
+		Namespace:            e.Namespace, Name: e.Name,
+	}
+}
+
+// gone takes "there is no such object" for success.
+func gone(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// condition is the part of a patch that makes it apply to exactly what was
+// read.
+func condition(uid types.UID, resourceVersion string) map[string]any {
+	return map[string]any{"uid": string(uid), "resourceVersion": resourceVersion}
+}

@@ -1,0 +1,226 @@
+package inventory
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/agent/apply"
+	"github.com/hawser-io/hawser/pkg/agent/cluster"
+)
+
+// What an AppliedManifestWork of a Hawser agent says about the work it stands
+// for, in annotations. One without them was made by another agent.
+const (
+	// AnnotationSource is the source that owns the work.
+	AnnotationSource = "hawser.dev/source"
+	// AnnotationWorkID is the resource id of the work.
+	AnnotationWorkID = "hawser.dev/work-id"
+	// AnnotationVersion is the version of the spec that was last acted upon.
+	AnnotationVersion = "hawser.dev/applied-version"
+	// AnnotationTag is the tag of that spec.
+	AnnotationTag = "hawser.dev/applied-tag"
+)
+
+// MaxWorkName is the length of the longest work name that fits into the name of
+// an AppliedManifestWork.
+const MaxWorkName = 253 - sha256.Size*2 - 1
+
+// Resource is where AppliedManifestWorks live.
+var Resource = schema.GroupVersionResource{Group: workv1.GroupName, Version: workv1.GroupVersion.Version, Resource: "appliedmanifestworks"}
+
+// HubHash is the hash of a hub's identity, as it appears in names.
+func HubHash(identity string) string {
+	sum := sha256.Sum256([]byte(identity))
+	return hex.EncodeToString(sum[:])
+}
+
+// Name is the name of the AppliedManifestWork of a work.
+func Name(hubHash, workName string) string { return hubHash + "-" + workName }
+
+// Ref names an AppliedManifestWork.
+func Ref(name string) cluster.Ref { return cluster.Ref{GroupVersionResource: Resource, Name: name} }
+
+// Origin says which spec of which work a record stands for.
+type Origin struct {
+	Source, WorkID string
+	Version        int64
+	Tag            string
+}
+
+func (o Origin) annotations() map[string]string {
+	return map[string]string{
+		AnnotationSource: o.Source, AnnotationWorkID: o.WorkID, AnnotationVersion: strconv.FormatInt(o.Version, 10), AnnotationTag: o.Tag,
+	}
+}
+
+// Record is one AppliedManifestWork as it was last read or written. It is not
+// modified.
+type Record struct{ object workv1.AppliedManifestWork }
+
+// Owner is the mark on the record's objects.
+func (r *Record) Owner() apply.Owner { return apply.Owner{Name: r.object.Name, UID: r.object.UID} }
+
+// ResourceVersion is that of the object.
+func (r *Record) ResourceVersion() string { return r.object.ResourceVersion }
+
+// Deleting reports whether somebody deleted it; it goes when its objects went.
+func (r *Record) Deleting() bool { return r.object.DeletionTimestamp != nil }
+
+// Held reports whether our finalizer is on it.
+func (r *Record) Held() bool {
+	return slices.Contains(r.object.Finalizers, workv1.AppliedManifestWorkFinalizer)
+}
+
+// AgentID says which agent looks after it.
+func (r *Record) AgentID() string { return r.object.Spec.AgentID }
+
+// WorkID is the resource id of its work; "" if another agent made it.
+func (r *Record) WorkID() string { return r.object.Annotations[AnnotationWorkID] }
+
+// Entries is the list.
+func (r *Record) Entries() []Entry { return slices.Clone(r.object.Status.AppliedResources) }
+
+// Store reads and writes AppliedManifestWorks. Every write is conditional on
+// what was read; a Conflict means that somebody else wrote.
+type Store struct {
+	Objects          cluster.Objects
+	HubHash, AgentID string
+}
+
+// Load reads a record; nil if there is none.
+func (s Store) Load(ctx context.Context, name string) (*Record, error) {
+	o, err := s.Objects.Get(ctx, Ref(name))
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	return recordOf(o, err)
+}
+
+// Create makes the record of a work. labels are those of the work.
+func (s Store) Create(ctx context.Context, workName string, labels map[string]string, origin Origin) (*Record, error) {
+	if len(workName) > MaxWorkName {
+		return nil, fmt.Errorf("the name of the work has %d characters, more than the %d that fit into the name of an AppliedManifestWork: use a shorter one", len(workName), MaxWorkName)
+	}
+	o := workv1.AppliedManifestWork{
+		TypeMeta: metav1.TypeMeta{APIVersion: workv1.GroupVersion.String(), Kind: "AppliedManifestWork"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: Name(s.HubHash, workName), Labels: labels, Annotations: origin.annotations(), Finalizers: []string{workv1.AppliedManifestWorkFinalizer},
+		},
+		Spec: workv1.AppliedManifestWorkSpec{HubHash: s.HubHash, AgentID: s.AgentID, ManifestWorkName: workName},
+	}
+	m, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&o)
+	if err != nil {
+		return nil, err
+	}
+	return recordOf(s.Objects.Create(ctx, Resource, &unstructured.Unstructured{Object: m}))
+}
+
+// Claim makes the record say that it is ours and stands for this spec. It
+// writes only if it does not say so already.
+func (s Store) Claim(ctx context.Context, r *Record, origin Origin) (*Record, error) {
+	meta := map[string]any{}
+	if !r.Held() {
+		meta["finalizers"] = append(slices.Clone(r.object.Finalizers), workv1.AppliedManifestWorkFinalizer)
+	}
+	annotations := map[string]any{}
+	for k, v := range origin.annotations() {
+		if old, has := r.object.Annotations[k]; !has || old != v {
+			annotations[k] = v
+		}
+	}
+	if len(annotations) > 0 {
+		meta["annotations"] = annotations
+	}
+	patch := map[string]any{}
+	if r.object.Spec.AgentID != s.AgentID {
+		patch["spec"] = map[string]any{"agentID": s.AgentID}
+	}
+	if len(meta) == 0 && len(patch) == 0 {
+		return r, nil
+	}
+	return s.patch(ctx, r, meta, patch, "")
+}
+
+// Hold puts our finalizer on the record, so that deleting it waits for its
+// objects.
+func (s Store) Hold(ctx context.Context, r *Record) (*Record, error) {
+	if r.Held() {
+		return r, nil
+	}
+	return s.patch(ctx, r, map[string]any{"finalizers": append(slices.Clone(r.object.Finalizers), workv1.AppliedManifestWorkFinalizer)}, nil, "")
+}
+
+// SetEntries records the list, sorted, if it differs.
+func (s Store) SetEntries(ctx context.Context, r *Record, entries []Entry) (*Record, error) {
+	entries = Sort(entries)
+	if slices.Equal(entries, r.object.Status.AppliedResources) {
+		return r, nil
+	}
+	if entries == nil {
+		entries = []Entry{}
+	}
+	return s.patch(ctx, r, nil, map[string]any{"status": map[string]any{"appliedResources": entries}}, "status")
+}
+
+// Delete marks the record for deletion and returns it as it is then; nil if it
+// is gone.
+func (s Store) Delete(ctx context.Context, r *Record) (*Record, error) {
+	if err := gone(s.Objects.Delete(ctx, Ref(r.object.Name), r.object.UID)); err != nil {
+		return nil, err
+	}
+	return s.Load(ctx, r.object.Name)
+}
+
+// Release takes our finalizer off a record that is being deleted, and reports
+// whether it is gone with that.
+func (s Store) Release(ctx context.Context, r *Record) (gone bool, err error) {
+	if !r.Held() {
+		return false, nil
+	}
+	kept := slices.DeleteFunc(slices.Clone(r.object.Finalizers), func(f string) bool { return f == workv1.AppliedManifestWorkFinalizer })
+	var finalizers any // null removes the field
+	if len(kept) > 0 {
+		finalizers = kept
+	}
+	if _, err = s.patch(ctx, r, map[string]any{"finalizers": finalizers}, nil, ""); err != nil && !apierrors.IsNotFound(err) {
+		return false, err
+	}
+	return len(kept) == 0, nil
+}
+
+func (s Store) patch(ctx context.Context, r *Record, meta, top map[string]any, subresource string) (*Record, error) {
+	m := condition(r.object.UID, r.object.ResourceVersion)
+	maps.Copy(m, meta)
+	body := map[string]any{"metadata": m}
+	maps.Copy(body, top)
+	b, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	return recordOf(s.Objects.Patch(ctx, Ref(r.object.Name), b, subresource))
+}
+
+func recordOf(o *unstructured.Unstructured, err error) (*Record, error) {
+	if err != nil {
+		return nil, err
+	}
+	r := &Record{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &r.object); err != nil {
+		return nil, fmt.Errorf("AppliedManifestWork %s: %w", o.GetName(), err)
+	}
+	r.object.ManagedFields = nil // large, and of no use here
+	return r, nil
+}

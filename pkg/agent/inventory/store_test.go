@@ -1,0 +1,325 @@
+package inventory_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/hawser-io/hawser/pkg/agent/apply"
+	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
+	"github.com/hawser-io/hawser/pkg/agent/inventory"
+)
+
+const finalizer = "cluster.open-cluster-management.io/applied-manifest-work-cleanup"
+
+var origin = inventory.Origin{Source: "hub1", WorkID: "w-1", Version: 3, Tag: "0123"}
+
+func newStore() (*clustertest.Fake, inventory.Store) {
+	f := clustertest.New()
+	return f, inventory.Store{Objects: f, HubHash: inventory.HubHash("hub.example.com:8090"), AgentID: "agent-1"}
+}
+
+func TestHubHash(t *testing.T) {
+	// printf 'hub.example.com:8090' | sha256sum
+	const want = "40cec1a8e5ea99a037d9b28af3b4adfd461d0eeda669126e016cab30ce28a227"
+	if got := inventory.HubHash("hub.example.com:8090"); got != want {
+		t.Fatalf("got %s, want %s", got, want)
+	}
+}
+
+func TestStore_CreateWritesWhatObserversExpect(t *testing.T) {
+	f, s := newStore()
+	r, err := s.Create(t.Context(), "web", map[string]string{"app": "web"}, origin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := f.Look(inventory.Ref(s.HubHash + "-web"))
+	got := map[string]any{"spec": o.Object["spec"], "labels": o.GetLabels(), "annotations": o.GetAnnotations(), "finalizers": o.GetFinalizers()}
+	want := map[string]any{
+		"spec":   map[string]any{"hubHash": s.HubHash, "agentID": "agent-1", "manifestWorkName": "web"},
+		"labels": map[string]string{"app": "web"},
+		"annotations": map[string]string{
+			"hawser.dev/source": "hub1", "hawser.dev/work-id": "w-1", "hawser.dev/applied-version": "3", "hawser.dev/applied-tag": "0123",
+		},
+		"finalizers": []string{finalizer},
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("(-want +got)\n%s", d)
+	}
+	if !r.Held() || r.Deleting() || r.WorkID() != "w-1" || r.AgentID() != "agent-1" || r.Owner() != (apply.Owner{Name: o.GetName(), UID: o.GetUID()}) {
+		t.Errorf("got %+v", r)
+	}
+	if _, err := s.Create(t.Context(), strings.Repeat("x", inventory.MaxWorkName+1), nil, origin); err == nil || !strings.Contains(err.Error(), "189 characters") {
+		t.Errorf("a name that does not fit: got %v", err)
+	}
+	if _, err := s.Create(t.Context(), strings.Repeat("x", inventory.MaxWorkName), nil, origin); err != nil {
+		t.Errorf("a name that just fits: %v", err)
+	}
+	if none, err := s.Load(t.Context(), "none"); none != nil || err != nil {
+		t.Errorf("no record: got %v, %v", none, err)
+	}
+}
+
+func TestStore_ClaimWritesOnlyDifferences(t *testing.T) {
+	f, s := newStore()
+	// As another agent, or a hand, may leave it.
+	foreign := clustertest.Object("work.open-cluster-management.io/v1", "AppliedManifestWork", "", inventory.Name(s.HubHash, "web"),
+		"spec", map[string]any{"hubHash": s.HubHash, "agentID": "old-agent", "manifestWorkName": "web"})
+	foreign.SetFinalizers([]string{"example.com/theirs"})
+	foreign.SetAnnotations(map[string]string{"theirs": "1"})
+	f.Put(foreign)
+	r, err := s.Load(t.Context(), foreign.GetName())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, err = s.Claim(t.Context(), r, origin); err != nil {
+		t.Fatal(err)
+	}
+	o := f.Look(inventory.Ref(foreign.GetName()))
+	if r.AgentID() != "agent-1" || !slices.Equal(o.GetFinalizers(), []string{"example.com/theirs", finalizer}) || o.GetAnnotations()["theirs"] != "1" || r.WorkID() != "w-1" {
+		t.Errorf("got %v", o.Object)
+	}
+	f.TakeCalls()
+	if again, err := s.Claim(t.Context(), r, origin); err != nil || again != r || len(f.TakeCalls()) != 0 {
+		t.Errorf("a second claim: %v, %v", again, err)
+	}
+	next := origin
+	next.Version = 4
+	if _, err := s.Claim(t.Context(), r, next); err != nil || f.Look(inventory.Ref(foreign.GetName())).GetAnnotations()["hawser.dev/applied-version"] != "4" {
+		t.Errorf("another version: %v", err)
+	}
+	older := origin
+	older.Tag = "4567"
+	if _, err := s.Claim(t.Context(), r, older); !apierrors.IsConflict(err) {
+		t.Errorf("a claim upon an old record: got %v", err)
+	}
+}
+
+func TestStore_EntriesAndRelease(t *testing.T) {
+	f, s := newStore()
+	r, err := s.Create(t.Context(), "web", nil, origin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := r
+	if r, err = s.SetEntries(t.Context(), r, []inventory.Entry{configMap("b", ""), configMap("a", "u")}); err != nil {
+		t.Fatal(err)
+	}
+	check(t, []inventory.Entry{configMap("a", "u"), configMap("b", "")}, r.Entries())
+	f.TakeCalls()
+	if same, err := s.SetEntries(t.Context(), r, []inventory.Entry{configMap("b", ""), configMap("a", "u")}); err != nil || same != r || len(f.TakeCalls()) != 0 {
+		t.Errorf("an equal list was written: %v", err)
+	}
+	if _, err := s.SetEntries(t.Context(), first, []inventory.Entry{configMap("c", "")}); !apierrors.IsConflict(err) {
+		t.Errorf("a write upon an old record: %v", err)
+	}
+
+	if r, err = s.Delete(t.Context(), r); err != nil || r == nil || !r.Deleting() {
+		t.Fatalf("delete: %v, %v", r, err)
+	}
+	if r, err = s.SetEntries(t.Context(), r, nil); err != nil || len(r.Entries()) != 0 {
+		t.Fatalf("empty list: %v, %v", r, err)
+	}
+	if gone, err := s.Release(t.Context(), r); err != nil || !gone {
+		t.Fatalf("release: %v, %v", gone, err)
+	}
+	if f.Look(inventory.Ref(inventory.Name(s.HubHash, "web"))) != nil {
+		t.Fatal("the record is still there")
+	}
+	if gone, err := s.Release(t.Context(), r); err != nil || !gone {
+		t.Fatalf("releasing what is gone: %v, %v", gone, err)
+	}
+}
+
+func TestStore_ReleaseKeepsFinalizersOfOthers(t *testing.T) {
+	f, s := newStore()
+	r, err := s.Create(t.Context(), "web", nil, origin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ref := inventory.Ref(r.Owner().Name)
+	f.Edit(ref, func(o *unstructured.Unstructured) { o.SetFinalizers(append(o.GetFinalizers(), "example.com/theirs")) })
+	if r, err = s.Load(t.Context(), ref.Name); err != nil {
+		t.Fatal(err)
+	}
+	if r, err = s.Delete(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	if gone, err := s.Release(t.Context(), r); err != nil || gone {
+		t.Fatalf("got %v, %v; want a record that another finalizer holds", gone, err)
+	}
+	if r, err = s.Load(t.Context(), ref.Name); err != nil || r == nil || r.Held() {
+		t.Fatalf("got %+v, %v", r, err)
+	}
+	if gone, err := s.Release(t.Context(), r); err != nil || gone {
+		t.Fatalf("got %v, %v", gone, err)
+	}
+}
+
+func TestStore_HoldPutsTheFinalizerBack(t *testing.T) {
+	f, s := newStore()
+	r, err := s.Create(t.Context(), "web", nil, origin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ref := inventory.Ref(r.Owner().Name)
+	f.Edit(ref, func(o *unstructured.Unstructured) { o.SetFinalizers(nil) })
+	if r, err = s.Load(t.Context(), ref.Name); err != nil || r.Held() {
+		t.Fatalf("%v, %v", r, err)
+	}
+	if r, err = s.Hold(t.Context(), r); err != nil || !r.Held() {
+		t.Fatalf("%v, %v", r, err)
+	}
+}
+
+var owner = apply.Owner{Name: "hash-web", UID: "amw-1"}
+
+func owned(o *unstructured.Unstructured, by ...apply.Owner) *unstructured.Unstructured {
+	refs := o.GetOwnerReferences()
+	for _, b := range by {
+		refs = append(refs, b.Reference())
+	}
+	o.SetOwnerReferences(refs)
+	return o
+}
+
+func TestDecide(t *testing.T) {
+	now := metav1.Now()
+	live := func(change func(*unstructured.Unstructured)) *unstructured.Unstructured {
+		o := owned(clustertest.Object("v1", "ConfigMap", "default", "a"), owner)
+		o.SetUID("u")
+		if change != nil {
+			change(o)
+		}
+		return o
+	}
+	ref := func(r metav1.OwnerReference) func(*unstructured.Unstructured) {
+		return func(o *unstructured.Unstructured) { o.SetOwnerReferences(append(o.GetOwnerReferences(), r)) }
+	}
+	other := apply.Owner{Name: "hash-other", UID: "amw-2"}.Reference()
+	otherVersion := other
+	otherVersion.APIVersion = "work.open-cluster-management.io/v1alpha1"
+	for name, c := range map[string]struct {
+		uid    string
+		live   *unstructured.Unstructured
+		orphan bool
+		want   inventory.Decision
+	}{
+		"ours":                             {"u", live(nil), false, inventory.Delete},
+		"an intent":                        {"", live(nil), false, inventory.Delete},
+		"not marked as ours":               {"u", live(func(o *unstructured.Unstructured) { o.SetOwnerReferences(nil) }), false, inventory.Drop},
+		"marked by a former owner":         {"u", live(func(o *unstructured.Unstructured) { o.SetOwnerReferences([]metav1.OwnerReference{other}) }), false, inventory.Drop},
+		"shared with another work":         {"u", live(ref(other)), false, inventory.Disown},
+		"shared, and made anew":            {"x", live(ref(other)), false, inventory.Disown},
+		"shared with something else":       {"u", live(ref(metav1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "p", UID: "p"})), false, inventory.Delete},
+		"shared in a version nobody knows": {"u", live(ref(otherVersion)), false, inventory.Delete},
+		"made anew by somebody":            {"x", live(nil), false, inventory.Drop},
+		"being deleted":                    {"u", live(func(o *unstructured.Unstructured) { o.SetDeletionTimestamp(&now) }), false, inventory.Await},
+		"to be orphaned":                   {"u", live(nil), true, inventory.Disown},
+	} {
+		if got := inventory.Decide(configMap("a", c.uid), c.live, owner, c.orphan); got != c.want {
+			t.Errorf("%s: got %s, want %s", name, got, c.want)
+		}
+	}
+}
+
+func TestRemover_OneFailureKeepsNoOther(t *testing.T) {
+	f := clustertest.New()
+	entries := []inventory.Entry{}
+	put := func(name string, change func(*unstructured.Unstructured)) {
+		o := owned(clustertest.Object("v1", "ConfigMap", "default", name), owner)
+		if change != nil {
+			change(o)
+		}
+		entries = append(entries, configMap(name, string(f.Put(o).GetUID())))
+	}
+	put("a", nil)
+	put("b-unreadable", nil)
+	put("c-held", func(o *unstructured.Unstructured) { o.SetFinalizers([]string{"example.com/hold"}) })
+	put("d-undeletable", nil)
+	put("e-shared", func(o *unstructured.Unstructured) { owned(o, apply.Owner{Name: "hash-other", UID: "amw-2"}) })
+	entries = append(entries, configMap("f-gone", "u"), entry("example.com", "v1", "ropes", "default", "a", "u"))
+	forbidden := errors.New("forbidden")
+	f.Refuse = func(c clustertest.Call) error {
+		if c.Verb == "get" && c.Ref.Name == "b-unreadable" || c.Verb == "delete" && c.Ref.Name == "d-undeletable" {
+			return forbidden
+		}
+		return nil
+	}
+	r := inventory.Remover{Client: f}
+	remaining, err := r.Remove(t.Context(), entries, owner, nil)
+	want := "failed to get resource /v1, Resource=configmaps with key default/b-unreadable: forbidden\ndelete configmaps default/d-undeletable: forbidden"
+	if err == nil || err.Error() != want {
+		t.Fatalf("got %v\nwant %s", err, want)
+	}
+	check(t, entries[:4], remaining) // a until its absence is seen
+	f.Refuse = nil
+	if remaining, err = r.Remove(t.Context(), remaining, owner, nil); err != nil {
+		t.Fatal(err)
+	}
+	check(t, entries[1:4], remaining)
+	remaining, err = r.Remove(t.Context(), remaining, owner, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	check(t, entries[2:3], remaining)
+	if o := f.Look(f.Ref("v1", "ConfigMap", "default", "e-shared")); o == nil || len(o.GetOwnerReferences()) != 1 || o.GetOwnerReferences()[0].UID != "amw-2" {
+		t.Errorf("the shared object: %v", o)
+	}
+}
+
+func TestRemover_ObjectInAVersionThatIsNoLongerServed(t *testing.T) {
+	f := clustertest.New()
+	o := f.Put(owned(clustertest.Object("apps/v1", "Deployment", "default", "a"), owner))
+	e := entry("apps", "v1beta1", "deployments", "default", "a", string(o.GetUID()))
+	r := inventory.Remover{Client: f}
+	if remaining, err := r.Remove(t.Context(), []inventory.Entry{e}, owner, nil); err != nil || len(remaining) != 1 {
+		t.Fatalf("got %v, %v", remaining, err)
+	}
+	if remaining, err := r.Remove(t.Context(), []inventory.Entry{e}, owner, nil); err != nil || len(remaining) != 0 {
+		t.Fatalf("got %v, %v", remaining, err)
+	}
+	if f.Look(f.Ref("apps/v1", "Deployment", "default", "a")) != nil {
+		t.Fatal("the object survived")
+	}
+}
+
+func TestRemover_OrphanAndObjectMadeAnewBetweenReadAndDelete(t *testing.T) {
+	f := clustertest.New()
+	o := f.Put(owned(clustertest.Object("v1", "ConfigMap", "default", "a"), owner))
+	ref := f.Ref("v1", "ConfigMap", "default", "a")
+	r := inventory.Remover{Client: f}
+	remaining, err := r.Remove(t.Context(), []inventory.Entry{configMap("a", string(o.GetUID()))}, owner, func(inventory.Entry) bool { return true })
+	if live := f.Look(ref); err != nil || len(remaining) != 0 || live == nil || live.GetOwnerReferences() != nil {
+		t.Fatalf("orphan: got %v, %v, %v", remaining, err, live)
+	}
+
+	o = f.Put(owned(clustertest.Object("v1", "ConfigMap", "default", "a"), owner))
+	uid := o.GetUID()
+	f.Refuse = func(c clustertest.Call) error {
+		if c.Verb == "delete" {
+			return apierrors.NewConflict(ref.GroupResource(), "a", errors.New("another uid"))
+		}
+		return nil
+	}
+	remaining, err = r.Remove(t.Context(), []inventory.Entry{configMap("a", string(uid))}, owner, nil)
+	if err != nil || len(remaining) != 1 {
+		t.Fatalf("conflict: got %v, %v; want the entry to be looked at again", remaining, err)
+	}
+	f.Refuse = nil
+	f.Remove(ref)
+	f.Put(clustertest.Object("v1", "ConfigMap", "default", "a"))
+	if f.Look(ref).GetUID() == types.UID(remaining[0].UID) {
+		t.Fatal("the test needs another uid")
+	}
+	if remaining, err = r.Remove(t.Context(), remaining, owner, nil); err != nil || len(remaining) != 0 || f.Look(ref) == nil {
+		t.Fatalf("made anew: got %v, %v", remaining, err)
+	}
+}
