@@ -61,8 +61,8 @@ func (p *plan) drop() {
 func (p *plan) adopt() {
 	m := p.Record
 	switch {
-	case m == nil:
-		p.say(Ignored, nil, 0)
+	case m == nil, p.Barrier != nil:
+		p.say(Ignored, m, 0)
 		return
 	case m.Owner == p.op.Owner:
 		p.refuse(Unchanged, m)

@@ -25,8 +25,15 @@ func (p *plan) putWaiting(b *Meta) {
 	}
 }
 
-// wait puts the op into the slot behind h, in place of what is there.
+// wait puts the op into the slot behind h, in place of what is there under the
+// same name. There is one slot: of two specs with different names, which only
+// renaming brings behind one tombstone, the second is refused until the first
+// has left.
 func (p *plan) wait(h *Meta) {
+	if w := h.Waiting; w != nil && w.ResourceID != p.op.Key.ResourceID && w.Name != nameOf(p.op) {
+		p.say(NameTaken, h, 0)
+		return
+	}
 	p.evict(h)
 	n := *h
 	n.Waiting = &Waiting{
@@ -70,6 +77,7 @@ func (p *plan) digWaiting(m, grave *Meta) {
 	if grave != nil {
 		n = *grave
 	}
+	n.Owner = m.Owner // the grave may be from before an Adopt
 	n.Version, n.Tag, n.DeletedAt = max(n.Version, w.Version), w.Tag, w.DeletedAt
 	p.dig(grave, n)
 }
@@ -121,7 +129,7 @@ func (p *plan) rebirth(m *Meta, sequence string) {
 }
 
 // promote makes a record of the spec of another id that waits behind m, which
-// is the op's record and has become a grave.
+// is the op's record and has given up the name.
 func (p *plan) promote(m *Meta) {
 	w := m.Waiting
 	if w.Deleting && !p.Subscribed {

@@ -58,7 +58,8 @@ const (
 	// with the spec that waits behind it, or from where it waits.
 	Drop
 	// Adopt: the record, in any state, and what waits behind it get a new
-	// owner. Spec and status (when there is one) get new revisions.
+	// owner. Spec and status (when there is one) get new revisions. Ignored for
+	// an id that waits: adopt what it waits behind.
 	Adopt
 )
 
@@ -91,7 +92,9 @@ const (
 	// OwnedByOther: another source owns the record.
 	OwnedByOther
 	// NameTaken: another record has the name: one of another source, or one of
-	// the same source and this op would rename a record onto it.
+	// the same source and this op would rename a record onto it. Also where a
+	// spec that waits would change its name, or meet another one that waits in
+	// the same place: such an op can succeed after the confirmation.
 	NameTaken
 	// ConditionFailed: Supersedes or IfRevision does not hold; Outcome.Revision
 	// is the record's current spec revision, 0 when there is none.

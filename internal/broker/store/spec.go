@@ -158,12 +158,19 @@ func (p *plan) takeBack(m *Meta) {
 
 // revive: the source, which saw this tombstone, says that the work lives.
 func (p *plan) revive(m *Meta) {
-	p.evict(m)
 	n := p.revised(m)
-	n.State, n.Waiting, n.SpecRevision = Live, nil, p.next()
+	n.State, n.Waiting = Live, nil
+	moves := WaitsBehind(m) != "" && m.Waiting.Name != n.Name // nothing left to wait for
+	if !moves {
+		p.evict(m)
+	}
+	n.SpecRevision = p.next()
 	p.put(m, n, FromOp, Keep, Clear)
 	p.changed(n, SpecPart)
-	p.say(Accepted, n, n.SpecRevision)
+	if moves {
+		p.promote(m)
+	}
+	p.say(Accepted, n, p.revision)
 }
 
 // putNew: there is no record, or only a grave; the spec is live.

@@ -1,0 +1,204 @@
+package store_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/broker/store/storetest"
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// claim is what the naive model knows of one id: the last word of its source
+// that the store took.
+type claim struct {
+	owner, name string
+	tag         codec.Tag
+	alive       bool
+	hears       bool // the owner must hear that it is deleted
+}
+
+// model is the store as its users see it: no tombstones, nothing that waits,
+// only who said what last.
+type model map[string]claim
+
+// leave: the id is given up without a word, unless a deletion of it is still
+// under way (there is a tombstone or a grave).
+func (m model) leave(l *storetest.Ledger, k store.Key, id string) {
+	k.ResourceID = id
+	if e, ok := l.Get(k); ok {
+		m[id] = claim{owner: e.Owner, hears: true}
+		return
+	}
+	delete(m, id)
+}
+
+// take notes an op that the store took. before is the record it met, behind the
+// tombstone behind which its id waited.
+func (m model) take(l *storetest.Ledger, op store.Op, verdict store.Verdict, before, behind *store.Meta) {
+	id := op.Key.ResourceID
+	c := m[id]
+	switch op.Kind {
+	case store.PutSpec:
+		name := op.Name
+		if name == "" {
+			name = id
+		}
+		if op.Deleting {
+			m[id] = claim{owner: op.Owner, hears: true}
+			return
+		}
+		for other, o := range m {
+			if other != id && o.alive && o.name == name {
+				m.leave(l, op.Key, other) // replaced under its name
+			}
+		}
+		m[id] = claim{owner: op.Owner, name: name, tag: op.Tag, alive: true}
+	case store.PutStatus:
+		if verdict == store.Confirmed && !c.alive {
+			m[id] = claim{owner: c.owner, hears: true}
+		}
+	case store.Forget:
+		switch {
+		case verdict == store.Accepted: // a grave was removed
+			delete(m, id)
+		case before != nil && before.Waiting != nil && before.Waiting.ResourceID == id && behind == nil:
+			// it lives on with what waited
+		default:
+			m[id] = claim{owner: c.owner, hears: true}
+		}
+	case store.Acked:
+		if behind == nil { // else what waits is not concerned
+			m.leave(l, op.Key, id)
+		}
+	case store.Drop:
+		if w := store.WaitsBehind(before); w != "" {
+			m.leave(l, op.Key, w)
+		}
+		m.leave(l, op.Key, id)
+	case store.Adopt:
+		c.owner = op.Owner
+		m[id] = c
+		if w := store.WaitsBehind(before); w != "" {
+			o := m[w]
+			o.owner = op.Owner
+			m[w] = o
+		}
+	}
+}
+
+// TestDecide_Model holds random histories to the invariants (the ledger checks
+// them at each step) and, when every deletion has been confirmed, to the last
+// words of the sources: what is alive is there, exactly so, and of what is
+// deleted the owner hears.
+func TestDecide_Model(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		l := storetest.NewLedger()
+		m := make(model)
+		revision := func(k store.Key) uint64 {
+			e, _ := l.Get(k)
+			return e.SpecRevision
+		}
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			switch rapid.IntRange(0, 19).Draw(t, "cluster event") {
+			case 0:
+				l.MarkSubscribed(codec.ManifestBundles, cluster, "")
+			case 1:
+				l.ForgetCluster(cluster)
+			default:
+				op := storetest.Draw(t, []string{cluster}, revision)
+				step(t, l, m, op)
+			}
+		}
+		confirmAll(t, l, m)
+		compareWithModel(t, l, m)
+	})
+}
+
+func step(t *rapid.T, l *storetest.Ledger, m model, op store.Op) {
+	view, err := store.Look(l, l.Head(), &op)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := l.Apply(op)
+	if err != nil {
+		t.Fatalf("%+v: %v", op, err)
+	}
+	t.Logf("%+v: %s", op, outcomeString(s.Outcome))
+	checkOrder(t, op, s)
+	switch s.Outcome.Verdict {
+	case store.Accepted, store.Confirmed, store.Waits:
+		m.take(l, op, s.Outcome.Verdict, view.Record, view.Barrier)
+	default:
+	}
+}
+
+// checkOrder: versions and sequences go back only where the rules say so, and
+// nobody writes what another owns.
+func checkOrder(t *rapid.T, op store.Op, s storetest.Step) {
+	for _, w := range s.Writes {
+		if w.Old == nil || w.New == nil {
+			continue
+		}
+		if w.New.Sequence != w.Old.Sequence {
+			if newer, err := codec.CompareSequence(w.Old.Sequence, w.New.Sequence); err != nil || !newer {
+				t.Fatalf("%v: sequence %q after %q", w.Key, w.New.Sequence, w.Old.Sequence)
+			}
+		}
+		sameLife := w.Old.State == store.Live && w.New.State != store.Grave && w.New.SpecRevision != w.Old.SpecRevision
+		if sameLife && w.New.Version < w.Old.Version && op.Version != 0 && op.Supersedes == 0 && op.IfRevision == 0 {
+			t.Fatalf("%v: version %d after %d", w.Key, w.New.Version, w.Old.Version)
+		}
+		if op.Kind == store.PutSpec && (w.Old.Owner != op.Owner || w.New.Owner != op.Owner) {
+			t.Fatalf("%v: %s wrote a record of %s", w.Key, op.Owner, w.Old.Owner)
+		}
+	}
+}
+
+// confirmAll plays the agent: every tombstone is confirmed, until none is left.
+func confirmAll(t *rapid.T, l *storetest.Ledger, m model) {
+	for n := int64(100); ; n++ {
+		var next *store.Meta
+		for _, e := range l.Scan(store.Scope{DataType: codec.ManifestBundles}) {
+			if e.State == store.Tombstone {
+				next = &e.Meta
+				break
+			}
+		}
+		if next == nil {
+			return
+		}
+		if n > 200 {
+			t.Fatalf("%v is never confirmed", next.Key)
+		}
+		op := deleted(next.ResourceID, next.Version, n)
+		op.Key = next.Key
+		step(t, l, m, op)
+	}
+}
+
+func compareWithModel(t *rapid.T, l *storetest.Ledger, m model) {
+	want, got := make(map[string]string), make(map[string]string)
+	for id, c := range m {
+		switch {
+		case c.alive:
+			want[id] = fmt.Sprintf("live %s %s %x", c.owner, c.name, c.tag)
+		case c.hears:
+			want[id] = "grave " + c.owner
+		}
+	}
+	for _, e := range l.Scan(store.Scope{DataType: codec.ManifestBundles}) {
+		if e.State == store.Live {
+			got[e.ResourceID] = fmt.Sprintf("live %s %s %x", e.Owner, e.Name, e.Tag)
+		} else {
+			got[e.ResourceID] = "grave " + e.Owner
+		}
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Fatalf("last words and store differ (-said +stored):\n%s", d)
+	}
+}
