@@ -61,3 +61,7 @@ func errTextData() error {
 func errProtoData() error {
 	return attributeError("data", "", "is in proto_data, which receivers of this protocol drop; send it in binary_data")
 }
+
+func errNoAttributes() error {
+	return malformed("it has no attributes in the map; their keys are %q and %q", keyPrefix+"<name>", keyContentType)
+}

@@ -40,6 +40,9 @@ func (w *wireEvent) normalized() ([]byte, error) {
 		kept = append(kept, a)
 	}
 	w.attributes = kept
+	if w.isBare() {
+		return nil, errNoAttributes()
+	}
 	return w.append(make([]byte, 0, w.size())), nil
 }
 

@@ -21,7 +21,7 @@ const mediaTypeStructured = "application/cloudevents+json"
 // wrong. What passes here can be turned into an Event and back.
 func (w *wireEvent) resolve() error {
 	if !w.hasAttributes {
-		return malformed("the attributes map is absent; the keys of attributes are %q and %q", keyPrefix+"<name>", keyContentType)
+		return errNoAttributes()
 	}
 	if err := w.checkContentType(); err != nil {
 		return err
@@ -45,7 +45,19 @@ func (w *wireEvent) resolve() error {
 		}
 	}
 	w.attributes = extensions
-	return w.checkRequired()
+	if err := w.checkRequired(); err != nil {
+		return err
+	}
+	if w.isBare() {
+		return errNoAttributes()
+	}
+	return nil
+}
+
+// isBare: nothing is left for the attributes map, without which no receiver
+// takes an event.
+func (w *wireEvent) isBare() bool {
+	return len(w.attributes) == 0 && w.time.kind == 0 && w.contentType.kind == 0 && len(w.subject) == 0 && len(w.dataSchema) == 0
 }
 
 func (w *wireEvent) checkContentType() error {
@@ -92,8 +104,8 @@ func (a *attribute) check() error {
 			return attributeError(string(a.name), "", "is not a time between the years 1 and 9999")
 		}
 	case fieldURI, fieldURIRef:
-		if _, err := url.Parse(string(a.value.bytes)); err != nil {
-			return attributeError(string(a.name), string(a.value.bytes), "must be a URI")
+		if !canonicalURIRef(a.value.bytes) {
+			return attributeError(string(a.name), string(a.value.bytes), "must be a URI in its normal form")
 		}
 	}
 	return nil
@@ -169,10 +181,8 @@ func (w *wireEvent) checkRequired() error {
 	if mt := mediaType(w.contentType.bytes); strings.HasPrefix(mt, "application/cloudevents") {
 		return attributeError("datacontenttype", mt, "an event cannot be the data of an event; a structured event is a single one in "+mediaTypeStructured)
 	}
-	if len(w.dataSchema) > 0 {
-		if _, err := url.Parse(string(w.dataSchema)); err != nil {
-			return attributeError("dataschema", string(w.dataSchema), "must be a URI")
-		}
+	if !canonicalURIRef(w.dataSchema) {
+		return attributeError("dataschema", string(w.dataSchema), "must be a URI in its normal form")
 	}
 	return nil
 }

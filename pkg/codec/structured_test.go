@@ -19,7 +19,7 @@ func structured(contentType, body string) *protoEvent {
 }
 
 func TestUnmarshal_StructuredMode(t *testing.T) {
-	const head = `{"specversion":"1.0","id":"e1","source":"src1","type":"` + specCreate + `"`
+	const head = `{"specversion":"1.0","id":"e1","source":"src1","clustername":"","type":"` + specCreate + `"`
 	for _, c := range []struct {
 		name, body string
 		data       string
@@ -67,6 +67,7 @@ func TestUnmarshal_RefusesBadStructuredEvents(t *testing.T) {
 		{"no JSON", "{", ""},
 		{"no object", "null", ""},
 		{"array", "[]", ""},
+		{"nothing but the required attributes", head + `}`, ""},
 		{"no id", `{"specversion":"1.0","source":"src1","type":"` + specCreate + `"}`, "id"},
 		{"id is a number", `{"specversion":"1.0","id":5,"source":"src1","type":"` + specCreate + `"}`, "id"},
 		{"number too large", head + `,"resourceversion":8589934592}`, "resourceversion"},

@@ -84,6 +84,8 @@ type wireEvent struct {
 	time                value  // set by resolve, a timestamp; kind 0 when absent
 
 	data []byte
+
+	room [16]attribute // first home of attributes; events rarely have more
 }
 
 // scan reads the protobuf bytes of a CloudEvent exactly as a protobuf library
@@ -92,6 +94,7 @@ type wireEvent struct {
 // would lose data: text_data and proto_data are refused.
 func (w *wireEvent) scan(b []byte) error {
 	entries := 0
+	w.attributes = w.room[:0]
 	for len(b) > 0 {
 		num, payload, n, err := nextField(b)
 		if err != nil {

@@ -14,8 +14,10 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/encoding/prototext"
 	"google.golang.org/protobuf/proto"
 
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 	cloudeventsv1 "github.com/hawser-io/hawser/proto/io/cloudevents/v1"
 )
 
@@ -57,7 +59,7 @@ func Dump(t *testing.T, event []byte) string {
 	if p.GetData() == nil {
 		b.WriteString("no data\n")
 	} else {
-		fmt.Fprintf(&b, "binary_data, %d bytes:\n%s\n", len(p.GetBinaryData()), printable(p.GetBinaryData()))
+		fmt.Fprintf(&b, "binary_data, %d bytes:\n%s\n", len(p.GetBinaryData()), payload(t, &p))
 	}
 	return b.String()
 }
@@ -74,12 +76,23 @@ func describe(v *cloudeventsv1.CloudEvent_CloudEventAttributeValue) string {
 	return fmt.Sprintf("%T", v.GetAttr())
 }
 
-// printable: text as it is, anything else in hex.
-func printable(b []byte) string {
-	for _, c := range b {
-		if c < ' ' || c > '~' {
-			return fmt.Sprintf("hex %x", b)
-		}
+// payload is JSON as it is, and the message of a sync event field by field.
+func payload(t *testing.T, p *cloudeventsv1.CloudEvent) string {
+	t.Helper()
+	name, isSync := strings.CutPrefix(p.GetType(), "dev.hawser.sync.v1.")
+	if !isSync {
+		return string(p.GetBinaryData())
 	}
-	return string(b)
+	message := map[string]proto.Message{
+		"checkpoint":        &hawserv1.Checkpoint{},
+		"ack":               &hawserv1.Ack{},
+		"inventory_request": &hawserv1.InventoryRequest{},
+		"inventory":         &hawserv1.Inventory{},
+	}[name]
+	if err := proto.Unmarshal(p.GetBinaryData(), message); err != nil {
+		t.Fatal(err)
+	}
+	// The library varies the number of spaces to keep its text from being
+	// taken for a stable format; one is enough.
+	return strings.TrimSpace(strings.ReplaceAll(prototext.Format(message), ":  ", ": "))
 }

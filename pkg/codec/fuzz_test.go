@@ -1,0 +1,356 @@
+package codec
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
+
+	cloudeventsv1 "github.com/hawser-io/hawser/proto/io/cloudevents/v1"
+)
+
+func addSeeds(f *testing.F) {
+	f.Add(marshalProto(f, specProto()))
+	f.Add(Heartbeat("1"))
+	deletion := specProto()
+	deletion.Attributes["ce-deletiontimestamp"] = pString("2026-01-02T03:04:05Z")
+	deletion.Attributes["ce-resourceversion"] = pString("7.9")
+	deletion.Attributes["ce-hawsertag"] = pString(Tag{}.String())
+	deletion.Attributes["ce-hawserrevision"] = pString("5")
+	deletion.Attributes["ce-id"] = pString("e1")
+	deletion.Attributes["unprefixed"] = pInteger(3)
+	deletion.Attributes["ce-u"] = &protoAttr{Attr: &cloudeventsv1.CloudEvent_CloudEventAttributeValue_CeUri{CeUri: "https://u:p@h/%20?q#f"}}
+	deletion.Data = nil
+	f.Add(marshalProto(f, deletion))
+	f.Add(append(marshalProto(f, specProto()), AppendAttributes(AppendType(nil, EventType{ManifestBundles, Status, UpdateRequest}), IntegerAttr(ExtResourceVersion, 0))...))
+	f.Add(marshalProto(f, structured(mediaTypeStructured, `{"specversion":"1.0","id":"e1","source":"src1","type":"`+specCreate+`","resourceversion":3,"data":{"a":1}}`)))
+	f.Add(marshalProto(f, structured(mediaTypeStructured, `{"specversion":"1.0","id":"e1","source":"s","type":"t","x":true,"datacontenttype":"text/plain","data_base64":"AAE="}`)))
+}
+
+// stricter reports whether err is one of the two rules that look at the bytes
+// and cannot be seen in a message any more: data in a field that was set and
+// then replaced, and entries of one key counted one by one.
+func stricter(err error) bool {
+	var a *AttributeError
+	return errors.As(err, &a) && a.Attribute == "data" || errors.Is(err, ErrMalformed) && strings.Contains(err.Error(), "attributes")
+}
+
+// FuzzUnmarshal compares the reader of protobuf bytes with the protobuf
+// library and FromProto behind it: they must take and refuse the same, and
+// read the same.
+func FuzzUnmarshal(f *testing.F) {
+	addSeeds(f)
+	f.Fuzz(func(t *testing.T, b []byte) { checkLikeTheLibrary(t, b) })
+}
+
+func checkLikeTheLibrary(t interface{ Fatalf(string, ...any) }, b []byte) {
+	input := bytes.Clone(b)
+	e, err := Unmarshal(b)
+	if !bytes.Equal(b, input) {
+		t.Fatalf("the input was changed")
+	}
+	var p protoEvent
+	if protoErr := proto.Unmarshal(b, &p); protoErr != nil {
+		if err == nil {
+			t.Fatalf("the library says %v", protoErr)
+		}
+		return
+	}
+	stock, stockErr := FromProto(&p)
+	if (err == nil) != (stockErr == nil) && !stricter(err) {
+		t.Fatalf("Unmarshal: %v, FromProto: %v", err, stockErr)
+	}
+	if err != nil {
+		return
+	}
+	got, err := Marshal(e)
+	if err != nil {
+		t.Fatalf("cannot be marshalled again: %v", err)
+	}
+	want, err := Marshal(stock)
+	if err != nil || !bytes.Equal(got, want) {
+		t.Fatalf("%x\n%x\n%v", got, want, err)
+	}
+}
+
+// Fields in any order, repeated, merged, of the wrong wire type and unknown:
+// messages that no library writes, but every library reads.
+func TestUnmarshal_ReadsOddMessagesLikeTheLibrary(t *testing.T) {
+	taken := 0
+	rapid.Check(t, func(t *rapid.T) {
+		b := marshalled(t, specProto())
+		for range rapid.IntRange(0, 5).Draw(t, "fields") {
+			b = append(b, drawField(t)...)
+		}
+		if _, err := Unmarshal(b); err == nil {
+			taken++
+		}
+		checkLikeTheLibrary(t, b)
+	})
+	if taken == 0 {
+		t.Error("every message was refused: the test compares nothing")
+	}
+}
+
+func marshalled(t *rapid.T, p *protoEvent) []byte {
+	b, err := proto.Marshal(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func drawField(t *rapid.T) []byte {
+	switch rapid.SampledFrom([]string{"text", "entry", "entry", "entry", "data", "odd"}).Draw(t, "field") {
+	case "text":
+		num := rapid.SampledFrom([]protowire.Number{fieldID, fieldSource, fieldType}).Draw(t, "number")
+		return appendBytes(nil, num, []byte(rapid.SampledFrom([]string{"", "src1", "e2", specCreate}).Draw(t, "text")))
+	case "data":
+		return appendBytes(nil, fieldBinaryData, rapid.SliceOf(rapid.Byte()).Draw(t, "data"))
+	case "entry":
+		var entry []byte
+		for range rapid.IntRange(0, 3).Draw(t, "parts") {
+			if rapid.Bool().Draw(t, "key") {
+				key := rapid.SampledFrom([]string{"ce-clustername", "ce-time", "ce-id", "contenttype", "other", "ce-x", ""}).Draw(t, "key text")
+				entry = appendBytes(entry, fieldMapKey, []byte(key))
+			} else {
+				entry = appendBytes(entry, fieldMapValue, drawValue(t))
+			}
+		}
+		return appendBytes(nil, fieldAttributes, entry)
+	default:
+		return drawOdd(t)
+	}
+}
+
+func drawValue(t *rapid.T) (b []byte) {
+	for range rapid.IntRange(0, 3).Draw(t, "values") {
+		num := protowire.Number(rapid.IntRange(1, 8).Draw(t, "kind"))
+		switch {
+		case num == fieldTimestamp:
+			var at []byte
+			for range rapid.IntRange(0, 2).Draw(t, "timestamp parts") {
+				part := protowire.Number(rapid.IntRange(1, 3).Draw(t, "part"))
+				at = protowire.AppendVarint(protowire.AppendTag(at, part, protowire.VarintType), rapid.Uint64Range(0, 1e9).Draw(t, "number"))
+			}
+			b = appendBytes(b, num, at)
+		case num >= fieldString:
+			b = appendBytes(b, num, []byte(rapid.SampledFrom([]string{"", "e1", "application/json", "2026-01-02T03:04:05Z"}).Draw(t, "text")))
+		default:
+			b = protowire.AppendVarint(protowire.AppendTag(b, num, protowire.VarintType), rapid.Uint64().Draw(t, "number"))
+		}
+	}
+	return append(b, drawOdd(t)...)
+}
+
+// drawOdd is a field that no message has, one with a wire type that no message
+// gives it, or nothing.
+func drawOdd(t *rapid.T) (b []byte) {
+	num := protowire.Number(rapid.IntRange(1, 12).Draw(t, "odd number"))
+	switch rapid.IntRange(0, 3).Draw(t, "odd") {
+	case 0:
+		return nil
+	case 1:
+		return protowire.AppendFixed32(protowire.AppendTag(nil, num, protowire.Fixed32Type), 1)
+	case 2:
+		b = protowire.AppendTag(nil, num, protowire.StartGroupType)
+		b = appendBytes(b, 1, []byte("in the group"))
+		return protowire.AppendTag(b, num, protowire.EndGroupType)
+	default:
+		return protowire.AppendFixed64(protowire.AppendTag(nil, num, protowire.Fixed64Type), 1)
+	}
+}
+
+// FuzzParseEnvelope checks that a broker and the receiver of what it stores
+// see the same event.
+func FuzzParseEnvelope(f *testing.F) {
+	addSeeds(f)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		env, err := ParseEnvelope(b)
+		e, eventErr := Unmarshal(b)
+		n, normErr := Normalize(b)
+		if eventErr != nil && (err == nil || normErr == nil) {
+			t.Fatalf("Unmarshal says %v, ParseEnvelope %v, Normalize %v", eventErr, err, normErr)
+		}
+		if normErr == nil {
+			checkNormalized(t, n)
+		}
+		if err != nil {
+			return
+		}
+		if errors.Is(normErr, ErrMalformed) {
+			return // nothing but Hawser's attributes: no event without them
+		}
+		if normErr != nil {
+			t.Fatalf("the envelope is good, but %v", normErr)
+		}
+		checkAgreement(t, env, e)
+
+		again, n2, err := Ingest(b)
+		if err != nil || !bytes.Equal(n, n2) {
+			t.Fatalf("Ingest: %v", err)
+		}
+		if d := cmp.Diff(env, again); d != "" {
+			t.Fatalf("Ingest (-want +got):\n%s", d)
+		}
+		// What is stored means what was published, without Hawser's attributes.
+		stored, err := ParseEnvelope(n)
+		if err != nil {
+			t.Fatalf("the normalised event: %v", err)
+		}
+		env.Revision, env.Tag, env.HasTag, env.Supersedes, env.IfRevision = 0, Tag{}, false, 0, 0
+		if len(env.Data) == 0 {
+			env.Data = nil
+		}
+		if d := cmp.Diff(env, stored); d != "" {
+			t.Fatalf("stored (-want +got):\n%s", d)
+		}
+	})
+}
+
+func checkNormalized(t *testing.T, n []byte) {
+	t.Helper()
+	again, err := Normalize(n)
+	if err != nil || !bytes.Equal(n, again) {
+		t.Fatalf("not idempotent: %v\n%x\n%x", err, n, again)
+	}
+	var p protoEvent
+	if err := proto.Unmarshal(n, &p); err != nil {
+		t.Fatalf("the library cannot read a normalised event: %v", err)
+	}
+	for key := range p.GetAttributes() {
+		if key != keyContentType && !strings.HasPrefix(key, keyPrefix) || strings.HasPrefix(key, keyPrefix+hawserPrefix) {
+			t.Fatalf("attribute %q was kept", key)
+		}
+	}
+	if p.GetId() == "" || p.GetSource() == "" || p.GetType() == "" || p.GetSpecVersion() != SpecVersion {
+		t.Fatalf("a field is missing: %v", &p)
+	}
+}
+
+// checkAgreement compares an envelope with the event as agents and sources
+// read it.
+func checkAgreement(t *testing.T, env Envelope, e Event) {
+	t.Helper()
+	if env.ID != e.ID() || env.Source != e.Source() || env.RawType != e.Type() || env.ContentType != e.DataContentType() || !bytes.Equal(env.Data, e.Data()) {
+		t.Fatalf("%+v\n%v", env, e)
+	}
+	if !outsideGrammar(env.RawType) && env.Type.String() != e.Type() {
+		t.Fatalf("type %v of %s", env.Type, e.Type())
+	}
+	for name, got := range map[string]string{
+		ExtClusterName: env.Cluster, ExtOriginalSource: env.OriginalSource, ExtResourceID: env.ResourceID,
+		ExtSequenceID: env.SequenceID, ExtStatusHash: env.StatusHash, ExtMetadata: env.RawMetadata,
+	} {
+		if want, _, err := StringExtension(e, name); err != nil || got != want {
+			t.Fatalf("%s is %q, in the event %q, %v", name, got, want, err)
+		}
+	}
+	at, deleting, err := TimeExtension(e, ExtDeletionTimestamp)
+	if err != nil || deleting != env.Deleting || !at.Equal(env.DeletedAt) {
+		t.Fatalf("deletion: %v %v, %v", at, deleting, err)
+	}
+	if env.HasVersion {
+		if v, ok, err := VersionExtension(e); err != nil || !ok || v != env.Version {
+			t.Fatalf("version: %d %v, %v", v, ok, err)
+		}
+	}
+	for name, got := range map[string]uint64{ExtRevision: env.Revision, ExtSupersedes: env.Supersedes, ExtIfRevision: env.IfRevision} {
+		if want, err := RevisionExtension(e, name); err != nil || got != want {
+			t.Fatalf("%s is %d, in the event %d, %v", name, got, want, err)
+		}
+	}
+	if tag, ok, err := TagExtension(e); err != nil || ok != env.HasTag || tag != env.Tag {
+		t.Fatalf("tag: %v %v, %v", tag, ok, err)
+	}
+}
+
+func FuzzDecodeVersions(f *testing.F) {
+	f.Add([]byte(`{"resourceVersions":[{"resourceID":"u1","resourceVersion":3},{"resourceID":"u2","resourceVersion":0,"hawserTag":"000102030405060708090a0b0c0d0e0f"}]}`))
+	f.Add([]byte(`{"statusHashes":[{"resourceID":"u1","statusHash":"3a4b"}]}`))
+	f.Add([]byte(`{"resourceVersions":null}`))
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if versions, err := DecodeVersions(b); err == nil {
+			again, err := EncodeVersions(versions)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := DecodeVersions(again)
+			if err != nil || len(got) != len(versions) || len(got) > 0 && !cmp.Equal(versions, got) {
+				t.Fatalf("%v became %v, %v", versions, got, err)
+			}
+		}
+		if hashes, err := DecodeHashes(b); err == nil {
+			again, err := EncodeHashes(hashes)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := DecodeHashes(again)
+			if err != nil || len(got) != len(hashes) || len(got) > 0 && !cmp.Equal(hashes, got) {
+				t.Fatalf("%v became %v, %v", hashes, got, err)
+			}
+		}
+	})
+}
+
+// FuzzParseSync reads any bytes as every sync payload.
+func FuzzParseSync(f *testing.F) {
+	for _, e := range []func() (Event, error){
+		func() (Event, error) {
+			return NewCheckpoint(syncAgent, Checkpoint{Cursor: someCursor, Digest: someDigest, HighestSequenceID: "1"})
+		},
+		func() (Event, error) { return NewAck(syncAgent, Ack{Cursor: someCursor}) },
+		func() (Event, error) {
+			return NewInventory(syncSource, Inventory{Records: []InventoryRecord{{Cluster: "c"}}, Clusters: []ClusterDigest{{}}})
+		},
+	} {
+		seed, err := e()
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(seed.Data())
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		e := withExtension("x", "")
+		e.SetDataContentType(ContentTypeProtobuf)
+		e.DataEncoded = data
+		e.SetType(TypeCheckpoint)
+		if c, err := ParseCheckpoint(e); err == nil {
+			if again, err := NewCheckpoint(syncAgent, c); err != nil {
+				t.Fatal(err)
+			} else if got, err := ParseCheckpoint(again); err != nil || !cmp.Equal(c, got) {
+				t.Fatalf("%+v became %+v, %v", c, got, err)
+			}
+		}
+		e.SetType(TypeAck)
+		if a, err := ParseAck(e); err == nil {
+			if again, err := NewAck(syncAgent, a); err != nil {
+				t.Fatal(err)
+			} else if got, err := ParseAck(again); err != nil || !cmp.Equal(a, got) {
+				t.Fatalf("%+v became %+v, %v", a, got, err)
+			}
+		}
+		e.SetType(TypeInventory)
+		if inv, err := ParseInventory(e); err == nil {
+			if again, err := NewInventory(syncSource, inv); err != nil {
+				t.Fatal(err)
+			} else if got, err := ParseInventory(again); err != nil || !cmp.Equal(inv, got) {
+				t.Fatalf("%+v became %+v, %v", inv, got, err)
+			}
+		}
+		e.SetType(TypeInventoryRequest)
+		if r, err := ParseInventoryRequest(e); err == nil {
+			if again, err := NewInventoryRequest(syncSource, r); err != nil {
+				t.Fatal(err)
+			} else if got, err := ParseInventoryRequest(again); err != nil || !cmp.Equal(r, got) {
+				t.Fatalf("%+v became %+v, %v", r, got, err)
+			}
+		}
+	})
+}
