@@ -1,0 +1,305 @@
+package grpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
+	ggrpc "google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+	"google.golang.org/grpc/stats"
+
+	"github.com/hawser-io/hawser/internal/broker/authz"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/pkg/transport"
+	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
+)
+
+// Defaults of [Config].
+const (
+	DefaultMaxMessageBytes = 16 << 20
+	DefaultPublishTimeout  = 30 * time.Second
+	DefaultDrainTimeout    = 10 * time.Second
+)
+
+const (
+	// pingEvery and pingTimeout find dead peers below an idle stream.
+	pingEvery   = 30 * time.Second
+	pingTimeout = 10 * time.Second
+	// mayPingEvery is how often a client may ping while it has a stream.
+	mayPingEvery = 5 * time.Second
+	// streamsPerConnection bounds the calls of one connection at a time.
+	streamsPerConnection = 1024
+	// handshakeTimeout bounds TLS and HTTP/2 set-up of a connection.
+	handshakeTimeout = 20 * time.Second
+	// headerBytes bounds the headers of a call.
+	headerBytes = 64 << 10
+)
+
+// Config is what a [Front] is made of. Server and either Listener or Addr are
+// required, and Credentials unless Insecure.
+type Config struct {
+	Server transport.Server
+	// Addr is the host:port that Run listens on, unless Listener is given.
+	Addr     string
+	Listener net.Listener
+	// Credentials of the port; see identity.Files.Server.
+	Credentials credentials.TransportCredentials
+	// Mapping says which certificates are whose.
+	Mapping identity.Mapping
+	// Insecure allows plaintext, on loopback addresses only. Peers then have no
+	// identity.
+	Insecure bool
+
+	// MaxMessageBytes bounds what is read for one Publish. The broker has a
+	// limit of its own for events; lists of versions may be larger.
+	MaxMessageBytes int
+	// PublishTimeout is the deadline of a Publish whose caller gives none.
+	PublishTimeout time.Duration
+	// DrainTimeout bounds Run after its context ended: what still runs is cut.
+	DrainTimeout time.Duration
+
+	Log *slog.Logger // nil: slog.Default()
+	// OnPanic hears of every call that panicked; may be nil.
+	OnPanic func()
+	// StatsHandler observes the calls, for traces; may be nil.
+	StatsHandler stats.Handler
+}
+
+// Front serves one port. Create it with [New], run it once with [Front.Run].
+type Front struct {
+	cfg    Config
+	server *ggrpc.Server
+	health *health.Server
+	open   atomic.Bool
+}
+
+// New returns a front. It opens nothing; the error says which field of cfg is
+// wrong.
+func New(cfg Config) (*Front, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	f := &Front{cfg: cfg, health: health.NewServer()}
+	f.server = ggrpc.NewServer(f.options()...)
+	f.server.RegisterService(&serviceDesc, f)
+	grpc_health_v1.RegisterHealthServer(f.server, f.health)
+	f.health.SetServingStatus(serviceDesc.ServiceName, grpc_health_v1.HealthCheckResponse_SERVING)
+	reflection.Register(f.server)
+	return f, nil
+}
+
+func (c Config) withDefaults() (Config, error) {
+	switch {
+	case c.Server == nil:
+		return c, errors.New("grpc listener: no server to hand calls to")
+	case c.Listener == nil && c.Addr == "":
+		return c, errors.New("grpc listener: no address to listen on")
+	case c.Credentials == nil && !c.Insecure:
+		return c, errors.New("grpc listener: no TLS credentials: give certificate, key and client CA, or allow plaintext on loopback with --insecure")
+	case c.Credentials != nil && c.Insecure:
+		return c, errors.New("grpc listener: TLS credentials and insecure exclude each other: drop one of them")
+	case c.MaxMessageBytes < 0 || c.PublishTimeout < 0 || c.DrainTimeout < 0:
+		return c, errors.New("grpc listener: sizes and timeouts must not be negative")
+	}
+	if c.Insecure {
+		c.Credentials = insecure.NewCredentials()
+	}
+	if c.MaxMessageBytes == 0 {
+		c.MaxMessageBytes = DefaultMaxMessageBytes
+	}
+	if c.PublishTimeout == 0 {
+		c.PublishTimeout = DefaultPublishTimeout
+	}
+	if c.DrainTimeout == 0 {
+		c.DrainTimeout = DefaultDrainTimeout
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	if c.OnPanic == nil {
+		c.OnPanic = func() {}
+	}
+	return c, nil
+}
+
+func (f *Front) options() []ggrpc.ServerOption {
+	caught := recovery.WithRecoveryHandlerContext(f.panicked)
+	opts := []ggrpc.ServerOption{
+		ggrpc.Creds(&handshake{TransportCredentials: f.cfg.Credentials, mapping: f.cfg.Mapping}),
+		ggrpc.ForceServerCodecV2(rawCodec{}),
+		ggrpc.MaxRecvMsgSize(f.cfg.MaxMessageBytes),
+		ggrpc.MaxHeaderListSize(headerBytes),
+		ggrpc.MaxConcurrentStreams(streamsPerConnection),
+		ggrpc.ConnectionTimeout(handshakeTimeout),
+		ggrpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: mayPingEvery, PermitWithoutStream: true}),
+		ggrpc.KeepaliveParams(keepalive.ServerParameters{Time: pingEvery, Timeout: pingTimeout}),
+		// Thousands of connections are idle most of the time: what they need to
+		// read and write is taken when they do.
+		ggrpc.SharedWriteBuffer(true),
+		ggrpc.ReadBufferSize(f.readBuffer()),
+		ggrpc.WaitForHandlers(true),
+		ggrpc.ChainUnaryInterceptor(recovery.UnaryServerInterceptor(caught), f.guardUnary),
+		ggrpc.ChainStreamInterceptor(recovery.StreamServerInterceptor(caught), f.guardStream),
+	}
+	if f.cfg.StatsHandler != nil {
+		opts = append(opts, ggrpc.StatsHandler(f.cfg.StatsHandler))
+	}
+	return opts
+}
+
+// readBuffer is the size of a connection's read buffer. TLS reads whole records
+// anyway, so behind it another buffer would only be copied through.
+func (f *Front) readBuffer() int {
+	if f.cfg.Insecure {
+		return 8 << 10
+	}
+	return 0
+}
+
+// Run listens and serves until ctx ends. Then no connection and no call is
+// taken any more, running calls may end, and what still runs after the drain
+// timeout is cut. It returns when all calls have returned.
+func (f *Front) Run(ctx context.Context) error {
+	l, err := f.listen(ctx)
+	if err != nil {
+		return err
+	}
+	f.cfg.Log.Info("grpc port is open", "addr", l.Addr().String(), "tls", !f.cfg.Insecure)
+	f.open.Store(true)
+	defer f.open.Store(false)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	failed := make(chan error, 1)
+	wg.Go(func() { failed <- f.server.Serve(l) })
+	select {
+	case err := <-failed:
+		f.server.Stop()
+		return fmt.Errorf("grpc listener: %w", err)
+	case <-ctx.Done():
+	}
+	f.open.Store(false)
+	f.health.Shutdown()
+	cut := time.AfterFunc(f.cfg.DrainTimeout, func() {
+		f.cfg.Log.Warn("drain timeout is over, cutting connections", "addr", l.Addr().String())
+		f.server.Stop()
+	})
+	f.server.GracefulStop()
+	if !cut.Stop() {
+		f.server.Stop() // returns when the one above has
+	}
+	return nil
+}
+
+// Ready returns nil while the port is open and takes calls.
+func (f *Front) Ready() error {
+	if !f.open.Load() {
+		return errors.New("the port is not open")
+	}
+	return nil
+}
+
+func (f *Front) listen(ctx context.Context) (net.Listener, error) {
+	l := f.cfg.Listener
+	if l == nil {
+		var lc net.ListenConfig
+		var err error
+		if l, err = lc.Listen(ctx, "tcp", f.cfg.Addr); err != nil {
+			return nil, fmt.Errorf("grpc listener: %w (choose another address with --listen)", err)
+		}
+	}
+	if f.cfg.Insecure && !isLoopback(l.Addr()) {
+		err := fmt.Errorf("grpc listener: %s is not a loopback address: plaintext is allowed only there, give TLS files or listen on 127.0.0.1", l.Addr())
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}
+
+func isLoopback(a net.Addr) bool {
+	t, ok := a.(*net.TCPAddr)
+	return !ok || t.IP.IsLoopback() // what is not TCP never leaves the process
+}
+
+// caller returns the connection of a call to our own service, or why its peer
+// may not call at all.
+func (f *Front) caller(ctx context.Context) (*connection, error) {
+	c, err := connectionOf(ctx)
+	switch {
+	case err != nil:
+		return nil, err
+	case c.unknown != nil:
+		return nil, c.unauthenticated()
+	case c.identity == (identity.Identity{}) && !f.cfg.Insecure:
+		return nil, authz.Authorize(c.identity, authz.Call{Method: authz.Publish})
+	}
+	return c, nil
+}
+
+// guard authorizes the calls of the other services; the broker authorizes
+// those of ours, by their events.
+func (f *Front) guard(ctx context.Context, method string) error {
+	if method == authz.Publish || method == authz.Subscribe {
+		return nil
+	}
+	c, err := connectionOf(ctx)
+	if err != nil {
+		return transportgrpc.Status(err).Err()
+	}
+	id := c.identity
+	if f.cfg.Insecure {
+		id = identity.Identity{Role: identity.Viewer, Name: "anonymous"}
+	}
+	if err := authz.Authorize(id, authz.Call{Method: method}); err != nil {
+		if c.unknown != nil {
+			err = c.unauthenticated()
+		}
+		return transportgrpc.Status(err).Err()
+	}
+	return nil
+}
+
+func (f *Front) guardUnary(ctx context.Context, req any, info *ggrpc.UnaryServerInfo, next ggrpc.UnaryHandler) (any, error) {
+	if err := f.guard(ctx, info.FullMethod); err != nil {
+		return nil, err
+	}
+	return next(ctx, req)
+}
+
+func (f *Front) guardStream(srv any, ss ggrpc.ServerStream, info *ggrpc.StreamServerInfo, next ggrpc.StreamHandler) error {
+	if err := f.guard(ss.Context(), info.FullMethod); err != nil {
+		return err
+	}
+	return next(srv, ss)
+}
+
+// panicked is the answer to a call that panicked.
+func (f *Front) panicked(_ context.Context, p any) error {
+	f.cfg.OnPanic()
+	f.cfg.Log.Error("call panicked", "panic", p, "stack", string(debug.Stack()))
+	return transportgrpc.Status(&transport.Error{
+		Code: transport.CodeInternal, Next: transport.NextBackOff, Delay: time.Second,
+		Message: "internal error", Hint: "the broker's log says more",
+	}).Err()
+}
+
+// answer is the status of a call that failed with err, which is logged when it
+// is the broker's own fault.
+func (f *Front) answer(ctx context.Context, err error) error {
+	if ctx.Err() == nil && transport.CodeOf(err) == transport.CodeInternal {
+		f.cfg.Log.Error("call failed", "error", err)
+	}
+	return transportgrpc.Status(err).Err()
+}

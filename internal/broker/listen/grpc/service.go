@@ -1,0 +1,129 @@
+package grpc
+
+import (
+	"context"
+	"strconv"
+
+	ggrpc "google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
+	cloudeventsv1 "github.com/hawser-io/hawser/proto/io/cloudevents/v1"
+)
+
+// serviceDesc is the generated description with handlers that leave events as
+// bytes.
+var serviceDesc = ggrpc.ServiceDesc{
+	ServiceName: cloudeventsv1.CloudEventService_ServiceDesc.ServiceName,
+	HandlerType: (*any)(nil),
+	Methods:     []ggrpc.MethodDesc{{MethodName: "Publish", Handler: handlePublish}},
+	Streams:     []ggrpc.StreamDesc{{StreamName: "Subscribe", Handler: handleSubscribe, ServerStreams: true}},
+	Metadata:    cloudeventsv1.CloudEventService_ServiceDesc.Metadata,
+}
+
+// empty is the answer to every Publish; it is never modified.
+var empty = &emptypb.Empty{}
+
+func handlePublish(srv any, ctx context.Context, decode func(any) error, interceptor ggrpc.UnaryServerInterceptor) (any, error) { //nolint:revive // the signature is the library's
+	f := srv.(*Front)
+	// Before a byte of the message is read: who sends it?
+	c, err := f.caller(ctx)
+	if err != nil {
+		return nil, transportgrpc.Status(err).Err()
+	}
+	request := &publishRequest{}
+	if err := decode(request); err != nil {
+		return nil, err
+	}
+	handler := func(ctx context.Context, _ any) (any, error) { return f.publish(ctx, c, request) }
+	if interceptor == nil {
+		return handler(ctx, request)
+	}
+	info := &ggrpc.UnaryServerInfo{Server: srv, FullMethod: cloudeventsv1.CloudEventService_Publish_FullMethodName}
+	return interceptor(ctx, request, info, handler)
+}
+
+func (f *Front) publish(ctx context.Context, c *connection, r *publishRequest) (any, error) {
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, f.cfg.PublishTimeout)
+		defer cancel()
+	}
+	if r.event == nil {
+		return nil, transportgrpc.Status(&transport.Error{
+			Code: transport.CodeInvalid, Next: transport.NextStop, Message: "the request carries no event",
+		}).Err()
+	}
+	receipt, err := f.cfg.Server.Publish(ctx, c.peer(), r.event, header(ctx, codec.HeaderSubscriptionID))
+	if err != nil {
+		return nil, f.answer(ctx, err)
+	}
+	if receipt.Outcome != "" {
+		if err := ggrpc.SetTrailer(ctx, metadata.Pairs(codec.HeaderOutcome, receipt.Outcome)); err != nil {
+			return nil, f.answer(ctx, err)
+		}
+	}
+	return empty, nil
+}
+
+func handleSubscribe(srv any, ss ggrpc.ServerStream) error {
+	f := srv.(*Front)
+	ctx := ss.Context()
+	c, err := f.caller(ctx)
+	if err != nil {
+		return transportgrpc.Status(err).Err()
+	}
+	var r cloudeventsv1.SubscriptionRequest
+	if err := ss.RecvMsg(&r); err != nil {
+		return err
+	}
+	raw := transport.RawSubscription{Source: r.GetSource(), Cluster: r.GetClusterName(), DataType: r.GetDataType(), Hello: helloOf(ctx)}
+	if err := f.cfg.Server.Subscribe(ctx, c.peer(), raw, stream{ss}); err != nil {
+		return f.answer(ctx, err)
+	}
+	return nil
+}
+
+// helloOf reads what a Hawser party says about itself. A version that we do not
+// know is spoken to as a stock party.
+func helloOf(ctx context.Context) transport.Hello {
+	if header(ctx, codec.HeaderProtocol) != "1" {
+		return transport.Hello{}
+	}
+	return transport.Hello{
+		Protocol:   1,
+		Cursor:     header(ctx, codec.HeaderCursor),
+		ClusterUID: header(ctx, codec.HeaderClusterUID),
+	}
+}
+
+// header returns the value of a header that is given once, else "".
+func header(ctx context.Context, key string) string {
+	if v := metadata.ValueFromIncomingContext(ctx, key); len(v) == 1 {
+		return v[0]
+	}
+	return ""
+}
+
+// stream is one subscription's sending side.
+type stream struct{ ggrpc.ServerStream }
+
+var _ transport.Stream = stream{}
+
+// Accept implements [transport.Stream].
+func (s stream) Accept(a transport.Accepted) error {
+	kv := []string{codec.HeaderSubscriptionID, a.SubscriptionID}
+	if a.Protocol > 0 {
+		kv = append(kv,
+			codec.HeaderProtocol, strconv.Itoa(a.Protocol),
+			codec.HeaderResync, a.Resync,
+			codec.HeaderMaxEventBytes, strconv.Itoa(a.MaxEventBytes))
+	}
+	return s.SendHeader(metadata.Pairs(kv...))
+}
+
+// Send implements [transport.Stream].
+func (s stream) Send(parts ...[]byte) error { return s.SendMsg(event(parts)) }

@@ -1,0 +1,85 @@
+package testkit
+
+import (
+	"crypto/tls"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/pki"
+)
+
+// CA signs certificates for one test.
+type CA struct {
+	t         testing.TB
+	authority *pki.Authority
+}
+
+// validFor is how long certificates of tests are good.
+const validFor = time.Hour
+
+// NewCA makes an authority.
+func NewCA(t testing.TB) *CA {
+	t.Helper()
+	a, err := pki.NewAuthority("test authority", pki.Starting(time.Now(), validFor))
+	if err != nil {
+		t.Fatalf("certificate authority: %v", err)
+	}
+	return &CA{t: t, authority: a}
+}
+
+func (c *CA) issue(r pki.Request) tls.Certificate {
+	c.t.Helper()
+	r.Valid = pki.Starting(time.Now(), validFor)
+	pair, err := c.authority.Issue(r)
+	if err != nil {
+		c.t.Fatalf("certificate of %s/%s: %v", r.Role, r.Name, err)
+	}
+	cert, err := pair.TLS()
+	if err != nil {
+		c.t.Fatalf("certificate of %s/%s: %v", r.Role, r.Name, err)
+	}
+	return cert
+}
+
+// Server returns the credentials of a port on 127.0.0.1. As in production,
+// clients may come without a certificate; one that is shown must be this
+// authority's.
+func (c *CA) Server() credentials.TransportCredentials {
+	c.t.Helper()
+	return credentials.NewTLS(&tls.Config{
+		MinVersion:   tls.VersionTLS12,
+		Certificates: []tls.Certificate{c.issue(pki.Request{Role: pki.Broker, Name: "broker", Hosts: []string{"127.0.0.1", "localhost"}})},
+		ClientCAs:    c.authority.Pool(),
+		ClientAuth:   tls.VerifyClientCertIfGiven,
+	})
+}
+
+// Client returns the credentials of a party, with a certificate that Mapping
+// maps back to id.
+func (c *CA) Client(id identity.Identity) credentials.TransportCredentials {
+	c.t.Helper()
+	cert := c.issue(pki.Request{Role: pki.Role(id.Role), Name: id.Name})
+	return credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS12, RootCAs: c.authority.Pool(), Certificates: []tls.Certificate{cert}})
+}
+
+// Anonymous returns the credentials of somebody without a certificate.
+func (c *CA) Anonymous() credentials.TransportCredentials {
+	return credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS12, RootCAs: c.authority.Pool()})
+}
+
+// Mapping returns the rules by which a broker knows the certificates of these
+// identities. Agents need none.
+func Mapping(ids ...identity.Identity) identity.Mapping {
+	var m identity.Mapping
+	for _, id := range ids {
+		if id.Role == identity.Agent {
+			continue
+		}
+		cn, _ := pki.Subject(pki.Role(id.Role), id.Name)
+		m = append(m, identity.Rule{CommonName: cn, Role: id.Role, Name: id.Name})
+	}
+	return m
+}
