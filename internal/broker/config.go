@@ -1,0 +1,137 @@
+package broker
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hawser-io/hawser/internal/broker/store"
+)
+
+// Defaults of [Config].
+const (
+	// DefaultMaxEventBytes keeps an event, with everything that is added on the
+	// way, below the 4 MiB that stock clients receive at most.
+	DefaultMaxEventBytes = 4<<20 - addedBytes
+	DefaultQueueBytes    = 64 << 20
+	DefaultDrainTimeout  = 10 * time.Second
+	DefaultDrainRate     = 1000
+	DefaultHeartbeat     = 10 * time.Second
+	DefaultListGrace     = 30 * time.Second
+	DefaultRetention     = 7 * 24 * time.Hour
+	DefaultSweep         = time.Hour
+	DefaultStreams       = 32
+
+	// addedBytes is more than a broker or a front ever adds to an event.
+	addedBytes = 4 << 10
+	// smallestEvent is the lowest limit that makes sense: metadata alone takes
+	// a few hundred bytes.
+	smallestEvent = 16 << 10
+)
+
+// Config is what a [Broker] is made of. Only Store is required; every other
+// zero value means its default.
+type Config struct {
+	Store    store.Store
+	Log      *slog.Logger          // nil: slog.Default()
+	Registry prometheus.Registerer // nil: metrics are kept and not shown
+
+	// MaxEventBytes is the largest event, in bytes of its protobuf form.
+	MaxEventBytes int
+	// QueueBytes bounds what waits for a commit, and in the same amount again
+	// what waits for a comparison.
+	QueueBytes int
+	// DrainTimeout bounds Run after its context ended; DrainRate is how many
+	// streams per second are ended then.
+	DrainTimeout time.Duration
+	DrainRate    int
+	// Heartbeat is the interval of heartbeats on every stream.
+	Heartbeat time.Duration
+	// ListGrace is how long a party may take after the header to say what it
+	// holds; one that did not is taken to hold nothing.
+	ListGrace time.Duration
+	// Retention is how long a grave waits for its source; Sweep how often that
+	// is looked at.
+	Retention, Sweep time.Duration
+	// StreamsPerParty bounds the subscriptions of one identity.
+	StreamsPerParty int
+	// Comparisons is how many comparisons of lists run at a time. Default: the
+	// number of processors.
+	Comparisons int
+
+	// Insecure takes peers without an identity for whom they say they are. For
+	// fronts that listen on loopback without TLS, and nothing else.
+	Insecure bool
+
+	Now   func() time.Time // nil: time.Now
+	NewID func() string    // unique ids of events and subscriptions; nil: random UUIDs
+}
+
+func (c Config) withDefaults() (Config, error) {
+	if c.Store == nil {
+		return c, errors.New("broker: no store")
+	}
+	setDefault(&c.MaxEventBytes, DefaultMaxEventBytes)
+	setDefault(&c.QueueBytes, DefaultQueueBytes)
+	setDefault(&c.DrainTimeout, DefaultDrainTimeout)
+	setDefault(&c.DrainRate, DefaultDrainRate)
+	setDefault(&c.Heartbeat, DefaultHeartbeat)
+	setDefault(&c.ListGrace, DefaultListGrace)
+	setDefault(&c.Retention, DefaultRetention)
+	setDefault(&c.Sweep, DefaultSweep)
+	setDefault(&c.StreamsPerParty, DefaultStreams)
+	setDefault(&c.Comparisons, runtime.GOMAXPROCS(0))
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	if c.Registry == nil {
+		c.Registry = prometheus.NewRegistry()
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.NewID == nil {
+		c.NewID = uuid.NewString
+	}
+	return c, c.validate()
+}
+
+func setDefault[T comparable](v *T, def T) {
+	var zero T
+	if *v == zero {
+		*v = def
+	}
+}
+
+func (c Config) validate() error {
+	if c.MaxEventBytes < smallestEvent {
+		return fmt.Errorf("broker: largest event of %d bytes: use at least %d", c.MaxEventBytes, smallestEvent)
+	}
+	// One party may use half of the queue, and one event must fit into that.
+	if c.QueueBytes < 4*c.MaxEventBytes {
+		return fmt.Errorf("broker: queue of %d bytes: use at least four times the largest event, %d", c.QueueBytes, 4*c.MaxEventBytes)
+	}
+	for _, v := range []struct {
+		what  string
+		value int64
+	}{
+		{"drain timeout", int64(c.DrainTimeout)},
+		{"drain rate", int64(c.DrainRate)},
+		{"heartbeat interval", int64(c.Heartbeat)},
+		{"list grace", int64(c.ListGrace)},
+		{"retention", int64(c.Retention)},
+		{"sweep interval", int64(c.Sweep)},
+		{"streams per party", int64(c.StreamsPerParty)},
+		{"number of comparisons", int64(c.Comparisons)},
+	} {
+		if v.value < 0 {
+			return fmt.Errorf("broker: %s is negative: use a positive value, or 0 for the default", v.what)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,73 @@
+package broker
+
+import (
+	"context"
+	"errors"
+
+	"github.com/hawser-io/hawser/internal/broker/route"
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// deliver sends what a mailbox entry stands for, in the form the record has
+// now. A record that is gone, or no longer concerns the party, is skipped.
+func (b *Broker) deliver(ctx context.Context, s *subscription, out transport.Stream, e route.Entry) error {
+	key := store.Key{DataType: s.scope.DataType, Cluster: e.Cluster, ResourceID: e.ResourceID}
+	r, err := b.store.Get(ctx, key)
+	var damaged *store.DamageError
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return nil
+	case errors.As(err, &damaged):
+		// One record that cannot be read does not keep the others back. The
+		// store refuses writes from now on, so an operator hears of it.
+		b.metrics.damaged.Inc()
+		b.log.Error("record cannot be read and is not delivered", "cluster", e.Cluster, "resource_id", e.ResourceID, "error", err)
+		return nil
+	case err != nil:
+		return storeError(err)
+	}
+	f := form{record: &r, hawser: s.hello.Protocol >= 1, resync: e.Flags&route.Resync != 0}
+	if s.part == codec.Status {
+		if r.Owner != s.scope.Owner {
+			return nil
+		}
+		return b.send(s, out, f.status)
+	}
+	switch r.State {
+	case store.Live:
+		return b.send(s, out, f.spec)
+	case store.Tombstone:
+		// The entry may have been a spec that became a deletion before it was
+		// its turn. A Hawser agent gets the last spec with the deletion.
+		unseen := e.Flags&route.SpecFirst != 0 || e.Flags&route.Deletion == 0
+		if unseen && !f.hawser && r.Spec != nil {
+			if err := b.send(s, out, f.spec); err != nil {
+				return err
+			}
+		}
+		return b.send(s, out, f.deletion)
+	case store.Grave:
+		if f.resync && !r.DeletedAt.IsZero() {
+			return b.send(s, out, f.deletion)
+		}
+	}
+	return nil
+}
+
+// send sends the event that render makes, if it makes one.
+func (b *Broker) send(s *subscription, out transport.Stream, render func() ([][]byte, error)) error {
+	event, err := render()
+	if err != nil {
+		return internalError(err)
+	}
+	if event == nil {
+		return nil
+	}
+	if err := out.Send(event...); err != nil {
+		return err
+	}
+	b.metrics.delivered(s.part, event)
+	return nil
+}

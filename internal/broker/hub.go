@@ -1,0 +1,180 @@
+package broker
+
+import (
+	"sync"
+
+	"github.com/hawser-io/hawser/internal/broker/route"
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// hub knows the subscriptions and what the router has seen. Its lock is held
+// while keys go into mailboxes, never while anything is sent.
+type hub struct {
+	mu       sync.Mutex
+	index    route.Index[*subscription]
+	byID     map[string]*subscription
+	perParty map[identity.Identity]int
+	// routed is the revision up to which every change is in the mailboxes it
+	// belongs into.
+	routed uint64
+	// end is why nobody may subscribe any more; nil while everybody may.
+	end *transport.Error
+	// empty is closed when end is set and the last subscription is gone.
+	empty chan struct{}
+}
+
+func newHub(revision uint64) *hub {
+	return &hub{
+		byID: map[string]*subscription{}, perParty: map[identity.Identity]int{},
+		routed: revision, empty: make(chan struct{}),
+	}
+}
+
+// position returns the revision up to which changes were routed.
+func (h *hub) position() uint64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.routed
+}
+
+// add registers s: every change routed from now on reaches it.
+func (h *hub) add(s *subscription, perParty int) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.end != nil {
+		return h.end
+	}
+	if h.perParty[s.party] >= perParty {
+		return overloaded("too many subscriptions of "+s.party.String(), comeBack)
+	}
+	h.perParty[s.party]++
+	h.byID[s.id] = s
+	h.index.Add(s.scope, s)
+	return nil
+}
+
+// remove is the end of s; it must have been added.
+func (h *hub) remove(s *subscription) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.index.Remove(s.scope, s)
+	delete(h.byID, s.id)
+	if h.perParty[s.party]--; h.perParty[s.party] == 0 {
+		delete(h.perParty, s.party)
+	}
+	h.checkEmpty()
+}
+
+func (h *hub) checkEmpty() {
+	if h.end == nil || len(h.byID) > 0 {
+		return
+	}
+	select {
+	case <-h.empty:
+	default:
+		close(h.empty)
+	}
+}
+
+// close refuses new subscriptions with err, and returns those that there are.
+func (h *hub) close(err *transport.Error) []*subscription {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.end = err
+	h.checkEmpty()
+	all := make([]*subscription, 0, len(h.byID))
+	for _, s := range h.byID {
+		all = append(all, s)
+	}
+	return all
+}
+
+// closing returns the error that new calls are refused with, nil before close.
+func (h *hub) closing() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.end != nil {
+		return h.end
+	}
+	return nil
+}
+
+// route puts changes, in the order of their revisions, into the mailboxes of
+// whom they concern.
+func (h *hub) route(changes []store.Change) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for i := range changes {
+		h.routeOne(&changes[i])
+	}
+	h.routed = changes[len(changes)-1].Revision
+}
+
+func (h *hub) routeOne(c *store.Change) {
+	scope := route.Scope{DataType: c.Key.DataType, Cluster: c.Key.Cluster}
+	// A grave means nothing to the cluster that confirmed it.
+	gone := c.Gone || c.State == store.Grave
+	if c.Part == store.StatusPart {
+		scope = route.Scope{DataType: c.Key.DataType, Owner: c.Owner}
+		gone = c.Gone
+	}
+	var flags route.Flags
+	if c.Part == store.SpecPart && c.State == store.Tombstone {
+		flags = route.Deletion
+	}
+	key := route.Key{Cluster: c.Key.Cluster, ResourceID: c.Key.ResourceID}
+	for _, s := range h.index.Get(scope) {
+		if gone {
+			s.discard(key)
+		} else {
+			s.post(key, c.Revision, flags)
+		}
+	}
+}
+
+// again puts a record into the mailboxes of its cluster's agents once more.
+func (h *hub) again(k store.Key, revision uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, s := range h.index.Get(route.Scope{DataType: k.DataType, Cluster: k.Cluster}) {
+		s.answer(route.Key{Cluster: k.Cluster, ResourceID: k.ResourceID}, max(revision, 1), 0)
+	}
+}
+
+// askers returns the subscriptions that a resync request is about: the one
+// whose id it echoes, else those of its connection, else all of its scope.
+func (h *hub) askers(scope route.Scope, id string, conn uint64) []*subscription {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if s := h.byID[id]; s != nil && s.scope == scope {
+		return []*subscription{s}
+	}
+	var same, all []*subscription
+	for _, s := range h.index.Get(scope) {
+		if s.conn == conn {
+			same = append(same, s)
+		}
+		all = append(all, s)
+	}
+	if len(same) > 0 {
+		return same
+	}
+	return all
+}
+
+// count returns the number of subscriptions by kind.
+func (h *hub) count() (agents, sources int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, s := range h.byID {
+		if s.part == codec.Spec {
+			agents++
+		} else {
+			sources++
+		}
+	}
+	return agents, sources
+}

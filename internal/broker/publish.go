@@ -1,0 +1,296 @@
+package broker
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"github.com/hawser-io/hawser/internal/broker/authz"
+	"github.com/hawser-io/hawser/internal/broker/route"
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// Publish implements [transport.Server]. It returns nil once the event is on
+// disk, or, for a resync request, once it is noted: the answer comes over the
+// stream afterwards.
+func (b *Broker) Publish(ctx context.Context, p transport.Peer, event []byte, subscriptionID string) (r transport.Receipt, err error) {
+	start := b.cfg.Now()
+	kind := kindUnknown
+	defer func() { b.metrics.published(kind, r.Outcome, err, b.cfg.Now().Sub(start)) }()
+	defer b.recovered(&err)
+	if err := b.hub.closing(); err != nil {
+		return r, err
+	}
+	env, normal, err := codec.Ingest(event)
+	if err != nil {
+		return r, undecodable(err)
+	}
+	kind = kindOf(&env)
+	from, err := b.admit(p, &env)
+	if err != nil {
+		return r, err
+	}
+	switch kind {
+	case kindResync:
+		r.Outcome = codec.OutcomeAccepted
+		err = b.requestResync(p, from, &env, subscriptionID, len(event))
+	case kindRelease:
+		r.Outcome, err = b.releaseCluster(ctx, from, &env)
+	case kindSpec:
+		r.Outcome, err = b.publishSpec(ctx, from, &env, normal)
+	case kindStatus:
+		r.Outcome, err = b.publishStatus(ctx, from, &env, normal)
+	default:
+		err = invalid("type", "events of type "+env.RawType+" are not taken", "")
+	}
+	return r, err
+}
+
+// What an event is to the broker; also the values of a metric's label.
+const (
+	kindUnknown = "unknown"
+	kindSpec    = "spec"
+	kindStatus  = "status"
+	kindResync  = "resync"
+	kindRelease = "release"
+)
+
+func kindOf(env *codec.Envelope) string {
+	switch {
+	case env.RawType == codec.TypeRelease:
+		return kindRelease
+	case env.Type.Action == codec.ResyncRequest:
+		return kindResync
+	case env.Type.Subresource == codec.Status:
+		return kindStatus
+	case env.Type.Subresource == codec.Spec:
+		return kindSpec
+	}
+	return kindUnknown
+}
+
+// admit checks that the type is served and that the peer may publish the event.
+func (b *Broker) admit(p transport.Peer, env *codec.Envelope) (identity.Identity, error) {
+	call := authz.Call{
+		Method: authz.Publish, Type: env.Type,
+		Source: env.Source, Cluster: env.Cluster, Namespace: env.ObjectNS,
+	}
+	if env.Type == (codec.EventType{}) {
+		call.RawType = env.RawType
+	} else if _, ok := codec.Lookup(env.Type.DataType); !ok {
+		return identity.Identity{}, invalid("type", "data type "+env.Type.DataType.String()+" is not served",
+			"use "+codec.ManifestBundles.String())
+	}
+	id := b.identify(p, call)
+	return id, authz.Authorize(id, call)
+}
+
+// publishSpec commits a spec or a deletion.
+func (b *Broker) publishSpec(ctx context.Context, from identity.Identity, env *codec.Envelope, normal []byte) (string, error) {
+	if err := b.checkSpec(env, len(normal)); err != nil {
+		return "", err
+	}
+	op := store.Op{
+		Kind:  store.PutSpec,
+		Key:   store.Key{DataType: env.Type.DataType, Cluster: env.Cluster, ResourceID: env.ResourceID},
+		Owner: env.Source, Name: env.ObjectName,
+		Action: env.Type.Action, Version: trueVersion(env),
+		Tag:      codec.TagOf(env.Deleting, env.Version, env.RawMetadata, env.Data),
+		Deleting: env.Deleting, DeletedAt: env.DeletedAt,
+		Supersedes: env.Supersedes, IfRevision: env.IfRevision,
+		Event: normal, At: b.cfg.Now(),
+	}
+	if env.Deleting {
+		// What is stored is the last spec; that it is deleted, and when, is in
+		// the record.
+		op.Event = nil
+		if len(env.Data) > 0 {
+			op.Event = codec.WithoutAttribute(normal, codec.ExtDeletionTimestamp)
+		}
+	}
+	outcomes, err := b.commits.commit(ctx, from, op)
+	if err != nil {
+		return "", storeError(err)
+	}
+	return outcomeOf(outcomes[0], env)
+}
+
+// checkSpec says what a spec event lacks.
+func (b *Broker) checkSpec(env *codec.Envelope, size int) error {
+	switch {
+	case size > b.cfg.MaxEventBytes:
+		return tooLarge(size, b.cfg.MaxEventBytes)
+	case env.Cluster == "":
+		return missing(codec.ExtClusterName)
+	case env.ResourceID == "":
+		return missing(codec.ExtResourceID)
+	case !env.HasVersion:
+		return missing(codec.ExtResourceVersion)
+	case env.ObjectName == "":
+		return invalid(codec.ExtMetadata, "the object in attribute \"metadata\" has no name", "send the work's metadata with its name")
+	case env.Type.Action == codec.DeleteRequest && !env.Deleting:
+		return missing(codec.ExtDeletionTimestamp)
+	case !env.Deleting && len(env.Data) == 0:
+		return invalid("data", "a work without data", "send the work's spec as data, or a deletion with a deletiontimestamp")
+	}
+	return nil
+}
+
+// trueVersion is the version by which specs are ordered: the generation in the
+// metadata where that is too large for the attribute, which is then 0.
+func trueVersion(env *codec.Envelope) int64 {
+	if env.Version == 0 && env.ObjectGen > math.MaxInt32 {
+		return env.ObjectGen
+	}
+	return env.Version
+}
+
+// publishStatus commits what an agent reports.
+func (b *Broker) publishStatus(ctx context.Context, from identity.Identity, env *codec.Envelope, normal []byte) (string, error) {
+	switch {
+	case len(normal) > b.cfg.MaxEventBytes:
+		return "", tooLarge(len(normal), b.cfg.MaxEventBytes)
+	case env.Cluster == "":
+		return "", missing(codec.ExtClusterName)
+	case env.ResourceID == "":
+		return "", missing(codec.ExtResourceID)
+	case !env.HasVersion:
+		return "", missing(codec.ExtResourceVersion)
+	case env.SequenceID == "":
+		return "", missing(codec.ExtSequenceID)
+	}
+	deleted, err := codec.ReportsDeleted(env.Data)
+	if err != nil {
+		return "", undecodable(err)
+	}
+	key := store.Key{DataType: env.Type.DataType, Cluster: env.Cluster, ResourceID: env.ResourceID}
+	outcomes, err := b.commits.commit(ctx, from, store.Op{
+		Kind: store.PutStatus, Key: key, Action: env.Type.Action, Version: trueVersion(env),
+		Sequence: env.SequenceID, StatusHash: env.StatusHash, Deleted: deleted,
+		Event: normal, At: b.cfg.Now(),
+	})
+	if err != nil {
+		return "", storeError(err)
+	}
+	if outcomes[0].Verdict == store.SpecAgain {
+		b.hub.again(key, outcomes[0].Revision)
+	}
+	return outcomeOf(outcomes[0], env)
+}
+
+// outcomeOf is what the publisher is told.
+func outcomeOf(o store.Outcome, env *codec.Envelope) (string, error) {
+	switch o.Verdict {
+	case store.Accepted:
+		return codec.OutcomeAccepted, nil
+	case store.Confirmed:
+		return codec.OutcomeConfirmed, nil
+	case store.Waits:
+		return codec.OutcomeWaits, nil
+	case store.Unchanged:
+		return codec.OutcomeUnchanged, nil
+	case store.Stale:
+		return codec.OutcomeStale, nil
+	case store.Ignored, store.SpecAgain:
+		return codec.OutcomeIgnored, nil
+	}
+	return "", refusalOf(o, env)
+}
+
+func refusalOf(o store.Outcome, env *codec.Envelope) *transport.Error {
+	switch o.Verdict {
+	case store.OwnedByOther:
+		return &transport.Error{
+			Code: transport.CodeDenied, Next: transport.NextStop, Attribute: codec.ExtResourceID,
+			Message: fmt.Sprintf("work %s of cluster %s belongs to another source", env.ResourceID, env.Cluster),
+			Hint:    "use another resource id, or let an operator move the work with: hawser adopt",
+		}
+	case store.NameTaken:
+		return &transport.Error{
+			Code: transport.CodeAlreadyExists, Next: transport.NextStop, Attribute: codec.ExtMetadata,
+			Message: fmt.Sprintf("the name %q is taken on cluster %s by another work", env.ObjectName, env.Cluster),
+			Hint:    "choose another name, or delete the other work first",
+		}
+	case store.ConditionFailed:
+		return &transport.Error{
+			Code: transport.CodeConflict, Next: transport.NextResync,
+			Message: fmt.Sprintf("the condition does not hold: the record is at revision %d", o.Revision),
+			Hint:    "compare with the broker's inventory and try again with that revision",
+		}
+	case store.Invalid:
+		return invalid("", o.Detail, "")
+	}
+	return internalError(fmt.Errorf("no answer to verdict %d", o.Verdict))
+}
+
+// requestResync notes what a party says it holds, for the streams that are to
+// answer. A party that is not subscribed gets no answer; when it subscribes and
+// does not ask again, it is taken to hold nothing.
+func (b *Broker) requestResync(p transport.Peer, from identity.Identity, env *codec.Envelope, subscriptionID string, size int) error {
+	l := list{}
+	scope := route.Scope{DataType: env.Type.DataType}
+	var err error
+	if env.Type.Subresource == codec.Spec {
+		if env.Cluster == "" {
+			return missing(codec.ExtClusterName)
+		}
+		scope.Cluster = env.Cluster
+		l.versions, err = codec.DecodeVersions(env.Data)
+	} else {
+		scope.Owner, l.cluster = env.Source, env.Cluster
+		l.hashes, err = codec.DecodeHashes(env.Data)
+	}
+	if err != nil {
+		e := undecodable(err)
+		e.Attribute = "data"
+		return e
+	}
+	for _, s := range b.hub.askers(scope, subscriptionID, p.Conn) {
+		if !b.lists.take(from, size) {
+			return overloaded("too many lists wait to be compared", comeBack)
+		}
+		mine := l
+		mine.settle = func() { b.lists.give(from, size) }
+		if !s.request(&mine) {
+			mine.settle()
+			return overloaded("too many lists of this subscription wait to be compared", comeBack)
+		}
+	}
+	return nil
+}
+
+// releaseBatch is how many records one commit of a release drops.
+const releaseBatch = 256
+
+// releaseCluster drops all records of the source on one cluster, without a word
+// to the cluster. Repeating it does no harm.
+func (b *Broker) releaseCluster(ctx context.Context, from identity.Identity, env *codec.Envelope) (string, error) {
+	if env.Cluster == "" {
+		return "", missing(codec.ExtClusterName)
+	}
+	var ops []store.Op
+	for _, d := range codec.DataTypes() {
+		scope := store.Scope{DataType: d, Cluster: env.Cluster, Owner: env.Source}
+		err := b.store.Scan(ctx, scope, func(m store.Meta) error {
+			ops = append(ops, store.Op{Kind: store.Drop, Key: m.Key, Owner: env.Source, At: b.cfg.Now()})
+			return nil
+		})
+		if err != nil {
+			return "", storeError(err)
+		}
+	}
+	if len(ops) == 0 {
+		return codec.OutcomeIgnored, nil
+	}
+	for len(ops) > 0 {
+		n := min(len(ops), releaseBatch)
+		if _, err := b.commits.commit(ctx, from, ops[:n]...); err != nil {
+			return "", storeError(err)
+		}
+		ops = ops[n:]
+	}
+	return codec.OutcomeAccepted, nil
+}

@@ -1,0 +1,109 @@
+package broker
+
+import (
+	"sync"
+
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/identity"
+)
+
+// pending is one publish that waits for its commit.
+type pending struct {
+	from identity.Identity
+	ops  []store.Op // mostly one
+	size int        // bytes it counts for
+	one  [1]store.Op
+	// done receives once, when the commit is over; nobody has to listen.
+	done chan answer
+}
+
+type answer struct {
+	outcomes []store.Outcome // one per op
+	err      error
+}
+
+// queue holds what waits for a commit: one line per party, which take turns, so
+// that whoever publishes a lot waits for itself. It is bounded by its budget.
+type queue struct {
+	budget *budget
+
+	mu     sync.Mutex
+	lines  map[identity.Identity]*line
+	turn   []*line // those that hold something, next one first
+	closed bool
+	// wake holds a token when something was put since the last take.
+	wake chan struct{}
+}
+
+type line struct {
+	from    identity.Identity
+	waiting []*pending
+}
+
+func newQueue(bytes int) *queue {
+	return &queue{budget: newBudget(bytes), lines: map[identity.Identity]*line{}, wake: make(chan struct{}, 1)}
+}
+
+// put adds p. false: there is no room. After close it returns goingAway.
+func (q *queue) put(p *pending) (bool, error) {
+	if !q.budget.take(p.from, p.size) {
+		return false, nil
+	}
+	q.mu.Lock()
+	if q.closed {
+		q.mu.Unlock()
+		q.budget.give(p.from, p.size)
+		return false, goingAway()
+	}
+	l := q.lines[p.from]
+	if l == nil {
+		l = &line{from: p.from}
+		q.lines[p.from] = l
+		q.turn = append(q.turn, l)
+	}
+	l.waiting = append(l.waiting, p)
+	q.mu.Unlock()
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+	return true, nil
+}
+
+// take appends to batch what goes into the next commit: one publish of every
+// line in turn, until ops or bytes are reached. At least one is taken, if there
+// is one.
+func (q *queue) take(batch []*pending, ops, bytes int) []*pending {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for len(q.turn) > 0 && ops > 0 && bytes > 0 {
+		l := q.turn[0]
+		p := l.waiting[0]
+		batch = append(batch, p)
+		ops -= len(p.ops)
+		bytes -= p.size
+		l.waiting[0] = nil
+		l.waiting = l.waiting[1:]
+		q.turn = q.turn[1:]
+		if len(l.waiting) > 0 {
+			q.turn = append(q.turn, l)
+		} else {
+			delete(q.lines, l.from)
+		}
+	}
+	return batch
+}
+
+// release gives the room of a batch back, once it is answered.
+func (q *queue) release(batch []*pending) {
+	for _, p := range batch {
+		q.budget.give(p.from, p.size)
+	}
+}
+
+// close refuses what comes from now on. What is in the queue stays.
+func (q *queue) close() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed = true
+}

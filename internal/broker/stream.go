@@ -1,0 +1,199 @@
+package broker
+
+import (
+	"context"
+	"time"
+
+	"github.com/hawser-io/hawser/internal/broker/authz"
+	"github.com/hawser-io/hawser/internal/broker/route"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// Subscribe implements [transport.Server]. The goroutine it is called on is the
+// stream's only one.
+func (b *Broker) Subscribe(ctx context.Context, p transport.Peer, raw transport.RawSubscription, out transport.Stream) (err error) {
+	defer b.recovered(&err)
+	s, err := b.subscribe(ctx, p, raw)
+	b.metrics.subscribed(raw, err)
+	if err != nil {
+		return err
+	}
+	// The order matters: from here on every change reaches the mailbox, and
+	// only then may the party believe that it is subscribed.
+	if err := b.hub.add(s, b.cfg.StreamsPerParty); err != nil {
+		return err
+	}
+	defer s.release()
+	defer b.hub.remove(s)
+	if err := out.Accept(b.accepted(s)); err != nil {
+		return streamFailed(ctx, err)
+	}
+	now := b.cfg.Now()
+	s.nextBeat, s.graceEnd = now.Add(b.cfg.Heartbeat), now.Add(b.cfg.ListGrace)
+	return b.serve(ctx, s, out)
+}
+
+// accepted is the header. A stock party learns its id and nothing else.
+func (b *Broker) accepted(s *subscription) transport.Accepted {
+	a := transport.Accepted{SubscriptionID: s.id}
+	if s.hello.Protocol >= 1 {
+		a.Protocol, a.Resync, a.MaxEventBytes = 1, "list", b.cfg.MaxEventBytes
+	}
+	return a
+}
+
+// subscribe checks what was asked for and who asks.
+func (b *Broker) subscribe(ctx context.Context, p transport.Peer, raw transport.RawSubscription) (*subscription, error) {
+	if err := b.hub.closing(); err != nil {
+		return nil, err
+	}
+	d, err := codec.ParseDataType(raw.DataType)
+	if err != nil {
+		e := undecodable(err)
+		e.Attribute = "data_type"
+		return nil, e
+	}
+	if _, ok := codec.Lookup(d); !ok {
+		return nil, invalid("data_type", "data type "+d.String()+" is not served", "use "+codec.ManifestBundles.String())
+	}
+	if (raw.Source == "") == (raw.Cluster == "") {
+		return nil, invalid("cluster_name", "a subscription names either a source or a cluster",
+			"an agent gives its cluster_name, a source its source id")
+	}
+	s := &subscription{
+		id: b.cfg.NewID(), hello: raw.Hello, conn: p.Conn,
+		scope:  route.Scope{DataType: d, Cluster: raw.Cluster, Owner: raw.Source},
+		part:   codec.Spec,
+		wake:   make(chan struct{}, 1),
+		mailed: b.metrics.mailed,
+	}
+	if raw.Source != "" {
+		s.part = codec.Status
+	}
+	call := authz.Call{
+		Method: authz.Subscribe, Type: codec.EventType{DataType: d, Subresource: s.part},
+		Source: raw.Source, Cluster: raw.Cluster,
+	}
+	s.party = b.identify(p, call)
+	if err := authz.Authorize(s.party, call); err != nil {
+		return nil, err
+	}
+	if s.part == codec.Spec {
+		return s, b.markCluster(ctx, d, raw)
+	}
+	return s, nil
+}
+
+// identify returns who a peer is. Where the configuration allows it, one that
+// gave no identity is who it says it is.
+func (b *Broker) identify(p transport.Peer, c authz.Call) identity.Identity {
+	id := identity.Identity{Role: identity.Role(p.Role), Name: p.Name}
+	if id == (identity.Identity{}) && b.cfg.Insecure {
+		return authz.Claimed(c)
+	}
+	return id
+}
+
+// markCluster remembers that the cluster has an agent, and refuses an agent of
+// another cluster that goes by the same name.
+func (b *Broker) markCluster(ctx context.Context, d codec.DataType, raw transport.RawSubscription) error {
+	b.marking.Lock()
+	defer b.marking.Unlock()
+	uid, known := b.store.Subscribed(d, raw.Cluster)
+	given := raw.Hello.ClusterUID
+	if known && uid != "" && given != "" && uid != given {
+		b.metrics.strangers.Inc()
+		b.log.Warn("agent of another cluster under a known name refused", "cluster", raw.Cluster, "known_uid", uid, "uid", given)
+		return &transport.Error{
+			Code: transport.CodeDenied, Next: transport.NextStop,
+			Message: "another cluster is known under the name " + raw.Cluster,
+			Hint:    "if it was replaced for good, run: hawser forget cluster " + raw.Cluster,
+		}
+	}
+	if known && (uid != "" || given == "") {
+		return nil
+	}
+	if err := b.store.MarkSubscribed(ctx, d, raw.Cluster, given); err != nil {
+		return storeError(err)
+	}
+	return nil
+}
+
+// serve performs, one after the other, the steps that the subscription's state
+// asks for.
+func (b *Broker) serve(ctx context.Context, s *subscription, out transport.Stream) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	slot := false // whether this stream holds one of the slots for comparing
+	defer func() {
+		if slot {
+			<-b.comparing
+		}
+	}()
+	for ctx.Err() == nil {
+		now := b.cfg.Now()
+		if !slot && s.wantsToCompare(now) {
+			select {
+			case b.comparing <- struct{}{}:
+				slot = true
+			default:
+			}
+		}
+		st := s.next(now, b.cfg.Heartbeat, slot)
+		var err error
+		switch st.kind {
+		case finish:
+			return st.err
+		case beat:
+			b.metrics.heartbeats.Inc()
+			err = out.Send(codec.Heartbeat(b.cfg.NewID()))
+		case compare:
+			err = b.compare(ctx, s, st.list)
+			<-b.comparing
+			slot = false
+		case ask:
+			err = b.ask(s, out, st.chunk)
+		case deliver:
+			err = b.deliver(ctx, s, out, st.entry)
+		case idle:
+			timer.Reset(st.until.Sub(now))
+			slot = b.wait(ctx, s, timer, slot)
+		}
+		if err != nil {
+			return streamFailed(ctx, err)
+		}
+	}
+	return callerGone(ctx)
+}
+
+// wait returns when something was put into s, the timer fires, ctx ends, or,
+// where a comparison is due, a slot for it became free; the result says whether
+// the stream now holds one.
+func (b *Broker) wait(ctx context.Context, s *subscription, timer *time.Timer, slot bool) bool {
+	var free chan<- struct{}
+	if !slot && s.wantsToCompare(b.cfg.Now()) {
+		free = b.comparing
+	}
+	select {
+	case <-s.wake:
+	case <-timer.C:
+	case <-ctx.Done():
+	case free <- struct{}{}:
+		return true
+	}
+	return slot
+}
+
+// streamFailed is the end of a stream that could not be written to, or whose
+// records could not be read.
+func streamFailed(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return callerGone(ctx)
+	}
+	if e, ok := err.(*transport.Error); ok { //nolint:errorlint // only our own are already what the peer is told
+		return e
+	}
+	return &transport.Error{Code: transport.CodeUnavailable, Message: "the stream broke", Err: err}
+}
