@@ -1,0 +1,68 @@
+// Package shipped gives tests the arguments and the configuration file with
+// which deploy/ starts a program, so that every program's own loader is tried
+// on what it ships with.
+package shipped
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// ConfigDir is where the bases of deploy/ mount the directory that their
+// config.yaml is in.
+const ConfigDir = "/etc/hawser/config"
+
+// Deployment reads deploy/<base>/deployment.yaml, unknown fields being errors.
+// root is the root of the repository.
+func Deployment(tb testing.TB, root, base string) appsv1.Deployment {
+	tb.Helper()
+	data, err := os.ReadFile(filepath.Join(root, "deploy", base, "deployment.yaml"))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	var d appsv1.Deployment
+	if err := yaml.UnmarshalStrict(data, &d); err != nil {
+		tb.Fatalf("deploy/%s/deployment.yaml: %v", base, err)
+	}
+	if n := len(d.Spec.Template.Spec.Containers); n != 1 {
+		tb.Fatalf("deploy/%s/deployment.yaml has %d containers, want one", base, n)
+	}
+	return d
+}
+
+// Args returns the arguments of the container of deploy/<base>, with the
+// configuration file where it is in the repository, the address of the pod as
+// 127.0.0.1 and every other variable by its name.
+func Args(tb testing.TB, root, base string) []string {
+	tb.Helper()
+	c := Deployment(tb, root, base).Spec.Template.Spec.Containers[0]
+	replace := []string{ConfigDir, filepath.Join(root, "deploy", base)}
+	for _, e := range c.Env {
+		value := e.Value
+		switch {
+		case e.ValueFrom != nil && e.ValueFrom.FieldRef != nil && e.ValueFrom.FieldRef.FieldPath == "status.podIP":
+			value = "127.0.0.1"
+		case value == "":
+			value = strings.ToLower(e.Name)
+		}
+		replace = append(replace, "$("+e.Name+")", value)
+	}
+	r := strings.NewReplacer(replace...)
+	args := make([]string, 0, len(c.Args))
+	for _, a := range c.Args {
+		a = r.Replace(a)
+		if strings.Contains(a, "$(") {
+			tb.Errorf("deploy/%s: argument %s names a variable that the container does not have", base, a)
+		}
+		args = append(args, a)
+	}
+	if len(args) == 0 {
+		tb.Fatalf("deploy/%s/deployment.yaml has no arguments", base)
+	}
+	return args
+}
