@@ -18,7 +18,11 @@ func tree(t *testing.T, script string) string {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "build.sh"), []byte("#!/bin/sh\n"+script), 0o700); err != nil {
+	name := filepath.Join(dir, "build.sh")
+	if err := os.WriteFile(name, []byte("#!/bin/sh\n"+script), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(name, 0o700); err != nil { //nolint:gosec // a script must be executable
 		t.Fatal(err)
 	}
 	return root

@@ -102,7 +102,7 @@ func Start(ctx context.Context, cfg Config) (*Cluster, error) {
 	case c.KubeconfigPath = <-ready:
 		return c, nil
 	case <-c.ended:
-		if ctx.Err() != nil {
+		if c.killed.Load() { // because ctx ended
 			return nil, fmt.Errorf("start control plane in %s: %w", cfg.Dir, context.Cause(ctx))
 		}
 		return nil, c.err

@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -41,9 +43,14 @@ func fake(mode string) int {
 	case "ends":
 		return 0
 	}
-	fmt.Println(kubeconfigOf(os.Args[1:]))
+	trouble := make(chan os.Signal, 1)
+	signal.Notify(trouble, syscall.SIGUSR1)
+	if _, err := fmt.Fprintln(os.Stdout, kubeconfigOf(os.Args[1:])); err != nil {
+		return 4
+	}
 	switch mode {
 	case "crashes":
+		<-trouble
 		fmt.Fprintln(os.Stderr, "disk is gone")
 		return 3
 	case "hangs":
@@ -194,6 +201,9 @@ func TestCluster_StopKillsWhatDoesNotStop(t *testing.T) {
 
 func TestCluster_CrashIsNotForgotten(t *testing.T) {
 	c := start(t, fakeConfig(t, "crashes"))
+	if err := c.cmd.Process.Signal(syscall.SIGUSR1); err != nil {
+		t.Fatal(err)
+	}
 	<-c.Done()
 	for name, call := range map[string]func() error{"Wait": c.Wait, "Stop": c.Stop, "Kill": c.Kill} {
 		err := call()

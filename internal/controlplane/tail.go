@@ -15,9 +15,10 @@ const (
 type tail struct {
 	next io.Writer // may be nil
 
-	mu   sync.Mutex
-	kept []byte
-	err  error // the first failure of next, which gets nothing after it
+	mu     sync.Mutex
+	kept   []byte
+	broken bool  // next failed and gets nothing any more
+	err    error // of next
 }
 
 func newTail(next io.Writer) *tail { return &tail{next: next} }
@@ -30,17 +31,20 @@ func (t *tail) Write(b []byte) (int, error) {
 	if n := len(t.kept) - tailBytes; n > 0 {
 		t.kept = append(t.kept[:0], t.kept[n:]...)
 	}
-	broken := t.err != nil
+	pass := t.next != nil && !t.broken
 	t.mu.Unlock()
-	if t.next == nil || broken {
-		return len(b), nil
-	}
-	if _, err := t.next.Write(b); err != nil {
-		t.mu.Lock()
-		t.err = err
-		t.mu.Unlock()
+	if pass {
+		t.pass(b)
 	}
 	return len(b), nil
+}
+
+// pass hands b on, without the lock.
+func (t *tail) pass(b []byte) {
+	_, err := t.next.Write(b)
+	t.mu.Lock()
+	t.broken, t.err = err != nil, err
+	t.mu.Unlock()
 }
 
 // failure is why next does not have all of the log.

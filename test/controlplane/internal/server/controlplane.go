@@ -51,10 +51,12 @@ func (c *ControlPlane) Run(ctx context.Context) error {
 	parts, fail := context.WithCancelCause(ctx)
 	go func() { fail(c.start(parts, fail)) }()
 	<-parts.Done()
-	if ctx.Err() != nil {
+	select {
+	case <-ctx.Done():
 		return nil
+	default:
+		return context.Cause(parts)
 	}
-	return context.Cause(parts)
 }
 
 // start brings up one part after the other and then waits for ctx. Parts that
