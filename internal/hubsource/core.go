@@ -1,0 +1,355 @@
+package hubsource
+
+import (
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	workv1 "open-cluster-management.io/api/work/v1"
+)
+
+// echoTimeout bounds how long the answer of an own write is preferred over what
+// the informer says. It matters only when resource versions went backwards, as
+// they do when a hub is restored from a backup.
+const echoTimeout = 10 * time.Second
+
+// CoreConfig is what a [Core] needs from outside.
+type CoreConfig struct {
+	// Now is the clock.
+	Now func() time.Time
+	// Jitter returns a number in [0, 1); it spreads retries.
+	Jitter func() float64
+	Waker  Waker
+	// All serves every namespace that has works; otherwise the clusters named
+	// by ClusterSelected.
+	All bool
+}
+
+// Core decides what to do for each work. It is not safe for concurrent use: the
+// owner guards it, and guards nothing else with the same lock.
+type Core struct {
+	cfg      CoreConfig
+	works    map[types.UID]*work
+	clusters map[string]*cluster
+
+	// conn numbers the connections to the broker from 1; what was accepted on
+	// an earlier one is published again.
+	conn      int
+	connected bool
+	// stock: the broker speaks no Hawser protocol.
+	stock bool
+	// pausedUntil: an overloaded broker asked to wait.
+	pausedUntil time.Time
+	// sweep is what is left to look at since the connection began.
+	sweep []Key
+
+	pending     int            // reports waiting for their patch
+	undelivered map[string]int // works by reason of Delivered=False
+}
+
+// NewCore returns a core that knows no work and no broker.
+func NewCore(cfg CoreConfig) *Core {
+	return &Core{
+		cfg:         cfg,
+		works:       map[types.UID]*work{},
+		clusters:    map[string]*cluster{},
+		undelivered: map[string]int{},
+	}
+}
+
+// work is what the core knows of one ManifestWork.
+type work struct {
+	uid     types.UID
+	cluster string
+
+	// seen is the informer's object, nil as long as it has none. own is the
+	// answer of our last write while the informer lags behind it.
+	seen, own *workv1.ManifestWork
+	ownAt     time.Time
+
+	// gone: the informer reported the object deleted. goneChecked: the hub
+	// confirmed it.
+	gone, goneChecked bool
+	goneAt            time.Time
+
+	// confirmed: nothing of the work is left on the cluster, the finalizer may go.
+	confirmed bool
+
+	spec   specState
+	report reportState
+	blame  blame
+}
+
+// retry is the back-off of one lane of one work.
+type retry struct {
+	failures  int
+	notBefore time.Time
+	// onChange: the last attempt met a newer object; the next one need not wait
+	// once the informer has it.
+	onChange bool
+}
+
+// cluster is what the core knows of one cluster.
+type cluster struct {
+	name     string
+	selected bool
+	works    map[types.UID]*work
+	inFlight int // publishes of works of this cluster
+
+	mustRelease bool // it is not served any more and the broker was not told
+	releasing   bool
+	retry       retry
+}
+
+// Stats are the numbers a program exports; they are kept, not counted.
+type Stats struct {
+	// Works is the number of works known, those not served included.
+	Works int
+	// Clusters is the number of clusters served.
+	Clusters int
+	// Pending is the number of reports that wait for their patch.
+	Pending int
+	// Sweep is the number of works still to compare since the connection began.
+	Sweep int
+	// Undelivered is the number of works with Delivered=False by reason.
+	Undelivered map[string]int
+	Connected   bool
+}
+
+// Stats returns the current numbers.
+func (c *Core) Stats() Stats {
+	s := Stats{Works: len(c.works), Pending: c.pending, Sweep: len(c.sweep), Connected: c.connected, Undelivered: make(map[string]int, len(c.undelivered))}
+	for _, cl := range c.clusters {
+		if cl.selected {
+			s.Clusters++
+		}
+	}
+	for reason, n := range c.undelivered {
+		s.Undelivered[reason] = n
+	}
+	return s
+}
+
+// WorkSeen takes the informer's newest object of a work. The core keeps o and
+// never changes it.
+func (c *Core) WorkSeen(o *workv1.ManifestWork) {
+	w := c.work(o.UID, o.Namespace)
+	if w.seen == nil || w.report.retry.onChange {
+		w.report.retry.notBefore = time.Time{}
+	}
+	if w.spec.retry.onChange {
+		w.spec.retry.notBefore = time.Time{}
+	}
+	if o.DeletionTimestamp == nil {
+		w.confirmed = false // a hub that went back in time has it again
+	}
+	w.seen, w.gone, w.goneChecked = o, false, false
+	if w.own != nil {
+		if olderThan(o, w.own) {
+			c.wake(SpecLane, w, echoTimeout)
+			c.wake(HubLane, w, echoTimeout)
+			return
+		}
+		w.own = nil
+	}
+	// A hub that went back in time counts its generations again.
+	w.report.version = min(w.report.version, o.Generation)
+	c.wake(SpecLane, w, 0)
+	c.wake(HubLane, w, 0)
+}
+
+// WorkGone takes the informer's word that a work is no longer there.
+func (c *Core) WorkGone(uid types.UID) {
+	w := c.works[uid]
+	if w == nil || w.seen == nil || w.gone {
+		return
+	}
+	w.gone, w.goneChecked, w.goneAt = true, false, c.cfg.Now()
+	c.dropReport(w)
+	c.setBlame(w, blame{})
+	w.spec.retry = retry{}
+	c.wake(SpecLane, w, 0)
+}
+
+// ClusterSelected takes a cluster that matches the selector.
+func (c *Core) ClusterSelected(name string) {
+	cl := c.cluster(name)
+	if cl.selected {
+		return
+	}
+	cl.selected, cl.mustRelease, cl.retry = true, false, retry{}
+	for _, w := range cl.works {
+		c.wake(SpecLane, w, 0)
+		c.wake(HubLane, w, 0)
+	}
+}
+
+// ClusterUnselected takes a cluster that left the selection: it is released.
+func (c *Core) ClusterUnselected(name string) {
+	cl := c.clusters[name]
+	if cl == nil || !cl.selected || c.cfg.All {
+		return
+	}
+	cl.selected, cl.mustRelease, cl.retry = false, true, retry{}
+	for _, w := range cl.works {
+		c.dropReport(w)
+		c.setBlame(w, blame{known: true})
+		c.wake(SpecLane, w, 0)
+		c.wake(HubLane, w, 0)
+	}
+	c.cfg.Waker.Wake(SpecLane, Key{Cluster: name}, 0)
+}
+
+// Next returns what to do now for key, nil when there is nothing, or not yet;
+// in the latter case the core wakes the key when it is time. The result of the
+// effect must be given to Done before Next is called again for the same lane
+// and key.
+func (c *Core) Next(lane Lane, key Key) Effect {
+	if key.UID == "" {
+		if cl := c.clusters[key.Cluster]; cl != nil && lane == SpecLane {
+			return c.nextRelease(cl)
+		}
+		return nil
+	}
+	w := c.works[key.UID]
+	switch {
+	case w == nil:
+		return nil
+	case lane == SpecLane:
+		return c.nextSpec(w)
+	default:
+		return c.nextHub(w)
+	}
+}
+
+// Done takes the result of an effect that Next returned.
+func (c *Core) Done(e Effect, r Result) {
+	switch e := e.(type) {
+	case AddFinalizer:
+		c.doneAddFinalizer(e, r)
+	case Publish:
+		c.donePublish(e, r)
+	case CheckGone:
+		c.doneCheckGone(e, r)
+	case Release:
+		c.doneRelease(e, r)
+	case PatchStatus:
+		c.donePatchStatus(e, r)
+	case RemoveFinalizer:
+		c.doneRemoveFinalizer(e, r)
+	case Lookup:
+		c.doneLookup(e, r)
+	}
+}
+
+// work returns the state of a work and makes it when it is new.
+func (c *Core) work(uid types.UID, clusterName string) *work {
+	w := c.works[uid]
+	if w == nil {
+		w = &work{uid: uid, cluster: clusterName}
+		c.works[uid] = w
+		c.cluster(clusterName).works[uid] = w
+	}
+	return w
+}
+
+// cluster returns the state of a cluster and makes it when it is new. What is
+// not selected has to be released: an earlier process may have served it.
+func (c *Core) cluster(name string) *cluster {
+	cl := c.clusters[name]
+	if cl == nil {
+		cl = &cluster{name: name, selected: c.cfg.All, mustRelease: !c.cfg.All, works: map[types.UID]*work{}}
+		c.clusters[name] = cl
+		c.cfg.Waker.Wake(SpecLane, Key{Cluster: name}, 0)
+	}
+	return cl
+}
+
+// forget drops everything about a work.
+func (c *Core) forget(w *work) {
+	c.dropReport(w)
+	c.setBlame(w, blame{})
+	delete(c.works, w.uid)
+	cl := c.clusters[w.cluster]
+	delete(cl.works, w.uid)
+	c.tidy(cl)
+}
+
+// tidy drops a cluster that nothing is known about any more.
+func (c *Core) tidy(cl *cluster) {
+	kept := cl.selected && !c.cfg.All || cl.mustRelease || cl.releasing || cl.inFlight > 0 || len(cl.works) > 0
+	if !kept {
+		delete(c.clusters, cl.name)
+	}
+}
+
+// current returns the newest object known, nil when there is none.
+func (c *Core) current(w *work) *workv1.ManifestWork {
+	if w.own != nil && c.cfg.Now().Sub(w.ownAt) >= echoTimeout {
+		w.own = nil
+	}
+	if w.own != nil {
+		return w.own
+	}
+	return w.seen
+}
+
+// wrote takes the hub's answer to an own write.
+func (c *Core) wrote(w *work, o *workv1.ManifestWork) {
+	if o == nil || w.seen == nil || w.gone || !olderThan(w.seen, o) {
+		return
+	}
+	w.own, w.ownAt = o, c.cfg.Now()
+}
+
+func (c *Core) wake(l Lane, w *work, after time.Duration) {
+	c.cfg.Waker.Wake(l, Key{UID: w.uid}, after)
+}
+
+// due reports whether a lane of a work may act; if not, it is woken in time.
+func (c *Core) due(l Lane, key Key, r *retry) bool {
+	if d := r.notBefore.Sub(c.cfg.Now()); d > 0 {
+		c.cfg.Waker.Wake(l, key, d)
+		return false
+	}
+	return true
+}
+
+// Back-off of the lanes. The hub's is short: a status that could not be written
+// is all that a person sees of a work.
+const (
+	firstDelay   = 100 * time.Millisecond
+	longestSpec  = 30 * time.Second
+	longestHub   = 10 * time.Second
+	refusedDelay = 5 * time.Minute
+)
+
+// failed plans the next attempt of a lane, at least least from now.
+func (c *Core) failed(l Lane, key Key, r *retry, least time.Duration) {
+	longest := longestSpec
+	if l == HubLane {
+		longest = longestHub
+	}
+	d := longest
+	if r.failures < 20 {
+		d = min(longest, firstDelay<<r.failures)
+	}
+	d = max(least, d/2+time.Duration(c.cfg.Jitter()*float64(d/2)))
+	r.failures++
+	r.notBefore, r.onChange = c.cfg.Now().Add(d), false
+	c.cfg.Waker.Wake(l, key, d)
+}
+
+// hubFailed plans the next attempt of a write or read on the hub.
+func (c *Core) hubFailed(l Lane, key Key, r *retry, err error) {
+	c.failed(l, key, r, hubDelay(err))
+	r.onChange = apierrors.IsConflict(err)
+}
+
+// olderThan compares resource versions. Ones that are no numbers are never
+// older: what came last wins.
+func olderThan(a, b *workv1.ManifestWork) bool {
+	n, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
+	return err == nil && n < 0
+}

@@ -1,0 +1,113 @@
+package hubsource
+
+import (
+	"errors"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// Connected begins a connection to the broker: everything is published again
+// (the broker answers without a write where nothing changed), and clusters that
+// are not served any more are released. The works to look at are handed out by
+// Sweep.
+func (c *Core) Connected(a transport.Accepted) {
+	c.conn++
+	c.connected, c.stock, c.pausedUntil = true, a.Protocol == 0, time.Time{}
+	c.sweep = make([]Key, 0, len(c.works))
+	for name, cl := range c.clusters {
+		cl.retry = retry{}
+		if !cl.selected {
+			cl.mustRelease = true
+			c.sweep = append(c.sweep, Key{Cluster: name})
+			continue
+		}
+		for uid, w := range cl.works {
+			w.spec.retry = retry{}
+			c.sweep = append(c.sweep, Key{UID: uid})
+		}
+	}
+	c.cfg.Waker.Wake(SpecLane, Key{}, 0)
+}
+
+// Disconnected ends the connection.
+func (c *Core) Disconnected() {
+	c.connected = false
+	c.sweep = nil
+}
+
+// Sweep hands out up to n keys of the spec lane to look at since the connection
+// began. Taken a few at a time, they leave the way free for fresh changes.
+func (c *Core) Sweep(n int) []Key {
+	if c.pausedUntil.After(c.cfg.Now()) {
+		return nil
+	}
+	n = min(n, len(c.sweep))
+	part := c.sweep[:n:n]
+	if c.sweep = c.sweep[n:]; len(c.sweep) == 0 {
+		c.sweep = nil
+	}
+	return part
+}
+
+// nextRelease decides about a cluster that is not served any more.
+func (c *Core) nextRelease(cl *cluster) Effect {
+	switch {
+	case cl.selected || !cl.mustRelease || cl.releasing || cl.inFlight > 0 || !c.connected:
+		return nil
+	case c.stock: // it keeps nothing
+		c.released(cl)
+		return nil
+	case !c.due(SpecLane, Key{Cluster: cl.name}, &cl.retry):
+		return nil
+	}
+	cl.releasing = true
+	return Release{Cluster: cl.name, conn: c.conn}
+}
+
+func (c *Core) doneRelease(e Release, r Result) {
+	cl := c.clusters[e.Cluster]
+	cl.releasing = false
+	for _, w := range cl.works {
+		w.spec.sentOn = 0 // whatever became of the release, the records may be gone
+		c.wake(SpecLane, w, 0)
+	}
+	switch {
+	case cl.selected:
+		// Served again.
+	case r.Err != nil && e.conn != c.conn: // the new connection starts afresh
+		c.cfg.Waker.Wake(SpecLane, Key{Cluster: cl.name}, 0)
+	case r.Err != nil && transport.Retryable(r.Err):
+		c.failed(SpecLane, Key{Cluster: cl.name}, &cl.retry, brokerDelay(r.Err))
+	default: // done, or refused until the next connection
+		c.released(cl)
+	}
+}
+
+// released ends the release of a cluster.
+func (c *Core) released(cl *cluster) {
+	cl.mustRelease = false
+	for _, w := range cl.works {
+		c.wake(SpecLane, w, 0)
+	}
+	c.tidy(cl)
+}
+
+// brokerDelay is how long the broker asked to wait, 0 when it did not.
+func brokerDelay(err error) time.Duration {
+	var e *transport.Error
+	if errors.As(err, &e) {
+		return e.Delay
+	}
+	return 0
+}
+
+// hubDelay is how long the hub asked to wait, 0 when it did not.
+func hubDelay(err error) time.Duration {
+	if s, ok := apierrors.SuggestsClientDelay(err); ok {
+		return time.Duration(s) * time.Second
+	}
+	return 0
+}

@@ -1,0 +1,137 @@
+package hubsource
+
+import (
+	"testing"
+	"time"
+
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+func nextRelease(f *fixture, name string) Release {
+	f.t.Helper()
+	e, ok := f.core.Next(SpecLane, Key{Cluster: name}).(Release)
+	if !ok {
+		f.t.Fatalf("cluster %s is not released", name)
+	}
+	return e
+}
+
+func (f *fixture) notReleased(name string) {
+	f.t.Helper()
+	if e := f.core.Next(SpecLane, Key{Cluster: name}); e != nil {
+		f.t.Fatalf("next of cluster %s is %+v", name, e)
+	}
+}
+
+func TestCore_ServesOnlySelectedClusters(t *testing.T) {
+	f := newFixture(t, false)
+	f.core.WorkSeen(newWork("w", 1))
+	f.core.ClusterSelected("cluster2")
+	f.connect()
+	f.idle(SpecLane, "uid-w")
+	if v := f.core.Report(report(newWork("w", 1), 1, applied(1))); v != Ignored {
+		t.Errorf("a report of a cluster that is not served is %s", v)
+	}
+	f.core.ClusterSelected("cluster1")
+	f.deliver("uid-w")
+}
+
+func TestCore_ReleasesAClusterThatLeavesTheSelection(t *testing.T) {
+	f := newFixture(t, false)
+	f.core.ClusterSelected("cluster1")
+	f.core.WorkSeen(newWork("w", 1))
+	f.connect()
+	p := next[Publish](f, SpecLane, "uid-w")
+	f.core.ClusterUnselected("cluster1")
+	f.notReleased("cluster1") // a publish that arrives later would undo it
+	f.core.Done(p, Result{})
+	r := nextRelease(f, "cluster1")
+	f.idle(SpecLane, "uid-w")
+
+	f.core.ClusterSelected("cluster1")
+	f.idle(SpecLane, "uid-w") // the release is still on its way
+	f.core.Done(r, Result{})
+	f.deliver("uid-w")
+	f.notReleased("cluster1")
+}
+
+func TestCore_RetriesAReleaseUntilItIsAccepted(t *testing.T) {
+	f := newFixture(t, false)
+	f.core.ClusterSelected("cluster1")
+	f.connect()
+	f.core.ClusterUnselected("cluster1")
+	r := nextRelease(f, "cluster1")
+	f.wakes = nil
+	f.core.Done(r, Result{Err: &transport.Error{Code: transport.CodeOverloaded, Delay: time.Second}})
+	f.notReleased("cluster1")
+	f.now = f.now.Add(f.nextWake(SpecLane))
+	f.core.Done(nextRelease(f, "cluster1"), Result{})
+	f.notReleased("cluster1")
+	if n := len(f.core.clusters); n != 0 {
+		t.Errorf("%d clusters still known", n)
+	}
+}
+
+func TestCore_ReleasesWhatLeftTheSelectionWhileItWasDown(t *testing.T) {
+	f := newFixture(t, false)
+	f.core.WorkSeen(newWork("w", 1))
+	f.notReleased("cluster1") // not before the session, when all selected clusters are known
+	f.connect()
+	keys := f.core.Sweep(10)
+	if len(keys) != 1 || keys[0] != (Key{Cluster: "cluster1"}) {
+		t.Fatalf("swept %v", keys)
+	}
+	f.core.Done(nextRelease(f, "cluster1"), Result{Err: &transport.Error{Code: transport.CodeInvalid}})
+	f.notReleased("cluster1") // refused: again with the next session
+	f.connect()
+	nextRelease(f, "cluster1")
+}
+
+func TestCore_ReleasesNothingAtAStockBroker(t *testing.T) {
+	f := newFixture(t, false)
+	f.core.WorkSeen(newWork("w", 1))
+	f.core.Connected(transport.Accepted{})
+	f.notReleased("cluster1")
+}
+
+func TestCore_LeavesWorksOfAReleasedClusterAlone(t *testing.T) {
+	f := newFixture(t, false)
+	f.core.ClusterSelected("cluster1")
+	f.core.WorkSeen(newWork("w", 1))
+	f.connect()
+	f.core.Done(next[Publish](f, SpecLane, "uid-w"), Result{Err: &transport.Error{Code: transport.CodeInvalid}})
+	e := next[PatchStatus](f, HubLane, "uid-w")
+	f.core.Done(e, Result{Work: newWork("w", 1, version("102"), withStatus(e.Status))})
+	f.core.Report(report(newWork("w", 1), 1, applied(1)))
+	f.core.ClusterUnselected("cluster1")
+	f.idle(SpecLane, "uid-w")
+	if e := next[PatchStatus](f, HubLane, "uid-w"); len(e.Status.Conditions) != 0 {
+		t.Errorf("the condition of a delivery nobody attempts stays: %+v", e.Status.Conditions)
+	}
+	if s := f.core.Stats(); s.Pending != 0 {
+		t.Errorf("a report waits: %+v", s)
+	}
+	f.core.WorkGone("uid-w")
+	f.idle(SpecLane, "uid-w") // nothing is deleted on a cluster that is not served
+}
+
+func TestCore_SweepsInPortions(t *testing.T) {
+	f := newFixture(t, true)
+	for _, name := range []string{"a", "b", "c"} {
+		f.core.WorkSeen(newWork(name, 1))
+	}
+	f.connect()
+	seen := map[Key]bool{}
+	for _, n := range []int{2, 1, 0} {
+		keys := f.core.Sweep(2)
+		if len(keys) != n {
+			t.Fatalf("swept %d works, want %d", len(keys), n)
+		}
+		for _, k := range keys {
+			seen[k] = true
+		}
+	}
+	if len(seen) != 3 {
+		t.Errorf("swept %v", seen)
+	}
+}

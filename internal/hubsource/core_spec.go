@@ -1,0 +1,274 @@
+package hubsource
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// specState is the way of one work's spec to the broker.
+type specState struct {
+	busy bool
+	// attempted: a publish may have reached the broker, whatever it answered.
+	attempted bool
+	// sent is what the broker accepted last, on connection sentOn; 0 is never.
+	sent   mark
+	sentOn int
+	// refused is what the broker refused for good on connection refusedOn; it
+	// is tried again when it changes, on the next connection, or at tryAgain.
+	refused   mark
+	refusedOn int
+	tryAgain  time.Time
+	// staleRuns counts answers in a row that the broker has a newer version.
+	staleRuns int
+	retry     retry
+}
+
+// mark says whether two states of a work differ for the broker.
+type mark struct {
+	generation          int64
+	deleting            bool
+	labels, annotations map[string]string
+}
+
+func markOf(o *workv1.ManifestWork) mark {
+	return mark{generation: o.Generation, deleting: o.DeletionTimestamp != nil, labels: o.Labels, annotations: o.Annotations}
+}
+
+func (m mark) equal(n mark) bool {
+	return m.generation == n.generation && m.deleting == n.deleting &&
+		maps.Equal(m.labels, n.labels) && maps.Equal(m.annotations, n.annotations)
+}
+
+// nextSpec decides the next step of a work towards the broker.
+func (c *Core) nextSpec(w *work) Effect {
+	cl := c.clusters[w.cluster]
+	switch {
+	case w.spec.busy || w.seen == nil:
+		return nil
+	case w.gone:
+		return c.nextGone(w, cl)
+	case w.confirmed || !cl.selected || cl.releasing || !c.connected:
+		return nil
+	}
+	o := c.current(w)
+	m := markOf(o)
+	large := manifestwork.ManifestsSize(o) > manifestwork.MaxManifestsSize
+	if large && !m.deleting {
+		c.setBlame(w, blame{known: true, spec: tooLarge(o), status: w.blame.status})
+		c.wake(HubLane, w, 0)
+		return nil
+	}
+	if w.spec.sentOn == c.conn && w.spec.sent.equal(m) {
+		w.spec.sent = m // lets go of an older object's maps
+		return nil
+	}
+	if c.stillRefused(w, m) || !c.mayPublish(w) {
+		return nil
+	}
+	if !m.deleting && !hasFinalizer(o) {
+		w.spec.busy = true
+		return AddFinalizer{Work: o}
+	}
+	return c.publish(w, cl, o, large)
+}
+
+// nextGone decides about a work that left the hub.
+func (c *Core) nextGone(w *work, cl *cluster) Effect {
+	o := c.current(w)
+	announced := w.spec.sentOn != 0 && w.spec.sent.deleting
+	published := w.spec.attempted || hasFinalizer(o)
+	released := !cl.selected && !cl.mustRelease && !cl.releasing
+	if w.confirmed || announced || !published || released {
+		if !w.report.busy {
+			c.forget(w)
+		}
+		return nil
+	}
+	if !cl.selected {
+		return nil // it may be selected again before it is released
+	}
+	if !c.due(SpecLane, Key{UID: w.uid}, &w.spec.retry) {
+		return nil
+	}
+	if !w.goneChecked {
+		w.spec.busy = true
+		return CheckGone{Work: o}
+	}
+	if cl.releasing || !c.connected || !c.mayPublish(w) {
+		return nil
+	}
+	if o.DeletionTimestamp == nil {
+		copied := *o
+		copied.DeletionTimestamp = &metav1.Time{Time: w.goneAt}
+		o = &copied
+	}
+	return c.publish(w, cl, o, manifestwork.ManifestsSize(o) > manifestwork.MaxManifestsSize)
+}
+
+// stillRefused reports whether m is what the broker refused and there is no
+// reason yet to ask again.
+func (c *Core) stillRefused(w *work, m mark) bool {
+	if w.spec.refusedOn != c.conn || !w.spec.refused.equal(m) {
+		return false
+	}
+	if w.spec.tryAgain.IsZero() {
+		return true
+	}
+	d := w.spec.tryAgain.Sub(c.cfg.Now())
+	if d > 0 {
+		c.wake(SpecLane, w, d)
+	}
+	return d > 0
+}
+
+// mayPublish reports whether neither the work nor the broker has to wait.
+func (c *Core) mayPublish(w *work) bool {
+	if d := c.pausedUntil.Sub(c.cfg.Now()); d > 0 {
+		c.wake(SpecLane, w, d)
+		return false
+	}
+	return c.due(SpecLane, Key{UID: w.uid}, &w.spec.retry)
+}
+
+func (c *Core) publish(w *work, cl *cluster, o *workv1.ManifestWork, slim bool) Effect {
+	p := Publish{Work: o, Action: codec.UpdateRequest, Slim: slim, mark: markOf(o), conn: c.conn}
+	p.Unversioned = p.mark.deleting && w.spec.staleRuns > 0
+	switch {
+	case p.mark.deleting:
+		p.Action = codec.DeleteRequest
+	case w.spec.sentOn != c.conn:
+		p.Action = codec.CreateRequest
+	}
+	w.spec.busy, w.spec.attempted = true, true
+	cl.inFlight++
+	return p
+}
+
+func (c *Core) doneAddFinalizer(e AddFinalizer, r Result) {
+	w := c.works[e.Work.UID]
+	w.spec.busy = false
+	switch {
+	case r.Err == nil:
+		w.spec.retry = retry{}
+		c.wrote(w, r.Work)
+	case apierrors.IsNotFound(r.Err):
+		// The informer is about to say so.
+	default:
+		c.hubFailed(SpecLane, Key{UID: w.uid}, &w.spec.retry, r.Err)
+	}
+}
+
+func (c *Core) doneCheckGone(e CheckGone, r Result) {
+	w := c.works[e.Work.UID]
+	w.spec.busy = false
+	switch {
+	case !w.gone:
+		// It came back in the meantime.
+	case apierrors.IsNotFound(r.Err), r.Err == nil && r.Work.UID != w.uid:
+		w.goneChecked = true
+		w.spec.retry = retry{}
+	case r.Err == nil:
+		c.WorkSeen(r.Work)
+	default:
+		c.hubFailed(SpecLane, Key{UID: w.uid}, &w.spec.retry, r.Err)
+	}
+}
+
+func (c *Core) donePublish(e Publish, r Result) {
+	w, cl := c.works[e.Work.UID], c.clusters[e.Work.Namespace]
+	w.spec.busy = false
+	cl.inFlight--
+	if cl.inFlight == 0 && cl.mustRelease {
+		c.cfg.Waker.Wake(SpecLane, Key{Cluster: cl.name}, 0)
+	}
+	if !cl.selected {
+		c.wake(SpecLane, w, 0)
+		return
+	}
+	switch {
+	case r.Err == nil && r.Receipt.Outcome == codec.OutcomeStale:
+		c.publishStale(w, e)
+	case r.Err == nil:
+		c.publishAccepted(w, e, r.Receipt.Outcome)
+	case transport.Retryable(r.Err):
+		c.publishFailed(w, e, r.Err)
+	default:
+		c.publishRefused(w, e, r.Err)
+	}
+	c.wake(SpecLane, w, 0)
+	c.wake(HubLane, w, 0)
+}
+
+func (c *Core) publishAccepted(w *work, e Publish, outcome string) {
+	s := &w.spec
+	s.sent, s.sentOn, s.refusedOn, s.staleRuns, s.retry = e.mark, e.conn, 0, 0, retry{}
+	c.setBlame(w, blame{known: true, status: w.blame.status})
+	if e.mark.deleting && outcome == codec.OutcomeConfirmed {
+		w.confirmed = true
+	}
+}
+
+// publishFailed plans the next attempt of a publish that may succeed later.
+func (c *Core) publishFailed(w *work, e Publish, err error) {
+	if e.conn != c.conn {
+		return // the new connection starts afresh
+	}
+	delay := brokerDelay(err)
+	if transport.CodeOf(err) == transport.CodeOverloaded && delay > 0 {
+		c.pausedUntil = c.cfg.Now().Add(delay)
+		c.cfg.Waker.Wake(SpecLane, Key{}, delay)
+	}
+	c.failed(SpecLane, Key{UID: w.uid}, &w.spec.retry, delay)
+}
+
+// publishRefused takes a refusal that stays until something changes.
+func (c *Core) publishRefused(w *work, e Publish, err error) {
+	if w.gone && e.mark.deleting {
+		w.confirmed = true // nobody is left to tell; the shell has logged it
+		return
+	}
+	if e.mark.deleting && transport.CodeOf(err) == transport.CodeAlreadyExists {
+		// Another source has the name on this cluster, so this work never
+		// became a record: there is nothing to clean up.
+		w.confirmed = true
+		return
+	}
+	c.refuse(w, e)
+	c.setBlame(w, blame{known: true, spec: refusal(e.Work, err), status: w.blame.status})
+	if code := transport.CodeOf(err); code == transport.CodeTooLarge || code == transport.CodeInvalid {
+		w.spec.tryAgain = time.Time{}
+	}
+}
+
+// publishStale takes the answer that the broker has a newer version. Right
+// after a change of leaders the informer may lag; if it persists, the hub went
+// back in time. A deletion is then sent without a version: that the work goes
+// does not depend on how often it was changed.
+func (c *Core) publishStale(w *work, e Publish) {
+	w.spec.staleRuns++
+	w.spec.sentOn = 0
+	if w.spec.staleRuns == 1 || w.gone {
+		c.failed(SpecLane, Key{UID: w.uid}, &w.spec.retry, time.Second)
+		return
+	}
+	c.refuse(w, e)
+	c.setBlame(w, blame{known: true, spec: staleSpec(e.Work), status: w.blame.status})
+}
+
+func (c *Core) refuse(w *work, e Publish) {
+	w.spec.refused, w.spec.refusedOn, w.spec.retry = e.mark, e.conn, retry{}
+	w.spec.tryAgain = c.cfg.Now().Add(refusedDelay/2 + time.Duration(c.cfg.Jitter()*float64(refusedDelay/2)))
+}
+
+func hasFinalizer(o *workv1.ManifestWork) bool {
+	return slices.Contains(o.Finalizers, workv1.ManifestWorkFinalizer)
+}

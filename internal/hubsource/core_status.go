@@ -1,0 +1,339 @@
+package hubsource
+
+import (
+	"slices"
+
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
+)
+
+// Report is what an agent says about one work.
+type Report struct {
+	UID           types.UID
+	Cluster, Name string
+	// Version is the generation the report is about, 0 when it has none.
+	Version int64
+	// Sequence orders the reports of one work, decimal.
+	Sequence string
+	// Hash is the agent's hash of Status; may be "".
+	Hash string
+	// Deleted: nothing of the work is left on the cluster.
+	Deleted bool
+	Status  workv1.ManifestWorkStatus
+}
+
+// Verdict says what became of a [Report].
+type Verdict string
+
+// The verdicts, as the metric names them.
+const (
+	// Taken: it is held and will be written, if it differs.
+	Taken Verdict = "taken"
+	// Stale: a newer report was taken before, or one about a newer generation.
+	Stale Verdict = "stale"
+	// Ignored: it means nothing for this work.
+	Ignored Verdict = "ignored"
+	// NotDeleting: it says that a work is deleted which the hub does not delete;
+	// told once per work, then Ignored.
+	NotDeleting Verdict = "not_deleting"
+	// Incomparable: its sequence id cannot be ordered; it is dropped.
+	Incomparable Verdict = "incomparable"
+)
+
+// reportState is the way of one work's status to the hub.
+type reportState struct {
+	busy bool
+	// pending waits for its patch; a newer report replaces it.
+	pending *Report
+	// sequence and version are the highest taken from this process on. After a
+	// restart the generations in the conditions on the hub stand in for version.
+	sequence string
+	version  int64
+	warned   bool // NotDeleting was told
+	retry    retry
+}
+
+// Held is what the hub holds of a work's status, for a resync request. Exactly
+// one of Hash (of a report that waits for its patch) and Work is set.
+type Held struct {
+	UID     types.UID
+	Cluster string
+	Hash    string
+	Work    *workv1.ManifestWork
+}
+
+// Held lists what the hub holds for every served work.
+func (c *Core) Held() []Held {
+	held := make([]Held, 0, len(c.works))
+	for uid, w := range c.works {
+		if w.gone || w.seen == nil || !c.clusters[w.cluster].selected {
+			continue
+		}
+		h := Held{UID: uid, Cluster: w.cluster}
+		if p := w.report.pending; p != nil && p.Hash != "" {
+			h.Hash = p.Hash
+		} else {
+			h.Work = c.current(w)
+		}
+		held = append(held, h)
+	}
+	return held
+}
+
+// Report takes a report. The core keeps r and never changes it. When it returns
+// Taken the report is not lost as long as the process lives; after that, the
+// next resync brings it again.
+func (c *Core) Report(r *Report) Verdict {
+	w := c.works[r.UID]
+	if w == nil {
+		cl := c.clusters[r.Cluster]
+		if (cl == nil || !cl.selected) && !c.cfg.All {
+			return Ignored
+		}
+		w = c.work(r.UID, r.Cluster)
+	}
+	if w.cluster != r.Cluster || w.gone || w.confirmed || !c.clusters[w.cluster].selected {
+		return Ignored
+	}
+	s := &w.report
+	newer, err := codec.CompareSequence(s.sequence, r.Sequence)
+	switch {
+	case err != nil:
+		c.forgetUnseen(w)
+		return Incomparable
+	case !newer:
+		return Stale
+	case !r.Deleted && r.Version != 0 && r.Version < c.reportedVersion(w):
+		return Stale
+	}
+	s.sequence, s.version = r.Sequence, max(s.version, r.Version)
+	if r.Deleted {
+		return c.reportDeleted(w, r)
+	}
+	c.keepReport(w, r)
+	return Taken
+}
+
+// reportDeleted takes the word that the cluster is rid of the work.
+func (c *Core) reportDeleted(w *work, r *Report) Verdict {
+	o := c.current(w)
+	switch {
+	case o != nil && o.DeletionTimestamp != nil:
+		w.confirmed = true
+		c.dropReport(w)
+		c.wake(HubLane, w, 0)
+		return Taken
+	case o == nil || r.Version > o.Generation:
+		c.keepReport(w, r) // the informer may lag behind an earlier leader's
+		return Taken
+	case w.report.warned:
+		return Ignored
+	}
+	w.report.warned = true
+	return NotDeleting
+}
+
+// reportedVersion is the newest generation that a report on the hub is about.
+func (c *Core) reportedVersion(w *work) int64 {
+	v := w.report.version
+	if o := c.current(w); o != nil && w.report.pending == nil {
+		for _, cond := range o.Status.Conditions {
+			if !isDelivered(cond) {
+				v = max(v, min(cond.ObservedGeneration, o.Generation))
+			}
+		}
+	}
+	return v
+}
+
+func (c *Core) keepReport(w *work, r *Report) {
+	if w.report.pending == nil {
+		c.pending++
+	}
+	w.report.pending = r
+	if w.blame.status != nil { // of the report before
+		c.setBlame(w, blame{known: w.blame.known, spec: w.blame.spec})
+	}
+	c.wake(HubLane, w, 0)
+}
+
+func (c *Core) dropReport(w *work) {
+	if w.report.pending != nil {
+		c.pending--
+		w.report.pending = nil
+	}
+}
+
+// forgetUnseen drops a work of which nothing but a report is known.
+func (c *Core) forgetUnseen(w *work) {
+	if w.seen == nil && w.report.pending == nil && !w.report.busy {
+		c.forget(w)
+	}
+}
+
+// nextHub decides the next write of a work on the hub.
+func (c *Core) nextHub(w *work) Effect {
+	if w.report.busy || w.gone {
+		return nil
+	}
+	key := Key{UID: w.uid}
+	if w.seen == nil {
+		return c.nextLookup(w, key)
+	}
+	o := c.current(w)
+	if o.DeletionTimestamp != nil {
+		if p := w.report.pending; p != nil && p.Deleted {
+			w.confirmed = true
+			c.dropReport(w)
+		}
+		if w.confirmed && hasFinalizer(o) && c.due(HubLane, key, &w.report.retry) {
+			w.report.busy = true
+			return RemoveFinalizer{Work: o}
+		}
+		if w.confirmed {
+			return nil
+		}
+	}
+	r := c.ready(w, o)
+	if r == nil && !c.deliveredMayDiffer(w, o) {
+		return nil
+	}
+	status := c.desired(w, o, r)
+	if apiequality.Semantic.DeepEqual(status, o.Status) {
+		if r != nil {
+			c.dropReport(w)
+		}
+		w.report.retry = retry{}
+		return nil
+	}
+	if !c.due(HubLane, key, &w.report.retry) {
+		return nil
+	}
+	w.report.busy = true
+	return PatchStatus{Work: o, Status: status, report: r}
+}
+
+// nextLookup decides about a report whose work the informer does not have.
+func (c *Core) nextLookup(w *work, key Key) Effect {
+	p := w.report.pending
+	if p == nil {
+		c.forgetUnseen(w)
+		return nil
+	}
+	if !c.due(HubLane, key, &w.report.retry) {
+		return nil
+	}
+	w.report.busy = true
+	return Lookup{UID: w.uid, Namespace: p.Cluster, Name: p.Name}
+}
+
+// ready returns the report to write now. One about a generation the informer
+// has not seen waits for it; a deletion that the hub does not want is dropped.
+func (c *Core) ready(w *work, o *workv1.ManifestWork) *Report {
+	p := w.report.pending
+	switch {
+	case p == nil || p.Version > o.Generation:
+		return nil
+	case p.Deleted:
+		c.dropReport(w)
+		return nil
+	}
+	return p
+}
+
+// deliveredMayDiffer is a cheap look at whether the condition Delivered has to
+// be written or removed.
+func (c *Core) deliveredMayDiffer(w *work, o *workv1.ManifestWork) bool {
+	if w.blame.problem() != nil {
+		return true
+	}
+	return w.blame.known && slices.ContainsFunc(o.Status.Conditions, isDelivered)
+}
+
+// desired is the status the work should have on the hub.
+func (c *Core) desired(w *work, o *workv1.ManifestWork, r *Report) workv1.ManifestWorkStatus {
+	status := o.Status
+	if r != nil {
+		status = r.Status
+		status.Conditions = slices.DeleteFunc(slices.Clone(status.Conditions), func(c metav1.Condition) bool {
+			return c.Type == manifestwork.ConditionDeleted // a word between agent and source, never shown
+		})
+	}
+	now := metav1.NewTime(c.cfg.Now().Truncate(1e9))
+	status.Conditions = withDelivered(status.Conditions, o.Status.Conditions, w.blame, now)
+	return status
+}
+
+func (c *Core) donePatchStatus(e PatchStatus, r Result) {
+	w := c.works[e.Work.UID]
+	w.report.busy = false
+	switch {
+	case r.Err == nil:
+		w.report.retry = retry{}
+		c.wrote(w, r.Work)
+		c.written(w, e.report)
+	case apierrors.IsNotFound(r.Err):
+		c.written(w, e.report) // the informer is about to say that it is gone
+	case e.report != nil && rejected(r.Err):
+		c.written(w, e.report)
+		c.setBlame(w, blame{known: w.blame.known, spec: w.blame.spec, status: newProblem(e.Work, ReasonStatusRejected,
+			"the hub does not take the status that the cluster reported, the one shown is older: "+r.Err.Error())})
+	default:
+		c.hubFailed(HubLane, Key{UID: w.uid}, &w.report.retry, r.Err)
+	}
+	c.afterHub(w)
+}
+
+// written drops a report unless a newer one took its place.
+func (c *Core) written(w *work, r *Report) {
+	if r != nil && w.report.pending == r {
+		c.dropReport(w)
+	}
+}
+
+func (c *Core) doneRemoveFinalizer(e RemoveFinalizer, r Result) {
+	w := c.works[e.Work.UID]
+	w.report.busy = false
+	switch {
+	case r.Err == nil:
+		w.report.retry = retry{}
+		c.wrote(w, r.Work)
+	case apierrors.IsNotFound(r.Err):
+	default:
+		c.hubFailed(HubLane, Key{UID: w.uid}, &w.report.retry, r.Err)
+	}
+	c.afterHub(w)
+}
+
+func (c *Core) doneLookup(e Lookup, r Result) {
+	w := c.works[e.UID]
+	w.report.busy = false
+	switch {
+	case w.seen != nil: // the informer has it now
+		w.report.retry = retry{}
+	case apierrors.IsNotFound(r.Err), r.Err == nil && r.Work.UID != e.UID:
+		c.forget(w)
+		return
+	default: // there it is, or the hub does not answer: wait for the informer
+		c.hubFailed(HubLane, Key{UID: e.UID}, &w.report.retry, r.Err)
+	}
+	c.afterHub(w)
+}
+
+// afterHub lets a work go whose end waited for a write.
+func (c *Core) afterHub(w *work) {
+	if w.gone {
+		c.wake(SpecLane, w, 0)
+	}
+}
+
+// rejected reports whether the hub will never take what it was given.
+func rejected(err error) bool {
+	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsRequestEntityTooLargeError(err)
+}

@@ -1,0 +1,26 @@
+// Package hubsource carries the ManifestWorks of one hub to a broker and the
+// status of its clusters back: informers in, CloudEvents out; status events in,
+// patches of the status subresource out.
+//
+// It has two layers. [Core] decides: what it is told (a work changed, a status
+// arrived, the broker accepted an event) goes in, and [Core.Next] says what to
+// do next for one work or cluster as an [Effect]. It has no goroutine, socket
+// or lock and reads the clock through a function, so that a simulator can run
+// it step by step. [Source] is the shell around it: leader election, informers,
+// the broker session and the workers that carry the effects out.
+//
+// What holds for every work:
+//
+//   - the id towards the broker is the work's Kubernetes UID, its version the
+//     generation;
+//   - one publish and one hub write are in flight at most; what changes in the
+//     meantime is coalesced, the latest wins;
+//   - the finalizer is on the work before its first event, and leaves it only
+//     when the cluster (or the broker, for a cluster that never had the work)
+//     confirmed the deletion;
+//   - a deletion is published for a deletionTimestamp, or for an object whose
+//     live GET says NotFound; never because something is missing from a list.
+//
+// Memory is bounded by the number of works: per work one pending status and one
+// scheduled retry.
+package hubsource

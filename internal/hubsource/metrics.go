@@ -1,0 +1,141 @@
+package hubsource
+
+import (
+	"sync"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+const metricPrefix = "hawser_hubsource_"
+
+// metrics are the program's own; docs/metrics.md describes them, and a test
+// compares the two.
+type metrics struct {
+	leader    prometheus.Gauge
+	connected prometheus.Gauge
+	publishes *prometheus.CounterVec
+	duration  prometheus.Histogram
+	releases  *prometheus.CounterVec
+	reports   *prometheus.CounterVec
+	writes    *prometheus.CounterVec
+
+	state *stateCollector
+}
+
+func newMetrics(r prometheus.Registerer) (*metrics, error) {
+	m := &metrics{
+		leader:    prometheus.NewGauge(prometheus.GaugeOpts{Name: metricPrefix + "leader", Help: "1 while this replica leads, else 0."}),
+		connected: prometheus.NewGauge(prometheus.GaugeOpts{Name: metricPrefix + "connected", Help: "1 while a session with the broker is open, else 0."}),
+		publishes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: metricPrefix + "publishes_total",
+			Help: "Specs and deletions published, by what the broker said: its outcome, or the code of its error."}, []string{"result"}),
+		duration: prometheus.NewHistogram(prometheus.HistogramOpts{Name: metricPrefix + "publish_duration_seconds",
+			Help: "Time from sending a spec to the broker's answer.", Buckets: prometheus.ExponentialBuckets(0.0005, 2, 16)}),
+		releases: prometheus.NewCounterVec(prometheus.CounterOpts{Name: metricPrefix + "releases_total",
+			Help: "Clusters released, by result: ok or the code of the broker's error."}, []string{"result"}),
+		reports: prometheus.NewCounterVec(prometheus.CounterOpts{Name: metricPrefix + "statuses_total",
+			Help: "Status events received, by what became of them."}, []string{"verdict"}),
+		writes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: metricPrefix + "hub_requests_total",
+			Help: "Requests to the hub besides lists and watches, by operation and result."}, []string{"operation", "result"}),
+		state: &stateCollector{},
+	}
+	for _, c := range []prometheus.Collector{m.leader, m.connected, m.publishes, m.duration, m.releases, m.reports, m.writes, m.state} {
+		if err := r.Register(c); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+func (m *metrics) report(v Verdict) { m.reports.WithLabelValues(string(v)).Inc() }
+
+// knownOutcomes bounds the label of publishes.
+var knownOutcomes = map[string]bool{
+	codec.OutcomeAccepted: true, codec.OutcomeUnchanged: true, codec.OutcomeStale: true,
+	codec.OutcomeWaits: true, codec.OutcomeConfirmed: true, codec.OutcomeIgnored: true,
+}
+
+// brokerResult is the label of an answer: bounded, whatever a broker says.
+func brokerResult(r Result) string {
+	if r.Err != nil {
+		return transport.CodeOf(r.Err).String()
+	}
+	if knownOutcomes[r.Receipt.Outcome] {
+		return r.Receipt.Outcome
+	}
+	return "ok"
+}
+
+// hubResult is the label of the hub's answer.
+func hubResult(err error) string {
+	switch {
+	case err == nil:
+		return "ok"
+	case apierrors.IsConflict(err):
+		return "conflict"
+	case apierrors.IsNotFound(err):
+		return "not_found"
+	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
+		return "forbidden"
+	case rejected(err):
+		return "rejected"
+	}
+	return "error"
+}
+
+// stateCollector exports [Stats] of the running core, if there is one.
+type stateCollector struct {
+	mu   sync.Mutex
+	read func() (Stats, [lanes]int)
+}
+
+var (
+	descWorks       = prometheus.NewDesc(metricPrefix+"works", "ManifestWorks known, those of clusters not served included.", nil, nil)
+	descClusters    = prometheus.NewDesc(metricPrefix+"clusters", "Clusters served.", nil, nil)
+	descPending     = prometheus.NewDesc(metricPrefix+"pending_statuses", "Statuses received that are not written to the hub yet.", nil, nil)
+	descSweep       = prometheus.NewDesc(metricPrefix+"sweep_works", "Works still to compare with the broker since the session began.", nil, nil)
+	descUndelivered = prometheus.NewDesc(metricPrefix+"undelivered_works", "Works with the condition Delivered=False, by reason.", []string{"reason"}, nil)
+	descQueue       = prometheus.NewDesc(metricPrefix+"queue_works", "Works waiting for a worker, by lane.", []string{"lane"}, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (c *stateCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{descWorks, descClusters, descPending, descSweep, descUndelivered, descQueue} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
+	c.mu.Lock()
+	read := c.read
+	c.mu.Unlock()
+	var s Stats
+	var queues [lanes]int
+	if read != nil {
+		s, queues = read()
+	}
+	gauge := func(d *prometheus.Desc, v int, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)
+	}
+	gauge(descWorks, s.Works)
+	gauge(descClusters, s.Clusters)
+	gauge(descPending, s.Pending)
+	gauge(descSweep, s.Sweep)
+	for _, reason := range reasons {
+		gauge(descUndelivered, s.Undelivered[reason], reason)
+	}
+	for l, n := range queues {
+		gauge(descQueue, n, Lane(l).String())
+	}
+}
+
+func (c *stateCollector) set(read func() (Stats, [lanes]int)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.read = read
+}

@@ -1,0 +1,117 @@
+package hubsource
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"slices"
+
+	"github.com/google/uuid"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/hawser-io/hawser/internal/resync"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// party is the source's side of the session with the broker; see
+// session.Party.
+type party struct{ *shell }
+
+func (p party) Hello() transport.Hello { return transport.Hello{Protocol: 1} }
+
+// Subscribed starts the comparison of all works with the broker and returns the
+// requests that bring missed statuses.
+func (p party) Subscribed(_ context.Context, a transport.Accepted) ([]codec.Event, error) {
+	p.mu.Lock()
+	p.core.Connected(a)
+	held := p.core.Held()
+	p.mu.Unlock()
+	p.log.Info("connected to the broker", "subscription", a.SubscriptionID, "works", len(held))
+	p.metrics.connected.Set(1)
+	if a.Resync == "cursor" {
+		return nil, nil
+	}
+	return p.statusRequests(held)
+}
+
+func (p party) Disconnected(err error) {
+	p.mu.Lock()
+	p.core.Disconnected()
+	p.mu.Unlock()
+	p.log.Info("disconnected from the broker", "err", err)
+	p.metrics.connected.Set(0)
+}
+
+// Handle takes a status event. It returns nil for events that are merely bad:
+// the same event would come again after a reconnect.
+func (p party) Handle(_ context.Context, e codec.Event) error {
+	t, err := codec.ParseEventType(e.Type())
+	if err != nil || t.DataType != codec.ManifestBundles || t.Subresource != codec.Status {
+		p.log.Debug("event is not a status of a work", "type", e.Type())
+		p.metrics.report(Ignored)
+		return nil
+	}
+	s, err := manifestwork.DecodeStatus(e)
+	if err != nil {
+		p.log.Warn("status cannot be decoded", "event", e.ID(), "from", e.Source(), "err", err)
+		p.metrics.reports.WithLabelValues("invalid").Inc()
+		return nil
+	}
+	r := &Report{
+		UID: types.UID(s.ResourceID), Cluster: s.Cluster, Name: s.Name,
+		Version: s.Version, Sequence: s.SequenceID, Hash: s.Hash, Deleted: s.Deleted, Status: s.Status,
+	}
+	p.mu.Lock()
+	verdict := p.core.Report(r)
+	p.mu.Unlock()
+	p.metrics.report(verdict)
+	p.logReport(r, s.AgentID, verdict)
+	return nil
+}
+
+func (p party) logReport(r *Report, agent string, v Verdict) {
+	level, message := slog.LevelDebug, "status received"
+	switch v {
+	case NotDeleting:
+		level, message = slog.LevelWarn, "cluster reports a work as deleted that the hub does not delete"
+	case Incomparable:
+		level, message = slog.LevelWarn, "status has a sequence id that cannot be compared"
+	case Taken, Stale, Ignored:
+	}
+	p.log.Log(context.Background(), level, message,
+		"cluster", r.Cluster, "work", r.Name, "uid", r.UID, "version", r.Version, "sequence", r.Sequence, "from", agent, "verdict", v)
+}
+
+// statusRequests lists what the hub holds, cluster by cluster. A cluster
+// without works is not asked: an empty list would ask for everything.
+func (p party) statusRequests(held []Held) ([]codec.Event, error) {
+	byCluster := map[string][]codec.StatusHash{}
+	for _, h := range held {
+		if h.Work != nil {
+			status := h.Work.Status
+			status.Conditions = slices.DeleteFunc(slices.Clone(status.Conditions), isDelivered)
+			hash, err := manifestwork.StatusHash(status)
+			if err != nil {
+				return nil, err
+			}
+			h.Hash = hash
+		}
+		byCluster[h.Cluster] = append(byCluster[h.Cluster], codec.StatusHash{ResourceID: string(h.UID), StatusHash: h.Hash})
+	}
+	var events []codec.Event
+	for clusterName, hashes := range byCluster {
+		slices.SortFunc(hashes, func(a, b codec.StatusHash) int { return cmp.Compare(a.ResourceID, b.ResourceID) })
+		for chunk := range resync.Chunks(hashes) {
+			e, err := codec.NewStatusResyncRequest(codec.ResyncParams{
+				ID: uuid.NewString(), Time: p.now(), Source: p.id, Cluster: clusterName, DataType: codec.ManifestBundles,
+			}, chunk)
+			if err != nil {
+				return nil, err
+			}
+			events = append(events, e)
+		}
+	}
+	return events, nil
+}

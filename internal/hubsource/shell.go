@@ -1,0 +1,282 @@
+package hubsource
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"k8s.io/client-go/util/workqueue"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// Publisher sends one event to the broker; session.Session is one. Errors are
+// *transport.Error.
+type Publisher interface {
+	Publish(ctx context.Context, e codec.Event) (transport.Receipt, error)
+}
+
+// Workers per lane, and the deadlines of their calls. The spec lane's number is
+// the number of publishes in flight.
+const (
+	specWorkers    = 32
+	hubWorkers     = 16
+	publishTimeout = 30 * time.Second
+	hubTimeout     = 30 * time.Second
+)
+
+// shell runs a core: it carries out effects with a few workers per lane, and
+// guards the core with a lock that is never held across a call.
+type shell struct {
+	id      string
+	hub     Hub
+	broker  Publisher
+	log     *slog.Logger
+	metrics *metrics
+	now     func() time.Time
+	queues  [lanes]workqueue.TypedDelayingInterface[Key]
+
+	mu      sync.Mutex // guards what follows
+	core    *Core
+	failing map[string]bool // operations on the hub whose last request failed
+}
+
+func newShell(id string, all bool, hub Hub, log *slog.Logger, m *metrics) *shell {
+	s := &shell{id: id, hub: hub, log: log, metrics: m, now: time.Now, failing: map[string]bool{}}
+	for l := range s.queues {
+		s.queues[l] = workqueue.NewTypedDelayingQueue[Key]()
+	}
+	s.core = NewCore(CoreConfig{Now: time.Now, Jitter: rand.Float64, Waker: s, All: all})
+	return s
+}
+
+// Wake implements [Waker].
+func (s *shell) Wake(l Lane, k Key, after time.Duration) {
+	if after <= 0 {
+		s.queues[l].Add(k)
+		return
+	}
+	s.queues[l].AddAfter(k, after)
+}
+
+// Run carries out effects until ctx ends; calls in flight are cancelled.
+func (s *shell) Run(ctx context.Context) error {
+	s.metrics.state.set(s.stats)
+	defer s.metrics.state.set(nil)
+	stop := context.AfterFunc(ctx, func() {
+		for _, q := range s.queues {
+			q.ShutDown()
+		}
+	})
+	defer stop()
+	var tasks []run.Task
+	for range specWorkers {
+		tasks = append(tasks, run.Task{Name: "spec worker", Run: func(ctx context.Context) error { return s.work(ctx, SpecLane) }})
+	}
+	for range hubWorkers {
+		tasks = append(tasks, run.Task{Name: "hub worker", Run: func(ctx context.Context) error { return s.work(ctx, HubLane) }})
+	}
+	return run.Group(ctx, tasks...)
+}
+
+func (s *shell) stats() (Stats, [lanes]int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.core.Stats(), [lanes]int{s.queues[SpecLane].Len(), s.queues[HubLane].Len()}
+}
+
+// work is one worker of a lane.
+func (s *shell) work(ctx context.Context, l Lane) error {
+	for {
+		k, shutdown := s.queues[l].Get()
+		if shutdown {
+			return nil
+		}
+		s.process(ctx, l, k)
+		s.queues[l].Done(k)
+		if l == SpecLane {
+			s.feed()
+		}
+	}
+}
+
+// process does everything that is to be done for a key now.
+func (s *shell) process(ctx context.Context, l Lane, k Key) {
+	for ctx.Err() == nil {
+		s.mu.Lock()
+		e := s.core.Next(l, k)
+		s.mu.Unlock()
+		if e == nil {
+			return
+		}
+		r := s.do(ctx, e)
+		s.mu.Lock()
+		s.core.Done(e, r)
+		s.mu.Unlock()
+	}
+}
+
+// feed takes more of the sweep when the workers are about to run dry, so that a
+// fresh change never waits behind all works of the hub.
+func (s *shell) feed() {
+	const low = 2 * specWorkers
+	if s.queues[SpecLane].Len() >= low {
+		return
+	}
+	s.mu.Lock()
+	keys := s.core.Sweep(low)
+	s.mu.Unlock()
+	for _, k := range keys {
+		s.queues[SpecLane].Add(k)
+	}
+}
+
+// do carries out one effect.
+func (s *shell) do(ctx context.Context, e Effect) Result {
+	switch e := e.(type) {
+	case Publish:
+		return s.publish(ctx, e)
+	case Release:
+		return s.release(ctx, e)
+	default:
+		return s.onHub(ctx, e)
+	}
+}
+
+func (s *shell) onHub(ctx context.Context, e Effect) (r Result) {
+	ctx, cancel := context.WithTimeout(ctx, hubTimeout)
+	defer cancel()
+	var operation string
+	switch e := e.(type) {
+	case AddFinalizer:
+		operation = "add_finalizer"
+		r.Work, r.Err = s.hub.AddFinalizer(ctx, e.Work)
+	case RemoveFinalizer:
+		operation = "remove_finalizer"
+		r.Work, r.Err = s.hub.RemoveFinalizer(ctx, e.Work)
+	case PatchStatus:
+		operation = "patch_status"
+		r.Work, r.Err = s.hub.PatchStatus(ctx, e.Work, e.Status)
+	case CheckGone:
+		operation = "get"
+		r.Work, r.Err = s.hub.Get(ctx, e.Work.Namespace, e.Work.Name)
+	case Lookup:
+		operation = "get"
+		r.Work, r.Err = s.hub.Get(ctx, e.Namespace, e.Name)
+	}
+	result := hubResult(r.Err)
+	s.metrics.writes.WithLabelValues(operation, result).Inc()
+	s.logHub(ctx, operation, result, e, r.Err)
+	return r
+}
+
+// logHub tells once when a kind of request begins to fail and when it works
+// again; what concerns a single work is on the work, or at debug level.
+func (s *shell) logHub(ctx context.Context, operation, result string, e Effect, err error) {
+	attrs := []any{"operation", operation, "result", result, "err", err}
+	if o := workOf(e); o != nil {
+		attrs = append(attrs, "cluster", o.Namespace, "work", o.Name)
+	}
+	s.log.DebugContext(ctx, "request to the hub", attrs...)
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return
+	}
+	failing := result == "forbidden" || result == "error"
+	s.mu.Lock()
+	was := s.failing[operation]
+	s.failing[operation] = failing
+	s.mu.Unlock()
+	switch {
+	case failing && !was && result == "forbidden":
+		s.log.Error("hub forbids a request, grant it to the service account", "operation", operation, "err", err)
+	case failing && !was:
+		s.log.Warn("requests to the hub fail and are retried", "operation", operation, "err", err)
+	case !failing && was:
+		s.log.Info("requests to the hub work again", "operation", operation)
+	}
+}
+
+func workOf(e Effect) *workv1.ManifestWork {
+	switch e := e.(type) {
+	case AddFinalizer:
+		return e.Work
+	case RemoveFinalizer:
+		return e.Work
+	case PatchStatus:
+		return e.Work
+	case CheckGone:
+		return e.Work
+	}
+	return nil
+}
+
+func (s *shell) publish(ctx context.Context, p Publish) (r Result) {
+	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
+	defer cancel()
+	event, err := encode(p, uuid.NewString(), s.now(), s.id)
+	if err == nil {
+		start := s.now()
+		r.Receipt, err = s.broker.Publish(ctx, event)
+		s.metrics.duration.Observe(s.now().Sub(start).Seconds())
+	} else {
+		err = &transport.Error{Code: transport.CodeInvalid, Message: "the work cannot be encoded: " + err.Error(), Err: err}
+	}
+	r.Err = err
+	s.metrics.publishes.WithLabelValues(brokerResult(r)).Inc()
+	level := slog.LevelDebug
+	if err != nil && !transport.Retryable(err) {
+		level = slog.LevelWarn
+	}
+	s.log.Log(ctx, level, "spec published", "cluster", p.Work.Namespace, "work", p.Work.Name, "uid", p.Work.UID,
+		"action", p.Action, "generation", p.Work.Generation, "outcome", r.Receipt.Outcome, "err", err)
+	return r
+}
+
+// encode builds the event of a publish.
+func encode(p Publish, id string, now time.Time, source string) (codec.Event, error) {
+	o := p.Work
+	if p.Slim || p.Unversioned {
+		copied := *o
+		if p.Slim {
+			copied.Spec.Workload.Manifests = nil
+		}
+		if p.Unversioned {
+			copied.Generation = 0
+		}
+		o = &copied
+	}
+	return manifestwork.EncodeSpec(o, manifestwork.SpecParams{
+		ID: id, Now: now, Source: source, Action: p.Action, DeletionWithData: p.Action == codec.DeleteRequest,
+	})
+}
+
+func (s *shell) release(ctx context.Context, e Release) (r Result) {
+	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
+	defer cancel()
+	event, err := codec.NewRelease(uuid.NewString(), s.now(), s.id, e.Cluster)
+	if err == nil {
+		r.Receipt, err = s.broker.Publish(ctx, event)
+	} else {
+		err = &transport.Error{Code: transport.CodeInvalid, Message: err.Error(), Err: err}
+	}
+	r.Err = err
+	result := "ok"
+	if err != nil {
+		result = transport.CodeOf(err).String()
+	}
+	s.metrics.releases.WithLabelValues(result).Inc()
+	if err != nil && !transport.Retryable(err) {
+		s.log.Warn("broker refused to release a cluster, its works stay there until the next session", "cluster", e.Cluster, "err", err)
+		return r
+	}
+	s.log.Info("cluster released", "cluster", e.Cluster, "err", err)
+	return r
+}

@@ -1,0 +1,286 @@
+package hubsource
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/tools/cache"
+	workversioned "open-cluster-management.io/api/client/work/clientset/versioned"
+	workinformer "open-cluster-management.io/api/client/work/informers/externalversions/work/v1"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/telemetry"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// Config is what a [Source] is made of.
+type Config struct {
+	// ID is the source id: unique per hub, and the name the broker knows this
+	// source by.
+	ID string
+	// Works reaches the hub's ManifestWorks.
+	Works workversioned.Interface
+	// Metadata reaches ManagedClusters or Namespaces; needed with a selector.
+	Metadata  metadata.Interface
+	Selection Selection
+	Election  Election
+	// Dialer reaches the broker.
+	Dialer     transport.Dialer
+	Registerer prometheus.Registerer
+	Health     *telemetry.Health
+	Log        *slog.Logger
+}
+
+// Source carries the works of one hub; see the package comment.
+type Source struct {
+	cfg     Config
+	metrics *metrics
+
+	synced    atomic.Bool
+	connected atomic.Pointer[func() bool] // set while this replica leads
+}
+
+// New returns a source that is not running. It fails on a selection that cannot
+// work and on metrics that are registered already.
+func New(cfg Config) (*Source, error) {
+	if err := cfg.Selection.Validate(); err != nil {
+		return nil, err
+	}
+	m, err := newMetrics(cfg.Registerer)
+	if err != nil {
+		return nil, err
+	}
+	s := &Source{cfg: cfg, metrics: m}
+	cfg.Health.Add("informers", func() error {
+		if !s.synced.Load() {
+			return errors.New("the works of the hub are not read yet")
+		}
+		return nil
+	})
+	cfg.Health.Add("broker", func() error {
+		if connected := s.connected.Load(); connected != nil && !(*connected)() {
+			return errors.New("no session with the broker")
+		}
+		return nil
+	})
+	return s, nil
+}
+
+// Run serves the hub until ctx ends. It returns an error when the hub lacks an
+// API or a permission it needs, and when the leader lease is lost: the process
+// must end then, because another replica may work already.
+func (s *Source) Run(ctx context.Context) error {
+	if err := s.preflight(ctx); err != nil {
+		return err
+	}
+	works := workinformer.NewManifestWorkInformer(s.cfg.Works, metav1.NamespaceAll, 0, cache.Indexers{})
+	if err := works.SetTransform(trimmed); err != nil {
+		return err
+	}
+	informers := []cache.SharedIndexInformer{works}
+	var clusters cache.SharedIndexInformer
+	if !s.cfg.Selection.all() {
+		var err error
+		if clusters, err = s.cfg.Selection.informer(s.cfg.Metadata); err != nil {
+			return err
+		}
+		informers = append(informers, clusters)
+	}
+	tasks := []run.Task{{Name: "leader", Run: func(ctx context.Context) error { return s.lead(ctx, works, clusters) }}}
+	for _, i := range informers {
+		if err := i.SetWatchErrorHandlerWithContext(s.logWatch); err != nil {
+			return err
+		}
+		tasks = append(tasks, run.Task{Name: "informer", Run: func(ctx context.Context) error {
+			i.RunWithContext(ctx)
+			return nil
+		}})
+	}
+	return run.Group(ctx, tasks...)
+}
+
+func trimmed(o any) (any, error) {
+	if w, ok := o.(*workv1.ManifestWork); ok {
+		return Trim(w), nil
+	}
+	return o, nil
+}
+
+// logWatch tells about lists and watches that fail; they are retried.
+func (s *Source) logWatch(ctx context.Context, _ *cache.Reflector, err error) {
+	if ctx.Err() != nil || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
+		return
+	}
+	s.cfg.Log.Warn("watch on the hub ended and is started again", "err", err)
+}
+
+// lead waits for the caches and serves while this replica is the leader.
+func (s *Source) lead(ctx context.Context, works, clusters cache.SharedIndexInformer) error {
+	synced := []cache.InformerSynced{works.HasSynced}
+	if clusters != nil {
+		synced = append(synced, clusters.HasSynced)
+	}
+	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
+		return ctx.Err()
+	}
+	s.synced.Store(true)
+	s.cfg.Log.Info("works of the hub are read", "works", len(works.GetStore().ListKeys()))
+	return s.cfg.Election.lead(ctx, s.cfg.Log, func(ctx context.Context) error {
+		s.metrics.leader.Set(1)
+		defer s.metrics.leader.Set(0)
+		return s.serve(ctx, works, clusters)
+	})
+}
+
+// serve does the work of the leader: it begins with an empty core, which the
+// informers fill before the session with the broker starts.
+func (s *Source) serve(ctx context.Context, works, clusters cache.SharedIndexInformer) error {
+	sh := newShell(s.cfg.ID, s.cfg.Selection.all(), NewHub(s.cfg.Works.WorkV1()), s.cfg.Log, s.metrics)
+	link := newLink(s.cfg, party{sh})
+	sh.broker = link
+	connected := func() bool {
+		stats, _ := sh.stats()
+		return stats.Connected
+	}
+	s.connected.Store(&connected)
+	defer s.connected.Store(nil)
+
+	handlers := []struct {
+		informer cache.SharedIndexInformer
+		handler  cache.ResourceEventHandler
+	}{{clusters, sh.clusterEvents()}, {works, sh.workEvents()}}
+	var filled []cache.InformerSynced
+	for _, h := range handlers {
+		if h.informer == nil {
+			continue
+		}
+		r, err := h.informer.AddEventHandler(h.handler)
+		if err != nil {
+			return fmt.Errorf("watch the hub: %w", err)
+		}
+		defer func() { _ = h.informer.RemoveEventHandler(r) }() // fails only for a foreign registration
+		filled = append(filled, r.HasSynced)
+	}
+	if !cache.WaitForCacheSync(ctx.Done(), filled...) {
+		return ctx.Err()
+	}
+	return run.Group(ctx, run.Task{Name: "workers", Run: sh.Run}, run.Task{Name: "session", Run: link.Run})
+}
+
+// workEvents feeds the core with the informer's works.
+func (s *shell) workEvents() cache.ResourceEventHandler {
+	locked := func(f func(*workv1.ManifestWork)) func(any) {
+		return func(o any) {
+			if d, ok := o.(cache.DeletedFinalStateUnknown); ok {
+				o = d.Obj
+			}
+			if w, ok := o.(*workv1.ManifestWork); ok {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				f(w)
+			}
+		}
+	}
+	seen := locked(func(w *workv1.ManifestWork) { s.core.WorkSeen(w) })
+	gone := locked(func(w *workv1.ManifestWork) { s.core.WorkGone(w.UID) })
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc: seen,
+		UpdateFunc: func(old, o any) {
+			was, _ := old.(*workv1.ManifestWork)
+			is, _ := o.(*workv1.ManifestWork)
+			if was != nil && is != nil && was.UID != is.UID {
+				gone(old) // deleted and created again while the watch was away
+			}
+			seen(o)
+		},
+		DeleteFunc: gone,
+	}
+}
+
+// clusterEvents feeds the core with the selected clusters.
+func (s *shell) clusterEvents() cache.ResourceEventHandler {
+	locked := func(f func(string)) func(any) {
+		return func(o any) {
+			if d, ok := o.(cache.DeletedFinalStateUnknown); ok {
+				o = d.Obj
+			}
+			if m, ok := o.(*metav1.PartialObjectMetadata); ok {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				f(m.Name)
+			}
+		}
+	}
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    locked(func(name string) { s.core.ClusterSelected(name) }),
+		DeleteFunc: locked(func(name string) { s.core.ClusterUnselected(name) }),
+	}
+}
+
+// preflight finds out what would make the informers wait for ever: an API that
+// is missing, a permission that was not granted. A hub that does not answer is
+// waited for.
+func (s *Source) preflight(ctx context.Context) error {
+	one := metav1.ListOptions{Limit: 1}
+	err := s.ask(ctx, func() error {
+		_, err := s.cfg.Works.WorkV1().ManifestWorks(metav1.NamespaceAll).List(ctx, one)
+		return err
+	})
+	if apierrors.IsNotFound(err) {
+		return fmt.Errorf("the hub has no ManifestWork API: install the CRD manifestworks.work.open-cluster-management.io: %w", err)
+	}
+	if err != nil || s.cfg.Selection.all() {
+		return err
+	}
+	gvr, _ := s.cfg.Selection.resource()
+	err = s.ask(ctx, func() error {
+		_, err := s.cfg.Metadata.Resource(gvr).List(ctx, one)
+		return err
+	})
+	if apierrors.IsNotFound(err) {
+		return fmt.Errorf("the hub has no %s API: select clusters by their namespaces instead (--namespace-selector): %w", gvr.GroupResource(), err)
+	}
+	return err
+}
+
+// ask repeats a request until the hub answers it.
+func (s *Source) ask(ctx context.Context, request func() error) error {
+	for delay := time.Second; ; delay = min(2*delay, 15*time.Second) {
+		err := request()
+		switch {
+		case err == nil, apierrors.IsNotFound(err):
+			return err
+		case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
+			return fmt.Errorf("the hub does not let this service account read what it needs: %w", err)
+		}
+		s.cfg.Log.Warn("hub does not answer, waiting for it", "err", err, "delay", delay)
+		select {
+		case <-time.After(delay):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// link is the session with the broker.
+type link interface {
+	Publisher
+	Run(ctx context.Context) error
+}
+
+// newLink returns the session of a source: it receives the statuses of its
+// works.
+func newLink(cfg Config, p party) link {
+	_ = transport.Subscription{Filter: transport.Filter{Source: cfg.ID, DataType: codec.ManifestBundles}}
+	panic("pending: package session")
+}
