@@ -1,0 +1,123 @@
+package manifestwork
+
+import (
+	"encoding/json"
+	"errors"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// FuzzDecodeSpec reads any metadata, version, tracing and data.
+func FuzzDecodeSpec(f *testing.F) {
+	e := encodeSpecT(f, testWork(), params(codec.CreateRequest))
+	metadata, _, err := codec.StringExtension(e, codec.ExtMetadata)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add("3", metadata, `{"logging.open-cluster-management.io/op-id":"op1"}`, false, e.Data())
+	f.Add("0", `{"generation":8589934592}`, "", true, []byte(`{"manifests":[null,5,{"metadata":{"generateName":"a"}}],"executer":null}`))
+	f.Add("7.9", "", "x", false, []byte{})
+	f.Fuzz(func(t *testing.T, version, metadata, tracing string, deleting bool, data []byte) {
+		e := minimal()
+		e.SetExtension(codec.ExtResourceVersion, version)
+		e.SetExtension(codec.ExtMetadata, metadata)
+		e.SetExtension(codec.ExtLogTracing, tracing)
+		if deleting {
+			e.SetExtension(codec.ExtDeletionTimestamp, testTime)
+		}
+		e.DataEncoded = data
+		s, err := DecodeSpec(e)
+		var invalid *InvalidError
+		if err != nil && !errors.As(err, &invalid) {
+			if s != nil {
+				t.Fatalf("a spec together with %v", err)
+			}
+			return
+		}
+		if s.ResourceID != "u1" || s.Cluster != "cluster1" || s.Name == "" || s.Work.Name != s.Name || string(s.Work.UID) != "u1" || s.Work.Namespace != "cluster1" || s.Version < 0 {
+			t.Fatalf("identity %+v", s)
+		}
+		if s.Deleting != deleting || (s.Work.DeletionTimestamp != nil) != deleting {
+			t.Fatalf("deleting %v: %+v", deleting, s)
+		}
+		if err == nil && !deleting && len(s.Work.Spec.Workload.Manifests) == 0 {
+			t.Fatal("a work without manifests is valid")
+		}
+		if err != nil || s.Generation < 0 {
+			return
+		}
+		checkSpecAgain(t, s)
+	})
+}
+
+// checkSpecAgain encodes what was decoded; a second time nothing may change.
+func checkSpecAgain(t *testing.T, s *Spec) {
+	t.Helper()
+	p := params(codec.UpdateRequest)
+	p.DeletionWithData = s.HasData
+	e, err := EncodeSpec(s.Work, p)
+	if err != nil {
+		t.Fatalf("cannot be encoded again: %v", err)
+	}
+	again, err := DecodeSpec(e)
+	if err != nil {
+		t.Fatalf("cannot be decoded again: %v", err)
+	}
+	want, err := json.Marshal(s.Work)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := json.Marshal(again.Work)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(string(want), string(got)); d != "" {
+		t.Fatalf("(-want +got):\n%s", d)
+	}
+}
+
+// FuzzDecodeStatus reads any metadata and data; broker and source must agree
+// on whether it is the last report.
+func FuzzDecodeStatus(f *testing.F) {
+	p := statusParams()
+	p.Deleted = true
+	for _, status := range []codec.Event{
+		encodeStatusT(f, testRef(), fullStatus(), p),
+		encodeStatusT(f, Ref{ResourceID: "u1", Cluster: "c"}, fullStatus(), statusParams()),
+	} {
+		metadata, _, err := codec.StringExtension(status, codec.ExtMetadata)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(metadata, status.Data())
+	}
+	f.Add("", []byte(`{"conditions":[{"type":"Deleted","status":"False"},{"Type":"Deleted","STATUS":"True"}]}`))
+	f.Fuzz(func(t *testing.T, metadata string, data []byte) {
+		e := encodeStatusT(t, testRef(), fullStatus(), statusParams())
+		e.SetExtension(codec.ExtMetadata, metadata)
+		e.DataEncoded = data
+		r, err := DecodeStatus(e)
+		if err != nil {
+			return
+		}
+		deleted, err := codec.ReportsDeleted(data)
+		if err != nil || deleted != r.Deleted {
+			t.Fatalf("broker: deleted %v, %v; source: %v", deleted, err, r.Deleted)
+		}
+		again, err := EncodeStatus(Ref{ResourceID: r.ResourceID, Name: r.Name, Cluster: r.Cluster, Generation: r.Version}, r.Status, statusParams())
+		if err != nil {
+			t.Fatalf("cannot be encoded again: %v", err)
+		}
+		r2, err := DecodeStatus(again)
+		if err != nil {
+			t.Fatalf("cannot be decoded again: %v", err)
+		}
+		hash, err := StatusHash(r2.Status)
+		if err != nil || hash != r2.Hash {
+			t.Fatalf("hash %s, sent as %s, %v", hash, r2.Hash, err)
+		}
+	})
+}
