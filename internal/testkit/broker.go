@@ -1,0 +1,131 @@
+package testkit
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync/atomic"
+	"testing"
+
+	"github.com/hawser-io/hawser/internal/broker"
+	listengrpc "github.com/hawser-io/hawser/internal/broker/listen/grpc"
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/broker/store/mem"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/pkg/transport"
+	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
+	transportmem "github.com/hawser-io/hawser/pkg/transport/mem"
+)
+
+// Options of [StartBroker].
+type Options struct {
+	// Broker configures the broker; a nil Store is replaced by one in memory, a
+	// nil Log by one that discards.
+	Broker broker.Config
+	// Port opens a port with TLS on 127.0.0.1. Known are the identities whose
+	// certificates it maps; agents are always known.
+	Port  bool
+	Known []identity.Identity
+}
+
+// Broker is a running broker.
+type Broker struct {
+	*broker.Broker
+	Store store.Store
+	// Addr and CA are set when there is a port.
+	Addr string
+	CA   *CA
+
+	t    testing.TB
+	stop context.CancelFunc
+	done chan struct{}
+	err  error
+}
+
+// StartBroker starts a broker that runs until the test ends or Stop is called;
+// the test fails when it does not end cleanly. The store is closed after it,
+// unless the caller brought its own.
+func StartBroker(t testing.TB, o Options) *Broker {
+	t.Helper()
+	b := &Broker{t: t, done: make(chan struct{})}
+	own := o.Broker.Store == nil
+	if own {
+		o.Broker.Store = mem.Open(mem.Options{NewID: NewIDs("store")})
+	}
+	if o.Broker.Log == nil {
+		o.Broker.Log = slog.New(slog.DiscardHandler)
+	}
+	b.Store = o.Broker.Store
+	var err error
+	if b.Broker, err = broker.New(o.Broker); err != nil {
+		t.Fatalf("broker: %v", err)
+	}
+	tasks := []run.Task{{Name: "broker", Run: b.Broker.Run}}
+	if o.Port {
+		tasks = append(tasks, run.Task{Name: "port", Run: b.front(o).Run})
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	b.stop = stop
+	go func() { // Stop waits for it
+		defer close(b.done)
+		b.err = run.Group(ctx, tasks...)
+		if own && b.err == nil {
+			b.err = b.Store.Close()
+		}
+	}()
+	t.Cleanup(b.Stop)
+	return b
+}
+
+func (b *Broker) front(o Options) *listengrpc.Front {
+	b.t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.t.Fatalf("port: %v", err)
+	}
+	b.Addr, b.CA = l.Addr().String(), NewCA(b.t)
+	f, err := listengrpc.New(listengrpc.Config{
+		Server: b.Broker, Listener: l, Credentials: b.CA.Server(), Mapping: Mapping(o.Known...), Log: o.Broker.Log,
+		DrainTimeout: o.Broker.DrainTimeout,
+	})
+	if err != nil {
+		b.t.Fatalf("port: %v", err)
+	}
+	return f
+}
+
+// Stop drains the broker and waits for its end. It may be called again.
+func (b *Broker) Stop() {
+	b.stop()
+	<-b.done
+	if b.err != nil {
+		b.t.Errorf("broker: %v", b.err)
+		b.err = nil
+	}
+}
+
+// Dialer returns a dialer of id in the same process.
+func (b *Broker) Dialer(id identity.Identity) *transportmem.Dialer {
+	return transportmem.New(b.Broker, transport.Peer{Role: string(id.Role), Name: id.Name})
+}
+
+// PortDialer returns a dialer of id to the port, with a certificate of its own.
+func (b *Broker) PortDialer(id identity.Identity) transport.Dialer {
+	b.t.Helper()
+	d, err := transportgrpc.NewDialer(transportgrpc.Options{
+		Target: b.Addr, Credentials: b.CA.Client(id), Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		b.t.Fatalf("dialer: %v", err)
+	}
+	return d
+}
+
+// NewIDs returns a source of ids that counts: prefix-1, prefix-2 and so on. It
+// may be called concurrently.
+func NewIDs(prefix string) func() string {
+	var n atomic.Int64
+	return func() string { return fmt.Sprintf("%s-%d", prefix, n.Add(1)) }
+}
