@@ -108,7 +108,9 @@ func (b *Broker) publishSpec(ctx context.Context, from identity.Identity, env *c
 		// the record.
 		op.Event = nil
 		if len(env.Data) > 0 {
-			op.Event = codec.WithoutAttribute(normal, codec.ExtDeletionTimestamp)
+			live := env.Type
+			live.Action = codec.UpdateRequest
+			op.Event = codec.AppendType(codec.WithoutAttribute(normal, codec.ExtDeletionTimestamp), live)
 		}
 	}
 	outcomes, err := b.commits.commit(ctx, from, op)

@@ -1,0 +1,146 @@
+package broker_test
+
+import (
+	"testing"
+	"testing/synctest"
+
+	"github.com/hawser-io/hawser/internal/broker"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+func TestBroker_SpecToAgentStatusToSource(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		agent := w.subscribe(w.agent("c1"))
+		other := w.subscribe(w.agent("c2"))
+		source := w.subscribe(w.source("src"))
+		foreign := w.subscribe(w.source("other"))
+
+		if o := w.put(source.peer, work{version: 1}.event()); o != codec.OutcomeAccepted {
+			t.Errorf("outcome %q", o)
+		}
+		agent.expect("spec create_request w1 v1")
+		w.put(agent.peer, w.event(report{version: 1}))
+		source.expect("status update_request w1 v1")
+
+		w.put(source.peer, work{version: 2, action: codec.UpdateRequest}.event())
+		agent.expect("spec update_request w1 v2")
+
+		w.put(source.peer, work{version: 3, deleting: true}.event())
+		agent.expect("spec delete_request w1 v3 deleting")
+		if o := w.put(agent.peer, w.event(report{version: 3, deleted: true})); o != codec.OutcomeConfirmed {
+			t.Errorf("outcome of the confirmation: %q", o)
+		}
+		last := source.expect("status update_request w1 v3")
+		if deleted, err := codec.ReportsDeleted(last[0].Data); err != nil || !deleted {
+			t.Errorf("last status: %v, %v", deleted, err)
+		}
+		agent.expect()
+		other.expect()
+		foreign.expect()
+	})
+}
+
+// TestBroker_PartiesGetWhatTheyNegotiated: Hawser's attributes only for who
+// knows them.
+func TestBroker_PartiesGetWhatTheyNegotiated(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		stock := w.open(w.agent("c1"), nil)
+		ours := w.open(w.agent("c1"), hawser)
+		if a := stock.accepted; a.SubscriptionID == "" || a != (transport.Accepted{SubscriptionID: a.SubscriptionID}) {
+			t.Errorf("a stock agent was told %+v", a)
+		}
+		if a := ours.accepted; a.Protocol != 1 || a.Resync != "list" || a.MaxEventBytes != broker.DefaultMaxEventBytes || a.SubscriptionID == stock.accepted.SubscriptionID {
+			t.Errorf("a Hawser agent was told %+v", a)
+		}
+		w.put(w.source("src"), work{version: 1, extensions: map[string]any{codec.ExtSupersedes: nil}}.event())
+		e := stock.expect("spec create_request w1 v1")[0]
+		if e.Revision != 0 || e.HasTag {
+			t.Errorf("a stock agent got revision %d, tag %v", e.Revision, e.HasTag)
+		}
+		e = ours.expect("spec create_request w1 v1")[0]
+		if e.Revision == 0 || e.Tag != codec.TagOf(false, 1, e.RawMetadata, e.Data) {
+			t.Errorf("a Hawser agent got revision %d, tag %v", e.Revision, e.Tag)
+		}
+	})
+}
+
+// TestBroker_RegisteredBeforeTheHeader: what is published the moment the header
+// is out arrives (C40).
+func TestBroker_RegisteredBeforeTheHeader(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		source := w.source("src")
+		agent := w.open(w.agent("c1"), func(_ *transport.RawSubscription, s *tap) {
+			s.onAccept = func() { w.put(source, work{version: 1}.event()) }
+		})
+		agent.expect("spec create_request w1 v1")
+	})
+}
+
+func TestBroker_DeliversByClusterAndType(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		one, two := w.subscribe(w.agent("c1")), w.subscribe(w.agent("c1"))
+		other := w.subscribe(w.agent("c2"))
+		w.put(w.source("src"), work{version: 1}.event())
+		one.expect("spec create_request w1 v1")
+		two.expect("spec create_request w1 v1")
+		other.expect()
+	})
+}
+
+// TestBroker_SlowReaderGetsTheLatestOnly: while one stream is stuck its mailbox
+// collapses by work, and nobody else notices (I2, I5, I6).
+func TestBroker_SlowReaderGetsTheLatestOnly(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		release := make(chan struct{})
+		stuck := w.open(w.agent("c1"), func(_ *transport.RawSubscription, s *tap) { s.gate = func() { <-release } })
+		sameCluster := w.subscribe(w.agent("c1"))
+		other := w.subscribe(w.agent("c2"))
+		source := w.subscribe(w.source("src"))
+		w.put(source.peer, work{id: "first", version: 1}.event())
+		sameCluster.expect("spec create_request first v1")
+		for v := range int32(50) {
+			w.put(source.peer, work{version: v + 1}.event())
+			w.put(source.peer, work{id: "x", cluster: "c2", version: v + 1}.event())
+			synctest.Wait()
+		}
+		w.put(source.peer, work{version: 51, deleting: true}.event())
+		if got := len(other.take()); got != 50 {
+			t.Errorf("another cluster got %d of 50 events", got)
+		}
+		if got := len(sameCluster.take()); got != 51 {
+			t.Errorf("another agent of the cluster got %d of 51 events", got)
+		}
+		w.put(other.peer, w.event(report{cluster: "c2", id: "x", version: 50}))
+		source.expect("status update_request x v50")
+		close(release)
+		// The last spec comes before the deletion that replaced it in the mailbox.
+		stuck.expect("spec create_request first v1", "spec create_request w1 v50", "spec delete_request w1 v51 deleting")
+	})
+}
+
+func TestBroker_DeletionForHawserAgentsCarriesTheData(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		const orphan = `{"manifests":[],"deleteOption":{"propagationPolicy":"Orphan"}}`
+		source := w.source("src")
+		release := make(chan struct{})
+		slow := func(raw *transport.RawSubscription, s *tap) { s.gate = func() { <-release } }
+		stock := w.open(w.agent("c1"), slow)
+		ours := w.open(w.agent("c1"), func(raw *transport.RawSubscription, s *tap) { hawser(raw, s); slow(raw, s) })
+		w.put(source, work{id: "first", version: 1}.event()) // both are stuck in this one
+		synctest.Wait()
+		w.put(source, work{version: 1}.event())
+		synctest.Wait()
+		w.put(source, work{version: 2, deleting: true, data: orphan}.event())
+		synctest.Wait()
+		close(release)
+		got := stock.expect("spec create_request first v1", "spec update_request w1 v2", "spec delete_request w1 v2 deleting")
+		if string(got[1].Data) != orphan || got[1].Deleting {
+			t.Errorf("spec before the deletion: %s", got[1].Data)
+		}
+		got = ours.expect("spec create_request first v1", "spec delete_request w1 v2 deleting")
+		if string(got[1].Data) != orphan {
+			t.Errorf("deletion with data %s", got[1].Data)
+		}
+	})
+}

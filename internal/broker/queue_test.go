@@ -1,0 +1,147 @@
+package broker
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+func party(name string) identity.Identity {
+	return identity.Identity{Role: identity.Source, Name: name}
+}
+
+func publishOf(name string, size int) *pending {
+	p := &pending{from: party(name), size: size, done: make(chan answer, 1)}
+	p.ops = p.one[:]
+	return p
+}
+
+func TestQueue_PartiesTakeTurns(t *testing.T) {
+	q := newQueue(1 << 20)
+	for i := range 100 {
+		if ok, err := q.put(publishOf("flood", 1000+i)); !ok || err != nil {
+			t.Fatalf("put: %v, %v", ok, err)
+		}
+	}
+	for i := range 2 {
+		if ok, err := q.put(publishOf("other", 2000+i)); !ok || err != nil {
+			t.Fatalf("put: %v, %v", ok, err)
+		}
+	}
+	batch := q.take(nil, 5, 1<<20)
+	var got []string
+	for _, p := range batch {
+		got = append(got, fmt.Sprint(p.from.Name, p.size))
+	}
+	want := []string{"flood1000", "other2000", "flood1001", "other2001", "flood1002"}
+	if !slices.Equal(got, want) {
+		t.Errorf("batch %v, want %v", got, want)
+	}
+}
+
+func TestQueue_FloodLeavesRoomForOthers(t *testing.T) {
+	q := newQueue(64 << 10)
+	const size = 1 << 10
+	fill := func(name string) (n int) {
+		for {
+			ok, err := q.put(publishOf(name, size))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !ok {
+				return n
+			}
+			n++
+		}
+	}
+	if n := fill("flood"); n != 32 {
+		t.Errorf("one alone queued %d of 64 KiB, want half", n)
+	}
+	if n := fill("other"); n != 16 {
+		t.Errorf("the second one queued %d KiB, want half of the rest", n)
+	}
+	batch := q.take(nil, 1<<20, 1<<30)
+	q.release(batch)
+	if n := q.budget.inUse(64 << 10); n != 0 {
+		t.Errorf("%d bytes in use when all are answered", n)
+	}
+	if n := fill("other"); n != 32 {
+		t.Errorf("after that the other one queued %d KiB, want half", n)
+	}
+}
+
+func TestQueue_TakesWithinBoundsAndAtLeastOne(t *testing.T) {
+	q := newQueue(64 << 20)
+	big := publishOf("a", 16<<20)
+	for _, p := range []*pending{big, publishOf("a", 1)} {
+		if ok, err := q.put(p); !ok || err != nil {
+			t.Fatalf("put: %v, %v", ok, err)
+		}
+	}
+	if batch := q.take(nil, 10, 8<<20); len(batch) != 1 || batch[0] != big {
+		t.Errorf("first batch has %d publishes, want the one that fills it", len(batch))
+	}
+	if batch := q.take(nil, 10, 8<<20); len(batch) != 1 {
+		t.Errorf("second batch has %d publishes", len(batch))
+	}
+	if batch := q.take(nil, 10, 8<<20); len(batch) != 0 {
+		t.Errorf("third batch has %d publishes", len(batch))
+	}
+}
+
+func TestQueue_RefusesWhenClosed(t *testing.T) {
+	q := newQueue(1 << 20)
+	if ok, err := q.put(publishOf("a", 1)); !ok || err != nil {
+		t.Fatalf("put: %v, %v", ok, err)
+	}
+	q.close()
+	if _, err := q.put(publishOf("a", 1)); transport.CodeOf(err) != transport.CodeUnavailable {
+		t.Errorf("put after close: %v", err)
+	}
+	if batch := q.take(nil, 10, 10); len(batch) != 1 {
+		t.Errorf("%d publishes left of those before close, want 1", len(batch))
+	}
+	if n := q.budget.inUse(1 << 20); n != 1 {
+		t.Errorf("%d bytes in use, want those of the batch", n)
+	}
+}
+
+func TestBudget_NeverMoreThanThereIs(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		const whole = 1000
+		b := newBudget(whole)
+		taken := map[identity.Identity][]int{}
+		for range rapid.IntRange(0, 100).Draw(t, "steps") {
+			id := party(rapid.StringMatching(`[a-e]`).Draw(t, "party"))
+			if had := taken[id]; len(had) > 0 && rapid.Bool().Draw(t, "give") {
+				b.give(id, had[0])
+				taken[id] = had[1:]
+			} else if n := rapid.IntRange(1, 600).Draw(t, "bytes"); b.take(id, n) {
+				taken[id] = append(taken[id], n)
+			}
+			sum := 0
+			for _, l := range taken {
+				for _, n := range l {
+					sum += n
+				}
+			}
+			if sum > whole || b.inUse(whole) != sum {
+				t.Fatalf("%d bytes taken, %d in use of %d", sum, b.inUse(whole), whole)
+			}
+		}
+		for id, l := range taken {
+			for _, n := range l {
+				b.give(id, n)
+			}
+		}
+		if b.inUse(whole) != 0 || len(b.taken) != 0 {
+			t.Fatalf("%d bytes of %d parties in use when all is given back", b.inUse(whole), len(b.taken))
+		}
+	})
+}
+
