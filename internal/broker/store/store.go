@@ -93,9 +93,9 @@ type Store interface {
 	// too) in key order, on one consistent snapshot. An error of f ends the
 	// scan and is returned.
 	Scan(ctx context.Context, s Scope, f func(Meta) error) error
-	// Changes returns up to limit changes with a revision above after, in
-	// revision order, each (record, part) once with its latest revision. It
-	// waits until there is one or ctx ends.
+	// Changes returns up to limit changes (at least 1) with a revision above
+	// after, in revision order, each (record, part) once with its latest
+	// revision. It waits until there is one or ctx ends.
 	Changes(ctx context.Context, after uint64, limit int) ([]Change, error)
 	// Head returns identity and position.
 	Head() Head

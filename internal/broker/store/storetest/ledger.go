@@ -15,6 +15,7 @@ import (
 type Ledger struct {
 	head       uint64
 	records    []Entry
+	said       map[uint64]store.Change // everything the feed ever said
 	subscribed map[subscription]string
 }
 
@@ -37,7 +38,7 @@ type Step struct {
 
 // NewLedger returns an empty ledger.
 func NewLedger() *Ledger {
-	return &Ledger{subscribed: make(map[subscription]string)}
+	return &Ledger{said: make(map[uint64]store.Change), subscribed: make(map[subscription]string)}
 }
 
 // Head returns the last revision.
@@ -59,6 +60,7 @@ func (l *Ledger) Apply(op store.Op) (Step, error) {
 			return s, fmt.Errorf("change %d has revision %d after %d", i, c.Revision, l.head)
 		}
 		l.head = c.Revision
+		l.said[c.Revision] = c
 	}
 	s.After = l.head
 	var waited []byte
@@ -193,14 +195,12 @@ func (l *Ledger) Scan(s store.Scope) []Entry {
 func (l *Ledger) Changes(after uint64) []store.Change {
 	var out []store.Change
 	for _, e := range l.records {
-		add := func(revision uint64, part store.Part) {
+		spec, status := store.Entries(&e.Meta)
+		for _, revision := range []uint64{spec, status} {
 			if revision > after {
-				out = append(out, store.Change{Revision: revision, Key: e.Key, Owner: e.Owner, Part: part, State: e.State})
+				out = append(out, l.said[revision])
 			}
 		}
-		spec, status := store.Entries(&e.Meta)
-		add(spec, store.SpecPart)
-		add(status, store.StatusPart)
 	}
 	slices.SortFunc(out, func(a, b store.Change) int { return cmp.Compare(a.Revision, b.Revision) })
 	return out

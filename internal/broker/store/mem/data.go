@@ -1,0 +1,191 @@
+package mem
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// maxTerms is how many openings are remembered.
+const maxTerms = 1024
+
+// data is what a backup copies. Records and metas are never changed in place,
+// so copying the maps is enough.
+type data struct {
+	epoch      string
+	terms      []term // in the order of the openings
+	head       uint64
+	places     map[where]*place
+	subscribed map[where]string
+	feed       feed
+}
+
+type term struct {
+	id    string
+	first uint64
+}
+
+// where is a cluster and a data type.
+type where struct {
+	dt      codec.DataType
+	cluster string
+}
+
+// place is everything of one cluster and data type.
+type place struct {
+	records  map[string]*record // by resource id
+	names    map[string]string  // name to the id that holds it
+	behind   map[string]string  // id that waits to the id of the tombstone
+	revision uint64             // of the last spec change
+	digest   store.Digest
+}
+
+type record struct {
+	meta                  *store.Meta
+	spec, status, waiting []byte
+}
+
+func newData(epoch string) data {
+	return data{
+		epoch: epoch, places: make(map[where]*place), subscribed: make(map[where]string), feed: newFeed(),
+	}
+}
+
+func (d *data) clone() data {
+	c := *d
+	c.terms = slices.Clone(d.terms)
+	c.subscribed = maps.Clone(d.subscribed)
+	c.feed = d.feed.clone()
+	c.places = make(map[where]*place, len(d.places))
+	for w, p := range d.places {
+		c.places[w] = &place{
+			records: maps.Clone(p.records), names: maps.Clone(p.names), behind: maps.Clone(p.behind),
+			revision: p.revision, digest: p.digest,
+		}
+	}
+	return c
+}
+
+// knows reports whether a revision lies in the part of a term that this
+// history holds.
+func (d *data) knows(id string, revision uint64) bool {
+	i := slices.IndexFunc(d.terms, func(t term) bool { return t.id == id })
+	return i >= 0 && (i+1 == len(d.terms) || revision < d.terms[i+1].first)
+}
+
+func (d *data) record(k store.Key) *record {
+	if p := d.places[where{k.DataType, k.Cluster}]; p != nil {
+		return p.records[k.ResourceID]
+	}
+	return nil
+}
+
+// Meta implements [store.Reader].
+func (d *data) Meta(k store.Key) (*store.Meta, error) {
+	if r := d.record(k); r != nil {
+		return r.meta, nil
+	}
+	return nil, nil
+}
+
+// Named implements [store.Reader].
+func (d *data) Named(dt codec.DataType, cluster, name string) (id string, ok bool, err error) {
+	if p := d.places[where{dt, cluster}]; p != nil {
+		id, ok = p.names[name]
+	}
+	return id, ok, nil
+}
+
+// Behind implements [store.Reader].
+func (d *data) Behind(k store.Key) (id string, ok bool) {
+	if p := d.places[where{k.DataType, k.Cluster}]; p != nil {
+		id, ok = p.behind[k.ResourceID]
+	}
+	return id, ok
+}
+
+// Subscribed implements [store.Reader].
+func (d *data) Subscribed(dt codec.DataType, cluster string) (string, bool) {
+	uid, ok := d.subscribed[where{dt, cluster}]
+	return uid, ok
+}
+
+// apply carries a decision out.
+func (d *data) apply(dec store.Decision, op *store.Op) {
+	var waited []byte
+	if r := d.record(op.Key); r != nil {
+		waited = r.waiting
+	}
+	for _, w := range dec.Writes {
+		d.feed.forget(w.Old, w.New)
+		d.write(w, op.Event, waited)
+	}
+	for _, c := range dec.Changes {
+		d.head = c.Revision
+		d.feed.append(c)
+	}
+}
+
+func (d *data) write(w store.Write, event, waited []byte) {
+	at := where{w.Key.DataType, w.Key.Cluster}
+	p := d.places[at]
+	if p == nil {
+		p = &place{records: make(map[string]*record), names: make(map[string]string), behind: make(map[string]string)}
+		d.places[at] = p
+	}
+	p.index(w)
+	if w.New == nil {
+		delete(p.records, w.Key.ResourceID)
+		return
+	}
+	r := &record{}
+	if old := p.records[w.Key.ResourceID]; old != nil {
+		*r = *old
+	}
+	r.meta = w.New
+	take := func(what store.Payload, slot *[]byte) {
+		switch what {
+		case store.Clear:
+			*slot = nil
+		case store.FromOp:
+			*slot = event
+		case store.FromWaiting:
+			*slot = waited
+		case store.Keep:
+		}
+	}
+	take(w.Spec, &r.spec)
+	take(w.Status, &r.status)
+	take(w.Waiting, &r.waiting)
+	p.records[w.Key.ResourceID] = r
+}
+
+// index keeps what is found by something else than the id.
+func (p *place) index(w store.Write) {
+	for _, n := range store.Holds(w.Old) {
+		delete(p.names, n)
+	}
+	for _, n := range store.Holds(w.New) {
+		p.names[n] = w.Key.ResourceID
+	}
+	if id := store.WaitsBehind(w.Old); id != "" {
+		delete(p.behind, id)
+	}
+	if id := store.WaitsBehind(w.New); id != "" {
+		p.behind[id] = w.Key.ResourceID
+	}
+	if w.Old != nil && w.Old.State == store.Live {
+		p.digest.Count--
+		p.digest.Sum = p.digest.Sum.Sub(codec.RecordHash(w.Old.ResourceID, w.Old.Tag))
+	}
+	if w.New == nil {
+		return
+	}
+	if w.New.State == store.Live {
+		p.digest.Count++
+		p.digest.Sum = p.digest.Sum.Add(codec.RecordHash(w.New.ResourceID, w.New.Tag))
+	}
+	p.revision = max(p.revision, w.New.SpecRevision)
+}

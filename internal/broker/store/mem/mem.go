@@ -1,0 +1,276 @@
+// Package mem is the store in memory, for tests and the simulator: maps under
+// one lock, no goroutines, nothing random but the ids it is given. It decides
+// exactly as every engine does, and forgets everything at the end of the
+// process; [Store.Backup] takes what a restart or a restore would find.
+package mem
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// Options of a store.
+type Options struct {
+	// NewID makes an epoch or a term: no two calls may return the same, and no
+	// result may contain "/" or be empty. Required.
+	NewID func() string
+	// From is a backup to open, nil for a new store.
+	From *Backup
+}
+
+// Store implements [store.Store].
+type Store struct {
+	mu      sync.Mutex
+	data    data
+	term    store.Head
+	commits chan struct{} // closed and replaced at each commit
+	closed  bool
+	scans   sync.WaitGroup // Close waits for them
+}
+
+var _ store.Store = (*Store)(nil)
+
+// Open opens a store: a new one, or what a backup holds, under a new term.
+func Open(o Options) *Store {
+	s := &Store{commits: make(chan struct{})}
+	if o.From == nil {
+		s.data = newData(o.NewID())
+	} else {
+		s.data = o.From.data.clone()
+	}
+	s.term = store.Head{Epoch: s.data.epoch, Term: o.NewID(), TermStart: s.data.head + 1}
+	s.data.terms = append(s.data.terms, term{s.term.Term, s.term.TermStart})
+	if n := len(s.data.terms) - maxTerms; n > 0 {
+		s.data.terms = slices.Delete(s.data.terms, 0, n)
+	}
+	return s
+}
+
+// Backup is a copy of a store at one moment.
+type Backup struct{ data data }
+
+// Backup copies the store; that works after Close too.
+func (s *Store) Backup() *Backup {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return &Backup{data: s.data.clone()}
+}
+
+// Commit implements [store.Store].
+func (s *Store) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, store.ErrClosed
+	}
+	head := s.data.head
+	outcomes := make([]store.Outcome, len(ops))
+	for i := range ops {
+		v, err := store.Look(&s.data, s.data.head, &ops[i])
+		if err != nil {
+			return nil, err
+		}
+		d := store.Decide(v, &ops[i])
+		s.data.apply(d, &ops[i])
+		outcomes[i] = d.Outcome
+	}
+	if s.data.head != head {
+		s.broadcast()
+	}
+	return outcomes, nil
+}
+
+// broadcast wakes everyone in Changes.
+func (s *Store) broadcast() {
+	close(s.commits)
+	s.commits = make(chan struct{})
+}
+
+// Get implements [store.Store].
+func (s *Store) Get(ctx context.Context, k store.Key) (store.Record, error) {
+	if err := ctx.Err(); err != nil {
+		return store.Record{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return store.Record{}, store.ErrClosed
+	}
+	r := s.data.record(k)
+	if r == nil {
+		return store.Record{}, store.ErrNotFound
+	}
+	return store.Record{Meta: *r.meta, Spec: r.spec, Status: r.status}, nil
+}
+
+// Scan implements [store.Store].
+func (s *Store) Scan(ctx context.Context, scope store.Scope, f func(store.Meta) error) error {
+	metas, err := s.snapshot(scope)
+	if err != nil {
+		return err
+	}
+	defer s.scans.Done()
+	for _, m := range metas {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := f(*m); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// snapshot returns the metas in scope, in key order; nobody changes them. The
+// caller reports to scans when it is done.
+func (s *Store) snapshot(scope store.Scope) ([]*store.Meta, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, store.ErrClosed
+	}
+	clusters := []string{scope.Cluster}
+	if scope.Cluster == "" {
+		clusters = clusters[:0]
+		for p := range s.data.places {
+			if p.dt == scope.DataType {
+				clusters = append(clusters, p.cluster)
+			}
+		}
+		slices.Sort(clusters)
+	}
+	s.scans.Add(1)
+	var out []*store.Meta
+	for _, c := range clusters {
+		p := s.data.places[where{scope.DataType, c}]
+		if p == nil {
+			continue
+		}
+		from := len(out)
+		for _, r := range p.records {
+			if scope.Owner == "" || r.meta.Owner == scope.Owner {
+				out = append(out, r.meta)
+			}
+		}
+		slices.SortFunc(out[from:], func(a, b *store.Meta) int { return cmp.Compare(a.ResourceID, b.ResourceID) })
+	}
+	return out, nil
+}
+
+// Changes implements [store.Store].
+func (s *Store) Changes(ctx context.Context, after uint64, limit int) ([]store.Change, error) {
+	for {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		s.mu.Lock()
+		closed, wait := s.closed, s.commits
+		out := s.data.feed.after(after, max(limit, 1))
+		s.mu.Unlock()
+		switch {
+		case closed:
+			return nil, store.ErrClosed
+		case len(out) > 0:
+			return out, nil
+		}
+		select {
+		case <-wait:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// Head implements [store.Store].
+func (s *Store) Head() store.Head {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := s.term
+	h.Revision = s.data.head
+	return h
+}
+
+// ClusterHead implements [store.Store].
+func (s *Store) ClusterHead(dt codec.DataType, cluster string) (uint64, store.Digest) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.data.places[where{dt, cluster}]
+	if p == nil {
+		return 0, store.Digest{}
+	}
+	return p.revision, p.digest
+}
+
+// ValidCursor implements [store.Store].
+func (s *Store) ValidCursor(c store.Cursor) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return c.Epoch == s.data.epoch && c.Revision <= s.data.head && s.data.knows(c.Term, c.Revision)
+}
+
+// MarkSubscribed implements [store.Store].
+func (s *Store) MarkSubscribed(ctx context.Context, dt codec.DataType, cluster, uid string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return store.ErrClosed
+	}
+	w := where{dt, cluster}
+	if uid != "" || s.data.subscribed[w] == "" {
+		s.data.subscribed[w] = uid
+	}
+	return nil
+}
+
+// Subscribed implements [store.Store].
+func (s *Store) Subscribed(dt codec.DataType, cluster string) (string, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.data.Subscribed(dt, cluster)
+}
+
+// ForgetCluster implements [store.Store].
+func (s *Store) ForgetCluster(ctx context.Context, cluster string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return store.ErrClosed
+	}
+	maps.DeleteFunc(s.data.subscribed, func(w where, _ string) bool { return w.cluster == cluster })
+	return nil
+}
+
+// Close implements [store.Store].
+func (s *Store) Close() error {
+	if err := s.shut(); err != nil {
+		return err
+	}
+	s.scans.Wait()
+	return nil
+}
+
+func (s *Store) shut() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return store.ErrClosed
+	}
+	s.closed = true
+	s.broadcast()
+	return nil
+}

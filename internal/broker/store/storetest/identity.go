@@ -1,0 +1,205 @@
+package storetest
+
+import (
+	"testing"
+
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+func testHead(t *testing.T, site Site) {
+	b := open(t, site)
+	first := b.Head()
+	if first.Epoch == "" || first.Term == "" || first.Epoch == first.Term {
+		t.Fatalf("head of a new store: %+v", first)
+	}
+	diff(t, "a new store", store.Head{Epoch: first.Epoch, Term: first.Term, TermStart: 1}, first)
+	b.accept(spec(in("c1", "u1"), 1), spec(in("c1", "u1"), 2))
+	b.commit(spec(in("c1", "u1"), 2))
+	diff(t, "revision", uint64(2), b.Head().Revision)
+	b.close()
+	b = open(t, site)
+	second := b.Head()
+	if second.Term == "" || second.Term == first.Term {
+		t.Errorf("the second opening has term %q after %q", second.Term, first.Term)
+	}
+	diff(t, "second opening", store.Head{Epoch: first.Epoch, Term: second.Term, Revision: 2, TermStart: 3}, second)
+	b.accept(store.Op{Kind: store.Drop, Key: in("c1", "u1")})
+	b.close()
+	b = open(t, site)
+	diff(t, "revision of what is gone is not used again", uint64(3), b.Head().Revision)
+}
+
+// testClusterHead: the digest is that of the live records, at every step.
+func testClusterHead(t *testing.T, site Site) {
+	b := open(t, site)
+	b.mark("c1")
+	u1, u2 := in("c1", "u1"), in("c1", "u2")
+	type head struct {
+		Revision uint64
+		Digest   store.Digest
+	}
+	now := func() head {
+		r, d := b.ClusterHead(codec.ManifestBundles, "c1")
+		return head{r, d}
+	}
+	want := func(revision uint64, ops ...store.Op) head {
+		var d store.Digest
+		for _, o := range ops {
+			d.Count++
+			d.Sum = d.Sum.Add(codec.RecordHash(o.Key.ResourceID, o.Tag))
+		}
+		return head{revision, d}
+	}
+	diff(t, "nothing", head{}, now())
+	b.accept(spec(u1, 1), spec(u2, 1), spec(in("c2", "u1"), 1))
+	diff(t, "two", want(2, spec(u1, 1), spec(u2, 1)), now())
+	b.accept(spec(u1, 2))
+	diff(t, "updated", want(4, spec(u1, 2), spec(u2, 1)), now())
+	b.accept(report(u1, 2, 1))
+	diff(t, "a status is no change", want(4, spec(u1, 2), spec(u2, 1)), now())
+	b.accept(deletion(u1, 2))
+	diff(t, "tombstones are outside", want(6, spec(u2, 1)), now())
+	b.accept(reportDeleted(u1, 2, 2))
+	diff(t, "graves are outside", want(7, spec(u2, 1)), now())
+	b.close()
+	b = open(t, site)
+	diff(t, "reopened", want(7, spec(u2, 1)), now())
+	b.accept(store.Op{Kind: store.Drop, Key: u2}, store.Op{Kind: store.Drop, Key: u1})
+	diff(t, "nothing is left", store.Digest{}, now().Digest)
+}
+
+func testValidCursor(t *testing.T, site Site) {
+	b := open(t, site)
+	first := b.Head()
+	b.accept(spec(in("c1", "u1"), 1), spec(in("c1", "u1"), 2))
+	at := func(h store.Head, revision uint64) store.Cursor {
+		return store.Cursor{Epoch: h.Epoch, Term: h.Term, Revision: revision}
+	}
+	valid := func(what string, c store.Cursor, want bool) {
+		t.Helper()
+		if got := b.ValidCursor(c); got != want {
+			t.Errorf("%s: cursor %v is valid: %v", what, c, got)
+		}
+	}
+	valid("now", at(first, 2), true)
+	valid("before", at(first, 1), true)
+	valid("the beginning", at(first, 0), true)
+	valid("not yet", at(first, 3), false)
+	valid("another store", store.Cursor{Epoch: "other", Term: first.Term, Revision: 1}, false)
+	valid("another term", store.Cursor{Epoch: first.Epoch, Term: "other", Revision: 1}, false)
+	valid("none", store.Cursor{}, false)
+	b.close()
+
+	b = open(t, site)
+	second := b.Head()
+	b.accept(spec(in("c1", "u1"), 3))
+	valid("first term", at(first, 2), true)
+	valid("first term, a revision of the second", at(first, 3), false)
+	valid("second term", at(second, 3), true)
+	valid("second term, a revision of the first", at(second, 1), true)
+}
+
+// testRolledBack: a store that was replaced by a copy of yesterday knows
+// nothing of the cursors that were given out since.
+func testRolledBack(t *testing.T, site Site) {
+	b := open(t, site)
+	b.accept(spec(in("c1", "u1"), 1))
+	early := store.Cursor{Epoch: b.Head().Epoch, Term: b.Head().Term, Revision: 1}
+	b.close()
+	yesterday := site.Copy()
+
+	b = open(t, site)
+	b.accept(spec(in("c1", "u1"), 2), spec(in("c1", "u1"), 3))
+	lost := store.Cursor{Epoch: b.Head().Epoch, Term: b.Head().Term, Revision: 3}
+	b.close()
+
+	b = open(t, yesterday)
+	b.accept(spec(in("c1", "u1"), 4), spec(in("c1", "u1"), 5), spec(in("c1", "u1"), 6))
+	diff(t, "epoch", early.Epoch, b.Head().Epoch)
+	if !b.ValidCursor(early) {
+		t.Error("a cursor from before the copy is refused")
+	}
+	for _, revision := range []uint64{1, 2, 3} {
+		lost.Revision = revision
+		if b.ValidCursor(lost) {
+			t.Errorf("a cursor of the lost future is taken: %v", lost)
+		}
+	}
+	early.Revision = 2
+	if b.ValidCursor(early) {
+		t.Error("a revision of the new term is taken as one of the old")
+	}
+}
+
+// testTermsAreBounded: restarts do not make the store grow for ever.
+func testTermsAreBounded(t *testing.T, site Site) {
+	b := open(t, site)
+	first := store.Cursor{Epoch: b.Head().Epoch, Term: b.Head().Term}
+	b.close()
+	b = open(t, site)
+	second := store.Cursor{Epoch: b.Head().Epoch, Term: b.Head().Term}
+	for range 1023 {
+		b.close()
+		b = open(t, site)
+	}
+	if b.ValidCursor(first) {
+		t.Error("a term of 1025 openings ago is known")
+	}
+	if !b.ValidCursor(second) {
+		t.Error("a term of 1023 openings ago is not known")
+	}
+}
+
+func testSubscribed(t *testing.T, site Site) {
+	b := open(t, site)
+	mark := func(dt codec.DataType, cluster, uid string) {
+		t.Helper()
+		if err := b.MarkSubscribed(b.context(), dt, cluster, uid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	type answer struct {
+		UID string
+		OK  bool
+	}
+	asked := func() []answer {
+		var out []answer
+		for _, k := range []subscription{{codec.ManifestBundles, "c1"}, {otherType, "c1"}, {codec.ManifestBundles, "c1-a"}, {codec.ManifestBundles, "c"}} {
+			uid, ok := b.Subscribed(k.dt, k.cluster)
+			out = append(out, answer{uid, ok})
+		}
+		return out
+	}
+	diff(t, "new", []answer{{}, {}, {}, {}}, asked())
+	mark(codec.ManifestBundles, "c1", "")
+	diff(t, "without a uid", []answer{{"", true}, {}, {}, {}}, asked())
+	mark(codec.ManifestBundles, "c1", "uid1")
+	mark(codec.ManifestBundles, "c1", "")
+	mark(otherType, "c1", "uid2")
+	mark(codec.ManifestBundles, "c1-a", "uid3")
+	diff(t, "an empty uid does not replace one", []answer{{"uid1", true}, {"uid2", true}, {"uid3", true}, {}}, asked())
+	mark(codec.ManifestBundles, "c1", "uid9")
+	b.close()
+	b = open(t, site)
+	diff(t, "reopened", []answer{{"uid9", true}, {"uid2", true}, {"uid3", true}, {}}, asked())
+	if err := b.ForgetCluster(b.context(), "c1"); err != nil {
+		t.Fatal(err)
+	}
+	diff(t, "forgotten", []answer{{}, {}, {"uid3", true}, {}}, asked())
+	b.close()
+	b = open(t, site)
+	diff(t, "forgotten and reopened", []answer{{}, {}, {"uid3", true}, {}}, asked())
+}
+
+// testSubscribedDecides: the commit itself asks whether there is a cluster to
+// confirm a deletion.
+func testSubscribedDecides(t *testing.T, site Site) {
+	b := open(t, site)
+	u1, u2 := in("c1", "u1"), in("c1", "u2")
+	b.accept(spec(u1, 1), spec(u2, 1))
+	diff(t, "nobody subscribed", []store.Verdict{store.Confirmed}, verdicts(b.commit(deletion(u1, 1))))
+	b.mark("c1")
+	diff(t, "subscribed", []store.Verdict{store.Accepted}, verdicts(b.commit(deletion(u2, 1))))
+	diff(t, "states", []store.State{store.Grave, store.Tombstone}, []store.State{b.get(u1).State, b.get(u2).State})
+}

@@ -1,0 +1,292 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// testReopen: what was acknowledged is there, and found by everything that
+// finds records.
+func testReopen(t *testing.T, site Site) {
+	b := open(t, site)
+	b.mark("c1")
+	u1, u2, u3 := in("c1", "u1"), in("c1", "u2"), in("c1", "u3")
+	waits := spec(u2, 1)
+	waits.Name = "work-u1"
+	b.accept(spec(u1, 1), report(u1, 1, 1), spec(u3, 1), deletion(u1, 1), waits)
+	records, head := b.records(), b.Head().Revision
+	b.close()
+
+	b = open(t, site)
+	diff(t, "records", records, b.records())
+	diff(t, "head", head, b.Head().Revision)
+	taken := byOwner("s2", spec(in("c1", "u4"), 1))
+	taken.Name = "work-u3"
+	diff(t, "names and what waits are known", []store.Verdict{store.NameTaken, store.Unchanged, store.Confirmed}, verdicts(b.commit(taken, waits, reportDeleted(u1, 1, 2))))
+	diff(t, "what waited", waits.Event, b.get(u2).Spec)
+	diff(t, "revisions go on", head+2, b.Head().Revision)
+}
+
+func testClose(t *testing.T, site Site) {
+	b := open(t, site)
+	b.accept(spec(in("c1", "u1"), 1))
+	waiting := make(chan error, 1)
+	go func() {
+		_, err := b.Changes(b.context(), 1, 1)
+		waiting <- err
+	}()
+	b.close()
+	ctx := b.context()
+	_, commit := b.Commit(ctx, []store.Op{spec(in("c1", "u1"), 2)})
+	_, get := b.Get(ctx, in("c1", "u1"))
+	_, changes := b.Changes(ctx, 0, 1)
+	for what, err := range map[string]error{
+		"changes that waited": <-waiting,
+		"commit":              commit,
+		"get":                 get,
+		"changes":             changes,
+		"scan":                b.Scan(ctx, store.Scope{DataType: codec.ManifestBundles}, func(store.Meta) error { return nil }),
+		"mark subscribed":     b.MarkSubscribed(ctx, codec.ManifestBundles, "c1", ""),
+		"forget cluster":      b.ForgetCluster(ctx, "c1"),
+		"close":               b.Close(),
+	} {
+		if !errors.Is(err, store.ErrClosed) {
+			t.Errorf("%s: %v, want %v", what, err, store.ErrClosed)
+		}
+	}
+}
+
+// testCloseWaits: Close returns after the scan that runs.
+func testCloseWaits(t *testing.T, site Site) {
+	b := open(t, site)
+	b.accept(spec(in("c1", "u1"), 1), spec(in("c1", "u2"), 1))
+	closed := make(chan error, 1)
+	n := 0
+	err := b.Scan(b.context(), store.Scope{DataType: codec.ManifestBundles}, func(store.Meta) error {
+		if n++; n > 1 {
+			return nil
+		}
+		go func() { closed <- b.Close() }()
+		// The store refuses new calls as soon as it is being closed.
+		ctx := b.context()
+		for err := error(nil); !errors.Is(err, store.ErrClosed); {
+			if _, err = b.Get(ctx, in("c1", "u1")); ctx.Err() != nil {
+				t.Fatal("a store that is being closed takes calls")
+			}
+		}
+		select {
+		case err := <-closed:
+			t.Errorf("close returned %v in the middle of a scan", err)
+			closed <- err
+		default:
+		}
+		return nil
+	})
+	if err != nil || n != 2 {
+		t.Errorf("scan during a close: %v after %d records", err, n)
+	}
+	if err := <-closed; err != nil {
+		t.Errorf("close: %v", err)
+	}
+}
+
+// testConcurrent: committers and readers side by side; a follower of the feed
+// ends with what the store holds, and never sees a revision twice or too late.
+func testConcurrent(t *testing.T, site Site) {
+	const writers, rounds, works = 4, 40, 5
+	b := open(t, site)
+	b.mark("c1")
+	ctx, stop := context.WithCancel(b.context())
+	defer stop()
+	var writing, reading sync.WaitGroup
+	fail := func(err error) {
+		if err != nil && !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	}
+	for w := range writers {
+		writing.Go(func() { fail(churn(ctx, b.Store, w, rounds, works)) })
+	}
+	for range 2 {
+		reading.Go(func() { fail(watchScans(ctx, b.Store)) })
+	}
+	final := make(chan map[store.Key]uint64, 1)
+	reading.Go(func() {
+		seen, err := follow(ctx, b.Store, uint64(writers*rounds*works))
+		fail(err)
+		final <- seen
+	})
+	writing.Wait()
+	seen := <-final
+	stop()
+	reading.Wait()
+	diff(t, "head", uint64(writers*rounds*works), b.Head().Revision)
+	for _, m := range b.scan(store.Scope{DataType: codec.ManifestBundles}) {
+		if seen[m.Key] != m.SpecRevision {
+			t.Errorf("%v: the follower saw revision %d, the store has %d", m.Key, seen[m.Key], m.SpecRevision)
+		}
+	}
+}
+
+// churn writes its own works round after round, each round as one batch; each
+// commit must be visible to it at once.
+func churn(ctx context.Context, s store.Store, writer, rounds, works int) error {
+	for round := range rounds {
+		var ops []store.Op
+		for i := range works {
+			ops = append(ops, spec(in("c1", fmt.Sprintf("w%d-%d", writer, i)), int64(round+1)))
+		}
+		out, err := s.Commit(ctx, ops)
+		if err != nil {
+			return err
+		}
+		for i, o := range out {
+			r, err := s.Get(ctx, ops[i].Key)
+			if err != nil {
+				return err
+			}
+			if o.Verdict != store.Accepted || r.SpecRevision != o.Revision || string(r.Spec) != string(ops[i].Event) {
+				return fmt.Errorf("%v: committed %+v, found revision %d with %q", ops[i].Key, o, r.SpecRevision, r.Spec)
+			}
+		}
+	}
+	return nil
+}
+
+// watchScans: each scan shows whole batches only. All works of a writer are at
+// the same version.
+func watchScans(ctx context.Context, s store.Store) error {
+	for ctx.Err() == nil {
+		versions := make(map[string]int64)
+		err := s.Scan(ctx, store.Scope{DataType: codec.ManifestBundles, Cluster: "c1"}, func(m store.Meta) error {
+			writer := m.ResourceID[:2]
+			if v, ok := versions[writer]; ok && v != m.Version {
+				return fmt.Errorf("a scan shows half a batch: versions %d and %d", v, m.Version)
+			}
+			versions[writer] = m.Version
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// follow reads the feed until it saw revision last.
+func follow(ctx context.Context, s store.Store, last uint64) (map[store.Key]uint64, error) {
+	seen := make(map[store.Key]uint64)
+	for after := uint64(0); after < last; {
+		changes, err := s.Changes(ctx, after, 7)
+		if err != nil {
+			return seen, err
+		}
+		for _, c := range changes {
+			if c.Revision <= after {
+				return seen, fmt.Errorf("revision %d after %d", c.Revision, after)
+			}
+			after = c.Revision
+			seen[c.Key] = c.Revision
+			r, err := s.Get(ctx, c.Key)
+			if err != nil {
+				return seen, err
+			}
+			if r.SpecRevision < c.Revision {
+				return seen, fmt.Errorf("%v: told of revision %d, found %d", c.Key, c.Revision, r.SpecRevision)
+			}
+		}
+	}
+	return seen, nil
+}
+
+// testRandom holds random batches and reopenings to the ledger.
+func testRandom(t *testing.T, newSite func() Site) {
+	rapid.Check(t, func(rt *rapid.T) {
+		site := newSite()
+		b := open(t, site)
+		l := NewLedger()
+		clusters := []string{"c1", "c2"}
+		for range rapid.IntRange(1, 12).Draw(rt, "batches") {
+			switch rapid.IntRange(0, 9).Draw(rt, "event") {
+			case 0:
+				b.mark("c1")
+				l.MarkSubscribed(codec.ManifestBundles, "c1", "")
+			case 1:
+				if err := b.ForgetCluster(b.context(), "c1"); err != nil {
+					rt.Fatal(err)
+				}
+				l.ForgetCluster("c1")
+			case 2:
+				b.close()
+				b = open(t, site)
+			default:
+				commitBoth(rt, b, l, clusters)
+			}
+		}
+		compare(rt, b, l, clusters)
+		b.close()
+		b = open(t, site)
+		compare(rt, b, l, clusters)
+		b.close()
+	})
+}
+
+func commitBoth(t *rapid.T, b *bench, l *Ledger, clusters []string) {
+	var ops []store.Op
+	var want []store.Outcome
+	for range rapid.IntRange(1, 8).Draw(t, "ops") {
+		op := Draw(t, clusters, func(k store.Key) uint64 { e, _ := l.Get(k); return e.SpecRevision })
+		s, err := l.Apply(op)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ops, want = append(ops, op), append(want, s.Outcome)
+	}
+	got, err := b.Commit(b.context(), ops)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(want, got) {
+		t.Fatalf("outcomes %+v, want %+v", got, want)
+	}
+}
+
+func compare(t *rapid.T, b *bench, l *Ledger, clusters []string) {
+	var want []store.Record
+	for _, e := range l.Scan(store.Scope{DataType: codec.ManifestBundles}) {
+		want = append(want, e.Record)
+	}
+	check := func(what string, want, got any) {
+		if d := delta(want, got); d != "" {
+			t.Fatalf("%s (-ledger +store):\n%s", what, d)
+		}
+	}
+	check("records", want, b.records())
+	for _, owner := range []string{"s1", "s2"} {
+		var metas []store.Meta
+		for _, e := range l.Scan(store.Scope{DataType: codec.ManifestBundles, Owner: owner}) {
+			metas = append(metas, e.Meta)
+		}
+		check("records of "+owner, metas, b.scan(store.Scope{DataType: codec.ManifestBundles, Owner: owner}))
+	}
+	check("head", l.Head(), b.Head().Revision)
+	there := slices.DeleteFunc(b.feed(0, 3), func(c store.Change) bool { return c.Gone })
+	check("feed", l.Changes(0), there)
+	for _, c := range clusters {
+		_, want := l.ClusterHead(codec.ManifestBundles, c)
+		revision, got := b.ClusterHead(codec.ManifestBundles, c)
+		check("digest of "+c, want, got)
+		if least, _ := l.ClusterHead(codec.ManifestBundles, c); revision < least || revision > l.Head() {
+			t.Fatalf("revision of %s is %d, its records have %d", c, revision, least)
+		}
+	}
+}
