@@ -20,6 +20,7 @@ import (
 
 // shop is a program that owns works.
 type shop struct {
+	log        *slog.Logger
 	subscribed chan struct{}
 	statuses   chan manifestwork.StatusReport
 }
@@ -33,11 +34,11 @@ func (s *shop) Subscribed(context.Context, transport.Accepted) ([]codec.Event, e
 	return nil, nil
 }
 
-func (s *shop) Handle(_ context.Context, e codec.Event) error {
+func (s *shop) Handle(ctx context.Context, e codec.Event) error {
 	status, err := manifestwork.DecodeStatus(e)
 	if err != nil {
 		// Ending the connection would not make the event better.
-		slog.Error("status dropped", "error", err)
+		s.log.ErrorContext(ctx, "status dropped", "error", err)
 		return nil
 	}
 	s.statuses <- status
@@ -56,12 +57,13 @@ func Example() {
 	//	dialer, err := grpc.NewDialer(grpc.Options{Target: "broker.example:8090", Credentials: credentials})
 	dialer := mem.New(&appliesAll{published: make(chan []byte, 1)}, transport.Peer{Role: "source", Name: "shop"})
 
-	party := &shop{subscribed: make(chan struct{}, 1), statuses: make(chan manifestwork.StatusReport, 1)}
+	log := slog.New(slog.DiscardHandler)
+	party := &shop{log: log, subscribed: make(chan struct{}, 1), statuses: make(chan manifestwork.StatusReport, 1)}
 	s := session.New(session.Config{
 		Dialer: dialer,
 		Filter: transport.Filter{Source: "shop", DataType: codec.ManifestBundles},
 		Party:  party,
-		Log:    slog.New(slog.DiscardHandler),
+		Log:    log,
 	})
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()

@@ -58,7 +58,7 @@ func (d *diary) Disconnected(err error) {
 }
 
 // newMachine returns a machine whose jitter is always r.
-func newMachine(t testing.TB, p session.Party, r float64) *session.Machine {
+func newMachine(t *testing.T, p session.Party, r float64) *session.Machine {
 	t.Helper()
 	m, err := session.NewMachine(session.Config{Filter: filter, Party: p, Rand: func() float64 { return r }})
 	if err != nil {

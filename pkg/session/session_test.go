@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -97,7 +98,7 @@ func newEvent(id string) codec.Event {
 	return e
 }
 
-func wire(t testing.TB, id string) []byte {
+func wire(t *testing.T, id string) []byte {
 	t.Helper()
 	b, err := codec.Marshal(newEvent(id))
 	if err != nil {
@@ -488,6 +489,32 @@ func TestSession_Metrics(t *testing.T) {
 			w.t.Error("registering twice succeeds")
 		}
 	})
+}
+
+// TestMetrics_Documented: each series stands in docs/metrics.md with its type
+// and labels.
+func TestMetrics_Documented(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, rest := range map[string]string{
+		"connected":                "gauge | `data_type` |",
+		"connects_total":           "counter | `data_type`, `outcome` |",
+		"disconnects_total":        "counter | `data_type`, `code` |",
+		"events_total":             "counter | `data_type`, `outcome` |",
+		"handle_duration_seconds":  "histogram | `data_type` |",
+		"publish_duration_seconds": "histogram | `data_type`, `code` |",
+	} {
+		if row := "| `hawser_session_" + name + "` | " + rest; !strings.Contains(string(doc), row) {
+			t.Errorf("docs/metrics.md has no row that begins with %s", row)
+		}
+	}
+	for code := transport.CodeInternal; code <= transport.CodeDeadline; code++ {
+		if !strings.Contains(string(doc), "`"+code.String()+"`") {
+			t.Errorf("docs/metrics.md does not name the code %v", code)
+		}
+	}
 }
 
 // gather returns value, or count, of each series, by name and label besides the

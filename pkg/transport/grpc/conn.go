@@ -20,6 +20,7 @@ import (
 type Conn struct {
 	opts    Options
 	cc      *ggrpc.ClientConn
+	close   func() error // once
 	attempt *attempt
 	// brokerLimit is the largest event the broker said it takes, bytes; 0 until
 	// it did.
@@ -30,10 +31,7 @@ var _ transport.Conn = (*Conn)(nil)
 
 // Close implements [transport.Conn].
 func (c *Conn) Close() error {
-	if err := c.cc.Close(); err != nil && !errors.Is(err, ggrpc.ErrClientConnClosing) {
-		return err
-	}
-	return nil
+	return c.close()
 }
 
 // Publish implements [transport.Publisher]. An event that cannot be encoded is

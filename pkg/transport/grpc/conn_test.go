@@ -278,6 +278,7 @@ func TestSubscribe_SilentBroker(t *testing.T) {
 // allowed where the check is off, and a handler that takes its time is not
 // mistaken for a silent broker.
 func TestSubscribe_Health(t *testing.T) {
+	t.Parallel()
 	// Long enough for a busy machine; each case outlives it.
 	const timeout = 800 * time.Millisecond
 	const longer = timeout * 3 / 2

@@ -21,6 +21,7 @@ func TestContract(t *testing.T) {
 	t.Run("TLS over TCP", func(t *testing.T) {
 		ca := newAuthority(t)
 		transporttest.Run(t, func(t *testing.T, s transport.Server) transporttest.Fixture {
+			t.Helper()
 			l := listen(t)
 			cut := serve(t, l, front(s), ca.server(tls.RequireAndVerifyClientCert, "127.0.0.1"))
 			d := newDialer(t, grpc.Options{Target: l.Addr().String(), Credentials: ca.client()})
@@ -30,6 +31,7 @@ func TestContract(t *testing.T) {
 	t.Run("TLS over a pipe", func(t *testing.T) {
 		ca := newAuthority(t)
 		transporttest.Run(t, func(t *testing.T, s transport.Server) transporttest.Fixture {
+			t.Helper()
 			l := bufconn.Listen(64 << 10)
 			cut := serve(t, l, front(s), ca.server(tls.VerifyClientCertIfGiven, "broker.example"))
 			d := newDialer(t, grpc.Options{
@@ -41,6 +43,7 @@ func TestContract(t *testing.T) {
 	})
 	t.Run("plaintext over loopback", func(t *testing.T) {
 		transporttest.Run(t, func(t *testing.T, s transport.Server) transporttest.Fixture {
+			t.Helper()
 			l := listen(t)
 			cut := serve(t, l, front(s))
 			d := newDialer(t, grpc.Options{Target: l.Addr().String(), Insecure: true})

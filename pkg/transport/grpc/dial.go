@@ -56,7 +56,7 @@ func NewDialer(o Options) (*Dialer, error) {
 func (d *Dialer) Dial(ctx context.Context) (transport.Conn, error) {
 	dialCtx, cancel := context.WithTimeout(ctx, d.opts.DialTimeout)
 	defer cancel()
-	attempt := &attempt{}
+	attempt := newAttempt()
 	cc, err := ggrpc.NewClient("passthrough:///"+d.opts.Target, d.dialOptions(attempt)...)
 	if err != nil {
 		return nil, &transport.Error{Code: transport.CodeInvalid, Message: "cannot connect to " + d.opts.Target, Err: err}
@@ -66,7 +66,7 @@ func (d *Dialer) Dial(ctx context.Context) (transport.Conn, error) {
 		state := cc.GetState()
 		switch state {
 		case connectivity.Ready:
-			return &Conn{opts: d.opts, cc: cc, attempt: attempt}, nil
+			return &Conn{opts: d.opts, cc: cc, close: sync.OnceValue(cc.Close), attempt: attempt}, nil
 		case connectivity.TransientFailure, connectivity.Shutdown:
 			return nil, abandon(cc, d.explain(dialCtx, cc, attempt))
 		case connectivity.Idle, connectivity.Connecting:
@@ -146,17 +146,24 @@ func (d *Dialer) explain(ctx context.Context, cc *ggrpc.ClientConn, a *attempt) 
 		e.Hint = "the broker refused the TLS handshake: check the client certificate, its expiry and the CA that signed it"
 	case errors.As(cause, &plaintext):
 		e.Hint = "the server does not speak TLS: check the port"
+	case a.isShaken():
+		e.Hint = "the server closed the connection before it spoke HTTP/2: check the port, and that it accepts this client"
 	}
 	return e
 }
 
 // attempt is what became of the one connection of a Conn.
 type attempt struct {
+	broken chan struct{} // closed once reason is set
+
 	mu     sync.Mutex
 	begun  bool
+	shaken bool // hands were
 	gone   bool
 	reason error
 }
+
+func newAttempt() *attempt { return &attempt{broken: make(chan struct{})} }
 
 // begin reports whether this is the first handshake.
 func (a *attempt) begin() bool {
@@ -176,6 +183,7 @@ func (a *attempt) failed(err error) {
 	defer a.mu.Unlock()
 	if a.reason == nil {
 		a.reason = err
+		close(a.broken)
 	}
 }
 
@@ -183,6 +191,18 @@ func (a *attempt) failure() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.reason
+}
+
+func (a *attempt) handshaken() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.shaken = true
+}
+
+func (a *attempt) isShaken() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.shaken
 }
 
 // isGone reports whether a call found the connection lost.
@@ -212,6 +232,7 @@ func (o *once) ClientHandshake(ctx context.Context, authority string, raw net.Co
 		o.attempt.failed(err)
 		return nil, nil, err
 	}
+	o.attempt.handshaken()
 	return &watched{Conn: conn, attempt: o.attempt}, info, nil
 }
 
@@ -230,6 +251,24 @@ func (w *watched) Read(b []byte) (int, error) {
 	n, err := w.Conn.Read(b)
 	if err != nil {
 		w.attempt.failed(err)
+	}
+	return n, err
+}
+
+// lastWords is how long a failed write waits for the reader, which may still
+// find the server's reason in what arrived before the connection broke. The
+// library closes the connection as soon as it learns of the failure.
+const lastWords = time.Second
+
+func (w *watched) Write(b []byte) (int, error) {
+	n, err := w.Conn.Write(b)
+	if err != nil {
+		timer := time.NewTimer(lastWords)
+		defer timer.Stop()
+		select {
+		case <-w.attempt.broken:
+		case <-timer.C:
+		}
 	}
 	return n, err
 }

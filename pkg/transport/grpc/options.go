@@ -85,35 +85,29 @@ func (o Options) withDefaults() (Options, error) {
 	case o.Insecure:
 		o.Credentials = insecure.NewCredentials()
 	}
-	if o.MaxEventBytes < 0 {
-		return o, fmt.Errorf("grpc: largest event of %d bytes: the size must be positive, or 0 for the default", o.MaxEventBytes)
-	}
-	if o.MaxEventBytes == 0 {
-		o.MaxEventBytes = DefaultMaxEventBytes
-	}
-	for _, d := range []struct {
-		name  string
-		value *time.Duration
-		def   time.Duration
-	}{
-		{"dial timeout", &o.DialTimeout, DefaultDialTimeout},
-		{"publish timeout", &o.PublishTimeout, DefaultPublishTimeout},
-		{"subscribe timeout", &o.SubscribeTimeout, DefaultSubscribeTimeout},
-	} {
-		if *d.value < 0 {
-			return o, fmt.Errorf("grpc: %s %v: it must be positive, or 0 for the default", d.name, *d.value)
-		}
-		if *d.value == 0 {
-			*d.value = d.def
-		}
+	if o.Log == nil {
+		o.Log = slog.Default()
 	}
 	if o.HealthTimeout == 0 {
 		o.HealthTimeout = DefaultHealthTimeout
 	}
-	if o.Log == nil {
-		o.Log = slog.Default()
+	return o, errors.Join(
+		positiveOr(&o.MaxEventBytes, DefaultMaxEventBytes, "largest event"),
+		positiveOr(&o.DialTimeout, DefaultDialTimeout, "dial timeout"),
+		positiveOr(&o.PublishTimeout, DefaultPublishTimeout, "publish timeout"),
+		positiveOr(&o.SubscribeTimeout, DefaultSubscribeTimeout, "subscribe timeout"),
+	)
+}
+
+// positiveOr sets *v to def if it is 0, and refuses a negative one.
+func positiveOr[T int | time.Duration](v *T, def T, name string) error {
+	if *v < 0 {
+		return fmt.Errorf("grpc: %s is %v: it must be positive, or 0 for %v", name, *v, def)
 	}
-	return o, nil
+	if *v == 0 {
+		*v = def
+	}
+	return nil
 }
 
 func isLoopback(host string) bool {

@@ -55,10 +55,14 @@ func (c *Conn) Subscribe(ctx context.Context, s transport.Subscription, ready fu
 	c.brokerLimit.Store(int64(accepted.MaxEventBytes))
 	ready(accepted)
 
-	events, done := make(chan codec.Event), make(chan error, 1)
+	events, done := make(chan codec.Event), make(chan struct{})
+	var readErr error
 	// The reader ends with the stream, which every return below has cancelled
-	// or seen end; done is received from before each of them.
-	go func() { done <- c.read(streamCtx, cancel, stream, events) }()
+	// or seen end; each waits for done.
+	go func() {
+		defer close(done)
+		readErr = c.read(streamCtx, cancel, stream, events)
+	}()
 	for {
 		select {
 		case e := <-events:
@@ -67,8 +71,8 @@ func (c *Conn) Subscribe(ctx context.Context, s transport.Subscription, ready fu
 				<-done
 				return err
 			}
-		case err := <-done:
-			return ended(err)
+		case <-done:
+			return ended(readErr)
 		}
 	}
 }

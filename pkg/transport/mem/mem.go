@@ -53,8 +53,7 @@ func (d *Dialer) Dial(ctx context.Context) (transport.Conn, error) {
 	}
 	peer := d.peer
 	peer.Conn = firstConnID + connIDs.Add(1)
-	life, end := context.WithCancelCause(context.Background())
-	c := &Conn{dialer: d, peer: peer, life: life, end: end}
+	c := &Conn{dialer: d, peer: peer, gone: make(chan struct{}), calls: make(map[*call]struct{})}
 	d.conns[c] = struct{}{}
 	return c, nil
 }
@@ -66,7 +65,7 @@ func (d *Dialer) Cut() {
 	defer d.mu.Unlock()
 	d.down = true
 	for c := range d.conns {
-		c.end(&transport.Error{Code: transport.CodeUnavailable, Message: "the network was cut"})
+		c.fail("the network was cut")
 	}
 }
 
@@ -81,62 +80,86 @@ func (d *Dialer) Restore() {
 type Conn struct {
 	dialer *Dialer
 	peer   transport.Peer
-	// life ends when the connection is closed or cut; its cause is the error of
-	// running and later calls.
-	life context.Context
-	end  context.CancelCauseFunc
+	// gone is closed when the connection is closed or cut.
+	gone chan struct{}
+	// servers are the server's sides of calls; Close waits for them.
+	servers sync.WaitGroup
 
-	// calls are the server's sides of running calls. Close waits for them, so
-	// adding to them and closing exclude each other.
-	mu     sync.Mutex
-	closed bool
-	calls  sync.WaitGroup
+	mu sync.Mutex
+	// reason is the error of running and later calls once gone is closed.
+	reason *transport.Error
+	calls  map[*call]struct{}
 }
+
+// call is the server's side of a running call.
+type call struct{ cancel context.CancelFunc }
 
 var _ transport.Conn = (*Conn)(nil)
 
 // Close implements [transport.Conn]. It returns when the server's side of all
 // calls has returned, so the server must not call it.
 func (c *Conn) Close() error {
-	c.mu.Lock()
-	c.closed = true
-	c.mu.Unlock()
-	c.end(&transport.Error{Code: transport.CodeUnavailable, Message: "the connection was closed"})
-	c.calls.Wait()
+	c.fail("the connection was closed")
+	c.servers.Wait()
 	c.dialer.mu.Lock()
 	defer c.dialer.mu.Unlock()
 	delete(c.dialer.conns, c)
 	return nil
 }
 
-// serve runs the server's side of one call, whose context ends with the call's
-// own and with the connection. The caller must call the returned function when
-// its side of the call is over.
-func (c *Conn) serve(ctx context.Context, call func(ctx context.Context)) (cancel func(), err error) {
+// fail ends all calls with CodeUnavailable; only the first reason counts.
+func (c *Conn) fail(message string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed || c.life.Err() != nil || ctx.Err() != nil {
-		return nil, c.ended(ctx)
+	if c.reason != nil {
+		return
 	}
-	callCtx, cancelCall := context.WithCancel(ctx)
-	stop := context.AfterFunc(c.life, cancelCall)
-	c.calls.Go(func() { // Close waits for it
-		defer cancelCall()
-		call(callCtx)
-	})
-	return func() { stop(); cancelCall() }, nil
+	c.reason = &transport.Error{Code: transport.CodeUnavailable, Message: message}
+	close(c.gone)
+	for running := range c.calls {
+		running.cancel()
+	}
 }
 
-// ended is the error of a call when ctx or the connection has ended.
+// serve runs the server's side of one call, whose context ends with the call's
+// own and with the connection. The caller calls the returned function when its
+// side is over. An error means that the call was not begun.
+func (c *Conn) serve(ctx context.Context, side func(ctx context.Context)) (over func(), err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if ctx.Err() != nil {
+		return nil, contextError(ctx)
+	}
+	if c.reason != nil {
+		return nil, c.reason
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	running := &call{cancel: cancel}
+	c.calls[running] = struct{}{}
+	c.servers.Go(func() { // Close waits for it
+		defer cancel()
+		side(ctx)
+	})
+	return func() {
+		cancel()
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.calls, running)
+	}, nil
+}
+
+// ended is the error of a call whose context or connection has ended, nil if
+// neither has.
 func (c *Conn) ended(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return contextError(ctx)
 	}
-	var e *transport.Error
-	if errors.As(context.Cause(c.life), &e) {
-		return e
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.reason != nil {
+		return c.reason
 	}
-	return &transport.Error{Code: transport.CodeUnavailable, Message: "the connection is gone"}
+	return nil
 }
 
 // Publish implements [transport.Publisher].
@@ -155,25 +178,25 @@ func (c *Conn) Publish(ctx context.Context, e codec.Event, subscriptionID string
 		err     error
 	}
 	answers := make(chan answer, 1)
-	cancel, err := c.serve(ctx, func(ctx context.Context) {
+	over, err := c.serve(ctx, func(ctx context.Context) {
 		receipt, err := c.dialer.server.Publish(ctx, c.peer, b, subscriptionID)
 		answers <- answer{receipt, err}
 	})
 	if err != nil {
 		return transport.Receipt{}, err
 	}
-	defer cancel()
+	defer over()
 	select {
 	case a := <-answers:
-		switch {
-		case a.err == nil:
+		if a.err == nil {
 			return a.receipt, nil
-		case ctx.Err() != nil || c.life.Err() != nil:
-			return transport.Receipt{}, c.ended(ctx)
+		}
+		if err := c.ended(ctx); err != nil {
+			return transport.Receipt{}, err
 		}
 		return transport.Receipt{}, asSent(a.err)
 	case <-ctx.Done():
-	case <-c.life.Done():
+	case <-c.gone:
 	}
 	return transport.Receipt{}, c.ended(ctx)
 }

@@ -83,8 +83,8 @@ func TestConn_CloseWaitsForServer(t *testing.T) {
 		}
 		synctest.Wait()
 		select {
-		case <-closed:
-			t.Error("close returned before the server")
+		case err := <-closed:
+			t.Errorf("close returned %v before the server", err)
 		default:
 		}
 		close(release)

@@ -26,7 +26,7 @@ func (c *Conn) Subscribe(ctx context.Context, s transport.Subscription, ready fu
 	raw := transport.RawSubscription{Source: s.Source, Cluster: s.Cluster, DataType: s.DataType.String(), Hello: s.Hello}
 	out := &stream{accepted: make(chan transport.Accepted, 1), events: make(chan []byte, window)}
 	var result error // of the server; written before the channels are closed
-	cancel, err := c.serve(ctx, func(ctx context.Context) {
+	finish, err := c.serve(ctx, func(ctx context.Context) {
 		out.done = ctx.Done()
 		result = c.dialer.server.Subscribe(ctx, c.peer, raw, out)
 		close(out.accepted)
@@ -35,7 +35,7 @@ func (c *Conn) Subscribe(ctx context.Context, s transport.Subscription, ready fu
 	if err != nil {
 		return bare(ctx, err)
 	}
-	defer cancel()
+	defer finish()
 	select {
 	case a, ok := <-out.accepted:
 		if !ok {
@@ -44,7 +44,7 @@ func (c *Conn) Subscribe(ctx context.Context, s transport.Subscription, ready fu
 		ready(a)
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-c.life.Done():
+	case <-c.gone:
 		return c.over(ctx, nil)
 	}
 	for {
@@ -58,7 +58,7 @@ func (c *Conn) Subscribe(ctx context.Context, s transport.Subscription, ready fu
 			}
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-c.life.Done():
+		case <-c.gone:
 			return c.over(ctx, nil)
 		}
 	}
@@ -66,10 +66,10 @@ func (c *Conn) Subscribe(ctx context.Context, s transport.Subscription, ready fu
 
 // over is the error of a subscription that has ended, for the server with err.
 func (c *Conn) over(ctx context.Context, err error) error {
-	switch {
-	case ctx.Err() != nil || c.life.Err() != nil:
-		return bare(ctx, c.ended(ctx))
-	case err == nil:
+	if ended := c.ended(ctx); ended != nil {
+		return bare(ctx, ended)
+	}
+	if err == nil {
 		return &transport.Error{Code: transport.CodeUnavailable, Message: "the broker ended the subscription"}
 	}
 	return asSent(err)

@@ -31,6 +31,7 @@ type Fixture struct {
 // Run tests the implementation that newFixture puts in front of a server. Each
 // test gets a fixture of its own and closes what it dialled.
 func Run(t *testing.T, newFixture func(t *testing.T, s transport.Server) Fixture) {
+	t.Helper()
 	for _, tc := range []struct {
 		name string
 		test func(*bench)
@@ -136,9 +137,9 @@ func (b *bench) subscribe(ctx context.Context, c transport.Conn, h transport.Han
 	return s
 }
 
-func (s *subscription) awaitReady() transport.Accepted {
+func (s *subscription) awaitReady() {
 	s.b.Helper()
-	return await(s.b, s.ready, "ready")
+	await(s.b, s.ready, "ready")
 }
 
 func (s *subscription) awaitEnd() error {
@@ -169,7 +170,7 @@ func await[T any](b *bench, ch <-chan T, what string) T {
 }
 
 // wantCode checks that err is a *transport.Error with that code.
-func (b *bench) wantCode(err error, code transport.Code) *transport.Error {
+func (b *bench) wantCode(err error, code transport.Code) {
 	b.Helper()
 	var e *transport.Error
 	if !errors.As(err, &e) {
@@ -178,7 +179,6 @@ func (b *bench) wantCode(err error, code transport.Code) *transport.Error {
 	if e.Code != code {
 		b.Fatalf("got %v, want code %v", e, code)
 	}
-	return e
 }
 
 // newEvent returns a spec event whose id is "event-<n>".
