@@ -1,0 +1,457 @@
+package drift
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/hawser-io/hawser/pkg/agent/cluster"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var (
+	configMaps = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
+	records    = schema.GroupVersionResource{Group: "work.open-cluster-management.io", Version: "v1", Resource: "appliedmanifestworks"}
+)
+
+func ref(name string) cluster.Ref {
+	return cluster.Ref{GroupVersionResource: configMaps, Namespace: "default", Name: name}
+}
+
+// server is the metadata of one scope on a server.
+type server struct {
+	mu      sync.Mutex
+	version int
+	objects map[string]*metav1.PartialObjectMetadata
+	streams []*stream
+	fail    error // of list and watch
+	page    int64 // 0: as asked
+	lists   int
+	watches []string // the versions they began at
+	between func()   // called between two pages
+}
+
+type stream struct {
+	*watch.RaceFreeFakeWatcher
+	server *server
+}
+
+func (s *stream) Stop() {
+	s.server.mu.Lock()
+	s.server.streams = slices.DeleteFunc(s.server.streams, func(o *stream) bool { return o == s })
+	s.server.mu.Unlock()
+	s.RaceFreeFakeWatcher.Stop()
+}
+
+func newServer() *server {
+	return &server{version: 100, objects: map[string]*metav1.PartialObjectMetadata{}}
+}
+
+// put makes or changes an object and returns its signature.
+func (s *server) put(name string) Signature {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.version++
+	o := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: "u-" + "1", ResourceVersion: strconv.Itoa(s.version)}}
+	typ := watch.Added
+	if _, has := s.objects[name]; has {
+		typ = watch.Modified
+	}
+	s.objects[name] = o
+	s.send(typ, o)
+	return SignatureOf(configMaps, o)
+}
+
+func (s *server) remove(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.version++
+	o := s.objects[name].DeepCopy()
+	delete(s.objects, name)
+	o.ResourceVersion = strconv.Itoa(s.version)
+	s.send(watch.Deleted, o)
+}
+
+func (s *server) bookmark() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.version++
+	s.send(watch.Bookmark, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{ResourceVersion: strconv.Itoa(s.version)}})
+}
+
+func (s *server) send(typ watch.EventType, o *metav1.PartialObjectMetadata) {
+	for _, w := range s.streams {
+		w.Action(typ, o.DeepCopy())
+	}
+}
+
+// cut ends every watch; with an error if err is not nil.
+func (s *server) cut(err *apierrors.StatusError) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, w := range s.streams {
+		if err != nil {
+			w.Error(&err.ErrStatus)
+		}
+		w.RaceFreeFakeWatcher.Stop()
+	}
+	s.streams = nil
+}
+
+func (s *server) open() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.streams)
+}
+
+func (s *server) deny(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fail = err
+}
+
+func (s *server) List(_ context.Context, o metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lists++
+	if s.fail != nil {
+		return nil, s.fail
+	}
+	limit := o.Limit
+	if s.page > 0 {
+		limit = s.page
+	}
+	var names []string
+	for n := range s.objects {
+		if n > o.Continue {
+			names = append(names, n)
+		}
+	}
+	slices.Sort(names)
+	l := &metav1.PartialObjectMetadataList{ListMeta: metav1.ListMeta{ResourceVersion: strconv.Itoa(s.version)}}
+	for i, n := range names {
+		if int64(i) == limit {
+			l.Continue = names[i-1]
+			break
+		}
+		l.Items = append(l.Items, *s.objects[n].DeepCopy())
+	}
+	if l.Continue != "" && s.between != nil {
+		s.mu.Unlock()
+		s.between()
+		s.mu.Lock()
+	}
+	return l, nil
+}
+
+func (s *server) Watch(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.watches = append(s.watches, o.ResourceVersion)
+	if s.fail != nil {
+		return nil, s.fail
+	}
+	w := &stream{RaceFreeFakeWatcher: watch.NewRaceFreeFake(), server: s}
+	s.streams = append(s.streams, w)
+	return w, nil
+}
+
+// rig is a running Watcher on one server for all scopes.
+type rig struct {
+	t       *testing.T
+	server  *server
+	records *server // of the standing watch; nil: server
+	*Watcher
+	mu    sync.Mutex
+	woken []string
+}
+
+// run runs f inside a bubble with a running Watcher.
+func run(t *testing.T, s *server, before func(*rig), f func(*rig)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		r := &rig{t: t, server: s}
+		r.Watcher = New(Config{
+			Source: func(scope Scope) Source {
+				if scope.GroupVersionResource == records && r.records != nil {
+					return r.records
+				}
+				return s
+			},
+			Changed: func(owner string) {
+				r.mu.Lock()
+				defer r.mu.Unlock()
+				r.woken = append(r.woken, owner)
+			},
+			Standing: map[schema.GroupVersionResource]func(*metav1.PartialObjectMetadata) (string, bool){
+				records: func(m *metav1.PartialObjectMetadata) (string, bool) { return "record " + m.Name, m.Name == "deleting" },
+			},
+			Log: slog.New(slog.DiscardHandler),
+		})
+		if before != nil {
+			before(r)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- r.Run(ctx) }()
+		synctest.Wait()
+		f(r)
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("Run: %v", err)
+		}
+		if n := s.open(); n != 0 {
+			t.Errorf("%d watches are still open", n)
+		}
+	})
+}
+
+func (r *rig) expectWoken(want ...string) {
+	r.t.Helper()
+	synctest.Wait()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !slices.Equal(r.woken, want) {
+		r.t.Fatalf("woken %q, want %q", r.woken, want)
+	}
+	r.woken = nil
+}
+
+func (r *rig) expectSeen(name string, want Signature, wantOK bool) {
+	r.t.Helper()
+	synctest.Wait()
+	if got, ok := r.Seen(ref(name)); got != want || ok != wantOK {
+		r.t.Fatalf("%s: seen %q, %v; want %q, %v", name, got, ok, want, wantOK)
+	}
+}
+
+func track(names map[string]Signature) map[cluster.Ref]Signature {
+	m := map[cluster.Ref]Signature{}
+	for n, s := range names {
+		m[ref(n)] = s
+	}
+	return m
+}
+
+func TestWatcher_WakesOwnersOfWhatTheyDidNotExpect(t *testing.T) {
+	s := newServer()
+	a := s.put("a")
+	run(t, s, func(r *rig) { r.Track("w1", track(map[string]Signature{"a": a})) }, func(r *rig) {
+		r.expectWoken()
+		r.expectSeen("a", a, true)
+
+		r.Track("w2", track(map[string]Signature{"a": a, "b": Unknown}))
+		r.expectSeen("b", Absent, false) // tracked since the list: nobody knows
+		changed := s.put("a")
+		r.expectWoken("w1", "w2")
+		r.Track("w1", track(map[string]Signature{"a": changed}))
+		r.expectSeen("a", changed, true)
+		s.put("other")
+		r.expectWoken()
+		b := s.put("b")
+		r.expectWoken("w2")
+		r.expectSeen("b", b, true)
+		s.remove("b")
+		r.expectWoken("w2")
+		r.expectSeen("b", Absent, true)
+	})
+}
+
+func TestWatcher_OwnWritesWakeNobodyOnceExpected(t *testing.T) {
+	s := newServer()
+	run(t, s, func(r *rig) { r.Track("w1", track(map[string]Signature{"a": Absent})) }, func(r *rig) {
+		r.expectWoken()
+		r.Track("w1", track(map[string]Signature{"a": Signature("u-1 101")})) // what the write will answer
+		s.put("a")
+		r.expectWoken()
+	})
+}
+
+func TestWatcher_EndsWatchesNobodyNeeds(t *testing.T) {
+	s := newServer()
+	run(t, s, nil, func(r *rig) {
+		base := s.open()
+		r.Track("w1", track(map[string]Signature{"a": Unknown, "b": Unknown}))
+		r.Track("w2", track(map[string]Signature{"a": Unknown}))
+		synctest.Wait()
+		if watches, denied := r.Counts(); s.open() != base+1 || watches != 2 || denied != 0 {
+			t.Fatalf("%d watches open, %d counted, %d denied", s.open(), watches, denied)
+		}
+		r.Track("w1", nil)
+		synctest.Wait()
+		if s.open() != base+1 {
+			t.Fatal("the watch ended although it is needed")
+		}
+		r.Track("w2", nil)
+		synctest.Wait()
+		if s.open() != base {
+			t.Fatal("the watch goes on although nobody needs it")
+		}
+		r.expectSeen("a", Absent, false)
+	})
+}
+
+func TestWatcher_MissedChangesAreFoundByTheNextList(t *testing.T) {
+	s := newServer()
+	a, b := s.put("a"), s.put("b")
+	run(t, s, func(r *rig) { r.Track("w1", track(map[string]Signature{"a": a, "b": b})) }, func(r *rig) {
+		r.expectWoken()
+		s.cut(apierrors.NewResourceExpired("too old"))
+		a = s.put("a")
+		s.remove("b")
+		<-time.After(2 * time.Second)
+		r.expectWoken("w1")
+		r.expectSeen("a", a, true)
+		r.expectSeen("b", Absent, true)
+	})
+}
+
+func TestWatcher_WatchGoesOnWhereItEnded(t *testing.T) {
+	s := newServer()
+	a := s.put("a")
+	run(t, s, func(r *rig) { r.Track("w1", track(map[string]Signature{"a": a})) }, func(r *rig) {
+		r.expectWoken()
+		s.bookmark()
+		synctest.Wait()
+		<-time.After(2 * time.Second)
+		s.cut(nil)
+		synctest.Wait()
+		s.mu.Lock()
+		lists, last := s.lists, s.watches[len(s.watches)-1]
+		s.mu.Unlock()
+		if last != "102" || lists != 2 { // one list for this scope, one for the standing
+			t.Fatalf("watched again at version %s after %d lists, want 102 without another list", last, lists)
+		}
+	})
+}
+
+func TestWatcher_DeniedScopesAreReportedAndTriedAgain(t *testing.T) {
+	s := newServer()
+	a := s.put("a")
+	s.fail = apierrors.NewForbidden(configMaps.GroupResource(), "", errors.New("no rule"))
+	run(t, s, func(r *rig) { r.Track("w1", track(map[string]Signature{"a": a})) }, func(r *rig) {
+		r.expectWoken("w1") // it has to look for itself
+		r.expectSeen("a", Absent, false)
+		if _, denied := r.Counts(); !r.Blind("w1") || r.Blind("w2") || denied != 2 || r.Ready() == nil {
+			t.Fatal("the denial is not reported")
+		}
+		s.deny(nil)
+		<-time.After(deniedRetry)
+		r.expectWoken()
+		r.expectSeen("a", a, true)
+		if r.Blind("w1") || r.Ready() != nil {
+			t.Fatal("the end of the denial is not noticed")
+		}
+	})
+}
+
+func TestWatcher_ServerThatDoesNotAnswerIsAskedLessAndLess(t *testing.T) {
+	s := newServer()
+	s.fail = errors.New("connection refused")
+	run(t, s, nil, func(r *rig) { // only the standing watch
+		<-time.After(10 * time.Minute)
+		synctest.Wait()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.lists < 20 || s.lists > 60 {
+			t.Fatalf("asked %d times in ten minutes", s.lists)
+		}
+	})
+}
+
+func TestWatcher_ListInPages(t *testing.T) {
+	s := newServer()
+	s.page = 2
+	var last Signature
+	for i := range 5 {
+		last = s.put(fmt.Sprintf("o%d", i))
+	}
+	var r0 *rig
+	once := sync.OnceFunc(func() {
+		// Its page has passed: the list cannot tell.
+		r0.Track("late", track(map[string]Signature{"o0": Unknown}))
+	})
+	s.between = once
+	run(t, s, func(r *rig) {
+		r0, r.records = r, newServer()
+		r.Track("w1", track(map[string]Signature{"o4": last, "none": Unknown}))
+	}, func(r *rig) {
+		r.expectWoken("w1") // of the absence
+		r.expectSeen("o4", last, true)
+		r.expectSeen("none", Absent, true)
+		r.expectSeen("o0", Absent, false)
+	})
+}
+
+func TestWatcher_StandingWatchTellsOfObjectsNobodyTracks(t *testing.T) {
+	s := newServer()
+	s.put("deleting")
+	run(t, s, nil, func(r *rig) {
+		r.expectWoken("record deleting")
+		s.put("other")
+		r.expectWoken()
+		s.put("deleting")
+		r.expectWoken("record deleting")
+		r.Track("w1", map[cluster.Ref]Signature{{GroupVersionResource: records, Name: "deleting"}: Unknown})
+		s.put("deleting")
+		r.expectWoken("w1")
+	})
+}
+
+func TestSignatureOf(t *testing.T) {
+	deployments := schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}
+	ropes := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "ropes"}
+	endpoints := schema.GroupVersionResource{Group: "discovery.k8s.io", Version: "v1", Resource: "endpointslices"}
+	base := func() *metav1.ObjectMeta {
+		return &metav1.ObjectMeta{UID: "u", Generation: 1, ResourceVersion: "1", Labels: map[string]string{"a": "1", "b": "2"}}
+	}
+	changed := func(f func(*metav1.ObjectMeta)) *metav1.ObjectMeta {
+		m := base()
+		f(m)
+		return m
+	}
+	status := changed(func(m *metav1.ObjectMeta) { m.ResourceVersion = "2" })
+	content := changed(func(m *metav1.ObjectMeta) { m.ResourceVersion, m.Generation = "2", 2 })
+	for _, c := range []struct {
+		gvr  schema.GroupVersionResource
+		m    *metav1.ObjectMeta
+		same bool
+	}{
+		{deployments, status, true},
+		{ropes, status, true},
+		{endpoints, status, false},
+		{configMaps, status, false},
+		{records, status, false},
+		{deployments, content, false},
+		{ropes, content, false},
+		{deployments, changed(func(m *metav1.ObjectMeta) { m.UID = "v" }), false},
+		{deployments, changed(func(m *metav1.ObjectMeta) { m.Labels["a"] = "2" }), false},
+		{deployments, changed(func(m *metav1.ObjectMeta) { m.Annotations = map[string]string{"x": "y"} }), false},
+		{deployments, changed(func(m *metav1.ObjectMeta) { m.OwnerReferences = []metav1.OwnerReference{{Name: "o"}} }), false},
+		{deployments, changed(func(m *metav1.ObjectMeta) { m.DeletionTimestamp = &metav1.Time{} }), false},
+	} {
+		if got := SignatureOf(c.gvr, base()) == SignatureOf(c.gvr, c.m); got != c.same {
+			t.Errorf("%s %+v: same %v, want %v", c.gvr.Resource, c.m, got, c.same)
+		}
+	}
+	old, gen := base(), base()
+	old.Generation, gen.Generation = 0, 0
+	gen.ResourceVersion = "2"
+	if SignatureOf(ropes, old) == SignatureOf(ropes, gen) {
+		t.Error("without a generation the resource version counts")
+	}
+}
