@@ -39,6 +39,8 @@ type Core struct {
 	connected bool
 	// stock: the broker speaks no Hawser protocol.
 	stock bool
+	// asks: the broker does not know what statuses this source has seen.
+	asks bool
 	// pausedUntil: an overloaded broker asked to wait.
 	pausedUntil time.Time
 	// sweep is what is left to look at since the connection began.
@@ -99,7 +101,12 @@ type cluster struct {
 
 	mustRelease bool // it is not served any more and the broker was not told
 	releasing   bool
-	retry       retry
+	// mustAsk: its statuses have to be asked for; ask is what is left to be
+	// listed. askRound tells an answer to an earlier attempt.
+	mustAsk, asking bool
+	ask             []types.UID
+	askRound        int
+	retry           retry
 }
 
 // Stats are the numbers a program exports; they are kept, not counted.
@@ -135,6 +142,11 @@ func (c *Core) Stats() Stats {
 // never changes it.
 func (c *Core) WorkSeen(o *workv1.ManifestWork) {
 	w := c.work(o.UID, o.Namespace)
+	if cl := c.clusters[w.cluster]; w.seen == nil && c.connected && c.asks && cl.selected && hasFinalizer(o) {
+		// The informer lags behind an earlier leader's.
+		cl.ask = append(cl.ask, o.UID)
+		c.cfg.Waker.Wake(SpecLane, Key{Cluster: cl.name}, 0)
+	}
 	if w.seen == nil || w.report.retry.onChange {
 		w.report.retry.notBefore = time.Time{}
 	}
@@ -179,6 +191,8 @@ func (c *Core) ClusterSelected(name string) {
 		return
 	}
 	cl.selected, cl.mustRelease, cl.retry = true, false, retry{}
+	cl.askAgain(c.asks)
+	c.cfg.Waker.Wake(SpecLane, Key{Cluster: name}, 0)
 	for _, w := range cl.works {
 		c.wake(SpecLane, w, 0)
 		c.wake(HubLane, w, 0)
@@ -192,6 +206,7 @@ func (c *Core) ClusterUnselected(name string) {
 		return
 	}
 	cl.selected, cl.mustRelease, cl.retry = false, true, retry{}
+	cl.askAgain(false)
 	for _, w := range cl.works {
 		c.dropReport(w)
 		c.setBlame(w, blame{known: true})
@@ -208,7 +223,7 @@ func (c *Core) ClusterUnselected(name string) {
 func (c *Core) Next(lane Lane, key Key) Effect {
 	if key.UID == "" {
 		if cl := c.clusters[key.Cluster]; cl != nil && lane == SpecLane {
-			return c.nextRelease(cl)
+			return c.nextCluster(cl)
 		}
 		return nil
 	}
@@ -234,6 +249,8 @@ func (c *Core) Done(e Effect, r Result) {
 		c.doneCheckGone(e, r)
 	case Release:
 		c.doneRelease(e, r)
+	case Ask:
+		c.doneAsk(e, r)
 	case PatchStatus:
 		c.donePatchStatus(e, r)
 	case RemoveFinalizer:
@@ -278,7 +295,7 @@ func (c *Core) forget(w *work) {
 
 // tidy drops a cluster that nothing is known about any more.
 func (c *Core) tidy(cl *cluster) {
-	kept := cl.selected && !c.cfg.All || cl.mustRelease || cl.releasing || cl.inFlight > 0 || len(cl.works) > 0
+	kept := cl.selected && !c.cfg.All || cl.mustRelease || cl.releasing || cl.asking || cl.inFlight > 0 || len(cl.works) > 0
 	if !kept {
 		delete(c.clusters, cl.name)
 	}

@@ -2,12 +2,22 @@ package hubsource
 
 import (
 	"errors"
+	"maps"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/hawser-io/hawser/internal/resync"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
+
+// resyncCursor is the answer of a broker that continues where this source was.
+const resyncCursor = "cursor"
+
+// maxAsked is the number of works in one [Ask].
+const maxAsked = resync.MaxHashes
 
 // Connected begins a connection to the broker: everything is published again
 // (the broker answers without a write where nothing changed), and clusters that
@@ -15,13 +25,16 @@ import (
 // Sweep.
 func (c *Core) Connected(a transport.Accepted) {
 	c.conn++
-	c.connected, c.stock, c.pausedUntil = true, a.Protocol == 0, time.Time{}
-	c.sweep = make([]Key, 0, len(c.works))
+	c.connected, c.stock, c.asks, c.pausedUntil = true, a.Protocol == 0, a.Resync != resyncCursor, time.Time{}
+	c.sweep = make([]Key, 0, len(c.clusters)+len(c.works))
 	for name, cl := range c.clusters {
 		cl.retry = retry{}
+		cl.mustRelease = !cl.selected
+		cl.askAgain(cl.selected && c.asks)
+		c.sweep = append(c.sweep, Key{Cluster: name})
+	}
+	for _, cl := range c.clusters {
 		if !cl.selected {
-			cl.mustRelease = true
-			c.sweep = append(c.sweep, Key{Cluster: name})
 			continue
 		}
 		for uid, w := range cl.works {
@@ -50,6 +63,86 @@ func (c *Core) Sweep(n int) []Key {
 		c.sweep = nil
 	}
 	return part
+}
+
+// nextCluster decides the next step of a cluster.
+func (c *Core) nextCluster(cl *cluster) Effect {
+	if cl.selected {
+		return c.nextAsk(cl)
+	}
+	return c.nextRelease(cl)
+}
+
+// nextAsk decides about the statuses of a cluster that may have been missed.
+func (c *Core) nextAsk(cl *cluster) Effect {
+	if cl.asking || cl.releasing || !c.connected {
+		return nil
+	}
+	if cl.mustAsk {
+		cl.mustAsk, cl.ask = false, slices.Sorted(maps.Keys(cl.works))
+	}
+	for len(cl.ask) > 0 {
+		n := min(maxAsked, len(cl.ask))
+		held := c.held(cl, cl.ask[:n])
+		if len(held) == 0 { // they left since
+			cl.asked(n)
+			continue
+		}
+		if !c.due(SpecLane, Key{Cluster: cl.name}, &cl.retry) {
+			return nil
+		}
+		cl.asking = true
+		return Ask{Cluster: cl.name, Held: held, listed: n, round: cl.askRound}
+	}
+	return nil
+}
+
+func (c *Core) held(cl *cluster, uids []types.UID) []Held {
+	var held []Held
+	for _, uid := range uids {
+		w := cl.works[uid]
+		if w == nil || w.gone || w.seen == nil {
+			continue
+		}
+		h := Held{UID: uid}
+		if p := w.report.pending; p != nil && p.Hash != "" {
+			h.Hash = p.Hash
+		} else {
+			h.Work = c.current(w)
+		}
+		held = append(held, h)
+	}
+	return held
+}
+
+func (c *Core) doneAsk(e Ask, r Result) {
+	cl := c.clusters[e.Cluster]
+	cl.asking = false
+	switch {
+	case e.round != cl.askRound:
+	case r.Err == nil:
+		cl.retry = retry{}
+		cl.asked(e.listed)
+	case transport.Retryable(r.Err):
+		c.failed(SpecLane, Key{Cluster: cl.name}, &cl.retry, brokerDelay(r.Err))
+	default: // refused, until the next connection
+		cl.ask = nil
+	}
+	c.cfg.Waker.Wake(SpecLane, Key{Cluster: cl.name}, 0)
+	c.tidy(cl)
+}
+
+// askAgain begins anew with listing all works of the cluster, or with nothing.
+func (cl *cluster) askAgain(must bool) {
+	cl.mustAsk, cl.ask = must, nil
+	cl.askRound++
+}
+
+// asked lets go of the first n that were to be listed.
+func (cl *cluster) asked(n int) {
+	if cl.ask = cl.ask[n:]; len(cl.ask) == 0 {
+		cl.ask = nil
+	}
 }
 
 // nextRelease decides about a cluster that is not served any more.

@@ -1,6 +1,7 @@
 package hubsource
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -16,7 +17,8 @@ func nextRelease(f *fixture, name string) Release {
 	return e
 }
 
-func (f *fixture) notReleased(name string) {
+// clusterIdle asserts that nothing is to be done for a cluster as a whole now.
+func (f *fixture) clusterIdle(name string) {
 	f.t.Helper()
 	if e := f.core.Next(SpecLane, Key{Cluster: name}); e != nil {
 		f.t.Fatalf("next of cluster %s is %+v", name, e)
@@ -43,7 +45,7 @@ func TestCore_ReleasesAClusterThatLeavesTheSelection(t *testing.T) {
 	f.connect()
 	p := next[Publish](f, SpecLane, "uid-w")
 	f.core.ClusterUnselected("cluster1")
-	f.notReleased("cluster1") // a publish that arrives later would undo it
+	f.clusterIdle("cluster1") // a publish that arrives later would undo it
 	f.core.Done(p, Result{})
 	r := nextRelease(f, "cluster1")
 	f.idle(SpecLane, "uid-w")
@@ -52,7 +54,7 @@ func TestCore_ReleasesAClusterThatLeavesTheSelection(t *testing.T) {
 	f.idle(SpecLane, "uid-w") // the release is still on its way
 	f.core.Done(r, Result{})
 	f.deliver("uid-w")
-	f.notReleased("cluster1")
+	nextAsk(f) // and no release
 }
 
 func TestCore_RetriesAReleaseUntilItIsAccepted(t *testing.T) {
@@ -63,10 +65,10 @@ func TestCore_RetriesAReleaseUntilItIsAccepted(t *testing.T) {
 	r := nextRelease(f, "cluster1")
 	f.wakes = nil
 	f.core.Done(r, Result{Err: &transport.Error{Code: transport.CodeOverloaded, Delay: time.Second}})
-	f.notReleased("cluster1")
+	f.clusterIdle("cluster1")
 	f.now = f.now.Add(f.nextWake(SpecLane))
 	f.core.Done(nextRelease(f, "cluster1"), Result{})
-	f.notReleased("cluster1")
+	f.clusterIdle("cluster1")
 	if n := len(f.core.clusters); n != 0 {
 		t.Errorf("%d clusters still known", n)
 	}
@@ -75,14 +77,14 @@ func TestCore_RetriesAReleaseUntilItIsAccepted(t *testing.T) {
 func TestCore_ReleasesWhatLeftTheSelectionWhileItWasDown(t *testing.T) {
 	f := newFixture(t, false)
 	f.core.WorkSeen(newWork("w", 1))
-	f.notReleased("cluster1") // not before the session, when all selected clusters are known
+	f.clusterIdle("cluster1") // not before the session, when all selected clusters are known
 	f.connect()
 	keys := f.core.Sweep(10)
 	if len(keys) != 1 || keys[0] != (Key{Cluster: "cluster1"}) {
 		t.Fatalf("swept %v", keys)
 	}
 	f.core.Done(nextRelease(f, "cluster1"), Result{Err: &transport.Error{Code: transport.CodeInvalid}})
-	f.notReleased("cluster1") // refused: again with the next session
+	f.clusterIdle("cluster1") // refused: again with the next session
 	f.connect()
 	nextRelease(f, "cluster1")
 }
@@ -91,7 +93,7 @@ func TestCore_ReleasesNothingAtAStockBroker(t *testing.T) {
 	f := newFixture(t, false)
 	f.core.WorkSeen(newWork("w", 1))
 	f.core.Connected(transport.Accepted{})
-	f.notReleased("cluster1")
+	f.clusterIdle("cluster1")
 }
 
 func TestCore_LeavesWorksOfAReleasedClusterAlone(t *testing.T) {
@@ -122,7 +124,7 @@ func TestCore_SweepsInPortions(t *testing.T) {
 	}
 	f.connect()
 	seen := map[Key]bool{}
-	for _, n := range []int{2, 1, 0} {
+	for _, n := range []int{2, 2, 0} {
 		keys := f.core.Sweep(2)
 		if len(keys) != n {
 			t.Fatalf("swept %d works, want %d", len(keys), n)
@@ -131,7 +133,77 @@ func TestCore_SweepsInPortions(t *testing.T) {
 			seen[k] = true
 		}
 	}
-	if len(seen) != 3 {
+	if len(seen) != 4 || !seen[Key{Cluster: "cluster1"}] {
 		t.Errorf("swept %v", seen)
+	}
+}
+
+func nextAsk(f *fixture) Ask {
+	f.t.Helper()
+	e, ok := f.core.Next(SpecLane, Key{Cluster: "cluster1"}).(Ask)
+	if !ok {
+		f.t.Fatal("nothing is asked")
+	}
+	return e
+}
+
+func TestCore_AsksForMissedStatusesInPortions(t *testing.T) {
+	f := newFixture(t, true)
+	for i := range maxAsked + 1 {
+		f.core.WorkSeen(newWork(fmt.Sprintf("w%04d", i), 1))
+	}
+	f.clusterIdle("cluster1")
+	f.connect()
+	first := nextAsk(f)
+	if len(first.Held) != maxAsked || first.Held[0].Work == nil {
+		t.Fatalf("asks about %d works", len(first.Held))
+	}
+	f.clusterIdle("cluster1")
+	f.core.Done(first, Result{Err: &transport.Error{Code: transport.CodeOverloaded, Delay: time.Second}})
+	f.clusterIdle("cluster1")
+	f.now = f.now.Add(time.Second)
+	f.core.Done(nextAsk(f), Result{})
+	last := nextAsk(f)
+	if len(last.Held) != 1 {
+		t.Fatalf("asks about %d works", len(last.Held))
+	}
+	f.core.Done(last, Result{})
+	f.clusterIdle("cluster1")
+}
+
+func TestCore_NeverAsksForEverything(t *testing.T) {
+	f := newFixture(t, true)
+	f.core.WorkSeen(newWork("w", 1))
+	f.connect()
+	f.core.WorkGone("uid-w")
+	f.clusterIdle("cluster1")
+}
+
+func TestCore_AsksForNothingWhereTheBrokerContinues(t *testing.T) {
+	f := newFixture(t, true)
+	f.core.WorkSeen(newWork("w", 1))
+	f.core.Connected(transport.Accepted{Protocol: 1, Resync: "cursor"})
+	f.clusterIdle("cluster1")
+}
+
+func TestCore_AsksAboutAWorkOfAnEarlierLeader(t *testing.T) {
+	f := newFixture(t, true)
+	f.connect()
+	f.core.WorkSeen(newWork("new", 1, withoutFinalizer))
+	f.clusterIdle("cluster1")
+	f.core.WorkSeen(newWork("w", 1))
+	if e := nextAsk(f); len(e.Held) != 1 || e.Held[0].UID != "uid-w" {
+		t.Errorf("asks about %+v", e.Held)
+	}
+}
+
+func TestCore_ListsTheHashOfAReportThatWaits(t *testing.T) {
+	f := newFixture(t, true)
+	w := newWork("w", 1)
+	f.core.WorkSeen(w)
+	f.core.Report(report(w, 1, applied(1)))
+	f.connect()
+	if h := nextAsk(f).Held[0]; h.Hash != "hash-1" || h.Work != nil {
+		t.Errorf("lists %+v", h)
 	}
 }

@@ -59,33 +59,6 @@ type reportState struct {
 	retry    retry
 }
 
-// Held is what the hub holds of a work's status, for a resync request. Exactly
-// one of Hash (of a report that waits for its patch) and Work is set.
-type Held struct {
-	UID     types.UID
-	Cluster string
-	Hash    string
-	Work    *workv1.ManifestWork
-}
-
-// Held lists what the hub holds for every served work.
-func (c *Core) Held() []Held {
-	held := make([]Held, 0, len(c.works))
-	for uid, w := range c.works {
-		if w.gone || w.seen == nil || !c.clusters[w.cluster].selected {
-			continue
-		}
-		h := Held{UID: uid, Cluster: w.cluster}
-		if p := w.report.pending; p != nil && p.Hash != "" {
-			h.Hash = p.Hash
-		} else {
-			h.Work = c.current(w)
-		}
-		held = append(held, h)
-	}
-	return held
-}
-
 // Report takes a report. The core keeps r and never changes it. When it returns
 // Taken the report is not lost as long as the process lives; after that, the
 // next resync brings it again.

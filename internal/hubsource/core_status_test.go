@@ -232,23 +232,6 @@ func TestCore_KeepsADeletionTheInformerIsLateFor(t *testing.T) {
 	next[RemoveFinalizer](f, HubLane, "uid-w")
 }
 
-func TestCore_HoldsWhatTheHubShowsOrWillShow(t *testing.T) {
-	w := newWork("w", 1)
-	f := served(t, w)
-	held := f.core.Held()
-	if len(held) != 1 || held[0].Work != w || held[0].Hash != "" {
-		t.Fatalf("holds %+v", held)
-	}
-	f.core.Report(report(w, 1, applied(1)))
-	if held = f.core.Held(); held[0].Hash != "hash-1" || held[0].Work != nil {
-		t.Errorf("holds %+v", held)
-	}
-	f.core.WorkGone("uid-w")
-	if held = f.core.Held(); len(held) != 0 {
-		t.Errorf("holds %+v", held)
-	}
-}
-
 func TestCore_PrefersItsOwnWriteForAWhileOnly(t *testing.T) {
 	w := newWork("w", 1)
 	f := served(t, w)

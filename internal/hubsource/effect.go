@@ -80,6 +80,23 @@ type Release struct {
 	conn    int
 }
 
+// Ask requests the statuses of a cluster that differ from what the hub holds.
+type Ask struct {
+	Cluster string
+	// Held is never empty: that would ask for everything.
+	Held   []Held
+	listed int
+	round  int
+}
+
+// Held is what the hub holds of a work's status. Exactly one of Hash (of a
+// report that waits for its patch) and Work is set.
+type Held struct {
+	UID  types.UID
+	Hash string
+	Work *workv1.ManifestWork
+}
+
 // PatchStatus replaces the status of the work. The result carries the work as
 // the hub returned it.
 type PatchStatus struct {
@@ -105,6 +122,7 @@ func (AddFinalizer) effect()    {}
 func (Publish) effect()         {}
 func (CheckGone) effect()       {}
 func (Release) effect()         {}
+func (Ask) effect()             {}
 func (PatchStatus) effect()     {}
 func (RemoveFinalizer) effect() {}
 func (Lookup) effect()          {}

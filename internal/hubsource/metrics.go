@@ -17,10 +17,8 @@ const metricPrefix = "hawser_hubsource_"
 // compares the two.
 type metrics struct {
 	leader    prometheus.Gauge
-	connected prometheus.Gauge
 	publishes *prometheus.CounterVec
-	duration  prometheus.Histogram
-	releases  *prometheus.CounterVec
+	clusters  *prometheus.CounterVec
 	reports   *prometheus.CounterVec
 	writes    *prometheus.CounterVec
 
@@ -29,21 +27,18 @@ type metrics struct {
 
 func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
-		leader:    prometheus.NewGauge(prometheus.GaugeOpts{Name: metricPrefix + "leader", Help: "1 while this replica leads, else 0."}),
-		connected: prometheus.NewGauge(prometheus.GaugeOpts{Name: metricPrefix + "connected", Help: "1 while a session with the broker is open, else 0."}),
+		leader: prometheus.NewGauge(prometheus.GaugeOpts{Name: metricPrefix + "leader", Help: "1 while this replica leads, else 0."}),
 		publishes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: metricPrefix + "publishes_total",
 			Help: "Specs and deletions published, by what the broker said: its outcome, or the code of its error."}, []string{"result"}),
-		duration: prometheus.NewHistogram(prometheus.HistogramOpts{Name: metricPrefix + "publish_duration_seconds",
-			Help: "Time from sending a spec to the broker's answer.", Buckets: prometheus.ExponentialBuckets(0.0005, 2, 16)}),
-		releases: prometheus.NewCounterVec(prometheus.CounterOpts{Name: metricPrefix + "releases_total",
-			Help: "Clusters released, by result: ok or the code of the broker's error."}, []string{"result"}),
+		clusters: prometheus.NewCounterVec(prometheus.CounterOpts{Name: metricPrefix + "cluster_requests_total",
+			Help: "Requests to the broker about a whole cluster, by operation (ask: for missed statuses, release) and by what the broker said."}, []string{"operation", "result"}),
 		reports: prometheus.NewCounterVec(prometheus.CounterOpts{Name: metricPrefix + "statuses_total",
 			Help: "Status events received, by what became of them."}, []string{"verdict"}),
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: metricPrefix + "hub_requests_total",
 			Help: "Requests to the hub besides lists and watches, by operation and result."}, []string{"operation", "result"}),
 		state: &stateCollector{},
 	}
-	for _, c := range []prometheus.Collector{m.leader, m.connected, m.publishes, m.duration, m.releases, m.reports, m.writes, m.state} {
+	for _, c := range []prometheus.Collector{m.leader, m.publishes, m.clusters, m.reports, m.writes, m.state} {
 		if err := r.Register(c); err != nil {
 			return nil, err
 		}

@@ -228,7 +228,13 @@ func (w *world) connect() {
 	for _, k := range w.core.Sweep(1 << 20) {
 		w.Wake(SpecLane, k, 0)
 	}
-	for _, h := range w.core.Held() {
+}
+
+func (w *world) ask(e Ask) Result {
+	if len(e.Held) == 0 {
+		w.t.Fatalf("asked for everything")
+	}
+	for _, h := range e.Held {
 		if h.Work != nil {
 			h.Hash = hashOf(h.Work.Status)
 		}
@@ -236,6 +242,7 @@ func (w *world) connect() {
 			w.reports = append(w.reports, r.status)
 		}
 	}
+	return Result{}
 }
 
 func (w *world) disconnect() {
@@ -268,6 +275,10 @@ func (w *world) finish(i int, lost bool) {
 		if r.Err = gone; w.connected {
 			r = w.release(e)
 		}
+	case Ask:
+		if r.Err = gone; w.connected {
+			r = w.ask(e)
+		}
 	case AddFinalizer:
 		r = w.write(e, e.Work, func(o *workv1.ManifestWork) { o.Finalizers = append(o.Finalizers, workv1.ManifestWorkFinalizer) })
 	case RemoveFinalizer:
@@ -281,7 +292,9 @@ func (w *world) finish(i int, lost bool) {
 	}
 	if lost && r.Err == nil {
 		r = Result{Err: gone}
-		if _, broker := e.(Publish); !broker {
+		switch e.(type) {
+		case Publish, Release, Ask:
+		default:
 			r.Err = errHubDown()
 		}
 	}
@@ -295,6 +308,8 @@ func (w *world) finish(i int, lost bool) {
 	case CheckGone:
 		w.Wake(SpecLane, Key{UID: e.Work.UID}, 0)
 	case Release:
+		w.Wake(SpecLane, Key{Cluster: e.Cluster}, 0)
+	case Ask:
 		w.Wake(SpecLane, Key{Cluster: e.Cluster}, 0)
 	case PatchStatus:
 		w.Wake(HubLane, Key{UID: e.Work.UID}, 0)

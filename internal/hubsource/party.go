@@ -1,7 +1,6 @@
 package hubsource
 
 import (
-	"cmp"
 	"context"
 	"log/slog"
 	"slices"
@@ -21,27 +20,20 @@ type party struct{ *shell }
 
 func (p party) Hello() transport.Hello { return transport.Hello{Protocol: 1} }
 
-// Subscribed starts the comparison of all works with the broker and returns the
-// requests that bring missed statuses.
+// Subscribed starts the comparison of all works with the broker. What is to be
+// published then goes through the core like everything else, so that a broker
+// that asks to wait for one of many requests is not asked for all of them again.
 func (p party) Subscribed(_ context.Context, a transport.Accepted) ([]codec.Event, error) {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.core.Connected(a)
-	held := p.core.Held()
-	p.mu.Unlock()
-	p.log.Info("connected to the broker", "subscription", a.SubscriptionID, "works", len(held))
-	p.metrics.connected.Set(1)
-	if a.Resync == "cursor" {
-		return nil, nil
-	}
-	return p.statusRequests(held)
+	return nil, nil
 }
 
-func (p party) Disconnected(err error) {
+func (p party) Disconnected(error) {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.core.Disconnected()
-	p.mu.Unlock()
-	p.log.Info("disconnected from the broker", "err", err)
-	p.metrics.connected.Set(0)
 }
 
 // Handle takes a status event. It returns nil for events that are merely bad:
@@ -84,34 +76,31 @@ func (p party) logReport(r *Report, agent string, v Verdict) {
 		"cluster", r.Cluster, "work", r.Name, "uid", r.UID, "version", r.Version, "sequence", r.Sequence, "from", agent, "verdict", v)
 }
 
-// statusRequests lists what the hub holds, cluster by cluster. A cluster
-// without works is not asked: an empty list would ask for everything.
-func (p party) statusRequests(held []Held) ([]codec.Event, error) {
-	byCluster := map[string][]codec.StatusHash{}
-	for _, h := range held {
+// ask publishes a request for the statuses that differ.
+func (s *shell) ask(ctx context.Context, e Ask) (r Result) {
+	hashes := make([]codec.StatusHash, 0, len(e.Held))
+	for _, h := range e.Held {
 		if h.Work != nil {
 			status := h.Work.Status
 			status.Conditions = slices.DeleteFunc(slices.Clone(status.Conditions), isDelivered)
 			hash, err := manifestwork.StatusHash(status)
 			if err != nil {
-				return nil, err
+				return Result{Err: unencodable(err)}
 			}
 			h.Hash = hash
 		}
-		byCluster[h.Cluster] = append(byCluster[h.Cluster], codec.StatusHash{ResourceID: string(h.UID), StatusHash: h.Hash})
+		hashes = append(hashes, codec.StatusHash{ResourceID: string(h.UID), StatusHash: h.Hash})
 	}
-	var events []codec.Event
-	for clusterName, hashes := range byCluster {
-		slices.SortFunc(hashes, func(a, b codec.StatusHash) int { return cmp.Compare(a.ResourceID, b.ResourceID) })
-		for chunk := range resync.Chunks(hashes) {
-			e, err := codec.NewStatusResyncRequest(codec.ResyncParams{
-				ID: uuid.NewString(), Time: p.now(), Source: p.id, Cluster: clusterName, DataType: codec.ManifestBundles,
-			}, chunk)
-			if err != nil {
-				return nil, err
-			}
-			events = append(events, e)
+	for chunk := range resync.Chunks(hashes) {
+		event, err := codec.NewStatusResyncRequest(codec.ResyncParams{
+			ID: uuid.NewString(), Time: s.now(), Source: s.id, Cluster: e.Cluster, DataType: codec.ManifestBundles,
+		}, chunk)
+		if err != nil {
+			return Result{Err: unencodable(err)}
+		}
+		if r = s.send(ctx, event); r.Err != nil {
+			return r
 		}
 	}
-	return events, nil
+	return r
 }

@@ -146,6 +146,8 @@ func (s *shell) do(ctx context.Context, e Effect) Result {
 		return s.publish(ctx, e)
 	case Release:
 		return s.release(ctx, e)
+	case Ask:
+		return s.askStatuses(ctx, e)
 	default:
 		return s.onHub(ctx, e)
 	}
@@ -218,25 +220,33 @@ func workOf(e Effect) *workv1.ManifestWork {
 	return nil
 }
 
-func (s *shell) publish(ctx context.Context, p Publish) (r Result) {
+// send publishes one event within a deadline.
+func (s *shell) send(ctx context.Context, e codec.Event) (r Result) {
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
+	r.Receipt, r.Err = s.broker.Publish(ctx, e)
+	return r
+}
+
+// unencodable is the error of an event that cannot be built.
+func unencodable(err error) error {
+	return &transport.Error{Code: transport.CodeInvalid, Message: "cannot be encoded: " + err.Error(), Err: err}
+}
+
+func (s *shell) publish(ctx context.Context, p Publish) (r Result) {
 	event, err := encode(p, uuid.NewString(), s.now(), s.id)
 	if err == nil {
-		start := s.now()
-		r.Receipt, err = s.broker.Publish(ctx, event)
-		s.metrics.duration.Observe(s.now().Sub(start).Seconds())
+		r = s.send(ctx, event)
 	} else {
-		err = &transport.Error{Code: transport.CodeInvalid, Message: "the work cannot be encoded: " + err.Error(), Err: err}
+		r.Err = unencodable(err)
 	}
-	r.Err = err
 	s.metrics.publishes.WithLabelValues(brokerResult(r)).Inc()
 	level := slog.LevelDebug
-	if err != nil && !transport.Retryable(err) {
+	if r.Err != nil && !transport.Retryable(r.Err) {
 		level = slog.LevelWarn
 	}
 	s.log.Log(ctx, level, "spec published", "cluster", p.Work.Namespace, "work", p.Work.Name, "uid", p.Work.UID,
-		"action", p.Action, "generation", p.Work.Generation, "outcome", r.Receipt.Outcome, "err", err)
+		"action", p.Action, "generation", p.Work.Generation, "outcome", r.Receipt.Outcome, "err", r.Err)
 	return r
 }
 
@@ -259,24 +269,29 @@ func encode(p Publish, id string, now time.Time, source string) (codec.Event, er
 }
 
 func (s *shell) release(ctx context.Context, e Release) (r Result) {
-	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
-	defer cancel()
 	event, err := codec.NewRelease(uuid.NewString(), s.now(), s.id, e.Cluster)
 	if err == nil {
-		r.Receipt, err = s.broker.Publish(ctx, event)
+		r = s.send(ctx, event)
 	} else {
-		err = &transport.Error{Code: transport.CodeInvalid, Message: err.Error(), Err: err}
+		r.Err = unencodable(err)
 	}
-	r.Err = err
-	result := "ok"
-	if err != nil {
-		result = transport.CodeOf(err).String()
-	}
-	s.metrics.releases.WithLabelValues(result).Inc()
-	if err != nil && !transport.Retryable(err) {
-		s.log.Warn("broker refused to release a cluster, its works stay there until the next session", "cluster", e.Cluster, "err", err)
-		return r
-	}
-	s.log.Info("cluster released", "cluster", e.Cluster, "err", err)
+	s.metrics.clusters.WithLabelValues("release", brokerResult(r)).Inc()
+	s.logCluster(ctx, "cluster is not served, its records are released", e.Cluster, r)
 	return r
+}
+
+func (s *shell) askStatuses(ctx context.Context, e Ask) Result {
+	r := s.ask(ctx, e)
+	s.metrics.clusters.WithLabelValues("ask", brokerResult(r)).Inc()
+	s.logCluster(ctx, "statuses requested", e.Cluster, r)
+	return r
+}
+
+// logCluster tells what is retried at debug level only.
+func (s *shell) logCluster(ctx context.Context, message, cluster string, r Result) {
+	level := slog.LevelDebug
+	if r.Err != nil && !transport.Retryable(r.Err) {
+		level = slog.LevelWarn
+	}
+	s.log.Log(ctx, level, message, "cluster", cluster, "outcome", r.Receipt.Outcome, "err", r.Err)
 }

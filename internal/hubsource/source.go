@@ -20,6 +20,7 @@ import (
 	"github.com/hawser-io/hawser/internal/run"
 	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/session"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
@@ -43,8 +44,9 @@ type Config struct {
 
 // Source carries the works of one hub; see the package comment.
 type Source struct {
-	cfg     Config
-	metrics *metrics
+	cfg      Config
+	metrics  *metrics
+	sessions *session.Metrics
 
 	synced    atomic.Bool
 	connected atomic.Pointer[func() bool] // set while this replica leads
@@ -60,7 +62,11 @@ func New(cfg Config) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Source{cfg: cfg, metrics: m}
+	sessions, err := session.NewMetrics(cfg.Registerer)
+	if err != nil {
+		return nil, err
+	}
+	s := &Source{cfg: cfg, metrics: m, sessions: sessions}
 	cfg.Health.Add("informers", func() error {
 		if !s.synced.Load() {
 			return errors.New("the works of the hub are not read yet")
@@ -146,7 +152,7 @@ func (s *Source) lead(ctx context.Context, works, clusters cache.SharedIndexInfo
 // informers fill before the session with the broker starts.
 func (s *Source) serve(ctx context.Context, works, clusters cache.SharedIndexInformer) error {
 	sh := newShell(s.cfg.ID, s.cfg.Selection.all(), NewHub(s.cfg.Works.WorkV1()), s.cfg.Log, s.metrics)
-	link := newLink(s.cfg, party{sh})
+	link := newLink(s.cfg, s.sessions, party{sh})
 	sh.broker = link
 	connected := func() bool {
 		stats, _ := sh.stats()
@@ -280,7 +286,9 @@ type link interface {
 
 // newLink returns the session of a source: it receives the statuses of its
 // works.
-func newLink(cfg Config, p party) link {
-	_ = transport.Subscription{Filter: transport.Filter{Source: cfg.ID, DataType: codec.ManifestBundles}}
-	panic("pending: package session")
+func newLink(cfg Config, m *session.Metrics, p party) link {
+	return session.New(session.Config{
+		Dialer: cfg.Dialer, Filter: transport.Filter{Source: cfg.ID, DataType: codec.ManifestBundles},
+		Party: p, Log: cfg.Log, Metrics: m,
+	})
 }
