@@ -3,12 +3,15 @@ package grpc_test
 import (
 	"context"
 	"crypto/tls"
+	"log/slog"
 	"net"
 	"testing"
 
 	"go.uber.org/goleak"
+	ggrpc "google.golang.org/grpc"
 	"google.golang.org/grpc/test/bufconn"
 
+	listengrpc "github.com/hawser-io/hawser/internal/broker/listen/grpc"
 	"github.com/hawser-io/hawser/pkg/transport"
 	"github.com/hawser-io/hawser/pkg/transport/grpc"
 	"github.com/hawser-io/hawser/pkg/transport/transporttest"
@@ -16,32 +19,51 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// TestContract runs against generated server code, which is what stock brokers
+// are made of, and against the broker's own front, without a network in between.
+// The front's tests run it over TCP.
 func TestContract(t *testing.T) {
 	agent := transport.Peer{Role: "agent", Name: "cluster1"}
-	t.Run("TLS over TCP", func(t *testing.T) {
+	t.Run("generated server, TLS over TCP", func(t *testing.T) {
 		ca := newAuthority(t)
 		transporttest.Run(t, func(t *testing.T, s transport.Server) transporttest.Fixture {
 			t.Helper()
 			l := listen(t)
-			cut := serve(t, l, front(s), ca.server(tls.RequireAndVerifyClientCert, "127.0.0.1"))
+			cut := serve(t, l, front(s), ggrpc.Creds(ca.server(tls.RequireAndVerifyClientCert, "127.0.0.1")))
 			d := newDialer(t, grpc.Options{Target: l.Addr().String(), Credentials: ca.client()})
 			return transporttest.Fixture{Dialer: d, Peer: agent, Cut: cut}
 		})
 	})
-	t.Run("TLS over a pipe", func(t *testing.T) {
+	t.Run("broker's front, TLS over a pipe", func(t *testing.T) {
 		ca := newAuthority(t)
 		transporttest.Run(t, func(t *testing.T, s transport.Server) transporttest.Fixture {
 			t.Helper()
-			l := bufconn.Listen(64 << 10)
-			cut := serve(t, l, front(s), ca.server(tls.VerifyClientCertIfGiven, "broker.example"))
+			pipe := bufconn.Listen(64 << 10)
+			tracked := &trackedListener{Listener: pipe}
+			listen, err := listengrpc.New(listengrpc.Config{
+				Server: s, Listener: tracked, Credentials: ca.server(tls.VerifyClientCertIfGiven, "broker.example"),
+				Log: slog.New(slog.DiscardHandler),
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+			done := make(chan error, 1)
+			go func() { done <- listen.Run(ctx) }() // done is received from at the end of the test
+			t.Cleanup(func() {
+				stop()
+				if err := <-done; err != nil {
+					t.Errorf("front: %v", err)
+				}
+			})
 			d := newDialer(t, grpc.Options{
 				Target: "broker.example:8090", Credentials: ca.client(),
-				DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return l.DialContext(ctx) },
+				DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return pipe.DialContext(ctx) },
 			})
-			return transporttest.Fixture{Dialer: d, Peer: agent, Cut: cut}
+			return transporttest.Fixture{Dialer: d, Peer: agent, Cut: tracked.cut}
 		})
 	})
-	t.Run("plaintext over loopback", func(t *testing.T) {
+	t.Run("generated server, plaintext over loopback", func(t *testing.T) {
 		transporttest.Run(t, func(t *testing.T, s transport.Server) transporttest.Fixture {
 			t.Helper()
 			l := listen(t)

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	ggrpc "google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
 	"github.com/hawser-io/hawser/internal/pki"
@@ -74,7 +75,7 @@ func TestDial_TellsWhyItFailed(t *testing.T) {
 	mtls := func(t *testing.T, hosts ...string) string {
 		t.Helper()
 		l := listen(t)
-		serve(t, l, &service{}, ca.server(tls.RequireAndVerifyClientCert, hosts...))
+		serve(t, l, &service{}, ggrpc.Creds(ca.server(tls.RequireAndVerifyClientCert, hosts...)))
 		return l.Addr().String()
 	}
 
@@ -154,7 +155,7 @@ func TestDial_TellsWhyItFailed(t *testing.T) {
 func TestDial_UsesRenewedCredentials(t *testing.T) {
 	ca := newAuthority(t)
 	l := listen(t)
-	cut := serve(t, l, &service{}, ca.server(tls.RequireAndVerifyClientCert, "127.0.0.1"))
+	cut := serve(t, l, &service{}, ggrpc.Creds(ca.server(tls.RequireAndVerifyClientCert, "127.0.0.1")))
 	handshakes := make(chan struct{}, 10)
 	creds := &counting{TransportCredentials: ca.client(), handshakes: handshakes}
 	d := newDialer(t, grpc.Options{Target: l.Addr().String(), Credentials: creds})
@@ -207,7 +208,7 @@ func TestDial_HonoursProxyOfEnvironment(t *testing.T) {
 	}
 	ca := newAuthority(t)
 	broker := listen(t)
-	serve(t, broker, &service{}, ca.server(tls.NoClientCert, "broker.example"))
+	serve(t, broker, &service{}, ggrpc.Creds(ca.server(tls.NoClientCert, "broker.example")))
 	proxy := listen(t)
 	asked := make(chan string, 4)
 	go connectProxy(proxy, broker.Addr().String(), asked) // ends with the listener

@@ -214,13 +214,13 @@ func (a authority) issue(role pki.Role, name string, hosts ...string) tls.Certif
 }
 
 // server returns the credentials of a broker for these hosts.
-func (a authority) server(auth tls.ClientAuthType, hosts ...string) ggrpc.ServerOption {
-	return ggrpc.Creds(credentials.NewTLS(&tls.Config{
+func (a authority) server(auth tls.ClientAuthType, hosts ...string) credentials.TransportCredentials {
+	return credentials.NewTLS(&tls.Config{
 		MinVersion:   tls.VersionTLS13,
 		Certificates: []tls.Certificate{a.issue(pki.Broker, "broker", hosts...)},
 		ClientCAs:    a.ca.Pool(),
 		ClientAuth:   auth,
-	}))
+	})
 }
 
 // client returns the credentials of the agent of cluster1.

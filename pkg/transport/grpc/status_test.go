@@ -9,9 +9,12 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	spb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/protoadapt"
+	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -150,4 +153,34 @@ func TestFromStatus_DistrustsDelay(t *testing.T) {
 			}
 		})
 	}
+}
+
+// FuzzFromStatus: whatever a server answers becomes an error with a known code
+// that has a text.
+func FuzzFromStatus(f *testing.F) {
+	detail, err := proto.Marshal(&hawserv1.ErrorDetail{NextStep: 3, Delay: durationpb.New(time.Second), Hint: "wait"})
+	if err != nil {
+		f.Fatal(err)
+	}
+	const detailType = "type.googleapis.com/hawser.v1.ErrorDetail"
+	f.Add(uint32(codes.ResourceExhausted), "busy", detailType, detail)
+	f.Add(uint32(codes.ResourceExhausted), "received message larger than max", "", []byte(nil))
+	f.Add(uint32(codes.FailedPrecondition), `{"ErrStatus":{"message":"m","code":409}}`, "", []byte(nil))
+	f.Add(uint32(codes.FailedPrecondition), `{"ErrStatus":[]}`, detailType, []byte{0xff})
+	f.Add(uint32(codes.OK), "", "", []byte(nil))
+	f.Fuzz(func(t *testing.T, code uint32, message, typeURL string, value []byte) {
+		st := status.FromProto(&spb.Status{
+			Code: int32(code), Message: message, Details: []*anypb.Any{{TypeUrl: typeURL, Value: value}},
+		})
+		e := grpc.FromStatus(st.Err())
+		if e == nil {
+			if st.Code() != codes.OK {
+				t.Fatalf("%v became no error", st)
+			}
+			return
+		}
+		if e.Code < transport.CodeInternal || e.Code > transport.CodeDeadline || e.Delay < 0 || e.Error() == "" {
+			t.Fatalf("%v became %#v", st, e)
+		}
+	})
 }
