@@ -5,7 +5,9 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/cloudevents/sdk-go/v2/types"
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -94,6 +96,57 @@ func TestUnmarshal_ReadsOddMessagesLikeTheLibrary(t *testing.T) {
 	})
 	if taken == 0 {
 		t.Error("every message was refused: the test compares nothing")
+	}
+}
+
+// What protobuf merges, and what it refuses, in an event that is good
+// otherwise.
+func TestUnmarshal_MergesAndRefusesLikeTheLibrary(t *testing.T) {
+	seconds := func(n uint64) []byte {
+		return protowire.AppendVarint(protowire.AppendTag(nil, fieldSeconds, protowire.VarintType), n)
+	}
+	nanos := protowire.AppendVarint(protowire.AppendTag(nil, fieldNanos, protowire.VarintType), 7)
+	timestamp := func(b []byte) []byte { return appendBytes(nil, fieldTimestamp, b) }
+	entry := func(values ...[]byte) []byte {
+		b := appendBytes(nil, fieldMapKey, []byte("ce-x"))
+		for _, v := range values {
+			b = appendBytes(b, fieldMapValue, v)
+		}
+		return appendBytes(nil, fieldAttributes, b)
+	}
+	text := appendBytes(nil, fieldString, []byte("s"))
+	for name, c := range map[string]struct {
+		behind []byte
+		want   any // of extension x; nil is ErrMalformed
+	}{
+		"timestamps merge":               {entry(timestamp(seconds(5)), timestamp(nanos)), types.Timestamp{Time: time.Unix(5, 7).UTC()}},
+		"within one value too":           {entry(append(timestamp(seconds(5)), timestamp(nanos)...)), types.Timestamp{Time: time.Unix(5, 7).UTC()}},
+		"a later part replaces":          {entry(timestamp(append(seconds(5), seconds(6)...))), types.Timestamp{Time: time.Unix(6, 0).UTC()}},
+		"not across another kind":        {entry(timestamp(seconds(5)), text, timestamp(nanos)), types.Timestamp{Time: time.Unix(0, 7).UTC()}},
+		"not across entries":             {append(entry(timestamp(seconds(5))), entry(timestamp(nanos))...), types.Timestamp{Time: time.Unix(0, 7).UTC()}},
+		"the last kind wins":             {entry(timestamp(seconds(5)), text), "s"},
+		"an integer is cut to 32 bits":   {entry(protowire.AppendVarint([]byte{fieldInteger << 3}, 1<<32+5)), int32(5)},
+		"any number but 0 is true":       {entry(protowire.AppendVarint([]byte{fieldBoolean << 3}, 1<<32)), true},
+		"field number above the highest": {append(entry(text), 0x80, 0x80, 0x80, 0x80, 0x10, 0x00), nil},
+		"the same within a value":        {entry([]byte{0x80, 0x80, 0x80, 0x80, 0x10, 0x00}), nil},
+		"the same within a timestamp":    {entry(timestamp([]byte{0x80, 0x80, 0x80, 0x80, 0x10, 0x00})), nil},
+	} {
+		b := append(marshalProto(t, specProto()), c.behind...)
+		checkLikeTheLibrary(t, b)
+		e, err := Unmarshal(b)
+		if c.want == nil {
+			if !errors.Is(err, ErrMalformed) {
+				t.Errorf("%s: %v", name, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if d := cmp.Diff(c.want, e.Extensions()["x"]); d != "" {
+			t.Errorf("%s (-want +got):\n%s", name, d)
+		}
 	}
 }
 

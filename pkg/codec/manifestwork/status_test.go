@@ -101,12 +101,14 @@ func TestEncodeStatus_Golden(t *testing.T) {
 }
 
 func TestEncodeStatus_Deleted(t *testing.T) {
-	in := fullStatus()
+	in, untouched := fullStatus(), fullStatus()
+	in.Conditions = append(in.Conditions, metav1.Condition{Type: "Deleted", Status: metav1.ConditionFalse})
+	untouched.Conditions = append(untouched.Conditions, metav1.Condition{Type: "Deleted", Status: metav1.ConditionFalse})
 	p := statusParams()
 	p.Deleted = true
 	e := encodeStatusT(t, testRef(), in, p)
-	if len(in.Conditions) != 1 {
-		t.Error("the status was changed")
+	if d := cmp.Diff(untouched, in); d != "" {
+		t.Errorf("the status was changed (-want +got):\n%s", d)
 	}
 	r, err := DecodeStatus(overTheWire(t, e))
 	if err != nil {
