@@ -109,6 +109,9 @@ func (b *Broker) Ready() error {
 // larger.
 func (b *Broker) MaxEventBytes() int { return b.cfg.MaxEventBytes }
 
+// Panicked counts a call that panicked in a front, beside those that did here.
+func (b *Broker) Panicked() { b.metrics.panics.Inc() }
+
 // runRouter feeds the mailboxes from the store's change feed and nothing else.
 func (b *Broker) runRouter(ctx context.Context) error {
 	const atOnce = 1024

@@ -13,6 +13,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/hawser-io/hawser/internal/broker"
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/broker/store/mem"
 	"github.com/hawser-io/hawser/internal/testkit"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -31,8 +33,17 @@ type world struct {
 // inWorld runs test with a broker made from cfg.
 func inWorld(t *testing.T, cfg broker.Config, test func(w *world)) {
 	t.Helper()
+	inWrapped(t, cfg, nil, test)
+}
+
+// inWrapped is inWorld with something between broker and store.
+func inWrapped(t *testing.T, cfg broker.Config, wrap func(store.Store) store.Store, test func(w *world)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		cfg.NewID = testkit.NewIDs("id")
+		if wrap != nil {
+			cfg.Store = wrap(mem.Open(mem.Options{NewID: testkit.NewIDs("store")}))
+		}
 		w := &world{T: t}
 		w.Broker = testkit.StartBroker(t, testkit.Options{Broker: cfg})
 		test(w)
@@ -264,6 +275,7 @@ func (s *tap) expectAny(want ...string) []codec.Envelope {
 // open begins a subscription. edit may change the request and the tap.
 func (w *world) open(p transport.Peer, edit func(*transport.RawSubscription, *tap)) *tap {
 	w.Helper()
+	synctest.Wait() // what was published before is routed
 	raw := transport.RawSubscription{DataType: codec.ManifestBundles.String()}
 	if p.Role == "source" {
 		raw.Source = p.Name
@@ -326,5 +338,19 @@ func listed(t *testing.T, e codec.Envelope) map[string]string {
 	return m
 }
 
-// startOfTime is when the bubble began.
-func (w *world) startOfTime() time.Time { return time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC) }
+// releaseOf is the event by which a source releases a cluster.
+func releaseOf(t *testing.T, source, cluster string) []byte {
+	t.Helper()
+	e, err := codec.NewRelease("r", time.Unix(1_700_000_000, 0), source, cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := codec.Marshal(e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// pass lets virtual time pass.
+func pass(d time.Duration) { <-time.After(d) }

@@ -191,17 +191,7 @@ func TestPublish_Release(t *testing.T) {
 		w.put(source, work{id: "elsewhere", cluster: "c2", version: 1}.event())
 		w.put(other, work{source: "other", id: "foreign", version: 1}.event())
 		agent.take()
-		release := func(source, cluster string) []byte {
-			e, err := codec.NewRelease("r", w.startOfTime(), source, cluster)
-			if err != nil {
-				t.Fatal(err)
-			}
-			b, err := codec.Marshal(e)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return b
-		}
+		release := func(source, cluster string) []byte { return releaseOf(t, source, cluster) }
 		if got := w.put(source, release("src", "c1")); got != codec.OutcomeAccepted {
 			t.Errorf("outcome %q", got)
 		}

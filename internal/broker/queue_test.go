@@ -144,4 +144,3 @@ func TestBudget_NeverMoreThanThereIs(t *testing.T) {
 		}
 	})
 }
-

@@ -1,0 +1,293 @@
+package broker_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hawser-io/hawser/internal/broker"
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// slowStore makes every commit wait for a token.
+type slowStore struct {
+	store.Store
+	tokens  chan error // what the commit returns
+	batches [][]store.Op
+}
+
+func (s *slowStore) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, error) {
+	s.batches = append(s.batches, append([]store.Op(nil), ops...))
+	if err := <-s.tokens; err != nil {
+		return nil, err
+	}
+	return s.Store.Commit(ctx, ops)
+}
+
+func inSlowWorld(t *testing.T, cfg broker.Config, test func(w *world, s *slowStore)) {
+	t.Helper()
+	slow := &slowStore{}
+	wrap := func(s store.Store) store.Store {
+		slow.Store, slow.tokens = s, make(chan error)
+		return slow
+	}
+	inWrapped(t, cfg, wrap, func(w *world) { test(w, slow) })
+}
+
+// published is a Publish that runs.
+type published struct {
+	receipt transport.Receipt
+	err     error
+}
+
+func (w *world) begin(ctx context.Context, p transport.Peer, event []byte) <-chan published {
+	done := make(chan published, 1)
+	go func() { // the receiver of done waits for it
+		r, err := w.Publish(ctx, p, event, "")
+		done <- published{r, err}
+	}()
+	synctest.Wait()
+	return done
+}
+
+func pending(done <-chan published) bool {
+	synctest.Wait()
+	return len(done) == 0
+}
+
+// TestCommit_AcknowledgedOnlyWhenWritten, and together (I7).
+func TestCommit_AcknowledgedOnlyWhenWritten(t *testing.T) {
+	inSlowWorld(t, broker.Config{}, func(w *world, s *slowStore) {
+		source := w.source("src")
+		first := w.begin(w.Context(), source, work{id: "first", version: 1}.event())
+		var rest []<-chan published
+		for i := range 10 {
+			rest = append(rest, w.begin(w.Context(), source, work{id: fmt.Sprint("w", i), version: 1}.event()))
+		}
+		if !pending(first) || !pending(rest[0]) {
+			t.Error("answered before the commit returned")
+		}
+		s.tokens <- nil
+		if p := <-first; p.err != nil || p.receipt.Outcome != codec.OutcomeAccepted {
+			t.Errorf("first: %+v", p)
+		}
+		for _, done := range rest {
+			if !pending(done) {
+				t.Error("answered before its own commit returned")
+			}
+		}
+		s.tokens <- nil
+		for _, done := range rest {
+			if p := <-done; p.err != nil {
+				t.Errorf("%+v", p)
+			}
+		}
+		if len(s.batches) != 2 || len(s.batches[1]) != 10 {
+			t.Errorf("%d commits, the second of %d operations; want 2 and 10", len(s.batches), len(s.batches[1]))
+		}
+	})
+}
+
+// TestCommit_FailureAcknowledgesNothing.
+func TestCommit_FailureAcknowledgesNothing(t *testing.T) {
+	inSlowWorld(t, broker.Config{}, func(w *world, s *slowStore) {
+		source := w.source("src")
+		agent := w.open(w.agentOf(s, "c1"), nil)
+		for _, c := range []struct {
+			err  error
+			code transport.Code
+		}{
+			{errors.New("no space left on device /var/lib/secret"), transport.CodeInternal},
+			{store.ErrReadOnly, transport.CodeUnavailable},
+			{store.ErrClosed, transport.CodeUnavailable},
+		} {
+			done := w.begin(w.Context(), source, work{version: 1}.event())
+			s.tokens <- c.err
+			e := w.wantCode((<-done).err, c.code)
+			if e.Next != transport.NextBackOff || e.Delay <= 0 || strings.Contains(e.Message+e.Hint, "secret") {
+				t.Errorf("%v: %+v", c.err, e)
+			}
+			if w.Ready() == nil {
+				t.Errorf("%v: ready after a failed commit", c.err)
+			}
+		}
+		done := w.begin(w.Context(), source, work{version: 1}.event())
+		s.tokens <- nil
+		if p := <-done; p.err != nil {
+			t.Errorf("%+v", p)
+		}
+		if err := w.Ready(); err != nil {
+			t.Errorf("after a commit that worked: %v", err)
+		}
+		agent.expect("spec create_request w1 v1")
+	})
+}
+
+// agentOf is a peer whose cluster is known, so that subscribing writes nothing.
+func (w *world) agentOf(s *slowStore, cluster string) transport.Peer {
+	w.Helper()
+	if err := s.MarkSubscribed(w.Context(), codec.ManifestBundles, cluster, ""); err != nil {
+		w.Fatal(err)
+	}
+	return w.agent(cluster)
+}
+
+// TestCommit_CallersGiveUp: a caller waits no longer than its context.
+func TestCommit_CallersGiveUp(t *testing.T) {
+	inSlowWorld(t, broker.Config{}, func(w *world, s *slowStore) {
+		ctx, cancel := context.WithTimeout(w.Context(), 3*time.Second)
+		defer cancel()
+		start := time.Now()
+		done := w.begin(ctx, w.source("src"), work{version: 1}.event())
+		w.wantCode((<-done).err, transport.CodeDeadline)
+		if took := time.Since(start); took != 3*time.Second {
+			t.Errorf("gave up after %v", took)
+		}
+		ctx, cancel = context.WithCancel(w.Context())
+		done = w.begin(ctx, w.source("src"), work{version: 2}.event())
+		cancel()
+		w.wantCode((<-done).err, transport.CodeUnavailable)
+		s.tokens <- nil // what was queued is written all the same
+		s.tokens <- nil
+		synctest.Wait()
+		if r := w.Store.Head().Revision; r != 2 {
+			t.Errorf("revision %d, want 2", r)
+		}
+	})
+}
+
+// TestCommit_FloodIsRefusedAndOthersAreNot: beyond its share a party is told
+// when to come back; another one still gets its turn in the next commit (I6).
+func TestCommit_FloodIsRefusedAndOthersAreNot(t *testing.T) {
+	inSlowWorld(t, broker.Config{MaxEventBytes: 16 << 10, QueueBytes: 256 << 10}, func(w *world, s *slowStore) {
+		flood := w.source("flood")
+		first := w.begin(w.Context(), flood, work{source: "flood", id: "first", version: 1}.event())
+		var waiting []<-chan published
+		var refused *transport.Error
+		for i := range 1000 {
+			done := w.begin(w.Context(), flood, work{source: "flood", id: fmt.Sprint("w", i), version: 1, data: `"` + strings.Repeat("x", 10<<10) + `"`}.event())
+			if !pending(done) {
+				refused = w.wantCode((<-done).err, transport.CodeOverloaded)
+				break
+			}
+			waiting = append(waiting, done)
+		}
+		if refused == nil || refused.Next != transport.NextBackOff || refused.Delay <= 0 {
+			t.Fatalf("%d publishes were queued, refused with %+v", len(waiting), refused)
+		}
+		other := w.begin(w.Context(), w.source("src"), work{id: "other", version: 1}.event())
+		s.tokens <- nil
+		<-first
+		s.tokens <- nil
+		if p := <-other; p.err != nil {
+			t.Errorf("other: %+v", p)
+		}
+		if got := s.batches[1][1].Key.ResourceID; got != "other" {
+			t.Errorf("second of the batch is %q, want the other party's", got)
+		}
+		for _, done := range waiting {
+			if p := <-done; p.err != nil {
+				t.Errorf("%+v", p)
+			}
+		}
+		again := w.begin(w.Context(), flood, work{source: "flood", id: "again", version: 1}.event())
+		s.tokens <- nil
+		if p := <-again; p.err != nil {
+			t.Errorf("after the queue was written: %+v", p)
+		}
+	})
+}
+
+// TestCommit_PanicIsAnAnswer of this call alone.
+func TestCommit_PanicIsAnAnswer(t *testing.T) {
+	inWrapped(t, broker.Config{}, func(s store.Store) store.Store { return panicking{s} }, func(w *world) {
+		e := w.wantCode(func() error {
+			_, err := w.Publish(w.Context(), w.source("src"), releaseOf(t, "src", "c1"), "")
+			return err
+		}(), transport.CodeInternal)
+		if e.Delay <= 0 {
+			t.Errorf("%+v", e)
+		}
+		w.put(w.source("src"), work{version: 1}.event())
+	})
+}
+
+type panicking struct{ store.Store }
+
+func (panicking) Scan(context.Context, store.Scope, func(store.Meta) error) error { panic("bug") }
+
+// TestDrain: streams are told and end, what is queued is written, new calls are
+// refused.
+func TestDrain_TellsWritesAndEnds(t *testing.T) {
+	inSlowWorld(t, broker.Config{DrainRate: 10, DrainTimeout: 10 * time.Second}, func(w *world, s *slowStore) {
+		var taps []*tap
+		for i := range 20 {
+			taps = append(taps, w.open(w.agentOf(s, fmt.Sprint("c", i)), nil))
+		}
+		first := w.begin(w.Context(), w.source("src"), work{id: "a", version: 1}.event())
+		queued := w.begin(w.Context(), w.source("src"), work{id: "b", version: 1}.event())
+		start := time.Now()
+		stopped := make(chan struct{})
+		go func() { w.Stop(); close(stopped) }() // received from below
+		synctest.Wait()
+		if w.Ready() == nil {
+			t.Error("ready while draining")
+		}
+		_, err := w.Publish(w.Context(), w.source("src"), work{version: 1}.event(), "")
+		if e := w.wantCode(err, transport.CodeUnavailable); e.Next != transport.NextBackOff || e.Delay <= 0 {
+			t.Errorf("publish while draining: %+v", e)
+		}
+		w.wantCode(<-w.open(w.agent("late"), nil).ended, transport.CodeUnavailable)
+		s.tokens <- nil
+		s.tokens <- nil
+		for _, done := range []<-chan published{first, queued} {
+			if p := <-done; p.err != nil {
+				t.Errorf("what was queued: %+v", p)
+			}
+		}
+		for _, s := range taps {
+			if e := w.wantCode(<-s.ended, transport.CodeUnavailable); e.Next != transport.NextBackOff {
+				t.Errorf("stream: %+v", e)
+			}
+		}
+		<-stopped
+		if took := time.Since(start).Round(100 * time.Millisecond); took != 1900*time.Millisecond {
+			t.Errorf("20 streams at 10 per second ended in %v", took)
+		}
+	})
+}
+
+func TestDrain_StopsAtTheDeadline(t *testing.T) {
+	inWorld(t, broker.Config{DrainTimeout: 5 * time.Second}, func(w *world) {
+		gate := make(chan struct{})
+		stuck := w.open(w.agent("c1"), func(_ *transport.RawSubscription, s *tap) { s.gate = func() { <-gate } })
+		w.put(w.source("src"), work{version: 1}.event())
+		synctest.Wait()
+		start := time.Now()
+		w.Stop()
+		if took := time.Since(start); took != 5*time.Second {
+			t.Errorf("stopped after %v", took)
+		}
+		close(gate)
+		w.wantCode(<-stuck.ended, transport.CodeUnavailable)
+	})
+}
+
+func TestDrain_ManyStreamsWithinHalfOfTheTimeout(t *testing.T) {
+	inWorld(t, broker.Config{DrainRate: 1, DrainTimeout: 10 * time.Second}, func(w *world) {
+		for i := range 100 {
+			w.open(w.agent(fmt.Sprint("c", i)), nil)
+		}
+		start := time.Now()
+		w.Stop()
+		if took := time.Since(start); took > 5*time.Second {
+			t.Errorf("100 streams ended in %v", took)
+		}
+	})
+}

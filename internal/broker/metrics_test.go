@@ -1,0 +1,130 @@
+package broker_test
+
+import (
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hawser-io/hawser/internal/broker"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+var row = regexp.MustCompile("^\\| `(hawser_broker_[a-z_]+)` \\| (counter|gauge|histogram) \\| (.*?) \\| .+ \\|$")
+
+// documented reads the table of docs/metrics.md: name → "type labels".
+func documented(t *testing.T) map[string]string {
+	t.Helper()
+	b, err := os.ReadFile("../../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := map[string]string{}
+	for line := range strings.Lines(string(b)) {
+		if m := row.FindStringSubmatch(strings.TrimSpace(line)); m != nil {
+			labels := strings.Split(strings.NewReplacer("`", "", " ", "", "–", "").Replace(m[3]), ",")
+			slices.Sort(labels)
+			rows[m[1]] = m[2] + " " + strings.Join(labels, ",")
+		}
+	}
+	return rows
+}
+
+// TestMetrics_AreDocumented: docs/metrics.md and the registry say the same.
+func TestMetrics_AreDocumented(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	inWorld(t, broker.Config{Registry: registry}, func(w *world) {
+		// Metrics with labels appear when they count.
+		agent, source := w.subscribe(w.agent("c1")), w.subscribe(w.source("src"))
+		w.put(source.peer, work{version: 1}.event())
+		w.put(agent.peer, w.event(report{version: 1}))
+		agent.take()
+		source.take()
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]string{}
+		for _, f := range families {
+			var labels []string
+			for _, p := range f.GetMetric()[0].GetLabel() {
+				labels = append(labels, p.GetName())
+			}
+			slices.Sort(labels)
+			got[f.GetName()] = strings.ToLower(f.GetType().String()) + " " + strings.Join(labels, ",")
+		}
+		want := documented(t)
+		for name, kind := range got {
+			if want[name] != kind {
+				t.Errorf("%s is %q, docs/metrics.md says %q", name, kind, want[name])
+			}
+		}
+		for name := range want {
+			if got[name] == "" {
+				t.Errorf("%s is documented and does not exist", name)
+			}
+		}
+	})
+}
+
+// TestMetrics_Count what happens.
+func TestMetrics_Count(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	inWorld(t, broker.Config{Registry: registry}, func(w *world) {
+		agent := w.subscribe(w.agent("c1"))
+		w.put(w.source("src"), work{version: 1}.event())
+		w.put(w.source("src"), work{version: 1}.event())
+		if _, err := w.Publish(w.Context(), w.source("other"), work{version: 1}.event(), ""); transport.CodeOf(err) != transport.CodeDenied {
+			t.Fatal(err)
+		}
+		agent.expect("spec create_request w1 v1")
+		w.ask(agent, codec.ResourceVersion{ResourceID: "orphan"})
+		agent.take()
+		for name, want := range map[string]float64{
+			`hawser_broker_publishes_total kind=spec result=accepted`:    1,
+			`hawser_broker_publishes_total kind=spec result=unchanged`:   1,
+			`hawser_broker_publishes_total kind=spec result=denied`:      1,
+			`hawser_broker_subscriptions role=agent`:                     1,
+			`hawser_broker_subscriptions role=source`:                    0,
+			`hawser_broker_deliveries_total subresource=spec`:            2,
+			`hawser_broker_resyncs_total cause=request subresource=spec`: 2,
+			`hawser_broker_orphans_total`:                                1,
+			`hawser_broker_store_revision`:                               1,
+			`hawser_broker_routed_revision`:                              1,
+			`hawser_broker_mailbox_records`:                              0,
+			`hawser_broker_queue_bytes`:                                  0,
+			`hawser_broker_pending_list_bytes`:                           0,
+			`hawser_broker_panics_total`:                                 0,
+		} {
+			if got := value(t, registry, name); got != want {
+				t.Errorf("%s is %v, want %v", name, got, want)
+			}
+		}
+	})
+}
+
+// value finds "name label=value ..." in a registry.
+func value(t *testing.T, r *prometheus.Registry, wanted string) float64 {
+	t.Helper()
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			name := f.GetName()
+			for _, p := range m.GetLabel() {
+				name += " " + p.GetName() + "=" + p.GetValue()
+			}
+			if name == wanted {
+				return m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			}
+		}
+	}
+	t.Errorf("no metric %s", wanted)
+	return 0
+}

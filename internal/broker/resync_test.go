@@ -1,0 +1,322 @@
+package broker_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hawser-io/hawser/internal/broker"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+func held(id string, version int64) codec.ResourceVersion {
+	return codec.ResourceVersion{ResourceID: id, ResourceVersion: version}
+}
+
+// TestResync_SpecsByVersion: C27, C28, C29, and an id that no record explains
+// is left alone (C32, Q5 to Q8).
+func TestResync_SpecsByVersion(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		source := w.source("src")
+		w.subscribe(w.agent("c1")).cancel() // the cluster is known
+		for _, k := range []work{
+			{id: "older", version: 5}, {id: "same", version: 5}, {id: "newer", version: 5}, {id: "absent", version: 5},
+			{id: "unversioned", version: 0}, {id: "gone", version: 5}, {id: "gone-unseen", version: 5}, {id: "gone-behind", version: 5},
+			{id: "elsewhere", cluster: "c2", version: 5},
+		} {
+			w.put(source, k.event())
+		}
+		for _, id := range []string{"gone", "gone-unseen", "gone-behind"} {
+			w.put(source, work{id: id, version: 5, deleting: true}.event())
+		}
+		agent := w.open(w.agent("c1"), nil)
+		agent.expect()
+		w.ask(agent, held("older", 4), held("same", 5), held("newer", 6), held("unversioned", 9), held("gone", 5),
+			held("gone-behind", 4), held("orphan", 3))
+		got := agent.expectAny(
+			"spec resync_response older v5", "spec resync_response absent v5", "spec resync_response unversioned v0",
+			"spec resync_response gone v5 deleting", "spec resync_response gone-unseen v5 deleting",
+			"spec resync_response gone-behind v5", "spec resync_response gone-behind v5 deleting",
+			"status resync_request  v0",
+		)
+		var behind []string
+		for i, line := range shown(got) {
+			if got[i].ResourceID == "gone-behind" {
+				behind = append(behind, line)
+			}
+		}
+		if len(behind) != 2 || strings.HasSuffix(behind[0], "deleting") {
+			t.Errorf("the last spec does not come before the deletion: %q", behind)
+		}
+	})
+}
+
+// TestResync_TagsTellSameVersionsApart for agents that list tags.
+func TestResync_TagsTellSameVersionsApart(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		source := w.source("src")
+		for _, id := range []string{"equal", "changed"} {
+			w.put(source, work{id: id, version: 1}.event())
+		}
+		agent := w.open(w.agent("c1"), hawser)
+		w.ask(agent)
+		var list []codec.ResourceVersion
+		for _, e := range agent.expectAny("spec resync_response equal v1", "spec resync_response changed v1") {
+			list = append(list, codec.ResourceVersion{ResourceID: e.ResourceID, ResourceVersion: e.Version, Tag: e.Tag.String()})
+		}
+		w.put(source, work{id: "changed", version: 1, data: `{"manifests":[],"x":1}`}.event())
+		agent.take()
+		w.ask(agent, list...)
+		agent.expectAny("spec resync_response changed v1", "status resync_request  v0")
+	})
+}
+
+// TestResync_AnswersWhoAsked: by subscription id, else by connection, else all.
+func TestResync_AnswersWhoAsked(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		w.put(w.source("src"), work{version: 1}.event())
+		peer := w.agent("c1")
+		first, second := w.open(peer, nil), w.open(peer, nil)
+		other := w.open(w.agent("c1"), nil)
+		const answer = "spec resync_response w1 v1"
+
+		publish := func(p transport.Peer, id string) {
+			if _, err := w.Publish(w.Context(), p, versions("c1"), id); err != nil {
+				t.Fatal(err)
+			}
+		}
+		publish(peer, second.accepted.SubscriptionID)
+		first.expect()
+		second.expect(answer)
+		other.expect()
+
+		publish(peer, "")
+		first.expect(answer)
+		second.expect(answer)
+		other.expect()
+
+		publish(w.agent("c1"), "") // on a connection of its own
+		first.expect(answer)
+		second.expect(answer)
+		other.expect(answer)
+
+		// An id of somebody else's subscription is no way to make it resync.
+		foreign := w.open(w.agent("c2"), nil)
+		publish(peer, foreign.accepted.SubscriptionID)
+		foreign.expect()
+		first.expect(answer)
+	})
+}
+
+// TestResync_ReturnsAtOnce: the request is answered before its answer is sent,
+// whatever the stream does (C43, Q1).
+func TestResync_ReturnsAtOnce(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		source := w.source("src")
+		const works = 5000
+		data := `{"manifests":["` + strings.Repeat("x", 10<<10) + `"]}`
+		for i := range works {
+			w.put(source, work{id: fmt.Sprint("w", i), version: 1, data: data}.event())
+		}
+		window := make(chan struct{}) // the agent reads nothing before its request returned
+		agent := w.open(w.agent("c1"), func(_ *transport.RawSubscription, s *tap) { s.gate = func() { <-window } })
+		start := time.Now()
+		w.ask(agent)
+		if took := time.Since(start); took != 0 {
+			t.Errorf("the request took %v", took)
+		}
+		synctest.Wait()
+		// Others go on meanwhile (C44).
+		other := w.subscribe(w.agent("c2"))
+		w.put(source, work{cluster: "c2", id: "o", version: 1}.event())
+		other.expect("spec create_request o v1")
+		close(window)
+		ids := map[string]bool{}
+		for _, e := range agent.take() {
+			ids[e.ResourceID] = true
+		}
+		if len(ids) != works {
+			t.Errorf("%d of %d works arrived", len(ids), works)
+		}
+	})
+}
+
+// TestResync_FreshChangesDoNotWaitBehindTheAnswer (S13).
+func TestResync_FreshChangesDoNotWaitBehindTheAnswer(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		source := w.source("src")
+		for i := range 100 {
+			w.put(source, work{id: fmt.Sprint("w", i), version: 1}.event())
+		}
+		gate := make(chan struct{})
+		agent := w.open(w.agent("c1"), func(_ *transport.RawSubscription, s *tap) { s.gate = func() { <-gate } })
+		w.ask(agent)
+		synctest.Wait() // stuck in the first one
+		w.put(source, work{id: "fresh", version: 1}.event())
+		synctest.Wait()
+		close(gate)
+		at := slices.Index(shown(agent.take()), "spec create_request fresh v1")
+		if at < 0 || at > 3 {
+			t.Errorf("the fresh work came as number %d", at)
+		}
+	})
+}
+
+// TestResync_SilenceCountsAsNothing: a party that says nothing for 30 s after
+// the header gets everything.
+func TestResync_SilenceCountsAsNothing(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		source := w.subscribe(w.source("src"))
+		w.put(source.peer, work{version: 1}.event())
+		w.put(w.agent("c1"), w.event(report{version: 1}))
+		source.take()
+		agent, silent := w.open(w.agent("c1"), nil), w.open(w.source("src"), nil)
+		start := time.Now()
+		pass(29 * time.Second)
+		agent.expect()
+		silent.expect()
+		pass(2 * time.Second)
+		agent.expect("spec resync_response w1 v1")
+		silent.expect("status resync_response w1 v1")
+		if took := agent.times[0].Sub(start); took != 30*time.Second {
+			t.Errorf("after %v", took)
+		}
+	})
+}
+
+// TestResync_AsksAgentsForStatuses: the hashes of what the agent lists, never an
+// empty list, which would ask for everything.
+func TestResync_AsksAgentsForStatuses(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		source := w.source("src")
+		for _, id := range []string{"reported", "unreported", "unlisted"} {
+			w.put(source, work{id: id, version: 1}.event())
+		}
+		w.put(w.agent("c1"), w.event(report{id: "reported", version: 1, hash: "abc"}))
+		agent := w.open(w.agent("c1"), nil)
+		w.ask(agent)
+		agent.expectAny("spec resync_response reported v1", "spec resync_response unreported v1", "spec resync_response unlisted v1")
+		w.ask(agent, held("reported", 1), held("unreported", 1), held("orphan", 1))
+		got := agent.expectAny("spec resync_response unlisted v1", "status resync_request  v0")
+		for _, e := range got {
+			if e.Type.Subresource == codec.Status {
+				if l := listed(t, e); len(l) != 2 || l["reported"] != "abc" || l["unreported"] != "" {
+					t.Errorf("hashes %v", l)
+				}
+				if e.Cluster != "c1" || e.Source == "" {
+					t.Errorf("envelope %+v", e)
+				}
+			}
+		}
+		w.ask(agent, held("orphan", 1))
+		agent.expectAny("spec resync_response reported v1", "spec resync_response unreported v1", "spec resync_response unlisted v1")
+	})
+}
+
+// TestResync_AsksInChunks of at most 1000 hashes.
+func TestResync_AsksInChunks(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		source := w.source("src")
+		var list []codec.ResourceVersion
+		for i := range 2500 {
+			id := fmt.Sprint("w", i)
+			w.put(source, work{id: id, version: 1}.event())
+			list = append(list, held(id, 1))
+		}
+		agent := w.open(w.agent("c1"), nil)
+		w.ask(agent, list...)
+		ids := map[string]bool{}
+		for _, e := range agent.expect("status resync_request  v0", "status resync_request  v0", "status resync_request  v0") {
+			l := listed(t, e)
+			if len(l) > 1000 {
+				t.Errorf("%d hashes in one request", len(l))
+			}
+			for id := range l {
+				ids[id] = true
+			}
+		}
+		if len(ids) != 2500 {
+			t.Errorf("%d ids asked for, want 2500", len(ids))
+		}
+	})
+}
+
+// TestResync_StatusesFromTheStore: a source's request is answered by the
+// broker; agents never see it (S1, S2).
+func TestResync_StatusesFromTheStore(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		agent := w.subscribe(w.agent("c1"))
+		source := w.open(w.source("src"), nil)
+		bystander := w.subscribe(w.source("src"))
+		for _, id := range []string{"equal", "differs", "unlisted", "unreported", "gone"} {
+			w.put(source.peer, work{id: id, version: 1}.event())
+			if id != "unreported" {
+				w.put(agent.peer, w.event(report{id: id, version: 1, hash: "hash-of-" + id}))
+			}
+		}
+		w.put(source.peer, work{id: "gone", version: 1, deleting: true}.event())
+		w.put(agent.peer, w.event(report{id: "gone", version: 1, deleted: true, hash: "final"}))
+		source.take()
+		bystander.take()
+		agent.take()
+		w.put(source.peer, hashes("src", "",
+			codec.StatusHash{ResourceID: "equal", StatusHash: "hash-of-equal"},
+			codec.StatusHash{ResourceID: "differs", StatusHash: "old"},
+			codec.StatusHash{ResourceID: "unreported"},
+			codec.StatusHash{ResourceID: "gone", StatusHash: "final"},
+			codec.StatusHash{ResourceID: "unknown", StatusHash: "x"}))
+		source.expectAny("status resync_response differs v1", "status resync_response gone v1")
+		w.put(source.peer, hashes("src", "")) // everything
+		source.expectAny("status resync_response equal v1", "status resync_response differs v1",
+			"status resync_response unlisted v1", "status resync_response gone v1")
+		w.put(source.peer, hashes("src", "c2"))
+		source.expect()
+		bystander.expect()
+		agent.expect()
+	})
+}
+
+// TestResync_RequestBeforeTheSubscription: a request before any
+// subscription is no error; the later stream is silent and gets everything.
+func TestResync_RequestBeforeTheSubscription(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		w.put(w.source("src"), work{version: 1}.event())
+		peer := w.agent("c1")
+		w.put(peer, versions("c1"))
+		agent := w.open(peer, nil)
+		agent.expect()
+		pass(31 * time.Second)
+		agent.expect("spec resync_response w1 v1")
+	})
+}
+
+// TestResync_MemoryOfListsIsBounded: who asks faster than it is answered is
+// told to wait.
+func TestResync_MemoryOfListsIsBounded(t *testing.T) {
+	inWorld(t, broker.Config{MaxEventBytes: 16 << 10, QueueBytes: 64 << 10}, func(w *world) {
+		gate := make(chan struct{})
+		source := w.open(w.source("src"), func(_ *transport.RawSubscription, s *tap) { s.gate = func() { <-gate } })
+		w.put(source.peer, work{version: 1}.event())
+		w.put(w.agent("c1"), w.event(report{version: 1})) // the stream is stuck in this one
+		synctest.Wait()
+		list := hashes("src", "", codec.StatusHash{ResourceID: strings.Repeat("x", 10<<10)})
+		var err error
+		n := 0
+		for ; err == nil && n < 100; n++ {
+			_, err = w.Publish(w.Context(), source.peer, list, "")
+		}
+		e := w.wantCode(err, transport.CodeOverloaded)
+		if e.Next != transport.NextBackOff || e.Delay <= 0 || n < 3 {
+			t.Errorf("request %d: %+v", n, e)
+		}
+		close(gate)
+		synctest.Wait()
+		if _, err := w.Publish(w.Context(), source.peer, list, ""); err != nil {
+			t.Errorf("after the answers: %v", err)
+		}
+	})
+}

@@ -1,0 +1,226 @@
+package broker_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hawser-io/hawser/internal/broker"
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// TestSubscribe_Refuses: C39, C50, I8.
+func TestSubscribe_Refuses(t *testing.T) {
+	bundles := codec.ManifestBundles.String()
+	for name, c := range map[string]struct {
+		role, peer string
+		raw        transport.RawSubscription
+		code       transport.Code
+	}{
+		"no data type":           {"agent", "c1", transport.RawSubscription{Cluster: "c1"}, transport.CodeInvalid},
+		"two tokens":             {"agent", "c1", transport.RawSubscription{Cluster: "c1", DataType: "a.b"}, transport.CodeInvalid},
+		"unknown data type":      {"agent", "c1", transport.RawSubscription{Cluster: "c1", DataType: "a.b.c"}, transport.CodeInvalid},
+		"neither":                {"agent", "c1", transport.RawSubscription{DataType: bundles}, transport.CodeInvalid},
+		"both":                   {"agent", "c1", transport.RawSubscription{Cluster: "c1", Source: "c1", DataType: bundles}, transport.CodeInvalid},
+		"agent of another":       {"agent", "c2", transport.RawSubscription{Cluster: "c1", DataType: bundles}, transport.CodeDenied},
+		"agent as source":        {"agent", "c1", transport.RawSubscription{Source: "c1", DataType: bundles}, transport.CodeDenied},
+		"source as another":      {"source", "s", transport.RawSubscription{Source: "other", DataType: bundles}, transport.CodeDenied},
+		"source as agent":        {"source", "s", transport.RawSubscription{Cluster: "s", DataType: bundles}, transport.CodeDenied},
+		"operator as agent":      {"operator", "c1", transport.RawSubscription{Cluster: "c1", DataType: bundles}, transport.CodeDenied},
+		"viewer as source":       {"viewer", "s", transport.RawSubscription{Source: "s", DataType: bundles}, transport.CodeDenied},
+		"nobody":                 {"", "", transport.RawSubscription{Cluster: "c1", DataType: bundles}, transport.CodeUnauthenticated},
+		"role that is not known": {"king", "c1", transport.RawSubscription{Cluster: "c1", DataType: bundles}, transport.CodeDenied},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, broker.Config{}, func(w *world) {
+				s := w.open(w.peer(c.role, c.peer), func(raw *transport.RawSubscription, _ *tap) { *raw = c.raw })
+				e := w.wantCode(<-s.ended, c.code)
+				if e.Next == transport.NextUnspecified || s.accepted.SubscriptionID != "" {
+					t.Errorf("%+v, accepted %+v", e, s.accepted)
+				}
+				if _, ok := w.Store.Subscribed(codec.ManifestBundles, "c1"); ok {
+					t.Error("the refused agent was noted")
+				}
+			})
+		})
+	}
+}
+
+// TestSubscribe_HeartbeatsUnderBacklog: they keep their interval whatever waits
+// to be sent (Q19).
+func TestSubscribe_HeartbeatsUnderBacklog(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		source := w.source("src")
+		for i := range 600 {
+			w.put(source, work{id: fmt.Sprint("w", i), version: 1}.event())
+		}
+		start := time.Now()
+		agent := w.open(w.agent("c1"), func(_ *transport.RawSubscription, s *tap) { s.gate = func() { pass(100 * time.Millisecond) } })
+		w.ask(agent)
+		pass(55 * time.Second)
+		if got := len(agent.beats); got != 5 {
+			t.Errorf("%d heartbeats in 55 s, want 5", got)
+		}
+		for i, at := range agent.beats {
+			if due := start.Add(time.Duration(i+1) * 10 * time.Second); at.Sub(due) > time.Second || at.Before(due) {
+				t.Errorf("heartbeat %d came after %v", i, at.Sub(start))
+			}
+		}
+		if got := len(agent.take()); got < 500 {
+			t.Errorf("%d events in 55 s beside the heartbeats", got)
+		}
+	})
+}
+
+func TestSubscribe_HeartbeatsWhenIdle(t *testing.T) {
+	inWorld(t, broker.Config{Heartbeat: 7 * time.Second}, func(w *world) {
+		agent := w.subscribe(w.agent("c1"))
+		pass(30 * time.Second)
+		synctest.Wait()
+		if got := len(agent.beats); got != 4 {
+			t.Errorf("%d heartbeats in 30 s, want 4", got)
+		}
+	})
+}
+
+// TestSubscribe_AnotherClusterUnderTheSameName is refused until the old one is
+// forgotten.
+func TestSubscribe_AnotherClusterUnderTheSameName(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		as := func(uid string) *tap {
+			return w.open(w.agent("c1"), func(raw *transport.RawSubscription, _ *tap) {
+				raw.Hello = transport.Hello{Protocol: 1, ClusterUID: uid}
+			})
+		}
+		running := func(s *tap) {
+			t.Helper()
+			select {
+			case err := <-s.ended:
+				t.Errorf("ended: %v", err)
+			default:
+			}
+		}
+		running(as(""))      // an agent that does not say
+		running(as("uid-1")) // the first that does
+		running(as("uid-1"))
+		running(as(""))
+		e := w.wantCode(<-as("uid-2").ended, transport.CodeDenied)
+		if e.Next != transport.NextStop || e.Hint == "" {
+			t.Errorf("%+v", e)
+		}
+		if err := w.Store.ForgetCluster(w.Context(), "c1"); err != nil {
+			t.Fatal(err)
+		}
+		running(as("uid-2"))
+	})
+}
+
+func TestSubscribe_StreamsOfOnePartyAreBounded(t *testing.T) {
+	inWorld(t, broker.Config{StreamsPerParty: 3}, func(w *world) {
+		var open []*tap
+		for range 3 {
+			open = append(open, w.open(w.agent("c1"), nil))
+		}
+		e := w.wantCode(<-w.open(w.agent("c1"), nil).ended, transport.CodeOverloaded)
+		if e.Delay <= 0 {
+			t.Errorf("%+v", e)
+		}
+		if s := w.open(w.agent("c2"), nil); s.accepted.SubscriptionID == "" {
+			t.Error("another party was refused")
+		}
+		open[0].cancel()
+		<-open[0].ended
+		if s := w.open(w.agent("c1"), nil); s.accepted.SubscriptionID == "" {
+			t.Error("refused although one has ended")
+		}
+	})
+}
+
+// TestSubscribe_EndsWithItsCaller and leaves nothing behind.
+func TestSubscribe_EndsWithItsCaller(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		s := w.open(w.agent("c1"), nil)
+		s.cancel()
+		e := w.wantCode(<-s.ended, transport.CodeUnavailable)
+		if !errors.Is(e, context.Canceled) {
+			t.Errorf("%v does not wrap the context's error", e)
+		}
+		w.put(w.source("src"), work{version: 1}.event())
+		s.expect()
+	})
+}
+
+// TestSubscribe_EndsWhenItCannotSend.
+func TestSubscribe_EndsWhenItCannotSend(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		broken := errors.New("broken")
+		peer := w.agent("c1")
+		raw := transport.RawSubscription{Cluster: "c1", DataType: codec.ManifestBundles.String()}
+		err := w.Subscribe(w.Context(), peer, raw, failing{accept: broken})
+		if e := w.wantCode(err, transport.CodeUnavailable); !errors.Is(e, broken) {
+			t.Errorf("accept fails: %v", err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- w.Subscribe(w.Context(), peer, raw, failing{send: broken}) }() // received from below
+		synctest.Wait()
+		w.put(w.source("src"), work{version: 1}.event())
+		if e := w.wantCode(<-ended, transport.CodeUnavailable); !errors.Is(e, broken) {
+			t.Errorf("send fails: %v", e)
+		}
+	})
+}
+
+type failing struct{ accept, send error }
+
+func (f failing) Accept(transport.Accepted) error { return f.accept }
+func (f failing) Send(...[]byte) error            { return f.send }
+
+// getter is a store whose Get is a function.
+type getter struct {
+	store.Store
+	get func(k store.Key) (store.Record, error)
+}
+
+func (g *getter) Get(_ context.Context, k store.Key) (store.Record, error) { return g.get(k) }
+
+// TestSubscribe_UnreadableRecords: one damaged record is skipped, a store that
+// does not answer ends the stream, a panic is an error of this stream alone.
+func TestSubscribe_UnreadableRecords(t *testing.T) {
+	wrapped := &getter{}
+	wrap := func(s store.Store) store.Store {
+		wrapped.Store = s
+		return wrapped
+	}
+	inWrapped(t, broker.Config{}, wrap, func(w *world) {
+		wrapped.get = func(k store.Key) (store.Record, error) {
+			switch k.ResourceID {
+			case "damaged":
+				return store.Record{}, fmt.Errorf("get: %w", &store.DamageError{Key: "k", What: "checksum"})
+			case "broken":
+				return store.Record{}, errors.New("disk on fire")
+			case "panics":
+				panic("bug")
+			}
+			return wrapped.Store.Get(t.Context(), k)
+		}
+		source := w.source("src")
+		agent := w.subscribe(w.agent("c1"))
+		w.put(source, work{id: "damaged", version: 1}.event())
+		w.put(source, work{version: 1}.event())
+		agent.expect("spec create_request w1 v1")
+		for _, id := range []string{"broken", "panics"} {
+			agent := w.subscribe(w.agent("c2"))
+			w.put(source, work{cluster: "c2", id: id, version: 1}.event())
+			if e := w.wantCode(<-agent.ended, transport.CodeInternal); e.Next != transport.NextBackOff || e.Delay <= 0 {
+				t.Errorf("%s: %+v", id, e)
+			}
+		}
+		w.put(source, work{version: 2}.event())
+		agent.expect("spec create_request w1 v2")
+	})
+}

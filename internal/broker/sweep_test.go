@@ -1,0 +1,76 @@
+package broker_test
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hawser-io/hawser/internal/broker"
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+func (w *world) graves() (n int) {
+	w.Helper()
+	synctest.Wait()
+	err := w.Store.Scan(w.Context(), store.Scope{DataType: codec.ManifestBundles}, func(m store.Meta) error {
+		if m.State == store.Grave {
+			n++
+		}
+		return nil
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return n
+}
+
+// TestSweep_RemovesGravesAfterTheirRetention and not earlier, nor anything else.
+func TestSweep_RemovesGravesAfterTheirRetention(t *testing.T) {
+	inWorld(t, broker.Config{Retention: 24 * time.Hour, Sweep: time.Hour}, func(w *world) {
+		source := w.source("src")
+		bury := func(from, to int) {
+			for i := from; i < to; i++ {
+				id := fmt.Sprint("w", i)
+				w.put(source, work{id: id, version: 1}.event())
+				w.put(source, work{id: id, version: 2, deleting: true}.event())
+			}
+		}
+		w.put(source, work{id: "live", version: 1}.event())
+		bury(0, 600)
+		pass(12 * time.Hour)
+		bury(600, 610)
+		pass(11*time.Hour + 30*time.Minute)
+		if n := w.graves(); n != 610 {
+			t.Errorf("%d graves before the retention is over, want 610", n)
+		}
+		pass(90 * time.Minute)
+		if n := w.graves(); n != 10 {
+			t.Errorf("%d graves after it, want the 10 later ones", n)
+		}
+		pass(13 * time.Hour)
+		if n := w.graves(); n != 0 {
+			t.Errorf("%d graves at the end", n)
+		}
+		if _, err := w.Store.Get(w.Context(), store.Key{DataType: codec.ManifestBundles, Cluster: "c1", ResourceID: "live"}); err != nil {
+			t.Errorf("the live record: %v", err)
+		}
+	})
+}
+
+// TestSweep_GraveStaysForItsSource: a source that comes late still hears of the
+// end of its work.
+func TestSweep_GraveStaysForItsSource(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		w.put(w.source("src"), work{version: 1}.event())
+		w.put(w.source("src"), work{version: 2, deleting: true}.event())
+		pass(6 * 24 * time.Hour)
+		source := w.open(w.source("src"), nil)
+		w.put(source.peer, hashes("src", "", codec.StatusHash{ResourceID: "w1"}))
+		last := source.expect("status resync_response w1 v2")
+		if deleted, err := codec.ReportsDeleted(last[0].Data); err != nil || !deleted {
+			t.Errorf("last status %s: %v", last[0].Data, err)
+		}
+	})
+}
