@@ -1,0 +1,261 @@
+package grpc_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	ggrpc "google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/grpc/reflection/grpc_reflection_v1alpha"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/testkit"
+	"github.com/hawser-io/hawser/pkg/codec"
+	cloudeventsv1 "github.com/hawser-io/hawser/proto/io/cloudevents/v1"
+)
+
+// caller is somebody with a connection to the port.
+type caller struct {
+	name  string // role, "nobody" or "stranger"
+	cc    *ggrpc.ClientConn
+	scope string // the cluster of the agent, the id of the source
+}
+
+// probes call each RPC as a party that claims the scope, and return what came
+// of it. An RPC that is served and has no probe fails the test.
+var probes = map[string]func(ctx context.Context, c *ggrpc.ClientConn, scope string) []attempt{
+	"/io.cloudevents.v1.CloudEventService/Publish":                   publishEverything,
+	"/io.cloudevents.v1.CloudEventService/Subscribe":                 subscribeBothWays,
+	"/grpc.health.v1.Health/Check":                                   checkHealth,
+	"/grpc.health.v1.Health/List":                                    listHealth,
+	"/grpc.health.v1.Health/Watch":                                   watchHealth,
+	"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo":      reflectV1,
+	"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": reflectV1Alpha,
+}
+
+// attempt is one call: what was tried, and how it was answered.
+type attempt struct {
+	what string
+	err  error
+}
+
+// verdicts says who may make a call in its own scope; everybody else, and these
+// in a foreign scope, are refused.
+var verdicts = map[string][]string{
+	"publish spec create_request":    {"source"},
+	"publish spec update_request":    {"source"},
+	"publish spec delete_request":    {"source"},
+	"publish spec resync_request":    {"agent"},
+	"publish spec resync_response":   {"source"},
+	"publish status create_request":  {"agent"},
+	"publish status update_request":  {"agent"},
+	"publish status delete_request":  {"agent"},
+	"publish status resync_request":  {"source"},
+	"publish status resync_response": {"agent"},
+	"publish release":                {"source"},
+	"subscribe to specs":             {"agent"},
+	"subscribe to statuses":          {"source"},
+	"health check":                   {"agent", "source", "operator", "viewer", "nobody", "stranger"},
+	"health list":                    {"agent", "source", "operator", "viewer"},
+	"health watch":                   {"agent", "source", "operator", "viewer"},
+	"reflection":                     {"agent", "source", "operator", "viewer"},
+}
+
+// scoped reports whether a call concerns one party's works.
+func scoped(what string) bool { return what[:3] == "pub" || what[:3] == "sub" }
+
+// TestAuthorization_EveryRPCByEveryRole walks every RPC the port serves, as it
+// lists them itself, by every role, in its own and in a foreign scope.
+func TestAuthorization_EveryRPCByEveryRole(t *testing.T) {
+	b := testkit.StartBroker(t, testkit.Options{Port: true, Known: []identity.Identity{
+		{Role: identity.Source, Name: "me"}, {Role: identity.Operator, Name: "me"}, {Role: identity.Viewer, Name: "me"},
+	}})
+	callers := []caller{
+		{"agent", dial(t, b.Addr, b.CA.Client(identity.Identity{Role: identity.Agent, Name: "me"})), "me"},
+		{"source", dial(t, b.Addr, b.CA.Client(identity.Identity{Role: identity.Source, Name: "me"})), "me"},
+		{"operator", dial(t, b.Addr, b.CA.Client(identity.Identity{Role: identity.Operator, Name: "me"})), "me"},
+		{"viewer", dial(t, b.Addr, b.CA.Client(identity.Identity{Role: identity.Viewer, Name: "me"})), "me"},
+		{"nobody", dial(t, b.Addr, b.CA.Anonymous()), "me"},
+		{"stranger", dial(t, b.Addr, b.CA.Client(identity.Identity{Role: identity.Source, Name: "unmapped"})), "unmapped"},
+	}
+	methods := served(t, callers[0].cc)
+	if len(methods) != len(probes) {
+		t.Errorf("%d methods are served, %d have a probe", len(methods), len(probes))
+	}
+	seen := map[string]bool{}
+	for _, m := range methods {
+		probe := probes[m]
+		if probe == nil {
+			t.Errorf("%s is served and nobody says who may call it", m)
+			continue
+		}
+		for _, c := range callers {
+			for _, scope := range []string{c.scope, "foreign"} {
+				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+				for _, a := range probe(ctx, c.cc, scope) {
+					seen[a.what] = true
+					allowed := slices.Contains(verdicts[a.what], c.name) && (scope == c.scope || !scoped(a.what))
+					judge(t, c.name, scope, a, allowed)
+				}
+				cancel()
+			}
+		}
+	}
+	for what := range verdicts {
+		if !seen[what] {
+			t.Errorf("%q has a verdict and is never tried", what)
+		}
+	}
+	for what := range seen {
+		if verdicts[what] == nil {
+			t.Errorf("%q is tried and has no verdict", what)
+		}
+	}
+}
+
+func judge(t *testing.T, who, scope string, a attempt, allowed bool) {
+	t.Helper()
+	refusal := codes.PermissionDenied
+	if who == "nobody" || who == "stranger" {
+		refusal = codes.Unauthenticated
+	}
+	switch code := status.Code(a.err); {
+	case allowed && code != codes.OK:
+		t.Errorf("%s, scope %s: %s: %v, want it allowed", who, scope, a.what, a.err)
+	case !allowed && code != refusal:
+		t.Errorf("%s, scope %s: %s: %v, want %v", who, scope, a.what, a.err, refusal)
+	}
+}
+
+// served asks the port for its services, and the registry for their methods.
+func served(t *testing.T, cc *ggrpc.ClientConn) (methods []string) {
+	t.Helper()
+	stream, err := grpc_reflection_v1.NewServerReflectionClient(cc).ServerReflectionInfo(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = stream.Send(&grpc_reflection_v1.ServerReflectionRequest{MessageRequest: &grpc_reflection_v1.ServerReflectionRequest_ListServices{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := stream.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range r.GetListServicesResponse().GetService() {
+		d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(s.GetName()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := d.(protoreflect.ServiceDescriptor).Methods()
+		for i := range all.Len() {
+			methods = append(methods, fmt.Sprintf("/%s/%s", s.GetName(), all.Get(i).Name()))
+		}
+	}
+	return methods
+}
+
+func publishEverything(ctx context.Context, cc *ggrpc.ClientConn, scope string) (all []attempt) {
+	c := cloudeventsv1.NewCloudEventServiceClient(cc)
+	try := func(what string, e codec.Event, err error) {
+		if err == nil {
+			var p *cloudeventsv1.CloudEvent
+			if p, err = codec.ToProto(e); err == nil {
+				_, err = c.Publish(ctx, &cloudeventsv1.PublishRequest{Event: p})
+			}
+		}
+		all = append(all, attempt{what, err})
+	}
+	for _, sub := range []codec.Subresource{codec.Spec, codec.Status} {
+		for _, a := range []codec.Action{codec.CreateRequest, codec.UpdateRequest, codec.DeleteRequest, codec.ResyncRequest, codec.ResyncResponse} {
+			x := map[string]any{
+				codec.ExtResourceID: "w", codec.ExtResourceVersion: 1, codec.ExtSequenceID: "1",
+				codec.ExtMetadata: fmt.Sprintf(`{"name":"w","namespace":%q}`, scope),
+			}
+			if sub == codec.Spec && a == codec.DeleteRequest {
+				x[codec.ExtDeletionTimestamp] = time.Now()
+			}
+			e, err := codec.Builder{
+				ID: "1", Time: time.Now(), Source: scope, Cluster: scope, Extensions: x,
+				Type:        codec.EventType{DataType: codec.ManifestBundles, Subresource: sub, Action: a}.String(),
+				ContentType: codec.ContentTypeJSON, Data: []byte(`{}`),
+			}.Event()
+			try(fmt.Sprintf("publish %s %s", sub, a), e, err)
+		}
+	}
+	e, err := codec.NewRelease("1", time.Now(), scope, scope)
+	try("publish release", e, err)
+	return all
+}
+
+func subscribeBothWays(ctx context.Context, cc *ggrpc.ClientConn, scope string) (all []attempt) {
+	c := cloudeventsv1.NewCloudEventServiceClient(cc)
+	for what, r := range map[string]*cloudeventsv1.SubscriptionRequest{
+		"subscribe to specs":    {ClusterName: scope, DataType: codec.ManifestBundles.String()},
+		"subscribe to statuses": {Source: scope, DataType: codec.ManifestBundles.String()},
+	} {
+		ctx, cancel := context.WithCancel(ctx)
+		stream, err := c.Subscribe(ctx, r)
+		if err == nil {
+			var header map[string][]string
+			if header, err = stream.Header(); err == nil && len(header[codec.HeaderSubscriptionID]) != 1 {
+				_, err = stream.Recv() // says why
+			}
+		}
+		cancel()
+		all = append(all, attempt{what, err})
+	}
+	return all
+}
+
+func checkHealth(ctx context.Context, cc *ggrpc.ClientConn, _ string) []attempt {
+	_, err := grpc_health_v1.NewHealthClient(cc).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
+	return []attempt{{"health check", err}}
+}
+
+func listHealth(ctx context.Context, cc *ggrpc.ClientConn, _ string) []attempt {
+	_, err := grpc_health_v1.NewHealthClient(cc).List(ctx, &grpc_health_v1.HealthListRequest{})
+	return []attempt{{"health list", err}}
+}
+
+func watchHealth(ctx context.Context, cc *ggrpc.ClientConn, _ string) []attempt {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := grpc_health_v1.NewHealthClient(cc).Watch(ctx, &grpc_health_v1.HealthCheckRequest{})
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	return []attempt{{"health watch", err}}
+}
+
+func reflectV1(ctx context.Context, cc *ggrpc.ClientConn, _ string) []attempt {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := grpc_reflection_v1.NewServerReflectionClient(cc).ServerReflectionInfo(ctx)
+	if err == nil {
+		// A refusal may arrive before the request is sent; Recv says it.
+		_ = stream.Send(&grpc_reflection_v1.ServerReflectionRequest{MessageRequest: &grpc_reflection_v1.ServerReflectionRequest_ListServices{}})
+		_, err = stream.Recv()
+	}
+	return []attempt{{"reflection", err}}
+}
+
+func reflectV1Alpha(ctx context.Context, cc *ggrpc.ClientConn, _ string) []attempt {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := grpc_reflection_v1alpha.NewServerReflectionClient(cc).ServerReflectionInfo(ctx)
+	if err == nil {
+		// A refusal may arrive before the request is sent; Recv says it.
+		_ = stream.Send(&grpc_reflection_v1alpha.ServerReflectionRequest{MessageRequest: &grpc_reflection_v1alpha.ServerReflectionRequest_ListServices{}})
+		_, err = stream.Recv()
+	}
+	return []attempt{{"reflection", err}}
+}
