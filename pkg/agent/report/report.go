@@ -1,0 +1,177 @@
+// Package report is the outbox of an agent: for every work its latest status,
+// until the broker accepted it.
+//
+// A newer status replaces one that waits, so the outbox never holds more than
+// one status per work, however long the broker is away. Of each work at most
+// one status is under way, so that they arrive in order. The outbox is pure:
+// whoever owns it says what time it is, sends what Take returns, and tells with
+// Done what became of it.
+package report
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/agent/desired"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// Outbox holds the statuses of all works. It is not safe for concurrent use.
+type Outbox struct {
+	// AgentID is the source of the events; NewID makes their ids.
+	AgentID string
+	NewID   func() string
+
+	items    map[string]*item
+	sequence codec.Sequencer
+}
+
+// item is the status of one work.
+type item struct {
+	work    *desired.Work
+	status  workv1.ManifestWorkStatus
+	hash    string
+	deleted bool
+
+	accepted string       // the fingerprint the broker accepted last
+	refused  string       // one that it will never accept
+	asked    codec.Action // somebody wants to hear it again, "" if not
+	underWay bool
+}
+
+// fingerprint says whether two statuses are the same to the receiver.
+func (i *item) fingerprint() string {
+	return fmt.Sprintf("%s %d %s %t", i.work.Source, i.work.Generation, i.hash, i.deleted)
+}
+
+func (i *item) due() bool {
+	f := i.fingerprint()
+	return i.asked != "" || f != i.accepted && f != i.refused
+}
+
+// Letter is one status under way.
+type Letter struct {
+	Event codec.Event
+	// Work is what the status is about; Deleted says that it is the last one.
+	Work    *desired.Work
+	Deleted bool
+
+	fingerprint string
+	asked       codec.Action
+}
+
+// Put sets the status of a work. deleted says that nothing of the work is left,
+// and that this is its last status. due says that it is to be sent.
+func (o *Outbox) Put(w *desired.Work, status workv1.ManifestWorkStatus, deleted bool) (due bool, err error) {
+	hash, err := manifestwork.StatusHash(status)
+	if err != nil {
+		return false, fmt.Errorf("status of work %s: %w", w.Name, err)
+	}
+	i := o.items[w.ResourceID]
+	if i == nil {
+		if o.items == nil {
+			o.items = map[string]*item{}
+		}
+		i = &item{}
+		o.items[w.ResourceID] = i
+	}
+	i.work, i.status, i.hash, i.deleted = w, status, hash, deleted
+	return i.due(), nil
+}
+
+// Ask makes the status of a work due although it may have been accepted
+// before. action is that of the event. It returns false if there is no status.
+func (o *Outbox) Ask(id string, action codec.Action) bool {
+	i := o.items[id]
+	if i == nil {
+		return false
+	}
+	i.asked = action
+	return true
+}
+
+// Take returns the status to send for a work; ok is false if none is due, or
+// one is under way.
+func (o *Outbox) Take(id string, now time.Time) (l Letter, ok bool, err error) {
+	i := o.items[id]
+	if i == nil || i.underWay || !i.due() {
+		return Letter{}, false, nil
+	}
+	action := i.asked
+	if action == "" {
+		action = codec.UpdateRequest
+	}
+	l = Letter{Work: i.work, Deleted: i.deleted, fingerprint: i.fingerprint(), asked: i.asked}
+	l.Event, err = manifestwork.EncodeStatus(i.work.Ref, i.status, manifestwork.StatusParams{
+		ID: o.NewID(), Now: now, Source: o.AgentID, OriginalSource: i.work.Source, Action: action,
+		SequenceID: o.sequence.Next(now.UnixMilli()), Deleted: i.deleted,
+	})
+	if err != nil {
+		i.refused, i.asked = l.fingerprint, ""
+		return Letter{}, false, err
+	}
+	// Until the answer comes nobody knows what the broker has.
+	i.underWay, i.asked, i.accepted = true, "", ""
+	return l, true, nil
+}
+
+// Done tells what became of a letter. again says that the work has something to
+// send: at once if err is nil, after a back-off otherwise.
+func (o *Outbox) Done(l Letter, err error) (again bool) {
+	i := o.items[l.Work.ResourceID]
+	if i == nil {
+		return false
+	}
+	i.underWay = false
+	switch {
+	case err == nil:
+		i.accepted = l.fingerprint
+	case !transport.Retryable(err):
+		i.refused = l.fingerprint
+	case i.asked == "":
+		i.asked = l.asked
+	}
+	return i.due()
+}
+
+// Reconnected returns the works with something to send, in the order of their
+// ids. What was refused may be tried again: it may be another broker.
+func (o *Outbox) Reconnected() []string {
+	var ids []string
+	for _, id := range slices.Sorted(maps.Keys(o.items)) {
+		i := o.items[id]
+		i.refused = ""
+		if i.due() {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// Each calls f with the status hash of every work that has a status, in the
+// order of their ids, and whether it is the last one.
+func (o *Outbox) Each(f func(id, hash string, deleted bool)) {
+	for _, id := range slices.Sorted(maps.Keys(o.items)) {
+		f(id, o.items[id].hash, o.items[id].deleted)
+	}
+}
+
+// Remove forgets a work.
+func (o *Outbox) Remove(id string) { delete(o.items, id) }
+
+// Due returns the number of statuses that the broker has not accepted.
+func (o *Outbox) Due() int {
+	n := 0
+	for _, i := range o.items {
+		if i.due() || i.underWay {
+			n++
+		}
+	}
+	return n
+}

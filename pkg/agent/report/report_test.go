@@ -1,0 +1,197 @@
+package report_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/agent/desired"
+	"github.com/hawser-io/hawser/pkg/agent/report"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+type bench struct {
+	t *testing.T
+	report.Outbox
+	ids int
+}
+
+func newBench(t *testing.T) *bench {
+	b := &bench{t: t}
+	b.AgentID = "agent-1"
+	b.NewID = func() string { b.ids++; return fmt.Sprintf("e-%d", b.ids) }
+	return b
+}
+
+func work(id string, version int64) *desired.Work {
+	return &desired.Work{Ref: manifestwork.Ref{ResourceID: id, Name: "n-" + id, Cluster: "c1", Generation: version}, Source: "hub", Version: version}
+}
+
+func status(reason string) workv1.ManifestWorkStatus {
+	return workv1.ManifestWorkStatus{Conditions: []metav1.Condition{{Type: "Applied", Status: "True", Reason: reason}}}
+}
+
+func (b *bench) put(w *desired.Work, reason string, want bool) {
+	b.t.Helper()
+	if due, err := b.Put(w, status(reason), false); err != nil || due != want {
+		b.t.Fatalf("put: due %v, %v; want %v", due, err, want)
+	}
+}
+
+func (b *bench) take(id string) report.Letter {
+	b.t.Helper()
+	l, ok, err := b.Take(id, now)
+	if !ok || err != nil {
+		b.t.Fatalf("nothing to take: %v", err)
+	}
+	return l
+}
+
+func (b *bench) nothing(id string) {
+	b.t.Helper()
+	if l, ok, err := b.Take(id, now); ok || err != nil {
+		b.t.Fatalf("got %v, %v; want nothing", l.Event, err)
+	}
+}
+
+func (b *bench) done(l report.Letter, err error, want bool) {
+	b.t.Helper()
+	if again := b.Done(l, err); again != want {
+		b.t.Fatalf("again %v, want %v", again, want)
+	}
+}
+
+func decode(t *testing.T, e codec.Event) manifestwork.StatusReport {
+	t.Helper()
+	r, err := manifestwork.DecodeStatus(e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestOutbox_SendsAStatusOnce(t *testing.T) {
+	b := newBench(t)
+	b.nothing("1")
+	b.put(work("1", 3), "a", true)
+	l := b.take("1")
+	r := decode(t, l.Event)
+	hash, _ := manifestwork.StatusHash(status("a"))
+	if r.ResourceID != "1" || r.Version != 3 || r.OriginalSource != "hub" || r.AgentID != "agent-1" || r.Cluster != "c1" || r.Hash != hash || r.Deleted || r.Action != codec.UpdateRequest {
+		t.Fatalf("got %+v", r)
+	}
+	b.nothing("1") // one at a time
+	b.done(l, nil, false)
+	b.put(work("1", 3), "a", false)
+	b.nothing("1")
+	b.put(work("1", 4), "a", true) // the same status of another version is news
+	b.done(b.take("1"), nil, false)
+	if b.Due() != 0 {
+		t.Fatalf("%d due", b.Due())
+	}
+}
+
+func TestOutbox_TheLatestWinsAndSequenceGrows(t *testing.T) {
+	b := newBench(t)
+	b.put(work("1", 1), "a", true)
+	first := b.take("1")
+	b.put(work("1", 1), "b", true)
+	b.put(work("1", 2), "c", true)
+	b.done(first, nil, true)
+	second := b.take("1")
+	if r := decode(t, second.Event); r.Version != 2 || r.Status.Conditions[0].Reason != "c" {
+		t.Fatalf("got %+v", r)
+	}
+	newer, err := codec.CompareSequence(decode(t, first.Event).SequenceID, decode(t, second.Event).SequenceID)
+	if err != nil || !newer {
+		t.Fatalf("the second status is not newer: %v", err)
+	}
+	b.put(work("1", 1), "a", true)
+	b.done(second, errors.New("lost"), true)
+	if r := decode(t, b.take("1").Event); r.Status.Conditions[0].Reason != "a" {
+		t.Fatalf("got %+v", r)
+	}
+}
+
+func TestOutbox_RefusedForGood(t *testing.T) {
+	b := newBench(t)
+	b.put(work("1", 1), "a", true)
+	b.done(b.take("1"), &transport.Error{Code: transport.CodeTooLarge}, false)
+	b.nothing("1")
+	b.put(work("1", 1), "a", false)
+	if got := b.Reconnected(); !slices.Equal(got, []string{"1"}) {
+		t.Fatalf("another broker is not tried: %v", got)
+	}
+	b.done(b.take("1"), &transport.Error{Code: transport.CodeTooLarge}, false)
+	b.put(work("1", 1), "b", true) // another status may fit
+	b.done(b.take("1"), nil, false)
+}
+
+func TestOutbox_AnswersWhoAsks(t *testing.T) {
+	b := newBench(t)
+	if b.Ask("1", codec.ResyncResponse) {
+		t.Fatal("there is nothing to tell yet")
+	}
+	b.put(work("1", 1), "a", true)
+	b.done(b.take("1"), nil, false)
+	if !b.Ask("1", codec.ResyncResponse) {
+		t.Fatal("a status is there")
+	}
+	l := b.take("1")
+	if r := decode(t, l.Event); r.Action != codec.ResyncResponse {
+		t.Fatalf("got %s", r.Action)
+	}
+	b.done(l, &transport.Error{Code: transport.CodeUnavailable}, true)
+	if l = b.take("1"); decode(t, l.Event).Action != codec.ResyncResponse {
+		t.Fatal("a lost answer is an answer still")
+	}
+	b.Ask("1", codec.UpdateRequest) // asked again while under way
+	b.done(l, nil, true)
+	b.done(b.take("1"), nil, false)
+}
+
+func TestOutbox_Deleted(t *testing.T) {
+	b := newBench(t)
+	b.put(work("1", 1), "a", true)
+	b.done(b.take("1"), nil, false)
+	if due, err := b.Put(work("1", 2), status("a"), true); err != nil || !due {
+		t.Fatalf("%v, %v", due, err)
+	}
+	var seen []string
+	b.put(work("0", 1), "a", true)
+	b.Each(func(id, hash string, deleted bool) {
+		seen = append(seen, fmt.Sprint(id, " ", hash != "", " ", deleted))
+	})
+	if want := []string{"0 true false", "1 true true"}; !slices.Equal(seen, want) {
+		t.Fatalf("got %v, want %v", seen, want)
+	}
+	l := b.take("1")
+	if !l.Deleted || !decode(t, l.Event).Deleted {
+		t.Fatal("the condition is missing")
+	}
+	b.Remove("1")
+	b.done(l, nil, false)
+	b.nothing("1")
+	if b.Due() != 1 {
+		t.Fatalf("%d due", b.Due())
+	}
+}
+
+func TestOutbox_StatusThatCannotBeEncoded(t *testing.T) {
+	b := newBench(t)
+	w := work("1", -1)
+	b.put(w, "a", true)
+	if _, ok, err := b.Take("1", now); ok || err == nil {
+		t.Fatalf("got %v, %v", ok, err)
+	}
+	b.nothing("1")
+}
