@@ -1,0 +1,152 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync/atomic"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+	workinformers "open-cluster-management.io/api/client/work/informers/externalversions"
+	workv1 "open-cluster-management.io/api/work/v1"
+	"open-cluster-management.io/sdk-go/pkg/cloudevents/clients/options"
+	"open-cluster-management.io/sdk-go/pkg/cloudevents/clients/work"
+	agentcodec "open-cluster-management.io/sdk-go/pkg/cloudevents/clients/work/agent/codec"
+	workstore "open-cluster-management.io/sdk-go/pkg/cloudevents/clients/work/store"
+	"open-cluster-management.io/sdk-go/pkg/cloudevents/generic/clients"
+	grpcoptions "open-cluster-management.io/sdk-go/pkg/cloudevents/generic/options/grpc"
+
+	"github.com/hawser-io/hawser/test/interop/internal/console"
+	"github.com/hawser-io/hawser/test/interop/internal/wire"
+)
+
+// agent is one stock work agent: client, store and informer.
+type agent struct {
+	config, cluster, id string
+	backOff             time.Duration
+	quiet               bool
+
+	console  *console.Console
+	received atomic.Int64
+	works    *work.ClientHolder
+}
+
+func (a *agent) run(ctx context.Context, in io.Reader) error {
+	clients.DelayFn = func() time.Duration { return a.backOff }
+	grpcOptions, err := grpcoptions.BuildGRPCOptionsFromFlags(a.config)
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	codec := wire.Codec[*workv1.ManifestWork]{
+		Codec:    agentcodec.NewManifestBundleCodec(),
+		Sent:     func(e *wire.Event) { a.say(console.Line{What: "sent", Event: e}) },
+		Received: a.sayReceived,
+	}
+	store := &tellingStore{AgentInformerWatcherStore: workstore.NewAgentInformerWatcherStore(), subscribed: func() {
+		a.console.Say(console.Line{What: "subscribed"})
+	}}
+	o := options.NewGenericClientOptions(grpcOptions, codec, a.id).WithClusterName(a.cluster).WithClientWatcherStore(store)
+	if a.works, err = work.NewAgentClientHolder(ctx, o); err != nil {
+		return err
+	}
+	factory := workinformers.NewSharedInformerFactoryWithOptions(a.works.WorkInterface(), 0, workinformers.WithNamespace(a.cluster))
+	informer := factory.Work().V1().ManifestWorks().Informer()
+	if _, err := informer.AddEventHandler(a.handlers()); err != nil {
+		return err
+	}
+	go informer.Run(ctx.Done()) // ends with the process
+	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
+		return errors.New("stopped before the informer was in sync")
+	}
+	return a.console.Serve(ctx, in, map[string]console.Handler{
+		"list": a.list, "patch": a.patch, "count": a.count,
+	})
+}
+
+// handlers tell what the informer, and so the controllers of an agent, see.
+func (a *agent) handlers() cache.ResourceEventHandler {
+	tell := func(what string) func(any) {
+		return func(o any) {
+			if d, ok := o.(cache.DeletedFinalStateUnknown); ok {
+				o = d.Obj
+			}
+			if w, ok := o.(*workv1.ManifestWork); ok {
+				a.say(console.Line{What: what, Work: w})
+			}
+		}
+	}
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc: tell("added"), DeleteFunc: tell("deleted"),
+		UpdateFunc: func(_, o any) { tell("modified")(o) },
+	}
+}
+
+func (a *agent) say(l console.Line) {
+	if !a.quiet {
+		a.console.Say(l)
+	}
+}
+
+// everySo is after how many received events a quiet agent writes a line.
+const everySo = 1000
+
+func (a *agent) sayReceived(e *wire.Event, err error) {
+	n := a.received.Add(1)
+	if a.quiet {
+		if n%everySo == 0 {
+			a.console.Say(console.Line{What: "count", Count: int(n)})
+		}
+		return
+	}
+	l := console.Line{}
+	if err != nil {
+		l = console.Failure("", err)
+	}
+	l.What, l.Event = "received", e
+	a.console.Say(l)
+}
+
+// list answers with all works that the agent holds.
+func (a *agent) list(ctx context.Context, _ console.Command) (console.Line, error) {
+	works, err := a.works.ManifestWorks(a.cluster).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return console.Line{}, err
+	}
+	return console.Line{Works: works.Items}, nil
+}
+
+// count answers with the number of events received.
+func (a *agent) count(context.Context, console.Command) (console.Line, error) {
+	return console.Line{Count: int(a.received.Load())}, nil
+}
+
+// patch does to a work what an agent's controllers do: a patch of the status is
+// reported, any other stays local.
+func (a *agent) patch(ctx context.Context, c console.Command) (console.Line, error) {
+	var subresources []string
+	if c.Status {
+		subresources = []string{"status"}
+	}
+	w, err := a.works.ManifestWorks(a.cluster).Patch(ctx, c.Name, types.MergePatchType, c.Patch, metav1.PatchOptions{}, subresources...)
+	return console.Line{Work: w}, err
+}
+
+// tellingStore tells when the client has subscribed: the client asks only then
+// whether the store is ready for a resync.
+type tellingStore struct {
+	*workstore.AgentInformerWatcherStore
+	subscribed func()
+}
+
+func (s *tellingStore) HasInitiated() bool {
+	ready := s.AgentInformerWatcherStore.HasInitiated()
+	if ready {
+		s.subscribed()
+	}
+	return ready
+}

@@ -1,0 +1,38 @@
+// Command stockagent is the work agent of open-cluster-management.io/sdk-go as
+// it is, driven by a test: it prints what it receives and sends as JSON lines,
+// and does on its works what the commands on standard input say. README.md in
+// the directory above lists both.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/hawser-io/hawser/test/interop/internal/console"
+)
+
+func main() {
+	var a agent
+	klog.InitFlags(nil)
+	flag.StringVar(&a.config, "config", "", "file with the client configuration of sdk-go: url, caFile, clientCertFile, clientKeyFile")
+	flag.StringVar(&a.cluster, "cluster", "", "name of the managed cluster")
+	flag.StringVar(&a.id, "agent-id", "", "id of the agent")
+	flag.DurationVar(&a.backOff, "back-off", 100*time.Millisecond, "wait between attempts to connect, instead of sdk-go's 5 s to 2 min")
+	flag.BoolVar(&a.quiet, "quiet", false, "count received events instead of printing them; a line is written for each 1,000")
+	flag.Parse()
+
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	a.console = console.New(os.Stdout)
+	if err := a.run(ctx, os.Stdin); err != nil {
+		fmt.Fprintf(os.Stderr, "stockagent: %v\n", err)
+		os.Exit(1)
+	}
+}

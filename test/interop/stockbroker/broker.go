@@ -1,0 +1,193 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"time"
+
+	"github.com/cloudevents/sdk-go/v2/binding"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"open-cluster-management.io/sdk-go/pkg/cloudevents/clients/work/payload"
+	pbv1 "open-cluster-management.io/sdk-go/pkg/cloudevents/generic/options/grpc/protobuf/v1"
+	"open-cluster-management.io/sdk-go/pkg/cloudevents/generic/options/grpc/protocol"
+	"open-cluster-management.io/sdk-go/pkg/cloudevents/generic/types"
+	stock "open-cluster-management.io/sdk-go/pkg/cloudevents/server/grpc"
+
+	"github.com/hawser-io/hawser/test/interop/internal/console"
+	"github.com/hawser-io/hawser/test/interop/internal/wire"
+)
+
+// broker is the stock broker with a service in memory behind it.
+type broker struct {
+	listen, cert, key, clientCA string
+
+	console *console.Console
+	stock   *stock.GRPCBroker
+	works   *service
+}
+
+func (b *broker) run(ctx context.Context, in io.Reader) error {
+	creds, err := b.credentials()
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", b.listen)
+	if err != nil {
+		return err
+	}
+	b.works = newService()
+	b.stock = stock.NewGRPCBroker(stock.NewBrokerOptions())
+	b.stock.RegisterService(ctx, payload.ManifestBundleEventDataType, b.works)
+	server := grpc.NewServer(grpc.Creds(creds), grpc.UnaryInterceptor(b.tellPublish), grpc.StreamInterceptor(b.tellStream))
+	pbv1.RegisterCloudEventServiceServer(server, b.stock)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }() // Stop ends it
+	b.console.Say(console.Line{What: "listening", Addr: listener.Addr().String()})
+
+	err = b.console.Serve(ctx, in, map[string]console.Handler{
+		"put": b.put, "send": b.send, "drop": b.drop, "fill": b.fill, "refuse": b.refuse, "await": b.await,
+	})
+	server.Stop()
+	return errors.Join(err, <-served)
+}
+
+func (b *broker) credentials() (credentials.TransportCredentials, error) {
+	if b.cert == "" {
+		return insecure.NewCredentials(), nil
+	}
+	pair, err := tls.LoadX509KeyPair(b.cert, b.key)
+	if err != nil {
+		return nil, err
+	}
+	pem, err := os.ReadFile(b.clientCA)
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("%s holds no certificate", b.clientCA)
+	}
+	return credentials.NewTLS(&tls.Config{
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair},
+		ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert,
+	}), nil
+}
+
+// tellPublish tells what was published and how the broker answered.
+func (b *broker) tellPublish(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	r, ok := req.(*pbv1.PublishRequest)
+	if !ok {
+		return next(ctx, req)
+	}
+	e, err := binding.ToEvent(ctx, protocol.NewMessage(r.Event))
+	if err != nil {
+		b.console.Say(console.Failure("undecodable", err))
+		return next(ctx, req)
+	}
+	if err := b.registered(ctx, e.Type(), fmt.Sprint(e.Extensions()[types.ExtensionClusterName])); err != nil {
+		return nil, err
+	}
+	answer, err := next(ctx, req)
+	l := console.Line{}
+	if err != nil {
+		l = console.Failure("", err)
+	}
+	l.What, l.Event = "published", wire.Show(e)
+	b.console.Say(l)
+	return answer, err
+}
+
+// registered holds a resync request back until the broker has registered the
+// stream that is to get the answer. The stock broker sends the header before,
+// and now and then drops the answer to an agent that is fast; a test cannot use
+// that.
+func (b *broker) registered(ctx context.Context, eventType, cluster string) error {
+	t, err := types.ParseCloudEventsType(eventType)
+	if err != nil || t.Action != types.ResyncRequestAction {
+		return nil //nolint:nilerr // the broker itself says what is wrong with the type
+	}
+	return b.subscribed(ctx, cluster)
+}
+
+// tellStream tells of streams that come and go.
+func (b *broker) tellStream(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+	b.console.Say(console.Line{What: "stream"})
+	err := next(srv, ss)
+	b.console.Say(console.Line{What: "streamEnd"})
+	return err
+}
+
+const pollEvery = 2 * time.Millisecond
+
+func (b *broker) subscribed(ctx context.Context, cluster string) error {
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for !b.stock.IsConsumerSubscribed(cluster) {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// await answers when an agent of the cluster has subscribed.
+func (b *broker) await(ctx context.Context, c console.Command) (console.Line, error) {
+	return console.Line{}, b.subscribed(ctx, c.Namespace)
+}
+
+// put keeps an event as the state of its work and sends it to the cluster.
+func (b *broker) put(ctx context.Context, c console.Command) (console.Line, error) {
+	e, err := c.Event.CloudEvent()
+	if err != nil {
+		return console.Line{}, err
+	}
+	if err := b.works.put(e); err != nil {
+		return console.Line{}, err
+	}
+	return console.Line{}, b.stock.HandleEvent(ctx, e)
+}
+
+// send sends an event to the cluster and keeps nothing.
+func (b *broker) send(ctx context.Context, c console.Command) (console.Line, error) {
+	e, err := c.Event.CloudEvent()
+	if err != nil {
+		return console.Line{}, err
+	}
+	return console.Line{}, b.stock.HandleEvent(ctx, e)
+}
+
+// drop forgets a work and tells nobody.
+func (b *broker) drop(_ context.Context, c console.Command) (console.Line, error) {
+	return console.Line{}, b.works.drop(c.Name)
+}
+
+// fill keeps that many works of that cluster, made from one event with "%d" for
+// the number in its texts, and sends nothing.
+func (b *broker) fill(_ context.Context, c console.Command) (console.Line, error) {
+	for n := range c.Count {
+		e, err := c.Event.Numbered(n).CloudEvent()
+		if err != nil {
+			return console.Line{}, err
+		}
+		if err := b.works.put(e); err != nil {
+			return console.Line{}, err
+		}
+	}
+	return console.Line{Count: c.Count}, nil
+}
+
+// refuse makes the next status updates fail: with a conflict as the kube server
+// has it, or with a plain error.
+func (b *broker) refuse(_ context.Context, c console.Command) (console.Line, error) {
+	return console.Line{}, b.works.refuse(c.Count, c.Text)
+}

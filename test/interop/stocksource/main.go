@@ -1,0 +1,36 @@
+// Command stocksource is the work source of open-cluster-management.io/sdk-go
+// as it is, driven by a test: it creates, patches and deletes works as the
+// commands on standard input say, and prints what it sends and receives as JSON
+// lines. README.md in the directory above lists both.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/hawser-io/hawser/test/interop/internal/console"
+)
+
+func main() {
+	var s source
+	klog.InitFlags(nil)
+	flag.StringVar(&s.config, "config", "", "file with the client configuration of sdk-go: url, caFile, clientCertFile, clientKeyFile")
+	flag.StringVar(&s.id, "source-id", "", "id of the source")
+	flag.DurationVar(&s.backOff, "back-off", 100*time.Millisecond, "wait between attempts to connect, instead of sdk-go's 5 s to 2 min")
+	flag.Parse()
+
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	s.console = console.New(os.Stdout)
+	if err := s.run(ctx, os.Stdin); err != nil {
+		fmt.Fprintf(os.Stderr, "stocksource: %v\n", err)
+		os.Exit(1)
+	}
+}
