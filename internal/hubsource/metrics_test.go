@@ -1,0 +1,62 @@
+package hubsource
+
+import (
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+var metricRow = regexp.MustCompile("^\\| `(hawser_hubsource_[a-z_]+)` \\| (counter|gauge|histogram) \\| (.*?) \\| .+ \\|$")
+
+// TestMetrics_AreDocumented: docs/metrics.md and the registry say the same.
+func TestMetrics_AreDocumented(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{}
+	for line := range strings.Lines(string(doc)) {
+		if m := metricRow.FindStringSubmatch(strings.TrimSpace(line)); m != nil {
+			labels := strings.Split(strings.NewReplacer("`", "", " ", "", "–", "").Replace(m[3]), ",")
+			slices.Sort(labels)
+			want[m[1]] = m[2] + " " + strings.Join(labels, ",")
+		}
+	}
+	inBubble(t, func(b *bench) {
+		b.agent("c1")
+		b.hub.apply(example("c1", "w")) // metrics with labels appear when they count
+		s := b.source()
+		b.settle(time.Second)
+		families, err := s.source.cfg.Registerer.(*prometheus.Registry).Gather()
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, f := range families {
+			if !strings.HasPrefix(f.GetName(), metricPrefix) {
+				continue
+			}
+			var labels []string
+			for _, p := range f.GetMetric()[0].GetLabel() {
+				labels = append(labels, p.GetName())
+			}
+			slices.Sort(labels)
+			if got := strings.ToLower(f.GetType().String()) + " " + strings.Join(labels, ","); want[f.GetName()] != got {
+				b.Errorf("%s is %q, docs/metrics.md says %q", f.GetName(), got, want[f.GetName()])
+			}
+			delete(want, f.GetName())
+		}
+		for name := range want {
+			b.Errorf("%s is documented and does not exist", name)
+		}
+		for _, reason := range reasons {
+			if !strings.Contains(string(doc), "`"+reason+"`") {
+				b.Errorf("docs/metrics.md does not name the reason %s", reason)
+			}
+		}
+	})
+}
