@@ -13,6 +13,7 @@ import (
 // benchEvent is a spec with 4 KiB of data and the metadata of a work that was
 // applied with kubectl.
 func benchEvent(b *testing.B) []byte {
+	b.Helper()
 	p := specProto()
 	p.Attributes["ce-metadata"] = pString(`{"name":"first-work","namespace":"cluster1","uid":"28e8bfbf-1292-522f-999a-20f1a0f81b1e","generation":3,"creationTimestamp":"2026-01-02T03:04:05Z","labels":{"app.kubernetes.io/name":"nginx","app.kubernetes.io/part-of":"example"},"annotations":{"example.com/note":"` + strings.Repeat("n", 100) + `"},"finalizers":["cluster.open-cluster-management.io/manifest-work-cleanup"]}`)
 	p.Data = &cloudeventsv1.CloudEvent_BinaryData{BinaryData: bytes.Repeat([]byte("x"), 4096)}

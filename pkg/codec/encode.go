@@ -73,13 +73,13 @@ func appendEntry(dst []byte, prefix string, name []byte, v value) []byte {
 	keyLen := len(prefix) + len(name)
 	valueLen := v.size()
 	dst = protowire.AppendTag(dst, fieldAttributes, protowire.BytesType)
-	dst = protowire.AppendVarint(dst, uint64(2+protowire.SizeBytes(keyLen)+protowire.SizeBytes(valueLen))) //nolint:gosec // a length
+	dst = protowire.AppendVarint(dst, uint64(2+protowire.SizeBytes(keyLen)+protowire.SizeBytes(valueLen))) // a length
 	dst = protowire.AppendTag(dst, fieldMapKey, protowire.BytesType)
-	dst = protowire.AppendVarint(dst, uint64(keyLen)) //nolint:gosec // a length
+	dst = protowire.AppendVarint(dst, uint64(keyLen)) // a length
 	dst = append(dst, prefix...)
 	dst = append(dst, name...)
 	dst = protowire.AppendTag(dst, fieldMapValue, protowire.BytesType)
-	dst = protowire.AppendVarint(dst, uint64(valueLen)) //nolint:gosec // a length
+	dst = protowire.AppendVarint(dst, uint64(valueLen)) // a length
 	return v.append(dst)
 }
 
@@ -87,7 +87,7 @@ func appendEntry(dst []byte, prefix string, name []byte, v value) []byte {
 func (v *value) size() int {
 	switch v.kind {
 	case fieldBoolean, fieldInteger:
-		return 1 + protowire.SizeVarint(uint64(v.num)) //nolint:gosec // two's complement on the wire
+		return 1 + protowire.SizeVarint(uint64(v.num)) // two's complement on the wire
 	case fieldTimestamp:
 		return 1 + protowire.SizeBytes(v.timestampSize())
 	default:
@@ -97,10 +97,10 @@ func (v *value) size() int {
 
 func (v *value) timestampSize() (n int) {
 	if v.num != 0 {
-		n += 1 + protowire.SizeVarint(uint64(v.num)) //nolint:gosec // two's complement on the wire
+		n += 1 + protowire.SizeVarint(uint64(v.num)) // two's complement on the wire
 	}
 	if v.nanos != 0 {
-		n += 1 + protowire.SizeVarint(uint64(v.nanos)) //nolint:gosec // validated: not negative
+		n += 1 + protowire.SizeVarint(uint64(v.nanos)) // validated: not negative
 	}
 	return n
 }
@@ -109,17 +109,17 @@ func (v *value) append(dst []byte) []byte {
 	switch v.kind {
 	case fieldBoolean, fieldInteger:
 		dst = protowire.AppendTag(dst, v.kind, protowire.VarintType)
-		return protowire.AppendVarint(dst, uint64(v.num)) //nolint:gosec // two's complement on the wire
+		return protowire.AppendVarint(dst, uint64(v.num)) // two's complement on the wire
 	case fieldTimestamp:
 		dst = protowire.AppendTag(dst, v.kind, protowire.BytesType)
-		dst = protowire.AppendVarint(dst, uint64(v.timestampSize())) //nolint:gosec // a length
+		dst = protowire.AppendVarint(dst, uint64(v.timestampSize())) // a length
 		if v.num != 0 {
 			dst = protowire.AppendTag(dst, fieldSeconds, protowire.VarintType)
-			dst = protowire.AppendVarint(dst, uint64(v.num)) //nolint:gosec // two's complement on the wire
+			dst = protowire.AppendVarint(dst, uint64(v.num)) // two's complement on the wire
 		}
 		if v.nanos != 0 {
 			dst = protowire.AppendTag(dst, fieldNanos, protowire.VarintType)
-			dst = protowire.AppendVarint(dst, uint64(v.nanos)) //nolint:gosec // validated: not negative
+			dst = protowire.AppendVarint(dst, uint64(v.nanos)) // validated: not negative
 		}
 		return dst
 	default:

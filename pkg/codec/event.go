@@ -233,7 +233,7 @@ func (v *value) goValue() any {
 	case fieldBoolean:
 		return v.num != 0
 	case fieldInteger:
-		return int32(v.num) //nolint:gosec // was read as int32
+		return int32(v.num) // was read as int32
 	case fieldBytes:
 		return bytes.Clone(v.bytes)
 	case fieldURI:
@@ -253,7 +253,7 @@ func (v *value) proto() *cloudeventsv1.CloudEvent_CloudEventAttributeValue {
 	case fieldBoolean:
 		p.Attr = &cloudeventsv1.CloudEvent_CloudEventAttributeValue_CeBoolean{CeBoolean: v.num != 0}
 	case fieldInteger:
-		p.Attr = &cloudeventsv1.CloudEvent_CloudEventAttributeValue_CeInteger{CeInteger: int32(v.num)} //nolint:gosec // was read as int32
+		p.Attr = &cloudeventsv1.CloudEvent_CloudEventAttributeValue_CeInteger{CeInteger: int32(v.num)} // was read as int32
 	case fieldString:
 		p.Attr = &cloudeventsv1.CloudEvent_CloudEventAttributeValue_CeString{CeString: string(v.bytes)}
 	case fieldBytes:

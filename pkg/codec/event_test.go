@@ -61,20 +61,20 @@ func specProto() *protoEvent {
 	}
 }
 
-func marshalProto(t testing.TB, p *protoEvent) []byte {
-	t.Helper()
+func marshalProto(tb testing.TB, p *protoEvent) []byte {
+	tb.Helper()
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(p)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return b
 }
 
-func unmarshalProto(t testing.TB, b []byte) *protoEvent {
-	t.Helper()
+func unmarshalProto(tb testing.TB, b []byte) *protoEvent {
+	tb.Helper()
 	var p protoEvent
 	if err := proto.Unmarshal(b, &p); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return &p
 }

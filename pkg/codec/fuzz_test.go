@@ -17,6 +17,7 @@ import (
 )
 
 func addSeeds(f *testing.F) {
+	f.Helper()
 	f.Add(marshalProto(f, specProto()))
 	f.Add(Heartbeat("1"))
 	deletion := specProto()

@@ -55,7 +55,7 @@ func (a *attribute) normalize(d DataType) error {
 			return err
 		}
 		if row, _ := Lookup(d); ok && row.Version == VersionInteger {
-			a.value = integerValue(int32(v)) //nolint:gosec // was parsed as int32
+			a.value = integerValue(int32(v)) // was parsed as int32
 		}
 	case ExtDeletionTimestamp:
 		t, err := a.time()

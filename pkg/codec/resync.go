@@ -32,8 +32,8 @@ type StatusHashList struct {
 	Hashes []StatusHash `json:"statusHashes"`
 }
 
-// ErrNoPayload: a resync request without a body says nothing, not even that
-// its sender holds nothing; {} does.
+// ErrNoPayload is the error of a resync request without a body: it says
+// nothing, not even that its sender holds nothing, as {} does.
 var ErrNoPayload = errors.New("the resync request has no data; send at least {}")
 
 // EncodeVersions returns the payload of a spec resync request. No versions

@@ -28,7 +28,7 @@ func TagOf(deleting bool, version int64, metadata string, data []byte) Tag {
 	} else {
 		head = append(head, 0)
 	}
-	head = binary.BigEndian.AppendUint64(head, uint64(version)) //nolint:gosec // two's complement is what is hashed
+	head = binary.BigEndian.AppendUint64(head, uint64(version)) // two's complement is what is hashed
 	head = binary.BigEndian.AppendUint64(head, uint64(len(metadata)))
 	head = append(head, metadata...)
 	head = binary.BigEndian.AppendUint64(head, uint64(len(data)))

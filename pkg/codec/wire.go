@@ -61,7 +61,7 @@ func booleanValue(b bool) value {
 }
 
 func timestampValue(t time.Time) value {
-	return value{kind: fieldTimestamp, num: t.Unix(), nanos: int32(t.Nanosecond())} //nolint:gosec // below 1e9
+	return value{kind: fieldTimestamp, num: t.Unix(), nanos: int32(t.Nanosecond())} // below 1e9
 }
 
 // attribute is one entry of the attributes map, without the "ce-" of its key.
@@ -223,38 +223,45 @@ func (v *value) scan(b []byte) error {
 	for len(b) > 0 {
 		num, typ, n := protowire.ConsumeTag(b)
 		if n < 0 || num > protowire.MaxValidNumber {
-			return malformed("the protobuf bytes of an attribute are broken")
+			return errBrokenValue()
 		}
-		b = b[n:]
-		switch {
-		case typ == protowire.VarintType && (num == fieldBoolean || num == fieldInteger):
-			x, m := protowire.ConsumeVarint(b)
-			if m < 0 {
-				return malformed("the protobuf bytes of an attribute are broken")
-			}
-			*v = integerValue(int32(x)) //nolint:gosec // protobuf truncates an int32 like this
-			if num == fieldBoolean {
-				*v = booleanValue(x != 0)
-			}
-			n = m
-		case typ == protowire.BytesType && num >= fieldString && num <= fieldTimestamp:
-			payload, m := protowire.ConsumeBytes(b)
-			if m < 0 {
-				return malformed("the protobuf bytes of an attribute are broken")
-			}
-			if err := v.setBytes(num, payload); err != nil {
-				return err
-			}
-			n = m
-		default:
-			if n = protowire.ConsumeFieldValue(num, typ, b); n < 0 {
-				return malformed("the protobuf bytes of an attribute are broken")
-			}
+		m, err := v.scanField(num, typ, b[n:])
+		if err != nil {
+			return err
 		}
-		b = b[n:]
+		if m < 0 {
+			return errBrokenValue()
+		}
+		b = b[n+m:]
 	}
 	return nil
 }
+
+// scanField reads one field behind its tag and returns its length, negative
+// when its bytes are broken.
+func (v *value) scanField(num protowire.Number, typ protowire.Type, b []byte) (n int, err error) {
+	switch {
+	case typ == protowire.VarintType && (num == fieldBoolean || num == fieldInteger):
+		x, n := protowire.ConsumeVarint(b)
+		if n < 0 {
+			return n, nil
+		}
+		*v = integerValue(int32(x)) // protobuf truncates an int32 like this
+		if num == fieldBoolean {
+			*v = booleanValue(x != 0)
+		}
+		return n, nil
+	case typ == protowire.BytesType && num >= fieldString && num <= fieldTimestamp:
+		payload, n := protowire.ConsumeBytes(b)
+		if n < 0 {
+			return n, nil
+		}
+		return n, v.setBytes(num, payload)
+	}
+	return protowire.ConsumeFieldValue(num, typ, b), nil
+}
+
+func errBrokenValue() error { return malformed("the protobuf bytes of an attribute are broken") }
 
 func (v *value) setBytes(num protowire.Number, payload []byte) error {
 	if num == fieldTimestamp {
@@ -283,9 +290,9 @@ func (v *value) scanTimestamp(b []byte) error {
 			var x uint64
 			if x, n = protowire.ConsumeVarint(b); n >= 0 {
 				if num == fieldSeconds {
-					v.num = int64(x) //nolint:gosec // int64 on the wire
+					v.num = int64(x) // int64 on the wire
 				} else {
-					v.nanos = int32(x) //nolint:gosec // int32 on the wire
+					v.nanos = int32(x) // int32 on the wire
 				}
 			}
 		} else {

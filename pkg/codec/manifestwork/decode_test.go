@@ -17,11 +17,11 @@ import (
 )
 
 // overTheWire is what the receiver gets.
-func overTheWire(t testing.TB, e codec.Event) codec.Event {
-	t.Helper()
-	e, err := codec.Unmarshal(marshal(t, e))
+func overTheWire(tb testing.TB, e codec.Event) codec.Event {
+	tb.Helper()
+	e, err := codec.Unmarshal(marshal(tb, e))
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return e
 }

@@ -26,7 +26,6 @@ const (
 func metadataJSON(m metav1.ObjectMeta) (string, error) {
 	m.ManagedFields = nil
 	m.ResourceVersion = ""
-	m.SelfLink = ""
 	if _, ok := m.Annotations[annotationLastApplied]; ok {
 		m.Annotations = maps.Clone(m.Annotations)
 		delete(m.Annotations, annotationLastApplied)
@@ -53,7 +52,7 @@ func wireVersion(generation int64) int32 {
 	if generation > math.MaxInt32 {
 		return 0
 	}
-	return int32(generation) //nolint:gosec // not above MaxInt32, and callers refuse negative ones
+	return int32(generation) // not above MaxInt32, and callers refuse negative ones
 }
 
 // trueVersion undoes wireVersion.

@@ -76,20 +76,20 @@ func params(action codec.Action) SpecParams {
 	return SpecParams{ID: "e1", Now: testTime, Source: "src1", Action: action}
 }
 
-func encodeSpecT(t testing.TB, w *workv1.ManifestWork, p SpecParams) codec.Event {
-	t.Helper()
+func encodeSpecT(tb testing.TB, w *workv1.ManifestWork, p SpecParams) codec.Event {
+	tb.Helper()
 	e, err := EncodeSpec(w, p)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return e
 }
 
-func marshal(t testing.TB, e codec.Event) []byte {
-	t.Helper()
+func marshal(tb testing.TB, e codec.Event) []byte {
+	tb.Helper()
 	b, err := codec.Marshal(e)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return b
 }

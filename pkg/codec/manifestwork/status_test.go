@@ -50,11 +50,11 @@ func statusParams() StatusParams {
 	}
 }
 
-func encodeStatusT(t testing.TB, r Ref, s workv1.ManifestWorkStatus, p StatusParams) codec.Event {
-	t.Helper()
+func encodeStatusT(tb testing.TB, r Ref, s workv1.ManifestWorkStatus, p StatusParams) codec.Event {
+	tb.Helper()
 	e, err := EncodeStatus(r, s, p)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return e
 }
@@ -262,7 +262,7 @@ func drawStatus(t *rapid.T) (s workv1.ManifestWorkStatus) {
 	})
 	s.Conditions = rapid.SliceOfN(condition, 0, 3).Draw(t, "conditions")
 	for i := range rapid.IntRange(0, 3).Draw(t, "manifests") {
-		m := workv1.ManifestCondition{ResourceMeta: workv1.ManifestResourceMeta{Ordinal: int32(i), Name: rapid.String().Draw(t, "name")}} //nolint:gosec // below 3
+		m := workv1.ManifestCondition{ResourceMeta: workv1.ManifestResourceMeta{Ordinal: int32(i), Name: rapid.String().Draw(t, "name")}} // below 3
 		if rapid.Bool().Draw(t, "has conditions") {
 			m.Conditions = rapid.SliceOfN(condition, 0, 2).Draw(t, "manifest conditions")
 		}

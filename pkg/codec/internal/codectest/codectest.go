@@ -34,7 +34,7 @@ func Golden(t *testing.T, name string, event []byte) {
 			t.Fatal(err)
 		}
 	}
-	want, err := os.ReadFile(path) //nolint:gosec // a file of the source tree
+	want, err := os.ReadFile(path) // a file of the source tree
 	if err != nil {
 		t.Fatalf("%v (write it with go test -update)", err)
 	}
