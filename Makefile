@@ -18,7 +18,9 @@ TOOLS := buf golangci-lint grpcurl protoc-gen-go protoc-gen-go-grpc
 tool = go tool -modfile=$(CURDIR)/tools/$(1)/go.mod $(1)
 
 # All packages but those whose tests need a control plane or built programs.
-UNIT = $$(go list ./... | grep -Ev '/test/(e2e|docs)(/|$$)')
+UNIT = $$(go list ./... | grep -Ev '/test/(e2e|docs|interoptest)(/|$$)')
+# The modules of this repository, those of the tools aside.
+MODULES := . test/controlplane test/interop
 CONTROLPLANE := test/controlplane/build.sh
 
 .PHONY: help
@@ -52,7 +54,7 @@ fresh: ## fail if generated files differ from their sources
 
 .PHONY: tidy
 tidy: ## fail if go.mod or go.sum are not as `go mod tidy` leaves them
-	@for m in . test/controlplane; do \
+	@for m in $(MODULES); do \
 		go -C $$m mod tidy -diff || { echo "hint: run go -C $$m mod tidy"; exit 1; }; \
 		echo "$$m: $$(go -C $$m mod verify)"; \
 	done
@@ -63,9 +65,10 @@ lint-proto: ## lint the protos and compare them with the committed image
 	@$(call tool,buf) breaking --against proto/image.binpb
 
 .PHONY: lint-go
-lint-go: ## run golangci-lint on both Go modules
-	@$(call tool,golangci-lint) run
-	@cd test/controlplane && $(call tool,golangci-lint) run # finds the same .golangci.yml
+lint-go: ## run golangci-lint on all Go modules
+	@for m in $(MODULES); do \
+		echo "$$m:"; (cd $$m && $(call tool,golangci-lint) run); \
+	done
 
 .PHONY: controlplane
 controlplane: ## build the Kubernetes control plane and kubectl that tests and demo use
@@ -80,6 +83,12 @@ unit: ## run the tests that need no control plane
 race: ## the same under the race detector
 	@CGO_ENABLED=1 go test -race $(UNIT)
 
+.PHONY: interop
+interop: ## run our parties against those of OCM's sdk-go, as processes of their own
+	@mkdir -p bin/interop
+	@go -C test/interop build -o $(CURDIR)/bin/interop/ ./...
+	@go test -count=1 ./test/interoptest
+
 .PHONY: docs
 docs: build ## run the commands that README and docs/ print
 	@go test -count=1 ./test/docs
@@ -93,7 +102,7 @@ test-fast: unit ## the quick check while working: two minutes once built
 
 .PHONY: test
 test: ## everything a change must pass
-	@MAKE='$(MAKE)' .ci/stages fresh tidy lint-proto lint-go controlplane unit race docs e2e
+	@MAKE='$(MAKE)' .ci/stages fresh tidy lint-proto lint-go controlplane unit race interop docs e2e
 
 .PHONY: fuzz
 fuzz: ## fuzz every target for FUZZTIME (default 60s) each
