@@ -91,6 +91,9 @@ func FromProto(p *cloudeventsv1.CloudEvent) (Event, error) {
 	for _, key := range slices.Sorted(maps.Keys(p.GetAttributes())) {
 		w.set([]byte(key), protoValue(p.GetAttributes()[key]))
 	}
+	if err := w.checkText(); err != nil {
+		return Event{}, err
+	}
 	if err := w.resolve(); err != nil {
 		return Event{}, err
 	}
@@ -191,6 +194,9 @@ func fromEvent(e Event) (*wireEvent, error) {
 		return nil, malformed("more than %d attributes", MaxAttributes)
 	}
 	w.hasAttributes = len(w.attributes) > 0
+	if err := w.checkText(); err != nil {
+		return nil, err
+	}
 	if err := w.resolve(); err != nil {
 		return nil, err
 	}

@@ -208,10 +208,14 @@ func TestUnmarshal_Refuses(t *testing.T) {
 	}
 }
 
-func TestFromProto_RefusesAnAbsentEvent(t *testing.T) {
+func TestFromProto_RefusesWhatCannotHaveComeOverTheWire(t *testing.T) {
 	if _, err := FromProto(nil); !errors.Is(err, ErrMalformed) {
 		t.Errorf("got %v", err)
 	}
+	p := specProto()
+	p.Attributes["ce-clustername"] = pString("\xff")
+	_, err := FromProto(p)
+	wantAttributeError(t, err, ExtClusterName)
 }
 
 func TestUnmarshal_RefusesBrokenBytes(t *testing.T) {
@@ -299,6 +303,8 @@ func TestMarshal_Refuses(t *testing.T) {
 			e.Context.(*event.EventContextV1).Extensions = map[string]any{"x": (*types.URI)(nil)}
 		}, "x"},
 		{"no id", func(e *Event) { e.Context.(*event.EventContextV1).ID = "" }, "id"},
+		{"an id that is not UTF-8", func(e *Event) { e.SetID("\xff") }, "id"},
+		{"an extension that is not UTF-8", func(e *Event) { e.SetExtension(ExtMetadata, "\xff") }, ExtMetadata},
 		{"no context", func(e *Event) { e.Context = nil }, "specversion"},
 		{"old version", func(e *Event) { e.SetSpecVersion("0.3") }, "specversion"},
 		{"nothing but the required attributes", func(e *Event) { e.Context.(*event.EventContextV1).Time = nil }, ""},

@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // Seconds of the first and the last second that a timestamp may name: the
@@ -58,6 +59,25 @@ func (w *wireEvent) resolve() error {
 // takes an event.
 func (w *wireEvent) isBare() bool {
 	return len(w.attributes) == 0 && w.time.kind == 0 && w.contentType.kind == 0 && len(w.subject) == 0 && len(w.dataSchema) == 0
+}
+
+// checkText refuses text that is not UTF-8, which scan has seen to already for
+// what came as bytes.
+func (w *wireEvent) checkText() error {
+	for _, f := range []struct {
+		name string
+		text []byte
+	}{{"id", w.id}, {"source", w.source}, {"type", w.typ}, {"specversion", w.specVersion}, {"datacontenttype", w.contentType.bytes}} {
+		if !utf8.Valid(f.text) {
+			return attributeError(f.name, "", "must be UTF-8")
+		}
+	}
+	for _, a := range w.attributes {
+		if a.value.kind != fieldBytes && !utf8.Valid(a.value.bytes) {
+			return attributeError(string(a.name), "", "must be UTF-8")
+		}
+	}
+	return nil
 }
 
 func (w *wireEvent) checkContentType() error {

@@ -40,6 +40,7 @@ func FuzzDecodeSpec(f *testing.F) {
 		if s.ResourceID != "u1" || s.Cluster != "cluster1" || s.Name == "" || s.Work.Name != s.Name || string(s.Work.UID) != "u1" || s.Work.Namespace != "cluster1" || s.Version < 0 {
 			t.Fatalf("identity %+v", s)
 		}
+		checkBrokerAgrees(t, e, s)
 		if s.Deleting != deleting || (s.Work.DeletionTimestamp != nil) != deleting {
 			t.Fatalf("deleting %v: %+v", deleting, s)
 		}
@@ -51,6 +52,31 @@ func FuzzDecodeSpec(f *testing.F) {
 		}
 		checkSpecAgain(t, s)
 	})
+}
+
+// checkBrokerAgrees: what a broker takes, it reads like the agent does. By the
+// name it keeps works apart, by the version it orders them.
+func checkBrokerAgrees(t *testing.T, e codec.Event, s *Spec) {
+	t.Helper()
+	b, err := codec.Marshal(e)
+	if err != nil {
+		return // not UTF-8: no peer can send it
+	}
+	env, err := codec.ParseEnvelope(b)
+	if err != nil {
+		return
+	}
+	name := env.ObjectName
+	if name == "" {
+		name = env.ResourceID
+	}
+	m, err := parseMetadata(s.Metadata)
+	if err != nil {
+		return // the agent reports it as invalid, under its id
+	}
+	if name != s.Name || env.ObjectNS != m.Namespace || env.ObjectUID != string(m.UID) || env.Version != s.Version || env.ObjectGen != m.Generation || env.Deleting != s.Deleting {
+		t.Fatalf("the broker reads %+v, the agent %+v", env, s)
+	}
 }
 
 // checkSpecAgain encodes what was decoded; a second time nothing may change.
