@@ -263,4 +263,3 @@ func elected(b *bench, replica string, cut *bool) func(*Config) {
 		}
 	}
 }
-

@@ -353,4 +353,3 @@ func TestSource_ServesManyClustersAtOnce(t *testing.T) {
 		}
 	})
 }
-

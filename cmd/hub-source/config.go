@@ -1,0 +1,187 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"sigs.k8s.io/yaml"
+
+	"github.com/hawser-io/hawser/internal/hubsource"
+)
+
+// config is everything that can be set. The file has these names; a flag wins
+// over the file.
+type config struct {
+	SourceID   string `json:"sourceID"`
+	Kubeconfig string `json:"kubeconfig"`
+	Broker     string `json:"broker"`
+
+	TLS struct {
+		CertFile   string `json:"certFile"`
+		KeyFile    string `json:"keyFile"`
+		CAFile     string `json:"caFile"`
+		ServerName string `json:"serverName"`
+	} `json:"tls"`
+	Insecure bool `json:"insecure"`
+
+	ClusterSelector   string `json:"clusterSelector"`
+	NamespaceSelector string `json:"namespaceSelector"`
+
+	LeaderElection struct {
+		Enabled           bool     `json:"enabled"`
+		ResourceName      string   `json:"resourceName"`
+		ResourceNamespace string   `json:"resourceNamespace"`
+		LeaseDuration     duration `json:"leaseDuration"`
+		RenewDeadline     duration `json:"renewDeadline"`
+		RetryPeriod       duration `json:"retryPeriod"`
+	} `json:"leaderElection"`
+
+	KubeAPIQPS   float32 `json:"kubeAPIQPS"`
+	KubeAPIBurst int     `json:"kubeAPIBurst"`
+
+	AdminListen string `json:"adminListen"`
+	Log         struct {
+		Level  string `json:"level"`
+		Format string `json:"format"`
+	} `json:"log"`
+}
+
+// duration is a time.Duration that a file writes as "15s".
+type duration time.Duration
+
+// UnmarshalJSON reads "15s".
+func (d *duration) UnmarshalJSON(b []byte) error {
+	var s string
+	if err := json.Unmarshal(b, &s); err != nil {
+		return fmt.Errorf("duration %s: write it with a unit in quotes, as \"15s\"", b)
+	}
+	v, err := time.ParseDuration(s)
+	if err != nil {
+		return fmt.Errorf("duration %q: write it with a unit, as \"15s\"", s)
+	}
+	*d = duration(v)
+	return nil
+}
+
+func defaults() *config {
+	c := &config{KubeAPIQPS: 200, KubeAPIBurst: 400, AdminListen: "127.0.0.1:8082"}
+	e := &c.LeaderElection
+	e.Enabled, e.ResourceName, e.ResourceNamespace = true, program, "hawser"
+	e.LeaseDuration, e.RenewDeadline, e.RetryPeriod = duration(15*time.Second), duration(10*time.Second), duration(2*time.Second)
+	c.Log.Level, c.Log.Format = "info", "text"
+	return c
+}
+
+func (c *config) addFlags(f *pflag.FlagSet) {
+	f.String("config", "", "configuration file (YAML); flags win over it")
+	f.StringVar(&c.SourceID, "source-id", c.SourceID, "name of this hub towards the broker, unique per hub: the one that the broker gives to the client certificate; it owns the works, so never change it")
+	f.StringVar(&c.Kubeconfig, "kubeconfig", c.Kubeconfig, "kubeconfig of the hub; empty means the service account of the pod")
+	f.StringVar(&c.Broker, "broker", c.Broker, "host:port of the broker")
+	f.StringVar(&c.TLS.CertFile, "tls-cert-file", c.TLS.CertFile, "PEM file of the client certificate")
+	f.StringVar(&c.TLS.KeyFile, "tls-key-file", c.TLS.KeyFile, "PEM file of its key")
+	f.StringVar(&c.TLS.CAFile, "ca-file", c.TLS.CAFile, "PEM file of the CAs that sign the broker's certificate; empty means those of the system")
+	f.StringVar(&c.TLS.ServerName, "tls-server-name", c.TLS.ServerName, "name the broker's certificate must have; empty means the host of --broker")
+	f.BoolVar(&c.Insecure, "insecure", c.Insecure, "plaintext; only to a broker on a loopback address")
+	f.StringVar(&c.ClusterSelector, "cluster-selector", c.ClusterSelector, "serve only the clusters whose ManagedCluster has these labels, as region=eu,tier!=test; empty means every namespace with works")
+	f.StringVar(&c.NamespaceSelector, "namespace-selector", c.NamespaceSelector, "serve only the clusters whose namespace has these labels; for hubs without ManagedClusters")
+	e := &c.LeaderElection
+	f.BoolVar(&e.Enabled, "leader-elect", e.Enabled, "let one replica at a time work; without it there must be only one")
+	f.StringVar(&e.ResourceName, "leader-elect-resource-name", e.ResourceName, "name of the Lease")
+	f.StringVar(&e.ResourceNamespace, "leader-elect-resource-namespace", e.ResourceNamespace, "namespace of the Lease")
+	f.DurationVar((*time.Duration)(&e.LeaseDuration), "leader-elect-lease-duration", time.Duration(e.LeaseDuration), "how long the other replicas wait for a leader that is silent")
+	f.DurationVar((*time.Duration)(&e.RenewDeadline), "leader-elect-renew-deadline", time.Duration(e.RenewDeadline), "how long a leader tries to renew before it ends")
+	f.DurationVar((*time.Duration)(&e.RetryPeriod), "leader-elect-retry-period", time.Duration(e.RetryPeriod), "time between attempts to become or stay leader")
+	f.Float32Var(&c.KubeAPIQPS, "kube-api-qps", c.KubeAPIQPS, "requests per second to the hub, watches not counted")
+	f.IntVar(&c.KubeAPIBurst, "kube-api-burst", c.KubeAPIBurst, "requests to the hub at once")
+	f.StringVar(&c.AdminListen, "admin-listen", c.AdminListen, "host:port of /livez, /readyz and /metrics, plain HTTP; empty switches it off")
+	f.StringVar(&c.Log.Level, "log-level", c.Log.Level, "debug, info, warn or error")
+	f.StringVar(&c.Log.Format, "log-format", c.Log.Format, "text or json")
+}
+
+// load reads the file that --config names, if any, puts the given flags on top
+// and validates the result.
+func (c *config) load(f *pflag.FlagSet) error {
+	given := map[string]string{}
+	f.Visit(func(flag *pflag.Flag) { given[flag.Name] = flag.Value.String() })
+	if file := given["config"]; file != "" {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			return fmt.Errorf("configuration: %w", err)
+		}
+		if err := yaml.UnmarshalStrict(b, c); err != nil {
+			return fmt.Errorf("configuration %s: %w", file, err)
+		}
+	}
+	for name, value := range given {
+		if err := f.Set(name, value); err != nil {
+			return err
+		}
+	}
+	return c.validate()
+}
+
+// validate returns everything that is wrong, and what to do about it.
+func (c *config) validate() error {
+	var errs []error
+	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	switch {
+	case c.SourceID == "":
+		wrong("source-id is empty: name this hub, as the broker's configuration names the holder of the client certificate")
+	case len(validation.IsDNS1123Subdomain(c.SourceID)) > 0:
+		wrong("source-id %q: use lower-case letters, digits, '-' and '.', as hub-eu", c.SourceID)
+	}
+	if c.AdminListen != "" {
+		if _, _, err := net.SplitHostPort(c.AdminListen); err != nil {
+			wrong("admin-listen %q: use host:port, as 127.0.0.1:8082, or nothing to switch it off", c.AdminListen)
+		}
+	}
+	errs = append(errs, c.validateBroker()...)
+	if err := c.selection().Validate(); err != nil {
+		wrong("%w (flags --cluster-selector and --namespace-selector)", err)
+	}
+	if e := c.LeaderElection; e.Enabled {
+		if e.ResourceName == "" || e.ResourceNamespace == "" {
+			wrong("leader election needs leader-elect-resource-name and leader-elect-resource-namespace; with a single replica it can be switched off by --leader-elect=false")
+		}
+		if e.RetryPeriod <= 0 || 2*e.RetryPeriod > e.RenewDeadline || e.RenewDeadline >= e.LeaseDuration {
+			wrong("leader election: lease duration %s > renew deadline %s > 2 × retry period %s > 0 does not hold", time.Duration(e.LeaseDuration), time.Duration(e.RenewDeadline), time.Duration(e.RetryPeriod))
+		}
+	}
+	if c.KubeAPIQPS <= 0 || c.KubeAPIBurst <= 0 {
+		wrong("kube-api-qps %v and kube-api-burst %d: use positive numbers", c.KubeAPIQPS, c.KubeAPIBurst)
+	}
+	return errors.Join(errs...)
+}
+
+func (c *config) validateBroker() (errs []error) {
+	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	host, _, err := net.SplitHostPort(c.Broker)
+	if err != nil || host == "" {
+		wrong("broker %q: use host:port, as broker.example.com:8090", c.Broker)
+	}
+	tls := c.TLS.CertFile != "" || c.TLS.KeyFile != "" || c.TLS.CAFile != "" || c.TLS.ServerName != ""
+	switch {
+	case c.Insecure && tls:
+		wrong("insecure and TLS settings exclude each other: drop one of them")
+	case c.Insecure && err == nil && !loopback(host):
+		wrong("insecure to %s: plaintext is allowed to a loopback address only, as --broker 127.0.0.1:8090", c.Broker)
+	case !c.Insecure && (c.TLS.CertFile == "" || c.TLS.KeyFile == ""):
+		wrong("TLS needs tls-cert-file and tls-key-file, by which the broker knows this hub; to try things out on this machine, use --insecure with a broker on 127.0.0.1")
+	}
+	return errs
+}
+
+func (c *config) selection() hubsource.Selection {
+	return hubsource.Selection{Clusters: c.ClusterSelector, Namespaces: c.NamespaceSelector}
+}
+
+func loopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// load runs the loader on a configuration file ("" is none) and flags.
+func load(t *testing.T, file string, args ...string) (*config, error) {
+	t.Helper()
+	if file != "" {
+		path := filepath.Join(t.TempDir(), "config.yaml")
+		if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		args = append([]string{"--config", path}, args...)
+	}
+	c := defaults()
+	f := pflag.NewFlagSet(program, pflag.ContinueOnError)
+	c.addFlags(f)
+	if err := f.Parse(args); err != nil {
+		return nil, err
+	}
+	return c, c.load(f)
+}
+
+// tls is the least that a real set-up needs besides a source id.
+var tls = []string{"--broker", "broker.example.com:8090", "--tls-cert-file", "tls.crt", "--tls-key-file", "tls.key"}
+
+func TestConfig_FlagsWinOverTheFile(t *testing.T) {
+	c, err := load(t, `
+sourceID: from-file
+clusterSelector: region=eu
+leaderElection: {leaseDuration: 60s, renewDeadline: 40s, resourceNamespace: other}
+kubeAPIQPS: 7
+`, append(tls, "--source-id=from-flag", "--leader-elect-lease-duration=50s")...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := c.LeaderElection
+	if c.SourceID != "from-flag" || time.Duration(e.LeaseDuration) != 50*time.Second {
+		t.Errorf("flags lost: %+v", c)
+	}
+	if c.ClusterSelector != "region=eu" || time.Duration(e.RenewDeadline) != 40*time.Second || e.ResourceNamespace != "other" || c.KubeAPIQPS != 7 {
+		t.Errorf("file lost: %+v", c)
+	}
+	if !e.Enabled || e.ResourceName != program || c.KubeAPIBurst != 400 {
+		t.Errorf("defaults lost: %+v", c)
+	}
+}
+
+func TestConfig_SaysWhatIsWrong(t *testing.T) {
+	hub := append([]string{"--source-id=hub"}, tls...)
+	for name, c := range map[string]struct {
+		file string
+		args []string
+		want []string
+	}{
+		"nothing set":         {"", nil, []string{"source-id is empty", "host:port", "tls-cert-file"}},
+		"bad source id":       {"", append(tls, "--source-id=Hub/1"), []string{`"Hub/1"`, "lower-case"}},
+		"unknown key":         {"sourceId: hub\n", tls, []string{"sourceId"}},
+		"no such file":        {"", append(hub, "--config=/nonexistent"), []string{"/nonexistent"}},
+		"number as duration":  {"leaderElection: {retryPeriod: 2}\n", hub, []string{`"15s"`}},
+		"both selectors":      {"", append(hub, "--cluster-selector=a=b", "--namespace-selector=a=b"), []string{"not both"}},
+		"bad selector":        {"", append(hub, "--cluster-selector=a in"), []string{`"a in"`, "--cluster-selector"}},
+		"plaintext elsewhere": {"", []string{"--source-id=hub", "--insecure", "--broker=broker.example.com:8090"}, []string{"loopback"}},
+		"plaintext and TLS":   {"", append(hub, "--insecure"), []string{"exclude each other"}},
+		"key without cert":    {"", []string{"--source-id=hub", "--broker=b:1", "--tls-key-file=k"}, []string{"tls-cert-file"}},
+		"lease too short":     {"", append(hub, "--leader-elect-lease-duration=5s"), []string{"lease duration 5s > renew deadline 10s"}},
+		"no lease name":       {"", append(hub, "--leader-elect-resource-name="), []string{"--leader-elect=false"}},
+		"no requests":         {"", append(hub, "--kube-api-qps=0"), []string{"kube-api-qps"}},
+		"bad admin port":      {"", append(hub, "--admin-listen=8082"), []string{"127.0.0.1:8082"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := load(t, c.file, c.args...)
+			if err == nil {
+				t.Fatal("accepted")
+			}
+			for _, want := range c.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("error %q does not mention %q", err, want)
+				}
+			}
+		})
+	}
+}
+
+func TestConfig_AcceptsPlaintextOnLoopback(t *testing.T) {
+	if _, err := load(t, "", "--source-id=hub", "--insecure", "--broker=127.0.0.1:8090", "--leader-elect=false"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestServe_SaysWhatItCannotReach(t *testing.T) {
+	dir := t.TempDir()
+	for name, c := range map[string]struct {
+		args []string
+		want string
+	}{
+		"no kubeconfig":   {[]string{"--insecure", "--broker=127.0.0.1:8090", "--kubeconfig=" + filepath.Join(dir, "none")}, "--kubeconfig"},
+		"no certificate":  {[]string{"--broker=127.0.0.1:8090", "--tls-cert-file=" + filepath.Join(dir, "none"), "--tls-key-file=k"}, "none"},
+		"bad log level":   {[]string{"--insecure", "--broker=127.0.0.1:8090", "--log-level=loud"}, "loud"},
+		"unknown flag":    {[]string{"--colour"}, "--colour"},
+		"stray arguments": {[]string{"start"}, "start"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := command(io.Discard, io.Discard)
+			root.SetArgs(append([]string{"--source-id=hub"}, c.args...))
+			if err := root.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("ended with %v", err)
+			}
+		})
+	}
+}
+
+func TestCommand_PrintsVersionAndHelp(t *testing.T) {
+	for arg, want := range map[string]string{"version": program, "--help": "--source-id"} {
+		var out bytes.Buffer
+		root := command(&out, io.Discard)
+		root.SetArgs([]string{arg})
+		if err := root.ExecuteContext(t.Context()); err != nil || !strings.Contains(out.String(), want) {
+			t.Errorf("%s printed %q, %v", arg, out.String(), err)
+		}
+	}
+}

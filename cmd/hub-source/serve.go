@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/google/uuid"
+	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+	workversioned "open-cluster-management.io/api/client/work/clientset/versioned"
+
+	"github.com/hawser-io/hawser/internal/hubsource"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/telemetry"
+	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
+)
+
+// serve runs the hub source and its admin port until ctx ends.
+func serve(ctx context.Context, cfg *config, stderr io.Writer) error {
+	log, err := telemetry.NewLogger(stderr, cfg.Log.Level, cfg.Log.Format)
+	if err != nil {
+		return err
+	}
+	klog.SetSlogLogger(log)
+	c := hubsource.Config{
+		ID: cfg.SourceID, Selection: cfg.selection(), Health: &telemetry.Health{}, Log: log,
+	}
+	registry := telemetry.NewRegistry()
+	c.Registerer = registry
+	if c.Dialer, err = cfg.dialer(log); err != nil {
+		return err
+	}
+	if err := cfg.reachHub(&c); err != nil {
+		return err
+	}
+	source, err := hubsource.New(c)
+	if err != nil {
+		return err
+	}
+	log.Info("starting", "program", telemetry.Version(program), "sourceID", cfg.SourceID, "broker", cfg.Broker)
+	return run.Group(ctx,
+		run.Task{Name: "hub source", Run: source.Run},
+		run.Task{Name: "admin", Run: telemetry.Admin{Addr: cfg.AdminListen, Registry: registry, Health: c.Health, Log: log}.Run},
+	)
+}
+
+// dialer reaches the broker as the configuration says.
+func (c *config) dialer(log *slog.Logger) (*transportgrpc.Dialer, error) {
+	o := transportgrpc.Options{Target: c.Broker, Insecure: c.Insecure, Log: log}
+	if !c.Insecure {
+		files := identity.Files{CA: c.TLS.CAFile, Cert: c.TLS.CertFile, Key: c.TLS.KeyFile}
+		credentials, err := files.Client(c.TLS.ServerName, func(err error) { log.Error("tls files", "err", err) })
+		if err != nil {
+			return nil, err
+		}
+		o.Credentials = credentials
+	}
+	return transportgrpc.NewDialer(o)
+}
+
+// reachHub fills in the clients of the hub.
+func (c *config) reachHub(into *hubsource.Config) error {
+	hub, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig)
+	if err != nil {
+		return fmt.Errorf("reach the hub (--kubeconfig names its kubeconfig): %w", err)
+	}
+	hub.QPS, hub.Burst, hub.UserAgent = c.KubeAPIQPS, c.KubeAPIBurst, program
+	if into.Works, err = workversioned.NewForConfig(hub); err != nil {
+		return fmt.Errorf("reach the hub: %w", err)
+	}
+	if into.Metadata, err = metadata.NewForConfig(hub); err != nil {
+		return fmt.Errorf("reach the hub: %w", err)
+	}
+	if !c.LeaderElection.Enabled {
+		return nil
+	}
+	// Renewing the lease must not wait behind everything else.
+	leases := rest.CopyConfig(hub)
+	leases.QPS, leases.Burst = 5, 10
+	into.Election, err = c.election(leases)
+	return err
+}
+
+func (c *config) election(hub *rest.Config) (hubsource.Election, error) {
+	leases, err := coordinationv1.NewForConfig(hub)
+	if err != nil {
+		return hubsource.Election{}, fmt.Errorf("reach the hub: %w", err)
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return hubsource.Election{}, fmt.Errorf("leader election: %w", err)
+	}
+	e := c.LeaderElection
+	return hubsource.Election{
+		Leases: leases, Namespace: e.ResourceNamespace, Name: e.ResourceName,
+		Identity: host + "_" + uuid.NewString(),
+		Duration: time.Duration(e.LeaseDuration), RenewDeadline: time.Duration(e.RenewDeadline), RetryPeriod: time.Duration(e.RetryPeriod),
+	}, nil
+}
