@@ -1,8 +1,11 @@
 package store
 
 import (
+	"errors"
 	"strconv"
 	"strings"
+
+	"github.com/hawser-io/hawser/pkg/codec"
 )
 
 // maxKeyPart bounds what becomes part of a storage key, in bytes. Kubernetes
@@ -17,22 +20,37 @@ func nameOf(op *Op) string {
 	return op.Name
 }
 
-// problem says what makes the op invalid, "" when nothing does.
-func (op *Op) problem() string {
+// CheckPlace says what makes a data type or a cluster impossible to store, nil
+// when nothing does. Engines call it in MarkSubscribed.
+func CheckPlace(dt codec.DataType, cluster string) error {
+	if p := placeProblem(dt, cluster); p != "" {
+		return errors.New("store: " + p)
+	}
+	return nil
+}
+
+func placeProblem(dt codec.DataType, cluster string) string {
 	required := []struct{ what, value string }{
-		{"group of the data type", op.Key.DataType.Group},
-		{"version of the data type", op.Key.DataType.Version},
-		{"resource of the data type", op.Key.DataType.Resource},
-		{"cluster", op.Key.Cluster},
-		{"resource id", op.Key.ResourceID},
+		{"group of the data type", dt.Group},
+		{"version of the data type", dt.Version},
+		{"resource of the data type", dt.Resource},
+		{"cluster", cluster},
 	}
 	for _, r := range required {
-		if r.value == "" {
-			return r.what + " is empty"
-		}
-		if p := keyPartProblem(r.what, r.value); p != "" {
+		if p := requiredProblem(r.what, r.value); p != "" {
 			return p
 		}
+	}
+	return ""
+}
+
+// problem says what makes the op invalid, "" when nothing does.
+func (op *Op) problem() string {
+	if p := placeProblem(op.Key.DataType, op.Key.Cluster); p != "" {
+		return p
+	}
+	if p := requiredProblem("resource id", op.Key.ResourceID); p != "" {
+		return p
 	}
 	if p := keyPartProblem("owner", op.Owner); p != "" {
 		return p
@@ -41,6 +59,13 @@ func (op *Op) problem() string {
 		return p
 	}
 	return op.kindProblem()
+}
+
+func requiredProblem(what, value string) string {
+	if value == "" {
+		return what + " is empty"
+	}
+	return keyPartProblem(what, value)
 }
 
 func keyPartProblem(what, value string) string {

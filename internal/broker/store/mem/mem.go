@@ -222,6 +222,9 @@ func (s *Store) MarkSubscribed(ctx context.Context, dt codec.DataType, cluster, 
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	if err := store.CheckPlace(dt, cluster); err != nil {
+		return err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {

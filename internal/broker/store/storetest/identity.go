@@ -180,6 +180,12 @@ func testSubscribed(t *testing.T, site Site) {
 	mark(codec.ManifestBundles, "c1-a", "uid3")
 	diff(t, "an empty uid does not replace one", []answer{{"uid1", true}, {"uid2", true}, {"uid3", true}, {}}, asked())
 	mark(codec.ManifestBundles, "c1", "uid9")
+	if err := b.MarkSubscribed(b.context(), codec.ManifestBundles, "", "uid"); err == nil {
+		t.Error("no cluster can be marked")
+	}
+	if err := b.MarkSubscribed(b.context(), codec.ManifestBundles, "c\x00", "uid"); err == nil {
+		t.Error("a cluster with a zero byte can be marked")
+	}
 	b.close()
 	b = open(t, site)
 	diff(t, "reopened", []answer{{"uid9", true}, {"uid2", true}, {"uid3", true}, {}}, asked())

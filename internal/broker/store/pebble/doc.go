@@ -1,0 +1,21 @@
+// Package pebble is the embedded store: one directory, no set-up. Every commit
+// is one batch of Pebble and one sync of its log; what is acknowledged survives
+// a power loss, and nothing is visible to readers before it is durable.
+//
+// # On disk
+//
+// Meta, spec, status and what waits of a record are separate values, so that a
+// status does not rewrite its spec. Beside them are an index of names, one of
+// owners, and one of revisions, which is the change feed. Every value starts
+// with a format byte, flags and a key id and ends with a CRC-32C over storage
+// key and value: damage is named ([store.DamageError]), a newer format refused
+// ([FormatError]).
+//
+// # Failure
+//
+// The first failed write, sync or checksum turns the store read-only: readers
+// go on with what was durable, Commit returns [store.ErrReadOnly], the cause is
+// in [Store.Err]. Pebble never ends the process: its fatal errors become that
+// state, and a write error never reaches the code in it that would panic (see
+// guard).
+package pebble

@@ -1,0 +1,85 @@
+package pebble
+
+import (
+	"crypto/rand"
+	"log/slog"
+
+	engine "github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/bloom"
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// Options of a store. Only Dir is required.
+type Options struct {
+	// Dir is the directory of the store; it is created when it is missing,
+	// for the owner only: works can carry Secrets.
+	Dir string
+	// FS is the file system, nil for that of the machine.
+	FS vfs.FS
+	// Log hears of failures, nil for nobody.
+	Log *slog.Logger
+	// NewID makes an epoch or a term: no two calls may return the same, and no
+	// result may contain "/" or be empty. nil for 26 random characters.
+	NewID func() string
+	// CacheBytes is the size of the cache of blocks read from disk, 0 for 16 MiB.
+	CacheBytes int64
+}
+
+const (
+	// Idle, a broker shall fit into 80 MiB of memory, and what it reads most
+	// (metas, and the specs of the last changes) are a few MiB: beyond that the
+	// cache of the operating system is as good.
+	defaultCacheBytes = 16 << 20
+	// Two of them exist while one is flushed. A batch above half of this is
+	// flushed by itself, so it must exceed twice what a group commit gathers.
+	memTableBytes = 8 << 20
+	openFiles     = 500
+)
+
+func (o *Options) setDefaults() {
+	if o.FS == nil {
+		o.FS = vfs.Default
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.NewID == nil {
+		o.NewID = rand.Text
+	}
+	if o.CacheBytes == 0 {
+		o.CacheBytes = defaultCacheBytes
+	}
+}
+
+func engineOptions(o *Options, g *guard, f *failure) *engine.Options {
+	e := &engine.Options{
+		FS:        g,
+		CacheSize: o.CacheBytes,
+		// The newest format of this release, by name: an upgrade of the library
+		// must not make a downgrade of the broker impossible by itself.
+		FormatMajorVersion: engine.FormatValueSeparation,
+		MemTableSize:       memTableBytes,
+		// Write stalls come late: a burst of works is flushed at the speed of
+		// the disk, and L0 may grow while it is compacted.
+		MemTableStopWritesThreshold: 4,
+		L0CompactionThreshold:       2,
+		L0StopWritesThreshold:       1000,
+		MaxOpenFiles:                openFiles,
+		EventListener:               f.listener(),
+		Logger:                      logger{f},
+		// A store that failed compacts no more: what it would write is lost
+		// on it, and Pebble would try again without end.
+		CompactionConcurrencyRange: func() (int, int) {
+			if f.get() != nil {
+				return 0, 0
+			}
+			return 1, 2
+		},
+	}
+	for i := range e.Levels {
+		// Most lookups of a new work are for keys that are not there.
+		e.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
+		e.Levels[i].FilterType = engine.TableFilter
+	}
+	return e
+}

@@ -1,0 +1,257 @@
+package pebble
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	engine "github.com/cockroachdb/pebble/v2"
+
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// Store implements [store.Store] in one directory.
+type Store struct {
+	db      *engine.DB
+	lock    *engine.Lock
+	failure *failure
+
+	// commit serialises what writes.
+	commit sync.Mutex
+
+	// calls is held for reading by every call that may take long, and for
+	// writing by Close.
+	calls sync.RWMutex
+	// closing is closed when Close begins.
+	closing   chan struct{}
+	closeOnce sync.Once
+
+	// mu guards what follows; it is never held during a read or write of the disk.
+	mu      sync.RWMutex
+	head    store.Head
+	terms   []term // in the order of the openings
+	places  map[where]*place
+	behind  map[store.Key]string // id that waits to the id of its tombstone
+	ring    ring
+	view    *view
+	commits chan struct{} // closed and replaced at each commit
+}
+
+var _ store.Store = (*Store)(nil)
+
+// term is one opening.
+type term struct {
+	id    string
+	first uint64 // revision
+}
+
+// maxTerms is how many openings are remembered.
+const maxTerms = 1024
+
+// closeGrace is how long Close waits for an engine that failed.
+const closeGrace = 2 * time.Second
+
+// Err returns why the store is read-only, nil while it is not.
+func (s *Store) Err() error { return s.failure.get() }
+
+// Failed is closed when the store turns read-only.
+func (s *Store) Failed() <-chan struct{} { return s.failure.c }
+
+// enter begins a call; leave ends it.
+func (s *Store) enter() (leave func(), err error) {
+	// TryRLock fails only when Close waits or has finished.
+	if !s.calls.TryRLock() {
+		return nil, store.ErrClosed
+	}
+	select {
+	case <-s.closing:
+		s.calls.RUnlock()
+		return nil, store.ErrClosed
+	default:
+		return s.calls.RUnlock, nil
+	}
+}
+
+// read begins a call that reads the disk; done ends it.
+func (s *Store) read() (v *view, done func(), err error) {
+	leave, err := s.enter()
+	if err != nil {
+		return nil, nil, err
+	}
+	s.mu.RLock()
+	v = s.view
+	v.holders.Add(1)
+	s.mu.RUnlock()
+	return v, func() {
+		v.release()
+		leave()
+	}, nil
+}
+
+// Head implements [store.Store].
+func (s *Store) Head() store.Head {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.head
+}
+
+// ClusterHead implements [store.Store].
+func (s *Store) ClusterHead(dt codec.DataType, cluster string) (uint64, store.Digest) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if p := s.places[where{dt, cluster}]; p != nil {
+		return p.revision, p.digest
+	}
+	return 0, store.Digest{}
+}
+
+// ValidCursor implements [store.Store].
+func (s *Store) ValidCursor(c store.Cursor) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if c.Epoch != s.head.Epoch || c.Revision > s.head.Revision {
+		return false
+	}
+	i := slices.IndexFunc(s.terms, func(t term) bool { return t.id == c.Term })
+	return i >= 0 && (i+1 == len(s.terms) || c.Revision < s.terms[i+1].first)
+}
+
+// Subscribed implements [store.Store].
+func (s *Store) Subscribed(dt codec.DataType, cluster string) (string, bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if p := s.places[where{dt, cluster}]; p != nil {
+		return p.uid, p.subscribed
+	}
+	return "", false
+}
+
+// MarkSubscribed implements [store.Store]. What is known already costs no
+// write.
+func (s *Store) MarkSubscribed(ctx context.Context, dt codec.DataType, cluster, uid string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := store.CheckPlace(dt, cluster); err != nil {
+		return err
+	}
+	return s.update(func(b *engine.Batch) (apply func(), err error) {
+		if known, ok := s.Subscribed(dt, cluster); ok && (uid == "" || uid == known) {
+			return nil, nil
+		}
+		key := clusterKey(dt, cluster)
+		return func() {
+			p := s.place(where{dt, cluster})
+			p.subscribed, p.uid = true, uid
+		}, b.Set(key, seal(key, []byte(uid)), nil)
+	})
+}
+
+// ForgetCluster implements [store.Store].
+func (s *Store) ForgetCluster(ctx context.Context, cluster string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return s.update(func(b *engine.Batch) (apply func(), err error) {
+		var marked []where
+		s.mu.RLock()
+		for w, p := range s.places {
+			if w.cluster == cluster && p.subscribed {
+				marked = append(marked, w)
+			}
+		}
+		s.mu.RUnlock()
+		var errs []error
+		for _, w := range marked {
+			errs = append(errs, b.Delete(clusterKey(w.dt, cluster), nil))
+		}
+		return func() {
+			for _, w := range marked {
+				p := s.places[w]
+				p.subscribed, p.uid = false, ""
+			}
+		}, errors.Join(errs...)
+	})
+}
+
+// update writes what f puts into the batch; apply is called with mu held when
+// that is durable. Nothing is written for an empty batch.
+func (s *Store) update(f func(b *engine.Batch) (apply func(), err error)) error {
+	leave, err := s.enter()
+	if err != nil {
+		return err
+	}
+	defer leave()
+	s.commit.Lock()
+	defer s.commit.Unlock()
+	if s.failure.get() != nil {
+		return s.failure.readOnly()
+	}
+	b := s.db.NewBatch()
+	apply, err := f(b)
+	if err != nil {
+		return errors.Join(err, b.Close())
+	}
+	if b.Empty() {
+		return b.Close()
+	}
+	v, err := s.write(b)
+	if err != nil {
+		return err
+	}
+	s.publish(v, apply)
+	return nil
+}
+
+// place returns the place of w, new if there is none; mu is held.
+func (s *Store) place(w where) *place {
+	p := s.places[w]
+	if p == nil {
+		p = &place{}
+		s.places[w] = p
+	}
+	return p
+}
+
+// Close implements [store.Store]. On a store that failed the engine may not let
+// go; then Close returns the failure after a while, and the directory stays
+// locked until the process ends.
+func (s *Store) Close() error {
+	err := store.ErrClosed
+	s.closeOnce.Do(func() { err = s.shut() })
+	return err
+}
+
+func (s *Store) shut() error {
+	close(s.closing)
+	s.calls.Lock() // and never unlocked: no call may enter any more
+	return errors.Join(s.failure.get(), s.stopEngine())
+}
+
+// stopEngine closes what Open opened. It gives up on an engine that failed and
+// whose goroutines the guard has stopped.
+func (s *Store) stopEngine() error {
+	done := make(chan error, 1)
+	go func() {
+		if s.view != nil {
+			s.view.release()
+		}
+		done <- errors.Join(s.db.Close(), s.lock.Close())
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-s.failure.c:
+	}
+	timer := time.NewTimer(closeGrace)
+	defer timer.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-timer.C:
+		return errors.New("the engine does not stop after a failure: the directory stays locked until the process ends")
+	}
+}
