@@ -65,7 +65,7 @@ func TestConfig_SaysWhatIsWrong(t *testing.T) {
 	}{
 		"nothing set":         {"", nil, []string{"source-id is empty", "host:port", "tls-cert-file"}},
 		"bad source id":       {"", append(tls, "--source-id=Hub/1"), []string{`"Hub/1"`, "lower-case"}},
-		"unknown key":         {"sourceId: hub\n", tls, []string{"sourceId"}},
+		"unknown key":         {"sourceName: hub\n", tls, []string{"sourceName"}},
 		"no such file":        {"", append(hub, "--config=/nonexistent"), []string{"/nonexistent"}},
 		"number as duration":  {"leaderElection: {retryPeriod: 2}\n", hub, []string{`"15s"`}},
 		"both selectors":      {"", append(hub, "--cluster-selector=a=b", "--namespace-selector=a=b"), []string{"not both"}},
