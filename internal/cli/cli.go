@@ -42,11 +42,10 @@ func Main(ctx context.Context, env Env, args []string) int {
 	if errors.As(err, &usage) {
 		status = exitUsage
 	}
-	// There is nobody left to tell if standard error is closed.
-	_, _ = fmt.Fprintf(env.Stderr, "hawser: %v\n", err)
+	fmt.Fprintf(env.Stderr, "hawser: %v\n", err)
 	var hinted *hintedError
 	if errors.As(err, &hinted) {
-		_, _ = fmt.Fprintf(env.Stderr, "hint: %s\n", hinted.hint)
+		fmt.Fprintf(env.Stderr, "hint: %s\n", hinted.hint)
 	}
 	return status
 }
