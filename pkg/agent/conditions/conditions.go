@@ -92,6 +92,7 @@ type Manifest struct {
 // cut to whole seconds.
 func Next(prev workv1.ManifestWorkStatus, generation int64, manifests []Manifest, now time.Time) workv1.ManifestWorkStatus {
 	next := workv1.ManifestWorkStatus{Conditions: slices.Clone(prev.Conditions)}
+	apimeta.RemoveStatusCondition(&next.Conditions, workv1.WorkDeleting) // whoever lives is not
 	old := indexHistory(prev.ResourceStatus.Manifests)
 	entries := make([]workv1.ManifestCondition, 0, len(manifests))
 	for _, m := range manifests {

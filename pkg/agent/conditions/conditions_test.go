@@ -245,6 +245,7 @@ func TestDeleting(t *testing.T) {
 
 	t2, _ := later(2 * time.Minute)
 	diff(t, want, conditions.Deleting(got, 2, t2))
+	diff(t, first, conditions.Next(got, 1, []conditions.Manifest{present(configMap(0, "a"))}, t2)) // made anew
 }
 
 func TestRejected_KeepsWhatWasApplied(t *testing.T) {

@@ -55,7 +55,11 @@ func Decide(e Entry, live *unstructured.Unstructured, owner apply.Owner, orphan 
 }
 
 // Remover removes recorded objects from the cluster.
-type Remover struct{ Client cluster.Client }
+type Remover struct {
+	Client cluster.Client
+	// Done hears what became of every Disown and Delete; may be nil.
+	Done func(d Decision, err error)
+}
 
 // Remove does what is to be done for the entries and returns those that must
 // stay on the list: objects that are still there, and objects about which
@@ -80,24 +84,33 @@ func (r Remover) remove(ctx context.Context, e Entry, owner apply.Owner, orphan 
 	if err != nil || live == nil {
 		return false, err
 	}
-	switch Decide(e, live, owner, orphan) {
+	switch d := Decide(e, live, owner, orphan); d {
 	case Drop:
 		return false, nil
 	case Disown:
-		return false, gone(r.disown(ctx, ref, live, owner))
-	case Await:
-		return true, nil
+		return false, r.done(d, gone(r.disown(ctx, ref, live, owner)))
 	case Delete:
-		err := r.Client.Delete(ctx, ref, live.GetUID())
-		if apierrors.IsConflict(err) {
-			return true, nil // made anew meanwhile: the next look decides
-		}
-		if gone(err) != nil {
-			return true, fmt.Errorf("delete %s: %w", ref, err)
-		}
-		return true, nil
+		return true, r.done(d, r.delete(ctx, ref, live.GetUID()))
+	case Await:
 	}
 	return true, nil
+}
+
+func (r Remover) done(d Decision, err error) error {
+	if r.Done != nil {
+		r.Done(d, err)
+	}
+	return err
+}
+
+// delete asks for the deletion. An object that was made anew meanwhile is no
+// error: the next look decides about it.
+func (r Remover) delete(ctx context.Context, ref cluster.Ref, uid types.UID) error {
+	err := r.Client.Delete(ctx, ref, uid)
+	if apierrors.IsConflict(err) || gone(err) == nil {
+		return nil
+	}
+	return fmt.Errorf("delete %s: %w", ref, err)
 }
 
 // read returns the object of an entry, in the version the server has it in; nil

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -37,6 +38,9 @@ const (
 // MaxWorkName is the length of the longest work name that fits into the name of
 // an AppliedManifestWork.
 const MaxWorkName = 253 - sha256.Size*2 - 1
+
+// ErrWorkName is the error about a work whose name is longer than that.
+var ErrWorkName = errors.New("the name of the work does not fit into the name of an AppliedManifestWork")
 
 // Resource is where AppliedManifestWorks live.
 var Resource = schema.GroupVersionResource{Group: workv1.GroupName, Version: workv1.GroupVersion.Version, Resource: "appliedmanifestworks"}
@@ -73,8 +77,8 @@ type Record struct{ object workv1.AppliedManifestWork }
 // Owner is the mark on the record's objects.
 func (r *Record) Owner() apply.Owner { return apply.Owner{Name: r.object.Name, UID: r.object.UID} }
 
-// ResourceVersion is that of the object.
-func (r *Record) ResourceVersion() string { return r.object.ResourceVersion }
+// Metadata is that of the object; it must not be modified.
+func (r *Record) Metadata() metav1.Object { return &r.object.ObjectMeta }
 
 // Deleting reports whether somebody deleted it; it goes when its objects went.
 func (r *Record) Deleting() bool { return r.object.DeletionTimestamp != nil }
@@ -112,7 +116,7 @@ func (s Store) Load(ctx context.Context, name string) (*Record, error) {
 // Create makes the record of a work. labels are those of the work.
 func (s Store) Create(ctx context.Context, workName string, labels map[string]string, origin Origin) (*Record, error) {
 	if len(workName) > MaxWorkName {
-		return nil, fmt.Errorf("the name of the work has %d characters, more than the %d that fit into the name of an AppliedManifestWork: use a shorter one", len(workName), MaxWorkName)
+		return nil, fmt.Errorf("%w: it has %d characters, use at most %d", ErrWorkName, len(workName), MaxWorkName)
 	}
 	o := workv1.AppliedManifestWork{
 		TypeMeta: metav1.TypeMeta{APIVersion: workv1.GroupVersion.String(), Kind: "AppliedManifestWork"},

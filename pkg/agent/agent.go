@@ -1,0 +1,331 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/util/workqueue"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/drift"
+	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/session"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// Config is an Agent. Zero values mean the defaults; Cluster, HubIdentity,
+// Dialer, Client and Metadata are required.
+type Config struct {
+	// Cluster is the name of the cluster on the hub.
+	Cluster string
+	// HubIdentity names the hub, whatever address it has; its hash is part of the
+	// names of AppliedManifestWorks. Another identity is another hub.
+	HubIdentity string
+	// AgentID is recorded in AppliedManifestWorks; the agent looks after those
+	// with its own. Default: the hash of HubIdentity.
+	AgentID string
+	// ClientID is the source of the events that the agent sends. Default:
+	// "<Cluster>-work-agent".
+	ClientID string
+	// Workers is how many works are brought in line at the same time. Default 10.
+	Workers int
+	// StatusSyncInterval is how often objects are looked at that cannot be
+	// watched. Default 10 s.
+	StatusSyncInterval time.Duration
+
+	// Dialer connects to the broker.
+	Dialer transport.Dialer
+	// Client and Metadata are the cluster.
+	Client   cluster.Client
+	Metadata func(drift.Scope) drift.Source
+
+	// Log and Registry may be nil.
+	Log      *slog.Logger
+	Registry prometheus.Registerer
+}
+
+// Defaults of Config.
+const (
+	DefaultWorkers            = 10
+	DefaultStatusSyncInterval = 10 * time.Second
+)
+
+// Failed rounds are repeated after waits that begin at firstRetry and double,
+// statuses that were not accepted likewise.
+const (
+	firstRetry       = 5 * time.Millisecond
+	lastRetry        = 5 * time.Minute
+	firstReportRetry = 100 * time.Millisecond
+	lastReportRetry  = 30 * time.Second
+	// publishesInFlight bounds the statuses under way.
+	publishesInFlight = 32
+	// quietRetries are failures in a row that nobody needs to hear of: much of
+	// what fails at first is only not there yet.
+	quietRetries = 6
+)
+
+// Agent is a program: see the package. Its methods may be called concurrently.
+type Agent struct {
+	config  Config
+	core    *Core
+	watcher *drift.Watcher
+	session *session.Session
+	metrics *Metrics
+
+	clusterUID atomic.Pointer[string]
+	// works and reports are queues of keys and ids; they exist while Run runs.
+	works, reports atomic.Pointer[queue]
+}
+
+type queue struct {
+	workqueue.TypedRateLimitingInterface[string]
+}
+
+// New checks the configuration and returns an Agent that does nothing yet. The
+// error says which field is wrong, or which metric is there twice.
+func New(c Config) (*Agent, error) {
+	if err := c.complete(); err != nil {
+		return nil, err
+	}
+	a := &Agent{config: c}
+	hubHash := inventory.HubHash(c.HubIdentity)
+	if c.AgentID == "" {
+		c.AgentID = hubHash
+	}
+	var sessions *session.Metrics
+	if c.Registry != nil {
+		var err error
+		if a.metrics, err = NewMetrics(c.Registry); err != nil {
+			return nil, err
+		}
+		if sessions, err = session.NewMetrics(c.Registry); err != nil {
+			return nil, err
+		}
+	}
+	a.watcher = drift.New(drift.Config{
+		Source:   c.Metadata,
+		Changed:  a.drifted,
+		Standing: map[schema.GroupVersionResource]func(*metav1.PartialObjectMetadata) (string, bool){inventory.Resource: beingDeleted},
+		Log:      c.Log,
+	})
+	a.core = NewCore(CoreConfig{
+		Cluster: c.Cluster, ClientID: c.ClientID, HubHash: hubHash, AgentID: c.AgentID, StatusSyncInterval: c.StatusSyncInterval,
+		Client: c.Client, Tracker: a.watcher,
+		Wait: jittered, Now: time.Now, Random: rand.Float64, NewID: uuid.NewString,
+		Wake: a.wake, Send: a.send, Log: c.Log, Metrics: a.metrics,
+	})
+	a.session = session.New(session.Config{
+		Dialer: c.Dialer, Party: party{a}, Log: c.Log, Metrics: sessions,
+		Filter: transport.Filter{Cluster: c.Cluster, DataType: codec.ManifestBundles},
+	})
+	return a, a.metrics.observe(a)
+}
+
+// complete fills in defaults, or says what is missing.
+func (c *Config) complete() error {
+	switch {
+	case c.Cluster == "":
+		return errors.New("agent: no cluster name")
+	case c.HubIdentity == "":
+		return errors.New("agent: no hub identity")
+	case c.Dialer == nil || c.Client == nil || c.Metadata == nil:
+		return errors.New("agent: dialer, client and metadata are required")
+	case c.Workers < 0 || c.StatusSyncInterval < 0:
+		return fmt.Errorf("agent: %d workers and a status sync interval of %v must be positive, or 0 for the default", c.Workers, c.StatusSyncInterval)
+	}
+	if c.ClientID == "" {
+		c.ClientID = c.Cluster + "-work-agent"
+	}
+	if c.Workers == 0 {
+		c.Workers = DefaultWorkers
+	}
+	if c.StatusSyncInterval == 0 {
+		c.StatusSyncInterval = DefaultStatusSyncInterval
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	return nil
+}
+
+// beingDeleted lets the agent hear of AppliedManifestWorks that somebody
+// deleted, whether their work is known or not.
+func beingDeleted(m *metav1.PartialObjectMetadata) (key string, ok bool) {
+	for _, f := range m.Finalizers {
+		if f == workv1.AppliedManifestWorkFinalizer {
+			return m.Name, m.DeletionTimestamp != nil
+		}
+	}
+	return "", false
+}
+
+// Run works until ctx ends. What is on the cluster stays there.
+func (a *Agent) Run(ctx context.Context) error {
+	works, reports := newQueue(firstRetry, lastRetry), newQueue(firstReportRetry, lastReportRetry)
+	a.works.Store(works)
+	a.reports.Store(reports)
+	return run.Group(ctx,
+		run.Task{Name: "watches", Run: a.watcher.Run},
+		run.Task{Name: "workers", Run: func(ctx context.Context) error { return works.serve(ctx, a.config.Workers, a.reconcile) }},
+		run.Task{Name: "reports", Run: func(ctx context.Context) error { return reports.serve(ctx, publishesInFlight, a.publish) }},
+		run.Task{Name: "session", Run: a.connect},
+	)
+}
+
+// ClusterReady returns nil once the agent sees the cluster, BrokerReady while
+// it is subscribed.
+func (a *Agent) ClusterReady() error {
+	if a.clusterUID.Load() == nil {
+		return errors.New("the cluster has not answered yet")
+	}
+	return a.watcher.Ready()
+}
+
+// BrokerReady returns why there is no subscription, nil while there is one.
+func (a *Agent) BrokerReady() error { return a.session.Err() }
+
+// connect finds out which cluster this is, then keeps the session.
+func (a *Agent) connect(ctx context.Context) error {
+	namespace := cluster.Ref{GroupVersionResource: schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}, Name: metav1.NamespaceSystem}
+	for wait := time.Second; ; wait = min(2*wait, lastReportRetry) {
+		o, err := a.config.Client.Get(ctx, namespace)
+		if err == nil {
+			uid := string(o.GetUID())
+			a.clusterUID.Store(&uid)
+			return a.session.Run(ctx)
+		}
+		if ctx.Err() == nil {
+			a.config.Log.WarnContext(ctx, "the cluster cannot be identified: waiting for the uid of namespace kube-system", "error", err, "retry_in", wait)
+		}
+		if err := jittered(ctx, wait); err != nil {
+			return err
+		}
+	}
+}
+
+func newQueue(first, last time.Duration) *queue {
+	return &queue{workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](first, last))}
+}
+
+// serve gives items to n workers until ctx ends.
+func (q *queue) serve(ctx context.Context, n int, work func(context.Context, *queue, string)) error {
+	stop := context.AfterFunc(ctx, q.ShutDown)
+	defer stop()
+	var workers sync.WaitGroup
+	for range n {
+		workers.Go(func() {
+			for {
+				item, ended := q.Get()
+				if ended {
+					return
+				}
+				if ctx.Err() == nil {
+					work(ctx, q, item)
+				}
+				q.Done(item)
+			}
+		})
+	}
+	workers.Wait()
+	return ctx.Err()
+}
+
+func (a *Agent) wake(key string, fresh bool) {
+	if q := a.works.Load(); q != nil {
+		if fresh {
+			q.Forget(key)
+		}
+		q.Add(key)
+	}
+}
+
+func (a *Agent) drifted(key string) {
+	if q := a.works.Load(); q != nil {
+		q.AddAfter(key, a.core.Drifted(key))
+	}
+}
+
+func (a *Agent) send(id string) {
+	if q := a.reports.Load(); q != nil {
+		q.Forget(id)
+		q.Add(id)
+	}
+}
+
+// reconcile is one round.
+func (a *Agent) reconcile(ctx context.Context, q *queue, key string) {
+	next, err := a.guarded(ctx, key)
+	switch {
+	case ctx.Err() != nil:
+	case err != nil:
+		level := slog.LevelDebug
+		if q.NumRequeues(key) >= quietRetries {
+			level = slog.LevelWarn
+		}
+		a.config.Log.Log(ctx, level, "work is not as wanted, trying again", "applied_manifest_work", key, "failures", q.NumRequeues(key)+1, "error", err)
+		q.AddRateLimited(key)
+	default:
+		q.Forget(key)
+		if next > 0 {
+			q.AddAfter(key, next)
+		}
+	}
+}
+
+// guarded keeps a bug that one work triggers from stopping the others.
+func (a *Agent) guarded(ctx context.Context, key string) (next time.Duration, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			a.metrics.panicked()
+			a.config.Log.ErrorContext(ctx, "bug: a round panicked", "applied_manifest_work", key, "panic", p, "stack", string(debug.Stack()))
+			err = fmt.Errorf("panic: %v", p)
+		}
+	}()
+	return a.core.Reconcile(ctx, key)
+}
+
+// publish sends the status of one work, if one is due.
+func (a *Agent) publish(ctx context.Context, q *queue, id string) {
+	l, ok := a.core.TakeReport(id)
+	if !ok {
+		q.Forget(id)
+		return
+	}
+	_, err := a.session.Publish(ctx, l.Event)
+	again := a.core.ReportDone(l, err)
+	switch {
+	case err == nil || !again:
+		q.Forget(id)
+		if again {
+			q.Add(id)
+		}
+	default:
+		q.AddRateLimited(id)
+	}
+}
+
+// jittered waits for about d, or until ctx ends.
+func jittered(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d + time.Duration(rand.Float64()*float64(d)/10)) //nolint:gosec // it spreads load
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

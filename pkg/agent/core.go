@@ -1,0 +1,333 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/internal/resync"
+	"github.com/hawser-io/hawser/pkg/agent/apply"
+	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/desired"
+	"github.com/hawser-io/hawser/pkg/agent/drift"
+	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/agent/report"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// Tracker notices that objects are no longer as they were left; a
+// *drift.Watcher is one.
+type Tracker interface {
+	// Track replaces what a key tracks, and the state it expects each in.
+	Track(key string, expected map[cluster.Ref]drift.Signature)
+	// Seen returns the state in which an object was last seen, if that is known.
+	Seen(ref cluster.Ref) (s drift.Signature, ok bool)
+	// Blind reports whether the key tracks objects that it must look at itself.
+	Blind(key string) bool
+}
+
+// CoreConfig is what a Core works with. All fields but Log and Metrics are
+// required.
+type CoreConfig struct {
+	// Cluster is the name of the cluster; ClientID the source of the events that
+	// are sent.
+	Cluster, ClientID string
+	// HubHash and AgentID are recorded in AppliedManifestWorks; see Config.
+	HubHash, AgentID string
+	// StatusSyncInterval is how often objects are looked at that cannot be
+	// watched.
+	StatusSyncInterval time.Duration
+
+	Client  cluster.Client
+	Tracker Tracker
+	// Wait sleeps between attempts to write one object.
+	Wait func(ctx context.Context, d time.Duration) error
+	Now  func() time.Time
+	// Random returns numbers in [0, 1).
+	Random func() float64
+	// NewID makes ids of events.
+	NewID func() string
+
+	// Wake is told that Reconcile is due for a key at once; fresh says that
+	// there is something new, so that earlier failures do not count. Send is
+	// told that TakeReport has something for an id. Both are called with no lock
+	// held and must not block.
+	Wake func(key string, fresh bool)
+	Send func(id string)
+
+	Log     *slog.Logger
+	Metrics *Metrics
+}
+
+// Core decides what the agent does. Its methods may be called concurrently;
+// Reconcile only for different keys, TakeReport and ReportDone only for
+// different ids.
+//
+// A key is the name of an AppliedManifestWork: everything about works of one
+// name, and about the objects recorded there, is done one after the other.
+type Core struct {
+	config  CoreConfig
+	store   inventory.Store
+	remover inventory.Remover
+	applier apply.Applier
+
+	mu        sync.Mutex
+	set       *desired.Set
+	outbox    report.Outbox
+	states    map[string]*state
+	connected bool
+}
+
+// state is what is remembered of one key between rounds. Only the round that
+// has the key touches it, except where noted.
+type state struct {
+	// record is the AppliedManifestWork as last read or written; nil if there is
+	// none, or nobody knows.
+	record *inventory.Record
+	known  map[cluster.Ref]remembered
+	// status is the status of the work with the id about.
+	status workv1.ManifestWorkStatus
+	about  string
+	// look is when everything is read again, whatever the watches say.
+	look time.Time
+	// removals counts rounds in a row that waited for objects to go.
+	removals int
+
+	// The work whose objects are all as they should be; guarded by Core.mu.
+	settled string
+	// repairs bounds how fast drift is repaired; guarded by Core.mu.
+	repairs budget
+}
+
+// remembered is an object that was as it should be, and its state then.
+type remembered struct {
+	apply.Known
+	signature drift.Signature
+}
+
+// NewCore returns a Core that holds nothing.
+func NewCore(c CoreConfig) *Core {
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Core{
+		config:  c,
+		store:   inventory.Store{Objects: c.Client, HubHash: c.HubHash, AgentID: c.AgentID},
+		remover: inventory.Remover{Client: c.Client, Done: func(d inventory.Decision, err error) { c.Metrics.write(string(d), err) }},
+		applier: apply.Applier{Objects: c.Client, Wait: c.Wait},
+		set:     desired.New(),
+		outbox:  report.Outbox{AgentID: c.ClientID, NewID: c.NewID},
+		states:  map[string]*state{},
+	}
+}
+
+func (c *Core) key(workName string) string { return inventory.Name(c.config.HubHash, workName) }
+
+// Subscribed begins a connection. It returns what to publish at once: the list
+// of everything that is held.
+func (c *Core) Subscribed(a transport.Accepted) ([]codec.Event, error) {
+	c.mu.Lock()
+	c.connected = true
+	c.set.Subscribed(a.Protocol > 0)
+	versions := c.set.Versions()
+	waiting := c.outbox.Reconnected()
+	c.mu.Unlock()
+	e, err := codec.NewSpecResyncRequest(codec.ResyncParams{
+		ID: c.config.NewID(), Time: c.config.Now(), Source: c.config.ClientID, Cluster: c.config.Cluster, DataType: codec.ManifestBundles,
+	}, versions)
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range waiting {
+		c.config.Send(id)
+	}
+	return []codec.Event{e}, nil
+}
+
+// Disconnected ends a connection: statuses wait for the next.
+func (c *Core) Disconnected() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.connected = false
+}
+
+// Handle takes a received event. Whatever it is, it counts as received: what is
+// wrong with it is reported to the source where possible, else logged.
+func (c *Core) Handle(ctx context.Context, e codec.Event) {
+	t, err := codec.ParseEventType(e.Type())
+	switch {
+	case err != nil, t.DataType != codec.ManifestBundles:
+		c.dropped(ctx, eventIgnored, "event of a type that is not for an agent", "type", e.Type())
+	case t.Subresource == codec.Status && t.Action == codec.ResyncRequest:
+		c.answer(ctx, e)
+	case t.Subresource == codec.Spec && t.Action != codec.ResyncRequest:
+		c.take(ctx, e)
+	default:
+		c.dropped(ctx, eventIgnored, "event that is not for an agent", "type", e.Type())
+	}
+}
+
+func (c *Core) dropped(ctx context.Context, outcome, why string, attrs ...any) {
+	c.config.Metrics.event(outcome)
+	c.config.Log.DebugContext(ctx, why, attrs...)
+}
+
+// answer sends the statuses that whoever asks does not have. Which cluster the
+// request names does not matter.
+func (c *Core) answer(ctx context.Context, e codec.Event) {
+	hashes, err := codec.DecodeHashes(e.Data())
+	if err != nil {
+		c.config.Metrics.event(eventUndecodable)
+		c.config.Log.WarnContext(ctx, "status resync request that cannot be read", "error", err)
+		return
+	}
+	c.config.Metrics.event(eventAsked)
+	asked := resync.NewStatuses(hashes)
+	var ids []string
+	c.mu.Lock()
+	c.outbox.Each(func(id, hash string, deleted bool) {
+		if asked.Needs(resync.Status{ID: id, Hash: hash, Final: deleted}) {
+			c.outbox.Ask(id, codec.ResyncResponse)
+			ids = append(ids, id)
+		}
+	})
+	c.mu.Unlock()
+	for _, id := range ids {
+		c.config.Send(id)
+	}
+}
+
+// take takes a spec, or a deletion.
+func (c *Core) take(ctx context.Context, e codec.Event) {
+	if name, _, err := codec.StringExtension(e, codec.ExtClusterName); err != nil || name != c.config.Cluster {
+		c.dropped(ctx, eventElsewhere, "spec for another cluster", "cluster", name)
+		return
+	}
+	spec, err := manifestwork.DecodeSpec(e)
+	problem := ""
+	var invalid *manifestwork.InvalidError
+	switch {
+	case errors.As(err, &invalid):
+		problem = invalid.Problem
+	case err != nil:
+		c.config.Metrics.event(eventUndecodable)
+		c.config.Log.WarnContext(ctx, "spec that cannot be read: it is not known which work it is about", "source", e.Source(), "error", err)
+		return
+	}
+	c.mu.Lock()
+	d := c.set.Accept(spec, problem)
+	repeat := d.Outcome == desired.Duplicate && c.outbox.Ask(spec.ResourceID, codec.UpdateRequest)
+	if d.Replaced != "" {
+		c.outbox.Remove(d.Replaced)
+	}
+	c.mu.Unlock()
+
+	c.config.Metrics.event(string(d.Outcome))
+	log := c.config.Log.With("work", spec.Name, "id", spec.ResourceID, "version", spec.Version, "revision", spec.Revision)
+	switch {
+	case d.Outcome == desired.Foreign:
+		log.WarnContext(ctx, "work of another source: the name or the id belongs to a work of somebody else", "source", spec.Source)
+	case problem != "":
+		log.WarnContext(ctx, "work that cannot be used as a whole", "outcome", d.Outcome, "problem", problem)
+	default:
+		log.DebugContext(ctx, "spec received", "outcome", d.Outcome, "deleting", spec.Deleting)
+	}
+	if repeat {
+		c.config.Send(spec.ResourceID)
+	}
+	for _, name := range d.Names {
+		c.config.Wake(c.key(name), true)
+	}
+}
+
+// Drifted is told that an object tracked by a key is not as expected. It
+// returns how long to wait before Reconcile: a moment, in which more of the
+// same may arrive, or longer if somebody else keeps changing the objects.
+func (c *Core) Drifted(key string) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s := c.states[key]; s != nil {
+		return max(driftPause, s.repairs.wait(c.config.Now()))
+	}
+	return driftPause
+}
+
+// TakeReport returns the status to publish for an id; ok is false if there is
+// none, or nobody to publish it to.
+func (c *Core) TakeReport(id string) (l report.Letter, ok bool) {
+	c.mu.Lock()
+	if c.connected {
+		var err error
+		if l, ok, err = c.outbox.Take(id, c.config.Now()); err != nil {
+			c.mu.Unlock()
+			c.config.Log.Error("status that cannot be sent", "id", id, "error", err)
+			return l, false
+		}
+	}
+	c.mu.Unlock()
+	return l, ok
+}
+
+// ReportDone tells what became of a status from TakeReport. again says that
+// there is more to send for the id, after a back-off if err is not nil.
+func (c *Core) ReportDone(l report.Letter, err error) (again bool) {
+	if err != nil && !transport.Retryable(err) {
+		c.config.Log.Error("status refused: the hub does not see how this work is", "work", l.Work.Name, "id", l.Work.ResourceID, "error", err)
+	}
+	c.mu.Lock()
+	again = c.outbox.Done(l, err)
+	confirmed := err == nil && l.Deleted
+	if confirmed {
+		c.set.Forget(l.Work)
+		if c.set.Get(l.Work.ResourceID) == nil {
+			c.outbox.Remove(l.Work.ResourceID)
+			again = false
+		}
+	}
+	c.mu.Unlock()
+	if confirmed {
+		c.config.Log.Info("work deleted", "work", l.Work.Name, "id", l.Work.ResourceID)
+		c.config.Wake(c.key(l.Work.Name), true) // to forget the rest
+	}
+	return again
+}
+
+// Counts says what a Core holds.
+type Counts struct {
+	// Live works, those of them whose latest spec cannot be used, and works that
+	// are being deleted.
+	Live, Unusable, Deleting int
+	// Statuses that the broker has not accepted yet.
+	ReportsDue int
+}
+
+// Counts returns what is held at this moment.
+func (c *Core) Counts() Counts {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := Counts{ReportsDue: c.outbox.Due()}
+	for _, w := range c.set.All() {
+		switch {
+		case w.Deleting:
+			n.Deleting++
+		case w.Problem != "":
+			n.Unusable++
+			n.Live++
+		default:
+			n.Live++
+		}
+	}
+	return n
+}
+
+// workName is the name of the work that a key of this hub is about.
+func (c *Core) workName(key string) (name string, ok bool) {
+	return strings.CutPrefix(key, c.config.HubHash+"-")
+}

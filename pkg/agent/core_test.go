@@ -1,0 +1,483 @@
+package agent
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
+	"github.com/hawser-io/hawser/pkg/agent/inventory"
+)
+
+func TestCore_AppliesReportsAndRecords(t *testing.T) {
+	r := newRig(t)
+	r.apply(hubWork("w-1", "web", 1, deployment("web", "a"), configMap("web", "1")))
+
+	r.expectRequests(
+		"get appliedmanifestworks.work.open-cluster-management.io hash-web",
+		"create appliedmanifestworks.work.open-cluster-management.io hash-web",
+		"get configmaps default/web", // by rank, not by place in the work
+		"get deployments.apps default/web",
+		"patch status appliedmanifestworks.work.open-cluster-management.io hash-web", // before anything is made
+		"create configmaps default/web",
+		"create deployments.apps default/web",
+		"patch status appliedmanifestworks.work.open-cluster-management.io hash-web",
+	)
+	r.expectListed("web", "configmaps default/web", "deployments default/web")
+	r.expectStatus("w-1", workApplied, workAvailable)
+	r.expectManifest("w-1", 0, manifestApplied, resourceThere, noFeedback)
+	r.expectManifest("w-1", 1, manifestApplied, resourceThere, noFeedback)
+	s := r.statuses["w-1"]
+	if m := s.Status.ResourceStatus.Manifests[0].ResourceMeta; m != (workv1.ManifestResourceMeta{Group: "apps", Version: "v1", Kind: "Deployment", Resource: "deployments", Namespace: "default", Name: "web"}) {
+		t.Errorf("got %+v", m)
+	}
+	if s.Version != 1 || s.AgentID != "cluster1-agent" || s.OriginalSource != "hub" || s.Cluster != testCluster {
+		t.Errorf("got %+v", s)
+	}
+	rec := r.record("web")
+	if rec.Spec.AgentID != testAgentID || rec.Labels["app"] != "web" || rec.Annotations[inventory.AnnotationWorkID] != "w-1" || rec.Annotations[inventory.AnnotationVersion] != "1" {
+		t.Errorf("got %+v", rec)
+	}
+	if len(r.sent) != 1 {
+		t.Errorf("%d statuses were sent for one change", len(r.sent))
+	}
+}
+
+func TestCore_AtRestNothingIsAskedOrWritten(t *testing.T) {
+	r := newRig(t)
+	r.apply(hubWork("w-1", "web", 1, deployment("web", "a"), configMap("web", "1")))
+	r.requests()
+	sent := len(r.sent)
+	r.settle(50 * time.Minute)
+	r.expectRequests()
+	if len(r.sent) != sent {
+		t.Error("a status was sent without need")
+	}
+	r.settle(time.Hour)
+	r.expectRequests( // once in a while everything is read
+		"get appliedmanifestworks.work.open-cluster-management.io hash-web", "get configmaps default/web", "get deployments.apps default/web",
+	)
+}
+
+func TestCore_ChangesOfTheWork(t *testing.T) {
+	r := newRig(t)
+	r.apply(hubWork("w-1", "web", 1, configMap("a", "1"), configMap("b", "1")))
+	before := r.configMap("b").GetUID()
+	r.requests()
+
+	r.apply(hubWork("w-1", "web", 2, configMap("b", "2"), configMap("c", "1")))
+	if r.configMap("a") != nil {
+		t.Error("a manifest that was removed from the work was not pruned")
+	}
+	if b := r.configMap("b"); b.GetUID() != before || b.Object["data"].(map[string]any)["k"] != "2" {
+		t.Errorf("got %v", b.Object)
+	}
+	r.expectListed("web", "configmaps default/b", "configmaps default/c")
+	r.expectStatus("w-1", workApplied, workAvailable)
+	r.expectManifest("w-1", 0, resourceThere, noFeedback, manifestApplied) // history by object, applied anew
+	r.expectManifest("w-1", 1, manifestApplied, resourceThere, noFeedback)
+
+	// Only the labels: the version stays, and the status is about it still.
+	relabelled := hubWork("w-1", "web", 2, configMap("b", "2"), configMap("c", "1"))
+	relabelled.Labels["tier"] = "x"
+	r.requests()
+	r.apply(relabelled)
+	r.expectRequests("patch appliedmanifestworks.work.open-cluster-management.io hash-web") // another tag
+	if r.record("web").Labels["tier"] != "" {
+		t.Error("labels are copied at creation only")
+	}
+}
+
+func TestCore_DeletesToTheEnd(t *testing.T) {
+	r := newRig(t)
+	w := hubWork("w-1", "web", 1, configMap("a", "1"), deployment("a", "1"))
+	r.apply(w)
+	r.delete(w)
+	if r.record("web") != nil || r.configMap("a") != nil || r.f.Look(r.ref("Deployment", "a")) != nil {
+		t.Fatal("something is left")
+	}
+	r.expectStatus("w-1", workApplied, workAvailable, workDeleting, workDeleted)
+	if !slices.ContainsFunc(r.sent, func(s received) bool { return condition(s.Status.Conditions, "Deleting") != nil && !s.Deleted }) {
+		t.Error("that it is being deleted was not reported")
+	}
+	if got := r.core.Counts(); got != (Counts{}) || len(r.core.states) != 0 || len(r.expected) != 0 {
+		t.Errorf("something is remembered: %+v, %d states, %d tracked", got, len(r.core.states), len(r.expected))
+	}
+}
+
+func TestCore_DeletionWaitsForWhatIsHeld(t *testing.T) {
+	r := newRig(t)
+	w := hubWork("w-1", "web", 1, configMap("a", "1"), configMap("b", "1"))
+	r.apply(w)
+	r.f.Edit(r.ref("ConfigMap", "b"), func(o *unstructured.Unstructured) { o.SetFinalizers([]string{"example.com/hold"}) })
+	r.settle(time.Second)
+	r.deliverDeletion(w)
+	r.settle(time.Hour)
+	r.expectListed("web", "configmaps default/b")
+	r.expectStatus("w-1", workApplied, workAvailable, workDeleting)
+	if r.configMap("a") != nil || r.record("web").DeletionTimestamp == nil {
+		t.Fatal("what is not held is to go, and the record to stay")
+	}
+	if n := len(r.requests()); n > 400 {
+		t.Errorf("%d requests while waiting for an hour", n)
+	}
+	r.f.Edit(r.ref("ConfigMap", "b"), func(o *unstructured.Unstructured) { o.SetFinalizers(nil) })
+	r.settle(time.Second)
+	if r.record("web") != nil || !r.statuses["w-1"].Deleted {
+		t.Fatal("the end of the wait is not noticed at once")
+	}
+}
+
+func TestCore_DeletedIsReportedUntilItIsAccepted(t *testing.T) {
+	r := newRig(t)
+	w := hubWork("w-1", "web", 1, configMap("a", "1"))
+	r.apply(w)
+	r.core.Disconnected()
+	r.delete(w)
+	if r.statuses["w-1"].Deleted || r.core.Counts().Deleting != 1 || r.core.Counts().ReportsDue != 1 {
+		t.Fatalf("got %+v", r.core.Counts())
+	}
+	list := r.subscribe(accepted)
+	if len(list) != 1 || list[0].ResourceID != "w-1" {
+		t.Errorf("the list of what is held: %+v", list)
+	}
+	r.settle(time.Second)
+	if !r.statuses["w-1"].Deleted || r.core.Counts() != (Counts{}) {
+		t.Fatalf("got %+v", r.core.Counts())
+	}
+}
+
+func TestCore_UnknownWorkThatIsDeleted(t *testing.T) {
+	r := newRig(t)
+	r.delete(hubWork("w-1", "web", 3))
+	r.expectStatus("w-1", workDeleted)
+	if s := r.statuses["w-1"]; s.Version != 3 {
+		t.Errorf("got version %d", s.Version)
+	}
+
+	// An agent that restarted cleans up what it had made.
+	w := hubWork("w-2", "other", 1, configMap("a", "1"))
+	r.apply(w)
+	r.restart()
+	r.delete(w)
+	if r.configMap("a") != nil || r.record("other") != nil || !r.statuses["w-2"].Deleted {
+		t.Fatal("objects of the time before the restart are left")
+	}
+	r.expectStatus("w-2", workDeleting, workDeleted)
+
+	// A record of another work of that name is not about this deletion.
+	r.apply(hubWork("w-3", "name", 1, configMap("b", "1")))
+	r.restart()
+	r.delete(hubWork("w-9", "name", 1))
+	if r.configMap("b") == nil || !r.statuses["w-9"].Deleted {
+		t.Fatal("the deletion of an earlier work took the objects of a later one")
+	}
+}
+
+func TestCore_SharedObjectsStay(t *testing.T) {
+	r := newRig(t)
+	one, two := hubWork("w-1", "one", 1, configMap("shared", "1")), hubWork("w-2", "two", 1, configMap("shared", "1"))
+	r.apply(one)
+	r.apply(two)
+	uid := r.configMap("shared").GetUID()
+	r.delete(one)
+	if o := r.configMap("shared"); o == nil || o.GetUID() != uid || len(o.GetOwnerReferences()) != 1 {
+		t.Fatalf("got %v", o)
+	}
+	r.apply(hubWork("w-2", "two", 2, configMap("other", "1")))
+	if r.configMap("shared") != nil {
+		t.Fatal("the last owner let go of it, and it is still there")
+	}
+}
+
+func TestCore_OrphansOutliveTheirWork(t *testing.T) {
+	r := newRig(t)
+	w := hubWork("w-1", "web", 1, configMap("a", "1"), configMap("b", "1"))
+	w.Spec.DeleteOption = &workv1.DeleteOption{
+		PropagationPolicy: workv1.DeletePropagationPolicyTypeSelectivelyOrphan,
+		SelectivelyOrphan: &workv1.SelectivelyOrphan{OrphaningRules: []workv1.OrphaningRule{{Resource: "configmaps", Namespace: "default", Name: "a"}}},
+	}
+	r.apply(w)
+	r.delete(w)
+	if a := r.configMap("a"); a == nil || a.GetOwnerReferences() != nil || r.configMap("b") != nil {
+		t.Fatalf("got %v and %v", a, r.configMap("b"))
+	}
+
+	// An option that comes with the deletion counts too.
+	late := hubWork("w-2", "late", 1, configMap("c", "1"))
+	r.apply(late)
+	late.Spec.DeleteOption = &workv1.DeleteOption{PropagationPolicy: workv1.DeletePropagationPolicyTypeOrphan}
+	r.delete(late)
+	if c := r.configMap("c"); c == nil || len(c.GetOwnerReferences()) != 0 {
+		t.Fatalf("got %v", c)
+	}
+}
+
+func TestCore_DriftIsRepaired(t *testing.T) {
+	r := newRig(t)
+	r.apply(hubWork("w-1", "web", 1, deployment("web", "a"), configMap("web", "1")))
+	sent := len(r.sent)
+	r.requests()
+
+	r.f.Edit(r.ref("ConfigMap", "web"), func(o *unstructured.Unstructured) { o.Object["data"] = map[string]any{"k": "2"} })
+	r.settle(time.Second)
+	r.expectRequests("get configmaps default/web", "update configmaps default/web")
+	if r.configMap("web").Object["data"].(map[string]any)["k"] != "1" {
+		t.Fatal("the change of somebody else stayed")
+	}
+	r.f.Edit(r.ref("Deployment", "web"), func(o *unstructured.Unstructured) { o.Object["spec"].(map[string]any)["replicas"] = int64(7) })
+	r.settle(time.Second)
+	r.expectRequests("get deployments.apps default/web", "update deployments.apps default/web")
+
+	r.f.Remove(r.ref("ConfigMap", "web"))
+	r.settle(time.Second)
+	if r.configMap("web") == nil {
+		t.Fatal("the object was not made again")
+	}
+	r.expectListed("web", "configmaps default/web", "deployments default/web") // with its new uid
+	if len(r.sent) != sent {
+		t.Error("repairs do not change the status")
+	}
+	r.requests()
+	r.f.Edit(r.ref("ConfigMap", "web"), func(o *unstructured.Unstructured) { o.SetLabels(map[string]string{"theirs": "1"}) })
+	r.settle(time.Second)
+	r.expectRequests("get configmaps default/web")
+}
+
+func TestCore_SomebodyWhoKeepsChangingThingsIsAnsweredLessAndLess(t *testing.T) {
+	r := newRig(t)
+	r.apply(hubWork("w-1", "web", 1, configMap("web", "1")))
+	r.requests()
+	fight := r.f.Changed
+	r.f.Changed = func(ref ref, o *unstructured.Unstructured) {
+		fight(ref, o)
+		if ref.Resource == "configmaps" && o != nil && o.Object["data"].(map[string]any)["k"] == "1" {
+			// Another controller undoes it a moment later.
+			r.other = append(r.other, func() {
+				r.f.Edit(ref, func(o *unstructured.Unstructured) { o.Object["data"] = map[string]any{"k": "2"} })
+			})
+		}
+	}
+	r.f.Edit(r.ref("ConfigMap", "web"), func(o *unstructured.Unstructured) { o.Object["data"] = map[string]any{"k": "2"} })
+	r.settle(10 * time.Minute)
+	writes := 0
+	for _, c := range r.requests() {
+		if strings.HasPrefix(c, "update") {
+			writes++
+		}
+	}
+	if writes < repairBurst || writes > repairBurst+11 {
+		t.Errorf("%d repairs in ten minutes", writes)
+	}
+}
+
+func TestCore_KindsThatCannotBeWatchedAreLookedAt(t *testing.T) {
+	r := newRig(t)
+	r.denied = "configmaps"
+	r.apply(hubWork("w-1", "web", 1, configMap("web", "1"), deployment("web", "1")))
+	r.f.Edit(r.ref("ConfigMap", "web"), func(o *unstructured.Unstructured) { o.Object["data"] = map[string]any{"k": "2"} })
+	r.requests()
+	r.settle(20 * time.Second)
+	if r.configMap("web").Object["data"].(map[string]any)["k"] != "1" {
+		t.Fatal("the change was not noticed")
+	}
+	if calls := r.requests(); slices.Contains(calls, "get deployments.apps default/web") {
+		t.Errorf("what is watched was read: %q", calls)
+	}
+}
+
+func TestCore_OneBadManifestHoldsUpNoOther(t *testing.T) {
+	r := newRig(t)
+	forbidden := apierrors.NewForbidden(r.ref("Secret", "").GroupResource(), "s", errors.New("no rule"))
+	r.f.Refuse = func(c clustertest.Call) error {
+		if c.Verb == "create" && c.Ref.Resource == "secrets" {
+			return forbidden
+		}
+		return nil
+	}
+	r.apply(hubWork("w-1", "web", 1, configMap("old", "1")))
+	r.apply(hubWork("w-1", "web", 2,
+		configMap("good", "1"),
+		`{"apiVersion":"example.com/v1","kind":"Rope","metadata":{"name":"r","namespace":"default"}}`,
+		`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"lost","namespace":"none"}}`,
+		`{"apiVersion":"v1","kind":"Secret","metadata":{"name":"s","namespace":"default"}}`,
+		`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"nowhere"}}`,
+	))
+	if r.configMap("good") == nil || r.configMap("old") != nil {
+		t.Fatal("what can be done is to be done, pruning included")
+	}
+	r.expectStatus("w-1", workFailed, "Available=False/ResourcesNotAvailable: 2 of 5 resources are not available")
+	r.expectManifest("w-1", 0, manifestApplied, resourceThere, noFeedback)
+	r.expectManifest("w-1", 1, `Applied=False/AppliedManifestFailed: Failed to apply manifest: the server doesn't have a resource type "Rope"`,
+		"Available=Unknown/IncompleteResourceMeta: Resource meta is incomplete")
+	r.expectManifest("w-1", 2, `Applied=False/AppliedManifestFailed: Failed to apply manifest: namespaces "none" not found`, resourceNotThere)
+	r.expectManifest("w-1", 3, `Applied=False/AppliedManifestFailed: Failed to apply manifest: secrets "s" is forbidden: no rule`, resourceNotThere)
+	r.expectManifest("w-1", 4, "Applied=False/AppliedManifestFailed: Failed to apply manifest: an empty namespace may not be set when a resource name is provided: set metadata.namespace in the manifest",
+		"Available=Unknown/IncompleteResourceMeta: Resource meta is incomplete")
+	r.expectListed("web", "configmaps default/good", "configmaps none/lost intended", "secrets default/s intended")
+
+	// What was missing appears.
+	r.f.Refuse = nil
+	r.f.Put(clustertest.Object("v1", "Namespace", "", "none"))
+	r.f.Put(ropeDefinition())
+	r.settle(10 * time.Minute)
+	r.expectManifest("w-1", 1, manifestApplied, resourceThere, noFeedback)
+	r.expectManifest("w-1", 2, manifestApplied, resourceThere, noFeedback)
+	r.expectManifest("w-1", 3, manifestApplied, resourceThere, noFeedback)
+}
+
+func ropeDefinition() *unstructured.Unstructured {
+	return clustertest.Object("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", "ropes.example.com", "spec", map[string]any{
+		"group": "example.com", "scope": "Namespaced", "names": map[string]any{"plural": "ropes", "kind": "Rope"},
+		"versions": []any{map[string]any{"name": "v1", "served": true}},
+	})
+}
+
+func TestCore_DefinitionAndItsResourceInOneWork(t *testing.T) {
+	r := newRig(t)
+	definition, err := ropeDefinition().MarshalJSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := hubWork("w-1", "web", 1, `{"apiVersion":"example.com/v1","kind":"Rope","metadata":{"name":"r","namespace":"default"}}`, string(definition))
+	r.apply(w)
+	r.expectStatus("w-1", workApplied, workAvailable)
+	r.delete(w)
+	if r.record("web") != nil || !r.statuses["w-1"].Deleted || len(r.f.Refs()) != 2 {
+		t.Fatalf("left: %v", r.f.Refs())
+	}
+}
+
+func TestCore_PermanentErrorsAreNotTriedAgain(t *testing.T) {
+	r := newRig(t)
+	w := hubWork("w-1", "web", 1, configMap("a", "1"))
+	w.Spec.Executor = &workv1.ManifestWorkExecutor{}
+	r.apply(w)
+	r.requests()
+	r.settle(10 * time.Minute)
+	r.expectRequests()
+	if r.configMap("a") != nil {
+		t.Fatal("the executor was ignored")
+	}
+	r.expectStatus("w-1", workFailed, "Available=False/ResourcesNotAvailable: 1 of 1 resources are not available")
+}
+
+func TestCore_FeedbackIsNotSilentlyLeftOut(t *testing.T) {
+	r := newRig(t)
+	w := hubWork("w-1", "web", 1, deployment("a", "1"))
+	w.Spec.ManifestConfigs = []workv1.ManifestConfigOption{{
+		ResourceIdentifier: workv1.ResourceIdentifier{Group: "apps", Resource: "deployments", Namespace: "default", Name: "a"},
+		FeedbackRules:      []workv1.FeedbackRule{{Type: workv1.WellKnownStatusType}},
+	}}
+	r.apply(w)
+	r.expectManifest("w-1", 0, manifestApplied, resourceThere,
+		"StatusFeedbackSynced=False/StatusFeedbackSyncFailed: Sync status feedback failed with error status feedback is not supported by this agent yet")
+}
+
+func TestCore_RecordDeletedByHand(t *testing.T) {
+	r := newRig(t)
+	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
+	before := r.configMap("a").GetUID()
+	r.f.Remove(inventory.Ref(inventory.Name(testHubHash, "web")))
+	r.settle(time.Second)
+	if a := r.configMap("a"); a == nil || a.GetUID() == before || a.GetOwnerReferences()[0].UID != r.record("web").UID {
+		t.Fatalf("got %v", a)
+	}
+	r.expectListed("web", "configmaps default/a")
+
+	// One without a work: its objects go, and that is all.
+	r.restart()
+	r.f.Remove(inventory.Ref(inventory.Name(testHubHash, "web")))
+	r.settle(time.Second)
+	if r.configMap("a") != nil || r.record("web") != nil {
+		t.Fatal("something is left")
+	}
+
+	// One of another agent is not ours.
+	r.apply(hubWork("w-2", "other", 1, configMap("b", "1")))
+	r.f.Edit(inventory.Ref(inventory.Name(testHubHash, "other")), func(o *unstructured.Unstructured) {
+		o.Object["spec"].(map[string]any)["agentID"] = "somebody"
+	})
+	r.restart()
+	r.f.Remove(inventory.Ref(inventory.Name(testHubHash, "other")))
+	r.settle(time.Minute)
+	if r.configMap("b") == nil || r.record("other") == nil {
+		t.Fatal("the agent took what belongs to another one")
+	}
+}
+
+func TestCore_WorkThatCannotBeRecorded(t *testing.T) {
+	r := newRig(t)
+	r.f.Refuse = func(c clustertest.Call) error {
+		if c.Ref.Resource == inventory.Resource.Resource && c.Verb == "create" {
+			return apierrors.NewForbidden(c.Ref.GroupResource(), c.Ref.Name, errors.New("no rule"))
+		}
+		return nil
+	}
+	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
+	if r.configMap("a") != nil {
+		t.Fatal("an object was made without a record")
+	}
+	got := condition(r.statuses["w-1"].Status.ResourceStatus.Manifests[0].Conditions, "Applied")
+	if got == nil || !strings.Contains(got.Message, "it cannot be recorded in AppliedManifestWork") || !strings.Contains(got.Message, "no rule") {
+		t.Fatalf("got %+v", got)
+	}
+	r.f.Refuse = nil
+	r.settle(10 * time.Minute)
+	r.expectStatus("w-1", workApplied, workAvailable)
+
+	long := strings.Repeat("x", inventory.MaxWorkName+1)
+	r.apply(hubWork("w-2", long, 1, configMap("b", "1")))
+	if got := condition(r.statuses["w-2"].Status.Conditions, "Applied"); got == nil || got.Status != "False" || r.configMap("b") != nil {
+		t.Fatalf("got %+v", got)
+	}
+}
+
+func TestCore_CrashBetweenTheSteps(t *testing.T) {
+	// The agent dies at every request it makes, one after the other; the next
+	// agent gets either another version of the work or its deletion, and nothing
+	// may be left behind.
+	for _, end := range []string{"deleted", "changed"} {
+		for dies := 1; dies < 40; dies++ {
+			r := newRig(t)
+			calls := 0
+			r.f.Refuse = func(c clustertest.Call) error {
+				if c.Verb == "resolve" {
+					return nil
+				}
+				if calls++; calls >= dies {
+					return errDenied
+				}
+				return nil
+			}
+			w := hubWork("w-1", "web", 1, configMap("a", "1"), deployment("b", "1"))
+			r.apply(w)
+			if dies > 8 { // the first round was complete: an object is lost and made again
+				r.f.Remove(r.ref("ConfigMap", "a"))
+				r.settle(time.Second)
+			}
+			r.f.Refuse = nil
+			r.restart()
+			if end == "deleted" {
+				r.delete(w)
+				if r.record("web") != nil || !r.statuses["w-1"].Deleted {
+					t.Fatalf("died at %d: the deletion did not end: %v", dies, r.lastErr)
+				}
+			} else {
+				r.apply(hubWork("w-1", "web", 2, configMap("c", "1")))
+				r.settle(time.Minute)
+				r.expectListed("web", "configmaps default/c")
+			}
+			r.f.CollectGarbage()
+			if r.configMap("a") != nil || r.f.Look(r.ref("Deployment", "b")) != nil {
+				t.Fatalf("died at %d, then %s: objects are left behind", dies, end)
+			}
+		}
+	}
+}

@@ -1,0 +1,135 @@
+package agent
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Values of the label outcome of received events, besides those of
+// desired.Outcome.
+const (
+	eventIgnored     = "ignored"
+	eventElsewhere   = "other_cluster"
+	eventUndecodable = "undecodable"
+	eventAsked       = "status_request"
+)
+
+// Values of the label result of rounds.
+const (
+	roundDone    = "done"
+	roundWaiting = "waiting"
+	roundFailed  = "failed"
+)
+
+// Metrics counts what an agent does; docs/metrics.md lists the series. nil
+// counts nothing.
+type Metrics struct {
+	events     *prometheus.CounterVec
+	rounds     *prometheus.CounterVec
+	duration   prometheus.Histogram
+	objects    *prometheus.CounterVec
+	repairs    prometheus.Counter
+	panics     prometheus.Counter
+	registerer prometheus.Registerer
+}
+
+// NewMetrics registers the metrics with reg. The error says which name is
+// taken.
+func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
+	m := &Metrics{
+		registerer: reg,
+		events: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "hawser_agent_events_total", Help: "Events received, by what became of them.",
+		}, []string{"outcome"}),
+		rounds: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "hawser_agent_reconciles_total", Help: "Rounds in which one work was brought in line with the cluster, by result.",
+		}, []string{"result"}),
+		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "hawser_agent_reconcile_duration_seconds", Help: "Time of one round.", Buckets: prometheus.ExponentialBucketsRange(0.0005, 60, 16),
+		}),
+		objects: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "hawser_agent_object_writes_total", Help: "Objects written for works, by action and result.",
+		}, []string{"action", "result"}),
+		repairs: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "hawser_agent_drift_repairs_total", Help: "Rounds that wrote objects although the work had not changed.",
+		}),
+		panics: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "hawser_agent_panics_total", Help: "Rounds that ended in a bug.",
+		}),
+	}
+	for _, c := range []prometheus.Collector{m.events, m.rounds, m.duration, m.objects, m.repairs, m.panics} {
+		if err := reg.Register(c); err != nil {
+			return nil, fmt.Errorf("agent metrics: %w", err)
+		}
+	}
+	return m, nil
+}
+
+// observe registers what is read from an agent when somebody asks.
+func (m *Metrics) observe(a *Agent) error {
+	if m == nil {
+		return nil
+	}
+	works := func(state string, count func(Counts) int) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "hawser_agent_works", Help: "Works held, by state.", ConstLabels: prometheus.Labels{"state": state},
+		}, func() float64 { return float64(count(a.core.Counts())) })
+	}
+	for _, c := range []prometheus.Collector{
+		works("live", func(n Counts) int { return n.Live - n.Unusable }),
+		works("unusable", func(n Counts) int { return n.Unusable }),
+		works("deleting", func(n Counts) int { return n.Deleting }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "hawser_agent_statuses_due", Help: "Statuses that the broker has not accepted yet.",
+		}, func() float64 { return float64(a.core.Counts().ReportsDue) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "hawser_agent_watches", Help: "Watches on the cluster.",
+		}, func() float64 { n, _ := a.watcher.Counts(); return float64(n) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "hawser_agent_watches_denied", Help: "Watches that the cluster denies; their objects are read at the status sync interval.",
+		}, func() float64 { _, n := a.watcher.Counts(); return float64(n) }),
+	} {
+		if err := m.registerer.Register(c); err != nil {
+			return fmt.Errorf("agent metrics: %w", err)
+		}
+	}
+	return nil
+}
+
+func (m *Metrics) event(outcome string) {
+	if m != nil {
+		m.events.WithLabelValues(outcome).Inc()
+	}
+}
+
+func (m *Metrics) round(result string, took time.Duration) {
+	if m != nil {
+		m.rounds.WithLabelValues(result).Inc()
+		m.duration.Observe(took.Seconds())
+	}
+}
+
+func (m *Metrics) write(action string, err error) {
+	if m == nil {
+		return
+	}
+	result := "ok"
+	if err != nil {
+		result = "failed"
+	}
+	m.objects.WithLabelValues(action, result).Inc()
+}
+
+func (m *Metrics) repair() {
+	if m != nil {
+		m.repairs.Inc()
+	}
+}
+
+func (m *Metrics) panicked() {
+	if m != nil {
+		m.panics.Inc()
+	}
+}

@@ -1,0 +1,454 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/agent/apply"
+	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/conditions"
+	"github.com/hawser-io/hawser/pkg/agent/desired"
+	"github.com/hawser-io/hawser/pkg/agent/drift"
+	"github.com/hawser-io/hawser/pkg/agent/inventory"
+)
+
+const (
+	// Everything of a work is read again after a random time between one and one
+	// and a half of these, in case a watch ever misses something.
+	lookAgain = time.Hour
+	// Waits for objects to go begin at firstRemovalWait and double.
+	firstRemovalWait = 50 * time.Millisecond
+	lastRemovalWait  = time.Minute
+	// renameWait is the wait for a work to be settled under its new name.
+	renameWait = time.Second
+)
+
+// round is one Reconcile.
+type round struct {
+	*Core
+	*state
+	key  string
+	view desired.View
+	now  time.Time
+	// full: nothing that was remembered or seen by watches counts.
+	full bool
+	log  *slog.Logger
+}
+
+// Reconcile brings the cluster in line with what is wanted under a key, and
+// puts the status into the outbox. next is when to call it again if nothing
+// else happens, 0 if never. With an error it is to be called again after a
+// back-off.
+func (c *Core) Reconcile(ctx context.Context, key string) (next time.Duration, err error) {
+	r := c.begin(key)
+	begun := time.Now()
+	switch {
+	case r.view.Live != nil:
+		next, err = r.bring(ctx, r.view.Live)
+		for _, w := range r.view.Deleted {
+			err = errors.Join(err, r.confirm(w)) // the name has a new owner, and with it the objects
+		}
+	case len(r.view.Deleted) > 0:
+		next, err = r.takeAway(ctx, r.view.Deleted)
+	case r.view.Renamed != "":
+		next, err = r.clearOldName(ctx, r.view.Renamed)
+	default:
+		next, err = r.finish(ctx)
+	}
+	c.end(r, next, err, time.Since(begun))
+	return next, err
+}
+
+func (c *Core) begin(key string) *round {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := &round{Core: c, key: key, now: c.config.Now(), log: c.config.Log.With("applied_manifest_work", key)}
+	if name, ours := c.workName(key); ours {
+		r.view = c.set.ByName(name)
+	}
+	if r.state = c.states[key]; r.state == nil {
+		r.state = &state{known: map[cluster.Ref]remembered{}}
+		c.states[key] = r.state
+	}
+	r.full = !r.now.Before(r.look)
+	return r
+}
+
+// end forgets keys about which there is nothing to remember, and counts.
+func (c *Core) end(r *round, next time.Duration, err error, took time.Duration) {
+	result := roundDone
+	switch {
+	case err != nil:
+		result = roundFailed
+	case next > 0 && r.removals > 0:
+		result = roundWaiting
+	}
+	c.config.Metrics.round(result, took)
+	if !r.view.Empty() || next != 0 || err != nil {
+		return
+	}
+	c.config.Tracker.Track(r.key, nil)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.states, r.key)
+}
+
+// bring applies a work.
+func (r *round) bring(ctx context.Context, w *desired.Work) (time.Duration, error) {
+	if w.Spec == nil {
+		r.looked()
+		return r.idle(), r.report(w, conditions.Rejected(r.previous(w), w.Generation, w.Problem, r.now))
+	}
+	if pause := r.pause(w); pause > 0 {
+		return pause, nil
+	}
+	manifests := apply.Load(ctx, r.config.Client, *w.Spec)
+	if gone, err := r.claim(ctx, w); err != nil || !gone {
+		if err != nil {
+			return 0, errors.Join(err, r.blocked(w, manifests, err))
+		}
+		return r.removalWait(), nil
+	}
+	r.removals = 0
+	r.track(manifests)
+	results, err := r.apply(ctx, manifests)
+	if err != nil {
+		return 0, r.forgetRecord(err)
+	}
+	r.looked()
+	remaining, settleErr := r.settle(ctx, manifests, results)
+	reportErr := r.report(w, r.statusOf(w, results))
+	r.settledWith(ctx, w, results)
+	r.expect(results, remaining)
+	if err := errors.Join(r.forgetRecord(settleErr), reportErr, retryable(results)); err != nil {
+		return 0, err
+	}
+	if len(remaining) > 0 {
+		return r.removalWait(), nil
+	}
+	r.removals = 0
+	return r.idle(), nil
+}
+
+// pause is how long to leave a work alone whose objects somebody else keeps
+// changing.
+func (r *round) pause(w *desired.Work) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.settled != settledAs(w) {
+		return 0
+	}
+	return r.repairs.wait(r.now)
+}
+
+// settledAs identifies a spec whose objects are all as they should be.
+func settledAs(w *desired.Work) string { return w.Tag.String() + " " + w.ResourceID }
+
+// looked notes that everything has been read, if it has.
+func (r *round) looked() {
+	if r.full {
+		r.look = r.now.Add(lookAgain + time.Duration(r.config.Random()*float64(lookAgain/2)))
+	}
+}
+
+// idle returns how long the objects need no look.
+func (r *round) idle() time.Duration {
+	wait := max(time.Millisecond, r.look.Sub(r.now))
+	if r.config.Tracker.Blind(r.key) {
+		poll := float64(r.config.StatusSyncInterval) * (1 + 0.9*r.config.Random())
+		wait = min(wait, time.Duration(poll))
+	}
+	return wait
+}
+
+func (r *round) removalWait() time.Duration {
+	wait := firstRemovalWait << min(r.removals, 20)
+	r.removals++
+	return min(wait, lastRemovalWait)
+}
+
+// claim sees to it that there is an AppliedManifestWork for the work, and that
+// it says which spec is about to be applied. ready is false if there is one
+// that is being deleted: its objects go first, and are made anew after.
+func (r *round) claim(ctx context.Context, w *desired.Work) (ready bool, err error) {
+	if err := r.loadRecord(ctx); err != nil {
+		return false, err
+	}
+	if r.record != nil && r.record.Deleting() {
+		gone, err := r.removeAll(ctx, nil)
+		if err != nil || !gone {
+			return false, err
+		}
+	}
+	origin := inventory.Origin{Source: w.Source, WorkID: w.ResourceID, Version: w.Generation, Tag: w.Tag.String()}
+	var rec *inventory.Record
+	if r.record == nil {
+		r.known = map[cluster.Ref]remembered{}
+		rec, err = r.store.Create(ctx, w.Name, w.Labels, origin)
+	} else {
+		rec, err = r.store.Claim(ctx, r.record, origin)
+	}
+	if err != nil {
+		return false, r.forgetRecord(err)
+	}
+	r.record = rec
+	return true, nil
+}
+
+// loadRecord reads the AppliedManifestWork, unless the watch says that it is as
+// it was.
+func (r *round) loadRecord(ctx context.Context) error {
+	if r.record != nil && !r.full {
+		if seen, ok := r.config.Tracker.Seen(inventory.Ref(r.key)); ok && seen == r.recordSignature() {
+			return nil
+		}
+	}
+	rec, err := r.store.Load(ctx, r.key)
+	if err != nil {
+		return r.forgetRecord(err)
+	}
+	r.record = rec
+	return nil
+}
+
+func (r *round) recordSignature() drift.Signature {
+	return drift.SignatureOf(inventory.Resource, r.record.Metadata())
+}
+
+// forgetRecord is for errors after which nobody knows what the record is like.
+func (r *round) forgetRecord(err error) error {
+	if err != nil {
+		r.record = nil
+	}
+	return err
+}
+
+// track makes sure that nothing that happens to the objects from now on is
+// missed. What was expected before still is.
+func (r *round) track(manifests []apply.Manifest) {
+	expected := map[cluster.Ref]drift.Signature{inventory.Ref(r.key): r.recordSignature()}
+	add := func(ref cluster.Ref) {
+		expected[ref] = drift.Unknown
+		if k, has := r.known[ref]; has {
+			expected[ref] = k.signature
+		}
+	}
+	for _, e := range r.record.Entries() {
+		add(inventory.RefOf(e))
+	}
+	for _, m := range manifests {
+		if m.Resolved {
+			add(m.Ref)
+		}
+	}
+	r.config.Tracker.Track(r.key, expected)
+}
+
+// apply plans everything, records what may come into existence, and writes. The
+// results are in the order of the manifests; the error is about the record.
+func (r *round) apply(ctx context.Context, manifests []apply.Manifest) ([]apply.Result, error) {
+	owner := r.record.Owner()
+	results := make([]apply.Result, len(manifests))
+	var steps []apply.Step
+	var order []int
+	for _, i := range apply.Order(manifests) {
+		if k, same := r.unchanged(manifests[i], owner); same {
+			results[i] = apply.Remembered(manifests[i], k)
+			continue
+		}
+		steps = append(steps, r.applier.Plan(ctx, manifests[i], owner, r.known[manifests[i].Ref].Known))
+		order = append(order, i)
+	}
+	rec, err := r.store.SetEntries(ctx, r.record, inventory.Intend(r.record.Entries(), steps))
+	if err != nil {
+		return nil, fmt.Errorf("record what is about to be made: %w", err)
+	}
+	r.record = rec
+	for n, i := range order {
+		results[i] = r.applier.Apply(ctx, steps[n], owner)
+		r.log.DebugContext(ctx, "manifest applied", "object", results[i].Ref.String(), "action", results[i].Action, "error", results[i].Err)
+		if a := results[i].Action; a != apply.Unchanged && a != apply.Refuse {
+			r.config.Metrics.write(string(a), results[i].Err)
+		}
+	}
+	return results, nil
+}
+
+// unchanged reports whether the object is known to be as it should be: it was,
+// and the watch has seen no change since.
+func (r *round) unchanged(m apply.Manifest, owner apply.Owner) (apply.Known, bool) {
+	k, has := r.known[m.Ref]
+	if !has || r.full || m.Err != nil || !k.Same(m, owner) {
+		return apply.Known{}, false
+	}
+	seen, ok := r.config.Tracker.Seen(m.Ref)
+	return k.Known, ok && seen == k.signature
+}
+
+// settle removes what the work no longer wants, and records what there is.
+func (r *round) settle(ctx context.Context, manifests []apply.Manifest, results []apply.Result) (remaining []inventory.Entry, err error) {
+	entries := r.record.Entries()
+	stale := inventory.Stale(entries, manifests)
+	remaining, err = r.remover.Remove(ctx, stale, r.record.Owner(), nil)
+	rec, setErr := r.store.SetEntries(ctx, r.record, inventory.Settle(entries, results, stale, remaining))
+	if setErr != nil {
+		return remaining, errors.Join(err, fmt.Errorf("record what there is: %w", setErr))
+	}
+	r.record = rec
+	if err != nil {
+		r.log.WarnContext(ctx, "objects that the work no longer has cannot be removed", "error", err)
+	}
+	return remaining, err
+}
+
+// expect remembers how the objects were left.
+func (r *round) expect(results []apply.Result, remaining []inventory.Entry) {
+	r.known = make(map[cluster.Ref]remembered, len(results))
+	expected := map[cluster.Ref]drift.Signature{}
+	if r.record != nil {
+		expected[inventory.Ref(r.key)] = r.recordSignature()
+	}
+	for _, e := range remaining {
+		expected[inventory.RefOf(e)] = drift.Unknown
+	}
+	for _, res := range results {
+		if !res.Resolved {
+			continue
+		}
+		expected[res.Ref] = r.signatureOf(res)
+		if res.Err == nil {
+			r.known[res.Ref] = remembered{Known: res.Known, signature: expected[res.Ref]}
+		}
+	}
+	r.config.Tracker.Track(r.key, expected)
+}
+
+func (r *round) signatureOf(res apply.Result) drift.Signature {
+	switch {
+	case res.Live != nil:
+		return drift.SignatureOf(res.Ref.GroupVersionResource, res.Live)
+	case res.Presence == conditions.Present: // remembered, so the watch has seen it
+		seen, _ := r.config.Tracker.Seen(res.Ref)
+		return seen
+	case res.Presence == conditions.Absent:
+		return drift.Absent
+	}
+	return drift.Unknown
+}
+
+// settledWith notes whether everything is as wanted, and whether that took
+// repairs.
+func (r *round) settledWith(ctx context.Context, w *desired.Work, results []apply.Result) {
+	settled, wrote := settledAs(w), false
+	r.mu.Lock()
+	again := r.settled == settled
+	for _, res := range results {
+		wrote = wrote || res.Action == apply.Create || res.Action == apply.Update || res.Action == apply.Recreate
+		if res.Err != nil {
+			settled = ""
+		}
+	}
+	r.settled = settled
+	exhausted := again && wrote && r.repairs.spend(r.now)
+	r.mu.Unlock()
+	if again && wrote {
+		r.config.Metrics.repair()
+		r.log.InfoContext(ctx, "drift repaired", "work", w.Name)
+	}
+	if exhausted {
+		r.log.WarnContext(ctx, "somebody keeps changing the objects of this work: they are repaired less often from now on", "work", w.Name, "every", repairEvery)
+	}
+}
+
+// retryable returns the errors that may go away although the work does not
+// change.
+func retryable(results []apply.Result) error {
+	var errs []error
+	for _, res := range results {
+		if res.Err != nil && !apply.Permanent(res.Err) {
+			errs = append(errs, fmt.Errorf("apply %s: %w", describe(res.Manifest), res.Err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func describe(m apply.Manifest) string {
+	if m.Resolved {
+		return m.Ref.String()
+	}
+	return fmt.Sprintf("manifest %d (%s %s/%s)", m.Meta.Ordinal, m.Meta.Kind, m.Meta.Namespace, m.Meta.Name)
+}
+
+var errNoFeedback = errors.New("status feedback is not supported by this agent yet")
+
+// statusOf builds the status after a round.
+func (r *round) statusOf(w *desired.Work, results []apply.Result) workv1.ManifestWorkStatus {
+	manifests := make([]conditions.Manifest, 0, len(results))
+	for _, res := range results {
+		m := conditions.Manifest{Meta: res.Meta, ApplyErr: res.Err, Presence: res.Presence, ReadErr: res.ReadErr}
+		if res.Feedback {
+			m.FeedbackErrs = []error{errNoFeedback}
+		}
+		manifests = append(manifests, m)
+	}
+	status := conditions.Next(r.previous(w), w.Generation, manifests, r.now)
+	if w.Problem != "" { // what is in force is an earlier spec
+		status = conditions.Rejected(status, w.Generation, w.Problem, r.now)
+	}
+	return status
+}
+
+// blocked reports a work that cannot be applied because it cannot be recorded,
+// if that is more than a passing trouble.
+func (r *round) blocked(w *desired.Work, manifests []apply.Manifest, err error) error {
+	if !lasting(err) {
+		return nil
+	}
+	err = fmt.Errorf("it cannot be recorded in AppliedManifestWork %s: %w", r.key, err)
+	list := make([]conditions.Manifest, 0, len(manifests))
+	for _, m := range manifests {
+		list = append(list, conditions.Manifest{Meta: m.Meta, ApplyErr: err, Presence: conditions.Unreadable, ReadErr: err})
+	}
+	return r.report(w, conditions.Next(r.previous(w), w.Generation, list, r.now))
+}
+
+// lasting reports whether an error needs somebody to change something.
+func lasting(err error) bool {
+	var notServed *cluster.NotServedError
+	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || errors.As(err, &notServed) || errors.Is(err, inventory.ErrWorkName)
+}
+
+// previous is the status that a work had; none if the key was another work's.
+func (r *round) previous(w *desired.Work) workv1.ManifestWorkStatus {
+	if r.about != w.ResourceID {
+		return workv1.ManifestWorkStatus{}
+	}
+	return r.status
+}
+
+// report puts a status into the outbox.
+func (r *round) report(w *desired.Work, status workv1.ManifestWorkStatus) error {
+	r.status, r.about = status, w.ResourceID
+	return r.put(w, status, false)
+}
+
+func (r *round) put(w *desired.Work, status workv1.ManifestWorkStatus, deleted bool) error {
+	r.mu.Lock()
+	held := r.set.Get(w.ResourceID)
+	if held == nil || held.Tag != w.Tag || held.Deleting != w.Deleting {
+		r.mu.Unlock()
+		return nil // news arrived meanwhile, and another round is due
+	}
+	due, err := r.outbox.Put(w, status, deleted)
+	r.mu.Unlock()
+	if due {
+		r.config.Send(w.ResourceID)
+	}
+	return err
+}

@@ -1,0 +1,183 @@
+package agent
+
+import (
+	"context"
+	"time"
+
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/agent/apply"
+	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/conditions"
+	"github.com/hawser-io/hawser/pkg/agent/desired"
+	"github.com/hawser-io/hawser/pkg/agent/drift"
+	"github.com/hawser-io/hawser/pkg/agent/inventory"
+)
+
+// takeAway removes everything of deleted works of one name, and says so when
+// nothing is left.
+func (r *round) takeAway(ctx context.Context, works []*desired.Work) (time.Duration, error) {
+	if err := r.loadRecord(ctx); err != nil {
+		return 0, err
+	}
+	owner := ownerOf(r.record, works)
+	if owner != nil {
+		if err := r.report(owner, conditions.Deleting(r.previous(owner), owner.Generation, r.now)); err != nil {
+			return 0, err
+		}
+		gone, err := r.dissolve(ctx, orphans(owner))
+		if err != nil {
+			return 0, err
+		}
+		if !gone {
+			return r.removalWait(), nil
+		}
+	}
+	for _, w := range works {
+		if err := r.confirm(w); err != nil {
+			return 0, err
+		}
+	}
+	r.removals = 0
+	return 0, nil
+}
+
+// ownerOf returns the deleted work that a record is about; nil if it is about
+// another one, or there is none. A record that says nothing was made by another
+// agent and is about the work of its name.
+func ownerOf(rec *inventory.Record, works []*desired.Work) *desired.Work {
+	if rec == nil {
+		return nil
+	}
+	for _, w := range works {
+		if id := rec.WorkID(); id == "" || id == w.ResourceID {
+			return w
+		}
+	}
+	return nil
+}
+
+// orphans says which objects the work wants to outlive it, as far as its last
+// spec is known.
+func orphans(w *desired.Work) func(inventory.Entry) bool {
+	if w.Spec == nil {
+		return nil
+	}
+	return func(e inventory.Entry) bool { return !apply.Owned(w.Spec.DeleteOption, e.ResourceIdentifier) }
+}
+
+// confirm reports that nothing of a deleted work is left.
+func (r *round) confirm(w *desired.Work) error {
+	last := r.previous(w)
+	if r.about == w.ResourceID {
+		r.status, r.about = workv1.ManifestWorkStatus{}, "" // what is made anew begins anew
+	}
+	return r.put(w, last, true)
+}
+
+// clearOldName removes what a work left behind under a name it no longer has,
+// once everything is there under the new one.
+func (r *round) clearOldName(ctx context.Context, id string) (time.Duration, error) {
+	r.mu.Lock()
+	w := r.set.Get(id)
+	ready := w == nil || w.Deleting
+	if !ready {
+		s := r.states[r.Core.key(w.Name)]
+		ready = s != nil && s.settled == settledAs(w)
+	}
+	r.mu.Unlock()
+	if !ready {
+		return renameWait, nil
+	}
+	if err := r.loadRecord(ctx); err != nil {
+		return 0, err
+	}
+	if r.record != nil && r.record.WorkID() == id {
+		gone, err := r.dissolve(ctx, nil)
+		if err != nil {
+			return 0, err
+		}
+		if !gone {
+			return r.removalWait(), nil
+		}
+	}
+	name, _ := r.workName(r.key)
+	r.mu.Lock()
+	r.set.ForgetName(name)
+	r.view = r.set.ByName(name)
+	r.mu.Unlock()
+	return 0, nil
+}
+
+// finish ends the deletion of an AppliedManifestWork that nobody wants and
+// somebody deleted: its objects go with it.
+func (r *round) finish(ctx context.Context) (time.Duration, error) {
+	if err := r.loadRecord(ctx); err != nil {
+		return 0, err
+	}
+	if r.record == nil || !r.record.Deleting() || !r.record.Held() || r.record.AgentID() != r.config.AgentID {
+		return 0, nil
+	}
+	gone, err := r.removeAll(ctx, nil)
+	if err != nil || gone {
+		return 0, err
+	}
+	return r.removalWait(), nil
+}
+
+// dissolve deletes the record and everything on it.
+func (r *round) dissolve(ctx context.Context, orphan func(inventory.Entry) bool) (gone bool, err error) {
+	if r.record == nil {
+		return true, nil
+	}
+	if !r.record.Deleting() {
+		rec, err := r.store.Hold(ctx, r.record)
+		if err != nil {
+			return false, r.forgetRecord(err)
+		}
+		if r.record, err = r.store.Delete(ctx, rec); err != nil {
+			return false, r.forgetRecord(err)
+		}
+		if r.record == nil {
+			return true, nil
+		}
+	}
+	return r.removeAll(ctx, orphan)
+}
+
+// removeAll removes the objects of a record that is being deleted, and lets go
+// of it when none is left. Objects that are not gone yet wake the key when they
+// are.
+func (r *round) removeAll(ctx context.Context, orphan func(inventory.Entry) bool) (gone bool, err error) {
+	r.known = map[cluster.Ref]remembered{}
+	entries := r.record.Entries()
+	expected := map[cluster.Ref]drift.Signature{inventory.Ref(r.key): drift.Unknown}
+	for _, e := range entries {
+		expected[inventory.RefOf(e)] = drift.Unknown
+	}
+	r.config.Tracker.Track(r.key, expected)
+	remaining, removeErr := r.remover.Remove(ctx, entries, r.record.Owner(), orphan)
+	if removeErr != nil {
+		r.log.WarnContext(ctx, "objects cannot be removed: the work stays until they are", "error", removeErr)
+	}
+	rec, err := r.store.SetEntries(ctx, r.record, remaining)
+	if err != nil {
+		return false, r.forgetRecord(err)
+	}
+	r.record = rec
+	if removeErr != nil {
+		return false, removeErr
+	}
+	if len(remaining) > 0 {
+		return false, nil
+	}
+	if gone, err = r.store.Release(ctx, rec); err != nil || !gone {
+		return false, r.forgetRecord(err)
+	}
+	r.record = nil
+	r.config.Tracker.Track(r.key, nil)
+	r.mu.Lock()
+	r.settled = ""
+	r.mu.Unlock()
+	return true, nil
+}

@@ -1,0 +1,409 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
+	"github.com/hawser-io/hawser/pkg/agent/drift"
+	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+const (
+	testCluster = "cluster1"
+	testAgentID = "agent-id"
+)
+
+var testHubHash = inventory.HubHash("hub.example.com:8090")
+
+// rig drives a Core step by step, on a cluster in memory whose watches are
+// perfect, with a broker that keeps what it is told.
+type rig struct {
+	t    *testing.T
+	f    *clustertest.Fake
+	core *Core
+	now  time.Time
+	*watches
+
+	due      map[string]time.Time // keys, and when
+	failures map[string]int
+	lastErr  map[string]error
+	sends    map[string]bool
+	refuse   func(codec.Event) error // of the broker
+	statuses map[string]manifestwork.StatusReport
+	sent     []manifestwork.StatusReport
+	revision uint64
+	other    []func() // what others on the cluster are about to do
+}
+
+type (
+	ref      = cluster.Ref
+	received = manifestwork.StatusReport
+)
+
+var accepted = transport.Accepted{Protocol: 1, Resync: "list"}
+
+func newRig(t *testing.T) *rig {
+	r := &rig{
+		t: t, f: clustertest.New(), now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
+		due: map[string]time.Time{}, failures: map[string]int{}, lastErr: map[string]error{}, sends: map[string]bool{},
+		statuses: map[string]manifestwork.StatusReport{},
+	}
+	r.f.Now = func() time.Time { return r.now }
+	r.watches = &watches{seen: map[cluster.Ref]drift.Signature{}, expected: map[string]map[cluster.Ref]drift.Signature{}, wake: func(key string) { r.wakeAt(key, r.now.Add(r.core.Drifted(key))) }}
+	r.f.Changed = r.watches.changed
+	r.restart()
+	return r
+}
+
+// restart replaces the agent by a new one that remembers nothing.
+func (r *rig) restart() {
+	clear(r.due)
+	clear(r.sends)
+	clear(r.expected)
+	ids := 0
+	r.core = NewCore(CoreConfig{
+		Cluster: testCluster, ClientID: "cluster1-agent", HubHash: testHubHash, AgentID: testAgentID, StatusSyncInterval: 10 * time.Second,
+		Client: r.f, Tracker: r.watches,
+		Wait:   func(_ context.Context, d time.Duration) error { r.now = r.now.Add(d); return nil },
+		Now:    func() time.Time { return r.now },
+		Random: func() float64 { return 0.5 },
+		NewID:  func() string { ids++; return fmt.Sprintf("e-%d", ids) },
+		Wake:   func(key string, _ bool) { r.wakeAt(key, r.now) },
+		Send:   func(id string) { r.sends[id] = true },
+		Log:    slog.New(slog.DiscardHandler),
+	})
+	r.subscribe(accepted)
+}
+
+func (r *rig) subscribe(a transport.Accepted) []codec.ResourceVersion {
+	r.t.Helper()
+	events, err := r.core.Subscribed(a)
+	if err != nil || len(events) != 1 {
+		r.t.Fatalf("subscribed: %v, %v", events, err)
+	}
+	list, err := codec.DecodeVersions(events[0].Data())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return list
+}
+
+func (r *rig) wakeAt(key string, at time.Time) {
+	if old, has := r.due[key]; !has || at.Before(old) {
+		r.due[key] = at
+	}
+}
+
+// settle runs until nothing is due for the given time.
+func (r *rig) settle(within time.Duration) {
+	r.t.Helper()
+	end := r.now.Add(within)
+	for steps := 0; ; steps++ {
+		if steps > 2000 {
+			r.t.Fatalf("does not settle: %v", r.lastErr)
+		}
+		for _, f := range r.other {
+			f()
+		}
+		r.other = nil
+		for _, id := range slices.Sorted(maps.Keys(r.sends)) {
+			r.publish(id)
+		}
+		key := ""
+		for _, k := range slices.Sorted(maps.Keys(r.due)) {
+			if key == "" || r.due[k].Before(r.due[key]) {
+				key = k
+			}
+		}
+		if key == "" || r.due[key].After(end) {
+			r.now = end
+			return
+		}
+		if r.due[key].After(r.now) {
+			r.now = r.due[key]
+		}
+		delete(r.due, key)
+		r.round(key)
+	}
+}
+
+func (r *rig) round(key string) {
+	next, err := r.core.Reconcile(r.t.Context(), key)
+	r.lastErr[key] = err
+	switch {
+	case err != nil:
+		r.failures[key]++
+		r.wakeAt(key, r.now.Add(firstRetry<<min(r.failures[key], 15)))
+	case next > 0:
+		r.failures[key] = 0
+		r.wakeAt(key, r.now.Add(next))
+	}
+}
+
+func (r *rig) publish(id string) {
+	delete(r.sends, id)
+	l, ok := r.core.TakeReport(id)
+	if !ok {
+		return
+	}
+	var err error
+	if r.refuse != nil {
+		err = r.refuse(l.Event)
+	}
+	if err == nil {
+		s, decodeErr := manifestwork.DecodeStatus(l.Event)
+		if decodeErr != nil {
+			r.t.Fatal(decodeErr)
+		}
+		r.statuses[id] = s
+		r.sent = append(r.sent, s)
+	}
+	if r.core.ReportDone(l, err) {
+		r.sends[id] = true
+	}
+}
+
+// watches is a Tracker that sees everything at once, except in kinds that are
+// denied.
+type watches struct {
+	seen     map[cluster.Ref]drift.Signature
+	expected map[string]map[cluster.Ref]drift.Signature
+	denied   string // a resource
+	wake     func(key string)
+}
+
+func (w *watches) changed(ref cluster.Ref, o *unstructured.Unstructured) {
+	s := drift.Absent
+	if o != nil {
+		s = drift.SignatureOf(ref.GroupVersionResource, o)
+	}
+	if ref.Resource == w.denied {
+		return
+	}
+	w.seen[ref] = s
+	for _, key := range slices.Sorted(maps.Keys(w.expected)) {
+		if e, tracks := w.expected[key][ref]; tracks && e != s {
+			w.wake(key)
+		}
+	}
+	if ref.Resource == inventory.Resource.Resource && o != nil && o.GetDeletionTimestamp() != nil {
+		w.wake(ref.Name)
+	}
+}
+
+func (w *watches) Track(key string, expected map[cluster.Ref]drift.Signature) {
+	w.expected[key] = maps.Clone(expected)
+	if len(expected) == 0 {
+		delete(w.expected, key)
+	}
+}
+
+func (w *watches) Seen(ref cluster.Ref) (drift.Signature, bool) {
+	s, ok := w.seen[ref]
+	return s, ok && ref.Resource != w.denied
+}
+
+func (w *watches) Blind(key string) bool {
+	for ref := range w.expected[key] {
+		if ref.Resource == w.denied {
+			return true
+		}
+	}
+	return false
+}
+
+// work is a ManifestWork on the hub.
+func hubWork(id, name string, generation int64, manifests ...string) *workv1.ManifestWork {
+	w := &workv1.ManifestWork{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: testCluster, UID: types.UID(id), Generation: generation, Labels: map[string]string{"app": name}}}
+	for _, m := range manifests {
+		w.Spec.Workload.Manifests = append(w.Spec.Workload.Manifests, workv1.Manifest{RawExtension: runtime.RawExtension{Raw: []byte(m)}})
+	}
+	return w
+}
+
+// event is what a Hawser broker makes of a published work.
+func (r *rig) event(w *workv1.ManifestWork, action codec.Action, change func(*codec.Event)) codec.Event {
+	r.t.Helper()
+	e, err := manifestwork.EncodeSpec(w, manifestwork.SpecParams{ID: "x", Now: r.now, Source: "hub", Action: action, DeletionWithData: true})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.revision++
+	e.SetExtension(codec.ExtRevision, strconv.FormatUint(r.revision, 10))
+	if change != nil {
+		change(&e)
+	}
+	return e
+}
+
+func (r *rig) deliver(w *workv1.ManifestWork) {
+	r.t.Helper()
+	r.core.Handle(r.t.Context(), r.event(w, codec.UpdateRequest, nil))
+}
+
+func (r *rig) deliverDeletion(w *workv1.ManifestWork) {
+	r.t.Helper()
+	r.core.Handle(r.t.Context(), r.event(w, codec.DeleteRequest, nil))
+}
+
+// apply delivers a work and runs for a moment.
+func (r *rig) apply(w *workv1.ManifestWork) {
+	r.t.Helper()
+	r.deliver(w)
+	r.settle(time.Second)
+}
+
+func (r *rig) delete(w *workv1.ManifestWork) {
+	r.t.Helper()
+	r.deliverDeletion(w)
+	r.settle(10 * time.Second)
+}
+
+func (r *rig) record(name string) *workv1.AppliedManifestWork {
+	r.t.Helper()
+	o := r.f.Look(inventory.Ref(inventory.Name(testHubHash, name)))
+	if o == nil {
+		return nil
+	}
+	a := &workv1.AppliedManifestWork{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, a); err != nil {
+		r.t.Fatal(err)
+	}
+	return a
+}
+
+// listed shows the entries of a record: "resource namespace/name uid?".
+func (r *rig) listed(name string) []string {
+	r.t.Helper()
+	a := r.record(name)
+	if a == nil {
+		return nil
+	}
+	var l []string
+	for _, e := range a.Status.AppliedResources {
+		s := e.Resource + " " + e.Namespace + "/" + e.Name
+		if o := r.f.Look(inventory.RefOf(e)); e.UID == "" {
+			s += " intended"
+		} else if o == nil || string(o.GetUID()) != e.UID {
+			s += " other"
+		}
+		l = append(l, s)
+	}
+	return l
+}
+
+func (r *rig) expectListed(name string, want ...string) {
+	r.t.Helper()
+	if got := r.listed(name); !slices.Equal(got, want) {
+		r.t.Fatalf("appliedResources of %s:\n got %q\nwant %q", name, got, want)
+	}
+}
+
+// expectStatus compares conditions of the last status the broker has, as
+// "Applied=True/Reason: message"; with an ordinal those of a manifest.
+func (r *rig) expectStatus(id string, want ...string) {
+	r.t.Helper()
+	s, has := r.statuses[id]
+	if !has {
+		r.t.Fatalf("no status of %s", id)
+	}
+	if got := show(s.Status.Conditions); !slices.Equal(got, want) {
+		r.t.Fatalf("conditions of %s:\n got %q\nwant %q", id, got, want)
+	}
+}
+
+func (r *rig) expectManifest(id string, ordinal int, want ...string) {
+	r.t.Helper()
+	m := r.statuses[id].Status.ResourceStatus.Manifests
+	if ordinal >= len(m) {
+		r.t.Fatalf("%s has %d manifests", id, len(m))
+	}
+	if got := show(m[ordinal].Conditions); !slices.Equal(got, want) {
+		r.t.Fatalf("conditions of manifest %d of %s:\n got %q\nwant %q", ordinal, id, got, want)
+	}
+}
+
+func show(list []metav1.Condition) []string {
+	var got []string
+	for _, c := range list {
+		got = append(got, fmt.Sprintf("%s=%s/%s: %s", c.Type, c.Status, c.Reason, c.Message))
+	}
+	return got
+}
+
+const (
+	workApplied      = "Applied=True/AppliedManifestWorkComplete: Apply manifest work complete"
+	workFailed       = "Applied=False/AppliedManifestWorkFailed: Failed to apply manifest work"
+	workAvailable    = "Available=True/ResourcesAvailable: All resources are available"
+	manifestApplied  = "Applied=True/AppliedManifestComplete: Apply manifest complete"
+	resourceThere    = "Available=True/ResourceAvailable: Resource is available"
+	resourceNotThere = "Available=False/ResourceNotAvailable: Resource is not available"
+	noFeedback       = "StatusFeedbackSynced=True/NoStatusFeedbackSynced: "
+	workDeleting     = "Deleting=True/WorkDeleting: ManifestWork is being deleted"
+	workDeleted      = "Deleted=True/ManifestsDeleted: The manifests are deleted from the cluster cluster1"
+)
+
+func (r *rig) configMap(name string) *unstructured.Unstructured {
+	return r.f.Look(r.ref("ConfigMap", name))
+}
+
+func (r *rig) ref(kind, name string) ref {
+	if kind == "Deployment" {
+		return r.f.Ref("apps/v1", kind, "default", name)
+	}
+	return r.f.Ref("v1", kind, "default", name)
+}
+
+func configMap(name, value string) string {
+	return fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q,"namespace":"default"},"data":{"k":%q}}`, name, value)
+}
+
+func deployment(name, image string) string {
+	return fmt.Sprintf(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":%q,"namespace":"default"},"spec":{"template":{"image":%q}}}`, name, image)
+}
+
+// requests returns the calls since the last time, without reading discovery.
+func (r *rig) requests() []string {
+	var calls []string
+	for _, c := range r.f.TakeCalls() {
+		if c.Verb != "resolve" {
+			calls = append(calls, strings.ReplaceAll(c.String(), testHubHash, "hash"))
+		}
+	}
+	return calls
+}
+
+func (r *rig) expectRequests(want ...string) {
+	r.t.Helper()
+	if got := r.requests(); !slices.Equal(got, want) {
+		r.t.Fatalf("requests:\n got %q\nwant %q", got, want)
+	}
+}
+
+var errAway = &transport.Error{Code: transport.CodeUnavailable, Message: "away"}
+
+var errDenied = errors.New("denied")
+
+func condition(list []metav1.Condition, typ string) *metav1.Condition {
+	return apimeta.FindStatusCondition(list, typ)
+}
