@@ -12,7 +12,7 @@ import (
 // to be written within a few milliseconds.
 const (
 	commitOps   = 1024
-	commitBytes = 8 << 20
+	commitBytes = 2 << 20
 	// entryBytes is what a queued publish takes besides its event.
 	entryBytes = 1 << 10
 )

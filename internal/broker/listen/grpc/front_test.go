@@ -80,10 +80,8 @@ type front struct {
 // start runs a front on a free port until the test ends.
 func start(t *testing.T, s transport.Server, edit func(*grpc.Config)) *front {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := listen(t)
+	var err error
 	tracked := &trackedListener{Listener: l}
 	f := &front{addr: l.Addr().String(), cut: tracked.cut, ended: make(chan error, 1), panics: make(chan struct{}, 8)}
 	cfg := grpc.Config{
@@ -105,6 +103,16 @@ func start(t *testing.T, s transport.Server, edit func(*grpc.Config)) *front {
 		}
 	})
 	return f
+}
+
+// listen opens a free port.
+func listen(t testing.TB) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
 }
 
 // trackedListener knows the connections that it accepted.
@@ -134,7 +142,7 @@ func (l *trackedListener) cut() {
 }
 
 // dial opens a plain gRPC connection, as stock parties have it.
-func dial(t *testing.T, addr string, creds credentials.TransportCredentials) *ggrpc.ClientConn {
+func dial(t testing.TB, addr string, creds credentials.TransportCredentials) *ggrpc.ClientConn {
 	t.Helper()
 	cc, err := ggrpc.NewClient(addr, ggrpc.WithTransportCredentials(creds))
 	if err != nil {

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"github.com/spf13/pflag"
+	"sigs.k8s.io/yaml"
+
+	"github.com/hawser-io/hawser/internal/broker"
+	"github.com/hawser-io/hawser/internal/identity"
+)
+
+// config is everything that can be set. The file has these names; a flag wins
+// over the file.
+type config struct {
+	Listen      string `json:"listen"`
+	AdminListen string `json:"adminListen"`
+	DataDir     string `json:"dataDir"`
+
+	TLS struct {
+		CertFile     string `json:"certFile"`
+		KeyFile      string `json:"keyFile"`
+		ClientCAFile string `json:"clientCAFile"`
+	} `json:"tls"`
+	// Identities says which client certificates are sources, operators and
+	// viewers; agents are known by the common name that Open Cluster Management
+	// gives them.
+	Identities identity.Mapping `json:"identities"`
+	Insecure   bool             `json:"insecure"`
+
+	MaxEventBytes int      `json:"maxEventBytes"`
+	DrainTimeout  duration `json:"drainTimeout"`
+
+	Log struct {
+		Level  string `json:"level"`
+		Format string `json:"format"`
+	} `json:"log"`
+}
+
+// duration is a time.Duration that a file writes as "10s".
+type duration time.Duration
+
+// UnmarshalJSON reads "10s".
+func (d *duration) UnmarshalJSON(b []byte) error {
+	var s string
+	if err := json.Unmarshal(b, &s); err != nil {
+		return fmt.Errorf("duration %s: write it with a unit in quotes, as \"10s\"", b)
+	}
+	v, err := time.ParseDuration(s)
+	if err != nil {
+		return fmt.Errorf("duration %q: write it with a unit, as \"10s\"", s)
+	}
+	*d = duration(v)
+	return nil
+}
+
+func defaults() *config {
+	c := &config{
+		Listen: "0.0.0.0:8090", AdminListen: "127.0.0.1:8081", DataDir: "/var/lib/hawser-broker",
+		MaxEventBytes: broker.DefaultMaxEventBytes, DrainTimeout: duration(broker.DefaultDrainTimeout),
+	}
+	c.Log.Level, c.Log.Format = "info", "text"
+	return c
+}
+
+func (c *config) addFlags(f *pflag.FlagSet) {
+	f.String("config", "", "configuration file (YAML); flags win over it")
+	f.StringVar(&c.Listen, "listen", c.Listen, "host:port for agents and sources (gRPC)")
+	f.StringVar(&c.AdminListen, "admin-listen", c.AdminListen, "host:port of /livez, /readyz and /metrics, plain HTTP; empty switches it off")
+	f.StringVar(&c.DataDir, "data-dir", c.DataDir, "directory of the store; created when it does not exist")
+	f.StringVar(&c.TLS.CertFile, "tls-cert-file", c.TLS.CertFile, "PEM file of the serving certificate")
+	f.StringVar(&c.TLS.KeyFile, "tls-key-file", c.TLS.KeyFile, "PEM file of its key")
+	f.StringVar(&c.TLS.ClientCAFile, "client-ca-file", c.TLS.ClientCAFile, "PEM file of the CAs that sign the certificates of agents and sources")
+	f.BoolVar(&c.Insecure, "insecure", c.Insecure, "serve plaintext and believe every peer who it says it is; only on a loopback address")
+	f.IntVar(&c.MaxEventBytes, "max-event-bytes", c.MaxEventBytes, "largest event; stock clients receive at most 4 MiB")
+	f.DurationVar((*time.Duration)(&c.DrainTimeout), "drain-timeout", time.Duration(c.DrainTimeout), "how long ending may take after SIGTERM")
+	f.StringVar(&c.Log.Level, "log-level", c.Log.Level, "debug, info, warn or error")
+	f.StringVar(&c.Log.Format, "log-format", c.Log.Format, "text or json")
+}
+
+// load reads the file that --config names, if any, puts the given flags on top
+// and validates the result.
+func (c *config) load(f *pflag.FlagSet) error {
+	given := map[string]string{}
+	f.Visit(func(flag *pflag.Flag) { given[flag.Name] = flag.Value.String() })
+	if file := given["config"]; file != "" {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			return fmt.Errorf("configuration: %w", err)
+		}
+		if err := yaml.UnmarshalStrict(b, c); err != nil {
+			return fmt.Errorf("configuration %s: %w", file, err)
+		}
+	}
+	for name, value := range given {
+		if err := f.Set(name, value); err != nil {
+			return err
+		}
+	}
+	return c.validate()
+}
+
+// validate returns everything that is wrong, and what to do about it.
+func (c *config) validate() error {
+	var errs []error
+	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	host, _, err := net.SplitHostPort(c.Listen)
+	if err != nil {
+		wrong("listen %q: use host:port, as 0.0.0.0:8090", c.Listen)
+	}
+	if c.AdminListen != "" {
+		if _, _, err := net.SplitHostPort(c.AdminListen); err != nil {
+			wrong("admin-listen %q: use host:port, as 127.0.0.1:8081, or nothing to switch it off", c.AdminListen)
+		}
+	}
+	if c.DataDir == "" {
+		wrong("data-dir is empty: name the directory that keeps the works")
+	}
+	files := 0
+	for _, f := range []string{c.TLS.CertFile, c.TLS.KeyFile, c.TLS.ClientCAFile} {
+		if f != "" {
+			files++
+		}
+	}
+	switch {
+	case c.Insecure && files > 0:
+		wrong("insecure and TLS files exclude each other: drop one of them")
+	case c.Insecure && !loopback(host):
+		wrong("insecure on %s: plaintext is allowed on a loopback address only, as --listen 127.0.0.1:8090", c.Listen)
+	case !c.Insecure && files < 3:
+		wrong("TLS needs tls-cert-file, tls-key-file and client-ca-file; to try things out on this machine, use --insecure --listen 127.0.0.1:8090")
+	}
+	if err := c.Identities.Validate(); err != nil {
+		wrong("identities: %w", err)
+	}
+	if c.MaxEventBytes <= 0 {
+		wrong("max-event-bytes %d: use a positive number of bytes", c.MaxEventBytes)
+	}
+	if c.DrainTimeout <= 0 {
+		wrong("drain-timeout %s: use a positive duration, as 10s", time.Duration(c.DrainTimeout))
+	}
+	return errors.Join(errs...)
+}
+
+func loopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
+
+	"github.com/hawser-io/hawser/internal/broker"
+	"github.com/hawser-io/hawser/internal/identity"
+)
+
+// loaded parses arguments as the program does. file is written to a file that
+// the arguments can name as FILE.
+func loaded(t *testing.T, file string, args ...string) (*config, error) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "broker.yaml")
+	if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := defaults()
+	f := pflag.NewFlagSet("broker", pflag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	c.addFlags(f)
+	for i := range args {
+		args[i] = strings.ReplaceAll(args[i], "FILE", path)
+	}
+	if err := f.Parse(args); err != nil {
+		t.Fatal(err)
+	}
+	return c, c.load(f)
+}
+
+const complete = `
+listen: 10.0.0.1:9000
+adminListen: 127.0.0.1:9001
+dataDir: /data
+tls:
+  certFile: tls.crt
+  keyFile: tls.key
+  clientCAFile: ca.crt
+identities:
+- commonName: hawser:source:hub
+  role: source
+  name: hub
+- organization: people
+  role: viewer
+  name: people
+maxEventBytes: 100000
+drainTimeout: 30s
+log:
+  level: debug
+  format: json
+`
+
+func TestConfig_File(t *testing.T) {
+	got, err := loaded(t, complete, "--config", "FILE")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &config{
+		Listen: "10.0.0.1:9000", AdminListen: "127.0.0.1:9001", DataDir: "/data",
+		Identities: identity.Mapping{
+			{CommonName: "hawser:source:hub", Role: identity.Source, Name: "hub"},
+			{Organization: "people", Role: identity.Viewer, Name: "people"},
+		},
+		MaxEventBytes: 100000, DrainTimeout: duration(30 * time.Second),
+	}
+	want.TLS.CertFile, want.TLS.KeyFile, want.TLS.ClientCAFile = "tls.crt", "tls.key", "ca.crt"
+	want.Log.Level, want.Log.Format = "debug", "json"
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestConfig_FlagsWin(t *testing.T) {
+	got, err := loaded(t, complete, "--listen=127.0.0.1:1", "--config=FILE", "--drain-timeout=5s", "--max-event-bytes=200000", "--admin-listen=", "--log-format=text")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Listen != "127.0.0.1:1" || got.DrainTimeout != duration(5*time.Second) || got.MaxEventBytes != 200000 ||
+		got.AdminListen != "" || got.Log.Format != "text" {
+		t.Errorf("a flag did not win: %+v", got)
+	}
+	if got.DataDir != "/data" || got.Log.Level != "debug" {
+		t.Errorf("what no flag says does not come from the file: %+v", got)
+	}
+}
+
+func TestConfig_Defaults(t *testing.T) {
+	got, err := loaded(t, "", "--insecure", "--listen=localhost:8090")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.MaxEventBytes != broker.DefaultMaxEventBytes || got.AdminListen != "127.0.0.1:8081" || got.DataDir == "" {
+		t.Errorf("defaults: %+v", got)
+	}
+}
+
+func TestConfig_Refuses(t *testing.T) {
+	tls := []string{"--tls-cert-file=a", "--tls-key-file=b", "--client-ca-file=c"}
+	for name, c := range map[string]struct {
+		file string
+		args []string
+		want string
+	}{
+		"no TLS":               {"", nil, "--insecure"},
+		"half of TLS":          {"", tls[:2], "client-ca-file"},
+		"insecure and TLS":     {"", append([]string{"--insecure", "--listen=127.0.0.1:1"}, tls...), "exclude each other"},
+		"insecure everywhere":  {"", []string{"--insecure"}, "loopback"},
+		"address without port": {"", append([]string{"--listen=host"}, tls...), "host:port"},
+		"bad admin address":    {"", append([]string{"--admin-listen=x"}, tls...), "host:port"},
+		"no data directory":    {"", append([]string{"--data-dir="}, tls...), "data-dir"},
+		"no event fits":        {"", append([]string{"--max-event-bytes=0"}, tls...), "positive"},
+		"no time to drain":     {"", append([]string{"--drain-timeout=-1s"}, tls...), "positive"},
+		"no such file":         {"", []string{"--config=FILE.not"}, "no such file"},
+		"unknown key":          {"listn: x", []string{"--config=FILE"}, "listn"},
+		"number as duration":   {"drainTimeout: 10", []string{"--config=FILE"}, "unit"},
+		"no duration":          {"drainTimeout: soon", []string{"--config=FILE"}, "unit"},
+		"agent by rule":        {"identities: [{commonName: x, role: agent, name: c1}]", append([]string{"--config=FILE"}, tls...), "identity rule 1"},
+	} {
+		_, err := loaded(t, c.file, c.args...)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want an error with %q", name, err, c.want)
+		}
+	}
+}
+
+func TestConfig_TellsEverythingAtOnce(t *testing.T) {
+	_, err := loaded(t, "", "--listen=x", "--data-dir=", "--max-event-bytes=-1")
+	for _, want := range []string{"listen", "data-dir", "max-event-bytes", "TLS"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v says nothing about %s", err, want)
+		}
+	}
+}

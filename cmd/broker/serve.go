@@ -1,0 +1,86 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+
+	"github.com/hawser-io/hawser/internal/broker"
+	"github.com/hawser-io/hawser/internal/broker/listen/grpc"
+	"github.com/hawser-io/hawser/internal/broker/store/pebble"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/telemetry"
+)
+
+// serve runs the broker until ctx ends and everything has stopped.
+func serve(ctx context.Context, c *config, stderr io.Writer) error {
+	log, err := telemetry.NewLogger(stderr, c.Log.Level, c.Log.Format)
+	if err != nil {
+		return err
+	}
+	slog.SetDefault(log)
+	log.Info("starting", "version", telemetry.Version(program))
+	creds, err := c.credentials(log)
+	if err != nil {
+		return err
+	}
+	s, err := pebble.Open(pebble.Options{Dir: c.DataDir, Log: log})
+	if err != nil {
+		return fmt.Errorf("store: %w", err)
+	}
+	tasks, err := c.tasks(s, creds, log)
+	if err == nil {
+		err = run.Group(ctx, tasks...)
+	}
+	log.Info("stopped")
+	return errors.Join(err, s.Close())
+}
+
+// tasks wires the parts of the program.
+func (c *config) tasks(s *pebble.Store, creds credentials.TransportCredentials, log *slog.Logger) ([]run.Task, error) {
+	registry, health := telemetry.NewRegistry(), &telemetry.Health{}
+	b, err := broker.New(broker.Config{
+		Store: s, Log: log, Registry: registry, Insecure: c.Insecure,
+		MaxEventBytes: c.MaxEventBytes, QueueBytes: max(broker.DefaultQueueBytes, 8*c.MaxEventBytes),
+		DrainTimeout: time.Duration(c.DrainTimeout),
+	})
+	if err != nil {
+		return nil, err
+	}
+	front, err := grpc.New(grpc.Config{
+		Server: b, Addr: c.Listen, Credentials: creds, Mapping: c.Identities, Insecure: c.Insecure,
+		MaxMessageBytes: max(grpc.DefaultMaxMessageBytes, 2*c.MaxEventBytes),
+		DrainTimeout:    time.Duration(c.DrainTimeout), Log: log, OnPanic: b.Panicked,
+	})
+	if err != nil {
+		return nil, err
+	}
+	health.Add("broker", b.Ready)
+	health.Add("grpc", front.Ready)
+	health.Add("store", s.Err)
+	admin := telemetry.Admin{Addr: c.AdminListen, Registry: registry, Health: health, Log: log}
+	return []run.Task{
+		{Name: "broker", Run: b.Run},
+		{Name: "grpc", Run: front.Run},
+		{Name: "admin", Run: admin.Run},
+	}, nil
+}
+
+// credentials returns those of the port; nil for plaintext.
+func (c *config) credentials(log *slog.Logger) (credentials.TransportCredentials, error) {
+	if c.Insecure {
+		log.Warn("plaintext: every peer is believed who it says it is", "listen", c.Listen)
+		return nil, nil
+	}
+	if len(c.Identities) == 0 {
+		log.Warn("no identity rules: agents can connect, sources cannot")
+	}
+	files := identity.Files{CA: c.TLS.ClientCAFile, Cert: c.TLS.CertFile, Key: c.TLS.KeyFile}
+	return files.Server(func(err error) { log.Error("serving with the previous TLS files", "error", err) })
+}
