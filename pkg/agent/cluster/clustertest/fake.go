@@ -30,8 +30,8 @@ import (
 
 // Call is one request that a Fake received.
 type Call struct {
-	// Verb is resolve, locate, get, create, update, patch, "patch status" or
-	// delete.
+	// Verb is resolve, locate, get, list, create, update, patch, "patch status"
+	// or delete.
 	Verb string
 	// Ref is the object; for resolve only the group, version and kind (as
 	// Resource) are set.
@@ -39,7 +39,9 @@ type Call struct {
 }
 
 // Write reports whether the call changes something.
-func (c Call) Write() bool { return c.Verb != "resolve" && c.Verb != "locate" && c.Verb != "get" }
+func (c Call) Write() bool {
+	return !slices.Contains([]string{"resolve", "locate", "get", "list"}, c.Verb)
+}
 
 // String is "verb ref".
 func (c Call) String() string { return c.Verb + " " + c.Ref.String() }
@@ -61,6 +63,8 @@ type Fake struct {
 	objects map[key]*unstructured.Unstructured
 	counter int64
 	calls   []Call
+	history []change
+	watches []*stream
 }
 
 // key names an object whatever the version it is read in.

@@ -158,11 +158,10 @@ func (f *Fake) store(ref cluster.Ref, k kind, o *unstructured.Unstructured) {
 	}
 	f.counter++
 	o.SetResourceVersion(strconv.FormatInt(f.counter, 10))
+	old := f.objects[keyOf(ref)]
 	f.objects[keyOf(ref)] = o
 	f.define(o)
-	if f.Changed != nil {
-		f.Changed(ref, o.DeepCopy())
-	}
+	f.record(ref, old, o)
 }
 
 func precondition(ref cluster.Ref, old, next *unstructured.Unstructured) error {
@@ -256,11 +255,7 @@ func (f *Fake) remove(ref cluster.Ref, old *unstructured.Unstructured) {
 // in it.
 func (f *Fake) forget(ref cluster.Ref) {
 	o := f.objects[keyOf(ref)]
-	delete(f.objects, keyOf(ref))
-	f.counter++
-	if f.Changed != nil {
-		f.Changed(ref, nil)
-	}
+	f.drop(ref)
 	switch o.GetKind() {
 	case "Namespace":
 		f.forgetAll(func(r cluster.Ref) bool { return r.Namespace == ref.Name })
@@ -275,12 +270,16 @@ func (f *Fake) forget(ref cluster.Ref) {
 func (f *Fake) forgetAll(which func(cluster.Ref) bool) {
 	for _, ref := range f.refs() {
 		if which(ref) {
-			delete(f.objects, keyOf(ref))
-			if f.Changed != nil {
-				f.Changed(ref, nil)
-			}
+			f.drop(ref)
 		}
 	}
+}
+
+func (f *Fake) drop(ref cluster.Ref) {
+	old := f.objects[keyOf(ref)]
+	delete(f.objects, keyOf(ref))
+	f.counter++
+	f.record(ref, old, nil)
 }
 
 // refs lists every object in a fixed order.

@@ -1,0 +1,328 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// broker is the other end of an agent's connection.
+type broker struct {
+	mu        sync.Mutex
+	refuse    error // of dials
+	hellos    []transport.Hello
+	published []codec.Event
+	events    chan codec.Event
+	cut       chan error
+}
+
+func newBroker() *broker {
+	return &broker{events: make(chan codec.Event, 100), cut: make(chan error, 1)}
+}
+
+func (b *broker) Dial(context.Context) (transport.Conn, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.refuse != nil {
+		return nil, b.refuse
+	}
+	return b, nil
+}
+
+func (b *broker) Close() error { return nil }
+
+func (b *broker) Publish(_ context.Context, e codec.Event, _ string) (transport.Receipt, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.published = append(b.published, e)
+	return transport.Receipt{}, nil
+}
+
+func (b *broker) Subscribe(ctx context.Context, s transport.Subscription, ready func(transport.Accepted), h transport.Handler) error {
+	b.mu.Lock()
+	b.hellos = append(b.hellos, s.Hello)
+	b.mu.Unlock()
+	ready(transport.Accepted{SubscriptionID: "s", Protocol: 1, Resync: "list"})
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case err := <-b.cut:
+			return err
+		case e := <-b.events:
+			if err := h(ctx, e); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// statuses returns the last status of each work, and how many resync requests
+// there were.
+func (b *broker) statuses() (last map[string]manifestwork.StatusReport, requests int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	last = map[string]manifestwork.StatusReport{}
+	for _, e := range b.published {
+		if s, err := manifestwork.DecodeStatus(e); err == nil {
+			last[s.ResourceID] = s
+		} else {
+			requests++
+		}
+	}
+	return last, requests
+}
+
+// running is an agent that runs in a bubble.
+type running struct {
+	*testing.T
+	f        *clustertest.Fake
+	b        *broker
+	a        *Agent
+	registry *prometheus.Registry
+	events   *rig // makes events
+}
+
+func runAgent(t *testing.T, before func(*running), f func(*running)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		r := &running{T: t, f: clustertest.New(), b: newBroker(), registry: prometheus.NewRegistry(), events: &rig{t: t, now: time.Now()}}
+		if before != nil {
+			before(r)
+		}
+		var err error
+		r.a, err = New(Config{
+			Cluster: testCluster, HubIdentity: "hub.example.com:8090", Dialer: r.b, Client: r.f, Metadata: r.f.Metadata,
+			Log: slog.New(slog.DiscardHandler), Registry: r.registry,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- r.a.Run(ctx) }()
+		f(r)
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+}
+
+func (r *running) after(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
+
+func TestAgent_FromEventToStatus(t *testing.T) {
+	runAgent(t, nil, func(r *running) {
+		r.after(100 * time.Millisecond)
+		if err := errors.Join(r.a.ClusterReady(), r.a.BrokerReady()); err != nil {
+			t.Fatal(err)
+		}
+		w := hubWork("w-1", "web", 1, configMap("a", "1"))
+		r.b.events <- r.events.event(w, codec.CreateRequest, nil)
+		r.after(100 * time.Millisecond)
+		last, requests := r.b.statuses()
+		if got := condition(last["w-1"].Status.Conditions, "Applied"); got == nil || got.Status != "True" || requests != 1 {
+			t.Fatalf("got %+v after %d requests", got, requests)
+		}
+		if uid := r.f.Look(r.f.Ref("v1", "Namespace", "", "kube-system")).GetUID(); r.b.hellos[0] != (transport.Hello{Protocol: 1, ClusterUID: string(uid)}) {
+			t.Errorf("hello %+v", r.b.hellos[0])
+		}
+		cm := r.f.Ref("v1", "ConfigMap", "default", "a")
+
+		r.f.Edit(cm, func(o *unstructured.Unstructured) { o.Object["data"] = map[string]any{"k": "2"} })
+		r.after(time.Second)
+		if r.f.Look(cm).Object["data"].(map[string]any)["k"] != "1" {
+			t.Fatal("drift was not repaired within a second")
+		}
+
+		r.b.events <- r.events.event(w, codec.DeleteRequest, nil)
+		r.after(time.Second)
+		if last, _ = r.b.statuses(); !last["w-1"].Deleted || r.f.Look(cm) != nil {
+			t.Fatal("the work was not deleted within a second")
+		}
+	})
+}
+
+func TestAgent_AtRestItAsksNothing(t *testing.T) {
+	runAgent(t, nil, func(r *running) {
+		r.b.events <- r.events.event(hubWork("w-1", "web", 1, configMap("a", "1"), deployment("b", "1")), codec.CreateRequest, nil)
+		r.after(10 * time.Second)
+		r.f.TakeCalls()
+		r.after(30 * time.Minute)
+		if calls := r.f.TakeCalls(); len(calls) != 0 {
+			t.Fatalf("asked %v", calls)
+		}
+	})
+}
+
+func TestAgent_ReconnectsAndSendsWhatWaited(t *testing.T) {
+	runAgent(t, nil, func(r *running) {
+		r.after(time.Second)
+		r.b.mu.Lock()
+		r.b.refuse = &transport.Error{Code: transport.CodeUnavailable, Message: "gone"}
+		r.b.mu.Unlock()
+		w := hubWork("w-1", "web", 1, configMap("a", "1"))
+		r.b.events <- r.events.event(w, codec.CreateRequest, nil)
+		synctest.Wait()
+		r.b.cut <- r.b.refuse
+		r.after(2 * time.Minute)
+		r.f.Remove(r.f.Ref("v1", "ConfigMap", "default", "a"))
+		r.f.Remove(r.f.Ref("v1", "Namespace", "", "default"))
+		r.after(time.Minute)
+		if r.a.BrokerReady() == nil {
+			t.Fatal("there is no broker")
+		}
+		r.b.mu.Lock()
+		r.b.refuse = nil
+		r.b.mu.Unlock()
+		r.after(2 * time.Minute)
+		last, requests := r.b.statuses()
+		if got := condition(last["w-1"].Status.Conditions, "Available"); got == nil || got.Status != "False" || requests != 2 {
+			t.Fatalf("got %+v after %d requests", got, requests)
+		}
+	})
+}
+
+func TestAgent_WaitsForTheCluster(t *testing.T) {
+	runAgent(t, func(r *running) {
+		r.f.Refuse = func(clustertest.Call) error { return errDenied }
+	}, func(r *running) {
+		r.after(10 * time.Minute)
+		if r.a.ClusterReady() == nil || len(r.b.hellos) != 0 {
+			t.Fatal("the agent subscribed without knowing its cluster")
+		}
+	})
+}
+
+func TestAgent_ABugInOneRoundStopsNoOther(t *testing.T) {
+	runAgent(t, func(r *running) {
+		r.f.Refuse = func(c clustertest.Call) error {
+			if strings.HasSuffix(c.Ref.Name, "-bad") {
+				panic("bug")
+			}
+			return nil
+		}
+	}, func(r *running) {
+		// The fake panics with its lock held by the caller's defer, as a bug would.
+		r.b.events <- r.events.event(hubWork("w-1", "bad", 1, configMap("a", "1")), codec.CreateRequest, nil)
+		r.b.events <- r.events.event(hubWork("w-2", "good", 1, configMap("b", "1")), codec.CreateRequest, nil)
+		r.after(time.Second)
+		last, _ := r.b.statuses()
+		if got := condition(last["w-2"].Status.Conditions, "Applied"); got == nil || got.Status != "True" {
+			t.Fatalf("got %+v", last)
+		}
+	})
+}
+
+func TestNew_RefusesIncompleteConfigurations(t *testing.T) {
+	good := Config{Cluster: "c", HubIdentity: "h", Dialer: newBroker(), Client: clustertest.New(), Metadata: clustertest.New().Metadata}
+	if _, err := New(good); err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func(*Config){
+		"no cluster":       func(c *Config) { c.Cluster = "" },
+		"no hub identity":  func(c *Config) { c.HubIdentity = "" },
+		"no dialer":        func(c *Config) { c.Dialer = nil },
+		"no client":        func(c *Config) { c.Client = nil },
+		"no metadata":      func(c *Config) { c.Metadata = nil },
+		"negative workers": func(c *Config) { c.Workers = -1 },
+		"negative pause":   func(c *Config) { c.StatusSyncInterval = -1 },
+	} {
+		c := good
+		change(&c)
+		if _, err := New(c); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+	reg := prometheus.NewRegistry()
+	good.Registry = reg
+	if _, err := New(good); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := New(good); err == nil {
+		t.Error("two agents on one registry: accepted")
+	}
+}
+
+// Each series stands in docs/metrics.md, and nothing else does.
+func TestMetrics_Documented(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var documented []string
+	for _, m := range regexp.MustCompile("(?m)^\\| `(hawser_agent_[a-z_]+)` \\| (counter|gauge|histogram) \\|").FindAllStringSubmatch(string(doc), -1) {
+		documented = append(documented, m[1]+" "+m[2])
+	}
+	runAgent(t, nil, func(r *running) {
+		r.b.events <- r.events.event(hubWork("w-1", "web", 1, configMap("a", "1")), codec.CreateRequest, nil)
+		r.after(time.Second)
+		families, err := r.registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var registered []string
+		for _, f := range families {
+			if strings.HasPrefix(f.GetName(), "hawser_agent_") {
+				registered = append(registered, f.GetName()+" "+strings.ToLower(f.GetType().String()))
+			}
+		}
+		slices.Sort(documented)
+		slices.Sort(registered)
+		if !slices.Equal(documented, registered) {
+			t.Errorf("documented %q\nregistered %q", documented, registered)
+		}
+	})
+}
+
+func TestBudget(t *testing.T) {
+	now := time.Unix(0, 0)
+	var b budget
+	for i := range repairBurst {
+		if w := b.wait(now); w != 0 {
+			t.Fatalf("repair %d waits %v", i, w)
+		}
+		if last := b.spend(now); last != (i == repairBurst-1) {
+			t.Fatalf("repair %d: last %v", i, last)
+		}
+	}
+	if w := b.wait(now.Add(repairEvery / 4)); w != repairEvery*3/4 {
+		t.Fatalf("waits %v", w)
+	}
+	now = now.Add(repairEvery)
+	if w := b.wait(now); w != 0 {
+		t.Fatalf("waits %v", w)
+	}
+	if !b.spend(now) || b.wait(now) != repairEvery {
+		t.Fatal("one repair was earned, not more")
+	}
+	now = now.Add(repairBurst * repairEvery)
+	for range repairBurst {
+		b.spend(now)
+	}
+	if b.wait(now) != repairEvery {
+		t.Fatal("more was earned than fits")
+	}
+}
