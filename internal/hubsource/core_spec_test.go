@@ -237,7 +237,7 @@ func TestCore_DeletesAnOversizedWorkWithoutItsManifests(t *testing.T) {
 		w.Spec.DeleteOption = &workv1.DeleteOption{PropagationPolicy: workv1.DeletePropagationPolicyTypeOrphan}
 	}))
 	p := f.deliver("uid-w")
-	e, err := encode(p, "id", f.now, "hub")
+	e, err := p.Event("id", f.now, "hub")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -257,7 +257,7 @@ func TestCore_InsistsOnADeletionTheBrokerCallsStale(t *testing.T) {
 	if !p.Unversioned {
 		t.Fatalf("second deletion is %+v", p)
 	}
-	e, err := encode(p, "id", f.now, "hub")
+	e, err := p.Event("id", f.now, "hub")
 	if err != nil {
 		t.Fatal(err)
 	}

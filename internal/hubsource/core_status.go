@@ -74,26 +74,26 @@ func (c *Core) Report(r *Report) Verdict {
 	if w.cluster != r.Cluster || w.gone || w.confirmed || !c.clusters[w.cluster].selected {
 		return Ignored
 	}
+	if r.Deleted {
+		return c.reportDeleted(w, r)
+	}
 	s := &w.report
 	newer, err := codec.CompareSequence(s.sequence, r.Sequence)
 	switch {
 	case err != nil:
 		c.forgetUnseen(w)
 		return Incomparable
-	case !newer:
-		return Stale
-	case !r.Deleted && r.Version != 0 && r.Version < c.reportedVersion(w):
+	case !newer, r.Version != 0 && r.Version < c.reportedVersion(w):
 		return Stale
 	}
 	s.sequence, s.version = r.Sequence, max(s.version, r.Version)
-	if r.Deleted {
-		return c.reportDeleted(w, r)
-	}
 	c.keepReport(w, r)
 	return Taken
 }
 
-// reportDeleted takes the word that the cluster is rid of the work.
+// reportDeleted takes the word that the cluster is rid of the work. Where
+// nobody is left to say so, or an operator gave the work up, the broker says it
+// in the agent's place: its sequence id is not newer than the agent's last one.
 func (c *Core) reportDeleted(w *work, r *Report) Verdict {
 	o := c.current(w)
 	switch {

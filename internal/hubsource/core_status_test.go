@@ -222,6 +222,19 @@ func TestCore_IgnoresADeletionTheHubDoesNotWant(t *testing.T) {
 	f.idle(HubLane, "uid-w")
 }
 
+func TestCore_TakesTheBrokersWordForADeletion(t *testing.T) {
+	for _, last := range []string{"0", sequence(7)} { // what the broker gives to a word of its own
+		f := served(t, newWork("w", 3))
+		f.core.Report(report(newWork("w", 3), 7, applied(3)))
+		f.core.WorkSeen(newWork("w", 4, deleting))
+		f.deliver("uid-w")
+		if v := f.core.Report(&Report{UID: "uid-w", Cluster: "cluster1", Version: 4, Sequence: last, Deleted: true}); v != Taken {
+			t.Errorf("sequence %s: verdict is %s", last, v)
+		}
+		next[RemoveFinalizer](f, HubLane, "uid-w")
+	}
+}
+
 func TestCore_KeepsADeletionTheInformerIsLateFor(t *testing.T) {
 	f := served(t, newWork("w", 3))
 	if v := f.core.Report(&Report{UID: "uid-w", Cluster: "cluster1", Version: 4, Sequence: sequence(1), Deleted: true}); v != Taken {

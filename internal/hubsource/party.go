@@ -3,14 +3,8 @@ package hubsource
 import (
 	"context"
 	"log/slog"
-	"slices"
 
-	"github.com/google/uuid"
-	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/hawser-io/hawser/internal/resync"
 	"github.com/hawser-io/hawser/pkg/codec"
-	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
@@ -45,21 +39,17 @@ func (p party) Handle(_ context.Context, e codec.Event) error {
 		p.metrics.report(Ignored)
 		return nil
 	}
-	s, err := manifestwork.DecodeStatus(e)
+	r, err := ReportOf(e)
 	if err != nil {
 		p.log.Warn("status cannot be decoded", "event", e.ID(), "from", e.Source(), "err", err)
 		p.metrics.reports.WithLabelValues("invalid").Inc()
 		return nil
 	}
-	r := &Report{
-		UID: types.UID(s.ResourceID), Cluster: s.Cluster, Name: s.Name,
-		Version: s.Version, Sequence: s.SequenceID, Hash: s.Hash, Deleted: s.Deleted, Status: s.Status,
-	}
 	p.mu.Lock()
 	verdict := p.core.Report(r)
 	p.mu.Unlock()
 	p.metrics.report(verdict)
-	p.logReport(r, s.AgentID, verdict)
+	p.logReport(r, e.Source(), verdict)
 	return nil
 }
 
@@ -74,33 +64,4 @@ func (p party) logReport(r *Report, agent string, v Verdict) {
 	}
 	p.log.Log(context.Background(), level, message,
 		"cluster", r.Cluster, "work", r.Name, "uid", r.UID, "version", r.Version, "sequence", r.Sequence, "from", agent, "verdict", v)
-}
-
-// ask publishes a request for the statuses that differ.
-func (s *shell) ask(ctx context.Context, e Ask) (r Result) {
-	hashes := make([]codec.StatusHash, 0, len(e.Held))
-	for _, h := range e.Held {
-		if h.Work != nil {
-			status := h.Work.Status
-			status.Conditions = slices.DeleteFunc(slices.Clone(status.Conditions), isDelivered)
-			hash, err := manifestwork.StatusHash(status)
-			if err != nil {
-				return Result{Err: unencodable(err)}
-			}
-			h.Hash = hash
-		}
-		hashes = append(hashes, codec.StatusHash{ResourceID: string(h.UID), StatusHash: h.Hash})
-	}
-	for chunk := range resync.Chunks(hashes) {
-		event, err := codec.NewStatusResyncRequest(codec.ResyncParams{
-			ID: uuid.NewString(), Time: s.now(), Source: s.id, Cluster: e.Cluster, DataType: codec.ManifestBundles,
-		}, chunk)
-		if err != nil {
-			return Result{Err: unencodable(err)}
-		}
-		if r = s.send(ctx, event); r.Err != nil {
-			return r
-		}
-	}
-	return r
 }

@@ -14,7 +14,6 @@ import (
 
 	"github.com/hawser-io/hawser/internal/run"
 	"github.com/hawser-io/hawser/pkg/codec"
-	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
@@ -147,7 +146,7 @@ func (s *shell) do(ctx context.Context, e Effect) Result {
 	case Release:
 		return s.release(ctx, e)
 	case Ask:
-		return s.askStatuses(ctx, e)
+		return s.ask(ctx, e)
 	default:
 		return s.onHub(ctx, e)
 	}
@@ -234,7 +233,7 @@ func unencodable(err error) error {
 }
 
 func (s *shell) publish(ctx context.Context, p Publish) (r Result) {
-	event, err := encode(p, uuid.NewString(), s.now(), s.id)
+	event, err := p.Event(uuid.NewString(), s.now(), s.id)
 	if err == nil {
 		r = s.send(ctx, event)
 	} else {
@@ -250,26 +249,8 @@ func (s *shell) publish(ctx context.Context, p Publish) (r Result) {
 	return r
 }
 
-// encode builds the event of a publish.
-func encode(p Publish, id string, now time.Time, source string) (codec.Event, error) {
-	o := p.Work
-	if p.Slim || p.Unversioned {
-		copied := *o
-		if p.Slim {
-			copied.Spec.Workload.Manifests = nil
-		}
-		if p.Unversioned {
-			copied.Generation = 0
-		}
-		o = &copied
-	}
-	return manifestwork.EncodeSpec(o, manifestwork.SpecParams{
-		ID: id, Now: now, Source: source, Action: p.Action, DeletionWithData: p.Action == codec.DeleteRequest,
-	})
-}
-
 func (s *shell) release(ctx context.Context, e Release) (r Result) {
-	event, err := codec.NewRelease(uuid.NewString(), s.now(), s.id, e.Cluster)
+	event, err := e.Event(uuid.NewString(), s.now(), s.id)
 	if err == nil {
 		r = s.send(ctx, event)
 	} else {
@@ -280,8 +261,16 @@ func (s *shell) release(ctx context.Context, e Release) (r Result) {
 	return r
 }
 
-func (s *shell) askStatuses(ctx context.Context, e Ask) Result {
-	r := s.ask(ctx, e)
+func (s *shell) ask(ctx context.Context, e Ask) (r Result) {
+	events, err := e.Events(uuid.NewString, s.now(), s.id)
+	if err != nil {
+		r.Err = unencodable(err)
+	}
+	for _, event := range events {
+		if r = s.send(ctx, event); r.Err != nil {
+			break
+		}
+	}
 	s.metrics.clusters.WithLabelValues("ask", brokerResult(r)).Inc()
 	s.logCluster(ctx, "statuses requested", e.Cluster, r)
 	return r

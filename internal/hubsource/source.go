@@ -259,15 +259,23 @@ func (s *Source) preflight(ctx context.Context) error {
 	return err
 }
 
+// patience is how long a hub may forbid what it will allow: one that starts
+// knows its roles only after a while.
+const patience = 20 * time.Second
+
 // ask repeats a request until the hub answers it.
 func (s *Source) ask(ctx context.Context, request func() error) error {
+	began := time.Now()
 	for delay := time.Second; ; delay = min(2*delay, 15*time.Second) {
 		err := request()
+		forbidden := apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)
 		switch {
 		case err == nil, apierrors.IsNotFound(err):
 			return err
-		case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
-			return fmt.Errorf("the hub does not let this service account read what it needs: %w", err)
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case forbidden && time.Since(began) >= patience:
+			return fmt.Errorf("the hub does not let this service account read what it needs (deploy/hub-source/rbac.yaml grants it): %w", err)
 		}
 		s.cfg.Log.Warn("hub does not answer, waiting for it", "err", err, "delay", delay)
 		select {

@@ -1,0 +1,78 @@
+package hubsource
+
+import (
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/hawser-io/hawser/internal/resync"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
+)
+
+// Event returns the event to publish. id and now are the event's, source is the
+// source id.
+func (p Publish) Event(id string, now time.Time, source string) (codec.Event, error) {
+	o := p.Work
+	if p.Slim || p.Unversioned {
+		copied := *o
+		if p.Slim {
+			copied.Spec.Workload.Manifests = nil
+		}
+		if p.Unversioned {
+			copied.Generation = 0
+		}
+		o = &copied
+	}
+	return manifestwork.EncodeSpec(o, manifestwork.SpecParams{
+		ID: id, Now: now, Source: source, Action: p.Action, DeletionWithData: p.Action == codec.DeleteRequest,
+	})
+}
+
+// Event returns the event to publish, as [Publish.Event] does.
+func (r Release) Event(id string, now time.Time, source string) (codec.Event, error) {
+	return codec.NewRelease(id, now, source, r.Cluster)
+}
+
+// Events returns the events to publish in this order, as [Publish.Event] does.
+// The hashes are computed here: they are of what the agent said, without the
+// condition Delivered.
+func (a Ask) Events(newID func() string, now time.Time, source string) ([]codec.Event, error) {
+	hashes := make([]codec.StatusHash, 0, len(a.Held))
+	for _, h := range a.Held {
+		if h.Work != nil {
+			status := h.Work.Status
+			status.Conditions = slices.DeleteFunc(slices.Clone(status.Conditions), isDelivered)
+			hash, err := manifestwork.StatusHash(status)
+			if err != nil {
+				return nil, err
+			}
+			h.Hash = hash
+		}
+		hashes = append(hashes, codec.StatusHash{ResourceID: string(h.UID), StatusHash: h.Hash})
+	}
+	var events []codec.Event
+	for chunk := range resync.Chunks(hashes) {
+		e, err := codec.NewStatusResyncRequest(codec.ResyncParams{
+			ID: newID(), Time: now, Source: source, Cluster: a.Cluster, DataType: codec.ManifestBundles,
+		}, chunk)
+		if err != nil {
+			return nil, err
+		}
+		events = append(events, e)
+	}
+	return events, nil
+}
+
+// ReportOf reads a status event. The error is an *codec.AttributeError.
+func ReportOf(e codec.Event) (*Report, error) {
+	s, err := manifestwork.DecodeStatus(e)
+	if err != nil {
+		return nil, err
+	}
+	return &Report{
+		UID: types.UID(s.ResourceID), Cluster: s.Cluster, Name: s.Name,
+		Version: s.Version, Sequence: s.SequenceID, Hash: s.Hash, Deleted: s.Deleted, Status: s.Status,
+	}, nil
+}
