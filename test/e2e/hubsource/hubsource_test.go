@@ -1,0 +1,519 @@
+// Package hubsource runs a hub source on a real kube-apiserver, with the
+// permissions of deploy/, between a broker in this process and an agent that
+// says whatever a test wants: what the API server makes of every write.
+package hubsource
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	workversioned "open-cluster-management.io/api/client/work/clientset/versioned"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/controlplane"
+	"github.com/hawser-io/hawser/internal/hubsource"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/proc"
+	"github.com/hawser-io/hawser/internal/telemetry"
+	"github.com/hawser-io/hawser/internal/testkit"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
+	"github.com/hawser-io/hawser/pkg/session"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+const (
+	root    = "../../.."
+	within  = 30 * time.Second
+	cluster = "cluster1"
+)
+
+// hub is a kube-apiserver with what deploy/hub-source puts on it.
+type hub struct {
+	*testing.T
+	plane   *controlplane.Cluster
+	config  controlplane.Config
+	kubectl string
+	kube    kubernetes.Interface
+	works   workversioned.Interface
+	limited *rest.Config // of the ServiceAccount
+	broker  *testkit.Broker
+	agent   *agent
+}
+
+func newHub(t *testing.T) *hub {
+	t.Helper()
+	programs, err := controlplane.Build(t.Context(), root, os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &hub{T: t, kubectl: filepath.Join(programs, "kubectl"),
+		config: controlplane.Config{Binary: filepath.Join(programs, "controlplane"), Dir: t.TempDir()}}
+	h.startPlane()
+	admin, err := h.plane.RESTConfig()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.kube, h.works = kubernetes.NewForConfigOrDie(admin), workversioned.NewForConfigOrDie(admin)
+	h.must("apply", "--server-side", "-f", filepath.Join(root, "deploy/crds/manifestworks.yaml"))
+	h.must("wait", "--for=condition=Established", "--timeout=30s", "-f", filepath.Join(root, "deploy/crds/manifestworks.yaml"))
+	h.must("apply", "-k", filepath.Join(root, "deploy/namespace"))
+	h.must("apply", "-n", "hawser", "-f", filepath.Join(root, "deploy/hub-source/rbac.yaml"))
+	for _, ns := range []string{cluster, "cluster2"} {
+		h.must("create", "namespace", ns)
+	}
+	h.limited = rest.AnonymousClientConfig(admin)
+	h.limited.QPS = -1
+	h.limited.BearerToken = strings.TrimSpace(h.must("create", "token", "hawser-hub-source", "-n", "hawser"))
+	h.broker = testkit.StartBroker(t, testkit.Options{})
+	h.agent = &agent{hub: h, held: map[string]*manifestwork.Spec{}}
+	h.agent.session = session.New(session.Config{
+		Dialer: h.broker.Dialer(identity.Identity{Role: identity.Agent, Name: cluster}),
+		Filter: transport.Filter{Cluster: cluster, DataType: codec.ManifestBundles}, Party: h.agent, Log: slog.New(slog.DiscardHandler),
+	})
+	h.run(h.agent.session.Run)
+	return h
+}
+
+func (h *hub) startPlane() {
+	h.Helper()
+	var err error
+	if h.plane, err = controlplane.Start(context.WithoutCancel(h.Context()), h.config); err != nil {
+		h.Fatal(err)
+	}
+	plane := h.plane
+	h.Cleanup(func() {
+		if err := plane.Stop(); err != nil {
+			h.Error(err)
+		}
+	})
+}
+
+func (h *hub) must(args ...string) string {
+	h.Helper()
+	out, err := proc.Run(h.Context(), h.kubectl, append([]string{"--kubeconfig", h.plane.KubeconfigPath}, args...)...)
+	if err != nil {
+		h.Fatal(err)
+	}
+	return string(out)
+}
+
+// run runs a party until the returned function, or the end of the test, stops it.
+func (h *hub) run(task func(context.Context) error) (stop func() error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- task(ctx) }()
+	stop = sync.OnceValue(func() error {
+		cancel()
+		return <-ended
+	})
+	h.Cleanup(func() {
+		if err := stop(); err != nil && !errors.Is(err, context.Canceled) {
+			h.Errorf("ended with %v", err)
+		}
+	})
+	return stop
+}
+
+// sourceConfig is a hub source with the rights of its ServiceAccount only.
+func (h *hub) sourceConfig(change ...func(*hubsource.Config)) hubsource.Config {
+	cfg := hubsource.Config{
+		ID: "hub", Works: workversioned.NewForConfigOrDie(h.limited), Metadata: metadata.NewForConfigOrDie(h.limited),
+		Election: hubsource.Election{
+			Leases: kubernetes.NewForConfigOrDie(h.limited).CoordinationV1(), Namespace: "hawser", Name: "hawser-hub-source",
+			Identity: replica(), Duration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: time.Second,
+		},
+		Dialer:     h.broker.Dialer(identity.Identity{Role: identity.Source, Name: "hub"}),
+		Registerer: prometheus.NewRegistry(), Health: &telemetry.Health{}, Log: slog.New(slog.NewTextHandler(h.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
+	}
+	for _, c := range change {
+		c(&cfg)
+	}
+	return cfg
+}
+
+// source starts a hub source.
+func (h *hub) source(change ...func(*hubsource.Config)) (stop func() error) {
+	h.Helper()
+	s, err := hubsource.New(h.sourceConfig(change...))
+	if err != nil {
+		h.Fatal(err)
+	}
+	return h.run(s.Run)
+}
+
+var replicas int
+
+func replica() string {
+	replicas++
+	return fmt.Sprint("replica-", replicas)
+}
+
+func (h *hub) create(name string, data string) *workv1.ManifestWork {
+	h.Helper()
+	w := &workv1.ManifestWork{ObjectMeta: metav1.ObjectMeta{Namespace: cluster, Name: name}}
+	w.Spec.Workload.Manifests = manifests(data)
+	w, err := h.works.WorkV1().ManifestWorks(cluster).Create(h.Context(), w, metav1.CreateOptions{})
+	if err != nil {
+		h.Fatal(err)
+	}
+	return w
+}
+
+func manifests(data string) []workv1.Manifest {
+	return []workv1.Manifest{{RawExtension: runtime.RawExtension{
+		Raw: []byte(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","namespace":"default"},"data":{"a":"` + data + `"}}`)}}}
+}
+
+func (h *hub) patch(name, patch string) {
+	h.Helper()
+	_, err := h.works.WorkV1().ManifestWorks(cluster).Patch(h.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	if err != nil {
+		h.Fatal(err)
+	}
+}
+
+func (h *hub) delete(name string) {
+	h.Helper()
+	if err := h.works.WorkV1().ManifestWorks(cluster).Delete(h.Context(), name, metav1.DeleteOptions{}); err != nil {
+		h.Fatal(err)
+	}
+}
+
+// eventually waits until check returns nil.
+func (h *hub) eventually(check func() error) {
+	h.Helper()
+	var last error
+	err := wait.PollUntilContextTimeout(h.Context(), 20*time.Millisecond, within, true, func(context.Context) (bool, error) {
+		last = check()
+		return last == nil, nil
+	})
+	if err != nil {
+		h.Fatalf("not within %s: %v", within, last)
+	}
+}
+
+// shows waits until the hub shows a status condition with this message.
+func (h *hub) shows(name, conditionType, message string) *workv1.ManifestWork {
+	h.Helper()
+	var w *workv1.ManifestWork
+	h.eventually(func() (err error) {
+		if w, err = h.works.WorkV1().ManifestWorks(cluster).Get(h.Context(), name, metav1.GetOptions{}); err != nil {
+			return err
+		}
+		c := meta.FindStatusCondition(w.Status.Conditions, conditionType)
+		if message == "" && c == nil || c != nil && message != "" && strings.Contains(c.Message, message) {
+			return nil
+		}
+		return fmt.Errorf("conditions are %+v", w.Status.Conditions)
+	})
+	return w
+}
+
+func (h *hub) gone(name string) {
+	h.Helper()
+	h.eventually(func() error {
+		w, err := h.works.WorkV1().ManifestWorks(cluster).Get(h.Context(), name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return fmt.Errorf("%s is still there: %+v, %w", name, w, err)
+	})
+}
+
+// agent holds what it is sent, and reports every spec as applied.
+type agent struct {
+	hub     *hub
+	session *session.Session
+
+	mu       sync.Mutex
+	held     map[string]*manifestwork.Spec // by name
+	sequence codec.Sequencer
+}
+
+func (a *agent) Hello() transport.Hello { return transport.Hello{Protocol: 1} }
+
+func (a *agent) Subscribed(context.Context, transport.Accepted) ([]codec.Event, error) {
+	e, err := codec.NewSpecResyncRequest(codec.ResyncParams{ID: "resync", Time: time.Now(), Source: "agent", Cluster: cluster, DataType: codec.ManifestBundles}, nil)
+	return []codec.Event{e}, err
+}
+
+func (a *agent) Disconnected(error) {}
+
+func (a *agent) Handle(ctx context.Context, e codec.Event) error {
+	s, err := manifestwork.DecodeSpec(e)
+	if err != nil {
+		a.hub.Errorf("agent: %v", err)
+		return nil
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.held[s.Name] = s; s.Deleting {
+		delete(a.held, s.Name)
+	}
+	return a.publish(ctx, s, status("as sent", s.Generation))
+}
+
+func status(message string, generation int64) workv1.ManifestWorkStatus {
+	return workv1.ManifestWorkStatus{Conditions: []metav1.Condition{{
+		Type: "Applied", Status: metav1.ConditionTrue, Reason: "AppliedManifestWorkComplete", Message: message,
+		ObservedGeneration: generation, LastTransitionTime: metav1.Now().Rfc3339Copy(),
+	}}}
+}
+
+// publish reports a status; the caller holds the lock.
+func (a *agent) publish(ctx context.Context, s *manifestwork.Spec, st workv1.ManifestWorkStatus) error {
+	e, err := manifestwork.EncodeStatus(s.Ref, st, manifestwork.StatusParams{
+		ID: "status", Now: time.Now(), Source: "agent", OriginalSource: s.Source, Action: codec.UpdateRequest,
+		SequenceID: a.sequence.Next(time.Now().UnixMilli()), Deleted: s.Deleting,
+	})
+	if err != nil {
+		return err
+	}
+	_, err = a.session.Publish(ctx, e)
+	return err
+}
+
+// say reports any status of a work.
+func (a *agent) say(name string, st workv1.ManifestWorkStatus) {
+	a.hub.Helper()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err := a.publish(a.hub.Context(), a.held[name], st); err != nil {
+		a.hub.Fatal(err)
+	}
+}
+
+func (a *agent) spec(name string) *manifestwork.Spec {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.held[name]
+}
+
+// TestHubSource_OnAKubeAPIServer is one test, for the hub takes a while to
+// start; each part uses works of its own.
+func TestHubSource_OnAKubeAPIServer(t *testing.T) {
+	h := newHub(t)
+	stop := h.source()
+	for _, part := range []struct {
+		name string
+		test func(*hub)
+	}{
+		{"CarriesAWorkToTheEnd", carriesAWorkToTheEnd},
+		{"TakesEveryStatusTheSchemaTakes", takesEveryStatus},
+		{"ShowsAStatusTheSchemaRejects", showsARejectedStatus},
+		{"KeepsForeignFinalizers", keepsForeignFinalizers},
+		{"DeletesWhatWasTornOff", deletesWhatWasTornOff},
+		{"ShowsAnOversizedWork", showsAnOversizedWork},
+	} {
+		t.Run(part.name, func(t *testing.T) {
+			local := *h
+			local.T = t
+			part.test(&local)
+		})
+	}
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	t.Run("SelectsNamespaces", func(t *testing.T) { local := *h; local.T = t; selectsNamespaces(&local) })
+	t.Run("SaysThatThereAreNoManagedClusters", func(t *testing.T) { local := *h; local.T = t; missesAnAPI(&local) })
+	t.Run("SurvivesARestartOfTheHub", func(t *testing.T) { local := *h; local.T = t; survivesARestart(&local) })
+}
+
+func carriesAWorkToTheEnd(h *hub) {
+	h.create("w", "1")
+	w := h.shows("w", "Applied", "as sent")
+	if diff := cmp.Diff([]string{workv1.ManifestWorkFinalizer}, w.Finalizers); diff != "" {
+		h.Errorf("finalizers differ (-want +got):\n%s", diff)
+	}
+	h.patch("w", `{"metadata":{"labels":{"tier":"web"}}}`)
+	h.eventually(func() error {
+		if s := h.agent.spec("w"); s.Work.Labels["tier"] != "web" || s.Work.ResourceVersion != "" || s.Work.ManagedFields != nil {
+			return fmt.Errorf("the agent holds %+v", s.Work.ObjectMeta)
+		}
+		return nil
+	})
+	h.patch("w", `{"spec":{"deleteOption":{"propagationPolicy":"Orphan"}}}`)
+	h.eventually(func() error {
+		if s := h.agent.spec("w"); s.Generation != 2 || s.Work.Spec.DeleteOption == nil {
+			return fmt.Errorf("the agent holds %+v", s.Work)
+		}
+		return nil
+	})
+	h.delete("w")
+	h.gone("w")
+	if h.agent.spec("w") != nil {
+		h.Error("the agent was not told")
+	}
+}
+
+func takesEveryStatus(h *hub) {
+	h.create("statuses", "1")
+	h.shows("statuses", "Applied", "as sent")
+	three := int64(3)
+	full := status("full", 1)
+	full.ResourceStatus.Manifests = []workv1.ManifestCondition{
+		{ResourceMeta: workv1.ManifestResourceMeta{Kind: "ConfigMap", Version: "v1", Resource: "configmaps", Name: "a", Namespace: "default"},
+			StatusFeedbacks: workv1.StatusFeedbackResult{Values: []workv1.FeedbackValue{{Name: "n", Value: workv1.FieldValue{Type: workv1.Integer, Integer: &three}}}},
+			Conditions:      full.Conditions},
+		{ResourceMeta: workv1.ManifestResourceMeta{Ordinal: 1}}, // some agents send no conditions as null
+	}
+	h.agent.say("statuses", full)
+	w := h.shows("statuses", "Applied", "full")
+	if len(w.Status.ResourceStatus.Manifests) != 2 || *w.Status.ResourceStatus.Manifests[0].StatusFeedbacks.Values[0].Value.Integer != 3 {
+		h.Errorf("status is %+v", w.Status)
+	}
+	h.agent.say("statuses", status("nothing left", 1))
+	w = h.shows("statuses", "Applied", "nothing left")
+	if len(w.Status.ResourceStatus.Manifests) != 0 {
+		h.Errorf("status is %+v", w.Status)
+	}
+	h.delete("statuses")
+	h.gone("statuses")
+}
+
+func showsARejectedStatus(h *hub) {
+	h.create("rejected", "1")
+	h.shows("rejected", "Applied", "as sent")
+	bad := status("bad", 1)
+	bad.Conditions[0].Reason = "no reason has blanks"
+	h.agent.say("rejected", bad)
+	w := h.shows("rejected", hubsource.ConditionDelivered, "status.conditions[0].reason")
+	if c := meta.FindStatusCondition(w.Status.Conditions, "Applied"); c == nil || c.Message != "as sent" {
+		h.Errorf("conditions are %+v", w.Status.Conditions)
+	}
+	h.agent.say("rejected", status("better", 1))
+	h.shows("rejected", "Applied", "better")
+	h.shows("rejected", hubsource.ConditionDelivered, "")
+	h.delete("rejected")
+	h.gone("rejected")
+}
+
+func keepsForeignFinalizers(h *hub) {
+	h.create("shared", "1")
+	h.shows("shared", "Applied", "as sent")
+	h.patch("shared", `{"metadata":{"finalizers":["example.com/other","`+workv1.ManifestWorkFinalizer+`"]}}`)
+	h.delete("shared")
+	h.eventually(func() error {
+		w, err := h.works.WorkV1().ManifestWorks(cluster).Get(h.Context(), "shared", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if diff := cmp.Diff([]string{"example.com/other"}, w.Finalizers); diff != "" {
+			return fmt.Errorf("finalizers differ (-want +got):\n%s", diff)
+		}
+		return nil
+	})
+	h.patch("shared", `{"metadata":{"finalizers":null}}`)
+	h.gone("shared")
+}
+
+func deletesWhatWasTornOff(h *hub) {
+	h.create("torn", "1")
+	h.shows("torn", "Applied", "as sent")
+	h.patch("torn", `{"metadata":{"finalizers":["example.com/other"]}}`)
+	h.delete("torn")
+	h.patch("torn", `{"metadata":{"finalizers":null}}`)
+	h.gone("torn")
+	h.eventually(func() error {
+		if s := h.agent.spec("torn"); s != nil {
+			return fmt.Errorf("the agent holds %+v", s.Work)
+		}
+		return nil
+	})
+}
+
+func showsAnOversizedWork(h *hub) {
+	h.create("large", strings.Repeat("x", manifestwork.MaxManifestsSize))
+	w := h.shows("large", hubsource.ConditionDelivered, "split them")
+	if len(w.Finalizers) != 0 {
+		h.Errorf("finalizers are %v", w.Finalizers)
+	}
+	h.patch("large", `{"spec":{"workload":{"manifests":[{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","namespace":"default"}}]}}}`)
+	h.shows("large", "Applied", "as sent")
+	h.shows("large", hubsource.ConditionDelivered, "")
+	h.delete("large")
+	h.gone("large")
+}
+
+func selectsNamespaces(h *hub) {
+	stop := h.source(func(c *hubsource.Config) { c.Selection.Namespaces = "served" })
+	h.create("selected", "1")
+	h.label(cluster, `{"metadata":{"labels":{"served":"yes"}}}`)
+	h.shows("selected", "Applied", "as sent")
+	h.label(cluster, `{"metadata":{"labels":{"served":null}}}`)
+	h.eventually(func() error {
+		records := 0
+		err := h.broker.Store.Scan(h.Context(), store.Scope{DataType: codec.ManifestBundles, Owner: "hub"}, func(store.Meta) error {
+			records++
+			return nil
+		})
+		if err == nil && records > 0 {
+			err = fmt.Errorf("%d records after the release", records)
+		}
+		return err
+	})
+	if s := h.agent.spec("selected"); s == nil {
+		h.Error("the release deleted the work on the cluster")
+	}
+	if err := stop(); err != nil {
+		h.Fatal(err)
+	}
+}
+
+func missesAnAPI(h *hub) {
+	s, err := hubsource.New(h.sourceConfig(func(c *hubsource.Config) { c.Selection.Clusters = "served" }))
+	if err != nil {
+		h.Fatal(err)
+	}
+	if err := s.Run(h.Context()); err == nil || !strings.Contains(err.Error(), "--namespace-selector") {
+		h.Errorf("without the ManagedCluster API it ended with %v", err)
+	}
+}
+
+func (h *hub) label(namespace, patch string) {
+	h.Helper()
+	var ns *corev1.Namespace
+	ns, err := h.kube.CoreV1().Namespaces().Patch(h.Context(), namespace, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	if err != nil || ns.Name != namespace {
+		h.Fatal(err)
+	}
+}
+
+func survivesARestart(h *hub) {
+	stop := h.source()
+	h.create("restart", "1")
+	h.shows("restart", "Applied", "as sent")
+	if err := h.plane.Kill(); err != nil {
+		h.Fatal(err)
+	}
+	h.agent.say("restart", status("while the hub was down", 1))
+	h.startPlane()
+	h.shows("restart", "Applied", "while the hub was down")
+	h.delete("restart")
+	h.gone("restart")
+	if err := stop(); err != nil {
+		h.Fatal(err)
+	}
+}
