@@ -81,7 +81,7 @@ func defaults() *config {
 func (c *config) addFlags(f *pflag.FlagSet) {
 	f.String("config", "", "configuration file (YAML); flags win over it")
 	f.StringVar(&c.SourceID, "source-id", c.SourceID, "name of this hub towards the broker, unique per hub: the one that the broker gives to the client certificate; it owns the works, so never change it")
-	f.StringVar(&c.Kubeconfig, "kubeconfig", c.Kubeconfig, "kubeconfig of the hub; empty means the service account of the pod")
+	f.StringVar(&c.Kubeconfig, "kubeconfig", c.Kubeconfig, "kubeconfig of the hub; empty means KUBECONFIG, then the service account of the pod")
 	f.StringVar(&c.Broker, "broker", c.Broker, "host:port of the broker")
 	f.StringVar(&c.TLS.CertFile, "tls-cert-file", c.TLS.CertFile, "PEM file of the client certificate")
 	f.StringVar(&c.TLS.KeyFile, "tls-key-file", c.TLS.KeyFile, "PEM file of its key")

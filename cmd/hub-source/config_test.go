@@ -104,7 +104,7 @@ func TestServe_SaysWhatItCannotReach(t *testing.T) {
 		args []string
 		want string
 	}{
-		"no kubeconfig":   {[]string{"--insecure", "--broker=127.0.0.1:8090", "--kubeconfig=" + filepath.Join(dir, "none")}, "--kubeconfig"},
+		"no kubeconfig":   {[]string{"--insecure", "--broker=127.0.0.1:8090", "--kubeconfig=" + filepath.Join(dir, "none")}, "find the kube-apiserver"},
 		"no certificate":  {[]string{"--broker=127.0.0.1:8090", "--tls-cert-file=" + filepath.Join(dir, "none"), "--tls-key-file=k"}, "none"},
 		"bad log level":   {[]string{"--insecure", "--broker=127.0.0.1:8090", "--log-level=loud"}, "loud"},
 		"unknown flag":    {[]string{"--colour"}, "--colour"},

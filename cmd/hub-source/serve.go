@@ -12,12 +12,12 @@ import (
 	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 	workversioned "open-cluster-management.io/api/client/work/clientset/versioned"
 
 	"github.com/hawser-io/hawser/internal/hubsource"
 	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/kubeconfig"
 	"github.com/hawser-io/hawser/internal/run"
 	"github.com/hawser-io/hawser/internal/telemetry"
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
@@ -45,7 +45,7 @@ func serve(ctx context.Context, cfg *config, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	log.Info("starting", "program", telemetry.Version(program), "sourceID", cfg.SourceID, "broker", cfg.Broker)
+	log.Info("starting", "program", telemetry.Version(program), "source_id", cfg.SourceID, "broker", cfg.Broker)
 	return run.Group(ctx,
 		run.Task{Name: "hub source", Run: source.Run},
 		run.Task{Name: "admin", Run: telemetry.Admin{Addr: cfg.AdminListen, Registry: registry, Health: c.Health, Log: log}.Run},
@@ -68,9 +68,9 @@ func (c *config) dialer(log *slog.Logger) (*transportgrpc.Dialer, error) {
 
 // reachHub fills in the clients of the hub.
 func (c *config) reachHub(into *hubsource.Config) error {
-	hub, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig)
+	hub, err := kubeconfig.Load(c.Kubeconfig)
 	if err != nil {
-		return fmt.Errorf("reach the hub (--kubeconfig names its kubeconfig): %w", err)
+		return fmt.Errorf("reach the hub: %w", err)
 	}
 	hub.QPS, hub.Burst, hub.UserAgent = c.KubeAPIQPS, c.KubeAPIBurst, program
 	if into.Works, err = workversioned.NewForConfig(hub); err != nil {

@@ -115,6 +115,7 @@ func (f *Fleet) newProgram(ctx context.Context, name, base string, kubeconfig st
 	cmd, err := r.prepare(pod{
 		dir:    filepath.Join(f.cfg.Dir, name),
 		ip:     f.ip(owner),
+		broker: f.BrokerAddr(),
 		secret: func(string) (map[string][]byte, error) { return f.secretFiles(name) },
 	})
 	if err != nil {

@@ -89,12 +89,16 @@ func (o *yamlObject) UnmarshalJSON(b []byte) error {
 
 func (o *yamlObject) into(v any) error { return sigsyaml.UnmarshalStrict(o.raw, v) }
 
+// brokerService is what deploy/ calls the broker.
+const brokerService = "hawser-broker.hawser.svc:8090"
+
 // pod is where a rendered Deployment runs as a process of this machine.
 type pod struct {
 	// dir holds one directory per volume.
 	dir string
-	// ip is the loopback address that stands for the pod's.
-	ip string
+	// ip is the loopback address that stands for the pod's, broker the address
+	// that stands for brokerService: there is no DNS.
+	ip, broker string
 	// secret returns the files of a Secret, which no base of deploy/ contains.
 	secret func(name string) (map[string][]byte, error)
 }
@@ -110,8 +114,8 @@ type command struct {
 }
 
 // prepare writes the volumes and returns the command line. Only mount paths are
-// rewritten, in arguments and in the files of ConfigMaps; $(VAR) is expanded as
-// kubelet does it.
+// rewritten, in arguments and in the files of ConfigMaps, and in the latter the
+// broker's address; $(VAR) is expanded as kubelet does it.
 func (r rendered) prepare(p pod) (command, error) {
 	spec := r.deployment.Spec.Template.Spec
 	c := spec.Containers[0]
@@ -220,7 +224,7 @@ func (r rendered) volumeFiles(v corev1.Volume, p pod, m mountPaths) (map[string]
 			return nil, fmt.Errorf("ConfigMap %s is not rendered", v.ConfigMap.Name)
 		}
 		for name, content := range cm.Data {
-			files[name] = []byte(m.rewrite(content))
+			files[name] = []byte(strings.ReplaceAll(m.rewrite(content), brokerService, p.broker))
 		}
 	case v.Secret != nil:
 		return p.secret(v.Secret.SecretName)
