@@ -1,0 +1,177 @@
+package interoptest
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/pki"
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+const hold = "test.hawser.dev/hold"
+
+// A work that the agent has reported stays with its source until the agent
+// says that nothing is left.
+func TestC36_ReportedWork_StaysUntilDeleted(t *testing.T) {
+	t.Parallel()
+	b := startBroker(t)
+	source, agent := startSource(t, src1, b.addr), startAgent(t, cluster1, b.addr)
+	id := source.create(newWork(cluster1, "w", 1))
+	agent.awaitAdded(id)
+	agent.finalizers("w", hold)
+	agent.report("w", "is there")
+	source.awaitStatus(t, id, "is there")
+
+	source.remove(cluster1, "w")
+	marked := func(l line) bool { return ofID("modified", id)(l) && l.Work.DeletionTimestamp != nil }
+	agent.await(t, 0, "the deletion", marked)
+	source.await(t, 0, "the deletion timestamp", marked)
+	if _, ok := source.works()[id]; !ok {
+		t.Error("before the agent is done the work is gone for the source")
+	}
+	agent.finalizers("w")
+	source.await(t, 0, "the end of the work", ofID("deleted", id))
+	agent.await(t, 0, "the end of the work", ofID("deleted", id))
+	if left := source.works(); len(left) != 0 {
+		t.Errorf("the source still has %v", left)
+	}
+}
+
+// A work that no agent has reported is gone for its source at once. The agent
+// that got it all the same reports its end, which the source does not mind, and
+// the same name can be used again.
+func TestC37_UnreportedWork_IsGoneAtOnce(t *testing.T) {
+	t.Parallel()
+	b := startBroker(t)
+	source, agent := startSource(t, src1, b.addr), startAgent(t, cluster1, b.addr)
+	id := source.create(newWork(cluster1, "w", 1))
+	agent.awaitAdded(id)
+	source.remove(cluster1, "w")
+	source.await(t, 0, "the end of the work", ofID("deleted", id))
+
+	late := b.wire.await(t, 0, "the report of its end", sentTo(identity.Source, src1, id))
+	if deleted, err := codec.ReportsDeleted(late.event.Data()); !deleted || err != nil {
+		t.Errorf("the source got %s (%v), want a report that the work is gone", late.event.Data(), err)
+	}
+	again := source.create(newWork(cluster1, "w", 1))
+	if again != id {
+		t.Errorf("created again the work has id %s, before %s", again, id)
+	}
+	agent.await(t, 0, "the end of the work", ofID("deleted", id))
+	from := agent.mark()
+	agent.await(t, 0, "the new work", func(l line) bool {
+		return ofID("received", id)(l) && l.Event.Extensions[codec.ExtDeletionTimestamp] == nil
+	})
+	eventually(t, "the new work in the agent's hands", func() bool { return agent.works()[id].DeletionTimestamp == nil && len(agent.works()) == 1 })
+	if ended := agent.since(from, ofID("deleted", id)); len(ended) != 0 {
+		t.Errorf("the new work ended too: %v", ended)
+	}
+}
+
+// A deletion that the broker announces has a version, without which stock
+// agents drop it, and metadata; ids that no record explains get none at all.
+func TestC45_Deletion_HasVersion(t *testing.T) {
+	t.Parallel()
+	b, stock := startBroker(t), startStockBroker(t, "")
+	wire := newCable(t, b.addr)
+	agent := startAgent(t, cluster1, wire.addr)
+	src := b.connect(t, pki.Source, src1)
+	w := withID("doomed", newWork(cluster1, "doomed", 3))
+	src.publishWork(src1, codec.CreateRequest, w)
+	agent.awaitAdded("doomed")
+	wire.cut()
+	src.publishWork(src1, codec.DeleteRequest, deleting(w))
+
+	// The stock broker, which does not know the work, announces its deletion in
+	// a form that its own agent cannot read.
+	from := agent.mark()
+	wire.plug(stock.addr)
+	if l := agent.await(t, from, "what the stock broker says", ofID("received", "doomed")); l.Error == "" {
+		t.Errorf("the stock broker's deletion could be read: %s", l)
+	}
+	wire.cut()
+
+	from = agent.mark()
+	wire.plug(b.addr)
+	l := agent.await(t, from, "what our broker says", ofID("received", "doomed"))
+	got := map[string]bool{}
+	for _, name := range []string{codec.ExtResourceVersion, codec.ExtDeletionTimestamp, codec.ExtMetadata, codec.ExtClusterName} {
+		got[name] = l.Event.Extensions[name] != nil
+	}
+	want := map[string]bool{codec.ExtResourceVersion: true, codec.ExtDeletionTimestamp: true, codec.ExtMetadata: true, codec.ExtClusterName: true}
+	if diff := cmp.Diff(want, got); diff != "" || l.Error != "" {
+		t.Errorf("deletion as the agent got it: %s (-want +got):\n%s", l, diff)
+	}
+	agent.await(t, from, "the end of the work", ofID("deleted", "doomed"))
+}
+
+// The last work is deleted while the agent is away: it goes when the agent
+// comes back, be it with its memory or without.
+func TestC57_DeletedWhileAway_IsRemoved(t *testing.T) {
+	t.Parallel()
+	for name, forgets := range map[string]bool{"agent that was cut off": false, "agent that was restarted": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := startBroker(t)
+			wire := newCable(t, b.addr)
+			source, agent := startSource(t, src1, b.addr), startAgent(t, cluster1, wire.addr)
+			id := source.create(newWork(cluster1, "w", 1))
+			agent.awaitAdded(id)
+			agent.report("w", "is there")
+			source.awaitStatus(t, id, "is there")
+
+			wire.cut()
+			if forgets {
+				agent.kill()
+			}
+			source.remove(cluster1, "w")
+			wire.plug(b.addr)
+			if forgets {
+				agent = startAgent(t, cluster1, wire.addr)
+				agent.awaitAdded(id)
+			}
+			agent.await(t, 0, "the deletion", func(l line) bool {
+				return ofID("received", id)(l) && l.Event.Extensions[codec.ExtDeletionTimestamp] != nil && l.Error == ""
+			})
+			if forgets {
+				// Its controllers delete what is on the cluster, then the finalizer.
+				agent.finalizers("w")
+			}
+			agent.await(t, 0, "the end of the work", ofID("deleted", id))
+			source.await(t, 0, "the end of the work", ofID("deleted", id))
+		})
+	}
+}
+
+// Two sources own works on one cluster. When the agent comes back neither
+// deletes the other's.
+func TestC58_TwoSources_DeleteOnlyTheirOwn(t *testing.T) {
+	t.Parallel()
+	b := startBroker(t)
+	wire := newCable(t, b.addr)
+	agent := startAgent(t, cluster1, wire.addr)
+	first, second := startSource(t, src1, b.addr), startSource(t, src2, b.addr)
+	ids := []string{first.create(newWork(cluster1, "one", 1)), second.create(newWork(cluster1, "two", 1))}
+	for n, name := range []string{"one", "two"} {
+		agent.awaitAdded(ids[n])
+		agent.report(name, name)
+	}
+	first.awaitStatus(t, ids[0], "one")
+	second.awaitStatus(t, ids[1], "two")
+
+	from := agent.mark()
+	wire.cut()
+	wire.plug(b.addr)
+	b.settle(t, b.connect(t, pki.Source, src1), agent, 2)
+	if diff := cmp.Diff([]string{"last-" + t.Name()}, agent.received(from)); diff != "" {
+		t.Errorf("events that the agent got (-want +got):\n%s", diff)
+	}
+
+	first.remove(cluster1, "one")
+	first.await(t, 0, "the end of its work", ofID("deleted", ids[0]))
+	if w, ok := agent.works()[ids[1]]; !ok || w.DeletionTimestamp != nil {
+		t.Errorf("the other source's work is gone or deleted: %v", w.ObjectMeta)
+	}
+}

@@ -1,0 +1,62 @@
+// Package interoptest runs Hawser's broker, source and agent against the agent,
+// the source and the broker of open-cluster-management.io/sdk-go, which are
+// processes of their own: the programs of the module test/interop. The tests
+// are named after the conformance cases of the OCM protocol (C11, C12, …);
+// README.md in test/interop lists them. Where we differ from stock on purpose
+// the test asserts our promise and docs/protocol.md says why.
+package interoptest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/hawser-io/hawser/internal/pki"
+)
+
+// programs is where `make interop` puts the stock programs.
+const programs = "../../bin/interop"
+
+// certs holds the authority and the certificates of all tests.
+var certs pki.Dir
+
+// validFor is how long the certificates of one run are good.
+const validFor = time.Hour
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		dir, err := prepare()
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "interoptest: %v\n", err)
+			return 1
+		}
+		code := m.Run()
+		if err := errors.Join(goleak.Find(), os.RemoveAll(dir)); err != nil {
+			fmt.Fprintf(os.Stderr, "interoptest: %v\n", err)
+			code = max(code, 1)
+		}
+		return code
+	}())
+}
+
+// prepare looks for the programs and makes the authority.
+func prepare() (dir string, err error) {
+	for _, name := range []string{"stockagent", "stocksource", "stockbroker"} {
+		if _, err := os.Stat(filepath.Join(programs, name)); err != nil {
+			return "", fmt.Errorf("%w\nbuild the programs and run the tests with: make interop", err)
+		}
+	}
+	if dir, err = os.MkdirTemp("", "interoptest-"); err != nil {
+		return "", err
+	}
+	certs = pki.Dir(filepath.Join(dir, "pki"))
+	if _, err = certs.Init("interop test authority", pki.Starting(time.Now(), validFor), false); err != nil {
+		return "", errors.Join(err, os.RemoveAll(dir))
+	}
+	return dir, nil
+}

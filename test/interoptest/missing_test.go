@@ -1,0 +1,118 @@
+package interoptest
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/hawser-io/hawser/internal/pki"
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// How many works a stock agent lacks when it comes, and of what size.
+const (
+	missing      = 5000
+	missingBytes = 10 << 10
+)
+
+func missingID(n int) string { return fmt.Sprintf("missing-%d", n) }
+
+// publishMissing publishes the works of cluster1 that its agent will lack.
+func publishMissing(t testing.TB, b *ourBroker) {
+	t.Helper()
+	src := b.connect(t, pki.Source, src1)
+	events := make([]codec.Event, missing)
+	for n := range events {
+		w := withID(missingID(n), newWork(cluster1, missingID(n), 1))
+		w.Spec.Workload.Manifests[0] = configMap(w.Name, "1", missingBytes)
+		events[n] = specOf(t, src1, codec.CreateRequest, w)
+	}
+	var g errgroup.Group
+	g.SetLimit(64)
+	for _, e := range events {
+		g.Go(func() error { _, err := src.tryPublish(e); return err })
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// awaitReceived returns when a quiet agent has received n events, a multiple of
+// the 1,000 after which it says so.
+func (a *stockAgent) awaitReceived(t testing.TB, n int) {
+	t.Helper()
+	a.await(t, 0, fmt.Sprintf("%d events", n), func(l line) bool { return l.What == "count" && l.Count == n })
+}
+
+// An agent that lacks 50 MB of works gets them all, and the call with which it
+// asks returns at once. (It holds a lock during that call without which it does
+// not receive, so a broker that answers within the call waits for ever.)
+func TestC43_ManyMissingWorks_AllArrive(t *testing.T) {
+	t.Parallel()
+	b := startBroker(t)
+	publishMissing(t, b)
+	agent := startAgent(t, cluster1, b.addr, "-quiet")
+	agent.awaitReceived(t, missing)
+
+	ids, asked := map[string]bool{}, -1
+	for n, p := range b.wire.since(0, func(passed) bool { return true }) {
+		switch {
+		case p.sent && p.peer.Name == cluster1:
+			ids[p.id()] = true
+		case published("spec.resync_request")(p):
+			asked = n
+			// Asked returned before even a tenth had been sent.
+			if len(ids) > missing/10 {
+				t.Errorf("the request returned after %d events", len(ids))
+			}
+		}
+	}
+	if len(ids) != missing || asked < 0 {
+		t.Errorf("%d works were sent, want %d; request at %d", len(ids), missing, asked)
+	}
+}
+
+// stockPatience is how long the benchmark gives the stock broker, which hangs.
+const stockPatience = 10 * time.Second
+
+// BenchmarkMissingWorks shows beside each other how our broker and the stock
+// broker bring 5,000 works of 10 KiB to a stock agent that lacks them. The
+// time is from the start of the agent's process; received tells how many
+// works arrived.
+func BenchmarkMissingWorks(b *testing.B) {
+	b.Run("hawser", func(b *testing.B) {
+		for b.Loop() {
+			b.StopTimer()
+			broker := startBroker(b)
+			publishMissing(b, broker)
+			b.StartTimer()
+			agent := startAgent(b, cluster1, broker.addr, "-quiet")
+			agent.awaitReceived(b, missing)
+			b.ReportMetric(missing, "received")
+		}
+	})
+	b.Run("stock", func(b *testing.B) {
+		for b.Loop() {
+			b.StopTimer()
+			broker := startStockBroker(b, "")
+			w := withID("missing-%d", newWork(cluster1, "missing-%d", 1))
+			w.Spec.Workload.Manifests[0] = configMap(w.Name, "1", missingBytes)
+			broker.do(command{Do: "fill", Count: missing, Event: shown(specOf(b, src1, codec.CreateRequest, w))})
+			b.StartTimer()
+			agent := startAgent(b, cluster1, broker.addr, "-quiet")
+			limit := time.NewTimer(stockPatience)
+			defer limit.Stop()
+			for received := 0; received < missing; {
+				received = agent.do(command{Do: "count"}).Count
+				b.ReportMetric(float64(received), "received")
+				select {
+				case <-limit.C:
+					received = missing
+				case <-time.After(10 * time.Millisecond):
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,236 @@
+package interoptest
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/internal/pki"
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// event is a CloudEvent as the stock programs show and take it.
+type event struct {
+	ID          string         `json:"id,omitempty"`
+	Source      string         `json:"source,omitempty"`
+	Type        string         `json:"type"`
+	Extensions  map[string]any `json:"extensions,omitempty"`
+	ContentType string         `json:"contentType,omitempty"`
+	Data        string         `json:"data,omitempty"`
+}
+
+// line is what a stock program prints, command what it takes.
+type line struct {
+	What   string                `json:"what"`
+	ID     int                   `json:"id"`
+	Error  string                `json:"error"`
+	Reason string                `json:"reason"`
+	Addr   string                `json:"addr"`
+	Count  int                   `json:"count"`
+	Event  *event                `json:"event"`
+	Work   *workv1.ManifestWork  `json:"work"`
+	Works  []workv1.ManifestWork `json:"works"`
+}
+
+type command struct {
+	ID        int                  `json:"id"`
+	Do        string               `json:"do"`
+	Namespace string               `json:"namespace,omitempty"`
+	Name      string               `json:"name,omitempty"`
+	Status    bool                 `json:"status,omitempty"`
+	Patch     json.RawMessage      `json:"patch,omitempty"`
+	Work      *workv1.ManifestWork `json:"work,omitempty"`
+	Event     *event               `json:"event,omitempty"`
+	Text      string               `json:"text,omitempty"`
+	Count     int                  `json:"count,omitempty"`
+}
+
+func (l line) String() string {
+	b, err := json.Marshal(l)
+	if err != nil {
+		return err.Error()
+	}
+	const enough = 600
+	return string(b[:min(len(b), enough)])
+}
+
+// program is a stock program that runs until the test ends, or is killed.
+type program struct {
+	*journal[line]
+	t      testing.TB
+	cmd    *exec.Cmd
+	stdin  io.WriteCloser
+	log    bytes.Buffer // standard error; complete when done is closed
+	done   chan struct{}
+	lastID int
+}
+
+// start runs a stock program.
+func start(t testing.TB, name string, args ...string) *program {
+	t.Helper()
+	p := &program{
+		journal: newJournal(name, line.String), t: t,
+		cmd: exec.Command(filepath.Join(programs, name), args...), done: make(chan struct{}),
+	}
+	p.cmd.Stderr = &p.log
+	stdin, err := p.cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := p.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	p.stdin = stdin
+	go func() { // kill waits for it
+		defer close(p.done)
+		err := p.read(stdout)
+		p.end(errors.Join(err, p.cmd.Wait(), errors.New("process ended")))
+	}()
+	t.Cleanup(func() {
+		p.kill()
+		if t.Failed() {
+			t.Logf("%s said:\n%s", name, p.log.String())
+		}
+	})
+	return p
+}
+
+func (p *program) read(stdout io.Reader) error {
+	r := bufio.NewReader(stdout)
+	for {
+		b, err := r.ReadBytes('\n')
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		var l line
+		if err := json.Unmarshal(b, &l); err != nil {
+			return fmt.Errorf("line %q: %w", b, err)
+		}
+		p.add(l)
+	}
+}
+
+// kill ends the program at once. It may be called again.
+func (p *program) kill() {
+	if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		p.t.Errorf("%s: %v", p.name, err)
+	}
+	<-p.done
+}
+
+// try has the program perform a command and returns its answer.
+func (p *program) try(c command) line {
+	p.t.Helper()
+	p.lastID++
+	c.ID = p.lastID
+	b, err := json.Marshal(c)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	from := p.mark()
+	if _, err := p.stdin.Write(append(b, '\n')); err != nil {
+		p.t.Fatalf("%s: %v\n%s", p.name, err, p)
+	}
+	return p.await(p.t, from, fmt.Sprintf("the answer to %s", c.Do), func(l line) bool { return l.What == "done" && l.ID == c.ID })
+}
+
+// do is try for commands that must not fail.
+func (p *program) do(c command) line {
+	p.t.Helper()
+	l := p.try(c)
+	if l.Error != "" {
+		p.t.Fatalf("%s: %s %s: %s", p.name, c.Do, c.Name, l.Error)
+	}
+	return l
+}
+
+// issued is held while certificates are made.
+var issued sync.Mutex
+
+// certify returns the files of the certificate of (role, name).
+func certify(t testing.TB, role pki.Role, name string) (cert, key string) {
+	t.Helper()
+	issued.Lock()
+	defer issued.Unlock()
+	r := pki.Request{Role: role, Name: name, Valid: pki.Starting(time.Now(), validFor)}
+	if role == pki.Broker {
+		r.Hosts = []string{"127.0.0.1", "localhost"}
+	}
+	if _, err := certs.Issue(r, false); err != nil && !errors.Is(err, pki.ErrExists) {
+		t.Fatal(err)
+	}
+	return certs.Cert(role, name), certs.Key(role, name)
+}
+
+// clientConfig writes a client configuration of sdk-go; more is added to it.
+func clientConfig(t testing.TB, role pki.Role, name, addr, more string) string {
+	t.Helper()
+	cert, key := certify(t, role, name)
+	file := filepath.Join(t.TempDir(), "config.yaml")
+	text := fmt.Sprintf("url: %s\ncaFile: %s\nclientCertFile: %s\nclientKeyFile: %s\n%s", addr, certs.CACert(), cert, key, more)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// startAgent runs a stock agent of the cluster.
+func startAgent(t testing.TB, cluster, addr string, args ...string) *stockAgent {
+	t.Helper()
+	args = append(args, "-config", clientConfig(t, pki.Agent, cluster, addr, ""), "-cluster", cluster, "-agent-id", cluster+"-stock")
+	return &stockAgent{program: start(t, "stockagent", args...), cluster: cluster}
+}
+
+// startSource runs a stock source.
+func startSource(t testing.TB, id, addr string) *stockSource {
+	t.Helper()
+	return &stockSource{program: start(t, "stocksource", "-config", clientConfig(t, pki.Source, id, addr, ""), "-source-id", id)}
+}
+
+// startStockBroker runs a stock broker; addr is "" for a free port.
+func startStockBroker(t testing.TB, addr string) *stockBroker {
+	t.Helper()
+	cert, key := certify(t, pki.Broker, "broker")
+	if addr == "" {
+		addr = "127.0.0.1:0"
+	}
+	b := &stockBroker{program: start(t, "stockbroker", "-listen", addr, "-cert", cert, "-key", key, "-client-ca", certs.CACert())}
+	b.addr = b.await(t, 0, "its address", func(l line) bool { return l.What == "listening" }).Addr
+	return b
+}
+
+// what matches the lines of one kind.
+func what(kind string) func(line) bool { return func(l line) bool { return l.What == kind } }
+
+// ofID matches the lines of one kind about one work.
+func ofID(kind, id string) func(line) bool {
+	return func(l line) bool {
+		switch {
+		case l.What != kind:
+			return false
+		case l.Event != nil:
+			return l.Event.Extensions[codec.ExtResourceID] == id
+		case l.Work != nil:
+			return string(l.Work.UID) == id
+		}
+		return false
+	}
+}

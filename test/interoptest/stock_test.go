@@ -1,0 +1,113 @@
+package interoptest
+
+import (
+	"encoding/json"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	workv1 "open-cluster-management.io/api/work/v1"
+)
+
+// stockAgent is a running stock agent. It does what a test says in the place
+// of the controllers that an OCM agent has.
+type stockAgent struct {
+	*program
+	cluster string
+}
+
+// works returns what the agent holds, by resource id.
+func (a *stockAgent) works() map[string]workv1.ManifestWork {
+	a.t.Helper()
+	held := map[string]workv1.ManifestWork{}
+	for _, w := range a.do(command{Do: "list"}).Works {
+		held[string(w.UID)] = w
+	}
+	return held
+}
+
+// patch patches a work as the agent's controllers do.
+func (a *stockAgent) patch(name string, status bool, patch any) line {
+	a.t.Helper()
+	b, err := json.Marshal(patch)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return a.try(command{Do: "patch", Name: name, Status: status, Patch: b})
+}
+
+// report patches the status of a work: one condition Applied with this message.
+func (a *stockAgent) report(name, message string) {
+	a.t.Helper()
+	status := workv1.ManifestWorkStatus{Conditions: []metav1.Condition{applied(message)}}
+	if l := a.patch(name, true, map[string]any{"status": status}); l.Error != "" {
+		a.t.Fatalf("report of %s: %s", name, l.Error)
+	}
+}
+
+// finalizers sets a work's finalizers; without any, a work that is deleted is
+// reported as gone.
+func (a *stockAgent) finalizers(name string, finalizers ...string) {
+	a.t.Helper()
+	if l := a.patch(name, false, map[string]any{"metadata": map[string]any{"finalizers": finalizers}}); l.Error != "" {
+		a.t.Fatalf("finalizers of %s: %s", name, l.Error)
+	}
+}
+
+// awaitAdded returns when the agent's informer knows the work.
+func (a *stockAgent) awaitAdded(id string) workv1.ManifestWork {
+	a.t.Helper()
+	return *a.await(a.t, 0, "work "+id, ofID("added", id)).Work
+}
+
+// stockSource is a running stock source.
+type stockSource struct{ *program }
+
+// create creates a work and returns its resource id once the source has the
+// work in its cache, without which it could do nothing with it.
+func (s *stockSource) create(w *workv1.ManifestWork) string {
+	s.t.Helper()
+	from := s.mark()
+	id := string(s.do(command{Do: "create", Namespace: w.Namespace, Work: w}).Work.UID)
+	s.await(s.t, from, "the work in the cache", ofID("added", id))
+	return id
+}
+
+// update gives a work another version and another manifest.
+func (s *stockSource) update(w *workv1.ManifestWork) {
+	s.t.Helper()
+	b, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": w.Annotations}, "spec": w.Spec})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.do(command{Do: "patch", Namespace: w.Namespace, Name: w.Name, Patch: b})
+}
+
+func (s *stockSource) remove(cluster, name string) {
+	s.t.Helper()
+	s.do(command{Do: "delete", Namespace: cluster, Name: name})
+}
+
+// works returns what the source has in its cache, by resource id.
+func (s *stockSource) works() map[string]workv1.ManifestWork {
+	s.t.Helper()
+	held := map[string]workv1.ManifestWork{}
+	for _, w := range s.do(command{Do: "list"}).Works {
+		held[string(w.UID)] = w
+	}
+	return held
+}
+
+// awaitStatus returns when the source's informer shows the work with a
+// condition Applied of this message.
+func (s *stockSource) awaitStatus(t testing.TB, id, message string) workv1.ManifestWork {
+	t.Helper()
+	return *s.await(t, 0, "status "+message, func(l line) bool {
+		return ofID("modified", id)(l) && appliedMessage(l.Work.Status) == message
+	}).Work
+}
+
+// stockBroker is a running stock broker.
+type stockBroker struct {
+	*program
+	addr string
+}
