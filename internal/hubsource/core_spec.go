@@ -56,54 +56,51 @@ func (c *Core) nextSpec(w *work) Effect {
 		return nil
 	case w.gone:
 		return c.nextGone(w, cl)
-	case w.confirmed || !cl.selected || cl.releasing || !c.connected:
+	case w.confirmed || !c.mayTell(cl):
 		return nil
 	}
 	o := c.current(w)
 	m := markOf(o)
 	large := manifestwork.ManifestsSize(o) > manifestwork.MaxManifestsSize
-	if large && !m.deleting {
+	switch {
+	case large && !m.deleting:
 		c.setBlame(w, blame{known: true, spec: tooLarge(o), status: w.blame.status})
 		c.wake(HubLane, w, 0)
 		return nil
-	}
-	if w.spec.sentOn == c.conn && w.spec.sent.equal(m) {
+	case w.spec.sentOn == c.conn && w.spec.sent.equal(m):
 		w.spec.sent = m // lets go of an older object's maps
 		return nil
-	}
-	if c.stillRefused(w, m) || !c.mayPublish(w) {
+	case c.stillRefused(w, m) || !c.mayPublish(w):
 		return nil
-	}
-	if !m.deleting && !hasFinalizer(o) {
+	case !m.deleting && !hasFinalizer(o):
 		w.spec.busy = true
 		return AddFinalizer{Work: o}
 	}
 	return c.publish(w, cl, o, large)
 }
 
+// mayTell reports whether the broker may be told of the cluster's works now.
+func (c *Core) mayTell(cl *cluster) bool { return cl.selected && !cl.releasing && c.connected }
+
 // nextGone decides about a work that left the hub.
 func (c *Core) nextGone(w *work, cl *cluster) Effect {
-	o := c.current(w)
-	announced := w.spec.sentOn != 0 && w.spec.sent.deleting
-	published := w.spec.attempted || hasFinalizer(o)
-	released := !cl.selected && !cl.mustRelease && !cl.releasing
-	if w.confirmed || announced || !published || released {
+	switch {
+	case !c.owesDeletion(w, cl):
 		if !w.report.busy {
 			c.forget(w)
 		}
 		return nil
-	}
-	if !cl.selected {
-		return nil // it may be selected again before it is released
-	}
-	if !c.due(SpecLane, Key{UID: w.uid}, &w.spec.retry) {
+	case !cl.selected: // it may be selected again before it is released
+		return nil
+	case !c.due(SpecLane, Key{UID: w.uid}, &w.spec.retry):
 		return nil
 	}
+	o := c.current(w)
 	if !w.goneChecked {
 		w.spec.busy = true
 		return CheckGone{Work: o}
 	}
-	if cl.releasing || !c.connected || !c.mayPublish(w) {
+	if !c.mayTell(cl) || !c.mayPublish(w) {
 		return nil
 	}
 	if o.DeletionTimestamp == nil {
@@ -112,6 +109,15 @@ func (c *Core) nextGone(w *work, cl *cluster) Effect {
 		o = &copied
 	}
 	return c.publish(w, cl, o, manifestwork.ManifestsSize(o) > manifestwork.MaxManifestsSize)
+}
+
+// owesDeletion reports whether the broker may hold a work that left the hub,
+// and has not been told so.
+func (c *Core) owesDeletion(w *work, cl *cluster) bool {
+	announced := w.spec.sentOn != 0 && w.spec.sent.deleting
+	published := w.spec.attempted || hasFinalizer(c.current(w))
+	released := !cl.selected && !cl.mustRelease && !cl.releasing
+	return published && !announced && !released && !w.confirmed
 }
 
 // stillRefused reports whether m is what the broker refused and there is no

@@ -152,26 +152,19 @@ func (c *Core) forgetUnseen(w *work) {
 
 // nextHub decides the next write of a work on the hub.
 func (c *Core) nextHub(w *work) Effect {
-	if w.report.busy || w.gone {
+	switch {
+	case w.report.busy || w.gone:
 		return nil
-	}
-	key := Key{UID: w.uid}
-	if w.seen == nil {
-		return c.nextLookup(w, key)
+	case w.seen == nil:
+		return c.nextLookup(w, Key{UID: w.uid})
 	}
 	o := c.current(w)
-	if o.DeletionTimestamp != nil {
-		if p := w.report.pending; p != nil && p.Deleted {
-			w.confirmed = true
-			c.dropReport(w)
-		}
-		if w.confirmed && hasFinalizer(o) && c.due(HubLane, key, &w.report.retry) {
-			w.report.busy = true
-			return RemoveFinalizer{Work: o}
-		}
-		if w.confirmed {
-			return nil
-		}
+	if p := w.report.pending; p != nil && p.Deleted && o.DeletionTimestamp != nil {
+		w.confirmed = true
+		c.dropReport(w)
+	}
+	if w.confirmed {
+		return c.nextEnd(w, o)
 	}
 	r := c.ready(w, o)
 	if r == nil && !c.deliveredMayDiffer(w, o) {
@@ -185,11 +178,20 @@ func (c *Core) nextHub(w *work) Effect {
 		w.report.retry = retry{}
 		return nil
 	}
-	if !c.due(HubLane, key, &w.report.retry) {
+	if !c.due(HubLane, Key{UID: w.uid}, &w.report.retry) {
 		return nil
 	}
 	w.report.busy = true
 	return PatchStatus{Work: o, Status: status, report: r}
+}
+
+// nextEnd decides about a work whose deletion is confirmed.
+func (c *Core) nextEnd(w *work, o *workv1.ManifestWork) Effect {
+	if o.DeletionTimestamp == nil || !hasFinalizer(o) || !c.due(HubLane, Key{UID: w.uid}, &w.report.retry) {
+		return nil
+	}
+	w.report.busy = true
+	return RemoveFinalizer{Work: o}
 }
 
 // nextLookup decides about a report whose work the informer does not have.

@@ -2,7 +2,6 @@ package hubsource
 
 import (
 	"context"
-	"log/slog"
 
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -32,36 +31,36 @@ func (p party) Disconnected(error) {
 
 // Handle takes a status event. It returns nil for events that are merely bad:
 // the same event would come again after a reconnect.
-func (p party) Handle(_ context.Context, e codec.Event) error {
-	t, err := codec.ParseEventType(e.Type())
-	if err != nil || t.DataType != codec.ManifestBundles || t.Subresource != codec.Status {
-		p.log.Debug("event is not a status of a work", "type", e.Type())
-		p.metrics.report(Ignored)
-		return nil
+func (p party) Handle(ctx context.Context, e codec.Event) error {
+	if r := p.decode(ctx, e); r != nil {
+		p.mu.Lock()
+		verdict := p.core.Report(r)
+		p.mu.Unlock()
+		p.metrics.report(verdict)
+		p.logReport(ctx, r, e.Source(), verdict)
 	}
-	r, err := ReportOf(e)
-	if err != nil {
-		p.log.Warn("status cannot be decoded", "event", e.ID(), "from", e.Source(), "err", err)
-		p.metrics.reports.WithLabelValues("invalid").Inc()
-		return nil
-	}
-	p.mu.Lock()
-	verdict := p.core.Report(r)
-	p.mu.Unlock()
-	p.metrics.report(verdict)
-	p.logReport(r, e.Source(), verdict)
 	return nil
 }
 
-func (p party) logReport(r *Report, agent string, v Verdict) {
-	level, message := slog.LevelDebug, "status received"
+// decode reads a status event; of what it cannot read it tells, and returns nil.
+func (p party) decode(ctx context.Context, e codec.Event) *Report {
+	r, err := ReportOf(e)
+	if err == nil {
+		return r
+	}
+	p.log.WarnContext(ctx, "event is no status of a work that can be read", "type", e.Type(), "event", e.ID(), "from", e.Source(), "err", err)
+	p.metrics.reports.WithLabelValues("invalid").Inc()
+	return nil
+}
+
+func (p party) logReport(ctx context.Context, r *Report, agent string, v Verdict) {
+	attrs := []any{"cluster", r.Cluster, "work", r.Name, "uid", r.UID, "version", r.Version, "sequence", r.Sequence, "from", agent, "verdict", v}
 	switch v {
 	case NotDeleting:
-		level, message = slog.LevelWarn, "cluster reports a work as deleted that the hub does not delete"
+		p.log.WarnContext(ctx, "cluster reports a work as deleted that the hub does not delete", attrs...)
 	case Incomparable:
-		level, message = slog.LevelWarn, "status has a sequence id that cannot be compared"
+		p.log.WarnContext(ctx, "status has a sequence id that cannot be compared", attrs...)
 	case Taken, Stale, Ignored:
+		p.log.DebugContext(ctx, "status received", attrs...)
 	}
-	p.log.Log(context.Background(), level, message,
-		"cluster", r.Cluster, "work", r.Name, "uid", r.UID, "version", r.Version, "sequence", r.Sequence, "from", agent, "verdict", v)
 }

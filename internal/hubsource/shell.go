@@ -257,7 +257,7 @@ func (s *shell) release(ctx context.Context, e Release) (r Result) {
 		r.Err = unencodable(err)
 	}
 	s.metrics.clusters.WithLabelValues("release", brokerResult(r)).Inc()
-	s.logCluster(ctx, "cluster is not served, its records are released", e.Cluster, r)
+	s.logCluster(ctx, "release", e.Cluster, r)
 	return r
 }
 
@@ -272,15 +272,16 @@ func (s *shell) ask(ctx context.Context, e Ask) (r Result) {
 		}
 	}
 	s.metrics.clusters.WithLabelValues("ask", brokerResult(r)).Inc()
-	s.logCluster(ctx, "statuses requested", e.Cluster, r)
+	s.logCluster(ctx, "ask", e.Cluster, r)
 	return r
 }
 
-// logCluster tells what is retried at debug level only.
-func (s *shell) logCluster(ctx context.Context, message, cluster string, r Result) {
+// logCluster tells of a request about a whole cluster; what is retried, at
+// debug level only.
+func (s *shell) logCluster(ctx context.Context, operation, cluster string, r Result) {
 	level := slog.LevelDebug
 	if r.Err != nil && !transport.Retryable(r.Err) {
 		level = slog.LevelWarn
 	}
-	s.log.Log(ctx, level, message, "cluster", cluster, "outcome", r.Receipt.Outcome, "err", r.Err)
+	s.log.Log(ctx, level, "request about a cluster", "operation", operation, "cluster", cluster, "outcome", r.Receipt.Outcome, "err", r.Err)
 }
