@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 
+	"github.com/hawser-io/hawser/internal/pki"
 	"github.com/hawser-io/hawser/internal/proc"
 )
 
@@ -149,12 +150,12 @@ func (f *Fleet) clusterOf(program string) (string, bool) {
 func (f *Fleet) BrokerAddr() string { return net.JoinHostPort(f.ip(Broker), "8090") }
 
 // secretFiles are what an operator puts into the Secret of a program: its
-// certificate, key and CA, and the driver file of an agent.
+// certificate, key and CA, and an agent's driver file and name of its cluster.
 func (f *Fleet) secretFiles(name string) (map[string][]byte, error) {
 	dir := f.PKI()
 	role, holder := certificateOf(name)
 	if c, ok := f.clusterOf(name); ok {
-		role, holder = "agent", c
+		role, holder = pki.Agent, c
 	}
 	files := map[string][]byte{}
 	for file, path := range map[string]string{"ca.crt": dir.CACert(), "tls.crt": dir.Cert(role, holder), "tls.key": dir.Key(role, holder)} {
@@ -164,7 +165,8 @@ func (f *Fleet) secretFiles(name string) (map[string][]byte, error) {
 		}
 		files[file] = b
 	}
-	if role == "agent" {
+	if role == pki.Agent {
+		files["cluster-name"] = []byte(holder)
 		files["config.yaml"] = fmt.Appendf(nil, "url: %s\ncaFile: %s\nclientCertFile: %s\nclientKeyFile: %s\n",
 			f.BrokerAddr(), dir.CACert(), dir.Cert(role, holder), dir.Key(role, holder))
 	}

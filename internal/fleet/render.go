@@ -178,6 +178,16 @@ func envValue(e corev1.EnvVar, d appsv1.Deployment, p pod) (string, error) {
 			return d.Name + "-" + p.ip, nil
 		}
 	}
+	if s := e.ValueFrom.SecretKeyRef; s != nil {
+		files, err := p.secret(s.Name)
+		if err != nil {
+			return "", err
+		}
+		if v, ok := files[s.Key]; ok {
+			return string(v), nil
+		}
+		return "", fmt.Errorf("deployment %s: environment variable %s: Secret %s has no key %s", d.Name, e.Name, s.Name, s.Key)
+	}
 	return "", fmt.Errorf("deployment %s: environment variable %s comes from somewhere a process cannot see", d.Name, e.Name)
 }
 
