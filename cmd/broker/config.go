@@ -121,19 +121,8 @@ func (c *config) validate() error {
 	if c.DataDir == "" {
 		wrong("data-dir is empty: name the directory that keeps the works")
 	}
-	files := 0
-	for _, f := range []string{c.TLS.CertFile, c.TLS.KeyFile, c.TLS.ClientCAFile} {
-		if f != "" {
-			files++
-		}
-	}
-	switch {
-	case c.Insecure && files > 0:
-		wrong("insecure and TLS files exclude each other: drop one of them")
-	case c.Insecure && !loopback(host):
-		wrong("insecure on %s: plaintext is allowed on a loopback address only, as --listen 127.0.0.1:8090", c.Listen)
-	case !c.Insecure && files < 3:
-		wrong("TLS needs tls-cert-file, tls-key-file and client-ca-file; to try things out on this machine, use --insecure --listen 127.0.0.1:8090")
+	if err := c.validateTLS(host); err != nil {
+		errs = append(errs, err)
 	}
 	if err := c.Identities.Validate(); err != nil {
 		wrong("identities: %w", err)
@@ -145,6 +134,25 @@ func (c *config) validate() error {
 		wrong("drain-timeout %s: use a positive duration, as 10s", time.Duration(c.DrainTimeout))
 	}
 	return errors.Join(errs...)
+}
+
+// validateTLS: three files, or plaintext on a loopback host.
+func (c *config) validateTLS(host string) error {
+	given := 0
+	for _, f := range []string{c.TLS.CertFile, c.TLS.KeyFile, c.TLS.ClientCAFile} {
+		if f != "" {
+			given++
+		}
+	}
+	switch {
+	case c.Insecure && given > 0:
+		return errors.New("insecure and TLS files exclude each other: drop one of them")
+	case c.Insecure && !loopback(host):
+		return fmt.Errorf("insecure on %s: plaintext is allowed on a loopback address only, as --listen 127.0.0.1:8090", c.Listen)
+	case !c.Insecure && given < 3:
+		return errors.New("TLS needs tls-cert-file, tls-key-file and client-ca-file; to try things out on this machine, use --insecure --listen 127.0.0.1:8090")
+	}
+	return nil
 }
 
 func loopback(host string) bool {

@@ -92,7 +92,7 @@ func (p *process) end() {
 func (p *process) get(path string) (int, string) {
 	p.t.Helper()
 	c := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
-	r, err := c.Get("http://" + p.admin + path) //nolint:noctx // has a timeout
+	r, err := c.Get("http://" + p.admin + path)
 	if err != nil {
 		p.t.Fatal(err)
 	}

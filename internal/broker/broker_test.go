@@ -124,7 +124,7 @@ func TestBroker_DeletionForHawserAgentsCarriesTheData(t *testing.T) {
 		const orphan = `{"manifests":[],"deleteOption":{"propagationPolicy":"Orphan"}}`
 		source := w.source("src")
 		release := make(chan struct{})
-		slow := func(raw *transport.RawSubscription, s *tap) { s.gate = func() { <-release } }
+		slow := func(_ *transport.RawSubscription, s *tap) { s.gate = func() { <-release } }
 		stock := w.open(w.agent("c1"), slow)
 		ours := w.open(w.agent("c1"), func(raw *transport.RawSubscription, s *tap) { hawser(raw, s); slow(raw, s) })
 		w.put(source, work{id: "first", version: 1}.event()) // both are stuck in this one

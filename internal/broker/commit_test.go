@@ -109,7 +109,7 @@ func TestCommit_FailureAcknowledgesNothing(t *testing.T) {
 		} {
 			done := w.begin(w.Context(), source, work{version: 1}.event())
 			s.tokens <- c.err
-			e := w.wantCode((<-done).err, c.code)
+			e := w.refused((<-done).err, c.code)
 			if e.Next != transport.NextBackOff || e.Delay <= 0 || strings.Contains(e.Message+e.Hint, "secret") {
 				t.Errorf("%v: %+v", c.err, e)
 			}
@@ -173,7 +173,7 @@ func TestCommit_FloodIsRefusedAndOthersAreNot(t *testing.T) {
 		for i := range 1000 {
 			done := w.begin(w.Context(), flood, work{source: "flood", id: fmt.Sprint("w", i), version: 1, data: `"` + strings.Repeat("x", 10<<10) + `"`}.event())
 			if !pending(done) {
-				refused = w.wantCode((<-done).err, transport.CodeOverloaded)
+				refused = w.refused((<-done).err, transport.CodeOverloaded)
 				break
 			}
 			waiting = append(waiting, done)
@@ -207,7 +207,7 @@ func TestCommit_FloodIsRefusedAndOthersAreNot(t *testing.T) {
 // TestCommit_PanicIsAnAnswer of this call alone.
 func TestCommit_PanicIsAnAnswer(t *testing.T) {
 	inWrapped(t, broker.Config{}, func(s store.Store) store.Store { return panicking{s} }, func(w *world) {
-		e := w.wantCode(func() error {
+		e := w.refused(func() error {
 			_, err := w.Publish(w.Context(), w.source("src"), releaseOf(t, "src", "c1"), "")
 			return err
 		}(), transport.CodeInternal)
@@ -240,7 +240,7 @@ func TestDrain_TellsWritesAndEnds(t *testing.T) {
 			t.Error("ready while draining")
 		}
 		_, err := w.Publish(w.Context(), w.source("src"), work{version: 1}.event(), "")
-		if e := w.wantCode(err, transport.CodeUnavailable); e.Next != transport.NextBackOff || e.Delay <= 0 {
+		if e := w.refused(err, transport.CodeUnavailable); e.Next != transport.NextBackOff || e.Delay <= 0 {
 			t.Errorf("publish while draining: %+v", e)
 		}
 		w.wantCode(<-w.open(w.agent("late"), nil).ended, transport.CodeUnavailable)
@@ -252,7 +252,7 @@ func TestDrain_TellsWritesAndEnds(t *testing.T) {
 			}
 		}
 		for _, s := range taps {
-			if e := w.wantCode(<-s.ended, transport.CodeUnavailable); e.Next != transport.NextBackOff {
+			if e := w.refused(<-s.ended, transport.CodeUnavailable); e.Next != transport.NextBackOff {
 				t.Errorf("stream: %+v", e)
 			}
 		}

@@ -14,9 +14,11 @@ import (
 // makes none, so that whoever keeps asking does not occupy a processor.
 const calmFactor = 9
 
-// compare answers a list: what the party lacks goes into its mailbox.
+// compare answers a list: what the party lacks goes into its mailbox. It gives
+// the slot back that the caller has taken.
 func (b *Broker) compare(ctx context.Context, s *subscription, l *list) error {
 	defer l.settle()
+	defer func() { <-b.comparing }()
 	start := b.cfg.Now()
 	var sends int
 	var err error

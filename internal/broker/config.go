@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -76,16 +77,16 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Store == nil {
 		return c, errors.New("broker: no store")
 	}
-	setDefault(&c.MaxEventBytes, DefaultMaxEventBytes)
-	setDefault(&c.QueueBytes, DefaultQueueBytes)
-	setDefault(&c.DrainTimeout, DefaultDrainTimeout)
-	setDefault(&c.DrainRate, DefaultDrainRate)
-	setDefault(&c.Heartbeat, DefaultHeartbeat)
-	setDefault(&c.ListGrace, DefaultListGrace)
-	setDefault(&c.Retention, DefaultRetention)
-	setDefault(&c.Sweep, DefaultSweep)
-	setDefault(&c.StreamsPerParty, DefaultStreams)
-	setDefault(&c.Comparisons, runtime.GOMAXPROCS(0))
+	c.MaxEventBytes = cmp.Or(c.MaxEventBytes, DefaultMaxEventBytes)
+	c.QueueBytes = cmp.Or(c.QueueBytes, DefaultQueueBytes)
+	c.DrainTimeout = cmp.Or(c.DrainTimeout, DefaultDrainTimeout)
+	c.DrainRate = cmp.Or(c.DrainRate, DefaultDrainRate)
+	c.Heartbeat = cmp.Or(c.Heartbeat, DefaultHeartbeat)
+	c.ListGrace = cmp.Or(c.ListGrace, DefaultListGrace)
+	c.Retention = cmp.Or(c.Retention, DefaultRetention)
+	c.Sweep = cmp.Or(c.Sweep, DefaultSweep)
+	c.StreamsPerParty = cmp.Or(c.StreamsPerParty, DefaultStreams)
+	c.Comparisons = cmp.Or(c.Comparisons, runtime.GOMAXPROCS(0))
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
@@ -99,13 +100,6 @@ func (c Config) withDefaults() (Config, error) {
 		c.NewID = uuid.NewString
 	}
 	return c, c.validate()
-}
-
-func setDefault[T comparable](v *T, def T) {
-	var zero T
-	if *v == zero {
-		*v = def
-	}
 }
 
 func (c Config) validate() error {

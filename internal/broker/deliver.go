@@ -29,19 +29,24 @@ func (b *Broker) deliver(ctx context.Context, s *subscription, out transport.Str
 		return storeError(err)
 	}
 	f := form{record: &r, hawser: s.hello.Protocol >= 1, resync: e.Flags&route.Resync != 0}
-	if s.part == codec.Status {
-		if r.Owner != s.scope.Owner {
-			return nil
-		}
-		return b.send(s, out, f.status)
+	if s.part == codec.Spec {
+		return b.deliverSpec(s, out, f, e.Flags)
 	}
-	switch r.State {
+	if r.Owner != s.scope.Owner {
+		return nil
+	}
+	return b.send(s, out, f.status)
+}
+
+// deliverSpec sends an agent what it must know of the record.
+func (b *Broker) deliverSpec(s *subscription, out transport.Stream, f form, flags route.Flags) error {
+	switch r := f.record; r.State {
 	case store.Live:
 		return b.send(s, out, f.spec)
 	case store.Tombstone:
 		// The entry may have been a spec that became a deletion before it was
 		// its turn. A Hawser agent gets the last spec with the deletion.
-		unseen := e.Flags&route.SpecFirst != 0 || e.Flags&route.Deletion == 0
+		unseen := flags&route.SpecFirst != 0 || flags&route.Deletion == 0
 		if unseen && !f.hawser && r.Spec != nil {
 			if err := b.send(s, out, f.spec); err != nil {
 				return err

@@ -315,13 +315,19 @@ func (w *world) ask(s *tap, held ...codec.ResourceVersion) {
 	w.put(s.peer, event)
 }
 
-func (w *world) wantCode(err error, code transport.Code) *transport.Error {
+// refused returns the error of a call, which must have this code.
+func (w *world) refused(err error, code transport.Code) *transport.Error {
 	w.Helper()
 	e, ok := err.(*transport.Error) //nolint:errorlint // the contract says *transport.Error
 	if !ok || e.Code != code {
 		w.Fatalf("got %v (%T), want code %v", err, err, code)
 	}
 	return e
+}
+
+func (w *world) wantCode(err error, code transport.Code) {
+	w.Helper()
+	_ = w.refused(err, code) // fails the test itself
 }
 
 // listed are the hashes of a status resync request.

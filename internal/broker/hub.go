@@ -2,6 +2,7 @@ package broker
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"github.com/hawser-io/hawser/internal/broker/route"
 	"github.com/hawser-io/hawser/internal/broker/store"
@@ -20,8 +21,9 @@ type hub struct {
 	// routed is the revision up to which every change is in the mailboxes it
 	// belongs into.
 	routed uint64
-	// end is why nobody may subscribe any more; nil while everybody may.
-	end *transport.Error
+	// end is why nobody may call any more; nil while everybody may. It is set
+	// under the lock, once.
+	end atomic.Pointer[transport.Error]
 	// empty is closed when end is set and the last subscription is gone.
 	empty chan struct{}
 }
@@ -44,8 +46,8 @@ func (h *hub) position() uint64 {
 func (h *hub) add(s *subscription, perParty int) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.end != nil {
-		return h.end
+	if err := h.end.Load(); err != nil {
+		return err
 	}
 	if h.perParty[s.party] >= perParty {
 		return overloaded("too many subscriptions of "+s.party.String(), comeBack)
@@ -69,7 +71,7 @@ func (h *hub) remove(s *subscription) {
 }
 
 func (h *hub) checkEmpty() {
-	if h.end == nil || len(h.byID) > 0 {
+	if h.end.Load() == nil || len(h.byID) > 0 {
 		return
 	}
 	select {
@@ -83,7 +85,7 @@ func (h *hub) checkEmpty() {
 func (h *hub) close(err *transport.Error) []*subscription {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.end = err
+	h.end.Store(err)
 	h.checkEmpty()
 	all := make([]*subscription, 0, len(h.byID))
 	for _, s := range h.byID {
@@ -94,10 +96,8 @@ func (h *hub) close(err *transport.Error) []*subscription {
 
 // closing returns the error that new calls are refused with, nil before close.
 func (h *hub) closing() error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.end != nil {
-		return h.end
+	if err := h.end.Load(); err != nil {
+		return err
 	}
 	return nil
 }

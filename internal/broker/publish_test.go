@@ -79,7 +79,7 @@ func TestPublish_Refuses(t *testing.T) {
 				agent := w.subscribe(w.agent("c1"))
 				source := w.subscribe(w.source("src"))
 				_, err := w.Publish(w.Context(), w.peer(c.role, c.peer), c.event(w), "")
-				e := w.wantCode(err, c.code)
+				e := w.refused(err, c.code)
 				if e.Attribute != c.attribute {
 					t.Errorf("attribute %q, want %q: %v", e.Attribute, c.attribute, e)
 				}
@@ -127,15 +127,15 @@ func TestPublish_Outcomes(t *testing.T) {
 			}
 		}
 		_, err := w.Publish(w.Context(), other, work{source: "other", version: 9}.event(), "")
-		if e := w.wantCode(err, transport.CodeDenied); e.Hint == "" {
+		if e := w.refused(err, transport.CodeDenied); e.Hint == "" {
 			t.Errorf("%v has no hint", e)
 		}
 		_, err = w.Publish(w.Context(), other, work{source: "other", id: "w9", name: "name-of-w1", version: 1}.event(), "")
-		if e := w.wantCode(err, transport.CodeAlreadyExists); e.Hint == "" || !strings.Contains(e.Message, "name-of-w1") {
+		if e := w.refused(err, transport.CodeAlreadyExists); e.Hint == "" || !strings.Contains(e.Message, "name-of-w1") {
 			t.Errorf("%v", e)
 		}
 		_, err = w.Publish(w.Context(), source, work{version: 9, extensions: map[string]any{codec.ExtSupersedes: "999"}}.event(), "")
-		if e := w.wantCode(err, transport.CodeConflict); e.Next != transport.NextResync {
+		if e := w.refused(err, transport.CodeConflict); e.Next != transport.NextResync {
 			t.Errorf("%v: next step %v", e, e.Next)
 		}
 	})

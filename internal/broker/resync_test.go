@@ -309,7 +309,7 @@ func TestResync_MemoryOfListsIsBounded(t *testing.T) {
 		for ; err == nil && n < 100; n++ {
 			_, err = w.Publish(w.Context(), source.peer, list, "")
 		}
-		e := w.wantCode(err, transport.CodeOverloaded)
+		e := w.refused(err, transport.CodeOverloaded)
 		if e.Next != transport.NextBackOff || e.Delay <= 0 || n < 3 {
 			t.Errorf("request %d: %+v", n, e)
 		}
@@ -318,5 +318,27 @@ func TestResync_MemoryOfListsIsBounded(t *testing.T) {
 		if _, err := w.Publish(w.Context(), source.peer, list, ""); err != nil {
 			t.Errorf("after the answers: %v", err)
 		}
+	})
+}
+
+// TestResync_StuckStreamsDoNotKeepOthersFromComparing: a stream that is due to
+// compare and cannot send its heartbeat holds nothing that others need (I6).
+func TestResync_StuckStreamsDoNotKeepOthersFromComparing(t *testing.T) {
+	inWorld(t, broker.Config{Comparisons: 1}, func(w *world) {
+		source := w.source("src")
+		gate := make(chan struct{})
+		stuck := w.open(w.agent("c1"), func(_ *transport.RawSubscription, s *tap) { s.gate = func() { <-gate } })
+		w.put(source, work{version: 1}.event())
+		w.put(source, work{cluster: "c2", id: "w2", version: 1}.event())
+		synctest.Wait()
+		w.ask(stuck)
+		pass(11 * time.Second)
+		gate <- struct{}{} // the next step is a heartbeat, and a comparison waits
+		synctest.Wait()
+		other := w.open(w.agent("c2"), nil)
+		w.ask(other)
+		other.expect("spec resync_response w2 v1")
+		close(gate)
+		stuck.expect("spec create_request w1 v1", "spec resync_response w1 v1")
 	})
 }

@@ -126,22 +126,15 @@ func (b *Broker) markCluster(ctx context.Context, d codec.DataType, raw transpor
 func (b *Broker) serve(ctx context.Context, s *subscription, out transport.Stream) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	slot := false // whether this stream holds one of the slots for comparing
-	defer func() {
-		if slot {
-			<-b.comparing
-		}
-	}()
+	slot := false // one of those for comparing; never held while anything is sent
 	for ctx.Err() == nil {
 		now := b.cfg.Now()
-		if !slot && s.wantsToCompare(now) {
-			select {
-			case b.comparing <- struct{}{}:
-				slot = true
-			default:
-			}
-		}
+		slot = slot || s.wantsToCompare(now) && b.trySlot()
 		st := s.next(now, b.cfg.Heartbeat, slot)
+		if slot && st.kind != compare {
+			<-b.comparing
+			slot = false
+		}
 		var err error
 		switch st.kind {
 		case finish:
@@ -150,30 +143,41 @@ func (b *Broker) serve(ctx context.Context, s *subscription, out transport.Strea
 			b.metrics.heartbeats.Inc()
 			err = out.Send(codec.Heartbeat(b.cfg.NewID()))
 		case compare:
-			err = b.compare(ctx, s, st.list)
-			<-b.comparing
 			slot = false
+			err = b.compare(ctx, s, st.list)
 		case ask:
 			err = b.ask(s, out, st.chunk)
 		case deliver:
 			err = b.deliver(ctx, s, out, st.entry)
 		case idle:
 			timer.Reset(st.until.Sub(now))
-			slot = b.wait(ctx, s, timer, slot)
+			slot = b.wait(ctx, s, timer)
 		}
 		if err != nil {
 			return streamFailed(ctx, err)
 		}
 	}
+	if slot {
+		<-b.comparing
+	}
 	return callerGone(ctx)
+}
+
+func (b *Broker) trySlot() bool {
+	select {
+	case b.comparing <- struct{}{}:
+		return true
+	default:
+		return false
+	}
 }
 
 // wait returns when something was put into s, the timer fires, ctx ends, or,
 // where a comparison is due, a slot for it became free; the result says whether
 // the stream now holds one.
-func (b *Broker) wait(ctx context.Context, s *subscription, timer *time.Timer, slot bool) bool {
+func (b *Broker) wait(ctx context.Context, s *subscription, timer *time.Timer) bool {
 	var free chan<- struct{}
-	if !slot && s.wantsToCompare(b.cfg.Now()) {
+	if s.wantsToCompare(b.cfg.Now()) {
 		free = b.comparing
 	}
 	select {
@@ -183,7 +187,7 @@ func (b *Broker) wait(ctx context.Context, s *subscription, timer *time.Timer, s
 	case free <- struct{}{}:
 		return true
 	}
-	return slot
+	return false
 }
 
 // streamFailed is the end of a stream that could not be written to, or whose

@@ -39,7 +39,7 @@ func TestSubscribe_Refuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, broker.Config{}, func(w *world) {
 				s := w.open(w.peer(c.role, c.peer), func(raw *transport.RawSubscription, _ *tap) { *raw = c.raw })
-				e := w.wantCode(<-s.ended, c.code)
+				e := w.refused(<-s.ended, c.code)
 				if e.Next == transport.NextUnspecified || s.accepted.SubscriptionID != "" {
 					t.Errorf("%+v, accepted %+v", e, s.accepted)
 				}
@@ -109,7 +109,7 @@ func TestSubscribe_AnotherClusterUnderTheSameName(t *testing.T) {
 		running(as("uid-1")) // the first that does
 		running(as("uid-1"))
 		running(as(""))
-		e := w.wantCode(<-as("uid-2").ended, transport.CodeDenied)
+		e := w.refused(<-as("uid-2").ended, transport.CodeDenied)
 		if e.Next != transport.NextStop || e.Hint == "" {
 			t.Errorf("%+v", e)
 		}
@@ -126,7 +126,7 @@ func TestSubscribe_StreamsOfOnePartyAreBounded(t *testing.T) {
 		for range 3 {
 			open = append(open, w.open(w.agent("c1"), nil))
 		}
-		e := w.wantCode(<-w.open(w.agent("c1"), nil).ended, transport.CodeOverloaded)
+		e := w.refused(<-w.open(w.agent("c1"), nil).ended, transport.CodeOverloaded)
 		if e.Delay <= 0 {
 			t.Errorf("%+v", e)
 		}
@@ -134,7 +134,7 @@ func TestSubscribe_StreamsOfOnePartyAreBounded(t *testing.T) {
 			t.Error("another party was refused")
 		}
 		open[0].cancel()
-		<-open[0].ended
+		w.wantCode(<-open[0].ended, transport.CodeUnavailable)
 		if s := w.open(w.agent("c1"), nil); s.accepted.SubscriptionID == "" {
 			t.Error("refused although one has ended")
 		}
@@ -146,7 +146,7 @@ func TestSubscribe_EndsWithItsCaller(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		s := w.open(w.agent("c1"), nil)
 		s.cancel()
-		e := w.wantCode(<-s.ended, transport.CodeUnavailable)
+		e := w.refused(<-s.ended, transport.CodeUnavailable)
 		if !errors.Is(e, context.Canceled) {
 			t.Errorf("%v does not wrap the context's error", e)
 		}
@@ -162,14 +162,14 @@ func TestSubscribe_EndsWhenItCannotSend(t *testing.T) {
 		peer := w.agent("c1")
 		raw := transport.RawSubscription{Cluster: "c1", DataType: codec.ManifestBundles.String()}
 		err := w.Subscribe(w.Context(), peer, raw, failing{accept: broken})
-		if e := w.wantCode(err, transport.CodeUnavailable); !errors.Is(e, broken) {
+		if e := w.refused(err, transport.CodeUnavailable); !errors.Is(e, broken) {
 			t.Errorf("accept fails: %v", err)
 		}
 		ended := make(chan error, 1)
 		go func() { ended <- w.Subscribe(w.Context(), peer, raw, failing{send: broken}) }() // received from below
 		synctest.Wait()
 		w.put(w.source("src"), work{version: 1}.event())
-		if e := w.wantCode(<-ended, transport.CodeUnavailable); !errors.Is(e, broken) {
+		if e := w.refused(<-ended, transport.CodeUnavailable); !errors.Is(e, broken) {
 			t.Errorf("send fails: %v", e)
 		}
 	})
@@ -216,7 +216,7 @@ func TestSubscribe_UnreadableRecords(t *testing.T) {
 		for _, id := range []string{"broken", "panics"} {
 			agent := w.subscribe(w.agent("c2"))
 			w.put(source, work{cluster: "c2", id: id, version: 1}.event())
-			if e := w.wantCode(<-agent.ended, transport.CodeInternal); e.Next != transport.NextBackOff || e.Delay <= 0 {
+			if e := w.refused(<-agent.ended, transport.CodeInternal); e.Next != transport.NextBackOff || e.Delay <= 0 {
 				t.Errorf("%s: %+v", id, e)
 			}
 		}

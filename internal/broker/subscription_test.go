@@ -2,6 +2,7 @@ package broker
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -144,7 +145,7 @@ func TestSubscription_HashesAndDeliveriesTakeTurns(t *testing.T) {
 		kinds = append(kinds, s.nextAt(0).kind)
 	}
 	want := []stepKind{deliver, ask, deliver, ask, deliver, idle}
-	if fmt.Sprint(kinds) != fmt.Sprint(want) {
+	if !slices.Equal(kinds, want) {
 		t.Errorf("steps %v, want %v", kinds, want)
 	}
 }

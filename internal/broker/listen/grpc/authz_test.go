@@ -254,6 +254,7 @@ func reflectV1Alpha(ctx context.Context, cc *ggrpc.ClientConn, _ string) []attem
 	stream, err := grpc_reflection_v1alpha.NewServerReflectionClient(cc).ServerReflectionInfo(ctx)
 	if err == nil {
 		// A refusal may arrive before the request is sent; Recv says it.
+		//nolint:staticcheck // deprecated, and served for older clients
 		_ = stream.Send(&grpc_reflection_v1alpha.ServerReflectionRequest{MessageRequest: &grpc_reflection_v1alpha.ServerReflectionRequest_ListServices{}})
 		_, err = stream.Recv()
 	}

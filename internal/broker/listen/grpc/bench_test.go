@@ -51,7 +51,7 @@ func BenchmarkPublish(b *testing.B) {
 	k := testkit.StartBroker(b, testkit.Options{Port: true, Known: []identity.Identity{src}, Broker: broker.Config{}})
 	c := cloudeventsv1.NewCloudEventServiceClient(dial(b, k.Addr, k.CA.Client(src)))
 	spread(b, func(worker, version int) error {
-		e := benchEvent(b, "src", "c1", fmt.Sprint("w", worker), int32(version+1)) //nolint:gosec // small
+		e := benchEvent(b, "src", "c1", fmt.Sprint("w", worker), int32(version+1))
 		_, err := c.Publish(b.Context(), &cloudeventsv1.PublishRequest{Event: e})
 		return err
 	})
@@ -75,7 +75,7 @@ func BenchmarkEcho(b *testing.B) {
 	}()
 	c := cloudeventsv1.NewCloudEventServiceClient(dial(b, l.Addr().String(), ca.Client(src)))
 	spread(b, func(worker, version int) error {
-		e := benchEvent(b, "src", "c1", fmt.Sprint("w", worker), int32(version+1)) //nolint:gosec // small
+		e := benchEvent(b, "src", "c1", fmt.Sprint("w", worker), int32(version+1))
 		_, err := c.Publish(b.Context(), &cloudeventsv1.PublishRequest{Event: e})
 		return err
 	})
@@ -158,7 +158,7 @@ func benchmarkDeliver(b *testing.B, sessions int) {
 	var at atomic.Int64
 	spread(b, func(worker, n int) error {
 		i := int(at.Add(1)) % sessions
-		e := benchEvent(b, "src", fmt.Sprint("c", i), fmt.Sprint("w", worker), int32(n+1)) //nolint:gosec // small
+		e := benchEvent(b, "src", fmt.Sprint("c", i), fmt.Sprint("w", worker), int32(n+1))
 		if _, err := c.Publish(b.Context(), &cloudeventsv1.PublishRequest{Event: e}); err != nil {
 			return err
 		}
@@ -174,4 +174,3 @@ func heap() uint64 {
 	runtime.ReadMemStats(&m)
 	return m.HeapInuse + m.StackInuse
 }
-

@@ -1,6 +1,7 @@
 package grpc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,6 +36,9 @@ const (
 )
 
 const (
+	// idleConnection is how long a connection without a call stays open: every
+	// party has a stream.
+	idleConnection = 10 * time.Minute
 	// pingEvery and pingTimeout find dead peers below an idle stream.
 	pingEvery   = 30 * time.Second
 	pingTimeout = 10 * time.Second
@@ -112,21 +116,15 @@ func (c Config) withDefaults() (Config, error) {
 		return c, errors.New("grpc listener: no TLS credentials: give certificate, key and client CA, or allow plaintext on loopback with --insecure")
 	case c.Credentials != nil && c.Insecure:
 		return c, errors.New("grpc listener: TLS credentials and insecure exclude each other: drop one of them")
-	case c.MaxMessageBytes < 0 || c.PublishTimeout < 0 || c.DrainTimeout < 0:
+	case min(int64(c.MaxMessageBytes), int64(c.PublishTimeout), int64(c.DrainTimeout)) < 0:
 		return c, errors.New("grpc listener: sizes and timeouts must not be negative")
 	}
 	if c.Insecure {
 		c.Credentials = insecure.NewCredentials()
 	}
-	if c.MaxMessageBytes == 0 {
-		c.MaxMessageBytes = DefaultMaxMessageBytes
-	}
-	if c.PublishTimeout == 0 {
-		c.PublishTimeout = DefaultPublishTimeout
-	}
-	if c.DrainTimeout == 0 {
-		c.DrainTimeout = DefaultDrainTimeout
-	}
+	c.MaxMessageBytes = cmp.Or(c.MaxMessageBytes, DefaultMaxMessageBytes)
+	c.PublishTimeout = cmp.Or(c.PublishTimeout, DefaultPublishTimeout)
+	c.DrainTimeout = cmp.Or(c.DrainTimeout, DefaultDrainTimeout)
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
@@ -146,7 +144,7 @@ func (f *Front) options() []ggrpc.ServerOption {
 		ggrpc.MaxConcurrentStreams(streamsPerConnection),
 		ggrpc.ConnectionTimeout(handshakeTimeout),
 		ggrpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: mayPingEvery, PermitWithoutStream: true}),
-		ggrpc.KeepaliveParams(keepalive.ServerParameters{Time: pingEvery, Timeout: pingTimeout}),
+		ggrpc.KeepaliveParams(keepalive.ServerParameters{Time: pingEvery, Timeout: pingTimeout, MaxConnectionIdle: idleConnection}),
 		// Thousands of connections are idle most of the time: what they need to
 		// read and write is taken when they do.
 		ggrpc.SharedWriteBuffer(true),

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
 	"go.uber.org/goleak"
 	ggrpc "google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -423,5 +424,31 @@ func TestFront_AddressInUse(t *testing.T) {
 	}
 	if err := f.Run(t.Context()); err == nil {
 		t.Error("no error")
+	}
+}
+
+// TestFront_StatsHandler: what observes calls copes with messages that are bytes.
+func TestFront_StatsHandler(t *testing.T) {
+	f := start(t, server{
+		publish: func(context.Context, transport.Peer, []byte, string) (transport.Receipt, error) {
+			return transport.Receipt{}, nil
+		},
+		subscribe: func(_ context.Context, _ transport.Peer, _ transport.RawSubscription, out transport.Stream) error {
+			if err := out.Accept(transport.Accepted{SubscriptionID: "s"}); err != nil {
+				return err
+			}
+			return out.Send(codec.Heartbeat("a"))
+		},
+	}, func(c *grpc.Config) { c.Insecure, c.StatsHandler = true, otelgrpc.NewServerHandler() })
+	c := stockClient(dial(t, f.addr, insecure.NewCredentials()))
+	if err := c.publish(t, &cloudeventsv1.CloudEvent{Id: "1"}); err != nil {
+		t.Error(err)
+	}
+	stream, err := c.Subscribe(t.Context(), &cloudeventsv1.SubscriptionRequest{})
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	if err != nil {
+		t.Error(err)
 	}
 }
