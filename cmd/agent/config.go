@@ -1,0 +1,114 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/hawser-io/hawser/pkg/agent"
+)
+
+// config is everything that can be set. Flags that OCM's work agent has too
+// mean the same here.
+type config struct {
+	clusterName, agentID, hubIdentity string
+
+	spokeKubeconfig    string
+	kubeAPIQPS         float32
+	kubeAPIBurst       int
+	statusSyncInterval time.Duration
+	workers            int
+
+	sourceDriver, sourceConfig, clientID string
+	insecure                             bool
+
+	adminListen, logLevel, logFormat string
+}
+
+func defaults() *config {
+	return &config{
+		kubeAPIQPS: 50, kubeAPIBurst: 100, statusSyncInterval: agent.DefaultStatusSyncInterval, workers: agent.DefaultWorkers,
+		sourceDriver: driverGRPC, sourceConfig: "/spoke/hub-kubeconfig/config.yaml",
+		adminListen: "127.0.0.1:8083", logLevel: "info", logFormat: "text",
+	}
+}
+
+func (c *config) addFlags(f *pflag.FlagSet) {
+	f.StringVar(&c.clusterName, "spoke-cluster-name", c.clusterName, "name of this cluster on the hub")
+	f.StringVar(&c.clusterName, "cluster-name", c.clusterName, "the same as --spoke-cluster-name")
+	f.StringVar(&c.agentID, "agent-id", c.agentID, "recorded in AppliedManifestWorks: the agent looks after those with its own id; empty means the hash of the hub identity")
+	f.StringVar(&c.hubIdentity, "hub-identity", c.hubIdentity, "names the hub in AppliedManifestWorks, whatever address it has; empty means the url of --workload-source-config. Another identity is another hub: what was applied before becomes foreign")
+	f.StringVar(&c.spokeKubeconfig, "spoke-kubeconfig", c.spokeKubeconfig, "kubeconfig of the managed cluster; empty means the file in KUBECONFIG, else the service account of the pod")
+	f.Float32Var(&c.kubeAPIQPS, "kube-api-qps", c.kubeAPIQPS, "requests per second to the managed cluster")
+	f.IntVar(&c.kubeAPIBurst, "kube-api-burst", c.kubeAPIBurst, "requests to the managed cluster at once")
+	f.DurationVar(&c.statusSyncInterval, "status-sync-interval", c.statusSyncInterval, "how often objects are looked at that cannot be watched")
+	f.IntVar(&c.workers, "workload-agent-workers", c.workers, "works that are brought in line at the same time")
+	f.StringVar(&c.sourceDriver, "workload-source-driver", c.sourceDriver, "how works arrive: grpc")
+	f.StringVar(&c.sourceConfig, "workload-source-config", c.sourceConfig, "file that says how to reach the broker, as OCM's grpc driver has it (url, caFile, clientCertFile, clientKeyFile, ...)")
+	f.StringVar(&c.clientID, "cloudevents-client-id", c.clientID, "name of this agent in the events that it sends; empty means <cluster>-work-agent")
+	f.BoolVar(&c.insecure, "insecure", c.insecure, "plaintext; only to a broker on a loopback address")
+	f.StringVar(&c.adminListen, "admin-listen", c.adminListen, "host:port of /livez, /readyz and /metrics, plain HTTP; empty switches it off")
+	f.StringVar(&c.logLevel, "log-level", c.logLevel, "debug, info, warn or error")
+	f.StringVar(&c.logFormat, "log-format", c.logFormat, "text or json")
+}
+
+// validate returns everything that is wrong, and what to do about it.
+func (c *config) validate() error {
+	var errs []error
+	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	switch {
+	case c.clusterName == "":
+		wrong("spoke-cluster-name is empty: give the name that this cluster has on the hub")
+	case len(validation.IsDNS1123Label(c.clusterName)) > 0:
+		wrong("spoke-cluster-name %q: use lower-case letters, digits and '-', at most 63, as cluster1", c.clusterName)
+	}
+	if c.kubeAPIQPS <= 0 || c.kubeAPIBurst <= 0 {
+		wrong("kube-api-qps %v and kube-api-burst %d: use positive numbers", c.kubeAPIQPS, c.kubeAPIBurst)
+	}
+	if c.statusSyncInterval < time.Second {
+		wrong("status-sync-interval %v: use at least 1s", c.statusSyncInterval)
+	}
+	if c.workers < 1 {
+		wrong("workload-agent-workers must be >= 1, got %d", c.workers)
+	}
+	if c.sourceDriver != driverGRPC {
+		wrong("workload-source-driver %q is not supported by this agent: use %s", c.sourceDriver, driverGRPC)
+	}
+	if c.sourceConfig == "" {
+		wrong("workload-source-config is empty: name the file that says how to reach the broker")
+	}
+	if c.adminListen != "" {
+		if _, _, err := net.SplitHostPort(c.adminListen); err != nil {
+			wrong("admin-listen %q: use host:port, as 127.0.0.1:8083, or nothing to switch it off", c.adminListen)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// cluster says how to reach the managed cluster. The kubeconfig of whoever
+// happens to start the agent is never taken by accident.
+func (c *config) cluster() (*rest.Config, error) {
+	path := c.spokeKubeconfig
+	if path == "" {
+		path = os.Getenv(clientcmd.RecommendedConfigPathEnvVar)
+	}
+	if path == "" {
+		r, err := rest.InClusterConfig()
+		if err != nil {
+			return nil, fmt.Errorf("reach the managed cluster: %w (outside of a pod, --spoke-kubeconfig names its kubeconfig)", err)
+		}
+		return r, nil
+	}
+	r, err := clientcmd.BuildConfigFromFlags("", path)
+	if err != nil {
+		return nil, fmt.Errorf("reach the managed cluster: %w", err)
+	}
+	return r, nil
+}

@@ -1,0 +1,183 @@
+package main
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+	"sigs.k8s.io/yaml"
+
+	"github.com/hawser-io/hawser/internal/identity"
+	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
+)
+
+// driverGRPC is the only driver so far.
+const driverGRPC = "grpc"
+
+// driver is the file of OCM's grpc driver: how to reach the broker.
+type driver struct {
+	URL string `json:"url"`
+
+	// Data is PEM and wins over the file of the same name; files are read again
+	// when they change.
+	CAFile         string `json:"caFile"`
+	CAData         []byte `json:"caData"`
+	ClientCertFile string `json:"clientCertFile"`
+	ClientCertData []byte `json:"clientCertData"`
+	ClientKeyFile  string `json:"clientKeyFile"`
+	ClientKeyData  []byte `json:"clientKeyData"`
+
+	Token     string `json:"token"`
+	TokenFile string `json:"tokenFile"`
+
+	KeepAliveConfig json.RawMessage `json:"keepAliveConfig"`
+	// ServerHealthinessTimeout is how long a silent broker counts as alive; the
+	// broker sends a heartbeat every 10 s.
+	ServerHealthinessTimeout *duration `json:"serverHealthinessTimeout"`
+
+	// unknown keys, which OCM ignores.
+	unknown []string
+}
+
+// duration is a time.Duration that a file writes as "30s".
+type duration time.Duration
+
+// UnmarshalJSON reads "30s".
+func (d *duration) UnmarshalJSON(b []byte) error {
+	var s string
+	if err := json.Unmarshal(b, &s); err != nil {
+		return fmt.Errorf("duration %s: write it with a unit, as 30s", b)
+	}
+	v, err := time.ParseDuration(s)
+	if err != nil || v <= 0 {
+		return fmt.Errorf("duration %q: write it with a unit, as 30s", s)
+	}
+	*d = duration(v)
+	return nil
+}
+
+// readDriver reads and checks the file. insecure allows plaintext.
+func readDriver(path string, insecure bool) (*driver, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("workload-source-config: %w", err)
+	}
+	d, err := parseDriver(b)
+	if err == nil {
+		err = d.validate(insecure)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("workload-source-config %s: %w", path, err)
+	}
+	return d, nil
+}
+
+func parseDriver(b []byte) (*driver, error) {
+	d := &driver{}
+	if err := yaml.Unmarshal(b, d); err != nil {
+		return nil, err
+	}
+	var keys map[string]json.RawMessage
+	if err := yaml.Unmarshal(b, &keys); err != nil {
+		return nil, err
+	}
+	for k := range keys {
+		if !slices.Contains(driverKeys(), k) {
+			d.unknown = append(d.unknown, k)
+		}
+	}
+	slices.Sort(d.unknown)
+	return d, nil
+}
+
+func driverKeys() (keys []string) {
+	for f := range reflect.TypeFor[driver]().Fields() {
+		keys = append(keys, f.Tag.Get("json"))
+	}
+	return keys
+}
+
+// validate returns everything that is wrong, and what to do about it.
+func (d *driver) validate(insecure bool) error {
+	var errs []error
+	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	host, _, err := net.SplitHostPort(d.URL)
+	if err != nil || host == "" || strings.Contains(d.URL, "/") {
+		wrong("url %q: use host:port, as broker.example.com:8090", d.URL)
+	}
+	cert, key := d.ClientCertFile != "" || d.ClientCertData != nil, d.ClientKeyFile != "" || d.ClientKeyData != nil
+	secured := cert || key || d.CAFile != "" || d.CAData != nil
+	switch {
+	case d.Token != "" || d.TokenFile != "":
+		wrong("token and tokenFile are not supported by this agent yet: use a client certificate (clientCertFile, clientKeyFile)")
+	case insecure && secured:
+		wrong("--insecure and TLS settings exclude each other: drop one of them")
+	case insecure && err == nil && !loopback(host):
+		wrong("--insecure to %s: plaintext is allowed to a loopback address only, as 127.0.0.1:8090", d.URL)
+	case !insecure && !(cert && key):
+		wrong("clientCertFile and clientKeyFile (or clientCertData and clientKeyData) are needed: the broker knows the cluster by its certificate; to try things out on one machine, use --insecure with a broker on 127.0.0.1")
+	}
+	return errors.Join(errs...)
+}
+
+// dialer reaches the broker.
+func (d *driver) dialer(insecure bool, log *slog.Logger) (*transportgrpc.Dialer, error) {
+	o := transportgrpc.Options{Target: d.URL, Insecure: insecure, Log: log}
+	if t := d.ServerHealthinessTimeout; t != nil {
+		o.HealthTimeout = time.Duration(*t)
+	}
+	if !insecure {
+		var err error
+		if o.Credentials, err = d.credentials(log); err != nil {
+			return nil, err
+		}
+	}
+	return transportgrpc.NewDialer(o)
+}
+
+func (d *driver) credentials(log *slog.Logger) (credentials.TransportCredentials, error) {
+	if d.CAData == nil && d.ClientCertData == nil && d.ClientKeyData == nil {
+		files := identity.Files{CA: d.CAFile, Cert: d.ClientCertFile, Key: d.ClientKeyFile}
+		return files.Client("", func(err error) { log.Error("tls files", "error", err) })
+	}
+	ca, err1 := content(d.CAData, d.CAFile)
+	cert, err2 := content(d.ClientCertData, d.ClientCertFile)
+	key, err3 := content(d.ClientKeyData, d.ClientKeyFile)
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return nil, err
+	}
+	pair, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		return nil, fmt.Errorf("client certificate and key: %w", err)
+	}
+	c := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}}
+	if ca != nil {
+		if c.RootCAs = x509.NewCertPool(); !c.RootCAs.AppendCertsFromPEM(ca) {
+			return nil, errors.New("caData, or the file in caFile, holds no PEM certificate")
+		}
+	}
+	return credentials.NewTLS(c), nil
+}
+
+// content is data, or what the file holds; nil if there is neither.
+func content(data []byte, file string) ([]byte, error) {
+	if data != nil || file == "" {
+		return data, nil
+	}
+	return os.ReadFile(file)
+}
+
+func loopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}

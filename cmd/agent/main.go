@@ -1,0 +1,60 @@
+// Command hawser-agent brings the works of one managed cluster onto it and reports
+// how they are. Flags are in config.go, the file that says how to reach the broker
+// in driver.go, what is started in serve.go; the agent itself is pkg/agent.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hawser-io/hawser/internal/telemetry"
+)
+
+const program = "hawser-agent"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := command(os.Stdout, os.Stderr).ExecuteContext(ctx)
+	stop()
+	if err != nil {
+		// There is nobody left to tell if standard error is closed.
+		_, _ = fmt.Fprintf(os.Stderr, "%s: %v\n", program, err)
+		os.Exit(1)
+	}
+}
+
+// command is the program: without a verb it serves until ctx ends.
+func command(stdout, stderr io.Writer) *cobra.Command {
+	cfg := defaults()
+	root := &cobra.Command{
+		Use:               program,
+		Short:             "Apply the works of this cluster, keep them, and report their status",
+		Args:              cobra.NoArgs,
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := cfg.validate(); err != nil {
+				return err
+			}
+			return serve(cmd.Context(), cfg, stderr)
+		},
+	}
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	cfg.addFlags(root.Flags())
+	root.AddCommand(&cobra.Command{
+		Use: "version", Short: "Print the version of this program", Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			_, err := fmt.Fprintln(stdout, telemetry.Version(program))
+			return err
+		},
+	})
+	return root
+}
