@@ -37,7 +37,7 @@ func Deployment(tb testing.TB, root, base string) appsv1.Deployment {
 
 // Args returns the arguments of the container of deploy/<base>, with the
 // configuration file where it is in the repository, the address of the pod as
-// 127.0.0.1 and every other variable by its name.
+// 127.0.0.1 and what only the cluster knows as $NAME of its variable.
 func Args(tb testing.TB, root, base string) []string {
 	tb.Helper()
 	c := Deployment(tb, root, base).Spec.Template.Spec.Containers[0]
@@ -47,8 +47,8 @@ func Args(tb testing.TB, root, base string) []string {
 		switch {
 		case e.ValueFrom != nil && e.ValueFrom.FieldRef != nil && e.ValueFrom.FieldRef.FieldPath == "status.podIP":
 			value = "127.0.0.1"
-		case value == "":
-			value = strings.ToLower(e.Name)
+		case e.ValueFrom != nil:
+			value = "$" + e.Name
 		}
 		replace = append(replace, "$("+e.Name+")", value)
 	}
