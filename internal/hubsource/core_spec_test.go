@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	workv1 "open-cluster-management.io/api/work/v1"
 
@@ -193,6 +194,17 @@ func TestCore_ShowsWhyAWorkIsNotDelivered(t *testing.T) {
 				t.Errorf("%d reasons still counted", n)
 			}
 		})
+	}
+}
+
+func TestCore_KeepsConditionsReadableWhateverABrokerSays(t *testing.T) {
+	f := newFixture(t, true)
+	f.core.WorkSeen(newWork("w", 1))
+	f.connect()
+	f.core.Done(next[Publish](f, SpecLane, "uid-w"), Result{Err: &transport.Error{Code: transport.CodeInvalid, Message: strings.Repeat("é", 1<<20)}})
+	d := delivered(next[PatchStatus](f, HubLane, "uid-w").Status)
+	if len(d.Message) > longestMessage || !utf8.ValidString(d.Message) || !strings.HasSuffix(d.Message, "é...") {
+		t.Errorf("message has %d bytes and ends in %q", len(d.Message), d.Message[len(d.Message)-8:])
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	workv1 "open-cluster-management.io/api/work/v1"
@@ -72,7 +73,7 @@ func (c *Core) setBlame(w *work, b blame) {
 
 func newProblem(o *workv1.ManifestWork, reason, message string) *problem {
 	if len(message) > longestMessage {
-		message = message[:longestMessage-3] + "..."
+		message = strings.ToValidUTF8(message[:longestMessage-3], "") + "..."
 	}
 	return &problem{reason: reason, message: message, generation: o.Generation}
 }

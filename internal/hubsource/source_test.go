@@ -3,6 +3,7 @@ package hubsource
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	workv1 "open-cluster-management.io/api/work/v1"
 
+	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 )
 
@@ -144,6 +146,42 @@ func TestSource_FindsWhatHappenedWhileItWasDown(t *testing.T) {
 			if b.hub.work("c1/"+name) != nil {
 				b.Errorf("%s is still there", name)
 			}
+		}
+	})
+}
+
+func TestSource_SurvivesEventsItCannotRead(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		s := b.source()
+		good := codec.Builder{
+			ID: "1", Source: "agent", Time: time.Now(), Cluster: "c1", ContentType: codec.ContentTypeJSON, Data: []byte("{}"),
+			Type:       codec.EventType{DataType: codec.ManifestBundles, Subresource: codec.Status, Action: codec.UpdateRequest}.String(),
+			Extensions: map[string]any{codec.ExtResourceID: "u", codec.ExtResourceVersion: int32(1), codec.ExtSequenceID: "7"},
+		}
+		sh := newShell("hub", true, nil, slog.New(slog.DiscardHandler), s.source.metrics)
+		for name, change := range map[string]func(*codec.Builder){
+			"spec":         func(e *codec.Builder) { e.Type = strings.Replace(e.Type, ".status.", ".spec.", 1) },
+			"another type": func(e *codec.Builder) { e.Type = codec.TypeCheckpoint },
+			"no id":        func(e *codec.Builder) { delete(e.Extensions, codec.ExtResourceID) },
+			"no JSON":      func(e *codec.Builder) { e.Data = []byte("{") },
+			"no metadata":  func(e *codec.Builder) { e.Extensions[codec.ExtMetadata] = "[" },
+		} {
+			bad := good
+			bad.Extensions = maps.Clone(good.Extensions)
+			change(&bad)
+			e, err := bad.Event()
+			if err != nil {
+				b.Fatalf("%s: %v", name, err)
+			}
+			if err := (party{sh}).Handle(b.Context(), e); err != nil {
+				b.Errorf("%s: an event that is merely bad ends the session: %v", name, err)
+			}
+		}
+		if n := len(sh.core.works); n != 0 {
+			b.Errorf("%d works kept", n)
+		}
+		for l := range sh.queues {
+			sh.queues[l].ShutDown()
 		}
 	})
 }
