@@ -43,9 +43,9 @@ func Main(ctx context.Context, env Env, args []string) int {
 		status = exitUsage
 	}
 	fmt.Fprintf(env.Stderr, "hawser: %v\n", err)
-	var hinted *hintedError
+	var hinted interface{ Hint() string }
 	if errors.As(err, &hinted) {
-		fmt.Fprintf(env.Stderr, "hint: %s\n", hinted.hint)
+		fmt.Fprintf(env.Stderr, "hint: %s\n", hinted.Hint())
 	}
 	return status
 }
@@ -63,7 +63,7 @@ func newRoot(env Env) *cobra.Command {
 	root.SetOut(env.Stdout)
 	root.SetErr(env.Stderr)
 	root.SetFlagErrorFunc(usageOf)
-	root.AddCommand(newVersion(env), newPKI(env))
+	root.AddCommand(newVersion(env), newPKI(env), newDemo(env))
 	checkArgs(root)
 	return root
 }
@@ -101,6 +101,10 @@ type hintedError struct {
 
 func (e *hintedError) Error() string { return e.err.Error() }
 func (e *hintedError) Unwrap() error { return e.err }
+
+// Hint is what the person can do; errors of other packages that know something
+// to do have this method too.
+func (e *hintedError) Hint() string { return e.hint }
 
 // hint adds to err what to do about it. The outermost hint is the one shown.
 func hint(err error, format string, args ...any) error {

@@ -1,0 +1,51 @@
+package cli
+
+import (
+	"errors"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hawser-io/hawser/internal/demo"
+)
+
+const (
+	// demoDir is where the demo keeps its state, below the repository.
+	demoDir = ".hawser-demo"
+	// demoSubnet is the second byte of the demo's loopback addresses.
+	demoSubnet = 77
+)
+
+func newDemo(env Env) *cobra.Command {
+	d := demo.Demo{Out: env.Stdout}
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "Run a hub, two managed clusters and Hawser between them on this machine",
+		Long: `Run a hub, two managed clusters and Hawser between them on this machine, deliver
+a first work, and keep everything running until Ctrl-C. It builds what it needs
+from a checkout of the repository: minutes the first time, seconds afterwards.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var err error
+			if d.Root, err = filepath.Abs(d.Root); err != nil {
+				return err
+			}
+			if d.Dir == "" {
+				d.Dir = filepath.Join(d.Root, demoDir)
+			}
+			if d.Dir, err = filepath.Abs(d.Dir); err != nil {
+				return err
+			}
+			err = d.Run(cmd.Context())
+			if err != nil && cmd.Context().Err() != nil {
+				return errors.New("the demo was stopped before it was done")
+			}
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&d.Root, "root", ".", "checkout of the repository")
+	cmd.Flags().StringVar(&d.Dir, "dir", "", "where to keep certificates, stores and logs; emptied at the start (default ROOT/"+demoDir+")")
+	cmd.Flags().Uint8Var(&d.Subnet, "subnet", demoSubnet, "N of the loopback addresses 127.N.0.x that the programs listen on")
+	cmd.Flags().BoolVar(&d.Once, "once", false, "end after the first work is there; the exit status tells whether it worked")
+	return cmd
+}
