@@ -24,6 +24,7 @@ const (
 	DefaultDrainRate     = 1000
 	DefaultHeartbeat     = 10 * time.Second
 	DefaultListGrace     = 30 * time.Second
+	DefaultRest          = 2 * time.Second
 	DefaultRetention     = 7 * 24 * time.Hour
 	DefaultSweep         = time.Hour
 	DefaultStreams       = 32
@@ -56,6 +57,10 @@ type Config struct {
 	// ListGrace is how long a party may take after the header to say what it
 	// holds; one that did not is taken to hold nothing.
 	ListGrace time.Duration
+	// Rest is how long, after a stock agent was answered that reported a work as
+	// gone, specs of the same id or name wait: it forgets the work only then, and
+	// what comes earlier with it.
+	Rest time.Duration
 	// Retention is how long a grave waits for its source; Sweep how often that
 	// is looked at.
 	Retention, Sweep time.Duration
@@ -83,6 +88,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.DrainRate = cmp.Or(c.DrainRate, DefaultDrainRate)
 	c.Heartbeat = cmp.Or(c.Heartbeat, DefaultHeartbeat)
 	c.ListGrace = cmp.Or(c.ListGrace, DefaultListGrace)
+	c.Rest = cmp.Or(c.Rest, DefaultRest)
 	c.Retention = cmp.Or(c.Retention, DefaultRetention)
 	c.Sweep = cmp.Or(c.Sweep, DefaultSweep)
 	c.StreamsPerParty = cmp.Or(c.StreamsPerParty, DefaultStreams)
@@ -118,6 +124,7 @@ func (c Config) validate() error {
 		{"drain rate", int64(c.DrainRate)},
 		{"heartbeat interval", int64(c.Heartbeat)},
 		{"list grace", int64(c.ListGrace)},
+		{"rest", int64(c.Rest)},
 		{"retention", int64(c.Retention)},
 		{"sweep interval", int64(c.Sweep)},
 		{"streams per party", int64(c.StreamsPerParty)},

@@ -30,7 +30,7 @@ func (b *Broker) deliver(ctx context.Context, s *subscription, out transport.Str
 	}
 	f := form{record: &r, hawser: s.hello.Protocol >= 1, resync: e.Flags&route.Resync != 0}
 	if s.part == codec.Spec {
-		return b.deliverSpec(s, out, f, e.Flags)
+		return b.deliverSpec(s, out, f, e)
 	}
 	if r.Owner != s.scope.Owner {
 		return nil
@@ -39,14 +39,17 @@ func (b *Broker) deliver(ctx context.Context, s *subscription, out transport.Str
 }
 
 // deliverSpec sends an agent what it must know of the record.
-func (b *Broker) deliverSpec(s *subscription, out transport.Stream, f form, flags route.Flags) error {
+func (b *Broker) deliverSpec(s *subscription, out transport.Stream, f form, e route.Entry) error {
 	switch r := f.record; r.State {
 	case store.Live:
+		if !f.hawser && s.holdBack(e, r.Name, b.cfg.Now()) {
+			return nil
+		}
 		return b.send(s, out, f.spec)
 	case store.Tombstone:
 		// The entry may have been a spec that became a deletion before it was
 		// its turn. A Hawser agent gets the last spec with the deletion.
-		unseen := flags&route.SpecFirst != 0 || flags&route.Deletion == 0
+		unseen := e.Flags&route.SpecFirst != 0 || e.Flags&route.Deletion == 0
 		if unseen && !f.hawser && r.Spec != nil {
 			if err := b.send(s, out, f.spec); err != nil {
 				return err

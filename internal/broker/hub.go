@@ -3,6 +3,7 @@ package broker
 import (
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/hawser-io/hawser/internal/broker/route"
 	"github.com/hawser-io/hawser/internal/broker/store"
@@ -141,6 +142,17 @@ func (h *hub) again(k store.Key, revision uint64) {
 	defer h.mu.Unlock()
 	for _, s := range h.index.Get(route.Scope{DataType: k.DataType, Cluster: k.Cluster}) {
 		s.answer(route.Key{Cluster: k.Cluster, ResourceID: k.ResourceID}, max(revision, 1), 0)
+	}
+}
+
+// rest lets specs of a work wait at the stock agents of its cluster.
+func (h *hub) rest(k store.Key, name string, until time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, s := range h.index.Get(route.Scope{DataType: k.DataType, Cluster: k.Cluster}) {
+		if s.hello.Protocol == 0 {
+			s.rest(k.ResourceID, name, until)
+		}
 	}
 }
 

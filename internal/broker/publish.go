@@ -169,6 +169,10 @@ func (b *Broker) publishStatus(ctx context.Context, from identity.Identity, env 
 		return "", undecodable(err)
 	}
 	key := store.Key{DataType: env.Type.DataType, Cluster: env.Cluster, ResourceID: env.ResourceID}
+	if deleted {
+		b.hub.rest(key, env.ObjectName, unanswered)
+		defer func() { b.hub.rest(key, env.ObjectName, b.cfg.Now().Add(b.cfg.Rest)) }()
+	}
 	outcomes, err := b.commits.commit(ctx, from, store.Op{
 		Kind: store.PutStatus, Key: key, Action: env.Type.Action, Version: trueVersion(env),
 		Sequence: env.SequenceID, StatusHash: env.StatusHash, Deleted: deleted,

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/hawser-io/hawser/internal/broker"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -176,7 +177,73 @@ func TestPublish_DeletedStatusOfALiveWork(t *testing.T) {
 			t.Errorf("outcome %q", got)
 		}
 		source.expect()
+		agent.expect() // it forgets the work when it has its answer
+		pass(broker.DefaultRest)
 		agent.expect("spec resync_response w1 v3")
+	})
+}
+
+// TestPublish_CreatedAgainRests: a stock agent gets a work that was created
+// again only when it has forgotten the one it reported as gone.
+func TestPublish_CreatedAgainRests(t *testing.T) {
+	for name, again := range map[string]work{
+		"same id":   {version: 1, data: `{"again":1}`},
+		"same name": {id: "w2", name: "name-of-w1", version: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, broker.Config{}, func(w *world) {
+				stock, source := w.subscribe(w.agent("c1")), w.source("src")
+				ours := w.open(w.agent("c1"), hawser)
+				w.ask(ours)
+				w.put(source, work{version: 3}.event())
+				w.put(source, work{version: 3, deleting: true}.event())
+				if got := w.put(source, again.event()); got != codec.OutcomeWaits {
+					t.Errorf("outcome of the new work: %q", got)
+				}
+				stock.take()
+				ours.take()
+				w.put(stock.peer, w.event(report{version: 3, deleted: true, extensions: map[string]any{codec.ExtMetadata: `{"name":"name-of-w1"}`}}))
+				want := fmt.Sprintf("spec create_request %s v1", or(again.id, "w1"))
+				ours.expect(want)
+				stock.expect()
+				w.put(source, work{id: "other", version: 1}.event())
+				stock.expect("spec create_request other v1")
+				pass(broker.DefaultRest - time.Millisecond)
+				stock.expect()
+				pass(time.Millisecond)
+				stock.expect(want)
+			})
+		})
+	}
+}
+
+// TestPublish_RestEndsWithTheAnswer: it begins before the commit, so that the
+// spec cannot overtake the answer, and lasts as long as that takes.
+func TestPublish_RestEndsWithTheAnswer(t *testing.T) {
+	inSlowWorld(t, broker.Config{}, func(w *world, s *slowStore) {
+		agent, source := w.open(w.agentOf(s, "c1"), nil), w.source("src")
+		publish := func(p transport.Peer, event []byte) {
+			done := w.begin(w.Context(), p, event)
+			s.tokens <- nil
+			if r := <-done; r.err != nil {
+				t.Fatal(r.err)
+			}
+		}
+		publish(source, work{version: 3}.event())
+		publish(source, work{version: 3, deleting: true}.event())
+		publish(source, work{version: 1, data: `{"again":1}`}.event())
+		agent.take()
+		confirmed := w.begin(w.Context(), agent.peer, w.event(report{version: 3, deleted: true}))
+		late := w.begin(w.Context(), source, work{version: 2, data: `{"again":2}`}.event())
+		pass(5 * time.Second) // the commit takes its time
+		s.tokens <- nil
+		<-confirmed
+		s.tokens <- nil
+		<-late
+		pass(broker.DefaultRest - time.Millisecond)
+		agent.expect()
+		pass(time.Millisecond)
+		agent.expect("spec create_request w1 v2")
 	})
 }
 

@@ -30,6 +30,7 @@ type subscription struct {
 	requests []*list         // lists to compare with, oldest first
 	asked    bool            // a list came, or the grace is over
 	released bool
+	rests    rests // of a stock agent
 	end      *transport.Error
 
 	// The rest belongs to the stream's goroutine.
@@ -90,7 +91,13 @@ func (s *subscription) next(now time.Time, heartbeat time.Duration, mayCompare b
 	}
 	if !now.Before(s.nextBeat) {
 		s.nextBeat = now.Add(heartbeat)
+		s.rests.prune(now)
 		return step{kind: beat}
+	}
+	for _, e := range s.rests.due(now) {
+		before := s.mail.Len()
+		s.mail.Return(e)
+		s.mailed(s.mail.Len() - before)
 	}
 	if !s.asked && !now.Before(s.graceEnd) {
 		s.asked = true
@@ -126,7 +133,33 @@ func (s *subscription) until(now time.Time) time.Time {
 	if len(s.requests) > 0 && now.Before(s.calm) && s.calm.Before(t) {
 		t = s.calm
 	}
+	if len(s.rests.later) > 0 && s.rests.look.Before(t) {
+		t = s.rests.look
+	}
 	return t
+}
+
+// rest lets specs of a work wait until a time; see rests.
+func (s *subscription) rest(id, name string, until time.Time) {
+	s.mu.Lock()
+	s.rests.set(id, name, until)
+	waiting := len(s.rests.later) > 0
+	s.mu.Unlock()
+	if waiting {
+		s.signal()
+	}
+}
+
+// holdBack reports whether a work rests, and if so keeps the entry for later.
+func (s *subscription) holdBack(e route.Entry, name string, now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	end := s.rests.end(e.ResourceID, name, now)
+	if end.IsZero() {
+		return false
+	}
+	s.rests.keep(e, name, end)
+	return true
 }
 
 // wantsToCompare reports whether a comparison is due but for next's mayCompare.

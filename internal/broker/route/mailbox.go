@@ -100,6 +100,39 @@ func (m *Mailbox) Answer(k Key, revision uint64, f Flags) {
 		return
 	}
 	m.insert(k, revision, f|Resync)
+	m.addLoose(revision)
+}
+
+// Return puts an entry back that Next took out and that was not delivered. What
+// was posted of the record since then stays, and is merged.
+func (m *Mailbox) Return(e Entry) {
+	if i, has := m.byKey[e.Key]; has {
+		s := &m.slots[i]
+		s.Flags |= e.Flags & SpecFirst
+		if e.Revision < s.Revision {
+			m.loosen(i, e.Revision)
+		}
+		return
+	}
+	m.insert(e.Key, e.Revision, e.Flags)
+	m.addLoose(e.Revision)
+}
+
+// loosen gives an entry an older revision, for which it loses its place in the
+// order of ages.
+func (m *Mailbox) loosen(i int32, revision uint64) {
+	s := &m.slots[i]
+	s.Revision = revision
+	if s.routed {
+		m.removeAge(i)
+		s.routed = false
+		m.addLoose(revision)
+	} else if revision < m.lowest {
+		m.lowest = revision
+	}
+}
+
+func (m *Mailbox) addLoose(revision uint64) {
 	if m.loose == 0 || revision < m.lowest {
 		m.lowest = revision
 	}

@@ -127,6 +127,18 @@ func (n *naive) answer(k route.Key, rev uint64, f route.Flags) {
 	n.entries = append(n.entries, naiveEntry{Entry: route.Entry{Key: k, Revision: rev, Flags: f | route.Resync}, loose: true})
 }
 
+func (n *naive) giveBack(e route.Entry) {
+	i := n.find(e.Key)
+	if i < 0 {
+		n.entries = append(n.entries, naiveEntry{Entry: e, loose: true})
+		return
+	}
+	n.entries[i].Flags |= e.Flags & route.SpecFirst
+	if e.Revision < n.entries[i].Revision {
+		n.entries[i].Revision, n.entries[i].loose = e.Revision, true
+	}
+}
+
 func (n *naive) next() (route.Entry, bool) {
 	for range 3 {
 		q := n.turn
@@ -187,6 +199,23 @@ func TestMailbox_EqualsTheNaiveOne(t *testing.T) {
 				if ok != wantOK || got != want {
 					t.Fatalf("next is %+v (%v), want %+v (%v)", got, ok, want, wantOK)
 				}
+			},
+			"take and return": func(t *rapid.T) {
+				want, wantOK := n.next()
+				got, ok := m.Next()
+				if ok != wantOK || got != want {
+					t.Fatalf("next is %+v (%v), want %+v (%v)", got, ok, want, wantOK)
+				}
+				if !ok {
+					return
+				}
+				if rapid.Bool().Draw(t, "posted meanwhile") {
+					revision++
+					m.Post(got.Key, revision, 0)
+					n.post(got.Key, revision, 0)
+				}
+				m.Return(got)
+				n.giveBack(got)
 			},
 			"remove": func(t *rapid.T) {
 				k := k.Draw(t, "key")
