@@ -250,6 +250,21 @@ func TestCore_DriftIsRepaired(t *testing.T) {
 	r.expectRequests("get configmaps default/web")
 }
 
+func TestCore_ChangeInTheMiddleOfARoundIsNotTakenForGranted(t *testing.T) {
+	r := newRig(t)
+	w := hubWork("w-1", "web", 1, configMap("web", "1"))
+	r.apply(w)
+	r.askedKind = "configmaps"
+	r.asked = func() { // right after the agent found it unchanged
+		r.f.Edit(r.ref("ConfigMap", "web"), func(o *unstructured.Unstructured) { o.Object["data"] = map[string]any{"k": "2"} })
+	}
+	w.Labels["another"] = "label"
+	r.apply(w)
+	if r.configMap("web").Object["data"].(map[string]any)["k"] != "1" {
+		t.Fatal("the change was missed")
+	}
+}
+
 func TestCore_SomebodyWhoKeepsChangingThingsIsAnsweredLessAndLess(t *testing.T) {
 	r := newRig(t)
 	r.apply(hubWork("w-1", "web", 1, configMap("web", "1")))

@@ -309,6 +309,7 @@ func (r *round) settle(ctx context.Context, manifests []apply.Manifest, results 
 
 // expect remembers how the objects were left.
 func (r *round) expect(results []apply.Result, remaining []inventory.Entry) {
+	before := r.known
 	r.known = make(map[cluster.Ref]remembered, len(results))
 	expected := map[cluster.Ref]drift.Signature{}
 	if r.record != nil {
@@ -321,7 +322,7 @@ func (r *round) expect(results []apply.Result, remaining []inventory.Entry) {
 		if !res.Resolved {
 			continue
 		}
-		expected[res.Ref] = r.signatureOf(res)
+		expected[res.Ref] = signatureOf(res, before[res.Ref])
 		if res.Err == nil {
 			r.known[res.Ref] = remembered{Known: res.Known, signature: expected[res.Ref]}
 		}
@@ -329,13 +330,14 @@ func (r *round) expect(results []apply.Result, remaining []inventory.Entry) {
 	r.config.Tracker.Track(r.key, expected)
 }
 
-func (r *round) signatureOf(res apply.Result) drift.Signature {
+// signatureOf is the state in which an object was left. One that was not read
+// is as it was before: what the watch says by now may be news.
+func signatureOf(res apply.Result, before remembered) drift.Signature {
 	switch {
 	case res.Live != nil:
 		return drift.SignatureOf(res.Ref.GroupVersionResource, res.Live)
-	case res.Presence == conditions.Present: // remembered, so the watch has seen it
-		seen, _ := r.config.Tracker.Seen(res.Ref)
-		return seen
+	case res.Presence == conditions.Present:
+		return before.signature
 	case res.Presence == conditions.Absent:
 		return drift.Absent
 	}

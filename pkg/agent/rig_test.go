@@ -190,6 +190,10 @@ type watches struct {
 	expected map[string]map[cluster.Ref]drift.Signature
 	denied   string // a resource
 	wake     func(key string)
+	// asked, if set, is called once after the next answer of Seen about a kind of
+	// the resource.
+	asked     func()
+	askedKind string
 }
 
 func (w *watches) changed(ref cluster.Ref, o *unstructured.Unstructured) {
@@ -220,6 +224,10 @@ func (w *watches) Track(key string, expected map[cluster.Ref]drift.Signature) {
 
 func (w *watches) Seen(ref cluster.Ref) (drift.Signature, bool) {
 	s, ok := w.seen[ref]
+	if f := w.asked; f != nil && ref.Resource == w.askedKind {
+		w.asked = nil
+		f()
+	}
 	return s, ok && ref.Resource != w.denied
 }
 

@@ -76,7 +76,8 @@ type Objects interface {
 	// condition (Conflict).
 	Update(ctx context.Context, gvr schema.GroupVersionResource, obj *unstructured.Unstructured) (*unstructured.Unstructured, error)
 	// Patch merges patch (RFC 7396) into the object, or into its status if
-	// subresource is "status". A resourceVersion or uid in it is a condition.
+	// subresource is "status". A resourceVersion in it is a condition (Conflict),
+	// and so is a uid (Invalid).
 	Patch(ctx context.Context, ref Ref, patch []byte, subresource string) (*unstructured.Unstructured, error)
 	// Delete removes the object in the background if it still has this uid
 	// (Conflict otherwise). It returns when the deletion is accepted; finalizers

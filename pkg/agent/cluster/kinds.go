@@ -135,12 +135,6 @@ func (k *kinds) remember(gv schema.GroupVersion, v versionKinds) {
 	k.known[gv] = v
 }
 
-func (k *kinds) forget(gv schema.GroupVersion) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	delete(k.known, gv)
-}
-
 func (k *kinds) locate(ctx context.Context, gr schema.GroupResource) (Resource, error) {
 	versions, err := k.versions(ctx, gr.Group)
 	if err != nil {

@@ -104,10 +104,6 @@ func TestKinds_AskedOncePerVersionAndAgainOnlyForWhatIsMissing(t *testing.T) {
 	if d.count() != 3 {
 		t.Fatalf("asked %d times, want once more for a kind that is missing", d.count())
 	}
-	k.forget(gv)
-	if _, err = k.resolve(t.Context(), gv.WithKind("Knot")); err != nil || d.count() != 4 {
-		t.Fatalf("got %v after %d questions, want a fresh answer", err, d.count())
-	}
 }
 
 func TestKinds_InventedGroupsDoNotFillTheMemory(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -79,19 +80,19 @@ func (k *Kube) Locate(ctx context.Context, gr schema.GroupResource) (Resource, e
 // Get implements Objects.
 func (k *Kube) Get(ctx context.Context, ref Ref) (*unstructured.Unstructured, error) {
 	o, err := k.at(ref.GroupVersionResource, ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
-	return o, k.served(ref.GroupVersionResource, err)
+	return o, k.served(ctx, ref.GroupVersionResource, err)
 }
 
 // Create implements Objects.
 func (k *Kube) Create(ctx context.Context, gvr schema.GroupVersionResource, obj *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	o, err := k.at(gvr, obj.GetNamespace()).Create(ctx, obj, metav1.CreateOptions{})
-	return o, k.served(gvr, err)
+	return o, k.served(ctx, gvr, err)
 }
 
 // Update implements Objects.
 func (k *Kube) Update(ctx context.Context, gvr schema.GroupVersionResource, obj *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	o, err := k.at(gvr, obj.GetNamespace()).Update(ctx, obj, metav1.UpdateOptions{})
-	return o, k.served(gvr, err)
+	return o, k.served(ctx, gvr, err)
 }
 
 // Patch implements Objects.
@@ -101,7 +102,7 @@ func (k *Kube) Patch(ctx context.Context, ref Ref, patch []byte, subresource str
 		sub = []string{subresource}
 	}
 	o, err := k.at(ref.GroupVersionResource, ref.Namespace).Patch(ctx, ref.Name, types.MergePatchType, patch, metav1.PatchOptions{}, sub...)
-	return o, k.served(ref.GroupVersionResource, err)
+	return o, k.served(ctx, ref.GroupVersionResource, err)
 }
 
 // Delete implements Objects.
@@ -110,7 +111,7 @@ func (k *Kube) Delete(ctx context.Context, ref Ref, uid types.UID) error {
 	err := k.at(ref.GroupVersionResource, ref.Namespace).Delete(ctx, ref.Name, metav1.DeleteOptions{
 		Preconditions: &metav1.Preconditions{UID: &uid}, PropagationPolicy: &background,
 	})
-	return k.served(ref.GroupVersionResource, err)
+	return k.served(ctx, ref.GroupVersionResource, err)
 }
 
 func (k *Kube) at(gvr schema.GroupVersionResource, namespace string) dynamic.ResourceInterface {
@@ -121,21 +122,34 @@ func (k *Kube) at(gvr schema.GroupVersionResource, namespace string) dynamic.Res
 }
 
 // served tells "no such object" from "no such resource". The server answers
-// both with 404; only the second comes without a Status object of the API, in
-// which case client-go records the raw answer as a cause.
-func (k *Kube) served(gvr schema.GroupVersionResource, err error) error {
+// both with 404. It names the object that it misses; where it does not, its list
+// of resources decides.
+func (k *Kube) served(ctx context.Context, gvr schema.GroupVersionResource, err error) error {
 	if err == nil || !apierrors.IsNotFound(err) {
 		return err
 	}
 	var s apierrors.APIStatus
-	if !errors.As(err, &s) || s.Status().Details == nil {
+	if errors.As(err, &s) && !unnamed(s.Status().Details) {
 		return err
 	}
-	for _, c := range s.Status().Details.Causes {
-		if c.Type == metav1.CauseTypeUnexpectedServerResponse {
-			k.kinds.forget(gvr.GroupVersion())
-			return &NotServedError{Resource: gvr}
+	v, readErr := k.kinds.read(ctx, gvr.GroupVersion())
+	if readErr != nil {
+		return fmt.Errorf("%w; and whether the server serves %s could not be found out: %w", errUnclear, gvr.GroupResource(), readErr)
+	}
+	for _, r := range v.byKind {
+		if r.Resource == gvr.Resource {
+			return err
 		}
 	}
-	return err
+	return &NotServedError{Resource: gvr}
+}
+
+var errUnclear = errors.New("the server does not say what it misses")
+
+func unnamed(d *metav1.StatusDetails) bool {
+	if d == nil || d.Name == "" {
+		return true
+	}
+	// client-go fills in the name of the request where the server said nothing.
+	return slices.ContainsFunc(d.Causes, func(c metav1.StatusCause) bool { return c.Type == metav1.CauseTypeUnexpectedServerResponse })
 }

@@ -62,6 +62,24 @@ func TestKube_TwoKindsOf404(t *testing.T) {
 	}
 }
 
+// Some servers do not say what is missing; their list of resources tells.
+func TestKube_NamelessNotFound(t *testing.T) {
+	nameless := `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404,"message":"the server could not find the requested resource","details":{}}`
+	k, _ := server(t, map[string]string{
+		"/apis/example.com/v1":              `{"kind":"APIResourceList","groupVersion":"example.com/v1","resources":[{"name":"ropes","kind":"Rope"}]}`,
+		"/apis/example.com/v1/ropes/none":   nameless,
+		"/apis/example.com/v1/splices/none": nameless,
+	})
+	gv := schema.GroupVersion{Group: "example.com", Version: "v1"}
+	if _, err := k.Get(t.Context(), cluster.Ref{GroupVersionResource: gv.WithResource("ropes"), Name: "none"}); !apierrors.IsNotFound(err) {
+		t.Errorf("got %v, want an object that is not found", err)
+	}
+	var e *cluster.NotServedError
+	if _, err := k.Get(t.Context(), cluster.Ref{GroupVersionResource: gv.WithResource("splices"), Name: "none"}); !errors.As(err, &e) {
+		t.Errorf("got %v, want a resource that is not served", err)
+	}
+}
+
 func TestKube_RequestsAreConditionalAndNamed(t *testing.T) {
 	ok := `{"kind":"Status","apiVersion":"v1","status":"Success"}`
 	k, seen := server(t, map[string]string{"/api/v1/namespaces/default/pods/p": ok, "/api/v1/namespaces/default/pods/p/status": ok})

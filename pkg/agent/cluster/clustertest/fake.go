@@ -342,6 +342,9 @@ func (f *Fake) Patch(_ context.Context, ref cluster.Ref, patch []byte, subresour
 	}
 	next := old.DeepCopy()
 	merge(next.Object, p)
+	if next.GetResourceVersion() == old.GetResourceVersion() && next.GetUID() != old.GetUID() {
+		return nil, invalid(ref, old, "metadata.uid: Invalid value: field is immutable")
+	}
 	if subresource == "status" {
 		return f.replaceStatus(ref, old, next)
 	}

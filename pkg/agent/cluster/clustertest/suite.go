@@ -206,7 +206,7 @@ func (s suite) patch(t *testing.T) {
 	want(t, "Conflict for an old resource version", apierrors.IsConflict, err)
 	second.SetUID("00000000-0000-0000-0000-000000000000")
 	_, err = s.c.Patch(t.Context(), ref, body(second, map[string]any{"data": map[string]any{"d": "4"}}), "")
-	want(t, "Conflict for another uid", apierrors.IsConflict, err)
+	want(t, "Invalid for another uid in the latest version", apierrors.IsInvalid, err)
 }
 
 func (s suite) deployment(name string) *unstructured.Unstructured {

@@ -1,0 +1,716 @@
+// Package agent runs the agent on a real kube-apiserver, with the permissions of
+// deploy/, between a broker in this process and a source that publishes
+// whatever a test wants: what the API server makes of every write.
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	workversioned "open-cluster-management.io/api/client/work/clientset/versioned"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/internal/controlplane"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/proc"
+	"github.com/hawser-io/hawser/internal/testkit"
+	"github.com/hawser-io/hawser/pkg/agent"
+	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
+	"github.com/hawser-io/hawser/pkg/agent/drift"
+	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
+	"github.com/hawser-io/hawser/pkg/session"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+const (
+	root        = "../../.."
+	within      = 30 * time.Second
+	clusterName = "cluster1"
+	hubIdentity = "hub.example.com:8090"
+)
+
+// spoke is a kube-apiserver with what deploy/agent puts on it.
+type spoke struct {
+	*testing.T
+	kubectl    string
+	kubeconfig string
+	kube       kubernetes.Interface
+	works      workversioned.Interface
+	admin      *rest.Config
+	limited    *rest.Config // of the ServiceAccount
+	requests   *requests
+	broker     *testkit.Broker
+	source     *source
+}
+
+func newSpoke(t *testing.T) *spoke {
+	t.Helper()
+	programs, err := controlplane.Build(t.Context(), root, os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plane, err := controlplane.Start(context.WithoutCancel(t.Context()), controlplane.Config{Binary: filepath.Join(programs, "controlplane"), Dir: t.TempDir(), Nodes: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := plane.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	s := &spoke{T: t, kubectl: filepath.Join(programs, "kubectl"), kubeconfig: plane.KubeconfigPath, requests: &requests{}}
+	if s.admin, err = plane.RESTConfig(); err != nil {
+		t.Fatal(err)
+	}
+	s.kube, s.works = kubernetes.NewForConfigOrDie(s.admin), workversioned.NewForConfigOrDie(s.admin)
+	crd := filepath.Join(root, "deploy/crds/appliedmanifestworks.yaml")
+	s.must("apply", "--server-side", "-f", crd)
+	s.must("wait", "--for=condition=Established", "--timeout=30s", "-f", crd)
+	s.must("apply", "-k", filepath.Join(root, "deploy/namespace"))
+	s.must("apply", "-n", "hawser", "-f", filepath.Join(root, "deploy/agent/rbac.yaml"))
+	s.limited = rest.AnonymousClientConfig(s.admin)
+	s.limited.BearerToken = strings.TrimSpace(s.must("create", "token", "hawser-agent", "-n", "hawser"))
+	s.limited.Wrap(func(rt http.RoundTripper) http.RoundTripper { s.requests.next = rt; return s.requests })
+	s.broker = testkit.StartBroker(t, testkit.Options{})
+	s.source = &source{spoke: s, statuses: map[string]manifestwork.StatusReport{}}
+	s.source.session = session.New(session.Config{
+		Dialer: s.broker.Dialer(identity.Identity{Role: identity.Source, Name: "hub"}),
+		Filter: transport.Filter{Source: "hub", DataType: codec.ManifestBundles}, Party: s.source, Log: slog.New(slog.DiscardHandler),
+	})
+	s.run(s.source.session.Run)
+	s.eventually(s.source.session.Err)
+	return s
+}
+
+func (s *spoke) must(args ...string) string {
+	s.Helper()
+	out, err := proc.Run(s.Context(), s.kubectl, append([]string{"--kubeconfig", s.kubeconfig}, args...)...)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return string(out)
+}
+
+// run runs a party until the returned function, or the end of the test, stops it.
+func (s *spoke) run(task func(context.Context) error) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- task(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
+			s.Errorf("ended with %v", err)
+		}
+	})
+	s.Cleanup(stop)
+	return stop
+}
+
+func (s *spoke) client(r *rest.Config) *cluster.Kube {
+	s.Helper()
+	k, err := cluster.NewKube(cluster.KubeConfig{REST: r, QPS: 1000, Burst: 1000})
+	if err != nil {
+		s.Fatal(err)
+	}
+	return k
+}
+
+// agent starts an agent with the rights of its ServiceAccount only.
+func (s *spoke) agent() (stop func()) {
+	s.Helper()
+	k := s.client(s.limited)
+	a, err := agent.New(agent.Config{
+		Cluster: clusterName, HubIdentity: hubIdentity, StatusSyncInterval: 2 * time.Second,
+		Dialer: s.broker.Dialer(identity.Identity{Role: identity.Agent, Name: clusterName}),
+		Client: k, Metadata: drift.Metadata(k.Metadata()), Log: slog.New(slog.NewTextHandler(s.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
+	})
+	if err != nil {
+		s.Fatal(err)
+	}
+	stop = s.run(a.Run)
+	s.eventually(func() error { return errors.Join(a.ClusterReady(), a.BrokerReady()) })
+	return stop
+}
+
+// requests counts what the agent asks, watches not counted.
+type requests struct {
+	next http.RoundTripper
+	mu   sync.Mutex
+	list []string
+}
+
+// RoundTrip implements http.RoundTripper.
+func (r *requests) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.URL.Query().Get("watch") == "" {
+		r.mu.Lock()
+		r.list = append(r.list, req.Method+" "+req.URL.Path)
+		r.mu.Unlock()
+	}
+	return r.next.RoundTrip(req)
+}
+
+func (r *requests) take() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l := r.list
+	r.list = nil
+	return l
+}
+
+// source publishes works and keeps the statuses it hears of.
+type source struct {
+	spoke   *spoke
+	session *session.Session
+
+	mu       sync.Mutex
+	statuses map[string]manifestwork.StatusReport // by work name
+}
+
+func (s *source) Hello() transport.Hello { return transport.Hello{Protocol: 1} }
+
+func (s *source) Subscribed(context.Context, transport.Accepted) ([]codec.Event, error) {
+	return nil, nil
+}
+
+func (s *source) Disconnected(error) {}
+
+func (s *source) Handle(_ context.Context, e codec.Event) error {
+	r, err := manifestwork.DecodeStatus(e)
+	if err != nil {
+		s.spoke.Errorf("source: %v", err)
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.statuses[r.Name] = r
+	return nil
+}
+
+func (s *source) status(name string) manifestwork.StatusReport {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.statuses[name]
+}
+
+func (s *source) publish(w *workv1.ManifestWork, action codec.Action) {
+	s.spoke.Helper()
+	e, err := manifestwork.EncodeSpec(w, manifestwork.SpecParams{ID: uuid.NewString(), Now: time.Now(), Source: "hub", Action: action, DeletionWithData: true})
+	if err != nil {
+		s.spoke.Fatal(err)
+	}
+	if _, err := s.session.Publish(s.spoke.Context(), e); err != nil {
+		s.spoke.Fatal(err)
+	}
+}
+
+func work(name string, generation int64, manifests ...string) *workv1.ManifestWork {
+	w := &workv1.ManifestWork{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: clusterName, UID: types.UID("id-" + name), Generation: generation, Labels: map[string]string{"app": name}}}
+	for _, m := range manifests {
+		w.Spec.Workload.Manifests = append(w.Spec.Workload.Manifests, workv1.Manifest{RawExtension: runtime.RawExtension{Raw: []byte(m)}})
+	}
+	return w
+}
+
+// apply publishes a work and waits until its status is about it.
+func (s *spoke) apply(w *workv1.ManifestWork) manifestwork.StatusReport {
+	s.Helper()
+	s.source.publish(w, codec.UpdateRequest)
+	return s.reports(w.Name, func(r manifestwork.StatusReport) error {
+		if c := meta.FindStatusCondition(r.Status.Conditions, "Applied"); c == nil || c.ObservedGeneration != w.Generation {
+			return fmt.Errorf("generation %d is not reported", w.Generation)
+		}
+		return nil
+	})
+}
+
+// applied is apply for a work that must succeed.
+func (s *spoke) applied(w *workv1.ManifestWork) manifestwork.StatusReport {
+	s.Helper()
+	s.apply(w)
+	return s.reports(w.Name, func(r manifestwork.StatusReport) error {
+		for _, typ := range []string{"Applied", "Available"} {
+			if c := meta.FindStatusCondition(r.Status.Conditions, typ); c == nil || c.Status != "True" || c.ObservedGeneration != w.Generation {
+				return fmt.Errorf("%s: %+v", typ, c)
+			}
+		}
+		return nil
+	})
+}
+
+func (s *spoke) reports(name string, check func(manifestwork.StatusReport) error) (r manifestwork.StatusReport) {
+	s.Helper()
+	s.eventually(func() error {
+		r = s.source.status(name)
+		if err := check(r); err != nil {
+			return fmt.Errorf("work %s: %w; status %+v", name, err, r.Status)
+		}
+		return nil
+	})
+	return r
+}
+
+// deleted publishes the deletion of a work and waits for its confirmation.
+func (s *spoke) deleted(w *workv1.ManifestWork) {
+	s.Helper()
+	s.source.publish(w, codec.DeleteRequest)
+	s.confirmed(w.Name)
+}
+
+func (s *spoke) confirmed(name string) {
+	s.Helper()
+	s.reports(name, func(r manifestwork.StatusReport) error {
+		if !r.Deleted {
+			return errors.New("not deleted")
+		}
+		return nil
+	})
+	if r := s.record(name); r != nil {
+		s.Fatalf("the record of %s is still there", name)
+	}
+}
+
+// eventually waits until check returns nil.
+func (s *spoke) eventually(check func() error) {
+	s.Helper()
+	var last error
+	err := wait.PollUntilContextTimeout(s.Context(), 20*time.Millisecond, within, true, func(context.Context) (bool, error) {
+		last = check()
+		return last == nil, nil
+	})
+	if err != nil {
+		s.Fatalf("not within %s: %v", within, last)
+	}
+}
+
+func (s *spoke) record(name string) *workv1.AppliedManifestWork {
+	s.Helper()
+	a, err := s.works.WorkV1().AppliedManifestWorks().Get(s.Context(), inventory.Name(inventory.HubHash(hubIdentity), name), metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		s.Fatal(err)
+	}
+	return a
+}
+
+func (s *spoke) configMap(name string) *corev1.ConfigMap {
+	s.Helper()
+	c, err := s.kube.CoreV1().ConfigMaps("default").Get(s.Context(), name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		s.Fatal(err)
+	}
+	return c
+}
+
+func configMap(name, value string) string {
+	return fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q,"namespace":"default"},"data":{"k":%q}}`, name, value)
+}
+
+func deployment(name string, replicas int) string {
+	return fmt.Sprintf(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":%[1]q,"namespace":"default"},"spec":{"replicas":%[2]d,
+		"selector":{"matchLabels":{"app":%[1]q}},"template":{"metadata":{"labels":{"app":%[1]q}},"spec":{"containers":[{"name":"c","image":"example.com/none:1"}]}}}}`, name, replicas)
+}
+
+// TestAgent_OnAKubeAPIServer is one test, for the cluster takes a while to
+// start; each part uses works of its own.
+func TestAgent_OnAKubeAPIServer(t *testing.T) {
+	s := newSpoke(t)
+	t.Run("ClientKeepsItsContract", func(t *testing.T) {
+		s.must("create", "namespace", "suite")
+		clustertest.Run(t, s.client(s.admin), "suite")
+	})
+	stop := s.agent()
+	for _, part := range []struct {
+		name string
+		test func(*spoke)
+	}{
+		{"CarriesAWorkToTheEnd", carriesAWorkToTheEnd},
+		{"RepairsDrift", repairsDrift},
+		{"AtRestAsksNothing", atRestAsksNothing},
+		{"WaitsForWhatIsHeld", waitsForWhatIsHeld},
+		{"LeavesWhatIsShared", leavesWhatIsShared},
+		{"SaysWhatIsWrong", saysWhatIsWrong},
+		{"DefinitionAndItsResource", definitionAndItsResource},
+		{"EveryKindWithARule", everyKindWithARule},
+		{"LooksAtWhatItMayNotWatch", looksAtWhatItMayNotWatch},
+	} {
+		t.Run(part.name, func(t *testing.T) {
+			here := *s
+			here.T = t
+			part.test(&here)
+		})
+	}
+	t.Run("ComesBackAfterAnAbsence", func(t *testing.T) {
+		here := *s
+		here.T = t
+		comesBackAfterAnAbsence(&here, stop)
+	})
+}
+
+func carriesAWorkToTheEnd(s *spoke) {
+	w := work("web", 1, deployment("web", 2), configMap("web", "1"))
+	begun := time.Now()
+	r := s.applied(w)
+	s.Logf("published and applied within %v", time.Since(begun))
+	want := []workv1.ManifestResourceMeta{
+		{Ordinal: 0, Group: "apps", Version: "v1", Kind: "Deployment", Resource: "deployments", Namespace: "default", Name: "web"},
+		{Ordinal: 1, Version: "v1", Kind: "ConfigMap", Resource: "configmaps", Namespace: "default", Name: "web"},
+	}
+	for i, m := range r.Status.ResourceStatus.Manifests {
+		if d := cmp.Diff(want[i], m.ResourceMeta); d != "" || len(m.Conditions) != 3 {
+			s.Errorf("manifest %d: %+v (-want +got)\n%s", i, m.Conditions, d)
+		}
+	}
+	cm := s.configMap("web")
+	rec := s.record("web")
+	if d := cmp.Diff([]metav1.OwnerReference{{APIVersion: "work.open-cluster-management.io/v1", Kind: "AppliedManifestWork", Name: rec.Name, UID: rec.UID}}, cm.OwnerReferences); d != "" {
+		s.Errorf("owner (-want +got)\n%s", d)
+	}
+	for _, f := range cm.ManagedFields {
+		if f.Manager != "work-agent" || f.Operation != metav1.ManagedFieldsOperationUpdate {
+			s.Errorf("written by %s (%s), want work-agent", f.Manager, f.Operation)
+		}
+	}
+	if !slices.Equal(rec.Finalizers, []string{workv1.AppliedManifestWorkFinalizer}) || rec.Spec.ManifestWorkName != "web" || rec.Labels["app"] != "web" {
+		s.Errorf("record %+v", rec)
+	}
+	var listed []string
+	for _, e := range rec.Status.AppliedResources {
+		if e.UID == "" {
+			s.Errorf("%s has no uid", e.Name)
+		}
+		listed = append(listed, e.Resource)
+	}
+	if !slices.Equal(listed, []string{"configmaps", "deployments"}) {
+		s.Errorf("listed %q", listed)
+	}
+
+	uid := cm.UID
+	s.applied(work("web", 2, deployment("web", 3), configMap("other", "1")))
+	s.eventually(func() error {
+		if s.configMap("web") != nil {
+			return errors.New("what the work no longer has is still there")
+		}
+		return nil
+	})
+	if d, err := s.kube.AppsV1().Deployments("default").Get(s.Context(), "web", metav1.GetOptions{}); err != nil || *d.Spec.Replicas != 3 {
+		s.Errorf("replicas: %v, %v", d, err)
+	}
+	if s.configMap("other").UID == uid {
+		s.Error("the test is wrong")
+	}
+	begun = time.Now()
+	s.deleted(work("web", 2, deployment("web", 3), configMap("other", "1")))
+	s.Logf("deleted within %v", time.Since(begun))
+	if s.configMap("other") != nil {
+		s.Error("something is left")
+	}
+}
+
+func repairsDrift(s *spoke) {
+	w := work("drift", 1, deployment("drift", 2), configMap("drift", "1"))
+	s.applied(w)
+	repaired := func(what string, change func() error, check func() bool) {
+		s.Helper()
+		if err := change(); err != nil {
+			s.Fatal(err)
+		}
+		begun := time.Now()
+		s.eventually(func() error {
+			if !check() {
+				return errors.New(what + " is not repaired")
+			}
+			return nil
+		})
+		if took := time.Since(begun); took > time.Second {
+			s.Errorf("%s: repaired after %v", what, took)
+		} else {
+			s.Logf("%s: repaired after %v", what, took)
+		}
+	}
+	patch := []byte(`{"data":{"k":"2"}}`)
+	repaired("a changed object", func() error {
+		_, err := s.kube.CoreV1().ConfigMaps("default").Patch(s.Context(), "drift", types.MergePatchType, patch, metav1.PatchOptions{})
+		return err
+	}, func() bool { c := s.configMap("drift"); return c != nil && c.Data["k"] == "1" })
+	repaired("a deleted object", func() error {
+		return s.kube.CoreV1().ConfigMaps("default").Delete(s.Context(), "drift", metav1.DeleteOptions{})
+	}, func() bool { return s.configMap("drift") != nil })
+	repaired("another number of replicas", func() error {
+		_, err := s.kube.AppsV1().Deployments("default").Patch(s.Context(), "drift", types.MergePatchType, []byte(`{"spec":{"replicas":5}}`), metav1.PatchOptions{})
+		return err
+	}, func() bool {
+		d, err := s.kube.AppsV1().Deployments("default").Get(s.Context(), "drift", metav1.GetOptions{})
+		return err == nil && *d.Spec.Replicas == 2
+	})
+	old := s.record("drift").UID
+	repaired("a deleted record", func() error {
+		return s.works.WorkV1().AppliedManifestWorks().Delete(s.Context(), s.record("drift").Name, metav1.DeleteOptions{})
+	}, func() bool {
+		r, c := s.record("drift"), s.configMap("drift")
+		return r != nil && r.UID != old && c != nil && c.DeletionTimestamp == nil && c.OwnerReferences[0].UID == r.UID && len(r.Status.AppliedResources) == 2
+	})
+	s.deleted(w)
+}
+
+func atRestAsksNothing(s *spoke) {
+	w := work("rest", 1, deployment("rest", 2), configMap("rest", "1"), `{"apiVersion":"v1","kind":"Service","metadata":{"name":"rest","namespace":"default"},"spec":{"ports":[{"port":80}],"selector":{"app":"rest"}}}`)
+	s.applied(w)
+	s.eventually(func() error { // its controllers are done with it
+		d, err := s.kube.AppsV1().Deployments("default").Get(s.Context(), "rest", metav1.GetOptions{})
+		if err == nil && d.Status.AvailableReplicas != 2 {
+			err = errors.New("not available yet")
+		}
+		return err
+	})
+	quiet := func() error { // nothing for three seconds
+		s.requests.take()
+		select {
+		case <-time.After(3 * time.Second):
+		case <-s.Context().Done():
+		}
+		if asked := s.requests.take(); len(asked) > 0 {
+			return fmt.Errorf("asked %q", asked)
+		}
+		return nil
+	}
+	s.eventually(quiet)
+	d, err := s.kube.AppsV1().Deployments("default").Get(s.Context(), "rest", metav1.GetOptions{})
+	if err != nil || d.Generation != 1 {
+		s.Errorf("generation %d, %v", d.Generation, err)
+	}
+	// A status that changes is not read.
+	if _, err := s.kube.AppsV1().Deployments("default").Patch(s.Context(), "rest", types.MergePatchType, []byte(`{"status":{"collisionCount":1}}`), metav1.PatchOptions{}, "status"); err != nil {
+		s.Fatal(err)
+	}
+	if err := quiet(); err != nil {
+		s.Error(err)
+	}
+	s.deleted(w)
+}
+
+func waitsForWhatIsHeld(s *spoke) {
+	held := strings.Replace(configMap("held", "1"), `"name"`, `"finalizers":["example.com/hold"],"name"`, 1)
+	w := work("held", 1, held, configMap("not-held", "1"))
+	s.applied(w)
+	s.source.publish(w, codec.DeleteRequest)
+	s.eventually(func() error {
+		r := s.record("held")
+		if r == nil || r.DeletionTimestamp == nil || len(r.Status.AppliedResources) != 1 || s.configMap("not-held") != nil {
+			return fmt.Errorf("record %+v", r)
+		}
+		return nil
+	})
+	s.reports("held", func(r manifestwork.StatusReport) error {
+		if meta.FindStatusCondition(r.Status.Conditions, "Deleting") == nil || r.Deleted {
+			return errors.New("it is not reported as being deleted")
+		}
+		return nil
+	})
+	s.must("patch", "configmap", "held", "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
+	begun := time.Now()
+	s.confirmed("held")
+	s.Logf("confirmed %v after the last object went", time.Since(begun))
+}
+
+func leavesWhatIsShared(s *spoke) {
+	one, two := work("one", 1, configMap("shared", "1")), work("two", 1, configMap("shared", "1"))
+	s.applied(one)
+	s.applied(two)
+	uid := s.configMap("shared").UID
+	s.deleted(one)
+	if c := s.configMap("shared"); c == nil || c.UID != uid || len(c.OwnerReferences) != 1 {
+		s.Fatalf("got %+v", c)
+	}
+	s.deleted(two)
+	if s.configMap("shared") != nil {
+		s.Fatal("nobody wants it any more")
+	}
+}
+
+func saysWhatIsWrong(s *spoke) {
+	w := work("wrong", 1,
+		configMap("right", "1"),
+		`{"apiVersion":"example.com/v1","kind":"Rope","metadata":{"name":"r","namespace":"default"}}`,
+		`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"lost","namespace":"nowhere"}}`,
+		`{"apiVersion":"storage.k8s.io/v1","kind":"StorageClass","metadata":{"name":"fast"},"provisioner":"example.com/p"}`,
+		`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"bad","namespace":"default"},"spec":{}}`,
+	)
+	s.apply(w)
+	want := []string{
+		"Apply manifest complete",
+		`Failed to apply manifest: the server doesn't have a resource type "Rope"`,
+		`Failed to apply manifest: namespaces "nowhere" not found`,
+		`Failed to apply manifest: storageclasses.storage.k8s.io "fast" is forbidden`,
+		`Failed to apply manifest: Deployment.apps "bad" is invalid`,
+	}
+	s.reports("wrong", func(r manifestwork.StatusReport) error {
+		for i, m := range r.Status.ResourceStatus.Manifests {
+			if c := meta.FindStatusCondition(m.Conditions, "Applied"); c == nil || !strings.HasPrefix(c.Message, want[i]) {
+				return fmt.Errorf("manifest %d: %+v, want %s", i, c, want[i])
+			}
+		}
+		return nil
+	})
+	if s.configMap("right") == nil {
+		s.Error("one manifest held up another")
+	}
+	s.must("create", "namespace", "nowhere")
+	s.reports("wrong", func(r manifestwork.StatusReport) error {
+		if c := meta.FindStatusCondition(r.Status.ResourceStatus.Manifests[2].Conditions, "Applied"); c.Status != "True" {
+			return errors.New("the namespace is there now")
+		}
+		return nil
+	})
+	s.deleted(w)
+}
+
+func definitionAndItsResource(s *spoke) {
+	definition := `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"knots.example.org"},"spec":{"group":"example.org","scope":"Cluster",
+		"names":{"plural":"knots","singular":"knot","kind":"Knot","listKind":"KnotList"},
+		"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}]}}`
+	// The built-in role admin knows no custom kinds: the user adds a role.
+	if _, err := s.kube.RbacV1().ClusterRoles().Create(s.Context(), &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: "knots", Labels: map[string]string{"open-cluster-management.io/aggregate-to-work": "true"}},
+		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{"example.org"}, Resources: []string{"knots"}, Verbs: []string{"*"}}},
+	}, metav1.CreateOptions{}); err != nil {
+		s.Fatal(err)
+	}
+	w := work("custom", 1, `{"apiVersion":"example.org/v1","kind":"Knot","metadata":{"name":"bowline"},"spec":{"loops":1}}`, definition)
+	begun := time.Now()
+	s.applied(w)
+	s.Logf("definition and resource after %v", time.Since(begun))
+	s.must("patch", "knot", "bowline", "--type=merge", "-p", `{"spec":{"loops":2}}`)
+	s.eventually(func() error {
+		if got := s.must("get", "knot", "bowline", "-o", "jsonpath={.spec.loops}"); got != "1" {
+			return errors.New("drift of a custom resource is not repaired")
+		}
+		return nil
+	})
+	s.deleted(w)
+}
+
+func everyKindWithARule(s *spoke) {
+	const rbac = `"apiVersion":"rbac.authorization.k8s.io/v1"`
+	w := work("kinds", 1,
+		`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"kinds"}}`,
+		`{"apiVersion":"v1","kind":"ServiceAccount","metadata":{"name":"a","namespace":"kinds"}}`,
+		`{"apiVersion":"v1","kind":"Secret","metadata":{"name":"a","namespace":"kinds"},"stringData":{"k":"v"}}`,
+		`{"apiVersion":"v1","kind":"Service","metadata":{"name":"a","namespace":"kinds"},"spec":{"ports":[{"port":80}],"selector":{"a":"b"}}}`,
+		`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","namespace":"kinds"},"spec":{"containers":[{"name":"c","image":"example.com/none:1"}]}}`,
+		`{`+rbac+`,"kind":"ClusterRole","metadata":{"name":"kinds","namespace":"kinds"},"rules":[{"apiGroups":[""],"resources":["pods"],"verbs":["get"]}]}`,
+		`{`+rbac+`,"kind":"ClusterRoleBinding","metadata":{"name":"kinds"},"roleRef":{"kind":"ClusterRole","name":"kinds"},"subjects":[{"kind":"Group","name":"g"}]}`,
+		`{`+rbac+`,"kind":"Role","metadata":{"name":"a","namespace":"kinds"},"rules":[{"apiGroups":[""],"resources":["pods"],"verbs":["get"],"resourceNames":[]}]}`,
+		`{`+rbac+`,"kind":"RoleBinding","metadata":{"name":"a","namespace":"kinds"},"roleRef":{"kind":"Role","name":"a"},"subjects":[{"kind":"User","name":"u"}]}`,
+		`{"apiVersion":"batch/v1","kind":"Job","metadata":{"name":"a","namespace":"kinds"},"spec":{"template":{"spec":{"restartPolicy":"Never","containers":[{"name":"c","image":"example.com/none:1"}]}}}}`,
+	)
+	s.applied(w)
+	s.requests.take()
+	next := work("kinds", 2)
+	next.Spec = w.Spec
+	s.applied(next)
+	for _, asked := range s.requests.take() {
+		if strings.HasPrefix(asked, "PUT") || strings.HasPrefix(asked, "POST") {
+			s.Errorf("the same work again: %s", asked)
+		}
+	}
+	// A role that is referred to otherwise, and a job that is otherwise, cannot
+	// be changed into that.
+	changed := work("kinds", 3)
+	changed.Spec = *w.Spec.DeepCopy()
+	manifests := changed.Spec.Workload.Manifests
+	manifests[8].Raw = []byte(strings.Replace(string(manifests[8].Raw), `"name":"a"},"subjects"`, `"name":"b"},"subjects"`, 1))
+	manifests[9].Raw = []byte(strings.Replace(string(manifests[9].Raw), "none:1", "none:2", 1))
+	s.apply(changed)
+	s.reports("kinds", func(r manifestwork.StatusReport) error {
+		for _, i := range []int{8, 9} {
+			m := r.Status.ResourceStatus.Manifests[i]
+			applied, available := meta.FindStatusCondition(m.Conditions, "Applied"), meta.FindStatusCondition(m.Conditions, "Available")
+			if applied.Status != "False" || !strings.Contains(applied.Message, "immutable") && !strings.Contains(applied.Message, "cannot change roleRef") || available.Status != "True" {
+				return fmt.Errorf("manifest %d: %+v", i, m.Conditions)
+			}
+		}
+		return nil
+	})
+	s.deleted(changed)
+	s.eventually(func() error {
+		_, err := s.kube.CoreV1().Namespaces().Get(s.Context(), "kinds", metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return fmt.Errorf("the namespace is still there: %w", err)
+	})
+}
+
+func looksAtWhatItMayNotWatch(s *spoke) {
+	s.must("create", "clusterrole", "blind", "--verb=get,create,update,patch,delete", "--resource=runtimeclasses.node.k8s.io")
+	s.must("label", "clusterrole", "blind", "open-cluster-management.io/aggregate-to-work=true")
+	w := work("blind", 1, `{"apiVersion":"node.k8s.io/v1","kind":"RuntimeClass","metadata":{"name":"blind","labels":{"a":"1"}},"handler":"h"}`)
+	s.applied(w)
+	s.must("label", "runtimeclass", "blind", "a=2", "--overwrite")
+	s.eventually(func() error {
+		if got := s.must("get", "runtimeclass", "blind", "-o", "jsonpath={.metadata.labels.a}"); got != "1" {
+			return errors.New("drift is not repaired")
+		}
+		return nil
+	})
+	s.deleted(w)
+}
+
+func comesBackAfterAnAbsence(s *spoke, stop func()) {
+	stays, changes, goes := work("stays", 1, configMap("stays", "1"), deployment("stays", 1)), work("changes", 1, configMap("changes", "1")), work("goes", 1, configMap("goes", "1"))
+	for _, w := range []*workv1.ManifestWork{stays, changes, goes} {
+		s.applied(w)
+	}
+	uid := s.configMap("stays").UID
+	stop()
+	s.source.publish(work("changes", 2, configMap("changed", "2")), codec.UpdateRequest)
+	s.source.publish(goes, codec.DeleteRequest)
+	s.source.publish(work("comes", 1, configMap("comes", "1")), codec.CreateRequest)
+	s.must("delete", "configmap", "changes")
+	s.agent()
+	s.confirmed("goes")
+	s.applied(work("comes", 1, configMap("comes", "1")))
+	s.eventually(func() error {
+		if s.configMap("changes") != nil || s.configMap("changed") == nil || s.configMap("goes") != nil {
+			return errors.New("not converged")
+		}
+		return nil
+	})
+	if c := s.configMap("stays"); c == nil || c.UID != uid {
+		s.Errorf("what did not change was touched: %+v", c)
+	}
+	d, err := s.kube.AppsV1().Deployments("default").Get(s.Context(), "stays", metav1.GetOptions{})
+	if err != nil || d.Generation != 1 {
+		s.Errorf("generation %d, %v", d.Generation, err)
+	}
+}
