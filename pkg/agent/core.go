@@ -283,7 +283,9 @@ func (c *Core) ReportDone(l report.Letter, err error) (again bool) {
 	}
 	c.mu.Lock()
 	again = c.outbox.Done(l, err)
-	confirmed := err == nil && l.Deleted
+	// The deletion may have come once more, or a source may have asked, while
+	// the report was under way: whoever did does not know it yet.
+	confirmed := err == nil && l.Deleted && !again
 	if confirmed {
 		c.set.Forget(l.Work)
 		if c.set.Get(l.Work.ResourceID) == nil {

@@ -167,6 +167,30 @@ func TestC17_C18_DeletedReport(t *testing.T) {
 	}
 }
 
+// The broker repeats a deletion, for instance at a resync, while the report of
+// its end is on the way to it.
+func TestC18_DeletionRepeatedWhileItsEndIsReported(t *testing.T) {
+	r := newRig(t)
+	r.subscribe(stock)
+	deletion := r.stockEvent(hubWork("w-9", "gone", 3), codec.DeleteRequest, nil)
+	r.core.Handle(t.Context(), deletion)
+	r.round(r.core.key("gone"))
+	l, ok := r.core.TakeReport("w-9")
+	if !ok || !l.Deleted {
+		t.Fatalf("got %+v, %t, want the report of its end", l, ok)
+	}
+	r.core.Handle(t.Context(), deletion)
+	if !r.core.ReportDone(l, nil) {
+		t.Fatal("the repeated deletion is not answered")
+	}
+	r.publish("w-9")
+	r.expectStatus("w-9", workDeleted)
+	r.settle(time.Second)
+	if len(r.sent) != 1 || r.core.Counts() != (Counts{}) {
+		t.Fatalf("%d more reports, and %+v is held", len(r.sent), r.core.Counts())
+	}
+}
+
 func TestC19_StatusEvent(t *testing.T) {
 	r := newRig(t)
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
