@@ -16,13 +16,13 @@ import (
 func (b *Broker) Subscribe(ctx context.Context, p transport.Peer, raw transport.RawSubscription, out transport.Stream) (err error) {
 	defer b.recovered(&err)
 	s, err := b.subscribe(ctx, p, raw)
+	if err == nil {
+		// The order matters: from here on every change reaches the mailbox, and
+		// only then may the party believe that it is subscribed.
+		err = b.hub.add(s, b.cfg.StreamsPerParty)
+	}
 	b.metrics.subscribed(raw, err)
 	if err != nil {
-		return err
-	}
-	// The order matters: from here on every change reaches the mailbox, and
-	// only then may the party believe that it is subscribed.
-	if err := b.hub.add(s, b.cfg.StreamsPerParty); err != nil {
 		return err
 	}
 	defer s.release()
