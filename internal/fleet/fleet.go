@@ -31,6 +31,7 @@ type Config struct {
 	Clusters []string
 	// Subnet is the second byte of the loopback addresses 127.<Subnet>.0.x that
 	// the programs listen on; fleets that run side by side need different ones.
+	// 0 means one that no other fleet uses.
 	Subnet byte
 	// APIServerArgs are added to every kube-apiserver.
 	APIServerArgs []string
@@ -66,8 +67,10 @@ type Fleet struct {
 	Clusters map[string]*controlplane.Cluster
 	programs map[string]*Program
 
-	life context.Context // of the control planes
-	cut  context.CancelFunc
+	// claim keeps other fleets off the subnet, for as long as this process lives.
+	claim net.Listener
+	life  context.Context // of the control planes
+	cut   context.CancelFunc
 }
 
 // New returns a fleet that is not running yet.
@@ -85,7 +88,7 @@ func (f *Fleet) Start(ctx context.Context) error {
 	f.life, f.cut = context.WithCancel(context.WithoutCancel(ctx))
 	started := context.AfterFunc(ctx, f.cut)
 	defer started()
-	steps := []func(context.Context) error{f.certificates, f.startControlPlanes, f.install, f.startPrograms}
+	steps := []func(context.Context) error{f.claimSubnet, f.certificates, f.startControlPlanes, f.install, f.startPrograms}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
 			return errors.Join(err, f.Stop())
@@ -104,6 +107,10 @@ func (f *Fleet) Stop() error {
 		errs = append(errs, c.Stop())
 	}
 	f.cut()
+	if f.claim != nil {
+		errs = append(errs, f.claim.Close())
+		f.claim = nil
+	}
 	return errors.Join(errs...)
 }
 
@@ -152,6 +159,26 @@ func (f *Fleet) ip(name string) string {
 		n = 11 + slices.Index(f.cfg.Clusters, name) + 1
 	}
 	return fmt.Sprintf("127.%d.0.%d", f.cfg.Subnet, n)
+}
+
+// Subnets that are tried when Config.Subnet is 0.
+const firstSubnet, lastSubnet = 100, 150
+
+// claimSubnet listens on an address of the subnet that nothing else uses.
+func (f *Fleet) claimSubnet(ctx context.Context) (err error) {
+	first, last := f.cfg.Subnet, f.cfg.Subnet
+	if first == 0 {
+		first, last = firstSubnet, lastSubnet
+	}
+	var lc net.ListenConfig
+	for n := first; n <= last; n++ {
+		if f.claim, err = lc.Listen(ctx, "tcp", fmt.Sprintf("127.%d.0.1:8090", n)); err == nil {
+			f.cfg.Subnet = n
+			return nil
+		}
+	}
+	f.claim = nil
+	return fmt.Errorf("another fleet runs on 127.%d.0.0: %w", last, err)
 }
 
 // certificateLife is longer than any fleet runs.

@@ -92,7 +92,13 @@ func (p *Process) waitReady(ctx context.Context) error {
 	defer tick.Stop()
 	last := errors.New("readiness was never checked")
 	for {
-		if err := p.spec.Ready(ctx); err == nil {
+		err := p.spec.Ready(ctx)
+		select {
+		case <-p.done: // whatever Ready found, it was not this process
+			return fmt.Errorf("ended at start (%s)", p.ended())
+		default:
+		}
+		if err == nil {
 			return nil
 		} else if ctx.Err() == nil {
 			last = err

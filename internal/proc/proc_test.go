@@ -42,6 +42,23 @@ func TestStart_TellsWhatAFailedChildSaid(t *testing.T) {
 	}
 }
 
+func TestStart_AnotherProcessBeingReadyIsNotEnough(t *testing.T) {
+	s := shell(t, "exit 4")
+	ended := make(chan struct{})
+	s.Ready = func(ctx context.Context) error {
+		select {
+		case <-ended: // the second call comes after the end is known
+			return nil
+		case <-time.After(100 * time.Millisecond):
+			close(ended)
+			return nil
+		}
+	}
+	if _, err := proc.Start(t.Context(), s); err == nil || !strings.Contains(err.Error(), "exit status 4") {
+		t.Fatalf("got %v", err)
+	}
+}
+
 func TestStart_NotReadyInTimeLeavesNothingRunning(t *testing.T) {
 	s := shell(t, "exec cat </dev/zero >/dev/null")
 	s.Ready, s.ReadyWithin = func(context.Context) error { return errors.New("still closed") }, 200*time.Millisecond

@@ -53,8 +53,8 @@ func (echo) Publish(context.Context, *cloudeventsv1.PublishRequest) (*emptypb.Em
 }
 
 // serveEcho is the main function of the child process that is measured as the
-// limit; it prints its address.
-func serveEcho(ctx context.Context, dir string) error {
+// limit.
+func serveEcho(ctx context.Context, dir, addr string) error {
 	d := pki.Dir(dir)
 	creds, err := identity.Files{CA: d.CACert(), Cert: d.Cert(pki.Broker, "broker"), Key: d.Key(pki.Broker, "broker")}.
 		Server(func(err error) { fmt.Fprintln(os.Stderr, err) })
@@ -62,7 +62,7 @@ func serveEcho(ctx context.Context, dir string) error {
 		return err
 	}
 	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, "tcp", echoAddr)
+	l, err := lc.Listen(ctx, "tcp", addr)
 	if err != nil {
 		return err
 	}

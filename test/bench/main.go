@@ -20,12 +20,13 @@ func main() {
 	check := flag.Bool("check", false, "fail where a ratio misses its target")
 	idle := flag.Duration("idle", defaultIdle, "how long the fleet rests before its memory is read")
 	echoDir := flag.String("serve-echo", "", "internal: serve the bare echo with the certificates of this directory")
+	echoAddr := flag.String("echo-addr", "", "internal: where to serve it")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	err := func() error {
 		if *echoDir != "" {
-			return serveEcho(ctx, *echoDir)
+			return serveEcho(ctx, *echoDir, *echoAddr)
 		}
 		return run(ctx, options{check: *check, idle: *idle})
 	}()

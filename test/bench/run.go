@@ -23,8 +23,6 @@ const (
 	defaultIdle = time.Minute
 	// cellTime is how long one rate is measured in one round.
 	cellTime = 2 * time.Second
-	subnet   = 79
-	echoAddr = "127.79.0.200:8090"
 	cluster  = "cluster1"
 	// publisherConns is how many connections the 64 publishers share.
 	publisherConns = 8
@@ -68,8 +66,8 @@ func run(ctx context.Context, o options) (err error) {
 	b := &bench{options: o, dir: dir}
 	b.fleet = fleet.New(fleet.Config{
 		Root: root, Dir: dir, Bin: filepath.Join(root, "bin"), ControlPlane: programs,
-		Clusters: []string{cluster}, Subnet: subnet,
-		Say: func(format string, args ...any) { fmt.Fprintf(os.Stderr, "bench: "+format+"\n", args...) },
+		Clusters: []string{cluster},
+		Say:      func(format string, args ...any) { fmt.Fprintf(os.Stderr, "bench: "+format+"\n", args...) },
 	})
 	if err := b.fleet.Start(ctx); err != nil {
 		return err
@@ -93,6 +91,12 @@ func run(ctx context.Context, o options) (err error) {
 	return nil
 }
 
+// echoAddr is beside the broker, whose certificate it uses.
+func (b *bench) echoAddr() string {
+	host, _, _ := net.SplitHostPort(b.fleet.BrokerAddr()) // always host:port
+	return net.JoinHostPort(host, "8190")
+}
+
 // startEcho runs this program again as the bare echo server.
 func (b *bench) startEcho(ctx context.Context) (*proc.Process, error) {
 	self, err := os.Executable()
@@ -100,10 +104,10 @@ func (b *bench) startEcho(ctx context.Context) (*proc.Process, error) {
 		return nil, err
 	}
 	return proc.Start(ctx, proc.Spec{
-		Name: "echo", Path: self, Args: []string{"-serve-echo", string(b.fleet.PKI())}, LogFile: echoLog(b.dir),
+		Name: "echo", Path: self, Args: []string{"-serve-echo", string(b.fleet.PKI()), "-echo-addr", b.echoAddr()}, LogFile: echoLog(b.dir),
 		Ready: func(ctx context.Context) error {
 			var d net.Dialer
-			c, err := d.DialContext(ctx, "tcp", echoAddr)
+			c, err := d.DialContext(ctx, "tcp", b.echoAddr())
 			if err != nil {
 				return err
 			}
@@ -148,7 +152,7 @@ func (b *bench) connect() (conns []*grpc.ClientConn, err error) {
 		for _, to := range []struct {
 			addr string
 			list *[]cloudeventsv1.CloudEventServiceClient
-		}{{echoAddr, &b.echo}, {b.fleet.BrokerAddr(), &b.broker}} {
+		}{{b.echoAddr(), &b.echo}, {b.fleet.BrokerAddr(), &b.broker}} {
 			c, err := client(b.ca, to.addr, pki.Source, source)
 			if err != nil {
 				return conns, err

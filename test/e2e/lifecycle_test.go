@@ -276,7 +276,8 @@ func TestTwoClusters(t *testing.T) {
 }
 
 // TestKinds: cluster-scoped and custom kinds, and objects that depend on each
-// other within one work.
+// other within one work: the custom resource on its definition, its namespace,
+// and the right to handle it, which the work brings along by aggregation.
 func TestKinds(t *testing.T) {
 	f := shared
 	ns := "kinds-made-by-the-work"
@@ -297,7 +298,7 @@ spec:
     storage: true
     schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
 `,
-		`{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: rope-reader}, rules: [{apiGroups: [example.com], resources: [ropes], verbs: [get]}]}`,
+		`{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: ropes-for-works, labels: {open-cluster-management.io/aggregate-to-work: "true"}}, rules: [{apiGroups: [example.com], resources: [ropes], verbs: ["*"]}]}`,
 		`{apiVersion: v1, kind: Service, metadata: {name: svc, namespace: `+ns+`}, spec: {selector: {app: x}, ports: [{port: 80}]}}`,
 		`{apiVersion: v1, kind: Secret, metadata: {name: sec, namespace: `+ns+`}, stringData: {a: b}}`,
 	))

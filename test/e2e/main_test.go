@@ -97,7 +97,7 @@ func startFleet(ctx context.Context) (*Fleet, error) {
 		Transport: "grpc", Network: "direct", root: root, clusters: map[string]clients{},
 		Fleet: fleet.New(fleet.Config{
 			Root: root, Dir: dir, Bin: filepath.Join(root, "bin"), ControlPlane: programs,
-			Clusters: []string{cluster1, cluster2}, Subnet: 78,
+			Clusters: []string{cluster1, cluster2},
 			Say: func(format string, args ...any) {
 				fmt.Fprintf(os.Stderr, "e2e: %3.0fs %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
 			},

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/pki"
@@ -153,4 +154,8 @@ func subscribeCode(t *testing.T, c cloudeventsv1.CloudEventServiceClient, req *c
 	}
 	_, err = s.Recv()
 	return status.Code(err)
+}
+
+func timestamp() *cloudeventsv1.CloudEvent_CloudEventAttributeValue {
+	return &cloudeventsv1.CloudEvent_CloudEventAttributeValue{Attr: &cloudeventsv1.CloudEvent_CloudEventAttributeValue_CeTimestamp{CeTimestamp: timestamppb.Now()}}
 }

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
@@ -21,8 +20,6 @@ func TestBadManifests(t *testing.T) {
 		configMapYAML("no-such-namespace", "lost", "x"),
 		`{apiVersion: v1, kind: Node, metadata: {name: forbidden-node}}`,
 	)
-	// The hub's schema lets any object through, one without kind included.
-	w.Spec.Workload.Manifests = append(w.Spec.Workload.Manifests, workv1.Manifest{RawExtension: runtime.RawExtension{Raw: []byte(`{"apiVersion":"v1","metadata":{"name":"kindless"}}`)}})
 	w = f.create(t, w)
 	f.conditionsAre(t, w, map[string]metav1.ConditionStatus{workv1.WorkApplied: metav1.ConditionFalse, workv1.WorkAvailable: metav1.ConditionFalse})
 	f.hasValue(t, cluster1, ns, "good", "fine")
@@ -40,8 +37,6 @@ func TestBadManifests(t *testing.T) {
 		{2, workv1.ManifestApplied, metav1.ConditionFalse, "AppliedManifestFailed", []string{"Failed to apply manifest: ", `namespaces "no-such-namespace" not found`}},
 		{2, workv1.ManifestAvailable, metav1.ConditionFalse, "ResourceNotAvailable", []string{"Resource is not available"}},
 		{3, workv1.ManifestApplied, metav1.ConditionFalse, "AppliedManifestFailed", []string{"Failed to apply manifest: ", "forbidden"}},
-		{4, workv1.ManifestApplied, metav1.ConditionFalse, "AppliedManifestFailed", []string{"Failed to apply manifest: "}},
-		{4, workv1.ManifestAvailable, metav1.ConditionUnknown, "IncompleteResourceMeta", []string{"Resource meta is incomplete"}},
 	} {
 		t.Run(fmt.Sprintf("manifest %d %s", c.ordinal, c.typ), func(t *testing.T) {
 			got := f.manifestCondition(t, w, c.ordinal, c.typ, func(m metav1.Condition) bool { return m.Status == c.status })

@@ -1,0 +1,42 @@
+package e2e
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/hawser-io/hawser/internal/testkit/fence"
+)
+
+// The commands that README and docs/ print for a running demo work, one block
+// after the other, on this fleet: only the demo's directory and its broker's
+// address are replaced.
+func TestDocumentation_CommandsForTheDemo(t *testing.T) {
+	blocks, err := fence.Find(shared.root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	demo := fence.Of(fence.Demo, blocks)
+	if len(demo) == 0 {
+		t.Fatal("no block marked \"sh test demo\" found: the README has some")
+	}
+	r := fence.Runner{
+		Dir: shared.root,
+		Replace: []string{
+			".hawser-demo", filepath.Dir(shared.LogDir()),
+			"127.77.0.10:8090", shared.BrokerAddr(),
+		},
+	}
+	for _, b := range demo {
+		t.Run(b.String(), func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+			defer cancel()
+			out, err := r.Run(ctx, b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Log(out)
+		})
+	}
+}
