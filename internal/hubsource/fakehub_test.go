@@ -34,7 +34,7 @@ type fakeHub struct {
 	mu        sync.Mutex
 	rv, uids  int
 	down      bool
-	forbidden map[string]bool // resources that must not be read
+	forbidden map[string]bool // "resource" or "VERB resource"
 	absent    map[string]bool // resources without an API
 	objects   map[string]map[string]object
 	watches   map[*hubWatch]bool
@@ -281,7 +281,7 @@ func (h *fakeHub) RoundTrip(r *http.Request) (*http.Response, error) {
 	switch {
 	case h.absent[resource]:
 		return status(http.StatusNotFound, "NotFound"), nil
-	case h.forbidden[resource]:
+	case h.forbidden[resource], h.forbidden[r.Method+" "+resource]:
 		return status(http.StatusForbidden, "Forbidden"), nil
 	case q.Get("watch") != "":
 		return h.watch(r, resource, selector), nil

@@ -3,9 +3,9 @@ package hubsource
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/tools/leaderelection"
@@ -26,13 +26,23 @@ type Election struct {
 	Duration, RenewDeadline, RetryPeriod time.Duration
 }
 
+// readable returns nil when the Lease can be read, or does not exist yet.
+func (e Election) readable(ctx context.Context) error {
+	_, err := e.Leases.Leases(e.Namespace).Get(ctx, e.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
 // errLeaseLost ends a leader: another replica may work already.
 var errLeaseLost = errors.New("the leader lease was lost: the hub did not answer in time, or another replica took it")
 
 // lead runs work while this replica is the leader: at most once. It waits for
 // work to end before it gives up the lease, so that two replicas never work at
-// the same time while clocks run alike.
-func (e Election) lead(ctx context.Context, log *slog.Logger, work func(context.Context) error) error {
+// the same time while clocks run alike. observed hears of every leader, itself
+// included.
+func (e Election) lead(ctx context.Context, observed func(leader string), work func(context.Context) error) error {
 	if e.Leases == nil {
 		return work(ctx)
 	}
@@ -54,7 +64,7 @@ func (e Election) lead(ctx context.Context, log *slog.Logger, work func(context.
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(context.Context) { close(won) },
 			OnStoppedLeading: func() {},
-			OnNewLeader:      func(id string) { log.Info("leader observed", "leader", id, "self", id == e.Identity) },
+			OnNewLeader:      observed,
 		},
 	})
 	if err != nil {

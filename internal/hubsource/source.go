@@ -49,6 +49,7 @@ type Source struct {
 	sessions *session.Metrics
 
 	synced    atomic.Bool
+	led       atomic.Bool                 // somebody leads, this replica or another
 	connected atomic.Pointer[func() bool] // set while this replica leads
 }
 
@@ -70,6 +71,12 @@ func New(cfg Config) (*Source, error) {
 	cfg.Health.Add("informers", func() error {
 		if !s.synced.Load() {
 			return errors.New("the works of the hub are not read yet")
+		}
+		return nil
+	})
+	cfg.Health.Add("leader", func() error {
+		if e := cfg.Election; e.Leases != nil && s.synced.Load() && !s.led.Load() {
+			return fmt.Errorf("nobody leads: can the Lease %s/%s be read and written?", e.Namespace, e.Name)
 		}
 		return nil
 	})
@@ -141,7 +148,11 @@ func (s *Source) lead(ctx context.Context, works, clusters cache.SharedIndexInfo
 	}
 	s.synced.Store(true)
 	s.cfg.Log.Info("works of the hub are read", "works", len(works.GetStore().ListKeys()))
-	return s.cfg.Election.lead(ctx, s.cfg.Log, func(ctx context.Context) error {
+	observed := func(leader string) {
+		s.led.Store(true)
+		s.cfg.Log.Info("leader observed", "leader", leader, "self", leader == s.cfg.Election.Identity)
+	}
+	return s.cfg.Election.lead(ctx, observed, func(ctx context.Context) error {
 		s.metrics.leader.Set(1)
 		defer s.metrics.leader.Set(0)
 		return s.serve(ctx, works, clusters)
@@ -245,11 +256,18 @@ func (s *Source) preflight(ctx context.Context) error {
 	if apierrors.IsNotFound(err) {
 		return fmt.Errorf("the hub has no ManifestWork API: install the CRD manifestworks.work.open-cluster-management.io: %w", err)
 	}
+	if err == nil && s.cfg.Election.Leases != nil {
+		err = s.ask(ctx, func() error { return s.cfg.Election.readable(ctx) })
+	}
 	if err != nil || s.cfg.Selection.all() {
 		return err
 	}
+	return s.preflightSelection(ctx, one)
+}
+
+func (s *Source) preflightSelection(ctx context.Context, one metav1.ListOptions) error {
 	gvr, _ := s.cfg.Selection.resource()
-	err = s.ask(ctx, func() error {
+	err := s.ask(ctx, func() error {
 		_, err := s.cfg.Metadata.Resource(gvr).List(ctx, one)
 		return err
 	})

@@ -289,11 +289,12 @@ func TestSource_SaysWhatItLacks(t *testing.T) {
 		"no ManifestWork API":   {func(h *fakeHub) { h.absent["manifestworks"] = true }, func(*Config) {}, "install the CRD"},
 		"no ManagedCluster API": {func(h *fakeHub) { h.absent["managedclusters"] = true }, func(c *Config) { c.Selection.Clusters = "a=b" }, "--namespace-selector"},
 		"no permission":         {func(h *fakeHub) { h.forbidden["manifestworks"] = true }, func(*Config) {}, "service account"},
+		"no lease":              {func(h *fakeHub) { h.forbidden["leases"] = true }, func(*Config) {}, "service account"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(b *bench) {
 				c.hub(b.hub)
-				s := b.source(c.config)
+				s := b.source(elected(b, "only", nil), c.config)
 				<-s.ended
 				if err := s.stop(); err == nil || !strings.Contains(err.Error(), c.want) {
 					b.Errorf("ended with %v", err)
@@ -339,6 +340,25 @@ func TestSource_HandsOverWhenTheLeaderStops(t *testing.T) {
 		b.shown("c1/w", 2)
 		if h := a.history(); h != "w 1, w 2" {
 			b.Errorf("the agent saw %s", h)
+		}
+	})
+}
+
+func TestSource_IsNotReadyWhileNobodyLeads(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		b.hub.forbidden["POST leases"] = true
+		s := b.source(elected(b, "only", nil))
+		ready := s.source.cfg.Health.Ready
+		b.settle(time.Second)
+		if err := ready(); err == nil || !strings.Contains(err.Error(), "hawser/hub-source") {
+			b.Errorf("readiness is %v", err)
+		}
+		b.hub.mu.Lock()
+		delete(b.hub.forbidden, "POST leases")
+		b.hub.mu.Unlock()
+		b.settle(time.Minute)
+		if err := ready(); err != nil {
+			b.Errorf("not ready: %v", err)
 		}
 	})
 }
