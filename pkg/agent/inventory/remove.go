@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -64,8 +65,25 @@ type Remover struct {
 // Remove does what is to be done for the entries and returns those that must
 // stay on the list: objects that are still there, and objects about which
 // nothing could be found out; the errors say why. One of them does not keep the
-// others from being removed. orphan may be nil.
+// others from being removed, except that roles and bindings wait until all else
+// is gone: they may be what allows the agent to remove it. orphan may be nil.
 func (r Remover) Remove(ctx context.Context, entries []Entry, owner apply.Owner, orphan func(Entry) bool) (remaining []Entry, err error) {
+	var grants, others []Entry
+	for _, e := range entries {
+		if e.Group == rbacv1.GroupName {
+			grants = append(grants, e)
+		} else {
+			others = append(others, e)
+		}
+	}
+	remaining, err = r.removeEach(ctx, others, owner, orphan)
+	if len(remaining) > 0 {
+		return slices.Concat(remaining, grants), err
+	}
+	return r.removeEach(ctx, grants, owner, orphan)
+}
+
+func (r Remover) removeEach(ctx context.Context, entries []Entry, owner apply.Owner, orphan func(Entry) bool) (remaining []Entry, err error) {
 	var errs []error
 	for _, e := range entries {
 		stays, err := r.remove(ctx, e, owner, orphan != nil && orphan(e))

@@ -323,3 +323,30 @@ func TestRemover_OrphanAndObjectMadeAnewBetweenReadAndDelete(t *testing.T) {
 		t.Fatalf("made anew: got %v, %v", remaining, err)
 	}
 }
+
+func TestRemover_GrantsGoLast(t *testing.T) {
+	f := clustertest.New()
+	role := f.Put(owned(clustertest.Object("rbac.authorization.k8s.io/v1", "ClusterRole", "", "a"), owner))
+	held := clustertest.Object("v1", "ConfigMap", "default", "held")
+	held.SetFinalizers([]string{"example.com/hold"})
+	cm := f.Put(owned(held, owner))
+	// The list's order would have the role removed first.
+	entries := []inventory.Entry{
+		entry("rbac.authorization.k8s.io", "v1", "clusterroles", "", "a", string(role.GetUID())),
+		configMap("held", string(cm.GetUID())),
+	}
+	r := inventory.Remover{Client: f}
+	remaining, err := r.Remove(t.Context(), entries, owner, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	check(t, []inventory.Entry{entries[1], entries[0]}, remaining)
+	roleRef := f.Ref("rbac.authorization.k8s.io/v1", "ClusterRole", "", "a")
+	if f.Look(roleRef) == nil {
+		t.Fatal("the role went while an object was left that it may be needed for")
+	}
+	remaining, err = r.Remove(t.Context(), entries[:1], owner, nil)
+	if err != nil || len(remaining) != 1 || f.Look(roleRef) != nil {
+		t.Fatalf("the last role: %v, %v", remaining, err)
+	}
+}
