@@ -68,10 +68,11 @@ func (d *Demo) Run(ctx context.Context) (err error) {
 	if err := d.tour(ctx, f); err != nil {
 		return err
 	}
-	d.instructions(f)
 	if d.Once {
+		d.say("the tour is done, every step worked")
 		return nil
 	}
+	d.instructions(f)
 	<-ctx.Done()
 	return nil
 }

@@ -133,15 +133,13 @@ Everything is running. In another terminal:
   # delete it: the objects go, then the work
   kubectl --kubeconfig $HUB -n %[4]s delete manifestwork %[5]s
 
-  # look at the stream of status events as a source of your own
+  # look at the stream, as a source of your own: the statuses of its works
   cd %[6]s && go tool -modfile=tools/grpcurl/go.mod grpcurl \
     -cacert %[7]s -cert %[8]s -key %[9]s \
-    %[10]s list
+    -d '{"source":"program","data_type":"io.open-cluster-management.works.v1alpha1.manifestbundles"}' \
+    %[10]s io.cloudevents.v1.CloudEventService/Subscribe
 
-Logs are in %[11]s.
+Logs are in %[11]s. Ctrl-C stops it all.
 `, filepath.Dir(f.Kubectl()), f.Hub.KubeconfigPath, f.Clusters[exampleCluster].KubeconfigPath, exampleCluster, exampleWork,
 		d.Root, p.CACert(), p.Cert("source", "program"), p.Key("source", "program"), f.BrokerAddr(), f.LogDir())
-	if !d.Once {
-		fmt.Fprintln(d.Out, "Ctrl-C stops it all.")
-	}
 }
