@@ -94,8 +94,8 @@ docs: build ## run the commands that README and docs/ print
 	@go test -count=1 ./test/docs
 
 .PHONY: e2e
-e2e: build ## run the end-to-end tests on real kube-apiservers
-	@go test -count=1 -timeout 30m ./test/e2e/...
+e2e: build ## run the end-to-end tests on real kube-apiservers; RUN=TestX runs one
+	@go test -count=1 -p 1 -timeout 30m $(if $(RUN),-run '$(RUN)') ./test/e2e/...
 
 .PHONY: test-fast
 test-fast: unit ## the quick check while working: two minutes once built
