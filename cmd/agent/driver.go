@@ -115,19 +115,26 @@ func (d *driver) validate(insecure bool) error {
 	if err != nil || host == "" || strings.Contains(d.URL, "/") {
 		wrong("url %q: use host:port, as broker.example.com:8090", d.URL)
 	}
-	cert, key := d.ClientCertFile != "" || d.ClientCertData != nil, d.ClientKeyFile != "" || d.ClientKeyData != nil
-	secured := cert || key || d.CAFile != "" || d.CAData != nil
+	pair := d.hasCert() && d.hasKey()
 	switch {
 	case d.Token != "" || d.TokenFile != "":
 		wrong("token and tokenFile are not supported by this agent yet: use a client certificate (clientCertFile, clientKeyFile)")
-	case insecure && secured:
+	case insecure && d.hasTLS():
 		wrong("--insecure and TLS settings exclude each other: drop one of them")
 	case insecure && err == nil && !loopback(host):
 		wrong("--insecure to %s: plaintext is allowed to a loopback address only, as 127.0.0.1:8090", d.URL)
-	case !insecure && !(cert && key):
+	case !insecure && !pair:
 		wrong("clientCertFile and clientKeyFile (or clientCertData and clientKeyData) are needed: the broker knows the cluster by its certificate; to try things out on one machine, use --insecure with a broker on 127.0.0.1")
 	}
 	return errors.Join(errs...)
+}
+
+func (d *driver) hasCert() bool { return d.ClientCertFile != "" || d.ClientCertData != nil }
+
+func (d *driver) hasKey() bool { return d.ClientKeyFile != "" || d.ClientKeyData != nil }
+
+func (d *driver) hasTLS() bool {
+	return d.hasCert() || d.hasKey() || d.CAFile != "" || d.CAData != nil
 }
 
 // dialer reaches the broker.

@@ -320,7 +320,7 @@ func (a *Agent) publish(ctx context.Context, q *queue, id string) {
 
 // jittered waits for about d, or until ctx ends.
 func jittered(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d + time.Duration(rand.Float64()*float64(d)/10)) //nolint:gosec // it spreads load
+	t := time.NewTimer(d + time.Duration(rand.Float64()*float64(d)/10))
 	defer t.Stop()
 	select {
 	case <-t.C:

@@ -164,19 +164,20 @@ func (c *Core) Handle(ctx context.Context, e codec.Event) {
 	t, err := codec.ParseEventType(e.Type())
 	switch {
 	case err != nil, t.DataType != codec.ManifestBundles:
-		c.dropped(ctx, eventIgnored, "event of a type that is not for an agent", "type", e.Type())
+		c.drop(ctx, eventIgnored, e)
 	case t.Subresource == codec.Status && t.Action == codec.ResyncRequest:
 		c.answer(ctx, e)
 	case t.Subresource == codec.Spec && t.Action != codec.ResyncRequest:
 		c.take(ctx, e)
 	default:
-		c.dropped(ctx, eventIgnored, "event that is not for an agent", "type", e.Type())
+		c.drop(ctx, eventIgnored, e)
 	}
 }
 
-func (c *Core) dropped(ctx context.Context, outcome, why string, attrs ...any) {
+// drop counts an event that is not for this agent.
+func (c *Core) drop(ctx context.Context, outcome string, e codec.Event) {
 	c.config.Metrics.event(outcome)
-	c.config.Log.DebugContext(ctx, why, attrs...)
+	c.config.Log.DebugContext(ctx, "event is not for this agent", "type", e.Type(), "reason", outcome)
 }
 
 // answer sends the statuses that whoever asks does not have. Which cluster the
@@ -207,7 +208,7 @@ func (c *Core) answer(ctx context.Context, e codec.Event) {
 // take takes a spec, or a deletion.
 func (c *Core) take(ctx context.Context, e codec.Event) {
 	if name, _, err := codec.StringExtension(e, codec.ExtClusterName); err != nil || name != c.config.Cluster {
-		c.dropped(ctx, eventElsewhere, "spec for another cluster", "cluster", name)
+		c.drop(ctx, eventElsewhere, e)
 		return
 	}
 	spec, err := manifestwork.DecodeSpec(e)

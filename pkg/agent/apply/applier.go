@@ -77,7 +77,7 @@ type Result struct {
 }
 
 // UID returns the uid of the object, "" unless it is present.
-func (r Result) UID() types.UID {
+func (r *Result) UID() types.UID {
 	if r.Live == nil {
 		return r.Known.UID
 	}
@@ -203,7 +203,7 @@ func (a Applier) Apply(ctx context.Context, s Step, owner Owner) Result {
 
 // metOther reports whether somebody else wrote, made or removed the object
 // between our reading and our writing.
-func (r Result) metOther() bool {
+func (r *Result) metOther() bool {
 	return apierrors.IsConflict(r.Err) || apierrors.IsAlreadyExists(r.Err) || r.Action == Update && apierrors.IsNotFound(r.Err)
 }
 
@@ -237,8 +237,8 @@ func (a Applier) write(ctx context.Context, s Step, owner Owner) Result {
 }
 
 // again is the body of a creation in place of a refused update.
-func (s Step) again(owner Owner) *unstructured.Unstructured {
-	fresh := s
+func (s *Step) again(owner Owner) *unstructured.Unstructured {
+	fresh := *s
 	fresh.Live = nil
 	fresh.compare(owner)
 	return fresh.body
@@ -271,7 +271,7 @@ func wanted(m Manifest, o Owner) [sha256.Size]byte {
 
 // digest identifies what an object holds besides metadata and status.
 func digest(o *unstructured.Unstructured) [sha256.Size]byte {
-	b, err := json.Marshal(content(o))
+	b, err := json.Marshal(withoutMetadata(o))
 	if err != nil {
 		// Unstructured content came from JSON and can go back.
 		panic(fmt.Sprintf("marshal %s: %v", o.GetName(), err))

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -137,7 +137,7 @@ func identified(r cluster.Resource, m workv1.ManifestResourceMeta) error {
 		return permanent{errors.New("an empty namespace may not be set when a resource name is provided: set metadata.namespace in the manifest")}
 	}
 	for _, v := range []string{m.Name, m.Namespace} {
-		if problems := path.IsValidPathSegmentName(v); len(problems) > 0 {
+		if problems := content.IsPathSegmentName(v); len(problems) > 0 {
 			return permanent{fmt.Errorf("%q cannot be a name or namespace: it %s", v, strings.Join(problems, ", "))}
 		}
 	}

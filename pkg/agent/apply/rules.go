@@ -337,10 +337,10 @@ func mergeService(next, want *unstructured.Unstructured, metadata bool) bool {
 // differs compares everything but metadata and status, for kinds without a
 // rule.
 func differs(want, live *unstructured.Unstructured) bool {
-	return !equality.Semantic.DeepEqual(content(want), content(live))
+	return !equality.Semantic.DeepEqual(withoutMetadata(want), withoutMetadata(live))
 }
 
-func content(o *unstructured.Unstructured) map[string]any {
+func withoutMetadata(o *unstructured.Unstructured) map[string]any {
 	c := maps.Clone(o.Object)
 	delete(c, "metadata")
 	delete(c, "status")

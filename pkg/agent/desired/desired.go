@@ -189,7 +189,7 @@ func (s *Set) next(held *Work, spec *manifestwork.Spec, problem string) *Work {
 	if held == nil {
 		return w
 	}
-	if !usable && !(held.Deleting && !spec.Deleting) {
+	if !usable && (!held.Deleting || spec.Deleting) { // what is made anew inherits nothing
 		w.Labels, w.Spec = held.Labels, held.Spec
 	}
 	if spec.Deleting || problem != "" {

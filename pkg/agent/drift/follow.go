@@ -65,7 +65,7 @@ func (f *follower) run(ctx context.Context) {
 		} else if err != nil {
 			f.log.DebugContext(ctx, "watch failed", "error", err, "retry_in", wait)
 		}
-		sleep(ctx, wait/2+rand.N(wait/2)) //nolint:gosec // it spreads load
+		sleep(ctx, wait/2+rand.N(wait/2))
 	}
 }
 
@@ -119,7 +119,7 @@ func (f *follower) watch(ctx context.Context) error {
 	if f.version == "" {
 		return nil
 	}
-	seconds := int64((watchTime + rand.N(watchTime)).Seconds()) //nolint:gosec // it spreads load
+	seconds := int64((watchTime + rand.N(watchTime)).Seconds())
 	w, err := f.source.Watch(ctx, metav1.ListOptions{ResourceVersion: f.version, AllowWatchBookmarks: true, TimeoutSeconds: &seconds})
 	if err != nil {
 		return err

@@ -362,7 +362,7 @@ func TestWatcher_DeniedScopesAreReportedAndTriedAgain(t *testing.T) {
 func TestWatcher_ServerThatDoesNotAnswerIsAskedLessAndLess(t *testing.T) {
 	s := newServer()
 	s.fail = errors.New("connection refused")
-	run(t, s, nil, func(r *rig) { // only the standing watch
+	run(t, s, nil, func(*rig) { // only the standing watch
 		<-time.After(10 * time.Minute)
 		synctest.Wait()
 		s.mu.Lock()

@@ -169,7 +169,7 @@ func precondition(ref cluster.Ref, old, next *unstructured.Unstructured) error {
 		return apierrors.NewConflict(ref.GroupResource(), ref.Name, errors.New("the object has been modified; please apply your changes to the latest version and try again"))
 	}
 	if u := next.GetUID(); u != "" && u != old.GetUID() {
-		return apierrors.NewConflict(ref.GroupResource(), ref.Name, errors.New("Precondition failed: UID in precondition does not match"))
+		return apierrors.NewConflict(ref.GroupResource(), ref.Name, errors.New("the uid in the object is not that of the stored one"))
 	}
 	return nil
 }

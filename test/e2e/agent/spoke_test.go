@@ -1,0 +1,337 @@
+// Package agent runs the agent on a real kube-apiserver, with the permissions of
+// deploy/, between a broker in this process and a source that publishes
+// whatever a test wants: what the API server makes of every write.
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	workversioned "open-cluster-management.io/api/client/work/clientset/versioned"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/internal/controlplane"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/proc"
+	"github.com/hawser-io/hawser/internal/testkit"
+	"github.com/hawser-io/hawser/pkg/agent"
+	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/drift"
+	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
+	"github.com/hawser-io/hawser/pkg/session"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+const (
+	root        = "../../.."
+	within      = 30 * time.Second
+	clusterName = "cluster1"
+	hubIdentity = "hub.example.com:8090"
+)
+
+// spoke is a kube-apiserver with what deploy/agent puts on it.
+type spoke struct {
+	*testing.T
+	kubectl    string
+	kubeconfig string
+	kube       kubernetes.Interface
+	works      workversioned.Interface
+	admin      *rest.Config
+	limited    *rest.Config // of the ServiceAccount
+	requests   *requests
+	broker     *testkit.Broker
+	source     *source
+}
+
+func newSpoke(t *testing.T) *spoke {
+	t.Helper()
+	programs, err := controlplane.Build(t.Context(), root, os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plane, err := controlplane.Start(context.WithoutCancel(t.Context()), controlplane.Config{Binary: filepath.Join(programs, "controlplane"), Dir: t.TempDir(), Nodes: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := plane.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	s := &spoke{T: t, kubectl: filepath.Join(programs, "kubectl"), kubeconfig: plane.KubeconfigPath, requests: &requests{}}
+	if s.admin, err = plane.RESTConfig(); err != nil {
+		t.Fatal(err)
+	}
+	s.kube, s.works = kubernetes.NewForConfigOrDie(s.admin), workversioned.NewForConfigOrDie(s.admin)
+	crd := filepath.Join(root, "deploy/crds/appliedmanifestworks.yaml")
+	s.must("apply", "--server-side", "-f", crd)
+	s.must("wait", "--for=condition=Established", "--timeout=30s", "-f", crd)
+	s.must("apply", "-k", filepath.Join(root, "deploy/namespace"))
+	s.must("apply", "-n", "hawser", "-f", filepath.Join(root, "deploy/agent/rbac.yaml"))
+	s.limited = rest.AnonymousClientConfig(s.admin)
+	s.limited.BearerToken = strings.TrimSpace(s.must("create", "token", "hawser-agent", "-n", "hawser"))
+	s.limited.Wrap(func(rt http.RoundTripper) http.RoundTripper { s.requests.next = rt; return s.requests })
+	s.broker = testkit.StartBroker(t, testkit.Options{})
+	s.source = &source{spoke: s, statuses: map[string]manifestwork.StatusReport{}}
+	s.source.session = session.New(session.Config{
+		Dialer: s.broker.Dialer(identity.Identity{Role: identity.Source, Name: "hub"}),
+		Filter: transport.Filter{Source: "hub", DataType: codec.ManifestBundles}, Party: s.source, Log: slog.New(slog.DiscardHandler),
+	})
+	s.run(s.source.session.Run)
+	s.eventually(s.source.session.Err)
+	return s
+}
+
+func (s *spoke) must(args ...string) string {
+	s.Helper()
+	out, err := proc.Run(s.Context(), s.kubectl, append([]string{"--kubeconfig", s.kubeconfig}, args...)...)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return string(out)
+}
+
+// run runs a party until the returned function, or the end of the test, stops it.
+func (s *spoke) run(task func(context.Context) error) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- task(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
+			s.Errorf("ended with %v", err)
+		}
+	})
+	s.Cleanup(stop)
+	return stop
+}
+
+func (s *spoke) client(r *rest.Config) *cluster.Kube {
+	s.Helper()
+	k, err := cluster.NewKube(cluster.KubeConfig{REST: r, QPS: 1000, Burst: 1000})
+	if err != nil {
+		s.Fatal(err)
+	}
+	return k
+}
+
+// agent starts an agent with the rights of its ServiceAccount only.
+func (s *spoke) agent() (stop func()) {
+	s.Helper()
+	k := s.client(s.limited)
+	a, err := agent.New(agent.Config{
+		Cluster: clusterName, HubIdentity: hubIdentity, StatusSyncInterval: 2 * time.Second,
+		Dialer: s.broker.Dialer(identity.Identity{Role: identity.Agent, Name: clusterName}),
+		Client: k, Metadata: drift.Metadata(k.Metadata()), Log: slog.New(slog.NewTextHandler(s.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
+	})
+	if err != nil {
+		s.Fatal(err)
+	}
+	stop = s.run(a.Run)
+	s.eventually(func() error { return errors.Join(a.ClusterReady(), a.BrokerReady()) })
+	return stop
+}
+
+// requests counts what the agent asks, watches not counted.
+type requests struct {
+	next http.RoundTripper
+	mu   sync.Mutex
+	list []string
+}
+
+// RoundTrip implements http.RoundTripper.
+func (r *requests) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.URL.Query().Get("watch") == "" {
+		r.mu.Lock()
+		r.list = append(r.list, req.Method+" "+req.URL.Path)
+		r.mu.Unlock()
+	}
+	return r.next.RoundTrip(req)
+}
+
+func (r *requests) take() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l := r.list
+	r.list = nil
+	return l
+}
+
+// source publishes works and keeps the statuses it hears of.
+type source struct {
+	spoke   *spoke
+	session *session.Session
+
+	mu       sync.Mutex
+	statuses map[string]manifestwork.StatusReport // by work name
+}
+
+func (s *source) Hello() transport.Hello { return transport.Hello{Protocol: 1} }
+
+func (s *source) Subscribed(context.Context, transport.Accepted) ([]codec.Event, error) {
+	return nil, nil
+}
+
+func (s *source) Disconnected(error) {}
+
+func (s *source) Handle(_ context.Context, e codec.Event) error {
+	r, err := manifestwork.DecodeStatus(e)
+	if err != nil {
+		s.spoke.Errorf("source: %v", err)
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.statuses[r.Name] = r
+	return nil
+}
+
+func (s *source) status(name string) manifestwork.StatusReport {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.statuses[name]
+}
+
+func (s *source) publish(w *workv1.ManifestWork, action codec.Action) {
+	s.spoke.Helper()
+	e, err := manifestwork.EncodeSpec(w, manifestwork.SpecParams{ID: uuid.NewString(), Now: time.Now(), Source: "hub", Action: action, DeletionWithData: true})
+	if err != nil {
+		s.spoke.Fatal(err)
+	}
+	if _, err := s.session.Publish(s.spoke.Context(), e); err != nil {
+		s.spoke.Fatal(err)
+	}
+}
+
+func work(name string, generation int64, manifests ...string) *workv1.ManifestWork {
+	w := &workv1.ManifestWork{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: clusterName, UID: types.UID("id-" + name), Generation: generation, Labels: map[string]string{"app": name}}}
+	for _, m := range manifests {
+		w.Spec.Workload.Manifests = append(w.Spec.Workload.Manifests, workv1.Manifest{RawExtension: runtime.RawExtension{Raw: []byte(m)}})
+	}
+	return w
+}
+
+// apply publishes a work and waits until its status is about it.
+func (s *spoke) apply(w *workv1.ManifestWork) manifestwork.StatusReport {
+	s.Helper()
+	s.source.publish(w, codec.UpdateRequest)
+	return s.reports(w.Name, func(r manifestwork.StatusReport) error {
+		if c := meta.FindStatusCondition(r.Status.Conditions, "Applied"); c == nil || c.ObservedGeneration != w.Generation {
+			return fmt.Errorf("generation %d is not reported", w.Generation)
+		}
+		return nil
+	})
+}
+
+// applied is apply for a work that must succeed.
+func (s *spoke) applied(w *workv1.ManifestWork) manifestwork.StatusReport {
+	s.Helper()
+	s.apply(w)
+	return s.reports(w.Name, func(r manifestwork.StatusReport) error {
+		for _, typ := range []string{"Applied", "Available"} {
+			if c := meta.FindStatusCondition(r.Status.Conditions, typ); c == nil || c.Status != "True" || c.ObservedGeneration != w.Generation {
+				return fmt.Errorf("%s: %+v", typ, c)
+			}
+		}
+		return nil
+	})
+}
+
+func (s *spoke) reports(name string, check func(manifestwork.StatusReport) error) (r manifestwork.StatusReport) {
+	s.Helper()
+	s.eventually(func() error {
+		r = s.source.status(name)
+		if err := check(r); err != nil {
+			return fmt.Errorf("work %s: %w; status %+v", name, err, r.Status)
+		}
+		return nil
+	})
+	return r
+}
+
+// deleted publishes the deletion of a work and waits for its confirmation.
+func (s *spoke) deleted(w *workv1.ManifestWork) {
+	s.Helper()
+	s.source.publish(w, codec.DeleteRequest)
+	s.confirmed(w.Name)
+}
+
+func (s *spoke) confirmed(name string) {
+	s.Helper()
+	s.reports(name, func(r manifestwork.StatusReport) error {
+		if !r.Deleted {
+			return errors.New("not deleted")
+		}
+		return nil
+	})
+	if r := s.record(name); r != nil {
+		s.Fatalf("the record of %s is still there", name)
+	}
+}
+
+// eventually waits until check returns nil.
+func (s *spoke) eventually(check func() error) {
+	s.Helper()
+	var last error
+	err := wait.PollUntilContextTimeout(s.Context(), 20*time.Millisecond, within, true, func(context.Context) (bool, error) {
+		last = check()
+		return last == nil, nil
+	})
+	if err != nil {
+		s.Fatalf("not within %s: %v", within, last)
+	}
+}
+
+func (s *spoke) record(name string) *workv1.AppliedManifestWork {
+	s.Helper()
+	a, err := s.works.WorkV1().AppliedManifestWorks().Get(s.Context(), inventory.Name(inventory.HubHash(hubIdentity), name), metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		s.Fatal(err)
+	}
+	return a
+}
+
+func (s *spoke) configMap(name string) *corev1.ConfigMap {
+	s.Helper()
+	c, err := s.kube.CoreV1().ConfigMaps("default").Get(s.Context(), name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		s.Fatal(err)
+	}
+	return c
+}
+
+func configMap(name, value string) string {
+	return fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q,"namespace":"default"},"data":{"k":%q}}`, name, value)
+}
+
+func deployment(name string, replicas int) string {
+	return fmt.Sprintf(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":%[1]q,"namespace":"default"},"spec":{"replicas":%[2]d,
+		"selector":{"matchLabels":{"app":%[1]q}},"template":{"metadata":{"labels":{"app":%[1]q}},"spec":{"containers":[{"name":"c","image":"example.com/none:1"}]}}}}`, name, replicas)
+}
