@@ -3,8 +3,12 @@ package broker_test
 import (
 	"testing"
 	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hawser-io/hawser/internal/broker"
+	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -142,5 +146,53 @@ func TestBroker_DeletionForHawserAgentsCarriesTheData(t *testing.T) {
 		if string(got[1].Data) != orphan {
 			t.Errorf("deletion with data %s", got[1].Data)
 		}
+	})
+}
+
+// TestBroker_FormerOwnerGetsNothing: a status that waits for a slow source goes
+// to nobody but whoever owns the work when it is sent (I8).
+func TestBroker_FormerOwnerGetsNothing(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		gate := make(chan struct{})
+		former := w.open(w.source("src"), func(_ *transport.RawSubscription, s *tap) { s.gate = func() { <-gate } })
+		next := w.subscribe(w.source("next"))
+		for _, id := range []string{"first", "w1"} {
+			w.put(former.peer, work{id: id, version: 1}.event())
+			w.put(w.agent("c1"), w.event(report{id: id, version: 1}))
+			synctest.Wait() // stuck in the first one
+		}
+		key := store.Key{DataType: codec.ManifestBundles, Cluster: "c1", ResourceID: "w1"}
+		if _, err := w.Store.Commit(w.Context(), []store.Op{{Kind: store.Adopt, Key: key, Owner: "next", At: time.Now()}}); err != nil {
+			t.Fatal(err)
+		}
+		got := next.expect("status update_request w1 v1")
+		if got[0].OriginalSource != "next" {
+			t.Errorf("the new owner got a status of %q", got[0].OriginalSource)
+		}
+		close(gate)
+		former.expect("status update_request first v1")
+	})
+}
+
+// TestBroker_DroppedRecordsLeaveTheMailbox.
+func TestBroker_DroppedRecordsLeaveTheMailbox(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	inWorld(t, broker.Config{Registry: registry}, func(w *world) {
+		gate := make(chan struct{})
+		agent := w.open(w.agent("c1"), func(_ *transport.RawSubscription, s *tap) { s.gate = func() { <-gate } })
+		for _, id := range []string{"first", "w1"} {
+			w.put(w.source("src"), work{id: id, version: 1}.event())
+			synctest.Wait()
+		}
+		if n := value(t, registry, "hawser_broker_mailbox_records"); n != 1 {
+			t.Errorf("%v records wait, want 1", n)
+		}
+		w.put(w.source("src"), releaseOf(t, "src", "c1"))
+		synctest.Wait()
+		if n := value(t, registry, "hawser_broker_mailbox_records"); n != 0 {
+			t.Errorf("%v records wait after the release", n)
+		}
+		close(gate)
+		agent.expect("spec create_request first v1")
 	})
 }

@@ -116,11 +116,8 @@ func (h *hub) route(changes []store.Change) {
 
 func (h *hub) routeOne(c *store.Change) {
 	scope := route.Scope{DataType: c.Key.DataType, Cluster: c.Key.Cluster}
-	// A grave means nothing to the cluster that confirmed it.
-	gone := c.Gone || c.State == store.Grave
 	if c.Part == store.StatusPart {
 		scope = route.Scope{DataType: c.Key.DataType, Owner: c.Owner}
-		gone = c.Gone
 	}
 	var flags route.Flags
 	if c.Part == store.SpecPart && c.State == store.Tombstone {
@@ -128,7 +125,7 @@ func (h *hub) routeOne(c *store.Change) {
 	}
 	key := route.Key{Cluster: c.Key.Cluster, ResourceID: c.Key.ResourceID}
 	for _, s := range h.index.Get(scope) {
-		if gone {
+		if c.Gone {
 			s.discard(key)
 		} else {
 			s.post(key, c.Revision, flags)
