@@ -1,0 +1,155 @@
+// Package demo runs `hawser demo` as a person would: twice, killed in the middle,
+// and where something else has its port.
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/hawser-io/hawser/internal/proc"
+)
+
+const (
+	// subnet is not the demo's own, so that the test leaves a running demo alone.
+	subnet = 76
+	within = 3 * time.Minute
+)
+
+// demo is one command line of it.
+type demo struct {
+	root, dir string
+}
+
+func newDemo(t *testing.T) demo {
+	t.Helper()
+	root, err := filepath.Abs("../../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(root, "bin", "hawser")); err != nil {
+		t.Fatalf("the programs are not built, run the tests with make e2e: %v", err)
+	}
+	return demo{root: root, dir: filepath.Join(t.TempDir(), "demo")}
+}
+
+func (d demo) args(more ...string) []string {
+	return append([]string{"demo", "--root", d.root, "--dir", d.dir, "--subnet", strconv.Itoa(subnet)}, more...)
+}
+
+// run runs it to its end.
+func (d demo) run(t *testing.T, more ...string) (string, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, filepath.Join(d.root, "bin", "hawser"), d.args(more...)...).CombinedOutput()
+	return string(out), err
+}
+
+// start starts it and waits until it says that everything runs.
+func (d demo) start(t *testing.T) *proc.Process {
+	t.Helper()
+	log := filepath.Join(t.TempDir(), "demo.log")
+	p, err := proc.Start(t.Context(), proc.Spec{
+		Name: "demo", Path: filepath.Join(d.root, "bin", "hawser"), Args: d.args(), LogFile: log,
+		ReadyWithin: within,
+		Ready: func(context.Context) error {
+			b, err := os.ReadFile(log)
+			if err == nil && !strings.Contains(string(b), "Ctrl-C stops it all") {
+				err = errors.New("it does not say that everything runs")
+			}
+			return err
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Kill)
+	return p
+}
+
+func TestDemo_SecondRunAndKill(t *testing.T) {
+	d := newDemo(t)
+	first := d.start(t)
+	out, err := d.run(t)
+	if err == nil || !strings.Contains(out, "already runs") || !strings.Contains(out, "hint: ") {
+		t.Fatalf("a second demo beside the first: %v\n%s", err, out)
+	}
+
+	// Killed, it leaves no process behind, and the next one starts anew.
+	first.Kill()
+	brokerGone(t)
+	out, err = d.run(t, "--once")
+	if err != nil {
+		t.Fatalf("after SIGKILL: %v\n%s", err, out)
+	}
+	for _, want := range []string{"Applied=True AppliedManifestWorkComplete", "Available=True ResourcesAvailable", "-first-work", "deployment.apps/first-work"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("the tour does not show %q:\n%s", want, out)
+		}
+	}
+	brokerGone(t)
+}
+
+func TestDemo_InterruptEndsItInOrder(t *testing.T) {
+	p := newDemo(t).start(t)
+	if err := p.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if tail := p.LogTail(); !strings.Contains(tail, "stopping everything") {
+		t.Errorf("%s", tail)
+	}
+	brokerGone(t)
+}
+
+func TestDemo_PortTaken(t *testing.T) {
+	var lc net.ListenConfig
+	l, err := lc.Listen(t.Context(), "tcp", brokerAddr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	out, err := newDemo(t).run(t, "--once")
+	if err == nil || !strings.Contains(out, brokerAddr()) || !strings.Contains(out, "hint: ") || !strings.Contains(out, "--subnet") {
+		t.Errorf("with the port taken: %v\n%s", err, out)
+	}
+}
+
+func TestDemo_OutsideOfACheckout(t *testing.T) {
+	d := newDemo(t)
+	d2 := demo{root: t.TempDir(), dir: d.dir}
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, filepath.Join(d.root, "bin", "hawser"), d2.args()...).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "no checkout") || !strings.Contains(string(out), "hint: ") {
+		t.Errorf("outside of a checkout: %v\n%s", err, out)
+	}
+}
+
+func brokerAddr() string { return fmt.Sprintf("127.%d.0.10:8090", subnet) }
+
+// brokerGone waits until nothing listens on the broker's address.
+func brokerGone(t *testing.T) {
+	t.Helper()
+	var d net.Dialer
+	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 10*time.Second, true, func(ctx context.Context) (bool, error) {
+		c, err := d.DialContext(ctx, "tcp", brokerAddr())
+		if err != nil {
+			return true, nil
+		}
+		return false, c.Close()
+	})
+	if err != nil {
+		t.Fatalf("the broker still listens: %v", err)
+	}
+}
