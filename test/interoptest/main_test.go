@@ -8,6 +8,7 @@ package interoptest
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -30,6 +31,7 @@ const validFor = time.Hour
 
 func TestMain(m *testing.M) {
 	os.Exit(func() int {
+		flag.Parse()
 		dir, err := prepare()
 		if err != nil {
 			fmt.Fprintf(os.Stderr, "interoptest: %v\n", err)
@@ -44,8 +46,15 @@ func TestMain(m *testing.M) {
 	}())
 }
 
+// together is how many tests run at a time. Most of the time they wait: an agent
+// of sdk-go looks every 2 s for works that are to be reported as gone.
+const together = "8"
+
 // prepare looks for the programs and makes the authority.
 func prepare() (dir string, err error) {
+	if err := flag.Set("test.parallel", together); err != nil {
+		return "", err
+	}
 	for _, name := range []string{"stockagent", "stocksource", "stockbroker"} {
 		if _, err := os.Stat(filepath.Join(programs, name)); err != nil {
 			return "", fmt.Errorf("%w\nbuild the programs and run the tests with: make interop", err)

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -124,8 +125,24 @@ func (p *program) read(stdout io.Reader) error {
 		if err := json.Unmarshal(b, &l); err != nil {
 			return fmt.Errorf("line %q: %w", b, err)
 		}
+		if name := ownAttribute(l.Event); name != "" {
+			p.t.Errorf("%s got attribute %s, which is for Hawser parties only: %s", p.name, name, l)
+		}
 		p.add(l)
 	}
+}
+
+// ownAttribute returns the name of an attribute that stock parties must not see.
+func ownAttribute(e *event) string {
+	if e == nil {
+		return ""
+	}
+	for name := range e.Extensions {
+		if strings.HasPrefix(name, "hawser") {
+			return name
+		}
+	}
+	return ""
 }
 
 // kill ends the program at once. It may be called again.

@@ -25,32 +25,39 @@ func (a *stockAgent) works() map[string]workv1.ManifestWork {
 	return held
 }
 
-// patch patches a work as the agent's controllers do.
-func (a *stockAgent) patch(name string, status bool, patch any) line {
+// patch patches a work as the agent's controllers do: again, where an event was
+// faster, or the informer faster than the store.
+func (a *stockAgent) patch(name string, status bool, patch any) {
 	a.t.Helper()
 	b, err := json.Marshal(patch)
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	return a.try(command{Do: "patch", Name: name, Status: status, Patch: b})
+	eventually(a.t, "a patch without conflict", func() bool {
+		l := a.try(command{Do: "patch", Name: name, Status: status, Patch: b})
+		switch metav1.StatusReason(l.Reason) {
+		case metav1.StatusReasonConflict, metav1.StatusReasonNotFound:
+			return false
+		}
+		if l.Error != "" {
+			a.t.Fatalf("patch of %s: %s", name, l.Error)
+		}
+		return true
+	})
 }
 
 // report patches the status of a work: one condition Applied with this message.
 func (a *stockAgent) report(name, message string) {
 	a.t.Helper()
 	status := workv1.ManifestWorkStatus{Conditions: []metav1.Condition{applied(message)}}
-	if l := a.patch(name, true, map[string]any{"status": status}); l.Error != "" {
-		a.t.Fatalf("report of %s: %s", name, l.Error)
-	}
+	a.patch(name, true, map[string]any{"status": status})
 }
 
 // finalizers sets a work's finalizers; without any, a work that is deleted is
 // reported as gone.
 func (a *stockAgent) finalizers(name string, finalizers ...string) {
 	a.t.Helper()
-	if l := a.patch(name, false, map[string]any{"metadata": map[string]any{"finalizers": finalizers}}); l.Error != "" {
-		a.t.Fatalf("finalizers of %s: %s", name, l.Error)
-	}
+	a.patch(name, false, map[string]any{"metadata": map[string]any{"finalizers": finalizers}})
 }
 
 // awaitAdded returns when the agent's informer knows the work.
@@ -72,14 +79,17 @@ func (s *stockSource) create(w *workv1.ManifestWork) string {
 	return id
 }
 
-// update gives a work another version and another manifest.
+// update gives a work another version and another manifest. It returns once
+// the source has them in its cache: a deletion carries the version from there.
 func (s *stockSource) update(w *workv1.ManifestWork) {
 	s.t.Helper()
 	b, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": w.Annotations}, "spec": w.Spec})
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.do(command{Do: "patch", Namespace: w.Namespace, Name: w.Name, Patch: b})
+	from := s.mark()
+	id := string(s.do(command{Do: "patch", Namespace: w.Namespace, Name: w.Name, Patch: b}).Work.UID)
+	s.await(s.t, from, "the version in the cache", func(l line) bool { return ofID("modified", id)(l) && l.Work.Generation == w.Generation })
 }
 
 func (s *stockSource) remove(cluster, name string) {

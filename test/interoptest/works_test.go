@@ -125,11 +125,6 @@ func appliedMessage(s workv1.ManifestWorkStatus) string {
 	return ""
 }
 
-// isDeleted reports whether a status says that the work is gone.
-func isDeleted(s workv1.ManifestWorkStatus) bool {
-	return meta.IsStatusConditionTrue(s.Conditions, codec.ConditionDeleted)
-}
-
 // valueOf is the value in the ConfigMap of a work made by newWork.
 func valueOf(t testing.TB, w workv1.ManifestWork) string {
 	t.Helper()

@@ -1,0 +1,460 @@
+package interoptest
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/testkit"
+	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
+)
+
+// The stock broker and our agent. Where a test has the broker "send" something
+// no backend of it would, that is what its HandleEvent takes.
+
+// send has the stock broker send an event of src1 about a work, after change
+// was made to it.
+func (b *stockBroker) send(action codec.Action, w *workv1.ManifestWork, change func(*event)) {
+	b.t.Helper()
+	e := shown(specOf(b.t, src1, action, w))
+	if change != nil {
+		change(e)
+	}
+	b.do(command{Do: "send", Event: e})
+}
+
+// startPair runs a stock broker and our agent on it, with a cable between them.
+func startPair(t *testing.T) (*stockBroker, *ourAgent, *cable) {
+	t.Helper()
+	b := startStockBroker(t, "")
+	wire := newCable(t, b.addr)
+	a := startOurAgent(t, wire.addr, clustertest.New())
+	b.do(command{Do: "await", Namespace: cluster1})
+	return b, a, wire
+}
+
+// status matches a status of a work that the broker was sent.
+func statusOfWork(id string, match func(report manifestwork.StatusReport, l line) bool) func(line) bool {
+	return func(l line) bool {
+		if l.What != "published" || l.Event.Extensions[codec.ExtResourceID] != id {
+			return false
+		}
+		s, err := l.Event.report()
+		return err == nil && match(s, l)
+	}
+}
+
+// report reads a status event.
+func (e *event) report() (manifestwork.StatusReport, error) {
+	var cluster, original string
+	rest := map[string]any{}
+	for name, v := range e.Extensions {
+		switch name {
+		case codec.ExtClusterName:
+			cluster, _ = v.(string)
+		case codec.ExtOriginalSource:
+			original, _ = v.(string)
+		default:
+			if n, ok := v.(float64); ok {
+				v = int32(n)
+			}
+			rest[name] = v
+		}
+	}
+	built, err := codec.Builder{
+		ID: e.ID, Source: e.Source, Type: e.Type, Time: time.Now(), Cluster: cluster, OriginalSource: original,
+		Extensions: rest, ContentType: e.ContentType, Data: []byte(e.Data),
+	}.Event()
+	if err != nil {
+		return manifestwork.StatusReport{}, err
+	}
+	return manifestwork.DecodeStatus(built)
+}
+
+func hasApplied(s manifestwork.StatusReport, version int64) bool {
+	return s.Version == version && meta.IsStatusConditionTrue(s.Status.Conditions, workv1.WorkApplied)
+}
+
+// The stock broker announces deletions without a version for every id that it
+// does not know; they count as little as a spec without one.
+func TestC11_NoVersion_IsDropped(t *testing.T) {
+	t.Parallel()
+	b, a, wire := startPair(t)
+	b.put(withID("stays", newWork(cluster1, "stays", 1)))
+	a.awaitValue("stays", "1")
+	b.send(codec.UpdateRequest, withID("stays", newWork(cluster1, "stays", 2)), func(e *event) { delete(e.Extensions, codec.ExtResourceVersion) })
+	b.send(codec.CreateRequest, withID("none", newWork(cluster1, "none", 1)), func(e *event) { delete(e.Extensions, codec.ExtResourceVersion) })
+	b.do(command{Do: "drop", Name: "stays"})
+	from := b.mark()
+	wire.cut()
+	wire.plug(b.addr)
+	b.await(t, from, "the agent's list", publishedLine("spec.resync_request"))
+	b.put(withID("barrier", newWork(cluster1, "barrier", 1)))
+	a.awaitValue("barrier", "1")
+	if got := []string{a.value("stays"), a.value("none")}; !slices.Equal(got, []string{"1", ""}) {
+		t.Errorf("values %q, want the first as it was and the second absent", got)
+	}
+	if b.await(t, from, "a status", statusOfWork("barrier", func(manifestwork.StatusReport, line) bool { return true })); len(
+		b.since(0, statusOfWork("stays", func(s manifestwork.StatusReport, _ line) bool { return s.Deleted }))) != 0 {
+		t.Error("the agent reported the work as deleted")
+	}
+}
+
+// publishedLine matches events of a kind that the stock broker was sent.
+func publishedLine(kind string) func(line) bool {
+	return func(l line) bool { return l.What == "published" && l.Event.Type == works+"."+kind }
+}
+
+func TestC12_OtherCluster_IsIgnored(t *testing.T) {
+	t.Parallel()
+	b := startScripted(t)
+	a := startOurAgent(t, b.addr, clustertest.New())
+	b.send <- specOf(t, src1, codec.CreateRequest, withID("other", newWork(cluster2, "other", 1)))
+	b.send <- specOf(t, src1, codec.CreateRequest, withID("w", newWork(cluster1, "w", 1)))
+	a.awaitValue("w", "1")
+	b.wire.await(t, 0, "a status", func(p passed) bool { return p.id() == "w" })
+	if got := a.value("other"); got != "" || a.record("other") != nil {
+		t.Errorf("the work of another cluster was applied: %q", got)
+	}
+	if got := b.wire.since(0, func(p passed) bool { return p.id() == "other" }); len(got) != 0 {
+		t.Errorf("the work of another cluster was reported: %v", got)
+	}
+}
+
+// Stock agents drop such works without a word. Ours leaves what is there and
+// says in the status what is wrong.
+func TestC13_UnusableWork_IsReported(t *testing.T) {
+	t.Parallel()
+	b, a, _ := startPair(t)
+	b.put(withID("w", newWork(cluster1, "w", 1)))
+	a.awaitValue("w", "1")
+	for n, c := range []struct {
+		name      string
+		manifests []workv1.Manifest
+	}{
+		{"no manifests", nil},
+		{"too large", []workv1.Manifest{configMap("w", "large", 501<<10)}},
+		{"generateName", []workv1.Manifest{{RawExtension: configMap("w", "1", 0).RawExtension}}},
+	} {
+		version := int64(n + 2)
+		w := withID("w", newWork(cluster1, "w", version))
+		w.Spec.Workload.Manifests = c.manifests
+		if c.name == "generateName" {
+			w.Spec.Workload.Manifests[0].Raw = []byte(strings.Replace(string(w.Spec.Workload.Manifests[0].Raw), `"name"`, `"generateName"`, 1))
+		}
+		b.put(w)
+		b.await(t, 0, c.name+" to be reported", statusOfWork("w", func(s manifestwork.StatusReport, _ line) bool {
+			return s.Version == version && meta.IsStatusConditionFalse(s.Status.Conditions, workv1.WorkApplied)
+		}))
+		if got := a.value("w"); got != "1" {
+			t.Errorf("%s: value %q, want what was there", c.name, got)
+		}
+	}
+	b.put(withID("w", newWork(cluster1, "w", 9)))
+	a.awaitValue("w", "9")
+}
+
+// On a stock broker versions decide: lower ones are stale, equal ones and those
+// without count.
+func TestC14_Versions_Decide(t *testing.T) {
+	t.Parallel()
+	b, a, _ := startPair(t)
+	send := func(version int64, value string) {
+		w := withID("w", newWork(cluster1, "w", version))
+		w.Spec.Workload.Manifests[0] = configMap("w", value, 0)
+		b.send(codec.UpdateRequest, w, nil)
+	}
+	send(5, "five")
+	a.awaitValue("w", "five")
+	finalizers := a.record("w").Finalizers
+	send(4, "four")
+	send(5, "five again")
+	a.awaitValue("w", "five again")
+	send(4, "four")
+	send(0, "unversioned")
+	a.awaitValue("w", "unversioned")
+	if diff := cmp.Diff(finalizers, a.record("w").Finalizers); diff != "" || len(finalizers) == 0 {
+		t.Errorf("finalizers (-first +last):\n%s", diff)
+	}
+}
+
+func TestC15_KnownIDWithAnotherName_Moves(t *testing.T) {
+	t.Parallel()
+	b, a, _ := startPair(t)
+	b.put(withID("w", newWork(cluster1, "before", 1)))
+	a.awaitValue("before", "1")
+	b.put(withID("w", newWork(cluster1, "after", 2)))
+	a.awaitValue("after", "2")
+	a.awaitValue("before", "")
+	eventually(t, "one record", func() bool { return a.record("before") == nil && a.record("after") != nil })
+}
+
+func TestC16_NoMetadata_IsNamedAfterItsID(t *testing.T) {
+	t.Parallel()
+	b, a, _ := startPair(t)
+	id := uuid.NewString()
+	b.send(codec.CreateRequest, withID(id, newWork(cluster1, "w", 1)), func(e *event) { e.Extensions[codec.ExtMetadata] = "" })
+	a.awaitValue("w", "1")
+	if a.record(id) == nil {
+		t.Error("there is no AppliedManifestWork of that name")
+	}
+	b.await(t, 0, "its status", statusOfWork(id, func(s manifestwork.StatusReport, _ line) bool { return s.Name == id && hasApplied(s, 1) }))
+}
+
+func TestC17_DeletionOfUnknownWork_IsConfirmed(t *testing.T) {
+	t.Parallel()
+	b, _, _ := startPair(t)
+	b.send(codec.DeleteRequest, deleting(withID("unknown", newWork(cluster1, "unknown", 3))), nil)
+	b.await(t, 0, "the report of its end", statusOfWork("unknown", func(s manifestwork.StatusReport, _ line) bool { return s.Deleted }))
+}
+
+// The end of a work is reported when the last object is gone, and again until
+// the broker takes the report.
+func TestC18_EndOfWork_IsReportedUntilTaken(t *testing.T) {
+	t.Parallel()
+	b, a, _ := startPair(t)
+	w := withID("w", newWork(cluster1, "w", 1))
+	b.put(w)
+	a.awaitValue("w", "1")
+	b.await(t, 0, "its status", statusOfWork("w", func(s manifestwork.StatusReport, _ line) bool { return hasApplied(s, 1) }))
+	ref := a.cluster.Ref("v1", "ConfigMap", "default", "w")
+	a.cluster.Edit(ref, func(o *unstructured.Unstructured) { o.SetFinalizers([]string{hold}) })
+
+	b.put(deleting(w))
+	b.await(t, 0, "the report that it is being deleted", statusOfWork("w", func(s manifestwork.StatusReport, _ line) bool {
+		return meta.IsStatusConditionTrue(s.Status.Conditions, "Deleting")
+	}))
+	if a.record("w") == nil || a.value("w") == "" {
+		t.Error("the record or the object that is held is gone")
+	}
+	gone := statusOfWork("w", func(s manifestwork.StatusReport, _ line) bool { return s.Deleted })
+	if early := b.since(0, gone); len(early) != 0 {
+		t.Errorf("its end was reported too early: %v", early)
+	}
+	for _, how := range []string{"plain", "conflict"} {
+		b.do(command{Do: "refuse", Count: 1, Text: how})
+		from := b.mark()
+		if how == "plain" {
+			a.cluster.Edit(ref, func(o *unstructured.Unstructured) { o.SetFinalizers(nil) })
+		} else {
+			b.put(deleting(withID("w", newWork(cluster1, "w", 1))))
+		}
+		refused := b.await(t, from, "the report", gone)
+		taken := b.awaitCount(t, from, 2, "the report again", gone)[1]
+		if refused.Error == "" || taken.Error != "" {
+			t.Errorf("%s: answers %q and %q, want a refusal first", how, refused.Error, taken.Error)
+		}
+	}
+	eventually(t, "the end of the record", func() bool { return a.record("w") == nil && a.value("w") == "" })
+}
+
+func TestC19_StatusEvent_HasItsAttributes(t *testing.T) {
+	t.Parallel()
+	b, _, _ := startPair(t)
+	var lines []line
+	for version := range int64(2) {
+		b.put(withID("w", newWork(cluster1, "w", version+1)))
+		lines = append(lines, b.await(t, 0, "its status", statusOfWork("w", func(s manifestwork.StatusReport, _ line) bool { return hasApplied(s, version+1) })))
+	}
+	sequence := ""
+	for n, l := range lines {
+		s, err := l.Event.report()
+		if err != nil {
+			t.Fatal(err)
+		}
+		hash, err := manifestwork.StatusHash(s.Status)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var m struct{ Name string }
+		text, _ := l.Event.Extensions[codec.ExtMetadata].(string)
+		if err := json.Unmarshal([]byte(text), &m); err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]any{"type": l.Event.Type, "name": m.Name, "logtracing": l.Event.Extensions[codec.ExtLogTracing]}
+		for _, name := range []string{codec.ExtClusterName, codec.ExtOriginalSource, codec.ExtResourceVersion, codec.ExtStatusHash} {
+			got[name] = l.Event.Extensions[name]
+		}
+		want := map[string]any{
+			"type": works + ".status.update_request", "name": "w", "logtracing": "{}",
+			codec.ExtClusterName: cluster1, codec.ExtOriginalSource: src1, codec.ExtResourceVersion: float64(n + 1), codec.ExtStatusHash: hash,
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("status %d (-want +got):\n%s", n, diff)
+		}
+		if newer, err := codec.CompareSequence(sequence, s.SequenceID); !newer || err != nil {
+			t.Errorf("status %d: sequence id %s after %s (%v)", n, s.SequenceID, sequence, err)
+		}
+		sequence = s.SequenceID
+	}
+}
+
+// asking is the request with which a source asks for statuses.
+func asking(t *testing.T, cluster string, hashes ...codec.StatusHash) codec.Event {
+	t.Helper()
+	e, err := codec.NewStatusResyncRequest(codec.ResyncParams{
+		ID: uuid.NewString(), Time: time.Now(), Source: src1, Cluster: cluster, DataType: codec.ManifestBundles,
+	}, hashes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// Three works are reported; what is asked for is what is answered.
+func TestC23_C24_HashList_DecidesWhatIsAnswered(t *testing.T) {
+	t.Parallel()
+	b, _, _ := startPair(t)
+	hashes := map[string]string{}
+	for _, id := range []string{"u1", "u2", "u3"} {
+		b.put(withID(id, newWork(cluster1, id, 1)))
+		l := b.await(t, 0, "its status", statusOfWork(id, func(s manifestwork.StatusReport, _ line) bool { return hasApplied(s, 1) }))
+		hashes[id], _ = l.Event.Extensions[codec.ExtStatusHash].(string)
+	}
+	for _, c := range []struct {
+		name string
+		list []codec.StatusHash
+		want []string
+	}{
+		{"C23: an empty list", nil, []string{"u1", "u2", "u3"}},
+		{"C24: equal, different, not listed", []codec.StatusHash{{ResourceID: "u1", StatusHash: hashes["u1"]}, {ResourceID: "u2", StatusHash: "another"}}, []string{"u2"}},
+	} {
+		from := b.mark()
+		b.do(command{Do: "send", Event: shown(asking(t, cluster1, c.list...))})
+		// What comes after the answer: the status of one more work.
+		b.awaitCount(t, from, len(c.want), "the answers to "+c.name, publishedLine("status.resync_response"))
+		version := int64(from)
+		b.put(withID("barrier", newWork(cluster1, "barrier", version)))
+		b.await(t, from, "the status of one more", statusOfWork("barrier", func(s manifestwork.StatusReport, _ line) bool { return hasApplied(s, version) }))
+		got := map[string]bool{}
+		for _, l := range b.since(from, publishedLine("status.resync_response")) {
+			id, _ := l.Event.Extensions[codec.ExtResourceID].(string)
+			got[id] = true
+			if l.Event.Extensions[codec.ExtStatusHash] != hashes[id] {
+				t.Errorf("%s: the answer for %s has hash %v, before %s", c.name, id, l.Event.Extensions[codec.ExtStatusHash], hashes[id])
+			}
+		}
+		if diff := cmp.Diff(c.want, slices.Sorted(maps.Keys(got))); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", c.name, diff)
+		}
+	}
+}
+
+// A request is for whoever receives it, whatever cluster it names.
+func TestC25_ForeignOrNoCluster_IsAnswered(t *testing.T) {
+	t.Parallel()
+	b := startScripted(t)
+	startOurAgent(t, b.addr, clustertest.New())
+	b.send <- specOf(t, src1, codec.CreateRequest, withID("w", newWork(cluster1, "w", 1)))
+	b.wire.await(t, 0, "its status", func(p passed) bool { return p.id() == "w" })
+	for _, cluster := range []string{"", cluster2} {
+		from := b.wire.mark()
+		b.send <- asking(t, cluster)
+		b.wire.await(t, from, "the answer", func(p passed) bool { return published("status.resync_response")(p) && p.id() == "w" })
+	}
+}
+
+// After each subscription our agent says once what it holds.
+func TestC26_Subscription_IsFollowedByOneList(t *testing.T) {
+	t.Parallel()
+	b, a, wire := startPair(t)
+	first := b.await(t, 0, "the first list", publishedLine("spec.resync_request"))
+	b.put(withID("u1", newWork(cluster1, "one", 3)))
+	b.put(withID("u2", newWork(cluster1, "two", 7)))
+	a.awaitValue("one", "3")
+	a.awaitValue("two", "7")
+	from := b.mark()
+	wire.cut()
+	wire.plug(b.addr)
+	second := b.await(t, from, "the second list", publishedLine("spec.resync_request"))
+	for n, c := range []struct {
+		got  line
+		want map[string]int64
+	}{{first, map[string]int64{}}, {second, map[string]int64{"u1": 3, "u2": 7}}} {
+		list, err := codec.DecodeVersions([]byte(c.got.Event.Data))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]int64{}
+		for _, v := range list {
+			got[v.ResourceID] = v.ResourceVersion
+		}
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("list %d (-want +got):\n%s", n+1, diff)
+		}
+		if source, ok := c.got.Event.Extensions[codec.ExtOriginalSource]; source != "" || !ok || c.got.Event.Extensions[codec.ExtClusterName] != cluster1 {
+			t.Errorf("list %d has attributes %v, want an empty %s", n+1, c.got.Event.Extensions, codec.ExtOriginalSource)
+		}
+	}
+	b.put(withID("u3", newWork(cluster1, "three", 1)))
+	a.awaitValue("three", "1")
+	if all, streams := b.since(0, publishedLine("spec.resync_request")), b.since(0, what("stream")); len(all) != len(streams) {
+		t.Errorf("%d lists in %d subscriptions", len(all), len(streams))
+	}
+}
+
+// What another source says of a work means nothing, on a stock broker too.
+func TestC58_ForeignSource_ChangesNothing(t *testing.T) {
+	t.Parallel()
+	b, a, _ := startPair(t)
+	w := withID("w", newWork(cluster1, "w", 1))
+	b.put(w)
+	a.awaitValue("w", "1")
+	foreign := func(e *event) { e.Source = src2 }
+	b.send(codec.UpdateRequest, withID("w", newWork(cluster1, "w", 2)), foreign)
+	b.send(codec.DeleteRequest, deleting(withID("w", newWork(cluster1, "w", 2))), foreign)
+	b.send(codec.CreateRequest, withID("other", newWork(cluster1, "other", 1)), foreign)
+	a.awaitValue("other", "1")
+	if got := a.value("w"); got != "1" {
+		t.Errorf("value %q, want what the owner said", got)
+	}
+}
+
+// An agent that starts while no source and no broker can be reached leaves
+// everything as it is, for as long as that lasts.
+func TestC59_SourceUnreachable_ObjectsStay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := testkit.StartBroker(t, testkit.Options{})
+		source, err := b.Dialer(identity.Identity{Role: identity.Source, Name: src1}).Dial(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer source.Close()
+		(&party{Conn: source, t: t}).publishWork(src1, codec.CreateRequest, withID("w", newWork(cluster1, "w", 1)))
+
+		dialer, cluster := b.Dialer(identity.Identity{Role: identity.Agent, Name: cluster1}), clustertest.New()
+		first := runOurAgent(t, dialer, cluster)
+		<-time.After(time.Minute)
+		first.end()
+		if first.value("w") != "1" {
+			t.Fatalf("value %q, want 1", first.value("w"))
+		}
+		cluster.TakeCalls()
+		dialer.Cut()
+		second := runOurAgent(t, dialer, cluster)
+		<-time.After(48 * time.Hour)
+		if second.value("w") != "1" || second.record("w") == nil {
+			t.Error("the objects are gone")
+		}
+		for _, c := range cluster.TakeCalls() {
+			if c.Verb == "delete" {
+				t.Errorf("the agent called %s", c)
+			}
+		}
+		second.end()
+	})
+}
