@@ -38,3 +38,11 @@ func TestConfig_LoadsWhatDeployShips(t *testing.T) {
 			pod.Name, pod.Spec.Template.Spec.ServiceAccountName, program)
 	}
 }
+
+// The file for the broker is read as it is, apart from the address.
+func TestDriver_LoadsWhatDeployShips(t *testing.T) {
+	d, err := readDriver("../../deploy/agent/config.yaml", false)
+	if err != nil || d.unknown != nil || d.CAFile == "" {
+		t.Fatalf("got %+v, %v", d, err)
+	}
+}

@@ -100,9 +100,12 @@ type state struct {
 	// removals counts rounds in a row that waited for objects to go.
 	removals int
 
-	// The work whose objects are all as they should be; guarded by Core.mu.
-	settled string
-	// repairs bounds how fast drift is repaired; guarded by Core.mu.
+	// applied is the spec that went through the last complete round, settled says
+	// that all its objects were as they should be then; guarded by Core.mu.
+	applied string
+	settled bool
+	// repairs bounds how fast objects are written again for the same spec;
+	// guarded by Core.mu.
 	repairs budget
 }
 

@@ -267,7 +267,8 @@ func TestCore_ChangeInTheMiddleOfARoundIsNotTakenForGranted(t *testing.T) {
 
 func TestCore_SomebodyWhoKeepsChangingThingsIsAnsweredLessAndLess(t *testing.T) {
 	r := newRig(t)
-	r.apply(hubWork("w-1", "web", 1, configMap("web", "1")))
+	// One manifest of it can never be applied.
+	r.apply(hubWork("w-1", "web", 1, configMap("web", "1"), `{"apiVersion":"example.com/v1","kind":"Rope","metadata":{"name":"r","namespace":"default"}}`))
 	r.requests()
 	fight := r.f.Changed
 	r.f.Changed = func(ref ref, o *unstructured.Unstructured) {

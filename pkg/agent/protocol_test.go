@@ -74,6 +74,12 @@ func TestC13_WorkThatCannotBeUsed(t *testing.T) {
 		if got.Status != "False" || !strings.HasPrefix(got.Message, "Failed to apply manifest work: ") || got.ObservedGeneration != generation || r.statuses["w-1"].Version != generation {
 			t.Errorf("generation %d: got %+v", generation, got)
 		}
+		if rec := r.record("web"); rec.Annotations[inventory.AnnotationVersion] != "1" {
+			t.Errorf("the record says that version %s is in force", rec.Annotations[inventory.AnnotationVersion])
+		}
+		if got := r.statuses["w-1"].Status.ResourceStatus.Manifests[0].Conditions; condition(got, "Applied").ObservedGeneration != 1 {
+			t.Errorf("what is in force is of generation 1: %+v", got)
+		}
 		if r.configMap("a") == nil {
 			t.Fatalf("generation %d: what was applied before is gone", generation)
 		}

@@ -141,14 +141,14 @@ func (r *round) bring(ctx context.Context, w *desired.Work) (time.Duration, erro
 func (r *round) pause(w *desired.Work) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.settled != settledAs(w) {
+	if r.applied != specOf(w) {
 		return 0
 	}
 	return r.repairs.wait(r.now)
 }
 
-// settledAs identifies a spec whose objects are all as they should be.
-func settledAs(w *desired.Work) string { return w.Tag.String() + " " + w.ResourceID }
+// specOf identifies what is in force of a work.
+func specOf(w *desired.Work) string { return w.SpecTag.String() + " " + w.ResourceID }
 
 // looked notes that everything has been read, if it has.
 func (r *round) looked() {
@@ -186,7 +186,7 @@ func (r *round) claim(ctx context.Context, w *desired.Work) (ready bool, err err
 			return false, err
 		}
 	}
-	origin := inventory.Origin{Source: w.Source, WorkID: w.ResourceID, Version: w.Generation, Tag: w.Tag.String()}
+	origin := inventory.Origin{Source: w.Source, WorkID: w.ResourceID, Version: w.SpecGeneration, Tag: w.SpecTag.String()}
 	var rec *inventory.Record
 	if r.record == nil {
 		r.known = map[cluster.Ref]remembered{}
@@ -344,22 +344,21 @@ func signatureOf(res apply.Result, before remembered) drift.Signature {
 	return drift.Unknown
 }
 
-// settledWith notes whether everything is as wanted, and whether that took
-// repairs.
+// settledWith notes whether everything is as wanted, and what it took to write
+// objects again for a spec that had been applied before.
 func (r *round) settledWith(ctx context.Context, w *desired.Work, results []apply.Result) {
-	settled, wrote := settledAs(w), false
-	r.mu.Lock()
-	again := r.settled == settled
+	wrote, settled := false, true
 	for _, res := range results {
-		wrote = wrote || res.Action == apply.Create || res.Action == apply.Update || res.Action == apply.Recreate
-		if res.Err != nil {
-			settled = ""
-		}
+		settled = settled && res.Err == nil
+		wrote = wrote || res.Err == nil && res.Action != apply.Unchanged && res.Action != apply.Refuse
 	}
-	r.settled = settled
-	exhausted := again && wrote && r.repairs.spend(r.now)
+	r.mu.Lock()
+	again := wrote && r.applied == specOf(w)
+	repaired := again && r.settled
+	r.applied, r.settled = specOf(w), settled
+	exhausted := again && r.repairs.spend(r.now)
 	r.mu.Unlock()
-	if again && wrote {
+	if repaired {
 		r.config.Metrics.repair()
 		r.log.InfoContext(ctx, "drift repaired", "work", w.Name)
 	}
@@ -399,7 +398,7 @@ func (r *round) statusOf(w *desired.Work, results []apply.Result) workv1.Manifes
 		}
 		manifests = append(manifests, m)
 	}
-	status := conditions.Next(r.previous(w), w.Generation, manifests, r.now)
+	status := conditions.Next(r.previous(w), w.SpecGeneration, manifests, r.now)
 	if w.Problem != "" { // what is in force is an earlier spec
 		status = conditions.Rejected(status, w.Generation, w.Problem, r.now)
 	}
@@ -417,7 +416,7 @@ func (r *round) blocked(w *desired.Work, manifests []apply.Manifest, err error) 
 	for _, m := range manifests {
 		list = append(list, conditions.Manifest{Meta: m.Meta, ApplyErr: err, Presence: conditions.Unreadable, ReadErr: err})
 	}
-	return r.report(w, conditions.Next(r.previous(w), w.Generation, list, r.now))
+	return r.report(w, conditions.Next(r.previous(w), w.SpecGeneration, list, r.now))
 }
 
 // lasting reports whether an error needs somebody to change something.

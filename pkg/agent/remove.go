@@ -83,7 +83,7 @@ func (r *round) clearOldName(ctx context.Context, id string) (time.Duration, err
 	ready := w == nil || w.Deleting
 	if !ready {
 		s := r.states[r.Core.key(w.Name)]
-		ready = s != nil && s.settled == settledAs(w)
+		ready = s != nil && s.settled && s.applied == specOf(w)
 	}
 	r.mu.Unlock()
 	if !ready {
@@ -177,7 +177,7 @@ func (r *round) removeAll(ctx context.Context, orphan func(inventory.Entry) bool
 	r.record = nil
 	r.config.Tracker.Track(r.key, nil)
 	r.mu.Lock()
-	r.settled = ""
+	r.applied = ""
 	r.mu.Unlock()
 	return true, nil
 }

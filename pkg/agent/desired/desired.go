@@ -32,13 +32,20 @@ type Work struct {
 	Deleting bool
 	// Problem is why the latest spec cannot be used; "" if it can.
 	Problem string
-	// Labels and Spec are what is in force: those of the latest spec that can be
-	// used. Spec is nil if there never was one, and of a deletion if its delete
-	// options are not known.
-	Labels map[string]string
-	Spec   *workv1.ManifestWorkSpec
+	// InForce is the latest spec that can be used.
+	InForce
 
 	subscription uint64
+}
+
+// InForce is a spec that can be used. The zero value is none; of a deletion, it
+// means that its delete options are not known.
+type InForce struct {
+	Labels map[string]string
+	Spec   *workv1.ManifestWorkSpec
+	// SpecGeneration and SpecTag are those of this spec.
+	SpecGeneration int64
+	SpecTag        codec.Tag
 }
 
 // Outcome is what became of a received spec.
@@ -184,13 +191,13 @@ func (s *Set) next(held *Work, spec *manifestwork.Spec, problem string) *Work {
 	}
 	usable := spec.HasData && (problem == "" || spec.Deleting)
 	if usable {
-		w.Labels, w.Spec = spec.Work.Labels, &spec.Work.Spec
+		w.InForce = InForce{Labels: spec.Work.Labels, Spec: &spec.Work.Spec, SpecGeneration: spec.Generation, SpecTag: spec.Tag}
 	}
 	if held == nil {
 		return w
 	}
 	if !usable && (!held.Deleting || spec.Deleting) { // what is made anew inherits nothing
-		w.Labels, w.Spec = held.Labels, held.Spec
+		w.InForce = held.InForce
 	}
 	if spec.Deleting || problem != "" {
 		w.Name = held.Name // metadata may be missing or unreadable

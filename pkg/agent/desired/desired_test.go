@@ -205,7 +205,7 @@ func TestSet_SpecThatCannotBeUsedLeavesTheLastOneInForce(t *testing.T) {
 	s.Accept(spec{id: "1", version: 1, revision: 1, content: "good"}.received(), "")
 	s.Accept(spec{id: "1", name: "1", version: 2, revision: 2, content: "bad"}.received(), "too large")
 	w := s.Get("1")
-	if w.Problem != "too large" || w.Version != 2 || w.Name != "web" || w.Labels["content"] != "good" {
+	if w.Problem != "too large" || w.Version != 2 || w.Name != "web" || w.Labels["content"] != "good" || w.SpecGeneration != 1 {
 		t.Fatalf("got %+v", w)
 	}
 	s.Accept(spec{id: "1", version: 3, revision: 3, deleting: true, noData: true}.received(), "the data is bad")
