@@ -47,7 +47,6 @@ type round struct {
 // back-off.
 func (c *Core) Reconcile(ctx context.Context, key string) (next time.Duration, err error) {
 	r := c.begin(key)
-	begun := time.Now()
 	switch {
 	case r.view.Live != nil:
 		next, err = r.bring(ctx, r.view.Live)
@@ -61,7 +60,7 @@ func (c *Core) Reconcile(ctx context.Context, key string) (next time.Duration, e
 	default:
 		next, err = r.finish(ctx)
 	}
-	c.end(r, next, err, time.Since(begun))
+	c.end(r, next, err)
 	return next, err
 }
 
@@ -81,7 +80,7 @@ func (c *Core) begin(key string) *round {
 }
 
 // end forgets keys about which there is nothing to remember, and counts.
-func (c *Core) end(r *round, next time.Duration, err error, took time.Duration) {
+func (c *Core) end(r *round, next time.Duration, err error) {
 	result := roundDone
 	switch {
 	case err != nil:
@@ -89,7 +88,7 @@ func (c *Core) end(r *round, next time.Duration, err error, took time.Duration) 
 	case next > 0 && r.removals > 0:
 		result = roundWaiting
 	}
-	c.config.Metrics.round(result, took)
+	c.config.Metrics.round(result, c.config.Now().Sub(r.now))
 	if !r.view.Empty() || next != 0 || err != nil {
 		return
 	}
