@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"time"
 
 	engine "github.com/cockroachdb/pebble/v2"
 
@@ -13,14 +14,15 @@ import (
 
 // failure is the state a store enters once and does not leave: read-only.
 type failure struct {
-	log  *slog.Logger
-	once sync.Once
-	c    chan struct{} // closed when err is set
-	err  error
+	log     *slog.Logger
+	once    sync.Once
+	c       chan struct{} // closed when err is set
+	err     error
+	closing <-chan struct{}
 }
 
-func newFailure(log *slog.Logger) *failure {
-	return &failure{log: log, c: make(chan struct{})}
+func newFailure(log *slog.Logger, closing <-chan struct{}) *failure {
+	return &failure{log: log, c: make(chan struct{}), closing: closing}
 }
 
 // set makes the store read-only; only the first cause counts.
@@ -79,11 +81,23 @@ func (l logger) Fatalf(format string, args ...any) {
 	l.set(fmt.Errorf("%w: %s", errFatal, fmt.Sprintf(format, args...)))
 }
 
+// slow holds up a worker of the engine, which tries again at once what cannot
+// succeed any more. It holds a lock that reads do not need.
+func (f *failure) slow() {
+	timer := time.NewTimer(time.Second)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-f.closing:
+	}
+}
+
 // listener hears what Pebble finds in the background.
 func (f *failure) listener() *engine.EventListener {
 	return &engine.EventListener{
 		BackgroundError: func(err error) {
 			f.set(fmt.Errorf("store: background work: %w", err))
+			f.slow()
 		},
 		DataCorruption: func(i engine.DataCorruptionInfo) {
 			f.set(&store.DamageError{Key: i.Path, What: i.Details.Error()})

@@ -3,28 +3,25 @@ package pebble
 import (
 	"fmt"
 	"os"
-	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// guard is the file system that Pebble sees. Once armed, no error of a write or
-// sync reaches Pebble, which answers some of them with a panic, some with a
-// mutex unlocked twice, and tries others again without end: the store turns
-// read-only and the goroutine that wanted to write stops for good, where it is.
-// Reads go on. After a failed sync nothing that was written can be trusted
-// anyway, so there is nothing to go on with but a restart.
+// guard is the file system that Pebble sees. No error of a write or sync
+// reaches Pebble, which answers some of them with a panic, some with a mutex
+// unlocked twice, and tries others again without end: the store turns read-only
+// and the goroutine that wanted to write stops for good, where it is. Reads go
+// on. After a failed sync nothing that was written can be trusted anyway, so
+// there is nothing to go on with but a restart.
 type guard struct {
 	vfs.FS
 	failure *failure
-	armed   atomic.Bool
 }
 
-// check returns err while the guard is not armed; armed, it returns nil or not
-// at all.
+// check returns nil, or not at all.
 func (g *guard) check(op, name string, err error) error {
-	if err == nil || !g.armed.Load() {
-		return err
+	if err == nil {
+		return nil
 	}
 	g.failure.set(fmt.Errorf("store: %s %s: %w", op, name, err))
 	park()

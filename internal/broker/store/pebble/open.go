@@ -25,9 +25,12 @@ func Open(o Options) (*Store, error) {
 		return nil, errors.New("store: no directory is given")
 	}
 	o.setDefaults()
+	closing := make(chan struct{})
 	s := &Store{
-		failure: newFailure(o.Log),
-		closing: make(chan struct{}),
+		sign:    func(c clean) error { return c.sign(o.FS, o.Dir) },
+		failure: newFailure(o.Log, closing),
+		grace:   o.grace,
+		closing: closing,
 		commits: make(chan struct{}),
 		places:  make(map[where]*place),
 		behind:  make(map[store.Key]string),
@@ -50,24 +53,54 @@ func (s *Store) open(o *Options) error {
 		}
 		return fmt.Errorf("%w (%w)", ErrInUse, err)
 	}
-	g := &guard{FS: o.FS, failure: s.failure}
-	e := engineOptions(o, g, s.failure)
-	e.Lock = s.lock
-	if s.db, err = engine.Open(o.Dir, e); err != nil {
-		if engine.IsCorruptionError(err) {
-			err = &store.DamageError{Key: o.Dir, What: err.Error()}
-		}
-		return errors.Join(err, s.lock.Close())
+	if err := s.openEngine(o); err != nil {
+		return err
 	}
-	g.armed.Store(true)
 	if err := s.load(); err != nil {
-		return errors.Join(err, s.stopEngine())
+		return errors.Join(err, s.stopEngine(unsigned))
+	}
+	if err := s.checkClean(o); err != nil {
+		return errors.Join(err, s.stopEngine(unsigned))
 	}
 	if err := s.begin(o.NewID); err != nil {
-		return errors.Join(err, s.stopEngine())
+		return errors.Join(err, s.stopEngine(unsigned))
 	}
 	s.ring = newRing(s.head.Revision + 1)
 	return nil
+}
+
+// unsigned is for a store that was not opened.
+func unsigned() error { return nil }
+
+// openEngine opens the database. The guard may stop that in the middle.
+func (s *Store) openEngine(o *Options) error {
+	type result struct {
+		db  *engine.DB
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		defer func() {
+			if p := recover(); p != nil {
+				done <- result{nil, fmt.Errorf("%w: %v", errFatal, p)}
+			}
+		}()
+		e := engineOptions(o, &guard{FS: o.FS, failure: s.failure}, s.failure)
+		e.Lock = s.lock
+		db, err := engine.Open(o.Dir, e)
+		done <- result{db, err}
+	}()
+	r, ok := await(s, done)
+	if !ok {
+		return s.failure.get()
+	}
+	if s.db = r.db; r.err == nil {
+		return nil
+	}
+	if engine.IsCorruptionError(r.err) {
+		r.err = &store.DamageError{Key: o.Dir, What: r.err.Error()}
+	}
+	return errors.Join(s.failure.get(), r.err, s.lock.Close())
 }
 
 // load reads what the store keeps in memory.
@@ -175,18 +208,18 @@ func (s *Store) checkFeed() error {
 func (s *Store) begin(newID func() string) error {
 	b := s.db.NewBatch()
 	var errs []error
-	set := func(key, body []byte) { errs = append(errs, b.Set(key, seal(key, body), nil)) }
+	put := func(key, body []byte) { errs = append(errs, set(b, key, body)) }
 	if s.head.Epoch == "" {
 		s.head.Epoch = newID()
-		set([]byte{keyEpoch}, []byte(s.head.Epoch))
-		set([]byte{keyHead}, encodeNumber(0))
+		put([]byte{keyEpoch}, []byte(s.head.Epoch))
+		put([]byte{keyHead}, encodeNumber(0))
 	}
 	number, err := s.nextTerm()
 	if err != nil {
 		return errors.Join(err, b.Close())
 	}
 	t := term{id: newID(), first: s.head.Revision + 1}
-	set(numberKey(keyTerm, number), encodeTerm(t))
+	put(numberKey(keyTerm, number), encodeTerm(t))
 	s.terms = append(s.terms, t)
 	if n := len(s.terms) - maxTerms; n > 0 {
 		errs = append(errs, b.DeleteRange(numberKey(keyTerm, 0), numberKey(keyTerm, number-maxTerms+1), nil))

@@ -3,6 +3,7 @@ package pebble
 import (
 	"crypto/rand"
 	"log/slog"
+	"time"
 
 	engine "github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/bloom"
@@ -23,6 +24,9 @@ type Options struct {
 	NewID func() string
 	// CacheBytes is the size of the cache of blocks read from disk, 0 for 16 MiB.
 	CacheBytes int64
+
+	memTableBytes uint64        // 0 for 8 MiB; tests want to see flushes soon
+	grace         time.Duration // 0 for 1 s: how long Open and Close wait for an engine that failed
 }
 
 const (
@@ -32,8 +36,8 @@ const (
 	defaultCacheBytes = 16 << 20
 	// Two of them exist while one is flushed. A batch above half of this is
 	// flushed by itself, so it must exceed twice what a group commit gathers.
-	memTableBytes = 8 << 20
-	openFiles     = 500
+	defaultMemTableBytes = 8 << 20
+	openFiles            = 500
 )
 
 func (o *Options) setDefaults() {
@@ -49,6 +53,12 @@ func (o *Options) setDefaults() {
 	if o.CacheBytes == 0 {
 		o.CacheBytes = defaultCacheBytes
 	}
+	if o.memTableBytes == 0 {
+		o.memTableBytes = defaultMemTableBytes
+	}
+	if o.grace == 0 {
+		o.grace = time.Second
+	}
 }
 
 func engineOptions(o *Options, g *guard, f *failure) *engine.Options {
@@ -58,7 +68,7 @@ func engineOptions(o *Options, g *guard, f *failure) *engine.Options {
 		// The newest format of this release, by name: an upgrade of the library
 		// must not make a downgrade of the broker impossible by itself.
 		FormatMajorVersion: engine.FormatValueSeparation,
-		MemTableSize:       memTableBytes,
+		MemTableSize:       o.memTableBytes,
 		// Write stalls come late: a burst of works is flushed at the speed of
 		// the disk, and L0 may grow while it is compacted.
 		MemTableStopWritesThreshold: 4,
@@ -67,14 +77,6 @@ func engineOptions(o *Options, g *guard, f *failure) *engine.Options {
 		MaxOpenFiles:                openFiles,
 		EventListener:               f.listener(),
 		Logger:                      logger{f},
-		// A store that failed compacts no more: what it would write is lost
-		// on it, and Pebble would try again without end.
-		CompactionConcurrencyRange: func() (int, int) {
-			if f.get() != nil {
-				return 0, 0
-			}
-			return 1, 2
-		},
 	}
 	for i := range e.Levels {
 		// Most lookups of a new work are for keys that are not there.

@@ -18,6 +18,9 @@ type Store struct {
 	db      *engine.DB
 	lock    *engine.Lock
 	failure *failure
+	grace   time.Duration
+	retired retired
+	sign    func(clean) error // by Close
 
 	// commit serialises what writes.
 	commit sync.Mutex
@@ -50,9 +53,6 @@ type term struct {
 
 // maxTerms is how many openings are remembered.
 const maxTerms = 1024
-
-// closeGrace is how long Close waits for an engine that failed.
-const closeGrace = 2 * time.Second
 
 // Err returns why the store is read-only, nil while it is not.
 func (s *Store) Err() error { return s.failure.get() }
@@ -138,7 +138,7 @@ func (s *Store) MarkSubscribed(ctx context.Context, dt codec.DataType, cluster, 
 	if err := store.CheckPlace(dt, cluster); err != nil {
 		return err
 	}
-	return s.update(func(b *engine.Batch) (apply func(), err error) {
+	return s.update(0, func(b *engine.Batch) (apply func(), err error) {
 		if known, ok := s.Subscribed(dt, cluster); ok && (uid == "" || uid == known) {
 			return nil, nil
 		}
@@ -146,7 +146,7 @@ func (s *Store) MarkSubscribed(ctx context.Context, dt codec.DataType, cluster, 
 		return func() {
 			p := s.place(where{dt, cluster})
 			p.subscribed, p.uid = true, uid
-		}, b.Set(key, seal(key, []byte(uid)), nil)
+		}, set(b, key, []byte(uid))
 	})
 }
 
@@ -155,7 +155,7 @@ func (s *Store) ForgetCluster(ctx context.Context, cluster string) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return s.update(func(b *engine.Batch) (apply func(), err error) {
+	return s.update(0, func(b *engine.Batch) (apply func(), err error) {
 		var marked []where
 		s.mu.RLock()
 		for w, p := range s.places {
@@ -177,9 +177,10 @@ func (s *Store) ForgetCluster(ctx context.Context, cluster string) error {
 	})
 }
 
-// update writes what f puts into the batch; apply is called with mu held when
-// that is durable. Nothing is written for an empty batch.
-func (s *Store) update(f func(b *engine.Batch) (apply func(), err error)) error {
+// update writes what f puts into the batch, which has room for size bytes at
+// first; apply is called with mu held when that is durable. Nothing is written
+// for an empty batch.
+func (s *Store) update(size int, f func(b *engine.Batch) (apply func(), err error)) error {
 	leave, err := s.enter()
 	if err != nil {
 		return err
@@ -190,7 +191,7 @@ func (s *Store) update(f func(b *engine.Batch) (apply func(), err error)) error 
 	if s.failure.get() != nil {
 		return s.failure.readOnly()
 	}
-	b := s.db.NewBatch()
+	b := s.db.NewBatchWithSize(size)
 	apply, err := f(b)
 	if err != nil {
 		return errors.Join(err, b.Close())
@@ -227,31 +228,47 @@ func (s *Store) Close() error {
 
 func (s *Store) shut() error {
 	close(s.closing)
-	s.calls.Lock() // and never unlocked: no call may enter any more
-	return errors.Join(s.failure.get(), s.stopEngine())
+	s.calls.Lock()                                                                           // and never unlocked: no call may enter any more
+	err := s.stopEngine(func() error { return s.sign(clean{s.head.Term, s.head.Revision}) }) // which may fail
+	return errors.Join(s.failure.get(), err)
 }
 
-// stopEngine closes what Open opened. It gives up on an engine that failed and
-// whose goroutines the guard has stopped.
-func (s *Store) stopEngine() error {
+// stopEngine closes what Open opened; sign is called at the end, while the
+// directory is still locked, when there was no failure. It gives up on an engine
+// that failed and whose goroutines the guard has stopped.
+func (s *Store) stopEngine(sign func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		if s.view != nil {
 			s.view.release()
 		}
-		done <- errors.Join(s.db.Close(), s.lock.Close())
+		err := errors.Join(s.retired.close(), s.db.Close())
+		if err == nil && s.failure.get() == nil {
+			err = sign()
+		}
+		done <- errors.Join(err, s.lock.Close())
 	}()
+	err, ok := await(s, done)
+	if !ok {
+		return errors.New("the engine does not stop after a failure: the directory stays locked until the process ends")
+	}
+	return err
+}
+
+// await waits for a result; after a failure only for a while, because the guard
+// may have stopped what leads to it.
+func await[T any](s *Store, done <-chan T) (result T, ok bool) {
 	select {
-	case err := <-done:
-		return err
+	case r := <-done:
+		return r, true
 	case <-s.failure.c:
 	}
-	timer := time.NewTimer(closeGrace)
+	timer := time.NewTimer(s.grace)
 	defer timer.Stop()
 	select {
-	case err := <-done:
-		return err
+	case r := <-done:
+		return r, true
 	case <-timer.C:
-		return errors.New("the engine does not stop after a failure: the directory stays locked until the process ends")
+		return result, false
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"hash/crc32"
 
+	engine "github.com/cockroachdb/pebble/v2"
+
 	"github.com/hawser-io/hawser/internal/broker/store"
 )
 
@@ -36,12 +38,22 @@ func (e *FormatError) Error() string {
 	return fmt.Sprintf("store: value at %s has format %d, this release knows up to %d: run the newer release that wrote it, or restore a backup from before", e.Key, e.Format, format)
 }
 
-// seal makes a value of a body.
-func seal(key, body []byte) []byte {
-	v := make([]byte, valueHead, valueExtras+len(body))
-	v[0] = format
-	v = append(v, body...)
-	return binary.LittleEndian.AppendUint32(v, checksum(key, v))
+// sealed is the length of the value of a body.
+func sealed(body []byte) int { return valueExtras + len(body) }
+
+// sealTo writes the value of a body into v, which has that length.
+func sealTo(v, key, body []byte) {
+	v[0], v[1], v[2] = format, 0, 0
+	n := valueHead + copy(v[valueHead:], body)
+	binary.LittleEndian.PutUint32(v[n:], checksum(key, v[:n]))
+}
+
+// set puts a value into a batch.
+func set(b *engine.Batch, key, body []byte) error {
+	d := b.SetDeferred(len(key), sealed(body))
+	copy(d.Key, key)
+	sealTo(d.Value, key, body)
+	return d.Finish()
 }
 
 // unseal returns the body, which aliases v.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 
 	engine "github.com/cockroachdb/pebble/v2"
@@ -14,26 +15,49 @@ import (
 
 // view is the state after one commit, as it is on disk: Pebble shows a batch to
 // readers before it is synced, a snapshot taken after the sync does not. Readers
-// share it; the last one to let go closes it.
+// share it; the last one to let go retires it.
 type view struct {
 	snapshot *engine.Snapshot
-	failure  *failure
+	retired  *retired
 	holders  atomic.Int64 // the store and its readers
 }
 
-func newView(db *engine.DB, f *failure) *view {
-	v := &view{snapshot: db.NewSnapshot(), failure: f}
-	v.holders.Store(1)
-	return v
+func (v *view) release() {
+	if v.holders.Add(-1) == 0 {
+		v.retired.add(v.snapshot)
+	}
 }
 
-func (v *view) release() {
-	if v.holders.Add(-1) > 0 {
-		return
+// retired are snapshots that nobody reads any more. To close one takes a lock
+// of the engine that a goroutine stopped by the guard may hold, so no reader
+// does it, but the next write.
+type retired struct {
+	mu   sync.Mutex
+	list []*engine.Snapshot
+}
+
+func (r *retired) add(s *engine.Snapshot) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.list = append(r.list, s)
+}
+
+func (r *retired) close() error {
+	r.mu.Lock()
+	list := r.list
+	r.list = nil
+	r.mu.Unlock()
+	var errs []error
+	for _, s := range list {
+		errs = append(errs, s.Close())
 	}
-	if err := v.snapshot.Close(); err != nil {
-		v.failure.set(err)
-	}
+	return errors.Join(errs...)
+}
+
+func (s *Store) newView() *view {
+	v := &view{snapshot: s.db.NewSnapshot(), retired: &s.retired}
+	v.holders.Store(1)
+	return v
 }
 
 // get returns the body of a value in memory of its own; ok is false when there

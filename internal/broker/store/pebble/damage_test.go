@@ -1,0 +1,400 @@
+package pebble
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	engine "github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// raw changes a store behind its back.
+func raw(t *testing.T, fs vfs.FS, f func(db *engine.DB)) {
+	t.Helper()
+	db, err := engine.Open(dir, &engine.Options{
+		FS: fs, FormatMajorVersion: engine.FormatValueSeparation, Logger: logger{newFailure(slog.New(slog.DiscardHandler), nil)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f(db)
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// written is a file system with a store of a few works, of which one has a
+// status and one is a tombstone behind which another waits.
+func written(t *testing.T) *vfs.MemFS {
+	t.Helper()
+	fs := vfs.NewMem()
+	s := mustOpen(t, Options{Dir: dir, FS: fs})
+	if err := s.MarkSubscribed(t.Context(), codec.ManifestBundles, "c1", "uid"); err != nil {
+		t.Fatal(err)
+	}
+	status := store.Op{Kind: store.PutStatus, Key: testKey(1), Version: 1, Sequence: "4198400", Event: []byte("status")}
+	deletion := testOp(2, 1)
+	deletion.Deleting, deletion.Tag, deletion.Event = true, codec.Tag{1}, nil
+	waits := testOp(3, 1)
+	waits.Name = "work-2"
+	if _, err := s.Commit(t.Context(), []store.Op{testOp(1, 1), testOp(2, 1), status, deletion, waits}); err != nil {
+		t.Fatal(err)
+	}
+	mustClose(t, s)
+	return fs
+}
+
+// TestOpen_FindsDamage: what Open reads, it checks.
+func TestOpen_FindsDamage(t *testing.T) {
+	t.Parallel()
+	garbage := []byte("garbage that is long enough to be a value")
+	put := func(key, value []byte) func(db *engine.DB) error {
+		return func(db *engine.DB) error { return db.Set(key, value, engine.Sync) }
+	}
+	remove := func(key []byte) func(db *engine.DB) error {
+		return func(db *engine.DB) error { return db.Delete(key, engine.Sync) }
+	}
+	meta := recordKey(keyMeta, testKey(1))
+	ahead := encodeMeta(&store.Meta{Key: testKey(1), State: store.Live, SpecRevision: 99})
+	for name, c := range map[string]struct {
+		change func(db *engine.DB) error
+		want   string
+	}{
+		"meta is garbage":          {put(meta, garbage), "u1"},
+		"meta has no sense":        {put(meta, seal(meta, []byte{9})), "u1"},
+		"meta is above the head":   {put(meta, seal(meta, ahead)), "above the head"},
+		"key of a meta":            {put([]byte("mx"), seal([]byte("mx"), nil)), "parts"},
+		"head is missing":          {remove([]byte{keyHead}), "missing"},
+		"head is garbage":          {put([]byte{keyHead}, garbage), "damaged value at h"},
+		"head has no sense":        {put([]byte{keyHead}, seal([]byte{keyHead}, nil)), "damaged value at h"},
+		"epoch is missing":         {remove([]byte{keyEpoch}), "missing"},
+		"epoch is garbage":         {put([]byte{keyEpoch}, garbage), "damaged value at i"},
+		"term is garbage":          {put(numberKey(keyTerm, 1), garbage), "e/1"},
+		"term has no sense":        {put(numberKey(keyTerm, 1), seal(numberKey(keyTerm, 1), nil)), "e/1"},
+		"number of a term":         {put([]byte("e1"), seal([]byte("e1"), encodeTerm(term{}))), "8 bytes"},
+		"subscription is garbage":  {put(clusterKey(codec.ManifestBundles, "c1"), garbage), "c1"},
+		"key of a subscription":    {put([]byte("cx"), seal([]byte("cx"), nil)), "parts"},
+		"feed is above the head":   {put(numberKey(keyRevision, 99), seal(numberKey(keyRevision, 99), nil)), "above the head"},
+		"feed's newest is garbage": {put(numberKey(keyRevision, 99), garbage), "r/99"},
+		"latest term is missing":   {remove(numberKey(keyTerm, 1)), "term that it does not have"},
+		"head is lower":            {put([]byte{keyHead}, seal([]byte{keyHead}, encodeNumber(3))), "above the head"},
+		"terms have no end":        {put(numberKey(keyTerm, 1<<64-1), seal(numberKey(keyTerm, 1<<64-1), encodeTerm(term{}))), "no number"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			fs := written(t)
+			raw(t, fs, func(db *engine.DB) {
+				if err := c.change(db); err != nil {
+					t.Fatal(err)
+				}
+			})
+			_, err := Open(Options{Dir: dir, FS: fs})
+			var damaged *store.DamageError
+			if !errors.As(err, &damaged) || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("open: %v, want damage with %q", err, c.want)
+			}
+			// The directory is free again.
+			raw(t, fs, func(*engine.DB) {})
+		})
+	}
+}
+
+// TestOpen_FindsLostEnd: a store that has less than when it was closed says so,
+// and one that was not closed is not held to it.
+func TestOpen_FindsLostEnd(t *testing.T) {
+	t.Parallel()
+	fs := vfs.NewMem()
+	s := mustOpen(t, Options{Dir: dir, FS: fs})
+	before := vfs.NewMem()
+	if _, err := vfs.Clone(fs, before, dir, dir, vfs.CloneSync); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Commit(t.Context(), []store.Op{testOp(1, 1)}); err != nil {
+		t.Fatal(err)
+	}
+	mustClose(t, s)
+	mark := fs.PathJoin(dir, cleanName)
+	put := func(from *vfs.MemFS) {
+		t.Helper()
+		if _, err := vfs.Clone(from, before, mark, mark); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(fs)
+	var damaged *store.DamageError
+	if _, err := Open(Options{Dir: dir, FS: before}); !errors.As(err, &damaged) || !strings.Contains(err.Error(), "closed at revision 1 and has 0") {
+		t.Fatalf("open of a store without its end: %v", err)
+	}
+	flip(t, before, mark, rand.New(rand.NewPCG(1, 1)))
+	if _, err := Open(Options{Dir: dir, FS: before}); !errors.As(err, &damaged) || !strings.Contains(err.Error(), "remove it") {
+		t.Fatalf("open with a damaged mark: %v", err)
+	}
+	if err := before.Remove(mark); err != nil {
+		t.Fatal(err)
+	}
+	// As after a crash; and the mark of an earlier life means nothing.
+	mustClose(t, mustOpen(t, Options{Dir: dir, FS: before}))
+	early := vfs.NewMem()
+	if _, err := vfs.Clone(before, early, dir, dir); err != nil {
+		t.Fatal(err)
+	}
+	s = mustOpen(t, Options{Dir: dir, FS: before})
+	if _, err := s.Commit(t.Context(), []store.Op{testOp(1, 1)}); err != nil {
+		t.Fatal(err)
+	}
+	mustClose(t, s)
+	put(early)
+	mustClose(t, mustOpen(t, Options{Dir: dir, FS: before}))
+}
+
+// TestRead_FindsDamage: what is read later is checked then.
+func TestRead_FindsDamage(t *testing.T) {
+	t.Parallel()
+	garbage := []byte("garbage that is long enough to be a value")
+	all := store.Scope{DataType: codec.ManifestBundles}
+	get := func(n int) func(ctx context.Context, s *Store) error {
+		return func(ctx context.Context, s *Store) error { _, err := s.Get(ctx, testKey(n)); return err }
+	}
+	scan := func(scope store.Scope) func(ctx context.Context, s *Store) error {
+		return func(ctx context.Context, s *Store) error {
+			return s.Scan(ctx, scope, func(store.Meta) error { return nil })
+		}
+	}
+	changes := func(ctx context.Context, s *Store) error { _, err := s.Changes(ctx, 0, 100); return err }
+	commit := func(op store.Op) func(ctx context.Context, s *Store) error {
+		return func(ctx context.Context, s *Store) error { _, err := s.Commit(ctx, []store.Op{op}); return err }
+	}
+	confirm := store.Op{Kind: store.PutStatus, Key: testKey(2), Version: 1, Sequence: "8392704", Deleted: true, Event: []byte("gone")}
+	meta, spec, status := recordKey(keyMeta, testKey(1)), recordKey(keySpec, testKey(1)), recordKey(keyStatus, testKey(1))
+	name, owner := nameKey(codec.ManifestBundles, "c1", "work-1"), ownerKey("s1", testKey(1))
+	for what, c := range map[string]struct {
+		key, value []byte // nil value: removed
+		read       func(ctx context.Context, s *Store) error
+		want       string
+	}{
+		"meta, get":              {meta, garbage, get(1), "m/"},
+		"meta without sense":     {meta, seal(meta, []byte{9}), get(1), "m/"},
+		"meta, scan":             {meta, garbage, scan(all), "m/"},
+		"meta, scan of an owner": {meta, garbage, scan(store.Scope{DataType: codec.ManifestBundles, Owner: "s1"}), "m/"},
+		"meta, commit":           {meta, garbage, commit(testOp(1, 2)), "m/"},
+		"key of a meta":          {[]byte(string(meta[:len(meta)-2]) + "\x00x"), seal([]byte(string(meta[:len(meta)-2])+"\x00x"), nil), scan(all), "parts"},
+		"spec":                   {spec, garbage, get(1), "s/"},
+		"spec is missing":        {spec, nil, get(1), "missing"},
+		"status":                 {status, garbage, get(1), "t/"},
+		"status is missing":      {status, nil, get(1), "missing"},
+		"name":                   {name, garbage, commit(testOp(1, 2)), "n/"},
+		"what waits":             {recordKey(keyWaiting, testKey(2)), garbage, commit(confirm), "w/"},
+		"owner":                  {owner, garbage, scan(store.Scope{DataType: codec.ManifestBundles, Owner: "s1"}), "o/"},
+		"owner without a record": {ownerKey("s2", testKey(1)), seal(ownerKey("s2", testKey(1)), nil), scan(store.Scope{DataType: codec.ManifestBundles, Owner: "s2"}), "owner"},
+		"feed":                   {numberKey(keyRevision, 1), garbage, changes, "r/1"},
+		"feed without sense":     {numberKey(keyRevision, 1), seal(numberKey(keyRevision, 1), nil), changes, "r/1"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			s := mustOpen(t, Options{Dir: dir, FS: written(t)})
+			// Behind the back of the store, but seen by its next view.
+			var err error
+			if c.value == nil {
+				err = s.db.Delete(c.key, engine.Sync)
+			} else {
+				err = s.db.Set(c.key, c.value, engine.Sync)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := s.MarkSubscribed(t.Context(), codec.ManifestBundles, "c2", ""); err != nil {
+				t.Fatal(err)
+			}
+			err = c.read(t.Context(), s)
+			var damaged *store.DamageError
+			if !errors.As(err, &damaged) || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("read: %v, want damage with %q", err, c.want)
+			}
+			readOnly(t, s, damaged)
+			if err := s.Close(); !errors.As(err, &damaged) {
+				t.Errorf("close: %v", err)
+			}
+		})
+	}
+}
+
+// TestOpen_RefusesNewerFormat: nothing of a newer release is touched.
+func TestOpen_RefusesNewerFormat(t *testing.T) {
+	t.Parallel()
+	fs := written(t)
+	key := []byte{keyEpoch}
+	raw(t, fs, func(db *engine.DB) {
+		v := seal(key, []byte("epoch"))
+		v[0] = format + 1
+		if err := db.Set(key, reseal(key, v), engine.Sync); err != nil {
+			t.Fatal(err)
+		}
+	})
+	_, err := Open(Options{Dir: dir, FS: fs})
+	var newer *FormatError
+	if !errors.As(err, &newer) || newer.Key != "i" {
+		t.Errorf("open: %v", err)
+	}
+}
+
+// TestBitFlip flips bits anywhere in the files of a store. It then has what was
+// written, or it says what is damaged; never anything else.
+func TestBitFlip(t *testing.T) {
+	t.Parallel()
+	master := vfs.NewMem()
+	a := newAcked()
+	s := mustOpen(t, tiny(master))
+	if err := a.churn(s, 0, 60); err != nil {
+		t.Fatal(err)
+	}
+	mustClose(t, s)
+	names, err := master.List(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rng := rand.New(rand.NewPCG(1, 2))
+	flips := 150
+	if testing.Short() {
+		flips = 20
+	}
+	found := 0
+	for range flips {
+		fs := vfs.NewMem()
+		if _, err := vfs.Clone(master, fs, dir, dir); err != nil {
+			t.Fatal(err)
+		}
+		file := master.PathJoin(dir, names[rng.IntN(len(names))])
+		if !flip(t, fs, file, rng) {
+			continue
+		}
+		s, err := Open(tiny(fs))
+		if err != nil {
+			found++
+			continue // it says so; whether well is seen by TestOpen_FindsDamage
+		}
+		if readAll(t, s, a, file) {
+			found++
+		}
+		if err := s.Close(); err != nil && s.Err() == nil {
+			t.Errorf("%s: close: %v", file, err)
+		}
+	}
+	if found < flips/10 {
+		t.Errorf("of %d flips %d were found", flips, found)
+	}
+}
+
+// flip flips one bit of a file; it returns false for an empty one.
+func flip(t *testing.T, fs *vfs.MemFS, name string, rng *rand.Rand) bool {
+	t.Helper()
+	f, err := fs.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := io.ReadAll(f)
+	if err := errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if len(data) == 0 {
+		return false
+	}
+	data[rng.IntN(len(data))] ^= 1 << rng.IntN(8)
+	out, err := fs.Create(name, vfs.WriteCategoryUnspecified)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = out.Write(data)
+	if err := errors.Join(err, out.Sync(), out.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return true
+}
+
+// readAll reads everything and returns whether damage was found.
+func readAll(t *testing.T, s *Store, a acked, file string) bool {
+	t.Helper()
+	for n, version := range a.last {
+		r, err := s.Get(t.Context(), testKey(n))
+		switch {
+		case errors.Is(err, store.ErrNotFound):
+			t.Errorf("%s: work %d is gone without a word", file, n)
+		case err != nil:
+			return true
+		case r.Version != version || string(r.Spec) != string(content(n, version)):
+			t.Errorf("%s: work %d has version %d and content %.30q", file, n, r.Version, r.Spec)
+		}
+	}
+	c, err := s.Changes(t.Context(), 0, 1000)
+	if err != nil {
+		return true
+	}
+	if len(c) != len(a.last) {
+		t.Errorf("%s: %d changes for %d works", file, len(c), len(a.last))
+	}
+	return false
+}
+
+func TestOpen_InUse(t *testing.T) {
+	t.Parallel()
+	for name, o := range map[string]Options{
+		"memory": {Dir: dir, FS: vfs.NewMem()},
+		"disk":   {Dir: filepath.Join(t.TempDir(), dir)},
+	} {
+		s := mustOpen(t, o)
+		if _, err := Open(o); !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), o.Dir) {
+			t.Errorf("%s: second open: %v", name, err)
+		}
+		mustClose(t, s)
+		mustClose(t, mustOpen(t, o))
+	}
+}
+
+// TestOpen_InUseByProcess is also the other process.
+func TestOpen_InUseByProcess(t *testing.T) {
+	t.Parallel()
+	const variable = "HAWSER_TEST_STORE"
+	if d := os.Getenv(variable); d != "" {
+		if _, err := Open(Options{Dir: d}); !errors.Is(err, ErrInUse) {
+			t.Errorf("open in another process: %v", err)
+		}
+		return
+	}
+	d := filepath.Join(t.TempDir(), dir)
+	s := mustOpen(t, Options{Dir: d})
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestOpen_InUseByProcess$")
+	cmd.Env = append(os.Environ(), variable+"="+d)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+	mustClose(t, s)
+}
+
+func TestOpen_Refuses(t *testing.T) {
+	t.Parallel()
+	if _, err := Open(Options{}); err == nil || !strings.Contains(err.Error(), "directory") {
+		t.Errorf("no directory: %v", err)
+	}
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(Options{Dir: file}); err == nil || !strings.Contains(err.Error(), file) || errors.Is(err, ErrInUse) {
+		t.Errorf("a file: %v", err)
+	}
+	d := filepath.Join(t.TempDir(), "fresh")
+	mustClose(t, mustOpen(t, Options{Dir: d}))
+	if info, err := os.Stat(d); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("mode of a new directory: %v, %v", info.Mode(), err)
+	}
+}

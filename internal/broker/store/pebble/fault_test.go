@@ -1,0 +1,394 @@
+package pebble
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// A store whose disk failed leaves goroutines behind: that is what its guard
+// does instead of letting the engine end the process.
+
+const dir = "store"
+
+// tiny makes flushes, compactions and new logs come soon.
+func tiny(fs vfs.FS) Options {
+	return Options{Dir: dir, FS: fs, memTableBytes: 64 << 10, CacheBytes: 1 << 20, grace: 20 * time.Millisecond}
+}
+
+func mustOpen(t *testing.T, o Options) *Store {
+	t.Helper()
+	s, err := Open(o)
+	if err != nil {
+		t.Fatalf("open: %v", err)
+	}
+	return s
+}
+
+func mustClose(t *testing.T, s *Store) {
+	t.Helper()
+	if err := s.Close(); err != nil {
+		t.Errorf("close: %v", err)
+	}
+}
+
+func testKey(n int) store.Key {
+	return store.Key{DataType: codec.ManifestBundles, Cluster: "c1", ResourceID: fmt.Sprintf("u%d", n)}
+}
+
+// content says what it is the content of, so that no other can be taken for it.
+func content(n int, version int64) []byte {
+	return []byte(strings.Repeat(fmt.Sprintf("work %d version %d. ", n, version), 100))
+}
+
+func testOp(n int, version int64) store.Op {
+	return store.Op{
+		Kind: store.PutSpec, Key: testKey(n), Owner: "s1", Name: fmt.Sprintf("work-%d", n), Action: codec.UpdateRequest,
+		Version: version, Tag: codec.TagOf(false, version, fmt.Sprint(n), nil), Event: content(n, version),
+		At: time.Unix(1795000000, 0).UTC(),
+	}
+}
+
+// acked is what a publisher knows: the last version that was acknowledged of
+// each work, and the last that was tried.
+type acked struct{ last, tried map[int]int64 }
+
+func newAcked() acked { return acked{make(map[int]int64), make(map[int]int64)} }
+
+// churn commits batches until one fails or all are done.
+func (a acked) churn(s *Store, from, rounds int) error {
+	const works, batch = 20, 4
+	for round := from; round < from+rounds; round++ {
+		var ops []store.Op
+		for i := range batch {
+			n := (round*batch + i) % works
+			version := int64(round + 1)
+			a.tried[n] = version
+			ops = append(ops, testOp(n, version))
+		}
+		out, err := s.Commit(context.Background(), ops)
+		if err != nil {
+			return err
+		}
+		for i, o := range out {
+			if o.Verdict != store.Accepted {
+				return fmt.Errorf("verdict %d", o.Verdict)
+			}
+			n := (round*batch + i) % works
+			a.last[n] = a.tried[n]
+		}
+	}
+	return nil
+}
+
+// check holds a store to what was acknowledged: everything is there, whole, at
+// the version that was acknowledged or one that was tried after it.
+func (a acked) check(t *testing.T, s *Store) {
+	t.Helper()
+	for n, version := range a.last {
+		r, err := s.Get(context.Background(), testKey(n))
+		switch {
+		case err != nil:
+			t.Fatalf("work %d: version %d was acknowledged: %v", n, version, err)
+		case r.Version < version || r.Version > a.tried[n]:
+			t.Fatalf("work %d: version %d was acknowledged, %d tried, there is %d", n, version, a.tried[n], r.Version)
+		case string(r.Spec) != string(content(n, r.Version)):
+			t.Fatalf("work %d: version %d has the content %.30q", n, r.Version, r.Spec)
+		}
+	}
+	head := s.Head().Revision
+	_, digest := s.ClusterHead(codec.ManifestBundles, "c1")
+	var want store.Digest
+	err := s.Scan(context.Background(), store.Scope{DataType: codec.ManifestBundles}, func(m store.Meta) error {
+		want.Count++
+		want.Sum = want.Sum.Add(codec.RecordHash(m.ResourceID, m.Tag))
+		if m.SpecRevision > head {
+			return fmt.Errorf("%v has revision %d above the head %d", m.Key, m.SpecRevision, head)
+		}
+		return nil
+	})
+	if err != nil || digest != want {
+		t.Fatalf("digest %v, records have %v; %v", digest, want, err)
+	}
+}
+
+// readOnly holds a failed store to its promise.
+func readOnly(t *testing.T, s *Store, cause error) {
+	t.Helper()
+	select {
+	case <-s.Failed():
+	default:
+		t.Fatal("a store that failed does not say so")
+	}
+	if !errors.Is(s.Err(), cause) {
+		t.Errorf("cause %v, want %v", s.Err(), cause)
+	}
+	for what, err := range map[string]error{
+		"commit":          func() error { _, err := s.Commit(t.Context(), []store.Op{testOp(1, 1<<40)}); return err }(),
+		"mark subscribed": s.MarkSubscribed(t.Context(), codec.ManifestBundles, "c9", ""),
+	} {
+		if !errors.Is(err, store.ErrReadOnly) || !errors.Is(err, cause) {
+			t.Errorf("%s on a failed store: %v", what, err)
+		}
+	}
+}
+
+// failing is a file system with a fault that tests switch on.
+func failing(fs vfs.FS, fault func(errorfs.Op) error) (vfs.FS, *atomic.Bool) {
+	on := new(atomic.Bool)
+	return errorfs.Wrap(fs, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if on.Load() {
+			return fault(op)
+		}
+		return nil
+	})), on
+}
+
+func writes(op errorfs.Op) bool { return op.Kind.ReadOrWrite() == errorfs.OpIsWrite }
+
+func ofFile(op errorfs.Op, pattern string) bool {
+	ok, err := filepath.Match(pattern, filepath.Base(op.Path))
+	return ok && err == nil
+}
+
+func TestFault_DiskBecomesReadOnly(t *testing.T) {
+	t.Parallel()
+	faults := map[string]struct {
+		err   error
+		fault func(op errorfs.Op) bool
+	}{
+		"disk full":             {syscall.ENOSPC, func(op errorfs.Op) bool { return op.Kind == errorfs.OpFileWrite }},
+		"log cannot be written": {syscall.EIO, func(op errorfs.Op) bool { return op.Kind == errorfs.OpFileWrite && ofFile(op, "*.log") }},
+		"log cannot be synced":  {syscall.EIO, func(op errorfs.Op) bool { return op.Kind == errorfs.OpFileSyncData && ofFile(op, "*.log") }},
+		"no new log": {syscall.ENOSPC, func(op errorfs.Op) bool {
+			return (op.Kind == errorfs.OpCreate || op.Kind == errorfs.OpReuseForWrite) && ofFile(op, "*.log")
+		}},
+		"no new table": {syscall.ENOSPC, func(op errorfs.Op) bool { return op.Kind == errorfs.OpCreate && ofFile(op, "*.sst") }},
+		"table cannot be synced": {syscall.EIO, func(op errorfs.Op) bool {
+			return op.Kind == errorfs.OpFileSync && ofFile(op, "*.sst") || op.Kind == errorfs.OpFileSyncData && ofFile(op, "*.sst")
+		}},
+		"manifest cannot be written": {syscall.EIO, func(op errorfs.Op) bool { return writes(op) && ofFile(op, "MANIFEST-*") }},
+		"directory cannot be synced": {syscall.EIO, func(op errorfs.Op) bool { return op.Kind == errorfs.OpFileSync && filepath.Base(op.Path) == dir }},
+	}
+	for name, f := range faults {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			mem := vfs.NewCrashableMem()
+			fs, on := failing(mem, func(op errorfs.Op) error {
+				if f.fault(op) {
+					return f.err
+				}
+				return nil
+			})
+			s := mustOpen(t, tiny(fs))
+			a := newAcked()
+			if err := a.churn(s, 0, 20); err != nil {
+				t.Fatal(err)
+			}
+			on.Store(true)
+			if err := a.churn(s, 20, 100_000); !errors.Is(err, store.ErrReadOnly) {
+				t.Fatalf("commit on a failing disk: %v", err)
+			}
+			head := s.Head()
+			readOnly(t, s, f.err)
+			a.check(t, s) // reads go on, with what was acknowledged
+			if s.Head() != head {
+				t.Errorf("head %v moved to %v", head, s.Head())
+			}
+			if err := s.Close(); !errors.Is(err, f.err) {
+				t.Errorf("close of a failed store: %v", err)
+			}
+			// Restart after repair.
+			s = mustOpen(t, tiny(mem.CrashClone(vfs.CrashCloneCfg{})))
+			a.check(t, s)
+			mustClose(t, s)
+		})
+	}
+}
+
+// TestFault_AtEveryWrite breaks the disk at one write after the other. Whatever
+// it hits: the process lives, what was acknowledged is there after a restart.
+func TestFault_AtEveryWrite(t *testing.T) {
+	t.Parallel()
+	count := func(last int64) (seen int64, stopped bool) {
+		mem := vfs.NewCrashableMem()
+		var n atomic.Int64
+		fs := errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
+			if writes(op) && op.Kind != errorfs.OpRemove && n.Add(1) > last {
+				return syscall.EIO
+			}
+			return nil
+		}))
+		a := newAcked()
+		s, err := Open(tiny(fs))
+		if err == nil {
+			err = errors.Join(a.churn(s, 0, 60), s.Close())
+		}
+		if err != nil && !errors.Is(err, syscall.EIO) {
+			t.Fatalf("after %d writes: %v", last, err)
+		}
+		after := mustOpen(t, tiny(mem.CrashClone(vfs.CrashCloneCfg{})))
+		a.check(t, after)
+		mustClose(t, after)
+		return n.Load(), err != nil
+	}
+	total, stopped := count(1 << 40)
+	if stopped || total < 100 {
+		t.Fatalf("a run without a fault has %d writes, stopped: %v", total, stopped)
+	}
+	step := int64(3)
+	if testing.Short() {
+		step = 11
+	}
+	hit, tried := 0, 0
+	for last := int64(0); last < total; last += step {
+		tried++
+		if _, stopped := count(last); stopped {
+			hit++
+		}
+	}
+	// When flushes happen, and with them how many writes, differs a little.
+	if hit < tried/2 {
+		t.Errorf("of %d faults %d were noticed", tried, hit)
+	}
+}
+
+// TestFault_UnreadableTable: a disk that does not give back what it has.
+func TestFault_UnreadableTable(t *testing.T) {
+	t.Parallel()
+	mem := vfs.NewCrashableMem()
+	a := newAcked()
+	s := mustOpen(t, tiny(mem))
+	if err := a.churn(s, 0, 100); err != nil {
+		t.Fatal(err)
+	}
+	mustClose(t, s)
+	fs, on := failing(mem, func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpFileReadAt && ofFile(op, "*.sst") {
+			return syscall.EIO
+		}
+		return nil
+	})
+	o := tiny(fs)
+	o.CacheBytes = 1 // nothing is remembered
+	s = mustOpen(t, o)
+	on.Store(true)
+	var err error
+	for n := range 20 {
+		if _, e := s.Get(t.Context(), testKey(n)); e != nil {
+			err = e
+		}
+	}
+	if !errors.Is(err, syscall.EIO) {
+		t.Fatalf("get from an unreadable disk: %v", err)
+	}
+	readOnly(t, s, syscall.EIO)
+	if err := s.Close(); !errors.Is(err, syscall.EIO) {
+		t.Errorf("close: %v", err)
+	}
+}
+
+// TestPowerLoss drops what was not synced, in whole or torn, at any moment.
+func TestPowerLoss(t *testing.T) {
+	t.Parallel()
+	rounds := 20
+	if testing.Short() {
+		rounds = 5
+	}
+	for seed := range rounds {
+		rng := rand.New(rand.NewPCG(uint64(seed), 1))
+		fs := vfs.NewCrashableMem()
+		a := newAcked()
+		from := 0
+		for range 4 { // lives, each ended by a power loss
+			s := mustOpen(t, tiny(fs))
+			a.check(t, s)
+			n := rng.IntN(40)
+			if err := a.churn(s, from, n); err != nil {
+				t.Fatal(err)
+			}
+			from += n
+			// One more is under way when the power goes.
+			under := make(chan error, 1)
+			before := newAcked()
+			for k, v := range a.last {
+				before.last[k] = v
+			}
+			go func() { under <- a.churn(s, from, 1) }()
+			crashed := fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: rng.IntN(101), RNG: rng})
+			if err := <-under; err != nil {
+				t.Fatal(err)
+			}
+			a.last = before.last // whether it was acknowledged in time is not known
+			from++
+			mustClose(t, s)
+			fs = crashed
+		}
+		s := mustOpen(t, tiny(fs))
+		a.check(t, s)
+		mustClose(t, s)
+	}
+}
+
+// TestDurableBeforeVisible: nobody sees a commit whose sync is under way.
+func TestDurableBeforeVisible(t *testing.T) {
+	t.Parallel()
+	syncing, goOn := make(chan struct{}), make(chan struct{})
+	fs, on := failing(vfs.NewMem(), func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpFileSyncData && ofFile(op, "*.log") {
+			syncing <- struct{}{}
+			<-goOn
+		}
+		return nil
+	})
+	s := mustOpen(t, Options{Dir: dir, FS: fs})
+	if _, err := s.Commit(t.Context(), []store.Op{testOp(1, 1)}); err != nil {
+		t.Fatal(err)
+	}
+	on.Store(true)
+	committed := make(chan error, 1)
+	go func() {
+		_, err := s.Commit(context.Background(), []store.Op{testOp(1, 2), testOp(2, 1)})
+		committed <- err
+	}()
+	<-syncing
+	r, err := s.Get(t.Context(), testKey(1))
+	if err != nil || r.Version != 1 || string(r.Spec) != string(content(1, 1)) {
+		t.Errorf("get during the sync: version %d, %v", r.Version, err)
+	}
+	if _, err := s.Get(t.Context(), testKey(2)); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("get of a new record during the sync: %v", err)
+	}
+	n := 0
+	if err := s.Scan(t.Context(), store.Scope{DataType: codec.ManifestBundles}, func(store.Meta) error { n++; return nil }); err != nil || n != 1 {
+		t.Errorf("scan during the sync: %d records, %v", n, err)
+	}
+	if h := s.Head(); h.Revision != 1 {
+		t.Errorf("head during the sync: %d", h.Revision)
+	}
+	if c, err := s.Changes(t.Context(), 0, 10); err != nil || len(c) != 1 || c[0].Revision != 1 {
+		t.Errorf("changes during the sync: %+v, %v", c, err)
+	}
+	on.Store(false)
+	close(goOn)
+	if err := <-committed; err != nil {
+		t.Fatal(err)
+	}
+	if r, err = s.Get(t.Context(), testKey(1)); err != nil || r.Version != 2 {
+		t.Errorf("get after the sync: version %d, %v", r.Version, err)
+	}
+	mustClose(t, s)
+}
