@@ -1,12 +1,14 @@
 package broker
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
 
+	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -143,4 +145,47 @@ func TestBudget_NeverMoreThanThereIs(t *testing.T) {
 			t.Fatalf("%d bytes of %d parties in use when all is given back", b.inUse(whole), len(b.taken))
 		}
 	})
+}
+
+// recorder is a store that takes everything.
+type recorder struct {
+	store.Store
+	commits int
+}
+
+func (r *recorder) Commit(_ context.Context, ops []store.Op) ([]store.Outcome, error) {
+	r.commits++
+	return make([]store.Outcome, len(ops)), nil
+}
+
+func (*recorder) Head() store.Head { return store.Head{} }
+
+// TestCommitter_WritesWhatIsQueuedWhenItEnds, and takes nothing more.
+func TestCommitter_WritesWhatIsQueuedWhenItEnds(t *testing.T) {
+	s := &recorder{}
+	b, err := New(Config{Store: s})
+	if err != nil {
+		t.Fatal(err)
+	}
+	queued := publishOf("a", 1)
+	if ok, err := b.commits.queue.put(queued); !ok || err != nil {
+		t.Fatalf("put: %v, %v", ok, err)
+	}
+	<-b.commits.queue.wake // it was seen already, and not taken
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := b.commits.run(ctx); err != nil {
+		t.Errorf("run: %v", err)
+	}
+	select {
+	case a := <-queued.done:
+		if a.err != nil || len(a.outcomes) != 1 {
+			t.Errorf("answer %+v", a)
+		}
+	default:
+		t.Error("what was queued was not answered")
+	}
+	if _, err := b.commits.commit(t.Context(), party("a"), store.Op{}); transport.CodeOf(err) != transport.CodeUnavailable {
+		t.Errorf("a publish after the end: %v", err)
+	}
 }

@@ -8,7 +8,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/hawser-io/hawser/internal/broker"
+	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -340,5 +343,47 @@ func TestResync_StuckStreamsDoNotKeepOthersFromComparing(t *testing.T) {
 		other.expect("spec resync_response w2 v1")
 		close(gate)
 		stuck.expect("spec create_request w1 v1", "spec resync_response w1 v1")
+	})
+}
+
+// TestResync_WhatIsNoOrphan: an id that waits behind a tombstone is explained;
+// a work that an operator gave up while it lived is neither an orphan nor
+// deleted (I3).
+func TestResync_WhatIsNoOrphan(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	inWorld(t, broker.Config{Registry: registry}, func(w *world) {
+		agent, source := w.subscribe(w.agent("c1")), w.source("src")
+		w.put(source, work{version: 1}.event())
+		w.put(source, work{version: 2, deleting: true}.event())
+		if got := w.put(source, work{id: "waits", name: "name-of-w1", version: 1}.event()); got != codec.OutcomeWaits {
+			t.Fatalf("outcome %q", got)
+		}
+		w.put(source, work{id: "given-up", version: 1}.event())
+		key := store.Key{DataType: codec.ManifestBundles, Cluster: "c1", ResourceID: "given-up"}
+		if _, err := w.Store.Commit(w.Context(), []store.Op{{Kind: store.Forget, Key: key, At: time.Now()}}); err != nil {
+			t.Fatal(err)
+		}
+		agent.take()
+		w.ask(agent, held("w1", 2), held("waits", 1), held("given-up", 1))
+		agent.expectAny("spec resync_response w1 v2 deleting", "status resync_request  v0")
+		if n := value(t, registry, "hawser_broker_orphans_total"); n != 0 {
+			t.Errorf("%v orphans", n)
+		}
+	})
+}
+
+// TestResync_ConfirmedWorkThatCameBack: an agent whose memory went back in time
+// lists what it had confirmed; it is told again.
+func TestResync_ConfirmedWorkThatCameBack(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		agent, source := w.subscribe(w.agent("c1")), w.source("src")
+		w.put(source, work{version: 1}.event())
+		w.put(source, work{version: 2, deleting: true}.event())
+		w.put(agent.peer, w.event(report{version: 2, deleted: true}))
+		agent.take()
+		w.ask(agent)
+		agent.expect()
+		w.ask(agent, held("w1", 1))
+		agent.expect("spec resync_response w1 v2 deleting")
 	})
 }

@@ -224,3 +224,29 @@ func TestSubscribe_UnreadableRecords(t *testing.T) {
 		agent.expect("spec create_request w1 v2")
 	})
 }
+
+// TestSubscribe_SpecThatBecomesADeletionWhileItIsSent: the entry was a spec
+// when it was taken; the agent still gets that spec before the deletion.
+func TestSubscribe_SpecThatBecomesADeletionWhileItIsSent(t *testing.T) {
+	wrapped := &getter{}
+	wrap := func(s store.Store) store.Store {
+		wrapped.Store = s
+		return wrapped
+	}
+	inWrapped(t, broker.Config{}, wrap, func(w *world) {
+		agent, source := w.subscribe(w.agent("c1")), w.source("src")
+		deleted := false
+		wrapped.get = func(k store.Key) (store.Record, error) {
+			if !deleted {
+				deleted = true
+				w.put(source, work{version: 2, deleting: true}.event())
+			}
+			return wrapped.Store.Get(t.Context(), k)
+		}
+		w.put(source, work{version: 1}.event())
+		got := agent.take()
+		if lines := shown(got); len(lines) < 2 || lines[0] != "spec create_request w1 v1" || lines[1] != "spec delete_request w1 v2 deleting" {
+			t.Errorf("got %q", lines)
+		}
+	})
+}

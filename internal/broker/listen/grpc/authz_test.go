@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -19,6 +20,8 @@ import (
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/testkit"
 	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
 	cloudeventsv1 "github.com/hawser-io/hawser/proto/io/cloudevents/v1"
 )
 
@@ -259,4 +262,22 @@ func reflectV1Alpha(ctx context.Context, cc *ggrpc.ClientConn, _ string) []attem
 		_, err = stream.Recv()
 	}
 	return []attempt{{"reflection", err}}
+}
+
+// TestAuthorization_UnknownCertificateIsNamed, so that an operator knows which
+// rule is missing.
+func TestAuthorization_UnknownCertificateIsNamed(t *testing.T) {
+	b := testkit.StartBroker(t, testkit.Options{Port: true})
+	cc := dial(t, b.Addr, b.CA.Client(identity.Identity{Role: identity.Source, Name: "unmapped"}))
+	c := cloudeventsv1.NewCloudEventServiceClient(cc)
+	_, err := c.Publish(t.Context(), &cloudeventsv1.PublishRequest{})
+	stream, streamErr := c.Subscribe(t.Context(), &cloudeventsv1.SubscriptionRequest{})
+	if streamErr == nil {
+		_, streamErr = stream.Recv()
+	}
+	for _, err := range []error{err, streamErr, reflectV1(t.Context(), cc, "")[0].err} {
+		if e := transportgrpc.FromStatus(err); !strings.Contains(e.Message, "hawser:source:unmapped") || e.Hint == "" || e.Next != transport.NextRefreshCredentials {
+			t.Errorf("%+v", e)
+		}
+	}
 }
