@@ -37,12 +37,13 @@ func (b *stockBroker) send(action codec.Action, w *workv1.ManifestWork, change f
 }
 
 // startPair runs a stock broker and our agent on it, with a cable between them.
+// The agent has said what it holds, and the broker has answered.
 func startPair(t *testing.T) (*stockBroker, *ourAgent, *cable) {
 	t.Helper()
 	b := startStockBroker(t, "")
 	wire := newCable(t, b.addr)
 	a := startOurAgent(t, wire.addr, clustertest.New())
-	b.do(command{Do: "await", Namespace: cluster1})
+	b.await(t, 0, "the agent's list", publishedLine("spec.resync_request"))
 	return b, a, wire
 }
 

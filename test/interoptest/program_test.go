@@ -62,7 +62,7 @@ func (l line) String() string {
 	if err != nil {
 		return err.Error()
 	}
-	const enough = 600
+	const enough = 6000
 	return string(b[:min(len(b), enough)])
 }
 

@@ -53,7 +53,7 @@ func (b *broker) run(ctx context.Context, in io.Reader) error {
 	b.console.Say(console.Line{What: "listening", Addr: listener.Addr().String()})
 
 	err = b.console.Serve(ctx, in, map[string]console.Handler{
-		"put": b.put, "send": b.send, "drop": b.drop, "fill": b.fill, "refuse": b.refuse, "await": b.await,
+		"put": b.put, "send": b.send, "drop": b.drop, "fill": b.fill, "refuse": b.refuse,
 	})
 	server.Stop()
 	return errors.Join(err, <-served)
@@ -138,11 +138,6 @@ func (b *broker) subscribed(ctx context.Context, cluster string) error {
 		}
 	}
 	return nil
-}
-
-// await answers when an agent of the cluster has subscribed.
-func (b *broker) await(ctx context.Context, c console.Command) (console.Line, error) {
-	return console.Line{}, b.subscribed(ctx, c.Namespace)
 }
 
 // put keeps an event as the state of its work and sends it to the cluster.

@@ -1,0 +1,47 @@
+package interoptest
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// The README names the test of every case, and no test that is not there.
+func TestReadme_NamesEveryCase(t *testing.T) {
+	t.Parallel()
+	readme, err := os.ReadFile("../interop/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var named, there []string
+	for _, m := range regexp.MustCompile("`(TestC[0-9]\\w+)`").FindAllSubmatch(readme, -1) {
+		named = append(named, string(m[1]))
+	}
+	files, err := filepath.Glob("*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range files {
+		f, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range f.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok && regexp.MustCompile("^TestC[0-9]").MatchString(fn.Name.Name) {
+				there = append(there, fn.Name.Name)
+			}
+		}
+	}
+	slices.Sort(named)
+	slices.Sort(there)
+	if diff := cmp.Diff(there, named); diff != "" {
+		t.Errorf("tests (-there +in the README):\n%s", diff)
+	}
+}
