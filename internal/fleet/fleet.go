@@ -69,7 +69,8 @@ type Fleet struct {
 
 	// claim keeps other fleets off the subnet, for as long as this process lives.
 	claim net.Listener
-	life  context.Context // of the control planes
+	// life is the context of the control planes, which end with it.
+	life  context.Context //nolint:containedctx // it spans Start and Stop
 	cut   context.CancelFunc
 }
 

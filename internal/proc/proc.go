@@ -59,8 +59,11 @@ func Start(ctx context.Context, s Spec) (*Process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", s.Name, err)
 	}
-	defer log.Close()
-	p := &Process{spec: s, cmd: exec.Command(s.Path, s.Args...), done: make(chan struct{})}
+	defer func() { _ = log.Close() }() // the child has its own descriptor
+	p := &Process{
+		spec: s, done: make(chan struct{}),
+		cmd: exec.Command(s.Path, s.Args...), //nolint:noctx // it ends with Stop or Kill, not with the context of its start
+	}
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	p.cmd.Env = slices.Concat(os.Environ(), s.Env)
 	p.cmd.SysProcAttr = dieWithParent()
@@ -154,7 +157,7 @@ func (p *Process) LogTail() string {
 	if err != nil {
 		return err.Error()
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // it was only read
 	if st, err := f.Stat(); err == nil && st.Size() > tailBytes {
 		_, _ = f.Seek(-tailBytes, io.SeekEnd)
 	}

@@ -45,7 +45,7 @@ func TestStart_TellsWhatAFailedChildSaid(t *testing.T) {
 func TestStart_AnotherProcessBeingReadyIsNotEnough(t *testing.T) {
 	s := shell(t, "exit 4")
 	ended := make(chan struct{})
-	s.Ready = func(ctx context.Context) error {
+	s.Ready = func(context.Context) error {
 		select {
 		case <-ended: // the second call comes after the end is known
 			return nil

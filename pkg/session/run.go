@@ -56,7 +56,7 @@ func (s *Session) Run(ctx context.Context) error {
 		return errors.New("session: Run runs already")
 	}
 	defer s.running.Store(false)
-	r := &runner{Session: s, machine: machine, dialer: c.Dialer, log: c.Log.With("dataType", c.Filter.DataType.String())}
+	r := &runner{Session: s, machine: machine, dialer: c.Dialer, log: c.Log.With("data_type", c.Filter.DataType.String())}
 	for {
 		wait := r.connect(ctx)
 		if !sleep(ctx, wait) {
@@ -142,9 +142,9 @@ func (r *runner) connect(ctx context.Context) time.Duration {
 		r.log.InfoContext(ctx, "session stopped")
 	case wait.Advice == transport.NextStop:
 		r.log.ErrorContext(ctx, "the broker refuses this session until something is changed",
-			"accepted", accepted, "error", err, "retryIn", wait.For)
+			"accepted", accepted, "error", err, "retry_in", wait.For)
 	default:
-		r.log.WarnContext(ctx, "no connection to the broker", "accepted", accepted, "error", err, "retryIn", wait.For)
+		r.log.WarnContext(ctx, "no connection to the broker", "accepted", accepted, "error", err, "retry_in", wait.For)
 	}
 	return wait.For
 }
