@@ -70,8 +70,8 @@ type Fleet struct {
 	// claim keeps other fleets off the subnet, for as long as this process lives.
 	claim net.Listener
 	// life is the context of the control planes, which end with it.
-	life  context.Context //nolint:containedctx // it spans Start and Stop
-	cut   context.CancelFunc
+	life context.Context //nolint:containedctx // it spans Start and Stop
+	cut  context.CancelFunc
 }
 
 // New returns a fleet that is not running yet.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -21,13 +22,12 @@ import (
 
 // fdatasync appends 4 KiB and syncs, again and again, and returns the median:
 // what one durable write costs on this disk.
-func fdatasync(dir string) (time.Duration, error) {
+func fdatasync(dir string) (p50 time.Duration, err error) {
 	f, err := os.CreateTemp(dir, "fdatasync-")
 	if err != nil {
 		return 0, err
 	}
-	defer os.Remove(f.Name())
-	defer f.Close()
+	defer func() { err = errors.Join(err, f.Close(), os.Remove(f.Name())) }()
 	block := make([]byte, payloadBytes)
 	var took []time.Duration
 	for range 500 {

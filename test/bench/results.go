@@ -25,7 +25,7 @@ type results struct {
 	rss                        map[string]float64
 }
 
-func (r *results) print(w io.Writer) {
+func (r *results) write(w io.Writer) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	row := func(cells ...string) { fmt.Fprintln(t, strings.Join(cells, "\t")) }
 	row("limits of this machine", "", "")

@@ -84,7 +84,7 @@ func run(ctx context.Context, o options) (err error) {
 	if err := b.measure(ctx); err != nil {
 		return err
 	}
-	b.results.print(os.Stdout)
+	b.results.write(os.Stdout)
 	if o.check {
 		return b.results.check()
 	}

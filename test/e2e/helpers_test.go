@@ -47,11 +47,10 @@ func stays(t *testing.T, check func(ctx context.Context) error) {
 	t.Helper()
 	const while = 2 * time.Second
 	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, while, true, func(ctx context.Context) (bool, error) {
-		err := check(ctx)
-		if ctx.Err() != nil {
-			return false, nil
+		if err := check(ctx); err != nil && ctx.Err() == nil {
+			return false, err
 		}
-		return false, err
+		return false, nil
 	})
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("did not stay so for %s: %v", while, err)
@@ -126,10 +125,10 @@ func (f *Fleet) gone(t *testing.T, cluster, name string) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
 		if _, err := f.get(ctx, cluster, name); !apierrors.IsNotFound(err) {
-			return fmt.Errorf("ManifestWork %s/%s is still there (%v)", cluster, name, err)
+			return fmt.Errorf("ManifestWork %s/%s is still there (%w)", cluster, name, err)
 		}
 		if _, err := f.applied(ctx, cluster, name); !apierrors.IsNotFound(err) {
-			return fmt.Errorf("AppliedManifestWork of %s is still there (%v)", name, err)
+			return fmt.Errorf("AppliedManifestWork of %s is still there (%w)", name, err)
 		}
 		return nil
 	})
@@ -247,7 +246,7 @@ func (f *Fleet) noConfigMap(t *testing.T, cluster, namespace, name string) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
 		if _, err := f.configMap(ctx, cluster, namespace, name); !apierrors.IsNotFound(err) {
-			return fmt.Errorf("ConfigMap %s/%s is still there (%v)", namespace, name, err)
+			return fmt.Errorf("ConfigMap %s/%s is still there (%w)", namespace, name, err)
 		}
 		return nil
 	})

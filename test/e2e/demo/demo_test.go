@@ -144,10 +144,10 @@ func brokerGone(t *testing.T) {
 	var d net.Dialer
 	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 10*time.Second, true, func(ctx context.Context) (bool, error) {
 		c, err := d.DialContext(ctx, "tcp", brokerAddr())
-		if err != nil {
-			return true, nil
+		if err == nil {
+			return false, c.Close()
 		}
-		return false, c.Close()
+		return true, ctx.Err()
 	})
 	if err != nil {
 		t.Fatalf("the broker still listens: %v", err)
