@@ -57,6 +57,17 @@ func stays(t *testing.T, check func(ctx context.Context) error) {
 	}
 }
 
+// absent takes the error of a GET and wants "not found".
+func absent(err error, what string) error {
+	switch {
+	case err == nil:
+		return errors.New(what + " is still there")
+	case apierrors.IsNotFound(err):
+		return nil
+	}
+	return err
+}
+
 // newWork makes a work of YAML manifests.
 func newWork(t *testing.T, cluster, name string, manifests ...string) *workv1.ManifestWork {
 	t.Helper()
@@ -124,13 +135,12 @@ func (f *Fleet) deleteWork(t *testing.T, cluster, name string) {
 func (f *Fleet) gone(t *testing.T, cluster, name string) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
-		if _, err := f.get(ctx, cluster, name); !apierrors.IsNotFound(err) {
-			return fmt.Errorf("ManifestWork %s/%s is still there (%w)", cluster, name, err)
+		_, err := f.get(ctx, cluster, name)
+		if err := absent(err, "ManifestWork "+name); err != nil {
+			return err
 		}
-		if _, err := f.applied(ctx, cluster, name); !apierrors.IsNotFound(err) {
-			return fmt.Errorf("AppliedManifestWork of %s is still there (%w)", name, err)
-		}
-		return nil
+		_, err = f.applied(ctx, cluster, name)
+		return absent(err, "AppliedManifestWork of "+name)
 	})
 }
 
@@ -245,10 +255,8 @@ func (f *Fleet) hasValue(t *testing.T, cluster, namespace, name, value string) {
 func (f *Fleet) noConfigMap(t *testing.T, cluster, namespace, name string) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
-		if _, err := f.configMap(ctx, cluster, namespace, name); !apierrors.IsNotFound(err) {
-			return fmt.Errorf("ConfigMap %s/%s is still there (%w)", namespace, name, err)
-		}
-		return nil
+		_, err := f.configMap(ctx, cluster, namespace, name)
+		return absent(err, "ConfigMap "+name)
 	})
 }
 

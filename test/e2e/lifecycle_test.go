@@ -88,7 +88,7 @@ func TestLifecycle(t *testing.T) {
 		f.deleteWork(t, cluster1, w.Name)
 		f.gone(t, cluster1, w.Name)
 		if _, err := f.deployment(t.Context(), ns, "web"); !apierrors.IsNotFound(err) {
-			t.Errorf("the Deployment is still there (%w)", err)
+			t.Errorf("the Deployment is still there (%v)", err)
 		}
 	})
 }
@@ -306,9 +306,7 @@ spec:
 	f.deleteWork(t, cluster1, w.Name)
 	f.gone(t, cluster1, w.Name)
 	eventually(t, func(ctx context.Context) error {
-		if _, err := f.clusters[cluster1].kube.CoreV1().Namespaces().Get(ctx, ns, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-			return fmt.Errorf("namespace %s is still there (%w)", ns, err)
-		}
-		return nil
+		_, err := f.clusters[cluster1].kube.CoreV1().Namespaces().Get(ctx, ns, metav1.GetOptions{})
+		return absent(err, "namespace "+ns)
 	})
 }
