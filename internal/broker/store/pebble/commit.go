@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	engine "github.com/cockroachdb/pebble/v2"
 
@@ -263,13 +264,19 @@ func (t *transaction) payload(kind byte, k store.Key, p store.Payload, event, wa
 // index keeps names, owners, revisions and what waits in step with a record.
 func (t *transaction) index(w *store.Write) {
 	at := where{w.Key.DataType, w.Key.Cluster}
-	for _, n := range store.Holds(w.Old) {
-		t.names[named{at, n}] = ""
-		t.delete(nameKey(at.dt, at.cluster, n))
+	// Most writes keep the names, and then touch no index.
+	held, holds := store.Holds(w.Old), store.Holds(w.New)
+	for _, n := range held {
+		if !slices.Contains(holds, n) {
+			t.names[named{at, n}] = ""
+			t.delete(nameKey(at.dt, at.cluster, n))
+		}
 	}
-	for _, n := range store.Holds(w.New) {
-		t.names[named{at, n}] = w.Key.ResourceID
-		t.set(nameKey(at.dt, at.cluster, n), []byte(w.Key.ResourceID))
+	for _, n := range holds {
+		if !slices.Contains(held, n) {
+			t.names[named{at, n}] = w.Key.ResourceID
+			t.set(nameKey(at.dt, at.cluster, n), []byte(w.Key.ResourceID))
+		}
 	}
 	if w.Old != nil && (w.New == nil || w.New.Owner != w.Old.Owner) {
 		t.delete(ownerKey(w.Old.Owner, w.Key))
