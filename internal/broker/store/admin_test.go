@@ -95,6 +95,10 @@ func TestDecide_Adopt(t *testing.T) {
 			want: "accepted 4 s2", after: []string{"u1 grave s2/n1 v5 -@3 gone5@4 v5"}, feed: []string{"4 u1 status s2 grave"},
 		},
 		{name: "by its owner", before: live, op: admin(store.Adopt, "u1", "s1"), want: "unchanged 1 s1", after: []string{"u1 live s1/n1 v5 a@1"}},
+		{
+			name: "what waits", before: with(del("u1", "n1", 5), create("u2", "n1", 1, "b")), op: admin(store.Adopt, "u2", "s2"),
+			want: "ignored 0", after: []string{"u1 tombstone s1/n1 v5 a@2 (waits: u2 s1/n1 v1 b)"},
+		},
 		{name: "nothing", op: admin(store.Adopt, "u1", "s2"), want: "ignored 0"},
 	})
 }

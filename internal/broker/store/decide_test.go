@@ -88,10 +88,12 @@ type row struct {
 	// lonely: no agent of the cluster ever subscribed.
 	lonely bool
 	before []store.Op
-	op     store.Op
-	want   string   // outcome
-	after  []string // records
-	feed   []string // changes of op
+	// left: the cluster is forgotten before op.
+	left  bool
+	op    store.Op
+	want  string   // outcome
+	after []string // records
+	feed  []string // changes of op
 }
 
 func runRows(t *testing.T, rows []row) {
@@ -110,6 +112,9 @@ func runRows(t *testing.T, rows []row) {
 				if v := s.Outcome.Verdict; v != store.Accepted && v != store.Waits && v != store.Confirmed {
 					t.Fatalf("step %d was not taken: %s", i, outcomeString(s.Outcome))
 				}
+			}
+			if r.left {
+				l.ForgetCluster(cluster)
 			}
 			s, err := l.Apply(r.op)
 			if err != nil {

@@ -120,8 +120,11 @@ func (p *plan) entomb(m *Meta) {
 func (p *plan) putTombstone(m *Meta) {
 	w := m.Waiting
 	own := w != nil && w.ResourceID == m.ResourceID
+	// A deletion of what waits may look like the one before it: the versions of
+	// the new life are those of the old one, and there is no data.
+	another := own && p.op.Deleting && !p.op.DeletedAt.Equal(m.DeletedAt)
 	switch {
-	case p.op.Tag == m.Tag:
+	case p.op.Tag == m.Tag && !another:
 		p.refuse(Unchanged, m)
 	case p.taken(m):
 		p.refuse(NameTaken, m)

@@ -43,6 +43,10 @@ type Head struct {
 	TermStart uint64
 }
 
+// MaxTerms is how many openings a store remembers; whoever comes with a cursor
+// of an older one starts anew.
+const MaxTerms = 128
+
 // Cursor is a position in the history of a store.
 type Cursor = codec.Cursor
 
@@ -105,8 +109,8 @@ type Store interface {
 	ClusterHead(dt codec.DataType, cluster string) (revision uint64, d Digest)
 	// ValidCursor reports whether c is a position of this store: its epoch is
 	// the store's, its term is known, and its revision lies before the next
-	// term's first and is not above the head. Terms older than the last 1024
-	// openings are forgotten.
+	// term's first and is not above the head. Of the terms the last [MaxTerms]
+	// are known.
 	ValidCursor(c Cursor) bool
 	// MarkSubscribed remembers durably that an agent of the cluster subscribed
 	// to the data type; Subscribed asks. Clusters are never unmarked except by

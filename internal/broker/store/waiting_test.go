@@ -116,6 +116,28 @@ func TestDecide_WaitingForOtherID(t *testing.T) {
 			feed: []string{"3 u2 status s1 grave", "4 u1 spec s1 live"},
 		},
 		{
+			name: "the first id lives again under another name: nothing to wait for", before: waits, op: supersedes(2, put("u1", "n2", 6, "c")),
+			want: "accepted 4 s1", after: []string{"u1 live s1/n2 v6 c@3", "u2 live s1/n1 v3 b@4"},
+			feed: []string{"3 u1 spec s1 live", "4 u2 spec s1 live"},
+		},
+		{
+			name: "two names behind one tombstone: the second has to come again", before: waits, op: create("u1", "n2", 1, "c"),
+			want: "nametaken 0 s1", after: b,
+		},
+		{
+			name:   "a grave of the waiting id is renewed when its place is taken",
+			before: append(append([]store.Op{create("u2", "n0", 1, "x"), del("u2", "n0", 1), deleted("u2", 1, 1)}, tomb...), create("u2", "n1", 3, "b"), del("u2", "n1", 3)),
+			op:     create("u3", "n1", 1, "c"),
+			want:   "waits 0 s1", after: []string{"u1 tombstone s1/n1 v5 a@5 (waits: u3 s1/n1 v1 c)", "u2 grave s1/n0 v3 -@6 gone1@6 v1"},
+			feed: []string{"6 u2 status s1 grave"},
+		},
+		{
+			name: "a grave of the waiting id gives way to it", before: append(append([]store.Op{create("u2", "n0", 1, "x"), del("u2", "n0", 1), deleted("u2", 1, 7)}, tomb...), create("u2", "n1", 3, "b")),
+			op:   deleted("u1", 5, 1),
+			want: "confirmed 7 s1", after: []string{"u1 grave s1/n1 v5 -@6 gone5@6 v5", "u2 live s1/n1 v3 b@7"},
+			feed: []string{"6 u1 status s1 grave", "7 u2 spec s1 live"},
+		},
+		{
 			name: "new deletion of the first id leaves what waits", before: waits, op: del("u1", "n1", 6),
 			want: "accepted 3 s1", after: []string{"u1 tombstone s1/n1 v6 a@3 (waits: u2 s1/n1 v3 b)"}, feed: []string{"3 u1 spec s1 tombstone"},
 		},
@@ -132,6 +154,18 @@ func TestDecide_WaitingWithoutCluster(t *testing.T) {
 			name: "deletion of what waits confirms itself", lonely: true, before: waits, op: del("u2", "n1", 3),
 			want:  "confirmed 4 s1",
 			after: []string{"u1 tombstone s1/n1 v5 a@3 x@2 v5", "u2 grave s1/n1 v3 -@4 -@4 v3"}, feed: []string{"4 u2 status s1 grave"},
+		},
+		{
+			name: "the waiting deletion of a cluster that left confirms itself, after the one before", left: true,
+			before: append(append([]store.Op{}, waits...), del("u2", "n1", 3)), op: admin(store.Forget, "u1", ""),
+			want: "confirmed 5 s1", after: []string{"u1 grave s1/n1 v5 -@4 -@4 v5", "u2 grave s1/n1 v3 -@5 -@5 v3"},
+			feed: []string{"4 u1 status s1 grave", "5 u2 status s1 grave"},
+		},
+		{
+			name: "a repeated deletion of a cluster that left, without a status", left: true,
+			before: []store.Op{create("u1", "n1", 5, "a"), del("u1", "n1", 5), create("u2", "n1", 3, "b")}, op: del("u1", "n1", 6),
+			want: "confirmed 4 s1", after: []string{"u1 grave s1/n1 v6 -@3 -@3 v6", "u2 live s1/n1 v3 b@4"},
+			feed: []string{"3 u1 status s1 grave", "4 u2 spec s1 live"},
 		},
 		{
 			name: "deletion of an unknown id of the name confirms itself", lonely: true, before: tomb, op: del("u2", "n1", 3),

@@ -8,9 +8,6 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// maxTerms is how many openings are remembered.
-const maxTerms = 1024
-
 // data is what a backup copies. Records and metas are never changed in place,
 // so copying the maps is enough.
 type data struct {

@@ -46,7 +46,7 @@ func Open(o Options) *Store {
 	}
 	s.term = store.Head{Epoch: s.data.epoch, Term: o.NewID(), TermStart: s.data.head + 1}
 	s.data.terms = append(s.data.terms, term{s.term.Term, s.term.TermStart})
-	if n := len(s.data.terms) - maxTerms; n > 0 {
+	if n := len(s.data.terms) - store.MaxTerms; n > 0 {
 		s.data.terms = slices.Delete(s.data.terms, 0, n)
 	}
 	return s

@@ -249,7 +249,7 @@ func TestFault_AtEveryWrite(t *testing.T) {
 	if stopped || total < 100 {
 		t.Fatalf("a run without a fault has %d writes, stopped: %v", total, stopped)
 	}
-	step := int64(3)
+	step := int64(5)
 	if testing.Short() {
 		step = 11
 	}
@@ -304,7 +304,7 @@ func TestFault_UnreadableTable(t *testing.T) {
 // TestPowerLoss drops what was not synced, in whole or torn, at any moment.
 func TestPowerLoss(t *testing.T) {
 	t.Parallel()
-	rounds := 20
+	rounds := 10
 	if testing.Short() {
 		rounds = 5
 	}

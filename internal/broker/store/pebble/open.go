@@ -65,7 +65,7 @@ func (s *Store) open(o *Options) error {
 	if err := s.begin(o.NewID); err != nil {
 		return errors.Join(err, s.stopEngine(unsigned))
 	}
-	s.ring = newRing(s.head.Revision + 1)
+	s.ring = newRing(o.ringSize, s.head.Revision+1)
 	return nil
 }
 
@@ -221,8 +221,8 @@ func (s *Store) begin(newID func() string) error {
 	t := term{id: newID(), first: s.head.Revision + 1}
 	put(numberKey(keyTerm, number), encodeTerm(t))
 	s.terms = append(s.terms, t)
-	if n := len(s.terms) - maxTerms; n > 0 {
-		errs = append(errs, b.DeleteRange(numberKey(keyTerm, 0), numberKey(keyTerm, number-maxTerms+1), nil))
+	if n := len(s.terms) - store.MaxTerms; n > 0 {
+		errs = append(errs, b.DeleteRange(numberKey(keyTerm, 0), numberKey(keyTerm, number-store.MaxTerms+1), nil))
 		s.terms = s.terms[n:]
 	}
 	s.head.Term, s.head.TermStart = t.id, t.first

@@ -25,6 +25,7 @@ type Options struct {
 	// CacheBytes is the size of the cache of blocks read from disk, 0 for 16 MiB.
 	CacheBytes int64
 
+	ringSize      uint64        // 0 for 4096 changes
 	memTableBytes uint64        // 0 for 8 MiB; tests want to see flushes soon
 	grace         time.Duration // 0 for 1 s: how long Open and Close wait for an engine that failed
 }
@@ -33,11 +34,14 @@ const (
 	// Idle, a broker shall fit into 80 MiB of memory, and what it reads most
 	// (metas, and the specs of the last changes) are a few MiB: beyond that the
 	// cache of the operating system is as good.
-	defaultCacheBytes = 16 << 20
+	defaultCacheBytes = 32 << 20
 	// Two of them exist while one is flushed. A batch above half of this is
 	// flushed by itself, so it must exceed twice what a group commit gathers.
-	defaultMemTableBytes = 8 << 20
+	defaultMemTableBytes = 64 << 20
 	openFiles            = 500
+	// So many of the last changes are handed over in process, without a look at
+	// the disk. It is about 1 MiB.
+	defaultRingSize = 4096
 )
 
 func (o *Options) setDefaults() {
@@ -55,6 +59,9 @@ func (o *Options) setDefaults() {
 	}
 	if o.memTableBytes == 0 {
 		o.memTableBytes = defaultMemTableBytes
+	}
+	if o.ringSize == 0 {
+		o.ringSize = defaultRingSize
 	}
 	if o.grace == 0 {
 		o.grace = time.Second

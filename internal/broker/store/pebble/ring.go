@@ -2,10 +2,6 @@ package pebble
 
 import "github.com/hawser-io/hawser/internal/broker/store"
 
-// ringSize is how many of the last changes are handed over in process, without
-// a look at the disk. It is about 1 MiB.
-const ringSize = 4096
-
 // ring holds the last changes, one per revision.
 type ring struct {
 	slots []slot
@@ -25,11 +21,11 @@ type half struct {
 	part store.Part
 }
 
-func newRing(next uint64) ring {
-	return ring{slots: make([]slot, ringSize), first: next, next: next, gone: make(map[half]uint64)}
+func newRing(size, next uint64) ring {
+	return ring{slots: make([]slot, size), first: next, next: next, gone: make(map[half]uint64)}
 }
 
-func (r *ring) at(revision uint64) *slot { return &r.slots[revision%ringSize] }
+func (r *ring) at(revision uint64) *slot { return &r.slots[revision%uint64(len(r.slots))] }
 
 // forget marks what old had in the feed and n has not.
 func (r *ring) forget(old, n *store.Meta) {
@@ -51,7 +47,7 @@ func (r *ring) drop(revision uint64) {
 
 // append adds the change with revision next.
 func (r *ring) append(c store.Change) {
-	if r.next-r.first == ringSize {
+	if r.next-r.first == uint64(len(r.slots)) {
 		if old := r.at(r.first); old.Gone {
 			if h := (half{old.Key, old.Part}); r.gone[h] == r.first {
 				delete(r.gone, h)

@@ -11,11 +11,13 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
+const ringSize = 512
+
 // TestChanges_BehindTheRing: wherever a reader begins, it reads on from disk to
 // memory without a gap, and each half once.
 func TestChanges_BehindTheRing(t *testing.T) {
 	t.Parallel()
-	s := mustOpen(t, Options{Dir: dir, FS: vfs.NewMem()})
+	s := mustOpen(t, Options{Dir: dir, FS: vfs.NewMem(), ringSize: ringSize})
 	const works = 3 * ringSize
 	latest := make(map[store.Key]uint64)
 	write := func(from, to int, version int64) {
@@ -33,8 +35,8 @@ func TestChanges_BehindTheRing(t *testing.T) {
 			latest[ops[i].Key] = o.Revision
 		}
 	}
-	for n := 0; n < works; n += 512 {
-		write(n, n+512, 1)
+	for n := 0; n < works; n += 128 {
+		write(n, n+128, 1)
 	}
 	write(100, 200, 2)        // from the disk into the ring
 	write(works-10, works, 2) // within the ring
@@ -53,7 +55,7 @@ func TestChanges_BehindTheRing(t *testing.T) {
 			}
 		}
 		for after := from; after < head; {
-			page, err := s.Changes(t.Context(), after, 777)
+			page, err := s.Changes(t.Context(), after, 77)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -82,7 +84,7 @@ func TestChanges_BehindTheRing(t *testing.T) {
 // TestRing_ForgetsGone: what is gone is remembered as long as the ring is.
 func TestRing_ForgetsGone(t *testing.T) {
 	t.Parallel()
-	r := newRing(1)
+	r := newRing(ringSize, 1)
 	for n := range uint64(3 * ringSize) {
 		k := store.Key{DataType: codec.ManifestBundles, Cluster: "c", ResourceID: string(rune('a' + n%2))}
 		r.append(store.Change{Revision: n + 1, Key: k, Part: store.SpecPart, Gone: n%2 == 0})

@@ -51,9 +51,6 @@ type term struct {
 	first uint64 // revision
 }
 
-// maxTerms is how many openings are remembered.
-const maxTerms = 1024
-
 // Err returns why the store is read-only, nil while it is not.
 func (s *Store) Err() error { return s.failure.get() }
 

@@ -1,0 +1,23 @@
+package store_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/hawser-io/hawser/internal/broker/store"
+)
+
+// A source that counts its versions from 1 in each life of a work, and deletes
+// without data, says twice the same but for the time.
+func TestDecide_DeletionOfWhatWaitsLooksLikeTheOneBefore(t *testing.T) {
+	t.Parallel()
+	tomb := "u1 tombstone s1/n1 v1 a@2"
+	waits := []store.Op{create("u1", "n1", 1, "a"), del("u1", "n1", 1), create("u1", "n1", 1, "b")}
+	again := del("u1", "n1", 1)
+	again.DeletedAt = again.DeletedAt.Add(time.Millisecond)
+	runRows(t, []row{
+		{name: "at another time: it takes back what waits", before: waits, op: again, want: "accepted 2 s1", after: []string{tomb}},
+		{name: "at the same time: it is a repeat", before: waits, op: del("u1", "n1", 1), want: "unchanged 2 s1", after: []string{tomb + " (waits: u1 s1/n1 v1 b)"}},
+		{name: "nothing waits: it is a repeat", before: waits[:2], op: again, want: "unchanged 2 s1", after: []string{tomb}},
+	})
+}
