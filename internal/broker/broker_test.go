@@ -75,8 +75,12 @@ func TestBroker_RegisteredBeforeTheHeader(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.source("src")
 		agent := w.open(w.agent("c1"), func(_ *transport.RawSubscription, s *tap) {
-			s.onAccept = func() { w.put(source, work{version: 1}.event()) }
+			s.onAccept = func() {
+				w.put(source, work{version: 1}.event())
+				pass(time.Millisecond) // it is routed meanwhile
+			}
 		})
+		pass(time.Second)
 		agent.expect("spec create_request w1 v1")
 	})
 }

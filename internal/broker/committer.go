@@ -85,11 +85,16 @@ func (c *committer) run(ctx context.Context) error {
 		select {
 		case <-c.queue.wake:
 		case <-ctx.Done():
-			c.queue.close()
-			for c.step() {
-			}
+			c.finish()
 			return nil
 		}
+	}
+}
+
+// finish takes nothing more, and commits what was taken.
+func (c *committer) finish() {
+	c.queue.close()
+	for c.step() {
 	}
 }
 

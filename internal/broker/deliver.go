@@ -40,11 +40,12 @@ func (b *Broker) deliver(ctx context.Context, s *subscription, out transport.Str
 
 // deliverSpec sends an agent what it must know of the record.
 func (b *Broker) deliverSpec(s *subscription, out transport.Stream, f form, e route.Entry) error {
-	switch r := f.record; r.State {
+	r := f.record
+	if r.State != store.Grave && !f.hawser && s.holdBack(e, r.Name, b.cfg.Now()) {
+		return nil
+	}
+	switch r.State {
 	case store.Live:
-		if !f.hawser && s.holdBack(e, r.Name, b.cfg.Now()) {
-			return nil
-		}
 		return b.send(s, out, f.spec)
 	case store.Tombstone:
 		// The entry may have been a spec that became a deletion before it was

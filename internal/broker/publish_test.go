@@ -217,6 +217,34 @@ func TestPublish_CreatedAgainRests(t *testing.T) {
 	}
 }
 
+// TestPublish_DeletedAgainRests: a deletion of a newer version, which the report
+// does not confirm, reaches a stock agent when it has forgotten the work, so
+// that it reports once more.
+func TestPublish_DeletedAgainRests(t *testing.T) {
+	deletion := "spec delete_request w1 v4 deleting"
+	for name, tc := range map[string]struct {
+		reported int32
+		want     []string
+	}{
+		"confirmed before":  {3, []string{deletion}},
+		"reported too late": {2, []string{"spec resync_response w1 v2", "spec resync_response w1 v4 deleting"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, broker.Config{}, func(w *world) {
+				stock, source := w.subscribe(w.agent("c1")), w.source("src")
+				w.put(source, work{version: 2}.event())
+				w.put(source, work{version: 3, deleting: true}.event())
+				stock.take()
+				w.put(stock.peer, w.event(report{version: tc.reported, deleted: true}))
+				w.put(source, work{version: 4, deleting: true}.event())
+				stock.expect()
+				pass(broker.DefaultRest)
+				stock.expect(tc.want...)
+			})
+		})
+	}
+}
+
 // TestPublish_RestEndsWithTheAnswer: it begins before the commit, so that the
 // spec cannot overtake the answer, and lasts as long as that takes.
 func TestPublish_RestEndsWithTheAnswer(t *testing.T) {

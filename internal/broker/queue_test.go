@@ -171,12 +171,7 @@ func TestCommitter_WritesWhatIsQueuedWhenItEnds(t *testing.T) {
 	if ok, err := b.commits.queue.put(queued); !ok || err != nil {
 		t.Fatalf("put: %v, %v", ok, err)
 	}
-	<-b.commits.queue.wake // it was seen already, and not taken
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := b.commits.run(ctx); err != nil {
-		t.Errorf("run: %v", err)
-	}
+	b.commits.finish()
 	select {
 	case a := <-queued.done:
 		if a.err != nil || len(a.outcomes) != 1 {
@@ -184,6 +179,11 @@ func TestCommitter_WritesWhatIsQueuedWhenItEnds(t *testing.T) {
 		}
 	default:
 		t.Error("what was queued was not answered")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := b.commits.run(ctx); err != nil {
+		t.Errorf("run: %v", err)
 	}
 	if _, err := b.commits.commit(t.Context(), party("a"), store.Op{}); transport.CodeOf(err) != transport.CodeUnavailable {
 		t.Errorf("a publish after the end: %v", err)

@@ -9,8 +9,9 @@ import (
 // A stock agent that reports a work as gone forgets it when its report was
 // answered. A spec of the same id or name that reaches it before that, because
 // the work was created again, or should never have been deleted, is taken for
-// the work that is going, and forgotten with it. So specs of that id and name
-// rest until a while after the answer. Hawser agents order by revision and need
+// the work that is going, and forgotten with it; so is another deletion of a
+// newer version, which then nobody confirms. So what is of that id and name
+// rests until a while after the answer. Hawser agents order by revision and need
 // no such care.
 
 // rests are the ids and names that rest at one subscription.
