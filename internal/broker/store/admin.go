@@ -68,6 +68,15 @@ func (p *plan) adopt() {
 		p.refuse(Unchanged, m)
 		return
 	}
+	if m.Waiting != nil && p.Waiter != nil {
+		p.hand(p.Waiter) // the grave of what waits
+	}
+	n := p.hand(m)
+	p.say(Accepted, n, p.revision)
+}
+
+// hand gives m, and what waits behind it, to the op's owner.
+func (p *plan) hand(m *Meta) *Meta {
 	n := *m
 	n.Owner = p.op.Owner
 	if m.Waiting != nil {
@@ -85,5 +94,5 @@ func (p *plan) adopt() {
 		n.StatusRevision = p.next()
 		p.changed(&n, StatusPart)
 	}
-	p.say(Accepted, &n, p.revision)
+	return &n
 }

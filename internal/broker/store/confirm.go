@@ -77,7 +77,6 @@ func (p *plan) digWaiting(m, grave *Meta) {
 	if grave != nil {
 		n = *grave
 	}
-	n.Owner = m.Owner // the grave may be from before an Adopt
 	n.Version, n.Tag, n.DeletedAt = max(n.Version, w.Version), w.Tag, w.DeletedAt
 	p.dig(grave, n)
 }

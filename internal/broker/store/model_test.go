@@ -83,7 +83,7 @@ func (m model) take(l *storetest.Ledger, op store.Op, verdict store.Verdict, bef
 		c.owner = op.Owner
 		m[id] = c
 		if w := store.WaitsBehind(before); w != "" {
-			o := m[w]
+			o := m[w] // with its grave, if it has one
 			o.owner = op.Owner
 			m[w] = o
 		}

@@ -57,8 +57,8 @@ const (
 	// Drop: the record leaves without a tombstone (its cluster was released),
 	// with the spec that waits behind it, or from where it waits.
 	Drop
-	// Adopt: the record, in any state, and what waits behind it get a new
-	// owner. Spec and status (when there is one) get new revisions. Ignored for
+	// Adopt: the record, in any state, and what waits behind it (with the grave
+	// of that id, if there is one) get a new owner. Spec and status (when there is one) get new revisions. Ignored for
 	// an id that waits: adopt what it waits behind.
 	Adopt
 )

@@ -34,10 +34,10 @@ const (
 	// Idle, a broker shall fit into 80 MiB of memory, and what it reads most
 	// (metas, and the specs of the last changes) are a few MiB: beyond that the
 	// cache of the operating system is as good.
-	defaultCacheBytes = 32 << 20
+	defaultCacheBytes = 16 << 20
 	// Two of them exist while one is flushed. A batch above half of this is
 	// flushed by itself, so it must exceed twice what a group commit gathers.
-	defaultMemTableBytes = 64 << 20
+	defaultMemTableBytes = 8 << 20
 	openFiles            = 500
 	// So many of the last changes are handed over in process, without a look at
 	// the disk. It is about 1 MiB.

@@ -155,6 +155,8 @@ func (l *Ledger) checkWaiting(e Entry) error {
 	other.ResourceID = w.ResourceID
 	if r, ok := l.Get(other); ok && !own && r.State != store.Grave {
 		return fmt.Errorf("%s waits and is there", w.ResourceID)
+	} else if ok && r.Owner != e.Owner {
+		return fmt.Errorf("%s waits, and its grave is of another owner", w.ResourceID)
 	}
 	behind := 0
 	for _, o := range l.records {
