@@ -26,7 +26,7 @@ type Options struct {
 	CacheBytes int64
 
 	ringSize      uint64        // 0 for 4096 changes
-	memTableBytes uint64        // 0 for 8 MiB; tests want to see flushes soon
+	memTableBytes uint64        // 0 for 64 MiB; tests want to see flushes soon
 	grace         time.Duration // 0 for 1 s: how long Open and Close wait for an engine that failed
 }
 
@@ -35,9 +35,11 @@ const (
 	// (metas, and the specs of the last changes) are a few MiB: beyond that the
 	// cache of the operating system is as good.
 	defaultCacheBytes = 16 << 20
-	// Two of them exist while one is flushed. A batch above half of this is
+	// Works are large beside their keys: a small table is flushed, and compacted,
+	// several times a second. Two of them exist while one is flushed; the engine
+	// begins with small ones, so an idle broker has none of this. A batch above half of this is
 	// flushed by itself, so it must exceed twice what a group commit gathers.
-	defaultMemTableBytes = 8 << 20
+	defaultMemTableBytes = 64 << 20
 	openFiles            = 500
 	// So many of the last changes are handed over in process, without a look at
 	// the disk. It is about 1 MiB.
