@@ -46,6 +46,7 @@ func TestC37_UnreportedWork_IsGoneAtOnce(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)
 	source, agent := startSource(t, src1, b.addr), startAgent(t, cluster1, b.addr)
+	b.awaitMetric(t, 2, resyncs) // else the broker may ask the agent for a status
 	id := source.create(newWork(cluster1, "w", 1))
 	agent.awaitAdded(id)
 	source.remove(cluster1, "w")
