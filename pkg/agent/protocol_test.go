@@ -308,6 +308,20 @@ func TestCore_RepeatedSpecIsAnsweredWithTheStatus(t *testing.T) {
 	r.expectRequests()
 }
 
+// A work whose record was dropped, and that came back with other labels: the
+// broker has no status of it, and nothing on the cluster changes.
+func TestCore_EverySpecIsAnswered(t *testing.T) {
+	r := newRig(t)
+	w := hubWork("w-1", "web", 1, configMap("a", "1"))
+	r.apply(w)
+	before := len(r.sent)
+	w.Labels = map[string]string{"tier": "front"}
+	r.apply(w)
+	if len(r.sent) != before+1 || r.sent[before].Hash != r.sent[before-1].Hash {
+		t.Fatalf("%d statuses", len(r.sent)-before)
+	}
+}
+
 func TestCore_WorkMadeAnew(t *testing.T) {
 	r := newRig(t)
 	w := hubWork("w-1", "web", 5, configMap("a", "1"))

@@ -45,9 +45,11 @@ type item struct {
 	underWay bool
 }
 
-// fingerprint says whether two statuses are the same to the receiver.
+// fingerprint says whether two statuses are the same to the receiver. Every
+// spec is answered, also one of the same version with the same outcome: whoever
+// sends it may have forgotten what was said of the one before.
 func (i *item) fingerprint() string {
-	return fmt.Sprintf("%s %d %s %t", i.work.Source, i.work.Generation, i.hash, i.deleted)
+	return fmt.Sprintf("%s %d %s %s %t", i.work.Source, i.work.Generation, i.work.Tag, i.hash, i.deleted)
 }
 
 func (i *item) due() bool {
