@@ -118,8 +118,7 @@ func (p *plan) entomb(m *Meta) {
 
 // putTombstone: the record is a tombstone.
 func (p *plan) putTombstone(m *Meta) {
-	w := m.Waiting
-	own := w != nil && w.ResourceID == m.ResourceID
+	own := m.Waiting != nil && m.Waiting.ResourceID == m.ResourceID
 	// A deletion of what waits may look like the one before it: the versions of
 	// the new life are those of the old one, and there is no data.
 	another := own && p.op.Deleting && !p.op.DeletedAt.Equal(m.DeletedAt)
@@ -136,11 +135,20 @@ func (p *plan) putTombstone(m *Meta) {
 		p.entomb(m)
 	case p.op.Supersedes != 0:
 		p.revive(m)
+	default:
+		p.putBehind(m, own)
+	}
+}
+
+// putBehind: the spec is for the id of tombstone m; own says that one for this
+// id waits there already.
+func (p *plan) putBehind(m *Meta, own bool) {
+	switch {
 	case !own && p.op.Action != codec.CreateRequest:
 		p.stale(m, m.SpecRevision, detailUpdateOfDeleted)
-	case own && p.op.Tag == w.Tag:
+	case own && p.op.Tag == m.Waiting.Tag:
 		p.say(Unchanged, m, 0)
-	case own && !p.wins(w.Version):
+	case own && !p.wins(m.Waiting.Version):
 		p.stale(m, 0, detailOlderVersion)
 	default:
 		p.wait(m)

@@ -71,7 +71,7 @@ func (a acked) hear(t *testing.T, line string) {
 
 func commitForEver(t *testing.T, d string) {
 	s := mustOpen(t, Options{Dir: d, memTableBytes: 64 << 10})
-	start := int64(s.Head().Revision) //nolint:gosec // small
+	start := int64(s.Head().Revision)
 	for version := start + 1; ; version++ {
 		n := int(version % 7)
 		if _, err := s.Commit(context.Background(), []store.Op{testOp(n, version), testOp(n+100, version)}); err != nil {

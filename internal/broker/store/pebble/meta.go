@@ -22,7 +22,7 @@ func appendTime(b []byte, t time.Time) []byte {
 		return append(b, 0)
 	}
 	b = binary.AppendVarint(append(b, 1), t.Unix())
-	return binary.AppendUvarint(b, uint64(t.Nanosecond())) //nolint:gosec // 0 to 999,999,999
+	return binary.AppendUvarint(b, uint64(t.Nanosecond()))
 }
 
 func appendInt64(b []byte, v int64) []byte {
@@ -225,5 +225,5 @@ func (r *reader) time() time.Time {
 		r.fail(errRange)
 		return time.Time{}
 	}
-	return time.Unix(sec, int64(nsec)).UTC() //nolint:gosec // checked above
+	return time.Unix(sec, int64(nsec)).UTC()
 }

@@ -12,7 +12,8 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/store"
 )
 
-// ErrInUse: another process, or another store in this one, has the directory.
+// ErrInUse says that another process, or another store in this one, has the
+// directory.
 var ErrInUse = errors.New("another broker uses this directory; stop it first, or give each its own")
 
 // Open opens the store in o.Dir, or creates it, under a new term that is on

@@ -35,10 +35,11 @@ const (
 	// (metas, and the specs of the last changes) are a few MiB: beyond that the
 	// cache of the operating system is as good.
 	defaultCacheBytes = 16 << 20
-	// Works are large beside their keys: a small table is flushed, and compacted,
-	// several times a second. Two of them exist while one is flushed; the engine
-	// begins with small ones, so an idle broker has none of this. A batch above half of this is
-	// flushed by itself, so it must exceed twice what a group commit gathers.
+	// Works are large beside their keys: a small table would be flushed, and
+	// compacted, several times a second. Two of them exist while one is flushed;
+	// the engine begins with small ones, so a broker that idles from the start
+	// has none of this. A batch above half of it is flushed by itself, so it must
+	// exceed twice what a group commit gathers.
 	defaultMemTableBytes = 64 << 20
 	openFiles            = 500
 	// So many of the last changes are handed over in process, without a look at

@@ -26,7 +26,7 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// FormatError: a value was written by a newer release. Run that release again,
+// FormatError says that a value was written by a newer release. Run that release again,
 // or restore a backup made before the upgrade.
 type FormatError struct {
 	Key    string // printable form of the storage key

@@ -33,7 +33,7 @@ func testHead(t *testing.T, site Site) {
 // testClusterHead: the digest is that of the live records, at every step.
 func testClusterHead(t *testing.T, site Site) {
 	b := open(t, site)
-	b.mark("c1")
+	b.mark()
 	u1, u2 := in("c1", "u1"), in("c1", "u2")
 	type head struct {
 		Revision uint64
@@ -205,7 +205,7 @@ func testSubscribedDecides(t *testing.T, site Site) {
 	u1, u2 := in("c1", "u1"), in("c1", "u2")
 	b.accept(spec(u1, 1), spec(u2, 1))
 	diff(t, "nobody subscribed", []store.Verdict{store.Confirmed}, verdicts(b.commit(deletion(u1, 1))))
-	b.mark("c1")
+	b.mark()
 	diff(t, "subscribed", []store.Verdict{store.Accepted}, verdicts(b.commit(deletion(u2, 1))))
 	diff(t, "states", []store.State{store.Grave, store.Tombstone}, []store.State{b.get(u1).State, b.get(u2).State})
 }

@@ -18,7 +18,7 @@ import (
 // finds records.
 func testReopen(t *testing.T, site Site) {
 	b := open(t, site)
-	b.mark("c1")
+	b.mark()
 	u1, u2, u3 := in("c1", "u1"), in("c1", "u2"), in("c1", "u3")
 	waits := spec(u2, 1)
 	waits.Name = "work-u1"
@@ -104,7 +104,7 @@ func testCloseWaits(t *testing.T, site Site) {
 func testConcurrent(t *testing.T, site Site) {
 	const writers, rounds, works = 4, 40, 5
 	b := open(t, site)
-	b.mark("c1")
+	b.mark()
 	ctx, stop := context.WithCancel(b.context())
 	defer stop()
 	var writing, reading sync.WaitGroup
@@ -218,7 +218,7 @@ func testRandom(t *testing.T, newSite func() Site) {
 		for range rapid.IntRange(1, 12).Draw(rt, "batches") {
 			switch rapid.IntRange(0, 9).Draw(rt, "event") {
 			case 0:
-				b.mark("c1")
+				b.mark()
 				l.MarkSubscribed(codec.ManifestBundles, "c1", "")
 			case 1:
 				if err := b.ForgetCluster(b.context(), "c1"); err != nil {

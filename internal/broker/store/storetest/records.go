@@ -21,7 +21,7 @@ func verdicts(out []store.Outcome) []store.Verdict {
 // find each other by name or by what waits.
 func testCommit(t *testing.T, site Site) {
 	b := open(t, site)
-	b.mark("c1")
+	b.mark()
 	u1, u2 := in("c1", "u1"), in("c1", "u2")
 	second := spec(u2, 1)
 	second.Name = "work-u1"
@@ -67,7 +67,7 @@ func testCommitCancelled(t *testing.T, site Site) {
 // testGet: every field and payload comes back, in every state.
 func testGet(t *testing.T, site Site) {
 	b := open(t, site)
-	b.mark("c1")
+	b.mark()
 	u1 := in("c1", "u1")
 	if _, err := b.Get(b.context(), u1); !errors.Is(err, store.ErrNotFound) {
 		t.Fatalf("get of nothing: %v", err)
