@@ -83,6 +83,10 @@ unit: ## run the tests that need no control plane
 race: ## the same under the race detector
 	@CGO_ENABLED=1 go test -race $(UNIT)
 
+.PHONY: sim
+sim: ## play SEEDS (default 2000) seeds of the simulator; FIRST=n begins with seed n
+	@SEEDS=$(or $(SEEDS),2000) FIRST=$(FIRST) go test -count=1 -timeout 0 -v -run '^TestSeeds$$' ./test/sim
+
 .PHONY: interop
 interop: ## run our parties against those of OCM's sdk-go, as processes of their own
 	@mkdir -p bin/interop

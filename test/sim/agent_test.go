@@ -1,0 +1,297 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/pkg/agent"
+	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
+	"github.com/hawser-io/hawser/pkg/agent/drift"
+	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/agent/report"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+var hubHash = inventory.HubHash("hub.example.com:8090")
+
+// agentNode is a Hawser agent: the real core in a shell without goroutines, on
+// a cluster in memory.
+type agentNode struct {
+	w       *world
+	name    string // of the cluster
+	cluster *clustertest.Fake
+	core    *agent.Core
+	watch   *watches
+	link    *link
+
+	process  int // counts restarts
+	due      map[string]time.Time
+	failures map[string]int
+	sends    map[string]time.Time
+
+	down   bool // the cluster's API does not answer
+	budget int  // requests until it no longer answers, -1 is without end
+}
+
+func newAgent(w *world, name string) *agentNode {
+	a := &agentNode{w: w, name: name, cluster: w.newCluster(name), budget: -1}
+	a.cluster.Refuse = func(clustertest.Call) error {
+		if a.budget > 0 {
+			a.budget--
+		}
+		if a.down || a.budget == 0 {
+			return apierrors.NewServiceUnavailable("the cluster is down")
+		}
+		return nil
+	}
+	note := a.cluster.Changed
+	a.cluster.Changed = func(ref cluster.Ref, o *unstructured.Unstructured) {
+		note(ref, o)
+		a.watch.changed(ref, o)
+	}
+	a.start()
+	return a
+}
+
+// start is a new process that remembers nothing.
+func (a *agentNode) start() {
+	a.process++
+	process := a.process
+	a.due, a.failures, a.sends = map[string]time.Time{}, map[string]int{}, map[string]time.Time{}
+	a.watch = &watches{objects: map[cluster.Ref]*watched{}, owners: map[string]map[cluster.Ref]drift.Signature{}, wake: func(key string) {
+		a.wake(key, a.core.Drifted(key))
+	}}
+	a.core = agent.NewCore(agent.CoreConfig{
+		Cluster: a.name, ClientID: a.name + "-agent", HubHash: hubHash, AgentID: hubHash, StatusSyncInterval: 10 * time.Second,
+		Client: a.cluster, Tracker: a.watch,
+		Wait: func(context.Context, time.Duration) error { return nil }, Now: time.Now, Random: a.w.rng.Float64, NewID: a.w.newID,
+		Wake: func(key string, fresh bool) {
+			if process == a.process {
+				if fresh {
+					delete(a.failures, key)
+				}
+				a.wake(key, 0)
+			}
+		},
+		Send: func(id string) {
+			if process == a.process {
+				a.sends[id] = time.Now()
+			}
+		},
+		Log: slog.New(slog.DiscardHandler),
+	})
+	for _, ref := range a.cluster.Refs() { // the standing watch of AppliedManifestWorks lists them
+		if ref.Resource == inventory.Resource.Resource && a.cluster.Look(ref).GetDeletionTimestamp() != nil {
+			a.wake(ref.Name, 0)
+		}
+	}
+	if a.link == nil {
+		a.link = newLink(a.w, identity.Identity{Role: identity.Agent, Name: a.name}, agentParty{a})
+	}
+}
+
+func (a *agentNode) restart() {
+	a.process++
+	if a.link.conn != nil {
+		a.link.lose(unavailable("the process ended"))
+	}
+	a.w.pass(startTime)
+	a.start()
+}
+
+func (a *agentNode) wake(key string, after time.Duration) {
+	at := time.Now().Add(after)
+	if old, has := a.due[key]; !has || at.Before(old) {
+		a.due[key] = at
+	}
+}
+
+// agentParty is the session's side.
+type agentParty struct{ *agentNode }
+
+func (p agentParty) Hello() transport.Hello {
+	return transport.Hello{Protocol: 1, ClusterUID: "uid-of-" + p.name}
+}
+
+func (p agentParty) Subscribed(_ context.Context, a transport.Accepted) ([]codec.Event, error) {
+	return p.core.Subscribed(a)
+}
+
+func (p agentParty) Handle(ctx context.Context, e codec.Event) error {
+	p.core.Handle(ctx, e)
+	return nil
+}
+
+func (p agentParty) Disconnected(error) { p.core.Disconnected() }
+
+func (a *agentNode) steps() []step {
+	var list []step
+	if len(a.watch.queue) > 0 {
+		list = append(list, step{a.name + " watch", a.watch.take})
+	}
+	for _, key := range slices.Sorted(maps.Keys(a.due)) {
+		if !a.due[key].After(time.Now()) {
+			list = append(list, step{a.name + " reconcile " + short(key), func() { a.reconcile(key) }})
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(a.sends)) {
+		if !a.sends[id].After(time.Now()) {
+			list = append(list, step{a.name + " report " + id, func() { a.report(id) }})
+		}
+	}
+	return list
+}
+
+func short(key string) string { return key[len(hubHash)+1:] }
+
+// next is when something is due, if nothing is now.
+func (a *agentNode) next() (first time.Time) {
+	for _, m := range []map[string]time.Time{a.due, a.sends} {
+		for _, at := range m {
+			if first.IsZero() || at.Before(first) {
+				first = at
+			}
+		}
+	}
+	return first
+}
+
+func (a *agentNode) reconcile(key string) {
+	delete(a.due, key)
+	next, err := a.core.Reconcile(context.Background(), key)
+	switch {
+	case err != nil:
+		a.w.note("  %v", err)
+		a.failures[key]++
+		a.wake(key, 5*time.Millisecond<<min(a.failures[key], 16))
+	case next > 0:
+		delete(a.failures, key)
+		a.wake(key, next)
+	}
+	if a.budget == 0 { // it crashed in the middle
+		a.budget = -1
+		a.restart()
+	}
+}
+
+func (a *agentNode) report(id string) {
+	delete(a.sends, id)
+	letter, ok := a.core.TakeReport(id)
+	if !ok {
+		return
+	}
+	process := a.process
+	a.w.send(a.link, letter.Event, "status "+id, func(_ transport.Receipt, err error) {
+		if process == a.process {
+			a.reported(letter, err)
+		}
+	})
+}
+
+func (a *agentNode) reported(letter report.Letter, err error) {
+	if err != nil {
+		a.w.note("  %v", err)
+	}
+	again := a.core.ReportDone(letter, err)
+	var refused *transport.Error
+	if errors.As(err, &refused) && !transport.Retryable(err) {
+		a.w.fail("I4", "a status of %s was refused: %v", letter.Work.ResourceID, err)
+	}
+	if again {
+		wait := time.Duration(0)
+		if err != nil {
+			wait = time.Second
+		}
+		a.sends[letter.Work.ResourceID] = time.Now().Add(wait)
+	}
+}
+
+// watches is the agent's Tracker: what happens on the cluster is seen later, in
+// order. As in the real one nothing is known of an object that nobody tracks,
+// and of one that is tracked nothing until something happens to it.
+type watches struct {
+	objects map[cluster.Ref]*watched
+	owners  map[string]map[cluster.Ref]drift.Signature
+	queue   []sighting
+	wake    func(key string)
+}
+
+type watched struct {
+	seen  drift.Signature
+	known bool
+}
+
+type sighting struct {
+	ref       cluster.Ref
+	signature drift.Signature
+	deleting  bool // an AppliedManifestWork that somebody deleted
+}
+
+func (w *watches) changed(ref cluster.Ref, o *unstructured.Unstructured) {
+	s := sighting{ref: ref}
+	if o != nil {
+		s.signature = drift.SignatureOf(ref.GroupVersionResource, o)
+		s.deleting = ref.Resource == inventory.Resource.Resource && o.GetDeletionTimestamp() != nil
+	}
+	w.queue = append(w.queue, s)
+}
+
+func (w *watches) take() {
+	s := w.queue[0]
+	w.queue = w.queue[1:]
+	o := w.objects[s.ref]
+	if o != nil && (!o.known || o.seen != s.signature) {
+		o.seen, o.known = s.signature, true
+		for _, key := range slices.Sorted(maps.Keys(w.owners)) {
+			if expected, tracks := w.owners[key][s.ref]; tracks && expected != s.signature {
+				w.wake(key)
+			}
+		}
+	}
+	if s.deleting {
+		w.wake(s.ref.Name)
+	}
+}
+
+// Track implements agent.Tracker.
+func (w *watches) Track(key string, expected map[cluster.Ref]drift.Signature) {
+	delete(w.owners, key)
+	if len(expected) > 0 {
+		w.owners[key] = maps.Clone(expected)
+	}
+	for ref := range expected {
+		if w.objects[ref] == nil {
+			w.objects[ref] = &watched{}
+		}
+	}
+	maps.DeleteFunc(w.objects, func(ref cluster.Ref, _ *watched) bool {
+		for _, refs := range w.owners {
+			if _, tracks := refs[ref]; tracks {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// Seen implements agent.Tracker.
+func (w *watches) Seen(ref cluster.Ref) (drift.Signature, bool) {
+	o := w.objects[ref]
+	if o == nil || !o.known {
+		return drift.Absent, false
+	}
+	return o.seen, true
+}
+
+// Blind implements agent.Tracker.
+func (w *watches) Blind(string) bool { return false }

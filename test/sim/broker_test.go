@@ -1,0 +1,202 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hawser-io/hawser/internal/broker"
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/broker/store/mem"
+)
+
+// node is the broker and its store. The store outlives a restart.
+type node struct {
+	w        *world
+	gate     *gate
+	broker   *broker.Broker
+	registry *prometheus.Registry
+	stop     context.CancelFunc
+	done     chan error
+	up       bool
+	backup   *mem.Backup
+	starts   int
+}
+
+// gate stands between broker and store. A commit, and the router's look at what
+// changed, wait for their turn; turns are steps. While nobody has a turn, all
+// goroutines of the broker rest.
+type gate struct {
+	*mem.Store
+	w *world
+
+	commits, routes chan struct{} // turns
+	dead            chan struct{} // closed when the broker crashes
+
+	// Written by the broker's goroutines, read when they rest.
+	committing int    // ops of the commit that waits
+	routed     uint64 // where the router is
+	routing    bool   // it waits
+}
+
+// Commit commits when it is its turn. Ops are applied one by one, so that each
+// can be judged.
+func (g *gate) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, error) {
+	g.committing = len(ops)
+	defer func() { g.committing = 0 }()
+	select {
+	case <-g.commits:
+	case <-g.dead:
+		return nil, store.ErrClosed
+	}
+	outcomes := make([]store.Outcome, 0, len(ops))
+	for i := range ops {
+		before := g.look(ops[i].Key)
+		o, err := g.Store.Commit(ctx, ops[i:i+1])
+		if err != nil {
+			return nil, err
+		}
+		outcomes = append(outcomes, o...)
+		g.w.note("  commit %s", describe(&ops[i], o[0]))
+		g.w.oracle.committed(&ops[i], before, g.look(ops[i].Key))
+	}
+	return outcomes, nil
+}
+
+func (g *gate) look(k store.Key) *store.Meta {
+	r, err := g.Store.Get(context.Background(), k)
+	if err != nil {
+		return nil
+	}
+	return &r.Meta
+}
+
+// Changes returns one change per turn.
+func (g *gate) Changes(ctx context.Context, after uint64, _ int) ([]store.Change, error) {
+	g.routed, g.routing = after, true
+	defer func() { g.routing = false }()
+	select {
+	case <-g.routes:
+	case <-g.dead:
+		return nil, store.ErrClosed
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	return g.Store.Changes(ctx, after, 1)
+}
+
+func describe(op *store.Op, o store.Outcome) string {
+	kind := map[store.OpKind]string{store.PutSpec: "spec", store.PutStatus: "status", store.Drop: "drop", store.Acked: "acked"}[op.Kind]
+	if op.Deleting {
+		kind = "deletion"
+	}
+	if op.Deleted {
+		kind = "deleted"
+	}
+	return fmt.Sprintf("%s %s/%s v%d: verdict %d at %d", kind, op.Key.Cluster, op.Key.ResourceID, op.Version, o.Verdict, o.Revision)
+}
+
+func newNode(w *world) *node {
+	n := &node{w: w}
+	n.start()
+	return n
+}
+
+func (n *node) start() {
+	n.starts++
+	start, ids := n.starts, 0
+	inner := mem.Open(mem.Options{From: n.backup, NewID: func() string { ids++; return fmt.Sprintf("store%d-%d", start, ids) }})
+	n.gate = &gate{Store: inner, w: n.w, commits: make(chan struct{}), routes: make(chan struct{}), dead: make(chan struct{})}
+	n.registry = prometheus.NewRegistry()
+	b, err := broker.New(broker.Config{
+		Store: n.gate, Log: slog.New(slog.DiscardHandler), Registry: n.registry,
+		Heartbeat: time.Minute, DrainTimeout: time.Second, Comparisons: 8,
+		NewID: n.w.newID,
+	})
+	if err != nil {
+		panic(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	n.broker, n.stop, n.done, n.up = b, stop, done, true
+	go func() { done <- b.Run(ctx) }() // end waits for it
+	synctest.Wait()
+}
+
+// crash ends the broker; what was not committed is lost, and with it every
+// answer that is under way.
+func (n *node) crash() {
+	close(n.gate.dead)
+	n.end()
+}
+
+// drain ends the broker as SIGTERM does.
+func (n *node) drain() {
+	n.stop()
+	for range 5000 {
+		synctest.Wait()
+		switch {
+		case len(n.done) > 0:
+			n.end()
+			return
+		case n.gate.committing > 0:
+			n.gate.commits <- struct{}{}
+		case n.canRoute():
+			n.gate.routes <- struct{}{}
+		default:
+			<-time.After(time.Millisecond)
+		}
+	}
+	n.w.fail("I6", "the broker does not end")
+}
+
+func (n *node) end() {
+	n.up = false
+	n.w.cutAll()
+	n.stop()
+	if err := <-n.done; err != nil && !errors.Is(err, store.ErrClosed) {
+		n.w.fail("I6", "the broker ended with %v", err)
+	}
+	synctest.Wait()
+	n.backup = n.gate.Backup()
+	if err := n.gate.Close(); err != nil {
+		panic(err)
+	}
+}
+
+func (n *node) canRoute() bool {
+	return n.up && n.gate.routing && n.gate.Head().Revision > n.gate.routed
+}
+
+func (n *node) steps() []step {
+	if !n.up {
+		return nil
+	}
+	var list []step
+	if n.gate.committing > 0 {
+		list = append(list, step{"commit", func() { n.gate.commits <- struct{}{} }})
+	}
+	if n.canRoute() {
+		list = append(list, step{"route", func() { n.gate.routes <- struct{}{} }})
+	}
+	return list
+}
+
+// unsent returns the number of records in all mailboxes.
+func (n *node) unsent() float64 {
+	families, err := n.registry.Gather()
+	if err != nil {
+		panic(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "hawser_broker_mailbox_records" {
+			return f.GetMetric()[0].GetGauge().GetValue()
+		}
+	}
+	panic("the broker has no gauge of its mailboxes")
+}

@@ -1,0 +1,223 @@
+package sim
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/hubsource"
+	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// check compares all ends after settle: I1, I3 and I4, and that nothing is left
+// to do.
+func (w *world) check() {
+	if w.broken != nil {
+		return
+	}
+	w.checkRecords()
+	for _, c := range clusters {
+		w.checkCluster(c)
+	}
+	w.checkHub()
+	w.checkShop()
+	w.checkRest()
+}
+
+// live lists what the sources want delivered: works by record.
+func (w *world) live() map[store.Key]*workv1.ManifestWork {
+	want := map[store.Key]*workv1.ManifestWork{}
+	add := func(o *workv1.ManifestWork) {
+		want[store.Key{DataType: codec.ManifestBundles, Cluster: o.Namespace, ResourceID: string(o.UID)}] = o
+	}
+	for _, o := range w.hub.works {
+		if w.source.selected[o.Namespace] && o.DeletionTimestamp == nil && meta.FindStatusCondition(o.Status.Conditions, hubsource.ConditionDelivered) == nil {
+			add(o)
+		}
+	}
+	for _, s := range w.shop.works {
+		if s.o.DeletionTimestamp == nil {
+			add(s.o)
+		}
+	}
+	return want
+}
+
+// checkRecords: the broker holds exactly the latest of each work.
+func (w *world) checkRecords() {
+	want := w.live()
+	err := w.broker.gate.Scan(context.Background(), store.Scope{DataType: codec.ManifestBundles}, func(m store.Meta) error {
+		o := want[m.Key]
+		delete(want, m.Key)
+		switch {
+		case m.State == store.Grave:
+		case m.State == store.Tombstone:
+			w.fail("I1", "the deletion of work %s is not confirmed", m.ResourceID)
+		case o == nil:
+			w.fail("I1", "the broker holds work %s, which its source does not have", m.ResourceID)
+		case m.Version != o.Generation || !sameLabels(w, m.Key, o):
+			w.fail("I1", "the broker holds version %d of work %s, its source %d with labels %v", m.Version, m.ResourceID, o.Generation, o.Labels)
+		}
+		if m.Waiting != nil {
+			w.fail("I1", "work %s waits for ever", m.Waiting.ResourceID)
+		}
+		return nil
+	})
+	if err != nil {
+		panic(err)
+	}
+	for k := range want {
+		w.fail("I1", "the broker does not have work %s of cluster %s", k.ResourceID, k.Cluster)
+	}
+}
+
+func sameLabels(w *world, k store.Key, o *workv1.ManifestWork) bool {
+	r := w.oracle.record(k.Cluster, k.ResourceID)
+	env, err := codec.ParseEnvelope(r.Spec)
+	return err == nil && strings.Contains(env.RawMetadata, `"l":"`+o.Labels["l"]+`"`)
+}
+
+// checkCluster: a cluster holds exactly what its works say. Of clusters that the
+// hub does not serve, the objects of the hub's works are nobody's business.
+func (w *world) checkCluster(name string) {
+	want := map[string]map[string]string{"bystander": {"mine": "yes"}}
+	for k, o := range w.live() {
+		if k.Cluster == name {
+			maps.Copy(want, objectsOf(o.Spec.Workload.Manifests))
+		}
+	}
+	got := map[string]map[string]string{}
+	for _, ref := range w.fakes[name].Refs() {
+		if ref.Resource != "configmaps" {
+			continue
+		}
+		data := map[string]string{}
+		raw, _ := w.fakes[name].Look(ref).Object["data"].(map[string]any)
+		for k, v := range raw {
+			data[k], _ = v.(string)
+		}
+		released := !w.source.selected[name] && (strings.HasPrefix(ref.Name, "hub-") || strings.HasPrefix(ref.Name, "shared-"))
+		if !released || want[ref.Name] != nil {
+			got[ref.Name] = data
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		w.fail("I1", "objects on %s (-want +got):\n%s", name, diff)
+	}
+	for _, a := range w.agents {
+		if a.name != name {
+			continue
+		}
+		for k := range w.live() {
+			if k.Cluster == name {
+				w.checkApplied(a, k)
+			}
+		}
+	}
+}
+
+// checkApplied: the AppliedManifestWork records the spec that is in force.
+func (w *world) checkApplied(a *agentNode, k store.Key) {
+	r := w.oracle.record(k.Cluster, k.ResourceID)
+	if r == nil {
+		return // told by checkRecords
+	}
+	applied := a.cluster.Look(inventory.Ref(inventory.Name(hubHash, r.Name)))
+	if applied == nil {
+		w.fail("I1", "cluster %s has no AppliedManifestWork of %s", a.name, r.Name)
+		return
+	}
+	notes := applied.GetAnnotations()
+	if notes[inventory.AnnotationTag] != r.Tag.String() || notes[inventory.AnnotationWorkID] != r.ResourceID {
+		w.fail("I1", "cluster %s records %v of %s, the broker has tag %s of %s", a.name, notes, r.Name, r.Tag, r.ResourceID)
+	}
+}
+
+// checkHub: what the hub shows is what the cluster said last, about the version
+// in force, and the deleted is gone.
+func (w *world) checkHub() {
+	for _, key := range w.hub.keys() {
+		o := w.hub.works[key]
+		if !w.source.selected[o.Namespace] {
+			continue
+		}
+		if o.DeletionTimestamp != nil {
+			w.fail("I1", "work %s %s is still being deleted", key, o.UID)
+			continue
+		}
+		if d := meta.FindStatusCondition(o.Status.Conditions, hubsource.ConditionDelivered); d != nil {
+			r := w.shop.works[key]
+			if d.Reason != hubsource.ReasonNameTaken || d.ObservedGeneration != o.Generation || r == nil || o.Namespace != clusters[0] {
+				w.fail("I1", "the hub shows of work %s (generation %d) %+v", key, o.Generation, d)
+			}
+			continue
+		}
+		w.checkStatus(key, o, o.Status, string(o.UID))
+	}
+}
+
+func (w *world) checkShop() {
+	for _, key := range w.shop.keys() {
+		s := w.shop.works[key]
+		if s.o.DeletionTimestamp != nil {
+			w.fail("I1", "work %s of the shop is still being deleted", key)
+			continue
+		}
+		w.checkStatus(key, s.o, s.status, string(s.o.UID))
+	}
+}
+
+func (w *world) checkStatus(key string, o *workv1.ManifestWork, status workv1.ManifestWorkStatus, id string) {
+	applied := meta.FindStatusCondition(status.Conditions, workv1.WorkApplied)
+	if applied == nil || applied.Status != metav1.ConditionTrue || applied.ObservedGeneration != o.Generation {
+		w.fail("I4", "work %s is at generation %d and applied, its source shows %+v", key, o.Generation, applied)
+		return
+	}
+	all := w.oracle.reports[id]
+	if len(all) == 0 || all[len(all)-1] != statusHash(status) {
+		w.fail("I4", "the source of work %s does not show what the cluster said last", key)
+	}
+	if o.Namespace != w.stock.name && len(status.ResourceStatus.Manifests) != len(o.Spec.Workload.Manifests) {
+		w.fail("I4", "work %s has %d manifests, its status is about %d", key, len(o.Spec.Workload.Manifests), len(status.ResourceStatus.Manifests))
+	}
+}
+
+// checkRest: nothing waits anywhere.
+func (w *world) checkRest() {
+	if n := w.broker.unsent(); n != 0 {
+		w.fail("I5", "%v records are left in mailboxes", n)
+	}
+	if len(w.calls) != 0 {
+		w.fail("I1", "%d publishes are never answered", len(w.calls))
+	}
+	if s := w.source.core.Stats(); s.Pending != 0 || s.Sweep != 0 || s.Works != len(w.hub.works) {
+		w.fail("I5", "the hub source keeps %+v for %d works", s, len(w.hub.works))
+	}
+	for _, a := range w.agents {
+		live := 0
+		for k := range w.live() {
+			if k.Cluster == a.name {
+				live++
+			}
+		}
+		n := a.core.Counts()
+		if n.ReportsDue != 0 || n.Deleting != 0 || n.Unusable != 0 || n.Live != live && !w.oracle.released[a.name] {
+			w.fail("I5", "the agent of %s keeps %+v for %d works", a.name, n, live)
+		}
+	}
+	if live := slices.Collect(maps.Keys(w.stock.works)); !w.oracle.released[w.stock.name] {
+		for _, id := range live {
+			if w.oracle.record(w.stock.name, id) == nil {
+				w.fail("I1", "the stock agent still has work %s", id)
+			}
+		}
+	}
+}

@@ -1,0 +1,313 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing/synctest"
+	"time"
+
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/session"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// link is a party's way to the broker, driven by the real session machine.
+type link struct {
+	w       *world
+	id      identity.Identity
+	machine *session.Machine
+	conn    *conn
+	redial  time.Time
+	cut     bool // nothing gets through
+	slow    bool // it does not read
+	window  int
+}
+
+// conn is one connection with its subscription.
+type conn struct {
+	link   *link
+	peer   transport.Peer
+	cancel context.CancelFunc
+	stream *stream
+	ended  chan error
+	over   chan struct{} // closed when the broker's side has returned
+	id     string        // of the subscription
+}
+
+// stream is the receiving side: a window of events that were sent and not read.
+type stream struct {
+	ctx      context.Context
+	accepted chan transport.Accepted
+	events   chan []byte
+}
+
+func (s *stream) Accept(a transport.Accepted) error {
+	s.accepted <- a
+	return nil
+}
+
+func (s *stream) Send(parts ...[]byte) error {
+	event := slices.Concat(parts...)
+	if codec.IsHeartbeat(event) {
+		return nil
+	}
+	select {
+	case s.events <- event:
+		return nil
+	case <-s.ctx.Done():
+		return s.ctx.Err()
+	}
+}
+
+func newLink(w *world, id identity.Identity, p session.Party) *link {
+	filter := transport.Filter{DataType: codec.ManifestBundles}
+	if id.Role == identity.Agent {
+		filter.Cluster = id.Name
+	} else {
+		filter.Source = id.Name
+	}
+	m, err := session.NewMachine(session.Config{Filter: filter, Party: p, Rand: w.rng.Float64})
+	if err != nil {
+		panic(err)
+	}
+	l := &link{w: w, id: id, machine: m, window: 1 + w.rng.IntN(4)}
+	w.links = append(w.links, l)
+	return l
+}
+
+func unavailable(message string) *transport.Error {
+	return &transport.Error{Code: transport.CodeUnavailable, Message: message}
+}
+
+func (l *link) steps() []step {
+	switch {
+	case l.conn == nil && !l.redial.After(time.Now()):
+		return []step{{"dial " + l.id.String(), l.dial}}
+	case l.conn == nil:
+		return nil
+	case len(l.conn.stream.events) > 0 && l.slow:
+		return nil
+	case len(l.conn.stream.events) > 0:
+		return []step{{"receive " + l.id.String(), l.receive}}
+	case len(l.conn.ended) > 0:
+		return []step{{"ended " + l.id.String(), func() { l.lose(<-l.conn.ended) }}}
+	}
+	return nil
+}
+
+func (l *link) dial() {
+	if l.cut || !l.w.broker.up {
+		l.redial = time.Now().Add(l.machine.Ended(time.Now(), unavailable("no way")).For)
+		return
+	}
+	sub := l.machine.Dialed()
+	l.conn = l.w.connect(l, sub.Filter, sub.Hello)
+	synctest.Wait()
+	c := l.conn
+	if len(c.stream.accepted) == 0 {
+		l.lose(<-c.ended)
+		return
+	}
+	a := <-c.stream.accepted
+	if sub.Hello.Protocol > 0 { // stock parties do not echo it
+		c.id = a.SubscriptionID
+	}
+	events, err := l.machine.Accepted(context.Background(), time.Now(), a)
+	if err != nil {
+		l.lose(err)
+		return
+	}
+	l.publishAll(c, events)
+}
+
+// publishAll publishes one after the other; a failure ends the connection.
+func (l *link) publishAll(c *conn, events []codec.Event) {
+	if len(events) == 0 {
+		return
+	}
+	l.w.send(l, events[0], "resync", func(_ transport.Receipt, err error) {
+		switch {
+		case l.conn != c:
+		case err != nil:
+			l.lose(err)
+		default:
+			l.publishAll(c, events[1:])
+		}
+	})
+}
+
+// connect subscribes; the caller sees to the answer.
+func (w *world) connect(l *link, f transport.Filter, h transport.Hello) *conn {
+	ctx, cancel := context.WithCancel(context.Background())
+	c := &conn{
+		link: l, cancel: cancel, ended: make(chan error, 1), over: make(chan struct{}),
+		peer:   w.peer(l.id),
+		stream: &stream{ctx: ctx, accepted: make(chan transport.Accepted, 1), events: make(chan []byte, l.window)},
+	}
+	raw := transport.RawSubscription{Source: f.Source, Cluster: f.Cluster, DataType: f.DataType.String(), Hello: h}
+	b := w.broker.broker
+	go func() { // ends with ctx
+		defer close(c.over)
+		c.ended <- b.Subscribe(ctx, c.peer, raw, c.stream)
+	}()
+	return c
+}
+
+// peer is a party on a connection of its own, as the front would see it.
+func (w *world) peer(id identity.Identity) transport.Peer {
+	w.conns++
+	return transport.Peer{Role: string(id.Role), Name: id.Name, Addr: "sim", Conn: w.conns}
+}
+
+func (l *link) receive() {
+	raw := <-l.conn.stream.events
+	e, err := codec.Unmarshal(raw)
+	if err != nil {
+		l.w.fail("I8", "%s was sent what cannot be read: %v", l.id, err)
+		return
+	}
+	env, err := codec.ParseEnvelope(raw)
+	if err != nil {
+		l.w.fail("I8", "%s was sent what cannot be read: %v", l.id, err)
+		return
+	}
+	l.w.note("  %s gets %s", l.id, show(&env))
+	l.w.oracle.received(l.id, &env, e)
+	if err := l.machine.Received(context.Background(), e); err != nil {
+		l.lose(err)
+	}
+}
+
+func show(env *codec.Envelope) string {
+	s := fmt.Sprintf("%s.%s %s v%d", env.Type.Subresource, env.Type.Action, env.ResourceID, env.Version)
+	if env.Deleting {
+		s += " deleting"
+	}
+	return s
+}
+
+// lose ends the connection for both sides.
+func (l *link) lose(err error) {
+	if l.conn != nil {
+		l.conn.cancel()
+	}
+	l.leave(err)
+}
+
+// leave ends the connection for the party; the broker does not notice unless
+// somebody cancels it.
+func (l *link) leave(err error) {
+	c := l.conn
+	l.conn = nil
+	l.redial = time.Now().Add(l.machine.Ended(time.Now(), err).For)
+	if c == nil {
+		return
+	}
+	l.w.ghosts = append(l.w.ghosts, c)
+	for _, call := range slices.Clone(l.w.calls) {
+		if call.conn == c {
+			call.tell(transport.Receipt{}, unavailable("the connection broke"))
+		}
+	}
+}
+
+// call is one publish under way.
+type call struct {
+	conn  *conn
+	event codec.Event
+	bytes []byte
+	what  string
+	// done tells the publisher; nil when nobody waits for the answer any more.
+	done    func(transport.Receipt, error)
+	arrived bool
+	answers chan answer
+}
+
+type answer struct {
+	receipt transport.Receipt
+	err     error
+}
+
+// send begins a publish. done is called once, in a later step, or at once when
+// there is no connection.
+func (w *world) send(l *link, e codec.Event, what string, done func(transport.Receipt, error)) {
+	if l.conn == nil {
+		done(transport.Receipt{}, unavailable("not connected"))
+		return
+	}
+	b, err := codec.Marshal(e)
+	if err != nil {
+		panic(err)
+	}
+	w.oracle.sent(l.id, e)
+	w.calls = append(w.calls, &call{conn: l.conn, event: e, bytes: b, what: what, done: done, answers: make(chan answer, 1)})
+}
+
+// tell gives the publisher its answer, once.
+func (c *call) tell(r transport.Receipt, err error) {
+	if done := c.done; done != nil {
+		c.done = nil
+		done(r, err)
+	}
+}
+
+func (w *world) callSteps() []step {
+	var list []step
+	for _, c := range w.calls {
+		name := c.conn.link.id.String() + " " + c.what
+		switch {
+		case !c.arrived:
+			list = append(list, step{"arrive " + name, func() { w.arrive(c) }})
+		case len(c.answers) > 0:
+			list = append(list, step{"answer " + name, func() {
+				a := <-c.answers
+				w.forget(c)
+				c.tell(a.receipt, a.err)
+			}})
+		}
+	}
+	return list
+}
+
+// arrive brings a publish to the broker.
+func (w *world) arrive(c *call) {
+	c.arrived = true
+	switch {
+	case !w.broker.up || c.conn.link.cut:
+		c.answers <- answer{err: unavailable("no way")}
+		return
+	case c.done == nil && !w.oracle.mayComeLate(c):
+		w.forget(c)
+		return
+	}
+	b := w.broker.broker
+	go func() { // ends with the broker, at the latest
+		r, err := b.Publish(context.Background(), c.conn.peer, c.bytes, c.conn.id)
+		c.answers <- answer{r, err}
+	}()
+}
+
+func (w *world) forget(c *call) {
+	w.calls = slices.DeleteFunc(w.calls, func(o *call) bool { return o == c })
+}
+
+// cutAll ends every connection, and the broker's side of all earlier ones.
+func (w *world) cutAll() {
+	for _, l := range w.links {
+		if l.conn != nil {
+			l.lose(unavailable("the broker is gone"))
+		}
+	}
+	w.reap()
+}
+
+// reap lets the broker notice which of its peers are gone.
+func (w *world) reap() {
+	for _, c := range w.ghosts {
+		c.cancel()
+		<-c.over
+	}
+	w.ghosts = nil
+}

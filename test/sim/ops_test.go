@@ -1,0 +1,351 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// op is one line of a script. What it does depends on the world it meets: a and
+// b choose among what is possible then, so that a script stays one whatever is
+// taken out of it.
+type op struct {
+	name string
+	a, b uint32
+}
+
+func (o op) String() string { return fmt.Sprintf("%s %d %d", o.name, o.a, o.b) }
+
+// operation is a kind of op. do returns what it did, "" if it was not possible.
+type operation struct {
+	name   string
+	weight int
+	do     func(w *world, a, b uint32) string
+}
+
+// operations are all kinds. To add one is to add a row.
+var operations = []operation{
+	{"run", 120, run},
+	{"wait", 15, wait},
+	{"settle", 4, func(w *world, a, _ uint32) string {
+		w.settle(rand.New(rand.NewPCG(uint64(a), 3)))
+		return "until nothing moves"
+	}},
+
+	{"hub create", 12, func(w *world, a, b uint32) string {
+		return nameOf(w.hub.create(clusters[a%3], hubNames[a/3%uint32(len(hubNames))], b))
+	}},
+	{"hub update", 14, onHub(func(w *world, key string, b uint32) { w.hub.update(key, b) })},
+	{"hub label", 5, onHub(func(w *world, key string, _ uint32) { w.hub.label(key) })},
+	{"hub update of a deleted work", 3, func(w *world, a, b uint32) string {
+		var dying []string
+		for _, key := range w.hub.keys() {
+			if w.hub.works[key].DeletionTimestamp != nil {
+				dying = append(dying, key)
+			}
+		}
+		if len(dying) == 0 {
+			return ""
+		}
+		key := dying[int(a)%len(dying)]
+		w.hub.update(key, b)
+		return key
+	}},
+	{"hub delete", 9, onHub(func(w *world, key string, _ uint32) { w.hub.delete(key) })},
+	{"shop create", 7, func(w *world, a, b uint32) string {
+		if s := w.shop.create(clusters[a%3], shopName1(a/3, clusters[a%3]), b); s != nil {
+			return s.life
+		}
+		return ""
+	}},
+	{"shop update", 6, onShop(func(w *world, s *shopWork, b uint32) { w.shop.update(s, b) })},
+	{"shop label", 3, onShop(func(w *world, s *shopWork, _ uint32) { w.shop.label(s) })},
+	{"shop delete", 5, onShop(func(w *world, s *shopWork, _ uint32) { w.shop.delete(s) })},
+	{"select", 5, selectCluster},
+
+	{"cut connection", 8, onLink(func(l *link) bool { return l.conn != nil }, func(l *link) { l.lose(unavailable("cut")) })},
+	{"leave ghost", 5, onLink(func(l *link) bool { return l.conn != nil }, func(l *link) { l.leave(unavailable("cut")) })},
+	{"reap ghosts", 3, func(w *world, _, _ uint32) string {
+		if len(w.ghosts) == 0 {
+			return ""
+		}
+		w.reap()
+		return "all"
+	}},
+	{"partition", 5, onLink(func(l *link) bool { return !l.cut }, func(l *link) { l.cut = true; l.loseIfAny("partition") })},
+	{"rejoin", 8, onLink(func(l *link) bool { return l.cut }, func(l *link) { l.cut = false })},
+	{"slow reader", 4, onLink(func(l *link) bool { return !l.slow }, func(l *link) { l.slow = true })},
+	{"reads again", 6, onLink(func(l *link) bool { return l.slow }, func(l *link) { l.slow = false })},
+	{"drop", 6, onCall(func(_ *world, c *call) { c.tell(transport.Receipt{}, unavailable("lost on the way")) }, false)},
+	{"lose answer", 6, onCall(func(_ *world, c *call) { c.tell(transport.Receipt{}, unavailable("the answer was lost")) }, true)},
+	{"duplicate", 6, onCall(func(w *world, c *call) {
+		w.calls = append(w.calls, &call{conn: c.conn, event: c.event, bytes: c.bytes, what: "again " + c.what, answers: make(chan answer, 1)})
+	}, false)},
+	{"lose hub answer", 4, func(w *world, _, _ uint32) string { w.source.deaf = true; return "the next" }},
+	{"hub down or up", 4, func(w *world, _, _ uint32) string {
+		w.hub.down = !w.hub.down
+		return fmt.Sprint("down ", w.hub.down)
+	}},
+	{"cluster down or up", 4, onAgent(func(a *agentNode, _ uint32) { a.down = !a.down })},
+	{"agent dies within a round", 4, onAgent(func(a *agentNode, b uint32) { a.budget = 1 + int(b%12) })},
+	{"restart agent", 6, onAgent(func(a *agentNode, _ uint32) { a.restart() })},
+	{"restart stock agent", 3, func(w *world, _, _ uint32) string { w.stock.restart(); return "c3" }},
+	{"restart hub source", 5, func(w *world, _, _ uint32) string { w.source.restart(); return "at once" }},
+	{"crash broker", 4, func(w *world, _, _ uint32) string { return w.stopBroker(w.broker.crash) }},
+	{"drain broker", 3, func(w *world, _, _ uint32) string { return w.stopBroker(w.broker.drain) }},
+	{"start broker", 12, func(w *world, _, _ uint32) string {
+		if w.broker.up {
+			return ""
+		}
+		w.broker.start()
+		return "from its store"
+	}},
+	{"drift", 5, drifts},
+	{"hostile", 6, hostile},
+}
+
+var (
+	hubNames  = []string{"a", "b", "c"}
+	shopNames = []string{"p", "q"}
+)
+
+// shopName1 is a name for a work of the shop. On the first cluster, which is
+// never released, it may be one of the hub's.
+func shopName1(a uint32, cluster string) string {
+	if cluster == clusters[0] && a%4 == 0 {
+		return hubNames[a/4%uint32(len(hubNames))]
+	}
+	return shopNames[a/4%uint32(len(shopNames))]
+}
+
+func run(w *world, a, b uint32) string {
+	order := rand.New(rand.NewPCG(uint64(b), 4))
+	did := 0
+	for range 1 + a%24 {
+		list := w.steps()
+		if len(list) == 0 || w.broken != nil {
+			break
+		}
+		w.perform(list[order.IntN(len(list))])
+		did++
+	}
+	if did == 0 {
+		return ""
+	}
+	return fmt.Sprint(did, " steps")
+}
+
+func wait(w *world, a, _ uint32) string {
+	d := []time.Duration{5 * time.Millisecond, 200 * time.Millisecond, 2 * time.Second, 10 * time.Second, 40 * time.Second, 6 * time.Minute}[a%6]
+	w.pass(d)
+	return d.String()
+}
+
+func onHub(do func(w *world, key string, b uint32)) func(*world, uint32, uint32) string {
+	return func(w *world, a, b uint32) string {
+		var live []string
+		for _, key := range w.hub.keys() {
+			if w.hub.works[key].DeletionTimestamp == nil {
+				live = append(live, key)
+			}
+		}
+		if len(live) == 0 {
+			return ""
+		}
+		key := live[int(a)%len(live)]
+		what := fmt.Sprintf("%s %s", key, w.hub.works[key].UID)
+		do(w, key, b)
+		return what
+	}
+}
+
+func onShop(do func(w *world, s *shopWork, b uint32)) func(*world, uint32, uint32) string {
+	return func(w *world, a, b uint32) string {
+		var live []string
+		for _, key := range w.shop.keys() {
+			if w.shop.works[key].o.DeletionTimestamp == nil {
+				live = append(live, key)
+			}
+		}
+		if len(live) == 0 {
+			return ""
+		}
+		key := live[int(a)%len(live)]
+		do(w, w.shop.works[key], b)
+		return key
+	}
+}
+
+func onLink(can func(*link) bool, do func(*link)) func(*world, uint32, uint32) string {
+	return func(w *world, a, _ uint32) string {
+		list := slices.DeleteFunc(slices.Clone(w.links), func(l *link) bool { return !can(l) })
+		if len(list) == 0 {
+			return ""
+		}
+		l := list[int(a)%len(list)]
+		do(l)
+		return l.id.String()
+	}
+}
+
+func (l *link) loseIfAny(why string) {
+	if l.conn != nil {
+		l.lose(unavailable(why))
+	}
+}
+
+func onCall(do func(*world, *call), arrived bool) func(*world, uint32, uint32) string {
+	return func(w *world, a, _ uint32) string {
+		list := slices.DeleteFunc(slices.Clone(w.calls), func(c *call) bool { return c.done == nil || c.arrived != arrived })
+		if len(list) == 0 {
+			return ""
+		}
+		c := list[int(a)%len(list)]
+		do(w, c)
+		return c.conn.link.id.String() + " " + c.what
+	}
+}
+
+func onAgent(do func(a *agentNode, b uint32)) func(*world, uint32, uint32) string {
+	return func(w *world, a, b uint32) string {
+		n := w.agents[int(a)%len(w.agents)]
+		do(n, b)
+		return n.name
+	}
+}
+
+func nameOf(w *workv1.ManifestWork) string {
+	if w == nil {
+		return ""
+	}
+	return fmt.Sprintf("%s/%s %s", w.Namespace, w.Name, w.UID)
+}
+
+func selectCluster(w *world, a, _ uint32) string {
+	c := clusters[1+a%2] // the first is always served
+	s := w.source
+	s.selected[c] = !s.selected[c]
+	if s.selected[c] {
+		s.core.ClusterSelected(c)
+		return c
+	}
+	w.oracle.released[c] = true
+	s.core.ClusterUnselected(c)
+	return "no longer " + c
+}
+
+func (w *world) stopBroker(stop func()) string {
+	if !w.broker.up {
+		return ""
+	}
+	stop()
+	return "down"
+}
+
+// drifts lets somebody else change or delete an object of a work.
+func drifts(w *world, a, b uint32) string {
+	n := w.agents[int(a)%len(w.agents)]
+	var names []string
+	for _, ref := range n.cluster.Refs() {
+		if ref.Resource == "configmaps" && ref.Name != "bystander" {
+			names = append(names, ref.Name)
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	ref := configMapRef(n.cluster, names[int(b/2)%len(names)])
+	w.others = true
+	defer func() { w.others = false }()
+	if b%2 == 0 {
+		n.cluster.Remove(ref)
+		return n.name + " deletes " + ref.Name
+	}
+	n.cluster.Edit(ref, func(o *unstructured.Unstructured) {
+		_ = unstructured.SetNestedField(o.Object, "changed", "data", "by")
+	})
+	return n.name + " changes " + ref.Name
+}
+
+// hostile lets a party try what its identity does not allow, or what it may say
+// and nobody may believe.
+func hostile(w *world, a, b uint32) string {
+	if !w.broker.up {
+		return ""
+	}
+	if a%5 == 0 {
+		return w.eavesdrop(b)
+	}
+	key := w.hub.keys()
+	if len(key) == 0 {
+		return ""
+	}
+	o := w.hub.works[key[int(b)%len(key)]].DeepCopy()
+	if o.Namespace != clusters[0] || w.oracle.record(o.Namespace, string(o.UID)) == nil {
+		return "" // who comes first owns an id, also after a release
+	}
+	params := manifestwork.SpecParams{ID: w.newID(), Now: time.Now(), Source: shopName, Action: codec.UpdateRequest}
+	from := w.shop.link
+	var e codec.Event
+	var err error
+	switch a % 5 {
+	case 1: // another source's work
+		o.Generation, o.DeletionTimestamp = o.Generation+1, nil
+		o.Spec.Workload.Manifests = manifests("stolen", "stolen", o.Generation, b)
+		e, err = manifestwork.EncodeSpec(o, params)
+	case 2: // another source's deletion
+		params.Action = codec.DeleteRequest
+		o.Generation += 5
+		e, err = manifestwork.EncodeSpec(o, params)
+	case 3: // under another source's name
+		params.Source, params.Action = hubName, codec.DeleteRequest
+		e, err = manifestwork.EncodeSpec(o, params)
+	default: // a lying agent: the work is gone
+		from = w.agents[0].link
+		ref := manifestwork.Ref{ResourceID: string(o.UID), Name: o.Name, Cluster: o.Namespace, Generation: o.Generation + 1}
+		e, err = manifestwork.EncodeStatus(ref, o.Status, manifestwork.StatusParams{
+			ID: w.newID(), Now: time.Now(), Source: "liar", OriginalSource: hubName, Action: codec.UpdateRequest,
+			SequenceID: (&codec.Sequencer{}).Next(time.Now().UnixMilli()), Deleted: true,
+		})
+		if w.oracle.gone[string(o.UID)] {
+			return "" // of its own cluster's dying works it may say so, and would be believed
+		}
+	}
+	if err != nil {
+		panic(err)
+	}
+	raw := marshal(e)
+	broker, peer := w.broker.broker, w.peer(from.id)
+	go func() { // ends with the broker, at the latest; nobody waits for the answer
+		_, _ = broker.Publish(context.Background(), peer, raw, "")
+	}()
+	return fmt.Sprintf("%s: case %d about %s", from.id, a%5, o.UID)
+}
+
+// eavesdrop subscribes to what is another party's.
+func (w *world) eavesdrop(b uint32) string {
+	l := &link{w: w, id: identity.Identity{Role: identity.Agent, Name: "c1"}, window: 1}
+	f := transport.Filter{Cluster: "c2", DataType: codec.ManifestBundles}
+	if b%2 == 0 {
+		l.id = identity.Identity{Role: identity.Source, Name: shopName}
+		f = transport.Filter{Source: hubName, DataType: codec.ManifestBundles}
+	}
+	c := w.connect(l, f, transport.Hello{Protocol: int(b / 2 % 2)})
+	w.ghosts = append(w.ghosts, c)
+	synctest.Wait()
+	if len(c.stream.accepted) > 0 {
+		w.fail("I8", "%s was let in on %v", l.id, f)
+	}
+	return l.id.String() + " subscribes to another party's events"
+}

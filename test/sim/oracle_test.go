@@ -1,0 +1,393 @@
+package sim
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/hubsource"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
+)
+
+// Every object of a work is a ConfigMap whose name says whose it may be and
+// whose data says which version of which work made it. Objects named shared-…
+// are in several works, always with the same content.
+const (
+	ownObjects    = 3
+	sharedObjects = 2
+)
+
+// manifests makes what a work wants. bits choose the objects.
+func manifests(work, prefix string, version int64, bits uint32) []workv1.Manifest {
+	var list []workv1.Manifest
+	add := func(name string, data map[string]string) {
+		raw, err := json.Marshal(map[string]any{
+			"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]string{"name": name, "namespace": "default"}, "data": data,
+		})
+		if err != nil {
+			panic(err)
+		}
+		list = append(list, workv1.Manifest{RawExtension: runtime.RawExtension{Raw: raw}})
+	}
+	own := 1 + bits%(1<<ownObjects-1)
+	for i := range ownObjects {
+		if own>>i&1 == 1 {
+			add(fmt.Sprintf("%s-%d", prefix, i), map[string]string{"work": work, "version": strconv.FormatInt(version, 10)})
+		}
+	}
+	for i := range sharedObjects {
+		if bits>>(8+2*i)&3 == 0 {
+			add(fmt.Sprintf("shared-%d", i), map[string]string{"shared": "yes"})
+		}
+	}
+	return list
+}
+
+func objectsOf(list []workv1.Manifest) map[string]map[string]string {
+	objects := map[string]map[string]string{}
+	for _, m := range list {
+		var o struct {
+			Metadata struct{ Name string }
+			Data     map[string]string
+		}
+		if err := json.Unmarshal(m.Raw, &o); err != nil {
+			panic(err)
+		}
+		objects[o.Metadata.Name] = o.Data
+	}
+	return objects
+}
+
+// oracle knows what happened and says what must not. It uses none of the
+// product's decisions.
+type oracle struct {
+	w *world
+
+	gone      map[string]bool // ids that their sources deleted, and did not create again
+	everGone  map[string]bool
+	deadLives map[string]bool // as in the data of objects
+	latest    map[string]sentSpec
+	ended     map[string]bool // ids whose deletion the broker has accepted
+	released  map[string]bool // clusters that ever left the selection
+
+	clusters map[string]*truth
+
+	reports map[string][]string // by id: hashes of the statuses that agents sent
+	shown   map[string]int      // by id: position in reports of what the hub shows
+}
+
+type sentSpec struct {
+	version int64
+	bytes   []byte
+}
+
+// truth is what is known of one cluster.
+type truth struct {
+	wanted  map[string]*wanted // by id
+	seen    map[string]bool    // "life version" that was delivered
+	objects map[string]object
+	highest map[string]int64 // by "object life"
+}
+
+// wanted is the latest that was delivered of a work.
+type wanted struct {
+	name    string
+	source  string
+	live    bool
+	objects map[string]map[string]string
+}
+
+type object struct {
+	data   map[string]string
+	owners []string // names of works
+}
+
+func newOracle(w *world) *oracle {
+	return &oracle{
+		w: w, gone: map[string]bool{}, everGone: map[string]bool{}, deadLives: map[string]bool{}, latest: map[string]sentSpec{},
+		ended: map[string]bool{}, released: map[string]bool{}, clusters: map[string]*truth{},
+		reports: map[string][]string{}, shown: map[string]int{},
+	}
+}
+
+func (o *oracle) deletedAtSource(id, life string) {
+	o.gone[id], o.everGone[id], o.deadLives[life] = true, true, true
+}
+
+func (o *oracle) bornAtSource(id string) {
+	o.gone[id] = false
+	delete(o.latest, id)
+}
+
+// sent hears of every publish of a party.
+func (o *oracle) sent(from identity.Identity, e codec.Event) {
+	env := envelope(e)
+	switch {
+	case env.Type.Action == codec.ResyncRequest || env.RawType == codec.TypeRelease:
+	case from.Role == identity.Source:
+		if o.latest[env.ResourceID].version <= env.Version {
+			o.latest[env.ResourceID] = sentSpec{env.Version, marshal(e)}
+		}
+	default:
+		if r, err := hubsource.ReportOf(e); err == nil {
+			o.reports[env.ResourceID] = append(o.reports[env.ResourceID], statusHash(r.Status))
+		}
+	}
+}
+
+// mayComeLate says whether a publish may still arrive whose publisher has given
+// up on it. A network does not bring a request years later: the comparison of
+// inventories, which is not there yet, is what repairs a work that a late
+// request brought back.
+func (o *oracle) mayComeLate(c *call) bool {
+	env := envelope(c.event)
+	switch {
+	case env.RawType == codec.TypeRelease:
+		return false
+	case env.Type.Action == codec.ResyncRequest:
+		return c.conn.id != ""
+	case env.Type.Subresource == codec.Status:
+		return true
+	case o.released[env.Cluster]:
+		return false
+	case env.Deleting:
+		return o.gone[env.ResourceID]
+	}
+	last := o.latest[env.ResourceID]
+	return !o.gone[env.ResourceID] && !o.ended[env.ResourceID] && (env.Version < last.version || bytes.Equal(c.bytes, last.bytes))
+}
+
+func envelope(e codec.Event) codec.Envelope {
+	env, err := codec.ParseEnvelope(marshal(e))
+	if err != nil {
+		panic(err)
+	}
+	return env
+}
+
+func marshal(e codec.Event) []byte {
+	b, err := codec.Marshal(e)
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
+
+// statusHash identifies a status whatever hub source and agent add for each
+// other.
+func statusHash(s workv1.ManifestWorkStatus) string {
+	s.Conditions = slices.DeleteFunc(slices.Clone(s.Conditions), func(c metav1.Condition) bool {
+		return c.Type == manifestwork.ConditionDeleted || c.Type == hubsource.ConditionDelivered
+	})
+	h, err := manifestwork.StatusHash(s)
+	if err != nil {
+		panic(err)
+	}
+	return h
+}
+
+// committed judges one write of the store by the record before and after it.
+func (o *oracle) committed(op *store.Op, before, after *store.Meta) {
+	id := op.Key.ResourceID
+	changed := before == nil != (after == nil) || before != nil && *before != *after
+	if after != nil && after.State == store.Live {
+		o.ended[id] = false
+	} else if before != nil && before.State == store.Live {
+		o.ended[id] = true
+	}
+	if !changed || before == nil {
+		return
+	}
+	if op.Kind == store.PutSpec && before.Owner != op.Owner && before.State != store.Grave {
+		o.w.fail("I8", "source %s changed work %s of source %s", op.Owner, id, before.Owner)
+	}
+	switch {
+	case after == nil || after.State == store.Grave:
+		if before.State == store.Live && op.Kind != store.Drop && !(op.Kind == store.PutSpec && op.Deleting) {
+			o.w.fail("I3", "work %s, which its source did not delete, was taken as deleted", id)
+		}
+	case after.State == store.Tombstone && before.State != store.Tombstone:
+		if op.Kind != store.PutSpec || !op.Deleting || !o.everGone[id] {
+			o.w.fail("I3", "work %s became a tombstone although its source did not delete it", id)
+		}
+	}
+	if after == nil || before.State != after.State {
+		return
+	}
+	newer, err := codec.CompareSequence(before.Sequence, after.Sequence)
+	switch {
+	case op.Kind == store.PutSpec && after.Version < before.Version && op.Supersedes == 0:
+		o.w.fail("I2", "version %d of work %s replaced version %d", after.Version, id, before.Version)
+	case op.Kind == store.PutStatus && after.StatusRevision != before.StatusRevision && (err != nil || !newer):
+		o.w.fail("I2", "status %s of work %s replaced status %s", after.Sequence, id, before.Sequence)
+	}
+}
+
+// received judges what a party is sent.
+func (o *oracle) received(to identity.Identity, env *codec.Envelope, e codec.Event) {
+	if to.Role == identity.Source {
+		if strings.HasPrefix(env.ResourceID, "hub-") != (to.Name == hubName) {
+			o.w.fail("I8", "%s was sent a status of work %s", to, env.ResourceID)
+		}
+		return
+	}
+	if env.Cluster != to.Name {
+		o.w.fail("I8", "%s was sent what is for cluster %s", to, env.Cluster)
+		return
+	}
+	if env.Type.Subresource == codec.Spec {
+		o.want(env, e)
+	}
+}
+
+func (o *oracle) want(env *codec.Envelope, e codec.Event) {
+	t := o.clusters[env.Cluster]
+	spec, err := manifestwork.DecodeSpec(e)
+	if err != nil {
+		o.w.fail("I1", "%s was sent a work that cannot be used: %v", env.Cluster, err)
+		return
+	}
+	if spec.Deleting {
+		if !o.everGone[spec.ResourceID] {
+			o.w.fail("I3", "%s was told that work %s is deleted, and it is not", env.Cluster, spec.ResourceID)
+		}
+		if w := t.wanted[spec.ResourceID]; w != nil {
+			w.live = false
+		}
+		return
+	}
+	w := &wanted{name: spec.Name, source: spec.Source, live: true, objects: objectsOf(spec.Work.Spec.Workload.Manifests)}
+	for id, other := range t.wanted {
+		if id != spec.ResourceID && other.name == spec.Name {
+			delete(t.wanted, id) // a new id under a live name replaces the work
+		}
+	}
+	t.wanted[spec.ResourceID] = w
+	for _, data := range w.objects {
+		t.seen[data["work"]+" "+data["version"]] = true
+	}
+}
+
+// newCluster makes a cluster whose every change is judged.
+func (w *world) newCluster(name string) *clustertest.Fake {
+	f := clustertest.New()
+	t := &truth{wanted: map[string]*wanted{}, seen: map[string]bool{}, objects: map[string]object{}, highest: map[string]int64{}}
+	w.oracle.clusters[name] = t
+	w.fakes[name] = f
+	f.Put(clustertest.Object("v1", "ConfigMap", "default", "bystander", "data", map[string]any{"mine": "yes"}))
+	f.Changed = func(ref cluster.Ref, o *unstructured.Unstructured) {
+		if ref.Resource == "configmaps" {
+			w.oracle.changed(name, t, ref.Name, o)
+		}
+	}
+	return f
+}
+
+func (o *oracle) changed(where string, t *truth, name string, now *unstructured.Unstructured) {
+	if name == "bystander" {
+		o.w.fail("I8", "%s: an object that belongs to no work was changed", where)
+		return
+	}
+	old := t.objects[name]
+	judge := !o.w.others // somebody on the cluster may do what he likes
+	if now == nil || now.GetDeletionTimestamp() != nil {
+		delete(t.objects, name)
+		if judge {
+			o.removed(where, t, name, old)
+		}
+		return
+	}
+	data, _, _ := unstructured.NestedStringMap(now.Object, "data")
+	t.objects[name] = object{data: data, owners: ownersOf(now)}
+	if data["work"] == "" || !judge {
+		return
+	}
+	version, _ := strconv.ParseInt(data["version"], 10, 64)
+	key := name + " " + data["work"]
+	switch {
+	case !t.seen[data["work"]+" "+data["version"]]:
+		o.w.fail("I8", "%s: %s was made for version %d of %s, which was never delivered", where, name, version, data["work"])
+	case version < t.highest[key]:
+		o.w.fail("I2", "%s: %s went from version %d of %s back to %d", where, name, t.highest[key], data["work"], version)
+	}
+	t.highest[key] = max(version, t.highest[key])
+}
+
+// removed judges that an object was deleted on a cluster.
+func (o *oracle) removed(where string, t *truth, name string, old object) {
+	if life := old.data["work"]; life != "" && o.deadLives[life] {
+		return
+	}
+	for id, w := range t.wanted {
+		if !w.live || w.objects[name] == nil {
+			continue
+		}
+		// A work that has not got hold of a shared object yet makes it anew.
+		if old.data["work"] != "" || slices.Contains(old.owners, w.name) {
+			o.w.fail("I3", "%s: %s was deleted, and work %s (%s) wants it", where, name, w.name, id)
+		}
+	}
+}
+
+func ownersOf(o *unstructured.Unstructured) []string {
+	var owners []string
+	for _, r := range o.GetOwnerReferences() {
+		owners = append(owners, strings.TrimPrefix(r.Name, hubHash+"-"))
+	}
+	if list := o.GetAnnotations()["owners"]; list != "" {
+		owners = append(owners, strings.Split(list, ",")...)
+	}
+	return owners
+}
+
+// statusOnHub judges a status that was written to the hub.
+func (o *oracle) statusOnHub(work *workv1.ManifestWork) {
+	id, hash := string(work.UID), statusHash(work.Status)
+	if hash == statusHash(workv1.ManifestWorkStatus{}) && len(work.Status.ResourceStatus.Manifests) == 0 {
+		return // only Delivered
+	}
+	all := o.reports[id]
+	for i := o.shown[id]; i < len(all); i++ {
+		if all[i] == hash {
+			o.shown[id] = i
+			return
+		}
+	}
+	if slices.Contains(all, hash) {
+		o.w.fail("I2", "the hub shows a status of work %s that is older than the one before", id)
+		return
+	}
+	o.w.fail("I4", "the hub shows a status of work %s that no agent reported", id)
+}
+
+// endOnHub judges that a work was let go on the hub.
+func (o *oracle) endOnHub(work *workv1.ManifestWork) {
+	for name, object := range o.clusters[work.Namespace].objects {
+		if object.data["work"] == string(work.UID) {
+			o.w.fail("I4", "work %s left the hub, and its object %s is still on cluster %s", work.UID, name, work.Namespace)
+		}
+	}
+}
+
+// record returns a record of the store, nil when there is none.
+func (o *oracle) record(clusterName, id string) *store.Record {
+	r, err := o.w.broker.gate.Get(context.Background(), store.Key{DataType: codec.ManifestBundles, Cluster: clusterName, ResourceID: id})
+	if err != nil {
+		return nil
+	}
+	return &r
+}

@@ -1,0 +1,117 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// script makes the operations of a seed.
+func script(seed uint64) []op {
+	r := rand.New(rand.NewPCG(seed, 1))
+	total := 0
+	for _, o := range operations {
+		total += o.weight
+	}
+	list := make([]op, 10+r.IntN(110))
+	for i := range list {
+		n := r.IntN(total)
+		for _, o := range operations {
+			if n -= o.weight; n < 0 {
+				list[i] = op{o.name, r.Uint32(), r.Uint32()}
+				break
+			}
+		}
+	}
+	return list
+}
+
+// result is what came of a script.
+type result struct {
+	broken *violation
+	did    []string // by op: what it did, "" for nothing
+	lines  []string // everything that happened
+}
+
+// play performs a script, then lets the world settle and checks it; clusters
+// that were released are then served again, and everything is checked again.
+func play(t *testing.T, seed uint64, list []op) (r result) {
+	synctest.Test(t, func(*testing.T) {
+		w := newWorld(seed)
+		defer w.close()
+		defer func() { r.broken, r.lines = w.broken, w.lines }()
+		defer func() {
+			if p := recover(); p != nil {
+				w.fail("panic", "%v", p)
+			}
+		}()
+		for _, o := range list {
+			w.note("> %s", o)
+			i := slices.IndexFunc(operations, func(k operation) bool { return k.name == o.name })
+			w.pass(time.Millisecond)
+			did := operations[i].do(w, o.a, o.b)
+			synctest.Wait()
+			w.note("> %s: %s", o.name, did)
+			r.did = append(r.did, did)
+			if w.broken != nil {
+				return
+			}
+		}
+		w.note("> the faults end")
+		order := rand.New(rand.NewPCG(seed, 5))
+		w.settle(order)
+		w.check()
+		for _, c := range clusters {
+			if w.broken == nil && !w.source.selected[c] {
+				w.note("> %s is served again", c)
+				w.source.selected[c] = true
+				w.source.core.ClusterSelected(c)
+			}
+		}
+		w.settle(order)
+		w.check()
+	})
+	return r
+}
+
+// minimise takes ops out of a script as long as the same invariant breaks.
+func minimise(t *testing.T, seed uint64, list []op, invariant string) []op {
+	breaks := func(list []op) bool {
+		r := play(t, seed, list)
+		return r.broken != nil && r.broken.invariant == invariant
+	}
+	for size := max(len(list)/2, 1); ; {
+		smaller := false
+		for i := 0; i < len(list); {
+			without := slices.Delete(slices.Clone(list), i, min(i+size, len(list)))
+			if breaks(without) {
+				list, smaller = without, true
+			} else {
+				i += size
+			}
+		}
+		switch {
+		case size > 1:
+			size /= 2
+		case !smaller:
+			return list
+		}
+	}
+}
+
+// tell prints a script with what each op did.
+func tell(list []op, r result) string {
+	var b strings.Builder
+	for i, o := range list {
+		did := ""
+		if i < len(r.did) {
+			did = r.did[i]
+		}
+		fmt.Fprintf(&b, "  %-26s %s\n", o.name, did)
+	}
+	return b.String()
+}

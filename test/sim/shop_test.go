@@ -1,0 +1,208 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+const shopName = "shop"
+
+// shop is a small model of a source built with OCM's sdk-go: ids follow from
+// names, so that a work that is created again has the id it had before; it
+// repeats what was not accepted, and keeps a deleted work until the cluster
+// said that it is gone. Its memory outlives restarts.
+type shop struct {
+	w     *world
+	link  *link
+	works map[string]*shopWork // by cluster/name
+	lives map[string]int       // by cluster/name
+}
+
+type shopWork struct {
+	o        *workv1.ManifestWork // never modified
+	life     string
+	accepted bool // some version was
+	tried    bool // some version may have been
+	dirty    bool
+	busy     bool
+	tryAt    time.Time
+	// confirmed: the cluster said that the work is gone. It may have meant the
+	// one before, so the deletion is to be accepted too.
+	confirmed bool
+
+	sequence string
+	hash     string
+	status   workv1.ManifestWorkStatus
+}
+
+func newShop(w *world) *shop {
+	s := &shop{w: w, works: map[string]*shopWork{}, lives: map[string]int{}}
+	s.link = newLink(w, identity.Identity{Role: identity.Source, Name: shopName}, s)
+	return s
+}
+
+func (s *shop) keys() []string { return slices.Sorted(maps.Keys(s.works)) }
+
+// create makes a work; nil if there is one that is not being deleted.
+func (s *shop) create(cluster, name string, bits uint32) *shopWork {
+	key := cluster + "/" + name
+	old := s.works[key]
+	if old != nil && (old.o.DeletionTimestamp == nil || !old.accepted || old.dirty || old.busy) {
+		return nil
+	}
+	s.lives[key]++
+	id := codec.ResourceID(shopName, codec.ManifestBundles.Resource, cluster, name)
+	w := &shopWork{life: fmt.Sprintf("%s#%d", id, s.lives[key]), dirty: true}
+	w.o = &workv1.ManifestWork{ObjectMeta: metav1.ObjectMeta{
+		Namespace: cluster, Name: name, UID: types.UID(id), Generation: 1, Labels: map[string]string{"l": "0"},
+	}}
+	w.o.Spec.Workload.Manifests = manifests(w.life, "shop-"+name, 1, bits)
+	s.works[key] = w
+	s.w.oracle.bornAtSource(id)
+	return w
+}
+
+func (s *shop) change(w *shopWork, f func(*workv1.ManifestWork)) {
+	w.o = w.o.DeepCopy()
+	f(w.o)
+	w.dirty, w.tryAt = true, time.Time{}
+}
+
+func (s *shop) update(w *shopWork, bits uint32) {
+	s.change(w, func(o *workv1.ManifestWork) {
+		o.Generation++
+		o.Spec.Workload.Manifests = manifests(w.life, "shop-"+o.Name, o.Generation, bits)
+	})
+}
+
+func (s *shop) label(w *shopWork) {
+	s.change(w, func(o *workv1.ManifestWork) {
+		n, _ := strconv.Atoi(o.Labels["l"])
+		o.Labels = map[string]string{"l": strconv.Itoa(n + 1)}
+	})
+}
+
+func (s *shop) delete(w *shopWork) {
+	s.w.oracle.deletedAtSource(string(w.o.UID), w.life)
+	s.change(w, func(o *workv1.ManifestWork) {
+		now := metav1.NewTime(time.Now())
+		o.DeletionTimestamp = &now
+	})
+	if !w.tried { // it never left
+		delete(s.works, w.o.Namespace+"/"+w.o.Name)
+	}
+}
+
+// Hello implements session.Party: it says nothing.
+func (s *shop) Hello() transport.Hello { return transport.Hello{} }
+
+// Subscribed implements session.Party.
+func (s *shop) Subscribed(context.Context, transport.Accepted) ([]codec.Event, error) {
+	list := []codec.StatusHash{}
+	for _, key := range s.keys() {
+		list = append(list, codec.StatusHash{ResourceID: string(s.works[key].o.UID), StatusHash: s.works[key].hash})
+	}
+	e, err := codec.NewStatusResyncRequest(codec.ResyncParams{
+		ID: s.w.newID(), Time: time.Now(), Source: shopName, DataType: codec.ManifestBundles,
+	}, list)
+	return []codec.Event{e}, err
+}
+
+// Disconnected implements session.Party.
+func (s *shop) Disconnected(error) {}
+
+// Handle implements session.Party.
+func (s *shop) Handle(_ context.Context, e codec.Event) error {
+	r, err := manifestwork.DecodeStatus(e)
+	if err != nil {
+		s.w.fail("I4", "the shop was sent a status that it cannot read: %v", err)
+		return nil
+	}
+	for _, key := range s.keys() {
+		w := s.works[key]
+		if string(w.o.UID) != r.ResourceID {
+			continue
+		}
+		if r.Deleted {
+			if w.o.DeletionTimestamp != nil {
+				w.confirmed = true
+				s.tidy(key, w)
+			}
+			return nil
+		}
+		if newer, err := codec.CompareSequence(w.sequence, r.SequenceID); err == nil && newer {
+			w.sequence, w.hash, w.status = r.SequenceID, r.Hash, r.Status
+		}
+	}
+	return nil
+}
+
+// tidy forgets a work whose deletion is accepted and confirmed.
+func (s *shop) tidy(key string, w *shopWork) {
+	if w.confirmed && !w.dirty && !w.busy && s.works[key] == w {
+		delete(s.works, key)
+	}
+}
+
+func (s *shop) steps() []step {
+	var list []step
+	for _, key := range s.keys() {
+		w := s.works[key]
+		if w.dirty && !w.busy && s.link.conn != nil && !w.tryAt.After(time.Now()) {
+			list = append(list, step{"shop publishes " + key, func() { s.publish(key, w) }})
+		}
+	}
+	return list
+}
+
+func (s *shop) next() (first time.Time) {
+	for _, w := range s.works {
+		if w.dirty && !w.busy && s.link.conn != nil && (first.IsZero() || w.tryAt.Before(first)) {
+			first = w.tryAt
+		}
+	}
+	return first
+}
+
+func (s *shop) publish(key string, w *shopWork) {
+	action := codec.UpdateRequest
+	switch {
+	case w.o.DeletionTimestamp != nil:
+		action = codec.DeleteRequest
+	case !w.accepted:
+		action = codec.CreateRequest
+	}
+	e, err := manifestwork.EncodeSpec(w.o, manifestwork.SpecParams{ID: s.w.newID(), Now: time.Now(), Source: shopName, Action: action})
+	if err != nil {
+		panic(err)
+	}
+	w.busy, w.dirty, w.tried = true, false, true
+	s.w.send(s.link, e, "spec "+key, func(r transport.Receipt, err error) {
+		w.busy = false
+		s.w.note("  outcome %q, error %v", r.Outcome, err)
+		switch {
+		case err == nil:
+			w.accepted = true
+			s.tidy(key, w)
+		case transport.Retryable(err):
+			w.dirty, w.tryAt = true, time.Now().Add(time.Second)
+		case !w.accepted: // the name is taken: the call that made it failed
+			delete(s.works, key)
+		default:
+			s.w.fail("I1", "an update of %s was refused: %v", key, err)
+		}
+	})
+}

@@ -1,0 +1,280 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// stockAgent is a small model of OCM's work agent: it orders specs by version,
+// lists what it holds after each subscribe, and forgets a deleted work once its
+// last report was accepted. What it applied outlives the process.
+type stockAgent struct {
+	w       *world
+	name    string
+	cluster *clustertest.Fake
+	link    *link
+
+	process  int
+	works    map[string]*stockWork // by id
+	busy     map[string]bool       // a report is under way
+	sequence codec.Sequencer
+
+	applied map[string]*appliedWork // by work name; on the cluster
+}
+
+type stockWork struct {
+	manifestwork.Ref
+	source   string
+	version  int64
+	deleting bool
+	spec     *workv1.ManifestWorkSpec // nil of a deletion that came alone
+	dirty    bool                     // there is something to do on the cluster
+	removed  bool                     // deleting, and nothing is left
+	status   *workv1.ManifestWorkStatus
+	unsent   bool
+	sendAt   time.Time
+}
+
+type appliedWork struct {
+	id      string
+	objects []string
+}
+
+func newStockAgent(w *world, name string) *stockAgent {
+	a := &stockAgent{w: w, name: name, cluster: w.newCluster(name), applied: map[string]*appliedWork{}}
+	a.start()
+	a.link = newLink(w, identity.Identity{Role: identity.Agent, Name: name}, a)
+	return a
+}
+
+func (a *stockAgent) start() {
+	a.process++
+	a.works, a.busy, a.sequence = map[string]*stockWork{}, map[string]bool{}, codec.Sequencer{}
+}
+
+func (a *stockAgent) restart() {
+	a.process++
+	if a.link.conn != nil {
+		a.link.lose(unavailable("the process ended"))
+	}
+	a.w.pass(startTime)
+	a.start()
+}
+
+// Hello implements session.Party: it says nothing.
+func (a *stockAgent) Hello() transport.Hello { return transport.Hello{} }
+
+// Subscribed implements session.Party.
+func (a *stockAgent) Subscribed(context.Context, transport.Accepted) ([]codec.Event, error) {
+	list := []codec.ResourceVersion{}
+	for _, id := range slices.Sorted(maps.Keys(a.works)) {
+		list = append(list, codec.ResourceVersion{ResourceID: id, ResourceVersion: a.works[id].version})
+	}
+	e, err := codec.NewSpecResyncRequest(codec.ResyncParams{
+		ID: a.w.newID(), Time: time.Now(), Source: a.name + "-stock", Cluster: a.name, DataType: codec.ManifestBundles,
+	}, list)
+	return []codec.Event{e}, err
+}
+
+// Disconnected implements session.Party.
+func (a *stockAgent) Disconnected(error) {}
+
+// Handle implements session.Party.
+func (a *stockAgent) Handle(_ context.Context, e codec.Event) error {
+	t, err := codec.ParseEventType(e.Type())
+	switch {
+	case err != nil:
+		a.w.fail("I8", "%s was sent an event of type %s", a.name, e.Type())
+	case t.Subresource == codec.Status:
+		a.asked(e)
+	default:
+		a.take(e)
+	}
+	return nil //nolint:nilerr // the run ends with the violation
+}
+
+// asked answers a status resync request.
+func (a *stockAgent) asked(e codec.Event) {
+	hashes, err := codec.DecodeHashes(e.Data())
+	if err != nil {
+		a.w.fail("I4", "%s was asked what it cannot read: %v", a.name, err)
+		return
+	}
+	for _, h := range hashes {
+		w := a.works[h.ResourceID]
+		if w == nil || w.status == nil {
+			continue
+		}
+		if hash, err := manifestwork.StatusHash(*w.status); err == nil && hash != h.StatusHash {
+			w.unsent = true
+		}
+	}
+}
+
+func (a *stockAgent) take(e codec.Event) {
+	spec, err := manifestwork.DecodeSpec(e)
+	var invalid *manifestwork.InvalidError
+	if err != nil && !errors.As(err, &invalid) {
+		a.w.fail("I8", "%s was sent a spec that it cannot read: %v", a.name, err)
+		return
+	}
+	held := a.works[spec.ResourceID]
+	switch {
+	case held == nil:
+		held = &stockWork{}
+		a.works[spec.ResourceID] = held
+	case spec.Deleting:
+		held.deleting, held.dirty, held.version, held.Generation = true, true, spec.Version, spec.Generation
+		return
+	case spec.Version != 0 && spec.Version < held.version:
+		return
+	}
+	held.Ref, held.source, held.version, held.deleting, held.dirty = spec.Ref, spec.Source, spec.Version, spec.Deleting, true
+	held.removed = false
+	if spec.HasData {
+		held.spec = &spec.Work.Spec
+	}
+	if !spec.Deleting {
+		for id, other := range a.works { // the name has a new work
+			if id != spec.ResourceID && other.Name == spec.Name && !other.deleting {
+				delete(a.works, id)
+			}
+		}
+	}
+}
+
+func (a *stockAgent) steps() []step {
+	var list []step
+	for _, id := range slices.Sorted(maps.Keys(a.works)) {
+		w := a.works[id]
+		if w.dirty {
+			list = append(list, step{a.name + " apply " + id, func() { a.apply(id, w) }})
+		}
+		if w.unsent && a.link.conn != nil && !a.busy[id] && !w.sendAt.After(time.Now()) {
+			list = append(list, step{a.name + " report " + id, func() { a.report(id, w) }})
+		}
+	}
+	return list
+}
+
+func (a *stockAgent) next() (first time.Time) {
+	for id, w := range a.works {
+		if w.unsent && a.link.conn != nil && !a.busy[id] && (first.IsZero() || w.sendAt.Before(first)) {
+			first = w.sendAt
+		}
+	}
+	return first
+}
+
+// apply brings the cluster in line with one work.
+func (a *stockAgent) apply(id string, w *stockWork) {
+	w.dirty = false
+	was := a.applied[w.Name]
+	if w.deleting {
+		if was != nil && was.id == id {
+			a.prune(w.Name, nil)
+			delete(a.applied, w.Name)
+		}
+		w.removed, w.unsent = true, true
+		if w.status == nil {
+			w.status = &workv1.ManifestWorkStatus{}
+		}
+		return
+	}
+	if was == nil {
+		was = &appliedWork{}
+		a.applied[w.Name] = was
+	}
+	was.id = id
+	var names []string
+	for _, m := range w.spec.Workload.Manifests {
+		o := &unstructured.Unstructured{}
+		if err := o.UnmarshalJSON(m.Raw); err != nil {
+			panic(err)
+		}
+		names = append(names, o.GetName())
+		o.SetAnnotations(map[string]string{"owners": strings.Join(append(a.othersOf(o.GetName(), w.Name), w.Name), ",")})
+		a.cluster.Put(o)
+	}
+	a.prune(w.Name, names)
+	was.objects = names
+	w.status = &workv1.ManifestWorkStatus{Conditions: []metav1.Condition{{
+		Type: workv1.WorkApplied, Status: metav1.ConditionTrue, Reason: "Complete", Message: fmt.Sprint("objects ", len(names)),
+		ObservedGeneration: w.version, LastTransitionTime: metav1.NewTime(time.Now().Truncate(time.Second)),
+	}}}
+	w.unsent = true
+}
+
+// othersOf names the other works that have an object.
+func (a *stockAgent) othersOf(object, work string) (others []string) {
+	for _, name := range slices.Sorted(maps.Keys(a.applied)) {
+		if name != work && slices.Contains(a.applied[name].objects, object) {
+			others = append(others, name)
+		}
+	}
+	return others
+}
+
+// prune removes the objects of a work that are not among keep.
+func (a *stockAgent) prune(work string, keep []string) {
+	for _, name := range a.applied[work].objects {
+		if slices.Contains(keep, name) {
+			continue
+		}
+		ref := configMapRef(a.cluster, name)
+		if others := a.othersOf(name, work); len(others) > 0 {
+			a.cluster.Edit(ref, func(o *unstructured.Unstructured) {
+				o.SetAnnotations(map[string]string{"owners": strings.Join(others, ",")})
+			})
+			continue
+		}
+		a.cluster.Remove(ref)
+	}
+}
+
+func (a *stockAgent) report(id string, w *stockWork) {
+	e, err := manifestwork.EncodeStatus(w.Ref, *w.status, manifestwork.StatusParams{
+		ID: a.w.newID(), Now: time.Now(), Source: a.name + "-stock", OriginalSource: w.source, Action: codec.UpdateRequest,
+		SequenceID: a.sequence.Next(time.Now().UnixMilli()), Deleted: w.deleting && w.removed,
+	})
+	if err != nil {
+		panic(err)
+	}
+	w.unsent = false
+	last := w.deleting && w.removed
+	process := a.process
+	a.busy[id] = true
+	a.w.send(a.link, e, "status "+id, func(_ transport.Receipt, err error) {
+		if process != a.process {
+			return
+		}
+		delete(a.busy, id)
+		switch held := a.works[id]; {
+		case held == nil:
+		case err != nil:
+			held.unsent, held.sendAt = true, time.Now().Add(2*time.Second)
+		case last:
+			delete(a.works, id)
+		}
+	})
+}
+
+func configMapRef(f *clustertest.Fake, name string) cluster.Ref {
+	return f.Ref("v1", "ConfigMap", "default", name)
+}

@@ -1,0 +1,193 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync/atomic"
+	"testing/synctest"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
+)
+
+// clusters are the managed clusters; the last has a stock agent.
+var clusters = []string{"c1", "c2", "c3"}
+
+// world is everything there is.
+type world struct {
+	rng    *rand.Rand // jitter of the parties
+	lines  []string   // what happened
+	broken *violation
+	ids    atomic.Int64
+
+	oracle *oracle
+	broker *node
+	hub    *hub
+	source *source
+	shop   *shop
+	agents []*agentNode
+	stock  *stockAgent
+	fakes  map[string]*clustertest.Fake
+
+	links  []*link
+	calls  []*call
+	ghosts []*conn // ended for their parties, not yet for the broker
+	conns  uint64
+	others bool // what happens on a cluster is done by somebody else
+}
+
+// violation is an invariant that does not hold.
+type violation struct {
+	invariant, what string
+}
+
+func (v *violation) String() string { return v.invariant + ": " + v.what }
+
+// step is something that can happen now.
+type step struct {
+	name string
+	do   func()
+}
+
+// later is what lies between the beginning of time in a bubble and ours:
+// sequence ids know no time before 2010.
+const later = 26 * 365 * 24 * time.Hour
+
+// startTime is the least that a process needs to end and start again.
+const startTime = 50 * time.Millisecond
+
+func newWorld(seed uint64) *world {
+	<-time.After(later)
+	w := &world{rng: rand.New(rand.NewPCG(seed, 2)), fakes: map[string]*clustertest.Fake{}}
+	w.oracle = newOracle(w)
+	w.broker = newNode(w)
+	w.hub = &hub{w: w, works: map[string]*workv1.ManifestWork{}, rv: 100}
+	w.source = newSource(w, w.hub)
+	w.shop = newShop(w)
+	w.agents = []*agentNode{newAgent(w, "c1"), newAgent(w, "c2")}
+	w.stock = newStockAgent(w, "c3")
+	return w
+}
+
+func (w *world) newID() string { return fmt.Sprintf("e-%d", w.ids.Add(1)) }
+
+func (w *world) note(format string, args ...any) {
+	w.lines = append(w.lines, fmt.Sprintf(format, args...))
+}
+
+// fail notes the first violation; the run ends with the step.
+func (w *world) fail(invariant, format string, args ...any) {
+	v := &violation{invariant, fmt.Sprintf(format, args...)}
+	w.note("  VIOLATION %s", v)
+	if w.broken == nil {
+		w.broken = v
+	}
+}
+
+// steps returns what can happen now, in a fixed order.
+func (w *world) steps() []step {
+	list := slices.Concat(w.broker.steps(), w.callSteps())
+	for _, l := range w.links {
+		list = append(list, l.steps()...)
+	}
+	list = append(list, w.source.steps()...)
+	list = append(list, w.shop.steps()...)
+	for _, a := range w.agents {
+		list = append(list, a.steps()...)
+	}
+	return append(list, w.stock.steps()...)
+}
+
+// perform does a step and waits until nothing moves.
+func (w *world) perform(s step) {
+	w.note("%s", s.name)
+	s.do()
+	synctest.Wait()
+}
+
+// pass lets time pass.
+func (w *world) pass(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
+
+// next is when something is due; zero if nothing ever is.
+func (w *world) next() (first time.Time) {
+	times := []time.Time{w.source.next(), w.shop.next(), w.stock.next()}
+	for _, a := range w.agents {
+		times = append(times, a.next())
+	}
+	for _, l := range w.links {
+		if l.conn == nil {
+			times = append(times, l.redial)
+		}
+	}
+	for _, t := range times {
+		if !t.IsZero() && (first.IsZero() || t.Before(first)) {
+			first = t
+		}
+	}
+	return first
+}
+
+// heal ends all faults.
+func (w *world) heal() {
+	w.hub.down, w.source.deaf = false, false
+	for _, a := range w.agents {
+		a.down, a.budget = false, -1
+	}
+	for _, l := range w.links {
+		l.cut, l.slow = false, false
+	}
+	if !w.broker.up {
+		w.broker.start()
+	}
+	w.reap()
+	synctest.Wait()
+}
+
+// Bounds of settle: longer than every back-off and grace there is, and shorter
+// than the hour after which agents look at everything whatever happens.
+const (
+	settleTime  = 20 * time.Minute
+	settleSteps = 20000
+)
+
+// settle ends the faults and lets everything happen that will.
+func (w *world) settle(order *rand.Rand) {
+	w.heal()
+	end := time.Now().Add(settleTime)
+	for n := 0; w.broken == nil; n++ {
+		list := w.steps()
+		switch {
+		case n > settleSteps:
+			w.fail("I1", "it does not come to rest: %s goes on", list[0].name)
+		case len(list) > 0:
+			w.perform(list[order.IntN(len(list))])
+		case !time.Now().Before(end):
+			return
+		default:
+			wait := 30 * time.Second
+			if t := w.next(); !t.IsZero() {
+				wait = min(wait, max(time.Until(t), time.Millisecond))
+			}
+			w.pass(wait)
+		}
+	}
+}
+
+// close ends everything.
+func (w *world) close() {
+	if w.broker.up {
+		w.broker.crash()
+	}
+	w.cutAll()
+	synctest.Wait()
+}
+
+func unavailableHub() error { return apierrors.NewServiceUnavailable("the answer was lost") }
