@@ -72,8 +72,9 @@ lint-go: ## run golangci-lint on all Go modules
 
 .PHONY: controlplane
 controlplane: ## build the Kubernetes control plane and kubectl that tests and demo use
-	@$(CONTROLPLANE)
-	@go -C test/controlplane test ./...
+	@dir=$$($(CONTROLPLANE)); echo "$$dir"; \
+		go -C test/controlplane test ./internal/...; \
+		HAWSER_CONTROLPLANE_DIR=$$dir go -C test/controlplane test -count=1 ./functional
 
 .PHONY: unit
 unit: ## run the tests that need no control plane
@@ -86,6 +87,10 @@ race: ## the same under the race detector
 .PHONY: sim
 sim: ## play SEEDS (default 2000) seeds of the simulator; FIRST=n begins with seed n
 	@SEEDS=$(or $(SEEDS),2000) FIRST=$(FIRST) go test -count=1 -timeout 0 -v -run '^TestSeeds$$' ./test/sim
+
+.PHONY: mutants
+mutants: ## plant bugs in a copy; the simulator must find each; MUTANT=name tries one
+	@.ci/mutants $(MUTANT)
 
 .PHONY: interop
 interop: ## run our parties against those of OCM's sdk-go, as processes of their own
