@@ -127,7 +127,7 @@ test-all: ## make test, then long race and fuzz runs
 
 .PHONY: demo
 demo: ## a hub, two clusters and Hawser between them on this machine, until Ctrl-C
-	@echo 'building hawser …'
+	@echo 'building hawser (a minute or two the first time) …'
 	@mkdir -p bin
 	@go build -ldflags '$(LDFLAGS)' -o bin/hawser ./cmd/hawser
 	@bin/hawser demo $(ARGS)
