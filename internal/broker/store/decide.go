@@ -1,6 +1,8 @@
 package store
 
 import (
+	"slices"
+
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -85,11 +87,7 @@ func Look(r Reader, head uint64, op *Op) (View, error) {
 		return View{}, err
 	}
 	if op.Kind == PutSpec {
-		id, ok, err := r.Named(op.Key.DataType, op.Key.Cluster, nameOf(op))
-		if err != nil {
-			return View{}, err
-		}
-		if v.Holder, err = sibling(r, op.Key, id, ok); err != nil {
+		if v.Holder, err = holder(r, op, v.Record); err != nil {
 			return View{}, err
 		}
 	}
@@ -105,6 +103,20 @@ func Look(r Reader, head uint64, op *Op) (View, error) {
 		return View{}, err
 	}
 	return v, nil
+}
+
+// holder returns the record that holds the name of op. Most often it is the
+// op's own, which needs no look at the index.
+func holder(r Reader, op *Op, own *Meta) (*Meta, error) {
+	name := nameOf(op)
+	if slices.Contains(Holds(own), name) {
+		return own, nil
+	}
+	id, ok, err := r.Named(op.Key.DataType, op.Key.Cluster, name)
+	if err != nil {
+		return nil, err
+	}
+	return sibling(r, op.Key, id, ok)
 }
 
 func sibling(r Reader, k Key, id string, ok bool) (*Meta, error) {
