@@ -291,3 +291,26 @@ func TestDrain_ManyStreamsWithinHalfOfTheTimeout(t *testing.T) {
 		}
 	})
 }
+
+// TestCommit_ReleaseComesAfterWhatIsQueued: a source that gave up waiting for
+// the answer to a publish, and then releases the cluster, leaves nothing behind.
+func TestCommit_ReleaseComesAfterWhatIsQueued(t *testing.T) {
+	inSlowWorld(t, broker.Config{}, func(w *world, s *slowStore) {
+		source := w.source("src")
+		ctx, giveUp := context.WithCancel(w.Context())
+		published := w.begin(ctx, source, work{id: "w1", version: 1}.event())
+		giveUp()
+		<-published
+		released := w.begin(w.Context(), source, releaseOf(t, "src", "c1"))
+		for pending(released) {
+			s.tokens <- nil
+		}
+		if r := <-released; r.err != nil || r.receipt.Outcome != codec.OutcomeAccepted {
+			t.Errorf("release: %+v", r)
+		}
+		key := store.Key{DataType: codec.ManifestBundles, Cluster: "c1", ResourceID: "w1"}
+		if r, err := w.Store.Get(w.Context(), key); !errors.Is(err, store.ErrNotFound) {
+			t.Errorf("got %+v, %v, want no record", r.Meta, err)
+		}
+	})
+}

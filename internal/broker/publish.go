@@ -277,6 +277,12 @@ func (b *Broker) releaseCluster(ctx context.Context, from identity.Identity, env
 	if env.Cluster == "" {
 		return "", missing(codec.ExtClusterName)
 	}
+	// What the source published before may still be queued: a publish whose
+	// answer it did not wait for would be left behind. Commits of one party keep
+	// their order, so an empty one says that it is no longer.
+	if _, err := b.commits.commit(ctx, from); err != nil {
+		return "", storeError(err)
+	}
 	var ops []store.Op
 	for _, d := range codec.DataTypes() {
 		scope := store.Scope{DataType: d, Cluster: env.Cluster, Owner: env.Source}
