@@ -39,7 +39,7 @@ type gate struct {
 	dead            chan struct{} // closed when the broker crashes
 
 	// Written by the broker's goroutines, read when they rest.
-	committing int    // ops of the commit that waits
+	committing bool   // a commit waits
 	routed     uint64 // where the router is
 	routing    bool   // it waits
 }
@@ -47,8 +47,8 @@ type gate struct {
 // Commit commits when it is its turn. Ops are applied one by one, so that each
 // can be judged.
 func (g *gate) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, error) {
-	g.committing = len(ops)
-	defer func() { g.committing = 0 }()
+	g.committing = true
+	defer func() { g.committing = false }()
 	select {
 	case <-g.commits:
 	case <-g.dead:
@@ -144,7 +144,7 @@ func (n *node) drain() {
 		case len(n.done) > 0:
 			n.end()
 			return
-		case n.gate.committing > 0:
+		case n.gate.committing:
 			n.gate.commits <- struct{}{}
 		case n.canRoute():
 			n.gate.routes <- struct{}{}
@@ -178,7 +178,7 @@ func (n *node) steps() []step {
 		return nil
 	}
 	var list []step
-	if n.gate.committing > 0 {
+	if n.gate.committing {
 		list = append(list, step{"commit", func() { n.gate.commits <- struct{}{} }})
 	}
 	if n.canRoute() {

@@ -72,7 +72,7 @@ func newLink(w *world, id identity.Identity, p session.Party) *link {
 	if err != nil {
 		panic(err)
 	}
-	l := &link{w: w, id: id, machine: m, window: 1 + w.rng.IntN(4)}
+	l := &link{w: w, id: id, machine: m, window: 1 + w.rng.IntN(2)}
 	w.links = append(w.links, l)
 	return l
 }
@@ -208,6 +208,7 @@ func (l *link) leave(err error) {
 	l.w.ghosts = append(l.w.ghosts, c)
 	for _, call := range slices.Clone(l.w.calls) {
 		if call.conn == c {
+			l.w.delay(call)
 			call.tell(transport.Receipt{}, unavailable("the connection broke"))
 		}
 	}
@@ -223,6 +224,15 @@ type call struct {
 	done    func(transport.Receipt, error)
 	arrived bool
 	answers chan answer
+	// notBefore holds up a publish that nobody waits for any more, so that it
+	// may arrive behind what was published later.
+	notBefore time.Time
+}
+
+// delay makes a publish late.
+func (w *world) delay(c *call) {
+	longest := []time.Duration{0, 100 * time.Millisecond, 5 * time.Second, time.Minute}[w.rng.IntN(4)]
+	c.notBefore = time.Now().Add(time.Duration(w.rng.Float64() * float64(longest)))
 }
 
 type answer struct {
@@ -258,6 +268,7 @@ func (w *world) callSteps() []step {
 	for _, c := range w.calls {
 		name := c.conn.link.id.String() + " " + c.what
 		switch {
+		case !c.arrived && c.notBefore.After(time.Now()):
 		case !c.arrived:
 			list = append(list, step{"arrive " + name, func() { w.arrive(c) }})
 		case len(c.answers) > 0:

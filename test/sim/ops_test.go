@@ -47,6 +47,19 @@ var operations = []operation{
 		return nameOf(w.hub.create(clusters[a%3], hubNames[a/3%uint32(len(hubNames))], b))
 	}},
 	{"hub update", 14, onHub(func(w *world, key string, b uint32) { w.hub.update(key, b) })},
+	{"hub burst", 4, func(w *world, _, b uint32) string {
+		n := 0
+		for _, key := range w.hub.keys() {
+			if w.hub.works[key].DeletionTimestamp == nil {
+				w.hub.update(key, b+uint32(n))
+				n++
+			}
+		}
+		if n < 2 {
+			return ""
+		}
+		return fmt.Sprint(n, " updates")
+	}},
 	{"hub label", 5, onHub(func(w *world, key string, _ uint32) { w.hub.label(key) })},
 	{"hub update of a deleted work", 3, func(w *world, a, b uint32) string {
 		var dying []string
@@ -85,12 +98,21 @@ var operations = []operation{
 	}},
 	{"partition", 5, onLink(func(l *link) bool { return !l.cut }, func(l *link) { l.cut = true; l.loseIfAny("partition") })},
 	{"rejoin", 8, onLink(func(l *link) bool { return l.cut }, func(l *link) { l.cut = false })},
-	{"slow reader", 4, onLink(func(l *link) bool { return !l.slow }, func(l *link) { l.slow = true })},
+	{"slow reader", 6, onLink(func(l *link) bool { return !l.slow }, func(l *link) { l.slow = true })},
 	{"reads again", 6, onLink(func(l *link) bool { return l.slow }, func(l *link) { l.slow = false })},
-	{"drop", 6, onCall(func(_ *world, c *call) { c.tell(transport.Receipt{}, unavailable("lost on the way")) }, false)},
+	{"give up on", 6, onCall(func(w *world, c *call) {
+		w.delay(c)
+		c.tell(transport.Receipt{}, unavailable("it takes too long"))
+	}, false)},
+	{"drop", 4, onCall(func(w *world, c *call) {
+		w.forget(c)
+		c.tell(transport.Receipt{}, unavailable("lost on the way"))
+	}, false)},
 	{"lose answer", 6, onCall(func(_ *world, c *call) { c.tell(transport.Receipt{}, unavailable("the answer was lost")) }, true)},
 	{"duplicate", 6, onCall(func(w *world, c *call) {
-		w.calls = append(w.calls, &call{conn: c.conn, event: c.event, bytes: c.bytes, what: "again " + c.what, answers: make(chan answer, 1)})
+		again := &call{conn: c.conn, event: c.event, bytes: c.bytes, what: "again " + c.what, answers: make(chan answer, 1)}
+		w.delay(again)
+		w.calls = append(w.calls, again)
 	}, false)},
 	{"lose hub answer", 4, func(w *world, _, _ uint32) string { w.source.deaf = true; return "the next" }},
 	{"hub down or up", 4, func(w *world, _, _ uint32) string {

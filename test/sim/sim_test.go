@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -15,8 +14,17 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// budget is how long TestSeeds runs without SEEDS.
-const budget = 25 * time.Second
+// The environment of TestSeeds.
+const (
+	envSeed  = "SEED"  // play this seed and show all that happens
+	envSeeds = "SEEDS" // play that many instead of as many as fit in the time
+	envFirst = "FIRST" // begin with this seed, not with 1
+	envTime  = "TIME"  // the time, a duration
+	envWant  = "WANT"  // only this invariant counts, and what breaks it is shown as it is
+)
+
+// defaultTime is how long TestSeeds plays if nobody says more.
+const defaultTime = 25 * time.Second
 
 // shownLines is how much of the end of a run is printed.
 const shownLines = 300
@@ -34,65 +42,85 @@ func number(t *testing.T, name string) uint64 {
 	return n
 }
 
-// TestSeeds plays seeds from 1 on: SEEDS of them, or as many as fit in its time.
-// With SEED it plays that one and shows all that happens.
+// search plays seeds until one fails, or they or the time are used up.
+type search struct {
+	first, seeds uint64 // seeds is 0 if the time decides
+	end          time.Time
+	want         string
+
+	next, played atomic.Uint64
+	failed       atomic.Bool
+}
+
+func newSearch(t *testing.T) *search {
+	s := &search{first: max(number(t, envFirst), 1), seeds: number(t, envSeeds), want: os.Getenv(envWant)}
+	limit := defaultTime
+	if text := os.Getenv(envTime); text != "" {
+		var err error
+		if limit, err = time.ParseDuration(text); err != nil || limit <= 0 {
+			t.Fatalf("%s=%q: give a duration such as 1m", envTime, text)
+		}
+	}
+	s.end = time.Now().Add(limit)
+	s.next.Store(s.first - 1)
+	return s
+}
+
+// take returns the next seed; false if there is none to play.
+func (s *search) take() (uint64, bool) {
+	if s.failed.Load() || s.seeds == 0 && time.Now().After(s.end) {
+		return 0, false
+	}
+	seed := s.next.Add(1)
+	return seed, s.seeds == 0 || seed < s.first+s.seeds
+}
+
+// TestSeeds plays seeds from 1 on, as the environment says.
 func TestSeeds(t *testing.T) {
-	if seed := number(t, "SEED"); seed != 0 {
+	if seed := number(t, envSeed); seed != 0 {
 		replay(t, seed)
 		return
 	}
-	seeds, first := number(t, "SEEDS"), max(number(t, "FIRST"), 1)
-	end := time.Now().Add(budget)
-	var next, played atomic.Uint64
-	next.Store(first - 1)
-	var failed atomic.Bool
-	var mu sync.Mutex // one report at a time
+	s := newSearch(t)
 	t.Run("play", func(t *testing.T) {
 		for range runtime.GOMAXPROCS(0) {
 			t.Run("worker", func(t *testing.T) {
 				t.Parallel()
-				for !failed.Load() && (seeds != 0 || time.Now().Before(end)) {
-					seed := next.Add(1)
-					if seeds != 0 && seed >= first+seeds {
-						return
-					}
+				for seed, more := s.take(); more; seed, more = s.take() {
 					list := script(seed)
 					r := play(t, seed, list)
-					played.Add(1)
-					if r.broken != nil && !failed.Swap(true) {
-						mu.Lock()
-						defer mu.Unlock()
-						announce(t, seed, list, r.broken)
+					s.played.Add(1)
+					switch {
+					case r.broken == nil:
+					case s.want != "" && s.want != r.broken.invariant:
+						t.Logf("seed %d breaks %s", seed, r.broken.invariant)
+					case !s.failed.Swap(true):
+						if s.want == "" {
+							list = minimise(t, seed, list, r.broken.invariant)
+						}
+						announce(t, seed, list)
 					}
 				}
 			})
 		}
 	})
-	t.Logf("%d seeds from %d on", played.Load(), first)
+	t.Logf("%d seeds from %d on", s.played.Load(), s.first)
 }
 
-func announce(t *testing.T, seed uint64, list []op, broken *violation) {
-	if os.Getenv("RAW") == "" {
-		list = minimise(t, seed, list, broken.invariant)
-	}
+func announce(t *testing.T, seed uint64, list []op) {
 	r := play(t, seed, list)
-	what := broken
-	if r.broken != nil {
-		what = r.broken
-	}
 	lines := r.lines[max(0, len(r.lines)-shownLines):]
-	t.Errorf("seed %d breaks %s\n%d operations are enough:\n%s\nwhat happened at the end:\n%s\nSEED=%d go test -run TestSeeds ./test/sim replays the whole of it",
-		seed, what, len(list), tell(list, r), strings.Join(lines, "\n"), seed)
+	t.Errorf("seed %d breaks %s\nthese %d operations are enough:\n%s\nwhat happened at the end:\n%s\nto replay the whole of it: SEED=%d go test -v -run TestSeeds ./test/sim",
+		seed, r.broken, len(list), tell(list, r), strings.Join(lines, "\n"), seed)
 }
 
 func replay(t *testing.T, seed uint64) {
 	list := script(seed)
 	r := play(t, seed, list)
+	t.Logf("seed %d:\n%s", seed, strings.Join(r.lines, "\n"))
 	if r.broken != nil {
-		announce(t, seed, list, r.broken)
-		return
+		announce(t, seed, minimise(t, seed, list, r.broken.invariant))
 	}
-	t.Logf("seed %d holds:\n%s", seed, strings.Join(r.lines, "\n"))
 }
 
 // TestPlay_IsExact: a seed does the same each time.

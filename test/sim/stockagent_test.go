@@ -106,7 +106,7 @@ func (a *stockAgent) Handle(_ context.Context, e codec.Event) error {
 	default:
 		a.take(e)
 	}
-	return nil //nolint:nilerr // the run ends with the violation
+	return nil
 }
 
 // asked answers a status resync request.

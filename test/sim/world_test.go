@@ -127,6 +127,11 @@ func (w *world) next() (first time.Time) {
 			times = append(times, l.redial)
 		}
 	}
+	for _, c := range w.calls {
+		if !c.arrived {
+			times = append(times, c.notBefore)
+		}
+	}
 	for _, t := range times {
 		if !t.IsZero() && (first.IsZero() || t.Before(first)) {
 			first = t
