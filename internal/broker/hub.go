@@ -154,12 +154,17 @@ func (h *hub) rest(k store.Key, name string, until time.Time) {
 }
 
 // askers returns the subscriptions that a resync request is about: the one
-// whose id it echoes, else those of its connection, else all of its scope.
+// whose id it echoes and no other, since a list that outlived its stream is not
+// what the party holds now; without an id those of its connection, else all of
+// its scope.
 func (h *hub) askers(scope route.Scope, id string, conn uint64) []*subscription {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if s := h.byID[id]; s != nil && s.scope == scope {
-		return []*subscription{s}
+	if id != "" {
+		if s := h.byID[id]; s != nil && s.scope == scope {
+			return []*subscription{s}
+		}
+		return nil
 	}
 	var same, all []*subscription
 	for _, s := range h.index.Get(scope) {

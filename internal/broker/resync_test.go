@@ -78,7 +78,8 @@ func TestResync_TagsTellSameVersionsApart(t *testing.T) {
 	})
 }
 
-// TestResync_AnswersWhoAsked: by subscription id, else by connection, else all.
+// TestResync_AnswersWhoAsked: by subscription id; without one by connection, else
+// all.
 func TestResync_AnswersWhoAsked(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		w.put(w.source("src"), work{version: 1}.event())
@@ -111,7 +112,13 @@ func TestResync_AnswersWhoAsked(t *testing.T) {
 		foreign := w.open(w.agent("c2"), nil)
 		publish(peer, foreign.accepted.SubscriptionID)
 		foreign.expect()
-		first.expect(answer)
+		first.expect()
+
+		// A list that outlived its stream says nothing about what another holds.
+		publish(peer, "an-ended-subscription")
+		first.expect()
+		second.expect()
+		other.expect()
 	})
 }
 
