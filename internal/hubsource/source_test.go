@@ -80,6 +80,7 @@ func TestSource_CatchesUpWhenTheBrokerWasAway(t *testing.T) {
 		}
 		b.settle(time.Second)
 		s.dialer.Cut()
+		b.settle(time.Millisecond) // until the source knows
 		b.hub.apply(example("c1", "changed", data("a")))
 		b.hub.apply(example("c1", "changed", data("b")))
 		b.hub.remove("manifestworks", "c1/deleted")
