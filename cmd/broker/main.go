@@ -12,8 +12,6 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
-
-	"github.com/hawser-io/hawser/internal/telemetry"
 )
 
 const program = "hawser-broker"
@@ -49,12 +47,6 @@ func command(stdout, stderr io.Writer) *cobra.Command {
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	cfg.addFlags(root.Flags())
-	root.AddCommand(&cobra.Command{
-		Use: "version", Short: "Print the version of this program", Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			_, err := fmt.Fprintln(stdout, telemetry.Version(program))
-			return err
-		},
-	})
+	root.AddCommand(versionCommand(stdout), forgetClusterCommand(stdout))
 	return root
 }

@@ -109,7 +109,7 @@ func (b *Broker) markCluster(ctx context.Context, d codec.DataType, raw transpor
 		return &transport.Error{
 			Code: transport.CodeDenied, Next: transport.NextStop,
 			Message: "another cluster is known under the name " + raw.Cluster,
-			Hint:    "if it was replaced for good, run: hawser forget cluster " + raw.Cluster,
+			Hint:    "if it was replaced for good, stop the broker, run: hawser-broker forget-cluster " + raw.Cluster + ", and start it again",
 		}
 	}
 	if known && (uid != "" || given == "") {
