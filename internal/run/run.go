@@ -24,15 +24,19 @@ type Task struct {
 // task that returned nil before ctx ended is an error too: tasks live as long
 // as the program.
 func Group(ctx context.Context, tasks ...Task) error {
-	ctx, cancel := context.WithCancelCause(ctx)
+	parent := ctx
+	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
+	// The parent is asked too: what else waits for it (context.AfterFunc that
+	// closes a queue, say) may make a task return before the end of the parent
+	// has reached its child.
+	stopping := func() bool { return parent.Err() != nil || ctx.Err() != nil }
 	var wg sync.WaitGroup
 	errs := make([]error, len(tasks))
 	var once sync.Once
 	first := -1
 	for i, t := range tasks {
 		wg.Go(func() {
-			stopping := func() bool { return ctx.Err() != nil }
 			err := t.Run(ctx)
 			switch {
 			case err == nil && stopping(), stopping() && errors.Is(err, context.Canceled):
