@@ -10,11 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/hawser-io/hawser/internal/resync"
+	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
-
-// resyncCursor is the answer of a broker that continues where this source was.
-const resyncCursor = "cursor"
 
 // maxAsked is the number of works in one [Ask].
 const maxAsked = resync.MaxHashes
@@ -25,7 +23,7 @@ const maxAsked = resync.MaxHashes
 // Sweep.
 func (c *Core) Connected(a transport.Accepted) {
 	c.conn++
-	c.connected, c.stock, c.asks, c.pausedUntil = true, a.Protocol == 0, a.Resync != resyncCursor, time.Time{}
+	c.connected, c.stock, c.asks, c.pausedUntil = true, a.Protocol == 0, a.Resync != codec.ResyncCursor, time.Time{}
 	c.sweep = make([]Key, 0, len(c.clusters)+len(c.works))
 	for name, cl := range c.clusters {
 		cl.retry = retry{}

@@ -45,12 +45,13 @@ const (
 	TypeAck              = "dev.hawser.sync.v1.ack"
 	TypeInventoryRequest = "dev.hawser.sync.v1.inventory_request"
 	TypeInventory        = "dev.hawser.sync.v1.inventory"
+	TypeCompared         = "dev.hawser.sync.v1.compared"
 )
 
 // outsideGrammar reports whether t is one of the types above.
 func outsideGrammar(t string) bool {
 	switch t {
-	case TypeHeartbeat, TypeCheckpoint, TypeAck, TypeInventoryRequest, TypeInventory, TypeRelease:
+	case TypeHeartbeat, TypeCheckpoint, TypeAck, TypeInventoryRequest, TypeInventory, TypeCompared, TypeRelease:
 		return true
 	}
 	return false

@@ -363,6 +363,9 @@ func FuzzParseSync(f *testing.F) {
 		func() (Event, error) {
 			return NewInventory(syncSource, Inventory{Records: []InventoryRecord{{Cluster: "c"}}, Clusters: []ClusterDigest{{}}})
 		},
+		func() (Event, error) {
+			return NewCompared(syncSource, Compared{Clusters: []ClusterComparison{{Cluster: "c", Withheld: []WithheldDeletion{{ResourceID: "u", Revision: 1}}}}})
+		},
 	} {
 		seed, err := e()
 		if err != nil {
@@ -404,6 +407,14 @@ func FuzzParseSync(f *testing.F) {
 				t.Fatal(err)
 			} else if got, err := ParseInventoryRequest(again); err != nil || !cmp.Equal(r, got) {
 				t.Fatalf("%+v became %+v, %v", r, got, err)
+			}
+		}
+		e.SetType(TypeCompared)
+		if c, err := ParseCompared(e); err == nil {
+			if again, err := NewCompared(syncSource, c); err != nil {
+				t.Fatal(err)
+			} else if got, err := ParseCompared(again); err != nil || !cmp.Equal(c, got) {
+				t.Fatalf("%+v became %+v, %v", c, got, err)
 			}
 		}
 	})

@@ -34,9 +34,15 @@ const (
 	HeaderProtocol       = "hawser-protocol"        // both ways: "1"
 	HeaderCursor         = "hawser-cursor"          // Subscribe: "<epoch>/<term>/<revision>"
 	HeaderClusterUID     = "hawser-cluster-uid"     // Subscribe of an agent: uid of the cluster's kube-system namespace
-	HeaderResync         = "hawser-resync"          // answer: "cursor" or "list"
+	HeaderResync         = "hawser-resync"          // answer: ResyncCursor or ResyncList
 	HeaderMaxEventBytes  = "hawser-max-event-bytes" // answer: largest event the broker takes or sends, bytes, decimal
 	HeaderOutcome        = "hawser-outcome"         // trailer of Publish: "accepted", "unchanged", "stale", ...
+)
+
+// How a broker resumes a subscription: the values of [HeaderResync].
+const (
+	ResyncCursor = "cursor" // it continues from the party's cursor
+	ResyncList   = "list"   // the party lists what it holds
 )
 
 // SpecVersion is the only CloudEvents version spoken.

@@ -31,6 +31,14 @@ type Checkpoint struct {
 	// HighestSequenceID is the highest one that the broker accepted from this
 	// agent; "" when there is none.
 	HighestSequenceID string
+	// ComparedSources have finished comparing what they own with the store, for
+	// this cluster, since the store was made. Sorted.
+	ComparedSources []string
+	// Listed: the agent's version list on this subscription was answered.
+	Listed bool
+	// Orphans are ids of that list that no record explains; they are not in
+	// the digest. Sorted.
+	Orphans []string
 }
 
 // Ack tells the broker that everything up to Cursor is on the party's disk.
@@ -54,6 +62,43 @@ type Inventory struct {
 	Revision uint64
 	// NextPageToken is empty on the last page.
 	NextPageToken string
+	// RequestID is the id of the event that asked.
+	RequestID string
+	// LastPosition is what the source said of its hub when it last finished a
+	// comparison; nil when it never did. Only on the first page.
+	LastPosition *HubPosition
+}
+
+// HubPosition says which hub a source serves, and how far its history had come.
+type HubPosition struct {
+	UID             string // of the namespace kube-system
+	ResourceVersion string // of the list of works
+}
+
+// Compared tells the broker that everything the source owns on these clusters
+// is as it wants it, but for the deletions it withholds.
+type Compared struct {
+	Clusters []ClusterComparison
+	// Position is set when the whole comparison is finished and nothing is withheld.
+	Position *HubPosition
+	// AllClusters: the source serves every cluster and has finished with all.
+	AllClusters bool
+}
+
+// ClusterComparison is the outcome for one cluster. One with withheld
+// deletions does not count as compared.
+type ClusterComparison struct {
+	Cluster  string
+	Withheld []WithheldDeletion
+	Reason   string // one sentence for a person; only with Withheld
+}
+
+// WithheldDeletion is a record that its source no longer has and does not dare
+// to delete.
+type WithheldDeletion struct {
+	ResourceID string
+	Name       string
+	Revision   uint64 // of the record's spec when it was compared
 }
 
 // ClusterDigest is what a source owns on one cluster.
@@ -79,6 +124,9 @@ func NewCheckpoint(p SyncParams, c Checkpoint) (Event, error) {
 		Cursor:            protoCursor(c.Cursor),
 		Digest:            protoDigest(c.Digest),
 		HighestSequenceId: c.HighestSequenceID,
+		ComparedSources:   c.ComparedSources,
+		Listed:            c.Listed,
+		Orphans:           c.Orphans,
 	})
 }
 
@@ -89,7 +137,10 @@ func ParseCheckpoint(e Event) (Checkpoint, error) {
 	if err := syncPayload(e, TypeCheckpoint, &m); err != nil {
 		return Checkpoint{}, err
 	}
-	c := Checkpoint{HighestSequenceID: m.GetHighestSequenceId()}
+	c := Checkpoint{
+		HighestSequenceID: m.GetHighestSequenceId(), ComparedSources: m.GetComparedSources(),
+		Listed: m.GetListed(), Orphans: m.GetOrphans(),
+	}
 	if c.HighestSequenceID != "" {
 		if _, err := parseSequence(c.HighestSequenceID); err != nil {
 			return Checkpoint{}, attributeError("data", c.HighestSequenceID, "highest_sequence_id must be a decimal number")
@@ -138,7 +189,10 @@ func ParseInventoryRequest(e Event) (InventoryRequest, error) {
 
 // NewInventory builds the event of an inventory page.
 func NewInventory(p SyncParams, inv Inventory) (Event, error) {
-	m := &hawserv1.Inventory{Revision: inv.Revision, NextPageToken: inv.NextPageToken}
+	m := &hawserv1.Inventory{
+		Revision: inv.Revision, NextPageToken: inv.NextPageToken,
+		RequestId: inv.RequestID, LastPosition: protoPosition(inv.LastPosition),
+	}
 	for i := range inv.Clusters {
 		m.Clusters = append(m.Clusters, &hawserv1.ClusterDigest{
 			Cluster: inv.Clusters[i].Cluster,
@@ -166,7 +220,10 @@ func ParseInventory(e Event) (Inventory, error) {
 	if err := syncPayload(e, TypeInventory, &m); err != nil {
 		return Inventory{}, err
 	}
-	inv := Inventory{Revision: m.GetRevision(), NextPageToken: m.GetNextPageToken()}
+	inv := Inventory{
+		Revision: m.GetRevision(), NextPageToken: m.GetNextPageToken(),
+		RequestID: m.GetRequestId(), LastPosition: positionOf(m.GetLastPosition()),
+	}
 	for _, c := range m.GetClusters() {
 		d, err := digestOf(c.GetDigest())
 		if err != nil {
@@ -192,6 +249,57 @@ func ParseInventory(e Event) (Inventory, error) {
 		})
 	}
 	return inv, nil
+}
+
+// NewCompared builds the event that ends a comparison.
+func NewCompared(p SyncParams, c Compared) (Event, error) {
+	m := &hawserv1.Compared{Position: protoPosition(c.Position), AllClusters: c.AllClusters}
+	for _, cl := range c.Clusters {
+		pc := &hawserv1.ClusterComparison{Cluster: cl.Cluster, Reason: cl.Reason}
+		for _, w := range cl.Withheld {
+			pc.Withheld = append(pc.Withheld, &hawserv1.WithheldDeletion{ResourceId: w.ResourceID, Name: w.Name, Revision: w.Revision})
+		}
+		m.Clusters = append(m.Clusters, pc)
+	}
+	return p.event(TypeCompared, m)
+}
+
+// ParseCompared reads the event that ends a comparison; see ParseCheckpoint.
+func ParseCompared(e Event) (Compared, error) {
+	var m hawserv1.Compared
+	if err := syncPayload(e, TypeCompared, &m); err != nil {
+		return Compared{}, err
+	}
+	c := Compared{Position: positionOf(m.GetPosition()), AllClusters: m.GetAllClusters()}
+	for _, pc := range m.GetClusters() {
+		cl := ClusterComparison{Cluster: pc.GetCluster(), Reason: pc.GetReason()}
+		if cl.Cluster == "" {
+			return Compared{}, attributeError("data", "", "a compared cluster has no name")
+		}
+		for _, w := range pc.GetWithheld() {
+			if w.GetResourceId() == "" || w.GetRevision() == 0 {
+				return Compared{}, attributeError("data", "", "a withheld deletion needs resource_id and revision")
+			}
+			cl.Withheld = append(cl.Withheld, WithheldDeletion{ResourceID: w.GetResourceId(), Name: w.GetName(), Revision: w.GetRevision()})
+		}
+		c.Clusters = append(c.Clusters, cl)
+	}
+	return c, nil
+}
+
+func protoPosition(p *HubPosition) *hawserv1.HubPosition {
+	if p == nil {
+		return nil
+	}
+	return &hawserv1.HubPosition{Uid: p.UID, ResourceVersion: p.ResourceVersion}
+}
+
+// positionOf returns nil for an absent position.
+func positionOf(m *hawserv1.HubPosition) *HubPosition {
+	if m == nil {
+		return nil
+	}
+	return &HubPosition{UID: m.GetUid(), ResourceVersion: m.GetResourceVersion()}
 }
 
 func (p *SyncParams) event(eventType string, payload proto.Message) (Event, error) {

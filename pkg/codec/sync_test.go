@@ -39,6 +39,19 @@ var (
 func TestSyncEvents_Golden(t *testing.T) {
 	e, err := NewCheckpoint(syncAgent, Checkpoint{Cursor: someCursor, Digest: someDigest, HighestSequenceID: "2123694259314888704"})
 	golden(t, "checkpoint.txt", e, err)
+	e, err = NewCheckpoint(syncAgent, Checkpoint{
+		Cursor: someCursor, Digest: someDigest, ComparedSources: []string{"src1", "src2"}, Listed: true, Orphans: []string{"u9"},
+	})
+	golden(t, "checkpoint_listed.txt", e, err)
+	e, err = NewCompared(syncSource, Compared{
+		Clusters: []ClusterComparison{
+			{Cluster: "cluster1"},
+			{Cluster: "cluster2", Withheld: []WithheldDeletion{{ResourceID: "u1", Name: "w1", Revision: 9}}, Reason: "the hub went back in time"},
+		},
+		Position:    &HubPosition{UID: "hub-uid", ResourceVersion: "17"},
+		AllClusters: true,
+	})
+	golden(t, "compared.txt", e, err)
 	e, err = NewAck(syncAgent, Ack{Cursor: someCursor, Digest: someDigest})
 	golden(t, "ack.txt", e, err)
 	e, err = NewInventoryRequest(syncSource, InventoryRequest{})
@@ -52,6 +65,8 @@ func TestSyncEvents_Golden(t *testing.T) {
 		}},
 		Revision:      10,
 		NextPageToken: "page",
+		RequestID:     "e0",
+		LastPosition:  &HubPosition{UID: "hub-uid", ResourceVersion: "17"},
 	})
 	golden(t, "inventory.txt", e, err)
 }
@@ -61,6 +76,13 @@ func drawDigest(t *rapid.T) *Digest {
 		return nil
 	}
 	return &Digest{Count: rapid.Uint64().Draw(t, "count"), Sum: DigestSum(rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(t, "sum"))}
+}
+
+func drawPosition(t *rapid.T) *HubPosition {
+	if rapid.Bool().Draw(t, "no position") {
+		return nil
+	}
+	return &HubPosition{UID: rapid.String().Draw(t, "hub"), ResourceVersion: rapid.String().Draw(t, "resource version")}
 }
 
 func drawCursor(t *rapid.T) Cursor {
@@ -89,7 +111,7 @@ func TestSyncEvents_RoundTrip(t *testing.T) {
 		}
 	}
 	rapid.Check(t, func(t *rapid.T) {
-		c := Checkpoint{Cursor: drawCursor(t), Digest: drawDigest(t), HighestSequenceID: rapid.StringMatching(`([1-9][0-9]{0,17})?`).Draw(t, "sequence")}
+		c := Checkpoint{Cursor: drawCursor(t), Digest: drawDigest(t), HighestSequenceID: rapid.StringMatching(`([1-9][0-9]{0,17})?`).Draw(t, "sequence"), Listed: rapid.Bool().Draw(t, "listed"), ComparedSources: rapid.SliceOfN(rapid.String(), 1, 2).Draw(t, "sources"), Orphans: rapid.SliceOfN(rapid.String(), 1, 2).Draw(t, "orphans")}
 		e, err := NewCheckpoint(syncAgent, c)
 		gotC, err := ParseCheckpoint(wire(t, e, err))
 		same(t, c, gotC, err)
@@ -111,10 +133,22 @@ func TestSyncEvents_RoundTrip(t *testing.T) {
 				Tag: TagOf(true, 0, "", nil), Revision: rapid.Uint64().Draw(t, "record revision"), Tombstone: rapid.Bool().Draw(t, "tombstone"),
 			}},
 			Revision: rapid.Uint64().Draw(t, "revision"), NextPageToken: rapid.String().Draw(t, "next"),
+			RequestID: rapid.String().Draw(t, "request"), LastPosition: drawPosition(t),
 		}
 		e, err = NewInventory(syncSource, inv)
 		gotI, err := ParseInventory(wire(t, e, err))
 		same(t, inv, gotI, err)
+
+		compared := Compared{
+			Clusters: []ClusterComparison{{
+				Cluster: rapid.StringN(1, 9, -1).Draw(t, "compared cluster"), Reason: rapid.String().Draw(t, "reason"),
+				Withheld: []WithheldDeletion{{ResourceID: "u", Name: rapid.String().Draw(t, "withheld"), Revision: rapid.Uint64Min(1).Draw(t, "of")}},
+			}},
+			Position: drawPosition(t), AllClusters: rapid.Bool().Draw(t, "all"),
+		}
+		e, err = NewCompared(syncSource, compared)
+		gotE, err := ParseCompared(wire(t, e, err))
+		same(t, compared, gotE, err)
 	})
 }
 
@@ -147,6 +181,10 @@ func TestParseSync_NamesWhatIsWrong(t *testing.T) {
 	ack := func(e Event) error { _, err := ParseAck(e); return err }
 	inventory := func(e Event) error { _, err := ParseInventory(e); return err }
 	request := func(e Event) error { _, err := ParseInventoryRequest(e); return err }
+	compared := func(e Event) error { _, err := ParseCompared(e); return err }
+	of := func(c *hawserv1.ClusterComparison) Event {
+		return build(TypeCompared, &hawserv1.Compared{Clusters: []*hawserv1.ClusterComparison{c}})
+	}
 	for _, c := range []struct {
 		name, attribute string
 		parse           func(Event) error
@@ -165,6 +203,10 @@ func TestParseSync_NamesWhatIsWrong(t *testing.T) {
 		{"digest", "data", ack, build(TypeAck, &hawserv1.Ack{Cursor: cursor, Digest: badDigest})},
 		{"sequence id", "data", checkpoint, build(TypeCheckpoint, &hawserv1.Checkpoint{Cursor: cursor, HighestSequenceId: "x"})},
 		{"digest", "data", inventory, build(TypeInventory, &hawserv1.Inventory{Clusters: []*hawserv1.ClusterDigest{{Digest: badDigest}}})},
+		{"other type", "type", compared, build(TypeAck, &hawserv1.Ack{Cursor: cursor})},
+		{"cluster without a name", "data", compared, of(&hawserv1.ClusterComparison{})},
+		{"withheld without an id", "data", compared, of(&hawserv1.ClusterComparison{Cluster: "c", Withheld: []*hawserv1.WithheldDeletion{{Revision: 1}}})},
+		{"withheld without a revision", "data", compared, of(&hawserv1.ClusterComparison{Cluster: "c", Withheld: []*hawserv1.WithheldDeletion{{ResourceId: "u"}}})},
 		{"tag", "data", inventory, build(TypeInventory, &hawserv1.Inventory{Records: []*hawserv1.InventoryRecord{{Tag: []byte("short")}}})},
 	} {
 		err := c.parse(c.event)

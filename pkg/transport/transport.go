@@ -102,8 +102,8 @@ type Accepted struct {
 	SubscriptionID string
 	// Protocol is 1 when the broker is a Hawser broker, else 0.
 	Protocol int
-	// Resync is "list" (send me what you hold) or "cursor" (I continue from
-	// yours); "" from a stock broker, which means list.
+	// Resync is codec.ResyncList (send me what you hold) or codec.ResyncCursor (I
+	// continue from yours); "" from a stock broker, which means list.
 	Resync string
 	// MaxEventBytes is the largest event the broker takes, 0 when unknown.
 	MaxEventBytes int

@@ -217,8 +217,16 @@ type Checkpoint struct {
 	// Highest sequence id the broker accepted from this agent, decimal; empty
 	// when there is none.
 	HighestSequenceId string `protobuf:"bytes,3,opt,name=highest_sequence_id,json=highestSequenceId,proto3" json:"highest_sequence_id,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// Sources that have finished comparing what they own with the store, for
+	// this agent's cluster, since the store was made; sorted. An agent may evict
+	// what such a source left behind.
+	ComparedSources []string `protobuf:"bytes,4,rep,name=compared_sources,json=comparedSources,proto3" json:"compared_sources,omitempty"`
+	// The agent's version list on this subscription was answered.
+	Listed bool `protobuf:"varint,5,opt,name=listed,proto3" json:"listed,omitempty"`
+	// Ids of that list that no record explains, sorted; not in the digest.
+	Orphans       []string `protobuf:"bytes,6,rep,name=orphans,proto3" json:"orphans,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Checkpoint) Reset() {
@@ -270,6 +278,27 @@ func (x *Checkpoint) GetHighestSequenceId() string {
 		return x.HighestSequenceId
 	}
 	return ""
+}
+
+func (x *Checkpoint) GetComparedSources() []string {
+	if x != nil {
+		return x.ComparedSources
+	}
+	return nil
+}
+
+func (x *Checkpoint) GetListed() bool {
+	if x != nil {
+		return x.Listed
+	}
+	return false
+}
+
+func (x *Checkpoint) GetOrphans() []string {
+	if x != nil {
+		return x.Orphans
+	}
+	return nil
 }
 
 // Ack is the payload of dev.hawser.sync.v1.ack, party to broker: everything
@@ -392,6 +421,11 @@ type Inventory struct {
 	Revision uint64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
 	// Empty on the last page.
 	NextPageToken string `protobuf:"bytes,4,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// Id of the event that asked.
+	RequestId string `protobuf:"bytes,5,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// What the source said of its hub when it last finished a comparison; absent
+	// when it never did. Only on the first page.
+	LastPosition  *HubPosition `protobuf:"bytes,6,opt,name=last_position,json=lastPosition,proto3" json:"last_position,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -454,6 +488,267 @@ func (x *Inventory) GetNextPageToken() string {
 	return ""
 }
 
+func (x *Inventory) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *Inventory) GetLastPosition() *HubPosition {
+	if x != nil {
+		return x.LastPosition
+	}
+	return nil
+}
+
+// HubPosition says which hub a source serves, and how far that hub's history
+// had come.
+type HubPosition struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// UID of the hub's kube-system namespace.
+	Uid string `protobuf:"bytes,1,opt,name=uid,proto3" json:"uid,omitempty"`
+	// Resource version of the list of works.
+	ResourceVersion string `protobuf:"bytes,2,opt,name=resource_version,json=resourceVersion,proto3" json:"resource_version,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *HubPosition) Reset() {
+	*x = HubPosition{}
+	mi := &file_hawser_v1_sync_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HubPosition) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HubPosition) ProtoMessage() {}
+
+func (x *HubPosition) ProtoReflect() protoreflect.Message {
+	mi := &file_hawser_v1_sync_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HubPosition.ProtoReflect.Descriptor instead.
+func (*HubPosition) Descriptor() ([]byte, []int) {
+	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *HubPosition) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *HubPosition) GetResourceVersion() string {
+	if x != nil {
+		return x.ResourceVersion
+	}
+	return ""
+}
+
+// Compared is the payload of dev.hawser.sync.v1.compared, source to broker:
+// everything the source owns on these clusters is as it wants it, but for the
+// deletions it withholds.
+type Compared struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Clusters []*ClusterComparison   `protobuf:"bytes,1,rep,name=clusters,proto3" json:"clusters,omitempty"`
+	// Set when the whole comparison is finished and nothing is withheld.
+	Position *HubPosition `protobuf:"bytes,2,opt,name=position,proto3" json:"position,omitempty"`
+	// The source serves every cluster and has finished with all of them.
+	AllClusters   bool `protobuf:"varint,3,opt,name=all_clusters,json=allClusters,proto3" json:"all_clusters,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Compared) Reset() {
+	*x = Compared{}
+	mi := &file_hawser_v1_sync_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Compared) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Compared) ProtoMessage() {}
+
+func (x *Compared) ProtoReflect() protoreflect.Message {
+	mi := &file_hawser_v1_sync_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Compared.ProtoReflect.Descriptor instead.
+func (*Compared) Descriptor() ([]byte, []int) {
+	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Compared) GetClusters() []*ClusterComparison {
+	if x != nil {
+		return x.Clusters
+	}
+	return nil
+}
+
+func (x *Compared) GetPosition() *HubPosition {
+	if x != nil {
+		return x.Position
+	}
+	return nil
+}
+
+func (x *Compared) GetAllClusters() bool {
+	if x != nil {
+		return x.AllClusters
+	}
+	return false
+}
+
+// ClusterComparison is the outcome for one cluster.
+type ClusterComparison struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Cluster string                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// Records that the hub lacks and that the source does not dare to delete; a
+	// cluster that has some does not count as compared.
+	Withheld []*WithheldDeletion `protobuf:"bytes,2,rep,name=withheld,proto3" json:"withheld,omitempty"`
+	// Why, one sentence for a person; only with withheld.
+	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClusterComparison) Reset() {
+	*x = ClusterComparison{}
+	mi := &file_hawser_v1_sync_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClusterComparison) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClusterComparison) ProtoMessage() {}
+
+func (x *ClusterComparison) ProtoReflect() protoreflect.Message {
+	mi := &file_hawser_v1_sync_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClusterComparison.ProtoReflect.Descriptor instead.
+func (*ClusterComparison) Descriptor() ([]byte, []int) {
+	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *ClusterComparison) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
+func (x *ClusterComparison) GetWithheld() []*WithheldDeletion {
+	if x != nil {
+		return x.Withheld
+	}
+	return nil
+}
+
+func (x *ClusterComparison) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// WithheldDeletion is a record that its source no longer has.
+type WithheldDeletion struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	ResourceId string                 `protobuf:"bytes,1,opt,name=resource_id,json=resourceId,proto3" json:"resource_id,omitempty"`
+	Name       string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Of the record's spec when it was compared.
+	Revision      uint64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WithheldDeletion) Reset() {
+	*x = WithheldDeletion{}
+	mi := &file_hawser_v1_sync_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WithheldDeletion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WithheldDeletion) ProtoMessage() {}
+
+func (x *WithheldDeletion) ProtoReflect() protoreflect.Message {
+	mi := &file_hawser_v1_sync_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WithheldDeletion.ProtoReflect.Descriptor instead.
+func (*WithheldDeletion) Descriptor() ([]byte, []int) {
+	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *WithheldDeletion) GetResourceId() string {
+	if x != nil {
+		return x.ResourceId
+	}
+	return ""
+}
+
+func (x *WithheldDeletion) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *WithheldDeletion) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
 // ClusterDigest is what a source owns on one cluster.
 type ClusterDigest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -465,7 +760,7 @@ type ClusterDigest struct {
 
 func (x *ClusterDigest) Reset() {
 	*x = ClusterDigest{}
-	mi := &file_hawser_v1_sync_proto_msgTypes[6]
+	mi := &file_hawser_v1_sync_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -477,7 +772,7 @@ func (x *ClusterDigest) String() string {
 func (*ClusterDigest) ProtoMessage() {}
 
 func (x *ClusterDigest) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_sync_proto_msgTypes[6]
+	mi := &file_hawser_v1_sync_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -490,7 +785,7 @@ func (x *ClusterDigest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterDigest.ProtoReflect.Descriptor instead.
 func (*ClusterDigest) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{6}
+	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ClusterDigest) GetCluster() string {
@@ -524,7 +819,7 @@ type InventoryRecord struct {
 
 func (x *InventoryRecord) Reset() {
 	*x = InventoryRecord{}
-	mi := &file_hawser_v1_sync_proto_msgTypes[7]
+	mi := &file_hawser_v1_sync_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -536,7 +831,7 @@ func (x *InventoryRecord) String() string {
 func (*InventoryRecord) ProtoMessage() {}
 
 func (x *InventoryRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_sync_proto_msgTypes[7]
+	mi := &file_hawser_v1_sync_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -549,7 +844,7 @@ func (x *InventoryRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InventoryRecord.ProtoReflect.Descriptor instead.
 func (*InventoryRecord) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{7}
+	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *InventoryRecord) GetCluster() string {
@@ -617,7 +912,7 @@ type ErrorDetail struct {
 
 func (x *ErrorDetail) Reset() {
 	*x = ErrorDetail{}
-	mi := &file_hawser_v1_sync_proto_msgTypes[8]
+	mi := &file_hawser_v1_sync_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -629,7 +924,7 @@ func (x *ErrorDetail) String() string {
 func (*ErrorDetail) ProtoMessage() {}
 
 func (x *ErrorDetail) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_sync_proto_msgTypes[8]
+	mi := &file_hawser_v1_sync_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -642,7 +937,7 @@ func (x *ErrorDetail) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ErrorDetail.ProtoReflect.Descriptor instead.
 func (*ErrorDetail) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{8}
+	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ErrorDetail) GetNextStep() NextStep {
@@ -684,24 +979,46 @@ const file_hawser_v1_sync_proto_rawDesc = "" +
 	"\brevision\x18\x03 \x01(\x04R\brevision\"0\n" +
 	"\x06Digest\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\x04R\x05count\x12\x10\n" +
-	"\x03sum\x18\x02 \x01(\fR\x03sum\"\x92\x01\n" +
+	"\x03sum\x18\x02 \x01(\fR\x03sum\"\xef\x01\n" +
 	"\n" +
 	"Checkpoint\x12)\n" +
 	"\x06cursor\x18\x01 \x01(\v2\x11.hawser.v1.CursorR\x06cursor\x12)\n" +
 	"\x06digest\x18\x02 \x01(\v2\x11.hawser.v1.DigestR\x06digest\x12.\n" +
-	"\x13highest_sequence_id\x18\x03 \x01(\tR\x11highestSequenceId\"[\n" +
+	"\x13highest_sequence_id\x18\x03 \x01(\tR\x11highestSequenceId\x12)\n" +
+	"\x10compared_sources\x18\x04 \x03(\tR\x0fcomparedSources\x12\x16\n" +
+	"\x06listed\x18\x05 \x01(\bR\x06listed\x12\x18\n" +
+	"\aorphans\x18\x06 \x03(\tR\aorphans\"[\n" +
 	"\x03Ack\x12)\n" +
 	"\x06cursor\x18\x01 \x01(\v2\x11.hawser.v1.CursorR\x06cursor\x12)\n" +
 	"\x06digest\x18\x02 \x01(\v2\x11.hawser.v1.DigestR\x06digest\"M\n" +
 	"\x10InventoryRequest\x12\x1a\n" +
 	"\bclusters\x18\x01 \x03(\tR\bclusters\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x02 \x01(\tR\tpageToken\"\xbb\x01\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\"\x97\x02\n" +
 	"\tInventory\x124\n" +
 	"\bclusters\x18\x01 \x03(\v2\x18.hawser.v1.ClusterDigestR\bclusters\x124\n" +
 	"\arecords\x18\x02 \x03(\v2\x1a.hawser.v1.InventoryRecordR\arecords\x12\x1a\n" +
 	"\brevision\x18\x03 \x01(\x04R\brevision\x12&\n" +
-	"\x0fnext_page_token\x18\x04 \x01(\tR\rnextPageToken\"T\n" +
+	"\x0fnext_page_token\x18\x04 \x01(\tR\rnextPageToken\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x05 \x01(\tR\trequestId\x12;\n" +
+	"\rlast_position\x18\x06 \x01(\v2\x16.hawser.v1.HubPositionR\flastPosition\"J\n" +
+	"\vHubPosition\x12\x10\n" +
+	"\x03uid\x18\x01 \x01(\tR\x03uid\x12)\n" +
+	"\x10resource_version\x18\x02 \x01(\tR\x0fresourceVersion\"\x9b\x01\n" +
+	"\bCompared\x128\n" +
+	"\bclusters\x18\x01 \x03(\v2\x1c.hawser.v1.ClusterComparisonR\bclusters\x122\n" +
+	"\bposition\x18\x02 \x01(\v2\x16.hawser.v1.HubPositionR\bposition\x12!\n" +
+	"\fall_clusters\x18\x03 \x01(\bR\vallClusters\"~\n" +
+	"\x11ClusterComparison\x12\x18\n" +
+	"\acluster\x18\x01 \x01(\tR\acluster\x127\n" +
+	"\bwithheld\x18\x02 \x03(\v2\x1b.hawser.v1.WithheldDeletionR\bwithheld\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"c\n" +
+	"\x10WithheldDeletion\x12\x1f\n" +
+	"\vresource_id\x18\x01 \x01(\tR\n" +
+	"resourceId\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1a\n" +
+	"\brevision\x18\x03 \x01(\x04R\brevision\"T\n" +
 	"\rClusterDigest\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12)\n" +
 	"\x06digest\x18\x02 \x01(\v2\x11.hawser.v1.DigestR\x06digest\"\xc6\x01\n" +
@@ -739,7 +1056,7 @@ func file_hawser_v1_sync_proto_rawDescGZIP() []byte {
 }
 
 var file_hawser_v1_sync_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_hawser_v1_sync_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_hawser_v1_sync_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_hawser_v1_sync_proto_goTypes = []any{
 	(NextStep)(0),               // 0: hawser.v1.NextStep
 	(*Cursor)(nil),              // 1: hawser.v1.Cursor
@@ -748,26 +1065,34 @@ var file_hawser_v1_sync_proto_goTypes = []any{
 	(*Ack)(nil),                 // 4: hawser.v1.Ack
 	(*InventoryRequest)(nil),    // 5: hawser.v1.InventoryRequest
 	(*Inventory)(nil),           // 6: hawser.v1.Inventory
-	(*ClusterDigest)(nil),       // 7: hawser.v1.ClusterDigest
-	(*InventoryRecord)(nil),     // 8: hawser.v1.InventoryRecord
-	(*ErrorDetail)(nil),         // 9: hawser.v1.ErrorDetail
-	(*durationpb.Duration)(nil), // 10: google.protobuf.Duration
+	(*HubPosition)(nil),         // 7: hawser.v1.HubPosition
+	(*Compared)(nil),            // 8: hawser.v1.Compared
+	(*ClusterComparison)(nil),   // 9: hawser.v1.ClusterComparison
+	(*WithheldDeletion)(nil),    // 10: hawser.v1.WithheldDeletion
+	(*ClusterDigest)(nil),       // 11: hawser.v1.ClusterDigest
+	(*InventoryRecord)(nil),     // 12: hawser.v1.InventoryRecord
+	(*ErrorDetail)(nil),         // 13: hawser.v1.ErrorDetail
+	(*durationpb.Duration)(nil), // 14: google.protobuf.Duration
 }
 var file_hawser_v1_sync_proto_depIdxs = []int32{
 	1,  // 0: hawser.v1.Checkpoint.cursor:type_name -> hawser.v1.Cursor
 	2,  // 1: hawser.v1.Checkpoint.digest:type_name -> hawser.v1.Digest
 	1,  // 2: hawser.v1.Ack.cursor:type_name -> hawser.v1.Cursor
 	2,  // 3: hawser.v1.Ack.digest:type_name -> hawser.v1.Digest
-	7,  // 4: hawser.v1.Inventory.clusters:type_name -> hawser.v1.ClusterDigest
-	8,  // 5: hawser.v1.Inventory.records:type_name -> hawser.v1.InventoryRecord
-	2,  // 6: hawser.v1.ClusterDigest.digest:type_name -> hawser.v1.Digest
-	0,  // 7: hawser.v1.ErrorDetail.next_step:type_name -> hawser.v1.NextStep
-	10, // 8: hawser.v1.ErrorDetail.delay:type_name -> google.protobuf.Duration
-	9,  // [9:9] is the sub-list for method output_type
-	9,  // [9:9] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	11, // 4: hawser.v1.Inventory.clusters:type_name -> hawser.v1.ClusterDigest
+	12, // 5: hawser.v1.Inventory.records:type_name -> hawser.v1.InventoryRecord
+	7,  // 6: hawser.v1.Inventory.last_position:type_name -> hawser.v1.HubPosition
+	9,  // 7: hawser.v1.Compared.clusters:type_name -> hawser.v1.ClusterComparison
+	7,  // 8: hawser.v1.Compared.position:type_name -> hawser.v1.HubPosition
+	10, // 9: hawser.v1.ClusterComparison.withheld:type_name -> hawser.v1.WithheldDeletion
+	2,  // 10: hawser.v1.ClusterDigest.digest:type_name -> hawser.v1.Digest
+	0,  // 11: hawser.v1.ErrorDetail.next_step:type_name -> hawser.v1.NextStep
+	14, // 12: hawser.v1.ErrorDetail.delay:type_name -> google.protobuf.Duration
+	13, // [13:13] is the sub-list for method output_type
+	13, // [13:13] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_hawser_v1_sync_proto_init() }
@@ -781,7 +1106,7 @@ func file_hawser_v1_sync_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_hawser_v1_sync_proto_rawDesc), len(file_hawser_v1_sync_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   9,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -88,6 +88,7 @@ func payload(t *testing.T, p *cloudeventsv1.CloudEvent) string {
 		"ack":               &hawserv1.Ack{},
 		"inventory_request": &hawserv1.InventoryRequest{},
 		"inventory":         &hawserv1.Inventory{},
+		"compared":          &hawserv1.Compared{},
 	}[name]
 	if err := proto.Unmarshal(p.GetBinaryData(), message); err != nil {
 		t.Fatal(err)
