@@ -134,20 +134,16 @@ func (p agentParty) Handle(ctx context.Context, e codec.Event) error {
 
 func (p agentParty) Disconnected(error) { p.core.Disconnected() }
 
-func (a *agentNode) steps() []step {
-	var list []step
+func (a *agentNode) steps(list []step) []step {
 	if len(a.watch.queue) > 0 {
-		list = append(list, step{a.name + " watch", a.watch.take})
+		list = append(list, step{a.name, "watch", "", a.watch.take})
 	}
-	for _, key := range slices.Sorted(maps.Keys(a.due)) {
-		if !a.due[key].After(time.Now()) {
-			list = append(list, step{a.name + " reconcile " + short(key), func() { a.reconcile(key) }})
-		}
+	now := time.Now()
+	for _, key := range due(a.due, now) {
+		list = append(list, step{a.name, "reconcile", short(key), func() { a.reconcile(key) }})
 	}
-	for _, id := range slices.Sorted(maps.Keys(a.sends)) {
-		if !a.sends[id].After(time.Now()) {
-			list = append(list, step{a.name + " report " + id, func() { a.report(id) }})
-		}
+	for _, id := range due(a.sends, now) {
+		list = append(list, step{a.name, "report", id, func() { a.report(id) }})
 	}
 	return list
 }

@@ -173,16 +173,15 @@ func (n *node) canRoute() bool {
 	return n.up && n.gate.routing && n.gate.Head().Revision > n.gate.routed
 }
 
-func (n *node) steps() []step {
+func (n *node) steps(list []step) []step {
 	if !n.up {
-		return nil
+		return list
 	}
-	var list []step
 	if n.gate.committing {
-		list = append(list, step{"commit", func() { n.gate.commits <- struct{}{} }})
+		list = append(list, step{"broker", "commit", "", func() { n.gate.commits <- struct{}{} }})
 	}
 	if n.canRoute() {
-		list = append(list, step{"route", func() { n.gate.routes <- struct{}{} }})
+		list = append(list, step{"broker", "route", "", func() { n.gate.routes <- struct{}{} }})
 	}
 	return list
 }

@@ -17,6 +17,7 @@ import (
 type link struct {
 	w       *world
 	id      identity.Identity
+	name    string
 	machine *session.Machine
 	conn    *conn
 	redial  time.Time
@@ -72,7 +73,7 @@ func newLink(w *world, id identity.Identity, p session.Party) *link {
 	if err != nil {
 		panic(err)
 	}
-	l := &link{w: w, id: id, machine: m, window: 1 + w.rng.IntN(2)}
+	l := &link{w: w, id: id, name: id.String(), machine: m, window: 1 + w.rng.IntN(2)}
 	w.links = append(w.links, l)
 	return l
 }
@@ -81,20 +82,17 @@ func unavailable(message string) *transport.Error {
 	return &transport.Error{Code: transport.CodeUnavailable, Message: message}
 }
 
-func (l *link) steps() []step {
+func (l *link) steps(list []step) []step {
 	switch {
 	case l.conn == nil && !l.redial.After(time.Now()):
-		return []step{{"dial " + l.id.String(), l.dial}}
-	case l.conn == nil:
-		return nil
-	case len(l.conn.stream.events) > 0 && l.slow:
-		return nil
+		return append(list, step{l.name, "dials", "", l.dial})
+	case l.conn == nil, len(l.conn.stream.events) > 0 && l.slow:
 	case len(l.conn.stream.events) > 0:
-		return []step{{"receive " + l.id.String(), l.receive}}
+		return append(list, step{l.name, "receives", "", l.receive})
 	case len(l.conn.ended) > 0:
-		return []step{{"ended " + l.id.String(), func() { l.lose(<-l.conn.ended) }}}
+		return append(list, step{l.name, "hears of the end", "", func() { l.lose(<-l.conn.ended) }})
 	}
-	return nil
+	return list
 }
 
 func (l *link) dial() {
@@ -263,16 +261,16 @@ func (c *call) tell(r transport.Receipt, err error) {
 	}
 }
 
-func (w *world) callSteps() []step {
-	var list []step
+func (w *world) callSteps(list []step) []step {
+	now := time.Now()
 	for _, c := range w.calls {
-		name := c.conn.link.id.String() + " " + c.what
+		name := c.conn.link.name
 		switch {
-		case !c.arrived && c.notBefore.After(time.Now()):
+		case !c.arrived && c.notBefore.After(now):
 		case !c.arrived:
-			list = append(list, step{"arrive " + name, func() { w.arrive(c) }})
+			list = append(list, step{name, "arrives", c.what, func() { w.arrive(c) }})
 		case len(c.answers) > 0:
-			list = append(list, step{"answer " + name, func() {
+			list = append(list, step{name, "answered", c.what, func() {
 				a := <-c.answers
 				w.forget(c)
 				c.tell(a.receipt, a.err)

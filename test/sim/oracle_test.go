@@ -193,11 +193,11 @@ func statusHash(s workv1.ManifestWorkStatus) string {
 	s.Conditions = slices.DeleteFunc(slices.Clone(s.Conditions), func(c metav1.Condition) bool {
 		return c.Type == manifestwork.ConditionDeleted || c.Type == hubsource.ConditionDelivered
 	})
-	h, err := manifestwork.StatusHash(s)
+	text, err := json.Marshal(s)
 	if err != nil {
 		panic(err)
 	}
-	return h
+	return string(text)
 }
 
 // committed judges one write of the store by the record before and after it.

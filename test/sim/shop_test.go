@@ -157,12 +157,11 @@ func (s *shop) tidy(key string, w *shopWork) {
 	}
 }
 
-func (s *shop) steps() []step {
-	var list []step
+func (s *shop) steps(list []step) []step {
 	for _, key := range s.keys() {
 		w := s.works[key]
 		if w.dirty && !w.busy && s.link.conn != nil && !w.tryAt.After(time.Now()) {
-			list = append(list, step{"shop publishes " + key, func() { s.publish(key, w) }})
+			list = append(list, step{"shop", "publishes", key, func() { s.publish(key, w) }})
 		}
 	}
 	return list

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,17 +18,32 @@ import (
 // The environment of TestSeeds.
 const (
 	envSeed  = "SEED"  // play this seed and show all that happens
-	envSeeds = "SEEDS" // play that many instead of as many as fit in the time
+	envSeeds = "SEEDS" // play that many
 	envFirst = "FIRST" // begin with this seed, not with 1
-	envTime  = "TIME"  // the time, a duration
+	envTime  = "TIME"  // play as many as fit in this time, a duration
 	envWant  = "WANT"  // only this invariant counts, and what breaks it is shown as it is
 )
 
-// defaultTime is how long TestSeeds plays if nobody says more.
-const defaultTime = 25 * time.Second
+// What TestSeeds plays if nobody says more: seeds for as long as defaultTime,
+// and leastSeeds whatever that takes. A machine on which it takes longestTime is
+// too slow to tell anything, and fails. Under the race detector, which finds
+// what it finds in the first worlds, raceSeeds are enough.
+const (
+	defaultTime = 55 * time.Second
+	leastSeeds  = 2000
+	longestTime = 5 * time.Minute
+	raceSeeds   = 200
+)
 
 // shownLines is how much of the end of a run is printed.
 const shownLines = 300
+
+// TestMain lets the collector rest: a world is small, and gone within
+// milliseconds.
+func TestMain(m *testing.M) {
+	debug.SetGCPercent(400)
+	os.Exit(m.Run())
+}
 
 // number reads a number from the environment, 0 if it is not set.
 func number(t *testing.T, name string) uint64 {
@@ -42,10 +58,11 @@ func number(t *testing.T, name string) uint64 {
 	return n
 }
 
-// search plays seeds until one fails, or they or the time are used up.
+// search plays seeds until one fails, or what it is to play has been played.
 type search struct {
 	first, seeds uint64 // seeds is 0 if the time decides
-	end          time.Time
+	least        uint64 // not fewer, but for the limit
+	end, limit   time.Time
 	want         string
 
 	next, played atomic.Uint64
@@ -54,25 +71,38 @@ type search struct {
 
 func newSearch(t *testing.T) *search {
 	s := &search{first: max(number(t, envFirst), 1), seeds: number(t, envSeeds), want: os.Getenv(envWant)}
+	s.next.Store(s.first - 1)
+	text := os.Getenv(envTime)
 	limit := defaultTime
-	if text := os.Getenv(envTime); text != "" {
+	switch {
+	case text != "":
 		var err error
 		if limit, err = time.ParseDuration(text); err != nil || limit <= 0 {
 			t.Fatalf("%s=%q: give a duration such as 1m", envTime, text)
 		}
+	case s.seeds > 0:
+	case raceDetector:
+		s.seeds = raceSeeds
+	default:
+		s.least = leastSeeds
 	}
-	s.end = time.Now().Add(limit)
-	s.next.Store(s.first - 1)
+	now := time.Now()
+	s.end, s.limit = now.Add(limit), now.Add(longestTime)
 	return s
 }
 
 // take returns the next seed; false if there is none to play.
 func (s *search) take() (uint64, bool) {
-	if s.failed.Load() || s.seeds == 0 && time.Now().After(s.end) {
+	if s.failed.Load() {
 		return 0, false
 	}
 	seed := s.next.Add(1)
-	return seed, s.seeds == 0 || seed < s.first+s.seeds
+	n := seed - s.first
+	if s.seeds > 0 {
+		return seed, n < s.seeds
+	}
+	now := time.Now()
+	return seed, now.Before(s.end) || n < s.least && now.Before(s.limit)
 }
 
 // TestSeeds plays seeds from 1 on, as the environment says.
@@ -81,7 +111,7 @@ func TestSeeds(t *testing.T) {
 		replay(t, seed)
 		return
 	}
-	s := newSearch(t)
+	s, began := newSearch(t), time.Now()
 	t.Run("play", func(t *testing.T) {
 		for range runtime.GOMAXPROCS(0) {
 			t.Run("worker", func(t *testing.T) {
@@ -104,7 +134,11 @@ func TestSeeds(t *testing.T) {
 			})
 		}
 	})
-	t.Logf("%d seeds from %d on", s.played.Load(), s.first)
+	n := s.played.Load()
+	t.Logf("%d seeds from %d on, %.0f each second", n, s.first, float64(n)/time.Since(began).Seconds())
+	if n < s.least && !s.failed.Load() {
+		t.Errorf("only %d seeds were played within %s: the promise wants %d; is the machine busy with something else?", n, longestTime, s.least)
+	}
 }
 
 func announce(t *testing.T, seed uint64, list []op) {

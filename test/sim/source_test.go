@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -109,22 +108,32 @@ func (p sourceParty) Handle(_ context.Context, e codec.Event) error {
 	return nil
 }
 
-func (s *source) steps() []step {
-	var list []step
+func (s *source) steps(list []step) []step {
 	if len(s.hub.events) > 0 {
-		list = append(list, step{"hub watch", s.watch})
+		list = append(list, step{"hub", "watch", "", s.watch})
 	}
+	now := time.Now()
 	for l := range s.queue {
-		for _, k := range slices.SortedFunc(maps.Keys(s.queue[l]), compareKeys) {
-			if !s.queue[l][k].After(time.Now()) && !s.busy[l][k] {
-				list = append(list, step{fmt.Sprintf("hub source %s %s%s", hubsource.Lane(l), k.UID, k.Cluster), func() { s.begin(hubsource.Lane(l), k) }})
-			}
+		for _, k := range s.waiting(l, now) {
+			list = append(list, step{"hub source", hubsource.Lane(l).String(), string(k.UID) + k.Cluster, func() { s.begin(hubsource.Lane(l), k) }})
 		}
 	}
 	for i, e := range s.writes {
-		list = append(list, step{fmt.Sprintf("hub %T %s", e.effect, e.key.UID), func() { s.finish(i) }})
+		list = append(list, step{"hub", fmt.Sprintf("%T", e.effect), string(e.key.UID), func() { s.finish(i) }})
 	}
 	return list
+}
+
+// waiting returns the keys of a lane whose time has come, sorted.
+func (s *source) waiting(l int, now time.Time) []hubsource.Key {
+	var keys []hubsource.Key
+	for k, at := range s.queue[l] {
+		if !at.After(now) && !s.busy[l][k] {
+			keys = append(keys, k)
+		}
+	}
+	slices.SortFunc(keys, compareKeys)
+	return keys
 }
 
 func compareKeys(a, b hubsource.Key) int {

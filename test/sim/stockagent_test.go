@@ -159,15 +159,14 @@ func (a *stockAgent) take(e codec.Event) {
 	}
 }
 
-func (a *stockAgent) steps() []step {
-	var list []step
+func (a *stockAgent) steps(list []step) []step {
 	for _, id := range slices.Sorted(maps.Keys(a.works)) {
 		w := a.works[id]
 		if w.dirty {
-			list = append(list, step{a.name + " apply " + id, func() { a.apply(id, w) }})
+			list = append(list, step{a.name, "apply", id, func() { a.apply(id, w) }})
 		}
 		if w.unsent && a.link.conn != nil && !a.busy[id] && !w.sendAt.After(time.Now()) {
-			list = append(list, step{a.name + " report " + id, func() { a.report(id, w) }})
+			list = append(list, step{a.name, "report", id, func() { a.report(id, w) }})
 		}
 	}
 	return list

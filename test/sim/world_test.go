@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing/synctest"
 	"time"
@@ -38,7 +39,8 @@ type world struct {
 	calls  []*call
 	ghosts []*conn // ended for their parties, not yet for the broker
 	conns  uint64
-	others bool // what happens on a cluster is done by somebody else
+	list   []step // of steps, kept for its memory
+	others bool   // what happens on a cluster is done by somebody else
 }
 
 // violation is an invariant that does not hold.
@@ -50,9 +52,11 @@ func (v *violation) String() string { return v.invariant + ": " + v.what }
 
 // step is something that can happen now.
 type step struct {
-	name string
-	do   func()
+	who, what, about string // its name; put together only when it is done
+	do               func()
 }
+
+func (s *step) String() string { return strings.TrimRight(s.who+" "+s.what+" "+s.about, " ") }
 
 // later is what lies between the beginning of time in a bubble and ours:
 // sequence ids know no time before 2010.
@@ -89,23 +93,36 @@ func (w *world) fail(invariant, format string, args ...any) {
 	}
 }
 
-// steps returns what can happen now, in a fixed order.
+// steps returns what can happen now, in a fixed order. The list is good until
+// the next one.
 func (w *world) steps() []step {
-	list := slices.Concat(w.broker.steps(), w.callSteps())
+	list := w.callSteps(w.broker.steps(w.list[:0]))
 	for _, l := range w.links {
-		list = append(list, l.steps()...)
+		list = l.steps(list)
 	}
-	list = append(list, w.source.steps()...)
-	list = append(list, w.shop.steps()...)
+	list = w.shop.steps(w.source.steps(list))
 	for _, a := range w.agents {
-		list = append(list, a.steps()...)
+		list = a.steps(list)
 	}
-	return append(list, w.stock.steps()...)
+	w.list = w.stock.steps(list)
+	return w.list
+}
+
+// due returns the keys whose time has come, sorted.
+func due(m map[string]time.Time, now time.Time) []string {
+	var keys []string
+	for key, at := range m {
+		if !at.After(now) {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	return keys
 }
 
 // perform does a step and waits until nothing moves.
 func (w *world) perform(s step) {
-	w.note("%s", s.name)
+	w.lines = append(w.lines, s.String())
 	s.do()
 	synctest.Wait()
 }
@@ -171,7 +188,7 @@ func (w *world) settle(order *rand.Rand) {
 		list := w.steps()
 		switch {
 		case n > settleSteps:
-			w.fail("I1", "it does not come to rest: %s goes on", list[0].name)
+			w.fail("I1", "it does not come to rest: %s goes on", &list[0])
 		case len(list) > 0:
 			w.perform(list[order.IntN(len(list))])
 		case !time.Now().Before(end):
