@@ -18,6 +18,7 @@ import (
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 	cloudeventsv1 "github.com/hawser-io/hawser/proto/io/cloudevents/v1"
 )
 
@@ -30,6 +31,15 @@ const (
 	HealthWatch     = grpc_health_v1.Health_Watch_FullMethodName
 	Reflection      = grpc_reflection_v1.ServerReflection_ServerReflectionInfo_FullMethodName
 	ReflectionAlpha = grpc_reflection_v1alpha.ServerReflection_ServerReflectionInfo_FullMethodName
+
+	ListClusters  = hawserv1.InspectionService_ListClusters_FullMethodName
+	ListWorks     = hawserv1.InspectionService_ListWorks_FullMethodName
+	ListOrphans   = hawserv1.InspectionService_ListOrphans_FullMethodName
+	ForgetWork    = hawserv1.InspectionService_ForgetWork_FullMethodName
+	ForgetCluster = hawserv1.InspectionService_ForgetCluster_FullMethodName
+	Adopt         = hawserv1.InspectionService_Adopt_FullMethodName
+	Approve       = hawserv1.InspectionService_Approve_FullMethodName
+	Backup        = hawserv1.InspectionService_Backup_FullMethodName
 )
 
 // Call is what somebody wants to do. All but Method is set for Publish and
@@ -70,6 +80,15 @@ var table = map[string]map[identity.Role]scope{
 	HealthWatch:     anybody(identity.Agent, identity.Source, identity.Operator, identity.Viewer),
 	Reflection:      anybody(identity.Agent, identity.Source, identity.Operator, identity.Viewer),
 	ReflectionAlpha: anybody(identity.Agent, identity.Source, identity.Operator, identity.Viewer),
+
+	ListClusters:  anybody(identity.Operator, identity.Viewer),
+	ListWorks:     anybody(identity.Operator, identity.Viewer),
+	ListOrphans:   anybody(identity.Operator, identity.Viewer),
+	ForgetWork:    anybody(identity.Operator),
+	ForgetCluster: anybody(identity.Operator),
+	Adopt:         anybody(identity.Operator),
+	Approve:       anybody(identity.Operator),
+	Backup:        anybody(identity.Operator),
 }
 
 func anybody(roles ...identity.Role) map[identity.Role]scope {

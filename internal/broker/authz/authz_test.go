@@ -42,6 +42,14 @@ var may = map[string][]identity.Identity{
 	authz.HealthWatch:                         {agent, source, operator, viewer},
 	authz.Reflection:                          {agent, source, operator, viewer},
 	authz.ReflectionAlpha:                     {agent, source, operator, viewer},
+	authz.ListClusters:                        {operator, viewer},
+	authz.ListWorks:                           {operator, viewer},
+	authz.ListOrphans:                         {operator, viewer},
+	authz.ForgetWork:                          {operator},
+	authz.ForgetCluster:                       {operator},
+	authz.Adopt:                               {operator},
+	authz.Approve:                             {operator},
+	authz.Backup:                              {operator},
 }
 
 // calls returns every call there is, with the name under which may lists it.
@@ -59,7 +67,11 @@ func calls(cluster, src string) map[string]authz.Call {
 	for _, raw := range []string{codec.TypeHeartbeat, codec.TypeCheckpoint, codec.TypeAck, codec.TypeInventoryRequest, codec.TypeInventory, codec.TypeRelease} {
 		all[authz.Publish+" "+raw] = authz.Call{Method: authz.Publish, RawType: raw, Cluster: cluster, Source: src}
 	}
-	for _, m := range []string{authz.HealthCheck, authz.HealthList, authz.HealthWatch, authz.Reflection, authz.ReflectionAlpha, "/some.Other/Method"} {
+	for _, m := range []string{
+		authz.HealthCheck, authz.HealthList, authz.HealthWatch, authz.Reflection, authz.ReflectionAlpha,
+		authz.ListClusters, authz.ListWorks, authz.ListOrphans, authz.ForgetWork, authz.ForgetCluster, authz.Adopt, authz.Approve, authz.Backup,
+		"/some.Other/Method",
+	} {
 		all[m] = authz.Call{Method: m}
 	}
 	return all

@@ -21,11 +21,13 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
 	"google.golang.org/grpc/stats"
+	"google.golang.org/grpc/status"
 
 	"github.com/hawser-io/hawser/internal/broker/authz"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/transport"
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
 // Defaults of [Config].
@@ -56,6 +58,8 @@ const (
 // required, and Credentials unless Insecure.
 type Config struct {
 	Server transport.Server
+	// Inspector answers the inspection service; nil: it is not served.
+	Inspector Inspector
 	// Addr is the host:port that Run listens on, unless Listener is given.
 	Addr     string
 	Listener net.Listener
@@ -64,7 +68,7 @@ type Config struct {
 	// Mapping says which certificates are whose.
 	Mapping identity.Mapping
 	// Insecure allows plaintext, on loopback addresses only. Peers then have no
-	// identity.
+	// identity, and may do what an operator may.
 	Insecure bool
 
 	// MaxMessageBytes bounds what is read for one Publish. The broker has a
@@ -102,6 +106,9 @@ func New(cfg Config) (*Front, error) {
 	f.server.RegisterService(&serviceDesc, f)
 	grpc_health_v1.RegisterHealthServer(f.server, f.health)
 	f.health.SetServingStatus(serviceDesc.ServiceName, grpc_health_v1.HealthCheckResponse_SERVING)
+	if cfg.Inspector != nil {
+		hawserv1.RegisterInspectionServiceServer(f.server, inspection{to: cfg.Inspector})
+	}
 	reflection.Register(f.server)
 	return f, nil
 }
@@ -258,7 +265,7 @@ func (f *Front) guard(ctx context.Context, method string) error {
 	}
 	id := c.identity
 	if f.cfg.Insecure {
-		id = identity.Identity{Role: identity.Viewer, Name: "anonymous"}
+		id = identity.Identity{Role: identity.Operator, Name: "anonymous"}
 	}
 	if err := authz.Authorize(id, authz.Call{Method: method}); err != nil {
 		if c.unknown != nil {
@@ -273,14 +280,21 @@ func (f *Front) guardUnary(ctx context.Context, req any, info *ggrpc.UnaryServer
 	if err := f.guard(ctx, info.FullMethod); err != nil {
 		return nil, err
 	}
-	return next(ctx, req)
+	resp, err := next(ctx, req)
+	if err != nil {
+		return nil, f.answer(ctx, err)
+	}
+	return resp, nil
 }
 
 func (f *Front) guardStream(srv any, ss ggrpc.ServerStream, info *ggrpc.StreamServerInfo, next ggrpc.StreamHandler) error {
 	if err := f.guard(ss.Context(), info.FullMethod); err != nil {
 		return err
 	}
-	return next(srv, ss)
+	if err := next(srv, ss); err != nil {
+		return f.answer(ss.Context(), err)
+	}
+	return nil
 }
 
 // panicked is the answer to a call that panicked.
@@ -296,6 +310,9 @@ func (f *Front) panicked(_ context.Context, p any) error {
 // answer is the status of a call that failed with err, which is logged when it
 // is the broker's own fault.
 func (f *Front) answer(ctx context.Context, err error) error {
+	if _, told := status.FromError(err); told {
+		return err
+	}
 	if ctx.Err() == nil && transport.CodeOf(err) == transport.CodeInternal {
 		f.cfg.Log.Error("call failed", "error", err)
 	}

@@ -1,0 +1,61 @@
+package grpc
+
+import (
+	"context"
+
+	ggrpc "google.golang.org/grpc"
+
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
+)
+
+// Inspector answers the calls of the inspection service, which are authorized
+// already. Methods are called concurrently. What they pass to send is not kept;
+// an error of send ends the call and is returned. Errors are *transport.Error.
+type Inspector interface {
+	ListClusters(ctx context.Context, r *hawserv1.ListClustersRequest, send func(*hawserv1.ListClustersResponse) error) error
+	ListWorks(ctx context.Context, r *hawserv1.ListWorksRequest, send func(*hawserv1.ListWorksResponse) error) error
+	ListOrphans(ctx context.Context, r *hawserv1.ListOrphansRequest, send func(*hawserv1.ListOrphansResponse) error) error
+	ForgetWork(ctx context.Context, r *hawserv1.ForgetWorkRequest) (*hawserv1.ForgetWorkResponse, error)
+	ForgetCluster(ctx context.Context, r *hawserv1.ForgetClusterRequest) (*hawserv1.ForgetClusterResponse, error)
+	Adopt(ctx context.Context, r *hawserv1.AdoptRequest) (*hawserv1.AdoptResponse, error)
+	Approve(ctx context.Context, r *hawserv1.ApproveRequest) (*hawserv1.ApproveResponse, error)
+	Backup(ctx context.Context, r *hawserv1.BackupRequest, send func(*hawserv1.BackupResponse) error) error
+}
+
+// inspection gives an Inspector the shape of the generated service.
+type inspection struct {
+	hawserv1.UnimplementedInspectionServiceServer
+	to Inspector
+}
+
+func (i inspection) ListClusters(r *hawserv1.ListClustersRequest, s ggrpc.ServerStreamingServer[hawserv1.ListClustersResponse]) error {
+	return i.to.ListClusters(s.Context(), r, s.Send)
+}
+
+func (i inspection) ListWorks(r *hawserv1.ListWorksRequest, s ggrpc.ServerStreamingServer[hawserv1.ListWorksResponse]) error {
+	return i.to.ListWorks(s.Context(), r, s.Send)
+}
+
+func (i inspection) ListOrphans(r *hawserv1.ListOrphansRequest, s ggrpc.ServerStreamingServer[hawserv1.ListOrphansResponse]) error {
+	return i.to.ListOrphans(s.Context(), r, s.Send)
+}
+
+func (i inspection) ForgetWork(ctx context.Context, r *hawserv1.ForgetWorkRequest) (*hawserv1.ForgetWorkResponse, error) {
+	return i.to.ForgetWork(ctx, r)
+}
+
+func (i inspection) ForgetCluster(ctx context.Context, r *hawserv1.ForgetClusterRequest) (*hawserv1.ForgetClusterResponse, error) {
+	return i.to.ForgetCluster(ctx, r)
+}
+
+func (i inspection) Adopt(ctx context.Context, r *hawserv1.AdoptRequest) (*hawserv1.AdoptResponse, error) {
+	return i.to.Adopt(ctx, r)
+}
+
+func (i inspection) Approve(ctx context.Context, r *hawserv1.ApproveRequest) (*hawserv1.ApproveResponse, error) {
+	return i.to.Approve(ctx, r)
+}
+
+func (i inspection) Backup(r *hawserv1.BackupRequest, s ggrpc.ServerStreamingServer[hawserv1.BackupResponse]) error {
+	return i.to.Backup(s.Context(), r, s.Send)
+}
