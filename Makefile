@@ -19,6 +19,9 @@ tool = go tool -modfile=$(CURDIR)/tools/$(1)/go.mod $(1)
 
 # All packages but those whose tests need a control plane or built programs.
 UNIT = $$(go list ./... | grep -Ev '/test/(e2e|docs|interoptest)(/|$$)')
+# Behind `go test -json`: keeps the events and prints what go test prints
+# without -json.
+gotest = go run ./test/gotest .cache/tests/$@.json
 # The modules of this repository, those of the tools aside.
 MODULES := . test/controlplane test/interop
 CONTROLPLANE := test/controlplane/build.sh
@@ -78,11 +81,11 @@ controlplane: ## build the Kubernetes control plane and kubectl that tests and d
 
 .PHONY: unit
 unit: ## run the tests that need no control plane
-	@go test $(UNIT)
+	@go test -json $(UNIT) | $(gotest)
 
 .PHONY: race
 race: ## the same under the race detector
-	@CGO_ENABLED=1 go test -race $(UNIT)
+	@CGO_ENABLED=1 go test -json -race $(UNIT) | $(gotest)
 
 .PHONY: sim
 sim: ## play SEEDS (default 2000) seeds of the simulator; FIRST=n begins with seed n
@@ -96,21 +99,22 @@ mutants: ## plant bugs in a copy; the simulator must find each; MUTANT=name trie
 interop: ## run our parties against those of OCM's sdk-go, as processes of their own
 	@mkdir -p bin/interop
 	@go -C test/interop build -o $(CURDIR)/bin/interop/ ./...
-	@go test -count=1 ./test/interoptest
+	@go test -json -count=1 ./test/interoptest | $(gotest)
 
 .PHONY: docs
 docs: build ## run the commands that README and docs/ print
-	@go test -count=1 ./test/docs
+	@go test -json -count=1 ./test/docs | $(gotest)
 
 .PHONY: e2e
 e2e: build ## run the end-to-end tests on real kube-apiservers; RUN=TestX runs one
-	@go test -count=1 -p 1 -timeout 30m $(if $(RUN),-run '$(RUN)') ./test/e2e/...
+	@go test -json -count=1 -p 1 -timeout 30m $(if $(RUN),-run '$(RUN)') ./test/e2e/... | $(gotest)
 
 .PHONY: test-fast
 test-fast: unit ## the quick check while working: two minutes once built
 
 .PHONY: test
 test: ## everything a change must pass
+	@rm -rf .cache/tests
 	@MAKE='$(MAKE)' .ci/stages fresh tidy lint-proto lint-go controlplane unit race interop docs e2e
 
 .PHONY: fuzz

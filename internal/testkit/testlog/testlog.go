@@ -1,0 +1,229 @@
+// Package testlog reads the events of `go test -json`. Print turns them back
+// into what `go test` prints without that flag while it keeps them in a file;
+// Results reads such a file and tells what became of each test. So one run of
+// the tests serves the person in front of it and the check of docs/guarantees.md.
+package testlog
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// event is one line of `go test -json`; see `go doc test2json`.
+type event struct {
+	Action  string
+	Package string
+	// Test is empty in events about the whole package.
+	Test   string
+	Output string
+	// ImportPath is the package in events of a build.
+	ImportPath string
+}
+
+// Outcome is what became of a test, the worst last.
+type Outcome int
+
+// The outcomes. A test that began and never ended counts as failed.
+const (
+	Passed Outcome = iota + 1
+	Skipped
+	Failed
+)
+
+// String returns the word for an outcome.
+func (o Outcome) String() string {
+	switch o {
+	case Passed:
+		return "passed"
+	case Skipped:
+		return "skipped"
+	case Failed:
+		return "failed"
+	}
+	return fmt.Sprintf("outcome(%d)", int(o))
+}
+
+// Name names a test, a fuzz target or, with slashes in Test, a subtest.
+type Name struct {
+	// Package is the import path.
+	Package, Test string
+}
+
+// Results reads a file that Print kept: the outcome of each test in it, the
+// worst one where a test ran several times. Lines that are no events say
+// nothing about a test. The error is one of reading.
+func Results(src io.Reader) (map[Name]Outcome, error) {
+	results := map[Name]Outcome{}
+	running := map[Name]int{}
+	err := each(src, func(line []byte) error {
+		e, ok := parse(line)
+		n := Name{e.Package, e.Test}
+		o := outcome(e.Action)
+		switch {
+		case !ok || n.Test == "":
+		case e.Action == "run":
+			running[n]++
+		case o != 0:
+			running[n]--
+			results[n] = max(results[n], o)
+		}
+		return nil
+	})
+	for n, count := range running {
+		if count > 0 {
+			results[n] = Failed
+		}
+	}
+	return results, err
+}
+
+// outcome is what an action says about a test, 0 when nothing.
+func outcome(action string) Outcome {
+	switch action {
+	case "pass":
+		return Passed
+	case "skip":
+		return Skipped
+	case "fail":
+		return Failed
+	}
+	return 0
+}
+
+// Print copies the events of src to keep, line by line, and writes to dst what
+// `go test` without -json writes: one line for each package and, for a package
+// that failed, what its failed tests said. It returns when src ends. The error
+// is one of reading or writing; that tests failed is none.
+func Print(dst, keep io.Writer, src io.Reader) error {
+	packages := map[string]*run{}
+	err := each(src, func(line []byte) error {
+		if _, err := keep.Write(line); err != nil {
+			return err
+		}
+		e, ok := parse(line)
+		switch {
+		case !ok: // neither a build nor a test said it
+			_, err := dst.Write(line)
+			return err
+		case e.Package == "":
+			_, err := io.WriteString(dst, e.Output)
+			return err
+		}
+		p := packages[e.Package]
+		if p == nil {
+			p = &run{ended: map[string]Outcome{}, said: map[string][]string{}}
+			packages[e.Package] = p
+		}
+		p.take(e)
+		if e.Test != "" || outcome(e.Action) == 0 {
+			return nil
+		}
+		delete(packages, e.Package)
+		_, err := io.WriteString(dst, p.text(outcome(e.Action)))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(packages)) { // go test was killed
+		if _, err := io.WriteString(dst, packages[name].text(Failed)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// run is the run of one package's tests.
+type run struct {
+	tests []string // in the order in which they began
+	ended map[string]Outcome
+	// said is what each test printed; under "" is what belongs to none.
+	said map[string][]string
+}
+
+func (r *run) take(e event) {
+	switch {
+	case e.Action == "output":
+		r.said[e.Test] = append(r.said[e.Test], e.Output)
+	case e.Action == "run":
+		r.tests = append(r.tests, e.Test)
+	case e.Test != "":
+		r.ended[e.Test] = max(r.ended[e.Test], outcome(e.Action))
+	}
+}
+
+// text is what a person reads about the package.
+func (r *run) text(o Outcome) string {
+	var b strings.Builder
+	if o != Failed {
+		// Above the line of the package stands what programs and TestMain print,
+		// which go test shows with -v only.
+		if said := r.said[""]; len(said) > 0 {
+			b.WriteString(said[len(said)-1])
+		}
+		return b.String()
+	}
+	shown := map[string]bool{}
+	for _, t := range r.tests {
+		if end := r.ended[t]; shown[t] || end == Passed || end == Skipped {
+			continue
+		}
+		shown[t] = true
+		said := slices.DeleteFunc(r.said[t], framing)
+		isEnd := func(s string) bool { return strings.HasPrefix(strings.TrimLeft(s, " "), "--- FAIL: "+t+" ") }
+		for _, s := range said {
+			if isEnd(s) {
+				b.WriteString(s)
+			}
+		}
+		for _, s := range said {
+			if !isEnd(s) {
+				b.WriteString(s)
+			}
+		}
+	}
+	for _, s := range r.said[""] {
+		b.WriteString(s)
+	}
+	return b.String()
+}
+
+// framing tells whether a line only says which test the next lines belong to.
+func framing(line string) bool {
+	for _, p := range []string{"=== RUN ", "=== PAUSE ", "=== CONT ", "=== NAME "} {
+		if strings.HasPrefix(line, p) {
+			return true
+		}
+	}
+	return false
+}
+
+func parse(line []byte) (e event, ok bool) {
+	err := json.Unmarshal(line, &e)
+	return e, err == nil
+}
+
+// each calls f with each line, its end included. Lines have any length.
+func each(src io.Reader, f func(line []byte) error) error {
+	r := bufio.NewReader(src)
+	for {
+		line, err := r.ReadBytes('\n')
+		if len(line) > 0 {
+			if err := f(line); err != nil {
+				return err
+			}
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		}
+	}
+}
