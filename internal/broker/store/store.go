@@ -103,10 +103,27 @@ type Store interface {
 	Changes(ctx context.Context, after uint64, limit int) ([]Change, error)
 	// Head returns identity and position.
 	Head() Head
-	// ClusterHead returns the revision of the last spec change of a cluster,
-	// 0 when there is none; and its digest. It reads no disk. Records that are
-	// gone do not count, so the revision may be lower after a reopening.
-	ClusterHead(dt codec.DataType, cluster string) (revision uint64, d Digest)
+	// Since calls f for the Meta of every record in scope of which the given
+	// half changed after a revision, in the order of these changes, on one
+	// consistent snapshot. For SpecPart the scope names a cluster (live records
+	// and tombstones), for StatusPart an owner (what has a status, and graves);
+	// another part or scope is an error. If it names both, records that the
+	// other one does not fit are left out. It costs what it reports, not what
+	// exists. An error of f ends it and is returned.
+	Since(ctx context.Context, s Scope, part Part, after uint64, f func(Meta) error) error
+	// Tombstones calls f for every tombstone of a cluster, in the order of
+	// their spec revisions, as Since does. It costs what it reports.
+	Tombstones(ctx context.Context, dt codec.DataType, cluster string, f func(Meta) error) error
+	// Graves returns the keys of an owner's graves with a status revision not
+	// above upTo, in the order of these, at most limit (at least 1). It costs
+	// what it returns.
+	Graves(ctx context.Context, dt codec.DataType, owner string, upTo uint64, limit int) ([]Key, error)
+	// ClusterHead reads no disk. Records that are gone do not count, so revision
+	// and sequence id may be lower after a reopening.
+	ClusterHead(dt codec.DataType, cluster string) ClusterHead
+	// Digests returns the digest of an owner's live records on every cluster
+	// where it has some, or has tombstones, sorted by cluster. It reads no disk.
+	Digests(dt codec.DataType, owner string) []codec.ClusterDigest
 	// ValidCursor reports whether c is a position of this store: its epoch is
 	// the store's, its term is known, and its revision lies before the next
 	// term's first and is not above the head. Of the terms the last [MaxTerms]
@@ -123,8 +140,16 @@ type Store interface {
 	Subscribed(dt codec.DataType, cluster string) (uid string, ok bool)
 	// ForgetCluster removes what MarkSubscribed remembered.
 	ForgetCluster(ctx context.Context, cluster string) error
+	// SetBookmarks remembers small values under names durably, all of them or,
+	// on an error, none; a nil value (an empty one is none such) forgets the
+	// name. Names have 1 to 1024 bytes and no zero byte, values at most
+	// [MaxBookmark].
+	SetBookmarks(ctx context.Context, set map[string][]byte) error
+	// Bookmarks returns the bookmarks whose names start with prefix; the map is
+	// the caller's. It reads no disk.
+	Bookmarks(prefix string) map[string][]byte
 	// Close wakes waiting calls of Changes with ErrClosed, waits for running
 	// calls, syncs and releases the files. It must not be called from f of
-	// Scan. A second Close returns ErrClosed.
+	// Scan, Since or Tombstones. A second Close returns ErrClosed.
 	Close() error
 }

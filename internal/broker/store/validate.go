@@ -44,6 +44,20 @@ func placeProblem(dt codec.DataType, cluster string) string {
 	return ""
 }
 
+// CheckSince says why Since cannot answer, nil when it can. Engines call it.
+func CheckSince(s Scope, part Part) error {
+	switch {
+	case part == SpecPart && s.Cluster == "":
+		return errors.New("store: changed specs are those of a cluster, and the scope names none")
+	case part == StatusPart && s.Owner == "":
+		return errors.New("store: changed statuses are those of an owner, and the scope names none")
+	case part != SpecPart && part != StatusPart:
+		return errors.New("store: records have no part " + strconv.Itoa(int(part)))
+	default:
+		return nil
+	}
+}
+
 // problem says what makes the op invalid, "" when nothing does.
 func (op *Op) problem() string {
 	if p := placeProblem(op.Key.DataType, op.Key.Cluster); p != "" {

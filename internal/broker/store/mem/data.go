@@ -15,7 +15,9 @@ type data struct {
 	terms      []term // in the order of the openings
 	head       uint64
 	places     map[where]*place
+	tally      *store.Tally
 	subscribed map[where]string
+	bookmarks  store.BookmarkList
 	feed       feed
 }
 
@@ -32,11 +34,9 @@ type where struct {
 
 // place is everything of one cluster and data type.
 type place struct {
-	records  map[string]*record // by resource id
-	names    map[string]string  // name to the id that holds it
-	behind   map[string]string  // id that waits to the id of the tombstone
-	revision uint64             // of the last spec change
-	digest   store.Digest
+	records map[string]*record // by resource id
+	names   map[string]string  // name to the id that holds it
+	behind  map[string]string  // id that waits to the id of the tombstone
 }
 
 type record struct {
@@ -46,7 +46,7 @@ type record struct {
 
 func newData(epoch string) data {
 	return data{
-		epoch: epoch, places: make(map[where]*place), subscribed: make(map[where]string), feed: newFeed(),
+		epoch: epoch, places: make(map[where]*place), tally: store.NewTally(), subscribed: make(map[where]string), feed: newFeed(),
 	}
 }
 
@@ -55,12 +55,11 @@ func (d *data) clone() data {
 	c.terms = slices.Clone(d.terms)
 	c.subscribed = maps.Clone(d.subscribed)
 	c.feed = d.feed.clone()
+	c.tally = d.tally.Clone()
+	c.bookmarks = d.bookmarks.Clone()
 	c.places = make(map[where]*place, len(d.places))
 	for w, p := range d.places {
-		c.places[w] = &place{
-			records: maps.Clone(p.records), names: maps.Clone(p.names), behind: maps.Clone(p.behind),
-			revision: p.revision, digest: p.digest,
-		}
+		c.places[w] = &place{records: maps.Clone(p.records), names: maps.Clone(p.names), behind: maps.Clone(p.behind)}
 	}
 	return c
 }
@@ -133,6 +132,7 @@ func (d *data) write(w store.Write, event, waited []byte) {
 		d.places[at] = p
 	}
 	p.index(w)
+	d.tally.Count(w.Old, w.New)
 	if w.New == nil {
 		delete(p.records, w.Key.ResourceID)
 		return
@@ -173,16 +173,4 @@ func (p *place) index(w store.Write) {
 	if id := store.WaitsBehind(w.New); id != "" {
 		p.behind[id] = w.Key.ResourceID
 	}
-	if w.Old != nil && w.Old.State == store.Live {
-		p.digest.Count--
-		p.digest.Sum = p.digest.Sum.Sub(codec.RecordHash(w.Old.ResourceID, w.Old.Tag))
-	}
-	if w.New == nil {
-		return
-	}
-	if w.New.State == store.Live {
-		p.digest.Count++
-		p.digest.Sum = p.digest.Sum.Add(codec.RecordHash(w.New.ResourceID, w.New.Tag))
-	}
-	p.revision = max(p.revision, w.New.SpecRevision)
 }

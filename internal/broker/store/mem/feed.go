@@ -42,6 +42,9 @@ func (f *feed) find(r uint64) int {
 	return i
 }
 
+// key returns whose half a revision in the feed is.
+func (f *feed) key(revision uint64) store.Key { return f.entries[f.find(revision)].Key }
+
 // forget makes holes of the entries of old that are not n's.
 func (f *feed) forget(old, n *store.Meta) {
 	oldSpec, oldStatus := store.Entries(old)

@@ -5,7 +5,6 @@
 package mem
 
 import (
-	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -112,60 +111,6 @@ func (s *Store) Get(ctx context.Context, k store.Key) (store.Record, error) {
 	return store.Record{Meta: *r.meta, Spec: r.spec, Status: r.status}, nil
 }
 
-// Scan implements [store.Store].
-func (s *Store) Scan(ctx context.Context, scope store.Scope, f func(store.Meta) error) error {
-	metas, err := s.snapshot(scope)
-	if err != nil {
-		return err
-	}
-	defer s.scans.Done()
-	for _, m := range metas {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if err := f(*m); err != nil {
-			return err
-		}
-	}
-	return ctx.Err()
-}
-
-// snapshot returns the metas in scope, in key order; nobody changes them. The
-// caller reports to scans when it is done.
-func (s *Store) snapshot(scope store.Scope) ([]*store.Meta, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return nil, store.ErrClosed
-	}
-	clusters := []string{scope.Cluster}
-	if scope.Cluster == "" {
-		clusters = clusters[:0]
-		for p := range s.data.places {
-			if p.dt == scope.DataType {
-				clusters = append(clusters, p.cluster)
-			}
-		}
-		slices.Sort(clusters)
-	}
-	s.scans.Add(1)
-	var out []*store.Meta
-	for _, c := range clusters {
-		p := s.data.places[where{scope.DataType, c}]
-		if p == nil {
-			continue
-		}
-		from := len(out)
-		for _, r := range p.records {
-			if scope.Owner == "" || r.meta.Owner == scope.Owner {
-				out = append(out, r.meta)
-			}
-		}
-		slices.SortFunc(out[from:], func(a, b *store.Meta) int { return cmp.Compare(a.ResourceID, b.ResourceID) })
-	}
-	return out, nil
-}
-
 // Changes implements [store.Store].
 func (s *Store) Changes(ctx context.Context, after uint64, limit int) ([]store.Change, error) {
 	for {
@@ -200,14 +145,17 @@ func (s *Store) Head() store.Head {
 }
 
 // ClusterHead implements [store.Store].
-func (s *Store) ClusterHead(dt codec.DataType, cluster string) (uint64, store.Digest) {
+func (s *Store) ClusterHead(dt codec.DataType, cluster string) store.ClusterHead {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p := s.data.places[where{dt, cluster}]
-	if p == nil {
-		return 0, store.Digest{}
-	}
-	return p.revision, p.digest
+	return s.data.tally.ClusterHead(dt, cluster)
+}
+
+// Digests implements [store.Store].
+func (s *Store) Digests(dt codec.DataType, owner string) []codec.ClusterDigest {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.data.tally.Digests(dt, owner)
 }
 
 // ValidCursor implements [store.Store].
@@ -256,6 +204,30 @@ func (s *Store) ForgetCluster(ctx context.Context, cluster string) error {
 	}
 	maps.DeleteFunc(s.data.subscribed, func(w where, _ string) bool { return w.cluster == cluster })
 	return nil
+}
+
+// SetBookmarks implements [store.Store].
+func (s *Store) SetBookmarks(ctx context.Context, set map[string][]byte) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := store.CheckBookmarks(set); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return store.ErrClosed
+	}
+	s.data.bookmarks.Set(set)
+	return nil
+}
+
+// Bookmarks implements [store.Store].
+func (s *Store) Bookmarks(prefix string) map[string][]byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.data.bookmarks.Under(prefix)
 }
 
 // Close implements [store.Store].

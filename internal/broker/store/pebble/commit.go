@@ -321,7 +321,7 @@ func (t *transaction) apply() {
 	s := t.s
 	s.head.Revision = t.head
 	for _, w := range t.writes {
-		s.place(where{w.Key.DataType, w.Key.Cluster}).count(w.Old, w.New)
+		s.tally.Count(w.Old, w.New)
 	}
 	for k, id := range t.behind {
 		if id == "" {

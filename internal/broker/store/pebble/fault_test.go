@@ -110,7 +110,7 @@ func (a acked) check(t *testing.T, s *Store) {
 		}
 	}
 	head := s.Head().Revision
-	_, digest := s.ClusterHead(codec.ManifestBundles, "c1")
+	digest := s.ClusterHead(codec.ManifestBundles, "c1").Digest
 	var want store.Digest
 	err := s.Scan(context.Background(), store.Scope{DataType: codec.ManifestBundles}, func(m store.Meta) error {
 		want.Count++

@@ -22,6 +22,7 @@ const (
 	keyOwner    = 'o' // owner, data type, cluster, resource id: nothing
 	keyRevision = 'r' // revision, 8 bytes big endian: the change
 	keyCluster  = 'c' // cluster, data type: the uid its agent gave
+	keyBookmark = 'b' // name: the value
 	keyTerm     = 'e' // number of the opening, 8 bytes big endian: the term
 	keyEpoch    = 'i' // alone: the epoch
 	keyHead     = 'h' // alone: the last revision
@@ -57,6 +58,8 @@ func ownerKey(owner string, k store.Key) []byte {
 func clusterKey(dt codec.DataType, cluster string) []byte {
 	return appendParts([]byte{keyCluster}, cluster, dt.Group, dt.Version, dt.Resource)
 }
+
+func bookmarkKey(name string) []byte { return append([]byte{keyBookmark}, name...) }
 
 func numberKey(kind byte, n uint64) []byte {
 	return binary.BigEndian.AppendUint64([]byte{kind}, n)

@@ -34,6 +34,7 @@ func Open(o Options) (*Store, error) {
 		closing: closing,
 		commits: make(chan struct{}),
 		places:  make(map[where]*place),
+		tally:   store.NewTally(),
 		behind:  make(map[store.Key]string),
 	}
 	if err := s.open(&o); err != nil {
@@ -106,7 +107,7 @@ func (s *Store) openEngine(o *Options) error {
 
 // load reads what the store keeps in memory.
 func (s *Store) load() error {
-	for _, step := range []func() error{s.loadHead, s.loadTerms, s.loadSubscribed, s.loadRecords} {
+	for _, step := range []func() error{s.loadHead, s.loadTerms, s.loadSubscribed, s.loadBookmarks, s.loadRecords} {
 		if err := step(); err != nil {
 			return err
 		}
@@ -173,9 +174,18 @@ func (s *Store) loadSubscribed() error {
 	})
 }
 
+func (s *Store) loadBookmarks() error {
+	all := make(map[string][]byte)
+	err := each(context.Background(), s.db, s.failure, []byte{keyBookmark}, func(key, body []byte) error {
+		all[string(key[1:])] = append([]byte{}, body...)
+		return nil
+	})
+	s.marks.Set(all)
+	return err
+}
+
 func (s *Store) loadRecords() error {
-	var last *place // records of one place follow each other
-	var at where
+	defer s.tally.Sort()
 	return each(context.Background(), s.db, s.failure, []byte{keyMeta}, func(key, body []byte) error {
 		m, err := s.parseMeta(key, body)
 		if err != nil {
@@ -184,10 +194,7 @@ func (s *Store) loadRecords() error {
 		if m.SpecRevision > s.head.Revision || m.StatusRevision > s.head.Revision {
 			return damage(key, fmt.Sprintf("its revisions %d and %d are above the head %d", m.SpecRevision, m.StatusRevision, s.head.Revision))
 		}
-		if w := (where{m.DataType, m.Cluster}); last == nil || w != at {
-			at, last = w, s.place(w)
-		}
-		last.count(nil, m)
+		s.tally.Load(m)
 		if id := store.WaitsBehind(m); id != "" {
 			k := m.Key
 			k.ResourceID = id

@@ -1,6 +1,7 @@
 package pebble
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"slices"
@@ -37,6 +38,8 @@ type Store struct {
 	head    store.Head
 	terms   []term // in the order of the openings
 	places  map[where]*place
+	tally   *store.Tally
+	marks   store.BookmarkList
 	behind  map[store.Key]string // id that waits to the id of its tombstone
 	ring    ring
 	view    *view
@@ -96,13 +99,17 @@ func (s *Store) Head() store.Head {
 }
 
 // ClusterHead implements [store.Store].
-func (s *Store) ClusterHead(dt codec.DataType, cluster string) (uint64, store.Digest) {
+func (s *Store) ClusterHead(dt codec.DataType, cluster string) store.ClusterHead {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	if p := s.places[where{dt, cluster}]; p != nil {
-		return p.revision, p.digest
-	}
-	return 0, store.Digest{}
+	return s.tally.ClusterHead(dt, cluster)
+}
+
+// Digests implements [store.Store].
+func (s *Store) Digests(dt codec.DataType, owner string) []codec.ClusterDigest {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.tally.Digests(dt, owner)
 }
 
 // ValidCursor implements [store.Store].
@@ -172,6 +179,43 @@ func (s *Store) ForgetCluster(ctx context.Context, cluster string) error {
 			}
 		}, errors.Join(errs...)
 	})
+}
+
+// SetBookmarks implements [store.Store]. What is there already costs no write.
+func (s *Store) SetBookmarks(ctx context.Context, bookmarks map[string][]byte) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := store.CheckBookmarks(bookmarks); err != nil {
+		return err
+	}
+	return s.update(0, func(b *engine.Batch) (apply func(), err error) {
+		var errs []error
+		for name, value := range bookmarks {
+			known, ok := s.bookmark(name)
+			switch {
+			case ok && value == nil:
+				errs = append(errs, b.Delete(bookmarkKey(name), nil))
+			case value != nil && (!ok || !bytes.Equal(known, value)):
+				errs = append(errs, set(b, bookmarkKey(name), value))
+			}
+		}
+		return func() { s.marks.Set(bookmarks) }, errors.Join(errs...)
+	})
+}
+
+// bookmark returns the value of one bookmark.
+func (s *Store) bookmark(name string) (value []byte, ok bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.marks.Get(name)
+}
+
+// Bookmarks implements [store.Store].
+func (s *Store) Bookmarks(prefix string) map[string][]byte {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.marks.Under(prefix)
 }
 
 // update writes what f puts into the batch, which has room for size bytes at

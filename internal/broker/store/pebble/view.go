@@ -235,11 +235,8 @@ func eachFrom(ctx context.Context, r engine.Reader, fail *failure, sp span, f fu
 	return ctx.Err()
 }
 
-// place is what is known of one cluster and data type without a look at the
-// disk.
+// place is what is known of one cluster and data type, besides its records.
 type place struct {
-	revision   uint64 // of the last spec change
-	digest     store.Digest
 	subscribed bool
 	uid        string
 }
@@ -248,20 +245,4 @@ type place struct {
 type where struct {
 	dt      codec.DataType
 	cluster string
-}
-
-// count adds a record that comes (New) and takes one away that goes (Old).
-func (p *place) count(old, n *store.Meta) {
-	if old != nil && old.State == store.Live {
-		p.digest.Count--
-		p.digest.Sum = p.digest.Sum.Sub(codec.RecordHash(old.ResourceID, old.Tag))
-	}
-	if n == nil {
-		return
-	}
-	if n.State == store.Live {
-		p.digest.Count++
-		p.digest.Sum = p.digest.Sum.Add(codec.RecordHash(n.ResourceID, n.Tag))
-	}
-	p.revision = max(p.revision, n.SpecRevision)
 }

@@ -30,45 +30,6 @@ func testHead(t *testing.T, site Site) {
 	diff(t, "revision of what is gone is not used again", uint64(3), b.Head().Revision)
 }
 
-// testClusterHead: the digest is that of the live records, at every step.
-func testClusterHead(t *testing.T, site Site) {
-	b := open(t, site)
-	b.mark()
-	u1, u2 := in("c1", "u1"), in("c1", "u2")
-	type head struct {
-		Revision uint64
-		Digest   store.Digest
-	}
-	now := func() head {
-		r, d := b.ClusterHead(codec.ManifestBundles, "c1")
-		return head{r, d}
-	}
-	want := func(revision uint64, ops ...store.Op) head {
-		var d store.Digest
-		for _, o := range ops {
-			d.Count++
-			d.Sum = d.Sum.Add(codec.RecordHash(o.Key.ResourceID, o.Tag))
-		}
-		return head{revision, d}
-	}
-	diff(t, "nothing", head{}, now())
-	b.accept(spec(u1, 1), spec(u2, 1), spec(in("c2", "u1"), 1))
-	diff(t, "two", want(2, spec(u1, 1), spec(u2, 1)), now())
-	b.accept(spec(u1, 2))
-	diff(t, "updated", want(4, spec(u1, 2), spec(u2, 1)), now())
-	b.accept(report(u1, 2, 1))
-	diff(t, "a status is no change", want(4, spec(u1, 2), spec(u2, 1)), now())
-	b.accept(deletion(u1, 2))
-	diff(t, "tombstones are outside", want(6, spec(u2, 1)), now())
-	b.accept(reportDeleted(u1, 2, 2))
-	diff(t, "graves are outside", want(7, spec(u2, 1)), now())
-	b.close()
-	b = open(t, site)
-	diff(t, "reopened", want(7, spec(u2, 1)), now())
-	b.accept(store.Op{Kind: store.Drop, Key: u2}, store.Op{Kind: store.Drop, Key: u1})
-	diff(t, "nothing is left", store.Digest{}, now().Digest)
-}
-
 func testValidCursor(t *testing.T, site Site) {
 	b := open(t, site)
 	first := b.Head()

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -207,15 +208,84 @@ func (l *Ledger) Changes(after uint64) []store.Change {
 }
 
 // ClusterHead as in [store.Store], counting only the records that are there.
-func (l *Ledger) ClusterHead(dt codec.DataType, cluster string) (uint64, store.Digest) {
-	var revision uint64
-	var d store.Digest
+func (l *Ledger) ClusterHead(dt codec.DataType, cluster string) store.ClusterHead {
+	var h store.ClusterHead
 	for _, e := range l.Scan(store.Scope{DataType: dt, Cluster: cluster}) {
-		revision = max(revision, e.SpecRevision)
+		h.SpecRevision = max(h.SpecRevision, e.SpecRevision)
+		switch e.State {
+		case store.Live:
+			h.Digest.Count++
+			h.Digest.Sum = h.Digest.Sum.Add(codec.RecordHash(e.ResourceID, e.Tag))
+		case store.Tombstone:
+			h.Tombstones++
+		case store.Grave:
+		}
+		if number(e.Sequence) > number(h.Sequence) { // all are of agents
+			h.Sequence = e.Sequence
+		}
+	}
+	return h
+}
+
+func number(sequence string) int64 {
+	n, err := strconv.ParseInt(sequence, 10, 64)
+	if err != nil {
+		return -1
+	}
+	return n
+}
+
+// Since as in [store.Store].
+func (l *Ledger) Since(s store.Scope, part store.Part, after uint64) []store.Meta {
+	revision := func(m *store.Meta) uint64 {
+		spec, status := store.Entries(m)
+		if part == store.SpecPart {
+			return spec
+		}
+		return status
+	}
+	var out []store.Meta
+	for _, e := range l.Scan(s) {
+		if revision(&e.Meta) > after {
+			out = append(out, e.Meta)
+		}
+	}
+	slices.SortFunc(out, func(a, b store.Meta) int { return cmp.Compare(revision(&a), revision(&b)) })
+	return out
+}
+
+// Tombstones as in [store.Store].
+func (l *Ledger) Tombstones(dt codec.DataType, cluster string) []store.Meta {
+	all := l.Since(store.Scope{DataType: dt, Cluster: cluster}, store.SpecPart, 0)
+	return slices.DeleteFunc(all, func(m store.Meta) bool { return m.State != store.Tombstone })
+}
+
+// Graves as in [store.Store].
+func (l *Ledger) Graves(dt codec.DataType, owner string, upTo uint64, limit int) []store.Key {
+	var out []store.Key
+	for _, m := range l.Since(store.Scope{DataType: dt, Owner: owner}, store.StatusPart, 0) {
+		if m.State == store.Grave && m.StatusRevision <= upTo && len(out) < limit {
+			out = append(out, m.Key)
+		}
+	}
+	return out
+}
+
+// Digests as in [store.Store].
+func (l *Ledger) Digests(dt codec.DataType, owner string) []codec.ClusterDigest {
+	var out []codec.ClusterDigest
+	for _, e := range l.Scan(store.Scope{DataType: dt, Owner: owner}) { // by cluster
+		if e.State == store.Grave {
+			continue
+		}
+		if n := len(out); n == 0 || out[n-1].Cluster != e.Cluster {
+			out = append(out, codec.ClusterDigest{Cluster: e.Cluster})
+		}
 		if e.State == store.Live {
+			d := &out[len(out)-1].Digest
 			d.Count++
 			d.Sum = d.Sum.Add(codec.RecordHash(e.ResourceID, e.Tag))
 		}
 	}
-	return revision, d
+	return out
 }

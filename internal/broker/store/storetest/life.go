@@ -49,6 +49,7 @@ func testClose(t *testing.T, site Site) {
 	_, commit := b.Commit(ctx, []store.Op{spec(in("c1", "u1"), 2)})
 	_, get := b.Get(ctx, in("c1", "u1"))
 	_, changes := b.Changes(ctx, 0, 1)
+	_, graves := b.Graves(ctx, codec.ManifestBundles, "s1", 1, 1)
 	for what, err := range map[string]error{
 		"changes that waited": <-waiting,
 		"commit":              commit,
@@ -57,6 +58,10 @@ func testClose(t *testing.T, site Site) {
 		"scan":                b.Scan(ctx, store.Scope{DataType: codec.ManifestBundles}, func(store.Meta) error { return nil }),
 		"mark subscribed":     b.MarkSubscribed(ctx, codec.ManifestBundles, "c1", ""),
 		"forget cluster":      b.ForgetCluster(ctx, "c1"),
+		"since":               b.Since(ctx, store.Scope{DataType: codec.ManifestBundles, Cluster: "c1"}, store.SpecPart, 0, func(store.Meta) error { return nil }),
+		"tombstones":          b.Tombstones(ctx, codec.ManifestBundles, "c1", func(store.Meta) error { return nil }),
+		"graves":              graves,
+		"set bookmarks":       b.SetBookmarks(ctx, map[string][]byte{"a": {}}),
 		"close":               b.Close(),
 	} {
 		if !errors.Is(err, store.ErrClosed) {
@@ -281,12 +286,41 @@ func compare(t *rapid.T, b *bench, l *Ledger, clusters []string) {
 	check("head", l.Head(), b.Head().Revision)
 	there := slices.DeleteFunc(b.feed(0, 3), func(c store.Change) bool { return c.Gone })
 	check("feed", l.Changes(0), there)
+	compareScopes(t, b, l, clusters)
+}
+
+// compareScopes compares what is answered without a look at everything.
+func compareScopes(t *rapid.T, b *bench, l *Ledger, clusters []string) {
+	dt := codec.ManifestBundles
+	check := func(what string, want, got any) {
+		if d := delta(want, got); d != "" {
+			t.Fatalf("%s (-ledger +store):\n%s", what, d)
+		}
+	}
+	after := rapid.Uint64Range(0, l.Head()+1).Draw(t, "after")
+	limit := rapid.IntRange(1, 5).Draw(t, "limit")
 	for _, c := range clusters {
-		_, want := l.ClusterHead(codec.ManifestBundles, c)
-		revision, got := b.ClusterHead(codec.ManifestBundles, c)
-		check("digest of "+c, want, got)
-		if least, _ := l.ClusterHead(codec.ManifestBundles, c); revision < least || revision > l.Head() {
-			t.Fatalf("revision of %s is %d, its records have %d", c, revision, least)
+		want, got := l.ClusterHead(dt, c), b.ClusterHead(dt, c)
+		if got.SpecRevision < want.SpecRevision || got.SpecRevision > l.Head() {
+			t.Fatalf("revision of %s is %d, its records have %d", c, got.SpecRevision, want.SpecRevision)
+		}
+		if number(got.Sequence) < number(want.Sequence) {
+			t.Fatalf("highest sequence id of %s is %q, its records have %q", c, got.Sequence, want.Sequence)
+		}
+		got.SpecRevision, got.Sequence = want.SpecRevision, want.Sequence
+		check("head of "+c, want, got)
+		check("tombstones of "+c, l.Tombstones(dt, c), b.tombstones(c))
+		for _, owner := range []string{"", "s1"} {
+			s := store.Scope{DataType: dt, Cluster: c, Owner: owner}
+			check("changed specs of "+c+" "+owner, l.Since(s, store.SpecPart, after), b.since(s, store.SpecPart, after))
+		}
+	}
+	for _, owner := range []string{"s1", "s2"} {
+		check("digests of "+owner, l.Digests(dt, owner), b.Digests(dt, owner))
+		check("graves of "+owner, l.Graves(dt, owner, after, limit), b.graves(owner, after, limit))
+		for _, c := range []string{"", "c1"} {
+			s := store.Scope{DataType: dt, Cluster: c, Owner: owner}
+			check("changed statuses of "+owner+" "+c, l.Since(s, store.StatusPart, after), b.since(s, store.StatusPart, after))
 		}
 	}
 }

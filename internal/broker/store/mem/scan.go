@@ -1,0 +1,115 @@
+package mem
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// Scan implements [store.Store].
+func (s *Store) Scan(ctx context.Context, scope store.Scope, f func(store.Meta) error) error {
+	return s.report(ctx, func() []*store.Meta { return s.data.scan(scope) }, f)
+}
+
+// report calls f for what collect returns; nobody changes these metas.
+func (s *Store) report(ctx context.Context, collect func() []*store.Meta, f func(store.Meta) error) error {
+	metas, err := s.snapshot(collect)
+	if err != nil {
+		return err
+	}
+	defer s.scans.Done()
+	for _, m := range metas {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := f(*m); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// snapshot calls collect with the lock held. The caller reports to scans when
+// it is done.
+func (s *Store) snapshot(collect func() []*store.Meta) ([]*store.Meta, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, store.ErrClosed
+	}
+	s.scans.Add(1)
+	return collect(), nil
+}
+
+// scan returns the metas in scope, in key order.
+func (d *data) scan(scope store.Scope) []*store.Meta {
+	clusters := []string{scope.Cluster}
+	if scope.Cluster == "" {
+		clusters = clusters[:0]
+		for p := range d.places {
+			if p.dt == scope.DataType {
+				clusters = append(clusters, p.cluster)
+			}
+		}
+		slices.Sort(clusters)
+	}
+	var out []*store.Meta
+	for _, c := range clusters {
+		p := d.places[where{scope.DataType, c}]
+		if p == nil {
+			continue
+		}
+		from := len(out)
+		for _, r := range p.records {
+			if scope.Owner == "" || r.meta.Owner == scope.Owner {
+				out = append(out, r.meta)
+			}
+		}
+		slices.SortFunc(out[from:], func(a, b *store.Meta) int { return cmp.Compare(a.ResourceID, b.ResourceID) })
+	}
+	return out
+}
+
+// at returns the metas of which one half changed at these revisions, as far as
+// they are in scope.
+func (d *data) at(revisions []uint64, scope store.Scope) []*store.Meta {
+	var out []*store.Meta
+	for _, r := range revisions {
+		m := d.record(d.feed.key(r)).meta
+		if (scope.Cluster == "" || m.Cluster == scope.Cluster) && (scope.Owner == "" || m.Owner == scope.Owner) {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+// Since implements [store.Store].
+func (s *Store) Since(ctx context.Context, scope store.Scope, part store.Part, after uint64, f func(store.Meta) error) error {
+	if err := store.CheckSince(scope, part); err != nil {
+		return err
+	}
+	return s.report(ctx, func() []*store.Meta { return s.data.at(s.data.tally.Since(scope, part, after), scope) }, f)
+}
+
+// Tombstones implements [store.Store].
+func (s *Store) Tombstones(ctx context.Context, dt codec.DataType, cluster string, f func(store.Meta) error) error {
+	return s.report(ctx, func() []*store.Meta { return s.data.at(s.data.tally.Tombstones(dt, cluster), store.Scope{}) }, f)
+}
+
+// Graves implements [store.Store].
+func (s *Store) Graves(ctx context.Context, dt codec.DataType, owner string, upTo uint64, limit int) ([]store.Key, error) {
+	var keys []store.Key
+	err := s.report(ctx, func() []*store.Meta {
+		return s.data.at(s.data.tally.Graves(dt, owner, upTo, max(limit, 1)), store.Scope{})
+	}, func(m store.Meta) error {
+		keys = append(keys, m.Key)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return keys, nil
+}
