@@ -1,0 +1,433 @@
+package journal
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// Names in the state directory.
+const (
+	lockFile     = "lock"
+	instanceFile = "instance"
+	bindingFile  = "binding"
+	cursorFile   = "cursor"
+	reportedFile = "reported"
+	worksDir     = "works"
+
+	// draftSuffix ends the name of a file that is being written.
+	draftSuffix = ".new"
+)
+
+// Config says where a Journal is.
+type Config struct {
+	// Dir is the state directory. It is made if it is not there.
+	Dir string
+	// Log may be nil.
+	Log *slog.Logger
+
+	disk disk // of a test
+}
+
+// Binding is whose desired state a directory holds. Works of another binding
+// are not enforced: they are discarded.
+type Binding struct {
+	// ClusterUID is the uid of the cluster's namespace kube-system, Cluster the
+	// name of the cluster on the hub.
+	ClusterUID, Cluster string
+	// HubHash and AgentID are those of AppliedManifestWorks.
+	HubHash, AgentID string
+}
+
+func (b *Binding) fields() []*string {
+	return []*string{&b.ClusterUID, &b.Cluster, &b.HubHash, &b.AgentID}
+}
+
+// State is what a directory held, the works aside.
+type State struct {
+	// Cursor is how far the broker's history is covered by the works; the zero
+	// cursor if nobody knows.
+	Cursor codec.Cursor
+	// Reported is what was saved last; see there when it may be relied on.
+	Reported Reported
+	// Works is the number of works, Damaged that of files that could not be used.
+	Works, Damaged int
+}
+
+// Reported is what the broker accepted of this agent's statuses.
+//
+// It is saved now and then, so what was loaded may be out of date, and relying
+// on it could leave an older status on the hub. It is complete exactly if
+// Sequence is the highest sequence id that the broker accepted from this agent,
+// as its checkpoint says: wait for that before a status is left unsent on the
+// ground of Accepted, and forget Accepted where the two differ.
+type Reported struct {
+	// Sequence is the highest sequence id that was accepted; "" if none was.
+	// Sequence ids go on above it.
+	Sequence string
+	// Accepted is the fingerprint of the latest status that was accepted, for
+	// each resource id. A status whose outcome is not known is not in it.
+	Accepted map[string]string
+}
+
+// Journal is a state directory that this process has locked. Methods may be
+// called concurrently; they take effect one after the other. The order of what
+// concerns one work is up to the caller.
+type Journal struct {
+	dir      string
+	disk     disk
+	log      *slog.Logger
+	unlock   func() error
+	instance string
+
+	// saving is held while reported is written, and taken before mu.
+	saving sync.Mutex
+
+	mu      sync.Mutex
+	phase   phase
+	binding Binding
+	// bound: the binding on disk is ours, and nothing else is in the directory.
+	bound bool
+	// cursor is what is certainly on disk; the zero cursor if that is not known.
+	cursor codec.Cursor
+	// stale: the cursor on disk covers more than the works do. It must go before
+	// anything that it covers.
+	stale bool
+	// listed: what is in works/ is known.
+	listed bool
+	// obstacles are names in works/ that must go: nobody may take them for ours.
+	obstacles map[string]bool
+	// changed: names in works/ were made, replaced or removed since it was synced.
+	changed bool
+	// unsynced are entries (name to id) written since the last Checkpoint, or by
+	// an earlier process. suspect are those whose sync failed: they may read well
+	// and be lost with the page cache, so only writing them again helps.
+	unsynced, suspect map[string]string
+	// dirty are entries that are not on disk as they were given.
+	dirty map[string]lapse
+}
+
+type phase int
+
+const (
+	opened phase = iota
+	loaded
+	closed
+)
+
+// lapse is a Put that failed.
+type lapse struct {
+	id  string
+	err error
+}
+
+// Put stores the latest spec of a work, as it was received. When it returns nil,
+// the spec survives the end of this process; a power loss only after the next
+// Checkpoint. When it returns an error, the entry of the work is the former one
+// or this one, the work is dirty, and no Checkpoint succeeds until it was put
+// again or removed. The error is an *Error, or about an event that names no work.
+func (j *Journal) Put(e codec.Event) error {
+	id, err := resourceID(e)
+	if err != nil {
+		return fmt.Errorf("journal: %w", err)
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.phase != loaded {
+		return errNotLoaded
+	}
+	name := entryName(id)
+	if err := j.put(name, e); err != nil {
+		j.dirty[name] = lapse{id: id, err: err}
+		return err
+	}
+	delete(j.dirty, name)
+	delete(j.suspect, name)
+	delete(j.obstacles, name)
+	j.unsynced[name] = id
+	return nil
+}
+
+func (j *Journal) put(name string, e codec.Event) error {
+	event, err := codec.Marshal(e)
+	if err != nil {
+		return fmt.Errorf("journal: %w", err)
+	}
+	if err := j.bind(); err != nil {
+		return err
+	}
+	j.changed = true
+	return j.replace(worksDir+"/"+name, seal(name, event))
+}
+
+// Remove forgets a work. The broker must not count on this agent having it any
+// more: its deletion was confirmed, or the broker has no record of it, or
+// another work took its place. A failed removal is tried again by Checkpoint,
+// which does not succeed before; until then the entry may be loaded again. The
+// error is an *Error.
+func (j *Journal) Remove(id string) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.phase != loaded {
+		return errNotLoaded
+	}
+	name := entryName(id)
+	delete(j.dirty, name)
+	delete(j.suspect, name)
+	delete(j.unsynced, name)
+	j.changed = true
+	if err := j.remove(worksDir + "/" + name); err != nil {
+		j.obstacles[name] = true
+		return err
+	}
+	delete(j.obstacles, name)
+	return nil
+}
+
+// Checkpoint stores the cursor, after everything that was put or removed before
+// is on stable storage. It takes as long as the disk takes for all works that
+// changed since the last one; nothing else is done meanwhile. While a work is
+// dirty it changes nothing and returns the error of that work. The error is an
+// *Error; the former cursor is in force then, and trying again later is right.
+func (j *Journal) Checkpoint(c codec.Cursor) error {
+	if c == (codec.Cursor{}) {
+		return errNoCursor
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.phase != loaded {
+		return errNotLoaded
+	}
+	if err := j.bind(); err != nil {
+		return err
+	}
+	if err := j.settle(); err != nil {
+		return err
+	}
+	j.rewrite()
+	if names := slices.Sorted(maps.Keys(j.dirty)); len(names) > 0 {
+		return fmt.Errorf("%d works are not in the state directory: %w", len(names), j.dirty[names[0]].err)
+	}
+	if err := j.flush(); err != nil || c == j.cursor {
+		return err
+	}
+	j.cursor = codec.Cursor{}
+	if err := j.replaceSynced(cursorFile, encodeCursor(c)); err != nil {
+		return err
+	}
+	j.cursor = c
+	return nil
+}
+
+// flush makes works/ stable.
+func (j *Journal) flush() error {
+	for _, name := range slices.Sorted(maps.Keys(j.unsynced)) {
+		id := j.unsynced[name]
+		delete(j.unsynced, name)
+		if err := j.sync(worksDir + "/" + name); err != nil {
+			j.suspect[name] = id
+			return err
+		}
+	}
+	if !j.changed {
+		return nil
+	}
+	if err := j.sync(worksDir); err != nil {
+		return err
+	}
+	j.changed = false
+	return nil
+}
+
+// rewrite writes the entries anew whose sync failed: a second sync of the same
+// file would succeed whether the data is there or not.
+func (j *Journal) rewrite() {
+	for _, name := range slices.Sorted(maps.Keys(j.suspect)) {
+		id := j.suspect[name]
+		b, err := j.read(worksDir+"/"+name, maxEntry)
+		if err == nil {
+			_, _, err = decodeEntry(name, b)
+		}
+		if err == nil {
+			j.changed = true
+			err = j.replace(worksDir+"/"+name, b)
+		}
+		delete(j.suspect, name)
+		if err != nil {
+			j.dirty[name] = lapse{id: id, err: err}
+			continue
+		}
+		j.unsynced[name] = id
+	}
+}
+
+// Dirty returns the resource ids of the works that are not on disk as they were
+// given, in ascending order.
+func (j *Journal) Dirty() []string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	var ids []string
+	for _, d := range j.dirty {
+		ids = append(ids, d.id)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// DropCursor forgets the cursor: the next process lists what it has. When it
+// fails with an *Error, the next Checkpoint tries again, or replaces the cursor.
+func (j *Journal) DropCursor() error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.phase != loaded {
+		return errNotLoaded
+	}
+	j.cursor, j.stale = codec.Cursor{}, true
+	return j.dropStale()
+}
+
+// SaveReported stores what the broker accepted; see Reported. It does not wait
+// for a Checkpoint that is under way longer than to see that the directory is
+// ours. The error is an *Error; what was saved before may be there then.
+func (j *Journal) SaveReported(r Reported) error {
+	j.saving.Lock()
+	defer j.saving.Unlock()
+	j.mu.Lock()
+	err := errNotLoaded
+	if j.phase == loaded {
+		err = j.bind()
+	}
+	j.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return j.replaceSynced(reportedFile, encodeReported(r))
+}
+
+// Instance is a random name that stays with the directory: two processes have
+// the same one only if one follows the other.
+func (j *Journal) Instance() string { return j.instance }
+
+// Close lets another process have the directory. What was put after the last
+// Checkpoint stays, but is not synced.
+func (j *Journal) Close() error {
+	j.saving.Lock()
+	defer j.saving.Unlock()
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.phase == closed {
+		return nil
+	}
+	j.phase = closed
+	return j.failure("unlock", lockFile, j.unlock())
+}
+
+// bind makes the directory ours: everything of another binding goes first.
+func (j *Journal) bind() error {
+	if j.bound {
+		return nil
+	}
+	if err := j.settle(); err != nil {
+		return err
+	}
+	if err := j.remove(reportedFile); err != nil {
+		return err
+	}
+	if err := j.sync(worksDir); err != nil {
+		return err
+	}
+	if err := j.replaceSynced(bindingFile, encodeBinding(j.binding)); err != nil {
+		return err
+	}
+	j.bound = true
+	return nil
+}
+
+// settle removes what must not be there: first a cursor that covers too much,
+// then entries.
+func (j *Journal) settle() error {
+	if err := j.dropStale(); err != nil {
+		return err
+	}
+	if err := j.look(); err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(j.obstacles)) {
+		j.changed = true
+		if err := j.remove(worksDir + "/" + name); err != nil {
+			return err
+		}
+		delete(j.obstacles, name)
+	}
+	return nil
+}
+
+func (j *Journal) dropStale() error {
+	if !j.stale {
+		return nil
+	}
+	if err := j.remove(cursorFile); err != nil {
+		return err
+	}
+	if err := j.sync("."); err != nil {
+		return err
+	}
+	j.stale = false
+	return nil
+}
+
+// look finds out what is in works/, if that is not known: all that was not
+// written by this process is in the way.
+func (j *Journal) look() error {
+	if j.listed {
+		return nil
+	}
+	if err := j.mkdir(worksDir); err != nil {
+		return err
+	}
+	names, err := j.list(worksDir)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if j.unsynced[name] == "" && j.suspect[name] == "" && ours(name) {
+			j.obstacles[name] = true
+		}
+	}
+	j.listed = true
+	return nil
+}
+
+// replace puts a file in place, by way of a draft.
+func (j *Journal) replace(name string, content []byte) error {
+	draft := name + draftSuffix
+	err := j.failure("write", draft, j.disk.write(draft, content))
+	if err == nil {
+		err = j.failure("rename", draft, j.disk.rename(draft, name))
+	}
+	if err != nil { // half of a draft takes room that may be what is missing
+		return errors.Join(err, j.remove(draft))
+	}
+	return nil
+}
+
+// replaceSynced does that on stable storage, for a file beside works/.
+func (j *Journal) replaceSynced(name string, content []byte) error {
+	draft := name + draftSuffix
+	err := j.failure("write", draft, j.disk.write(draft, content))
+	if err == nil {
+		err = j.sync(draft)
+	}
+	if err == nil {
+		err = j.failure("rename", draft, j.disk.rename(draft, name))
+	}
+	if err != nil {
+		return errors.Join(err, j.remove(draft))
+	}
+	return j.sync(".")
+}

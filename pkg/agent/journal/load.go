@@ -1,0 +1,253 @@
+package journal
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// Open locks the directory, which it makes if needed, and finds out its
+// instance id. The error is a *LockedError, a *FormatError or an *Error; the
+// last one says that there is no directory that could be used, now or later.
+// Load comes next.
+func Open(c Config) (*Journal, error) {
+	j := &Journal{
+		dir: c.Dir, disk: c.disk, log: c.Log,
+		obstacles: map[string]bool{}, unsynced: map[string]string{}, suspect: map[string]string{}, dirty: map[string]lapse{},
+	}
+	if j.disk == nil {
+		j.disk = osDisk{dir: c.Dir}
+	}
+	if j.log == nil {
+		j.log = slog.New(slog.DiscardHandler)
+	}
+	if err := j.mkdir("."); err != nil {
+		return nil, err
+	}
+	var err error
+	if j.unlock, err = j.disk.lock(lockFile); errors.Is(err, syscall.EWOULDBLOCK) {
+		return nil, &LockedError{Dir: c.Dir}
+	} else if err != nil {
+		return nil, j.failure("lock", lockFile, err)
+	}
+	if err := j.identify(); err != nil {
+		return nil, errors.Join(err, j.unlock())
+	}
+	return j, nil
+}
+
+// identify reads the instance id, or makes one.
+func (j *Journal) identify() error {
+	var err error
+	j.instance, err = decoded(j, instanceFile, maxSmall, decodeInstance)
+	switch {
+	case err == nil:
+		return nil
+	case isNewer(err):
+		return err
+	case !errors.Is(err, fs.ErrNotExist):
+		j.log.Warn("state directory: the instance id cannot be read, a new one is made", "error", err)
+	}
+	j.instance = rand.Text()
+	if err := j.replaceSynced(instanceFile, encodeInstance(j.instance)); err != nil {
+		// It serves this process all the same; the next one waits for the Lease.
+		j.log.Warn("state directory: the instance id cannot be stored", "error", err)
+	}
+	return nil
+}
+
+// Load reads what an earlier process left under the same binding, and calls take
+// for each work in it; that the directory cannot be read or written is no error
+// here, but leads to an empty State, or to errors of Put and Checkpoint. take
+// must not call the Journal. When it returns an error, the entry is of no use:
+// it counts as damaged. The error of Load is a *FormatError; the journal is of
+// no use then. Load is called once, before the other methods.
+func (j *Journal) Load(b Binding, take func(codec.Event) error) (State, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.phase != opened {
+		return State{}, errLoaded
+	}
+	j.binding = b
+	ours, err := j.recognize()
+	if err != nil {
+		return State{}, err
+	}
+	var s State
+	if ours {
+		if s, err = j.load(take); err != nil {
+			return State{}, err
+		}
+	} else {
+		j.stale = true // it covers what is not ours
+	}
+	j.phase, j.bound = loaded, ours
+	if err = j.bind(); err == nil {
+		err = j.settle()
+	}
+	if err != nil {
+		j.log.Warn("state directory cannot be put in order: until it can, the next start asks the broker for everything", "dir", j.dir, "error", err)
+	}
+	return s, nil
+}
+
+// recognize reports whether the directory is bound as it should be.
+func (j *Journal) recognize() (ours bool, err error) {
+	held, err := decoded(j, bindingFile, maxSmall, decodeBinding)
+	switch {
+	case isNewer(err):
+		return false, err
+	case errors.Is(err, fs.ErrNotExist):
+		return false, nil
+	case err != nil:
+		j.log.Warn("state directory: it cannot be read whose works these are, they are discarded", "error", err)
+		return false, nil
+	case held != j.binding:
+		j.log.Warn("state directory: its works are of another cluster, hub or agent, they are discarded", "dir", j.dir,
+			"held_cluster_uid", held.ClusterUID, "held_cluster", held.Cluster, "held_hub_hash", held.HubHash, "held_agent_id", held.AgentID)
+		return false, nil
+	}
+	return true, nil
+}
+
+// load reads a directory that is ours. It changes nothing on disk.
+func (j *Journal) load(take func(codec.Event) error) (State, error) {
+	var s State
+	var bad casualties
+	var err error
+	if s.Cursor, err = decoded(j, cursorFile, maxSmall, decodeCursor); gone(err) != nil {
+		bad.add(err)
+	}
+	names, err := j.list(worksDir)
+	if j.listed = err == nil; err != nil {
+		bad.add(err) // also if it is not there: no process loses it
+	}
+	for _, name := range names {
+		if err := j.loadEntry(name, take); err != nil {
+			bad.add(err)
+		}
+	}
+	s.Works = len(j.unsynced)
+	// An earlier process may have ended without a sync.
+	j.changed = true
+	if bad.n > 0 && bad.newer == nil {
+		j.stale, s.Cursor = true, codec.Cursor{}
+		j.log.Warn("state directory: files that cannot be used are dropped, the broker sends the works again", "files", bad.n, "first", bad.first)
+	}
+	j.cursor = s.Cursor
+	if s.Reported, err = decoded(j, reportedFile, maxReported, decodeReported); gone(err) != nil {
+		// Statuses are sent again, no more; the next SaveReported replaces it.
+		j.log.Warn("state directory: the statuses that the broker has cannot be read", "error", err)
+		bad.add(err)
+	}
+	s.Damaged = bad.n
+	return s, bad.newer
+}
+
+// casualties are files that cannot be used: how many, what is wrong with the
+// first, and the first that a newer release wrote.
+type casualties struct {
+	n            int
+	first, newer error
+}
+
+func (c *casualties) add(err error) {
+	if c.n++; c.n == 1 {
+		c.first = err
+	}
+	if c.newer == nil && isNewer(err) {
+		c.newer = err
+	}
+}
+
+func isNewer(err error) bool {
+	var newer *FormatError
+	return errors.As(err, &newer)
+}
+
+// decoded reads a file. The error names it.
+func decoded[T any](j *Journal, name string, limit int64, decode func([]byte) (T, error)) (v T, err error) {
+	b, err := j.read(name, limit)
+	if err != nil {
+		return v, err
+	}
+	if v, err = decode(b); err != nil {
+		return v, j.locate(name, err)
+	}
+	return v, nil
+}
+
+// locate puts the path into an error about the contents of a file.
+func (j *Journal) locate(name string, err error) error {
+	path := filepath.Join(j.dir, name)
+	var newer *FormatError
+	if errors.As(err, &newer) {
+		return &FormatError{Path: path, Format: newer.Format}
+	}
+	return fmt.Errorf("%s: %w", path, err)
+}
+
+// ours reports whether a name in works/ is one that a Journal gives.
+func ours(name string) bool { return isEntryName(strings.TrimSuffix(name, draftSuffix)) }
+
+// loadEntry takes what is under a name in works/. The error says that it is
+// damaged; then it is in the way.
+func (j *Journal) loadEntry(name string, take func(codec.Event) error) error {
+	path := worksDir + "/" + name
+	switch {
+	case !ours(name):
+		j.log.Warn("state directory: a file that no agent made, it is left alone", "file", filepath.Join(j.dir, path))
+		return nil
+	case !isEntryName(name): // a draft
+		j.obstacles[name] = true
+		return nil
+	}
+	var id string
+	_, err := decoded(j, path, maxEntry, func(b []byte) (_ struct{}, err error) {
+		var event codec.Event
+		if id, event, err = decodeEntry(name, b); err == nil {
+			err = take(event)
+		}
+		return struct{}{}, err
+	})
+	if err != nil {
+		j.obstacles[name] = true
+		return err
+	}
+	j.unsynced[name] = id
+	return nil
+}
+
+// failure makes an *Error of a system's error.
+func (j *Journal) failure(op, name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &Error{Op: op, Path: filepath.Join(j.dir, name), Err: err}
+}
+
+func (j *Journal) mkdir(name string) error { return j.failure("make", name, j.disk.mkdir(name)) }
+
+func (j *Journal) sync(name string) error { return j.failure("sync", name, j.disk.sync(name)) }
+
+// remove makes sure that a file is not there.
+func (j *Journal) remove(name string) error {
+	return j.failure("remove", name, gone(j.disk.remove(name)))
+}
+
+func (j *Journal) read(name string, limit int64) ([]byte, error) {
+	b, err := j.disk.read(name, limit)
+	return b, j.failure("read", name, err)
+}
+
+func (j *Journal) list(dir string) ([]string, error) {
+	names, err := j.disk.list(dir)
+	return names, j.failure("list", dir, err)
+}
