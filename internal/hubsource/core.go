@@ -178,7 +178,7 @@ func (c *Core) WorkGone(uid types.UID) {
 		return
 	}
 	w.gone, w.goneChecked, w.goneAt = true, false, c.cfg.Now()
-	c.dropReport(w)
+	c.loseReport(w)
 	c.setBlame(w, blame{})
 	w.spec.retry = retry{}
 	c.wake(SpecLane, w, 0)
@@ -208,7 +208,7 @@ func (c *Core) ClusterUnselected(name string) {
 	cl.selected, cl.mustRelease, cl.retry = false, true, retry{}
 	cl.askAgain(false)
 	for _, w := range cl.works {
-		c.dropReport(w)
+		c.loseReport(w)
 		c.setBlame(w, blame{known: true})
 		c.wake(SpecLane, w, 0)
 		c.wake(HubLane, w, 0)

@@ -117,6 +117,22 @@ func TestCore_LeavesWorksOfAReleasedClusterAlone(t *testing.T) {
 	f.idle(SpecLane, "uid-w") // nothing is deleted on a cluster that is not served
 }
 
+func TestCore_TakesAReportAgainThatItLostWithTheCluster(t *testing.T) {
+	w := newWork("w", 1)
+	f := newFixture(t, false)
+	f.core.ClusterSelected("cluster1")
+	f.core.WorkSeen(w)
+	f.connect()
+	f.deliver(w.UID)
+	f.core.Report(report(w, 1, applied(1)))
+	f.core.ClusterUnselected("cluster1") // nothing has been written yet
+	f.core.ClusterSelected("cluster1")
+	if v := f.core.Report(report(w, 1, applied(1))); v != Taken {
+		t.Fatalf("the answer to what it asked is %s", v)
+	}
+	next[PatchStatus](f, HubLane, w.UID)
+}
+
 func TestCore_SweepsInPortions(t *testing.T) {
 	f := newFixture(t, true)
 	for _, name := range []string{"a", "b", "c"} {

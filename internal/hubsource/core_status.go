@@ -143,6 +143,15 @@ func (c *Core) dropReport(w *work) {
 	}
 }
 
+// loseReport drops a report that was not written because nobody served its
+// work. Should the work be served again, it is asked for, and taken once more.
+func (c *Core) loseReport(w *work) {
+	if w.report.pending != nil {
+		w.report.sequence = ""
+		c.dropReport(w)
+	}
+}
+
 // forgetUnseen drops a work of which nothing but a report is known.
 func (c *Core) forgetUnseen(w *work) {
 	if w.seen == nil && w.report.pending == nil && !w.report.busy {
