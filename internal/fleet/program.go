@@ -7,74 +7,183 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"sync"
+	"syscall"
+	"time"
 
 	"github.com/hawser-io/hawser/internal/pki"
 	"github.com/hawser-io/hawser/internal/proc"
 )
 
-// Program is one of Hawser's programs in a fleet. It can be stopped, killed and
-// started again; its address, files and arguments stay the same. Methods must
-// not be called concurrently.
+// Program is one of Hawser's programs in a fleet. It can be stopped, killed,
+// paused and started again; its address, files and arguments stay the same. One
+// that ends by itself is started again, as kubelet would.
+//
+// Start, Stop and Kill must not be called concurrently; the other methods may be
+// called at any time.
 type Program struct {
 	spec proc.Spec
 	// Admin is host:port of its admin endpoints.
-	Admin   string
+	Admin string
+	say   func(format string, args ...any)
+
+	watch *watch // nil before Start and after Stop and Kill
+
+	mu      sync.Mutex // guards what follows
 	process *proc.Process
+	crashes []string
 }
+
+// watch is the goroutine that stands for kubelet while a program is meant to run.
+type watch struct {
+	cut  context.CancelFunc
+	done chan struct{}
+}
+
+// restartAfter is how long a program that ended by itself stays down.
+const restartAfter = time.Second
 
 // Start starts the program and waits until it is ready; it does nothing when
 // the program runs.
 func (p *Program) Start(ctx context.Context) error {
-	if p.Running() {
+	if p.watch != nil {
 		return nil
 	}
 	process, err := proc.Start(ctx, p.spec)
 	if err != nil {
 		return err
 	}
-	p.process = process
+	p.set(process)
+	life, cut := context.WithCancel(context.WithoutCancel(ctx))
+	p.watch = &watch{cut: cut, done: make(chan struct{})}
+	go p.keep(life, p.watch.done, process)
 	return nil
 }
 
-// Running reports whether the process exists.
-func (p *Program) Running() bool {
+// keep starts the program again whenever it ends, until ctx ends.
+func (p *Program) keep(ctx context.Context, done chan<- struct{}, process *proc.Process) {
+	defer close(done)
+	again := p.spec
+	again.Ready = nil // kubelet waits with traffic, not with the process
+	for {
+		select {
+		case <-process.Done():
+		case <-ctx.Done():
+			return
+		}
+		p.note(process.LogTail())
+		p.say("%s ended by itself and is started again, see %s", p.spec.Name, p.spec.LogFile)
+		for next := (*proc.Process)(nil); next == nil; {
+			select {
+			case <-time.After(restartAfter):
+			case <-ctx.Done():
+				return
+			}
+			var err error
+			if next, err = proc.Start(ctx, again); err != nil {
+				p.note(err.Error())
+				continue
+			}
+			process = next
+			p.set(process)
+		}
+	}
+}
+
+func (p *Program) set(process *proc.Process) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.process = process
+}
+
+func (p *Program) note(crash string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.crashes = append(p.crashes, crash)
+}
+
+// Crashes tells of each time the program ended although nobody stopped it: the
+// end of its log at that moment.
+func (p *Program) Crashes() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.crashes)
+}
+
+// current returns the process that runs, nil when there is none.
+func (p *Program) current() *proc.Process {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if p.process == nil {
-		return false
+		return nil
 	}
 	select {
 	case <-p.process.Done():
-		return false
+		return nil
 	default:
-		return true
+		return p.process
 	}
+}
+
+// Running reports whether the process exists.
+func (p *Program) Running() bool { return p.current() != nil }
+
+// release ends the watch and returns the last process; nil when the program was
+// not meant to run.
+func (p *Program) release() *proc.Process {
+	if p.watch == nil {
+		return nil
+	}
+	p.watch.cut()
+	<-p.watch.done
+	p.watch = nil
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	process := p.process
+	p.process = nil
+	return process
 }
 
 // Stop ends the program in an orderly way; it does nothing when it does not
 // run.
 func (p *Program) Stop() error {
-	if p.process == nil {
-		return nil
+	if process := p.release(); process != nil {
+		return process.Stop()
 	}
-	err := p.process.Stop()
-	p.process = nil
-	return err
+	return nil
 }
 
 // Kill ends the program with SIGKILL; it does nothing when it does not run.
 func (p *Program) Kill() {
-	if p.process != nil {
-		p.process.Kill()
-		p.process = nil
+	if process := p.release(); process != nil {
+		process.Kill()
 	}
+}
+
+// Pause stops the process where it is (SIGSTOP), as a machine that hangs would;
+// Resume lets it go on. A paused program must be resumed before Stop.
+func (p *Program) Pause() error { return p.signal(syscall.SIGSTOP) }
+
+// Resume lets a paused process go on (SIGCONT).
+func (p *Program) Resume() error { return p.signal(syscall.SIGCONT) }
+
+func (p *Program) signal(s syscall.Signal) error {
+	process := p.current()
+	if process == nil {
+		return fmt.Errorf("%s does not run", p.spec.Name)
+	}
+	return process.Signal(s)
 }
 
 // PID returns the id of the running process, 0 when it does not run.
 func (p *Program) PID() int {
-	if !p.Running() {
+	process := p.current()
+	if process == nil {
 		return 0
 	}
-	return p.process.PID()
+	return process.PID()
 }
 
 // LogFile is where the program writes.
@@ -128,7 +237,7 @@ func (f *Fleet) newProgram(ctx context.Context, name, base string, kubeconfig st
 	}
 	admin := net.JoinHostPort(f.ip(owner), strconv.Itoa(cmd.readyPort))
 	return &Program{
-		Admin: admin,
+		Admin: admin, say: f.cfg.Say,
 		spec: proc.Spec{
 			Name: name, Path: filepath.Join(f.cfg.Bin, "hawser-"+base), Args: cmd.args, Env: env,
 			LogFile: filepath.Join(f.LogDir(), name+".log"),
@@ -144,6 +253,12 @@ func (f *Fleet) clusterOf(program string) (string, bool) {
 		}
 	}
 	return "", false
+}
+
+// Volume is the directory that a program sees as the volume of that name in its
+// Deployment, such as the broker's "data".
+func (f *Fleet) Volume(program, volume string) string {
+	return filepath.Join(f.cfg.Dir, program, volume)
 }
 
 // BrokerAddr is host:port of the broker's gRPC port.

@@ -174,7 +174,7 @@ func envValue(e corev1.EnvVar, d appsv1.Deployment, p pod) (string, error) {
 			return p.ip, nil
 		case "metadata.namespace":
 			return d.Namespace, nil
-		case "metadata.name":
+		case "metadata.name", "metadata.uid": // a process restarted is a container restarted
 			return d.Name + "-" + p.ip, nil
 		}
 	}

@@ -145,6 +145,14 @@ func (p *Process) Stop() error {
 	}
 }
 
+// Signal sends a signal; it fails when the process has ended.
+func (p *Process) Signal(s syscall.Signal) error {
+	if err := p.cmd.Process.Signal(s); err != nil {
+		return fmt.Errorf("%s: %w", p.spec.Name, err)
+	}
+	return nil
+}
+
 // Kill sends SIGKILL and waits for the end.
 func (p *Process) Kill() {
 	_ = p.cmd.Process.Kill() // fails only when it has ended
