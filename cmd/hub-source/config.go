@@ -35,6 +35,7 @@ type config struct {
 
 	LeaderElection struct {
 		Enabled           bool     `json:"enabled"`
+		Identity          string   `json:"identity"`
 		ResourceName      string   `json:"resourceName"`
 		ResourceNamespace string   `json:"resourceNamespace"`
 		LeaseDuration     duration `json:"leaseDuration"`
@@ -92,6 +93,7 @@ func (c *config) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.NamespaceSelector, "namespace-selector", c.NamespaceSelector, "serve only the clusters whose namespace has these labels; for hubs without ManagedClusters")
 	e := &c.LeaderElection
 	f.BoolVar(&e.Enabled, "leader-elect", e.Enabled, "let one replica at a time work; without it there must be only one")
+	f.StringVar(&e.Identity, "leader-elect-identity", e.Identity, "name of this replica in the Lease, no other replica's; one that a restart in place keeps takes its Lease back at once; empty means the host name and a random part")
 	f.StringVar(&e.ResourceName, "leader-elect-resource-name", e.ResourceName, "name of the Lease")
 	f.StringVar(&e.ResourceNamespace, "leader-elect-resource-namespace", e.ResourceNamespace, "namespace of the Lease")
 	f.DurationVar((*time.Duration)(&e.LeaseDuration), "leader-elect-lease-duration", time.Duration(e.LeaseDuration), "how long the other replicas wait for a leader that is silent")

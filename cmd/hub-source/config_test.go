@@ -38,7 +38,7 @@ func TestConfig_FlagsWinOverTheFile(t *testing.T) {
 	c, err := load(t, `
 sourceID: from-file
 clusterSelector: region=eu
-leaderElection: {leaseDuration: 60s, renewDeadline: 40s, resourceNamespace: other}
+leaderElection: {leaseDuration: 60s, renewDeadline: 40s, resourceNamespace: other, identity: replica}
 kubeAPIQPS: 7
 `, append(tls, "--source-id=from-flag", "--leader-elect-lease-duration=50s")...)
 	if err != nil {
@@ -50,6 +50,9 @@ kubeAPIQPS: 7
 	}
 	if c.ClusterSelector != "region=eu" || time.Duration(e.RenewDeadline) != 40*time.Second || e.ResourceNamespace != "other" || c.KubeAPIQPS != 7 {
 		t.Errorf("file lost: %+v", c)
+	}
+	if e.Identity != "replica" {
+		t.Errorf("identity lost: %+v", c)
 	}
 	if !e.Enabled || e.ResourceName != program || c.KubeAPIBurst != 400 {
 		t.Errorf("defaults lost: %+v", c)

@@ -94,14 +94,18 @@ func (c *config) election(hub *rest.Config) (hubsource.Election, error) {
 	if err != nil {
 		return hubsource.Election{}, fmt.Errorf("reach the hub: %w", err)
 	}
-	host, err := os.Hostname()
-	if err != nil {
-		return hubsource.Election{}, fmt.Errorf("leader election: %w", err)
-	}
 	e := c.LeaderElection
+	identity := e.Identity
+	if identity == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return hubsource.Election{}, fmt.Errorf("leader election: %w", err)
+		}
+		identity = host + "_" + uuid.NewString()
+	}
 	return hubsource.Election{
 		Leases: leases, Namespace: e.ResourceNamespace, Name: e.ResourceName,
-		Identity: host + "_" + uuid.NewString(),
+		Identity: identity,
 		Duration: time.Duration(e.LeaseDuration), RenewDeadline: time.Duration(e.RenewDeadline), RetryPeriod: time.Duration(e.RetryPeriod),
 	}, nil
 }
