@@ -153,6 +153,31 @@ func TestBroker_DeletionForHawserAgentsCarriesTheData(t *testing.T) {
 	})
 }
 
+// TestBroker_DeletionOfAChangedSpec: a stock agent takes nothing from a deletion
+// but that it is one, so what the source changed in the same breath comes first.
+func TestBroker_DeletionOfAChangedSpec(t *testing.T) {
+	const orphan = `{"manifests":[],"deleteOption":{"propagationPolicy":"Orphan"}}`
+	inWorld(t, broker.Config{}, func(w *world) {
+		source := w.source("src")
+		stock := w.subscribe(w.agent("c1"))
+		ours := w.open(w.agent("c1"), hawser)
+		w.put(source, work{version: 1}.event())
+		w.put(source, work{id: "w2", version: 1}.event())
+		stock.take()
+		ours.take()
+		w.put(source, work{version: 2, deleting: true, data: orphan}.event())
+		got := stock.expect("spec update_request w1 v2", "spec delete_request w1 v2 deleting")
+		if string(got[0].Data) != orphan {
+			t.Errorf("spec before the deletion: %s", got[0].Data)
+		}
+		ours.expect("spec delete_request w1 v2 deleting")
+		w.put(source, work{id: "w2", version: 1, deleting: true}.event()) // brings no spec: the agent has the last one
+		stock.expect("spec delete_request w2 v1 deleting")
+		w.put(source, work{id: "w3", version: 4, deleting: true, data: orphan}.event()) // nobody ever heard of it
+		stock.expect("spec update_request w3 v4", "spec delete_request w3 v4 deleting")
+	})
+}
+
 // TestBroker_FormerOwnerGetsNothing: a status that waits for a slow source goes
 // to nobody but whoever owns the work when it is sent (I8).
 func TestBroker_FormerOwnerGetsNothing(t *testing.T) {

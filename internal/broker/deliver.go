@@ -48,10 +48,7 @@ func (b *Broker) deliverSpec(s *subscription, out transport.Stream, f form, e ro
 	case store.Live:
 		return b.send(s, out, f.spec)
 	case store.Tombstone:
-		// The entry may have been a spec that became a deletion before it was
-		// its turn. A Hawser agent gets the last spec with the deletion.
-		unseen := e.Flags&route.SpecFirst != 0 || e.Flags&route.Deletion == 0
-		if unseen && !f.hawser && r.Spec != nil {
+		if !f.hawser && r.Spec != nil && lastSpecUnseen(r, e) {
 			if err := b.send(s, out, f.spec); err != nil {
 				return err
 			}
@@ -63,6 +60,22 @@ func (b *Broker) deliverSpec(s *subscription, out transport.Stream, f form, e ro
 		}
 	}
 	return nil
+}
+
+// lastSpecUnseen reports whether a stock agent may not know the last spec of a
+// tombstone, which says what deletion means. A Hawser agent gets it with the
+// deletion.
+func lastSpecUnseen(r *store.Record, e route.Entry) bool {
+	switch {
+	case e.Flags&route.SpecFirst != 0, e.Flags&route.Deletion == 0:
+		return true // it was a spec that became a deletion before it was its turn
+	case e.Flags&route.Resync != 0:
+		return false // the comparison would have said so
+	}
+	// The source may have changed the spec and then deleted the work so soon that
+	// only the deletion went out, with the changed spec.
+	env, err := codec.ParseEnvelope(r.Spec)
+	return err == nil && codec.TagOf(true, env.Version, env.RawMetadata, env.Data) == r.Tag
 }
 
 // send sends the event that render makes, if it makes one.
