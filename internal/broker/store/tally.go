@@ -34,6 +34,7 @@ type Tally struct {
 }
 
 type clusterTally struct {
+	records    int
 	head       ClusterHead // without the number of tombstones
 	specs      revisions   // of the specs in the feed
 	tombstones revisions   // those of tombstones
@@ -84,6 +85,7 @@ func (t *Tally) Count(old, n *Meta) {
 
 func (t *Tally) add(m *Meta, add func(*revisions, uint64)) {
 	c, o := t.scopes(m)
+	c.records++
 	spec, status := Entries(m)
 	if spec != 0 {
 		add(&c.specs, spec)
@@ -93,10 +95,10 @@ func (t *Tally) add(m *Meta, add func(*revisions, uint64)) {
 	}
 	switch m.State {
 	case Live:
-		h := o.holding(m.Cluster)
+		h, hash := o.holding(m.Cluster), codec.RecordHash(m.ResourceID, m.Tag)
 		for _, d := range []*Digest{&c.head.Digest, &h.digest} {
 			d.Count++
-			d.Sum = d.Sum.Add(codec.RecordHash(m.ResourceID, m.Tag))
+			d.Sum = d.Sum.Add(hash)
 		}
 	case Tombstone:
 		add(&c.tombstones, spec)
@@ -110,6 +112,7 @@ func (t *Tally) add(m *Meta, add func(*revisions, uint64)) {
 
 func (t *Tally) subtract(m *Meta) {
 	c, o := t.scopes(m)
+	c.records--
 	spec, status := Entries(m)
 	if spec != 0 {
 		c.specs.remove(spec)
@@ -120,9 +123,10 @@ func (t *Tally) subtract(m *Meta) {
 	h := o.holding(m.Cluster)
 	switch m.State {
 	case Live:
+		hash := codec.RecordHash(m.ResourceID, m.Tag)
 		for _, d := range []*Digest{&c.head.Digest, &h.digest} {
 			d.Count--
-			d.Sum = d.Sum.Sub(codec.RecordHash(m.ResourceID, m.Tag))
+			d.Sum = d.Sum.Sub(hash)
 		}
 	case Tombstone:
 		c.tombstones.remove(spec)
@@ -171,6 +175,15 @@ func higherSequence(a, b string) string {
 		return a
 	}
 	return b
+}
+
+// Clusters adds to set the names of the clusters that have records.
+func (t *Tally) Clusters(dt codec.DataType, set map[string]struct{}) {
+	for s, c := range t.clusters {
+		if s.DataType == dt && c.records > 0 {
+			set[s.Cluster] = struct{}{}
+		}
+	}
 }
 
 // ClusterHead as in [Store].
@@ -236,7 +249,9 @@ func (t *Tally) Digests(dt codec.DataType, owner string) []codec.ClusterDigest {
 func (t *Tally) Clone() *Tally {
 	n := &Tally{clusters: maps.Clone(t.clusters), owners: maps.Clone(t.owners)}
 	for of, c := range n.clusters {
-		n.clusters[of] = &clusterTally{head: c.head, specs: c.specs.clone(), tombstones: c.tombstones.clone()}
+		m := *c
+		m.specs, m.tombstones = c.specs.clone(), c.tombstones.clone()
+		n.clusters[of] = &m
 	}
 	for of, o := range n.owners {
 		m := &ownerTally{statuses: o.statuses.clone(), graves: o.graves.clone(), clusters: maps.Clone(o.clusters)}

@@ -151,6 +151,20 @@ func (s *Store) ClusterHead(dt codec.DataType, cluster string) store.ClusterHead
 	return s.data.tally.ClusterHead(dt, cluster)
 }
 
+// Clusters implements [store.Store].
+func (s *Store) Clusters(dt codec.DataType) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	set := map[string]struct{}{}
+	s.data.tally.Clusters(dt, set)
+	for w := range s.data.subscribed {
+		if w.dt == dt {
+			set[w.cluster] = struct{}{}
+		}
+	}
+	return slices.Sorted(maps.Keys(set))
+}
+
 // Digests implements [store.Store].
 func (s *Store) Digests(dt codec.DataType, owner string) []codec.ClusterDigest {
 	s.mu.Lock()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -103,6 +104,20 @@ func (s *Store) ClusterHead(dt codec.DataType, cluster string) store.ClusterHead
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.tally.ClusterHead(dt, cluster)
+}
+
+// Clusters implements [store.Store].
+func (s *Store) Clusters(dt codec.DataType) []string {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	set := map[string]struct{}{}
+	s.tally.Clusters(dt, set)
+	for w, p := range s.places {
+		if w.dt == dt && p.subscribed {
+			set[w.cluster] = struct{}{}
+		}
+	}
+	return slices.Sorted(maps.Keys(set))
 }
 
 // Digests implements [store.Store].

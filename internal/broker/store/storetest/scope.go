@@ -87,6 +87,29 @@ func testClusterHead(t *testing.T, site Site) {
 	diff(t, "another type", store.ClusterHead{}, b.ClusterHead(otherType, "c1"))
 }
 
+// testClusters: a cluster is known as long as it has a record in any state, or
+// was marked.
+func testClusters(t *testing.T, site Site) {
+	b := open(t, site)
+	known := func() []string { return b.Clusters(codec.ManifestBundles) }
+	diff(t, "nothing", 0, len(known()))
+	b.mark()
+	b.accept(spec(in("c3", "u1"), 1), spec(in("c2", "u1"), 1))
+	diff(t, "records and marks", []string{"c1", "c2", "c3"}, known())
+	diff(t, "another type", 0, len(b.Clusters(otherType)))
+	diff(t, "verdict", []store.Verdict{store.Confirmed}, verdicts(b.commit(deletion(in("c2", "u1"), 1))))
+	diff(t, "a grave", []string{"c1", "c2", "c3"}, known())
+	b.close()
+	b = open(t, site)
+	diff(t, "reopened", []string{"c1", "c2", "c3"}, known())
+	b.accept(store.Op{Kind: store.Drop, Key: in("c3", "u1")}, store.Op{Kind: store.Drop, Key: in("c2", "u1")})
+	diff(t, "no record is left", []string{"c1"}, known())
+	if err := b.ForgetCluster(t.Context(), "c1"); err != nil {
+		t.Fatal(err)
+	}
+	diff(t, "forgotten", 0, len(known()))
+}
+
 // ids says of which records something was reported.
 func ids(metas []store.Meta) string {
 	var out []string
