@@ -39,6 +39,11 @@ type Checkpoint struct {
 	// Orphans are ids of that list that no record explains; they are not in
 	// the digest. Sorted.
 	Orphans []string
+	// AnsweredLists counts the status lists that this source published on this
+	// subscription and whose answers were sent before this checkpoint. A source
+	// that lists what it holds must not keep the cursor of a checkpoint that
+	// counts fewer than it published: what the others lack is not after it.
+	AnsweredLists uint64
 }
 
 // Ack tells the broker that everything up to Cursor is on the party's disk.
@@ -127,6 +132,7 @@ func NewCheckpoint(p SyncParams, c Checkpoint) (Event, error) {
 		ComparedSources:   c.ComparedSources,
 		Listed:            c.Listed,
 		Orphans:           c.Orphans,
+		AnsweredLists:     c.AnsweredLists,
 	})
 }
 
@@ -139,7 +145,7 @@ func ParseCheckpoint(e Event) (Checkpoint, error) {
 	}
 	c := Checkpoint{
 		HighestSequenceID: m.GetHighestSequenceId(), ComparedSources: m.GetComparedSources(),
-		Listed: m.GetListed(), Orphans: m.GetOrphans(),
+		Listed: m.GetListed(), Orphans: m.GetOrphans(), AnsweredLists: m.GetAnsweredLists(),
 	}
 	if c.HighestSequenceID != "" {
 		if _, err := parseSequence(c.HighestSequenceID); err != nil {

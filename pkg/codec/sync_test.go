@@ -40,7 +40,7 @@ func TestSyncEvents_Golden(t *testing.T) {
 	e, err := NewCheckpoint(syncAgent, Checkpoint{Cursor: someCursor, Digest: someDigest, HighestSequenceID: "2123694259314888704"})
 	golden(t, "checkpoint.txt", e, err)
 	e, err = NewCheckpoint(syncAgent, Checkpoint{
-		Cursor: someCursor, Digest: someDigest, ComparedSources: []string{"src1", "src2"}, Listed: true, Orphans: []string{"u9"},
+		Cursor: someCursor, Digest: someDigest, ComparedSources: []string{"src1", "src2"}, Listed: true, Orphans: []string{"u9"}, AnsweredLists: 3,
 	})
 	golden(t, "checkpoint_listed.txt", e, err)
 	e, err = NewCompared(syncSource, Compared{
@@ -111,7 +111,7 @@ func TestSyncEvents_RoundTrip(t *testing.T) {
 		}
 	}
 	rapid.Check(t, func(t *rapid.T) {
-		c := Checkpoint{Cursor: drawCursor(t), Digest: drawDigest(t), HighestSequenceID: rapid.StringMatching(`([1-9][0-9]{0,17})?`).Draw(t, "sequence"), Listed: rapid.Bool().Draw(t, "listed"), ComparedSources: rapid.SliceOfN(rapid.String(), 1, 2).Draw(t, "sources"), Orphans: rapid.SliceOfN(rapid.String(), 1, 2).Draw(t, "orphans")}
+		c := Checkpoint{Cursor: drawCursor(t), Digest: drawDigest(t), HighestSequenceID: rapid.StringMatching(`([1-9][0-9]{0,17})?`).Draw(t, "sequence"), Listed: rapid.Bool().Draw(t, "listed"), ComparedSources: rapid.SliceOfN(rapid.String(), 1, 2).Draw(t, "sources"), Orphans: rapid.SliceOfN(rapid.String(), 1, 2).Draw(t, "orphans"), AnsweredLists: rapid.Uint64().Draw(t, "answered")}
 		e, err := NewCheckpoint(syncAgent, c)
 		gotC, err := ParseCheckpoint(wire(t, e, err))
 		same(t, c, gotC, err)

@@ -224,7 +224,11 @@ type Checkpoint struct {
 	// The agent's version list on this subscription was answered.
 	Listed bool `protobuf:"varint,5,opt,name=listed,proto3" json:"listed,omitempty"`
 	// Ids of that list that no record explains, sorted; not in the digest.
-	Orphans       []string `protobuf:"bytes,6,rep,name=orphans,proto3" json:"orphans,omitempty"`
+	Orphans []string `protobuf:"bytes,6,rep,name=orphans,proto3" json:"orphans,omitempty"`
+	// Status lists that this source published on this subscription and that were
+	// answered: what they lacked has been sent before this checkpoint. A source
+	// lists in several events, and its cursor counts only after the last answer.
+	AnsweredLists uint64 `protobuf:"varint,7,opt,name=answered_lists,json=answeredLists,proto3" json:"answered_lists,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -299,6 +303,13 @@ func (x *Checkpoint) GetOrphans() []string {
 		return x.Orphans
 	}
 	return nil
+}
+
+func (x *Checkpoint) GetAnsweredLists() uint64 {
+	if x != nil {
+		return x.AnsweredLists
+	}
+	return 0
 }
 
 // Ack is the payload of dev.hawser.sync.v1.ack, party to broker: everything
@@ -979,7 +990,7 @@ const file_hawser_v1_sync_proto_rawDesc = "" +
 	"\brevision\x18\x03 \x01(\x04R\brevision\"0\n" +
 	"\x06Digest\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\x04R\x05count\x12\x10\n" +
-	"\x03sum\x18\x02 \x01(\fR\x03sum\"\xef\x01\n" +
+	"\x03sum\x18\x02 \x01(\fR\x03sum\"\x96\x02\n" +
 	"\n" +
 	"Checkpoint\x12)\n" +
 	"\x06cursor\x18\x01 \x01(\v2\x11.hawser.v1.CursorR\x06cursor\x12)\n" +
@@ -987,7 +998,8 @@ const file_hawser_v1_sync_proto_rawDesc = "" +
 	"\x13highest_sequence_id\x18\x03 \x01(\tR\x11highestSequenceId\x12)\n" +
 	"\x10compared_sources\x18\x04 \x03(\tR\x0fcomparedSources\x12\x16\n" +
 	"\x06listed\x18\x05 \x01(\bR\x06listed\x12\x18\n" +
-	"\aorphans\x18\x06 \x03(\tR\aorphans\"[\n" +
+	"\aorphans\x18\x06 \x03(\tR\aorphans\x12%\n" +
+	"\x0eanswered_lists\x18\a \x01(\x04R\ransweredLists\"[\n" +
 	"\x03Ack\x12)\n" +
 	"\x06cursor\x18\x01 \x01(\v2\x11.hawser.v1.CursorR\x06cursor\x12)\n" +
 	"\x06digest\x18\x02 \x01(\v2\x11.hawser.v1.DigestR\x06digest\"M\n" +
