@@ -219,6 +219,37 @@ func TestCore_OrphansOutliveTheirWork(t *testing.T) {
 	}
 }
 
+// TestCore_OrphansSurviveACrashWithinTheDeletion: the next agent finds the record
+// and knows nothing of the work until the deletion comes again.
+func TestCore_OrphansSurviveACrashWithinTheDeletion(t *testing.T) {
+	for dies := 1; dies < 12; dies++ {
+		r := newRig(t)
+		w := hubWork("w-1", "web", 1, configMap("a", "1"), configMap("b", "1"))
+		r.apply(w)
+		w.Spec.DeleteOption = &workv1.DeleteOption{PropagationPolicy: workv1.DeletePropagationPolicyTypeOrphan}
+		calls := 0
+		r.f.Refuse = func(clustertest.Call) error {
+			if calls++; calls >= dies {
+				return errDenied
+			}
+			return nil
+		}
+		r.delete(w)
+		r.f.Refuse = nil
+		r.restart()
+		r.wakeAt(inventory.Name(testHubHash, "web"), r.now) // as the standing watch does of one that is being deleted
+		r.settle(time.Minute)
+		r.delete(w)
+		if r.record("web") != nil || !r.statuses["w-1"].Deleted {
+			t.Fatalf("died at %d: the deletion did not end: %v", dies, r.lastErr)
+		}
+		r.f.CollectGarbage()
+		if r.configMap("a") == nil || r.configMap("b") == nil {
+			t.Fatalf("died at %d: an object that was to stay is gone", dies)
+		}
+	}
+}
+
 func TestCore_DriftIsRepaired(t *testing.T) {
 	r := newRig(t)
 	r.apply(hubWork("w-1", "web", 1, deployment("web", "a"), configMap("web", "1")))

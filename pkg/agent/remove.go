@@ -135,7 +135,11 @@ func (r *round) dissolve(ctx context.Context, orphan func(inventory.Entry) bool)
 		if err != nil {
 			return false, r.forgetRecord(err)
 		}
-		if r.record, err = r.store.Delete(ctx, rec); err != nil {
+		r.record = rec
+		if err := r.spare(ctx, orphan); err != nil {
+			return false, err
+		}
+		if r.record, err = r.store.Delete(ctx, r.record); err != nil {
 			return false, r.forgetRecord(err)
 		}
 		if r.record == nil {
@@ -143,6 +147,31 @@ func (r *round) dissolve(ctx context.Context, orphan func(inventory.Entry) bool)
 		}
 	}
 	return r.removeAll(ctx, orphan)
+}
+
+// spare lets go of the objects that are to outlive the work, as long as the
+// record stands: an agent that finds one being deleted after a restart, and
+// does not know the work any more, removes all that is on it.
+func (r *round) spare(ctx context.Context, orphan func(inventory.Entry) bool) error {
+	if orphan == nil {
+		return nil
+	}
+	var spared, rest []inventory.Entry
+	for _, e := range r.record.Entries() {
+		if orphan(e) {
+			spared = append(spared, e)
+		} else {
+			rest = append(rest, e)
+		}
+	}
+	r.known = map[cluster.Ref]remembered{}
+	failed, removeErr := r.remover.Remove(ctx, spared, r.record.Owner(), orphan)
+	rec, err := r.store.SetEntries(ctx, r.record, append(rest, failed...))
+	if err != nil {
+		return r.forgetRecord(err)
+	}
+	r.record = rec
+	return removeErr
 }
 
 // removeAll removes the objects of a record that is being deleted, and lets go
