@@ -42,6 +42,9 @@ type Broker struct {
 	commits *committer
 	hub     *hub
 	lists   *budget
+	// ledger is what does not fit together, comparisons who has made sure.
+	ledger      *ledger
+	comparisons *comparisons
 
 	// comparing limits how many comparisons of lists run at a time.
 	comparing chan struct{}
@@ -66,8 +69,9 @@ func New(cfg Config) (*Broker, error) {
 		log:       cfg.Log,
 		lists:     newBudget(cfg.QueueBytes),
 		comparing: make(chan struct{}, cfg.Comparisons),
+		ledger:    newLedger(), comparisons: newComparisons(),
 	}
-	b.hub = newHub(cfg.Store.Head().Revision)
+	b.hub = newHub(cfg.Store.Head().Revision, b.ledger)
 	b.commits = newCommitter(cfg, func(err error) {
 		if err == nil {
 			b.failure.Store(nil)

@@ -40,7 +40,7 @@ func (b *Broker) compare(ctx context.Context, s *subscription, l *list) error {
 func (b *Broker) compareSpecs(ctx context.Context, s *subscription, l *list) (sends int, err error) {
 	plan := resync.NewSpecs(l.versions)
 	var hashes []codec.StatusHash
-	ahead := 0
+	var ahead []string
 	scope := store.Scope{DataType: s.scope.DataType, Cluster: s.scope.Cluster}
 	err = b.store.Scan(ctx, scope, func(m store.Meta) error {
 		key := route.Key{Cluster: m.Cluster, ResourceID: m.ResourceID}
@@ -56,7 +56,7 @@ func (b *Broker) compareSpecs(ctx context.Context, s *subscription, l *list) (se
 			s.answer(key, m.SpecRevision, flags)
 			sends++
 		case resync.Ahead:
-			ahead++
+			ahead = append(ahead, m.ResourceID)
 		case resync.Skip:
 		}
 		if m.Waiting != nil {
@@ -75,7 +75,9 @@ func (b *Broker) compareSpecs(ctx context.Context, s *subscription, l *list) (se
 	for chunk := range resync.Chunks(hashes) {
 		s.hashes = append(s.hashes, chunk)
 	}
-	b.reportOddities(s, plan.Orphans(), ahead)
+	if !l.silent {
+		b.reportOddities(s, plan.Orphans(), ahead)
+	}
 	return sends, nil
 }
 
@@ -104,16 +106,17 @@ const shownIDs = 10
 
 // reportOddities tells of what an agent holds and the broker cannot explain.
 // Nothing is done about it: absence is no deletion.
-func (b *Broker) reportOddities(s *subscription, orphans []string, ahead int) {
+func (b *Broker) reportOddities(s *subscription, orphans, ahead []string) {
+	b.ledger.list(place{s.scope.DataType, s.scope.Cluster}, orphans, ahead)
 	if len(orphans) > 0 {
 		b.metrics.orphans.Add(float64(len(orphans)))
 		b.log.Warn("agent holds works that no record explains, they stay as they are",
 			"cluster", s.scope.Cluster, "count", len(orphans), "first_ids", orphans[:min(len(orphans), shownIDs)])
 	}
-	if ahead > 0 {
-		b.metrics.ahead.Add(float64(ahead))
+	if len(ahead) > 0 {
+		b.metrics.ahead.Add(float64(len(ahead)))
 		b.log.Warn("agent holds newer versions than the broker, their sources have to publish them again",
-			"cluster", s.scope.Cluster, "count", ahead)
+			"cluster", s.scope.Cluster, "count", len(ahead))
 	}
 }
 

@@ -20,8 +20,11 @@ type hub struct {
 	byID     map[string]*subscription
 	perParty map[identity.Identity]int
 	// routed is the revision up to which every change is in the mailboxes it
-	// belongs into.
-	routed uint64
+	// belongs into. It is written under the lock.
+	routed atomic.Uint64
+	// awaited are the subscriptions that want to hear when routed is so far.
+	awaited map[*subscription]uint64
+	ledger  *ledger
 	// end is why nobody may call any more; nil while everybody may. It is set
 	// under the lock, once.
 	end atomic.Pointer[transport.Error]
@@ -29,18 +32,28 @@ type hub struct {
 	empty chan struct{}
 }
 
-func newHub(revision uint64) *hub {
-	return &hub{
+func newHub(revision uint64, l *ledger) *hub {
+	h := &hub{
 		byID: map[string]*subscription{}, perParty: map[identity.Identity]int{},
-		routed: revision, empty: make(chan struct{}),
+		awaited: map[*subscription]uint64{}, ledger: l, empty: make(chan struct{}),
 	}
+	h.routed.Store(revision)
+	return h
 }
 
 // position returns the revision up to which changes were routed.
-func (h *hub) position() uint64 {
+func (h *hub) position() uint64 { return h.routed.Load() }
+
+// await wakes s when changes up to a revision were routed. The last call
+// counts.
+func (h *hub) await(s *subscription, revision uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.routed
+	if h.routed.Load() >= revision {
+		s.signal()
+		return
+	}
+	h.awaited[s] = revision
 }
 
 // add registers s: every change routed from now on reaches it.
@@ -65,6 +78,7 @@ func (h *hub) remove(s *subscription) {
 	defer h.mu.Unlock()
 	h.index.Remove(s.scope, s)
 	delete(h.byID, s.id)
+	delete(h.awaited, s)
 	if h.perParty[s.party]--; h.perParty[s.party] == 0 {
 		delete(h.perParty, s.party)
 	}
@@ -111,7 +125,14 @@ func (h *hub) route(changes []store.Change) {
 	for i := range changes {
 		h.routeOne(&changes[i])
 	}
-	h.routed = changes[len(changes)-1].Revision
+	routed := changes[len(changes)-1].Revision
+	h.routed.Store(routed)
+	for s, revision := range h.awaited {
+		if revision <= routed {
+			delete(h.awaited, s)
+			s.signal()
+		}
+	}
 }
 
 func (h *hub) routeOne(c *store.Change) {
@@ -120,8 +141,11 @@ func (h *hub) routeOne(c *store.Change) {
 		scope = route.Scope{DataType: c.Key.DataType, Owner: c.Owner}
 	}
 	var flags route.Flags
-	if c.Part == store.SpecPart && c.State == store.Tombstone {
-		flags = route.Deletion
+	if c.Part == store.SpecPart {
+		if c.State == store.Tombstone {
+			flags = route.Deletion
+		}
+		h.ledger.changed(c.Key, c.Revision, c.Gone)
 	}
 	key := route.Key{Cluster: c.Key.Cluster, ResourceID: c.Key.ResourceID}
 	for _, s := range h.index.Get(scope) {
@@ -177,6 +201,46 @@ func (h *hub) askers(scope route.Scope, id string, conn uint64) []*subscription 
 		return same
 	}
 	return all
+}
+
+// agents returns the subscriptions of a cluster's agents, of every cluster
+// where it is "".
+func (h *hub) agents(cluster string) []*subscription {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var list []*subscription
+	if cluster != "" {
+		for _, d := range codec.DataTypes() {
+			list = append(list, h.index.Get(route.Scope{DataType: d, Cluster: cluster})...)
+		}
+		return list
+	}
+	for _, s := range h.byID {
+		if s.part == codec.Spec {
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
+// recheck tells agents that other sources than before have compared what they
+// own on their cluster.
+func (h *hub) recheck(d codec.DataType, c changes) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if c.everywhere {
+		for _, s := range h.byID {
+			if s.part == codec.Spec && s.scope.DataType == d {
+				s.recheck()
+			}
+		}
+		return
+	}
+	for _, cluster := range c.clusters {
+		for _, s := range h.index.Get(route.Scope{DataType: d, Cluster: cluster}) {
+			s.recheck()
+		}
+	}
 }
 
 // count returns the number of subscriptions by kind.

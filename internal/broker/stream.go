@@ -63,7 +63,7 @@ func (b *Broker) subscribe(ctx context.Context, p transport.Peer, raw transport.
 			"an agent gives its cluster_name, a source its source id")
 	}
 	s := &subscription{
-		id: b.cfg.NewID(), hello: raw.Hello, conn: p.Conn,
+		id: b.cfg.NewID(), hello: raw.Hello, conn: p.Conn, since: b.cfg.Now(),
 		scope:  route.Scope{DataType: d, Cluster: raw.Cluster, Owner: raw.Source},
 		part:   codec.Spec,
 		wake:   make(chan struct{}, 1),
@@ -105,6 +105,7 @@ func (b *Broker) markCluster(ctx context.Context, d codec.DataType, raw transpor
 	given := raw.Hello.ClusterUID
 	if known && uid != "" && given != "" && uid != given {
 		b.metrics.strangers.Inc()
+		b.ledger.refused(place{d, raw.Cluster}, given, b.cfg.Now())
 		b.log.Warn("agent of another cluster under a known name refused", "cluster", raw.Cluster, "known_uid", uid, "uid", given)
 		return &transport.Error{
 			Code: transport.CodeDenied, Next: transport.NextStop,
@@ -117,6 +118,9 @@ func (b *Broker) markCluster(ctx context.Context, d codec.DataType, raw transpor
 	}
 	if err := b.store.MarkSubscribed(ctx, d, raw.Cluster, given); err != nil {
 		return storeError(err)
+	}
+	if given != "" {
+		b.ledger.renamed(raw.Cluster)
 	}
 	return nil
 }

@@ -20,6 +20,7 @@ type subscription struct {
 	part  codec.Subresource // what it receives
 	hello transport.Hello
 	conn  uint64
+	since time.Time
 
 	// wake holds a token when something was put since the last look.
 	wake chan struct{}
@@ -32,6 +33,10 @@ type subscription struct {
 	released bool
 	rests    rests // of a stock agent
 	end      *transport.Error
+	// acked is the revision up to which an agent has confirmed, proof what the
+	// last confirmation showed.
+	acked uint64
+	proof proof
 
 	// The rest belongs to the stream's goroutine.
 
@@ -230,6 +235,10 @@ func (s *subscription) request(l *list) bool {
 	s.requests = append(s.requests, l)
 	return true
 }
+
+// recheck says that other sources than before have compared what they own on
+// the agent's cluster.
+func (s *subscription) recheck() { s.signal() }
 
 // stop ends the stream with err.
 func (s *subscription) stop(err *transport.Error) {

@@ -1,0 +1,167 @@
+package broker
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// maxCompared is how many clusters a source may name as compared. The names
+// need not be known: a store that was lost has to learn them from the sources.
+const maxCompared = 1 << 16
+
+// comparisons knows which sources have finished comparing what they own with
+// this store. It is forgotten when the store is opened again, which is when a
+// store may have gone back in time: a record that is older than what an agent
+// holds is the truth only after its source has looked at that record. Its
+// methods may be called concurrently and do no I/O.
+type comparisons struct {
+	mu      sync.Mutex
+	sources map[ownership]*comparison
+}
+
+// ownership is everything of one data type that a source owns.
+type ownership struct {
+	dataType codec.DataType
+	owner    string
+}
+
+// comparison is how far one source is.
+type comparison struct {
+	// all: every cluster is compared but for those in except; else those in
+	// clusters are.
+	all      bool
+	clusters map[string]struct{}
+	// except maps to the subscription on which the source said that it withholds
+	// something there, "" where the cluster was released.
+	except map[string]string
+}
+
+func newComparisons() *comparisons { return &comparisons{sources: map[ownership]*comparison{}} }
+
+// outcome is what a source said of its comparison.
+type outcome struct {
+	ownership
+	subscription string
+	// compared is as it wants it, open is not.
+	compared, open []string
+	// all: so is every cluster that is not open on this subscription.
+	all bool
+}
+
+// changes says where the set of compared sources is another one now.
+type changes struct {
+	everywhere bool
+	clusters   []string
+}
+
+// apply takes an outcome over; false: it names too many clusters.
+func (c *comparisons) apply(o outcome) (changes, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.sources[o.ownership]
+	if s == nil {
+		s = &comparison{clusters: map[string]struct{}{}, except: map[string]string{}}
+	}
+	if s.size(o) > maxCompared {
+		return changes{}, false
+	}
+	c.sources[o.ownership] = s
+	var changed changes
+	note := func(cluster string, was bool) {
+		if was != s.has(cluster) {
+			changed.clusters = append(changed.clusters, cluster)
+		}
+	}
+	for _, cluster := range o.open {
+		was := s.has(cluster)
+		delete(s.clusters, cluster)
+		s.except[cluster] = o.subscription
+		note(cluster, was)
+	}
+	for _, cluster := range o.compared {
+		was := s.has(cluster)
+		delete(s.except, cluster)
+		if !s.all {
+			s.clusters[cluster] = struct{}{}
+		}
+		note(cluster, was)
+	}
+	if !o.all {
+		return changed, true
+	}
+	for cluster, subscription := range s.except {
+		if subscription != o.subscription {
+			delete(s.except, cluster)
+			changed.clusters = append(changed.clusters, cluster)
+		}
+	}
+	changed.everywhere = !s.all
+	s.all, s.clusters = true, map[string]struct{}{}
+	return changed, true
+}
+
+// size is how many clusters there would be to remember with an outcome.
+func (s *comparison) size(o outcome) int {
+	n := len(s.clusters) + len(s.except)
+	for _, names := range [][]string{o.compared, o.open} {
+		for _, cluster := range names {
+			_, known := s.clusters[cluster]
+			_, excepted := s.except[cluster]
+			if !known && !excepted {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// revoke notes that what a source said of a cluster counts no longer. It
+// reports whether it did.
+func (c *comparisons) revoke(o ownership, cluster string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.sources[o]
+	if s == nil {
+		return false
+	}
+	was := s.has(cluster)
+	delete(s.clusters, cluster)
+	if _, excepted := s.except[cluster]; s.all && !excepted {
+		s.except[cluster] = ""
+	}
+	return was
+}
+
+func (s *comparison) has(cluster string) bool {
+	if s.all {
+		_, excepted := s.except[cluster]
+		return !excepted
+	}
+	_, ok := s.clusters[cluster]
+	return ok
+}
+
+// has reports whether a source has compared what it owns on a cluster.
+func (c *comparisons) has(p place, owner string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.sources[ownership{p.dataType, owner}]
+	return s != nil && s.has(p.cluster)
+}
+
+// at returns, sorted, the sources that have compared what they own on a
+// cluster.
+func (c *comparisons) at(p place) []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var owners []string
+	for o, s := range c.sources {
+		if o.dataType == p.dataType && s.has(p.cluster) {
+			owners = append(owners, o.owner)
+		}
+	}
+	slices.Sort(owners)
+	return owners
+}
