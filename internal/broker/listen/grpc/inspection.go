@@ -5,21 +5,32 @@ import (
 
 	ggrpc "google.golang.org/grpc"
 
+	"github.com/hawser-io/hawser/internal/identity"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
 // Inspector answers the calls of the inspection service, which are authorized
-// already. Methods are called concurrently. What they pass to send is not kept;
+// already; by is who asks, the zero Identity where nobody authenticates. Methods
+// are called concurrently. What they pass to send is not kept;
 // an error of send ends the call and is returned. Errors are *transport.Error.
 type Inspector interface {
 	ListClusters(ctx context.Context, r *hawserv1.ListClustersRequest, send func(*hawserv1.ListClustersResponse) error) error
 	ListWorks(ctx context.Context, r *hawserv1.ListWorksRequest, send func(*hawserv1.ListWorksResponse) error) error
 	ListOrphans(ctx context.Context, r *hawserv1.ListOrphansRequest, send func(*hawserv1.ListOrphansResponse) error) error
-	ForgetWork(ctx context.Context, r *hawserv1.ForgetWorkRequest) (*hawserv1.ForgetWorkResponse, error)
-	ForgetCluster(ctx context.Context, r *hawserv1.ForgetClusterRequest) (*hawserv1.ForgetClusterResponse, error)
-	Adopt(ctx context.Context, r *hawserv1.AdoptRequest) (*hawserv1.AdoptResponse, error)
-	Approve(ctx context.Context, r *hawserv1.ApproveRequest) (*hawserv1.ApproveResponse, error)
+	ForgetWork(ctx context.Context, by identity.Identity, r *hawserv1.ForgetWorkRequest) (*hawserv1.ForgetWorkResponse, error)
+	ForgetCluster(ctx context.Context, by identity.Identity, r *hawserv1.ForgetClusterRequest) (*hawserv1.ForgetClusterResponse, error)
+	Adopt(ctx context.Context, by identity.Identity, r *hawserv1.AdoptRequest) (*hawserv1.AdoptResponse, error)
+	Approve(ctx context.Context, by identity.Identity, r *hawserv1.ApproveRequest) (*hawserv1.ApproveResponse, error)
 	Backup(ctx context.Context, r *hawserv1.BackupRequest, send func(*hawserv1.BackupResponse) error) error
+}
+
+// callerOf is who called.
+func callerOf(ctx context.Context) identity.Identity {
+	c, err := connectionOf(ctx)
+	if err != nil {
+		return identity.Identity{}
+	}
+	return c.identity
 }
 
 // inspection gives an Inspector the shape of the generated service.
@@ -41,19 +52,19 @@ func (i inspection) ListOrphans(r *hawserv1.ListOrphansRequest, s ggrpc.ServerSt
 }
 
 func (i inspection) ForgetWork(ctx context.Context, r *hawserv1.ForgetWorkRequest) (*hawserv1.ForgetWorkResponse, error) {
-	return i.to.ForgetWork(ctx, r)
+	return i.to.ForgetWork(ctx, callerOf(ctx), r)
 }
 
 func (i inspection) ForgetCluster(ctx context.Context, r *hawserv1.ForgetClusterRequest) (*hawserv1.ForgetClusterResponse, error) {
-	return i.to.ForgetCluster(ctx, r)
+	return i.to.ForgetCluster(ctx, callerOf(ctx), r)
 }
 
 func (i inspection) Adopt(ctx context.Context, r *hawserv1.AdoptRequest) (*hawserv1.AdoptResponse, error) {
-	return i.to.Adopt(ctx, r)
+	return i.to.Adopt(ctx, callerOf(ctx), r)
 }
 
 func (i inspection) Approve(ctx context.Context, r *hawserv1.ApproveRequest) (*hawserv1.ApproveResponse, error) {
-	return i.to.Approve(ctx, r)
+	return i.to.Approve(ctx, callerOf(ctx), r)
 }
 
 func (i inspection) Backup(r *hawserv1.BackupRequest, s ggrpc.ServerStreamingServer[hawserv1.BackupResponse]) error {
