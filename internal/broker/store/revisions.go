@@ -29,8 +29,14 @@ func (r *revisions) add(revision uint64) {
 		r.list = append(r.list, revision<<1)
 		return
 	}
-	i, _ := r.find(revision)
-	r.list = slices.Insert(r.list, i, revision<<1)
+	i, ok := r.find(revision)
+	switch {
+	case !ok:
+		r.list = slices.Insert(r.list, i, revision<<1)
+	case r.list[i]&1 != 0: // it is back
+		r.list[i] &^= 1
+		r.holes--
+	}
 }
 
 // load adds a revision without regard to order; sort puts that right.

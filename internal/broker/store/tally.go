@@ -59,7 +59,7 @@ func NewTally() *Tally {
 
 // Load counts a record of a store that is being opened, in any order. Before
 // anything else is called, Sort must be.
-func (t *Tally) Load(m *Meta) { t.add(m, (*revisions).load) }
+func (t *Tally) Load(m *Meta) { t.move(nil, m, (*revisions).load) }
 
 // Sort ends the loading.
 func (t *Tally) Sort() {
@@ -75,68 +75,98 @@ func (t *Tally) Sort() {
 
 // Count follows one [Write]: old is what was there, n what is; nil for nothing.
 func (t *Tally) Count(old, n *Meta) {
+	if old != nil && n != nil && old.Owner != n.Owner {
+		t.move(old, nil, (*revisions).add)
+		old = nil
+	}
+	t.move(old, n, (*revisions).add)
+}
+
+// move takes old away and adds n, which have one owner; one of them may be nil.
+// Every commit does this for every work: what stays is not touched.
+func (t *Tally) move(old, n *Meta, add func(*revisions, uint64)) {
+	c, o := t.scopes(cmp.Or(n, old))
+	replace := func(r *revisions, before, now uint64) {
+		if before == now {
+			return
+		}
+		if before != 0 {
+			r.remove(before)
+		}
+		if now != 0 {
+			add(r, now)
+		}
+	}
+	oldSpec, oldStatus := Entries(old)
+	spec, status := Entries(n)
+	replace(&c.specs, oldSpec, spec)
+	replace(&o.statuses, oldStatus, status)
+	replace(&c.tombstones, when(old, Tombstone, oldSpec), when(n, Tombstone, spec))
+	replace(&o.graves, when(old, Grave, oldStatus), when(n, Grave, status))
+	o.hold(c, old, n)
 	if old != nil {
-		t.subtract(old)
+		c.records--
 	}
-	if n != nil {
-		t.add(n, (*revisions).add)
+	if n == nil {
+		return
 	}
-}
-
-func (t *Tally) add(m *Meta, add func(*revisions, uint64)) {
-	c, o := t.scopes(m)
 	c.records++
-	spec, status := Entries(m)
-	if spec != 0 {
-		add(&c.specs, spec)
+	c.head.SpecRevision = max(c.head.SpecRevision, n.SpecRevision)
+	if old == nil || old.Sequence != n.Sequence {
+		c.head.Sequence = higherSequence(c.head.Sequence, n.Sequence)
 	}
-	if status != 0 {
-		add(&o.statuses, status)
-	}
-	switch m.State {
-	case Live:
-		h, hash := o.holding(m.Cluster), codec.RecordHash(m.ResourceID, m.Tag)
-		for _, d := range []*Digest{&c.head.Digest, &h.digest} {
-			d.Count++
-			d.Sum = d.Sum.Add(hash)
-		}
-	case Tombstone:
-		add(&c.tombstones, spec)
-		o.holding(m.Cluster).tombstones++
-	case Grave:
-		add(&o.graves, status)
-	}
-	c.head.SpecRevision = max(c.head.SpecRevision, m.SpecRevision)
-	c.head.Sequence = higherSequence(c.head.Sequence, m.Sequence)
 }
 
-func (t *Tally) subtract(m *Meta) {
-	c, o := t.scopes(m)
-	c.records--
-	spec, status := Entries(m)
-	if spec != 0 {
-		c.specs.remove(spec)
+// when is revision if m is in a state, else 0.
+func when(m *Meta, s State, revision uint64) uint64 {
+	if m == nil || m.State != s {
+		return 0
 	}
-	if status != 0 {
-		o.statuses.remove(status)
+	return revision
+}
+
+// hold keeps the digests, of the cluster and of what o has on it, and the
+// number of o's tombstones there.
+func (o *ownerTally) hold(c *clusterTally, old, n *Meta) {
+	is := func(m *Meta, s State) bool { return m != nil && m.State == s }
+	if old != nil && n != nil && old.State == n.State && (old.State != Live || old.Tag == n.Tag) {
+		return
 	}
-	h := o.holding(m.Cluster)
-	switch m.State {
-	case Live:
-		hash := codec.RecordHash(m.ResourceID, m.Tag)
-		for _, d := range []*Digest{&c.head.Digest, &h.digest} {
-			d.Count--
-			d.Sum = d.Sum.Sub(hash)
-		}
-	case Tombstone:
-		c.tombstones.remove(spec)
+	cluster := cmp.Or(n, old).Cluster
+	h := o.clusters[cluster]
+	if h == nil {
+		h = &holding{}
+		o.clusters[cluster] = h
+	}
+	if is(old, Live) {
+		hash := codec.RecordHash(old.ResourceID, old.Tag)
+		subtract(&c.head.Digest, hash)
+		subtract(&h.digest, hash)
+	}
+	if is(n, Live) {
+		hash := codec.RecordHash(n.ResourceID, n.Tag)
+		add(&c.head.Digest, hash)
+		add(&h.digest, hash)
+	}
+	if is(old, Tombstone) {
 		h.tombstones--
-	case Grave:
-		o.graves.remove(status)
+	}
+	if is(n, Tombstone) {
+		h.tombstones++
 	}
 	if h.digest.Count == 0 && h.tombstones == 0 {
-		delete(o.clusters, m.Cluster)
+		delete(o.clusters, cluster)
 	}
+}
+
+func add(d *Digest, hash codec.DigestSum) {
+	d.Count++
+	d.Sum = d.Sum.Add(hash)
+}
+
+func subtract(d *Digest, hash codec.DigestSum) {
+	d.Count--
+	d.Sum = d.Sum.Sub(hash)
 }
 
 // scopes returns those that a record belongs to, new ones where there are none.
@@ -154,15 +184,6 @@ func (t *Tally) scopes(m *Meta) (*clusterTally, *ownerTally) {
 		t.owners[of] = o
 	}
 	return c, o
-}
-
-func (o *ownerTally) holding(cluster string) *holding {
-	h := o.clusters[cluster]
-	if h == nil {
-		h = &holding{}
-		o.clusters[cluster] = h
-	}
-	return h
 }
 
 // higherSequence returns the higher one of two ids; b does not count when an
