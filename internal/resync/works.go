@@ -1,0 +1,115 @@
+package resync
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// Work is what a source has of one of its works on one cluster.
+type Work struct {
+	ID, Name string
+	// Version is the source's own counter of the spec.
+	Version int64
+	// Tag is that of the spec as publishing it would make it. Untagged: it is
+	// not known, so the work counts as different from every record.
+	Tag      codec.Tag
+	Untagged bool
+	// Deleting: the source deletes the work; what the broker must hear is the
+	// deletion, whatever it has.
+	Deleting bool
+	// Stuck: the work cannot be published in its present form. What the broker
+	// has of it stays, and so does what else goes by its name.
+	Stuck bool
+}
+
+// Works says what makes the records of one source on one cluster those of its
+// works. Every work is in one of the first three lists or stuck; every live
+// record that is none of them is in Missing, unless a work that is published
+// takes its name, for a broker replaces it then.
+type Works struct {
+	// InSync are the ids of works of which the broker has exactly this spec.
+	InSync []string
+	// Publish are the ids of works to publish as they are.
+	Publish []string
+	// Supersede are works of which the broker has something later: a higher
+	// version, or a deletion that the source knows nothing of. Either the source
+	// went back in time, or what was read of it is old: ask it again.
+	Supersede []Behind
+	// Missing are live records of works that the source lacks, sorted by id.
+	// That something is not there is no deletion: ask the source for each, and
+	// see [MayDelete].
+	Missing []codec.InventoryRecord
+	// Live counts the live records.
+	Live int
+}
+
+// Behind is a work that looks older than its record.
+type Behind struct {
+	ID string
+	// Version and Revision are the record's; Tombstone: it is a deletion.
+	Version   int64
+	Revision  uint64
+	Tombstone bool
+}
+
+// CompareWorks plans. The ids of works are unique; of two records with one id
+// the one with the higher revision counts.
+func CompareWorks(works []Work, records []codec.InventoryRecord) Works {
+	byID := make(map[string]codec.InventoryRecord, len(records))
+	for _, r := range records {
+		if old, twice := byID[r.ResourceID]; !twice || old.Revision < r.Revision {
+			byID[r.ResourceID] = r
+		}
+	}
+	var p Works
+	held := make(map[string]bool, len(works))
+	taken := make(map[string]bool, len(works))
+	for i := range works {
+		w := &works[i]
+		held[w.ID] = true
+		if w.Stuck {
+			continue
+		}
+		taken[w.Name] = taken[w.Name] || !w.Deleting
+		r, has := byID[w.ID]
+		p.decide(w, r, has)
+	}
+	for id, r := range byID {
+		if r.Tombstone {
+			continue
+		}
+		p.Live++
+		if !held[id] && !taken[r.Name] {
+			p.Missing = append(p.Missing, r)
+		}
+	}
+	slices.SortFunc(p.Missing, func(a, b codec.InventoryRecord) int { return cmp.Compare(a.ResourceID, b.ResourceID) })
+	return p
+}
+
+// decide puts one work into a list. r is its record, if it has one.
+func (p *Works) decide(w *Work, r codec.InventoryRecord, has bool) {
+	switch {
+	case w.Deleting || !has:
+		p.Publish = append(p.Publish, w.ID)
+	case r.Tombstone || r.Version > w.Version:
+		p.Supersede = append(p.Supersede, Behind{ID: w.ID, Version: r.Version, Revision: r.Revision, Tombstone: r.Tombstone})
+	case !w.Untagged && w.Tag == r.Tag:
+		p.InSync = append(p.InSync, w.ID)
+	default:
+		p.Publish = append(p.Publish, w.ID)
+	}
+}
+
+// Bounds of what may be deleted on a cluster because its source lacks it: that
+// many, or that share of the live records where it is more.
+const (
+	maxMissing      = 10
+	maxMissingShare = 20 // one in
+)
+
+// MayDelete reports whether so few of the live records of a cluster are missing
+// that they may be deleted without asking a person.
+func MayDelete(missing, live int) bool { return missing <= max(maxMissing, live/maxMissingShare) }
