@@ -126,7 +126,7 @@ func New(c Config) (*Agent, error) {
 		Cluster: c.Cluster, ClientID: c.ClientID, HubHash: hubHash, AgentID: c.AgentID, StatusSyncInterval: c.StatusSyncInterval,
 		Client: c.Client, Tracker: a.watcher,
 		Wait: jittered, Now: time.Now, Random: rand.Float64, NewID: uuid.NewString,
-		Wake: a.wake, Send: a.send, Log: c.Log, Metrics: a.metrics,
+		Wake: a.wake, Send: a.send, Sync: a.sync, Log: c.Log, Metrics: a.metrics,
 	})
 	a.session = session.New(session.Config{
 		Dialer: c.Dialer, Party: party{a}, Log: c.Log, Metrics: sessions,
@@ -205,6 +205,9 @@ func (a *Agent) connect(ctx context.Context) error {
 		o, err := a.config.Client.Get(ctx, namespace)
 		if err == nil {
 			uid := string(o.GetUID())
+			if err := a.core.Start(uid); err != nil {
+				return err
+			}
 			a.clusterUID.Store(&uid)
 			return a.session.Run(ctx)
 		}
@@ -266,6 +269,12 @@ func (a *Agent) send(id string) {
 	}
 }
 
+// syncItem stands among the ids of works for what concerns the subscription; no
+// work has this id.
+const syncItem = ""
+
+func (a *Agent) sync() { a.send(syncItem) }
+
 // reconcile is one round.
 func (a *Agent) reconcile(ctx context.Context, q *queue, key string) {
 	next, err := a.guarded(ctx, key)
@@ -298,15 +307,20 @@ func (a *Agent) guarded(ctx context.Context, key string) (next time.Duration, er
 	return a.core.Reconcile(ctx, key)
 }
 
-// publish sends the status of one work, if one is due.
+// publish sends the status of one work, if one is due, or what concerns the
+// subscription.
 func (a *Agent) publish(ctx context.Context, q *queue, id string) {
-	l, ok := a.core.TakeReport(id)
+	var again, ok bool
+	var err error
+	if id == syncItem {
+		again, ok, err = a.publishSync(ctx)
+	} else {
+		again, ok, err = a.publishReport(ctx, id)
+	}
 	if !ok {
 		q.Forget(id)
 		return
 	}
-	_, err := a.session.Publish(ctx, l.Event)
-	again := a.core.ReportDone(l, err)
 	switch {
 	case err == nil || !again:
 		q.Forget(id)
@@ -316,6 +330,24 @@ func (a *Agent) publish(ctx context.Context, q *queue, id string) {
 	default:
 		q.AddRateLimited(id)
 	}
+}
+
+func (a *Agent) publishReport(ctx context.Context, id string) (again, ok bool, err error) {
+	l, ok := a.core.TakeReport(id)
+	if !ok {
+		return false, false, nil
+	}
+	receipt, err := a.session.Publish(ctx, l.Event)
+	return a.core.ReportDone(l, receipt, err), true, err
+}
+
+func (a *Agent) publishSync(ctx context.Context) (again, ok bool, err error) {
+	l, ok := a.core.TakeSync()
+	if !ok {
+		return false, false, nil
+	}
+	_, err = a.session.PublishOn(ctx, l.Subscription, l.Event)
+	return a.core.SyncDone(l, err), true, err
 }
 
 // jittered waits for about d, or until ctx ends.

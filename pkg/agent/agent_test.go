@@ -165,6 +165,27 @@ func TestAgent_FromEventToStatus(t *testing.T) {
 	})
 }
 
+func TestAgent_AnswersCheckpoints(t *testing.T) {
+	runAgent(t, nil, func(r *running) {
+		r.after(100 * time.Millisecond)
+		r.b.events <- r.events.checkpointEvent(codec.Checkpoint{Cursor: at(3), Digest: &codec.Digest{}})
+		r.after(100 * time.Millisecond)
+		r.b.mu.Lock()
+		last := r.b.published[len(r.b.published)-1]
+		r.b.mu.Unlock()
+		if a, err := codec.ParseAck(last); err != nil || a.Cursor != at(3) || last.Source() != "cluster1-work-agent" {
+			t.Fatalf("got %v, %v", last, err)
+		}
+		r.b.cut <- errAway
+		r.after(time.Minute)
+		r.b.mu.Lock()
+		defer r.b.mu.Unlock()
+		if got := r.b.hellos[len(r.b.hellos)-1].Cursor; got != at(3).String() {
+			t.Errorf("continues from %q", got)
+		}
+	})
+}
+
 func TestAgent_AtRestItAsksNothing(t *testing.T) {
 	runAgent(t, nil, func(r *running) {
 		r.b.events <- r.events.event(hubWork("w-1", "web", 1, configMap("a", "1"), deployment("b", "1")), codec.CreateRequest, nil)

@@ -86,7 +86,7 @@ func step(rt *rapid.T, r *rig, h *hub) {
 		r.restart()
 		resume(r, h)
 	case "offline":
-		r.core.Disconnected()
+		r.core.Disconnected(errAway)
 	case "wait":
 		r.settle(time.Duration(rapid.IntRange(0, 2000).Draw(rt, "ms")) * time.Millisecond)
 	}

@@ -57,18 +57,21 @@ type CoreConfig struct {
 
 	// Wake is told that Reconcile is due for a key at once; fresh says that
 	// there is something new, so that earlier failures do not count. Send is
-	// told that TakeReport has something for an id. Both are called with no lock
-	// held and must not block.
+	// told that TakeReport has something for an id, Sync that TakeSync has
+	// something. All are called with no lock held and must not block.
 	Wake func(key string, fresh bool)
 	Send func(id string)
+	Sync func()
 
 	Log     *slog.Logger
 	Metrics *Metrics
 }
 
-// Core decides what the agent does. Its methods may be called concurrently;
-// Reconcile only for different keys, TakeReport and ReportDone only for
-// different ids.
+// Core decides what the agent does. Start comes first. Hello, Subscribed, Handle
+// and Disconnected are called one at a time, in the order of a session's party.
+// The others may be called concurrently; Reconcile only for different keys,
+// TakeReport and ReportDone only for different ids, TakeSync and SyncDone one
+// after the other.
 //
 // A key is the name of an AppliedManifestWork: everything about works of one
 // name, and about the objects recorded there, is done one after the other.
@@ -78,11 +81,15 @@ type Core struct {
 	remover inventory.Remover
 	applier apply.Applier
 
-	mu        sync.Mutex
-	set       *desired.Set
-	outbox    report.Outbox
-	states    map[string]*state
-	connected bool
+	mu         sync.Mutex
+	clusterUID string
+	set        *desired.Set
+	outbox     report.Outbox
+	states     map[string]*state
+	connected  bool
+	// cursor is where the next subscription goes on; link is the present one.
+	cursor codec.Cursor
+	link   link
 }
 
 // state is what is remembered of one key between rounds. Only the round that
@@ -133,32 +140,61 @@ func NewCore(c CoreConfig) *Core {
 
 func (c *Core) key(workName string) string { return inventory.Name(c.config.HubHash, workName) }
 
+// Start is called once, before anything else. clusterUID is the uid of the
+// cluster's namespace kube-system.
+func (c *Core) Start(clusterUID string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.clusterUID = clusterUID
+	return nil
+}
+
+// Hello returns what to say at the next subscribe.
+func (c *Core) Hello() transport.Hello {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return transport.Hello{Protocol: protocol, Cursor: c.cursor.String(), ClusterUID: c.clusterUID}
+}
+
 // Subscribed begins a connection. It returns what to publish at once: the list
-// of everything that is held.
+// of everything that is held, unless the broker continues from the cursor.
 func (c *Core) Subscribed(a transport.Accepted) ([]codec.Event, error) {
 	c.mu.Lock()
 	c.connected = true
-	c.set.Subscribed(a.Protocol > 0)
-	versions := c.set.Versions()
+	c.link = link{subscription: a.SubscriptionID, hawser: a.Protocol > 0}
+	continued := c.link.hawser && a.Resync == codec.ResyncCursor && c.cursor != (codec.Cursor{})
+	var events []codec.Event
+	var err error
+	if continued {
+		c.set.Continued(c.cursor.Revision)
+	} else {
+		c.cursor = codec.Cursor{}
+		c.set.Subscribed(c.link.hawser)
+		var e codec.Event
+		if e, err = c.list(); err == nil {
+			events = []codec.Event{e}
+		}
+	}
 	waiting := c.outbox.Reconnected()
 	c.mu.Unlock()
-	e, err := codec.NewSpecResyncRequest(codec.ResyncParams{
-		ID: c.config.NewID(), Time: c.config.Now(), Source: c.config.ClientID, Cluster: c.config.Cluster, DataType: codec.ManifestBundles,
-	}, versions)
 	if err != nil {
 		return nil, err
 	}
 	for _, id := range waiting {
 		c.config.Send(id)
 	}
-	return []codec.Event{e}, nil
+	return events, nil
 }
 
 // Disconnected ends a connection: statuses wait for the next.
-func (c *Core) Disconnected() {
+func (c *Core) Disconnected(err error) {
+	var refused *transport.Error
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.connected = false
+	c.connected, c.link = false, link{}
+	if errors.As(err, &refused) && refused.Next == transport.NextResync {
+		c.cursor = codec.Cursor{}
+	}
 }
 
 // Handle takes a received event. Whatever it is, it counts as received: what is
@@ -166,6 +202,8 @@ func (c *Core) Disconnected() {
 func (c *Core) Handle(ctx context.Context, e codec.Event) {
 	t, err := codec.ParseEventType(e.Type())
 	switch {
+	case e.Type() == codec.TypeCheckpoint:
+		c.checkpoint(ctx, e)
 	case err != nil, t.DataType != codec.ManifestBundles:
 		c.drop(ctx, eventIgnored, e)
 	case t.Subresource == codec.Status && t.Action == codec.ResyncRequest:
@@ -279,17 +317,18 @@ func (c *Core) TakeReport(id string) (l report.Letter, ok bool) {
 	return l, ok
 }
 
-// ReportDone tells what became of a status from TakeReport. again says that
-// there is more to send for the id, after a back-off if err is not nil.
-func (c *Core) ReportDone(l report.Letter, err error) (again bool) {
+// ReportDone tells what became of a status from TakeReport; receipt is what the
+// broker said if err is nil. again says that there is more to send for the id,
+// after a back-off if err is not nil.
+func (c *Core) ReportDone(l report.Letter, receipt transport.Receipt, err error) (again bool) {
 	if err != nil && !transport.Retryable(err) {
 		c.config.Log.Error("status refused: the hub does not see how this work is", "work", l.Work.Name, "id", l.Work.ResourceID, "error", err)
 	}
 	c.mu.Lock()
-	again = c.outbox.Done(l, err)
+	again = c.outbox.Done(l, receipt, err)
 	// The deletion may have come once more, or a source may have asked, while
 	// the report was under way: whoever did does not know it yet.
-	confirmed := err == nil && l.Deleted && !again
+	confirmed := err == nil && receipt.Outcome != codec.OutcomeStale && l.Deleted && !again
 	if confirmed {
 		c.set.Forget(l.Work)
 		if c.set.Get(l.Work.ResourceID) == nil {

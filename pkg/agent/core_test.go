@@ -138,7 +138,7 @@ func TestCore_DeletedIsReportedUntilItIsAccepted(t *testing.T) {
 	r := newRig(t)
 	w := hubWork("w-1", "web", 1, configMap("a", "1"))
 	r.apply(w)
-	r.core.Disconnected()
+	r.core.Disconnected(errAway)
 	r.delete(w)
 	if r.statuses["w-1"].Deleted || r.core.Counts().Deleting != 1 || r.core.Counts().ReportsDue != 1 {
 		t.Fatalf("got %+v", r.core.Counts())

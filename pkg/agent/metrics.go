@@ -14,6 +14,7 @@ const (
 	eventElsewhere   = "other_cluster"
 	eventUndecodable = "undecodable"
 	eventAsked       = "status_request"
+	eventCheckpoint  = "checkpoint"
 )
 
 // Values of the label result of rounds.

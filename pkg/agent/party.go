@@ -7,16 +7,11 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// protocol is the version of Hawser's additions to the OCM protocol.
-const protocol = 1
-
 // party is the agent as its session sees it.
 type party struct{ *Agent }
 
 // Hello implements session.Party.
-func (p party) Hello() transport.Hello {
-	return transport.Hello{Protocol: protocol, ClusterUID: *p.clusterUID.Load()}
-}
+func (p party) Hello() transport.Hello { return p.core.Hello() }
 
 // Subscribed implements session.Party.
 func (p party) Subscribed(_ context.Context, a transport.Accepted) ([]codec.Event, error) {
@@ -31,4 +26,4 @@ func (p party) Handle(ctx context.Context, e codec.Event) error {
 }
 
 // Disconnected implements session.Party.
-func (p party) Disconnected(error) { p.core.Disconnected() }
+func (p party) Disconnected(err error) { p.core.Disconnected(err) }

@@ -186,7 +186,7 @@ func TestC18_DeletionRepeatedWhileItsEndIsReported(t *testing.T) {
 		t.Fatalf("got %+v, %t, want the report of its end", l, ok)
 	}
 	r.core.Handle(t.Context(), deletion)
-	if !r.core.ReportDone(l, nil) {
+	if !r.core.ReportDone(l, transport.Receipt{}, nil) {
 		t.Fatal("the repeated deletion is not answered")
 	}
 	r.publish("w-9")
@@ -357,7 +357,7 @@ func TestCore_WorkMadeAnew(t *testing.T) {
 	})
 	t.Run("under the same id, after the end was reported", func(t *testing.T) {
 		live := hubWork("w-2", "web", 1, configMap("a", "anew"))
-		r.core.Disconnected()
+		r.core.Disconnected(errAway)
 		r.delete(live)
 		r.apply(hubWork("w-2", "web", 1, configMap("a", "again")))
 		r.subscribe(accepted)

@@ -31,6 +31,8 @@ import (
 const (
 	testCluster = "cluster1"
 	testAgentID = "agent-id"
+
+	testClusterUID = "uid-of-kube-system"
 )
 
 var testHubHash = inventory.HubHash("hub.example.com:8090")
@@ -49,6 +51,9 @@ type rig struct {
 	lastErr  map[string]error
 	sends    map[string]bool
 	refuse   func(codec.Event) error // of the broker
+	outcome  string                  // of what it does not refuse
+	syncs    bool                    // Core has something about the subscription
+	synced   []agentSync             // what it told
 	statuses map[string]manifestwork.StatusReport
 	sent     []manifestwork.StatusReport
 	revision uint64
@@ -90,8 +95,12 @@ func (r *rig) restart() {
 		NewID:  func() string { ids++; return fmt.Sprintf("e-%d", ids) },
 		Wake:   func(key string, _ bool) { r.wakeAt(key, r.now) },
 		Send:   func(id string) { r.sends[id] = true },
+		Sync:   func() { r.syncs = true },
 		Log:    slog.New(slog.DiscardHandler),
 	})
+	if err := r.core.Start(testClusterUID); err != nil {
+		r.t.Fatal(err)
+	}
 	r.subscribe(accepted)
 }
 
@@ -128,6 +137,11 @@ func (r *rig) settle(within time.Duration) {
 		r.other = nil
 		for _, id := range slices.Sorted(maps.Keys(r.sends)) {
 			r.publish(id)
+		}
+		for r.syncs {
+			if said, ok := r.sync(); ok {
+				r.synced = append(r.synced, said)
+			}
 		}
 		key := ""
 		for _, k := range slices.Sorted(maps.Keys(r.due)) {
@@ -178,9 +192,38 @@ func (r *rig) publish(id string) {
 		r.statuses[id] = s
 		r.sent = append(r.sent, s)
 	}
-	if r.core.ReportDone(l, err) {
+	if r.core.ReportDone(l, transport.Receipt{Outcome: r.outcome}, err) {
 		r.sends[id] = true
 	}
+}
+
+// agentSync is what the agent told about its subscription.
+type agentSync struct {
+	ack          *codec.Ack
+	list         []codec.ResourceVersion
+	subscription string
+}
+
+// sync lets the agent tell one thing about its subscription.
+func (r *rig) sync() (said agentSync, ok bool) {
+	r.t.Helper()
+	r.syncs = false
+	l, ok := r.core.TakeSync()
+	if !ok {
+		return said, false
+	}
+	said.subscription = l.Subscription
+	if a, err := codec.ParseAck(l.Event); err == nil {
+		said.ack = &a
+	} else if said.list, err = codec.DecodeVersions(l.Event.Data()); err != nil {
+		r.t.Fatal(err)
+	}
+	var err error
+	if r.refuse != nil {
+		err = r.refuse(l.Event)
+	}
+	r.syncs = r.core.SyncDone(l, err)
+	return said, true
 }
 
 // watches is a Tracker that sees everything at once, except in kinds that are

@@ -72,6 +72,17 @@ func (s *Session) Publish(ctx context.Context, e codec.Event) (transport.Receipt
 	return s.publish(ctx, s.current.Load(), e)
 }
 
+// PublishOn publishes like Publish, but only while the subscription with this id
+// is the current one; once it is not, that is CodeUnavailable. Events about a
+// subscription itself, such as acks, mean nothing to another one.
+func (s *Session) PublishOn(ctx context.Context, subscriptionID string, e codec.Event) (transport.Receipt, error) {
+	c := s.current.Load()
+	if c != nil && c.subscription != subscriptionID {
+		return transport.Receipt{}, &transport.Error{Code: transport.CodeUnavailable, Message: "the subscription is over"}
+	}
+	return s.publish(ctx, c, e)
+}
+
 func (s *Session) publish(ctx context.Context, c *connection, e codec.Event) (receipt transport.Receipt, err error) {
 	if c == nil {
 		return receipt, &transport.Error{

@@ -296,6 +296,27 @@ func TestSession_PublishNeedsConnection(t *testing.T) {
 	})
 }
 
+func TestSession_PublishOnOneSubscriptionOnly(t *testing.T) {
+	simulate(t, &broker{}, &diary{}, func(w *world) {
+		if _, err := w.session.PublishOn(w.t.Context(), "s1", newEvent("one")); err != nil {
+			w.t.Error(err)
+		}
+		w.dialer.Cut()
+		synctest.Wait()
+		if _, err := w.session.PublishOn(w.t.Context(), "s1", newEvent("two")); transport.CodeOf(err) != transport.CodeUnavailable {
+			w.t.Errorf("disconnected: %v", err)
+		}
+		w.dialer.Restore()
+		w.after(time.Minute)
+		if _, err := w.session.PublishOn(w.t.Context(), "s1", newEvent("three")); transport.CodeOf(err) != transport.CodeUnavailable {
+			w.t.Errorf("on another subscription: %v", err)
+		}
+		if diff := cmp.Diff([]string{"one for s1"}, w.broker.publishes()); diff != "" {
+			w.t.Errorf("publishes (-want +got):\n%s", diff)
+		}
+	})
+}
+
 // asking returns a party that asks for a resync at each subscription.
 func asking(ids ...string) *diary {
 	return &diary{subscribed: func(context.Context, transport.Accepted) ([]codec.Event, error) {

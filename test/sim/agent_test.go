@@ -88,8 +88,16 @@ func (a *agentNode) start() {
 				a.sends[id] = time.Now()
 			}
 		},
+		Sync: func() {
+			if process == a.process {
+				a.sends[syncItem] = time.Now()
+			}
+		},
 		Log: slog.New(slog.DiscardHandler),
 	})
+	if err := a.core.Start("uid-of-" + a.name); err != nil {
+		a.w.fail("I1", "the agent does not start: %v", err)
+	}
 	for _, ref := range a.cluster.Refs() { // the standing watch of AppliedManifestWorks lists them
 		if ref.Resource == inventory.Resource.Resource && a.cluster.Look(ref).GetDeletionTimestamp() != nil {
 			a.wake(ref.Name, 0)
@@ -119,9 +127,7 @@ func (a *agentNode) wake(key string, after time.Duration) {
 // agentParty is the session's side.
 type agentParty struct{ *agentNode }
 
-func (p agentParty) Hello() transport.Hello {
-	return transport.Hello{Protocol: 1, ClusterUID: "uid-of-" + p.name}
-}
+func (p agentParty) Hello() transport.Hello { return p.core.Hello() }
 
 func (p agentParty) Subscribed(_ context.Context, a transport.Accepted) ([]codec.Event, error) {
 	return p.core.Subscribed(a)
@@ -132,7 +138,7 @@ func (p agentParty) Handle(ctx context.Context, e codec.Event) error {
 	return nil
 }
 
-func (p agentParty) Disconnected(error) { p.core.Disconnected() }
+func (p agentParty) Disconnected(err error) { p.core.Disconnected(err) }
 
 func (a *agentNode) steps(list []step) []step {
 	if len(a.watch.queue) > 0 {
@@ -180,25 +186,46 @@ func (a *agentNode) reconcile(key string) {
 	}
 }
 
+// syncItem stands among the ids of works for what concerns the subscription.
+const syncItem = ""
+
 func (a *agentNode) report(id string) {
 	delete(a.sends, id)
+	if id == syncItem {
+		a.sync()
+		return
+	}
 	letter, ok := a.core.TakeReport(id)
 	if !ok {
 		return
 	}
 	process := a.process
-	a.w.send(a.link, letter.Event, "status "+id, func(_ transport.Receipt, err error) {
+	a.w.send(a.link, letter.Event, "status "+id, func(r transport.Receipt, err error) {
 		if process == a.process {
-			a.reported(letter, err)
+			a.reported(letter, r, err)
 		}
 	})
 }
 
-func (a *agentNode) reported(letter report.Letter, err error) {
+// sync publishes an ack or a list.
+func (a *agentNode) sync() {
+	letter, ok := a.core.TakeSync()
+	if !ok {
+		return
+	}
+	process := a.process
+	a.w.send(a.link, letter.Event, "sync", func(_ transport.Receipt, err error) {
+		if process == a.process && a.core.SyncDone(letter, err) {
+			a.sends[syncItem] = time.Now().Add(time.Second)
+		}
+	})
+}
+
+func (a *agentNode) reported(letter report.Letter, receipt transport.Receipt, err error) {
 	if err != nil {
 		a.w.note("  %v", err)
 	}
-	again := a.core.ReportDone(letter, err)
+	again := a.core.ReportDone(letter, receipt, err)
 	var refused *transport.Error
 	if errors.As(err, &refused) && !transport.Retryable(err) {
 		a.w.fail("I4", "a status of %s was refused: %v", letter.Work.ResourceID, err)

@@ -2,9 +2,14 @@
 // the latest spec that was accepted, or its deletion until that is confirmed.
 //
 // It is pure and keeps no history; [Set.Accept] decides whether a received spec
-// replaces what is held. A Hawser broker numbers specs with revisions, and
-// within one subscription the higher revision wins. A stock broker does not,
-// and its specs are ordered by version.
+// replaces what is held. A Hawser broker numbers specs with revisions, and as
+// long as it is known that two revisions are of one history the higher one wins
+// (history.go). A stock broker has no revisions, and its specs are ordered by
+// version.
+//
+// Works that an earlier process held are loaded as unconfirmed: nobody has said
+// since that they are still wanted. They stay so until they are received, or
+// [Set.Confirm] is called.
 package desired
 
 import (
@@ -34,8 +39,6 @@ type Work struct {
 	Problem string
 	// InForce is the latest spec that can be used.
 	InForce
-
-	subscription uint64
 }
 
 // InForce is a spec that can be used. The zero value is none; of a deletion, it
@@ -80,10 +83,26 @@ func (v View) Empty() bool { return v.Live == nil && len(v.Deleted) == 0 && v.Re
 
 // Set is the set of works of one cluster. It is not safe for concurrent use.
 type Set struct {
-	works        map[string]*Work
-	names        map[string]*name
-	subscription uint64
-	hawser       bool
+	works  map[string]*entry
+	names  map[string]*name
+	digest codec.Digest // of the live works
+	// history numbers the histories of revisions, clock what was received.
+	history, clock uint64
+	hawser         bool
+}
+
+// entry is a work and what is known about it.
+type entry struct {
+	*Work
+	// revision is one that its spec in the broker's history does not exceed, and
+	// that every later spec of the work exceeds.
+	revision uint64
+	// history is the one that revision is of; another than the set's is one that
+	// nothing is known about.
+	history uint64
+	// received is the clock when the work was last received, 0 if it was loaded.
+	received    uint64
+	unconfirmed bool
 }
 
 // name is who lays claim to a work name.
@@ -94,14 +113,7 @@ type name struct {
 }
 
 // New returns an empty set.
-func New() *Set { return &Set{works: map[string]*Work{}, names: map[string]*name{}} }
-
-// Subscribed begins a subscription. hawser says that the broker is a Hawser
-// broker, whose revisions order the specs of the subscription.
-func (s *Set) Subscribed(hawser bool) {
-	s.subscription++
-	s.hawser = hawser
-}
+func New() *Set { return &Set{works: map[string]*entry{}, names: map[string]*name{}} }
 
 // Decision is the answer of Accept.
 type Decision struct {
@@ -114,77 +126,82 @@ type Decision struct {
 	Replaced string
 }
 
+// Judge says what Accept would make of a spec, and which work would be held
+// then: nil unless the outcome is Accepted.
+func (s *Set) Judge(spec *manifestwork.Spec, problem string) (Outcome, *Work) {
+	held := s.works[spec.ResourceID]
+	if held != nil && held.Tag == spec.Tag && held.Deleting == spec.Deleting {
+		return Duplicate, nil
+	}
+	if outcome := s.judge(held, spec); outcome != Accepted {
+		return outcome, nil
+	}
+	return Accepted, next(held.work(), spec, problem)
+}
+
 // Accept takes a received spec. problem is why the spec cannot be used, "" if
 // it can.
 func (s *Set) Accept(spec *manifestwork.Spec, problem string) Decision {
 	held := s.works[spec.ResourceID]
-	if held != nil && held.Tag == spec.Tag && held.Deleting == spec.Deleting {
-		again := *held
-		again.Revision, again.subscription = max(held.Revision, spec.Revision), s.subscription
-		s.works[spec.ResourceID] = &again
-		if held.Deleting {
-			return Decision{Outcome: Duplicate, Names: []string{held.Name}}
+	outcome, w := s.Judge(spec, problem)
+	d := Decision{Outcome: outcome}
+	switch outcome {
+	case Duplicate:
+		// What a process held before it was started has to be looked at now.
+		if held.Deleting || held.unconfirmed {
+			d.Names = []string{held.Name}
 		}
-		return Decision{Outcome: Duplicate}
-	}
-	if outcome := s.judge(held, spec); outcome != Accepted {
-		return Decision{Outcome: outcome}
-	}
-	d := Decision{Outcome: Accepted}
-	w := s.next(held, spec, problem)
-	if held != nil {
-		s.release(held)
-		if held.Name != w.Name {
-			s.name(held.Name).renamed = w.ResourceID
-			d.Names = append(d.Names, held.Name)
+		s.received(held, spec)
+	case Accepted:
+		if held != nil {
+			s.release(held.Work)
+			if held.Name != w.Name {
+				s.name(held.Name).renamed = w.ResourceID
+				d.Names = append(d.Names, held.Name)
+			}
 		}
+		d.Replaced = s.claim(w)
+		d.Names = append(d.Names, w.Name)
+		e := &entry{Work: w}
+		s.put(e)
+		s.received(e, spec)
+	case Stale, Foreign:
 	}
-	d.Replaced = s.claim(w)
-	s.works[w.ResourceID] = w
-	d.Names = append(d.Names, w.Name)
 	return d
 }
 
-// judge compares a spec with what is held of the same work, or of its name.
-func (s *Set) judge(held *Work, spec *manifestwork.Spec) Outcome {
-	if !s.hawser {
-		return s.judgeByVersion(held, spec)
+func (e *entry) work() *Work {
+	if e == nil {
+		return nil
 	}
-	notOlder := held != nil && (spec.Version == 0 || spec.Version >= held.Version)
-	switch {
-	case held == nil, spec.Revision > held.Revision:
-		return Accepted
-	case held.subscription != s.subscription && notOlder:
-		return Accepted // another store, with revisions of its own
-	}
-	return Stale
+	return e.Work
 }
 
-func (s *Set) judgeByVersion(held *Work, spec *manifestwork.Spec) Outcome {
-	if held == nil {
-		if n := s.names[spec.Name]; n != nil && n.live != "" && !spec.Deleting && s.works[n.live].Source != spec.Source {
-			return Foreign
-		}
-		return Accepted
+// put holds a work, drop holds it no longer.
+func (s *Set) put(e *entry) {
+	s.drop(e.ResourceID)
+	s.works[e.ResourceID] = e
+	if !e.Deleting {
+		s.digest = codec.Digest{Count: s.digest.Count + 1, Sum: s.digest.Sum.Add(codec.RecordHash(e.ResourceID, e.Tag))}
 	}
-	switch {
-	case held.Source != spec.Source:
-		return Foreign
-	case spec.Deleting:
-		return Accepted
-	case held.Deleting && spec.Action != codec.CreateRequest && spec.Version <= held.Version:
-		return Stale // sent before the deletion
-	case !held.Deleting && spec.Version != 0 && spec.Version < held.Version:
-		return Stale
+}
+
+func (s *Set) drop(id string) {
+	e := s.works[id]
+	if e == nil {
+		return
 	}
-	return Accepted
+	delete(s.works, id)
+	if !e.Deleting {
+		s.digest = without(s.digest, e.Work)
+	}
 }
 
 // next builds the work that replaces held.
-func (s *Set) next(held *Work, spec *manifestwork.Spec, problem string) *Work {
+func next(held *Work, spec *manifestwork.Spec, problem string) *Work {
 	w := &Work{
 		Ref: spec.Ref, Source: spec.Source, Version: spec.Version, Revision: spec.Revision, Tag: spec.Tag,
-		Deleting: spec.Deleting, subscription: s.subscription,
+		Deleting: spec.Deleting,
 	}
 	if !spec.Deleting {
 		w.Problem = problem
@@ -221,7 +238,7 @@ func (s *Set) claim(w *Work) (replaced string) {
 		return ""
 	}
 	if replaced = n.live; replaced != "" {
-		delete(s.works, replaced)
+		s.drop(replaced)
 	}
 	n.live, n.renamed = w.ResourceID, ""
 	return replaced
@@ -249,12 +266,17 @@ func (s *Set) sweep(name string) {
 // Forget drops a deleted work whose deletion was confirmed, unless it was
 // replaced meanwhile.
 func (s *Set) Forget(w *Work) {
-	held := s.works[w.ResourceID]
-	if held == nil || held.Tag != w.Tag || !held.Deleting {
-		return
+	if held := s.works[w.ResourceID]; held != nil && held.Tag == w.Tag && held.Deleting {
+		s.Drop(w.ResourceID)
 	}
-	s.release(held)
-	delete(s.works, w.ResourceID)
+}
+
+// Drop forgets a work, whatever it is.
+func (s *Set) Drop(id string) {
+	if held := s.works[id]; held != nil {
+		s.release(held.Work)
+		s.drop(id)
+	}
 }
 
 // ForgetName drops the memory that a work had this name before.
@@ -266,7 +288,7 @@ func (s *Set) ForgetName(name string) {
 }
 
 // Get returns the work with this id; nil if none is held.
-func (s *Set) Get(id string) *Work { return s.works[id] }
+func (s *Set) Get(id string) *Work { return s.works[id].work() }
 
 // ByName returns what is wanted under a name.
 func (s *Set) ByName(n string) View {
@@ -274,23 +296,32 @@ func (s *Set) ByName(n string) View {
 	if e == nil {
 		return View{}
 	}
-	v := View{Live: s.works[e.live], Renamed: e.renamed}
+	v := View{Live: s.Get(e.live), Renamed: e.renamed}
 	for _, id := range slices.Sorted(maps.Keys(e.deleted)) {
-		v.Deleted = append(v.Deleted, s.works[id])
+		v.Deleted = append(v.Deleted, s.Get(id))
 	}
 	return v
 }
 
 // All returns every work, in the order of their ids.
 func (s *Set) All() []*Work {
-	return slices.SortedFunc(maps.Values(s.works), func(a, b *Work) int { return strings.Compare(a.ResourceID, b.ResourceID) })
+	list := make([]*Work, 0, len(s.works))
+	for _, e := range s.works {
+		list = append(list, e.Work)
+	}
+	slices.SortFunc(list, func(a, b *Work) int { return strings.Compare(a.ResourceID, b.ResourceID) })
+	return list
 }
 
-// Versions is the content of a spec resync request: everything that is held.
+// Versions is the content of a spec resync request: everything that is held. A
+// stock broker answers no list as such, so that nobody would ever confirm what
+// it does not send: it is not told of unconfirmed works.
 func (s *Set) Versions() []codec.ResourceVersion {
 	list := make([]codec.ResourceVersion, 0, len(s.works))
 	for _, w := range s.All() {
-		list = append(list, codec.ResourceVersion{ResourceID: w.ResourceID, ResourceVersion: w.Version, Tag: w.Tag.String()})
+		if s.hawser || !s.works[w.ResourceID].unconfirmed {
+			list = append(list, codec.ResourceVersion{ResourceID: w.ResourceID, ResourceVersion: w.Version, Tag: w.Tag.String()})
+		}
 	}
 	return list
 }

@@ -80,7 +80,9 @@ func TestSet_OrderOfSpecs(t *testing.T) {
 			{spec{id: "1", version: 5, revision: 10, content: "a"}, yes}, again, {spec{id: "1", version: 4, revision: 8, content: "b"}, stale},
 		}, "a"},
 		"hawser: a hub that went back in time": {true, []step{
-			{spec{id: "1", version: 5, revision: 10, content: "a"}, yes}, again, {spec{id: "1", version: 4, revision: 12, content: "b"}, yes},
+			{spec{id: "1", version: 5, revision: 10, content: "a"}, yes}, again,
+			{spec{id: "1", version: 4, revision: 12, content: "b"}, stale}, {spec{id: "1", version: 0, revision: 12, content: "b"}, yes},
+			{spec{id: "1", version: 0, revision: 11, content: "c"}, stale},
 		}, "b"},
 		"hawser: another owner is the broker's business": {true, []step{
 			{spec{id: "1", version: 5, revision: 10, content: "a"}, yes}, {spec{id: "1", source: "other", version: 5, revision: 11, content: "b"}, yes},

@@ -6,6 +6,10 @@
 // one status is under way, so that they arrive in order. The outbox is pure:
 // whoever owns it says what time it is, sends what Take returns, and tells with
 // Done what became of it.
+//
+// A broker that has seen a higher sequence id than ours (our clock went back)
+// drops a status as stale. Such a status waits until [Outbox.Observe] says how
+// high the ids have to be.
 package report
 
 import (
@@ -30,6 +34,12 @@ type Outbox struct {
 
 	items    map[string]*item
 	sequence codec.Sequencer
+	// connection counts connections. unverified: the broker has not said since
+	// the last one began which sequence id it accepted last.
+	connection uint64
+	unverified bool
+	// observed is the highest id that the broker has said.
+	observed string
 }
 
 // item is the status of one work.
@@ -43,6 +53,12 @@ type item struct {
 	refused  string       // one that it will never accept
 	asked    codec.Action // somebody wants to hear it again, "" if not
 	underWay bool
+	// overtaken: the sequence id was too low; wait for Observe.
+	overtaken bool
+	// sequence is the id under which accepted was accepted, on which connection;
+	// "" if the broker did not keep it.
+	sequence   string
+	connection uint64
 }
 
 // fingerprint says whether two statuses are the same to the receiver. Every
@@ -54,7 +70,7 @@ func (i *item) fingerprint() string {
 
 func (i *item) due() bool {
 	f := i.fingerprint()
-	return i.asked != "" || f != i.accepted && f != i.refused
+	return !i.overtaken && (i.asked != "" || f != i.accepted && f != i.refused)
 }
 
 // Letter is one status under way.
@@ -66,6 +82,8 @@ type Letter struct {
 
 	fingerprint string
 	asked       codec.Action
+	sequence    string
+	connection  uint64
 }
 
 // Put sets the status of a work. deleted says that nothing of the work is left,
@@ -109,46 +127,94 @@ func (o *Outbox) Take(id string, now time.Time) (l Letter, ok bool, err error) {
 	if action == "" {
 		action = codec.UpdateRequest
 	}
-	l = Letter{Work: i.work, Deleted: i.deleted, fingerprint: i.fingerprint(), asked: i.asked}
+	l = Letter{
+		Work: i.work, Deleted: i.deleted, fingerprint: i.fingerprint(), asked: i.asked,
+		sequence: o.sequence.Next(now.UnixMilli()), connection: o.connection,
+	}
 	l.Event, err = manifestwork.EncodeStatus(i.work.Ref, i.status, manifestwork.StatusParams{
 		ID: o.NewID(), Now: now, Source: o.AgentID, OriginalSource: i.work.Source, Action: action,
-		SequenceID: o.sequence.Next(now.UnixMilli()), Deleted: i.deleted,
+		SequenceID: l.sequence, Deleted: i.deleted,
 	})
 	if err != nil {
 		i.refused, i.asked = l.fingerprint, ""
 		return Letter{}, false, err
 	}
 	// Until the answer comes nobody knows what the broker has.
-	i.underWay, i.asked, i.accepted = true, "", ""
+	i.underWay, i.asked, i.accepted, i.sequence = true, "", "", ""
 	return l, true, nil
 }
 
-// Done tells what became of a letter. again says that the work has something to
-// send: at once if err is nil, after a back-off otherwise.
-func (o *Outbox) Done(l Letter, err error) (again bool) {
+// Done tells what became of a letter; r is the receipt if err is nil. again
+// says that the work has something to send: at once if err is nil, after a
+// back-off otherwise.
+func (o *Outbox) Done(l Letter, r transport.Receipt, err error) (again bool) {
 	i := o.items[l.Work.ResourceID]
 	if i == nil {
 		return false
 	}
 	i.underWay = false
 	switch {
+	case err == nil && r.Outcome == codec.OutcomeStale:
+		i.lost(l)
+		i.overtaken = !newer(l.sequence, o.observed)
 	case err == nil:
 		i.accepted = l.fingerprint
+		if r.Outcome != "" && r.Outcome != codec.OutcomeIgnored { // the broker keeps it
+			i.sequence, i.connection = l.sequence, l.connection
+		}
 	case !transport.Retryable(err):
 		i.refused = l.fingerprint
-	case i.asked == "":
-		i.asked = l.asked
+	default:
+		i.lost(l)
 	}
 	return i.due()
+}
+
+// lost: the broker does not have the letter.
+func (i *item) lost(l Letter) {
+	if i.asked == "" {
+		i.asked = l.asked
+	}
+}
+
+// newer reports whether a sequence id is newer than another.
+func newer(than, id string) bool {
+	is, err := codec.CompareSequence(than, id)
+	return err == nil && is && id != ""
+}
+
+// Observe takes note of the highest sequence id that the broker accepted from
+// this agent, "" if it has none, and returns the works that have something to
+// send because of it, in the order of their ids: what was overtaken, and, the
+// first time on a connection, what was accepted on an earlier one and is not
+// there any more. The error is that of codec.Sequencer.Observe.
+func (o *Outbox) Observe(highest string) (due []string, err error) {
+	err = o.sequence.Observe(highest)
+	o.observed = highest
+	for id, i := range o.items {
+		gone := o.unverified && i.sequence != "" && i.connection != o.connection && newer(highest, i.sequence)
+		if gone {
+			i.accepted, i.sequence = "", ""
+		}
+		if i.overtaken || gone {
+			i.overtaken = false
+			due = append(due, id)
+		}
+	}
+	o.unverified = false
+	slices.Sort(due)
+	return due, err
 }
 
 // Reconnected returns the works with something to send, in the order of their
 // ids. What was refused may be tried again: it may be another broker.
 func (o *Outbox) Reconnected() []string {
+	o.connection++
+	o.unverified, o.observed = true, ""
 	var ids []string
 	for _, id := range slices.Sorted(maps.Keys(o.items)) {
 		i := o.items[id]
-		i.refused = ""
+		i.refused, i.overtaken = "", false
 		if i.due() {
 			ids = append(ids, id)
 		}
@@ -171,7 +237,7 @@ func (o *Outbox) Remove(id string) { delete(o.items, id) }
 func (o *Outbox) Due() int {
 	n := 0
 	for _, i := range o.items {
-		if i.due() || i.underWay {
+		if i.due() || i.underWay || i.overtaken {
 			n++
 		}
 	}

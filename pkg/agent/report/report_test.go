@@ -65,7 +65,7 @@ func (b *bench) nothing(id string) {
 
 func (b *bench) done(l report.Letter, err error, want bool) {
 	b.t.Helper()
-	if again := b.Done(l, err); again != want {
+	if again := b.Done(l, transport.Receipt{}, err); again != want {
 		b.t.Fatalf("again %v, want %v", again, want)
 	}
 }
@@ -194,4 +194,86 @@ func TestOutbox_StatusThatCannotBeEncoded(t *testing.T) {
 		t.Fatalf("got %v, %v", ok, err)
 	}
 	b.nothing("1")
+}
+
+func (b *bench) answered(l report.Letter, outcome string, want bool) {
+	b.t.Helper()
+	if again := b.Done(l, transport.Receipt{Outcome: outcome}, nil); again != want {
+		b.t.Fatalf("again %v, want %v", again, want)
+	}
+}
+
+func (b *bench) observe(highest string, want ...string) {
+	b.t.Helper()
+	if got, err := b.Observe(highest); err != nil || !slices.Equal(got, want) {
+		b.t.Fatalf("due %q, %v; want %q", got, err, want)
+	}
+}
+
+// sequence is an id that an agent made so much later.
+func sequence(t *testing.T, later time.Duration) string {
+	t.Helper()
+	var s codec.Sequencer
+	return s.Next(now.Add(later).UnixMilli())
+}
+
+func TestOutbox_SequenceIDsThatAreTooLow(t *testing.T) {
+	b := newBench(t)
+	b.Reconnected()
+	b.put(work("1", 1), "a", true)
+	b.Ask("1", codec.ResyncResponse)
+	b.answered(b.take("1"), codec.OutcomeStale, false)
+	b.put(work("1", 1), "b", false) // another status would be too low as well
+	b.nothing("1")
+	if b.Due() != 1 {
+		t.Fatalf("%d due", b.Due())
+	}
+	highest := sequence(t, time.Hour)
+	b.observe(highest, "1")
+	l := b.take("1")
+	r := decode(t, l.Event)
+	if newer, err := codec.CompareSequence(highest, r.SequenceID); err != nil || !newer || r.Action != codec.ResyncResponse || r.Status.Conditions[0].Reason != "b" {
+		t.Fatalf("got %+v, %v", r, err)
+	}
+	b.answered(l, codec.OutcomeAccepted, false)
+	b.observe(r.SequenceID)
+
+	// The broker said so while the status was under way.
+	b.put(work("2", 1), "a", true)
+	l = b.take("2")
+	b.observe(sequence(t, 2*time.Hour))
+	b.answered(l, codec.OutcomeStale, true)
+	b.answered(b.take("2"), codec.OutcomeAccepted, false)
+
+	// Another connection is another chance.
+	b.put(work("2", 1), "b", true)
+	b.answered(b.take("2"), codec.OutcomeStale, false)
+	if got := b.Reconnected(); !slices.Equal(got, []string{"2"}) {
+		t.Fatalf("due %q", got)
+	}
+	if _, err := b.Observe("9223372036854775807"); err == nil {
+		t.Fatal("an id that nothing can follow")
+	}
+}
+
+func TestOutbox_StatusesThatTheBrokerLost(t *testing.T) {
+	b := newBench(t)
+	b.Reconnected()
+	var ids []string
+	for n, outcome := range []string{codec.OutcomeAccepted, codec.OutcomeConfirmed, codec.OutcomeIgnored, ""} {
+		id := fmt.Sprint(n)
+		b.put(work(id, 1), "a", true)
+		l := b.take(id)
+		ids = append(ids, decode(t, l.Event).SequenceID)
+		b.answered(l, outcome, false)
+	}
+	b.observe("") // composed before the first was accepted
+	b.Reconnected()
+	b.put(work("9", 1), "a", true)
+	before := b.take("9")
+	b.Reconnected()
+	b.answered(before, codec.OutcomeAccepted, false) // the answer of an earlier connection
+	b.observe(ids[0], "1", "9")
+	b.answered(b.take("1"), codec.OutcomeAccepted, false)
+	b.observe(ids[0]) // only the first time
 }

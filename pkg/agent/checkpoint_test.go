@@ -1,0 +1,339 @@
+package agent
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+var resumed = transport.Accepted{SubscriptionID: "s2", Protocol: 1, Resync: codec.ResyncCursor}
+
+func at(revision uint64) codec.Cursor {
+	return codec.Cursor{Epoch: "e", Term: "t", Revision: revision}
+}
+
+// resume begins a subscription that continues from the cursor.
+func (r *rig) resume() {
+	r.t.Helper()
+	if events, err := r.core.Subscribed(resumed); err != nil || len(events) != 0 {
+		r.t.Fatalf("a resume by cursor sent %v, %v", events, err)
+	}
+}
+
+// held is the digest of these works, as a broker has it.
+func held(r *rig, ids ...string) *codec.Digest {
+	var d codec.Digest
+	for _, id := range ids {
+		d.Count++
+		d.Sum = d.Sum.Add(codec.RecordHash(id, r.core.set.Get(id).Tag))
+	}
+	return &d
+}
+
+// checkpoint hands a checkpoint to the agent and returns what it tells.
+func (r *rig) checkpoint(cp codec.Checkpoint) []agentSync {
+	r.t.Helper()
+	e, err := codec.NewCheckpoint(codec.SyncParams{ID: "cp", Time: r.now, Source: "broker", Cluster: testCluster}, cp)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	before := len(r.synced)
+	r.handle(e)
+	return r.synced[before:]
+}
+
+func acked(revision uint64, d *codec.Digest, subscription string) []agentSync {
+	return []agentSync{{ack: &codec.Ack{Cursor: at(revision), Digest: d}, subscription: subscription}}
+}
+
+func expectSaid(t *testing.T, got, want []agentSync) {
+	t.Helper()
+	if d := cmp.Diff(want, got, cmp.AllowUnexported(agentSync{}), cmpopts.EquateEmpty()); d != "" {
+		t.Fatalf("told the broker (-want +got)\n%s", d)
+	}
+}
+
+func (r *rig) expectCursor(want codec.Cursor) {
+	r.t.Helper()
+	if got := r.core.Hello(); got != (transport.Hello{Protocol: 1, Cursor: want.String(), ClusterUID: testClusterUID}) {
+		r.t.Fatalf("hello %+v, want the cursor %q", got, want)
+	}
+}
+
+func TestCore_ContinuesFromTheCursor(t *testing.T) {
+	r := newRig(t)
+	r.expectCursor(codec.Cursor{})
+	w := hubWork("w-1", "web", 1, configMap("a", "1"))
+	r.apply(w)
+	r.expectCursor(codec.Cursor{})
+	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(1), Digest: held(r, "w-1")}), acked(1, held(r, "w-1"), ""))
+	r.expectCursor(at(1))
+	r.core.Disconnected(errAway)
+	r.expectCursor(at(1))
+
+	sent := len(r.sent)
+	r.resume()
+	r.settle(time.Second)
+	if len(r.sent) != sent {
+		t.Error("statuses that the broker has were sent again")
+	}
+	// Nothing new, and still an ack: it is another subscription.
+	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(1), Digest: held(r, "w-1"), HighestSequenceID: r.sent[sent-1].SequenceID}), acked(1, held(r, "w-1"), "s2"))
+	if len(r.sent) != sent {
+		t.Error("statuses that the broker has were sent again")
+	}
+
+	// The broker does not know it any more: everything is listed, and the cursor
+	// means nothing.
+	r.core.Disconnected(errAway)
+	if got := r.subscribe(accepted); len(got) != 1 {
+		t.Errorf("listed %v", got)
+	}
+	r.expectCursor(codec.Cursor{})
+
+	r.checkpoint(codec.Checkpoint{Cursor: at(7), Digest: held(r, "w-1")})
+	r.core.Disconnected(&transport.Error{Code: transport.CodeConflict, Next: transport.NextResync})
+	r.expectCursor(codec.Cursor{})
+}
+
+func TestCore_AcksOnlyWhatIsNew(t *testing.T) {
+	r := newRig(t)
+	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
+	d := held(r, "w-1")
+	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(5), Digest: d}), acked(5, d, ""))
+	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(5), Digest: d, ComparedSources: []string{"hub"}}), nil)
+	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(6), Digest: d}), acked(6, d, ""))
+
+	// While a long delivery runs there is no digest.
+	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(7)}), acked(7, nil, ""))
+	r.expectCursor(at(7))
+	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(7), Digest: d}), acked(7, d, ""))
+
+	// Of several that wait the latest is sent, after a failure too.
+	fails := 1
+	r.refuse = func(e codec.Event) error {
+		if e.Type() == codec.TypeAck && fails > 0 {
+			if fails--; fails == 0 {
+				r.core.Handle(t.Context(), r.checkpointEvent(codec.Checkpoint{Cursor: at(9), Digest: d}))
+			}
+			return errAway
+		}
+		return nil
+	}
+	r.core.Handle(t.Context(), r.checkpointEvent(codec.Checkpoint{Cursor: at(8), Digest: d}))
+	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(8), Digest: d}), slices.Concat(acked(8, d, ""), acked(9, d, "")))
+
+	// What is refused for good is not repeated.
+	r.refuse = func(codec.Event) error { return &transport.Error{Code: transport.CodeInvalid, Message: "no"} }
+	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(10), Digest: d}), acked(10, d, ""))
+
+	// Nothing is told to the next subscription that concerned this one.
+	r.core.Handle(t.Context(), r.checkpointEvent(codec.Checkpoint{Cursor: at(11), Digest: d}))
+	l, ok := r.core.TakeSync()
+	if !ok {
+		t.Fatal("no ack")
+	}
+	r.core.Disconnected(errAway)
+	r.resume()
+	if r.core.SyncDone(l, errAway) {
+		t.Error("an ack of the last subscription is to be sent again")
+	}
+	r.syncs = false
+	r.core.Disconnected(errAway)
+	if _, ok := r.core.TakeSync(); ok {
+		t.Error("there is nobody to tell")
+	}
+}
+
+func (r *rig) checkpointEvent(cp codec.Checkpoint) codec.Event {
+	r.t.Helper()
+	e, err := codec.NewCheckpoint(codec.SyncParams{ID: "cp", Time: r.now, Source: "broker", Cluster: testCluster}, cp)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return e
+}
+
+func TestCore_DigestsThatDiffer(t *testing.T) {
+	r := newRig(t)
+	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
+	r.checkpoint(codec.Checkpoint{Cursor: at(1), Digest: held(r, "w-1")})
+	r.core.Disconnected(errAway)
+	r.resume()
+	other := &codec.Digest{Count: 2}
+
+	// The list is sent once, and is sent again only if it was lost.
+	lost := 1
+	r.refuse = func(codec.Event) error {
+		if lost > 0 {
+			lost--
+			return errAway
+		}
+		return nil
+	}
+	list := agentSync{list: r.core.set.Versions(), subscription: "s2"}
+	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(5), Digest: other}), []agentSync{list, list})
+	r.expectCursor(at(1))
+	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(6), Digest: other}), nil)
+	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(6)}), nil)
+	r.expectCursor(at(1))
+
+	// It does not help: that is told, and the agent goes on.
+	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(7), Digest: other, Listed: true}), acked(7, held(r, "w-1"), "s2"))
+	r.expectCursor(at(7))
+	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(8), Digest: other, Listed: true}), acked(8, held(r, "w-1"), "s2"))
+	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(9), Listed: true}), acked(9, nil, "s2"))
+	if r.core.link.matched {
+		t.Error("in sync")
+	}
+	// It helps.
+	r.apply(hubWork("w-2", "other", 1, configMap("b", "1")))
+	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(10), Digest: held(r, "w-1", "w-2"), Listed: true}), acked(10, held(r, "w-1", "w-2"), "s2"))
+	if !r.core.link.matched {
+		t.Error("not in sync")
+	}
+}
+
+// A broker that did not wait for the list answers it later.
+func TestCore_CheckpointBeforeTheListIsAnswered(t *testing.T) {
+	r := newRig(t)
+	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
+	r.core.Disconnected(errAway)
+	r.subscribe(accepted)
+	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(5), Digest: &codec.Digest{}}), nil)
+	r.expectCursor(codec.Cursor{})
+	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(5), Digest: &codec.Digest{}, Listed: true, Orphans: []string{"w-1"}}), acked(5, &codec.Digest{}, ""))
+	r.expectCursor(at(5))
+}
+
+func TestCore_DigestIsOfLiveWorks(t *testing.T) {
+	r := newRig(t)
+	kept, gone := hubWork("w-1", "web", 1, configMap("a", "1")), hubWork("w-2", "gone", 1, configMap("b", "1"))
+	r.apply(kept)
+	r.apply(gone)
+	r.apply(hubWork("w-3", "unusable", 1)) // received and reported as it is
+	r.apply(hubWork("w-4", "orphan", 1, configMap("d", "1")))
+	r.refuse = func(codec.Event) error { return errAway }
+	r.delete(gone)
+	r.refuse = nil
+	d := held(r, "w-1", "w-3")
+	r.core.Disconnected(errAway)
+	r.subscribe(accepted)
+	cp := codec.Checkpoint{Cursor: at(9), Digest: d, Listed: true, Orphans: []string{"w-4", "w-4", "unknown", "w-2"}}
+	expectSaid(t, r.checkpoint(cp), acked(9, d, ""))
+	// It was an orphan when it was listed, and has come since.
+	r.revision = 20
+	r.apply(hubWork("w-4", "orphan", 1, configMap("d", "2")))
+	d = held(r, "w-1", "w-3", "w-4")
+	cp.Digest = d
+	expectSaid(t, r.checkpoint(cp), acked(9, d, ""))
+}
+
+func TestCore_SyncEventsThatMeanNothing(t *testing.T) {
+	r := newRig(t)
+	d := &codec.Digest{}
+	future := r.checkpointEvent(codec.Checkpoint{Cursor: at(3), Digest: d})
+	future.SetType("dev.hawser.sync.v1.something")
+	r.handle(future)
+	broken := r.checkpointEvent(codec.Checkpoint{Cursor: at(3), Digest: d})
+	if err := broken.SetData(codec.ContentTypeProtobuf, []byte{0xff}); err != nil {
+		t.Fatal(err)
+	}
+	r.handle(broken)
+	r.subscribe(stock)
+	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(3), Digest: d}), nil)
+	r.expectCursor(codec.Cursor{})
+	// A broker that says it continues from a cursor that it was not given.
+	if events, err := r.core.Subscribed(resumed); err != nil || len(events) != 1 {
+		t.Errorf("got %v, %v, want a list", events, err)
+	}
+}
+
+// A revision that was received after the cursor may be gone with the store that
+// gave it; the version counts then.
+func TestCore_RevisionsAfterTheCursorOfALostHistory(t *testing.T) {
+	r := newRig(t)
+	r.apply(hubWork("w-1", "web", 1, configMap("a", "1"))) // revision 1
+	r.checkpoint(codec.Checkpoint{Cursor: at(1), Digest: held(r, "w-1")})
+	r.revision = 50
+	r.apply(hubWork("w-1", "web", 2, configMap("a", "2"))) // revision 51, not in the backup
+	r.core.Disconnected(errAway)
+	r.resume()
+	value := func(want string) {
+		t.Helper()
+		if got := r.configMap("a").Object["data"].(map[string]any)["k"]; got != want {
+			t.Fatalf("got %v, want %s", got, want)
+		}
+	}
+	r.revision = 60
+	r.apply(hubWork("w-1", "web", 1, configMap("a", "old")))
+	value("2")
+	r.revision = 1
+	r.apply(hubWork("w-1", "web", 3, configMap("a", "3")))
+	value("3")
+}
+
+func TestCore_ClockThatGoesBack(t *testing.T) {
+	r := newRig(t)
+	w := hubWork("w-1", "web", 1, configMap("a", "1"))
+	r.apply(w)
+	highest := r.sent[0].SequenceID
+	r.core.Disconnected(errAway)
+
+	// A new process that knows nothing, its clock a day behind.
+	r.now = r.now.Add(-24 * time.Hour)
+	r.restart()
+	r.outcome = codec.OutcomeStale // as a broker answers an older sequence id
+	r.apply(w)
+	if n := len(r.sent); n != 2 || r.core.Counts().ReportsDue != 1 {
+		t.Fatalf("%d statuses, %d due: what was dropped as stale is to wait", n, r.core.Counts().ReportsDue)
+	}
+	r.settle(time.Hour)
+	if len(r.sent) != 2 {
+		t.Fatal("it is repeated although nothing has changed")
+	}
+	r.outcome = codec.OutcomeAccepted
+	r.checkpoint(codec.Checkpoint{Cursor: at(1), Digest: held(r, "w-1"), HighestSequenceID: highest})
+	if n := len(r.sent); n != 3 || r.core.Counts().ReportsDue != 0 {
+		t.Fatalf("%d statuses, %d due", n, r.core.Counts().ReportsDue)
+	}
+	if newer, err := codec.CompareSequence(highest, r.sent[2].SequenceID); err != nil || !newer {
+		t.Fatalf("%s is not above %s: %v", r.sent[2].SequenceID, highest, err)
+	}
+	// One that nothing can follow is no reason to stop.
+	r.checkpoint(codec.Checkpoint{Cursor: at(2), Digest: held(r, "w-1"), HighestSequenceID: "9223372036854775807"})
+	r.expectCursor(at(2))
+}
+
+// The broker's store came back from a backup that is newer than the cursor:
+// statuses that were accepted after it are gone.
+func TestCore_StatusesThatTheBrokerLost(t *testing.T) {
+	r := newRig(t)
+	r.outcome = codec.OutcomeAccepted
+	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
+	r.apply(hubWork("w-2", "other", 1, configMap("b", "1")))
+	d := held(r, "w-1", "w-2")
+	first, second := r.statuses["w-1"].SequenceID, r.statuses["w-2"].SequenceID
+	r.checkpoint(codec.Checkpoint{Cursor: at(2), Digest: d, HighestSequenceID: first})
+	if len(r.sent) != 2 {
+		t.Fatal("what was accepted on this connection is taken for lost")
+	}
+	r.core.Disconnected(errAway)
+	r.resume()
+	r.checkpoint(codec.Checkpoint{Cursor: at(2), Digest: d, HighestSequenceID: second})
+	if len(r.sent) != 2 {
+		t.Fatal("what the broker has is sent again")
+	}
+	r.core.Disconnected(errAway)
+	r.resume()
+	r.checkpoint(codec.Checkpoint{Cursor: at(2), Digest: d, HighestSequenceID: first})
+	if len(r.sent) != 3 || r.sent[2].ResourceID != "w-2" {
+		t.Fatalf("%d statuses", len(r.sent))
+	}
+}

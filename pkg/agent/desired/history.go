@@ -1,0 +1,158 @@
+package desired
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
+)
+
+// Subscribed begins a subscription whose history has nothing to do with what is
+// held, as far as is known. hawser says that the broker is a Hawser broker.
+func (s *Set) Subscribed(hawser bool) {
+	s.history++
+	s.hawser = hawser
+}
+
+// Continued begins a subscription to a Hawser broker that continues from the
+// agent's cursor: everything new has a revision above it. What was received
+// with a higher revision may have been lost with the store that gave it.
+func (s *Set) Continued(cursor uint64) {
+	s.Subscribed(true)
+	for _, e := range s.works {
+		if e.revision <= cursor {
+			e.history = s.history
+		}
+	}
+}
+
+// Settled says that the digest of the live works was found equal to the
+// broker's at this revision: whatever comes later has a higher one.
+func (s *Set) Settled(revision uint64) {
+	for _, e := range s.works {
+		if e.history != s.history && !e.Deleting {
+			e.history, e.revision = s.history, revision
+		}
+	}
+}
+
+// received notes that a work was received as it is.
+func (s *Set) received(e *entry, spec *manifestwork.Spec) {
+	s.clock++
+	if e.history == s.history {
+		e.revision = max(e.revision, spec.Revision)
+	} else {
+		e.history, e.revision = s.history, spec.Revision
+	}
+	e.received, e.unconfirmed = s.clock, false
+}
+
+// judge compares a spec with what is held of the same work, or of its name.
+func (s *Set) judge(held *entry, spec *manifestwork.Spec) Outcome {
+	switch {
+	case !s.hawser:
+		return s.judgeByVersion(held.work(), spec)
+	case held == nil:
+		return Accepted
+	case held.history == s.history:
+		if spec.Revision > held.revision {
+			return Accepted
+		}
+	case spec.Version == 0 || spec.Version >= held.Version:
+		return Accepted // another store, with revisions of its own
+	}
+	return Stale
+}
+
+func (s *Set) judgeByVersion(held *Work, spec *manifestwork.Spec) Outcome {
+	if held == nil {
+		if n := s.names[spec.Name]; n != nil && n.live != "" && !spec.Deleting && s.works[n.live].Source != spec.Source {
+			return Foreign
+		}
+		return Accepted
+	}
+	switch {
+	case held.Source != spec.Source:
+		return Foreign
+	case spec.Deleting:
+		return Accepted
+	case held.Deleting && spec.Action != codec.CreateRequest && spec.Version <= held.Version:
+		return Stale // sent before the deletion
+	case !held.Deleting && spec.Version != 0 && spec.Version < held.Version:
+		return Stale
+	}
+	return Accepted
+}
+
+// Clock returns a mark for Lacks.
+func (s *Set) Clock() uint64 { return s.clock }
+
+// Lacks reports which of these works, in the same order, are held, live, and
+// were not received since the mark.
+func (s *Set) Lacks(ids []string, mark uint64) []string {
+	var list []string
+	for _, id := range ids {
+		if e := s.works[id]; e != nil && !e.Deleting && e.received <= mark {
+			list = append(list, id)
+		}
+	}
+	return list
+}
+
+// Digest is that of all live works but these, each of which is given once.
+func (s *Set) Digest(but []string) codec.Digest {
+	d := s.digest
+	for _, id := range but {
+		if e := s.works[id]; e != nil && !e.Deleting {
+			d = without(d, e.Work)
+		}
+	}
+	return d
+}
+
+func without(d codec.Digest, w *Work) codec.Digest {
+	return codec.Digest{Count: d.Count - 1, Sum: d.Sum.Sub(codec.RecordHash(w.ResourceID, w.Tag))}
+}
+
+// Load holds a work that an earlier process held, unconfirmed. Of two live
+// works of one name the one with the higher revision stays, the other is
+// returned: no process holds both, but one may end between them.
+func (s *Set) Load(w *Work) (lost *Work) {
+	if n := s.names[w.Name]; n != nil && n.live != "" && n.live != w.ResourceID && !w.Deleting {
+		other := s.works[n.live].Work
+		if other.Revision > w.Revision || other.Revision == w.Revision && other.Version > w.Version {
+			return w
+		}
+		lost = other
+	}
+	if held := s.works[w.ResourceID]; held != nil {
+		s.release(held.Work)
+	}
+	s.claim(w)
+	s.put(&entry{Work: w, revision: w.Revision, unconfirmed: true})
+	return lost
+}
+
+// Unconfirmed reports whether a work was loaded and not confirmed since.
+func (s *Set) Unconfirmed(id string) bool { return s.works[id] != nil && s.works[id].unconfirmed }
+
+// Confirm says that everything that is held is wanted, but for these works. It
+// returns the names that this concerns, sorted.
+func (s *Set) Confirm(but []string) (names []string) {
+	except := make(map[string]bool, len(but))
+	for _, id := range but {
+		except[id] = true
+	}
+	for id, e := range s.works {
+		if e.unconfirmed && !except[id] {
+			e.unconfirmed = false
+			names = append(names, e.Name)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// Names returns every name about which something is known, sorted.
+func (s *Set) Names() []string { return slices.Sorted(maps.Keys(s.names)) }

@@ -1,0 +1,191 @@
+package desired_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/hawser-io/hawser/pkg/agent/desired"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
+)
+
+func expectOutcome(t *testing.T, s *desired.Set, in spec, want desired.Outcome) {
+	t.Helper()
+	outcome, w := s.Judge(in.received(), "")
+	if got := s.Accept(in.received(), ""); got.Outcome != want || outcome != want {
+		t.Fatalf("got %s, judged %s, want %s", got.Outcome, outcome, want)
+	}
+	if (w != nil) != (want == desired.Accepted) {
+		t.Fatalf("judged %s, and %+v would be held", outcome, w)
+	}
+	if w != nil && !cmp.Equal(w, s.Get(in.id)) {
+		t.Fatalf("judged %+v, holds %+v", w, s.Get(in.id))
+	}
+}
+
+func TestSet_HistoriesOfRevisions(t *testing.T) {
+	const accepted, dup, stale = desired.Accepted, desired.Duplicate, desired.Stale
+	s := desired.New()
+	s.Subscribed(true)
+	expectOutcome(t, s, spec{id: "1", version: 5, revision: 10, content: "a"}, accepted)
+	expectOutcome(t, s, spec{id: "2", name: "b", version: 5, revision: 20, content: "a"}, accepted)
+
+	// The cursor is between the two. What came before goes on by revisions, a
+	// hub that went back in time included; the other may have been lost.
+	s.Continued(15)
+	expectOutcome(t, s, spec{id: "1", version: 3, revision: 9, content: "x"}, stale)
+	expectOutcome(t, s, spec{id: "1", version: 3, revision: 16, content: "b"}, accepted)
+	expectOutcome(t, s, spec{id: "2", name: "b", version: 4, revision: 21, content: "b"}, stale)
+	expectOutcome(t, s, spec{id: "2", name: "b", version: 5, revision: 17, content: "c"}, accepted)
+	expectOutcome(t, s, spec{id: "2", name: "b", version: 9, revision: 16, content: "d"}, stale)
+
+	// Another store, whose revisions begin anew. It has the first work as it is
+	// here, which the digest shows.
+	s.Subscribed(true)
+	expectOutcome(t, s, spec{id: "2", name: "b", version: 6, revision: 2, content: "e"}, accepted)
+	s.Settled(3)
+	expectOutcome(t, s, spec{id: "1", version: 9, revision: 3, content: "f"}, stale)
+	expectOutcome(t, s, spec{id: "1", version: 2, revision: 4, content: "g"}, accepted)
+	expectOutcome(t, s, spec{id: "2", name: "b", version: 1, revision: 3, content: "h"}, accepted)
+
+	// A repeated spec has the revision of this store.
+	s.Subscribed(true)
+	expectOutcome(t, s, spec{id: "1", version: 2, revision: 1, content: "g"}, dup)
+	expectOutcome(t, s, spec{id: "1", version: 1, revision: 2, content: "i"}, accepted)
+
+	// A deletion is in no digest: it may be another than the broker's.
+	expectOutcome(t, s, spec{id: "2", name: "b", version: 7, revision: 9, deleting: true}, accepted)
+	s.Subscribed(true)
+	s.Settled(100)
+	expectOutcome(t, s, spec{id: "2", name: "b", version: 8, revision: 2, deleting: true}, accepted)
+}
+
+func TestSet_LoadedWorks(t *testing.T) {
+	load := func(s *desired.Set, in spec) (lost string) {
+		t.Helper()
+		from := desired.New()
+		from.Subscribed(true)
+		from.Accept(in.received(), "")
+		if w := s.Load(from.Get(in.id)); w != nil {
+			lost = w.ResourceID
+		}
+		return lost
+	}
+	s := desired.New()
+	for _, id := range []string{"1", "2", "3"} {
+		if lost := load(s, spec{id: id, name: "w" + id, version: 1, revision: 10}); lost != "" {
+			t.Fatalf("%s: lost %q", id, lost)
+		}
+	}
+	load(s, spec{id: "4", name: "w4", version: 1, revision: 11, deleting: true})
+	if s.Digest(nil).Count != 3 || s.Digest([]string{"1", "4", "9"}).Count != 2 || !s.Unconfirmed("4") {
+		t.Fatalf("holds %+v", s.Digest(nil))
+	}
+	// A stock broker is not told of what nobody confirmed: it would not send it.
+	s.Subscribed(false)
+	if l := s.Versions(); len(l) != 0 {
+		t.Errorf("listed %v", l)
+	}
+	s.Subscribed(true)
+	if l := s.Versions(); len(l) != 4 {
+		t.Errorf("listed %v", l)
+	}
+	// What is received again is confirmed, and is to be looked at.
+	d := s.Accept(spec{id: "1", name: "w1", version: 1, revision: 10}.received(), "")
+	if want := (desired.Decision{Outcome: desired.Duplicate, Names: []string{"w1"}}); !cmp.Equal(want, d) || s.Unconfirmed("1") {
+		t.Fatalf("got %+v", d)
+	}
+	if got := s.Confirm([]string{"2"}); !slices.Equal(got, []string{"w3", "w4"}) || !s.Unconfirmed("2") || s.Unconfirmed("3") {
+		t.Fatalf("confirmed %v", got)
+	}
+	if got := s.Confirm(nil); !slices.Equal(got, []string{"w2"}) {
+		t.Fatalf("confirmed %v", got)
+	}
+	if got := s.Names(); !slices.Equal(got, []string{"w1", "w2", "w3", "w4"}) {
+		t.Fatalf("names %v", got)
+	}
+
+	// Of two that have one name the later one stays, whichever is read first.
+	for _, order := range [][]uint64{{5, 6}, {6, 5}} {
+		s := desired.New()
+		first := load(s, spec{id: fmt.Sprint(order[0]), revision: order[0]})
+		second := load(s, spec{id: fmt.Sprint(order[1]), revision: order[1]})
+		if first != "" || second != "5" || s.Get("6") == nil || s.Get("5") != nil || s.ByName("web").Live.ResourceID != "6" || s.Digest(nil).Count != 1 {
+			t.Fatalf("%v: lost %q and %q, holds %v", order, first, second, s.All())
+		}
+	}
+}
+
+func TestSet_WorksThatAListLacks(t *testing.T) {
+	s := desired.New()
+	s.Subscribed(true)
+	for i, id := range []string{"1", "2", "3"} {
+		expectOutcome(t, s, spec{id: id, name: "w" + id, revision: uint64(i + 1), deleting: id == "3"}, desired.Accepted)
+	}
+	mark := s.Clock()
+	expectOutcome(t, s, spec{id: "2", name: "w2", revision: 9, content: "new"}, desired.Accepted)
+	if got := s.Lacks([]string{"1", "2", "3", "4"}, mark); !slices.Equal(got, []string{"1"}) {
+		t.Fatalf("got %v", got)
+	}
+	s.Drop("1")
+	if got := s.Lacks([]string{"1"}, mark); got != nil || s.Get("1") != nil || !s.ByName("w1").Empty() {
+		t.Fatalf("got %v", got)
+	}
+	s.Drop("1") // twice does no harm
+}
+
+// The digest is kept, never computed, and always that of the live works.
+func TestSet_DigestIsOfTheLiveWorks(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := desired.New()
+		s.Subscribed(true)
+		id := rapid.SampledFrom([]string{"1", "2", "3", "4"})
+		for rev := range rapid.IntRange(1, 30).Draw(t, "n") {
+			in := spec{
+				id: id.Draw(t, "id"), name: rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "name"), version: int64(rapid.IntRange(0, 3).Draw(t, "version")),
+				revision: uint64(rapid.IntRange(1, rev+1).Draw(t, "revision")), deleting: rapid.Bool().Draw(t, "deleting"), content: fmt.Sprint(rev),
+			}
+			switch rapid.IntRange(0, 7).Draw(t, "step") {
+			case 0:
+				s.Drop(in.id)
+			case 1:
+				if w := s.Get(in.id); w != nil {
+					s.Forget(w)
+				}
+			case 2:
+				s.Load(&desired.Work{Ref: manifestwork.Ref{ResourceID: in.id, Name: in.name}, Revision: in.revision, Deleting: in.deleting, Tag: codec.TagOf(in.deleting, 0, "", []byte(in.content))})
+			case 3:
+				s.Subscribed(rapid.Bool().Draw(t, "hawser"))
+			case 4:
+				s.Continued(in.revision)
+			default:
+				s.Accept(in.received(), rapid.SampledFrom([]string{"", "too large"}).Draw(t, "problem"))
+			}
+			var want codec.Digest
+			var some []string
+			for _, w := range s.All() {
+				if w.Deleting {
+					continue
+				}
+				if rapid.Bool().Draw(t, "set aside") {
+					some = append(some, w.ResourceID)
+					continue
+				}
+				want.Count++
+				want.Sum = want.Sum.Add(codec.RecordHash(w.ResourceID, w.Tag))
+			}
+			if got := s.Digest(some); got != want {
+				t.Fatalf("digest without %v is %+v, want %+v", some, got, want)
+			}
+			for _, w := range s.All() {
+				if v := s.ByName(w.Name); !w.Deleting && (v.Live == nil || v.Live.ResourceID != w.ResourceID) {
+					t.Fatalf("%s is live and has not its name: %+v", w.ResourceID, v)
+				}
+			}
+		}
+	})
+}
