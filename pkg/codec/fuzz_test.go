@@ -48,7 +48,13 @@ func stricter(err error) bool {
 // read the same.
 func FuzzUnmarshal(f *testing.F) {
 	addSeeds(f)
-	f.Fuzz(func(t *testing.T, b []byte) { checkLikeTheLibrary(t, b) })
+	f.Fuzz(func(t *testing.T, b []byte) {
+		checkLikeTheLibrary(t, b)
+		WithoutAttribute(b, ExtResourceVersion)
+		if e, err := Unmarshal(b); err == nil && IsHeartbeat(b) && e.Type() != TypeHeartbeat {
+			t.Fatalf("a heartbeat of type %s", e.Type())
+		}
+	})
 }
 
 func checkLikeTheLibrary(t interface{ Fatalf(string, ...any) }, b []byte) {
@@ -233,6 +239,7 @@ func FuzzParseEnvelope(f *testing.F) {
 		}
 		if normErr == nil {
 			checkNormalized(t, n)
+			checkWithout(t, n)
 		}
 		if err != nil {
 			return

@@ -1,0 +1,86 @@
+package codec
+
+import (
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+)
+
+// FuzzParseText reads any text as what headers, attributes and messages carry
+// in text form, and any two as sequence ids: what is taken means the same when it is
+// written again.
+func FuzzParseText(f *testing.F) {
+	for _, seed := range [][2]string{
+		{"epoch/term/42", "epoch/term/18446744073709551615"},
+		{"000102030405060708090a0b0c0d0e0f", "000102030405060708090A0B0C0D0E0F"},
+		{"io.open-cluster-management.works.v1alpha1.manifestbundles.spec.create_request", ManifestBundles.String()},
+		{"5189427453056163840", "5189427453056163841"},
+		{"", "9223372036854775807"},
+		{"+1", "01"},
+	} {
+		f.Add(seed[0], seed[1])
+	}
+	f.Fuzz(func(t *testing.T, a, b string) {
+		for _, s := range []string{a, b} {
+			if c, err := ParseCursor(s); err == nil {
+				if again, err := ParseCursor(c.String()); err != nil || again != c || strings.Count(c.String(), "/") != 2 {
+					t.Errorf("cursor %q is %+v, then %+v, %v", s, c, again, err)
+				}
+			}
+			if tag, err := ParseTag(s); err == nil && tag.String() != s {
+				t.Errorf("tag %q is written as %s", s, tag)
+			}
+			if d, err := ParseDataType(s); err == nil && d.String() != s {
+				t.Errorf("data type %q is written as %s", s, d)
+			}
+			if e, err := ParseEventType(s); err == nil && (e.String() != s || e.Subresource != Spec && e.Subresource != Status) {
+				t.Errorf("event type %q is written as %s", s, e)
+			}
+		}
+		checkSequences(t, a, b)
+	})
+}
+
+// checkSequences: of two ids at most one is newer, and an agent that heard of
+// one goes on above it.
+func checkSequences(t *testing.T, a, b string) {
+	t.Helper()
+	up, err := CompareSequence(a, b)
+	down, backErr := CompareSequence(b, a)
+	if a != "" && b != "" && (err == nil) != (backErr == nil) || a != "" && up && down {
+		t.Errorf("%q, %q: newer %v, %v; the other way %v, %v", a, b, up, err, down, backErr)
+	}
+	var s Sequencer
+	if a == "" || s.Observe(a) != nil {
+		return
+	}
+	next := s.Next(0)
+	if newer, err := CompareSequence(a, next); err != nil || !newer {
+		t.Errorf("%s comes after %q: newer %v, %v", next, a, newer, err)
+	}
+}
+
+// checkWithout takes each attribute out of a normalised event.
+func checkWithout(t *testing.T, n []byte) {
+	t.Helper()
+	var p protoEvent
+	if err := proto.Unmarshal(n, &p); err != nil {
+		t.Fatalf("the library cannot read a normalised event: %v", err)
+	}
+	for key := range p.GetAttributes() {
+		name, ok := strings.CutPrefix(key, keyPrefix)
+		if !ok {
+			continue
+		}
+		var left protoEvent
+		if err := proto.Unmarshal(WithoutAttribute(n, name), &left); err != nil {
+			t.Fatalf("without %s: %v", name, err)
+		}
+		want := proto.CloneOf(&p)
+		delete(want.Attributes, key)
+		if !proto.Equal(want, &left) {
+			t.Fatalf("without %s: %v, want %v", name, &left, want)
+		}
+	}
+}
