@@ -115,11 +115,15 @@ test-fast: unit ## the quick check while working: two minutes once built
 .PHONY: test
 test: ## everything a change must pass
 	@rm -rf .cache/tests
-	@MAKE='$(MAKE)' .ci/stages fresh tidy lint-proto lint-go controlplane unit race interop docs e2e
+	@MAKE='$(MAKE)' .ci/stages fresh tidy lint-proto lint-go controlplane unit race fuzz-short interop docs e2e
 
 .PHONY: fuzz
-fuzz: ## fuzz every target for FUZZTIME (default 60s) each
-	@.ci/fuzz $(or $(FUZZTIME),60s)
+fuzz: ## fuzz every target for FUZZTIME (default 60s) each, going on where it ended
+	@.ci/fuzz $(or $(FUZZTIME),60s) .cache/fuzz
+
+.PHONY: fuzz-short
+fuzz-short: ## fuzz every target for 10s, beginning with the committed corpus
+	@.ci/fuzz 10s
 
 .PHONY: race-long
 race-long: ## run the tests under the race detector ten times
