@@ -47,6 +47,6 @@ func command(stdout, stderr io.Writer) *cobra.Command {
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	cfg.addFlags(root.Flags())
-	root.AddCommand(versionCommand(stdout), forgetClusterCommand(stdout))
+	root.AddCommand(versionCommand(stdout))
 	return root
 }

@@ -54,7 +54,7 @@ func (c *config) tasks(s *pebble.Store, creds credentials.TransportCredentials, 
 		return nil, err
 	}
 	front, err := grpc.New(grpc.Config{
-		Server: b, Addr: c.Listen, Credentials: creds, Mapping: c.Identities, Insecure: c.Insecure,
+		Server: b, Inspector: b, Addr: c.Listen, Credentials: creds, Mapping: c.Identities, Insecure: c.Insecure,
 		MaxMessageBytes: max(grpc.DefaultMaxMessageBytes, 2*c.MaxEventBytes),
 		DrainTimeout:    time.Duration(c.DrainTimeout), Log: log, OnPanic: b.Panicked,
 	})

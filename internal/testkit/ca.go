@@ -2,6 +2,8 @@ package testkit
 
 import (
 	"crypto/tls"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -42,6 +44,23 @@ func (c *CA) issue(r pki.Request) tls.Certificate {
 		c.t.Fatalf("certificate of %s/%s: %v", r.Role, r.Name, err)
 	}
 	return cert
+}
+
+// Write puts the authority's certificate, and certificate and key of a party,
+// into files below dir, and returns their paths.
+func (c *CA) Write(dir string, id identity.Identity) (ca, cert, key string) {
+	c.t.Helper()
+	pair, err := c.authority.Issue(pki.Request{Role: pki.Role(id.Role), Name: id.Name, Valid: pki.Starting(time.Now(), validFor)})
+	if err != nil {
+		c.t.Fatalf("certificate of %s: %v", id, err)
+	}
+	ca, cert, key = filepath.Join(dir, "ca.crt"), filepath.Join(dir, id.Name+".crt"), filepath.Join(dir, id.Name+".key")
+	for path, content := range map[string][]byte{ca: c.authority.CertificatePEM(), cert: pair.CertPEM, key: pair.KeyPEM} {
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	return ca, cert, key
 }
 
 // Server returns the credentials of a port on 127.0.0.1. As in production,

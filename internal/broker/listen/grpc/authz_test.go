@@ -2,7 +2,9 @@ package grpc_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -17,11 +19,13 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 
+	"github.com/hawser-io/hawser/internal/broker/authz"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/testkit"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 	cloudeventsv1 "github.com/hawser-io/hawser/proto/io/cloudevents/v1"
 )
 
@@ -42,6 +46,63 @@ var probes = map[string]func(ctx context.Context, c *ggrpc.ClientConn, scope str
 	"/grpc.health.v1.Health/Watch":                                   watchHealth,
 	"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo":      reflectV1,
 	"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": reflectV1Alpha,
+
+	authz.ListClusters: listed("list clusters", func(ctx context.Context, c inspector) (ggrpc.ServerStreamingClient[hawserv1.ListClustersResponse], error) {
+		return c.ListClusters(ctx, &hawserv1.ListClustersRequest{})
+	}),
+	authz.ListWorks: listed("list works", func(ctx context.Context, c inspector) (ggrpc.ServerStreamingClient[hawserv1.ListWorksResponse], error) {
+		return c.ListWorks(ctx, &hawserv1.ListWorksRequest{})
+	}),
+	authz.ListOrphans: listed("list orphans", func(ctx context.Context, c inspector) (ggrpc.ServerStreamingClient[hawserv1.ListOrphansResponse], error) {
+		return c.ListOrphans(ctx, &hawserv1.ListOrphansRequest{})
+	}),
+	authz.Backup: listed("backup", func(ctx context.Context, c inspector) (ggrpc.ServerStreamingClient[hawserv1.BackupResponse], error) {
+		return c.Backup(ctx, &hawserv1.BackupRequest{})
+	}),
+	authz.ForgetWork: asked("forget work", func(ctx context.Context, c inspector) error {
+		_, err := c.ForgetWork(ctx, &hawserv1.ForgetWorkRequest{Cluster: "me", ResourceId: "nothing"})
+		return err
+	}),
+	authz.ForgetCluster: asked("forget cluster", func(ctx context.Context, c inspector) error {
+		_, err := c.ForgetCluster(ctx, &hawserv1.ForgetClusterRequest{Cluster: "nowhere"})
+		return err
+	}),
+	authz.Adopt: asked("adopt", func(ctx context.Context, c inspector) error {
+		_, err := c.Adopt(ctx, &hawserv1.AdoptRequest{Cluster: "me", ResourceId: "nothing", Source: "me"})
+		return err
+	}),
+	authz.Approve: asked("approve", func(ctx context.Context, c inspector) error {
+		_, err := c.Approve(ctx, &hawserv1.ApproveRequest{Source: "me", Cluster: "me"})
+		return err
+	}),
+}
+
+type inspector = hawserv1.InspectionServiceClient
+
+// asked probes a unary call of the inspection service. That there is nothing to
+// do it with is an answer for those who may ask.
+func asked(what string, call func(context.Context, inspector) error) func(context.Context, *ggrpc.ClientConn, string) []attempt {
+	return func(ctx context.Context, cc *ggrpc.ClientConn, _ string) []attempt {
+		err := call(ctx, hawserv1.NewInspectionServiceClient(cc))
+		if code := status.Code(err); code == codes.NotFound || code == codes.InvalidArgument {
+			err = nil
+		}
+		return []attempt{{what, err}}
+	}
+}
+
+// listed probes a streaming call of it.
+func listed[T any](what string, call func(context.Context, inspector) (ggrpc.ServerStreamingClient[T], error)) func(context.Context, *ggrpc.ClientConn, string) []attempt {
+	return asked(what, func(ctx context.Context, c inspector) error {
+		s, err := call(ctx, c)
+		for err == nil {
+			_, err = s.Recv()
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		return err
+	})
 }
 
 // attempt is one call: what was tried, and how it was answered.
@@ -70,6 +131,14 @@ var verdicts = map[string][]string{
 	"health list":                    {"agent", "source", "operator", "viewer"},
 	"health watch":                   {"agent", "source", "operator", "viewer"},
 	"reflection":                     {"agent", "source", "operator", "viewer"},
+	"list clusters":                  {"operator", "viewer"},
+	"list works":                     {"operator", "viewer"},
+	"list orphans":                   {"operator", "viewer"},
+	"backup":                         {"operator"},
+	"forget work":                    {"operator"},
+	"forget cluster":                 {"operator"},
+	"adopt":                          {"operator"},
+	"approve":                        {"operator"},
 }
 
 // scoped reports whether a call concerns one party's works.

@@ -1,0 +1,181 @@
+package cli_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/testkit"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
+)
+
+var (
+	operator = identity.Identity{Role: identity.Operator, Name: "olga"}
+	viewer   = identity.Identity{Role: identity.Viewer, Name: "vera"}
+	hub1     = identity.Identity{Role: identity.Source, Name: "hub1"}
+	agent1   = identity.Identity{Role: identity.Agent, Name: "cluster1"}
+)
+
+// TestBrokerScripts: each script in testdata/broker is a session at a terminal
+// with a broker that holds some works. Its agent of cluster1 lists one work that
+// the broker does not know, hub1 withholds one deletion.
+func TestBrokerScripts(t *testing.T) {
+	b := testkit.StartBroker(t, testkit.Options{Port: true, Known: []identity.Identity{operator, viewer, hub1}})
+	fill(t, b)
+	dir := t.TempDir()
+	ca, operatorCert, operatorKey := b.CA.Write(dir, operator)
+	_, viewerCert, viewerKey := b.CA.Write(dir, viewer)
+	_, agentCert, agentKey := b.CA.Write(dir, agent1)
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/broker", RequireExplicitExec: true, RequireUniqueNames: true,
+		Setup: func(e *testscript.Env) error {
+			for name, value := range map[string]string{
+				"HAWSER_BROKER": b.Addr, "HAWSER_CA": ca, "HAWSER_CERT": operatorCert, "HAWSER_KEY": operatorKey,
+				"VIEWER_CERT": viewerCert, "VIEWER_KEY": viewerKey, "AGENT_CERT": agentCert, "AGENT_KEY": agentKey,
+			} {
+				e.Setenv(name, value)
+			}
+			return nil
+		},
+	})
+}
+
+var at = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+func kind(s codec.Subresource, a codec.Action) string {
+	return codec.EventType{DataType: codec.ManifestBundles, Subresource: s, Action: a}.String()
+}
+
+// work is a spec event.
+func work(cluster, id, name string, version int) codec.Builder {
+	return codec.Builder{
+		Cluster: cluster, Type: kind(codec.Spec, codec.CreateRequest), Data: []byte(`{"manifests":[]}`),
+		Extensions: map[string]any{
+			codec.ExtResourceID: id, codec.ExtResourceVersion: version,
+			codec.ExtMetadata: fmt.Sprintf(`{"name":%q,"namespace":%q}`, name, cluster),
+		},
+	}
+}
+
+// publish publishes what is built in the name of id.
+func publish(t *testing.T, b *testkit.Broker, id identity.Identity, e codec.Builder) {
+	t.Helper()
+	e.ID, e.Time, e.ContentType = "1", at, codec.ContentTypeJSON
+	if id.Role == identity.Source {
+		e.Source = id.Name
+	}
+	built, err := e.Event()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bytes, err := codec.Marshal(built)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := b.Publish(t.Context(), transport.Peer{Role: string(id.Role), Name: id.Name}, bytes, "")
+	if err != nil || r.Outcome != codec.OutcomeAccepted {
+		t.Fatalf("publish as %s: %q, %v", id, r.Outcome, err)
+	}
+}
+
+// fill puts works into the broker and brings agent and source into the state
+// that the scripts show.
+func fill(t *testing.T, b *testkit.Broker) {
+	t.Helper()
+	ctx := t.Context()
+	if err := b.Store.MarkSubscribed(ctx, codec.ManifestBundles, "cluster1", "uid-1"); err != nil {
+		t.Fatal(err)
+	}
+	ci := identity.Identity{Role: identity.Source, Name: "ci"}
+	publish(t, b, hub1, work("cluster1", "id-web", "web", 4))
+	publish(t, b, agent1, codec.Builder{
+		Source: "agent", Cluster: "cluster1", Type: kind(codec.Status, codec.UpdateRequest), Data: []byte(`{"conditions":[]}`),
+		Extensions: map[string]any{
+			codec.ExtResourceID: "id-web", codec.ExtResourceVersion: 4, codec.ExtSequenceID: strconv.Itoa(7<<22 | 1<<12), codec.ExtStatusHash: "h",
+		},
+	})
+	old := work("cluster1", "id-old", "old", 3)
+	publish(t, b, hub1, old)
+	old.Type, old.Extensions[codec.ExtDeletionTimestamp] = kind(codec.Spec, codec.DeleteRequest), at
+	publish(t, b, hub1, old)
+	publish(t, b, ci, work("cluster1", "id-job", "job", 1))
+	publish(t, b, hub1, work("cluster2", "id-db", "db", 2))
+	publish(t, b, hub1, work("cluster2", "id-left", "left", 1))
+	list, err := codec.NewSpecResyncRequest(
+		codec.ResyncParams{ID: "1", Time: at, Source: "cluster1-work-agent", Cluster: "cluster1", DataType: codec.ManifestBundles},
+		[]codec.ResourceVersion{{ResourceID: "id-web", ResourceVersion: 4}, {ResourceID: "id-ghost", ResourceVersion: 1}})
+	say(t, b, agent1, transport.Filter{Cluster: "cluster1", DataType: codec.ManifestBundles}, list, err)
+	left := b.Store.Head().Revision
+	compared, err := codec.NewCompared(codec.SyncParams{ID: "1", Time: at, Source: "hub1", Owner: "hub1"}, codec.Compared{
+		Clusters: []codec.ClusterComparison{{
+			Cluster: "cluster2", Reason: "the hub went back in time",
+			Withheld: []codec.WithheldDeletion{{ResourceID: "id-left", Name: "left", Revision: left}},
+		}},
+	})
+	say(t, b, hub1, transport.Filter{Source: "hub1", DataType: codec.ManifestBundles}, compared, err)
+	settled := func() bool {
+		listed, pending := false, true
+		err := errors.Join(
+			b.ListOrphans(ctx, &hawserv1.ListOrphansRequest{Cluster: "cluster1"}, func(o *hawserv1.ListOrphansResponse) error {
+				listed = listed || o.GetResourceId() == "id-ghost"
+				return nil
+			}),
+			b.ListClusters(ctx, &hawserv1.ListClustersRequest{Cluster: "cluster1"}, func(c *hawserv1.ListClustersResponse) error {
+				pending = c.GetPending() > 0
+				return nil
+			}))
+		return err == nil && listed && !pending
+	}
+	for !settled() {
+		select {
+		case <-ctx.Done():
+			t.Fatal("the agent's list was not answered")
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+// say subscribes as id until the test ends, and publishes e on the subscription.
+func say(t *testing.T, b *testkit.Broker, id identity.Identity, f transport.Filter, e codec.Event, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := b.Dialer(id).Dial(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	accepted, ended := make(chan transport.Accepted, 1), make(chan error, 1)
+	go func() {
+		hello := transport.Hello{Protocol: 1, ClusterUID: map[bool]string{true: "uid-1"}[f.Cluster != ""]}
+		ended <- conn.Subscribe(ctx, transport.Subscription{Filter: f, Hello: hello},
+			func(a transport.Accepted) { accepted <- a }, func(context.Context, codec.Event) error { return nil })
+	}()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; !errors.Is(err, context.Canceled) && transport.CodeOf(err) != transport.CodeUnavailable {
+			t.Errorf("subscription of %s: %v", id, err)
+		}
+		if err := conn.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	select {
+	case a := <-accepted:
+		if _, err := conn.Publish(t.Context(), e, a.SubscriptionID); err != nil {
+			t.Fatal(err)
+		}
+	case err := <-ended:
+		ended <- err
+		t.Fatal(err)
+	}
+}
