@@ -74,17 +74,25 @@ func (s *Store) checkClean(o *Options) error {
 	if err != nil || !ok {
 		return err
 	}
-	last := len(s.terms) - 1
-	switch i := slices.IndexFunc(s.terms, func(t term) bool { return t.id == c.term }); {
-	case i < 0:
-		return &store.DamageError{Key: o.Dir, What: "it was closed under a term that it does not have: the end of its log is lost"}
-	case i == last && s.head.Revision != c.revision:
-		return &store.DamageError{Key: o.Dir, What: fmt.Sprintf("it was closed at revision %d and has %d: the end of its log is lost", c.revision, s.head.Revision)}
+	if err := c.compare(o.Dir, s.terms, s.head.Revision); err != nil {
+		return err
 	}
 	if err := o.FS.Remove(o.FS.PathJoin(o.Dir, cleanName)); err != nil {
 		return err
 	}
 	return syncDir(o.FS, o.Dir)
+}
+
+// compare says what a store in dir has lost since it was closed.
+func (c clean) compare(dir string, terms []term, head uint64) error {
+	switch i := slices.IndexFunc(terms, func(t term) bool { return t.id == c.term }); {
+	case i < 0:
+		return &store.DamageError{Key: dir, What: "it was closed under a term that it does not have: the end of its log is lost"}
+	case i == len(terms)-1 && head != c.revision:
+		return &store.DamageError{Key: dir, What: fmt.Sprintf("it was closed at revision %d and has %d: the end of its log is lost", c.revision, head)}
+	default:
+		return nil
+	}
 }
 
 func syncDir(files vfs.FS, dir string) error {

@@ -43,6 +43,9 @@ func written(t *testing.T) *vfs.MemFS {
 	if err := s.MarkSubscribed(t.Context(), codec.ManifestBundles, "c1", "uid"); err != nil {
 		t.Fatal(err)
 	}
+	if err := s.SetBookmarks(t.Context(), map[string][]byte{"hub/s1": []byte("here")}); err != nil {
+		t.Fatal(err)
+	}
 	status := store.Op{Kind: store.PutStatus, Key: testKey(1), Version: 1, Sequence: "4198400", Event: []byte("status")}
 	deletion := testOp(2, 1)
 	deletion.Deleting, deletion.Tag, deletion.Event = true, codec.Tag{1}, nil

@@ -16,12 +16,15 @@ import (
 type guard struct {
 	vfs.FS
 	failure *failure
+	// spared is a directory in which a failure is not one of the store: its
+	// error goes to whoever writes there.
+	spared string
 }
 
 // check returns nil, or not at all.
 func (g *guard) check(op, name string, err error) error {
-	if err == nil {
-		return nil
+	if err == nil || name == g.spared || g.PathDir(name) == g.spared {
+		return err
 	}
 	g.failure.set(fmt.Errorf("store: %s %s: %w", op, name, err))
 	park()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"math"
 
 	engine "github.com/cockroachdb/pebble/v2"
@@ -18,7 +17,7 @@ var ErrInUse = errors.New("another broker uses this directory; stop it first, or
 
 // Open opens the store in o.Dir, or creates it, under a new term that is on
 // disk when Open returns. It reads the meta of every record once. It returns
-// [ErrInUse], a [*store.DamageError] when it finds damage, a [*FormatError] for
+// [ErrInUse], [ErrIncomplete] for half a copy, a [*store.DamageError] when it finds damage, a [*FormatError] for
 // a store of a newer release, or the error of the file system. The caller must
 // call [Store.Close].
 func Open(o Options) (*Store, error) {
@@ -28,6 +27,8 @@ func Open(o Options) (*Store, error) {
 	o.setDefaults()
 	closing := make(chan struct{})
 	s := &Store{
+		fs:      o.FS,
+		staging: o.FS.PathJoin(o.Dir, stagingName),
 		sign:    func(c clean) error { return c.sign(o.FS, o.Dir) },
 		failure: newFailure(o.Log, closing),
 		grace:   o.grace,
@@ -48,12 +49,11 @@ func (s *Store) open(o *Options) error {
 		return err
 	}
 	var err error
-	if s.lock, err = engine.LockDirectory(o.Dir, o.FS); err != nil {
-		// Of the file: a path error. Of the lock: in the way of the platform.
-		if pathErr := (*fs.PathError)(nil); errors.As(err, &pathErr) {
-			return err
-		}
-		return fmt.Errorf("%w (%w)", ErrInUse, err)
+	if s.lock, err = lockDirectory(o.FS, o.Dir); err != nil {
+		return err
+	}
+	if err := s.tidy(o); err != nil {
+		return errors.Join(err, s.lock.Close())
 	}
 	if err := s.openEngine(o); err != nil {
 		return err
@@ -69,6 +69,14 @@ func (s *Store) open(o *Options) error {
 	}
 	s.ring = newRing(o.ringSize, s.head.Revision+1)
 	return nil
+}
+
+// tidy removes what a backup left that ended with the process.
+func (s *Store) tidy(o *Options) error {
+	if err := checkComplete(o.FS, o.Dir); err != nil {
+		return err
+	}
+	return o.FS.RemoveAll(s.staging)
 }
 
 // unsigned is for a store that was not opened.
@@ -87,7 +95,7 @@ func (s *Store) openEngine(o *Options) error {
 				done <- result{nil, fmt.Errorf("%w: %v", errFatal, p)}
 			}
 		}()
-		e := engineOptions(o, &guard{FS: o.FS, failure: s.failure}, s.failure)
+		e := engineOptions(o, &guard{FS: o.FS, failure: s.failure, spared: s.staging}, s.failure)
 		e.Lock = s.lock
 		db, err := engine.Open(o.Dir, e)
 		done <- result{db, err}

@@ -71,9 +71,9 @@ func (o *Options) setDefaults() {
 	}
 }
 
-func engineOptions(o *Options, g *guard, f *failure) *engine.Options {
+func engineOptions(o *Options, files vfs.FS, f *failure) *engine.Options {
 	e := &engine.Options{
-		FS:        g,
+		FS:        files,
 		CacheSize: o.CacheBytes,
 		// The newest format of this release, by name: an upgrade of the library
 		// must not make a downgrade of the broker impossible by itself.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	engine "github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -22,7 +23,10 @@ type Store struct {
 	failure *failure
 	grace   time.Duration
 	retired retired
+	fs      vfs.FS
+	staging string            // where a backup begins
 	sign    func(clean) error // by Close
+	backups sync.Mutex        // there is one staging
 
 	// commit serialises what writes.
 	commit sync.Mutex

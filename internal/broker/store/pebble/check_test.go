@@ -1,0 +1,388 @@
+package pebble
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	engine "github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"pgregory.net/rapid"
+
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/broker/store/storetest"
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+func mustCheck(t testing.TB, files vfs.FS, dir string) *Report {
+	t.Helper()
+	r, err := checkDir(context.Background(), files, dir)
+	if err != nil {
+		t.Fatalf("check: %v", err)
+	}
+	return r
+}
+
+// contents is what all files of a directory hold.
+func contents(t testing.TB, files vfs.FS, dir string) map[string]string {
+	t.Helper()
+	names, err := files.List(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := make(map[string]string)
+	for _, name := range names {
+		f, err := files.Open(files.PathJoin(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := io.ReadAll(f)
+		if err = errors.Join(err, f.Close()); err != nil {
+			t.Fatal(err)
+		}
+		out[name] = string(b)
+	}
+	return out
+}
+
+// TestCheck_Sound: the report says what the store holds, and nothing is changed.
+func TestCheck_Sound(t *testing.T) {
+	t.Parallel()
+	fs := written(t)
+	before := contents(t, fs, dir)
+	r := mustCheck(t, fs, dir)
+	if d := cmp.Diff(before, contents(t, fs, dir)); d != "" {
+		t.Errorf("files (-before +after):\n%s", d)
+	}
+	if err := r.Err(); err != nil {
+		t.Fatal(err)
+	}
+	s := mustOpen(t, Options{Dir: dir, FS: fs})
+	defer mustClose(t, s)
+	want := &Report{
+		Dir: dir, Epoch: s.Head().Epoch, Term: s.terms[0].id, Revision: s.Head().Revision, Closed: true,
+		Clusters: []ClusterReport{{
+			DataType: codec.ManifestBundles, Cluster: "c1", Live: 1, Tombstones: 1,
+			Digest: s.ClusterHead(codec.ManifestBundles, "c1").Digest,
+		}},
+		Bookmarks: 1,
+	}
+	if d := cmp.Diff(want, r, cmpopts.IgnoreFields(Report{}, "Values", "Bytes")); d != "" {
+		t.Errorf("report (-want +got):\n%s", d)
+	}
+	// epoch, head, term, subscription, bookmark; 2 metas, 2 specs, 1 status, 1
+	// that waits, 2 names, 2 owners, 3 revisions
+	if r.Values != 18 || r.Bytes < 2*len(content(1, 1)) {
+		t.Errorf("%d values of %d bytes", r.Values, r.Bytes)
+	}
+}
+
+// TestCheck_ChangesNothing: not a byte, nor the list of files, on a real disk.
+func TestCheck_ChangesNothing(t *testing.T) {
+	t.Parallel()
+	for _, closed := range []bool{true, false} {
+		d := filepath.Join(t.TempDir(), dir)
+		o := tiny(vfs.Default)
+		o.Dir = d
+		s := mustOpen(t, o)
+		if err := newAcked().churn(s, 0, 80); err != nil {
+			t.Fatal(err)
+		}
+		at := filepath.Join(t.TempDir(), "copy")
+		if !closed { // as after a crash
+			if err := os.CopyFS(at, os.DirFS(d)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		mustClose(t, s)
+		if closed {
+			at = d
+		}
+		before := contents(t, vfs.Default, at)
+		r, err := Check(t.Context(), at)
+		if err != nil || r.Err() != nil {
+			t.Fatalf("check: %v, %v", err, r.Err())
+		}
+		if r.Closed != closed || r.Revision == 0 || len(r.Clusters) != 1 {
+			t.Errorf("report: %+v", r)
+		}
+		if d := cmp.Diff(before, contents(t, vfs.Default, at)); d != "" {
+			t.Errorf("files (-before +after):\n%s", d)
+		}
+	}
+}
+
+// TestCheck_FindsDamage: whatever is changed in a store, the report names it.
+func TestCheck_FindsDamage(t *testing.T) {
+	t.Parallel()
+	garbage := []byte("garbage that is long enough to be a value")
+	u1, u2 := testKey(1), testKey(2)
+	sound := func(key, body []byte) []byte { return seal(key, body) }
+	meta1, meta2 := recordKey(keyMeta, u1), recordKey(keyMeta, u2)
+	fs := written(t)
+	s := mustOpen(t, Options{Dir: dir, FS: fs})
+	live, tombstone := *must(getMeta(s.db, s.failure, u1)), *must(getMeta(s.db, s.failure, u2))
+	mustClose(t, s)
+	changed := func(m store.Meta, change func(*store.Meta)) []byte {
+		if m.Waiting != nil {
+			w := *m.Waiting
+			m.Waiting = &w
+		}
+		change(&m)
+		return sound(recordKey(keyMeta, m.Key), encodeMeta(&m))
+	}
+	name := func(n string) []byte { return nameKey(codec.ManifestBundles, "c1", n) }
+	stray := store.Key{DataType: codec.ManifestBundles, Cluster: "c1", ResourceID: "stray"}
+	cases := map[string]struct {
+		key, value []byte // nil value: removed
+		want       []string
+	}{
+		"meta":                     {meta1, garbage, []string{`damaged value at m/`, "checksum"}},
+		"meta without sense":       {meta1, sound(meta1, []byte{9}), []string{`m/`, "in the middle of a field"}},
+		"meta is missing":          {meta1, nil, []string{"there is no record for it", "no such record"}},
+		"key of a meta":            {[]byte("mx"), sound([]byte("mx"), nil), []string{"parts"}},
+		"owner of a meta":          {meta1, changed(live, func(m *store.Meta) { m.Owner = "s9" }), []string{"s9", "it is missing", "the owner of its record"}},
+		"no owner":                 {meta1, changed(live, func(m *store.Meta) { m.Owner = "" }), []string{"no owner"}},
+		"name of a meta":           {meta1, changed(live, func(m *store.Meta) { m.Name = "free" }), []string{"free", "does not hold the name"}},
+		"name of another":          {meta1, changed(live, func(m *store.Meta) { m.Name = "work-2" }), []string{"has the name too"}},
+		"revision of a meta":       {meta1, changed(live, func(m *store.Meta) { m.SpecRevision = 4 }), []string{"r/4", "does not lead to", "says of itself"}},
+		"revision above the head":  {meta1, changed(live, func(m *store.Meta) { m.SpecRevision = 99 }), []string{"above the head", "r/99"}},
+		"no revision":              {meta1, changed(live, func(m *store.Meta) { m.SpecRevision = 0 }), []string{"no revision"}},
+		"status revision":          {meta1, changed(live, func(m *store.Meta) { m.StatusRevision = 0 }), []string{"no status, and there is one", "r/3"}},
+		"tombstone lives":          {meta2, changed(tombstone, func(m *store.Meta) { m.State = store.Live }), []string{"no tombstone", "says of itself"}},
+		"live one was deleted":     {meta1, changed(live, func(m *store.Meta) { m.DeletedAt = storetest.Noon }), []string{"deletion time"}},
+		"live one is a grave":      {meta1, changed(live, func(m *store.Meta) { m.State = store.Grave }), []string{"burial", "no spec, and there is one"}},
+		"grave without a status":   {meta2, changed(tombstone, func(m *store.Meta) { m.State = store.Grave }), []string{"final status"}},
+		"superseded":               {meta1, changed(live, func(m *store.Meta) { m.Version, m.Superseded = 9, 8 }), []string{"superseded"}},
+		"what waits, owner":        {meta2, changed(tombstone, func(m *store.Meta) { m.Waiting.Owner = "s9" }), []string{"another owner"}},
+		"what waits, itself":       {meta2, changed(tombstone, func(m *store.Meta) { m.Waiting.ResourceID, m.Waiting.Deleting = "u2", true }), []string{"behind its own"}},
+		"what waits, no name":      {meta2, changed(tombstone, func(m *store.Meta) { m.Waiting.Name = "" }), []string{"no id or no name"}},
+		"what waits is there":      {meta2, changed(tombstone, func(m *store.Meta) { m.Waiting.ResourceID = "u1" }), []string{"waits behind it, and is there"}},
+		"nothing waits":            {meta2, changed(tombstone, func(m *store.Meta) { m.Waiting = nil }), []string{"no event of what waits"}},
+		"spec":                     {recordKey(keySpec, u1), garbage, []string{"s/"}},
+		"spec is missing":          {recordKey(keySpec, u1), nil, []string{"its spec is missing"}},
+		"spec of nothing":          {recordKey(keySpec, stray), sound(recordKey(keySpec, stray), nil), []string{"s/", "stray", "no record"}},
+		"last spec of nothing":     {[]byte("szz"), sound([]byte("szz"), nil), []string{"s/", "no record"}},
+		"status":                   {recordKey(keyStatus, u1), garbage, []string{"t/"}},
+		"status is missing":        {recordKey(keyStatus, u1), nil, []string{"its status is missing"}},
+		"status of a tombstone":    {recordKey(keyStatus, u2), sound(recordKey(keyStatus, u2), nil), []string{"no status, and there is one"}},
+		"event that waits":         {recordKey(keyWaiting, u2), garbage, []string{"w/"}},
+		"event that waits, gone":   {recordKey(keyWaiting, u2), nil, []string{"event of what waits is missing"}},
+		"event that waits, stray":  {recordKey(keyWaiting, stray), sound(recordKey(keyWaiting, stray), nil), []string{"w/", "stray", "no record"}},
+		"name":                     {name("work-1"), garbage, []string{"n/"}},
+		"name is missing":          {name("work-1"), nil, []string{"n/", "it is missing"}},
+		"name of nobody":           {name("work-9"), sound(name("work-9"), []byte("u9")), []string{"n/", "no such record"}},
+		"name of somebody":         {name("work-9"), sound(name("work-9"), []byte("u1")), []string{"n/", "does not hold the name"}},
+		"key of a name":            {[]byte("nx"), sound([]byte("nx"), nil), []string{"parts"}},
+		"owner":                    {ownerKey("s1", u1), garbage, []string{"o/"}},
+		"owner is missing":         {ownerKey("s1", u1), nil, []string{"o/", "it is missing"}},
+		"owner of nothing":         {ownerKey("s1", stray), sound(ownerKey("s1", stray), nil), []string{"o/", "no such record"}},
+		"another owner":            {ownerKey("s2", u1), sound(ownerKey("s2", u1), nil), []string{"o/", `owner of its record is "s1"`}},
+		"key of an owner":          {[]byte("ox"), sound([]byte("ox"), nil), []string{"parts"}},
+		"feed":                     {numberKey(keyRevision, 1), garbage, []string{"r/1"}},
+		"feed, missing":            {numberKey(keyRevision, 1), nil, []string{"r/1", "it is missing"}},
+		"feed without sense":       {numberKey(keyRevision, 1), sound(numberKey(keyRevision, 1), nil), []string{"r/1"}},
+		"feed of nothing":          {numberKey(keyRevision, 2), sound(numberKey(keyRevision, 2), encodeChange(&store.Change{Key: stray, Part: store.SpecPart, State: store.Live})), []string{"r/2", "no such record"}},
+		"feed, other owner":        {numberKey(keyRevision, 1), sound(numberKey(keyRevision, 1), encodeChange(&store.Change{Key: u1, Owner: "s9", Part: store.SpecPart, State: store.Live})), []string{"r/1", "says of itself"}},
+		"feed, other state":        {numberKey(keyRevision, 1), sound(numberKey(keyRevision, 1), encodeChange(&store.Change{Key: u1, Owner: "s1", Part: store.SpecPart, State: store.Tombstone})), []string{"r/1", "says of itself"}},
+		"feed, other part":         {numberKey(keyRevision, 1), sound(numberKey(keyRevision, 1), encodeChange(&store.Change{Key: u1, Owner: "s1", Part: store.StatusPart, State: store.Live})), []string{"r/1", "does not lead"}},
+		"key of the feed":          {[]byte("rx"), sound([]byte("rx"), nil), []string{"8 bytes"}},
+		"head":                     {[]byte{keyHead}, garbage, []string{"at h"}},
+		"head without sense":       {[]byte{keyHead}, sound([]byte{keyHead}, nil), []string{"at h"}},
+		"head is missing":          {[]byte{keyHead}, nil, []string{"at h: it is missing"}},
+		"head is lower":            {[]byte{keyHead}, sound([]byte{keyHead}, encodeNumber(2)), []string{"above the head 2", "closed at revision 4 and has 2"}},
+		"epoch":                    {[]byte{keyEpoch}, garbage, []string{"at i"}},
+		"epoch is missing":         {[]byte{keyEpoch}, nil, []string{"at i: it is missing"}},
+		"term":                     {numberKey(keyTerm, 1), garbage, []string{"e/1"}},
+		"term without sense":       {numberKey(keyTerm, 1), sound(numberKey(keyTerm, 1), nil), []string{"e/1"}},
+		"term is missing":          {numberKey(keyTerm, 2), nil, []string{"term that it does not have"}},
+		"term without an id":       {numberKey(keyTerm, 9), sound(numberKey(keyTerm, 9), encodeTerm(term{"", 1})), []string{"e/9", "has none"}},
+		"term of the future":       {numberKey(keyTerm, 9), sound(numberKey(keyTerm, 9), encodeTerm(term{"t", 99})), []string{"e/9", "above the head"}},
+		"term of the past":         {numberKey(keyTerm, 9), sound(numberKey(keyTerm, 9), encodeTerm(term{"t", 0})), []string{"e/9", "before the one before"}},
+		"key of a term":            {[]byte("ex"), sound([]byte("ex"), encodeTerm(term{"t", 1})), []string{"8 bytes"}},
+		"subscription":             {clusterKey(codec.ManifestBundles, "c1"), garbage, []string{"c/"}},
+		"subscription of no place": {clusterKey(codec.ManifestBundles, ""), sound(clusterKey(codec.ManifestBundles, ""), nil), []string{"c/", "cluster is empty"}},
+		"key of a subscription":    {[]byte("cx"), sound([]byte("cx"), nil), []string{"parts"}},
+		"bookmark":                 {bookmarkKey("hub/s1"), garbage, []string{`b/"hub/s1"`}},
+		"bookmark without a name":  {bookmarkKey(""), sound(bookmarkKey(""), nil), []string{"name of a bookmark is empty"}},
+		"large bookmark":           {bookmarkKey("x"), sound(bookmarkKey("x"), make([]byte, 5000)), []string{"longer than"}},
+		"key of no kind":           {[]byte("zz"), sound([]byte("zz"), nil), []string{`z/"z"`, "no release wrote"}},
+		"garbage of no kind":       {[]byte("zz"), garbage, []string{`z/"z"`}},
+		"key like the head's":      {[]byte("hh"), sound([]byte("hh"), nil), []string{`h/"h"`, "no release wrote"}},
+	}
+	for what, c := range cases {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			files := vfs.NewMem()
+			if _, err := vfs.Clone(fs, files, dir, dir); err != nil {
+				t.Fatal(err)
+			}
+			raw(t, files, func(db *engine.DB) {
+				if c.value == nil {
+					must(0, db.Delete(c.key, engine.Sync))
+				} else {
+					must(0, db.Set(c.key, c.value, engine.Sync))
+				}
+			})
+			r := mustCheck(t, files, dir)
+			var all []string
+			for _, d := range r.Damage {
+				all = append(all, d.Error())
+			}
+			text := strings.Join(all, "\n")
+			for _, want := range c.want {
+				if !strings.Contains(text, want) {
+					t.Errorf("the report misses %q:\n%s", want, text)
+				}
+			}
+			if err := r.Err(); err == nil || r.Damaged != len(all) || !strings.Contains(err.Error(), all[0]) {
+				t.Errorf("%d damaged: %v", r.Damaged, err)
+			}
+			var damaged *DamagedError
+			if _, err := copyStore(t.Context(), files, dir, "copy"); !errors.As(err, &damaged) {
+				t.Errorf("copy of a damaged store: %v", err)
+			}
+			if _, err := files.Stat("copy"); err == nil {
+				t.Error("a damaged store was copied")
+			}
+		})
+	}
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// TestCheck_Random: whatever a store went through, it is sound.
+func TestCheck_Random(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(rt *rapid.T) {
+		files := vfs.NewMem()
+		o := tiny(files)
+		ledger := storetest.NewLedger()
+		for range rapid.IntRange(1, 4).Draw(rt, "lives") {
+			s, err := Open(o)
+			if err != nil {
+				rt.Fatal(err)
+			}
+			live(rt, s, ledger)
+			if err := s.Close(); err != nil {
+				rt.Fatal(err)
+			}
+		}
+		r := mustCheck(t, files, dir)
+		if err := r.Err(); err != nil {
+			rt.Fatalf("%v: %v", err, r.Damage)
+		}
+		var want []ClusterReport
+		for _, cluster := range []string{"c1", "c2"} {
+			h := ledger.ClusterHead(codec.ManifestBundles, cluster)
+			c := ClusterReport{DataType: codec.ManifestBundles, Cluster: cluster, Digest: h.Digest, Tombstones: h.Tombstones, Live: int(h.Digest.Count)}
+			all := len(ledger.Scan(store.Scope{DataType: codec.ManifestBundles, Cluster: cluster}))
+			if c.Graves = all - c.Live - c.Tombstones; all > 0 {
+				want = append(want, c)
+			}
+		}
+		if d := cmp.Diff(want, r.Clusters); d != "" || r.Revision != ledger.Head() {
+			rt.Fatalf("head %d, want %d; clusters (-ledger +report):\n%s", r.Revision, ledger.Head(), d)
+		}
+	})
+}
+
+// live commits drawn batches to a store and to its ledger.
+func live(t *rapid.T, s *Store, l *storetest.Ledger) {
+	if rapid.Bool().Draw(t, "subscribed") {
+		if err := s.MarkSubscribed(context.Background(), codec.ManifestBundles, "c1", "uid"); err != nil {
+			t.Fatal(err)
+		}
+		l.MarkSubscribed(codec.ManifestBundles, "c1", "uid")
+	}
+	for range rapid.IntRange(1, 6).Draw(t, "batches") {
+		var ops []store.Op
+		var want []store.Outcome
+		for range rapid.IntRange(1, 8).Draw(t, "ops") {
+			op := storetest.Draw(t, []string{"c1", "c2"}, func(k store.Key) uint64 { e, _ := l.Get(k); return e.SpecRevision })
+			step, err := l.Apply(op)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ops, want = append(ops, op), append(want, step.Outcome)
+		}
+		got, err := s.Commit(context.Background(), ops)
+		if err != nil || !slices.Equal(want, got) {
+			t.Fatalf("outcomes %+v, want %+v; %v", got, want, err)
+		}
+		if err := s.SetBookmarks(context.Background(), map[string][]byte{rapid.SampledFrom([]string{"a", "b"}).Draw(t, "bookmark"): {byte(len(ops))}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestCheck_Refuses: where there is nothing to check, and where it must not.
+func TestCheck_Refuses(t *testing.T) {
+	t.Parallel()
+	files := written(t)
+	s := mustOpen(t, Options{Dir: dir, FS: files})
+	check := func(what, dir string, want error) {
+		t.Helper()
+		if _, err := checkDir(t.Context(), files, dir); !errors.Is(err, want) || !strings.Contains(err.Error(), dir) {
+			t.Errorf("%s: %v, want %v", what, err, want)
+		}
+	}
+	check("a running broker", dir, ErrInUse)
+	mustClose(t, s)
+	check("nothing", "nowhere", os.ErrNotExist)
+	must(0, files.MkdirAll("empty", 0o700))
+	check("an empty directory", "empty", ErrNoStore)
+	must(must(files.Create("empty/"+incompleteName, vfs.WriteCategoryUnspecified)).Write(nil))
+	check("half a copy", "empty", ErrIncomplete)
+	if _, err := Open(Options{Dir: "empty", FS: files}); !errors.Is(err, ErrIncomplete) {
+		t.Errorf("open of half a copy: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := checkDir(ctx, files, dir); !errors.Is(err, context.Canceled) {
+		t.Errorf("with an ended context: %v", err)
+	}
+	key := recordKey(keySpec, testKey(1))
+	raw(t, files, func(db *engine.DB) {
+		v := seal(key, []byte("body"))
+		v[0] = format + 1
+		must(0, db.Set(key, reseal(key, v), engine.Sync))
+	})
+	var newer *FormatError
+	if _, err := checkDir(t.Context(), files, dir); !errors.As(err, &newer) {
+		t.Errorf("a newer format: %v", err)
+	}
+}
+
+// TestCheck_NamesSomeOfMany: a report is bounded.
+func TestCheck_NamesSomeOfMany(t *testing.T) {
+	t.Parallel()
+	files := vfs.NewMem()
+	mustClose(t, mustOpen(t, Options{Dir: dir, FS: files}))
+	raw(t, files, func(db *engine.DB) {
+		b := db.NewBatch()
+		for n := range maxNamed + 5 {
+			must(0, b.Set(recordKey(keySpec, testKey(n)), []byte("garbage"), nil))
+		}
+		must(0, b.Commit(engine.Sync))
+	})
+	r := mustCheck(t, files, dir)
+	if len(r.Damage) != maxNamed || r.Damaged != maxNamed+5 {
+		t.Errorf("%d named of %d", len(r.Damage), r.Damaged)
+	}
+	if err := r.Err(); !strings.Contains(err.Error(), "and 1004 more") {
+		t.Errorf("error: %v", err)
+	}
+}
