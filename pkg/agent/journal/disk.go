@@ -11,8 +11,8 @@ import (
 
 // disk is what a Journal needs of a file system. Names are relative to the state
 // directory and have at most one "/"; "." is the directory itself. Errors are
-// those of the system; os.IsNotExist and the like tell them apart. No method is
-// called concurrently for the same name.
+// those of the system; errors.Is tells them apart. Methods may be
+// called concurrently.
 type disk interface {
 	// mkdir makes a directory and those above it, for the owner only. It is no
 	// error if the directory is there.
@@ -25,8 +25,8 @@ type disk interface {
 	// read returns a whole file; one that is longer than limit, or no regular
 	// file, is a damage.
 	read(name string, limit int64) ([]byte, error)
-	// write makes a file with this content, or replaces what it has. When it
-	// fails, any part of the content may be there.
+	// write makes a new file with this content; a file that had the name is
+	// unlinked. When it fails, any part of the content may be there.
 	write(name string, content []byte) error
 	// sync returns when the contents of a file, or the names in a directory, are
 	// on stable storage.
@@ -93,7 +93,18 @@ func contents(f *os.File, limit int64) ([]byte, error) {
 }
 
 func (d osDisk) write(name string, content []byte) error {
-	return os.WriteFile(d.path(name), content, 0o600)
+	const flags = os.O_WRONLY | os.O_CREATE | os.O_EXCL
+	f, err := os.OpenFile(d.path(name), flags, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		if err = os.Remove(d.path(name)); err == nil {
+			f, err = os.OpenFile(d.path(name), flags, 0o600)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	return errors.Join(err, f.Close())
 }
 
 func (d osDisk) sync(name string) error {

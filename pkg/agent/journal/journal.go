@@ -1,10 +1,8 @@
 package journal
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"sync"
 
@@ -31,7 +29,8 @@ type Config struct {
 	// Log may be nil.
 	Log *slog.Logger
 
-	disk disk // of a test
+	disk  disk // of a test, and then
+	width int  // instead of syncsAtOnce
 }
 
 // Binding is whose desired state a directory holds. Works of another binding
@@ -81,6 +80,7 @@ type Reported struct {
 type Journal struct {
 	dir      string
 	disk     disk
+	width    int
 	log      *slog.Logger
 	unlock   func() error
 	instance string
@@ -189,83 +189,6 @@ func (j *Journal) Remove(id string) error {
 	return nil
 }
 
-// Checkpoint stores the cursor, after everything that was put or removed before
-// is on stable storage. It takes as long as the disk takes for all works that
-// changed since the last one; nothing else is done meanwhile. While a work is
-// dirty it changes nothing and returns the error of that work. The error is an
-// *Error; the former cursor is in force then, and trying again later is right.
-func (j *Journal) Checkpoint(c codec.Cursor) error {
-	if c == (codec.Cursor{}) {
-		return errNoCursor
-	}
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if j.phase != loaded {
-		return errNotLoaded
-	}
-	if err := j.bind(); err != nil {
-		return err
-	}
-	if err := j.settle(); err != nil {
-		return err
-	}
-	j.rewrite()
-	if names := slices.Sorted(maps.Keys(j.dirty)); len(names) > 0 {
-		return fmt.Errorf("%d works are not in the state directory: %w", len(names), j.dirty[names[0]].err)
-	}
-	if err := j.flush(); err != nil || c == j.cursor {
-		return err
-	}
-	j.cursor = codec.Cursor{}
-	if err := j.replaceSynced(cursorFile, encodeCursor(c)); err != nil {
-		return err
-	}
-	j.cursor = c
-	return nil
-}
-
-// flush makes works/ stable.
-func (j *Journal) flush() error {
-	for _, name := range slices.Sorted(maps.Keys(j.unsynced)) {
-		id := j.unsynced[name]
-		delete(j.unsynced, name)
-		if err := j.sync(worksDir + "/" + name); err != nil {
-			j.suspect[name] = id
-			return err
-		}
-	}
-	if !j.changed {
-		return nil
-	}
-	if err := j.sync(worksDir); err != nil {
-		return err
-	}
-	j.changed = false
-	return nil
-}
-
-// rewrite writes the entries anew whose sync failed: a second sync of the same
-// file would succeed whether the data is there or not.
-func (j *Journal) rewrite() {
-	for _, name := range slices.Sorted(maps.Keys(j.suspect)) {
-		id := j.suspect[name]
-		b, err := j.read(worksDir+"/"+name, maxEntry)
-		if err == nil {
-			_, _, err = decodeEntry(name, b)
-		}
-		if err == nil {
-			j.changed = true
-			err = j.replace(worksDir+"/"+name, b)
-		}
-		delete(j.suspect, name)
-		if err != nil {
-			j.dirty[name] = lapse{id: id, err: err}
-			continue
-		}
-		j.unsynced[name] = id
-	}
-}
-
 // Dirty returns the resource ids of the works that are not on disk as they were
 // given, in ascending order.
 func (j *Journal) Dirty() []string {
@@ -325,109 +248,4 @@ func (j *Journal) Close() error {
 	}
 	j.phase = closed
 	return j.failure("unlock", lockFile, j.unlock())
-}
-
-// bind makes the directory ours: everything of another binding goes first.
-func (j *Journal) bind() error {
-	if j.bound {
-		return nil
-	}
-	if err := j.settle(); err != nil {
-		return err
-	}
-	if err := j.remove(reportedFile); err != nil {
-		return err
-	}
-	if err := j.sync(worksDir); err != nil {
-		return err
-	}
-	if err := j.replaceSynced(bindingFile, encodeBinding(j.binding)); err != nil {
-		return err
-	}
-	j.bound = true
-	return nil
-}
-
-// settle removes what must not be there: first a cursor that covers too much,
-// then entries.
-func (j *Journal) settle() error {
-	if err := j.dropStale(); err != nil {
-		return err
-	}
-	if err := j.look(); err != nil {
-		return err
-	}
-	for _, name := range slices.Sorted(maps.Keys(j.obstacles)) {
-		j.changed = true
-		if err := j.remove(worksDir + "/" + name); err != nil {
-			return err
-		}
-		delete(j.obstacles, name)
-	}
-	return nil
-}
-
-func (j *Journal) dropStale() error {
-	if !j.stale {
-		return nil
-	}
-	if err := j.remove(cursorFile); err != nil {
-		return err
-	}
-	if err := j.sync("."); err != nil {
-		return err
-	}
-	j.stale = false
-	return nil
-}
-
-// look finds out what is in works/, if that is not known: all that was not
-// written by this process is in the way.
-func (j *Journal) look() error {
-	if j.listed {
-		return nil
-	}
-	if err := j.mkdir(worksDir); err != nil {
-		return err
-	}
-	names, err := j.list(worksDir)
-	if err != nil {
-		return err
-	}
-	for _, name := range names {
-		if j.unsynced[name] == "" && j.suspect[name] == "" && ours(name) {
-			j.obstacles[name] = true
-		}
-	}
-	j.listed = true
-	return nil
-}
-
-// replace puts a file in place, by way of a draft.
-func (j *Journal) replace(name string, content []byte) error {
-	draft := name + draftSuffix
-	err := j.failure("write", draft, j.disk.write(draft, content))
-	if err == nil {
-		err = j.failure("rename", draft, j.disk.rename(draft, name))
-	}
-	if err != nil { // half of a draft takes room that may be what is missing
-		return errors.Join(err, j.remove(draft))
-	}
-	return nil
-}
-
-// replaceSynced does that on stable storage, for a file beside works/.
-func (j *Journal) replaceSynced(name string, content []byte) error {
-	draft := name + draftSuffix
-	err := j.failure("write", draft, j.disk.write(draft, content))
-	if err == nil {
-		err = j.sync(draft)
-	}
-	if err == nil {
-		err = j.failure("rename", draft, j.disk.rename(draft, name))
-	}
-	if err != nil {
-		return errors.Join(err, j.remove(draft))
-	}
-	return j.sync(".")
 }

@@ -19,11 +19,11 @@ import (
 // Load comes next.
 func Open(c Config) (*Journal, error) {
 	j := &Journal{
-		dir: c.Dir, disk: c.disk, log: c.Log,
+		dir: c.Dir, disk: c.disk, width: c.width, log: c.Log,
 		obstacles: map[string]bool{}, unsynced: map[string]string{}, suspect: map[string]string{}, dirty: map[string]lapse{},
 	}
 	if j.disk == nil {
-		j.disk = osDisk{dir: c.Dir}
+		j.disk, j.width = osDisk{dir: c.Dir}, syncsAtOnce
 	}
 	if j.log == nil {
 		j.log = slog.New(slog.DiscardHandler)
@@ -223,31 +223,4 @@ func (j *Journal) loadEntry(name string, take func(codec.Event) error) error {
 	}
 	j.unsynced[name] = id
 	return nil
-}
-
-// failure makes an *Error of a system's error.
-func (j *Journal) failure(op, name string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return &Error{Op: op, Path: filepath.Join(j.dir, name), Err: err}
-}
-
-func (j *Journal) mkdir(name string) error { return j.failure("make", name, j.disk.mkdir(name)) }
-
-func (j *Journal) sync(name string) error { return j.failure("sync", name, j.disk.sync(name)) }
-
-// remove makes sure that a file is not there.
-func (j *Journal) remove(name string) error {
-	return j.failure("remove", name, gone(j.disk.remove(name)))
-}
-
-func (j *Journal) read(name string, limit int64) ([]byte, error) {
-	b, err := j.disk.read(name, limit)
-	return b, j.failure("read", name, err)
-}
-
-func (j *Journal) list(dir string) ([]string, error) {
-	names, err := j.disk.list(dir)
-	return names, j.failure("list", dir, err)
 }

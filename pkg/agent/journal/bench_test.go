@@ -1,0 +1,106 @@
+package journal
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// benchWorks is how many works the benchmarks have, of about 10 KiB each.
+const benchWorks = 10_000
+
+func benchEvents(b *testing.B) []codec.Event {
+	b.Helper()
+	data := map[string]any{"manifests": []any{map[string]any{"data": map[string]any{"key": strings.Repeat("x", 10<<10)}}}}
+	events := make([]codec.Event, benchWorks)
+	for i := range events {
+		events[i] = spec(b, fmt.Sprintf("0f4d7a7e-%012d", i), 1)
+		if err := events[i].SetData(codec.ContentTypeJSON, data); err != nil {
+			b.Fatal(err)
+		}
+	}
+	return events
+}
+
+func ignore(codec.Event) error { return nil }
+
+// BenchmarkJournal_Put stores 10,000 works for the first time, without and with
+// the Checkpoint that makes them stable.
+func BenchmarkJournal_Put(b *testing.B) {
+	events := benchEvents(b)
+	for _, stable := range []bool{false, true} {
+		b.Run(fmt.Sprintf("stable=%t", stable), func(b *testing.B) {
+			for b.Loop() {
+				b.StopTimer()
+				j, err := Open(Config{Dir: b.TempDir()})
+				must(b, err)
+				_, err = j.Load(testBinding, ignore)
+				must(b, err)
+				b.StartTimer()
+				for _, e := range events {
+					must(b, j.Put(e))
+				}
+				if stable {
+					must(b, j.Checkpoint(cursor(1)))
+				}
+				b.StopTimer()
+				must(b, j.Close())
+				b.StartTimer()
+			}
+			b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N*benchWorks), "µs/work")
+		})
+	}
+}
+
+// BenchmarkJournal_Load starts with 10,000 works: what it costs to read them, and
+// the first Checkpoint, which must make sure of all.
+func BenchmarkJournal_Load(b *testing.B) {
+	dir := b.TempDir()
+	j, err := Open(Config{Dir: dir})
+	must(b, err)
+	_, err = j.Load(testBinding, ignore)
+	must(b, err)
+	for _, e := range benchEvents(b) {
+		must(b, j.Put(e))
+	}
+	must(b, j.Checkpoint(cursor(1)))
+	must(b, j.Close())
+	for _, checkpoint := range []bool{false, true} {
+		b.Run(fmt.Sprintf("checkpoint=%t", checkpoint), func(b *testing.B) {
+			for n := 2; b.Loop(); n++ {
+				j, err := Open(Config{Dir: dir})
+				must(b, err)
+				s, err := j.Load(testBinding, ignore)
+				must(b, err)
+				if s.Works != benchWorks {
+					b.Fatalf("%+v", s)
+				}
+				if checkpoint {
+					must(b, j.Checkpoint(cursor(n)))
+				}
+				must(b, j.Close())
+			}
+			b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N*benchWorks), "µs/work")
+		})
+	}
+}
+
+// BenchmarkJournal_Change is one changed work among 10,000, on stable storage.
+func BenchmarkJournal_Change(b *testing.B) {
+	j, err := Open(Config{Dir: b.TempDir()})
+	must(b, err)
+	_, err = j.Load(testBinding, ignore)
+	must(b, err)
+	events := benchEvents(b)
+	for _, e := range events {
+		must(b, j.Put(e))
+	}
+	must(b, j.Checkpoint(cursor(1)))
+	for n := 2; b.Loop(); n++ {
+		must(b, j.Put(events[n%benchWorks]))
+		must(b, j.Checkpoint(cursor(n)))
+	}
+	must(b, j.Close())
+}

@@ -1,0 +1,550 @@
+package journal
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+func TestOpen_OneProcessAtATime(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "made", "by", "Open")
+	j, _, _ := open(t, Config{Dir: dir})
+	var locked *LockedError
+	if _, err := Open(Config{Dir: dir}); !errors.As(err, &locked) || !strings.Contains(err.Error(), dir) {
+		t.Fatalf("a second Journal: %v, want an error that names %s", err, dir)
+	}
+	must(t, j.Close())
+	open(t, Config{Dir: dir})
+}
+
+func TestOpen_NoDirectory(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "file")
+	must(t, os.WriteFile(file, nil, 0o600))
+	var failed *Error
+	if _, err := Open(Config{Dir: filepath.Join(file, "state")}); !errors.As(err, &failed) || Reason(err) != ReasonFailed || !strings.Contains(err.Error(), file) {
+		t.Fatalf("below a file: %v", err)
+	}
+}
+
+func TestJournal_FilesAreForTheOwnerOnly(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "state")
+	j, _, _ := open(t, Config{Dir: dir})
+	must(t, j.Put(spec(t, "a", 1)))
+	must(t, j.SaveReported(Reported{Sequence: "1"}))
+	must(t, j.Checkpoint(cursor(1)))
+	seen := 0
+	must(t, filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := e.Info()
+		want := os.FileMode(0o600)
+		if e.IsDir() {
+			want = os.ModeDir | 0o700
+		}
+		if seen++; err == nil && info.Mode() != want {
+			t.Errorf("%s has mode %v, want %v", path, info.Mode(), want)
+		}
+		return err
+	}))
+	// The directory, works, a, and the five files beside it.
+	if seen != 8 {
+		t.Errorf("%d files and directories, want 8", seen)
+	}
+}
+
+func TestJournal_OrderOfUse(t *testing.T) {
+	t.Parallel()
+	j, err := Open(Config{Dir: t.TempDir()})
+	must(t, err)
+	unusable := func(when string) {
+		t.Helper()
+		for name, err := range map[string]error{
+			"Put": j.Put(spec(t, "a", 1)), "Remove": j.Remove("a"), "Checkpoint": j.Checkpoint(cursor(1)),
+			"DropCursor": j.DropCursor(), "SaveReported": j.SaveReported(Reported{}),
+		} {
+			if !errors.Is(err, errNotLoaded) {
+				t.Errorf("%s %s: %v", name, when, err)
+			}
+		}
+	}
+	unusable("before Load")
+	_, err = j.Load(testBinding, ignore)
+	must(t, err)
+	if _, err := j.Load(testBinding, ignore); !errors.Is(err, errLoaded) {
+		t.Errorf("a second Load: %v", err)
+	}
+	if err := j.Checkpoint(codec.Cursor{}); !errors.Is(err, errNoCursor) {
+		t.Errorf("a checkpoint without a cursor: %v", err)
+	}
+	nameless := spec(t, "a", 1)
+	nameless.SetExtension(codec.ExtResourceID, nil)
+	if err := j.Put(nameless); err == nil {
+		t.Error("an event that names no work: stored")
+	}
+	must(t, j.Close())
+	must(t, j.Close())
+	unusable("after Close")
+}
+
+// aged returns a directory with works a and b, a cursor and reported statuses.
+func aged(t *testing.T) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	j, _, _ := open(t, Config{Dir: dir})
+	must(t, j.Put(spec(t, "a", 1)))
+	must(t, j.Put(spec(t, "b", 1)))
+	must(t, j.SaveReported(Reported{Sequence: "1", Accepted: map[string]string{"a": "x"}}))
+	must(t, j.Checkpoint(cursor(5)))
+	must(t, j.Close())
+	return dir
+}
+
+func entryPath(dir, id string) string { return filepath.Join(dir, worksDir, entryName(id)) }
+
+func TestLoad_DamageIsDroppedWithTheCursor(t *testing.T) {
+	t.Parallel()
+	truncate := func(t *testing.T, path string) { t.Helper(); must(t, os.Truncate(path, 20)) }
+	replace := func(with func(path string) error) func(*testing.T, string) {
+		return func(t *testing.T, path string) {
+			t.Helper()
+			must(t, os.Remove(path))
+			must(t, with(path))
+		}
+	}
+	for name, c := range map[string]struct {
+		file  func(dir string) string
+		hurt  func(t *testing.T, path string)
+		left  holding
+		state State
+	}{
+		"an entry cut off": {func(d string) string { return entryPath(d, "a") }, truncate, holding{"b": 1}, State{Works: 1, Damaged: 1}},
+		"an empty entry": {
+			func(d string) string { return entryPath(d, "a") },
+			replace(func(p string) error { return os.WriteFile(p, nil, 0o600) }), holding{"b": 1}, State{Works: 1, Damaged: 1},
+		},
+		"an entry that is a directory": {
+			func(d string) string { return entryPath(d, "a") },
+			replace(func(p string) error { return os.Mkdir(p, 0o700) }), holding{"b": 1}, State{Works: 1, Damaged: 1},
+		},
+		"an entry that is a pipe": {
+			func(d string) string { return entryPath(d, "a") },
+			replace(func(p string) error { return syscall.Mkfifo(p, 0o600) }), holding{"b": 1}, State{Works: 1, Damaged: 1},
+		},
+		"an entry that points elsewhere": {
+			func(d string) string { return entryPath(d, "a") },
+			replace(func(p string) error { return os.Symlink(entryName("b"), p) }), holding{"b": 1}, State{Works: 1, Damaged: 1},
+		},
+		"an entry under another name": {
+			func(d string) string { return entryPath(d, "a") },
+			replace(func(p string) error { return os.Link(filepath.Join(filepath.Dir(p), entryName("b")), p) }), holding{"b": 1}, State{Works: 1, Damaged: 1},
+		},
+		"a cursor cut off": {func(d string) string { return filepath.Join(d, cursorFile) }, func(t *testing.T, p string) { t.Helper(); must(t, os.Truncate(p, 3)) }, holding{"a": 1, "b": 1}, State{Works: 2, Damaged: 1}},
+		"no works":         {func(d string) string { return filepath.Join(d, worksDir) }, func(t *testing.T, p string) { t.Helper(); must(t, os.RemoveAll(p)) }, holding{}, State{Damaged: 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := aged(t)
+			c.hurt(t, c.file(dir))
+			c.state.Reported = Reported{Sequence: "1", Accepted: map[string]string{"a": "x"}}
+			var log bytes.Buffer
+			j, s, h := open(t, Config{Dir: dir, Log: slog.New(slog.NewTextHandler(&log, nil))})
+			if diff := cmp.Diff(c.state, s); diff != "" {
+				t.Errorf("state (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(c.left, h); diff != "" {
+				t.Errorf("works (-want +got):\n%s", diff)
+			}
+			if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), c.file(dir)) {
+				t.Errorf("%d lines in the log, want one that names %s:\n%s", n, c.file(dir), &log)
+			}
+			if _, err := os.Lstat(filepath.Join(dir, cursorFile)); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("the cursor is still there: %v", err)
+			}
+			// The broker sends it again.
+			must(t, j.Put(spec(t, "a", 2)))
+			must(t, j.Put(spec(t, "b", 2)))
+			must(t, j.Checkpoint(cursor(9)))
+			must(t, j.Close())
+			_, s, h = open(t, Config{Dir: dir})
+			c.state.Works, c.state.Damaged, c.state.Cursor = 2, 0, cursor(9)
+			if diff := cmp.Diff(c.state, s) + cmp.Diff(holding{"a": 2, "b": 2}, h); diff != "" {
+				t.Errorf("later (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestLoad_DamagedReportedCostsOnlyItself(t *testing.T) {
+	t.Parallel()
+	dir := aged(t)
+	must(t, os.Truncate(filepath.Join(dir, reportedFile), 9))
+	_, s, _ := open(t, Config{Dir: dir})
+	if diff := cmp.Diff(State{Cursor: cursor(5), Works: 2, Damaged: 1}, s); diff != "" {
+		t.Errorf("state (-want +got):\n%s", diff)
+	}
+}
+
+func TestLoad_EntryThatTheCallerCannotUse(t *testing.T) {
+	t.Parallel()
+	dir := aged(t)
+	j, err := Open(Config{Dir: dir})
+	must(t, err)
+	h := holding{}
+	s, err := j.Load(testBinding, func(e codec.Event) error {
+		if id, _ := resourceID(e); id == "a" {
+			return errors.New("no good")
+		}
+		return h.take(e)
+	})
+	if err != nil || s.Damaged != 1 || s.Cursor != (codec.Cursor{}) || s.Works != 1 {
+		t.Fatalf("got %+v, %v", s, err)
+	}
+	must(t, j.Close())
+	_, s, _ = open(t, Config{Dir: dir})
+	if s.Works != 1 || s.Damaged != 0 {
+		t.Errorf("next: %+v", s)
+	}
+}
+
+func TestLoad_AnotherBinding(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*Binding){
+		"cluster uid": func(b *Binding) { b.ClusterUID = "uid-2" }, "cluster": func(b *Binding) { b.Cluster = "cluster2" },
+		"hub": func(b *Binding) { b.HubHash = "hub2" }, "agent": func(b *Binding) { b.AgentID = "agent2" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := aged(t)
+			other := testBinding
+			change(&other)
+			var log bytes.Buffer
+			j, err := Open(Config{Dir: dir, Log: slog.New(slog.NewTextHandler(&log, nil))})
+			must(t, err)
+			h := holding{}
+			s, err := j.Load(other, h.take)
+			if err != nil || len(h) > 0 {
+				t.Fatalf("got %v, %v", h, err)
+			}
+			if diff := cmp.Diff(State{}, s); diff != "" {
+				t.Errorf("state (-want +got):\n%s", diff)
+			}
+			if !strings.Contains(log.String(), "discarded") {
+				t.Errorf("the log does not say so:\n%s", &log)
+			}
+			must(t, j.Put(spec(t, "c", 1)))
+			must(t, j.Close())
+			_, s, h = open(t, Config{Dir: dir}) // and back again
+			if diff := cmp.Diff(State{}, s) + cmp.Diff(holding{}, h); diff != "" {
+				t.Errorf("back again (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestLoad_NewerFormatIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, file := range []string{bindingFile, cursorFile, reportedFile, instanceFile, worksDir + "/" + entryName("a")} {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			t.Parallel()
+			dir := aged(t)
+			path := filepath.Join(dir, file)
+			must(t, os.WriteFile(path, withHead(filepath.Base(file), [2]byte{format + 1, 0}, []byte("new")), 0o600))
+			j, err := Open(Config{Dir: dir})
+			if err == nil {
+				_, err = j.Load(testBinding, ignore)
+				must(t, j.Close())
+			}
+			var newer *FormatError
+			if !errors.As(err, &newer) || newer.Path != path || !strings.Contains(err.Error(), "newer release") {
+				t.Fatalf("got %v", err)
+			}
+			// The newer release finds everything.
+			for _, f := range []string{bindingFile, cursorFile, reportedFile, instanceFile, worksDir + "/" + entryName("a"), worksDir + "/" + entryName("b")} {
+				if _, err := os.Stat(filepath.Join(dir, f)); err != nil {
+					t.Error(err)
+				}
+			}
+			if _, err := Open(Config{Dir: dir}); file == instanceFile && !errors.As(err, &newer) {
+				t.Errorf("the lock was kept: %v", err)
+			}
+		})
+	}
+}
+
+func TestLoad_LeavesStrangersAlone(t *testing.T) {
+	t.Parallel()
+	dir := aged(t)
+	stranger, draft := filepath.Join(dir, worksDir, "lost+found"), entryPath(dir, "c")+draftSuffix
+	must(t, os.WriteFile(stranger, nil, 0o600))
+	must(t, os.WriteFile(draft, []byte("half"), 0o600))
+	_, s, _ := open(t, Config{Dir: dir})
+	if s.Damaged != 0 || s.Cursor != cursor(5) || s.Works != 2 {
+		t.Errorf("got %+v", s)
+	}
+	if _, err := os.Stat(stranger); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(draft); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the draft is still there: %v", err)
+	}
+}
+
+func TestJournal_FullAndBroken(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		kind   effect
+		reason string
+	}{{full, ReasonFull}, {refused, ReasonFailed}, {torn, ReasonFailed}} {
+		t.Run(c.reason+fmt.Sprint(c.kind), func(t *testing.T) {
+			t.Parallel()
+			d := newMemDisk()
+			j, _, _ := open(t, Config{Dir: "state", disk: d, width: 1})
+			must(t, j.Put(spec(t, "a", 1)))
+			must(t, j.Checkpoint(cursor(1)))
+			d.fault = func(op, _ string) effect {
+				if op == "write" {
+					return c.kind
+				}
+				return well
+			}
+			var failed *Error
+			err := j.Put(spec(t, "a", 2))
+			if !errors.As(err, &failed) || failed.Op != "write" || Reason(err) != c.reason {
+				t.Fatalf("got %v", err)
+			}
+			if diff := cmp.Diff([]string{"a"}, j.Dirty()); diff != "" {
+				t.Errorf("dirty (-want +got):\n%s", diff)
+			}
+			if err := j.Checkpoint(cursor(2)); Reason(err) != c.reason || !strings.Contains(err.Error(), "1 works") {
+				t.Errorf("a checkpoint: %v", err)
+			}
+			d.fault = nil
+			if err := j.Checkpoint(cursor(2)); err == nil {
+				t.Error("a checkpoint, but a is not on disk")
+			}
+			must(t, j.Put(spec(t, "a", 2)))
+			must(t, j.Checkpoint(cursor(2)))
+			if len(j.Dirty()) > 0 {
+				t.Errorf("dirty: %q", j.Dirty())
+			}
+			for name := range d.files {
+				if strings.HasSuffix(name, draftSuffix) {
+					t.Errorf("the draft %s is left", name)
+				}
+			}
+		})
+	}
+}
+
+// A directory that is full from the first moment serves once there is room.
+func TestJournal_FullAtTheStart(t *testing.T) {
+	t.Parallel()
+	d := newMemDisk()
+	d.fault = func(op, _ string) effect {
+		if op == "write" {
+			return full
+		}
+		return well
+	}
+	j, _, _ := open(t, Config{Dir: "state", disk: d, width: 1})
+	if j.Instance() == "" {
+		t.Error("no instance id")
+	}
+	for _, err := range []error{j.Put(spec(t, "a", 1)), j.Checkpoint(cursor(1)), j.SaveReported(Reported{})} {
+		if Reason(err) != ReasonFull {
+			t.Errorf("got %v", err)
+		}
+	}
+	d.fault = nil
+	must(t, j.Put(spec(t, "a", 1)))
+	must(t, j.Checkpoint(cursor(1)))
+}
+
+// The cursor is not written before the works, and not at all if nothing changed.
+func TestCheckpoint_OrderOfOperations(t *testing.T) {
+	t.Parallel()
+	d := newMemDisk()
+	j, _, _ := open(t, Config{Dir: "state", disk: d, width: 1})
+	must(t, j.Put(spec(t, "a", 1)))
+	var ops []string
+	d.fault = func(op, name string) effect {
+		ops = append(ops, op+" "+strings.ReplaceAll(name, entryName("a"), "a"))
+		return well
+	}
+	must(t, j.Checkpoint(cursor(1)))
+	want := []string{"sync works/a", "sync works", "write cursor.new", "sync cursor.new", "rename cursor.new", "sync ."}
+	if diff := cmp.Diff(want, ops); diff != "" {
+		t.Errorf("operations (-want +got):\n%s", diff)
+	}
+	ops = nil
+	must(t, j.Checkpoint(cursor(1)))
+	if len(ops) > 0 {
+		t.Errorf("nothing changed, but %q", ops)
+	}
+}
+
+// What is in a work appears neither in a log nor in an error.
+func TestJournal_TellsNoSecret(t *testing.T) {
+	t.Parallel()
+	const secret = "c2VjcmV0LXZhbHVl"
+	dir := t.TempDir()
+	var log bytes.Buffer
+	c := Config{Dir: dir, Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))}
+	for _, hurt := range []func(b []byte) []byte{
+		func(b []byte) []byte { return b[:len(b)/2] },
+		func(b []byte) []byte { // an event that lacks what it needs, with a good checksum
+			return seal(entryName("a"), bytes.ReplaceAll(b[fileHead:len(b)-fileTail], []byte("resourceid"), []byte("resourcexx")))
+		},
+	} {
+		j, _, _ := open(t, c)
+		e := spec(t, "a", 1)
+		must(t, e.SetData(codec.ContentTypeJSON, map[string]any{"manifests": []any{secret}}))
+		e.SetExtension(codec.ExtMetadata, secret)
+		must(t, j.Put(e))
+		must(t, j.Checkpoint(cursor(1)))
+		must(t, j.Close())
+		b, err := os.ReadFile(entryPath(dir, "a"))
+		must(t, err)
+		if !bytes.Contains(b, []byte(secret)) {
+			t.Fatal("the test is no test: the secret is not in the file as it is")
+		}
+		must(t, os.WriteFile(entryPath(dir, "a"), hurt(b), 0o600))
+		j, s, _ := open(t, c)
+		if s.Damaged != 1 {
+			t.Errorf("got %+v", s)
+		}
+		must(t, j.Close())
+	}
+	if strings.Contains(log.String(), secret) || log.Len() == 0 {
+		t.Errorf("the log:\n%s", &log)
+	}
+}
+
+func TestJournal_ConcurrentUse(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	j, _, _ := open(t, Config{Dir: dir})
+	var all sync.WaitGroup
+	for w := range 4 {
+		all.Go(func() {
+			for n := range 30 {
+				id := fmt.Sprint(w)
+				err := j.Put(spec(t, id, n+1))
+				if n%7 == 3 {
+					err = errors.Join(err, j.Remove(id))
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Go(func() {
+		for n := range 10 {
+			if err := errors.Join(j.Checkpoint(cursor(n+1)), j.SaveReported(Reported{Sequence: fmt.Sprint(n)})); err != nil {
+				t.Error(err)
+			}
+			if dirty := j.Dirty(); len(dirty) > 0 {
+				t.Errorf("dirty: %q", dirty)
+			}
+		}
+	})
+	all.Wait()
+	must(t, j.Close())
+	_, s, h := open(t, Config{Dir: dir})
+	if diff := cmp.Diff(State{Cursor: cursor(10), Works: 4, Reported: Reported{Sequence: "9", Accepted: map[string]string{}}}, s); diff != "" {
+		t.Errorf("state (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(holding{"0": 30, "1": 30, "2": 30, "3": 30}, h); diff != "" {
+		t.Errorf("works (-want +got):\n%s", diff)
+	}
+}
+
+// TestJournal_Killed kills a process in the middle of its work, again and again.
+// What it said that it stored is there. It is that process too.
+func TestJournal_Killed(t *testing.T) {
+	t.Parallel()
+	const variable = "HAWSER_TEST_JOURNAL"
+	if dir := os.Getenv(variable); dir != "" {
+		storeForEver(t, dir)
+		return
+	}
+	dir := t.TempDir()
+	stored, checkpoint := holding{}, uint64(0)
+	hear := func(line string) {
+		var id string
+		var version int32
+		if _, err := fmt.Sscanf(line, "put %s %d.", &id, &version); err == nil {
+			stored[id] = version
+		}
+		var n uint64
+		if _, err := fmt.Sscanf(line, "checkpoint %d.", &n); err == nil {
+			checkpoint = n
+		}
+	}
+	for life := range 5 {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestJournal_Killed$")
+		cmd.Env = append(os.Environ(), variable+"="+dir)
+		cmd.Stderr = os.Stderr
+		out, err := cmd.StdoutPipe()
+		must(t, err)
+		must(t, cmd.Start())
+		lines := bufio.NewScanner(out)
+		for read := 0; read < 40+13*life && lines.Scan(); read++ {
+			hear(lines.Text())
+		}
+		must(t, cmd.Process.Kill())
+		for lines.Scan() { // what was said before the end counts too
+			hear(lines.Text())
+		}
+		if err := cmd.Wait(); err == nil {
+			t.Fatal("the process ended by itself")
+		}
+		j, s, h := open(t, Config{Dir: dir})
+		for id, version := range stored {
+			if h[id] < version {
+				t.Errorf("work %s is %d, stored was %d", id, h[id], version)
+			}
+		}
+		if s.Damaged != 0 || s.Cursor.Revision < checkpoint || len(stored) == 0 || checkpoint == 0 {
+			t.Errorf("got %+v, stored %d works and checkpoint %d", s, len(stored), checkpoint)
+		}
+		must(t, j.Close())
+	}
+}
+
+func storeForEver(t *testing.T, dir string) {
+	j, s, h := open(t, Config{Dir: dir})
+	version := int32(s.Cursor.Revision)
+	for _, v := range h {
+		version = max(version, v)
+	}
+	for {
+		version++
+		id := fmt.Sprint(version % 5)
+		must(t, j.Put(spec(t, id, int(version))))
+		fmt.Fprintf(os.Stdout, "put %s %d.\n", id, version)
+		if version%4 == 0 {
+			must(t, j.Checkpoint(cursor(int(version))))
+			fmt.Fprintf(os.Stdout, "checkpoint %d.\n", version)
+		}
+	}
+}

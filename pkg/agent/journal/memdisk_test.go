@@ -1,0 +1,276 @@
+package journal
+
+import (
+	"bytes"
+	"io/fs"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+// memDisk is a disk that fails, crashes and loses power on demand.
+//
+// Names and contents have a volatile state, which every process sees, and a
+// stable one. At a power loss each name may have any of the inodes that it had
+// since its directory was synced, and contents that were not synced may be
+// there, be cut off, be zero, or be what was there before.
+type memDisk struct {
+	files map[string]*inode
+	// past is what each name had, the stable one first, since its directory was
+	// synced; names that did not change are not in it.
+	past map[string][]*inode
+	// works: the directory is there; worksStable: also after a power loss.
+	works, worksStable bool
+	locked             bool
+	// forgotten: a process heard that a sync failed, and ended. The next one cannot
+	// know; it has but the checksums.
+	forgotten bool
+
+	// fault is consulted before every operation; nil means that all goes well.
+	fault func(op, name string) effect
+}
+
+// inode is the content of a file.
+type inode struct {
+	data []byte
+	// stable is what is on the medium for certain.
+	stable []byte
+	// lost: a sync failed. Later ones succeed and do nothing, until the file is
+	// written anew.
+	lost bool
+}
+
+// effect is what happens to an operation.
+type effect int
+
+const (
+	well effect = iota
+	// refused: nothing happens but an error.
+	refused
+	// full is refused for want of space.
+	full
+	// torn: a write stores half, a rename or removal happens; then an error.
+	torn
+	// crashBefore and crashAfter: the process ends before, or after a torn, op.
+	crashBefore
+	crashAfter
+)
+
+// crashed is the panic that stands for the end of the process.
+type crashed struct{}
+
+func newMemDisk() *memDisk {
+	return &memDisk{files: map[string]*inode{}, past: map[string][]*inode{}}
+}
+
+// begin returns what is to happen: half says that the effect is to be torn, err
+// what to return after it; done that it is not to happen at all.
+func (d *memDisk) begin(op, name string) (half, done bool, err error) {
+	if d.fault == nil {
+		return false, false, nil
+	}
+	switch d.fault(op, name) {
+	case refused:
+		return false, true, syscall.EIO
+	case full:
+		return false, true, syscall.ENOSPC
+	case torn:
+		return true, false, syscall.EIO
+	case crashBefore:
+		panic(crashed{})
+	case crashAfter:
+		return true, false, nil
+	default:
+		return false, false, nil
+	}
+}
+
+// end ends the process after a torn operation that was to crash.
+func end(half bool, err error) error {
+	if half && err == nil {
+		panic(crashed{})
+	}
+	return err
+}
+
+func (d *memDisk) mkdir(name string) error {
+	half, done, err := d.begin("mkdir", name)
+	if !done && name == worksDir {
+		d.works = true
+	}
+	return end(half, err)
+}
+
+func (d *memDisk) lock(string) (func() error, error) {
+	if d.locked {
+		return nil, syscall.EWOULDBLOCK
+	}
+	d.locked = true
+	return func() error { d.locked = false; return nil }, nil
+}
+
+func (d *memDisk) list(dir string) ([]string, error) {
+	half, _, err := d.begin("list", dir)
+	if err = end(half, err); err != nil {
+		return nil, err
+	}
+	if !d.works {
+		return nil, fs.ErrNotExist
+	}
+	var names []string
+	for name := range d.files {
+		if path.Dir(name) == dir {
+			names = append(names, path.Base(name))
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+func (d *memDisk) read(name string, limit int64) ([]byte, error) {
+	half, _, err := d.begin("read", name)
+	if err = end(half, err); err != nil {
+		return nil, err
+	}
+	f := d.files[name]
+	switch {
+	case f == nil:
+		return nil, fs.ErrNotExist
+	case int64(len(f.data)) > limit:
+		return nil, damage("it is too long")
+	}
+	return bytes.Clone(f.data), nil
+}
+
+// put changes what a name has; nil: nothing.
+func (d *memDisk) put(name string, f *inode) {
+	if d.past[name] == nil {
+		d.past[name] = []*inode{d.files[name]}
+	}
+	d.past[name] = append(d.past[name], f)
+	if f == nil {
+		delete(d.files, name)
+	} else {
+		d.files[name] = f
+	}
+}
+
+func (d *memDisk) write(name string, content []byte) error {
+	half, done, err := d.begin("write", name)
+	if done {
+		return err
+	}
+	if strings.HasPrefix(name, worksDir+"/") && !d.works {
+		return fs.ErrNotExist
+	}
+	content = bytes.Clone(content)
+	if half {
+		content = content[:len(content)/2]
+	}
+	d.put(name, &inode{data: content})
+	return end(half, err)
+}
+
+func (d *memDisk) sync(name string) error {
+	half, done, err := d.begin("sync", name)
+	f := d.files[name]
+	switch {
+	case name == "." || name == worksDir:
+		if !done && !half {
+			d.syncDir(name)
+		}
+	case f == nil:
+		return fs.ErrNotExist
+	case err != nil:
+		f.lost = true
+	case half: // the process ends, the disk goes on
+	case !f.lost:
+		f.stable = f.data
+	}
+	return end(half, err)
+}
+
+func (d *memDisk) syncDir(dir string) {
+	for name := range d.past {
+		if path.Dir(name) == dir {
+			delete(d.past, name)
+		}
+	}
+	if dir == "." {
+		d.worksStable = d.works
+	}
+}
+
+func (d *memDisk) rename(from, to string) error {
+	half, done, err := d.begin("rename", from)
+	if done {
+		return err
+	}
+	f := d.files[from]
+	if f == nil {
+		return fs.ErrNotExist
+	}
+	d.put(from, nil)
+	d.put(to, f)
+	return end(half, err)
+}
+
+func (d *memDisk) remove(name string) error {
+	half, done, err := d.begin("remove", name)
+	if done {
+		return err
+	}
+	if d.files[name] == nil {
+		return end(half, fs.ErrNotExist)
+	}
+	d.put(name, nil)
+	return end(half, err)
+}
+
+// endProcess is the end of the process that had the lock.
+func (d *memDisk) endProcess() {
+	d.locked = false
+	for _, f := range d.files {
+		d.forgotten = d.forgotten || f.lost
+	}
+}
+
+// losePower ends the process and forgets what was not stable, as choose says,
+// which returns a number below n.
+func (d *memDisk) losePower(choose func(n int) int) {
+	d.endProcess()
+	for _, name := range slices.Sorted(maps.Keys(d.past)) {
+		delete(d.files, name)
+		if f := d.past[name][choose(len(d.past[name]))]; f != nil {
+			d.files[name] = f
+		}
+	}
+	if d.works = d.worksStable; !d.works {
+		maps.DeleteFunc(d.files, func(name string, _ *inode) bool { return path.Dir(name) == worksDir })
+	}
+	d.past = map[string][]*inode{}
+	for _, name := range slices.Sorted(maps.Keys(d.files)) {
+		f := d.files[name]
+		if !bytes.Equal(f.data, f.stable) {
+			n := len(f.data)
+			remains := [][]byte{f.data, f.stable, f.data[:n/2], make([]byte, n), slices.Concat(f.data[:n/2], make([]byte, n-n/2))}
+			f = &inode{data: remains[choose(len(remains))]}
+		}
+		d.files[name] = &inode{data: f.data, stable: f.data}
+	}
+}
+
+// flip damages a byte of a file where it lies.
+func (d *memDisk) flip(name string, at int) {
+	f := d.files[name]
+	data := bytes.Clone(f.data)
+	data[at%len(data)] ^= 0x10
+	d.files[name] = &inode{data: data, stable: data}
+	for i, p := range d.past[name] {
+		if p == f {
+			d.past[name][i] = d.files[name]
+		}
+	}
+}
