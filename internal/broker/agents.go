@@ -52,6 +52,6 @@ func (s *subscription) shown() agentStream {
 	return agentStream{
 		place: place{dataType: s.scope.DataType, cluster: s.scope.Cluster},
 		id:    s.id, hawser: s.hello.Protocol >= 1, since: s.since,
-		pending: s.mail.Len(), acked: s.acked, proof: s.proof,
+		pending: s.mail.Len(), acked: s.sync.acked, proof: s.sync.proof,
 	}
 }

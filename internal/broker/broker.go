@@ -42,6 +42,9 @@ type Broker struct {
 	commits *committer
 	hub     *hub
 	lists   *budget
+	kept    *budget // of what lists had that no record explains
+	// burials are graves that their sources have seen.
+	burials *burials
 	// ledger is what does not fit together, comparisons who has made sure.
 	ledger      *ledger
 	comparisons *comparisons
@@ -50,6 +53,8 @@ type Broker struct {
 	comparing chan struct{}
 	// marking makes looking a cluster's uid up and noting it one step.
 	marking sync.Mutex
+	// backups makes them one at a time.
+	backups sync.Mutex
 	// failure is the error of the last commit, nil while commits succeed.
 	failure atomic.Pointer[error]
 }
@@ -68,6 +73,8 @@ func New(cfg Config) (*Broker, error) {
 		store:     cfg.Store,
 		log:       cfg.Log,
 		lists:     newBudget(cfg.QueueBytes),
+		kept:      newBudget(cfg.QueueBytes),
+		burials:   newBurials(),
 		comparing: make(chan struct{}, cfg.Comparisons),
 		ledger:    newLedger(), comparisons: newComparisons(),
 	}
@@ -94,6 +101,7 @@ func (b *Broker) Run(ctx context.Context) error {
 		run.Task{Name: "committer", Run: b.commits.run},
 		run.Task{Name: "router", Run: b.runRouter},
 		run.Task{Name: "sweeper", Run: b.runSweeper},
+		run.Task{Name: "burials", Run: b.runBurials},
 		run.Task{Name: "drain", Run: b.runDrain},
 	)
 }

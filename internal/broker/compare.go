@@ -2,6 +2,8 @@ package broker
 
 import (
 	"context"
+	"maps"
+	"slices"
 
 	"github.com/hawser-io/hawser/internal/broker/route"
 	"github.com/hawser-io/hawser/internal/broker/store"
@@ -33,6 +35,7 @@ func (b *Broker) compare(ctx context.Context, s *subscription, l *list) error {
 	end := b.cfg.Now()
 	took := end.Sub(start)
 	s.calm = end.Add(calmFactor * took)
+	s.compared(end, l)
 	b.metrics.compared(s.part, l.silent, sends, took)
 	return nil
 }
@@ -40,7 +43,8 @@ func (b *Broker) compare(ctx context.Context, s *subscription, l *list) error {
 func (b *Broker) compareSpecs(ctx context.Context, s *subscription, l *list) (sends int, err error) {
 	plan := resync.NewSpecs(l.versions)
 	var hashes []codec.StatusHash
-	var ahead []string
+	ahead := map[string]aheadWork{}
+	p := place{s.scope.DataType, s.scope.Cluster}
 	scope := store.Scope{DataType: s.scope.DataType, Cluster: s.scope.Cluster}
 	err = b.store.Scan(ctx, scope, func(m store.Meta) error {
 		key := route.Key{Cluster: m.Cluster, ResourceID: m.ResourceID}
@@ -56,7 +60,13 @@ func (b *Broker) compareSpecs(ctx context.Context, s *subscription, l *list) (se
 			s.answer(key, m.SpecRevision, flags)
 			sends++
 		case resync.Ahead:
-			ahead = append(ahead, m.ResourceID)
+			w := aheadWork{owner: m.Owner, revision: m.SpecRevision, flags: flags, listed: plan.Version(m.ResourceID)}
+			if b.comparisons.has(p, m.Owner) {
+				b.overruleOne(s, m.ResourceID, w)
+				sends++
+			} else {
+				ahead[m.ResourceID] = w
+			}
 		case resync.Skip:
 		}
 		if m.Waiting != nil {
@@ -76,7 +86,7 @@ func (b *Broker) compareSpecs(ctx context.Context, s *subscription, l *list) (se
 		s.hashes = append(s.hashes, chunk)
 	}
 	if !l.silent {
-		b.reportOddities(s, plan.Orphans(), ahead)
+		b.noteOddities(s, plan.Orphans(), ahead)
 	}
 	return sends, nil
 }
@@ -104,10 +114,11 @@ func specOf(m store.Meta) resync.Spec {
 // shownIDs is how many ids a log line shows.
 const shownIDs = 10
 
-// reportOddities tells of what an agent holds and the broker cannot explain.
-// Nothing is done about it: absence is no deletion.
-func (b *Broker) reportOddities(s *subscription, orphans, ahead []string) {
-	b.ledger.list(place{s.scope.DataType, s.scope.Cluster}, orphans, ahead)
+// noteOddities remembers what an agent holds and the broker cannot explain, and
+// what it holds in a newer version. Nothing is done about the first: absence is
+// no deletion. The second waits until the sources of these works have compared.
+func (b *Broker) noteOddities(s *subscription, orphans []string, ahead map[string]aheadWork) {
+	b.ledger.list(place{s.scope.DataType, s.scope.Cluster}, orphans, slices.Sorted(maps.Keys(ahead)))
 	if len(orphans) > 0 {
 		b.metrics.orphans.Add(float64(len(orphans)))
 		b.log.Warn("agent holds works that no record explains, they stay as they are",
@@ -118,6 +129,27 @@ func (b *Broker) reportOddities(s *subscription, orphans, ahead []string) {
 		b.log.Warn("agent holds newer versions than the broker, their sources have to publish them again",
 			"cluster", s.scope.Cluster, "count", len(ahead))
 	}
+	kept, size := within(orphans, min(listedBytes, b.cfg.MaxEventBytes/2))
+	give := func() { b.kept.give(s.party, size) }
+	if !b.kept.take(s.party, size) {
+		kept, give = nil, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sync.keep(kept, give)
+	s.sync.ahead = ahead
+}
+
+// within returns the first ids that take no more than a number of bytes, and
+// how many they take.
+func within(ids []string, bytes int) (some []string, size int) {
+	for i, id := range ids {
+		if size+len(id) > bytes {
+			return ids[:i], size
+		}
+		size += len(id)
+	}
+	return ids, size
 }
 
 func (b *Broker) compareStatuses(ctx context.Context, s *subscription, l *list) (sends int, err error) {

@@ -1,5 +1,117 @@
 package broker
 
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/hawser-io/hawser/internal/broker/route"
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// takeComparison takes over what a source says about its comparison. Repeating
+// it does no harm.
+func (b *Broker) takeComparison(ctx context.Context, s *subscription, c codec.Compared) error {
+	if err := notForAgents(s); err != nil {
+		return err
+	}
+	o := outcome{ownership: ownership{s.scope.DataType, s.scope.Owner}, subscription: s.id, all: c.AllClusters}
+	for i := range c.Clusters {
+		cl := &c.Clusters[i]
+		if err := store.CheckPlace(o.dataType, cl.Cluster); err != nil {
+			return invalid("data", "a compared cluster has an impossible name", "name clusters as in clustername")
+		}
+		if len(cl.Withheld) == 0 {
+			o.compared = append(o.compared, cl.Cluster)
+		} else {
+			o.open = append(o.open, cl.Cluster)
+		}
+	}
+	if err := b.notePosition(ctx, o.owner, c.Position); err != nil {
+		return storeError(err)
+	}
+	for i := range c.Clusters {
+		if err := b.noteWithheld(ctx, o, &c.Clusters[i]); err != nil {
+			return storeError(err)
+		}
+	}
+	if c.AllClusters {
+		b.ledger.settle(o.dataType, o.owner, s.id)
+	}
+	b.metrics.comparison(len(o.compared), len(o.open))
+	return b.concluded(o)
+}
+
+// noteWithheld remembers which deletions a source withholds on a cluster, as far
+// as there still are such records.
+func (b *Broker) noteWithheld(ctx context.Context, o outcome, cl *codec.ClusterComparison) error {
+	var works []codec.WithheldDeletion
+	if len(cl.Withheld) > 0 {
+		said := make(map[string]codec.WithheldDeletion, len(cl.Withheld))
+		for _, w := range cl.Withheld {
+			said[w.ResourceID] = w
+		}
+		scope := store.Scope{DataType: o.dataType, Cluster: cl.Cluster, Owner: o.owner}
+		err := b.store.Scan(ctx, scope, func(m store.Meta) error {
+			if w, ok := said[m.ResourceID]; ok && m.State == store.Live && m.SpecRevision == w.Revision {
+				w.Name = m.Name
+				works = append(works, w)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		b.log.Warn("source withholds deletions until an operator approves",
+			"source", o.owner, "cluster", cl.Cluster, "count", len(works))
+	}
+	b.ledger.withhold(place{o.dataType, cl.Cluster}, o.owner, o.subscription, cl.Reason, works)
+	return nil
+}
+
+// hubBookmark is the name under which the store remembers which hub a source
+// serves.
+func hubBookmark(owner string) string { return "hub/" + owner }
+
+// hubPosition is the value of that bookmark.
+type hubPosition struct {
+	UID             string `json:"uid"`
+	ResourceVersion string `json:"resourceVersion"`
+}
+
+// notePosition remembers which hub a source serves; nil changes nothing.
+func (b *Broker) notePosition(ctx context.Context, owner string, p *codec.HubPosition) error {
+	if p == nil {
+		return nil
+	}
+	value, err := json.Marshal(hubPosition(*p))
+	if err != nil {
+		return err
+	}
+	b.marking.Lock()
+	defer b.marking.Unlock()
+	name := hubBookmark(owner)
+	if string(b.store.Bookmarks(name)[name]) == string(value) {
+		return nil
+	}
+	return b.store.SetBookmarks(ctx, map[string][]byte{name: value})
+}
+
+// lastPosition returns what notePosition remembers, nil when there is nothing.
+func (b *Broker) lastPosition(owner string) (*codec.HubPosition, error) {
+	name := hubBookmark(owner)
+	value, ok := b.store.Bookmarks(name)[name]
+	if !ok {
+		return nil, nil //nolint:nilnil // absent is a value here
+	}
+	var p hubPosition
+	if err := json.Unmarshal(value, &p); err != nil {
+		return nil, err
+	}
+	position := codec.HubPosition(p)
+	return &position, nil
+}
+
 // concluded takes over what a source said of its comparison, and tells the
 // agents whom it concerns.
 func (b *Broker) concluded(o outcome) error {
@@ -17,4 +129,28 @@ func (b *Broker) revoke(p place, source string) {
 	if b.comparisons.revoke(ownership{p.dataType, source}, p.cluster) {
 		b.hub.recheck(p.dataType, changes{clusters: []string{p.cluster}})
 	}
+}
+
+// overrule sends an agent the records that it holds in a newer version, where
+// their sources have made sure that the records are the truth.
+func (b *Broker) overrule(s *subscription) {
+	p := place{s.scope.DataType, s.scope.Cluster}
+	for id, w := range s.aheadOf(b.comparisons.at(p)) {
+		b.overruleOne(s, id, w)
+		b.ledger.sentAnyway(store.Key{DataType: p.dataType, Cluster: p.cluster, ResourceID: id})
+	}
+}
+
+// overruleOne puts one such record into the mailbox. An agent that orders by
+// version takes it without one; a deletion keeps a version, the agent's own,
+// because its confirmation will name it.
+func (b *Broker) overruleOne(s *subscription, id string, w aheadWork) {
+	if w.flags&route.Deletion != 0 {
+		if s.overruled == nil {
+			s.overruled = map[string]int64{}
+		}
+		s.overruled[id] = w.listed
+	}
+	b.metrics.overruled.Inc()
+	s.answer(route.Key{Cluster: s.scope.Cluster, ResourceID: id}, w.revision, w.flags|route.Overrule)
 }

@@ -25,6 +25,7 @@ const (
 	DefaultHeartbeat     = 10 * time.Second
 	DefaultListGrace     = 30 * time.Second
 	DefaultRest          = 2 * time.Second
+	DefaultCheckpoint    = time.Second
 	DefaultRetention     = 7 * 24 * time.Hour
 	DefaultSweep         = time.Hour
 	DefaultStreams       = 32
@@ -46,7 +47,7 @@ type Config struct {
 	// MaxEventBytes is the largest event, in bytes of its protobuf form.
 	MaxEventBytes int
 	// QueueBytes bounds what waits for a commit, and in the same amount again
-	// what waits for a comparison.
+	// what waits for a comparison, and once more what is remembered of lists.
 	QueueBytes int
 	// DrainTimeout bounds Run after its context ended; DrainRate is how many
 	// streams per second are ended then.
@@ -61,6 +62,9 @@ type Config struct {
 	// gone, specs of the same id or name wait: it forgets the work only then, and
 	// what comes earlier with it.
 	Rest time.Duration
+	// Checkpoint is the least time between two checkpoints of one subscription:
+	// each costs the party a sync of its disk.
+	Checkpoint time.Duration
 	// Retention is how long a grave waits for its source; Sweep how often that
 	// is looked at.
 	Retention, Sweep time.Duration
@@ -73,6 +77,10 @@ type Config struct {
 	// Insecure takes peers without an identity for whom they say they are. For
 	// fronts that listen on loopback without TLS, and nothing else.
 	Insecure bool
+
+	// ScratchDir is an existing directory on the store's file system where a
+	// backup lies while it is sent; "": no backups.
+	ScratchDir string
 
 	Now   func() time.Time // nil: time.Now
 	NewID func() string    // unique ids of events and subscriptions; nil: random UUIDs
@@ -89,6 +97,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.Heartbeat = cmp.Or(c.Heartbeat, DefaultHeartbeat)
 	c.ListGrace = cmp.Or(c.ListGrace, DefaultListGrace)
 	c.Rest = cmp.Or(c.Rest, DefaultRest)
+	c.Checkpoint = cmp.Or(c.Checkpoint, DefaultCheckpoint)
 	c.Retention = cmp.Or(c.Retention, DefaultRetention)
 	c.Sweep = cmp.Or(c.Sweep, DefaultSweep)
 	c.StreamsPerParty = cmp.Or(c.StreamsPerParty, DefaultStreams)
@@ -125,6 +134,7 @@ func (c Config) validate() error {
 		{"heartbeat interval", int64(c.Heartbeat)},
 		{"list grace", int64(c.ListGrace)},
 		{"rest", int64(c.Rest)},
+		{"pause between checkpoints", int64(c.Checkpoint)},
 		{"retention", int64(c.Retention)},
 		{"sweep interval", int64(c.Sweep)},
 		{"streams per party", int64(c.StreamsPerParty)},

@@ -24,11 +24,16 @@ func (b *Broker) deliver(ctx context.Context, s *subscription, out transport.Str
 		// store refuses writes from now on, so an operator hears of it.
 		b.metrics.damaged.Inc()
 		b.log.Error("record cannot be read and is not delivered", "cluster", e.Cluster, "resource_id", e.ResourceID, "error", err)
+		s.undeliverable(e.Revision)
 		return nil
 	case err != nil:
 		return storeError(err)
 	}
 	f := form{record: &r, hawser: s.hello.Protocol >= 1, resync: e.Flags&route.Resync != 0}
+	if e.Flags&route.Overrule != 0 {
+		f.overrule, f.listed = true, s.overruled[e.ResourceID]
+		delete(s.overruled, e.ResourceID)
+	}
 	if s.part == codec.Spec {
 		return b.deliverSpec(s, out, f, e)
 	}

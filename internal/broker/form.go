@@ -20,6 +20,10 @@ type form struct {
 	record *store.Record
 	hawser bool // the party negotiated Hawser's protocol
 	resync bool // the event answers a resync request
+	// overrule: the agent holds a newer version, and this is the truth all the
+	// same; listed is that version, of a deletion.
+	overrule bool
+	listed   int64
 }
 
 // spec returns the record's spec as a live work.
@@ -32,8 +36,8 @@ func (f form) spec() ([][]byte, error) {
 	if f.resync {
 		add = codec.AppendType(add, f.kind(codec.Spec, codec.ResyncResponse))
 	}
-	if r.SpecSupersedes && !f.hawser {
-		add = f.appendVersion(add)
+	if r.SpecSupersedes || f.overrule {
+		add = appendVersion(add, f.version())
 	}
 	return f.parts(r.Spec, f.appendOwn(add, r.SpecRevision)), nil
 }
@@ -48,7 +52,11 @@ func (f form) deletion() ([][]byte, error) {
 	}
 	add := codec.AppendType(nil, f.kind(codec.Spec, action))
 	add = codec.AppendAttributes(add, codec.TimestampAttr(codec.ExtDeletionTimestamp, r.DeletedAt))
-	add = f.appendVersion(add)
+	version := f.version()
+	if f.overrule && f.listed > r.Version && f.listed <= math.MaxInt32 {
+		version = int32(f.listed)
+	}
+	add = appendVersion(add, version)
 	add = f.appendOwn(add, r.SpecRevision)
 	if r.Spec != nil {
 		return f.parts(r.Spec, add), nil
@@ -136,17 +144,18 @@ func (f form) kind(s codec.Subresource, a codec.Action) codec.EventType {
 }
 
 // version is the resourceversion of the event: 0, unversioned, where it does
-// not fit, and for a stock agent where the version went backwards.
+// not fit, and where the version went backwards: a stock agent orders by it, and
+// so does one of ours that has another store's revisions.
 func (f form) version() int32 {
 	v := f.record.Version
-	if v < 0 || v > math.MaxInt32 || f.record.SpecSupersedes && !f.hawser {
+	if v < 0 || v > math.MaxInt32 || f.record.SpecSupersedes || f.overrule {
 		return 0
 	}
 	return int32(v)
 }
 
-func (f form) appendVersion(add []byte) []byte {
-	return codec.AppendAttributes(add, codec.IntegerAttr(codec.ExtResourceVersion, f.version()))
+func appendVersion(add []byte, version int32) []byte {
+	return codec.AppendAttributes(add, codec.IntegerAttr(codec.ExtResourceVersion, version))
 }
 
 // appendOwn appends Hawser's attributes for parties that know them.

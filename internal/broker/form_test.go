@@ -118,7 +118,7 @@ func TestForm_Spec(t *testing.T) {
 		"hawser, resync":    {func(*store.Record) {}, true, true, want{action: codec.ResyncResponse, version: 4, data: data, revision: 17, hasTag: true}},
 		"stock, superseded": {func(r *store.Record) { r.SpecSupersedes = true }, false, false, want{action: codec.UpdateRequest, data: data}},
 		"hawser, superseded": {func(r *store.Record) { r.SpecSupersedes = true }, true, false,
-			want{action: codec.UpdateRequest, version: 4, data: data, revision: 17, hasTag: true}},
+			want{action: codec.UpdateRequest, data: data, revision: 17, hasTag: true}},
 	} {
 		parts, err := form{record: record(t, c.edit), hawser: c.hawser, resync: c.resync}.spec()
 		check(t, name, parts, err, c.want)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -192,6 +193,7 @@ type tap struct {
 	ended    chan error
 
 	mu     sync.Mutex
+	syncs  []codec.Event // checkpoints and pages
 	events []codec.Envelope
 	times  []time.Time
 	beats  []time.Time
@@ -220,6 +222,14 @@ func (s *tap) Send(parts ...[]byte) error {
 	env, err := codec.ParseEnvelope(whole)
 	if err != nil {
 		s.w.Errorf("event of the broker: %v", err)
+	}
+	if strings.HasPrefix(env.RawType, "dev.hawser.sync.") {
+		e, err := codec.Unmarshal(whole)
+		if err != nil {
+			s.w.Errorf("event of the broker: %v", err)
+		}
+		s.syncs = append(s.syncs, e)
+		return nil
 	}
 	s.events = append(s.events, env)
 	s.times = append(s.times, time.Now())

@@ -270,6 +270,18 @@ func (l *ledger) holdsBack(p place, owner string) bool {
 	return l.withheld[p][owner] != nil
 }
 
+// countWithheld returns the number of works whose deletion is withheld.
+func (l *ledger) countWithheld() (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, owners := range l.withheld {
+		for _, h := range owners {
+			n += len(h.works)
+		}
+	}
+	return n
+}
+
 func (l *ledger) forget(p place, owner, id string) {
 	h := l.withheld[p][owner]
 	if _, ok := h.works[id]; !ok {

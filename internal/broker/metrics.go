@@ -32,6 +32,15 @@ type metrics struct {
 	damaged          prometheus.Counter
 	graves           prometheus.Gauge
 	graveRemoved     prometheus.Counter
+	graveAcked       prometheus.Counter
+	resumes          *prometheus.CounterVec
+	resumeRecords    *prometheus.CounterVec
+	resumeDuration   *prometheus.HistogramVec
+	checkpoints      *prometheus.CounterVec
+	acks             *prometheus.CounterVec
+	pages            prometheus.Counter
+	comparisons      *prometheus.CounterVec
+	overruled        prometheus.Counter
 	panics           prometheus.Counter
 
 	// mailboxes is the number of keys in all mailboxes.
@@ -80,13 +89,23 @@ func newMetrics(r prometheus.Registerer, b *Broker) *metrics {
 		graves:           prometheus.NewGauge(prometheus.GaugeOpts(opts("graves", "Confirmed deletions kept for their sources, at the last sweep."))),
 		graveRemoved:     counter("graves_removed_total", "Graves removed after their retention."),
 		panics:           counter("panics_total", "Calls that panicked; each is a bug."),
+		graveAcked:       counter("graves_acknowledged_total", "Graves removed because their source has seen them."),
+		resumes:          counters("resumes_total", "Accepted subscriptions of Hawser parties by subresource and how they continue.", "subresource", "resync"),
+		resumeRecords:    counters("resume_records_total", "Records that had changed since the cursors of parties that continue.", "subresource"),
+		resumeDuration:   prometheus.NewHistogramVec(histogram("resume_duration_seconds", "Time to find out what changed since a cursor, sending not included.", seconds), []string{"subresource"}),
+		checkpoints:      counters("checkpoints_total", "Checkpoints sent by subresource.", "subresource"),
+		acks:             counters("acks_total", "Acknowledged checkpoints by subresource and what they prove.", "subresource", "result"),
+		pages:            counter("inventory_pages_total", "Pages of inventories sent to sources."),
+		comparisons:      counters("compared_clusters_total", "Clusters that sources finished comparing by result.", "result"),
+		overruled:        counter("overruled_versions_total", "Records sent to agents that held a newer version, on their source's word."),
 	}
 	m.spec = delivery{m.deliveries.WithLabelValues(string(codec.Spec)), m.deliveredBytes.WithLabelValues(string(codec.Spec))}
 	m.status = delivery{m.deliveries.WithLabelValues(string(codec.Status)), m.deliveredBytes.WithLabelValues(string(codec.Status))}
 	r.MustRegister(
 		m.publishes, m.publishDuration, m.commitDuration, m.commitOperations, m.commitFailures, m.subscribes,
 		m.deliveries, m.deliveredBytes, m.resyncs, m.resyncRecords, m.resyncDuration, m.asked, m.orphans, m.ahead,
-		m.heartbeats, m.strangers, m.damaged, m.graves, m.graveRemoved, m.panics,
+		m.heartbeats, m.strangers, m.damaged, m.graves, m.graveRemoved, m.panics, m.graveAcked,
+		m.resumes, m.resumeRecords, m.resumeDuration, m.checkpoints, m.acks, m.pages, m.comparisons, m.overruled,
 	)
 	registerGauges(r, b, m)
 	return m
@@ -107,6 +126,9 @@ func registerGauges(r prometheus.Registerer, b *Broker, m *metrics) {
 	})
 	gauge("mailbox_records", "Records that subscribers still have to be sent, over all mailboxes.", nil, func() float64 {
 		return float64(m.mailboxes.Load())
+	})
+	gauge("withheld_deletions", "Deletions that sources withhold until an operator approves.", nil, func() float64 {
+		return float64(b.ledger.countWithheld())
 	})
 	const help = "Running subscriptions by role."
 	gauge("subscriptions", help, prometheus.Labels{"role": "agent"}, func() float64 {
@@ -152,6 +174,35 @@ func (m *metrics) subscribed(raw transport.RawSubscription, err error) {
 		role = "source"
 	}
 	m.subscribes.WithLabelValues(role, resultOf(codec.OutcomeAccepted, err)).Inc()
+}
+
+func (m *metrics) accepted(s codec.Subresource, a transport.Accepted) {
+	if a.Protocol > 0 {
+		m.resumes.WithLabelValues(string(s), a.Resync).Inc()
+	}
+}
+
+func (m *metrics) resumed(s codec.Subresource, records int, took time.Duration) {
+	m.resumeRecords.WithLabelValues(string(s)).Add(float64(records))
+	m.resumeDuration.WithLabelValues(string(s)).Observe(took.Seconds())
+}
+
+func (m *metrics) checkpoint(s codec.Subresource) { m.checkpoints.WithLabelValues(string(s)).Inc() }
+
+// What an ack proves; values of a label.
+const (
+	ackInSync  = "in_sync"
+	ackDiffers = "differs"
+	ackNoted   = "noted"
+)
+
+func (m *metrics) acked(s codec.Subresource, result string) {
+	m.acks.WithLabelValues(string(s), result).Inc()
+}
+
+func (m *metrics) comparison(compared, withheld int) {
+	m.comparisons.WithLabelValues("compared").Add(float64(compared))
+	m.comparisons.WithLabelValues("withheld").Add(float64(withheld))
 }
 
 func (m *metrics) mailed(delta int) { m.mailboxes.Add(int64(delta)) }

@@ -44,6 +44,13 @@ func TestMetrics_AreDocumented(t *testing.T) {
 		w.put(agent.peer, w.event(report{version: 1}))
 		agent.take()
 		source.take()
+		ours := w.open(w.agent("c1"), hawser)
+		w.ask(ours)
+		c := ours.checkpoint()
+		ours.mustAck(c)
+		ours.cancel()
+		w.open(w.source("src"), from(codec.Cursor{Epoch: c.Cursor.Epoch, Term: c.Cursor.Term})).
+			mustCompare(codec.Compared{AllClusters: true, Clusters: []codec.ClusterComparison{{Cluster: "c1"}}})
 		families, err := registry.Gather()
 		if err != nil {
 			t.Fatal(err)

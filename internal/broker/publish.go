@@ -37,6 +37,8 @@ func (b *Broker) Publish(ctx context.Context, p transport.Peer, event []byte, su
 	case kindResync:
 		r.Outcome = codec.OutcomeAccepted
 		err = b.requestResync(p, from, &env, subscriptionID, len(event))
+	case kindAck, kindInventory, kindCompared:
+		r.Outcome, err = b.publishSync(ctx, from, kind, normal, subscriptionID)
 	case kindRelease:
 		r.Outcome, err = b.releaseCluster(ctx, from, &env)
 	case kindSpec:
@@ -51,17 +53,28 @@ func (b *Broker) Publish(ctx context.Context, p transport.Peer, event []byte, su
 
 // What an event is to the broker; also the values of a metric's label.
 const (
-	kindUnknown = "unknown"
-	kindSpec    = "spec"
-	kindStatus  = "status"
-	kindResync  = "resync"
-	kindRelease = "release"
+	kindUnknown   = "unknown"
+	kindSpec      = "spec"
+	kindStatus    = "status"
+	kindResync    = "resync"
+	kindRelease   = "release"
+	kindAck       = "ack"
+	kindInventory = "inventory"
+	kindCompared  = "compared"
 )
 
 func kindOf(env *codec.Envelope) string {
-	switch {
-	case env.RawType == codec.TypeRelease:
+	switch env.RawType {
+	case codec.TypeRelease:
 		return kindRelease
+	case codec.TypeAck:
+		return kindAck
+	case codec.TypeInventoryRequest:
+		return kindInventory
+	case codec.TypeCompared:
+		return kindCompared
+	}
+	switch {
 	case env.Type.Action == codec.ResyncRequest:
 		return kindResync
 	case env.Type.Subresource == codec.Status:
@@ -276,6 +289,13 @@ const releaseBatch = 256
 func (b *Broker) releaseCluster(ctx context.Context, from identity.Identity, env *codec.Envelope) (string, error) {
 	if env.Cluster == "" {
 		return "", missing(codec.ExtClusterName)
+	}
+	// First of all: what vanishes from the store is not the source's word that
+	// it does not exist.
+	for _, d := range codec.DataTypes() {
+		p := place{d, env.Cluster}
+		b.ledger.withhold(p, env.Source, "", "", nil)
+		b.revoke(p, env.Source)
 	}
 	// What the source published before may still be queued: a publish whose
 	// answer it did not wait for would be left behind. Commits of one party keep

@@ -27,9 +27,12 @@ func (b *Broker) Subscribe(ctx context.Context, p transport.Peer, raw transport.
 	}
 	defer s.release()
 	defer b.hub.remove(s)
-	if err := out.Accept(b.accepted(s)); err != nil {
+	accepted := b.accepted(s)
+	if err := out.Accept(accepted); err != nil {
 		return streamFailed(ctx, err)
 	}
+	b.metrics.accepted(s.part, accepted)
+	b.resume(s)
 	now := b.cfg.Now()
 	s.nextBeat, s.graceEnd = now.Add(b.cfg.Heartbeat), now.Add(b.cfg.ListGrace)
 	return b.serve(ctx, s, out)
@@ -39,7 +42,10 @@ func (b *Broker) Subscribe(ctx context.Context, p transport.Peer, raw transport.
 func (b *Broker) accepted(s *subscription) transport.Accepted {
 	a := transport.Accepted{SubscriptionID: s.id}
 	if s.hello.Protocol >= 1 {
-		a.Protocol, a.Resync, a.MaxEventBytes = 1, "list", b.cfg.MaxEventBytes
+		a.Protocol, a.Resync, a.MaxEventBytes = 1, codec.ResyncList, b.cfg.MaxEventBytes
+		if s.cursor != nil {
+			a.Resync = codec.ResyncCursor
+		}
 	}
 	return a
 }
@@ -80,6 +86,7 @@ func (b *Broker) subscribe(ctx context.Context, p transport.Peer, raw transport.
 	if err := authz.Authorize(s.party, call); err != nil {
 		return nil, err
 	}
+	s.cursor = b.cursorOf(raw.Hello)
 	if s.part == codec.Spec {
 		return s, b.markCluster(ctx, d, raw)
 	}
@@ -110,7 +117,7 @@ func (b *Broker) markCluster(ctx context.Context, d codec.DataType, raw transpor
 		return &transport.Error{
 			Code: transport.CodeDenied, Next: transport.NextStop,
 			Message: "another cluster is known under the name " + raw.Cluster,
-			Hint:    "if it was replaced for good, stop the broker, run: hawser-broker forget-cluster " + raw.Cluster + ", and start it again",
+			Hint:    "if it was replaced for good, an operator runs: hawser forget cluster " + raw.Cluster,
 		}
 	}
 	if known && (uid != "" || given == "") {
@@ -134,37 +141,54 @@ func (b *Broker) serve(ctx context.Context, s *subscription, out transport.Strea
 	for ctx.Err() == nil {
 		now := b.cfg.Now()
 		slot = slot || s.wantsToCompare(now) && b.trySlot()
-		st := s.next(now, b.cfg.Heartbeat, slot)
-		if slot && st.kind != compare {
+		// Before the mailbox is looked at: what was routed until here is in it.
+		position := b.hub.position()
+		st := s.next(now, b.cfg.Heartbeat, slot, position)
+		if slot && !st.reads() {
 			<-b.comparing
-			slot = false
 		}
-		var err error
+		slot = false
 		switch st.kind {
 		case finish:
 			return st.err
-		case beat:
-			b.metrics.heartbeats.Inc()
-			err = out.Send(codec.Heartbeat(b.cfg.NewID()))
-		case compare:
-			slot = false
-			err = b.compare(ctx, s, st.list)
-		case ask:
-			err = b.ask(s, out, st.chunk)
-		case deliver:
-			err = b.deliver(ctx, s, out, st.entry)
 		case idle:
 			timer.Reset(st.until.Sub(now))
 			slot = b.wait(ctx, s, timer)
-		}
-		if err != nil {
-			return streamFailed(ctx, err)
+		default:
+			if err := b.take(ctx, s, out, st); err != nil {
+				return streamFailed(ctx, err)
+			}
 		}
 	}
 	if slot {
 		<-b.comparing
 	}
 	return callerGone(ctx)
+}
+
+// take performs one step. Those that read much give the slot back.
+func (b *Broker) take(ctx context.Context, s *subscription, out transport.Stream, st step) error {
+	switch st.kind {
+	case beat:
+		b.metrics.heartbeats.Inc()
+		return out.Send(codec.Heartbeat(b.cfg.NewID()))
+	case fill:
+		return b.fill(ctx, s)
+	case compare:
+		return b.compare(ctx, s, st.list)
+	case inventory:
+		return b.answerPage(ctx, s, out, st.page)
+	case overrule:
+		b.overrule(s)
+	case ask:
+		return b.ask(s, out, st.chunk)
+	case deliver:
+		return b.deliver(ctx, s, out, st.entry)
+	case checkpoint:
+		return b.checkpoint(s, out, st.mark)
+	case idle, finish:
+	}
+	return nil
 }
 
 func (b *Broker) trySlot() bool {

@@ -21,6 +21,8 @@ type subscription struct {
 	hello transport.Hello
 	conn  uint64
 	since time.Time
+	// cursor is where it continues from; nil: it says what it holds.
+	cursor *codec.Cursor
 
 	// wake holds a token when something was put since the last look.
 	wake chan struct{}
@@ -29,14 +31,13 @@ type subscription struct {
 	mail     route.Mailbox
 	mailed   func(delta int) // told how the number of keys changes
 	requests []*list         // lists to compare with, oldest first
-	asked    bool            // a list came, or the grace is over
+	asked    bool            // a list came, or the grace is over, or there is a cursor
+	filling  bool            // what changed since the cursor is not in the mailbox yet
+	pages    []*pageRequest  // of a source's inventory, oldest first
 	released bool
 	rests    rests // of a stock agent
 	end      *transport.Error
-	// acked is the revision up to which an agent has confirmed, proof what the
-	// last confirmation showed.
-	acked uint64
-	proof proof
+	sync     syncState
 
 	// The rest belongs to the stream's goroutine.
 
@@ -46,8 +47,11 @@ type subscription struct {
 	calm time.Time
 	// hashes is what is still to be asked of an agent, in chunks.
 	hashes [][]codec.StatusHash
-	// asking alternates between mailbox and hashes.
+	// asking alternates between mailbox and what else is to be sent.
 	asking bool
+	// overruled are the versions that the agent listed of works that it is told
+	// is deleted although it holds them in a newer version, until it was told.
+	overruled map[string]int64
 }
 
 // list is what a party says it holds.
@@ -69,7 +73,9 @@ type step struct {
 	kind  stepKind
 	entry route.Entry
 	list  *list
+	page  *pageRequest
 	chunk []codec.StatusHash
+	mark  mark
 	err   *transport.Error
 	until time.Time
 }
@@ -77,18 +83,27 @@ type step struct {
 type stepKind uint8
 
 const (
-	idle    stepKind = iota // wait until something is put or until step.until
-	finish                  // the stream ends with step.err
-	beat                    // send a heartbeat
-	compare                 // compare step.list; done() when that is over
-	ask                     // ask the agent for the statuses of step.chunk
-	deliver                 // send what step.entry stands for
+	idle       stepKind = iota // wait until something is put or until step.until
+	finish                     // the stream ends with step.err
+	beat                       // send a heartbeat
+	fill                       // put what changed since the cursor into the mailbox
+	compare                    // compare step.list
+	inventory                  // answer step.page
+	overrule                   // look again at the works that the agent has newer
+	ask                        // ask the agent for the statuses of step.chunk
+	deliver                    // send what step.entry stands for
+	checkpoint                 // send step.mark
 )
 
-// next says what the stream does next at the time now. comparable: a
-// comparison may be made at this moment. A heartbeat that is due comes before
-// everything that could hold it up.
-func (s *subscription) next(now time.Time, heartbeat time.Duration, mayCompare bool) step {
+// reads reports whether the step needs one of the slots for comparing.
+func (st *step) reads() bool {
+	return st.kind == fill || st.kind == compare || st.kind == inventory
+}
+
+// next says what the stream does next at the time now. mayCompare: what reads
+// much may be done at this moment. position is that of the hub before the call.
+// A heartbeat that is due comes before everything that could hold it up.
+func (s *subscription) next(now time.Time, heartbeat time.Duration, mayCompare bool, position uint64) step {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.end != nil {
@@ -108,38 +123,92 @@ func (s *subscription) next(now time.Time, heartbeat time.Duration, mayCompare b
 		s.asked = true
 		s.requests = append(s.requests, &list{silent: true, settle: func() {}})
 	}
-	if len(s.requests) > 0 && mayCompare && !now.Before(s.calm) {
+	if st, ok := s.nextRead(now, mayCompare); ok {
+		return st
+	}
+	if st, ok := s.nextSent(now, position); ok {
+		return st
+	}
+	return step{kind: idle, until: s.until(now, position)}
+}
+
+// nextRead is the next step that reads much.
+func (s *subscription) nextRead(now time.Time, mayCompare bool) (st step, ok bool) {
+	switch {
+	case !mayCompare || !s.hasToRead(now):
+		return st, false
+	case s.filling:
+		s.filling = false
+		return step{kind: fill}, true
+	case len(s.requests) > 0:
 		l := s.requests[0]
 		s.requests[0] = nil
 		s.requests = s.requests[1:]
-		return step{kind: compare, list: l}
+		return step{kind: compare, list: l}, true
+	case s.asking || s.mail.Len() == 0:
+		p := s.pages[0]
+		s.pages[0] = nil
+		s.pages = s.pages[1:]
+		s.asking = false
+		return step{kind: inventory, page: p}, true
+	}
+	return st, false
+}
+
+// hasToRead reports whether a step that reads much is due.
+func (s *subscription) hasToRead(now time.Time) bool {
+	return (s.filling || len(s.requests) > 0 || len(s.pages) > 0) && !now.Before(s.calm)
+}
+
+// nextSent is the next step that sends, or prepares to.
+func (s *subscription) nextSent(now time.Time, position uint64) (st step, ok bool) {
+	if s.sync.recheck {
+		s.sync.recheck = false
+		if len(s.sync.ahead) > 0 {
+			return step{kind: overrule}, true
+		}
+	}
+	if m, ok := s.partialMark(now, position); ok {
+		return step{kind: checkpoint, mark: m}, true
 	}
 	if len(s.hashes) > 0 && (s.asking || s.mail.Len() == 0) {
 		chunk := s.hashes[0]
 		s.hashes[0] = nil
 		s.hashes = s.hashes[1:]
 		s.asking = false
-		return step{kind: ask, chunk: chunk}
+		return step{kind: ask, chunk: chunk}, true
 	}
 	if e, ok := s.mail.Next(); ok {
 		s.mailed(-1)
 		s.asking = true
-		return step{kind: deliver, entry: e}
+		s.sync.progress.Touch()
+		return step{kind: deliver, entry: e}, true
 	}
-	return step{kind: idle, until: s.until(now)}
+	if m, ok := s.completeMark(now, position); ok {
+		return step{kind: checkpoint, mark: m}, true
+	}
+	return st, false
 }
 
 // until returns when next has to be asked again although nothing was put.
-func (s *subscription) until(now time.Time) time.Time {
+func (s *subscription) until(now time.Time, position uint64) time.Time {
 	t := s.nextBeat
-	if !s.asked && s.graceEnd.Before(t) {
-		t = s.graceEnd
+	earlier := func(u time.Time) {
+		if u.Before(t) {
+			t = u
+		}
 	}
-	if len(s.requests) > 0 && now.Before(s.calm) && s.calm.Before(t) {
-		t = s.calm
+	if !s.asked {
+		earlier(s.graceEnd)
 	}
-	if len(s.rests.later) > 0 && s.rests.look.Before(t) {
-		t = s.rests.look
+	if len(s.requests)+len(s.pages) > 0 && now.Before(s.calm) {
+		earlier(s.calm)
+	}
+	if len(s.rests.later) > 0 {
+		earlier(s.rests.look)
+	}
+	if u, ok := s.sync.progress.Until(position); ok && s.settled() {
+		earlier(u)
 	}
 	return t
 }
@@ -167,19 +236,23 @@ func (s *subscription) holdBack(e route.Entry, name string, now time.Time) bool 
 	return true
 }
 
-// wantsToCompare reports whether a comparison is due but for next's mayCompare.
+// wantsToCompare reports whether a step that reads much is due but for next's
+// mayCompare.
 func (s *subscription) wantsToCompare(now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.requests) > 0 && !now.Before(s.calm)
+	return s.hasToRead(now)
 }
 
 // post puts a change into the mailbox.
 func (s *subscription) post(k route.Key, revision uint64, f route.Flags) {
-	s.change(func() { s.mail.Post(s.intern(k), revision, f) })
+	s.change(func() {
+		s.mail.Post(s.intern(k), revision, f)
+		s.sync.explain(k.ResourceID)
+	})
 }
 
-// answer puts a record into the mailbox that a list lacks.
+// answer puts a record into the mailbox that a list lacks, or a cursor.
 func (s *subscription) answer(k route.Key, revision uint64, f route.Flags) {
 	s.change(func() { s.mail.Answer(s.intern(k), revision, f) })
 }
@@ -187,6 +260,9 @@ func (s *subscription) answer(k route.Key, revision uint64, f route.Flags) {
 // discard takes a record out that is no more.
 func (s *subscription) discard(k route.Key) {
 	s.change(func() { s.mail.Remove(k) })
+	if s.part == codec.Spec && s.hello.Protocol > 0 {
+		s.recheck() // what the agent should hold is something else now
+	}
 }
 
 func (s *subscription) change(f func()) {
@@ -236,10 +312,6 @@ func (s *subscription) request(l *list) bool {
 	return true
 }
 
-// recheck says that other sources than before have compared what they own on
-// the agent's cluster.
-func (s *subscription) recheck() { s.signal() }
-
 // stop ends the stream with err.
 func (s *subscription) stop(err *transport.Error) {
 	s.mu.Lock()
@@ -257,9 +329,13 @@ func (s *subscription) release() {
 	for _, l := range s.requests {
 		l.settle()
 	}
-	s.released, s.requests = true, nil
+	for _, p := range s.pages {
+		p.settle()
+	}
+	s.released, s.requests, s.pages = true, nil, nil
 	s.mailed(-s.mail.Len())
 	s.mail = route.Mailbox{}
+	s.sync.keep(nil, nil)
 }
 
 func (s *subscription) signal() {

@@ -27,7 +27,7 @@ func newSubscription(part codec.Subresource) *subscription {
 
 func at(s int) time.Time { return time.Unix(1000, 0).Add(time.Duration(s) * second) }
 
-func (s *subscription) nextAt(t int) step { return s.next(at(t), 10*second, true) }
+func (s *subscription) nextAt(t int) step { return s.next(at(t), 10*second, true, 0) }
 
 func workKey(n int) route.Key { return route.Key{Cluster: "c", ResourceID: fmt.Sprint("w", n)} }
 
@@ -43,7 +43,7 @@ func TestSubscription_HeartbeatBeforeBacklog(t *testing.T) {
 			beats++
 		case deliver:
 			delivered++
-		case idle, finish, compare, ask:
+		case idle, finish, fill, compare, inventory, overrule, ask, checkpoint:
 			if st.kind != compare || !st.list.silent {
 				t.Fatalf("step %+v at %d s", st, now)
 			}
@@ -126,7 +126,7 @@ func TestSubscription_ComparisonsLeaveRoomAndRest(t *testing.T) {
 	if st := s.nextAt(0); st.kind != idle || !st.until.Equal(at(5)) {
 		t.Errorf("%+v, want idle until the rest is over", st)
 	}
-	if st := s.next(at(5), 10*second, false); st.kind != idle || !s.wantsToCompare(at(5)) {
+	if st := s.next(at(5), 10*second, false, 0); st.kind != idle || !s.wantsToCompare(at(5)) {
 		t.Errorf("%+v without a slot, want idle", st)
 	}
 	if st := s.nextAt(5); st.kind != compare {

@@ -46,8 +46,9 @@ type Decision uint8
 const (
 	// Skip: the agent has it, or there is nothing to tell.
 	Skip Decision = iota + 1
-	// Ahead: nothing is sent, because the agent holds a newer version than the
-	// broker: the broker's store, or the source, went back in time.
+	// Ahead: the agent holds a newer version than the record, live or deleted:
+	// the broker's store, or the source, went back in time. Only the source
+	// knows what is true.
 	Ahead
 	// Send: the record in its present form, which for a deletion is the
 	// deletion.
@@ -100,8 +101,11 @@ func (s *Specs) Decide(r Spec) Decision {
 		// The agent confirmed and lists the id all the same: its memory went
 		// back in time, or the confirmation overtook the list. A deletion that
 		// comes twice does no harm.
-		if has && (r.Version == 0 || h.version <= r.Version) {
+		switch {
+		case has && (r.Version == 0 || r.Supersedes || h.version <= r.Version):
 			return Send
+		case has:
+			return Ahead
 		}
 	case GivenUp:
 	}
@@ -125,6 +129,9 @@ func decideLive(r Spec, h held, has bool) Decision {
 }
 
 func decideDeleted(r Spec, h held, has bool) Decision {
+	if has && h.version > r.Version && r.Version != 0 && !r.Supersedes {
+		return Ahead // it may have been undone, in a history that the broker lost
+	}
 	behind, reported := h.version, has
 	if !has && r.Reported {
 		// An agent that restarted lists nothing and still has the objects of
@@ -150,6 +157,10 @@ func (s *Specs) Lists(id string) bool {
 	_, has := s.held[id]
 	return has
 }
+
+// Version returns the version that the agent lists of an id, the lowest one
+// when there are several, 0 when it does not list the id.
+func (s *Specs) Version(id string) int64 { return s.held[id].version }
 
 // Orphans returns, sorted, the ids that the agent lists and that no record
 // given to Decide, nor Explain, explained.

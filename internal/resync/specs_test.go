@@ -47,7 +47,7 @@ func TestSpecs_Decide(t *testing.T) {
 		"superseded, stock agent":             {lists(6, ""), with(live(5), func(s *resync.Spec) { s.Supersedes = true }), resync.Send},
 		"superseded, agent holds the new one": {lists(5, hexTag(1)), with(live(5), func(s *resync.Spec) { s.Supersedes = true }), resync.Skip},
 		"deleted, same version":               {lists(5, ""), with(live(5), as(resync.Deleted)), resync.Send},
-		"deleted, agent is newer":             {lists(6, ""), with(live(5), as(resync.Deleted)), resync.Send},
+		"deleted, agent is newer":             {lists(6, ""), with(live(5), as(resync.Deleted)), resync.Ahead},
 		"deleted, agent is older":             {lists(4, ""), with(live(5), as(resync.Deleted)), resync.SpecThenDeletion},
 		"deleted, unversioned":                {lists(4, ""), with(live(0), as(resync.Deleted)), resync.SpecThenDeletion},
 		"deleted, never reached the agent":    {nil, with(live(5), as(resync.Deleted)), resync.Send},
@@ -55,7 +55,9 @@ func TestSpecs_Decide(t *testing.T) {
 		"deleted, restarted agent was there":  {nil, with(live(5), func(s *resync.Spec) { s.State, s.Reported, s.ReportedVersion = resync.Deleted, true, 5 }), resync.Send},
 		"confirmed, not held":                 {nil, with(live(5), as(resync.Confirmed)), resync.Skip},
 		"confirmed, held":                     {lists(5, ""), with(live(5), as(resync.Confirmed)), resync.Send},
-		"confirmed, held newer":               {lists(6, ""), with(live(5), as(resync.Confirmed)), resync.Skip},
+		"confirmed, held newer":               {lists(6, ""), with(live(5), as(resync.Confirmed)), resync.Ahead},
+		"confirmed, held newer, superseded":   {lists(6, ""), with(live(5), func(s *resync.Spec) { s.State, s.Supersedes = resync.Confirmed, true }), resync.Send},
+		"deleted, newer held, superseded":     {lists(6, ""), with(live(5), func(s *resync.Spec) { s.State, s.Supersedes = resync.Deleted, true }), resync.SpecThenDeletion},
 		"given up, held":                      {lists(5, ""), with(live(5), as(resync.GivenUp)), resync.Skip},
 		"listed twice": {append(lists(5, ""), codec.ResourceVersion{ResourceID: "w", ResourceVersion: 4}, codec.ResourceVersion{ResourceID: "w", ResourceVersion: 6}),
 			live(5), resync.Send},
@@ -237,6 +239,9 @@ func TestSpecs_BothSidesAreEqualAfterwards(t *testing.T) {
 		// What is equal costs nothing: only deletions are sent again.
 		deletions := 0
 		for _, r := range f.records {
+			if ahead[r.ID] {
+				continue
+			}
 			if _, held := f.agent[r.ID]; r.State == resync.Deleted || r.State == resync.Confirmed && held {
 				deletions++
 			}
@@ -250,11 +255,17 @@ func TestSpecs_BothSidesAreEqualAfterwards(t *testing.T) {
 func (f *fleet) check(t *rapid.T, r *record, ahead bool, before map[string]copyOf) {
 	got, has := f.agent[r.ID]
 	was, had := before[r.ID]
+	if ahead {
+		if got != was || r.Version == 0 || r.Supersedes || was.version <= r.Version {
+			t.Fatalf("record %+v is left to its source, agent had %+v and has %+v", r, was, got)
+		}
+		return
+	}
 	switch r.State {
 	case resync.Live:
 		sameVersion := !f.tagged && had && was.version == r.Version
-		if ahead || sameVersion {
-			return // a stock list cannot tell, or the agent is newer
+		if sameVersion {
+			return // a stock list cannot tell
 		}
 		if !has || got.content != r.content {
 			t.Fatalf("record %+v, agent has %+v (%v)", r, got, has)

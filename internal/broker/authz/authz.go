@@ -161,10 +161,10 @@ func sameNamespace(c Call) *transport.Error {
 // that half of a resource, everything else from whoever sends it.
 func mayPublish(p codec.Party, who string, c Call) *transport.Error {
 	if c.RawType != "" {
-		if c.RawType == codec.TypeRelease && p == codec.FromSource {
-			return nil
+		if !syncEvents[c.RawType].Has(p) {
+			return denied("type", "%s has no right to publish %s", who, c.RawType)
 		}
-		return denied("type", "%s has no right to publish %s", who, c.RawType)
+		return nil
 	}
 	row, ok := codec.Lookup(c.Type.DataType)
 	if !ok {
@@ -175,6 +175,16 @@ func mayPublish(p codec.Party, who string, c Call) *transport.Error {
 		return denied("type", "%s has no right to publish %s.%s of %s", who, c.Type.Subresource, c.Type.Action, c.Type.DataType)
 	}
 	return nil
+}
+
+// syncEvents says who publishes which of the events that keep party and broker
+// in step. Whoever receives something acknowledges it; the rest is about what a
+// source owns.
+var syncEvents = map[string]codec.Party{
+	codec.TypeAck:              codec.FromAgent | codec.FromSource,
+	codec.TypeInventoryRequest: codec.FromSource,
+	codec.TypeCompared:         codec.FromSource,
+	codec.TypeRelease:          codec.FromSource,
 }
 
 func senders(row codec.Row, s codec.Subresource) codec.Party {
@@ -215,8 +225,13 @@ func mayReceive(p codec.Party, who string, c Call) *transport.Error {
 func Claimed(c Call) identity.Identity {
 	party := codec.FromAgent
 	switch {
-	case c.Method == Subscribe && c.Source != "", c.RawType == codec.TypeRelease:
+	case c.Method == Subscribe && c.Source != "":
 		party = codec.FromSource
+	case c.RawType != "":
+		// An ack names the cluster of an agent; that of a source names none.
+		if sends := syncEvents[c.RawType]; sends == codec.FromSource || sends.Has(codec.FromSource) && c.Cluster == "" {
+			party = codec.FromSource
+		}
 	case c.Method == Publish && c.RawType == "":
 		row, _ := codec.Lookup(c.Type.DataType)
 		if senders(row, c.Type.Subresource).Has(codec.FromSource) != (c.Type.Action == codec.ResyncRequest) {

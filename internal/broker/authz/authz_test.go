@@ -35,21 +35,26 @@ var may = map[string][]identity.Identity{
 	authz.Publish + " status resync_request":  {source},
 	authz.Publish + " status anything":        {agent},
 	authz.Publish + " " + codec.TypeRelease:   {source},
-	authz.Subscribe + " spec":                 {agent},
-	authz.Subscribe + " status":               {source},
-	authz.HealthCheck:                         everyone,
-	authz.HealthList:                          {agent, source, operator, viewer},
-	authz.HealthWatch:                         {agent, source, operator, viewer},
-	authz.Reflection:                          {agent, source, operator, viewer},
-	authz.ReflectionAlpha:                     {agent, source, operator, viewer},
-	authz.ListClusters:                        {operator, viewer},
-	authz.ListWorks:                           {operator, viewer},
-	authz.ListOrphans:                         {operator, viewer},
-	authz.ForgetWork:                          {operator},
-	authz.ForgetCluster:                       {operator},
-	authz.Adopt:                               {operator},
-	authz.Approve:                             {operator},
-	authz.Backup:                              {operator},
+	authz.Publish + " " + codec.TypeAck:       {agent, source},
+	authz.Publish + " " + codec.TypeCompared:  {source},
+
+	authz.Publish + " " + codec.TypeInventoryRequest: {source},
+
+	authz.Subscribe + " spec":   {agent},
+	authz.Subscribe + " status": {source},
+	authz.HealthCheck:           everyone,
+	authz.HealthList:            {agent, source, operator, viewer},
+	authz.HealthWatch:           {agent, source, operator, viewer},
+	authz.Reflection:            {agent, source, operator, viewer},
+	authz.ReflectionAlpha:       {agent, source, operator, viewer},
+	authz.ListClusters:          {operator, viewer},
+	authz.ListWorks:             {operator, viewer},
+	authz.ListOrphans:           {operator, viewer},
+	authz.ForgetWork:            {operator},
+	authz.ForgetCluster:         {operator},
+	authz.Adopt:                 {operator},
+	authz.Approve:               {operator},
+	authz.Backup:                {operator},
 }
 
 // calls returns every call there is, with the name under which may lists it.
@@ -64,7 +69,7 @@ func calls(cluster, src string) map[string]authz.Call {
 			all[fmt.Sprintf("%s %s %s", authz.Publish, s, a)] = authz.Call{Method: authz.Publish, Type: t, Cluster: cluster, Source: src}
 		}
 	}
-	for _, raw := range []string{codec.TypeHeartbeat, codec.TypeCheckpoint, codec.TypeAck, codec.TypeInventoryRequest, codec.TypeInventory, codec.TypeRelease} {
+	for _, raw := range []string{codec.TypeHeartbeat, codec.TypeCheckpoint, codec.TypeAck, codec.TypeInventoryRequest, codec.TypeInventory, codec.TypeCompared, codec.TypeRelease} {
 		all[authz.Publish+" "+raw] = authz.Call{Method: authz.Publish, RawType: raw, Cluster: cluster, Source: src}
 	}
 	for _, m := range []string{
@@ -184,6 +189,13 @@ func TestClaimed_IsWhoMayMakeTheCall(t *testing.T) {
 	for name, c := range calls("cluster", "src") {
 		id := authz.Claimed(c)
 		switch {
+		case c.RawType == codec.TypeAck: // both may, and the cluster tells them apart
+			other := c
+			other.Cluster = ""
+			if got := authz.Claimed(other); id != (identity.Identity{Role: identity.Agent, Name: "cluster"}) ||
+				got != (identity.Identity{Role: identity.Source, Name: "src"}) {
+				t.Errorf("%s: claims to be %v, and %v without a cluster", name, id, got)
+			}
 		case c.Method == authz.Publish && allowed(name, source) && id != identity.Identity{Role: identity.Source, Name: "src"}:
 			t.Errorf("%s: claims to be %v", name, id)
 		case c.Method == authz.Publish && allowed(name, agent) && id != identity.Identity{Role: identity.Agent, Name: "cluster"}:

@@ -1,5 +1,7 @@
 package route
 
+import "math"
+
 // Key names a record within the data type of a subscription.
 type Key struct {
 	Cluster, ResourceID string
@@ -19,7 +21,13 @@ const (
 	// SpecFirst: the subscriber may never have seen the last spec of this
 	// tombstone, which says what deletion means.
 	SpecFirst
+	// Overrule: the subscriber holds a newer version, and the record is the
+	// truth all the same.
+	Overrule
 )
+
+// sticky are the flags that an entry keeps whatever else is posted of it.
+const sticky = SpecFirst | Overrule
 
 // Entry is one record that a subscription still has to be sent.
 type Entry struct {
@@ -40,12 +48,21 @@ const (
 // none ends a list of slots.
 const none = -1
 
-// slot is an entry and its places: one in a queue, and, when the router posted
-// it, one in the list of router posts, which is ordered by revision.
+// The lists of entries by age: what the router posted, and answers. Both mostly
+// come in the order of their revisions; what does not is in no such list.
+const (
+	posts uint8 = iota
+	answered
+	ages
+	loose
+)
+
+// slot is an entry and its places: one in a queue, and mostly one in a list of
+// entries by age.
 type slot struct {
 	Entry
 	queue      uint8
-	routed     bool
+	age        uint8
 	prev, next int32
 	older      int32
 	younger    int32
@@ -66,41 +83,48 @@ type Mailbox struct {
 	free   int32 // list of unused slots, linked by next; valid when slots != nil
 	byKey  map[Key]int32
 	queue  [queues]list
-	byAge  list // router posts, ascending by revision
+	byAge  [ages]list // ascending by revision
 	turn   uint8
 	loose  int // entries that are not in byAge
 	lowest uint64
 }
 
-// Post adds a change that the router saw. Revisions of successive Posts
-// ascend. For an entry that is there already, what is known of it is merged:
+// Post adds a change that the router saw. For an entry that is there already, what is known of it is merged:
 // the oldest unsent revision stays; a deletion over an unsent spec turns into
-// [SpecFirst].
+// [SpecFirst]; [Overrule] stays.
 func (m *Mailbox) Post(k Key, revision uint64, f Flags) {
 	i, has := m.byKey[k]
 	if !has {
-		i = m.insert(k, revision, f)
-		m.appendAge(i)
+		m.insertBy(posts, k, revision, f)
 		return
 	}
 	s := &m.slots[i]
-	sticky := s.Flags & SpecFirst
+	f |= s.Flags & sticky
 	if f&Deletion != 0 && s.Flags&Deletion == 0 {
-		sticky |= SpecFirst
+		f |= SpecFirst
 	}
-	m.setFlags(i, f&^Resync|sticky)
+	m.setFlags(i, f&^Resync)
 }
 
 // Answer adds a record that a resync request asks for. revision is the one of
 // the record's last change. An entry that is there already stays as it is, but
-// for [SpecFirst], which it may gain.
+// for [SpecFirst] and [Overrule], which it may gain.
 func (m *Mailbox) Answer(k Key, revision uint64, f Flags) {
 	if i, has := m.byKey[k]; has {
-		m.slots[i].Flags |= f & SpecFirst
+		m.slots[i].Flags |= f & sticky
 		return
 	}
-	m.insert(k, revision, f|Resync)
-	m.addLoose(revision)
+	m.insertBy(answered, k, revision, f|Resync)
+}
+
+// insertBy adds an entry, and to the list by age if it comes in its order.
+func (m *Mailbox) insertBy(age uint8, k Key, revision uint64, f Flags) {
+	i := m.insert(k, revision, f)
+	if tail := m.byAge[age].tail; tail != none && m.slots[tail].Revision > revision {
+		m.addLoose(i, revision)
+		return
+	}
+	m.appendAge(age, i)
 }
 
 // Return puts an entry back that Next took out and that was not delivered. What
@@ -108,14 +132,14 @@ func (m *Mailbox) Answer(k Key, revision uint64, f Flags) {
 func (m *Mailbox) Return(e Entry) {
 	if i, has := m.byKey[e.Key]; has {
 		s := &m.slots[i]
-		s.Flags |= e.Flags & SpecFirst
+		s.Flags |= e.Flags & sticky
 		if e.Revision < s.Revision {
 			m.loosen(i, e.Revision)
 		}
 		return
 	}
-	m.insert(e.Key, e.Revision, e.Flags)
-	m.addLoose(e.Revision)
+	i := m.insert(e.Key, e.Revision, e.Flags)
+	m.addLoose(i, e.Revision)
 }
 
 // loosen gives an entry an older revision, for which it loses its place in the
@@ -123,16 +147,16 @@ func (m *Mailbox) Return(e Entry) {
 func (m *Mailbox) loosen(i int32, revision uint64) {
 	s := &m.slots[i]
 	s.Revision = revision
-	if s.routed {
+	if s.age != loose {
 		m.removeAge(i)
-		s.routed = false
-		m.addLoose(revision)
+		m.addLoose(i, revision)
 	} else if revision < m.lowest {
 		m.lowest = revision
 	}
 }
 
-func (m *Mailbox) addLoose(revision uint64) {
+func (m *Mailbox) addLoose(i int32, revision uint64) {
+	m.slots[i].age = loose
 	if m.loose == 0 || revision < m.lowest {
 		m.lowest = revision
 	}
@@ -166,18 +190,21 @@ func (m *Mailbox) Len() int { return len(m.byKey) }
 
 // Oldest returns a revision that is not above the oldest unsent revision of any
 // record in the mailbox: everything below it was sent. It is exact except while
-// answers to a resync request are pending, when it may stay at the lowest
-// revision of that answer. false: the mailbox is empty.
+// entries are pending that did not come in the order of their revisions, as
+// those that a list lacks, when it may stay at the lowest one of these. false:
+// the mailbox is empty.
 func (m *Mailbox) Oldest() (uint64, bool) {
 	if len(m.byKey) == 0 {
 		return 0, false
 	}
-	if m.byAge.head == none {
-		return m.lowest, true
-	}
-	oldest := m.slots[m.byAge.head].Revision
+	oldest := uint64(math.MaxUint64)
 	if m.loose > 0 {
-		oldest = min(oldest, m.lowest)
+		oldest = m.lowest
+	}
+	for _, l := range m.byAge {
+		if l.head != none {
+			oldest = min(oldest, m.slots[l.head].Revision)
+		}
 	}
 	return oldest, true
 }
@@ -217,7 +244,7 @@ func (m *Mailbox) reset() {
 		free:  none,
 		byKey: map[Key]int32{},
 		queue: [queues]list{nothing, nothing, nothing},
-		byAge: nothing,
+		byAge: [ages]list{nothing, nothing},
 		turn:  m.turn,
 	}
 }
@@ -257,26 +284,27 @@ func (m *Mailbox) dequeue(i int32) {
 	}
 }
 
-func (m *Mailbox) appendAge(i int32) {
-	s := &m.slots[i]
-	s.routed, s.older, s.younger = true, m.byAge.tail, none
-	if m.byAge.tail == none {
-		m.byAge.head = i
+func (m *Mailbox) appendAge(age uint8, i int32) {
+	s, l := &m.slots[i], &m.byAge[age]
+	s.age, s.older, s.younger = age, l.tail, none
+	if l.tail == none {
+		l.head = i
 	} else {
-		m.slots[m.byAge.tail].younger = i
+		m.slots[l.tail].younger = i
 	}
-	m.byAge.tail = i
+	l.tail = i
 }
 
 func (m *Mailbox) removeAge(i int32) {
 	s := &m.slots[i]
+	l := &m.byAge[s.age]
 	if s.older == none {
-		m.byAge.head = s.younger
+		l.head = s.younger
 	} else {
 		m.slots[s.older].younger = s.younger
 	}
 	if s.younger == none {
-		m.byAge.tail = s.older
+		l.tail = s.older
 	} else {
 		m.slots[s.younger].older = s.older
 	}
@@ -289,10 +317,10 @@ const shrinkAbove = 4
 func (m *Mailbox) remove(i int32) {
 	s := &m.slots[i]
 	m.dequeue(i)
-	if s.routed {
-		m.removeAge(i)
-	} else {
+	if s.age == loose {
 		m.loose--
+	} else {
+		m.removeAge(i)
 	}
 	delete(m.byKey, s.Key)
 	if len(m.byKey) == 0 && len(m.slots) > shrinkAbove {

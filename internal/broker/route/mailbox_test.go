@@ -84,7 +84,10 @@ type naive struct {
 type naiveEntry struct {
 	route.Entry
 	loose bool
+	came  string
 }
+
+const posted, answered = "posted", "answered"
 
 func (n *naive) find(k route.Key) int {
 	return slices.IndexFunc(n.entries, func(e naiveEntry) bool { return e.Key == k })
@@ -103,13 +106,15 @@ func queueOf(f route.Flags) int {
 func (n *naive) post(k route.Key, rev uint64, f route.Flags) {
 	i := n.find(k)
 	if i < 0 {
-		n.entries = append(n.entries, naiveEntry{Entry: route.Entry{Key: k, Revision: rev, Flags: f}})
+		e := route.Entry{Key: k, Revision: rev, Flags: f}
+		n.entries = append(n.entries, naiveEntry{Entry: e, loose: n.younger(posted, rev), came: posted})
 		return
 	}
 	e := n.entries[i]
 	if f&route.Deletion != 0 && e.Flags&route.Deletion == 0 || e.Flags&route.SpecFirst != 0 {
 		f |= route.SpecFirst
 	}
+	f |= e.Flags & route.Overrule
 	moved := queueOf(f) != queueOf(e.Flags)
 	e.Flags = f
 	if moved {
@@ -121,10 +126,19 @@ func (n *naive) post(k route.Key, rev uint64, f route.Flags) {
 
 func (n *naive) answer(k route.Key, rev uint64, f route.Flags) {
 	if i := n.find(k); i >= 0 {
-		n.entries[i].Flags |= f & route.SpecFirst
+		n.entries[i].Flags |= f & (route.SpecFirst | route.Overrule)
 		return
 	}
-	n.entries = append(n.entries, naiveEntry{Entry: route.Entry{Key: k, Revision: rev, Flags: f | route.Resync}, loose: true})
+	e := route.Entry{Key: k, Revision: rev, Flags: f | route.Resync}
+	n.entries = append(n.entries, naiveEntry{Entry: e, loose: n.younger(answered, rev), came: answered})
+}
+
+// younger reports whether an entry that came the same way, and in its order, has
+// a newer revision than the one that comes now.
+func (n *naive) younger(came string, rev uint64) bool {
+	return slices.ContainsFunc(n.entries, func(e naiveEntry) bool {
+		return e.came == came && !e.loose && e.Revision > rev
+	})
 }
 
 func (n *naive) giveBack(e route.Entry) {
@@ -133,7 +147,7 @@ func (n *naive) giveBack(e route.Entry) {
 		n.entries = append(n.entries, naiveEntry{Entry: e, loose: true})
 		return
 	}
-	n.entries[i].Flags |= e.Flags & route.SpecFirst
+	n.entries[i].Flags |= e.Flags & (route.SpecFirst | route.Overrule)
 	if e.Revision < n.entries[i].Revision {
 		n.entries[i].Revision, n.entries[i].loose = e.Revision, true
 	}
@@ -184,10 +198,19 @@ func TestMailbox_EqualsTheNaiveOne(t *testing.T) {
 				m.Post(k, revision, f)
 				n.post(k, revision, f)
 			},
+			"post what is older": func(t *rapid.T) {
+				k, f := k.Draw(t, "key"), flag.Draw(t, "flags")
+				rev := rapid.Uint64Range(1, revision).Draw(t, "revision")
+				m.Post(k, rev, f)
+				n.post(k, rev, f)
+			},
 			"answer": func(t *rapid.T) {
 				k, f := k.Draw(t, "key"), flag.Draw(t, "flags")
 				if f != 0 && rapid.Bool().Draw(t, "spec first") {
 					f |= route.SpecFirst
+				}
+				if rapid.Bool().Draw(t, "overrule") {
+					f |= route.Overrule
 				}
 				rev := rapid.Uint64Range(1, revision).Draw(t, "revision")
 				m.Answer(k, rev, f)

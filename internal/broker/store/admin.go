@@ -7,7 +7,7 @@ func (p *plan) acked() {
 		p.say(Ignored, nil, 0)
 	case m.Owner != p.op.Owner:
 		p.refuse(OwnedByOther, m)
-	case m.State != Grave, p.op.IfRevision != 0 && p.op.IfRevision != m.StatusRevision:
+	case m.State != Grave, p.op.IfRevision != 0 && p.op.IfRevision < m.StatusRevision:
 		p.say(Ignored, m, m.StatusRevision)
 	default:
 		p.say(Accepted, nil, p.remove(m))

@@ -14,6 +14,7 @@ func TestDecide_Acked(t *testing.T) {
 	runRows(t, []row{
 		{name: "removes the grave", before: grave, op: admin(store.Acked, "u1", "s1"), want: "accepted 4", feed: []string{"4 u1 status s1 gone"}},
 		{name: "of what was seen", before: grave, op: ifRevision(3, admin(store.Acked, "u1", "s1")), want: "accepted 4", feed: []string{"4 u1 status s1 gone"}},
+		{name: "of all up to a later revision", before: grave, op: ifRevision(9, admin(store.Acked, "u1", "s1")), want: "accepted 4", feed: []string{"4 u1 status s1 gone"}},
 		{name: "of an earlier grave", before: grave, op: ifRevision(2, admin(store.Acked, "u1", "s1")), want: "ignored 3 s1", after: g},
 		{name: "by another", before: grave, op: admin(store.Acked, "u1", "s2"), want: "ownedbyother 3 s1", after: g},
 		{name: "of a live record", before: live, op: admin(store.Acked, "u1", "s1"), want: "ignored 0 s1", after: []string{"u1 live s1/n1 v5 a@1"}},

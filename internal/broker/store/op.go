@@ -25,7 +25,8 @@ type Op struct {
 	// Supersedes and IfRevision are the source's conditions, 0 when absent: the
 	// spec revision the record must have. A spec with a Supersedes that holds,
 	// or a deletion with an IfRevision that holds, wins whatever the versions.
-	// In Acked, IfRevision is the status revision the owner has seen.
+	// In Acked, IfRevision is the status revision up to which the owner has seen
+	// everything.
 	Supersedes, IfRevision uint64
 
 	Sequence   string // PutStatus

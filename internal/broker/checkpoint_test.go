@@ -1,0 +1,592 @@
+package broker_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hawser-io/hawser/internal/broker"
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/broker/store/mem"
+	"github.com/hawser-io/hawser/internal/testkit"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// from is a Hawser party that continues from a cursor.
+func from(c codec.Cursor) func(*transport.RawSubscription, *tap) {
+	return func(raw *transport.RawSubscription, _ *tap) {
+		raw.Hello = transport.Hello{Protocol: 1, Cursor: c.String()}
+	}
+}
+
+// checkpoints returns those that came since the last call.
+func (s *tap) checkpoints() (list []codec.Checkpoint) {
+	s.w.Helper()
+	for _, e := range s.takeSync(codec.TypeCheckpoint) {
+		c, err := codec.ParseCheckpoint(e)
+		if err != nil {
+			s.w.Fatalf("checkpoint: %v", err)
+		}
+		list = append(list, c)
+	}
+	return list
+}
+
+// checkpoint returns the only one that came since the last call.
+func (s *tap) checkpoint() codec.Checkpoint {
+	s.w.Helper()
+	list := s.checkpoints()
+	if len(list) != 1 {
+		s.w.Fatalf("%s/%s got %d checkpoints, want 1: %+v", s.peer.Role, s.peer.Name, len(list), list)
+	}
+	return list[0]
+}
+
+func (s *tap) takeSync(kind string) (taken []codec.Event) {
+	synctest.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var rest []codec.Event
+	for _, e := range s.syncs {
+		if e.Type() == kind {
+			taken = append(taken, e)
+		} else {
+			rest = append(rest, e)
+		}
+	}
+	s.syncs = rest
+	return taken
+}
+
+// params is the envelope of what a party says about its subscription.
+func (s *tap) params() codec.SyncParams {
+	p := codec.SyncParams{ID: "sync", Time: time.Unix(1_700_000_000, 0), Source: s.peer.Name}
+	if s.peer.Role == "agent" {
+		p.Cluster = s.peer.Name
+	} else {
+		p.Owner = s.peer.Name
+	}
+	return p
+}
+
+func marshal(t testing.TB, e codec.Event, err error) []byte {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := codec.Marshal(e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// say publishes on the subscription.
+func (s *tap) say(event []byte) error {
+	_, err := s.w.Publish(s.w.Context(), s.peer, event, s.accepted.SubscriptionID)
+	return err
+}
+
+func (s *tap) ack(c codec.Cursor, d *codec.Digest) error {
+	e, err := codec.NewAck(s.params(), codec.Ack{Cursor: c, Digest: d})
+	return s.say(marshal(s.w, e, err))
+}
+
+func (s *tap) mustAck(c codec.Checkpoint) {
+	s.w.Helper()
+	if err := s.ack(c.Cursor, c.Digest); err != nil {
+		s.w.Fatalf("ack: %v", err)
+	}
+}
+
+// digest is that of live works as the store counts them.
+func digestOf(events ...codec.Envelope) (d codec.Digest) {
+	for _, e := range events {
+		d.Count++
+		d.Sum = d.Sum.Add(codec.RecordHash(e.ResourceID, e.Tag))
+	}
+	return d
+}
+
+// TestCheckpoint_FollowsTheBase: none before the list was answered; then one
+// with digest, highest sequence id and the store's position.
+func TestCheckpoint_FollowsTheBase(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		source := w.source("src")
+		for i := range 3 {
+			w.put(source, work{id: fmt.Sprint("w", i), version: 1}.event())
+		}
+		w.put(w.agent("c1"), w.event(report{id: "w0", version: 1}))
+		agent := w.open(w.agent("c1"), hawser)
+		if agent.accepted.Resync != codec.ResyncList {
+			t.Errorf("resync %q", agent.accepted.Resync)
+		}
+		w.put(source, work{id: "w3", version: 1}.event())
+		first := agent.expect("spec create_request w3 v1")
+		if got := agent.checkpoints(); len(got) != 0 {
+			t.Errorf("%+v before the list", got)
+		}
+		w.ask(agent)
+		works := agent.expectAny("spec resync_response w0 v1", "spec resync_response w1 v1", "spec resync_response w2 v1", "spec resync_response w3 v1")
+		c := agent.checkpoint()
+		head := w.Store.Head()
+		want := codec.Checkpoint{
+			Cursor: codec.Cursor{Epoch: head.Epoch, Term: head.Term, Revision: head.Revision},
+			Listed: true, HighestSequenceID: strconv.FormatInt(w.seq<<22|1<<12, 10),
+		}
+		d := digestOf(works...)
+		want.Digest = &d
+		if diff := cmp.Diff(want, c); diff != "" {
+			t.Error(diff)
+		}
+		if first[0].Tag != works[slices.IndexFunc(works, func(e codec.Envelope) bool { return e.ResourceID == "w3" })].Tag {
+			t.Error("two tags of one spec")
+		}
+		pass(time.Minute)
+		if got := agent.checkpoints(); len(got) != 0 {
+			t.Errorf("%+v although nothing happened", got)
+		}
+	})
+}
+
+// TestCheckpoint_StockPartiesSeeNothingOfIt.
+func TestCheckpoint_StockPartiesSeeNothingOfIt(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		agent, source := w.subscribe(w.agent("c1")), w.subscribe(w.source("src"))
+		ours := w.open(w.agent("c1"), hawser)
+		w.ask(ours)
+		w.put(source.peer, work{version: 1}.event())
+		w.put(agent.peer, w.event(report{version: 1}))
+		pass(time.Minute)
+		agent.expect("spec create_request w1 v1")
+		source.expect("status update_request w1 v1")
+		if len(agent.syncs) != 0 || len(source.syncs) != 0 {
+			t.Errorf("stock parties got %v and %v", agent.syncs, source.syncs)
+		}
+		if len(ours.checkpoints()) == 0 {
+			t.Error("the Hawser agent got none")
+		}
+		// A cursor without the protocol is nothing.
+		odd := w.open(w.agent("c1"), func(raw *transport.RawSubscription, _ *tap) { raw.Hello.Cursor = "a/b/1" })
+		if odd.accepted.Resync != "" {
+			t.Errorf("a stock agent was told %+v", odd.accepted)
+		}
+	})
+}
+
+// TestCheckpoint_OneForManyEvents: under load there is one per pause, and the
+// last one tells the end.
+func TestCheckpoint_OneForManyEvents(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		agent := w.open(w.agent("c1"), hawser)
+		w.ask(agent)
+		agent.checkpoint()
+		source := w.source("src")
+		for i := range 100 { // 10 seconds
+			w.put(source, work{version: int32(i + 1)}.event())
+			pass(100 * time.Millisecond)
+		}
+		pass(time.Second)
+		events := agent.take()
+		got := agent.checkpoints()
+		if len(events) != 100 || len(got) < 8 || len(got) > 12 {
+			t.Errorf("%d events, %d checkpoints", len(events), len(got))
+		}
+		last := got[len(got)-1]
+		if d := digestOf(events[99]); last.Cursor.Revision != 100 || last.Digest == nil || *last.Digest != d {
+			t.Errorf("the last checkpoint is %+v", last)
+		}
+	})
+}
+
+// TestCheckpoint_PartialWhileALongDeliveryRuns covers nothing that waits.
+func TestCheckpoint_PartialWhileALongDeliveryRuns(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		source := w.source("src")
+		for i := range 200 {
+			w.put(source, work{id: fmt.Sprintf("w%03d", i), version: 1}.event())
+		}
+		cursor := codec.Cursor{Epoch: w.Store.Head().Epoch, Term: w.Store.Head().Term}
+		agent := w.open(w.agent("c1"), func(raw *transport.RawSubscription, s *tap) {
+			from(cursor)(raw, s)
+			s.gate = func() { pass(100 * time.Millisecond) }
+		})
+		pass(19 * time.Second)
+		synctest.Wait()
+		got := agent.checkpoints()
+		if len(got) != 3 {
+			t.Fatalf("%d checkpoints in 19 s of a delivery that takes 20, want one every 5: %+v", len(got), got)
+		}
+		sent := map[uint64]bool{}
+		for _, e := range agent.take() {
+			sent[e.Revision] = true
+		}
+		for i, c := range got {
+			if c.Digest != nil || i > 0 && c.Cursor.Revision <= got[i-1].Cursor.Revision {
+				t.Errorf("checkpoint %+v", c)
+			}
+			for r := uint64(1); r <= c.Cursor.Revision; r++ {
+				if !sent[r] {
+					t.Fatalf("a checkpoint covers %d, which was not sent", r)
+				}
+			}
+		}
+		pass(10 * time.Second)
+		got = agent.checkpoints()
+		if c := got[len(got)-1]; c.Digest == nil || c.Cursor.Revision != 200 || c.Digest.Count != 200 {
+			t.Errorf("at the end %+v", c)
+		}
+	})
+}
+
+// countingStore counts what is read.
+type countingStore struct {
+	store.Store
+	reads []string
+}
+
+func (s *countingStore) Get(ctx context.Context, k store.Key) (store.Record, error) {
+	s.reads = append(s.reads, "get "+k.ResourceID)
+	return s.Store.Get(ctx, k)
+}
+
+func (s *countingStore) Scan(ctx context.Context, sc store.Scope, f func(store.Meta) error) error {
+	s.reads = append(s.reads, "scan")
+	return s.Store.Scan(ctx, sc, f)
+}
+
+func (s *countingStore) Since(ctx context.Context, sc store.Scope, p store.Part, after uint64, f func(store.Meta) error) error {
+	return s.Store.Since(ctx, sc, p, after, func(m store.Meta) error {
+		s.reads = append(s.reads, "since "+m.ResourceID)
+		return f(m)
+	})
+}
+
+func (s *countingStore) Tombstones(ctx context.Context, d codec.DataType, c string, f func(store.Meta) error) error {
+	return s.Store.Tombstones(ctx, d, c, func(m store.Meta) error {
+		s.reads = append(s.reads, "tombstone "+m.ResourceID)
+		return f(m)
+	})
+}
+
+// TestResume_CostsWhatChanged: nothing changed, nothing is read; else the
+// changes and nothing else. Tombstones come until they are confirmed.
+func TestResume_CostsWhatChanged(t *testing.T) {
+	var counted *countingStore
+	wrap := func(s store.Store) store.Store {
+		counted = &countingStore{Store: s}
+		return counted
+	}
+	inWrapped(t, broker.Config{}, wrap, func(w *world) {
+		source := w.source("src")
+		agent := w.open(w.agent("c1"), hawser)
+		w.ask(agent)
+		agent.expect()
+		for i := range 50 {
+			w.put(source, work{id: fmt.Sprint("w", i), version: 1}.event())
+		}
+		w.put(source, work{cluster: "c2", id: "other", version: 1}.event())
+		pass(time.Second)
+		works := agent.take()
+		list := agent.checkpoints()
+		c := list[len(list)-1]
+		agent.cancel()
+		synctest.Wait()
+		resume := func(c codec.Cursor) *tap {
+			counted.reads = nil
+			s := w.open(w.agent("c1"), from(c))
+			if s.accepted.Resync != codec.ResyncCursor {
+				t.Errorf("resync %q", s.accepted.Resync)
+			}
+			pass(time.Second)
+			return s
+		}
+
+		agent = resume(c.Cursor)
+		agent.expect()
+		again := agent.checkpoint()
+		if len(counted.reads) != 0 {
+			t.Errorf("a resume in sync read %q", counted.reads)
+		}
+		if d := digestOf(works...); again.Listed || again.Digest == nil || *again.Digest != d {
+			t.Errorf("checkpoint %+v, digest %+v, want %+v", again, again.Digest, d)
+		}
+		agent.cancel()
+		synctest.Wait()
+
+		w.put(source, work{id: "w7", version: 2, action: codec.UpdateRequest}.event())
+		w.put(source, work{id: "w9", version: 1, deleting: true}.event())
+		w.put(source, work{cluster: "c2", id: "other", version: 2}.event())
+		synctest.Wait()
+		agent = resume(again.Cursor)
+		agent.expectAny("spec resync_response w7 v2", "spec resync_response w9 v1 deleting")
+		slices.Sort(counted.reads)
+		if diff := cmp.Diff([]string{"get w7", "get w9", "since w7", "since w9", "tombstone w9"}, counted.reads); diff != "" {
+			t.Errorf("reads: %s", diff)
+		}
+		third := agent.checkpoint()
+		if third.Digest.Count != 49 {
+			t.Errorf("digest of %d works", third.Digest.Count)
+		}
+		agent.cancel()
+		synctest.Wait()
+
+		agent = resume(third.Cursor) // the deletion is still not confirmed
+		agent.expect("spec resync_response w9 v1 deleting")
+		w.put(agent.peer, w.event(report{id: "w9", version: 1, deleted: true}))
+		pass(time.Second)
+		list = agent.checkpoints()
+		agent.cancel()
+		synctest.Wait()
+		agent = resume(list[len(list)-1].Cursor)
+		agent.expect()
+	})
+}
+
+// TestResume_OtherHistoriesList: a store that was replaced, restored or is
+// simply another one (E2 of the promise: never a gap).
+func TestResume_OtherHistoriesList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ids := testkit.NewIDs("store")
+		var w *world
+		serve := func(backup *mem.Backup) (*mem.Store, func()) {
+			s := mem.Open(mem.Options{NewID: ids, From: backup})
+			w = &world{T: t}
+			w.Broker = testkit.StartBroker(t, testkit.Options{Broker: broker.Config{Store: s, NewID: testkit.NewIDs("id")}})
+			return s, func() {
+				w.Stop()
+				if err := s.Close(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		cursorAfter := func(works ...string) codec.Cursor {
+			agent := w.open(w.agent("c1"), hawser)
+			w.ask(agent)
+			for _, id := range works {
+				w.put(w.source("src"), work{id: id, version: 1}.event())
+			}
+			pass(time.Second)
+			list := agent.checkpoints()
+			agent.cancel()
+			return list[len(list)-1].Cursor
+		}
+		resync := func(c string) string {
+			s := w.open(w.agent("c1"), func(raw *transport.RawSubscription, _ *tap) { raw.Hello = transport.Hello{Protocol: 1, Cursor: c} })
+			s.cancel()
+			return s.accepted.Resync
+		}
+		first, stop := serve(nil)
+		early := cursorAfter("w1", "w2")
+		backup := first.Backup()
+		late := cursorAfter("w3", "w4")
+		if resync(early.String()) != codec.ResyncCursor || resync(late.String()) != codec.ResyncCursor {
+			t.Error("cursors of this store are refused")
+		}
+		ahead := late
+		ahead.Revision += 1000
+		for _, c := range []string{"", "nonsense", "a/b/c", ahead.String(), "other/" + late.Term + "/1", late.Epoch + "/other/1"} {
+			if got := resync(c); got != codec.ResyncList {
+				t.Errorf("cursor %q: resync %q", c, got)
+			}
+		}
+		whole := first.Backup()
+		stop()
+
+		_, stop = serve(whole) // a restart
+		if resync(early.String()) != codec.ResyncCursor || resync(late.String()) != codec.ResyncCursor {
+			t.Error("a restart loses cursors")
+		}
+		stop()
+
+		_, stop = serve(backup) // yesterday's backup
+		cursorAfter("x1", "x2", "x3", "x4")
+		if resync(early.String()) != codec.ResyncCursor {
+			t.Error("a restore loses cursors that it covers")
+		}
+		if resync(late.String()) != codec.ResyncList {
+			t.Error("a cursor of the lost history is taken, although its revision exists again")
+		}
+		stop()
+
+		_, stop = serve(nil) // the disk is lost
+		if resync(early.String()) != codec.ResyncList {
+			t.Error("a cursor of another store is taken")
+		}
+		stop()
+	})
+}
+
+// TestResume_SourcesToo: statuses since the cursor, no digest; what the source
+// has seen of the deleted works is forgotten.
+func TestResume_SourcesToo(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	inWorld(t, broker.Config{Registry: registry}, func(w *world) {
+		w.subscribe(w.agent("c1")).cancel() // the cluster is known
+		source := w.open(w.source("src"), hawser)
+		w.ask(source)
+		c := source.checkpoint()
+		if c.AnsweredLists != 1 || c.Digest != nil || c.Listed {
+			t.Errorf("checkpoint %+v", c)
+		}
+		agent := w.agent("c1")
+		for _, id := range []string{"w1", "w2"} {
+			w.put(source.peer, work{id: id, version: 1}.event())
+			w.put(agent, w.event(report{id: id, version: 1}))
+		}
+		pass(2 * time.Second)
+		source.expect("status update_request w1 v1", "status update_request w2 v1")
+		list := source.checkpoints()
+		c = list[len(list)-1]
+		source.mustAck(c)
+		source.cancel()
+
+		w.put(source.peer, work{id: "w1", version: 1, deleting: true}.event())
+		w.put(agent, w.event(report{id: "w1", version: 1, deleted: true}))
+		source = w.open(w.source("src"), from(c.Cursor))
+		pass(time.Second)
+		source.expect("status resync_response w1 v1")
+		last := source.checkpoint()
+		key := store.Key{DataType: codec.ManifestBundles, Cluster: "c1", ResourceID: "w1"}
+		if r, err := w.Store.Get(w.Context(), key); err != nil || r.State != store.Grave {
+			t.Fatalf("the grave that was not acknowledged: %+v, %v", r.Meta, err)
+		}
+		source.mustAck(last)
+		pass(time.Second)
+		if _, err := w.Store.Get(w.Context(), key); err == nil {
+			t.Error("the grave that was acknowledged is still there")
+		}
+		if n := value(t, registry, "hawser_broker_graves_acknowledged_total"); n != 1 {
+			t.Errorf("%v graves counted", n)
+		}
+		if got := source.checkpoints(); len(got) != 0 {
+			t.Errorf("the source is told of its own ack: %+v", got)
+		}
+	})
+}
+
+// TestResume_TakesGravesAway that lie before the cursor of a source that lost
+// its connection before it could acknowledge, in batches.
+func TestResume_TakesGravesAway(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		source := w.source("src")
+		for i := range 600 { // no agent ever came, so they confirm themselves
+			w.put(source, work{id: fmt.Sprint("w", i), version: 1}.event())
+			w.put(source, work{id: fmt.Sprint("w", i), version: 1, deleting: true}.event())
+		}
+		graves := func() int {
+			keys, err := w.Store.Graves(w.Context(), codec.ManifestBundles, "src", 1<<60, 1000)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(keys)
+		}
+		if graves() != 600 {
+			t.Fatalf("%d graves", graves())
+		}
+		head := w.Store.Head()
+		w.put(source, work{id: "late", version: 1}.event())
+		w.put(source, work{id: "late", version: 1, deleting: true}.event())
+		s := w.open(source, from(codec.Cursor{Epoch: head.Epoch, Term: head.Term, Revision: head.Revision}))
+		s.expect("status resync_response late v1")
+		if graves() != 1 {
+			t.Errorf("%d graves are left, want that of the last one", graves())
+		}
+	})
+}
+
+// TestAck_ProvesOrDiffers.
+func TestAck_ProvesOrDiffers(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	inWorld(t, broker.Config{Registry: registry}, func(w *world) {
+		agent := w.open(w.agent("c1"), hawser)
+		w.ask(agent)
+		w.put(w.source("src"), work{version: 1}.event())
+		pass(time.Second)
+		list := agent.checkpoints()
+		c := list[len(list)-1]
+		other := codec.Digest{Count: 7}
+		for _, d := range []*codec.Digest{c.Digest, &other, nil} {
+			if err := agent.ack(c.Cursor, d); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for name, want := range map[string]float64{"in_sync": 1, "differs": 1, "noted": 1} {
+			if got := value(t, registry, "hawser_broker_acks_total result="+name+" subresource=spec"); got != want {
+				t.Errorf("%v acks are %s", got, name)
+			}
+		}
+		for what, cursor := range map[string]codec.Cursor{
+			"another epoch": {Epoch: "x", Term: c.Cursor.Term, Revision: 1},
+			"another term":  {Epoch: c.Cursor.Epoch, Term: "x", Revision: 1},
+			"never told":    {Epoch: c.Cursor.Epoch, Term: c.Cursor.Term, Revision: c.Cursor.Revision + 1},
+		} {
+			if e := w.refused(agent.ack(cursor, nil), transport.CodeInvalid); e.Hint == "" {
+				t.Errorf("%s: %v", what, e)
+			}
+		}
+	})
+}
+
+// TestSync_BelongsToALiveSubscriptionOfItsParty.
+func TestSync_BelongsToALiveSubscriptionOfItsParty(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		agent, stock, foreign := w.open(w.agent("c1"), hawser), w.open(w.agent("c1"), nil), w.open(w.agent("c2"), hawser)
+		source, other := w.open(w.source("src"), hawser), w.open(w.source("other"), hawser)
+		for _, s := range []*tap{agent, foreign, source, other} {
+			w.ask(s)
+		}
+		ended := w.open(w.agent("c1"), hawser)
+		ended.cancel()
+		synctest.Wait()
+		cursor := agent.checkpoint().Cursor
+		ack := func(by *tap, params codec.SyncParams, id string) error {
+			e, err := codec.NewAck(params, codec.Ack{Cursor: cursor})
+			_, err = w.Publish(w.Context(), by.peer, marshal(t, e, err), id)
+			return err
+		}
+		if err := ack(agent, agent.params(), agent.accepted.SubscriptionID); err != nil {
+			t.Fatal(err)
+		}
+		for what, id := range map[string]string{
+			"none": "", "unknown": "x", "ended": ended.accepted.SubscriptionID, "stock": stock.accepted.SubscriptionID,
+			"another cluster's": foreign.accepted.SubscriptionID, "a source's": source.accepted.SubscriptionID,
+		} {
+			if e := w.refused(ack(agent, agent.params(), id), transport.CodeInvalid); e.Attribute != codec.HeaderSubscriptionID {
+				t.Errorf("%s: %v", what, e)
+			}
+		}
+		// Another party, whatever it names.
+		w.wantCode(ack(foreign, agent.params(), agent.accepted.SubscriptionID), transport.CodeDenied)
+		w.wantCode(ack(other, source.params(), source.accepted.SubscriptionID), transport.CodeDenied)
+		w.wantCode(ack(other, other.params(), source.accepted.SubscriptionID), transport.CodeInvalid)
+		// What only sources say.
+		request, err := codec.NewInventoryRequest(agent.params(), codec.InventoryRequest{})
+		w.wantCode(agent.say(marshal(t, request, err)), transport.CodeDenied)
+		compared, err := codec.NewCompared(agent.params(), codec.Compared{AllClusters: true})
+		w.wantCode(agent.say(marshal(t, compared, err)), transport.CodeDenied)
+		// What only a broker says.
+		for _, kind := range []string{codec.TypeCheckpoint, codec.TypeInventory} {
+			e, err := codec.NewCheckpoint(agent.params(), codec.Checkpoint{Cursor: cursor})
+			e.SetType(kind)
+			w.wantCode(agent.say(marshal(t, e, err)), transport.CodeDenied)
+		}
+	})
+}
+
+func (s *tap) mustCompare(c codec.Compared) {
+	s.w.Helper()
+	e, err := codec.NewCompared(s.params(), c)
+	if err := s.say(marshal(s.w, e, err)); err != nil {
+		s.w.Fatalf("compared: %v", err)
+	}
+	synctest.Wait()
+}

@@ -1,0 +1,230 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"slices"
+	"sort"
+	"strconv"
+	"strings"
+
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+const (
+	// pageBytes is the largest page of an inventory, envelope included.
+	pageBytes = 1 << 20
+	// rowBytes is more than a row takes besides its texts.
+	rowBytes = 64
+	// maxPages is how many requests of one subscription may wait.
+	maxPages = 16
+)
+
+// pageRequest asks for one page of what a source owns.
+type pageRequest struct {
+	id       string   // of the event that asks
+	clusters []string // sorted; none: a digest per cluster
+	from     pageToken
+	settle   func() // called when the request is no longer needed
+}
+
+// pageToken says where the page before ended, so that it counts whatever was
+// changed since. The zero value is the begin.
+type pageToken struct {
+	revision    uint64 // of the store before the first page
+	cluster, id string // of the last row
+}
+
+func (t pageToken) String() string {
+	return strconv.FormatUint(t.revision, 10) + "/" + url.PathEscape(t.cluster) + "/" + url.PathEscape(t.id)
+}
+
+func parsePageToken(s string) (t pageToken, ok bool) {
+	if s == "" {
+		return t, true
+	}
+	parts := strings.Split(s, "/")
+	if len(parts) != 3 {
+		return t, false
+	}
+	var errs [3]error
+	t.revision, errs[0] = strconv.ParseUint(parts[0], 10, 64)
+	t.cluster, errs[1] = url.PathUnescape(parts[1])
+	t.id, errs[2] = url.PathUnescape(parts[2])
+	return t, errors.Join(errs[:]...) == nil && t.cluster != ""
+}
+
+// requestPage notes that a source wants a page.
+func (b *Broker) requestPage(s *subscription, id string, r codec.InventoryRequest, size int) error {
+	if err := notForAgents(s); err != nil {
+		return err
+	}
+	from, ok := parsePageToken(r.PageToken)
+	if !ok {
+		return invalid("data", "the page token is none of this broker", "begin anew without one")
+	}
+	if !b.lists.take(s.party, size) {
+		return overloaded("too many requests wait to be answered", comeBack)
+	}
+	clusters := slices.Clone(r.Clusters)
+	slices.Sort(clusters)
+	p := &pageRequest{
+		id: id, clusters: slices.Compact(clusters), from: from,
+		settle: func() { b.lists.give(s.party, size) },
+	}
+	if !s.requestPage(p) {
+		p.settle()
+		return overloaded("too many requests of this subscription wait to be answered", comeBack)
+	}
+	return nil
+}
+
+// requestPage hands a request over; false: too many wait, or the stream is over.
+func (s *subscription) requestPage(p *pageRequest) bool {
+	s.mu.Lock()
+	defer s.signal()
+	defer s.mu.Unlock()
+	if s.released || len(s.pages) >= maxPages {
+		return false
+	}
+	s.pages = append(s.pages, p)
+	return true
+}
+
+// answerPage sends a page. It gives the slot back that the caller has taken.
+func (b *Broker) answerPage(ctx context.Context, s *subscription, out transport.Stream, r *pageRequest) error {
+	defer r.settle()
+	event, err := b.page(ctx, s, r)
+	if err != nil {
+		return storeError(err)
+	}
+	b.metrics.pages.Inc()
+	return out.Send(event)
+}
+
+func (b *Broker) page(ctx context.Context, s *subscription, r *pageRequest) ([]byte, error) {
+	defer func() { <-b.comparing }()
+	start := b.cfg.Now()
+	p := page{request: r, room: min(pageBytes, b.cfg.MaxEventBytes) - addedBytes}
+	p.inventory.RequestID = r.id
+	p.inventory.Revision = r.from.revision
+	if r.from == (pageToken{}) {
+		p.inventory.Revision = b.store.Head().Revision
+		var err error
+		if p.inventory.LastPosition, err = b.lastPosition(s.scope.Owner); err != nil {
+			return nil, err
+		}
+	}
+	if len(r.clusters) == 0 {
+		p.addDigests(b.store.Digests(s.scope.DataType, s.scope.Owner))
+	} else if err := p.addRecords(ctx, b.store, s.scope.DataType, s.scope.Owner); err != nil {
+		return nil, err
+	}
+	e, err := codec.NewInventory(b.syncParams(s), p.inventory)
+	if err != nil {
+		return nil, err
+	}
+	event, err := codec.Marshal(e)
+	end := b.cfg.Now()
+	s.calm = end.Add(calmFactor * end.Sub(start))
+	return event, err
+}
+
+// page is a page in the making.
+type page struct {
+	request   *pageRequest
+	inventory codec.Inventory
+	room      int // bytes left
+	last      pageToken
+}
+
+// errPageFull ends a scan.
+var errPageFull = errors.New("the page is full")
+
+// take makes room for rows; false: there is none, and the page ends before
+// them.
+func (p *page) take(bytes int) bool {
+	if bytes > p.room && p.last != (pageToken{}) {
+		p.last.revision = p.inventory.Revision
+		p.inventory.NextPageToken = p.last.String()
+		return false
+	}
+	p.room -= bytes
+	return true
+}
+
+// addDigests adds what fits of the digests of the owner's clusters.
+func (p *page) addDigests(all []codec.ClusterDigest) {
+	from := sort.Search(len(all), func(i int) bool { return all[i].Cluster > p.request.from.cluster })
+	for _, d := range all[from:] {
+		if !p.take(rowBytes + len(d.Cluster)) {
+			return
+		}
+		p.inventory.Clusters = append(p.inventory.Clusters, d)
+		p.last.cluster = d.Cluster
+	}
+}
+
+// addRecords adds what fits of the records of the clusters that are asked for.
+func (p *page) addRecords(ctx context.Context, s store.Store, d codec.DataType, owner string) error {
+	from := p.request.from
+	for _, cluster := range p.request.clusters {
+		if cluster < from.cluster {
+			continue
+		}
+		err := s.Scan(ctx, store.Scope{DataType: d, Cluster: cluster, Owner: owner}, func(m store.Meta) error {
+			if cluster == from.cluster && m.ResourceID <= from.id {
+				return nil
+			}
+			rows := inventoryOf(m)
+			size := 0
+			for _, r := range rows {
+				size += rowBytes + len(r.Cluster) + len(r.ResourceID) + len(r.Name)
+			}
+			if !p.take(size) {
+				return errPageFull
+			}
+			p.inventory.Records = append(p.inventory.Records, rows...)
+			p.last.cluster, p.last.id = cluster, m.ResourceID
+			return nil
+		})
+		if errors.Is(err, errPageFull) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// inventoryOf is a record as its source sees it. What waits behind a tombstone
+// is listed as what it is going to be, with revision 0 because nothing can be
+// said about it on a condition yet; under the tombstone's own id it takes the
+// place of the tombstone. A grave is a tombstone to its source, unless an
+// operator gave up a work that lives: that one is as if it never had been.
+func inventoryOf(m store.Meta) []codec.InventoryRecord {
+	row := codec.InventoryRecord{
+		Cluster: m.Cluster, ResourceID: m.ResourceID, Name: m.Name,
+		Version: m.Version, Tag: m.Tag, Revision: m.SpecRevision, Tombstone: m.State != store.Live,
+	}
+	w := m.Waiting
+	switch {
+	case m.State == store.Grave && m.DeletedAt.IsZero():
+		return nil
+	case w == nil:
+		return []codec.InventoryRecord{row}
+	}
+	waiting := codec.InventoryRecord{
+		Cluster: m.Cluster, ResourceID: w.ResourceID, Name: w.Name,
+		Version: w.Version, Tag: w.Tag, Tombstone: w.Deleting,
+	}
+	if w.ResourceID == m.ResourceID {
+		waiting.Revision = m.SpecRevision
+		return []codec.InventoryRecord{waiting}
+	}
+	return []codec.InventoryRecord{row, waiting}
+}
