@@ -102,6 +102,7 @@ func TestBroker_SlowReaderGetsTheLatestOnly(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		release := make(chan struct{})
 		stuck := w.open(w.agent("c1"), func(_ *transport.RawSubscription, s *tap) { s.gate = func() { <-release } })
+		w.ask(stuck)
 		sameCluster := w.subscribe(w.agent("c1"))
 		other := w.subscribe(w.agent("c2"))
 		source := w.subscribe(w.source("src"))
@@ -134,6 +135,7 @@ func TestBroker_DeletionForHawserAgentsCarriesTheData(t *testing.T) {
 		release := make(chan struct{})
 		slow := func(_ *transport.RawSubscription, s *tap) { s.gate = func() { <-release } }
 		stock := w.open(w.agent("c1"), slow)
+		w.ask(stock)
 		ours := w.open(w.agent("c1"), func(raw *transport.RawSubscription, s *tap) { hawser(raw, s); slow(raw, s) })
 		w.put(source, work{id: "first", version: 1}.event()) // both are stuck in this one
 		synctest.Wait()
@@ -175,6 +177,25 @@ func TestBroker_DeletionOfAChangedSpec(t *testing.T) {
 		stock.expect("spec delete_request w2 v1 deleting")
 		w.put(source, work{id: "w3", version: 4, deleting: true, data: orphan}.event()) // nobody ever heard of it
 		stock.expect("spec update_request w3 v4", "spec delete_request w3 v4 deleting")
+		w.put(stock.peer, w.event(report{id: "w3", version: 4, deleted: true}))
+		pass(time.Minute)
+		w.put(source, work{id: "w3", version: 5, deleting: true, data: orphan}.event()) // changed while it went
+		stock.expect("spec delete_request w3 v5 deleting")
+	})
+}
+
+// TestBroker_NoDeletionBeforeTheList: what a stock agent lists says whether it
+// needs the last spec before the deletion; it gets both once, in this order.
+func TestBroker_NoDeletionBeforeTheList(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		source := w.source("src")
+		w.put(source, work{version: 1}.event())
+		w.put(source, work{version: 2}.event()) // the agent is away
+		stock := w.open(w.agent("c1"), nil)
+		w.put(source, work{version: 2, deleting: true}.event())
+		stock.expect()
+		w.ask(stock, codec.ResourceVersion{ResourceID: "w1", ResourceVersion: 1})
+		stock.expect("status resync_request  v0", "spec resync_response w1 v2", "spec resync_response w1 v2 deleting")
 	})
 }
 

@@ -45,8 +45,10 @@ func (b *Broker) compareSpecs(ctx context.Context, s *subscription, l *list) (se
 	var hashes []codec.StatusHash
 	ahead := map[string]aheadWork{}
 	p := place{s.scope.DataType, s.scope.Cluster}
+	seen := b.store.Head().Revision
 	scope := store.Scope{DataType: s.scope.DataType, Cluster: s.scope.Cluster}
 	err = b.store.Scan(ctx, scope, func(m store.Meta) error {
+		seen = max(seen, m.SpecRevision)
 		key := route.Key{Cluster: m.Cluster, ResourceID: m.ResourceID}
 		var flags route.Flags
 		if m.State != store.Live {
@@ -81,7 +83,7 @@ func (b *Broker) compareSpecs(ctx context.Context, s *subscription, l *list) (se
 	if err != nil {
 		return sends, err
 	}
-	s.hashes = nil
+	s.answered, s.hashes = seen, nil
 	for chunk := range resync.Chunks(hashes) {
 		s.hashes = append(s.hashes, chunk)
 	}

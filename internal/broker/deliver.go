@@ -53,18 +53,38 @@ func (b *Broker) deliverSpec(s *subscription, out transport.Stream, f form, e ro
 	case store.Live:
 		return b.send(s, out, f.spec)
 	case store.Tombstone:
-		if !f.hawser && r.Spec != nil && lastSpecUnseen(r, e) {
-			if err := b.send(s, out, f.spec); err != nil {
-				return err
-			}
-		}
-		return b.send(s, out, f.deletion)
+		return b.deliverDeletion(s, out, f, e)
 	case store.Grave:
 		if f.resync && !r.DeletedAt.IsZero() {
 			return b.send(s, out, f.deletion)
 		}
 	}
 	return nil
+}
+
+// deliverDeletion sends a deletion; to a stock agent, behind the last spec if it
+// may need it. That one must not get the two once more: the spec would bring the
+// work back while the report that it is gone is under way. So it hears of no
+// deletion before its list was compared, which answers for all of them, and the
+// spec stays away when the router comes with what the comparison has seen.
+func (b *Broker) deliverDeletion(s *subscription, out transport.Stream, f form, e route.Entry) error {
+	r := f.record
+	if f.hawser {
+		return b.send(s, out, f.deletion)
+	}
+	if s.answered == notCompared && e.Flags&route.Resync == 0 {
+		return nil
+	}
+	if r.Spec != nil && s.deleted[r.ResourceID] != r.SpecRevision && lastSpecUnseen(r, e) {
+		if err := b.send(s, out, f.spec); err != nil {
+			return err
+		}
+	}
+	if s.deleted == nil {
+		s.deleted = map[string]uint64{}
+	}
+	s.deleted[r.ResourceID] = r.SpecRevision
+	return b.send(s, out, f.deletion)
 }
 
 // lastSpecUnseen reports whether a stock agent may not know the last spec of a
@@ -76,6 +96,8 @@ func lastSpecUnseen(r *store.Record, e route.Entry) bool {
 		return true // it was a spec that became a deletion before it was its turn
 	case e.Flags&route.Resync != 0:
 		return false // the comparison would have said so
+	case r.StatusRevision == 0 && r.Sequence != "":
+		return false // it was a grave: the cluster has nothing left of the work
 	}
 	// The source may have changed the spec and then deleted the work so soon that
 	// only the deletion went out, with the changed spec.

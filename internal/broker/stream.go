@@ -70,10 +70,11 @@ func (b *Broker) subscribe(ctx context.Context, p transport.Peer, raw transport.
 	}
 	s := &subscription{
 		id: b.cfg.NewID(), hello: raw.Hello, conn: p.Conn, since: b.cfg.Now(),
-		scope:  route.Scope{DataType: d, Cluster: raw.Cluster, Owner: raw.Source},
-		part:   codec.Spec,
-		wake:   make(chan struct{}, 1),
-		mailed: b.metrics.mailed,
+		scope:    route.Scope{DataType: d, Cluster: raw.Cluster, Owner: raw.Source},
+		part:     codec.Spec,
+		wake:     make(chan struct{}, 1),
+		answered: notCompared,
+		mailed:   b.metrics.mailed,
 	}
 	if raw.Source != "" {
 		s.part = codec.Status
@@ -152,6 +153,9 @@ func (b *Broker) serve(ctx context.Context, s *subscription, out transport.Strea
 		case finish:
 			return st.err
 		case idle:
+			if s.deleted != nil && position >= s.answered {
+				s.deleted = nil
+			}
 			timer.Reset(st.until.Sub(now))
 			slot = b.wait(ctx, s, timer)
 		default:

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"math"
 	"sync"
 	"time"
 
@@ -47,12 +48,20 @@ type subscription struct {
 	calm time.Time
 	// hashes is what is still to be asked of an agent, in chunks.
 	hashes [][]codec.StatusHash
+	// answered is the highest spec revision that the last comparison of a list
+	// saw; notCompared before the first one.
+	answered uint64
+	// deleted are the deletions that were sent to a stock agent, with the
+	// revisions of their specs, until the router is past the last comparison.
+	deleted map[string]uint64
 	// asking alternates between mailbox and what else is to be sent.
 	asking bool
 	// overruled are the versions that the agent listed of works that it is told
 	// is deleted although it holds them in a newer version, until it was told.
 	overruled map[string]int64
 }
+
+const notCompared = math.MaxUint64
 
 // list is what a party says it holds.
 type list struct {
