@@ -124,8 +124,9 @@ type Store interface {
 	// ClusterHead reads no disk. Records that are gone do not count, so revision
 	// and sequence id may be lower after a reopening.
 	ClusterHead(dt codec.DataType, cluster string) ClusterHead
-	// Digests returns the digest of an owner's live records on every cluster
-	// where it has some, or has tombstones, sorted by cluster. It reads no disk.
+	// Digests returns the digest of an owner's live records, and of what waits
+	// behind its tombstones to become live, on every cluster where it has some,
+	// or has tombstones, sorted by cluster. It reads no disk.
 	Digests(dt codec.DataType, owner string) []codec.ClusterDigest
 	// ValidCursor reports whether c is a position of this store: its epoch is
 	// the store's, its term is known, and its revision lies before the next

@@ -126,10 +126,11 @@ func when(m *Meta, s State, revision uint64) uint64 {
 }
 
 // hold keeps the digests, of the cluster and of what o has on it, and the
-// number of o's tombstones there.
+// number of o's tombstones there. What waits behind a tombstone is what its
+// owner has already, and the cluster has not.
 func (o *ownerTally) hold(c *clusterTally, old, n *Meta) {
 	is := func(m *Meta, s State) bool { return m != nil && m.State == s }
-	if old != nil && n != nil && old.State == n.State && (old.State != Live || old.Tag == n.Tag) {
+	if old != nil && n != nil && old.State == n.State && (old.State != Live || old.Tag == n.Tag) && old.Waiting == n.Waiting {
 		return
 	}
 	cluster := cmp.Or(n, old).Cluster
@@ -148,6 +149,12 @@ func (o *ownerTally) hold(c *clusterTally, old, n *Meta) {
 		add(&c.head.Digest, hash)
 		add(&h.digest, hash)
 	}
+	if w := waitsToLive(old); w != nil {
+		subtract(&h.digest, codec.RecordHash(w.ResourceID, w.Tag))
+	}
+	if w := waitsToLive(n); w != nil {
+		add(&h.digest, codec.RecordHash(w.ResourceID, w.Tag))
+	}
 	if is(old, Tombstone) {
 		h.tombstones--
 	}
@@ -157,6 +164,15 @@ func (o *ownerTally) hold(c *clusterTally, old, n *Meta) {
 	if h.digest.Count == 0 && h.tombstones == 0 {
 		delete(o.clusters, cluster)
 	}
+}
+
+// waitsToLive returns what waits behind m and is no deletion, nil when nothing
+// does. m may be nil.
+func waitsToLive(m *Meta) *Waiting {
+	if m == nil || m.Waiting == nil || m.Waiting.Deleting {
+		return nil
+	}
+	return m.Waiting
 }
 
 func add(d *Digest, hash codec.DigestSum) {

@@ -281,10 +281,14 @@ func (l *Ledger) Digests(dt codec.DataType, owner string) []codec.ClusterDigest 
 		if n := len(out); n == 0 || out[n-1].Cluster != e.Cluster {
 			out = append(out, codec.ClusterDigest{Cluster: e.Cluster})
 		}
+		d := &out[len(out)-1].Digest
 		if e.State == store.Live {
-			d := &out[len(out)-1].Digest
 			d.Count++
 			d.Sum = d.Sum.Add(codec.RecordHash(e.ResourceID, e.Tag))
+		}
+		if w := e.Meta.Waiting; w != nil && !w.Deleting {
+			d.Count++
+			d.Sum = d.Sum.Add(codec.RecordHash(w.ResourceID, w.Tag))
 		}
 	}
 	return out

@@ -318,6 +318,12 @@ func testDigests(t *testing.T, site Site) {
 	b.accept(deletion(u1, 1), spec(a1, 2))
 	want := []codec.ClusterDigest{on("c1"), on("c1-a", spec(a1, 2))}
 	diff(t, "a cluster with a tombstone only", want, now("s1"))
+	waits := spec(in("c1", "u3"), 1)
+	waits.Name = spec(u1, 1).Name
+	b.accept(waits)
+	diff(t, "and what waits behind it", []codec.ClusterDigest{on("c1", waits), want[1]}, now("s1"))
+	diff(t, "which the cluster has not", digestOf(spec(u2, 1)), b.ClusterHead(codec.ManifestBundles, "c1").Digest)
+	b.accept(store.Op{Kind: store.Drop, Key: waits.Key, Owner: "s1"})
 	b.close()
 	b = open(t, site)
 	diff(t, "reopened", want, now("s1"))
