@@ -47,6 +47,10 @@ type Config struct {
 	// watched. Default 10 s.
 	StatusSyncInterval time.Duration
 
+	// Journal keeps what is wanted over restarts; it is not closed here. nil: an
+	// agent that is started knows nothing until the broker tells it.
+	Journal Journal
+
 	// Dialer connects to the broker.
 	Dialer transport.Dialer
 	// Client and Metadata are the cluster.
@@ -87,8 +91,10 @@ type Agent struct {
 	metrics *Metrics
 
 	clusterUID atomic.Pointer[string]
-	// works and reports are queues of keys and ids; they exist while Run runs.
-	works, reports atomic.Pointer[queue]
+	started    chan struct{} // closed once the journal was read
+	// works and reports are queues of keys and ids, saves is one of nothing in
+	// particular; they exist while Run runs.
+	works, reports, saves atomic.Pointer[queue]
 }
 
 type queue struct {
@@ -101,7 +107,7 @@ func New(c Config) (*Agent, error) {
 	if err := c.complete(); err != nil {
 		return nil, err
 	}
-	a := &Agent{config: c}
+	a := &Agent{config: c, started: make(chan struct{})}
 	hubHash := inventory.HubHash(c.HubIdentity)
 	if c.AgentID == "" {
 		c.AgentID = hubHash
@@ -126,7 +132,7 @@ func New(c Config) (*Agent, error) {
 		Cluster: c.Cluster, ClientID: c.ClientID, HubHash: hubHash, AgentID: c.AgentID, StatusSyncInterval: c.StatusSyncInterval,
 		Client: c.Client, Tracker: a.watcher,
 		Wait: jittered, Now: time.Now, Random: rand.Float64, NewID: uuid.NewString,
-		Wake: a.wake, Send: a.send, Sync: a.sync, Log: c.Log, Metrics: a.metrics,
+		Wake: a.wake, Send: a.send, Sync: a.sync, Save: a.save, Journal: c.Journal, Log: c.Log, Metrics: a.metrics,
 	})
 	a.session = session.New(session.Config{
 		Dialer: c.Dialer, Party: party{a}, Log: c.Log, Metrics: sessions,
@@ -173,17 +179,29 @@ func beingDeleted(m *metav1.PartialObjectMetadata) (key string, ok bool) {
 	return "", false
 }
 
-// Run works until ctx ends. What is on the cluster stays there.
+// Run works until ctx ends. It is called once. What is on the cluster stays
+// there.
 func (a *Agent) Run(ctx context.Context) error {
-	works, reports := newQueue(firstRetry, lastRetry), newQueue(firstReportRetry, lastReportRetry)
+	works, reports, saves := newQueue(firstRetry, lastRetry), newQueue(firstReportRetry, lastReportRetry), newQueue(firstRetry, lastRetry)
 	a.works.Store(works)
 	a.reports.Store(reports)
-	return run.Group(ctx,
+	a.saves.Store(saves)
+	err := run.Group(ctx,
 		run.Task{Name: "watches", Run: a.watcher.Run},
-		run.Task{Name: "workers", Run: func(ctx context.Context) error { return works.serve(ctx, a.config.Workers, a.reconcile) }},
+		run.Task{Name: "workers", Run: func(ctx context.Context) error {
+			// Until the journal is read nobody knows what is wanted.
+			select {
+			case <-a.started:
+			case <-ctx.Done():
+			}
+			return works.serve(ctx, a.config.Workers, a.reconcile)
+		}},
 		run.Task{Name: "reports", Run: func(ctx context.Context) error { return reports.serve(ctx, publishesInFlight, a.publish) }},
+		run.Task{Name: "journal", Run: func(ctx context.Context) error { return saves.serve(ctx, 1, a.saveNow) }},
 		run.Task{Name: "session", Run: a.connect},
 	)
+	a.core.Stop(context.WithoutCancel(ctx))
+	return err
 }
 
 // ClusterReady returns nil once the agent sees the cluster, BrokerReady while
@@ -208,6 +226,7 @@ func (a *Agent) connect(ctx context.Context) error {
 			if err := a.core.Start(uid); err != nil {
 				return err
 			}
+			close(a.started)
 			a.clusterUID.Store(&uid)
 			return a.session.Run(ctx)
 		}
@@ -274,6 +293,21 @@ func (a *Agent) send(id string) {
 const syncItem = ""
 
 func (a *Agent) sync() { a.send(syncItem) }
+
+func (a *Agent) save(after time.Duration) {
+	if q := a.saves.Load(); q != nil {
+		q.AddAfter(saveItem, after)
+	}
+}
+
+// saveItem is the only item of saves.
+const saveItem = "journal"
+
+func (a *Agent) saveNow(ctx context.Context, q *queue, item string) {
+	if next := a.core.Save(ctx); next > 0 {
+		q.AddAfter(item, next)
+	}
+}
 
 // reconcile is one round.
 func (a *Agent) reconcile(ctx context.Context, q *queue, key string) {

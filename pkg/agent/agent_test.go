@@ -100,6 +100,7 @@ type running struct {
 	a        *Agent
 	registry *prometheus.Registry
 	events   *rig // makes events
+	journal  Journal
 }
 
 func runAgent(t *testing.T, before func(*running), f func(*running)) {
@@ -112,7 +113,7 @@ func runAgent(t *testing.T, before func(*running), f func(*running)) {
 		var err error
 		r.a, err = New(Config{
 			Cluster: testCluster, HubIdentity: "hub.example.com:8090", Dialer: r.b, Client: r.f, Metadata: r.f.Metadata,
-			Log: slog.New(slog.DiscardHandler), Registry: r.registry,
+			Log: slog.New(slog.DiscardHandler), Registry: r.registry, Journal: r.journal,
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -120,6 +121,13 @@ func runAgent(t *testing.T, before func(*running), f func(*running)) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- r.a.Run(ctx) }()
+		if f == nil {
+			if err := <-done; err == nil {
+				t.Error("it runs although it cannot")
+			}
+			cancel()
+			return
+		}
 		f(r)
 		cancel()
 		if err := <-done; err != nil {
@@ -131,6 +139,22 @@ func runAgent(t *testing.T, before func(*running), f func(*running)) {
 func (r *running) after(d time.Duration) {
 	<-time.After(d)
 	synctest.Wait()
+}
+
+// value is that of a metric without labels.
+func (r *running) value(name string) float64 {
+	r.Helper()
+	families, err := r.registry.Gather()
+	if err != nil {
+		r.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			return f.GetMetric()[0].GetGauge().GetValue() + f.GetMetric()[0].GetCounter().GetValue()
+		}
+	}
+	r.Fatalf("there is no metric %s", name)
+	return 0
 }
 
 func TestAgent_FromEventToStatus(t *testing.T) {
@@ -184,6 +208,50 @@ func TestAgent_AnswersCheckpoints(t *testing.T) {
 			t.Errorf("continues from %q", got)
 		}
 	})
+}
+
+func TestAgent_RestartsWhileTheBrokerIsAway(t *testing.T) {
+	j := &memoryJournal{entries: map[string][]byte{}, dirty: map[string]bool{}}
+	f := clustertest.New()
+	cm := f.Ref("v1", "ConfigMap", "default", "a")
+	var events *rig
+	runAgent(t, func(r *running) { r.journal, r.f = j, f }, func(r *running) {
+		events = r.events
+		r.b.events <- r.events.event(hubWork("w-1", "web", 1, configMap("a", "1")), codec.CreateRequest, nil)
+		r.after(time.Second)
+		d := held(&rig{core: r.a.core}, "w-1")
+		r.b.events <- r.events.checkpointEvent(codec.Checkpoint{Cursor: at(3), Digest: d})
+		r.after(time.Second)
+		if j.cursor != at(3) || r.value("hawser_agent_in_sync") != 1 {
+			t.Errorf("cursor %v, in sync %v", j.cursor, r.value("hawser_agent_in_sync"))
+		}
+	})
+	if j.reported.Accepted["w-1"] != "" {
+		t.Error("a broker that keeps no sequence ids has no statuses")
+	}
+	runAgent(t, func(r *running) {
+		r.journal, r.f, r.events.revision = j, f, events.revision
+		r.b.refuse = errAway
+		f.Remove(cm)
+	}, func(r *running) {
+		r.after(time.Minute)
+		if f.Look(cm) == nil {
+			t.Fatal("drift is not repaired")
+		}
+		if n := r.value("hawser_agent_unconfirmed_works"); n != 1 {
+			t.Errorf("%v unconfirmed works", n)
+		}
+		r.b.mu.Lock()
+		r.b.refuse = nil
+		r.b.mu.Unlock()
+		r.after(time.Minute)
+		r.b.mu.Lock()
+		defer r.b.mu.Unlock()
+		if got := r.b.hellos[0].Cursor; got != at(3).String() {
+			t.Errorf("continues from %q", got)
+		}
+	})
+	runAgent(t, func(r *running) { r.journal, r.f = newerJournal{j}, f }, nil)
 }
 
 func TestAgent_AtRestItAsksNothing(t *testing.T) {

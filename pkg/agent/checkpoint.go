@@ -13,6 +13,7 @@ const protocol = 1
 
 // link is one subscription and what its checkpoints said. Guarded by Core.mu.
 type link struct {
+	serial       uint64 // counts subscriptions
 	subscription string
 	hawser       bool // the broker gives checkpoints
 
@@ -92,9 +93,9 @@ func (c *Core) checkpoint(ctx context.Context, e codec.Event) {
 	tell := v == advance && cp.Digest != nil && !c.link.matched && !c.link.told
 	c.link.told = c.link.told || tell
 	var names []string
-	sync := v == list
+	sync, save := v == list, false
 	if v == advance {
-		names, sync = c.advance(cp, own)
+		names, sync, save = c.advance(cp, own)
 	}
 	orphans := len(c.link.orphans)
 	c.mu.Unlock()
@@ -116,14 +117,18 @@ func (c *Core) checkpoint(ctx context.Context, e codec.Event) {
 	if sync {
 		c.config.Sync()
 	}
+	if save {
+		c.save(0)
+	}
 	for _, name := range names {
 		c.config.Wake(c.key(name), true)
 	}
 }
 
 // advance moves the cursor. It returns the names of works that are confirmed by
-// that, and whether there is an ack to send. c.mu is held.
-func (c *Core) advance(cp codec.Checkpoint, own codec.Digest) (names []string, ack bool) {
+// that, and whether there is an ack to send, or one to come once the cursor is
+// on disk. c.mu is held.
+func (c *Core) advance(cp codec.Checkpoint, own codec.Digest) (names []string, sync, save bool) {
 	c.cursor = cp.Cursor
 	a := codec.Ack{Cursor: cp.Cursor}
 	if cp.Digest != nil {
@@ -137,20 +142,26 @@ func (c *Core) advance(cp codec.Checkpoint, own codec.Digest) (names []string, a
 	if c.link.matched || cp.Digest != nil && cp.Listed {
 		names = c.set.Confirm(c.link.orphans)
 	}
-	return names, c.acknowledge(a)
+	switch {
+	case !c.news(a):
+	case c.config.Journal == nil:
+		c.link.ack, sync = &a, true
+	default:
+		c.keeper.target, c.keeper.link, save = &a, c.link.serial, true
+	}
+	return names, sync, save
 }
 
-// acknowledge makes an ack due if it says something new. c.mu is held.
-func (c *Core) acknowledge(a codec.Ack) bool {
+// news reports whether an ack says something new on this link. c.mu is held.
+func (c *Core) news(a codec.Ack) bool {
 	last := c.link.acked
 	if c.link.ack != nil {
 		last = c.link.ack
 	}
-	if last != nil && sameAck(*last, a) {
-		return false
+	if c.keeper.target != nil && c.keeper.link == c.link.serial {
+		last = c.keeper.target
 	}
-	c.link.ack = &a
-	return true
+	return last == nil || !sameAck(*last, a)
 }
 
 func sameAck(a, b codec.Ack) bool {

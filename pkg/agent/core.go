@@ -13,6 +13,7 @@ import (
 	"github.com/hawser-io/hawser/internal/resync"
 	"github.com/hawser-io/hawser/pkg/agent/apply"
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/conditions"
 	"github.com/hawser-io/hawser/pkg/agent/desired"
 	"github.com/hawser-io/hawser/pkg/agent/drift"
 	"github.com/hawser-io/hawser/pkg/agent/inventory"
@@ -33,8 +34,8 @@ type Tracker interface {
 	Blind(key string) bool
 }
 
-// CoreConfig is what a Core works with. All fields but Log and Metrics are
-// required.
+// CoreConfig is what a Core works with. All fields but Journal, Log and Metrics
+// are required.
 type CoreConfig struct {
 	// Cluster is the name of the cluster; ClientID the source of the events that
 	// are sent.
@@ -47,6 +48,8 @@ type CoreConfig struct {
 
 	Client  cluster.Client
 	Tracker Tracker
+	// Journal is where what is wanted outlives the process; nil: nowhere.
+	Journal Journal
 	// Wait sleeps between attempts to write one object.
 	Wait func(ctx context.Context, d time.Duration) error
 	Now  func() time.Time
@@ -58,10 +61,12 @@ type CoreConfig struct {
 	// Wake is told that Reconcile is due for a key at once; fresh says that
 	// there is something new, so that earlier failures do not count. Send is
 	// told that TakeReport has something for an id, Sync that TakeSync has
-	// something. All are called with no lock held and must not block.
+	// something, Save (with a Journal only) that Save is due after some time. They
+	// must neither block nor call the Core.
 	Wake func(key string, fresh bool)
 	Send func(id string)
 	Sync func()
+	Save func(after time.Duration)
 
 	Log     *slog.Logger
 	Metrics *Metrics
@@ -90,6 +95,7 @@ type Core struct {
 	// cursor is where the next subscription goes on; link is the present one.
 	cursor codec.Cursor
 	link   link
+	keeper keeper
 }
 
 // state is what is remembered of one key between rounds. Only the round that
@@ -133,20 +139,25 @@ func NewCore(c CoreConfig) *Core {
 		remover: inventory.Remover{Client: c.Client, Done: func(d inventory.Decision, err error) { c.Metrics.write(string(d), err) }},
 		applier: apply.Applier{Objects: c.Client, Wait: c.Wait},
 		set:     desired.New(),
-		outbox:  report.Outbox{AgentID: c.ClientID, NewID: c.NewID},
+		outbox:  report.Outbox{AgentID: c.ClientID, NewID: c.NewID, Remember: c.Journal != nil},
+		keeper:  keeper{unsaved: map[string]conditions.Lapse{}, gone: map[string]bool{}},
 		states:  map[string]*state{},
 	}
 }
 
 func (c *Core) key(workName string) string { return inventory.Name(c.config.HubHash, workName) }
 
-// Start is called once, before anything else. clusterUID is the uid of the
-// cluster's namespace kube-system.
+// Start is called once, before anything else, and takes what an earlier process
+// left on the journal. clusterUID is the uid of the cluster's namespace
+// kube-system. The error says that the journal cannot be used by this release.
 func (c *Core) Start(clusterUID string) error {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.clusterUID = clusterUID
-	return nil
+	c.mu.Unlock()
+	if c.config.Journal == nil {
+		return nil
+	}
+	return c.load()
 }
 
 // Hello returns what to say at the next subscribe.
@@ -161,22 +172,27 @@ func (c *Core) Hello() transport.Hello {
 func (c *Core) Subscribed(a transport.Accepted) ([]codec.Event, error) {
 	c.mu.Lock()
 	c.connected = true
-	c.link = link{subscription: a.SubscriptionID, hawser: a.Protocol > 0}
+	c.link = link{serial: c.link.serial + 1, subscription: a.SubscriptionID, hawser: a.Protocol > 0}
 	continued := c.link.hawser && a.Resync == codec.ResyncCursor && c.cursor != (codec.Cursor{})
 	var events []codec.Event
 	var err error
 	if continued {
 		c.set.Continued(c.cursor.Revision)
 	} else {
-		c.cursor = codec.Cursor{}
+		c.cursor, c.keeper.target, c.keeper.drop = codec.Cursor{}, nil, c.keeper.onDisk
+		c.keeper.onDisk = false
 		c.set.Subscribed(c.link.hawser)
 		var e codec.Event
 		if e, err = c.list(); err == nil {
 			events = []codec.Event{e}
 		}
 	}
-	waiting := c.outbox.Reconnected()
+	waiting := c.outbox.Reconnected(continued)
+	drop := c.keeper.drop
 	c.mu.Unlock()
+	if drop {
+		c.save(0)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -191,7 +207,7 @@ func (c *Core) Disconnected(err error) {
 	var refused *transport.Error
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.connected, c.link = false, link{}
+	c.connected, c.link = false, link{serial: c.link.serial}
 	if errors.As(err, &refused) && refused.Next == transport.NextResync {
 		c.cursor = codec.Cursor{}
 	}
@@ -263,14 +279,7 @@ func (c *Core) take(ctx context.Context, e codec.Event) {
 		c.config.Log.WarnContext(ctx, "spec that cannot be read: it is not known which work it is about", "source", e.Source(), "error", err)
 		return
 	}
-	c.mu.Lock()
-	d := c.set.Accept(spec, problem)
-	repeat := d.Outcome == desired.Duplicate && c.outbox.Ask(spec.ResourceID, codec.UpdateRequest)
-	if d.Replaced != "" {
-		c.outbox.Remove(d.Replaced)
-	}
-	c.mu.Unlock()
-
+	d, repeat := c.accept(ctx, spec, problem)
 	c.config.Metrics.event(string(d.Outcome))
 	log := c.config.Log.With("work", spec.Name, "id", spec.ResourceID, "version", spec.Version, "revision", spec.Revision)
 	switch {
@@ -286,6 +295,41 @@ func (c *Core) take(ctx context.Context, e codec.Event) {
 	}
 	for _, name := range d.Names {
 		c.config.Wake(c.key(name), true)
+	}
+}
+
+// accept lets a spec count, once it is on the journal. repeat says that whoever
+// sent it does not know the status.
+func (c *Core) accept(ctx context.Context, spec *manifestwork.Spec, problem string) (d desired.Decision, repeat bool) {
+	if c.config.Journal != nil {
+		c.keeper.disk.Lock()
+		defer c.keeper.disk.Unlock()
+		c.mu.Lock()
+		outcome, w := c.set.Judge(spec, problem)
+		c.mu.Unlock()
+		if outcome == desired.Accepted && c.put(ctx, w) != nil {
+			c.save(firstSaveRetry)
+		}
+	}
+	c.mu.Lock()
+	d = c.set.Accept(spec, problem)
+	repeat = d.Outcome == desired.Duplicate && c.outbox.Ask(spec.ResourceID, codec.UpdateRequest)
+	if d.Replaced != "" {
+		c.outbox.Remove(d.Replaced)
+		c.discard(d.Replaced)
+	}
+	c.mu.Unlock()
+	if d.Replaced != "" {
+		c.save(0)
+	}
+	return d, repeat
+}
+
+// discard has the entry of a work removed that is not held any more. c.mu is
+// held.
+func (c *Core) discard(id string) {
+	if c.config.Journal != nil {
+		c.keeper.gone[id] = true
 	}
 }
 
@@ -333,10 +377,15 @@ func (c *Core) ReportDone(l report.Letter, receipt transport.Receipt, err error)
 		c.set.Forget(l.Work)
 		if c.set.Get(l.Work.ResourceID) == nil {
 			c.outbox.Remove(l.Work.ResourceID)
+			c.discard(l.Work.ResourceID)
 			again = false
 		}
 	}
+	save := err == nil && c.noteReported()
 	c.mu.Unlock()
+	if save || confirmed {
+		c.save(0)
+	}
 	if confirmed {
 		c.config.Log.Info("work deleted", "work", l.Work.Name, "id", l.Work.ResourceID)
 		c.config.Wake(c.key(l.Work.Name), true) // to forget the rest
@@ -351,14 +400,23 @@ type Counts struct {
 	Live, Unusable, Deleting int
 	// Statuses that the broker has not accepted yet.
 	ReportsDue int
+	// Works that nobody has confirmed since the agent was started, and works that
+	// are not in the state directory as they should be.
+	Unconfirmed, Unsaved int
+	// InSync: the broker's latest checkpoint found that exactly what it has is
+	// held, works aside that it knows nothing of.
+	InSync bool
 }
 
 // Counts returns what is held at this moment.
 func (c *Core) Counts() Counts {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := Counts{ReportsDue: c.outbox.Due()}
+	n := Counts{ReportsDue: c.outbox.Due(), Unsaved: len(c.keeper.unsaved), InSync: c.link.matched}
 	for _, w := range c.set.All() {
+		if c.set.Unconfirmed(w.ResourceID) {
+			n.Unconfirmed++
+		}
 		switch {
 		case w.Deleting:
 			n.Deleting++

@@ -33,6 +33,7 @@ type Metrics struct {
 	objects    *prometheus.CounterVec
 	repairs    prometheus.Counter
 	panics     prometheus.Counter
+	journal    prometheus.Counter
 	registerer prometheus.Registerer
 }
 
@@ -59,8 +60,11 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 		panics: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "hawser_agent_panics_total", Help: "Rounds that ended in a bug.",
 		}),
+		journal: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "hawser_agent_journal_failures_total", Help: "Writes to the state directory that failed.",
+		}),
 	}
-	for _, c := range []prometheus.Collector{m.events, m.rounds, m.duration, m.objects, m.repairs, m.panics} {
+	for _, c := range []prometheus.Collector{m.events, m.rounds, m.duration, m.objects, m.repairs, m.panics, m.journal} {
 		if err := reg.Register(c); err != nil {
 			return nil, fmt.Errorf("agent metrics: %w", err)
 		}
@@ -85,6 +89,20 @@ func (m *Metrics) observe(a *Agent) error {
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "hawser_agent_statuses_due", Help: "Statuses that the broker has not accepted yet.",
 		}, func() float64 { return float64(a.core.Counts().ReportsDue) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "hawser_agent_unconfirmed_works", Help: "Works known from the state directory that the broker has not confirmed since the start.",
+		}, func() float64 { return float64(a.core.Counts().Unconfirmed) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "hawser_agent_unsaved_works", Help: "Works that are not in the state directory as they should be.",
+		}, func() float64 { return float64(a.core.Counts().Unsaved) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "hawser_agent_in_sync", Help: "1 if the broker's last word was that exactly what it has is held, else 0.",
+		}, func() float64 {
+			if a.core.Counts().InSync {
+				return 1
+			}
+			return 0
+		}),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "hawser_agent_watches", Help: "Watches on the cluster.",
 		}, func() float64 { n, _ := a.watcher.Counts(); return float64(n) }),
@@ -132,5 +150,11 @@ func (m *Metrics) repair() {
 func (m *Metrics) panicked() {
 	if m != nil {
 		m.panics.Inc()
+	}
+}
+
+func (m *Metrics) journalFailure() {
+	if m != nil {
+		m.journal.Inc()
 	}
 }

@@ -35,7 +35,10 @@ type round struct {
 	*state
 	key  string
 	view desired.View
-	now  time.Time
+	// doubted are works of the view that nobody has confirmed since the agent
+	// was started, by id.
+	doubted map[string]bool
+	now     time.Time
 	// full: nothing that was remembered or seen by watches counts.
 	full bool
 	log  *slog.Logger
@@ -70,6 +73,7 @@ func (c *Core) begin(key string) *round {
 	r := &round{Core: c, key: key, now: c.config.Now(), log: c.config.Log.With("applied_manifest_work", key)}
 	if name, ours := c.workName(key); ours {
 		r.view = c.set.ByName(name)
+		r.doubted = c.doubts(r.view)
 	}
 	if r.state = c.states[key]; r.state == nil {
 		r.state = &state{known: map[cluster.Ref]remembered{}}
@@ -77,6 +81,18 @@ func (c *Core) begin(key string) *round {
 	}
 	r.full = !r.now.Before(r.look)
 	return r
+}
+
+// doubts returns the ids of a view's unconfirmed works. c.mu is held.
+func (c *Core) doubts(v desired.View) map[string]bool {
+	ids := map[string]bool{}
+	for _, w := range v.Deleted {
+		ids[w.ResourceID] = c.set.Unconfirmed(w.ResourceID)
+	}
+	if v.Live != nil {
+		ids[v.Live.ResourceID] = c.set.Unconfirmed(v.Live.ResourceID)
+	}
+	return ids
 }
 
 // end forgets keys about which there is nothing to remember, and counts.
@@ -106,6 +122,9 @@ func (r *round) bring(ctx context.Context, w *desired.Work) (time.Duration, erro
 	}
 	if pause := r.pause(w); pause > 0 {
 		return pause, nil
+	}
+	if backed, err := r.backed(ctx, w); err != nil || !backed {
+		return 0, err // what confirms it wakes the key
 	}
 	manifests := apply.Load(ctx, r.config.Client, *w.Spec)
 	if gone, err := r.claim(ctx, w); err != nil || !gone {
@@ -444,6 +463,9 @@ func (r *round) put(w *desired.Work, status workv1.ManifestWorkStatus, deleted b
 	if held == nil || held.Tag != w.Tag || held.Deleting != w.Deleting {
 		r.mu.Unlock()
 		return nil // news arrived meanwhile, and another round is due
+	}
+	if lapse, lapsed := r.keeper.unsaved[w.ResourceID]; lapsed && !deleted {
+		status = conditions.Lapsed(status, w.Generation, lapse)
 	}
 	due, err := r.outbox.Put(w, status, deleted)
 	r.mu.Unlock()

@@ -21,6 +21,9 @@ func (r *round) takeAway(ctx context.Context, works []*desired.Work) (time.Durat
 		return 0, err
 	}
 	owner := ownerOf(r.record, works)
+	if owner != nil && !r.deletable(owner) {
+		return 0, nil // what confirms it wakes the key
+	}
 	if owner != nil {
 		if err := r.report(owner, conditions.Deleting(r.previous(owner), owner.Generation, r.now)); err != nil {
 			return 0, err

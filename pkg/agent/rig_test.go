@@ -58,6 +58,11 @@ type rig struct {
 	sent     []manifestwork.StatusReport
 	revision uint64
 	other    []func() // what others on the cluster are about to do
+
+	journal *memoryJournal // nil: none
+	files   Journal        // instead of it
+	save    time.Time      // when Save is due; zero: never
+	log     *slog.Logger
 }
 
 type (
@@ -80,13 +85,31 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-// restart replaces the agent by a new one that remembers nothing.
+// newJournaledRig has an agent whose state directory is in memory.
+func newJournaledRig(t *testing.T) *rig {
+	r := newRig(t)
+	r.journal = &memoryJournal{entries: map[string][]byte{}, dirty: map[string]bool{}}
+	r.restart()
+	return r
+}
+
+// restart replaces the agent by a new one that remembers nothing but what is on
+// its journal, and lists what it has.
 func (r *rig) restart() {
+	r.t.Helper()
+	r.start()
+	r.subscribe(accepted)
+}
+
+// start does that while there is no broker.
+func (r *rig) start() {
+	r.t.Helper()
+	r.save, r.syncs = time.Time{}, false
 	clear(r.due)
 	clear(r.sends)
 	clear(r.expected)
 	ids := 0
-	r.core = NewCore(CoreConfig{
+	c := CoreConfig{
 		Cluster: testCluster, ClientID: "cluster1-agent", HubHash: testHubHash, AgentID: testAgentID, StatusSyncInterval: 10 * time.Second,
 		Client: r.f, Tracker: r.watches,
 		Wait:   func(_ context.Context, d time.Duration) error { r.now = r.now.Add(d); return nil },
@@ -96,12 +119,24 @@ func (r *rig) restart() {
 		Wake:   func(key string, _ bool) { r.wakeAt(key, r.now) },
 		Send:   func(id string) { r.sends[id] = true },
 		Sync:   func() { r.syncs = true },
-		Log:    slog.New(slog.DiscardHandler),
-	})
+		Save: func(after time.Duration) {
+			if at := r.now.Add(after); r.save.IsZero() || at.Before(r.save) {
+				r.save = at
+			}
+		},
+		Log: r.log,
+	}
+	if r.journal != nil {
+		r.journal.loaded = false
+		c.Journal = r.journal
+	}
+	if r.files != nil {
+		c.Journal = r.files
+	}
+	r.core = NewCore(c)
 	if err := r.core.Start(testClusterUID); err != nil {
 		r.t.Fatal(err)
 	}
-	r.subscribe(accepted)
 }
 
 func (r *rig) subscribe(a transport.Accepted) []codec.ResourceVersion {
@@ -143,11 +178,19 @@ func (r *rig) settle(within time.Duration) {
 				r.synced = append(r.synced, said)
 			}
 		}
+		if !r.save.IsZero() && !r.save.After(r.now) {
+			r.saveNow()
+			continue
+		}
 		key := ""
 		for _, k := range slices.Sorted(maps.Keys(r.due)) {
 			if key == "" || r.due[k].Before(r.due[key]) {
 				key = k
 			}
+		}
+		if !r.save.IsZero() && !r.save.After(end) && (key == "" || r.save.Before(r.due[key])) {
+			r.now = r.save
+			continue
 		}
 		if key == "" || r.due[key].After(end) {
 			r.now = end
@@ -224,6 +267,16 @@ func (r *rig) sync() (said agentSync, ok bool) {
 	}
 	r.syncs = r.core.SyncDone(l, err)
 	return said, true
+}
+
+// saveNow does what is due on disk.
+func (r *rig) saveNow() {
+	r.save = time.Time{}
+	if next := r.core.Save(r.t.Context()); next > 0 {
+		if at := r.now.Add(next); r.save.IsZero() || at.Before(r.save) {
+			r.save = at
+		}
+	}
 }
 
 // watches is a Tracker that sees everything at once, except in kinds that are

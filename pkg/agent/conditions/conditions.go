@@ -122,7 +122,7 @@ func Deleting(prev workv1.ManifestWorkStatus, generation int64, now time.Time) w
 func Rejected(prev workv1.ManifestWorkStatus, generation int64, problem string, now time.Time) workv1.ManifestWorkStatus {
 	next := *prev.DeepCopy()
 	apimeta.SetStatusCondition(&next.Conditions, metav1.Condition{
-		Type: workv1.WorkApplied, Status: metav1.ConditionFalse, Reason: ReasonWorkApplyFailed, Message: cut(fmt.Sprintf(formatWorkRejected, problem)),
+		Type: workv1.WorkApplied, Status: metav1.ConditionFalse, Reason: ReasonWorkApplyFailed, Message: format(formatWorkRejected, problem),
 		ObservedGeneration: generation, LastTransitionTime: stamp(now),
 	})
 	return next
@@ -156,7 +156,7 @@ func setApplied(list *[]metav1.Condition, generation int64, err error, now metav
 		ObservedGeneration: generation, LastTransitionTime: now,
 	}
 	if err != nil {
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, workv1.AppliedManifestFailed, cut(fmt.Sprintf(formatManifestFailed, err))
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, workv1.AppliedManifestFailed, format(formatManifestFailed, err)
 	}
 	if old := apimeta.FindStatusCondition(*list, c.Type); old != nil && old.ObservedGeneration != generation {
 		apimeta.RemoveStatusCondition(list, c.Type)
@@ -176,7 +176,7 @@ func available(m Manifest, now metav1.Time) metav1.Condition {
 	case Unidentified:
 		c.Status, c.Reason, c.Message = metav1.ConditionUnknown, ReasonIncompleteResourceMeta, messageIncompleteMeta
 	case Unreadable:
-		c.Status, c.Reason, c.Message = metav1.ConditionUnknown, ReasonFetchingResourceFailed, cut(fmt.Sprintf(formatFetchingFailed, m.ReadErr))
+		c.Status, c.Reason, c.Message = metav1.ConditionUnknown, ReasonFetchingResourceFailed, format(formatFetchingFailed, m.ReadErr)
 	}
 	return c
 }
@@ -184,7 +184,7 @@ func available(m Manifest, now metav1.Time) metav1.Condition {
 func feedback(errs []error, now metav1.Time) metav1.Condition {
 	c := metav1.Condition{Type: TypeStatusFeedbackSynced, Status: metav1.ConditionTrue, Reason: ReasonNoStatusFeedback, LastTransitionTime: now}
 	if len(errs) > 0 {
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, ReasonStatusFeedbackFailed, cut(fmt.Sprintf(formatFeedbackFailed, aggregate(errs)))
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, ReasonStatusFeedbackFailed, format(formatFeedbackFailed, aggregate(errs))
 	}
 	return c
 }
@@ -234,6 +234,9 @@ func workAvailable(entries []workv1.ManifestCondition, generation int64, now met
 	}
 	return c
 }
+
+// format is Sprintf within that bound.
+func format(text string, args ...any) string { return cut(fmt.Sprintf(text, args...)) }
 
 // cut keeps a message within what the API accepts, so that one endless error
 // text cannot make the hub refuse the whole status.

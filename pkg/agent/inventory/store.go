@@ -94,6 +94,14 @@ func (r *Record) AgentID() string { return r.object.Spec.AgentID }
 // WorkID is the resource id of its work; "" if another agent made it.
 func (r *Record) WorkID() string { return r.object.Annotations[AnnotationWorkID] }
 
+// Origin says what it stands for; ok is false if no Hawser agent wrote that.
+func (r *Record) Origin() (o Origin, ok bool) {
+	a := r.object.Annotations
+	version, err := strconv.ParseInt(a[AnnotationVersion], 10, 64)
+	o = Origin{Source: a[AnnotationSource], WorkID: a[AnnotationWorkID], Version: version, Tag: a[AnnotationTag]}
+	return o, err == nil && o.WorkID != ""
+}
+
 // Entries is the list.
 func (r *Record) Entries() []Entry { return slices.Clone(r.object.Status.AppliedResources) }
 

@@ -31,6 +31,8 @@ type Outbox struct {
 	// AgentID is the source of the events; NewID makes their ids.
 	AgentID string
 	NewID   func() string
+	// Remember makes Reported complete, at the price of another hash per status.
+	Remember bool
 
 	items    map[string]*item
 	sequence codec.Sequencer
@@ -40,6 +42,7 @@ type Outbox struct {
 	unverified bool
 	// observed is the highest id that the broker has said.
 	observed string
+	memory   memory
 }
 
 // item is the status of one work.
@@ -56,9 +59,12 @@ type item struct {
 	// overtaken: the sequence id was too low; wait for Observe.
 	overtaken bool
 	// sequence is the id under which accepted was accepted, on which connection;
-	// "" if the broker did not keep it.
+	// "" if the broker did not keep it. essence is what is remembered of it.
 	sequence   string
 	connection uint64
+	essence    string
+	// maybe: an earlier process may have sent the same; see memory.
+	maybe bool
 }
 
 // fingerprint says whether two statuses are the same to the receiver. Every
@@ -68,9 +74,10 @@ func (i *item) fingerprint() string {
 	return fmt.Sprintf("%s %d %s %s %t", i.work.Source, i.work.Generation, i.work.Tag, i.hash, i.deleted)
 }
 
-func (i *item) due() bool {
+// due reports whether the status of a work is to be sent.
+func (o *Outbox) due(i *item) bool {
 	f := i.fingerprint()
-	return !i.overtaken && (i.asked != "" || f != i.accepted && f != i.refused)
+	return !i.overtaken && (i.asked != "" || f != i.accepted && f != i.refused && !(i.maybe && o.memory.undecided))
 }
 
 // Letter is one status under way.
@@ -81,6 +88,7 @@ type Letter struct {
 	Deleted bool
 
 	fingerprint string
+	essence     string
 	asked       codec.Action
 	sequence    string
 	connection  uint64
@@ -102,7 +110,8 @@ func (o *Outbox) Put(w *desired.Work, status workv1.ManifestWorkStatus, deleted 
 		o.items[w.ResourceID] = i
 	}
 	i.work, i.status, i.hash, i.deleted = w, status, hash, deleted
-	return i.due(), nil
+	o.recognize(i)
+	return o.due(i), nil
 }
 
 // Ask makes the status of a work due although it may have been accepted
@@ -120,7 +129,7 @@ func (o *Outbox) Ask(id string, action codec.Action) bool {
 // one is under way.
 func (o *Outbox) Take(id string, now time.Time) (l Letter, ok bool, err error) {
 	i := o.items[id]
-	if i == nil || i.underWay || !i.due() {
+	if i == nil || i.underWay || !o.due(i) {
 		return Letter{}, false, nil
 	}
 	action := i.asked
@@ -131,6 +140,9 @@ func (o *Outbox) Take(id string, now time.Time) (l Letter, ok bool, err error) {
 		Work: i.work, Deleted: i.deleted, fingerprint: i.fingerprint(), asked: i.asked,
 		sequence: o.sequence.Next(now.UnixMilli()), connection: o.connection,
 	}
+	if o.Remember {
+		l.essence = i.makeEssence()
+	}
 	l.Event, err = manifestwork.EncodeStatus(i.work.Ref, i.status, manifestwork.StatusParams{
 		ID: o.NewID(), Now: now, Source: o.AgentID, OriginalSource: i.work.Source, Action: action,
 		SequenceID: l.sequence, Deleted: i.deleted,
@@ -140,7 +152,8 @@ func (o *Outbox) Take(id string, now time.Time) (l Letter, ok bool, err error) {
 		return Letter{}, false, err
 	}
 	// Until the answer comes nobody knows what the broker has.
-	i.underWay, i.asked, i.accepted, i.sequence = true, "", "", ""
+	i.underWay, i.asked, i.accepted, i.sequence, i.essence = true, "", "", "", ""
+	o.memory.forget(i.work.ResourceID)
 	return l, true, nil
 }
 
@@ -160,14 +173,15 @@ func (o *Outbox) Done(l Letter, r transport.Receipt, err error) (again bool) {
 	case err == nil:
 		i.accepted = l.fingerprint
 		if r.Outcome != "" && r.Outcome != codec.OutcomeIgnored { // the broker keeps it
-			i.sequence, i.connection = l.sequence, l.connection
+			i.sequence, i.connection, i.essence = l.sequence, l.connection, l.essence
+			o.memory.accepted(l.sequence)
 		}
 	case !transport.Retryable(err):
 		i.refused = l.fingerprint
 	default:
 		i.lost(l)
 	}
-	return i.due()
+	return o.due(i)
 }
 
 // lost: the broker does not have the letter.
@@ -191,12 +205,16 @@ func newer(than, id string) bool {
 func (o *Outbox) Observe(highest string) (due []string, err error) {
 	err = o.sequence.Observe(highest)
 	o.observed = highest
+	var unknown bool
+	if o.unverified {
+		unknown = o.decide(highest)
+	}
 	for id, i := range o.items {
 		gone := o.unverified && i.sequence != "" && i.connection != o.connection && newer(highest, i.sequence)
 		if gone {
-			i.accepted, i.sequence = "", ""
+			i.accepted, i.sequence, i.essence = "", "", ""
 		}
-		if i.overtaken || gone {
+		if i.overtaken || gone || unknown && o.due(i) {
 			i.overtaken = false
 			due = append(due, id)
 		}
@@ -206,16 +224,20 @@ func (o *Outbox) Observe(highest string) (due []string, err error) {
 	return due, err
 }
 
-// Reconnected returns the works with something to send, in the order of their
-// ids. What was refused may be tried again: it may be another broker.
-func (o *Outbox) Reconnected() []string {
+// Reconnected begins a connection. It returns the works with something to send,
+// in the order of their ids. What was refused may be tried again: it may be
+// another broker. continued says that this broker knows the agent's cursor.
+func (o *Outbox) Reconnected(continued bool) []string {
 	o.connection++
+	if !continued {
+		o.Forget()
+	}
 	o.unverified, o.observed = true, ""
 	var ids []string
 	for _, id := range slices.Sorted(maps.Keys(o.items)) {
 		i := o.items[id]
 		i.refused, i.overtaken = "", false
-		if i.due() {
+		if o.due(i) {
 			ids = append(ids, id)
 		}
 	}
@@ -231,13 +253,16 @@ func (o *Outbox) Each(f func(id, hash string, deleted bool)) {
 }
 
 // Remove forgets a work.
-func (o *Outbox) Remove(id string) { delete(o.items, id) }
+func (o *Outbox) Remove(id string) {
+	delete(o.items, id)
+	o.memory.forget(id)
+}
 
 // Due returns the number of statuses that the broker has not accepted.
 func (o *Outbox) Due() int {
 	n := 0
 	for _, i := range o.items {
-		if i.due() || i.underWay || i.overtaken {
+		if o.due(i) || i.underWay || i.overtaken {
 			n++
 		}
 	}

@@ -128,7 +128,7 @@ func TestOutbox_RefusedForGood(t *testing.T) {
 	b.done(b.take("1"), &transport.Error{Code: transport.CodeTooLarge}, false)
 	b.nothing("1")
 	b.put(work("1", 1), "a", false)
-	if got := b.Reconnected(); !slices.Equal(got, []string{"1"}) {
+	if got := b.Reconnected(true); !slices.Equal(got, []string{"1"}) {
 		t.Fatalf("another broker is not tried: %v", got)
 	}
 	b.done(b.take("1"), &transport.Error{Code: transport.CodeTooLarge}, false)
@@ -219,7 +219,7 @@ func sequence(t *testing.T, later time.Duration) string {
 
 func TestOutbox_SequenceIDsThatAreTooLow(t *testing.T) {
 	b := newBench(t)
-	b.Reconnected()
+	b.Reconnected(true)
 	b.put(work("1", 1), "a", true)
 	b.Ask("1", codec.ResyncResponse)
 	b.answered(b.take("1"), codec.OutcomeStale, false)
@@ -248,7 +248,7 @@ func TestOutbox_SequenceIDsThatAreTooLow(t *testing.T) {
 	// Another connection is another chance.
 	b.put(work("2", 1), "b", true)
 	b.answered(b.take("2"), codec.OutcomeStale, false)
-	if got := b.Reconnected(); !slices.Equal(got, []string{"2"}) {
+	if got := b.Reconnected(true); !slices.Equal(got, []string{"2"}) {
 		t.Fatalf("due %q", got)
 	}
 	if _, err := b.Observe("9223372036854775807"); err == nil {
@@ -258,7 +258,7 @@ func TestOutbox_SequenceIDsThatAreTooLow(t *testing.T) {
 
 func TestOutbox_StatusesThatTheBrokerLost(t *testing.T) {
 	b := newBench(t)
-	b.Reconnected()
+	b.Reconnected(true)
 	var ids []string
 	for n, outcome := range []string{codec.OutcomeAccepted, codec.OutcomeConfirmed, codec.OutcomeIgnored, ""} {
 		id := fmt.Sprint(n)
@@ -268,12 +268,115 @@ func TestOutbox_StatusesThatTheBrokerLost(t *testing.T) {
 		b.answered(l, outcome, false)
 	}
 	b.observe("") // composed before the first was accepted
-	b.Reconnected()
+	b.Reconnected(true)
 	b.put(work("9", 1), "a", true)
 	before := b.take("9")
-	b.Reconnected()
+	b.Reconnected(true)
 	b.answered(before, codec.OutcomeAccepted, false) // the answer of an earlier connection
 	b.observe(ids[0], "1", "9")
 	b.answered(b.take("1"), codec.OutcomeAccepted, false)
 	b.observe(ids[0]) // only the first time
+}
+
+// remembering is an outbox of a new process, that has what another reported.
+func remembering(t *testing.T, of *bench) *bench {
+	t.Helper()
+	sequence, accepted, ok := of.Reported()
+	if !ok {
+		t.Fatal("it is not known what was reported")
+	}
+	b := newBench(t)
+	b.Remember = true
+	if err := b.Restore(sequence, accepted); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func TestOutbox_RemembersAnEarlierProcess(t *testing.T) {
+	old := newBench(t)
+	old.Remember = true
+	old.Reconnected(true)
+	highest := ""
+	for _, id := range []string{"1", "2", "3", "4"} {
+		old.put(work(id, 1), "a", true)
+		l := old.take(id)
+		old.answered(l, codec.OutcomeAccepted, false)
+		highest = decode(t, l.Event).SequenceID
+	}
+	old.put(work("5", 1), "a", true)
+	old.done(old.take("5"), errors.New("lost"), true) // nobody knows
+	old.put(work("6", 1), "a", true)
+	old.answered(old.take("6"), codec.OutcomeIgnored, false) // the broker does not keep it
+	old.Remove("4")
+
+	t.Run("the broker has nothing newer", func(t *testing.T) {
+		b := remembering(t, old)
+		b.put(work("1", 1), "a", false)
+		b.put(work("2", 1), "b", true) // another status
+		b.put(work("3", 2), "a", true) // another version
+		b.put(work("4", 1), "a", true)
+		b.put(work("5", 1), "a", true)
+		b.put(work("6", 1), "a", true)
+		if got := b.Reconnected(true); !slices.Equal(got, []string{"2", "3", "4", "5", "6"}) {
+			t.Fatalf("due %q", got)
+		}
+		if _, _, ok := b.Reported(); ok {
+			t.Fatal("what is written down now may be out of date")
+		}
+		b.observe(highest)
+		b.nothing("1")
+		b.put(work("1", 1), "a", false)
+		l := b.take("2")
+		if newer, err := codec.CompareSequence(highest, decode(t, l.Event).SequenceID); err != nil || !newer {
+			t.Fatalf("%s: %v", decode(t, l.Event).SequenceID, err)
+		}
+		b.answered(l, codec.OutcomeAccepted, false)
+		sequence, accepted, ok := b.Reported()
+		if !ok || sequence != decode(t, l.Event).SequenceID || len(accepted) != 3 || accepted["2"] == "" || accepted["3"] == "" {
+			t.Fatalf("reported %q, %v, %t", sequence, accepted, ok)
+		}
+		// What it was, not when or in which order it came about.
+		times := status("a")
+		times.Conditions = append([]metav1.Condition{{Type: "Z", LastTransitionTime: metav1.NewTime(now)}}, times.Conditions...)
+		same := status("a")
+		same.Conditions = append(same.Conditions, metav1.Condition{Type: "Z"})
+		if _, err := b.Put(work("7", 1), times, false); err != nil {
+			t.Fatal(err)
+		}
+		b.answered(b.take("7"), codec.OutcomeAccepted, false)
+		again := remembering(t, b)
+		if due, err := again.Put(work("7", 1), same, false); err != nil || due {
+			t.Fatalf("due %t, %v", due, err)
+		}
+		// The broker loses it later.
+		again.Reconnected(true)
+		sequence, _, _ = b.Reported()
+		again.observe(sequence)
+		again.Reconnected(true)
+		again.observe(highest, "7")
+	})
+	t.Run("the broker has something newer", func(t *testing.T) {
+		b := remembering(t, old)
+		b.put(work("1", 1), "a", false)
+		b.Reconnected(true)
+		b.observe(sequence(t, time.Hour), "1")
+		b.answered(b.take("1"), codec.OutcomeAccepted, false)
+		b.put(work("2", 1), "a", true)
+	})
+	t.Run("asked all the same", func(t *testing.T) {
+		b := remembering(t, old)
+		b.put(work("1", 1), "a", false)
+		b.Ask("1", codec.ResyncResponse)
+		b.take("1")
+		b.observe(highest)
+		b.put(work("1", 1), "a", true) // nobody knows what became of it
+	})
+	t.Run("another broker", func(t *testing.T) {
+		b := remembering(t, old)
+		b.put(work("1", 1), "a", false)
+		if got := b.Reconnected(false); !slices.Equal(got, []string{"1"}) {
+			t.Fatalf("due %q", got)
+		}
+	})
 }

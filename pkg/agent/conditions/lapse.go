@@ -1,0 +1,35 @@
+package conditions
+
+import (
+	"slices"
+	"time"
+
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	workv1 "open-cluster-management.io/api/work/v1"
+)
+
+// TypeJournaled is the condition of a work that is not in the agent's state
+// directory as it should be. It is only there while it is False.
+const TypeJournaled = "Journaled"
+
+// Lapse is why a work is not in the state directory.
+type Lapse struct {
+	// Reason is one of journal.ReasonFull and journal.ReasonFailed.
+	Reason string
+	Err    error
+	Since  time.Time
+}
+
+const formatJournaled = "What the work says now is applied, but the agent could not store it: %v. If the agent restarts while it is cut off, it does not know it."
+
+// Lapsed returns the status with the condition about a lapse; nothing else
+// differs, and status is not modified.
+func Lapsed(status workv1.ManifestWorkStatus, generation int64, l Lapse) workv1.ManifestWorkStatus {
+	status.Conditions = slices.Clone(status.Conditions)
+	apimeta.SetStatusCondition(&status.Conditions, metav1.Condition{
+		Type: TypeJournaled, Status: metav1.ConditionFalse, Reason: l.Reason, Message: format(formatJournaled, l.Err),
+		ObservedGeneration: generation, LastTransitionTime: stamp(l.Since),
+	})
+	return status
+}

@@ -1,0 +1,101 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/agent/desired"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
+)
+
+// A work is on the journal as the spec event that it was received as, with the
+// revision and the tag that it had. Where the spec cannot be used, or a deletion
+// came without one, the data is that of the spec in force. These attributes are
+// on disk only.
+const (
+	entryName       = "hawsername"            // under which the work goes
+	entryProblem    = "hawserproblem"         // why the latest spec cannot be used
+	entryGeneration = "hawserforcegeneration" // of the spec in force, absent when there is none
+	entryTag        = "hawserforcetag"        // of the same
+	entryID         = "entry"                 // id of such events
+	entryUID        = "entry"                 // uid for an encoder that wants one
+)
+
+// encodeEntry returns the journal's event of a work.
+func encodeEntry(w *desired.Work, now time.Time) (codec.Event, error) {
+	work := workv1.ManifestWork{ObjectMeta: metav1.ObjectMeta{Name: w.Name, Namespace: w.Cluster, UID: entryUID}}
+	p := manifestwork.SpecParams{ID: entryID, Now: now, Source: w.Source, Action: codec.UpdateRequest}
+	if w.Deleting {
+		p.Action, p.DeletionWithData = codec.DeleteRequest, w.Spec != nil
+	}
+	if w.Spec != nil {
+		work.Spec = *w.Spec
+	}
+	e, err := manifestwork.EncodeSpec(&work, p)
+	if err != nil {
+		return e, fmt.Errorf("journal entry of work %s: %w", w.Name, err)
+	}
+	if w.Spec == nil {
+		e.DataEncoded = nil
+	} else {
+		e.SetExtension(entryGeneration, strconv.FormatInt(w.SpecGeneration, 10))
+		e.SetExtension(entryTag, w.SpecTag.String())
+	}
+	e.SetExtension(codec.ExtResourceID, w.ResourceID)
+	e.SetExtension(codec.ExtResourceVersion, int32(min(w.Version, math.MaxInt32)))
+	e.SetExtension(codec.ExtRevision, codec.FormatRevision(w.Revision))
+	e.SetExtension(codec.ExtTag, w.Tag.String())
+	for name, value := range map[string]string{
+		codec.ExtMetadata: w.Metadata, codec.ExtLogTracing: w.LogTracing, entryName: w.Name, entryProblem: w.Problem,
+	} {
+		e.SetExtension(name, nil)
+		if value != "" {
+			e.SetExtension(name, value)
+		}
+	}
+	return e, nil
+}
+
+// decodeEntry is the reverse of encodeEntry. The error says that the entry is
+// of no use.
+func decodeEntry(e codec.Event) (*desired.Work, error) {
+	spec, err := manifestwork.DecodeSpec(e)
+	var invalid *manifestwork.InvalidError
+	if err != nil && !errors.As(err, &invalid) {
+		return nil, err
+	}
+	w := &desired.Work{
+		Ref: spec.Ref, Source: spec.Source, Version: spec.Version, Revision: spec.Revision, Tag: spec.Tag, Deleting: spec.Deleting,
+	}
+	var name, generation, tag string
+	for attribute, into := range map[string]*string{entryName: &name, entryProblem: &w.Problem, entryGeneration: &generation, entryTag: &tag} {
+		if *into, _, err = codec.StringExtension(e, attribute); err != nil {
+			return nil, err
+		}
+	}
+	if name != "" {
+		w.Name = name
+	}
+	if generation == "" {
+		if w.Problem == "" && !w.Deleting {
+			return nil, errors.New("a work with neither a spec nor what is wrong with it")
+		}
+		return w, nil
+	}
+	if !spec.HasData {
+		return nil, errors.New("the spec is not in it")
+	}
+	w.Labels, w.Spec = spec.Work.Labels, &spec.Work.Spec
+	if w.SpecGeneration, err = strconv.ParseInt(generation, 10, 64); err != nil {
+		return nil, fmt.Errorf("%s: %w", entryGeneration, err)
+	}
+	w.SpecTag, err = codec.ParseTag(tag)
+	return w, err
+}

@@ -1,0 +1,151 @@
+package agent
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/hawser-io/hawser/pkg/agent/desired"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
+)
+
+var entryTime = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+// onDisk writes and reads an entry.
+func onDisk(t testing.TB, w *desired.Work) *desired.Work {
+	t.Helper()
+	e, err := encodeEntry(w, entryTime)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := codec.Marshal(e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e, err = codec.Unmarshal(b); err != nil {
+		t.Fatal(err)
+	}
+	got, err := decodeEntry(e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+// Whatever is held can be written, and is the same when it is read.
+func TestEntry_IsTheWork(t *testing.T) {
+	r := &rig{t: t, now: entryTime}
+	rapid.Check(t, func(rt *rapid.T) {
+		set := desired.New()
+		set.Subscribed(rapid.Bool().Draw(rt, "hawser"))
+		for n := range rapid.IntRange(1, 4).Draw(rt, "events") {
+			var manifests []string
+			if rapid.Bool().Draw(rt, "usable") {
+				manifests = append(manifests, configMap("a", rapid.SampledFrom([]string{"", "1", "<&>"}).Draw(rt, "value")))
+			}
+			w := hubWork("w-1", rapid.SampledFrom([]string{"web", "other"}).Draw(rt, "name"), int64(n), manifests...)
+			action := rapid.SampledFrom([]codec.Action{codec.UpdateRequest, codec.UpdateRequest, codec.DeleteRequest}).Draw(rt, "action")
+			what := rapid.SampledFrom([]string{"", "", "no data", "bad metadata", "no metadata", "unversioned", "tracing"}).Draw(rt, "what")
+			e := r.event(w, action, func(e *codec.Event) {
+				switch what {
+				case "no data":
+					e.DataEncoded = nil
+				case "bad metadata":
+					e.SetExtension(codec.ExtMetadata, "{")
+				case "no metadata":
+					e.SetExtension(codec.ExtMetadata, nil)
+				case "unversioned":
+					e.SetExtension(codec.ExtResourceVersion, int32(0))
+				case "tracing":
+					e.SetExtension(codec.ExtLogTracing, `{"logging.open-cluster-management.io/a":"1"}`)
+				}
+			})
+			spec, err := manifestwork.DecodeSpec(e)
+			if spec == nil {
+				rt.Fatal(err)
+			}
+			problem := ""
+			if err != nil {
+				problem = err.Error()
+			}
+			set.Accept(spec, problem)
+		}
+		for _, w := range set.All() {
+			got := onDisk(t, w)
+			// The labels in force are those of the latest metadata that can be read.
+			got.Labels = w.Labels
+			if d := cmp.Diff(w, got); d != "" {
+				rt.Fatalf("(-held +read)\n%s", d)
+			}
+		}
+	})
+}
+
+func TestEntry_OfNoUse(t *testing.T) {
+	set := desired.New()
+	set.Subscribed(true)
+	r := &rig{t: t, now: entryTime}
+	spec, err := manifestwork.DecodeSpec(r.event(hubWork("w-1", "web", 1, configMap("a", "1")), codec.UpdateRequest, nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	set.Accept(spec, "")
+	for name, c := range map[string]struct {
+		change func(*codec.Event)
+		want   string
+	}{
+		"no version":    {func(e *codec.Event) { e.SetExtension(codec.ExtResourceVersion, nil) }, codec.ExtResourceVersion},
+		"no generation": {func(e *codec.Event) { e.SetExtension(entryGeneration, nil) }, "neither a spec"},
+		"bad one":       {func(e *codec.Event) { e.SetExtension(entryGeneration, "x") }, entryGeneration},
+		"bad tag":       {func(e *codec.Event) { e.SetExtension(entryTag, "x") }, codec.ExtTag},
+		"no data":       {func(e *codec.Event) { e.DataEncoded = nil }, "the spec is not in it"},
+		"bad name":      {func(e *codec.Event) { e.SetExtension(entryName, 7) }, entryName},
+	} {
+		e, err := encodeEntry(set.Get("w-1"), entryTime)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.change(&e)
+		if _, err := decodeEntry(e); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+// What is read from a disk is never more than an error, and what can be read can
+// be written.
+func FuzzDecodeEntry(f *testing.F) {
+	r := &rig{now: entryTime}
+	for _, w := range []*desired.Work{
+		{Ref: manifestwork.Ref{ResourceID: "w-1", Name: "web", Cluster: "c1"}, Source: "hub", Problem: "too large"},
+		{Ref: manifestwork.Ref{ResourceID: "w-1", Name: "web", Cluster: "c1", Generation: 3}, Source: "hub", Version: 3, Deleting: true},
+	} {
+		e, err := encodeEntry(w, r.now)
+		if err != nil {
+			f.Fatal(err)
+		}
+		b, err := codec.Marshal(e)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		e, err := codec.Unmarshal(b)
+		if err != nil {
+			return
+		}
+		w, err := decodeEntry(e)
+		if err != nil {
+			return
+		}
+		again := onDisk(t, w)
+		if again.ResourceID != w.ResourceID || again.Tag != w.Tag || again.Name != w.Name || again.Version != w.Version || again.Deleting != w.Deleting || (again.Spec == nil) != (w.Spec == nil) {
+			t.Fatalf("read %+v, then %+v", w, again)
+		}
+	})
+}

@@ -1,0 +1,618 @@
+package agent
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
+	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/agent/journal"
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+var errFull error = syscall.ENOSPC
+
+func (r *rig) value(name string) string {
+	o := r.configMap(name)
+	if o == nil {
+		return ""
+	}
+	return o.Object["data"].(map[string]any)["k"].(string)
+}
+
+func (r *rig) expectValue(name, want string) {
+	r.t.Helper()
+	if got := r.value(name); got != want {
+		r.t.Fatalf("ConfigMap %s has %q, want %q", name, got, want)
+	}
+}
+
+func (r *rig) expectJournal(want ...string) {
+	r.t.Helper()
+	if got := r.journal.has(); !slices.Equal(got, want) {
+		r.t.Fatalf("on the journal: %q, want %q", got, want)
+	}
+}
+
+// inSync hands over a checkpoint that finds what is held right.
+func (r *rig) inSync(revision uint64) {
+	r.t.Helper()
+	d := r.core.set.Digest(nil)
+	r.checkpoint(codec.Checkpoint{Cursor: at(revision), Digest: &d})
+}
+
+func TestCore_JournalComesFirst(t *testing.T) {
+	r := newJournaledRig(t)
+	var early []string
+	r.journal.fail = func(op, id string) error {
+		early = append(early, fmt.Sprint(op, " ", id, " ", r.value("a"), len(r.synced)))
+		return nil
+	}
+	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
+	r.inSync(1)
+	r.apply(hubWork("w-1", "web", 2, configMap("a", "2")))
+	r.inSync(2)
+	want := []string{"put w-1 0", "checkpoint e/t/1 10", "put w-1 11", "checkpoint e/t/2 21"}
+	if !slices.Equal(early, want) {
+		t.Fatalf("got %q, want %q", early, want)
+	}
+	expectSaid(t, r.synced, slices.Concat(acked(1, firstDigest(r), ""), acked(2, held(r, "w-1"), "")))
+	r.expectJournal("w-1")
+	if r.journal.cursor != at(2) {
+		t.Errorf("cursor %v", r.journal.cursor)
+	}
+}
+
+// firstDigest is what the first ack said.
+func firstDigest(r *rig) *codec.Digest { return r.synced[0].ack.Digest }
+
+func TestCore_RestartWhileTheBrokerIsAway(t *testing.T) {
+	r := newJournaledRig(t)
+	gone := hubWork("w-2", "gone", 1, configMap("b", "1"))
+	gone.Spec.DeleteOption = &workv1.DeleteOption{
+		PropagationPolicy: workv1.DeletePropagationPolicyTypeSelectivelyOrphan,
+		SelectivelyOrphan: &workv1.SelectivelyOrphan{OrphaningRules: []workv1.OrphaningRule{{Resource: "configmaps", Namespace: "default", Name: "kept"}}},
+	}
+	gone.Spec.Workload.Manifests = append(gone.Spec.Workload.Manifests, hubWork("", "", 1, configMap("kept", "1")).Spec.Workload.Manifests...)
+	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
+	r.apply(gone)
+	// It cannot be used, and the one before stays in force.
+	r.apply(hubWork("w-1", "web", 2))
+	r.inSync(4)
+	r.core.Disconnected(errAway)
+	// A deletion that came without the spec, just before the end.
+	r.core.Handle(t.Context(), r.event(gone, codec.DeleteRequest, func(e *codec.Event) { e.DataEncoded = nil }))
+
+	r.start()
+	r.f.Edit(r.ref("ConfigMap", "a"), func(o *unstructured.Unstructured) { o.Object["data"] = map[string]any{"k": "drift"} })
+	r.settle(10 * time.Second)
+	r.expectValue("a", "1")
+	r.f.Remove(r.ref("ConfigMap", "a"))
+	r.settle(time.Minute)
+	r.expectValue("a", "1")
+	if r.value("b") != "" || r.value("kept") == "" || r.record("gone") != nil {
+		t.Fatal("a deletion that was received is to be carried out, with its delete options")
+	}
+	sent := len(r.sent)
+	r.expectCursor(at(4))
+	r.resume()
+	r.settle(time.Second)
+	if !r.statuses["w-2"].Deleted || len(r.sent) != sent+2 {
+		t.Fatalf("%d statuses", len(r.sent)-sent)
+	}
+	r.expectStatus("w-1", "Applied=False/AppliedManifestWorkFailed: Failed to apply manifest work: a work needs at least one manifest", workAvailable)
+	r.expectJournal("w-1")
+}
+
+// What the AppliedManifestWork says decides, until the broker is heard.
+func TestCore_UnconfirmedWorks(t *testing.T) {
+	annotate := func(name, value string) func(*unstructured.Unstructured) {
+		return func(o *unstructured.Unstructured) {
+			a := o.GetAnnotations()
+			if a[name] = value; value == "" {
+				delete(a, name)
+			}
+			o.SetAnnotations(a)
+		}
+	}
+	for name, c := range map[string]struct {
+		change   func(*unstructured.Unstructured)
+		enforced bool
+	}{
+		"as it was left":               {func(*unstructured.Unstructured) {}, true},
+		"an earlier version":           {annotate(inventory.AnnotationVersion, "1"), true},
+		"a later version":              {annotate(inventory.AnnotationVersion, "3"), false},
+		"another spec of that version": {annotate(inventory.AnnotationTag, "x"), false},
+		"another work of that name":    {annotate(inventory.AnnotationWorkID, "w-9"), false},
+		"made by another agent":        {annotate(inventory.AnnotationWorkID, ""), false},
+		"no version":                   {annotate(inventory.AnnotationVersion, "x"), false},
+		"looked after by another":      {func(o *unstructured.Unstructured) { o.Object["spec"].(map[string]any)["agentID"] = "other" }, false},
+		"none":                         {nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newJournaledRig(t)
+			r.apply(hubWork("w-1", "web", 2, configMap("a", "1")))
+			r.inSync(1)
+			r.core.Disconnected(errAway)
+			record := inventory.Ref(inventory.Name(testHubHash, "web"))
+			if c.change == nil {
+				r.f.Edit(record, func(o *unstructured.Unstructured) { o.SetFinalizers(nil) })
+				r.f.Remove(record)
+			} else {
+				r.f.Edit(record, c.change)
+			}
+			r.start()
+			drift := func(value string) {
+				r.f.Remove(r.ref("ConfigMap", "a"))
+				r.f.Put(parse(t, configMap("a", value)))
+			}
+			drift("drift")
+			r.settle(time.Minute)
+			if got := r.value("a") == "1"; got != c.enforced {
+				t.Fatalf("enforced: %t, want %t", got, c.enforced)
+			}
+
+			// The cursor alone says nothing; the first checkpoint does.
+			r.resume()
+			drift("again")
+			r.settle(time.Minute)
+			if got := r.value("a") == "1"; got != c.enforced {
+				t.Fatalf("after the resume, enforced: %t, want %t", got, c.enforced)
+			}
+			r.inSync(1)
+			r.settle(time.Minute)
+			r.expectValue("a", "1")
+			r.expectStatus("w-1", workApplied, workAvailable)
+		})
+	}
+}
+
+func TestCore_UnconfirmedDeletions(t *testing.T) {
+	for name, c := range map[string]struct {
+		version string
+		done    bool
+	}{"of what is in force": {"2", true}, "of something earlier": {"3", false}} {
+		t.Run(name, func(t *testing.T) {
+			r := newJournaledRig(t)
+			w := hubWork("w-1", "web", 2, configMap("a", "1"))
+			r.apply(w)
+			r.inSync(1)
+			r.deliverDeletion(w)
+			r.f.Edit(inventory.Ref(inventory.Name(testHubHash, "web")), func(o *unstructured.Unstructured) {
+				a := o.GetAnnotations()
+				a[inventory.AnnotationVersion] = c.version
+				o.SetAnnotations(a)
+			})
+			r.start()
+			r.settle(time.Minute)
+			if got := r.value("a") == ""; got != c.done {
+				t.Fatalf("carried out: %t, want %t", got, c.done)
+			}
+			r.resume()
+			r.inSync(2)
+			r.settle(time.Minute)
+			r.expectValue("a", "")
+			r.expectJournal()
+		})
+	}
+}
+
+func TestCore_UnconfirmedWorkThatSomebodyRemoves(t *testing.T) {
+	r := newJournaledRig(t)
+	r.apply(hubWork("w-1", "web", 2, configMap("a", "1")))
+	r.inSync(1)
+	record := inventory.Ref(inventory.Name(testHubHash, "web"))
+	if err := r.f.Delete(t.Context(), record, r.record("web").UID); err != nil {
+		t.Fatal(err)
+	}
+	r.start()
+	r.settle(time.Minute)
+	if r.value("a") == "" {
+		t.Fatal("objects go, and nobody knows whether they are to come back")
+	}
+	uid := r.configMap("a").GetUID()
+	r.resume()
+	r.inSync(1)
+	r.settle(time.Minute)
+	if o := r.configMap("a"); o == nil || o.GetUID() == uid || r.record("web").DeletionTimestamp != nil {
+		t.Fatal("it is not made anew")
+	}
+}
+
+// A power loss can leave a journal on which a work is live whose deletion was
+// carried out and confirmed. Nothing may bring it back.
+func TestCore_OutdatedJournal(t *testing.T) {
+	r := newJournaledRig(t)
+	w := hubWork("w-1", "web", 2, configMap("a", "1"))
+	r.apply(w)
+	r.inSync(1)
+	before := r.journal.entries["w-1"]
+	r.delete(w)
+	r.expectJournal()
+	r.journal.entries["w-1"] = before
+
+	r.start()
+	r.resume()
+	r.settle(time.Minute)
+	r.expectValue("a", "")
+	// The digest shows it, and the list says what it is.
+	said := r.checkpoint(codec.Checkpoint{Cursor: at(9), Digest: &codec.Digest{}})
+	if len(said) != 1 || len(said[0].list) != 1 {
+		t.Fatalf("told %+v", said)
+	}
+	r.checkpoint(codec.Checkpoint{Cursor: at(9), Digest: &codec.Digest{}, Listed: true, Orphans: []string{"w-1"}})
+	r.settle(time.Minute)
+	r.expectValue("a", "")
+	if r.record("web") != nil {
+		t.Fatal("a work that nobody wants is recorded")
+	}
+}
+
+func TestCore_AfterAListTheRestIsConfirmed(t *testing.T) {
+	r := newJournaledRig(t)
+	r.apply(hubWork("w-1", "web", 2, configMap("a", "1")))
+	r.apply(hubWork("w-2", "orphan", 2, configMap("b", "1")))
+	r.inSync(1)
+	r.delete(hubWork("w-3", "other", 1)) // and a status
+	for _, name := range []string{"web", "orphan"} {
+		ref := inventory.Ref(inventory.Name(testHubHash, name))
+		r.f.Edit(ref, func(o *unstructured.Unstructured) { o.SetFinalizers(nil) })
+		r.f.Remove(ref)
+	}
+	r.journal.did = nil
+	r.restart()
+	r.settle(time.Minute)
+	if r.record("web") != nil || !slices.Contains(r.journal.did, "drop ") || r.journal.cursor != (codec.Cursor{}) {
+		t.Fatalf("did %q", r.journal.did)
+	}
+	r.checkpoint(codec.Checkpoint{Cursor: at(9), Digest: &codec.Digest{Count: 7}, Listed: true, Orphans: []string{"w-2"}})
+	if r.record("web") == nil || r.record("orphan") != nil {
+		t.Fatal("exactly what the broker can explain is to be enforced")
+	}
+}
+
+// A stock broker does not answer what it has no news about. So it is not told
+// of anything that it has not sent since the start.
+func TestCore_JournalAndAStockBroker(t *testing.T) {
+	r := newJournaledRig(t)
+	w := hubWork("w-1", "web", 1, configMap("a", "1"))
+	r.apply(w)
+	r.inSync(1)
+	ref := inventory.Ref(inventory.Name(testHubHash, "web"))
+	r.f.Edit(ref, func(o *unstructured.Unstructured) { o.SetFinalizers(nil) })
+	r.f.Remove(ref)
+	r.start()
+	r.expectCursor(at(1))
+	if list := r.subscribe(stock); len(list) != 0 {
+		t.Fatalf("listed %v", list)
+	}
+	r.settle(time.Minute)
+	if r.record("web") != nil {
+		t.Fatal("enforced what nobody confirmed")
+	}
+	r.handle(r.stockEvent(w, codec.CreateRequest, nil))
+	if r.record("web") == nil {
+		t.Fatal("what the source sent again is wanted")
+	}
+	if list := r.subscribe(stock); len(list) != 1 {
+		t.Fatalf("listed %v", list)
+	}
+}
+
+func TestCore_EntriesGoWithTheirWorks(t *testing.T) {
+	r := newJournaledRig(t)
+	first := hubWork("w-1", "web", 1, configMap("a", "1"))
+	r.apply(first)
+	r.apply(hubWork("w-2", "web", 1, configMap("a", "1"))) // takes the name
+	r.settle(time.Second)
+	r.expectJournal("w-2")
+
+	// A crash between the two leaves both: the later one has the name.
+	both := newJournaledRig(t)
+	both.apply(first)
+	kept := both.journal.entries["w-1"]
+	both.apply(hubWork("w-2", "web", 1, configMap("a", "1")))
+	both.journal.entries["w-1"] = kept
+	both.start()
+	if w := both.core.set.ByName("web").Live; w == nil || w.ResourceID != "w-2" || both.core.set.Get("w-1") != nil {
+		t.Fatalf("got %+v", w)
+	}
+	both.settle(time.Second)
+	both.expectJournal("w-2")
+
+	// A removal that failed is tried again, unless the work is back.
+	w := hubWork("w-2", "web", 1, configMap("a", "1"))
+	r.journal.fail = func(op, _ string) error {
+		if op == "remove" {
+			return errors.New("broken")
+		}
+		return nil
+	}
+	r.delete(w)
+	r.expectJournal("w-2")
+	r.apply(hubWork("w-2", "web", 1, configMap("a", "anew")))
+	r.journal.fail = nil
+	r.settle(time.Hour)
+	r.expectJournal("w-2")
+	r.journal.fail = func(op, _ string) error {
+		if op == "remove" {
+			return errors.New("broken")
+		}
+		return nil
+	}
+	r.delete(w)
+	r.journal.fail = nil
+	r.settle(time.Hour)
+	r.expectJournal()
+}
+
+func parse(t *testing.T, manifest string) *unstructured.Unstructured {
+	t.Helper()
+	o := &unstructured.Unstructured{}
+	if err := o.UnmarshalJSON([]byte(manifest)); err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+// logged counts the lines of a log that have a text.
+func logged(b *bytes.Buffer, text string) int { return strings.Count(b.String(), text) }
+
+func TestCore_StateDirectoryThatIsFull(t *testing.T) {
+	r := newJournaledRig(t)
+	var log bytes.Buffer
+	r.log = slog.New(slog.NewTextHandler(&log, nil))
+	r.restart()
+	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
+	r.inSync(1)
+	r.journal.did = nil
+	r.journal.fail = func(string, string) error { return errFull }
+	r.apply(hubWork("w-1", "web", 2, configMap("a", "2")))
+	r.apply(hubWork("w-2", "unusable", 1))
+	r.expectValue("a", "2")
+	full := "Journaled=False/StateDirectoryFull: What the work says now is applied, but the agent could not store it: state directory: put /state: no space left on device. If the agent restarts while it is cut off, it does not know it."
+	r.expectStatus("w-1", workApplied, workAvailable, full)
+	if c := condition(r.statuses["w-1"].Status.Conditions, "Journaled"); c.ObservedGeneration != 2 {
+		t.Errorf("got %+v", c)
+	}
+	if condition(r.statuses["w-2"].Status.Conditions, "Journaled") == nil {
+		t.Error("a work that cannot be used is not on the journal either")
+	}
+	since, sent := condition(r.statuses["w-1"].Status.Conditions, "Journaled").LastTransitionTime, len(r.sent)
+
+	// Neither cursor nor ack; in memory the agent goes on.
+	told := len(r.synced)
+	r.inSync(2)
+	r.settle(time.Hour)
+	if len(r.synced) != told || r.journal.cursor != at(1) || len(r.journal.did) != 0 {
+		t.Fatalf("told %+v, did %q", r.synced[told:], r.journal.did)
+	}
+	r.expectCursor(at(2))
+	if got := condition(r.statuses["w-1"].Status.Conditions, "Journaled"); !got.LastTransitionTime.Equal(&since) || len(r.sent) != sent {
+		t.Errorf("got %+v, %d statuses", got, len(r.sent)-sent)
+	}
+	if n := logged(&log, "the state directory fails"); n != 1 || logged(&log, "works again") != 0 {
+		t.Errorf("it is told %d times\n%s", n, &log)
+	}
+	if r.core.Counts().Unsaved != 2 {
+		t.Errorf("got %+v", r.core.Counts())
+	}
+
+	// There is room for one of them.
+	r.journal.fail = func(_, id string) error {
+		if id == "w-1" {
+			return nil
+		}
+		return errFull
+	}
+	r.settle(2 * time.Minute)
+	r.expectStatus("w-1", workApplied, workAvailable)
+	if condition(r.statuses["w-2"].Status.Conditions, "Journaled") == nil || r.journal.cursor != at(1) || logged(&log, "works again") != 0 {
+		t.Error("the other is not there yet")
+	}
+
+	r.journal.fail = nil
+	r.settle(2 * time.Minute)
+	r.expectStatus("w-2", "Applied=False/AppliedManifestWorkFailed: Failed to apply manifest work: a work needs at least one manifest")
+	expectSaid(t, r.synced[told:], acked(2, held(r, "w-1", "w-2"), ""))
+	r.expectJournal("w-1", "w-2")
+	if r.journal.cursor != at(2) || logged(&log, "the state directory fails") != 1 || logged(&log, "works again") != 1 || r.core.Counts().Unsaved != 0 {
+		t.Errorf("cursor %v\n%s", r.journal.cursor, &log)
+	}
+	r.start()
+	r.settle(time.Minute)
+	r.expectValue("a", "2")
+}
+
+func TestCore_StateDirectoryThatFailsNowAndThen(t *testing.T) {
+	r := newJournaledRig(t)
+	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
+	r.apply(hubWork("w-2", "other", 1, configMap("b", "1")))
+
+	// Works that became unreadable are written again.
+	r.journal.rots = "w-1"
+	r.inSync(2)
+	r.expectStatus("w-1", workApplied, workAvailable, "Journaled=False/StateDirectoryFailed: What the work says now is applied, but the agent could not store it: state directory: put /state: dirty. If the agent restarts while it is cut off, it does not know it.")
+	r.settle(time.Minute)
+	r.expectStatus("w-1", workApplied, workAvailable)
+	if r.journal.cursor != at(2) {
+		t.Fatalf("cursor %v", r.journal.cursor)
+	}
+	// An entry that nobody holds any more is removed.
+	r.journal.rots = "w-9"
+	r.inSync(3)
+	r.settle(time.Minute)
+	if r.journal.cursor != at(3) {
+		t.Fatalf("cursor %v", r.journal.cursor)
+	}
+
+	// Each has its turn, however many fail.
+	room := ""
+	r.journal.fail = func(op, id string) error {
+		if op == "put" && id != room {
+			return errFull
+		}
+		return nil
+	}
+	for n := range 3 * savedAtOnce {
+		r.deliver(hubWork(fmt.Sprintf("x-%02d", n), fmt.Sprintf("x-%02d", n), 1))
+	}
+	if got := r.core.Counts().Unsaved; got != 3*savedAtOnce {
+		t.Fatalf("%d unsaved", got)
+	}
+	room = "x-20"
+	r.settle(10 * time.Minute)
+	if got := r.core.Counts().Unsaved; got != 3*savedAtOnce-1 {
+		t.Fatalf("%d unsaved: one of them had room", got)
+	}
+
+	// What is deleted meanwhile is no longer missing.
+	r.delete(hubWork("x-00", "x-00", 1))
+	if got := r.core.Counts().Unsaved; got != 3*savedAtOnce-2 {
+		t.Fatalf("%d unsaved", got)
+	}
+	// Nothing of the cursor is on disk, and that it is to go is not forgotten.
+	r.journal.fail = func(op, _ string) error {
+		if op == "drop" {
+			return errFull
+		}
+		return nil
+	}
+	r.core.Disconnected(errAway)
+	r.subscribe(accepted)
+	r.settle(time.Minute)
+	if r.journal.cursor != at(3) {
+		t.Fatal("the failure did not fail")
+	}
+	r.journal.fail = nil
+	r.settle(2 * time.Minute)
+	if r.journal.cursor != (codec.Cursor{}) {
+		t.Fatalf("cursor %v", r.journal.cursor)
+	}
+}
+
+func TestCore_JournalThatCannotBeLoaded(t *testing.T) {
+	r := newJournaledRig(t)
+	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
+	c := r.core.config
+	c.Cluster = "cluster2"
+	r.journal.binding.Cluster = "cluster2" // by a bug
+	other := NewCore(c)
+	if err := other.Start(testClusterUID); err != nil || other.Counts() != (Counts{}) {
+		t.Fatalf("%v, took works of another cluster: %+v", err, other.Counts())
+	}
+	c.Journal = newerJournal{r.journal}
+	var newer *journal.FormatError
+	if err := NewCore(c).Start(testClusterUID); !errors.As(err, &newer) {
+		t.Fatalf("got %v", err)
+	}
+}
+
+type newerJournal struct{ Journal }
+
+func (newerJournal) Load(journal.Binding, func(codec.Event) error) (journal.State, error) {
+	return journal.State{}, &journal.FormatError{Path: "/state/binding", Format: 9}
+}
+
+func TestCore_RestartRepeatsNoStatus(t *testing.T) {
+	run := func(name string, want int, change func(*rig), resume func(r *rig, highest string)) {
+		t.Run(name, func(t *testing.T) {
+			r := newJournaledRig(t)
+			r.outcome = codec.OutcomeAccepted
+			r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
+			r.apply(hubWork("w-2", "other", 1, configMap("b", "1")))
+			r.apply(hubWork("w-2", "other", 2, configMap("b", "2"))) // another order of conditions
+			r.inSync(3)
+			r.core.Stop(t.Context())
+			highest := r.sent[len(r.sent)-1].SequenceID
+			r.now = r.now.Add(-24 * time.Hour)
+			r.start()
+			change(r)
+			r.settle(time.Minute)
+			before := len(r.sent)
+			resume(r, highest)
+			r.settle(time.Minute)
+			if got := len(r.sent) - before; got != want {
+				t.Fatalf("%d statuses were sent, want %d", got, want)
+			}
+			for _, s := range r.sent[before:] {
+				if newer, err := codec.CompareSequence(highest, s.SequenceID); err != nil || !newer {
+					t.Errorf("sequence id %s is not above %s: %v", s.SequenceID, highest, err)
+				}
+			}
+		})
+	}
+	nothing := func(*rig) {}
+	byCursor := func(r *rig, highest string) {
+		r.resume()
+		r.settle(time.Minute)
+		r.checkpoint(codec.Checkpoint{Cursor: at(3), Digest: held(r, "w-1", "w-2"), HighestSequenceID: highest})
+	}
+	run("resumed by cursor", 0, nothing, byCursor)
+	run("what changed is sent", 1, func(r *rig) {
+		r.f.Refuse = func(c clustertest.Call) error {
+			if c.Verb == "update" && c.Ref.Name == "b" {
+				return apierrors.NewForbidden(c.Ref.GroupResource(), "b", errDenied)
+			}
+			return nil
+		}
+		r.f.Edit(r.ref("ConfigMap", "b"), func(o *unstructured.Unstructured) { o.Object["data"] = map[string]any{"k": "3"} })
+	}, byCursor)
+	run("something was accepted later", 2, nothing, func(r *rig, _ string) { byCursor(r, "9000000000000000000"[:18]) })
+	run("the broker lost some", 2, nothing, func(r *rig, _ string) { byCursor(r, "") })
+	run("another history", 2, nothing, func(r *rig, _ string) { r.subscribe(accepted) })
+	run("nothing was noted", 2, func(r *rig) {
+		r.journal.reported = journal.Reported{}
+		r.now = r.now.Add(25 * time.Hour)
+		r.start()
+	}, byCursor)
+}
+
+// On real files, with the journal that the program has.
+func TestCore_OnRealFiles(t *testing.T) {
+	dir := t.TempDir()
+	r := newRig(t)
+	for generation := int64(1); generation < 4; generation++ {
+		j, err := journal.Open(journal.Config{Dir: dir})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.files = j
+		r.start()
+		r.settle(time.Second)
+		if generation == 1 {
+			r.subscribe(accepted)
+		} else {
+			r.expectCursor(at(uint64(generation - 1)))
+			r.resume()
+		}
+		w := hubWork("w-1", "web", generation, configMap("a", fmt.Sprint(generation)))
+		r.apply(w)
+		r.inSync(uint64(generation))
+		if generation == 3 {
+			r.delete(w)
+			r.inSync(4)
+		}
+		r.core.Stop(t.Context())
+		if err := j.Close(); err != nil {
+			t.Fatal(err)
+		}
+		r.f.Remove(r.ref("ConfigMap", "a"))
+	}
+	if files, err := os.ReadDir(filepath.Join(dir, "works")); err != nil || len(files) != 0 {
+		t.Errorf("left behind: %v, %v", files, err)
+	}
+}

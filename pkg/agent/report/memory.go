@@ -1,0 +1,124 @@
+package report
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
+)
+
+// memory is what an earlier process knew of the broker: which status it accepted
+// last of each work. It is right only if nothing was accepted after that was
+// written down, which the broker's next word shows; until then (undecided) a
+// status that would be the same is not sent.
+type memory struct {
+	essences  map[string]string // by resource id; nil if nothing is known
+	undecided bool
+	// sequence is the highest that went with it, highest the highest that the
+	// broker accepted and kept, of this process and of the memory.
+	sequence, highest string
+}
+
+func (m *memory) forget(id string) { delete(m.essences, id) }
+
+func (m *memory) accepted(sequence string) {
+	if newer(m.highest, sequence) {
+		m.highest = sequence
+	}
+}
+
+// makeEssence says whether two statuses are the same to a person: the times of
+// transitions, and the order of conditions, begin anew with each process.
+func (i *item) makeEssence() string {
+	s := *i.status.DeepCopy()
+	timeless(s.Conditions)
+	for n := range s.ResourceStatus.Manifests {
+		timeless(s.ResourceStatus.Manifests[n].Conditions)
+	}
+	// Put has hashed the same status; without times it still has a hash.
+	hash, err := manifestwork.StatusHash(s)
+	if err != nil {
+		return ""
+	}
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s %d %s %s %t", i.work.Source, i.work.Generation, i.work.Tag, hash, i.deleted))
+	return hex.EncodeToString(sum[:16])
+}
+
+func timeless(list []metav1.Condition) {
+	for n := range list {
+		list[n].LastTransitionTime = metav1.Time{}
+	}
+	slices.SortFunc(list, func(a, b metav1.Condition) int { return cmp.Compare(a.Type, b.Type) })
+}
+
+// Restore takes what Reported returned in an earlier process. Sequence ids
+// continue above sequence. The error is that of codec.Sequencer.Observe.
+func (o *Outbox) Restore(sequence string, accepted map[string]string) error {
+	o.memory = memory{essences: maps.Clone(accepted), undecided: true, sequence: sequence, highest: sequence}
+	return o.sequence.Observe(sequence)
+}
+
+// Reported returns the highest sequence id that the broker accepted, and what
+// it accepted last, by resource id; ok is false as long as it is not known
+// whether what was restored is still right.
+func (o *Outbox) Reported() (sequence string, accepted map[string]string, ok bool) {
+	if o.memory.undecided {
+		return "", nil, false
+	}
+	accepted = maps.Clone(o.memory.essences)
+	if accepted == nil {
+		accepted = map[string]string{}
+	}
+	for id, i := range o.items {
+		if i.accepted != "" && i.essence != "" {
+			accepted[id] = i.essence
+		}
+	}
+	return o.memory.highest, accepted, true
+}
+
+// Forget gives up what was restored: the broker may not have it.
+func (o *Outbox) Forget() {
+	o.memory.essences, o.memory.undecided = nil, false
+}
+
+// decide compares what was restored with the highest sequence id that the
+// broker accepted. It returns true if it is given up: something was accepted
+// after it was written down, or the broker has lost something.
+func (o *Outbox) decide(highest string) (unknown bool) {
+	if !o.memory.undecided {
+		return false
+	}
+	if highest != o.memory.sequence {
+		o.Forget()
+		return true
+	}
+	o.memory.undecided = false
+	for _, i := range o.items {
+		o.recognize(i)
+	}
+	return false
+}
+
+// recognize compares a status with what was restored of its work, and takes it
+// for accepted if the broker has it from an earlier process.
+func (o *Outbox) recognize(i *item) {
+	m := &o.memory
+	known, has := m.essences[i.work.ResourceID]
+	if !has || i.underWay {
+		i.maybe = false
+		return
+	}
+	e := i.makeEssence()
+	i.maybe = e == known
+	if i.maybe && !m.undecided {
+		i.accepted, i.essence, i.sequence, i.connection = i.fingerprint(), e, m.sequence, o.connection
+		m.forget(i.work.ResourceID)
+	}
+}
