@@ -2,6 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
+	"io"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -9,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/hawser-io/hawser/internal/broker/store/pebble"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
@@ -70,4 +74,59 @@ func TestForgetCluster(t *testing.T) {
 	if err := p.subscribeAs("new"); err != nil {
 		t.Errorf("after it was forgotten: %v", err)
 	}
+}
+
+// TestBackup: what the broker sends is a store that can be opened, and nothing
+// is left of it in the broker's directory.
+func TestBackup(t *testing.T) {
+	data, copied := filepath.Join(t.TempDir(), "store"), filepath.Join(t.TempDir(), "copy")
+	p := launch(t, "--insecure", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--data-dir", data)
+	defer p.end()
+	if err := p.subscribeAs("uid-1"); err != nil {
+		t.Fatal(err)
+	}
+	cc, err := grpc.NewClient(p.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := hawserv1.NewInspectionServiceClient(cc).Backup(t.Context(), &hawserv1.BackupRequest{})
+	var file string
+	for err == nil {
+		var m *hawserv1.BackupResponse
+		if m, err = s.Recv(); err == nil {
+			if m.GetPath() != "" {
+				file = filepath.Join(copied, filepath.FromSlash(m.GetPath()))
+				err = os.MkdirAll(filepath.Dir(file), 0o700)
+			}
+			err = errors.Join(err, appendTo(file, m.GetData()))
+		}
+	}
+	if err := cc.Close(); err != nil {
+		t.Error(err)
+	}
+	if !errors.Is(err, io.EOF) {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(filepath.Join(data, "outgoing")); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+	opened, err := pebble.Open(pebble.Options{Dir: copied})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if uid, ok := opened.Subscribed(codec.ManifestBundles, "c1"); uid != "uid-1" || !ok {
+		t.Errorf("the copy knows %q, %v", uid, ok)
+	}
+	if err := opened.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func appendTo(file string, data []byte) error {
+	f, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	return errors.Join(err, f.Close())
 }

@@ -1,0 +1,275 @@
+package broker_test
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/testing/protocmp"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/hawser-io/hawser/internal/broker"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
+)
+
+var olga = identity.Identity{Role: identity.Operator, Name: "olga"}
+
+// clusters is what an operator sees of them.
+func (w *world) clusters(name string) (list []*hawserv1.ListClustersResponse) {
+	w.Helper()
+	err := w.ListClusters(w.Context(), &hawserv1.ListClustersRequest{Cluster: name}, func(c *hawserv1.ListClustersResponse) error {
+		list = append(list, c)
+		return nil
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return list
+}
+
+func (w *world) works(r *hawserv1.ListWorksRequest) (list []*hawserv1.ListWorksResponse) {
+	w.Helper()
+	err := w.ListWorks(w.Context(), r, func(m *hawserv1.ListWorksResponse) error {
+		list = append(list, m)
+		return nil
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return list
+}
+
+func (w *world) orphans(cluster string) (list []*hawserv1.ListOrphansResponse) {
+	w.Helper()
+	err := w.ListOrphans(w.Context(), &hawserv1.ListOrphansRequest{Cluster: cluster}, func(o *hawserv1.ListOrphansResponse) error {
+		list = append(list, o)
+		return nil
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return list
+}
+
+func (w *world) differs(what string, want, got any) {
+	w.Helper()
+	if d := cmp.Diff(want, got, protocmp.Transform()); d != "" {
+		w.Errorf("%s (-want +got):\n%s", what, d)
+	}
+}
+
+// TestListWorks_ShowsEveryState: live, deleted and confirmed records, by
+// cluster and name, and what waits.
+func TestListWorks_ShowsEveryState(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		source := w.source("src")
+		agent := w.subscribe(w.agent("c1"))
+		w.put(source, work{id: "w2", name: "a", version: 3}.event())
+		w.put(source, work{id: "w1", name: "b", version: 1}.event())
+		w.put(source, work{id: "w3", name: "c", version: 1}.event())
+		w.put(source, work{cluster: "c0", id: "w4", version: 1}.event())
+		w.put(w.source("ci"), work{source: "ci", id: "w5", name: "d", version: 1}.event())
+		w.put(agent.peer, w.event(report{id: "w2", version: 2}))
+		for _, id := range []string{"w1", "w3"} {
+			w.put(source, work{id: id, name: map[string]string{"w1": "b", "w3": "c"}[id], version: 1, deleting: true}.event())
+		}
+		w.put(source, work{id: "w6", name: "b", version: 1}.event())
+		w.put(agent.peer, w.event(report{id: "w3", version: 1, deleted: true}))
+
+		deleted := timestamppb.New(time.Unix(1_700_000_000, 5))
+		live, tombstone, grave := hawserv1.WorkState_WORK_STATE_LIVE, hawserv1.WorkState_WORK_STATE_TOMBSTONE, hawserv1.WorkState_WORK_STATE_GRAVE
+		want := []*hawserv1.ListWorksResponse{
+			{Cluster: "c1", ResourceId: "w2", Name: "a", Source: "src", State: live, Version: 3, Reported: true, ReportedVersion: 2},
+			{Cluster: "c1", ResourceId: "w1", Name: "b", Source: "src", State: tombstone, Version: 1, DeletedAt: deleted, WaitingResourceId: "w6"},
+			{Cluster: "c1", ResourceId: "w3", Name: "c", Source: "src", State: grave, Version: 1, Reported: true, ReportedVersion: 1, DeletedAt: deleted},
+		}
+		got := w.works(&hawserv1.ListWorksRequest{Cluster: "c1", Source: "src"})
+		for _, m := range got {
+			if m.GetRevision() == 0 {
+				t.Errorf("%s has no revision", m.GetResourceId())
+			}
+			m.Revision = 0
+		}
+		w.differs("works of src on c1", want, got)
+		var all []string
+		for _, m := range w.works(&hawserv1.ListWorksRequest{}) {
+			all = append(all, m.GetCluster()+"/"+m.GetResourceId())
+		}
+		w.differs("all works", []string{"c0/w4", "c1/w2", "c1/w1", "c1/w3", "c1/w5"}, all)
+	})
+}
+
+// TestListClusters_TellsWhetherItHoldsWhatItShould: from unknown over in sync and
+// behind to differs, and offline when nobody is there.
+func TestListClusters_TellsWhetherItHoldsWhatItShould(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		source := w.source("src")
+		w.put(source, work{id: "w1", version: 1}.event())
+		is := func(what string, state hawserv1.SyncState, subscriptions uint32) {
+			w.Helper()
+			list := w.clusters("c1")
+			if len(list) != 1 || list[0].GetSync() != state || list[0].GetSubscriptions() != subscriptions {
+				t.Errorf("%s: %v", what, list)
+			}
+		}
+		is("never there", hawserv1.SyncState_SYNC_STATE_UNSPECIFIED, 0)
+		agent := w.open(w.agent("c1"), hawser)
+		w.ask(agent)
+		c := agent.checkpoint()
+		is("not acknowledged", hawserv1.SyncState_SYNC_STATE_UNSPECIFIED, 1)
+		agent.mustAck(c)
+		is("acknowledged", hawserv1.SyncState_SYNC_STATE_IN_SYNC, 1)
+		if got := w.clusters("")[0]; got.GetAckedRevision() != c.Cursor.Revision || got.GetLive() != 1 || got.GetPending() != 0 || !got.GetKnown() {
+			t.Errorf("in sync: %v", got)
+		}
+		w.put(source, work{id: "w2", version: 1}.event())
+		is("changed", hawserv1.SyncState_SYNC_STATE_BEHIND, 1)
+		pass(time.Second)
+		c = agent.checkpoint()
+		if err := agent.ack(c.Cursor, &codec.Digest{Count: 7}); err != nil {
+			t.Fatal(err)
+		}
+		is("another digest", hawserv1.SyncState_SYNC_STATE_DIFFERS, 1)
+		agent.cancel()
+		<-agent.ended
+		is("gone", hawserv1.SyncState_SYNC_STATE_UNSPECIFIED, 0)
+		if list := w.clusters("nowhere"); len(list) != 0 {
+			t.Errorf("a cluster that nobody knows: %v", list)
+		}
+	})
+}
+
+// TestListOrphans_NamesWhatDoesNotFit: with its cause, and only as long as that
+// lasts.
+func TestListOrphans_NamesWhatDoesNotFit(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		source := w.source("src")
+		w.put(source, work{id: "w1", version: 2}.event())
+		revision := w.Store.Head().Revision
+		agent := w.open(w.agent("c1"), func(raw *transport.RawSubscription, _ *tap) {
+			raw.Hello = transport.Hello{Protocol: 1, ClusterUID: "uid-1"}
+		})
+		w.ask(agent, codec.ResourceVersion{ResourceID: "w1", ResourceVersion: 5}, codec.ResourceVersion{ResourceID: "ghost", ResourceVersion: 1})
+		agent.take()
+		stranger := w.open(w.agent("c1"), func(raw *transport.RawSubscription, _ *tap) {
+			raw.Hello = transport.Hello{Protocol: 1, ClusterUID: "uid-2"}
+		})
+		w.wantCode(<-stranger.ended, transport.CodeDenied)
+		owner := w.open(source, hawser)
+		compared, err := codec.NewCompared(owner.params(), codec.Compared{Clusters: []codec.ClusterComparison{{
+			Cluster: "c1", Reason: "because", Withheld: []codec.WithheldDeletion{{ResourceID: "w1", Name: "a", Revision: revision}},
+		}}})
+		if err := owner.say(marshal(t, compared, err)); err != nil {
+			t.Fatal(err)
+		}
+		got := w.orphans("")
+		for _, o := range got {
+			if o.GetDetail() == "" {
+				t.Errorf("%v says nothing", o)
+			}
+			o.Detail = ""
+		}
+		w.differs("orphans", []*hawserv1.ListOrphansResponse{
+			{Cluster: "c1", Cause: hawserv1.OrphanCause_ORPHAN_CAUSE_NO_RECORD, ResourceId: "ghost"},
+			{Cluster: "c1", Cause: hawserv1.OrphanCause_ORPHAN_CAUSE_AHEAD, ResourceId: "w1", Name: "name-of-w1", Source: "src", Revision: revision},
+			{Cluster: "c1", Cause: hawserv1.OrphanCause_ORPHAN_CAUSE_WITHHELD, ResourceId: "w1", Name: "name-of-w1", Source: "src", Revision: revision},
+			{Cluster: "c1", Cause: hawserv1.OrphanCause_ORPHAN_CAUSE_STRANGER},
+		}, got)
+
+		if _, err := w.ForgetCluster(w.Context(), olga, &hawserv1.ForgetClusterRequest{Cluster: "c1"}); err != nil {
+			t.Fatal(err)
+		}
+		w.put(source, work{id: "w1", version: 6}.event())
+		w.put(source, work{id: "ghost", version: 1}.event())
+		synctest.Wait()
+		if left := w.orphans("c1"); slices.ContainsFunc(left, func(o *hawserv1.ListOrphansResponse) bool {
+			return o.GetCause() != hawserv1.OrphanCause_ORPHAN_CAUSE_AHEAD
+		}) {
+			t.Errorf("their causes are gone: %v", left)
+		}
+	})
+}
+
+// TestForgetWork_TellsTheSource: a work of a cluster that never confirms ends
+// for its source as if it had.
+func TestForgetWork_TellsTheSource(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		source := w.source("src")
+		owner := w.subscribe(source)
+		w.subscribe(w.agent("c1"))
+		w.put(source, work{id: "w1", version: 1}.event())
+		w.put(source, work{id: "w1", version: 1, deleting: true}.event())
+		if _, err := w.ForgetWork(w.Context(), olga, &hawserv1.ForgetWorkRequest{Cluster: "c1", ResourceId: "w1"}); err != nil {
+			t.Fatal(err)
+		}
+		events := owner.expect("status update_request w1 v1")
+		if len(events) == 1 {
+			if deleted, err := codec.ReportsDeleted(events[0].Data); err != nil || !deleted {
+				t.Errorf("the source was told %s, %v", events[0].Data, err)
+			}
+		}
+		_, err := w.ForgetWork(w.Context(), olga, &hawserv1.ForgetWorkRequest{Cluster: "c1", ResourceId: "none"})
+		w.wantCode(err, transport.CodeNotFound)
+		_, err = w.ForgetWork(w.Context(), olga, &hawserv1.ForgetWorkRequest{Cluster: "c1"})
+		w.wantCode(err, transport.CodeInvalid)
+	})
+}
+
+// TestForgetCluster_WithItsWorks: every source hears of its own.
+func TestForgetCluster_WithItsWorks(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		w.subscribe(w.agent("c1"))
+		for _, id := range []string{"w1", "w2", "w3"} {
+			w.put(w.source("src"), work{id: id, version: 1}.event())
+		}
+		w.put(w.source("src"), work{cluster: "c2", id: "w4", version: 1}.event())
+		resp, err := w.ForgetCluster(w.Context(), olga, &hawserv1.ForgetClusterRequest{Cluster: "c1", Works: true})
+		if err != nil || resp.GetWorks() != 3 {
+			t.Fatalf("%v, %v", resp, err)
+		}
+		for _, m := range w.works(&hawserv1.ListWorksRequest{}) {
+			want := hawserv1.WorkState_WORK_STATE_GRAVE
+			if m.GetCluster() == "c2" {
+				want = hawserv1.WorkState_WORK_STATE_LIVE
+			}
+			if m.GetState() != want {
+				t.Errorf("%v", m)
+			}
+		}
+		if _, known := w.Store.Subscribed(codec.ManifestBundles, "c1"); known {
+			t.Error("the cluster is still known")
+		}
+		_, err = w.ForgetCluster(w.Context(), olga, &hawserv1.ForgetClusterRequest{Cluster: "nowhere"})
+		w.wantCode(err, transport.CodeNotFound)
+	})
+}
+
+// TestAdopt_MovesAWork: the new owner may change it, the old one may not.
+func TestAdopt_MovesAWork(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		w.put(w.source("src"), work{id: "w1", version: 1}.event())
+		if _, err := w.Adopt(w.Context(), olga, &hawserv1.AdoptRequest{Cluster: "c1", ResourceId: "w1", Source: "new"}); err != nil {
+			t.Fatal(err)
+		}
+		_, err := w.Publish(w.Context(), w.source("src"), work{id: "w1", version: 2}.event(), "")
+		w.wantCode(err, transport.CodeDenied)
+		if got := w.put(w.source("new"), work{source: "new", id: "w1", version: 2}.event()); got != codec.OutcomeAccepted {
+			t.Errorf("the new owner's spec: %s", got)
+		}
+		_, err = w.Adopt(w.Context(), olga, &hawserv1.AdoptRequest{Cluster: "c1", ResourceId: "none", Source: "new"})
+		w.wantCode(err, transport.CodeNotFound)
+	})
+}
+
+// TestBackup_NeedsAStoreOnFiles: one in memory has none.
+func TestBackup_NeedsAStoreOnFiles(t *testing.T) {
+	inWorld(t, broker.Config{ScratchDir: t.TempDir()}, func(w *world) {
+		err := w.Backup(w.Context(), &hawserv1.BackupRequest{}, func(*hawserv1.BackupResponse) error { return nil })
+		w.wantCode(err, transport.CodeInvalid)
+	})
+}
