@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/hawser-io/hawser/internal/hubsource"
+	"github.com/hawser-io/hawser/internal/leader"
 )
 
 // config is everything that can be set. The file has these names; a flag wins
@@ -43,6 +44,8 @@ type config struct {
 		RetryPeriod       duration `json:"retryPeriod"`
 	} `json:"leaderElection"`
 
+	StateNamespace string `json:"stateNamespace"`
+
 	KubeAPIQPS   float32 `json:"kubeAPIQPS"`
 	KubeAPIBurst int     `json:"kubeAPIBurst"`
 
@@ -71,7 +74,7 @@ func (d *duration) UnmarshalJSON(b []byte) error {
 }
 
 func defaults() *config {
-	c := &config{KubeAPIQPS: 200, KubeAPIBurst: 400, AdminListen: "127.0.0.1:8082"}
+	c := &config{StateNamespace: "hawser", KubeAPIQPS: 200, KubeAPIBurst: 400, AdminListen: "127.0.0.1:8082"}
 	e := &c.LeaderElection
 	e.Enabled, e.ResourceName, e.ResourceNamespace = true, program, "hawser"
 	e.LeaseDuration, e.RenewDeadline, e.RetryPeriod = duration(15*time.Second), duration(10*time.Second), duration(2*time.Second)
@@ -99,6 +102,7 @@ func (c *config) addFlags(f *pflag.FlagSet) {
 	f.DurationVar((*time.Duration)(&e.LeaseDuration), "leader-elect-lease-duration", time.Duration(e.LeaseDuration), "how long the other replicas wait for a leader that is silent")
 	f.DurationVar((*time.Duration)(&e.RenewDeadline), "leader-elect-renew-deadline", time.Duration(e.RenewDeadline), "how long a leader tries to renew before it ends")
 	f.DurationVar((*time.Duration)(&e.RetryPeriod), "leader-elect-retry-period", time.Duration(e.RetryPeriod), "time between attempts to become or stay leader")
+	f.StringVar(&c.StateNamespace, "state-namespace", c.StateNamespace, "namespace of the ConfigMap hawser-hub-source-<source id>, which says how far the broker's statuses are on the hub and whether deletions are withheld; empty keeps that in memory")
 	f.Float32Var(&c.KubeAPIQPS, "kube-api-qps", c.KubeAPIQPS, "requests per second to the hub, watches not counted")
 	f.IntVar(&c.KubeAPIBurst, "kube-api-burst", c.KubeAPIBurst, "requests to the hub at once")
 	f.StringVar(&c.AdminListen, "admin-listen", c.AdminListen, "host:port of /livez, /readyz and /metrics, plain HTTP; empty switches it off")
@@ -151,8 +155,8 @@ func (c *config) validate() error {
 		if e.ResourceName == "" || e.ResourceNamespace == "" {
 			wrong("leader election needs leader-elect-resource-name and leader-elect-resource-namespace; with a single replica it can be switched off by --leader-elect=false")
 		}
-		if e.RetryPeriod <= 0 || 2*e.RetryPeriod > e.RenewDeadline || e.RenewDeadline >= e.LeaseDuration {
-			wrong("leader election: lease duration %s > renew deadline %s > 2 × retry period %s > 0 does not hold", time.Duration(e.LeaseDuration), time.Duration(e.RenewDeadline), time.Duration(e.RetryPeriod))
+		if err := leader.CheckTimes(time.Duration(e.LeaseDuration), time.Duration(e.RenewDeadline), time.Duration(e.RetryPeriod)); err != nil {
+			errs = append(errs, err)
 		}
 	}
 	if c.KubeAPIQPS <= 0 || c.KubeAPIBurst <= 0 {

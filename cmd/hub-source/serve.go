@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
 	"time"
 
 	"github.com/google/uuid"
 	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
@@ -18,6 +18,7 @@ import (
 	"github.com/hawser-io/hawser/internal/hubsource"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/kubeconfig"
+	"github.com/hawser-io/hawser/internal/leader"
 	"github.com/hawser-io/hawser/internal/run"
 	"github.com/hawser-io/hawser/internal/telemetry"
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
@@ -79,17 +80,23 @@ func (c *config) reachHub(into *hubsource.Config) error {
 	if into.Metadata, err = metadata.NewForConfig(hub); err != nil {
 		return fmt.Errorf("reach the hub: %w", err)
 	}
+	if c.StateNamespace != "" {
+		into.StateNamespace = c.StateNamespace
+		if into.ConfigMaps, err = corev1.NewForConfig(hub); err != nil {
+			return fmt.Errorf("reach the hub: %w", err)
+		}
+	}
 	if !c.LeaderElection.Enabled {
 		return nil
 	}
 	// Renewing the lease must not wait behind everything else.
 	leases := rest.CopyConfig(hub)
 	leases.QPS, leases.Burst = 5, 10
-	into.Election, err = c.election(leases)
+	into.Election, err = c.election(leases, into.Log)
 	return err
 }
 
-func (c *config) election(hub *rest.Config) (hubsource.Election, error) {
+func (c *config) election(hub *rest.Config, log *slog.Logger) (hubsource.Election, error) {
 	leases, err := coordinationv1.NewForConfig(hub)
 	if err != nil {
 		return hubsource.Election{}, fmt.Errorf("reach the hub: %w", err)
@@ -97,15 +104,13 @@ func (c *config) election(hub *rest.Config) (hubsource.Election, error) {
 	e := c.LeaderElection
 	identity := e.Identity
 	if identity == "" {
-		host, err := os.Hostname()
-		if err != nil {
-			return hubsource.Election{}, fmt.Errorf("leader election: %w", err)
+		if identity, err = leader.Identity(uuid.NewString()); err != nil {
+			return hubsource.Election{}, err
 		}
-		identity = host + "_" + uuid.NewString()
 	}
 	return hubsource.Election{
 		Leases: leases, Namespace: e.ResourceNamespace, Name: e.ResourceName,
-		Identity: identity,
+		Identity: identity, Log: log,
 		Duration: time.Duration(e.LeaseDuration), RenewDeadline: time.Duration(e.RenewDeadline), RetryPeriod: time.Duration(e.RetryPeriod),
 	}, nil
 }

@@ -73,6 +73,7 @@ func (b *bench) source(change ...func(*Config)) *running {
 	dialer := b.broker.Dialer(identity.Identity{Role: identity.Source, Name: "hub"})
 	cfg := Config{
 		ID: "hub", Works: b.hub.works(), Metadata: b.hub.metadata(), Dialer: dialer,
+		ConfigMaps: b.hub.configMaps(), StateNamespace: "hawser",
 		Registerer: prometheus.NewRegistry(), Health: &telemetry.Health{}, Log: slog.New(slog.DiscardHandler),
 	}
 	for _, c := range change {

@@ -24,6 +24,12 @@ type CoreConfig struct {
 	// All serves every namespace that has works; otherwise the clusters named
 	// by ClusterSelected.
 	All bool
+	// NewID returns a new id for a request. Without it works are not compared
+	// with what the broker has but all published on each connection, and the
+	// place in the broker's stream is not kept.
+	NewID func() string
+	// State is what an earlier process saved.
+	State State
 }
 
 // Core decides what to do for each work. It is not safe for concurrent use: the
@@ -46,18 +52,24 @@ type Core struct {
 	// sweep is what is left to look at since the connection began.
 	sweep []Key
 
+	comparison comparison
+	stream     stream
+	keep       keep
+
 	pending     int            // reports waiting for their patch
 	undelivered map[string]int // works by reason of Delivered=False
 }
 
 // NewCore returns a core that knows no work and no broker.
 func NewCore(cfg CoreConfig) *Core {
-	return &Core{
+	c := &Core{
 		cfg:         cfg,
 		works:       map[types.UID]*work{},
 		clusters:    map[string]*cluster{},
 		undelivered: map[string]int{},
 	}
+	c.restore(cfg.State)
+	return c
 }
 
 // work is what the core knows of one ManifestWork.
@@ -67,16 +79,21 @@ type work struct {
 
 	// seen is the informer's object, nil as long as it has none. own is the
 	// answer of our last write while the informer lags behind it.
+	// fetched: seen is not from the informer but the answer to a question.
 	seen, own *workv1.ManifestWork
 	ownAt     time.Time
+	fetched   bool
 
 	// gone: the informer reported the object deleted. goneChecked: the hub
-	// confirmed it.
-	gone, goneChecked bool
-	goneAt            time.Time
+	// confirmed it. missing: nobody saw the deletion, it is just not there.
+	gone, goneChecked, missing bool
+	goneAt                     time.Time
 
 	// confirmed: nothing of the work is left on the cluster, the finalizer may go.
 	confirmed bool
+	// open: its cluster does not count as compared as long as the broker has not
+	// accepted the work on this connection.
+	open bool
 
 	spec   specState
 	report reportState
@@ -106,7 +123,10 @@ type cluster struct {
 	mustAsk, asking bool
 	ask             []types.UID
 	askRound        int
+	askOpen         bool // one of them is to be done
 	retry           retry
+
+	comparing comparing
 }
 
 // Stats are the numbers a program exports; they are kept, not counted.
@@ -117,8 +137,13 @@ type Stats struct {
 	Clusters int
 	// Pending is the number of reports that wait for their patch.
 	Pending int
-	// Sweep is the number of works still to compare since the connection began.
+	// Sweep is the number of works still to look at since the connection began.
 	Sweep int
+	// Comparing is the number of clusters that are not compared yet.
+	Comparing int
+	// WithheldClusters and WithheldWorks count the clusters on which deletions
+	// are withheld, and those deletions.
+	WithheldClusters, WithheldWorks int
 	// Undelivered is the number of works with Delivered=False by reason.
 	Undelivered map[string]int
 	Connected   bool
@@ -128,8 +153,16 @@ type Stats struct {
 func (c *Core) Stats() Stats {
 	s := Stats{Works: len(c.works), Pending: c.pending, Sweep: len(c.sweep), Connected: c.connected, Undelivered: make(map[string]int, len(c.undelivered))}
 	for _, cl := range c.clusters {
-		if cl.selected {
-			s.Clusters++
+		if !cl.selected {
+			continue
+		}
+		s.Clusters++
+		if c.comparison.on && !cl.comparing.compared(cl) {
+			s.Comparing++
+		}
+		if n := len(cl.comparing.withheld); n > 0 {
+			s.WithheldClusters++
+			s.WithheldWorks += n
 		}
 	}
 	for reason, n := range c.undelivered {
@@ -142,10 +175,8 @@ func (c *Core) Stats() Stats {
 // never changes it.
 func (c *Core) WorkSeen(o *workv1.ManifestWork) {
 	w := c.work(o.UID, o.Namespace)
-	if cl := c.clusters[w.cluster]; w.seen == nil && c.connected && c.asks && cl.selected && hasFinalizer(o) {
-		// The informer lags behind an earlier leader's.
-		cl.ask = append(cl.ask, o.UID)
-		c.cfg.Waker.Wake(SpecLane, Key{Cluster: cl.name}, 0)
+	if w.seen == nil && c.asks && hasFinalizer(o) {
+		c.askFor(w) // the informer lags behind an earlier leader's
 	}
 	if w.seen == nil || w.report.retry.onChange {
 		w.report.retry.notBefore = time.Time{}
@@ -153,10 +184,13 @@ func (c *Core) WorkSeen(o *workv1.ManifestWork) {
 	if w.spec.retry.onChange {
 		w.spec.retry.notBefore = time.Time{}
 	}
-	if o.DeletionTimestamp == nil {
-		w.confirmed = false // a hub that went back in time has it again
+	if o.DeletionTimestamp == nil && w.confirmed { // a hub that went back in time has it again
+		w.confirmed = false
+		c.letGo(w)
+		c.notAccepted(w)
 	}
-	w.seen, w.gone, w.goneChecked = o, false, false
+	c.compareSeen(w, o)
+	w.seen, w.fetched, w.gone, w.goneChecked, w.missing = o, false, false, false, false
 	if w.own != nil {
 		if olderThan(o, w.own) {
 			c.wake(SpecLane, w, echoTimeout)
@@ -171,15 +205,31 @@ func (c *Core) WorkSeen(o *workv1.ManifestWork) {
 	c.wake(HubLane, w, 0)
 }
 
-// WorkGone takes the informer's word that a work is no longer there.
-func (c *Core) WorkGone(uid types.UID) {
+// fetched takes an object that the hub gave for a work which the informer does
+// not have any more.
+func (c *Core) fetched(o *workv1.ManifestWork) {
+	c.WorkSeen(o)
+	c.works[o.UID].fetched = true
+}
+
+// WorkGone takes the informer's word that a work was deleted: the hub said so,
+// or another work has its name.
+func (c *Core) WorkGone(uid types.UID) { c.workGone(uid, false) }
+
+// WorkMissing takes the informer's word that a work is not in a new list of the
+// hub. Nobody saw its deletion: the hub may have gone back in time.
+func (c *Core) WorkMissing(uid types.UID) { c.workGone(uid, true) }
+
+func (c *Core) workGone(uid types.UID, missing bool) {
 	w := c.works[uid]
 	if w == nil || w.seen == nil || w.gone {
 		return
 	}
-	w.gone, w.goneChecked, w.goneAt = true, false, c.cfg.Now()
+	w.gone, w.goneChecked, w.missing, w.goneAt = true, false, missing, c.cfg.Now()
+	c.moved()
 	c.loseReport(w)
 	c.setBlame(w, blame{})
+	c.noLongerBehind(w)
 	w.spec.retry = retry{}
 	c.wake(SpecLane, w, 0)
 }
@@ -190,8 +240,12 @@ func (c *Core) ClusterSelected(name string) {
 	if cl.selected {
 		return
 	}
-	cl.selected, cl.mustRelease, cl.retry = true, false, retry{}
-	cl.askAgain(c.asks)
+	c.setRelease(cl, false)
+	cl.selected, cl.retry = true, retry{}
+	// Also where the broker continues from a cursor: reports of a cluster that
+	// was not served have been ignored.
+	c.askAgain(cl, c.asks || c.connected && !c.stock)
+	c.enter(cl)
 	c.cfg.Waker.Wake(SpecLane, Key{Cluster: name}, 0)
 	for _, w := range cl.works {
 		c.wake(SpecLane, w, 0)
@@ -205,8 +259,10 @@ func (c *Core) ClusterUnselected(name string) {
 	if cl == nil || !cl.selected || c.cfg.All {
 		return
 	}
-	cl.selected, cl.mustRelease, cl.retry = false, true, retry{}
-	cl.askAgain(false)
+	c.setRelease(cl, true)
+	cl.selected, cl.retry = false, retry{}
+	c.askAgain(cl, false)
+	c.leave(cl)
 	for _, w := range cl.works {
 		c.loseReport(w)
 		c.setBlame(w, blame{known: true})
@@ -221,6 +277,9 @@ func (c *Core) ClusterUnselected(name string) {
 // effect must be given to Done before Next is called again for the same lane
 // and key.
 func (c *Core) Next(lane Lane, key Key) Effect {
+	if key == (Key{}) {
+		return c.nextOfAll(lane)
+	}
 	if key.UID == "" {
 		if cl := c.clusters[key.Cluster]; cl != nil && lane == SpecLane {
 			return c.nextCluster(cl)
@@ -257,7 +316,52 @@ func (c *Core) Done(e Effect, r Result) {
 		c.doneRemoveFinalizer(e, r)
 	case Lookup:
 		c.doneLookup(e, r)
+	default:
+		c.doneCompare(e, r)
 	}
+}
+
+// doneCompare takes the result of an effect of effect_compare.go.
+func (c *Core) doneCompare(e Effect, r Result) {
+	switch e := e.(type) {
+	case Tag:
+		c.doneTag(e, r)
+	case AskInventory:
+		c.doneAskInventory(e, r)
+	case CheckBehind:
+		c.doneCheckBehind(e, r)
+	case CheckMissing:
+		c.doneCheckMissing(e, r)
+	case Delete:
+		c.doneDelete(e, r)
+	case SendCompared:
+		c.doneSendCompared(e, r)
+	case SendAck:
+		c.doneSendAck(e, r)
+	case Locate:
+		c.doneLocate(e, r)
+	case Save:
+		c.doneSave(e, r)
+	}
+}
+
+// nextOfAll decides the next step of the source as a whole.
+func (c *Core) nextOfAll(lane Lane) Effect {
+	if c.cfg.NewID == nil {
+		return nil
+	}
+	if lane == HubLane {
+		if e := c.nextLocate(); e != nil {
+			return e
+		}
+		return c.nextSave()
+	}
+	for _, next := range []func() Effect{c.nextInventory, c.nextCompared, c.nextAck} {
+		if e := next(); e != nil {
+			return e
+		}
+	}
+	return nil
 }
 
 // work returns the state of a work and makes it when it is new.
@@ -276,8 +380,10 @@ func (c *Core) work(uid types.UID, clusterName string) *work {
 func (c *Core) cluster(name string) *cluster {
 	cl := c.clusters[name]
 	if cl == nil {
-		cl = &cluster{name: name, selected: c.cfg.All, mustRelease: !c.cfg.All, works: map[types.UID]*work{}}
+		cl = &cluster{name: name, selected: c.cfg.All, works: map[types.UID]*work{}}
 		c.clusters[name] = cl
+		c.setRelease(cl, !c.cfg.All)
+		c.enter(cl)
 		c.cfg.Waker.Wake(SpecLane, Key{Cluster: name}, 0)
 	}
 	return cl
@@ -286,7 +392,10 @@ func (c *Core) cluster(name string) *cluster {
 // forget drops everything about a work.
 func (c *Core) forget(w *work) {
 	c.dropReport(w)
+	c.letGo(w)
 	c.setBlame(w, blame{})
+	c.noLongerBehind(w)
+	c.setOpen(w, false)
 	delete(c.works, w.uid)
 	cl := c.clusters[w.cluster]
 	delete(cl.works, w.uid)
@@ -296,7 +405,8 @@ func (c *Core) forget(w *work) {
 // tidy drops a cluster that nothing is known about any more.
 func (c *Core) tidy(cl *cluster) {
 	kept := cl.selected && !c.cfg.All || cl.mustRelease || cl.releasing || cl.asking || cl.inFlight > 0 || len(cl.works) > 0
-	if !kept {
+	if !kept && !c.stillCompared(cl) {
+		c.askAgain(cl, false)
 		delete(c.clusters, cl.name)
 	}
 }

@@ -17,18 +17,31 @@ import (
 // maxAsked is the number of works in one [Ask].
 const maxAsked = resync.MaxHashes
 
-// Connected begins a connection to the broker: everything is published again
-// (the broker answers without a write where nothing changed), and clusters that
-// are not served any more are released. The works to look at are handed out by
-// Sweep.
+// Hello is what to say when the session subscribes.
+func (c *Core) Hello() transport.Hello {
+	h := transport.Hello{Protocol: 1}
+	if c.cfg.NewID != nil {
+		h.Cursor = c.stream.cursor.String()
+	}
+	return h
+}
+
+// Connected begins a connection to the broker: works are compared with what the
+// broker has, or, where that is not possible, all published again (the broker
+// answers without a write where nothing changed), and clusters that are not
+// served any more are released. The works to look at are handed out by Sweep.
 func (c *Core) Connected(a transport.Accepted) {
 	c.conn++
 	c.connected, c.stock, c.asks, c.pausedUntil = true, a.Protocol == 0, a.Resync != codec.ResyncCursor, time.Time{}
+	c.beginStream()
+	c.beginComparison()
 	c.sweep = make([]Key, 0, len(c.clusters)+len(c.works))
 	for name, cl := range c.clusters {
 		cl.retry = retry{}
-		cl.mustRelease = !cl.selected
-		cl.askAgain(cl.selected && c.asks)
+		c.setRelease(cl, !cl.selected)
+		c.askAgain(cl, cl.selected && c.asks)
+		c.leave(cl)
+		c.enter(cl)
 		c.sweep = append(c.sweep, Key{Cluster: name})
 	}
 	for _, cl := range c.clusters {
@@ -37,16 +50,20 @@ func (c *Core) Connected(a transport.Accepted) {
 		}
 		for uid, w := range cl.works {
 			w.spec.retry = retry{}
-			c.sweep = append(c.sweep, Key{UID: uid})
+			if !c.comparison.on || c.comparable(w) == nil { // the others wait for the comparison
+				c.sweep = append(c.sweep, Key{UID: uid})
+			}
 		}
 	}
 	c.cfg.Waker.Wake(SpecLane, Key{}, 0)
+	c.cfg.Waker.Wake(HubLane, Key{}, 0)
 }
 
 // Disconnected ends the connection.
 func (c *Core) Disconnected() {
 	c.connected = false
 	c.sweep = nil
+	c.stream.deferred = nil
 }
 
 // Sweep hands out up to n keys of the spec lane to look at since the connection
@@ -65,14 +82,18 @@ func (c *Core) Sweep(n int) []Key {
 
 // nextCluster decides the next step of a cluster.
 func (c *Core) nextCluster(cl *cluster) Effect {
-	if cl.selected {
-		return c.nextAsk(cl)
+	if !cl.selected {
+		return c.nextRelease(cl)
 	}
-	return c.nextRelease(cl)
+	if e := c.nextComparing(cl); e != nil {
+		return e
+	}
+	return c.nextAsk(cl)
 }
 
 // nextAsk decides about the statuses of a cluster that may have been missed.
 func (c *Core) nextAsk(cl *cluster) Effect {
+	defer c.countAsk(cl)
 	if cl.asking || cl.releasing || !c.connected {
 		return nil
 	}
@@ -90,7 +111,7 @@ func (c *Core) nextAsk(cl *cluster) Effect {
 			return nil
 		}
 		cl.asking = true
-		return Ask{Cluster: cl.name, Held: held, listed: n, round: cl.askRound}
+		return Ask{Cluster: cl.name, Held: held, listed: n, round: cl.askRound, conn: c.conn}
 	}
 	return nil
 }
@@ -116,6 +137,9 @@ func (c *Core) held(cl *cluster, uids []types.UID) []Held {
 func (c *Core) doneAsk(e Ask, r Result) {
 	cl := c.clusters[e.Cluster]
 	cl.asking = false
+	if e.conn == c.conn {
+		c.stream.lists += uint64(max(r.Lists, 0))
+	}
 	switch {
 	case e.round != cl.askRound:
 	case r.Err == nil:
@@ -125,15 +149,45 @@ func (c *Core) doneAsk(e Ask, r Result) {
 		c.failed(SpecLane, Key{Cluster: cl.name}, &cl.retry, brokerDelay(r.Err))
 	default: // refused, until the next connection
 		cl.ask = nil
+		c.stream.unheard = c.conn
 	}
+	c.countAsk(cl)
+	c.resumeCheckpoint()
 	c.cfg.Waker.Wake(SpecLane, Key{Cluster: cl.name}, 0)
 	c.tidy(cl)
 }
 
 // askAgain begins anew with listing all works of the cluster, or with nothing.
-func (cl *cluster) askAgain(must bool) {
+func (c *Core) askAgain(cl *cluster, must bool) {
 	cl.mustAsk, cl.ask = must, nil
 	cl.askRound++
+	c.countAsk(cl)
+}
+
+// askFor lists one work, if somebody is there to be asked.
+func (c *Core) askFor(w *work) {
+	cl := c.clusters[w.cluster]
+	if !c.connected || !cl.selected || cl.mustAsk {
+		return
+	}
+	cl.ask = append(cl.ask, w.uid)
+	c.countAsk(cl)
+	c.cfg.Waker.Wake(SpecLane, Key{Cluster: cl.name}, 0)
+}
+
+// countAsk keeps the number of clusters whose statuses are still to be asked for.
+func (c *Core) countAsk(cl *cluster) {
+	if open := cl.mustAsk || cl.asking || len(cl.ask) > 0; open != cl.askOpen {
+		cl.askOpen = open
+		c.stream.asks += sign(open)
+	}
+}
+
+func sign(up bool) int {
+	if up {
+		return 1
+	}
+	return -1
 }
 
 // asked lets go of the first n that were to be listed.
@@ -166,8 +220,8 @@ func (c *Core) doneRelease(e Release, r Result) {
 		c.wake(SpecLane, w, 0)
 	}
 	switch {
-	case cl.selected:
-		// Served again.
+	case cl.selected: // served again
+		c.enter(cl)
 	case r.Err != nil && e.conn != c.conn: // the new connection starts afresh
 		c.cfg.Waker.Wake(SpecLane, Key{Cluster: cl.name}, 0)
 	case r.Err != nil && transport.Retryable(r.Err):
@@ -179,11 +233,21 @@ func (c *Core) doneRelease(e Release, r Result) {
 
 // released ends the release of a cluster.
 func (c *Core) released(cl *cluster) {
-	cl.mustRelease = false
+	c.setRelease(cl, false)
+	delete(c.keep.withheld, cl.name)
+	c.resumeCheckpoint()
 	for _, w := range cl.works {
 		c.wake(SpecLane, w, 0)
 	}
 	c.tidy(cl)
+}
+
+// setRelease keeps the number of clusters that have to be released.
+func (c *Core) setRelease(cl *cluster, must bool) {
+	if cl.mustRelease != must {
+		cl.mustRelease = must
+		c.stream.releases += sign(must)
+	}
 }
 
 // brokerDelay is how long the broker asked to wait, 0 when it did not.

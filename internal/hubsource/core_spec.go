@@ -10,7 +10,6 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/pkg/codec"
-	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
@@ -30,6 +29,15 @@ type specState struct {
 	// staleRuns counts answers in a row that the broker has a newer version.
 	staleRuns int
 	retry     retry
+
+	// tag is that of the work as it was when its mark was tagged.
+	tagged mark
+	tag    codec.Tag
+	// clearedOn is the connection on which the work may be published, as far as
+	// the comparison is concerned; see [Core.cleared].
+	clearedOn int
+	// behind is set when the work looks older than its record.
+	behind *behind
 }
 
 // mark says whether two states of a work differ for the broker.
@@ -61,16 +69,35 @@ func (c *Core) nextSpec(w *work) Effect {
 	}
 	o := c.current(w)
 	m := markOf(o)
-	large := manifestwork.ManifestsSize(o) > manifestwork.MaxManifestsSize
+	large := isLarge(o)
 	switch {
 	case large && !m.deleting:
 		c.setBlame(w, blame{known: true, spec: tooLarge(o), status: w.blame.status})
+		c.noLongerBehind(w)
+		c.notAccepted(w)
 		c.wake(HubLane, w, 0)
 		return nil
 	case w.spec.sentOn == c.conn && w.spec.sent.equal(m):
 		w.spec.sent = m // lets go of an older object's maps
 		return nil
+	case m.deleting:
+		c.noLongerBehind(w)
+	case !c.cleared(w, cl):
+		return nil
+	}
+	return c.nextPublish(w, cl, o, large)
+}
+
+// nextPublish decides about a state of a work that the broker is to be told.
+func (c *Core) nextPublish(w *work, cl *cluster, o *workv1.ManifestWork, large bool) Effect {
+	m := markOf(o)
+	switch {
 	case c.stillRefused(w, m) || !c.mayPublish(w):
+		return nil
+	case w.spec.behind != nil && !w.spec.behind.confirmed:
+		w.spec.busy = true
+		return CheckBehind{Work: o}
+	case w.spec.behind != nil && !c.doubtKept(w):
 		return nil
 	case !m.deleting && !hasFinalizer(o):
 		w.spec.busy = true
@@ -90,6 +117,9 @@ func (c *Core) nextGone(w *work, cl *cluster) Effect {
 			c.forget(w)
 		}
 		return nil
+	case w.missing && c.cfg.NewID != nil && (!c.connected || c.comparison.on):
+		c.nextGoneMissing(w, cl)
+		return nil
 	case !cl.selected: // it may be selected again before it is released
 		return nil
 	case !c.due(SpecLane, Key{UID: w.uid}, &w.spec.retry):
@@ -108,7 +138,23 @@ func (c *Core) nextGone(w *work, cl *cluster) Effect {
 		copied.DeletionTimestamp = &metav1.Time{Time: w.goneAt}
 		o = &copied
 	}
-	return c.publish(w, cl, o, manifestwork.ManifestsSize(o) > manifestwork.MaxManifestsSize)
+	return c.publish(w, cl, o, isLarge(o))
+}
+
+// missingDelay is how long a comparison waits after a work was missing from a
+// list, so that all that the list says is known by then.
+const missingDelay = 5 * time.Second
+
+// nextGoneMissing leaves a work whose deletion nobody saw to the comparison,
+// which has a way to see whether the hub is to be believed.
+func (c *Core) nextGoneMissing(w *work, cl *cluster) {
+	k := &cl.comparing
+	early := k.stage == wantsDigest || k.stage == wantsTags // the work is let go then
+	if !c.connected || early || w.report.busy {
+		return
+	}
+	c.compareAgain(cl, missingDelay)
+	c.forget(w)
 }
 
 // owesDeletion reports whether the broker may hold a work that left the hub,
@@ -154,6 +200,9 @@ func (c *Core) publish(w *work, cl *cluster, o *workv1.ManifestWork, slim bool) 
 	case w.spec.sentOn != c.conn:
 		p.Action = codec.CreateRequest
 	}
+	if b := w.spec.behind; b != nil && !p.mark.deleting {
+		p.Supersedes = b.Revision
+	}
 	w.spec.busy, w.spec.attempted = true, true
 	cl.inFlight++
 	return p
@@ -183,7 +232,8 @@ func (c *Core) doneCheckGone(e CheckGone, r Result) {
 		w.goneChecked = true
 		w.spec.retry = retry{}
 	case r.Err == nil:
-		c.WorkSeen(r.Work)
+		c.fetched(r.Work)
+		c.askFor(w) // its report was dropped
 	default:
 		c.hubFailed(SpecLane, Key{UID: w.uid}, &w.spec.retry, r.Err)
 	}
@@ -205,6 +255,8 @@ func (c *Core) donePublish(e Publish, r Result) {
 		c.publishStale(w, e)
 	case r.Err == nil:
 		c.publishAccepted(w, e, r.Receipt.Outcome)
+	case transport.CodeOf(r.Err) == transport.CodeConflict && e.conn == c.conn:
+		c.conflicted(w, cl)
 	case transport.Retryable(r.Err):
 		c.publishFailed(w, e, r.Err)
 	default:
@@ -217,9 +269,18 @@ func (c *Core) donePublish(e Publish, r Result) {
 func (c *Core) publishAccepted(w *work, e Publish, outcome string) {
 	s := &w.spec
 	s.sent, s.sentOn, s.refusedOn, s.staleRuns, s.retry = e.mark, e.conn, 0, 0, retry{}
+	s.tagged = mark{} // what the broker has now may have other finalizers than what was tagged
 	c.setBlame(w, blame{known: true, status: w.blame.status})
 	if e.mark.deleting && outcome == codec.OutcomeConfirmed {
 		w.confirmed = true
+	}
+	if e.conn != c.conn {
+		return
+	}
+	c.noLongerBehind(w)
+	c.accepted(w)
+	if cl := c.clusters[w.cluster]; cl.comparing.withholdsName(e.Work.Name) {
+		c.compareAgain(cl, 0) // what had the name is no more
 	}
 }
 
@@ -228,24 +289,21 @@ func (c *Core) publishFailed(w *work, e Publish, err error) {
 	if e.conn != c.conn {
 		return // the new connection starts afresh
 	}
-	delay := brokerDelay(err)
-	if transport.CodeOf(err) == transport.CodeOverloaded && delay > 0 {
-		c.pausedUntil = c.cfg.Now().Add(delay)
-		c.cfg.Waker.Wake(SpecLane, Key{}, delay)
-	}
-	c.failed(SpecLane, Key{UID: w.uid}, &w.spec.retry, delay)
+	c.brokerFailed(Key{UID: w.uid}, &w.spec.retry, err)
 }
 
 // publishRefused takes a refusal that stays until something changes.
 func (c *Core) publishRefused(w *work, e Publish, err error) {
 	if w.gone && e.mark.deleting {
 		w.confirmed = true // nobody is left to tell; the shell has logged it
+		c.accepted(w)
 		return
 	}
 	if e.mark.deleting && transport.CodeOf(err) == transport.CodeAlreadyExists {
 		// Another source has the name on this cluster, so this work never
 		// became a record: there is nothing to clean up.
 		w.confirmed = true
+		c.accepted(w)
 		return
 	}
 	c.refuse(w, e)
@@ -255,14 +313,28 @@ func (c *Core) publishRefused(w *work, e Publish, err error) {
 	}
 }
 
+// shownStaleRuns is after how many comparisons that did not help a work says
+// that it is not delivered.
+const shownStaleRuns = 3
+
 // publishStale takes the answer that the broker has a newer version. Right
 // after a change of leaders the informer may lag; if it persists, the hub went
-// back in time. A deletion is then sent without a version: that the work goes
-// does not depend on how often it was changed.
+// back in time, and the comparison finds out. Where there is none, a spec is
+// given up. A deletion is sent without a version: that the work goes does not
+// depend on how often it was changed.
 func (c *Core) publishStale(w *work, e Publish) {
 	w.spec.staleRuns++
 	w.spec.sentOn = 0
-	if w.spec.staleRuns == 1 || w.gone {
+	c.notAccepted(w)
+	switch {
+	case c.comparison.on && e.conn == c.conn && !e.mark.deleting:
+		if w.spec.staleRuns >= shownStaleRuns {
+			c.setBlame(w, blame{known: true, spec: staleSpec(e.Work), status: w.blame.status})
+		}
+		w.spec.clearedOn = 0
+		c.compareAgain(c.clusters[w.cluster], 0)
+		return
+	case w.spec.staleRuns == 1 || w.gone:
 		c.failed(SpecLane, Key{UID: w.uid}, &w.spec.retry, time.Second)
 		return
 	}
@@ -271,6 +343,7 @@ func (c *Core) publishStale(w *work, e Publish) {
 }
 
 func (c *Core) refuse(w *work, e Publish) {
+	c.notAccepted(w)
 	w.spec.refused, w.spec.refusedOn, w.spec.retry = e.mark, e.conn, retry{}
 	w.spec.tryAgain = c.cfg.Now().Add(refusedDelay/2 + time.Duration(c.cfg.Jitter()*float64(refusedDelay/2)))
 }

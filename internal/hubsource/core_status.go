@@ -2,6 +2,7 @@ package hubsource
 
 import (
 	"slices"
+	"time"
 
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -57,21 +58,19 @@ type reportState struct {
 	version  int64
 	warned   bool // NotDeleting was told
 	retry    retry
+	// held is the part of the stream whose cursor waits for the report, or for
+	// the end that it brought about; see stream.
+	held *segment
+	// early is when the informer was found to lag behind the pending report.
+	early time.Time
 }
 
 // Report takes a report. The core keeps r and never changes it. When it returns
 // Taken the report is not lost as long as the process lives; after that, the
 // next resync brings it again.
 func (c *Core) Report(r *Report) Verdict {
-	w := c.works[r.UID]
+	w := c.addressee(r)
 	if w == nil {
-		cl := c.clusters[r.Cluster]
-		if (cl == nil || !cl.selected) && !c.cfg.All {
-			return Ignored
-		}
-		w = c.work(r.UID, r.Cluster)
-	}
-	if w.cluster != r.Cluster || w.gone || w.confirmed || !c.clusters[w.cluster].selected {
 		return Ignored
 	}
 	if r.Deleted {
@@ -91,18 +90,35 @@ func (c *Core) Report(r *Report) Verdict {
 	return Taken
 }
 
+// addressee returns the work that a report is about, nil when it means nothing.
+func (c *Core) addressee(r *Report) *work {
+	w := c.works[r.UID]
+	if w == nil {
+		if cl := c.clusters[r.Cluster]; (cl == nil || !cl.selected) && !c.cfg.All {
+			return nil
+		}
+		w = c.work(r.UID, r.Cluster)
+	}
+	if w.cluster != r.Cluster || w.gone || w.confirmed || !c.clusters[w.cluster].selected {
+		return nil
+	}
+	return w
+}
+
 // reportDeleted takes the word that the cluster is rid of the work. Where
 // nobody is left to say so, or an operator gave the work up, the broker says it
 // in the agent's place: its sequence id is not newer than the agent's last one.
 func (c *Core) reportDeleted(w *work, r *Report) Verdict {
+	if cl := c.clusters[w.cluster]; cl.comparing.later || cl.comparing.withholds(string(r.UID)) {
+		c.compareAgain(cl, 0) // what waited does no longer; an operator had it deleted
+	}
 	o := c.current(w)
 	switch {
 	case o != nil && o.DeletionTimestamp != nil:
-		w.confirmed = true
-		c.dropReport(w)
-		c.wake(HubLane, w, 0)
+		c.hold(w)
+		c.confirm(w)
 		return Taken
-	case o == nil || r.Version > o.Generation:
+	case o == nil || r.Version > o.Generation || r.Version == 0:
 		c.keepReport(w, r) // the informer may lag behind an earlier leader's
 		return Taken
 	case w.report.warned:
@@ -112,24 +128,42 @@ func (c *Core) reportDeleted(w *work, r *Report) Verdict {
 	return NotDeleting
 }
 
-// reportedVersion is the newest generation that a report on the hub is about.
+// confirm takes it that nothing of a work is left on its cluster. The cursor
+// goes on waiting, for the finalizer now.
+func (c *Core) confirm(w *work) {
+	w.confirmed = true
+	c.accepted(w)
+	if w.report.pending != nil {
+		c.pending--
+		w.report.pending = nil
+	}
+	c.wake(HubLane, w, 0)
+}
+
+// reportedVersion is the newest generation that a report was about, in so far as
+// the hub has it: one that went back in time begins again below.
 func (c *Core) reportedVersion(w *work) int64 {
+	o := c.current(w)
+	if o == nil {
+		return w.report.version
+	}
 	v := w.report.version
-	if o := c.current(w); o != nil && w.report.pending == nil {
+	if w.report.pending == nil {
 		for _, cond := range o.Status.Conditions {
 			if !isDelivered(cond) {
-				v = max(v, min(cond.ObservedGeneration, o.Generation))
+				v = max(v, cond.ObservedGeneration)
 			}
 		}
 	}
-	return v
+	return min(v, o.Generation)
 }
 
 func (c *Core) keepReport(w *work, r *Report) {
 	if w.report.pending == nil {
 		c.pending++
 	}
-	w.report.pending = r
+	c.hold(w)
+	w.report.pending, w.report.early = r, time.Time{}
 	if w.blame.status != nil { // of the report before
 		c.setBlame(w, blame{known: w.blame.known, spec: w.blame.spec})
 	}
@@ -140,6 +174,7 @@ func (c *Core) dropReport(w *work) {
 	if w.report.pending != nil {
 		c.pending--
 		w.report.pending = nil
+		c.letGo(w)
 	}
 }
 
@@ -169,11 +204,13 @@ func (c *Core) nextHub(w *work) Effect {
 	}
 	o := c.current(w)
 	if p := w.report.pending; p != nil && p.Deleted && o.DeletionTimestamp != nil {
-		w.confirmed = true
-		c.dropReport(w)
+		c.confirm(w)
 	}
 	if w.confirmed {
 		return c.nextEnd(w, o)
+	}
+	if e := c.nextEarly(w, o); e != nil {
+		return e
 	}
 	r := c.ready(w, o)
 	if r == nil && !c.deliveredMayDiffer(w, o) {
@@ -196,6 +233,9 @@ func (c *Core) nextHub(w *work) Effect {
 
 // nextEnd decides about a work whose deletion is confirmed.
 func (c *Core) nextEnd(w *work, o *workv1.ManifestWork) Effect {
+	if o.DeletionTimestamp != nil && !hasFinalizer(o) {
+		c.letGo(w)
+	}
 	if o.DeletionTimestamp == nil || !hasFinalizer(o) || !c.due(HubLane, Key{UID: w.uid}, &w.report.retry) {
 		return nil
 	}
@@ -217,18 +257,46 @@ func (c *Core) nextLookup(w *work, key Key) Effect {
 	return Lookup{UID: w.uid, Namespace: p.Cluster, Name: p.Name}
 }
 
-// ready returns the report to write now. One about a generation the informer
-// has not seen waits for it; a deletion that the hub does not want is dropped.
-func (c *Core) ready(w *work, o *workv1.ManifestWork) *Report {
+// informerPatience bounds how long a report about something that the informer has not
+// seen waits for it, before the hub is asked.
+const informerPatience = 3 * time.Second
+
+// isEarly reports whether a report is about something that the hub does not
+// have yet, as far as the informer has seen.
+func isEarly(p *Report, o *workv1.ManifestWork) bool {
+	return p != nil && (p.Version > o.Generation || p.Deleted && o.DeletionTimestamp == nil)
+}
+
+// nextEarly decides about a report about something that the informer has not
+// seen. It waits a while, then the hub itself says whether it ever will: after
+// a hub went back in time there is nothing to wait for, and what the cluster
+// makes of the older state it reports again.
+func (c *Core) nextEarly(w *work, o *workv1.ManifestWork) Effect {
 	p := w.report.pending
-	switch {
-	case p == nil || p.Version > o.Generation:
-		return nil
-	case p.Deleted:
-		c.dropReport(w)
+	if !isEarly(p, o) {
 		return nil
 	}
-	return p
+	now := c.cfg.Now()
+	if w.report.early.IsZero() {
+		w.report.early = now
+	}
+	if d := w.report.early.Add(informerPatience).Sub(now); d > 0 {
+		c.wake(HubLane, w, d)
+		return nil
+	}
+	if !c.due(HubLane, Key{UID: w.uid}, &w.report.retry) {
+		return nil
+	}
+	w.report.busy = true
+	return Lookup{UID: w.uid, Namespace: o.Namespace, Name: o.Name, about: p}
+}
+
+// ready returns the report to write now.
+func (c *Core) ready(w *work, o *workv1.ManifestWork) *Report {
+	if isEarly(w.report.pending, o) {
+		return nil
+	}
+	return w.report.pending
 }
 
 // deliveredMayDiffer is a cheap look at whether the condition Delivered has to
@@ -288,7 +356,9 @@ func (c *Core) doneRemoveFinalizer(e RemoveFinalizer, r Result) {
 	case r.Err == nil:
 		w.report.retry = retry{}
 		c.wrote(w, r.Work)
+		c.letGo(w)
 	case apierrors.IsNotFound(r.Err):
+		c.letGo(w)
 	default:
 		c.hubFailed(HubLane, Key{UID: w.uid}, &w.report.retry, r.Err)
 	}
@@ -299,13 +369,21 @@ func (c *Core) doneLookup(e Lookup, r Result) {
 	w := c.works[e.UID]
 	w.report.busy = false
 	switch {
-	case w.seen != nil: // the informer has it now
-		w.report.retry = retry{}
 	case apierrors.IsNotFound(r.Err), r.Err == nil && r.Work.UID != e.UID:
-		c.forget(w)
-		return
-	default: // there it is, or the hub does not answer: wait for the informer
+		if w.seen == nil {
+			c.forget(w)
+			return
+		}
+		c.dropReport(w) // the informer is about to say that the work is gone
+	case r.Err != nil, w.seen == nil: // the hub does not answer, or the informer will have it
 		c.hubFailed(HubLane, Key{UID: e.UID}, &w.report.retry, r.Err)
+	case !w.gone:
+		w.report.retry, w.report.early = retry{}, time.Time{}
+		c.wrote(w, r.Work)
+		if p := w.report.pending; p == e.about && isEarly(p, r.Work) {
+			c.dropReport(w) // the hub does not have what it is about, and did once
+		}
+		c.wake(HubLane, w, 0)
 	}
 	c.afterHub(w)
 }

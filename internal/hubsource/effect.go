@@ -35,8 +35,8 @@ func (l Lane) String() string {
 }
 
 // Key is a unit of scheduling: a work (UID is set) or a cluster (only Cluster
-// is set). The zero Key belongs to nobody; it wakes a worker so that it takes
-// more of the sweep.
+// is set). The zero Key is the source as a whole; to wake it in the spec lane
+// also makes a worker take more of the sweep.
 type Key struct {
 	UID     types.UID
 	Cluster string
@@ -49,7 +49,8 @@ type Waker interface {
 	Wake(lane Lane, key Key, after time.Duration)
 }
 
-// Effect is one thing to do outside: exactly one of the types below.
+// Effect is one thing to do outside: exactly one of the types here and in
+// effect_compare.go.
 type Effect interface{ effect() }
 
 // AddFinalizer puts the cleanup finalizer on the work. The result carries the
@@ -65,8 +66,11 @@ type Publish struct {
 	// Slim: the work is too large to be sent; a deletion goes out without its
 	// manifests, its delete option still counts.
 	Slim bool
-	mark mark
-	conn int
+	// Supersedes is the revision of the record that the work replaces although
+	// that looks newer, 0 for none.
+	Supersedes uint64
+	mark       mark
+	conn       int
 }
 
 // CheckGone asks the hub for the live object of a work whose informer reported
@@ -81,12 +85,14 @@ type Release struct {
 }
 
 // Ask requests the statuses of a cluster that differ from what the hub holds.
+// The result says in Lists how many events were sent, accepted or not.
 type Ask struct {
 	Cluster string
 	// Held is never empty: that would ask for everything.
 	Held   []Held
 	listed int
 	round  int
+	conn   int
 }
 
 // Held is what the hub holds of a work's status. Exactly one of Hash (of a
@@ -111,11 +117,25 @@ type PatchStatus struct {
 // confirmed. The result carries the work as the hub returned it.
 type RemoveFinalizer struct{ Work *workv1.ManifestWork }
 
-// Lookup asks the hub for a work that a report is about and the informer does
-// not know. The result is as for [CheckGone].
+// Lookup asks the hub for a work that a report is about and that the informer
+// does not know, or not in the version that the report is about. The result is
+// as for [CheckGone].
 type Lookup struct {
 	UID             types.UID
 	Namespace, Name string
+	about           *Report
+}
+
+// Result is what came of an [Effect]. Err is a Kubernetes API error for effects
+// on the hub and a *transport.Error for effects on the broker.
+type Result struct {
+	Work    *workv1.ManifestWork
+	Receipt transport.Receipt
+	Err     error
+	// The rest belongs to the effects whose comments name it.
+	Lists    int
+	Tags     []codec.Tag
+	Position *codec.HubPosition
 }
 
 func (AddFinalizer) effect()    {}
@@ -126,11 +146,12 @@ func (Ask) effect()             {}
 func (PatchStatus) effect()     {}
 func (RemoveFinalizer) effect() {}
 func (Lookup) effect()          {}
-
-// Result is what came of an [Effect]. Err is a Kubernetes API error for effects
-// on the hub and a *transport.Error for effects on the broker.
-type Result struct {
-	Work    *workv1.ManifestWork
-	Receipt transport.Receipt
-	Err     error
-}
+func (Tag) effect()             {}
+func (AskInventory) effect()    {}
+func (CheckBehind) effect()     {}
+func (CheckMissing) effect()    {}
+func (Delete) effect()          {}
+func (SendCompared) effect()    {}
+func (SendAck) effect()         {}
+func (Locate) effect()          {}
+func (Save) effect()            {}

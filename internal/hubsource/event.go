@@ -25,9 +25,13 @@ func (p Publish) Event(id string, now time.Time, source string) (codec.Event, er
 		}
 		o = &copied
 	}
-	return manifestwork.EncodeSpec(o, manifestwork.SpecParams{
+	e, err := manifestwork.EncodeSpec(o, manifestwork.SpecParams{
 		ID: id, Now: now, Source: source, Action: p.Action, DeletionWithData: p.Action == codec.DeleteRequest,
 	})
+	if err == nil && p.Supersedes != 0 {
+		e.SetExtension(codec.ExtSupersedes, codec.FormatRevision(p.Supersedes))
+	}
+	return e, err
 }
 
 // Event returns the event to publish, as [Publish.Event] does.

@@ -18,6 +18,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	workversioned "open-cluster-management.io/api/client/work/clientset/versioned"
@@ -52,8 +53,13 @@ type hubWatch struct {
 }
 
 func newFakeHub(t *testing.T) *fakeHub {
-	return &fakeHub{t: t, rv: 100, objects: map[string]map[string]object{}, watches: map[*hubWatch]bool{},
+	h := &fakeHub{t: t, rv: 100, objects: map[string]map[string]object{}, watches: map[*hubWatch]bool{},
 		forbidden: map[string]bool{}, absent: map[string]bool{}, calls: map[string]int{}}
+	h.objects["namespaces"] = map[string]object{"kube-system": {
+		"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata",
+		"metadata": object{"name": "kube-system", "uid": "uid-hub", "resourceVersion": "1"},
+	}}
+	return h
 }
 
 // kinds of the resources served.
@@ -62,6 +68,7 @@ var kinds = map[string][2]string{
 	"managedclusters": {"meta.k8s.io/v1", "PartialObjectMetadata"},
 	"namespaces":      {"meta.k8s.io/v1", "PartialObjectMetadata"},
 	"leases":          {"coordination.k8s.io/v1", "Lease"},
+	"configmaps":      {"v1", "ConfigMap"},
 }
 
 func (h *fakeHub) config() *rest.Config {
@@ -73,6 +80,10 @@ func (h *fakeHub) config() *rest.Config {
 func (h *fakeHub) works() workversioned.Interface { return workversioned.NewForConfigOrDie(h.config()) }
 
 func (h *fakeHub) metadata() metadata.Interface { return metadata.NewForConfigOrDie(h.config()) }
+
+func (h *fakeHub) configMaps() typedcorev1.ConfigMapsGetter {
+	return typedcorev1.NewForConfigOrDie(h.config())
+}
 
 func (h *fakeHub) leases() coordinationv1.LeasesGetter {
 	return coordinationv1.NewForConfigOrDie(h.config())

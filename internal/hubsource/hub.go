@@ -10,8 +10,11 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/metadata"
 	workclient "open-cluster-management.io/api/client/work/clientset/versioned/typed/work/v1"
 	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/codec"
 )
 
 // fieldManager names the writer in managedFields.
@@ -28,15 +31,21 @@ type Hub interface {
 	PatchStatus(ctx context.Context, o *workv1.ManifestWork, status workv1.ManifestWorkStatus) (*workv1.ManifestWork, error)
 	// Get reads past every cache.
 	Get(ctx context.Context, namespace, name string) (*workv1.ManifestWork, error)
+	// Locate returns which hub this is and how far its history has come, past
+	// every cache.
+	Locate(ctx context.Context) (codec.HubPosition, error)
 }
 
-// apiHub is the hub behind a clientset.
+// apiHub is the hub behind clientsets.
 type apiHub struct {
 	works workclient.ManifestWorksGetter
+	meta  metadata.Interface
 }
 
-// NewHub returns the hub behind a clientset.
-func NewHub(works workclient.ManifestWorksGetter) Hub { return apiHub{works} }
+// NewHub returns the hub behind a clientset. meta is for metadata of namespaces.
+func NewHub(works workclient.ManifestWorksGetter, meta metadata.Interface) Hub {
+	return apiHub{works, meta}
+}
 
 func (h apiHub) AddFinalizer(ctx context.Context, o *workv1.ManifestWork) (*workv1.ManifestWork, error) {
 	return h.finalizers(ctx, o, append(slices.Clone(o.Finalizers), workv1.ManifestWorkFinalizer))
@@ -88,6 +97,19 @@ func (h apiHub) Get(ctx context.Context, namespace, name string) (*workv1.Manife
 		return nil, err
 	}
 	return Trim(o), nil
+}
+
+func (h apiHub) Locate(ctx context.Context) (p codec.HubPosition, err error) {
+	system, err := h.meta.Resource(namespaces).Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
+	if err != nil {
+		return p, err
+	}
+	// No resource version is asked for, so the answer is the present state.
+	list, err := h.works.ManifestWorks(metav1.NamespaceAll).List(ctx, metav1.ListOptions{Limit: 1})
+	if err != nil {
+		return p, err
+	}
+	return codec.HubPosition{UID: string(system.UID), ResourceVersion: list.ResourceVersion}, nil
 }
 
 // precondition makes a patch fail with a conflict on any other state of the

@@ -31,11 +31,11 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		publishes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: metricPrefix + "publishes_total",
 			Help: "Specs and deletions published, by what the broker said: its outcome, or the code of its error."}, []string{"result"}),
 		clusters: prometheus.NewCounterVec(prometheus.CounterOpts{Name: metricPrefix + "cluster_requests_total",
-			Help: "Requests to the broker about a whole cluster, by operation (ask: for missed statuses, release) and by what the broker said."}, []string{"operation", "result"}),
+			Help: "Requests to the broker besides publishing works, by operation (ask: for missed statuses, release, inventory, compared, ack) and by what the broker said."}, []string{"operation", "result"}),
 		reports: prometheus.NewCounterVec(prometheus.CounterOpts{Name: metricPrefix + "statuses_total",
 			Help: "Status events received, by what became of them."}, []string{"verdict"}),
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: metricPrefix + "hub_requests_total",
-			Help: "Requests to the hub besides lists and watches, by operation and result."}, []string{"operation", "result"}),
+			Help: "Requests to the hub besides the informers', by operation and result."}, []string{"operation", "result"}),
 		state: &stateCollector{},
 	}
 	for _, c := range []prometheus.Collector{m.leader, m.publishes, m.clusters, m.reports, m.writes, m.state} {
@@ -92,14 +92,17 @@ var (
 	descWorks       = prometheus.NewDesc(metricPrefix+"works", "ManifestWorks known, those of clusters not served included.", nil, nil)
 	descClusters    = prometheus.NewDesc(metricPrefix+"clusters", "Clusters served.", nil, nil)
 	descPending     = prometheus.NewDesc(metricPrefix+"pending_statuses", "Statuses received that are not written to the hub yet.", nil, nil)
-	descSweep       = prometheus.NewDesc(metricPrefix+"sweep_works", "Works still to compare with the broker since the session began.", nil, nil)
+	descSweep       = prometheus.NewDesc(metricPrefix+"sweep_works", "Works still to look at since the session began.", nil, nil)
+	descComparing   = prometheus.NewDesc(metricPrefix+"uncompared_clusters", "Clusters of which it is not certain yet that the broker has exactly the hub's works.", nil, nil)
+	descWithheldIn  = prometheus.NewDesc(metricPrefix+"withheld_clusters", "Clusters on which deletions wait for an operator's approval.", nil, nil)
+	descWithheld    = prometheus.NewDesc(metricPrefix+"withheld_works", "Deletions that wait for an operator's approval.", nil, nil)
 	descUndelivered = prometheus.NewDesc(metricPrefix+"undelivered_works", "Works with the condition Delivered=False, by reason.", []string{"reason"}, nil)
 	descQueue       = prometheus.NewDesc(metricPrefix+"queue_works", "Works waiting for a worker, by lane.", []string{"lane"}, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (c *stateCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descWorks, descClusters, descPending, descSweep, descUndelivered, descQueue} {
+	for _, d := range []*prometheus.Desc{descWorks, descClusters, descPending, descSweep, descComparing, descWithheldIn, descWithheld, descUndelivered, descQueue} {
 		ch <- d
 	}
 }
@@ -121,6 +124,9 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge(descClusters, s.Clusters)
 	gauge(descPending, s.Pending)
 	gauge(descSweep, s.Sweep)
+	gauge(descComparing, s.Comparing)
+	gauge(descWithheldIn, s.WithheldClusters)
+	gauge(descWithheld, s.WithheldWorks)
 	for _, reason := range reasons {
 		gauge(descUndelivered, s.Undelivered[reason], reason)
 	}

@@ -37,6 +37,7 @@ const (
 type shell struct {
 	id      string
 	hub     Hub
+	keeper  *keeper
 	broker  Publisher
 	log     *slog.Logger
 	metrics *metrics
@@ -48,12 +49,25 @@ type shell struct {
 	failing map[string]bool // operations on the hub whose last request failed
 }
 
-func newShell(id string, all bool, hub Hub, log *slog.Logger, m *metrics) *shell {
-	s := &shell{id: id, hub: hub, log: log, metrics: m, now: time.Now, failing: map[string]bool{}}
+// shellConfig is what a shell is made of; the link to the broker follows.
+type shellConfig struct {
+	id      string
+	all     bool // serve every namespace
+	hub     Hub
+	keeper  *keeper
+	state   State // saved last
+	log     *slog.Logger
+	metrics *metrics
+}
+
+func newShell(c shellConfig) *shell {
+	s := &shell{id: c.id, hub: c.hub, keeper: c.keeper, log: c.log, metrics: c.metrics, now: time.Now, failing: map[string]bool{}}
 	for l := range s.queues {
 		s.queues[l] = workqueue.NewTypedDelayingQueue[Key]()
 	}
-	s.core = NewCore(CoreConfig{Now: time.Now, Jitter: rand.Float64, Waker: s, All: all})
+	s.core = NewCore(CoreConfig{
+		Now: time.Now, Jitter: rand.Float64, Waker: s, All: c.all, NewID: uuid.NewString, State: c.state,
+	})
 	return s
 }
 
@@ -147,6 +161,20 @@ func (s *shell) do(ctx context.Context, e Effect) Result {
 		return s.release(ctx, e)
 	case Ask:
 		return s.ask(ctx, e)
+	case Tag:
+		return Result{Tags: e.Tags()}
+	case Delete:
+		return s.delete(ctx, e)
+	case AskInventory:
+		event, err := e.Event(s.now(), s.id)
+		return s.request(ctx, "inventory", event, err)
+	case SendCompared:
+		event, err := e.Event(uuid.NewString(), s.now(), s.id)
+		s.logCompared(ctx, e)
+		return s.request(ctx, "compared", event, err)
+	case SendAck:
+		event, err := e.Event(uuid.NewString(), s.now(), s.id)
+		return s.request(ctx, "ack", event, err)
 	default:
 		return s.onHub(ctx, e)
 	}
@@ -172,6 +200,20 @@ func (s *shell) onHub(ctx context.Context, e Effect) (r Result) {
 	case Lookup:
 		operation = "get"
 		r.Work, r.Err = s.hub.Get(ctx, e.Namespace, e.Name)
+	case CheckBehind:
+		operation = "get"
+		r.Work, r.Err = s.hub.Get(ctx, e.Work.Namespace, e.Work.Name)
+	case CheckMissing:
+		operation = "get"
+		r.Work, r.Err = s.hub.Get(ctx, e.Namespace, e.Name)
+	case Locate:
+		operation = "locate"
+		var p codec.HubPosition
+		p, r.Err = s.hub.Locate(ctx)
+		r.Position = &p
+	case Save:
+		operation = "save"
+		r.Err = s.keeper.save(ctx, e.State)
 	}
 	result := hubResult(r.Err)
 	s.metrics.writes.WithLabelValues(operation, result).Inc()
@@ -214,6 +256,8 @@ func workOf(e Effect) *workv1.ManifestWork {
 	case PatchStatus:
 		return e.Work
 	case CheckGone:
+		return e.Work
+	case CheckBehind:
 		return e.Work
 	}
 	return nil
@@ -266,8 +310,9 @@ func (s *shell) ask(ctx context.Context, e Ask) (r Result) {
 	if err != nil {
 		r.Err = unencodable(err)
 	}
-	for _, event := range events {
-		if r = s.send(ctx, event); r.Err != nil {
+	for i, event := range events {
+		r = s.send(ctx, event)
+		if r.Lists = i + 1; r.Err != nil {
 			break
 		}
 	}

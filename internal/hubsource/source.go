@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/cache"
 	workversioned "open-cluster-management.io/api/client/work/clientset/versioned"
@@ -31,10 +32,15 @@ type Config struct {
 	ID string
 	// Works reaches the hub's ManifestWorks.
 	Works workversioned.Interface
-	// Metadata reaches ManagedClusters or Namespaces; needed with a selector.
-	Metadata  metadata.Interface
-	Selection Selection
-	Election  Election
+	// Metadata reaches the namespace kube-system, and ManagedClusters or
+	// Namespaces where a selector names them.
+	Metadata metadata.Interface
+	// ConfigMaps and StateNamespace are where the source keeps its [State]; nil
+	// keeps it in memory.
+	ConfigMaps     typedcorev1.ConfigMapsGetter
+	StateNamespace string
+	Selection      Selection
+	Election       Election
 	// Dialer reaches the broker.
 	Dialer     transport.Dialer
 	Registerer prometheus.Registerer
@@ -47,6 +53,7 @@ type Source struct {
 	cfg      Config
 	metrics  *metrics
 	sessions *session.Metrics
+	keeper   *keeper // belongs to whoever serves
 
 	synced    atomic.Bool
 	led       atomic.Bool                 // somebody leads, this replica or another
@@ -67,7 +74,10 @@ func New(cfg Config) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Source{cfg: cfg, metrics: m, sessions: sessions}
+	s := &Source{
+		cfg: cfg, metrics: m, sessions: sessions,
+		keeper: &keeper{maps: cfg.ConfigMaps, namespace: cfg.StateNamespace, name: StateName(cfg.ID)},
+	}
 	cfg.Health.Add("informers", func() error {
 		if !s.synced.Load() {
 			return errors.New("the works of the hub are not read yet")
@@ -162,7 +172,18 @@ func (s *Source) lead(ctx context.Context, works, clusters cache.SharedIndexInfo
 // serve does the work of the leader: it begins with an empty core, which the
 // informers fill before the session with the broker starts.
 func (s *Source) serve(ctx context.Context, works, clusters cache.SharedIndexInformer) error {
-	sh := newShell(s.cfg.ID, s.cfg.Selection.all(), NewHub(s.cfg.Works.WorkV1()), s.cfg.Log, s.metrics)
+	var state State
+	err := s.ask(ctx, func() (err error) {
+		state, err = s.keeper.load(ctx)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	sh := newShell(shellConfig{
+		id: s.cfg.ID, all: s.cfg.Selection.all(), hub: NewHub(s.cfg.Works.WorkV1(), s.cfg.Metadata),
+		keeper: s.keeper, state: state, log: s.cfg.Log, metrics: s.metrics,
+	})
 	link := newLink(s.cfg, s.sessions, party{sh})
 	sh.broker = link
 	connected := func() bool {
@@ -191,16 +212,36 @@ func (s *Source) serve(ctx context.Context, works, clusters cache.SharedIndexInf
 	if !cache.WaitForCacheSync(ctx.Done(), filled...) {
 		return ctx.Err()
 	}
-	return run.Group(ctx, run.Task{Name: "workers", Run: sh.Run}, run.Task{Name: "session", Run: link.Run})
+	err = run.Group(ctx, run.Task{Name: "workers", Run: sh.Run}, run.Task{Name: "session", Run: link.Run})
+	s.saveLast(ctx, sh)
+	return err
 }
 
-// workEvents feeds the core with the informer's works.
+// lastSave bounds the request with which a leader ends.
+const lastSave = 3 * time.Second
+
+// saveLast saves how far the source has come, so that the next one has less to
+// do. It need not succeed.
+func (s *Source) saveLast(ctx context.Context, sh *shell) {
+	sh.mu.Lock()
+	state, unsaved := sh.core.State()
+	sh.mu.Unlock()
+	if !unsaved {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastSave)
+	defer cancel()
+	if err := s.keeper.save(ctx, state); err != nil {
+		s.cfg.Log.Warn("state was not saved at the end, the next start has more to ask for", "err", err)
+	}
+}
+
+// workEvents feeds the core with the informer's works. A work that is not in a
+// new list was not necessarily deleted, one of which the hub sent the deletion
+// was.
 func (s *shell) workEvents() cache.ResourceEventHandler {
 	locked := func(f func(*workv1.ManifestWork)) func(any) {
 		return func(o any) {
-			if d, ok := o.(cache.DeletedFinalStateUnknown); ok {
-				o = d.Obj
-			}
 			if w, ok := o.(*workv1.ManifestWork); ok {
 				s.mu.Lock()
 				defer s.mu.Unlock()
@@ -210,6 +251,7 @@ func (s *shell) workEvents() cache.ResourceEventHandler {
 	}
 	seen := locked(func(w *workv1.ManifestWork) { s.core.WorkSeen(w) })
 	gone := locked(func(w *workv1.ManifestWork) { s.core.WorkGone(w.UID) })
+	missing := locked(func(w *workv1.ManifestWork) { s.core.WorkMissing(w.UID) })
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc: seen,
 		UpdateFunc: func(old, o any) {
@@ -220,7 +262,13 @@ func (s *shell) workEvents() cache.ResourceEventHandler {
 			}
 			seen(o)
 		},
-		DeleteFunc: gone,
+		DeleteFunc: func(o any) {
+			if d, ok := o.(cache.DeletedFinalStateUnknown); ok {
+				missing(d.Obj)
+				return
+			}
+			gone(o)
+		},
 	}
 }
 
@@ -259,10 +307,29 @@ func (s *Source) preflight(ctx context.Context) error {
 	if err == nil && s.cfg.Election.Leases != nil {
 		err = s.ask(ctx, func() error { return s.cfg.Election.readable(ctx) })
 	}
+	if err == nil {
+		err = s.preflightState(ctx)
+	}
 	if err != nil || s.cfg.Selection.all() {
 		return err
 	}
 	return s.preflightSelection(ctx, one)
+}
+
+// preflightState finds out whether the source will know which hub this is, and
+// how far it had come.
+func (s *Source) preflightState(ctx context.Context) error {
+	err := s.ask(ctx, func() error {
+		_, err := s.cfg.Metadata.Resource(namespaces).Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("the hub is known by the uid of its namespace %s: %w", metav1.NamespaceSystem, err)
+	}
+	return s.ask(ctx, func() error {
+		_, err := s.keeper.load(ctx)
+		return err
+	})
 }
 
 func (s *Source) preflightSelection(ctx context.Context, one metav1.ListOptions) error {

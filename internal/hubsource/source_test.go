@@ -59,7 +59,7 @@ func TestSource_MakesNoRequestAtRest(t *testing.T) {
 		for i := range 5 {
 			b.hub.apply(example("c1", fmt.Sprint("w", i)))
 		}
-		b.settle(time.Minute)
+		b.settle(2 * time.Minute) // once more the hub's position
 		patches, gets := b.hub.called("PATCH manifestworks"), b.hub.called("GET manifestworks")
 		if patches != 10 { // a finalizer and a status each
 			b.Errorf("%d patches for 5 works", patches)
@@ -159,7 +159,7 @@ func TestSource_SurvivesEventsItCannotRead(t *testing.T) {
 			Type:       codec.EventType{DataType: codec.ManifestBundles, Subresource: codec.Status, Action: codec.UpdateRequest}.String(),
 			Extensions: map[string]any{codec.ExtResourceID: "u", codec.ExtResourceVersion: int32(1), codec.ExtSequenceID: "7"},
 		}
-		sh := newShell("hub", true, nil, slog.New(slog.DiscardHandler), s.source.metrics)
+		sh := newShell(shellConfig{id: "hub", all: true, keeper: &keeper{}, log: slog.New(slog.DiscardHandler), metrics: s.source.metrics})
 		for name, change := range map[string]func(*codec.Builder){
 			"spec":         func(e *codec.Builder) { e.Type = strings.Replace(e.Type, ".status.", ".spec.", 1) },
 			"another type": func(e *codec.Builder) { e.Type = codec.TypeCheckpoint },

@@ -41,6 +41,10 @@ type Works struct {
 	// That something is not there is no deletion: ask the source for each, and
 	// see [MayDelete].
 	Missing []codec.InventoryRecord
+	// Later counts those of them that have no revision: they wait behind a
+	// deletion, and nothing can be said about them on a condition before it is
+	// confirmed. They are not in Missing.
+	Later int
 	// Live counts the live records.
 	Live int
 }
@@ -54,12 +58,14 @@ type Behind struct {
 	Tombstone bool
 }
 
-// CompareWorks plans. The ids of works are unique; of two records with one id
-// the one with the higher revision counts.
+// CompareWorks plans. The ids of works are unique. Of two records with one id
+// that counts which waits behind a deletion (it has no revision), because it is
+// what will be, else the one with the higher revision.
 func CompareWorks(works []Work, records []codec.InventoryRecord) Works {
 	byID := make(map[string]codec.InventoryRecord, len(records))
 	for _, r := range records {
-		if old, twice := byID[r.ResourceID]; !twice || old.Revision < r.Revision {
+		old, twice := byID[r.ResourceID]
+		if !twice || r.Revision == 0 || old.Revision != 0 && old.Revision < r.Revision {
 			byID[r.ResourceID] = r
 		}
 	}
@@ -81,7 +87,11 @@ func CompareWorks(works []Work, records []codec.InventoryRecord) Works {
 			continue
 		}
 		p.Live++
-		if !held[id] && !taken[r.Name] {
+		switch {
+		case held[id] || taken[r.Name]:
+		case r.Revision == 0:
+			p.Later++
+		default:
 			p.Missing = append(p.Missing, r)
 		}
 	}

@@ -44,6 +44,8 @@ func TestCompareWorks(t *testing.T) {
 		"name taken by a new work": {[]resync.Work{work("u2", "a", 1, 1)}, []codec.InventoryRecord{rec("u", "a", 2, 2)}, resync.Works{Publish: []string{"u2"}, Live: 1}},
 		"name of a dying work":     {[]resync.Work{with(work("u2", "a", 1, 1), deleting)}, []codec.InventoryRecord{rec("u", "a", 2, 2)}, resync.Works{Publish: []string{"u2"}, Missing: []codec.InventoryRecord{rec("u", "a", 2, 2)}, Live: 1}},
 		"name of a stuck work":     {[]resync.Work{with(work("u2", "a", 1, 1), stuck)}, []codec.InventoryRecord{rec("u", "a", 2, 2)}, resync.Works{Missing: []codec.InventoryRecord{rec("u", "a", 2, 2)}, Live: 1}},
+		"missing, but waits":       {nil, []codec.InventoryRecord{{ResourceID: "u", Name: "a", Version: 1}, dead(rec("u", "a", 2, 2))}, resync.Works{Later: 1, Live: 1}},
+		"waits":                    {[]resync.Work{work("u", "a", 3, 1)}, []codec.InventoryRecord{dead(rec("u", "b", 1, 2)), {ResourceID: "u", Name: "a", Version: 3, Tag: tag(1)}}, resync.Works{InSync: []string{"u"}, Live: 1}},
 		"listed twice":             {[]resync.Work{work("u", "a", 3, 1)}, []codec.InventoryRecord{rec("u", "a", 3, 1), {ResourceID: "u", Name: "a", Version: 2, Revision: 6}}, resync.Works{InSync: []string{"u"}, Live: 1}},
 	} {
 		if diff := cmp.Diff(c.want, resync.CompareWorks(c.works, c.records), cmpopts.EquateEmpty()); diff != "" {

@@ -144,6 +144,7 @@ func (h *hub) sourceConfig(change ...func(*hubsource.Config)) hubsource.Config {
 			Leases: kubernetes.NewForConfigOrDie(h.limited).CoordinationV1(), Namespace: "hawser", Name: "hawser-hub-source",
 			Identity: replica(), Duration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: time.Second,
 		},
+		ConfigMaps: kubernetes.NewForConfigOrDie(h.limited).CoreV1(), StateNamespace: "hawser",
 		Dialer:     h.broker.Dialer(identity.Identity{Role: identity.Source, Name: "hub"}),
 		Registerer: prometheus.NewRegistry(), Health: &telemetry.Health{}, Log: slog.New(slog.NewTextHandler(h.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}

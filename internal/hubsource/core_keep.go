@@ -1,0 +1,250 @@
+package hubsource
+
+import (
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"github.com/hawser-io/hawser/internal/resync"
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// keep is what the source knows of its hub's history, and what it leaves there
+// for the next process.
+//
+// A hub that was restored from a backup lacks works that nobody deleted. So
+// what only the broker has is deleted on it as long as nothing casts doubt on
+// the hub, and left to a person from then on, until a comparison finds that
+// nothing is missing any more. The doubt is kept on the hub before anything is
+// done that hides its cause.
+type keep struct {
+	// position is where the hub was when it was last asked, on connection
+	// locatedOn; due: it is to be asked again. asked bounds how often.
+	position  *codec.HubPosition
+	locatedOn int
+	due       bool
+	asked     time.Time
+	retry     retry
+
+	// withheld are the clusters in doubt, everywhere included; reason is why
+	// that is.
+	withheld map[string]bool
+	reason   string
+	// calm is when the hub has told everything that it had to tell after it
+	// showed that it went back in time.
+	calm time.Time
+
+	// saved is on the hub. savedAt bounds how often it is written for a cursor
+	// alone. blocked wait for a doubt to be saved.
+	saved     State
+	savedAt   time.Time
+	saveRetry retry
+	blocked   []types.UID
+}
+
+const (
+	// locateEvery is how often a hub on which something happens is asked how
+	// far it has come.
+	locateEvery = time.Minute
+	// saveEvery is how often the cursor is saved.
+	saveEvery = 5 * time.Second
+	// calmAfter is how long informers may take to say all that is new after the
+	// hub was found to have gone back in time.
+	calmAfter = 30 * time.Second
+)
+
+// reasonKept is the reason of a doubt that an earlier process had.
+const reasonKept = "deletions were withheld before, and what is missing on the hub has not been settled since"
+
+// restore takes what an earlier process saved.
+func (c *Core) restore(s State) {
+	c.keep = keep{withheld: map[string]bool{}, reason: reasonKept, saved: s}
+	for _, name := range s.Withheld {
+		c.keep.withheld[name] = true
+	}
+	if cursor, err := codec.ParseCursor(s.Cursor); err == nil {
+		c.stream.cursor = cursor
+	}
+	c.stream.open = &segment{}
+}
+
+// State returns what is to be saved, and whether that is something new. A shell
+// that ends saves it.
+func (c *Core) State() (s State, unsaved bool) {
+	s = State{Cursor: c.stream.cursor.String(), Withheld: withheldOf(c.keep.withheld)}
+	return s, !s.equal(c.keep.saved)
+}
+
+// nextSave decides about keeping the state on the hub.
+func (c *Core) nextSave() Effect {
+	s, unsaved := c.State()
+	if !unsaved {
+		return nil
+	}
+	onlyCursor := State{Cursor: s.Cursor, Withheld: c.keep.saved.Withheld}.equal(s)
+	if d := c.keep.savedAt.Add(saveEvery).Sub(c.cfg.Now()); d > 0 && onlyCursor {
+		c.cfg.Waker.Wake(HubLane, Key{}, d)
+		return nil
+	}
+	if !c.due(HubLane, Key{}, &c.keep.saveRetry) {
+		return nil
+	}
+	return Save{State: s}
+}
+
+func (c *Core) doneSave(e Save, r Result) {
+	k := &c.keep
+	if k.savedAt = c.cfg.Now(); r.Err != nil {
+		c.hubFailed(HubLane, Key{}, &k.saveRetry, r.Err)
+		return
+	}
+	k.saved, k.saveRetry = e.State, retry{}
+	for _, uid := range k.blocked {
+		c.cfg.Waker.Wake(SpecLane, Key{UID: uid}, 0)
+	}
+	k.blocked = nil
+	c.cfg.Waker.Wake(HubLane, Key{}, 0)
+}
+
+// doubtKept reports whether the next process would know that this hub went back
+// in time, also when the work no longer shows it.
+func (c *Core) doubtKept(w *work) bool {
+	if len(c.keep.saved.Withheld) > 0 && c.keep.saved.Withheld[0] == everywhere {
+		return true
+	}
+	c.keep.blocked = append(c.keep.blocked, w.uid)
+	c.cfg.Waker.Wake(HubLane, Key{}, 0)
+	return false
+}
+
+// wentBack takes it that the hub is in an earlier state than it was: nothing is
+// deleted because it is missing, and what statuses it shows is asked for.
+func (c *Core) wentBack(reason string) {
+	k := &c.keep
+	if c.cfg.NewID == nil {
+		return
+	}
+	k.calm = c.cfg.Now().Add(calmAfter)
+	c.cfg.Waker.Wake(SpecLane, Key{}, calmAfter)
+	c.loseCursor()
+	if k.withheld[everywhere] && k.reason != reasonKept {
+		return
+	}
+	k.reason, k.withheld = reason, map[string]bool{everywhere: true}
+	for _, cl := range c.clusters {
+		if cl.selected {
+			c.askAgain(cl, c.connected && !c.stock)
+			c.cfg.Waker.Wake(SpecLane, Key{Cluster: cl.name}, 0)
+		}
+	}
+	c.cfg.Waker.Wake(HubLane, Key{}, 0)
+}
+
+// doubt returns why nothing may be deleted on a cluster because it is missing,
+// "" when it may be.
+func (c *Core) doubt(cl *cluster) string {
+	k, n := &c.keep, &cl.comparing
+	switch {
+	case k.withheld[everywhere]:
+		return k.reason
+	case !resync.MayDelete(n.candidates, n.live):
+		c.distrust(cl)
+		return fmt.Sprintf("%d of %d works are missing on the hub at once", n.candidates, n.live)
+	case k.withheld[cl.name]:
+		return reasonKept
+	}
+	return ""
+}
+
+// distrust withholds deletions on one cluster, whatever is missing there later.
+func (c *Core) distrust(cl *cluster) {
+	c.keep.withheld[cl.name] = true
+	c.cfg.Waker.Wake(HubLane, Key{}, 0)
+}
+
+// trust ends that when nothing is missing on the cluster any more.
+func (c *Core) trust(cl *cluster) {
+	if c.keep.withheld[cl.name] {
+		delete(c.keep.withheld, cl.name)
+		c.cfg.Waker.Wake(HubLane, Key{}, 0)
+	}
+}
+
+// located reports whether the hub's position is known and compared with the
+// last one.
+func (c *Core) located() bool {
+	return c.comparison.complete && c.keep.locatedOn == c.conn
+}
+
+// nextLocate decides about asking the hub how far it has come.
+func (c *Core) nextLocate() Effect {
+	k := &c.keep
+	if !k.due || !c.comparison.on || !c.connected || !c.due(HubLane, Key{}, &k.retry) {
+		return nil
+	}
+	return Locate{conn: c.conn}
+}
+
+func (c *Core) doneLocate(e Locate, r Result) {
+	k := &c.keep
+	switch {
+	case e.conn != c.conn:
+		return // asked again
+	case r.Err != nil || r.Position == nil:
+		c.hubFailed(HubLane, Key{}, &k.retry, r.Err)
+		return
+	}
+	before := k.position
+	k.position, k.locatedOn, k.due, k.asked, k.retry = r.Position, c.conn, false, c.cfg.Now(), retry{}
+	c.judgePosition(before)
+	c.judgeHub()
+	for name, cl := range c.clusters {
+		if cl.comparing.stage == checksMissing {
+			c.cfg.Waker.Wake(SpecLane, Key{Cluster: name}, 0)
+		}
+	}
+	c.tellPosition()
+	c.cfg.Waker.Wake(HubLane, Key{}, 0)
+}
+
+// judgeHub compares where the hub is with what the broker knows of it.
+func (c *Core) judgeHub() {
+	if c.keep.locatedOn == c.conn {
+		c.judgePosition(c.comparison.last)
+	}
+}
+
+func (c *Core) judgePosition(before *codec.HubPosition) {
+	now := c.keep.position
+	switch {
+	case before == nil:
+	case before.UID != now.UID:
+		c.wentBack(fmt.Sprintf("the hub is another one than before: its uid is %s, not %s", now.UID, before.UID))
+	default:
+		n, err := resourceversion.CompareResourceVersion(now.ResourceVersion, before.ResourceVersion)
+		if err == nil && n < 0 {
+			c.wentBack(fmt.Sprintf("the hub went back in time: its resource version is %s, and was %s before", now.ResourceVersion, before.ResourceVersion))
+		}
+	}
+}
+
+// locateNow has the hub asked before anything is deleted because it is missing.
+func (c *Core) locateNow() {
+	c.keep.due, c.keep.locatedOn, c.keep.retry = true, 0, retry{}
+	c.cfg.Waker.Wake(HubLane, Key{}, 0)
+}
+
+// moved notes that something happened on the hub, so that the broker is told
+// before long how far the hub has come.
+func (c *Core) moved() {
+	k := &c.keep
+	if !c.comparison.on || !c.connected || k.due || k.locatedOn != c.conn {
+		return
+	}
+	k.due = true
+	at := k.asked.Add(locateEvery)
+	k.retry = retry{notBefore: at}
+	c.cfg.Waker.Wake(HubLane, Key{}, max(0, at.Sub(c.cfg.Now())))
+}

@@ -1,0 +1,86 @@
+package hubsource
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+)
+
+// StateName returns the name of the ConfigMap that keeps the [State] of a
+// source.
+func StateName(sourceID string) string { return fieldManager + "-" + sourceID }
+
+// keeper keeps a State in a ConfigMap, or in memory where maps is nil. Its
+// methods are called one at a time.
+type keeper struct {
+	maps            typedcorev1.ConfigMapsGetter
+	namespace, name string
+
+	// last is what was read or written last, nil when there is none or when it
+	// is not known.
+	last *corev1.ConfigMap
+}
+
+// load returns what was saved last, the zero State when nothing was.
+func (k *keeper) load(ctx context.Context) (State, error) {
+	if k.maps == nil {
+		return StateOf(k.lastData()), nil
+	}
+	m, err := k.maps.ConfigMaps(k.namespace).Get(ctx, k.name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		k.last = nil
+		return State{}, nil
+	}
+	if err != nil {
+		return State{}, err
+	}
+	k.last = m
+	return StateOf(m.Data), nil
+}
+
+func (k *keeper) lastData() map[string]string {
+	if k.last == nil {
+		return nil
+	}
+	return k.last.Data
+}
+
+// save replaces what is there, unless somebody else has changed it since: the
+// error is a conflict then, and the next save goes by what it finds.
+func (k *keeper) save(ctx context.Context, s State) error {
+	if k.maps == nil {
+		k.last = &corev1.ConfigMap{Data: s.Data()}
+		return nil
+	}
+	if k.last == nil {
+		if _, err := k.load(ctx); err != nil {
+			return err
+		}
+	}
+	m, err := k.write(ctx, s)
+	if err != nil {
+		k.last = nil
+		return err
+	}
+	k.last = m
+	return nil
+}
+
+func (k *keeper) write(ctx context.Context, s State) (*corev1.ConfigMap, error) {
+	maps := k.maps.ConfigMaps(k.namespace)
+	if k.last == nil {
+		return maps.Create(ctx, &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{
+				Name: k.name, Namespace: k.namespace,
+				Labels: map[string]string{"app.kubernetes.io/managed-by": fieldManager},
+			},
+			Data: s.Data(),
+		}, metav1.CreateOptions{FieldManager: fieldManager})
+	}
+	m := k.last.DeepCopy()
+	m.Data = s.Data()
+	return maps.Update(ctx, m, metav1.UpdateOptions{FieldManager: fieldManager})
+}
