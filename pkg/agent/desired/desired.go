@@ -103,6 +103,8 @@ type entry struct {
 	// received is the clock when the work was last received, 0 if it was loaded.
 	received    uint64
 	unconfirmed bool
+	// finished: it is deleted, and nothing is left of it.
+	finished bool
 }
 
 // name is who lays claim to a work name.

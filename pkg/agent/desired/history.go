@@ -61,8 +61,18 @@ func (s *Set) judge(held *entry, spec *manifestwork.Spec) Outcome {
 		}
 	case spec.Version == 0 || spec.Version >= held.Version:
 		return Accepted // another store, with revisions of its own
+	case held.finished && !spec.Deleting:
+		return Accepted // as if it had been forgotten already: the work was made anew
 	}
 	return Stale
+}
+
+// Finished says that nothing is left of a deleted work, unless it was replaced
+// meanwhile.
+func (s *Set) Finished(w *Work) {
+	if held := s.works[w.ResourceID]; held != nil && held.Tag == w.Tag && held.Deleting {
+		held.finished = true
+	}
 }
 
 func (s *Set) judgeByVersion(held *Work, spec *manifestwork.Spec) Outcome {

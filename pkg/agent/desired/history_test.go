@@ -62,6 +62,14 @@ func TestSet_HistoriesOfRevisions(t *testing.T) {
 	s.Subscribed(true)
 	s.Settled(100)
 	expectOutcome(t, s, spec{id: "2", name: "b", version: 8, revision: 2, deleting: true}, accepted)
+
+	// Nothing is left of it, and its source made it anew while the agent was away.
+	s.Continued(1)
+	expectOutcome(t, s, spec{id: "2", name: "b", version: 1, revision: 9, content: "i"}, stale)
+	s.Finished(s.Get("2"))
+	expectOutcome(t, s, spec{id: "2", name: "b", version: 1, revision: 9, content: "i"}, accepted)
+	s.Finished(s.Get("2")) // of the one before
+	expectOutcome(t, s, spec{id: "2", name: "b", version: 0, revision: 8, content: "j"}, stale)
 }
 
 func TestSet_LoadedWorks(t *testing.T) {
