@@ -467,6 +467,9 @@ func (r *round) put(w *desired.Work, status workv1.ManifestWorkStatus, deleted b
 	if lapse, lapsed := r.keeper.unsaved[w.ResourceID]; lapsed && !deleted {
 		status = conditions.Lapsed(status, w.Generation, lapse)
 	}
+	if deleted {
+		r.set.Finished(w)
+	}
 	due, err := r.outbox.Put(w, status, deleted)
 	r.mu.Unlock()
 	if due {
