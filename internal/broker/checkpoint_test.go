@@ -581,12 +581,3 @@ func TestSync_BelongsToALiveSubscriptionOfItsParty(t *testing.T) {
 		}
 	})
 }
-
-func (s *tap) mustCompare(c codec.Compared) {
-	s.w.Helper()
-	e, err := codec.NewCompared(s.params(), c)
-	if err := s.say(marshal(s.w, e, err)); err != nil {
-		s.w.Fatalf("compared: %v", err)
-	}
-	synctest.Wait()
-}
