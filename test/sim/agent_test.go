@@ -39,6 +39,7 @@ type agentNode struct {
 	failures map[string]int
 	sends    map[string]time.Time
 
+	clock  time.Duration
 	down   bool // the cluster's API does not answer
 	budget int  // requests until it no longer answers, -1 is without end
 }
@@ -74,7 +75,7 @@ func (a *agentNode) start() {
 	a.core = agent.NewCore(agent.CoreConfig{
 		Cluster: a.name, ClientID: a.name + "-agent", HubHash: hubHash, AgentID: hubHash, StatusSyncInterval: 10 * time.Second,
 		Client: a.cluster, Tracker: a.watch,
-		Wait: func(context.Context, time.Duration) error { return nil }, Now: time.Now, Random: a.w.rng.Float64, NewID: a.w.newID,
+		Wait: func(context.Context, time.Duration) error { return nil }, Now: a.now, Random: a.w.rng.Float64, NewID: a.w.newID,
 		Wake: func(key string, fresh bool) {
 			if process == a.process {
 				if fresh {
@@ -107,6 +108,10 @@ func (a *agentNode) start() {
 		a.link = newLink(a.w, identity.Identity{Role: identity.Agent, Name: a.name}, agentParty{a})
 	}
 }
+
+// now is the clock of the agent's machine. It is set only between processes:
+// within one, Go's timers do not mind.
+func (a *agentNode) now() time.Time { return time.Now().Add(a.clock) }
 
 func (a *agentNode) restart() {
 	a.process++

@@ -13,6 +13,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/mem"
+	"github.com/hawser-io/hawser/pkg/codec"
 )
 
 // node is the broker and its store. The store outlives a restart.
@@ -24,9 +25,14 @@ type node struct {
 	stop     context.CancelFunc
 	done     chan error
 	up       bool
+	full     bool // the disk
+	clock    time.Duration
 	backup   *mem.Backup
 	starts   int
 }
+
+// now is the clock of the broker's machine.
+func (n *node) now() time.Time { return time.Now().Add(n.clock) }
 
 // gate stands between broker and store. A commit, and the router's look at what
 // changed, wait for their turn; turns are steps. While nobody has a turn, all
@@ -37,6 +43,11 @@ type gate struct {
 
 	commits, routes chan struct{} // turns
 	dead            chan struct{} // closed when the broker crashes
+	// late: what is about to be committed when the broker crashes is on disk, and
+	// nobody is told.
+	late bool
+	// readOnly: a write failed, and the store takes none any more.
+	readOnly bool
 
 	// Written by the broker's goroutines, read when they rest.
 	committing bool   // a commit waits
@@ -52,7 +63,12 @@ func (g *gate) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, err
 	select {
 	case <-g.commits:
 	case <-g.dead:
-		return nil, store.ErrClosed
+		if !g.late || g.broken() {
+			return nil, store.ErrClosed
+		}
+	}
+	if g.broken() {
+		return nil, store.ErrReadOnly
 	}
 	outcomes := make([]store.Outcome, 0, len(ops))
 	for i := range ops {
@@ -66,6 +82,20 @@ func (g *gate) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, err
 		g.w.oracle.committed(&ops[i], before, g.look(ops[i].Key))
 	}
 	return outcomes, nil
+}
+
+// broken reports whether writes fail: from the first that met a full disk on.
+func (g *gate) broken() bool {
+	g.readOnly = g.readOnly || g.w.broker.full
+	return g.readOnly
+}
+
+// MarkSubscribed implements store.Store.
+func (g *gate) MarkSubscribed(ctx context.Context, dt codec.DataType, cluster, uid string) error {
+	if g.broken() {
+		return store.ErrReadOnly
+	}
+	return g.Store.MarkSubscribed(ctx, dt, cluster, uid)
 }
 
 func (g *gate) look(k store.Key) *store.Meta {
@@ -116,7 +146,7 @@ func (n *node) start() {
 	b, err := broker.New(broker.Config{
 		Store: n.gate, Log: slog.New(slog.DiscardHandler), Registry: n.registry,
 		Heartbeat: time.Minute, DrainTimeout: time.Second, Comparisons: 8,
-		NewID: n.w.newID,
+		NewID: n.w.newID, Now: n.now,
 	})
 	if err != nil {
 		panic(err)
@@ -128,9 +158,10 @@ func (n *node) start() {
 	synctest.Wait()
 }
 
-// crash ends the broker; what was not committed is lost, and with it every
-// answer that is under way.
-func (n *node) crash() {
+// crash ends the broker; what was not committed is lost, or else what is just
+// being committed is on disk, and with it goes every answer that is under way.
+func (n *node) crash(late bool) {
+	n.gate.late = late
 	close(n.gate.dead)
 	n.end()
 }
@@ -159,7 +190,7 @@ func (n *node) end() {
 	n.up = false
 	n.w.cutAll()
 	n.stop()
-	if err := <-n.done; err != nil && !errors.Is(err, store.ErrClosed) {
+	if err := <-n.done; err != nil && !errors.Is(err, store.ErrClosed) && !errors.Is(err, store.ErrReadOnly) {
 		n.w.fail("I6", "the broker ended with %v", err)
 	}
 	synctest.Wait()

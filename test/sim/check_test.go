@@ -105,7 +105,8 @@ func (w *world) checkCluster(name string) {
 			data[k], _ = v.(string)
 		}
 		released := !w.source.selected[name] && (strings.HasPrefix(ref.Name, "hub-") || strings.HasPrefix(ref.Name, "shared-"))
-		if !released || want[ref.Name] != nil {
+		left := w.oracle.mayStay[data["work"]] || data["shared"] != "" && w.oracle.clusters[name].sharedMayStay
+		if !released && !left || want[ref.Name] != nil {
 			got[ref.Name] = data
 		}
 	}

@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/codec"
 )
 
 var worksResource = schema.GroupResource{Group: "work.open-cluster-management.io", Resource: "manifestworks"}
@@ -19,13 +21,21 @@ var worksResource = schema.GroupResource{Group: "work.open-cluster-management.io
 // hub is a kube-apiserver that holds ManifestWorks: resource versions with
 // conflicts, generations, uids, finalizers, and a watch that lags.
 type hub struct {
-	w      *world
-	works  map[string]*workv1.ManifestWork // by namespace/name; never modified
-	events []hubEvent                      // not seen by the informer yet
-	rv     int
-	uids   int
-	down   bool
+	w     *world
+	works map[string]*workv1.ManifestWork // by namespace/name; never modified
+	log   []hubEvent                      // all that ever happened; watches read it at their own pace
+	// life counts the restores from a backup: no watch outlives one. log is that
+	// of this life.
+	life  int
+	state map[string]string // the ConfigMap of the hub source
+	rv    int
+	uids  int
+	down  bool
 }
+
+const hubUID = "uid-of-the-hub"
+
+func keyOf(o *workv1.ManifestWork) string { return o.Namespace + "/" + o.Name }
 
 type hubEvent struct {
 	o    *workv1.ManifestWork
@@ -37,15 +47,47 @@ func (h *hub) keys() []string { return slices.Sorted(maps.Keys(h.works)) }
 func (h *hub) put(o *workv1.ManifestWork) *workv1.ManifestWork {
 	h.rv++
 	o.ResourceVersion = strconv.Itoa(h.rv)
-	key := o.Namespace + "/" + o.Name
+	key := keyOf(o)
 	gone := o.DeletionTimestamp != nil && len(o.Finalizers) == 0
 	if gone {
 		delete(h.works, key)
 	} else {
 		h.works[key] = o
 	}
-	h.events = append(h.events, hubEvent{o, gone})
+	h.log = append(h.log, hubEvent{o, gone})
 	return o
+}
+
+// lagsOverDeletions: informers may lag so far that a deletion is news to them.
+const lagsOverDeletions = false
+
+// lag is how many events informers may lag that lag up to n.
+func (h *hub) lag(n int) int {
+	n = min(n, len(h.log))
+	for i := range n {
+		if h.log[len(h.log)-1-i].o.DeletionTimestamp != nil && !lagsOverDeletions {
+			return i
+		}
+	}
+	return n
+}
+
+// before returns the works as they were before the last n events.
+func (h *hub) before(n int) []*workv1.ManifestWork {
+	works := map[string]*workv1.ManifestWork{}
+	for _, e := range h.log[:len(h.log)-n] {
+		key := keyOf(e.o)
+		if e.gone {
+			delete(works, key)
+		} else {
+			works[key] = e.o
+		}
+	}
+	list := make([]*workv1.ManifestWork, 0, len(works))
+	for _, key := range slices.Sorted(maps.Keys(works)) {
+		list = append(list, works[key])
+	}
+	return list
 }
 
 func (h *hub) create(cluster, name string, bits uint32) *workv1.ManifestWork {
@@ -74,12 +116,21 @@ func (h *hub) update(key string, bits uint32) *workv1.ManifestWork {
 	})
 }
 
+// orphan lets the objects of a work outlive it, or no longer.
+func (h *hub) orphan(key string) {
+	h.change(key, func(o *workv1.ManifestWork) {
+		o.Generation++
+		o.Spec.DeleteOption = otherOption(o.Spec.DeleteOption)
+		h.w.oracle.option(string(o.UID), o)
+	})
+}
+
 func (h *hub) label(key string) *workv1.ManifestWork {
 	return h.change(key, func(o *workv1.ManifestWork) { o.Labels = map[string]string{"l": strconv.Itoa(h.rv)} })
 }
 
 func (h *hub) delete(key string) {
-	h.w.oracle.deletedAtSource(string(h.works[key].UID), string(h.works[key].UID))
+	h.w.oracle.deletedAtSource(string(h.works[key].UID), h.works[key])
 	h.change(key, func(o *workv1.ManifestWork) {
 		o.Generation++
 		now := metav1.NewTime(time.Now().Truncate(time.Second))
@@ -97,6 +148,24 @@ func (h *hub) write(old *workv1.ManifestWork, f func(*workv1.ManifestWork)) (*wo
 		return nil, apierrors.NewConflict(worksResource, old.Name, fmt.Errorf("it is at %s", live.ResourceVersion))
 	}
 	return h.change(old.Namespace+"/"+old.Name, f), nil
+}
+
+// position is the answer to a list that no cache gave.
+func (h *hub) position() (*codec.HubPosition, error) {
+	if h.down {
+		return nil, unavailableHub()
+	}
+	return &codec.HubPosition{UID: hubUID, ResourceVersion: strconv.Itoa(h.rv)}, nil
+}
+
+// save writes the ConfigMap of the hub source.
+func (h *hub) save(data map[string]string) error {
+	if h.down {
+		return unavailableHub()
+	}
+	h.rv++
+	h.state = data
+	return nil
 }
 
 func (h *hub) get(namespace, name string) (*workv1.ManifestWork, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing/synctest"
 	"time"
 
@@ -179,6 +180,9 @@ func (l *link) receive() {
 }
 
 func show(env *codec.Envelope) string {
+	if env.Type == (codec.EventType{}) {
+		return env.RawType[strings.LastIndex(env.RawType, ".")+1:]
+	}
 	s := fmt.Sprintf("%s.%s %s v%d", env.Type.Subresource, env.Type.Action, env.ResourceID, env.Version)
 	if env.Deleting {
 		s += " deleting"
@@ -273,6 +277,9 @@ func (w *world) callSteps(list []step) []step {
 			list = append(list, step{name, "answered", c.what, func() {
 				a := <-c.answers
 				w.forget(c)
+				if a.err == nil {
+					w.oracle.acknowledged(c, a.receipt)
+				}
 				c.tell(a.receipt, a.err)
 			}})
 		}

@@ -61,6 +61,7 @@ var operations = []operation{
 		return fmt.Sprint(n, " updates")
 	}},
 	{"hub label", 5, onHub(func(w *world, key string, _ uint32) { w.hub.label(key) })},
+	{"hub orphan", 3, onHub(func(w *world, key string, _ uint32) { w.hub.orphan(key) })},
 	{"hub update of a deleted work", 3, func(w *world, a, b uint32) string {
 		var dying []string
 		for _, key := range w.hub.keys() {
@@ -84,6 +85,7 @@ var operations = []operation{
 	}},
 	{"shop update", 6, onShop(func(w *world, s *shopWork, b uint32) { w.shop.update(s, b) })},
 	{"shop label", 3, onShop(func(w *world, s *shopWork, _ uint32) { w.shop.label(s) })},
+	{"shop orphan", 2, onShop(func(w *world, s *shopWork, _ uint32) { w.shop.orphan(s) })},
 	{"shop delete", 5, onShop(func(w *world, s *shopWork, _ uint32) { w.shop.delete(s) })},
 	{"select", 5, selectCluster},
 
@@ -121,20 +123,52 @@ var operations = []operation{
 	}},
 	{"cluster down or up", 4, onAgent(func(a *agentNode, _ uint32) { a.down = !a.down })},
 	{"agent dies within a round", 4, onAgent(func(a *agentNode, b uint32) { a.budget = 1 + int(b%12) })},
-	{"restart agent", 6, onAgent(func(a *agentNode, _ uint32) { a.restart() })},
+	{"restart agent", 6, onAgent(func(a *agentNode, b uint32) {
+		a.clock = otherClock(a.clock, b)
+		a.restart()
+	})},
 	{"restart stock agent", 3, func(w *world, _, _ uint32) string { w.stock.restart(); return "c3" }},
-	{"restart hub source", 5, func(w *world, _, _ uint32) string { w.source.restart(); return "at once" }},
-	{"crash broker", 4, func(w *world, _, _ uint32) string { return w.stopBroker(w.broker.crash) }},
+	{"restart hub source", 5, func(w *world, a, b uint32) string {
+		w.source.clock = otherClock(w.source.clock, b/16)
+		if a%2 == 0 {
+			w.source.restart(0)
+			return "at once"
+		}
+		lag := 1 + int(b%16)
+		w.source.restart(lag)
+		return fmt.Sprint("whose informers lag ", lag)
+	}},
+	{"crash broker", 4, func(w *world, a, _ uint32) string {
+		return w.stopBroker(func() { w.broker.crash(a%2 == 0) })
+	}},
+	{"disk of the broker full", 2, func(w *world, _, _ uint32) string {
+		if !w.broker.up || w.broker.full {
+			return ""
+		}
+		w.broker.full = true
+		return "from now on"
+	}},
 	{"drain broker", 3, func(w *world, _, _ uint32) string { return w.stopBroker(w.broker.drain) }},
-	{"start broker", 12, func(w *world, _, _ uint32) string {
+	{"start broker", 12, func(w *world, _, b uint32) string {
 		if w.broker.up {
 			return ""
 		}
+		w.broker.clock = otherClock(w.broker.clock, b)
+		w.broker.full = false
 		w.broker.start()
 		return "from its store"
 	}},
 	{"drift", 5, drifts},
 	{"hostile", 6, hostile},
+}
+
+// otherClock is a clock that was set forward or back, or mostly the same.
+func otherClock(old time.Duration, b uint32) time.Duration {
+	clocks := []time.Duration{0, 10 * time.Minute, -10 * time.Minute, time.Hour, -time.Hour, 26 * time.Hour, -26 * time.Hour}
+	if b%4 != 0 {
+		return old
+	}
+	return clocks[b/4%uint32(len(clocks))]
 }
 
 var (

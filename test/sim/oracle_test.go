@@ -21,6 +21,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
+	"github.com/hawser-io/hawser/pkg/transport"
 )
 
 // Every object of a work is a ConfigMap whose name says whose it may be and
@@ -57,6 +58,18 @@ func manifests(work, prefix string, version int64, bits uint32) []workv1.Manifes
 	return list
 }
 
+// otherOption is Orphan for what has no delete option, and none for what has.
+func otherOption(o *workv1.DeleteOption) *workv1.DeleteOption {
+	if o != nil {
+		return nil
+	}
+	return &workv1.DeleteOption{PropagationPolicy: workv1.DeletePropagationPolicyTypeOrphan}
+}
+
+func orphans(o *workv1.DeleteOption) bool {
+	return o != nil && o.PropagationPolicy == workv1.DeletePropagationPolicyTypeOrphan
+}
+
 func objectsOf(list []workv1.Manifest) map[string]map[string]string {
 	objects := map[string]map[string]string{}
 	for _, m := range list {
@@ -80,9 +93,13 @@ type oracle struct {
 	gone      map[string]bool // ids that their sources deleted, and did not create again
 	everGone  map[string]bool
 	deadLives map[string]bool // as in the data of objects
+	mayStay   map[string]bool // lives that were Orphan at some time
+	mustStay  map[string]bool // lives that were Orphan when they were deleted
 	latest    map[string]sentSpec
 	ended     map[string]bool // ids whose deletion the broker has accepted
 	released  map[string]bool // clusters that ever left the selection
+
+	kept map[string]bool // what was committed
 
 	clusters map[string]*truth
 
@@ -101,12 +118,14 @@ type truth struct {
 	seen    map[string]bool    // "life version" that was delivered
 	objects map[string]object
 	highest map[string]int64 // by "object life"
+	// sharedMayStay: some work on the cluster was Orphan at some time.
+	sharedMayStay bool
 }
 
 // wanted is the latest that was delivered of a work.
 type wanted struct {
 	name    string
-	source  string
+	life    string
 	live    bool
 	objects map[string]map[string]string
 }
@@ -118,14 +137,25 @@ type object struct {
 
 func newOracle(w *world) *oracle {
 	return &oracle{
-		w: w, gone: map[string]bool{}, everGone: map[string]bool{}, deadLives: map[string]bool{}, latest: map[string]sentSpec{},
-		ended: map[string]bool{}, released: map[string]bool{}, clusters: map[string]*truth{},
+		w: w, gone: map[string]bool{}, everGone: map[string]bool{}, deadLives: map[string]bool{}, mayStay: map[string]bool{}, mustStay: map[string]bool{}, latest: map[string]sentSpec{},
+		ended: map[string]bool{}, released: map[string]bool{}, kept: map[string]bool{}, clusters: map[string]*truth{},
 		reports: map[string][]string{}, shown: map[string]int{},
 	}
 }
 
-func (o *oracle) deletedAtSource(id, life string) {
+// deletedAtSource hears of a deletion; w is what was wanted last.
+func (o *oracle) deletedAtSource(life string, w *workv1.ManifestWork) {
+	id := string(w.UID)
 	o.gone[id], o.everGone[id], o.deadLives[life] = true, true, true
+	o.mustStay[life] = orphans(w.Spec.DeleteOption)
+}
+
+// option hears that a work has another delete option.
+func (o *oracle) option(life string, w *workv1.ManifestWork) {
+	o.mayStay[life] = o.mayStay[life] || orphans(w.Spec.DeleteOption)
+	if o.mayStay[life] {
+		o.clusters[w.Namespace].sharedMayStay = true
+	}
 }
 
 func (o *oracle) bornAtSource(id string) {
@@ -203,6 +233,7 @@ func statusHash(s workv1.ManifestWorkStatus) string {
 // committed judges one write of the store by the record before and after it.
 func (o *oracle) committed(op *store.Op, before, after *store.Meta) {
 	id := op.Key.ResourceID
+	o.kept[fmt.Sprint(id, op.Tag, op.Sequence)] = true
 	changed := before == nil != (after == nil) || before != nil && *before != *after
 	if after != nil && after.State == store.Live {
 		o.ended[id] = false
@@ -237,8 +268,26 @@ func (o *oracle) committed(op *store.Op, before, after *store.Meta) {
 	}
 }
 
+// acknowledged judges that a publisher was told of its success.
+func (o *oracle) acknowledged(c *call, r transport.Receipt) {
+	env, err := codec.ParseEnvelope(c.bytes)
+	if err != nil || env.Type.Action == codec.ResyncRequest || env.Type.DataType != codec.ManifestBundles {
+		return
+	}
+	tag := codec.Tag{}
+	if env.Type.Subresource == codec.Spec {
+		tag = codec.TagOf(env.Deleting, env.Version, env.RawMetadata, env.Data)
+	}
+	if !o.kept[fmt.Sprint(env.ResourceID, tag, env.SequenceID)] {
+		o.w.fail("I7", "%s of work %s was acknowledged (%s) and not committed", c.what, env.ResourceID, r.Outcome)
+	}
+}
+
 // received judges what a party is sent.
 func (o *oracle) received(to identity.Identity, env *codec.Envelope, e codec.Event) {
+	if env.Type == (codec.EventType{}) { // about the subscription itself
+		return
+	}
 	if to.Role == identity.Source {
 		if strings.HasPrefix(env.ResourceID, "hub-") != (to.Name == hubName) {
 			o.w.fail("I8", "%s was sent a status of work %s", to, env.ResourceID)
@@ -270,7 +319,7 @@ func (o *oracle) want(env *codec.Envelope, e codec.Event) {
 		}
 		return
 	}
-	w := &wanted{name: spec.Name, source: spec.Source, live: true, objects: objectsOf(spec.Work.Spec.Workload.Manifests)}
+	w := &wanted{name: spec.Name, live: true, objects: objectsOf(spec.Work.Spec.Workload.Manifests)}
 	for id, other := range t.wanted {
 		if id != spec.ResourceID && other.name == spec.Name {
 			delete(t.wanted, id) // a new id under a live name replaces the work
@@ -278,7 +327,10 @@ func (o *oracle) want(env *codec.Envelope, e codec.Event) {
 	}
 	t.wanted[spec.ResourceID] = w
 	for _, data := range w.objects {
-		t.seen[data["work"]+" "+data["version"]] = true
+		if data["work"] != "" {
+			w.life = data["work"]
+			t.seen[data["work"]+" "+data["version"]] = true
+		}
 	}
 }
 
@@ -330,6 +382,9 @@ func (o *oracle) changed(where string, t *truth, name string, now *unstructured.
 // removed judges that an object was deleted on a cluster.
 func (o *oracle) removed(where string, t *truth, name string, old object) {
 	if life := old.data["work"]; life != "" && o.deadLives[life] {
+		if o.mustStay[life] {
+			o.removedOrphan(where, t, name, life)
+		}
 		return
 	}
 	for id, w := range t.wanted {
@@ -339,6 +394,16 @@ func (o *oracle) removed(where string, t *truth, name string, old object) {
 		// A work that has not got hold of a shared object yet makes it anew.
 		if old.data["work"] != "" || slices.Contains(old.owners, w.name) {
 			o.w.fail("I3", "%s: %s was deleted, and work %s (%s) wants it", where, name, w.name, id)
+		}
+	}
+}
+
+// removedOrphan judges that an object was deleted whose work was Orphan when it
+// was deleted: only an earlier spec that no longer has it may do that.
+func (o *oracle) removedOrphan(where string, t *truth, name, life string) {
+	for id, w := range t.wanted {
+		if w.life == life && (!w.live || w.objects[name] != nil) {
+			o.w.fail("I3", "%s: %s was deleted with work %s (%s), which is Orphan", where, name, w.name, id)
 		}
 	}
 }
@@ -377,7 +442,7 @@ func (o *oracle) statusOnHub(work *workv1.ManifestWork) {
 // endOnHub judges that a work was let go on the hub.
 func (o *oracle) endOnHub(work *workv1.ManifestWork) {
 	for name, object := range o.clusters[work.Namespace].objects {
-		if object.data["work"] == string(work.UID) {
+		if object.data["work"] == string(work.UID) && !o.mayStay[string(work.UID)] {
 			o.w.fail("I4", "work %s left the hub, and its object %s is still on cluster %s", work.UID, name, work.Namespace)
 		}
 	}

@@ -33,6 +33,7 @@ type shop struct {
 
 type shopWork struct {
 	o        *workv1.ManifestWork // never modified
+	told     *workv1.ManifestWork // as it was accepted last, nil if it never was
 	life     string
 	accepted bool // some version was
 	tried    bool // some version may have been
@@ -88,6 +89,14 @@ func (s *shop) update(w *shopWork, bits uint32) {
 	})
 }
 
+func (s *shop) orphan(w *shopWork) {
+	s.change(w, func(o *workv1.ManifestWork) {
+		o.Generation++
+		o.Spec.DeleteOption = otherOption(o.Spec.DeleteOption)
+		s.w.oracle.option(w.life, o)
+	})
+}
+
 func (s *shop) label(w *shopWork) {
 	s.change(w, func(o *workv1.ManifestWork) {
 		n, _ := strconv.Atoi(o.Labels["l"])
@@ -96,7 +105,10 @@ func (s *shop) label(w *shopWork) {
 }
 
 func (s *shop) delete(w *shopWork) {
-	s.w.oracle.deletedAtSource(string(w.o.UID), w.life)
+	s.w.oracle.deletedAtSource(w.life, w.o)
+	if w.told == nil || w.busy || !orphans(w.told.Spec.DeleteOption) {
+		s.w.oracle.mustStay[w.life] = false // its deletion carries no data, so nobody was told
+	}
 	s.change(w, func(o *workv1.ManifestWork) {
 		now := metav1.NewTime(time.Now())
 		o.DeletionTimestamp = &now
@@ -189,12 +201,16 @@ func (s *shop) publish(key string, w *shopWork) {
 		panic(err)
 	}
 	w.busy, w.dirty, w.tried = true, false, true
+	o := w.o
 	s.w.send(s.link, e, "spec "+key, func(r transport.Receipt, err error) {
 		w.busy = false
 		s.w.note("  outcome %q, error %v", r.Outcome, err)
 		switch {
 		case err == nil:
 			w.accepted = true
+			if o.DeletionTimestamp == nil {
+				w.told = o
+			}
 			s.tidy(key, w)
 		case transport.Retryable(err):
 			w.dirty, w.tryAt = true, time.Now().Add(time.Second)

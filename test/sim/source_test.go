@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -25,11 +26,17 @@ type source struct {
 	link     *link
 	selected map[string]bool
 
+	clock   time.Duration
 	process int // counts restarts
 	queue   [2]map[hubsource.Key]time.Time
 	busy    [2]map[hubsource.Key]bool
 	writes  []write // under way to the hub
 	deaf    bool    // the next answer of the hub is lost
+
+	// The informer: how much of the hub's log it has seen, of which of the hub's
+	// lives, and what it has.
+	seen, life int
+	has        map[string]*workv1.ManifestWork
 }
 
 type write struct {
@@ -43,31 +50,40 @@ func newSource(w *world, h *hub) *source {
 	for _, c := range clusters {
 		s.selected[c] = true
 	}
-	s.start()
+	s.start(0)
 	return s
 }
 
-// start is a new process; its informers have read the hub.
-func (s *source) start() {
+// start is a new process, whose informers have read the hub as it was before
+// the last lag events.
+func (s *source) start(lag int) {
 	s.process++
 	s.queue = [2]map[hubsource.Key]time.Time{{}, {}}
 	s.busy = [2]map[hubsource.Key]bool{{}, {}}
-	s.writes, s.hub.events = nil, nil
-	s.core = hubsource.NewCore(hubsource.CoreConfig{Now: time.Now, Jitter: s.w.rng.Float64, Waker: s})
+	s.writes, s.seen, s.life = nil, len(s.hub.log)-lag, s.hub.life
+	s.has = map[string]*workv1.ManifestWork{}
+	s.core = hubsource.NewCore(hubsource.CoreConfig{
+		Now: s.now, Jitter: s.w.rng.Float64, Waker: s, NewID: s.w.newID, State: hubsource.StateOf(s.hub.state),
+	})
 	for _, c := range clusters {
 		if s.selected[c] {
 			s.core.ClusterSelected(c)
 		}
 	}
-	for _, key := range s.hub.keys() {
-		s.core.WorkSeen(s.hub.works[key])
+	for _, o := range s.hub.before(lag) {
+		s.take(o)
 	}
 	if s.link == nil {
 		s.link = newLink(s.w, identity.Identity{Role: identity.Source, Name: hubName}, sourceParty{s})
 	}
 }
 
-func (s *source) restart() {
+// now is the clock of the hub source's machine.
+func (s *source) now() time.Time { return time.Now().Add(s.clock) }
+
+// restart ends the process and starts another; or it is another replica that
+// becomes the leader, whose informers lag.
+func (s *source) restart(lag int) {
 	process := s.process
 	s.process++ // what is under way is no longer answered
 	if s.link.conn != nil {
@@ -75,7 +91,7 @@ func (s *source) restart() {
 	}
 	s.w.pass(startTime)
 	s.process = process
-	s.start()
+	s.start(s.hub.lag(lag))
 }
 
 // Wake implements hubsource.Waker.
@@ -89,9 +105,10 @@ func (s *source) Wake(l hubsource.Lane, k hubsource.Key, after time.Duration) {
 // sourceParty is the session's side.
 type sourceParty struct{ *source }
 
-func (p sourceParty) Hello() transport.Hello { return transport.Hello{Protocol: 1} }
+func (p sourceParty) Hello() transport.Hello { return p.core.Hello() }
 
 func (p sourceParty) Subscribed(_ context.Context, a transport.Accepted) ([]codec.Event, error) {
+	p.w.note("  continues by %s", a.Resync)
 	p.core.Connected(a)
 	return nil, nil
 }
@@ -99,17 +116,32 @@ func (p sourceParty) Subscribed(_ context.Context, a transport.Accepted) ([]code
 func (p sourceParty) Disconnected(error) { p.core.Disconnected() }
 
 func (p sourceParty) Handle(_ context.Context, e codec.Event) error {
-	r, err := hubsource.ReportOf(e)
-	if err != nil {
-		p.w.fail("I4", "the hub source was sent a status that it cannot read: %v", err)
-		return nil
+	var err error
+	switch e.Type() {
+	case codec.TypeCheckpoint:
+		var c codec.Checkpoint
+		if c, err = codec.ParseCheckpoint(e); err == nil {
+			p.core.Checkpoint(c)
+		}
+	case codec.TypeInventory:
+		var page codec.Inventory
+		if page, err = codec.ParseInventory(e); err == nil {
+			p.w.note("  %d clusters, %d records: %t", len(page.Clusters), len(page.Records), p.core.Inventory(page))
+		}
+	default:
+		var r *hubsource.Report
+		if r, err = hubsource.ReportOf(e); err == nil {
+			p.w.note("  report of %s v%d: %s", r.UID, r.Version, p.core.Report(r))
+		}
 	}
-	p.w.note("  report of %s v%d: %s", r.UID, r.Version, p.core.Report(r))
+	if err != nil {
+		p.w.fail("I4", "the hub source was sent an event that it cannot read: %v", err)
+	}
 	return nil
 }
 
 func (s *source) steps(list []step) []step {
-	if len(s.hub.events) > 0 {
+	if s.seen < len(s.hub.log) || s.life != s.hub.life {
 		list = append(list, step{"hub", "watch", "", s.watch})
 	}
 	now := time.Now()
@@ -152,34 +184,72 @@ func (s *source) next() (first time.Time) {
 	return first
 }
 
+// watch is what the informer sees next.
 func (s *source) watch() {
-	e := s.hub.events[0]
-	s.hub.events = s.hub.events[1:]
+	if s.life != s.hub.life {
+		s.list()
+		return
+	}
+	e := s.hub.log[s.seen]
+	s.seen++
 	if e.gone {
+		delete(s.has, keyOf(e.o))
 		s.core.WorkGone(e.o.UID)
 	} else {
-		s.core.WorkSeen(e.o)
+		s.take(e.o)
+	}
+}
+
+// take is an object of the informer.
+func (s *source) take(o *workv1.ManifestWork) {
+	if old := s.has[keyOf(o)]; old != nil && old.UID != o.UID {
+		s.core.WorkGone(old.UID)
+	}
+	s.has[keyOf(o)] = o
+	s.core.WorkSeen(o)
+}
+
+// list reads the hub anew, as an informer does whose watch cannot go on.
+func (s *source) list() {
+	s.seen, s.life = len(s.hub.log), s.hub.life
+	for _, key := range slices.Sorted(maps.Keys(s.has)) {
+		if s.hub.works[key] == nil {
+			s.core.WorkMissing(s.has[key].UID)
+			delete(s.has, key)
+		}
+	}
+	for _, key := range s.hub.keys() {
+		s.take(s.hub.works[key])
 	}
 }
 
 // begin is a worker that takes a key.
 func (s *source) begin(l hubsource.Lane, k hubsource.Key) {
 	delete(s.queue[l], k)
-	switch e := s.core.Next(l, k).(type) {
+	w := write{l, k, s.core.Next(l, k)}
+	one := func(e codec.Event, err error) { s.publish(w, []codec.Event{e}, err) }
+	id, now := s.w.newID(), s.now()
+	switch e := w.effect.(type) {
 	case nil:
 		s.feed(l)
 	case hubsource.Publish:
-		event, err := e.Event(s.w.newID(), time.Now(), hubName)
-		s.publish(write{l, k, e}, []codec.Event{event}, err)
+		one(e.Event(id, now, hubName))
 	case hubsource.Release:
-		event, err := e.Event(s.w.newID(), time.Now(), hubName)
-		s.publish(write{l, k, e}, []codec.Event{event}, err)
+		one(e.Event(id, now, hubName))
+	case hubsource.Delete:
+		one(e.Event(id, now, hubName))
+	case hubsource.AskInventory:
+		one(e.Event(now, hubName))
+	case hubsource.SendCompared:
+		one(e.Event(id, now, hubName))
+	case hubsource.SendAck:
+		one(e.Event(id, now, hubName))
 	case hubsource.Ask:
-		events, err := e.Events(s.w.newID, time.Now(), hubName)
-		s.publish(write{l, k, e}, events, err)
+		events, err := e.Events(s.w.newID, now, hubName)
+		s.publish(w, events, err)
 	default:
 		s.busy[l][k] = true
-		s.writes = append(s.writes, write{l, k, e})
+		s.writes = append(s.writes, w)
 	}
 }
 
@@ -197,15 +267,20 @@ func (s *source) publish(e write, events []codec.Event, err error) {
 		panic(err) // works of a simulation can be encoded
 	}
 	s.busy[e.lane][e.key] = true
+	s.publishFrom(e, events, 0)
+}
+
+// publishFrom publishes the i-th event and what follows.
+func (s *source) publishFrom(e write, events []codec.Event, i int) {
 	process := s.process
-	s.w.send(s.link, events[0], fmt.Sprintf("%T %s%s", e.effect, e.key.UID, e.key.Cluster), func(r transport.Receipt, err error) {
+	s.w.send(s.link, events[i], fmt.Sprintf("%T %s%s", e.effect, e.key.UID, e.key.Cluster), func(r transport.Receipt, err error) {
 		switch {
 		case process != s.process:
-		case err == nil && len(events) > 1:
-			s.publish(e, events[1:], nil)
+		case err == nil && i+1 < len(events):
+			s.publishFrom(e, events, i+1)
 		default:
 			s.w.note("  outcome %q, error %v", r.Outcome, err)
-			s.done(e, hubsource.Result{Receipt: r, Err: err})
+			s.done(e, hubsource.Result{Receipt: r, Err: err, Lists: i + 1})
 		}
 	})
 }
@@ -217,7 +292,7 @@ func (s *source) done(e write, r hubsource.Result) {
 	s.feed(e.lane)
 }
 
-// finish carries out a request to the hub.
+// finish carries out a request to the hub, or a computation.
 func (s *source) finish(i int) {
 	e := s.writes[i]
 	s.writes = slices.Delete(s.writes, i, i+1)
@@ -235,10 +310,10 @@ func (s *source) finish(i int) {
 		if r.Err == nil {
 			s.w.oracle.statusOnHub(r.Work)
 		}
-	case hubsource.CheckGone:
-		r.Work, r.Err = s.hub.get(f.Work.Namespace, f.Work.Name)
-	case hubsource.Lookup:
-		r.Work, r.Err = s.hub.get(f.Namespace, f.Name)
+	case hubsource.Tag:
+		r.Tags = f.Tags()
+	default:
+		s.ask(f, &r)
 	}
 	s.w.note("  error %v", r.Err)
 	if s.deaf && r.Err == nil {
@@ -246,4 +321,24 @@ func (s *source) finish(i int) {
 		r = hubsource.Result{Err: unavailableHub()}
 	}
 	s.done(e, r)
+}
+
+// ask is a request to the hub that changes no work.
+func (s *source) ask(e hubsource.Effect, r *hubsource.Result) {
+	switch e := e.(type) {
+	case hubsource.CheckGone:
+		r.Work, r.Err = s.hub.get(e.Work.Namespace, e.Work.Name)
+	case hubsource.CheckBehind:
+		r.Work, r.Err = s.hub.get(e.Work.Namespace, e.Work.Name)
+	case hubsource.CheckMissing:
+		r.Work, r.Err = s.hub.get(e.Namespace, e.Name)
+	case hubsource.Lookup:
+		r.Work, r.Err = s.hub.get(e.Namespace, e.Name)
+	case hubsource.Locate:
+		r.Position, r.Err = s.hub.position()
+	case hubsource.Save:
+		r.Err = s.hub.save(e.State.Data())
+	default:
+		panic(fmt.Sprintf("no answer to %T", e))
+	}
 }

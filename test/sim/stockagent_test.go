@@ -187,7 +187,9 @@ func (a *stockAgent) apply(id string, w *stockWork) {
 	was := a.applied[w.Name]
 	if w.deleting {
 		if was != nil && was.id == id {
-			a.prune(w.Name, nil)
+			if w.spec == nil || !orphans(w.spec.DeleteOption) {
+				a.prune(w.Name, nil)
+			}
 			delete(a.applied, w.Name)
 		}
 		w.removed, w.unsent = true, true

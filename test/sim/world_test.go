@@ -166,6 +166,10 @@ func (w *world) heal() {
 	for _, l := range w.links {
 		l.cut, l.slow = false, false
 	}
+	w.broker.full = false
+	if w.broker.up && w.broker.gate.readOnly {
+		w.broker.crash(false)
+	}
 	if !w.broker.up {
 		w.broker.start()
 	}
@@ -206,7 +210,7 @@ func (w *world) settle(order *rand.Rand) {
 // close ends everything.
 func (w *world) close() {
 	if w.broker.up {
-		w.broker.crash()
+		w.broker.crash(false)
 	}
 	w.cutAll()
 	synctest.Wait()
