@@ -1,0 +1,53 @@
+package hubsource
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// countedDialer counts how often the broker is dialled.
+type countedDialer struct {
+	transport.Dialer
+	dials atomic.Int32
+}
+
+func (d *countedDialer) Dial(ctx context.Context) (transport.Conn, error) {
+	d.dials.Add(1)
+	return d.Dialer.Dial(ctx)
+}
+
+// TestSource_SaysNothingBeforeItHasReadTheHub: what it does not know yet looks
+// like what is not there, so it does not even connect.
+func TestSource_SaysNothingBeforeItHasReadTheHub(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		a := b.agent("c1")
+		first := b.source()
+		b.hub.apply(example("c1", "w"))
+		b.settle(time.Minute)
+		if err := first.stop(); err != nil {
+			b.Fatal(err)
+		}
+		b.hub.setDown(true)
+		dialer := &countedDialer{}
+		b.source(func(c *Config) { dialer.Dialer, c.Dialer = c.Dialer, dialer })
+		b.settle(time.Hour)
+		if n := dialer.dials.Load(); n != 0 {
+			b.Errorf("%d dials before the hub was read", n)
+		}
+		b.hub.setDown(false)
+		b.settle(time.Minute)
+		if n := dialer.dials.Load(); n != 1 {
+			b.Errorf("%d dials, want one", n)
+		}
+		b.shown("c1/w", 1)
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if a.held["w"] == nil {
+			b.Error("the agent was told to delete the work")
+		}
+	})
+}
