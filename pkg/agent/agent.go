@@ -16,7 +16,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/util/workqueue"
-	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/internal/run"
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
@@ -46,6 +45,10 @@ type Config struct {
 	// StatusSyncInterval is how often objects are looked at that cannot be
 	// watched. Default 10 s.
 	StatusSyncInterval time.Duration
+	// EvictionGracePeriod is how long an AppliedManifestWork stays after it is
+	// certain that nobody has its work. Default 1 h; 100 years or more mean for
+	// ever.
+	EvictionGracePeriod time.Duration
 
 	// Journal keeps what is wanted over restarts; it is not closed here. nil: an
 	// agent that is started knows nothing until the broker tells it.
@@ -66,6 +69,7 @@ type Config struct {
 const (
 	DefaultWorkers            = 10
 	DefaultStatusSyncInterval = 10 * time.Second
+	DefaultEvictionGrace      = time.Hour
 )
 
 // Failed rounds are repeated after waits that begin at firstRetry and double,
@@ -123,13 +127,17 @@ func New(c Config) (*Agent, error) {
 		}
 	}
 	a.watcher = drift.New(drift.Config{
-		Source:   c.Metadata,
-		Changed:  a.drifted,
-		Standing: map[schema.GroupVersionResource]func(*metav1.PartialObjectMetadata) (string, bool){inventory.Resource: beingDeleted},
-		Log:      c.Log,
+		Source:  c.Metadata,
+		Changed: a.drifted,
+		Standing: map[schema.GroupVersionResource]drift.Standing{inventory.Resource: {
+			Seen: func(m *metav1.PartialObjectMetadata) (string, bool) { return m.Name, a.core.Discovered(m) },
+			Gone: func(name string) { a.core.Vanished(name) },
+		}},
+		Log: c.Log,
 	})
 	a.core = NewCore(CoreConfig{
-		Cluster: c.Cluster, ClientID: c.ClientID, HubHash: hubHash, AgentID: c.AgentID, StatusSyncInterval: c.StatusSyncInterval,
+		Cluster: c.Cluster, ClientID: c.ClientID, HubHash: hubHash, AgentID: c.AgentID,
+		StatusSyncInterval: c.StatusSyncInterval, EvictionGracePeriod: c.EvictionGracePeriod,
 		Client: c.Client, Tracker: a.watcher,
 		Wait: jittered, Now: time.Now, Random: rand.Float64, NewID: uuid.NewString,
 		Wake: a.wake, Send: a.send, Sync: a.sync, Save: a.save, Journal: c.Journal, Log: c.Log, Metrics: a.metrics,
@@ -150,8 +158,9 @@ func (c *Config) complete() error {
 		return errors.New("agent: no hub identity")
 	case c.Dialer == nil || c.Client == nil || c.Metadata == nil:
 		return errors.New("agent: dialer, client and metadata are required")
-	case c.Workers < 0 || c.StatusSyncInterval < 0:
-		return fmt.Errorf("agent: %d workers and a status sync interval of %v must be positive, or 0 for the default", c.Workers, c.StatusSyncInterval)
+	case c.Workers < 0 || c.StatusSyncInterval < 0 || c.EvictionGracePeriod < 0:
+		return fmt.Errorf("agent: %d workers, a status sync interval of %v and an eviction grace period of %v must be positive, or 0 for the default",
+			c.Workers, c.StatusSyncInterval, c.EvictionGracePeriod)
 	}
 	if c.ClientID == "" {
 		c.ClientID = c.Cluster + "-work-agent"
@@ -162,21 +171,13 @@ func (c *Config) complete() error {
 	if c.StatusSyncInterval == 0 {
 		c.StatusSyncInterval = DefaultStatusSyncInterval
 	}
+	if c.EvictionGracePeriod == 0 {
+		c.EvictionGracePeriod = DefaultEvictionGrace
+	}
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
 	return nil
-}
-
-// beingDeleted lets the agent hear of AppliedManifestWorks that somebody
-// deleted, whether their work is known or not.
-func beingDeleted(m *metav1.PartialObjectMetadata) (key string, ok bool) {
-	for _, f := range m.Finalizers {
-		if f == workv1.AppliedManifestWorkFinalizer {
-			return m.Name, m.DeletionTimestamp != nil
-		}
-	}
-	return "", false
 }
 
 // Run works until ctx ends. It is called once. What is on the cluster stays

@@ -78,61 +78,93 @@ func (c *Core) checkpoint(ctx context.Context, e codec.Event) {
 		c.config.Log.WarnContext(ctx, "checkpoint that cannot be read", "error", err)
 		return
 	}
-	c.mu.Lock()
-	if !c.link.hawser {
-		c.mu.Unlock()
+	f, ok := c.heed(cp)
+	if !ok {
 		c.drop(ctx, eventIgnored, e)
 		return
 	}
-	due, sequenceErr := c.outbox.Observe(cp.HighestSequenceID)
-	slices.Sort(cp.Orphans)
-	c.link.orphans = c.set.Lacks(slices.Compact(cp.Orphans), c.link.mark)
-	c.link.compared = cp.ComparedSources
-	own := c.set.Digest(c.link.orphans)
-	v := c.link.judge(cp, own)
-	tell := v == advance && cp.Digest != nil && !c.link.matched && !c.link.told
-	c.link.told = c.link.told || tell
-	var names []string
-	sync, save := v == list, false
-	if v == advance {
-		names, sync, save = c.advance(cp, own)
-	}
-	orphans := len(c.link.orphans)
-	c.mu.Unlock()
-
 	c.config.Metrics.event(eventCheckpoint)
-	switch {
-	case sequenceErr != nil:
-		c.config.Log.ErrorContext(ctx, "the broker has a sequence id of this agent that no newer one can follow", "error", sequenceErr)
-	case tell:
-		c.config.Log.ErrorContext(ctx, "what is held differs from what the broker has, also after everything was listed",
-			"held", own.Count, "broker", cp.Digest.Count, "orphans", orphans, "revision", cp.Cursor.Revision)
-	case v == list:
-		c.config.Log.InfoContext(ctx, "what is held differs from what the broker has: listing everything",
-			"held", own.Count, "broker", cp.Digest.Count, "revision", cp.Cursor.Revision)
+	log := c.config.Log.With("held", f.own.Count, "orphans", f.orphans, "revision", cp.Cursor.Revision)
+	if f.sequenceErr != nil {
+		log.ErrorContext(ctx, "the broker has a sequence id of this agent that no newer one can follow", "error", f.sequenceErr)
 	}
-	for _, id := range due {
+	if f.tell {
+		log.ErrorContext(ctx, "what is held differs from what the broker has, also after everything was listed", "broker", cp.Digest.Count)
+	}
+	if f.verdict == list {
+		log.InfoContext(ctx, "what is held differs from what the broker has: listing everything", "broker", cp.Digest.Count)
+	}
+	for _, id := range f.send {
 		c.config.Send(id)
 	}
-	if sync {
+	if f.sync {
 		c.config.Sync()
 	}
-	if save {
+	if f.save {
 		c.save(0)
 	}
-	for _, name := range names {
-		c.config.Wake(c.key(name), true)
+	for _, key := range f.wake {
+		c.config.Wake(key, true)
+	}
+	for _, key := range f.suspects {
+		c.config.Wake(key, false)
 	}
 }
 
-// advance moves the cursor. It returns the names of works that are confirmed by
-// that, and whether there is an ack to send, or one to come once the cursor is
-// on disk. c.mu is held.
-func (c *Core) advance(cp codec.Checkpoint, own codec.Digest) (names []string, sync, save bool) {
+// findings is what a checkpoint leads to.
+type findings struct {
+	verdict     verdict
+	own         codec.Digest
+	orphans     int
+	tell        bool // digests that do not become equal
+	sequenceErr error
+
+	send           []string // ids
+	wake, suspects []string // keys
+	sync, save     bool
+}
+
+// heed lets a checkpoint count. ok is false if this broker gives none.
+func (c *Core) heed(cp codec.Checkpoint) (f findings, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.link.hawser {
+		return f, false
+	}
+	before := c.link
+	f.send, f.sequenceErr = c.outbox.Observe(cp.HighestSequenceID)
+	slices.Sort(cp.Orphans)
+	c.link.orphans = c.set.Lacks(slices.Compact(cp.Orphans), c.link.mark)
+	c.link.compared = cp.ComparedSources
+	f.own, f.orphans = c.set.Digest(c.link.orphans), len(c.link.orphans)
+	f.verdict = c.link.judge(cp, f.own)
+	switch f.verdict {
+	case list:
+		f.sync = true
+	case advance:
+		f.tell = cp.Digest != nil && !c.link.matched && !c.link.told
+		c.link.told = c.link.told || f.tell
+		c.advance(cp, &f)
+	case await:
+	}
+	if !c.link.sameEvidence(before) {
+		f.suspects = c.suspects()
+	}
+	return f, true
+}
+
+// sameEvidence reports whether the same is known about what nobody wants.
+func (l *link) sameEvidence(o link) bool {
+	return l.matched == o.matched && slices.Equal(l.compared, o.compared) && slices.Equal(l.orphans, o.orphans)
+}
+
+// advance moves the cursor, confirms what that confirms, and has it
+// acknowledged: once it is on disk, if there is a disk. c.mu is held.
+func (c *Core) advance(cp codec.Checkpoint, f *findings) {
 	c.cursor = cp.Cursor
 	a := codec.Ack{Cursor: cp.Cursor}
 	if cp.Digest != nil {
-		a.Digest = &own
+		a.Digest = &f.own
 	}
 	if c.link.matched {
 		c.set.Settled(cp.Cursor.Revision)
@@ -140,16 +172,17 @@ func (c *Core) advance(cp codec.Checkpoint, own codec.Digest) (names []string, s
 	// A cursor alone confirms nothing: what this process loaded may be older
 	// than the cursor that it loaded.
 	if c.link.matched || cp.Digest != nil && cp.Listed {
-		names = c.set.Confirm(c.link.orphans)
+		for _, name := range c.set.Confirm(c.link.orphans) {
+			f.wake = append(f.wake, c.key(name))
+		}
 	}
 	switch {
 	case !c.news(a):
 	case c.config.Journal == nil:
-		c.link.ack, sync = &a, true
+		c.link.ack, f.sync = &a, true
 	default:
-		c.keeper.target, c.keeper.link, save = &a, c.link.serial, true
+		c.keeper.target, c.keeper.link, f.save = &a, c.link.serial, true
 	}
-	return names, sync, save
 }
 
 // news reports whether an ack says something new on this link. c.mu is held.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -45,6 +47,9 @@ type CoreConfig struct {
 	// StatusSyncInterval is how often objects are looked at that cannot be
 	// watched.
 	StatusSyncInterval time.Duration
+	// EvictionGracePeriod is how long an AppliedManifestWork stays after it is
+	// certain that nobody has its work; 100 years or more mean for ever.
+	EvictionGracePeriod time.Duration
 
 	Client  cluster.Client
 	Tracker Tracker
@@ -96,6 +101,10 @@ type Core struct {
 	cursor codec.Cursor
 	link   link
 	keeper keeper
+	// strays are AppliedManifestWorks that no work claims, graces those whose
+	// grace period runs, by name.
+	strays map[string]stray
+	graces map[string]bool
 }
 
 // state is what is remembered of one key between rounds. Only the round that
@@ -142,6 +151,8 @@ func NewCore(c CoreConfig) *Core {
 		outbox:  report.Outbox{AgentID: c.ClientID, NewID: c.NewID, Remember: c.Journal != nil},
 		keeper:  keeper{unsaved: map[string]conditions.Lapse{}, gone: map[string]bool{}},
 		states:  map[string]*state{},
+		strays:  map[string]stray{},
+		graces:  map[string]bool{},
 	}
 }
 
@@ -314,6 +325,9 @@ func (c *Core) accept(ctx context.Context, spec *manifestwork.Spec, problem stri
 	c.mu.Lock()
 	d = c.set.Accept(spec, problem)
 	repeat = d.Outcome == desired.Duplicate && c.outbox.Ask(spec.ResourceID, codec.UpdateRequest)
+	if d.Outcome == desired.Duplicate && c.graces[c.key(spec.Name)] {
+		d.Names = append(d.Names, spec.Name) // it is wanted after all
+	}
 	if d.Replaced != "" {
 		c.outbox.Remove(d.Replaced)
 		c.discard(d.Replaced)
@@ -403,6 +417,9 @@ type Counts struct {
 	// Works that nobody has confirmed since the agent was started, and works that
 	// are not in the state directory as they should be.
 	Unconfirmed, Unsaved int
+	// AppliedManifestWorks whose grace period runs, and those that no work claims
+	// and that do not say whose they are.
+	Evicting, Ownerless int
 	// InSync: the broker's latest checkpoint found that exactly what it has is
 	// held, works aside that it knows nothing of.
 	InSync bool
@@ -412,7 +429,12 @@ type Counts struct {
 func (c *Core) Counts() Counts {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := Counts{ReportsDue: c.outbox.Due(), Unsaved: len(c.keeper.unsaved), InSync: c.link.matched}
+	n := Counts{ReportsDue: c.outbox.Due(), Unsaved: len(c.keeper.unsaved), Evicting: len(c.graces), InSync: c.link.matched}
+	for _, s := range c.strays {
+		if s.source == "" && s.looked && !s.other {
+			n.Ownerless++
+		}
+	}
 	for _, w := range c.set.All() {
 		if c.set.Unconfirmed(w.ResourceID) {
 			n.Unconfirmed++
@@ -429,6 +451,8 @@ func (c *Core) Counts() Counts {
 	}
 	return n
 }
+
+func sorted(keys map[string]bool) []string { return slices.Sorted(maps.Keys(keys)) }
 
 // workName is the name of the work that a key of this hub is about.
 func (c *Core) workName(key string) (name string, ok bool) {

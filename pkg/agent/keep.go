@@ -162,20 +162,34 @@ func (c *Core) Save(ctx context.Context) (next time.Duration) {
 	ok := c.saveEntries(ctx)
 	ok = c.saveCursor(ctx) && ok
 	next, saved := c.saveReported(ctx)
-	ok = saved && ok
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !ok {
+	if !ok || !saved {
+		c.mu.Lock()
+		defer c.mu.Unlock()
 		wait := min(firstSaveRetry<<min(c.keeper.failures, 10), lastSaveRetry)
 		c.keeper.failures++
 		return wait + time.Duration(c.config.Random()*float64(wait/10))
 	}
-	if c.keeper.failing && len(c.keeper.unsaved) == 0 {
+	c.recovered(ctx)
+	return next
+}
+
+// recovered notes that everything is on disk.
+func (c *Core) recovered(ctx context.Context) {
+	c.mu.Lock()
+	c.keeper.failures = 0
+	again := c.keeper.failing && len(c.keeper.unsaved) == 0
+	var keys []string
+	if again {
 		c.keeper.failing = false
+		keys = c.suspects()
+	}
+	c.mu.Unlock()
+	if again {
 		c.config.Log.InfoContext(ctx, "the state directory works again")
 	}
-	c.keeper.failures = 0
-	return next
+	for _, key := range keys {
+		c.config.Wake(key, false)
+	}
 }
 
 // Stop saves what is only saved now and then. Nothing of the Core is used after

@@ -34,6 +34,7 @@ type Metrics struct {
 	repairs    prometheus.Counter
 	panics     prometheus.Counter
 	journal    prometheus.Counter
+	evictions  prometheus.Counter
 	registerer prometheus.Registerer
 }
 
@@ -63,8 +64,11 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 		journal: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "hawser_agent_journal_failures_total", Help: "Writes to the state directory that failed.",
 		}),
+		evictions: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "hawser_agent_evictions_total", Help: "AppliedManifestWorks removed with their objects because no source has their work any more.",
+		}),
 	}
-	for _, c := range []prometheus.Collector{m.events, m.rounds, m.duration, m.objects, m.repairs, m.panics, m.journal} {
+	for _, c := range []prometheus.Collector{m.events, m.rounds, m.duration, m.objects, m.repairs, m.panics, m.journal, m.evictions} {
 		if err := reg.Register(c); err != nil {
 			return nil, fmt.Errorf("agent metrics: %w", err)
 		}
@@ -95,6 +99,12 @@ func (m *Metrics) observe(a *Agent) error {
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "hawser_agent_unsaved_works", Help: "Works that are not in the state directory as they should be.",
 		}, func() float64 { return float64(a.core.Counts().Unsaved) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "hawser_agent_evicting_works", Help: "AppliedManifestWorks whose work no source has any more and whose grace period runs.",
+		}, func() float64 { return float64(a.core.Counts().Evicting) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "hawser_agent_ownerless_works", Help: "AppliedManifestWorks without a work that do not say whose they are; they are never evicted.",
+		}, func() float64 { return float64(a.core.Counts().Ownerless) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "hawser_agent_in_sync", Help: "1 if the broker's last word was that exactly what it has is held, else 0.",
 		}, func() float64 {
@@ -156,5 +166,11 @@ func (m *Metrics) panicked() {
 func (m *Metrics) journalFailure() {
 	if m != nil {
 		m.journal.Inc()
+	}
+}
+
+func (m *Metrics) evicted() {
+	if m != nil {
+		m.evictions.Inc()
 	}
 }

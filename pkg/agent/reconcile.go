@@ -52,7 +52,7 @@ func (c *Core) Reconcile(ctx context.Context, key string) (next time.Duration, e
 	r := c.begin(key)
 	switch {
 	case r.view.Live != nil:
-		next, err = r.bring(ctx, r.view.Live)
+		next, err = r.live(ctx, r.view.Live)
 		for _, w := range r.view.Deleted {
 			err = errors.Join(err, r.confirm(w)) // the name has a new owner, and with it the objects
 		}
@@ -83,6 +83,17 @@ func (c *Core) begin(key string) *round {
 	return r
 }
 
+// noteGrace remembers for which keys a grace period runs.
+func (c *Core) noteGrace(r *round) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if r.record != nil && !r.record.EvictionStart().IsZero() && !r.record.Deleting() {
+		c.graces[r.key] = true
+	} else {
+		delete(c.graces, r.key)
+	}
+}
+
 // doubts returns the ids of a view's unconfirmed works. c.mu is held.
 func (c *Core) doubts(v desired.View) map[string]bool {
 	ids := map[string]bool{}
@@ -105,6 +116,7 @@ func (c *Core) end(r *round, next time.Duration, err error) {
 		result = roundWaiting
 	}
 	c.config.Metrics.round(result, c.config.Now().Sub(r.now))
+	c.noteGrace(r)
 	if !r.view.Empty() || next != 0 || err != nil {
 		return
 	}
@@ -118,7 +130,8 @@ func (c *Core) end(r *round, next time.Duration, err error) {
 func (r *round) bring(ctx context.Context, w *desired.Work) (time.Duration, error) {
 	if w.Spec == nil {
 		r.looked()
-		return r.idle(), r.report(w, conditions.Rejected(r.previous(w), w.Generation, w.Problem, r.now))
+		err := r.report(w, conditions.Rejected(r.previous(w), w.Generation, w.Problem, r.now))
+		return r.idle(), errors.Join(err, r.pardon(ctx, w))
 	}
 	if pause := r.pause(w); pause > 0 {
 		return pause, nil
@@ -216,7 +229,10 @@ func (r *round) claim(ctx context.Context, w *desired.Work) (ready bool, err err
 		return false, r.forgetRecord(err)
 	}
 	r.record = rec
-	return true, nil
+	r.mu.Lock()
+	delete(r.strays, r.key)
+	r.mu.Unlock()
+	return true, r.reprieve(ctx, w)
 }
 
 // loadRecord reads the AppliedManifestWork, unless the watch says that it is as

@@ -112,13 +112,21 @@ func (r *round) clearOldName(ctx context.Context, id string) (time.Duration, err
 	return 0, nil
 }
 
-// finish ends the deletion of an AppliedManifestWork that nobody wants and
-// somebody deleted: its objects go with it.
+// finish is for an AppliedManifestWork that no work claims: it ends its deletion
+// if somebody deleted it, its objects go with it, and evicts it otherwise if
+// that is right.
 func (r *round) finish(ctx context.Context) (time.Duration, error) {
 	if err := r.loadRecord(ctx); err != nil {
 		return 0, err
 	}
-	if r.record == nil || !r.record.Deleting() || !r.record.Held() || r.record.AgentID() != r.config.AgentID {
+	if r.record == nil || r.record.AgentID() != r.config.AgentID {
+		r.ignore()
+		return 0, nil
+	}
+	if !r.record.Deleting() {
+		return r.examine(ctx)
+	}
+	if !r.record.Held() {
 		return 0, nil
 	}
 	gone, err := r.removeAll(ctx, nil)
@@ -126,6 +134,17 @@ func (r *round) finish(ctx context.Context) (time.Duration, error) {
 		return 0, err
 	}
 	return r.removalWait(), nil
+}
+
+// ignore remembers that an AppliedManifestWork is gone, or another agent's.
+func (r *round) ignore() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.record == nil {
+		delete(r.strays, r.key)
+		return
+	}
+	r.strays[r.key] = stray{uid: r.record.Metadata().GetUID(), source: r.strays[r.key].source, looked: true, other: true}
 }
 
 // dissolve deletes the record and everything on it.
@@ -210,6 +229,7 @@ func (r *round) removeAll(ctx context.Context, orphan func(inventory.Entry) bool
 	r.config.Tracker.Track(r.key, nil)
 	r.mu.Lock()
 	r.applied = ""
+	delete(r.strays, r.key)
 	r.mu.Unlock()
 	return true, nil
 }

@@ -61,6 +61,7 @@ type rig struct {
 
 	journal *memoryJournal // nil: none
 	files   Journal        // instead of it
+	grace   time.Duration  // of evictions
 	save    time.Time      // when Save is due; zero: never
 	log     *slog.Logger
 }
@@ -74,12 +75,12 @@ var accepted = transport.Accepted{Protocol: 1, Resync: "list"}
 
 func newRig(t *testing.T) *rig {
 	r := &rig{
-		t: t, f: clustertest.New(), now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
+		t: t, grace: time.Hour, f: clustertest.New(), now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
 		due: map[string]time.Time{}, failures: map[string]int{}, lastErr: map[string]error{}, sends: map[string]bool{},
 		statuses: map[string]manifestwork.StatusReport{},
 	}
 	r.f.Now = func() time.Time { return r.now }
-	r.watches = &watches{seen: map[cluster.Ref]drift.Signature{}, expected: map[string]map[cluster.Ref]drift.Signature{}, wake: func(key string) { r.wakeAt(key, r.now.Add(r.core.Drifted(key))) }}
+	r.watches = &watches{seen: map[cluster.Ref]drift.Signature{}, expected: map[string]map[cluster.Ref]drift.Signature{}, wake: func(key string) { r.wakeAt(key, r.now.Add(r.core.Drifted(key))) }, core: func() *Core { return r.core }}
 	r.f.Changed = r.watches.changed
 	r.restart()
 	return r
@@ -110,7 +111,8 @@ func (r *rig) start() {
 	clear(r.expected)
 	ids := 0
 	c := CoreConfig{
-		Cluster: testCluster, ClientID: "cluster1-agent", HubHash: testHubHash, AgentID: testAgentID, StatusSyncInterval: 10 * time.Second,
+		Cluster: testCluster, ClientID: "cluster1-agent", HubHash: testHubHash, AgentID: testAgentID,
+		StatusSyncInterval: 10 * time.Second, EvictionGracePeriod: r.grace,
 		Client: r.f, Tracker: r.watches,
 		Wait:   func(_ context.Context, d time.Duration) error { r.now = r.now.Add(d); return nil },
 		Now:    func() time.Time { return r.now },
@@ -134,6 +136,11 @@ func (r *rig) start() {
 		c.Journal = r.files
 	}
 	r.core = NewCore(c)
+	for _, ref := range r.f.Refs() { // the watch begins with a list
+		if ref.Resource == inventory.Resource.Resource {
+			r.watches.discover(ref, r.f.Look(ref))
+		}
+	}
 	if err := r.core.Start(testClusterUID); err != nil {
 		r.t.Fatal(err)
 	}
@@ -286,6 +293,7 @@ type watches struct {
 	expected map[string]map[cluster.Ref]drift.Signature
 	denied   string // a resource
 	wake     func(key string)
+	core     func() *Core
 	// asked, if set, is called once after the next answer of Seen about a kind of
 	// the resource.
 	asked     func()
@@ -306,7 +314,24 @@ func (w *watches) changed(ref cluster.Ref, o *unstructured.Unstructured) {
 			w.wake(key)
 		}
 	}
-	if ref.Resource == inventory.Resource.Resource && o != nil && o.GetDeletionTimestamp() != nil {
+	if ref.Resource != inventory.Resource.Resource {
+		return
+	}
+	if o == nil {
+		w.core().Vanished(ref.Name)
+	} else {
+		w.discover(ref, o)
+	}
+}
+
+// discover tells of an AppliedManifestWork that nobody tracks.
+func (w *watches) discover(ref cluster.Ref, o *unstructured.Unstructured) {
+	for _, expected := range w.expected {
+		if _, tracks := expected[ref]; tracks {
+			return
+		}
+	}
+	if w.core().Discovered(o) {
 		w.wake(ref.Name)
 	}
 }

@@ -156,6 +156,9 @@ func (f *follower) take(e watch.Event) error {
 		f.uninvited(m)
 	case watch.Deleted:
 		f.w.saw(f.entry, m.Name, Absent)
+		if gone := f.w.config.Standing[f.scope.GroupVersionResource].Gone; gone != nil {
+			gone(m.Name)
+		}
 	case watch.Bookmark, watch.Error: // only the version counts; errors were handled
 	}
 	return nil
@@ -163,7 +166,7 @@ func (f *follower) take(e watch.Event) error {
 
 // uninvited tells who is to hear of objects that nobody tracks.
 func (f *follower) uninvited(m *metav1.PartialObjectMetadata) {
-	who := f.w.config.Standing[f.scope.GroupVersionResource]
+	who := f.w.config.Standing[f.scope.GroupVersionResource].Seen
 	if who == nil || f.w.tracks(f.entry, m.Name) {
 		return
 	}

@@ -29,11 +29,20 @@ type Config struct {
 	// Changed is told an owner when one of its objects is in another state than
 	// expected. It is called from many goroutines and must not block.
 	Changed func(owner string)
-	// Standing are resources of the cluster that are watched all the time. The
-	// function names the owner that hears of an object nobody tracks, ok is
-	// false if nobody should.
-	Standing map[schema.GroupVersionResource]func(*metav1.PartialObjectMetadata) (owner string, ok bool)
+	// Standing are resources of the cluster that are watched all the time.
+	Standing map[schema.GroupVersionResource]Standing
 	Log      *slog.Logger
+}
+
+// Standing hears of objects that nobody tracks. Its functions are called like
+// Changed.
+type Standing struct {
+	// Seen is told of an object that exists, when it is found and when it
+	// changes. It names the owner that is to be told; ok is false if nobody is.
+	Seen func(*metav1.PartialObjectMetadata) (owner string, ok bool)
+	// Gone is told of an object that was deleted, tracked or not, unless that
+	// happened while there was no watch. May be nil.
+	Gone func(name string)
 }
 
 // Metadata returns the Source of a Config on a real cluster.

@@ -177,6 +177,7 @@ type rig struct {
 	records *server // of the standing watch; nil: server
 	*Watcher
 	mu    sync.Mutex
+	gone  []string
 	woken []string
 }
 
@@ -197,9 +198,14 @@ func run(t *testing.T, s *server, before func(*rig), f func(*rig)) {
 				defer r.mu.Unlock()
 				r.woken = append(r.woken, owner)
 			},
-			Standing: map[schema.GroupVersionResource]func(*metav1.PartialObjectMetadata) (string, bool){
-				records: func(m *metav1.PartialObjectMetadata) (string, bool) { return "record " + m.Name, m.Name == "deleting" },
-			},
+			Standing: map[schema.GroupVersionResource]Standing{records: {
+				Seen: func(m *metav1.PartialObjectMetadata) (string, bool) { return "record " + m.Name, m.Name == "deleting" },
+				Gone: func(name string) {
+					r.mu.Lock()
+					defer r.mu.Unlock()
+					r.gone = append(r.gone, name)
+				},
+			}},
 			Log: slog.New(slog.DiscardHandler),
 		})
 		if before != nil {
@@ -409,6 +415,13 @@ func TestWatcher_StandingWatchTellsOfObjectsNobodyTracks(t *testing.T) {
 		r.Track("w1", map[cluster.Ref]Signature{{GroupVersionResource: records, Name: "deleting"}: Unknown})
 		s.put("deleting")
 		r.expectWoken("w1")
+		s.remove("deleting")
+		r.expectWoken("w1")
+		s.remove("other")
+		r.expectWoken()
+		if want := []string{"deleting", "other"}; !slices.Equal(r.gone, want) {
+			t.Errorf("gone %q, want %q", r.gone, want)
+		}
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -102,6 +103,14 @@ func (r *Record) Origin() (o Origin, ok bool) {
 	return o, err == nil && o.WorkID != ""
 }
 
+// EvictionStart is when its grace period began; zero if none runs.
+func (r *Record) EvictionStart() time.Time {
+	if r.object.Status.EvictionStartTime == nil {
+		return time.Time{}
+	}
+	return r.object.Status.EvictionStartTime.Time
+}
+
 // Entries is the list.
 func (r *Record) Entries() []Entry { return slices.Clone(r.object.Status.AppliedResources) }
 
@@ -185,6 +194,20 @@ func (s Store) SetEntries(ctx context.Context, r *Record, entries []Entry) (*Rec
 		entries = []Entry{}
 	}
 	return s.patch(ctx, r, nil, map[string]any{"status": map[string]any{"appliedResources": entries}}, "status")
+}
+
+// SetEvictionStart records when the grace period began, in whole seconds; the
+// zero time ends it.
+func (s Store) SetEvictionStart(ctx context.Context, r *Record, start time.Time) (*Record, error) {
+	start = start.Truncate(time.Second)
+	if start.Equal(r.EvictionStart()) {
+		return r, nil
+	}
+	var value any // null removes the field
+	if !start.IsZero() {
+		value = metav1.NewTime(start)
+	}
+	return s.patch(ctx, r, nil, map[string]any{"status": map[string]any{"evictionStartTime": value}}, "status")
 }
 
 // Delete marks the record for deletion and returns it as it is then; nil if it

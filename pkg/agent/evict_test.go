@@ -1,0 +1,402 @@
+package agent
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// proof says that the broker has exactly what is held but the orphans, and
+// that these sources have compared.
+func (r *rig) proof(orphans []string, sources ...string) codec.Checkpoint {
+	d := r.core.set.Digest(orphans)
+	return codec.Checkpoint{Cursor: at(100), Digest: &d, Listed: true, Orphans: orphans, ComparedSources: sources}
+}
+
+// evicting reports whether the grace period of a work runs.
+func (r *rig) evicting(name string) bool {
+	a := r.record(name)
+	return a != nil && a.Status.EvictionStartTime != nil
+}
+
+// strayRig has an AppliedManifestWork of source hub, web, that no work claims.
+func strayRig(t *testing.T, journaled bool) *rig {
+	t.Helper()
+	r := newRig(t)
+	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
+	r.apply(hubWork("w-2", "kept", 1, configMap("b", "1")))
+	if journaled {
+		r.journal = newJournaledRig(t).journal
+	}
+	r.restart()
+	r.apply(hubWork("w-2", "kept", 1, configMap("b", "1")))
+	return r
+}
+
+func TestCore_EvictsWhatNobodyWants(t *testing.T) {
+	r := strayRig(t, true)
+	var log bytes.Buffer
+	r.core.config.Log = slog.New(slog.NewTextHandler(&log, nil))
+	r.settle(3 * time.Hour)
+	if r.evicting("web") {
+		t.Fatal("nobody has said anything")
+	}
+	r.requests()
+	r.checkpoint(r.proof(nil, "hub"))
+	begun := r.now.Add(-time.Second)
+	if got := r.record("web").Status.EvictionStartTime; got == nil || got.Sub(begun).Abs() > 2*time.Second {
+		t.Fatalf("evicted since %v, want %v", got, begun)
+	}
+	r.expectRequests("get appliedmanifestworks.work.open-cluster-management.io hash-web", "patch status appliedmanifestworks.work.open-cluster-management.io hash-web")
+	if n := r.core.Counts().Evicting; n != 1 {
+		t.Errorf("%d are being evicted", n)
+	}
+	r.settle(59 * time.Minute)
+	if calls := r.requests(); slices.ContainsFunc(calls, func(c string) bool { return strings.HasSuffix(c, "hash-web") }) {
+		t.Errorf("asked without need: %q", calls)
+	}
+	r.expectValue("a", "1")
+	r.settle(2 * time.Minute)
+	if r.value("a") != "" || r.record("web") != nil || r.value("b") != "1" {
+		t.Fatal("exactly what nobody wants is to go after an hour")
+	}
+	if r.core.Counts().Evicting != 0 || len(r.core.strays) != 0 || len(r.core.states) != 1 {
+		t.Errorf("remembered: %v, %d states", r.core.strays, len(r.core.states))
+	}
+	if logged(&log, "evicting an AppliedManifestWork") != 1 || logged(&log, "no source has the work of this") != 1 {
+		t.Errorf("the log says\n%s", &log)
+	}
+}
+
+func TestCore_EvictsNothingWithoutProof(t *testing.T) {
+	for name, change := range map[string]func(r *rig) (codec.Checkpoint, bool){
+		"its owner has not compared": func(r *rig) (codec.Checkpoint, bool) { return r.proof(nil, "other"), false },
+		"nobody has compared":        func(r *rig) (codec.Checkpoint, bool) { return r.proof(nil), false },
+		"the owner has":              func(r *rig) (codec.Checkpoint, bool) { return r.proof(nil, "a", "hub"), true },
+		"something differs":          func(r *rig) (codec.Checkpoint, bool) { cp := r.proof(nil, "hub"); cp.Digest.Count++; return cp, false },
+		"more is under way":          func(r *rig) (codec.Checkpoint, bool) { cp := r.proof(nil, "hub"); cp.Digest = nil; return cp, false },
+		"it is another agent's":      changed(func(o *unstructured.Unstructured) { o.Object["spec"].(map[string]any)["agentID"] = "other" }),
+		"nobody knows whose it is":   changed(func(o *unstructured.Unstructured) { o.SetAnnotations(nil) }),
+		"the state directory fails": func(r *rig) (codec.Checkpoint, bool) {
+			r.journal.fail = func(string, string) error { return errFull }
+			r.checkpoint(r.proof(nil))
+			return r.proof(nil, "hub"), false
+		},
+		"a work is not in it":       func(r *rig) (codec.Checkpoint, bool) { r.breakJournal(); return r.proof(nil, "hub"), false },
+		"the broker is a stock one": func(r *rig) (codec.Checkpoint, bool) { r.subscribe(stock); return r.proof(nil, "hub"), false },
+		"eviction is switched off": func(r *rig) (codec.Checkpoint, bool) {
+			r.core.config.EvictionGracePeriod = evictionOff
+			return r.proof(nil, "hub"), false
+		},
+		"somebody holds its name meanwhile": func(r *rig) (codec.Checkpoint, bool) {
+			r.core.Handle(r.t.Context(), r.event(hubWork("w-9", "web", 1), codec.CreateRequest, nil)) // unusable
+			return r.proof(nil, "hub"), false
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := strayRig(t, true)
+			cp, want := change(r)
+			r.checkpoint(cp)
+			r.settle(3 * time.Hour)
+			if got := r.record("web") == nil; got != want {
+				t.Fatalf("evicted: %t, want %t", got, want)
+			}
+			if !want && (r.evicting("web") || r.value("a") != "1") {
+				t.Errorf("got %+v", r.record("web").Status)
+			}
+		})
+	}
+}
+
+func changed(how func(*unstructured.Unstructured)) func(r *rig) (codec.Checkpoint, bool) {
+	return func(r *rig) (codec.Checkpoint, bool) {
+		r.f.Edit(inventory.Ref(inventory.Name(testHubHash, "web")), how)
+		return r.proof(nil, "hub"), false
+	}
+}
+
+// breakJournal makes a work that is not on the journal.
+func (r *rig) breakJournal() {
+	r.journal.fail = func(op, _ string) error {
+		if op == "put" {
+			return errFull
+		}
+		return nil
+	}
+	r.apply(hubWork("w-3", "full", 1, configMap("c", "1")))
+}
+
+func TestCore_EvictionGoesOnWhenTheStateDirectoryWorksAgain(t *testing.T) {
+	r := strayRig(t, true)
+	r.breakJournal()
+	r.checkpoint(r.proof(nil, "hub"))
+	r.settle(time.Hour)
+	if r.evicting("web") {
+		t.Fatal("evicted while works are not on the journal")
+	}
+	r.journal.fail = nil
+	r.settle(2 * time.Minute)
+	if !r.evicting("web") {
+		t.Fatal("nothing stands in the way any more")
+	}
+}
+
+func TestCore_OwnerlessRecordsAreCounted(t *testing.T) {
+	r := strayRig(t, false)
+	var log bytes.Buffer
+	r.core.config.Log = slog.New(slog.NewTextHandler(&log, nil))
+	ref := inventory.Ref(inventory.Name(testHubHash, "web"))
+	r.f.Edit(ref, func(o *unstructured.Unstructured) { o.SetAnnotations(nil) })
+	for range 3 {
+		r.checkpoint(r.proof(nil, "hub"))
+		r.f.Edit(ref, func(o *unstructured.Unstructured) { o.SetLabels(map[string]string{"a": r.now.String()}) })
+		r.checkpoint(r.proof(nil))
+	}
+	if n := r.core.Counts().Ownerless; n != 1 || logged(&log, "says no owner") != 1 {
+		t.Fatalf("%d are counted\n%s", n, &log)
+	}
+	r.f.Edit(ref, func(o *unstructured.Unstructured) { o.SetFinalizers(nil) })
+	r.f.Remove(ref)
+	if n := r.core.Counts().Ownerless; n != 0 {
+		t.Fatalf("%d are counted", n)
+	}
+}
+
+func TestCore_EvictionIsCancelled(t *testing.T) {
+	r := strayRig(t, false)
+	r.checkpoint(r.proof(nil, "hub"))
+	r.settle(30 * time.Minute)
+
+	// The proof is lost for a while: the time counts, and nothing is done.
+	r.core.Disconnected(errAway)
+	r.settle(2 * time.Hour)
+	r.expectValue("a", "1")
+	r.subscribe(accepted)
+	r.checkpoint(codec.Checkpoint{Cursor: at(9), Digest: &codec.Digest{Count: 9}, Listed: true, ComparedSources: []string{"hub"}})
+	r.settle(2 * time.Hour)
+	if !r.evicting("web") || r.value("a") != "1" {
+		t.Fatal("it is neither evicted nor spared yet")
+	}
+
+	// The work is there again.
+	r.revision = 200
+	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
+	if r.evicting("web") || r.core.Counts().Evicting != 0 {
+		t.Fatal("its work is there again")
+	}
+	r.checkpoint(r.proof(nil, "hub"))
+	r.settle(3 * time.Hour)
+	r.expectValue("a", "1")
+
+	// Also if the work cannot be used.
+	r = strayRig(t, false)
+	r.checkpoint(r.proof(nil, "hub"))
+	r.apply(hubWork("w-1", "web", 2))
+	if r.evicting("web") || r.core.Counts().Evicting != 0 {
+		t.Fatal("its work is there again")
+	}
+	// Or is the very same as before, and so no news.
+	r = newRig(t)
+	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
+	r.core.Disconnected(errAway)
+	r.subscribe(accepted)
+	r.checkpoint(r.proof([]string{"w-1"}, "hub"))
+	r.core.Disconnected(errAway)
+	r.subscribe(accepted)
+	r.checkpoint(r.proof(nil, "hub"))
+	if r.evicting("web") {
+		t.Fatal("the broker has it")
+	}
+}
+
+// An agent that is started anew goes on where the last one was.
+func TestCore_EvictionOutlivesTheProcess(t *testing.T) {
+	r := strayRig(t, true)
+	r.checkpoint(r.proof(nil, "hub"))
+	r.settle(50 * time.Minute)
+	r.start()
+	r.settle(5 * time.Minute)
+	r.resume()
+	r.checkpoint(r.proof(nil, "hub"))
+	r.settle(4 * time.Minute)
+	r.expectValue("a", "1")
+	r.settle(2 * time.Minute)
+	r.expectValue("a", "")
+
+	// A clock that goes back does not make the grace period longer.
+	r = strayRig(t, true)
+	r.checkpoint(r.proof(nil, "hub"))
+	r.now = r.now.Add(-24 * time.Hour)
+	r.start()
+	r.resume()
+	r.checkpoint(r.proof(nil, "hub"))
+	r.settle(time.Hour + time.Minute)
+	r.expectValue("a", "")
+}
+
+func TestCore_WorksThatTheBrokerKnowsNothingOf(t *testing.T) {
+	r := newJournaledRig(t)
+	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
+	r.apply(hubWork("w-2", "kept", 1, configMap("b", "1")))
+	r.core.Disconnected(errAway)
+	r.subscribe(accepted)
+	orphans := []string{"w-1"}
+
+	// While its owner has not compared it is kept as it is.
+	r.checkpoint(r.proof(orphans, "other"))
+	r.f.Remove(r.ref("ConfigMap", "a"))
+	r.settle(3 * time.Hour)
+	r.expectValue("a", "1")
+	if r.evicting("web") {
+		t.Fatal("its owner has not said anything")
+	}
+
+	r.checkpoint(r.proof(orphans, "hub"))
+	if !r.evicting("web") {
+		t.Fatal("its owner has said that it has nothing else")
+	}
+	r.f.Remove(r.ref("ConfigMap", "a"))
+	r.settle(30 * time.Minute)
+	r.expectValue("a", "1")
+
+	// Somebody brings it back, and takes it away again.
+	r.revision = 200
+	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
+	if r.evicting("web") {
+		t.Fatal("it was received")
+	}
+	r.checkpoint(r.proof(nil, "hub"))
+	r.core.Disconnected(errAway)
+	r.subscribe(accepted)
+	r.checkpoint(r.proof(orphans, "hub"))
+	r.settle(59 * time.Minute)
+
+	// What is evicted must not come back with the next process: its entry goes
+	// first.
+	r.journal.fail = func(op, _ string) error {
+		if op == "remove" {
+			return errors.New("broken")
+		}
+		return nil
+	}
+	r.settle(10 * time.Minute)
+	r.expectValue("a", "1")
+	r.expectJournal("w-1", "w-2")
+	r.journal.fail = nil
+	r.settle(10 * time.Minute)
+	r.expectValue("a", "")
+	r.expectValue("b", "1")
+	r.expectJournal("w-2")
+	if r.record("web") != nil || r.core.set.Get("w-1") != nil {
+		t.Fatal("something is left")
+	}
+}
+
+func TestCore_OrphansWithNothingOnTheCluster(t *testing.T) {
+	for name, other := range map[string]bool{"without a record": false, "whose name is another's": true} {
+		t.Run(name, func(t *testing.T) {
+			r := newJournaledRig(t)
+			r.apply(hubWork("w-1", "web", 1)) // was never usable
+			if other {
+				r.core.set.Drop("w-1")
+				r.apply(hubWork("w-9", "web", 1, configMap("a", "1")))
+				r.core.set.Drop("w-9")
+				r.apply(hubWork("w-1", "web", 1))
+			}
+			r.core.Disconnected(errAway)
+			r.subscribe(accepted)
+			r.checkpoint(r.proof([]string{"w-1"}))
+			if r.core.set.Get("w-1") == nil {
+				t.Fatal("nobody said that it is not wanted")
+			}
+			r.checkpoint(r.proof([]string{"w-1"}, "hub"))
+			r.settle(10 * time.Second)
+			if r.core.set.Get("w-1") != nil || slices.Contains(r.journal.has(), "w-1") {
+				t.Fatal("it is still held")
+			}
+			if other != r.evicting("web") || other && r.value("a") != "1" {
+				t.Fatal("what is on the cluster has a grace period of its own")
+			}
+		})
+	}
+}
+
+func TestCore_EvictionThatIsSwitchedOff(t *testing.T) {
+	r := strayRig(t, false)
+	r.checkpoint(r.proof(nil, "hub"))
+	if !r.evicting("web") {
+		t.Fatal("the grace period does not run")
+	}
+	r.grace = evictionOff
+	r.restart()
+	r.apply(hubWork("w-2", "kept", 1, configMap("b", "1")))
+	r.checkpoint(r.proof(nil, "hub"))
+	r.settle(3 * time.Hour)
+	if r.evicting("web") || r.value("a") != "1" {
+		t.Fatalf("got %+v", r.record("web").Status)
+	}
+
+	// Of a held work too.
+	r = newRig(t)
+	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
+	r.core.Disconnected(errAway)
+	r.subscribe(accepted)
+	r.checkpoint(r.proof([]string{"w-1"}, "hub"))
+	if !r.evicting("web") {
+		t.Fatal("the grace period does not run")
+	}
+	r.core.config.EvictionGracePeriod = evictionOff
+	r.settle(3 * time.Hour)
+	if r.evicting("web") || r.value("a") != "1" || r.core.set.Get("w-1") == nil {
+		t.Fatalf("got %+v", r.record("web").Status)
+	}
+}
+
+// An agent that was restarted between the two names of a work cleans up what is
+// left under the old one, without a grace period: the source said so.
+func TestCore_RenamedBeforeARestart(t *testing.T) {
+	r := newJournaledRig(t)
+	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
+	r.inSync(1)
+	r.deliver(hubWork("w-1", "new", 2, configMap("b", "1")))
+	r.start()
+	r.resume()
+	r.settle(time.Minute)
+	if r.record("web") == nil || r.record("new") != nil {
+		t.Fatal("it is not confirmed yet")
+	}
+	r.checkpoint(r.proof(nil, "hub"))
+	r.settle(time.Minute)
+	if r.record("web") != nil || r.record("new") == nil || r.value("a") != "" || r.value("b") != "1" {
+		t.Fatal("what is under the old name is to go once the new one is there")
+	}
+}
+
+// An AppliedManifestWork of the same agent and another hub identity is evicted;
+// what the present hub wants as well stays.
+func TestCore_RecordsOfAnotherHubIdentity(t *testing.T) {
+	r := newRig(t)
+	r.core.config.HubHash = inventory.HubHash("old.example.com")
+	r.core.store.HubHash = r.core.config.HubHash
+	r.apply(hubWork("w-1", "web", 1, configMap("a", "1"), configMap("old", "1")))
+	old := inventory.Ref(inventory.Name(r.core.config.HubHash, "web"))
+	r.restart()
+	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
+	r.checkpoint(r.proof(nil, "hub"))
+	r.settle(2 * time.Hour)
+	if r.f.Look(old) != nil || r.value("a") != "1" || r.value("old") != "" || len(r.configMap("a").GetOwnerReferences()) != 1 {
+		t.Fatalf("got %v", r.f.Look(old))
+	}
+	if calls := strings.Join(r.requests(), "\n"); strings.Contains(calls, "delete configmaps default/a") {
+		t.Error("what both want was deleted")
+	}
+}
