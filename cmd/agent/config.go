@@ -24,6 +24,7 @@ type config struct {
 	kubeAPIQPS         float32
 	kubeAPIBurst       int
 	statusSyncInterval time.Duration
+	evictionGrace      time.Duration
 	workers            int
 
 	sourceDriver, sourceConfig, clientID string
@@ -34,7 +35,7 @@ type config struct {
 
 func defaults() *config {
 	return &config{
-		kubeAPIQPS: 50, kubeAPIBurst: 100, statusSyncInterval: agent.DefaultStatusSyncInterval, workers: agent.DefaultWorkers,
+		kubeAPIQPS: 50, kubeAPIBurst: 100, statusSyncInterval: agent.DefaultStatusSyncInterval, evictionGrace: agent.DefaultEvictionGrace, workers: agent.DefaultWorkers,
 		sourceDriver: driverGRPC, sourceConfig: "/spoke/hub-kubeconfig/config.yaml",
 		adminListen: "127.0.0.1:8083", logLevel: "info", logFormat: "text",
 	}
@@ -49,6 +50,7 @@ func (c *config) addFlags(f *pflag.FlagSet) {
 	f.Float32Var(&c.kubeAPIQPS, "kube-api-qps", c.kubeAPIQPS, "requests per second to the managed cluster")
 	f.IntVar(&c.kubeAPIBurst, "kube-api-burst", c.kubeAPIBurst, "requests to the managed cluster at once")
 	f.DurationVar(&c.statusSyncInterval, "status-sync-interval", c.statusSyncInterval, "how often objects are looked at that cannot be watched")
+	f.DurationVar(&c.evictionGrace, "appliedmanifestwork-eviction-grace-period", c.evictionGrace, "how long what a work applied stays after it is certain that no source has the work any more; 100 years (876000h) or more mean for ever")
 	f.IntVar(&c.workers, "workload-agent-workers", c.workers, "works that are brought in line at the same time")
 	f.StringVar(&c.sourceDriver, "workload-source-driver", c.sourceDriver, "how works arrive: grpc")
 	f.StringVar(&c.sourceConfig, "workload-source-config", c.sourceConfig, "file that says how to reach the broker, as OCM's grpc driver has it (url, caFile, clientCertFile, clientKeyFile, ...)")
@@ -74,6 +76,9 @@ func (c *config) validate() error {
 	}
 	if c.statusSyncInterval < time.Second {
 		wrong("status-sync-interval %v: use at least 1s", c.statusSyncInterval)
+	}
+	if c.evictionGrace < 0 {
+		wrong("appliedmanifestwork-eviction-grace-period %v: use a positive duration, as 60m, or 0 for at once", c.evictionGrace)
 	}
 	if c.workers < 1 {
 		wrong("workload-agent-workers must be >= 1, got %d", c.workers)

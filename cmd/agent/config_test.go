@@ -28,13 +28,14 @@ func parse(t *testing.T, args ...string) (*config, error) {
 }
 
 func TestConfig_FlagsOfOCM(t *testing.T) {
-	c, err := parse(t, "--cluster-name=c1", "--agent-id=a", "--kube-api-qps=7", "--kube-api-burst=9", "--status-sync-interval=30s",
+	c, err := parse(t, "--cluster-name=c1", "--agent-id=a", "--kube-api-qps=7", "--kube-api-burst=9", "--status-sync-interval=30s", "--appliedmanifestwork-eviction-grace-period=5m",
 		"--workload-agent-workers=3", "--workload-source-driver=grpc", "--workload-source-config=/x", "--cloudevents-client-id=id", "--spoke-kubeconfig=/k")
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := defaults()
 	want.clusterName, want.agentID, want.kubeAPIQPS, want.kubeAPIBurst, want.statusSyncInterval = "c1", "a", 7, 9, 30*time.Second
+	want.evictionGrace = 5 * time.Minute
 	want.workers, want.sourceConfig, want.clientID, want.spokeKubeconfig = 3, "/x", "id", "/k"
 	if *c != *want {
 		t.Fatalf("got %+v\nwant %+v", c, want)
@@ -45,12 +46,12 @@ func TestConfig_FlagsOfOCM(t *testing.T) {
 }
 
 func TestConfig_EverythingWrongIsNamed(t *testing.T) {
-	_, err := parse(t, "--kube-api-qps=0", "--status-sync-interval=0s", "--workload-agent-workers=0", "--workload-source-driver=kube", "--workload-source-config=", "--admin-listen=x")
+	_, err := parse(t, "--kube-api-qps=0", "--status-sync-interval=0s", "--appliedmanifestwork-eviction-grace-period=-1s", "--workload-agent-workers=0", "--workload-source-driver=kube", "--workload-source-config=", "--admin-listen=x")
 	if err == nil {
 		t.Fatal("accepted")
 	}
 	for _, want := range []string{
-		"spoke-cluster-name is empty", "kube-api-qps 0", "status-sync-interval 0s", "workload-agent-workers must be >= 1, got 0",
+		"spoke-cluster-name is empty", "kube-api-qps 0", "status-sync-interval 0s", "eviction-grace-period -1s", "workload-agent-workers must be >= 1, got 0",
 		`workload-source-driver "kube" is not supported by this agent: use grpc`, "workload-source-config is empty", `admin-listen "x"`,
 	} {
 		if !strings.Contains(err.Error(), want) {

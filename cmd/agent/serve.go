@@ -42,7 +42,9 @@ func serve(ctx context.Context, cfg *config, stderr io.Writer) error {
 	registry, health := telemetry.NewRegistry(), &telemetry.Health{}
 	c := agent.Config{
 		Cluster: cfg.clusterName, HubIdentity: cfg.hubIdentity, AgentID: cfg.agentID, ClientID: cfg.clientID,
-		Workers: cfg.workers, StatusSyncInterval: cfg.statusSyncInterval, Log: log, Registry: registry,
+		Workers: cfg.workers, StatusSyncInterval: cfg.statusSyncInterval,
+		EvictionGracePeriod: max(cfg.evictionGrace, 1), // 0 would mean the default
+		Log:                 log, Registry: registry,
 	}
 	if c.HubIdentity == "" {
 		c.HubIdentity = broker.URL
