@@ -61,7 +61,7 @@ func (b *Broker) approve(ctx context.Context, by identity.Identity, p place, sou
 // approved is the deletion of one work.
 func (b *Broker) approved(ctx context.Context, p place, source string, w codec.WithheldDeletion) (store.Op, error) {
 	key := store.Key{DataType: p.dataType, Cluster: p.cluster, ResourceID: w.ResourceID}
-	if _, ok := b.ledger.withholds(key, source, w.Revision); !ok {
+	if !b.ledger.withholds(key, source, w.Revision) {
 		return store.Op{}, notWithheld(w.ResourceID, w.Revision)
 	}
 	r, err := b.store.Get(ctx, key)

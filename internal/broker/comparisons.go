@@ -128,7 +128,8 @@ func (c *comparisons) revoke(o ownership, cluster string) bool {
 	}
 	was := s.has(cluster)
 	delete(s.clusters, cluster)
-	if _, excepted := s.except[cluster]; s.all && !excepted {
+	delete(s.except, cluster)
+	if s.all {
 		s.except[cluster] = ""
 	}
 	return was

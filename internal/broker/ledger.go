@@ -241,15 +241,15 @@ func (l *ledger) settle(dt codec.DataType, owner, subscription string) {
 
 // withholds reports whether a source withholds the deletion of a work whose
 // spec has this revision.
-func (l *ledger) withholds(k store.Key, owner string, revision uint64) (w codec.WithheldDeletion, ok bool) {
+func (l *ledger) withholds(k store.Key, owner string, revision uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	h := l.withheld[placeOf(k)][owner]
 	if h == nil {
-		return w, false
+		return false
 	}
-	w, ok = h.works[k.ResourceID]
-	return w, ok && w.Revision == revision
+	w, ok := h.works[k.ResourceID]
+	return ok && w.Revision == revision
 }
 
 // approved notes that withheld deletions were made after all.

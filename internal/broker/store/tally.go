@@ -139,22 +139,8 @@ func (o *ownerTally) hold(c *clusterTally, old, n *Meta) {
 		h = &holding{}
 		o.clusters[cluster] = h
 	}
-	if is(old, Live) {
-		hash := codec.RecordHash(old.ResourceID, old.Tag)
-		subtract(&c.head.Digest, hash)
-		subtract(&h.digest, hash)
-	}
-	if is(n, Live) {
-		hash := codec.RecordHash(n.ResourceID, n.Tag)
-		add(&c.head.Digest, hash)
-		add(&h.digest, hash)
-	}
-	if w := waitsToLive(old); w != nil {
-		subtract(&h.digest, codec.RecordHash(w.ResourceID, w.Tag))
-	}
-	if w := waitsToLive(n); w != nil {
-		add(&h.digest, codec.RecordHash(w.ResourceID, w.Tag))
-	}
+	h.digests(&c.head.Digest, old, subtract)
+	h.digests(&c.head.Digest, n, add)
 	if is(old, Tombstone) {
 		h.tombstones--
 	}
@@ -166,13 +152,20 @@ func (o *ownerTally) hold(c *clusterTally, old, n *Meta) {
 	}
 }
 
-// waitsToLive returns what waits behind m and is no deletion, nil when nothing
-// does. m may be nil.
-func waitsToLive(m *Meta) *Waiting {
-	if m == nil || m.Waiting == nil || m.Waiting.Deleting {
-		return nil
+// digests counts m, which may be nil, in the digests of its cluster and its
+// owner.
+func (h *holding) digests(cluster *Digest, m *Meta, count func(*Digest, codec.DigestSum)) {
+	if m == nil {
+		return
 	}
-	return m.Waiting
+	if m.State == Live {
+		hash := codec.RecordHash(m.ResourceID, m.Tag)
+		count(cluster, hash)
+		count(&h.digest, hash)
+	}
+	if w := m.Waiting; w != nil && !w.Deleting {
+		count(&h.digest, codec.RecordHash(w.ResourceID, w.Tag))
+	}
 }
 
 func add(d *Digest, hash codec.DigestSum) {

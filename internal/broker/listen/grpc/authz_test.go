@@ -125,6 +125,11 @@ var verdicts = map[string][]string{
 	"publish status resync_request":  {"source"},
 	"publish status resync_response": {"agent"},
 	"publish release":                {"source"},
+	"publish ack":                    {"agent", "source"},
+	"publish inventory request":      {"source"},
+	"publish compared":               {"source"},
+	"publish checkpoint":             {},
+	"publish inventory":              {},
 	"subscribe to specs":             {"agent"},
 	"subscribe to statuses":          {"source"},
 	"health check":                   {"agent", "source", "operator", "viewer", "nobody", "stranger"},
@@ -237,14 +242,14 @@ func served(t *testing.T, cc *ggrpc.ClientConn) (methods []string) {
 
 func publishEverything(ctx context.Context, cc *ggrpc.ClientConn, scope string) (all []attempt) {
 	c := cloudeventsv1.NewCloudEventServiceClient(cc)
-	try := func(what string, e codec.Event, err error) {
+	publish := func(e codec.Event, err error) error {
 		if err == nil {
 			var p *cloudeventsv1.CloudEvent
 			if p, err = codec.ToProto(e); err == nil {
 				_, err = c.Publish(ctx, &cloudeventsv1.PublishRequest{Event: p})
 			}
 		}
-		all = append(all, attempt{what, err})
+		return err
 	}
 	for _, sub := range []codec.Subresource{codec.Spec, codec.Status} {
 		for _, a := range []codec.Action{codec.CreateRequest, codec.UpdateRequest, codec.DeleteRequest, codec.ResyncRequest, codec.ResyncResponse} {
@@ -260,11 +265,32 @@ func publishEverything(ctx context.Context, cc *ggrpc.ClientConn, scope string) 
 				Type:        codec.EventType{DataType: codec.ManifestBundles, Subresource: sub, Action: a}.String(),
 				ContentType: codec.ContentTypeJSON, Data: []byte(`{}`),
 			}.Event()
-			try(fmt.Sprintf("publish %s %s", sub, a), e, err)
+			all = append(all, attempt{fmt.Sprintf("publish %s %s", sub, a), publish(e, err)})
 		}
 	}
 	e, err := codec.NewRelease("1", time.Now(), scope, scope)
-	try("publish release", e, err)
+	all = append(all, attempt{"publish release", publish(e, err)})
+	return append(all, publishSync(publish, scope)...)
+}
+
+// publishSync publishes what belongs to a subscription, without one: that there
+// is none is an answer for those who may.
+func publishSync(publish func(codec.Event, error) error, scope string) (all []attempt) {
+	p := codec.SyncParams{ID: "1", Time: time.Now(), Source: scope, Cluster: scope}
+	cursor := codec.Cursor{Epoch: "e", Term: "t"}
+	for what, event := range map[string]func() (codec.Event, error){
+		"ack":               func() (codec.Event, error) { return codec.NewAck(p, codec.Ack{Cursor: cursor}) },
+		"inventory request": func() (codec.Event, error) { return codec.NewInventoryRequest(p, codec.InventoryRequest{}) },
+		"compared":          func() (codec.Event, error) { return codec.NewCompared(p, codec.Compared{AllClusters: true}) },
+		"checkpoint":        func() (codec.Event, error) { return codec.NewCheckpoint(p, codec.Checkpoint{Cursor: cursor}) },
+		"inventory":         func() (codec.Event, error) { return codec.NewInventory(p, codec.Inventory{Revision: 1}) },
+	} {
+		err := publish(event())
+		if status.Code(err) == codes.InvalidArgument {
+			err = nil
+		}
+		all = append(all, attempt{"publish " + what, err})
+	}
 	return all
 }
 

@@ -1,0 +1,95 @@
+package broker_test
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hawser-io/hawser/internal/broker"
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
+)
+
+// withhold lets a source withhold the deletion of its works, and returns them
+// as an operator names them.
+func (s *tap) withhold(cluster string, ids ...string) (works []*hawserv1.WithheldDeletion) {
+	s.w.Helper()
+	c := codec.ClusterComparison{Cluster: cluster, Reason: "the hub lacks them"}
+	for _, id := range ids {
+		r, err := s.w.Store.Get(s.w.Context(), store.Key{DataType: codec.ManifestBundles, Cluster: cluster, ResourceID: id})
+		if err != nil {
+			s.w.Fatal(err)
+		}
+		c.Withheld = append(c.Withheld, codec.WithheldDeletion{ResourceID: id, Name: r.Name, Revision: r.SpecRevision})
+		works = append(works, &hawserv1.WithheldDeletion{ResourceId: id, Name: r.Name, Revision: r.SpecRevision})
+	}
+	s.mustCompare(codec.Compared{Clusters: []codec.ClusterComparison{c}})
+	return works
+}
+
+// TestApprove_DeletesWhatIsWithheld in the source's name, and only that.
+func TestApprove_DeletesWhatIsWithheld(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		agent, source := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser)
+		w.ask(agent)
+		const many = 600
+		var ids []string
+		for i := range many {
+			ids = append(ids, fmt.Sprintf("w%03d", i))
+			w.put(source.peer, work{id: ids[i], version: 3}.event())
+		}
+		w.put(source.peer, work{id: "other", version: 3}.event())
+		pass(time.Second)
+		agent.take()
+		withheld := source.withhold("c1", ids...)
+		approve := func(source, cluster string, works ...*hawserv1.WithheldDeletion) error {
+			_, err := w.Approve(w.Context(), olga, &hawserv1.ApproveRequest{Source: source, Cluster: cluster, Works: works})
+			return err
+		}
+		other := &hawserv1.WithheldDeletion{ResourceId: "other", Revision: withheld[0].GetRevision()}
+		later := &hawserv1.WithheldDeletion{ResourceId: ids[0], Revision: withheld[0].GetRevision() + 1}
+		w.wantCode(approve("src", "c1"), transport.CodeInvalid)
+		w.wantCode(approve("src", "c1", withheld[1], other), transport.CodeConflict)
+		w.wantCode(approve("src", "c1", withheld[1], later), transport.CodeConflict)
+		w.wantCode(approve("foreign", "c1", withheld[1]), transport.CodeConflict)
+		w.wantCode(approve("src", "c2", withheld[1]), transport.CodeConflict)
+		agent.expect()
+		agent.checkpoints()
+
+		// One that is changed by its source is no longer up for a deletion.
+		w.put(source.peer, work{id: ids[0], version: 4, action: codec.UpdateRequest}.event())
+		agent.expect("spec update_request " + ids[0] + " v4")
+		w.wantCode(approve("src", "c1", withheld[0]), transport.CodeConflict)
+
+		if err := approve("src", "c1", withheld[1:300]...); err != nil {
+			t.Fatal(err)
+		}
+		if got := agent.take(); len(got) != 299 || !got[0].Deleting || got[0].Version != 3 || got[0].Source != "src" {
+			t.Errorf("%d deletions, the first is %+v", len(got), got[0])
+		}
+		if got := agent.sources(); len(got) != 0 {
+			t.Errorf("%q has compared although something is withheld", got)
+		}
+		if err := approve("src", "c1", withheld[300:]...); err != nil {
+			t.Fatal(err)
+		}
+		if got := len(agent.take()); got != many-300 {
+			t.Errorf("%d deletions", got)
+		}
+		if diff := cmp.Diff([]string{"src"}, agent.sources()); diff != "" {
+			t.Errorf("all is decided: %s", diff)
+		}
+		w.wantCode(approve("src", "c1", withheld[300:]...), transport.CodeConflict)
+		// The source hears of it as of any deletion.
+		w.put(agent.peer, w.event(report{id: ids[1], version: 3, deleted: true}))
+		synctest.Wait()
+		if e := source.take(); len(e) != 1 || e[0].ResourceID != ids[1] {
+			t.Errorf("the source got %+v", shown(e))
+		}
+	})
+}

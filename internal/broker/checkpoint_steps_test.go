@@ -1,0 +1,208 @@
+package broker
+
+import (
+	"testing"
+
+	"github.com/hawser-io/hawser/internal/broker/route"
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// newHawser is a subscription of a Hawser party.
+func newHawser(part codec.Subresource) *subscription {
+	s := newSubscription(part)
+	s.hello.Protocol = 1
+	s.nextBeat, s.graceEnd = at(10_000), at(10_000)
+	return s
+}
+
+func (s *subscription) nextFrom(t int, position uint64) step {
+	return s.next(at(t), 10*second, true, position)
+}
+
+func TestSubscription_FillComesFirst(t *testing.T) {
+	s := newHawser(codec.Spec)
+	s.cursor = &codec.Cursor{Epoch: "e", Term: "t", Revision: 7}
+	s.asked, s.filling = true, true
+	if !s.request(&list{settle: func() {}}) {
+		t.Fatal("not taken")
+	}
+	if st := s.next(at(0), 10*second, false, 9); st.kind != idle || !s.wantsToCompare(at(0)) {
+		t.Errorf("without a slot: %+v", st)
+	}
+	if st := s.nextFrom(0, 9); st.kind != fill || !st.reads() {
+		t.Errorf("%+v, want the fill", st)
+	}
+	s.begin(at(0))
+	if st := s.nextFrom(0, 9); st.kind != compare {
+		t.Errorf("%+v, want the comparison", st)
+	}
+	if st := s.nextFrom(0, 9); st.kind != checkpoint || st.mark != (mark{revision: 9, complete: true, position: 9}) {
+		t.Errorf("%+v, want a checkpoint", st)
+	}
+}
+
+func TestSubscription_NoCheckpointWhileAListWaits(t *testing.T) {
+	for _, part := range []codec.Subresource{codec.Spec, codec.Status} {
+		s := newHawser(part)
+		s.begin(at(0))
+		s.calm = at(20)
+		if !s.request(&list{settle: func() {}}) {
+			t.Fatal("not taken")
+		}
+		s.post(workKey(1), 5, 0)
+		s.post(workKey(2), 6, 0)
+		if st := s.nextFrom(6, 9); st.kind != deliver {
+			t.Errorf("%s: %+v, want a delivery and no checkpoint", part, st)
+		}
+		if st := s.nextFrom(6, 9); st.kind != deliver {
+			t.Errorf("%s: %+v, want a delivery", part, st)
+		}
+		if st := s.nextFrom(6, 9); st.kind != idle || !st.until.Equal(at(20)) {
+			t.Errorf("%s: %+v, want to wait for the comparison", part, st)
+		}
+		st := s.nextFrom(20, 9)
+		if st.kind != compare {
+			t.Errorf("%s: %+v, want the comparison", part, st)
+		}
+		s.compared(at(20), &list{})
+		if st := s.nextFrom(20, 9); st.kind != checkpoint || st.mark.revision != 9 {
+			t.Errorf("%s: %+v, want the checkpoint", part, st)
+		}
+		if s.sync.lists != 1 || !s.sync.listed {
+			t.Errorf("%s: %d lists, %v", part, s.sync.lists, s.sync.listed)
+		}
+	}
+}
+
+// TestSubscription_SilenceIsNoList: an agent that said nothing in time has a
+// base, but its orphans are not known.
+func TestSubscription_SilenceIsNoList(t *testing.T) {
+	s := newHawser(codec.Spec)
+	s.graceEnd = at(30)
+	st := s.nextFrom(30, 9)
+	if st.kind != compare || !st.list.silent {
+		t.Fatalf("%+v", st)
+	}
+	s.compared(at(30), st.list)
+	if st := s.nextFrom(30, 9); st.kind != checkpoint || s.sync.listed || s.sync.lists != 0 {
+		t.Errorf("%+v, listed %v", st, s.sync.listed)
+	}
+}
+
+// TestSubscription_CheckpointWaitsForTheRouter without asking again and again.
+func TestSubscription_CheckpointWaitsForTheRouter(t *testing.T) {
+	s := newHawser(codec.Spec)
+	s.begin(at(0))
+	if st := s.nextFrom(0, 9); st.kind != checkpoint {
+		t.Fatalf("%+v", st)
+	}
+	s.await(12) // the store has more than was sent
+	if st := s.nextFrom(0, 9); st.kind != idle || !st.until.Equal(at(10_000)) {
+		t.Errorf("%+v, want to wait until something happens", st)
+	}
+	if st := s.nextFrom(0, 12); st.kind != checkpoint || st.mark.revision != 12 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// TestSubscription_WhatRestsWasNotSent.
+func TestSubscription_WhatRestsWasNotSent(t *testing.T) {
+	s := newHawser(codec.Spec)
+	s.begin(at(0))
+	s.rest(workKey(1).ResourceID, "name", at(50))
+	s.post(workKey(1), 5, 0)
+	s.post(workKey(2), 6, 0)
+	st := s.nextFrom(0, 9)
+	if st.kind != deliver || !s.holdBack(st.entry, "name", at(0)) {
+		t.Fatalf("%+v", st)
+	}
+	if oldest, ok := s.oldest(); !ok || oldest != 5 {
+		t.Errorf("oldest %d, %v", oldest, ok)
+	}
+	if st := s.nextFrom(6, 9); st.kind != checkpoint || st.mark != (mark{revision: 4}) {
+		t.Errorf("%+v, want a checkpoint below what rests", st)
+	}
+	s.sync.progress.Told(4, at(7), at(11))
+	if st := s.nextFrom(7, 9); st.kind != deliver {
+		t.Errorf("%+v", st)
+	}
+	if st := s.nextFrom(8, 9); st.kind != idle {
+		t.Errorf("%+v, want no complete checkpoint while something rests", st)
+	}
+	if st := s.nextFrom(50, 9); st.kind != deliver || st.entry.Key != workKey(1) {
+		t.Errorf("%+v", st)
+	}
+	if st := s.nextFrom(50, 9); st.kind != checkpoint || st.mark.revision != 9 {
+		t.Errorf("%+v", st)
+	}
+}
+
+func TestSubscription_PagesAndDeliveriesTakeTurns(t *testing.T) {
+	s := newHawser(codec.Status)
+	s.begin(at(0))
+	settled := 0
+	for range 3 {
+		if !s.requestPage(&pageRequest{settle: func() { settled++ }}) {
+			t.Fatal("not taken")
+		}
+	}
+	for i := range 3 {
+		s.post(workKey(i), uint64(i+1), 0)
+	}
+	var kinds []stepKind
+	for range 7 {
+		kinds = append(kinds, s.nextFrom(0, 3).kind)
+	}
+	for i, want := range []stepKind{deliver, inventory, deliver, inventory, deliver, inventory, checkpoint} {
+		if kinds[i] != want {
+			t.Fatalf("steps %v", kinds)
+		}
+	}
+	for s.requestPage(&pageRequest{settle: func() { settled++ }}) {
+	}
+	if len(s.pages) != maxPages {
+		t.Errorf("%d requests wait", len(s.pages))
+	}
+	s.release()
+	if settled != maxPages || s.requestPage(&pageRequest{settle: func() {}}) {
+		t.Errorf("%d of %d requests were settled at the end", settled, maxPages)
+	}
+}
+
+// TestSubscription_ComparedSourcesAreLookedAtOnce.
+func TestSubscription_ComparedSourcesAreLookedAtOnce(t *testing.T) {
+	s := newHawser(codec.Spec)
+	s.begin(at(0))
+	s.sync.ahead = map[string]aheadWork{"w1": {owner: "a"}, "w2": {owner: "b"}}
+	s.recheck()
+	s.recheck()
+	if st := s.nextFrom(0, 3); st.kind != overrule {
+		t.Errorf("%+v", st)
+	}
+	if got := s.aheadOf([]string{"b"}); len(got) != 1 || got["w2"].owner != "b" || len(s.sync.ahead) != 1 {
+		t.Errorf("%+v, left are %+v", got, s.sync.ahead)
+	}
+	if st := s.nextFrom(0, 3); st.kind != checkpoint {
+		t.Errorf("%+v", st)
+	}
+	s.sync.progress.Told(3, at(1), at(5))
+	if st := s.nextFrom(1, 3); st.kind != idle {
+		t.Errorf("%+v", st)
+	}
+}
+
+// TestSubscription_StockPartiesAreToldNothing, whatever happens.
+func TestSubscription_StockPartiesAreToldNothing(t *testing.T) {
+	s := newSubscription(codec.Spec)
+	s.compared(at(0), &list{})
+	s.recheck()
+	s.asked = true
+	for i := range 5 {
+		s.post(workKey(i), uint64(i+1), route.Deletion)
+	}
+	for now := range 9 {
+		if st := s.nextFrom(now, 9); st.kind == checkpoint {
+			t.Fatalf("%+v", st)
+		}
+	}
+}
