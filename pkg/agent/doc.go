@@ -8,8 +8,14 @@
 // [Core.TakeReport] gives out statuses. A simulation drives the same Core one
 // step at a time.
 //
-// The parts below: package desired holds what is wanted, apply brings objects
-// onto the cluster, inventory records them in AppliedManifestWorks and removes
-// them, conditions builds the status, report is the outbox, drift notices
-// changes by others, and cluster is the cluster itself.
+// What is wanted is on a [Journal] before it is acted upon, together with how far
+// the agent is in the broker's history; checkpoints of the broker move that on
+// and compare what is held with what there is. What no work explains is removed
+// only on the proof of such a comparison.
+//
+// The parts below: package desired holds what is wanted, journal keeps it over
+// restarts, apply brings objects onto the cluster, inventory records them in
+// AppliedManifestWorks and removes them, conditions builds the status, report is
+// the outbox, drift notices changes by others, and cluster is the cluster
+// itself.
 package agent

@@ -1,0 +1,207 @@
+package agent
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// What the AppliedManifestWork says decides, until the broker is heard.
+func TestCore_UnconfirmedWorks(t *testing.T) {
+	annotate := func(name, value string) func(*unstructured.Unstructured) {
+		return func(o *unstructured.Unstructured) {
+			a := o.GetAnnotations()
+			if a[name] = value; value == "" {
+				delete(a, name)
+			}
+			o.SetAnnotations(a)
+		}
+	}
+	for name, c := range map[string]struct {
+		change   func(*unstructured.Unstructured)
+		enforced bool
+	}{
+		"as it was left":               {func(*unstructured.Unstructured) {}, true},
+		"an earlier version":           {annotate(inventory.AnnotationVersion, "1"), true},
+		"a later version":              {annotate(inventory.AnnotationVersion, "3"), false},
+		"another spec of that version": {annotate(inventory.AnnotationTag, "x"), false},
+		"another work of that name":    {annotate(inventory.AnnotationWorkID, "w-9"), false},
+		"made by another agent":        {annotate(inventory.AnnotationWorkID, ""), false},
+		"no version":                   {annotate(inventory.AnnotationVersion, "x"), false},
+		"looked after by another":      {func(o *unstructured.Unstructured) { o.Object["spec"].(map[string]any)["agentID"] = "other" }, false},
+		"none":                         {nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newJournaledRig(t)
+			r.apply(hubWork("w-1", "web", 2, configMap("a", "1")))
+			r.inSync(1)
+			r.core.Disconnected(errAway)
+			record := inventory.Ref(inventory.Name(testHubHash, "web"))
+			if c.change == nil {
+				r.f.Edit(record, func(o *unstructured.Unstructured) { o.SetFinalizers(nil) })
+				r.f.Remove(record)
+			} else {
+				r.f.Edit(record, c.change)
+			}
+			r.start()
+			drift := func(value string) {
+				r.f.Remove(r.ref("ConfigMap", "a"))
+				r.f.Put(parse(t, configMap("a", value)))
+			}
+			drift("drift")
+			r.settle(time.Minute)
+			if got := r.value("a") == "1"; got != c.enforced {
+				t.Fatalf("enforced: %t, want %t", got, c.enforced)
+			}
+
+			// The cursor alone says nothing; the first checkpoint does.
+			r.resume()
+			drift("again")
+			r.settle(time.Minute)
+			if got := r.value("a") == "1"; got != c.enforced {
+				t.Fatalf("after the resume, enforced: %t, want %t", got, c.enforced)
+			}
+			r.inSync(1)
+			r.settle(time.Minute)
+			r.expectValue("a", "1")
+			r.expectStatus("w-1", workApplied, workAvailable)
+		})
+	}
+}
+
+func TestCore_UnconfirmedDeletions(t *testing.T) {
+	for name, c := range map[string]struct {
+		version string
+		done    bool
+	}{"of what is in force": {"2", true}, "of something earlier": {"3", false}} {
+		t.Run(name, func(t *testing.T) {
+			r := newJournaledRig(t)
+			w := hubWork("w-1", "web", 2, configMap("a", "1"))
+			r.apply(w)
+			r.inSync(1)
+			r.deliverDeletion(w)
+			r.f.Edit(inventory.Ref(inventory.Name(testHubHash, "web")), func(o *unstructured.Unstructured) {
+				a := o.GetAnnotations()
+				a[inventory.AnnotationVersion] = c.version
+				o.SetAnnotations(a)
+			})
+			r.start()
+			r.settle(time.Minute)
+			if got := r.value("a") == ""; got != c.done {
+				t.Fatalf("carried out: %t, want %t", got, c.done)
+			}
+			r.resume()
+			r.inSync(2)
+			r.settle(time.Minute)
+			r.expectValue("a", "")
+			r.expectJournal()
+		})
+	}
+}
+
+func TestCore_UnconfirmedWorkThatSomebodyRemoves(t *testing.T) {
+	r := newJournaledRig(t)
+	r.apply(hubWork("w-1", "web", 2, configMap("a", "1")))
+	r.inSync(1)
+	record := inventory.Ref(inventory.Name(testHubHash, "web"))
+	if err := r.f.Delete(t.Context(), record, r.record("web").UID); err != nil {
+		t.Fatal(err)
+	}
+	r.start()
+	r.settle(time.Minute)
+	if r.value("a") == "" {
+		t.Fatal("objects go, and nobody knows whether they are to come back")
+	}
+	uid := r.configMap("a").GetUID()
+	r.resume()
+	r.inSync(1)
+	r.settle(time.Minute)
+	if o := r.configMap("a"); o == nil || o.GetUID() == uid || r.record("web").DeletionTimestamp != nil {
+		t.Fatal("it is not made anew")
+	}
+}
+
+// A power loss can leave a journal on which a work is live whose deletion was
+// carried out and confirmed. Nothing may bring it back.
+func TestCore_OutdatedJournal(t *testing.T) {
+	r := newJournaledRig(t)
+	w := hubWork("w-1", "web", 2, configMap("a", "1"))
+	r.apply(w)
+	r.inSync(1)
+	before := r.journal.entries["w-1"]
+	r.delete(w)
+	r.expectJournal()
+	r.journal.entries["w-1"] = before
+
+	r.start()
+	r.resume()
+	r.settle(time.Minute)
+	r.expectValue("a", "")
+	// The digest shows it, and the list says what it is.
+	said := r.checkpoint(codec.Checkpoint{Cursor: at(9), Digest: &codec.Digest{}})
+	if len(said) != 1 || len(said[0].list) != 1 {
+		t.Fatalf("told %+v", said)
+	}
+	r.checkpoint(codec.Checkpoint{Cursor: at(9), Digest: &codec.Digest{}, Listed: true, Orphans: []string{"w-1"}})
+	r.settle(time.Minute)
+	r.expectValue("a", "")
+	if r.record("web") != nil {
+		t.Fatal("a work that nobody wants is recorded")
+	}
+}
+
+func TestCore_AfterAListTheRestIsConfirmed(t *testing.T) {
+	r := newJournaledRig(t)
+	r.apply(hubWork("w-1", "web", 2, configMap("a", "1")))
+	r.apply(hubWork("w-2", "orphan", 2, configMap("b", "1")))
+	r.inSync(1)
+	r.delete(hubWork("w-3", "other", 1)) // and a status
+	for _, name := range []string{"web", "orphan"} {
+		ref := inventory.Ref(inventory.Name(testHubHash, name))
+		r.f.Edit(ref, func(o *unstructured.Unstructured) { o.SetFinalizers(nil) })
+		r.f.Remove(ref)
+	}
+	r.journal.did = nil
+	r.restart()
+	r.settle(time.Minute)
+	if r.record("web") != nil || !slices.Contains(r.journal.did, "drop ") || r.journal.cursor != (codec.Cursor{}) {
+		t.Fatalf("did %q", r.journal.did)
+	}
+	r.checkpoint(codec.Checkpoint{Cursor: at(9), Digest: &codec.Digest{Count: 7}, Listed: true, Orphans: []string{"w-2"}})
+	if r.record("web") == nil || r.record("orphan") != nil {
+		t.Fatal("exactly what the broker can explain is to be enforced")
+	}
+}
+
+// A stock broker does not answer what it has no news about. So it is not told
+// of anything that it has not sent since the start.
+func TestCore_JournalAndAStockBroker(t *testing.T) {
+	r := newJournaledRig(t)
+	w := hubWork("w-1", "web", 1, configMap("a", "1"))
+	r.apply(w)
+	r.inSync(1)
+	ref := inventory.Ref(inventory.Name(testHubHash, "web"))
+	r.f.Edit(ref, func(o *unstructured.Unstructured) { o.SetFinalizers(nil) })
+	r.f.Remove(ref)
+	r.start()
+	r.expectCursor(at(1))
+	if list := r.subscribe(stock); len(list) != 0 {
+		t.Fatalf("listed %v", list)
+	}
+	r.settle(time.Minute)
+	if r.record("web") != nil {
+		t.Fatal("enforced what nobody confirmed")
+	}
+	r.handle(r.stockEvent(w, codec.CreateRequest, nil))
+	if r.record("web") == nil {
+		t.Fatal("what the source sent again is wanted")
+	}
+	if list := r.subscribe(stock); len(list) != 1 {
+		t.Fatalf("listed %v", list)
+	}
+}
