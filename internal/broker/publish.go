@@ -113,7 +113,7 @@ func (b *Broker) publishSpec(ctx context.Context, from identity.Identity, env *c
 		Action: env.Type.Action, Version: trueVersion(env),
 		Tag:      codec.TagOf(env.Deleting, env.Version, env.RawMetadata, env.Data),
 		Deleting: env.Deleting, DeletedAt: env.DeletedAt,
-		Supersedes: env.Supersedes, IfRevision: env.IfRevision,
+		Supersedes: env.Supersedes, IfRevision: env.IfRevision, Reported: env.Reported,
 		Event: normal, At: b.cfg.Now(),
 	}
 	if env.Deleting {

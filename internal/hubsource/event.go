@@ -4,7 +4,9 @@ import (
 	"slices"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/internal/resync"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -27,11 +29,18 @@ func (p Publish) Event(id string, now time.Time, source string) (codec.Event, er
 	}
 	e, err := manifestwork.EncodeSpec(o, manifestwork.SpecParams{
 		ID: id, Now: now, Source: source, Action: p.Action, DeletionWithData: p.Action == codec.DeleteRequest,
+		Reported: isReported(o.Status),
 	})
 	if err == nil && p.Supersedes != 0 {
 		e.SetExtension(codec.ExtSupersedes, codec.FormatRevision(p.Supersedes))
 	}
 	return e, err
+}
+
+// isReported reports whether an agent made a status.
+func isReported(s workv1.ManifestWorkStatus) bool {
+	return len(s.ResourceStatus.Manifests) > 0 ||
+		slices.ContainsFunc(s.Conditions, func(c metav1.Condition) bool { return !isDelivered(c) })
 }
 
 // Event returns the event to publish, as [Publish.Event] does.

@@ -44,6 +44,7 @@ type Envelope struct {
 	HasTag     bool
 	Supersedes uint64 // hawsersupersedes, 0 when absent
 	IfRevision uint64 // hawserifrevision, 0 when absent
+	Reported   bool   // hawserreported
 
 	ContentType string
 	Data        []byte // nil when there is none
@@ -150,6 +151,12 @@ func (env *Envelope) setOwn(a *attribute) (err error) {
 		env.Supersedes, err = a.revision()
 	case ExtIfRevision:
 		env.IfRevision, err = a.revision()
+	case ExtReported:
+		var s string
+		if s, err = a.text(); err == nil && s != "true" {
+			err = attributeError(ExtReported, s, "must be \"true\" where it is set")
+		}
+		env.Reported = err == nil
 	case ExtTag:
 		var s string
 		if s, err = a.text(); err == nil {

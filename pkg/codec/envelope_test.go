@@ -18,6 +18,7 @@ func TestParseEnvelope_OfASpec(t *testing.T) {
 	p.Attributes["ce-hawsertag"] = pString(tag.String())
 	p.Attributes["ce-hawsersupersedes"] = pString("7")
 	p.Attributes["ce-hawserifrevision"] = pString("8")
+	p.Attributes["ce-hawserreported"] = pString("true")
 	got, err := ParseEnvelope(marshalProto(t, p))
 	if err != nil {
 		t.Fatal(err)
@@ -29,7 +30,7 @@ func TestParseEnvelope_OfASpec(t *testing.T) {
 		Cluster: "cluster1", ResourceID: "u1", Version: 3, HasVersion: true,
 		Deleting: true, DeletedAt: testTime.Add(time.Hour),
 		HasMetadata: true, RawMetadata: metadata, ObjectName: "w1", ObjectNS: "cluster1", ObjectUID: "u1", ObjectGen: 3,
-		Revision: math.MaxUint64, Tag: tag, HasTag: true, Supersedes: 7, IfRevision: 8,
+		Revision: math.MaxUint64, Tag: tag, HasTag: true, Supersedes: 7, IfRevision: 8, Reported: true,
 		ContentType: "application/json", Data: []byte(`{"manifests":[]}`),
 	}
 	if d := cmp.Diff(want, got); d != "" {
@@ -158,6 +159,8 @@ func TestParseEnvelope_NamesTheAttributeAtFault(t *testing.T) {
 		{"ce-hawserrevision", pString("18446744073709551616"), ExtRevision},
 		{"ce-hawsersupersedes", pString(""), ExtSupersedes},
 		{"ce-hawserifrevision", pString("x"), ExtIfRevision},
+		{"ce-hawserreported", pString("false"), ExtReported},
+		{"ce-hawserreported", pInteger(1), ExtReported},
 		{"ce-hawsertag", pString("00"), ExtTag},
 		{"ce-hawsertag", pInteger(0), ExtTag},
 	} {

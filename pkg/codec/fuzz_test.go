@@ -264,7 +264,7 @@ func FuzzParseEnvelope(f *testing.F) {
 		if err != nil {
 			t.Fatalf("the normalised event: %v", err)
 		}
-		env.Revision, env.Tag, env.HasTag, env.Supersedes, env.IfRevision = 0, Tag{}, false, 0, 0
+		env.Revision, env.Tag, env.HasTag, env.Supersedes, env.IfRevision, env.Reported = 0, Tag{}, false, 0, 0, false
 		if len(env.Data) == 0 {
 			env.Data = nil
 		}

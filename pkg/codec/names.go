@@ -22,6 +22,7 @@ const (
 	ExtTag        = "hawsertag"        // 32 lower-case hex digits, set by the broker on events to Hawser parties
 	ExtSupersedes = "hawsersupersedes" // decimal text, set by a source: replace exactly this revision, whatever the versions
 	ExtIfRevision = "hawserifrevision" // decimal text, set by a source: delete only if this is the record's revision
+	ExtReported   = "hawserreported"   // "true", set by a source in a deletion: the cluster has reported on the work
 )
 
 // hawserPrefix begins the names of all attributes that are Hawser's own.

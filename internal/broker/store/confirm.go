@@ -17,7 +17,7 @@ func (p *plan) putWaiting(b *Meta) {
 		p.stale(b, 0, detailOlderVersion)
 	case !p.keepsName() && nameOf(p.op) != w.Name:
 		p.say(NameTaken, b, 0) // of its own spec; it may change when it is live
-	case p.op.Deleting && !p.Subscribed:
+	case p.op.Deleting && p.lonely():
 		p.clearSlot(b)
 		p.bury(p.Record)
 	default:

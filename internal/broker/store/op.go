@@ -28,6 +28,9 @@ type Op struct {
 	// In Acked, IfRevision is the status revision up to which the owner has seen
 	// everything.
 	Supersedes, IfRevision uint64
+	// Reported: the source has a status of the work, so its cluster has had it
+	// even if this store knows nothing of that.
+	Reported bool
 
 	Sequence   string // PutStatus
 	StatusHash string // PutStatus

@@ -105,7 +105,7 @@ func (p *plan) putLive(m *Meta) {
 // entomb makes a tombstone of m or, when there is no cluster to reach, a grave.
 func (p *plan) entomb(m *Meta) {
 	n := p.revised(m)
-	if !p.Subscribed && m.StatusRevision == 0 && m.Sequence == "" {
+	if p.lonely() && m.StatusRevision == 0 && m.Sequence == "" {
 		n.StatusVersion = n.Version
 		p.confirm(m, n, Clear)
 		return
@@ -115,6 +115,10 @@ func (p *plan) entomb(m *Meta) {
 	p.changed(n, SpecPart)
 	p.say(Accepted, n, n.SpecRevision)
 }
+
+// lonely reports whether the op is about a work that no cluster ever had, as far
+// as anybody knows.
+func (p *plan) lonely() bool { return !p.Subscribed && !p.op.Reported }
 
 // putTombstone: the record is a tombstone.
 func (p *plan) putTombstone(m *Meta) {
@@ -233,7 +237,7 @@ func (p *plan) deleteUnknown(grave *Meta) {
 	switch {
 	case grave != nil && p.op.Tag == grave.Tag:
 		p.refuse(Unchanged, grave)
-	case knownDead || !p.Subscribed:
+	case knownDead || p.lonely():
 		p.bury(grave)
 	case h == nil:
 		n := &Meta{

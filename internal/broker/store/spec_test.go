@@ -168,6 +168,10 @@ func TestDecide_Deletion(t *testing.T) {
 			name: "nobody subscribed, but there is a status", lonely: true, before: append(append([]store.Op{}, live...), status("u1", 5, 1, "x")), op: del("u1", "n1", 5),
 			want: "accepted 3 s1", after: []string{"u1 tombstone s1/n1 v5 a@3 x@2 v5"}, feed: []string{"3 u1 spec s1 tombstone"},
 		},
+		{
+			name: "nobody subscribed, but its source has a status", lonely: true, before: live, op: reported(del("u1", "n1", 5)),
+			want: "accepted 2 s1", after: dead, feed: []string{"2 u1 spec s1 tombstone"},
+		},
 		{name: "again", before: tomb, op: del("u1", "n1", 5), want: "unchanged 2 s1", after: dead},
 		{
 			name: "again with data", before: tomb, op: delWith("u1", "n1", 5, "orphan"),
@@ -179,6 +183,11 @@ func TestDecide_Deletion(t *testing.T) {
 		{name: "then a create by another", before: tomb, op: by("s2", create("u1", "n1", 6, "b")), want: "ownedbyother 2 s1", after: dead},
 		{name: "then another's create of the name", before: tomb, op: by("s2", create("u2", "n1", 6, "b")), want: "nametaken 0", after: dead},
 	})
+}
+
+func reported(o store.Op) store.Op {
+	o.Reported = true
+	return o
 }
 
 func TestDecide_DeletionOfUnknown(t *testing.T) {
@@ -195,6 +204,10 @@ func TestDecide_DeletionOfUnknown(t *testing.T) {
 		{
 			name: "nobody ever subscribed", lonely: true, op: del("u1", "n1", 5),
 			want: "confirmed 1 s1", after: []string{"u1 grave s1/n1 v5 -@1 -@1 v5"}, feed: []string{"1 u1 status s1 grave"},
+		},
+		{
+			name: "nobody subscribed, but its source has a status", lonely: true, op: reported(del("u1", "n1", 5)),
+			want: "accepted 1 s1", after: []string{"u1 tombstone s1/n1 v5 -@1"}, feed: []string{"1 u1 spec s1 tombstone"},
 		},
 		{
 			name: "its name is live under another id: a deletion would hit that", before: []store.Op{create("u2", "n1", 1, "b")}, op: del("u1", "n1", 5),

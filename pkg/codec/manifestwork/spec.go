@@ -33,6 +33,9 @@ type SpecParams struct {
 	// options which no agent has seen yet are not lost. Hawser sources set it;
 	// stock sources send no data.
 	DeletionWithData bool
+	// Reported makes a deletion say that the cluster has reported on the work, so
+	// that it has to confirm the deletion, whatever else is known of it.
+	Reported bool
 }
 
 // EncodeSpec returns the event with which a source publishes a work, or its
@@ -61,6 +64,9 @@ func EncodeSpec(work *workv1.ManifestWork, p SpecParams) (codec.Event, error) {
 	var data []byte
 	if meta.DeletionTimestamp != nil {
 		extensions[codec.ExtDeletionTimestamp] = meta.DeletionTimestamp.Time
+		if p.Reported {
+			extensions[codec.ExtReported] = "true"
+		}
 	}
 	if meta.DeletionTimestamp == nil || p.DeletionWithData {
 		if data, err = json.Marshal(payloadOf(&work.Spec)); err != nil {

@@ -158,6 +158,16 @@ func TestEncodeSpec_DeletesOnTheActionAlone(t *testing.T) {
 	}
 }
 
+func TestEncodeSpec_SaysInADeletionThatTheClusterReported(t *testing.T) {
+	for action, want := range map[codec.Action]string{codec.DeleteRequest: "true", codec.UpdateRequest: ""} {
+		p := params(action)
+		p.Reported = true
+		if got, _, err := codec.StringExtension(encodeSpecT(t, testWork(), p), codec.ExtReported); err != nil || got != want {
+			t.Errorf("%s: %q, %v, want %q", action, got, err, want)
+		}
+	}
+}
+
 func TestC3_SpecOverGRPC(t *testing.T) {
 	var p cloudeventsv1.CloudEvent
 	if err := proto.Unmarshal(marshal(t, encodeSpecT(t, testWork(), params(codec.CreateRequest))), &p); err != nil {
