@@ -378,6 +378,79 @@ func TestJournal_FullAtTheStart(t *testing.T) {
 	must(t, j.Checkpoint(cursor(1)))
 }
 
+// A directory that cannot be used at the start serves once it can; what was in
+// it is not relied on any more.
+func TestJournal_UnusableAtTheStart(t *testing.T) {
+	t.Parallel()
+	d := newMemDisk()
+	first, _, _ := open(t, Config{Dir: "state", disk: d, width: 1})
+	must(t, first.Put(spec(t, "a", 1)))
+	must(t, first.Checkpoint(cursor(1)))
+	must(t, first.Close())
+
+	d.fault = func(op, _ string) effect {
+		if op == "mkdir" {
+			return well
+		}
+		return refused
+	}
+	var log bytes.Buffer
+	j, s, h := open(t, Config{Dir: "state", disk: d, width: 1, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	if diff := cmp.Diff(State{}, s) + cmp.Diff(holding{}, h); diff != "" {
+		t.Errorf("loaded (-want +got):\n%s", diff)
+	}
+	if j.Instance() == "" || j.Instance() == first.Instance() || !strings.Contains(log.String(), "cannot be used") {
+		t.Errorf("instance %q, the log:\n%s", j.Instance(), &log)
+	}
+	for _, err := range []error{j.Put(spec(t, "b", 1)), j.Remove("a"), j.Checkpoint(cursor(2)), j.DropCursor(), j.SaveReported(Reported{})} {
+		var failed *Error
+		if !errors.As(err, &failed) || Reason(err) != ReasonFailed {
+			t.Errorf("got %v", err)
+		}
+	}
+	d.fault = nil
+	must(t, j.Put(spec(t, "b", 1)))
+	must(t, j.Checkpoint(cursor(3)))
+	must(t, j.Close())
+	_, s, h = open(t, Config{Dir: "state", disk: d, width: 1})
+	if diff := cmp.Diff(State{Cursor: cursor(3), Works: 1}, s) + cmp.Diff(holding{"b": 1}, h); diff != "" {
+		t.Errorf("later (-want +got):\n%s", diff)
+	}
+}
+
+// Nor does it take a directory from a newer release, or from another process,
+// that it could not look into at the start.
+func TestJournal_UnusableAtTheStartAndNotOurs(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*memDisk){
+		"newer": func(d *memDisk) {
+			d.files[bindingFile] = &inode{data: withHead(bindingFile, [2]byte{format + 1, 0}, nil)}
+		},
+		"locked": func(d *memDisk) { d.locked = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newMemDisk()
+			d.fault = func(op, _ string) effect {
+				if op == "lock" {
+					return refused
+				}
+				return well
+			}
+			j, _, _ := open(t, Config{Dir: "state", disk: d, width: 1})
+			d.fault = nil
+			change(d)
+			before := len(d.files)
+			if err := j.Put(spec(t, "a", 1)); err == nil || Reason(err) != ReasonFailed {
+				t.Errorf("got %v", err)
+			}
+			if len(d.files) != before {
+				t.Error("files changed")
+			}
+		})
+	}
+}
+
 // The cursor is not written before the works, and not at all if nothing changed.
 func TestCheckpoint_OrderOfOperations(t *testing.T) {
 	t.Parallel()

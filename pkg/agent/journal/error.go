@@ -15,7 +15,10 @@ const (
 )
 
 // Error is a failure of the file system below the state directory. Trying again
-// later is right: space may be made, a volume may come back.
+// later is right: space may be made, a volume may come back. The methods of a
+// Journal that say that their error is an *Error return a *LockedError or a
+// *FormatError in the same sense, if the directory could not be used when it was
+// opened and then turns out to be somebody else's.
 type Error struct {
 	// Op is what failed, as "write"; Path is the file or directory.
 	Op, Path string

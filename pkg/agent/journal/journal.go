@@ -82,7 +82,7 @@ type Journal struct {
 	disk     disk
 	width    int
 	log      *slog.Logger
-	unlock   func() error
+	unlock   func() error // nil while the directory cannot be used
 	instance string
 
 	// saving is held while reported is written, and taken before mu.
@@ -180,6 +180,9 @@ func (j *Journal) Remove(id string) error {
 	delete(j.dirty, name)
 	delete(j.suspect, name)
 	delete(j.unsynced, name)
+	if err := j.bind(); err != nil {
+		return err // what is there goes before the directory is ours
+	}
 	j.changed = true
 	if err := j.remove(worksDir + "/" + name); err != nil {
 		j.obstacles[name] = true
@@ -247,5 +250,8 @@ func (j *Journal) Close() error {
 		return nil
 	}
 	j.phase = closed
+	if j.unlock == nil {
+		return nil
+	}
 	return j.failure("unlock", lockFile, j.unlock())
 }

@@ -14,12 +14,13 @@ import (
 )
 
 // Open locks the directory, which it makes if needed, and finds out its
-// instance id. The error is a *LockedError, a *FormatError or an *Error; the
-// last one says that there is no directory that could be used, now or later.
+// instance id. A directory that is there and cannot be used is no error: what the
+// methods return says so, until it can. The error is a *LockedError, a
+// *FormatError, or an *Error if there is no such directory and none can be made.
 // Load comes next.
 func Open(c Config) (*Journal, error) {
 	j := &Journal{
-		dir: c.Dir, disk: c.disk, width: c.width, log: c.Log,
+		dir: c.Dir, disk: c.disk, width: c.width, log: c.Log, instance: rand.Text(),
 		obstacles: map[string]bool{}, unsynced: map[string]string{}, suspect: map[string]string{}, dirty: map[string]lapse{},
 	}
 	if j.disk == nil {
@@ -31,11 +32,14 @@ func Open(c Config) (*Journal, error) {
 	if err := j.mkdir("."); err != nil {
 		return nil, err
 	}
-	var err error
-	if j.unlock, err = j.disk.lock(lockFile); errors.Is(err, syscall.EWOULDBLOCK) {
-		return nil, &LockedError{Dir: c.Dir}
-	} else if err != nil {
-		return nil, j.failure("lock", lockFile, err)
+	err := j.acquire()
+	var locked *LockedError
+	switch {
+	case errors.As(err, &locked), isNewer(err):
+		return nil, err
+	case err != nil:
+		j.log.Error("state directory cannot be used: the agent works without what it knew", "error", err)
+		return j, nil
 	}
 	if err := j.identify(); err != nil {
 		return nil, errors.Join(err, j.unlock())
@@ -43,19 +47,37 @@ func Open(c Config) (*Journal, error) {
 	return j, nil
 }
 
+// acquire locks the directory.
+func (j *Journal) acquire() error {
+	if j.unlock != nil {
+		return nil
+	}
+	unlock, err := j.disk.lock(lockFile)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		return &LockedError{Dir: j.dir}
+	} else if err != nil {
+		return j.failure("lock", lockFile, err)
+	}
+	// It may be too late for Load to say so, and what is there is discarded then.
+	if _, err := decoded(j, bindingFile, maxSmall, decodeBinding); isNewer(err) {
+		return errors.Join(err, unlock())
+	}
+	j.unlock = unlock
+	return nil
+}
+
 // identify reads the instance id, or makes one.
 func (j *Journal) identify() error {
-	var err error
-	j.instance, err = decoded(j, instanceFile, maxSmall, decodeInstance)
+	instance, err := decoded(j, instanceFile, maxSmall, decodeInstance)
 	switch {
 	case err == nil:
+		j.instance = instance
 		return nil
 	case isNewer(err):
 		return err
 	case !errors.Is(err, fs.ErrNotExist):
 		j.log.Warn("state directory: the instance id cannot be read, a new one is made", "error", err)
 	}
-	j.instance = rand.Text()
 	if err := j.replaceSynced(instanceFile, encodeInstance(j.instance)); err != nil {
 		// It serves this process all the same; the next one waits for the Lease.
 		j.log.Warn("state directory: the instance id cannot be stored", "error", err)
@@ -100,6 +122,9 @@ func (j *Journal) Load(b Binding, take func(codec.Event) error) (State, error) {
 
 // recognize reports whether the directory is bound as it should be.
 func (j *Journal) recognize() (ours bool, err error) {
+	if j.unlock == nil {
+		return false, nil
+	}
 	held, err := decoded(j, bindingFile, maxSmall, decodeBinding)
 	switch {
 	case isNewer(err):

@@ -103,7 +103,11 @@ func (d *memDisk) mkdir(name string) error {
 	return end(half, err)
 }
 
-func (d *memDisk) lock(string) (func() error, error) {
+func (d *memDisk) lock(name string) (func() error, error) {
+	half, _, err := d.begin("lock", name)
+	if err = end(half, err); err != nil {
+		return nil, err
+	}
 	if d.locked {
 		return nil, syscall.EWOULDBLOCK
 	}

@@ -126,7 +126,7 @@ func (m *model) act(f func()) func(*rapid.T) {
 			if kind == full && op != "write" && op != "mkdir" {
 				return well // what needs no space
 			}
-			if kind != well && kind != full && (op == "read" || op == "list") {
+			if kind != well && kind != full && (op == "read" || op == "list" || op == "lock") {
 				m.hurt = true
 			}
 			return kind

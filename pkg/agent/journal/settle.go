@@ -53,6 +53,9 @@ func (j *Journal) dropStale() error {
 	if !j.stale {
 		return nil
 	}
+	if err := j.acquire(); err != nil {
+		return err
+	}
 	if err := j.remove(cursorFile); err != nil {
 		return err
 	}
