@@ -191,7 +191,6 @@ func (c *Core) Subscribed(a transport.Accepted) ([]codec.Event, error) {
 		c.set.Continued(c.cursor.Revision)
 	} else {
 		c.cursor, c.keeper.target, c.keeper.drop = codec.Cursor{}, nil, c.keeper.onDisk
-		c.keeper.onDisk = false
 		c.set.Subscribed(c.link.hawser)
 		var e codec.Event
 		if e, err = c.list(); err == nil {
@@ -435,8 +434,8 @@ func (c *Core) Counts() Counts {
 			n.Ownerless++
 		}
 	}
-	for _, w := range c.set.All() {
-		if c.set.Unconfirmed(w.ResourceID) {
+	c.set.Each(func(w *desired.Work, unconfirmed bool) {
+		if unconfirmed {
 			n.Unconfirmed++
 		}
 		switch {
@@ -448,7 +447,7 @@ func (c *Core) Counts() Counts {
 		default:
 			n.Live++
 		}
-	}
+	})
 	return n
 }
 

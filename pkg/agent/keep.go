@@ -98,6 +98,7 @@ func (c *Core) load() error {
 	}
 	c.mu.Lock()
 	c.cursor, c.keeper.onDisk = s.Cursor, s.Cursor != (codec.Cursor{})
+	maps.DeleteFunc(s.Reported.Accepted, func(id, _ string) bool { return c.set.Get(id) == nil })
 	sequenceErr := c.outbox.Restore(s.Reported.Sequence, s.Reported.Accepted)
 	names := c.set.Names()
 	c.mu.Unlock()
@@ -289,6 +290,8 @@ func (c *Core) saveCursor(ctx context.Context) (ok bool) {
 		c.mu.Lock()
 		if c.keeper.drop = err != nil; c.keeper.drop {
 			c.failed(ctx, err)
+		} else {
+			c.keeper.onDisk = false
 		}
 		c.mu.Unlock()
 		if err != nil {
@@ -306,14 +309,18 @@ func (c *Core) saveCursor(ctx context.Context) (ok bool) {
 	if c.keeper.target == target {
 		c.keeper.target = nil
 	}
-	c.keeper.onDisk = true
-	sync := c.link.serial == link
+	// Meanwhile a broker may have refused the cursor.
+	c.keeper.onDisk, c.keeper.drop = true, c.keeper.drop || c.cursor == (codec.Cursor{})
+	sync, again := c.link.serial == link, c.keeper.drop
 	if sync {
 		c.link.ack = target
 	}
 	c.mu.Unlock()
 	if sync {
 		c.config.Sync()
+	}
+	if again {
+		c.save(0)
 	}
 	return true
 }

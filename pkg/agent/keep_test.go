@@ -308,6 +308,28 @@ func TestCore_StateDirectoryThatFailsNowAndThen(t *testing.T) {
 	}
 }
 
+// While a cursor is written the broker is replaced by one that does not know it.
+func TestCore_CursorThatIsRefusedMeanwhile(t *testing.T) {
+	r := newJournaledRig(t)
+	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
+	r.journal.fail = func(op, _ string) error {
+		if op == "checkpoint" {
+			r.core.Disconnected(errAway)
+			r.subscribe(accepted)
+		}
+		return nil
+	}
+	r.inSync(1)
+	if r.journal.cursor != (codec.Cursor{}) || len(r.synced) != 0 {
+		t.Fatalf("cursor %v, told %+v", r.journal.cursor, r.synced)
+	}
+	r.journal.fail = nil
+	r.inSync(2)
+	if r.journal.cursor != at(2) {
+		t.Fatalf("cursor %v", r.journal.cursor)
+	}
+}
+
 func TestCore_JournalThatCannotBeLoaded(t *testing.T) {
 	r := newJournaledRig(t)
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))

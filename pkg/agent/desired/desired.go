@@ -132,7 +132,9 @@ type Decision struct {
 // then: nil unless the outcome is Accepted.
 func (s *Set) Judge(spec *manifestwork.Spec, problem string) (Outcome, *Work) {
 	held := s.works[spec.ResourceID]
-	if held != nil && held.Tag == spec.Tag && held.Deleting == spec.Deleting {
+	// A work that an operator gave to another source comes again as it was.
+	adopted := held != nil && s.hawser && held.Source != spec.Source
+	if held != nil && held.Tag == spec.Tag && held.Deleting == spec.Deleting && !adopted {
 		return Duplicate, nil
 	}
 	if outcome := s.judge(held, spec); outcome != Accepted {
@@ -313,6 +315,13 @@ func (s *Set) All() []*Work {
 	}
 	slices.SortFunc(list, func(a, b *Work) int { return strings.Compare(a.ResourceID, b.ResourceID) })
 	return list
+}
+
+// Each calls f with every work, in no order, and whether it is unconfirmed.
+func (s *Set) Each(f func(w *Work, unconfirmed bool)) {
+	for _, e := range s.works {
+		f(e.Work, e.unconfirmed)
+	}
 }
 
 // Versions is the content of a spec resync request: everything that is held. A

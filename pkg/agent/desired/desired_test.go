@@ -87,6 +87,10 @@ func TestSet_OrderOfSpecs(t *testing.T) {
 		"hawser: another owner is the broker's business": {true, []step{
 			{spec{id: "1", version: 5, revision: 10, content: "a"}, yes}, {spec{id: "1", source: "other", version: 5, revision: 11, content: "b"}, yes},
 		}, "b"},
+		"hawser: the same spec, given to another source": {true, []step{
+			{spec{id: "1", version: 5, revision: 10, content: "a"}, yes}, {spec{id: "1", source: "other", version: 5, revision: 11, content: "a"}, yes},
+			{spec{id: "1", version: 5, revision: 10, content: "a"}, stale}, {spec{id: "1", source: "other", version: 5, revision: 11, content: "a"}, dup},
+		}, "a"},
 		"hawser: made anew after the deletion": {true, []step{
 			{spec{id: "1", version: 5, revision: 10, content: "a"}, yes}, {spec{id: "1", version: 5, revision: 11, deleting: true}, yes},
 			{spec{id: "1", version: 1, revision: 12, content: "b"}, yes}, {spec{id: "1", version: 5, revision: 11, deleting: true}, stale},
