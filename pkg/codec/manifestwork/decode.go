@@ -25,7 +25,8 @@ type Ref struct {
 	// in metadata when that is 0.
 	Generation int64
 	// Metadata and LogTracing are the extensions as received; status events
-	// send them back.
+	// send them back. Metadata that cannot be read is "": sources could not read
+	// it either, and with it not why the work is not applied.
 	Metadata   string
 	LogTracing string
 }
@@ -88,6 +89,9 @@ func DecodeSpec(e codec.Event) (*Spec, error) {
 	s.adopt(meta)
 	if s.Revision, s.Tag, err = hawserAttributes(e, s); err != nil {
 		return nil, err
+	}
+	if problem != "" {
+		s.Metadata = "" // after the tag, which is made of what was published
 	}
 	if !s.Deleting || len(e.Data()) > 0 {
 		if p := s.readData(e); problem == "" {

@@ -254,6 +254,26 @@ func TestDecodeSpec_IdentifiesInvalidWorks(t *testing.T) {
 	}
 }
 
+// TestDecodeSpec_UnreadableMetadataIsNotSentBack: the source can read what is
+// wrong with its work.
+func TestDecodeSpec_UnreadableMetadataIsNotSentBack(t *testing.T) {
+	e := minimal()
+	const metadata = `{"name":"w","labels":{"a":1}}`
+	e.SetExtension(codec.ExtMetadata, metadata)
+	s, err := DecodeSpec(e)
+	var invalid *InvalidError
+	if !errors.As(err, &invalid) {
+		t.Fatalf("%+v, %v", s, err)
+	}
+	if s.Tag != codec.TagOf(false, 1, metadata, e.Data()) {
+		t.Error("the tag is not that of what was published")
+	}
+	r, err := DecodeStatus(encodeStatusT(t, s.Ref, fullStatus(), statusParams()))
+	if err != nil || r.ResourceID != "u1" || r.Version != 1 || r.Cluster != "cluster1" {
+		t.Errorf("the report about it: %+v, %v", r, err)
+	}
+}
+
 func TestDecodeSpec_AtTheSizeLimit(t *testing.T) {
 	e := minimal()
 	frame := `{"data":""}`

@@ -47,10 +47,18 @@ func FuzzDecodeSpec(f *testing.F) {
 		if err == nil && !deleting && len(s.Work.Spec.Workload.Manifests) == 0 {
 			t.Fatal("a work without manifests is valid")
 		}
-		if err != nil || s.Generation < 0 {
+		if s.Generation < 0 {
 			return
 		}
-		checkSpecAgain(t, s)
+		if _, err := codec.Marshal(e); err == nil { // else no peer can send it
+			r, err := DecodeStatus(encodeStatusT(t, s.Ref, fullStatus(), statusParams()))
+			if err != nil || r.ResourceID != "u1" || r.Version != s.Generation {
+				t.Fatalf("the report about %+v: %+v, %v", s, r, err)
+			}
+		}
+		if err == nil {
+			checkSpecAgain(t, s)
+		}
 	})
 }
 
@@ -70,7 +78,7 @@ func checkBrokerAgrees(t *testing.T, e codec.Event, s *Spec) {
 	if name == "" {
 		name = env.ResourceID
 	}
-	m, err := parseMetadata(s.Metadata)
+	m, err := parseMetadata(env.RawMetadata)
 	if err != nil {
 		return // the agent reports it as invalid, under its id
 	}
