@@ -35,19 +35,23 @@ type Config struct {
 	Subnet byte
 	// APIServerArgs are added to every kube-apiserver.
 	APIServerArgs []string
+	// Args are added to the arguments that deploy/ gives the programs, and win
+	// over them: by Broker, HubSource or Agent, the latter for every agent.
+	Args map[string][]string
 	// Say hears of every step, for people; nil says nothing.
 	Say func(format string, args ...any)
 }
 
-// The names of the programs of a fleet; the agent of a cluster is
-// AgentOf(cluster).
+// The names of the programs of a fleet, which are those of their bases in
+// deploy/; the agent of a cluster is called AgentOf(cluster).
 const (
 	Broker    = "broker"
 	HubSource = "hub-source"
+	Agent     = "agent"
 )
 
 // AgentOf returns the name of the program that is the agent of a cluster.
-func AgentOf(cluster string) string { return "agent-" + cluster }
+func AgentOf(cluster string) string { return Agent + "-" + cluster }
 
 // hub is the name of the hub's control plane.
 const hub = "hub"
@@ -266,8 +270,14 @@ func (f *Fleet) startControlPlane(name string) (*controlplane.Cluster, error) {
 // stay; StartControlPlane starts it again at the same address.
 func (f *Fleet) StopControlPlane(name string) error { return f.controlPlane(name).Stop() }
 
-// StartControlPlane starts a control plane that was stopped.
+// StartControlPlane starts a control plane that was stopped; it does nothing when
+// it runs.
 func (f *Fleet) StartControlPlane(name string) error {
+	select {
+	case <-f.controlPlane(name).Done():
+	default:
+		return nil
+	}
 	c, err := f.startControlPlane(name)
 	if err != nil {
 		return err

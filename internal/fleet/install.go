@@ -57,7 +57,7 @@ func (f *Fleet) install(ctx context.Context) error {
 			if err := f.apply(ctx, c, "-f", f.deploy("crds/appliedmanifestworks.yaml")); err != nil {
 				return err
 			}
-			return f.apply(ctx, c, "-k", f.deploy("agent"))
+			return f.apply(ctx, c, "-k", f.deploy(Agent))
 		})
 	}
 	return g.Wait()
@@ -95,7 +95,7 @@ func (f *Fleet) startPrograms(ctx context.Context) error {
 		return err
 	}
 	for _, name := range f.cfg.Clusters {
-		if err := f.startProgram(ctx, AgentOf(name), "agent", f.Clusters[name]); err != nil {
+		if err := f.startProgram(ctx, AgentOf(name), Agent, f.Clusters[name]); err != nil {
 			return err
 		}
 	}

@@ -47,11 +47,25 @@ const restartAfter = time.Second
 
 // Start starts the program and waits until it is ready; it does nothing when
 // the program runs.
-func (p *Program) Start(ctx context.Context) error {
+func (p *Program) Start(ctx context.Context) error { return p.start(ctx, p.spec) }
+
+// Launch starts the program and does not wait: for a program that cannot be
+// ready as things are.
+func (p *Program) Launch(ctx context.Context) error { return p.start(ctx, p.unready()) }
+
+// unready is how kubelet starts a container: it keeps traffic away from what is
+// not ready, and waits for nothing.
+func (p *Program) unready() proc.Spec {
+	s := p.spec
+	s.Ready = nil
+	return s
+}
+
+func (p *Program) start(ctx context.Context, s proc.Spec) error {
 	if p.watch != nil {
 		return nil
 	}
-	process, err := proc.Start(ctx, p.spec)
+	process, err := proc.Start(ctx, s)
 	if err != nil {
 		return err
 	}
@@ -65,8 +79,6 @@ func (p *Program) Start(ctx context.Context) error {
 // keep starts the program again whenever it ends, until ctx ends.
 func (p *Program) keep(ctx context.Context, done chan<- struct{}, process *proc.Process) {
 	defer close(done)
-	again := p.spec
-	again.Ready = nil // kubelet waits with traffic, not with the process
 	for {
 		select {
 		case <-process.Done():
@@ -82,7 +94,7 @@ func (p *Program) keep(ctx context.Context, done chan<- struct{}, process *proc.
 				return
 			}
 			var err error
-			if next, err = proc.Start(ctx, again); err != nil {
+			if next, err = proc.Start(ctx, p.unready()); err != nil {
 				p.note(err.Error())
 				continue
 			}
@@ -231,7 +243,7 @@ func (f *Fleet) newProgram(ctx context.Context, name, base string, kubeconfig st
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	env := cmd.env
+	args, env := append(cmd.args, f.cfg.Args[base]...), cmd.env
 	if kubeconfig != "" {
 		env = append(env, "KUBECONFIG="+kubeconfig)
 	}
@@ -239,7 +251,7 @@ func (f *Fleet) newProgram(ctx context.Context, name, base string, kubeconfig st
 	return &Program{
 		Admin: admin, say: f.cfg.Say,
 		spec: proc.Spec{
-			Name: name, Path: filepath.Join(f.cfg.Bin, "hawser-"+base), Args: cmd.args, Env: env,
+			Name: name, Path: filepath.Join(f.cfg.Bin, "hawser-"+base), Args: args, Env: env,
 			LogFile: filepath.Join(f.LogDir(), name+".log"),
 			Ready:   ready("http://" + admin + cmd.readyPath),
 		},
