@@ -28,6 +28,11 @@ const within = 45 * time.Second
 // eventually waits until check returns nil.
 func eventually(t *testing.T, check func(ctx context.Context) error) {
 	t.Helper()
+	eventuallyWithin(t, within, check)
+}
+
+func eventuallyWithin(t *testing.T, within time.Duration, check func(ctx context.Context) error) {
+	t.Helper()
 	var last error
 	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, within, true, func(ctx context.Context) (bool, error) {
 		err := check(ctx)
@@ -271,17 +276,10 @@ func mergePatch(v any) (types.PatchType, []byte) {
 // whileDown stops a program, runs what happens meanwhile, and starts it again.
 func (f *Fleet) whileDown(t *testing.T, program string, meanwhile func()) {
 	t.Helper()
-	p := f.Program(program)
-	if err := p.Stop(); err != nil {
+	if err := f.Program(program).Stop(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { // other scenarios need it
-		if err := p.Start(context.Background()); err != nil {
-			t.Errorf("start %s again: %v", program, err)
-		}
-	})
+	f.startLater(t, program)
 	meanwhile()
-	if err := p.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	f.start(t, program)
 }

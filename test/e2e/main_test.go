@@ -32,6 +32,7 @@ type Fleet struct {
 	root     string
 	hub      clients
 	clusters map[string]clients
+	load     *load // see Fleet.outage
 }
 
 // clients are those of a control plane's administrator.
@@ -61,7 +62,7 @@ func TestMain(m *testing.M) {
 			return 1
 		}
 		code := m.Run()
-		if err := shared.Stop(); err != nil {
+		if err := shared.end(); err != nil {
 			fmt.Fprintf(os.Stderr, "e2e: stop the fleet: %v\n", err)
 			code = max(code, 1)
 		}
@@ -98,6 +99,8 @@ func startFleet(ctx context.Context) (*Fleet, error) {
 		Fleet: fleet.New(fleet.Config{
 			Root: root, Dir: dir, Bin: filepath.Join(root, "bin"), ControlPlane: programs,
 			Clusters: []string{cluster1, cluster2},
+			// Scenarios with a hundred works must not wait for the default rate.
+			Args: map[string][]string{fleet.Agent: {"--kube-api-qps=500", "--kube-api-burst=500"}},
 			Say: func(format string, args ...any) {
 				fmt.Fprintf(os.Stderr, "e2e: %3.0fs %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
 			},

@@ -1,57 +1,105 @@
 package e2e
 
 import (
-	"fmt"
 	"testing"
+	"time"
 
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/internal/fleet"
 )
 
-// TestOutages: each program is stopped in turn while works are created, changed
-// and deleted; when it is back, hub and cluster agree.
-func TestOutages(t *testing.T) {
+// TestKilledDuringUpdates: broker and hub-source die in the middle of 500
+// updates, and works are created and deleted while they are away.
+func TestKilledDuringUpdates(t *testing.T) {
 	f := shared
-	for _, program := range []string{fleet.AgentOf(cluster1), fleet.Broker, fleet.HubSource} {
-		t.Run(program, func(t *testing.T) {
-			ns := f.namespaceOn(t, cluster1)
-			name := func(s string) string { return fmt.Sprintf("outage-%s-%s", s, program) }
-			changed := f.create(t, newWork(t, cluster1, name("changed"), configMapYAML(ns, "changed", "0"), configMapYAML(ns, "dropped", "0")))
-			deleted := f.create(t, newWork(t, cluster1, name("deleted"), configMapYAML(ns, "deleted", "0")))
-			f.ready(t, changed)
-			f.ready(t, deleted)
-
-			var created *workv1.ManifestWork
-			f.whileDown(t, program, func() {
-				created = f.create(t, newWork(t, cluster1, name("created"), configMapYAML(ns, "created", "1")))
-				for i := range 3 {
-					changed = f.update(t, cluster1, changed.Name, func(w *workv1.ManifestWork) {
-						w.Spec.Workload.Manifests = []workv1.Manifest{manifest(t, configMapYAML(ns, "changed", fmt.Sprint(i+1)))}
-					})
-				}
-				f.deleteWork(t, cluster1, deleted.Name)
+	for name, next := range map[string][]string{
+		fleet.Broker:    {fleet.AgentOf(cluster1), fleet.AgentOf(cluster2)},
+		fleet.HubSource: {fleet.Broker},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := f.outage(t)
+			before := keys("killed-1-"+name, "killed-2-"+name)
+			l.each(t, before, l.Create)
+			l.settled(t)
+			f.startLater(t, name)
+			f.killDuringUpdates(t, l, name, next, func() {
+				l.each(t, before, l.Delete)
+				l.each(t, keys("created-1-"+name, "created-2-"+name), l.Create)
 			})
-
-			f.ready(t, created)
-			f.ready(t, changed)
-			f.gone(t, cluster1, deleted.Name)
-			f.hasValue(t, cluster1, ns, "created", "1")
-			f.hasValue(t, cluster1, ns, "changed", "3")
-			f.noConfigMap(t, cluster1, ns, "dropped")
-			f.noConfigMap(t, cluster1, ns, "deleted")
+			l.settled(t)
 		})
 	}
 }
 
-// TestLastWorkDeletedWhileAgentIsAway: an empty list must not keep the last work
-// alive.
-func TestLastWorkDeletedWhileAgentIsAway(t *testing.T) {
+// TestHubAway: the hub's kube-apiserver is away for 20 s in the middle of
+// updates, long enough for hub-source to lose its Lease. The clusters do not
+// notice.
+func TestHubAway(t *testing.T) {
 	f := shared
-	ns := f.namespaceOn(t, cluster2)
-	w := f.create(t, newWork(t, cluster2, "the-last", configMapYAML(ns, "the-last", "x")))
-	f.ready(t, w)
-	f.whileDown(t, fleet.AgentOf(cluster2), func() { f.deleteWork(t, cluster2, w.Name) })
-	f.gone(t, cluster2, w.Name)
-	f.noConfigMap(t, cluster2, ns, "the-last")
+	l := f.outage(t)
+	deleted, created := keys("hub-away-deleted"), keys("hub-away-created")
+	l.each(t, deleted, l.Create)
+	l.settled(t)
+	t.Cleanup(func() { // other scenarios need it
+		if err := f.StartControlPlane(hub); err != nil {
+			t.Errorf("start the hub again: %v", err)
+		}
+	})
+	l.duringUpdates(t, 3, func() {
+		l.each(t, deleted, l.Delete)
+		if err := f.StopControlPlane(hub); err != nil {
+			t.Fatal(err)
+		}
+		back := time.After(20 * time.Second)
+		l.spoil(t, cluster1)
+		l.repaired(t, cluster1)
+		select {
+		case <-back:
+		case <-t.Context().Done():
+		}
+		if err := f.StartControlPlane(hub); err != nil {
+			t.Fatal(err)
+		}
+	})
+	l.each(t, created, l.Create)
+	l.settled(t)
+	// Nobody renewed its Lease for it; kubelet would have started it again too.
+	l.forgiven[fleet.HubSource] = len(f.Program(fleet.HubSource).Crashes())
+}
+
+// TestAgentAway: works are created, changed and deleted while the agent is away:
+// some of a cluster's works, and all of them.
+func TestAgentAway(t *testing.T) {
+	f := shared
+	l := f.outage(t)
+	deleted, created := keys("agent-away-deleted"), keys("agent-away-created")
+	l.each(t, deleted, l.Create)
+	ns := f.namespaceOn(t, cluster1)
+	shrunk := f.create(t, newWork(t, cluster1, "agent-away-shrunk", configMapYAML(ns, "kept", "0"), configMapYAML(ns, "dropped", "0")))
+	f.ready(t, shrunk)
+	l.settled(t)
+	for _, agent := range []string{fleet.AgentOf(cluster1), fleet.AgentOf(cluster2)} {
+		f.Program(agent).Kill()
+		f.startLater(t, agent)
+	}
+	l.each(t, l.steadyOn(cluster1), l.Update)
+	l.each(t, deleted, l.Delete)
+	l.each(t, created, l.Create)
+	l.each(t, created, l.Update)
+	shrunk = f.update(t, cluster1, shrunk.Name, func(w *workv1.ManifestWork) {
+		w.Spec.Workload.Manifests = []workv1.Manifest{manifest(t, configMapYAML(ns, "kept", "1"))}
+	})
+	// An empty list must not keep the last works alive.
+	l.each(t, created[1:], l.Delete)
+	l.each(t, l.steadyOn(cluster2), l.Delete)
+	for _, agent := range []string{fleet.AgentOf(cluster1), fleet.AgentOf(cluster2)} {
+		f.start(t, agent)
+	}
+	l.settled(t)
+	f.ready(t, shrunk)
+	f.hasValue(t, cluster1, ns, "kept", "1")
+	f.noConfigMap(t, cluster1, ns, "dropped")
+	l.each(t, l.steadyOn(cluster2), l.Create)
+	l.settled(t)
 }

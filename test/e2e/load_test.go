@@ -1,0 +1,273 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/hawser-io/hawser/internal/fleet"
+	"github.com/hawser-io/hawser/test/witness"
+)
+
+// steadyWorks per cluster live through all outages.
+const steadyWorks = 50
+
+// load is what all outages have in common: works with counters, and a watch on
+// both clusters that never ends, not even between scenarios.
+type load struct {
+	*witness.Works
+	steady []witness.Key
+
+	stop    context.CancelFunc
+	watches sync.WaitGroup
+	// failed is the first scenario that failed: what it left behind would only
+	// fail the next ones too, after long waits.
+	failed string
+	// forgiven is the number of times each program may have ended by itself.
+	forgiven map[string]int
+}
+
+// outage returns the load for one scenario, which fails when the watch sees
+// something wrong until its end.
+func (f *Fleet) outage(t *testing.T) *load {
+	t.Helper()
+	if f.load == nil {
+		f.startLoad(t)
+	}
+	l := f.load
+	if l.failed != "" {
+		t.Fatalf("%s failed and may have left anything: run this alone", l.failed)
+	}
+	t.Cleanup(func() {
+		for _, c := range l.Ledger.Complaints() {
+			t.Errorf("broken promise: %s", c)
+		}
+		if t.Failed() {
+			l.failed = t.Name()
+		}
+	})
+	return l
+}
+
+// startLoad makes the steady works.
+func (f *Fleet) startLoad(t *testing.T) {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	l := &load{stop: stop, forgiven: map[string]int{}, Works: &witness.Works{
+		Hub: f.hub.work, Clusters: map[string]witness.Cluster{}, Namespace: "outages", Ledger: witness.NewLedger(time.Now),
+	}}
+	for name, c := range f.clusters {
+		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: l.Namespace}}
+		if _, err := c.kube.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		l.Clusters[name] = witness.Cluster{Kube: c.kube, Work: c.work}
+		w := witness.Watch{Cluster: name, Client: c.kube, Namespace: l.Namespace, Ledger: l.Ledger}
+		l.watches.Go(func() { w.Run(ctx) })
+		for i := range steadyWorks {
+			l.steady = append(l.steady, witness.Key{Cluster: name, Name: fmt.Sprintf("steady-%02d", i)})
+		}
+	}
+	f.load = l
+	l.each(t, l.steady, l.Create)
+	l.settled(t)
+}
+
+// end stops the load and the fleet, and tells of programs that ended although
+// nobody stopped them.
+func (f *Fleet) end() error {
+	var errs []error
+	if l := f.load; l != nil {
+		l.stop()
+		l.watches.Wait()
+	}
+	for _, name := range f.Programs() {
+		crashes := f.Program(name).Crashes()
+		if f.load != nil {
+			crashes = crashes[f.load.forgiven[name]:]
+		}
+		for _, c := range crashes {
+			if !strings.Contains(c, leaseLost) {
+				errs = append(errs, fmt.Errorf("%s ended by itself: %s", name, c))
+			}
+		}
+	}
+	return errors.Join(append(errs, f.Stop())...)
+}
+
+// leaseLost is why hub-source may end at any time: when the machine is so busy
+// that the hub does not answer for ten seconds.
+const leaseLost = "the leader lease was lost"
+
+// each writes works, some at a time.
+func (l *load) each(t *testing.T, keys []witness.Key, write func(context.Context, witness.Key) error) {
+	t.Helper()
+	if err := witness.Each(t.Context(), keys, write); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// keys names works, on both clusters.
+func keys(names ...string) []witness.Key {
+	var all []witness.Key
+	for _, c := range []string{cluster1, cluster2} {
+		for _, n := range names {
+			all = append(all, witness.Key{Cluster: c, Name: n})
+		}
+	}
+	return all
+}
+
+// settled waits until hub and clusters agree and hub statuses are right.
+func (l *load) settled(t *testing.T) {
+	t.Helper()
+	began := time.Now()
+	eventuallyWithin(t, 2*time.Minute, l.Settled) // after a hundred works and a back-off
+	t.Logf("hub and clusters agree after %.1f s", time.Since(began).Seconds())
+}
+
+// duringUpdates updates every steady work `rounds` times, and more often if act
+// takes longer; it calls act when 50 updates have been applied.
+func (l *load) duringUpdates(t *testing.T, rounds int, act func()) {
+	t.Helper()
+	base, _ := l.Ledger.Progress()
+	written := make(chan error, 1)
+	var acted atomic.Bool
+	defer acted.Store(true) // act may have failed the test
+	go func() {
+		for round := 0; round < rounds || !acted.Load(); round++ {
+			if err := witness.Each(t.Context(), l.steady, l.Update); err != nil {
+				written <- err
+				return
+			}
+		}
+		written <- nil
+	}()
+	l.progress(t, "50 updates to be applied", func(_, applied int64) bool { return applied-base >= enough })
+	act()
+	acted.Store(true)
+	if err := <-written; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// enough updates are applied, and under way, when something happens.
+const enough = 50
+
+// progress waits for something and returns the number of updates that were under
+// way then.
+func (l *load) progress(t *testing.T, what string, until func(accepted, applied int64) bool) (underWay int64) {
+	t.Helper()
+	var accepted, applied int64
+	err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, within, true, func(context.Context) (bool, error) {
+		accepted, applied = l.Ledger.Progress()
+		return until(accepted, applied), nil
+	})
+	if err != nil {
+		t.Fatalf("waiting for %s: %d are accepted and %d applied: %v", what, accepted, applied, err)
+	}
+	return accepted - applied
+}
+
+// killDuringUpdates updates every steady work five times. In the middle, with 50
+// updates applied, and 50 under way because the next programs on the way hang, it
+// kills a program, lets something happen meanwhile and starts the program again.
+func (f *Fleet) killDuringUpdates(t *testing.T, l *load, program string, next []string, meanwhile func()) {
+	t.Helper()
+	const rounds = 5
+	l.duringUpdates(t, rounds, func() {
+		for _, n := range next {
+			if err := f.Program(n).Pause(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		underWay := l.progress(t, "50 updates to be under way", func(accepted, applied int64) bool { return accepted-applied >= enough })
+		f.Program(program).Kill()
+		meanwhile()
+		for _, n := range next {
+			if err := f.Program(n).Resume(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f.start(t, program)
+		t.Logf("%s was killed with %d of %d updates under way", program, underWay, rounds*len(l.steady))
+	})
+}
+
+// steadyOn returns the steady works of one cluster.
+func (l *load) steadyOn(cluster string) []witness.Key {
+	return slices.DeleteFunc(slices.Clone(l.steady), func(k witness.Key) bool { return k.Cluster != cluster })
+}
+
+// spoil changes some objects of steady works by hand, but not their counters.
+func (l *load) spoil(t *testing.T, cluster string) {
+	t.Helper()
+	typ, patch := mergePatch(map[string]any{"data": map[string]string{witness.FixedField: "spoiled"}})
+	l.each(t, l.steadyOn(cluster)[:5], func(ctx context.Context, k witness.Key) error {
+		_, err := l.Clusters[cluster].Kube.CoreV1().ConfigMaps(l.Namespace).Patch(ctx, k.Name, typ, patch, metav1.PatchOptions{})
+		return err
+	})
+}
+
+// repaired waits until nothing of what spoil did is left.
+func (l *load) repaired(t *testing.T, cluster string) {
+	t.Helper()
+	eventually(t, func(ctx context.Context) error {
+		objects, err := l.Clusters[cluster].Kube.CoreV1().ConfigMaps(l.Namespace).List(ctx, metav1.ListOptions{LabelSelector: witness.Label})
+		if err != nil {
+			return err
+		}
+		for _, o := range objects.Items {
+			if o.Data[witness.FixedField] != witness.FixedValue {
+				return fmt.Errorf("%s/%s is still %s", cluster, o.Name, o.Data[witness.FixedField])
+			}
+		}
+		return nil
+	})
+}
+
+// hub is what the fleet calls the hub's control plane.
+const hub = "hub"
+
+// broker returns the fleet's broker.
+func (f *Fleet) broker() *fleet.Program { return f.Program(fleet.Broker) }
+
+// start starts a program that was stopped or killed.
+func (f *Fleet) start(t *testing.T, program string) {
+	t.Helper()
+	if err := f.Program(program).Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// startLater starts a program when the test ends, if it does not run then: other
+// scenarios need it.
+func (f *Fleet) startLater(t *testing.T, program string) {
+	t.Cleanup(func() {
+		if err := f.Program(program).Start(context.Background()); err != nil {
+			t.Errorf("start %s again: %v", program, err)
+		}
+	})
+}
+
+// copyDir makes the directory `to` a copy of `from`.
+func copyDir(t *testing.T, from, to string) {
+	t.Helper()
+	if err := os.RemoveAll(to); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
+		t.Fatal(err)
+	}
+}
