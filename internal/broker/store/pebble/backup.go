@@ -4,10 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
-
-	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
 )
@@ -45,52 +42,6 @@ func (s *Store) Backup(ctx context.Context, dir string) error {
 		}
 		return t.finish()
 	})
-}
-
-// chunk is how much of a file Stream hands over at a time, in bytes.
-const chunk = 256 << 10
-
-// Stream is Backup for a reader that is elsewhere: it calls send with the parts
-// of one file after the other, and with the name of the file in the first part
-// of each. Data is valid during the call. [Receive] is the other end. An error
-// of send ends it and is returned.
-func (s *Store) Stream(ctx context.Context, send func(name string, data []byte) error) error {
-	return s.staged(ctx, func(names []string) error {
-		buffer := make([]byte, chunk)
-		for _, name := range names {
-			if err := s.streamFile(ctx, name, buffer, send); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-}
-
-func (s *Store) streamFile(ctx context.Context, name string, buffer []byte, send func(string, []byte) error) (err error) {
-	f, err := s.fs.Open(s.fs.PathJoin(s.staging, name), vfs.SequentialReadsOption)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	for first := true; ; first = false {
-		if err := s.goOn(ctx); err != nil {
-			return err
-		}
-		n, err := io.ReadFull(f, buffer)
-		end := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
-		if err != nil && !end {
-			return err
-		}
-		if first || n > 0 {
-			if err := send(name, buffer[:n]); err != nil {
-				return err
-			}
-		}
-		if end {
-			return nil
-		}
-		name = ""
-	}
 }
 
 // goOn says why a backup must end, nil when it need not.
@@ -160,7 +111,11 @@ func (s *Store) stage() error {
 	s.commit.Lock()
 	defer s.commit.Unlock()
 	head := s.Head()
+	s.guard.late.Store(nil)
 	err := s.guarded(func() error { return s.db.Checkpoint(s.staging) })
+	if late := s.guard.late.Load(); late != nil && err == nil {
+		err = *late
+	}
 	if err == nil {
 		// Whoever opens the copy shall notice when it has lost its end.
 		err = clean{head.Term, head.Revision}.sign(s.fs, s.staging)

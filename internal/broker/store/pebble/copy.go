@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
@@ -101,10 +102,11 @@ func (r *Report) same(o *Report) error {
 	return &store.DamageError{Key: o.Dir, What: "the copy does not hold what the original holds"}
 }
 
-// Receive writes a store that [Store.Stream] sends to a directory that is empty
-// or not there, and checks it. next returns the parts as they were sent and
-// io.EOF after the last; another error of it ends the copy and is returned. What
-// arrived is removed again when something fails.
+// Receive writes the files of a backup that come from elsewhere to a directory
+// that is empty or not there, and checks them. next returns parts of one file
+// after the other, with its name in the first part of each, and io.EOF after the
+// last; another error of it ends the copy and is returned. What arrived is
+// removed again when something fails. Errors are those of [Copy].
 func Receive(ctx context.Context, to string, next func() (name string, data []byte, err error)) (*Report, error) {
 	r, err := receive(ctx, vfs.Default, to, next)
 	if err != nil {
@@ -114,55 +116,71 @@ func Receive(ctx context.Context, to string, next func() (name string, data []by
 }
 
 func receive(ctx context.Context, files vfs.FS, to string, next func() (string, []byte, error)) (*Report, error) {
+	// Who is refused at once leaves no directory behind.
+	name, data, err := next()
+	if errors.Is(err, io.EOF) {
+		err = errors.New("nothing was sent")
+	}
+	if err != nil {
+		return nil, err
+	}
 	t, err := newTarget(files, to)
 	if err != nil {
 		return nil, err
 	}
-	if err := t.receiveAll(next); err != nil {
+	in := &incoming{target: t}
+	for ; err == nil; name, data, err = next() {
+		if err = in.take(name, data); err != nil {
+			break
+		}
+	}
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	if err = errors.Join(err, in.shut()); err != nil {
 		return nil, t.abandon(err)
 	}
 	return t.verify(ctx, nil)
 }
 
-func (t *target) receiveAll(next func() (string, []byte, error)) (err error) {
-	var f vfs.File
-	shut := func() error {
-		if f == nil {
-			return nil
-		}
-		done := f
-		f = nil
-		return errors.Join(done.Sync(), done.Close())
+// incoming writes the parts of files as they come.
+type incoming struct {
+	*target
+	file vfs.File // nil before the first one
+}
+
+func (in *incoming) shut() error {
+	if in.file == nil {
+		return nil
 	}
-	defer func() { err = errors.Join(err, shut()) }()
-	for {
-		name, data, err := next()
-		if errors.Is(err, io.EOF) {
-			return nil
+	f := in.file
+	in.file = nil
+	return errors.Join(f.Sync(), f.Close())
+}
+
+func (in *incoming) take(name string, data []byte) error {
+	if name == lockName && len(data) == 0 { // this directory has its own
+		return nil
+	}
+	if name != "" {
+		err := errors.Join(in.shut(), in.checkName(name))
+		if err == nil {
+			in.file, err = in.create(name)
 		}
 		if err != nil {
 			return err
 		}
-		if name != "" {
-			if err := errors.Join(shut(), t.checkName(name)); err != nil {
-				return err
-			}
-			if f, err = t.create(name); err != nil {
-				return err
-			}
-		}
-		if f == nil {
-			return errors.New("the first part has no name")
-		}
-		if _, err := f.Write(data); err != nil {
-			return err
-		}
 	}
+	if in.file == nil {
+		return errors.New("the first part has no name")
+	}
+	_, err := in.file.Write(data)
+	return err
 }
 
 // checkName: whoever sends must not choose where a file goes.
 func (t *target) checkName(name string) error {
-	if t.fs.PathBase(name) != name || name == "." || name == ".." || name == lockName || slices.Contains(t.made, name) {
+	if strings.ContainsAny(name, "/\\\x00") || name == "." || name == ".." || name == lockName || slices.Contains(t.made, name) {
 		return fmt.Errorf("a store has no file %q, or it came twice", name)
 	}
 	return nil

@@ -87,6 +87,7 @@ func TestOpen_FindsDamage(t *testing.T) {
 		"term has no sense":        {put(numberKey(keyTerm, 1), seal(numberKey(keyTerm, 1), nil)), "e/1"},
 		"number of a term":         {put([]byte("e1"), seal([]byte("e1"), encodeTerm(term{}))), "8 bytes"},
 		"subscription is garbage":  {put(clusterKey(codec.ManifestBundles, "c1"), garbage), "c1"},
+		"bookmark is garbage":      {put(bookmarkKey("hub/s1"), garbage), "hub/s1"},
 		"key of a subscription":    {put([]byte("cx"), seal([]byte("cx"), nil)), "parts"},
 		"feed is above the head":   {put(numberKey(keyRevision, 99), seal(numberKey(keyRevision, 99), nil)), "above the head"},
 		"feed's newest is garbage": {put(numberKey(keyRevision, 99), garbage), "r/99"},
@@ -175,6 +176,16 @@ func TestRead_FindsDamage(t *testing.T) {
 		}
 	}
 	changes := func(ctx context.Context, s *Store) error { _, err := s.Changes(ctx, 0, 100); return err }
+	since := func(ctx context.Context, s *Store) error {
+		return s.Since(ctx, store.Scope{DataType: codec.ManifestBundles, Cluster: "c1"}, store.SpecPart, 0, func(store.Meta) error { return nil })
+	}
+	tombstones := func(ctx context.Context, s *Store) error {
+		return s.Tombstones(ctx, codec.ManifestBundles, "c1", func(store.Meta) error { return nil })
+	}
+	lead := func(revision uint64, part store.Part, n int) []byte {
+		return seal(numberKey(keyRevision, revision), encodeChange(&store.Change{Key: testKey(n), Part: part, State: store.Live}))
+	}
+	feed1, feed4 := numberKey(keyRevision, 1), numberKey(keyRevision, 4)
 	commit := func(op store.Op) func(ctx context.Context, s *Store) error {
 		return func(ctx context.Context, s *Store) error { _, err := s.Commit(ctx, []store.Op{op}); return err }
 	}
@@ -188,22 +199,31 @@ func TestRead_FindsDamage(t *testing.T) {
 		read       func(ctx context.Context, s *Store) error
 		want       string
 	}{
-		"meta, get":              {meta, garbage, get(1), "m/"},
-		"meta without sense":     {meta, seal(meta, []byte{9}), get(1), "m/"},
-		"meta, scan":             {meta, garbage, scan(all), "m/"},
-		"meta, scan of an owner": {meta, garbage, scan(store.Scope{DataType: codec.ManifestBundles, Owner: "s1"}), "m/"},
-		"meta, commit":           {meta, garbage, commit(testOp(1, 2)), "m/"},
-		"key of a meta":          {[]byte(string(meta[:len(meta)-2]) + "\x00x"), seal([]byte(string(meta[:len(meta)-2])+"\x00x"), nil), scan(all), "parts"},
-		"spec":                   {spec, garbage, get(1), "s/"},
-		"spec is missing":        {spec, nil, get(1), "missing"},
-		"status":                 {status, garbage, get(1), "t/"},
-		"status is missing":      {status, nil, get(1), "missing"},
-		"name":                   {name, garbage, commit(sameName), "n/"},
-		"what waits":             {recordKey(keyWaiting, testKey(2)), garbage, commit(confirm), "w/"},
-		"owner":                  {owner, garbage, scan(store.Scope{DataType: codec.ManifestBundles, Owner: "s1"}), "o/"},
-		"owner without a record": {ownerKey("s2", testKey(1)), seal(ownerKey("s2", testKey(1)), nil), scan(store.Scope{DataType: codec.ManifestBundles, Owner: "s2"}), "owner"},
-		"feed":                   {numberKey(keyRevision, 1), garbage, changes, "r/1"},
-		"feed without sense":     {numberKey(keyRevision, 1), seal(numberKey(keyRevision, 1), nil), changes, "r/1"},
+		"meta, get":               {meta, garbage, get(1), "m/"},
+		"meta without sense":      {meta, seal(meta, []byte{9}), get(1), "m/"},
+		"meta, scan":              {meta, garbage, scan(all), "m/"},
+		"meta, scan of an owner":  {meta, garbage, scan(store.Scope{DataType: codec.ManifestBundles, Owner: "s1"}), "m/"},
+		"meta, commit":            {meta, garbage, commit(testOp(1, 2)), "m/"},
+		"key of a meta":           {[]byte(string(meta[:len(meta)-2]) + "\x00x"), seal([]byte(string(meta[:len(meta)-2])+"\x00x"), nil), scan(all), "parts"},
+		"spec":                    {spec, garbage, get(1), "s/"},
+		"spec is missing":         {spec, nil, get(1), "missing"},
+		"status":                  {status, garbage, get(1), "t/"},
+		"status is missing":       {status, nil, get(1), "missing"},
+		"name":                    {name, garbage, commit(sameName), "n/"},
+		"what waits":              {recordKey(keyWaiting, testKey(2)), garbage, commit(confirm), "w/"},
+		"owner":                   {owner, garbage, scan(store.Scope{DataType: codec.ManifestBundles, Owner: "s1"}), "o/"},
+		"owner without a record":  {ownerKey("s2", testKey(1)), seal(ownerKey("s2", testKey(1)), nil), scan(store.Scope{DataType: codec.ManifestBundles, Owner: "s2"}), "owner"},
+		"feed":                    {numberKey(keyRevision, 1), garbage, changes, "r/1"},
+		"feed, since":             {feed1, garbage, since, "r/1"},
+		"feed of nonsense, since": {feed1, seal(feed1, nil), since, "r/1"},
+		"feed is missing, since":  {feed1, nil, since, "r/1"},
+		"feed to another, since":  {feed1, lead(1, store.SpecPart, 2), since, "r/1"},
+		"feed to nobody, since":   {feed1, lead(1, store.SpecPart, 9), since, "r/1"},
+		"feed of a status, since": {feed1, lead(1, store.StatusPart, 1), since, "r/1"},
+		"meta, since":             {meta, garbage, since, "m/"},
+		"feed, tombstones":        {feed4, garbage, tombstones, "r/4"},
+		"feed, tombstones, gone":  {feed4, nil, tombstones, "r/4"},
+		"feed without sense":      {numberKey(keyRevision, 1), seal(numberKey(keyRevision, 1), nil), changes, "r/1"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -283,21 +303,33 @@ func TestBitFlip(t *testing.T) {
 		if !flip(t, fs, file, rng) {
 			continue
 		}
-		s, err := Open(tiny(fs))
-		if err != nil {
+		// A check before it says at least as much.
+		report, err := checkDir(t.Context(), fs, dir)
+		sound := err == nil && report.Damaged == 0
+		if readFlipped(t, fs, a, file) {
 			found++
-			continue // it says so; whether well is seen by TestOpen_FindsDamage
-		}
-		if readAll(t, s, a, file) {
-			found++
-		}
-		if err := s.Close(); err != nil && s.Err() == nil {
-			t.Errorf("%s: close: %v", file, err)
+			if sound {
+				t.Errorf("%s: a check found nothing", file)
+			}
 		}
 	}
 	if found < flips/10 {
 		t.Errorf("of %d flips %d were found", flips, found)
 	}
+}
+
+// readFlipped returns whether a store says that it is damaged.
+func readFlipped(t *testing.T, fs vfs.FS, a acked, file string) bool {
+	t.Helper()
+	s, err := Open(tiny(fs))
+	if err != nil {
+		return true // whether well is seen by TestOpen_FindsDamage
+	}
+	found := readAll(t, s, a, file)
+	if err := s.Close(); err != nil && s.Err() == nil {
+		t.Errorf("%s: close: %v", file, err)
+	}
+	return found
 }
 
 // flip flips one bit of a file; it returns false for an empty one.
@@ -330,6 +362,10 @@ func flip(t *testing.T, fs *vfs.MemFS, name string, rng *rand.Rand) bool {
 func readAll(t *testing.T, s *Store, a acked, file string) bool {
 	t.Helper()
 	for n, version := range a.last {
+		if n == bookmark {
+			a.checkBookmark(t, s)
+			continue
+		}
 		r, err := s.Get(t.Context(), testKey(n))
 		switch {
 		case errors.Is(err, store.ErrNotFound):
@@ -344,10 +380,16 @@ func readAll(t *testing.T, s *Store, a acked, file string) bool {
 	if err != nil {
 		return true
 	}
-	if len(c) != len(a.last) {
-		t.Errorf("%s: %d changes for %d works", file, len(c), len(a.last))
+	if len(c) != len(a.last)-1 { // without the bookmark
+		t.Errorf("%s: %d changes for %d works", file, len(c), len(a.last)-1)
 	}
-	return false
+	n := 0
+	scope := store.Scope{DataType: codec.ManifestBundles, Cluster: "c1"}
+	err = s.Since(t.Context(), scope, store.SpecPart, 0, func(store.Meta) error { n++; return nil })
+	if err == nil && n != len(c) {
+		t.Errorf("%s: %d changed records of %d", file, n, len(c))
+	}
+	return err != nil
 }
 
 func TestOpen_InUse(t *testing.T) {

@@ -63,8 +63,13 @@ func testOp(n int, version int64) store.Op {
 }
 
 // acked is what a publisher knows: the last version that was acknowledged of
-// each work, and the last that was tried.
+// each work, and the last that was tried. A bookmark is kept among them.
 type acked struct{ last, tried map[int]int64 }
+
+const (
+	bookmark     = -1 // stands for it among the works
+	bookmarkName = "churn/round"
+)
 
 func newAcked() acked { return acked{make(map[int]int64), make(map[int]int64)} }
 
@@ -90,6 +95,14 @@ func (a acked) churn(s *Store, from, rounds int) error {
 			n := (round*batch + i) % works
 			a.last[n] = a.tried[n]
 		}
+		if round%6 > 0 {
+			continue
+		}
+		a.tried[bookmark] = int64(round + 1)
+		if err := s.SetBookmarks(context.Background(), map[string][]byte{bookmarkName: []byte(fmt.Sprint(round + 1))}); err != nil {
+			return err
+		}
+		a.last[bookmark] = a.tried[bookmark]
 	}
 	return nil
 }
@@ -99,6 +112,10 @@ func (a acked) churn(s *Store, from, rounds int) error {
 func (a acked) check(t *testing.T, s *Store) {
 	t.Helper()
 	for n, version := range a.last {
+		if n == bookmark {
+			a.checkBookmark(t, s)
+			continue
+		}
 		r, err := s.Get(context.Background(), testKey(n))
 		switch {
 		case err != nil:
@@ -109,6 +126,22 @@ func (a acked) check(t *testing.T, s *Store) {
 			t.Fatalf("work %d: version %d has the content %.30q", n, r.Version, r.Spec)
 		}
 	}
+	checkIndexes(t, s)
+}
+
+func (a acked) checkBookmark(t *testing.T, s *Store) {
+	t.Helper()
+	var round int64
+	value := s.Bookmarks("churn/")[bookmarkName]
+	if _, err := fmt.Sscan(string(value), &round); err != nil || round < a.last[bookmark] || round > a.tried[bookmark] {
+		t.Fatalf("bookmark: round %d was acknowledged, %d tried, there is %q", a.last[bookmark], a.tried[bookmark], value)
+	}
+}
+
+// checkIndexes compares what is found without a look at everything with what is
+// there.
+func checkIndexes(t *testing.T, s *Store) {
+	t.Helper()
 	head := s.Head().Revision
 	digest := s.ClusterHead(codec.ManifestBundles, "c1").Digest
 	var want store.Digest
@@ -122,6 +155,20 @@ func (a acked) check(t *testing.T, s *Store) {
 	})
 	if err != nil || digest != want {
 		t.Fatalf("digest %v, records have %v; %v", digest, want, err)
+	}
+	var since store.Digest
+	before := uint64(0)
+	err = s.Since(context.Background(), store.Scope{DataType: codec.ManifestBundles, Cluster: "c1"}, store.SpecPart, 0, func(m store.Meta) error {
+		if m.SpecRevision <= before {
+			return fmt.Errorf("revision %d after %d", m.SpecRevision, before)
+		}
+		before = m.SpecRevision
+		since.Count++
+		since.Sum = since.Sum.Add(codec.RecordHash(m.ResourceID, m.Tag))
+		return nil
+	})
+	if err != nil || since != want {
+		t.Fatalf("changed records have the digest %v, all have %v; %v", since, want, err)
 	}
 }
 

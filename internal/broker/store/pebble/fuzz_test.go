@@ -2,9 +2,11 @@ package pebble
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"testing"
 
+	engine "github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
@@ -106,4 +108,94 @@ func checkKey(t *testing.T, read, written []byte) {
 	if !bytes.Equal(read, written) {
 		t.Errorf("%q is read as what is stored under %q", read, written)
 	}
+}
+
+// FuzzCheck puts one value that no release would write so into a sound store. A
+// check ends, and finds whatever opening and reading the store finds.
+func FuzzCheck(f *testing.F) {
+	master := vfs.NewMem()
+	s, err := Open(Options{Dir: dir, FS: master})
+	if err != nil {
+		f.Fatal(err)
+	}
+	waits := testOp(3, 1)
+	waits.Name = "work-2"
+	deletion := testOp(2, 1)
+	deletion.Deleting, deletion.Tag, deletion.Event = true, codec.Tag{1}, nil
+	ctx := context.Background()
+	_, err = s.Commit(ctx, []store.Op{testOp(1, 1), testOp(2, 1), deletion, waits})
+	if err := errors.Join(err, s.Close()); err != nil {
+		f.Fatal(err)
+	}
+	k := testKey(1)
+	f.Add(recordKey(keyMeta, k), encodeMeta(&store.Meta{Key: k, State: store.Live, Owner: "s1", Name: "work-2", Version: 1, SpecRevision: 1}))
+	f.Add(recordKey(keyMeta, testKey(2)), encodeMeta(&store.Meta{Key: k, State: store.Grave, Owner: "s2", Name: "work-1", StatusRevision: 2}))
+	f.Add(numberKey(keyRevision, 1), encodeChange(&store.Change{Key: testKey(2), Owner: "s1", Part: store.SpecPart, State: store.Live}))
+	f.Add(numberKey(keyTerm, 2), encodeTerm(term{"t", 9}))
+	f.Add([]byte{keyHead}, encodeNumber(1))
+	f.Add(nameKey(k.DataType, k.Cluster, "work-1"), []byte("u2"))
+	f.Add(ownerKey("s2", k), []byte{})
+	f.Add(clusterKey(k.DataType, "c2"), []byte("uid"))
+	f.Add(bookmarkKey("hub/s1"), []byte("here"))
+	f.Fuzz(func(t *testing.T, key, body []byte) {
+		if len(key) == 0 {
+			return
+		}
+		files := vfs.NewMem()
+		if _, err := vfs.Clone(master, files, dir, dir); err != nil {
+			t.Fatal(err)
+		}
+		raw(t, files, func(db *engine.DB) { noError(t, db.Set(key, seal(key, body), engine.Sync)) })
+		r, err := checkDir(ctx, files, dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Damaged != 0 {
+			return
+		}
+		s, err := Open(Options{Dir: dir, FS: files})
+		if err != nil {
+			t.Fatalf("a check found nothing at %s, but open did: %v", printable(key), err)
+		}
+		if err := errors.Join(readEverything(ctx, s), s.Close()); err != nil {
+			t.Fatalf("a check found nothing at %s, but a reader did: %v", printable(key), err)
+		}
+	})
+}
+
+func readEverything(ctx context.Context, s *Store) error {
+	all := store.Scope{DataType: codec.ManifestBundles}
+	one, own := all, all
+	one.Cluster, own.Owner = "c1", "s1"
+	get := func(m store.Meta) error { _, err := s.Get(ctx, m.Key); return err }
+	_, changes := s.Changes(ctx, 0, 100)
+	_, graves := s.Graves(ctx, codec.ManifestBundles, "s1", s.Head().Revision, 100)
+	return errors.Join(
+		s.Scan(ctx, all, get), s.Scan(ctx, one, get), s.Scan(ctx, own, get), changes, graves,
+		s.Since(ctx, one, store.SpecPart, 0, get), s.Since(ctx, own, store.StatusPart, 0, get),
+		s.Tombstones(ctx, codec.ManifestBundles, "c1", get),
+	)
+}
+
+// FuzzReceive: whatever is sent, it ends in the directory it was meant for, as
+// a sound store or not at all.
+func FuzzReceive(f *testing.F) {
+	f.Add("CLEAN", "MANIFEST-000001", []byte("data"))
+	f.Add("../escaped", "/escaped", []byte("data"))
+	f.Add("LOCK", "INCOMPLETE", []byte{})
+	f.Add("", "a/b", []byte("data"))
+	f.Add("0", "/", []byte("data"))
+	f.Add("..", "\\", []byte("data"))
+	f.Fuzz(func(t *testing.T, first, second string, data []byte) {
+		files := vfs.NewMem()
+		sent := sending{{first, string(data)}, {second, string(data)}, {"", string(data)}}
+		if r, err := receive(context.Background(), files, "backup", sent.next()); err == nil {
+			t.Fatalf("received %+v", r)
+		}
+		for at, want := range map[string]string{"": "backup", "backup": lockName} {
+			if names, err := files.List(at); err != nil || len(names) != 1 || names[0] != want {
+				t.Fatalf("%q holds %q, %v", at, names, err)
+			}
+		}
+	})
 }

@@ -3,6 +3,7 @@ package pebble
 import (
 	"fmt"
 	"os"
+	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
@@ -17,13 +18,21 @@ type guard struct {
 	vfs.FS
 	failure *failure
 	// spared is a directory in which a failure is not one of the store: its
-	// error goes to whoever writes there.
+	// error goes to whoever writes there. But where the directory itself cannot
+	// be synced Pebble panics; that error is late, for whoever asked Pebble.
 	spared string
+	late   atomic.Pointer[error]
 }
 
-// check returns nil, or not at all.
+// check returns nil, or not at all; or the error, where that does no harm.
 func (g *guard) check(op, name string, err error) error {
-	if err == nil || name == g.spared || g.PathDir(name) == g.spared {
+	switch {
+	case err == nil:
+		return nil
+	case name == g.spared && op == "sync":
+		g.late.CompareAndSwap(nil, &err)
+		return nil
+	case name == g.spared || g.PathDir(name) == g.spared:
 		return err
 	}
 	g.failure.set(fmt.Errorf("store: %s %s: %w", op, name, err))

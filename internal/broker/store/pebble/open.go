@@ -38,6 +38,7 @@ func Open(o Options) (*Store, error) {
 		tally:   store.NewTally(),
 		behind:  make(map[store.Key]string),
 	}
+	s.guard = &guard{FS: o.FS, failure: s.failure, spared: s.staging}
 	if err := s.open(&o); err != nil {
 		return nil, fmt.Errorf("store: open %s: %w", o.Dir, err)
 	}
@@ -95,7 +96,7 @@ func (s *Store) openEngine(o *Options) error {
 				done <- result{nil, fmt.Errorf("%w: %v", errFatal, p)}
 			}
 		}()
-		e := engineOptions(o, &guard{FS: o.FS, failure: s.failure, spared: s.staging}, s.failure)
+		e := engineOptions(o, s.guard, s.failure)
 		e.Lock = s.lock
 		db, err := engine.Open(o.Dir, e)
 		done <- result{db, err}

@@ -24,6 +24,7 @@ type Store struct {
 	grace   time.Duration
 	retired retired
 	fs      vfs.FS
+	guard   *guard
 	staging string            // where a backup begins
 	sign    func(clean) error // by Close
 	backups sync.Mutex        // there is one staging

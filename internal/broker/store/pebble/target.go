@@ -138,7 +138,16 @@ func (t *target) finish() error {
 	if err := t.fs.Remove(t.fs.PathJoin(t.dir, incompleteName)); err != nil {
 		return t.abandon(err)
 	}
-	return errors.Join(syncDir(t.fs, t.dir), t.lock.Close())
+	err := syncDir(t.fs, t.dir)
+	if err == nil {
+		return t.lock.Close()
+	}
+	// The mark may be gone for good, or come back.
+	f, cerr := t.create(incompleteName)
+	if cerr == nil {
+		cerr = errors.Join(f.Sync(), f.Close())
+	}
+	return t.abandon(errors.Join(err, cerr))
 }
 
 // abandon takes away what was copied, so that another try finds the directory
