@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/hawser-io/hawser/internal/leader"
 	"github.com/hawser-io/hawser/pkg/agent"
 )
 
@@ -30,6 +31,10 @@ type config struct {
 	sourceDriver, sourceConfig, clientID string
 	insecure                             bool
 
+	stateDir, namespace                       string
+	noLeaderElection                          bool
+	leaseDuration, renewDeadline, retryPeriod time.Duration
+
 	adminListen, logLevel, logFormat string
 }
 
@@ -37,6 +42,7 @@ func defaults() *config {
 	return &config{
 		kubeAPIQPS: 50, kubeAPIBurst: 100, statusSyncInterval: agent.DefaultStatusSyncInterval, evictionGrace: agent.DefaultEvictionGrace, workers: agent.DefaultWorkers,
 		sourceDriver: driverGRPC, sourceConfig: "/spoke/hub-kubeconfig/config.yaml",
+		leaseDuration: 137 * time.Second, renewDeadline: 107 * time.Second, retryPeriod: 26 * time.Second,
 		adminListen: "127.0.0.1:8083", logLevel: "info", logFormat: "text",
 	}
 }
@@ -56,6 +62,12 @@ func (c *config) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.sourceConfig, "workload-source-config", c.sourceConfig, "file that says how to reach the broker, as OCM's grpc driver has it (url, caFile, clientCertFile, clientKeyFile, ...)")
 	f.StringVar(&c.clientID, "cloudevents-client-id", c.clientID, "name of this agent in the events that it sends; empty means <cluster>-work-agent")
 	f.BoolVar(&c.insecure, "insecure", c.insecure, "plaintext; only to a broker on a loopback address")
+	f.StringVar(&c.stateDir, "state-dir", c.stateDir, "directory for what is wanted on this cluster, so that a restart without the broker knows it; works can hold Secrets, and it has them as they are. No other process may use it. Empty: an agent that starts waits for the broker")
+	f.StringVar(&c.namespace, "namespace", c.namespace, "namespace on the managed cluster for the Lease by which one agent is active; empty means that of the pod")
+	f.BoolVar(&c.noLeaderElection, "disable-leader-election", c.noLeaderElection, "do without the Lease: there must be only one agent then")
+	f.DurationVar(&c.leaseDuration, "leader-election-lease-duration", c.leaseDuration, "how long other agents wait for an active one that is silent; one that starts again with the same state directory does not wait")
+	f.DurationVar(&c.renewDeadline, "leader-election-renew-deadline", c.renewDeadline, "how long the active agent tries to renew the Lease before it ends")
+	f.DurationVar(&c.retryPeriod, "leader-election-retry-period", c.retryPeriod, "time between attempts to get or renew the Lease")
 	f.StringVar(&c.adminListen, "admin-listen", c.adminListen, "host:port of /livez, /readyz and /metrics, plain HTTP; empty switches it off")
 	f.StringVar(&c.logLevel, "log-level", c.logLevel, "debug, info, warn or error")
 	f.StringVar(&c.logFormat, "log-format", c.logFormat, "text or json")
@@ -94,7 +106,18 @@ func (c *config) validate() error {
 			wrong("admin-listen %q: use host:port, as 127.0.0.1:8083, or nothing to switch it off", c.adminListen)
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, c.validateLease())...)
+}
+
+func (c *config) validateLease() error {
+	if c.noLeaderElection {
+		return nil
+	}
+	err := leader.CheckTimes(c.leaseDuration, c.renewDeadline, c.retryPeriod)
+	if c.namespace != "" && len(validation.IsDNS1123Label(c.namespace)) > 0 {
+		err = errors.Join(err, fmt.Errorf("namespace %q: use lower-case letters, digits and '-', at most 63, as hawser", c.namespace))
+	}
+	return err
 }
 
 // cluster says how to reach the managed cluster. The kubeconfig of whoever

@@ -29,7 +29,8 @@ func parse(t *testing.T, args ...string) (*config, error) {
 
 func TestConfig_FlagsOfOCM(t *testing.T) {
 	c, err := parse(t, "--cluster-name=c1", "--agent-id=a", "--kube-api-qps=7", "--kube-api-burst=9", "--status-sync-interval=30s", "--appliedmanifestwork-eviction-grace-period=5m",
-		"--workload-agent-workers=3", "--workload-source-driver=grpc", "--workload-source-config=/x", "--cloudevents-client-id=id", "--spoke-kubeconfig=/k")
+		"--workload-agent-workers=3", "--workload-source-driver=grpc", "--workload-source-config=/x", "--cloudevents-client-id=id", "--spoke-kubeconfig=/k",
+		"--namespace=ns", "--disable-leader-election", "--leader-election-lease-duration=30s", "--leader-election-renew-deadline=20s", "--leader-election-retry-period=5s")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,6 +38,8 @@ func TestConfig_FlagsOfOCM(t *testing.T) {
 	want.clusterName, want.agentID, want.kubeAPIQPS, want.kubeAPIBurst, want.statusSyncInterval = "c1", "a", 7, 9, 30*time.Second
 	want.evictionGrace = 5 * time.Minute
 	want.workers, want.sourceConfig, want.clientID, want.spokeKubeconfig = 3, "/x", "id", "/k"
+	want.namespace, want.noLeaderElection = "ns", true
+	want.leaseDuration, want.renewDeadline, want.retryPeriod = 30*time.Second, 20*time.Second, 5*time.Second
 	if *c != *want {
 		t.Fatalf("got %+v\nwant %+v", c, want)
 	}
@@ -46,17 +49,21 @@ func TestConfig_FlagsOfOCM(t *testing.T) {
 }
 
 func TestConfig_EverythingWrongIsNamed(t *testing.T) {
-	_, err := parse(t, "--kube-api-qps=0", "--status-sync-interval=0s", "--appliedmanifestwork-eviction-grace-period=-1s", "--workload-agent-workers=0", "--workload-source-driver=kube", "--workload-source-config=", "--admin-listen=x")
+	_, err := parse(t, "--kube-api-qps=0", "--status-sync-interval=0s", "--appliedmanifestwork-eviction-grace-period=-1s", "--workload-agent-workers=0", "--workload-source-driver=kube", "--workload-source-config=", "--admin-listen=x",
+		"--namespace=Name Space", "--leader-election-renew-deadline=3m")
 	if err == nil {
 		t.Fatal("accepted")
 	}
 	for _, want := range []string{
 		"spoke-cluster-name is empty", "kube-api-qps 0", "status-sync-interval 0s", "eviction-grace-period -1s", "workload-agent-workers must be >= 1, got 0",
-		`workload-source-driver "kube" is not supported by this agent: use grpc`, "workload-source-config is empty", `admin-listen "x"`,
+		`workload-source-driver "kube" is not supported by this agent: use grpc`, "workload-source-config is empty", `admin-listen "x"`, `namespace "Name Space"`, "renew deadline 3m0s",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is missing in\n%v", want, err)
 		}
+	}
+	if _, err := parse(t, "--cluster-name=c1", "--disable-leader-election", "--leader-election-renew-deadline=3m"); err != nil {
+		t.Errorf("times of an election that is switched off: %v", err)
 	}
 	if _, err := parse(t, "--cluster-name=Not A Name"); err == nil {
 		t.Error("a name no cluster can have: accepted")

@@ -1,9 +1,12 @@
 package main
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/spf13/pflag"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/hawser-io/hawser/internal/testkit/shipped"
 )
@@ -17,11 +20,12 @@ func TestConfig_LoadsWhatDeployShips(t *testing.T) {
 	if err := flags.Parse(args); err != nil {
 		t.Fatal(err)
 	}
-	// The pod gets the name of its cluster from a Secret.
-	if cfg.clusterName != "$CLUSTER_NAME" || cfg.sourceConfig != "/etc/hawser/broker/config.yaml" || cfg.insecure {
+	// The pod gets the name of its cluster from a Secret, that of its namespace
+	// from the cluster.
+	if cfg.clusterName != "$CLUSTER_NAME" || cfg.namespace != "$POD_NAMESPACE" || cfg.noLeaderElection || cfg.sourceConfig != "/etc/hawser/broker/config.yaml" || cfg.insecure {
 		t.Errorf("%q give %+v, not what deploy/agent says", args, cfg)
 	}
-	cfg.clusterName = "cluster1"
+	cfg.clusterName, cfg.namespace = "cluster1", "hawser"
 	if err := cfg.validate(); err != nil {
 		t.Error(err)
 	}
@@ -36,6 +40,31 @@ func TestConfig_LoadsWhatDeployShips(t *testing.T) {
 	if pod.Spec.Template.Spec.ServiceAccountName != program || pod.Name != program {
 		t.Errorf("Deployment %s runs as %s, want %s for both: its permissions are bound to that name",
 			pod.Name, pod.Spec.Template.Spec.ServiceAccountName, program)
+	}
+}
+
+// The state directory is a volume that survives the container, and no two pods
+// of a roll-out work at the same time.
+func TestDeploy_StateDirectoryIsAVolume(t *testing.T) {
+	cfg := defaults()
+	flags := pflag.NewFlagSet(program, pflag.ContinueOnError)
+	cfg.addFlags(flags)
+	if err := flags.Parse(shipped.Args(t, "../..", "agent")); err != nil {
+		t.Fatal(err)
+	}
+	d := shipped.Deployment(t, "../..", "agent")
+	volume := ""
+	for _, m := range d.Spec.Template.Spec.Containers[0].VolumeMounts {
+		if m.MountPath == cfg.stateDir && !m.ReadOnly {
+			volume = m.Name
+		}
+	}
+	writable := slices.ContainsFunc(d.Spec.Template.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == volume && v.EmptyDir != nil })
+	if cfg.stateDir == "" || volume == "" || !writable {
+		t.Errorf("--state-dir=%s is not on a volume of the pod", cfg.stateDir)
+	}
+	if d.Spec.Strategy.Type != appsv1.RecreateDeploymentStrategyType {
+		t.Errorf("strategy %q, want Recreate", d.Spec.Strategy.Type)
 	}
 }
 

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/hawser-io/hawser/internal/leader"
+	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/agent/journal"
+)
+
+// leaseName is the name of the Lease of the agents that look after the same
+// AppliedManifestWorks: those of one hub with one agent id.
+func leaseName(hubIdentity, agentID string) string {
+	hub := inventory.HubHash(hubIdentity)
+	if agentID == "" {
+		agentID = hub
+	}
+	sum := sha256.Sum256([]byte(hub + "/" + agentID))
+	return program + "-" + hex.EncodeToString(sum[:8])
+}
+
+// podNamespace is where a pod finds the name of its namespace.
+const podNamespace = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+
+// leaseNamespace is the agent's own namespace.
+func (c *config) leaseNamespace(file string) (string, error) {
+	if c.namespace != "" {
+		return c.namespace, nil
+	}
+	b, err := os.ReadFile(file)
+	if name := string(bytes.TrimSpace(b)); err == nil && name != "" {
+		return name, nil
+	}
+	return "", errors.New("namespace is empty: name the namespace of the managed cluster that the Lease of this agent lives in, as hawser; where there is certainly only one agent, --disable-leader-election does without")
+}
+
+// lease lets one agent of a cluster and hub work at a time.
+type lease struct {
+	election leader.Election
+	log      *slog.Logger
+	holder   atomic.Pointer[string]
+}
+
+// newLease returns the lease on the cluster that r reaches. j may be nil: then a
+// restart waits until the Lease of a process that was killed has expired.
+func (c *config) newLease(r *rest.Config, hubIdentity string, j *journal.Journal, log *slog.Logger) (*lease, error) {
+	if c.noLeaderElection {
+		return &lease{log: log}, nil
+	}
+	namespace, err := c.leaseNamespace(podNamespace)
+	if err != nil {
+		return nil, err
+	}
+	// Renewing must not wait behind everything else.
+	r = rest.CopyConfig(r)
+	r.QPS, r.Burst, r.UserAgent = 5, 10, program
+	leases, err := coordinationv1.NewForConfig(r)
+	if err != nil {
+		return nil, fmt.Errorf("reach the managed cluster: %w", err)
+	}
+	unique := uuid.NewString()
+	if j != nil {
+		unique = j.Instance()
+	}
+	identity, err := leader.Identity(unique)
+	if err != nil {
+		return nil, err
+	}
+	return &lease{log: log, election: leader.Election{
+		Leases: leases, Namespace: namespace, Name: leaseName(hubIdentity, c.agentID), Identity: identity,
+		Duration: c.leaseDuration, RenewDeadline: c.renewDeadline, RetryPeriod: c.retryPeriod, Log: log,
+	}}, nil
+}
+
+// patience is how long a cluster may forbid what it will allow: one that starts
+// knows its roles only after a while.
+const patience = 20 * time.Second
+
+// preflight finds out what would make the agent stand by for ever: a permission
+// that was not granted. A cluster that does not answer is waited for.
+func (l *lease) preflight(ctx context.Context) error {
+	began := time.Now()
+	for delay := time.Second; ; delay = min(2*delay, 15*time.Second) {
+		err := l.election.Readable(ctx)
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case (apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)) && time.Since(began) >= patience:
+			return fmt.Errorf("the cluster does not let this service account read the Lease %s/%s (deploy/agent/rbac.yaml grants it): %w", l.election.Namespace, l.election.Name, err)
+		}
+		l.log.WarnContext(ctx, "the lease cannot be read, trying again", "error", err, "delay", delay)
+		select {
+		case <-time.After(delay):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// lead runs work while this agent has the Lease, at most once. It returns an
+// error when the Lease is lost: another agent may work already.
+func (l *lease) lead(ctx context.Context, work func(context.Context) error) error {
+	if l.election.Leases != nil {
+		if err := l.preflight(ctx); err != nil {
+			return err
+		}
+	}
+	return l.election.Lead(ctx, func(holder string) {
+		l.holder.Store(&holder)
+		l.log.InfoContext(ctx, "active agent observed", "holder", holder, "self", holder == l.election.Identity)
+	}, work)
+}
+
+// ready returns nil once it is known which agent works.
+func (l *lease) ready() error {
+	if l.election.Leases != nil && l.holder.Load() == nil {
+		return fmt.Errorf("no agent is active: can the Lease %s/%s be read and written?", l.election.Namespace, l.election.Name)
+	}
+	return nil
+}
+
+// unlessStandby makes a check of the active agent one that a standby passes.
+func (l *lease) unlessStandby(check func() error) func() error {
+	return func() error {
+		if holder := l.holder.Load(); holder != nil && *holder != l.election.Identity {
+			return nil
+		}
+		return check()
+	}
+}
