@@ -17,10 +17,11 @@ LDFLAGS := -s -w -X github.com/hawser-io/hawser/internal/telemetry.version=$(VER
 TOOLS := buf golangci-lint grpcurl protoc-gen-go protoc-gen-go-grpc
 tool = go tool -modfile=$(CURDIR)/tools/$(1)/go.mod $(1)
 
-# All packages but those whose tests need a control plane or built programs.
-UNIT = $$(go list ./... | grep -Ev '/test/(e2e|docs|interoptest)(/|$$)')
-# Behind `go test -json`: keeps the events and prints what go test prints
-# without -json.
+# All packages but those whose tests need a control plane, built programs or
+# the results of the others.
+UNIT = $$(go list ./... | grep -Ev '/test/(e2e|docs|interoptest|guarantees/passed)(/|$$)')
+# Behind `go test -json`: keeps the events for the stage guarantees and prints
+# what go test prints without -json.
 gotest = go run ./test/gotest .cache/tests/$@.json
 # The modules of this repository, those of the tools aside.
 MODULES := . test/controlplane test/interop
@@ -109,13 +110,17 @@ docs: build ## run the commands that README and docs/ print
 e2e: build ## run the end-to-end tests on real kube-apiservers; RUN=TestX runs one
 	@go test -json -count=1 -p 1 -timeout 30m $(if $(RUN),-run '$(RUN)') ./test/e2e/... | $(gotest)
 
+.PHONY: guarantees
+guarantees: ## fail unless the tests that docs/guarantees.md names passed in the stages before
+	@go test -count=1 ./test/guarantees/...
+
 .PHONY: test-fast
 test-fast: unit ## the quick check while working: two minutes once built
 
 .PHONY: test
 test: ## everything a change must pass
 	@rm -rf .cache/tests
-	@MAKE='$(MAKE)' .ci/stages fresh tidy lint-proto lint-go controlplane unit race fuzz-short interop docs e2e
+	@MAKE='$(MAKE)' .ci/stages fresh tidy lint-proto lint-go controlplane unit race fuzz-short interop docs e2e guarantees
 
 .PHONY: fuzz
 fuzz: ## fuzz every target for FUZZTIME (default 60s) each, going on where it ended

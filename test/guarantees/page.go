@@ -1,0 +1,80 @@
+// Package guarantees keeps docs/guarantees.md true. This package reads the page;
+// its tests see to it that each promise, and each failure that has to be
+// answered, has a row, and that the tests a row names are there. The package
+// passed below it looks up that they ran and passed.
+package guarantees
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Row is one promise or failure of the page.
+type Row struct {
+	// Label is a letter and a number.
+	Label string
+	// Line counts from 1.
+	Line  int
+	Tests []Test
+}
+
+// Test is a test or fuzz target as the page names it.
+type Test struct {
+	// Dir is relative to the root of the repository, with slashes.
+	Dir string
+	// Name has slashes in it where a subtest is meant.
+	Name string
+}
+
+// String returns what stands on the page.
+func (t Test) String() string { return t.Dir + " " + t.Name }
+
+var (
+	label    = regexp.MustCompile(`^[A-Z][0-9]+$`)
+	code     = regexp.MustCompile("`([^`]*)`")
+	testName = regexp.MustCompile(`^([a-z0-9/]+) ((?:Test|Fuzz)[^ ]*)$`)
+)
+
+// Parse returns the rows of all tables whose first column holds a label. The
+// last column names tests, each as `directory TestName` in backquotes, and holds
+// nothing else. The second result says what is wrong with the rows, by line.
+func Parse(markdown string) ([]Row, []string) {
+	var rows []Row
+	var bad []string
+	number := 0
+	for line := range strings.Lines(markdown) {
+		number++
+		line = strings.TrimSpace(line)
+		cells := strings.Split(strings.Trim(line, "|"), "|")
+		r := Row{Label: strings.TrimSpace(cells[0]), Line: number}
+		if !strings.HasPrefix(line, "|") || !label.MatchString(r.Label) {
+			continue
+		}
+		say := func(format string, args ...any) {
+			bad = append(bad, fmt.Sprintf("line %d: %s: %s", number, r.Label, fmt.Sprintf(format, args...)))
+		}
+		if len(cells) != 4 {
+			say("%d columns, want label, failure or promise, what Hawser does, tests", len(cells))
+		}
+		last := cells[len(cells)-1]
+		for _, m := range code.FindAllStringSubmatch(last, -1) {
+			parts := testName.FindStringSubmatch(m[1])
+			if parts == nil {
+				say("%q does not name a test: write `directory TestName`", m[1])
+				continue
+			}
+			t := Test{parts[1], parts[2]}
+			if slices.Contains(r.Tests, t) {
+				say("names %s twice", t)
+			}
+			r.Tests = append(r.Tests, t)
+		}
+		if rest := strings.Trim(code.ReplaceAllString(last, ""), " ,"); rest != "" {
+			say("%q beside the tests", rest)
+		}
+		rows = append(rows, r)
+	}
+	return rows, bad
+}
