@@ -371,4 +371,3 @@ func TestBackup_PowerLoss(t *testing.T) {
 		mustClose(t, after)
 	}
 }
-

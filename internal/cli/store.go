@@ -1,0 +1,219 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hawser-io/hawser/internal/broker/store/pebble"
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
+)
+
+// backupTimeout bounds a backup that a broker sends: a store is large.
+const backupTimeout = time.Hour
+
+func newStore(env Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "store",
+		Short: "Check a broker's store, back it up and restore it",
+		Long: `Check a broker's store, back it up and restore it.
+
+  hawser store backup  --broker broker.example:8090 --to backup    # while the broker runs
+  hawser store backup  --data-dir /var/lib/hawser-broker --to backup
+  hawser store check   --data-dir backup
+  hawser store restore --from backup --data-dir /var/lib/hawser-broker
+
+A directory that a broker has open is left alone: only the broker itself can back it
+up. The store is what --data-dir of hawser-broker says; a backup is a store too.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newStoreCheck(env), newStoreBackup(env), newStoreRestore(env))
+	return cmd
+}
+
+func newStoreCheck(env Env) *cobra.Command {
+	var dir string
+	cmd := &cobra.Command{
+		Use:   "check --data-dir DIR",
+		Short: "Read everything in a store, or in a backup, and say what is damaged",
+		Long: `Read everything in a store, or in a backup, and say what is damaged.
+
+Every value is read and its checksum compared, and what finds records is compared
+with the records. Nothing is changed. The exit status is 0 when all is sound.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := given(cmd, "data-dir", "name the directory of the store, or of a backup"); err != nil {
+				return err
+			}
+			r, err := pebble.Check(cmd.Context(), dir)
+			if err != nil {
+				return storeHint(err, "stop the broker first, or check a backup that it makes: hawser store backup --broker HOST:PORT --to DIR")
+			}
+			return tellReport(env.Stdout, r)
+		},
+	}
+	cmd.Flags().StringVar(&dir, "data-dir", "", "directory of the store, or of a backup (required)")
+	return cmd
+}
+
+func newStoreBackup(env Env) *cobra.Command {
+	var r remote
+	var dir, to string
+	cmd := &cobra.Command{
+		Use:   "backup --to DIR",
+		Short: "Copy a store, of a broker that runs or of one that is stopped",
+		Long: `Copy a store, of a broker that runs or of one that is stopped.
+
+A broker that runs is asked over its port, which needs a certificate of an operator;
+it goes on meanwhile. With --data-dir the store of a stopped one is read from the disk.
+The copy is checked; when the command succeeds, everything is on disk in DIR, which
+must be empty or not there. Whoever has it can read every work: keep it like a Secret.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := given(cmd, "to", "name an empty directory for the backup"); err != nil {
+				return err
+			}
+			offline := cmd.Flags().Changed("data-dir")
+			if offline && cmd.Flags().Changed("broker") {
+				return usageOf(cmd, errors.New("--data-dir and --broker exclude each other: the store is read from the disk, or sent by the broker"))
+			}
+			if offline {
+				report, err := pebble.Copy(cmd.Context(), dir, to)
+				return tellCopy(env.Stdout, report, err, "the broker is running: let it make the backup, with hawser store backup --broker HOST:PORT --to DIR, or stop it first")
+			}
+			report, err := receiveBackup(cmd, &r, to)
+			return tellCopy(env.Stdout, report, err, "another program writes there: choose another directory")
+		},
+	}
+	r.flags(cmd)
+	r.timeout = backupTimeout
+	timeout := cmd.Flags().Lookup("timeout")
+	timeout.DefValue, timeout.Usage = backupTimeout.String(), "how long the broker may take to send everything"
+	cmd.Flags().StringVar(&dir, "data-dir", "", "directory of the store of a broker that is stopped, instead of --broker")
+	cmd.Flags().StringVar(&to, "to", "", "directory for the backup, empty or not there (required)")
+	return cmd
+}
+
+func newStoreRestore(env Env) *cobra.Command {
+	var from, dir string
+	cmd := &cobra.Command{
+		Use:   "restore --from DIR --data-dir DIR",
+		Short: "Make a broker's store from a backup",
+		Long: `Make a broker's store from a backup.
+
+The backup is checked before, and the store after. The directory of the store must be
+empty or not there: move what is in it away, and keep it until all is well. When the
+broker starts, sources and agents notice by themselves that it lost what came after the
+backup, and send it again.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			err := given(cmd, "from", "name the directory of the backup")
+			if err == nil {
+				err = given(cmd, "data-dir", "name the directory of the broker's store")
+			}
+			if err != nil {
+				return err
+			}
+			report, err := pebble.Copy(cmd.Context(), from, dir)
+			return tellCopy(env.Stdout, report, err, "stop the broker first")
+		},
+	}
+	cmd.Flags().StringVar(&from, "from", "", "directory of the backup (required)")
+	cmd.Flags().StringVar(&dir, "data-dir", "", "directory of the broker's store, empty or not there (required)")
+	return cmd
+}
+
+// given says that a flag must be set.
+func given(cmd *cobra.Command, flag, what string) error {
+	if f := cmd.Flags().Lookup(flag); f.Value.String() == "" {
+		return usageOf(cmd, fmt.Errorf("--%s is not set: %s", flag, what))
+	}
+	return nil
+}
+
+// receiveBackup lets the broker send its store.
+func receiveBackup(cmd *cobra.Command, r *remote, to string) (report *pebble.Report, err error) {
+	var broken, local error // on the way, and at this end
+	err = r.call(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient) error {
+		s, err := c.Backup(ctx, &hawserv1.BackupRequest{})
+		if err != nil {
+			return err
+		}
+		report, local = pebble.Receive(ctx, to, func() (string, []byte, error) {
+			m, err := s.Recv()
+			if err != nil && !errors.Is(err, io.EOF) {
+				broken = err
+			}
+			return m.GetPath(), m.GetData(), err
+		})
+		return broken
+	})
+	if broken == nil {
+		err = errors.Join(err, local)
+	}
+	return report, err
+}
+
+// tellCopy says what was copied, or what to do.
+func tellCopy(w io.Writer, r *pebble.Report, err error, inUse string) error {
+	if err != nil {
+		return storeHint(err, inUse)
+	}
+	return say(w, "%s holds %s, up to revision %d\n", r.Dir, amount(r), r.Revision)
+}
+
+// storeHint adds what to do about an error of a store's files.
+func storeHint(err error, inUse string) error {
+	var damaged *pebble.DamagedError
+	switch {
+	case errors.Is(err, pebble.ErrInUse):
+		return hint(err, "%s", inUse)
+	case errors.Is(err, pebble.ErrNotEmpty):
+		return hint(err, "choose another directory, or move away what is there and keep it until all is well")
+	case errors.Is(err, pebble.ErrIncomplete):
+		return hint(err, "empty the directory and make the copy again")
+	case errors.Is(err, pebble.ErrNoStore), errors.Is(err, os.ErrNotExist):
+		return hint(err, "give the directory that --data-dir of hawser-broker names, or that of a backup")
+	case errors.As(err, &damaged):
+		return hint(err, "see everything that is damaged with: hawser store check --data-dir %s", damaged.Report.Dir)
+	}
+	return err
+}
+
+// tellReport prints what a check found.
+func tellReport(w io.Writer, r *pebble.Report) error {
+	for i := range r.Damage {
+		if err := say(w, "damaged: %s: %s\n", r.Damage[i].Key, r.Damage[i].What); err != nil {
+			return err
+		}
+	}
+	if more := r.Damaged - len(r.Damage); more > 0 {
+		if err := say(w, "and %d more\n", more); err != nil {
+			return err
+		}
+	}
+	if err := r.Err(); err != nil {
+		return hint(fmt.Errorf("%s: %d of %d values are damaged", r.Dir, r.Damaged, r.Values),
+			"restore a backup: hawser store restore --from BACKUP --data-dir DIR; keep this directory for a look at the disk")
+	}
+	if err := say(w, "%s is sound: %s, up to revision %d\n", r.Dir, amount(r), r.Revision); err != nil || r.Closed {
+		return err
+	}
+	return say(w, "its broker was not stopped in order; it may have been killed, or the machine\n")
+}
+
+// amount says how much a store holds.
+func amount(r *pebble.Report) string {
+	live, deleted := 0, 0
+	for i := range r.Clusters {
+		live += r.Clusters[i].Live
+		deleted += r.Clusters[i].Tombstones + r.Clusters[i].Graves
+	}
+	return fmt.Sprintf("%d works of %d clusters, %d deleted ones, %d values in %d bytes", live, len(r.Clusters), deleted, r.Values, r.Bytes)
+}
