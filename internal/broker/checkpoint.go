@@ -192,6 +192,19 @@ func (s *subscription) aheadOf(owners []string) map[string]aheadWork {
 	return works
 }
 
+// caughtUp notes that a version is sent of which the agent may have a newer
+// one; true: it had, and this one is newer still.
+func (s *subscription) caughtUp(id string, version int64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w, ok := s.sync.ahead[id]
+	if !ok || version <= w.listed {
+		return false
+	}
+	delete(s.sync.ahead, id)
+	return true
+}
+
 // undeliverable says that a record cannot be sent, and was not.
 func (s *subscription) undeliverable(revision uint64) {
 	s.mu.Lock()

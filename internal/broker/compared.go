@@ -142,15 +142,13 @@ func (b *Broker) overrule(s *subscription) {
 }
 
 // overruleOne puts one such record into the mailbox. An agent that orders by
-// version takes it without one; a deletion keeps a version, the agent's own,
+// version takes it without one; one of ours is told a deletion with its own,
 // because its confirmation will name it.
 func (b *Broker) overruleOne(s *subscription, id string, w aheadWork) {
-	if w.flags&route.Deletion != 0 {
-		if s.overruled == nil {
-			s.overruled = map[string]int64{}
-		}
-		s.overruled[id] = w.listed
+	if s.overruled == nil {
+		s.overruled = map[string]int64{}
 	}
+	s.overruled[id] = w.listed
 	b.metrics.overruled.Inc()
 	s.answer(route.Key{Cluster: s.scope.Cluster, ResourceID: id}, w.revision, w.flags|route.Overrule)
 }

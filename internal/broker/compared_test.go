@@ -11,6 +11,8 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker"
 	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/broker/store/mem"
+	"github.com/hawser-io/hawser/internal/testkit"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -149,14 +151,16 @@ func TestCompared_Refuses(t *testing.T) {
 // TestAhead_WaitsForTheSourceAndIsOverruled: I2 after a restored store; what the
 // agent has newer stays until the source has made sure.
 func TestAhead_WaitsForTheSourceAndIsOverruled(t *testing.T) {
-	inWorld(t, broker.Config{}, func(w *world) {
+	before := func(w *world) {
 		w.subscribe(w.agent("c1")).cancel() // the cluster is known
-		source := w.open(w.source("src"), hawser)
 		for _, id := range []string{"live", "deleted", "catches-up"} {
-			w.put(source.peer, work{id: id, version: 5}.event())
+			w.put(w.source("src"), work{id: id, version: 5}.event())
 		}
-		w.put(source.peer, work{id: "deleted", version: 5, deleting: true}.event())
+		w.put(w.source("src"), work{id: "deleted", version: 5, deleting: true}.event())
 		w.put(w.source("stock"), work{source: "stock", id: "foreign", version: 5}.event())
+	}
+	inRestored(t, before, func(w *world) {
+		source := w.open(w.source("src"), hawser)
 		newer := []codec.ResourceVersion{held("live", 7), held("deleted", 7), held("catches-up", 7), held("foreign", 7)}
 		stock, ours := w.open(w.agent("c1"), nil), w.open(w.agent("c1"), hawser)
 		for _, agent := range []*tap{stock, ours} {
@@ -171,19 +175,54 @@ func TestAhead_WaitsForTheSourceAndIsOverruled(t *testing.T) {
 			agent.expect("spec update_request catches-up v8")
 		}
 		source.mustCompare(clusters("c1"))
-		for _, agent := range []*tap{stock, ours} {
-			agent.expectAny("spec resync_response live v0", "spec resync_response deleted v7 deleting", "spec resync_response catches-up v0")
-		}
+		stock.expectAny("spec resync_response live v0", "spec resync_response deleted v5 deleting")
+		ours.expectAny("spec resync_response live v0", "spec resync_response deleted v7 deleting")
 		source.mustCompare(clusters("c1"))
 		stock.expect()
 		// The agent confirms the version that it was told.
 		if o := w.put(stock.peer, w.event(report{id: "deleted", version: 7, deleted: true})); o != codec.OutcomeConfirmed {
 			t.Errorf("the deletion is %q", o)
 		}
+		ours.cancel()
 		// From now on a newer version is no longer a reason to wait.
 		late := w.open(w.agent("c1"), nil)
 		w.ask(late, newer...)
-		late.expectAny("spec resync_response live v0", "spec resync_response deleted v7 deleting", "spec resync_response catches-up v8", "status resync_request  v0")
+		late.expectAny("spec resync_response live v0", "spec resync_response deleted v5 deleting", "spec resync_response catches-up v8", "status resync_request  v0")
+	})
+}
+
+// TestAhead_FreshDeletionsAreSent whatever the agent lists (C29): what a source
+// deletes now is no older than what the store may have lost.
+func TestAhead_FreshDeletionsAreSent(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		w.subscribe(w.agent("c1")).cancel() // the cluster is known
+		w.put(w.source("src"), work{version: 5}.event())
+		w.put(w.source("src"), work{version: 5, deleting: true}.event())
+		stock, ours := w.open(w.agent("c1"), nil), w.open(w.agent("c1"), hawser)
+		w.ask(stock, held("w1", 7))
+		stock.expectAny("spec resync_response w1 v5 deleting", "status resync_request  v0")
+		w.ask(ours, held("w1", 7))
+		ours.expectAny("spec resync_response w1 v7 deleting", "status resync_request  v0")
+	})
+}
+
+// inRestored runs before on a broker, and after on another one over a copy of
+// its store that was opened anew.
+func inRestored(t *testing.T, before, after func(w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		ids := testkit.NewIDs("store")
+		first := mem.Open(mem.Options{NewID: ids})
+		serve := func(s *mem.Store, test func(w *world)) {
+			w := &world{T: t, Broker: testkit.StartBroker(t, testkit.Options{Broker: broker.Config{Store: s, NewID: testkit.NewIDs("id")}})}
+			test(w)
+			w.Stop()
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		serve(first, before)
+		serve(mem.Open(mem.Options{NewID: ids, From: first.Backup()}), after)
 	})
 }
 

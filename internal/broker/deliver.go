@@ -30,10 +30,6 @@ func (b *Broker) deliver(ctx context.Context, s *subscription, out transport.Str
 		return storeError(err)
 	}
 	f := form{record: &r, hawser: s.hello.Protocol >= 1, resync: e.Flags&route.Resync != 0}
-	if e.Flags&route.Overrule != 0 {
-		f.overrule, f.listed = true, s.overruled[e.ResourceID]
-		delete(s.overruled, e.ResourceID)
-	}
 	if s.part == codec.Spec {
 		return b.deliverSpec(s, out, f, e)
 	}
@@ -49,8 +45,16 @@ func (b *Broker) deliverSpec(s *subscription, out transport.Stream, f form, e ro
 	if r.State != store.Grave && !f.hawser && s.holdBack(e, r.Name, b.cfg.Now()) {
 		return nil
 	}
+	if e.Flags&route.Overrule != 0 {
+		f.listed = s.overruled[e.ResourceID]
+		f.overrule = r.Version <= f.listed
+		delete(s.overruled, e.ResourceID)
+	}
 	switch r.State {
 	case store.Live:
+		if s.caughtUp(r.ResourceID, r.Version) {
+			b.ledger.sentAnyway(r.Key)
+		}
 		return b.send(s, out, f.spec)
 	case store.Tombstone:
 		return b.deliverDeletion(s, out, f, e)

@@ -21,7 +21,8 @@ type form struct {
 	hawser bool // the party negotiated Hawser's protocol
 	resync bool // the event answers a resync request
 	// overrule: the agent holds a newer version, and this is the truth all the
-	// same; listed is that version, of a deletion.
+	// same; listed is that version, of a deletion. A stock agent obeys a deletion
+	// of any version, and one of ours confirms the one that it is told.
 	overrule bool
 	listed   int64
 }
@@ -37,7 +38,7 @@ func (f form) spec() ([][]byte, error) {
 		add = codec.AppendType(add, f.kind(codec.Spec, codec.ResyncResponse))
 	}
 	if r.SpecSupersedes || f.overrule {
-		add = appendVersion(add, f.version())
+		add = appendVersion(add, 0)
 	}
 	return f.parts(r.Spec, f.appendOwn(add, r.SpecRevision)), nil
 }
@@ -53,7 +54,7 @@ func (f form) deletion() ([][]byte, error) {
 	add := codec.AppendType(nil, f.kind(codec.Spec, action))
 	add = codec.AppendAttributes(add, codec.TimestampAttr(codec.ExtDeletionTimestamp, r.DeletedAt))
 	version := f.version()
-	if f.overrule && f.listed > r.Version && f.listed <= math.MaxInt32 {
+	if f.overrule && f.hawser && f.listed > r.Version && f.listed <= math.MaxInt32 {
 		version = int32(f.listed)
 	}
 	add = appendVersion(add, version)
@@ -148,7 +149,7 @@ func (f form) kind(s codec.Subresource, a codec.Action) codec.EventType {
 // so does one of ours that has another store's revisions.
 func (f form) version() int32 {
 	v := f.record.Version
-	if v < 0 || v > math.MaxInt32 || f.record.SpecSupersedes || f.overrule {
+	if v < 0 || v > math.MaxInt32 || f.record.SpecSupersedes {
 		return 0
 	}
 	return int32(v)

@@ -56,8 +56,8 @@ type subscription struct {
 	deleted map[string]uint64
 	// asking alternates between mailbox and what else is to be sent.
 	asking bool
-	// overruled are the versions that the agent listed of works that it is told
-	// is deleted although it holds them in a newer version, until it was told.
+	// overruled are the versions that the agent listed of works that it is sent
+	// although it holds a newer version, until they were sent.
 	overruled map[string]int64
 }
 

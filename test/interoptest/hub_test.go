@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/metadata"
+	metadatafake "k8s.io/client-go/metadata/fake"
 	k8stesting "k8s.io/client-go/testing"
 	"open-cluster-management.io/api/client/work/clientset/versioned/fake"
 	workv1 "open-cluster-management.io/api/work/v1"
@@ -159,6 +161,20 @@ func (h *fakeHub) work(namespace, name string) *workv1.ManifestWork {
 	return h.get(namespace, name)
 }
 
+// kubeSystem is as much of the hub's other API as its source looks at: the
+// namespace whose uid says which hub it is.
+func kubeSystem(t *testing.T) metadata.Interface {
+	t.Helper()
+	scheme := metadatafake.NewTestScheme()
+	if err := metav1.AddMetaToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	return metadatafake.NewSimpleMetadataClient(scheme, &metav1.PartialObjectMetadata{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
+		ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem, UID: "hub"},
+	})
+}
+
 // startHubSource runs a hub source, as source src1, on a hub in memory.
 func startHubSource(t *testing.T, addr string) *fakeHub {
 	t.Helper()
@@ -173,7 +189,7 @@ func startHubSource(t *testing.T, addr string) *fakeHub {
 		t.Fatal(err)
 	}
 	s, err := hubsource.New(hubsource.Config{
-		ID: src1, Works: h.client, Dialer: d,
+		ID: src1, Works: h.client, Metadata: kubeSystem(t), Dialer: d,
 		Registerer: prometheus.NewRegistry(), Health: &telemetry.Health{}, Log: logOf(t),
 	})
 	if err != nil {

@@ -123,6 +123,9 @@ func (s *ourSource) Subscribed(context.Context, transport.Accepted) ([]codec.Eve
 
 // Handle implements [session.Party].
 func (s *ourSource) Handle(_ context.Context, e codec.Event) error {
+	if e.Type() == codec.TypeCheckpoint {
+		return nil // it keeps no cursor
+	}
 	r, err := manifestwork.DecodeStatus(e)
 	if err != nil {
 		s.t.Errorf("status: %v", err)
