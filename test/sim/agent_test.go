@@ -34,18 +34,26 @@ type agentNode struct {
 	watch   *watches
 	link    *link
 
+	// dir is its state directory, nil if it is switched off; old is a copy of it.
+	dir, old *stateDir
+
 	process  int // counts restarts
+	saveAt   time.Time
 	due      map[string]time.Time
 	failures map[string]int
 	sends    map[string]time.Time
 
 	clock  time.Duration
-	down   bool // the cluster's API does not answer
-	budget int  // requests until it no longer answers, -1 is without end
+	latest time.Duration // the clock when it was furthest ahead
+	down   bool          // the cluster's API does not answer
+	budget int           // requests until it no longer answers, -1 is without end
 }
 
 func newAgent(w *world, name string) *agentNode {
 	a := &agentNode{w: w, name: name, cluster: w.newCluster(name), budget: -1}
+	if name == clusters[0] || w.rng.IntN(2) == 0 {
+		a.dir = newStateDir()
+	}
 	a.cluster.Refuse = func(clustertest.Call) error {
 		if a.budget > 0 {
 			a.budget--
@@ -64,7 +72,7 @@ func newAgent(w *world, name string) *agentNode {
 	return a
 }
 
-// start is a new process that remembers nothing.
+// start is a new process that knows what is in its state directory.
 func (a *agentNode) start() {
 	a.process++
 	process := a.process
@@ -72,10 +80,11 @@ func (a *agentNode) start() {
 	a.watch = &watches{objects: map[cluster.Ref]*watched{}, owners: map[string]map[cluster.Ref]drift.Signature{}, wake: func(key string) {
 		a.wake(key, a.core.Drifted(key))
 	}}
-	a.core = agent.NewCore(agent.CoreConfig{
+	a.saveAt = time.Time{}
+	config := agent.CoreConfig{
 		Cluster: a.name, ClientID: a.name + "-agent", HubHash: hubHash, AgentID: hubHash, StatusSyncInterval: 10 * time.Second,
 		Client: a.cluster, Tracker: a.watch,
-		Wait: func(context.Context, time.Duration) error { return nil }, Now: a.now, Random: a.w.rng.Float64, NewID: a.w.newID,
+		Wait: func(context.Context, time.Duration) error { return nil }, Now: a.now, Random: a.w.jitter(a.name), NewID: a.w.newID,
 		Wake: func(key string, fresh bool) {
 			if process == a.process {
 				if fresh {
@@ -94,8 +103,17 @@ func (a *agentNode) start() {
 				a.sends[syncItem] = time.Now()
 			}
 		},
+		Save: func(after time.Duration) {
+			if at := time.Now().Add(after); process == a.process && (a.saveAt.IsZero() || at.Before(a.saveAt)) {
+				a.saveAt = at
+			}
+		},
 		Log: slog.New(slog.DiscardHandler),
-	})
+	}
+	if a.dir != nil {
+		config.Journal = a.dir
+	}
+	a.core = agent.NewCore(config)
 	if err := a.core.Start("uid-of-" + a.name); err != nil {
 		a.w.fail("I1", "the agent does not start: %v", err)
 	}
@@ -150,6 +168,9 @@ func (a *agentNode) steps(list []step) []step {
 		list = append(list, step{a.name, "watch", "", a.watch.take})
 	}
 	now := time.Now()
+	if !a.saveAt.IsZero() && !a.saveAt.After(now) {
+		list = append(list, step{a.name, "saves", "", a.save})
+	}
 	for _, key := range due(a.due, now) {
 		list = append(list, step{a.name, "reconcile", short(key), func() { a.reconcile(key) }})
 	}
@@ -163,6 +184,7 @@ func short(key string) string { return key[len(hubHash)+1:] }
 
 // next is when something is due, if nothing is now.
 func (a *agentNode) next() (first time.Time) {
+	first = a.saveAt
 	for _, m := range []map[string]time.Time{a.due, a.sends} {
 		for _, at := range m {
 			if first.IsZero() || at.Before(first) {
@@ -189,6 +211,52 @@ func (a *agentNode) reconcile(key string) {
 		a.budget = -1
 		a.restart()
 	}
+}
+
+func (a *agentNode) save() {
+	a.saveAt = time.Time{}
+	if next := a.core.Save(context.Background()); next > 0 {
+		a.saveAt = time.Now().Add(next)
+	}
+}
+
+// keepTime sets the clock right again where it was set back and the broker lost
+// its store: with that, nobody knows any more how far the sequence ids had come.
+func (a *agentNode) keepTime() {
+	a.latest = max(a.latest, a.clock)
+	if a.w.oracle.forgot {
+		a.clock = a.latest
+	}
+}
+
+// restartAs ends the process in one of several ways, and starts another.
+func (a *agentNode) restartAs(b uint32) string {
+	before := a.clock
+	a.clock = otherClock(a.clock, b/8)
+	a.keepTime()
+	if a.clock < before {
+		// Nobody could tell that what it sent before is older than what it sends
+		// after, so none of that is still under way when it begins.
+		a.w.forgetAll(a.link)
+	}
+	how := "the process ends"
+	switch {
+	case a.dir == nil || b%8 < 3:
+	case b%8 == 3:
+		how = "the process is told to end"
+		a.core.Stop(context.Background())
+	case b%8 == 4:
+		how = "the state directory is lost"
+		a.dir = newStateDir()
+	case b%8 == 5 && a.old != nil:
+		how = "the state directory is restored"
+		a.dir = a.old.backup()
+	default:
+		how = "the power fails"
+		a.dir.powerLoss(a.w.rng)
+	}
+	a.restart()
+	return how
 }
 
 // syncItem stands among the ids of works for what concerns the subscription.

@@ -27,7 +27,8 @@ type node struct {
 	up       bool
 	full     bool // the disk
 	clock    time.Duration
-	backup   *mem.Backup
+	backup   *mem.Backup // what the next start finds
+	old      *mem.Backup // a copy
 	starts   int
 }
 
@@ -162,6 +163,7 @@ func (n *node) start() {
 // being committed is on disk, and with it goes every answer that is under way.
 func (n *node) crash(late bool) {
 	n.gate.late = late
+	n.w.cutAll() // before it can begin to take leave of its peers
 	close(n.gate.dead)
 	n.end()
 }

@@ -105,7 +105,7 @@ func (w *world) checkCluster(name string) {
 			data[k], _ = v.(string)
 		}
 		released := !w.source.selected[name] && (strings.HasPrefix(ref.Name, "hub-") || strings.HasPrefix(ref.Name, "shared-"))
-		left := w.oracle.mayStay[data["work"]] || data["shared"] != "" && w.oracle.clusters[name].sharedMayStay
+		left := w.oracle.mayStay[root(data["work"])] || data["shared"] != "" && w.oracle.clusters[name].sharedMayStay
 		if !released && !left || want[ref.Name] != nil {
 			got[ref.Name] = data
 		}
@@ -210,7 +210,7 @@ func (w *world) checkRest() {
 			}
 		}
 		n := a.core.Counts()
-		if n.ReportsDue != 0 || n.Deleting != 0 || n.Unusable != 0 || n.Live != live && !w.oracle.released[a.name] {
+		if n.ReportsDue != 0 || n.Deleting != 0 || n.Unusable != 0 || n.Live-n.Unconfirmed != live && !w.oracle.released[a.name] {
 			w.fail("I5", "the agent of %s keeps %+v for %d works", a.name, n, live)
 		}
 	}

@@ -31,6 +31,7 @@ type hub struct {
 	rv    int
 	uids  int
 	down  bool
+	old   *hubBackup
 }
 
 const hubUID = "uid-of-the-hub"
@@ -103,6 +104,46 @@ func (h *hub) create(cluster, name string, bits uint32) *workv1.ManifestWork {
 	return h.put(o)
 }
 
+// lifeOf tells what a work is after a restore from what it was before.
+func (h *hub) lifeOf(o *workv1.ManifestWork) string {
+	if h.life == 0 {
+		return string(o.UID)
+	}
+	return fmt.Sprintf("%s#%d", o.UID, h.life)
+}
+
+// hubBackup is a copy of a hub's storage.
+type hubBackup struct {
+	works map[string]*workv1.ManifestWork
+	state map[string]string
+	rv    int
+}
+
+func (h *hub) backup() *hubBackup {
+	return &hubBackup{works: maps.Clone(h.works), state: h.state, rv: h.rv}
+}
+
+// restore puts a copy in the place of the storage.
+func (h *hub) restore(b *hubBackup) {
+	before := map[types.UID]*workv1.ManifestWork{}
+	for _, o := range h.works {
+		before[o.UID] = o
+	}
+	h.works, h.state, h.rv = maps.Clone(b.works), b.state, b.rv
+	h.life++
+	h.log = nil
+	h.w.oracle.backInTime("hub-")
+	for _, key := range h.keys() {
+		o := h.works[key]
+		h.w.oracle.backOnHub(o)
+		delete(before, o.UID)
+		h.log = append(h.log, hubEvent{o, false})
+	}
+	for _, o := range before {
+		h.w.oracle.lostOnHub(o)
+	}
+}
+
 func (h *hub) change(key string, f func(*workv1.ManifestWork)) *workv1.ManifestWork {
 	o := h.works[key].DeepCopy()
 	f(o)
@@ -112,7 +153,7 @@ func (h *hub) change(key string, f func(*workv1.ManifestWork)) *workv1.ManifestW
 func (h *hub) update(key string, bits uint32) *workv1.ManifestWork {
 	return h.change(key, func(o *workv1.ManifestWork) {
 		o.Generation++
-		o.Spec.Workload.Manifests = manifests(string(o.UID), "hub-"+o.Name, o.Generation, bits)
+		o.Spec.Workload.Manifests = manifests(h.lifeOf(o), "hub-"+o.Name, o.Generation, bits)
 	})
 }
 

@@ -70,7 +70,7 @@ func newLink(w *world, id identity.Identity, p session.Party) *link {
 	} else {
 		filter.Source = id.Name
 	}
-	m, err := session.NewMachine(session.Config{Filter: filter, Party: p, Rand: w.rng.Float64})
+	m, err := session.NewMachine(session.Config{Filter: filter, Party: p, Rand: w.jitter(id.String())})
 	if err != nil {
 		panic(err)
 	}
@@ -307,6 +307,16 @@ func (w *world) arrive(c *call) {
 
 func (w *world) forget(c *call) {
 	w.calls = slices.DeleteFunc(w.calls, func(o *call) bool { return o == c })
+}
+
+// forgetAll loses what a party has published and the broker has not got yet.
+func (w *world) forgetAll(l *link) {
+	for _, c := range slices.Clone(w.calls) {
+		if c.conn.link == l && !c.arrived {
+			w.forget(c)
+			c.tell(transport.Receipt{}, unavailable("lost on the way"))
+		}
+	}
 }
 
 // cutAll ends every connection, and the broker's side of all earlier ones.

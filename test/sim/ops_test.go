@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing/synctest"
@@ -11,10 +12,12 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	workv1 "open-cluster-management.io/api/work/v1"
 
+	"github.com/hawser-io/hawser/internal/broker/store/mem"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 	"github.com/hawser-io/hawser/pkg/transport"
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
 // op is one line of a script. What it does depends on the world it meets: a and
@@ -121,11 +124,33 @@ var operations = []operation{
 		w.hub.down = !w.hub.down
 		return fmt.Sprint("down ", w.hub.down)
 	}},
+	{"copy hub", 3, func(w *world, _, _ uint32) string {
+		w.hub.old = w.hub.backup()
+		return fmt.Sprint(len(w.hub.works), " works")
+	}},
+	{"restore hub", restores, func(w *world, _, _ uint32) string {
+		if w.hub.old == nil {
+			return ""
+		}
+		w.hub.restore(w.hub.old)
+		return fmt.Sprint(len(w.hub.works), " works")
+	}},
+	{"approve", 3 * restores, func(w *world, _, _ uint32) string { return w.approve() }},
 	{"cluster down or up", 4, onAgent(func(a *agentNode, _ uint32) { a.down = !a.down })},
 	{"agent dies within a round", 4, onAgent(func(a *agentNode, b uint32) { a.budget = 1 + int(b%12) })},
-	{"restart agent", 6, onAgent(func(a *agentNode, b uint32) {
-		a.clock = otherClock(a.clock, b)
-		a.restart()
+	{"restart agent", 8, func(w *world, a, b uint32) string {
+		n := w.agents[int(a)%len(w.agents)]
+		return n.name + ": " + n.restartAs(b)
+	}},
+	{"copy state directory", 2, onAgent(func(a *agentNode, _ uint32) {
+		if a.dir != nil {
+			a.old = a.dir.backup()
+		}
+	})},
+	{"state directory full", 3, onAgent(func(a *agentNode, _ uint32) {
+		if a.dir != nil {
+			a.dir.full = !a.dir.full
+		}
 	})},
 	{"restart stock agent", 3, func(w *world, _, _ uint32) string { w.stock.restart(); return "c3" }},
 	{"restart hub source", 5, func(w *world, a, b uint32) string {
@@ -158,9 +183,30 @@ var operations = []operation{
 		w.broker.start()
 		return "from its store"
 	}},
+	{"copy broker's store", 3, func(w *world, _, _ uint32) string {
+		if !w.broker.up {
+			return ""
+		}
+		w.broker.old = w.broker.gate.Backup()
+		return "while it is open"
+	}},
+	{"restore broker's store", 1, func(w *world, _, _ uint32) string {
+		if w.broker.old == nil {
+			return ""
+		}
+		w.replaceStore(w.broker.old)
+		return "from a copy"
+	}},
+	{"lose broker's store", 1, func(w *world, _, _ uint32) string {
+		w.replaceStore(nil)
+		return "wholly"
+	}},
 	{"drift", 5, drifts},
 	{"hostile", 6, hostile},
 }
+
+// restores is how often the hub is restored.
+const restores = 0
 
 // otherClock is a clock that was set forward or back, or mostly the same.
 func otherClock(old time.Duration, b uint32) time.Duration {
@@ -299,6 +345,55 @@ func selectCluster(w *world, a, _ uint32) string {
 	w.oracle.released[c] = true
 	s.core.ClusterUnselected(c)
 	return "no longer " + c
+}
+
+// replaceStore lets the broker begin with what a copy holds, or with nothing.
+// Whoever runs the stock source is told: it cannot notice.
+func (w *world) replaceStore(b *mem.Backup) {
+	if w.broker.up {
+		w.broker.crash(false)
+	}
+	w.broker.backup, w.broker.old = b, nil
+	w.oracle.backInTime("")
+	w.oracle.forgot = true
+	for _, a := range w.agents {
+		a.keepTime()
+	}
+	w.shop.repeat()
+}
+
+// approve lets everything be deleted that the hub source withholds.
+func (w *world) approve() string {
+	withheld := map[string][]*hawserv1.WithheldDeletion{}
+	if !w.broker.up {
+		return ""
+	}
+	b := w.broker.broker
+	err := b.ListOrphans(context.Background(), &hawserv1.ListOrphansRequest{}, func(o *hawserv1.ListOrphansResponse) error {
+		if o.GetCause() == hawserv1.OrphanCause_ORPHAN_CAUSE_WITHHELD {
+			withheld[o.GetCluster()] = append(withheld[o.GetCluster()], &hawserv1.WithheldDeletion{ResourceId: o.GetResourceId(), Name: o.GetName(), Revision: o.GetRevision()})
+		}
+		return nil
+	})
+	if err != nil {
+		w.fail("I1", "what is withheld cannot be listed: %v", err)
+	}
+	n := 0
+	for _, c := range slices.Sorted(maps.Keys(withheld)) {
+		for _, d := range withheld[c] {
+			w.oracle.approved(d.GetResourceId())
+			n++
+		}
+		r := &hawserv1.ApproveRequest{Source: hubName, Cluster: c, Works: withheld[c]}
+		go func() { // ends with the broker, at the latest; nobody waits for the answer
+			_, _ = b.Approve(context.Background(), identity.Identity{Role: identity.Operator, Name: "op"}, r)
+		}()
+	}
+	synctest.Wait()
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprint(n, " deletions")
 }
 
 func (w *world) stopBroker(stop func()) string {

@@ -90,16 +90,19 @@ func objectsOf(list []workv1.Manifest) map[string]map[string]string {
 type oracle struct {
 	w *world
 
-	gone      map[string]bool // ids that their sources deleted, and did not create again
-	everGone  map[string]bool
-	deadLives map[string]bool // as in the data of objects
-	mayStay   map[string]bool // lives that were Orphan at some time
-	mustStay  map[string]bool // lives that were Orphan when they were deleted
-	latest    map[string]sentSpec
-	ended     map[string]bool // ids whose deletion the broker has accepted
-	released  map[string]bool // clusters that ever left the selection
+	gone     map[string]bool // ids that their sources deleted, and did not create again
+	everGone map[string]bool
+	dead     map[string]bool // by root of the life, as in the data of objects
+	lost     map[string]bool // ids that a hub had and, restored, has no more
+	mayStay  map[string]bool // lives that were Orphan at some time
+	mustStay map[string]bool // lives that were Orphan when they were deleted
+	latest   map[string]sentSpec
+	ended    map[string]bool // ids whose deletion the broker has accepted
+	released map[string]bool // clusters that ever left the selection
 
 	kept map[string]bool // what was committed
+
+	forgot bool // the broker's store was lost, or an older one taken
 
 	clusters map[string]*truth
 
@@ -118,6 +121,8 @@ type truth struct {
 	seen    map[string]bool    // "life version" that was delivered
 	objects map[string]object
 	highest map[string]int64 // by "object life"
+	// timeless are lives of which older versions may come back.
+	timeless map[string]bool
 	// sharedMayStay: some work on the cluster was Orphan at some time.
 	sharedMayStay bool
 }
@@ -137,7 +142,7 @@ type object struct {
 
 func newOracle(w *world) *oracle {
 	return &oracle{
-		w: w, gone: map[string]bool{}, everGone: map[string]bool{}, deadLives: map[string]bool{}, mayStay: map[string]bool{}, mustStay: map[string]bool{}, latest: map[string]sentSpec{},
+		w: w, gone: map[string]bool{}, everGone: map[string]bool{}, dead: map[string]bool{}, lost: map[string]bool{}, mayStay: map[string]bool{}, mustStay: map[string]bool{}, latest: map[string]sentSpec{},
 		ended: map[string]bool{}, released: map[string]bool{}, kept: map[string]bool{}, clusters: map[string]*truth{},
 		reports: map[string][]string{}, shown: map[string]int{},
 	}
@@ -146,12 +151,61 @@ func newOracle(w *world) *oracle {
 // deletedAtSource hears of a deletion; w is what was wanted last.
 func (o *oracle) deletedAtSource(life string, w *workv1.ManifestWork) {
 	id := string(w.UID)
-	o.gone[id], o.everGone[id], o.deadLives[life] = true, true, true
-	o.mustStay[life] = orphans(w.Spec.DeleteOption)
+	o.gone[id], o.everGone[id] = true, true
+	o.dead[root(life)], o.mustStay[root(life)] = true, orphans(w.Spec.DeleteOption)
+}
+
+// root is what stands for a life where it ends: all lives of a hub's work, which
+// is one after each restore of the hub, end together.
+func root(life string) string {
+	if strings.HasPrefix(life, "hub-") {
+		life, _, _ = strings.Cut(life, "#")
+	}
+	return life
+}
+
+// backInTime hears that a source, or the broker, has an older state of the works
+// whose ids begin so: of what they were made for so far, older versions may come
+// back.
+func (o *oracle) backInTime(prefix string) {
+	for _, t := range o.clusters {
+		for key := range t.highest {
+			if _, life, _ := strings.Cut(key, " "); strings.HasPrefix(life, prefix) {
+				t.timeless[life] = true
+			}
+		}
+		for key := range t.seen {
+			if life, _, _ := strings.Cut(key, " "); strings.HasPrefix(life, prefix) {
+				t.timeless[life] = true
+			}
+		}
+	}
+	for id := range o.shown {
+		if strings.HasPrefix(id, prefix) {
+			o.shown[id] = 0
+		}
+	}
+}
+
+// backOnHub hears that a hub was restored and has a work again as it was.
+func (o *oracle) backOnHub(w *workv1.ManifestWork) {
+	id := string(w.UID)
+	deleting := w.DeletionTimestamp != nil
+	o.gone[id], o.dead[id] = deleting, deleting
+	o.mustStay[id] = deleting && orphans(w.Spec.DeleteOption)
+}
+
+// lostOnHub hears that a hub was restored and lacks a work that it had.
+func (o *oracle) lostOnHub(w *workv1.ManifestWork) { o.lost[string(w.UID)] = true }
+
+// approved hears that an operator lets a work be deleted that its hub lacks.
+func (o *oracle) approved(id string) {
+	o.gone[id], o.everGone[id], o.dead[id] = true, true, true
 }
 
 // option hears that a work has another delete option.
 func (o *oracle) option(life string, w *workv1.ManifestWork) {
+	life = root(life)
 	o.mayStay[life] = o.mayStay[life] || orphans(w.Spec.DeleteOption)
 	if o.mayStay[life] {
 		o.clusters[w.Namespace].sharedMayStay = true
@@ -239,6 +293,15 @@ func (o *oracle) committed(op *store.Op, before, after *store.Meta) {
 		o.ended[id] = false
 	} else if before != nil && before.State == store.Live {
 		o.ended[id] = true
+	}
+	if o.forgot && op.Kind == store.PutSpec && after != nil && after.State == store.Grave {
+		// As far as anybody knows no cluster has the work, and so nobody knows
+		// either what is to become of its objects where one has.
+		for life := range o.mustStay {
+			if life == id || strings.HasPrefix(life, id+"#") {
+				o.mustStay[life] = false
+			}
+		}
 	}
 	if !changed || before == nil {
 		return
@@ -337,7 +400,7 @@ func (o *oracle) want(env *codec.Envelope, e codec.Event) {
 // newCluster makes a cluster whose every change is judged.
 func (w *world) newCluster(name string) *clustertest.Fake {
 	f := clustertest.New()
-	t := &truth{wanted: map[string]*wanted{}, seen: map[string]bool{}, objects: map[string]object{}, highest: map[string]int64{}}
+	t := &truth{wanted: map[string]*wanted{}, seen: map[string]bool{}, objects: map[string]object{}, highest: map[string]int64{}, timeless: map[string]bool{}}
 	w.oracle.clusters[name] = t
 	w.fakes[name] = f
 	f.Put(clustertest.Object("v1", "ConfigMap", "default", "bystander", "data", map[string]any{"mine": "yes"}))
@@ -373,7 +436,7 @@ func (o *oracle) changed(where string, t *truth, name string, now *unstructured.
 	switch {
 	case !t.seen[data["work"]+" "+data["version"]]:
 		o.w.fail("I8", "%s: %s was made for version %d of %s, which was never delivered", where, name, version, data["work"])
-	case version < t.highest[key]:
+	case version < t.highest[key] && !t.timeless[data["work"]]:
 		o.w.fail("I2", "%s: %s went from version %d of %s back to %d", where, name, t.highest[key], data["work"], version)
 	}
 	t.highest[key] = max(version, t.highest[key])
@@ -381,8 +444,8 @@ func (o *oracle) changed(where string, t *truth, name string, now *unstructured.
 
 // removed judges that an object was deleted on a cluster.
 func (o *oracle) removed(where string, t *truth, name string, old object) {
-	if life := old.data["work"]; life != "" && o.deadLives[life] {
-		if o.mustStay[life] {
+	if life := old.data["work"]; life != "" && o.dead[root(life)] {
+		if o.mustStay[root(life)] {
 			o.removedOrphan(where, t, name, life)
 		}
 		return
@@ -402,7 +465,7 @@ func (o *oracle) removed(where string, t *truth, name string, old object) {
 // was deleted: only an earlier spec that no longer has it may do that.
 func (o *oracle) removedOrphan(where string, t *truth, name, life string) {
 	for id, w := range t.wanted {
-		if w.life == life && (!w.live || w.objects[name] != nil) {
+		if root(w.life) == root(life) && (!w.live || w.objects[name] != nil) {
 			o.w.fail("I3", "%s: %s was deleted with work %s (%s), which is Orphan", where, name, w.name, id)
 		}
 	}
@@ -439,10 +502,14 @@ func (o *oracle) statusOnHub(work *workv1.ManifestWork) {
 	o.w.fail("I4", "the hub shows a status of work %s that no agent reported", id)
 }
 
-// endOnHub judges that a work was let go on the hub.
+// endOnHub judges that a work was let go on the hub. After the broker lost its
+// store nobody knows of a work whose first status was still under way.
 func (o *oracle) endOnHub(work *workv1.ManifestWork) {
+	if o.forgot && len(work.Status.ResourceStatus.Manifests) == 0 {
+		return
+	}
 	for name, object := range o.clusters[work.Namespace].objects {
-		if object.data["work"] == string(work.UID) && !o.mayStay[string(work.UID)] {
+		if root(object.data["work"]) == string(work.UID) && !o.mayStay[string(work.UID)] {
 			o.w.fail("I4", "work %s left the hub, and its object %s is still on cluster %s", work.UID, name, work.Namespace)
 		}
 	}

@@ -63,7 +63,7 @@ func play(t *testing.T, seed uint64, list []op) (r result) {
 		}
 		w.note("> the faults end")
 		order := rand.New(rand.NewPCG(seed, 5))
-		w.settle(order)
+		w.settleAll(order)
 		w.check()
 		for _, c := range clusters {
 			if w.broken == nil && !w.source.selected[c] {
@@ -72,7 +72,7 @@ func play(t *testing.T, seed uint64, list []op) (r result) {
 				w.source.core.ClusterSelected(c)
 			}
 		}
-		w.settle(order)
+		w.settleAll(order)
 		w.check()
 	})
 	return r

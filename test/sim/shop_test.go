@@ -28,6 +28,7 @@ type shop struct {
 	w     *world
 	link  *link
 	works map[string]*shopWork // by cluster/name
+	gone  map[string]*shopWork // deleted, by cluster/name; the last of each
 	lives map[string]int       // by cluster/name
 }
 
@@ -50,7 +51,7 @@ type shopWork struct {
 }
 
 func newShop(w *world) *shop {
-	s := &shop{w: w, works: map[string]*shopWork{}, lives: map[string]int{}}
+	s := &shop{w: w, works: map[string]*shopWork{}, gone: map[string]*shopWork{}, lives: map[string]int{}}
 	s.link = newLink(w, identity.Identity{Role: identity.Source, Name: shopName}, s)
 	return s
 }
@@ -107,7 +108,7 @@ func (s *shop) label(w *shopWork) {
 func (s *shop) delete(w *shopWork) {
 	s.w.oracle.deletedAtSource(w.life, w.o)
 	if w.told == nil || w.busy || !orphans(w.told.Spec.DeleteOption) {
-		s.w.oracle.mustStay[w.life] = false // its deletion carries no data, so nobody was told
+		s.w.oracle.mustStay[root(w.life)] = false // its deletion carries no data, so nobody was told
 	}
 	s.change(w, func(o *workv1.ManifestWork) {
 		now := metav1.NewTime(time.Now())
@@ -166,22 +167,47 @@ func (s *shop) Handle(_ context.Context, e codec.Event) error {
 func (s *shop) tidy(key string, w *shopWork) {
 	if w.confirmed && !w.dirty && !w.busy && s.works[key] == w {
 		delete(s.works, key)
+		s.gone[key] = w
+	}
+}
+
+// repeat publishes all again, deletions too: the broker may have forgotten it.
+func (s *shop) repeat() {
+	for key, w := range s.gone {
+		if s.works[key] == nil {
+			s.works[key] = w
+		}
+	}
+	clear(s.gone)
+	for _, w := range s.works {
+		w.dirty, w.confirmed, w.tryAt = w.dirty || w.tried, false, time.Time{}
+		if w.o.DeletionTimestamp == nil {
+			w.accepted = false // a create_request
+		}
 	}
 }
 
 func (s *shop) steps(list []step) []step {
 	for _, key := range s.keys() {
 		w := s.works[key]
-		if w.dirty && !w.busy && s.link.conn != nil && !w.tryAt.After(time.Now()) {
+		if w.dirty && !w.busy && s.link.conn != nil && !w.tryAt.After(time.Now()) && !s.tooEarly(w) {
 			list = append(list, step{"shop", "publishes", key, func() { s.publish(key, w) }})
 		}
 	}
 	return list
 }
 
+// tooEarly: after the broker's store was lost, whoever runs a stock source
+// deletes nothing before the agents have come back. A deletion would be taken to
+// concern nobody, and what a stock agent forgot, nobody would know.
+func (s *shop) tooEarly(w *shopWork) bool {
+	_, known := s.w.broker.gate.Subscribed(codec.ManifestBundles, w.o.Namespace)
+	return s.w.oracle.forgot && w.o.DeletionTimestamp != nil && !known
+}
+
 func (s *shop) next() (first time.Time) {
 	for _, w := range s.works {
-		if w.dirty && !w.busy && s.link.conn != nil && (first.IsZero() || w.tryAt.Before(first)) {
+		if w.dirty && !w.busy && s.link.conn != nil && !s.tooEarly(w) && (first.IsZero() || w.tryAt.Before(first)) {
 			first = w.tryAt
 		}
 	}

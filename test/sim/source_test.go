@@ -63,7 +63,7 @@ func (s *source) start(lag int) {
 	s.writes, s.seen, s.life = nil, len(s.hub.log)-lag, s.hub.life
 	s.has = map[string]*workv1.ManifestWork{}
 	s.core = hubsource.NewCore(hubsource.CoreConfig{
-		Now: s.now, Jitter: s.w.rng.Float64, Waker: s, NewID: s.w.newID, State: hubsource.StateOf(s.hub.state),
+		Now: s.now, Jitter: s.w.jitter("hub source"), Waker: s, NewID: s.w.newID, State: hubsource.StateOf(s.hub.state),
 	})
 	for _, c := range clusters {
 		if s.selected[c] {

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"hash/fnv"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -21,7 +22,8 @@ var clusters = []string{"c1", "c2", "c3"}
 
 // world is everything there is.
 type world struct {
-	rng    *rand.Rand // jitter of the parties
+	seed   uint64
+	rng    *rand.Rand // what happens by chance in the world
 	lines  []string   // what happened
 	broken *violation
 	ids    atomic.Int64
@@ -67,7 +69,7 @@ const startTime = 50 * time.Millisecond
 
 func newWorld(seed uint64) *world {
 	<-time.After(later)
-	w := &world{rng: rand.New(rand.NewPCG(seed, 2)), fakes: map[string]*clustertest.Fake{}}
+	w := &world{seed: seed, rng: rand.New(rand.NewPCG(seed, 2)), fakes: map[string]*clustertest.Fake{}}
 	w.oracle = newOracle(w)
 	w.broker = newNode(w)
 	w.hub = &hub{w: w, works: map[string]*workv1.ManifestWork{}, rv: 100}
@@ -76,6 +78,17 @@ func newWorld(seed uint64) *world {
 	w.agents = []*agentNode{newAgent(w, "c1"), newAgent(w, "c2")}
 	w.stock = newStockAgent(w, "c3")
 	return w
+}
+
+// jitter returns the random source of a party. A number follows from the moment
+// and not from how often the party has asked: that may depend on the order in
+// which it goes through a map.
+func (w *world) jitter(party string) func() float64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(party))
+	return func() float64 {
+		return rand.New(rand.NewPCG(w.seed^h.Sum64(), uint64(time.Now().UnixNano()))).Float64()
+	}
 }
 
 func (w *world) newID() string { return fmt.Sprintf("e-%d", w.ids.Add(1)) }
@@ -162,6 +175,9 @@ func (w *world) heal() {
 	w.hub.down, w.source.deaf = false, false
 	for _, a := range w.agents {
 		a.down, a.budget = false, -1
+		if a.dir != nil {
+			a.dir.full = false
+		}
 	}
 	for _, l := range w.links {
 		l.cut, l.slow = false, false
@@ -204,6 +220,23 @@ func (w *world) settle(order *rand.Rand) {
 			}
 			w.pass(wait)
 		}
+	}
+}
+
+// settleAll settles, lets an operator approve what waits for one, and settles
+// what follows from that.
+func (w *world) settleAll(order *rand.Rand) {
+	w.settle(order)
+	for range 3 {
+		if w.broken != nil {
+			return
+		}
+		did := w.approve()
+		if did == "" {
+			return
+		}
+		w.note("> approved: %s", did)
+		w.settle(order)
 	}
 }
 
