@@ -148,6 +148,9 @@ demo: ## a hub, two clusters and Hawser between them on this machine, until Ctrl
 .PHONY: bench
 bench: build ## run the benchmarks; CHECK=1 fails where a ratio misses its target
 	@go run ./test/bench $(if $(CHECK),--check)
+	@mkdir -p bin/interop
+	@go -C test/interop build -o $(CURDIR)/bin/interop/ ./...
+	@go test -run '^$$' -bench . -benchtime 1x ./test/interoptest
 
 .PHONY: clean
 clean: ## remove what was built here (not Go's caches)

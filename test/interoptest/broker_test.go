@@ -246,12 +246,22 @@ type party struct {
 // connect returns a connection of an agent or a source.
 func (b *ourBroker) connect(t testing.TB, role pki.Role, name string) *party {
 	t.Helper()
+	return connectTo(t, b.addr, role, name)
+}
+
+// connectTo connects to the broker at addr, ours or a stock one.
+func connectTo(t testing.TB, addr string, role pki.Role, name string, edit ...func(*transportgrpc.Options)) *party {
+	t.Helper()
 	cert, key := certify(t, role, name)
 	creds, err := identity.Files{CA: certs.CACert(), Cert: cert, Key: key}.Client("", func(err error) { t.Errorf("certificates: %v", err) })
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := transportgrpc.NewDialer(transportgrpc.Options{Target: b.addr, Credentials: creds, Log: slog.New(slog.DiscardHandler)})
+	o := transportgrpc.Options{Target: addr, Credentials: creds, Log: slog.New(slog.DiscardHandler)}
+	for _, f := range edit {
+		f(&o)
+	}
+	d, err := transportgrpc.NewDialer(o)
 	if err != nil {
 		t.Fatal(err)
 	}
