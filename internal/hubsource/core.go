@@ -83,6 +83,7 @@ type work struct {
 	seen, own *workv1.ManifestWork
 	ownAt     time.Time
 	fetched   bool
+	lags      bool // the informer has shown something older than own since
 
 	// gone: the informer reported the object deleted. goneChecked: the hub
 	// confirmed it. missing: nobody saw the deletion, it is just not there.
@@ -192,12 +193,12 @@ func (c *Core) WorkSeen(o *workv1.ManifestWork) {
 	c.compareSeen(w, o)
 	w.seen, w.fetched, w.gone, w.goneChecked, w.missing = o, false, false, false, false
 	if w.own != nil {
-		if olderThan(o, w.own) {
+		if w.lags = olderThan(o, w.own); w.lags { // the echo of the own write follows
 			c.wake(SpecLane, w, echoTimeout)
 			c.wake(HubLane, w, echoTimeout)
 			return
 		}
-		w.own = nil
+		w.own, w.lags = nil, false
 	}
 	// A hub that went back in time counts its generations again.
 	w.report.version = min(w.report.version, o.Generation)
@@ -226,10 +227,10 @@ func (c *Core) workGone(uid types.UID, missing bool) {
 		return
 	}
 	w.gone, w.goneChecked, w.missing, w.goneAt = true, false, missing, c.cfg.Now()
-	c.moved()
+	c.moved(w.seen)
 	c.loseReport(w)
 	c.setBlame(w, blame{})
-	c.noLongerBehind(w)
+	c.withdraw(w)
 	w.spec.retry = retry{}
 	c.wake(SpecLane, w, 0)
 }
@@ -287,9 +288,17 @@ func (c *Core) Next(lane Lane, key Key) Effect {
 		return nil
 	}
 	w := c.works[key.UID]
-	switch {
-	case w == nil:
+	if w == nil {
 		return nil
+	}
+	if d := w.ownAt.Add(echoTimeout).Sub(c.cfg.Now()); w.lags && d > 0 {
+		c.wake(lane, w, d)
+	} else if w.lags {
+		// The hub went back behind what was written, or the informer is very slow.
+		w.own, w.lags, w.report.sequence = nil, false, ""
+		c.askFor(w)
+	}
+	switch {
 	case lane == SpecLane:
 		return c.nextSpec(w)
 	default:
@@ -394,7 +403,7 @@ func (c *Core) forget(w *work) {
 	c.dropReport(w)
 	c.letGo(w)
 	c.setBlame(w, blame{})
-	c.noLongerBehind(w)
+	c.withdraw(w)
 	c.setOpen(w, false)
 	delete(c.works, w.uid)
 	cl := c.clusters[w.cluster]
@@ -424,10 +433,13 @@ func (c *Core) current(w *work) *workv1.ManifestWork {
 
 // wrote takes the hub's answer to an own write.
 func (c *Core) wrote(w *work, o *workv1.ManifestWork) {
+	if o != nil {
+		c.shown(o)
+	}
 	if o == nil || w.seen == nil || w.gone || !olderThan(w.seen, o) {
 		return
 	}
-	w.own, w.ownAt = o, c.cfg.Now()
+	w.own, w.ownAt, w.lags = o, c.cfg.Now(), false
 }
 
 func (c *Core) wake(l Lane, w *work, after time.Duration) {

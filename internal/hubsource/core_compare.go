@@ -60,7 +60,8 @@ func (c *Core) nextInventory() Effect {
 	switch {
 	case v.request == nil:
 		return nil
-	case v.id != "" && now.Before(v.deadline): // woken then
+	case v.id != "" && now.Before(v.deadline):
+		c.cfg.Waker.Wake(SpecLane, Key{}, v.deadline.Sub(now))
 		return nil
 	case c.pausedUntil.After(now):
 		c.cfg.Waker.Wake(SpecLane, Key{}, c.pausedUntil.Sub(now))
@@ -197,6 +198,7 @@ func (c *Core) takeDigests(page codec.Inventory, first, last bool) {
 			c.nothingThere(cl)
 		}
 	}
+	c.tellIn(tellAfter) // also where there is no cluster at all
 }
 
 func (c *Core) takeRecords(asked []string, records []codec.InventoryRecord, last bool) {

@@ -1,17 +1,12 @@
 package hubsource
 
 import (
-	"slices"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 	workv1 "open-cluster-management.io/api/work/v1"
 
-	"github.com/hawser-io/hawser/internal/resync"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
-	"github.com/hawser-io/hawser/pkg/transport"
 )
 
 // stage says how far the comparison of a cluster has come.
@@ -126,7 +121,7 @@ func (c *Core) dropComparing(cl *cluster) {
 	k.untagged, k.asked, k.records, k.missing, k.withheld, k.reason = nil, false, nil, nil, nil, ""
 	k.candidates, k.live, k.checked, k.later, k.told = 0, 0, false, false, false
 	for _, w := range cl.works {
-		w.spec.behind = nil
+		w.spec.behind, w.spec.replaces = nil, false
 	}
 	k.checks = 0
 }
@@ -232,9 +227,10 @@ func isLarge(o *workv1.ManifestWork) bool {
 func (c *Core) compareSeen(w *work, o *workv1.ManifestWork) {
 	if w.seen != nil && !w.fetched && (olderThan(o, w.seen) || o.Generation < w.seen.Generation) {
 		c.wentBack("the hub shows an older state of its works than before")
+		w.own, w.lags, w.report.sequence = nil, false, "" // what was written last is there no more
 		c.askFor(w)
 	}
-	c.moved()
+	c.moved(o)
 	if !c.comparison.on || !c.connected || !c.clusters[w.cluster].selected {
 		return
 	}
@@ -359,229 +355,4 @@ func (c *Core) compareAgain(cl *cluster, least time.Duration) {
 	c.dropComparing(cl)
 	c.setStage(cl, waits)
 	c.failed(SpecLane, Key{Cluster: cl.name}, &cl.comparing.retry, least)
-}
-
-// judge compares a cluster's works with its records, all of which have come.
-func (c *Core) judge(cl *cluster) {
-	k := &cl.comparing
-	works := make([]resync.Work, 0, len(cl.works))
-	for _, w := range cl.works {
-		if w.seen != nil && !w.missing {
-			works = append(works, c.workOf(w))
-		}
-	}
-	plan := resync.CompareWorks(works, k.records)
-	k.records, k.asked = nil, false
-	c.forgetMissing(cl)
-	for _, id := range plan.InSync {
-		if w := c.undecided(cl, id); w != nil {
-			if o := c.current(w); hasFinalizer(o) {
-				c.inSync(w, o)
-			} else {
-				c.clear(w)
-			}
-		}
-	}
-	for _, id := range plan.Publish {
-		if w := c.undecided(cl, id); w != nil {
-			c.clear(w)
-		}
-	}
-	for _, b := range plan.Supersede {
-		if w := c.undecided(cl, b.ID); w != nil {
-			w.spec.behind = &behind{Behind: b}
-			k.checks++
-			c.clear(w)
-		}
-	}
-	k.missing, k.candidates, k.live, k.later = plan.Missing, len(plan.Missing), plan.Live, plan.Later > 0
-	if k.candidates > 0 {
-		c.locateNow()
-	}
-	c.judged(cl)
-	c.cfg.Waker.Wake(SpecLane, Key{}, 0)
-}
-
-// workOf is a work as the comparison sees it. One that is gone is deleted in its
-// own time.
-func (c *Core) workOf(w *work) resync.Work {
-	o := c.current(w)
-	m := markOf(o)
-	return resync.Work{
-		ID: string(w.uid), Name: o.Name, Version: o.Generation,
-		Tag: w.spec.tag, Untagged: !w.spec.tagged.equal(m),
-		Deleting: m.deleting || w.gone, Stuck: !m.deleting && !w.gone && isLarge(o),
-	}
-}
-
-// undecided returns the work with this id unless the broker accepted it as it
-// is on this connection: that is newer than any record that was listed.
-func (c *Core) undecided(cl *cluster, id string) *work {
-	w := cl.works[types.UID(id)]
-	if w == nil || w.gone || w.confirmed || w.spec.sentOn == c.conn && w.spec.sent.equal(markOf(c.current(w))) {
-		return nil
-	}
-	return w
-}
-
-// judged goes on when nothing is left to be looked up first.
-func (c *Core) judged(cl *cluster) {
-	if cl.comparing.checks > 0 {
-		c.setStage(cl, checksBehind)
-		return
-	}
-	c.setStage(cl, checksMissing)
-	c.cfg.Waker.Wake(SpecLane, Key{Cluster: cl.name}, 0)
-}
-
-// behind is a work that looks older than its record. confirmed: the hub says
-// that it is.
-type behind struct {
-	resync.Behind
-	confirmed bool
-}
-
-// noLongerBehind takes a work to be as new as its record, or gone.
-func (c *Core) noLongerBehind(w *work) {
-	b := w.spec.behind
-	w.spec.behind = nil
-	if b != nil && !b.confirmed {
-		c.checkedBehind(c.clusters[w.cluster])
-	}
-}
-
-func (c *Core) checkedBehind(cl *cluster) {
-	if cl.comparing.checks--; cl.comparing.checks == 0 && cl.comparing.stage == checksBehind {
-		c.judged(cl)
-	}
-}
-
-func (c *Core) doneCheckBehind(e CheckBehind, r Result) {
-	w := c.works[e.Work.UID]
-	w.spec.busy = false
-	b := w.spec.behind
-	c.wake(SpecLane, w, 0)
-	switch {
-	case b == nil || b.confirmed || w.gone:
-		// Overtaken by something else.
-	case apierrors.IsNotFound(r.Err), r.Err == nil && r.Work.UID != w.uid:
-		w.spec.clearedOn = 0 // the informer is about to say so
-		c.noLongerBehind(w)
-	case r.Err != nil:
-		c.hubFailed(SpecLane, Key{UID: w.uid}, &w.spec.retry, r.Err)
-	case r.Work.DeletionTimestamp == nil && (b.Tombstone || r.Work.Generation < b.Version):
-		w.spec.retry = retry{}
-		b.confirmed = true
-		c.wentBack("the hub has works in an older state than the broker")
-		c.checkedBehind(c.clusters[w.cluster])
-	default: // only the informer was behind
-		w.spec.retry = retry{}
-		c.wrote(w, r.Work)
-		c.noLongerBehind(w)
-	}
-}
-
-// conflicted takes the answer that a condition does not hold: the record is no
-// longer the one that was listed.
-func (c *Core) conflicted(w *work, cl *cluster) {
-	c.noLongerBehind(w)
-	w.spec.sentOn, w.spec.clearedOn = 0, 0
-	c.notAccepted(w)
-	c.failed(SpecLane, Key{UID: w.uid}, &w.spec.retry, 0)
-	c.compareAgain(cl, 0)
-}
-
-// nextMissing decides about works that only the broker has. That waits until
-// all clusters are judged: what one of them shows may cast doubt on the hub.
-func (c *Core) nextMissing(cl *cluster) Effect {
-	k := &cl.comparing
-	if len(k.missing) == 0 {
-		c.settle(cl)
-		return nil
-	}
-	if c.comparison.unjudged > 0 || !c.located() {
-		return nil
-	}
-	if reason := c.doubt(cl); reason != "" {
-		c.withhold(cl, reason)
-		return nil
-	}
-	if !c.due(SpecLane, Key{Cluster: cl.name}, &k.retry) {
-		return nil
-	}
-	r := k.missing[0]
-	if k.checked {
-		return Delete{Record: r, round: k.round}
-	}
-	return CheckMissing{UID: types.UID(r.ResourceID), Namespace: cl.name, Name: r.Name, round: k.round}
-}
-
-// resolved goes on with the next that is missing.
-func (c *Core) resolved(cl *cluster) {
-	k := &cl.comparing
-	k.missing, k.checked, k.retry = k.missing[1:], false, retry{}
-	c.cfg.Waker.Wake(SpecLane, Key{Cluster: cl.name}, 0)
-}
-
-func (c *Core) doneCheckMissing(e CheckMissing, r Result) {
-	cl := c.clusters[e.Namespace]
-	if cl == nil || cl.comparing.round != e.round || len(cl.comparing.missing) == 0 {
-		return
-	}
-	switch {
-	case apierrors.IsNotFound(r.Err), r.Err == nil && r.Work.UID != e.UID:
-		cl.comparing.checked = true
-		c.cfg.Waker.Wake(SpecLane, Key{Cluster: cl.name}, 0)
-	case r.Err != nil:
-		c.hubFailed(SpecLane, Key{Cluster: cl.name}, &cl.comparing.retry, r.Err)
-	default: // only the informer does not have it yet
-		c.compareAgain(cl, missingDelay)
-	}
-}
-
-func (c *Core) doneDelete(e Delete, r Result) {
-	cl := c.clusters[e.Record.Cluster]
-	if cl == nil || cl.comparing.round != e.round || len(cl.comparing.missing) == 0 {
-		return
-	}
-	switch {
-	case r.Err == nil:
-		c.resolved(cl)
-	case transport.CodeOf(r.Err) == transport.CodeConflict:
-		c.compareAgain(cl, 0)
-	case transport.Retryable(r.Err):
-		c.brokerFailed(Key{Cluster: cl.name}, &cl.comparing.retry, r.Err)
-	default: // it is another source's by now, or beyond us; the shell has logged it
-		c.resolved(cl)
-	}
-}
-
-// withhold leaves what is missing to a person.
-func (c *Core) withhold(cl *cluster, reason string) {
-	k := &cl.comparing
-	k.reason = reason
-	for _, r := range k.missing {
-		k.withheld = append(k.withheld, codec.WithheldDeletion{ResourceID: r.ResourceID, Name: r.Name, Revision: r.Revision})
-	}
-	k.missing = nil
-	c.settle(cl)
-}
-
-// withholds reports whether the deletion of a work is left to a person.
-func (k *comparing) withholds(id string) bool {
-	return slices.ContainsFunc(k.withheld, func(w codec.WithheldDeletion) bool { return w.ResourceID == id })
-}
-
-// withholdsName reports the same of a name.
-func (k *comparing) withholdsName(name string) bool {
-	return slices.ContainsFunc(k.withheld, func(w codec.WithheldDeletion) bool { return w.Name == name })
-}
-
-// settle ends the comparison of a cluster.
-func (c *Core) settle(cl *cluster) {
-	c.setStage(cl, settled)
-	if len(cl.comparing.withheld) == 0 {
-		c.trust(cl)
-	}
-	c.tellSoon(cl)
 }

@@ -6,6 +6,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/internal/resync"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -23,6 +24,7 @@ type keep struct {
 	// position is where the hub was when it was last asked, on connection
 	// locatedOn; due: it is to be asked again. asked bounds how often.
 	position  *codec.HubPosition
+	newest    string // resource version of all that the hub has shown
 	locatedOn int
 	due       bool
 	asked     time.Time
@@ -119,26 +121,37 @@ func (c *Core) doubtKept(w *work) bool {
 	return false
 }
 
-// wentBack takes it that the hub is in an earlier state than it was: nothing is
-// deleted because it is missing, and what statuses it shows is asked for.
+// wentBack takes it that the hub is in an earlier state than this process saw it
+// in: nothing is deleted because it is missing, and the statuses of all works
+// are asked for, because what was written is there no more.
 func (c *Core) wentBack(reason string) {
-	k := &c.keep
 	if c.cfg.NewID == nil {
 		return
 	}
-	k.calm = c.cfg.Now().Add(calmAfter)
-	c.cfg.Waker.Wake(SpecLane, Key{}, calmAfter)
+	before := c.keep.reason
+	c.suspect(reason)
 	c.loseCursor()
-	if k.withheld[everywhere] && k.reason != reasonKept {
+	if c.keep.reason == before {
 		return
 	}
-	k.reason, k.withheld = reason, map[string]bool{everywhere: true}
 	for _, cl := range c.clusters {
 		if cl.selected {
 			c.askAgain(cl, c.connected && !c.stock)
 			c.cfg.Waker.Wake(SpecLane, Key{Cluster: cl.name}, 0)
 		}
 	}
+}
+
+// suspect takes it that the hub is in an earlier state than it once was. What
+// was saved on it has gone back together with it, the cursor too.
+func (c *Core) suspect(reason string) {
+	k := &c.keep
+	k.calm = c.cfg.Now().Add(calmAfter)
+	c.cfg.Waker.Wake(SpecLane, Key{}, calmAfter)
+	if k.withheld[everywhere] && k.reason != reasonKept {
+		return
+	}
+	k.reason, k.withheld = reason, map[string]bool{everywhere: true}
 	c.cfg.Waker.Wake(HubLane, Key{}, 0)
 }
 
@@ -184,7 +197,7 @@ func (c *Core) nextLocate() Effect {
 	if !k.due || !c.comparison.on || !c.connected || !c.due(HubLane, Key{}, &k.retry) {
 		return nil
 	}
-	return Locate{conn: c.conn}
+	return Locate{newest: k.newest, conn: c.conn}
 }
 
 func (c *Core) doneLocate(e Locate, r Result) {
@@ -198,7 +211,14 @@ func (c *Core) doneLocate(e Locate, r Result) {
 	}
 	before := k.position
 	k.position, k.locatedOn, k.due, k.asked, k.retry = r.Position, c.conn, false, c.cfg.Now(), retry{}
-	c.judgePosition(before)
+	if reason := c.newerThanNow(before); reason != "" {
+		c.wentBack(reason)
+	} else if reason := c.newerThanNow(&codec.HubPosition{UID: r.Position.UID, ResourceVersion: e.newest}); reason != "" {
+		c.wentBack(reason)
+	}
+	if k.newest == e.newest {
+		k.newest = r.Position.ResourceVersion
+	}
 	c.judgeHub()
 	for name, cl := range c.clusters {
 		if cl.comparing.stage == checksMissing {
@@ -209,25 +229,31 @@ func (c *Core) doneLocate(e Locate, r Result) {
 	c.cfg.Waker.Wake(HubLane, Key{}, 0)
 }
 
-// judgeHub compares where the hub is with what the broker knows of it.
+// judgeHub compares, once, where the hub is with what the broker knows of it.
 func (c *Core) judgeHub() {
 	if c.keep.locatedOn == c.conn {
-		c.judgePosition(c.comparison.last)
+		if reason := c.newerThanNow(c.comparison.last); reason != "" {
+			c.suspect(reason)
+		}
+		c.comparison.last = nil
 	}
 }
 
-func (c *Core) judgePosition(before *codec.HubPosition) {
+// newerThanNow returns why the hub's present position cannot come after another
+// one; "" if it can, or if that one is not known.
+func (c *Core) newerThanNow(before *codec.HubPosition) string {
 	now := c.keep.position
 	switch {
 	case before == nil:
+		return ""
 	case before.UID != now.UID:
-		c.wentBack(fmt.Sprintf("the hub is another one than before: its uid is %s, not %s", now.UID, before.UID))
-	default:
-		n, err := resourceversion.CompareResourceVersion(now.ResourceVersion, before.ResourceVersion)
-		if err == nil && n < 0 {
-			c.wentBack(fmt.Sprintf("the hub went back in time: its resource version is %s, and was %s before", now.ResourceVersion, before.ResourceVersion))
-		}
+		return fmt.Sprintf("the hub is another one than before: its uid is %s, not %s", now.UID, before.UID)
 	}
+	n, err := resourceversion.CompareResourceVersion(now.ResourceVersion, before.ResourceVersion)
+	if err == nil && n < 0 {
+		return fmt.Sprintf("the hub went back in time: its resource version is %s, and was %s before", now.ResourceVersion, before.ResourceVersion)
+	}
+	return ""
 }
 
 // locateNow has the hub asked before anything is deleted because it is missing.
@@ -236,10 +262,19 @@ func (c *Core) locateNow() {
 	c.cfg.Waker.Wake(HubLane, Key{}, 0)
 }
 
+// shown notes how far the hub has come at least.
+func (c *Core) shown(o *workv1.ManifestWork) {
+	k := &c.keep
+	if n, err := resourceversion.CompareResourceVersion(o.ResourceVersion, k.newest); k.newest == "" || err == nil && n > 0 {
+		k.newest = o.ResourceVersion
+	}
+}
+
 // moved notes that something happened on the hub, so that the broker is told
 // before long how far the hub has come.
-func (c *Core) moved() {
+func (c *Core) moved(o *workv1.ManifestWork) {
 	k := &c.keep
+	c.shown(o)
 	if !c.comparison.on || !c.connected || k.due || k.locatedOn != c.conn {
 		return
 	}

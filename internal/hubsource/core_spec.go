@@ -36,8 +36,10 @@ type specState struct {
 	// clearedOn is the connection on which the work may be published, as far as
 	// the comparison is concerned; see [Core.cleared].
 	clearedOn int
-	// behind is set when the work looks older than its record.
-	behind *behind
+	// behind is set when the work looks older than its record; replaces, when
+	// its publishing ends another record.
+	behind   *behind
+	replaces bool
 }
 
 // mark says whether two states of a work differ for the broker.
@@ -79,13 +81,23 @@ func (c *Core) nextSpec(w *work) Effect {
 		return nil
 	case w.spec.sentOn == c.conn && w.spec.sent.equal(m):
 		w.spec.sent = m // lets go of an older object's maps
-		return nil
+		return c.nextSettled(w, o)
 	case m.deleting:
-		c.noLongerBehind(w)
+		c.withdraw(w)
 	case !c.cleared(w, cl):
 		return nil
 	}
 	return c.nextPublish(w, cl, o, large)
+}
+
+// nextSettled decides about a work that the broker has as it is. It keeps its
+// finalizer: somebody may have removed it, or a restore of the hub.
+func (c *Core) nextSettled(w *work, o *workv1.ManifestWork) Effect {
+	if o.DeletionTimestamp != nil || hasFinalizer(o) || !c.due(SpecLane, Key{UID: w.uid}, &w.spec.retry) {
+		return nil
+	}
+	w.spec.busy = true
+	return AddFinalizer{Work: o}
 }
 
 // nextPublish decides about a state of a work that the broker is to be told.
@@ -278,6 +290,7 @@ func (c *Core) publishAccepted(w *work, e Publish, outcome string) {
 		return
 	}
 	c.noLongerBehind(w)
+	s.replaces = s.replaces && e.mark.deleting
 	c.accepted(w)
 	if cl := c.clusters[w.cluster]; cl.comparing.withholdsName(e.Work.Name) {
 		c.compareAgain(cl, 0) // what had the name is no more

@@ -251,8 +251,8 @@ func TestCore_PrefersItsOwnWriteForAWhileOnly(t *testing.T) {
 	f.core.Report(report(w, 1, applied(1)))
 	e := next[PatchStatus](f, HubLane, "uid-w")
 	f.core.Done(e, Result{Work: newWork("w", 1, version("900"), withStatus(e.Status))})
-	restored := newWork("w", 1, version("90"))
-	f.core.WorkSeen(restored) // resource versions went back
+	restored := newWork("w", 1, version("150"))
+	f.core.WorkSeen(restored) // the informer is late, or resource versions went back
 	if o := f.core.current(f.core.works["uid-w"]); o == restored {
 		t.Error("an older object is taken at once")
 	}
@@ -262,5 +262,10 @@ func TestCore_PrefersItsOwnWriteForAWhileOnly(t *testing.T) {
 	f.now = f.now.Add(echoTimeout)
 	if o := f.core.current(f.core.works["uid-w"]); o != restored {
 		t.Error("the hub's object is not taken after a while")
+	}
+	restored = newWork("w", 1, version("90"))
+	f.core.WorkSeen(restored) // they did
+	if o := f.core.current(f.core.works["uid-w"]); o != restored {
+		t.Error("a hub that went back is not believed")
 	}
 }

@@ -109,7 +109,11 @@ func (c *Core) Checkpoint(cp codec.Checkpoint) {
 func (c *Core) resumeCheckpoint() {
 	s := &c.stream
 	cp := s.deferred
-	if cp == nil || !c.connected || s.asks > 0 || s.releases > 0 || cp.AnsweredLists < s.lists || c.cfg.Now().Before(c.keep.calm) {
+	if cp == nil || !c.connected || s.asks > 0 || s.releases > 0 || cp.AnsweredLists < s.lists {
+		return
+	}
+	if d := c.keep.calm.Sub(c.cfg.Now()); d > 0 {
+		c.cfg.Waker.Wake(SpecLane, Key{}, d)
 		return
 	}
 	s.deferred = nil
@@ -145,13 +149,14 @@ func (c *Core) advance() {
 }
 
 // loseCursor starts the stream over: what was written to the hub is there no
-// more.
+// more. A checkpoint that has to wait counts if all that is asked for now was
+// answered before it.
 func (c *Core) loseCursor() {
 	s := &c.stream
 	for _, old := range s.closed {
 		old.join(s.open)
 	}
-	s.closed, s.deferred, s.cursor, s.ackDue = nil, nil, codec.Cursor{}, false
+	s.closed, s.cursor, s.ackDue = nil, codec.Cursor{}, false
 }
 
 // nextAck decides about telling the broker how far its stream is on the hub.

@@ -59,7 +59,10 @@ type SendAck struct {
 // Locate asks the hub which one it is and how far its history has come: the
 // uid of the namespace kube-system, and the resource version of a list of works
 // that no cache answered. The result carries them in Position.
-type Locate struct{ conn int }
+type Locate struct {
+	newest string // of what the hub had shown before
+	conn   int
+}
 
 // Save keeps State on the hub, for the next process.
 type Save struct{ State State }

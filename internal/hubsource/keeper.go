@@ -13,7 +13,8 @@ import (
 // source.
 func StateName(sourceID string) string { return fieldManager + "-" + sourceID }
 
-// keeper keeps a State in a ConfigMap, or in memory where maps is nil. Its
+// keeper keeps a State in a ConfigMap, or in memory where maps is nil; there
+// without the cursor, for a hub that is restored does not take it back. Its
 // methods are called one at a time.
 type keeper struct {
 	maps            typedcorev1.ConfigMapsGetter
@@ -27,7 +28,7 @@ type keeper struct {
 // load returns what was saved last, the zero State when nothing was.
 func (k *keeper) load(ctx context.Context) (State, error) {
 	if k.maps == nil {
-		return StateOf(k.lastData()), nil
+		return State{Withheld: StateOf(k.lastData()).Withheld}, nil
 	}
 	m, err := k.maps.ConfigMaps(k.namespace).Get(ctx, k.name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {

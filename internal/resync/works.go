@@ -37,6 +37,10 @@ type Works struct {
 	// version, or a deletion that the source knows nothing of. Either the source
 	// went back in time, or what was read of it is old: ask it again.
 	Supersede []Behind
+	// Replacing are works that take the name of a live record with another id:
+	// the broker drops that one when the work is published, and only then. If it
+	// is not, compare again.
+	Replacing []string
 	// Missing are live records of works that the source lacks, sorted by id.
 	// That something is not there is no deletion: ask the source for each, and
 	// see [MayDelete].
@@ -71,14 +75,16 @@ func CompareWorks(works []Work, records []codec.InventoryRecord) Works {
 	}
 	var p Works
 	held := make(map[string]bool, len(works))
-	taken := make(map[string]bool, len(works))
+	taken := make(map[string]string, len(works)) // id by name
 	for i := range works {
 		w := &works[i]
 		held[w.ID] = true
 		if w.Stuck {
 			continue
 		}
-		taken[w.Name] = taken[w.Name] || !w.Deleting
+		if !w.Deleting {
+			taken[w.Name] = w.ID
+		}
 		r, has := byID[w.ID]
 		p.decide(w, r, has)
 	}
@@ -88,13 +94,16 @@ func CompareWorks(works []Work, records []codec.InventoryRecord) Works {
 		}
 		p.Live++
 		switch {
-		case held[id] || taken[r.Name]:
+		case held[id]:
+		case taken[r.Name] != "":
+			p.Replacing = append(p.Replacing, taken[r.Name])
 		case r.Revision == 0:
 			p.Later++
 		default:
 			p.Missing = append(p.Missing, r)
 		}
 	}
+	slices.Sort(p.Replacing)
 	slices.SortFunc(p.Missing, func(a, b codec.InventoryRecord) int { return cmp.Compare(a.ResourceID, b.ResourceID) })
 	return p
 }

@@ -41,7 +41,7 @@ func TestCompareWorks(t *testing.T) {
 		"stuck":                    {[]resync.Work{with(work("u", "a", 3, 1), stuck)}, []codec.InventoryRecord{rec("u", "a", 2, 2)}, resync.Works{Live: 1}},
 		"missing":                  {nil, []codec.InventoryRecord{rec("v", "b", 1, 1), rec("u", "a", 2, 2)}, resync.Works{Missing: []codec.InventoryRecord{rec("u", "a", 2, 2), rec("v", "b", 1, 1)}, Live: 2}},
 		"deletion of the missing":  {nil, []codec.InventoryRecord{dead(rec("u", "a", 2, 2))}, resync.Works{}},
-		"name taken by a new work": {[]resync.Work{work("u2", "a", 1, 1)}, []codec.InventoryRecord{rec("u", "a", 2, 2)}, resync.Works{Publish: []string{"u2"}, Live: 1}},
+		"name taken by a new work": {[]resync.Work{work("u2", "a", 1, 1)}, []codec.InventoryRecord{rec("u", "a", 2, 2)}, resync.Works{Publish: []string{"u2"}, Replacing: []string{"u2"}, Live: 1}},
 		"name of a dying work":     {[]resync.Work{with(work("u2", "a", 1, 1), deleting)}, []codec.InventoryRecord{rec("u", "a", 2, 2)}, resync.Works{Publish: []string{"u2"}, Missing: []codec.InventoryRecord{rec("u", "a", 2, 2)}, Live: 1}},
 		"name of a stuck work":     {[]resync.Work{with(work("u2", "a", 1, 1), stuck)}, []codec.InventoryRecord{rec("u", "a", 2, 2)}, resync.Works{Missing: []codec.InventoryRecord{rec("u", "a", 2, 2)}, Live: 1}},
 		"missing, but waits":       {nil, []codec.InventoryRecord{{ResourceID: "u", Name: "a", Version: 1}, dead(rec("u", "a", 2, 2))}, resync.Works{Later: 1, Live: 1}},
