@@ -361,6 +361,7 @@ func (c *Core) Drifted(key string) time.Duration {
 // TakeReport returns the status to publish for an id; ok is false if there is
 // none, or nobody to publish it to.
 func (c *Core) TakeReport(id string) (l report.Letter, ok bool) {
+	c.reserve(id)
 	c.mu.Lock()
 	if c.connected {
 		var err error

@@ -23,6 +23,7 @@ type Journal interface {
 	Checkpoint(c codec.Cursor) error
 	DropCursor() error
 	Dirty() []string
+	Reserve(sequence string) error
 	SaveReported(r journal.Reported) error
 }
 
@@ -35,6 +36,8 @@ const (
 	savedAtOnce = 10
 	// reportedDelay is how long accepted statuses wait to be noted together.
 	reportedDelay = 30 * time.Second
+	// reserveAhead is for how long sequence ids are reserved at a time.
+	reserveAhead = time.Minute
 )
 
 // keeper is what is still to be done on disk. Guarded by Core.mu, but for disk.
@@ -59,6 +62,9 @@ type keeper struct {
 	failing  bool
 	failures int
 	last     string
+
+	// reserving is held while sequence ids are reserved.
+	reserving sync.Mutex
 
 	// reported is when accepted statuses are to be noted; zero if there are none.
 	reported time.Time
@@ -99,7 +105,7 @@ func (c *Core) load() error {
 	c.mu.Lock()
 	c.cursor, c.keeper.onDisk = s.Cursor, s.Cursor != (codec.Cursor{})
 	maps.DeleteFunc(s.Reported.Accepted, func(id, _ string) bool { return c.set.Get(id) == nil })
-	sequenceErr := c.outbox.Restore(s.Reported.Sequence, s.Reported.Accepted)
+	sequenceErr := c.outbox.Restore(s.Reported.Sequence, s.Reserved, s.Reported.Accepted)
 	names := c.set.Names()
 	c.mu.Unlock()
 	if sequenceErr != nil {
@@ -343,6 +349,34 @@ func (c *Core) checkpointFailed(ctx context.Context, err error) {
 	c.mu.Unlock()
 	for _, key := range keys {
 		c.config.Wake(key, false)
+	}
+}
+
+// reserve makes sure that the next process does not use the sequence id that a
+// status is about to be sent with: that status may arrive after those of the
+// next process. If that fails, the status is sent all the same.
+func (c *Core) reserve(id string) {
+	if c.config.Journal == nil {
+		return
+	}
+	c.keeper.reserving.Lock()
+	defer c.keeper.reserving.Unlock()
+	c.mu.Lock()
+	limit, needed := c.outbox.ToReserve(id, c.config.Now(), reserveAhead)
+	needed = needed && c.connected
+	c.mu.Unlock()
+	if !needed {
+		return
+	}
+	err := c.config.Journal.Reserve(limit)
+	c.mu.Lock()
+	c.outbox.Reserved(limit)
+	if err != nil {
+		c.failed(context.Background(), err)
+	}
+	c.mu.Unlock()
+	if err != nil {
+		c.save(firstSaveRetry)
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
 	"github.com/hawser-io/hawser/pkg/agent/journal"
 	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 )
 
 var errFull error = syscall.ENOSPC
@@ -64,7 +65,7 @@ func TestCore_JournalComesFirst(t *testing.T) {
 	r.inSync(1)
 	r.apply(hubWork("w-1", "web", 2, configMap("a", "2")))
 	r.inSync(2)
-	want := []string{"put w-1 0", "checkpoint e/t/1 10", "put w-1 11", "checkpoint e/t/2 21"}
+	want := []string{"put w-1 0", "reserve  10", "checkpoint e/t/1 10", "put w-1 11", "checkpoint e/t/2 21"}
 	if !slices.Equal(early, want) {
 		t.Fatalf("got %q, want %q", early, want)
 	}
@@ -351,6 +352,48 @@ type newerJournal struct{ Journal }
 
 func (newerJournal) Load(journal.Binding, func(codec.Event) error) (journal.State, error) {
 	return journal.State{}, &journal.FormatError{Path: "/state/binding", Format: 9}
+}
+
+// A status of the process before may arrive after those of this one, whose clock
+// is a day behind.
+func TestCore_SequenceIDsOfTheProcessBefore(t *testing.T) {
+	r := newJournaledRig(t)
+	r.deliver(hubWork("w-1", "web", 1, configMap("a", "1")))
+	r.round(r.core.key("web"))
+	before, ok := r.core.TakeReport("w-1")
+	if !ok {
+		t.Fatal("there is no status")
+	}
+	r.now = r.now.Add(-24 * time.Hour)
+	r.restart()
+	r.apply(hubWork("w-1", "web", 2, configMap("a", "2")))
+	late, err := manifestwork.DecodeStatus(before.Event)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if newer, err := codec.CompareSequence(late.SequenceID, r.statuses["w-1"].SequenceID); err != nil || !newer {
+		t.Fatalf("%s is not above %s: %v", r.statuses["w-1"].SequenceID, late.SequenceID, err)
+	}
+
+	// Not every status is a write, and one that fails keeps no status back.
+	r.journal.did = nil
+	for n := range int64(10) {
+		r.apply(hubWork("w-1", "web", 3+n, configMap("a", fmt.Sprint(n))))
+	}
+	if n := len(slices.DeleteFunc(r.journal.did, func(op string) bool { return op != "reserve " })); n > 1 {
+		t.Errorf("%d reservations in ten seconds", n)
+	}
+	r.now = r.now.Add(25 * time.Hour)
+	r.journal.fail = func(op, _ string) error {
+		if op == "reserve" {
+			return errFull
+		}
+		return nil
+	}
+	r.apply(hubWork("w-1", "web", 20, configMap("a", "20")))
+	if s := r.statuses["w-1"]; s.Version != 20 {
+		t.Errorf("got version %d", s.Version)
+	}
 }
 
 func TestCore_RestartRepeatsNoStatus(t *testing.T) {

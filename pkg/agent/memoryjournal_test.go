@@ -15,11 +15,12 @@ type memoryJournal struct {
 	entries  map[string][]byte
 	cursor   codec.Cursor
 	reported journal.Reported
+	reserved string
 	dirty    map[string]bool
 	loaded   bool
 
 	// fail, if set, decides which operations fail: "put", "remove",
-	// "checkpoint", "drop" and "reported", with the id of a work.
+	// "checkpoint", "drop", "reserve" and "reported", with the id of a work.
 	fail func(op, id string) error
 	// rots: the next Checkpoint finds that an entry cannot be read any more.
 	rots string
@@ -46,7 +47,7 @@ func (j *memoryJournal) Load(b journal.Binding, take func(codec.Event) error) (j
 		j.binding, j.cursor, j.reported = b, codec.Cursor{}, journal.Reported{}
 		clear(j.entries)
 	}
-	s := journal.State{Cursor: j.cursor, Reported: j.reported}
+	s := journal.State{Cursor: j.cursor, Reported: j.reported, Reserved: j.reserved}
 	clear(j.dirty)
 	for _, id := range slices.Sorted(maps.Keys(j.entries)) {
 		e, err := codec.Unmarshal(j.entries[id])
@@ -116,6 +117,14 @@ func (j *memoryJournal) SaveReported(r journal.Reported) error {
 		return err
 	}
 	j.reported = journal.Reported{Sequence: r.Sequence, Accepted: maps.Clone(r.Accepted)}
+	return nil
+}
+
+func (j *memoryJournal) Reserve(sequence string) error {
+	if err := j.do("reserve", ""); err != nil {
+		return err
+	}
+	j.reserved = sequence
 	return nil
 }
 

@@ -86,7 +86,21 @@ func (s *Sequencer) Next(nowMillis int64) string {
 		s.time, s.step = s.time+1, 0 // borrow from the next millisecond
 	}
 	s.started = true
+	return s.id()
+}
+
+// id is the highest so far.
+func (s *Sequencer) id() string {
 	return strconv.FormatInt(s.time<<(sequenceNodeBits+sequenceStepBits)|sequenceNode<<sequenceStepBits|s.step, 10)
+}
+
+// Ahead returns an id that Next will not exceed for so many milliseconds, 4096
+// ids each. It uses up nothing.
+func (s *Sequencer) Ahead(nowMillis, millis int64) string {
+	ahead := *s
+	ahead.Next(nowMillis)
+	ahead.time, ahead.step = min(ahead.time+millis, sequenceMaxTime), sequenceMaxStep
+	return ahead.id()
 }
 
 // Observe makes later ids newer than seq; "" is no id and changes nothing. The

@@ -8,6 +8,27 @@ import (
 	"pgregory.net/rapid"
 )
 
+func TestSequencer_Ahead(t *testing.T) {
+	var s Sequencer
+	for _, now := range []int64{1_900_000_000_000, 1_800_000_000_000} { // and a clock that goes back
+		limit := s.Ahead(now, 1000)
+		for _, later := range []int64{0, 999, 1000} {
+			id := s.Next(now + later)
+			if newer, err := CompareSequence(limit, id); err != nil || newer {
+				t.Fatalf("after %d ms %s is above %s: %v", later, id, limit, err)
+			}
+		}
+		id := s.Next(1_900_000_000_000 + 1001)
+		if newer, err := CompareSequence(limit, id); err != nil || newer != (now == 1_900_000_000_000) {
+			t.Fatalf("%s is above %s: %t, %v", id, limit, newer, err)
+		}
+	}
+	var end Sequencer
+	if got, want := end.Ahead(1<<60, 1000), end.Ahead(1<<60, 2000); got != want {
+		t.Errorf("beyond the end: %s and %s", got, want)
+	}
+}
+
 func TestC7_CompareSequence(t *testing.T) {
 	id := func(time, node, step int64) string {
 		return strconv.FormatInt(time<<22|node<<12|step, 10)

@@ -52,7 +52,11 @@ func (d osDisk) lock(name string) (func() error, error) {
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	return f.Close, nil
+	return func() error {
+		// Closing is not enough: a process that is being started has a copy of the
+		// file until it runs.
+		return errors.Join(syscall.Flock(int(f.Fd()), syscall.LOCK_UN), f.Close())
+	}, nil
 }
 
 func (d osDisk) list(dir string) ([]string, error) {

@@ -77,7 +77,7 @@ func TestJournal_OrderOfUse(t *testing.T) {
 		t.Helper()
 		for name, err := range map[string]error{
 			"Put": j.Put(spec(t, "a", 1)), "Remove": j.Remove("a"), "Checkpoint": j.Checkpoint(cursor(1)),
-			"DropCursor": j.DropCursor(), "SaveReported": j.SaveReported(Reported{}),
+			"DropCursor": j.DropCursor(), "SaveReported": j.SaveReported(Reported{}), "Reserve": j.Reserve("1"),
 		} {
 			if !errors.Is(err, errNotLoaded) {
 				t.Errorf("%s %s: %v", name, when, err)

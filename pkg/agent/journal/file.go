@@ -190,6 +190,19 @@ func decodeReported(b []byte) (Reported, error) {
 	return out, nil
 }
 
+func encodeSequence(sequence string) []byte { return seal(sequenceFile, []byte(sequence)) }
+
+func decodeSequence(b []byte) (string, error) {
+	body, err := unseal(sequenceFile, b)
+	if err != nil {
+		return "", err
+	}
+	if _, err := codec.CompareSequence("", string(body)); err != nil {
+		return "", damage("no sequence id is in it")
+	}
+	return string(body), nil
+}
+
 func appendText(b []byte, s string) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }

@@ -78,6 +78,7 @@ func TestDecoders_RefuseWhatIsNotWritten(t *testing.T) {
 	position := func(b []byte) error { _, err := decodeCursor(b); return err }
 	instance := func(b []byte) error { _, err := decodeInstance(b); return err }
 	reported := func(b []byte) error { _, err := decodeReported(b); return err }
+	sequence := func(b []byte) error { _, err := decodeSequence(b); return err }
 	for name, c := range map[string]struct {
 		decode func([]byte) error
 		file   string
@@ -100,6 +101,8 @@ func TestDecoders_RefuseWhatIsNotWritten(t *testing.T) {
 		"an id twice":                 {reported, reportedFile, "\x00\x02\x01b\x00\x01b\x00"},
 		"fewer than it says":          {reported, reportedFile, "\x00\xff\xff\x03\x01b\x00"},
 		"more than it says":           {reported, reportedFile, "\x00\x00\x01b\x00"},
+		"no sequence id":              {sequence, sequenceFile, ""},
+		"sequence id of letters":      {sequence, sequenceFile, "12x"},
 	} {
 		var d damage
 		if err := c.decode(seal(c.file, []byte(c.body))); !errors.As(err, &d) {
@@ -191,6 +194,10 @@ func FuzzDecodeReported(f *testing.F) {
 		Reported{}, Reported{Sequence: "1857342389023", Accepted: map[string]string{"a": "hub 1 t h false", "b": ""}})
 }
 
+func FuzzDecodeSequence(f *testing.F) {
+	fuzzSmall(f, sequenceFile, decodeSequence, encodeSequence, "0", "1857342389023")
+}
+
 // The corpus on disk has files that this release wrote: a later one must read
 // them.
 func TestCorpus_IsRead(t *testing.T) {
@@ -201,6 +208,7 @@ func TestCorpus_IsRead(t *testing.T) {
 		"FuzzDecodeCursor":   func(b []byte) error { _, err := decodeCursor(b); return err },
 		"FuzzDecodeInstance": func(b []byte) error { _, err := decodeInstance(b); return err },
 		"FuzzDecodeReported": func(b []byte) error { _, err := decodeReported(b); return err },
+		"FuzzDecodeSequence": func(b []byte) error { _, err := decodeSequence(b); return err },
 		"FuzzDecodeEntry":    func(b []byte) error { _, _, err := decodeEntry(entryName("a"), b); return err },
 	} {
 		for _, b := range corpus(t, target) {
@@ -209,7 +217,7 @@ func TestCorpus_IsRead(t *testing.T) {
 			}
 		}
 	}
-	for _, target := range []string{"FuzzDecodeBinding", "FuzzDecodeCursor", "FuzzDecodeInstance", "FuzzDecodeReported", "FuzzDecodeEntry"} {
+	for _, target := range []string{"FuzzDecodeBinding", "FuzzDecodeCursor", "FuzzDecodeInstance", "FuzzDecodeReported", "FuzzDecodeSequence", "FuzzDecodeEntry"} {
 		if read[target] == 0 {
 			t.Errorf("%s: no file of the corpus is read any more (read: %v)", target, slices.Sorted(maps.Keys(read)))
 		}

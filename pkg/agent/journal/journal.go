@@ -16,6 +16,7 @@ const (
 	bindingFile  = "binding"
 	cursorFile   = "cursor"
 	reportedFile = "reported"
+	sequenceFile = "sequence"
 	worksDir     = "works"
 
 	// draftSuffix ends the name of a file that is being written.
@@ -54,6 +55,9 @@ type State struct {
 	Cursor codec.Cursor
 	// Reported is what was saved last; see there when it may be relied on.
 	Reported Reported
+	// Reserved is up to where sequence ids may have been used, under whatever
+	// binding; "" if none was.
+	Reserved string
 	// Works is the number of works, Damaged that of files that could not be used.
 	Works, Damaged int
 }
@@ -85,7 +89,7 @@ type Journal struct {
 	unlock   func() error // nil while the directory cannot be used
 	instance string
 
-	// saving is held while reported is written, and taken before mu.
+	// saving is held while reported or sequence is written, and taken before mu.
 	saving sync.Mutex
 
 	mu      sync.Mutex
@@ -221,6 +225,19 @@ func (j *Journal) DropCursor() error {
 // for a Checkpoint that is under way longer than to see that the directory is
 // ours. The error is an *Error; what was saved before may be there then.
 func (j *Journal) SaveReported(r Reported) error {
+	return j.saveBeside(reportedFile, encodeReported(r))
+}
+
+// Reserve notes, before they are used, that sequence ids up to this one may be.
+// An earlier process may have sent a status that has not arrived yet: whatever
+// the clock says by then, ids go on above it. It waits like SaveReported; the
+// error is an *Error.
+func (j *Journal) Reserve(sequence string) error {
+	return j.saveBeside(sequenceFile, encodeSequence(sequence))
+}
+
+// saveBeside replaces a file that has nothing to do with works and cursor.
+func (j *Journal) saveBeside(name string, content []byte) error {
 	j.saving.Lock()
 	defer j.saving.Unlock()
 	j.mu.Lock()
@@ -232,7 +249,7 @@ func (j *Journal) SaveReported(r Reported) error {
 	if err != nil {
 		return err
 	}
-	return j.replaceSynced(reportedFile, encodeReported(r))
+	return j.replaceSynced(name, content)
 }
 
 // Instance is a random name that stays with the directory: two processes have

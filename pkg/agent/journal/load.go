@@ -109,6 +109,10 @@ func (j *Journal) Load(b Binding, take func(codec.Event) error) (State, error) {
 		}
 	} else {
 		j.stale = true // it covers what is not ours
+		// Whoever used them: ids above do no harm.
+		if s.Reserved, err = decoded(j, sequenceFile, maxSmall, decodeSequence); isNewer(err) {
+			return State{}, err
+		}
 	}
 	j.phase, j.bound = loaded, ours
 	if err = j.bind(); err == nil {
@@ -170,6 +174,10 @@ func (j *Journal) load(take func(codec.Event) error) (State, error) {
 	if s.Reported, err = decoded(j, reportedFile, maxReported, decodeReported); gone(err) != nil {
 		// Statuses are sent again, no more; the next SaveReported replaces it.
 		j.log.Warn("state directory: the statuses that the broker has cannot be read", "error", err)
+		bad.add(err)
+	}
+	if s.Reserved, err = decoded(j, sequenceFile, maxSmall, decodeSequence); gone(err) != nil {
+		j.log.Warn("state directory: it cannot be read which sequence ids were used", "error", err)
 		bad.add(err)
 	}
 	s.Damaged = bad.n

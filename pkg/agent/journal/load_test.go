@@ -24,6 +24,7 @@ func aged(t *testing.T) (dir string) {
 	must(t, j.Put(spec(t, "a", 1)))
 	must(t, j.Put(spec(t, "b", 1)))
 	must(t, j.SaveReported(Reported{Sequence: "1", Accepted: map[string]string{"a": "x"}}))
+	must(t, j.Reserve("2"))
 	must(t, j.Checkpoint(cursor(5)))
 	must(t, j.Close())
 	return dir
@@ -47,29 +48,29 @@ func TestLoad_DamageIsDroppedWithTheCursor(t *testing.T) {
 		left  holding
 		state State
 	}{
-		"an entry cut off": {func(d string) string { return entryPath(d, "a") }, truncate, holding{"b": 1}, State{Works: 1, Damaged: 1}},
+		"an entry cut off": {func(d string) string { return entryPath(d, "a") }, truncate, holding{"b": 1}, State{Reserved: "2", Works: 1, Damaged: 1}},
 		"an empty entry": {
 			func(d string) string { return entryPath(d, "a") },
-			replace(func(p string) error { return os.WriteFile(p, nil, 0o600) }), holding{"b": 1}, State{Works: 1, Damaged: 1},
+			replace(func(p string) error { return os.WriteFile(p, nil, 0o600) }), holding{"b": 1}, State{Reserved: "2", Works: 1, Damaged: 1},
 		},
 		"an entry that is a directory": {
 			func(d string) string { return entryPath(d, "a") },
-			replace(func(p string) error { return os.Mkdir(p, 0o700) }), holding{"b": 1}, State{Works: 1, Damaged: 1},
+			replace(func(p string) error { return os.Mkdir(p, 0o700) }), holding{"b": 1}, State{Reserved: "2", Works: 1, Damaged: 1},
 		},
 		"an entry that is a pipe": {
 			func(d string) string { return entryPath(d, "a") },
-			replace(func(p string) error { return syscall.Mkfifo(p, 0o600) }), holding{"b": 1}, State{Works: 1, Damaged: 1},
+			replace(func(p string) error { return syscall.Mkfifo(p, 0o600) }), holding{"b": 1}, State{Reserved: "2", Works: 1, Damaged: 1},
 		},
 		"an entry that points elsewhere": {
 			func(d string) string { return entryPath(d, "a") },
-			replace(func(p string) error { return os.Symlink(entryName("b"), p) }), holding{"b": 1}, State{Works: 1, Damaged: 1},
+			replace(func(p string) error { return os.Symlink(entryName("b"), p) }), holding{"b": 1}, State{Reserved: "2", Works: 1, Damaged: 1},
 		},
 		"an entry under another name": {
 			func(d string) string { return entryPath(d, "a") },
-			replace(func(p string) error { return os.Link(filepath.Join(filepath.Dir(p), entryName("b")), p) }), holding{"b": 1}, State{Works: 1, Damaged: 1},
+			replace(func(p string) error { return os.Link(filepath.Join(filepath.Dir(p), entryName("b")), p) }), holding{"b": 1}, State{Reserved: "2", Works: 1, Damaged: 1},
 		},
-		"a cursor cut off": {func(d string) string { return filepath.Join(d, cursorFile) }, func(t *testing.T, p string) { t.Helper(); must(t, os.Truncate(p, 3)) }, holding{"a": 1, "b": 1}, State{Works: 2, Damaged: 1}},
-		"no works":         {func(d string) string { return filepath.Join(d, worksDir) }, func(t *testing.T, p string) { t.Helper(); must(t, os.RemoveAll(p)) }, holding{}, State{Damaged: 1}},
+		"a cursor cut off": {func(d string) string { return filepath.Join(d, cursorFile) }, func(t *testing.T, p string) { t.Helper(); must(t, os.Truncate(p, 3)) }, holding{"a": 1, "b": 1}, State{Reserved: "2", Works: 2, Damaged: 1}},
+		"no works":         {func(d string) string { return filepath.Join(d, worksDir) }, func(t *testing.T, p string) { t.Helper(); must(t, os.RemoveAll(p)) }, holding{}, State{Reserved: "2", Damaged: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -109,8 +110,18 @@ func TestLoad_DamagedReportedCostsOnlyItself(t *testing.T) {
 	dir := aged(t)
 	must(t, os.Truncate(filepath.Join(dir, reportedFile), 9))
 	_, s, _ := open(t, Config{Dir: dir})
-	if diff := cmp.Diff(State{Cursor: cursor(5), Works: 2, Damaged: 1}, s); diff != "" {
+	if diff := cmp.Diff(State{Cursor: cursor(5), Reserved: "2", Works: 2, Damaged: 1}, s); diff != "" {
 		t.Errorf("state (-want +got):\n%s", diff)
+	}
+}
+
+func TestLoad_DamagedSequenceCostsOnlyItself(t *testing.T) {
+	t.Parallel()
+	dir := aged(t)
+	must(t, os.Truncate(filepath.Join(dir, sequenceFile), 3))
+	_, s, _ := open(t, Config{Dir: dir})
+	if s.Reserved != "" || s.Damaged != 1 || s.Cursor != cursor(5) || s.Works != 2 {
+		t.Errorf("got %+v", s)
 	}
 }
 
@@ -155,7 +166,7 @@ func TestLoad_AnotherBinding(t *testing.T) {
 			if err != nil || len(h) > 0 {
 				t.Fatalf("got %v, %v", h, err)
 			}
-			if diff := cmp.Diff(State{}, s); diff != "" {
+			if diff := cmp.Diff(State{Reserved: "2"}, s); diff != "" {
 				t.Errorf("state (-want +got):\n%s", diff)
 			}
 			if !strings.Contains(log.String(), "discarded") {
@@ -164,7 +175,7 @@ func TestLoad_AnotherBinding(t *testing.T) {
 			must(t, j.Put(spec(t, "c", 1)))
 			must(t, j.Close())
 			_, s, h = open(t, Config{Dir: dir}) // and back again
-			if diff := cmp.Diff(State{}, s) + cmp.Diff(holding{}, h); diff != "" {
+			if diff := cmp.Diff(State{Reserved: "2"}, s) + cmp.Diff(holding{}, h); diff != "" {
 				t.Errorf("back again (-want +got):\n%s", diff)
 			}
 		})
@@ -173,7 +184,7 @@ func TestLoad_AnotherBinding(t *testing.T) {
 
 func TestLoad_NewerFormatIsRefused(t *testing.T) {
 	t.Parallel()
-	for _, file := range []string{bindingFile, cursorFile, reportedFile, instanceFile, worksDir + "/" + entryName("a")} {
+	for _, file := range []string{bindingFile, cursorFile, reportedFile, sequenceFile, instanceFile, worksDir + "/" + entryName("a")} {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			t.Parallel()
 			dir := aged(t)
@@ -189,7 +200,7 @@ func TestLoad_NewerFormatIsRefused(t *testing.T) {
 				t.Fatalf("got %v", err)
 			}
 			// The newer release finds everything.
-			for _, f := range []string{bindingFile, cursorFile, reportedFile, instanceFile, worksDir + "/" + entryName("a"), worksDir + "/" + entryName("b")} {
+			for _, f := range []string{bindingFile, cursorFile, reportedFile, sequenceFile, instanceFile, worksDir + "/" + entryName("a"), worksDir + "/" + entryName("b")} {
 				if _, err := os.Stat(filepath.Join(dir, f)); err != nil {
 					t.Error(err)
 				}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -82,6 +83,10 @@ type model struct {
 	given []attempt
 	kept  int
 	saved []Reported
+	// reserved is the last sequence id that was certainly reserved; flipped: its
+	// file may have been damaged.
+	reserved int
+	flipped  bool
 	// hurt: since the last start a file was damaged, or could not be read. lossy:
 	// there was a power loss.
 	hurt, lossy bool
@@ -266,6 +271,11 @@ func (m *model) report() {
 	r := Reported{Sequence: fmt.Sprint(len(m.saved)), Accepted: map[string]string{"a": fmt.Sprint(m.version), "owner": fmt.Sprint(m.owner)}}
 	m.saved = append(m.saved, r)
 	m.typed(m.j.SaveReported(r))
+	err := m.j.Reserve(fmt.Sprint(len(m.saved)))
+	m.typed(err)
+	if err == nil {
+		m.reserved = len(m.saved)
+	}
 }
 
 func (m *model) restart() {
@@ -293,7 +303,7 @@ func (m *model) flip(t *rapid.T) {
 	name := rapid.SampledFrom(slices.Sorted(maps.Keys(m.disk.files))).Draw(t, "file")
 	if len(m.disk.files[name].data) > 0 {
 		m.disk.flip(name, rapid.IntRange(0, 1000).Draw(t, "byte"))
-		m.hurt = true
+		m.hurt, m.flipped = true, true
 	}
 }
 
@@ -336,6 +346,9 @@ func (m *model) compare(s State, found holding) {
 	if len(s.Reported.Accepted) > 0 && (s.Reported.Accepted["owner"] != fmt.Sprint(m.owner) ||
 		!slices.ContainsFunc(m.saved, func(r Reported) bool { return cmp.Equal(r, s.Reported) })) {
 		m.t.Fatalf("reported that was never saved here: %v", s.Reported)
+	}
+	if n, err := strconv.Atoi(s.Reserved); s.Reserved != "" && err != nil || n < m.reserved && !m.flipped && !m.hurt {
+		m.t.Fatalf("sequence ids up to %d were reserved, and %q is loaded", m.reserved, s.Reserved)
 	}
 	covered := m.covered(s)
 	for _, id := range modelIDs {
@@ -405,7 +418,10 @@ func (m *model) heal() {
 	if m.kept != len(m.given) {
 		m.t.Fatal("nothing fails, but the checkpoint did")
 	}
-	want := State{Cursor: cursor(m.kept), Reported: m.saved[len(m.saved)-1]}
+	want := State{Cursor: cursor(m.kept), Reported: m.saved[len(m.saved)-1], Reserved: fmt.Sprint(m.reserved)}
+	if m.reserved != len(m.saved) {
+		m.t.Fatal("nothing fails, but the reservation did")
+	}
 	last := holding{}
 	for _, id := range modelIDs {
 		if v := m.tracks[work{m.owner, id}].latest(); v != 0 {

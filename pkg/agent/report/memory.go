@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -58,11 +59,33 @@ func timeless(list []metav1.Condition) {
 }
 
 // Restore takes what Reported returned in an earlier process. Sequence ids
-// continue above sequence. The error is that of codec.Sequencer.Observe.
-func (o *Outbox) Restore(sequence string, accepted map[string]string) error {
+// continue above sequence, and above reserved, up to where that process may have
+// used them. The error is that of codec.Sequencer.Observe.
+func (o *Outbox) Restore(sequence, reserved string, accepted map[string]string) error {
 	o.memory = memory{essences: maps.Clone(accepted), undecided: true, sequence: sequence, highest: sequence}
-	return o.sequence.Observe(sequence)
+	if err := o.sequence.Observe(sequence); err != nil {
+		return err
+	}
+	return o.sequence.Observe(reserved)
 }
+
+// ToReserve reports whether something is to be sent for a work with a sequence
+// id that lies above all that were reserved, and returns up to where to reserve
+// them before Take.
+func (o *Outbox) ToReserve(id string, now time.Time, ahead time.Duration) (limit string, needed bool) {
+	i := o.items[id]
+	if i == nil || i.underWay || !o.due(i) {
+		return "", false
+	}
+	next := o.sequence
+	if o.reserved != "" && !newer(o.reserved, next.Next(now.UnixMilli())) {
+		return "", false
+	}
+	return o.sequence.Ahead(now.UnixMilli(), ahead.Milliseconds()), true
+}
+
+// Reserved says up to where sequence ids are reserved.
+func (o *Outbox) Reserved(limit string) { o.reserved = limit }
 
 // Reported returns the highest sequence id that the broker accepted, and what
 // it accepted last, by resource id; ok is false as long as it is not known

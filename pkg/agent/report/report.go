@@ -42,6 +42,8 @@ type Outbox struct {
 	unverified bool
 	// observed is the highest id that the broker has said.
 	observed string
+	// reserved is up to where ids may be used without asking first.
+	reserved string
 	memory   memory
 }
 

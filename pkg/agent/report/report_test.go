@@ -287,10 +287,59 @@ func remembering(t *testing.T, of *bench) *bench {
 	}
 	b := newBench(t)
 	b.Remember = true
-	if err := b.Restore(sequence, accepted); err != nil {
+	if err := b.Restore(sequence, "", accepted); err != nil {
 		t.Fatal(err)
 	}
 	return b
+}
+
+func TestOutbox_ReservesSequenceIDs(t *testing.T) {
+	b := newBench(t)
+	if limit, needed := b.ToReserve("1", now, time.Minute); needed {
+		t.Fatalf("%s for nothing", limit)
+	}
+	b.put(work("1", 1), "a", true)
+	limit, needed := b.ToReserve("1", now, time.Minute)
+	if !needed {
+		t.Fatal("nothing is reserved yet")
+	}
+	b.Reserved(limit)
+	for _, later := range []time.Duration{0, time.Minute} {
+		if again, needed := b.ToReserve("1", now.Add(later), time.Minute); needed {
+			t.Fatalf("%s after %v: %s is enough", again, later, limit)
+		}
+	}
+	if _, needed := b.ToReserve("1", now.Add(time.Minute+time.Millisecond), time.Minute); !needed {
+		t.Fatal("the ids are used up")
+	}
+	l := b.take("1")
+	if _, needed := b.ToReserve("1", now.Add(time.Hour), time.Minute); needed {
+		t.Fatal("for one that is under way")
+	}
+
+	// The next process, whose clock went back.
+	next := newBench(t)
+	if err := next.Restore("", limit, nil); err != nil {
+		t.Fatal(err)
+	}
+	next.put(work("1", 1), "a", true)
+	for _, earlier := range []string{limit, decode(t, l.Event).SequenceID} {
+		n := next.sequence(now.Add(-time.Hour))
+		if newer, err := codec.CompareSequence(earlier, n); err != nil || !newer {
+			t.Fatalf("%s is not above %s: %v", n, earlier, err)
+		}
+	}
+}
+
+// sequence is the id that the next status has.
+func (b *bench) sequence(at time.Time) string {
+	b.t.Helper()
+	l, ok, err := b.Take("1", at)
+	if !ok || err != nil {
+		b.t.Fatal(err)
+	}
+	b.Done(l, transport.Receipt{}, errors.New("lost"))
+	return decode(b.t, l.Event).SequenceID
 }
 
 func TestOutbox_RemembersAnEarlierProcess(t *testing.T) {
