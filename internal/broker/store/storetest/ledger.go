@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -18,6 +19,7 @@ type Ledger struct {
 	records    []Entry
 	said       map[uint64]store.Change // everything the feed ever said
 	subscribed map[subscription]string
+	bookmarks  map[string][]byte
 }
 
 // Entry is one record of a ledger.
@@ -39,7 +41,9 @@ type Step struct {
 
 // NewLedger returns an empty ledger.
 func NewLedger() *Ledger {
-	return &Ledger{said: make(map[uint64]store.Change), subscribed: make(map[subscription]string)}
+	return &Ledger{
+		said: make(map[uint64]store.Change), subscribed: make(map[subscription]string), bookmarks: make(map[string][]byte),
+	}
 }
 
 // Head returns the last revision.
@@ -168,6 +172,26 @@ func (l *Ledger) ForgetCluster(cluster string) {
 			delete(l.subscribed, k)
 		}
 	}
+}
+
+// SetBookmarks as in [store.Store].
+func (l *Ledger) SetBookmarks(set map[string][]byte) {
+	for name, value := range set {
+		if l.bookmarks[name] = value; value == nil {
+			delete(l.bookmarks, name)
+		}
+	}
+}
+
+// Bookmarks as in [store.Store].
+func (l *Ledger) Bookmarks(prefix string) map[string][]byte {
+	out := make(map[string][]byte)
+	for name, value := range l.bookmarks {
+		if strings.HasPrefix(name, prefix) {
+			out[name] = value
+		}
+	}
+	return out
 }
 
 // Get returns the record with key k.

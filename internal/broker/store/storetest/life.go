@@ -233,6 +233,12 @@ func testRandom(t *testing.T, newSite func() Site) {
 			case 2:
 				b.close()
 				b = open(t, site)
+			case 3:
+				set := drawBookmarks(rt)
+				if err := b.SetBookmarks(b.context(), set); err != nil {
+					rt.Fatal(err)
+				}
+				l.SetBookmarks(set)
 			default:
 				commitBoth(rt, b, l, clusters)
 			}
@@ -243,6 +249,12 @@ func testRandom(t *testing.T, newSite func() Site) {
 		compare(rt, b, l, clusters)
 		b.close()
 	})
+}
+
+// drawBookmarks draws some to set and, with nil values, to forget; of each name
+// some others begin in the same way.
+func drawBookmarks(t *rapid.T) map[string][]byte {
+	return rapid.MapOf(rapid.StringMatching(`[ab]{1,3}`), rapid.OneOf(rapid.Just([]byte(nil)), rapid.SliceOf(rapid.Byte()))).Draw(t, "bookmarks")
 }
 
 func commitBoth(t *rapid.T, b *bench, l *Ledger, clusters []string) {
@@ -314,6 +326,9 @@ func compareScopes(t *rapid.T, b *bench, l *Ledger, clusters []string) {
 			s := store.Scope{DataType: dt, Cluster: c, Owner: owner}
 			check("changed specs of "+c+" "+owner, l.Since(s, store.SpecPart, after), b.since(s, store.SpecPart, after))
 		}
+	}
+	for _, prefix := range []string{"", "a", "ab", "c"} {
+		check("bookmarks under "+prefix, l.Bookmarks(prefix), b.Bookmarks(prefix))
 	}
 	for _, owner := range []string{"s1", "s2"} {
 		check("digests of "+owner, l.Digests(dt, owner), b.Digests(dt, owner))
