@@ -104,8 +104,9 @@ func (c *Core) load() error {
 	}
 	c.mu.Lock()
 	c.cursor, c.keeper.onDisk = s.Cursor, s.Cursor != (codec.Cursor{})
-	maps.DeleteFunc(s.Reported.Accepted, func(id, _ string) bool { return c.set.Get(id) == nil })
-	sequenceErr := c.outbox.Restore(s.Reported.Sequence, s.Reserved, s.Reported.Accepted)
+	accepted := maps.Clone(s.Reported.Accepted)
+	maps.DeleteFunc(accepted, func(id, _ string) bool { return c.set.Get(id) == nil })
+	sequenceErr := c.outbox.Restore(s.Reported.Sequence, s.Reserved, accepted)
 	names := c.set.Names()
 	c.mu.Unlock()
 	if sequenceErr != nil {

@@ -34,6 +34,7 @@ type files struct {
 	entries  map[string][]byte
 	cursor   codec.Cursor
 	reported journal.Reported
+	reserved string
 }
 
 var _ agent.Journal = (*stateDir)(nil)
@@ -97,7 +98,7 @@ func (d *stateDir) Load(b journal.Binding, take func(codec.Event) error) (journa
 		d.seen, d.stable = files{entries: map[string][]byte{}}, files{entries: map[string][]byte{}}
 		clear(d.unsynced)
 	}
-	s := journal.State{Cursor: d.seen.cursor, Reported: d.seen.reported}
+	s := journal.State{Cursor: d.seen.cursor, Reported: d.seen.reported, Reserved: d.seen.reserved}
 	for _, id := range slices.Sorted(maps.Keys(d.seen.entries)) {
 		e, err := codec.Unmarshal(d.seen.entries[id])
 		if err == nil {
@@ -166,6 +167,15 @@ func (d *stateDir) DropCursor() error {
 
 // Dirty implements agent.Journal.
 func (d *stateDir) Dirty() []string { return slices.Sorted(maps.Keys(d.dirty)) }
+
+// Reserve implements agent.Journal.
+func (d *stateDir) Reserve(sequence string) error {
+	if err := d.room("write"); err != nil {
+		return err
+	}
+	d.seen.reserved, d.stable.reserved = sequence, sequence
+	return nil
+}
 
 // SaveReported implements agent.Journal.
 func (d *stateDir) SaveReported(r journal.Reported) error {
