@@ -130,13 +130,17 @@ fuzz: ## fuzz every target for FUZZTIME (default 60s) each, going on where it en
 fuzz-short: ## fuzz every target for 10s, beginning with the committed corpus
 	@.ci/fuzz 10s
 
+.PHONY: soak
+soak: build ## run a fleet under load and faults for SOAK (default 10m); SEED=n repeats a run
+	@go run ./test/soak -for $(or $(SOAK),10m) -seed $(or $(SEED),0)
+
 .PHONY: race-long
 race-long: ## run the tests under the race detector ten times
 	@CGO_ENABLED=1 go test -race -count=10 -timeout 60m $(UNIT)
 
 .PHONY: test-all
-test-all: ## make test, then long race and fuzz runs
-	@MAKE='$(MAKE)' .ci/stages test race-long fuzz
+test-all: ## make test, then long race, fuzz and soak runs
+	@MAKE='$(MAKE)' .ci/stages test race-long fuzz soak
 
 .PHONY: demo
 demo: ## a hub, two clusters and Hawser between them on this machine, until Ctrl-C

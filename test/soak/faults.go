@@ -1,0 +1,112 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/hawser-io/hawser/internal/fleet"
+)
+
+// faults does what the plan says to every part of the fleet, each on its own, so
+// that faults overlap as chance has it.
+type faults struct {
+	fleet *fleet.Fleet
+	plan  plan
+	seed  uint64
+	since func() time.Duration
+	say   func(format string, args ...any)
+	// victim dies all the time, the other programs only in storms.
+	victim string
+
+	mu    sync.Mutex
+	count map[string]int
+}
+
+// run goes on until the end of the plan and leaves everything running.
+func (f *faults) run(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var wg sync.WaitGroup
+	part := func(name string, one func(context.Context, *rand.Rand) error) {
+		r := random(f.seed, name)
+		wg.Go(func() {
+			for f.since() < f.plan.end && ctx.Err() == nil {
+				if err := one(ctx, r); err != nil {
+					cancel(fmt.Errorf("%s: %w", name, err))
+				}
+			}
+		})
+	}
+	for _, name := range f.fleet.Programs() {
+		part(name, func(ctx context.Context, r *rand.Rand) error { return f.program(ctx, r, name) })
+	}
+	part(hub, f.hub)
+	wg.Wait()
+	return context.Cause(ctx)
+}
+
+// hub is what the fleet calls the hub's control plane.
+const hub = "hub"
+
+func (f *faults) program(ctx context.Context, r *rand.Rand, name string) error {
+	e := nextFault(r)
+	if !f.wait(ctx, e.after) || f.plan.quiet(f.since()) {
+		return nil
+	}
+	if !f.plan.stormy(f.since()) && name != f.victim {
+		e.fault = pause
+	}
+	p := f.fleet.Program(name)
+	f.note(name, e)
+	switch e.fault {
+	case kill:
+		p.Kill()
+	case stop:
+		if err := p.Stop(); err != nil {
+			return err
+		}
+	default:
+		if err := p.Pause(); err != nil {
+			return err
+		}
+	}
+	f.wait(ctx, e.last)
+	if e.fault == pause {
+		return p.Resume()
+	}
+	return p.Launch(context.WithoutCancel(ctx)) // it may be that nothing it needs runs
+}
+
+func (f *faults) hub(ctx context.Context, r *rand.Rand) error {
+	e := nextRestart(r)
+	if !f.wait(ctx, e.after) || f.plan.quiet(f.since()) {
+		return nil
+	}
+	f.note(hub, e)
+	if err := f.fleet.StopControlPlane(hub); err != nil {
+		return err
+	}
+	f.wait(ctx, e.last)
+	return f.fleet.StartControlPlane(hub)
+}
+
+// wait tells whether the time has passed and the plan goes on.
+func (f *faults) wait(ctx context.Context, d time.Duration) bool {
+	d = min(d, f.plan.end-f.since())
+	select {
+	case <-time.After(d):
+		return f.since() < f.plan.end
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (f *faults) note(part string, e event) {
+	f.say("%s: %s for %.1f s", part, e.fault, e.last.Seconds())
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.count[fmt.Sprintf("%s %s", part, e.fault)]++
+}

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"text/tabwriter"
+)
+
+// quantity is what must not grow.
+type quantity struct {
+	name  string
+	value func(sample) float64
+	limit float64 // the growth that is allowed, as a part of what it was
+	unit  float64 // for people
+}
+
+var quantities = []quantity{
+	{name: "goroutines", value: func(s sample) float64 { return s.goroutines }, limit: 0.05, unit: 1},
+	{name: "descriptors", value: func(s sample) float64 { return s.descriptors }, limit: 0.05, unit: 1},
+	{name: "resident MiB", value: func(s sample) float64 { return s.resident }, limit: 0.10, unit: 1 << 20},
+}
+
+// growth compares the first window of the calm with the last.
+type growth struct {
+	program, quantity string
+	before, after     float64
+	unit              float64
+	err               error
+}
+
+func (g growth) percent() float64 { return 100 * (g.after/g.before - 1) }
+
+// leastSamples of each window make a median.
+const leastSamples = 10
+
+// judge compares the windows of one program, which must have been the same
+// process all the time.
+func (p plan) judge(program string, s series) ([]growth, error) {
+	calm := s.in(p.calm, p.judged)
+	before, after := calm.in(p.calm, p.calm+p.window), calm.in(p.judged-p.window, p.judged)
+	if len(before) < leastSamples || len(after) < leastSamples {
+		return nil, fmt.Errorf("%s: only %d and %d samples in the first and last %s of the calm, want %d of each: it was away, or hung", program, len(before), len(after), p.window, leastSamples)
+	}
+	for _, x := range calm {
+		if x.pid != calm[0].pid {
+			return nil, fmt.Errorf("%s: process %d became process %d at %s: it should have lived through the calm", program, calm[0].pid, x.pid, x.at)
+		}
+	}
+	var all []growth
+	for _, q := range quantities {
+		g := growth{program: program, quantity: q.name, before: before.median(q.value), after: after.median(q.value), unit: q.unit}
+		if g.after-g.before > q.limit*g.before {
+			g.err = fmt.Errorf("%s: %s grew by %.1f %%, from %.1f to %.1f; %.0f %% are allowed",
+				program, q.name, g.percent(), g.before/q.unit, g.after/q.unit, 100*q.limit)
+		}
+		all = append(all, g)
+	}
+	return all, nil
+}
+
+// table prints the growths and returns the errors among them.
+func table(out io.Writer, all []growth) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "program\tquantity\tfirst window\tlast window\tgrowth\t\t")
+	var errs []error
+	for _, g := range all {
+		verdict := "ok"
+		if g.err != nil {
+			verdict = "TOO MUCH"
+			errs = append(errs, g.err)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%.1f\t%.1f\t%+.1f %%\t%s\t\n", g.program, g.quantity, g.before/g.unit, g.after/g.unit, g.percent(), verdict)
+	}
+	return errors.Join(append(errs, w.Flush())...)
+}

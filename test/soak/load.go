@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hawser-io/hawser/test/witness"
+)
+
+const (
+	// writers write side by side; each has works of its own.
+	writers       = 8
+	worksOfWriter = 12
+	// writeEvery is the mean time between two writes of one writer.
+	writeEvery = 400 * time.Millisecond
+	// absent is about how many of its works a writer leaves deleted.
+	absent = 2
+)
+
+// load writes works until it is told to stop.
+type load struct {
+	*witness.Works
+	seed                      uint64
+	created, updated, deleted atomic.Int64
+}
+
+// run returns the first error of a writer; nil when ctx ended. Requests in
+// flight are answered first: what the hub has must be known.
+func (l *load) run(ctx context.Context, clusters []string) error {
+	failed, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var wg sync.WaitGroup
+	for i := range writers {
+		w := writer{load: l, random: random(l.seed, fmt.Sprint("writer ", i))}
+		for n := range worksOfWriter {
+			w.away = append(w.away, witness.Key{Cluster: clusters[n%len(clusters)], Name: fmt.Sprintf("soak-%d-%d", i, n)})
+		}
+		wg.Go(func() {
+			if err := w.run(failed); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	wg.Wait()
+	if ctx.Err() != nil {
+		return nil
+	}
+	return context.Cause(failed)
+}
+
+// writer has works on the hub (there) and works that it deleted or has not made
+// yet (away).
+type writer struct {
+	*load
+	random      *rand.Rand
+	there, away []witness.Key
+}
+
+func (w *writer) run(ctx context.Context) error {
+	for {
+		pause := time.Duration(w.random.ExpFloat64() * float64(writeEvery))
+		if len(w.away) > absent {
+			pause = 0 // at the start
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return nil
+		}
+		// The hub may be away for longer than the load goes on.
+		if err := w.write(context.WithoutCancel(ctx)); err != nil {
+			return err
+		}
+	}
+}
+
+// write creates, updates or deletes one work. Creations and deletions balance.
+func (w *writer) write(ctx context.Context) error {
+	const life = 10 // one write in ten begins or ends a work
+	switch ends := w.random.IntN(life) == 0; {
+	case len(w.away) > absent || ends && len(w.away) > 0 && w.random.IntN(2) == 0:
+		w.created.Add(1)
+		return w.Create(ctx, move(&w.away, &w.there, 0))
+	case ends && len(w.away) < absent:
+		w.deleted.Add(1)
+		return w.Delete(ctx, move(&w.there, &w.away, w.random.IntN(len(w.there))))
+	default:
+		w.updated.Add(1)
+		return w.Update(ctx, w.there[w.random.IntN(len(w.there))])
+	}
+}
+
+// move takes an element out of one list and puts it at the end of another.
+func move(from, to *[]witness.Key, i int) witness.Key {
+	k := (*from)[i]
+	*from = append((*from)[:i:i], (*from)[i+1:]...)
+	*to = append(*to, k)
+	return k
+}

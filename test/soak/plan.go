@@ -1,0 +1,97 @@
+package main
+
+import (
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"time"
+)
+
+// plan is what happens when, counted from the start of the load.
+//
+//	0 … storm       every program dies now and then
+//	storm … calm    nothing: caches and tables fill
+//	calm … judged   growth is measured: only the second agent dies; the others are
+//	                paused and cut off from a hub that restarts
+//	judged … end    storm
+//
+// Growth can only be seen in a process that lives, so broker, hub-source and the
+// first agent live through the calm; what dying peers leave behind in them is
+// what the second agent shows. The two windows that are compared, the first and
+// the last of the calm, are free of faults, so that both have the same peers.
+type plan struct {
+	storm, calm, judged, end time.Duration
+	window                   time.Duration
+}
+
+const (
+	shortest = 4 * time.Minute
+	// recovery is how long before a window the last fault begins.
+	recovery = 30 * time.Second
+)
+
+// newPlan makes that for a length, which ends with the calm.
+func newPlan(length time.Duration) (plan, error) {
+	if length < shortest {
+		return plan{}, fmt.Errorf("%s is too short to see anything grow: use at least %s", length, shortest)
+	}
+	const storm, calm = 45 * time.Second, 2 * time.Minute
+	return plan{
+		storm: storm, calm: calm, judged: length, end: length + 2*storm,
+		window: min(time.Minute, (length-calm)/4),
+	}, nil
+}
+
+// stormy tells whether any process may die at a time.
+func (p plan) stormy(at time.Duration) bool { return at < p.storm || at >= p.judged && at < p.end }
+
+// quiet tells whether no fault may begin at a time.
+func (p plan) quiet(at time.Duration) bool {
+	return at >= p.storm && at < p.calm+p.window || at >= p.judged-p.window-recovery && at < p.judged
+}
+
+// random is the chance of one part of the run, the same for the same seed.
+func random(seed uint64, part string) *rand.Rand {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(part)) // never fails
+	return rand.New(rand.NewPCG(seed, h.Sum64()))
+}
+
+// between draws a duration.
+func between(r *rand.Rand, least, most time.Duration) time.Duration {
+	return least + time.Duration(r.Int64N(int64(most-least)))
+}
+
+// fault is what happens to one part of the fleet.
+type fault string
+
+const (
+	kill    fault = "kill"    // SIGKILL
+	stop    fault = "stop"    // SIGTERM
+	pause   fault = "pause"   // SIGSTOP, later SIGCONT
+	restart fault = "restart" // of a kube-apiserver
+)
+
+// event is a fault, how long after the one before it comes, and how long it
+// lasts.
+type event struct {
+	fault       fault
+	after, last time.Duration
+}
+
+// nextFault draws what happens next to a program.
+func nextFault(r *rand.Rand) event {
+	e := event{fault: pause, after: between(r, 8*time.Second, 25*time.Second), last: between(r, 500*time.Millisecond, 10*time.Second)}
+	switch r.IntN(4) {
+	case 0, 1:
+		e.fault = kill
+	case 2:
+		e.fault = stop
+	}
+	return e
+}
+
+// nextRestart draws the next restart of the hub.
+func nextRestart(r *rand.Rand) event {
+	return event{fault: restart, after: between(r, 30*time.Second, 80*time.Second), last: between(r, time.Second, 15*time.Second)}
+}

@@ -1,0 +1,49 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/hawser-io/hawser/internal/pki"
+	cloudeventsv1 "github.com/hawser-io/hawser/proto/io/cloudevents/v1"
+)
+
+const bundles = "io.open-cluster-management.works.v1alpha1.manifestbundles"
+
+// slowness is how long the slow subscriber thinks about an event.
+const slowness = 2 * time.Second
+
+// slowly subscribes to a cluster's works beside its agent, as a stock agent would,
+// and reads far too slowly, until ctx ends. It returns how many events it read.
+func slowly(ctx context.Context, dir pki.Dir, addr, cluster string) (read int, err error) {
+	conn, err := connect(dir, addr, pki.Agent, cluster)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = conn.Close() }() // only ever fails when closed already
+	for {
+		stream, err := cloudeventsv1.NewCloudEventServiceClient(conn).Subscribe(ctx,
+			&cloudeventsv1.SubscriptionRequest{ClusterName: cluster, DataType: bundles})
+		for err == nil {
+			if _, err = stream.Recv(); err == nil {
+				read++
+			}
+			if !rest(ctx) {
+				return read, nil
+			}
+		}
+		if !rest(ctx) { // the broker is away
+			return read, nil
+		}
+	}
+}
+
+// rest tells whether to go on afterwards.
+func rest(ctx context.Context) bool {
+	select {
+	case <-time.After(slowness):
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
