@@ -44,7 +44,13 @@ func newCommitter(cfg Config, onResult func(error)) *committer {
 // commit queues ops of from and returns their outcomes once they are on disk.
 // When ctx ends first, they may still be committed.
 func (c *committer) commit(ctx context.Context, from identity.Identity, ops ...store.Op) ([]store.Outcome, error) {
-	p := &pending{from: from, size: entryBytes * len(ops), done: make(chan answer, 1)}
+	return c.commitWhile(ctx, from, nil, ops...)
+}
+
+// commitWhile is commit, unless alive says no at the moment of queueing; then
+// nothing is written.
+func (c *committer) commitWhile(ctx context.Context, from identity.Identity, alive func() bool, ops ...store.Op) ([]store.Outcome, error) {
+	p := &pending{from: from, size: entryBytes * len(ops), alive: alive, done: make(chan answer, 1)}
 	if len(ops) == 1 {
 		p.one[0] = ops[0]
 		p.ops = p.one[:]

@@ -27,7 +27,8 @@ type hub struct {
 	ledger  *ledger
 	// end is why nobody may call any more; nil while everybody may. It is set
 	// under the lock, once.
-	end atomic.Pointer[transport.Error]
+	end    atomic.Pointer[transport.Error]
+	serial uint64 // counts subscriptions
 	// empty is closed when end is set and the last subscription is gone.
 	empty chan struct{}
 }
@@ -67,6 +68,8 @@ func (h *hub) add(s *subscription, perParty int) error {
 		return overloaded("too many subscriptions of "+s.party.String(), comeBack)
 	}
 	h.perParty[s.party]++
+	h.serial++
+	s.serial = h.serial
 	h.byID[s.id] = s
 	h.index.Add(s.scope, s)
 	return nil

@@ -57,14 +57,20 @@ func parsePageToken(s string) (t pageToken, ok bool) {
 	return t, errors.Join(errs[:]...) == nil && t.cluster != ""
 }
 
-// requestPage notes that a source wants a page.
-func (b *Broker) requestPage(s *subscription, id string, r codec.InventoryRequest, size int) error {
+// requestPage notes that a source wants a page. The first one begins a
+// comparison, after which nothing of an earlier session may arrive.
+func (b *Broker) requestPage(ctx context.Context, s *subscription, id string, r codec.InventoryRequest, size int) error {
 	if err := notForAgents(s); err != nil {
 		return err
 	}
 	from, ok := parsePageToken(r.PageToken)
 	if !ok {
 		return invalid("data", "the page token is none of this broker", "begin anew without one")
+	}
+	if len(r.Clusters) == 0 && from == (pageToken{}) {
+		if err := b.supersede(ctx, s); err != nil {
+			return err
+		}
 	}
 	if !b.lists.take(s.party, size) {
 		return overloaded("too many requests wait to be answered", comeBack)

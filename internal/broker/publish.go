@@ -24,6 +24,9 @@ func (b *Broker) Publish(ctx context.Context, p transport.Peer, event []byte, su
 	if err := b.hub.closing(); err != nil {
 		return r, err
 	}
+	if ctx.Err() != nil { // it was held up until nobody waits for it any more
+		return r, callerGone(ctx)
+	}
 	env, normal, err := codec.Ingest(event)
 	if err != nil {
 		return r, undecodable(err)
@@ -33,6 +36,12 @@ func (b *Broker) Publish(ctx context.Context, p transport.Peer, event []byte, su
 	if err != nil {
 		return r, err
 	}
+	var s session
+	if kind == kindRelease || kind == kindSpec || kind == kindStatus {
+		if s, err = b.sessionOf(from, subscriptionID); err != nil {
+			return r, err
+		}
+	}
 	switch kind {
 	case kindResync:
 		r.Outcome = codec.OutcomeAccepted
@@ -40,11 +49,11 @@ func (b *Broker) Publish(ctx context.Context, p transport.Peer, event []byte, su
 	case kindAck, kindInventory, kindCompared:
 		r.Outcome, err = b.publishSync(ctx, from, kind, normal, subscriptionID)
 	case kindRelease:
-		r.Outcome, err = b.releaseCluster(ctx, from, &env)
+		r.Outcome, err = b.releaseCluster(ctx, s, &env)
 	case kindSpec:
-		r.Outcome, err = b.publishSpec(ctx, from, &env, normal)
+		r.Outcome, err = b.publishSpec(ctx, s, &env, normal)
 	case kindStatus:
-		r.Outcome, err = b.publishStatus(ctx, from, &env, normal)
+		r.Outcome, err = b.publishStatus(ctx, s, &env, normal)
 	default:
 		err = invalid("type", "events of type "+env.RawType+" are not taken", "")
 	}
@@ -102,7 +111,7 @@ func (b *Broker) admit(p transport.Peer, env *codec.Envelope) (identity.Identity
 }
 
 // publishSpec commits a spec or a deletion.
-func (b *Broker) publishSpec(ctx context.Context, from identity.Identity, env *codec.Envelope, normal []byte) (string, error) {
+func (b *Broker) publishSpec(ctx context.Context, s session, env *codec.Envelope, normal []byte) (string, error) {
 	if err := b.checkSpec(env, len(normal)); err != nil {
 		return "", err
 	}
@@ -126,7 +135,7 @@ func (b *Broker) publishSpec(ctx context.Context, from identity.Identity, env *c
 			op.Event = codec.AppendType(codec.WithoutAttribute(normal, codec.ExtDeletionTimestamp), live)
 		}
 	}
-	outcomes, err := b.commits.commit(ctx, from, op)
+	outcomes, err := b.commit(ctx, s, op)
 	if err != nil {
 		return "", storeError(err)
 	}
@@ -164,7 +173,7 @@ func trueVersion(env *codec.Envelope) int64 {
 }
 
 // publishStatus commits what an agent reports.
-func (b *Broker) publishStatus(ctx context.Context, from identity.Identity, env *codec.Envelope, normal []byte) (string, error) {
+func (b *Broker) publishStatus(ctx context.Context, s session, env *codec.Envelope, normal []byte) (string, error) {
 	switch {
 	case len(normal) > b.cfg.MaxEventBytes:
 		return "", tooLarge(len(normal), b.cfg.MaxEventBytes)
@@ -186,7 +195,7 @@ func (b *Broker) publishStatus(ctx context.Context, from identity.Identity, env 
 		b.hub.rest(key, env.ObjectName, unanswered)
 		defer func() { b.hub.rest(key, env.ObjectName, b.cfg.Now().Add(b.cfg.Rest)) }()
 	}
-	outcomes, err := b.commits.commit(ctx, from, store.Op{
+	outcomes, err := b.commit(ctx, s, store.Op{
 		Kind: store.PutStatus, Key: key, Action: env.Type.Action, Version: trueVersion(env),
 		Sequence: env.SequenceID, StatusHash: env.StatusHash, Deleted: deleted,
 		Event: normal, At: b.cfg.Now(),
@@ -286,7 +295,7 @@ const releaseBatch = 256
 
 // releaseCluster drops all records of the source on one cluster, without a word
 // to the cluster. Repeating it does no harm.
-func (b *Broker) releaseCluster(ctx context.Context, from identity.Identity, env *codec.Envelope) (string, error) {
+func (b *Broker) releaseCluster(ctx context.Context, s session, env *codec.Envelope) (string, error) {
 	if env.Cluster == "" {
 		return "", missing(codec.ExtClusterName)
 	}
@@ -300,7 +309,7 @@ func (b *Broker) releaseCluster(ctx context.Context, from identity.Identity, env
 	// What the source published before may still be queued: a publish whose
 	// answer it did not wait for would be left behind. Commits of one party keep
 	// their order, so an empty one says that it is no longer.
-	if _, err := b.commits.commit(ctx, from); err != nil {
+	if _, err := b.commit(ctx, s); err != nil {
 		return "", storeError(err)
 	}
 	var ops []store.Op
@@ -319,7 +328,7 @@ func (b *Broker) releaseCluster(ctx context.Context, from identity.Identity, env
 	}
 	for len(ops) > 0 {
 		n := min(len(ops), releaseBatch)
-		if _, err := b.commits.commit(ctx, from, ops[:n]...); err != nil {
+		if _, err := b.commit(ctx, s, ops[:n]...); err != nil {
 			return "", storeError(err)
 		}
 		ops = ops[n:]

@@ -236,6 +236,7 @@ func TestPublish_DeletedAgainRests(t *testing.T) {
 				w.put(source, work{version: 3, deleting: true}.event())
 				stock.take()
 				w.put(stock.peer, w.event(report{version: tc.reported, deleted: true}))
+				stock.expect()
 				w.put(source, work{version: 4, deleting: true}.event())
 				stock.expect()
 				pass(broker.DefaultRest)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/pkg/transport"
 )
 
 // pending is one publish that waits for its commit.
@@ -13,6 +14,8 @@ type pending struct {
 	ops  []store.Op // mostly one
 	size int        // bytes it counts for
 	one  [1]store.Op
+	// alive, if set, says whether it still counts when it is queued.
+	alive func() bool
 	// done receives once, when the commit is over; nobody has to listen.
 	done chan answer
 }
@@ -44,16 +47,24 @@ func newQueue(bytes int) *queue {
 	return &queue{budget: newBudget(bytes), lines: map[identity.Identity]*line{}, wake: make(chan struct{}, 1)}
 }
 
-// put adds p. false: there is no room. After close it returns goingAway.
+// put adds p. false: there is no room. After close it returns goingAway, and
+// sessionOver for what no longer counts.
 func (q *queue) put(p *pending) (bool, error) {
 	if !q.budget.take(p.from, p.size) {
 		return false, nil
 	}
 	q.mu.Lock()
-	if q.closed {
+	var refused *transport.Error
+	switch {
+	case q.closed:
+		refused = goingAway()
+	case p.alive != nil && !p.alive():
+		refused = sessionOver()
+	}
+	if refused != nil {
 		q.mu.Unlock()
 		q.budget.give(p.from, p.size)
-		return false, goingAway()
+		return false, refused
 	}
 	l := q.lines[p.from]
 	if l == nil {

@@ -21,7 +21,9 @@ type subscription struct {
 	part  codec.Subresource // what it receives
 	hello transport.Hello
 	conn  uint64
-	since time.Time
+	// serial orders subscriptions by the time they were added.
+	serial uint64
+	since  time.Time
 	// cursor is where it continues from; nil: it says what it holds.
 	cursor *codec.Cursor
 

@@ -32,7 +32,7 @@ func (b *Broker) publishSync(ctx context.Context, from identity.Identity, kind s
 		if err != nil {
 			return "", undecodable(err)
 		}
-		return codec.OutcomeAccepted, b.requestPage(s, e.ID(), r, len(normal))
+		return codec.OutcomeAccepted, b.requestPage(ctx, s, e.ID(), r, len(normal))
 	default:
 		c, err := codec.ParseCompared(e)
 		if err != nil {

@@ -1,0 +1,84 @@
+package broker_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/hawser-io/hawser/internal/broker"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// TestFence_EventsOfAnEndedSubscription: a publish that a broken connection held
+// back does nothing any more (I2, I3).
+func TestFence_EventsOfAnEndedSubscription(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		agent, source := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser)
+		if err := source.say(work{version: 1}.event()); err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range []*tap{agent, source} {
+			s.cancel()
+			w.wantCode(<-s.ended, transport.CodeUnavailable)
+		}
+		for what, err := range map[string]error{
+			"spec":     source.say(work{version: 2}.event()),
+			"deletion": source.say(work{version: 2, deleting: true}.event()),
+			"release":  source.say(releaseOf(t, "src", "c1")),
+			"status":   agent.say(w.event(report{version: 1})),
+		} {
+			if e := w.refused(err, transport.CodeUnavailable); e.Attribute != codec.HeaderSubscriptionID {
+				t.Errorf("%s: %+v", what, e)
+			}
+		}
+		late, stop := context.WithCancel(w.Context())
+		stop()
+		_, err := w.Publish(late, w.source("src"), work{version: 2}.event(), "")
+		w.wantCode(err, transport.CodeUnavailable)
+		stock := w.open(w.agent("c1"), nil)
+		w.ask(stock)
+		stock.expect("spec resync_response w1 v1") // as it was
+	})
+}
+
+// TestFence_ComparingEndsEarlierSessions: what a source published through them
+// is there before the inventory, or never.
+func TestFence_ComparingEndsEarlierSessions(t *testing.T) {
+	inSlowWorld(t, broker.Config{}, func(w *world, s *slowStore) {
+		old, other := w.open(w.source("src"), hawser), w.open(w.source("other"), hawser)
+		stock, now := w.open(w.source("src"), nil), w.open(w.source("src"), hawser)
+		queued := make(chan error, 1)
+		go func() { queued <- old.say(work{version: 1}.event()) }() // its answer is awaited below
+		old.take()
+		asked := make(chan error, 1)
+		go func() { asked <- now.request("r", codec.InventoryRequest{}) }() // likewise
+		e := w.refused(<-old.ended, transport.CodeUnavailable)
+		if e.Next != transport.NextBackOff || e.Delay <= 0 {
+			t.Errorf("the end of the session before: %+v", e)
+		}
+		w.wantCode(old.say(work{id: "late", version: 1}.event()), transport.CodeUnavailable)
+		if len(now.takeSync(codec.TypeInventory)) != 0 {
+			t.Error("the inventory came before what was queued")
+		}
+		s.tokens <- nil
+		if err := <-queued; err != nil {
+			t.Errorf("what was queued before: %v", err)
+		}
+		s.tokens <- nil // says that nothing is queued any more
+		if err := <-asked; err != nil {
+			t.Fatal(err)
+		}
+		pages := now.takeSync(codec.TypeInventory)
+		if len(pages) != 1 {
+			t.Fatalf("%d pages", len(pages))
+		}
+		if inv, err := codec.ParseInventory(pages[0]); err != nil || len(inv.Clusters) != 1 || inv.Clusters[0].Digest.Count != 1 {
+			t.Errorf("inventory %+v, %v", inv, err)
+		}
+		for _, s := range []*tap{other, stock, now} {
+			if len(s.ended) != 0 {
+				t.Errorf("the session of %s ended: %v", s.peer.Name, <-s.ended)
+			}
+		}
+	})
+}
