@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -215,8 +214,7 @@ func (b *Broker) ForgetWork(ctx context.Context, by identity.Identity, r *hawser
 	if err := required("cluster", r.GetCluster(), "resource_id", r.GetResourceId()); err != nil {
 		return nil, err
 	}
-	_, err := b.operate(ctx, by, r.GetCluster(), r.GetResourceId(), store.Op{Kind: store.Forget})
-	return &hawserv1.ForgetWorkResponse{}, err
+	return &hawserv1.ForgetWorkResponse{}, b.operate(ctx, by, r.GetCluster(), r.GetResourceId(), store.Op{Kind: store.Forget})
 }
 
 // Adopt gives a record to another source.
@@ -224,47 +222,48 @@ func (b *Broker) Adopt(ctx context.Context, by identity.Identity, r *hawserv1.Ad
 	if err := required("cluster", r.GetCluster(), "resource_id", r.GetResourceId(), "source", r.GetSource()); err != nil {
 		return nil, err
 	}
-	_, err := b.operate(ctx, by, r.GetCluster(), r.GetResourceId(), store.Op{Kind: store.Adopt, Owner: r.GetSource()})
-	return &hawserv1.AdoptResponse{}, err
+	op := store.Op{Kind: store.Adopt, Owner: r.GetSource()}
+	return &hawserv1.AdoptResponse{}, b.operate(ctx, by, r.GetCluster(), r.GetResourceId(), op)
 }
 
 // operate commits what an operator wants done with a work. Where the ids of
 // several data types are equal, all are meant.
-func (b *Broker) operate(ctx context.Context, by identity.Identity, cluster, id string, op store.Op) (done int, err error) {
+func (b *Broker) operate(ctx context.Context, by identity.Identity, cluster, id string, op store.Op) error {
 	if err := b.hub.closing(); err != nil {
-		return 0, err
+		return err
 	}
 	op.At = b.cfg.Now()
+	found := false
 	for _, d := range codec.DataTypes() {
 		op.Key = store.Key{DataType: d, Cluster: cluster, ResourceID: id}
 		before, err := b.ownerOf(ctx, op.Key)
 		if err != nil {
-			return done, err
+			return err
 		}
 		outcomes, err := b.commits.commit(ctx, by, op)
 		if err != nil {
-			return done, storeError(err)
+			return storeError(err)
 		}
 		switch o := outcomes[0]; o.Verdict {
 		case store.Accepted, store.Confirmed:
-			done++
+			found = true
 			if before != "" {
 				b.revoke(placeOf(op.Key), before)
 			}
 			b.log.Info("an operator changed a work", "operator", by.Name, "cluster", cluster, "resource_id", id, "change", changeName(op.Kind), "revision", o.Revision)
 		case store.Unchanged:
-			done++
+			found = true
 		case store.Ignored:
 		case store.Invalid:
-			return done, invalid("", o.Detail, "")
+			return invalid("", o.Detail, "")
 		default:
-			return done, internalError(errors.New("no answer to this verdict"))
+			return internalError(errors.New("no answer to this verdict"))
 		}
 	}
-	if done == 0 {
-		return 0, notFound("cluster "+cluster+" has no work "+id, "hawser get works --cluster "+cluster+" shows those it has")
+	if !found {
+		return notFound("cluster "+cluster+" has no work "+id, "hawser get works --cluster "+cluster+" shows those it has")
 	}
-	return done, nil
+	return nil
 }
 
 // ownerOf is the source that owns a record, "" when there is none.
@@ -351,12 +350,4 @@ func required(namesAndValues ...string) error {
 
 func notFound(message, hint string) *transport.Error {
 	return &transport.Error{Code: transport.CodeNotFound, Next: transport.NextStop, Message: message, Hint: hint}
-}
-
-// stamp is t for the wire; absent when it is zero.
-func stamp(t time.Time) *timestamppb.Timestamp {
-	if t.IsZero() {
-		return nil
-	}
-	return timestamppb.New(t)
 }

@@ -136,7 +136,7 @@ func TestListClusters_TellsWhetherItHoldsWhatItShould(t *testing.T) {
 		}
 		is("another digest", hawserv1.SyncState_SYNC_STATE_DIFFERS, 1)
 		agent.cancel()
-		<-agent.ended
+		w.wantCode(<-agent.ended, transport.CodeUnavailable)
 		is("gone", hawserv1.SyncState_SYNC_STATE_UNSPECIFIED, 0)
 		if list := w.clusters("nowhere"); len(list) != 0 {
 			t.Errorf("a cluster that nobody knows: %v", list)
