@@ -272,14 +272,3 @@ func mergePatch(v any) (types.PatchType, []byte) {
 	}
 	return types.MergePatchType, b
 }
-
-// whileDown stops a program, runs what happens meanwhile, and starts it again.
-func (f *Fleet) whileDown(t *testing.T, program string, meanwhile func()) {
-	t.Helper()
-	if err := f.Program(program).Stop(); err != nil {
-		t.Fatal(err)
-	}
-	f.startLater(t, program)
-	meanwhile()
-	f.start(t, program)
-}

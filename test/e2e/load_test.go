@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/hawser-io/hawser/internal/fleet"
+	"github.com/hawser-io/hawser/internal/proc"
 	"github.com/hawser-io/hawser/test/witness"
 )
 
@@ -261,13 +263,21 @@ func (f *Fleet) startLater(t *testing.T, program string) {
 	})
 }
 
-// copyDir makes the directory `to` a copy of `from`.
-func copyDir(t *testing.T, from, to string) {
+// emptyDir removes everything in a directory.
+func emptyDir(t *testing.T, dir string) {
 	t.Helper()
-	if err := os.RemoveAll(to); err != nil {
+	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// hawser runs the command-line tool.
+func (f *Fleet) hawser(t *testing.T, args ...string) {
+	t.Helper()
+	if _, err := proc.Run(t.Context(), filepath.Join(f.root, "bin", "hawser"), args...); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -99,8 +99,11 @@ func startFleet(ctx context.Context) (*Fleet, error) {
 		Fleet: fleet.New(fleet.Config{
 			Root: root, Dir: dir, Bin: filepath.Join(root, "bin"), ControlPlane: programs,
 			Clusters: []string{cluster1, cluster2},
-			// Scenarios with a hundred works must not wait for the default rate.
-			Args: map[string][]string{fleet.Agent: {"--kube-api-qps=500", "--kube-api-burst=500"}},
+			// Scenarios with a hundred works must not wait for the default rate, and
+			// what is evicted shall be so before they end, rightly or wrongly.
+			Args: map[string][]string{fleet.Agent: {
+				"--kube-api-qps=500", "--kube-api-burst=500", "--appliedmanifestwork-eviction-grace-period=2s",
+			}},
 			Say: func(format string, args ...any) {
 				fmt.Fprintf(os.Stderr, "e2e: %3.0fs %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
 			},

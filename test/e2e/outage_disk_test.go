@@ -1,10 +1,15 @@
 package e2e
 
 import (
+	"context"
 	"path/filepath"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/hawser-io/hawser/internal/fleet"
+	"github.com/hawser-io/hawser/internal/pki"
+	"github.com/hawser-io/hawser/test/witness"
 )
 
 // TestBrokerRestoredFromBackup: what happened since the backup, and while the
@@ -15,7 +20,9 @@ func TestBrokerRestoredFromBackup(t *testing.T) {
 	l.each(t, keys("backup-gone-1", "backup-gone-2", "backup-gone-3"), l.Create)
 	l.settled(t)
 	data, backup := f.Volume(fleet.Broker, "data"), filepath.Join(t.TempDir(), "backup")
-	f.whileDown(t, fleet.Broker, func() { copyDir(t, data, backup) })
+	operator := f.PKI()
+	f.hawser(t, "store", "backup", "--broker", f.BrokerAddr(), "--to", backup, "--ca", operator.CACert(),
+		"--cert", operator.Cert(pki.Operator, "operator"), "--key", operator.Key(pki.Operator, "operator"))
 
 	l.each(t, l.steady, l.Update)
 	l.each(t, keys("backup-gone-1", "backup-gone-2"), l.Delete)
@@ -29,7 +36,8 @@ func TestBrokerRestoredFromBackup(t *testing.T) {
 	t.Cleanup(func() { l.Ledger.Returns(false) })
 	f.broker().Kill()
 	f.startLater(t, fleet.Broker)
-	copyDir(t, backup, data)
+	emptyDir(t, data)
+	f.hawser(t, "store", "restore", "--from", backup, "--data-dir", data)
 	l.each(t, l.steadyOn(cluster2), l.Update)
 	l.each(t, keys("backup-gone-3", "backup-new-2"), l.Delete)
 	l.each(t, keys("backup-new-3"), l.Create)
@@ -38,18 +46,28 @@ func TestBrokerRestoredFromBackup(t *testing.T) {
 	t.Logf("%d objects came back before they were deleted again", len(l.Ledger.Returned()))
 }
 
-// TestBrokerLost: the broker begins with an empty disk.
+// TestBrokerLost: the broker begins with an empty disk. Nobody can tell it that a
+// work was deleted whose finalizer somebody took off meanwhile; the agent evicts
+// what that had on the cluster once it is certain that no source has it.
 func TestBrokerLost(t *testing.T) {
 	f := shared
 	l := f.outage(t)
+	forgotten := keys("lost-forgotten")
 	l.each(t, keys("lost-deleted-1", "lost-deleted-2"), l.Create)
+	l.each(t, forgotten, l.Create)
 	l.settled(t)
 	f.broker().Kill()
 	f.startLater(t, fleet.Broker)
-	copyDir(t, t.TempDir(), f.Volume(fleet.Broker, "data"))
+	emptyDir(t, f.Volume(fleet.Broker, "data"))
 	l.each(t, keys("lost-deleted-1"), l.Delete)
 	l.each(t, keys("lost-created"), l.Create)
 	l.each(t, l.steadyOn(cluster1), l.Update)
+	l.each(t, forgotten, l.Delete)
+	l.each(t, forgotten, func(ctx context.Context, k witness.Key) error {
+		typ, patch := mergePatch(map[string]any{"metadata": map[string]any{"finalizers": nil}})
+		_, err := f.hub.work.WorkV1().ManifestWorks(k.Cluster).Patch(ctx, k.Name, typ, patch, metav1.PatchOptions{})
+		return err
+	})
 	f.start(t, fleet.Broker)
 	l.each(t, keys("lost-deleted-2"), l.Delete)
 	l.settled(t)
