@@ -18,6 +18,7 @@ import (
 	"github.com/hawser-io/hawser/internal/testkit"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
 // from is a Hawser party that continues from a cursor.
@@ -578,6 +579,103 @@ func TestSync_BelongsToALiveSubscriptionOfItsParty(t *testing.T) {
 			e, err := codec.NewCheckpoint(agent.params(), codec.Checkpoint{Cursor: cursor})
 			e.SetType(kind)
 			w.wantCode(agent.say(marshal(t, e, err)), transport.CodeDenied)
+		}
+	})
+}
+
+// lateRouter holds the router up.
+type lateRouter struct {
+	store.Store
+	gate chan struct{}
+}
+
+func (s *lateRouter) Changes(ctx context.Context, after uint64, limit int) ([]store.Change, error) {
+	select {
+	case <-s.gate:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	return s.Store.Changes(ctx, after, limit)
+}
+
+// TestCheckpoint_DigestIsOfWhatWasSent: what is in the store and not in the
+// mailbox yet is not promised; the router's progress is enough to go on, also
+// where it has nothing for the agent.
+func TestCheckpoint_DigestIsOfWhatWasSent(t *testing.T) {
+	var late *lateRouter
+	wrap := func(s store.Store) store.Store {
+		late = &lateRouter{Store: s, gate: make(chan struct{})}
+		return late
+	}
+	inWrapped(t, broker.Config{}, wrap, func(w *world) {
+		agent, source := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser)
+		w.ask(agent)
+		agent.checkpoint()
+		w.put(source.peer, work{version: 1}.event())
+		source.mustCompare(clusters("c1")) // something to tell
+		pass(time.Minute)
+		agent.expect()
+		if got := agent.checkpoints(); len(got) != 0 {
+			t.Errorf("%+v before the work was routed", got)
+		}
+		late.gate <- struct{}{}
+		works := agent.expect("spec create_request w1 v1")
+		c := agent.checkpoint()
+		if d := digestOf(works...); *c.Digest != d || c.Cursor.Revision != 1 {
+			t.Errorf("checkpoint %+v", c)
+		}
+		// A record that an operator gives up is a change of its status alone.
+		pass(time.Second)
+		if _, err := w.ForgetWork(w.Context(), olga, &hawserv1.ForgetWorkRequest{Cluster: "c1", ResourceId: "w1"}); err != nil {
+			t.Fatal(err)
+		}
+		pass(time.Minute)
+		if got := agent.checkpoints(); len(got) != 0 {
+			t.Errorf("%+v before that was routed", got)
+		}
+		late.gate <- struct{}{}
+		c = agent.checkpoint()
+		if c.Digest.Count != 0 || len(c.ComparedSources) != 0 {
+			t.Errorf("checkpoint %+v", c)
+		}
+	})
+}
+
+// TestSync_WithoutIdentities: where nobody has one, events say whose they are.
+func TestSync_WithoutIdentities(t *testing.T) {
+	inWorld(t, broker.Config{Insecure: true}, func(w *world) {
+		nobody := func(role, name string) *tap {
+			return w.open(transport.Peer{Conn: 1}, func(raw *transport.RawSubscription, s *tap) {
+				raw.Hello.Protocol = 1
+				if raw.Cluster, raw.Source = name, ""; role == "source" {
+					raw.Cluster, raw.Source = "", name
+				}
+				s.peer.Role, s.peer.Name = role, name // for what the helpers build
+			})
+		}
+		agent, source := nobody("agent", "c1"), nobody("source", "src")
+		for _, s := range []*tap{agent, source} {
+			named := s.peer
+			ask := versions("c1")
+			if named.Role == "source" {
+				ask = hashes("src", "")
+			}
+			s.peer = transport.Peer{Conn: 1, Role: named.Role, Name: named.Name}
+			if _, err := w.Publish(w.Context(), transport.Peer{Conn: 1}, ask, s.accepted.SubscriptionID); err != nil {
+				t.Fatal(err)
+			}
+			c := s.checkpoint()
+			e, err := codec.NewAck(s.params(), codec.Ack{Cursor: c.Cursor, Digest: c.Digest})
+			if _, err := w.Publish(w.Context(), transport.Peer{Conn: 1}, marshal(t, e, err), s.accepted.SubscriptionID); err != nil {
+				t.Errorf("%s: %v", named.Role, err)
+			}
+		}
+		e, err := codec.NewInventoryRequest(source.params(), codec.InventoryRequest{})
+		if _, err := w.Publish(w.Context(), transport.Peer{Conn: 1}, marshal(t, e, err), source.accepted.SubscriptionID); err != nil {
+			t.Error(err)
+		}
+		if got := source.takeSync(codec.TypeInventory); len(got) != 1 {
+			t.Errorf("%d pages", len(got))
 		}
 	})
 }

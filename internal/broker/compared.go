@@ -16,16 +16,8 @@ func (b *Broker) takeComparison(ctx context.Context, s *subscription, c codec.Co
 		return err
 	}
 	o := outcome{ownership: ownership{s.scope.DataType, s.scope.Owner}, subscription: s.id, all: c.AllClusters}
-	for i := range c.Clusters {
-		cl := &c.Clusters[i]
-		if err := store.CheckPlace(o.dataType, cl.Cluster); err != nil {
-			return invalid("data", "a compared cluster has an impossible name", "name clusters as in clustername")
-		}
-		if len(cl.Withheld) == 0 {
-			o.compared = append(o.compared, cl.Cluster)
-		} else {
-			o.open = append(o.open, cl.Cluster)
-		}
+	if err := o.read(c.Clusters); err != nil {
+		return err
 	}
 	if err := b.notePosition(ctx, o.owner, c.Position); err != nil {
 		return storeError(err)
@@ -42,6 +34,27 @@ func (b *Broker) takeComparison(ctx context.Context, s *subscription, c codec.Co
 	return b.concluded(o)
 }
 
+// read sorts the clusters that a source names.
+func (o *outcome) read(clusters []codec.ClusterComparison) error {
+	named := make(map[string]struct{}, len(clusters))
+	for i := range clusters {
+		cl := &clusters[i]
+		if err := store.CheckPlace(o.dataType, cl.Cluster); err != nil {
+			return invalid("data", "a compared cluster has an impossible name", "name clusters as in clustername")
+		}
+		named[cl.Cluster] = struct{}{}
+		if len(cl.Withheld) == 0 {
+			o.compared = append(o.compared, cl.Cluster)
+		} else {
+			o.open = append(o.open, cl.Cluster)
+		}
+	}
+	if len(named) < len(clusters) {
+		return invalid("data", "a cluster is named twice", "give everything about a cluster in one entry")
+	}
+	return nil
+}
+
 // noteWithheld remembers which deletions a source withholds on a cluster, as far
 // as there still are such records.
 func (b *Broker) noteWithheld(ctx context.Context, o outcome, cl *codec.ClusterComparison) error {
@@ -51,8 +64,7 @@ func (b *Broker) noteWithheld(ctx context.Context, o outcome, cl *codec.ClusterC
 		for _, w := range cl.Withheld {
 			said[w.ResourceID] = w
 		}
-		scope := store.Scope{DataType: o.dataType, Cluster: cl.Cluster, Owner: o.owner}
-		err := b.store.Scan(ctx, scope, func(m store.Meta) error {
+		err := b.scanInTurn(ctx, store.Scope{DataType: o.dataType, Cluster: cl.Cluster, Owner: o.owner}, func(m store.Meta) error {
 			if w, ok := said[m.ResourceID]; ok && m.State == store.Live && m.SpecRevision == w.Revision {
 				w.Name = m.Name
 				works = append(works, w)
@@ -67,6 +79,17 @@ func (b *Broker) noteWithheld(ctx context.Context, o outcome, cl *codec.ClusterC
 	}
 	b.ledger.withhold(place{o.dataType, cl.Cluster}, o.owner, o.subscription, cl.Reason, works)
 	return nil
+}
+
+// scanInTurn scans with one of the slots for comparing.
+func (b *Broker) scanInTurn(ctx context.Context, s store.Scope, f func(store.Meta) error) error {
+	select {
+	case b.comparing <- struct{}{}:
+		defer func() { <-b.comparing }()
+		return b.store.Scan(ctx, s, f)
+	case <-ctx.Done():
+		return callerGone(ctx)
+	}
 }
 
 // hubBookmark is the name under which the store remembers which hub a source

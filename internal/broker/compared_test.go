@@ -134,6 +134,7 @@ func TestCompared_Refuses(t *testing.T) {
 		source := w.open(w.source("src"), hawser)
 		w.wantCode(source.compared(clusters("a\x00b")), transport.CodeInvalid)
 		w.wantCode(source.compared(clusters(strings.Repeat("x", 2000))), transport.CodeInvalid)
+		w.wantCode(source.compared(clusters("c1", "c2", "c1")), transport.CodeInvalid)
 		many := func(from, n int) (c codec.Compared) {
 			for i := range n {
 				c.Clusters = append(c.Clusters, codec.ClusterComparison{Cluster: fmt.Sprint("c", from+i)})
