@@ -142,6 +142,30 @@ func BenchmarkRead(b *testing.B) {
 			}
 		}
 	})
+	b.Run("Since3", func(b *testing.B) { // the last three changes of a cluster
+		n := 0
+		for b.Loop() {
+			n = (n + 79) % (works / 100)
+			seen := 0
+			scope := store.Scope{DataType: codec.ManifestBundles, Cluster: fmt.Sprintf("cluster-%d", n)}
+			err := s.Since(b.Context(), scope, store.SpecPart, uint64(n*100+97), func(store.Meta) error { seen++; return nil })
+			if err != nil || seen != 3 {
+				b.Fatalf("%d records, %v", seen, err)
+			}
+		}
+	})
+	b.Run("Since100", func(b *testing.B) { // all of a cluster
+		n := 0
+		for b.Loop() {
+			n = (n + 79) % (works / 100)
+			seen := 0
+			scope := store.Scope{DataType: codec.ManifestBundles, Cluster: fmt.Sprintf("cluster-%d", n)}
+			err := s.Since(b.Context(), scope, store.SpecPart, 0, func(store.Meta) error { seen++; return nil })
+			if err != nil || seen != 100 {
+				b.Fatalf("%d records, %v", seen, err)
+			}
+		}
+	})
 	b.Run("Replay1000", func(b *testing.B) {
 		n := uint64(0)
 		for b.Loop() {
@@ -173,5 +197,36 @@ func BenchmarkOpen(b *testing.B) {
 	shut(s)
 	for b.Loop() {
 		shut(open())
+	}
+}
+
+// BenchmarkCheck checks a store of 10,000 works of 4 KiB, BenchmarkBackup backs
+// it up while it is open.
+func BenchmarkCheck(b *testing.B) {
+	dir := filepath.Join(b.TempDir(), "store")
+	s, err := pebble.Open(pebble.Options{Dir: dir})
+	if err != nil {
+		b.Fatal(err)
+	}
+	fill(b, s, 10_000, randomEvent(b))
+	if err := s.Close(); err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		if r, err := pebble.Check(b.Context(), dir); err != nil || r.Err() != nil {
+			b.Fatal(err, r.Err())
+		}
+	}
+}
+
+func BenchmarkBackup(b *testing.B) {
+	s := benchStore(b)
+	fill(b, s, 10_000, randomEvent(b))
+	n := 0
+	for b.Loop() {
+		n++
+		if err := s.Backup(b.Context(), filepath.Join(b.TempDir(), fmt.Sprint(n))); err != nil {
+			b.Fatal(err)
+		}
 	}
 }
