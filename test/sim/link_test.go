@@ -294,13 +294,10 @@ func (w *world) arrive(c *call) {
 	case !w.broker.up || c.conn.link.cut:
 		c.answers <- answer{err: unavailable("no way")}
 		return
-	case c.done == nil && !w.oracle.mayComeLate(c):
-		w.forget(c)
-		return
 	}
 	b := w.broker.broker
-	go func() { // ends with the broker, at the latest
-		r, err := b.Publish(context.Background(), c.conn.peer, c.bytes, c.conn.id)
+	go func() { // ends with the broker or the connection, at the latest
+		r, err := b.Publish(c.conn.stream.ctx, c.conn.peer, c.bytes, c.conn.id)
 		c.answers <- answer{r, err}
 	}()
 }

@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -96,8 +95,6 @@ type oracle struct {
 	lost     map[string]bool // ids that a hub had and, restored, has no more
 	mayStay  map[string]bool // lives that were Orphan at some time
 	mustStay map[string]bool // lives that were Orphan when they were deleted
-	latest   map[string]sentSpec
-	ended    map[string]bool // ids whose deletion the broker has accepted
 	released map[string]bool // clusters that ever left the selection
 
 	kept map[string]bool // what was committed
@@ -108,11 +105,6 @@ type oracle struct {
 
 	reports map[string][]string // by id: hashes of the statuses that agents sent
 	shown   map[string]int      // by id: position in reports of what the hub shows
-}
-
-type sentSpec struct {
-	version int64
-	bytes   []byte
 }
 
 // truth is what is known of one cluster.
@@ -142,8 +134,8 @@ type object struct {
 
 func newOracle(w *world) *oracle {
 	return &oracle{
-		w: w, gone: map[string]bool{}, everGone: map[string]bool{}, dead: map[string]bool{}, lost: map[string]bool{}, mayStay: map[string]bool{}, mustStay: map[string]bool{}, latest: map[string]sentSpec{},
-		ended: map[string]bool{}, released: map[string]bool{}, kept: map[string]bool{}, clusters: map[string]*truth{},
+		w: w, gone: map[string]bool{}, everGone: map[string]bool{}, dead: map[string]bool{}, lost: map[string]bool{}, mayStay: map[string]bool{}, mustStay: map[string]bool{},
+		released: map[string]bool{}, kept: map[string]bool{}, clusters: map[string]*truth{},
 		reports: map[string][]string{}, shown: map[string]int{},
 	}
 }
@@ -214,7 +206,6 @@ func (o *oracle) option(life string, w *workv1.ManifestWork) {
 
 func (o *oracle) bornAtSource(id string) {
 	o.gone[id] = false
-	delete(o.latest, id)
 }
 
 // sent hears of every publish of a party.
@@ -223,36 +214,11 @@ func (o *oracle) sent(from identity.Identity, e codec.Event) {
 	switch {
 	case env.Type.Action == codec.ResyncRequest || env.RawType == codec.TypeRelease:
 	case from.Role == identity.Source:
-		if o.latest[env.ResourceID].version <= env.Version {
-			o.latest[env.ResourceID] = sentSpec{env.Version, marshal(e)}
-		}
 	default:
 		if r, err := hubsource.ReportOf(e); err == nil {
 			o.reports[env.ResourceID] = append(o.reports[env.ResourceID], statusHash(r.Status))
 		}
 	}
-}
-
-// mayComeLate says whether a publish may still arrive whose publisher has given
-// up on it. A network does not bring a request years later: the comparison of
-// inventories, which is not there yet, is what repairs a work that a late
-// request brought back.
-func (o *oracle) mayComeLate(c *call) bool {
-	env := envelope(c.event)
-	switch {
-	case env.RawType == codec.TypeRelease:
-		return false
-	case env.Type.Action == codec.ResyncRequest:
-		return c.conn.id != ""
-	case env.Type.Subresource == codec.Status:
-		return true
-	case o.released[env.Cluster]:
-		return false
-	case env.Deleting:
-		return o.gone[env.ResourceID]
-	}
-	last := o.latest[env.ResourceID]
-	return !o.gone[env.ResourceID] && !o.ended[env.ResourceID] && (env.Version < last.version || bytes.Equal(c.bytes, last.bytes))
 }
 
 func envelope(e codec.Event) codec.Envelope {
@@ -289,11 +255,6 @@ func (o *oracle) committed(op *store.Op, before, after *store.Meta) {
 	id := op.Key.ResourceID
 	o.kept[fmt.Sprint(id, op.Tag, op.Sequence)] = true
 	changed := before == nil != (after == nil) || before != nil && *before != *after
-	if after != nil && after.State == store.Live {
-		o.ended[id] = false
-	} else if before != nil && before.State == store.Live {
-		o.ended[id] = true
-	}
 	if o.forgot && op.Kind == store.PutSpec && after != nil && after.State == store.Grave {
 		// As far as anybody knows no cluster has the work, and so nobody knows
 		// either what is to become of its objects where one has.

@@ -180,6 +180,9 @@ func (s *shop) repeat() {
 	}
 	clear(s.gone)
 	for _, w := range s.works {
+		// Its deletions carry no spec: what the broker was told of that is lost.
+		w.told = nil
+		s.w.oracle.mustStay[root(w.life)] = false
 		w.dirty, w.confirmed, w.tryAt = w.dirty || w.tried, false, time.Time{}
 		if w.o.DeletionTimestamp == nil {
 			w.accepted = false // a create_request
