@@ -93,6 +93,7 @@ func (c *Core) nextSpec(w *work) Effect {
 // nextSettled decides about a work that the broker has as it is. It keeps its
 // finalizer: somebody may have removed it, or a restore of the hub.
 func (c *Core) nextSettled(w *work, o *workv1.ManifestWork) Effect {
+	c.accepted(w) // it may have been gone for a moment
 	if o.DeletionTimestamp != nil || hasFinalizer(o) || !c.due(SpecLane, Key{UID: w.uid}, &w.spec.retry) {
 		return nil
 	}
@@ -262,6 +263,9 @@ func (c *Core) donePublish(e Publish, r Result) {
 		c.wake(SpecLane, w, 0)
 		return
 	}
+	if r.Err != nil {
+		c.publishUncertain(w, e)
+	}
 	switch {
 	case r.Err == nil && r.Receipt.Outcome == codec.OutcomeStale:
 		c.publishStale(w, e)
@@ -276,6 +280,15 @@ func (c *Core) donePublish(e Publish, r Result) {
 	}
 	c.wake(SpecLane, w, 0)
 	c.wake(HubLane, w, 0)
+}
+
+// publishUncertain takes it that a publish may have reached the broker all the
+// same: what was accepted before it may be what the broker has no longer, also
+// if the work is as it was then, on a hub that went back in time.
+func (c *Core) publishUncertain(w *work, e Publish) {
+	if s := &w.spec; s.sentOn == c.conn && !s.sent.equal(e.mark) {
+		s.sent, s.clearedOn = mark{}, c.conn
+	}
 }
 
 func (c *Core) publishAccepted(w *work, e Publish, outcome string) {

@@ -43,9 +43,11 @@ func (c *Core) tellSoon(cl *cluster) {
 	c.tellIn(tellAfter)
 }
 
-// tellPosition has the broker told of a new position, if there is one.
+// tellPosition has the broker told of a new position, if there is one, or the
+// doubt ended that the present one cast.
 func (c *Core) tellPosition() {
-	if c.comparison.complete && !samePosition(c.comparison.tell.position, c.keep.position) {
+	fresh := !samePosition(c.comparison.tell.position, c.keep.position)
+	if c.comparison.complete && (fresh || len(c.keep.withheld) > 0) {
 		c.tellIn(tellAfter)
 	}
 }
@@ -84,6 +86,9 @@ func (c *Core) nextCompared() Effect {
 		c.cfg.Waker.Wake(SpecLane, Key{}, calm)
 	default:
 		t.at = time.Time{}
+		if c.clean() { // and the broker knows the position
+			c.trustAll()
+		}
 	}
 	return nil
 }

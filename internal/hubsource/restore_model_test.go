@@ -123,6 +123,10 @@ func (r *realm) start() {
 		NewID: r.id, State: r.hub.state, All: true,
 	})
 	r.shown = 0
+	if r.unnoticed > 0 && !r.suspected() { // what the process before saw is forgotten
+		r.doubtful = r.doubtful || r.told() == 0
+		r.unnoticed = r.told()
+	}
 	for _, key := range slices.Sorted(maps.Keys(r.hub.works)) {
 		r.show(r.hub.works[key])
 	}
@@ -219,16 +223,13 @@ func (r *realm) restore(b hubState, bump, running bool) {
 			r.lost[o.UID] = true
 		}
 	}
-	told := int64(0)
-	if v, has := r.store.Bookmarks("hub")["hub"]; has {
-		told, _ = strconv.ParseInt(string(v), 10, 64)
-	}
+	told := r.told()
 	known := told // what a position must lie below for the restore to be noticed
 	if running {
 		known = max(known, r.shown)
 	}
 	switch {
-	case len(b.state.Withheld) > 0 && b.state.Withheld[0] == everywhere: // of an earlier one
+	case r.suspected(): // for an earlier one
 	case bump || known <= b.rv:
 		r.doubtful = true
 	default:
@@ -248,6 +249,17 @@ func (r *realm) restore(b hubState, bump, running bool) {
 	for _, key := range slices.Sorted(maps.Keys(r.hub.works)) {
 		r.show(r.hub.works[key])
 	}
+}
+
+// suspected: the hub says itself that it went back.
+func (r *realm) suspected() bool {
+	return len(r.hub.state.Withheld) > 0 && r.hub.state.Withheld[0] == everywhere
+}
+
+// told is the position of the hub that the broker knows.
+func (r *realm) told() int64 {
+	n, _ := strconv.ParseInt(string(r.store.Bookmarks("hub")["hub"]), 10, 64)
+	return n // 0 where there is none
 }
 
 // The broker.

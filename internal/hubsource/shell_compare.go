@@ -68,7 +68,7 @@ func (s *shell) logCompared(ctx context.Context, e SendCompared) {
 		}
 		s.log.ErrorContext(ctx, "works that the hub lacks are not deleted on the cluster until somebody decides",
 			"cluster", o.Cluster, "count", len(o.Withheld), "first_works", names, "reason", o.Reason,
-			"look", "hawser get orphans --cluster "+o.Cluster, "delete_them", "hawser approve --source "+s.id+" --cluster "+o.Cluster)
+			"look", "hawser get orphans --cluster "+o.Cluster, "delete_them", "hawser approve --source "+s.id+" --cluster "+o.Cluster+" --all")
 	}
 	s.log.DebugContext(ctx, "comparison", "clusters", compared, "all_clusters", e.Compared.AllClusters, "position", e.Compared.Position != nil)
 }
