@@ -116,8 +116,9 @@ func checkLocked(ctx context.Context, files vfs.FS, dir string, lock *engine.Loc
 	if err := c.open(files, lock); err != nil {
 		return c.report, c.notOpened(err)
 	}
+	c.seek = newSeeker(c.db, c.quiet)
 	err := c.all(ctx, files)
-	if err = errors.Join(err, c.db.Close()); err != nil {
+	if err = errors.Join(err, c.note(nil, c.seek.close()), c.db.Close()); err != nil {
 		return nil, err
 	}
 	return c.report, nil
@@ -153,6 +154,7 @@ func (c *checker) notOpened(err error) error {
 // checker collects what is wrong with one store.
 type checker struct {
 	db     *engine.DB
+	seek   *seeker
 	report *Report
 	named  map[store.DamageError]bool
 	tally  *store.Tally
@@ -257,7 +259,7 @@ func (c *checker) value(it *engine.Iterator) ([]byte, error) {
 
 // identity checks what the store is, and its terms.
 func (c *checker) identity(ctx context.Context) error {
-	epoch, ok, err := get(c.db, c.quiet, []byte{keyEpoch})
+	epoch, ok, err := c.seek.get([]byte{keyEpoch})
 	if err == nil && !ok {
 		err = damage([]byte{keyEpoch}, "it is missing")
 	}
@@ -279,7 +281,7 @@ func (c *checker) identity(ctx context.Context) error {
 
 func (c *checker) loadHead() error {
 	key := []byte{keyHead}
-	body, ok, err := get(c.db, c.quiet, key)
+	body, ok, err := c.seek.get(key)
 	if err == nil && !ok {
 		err = damage(key, "it is missing")
 	}

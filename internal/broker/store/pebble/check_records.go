@@ -232,7 +232,7 @@ func payloadForm(m *store.Meta, there [3]presence) []string {
 func (c *checker) namedBy(m *store.Meta) error {
 	for _, name := range store.Holds(m) {
 		key := nameKey(m.DataType, m.Cluster, name)
-		id, ok, err := get(c.db, c.quiet, key)
+		id, ok, err := c.seek.get(key)
 		switch {
 		case err != nil:
 		case !ok:
@@ -249,7 +249,7 @@ func (c *checker) namedBy(m *store.Meta) error {
 
 func (c *checker) ownedBy(m *store.Meta) error {
 	key := ownerKey(m.Owner, m.Key)
-	_, ok, err := get(c.db, c.quiet, key)
+	_, ok, err := c.seek.get(key)
 	if err == nil && !ok {
 		err = damage(key, "it is missing, but the record is there")
 	}
@@ -267,7 +267,7 @@ func (c *checker) inFeed(m *store.Meta) error {
 			continue
 		}
 		key := numberKey(keyRevision, h.revision)
-		body, ok, err := get(c.db, c.quiet, key)
+		body, ok, err := c.seek.get(key)
 		if err == nil && !ok {
 			err = damage(key, "it is missing, but "+printable(recordKey(keyMeta, m.Key))+" has the revision")
 		}
@@ -297,7 +297,7 @@ func (c *checker) waiting(m *store.Meta) error {
 		return damage(key, fmt.Sprintf("%q waits behind it, and behind %q too", id, other))
 	}
 	c.behind[k] = m.ResourceID
-	r, err := getMeta(c.db, c.quiet, k)
+	r, err := c.seek.meta(k)
 	switch {
 	case err != nil:
 		return err
@@ -316,7 +316,7 @@ func (c *checker) found(key []byte, k store.Key) (*store.Meta, error) {
 	if c.unreadable[string(meta[1:])] {
 		return nil, nil
 	}
-	m, err := getMeta(c.db, c.quiet, k)
+	m, err := c.seek.meta(k)
 	if err == nil && m == nil {
 		err = damage(key, "it leads to "+printable(meta)+", and there is no such record")
 	}

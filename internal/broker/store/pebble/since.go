@@ -1,11 +1,8 @@
 package pebble
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-
-	engine "github.com/cockroachdb/pebble/v2"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -67,39 +64,20 @@ func (s *Store) eachAt(ctx context.Context, part store.Part, collect func() []ui
 	if len(revisions) == 0 {
 		return nil
 	}
-	feed, err := s.openFeed(v)
-	if err != nil {
-		return err
-	}
-	err = feed.each(ctx, part, revisions, f)
-	if cerr := feed.it.Close(); cerr != nil && err == nil {
-		err = s.failure.broken([]byte{keyRevision}, cerr)
+	seek := newSeeker(v.snapshot, s.failure)
+	err = s.eachRecord(ctx, seek, part, revisions, f)
+	if cerr := seek.close(); err == nil {
+		err = cerr
 	}
 	return err
 }
 
-// feedReader looks revisions up in the feed of a view.
-type feedReader struct {
-	s  *Store
-	v  *view
-	it *engine.Iterator
-}
-
-func (s *Store) openFeed(v *view) (*feedReader, error) {
-	lead := []byte{keyRevision}
-	it, err := v.snapshot.NewIter(&engine.IterOptions{LowerBound: lead, UpperBound: after(lead)})
-	if err != nil {
-		return nil, s.failure.broken(lead, err)
-	}
-	return &feedReader{s, v, it}, nil
-}
-
-func (r *feedReader) each(ctx context.Context, part store.Part, revisions []uint64, f func(store.Meta) error) error {
+func (s *Store) eachRecord(ctx context.Context, seek *seeker, part store.Part, revisions []uint64, f func(store.Meta) error) error {
 	for _, revision := range revisions {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		m, err := r.record(revision, part)
+		m, err := s.recordAt(seek, revision, part)
 		if err != nil {
 			return err
 		}
@@ -110,43 +88,28 @@ func (r *feedReader) each(ctx context.Context, part store.Part, revisions []uint
 	return ctx.Err()
 }
 
-// record returns the record of which one half has a revision. That it is in the
-// feed is known.
-func (r *feedReader) record(revision uint64, part store.Part) (*store.Meta, error) {
+// recordAt returns the record of which one half has a revision. That it is in
+// the feed is known.
+func (s *Store) recordAt(seek *seeker, revision uint64, part store.Part) (*store.Meta, error) {
 	key := numberKey(keyRevision, revision)
-	c, err := r.change(key, revision)
+	body, ok, err := seek.get(key)
 	if err != nil {
-		return nil, r.s.failure.broken(key, err)
+		return nil, err
 	}
-	m, err := getMeta(r.v.snapshot, r.s.failure, c.Key)
+	if !ok {
+		return nil, s.failure.broken(key, damage(key, "it is missing, but there is a record with this revision"))
+	}
+	c, err := decodeChange(revision, body)
+	if err != nil {
+		return nil, s.failure.broken(key, damage(key, err.Error()))
+	}
+	m, err := seek.meta(c.Key)
 	if err != nil {
 		return nil, err
 	}
 	spec, status := store.Entries(m)
 	if c.Part != part || part == store.SpecPart && spec != revision || part == store.StatusPart && status != revision {
-		return nil, r.s.failure.broken(key, damage(key, fmt.Sprintf("it leads to %s, which has the revisions %d and %d", printable(recordKey(keyMeta, c.Key)), spec, status)))
+		return nil, s.failure.broken(key, damage(key, fmt.Sprintf("it leads to %s, which has the revisions %d and %d", printable(recordKey(keyMeta, c.Key)), spec, status)))
 	}
 	return m, nil
-}
-
-func (r *feedReader) change(key []byte, revision uint64) (store.Change, error) {
-	if !r.it.SeekGE(key) || !bytes.Equal(r.it.Key(), key) {
-		if err := r.it.Error(); err != nil {
-			return store.Change{}, err
-		}
-		return store.Change{}, damage(key, "it is missing, but there is a record with this revision")
-	}
-	v, err := r.it.ValueAndErr()
-	if err != nil {
-		return store.Change{}, err
-	}
-	body, err := unseal(key, v)
-	if err != nil {
-		return store.Change{}, err
-	}
-	c, err := decodeChange(revision, body)
-	if err != nil {
-		return store.Change{}, damage(key, err.Error())
-	}
-	return c, nil
 }
