@@ -15,6 +15,7 @@ import (
 	"github.com/hawser-io/hawser/internal/testkit"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
 func (s *tap) compared(c codec.Compared) error {
@@ -302,6 +303,26 @@ func TestRelease_IsSeenByTheAgent(t *testing.T) {
 		}
 		if c := list[len(list)-1]; c.Digest == nil || c.Digest.Count != 0 {
 			t.Errorf("after: %+v", c)
+		}
+	})
+}
+
+// TestForgetCluster_EndsWhatSourcesSaid: works that an operator gives up are
+// not gone at their source, so nobody may evict them.
+func TestForgetCluster_EndsWhatSourcesSaid(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		agent, source := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser)
+		w.ask(agent)
+		w.put(source.peer, work{version: 1}.event())
+		source.mustCompare(clusters("c1"))
+		if diff := cmp.Diff([]string{"src"}, agent.sources()); diff != "" {
+			t.Error(diff)
+		}
+		if _, err := w.ForgetCluster(w.Context(), olga, &hawserv1.ForgetClusterRequest{Cluster: "c1", Works: true}); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff([]string{}, agent.sources()); diff != "" {
+			t.Error(diff)
 		}
 	})
 }

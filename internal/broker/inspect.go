@@ -322,6 +322,8 @@ func (b *Broker) forgetWorks(ctx context.Context, by identity.Identity, cluster 
 		err := b.store.Scan(ctx, store.Scope{DataType: d, Cluster: cluster}, func(m store.Meta) error {
 			if m.State != store.Grave {
 				ops = append(ops, store.Op{Kind: store.Forget, Key: m.Key, At: b.cfg.Now()})
+				// What vanishes is not its source's word that it does not exist.
+				b.revoke(placeOf(m.Key), m.Owner)
 			}
 			return nil
 		})
