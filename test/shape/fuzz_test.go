@@ -1,0 +1,194 @@
+package shape
+
+import (
+	"fmt"
+	"go/ast"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// decoding is how functions are named that make something of bytes or text that
+// a peer sent or a disk gave back.
+var decoding = regexp.MustCompile(`^(Parse|parse|Decode|decode|Unmarshal|unmarshal|unseal)([A-Z].*)?$`)
+
+// decoders says which fuzz target feeds each function of such a name, and some
+// that go by another: "directory Function" to "directory Target". A method is
+// "directory Type.Method".
+var decoders = map[string]string{
+	"cmd/agent duration.UnmarshalJSON":      "cmd/agent FuzzDriver",
+	"cmd/agent parseDriver":                 "cmd/agent FuzzDriver",
+	"cmd/broker config.load":                "cmd/broker FuzzConfig",
+	"cmd/broker duration.UnmarshalJSON":     "cmd/broker FuzzConfig",
+	"cmd/hub-source config.load":            "cmd/hub-source FuzzConfig",
+	"cmd/hub-source duration.UnmarshalJSON": "cmd/hub-source FuzzConfig",
+
+	"internal/broker Broker.Publish":                       "internal/broker FuzzPublish",
+	"internal/broker parsePageToken":                       "internal/broker FuzzParsePageToken",
+	"internal/broker/listen/grpc publishRequest.unmarshal": "internal/broker/listen/grpc FuzzPublishRequest",
+	"internal/broker/listen/grpc rawCodec.Unmarshal":       "internal/broker/listen/grpc FuzzPublishRequest",
+	"internal/broker/store/pebble Store.parseMeta":         "internal/broker/store/pebble FuzzDecodeMeta",
+	"internal/broker/store/pebble decodeChange":            "internal/broker/store/pebble FuzzDecodeChange",
+	"internal/broker/store/pebble decodeMeta":              "internal/broker/store/pebble FuzzDecodeMeta",
+	"internal/broker/store/pebble decodeNumber":            "internal/broker/store/pebble FuzzDecodeChange",
+	"internal/broker/store/pebble decodeTerm":              "internal/broker/store/pebble FuzzDecodeChange",
+	"internal/broker/store/pebble parseClusterKey":         "internal/broker/store/pebble FuzzParseKey",
+	"internal/broker/store/pebble parseNumberKey":          "internal/broker/store/pebble FuzzParseKey",
+	"internal/broker/store/pebble parseOwnerKey":           "internal/broker/store/pebble FuzzParseKey",
+	"internal/broker/store/pebble parseRecordKey":          "internal/broker/store/pebble FuzzParseKey",
+	"internal/broker/store/pebble readClean":               "internal/broker/store/pebble FuzzUnseal",
+	"internal/broker/store/pebble unseal":                  "internal/broker/store/pebble FuzzUnseal",
+	"internal/hubsource party.decode":                      "internal/hubsource FuzzReportOf",
+	"internal/hubsource ReportOf":                          "internal/hubsource FuzzReportOf",
+	"internal/hubsource StateOf":                           "internal/hubsource FuzzStateOf",
+	"internal/identity Files.read":                         "internal/identity FuzzFiles",
+	"internal/identity Mapping.FromCertificate":            "internal/identity FuzzFromCertificate",
+	"internal/pki ParseAuthority":                          "internal/pki FuzzParseAuthority",
+
+	"pkg/agent Core.Handle":            "pkg/agent FuzzHandle",
+	"pkg/agent decodeEntry":            "pkg/agent FuzzDecodeEntry",
+	"pkg/agent/apply Applier.Apply":    "pkg/agent/apply FuzzApply",
+	"pkg/agent/apply Load":             "pkg/agent/apply FuzzLoad",
+	"pkg/agent/cluster kinds.list":     "pkg/agent/cluster FuzzKinds",
+	"pkg/agent/cluster kinds.versions": "pkg/agent/cluster FuzzKinds",
+	"pkg/agent/inventory recordOf":     "pkg/agent/inventory FuzzRecord",
+	"pkg/agent/journal decodeBinding":  "pkg/agent/journal FuzzDecodeBinding",
+	"pkg/agent/journal decodeCursor":   "pkg/agent/journal FuzzDecodeCursor",
+	"pkg/agent/journal decodeEntry":    "pkg/agent/journal FuzzDecodeEntry",
+	"pkg/agent/journal decodeInstance": "pkg/agent/journal FuzzDecodeInstance",
+	"pkg/agent/journal decodeReported": "pkg/agent/journal FuzzDecodeReported",
+	"pkg/agent/journal decodeSequence": "pkg/agent/journal FuzzDecodeSequence",
+	"pkg/agent/journal unseal":         "pkg/agent/journal FuzzDecodeEntry",
+
+	"pkg/codec DecodeHashes":               "pkg/codec FuzzDecodeVersions",
+	"pkg/codec DecodeVersions":             "pkg/codec FuzzDecodeVersions",
+	"pkg/codec IsHeartbeat":                "pkg/codec FuzzUnmarshal",
+	"pkg/codec Normalize":                  "pkg/codec FuzzParseEnvelope",
+	"pkg/codec ParseAck":                   "pkg/codec FuzzParseSync",
+	"pkg/codec ParseCheckpoint":            "pkg/codec FuzzParseSync",
+	"pkg/codec ParseCompared":              "pkg/codec FuzzParseSync",
+	"pkg/codec ParseCursor":                "pkg/codec FuzzParseText",
+	"pkg/codec ParseDataType":              "pkg/codec FuzzParseText",
+	"pkg/codec ParseEnvelope":              "pkg/codec FuzzParseEnvelope",
+	"pkg/codec ParseEventType":             "pkg/codec FuzzParseText",
+	"pkg/codec ParseInventory":             "pkg/codec FuzzParseSync",
+	"pkg/codec ParseInventoryRequest":      "pkg/codec FuzzParseSync",
+	"pkg/codec ParseTag":                   "pkg/codec FuzzParseText",
+	"pkg/codec ReportsDeleted":             "pkg/codec/manifestwork FuzzDecodeStatus",
+	"pkg/codec Unmarshal":                  "pkg/codec FuzzUnmarshal",
+	"pkg/codec WithoutAttribute":           "pkg/codec FuzzParseEnvelope",
+	"pkg/codec decodePayload":              "pkg/codec FuzzDecodeVersions",
+	"pkg/codec parse":                      "pkg/codec FuzzUnmarshal",
+	"pkg/codec parseInteger":               "pkg/codec FuzzUnmarshal",
+	"pkg/codec parseMetadata":              "pkg/codec FuzzParseEnvelope",
+	"pkg/codec parseSequence":              "pkg/codec FuzzParseText",
+	"pkg/codec parseTime":                  "pkg/codec FuzzUnmarshal",
+	"pkg/codec/manifestwork DecodeSpec":    "pkg/codec/manifestwork FuzzDecodeSpec",
+	"pkg/codec/manifestwork DecodeStatus":  "pkg/codec/manifestwork FuzzDecodeStatus",
+	"pkg/codec/manifestwork parseMetadata": "pkg/codec/manifestwork FuzzDecodeSpec",
+	"pkg/transport/grpc FromStatus":        "pkg/transport/grpc FuzzFromStatus",
+	"pkg/transport/grpc positive":          "pkg/transport/grpc FuzzReceived",
+	"pkg/transport/grpc raw.Unmarshal":     "pkg/transport/grpc FuzzReceived",
+	"pkg/transport/grpc received.take":     "pkg/transport/grpc FuzzReceived",
+}
+
+// notFuzzed are those that read only what a person wrote on the command line.
+var notFuzzed = []string{"internal/pki ParseRole"}
+
+// fuzzed tells whether the decoders of a file are looked at. What plays a fleet
+// on one machine reads what it wrote itself.
+func fuzzed(s source) bool {
+	for _, dir := range []string{"internal/demo", "internal/fleet", "internal/controlplane", "internal/proc"} {
+		if matches(dir+"/...", s.dir()) {
+			return false
+		}
+	}
+	return !s.generated && !s.forTests()
+}
+
+func TestDecoders_AreFuzzed(t *testing.T) {
+	report(t, checkDecoders(product(t), decoders))
+
+	decode := mustParse(t, "pkg/x/x.go", "package x\nfunc decodeIt(b []byte) error { return nil }")
+	fuzz := mustParse(t, "pkg/x/x_test.go", "package x\nimport \"testing\"\nfunc FuzzIt(f *testing.F) {}")
+	report(t, checkDecoders([]source{decode, fuzz}, map[string]string{"pkg/x decodeIt": "pkg/x FuzzIt"}))
+	wantViolation(t, checkDecoders([]source{decode, fuzz}, nil), "pkg/x decodeIt")
+	wantViolation(t, checkDecoders([]source{decode}, map[string]string{"pkg/x decodeIt": "pkg/x FuzzIt"}), "no fuzz target pkg/x FuzzIt")
+	wantViolation(t, checkDecoders([]source{fuzz}, map[string]string{"pkg/x decodeIt": "pkg/x FuzzIt"}), "no function pkg/x decodeIt")
+}
+
+func TestFuzzTargets_HaveACorpus(t *testing.T) {
+	targets := functions(product(t), isTarget)
+	if len(targets) < 10 {
+		t.Errorf("found %d fuzz targets: is %s still the root of the repository?", len(targets), root)
+	}
+	for _, name := range slices.Sorted(maps.Keys(targets)) {
+		dir, target, _ := strings.Cut(name, " ")
+		inputs, err := os.ReadDir(filepath.Join(root, filepath.FromSlash(dir), "testdata", "fuzz", target))
+		if err != nil || len(inputs) == 0 {
+			t.Errorf("%s: no corpus (%v): run make fuzz, and commit inputs that reach new code", name, err)
+		}
+	}
+}
+
+func checkDecoders(files []source, table map[string]string) []string {
+	var bad []string
+	all := functions(files, func(s source, _ *ast.FuncDecl) bool { return fuzzed(s) })
+	targets := functions(files, isTarget)
+	for name := range functions(files, isDecoder) {
+		if table[name] == "" && !slices.Contains(notFuzzed, name) {
+			bad = append(bad, name+" reads what somebody else wrote: say in test/shape which fuzz target feeds it")
+		}
+	}
+	for name, target := range table {
+		if !all[name] {
+			bad = append(bad, fmt.Sprintf("no function %s: take it out of the table", name))
+		}
+		if !targets[target] {
+			bad = append(bad, fmt.Sprintf("%s: no fuzz target %s", name, target))
+		}
+	}
+	slices.Sort(bad)
+	return bad
+}
+
+// functions returns the functions that match, as "directory Name", and methods
+// as "directory Type.Name".
+func functions(files []source, match func(source, *ast.FuncDecl) bool) map[string]bool {
+	found := map[string]bool{}
+	for _, s := range files {
+		for _, d := range s.ast.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok && match(s, f) {
+				found[s.dir()+" "+receiver(f)+f.Name.Name] = true
+			}
+		}
+	}
+	return found
+}
+
+// receiver returns "Type." of a method, "" of a function.
+func receiver(f *ast.FuncDecl) string {
+	if f.Recv == nil {
+		return ""
+	}
+	t := f.Recv.List[0].Type
+	if p, ok := t.(*ast.StarExpr); ok {
+		t = p.X
+	}
+	if name, ok := t.(*ast.Ident); ok {
+		return name.Name + "."
+	}
+	return "?." // generic: none is a decoder
+}
+
+func isTarget(s source, f *ast.FuncDecl) bool {
+	return s.isTest() && f.Recv == nil && strings.HasPrefix(f.Name.Name, "Fuzz")
+}
+
+func isDecoder(s source, f *ast.FuncDecl) bool {
+	return fuzzed(s) && decoding.MatchString(f.Name.Name)
+}
