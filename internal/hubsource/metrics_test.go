@@ -60,3 +60,27 @@ func TestMetrics_AreDocumented(t *testing.T) {
 		}
 	})
 }
+
+// counters returns the counters of a source that count something, with their
+// labels.
+func counters(b *bench, r *running) []string {
+	b.Helper()
+	families, err := r.source.cfg.Registerer.(*prometheus.Registry).Gather()
+	if err != nil {
+		b.Fatal(err)
+	}
+	var lines []string
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if m.Counter == nil || m.GetCounter().GetValue() == 0 {
+				continue
+			}
+			line := f.GetName()
+			for _, l := range m.GetLabel() {
+				line += " " + l.GetName() + "=" + l.GetValue()
+			}
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
