@@ -19,7 +19,15 @@
 //     when the cluster (or the broker, for a cluster that never had the work)
 //     confirmed the deletion;
 //   - a deletion is published for a deletionTimestamp, or for an object whose
-//     live GET says NotFound; never because something is missing from a list.
+//     deletion the hub reported and whose live GET says NotFound. What is merely
+//     missing, from a list or beside the broker's records, is deleted on a
+//     condition, after a live GET, and only as long as nothing casts doubt on the
+//     hub; else a person decides.
+//
+// On each connection works are compared with the broker's inventory, cluster by
+// cluster, and only what differs is published. A broker that has none gets
+// everything. Statuses continue from a cursor, which is kept on the hub, so that
+// a hub that is restored takes it back with it.
 //
 // Memory is bounded by the number of works: per work one pending status and one
 // scheduled retry.
