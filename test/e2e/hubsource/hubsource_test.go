@@ -263,6 +263,9 @@ func (a *agent) Subscribed(context.Context, transport.Accepted) ([]codec.Event, 
 func (a *agent) Disconnected(error) {}
 
 func (a *agent) Handle(ctx context.Context, e codec.Event) error {
+	if e.Type() == codec.TypeCheckpoint {
+		return nil // it has no disk
+	}
 	s, err := manifestwork.DecodeSpec(e)
 	if err != nil {
 		a.hub.Errorf("agent: %v", err)
@@ -503,7 +506,10 @@ func (h *hub) label(namespace, patch string) {
 }
 
 func survivesARestart(h *hub) {
-	stop := h.source()
+	stop := h.source(func(c *hubsource.Config) {
+		// It is the same process before and after, however slow the machine is.
+		c.Election.Duration, c.Election.RenewDeadline = 3*time.Minute, 2*time.Minute
+	})
 	h.create("restart", "1")
 	h.shows("restart", "Applied", "as sent")
 	if err := h.plane.Kill(); err != nil {
