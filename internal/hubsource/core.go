@@ -178,6 +178,7 @@ func (c *Core) WorkSeen(o *workv1.ManifestWork) {
 	w := c.work(o.UID, o.Namespace)
 	if w.seen == nil && c.asks && hasFinalizer(o) {
 		c.askFor(w) // the informer lags behind an earlier leader's
+		w.spec.elsewhere = true
 	}
 	if w.seen == nil || w.report.retry.onChange {
 		w.report.retry.notBefore = time.Time{}

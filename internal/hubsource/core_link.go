@@ -33,6 +33,11 @@ func (c *Core) Hello() transport.Hello {
 func (c *Core) Connected(a transport.Accepted) {
 	c.conn++
 	c.connected, c.stock, c.asks, c.pausedUntil = true, a.Protocol == 0, a.Resync != codec.ResyncCursor, time.Time{}
+	if c.asks {
+		for _, w := range c.works {
+			w.spec.elsewhere = w.spec.elsewhere || w.seen != nil && hasFinalizer(c.current(w))
+		}
+	}
 	c.beginStream()
 	c.beginComparison()
 	c.sweep = make([]Key, 0, len(c.clusters)+len(c.works))

@@ -18,6 +18,10 @@ type specState struct {
 	busy bool
 	// attempted: a publish may have reached the broker, whatever it answered.
 	attempted bool
+	// elsewhere: the work was published before a connection whose broker does
+	// not know our cursor. That may be another store than the one it went into
+	// and from which its cluster got it.
+	elsewhere bool
 	// sent is what the broker accepted last, on connection sentOn; 0 is never.
 	sent   mark
 	sentOn int
@@ -207,6 +211,7 @@ func (c *Core) mayPublish(w *work) bool {
 func (c *Core) publish(w *work, cl *cluster, o *workv1.ManifestWork, slim bool) Effect {
 	p := Publish{Work: o, Action: codec.UpdateRequest, Slim: slim, mark: markOf(o), conn: c.conn}
 	p.Unversioned = p.mark.deleting && w.spec.staleRuns > 0
+	p.Held = p.mark.deleting && w.spec.elsewhere
 	switch {
 	case p.mark.deleting:
 		p.Action = codec.DeleteRequest

@@ -401,3 +401,30 @@ func TestCore_ForgetsWhatNeverLeftTheHub(t *testing.T) {
 		t.Errorf("%d works still known", n)
 	}
 }
+
+// TestCore_DeletionAfterALostStore: what was published before the broker forgot
+// our cursor may be on its cluster, whatever the broker knows; what came after
+// is in its store, or nowhere.
+func TestCore_DeletionAfterALostStore(t *testing.T) {
+	before, after := newWork("before", 1), newWork("after", 1)
+	after.Finalizers = nil
+	for name, c := range map[string]struct {
+		resync     string
+		wantBefore bool
+	}{
+		"the same store": {codec.ResyncCursor, false},
+		"another store":  {codec.ResyncList, true},
+	} {
+		f := comparingFixture(t, State{Cursor: cursorAt(1).String()}, before)
+		f.core.Disconnected()
+		f.core.Connected(transport.Accepted{Protocol: 1, Resync: c.resync})
+		f.core.WorkSeen(after)
+		for w, want := range map[*workv1.ManifestWork]bool{before: c.wantBefore, after: false} {
+			gone := newWork(w.Name, 1, deleting, version("300"))
+			f.core.WorkSeen(gone)
+			if p := next[Publish](f, SpecLane, w.UID); p.Held != want || p.Action != codec.DeleteRequest {
+				t.Errorf("%s: the deletion of the work published %s it is %+v", name, w.Name, p)
+			}
+		}
+	}
+}

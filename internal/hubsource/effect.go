@@ -69,8 +69,10 @@ type Publish struct {
 	// Supersedes is the revision of the record that the work replaces although
 	// that looks newer, 0 for none.
 	Supersedes uint64
-	mark       mark
-	conn       int
+	// Held: the cluster may have the work although the broker never heard so.
+	Held bool
+	mark mark
+	conn int
 }
 
 // CheckGone asks the hub for the live object of a work whose informer reported

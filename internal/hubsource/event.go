@@ -29,7 +29,7 @@ func (p Publish) Event(id string, now time.Time, source string) (codec.Event, er
 	}
 	e, err := manifestwork.EncodeSpec(o, manifestwork.SpecParams{
 		ID: id, Now: now, Source: source, Action: p.Action, DeletionWithData: p.Action == codec.DeleteRequest,
-		Reported: isReported(o.Status),
+		Reported: p.Held || isReported(o.Status),
 	})
 	if err == nil && p.Supersedes != 0 {
 		e.SetExtension(codec.ExtSupersedes, codec.FormatRevision(p.Supersedes))
