@@ -2,11 +2,14 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -124,6 +127,20 @@ func fetch(ctx context.Context, url string) (sample, error) {
 	}
 	defer resp.Body.Close()
 	return parse(resp.Body)
+}
+
+// write keeps all samples in a file, for those who look for the cause of growth.
+func (s *sampler) write(file string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var b bytes.Buffer
+	fmt.Fprintln(&b, "program,seconds,pid,goroutines,descriptors,resident_bytes")
+	for _, name := range slices.Sorted(maps.Keys(s.got)) {
+		for _, x := range s.got[name] {
+			fmt.Fprintf(&b, "%s,%.1f,%d,%.0f,%.0f,%.0f\n", name, x.at.Seconds(), x.pid, x.goroutines, x.descriptors, x.resident)
+		}
+	}
+	return os.WriteFile(file, b.Bytes(), 0o600)
 }
 
 func (s *sampler) series(name string) series {

@@ -116,6 +116,7 @@ func (s *soak) run(ctx context.Context) error {
 	s.say("faults are over")
 	unload()
 	side.Wait()
+	err = errors.Join(err, samples.write(filepath.Join(s.fleet.LogDir(), "samples.csv")))
 	if err := errors.Join(err, loadErr, slowErr, churnErr); err != nil {
 		return err
 	}

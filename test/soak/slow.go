@@ -4,6 +4,9 @@ import (
 	"context"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
+
 	"github.com/hawser-io/hawser/internal/pki"
 	cloudeventsv1 "github.com/hawser-io/hawser/proto/io/cloudevents/v1"
 )
@@ -22,18 +25,38 @@ func slowly(ctx context.Context, dir pki.Dir, addr, cluster string) (read int, e
 	}
 	defer func() { _ = conn.Close() }() // only ever fails when closed already
 	for {
-		stream, err := cloudeventsv1.NewCloudEventServiceClient(conn).Subscribe(ctx,
-			&cloudeventsv1.SubscriptionRequest{ClusterName: cluster, DataType: bundles})
-		for err == nil {
-			if _, err = stream.Recv(); err == nil {
-				read++
-			}
-			if !rest(ctx) {
-				return read, nil
-			}
-		}
+		read += readStream(ctx, conn, cluster)
 		if !rest(ctx) { // the broker is away
 			return read, nil
+		}
+	}
+}
+
+// readStream reads one subscription until it ends, and returns how many events.
+func readStream(ctx context.Context, conn *grpc.ClientConn, cluster string) (read int) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := cloudeventsv1.NewCloudEventServiceClient(conn).Subscribe(ctx,
+		&cloudeventsv1.SubscriptionRequest{ClusterName: cluster, DataType: bundles})
+	if err != nil {
+		return 0
+	}
+	if _, err := stream.Header(); err != nil {
+		return 0
+	}
+	// What has arrived before a connection broke would be read for minutes, and
+	// the broker would have a subscriber less.
+	go func() {
+		conn.WaitForStateChange(ctx, connectivity.Ready)
+		cancel()
+	}()
+	for {
+		if _, err := stream.Recv(); err != nil {
+			return read
+		}
+		read++
+		if !rest(ctx) {
+			return read
 		}
 	}
 }
