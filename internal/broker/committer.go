@@ -48,8 +48,11 @@ func (c *committer) commit(ctx context.Context, from identity.Identity, ops ...s
 }
 
 // commitWhile is commit, unless alive says no at the moment of queueing; then
-// nothing is written.
+// nothing is written. Nor is it when ctx has ended before.
 func (c *committer) commitWhile(ctx context.Context, from identity.Identity, alive func() bool, ops ...store.Op) ([]store.Outcome, error) {
+	if ctx.Err() != nil { // whoever gave up may have sent something newer since
+		return nil, callerGone(ctx)
+	}
 	p := &pending{from: from, size: entryBytes * len(ops), alive: alive, done: make(chan answer, 1)}
 	if len(ops) == 1 {
 		p.one[0] = ops[0]

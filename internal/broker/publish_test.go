@@ -1,6 +1,7 @@
 package broker_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -320,5 +321,19 @@ func TestPublish_InsecurePeersAreWhoTheySay(t *testing.T) {
 		agent.expect("spec resync_response w1 v1")
 		_, err := w.Publish(w.Context(), w.source("other"), work{version: 2}.event(), "")
 		w.wantCode(err, transport.CodeDenied) // one that has an identity keeps it
+	})
+}
+
+// TestPublish_GivenUpBeforeItsTurn: what its caller gave up is not written behind
+// what the caller sent since.
+func TestPublish_GivenUpBeforeItsTurn(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		ctx, cancel := context.WithCancel(w.Context())
+		cancel()
+		_, err := w.Publish(ctx, w.source("src"), work{version: 1}.event(), "")
+		w.wantCode(err, transport.CodeUnavailable)
+		if revision := w.Store.Head().Revision; revision != 0 {
+			t.Errorf("revision %d, want nothing written", revision)
+		}
 	})
 }

@@ -254,7 +254,34 @@ func (w *world) send(l *link, e codec.Event, what string, done func(transport.Re
 		panic(err)
 	}
 	w.oracle.sent(l.id, e)
+	w.overtake(l.conn, e)
 	w.calls = append(w.calls, &call{conn: l.conn, event: e, bytes: b, what: what, done: done, answers: make(chan answer, 1)})
+}
+
+// overtake drops what nobody waits for any more, is still on the same connection
+// and about the same work as e, or, where one of the two is a release, about the
+// same cluster. That it is given up travels there too, and ahead of e; on another
+// connection it may come late.
+func (w *world) overtake(c *conn, e codec.Event) {
+	if !specOfWork(e) && e.Type() != codec.TypeRelease {
+		return
+	}
+	w.calls = slices.DeleteFunc(w.calls, func(o *call) bool {
+		if o.conn != c || o.done != nil || o.arrived {
+			return false
+		}
+		same := codec.ExtResourceID
+		if e.Type() == codec.TypeRelease || o.event.Type() == codec.TypeRelease {
+			same = codec.ExtClusterName
+		}
+		return (specOfWork(o.event) || o.event.Type() == codec.TypeRelease) && o.event.Extensions()[same] == e.Extensions()[same]
+	})
+}
+
+// specOfWork reports whether an event is a work, or its deletion.
+func specOfWork(e codec.Event) bool {
+	t, err := codec.ParseEventType(e.Type())
+	return err == nil && t.Subresource == codec.Spec && t.Action != codec.ResyncRequest
 }
 
 // tell gives the publisher its answer, once.
