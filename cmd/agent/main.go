@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/hawser-io/hawser/internal/telemetry"
+	"github.com/hawser-io/hawser/internal/cmdline"
 )
 
 const program = "hawser-agent"
@@ -32,29 +32,12 @@ func main() {
 // command is the program: without a verb it serves until ctx ends.
 func command(stdout, stderr io.Writer) *cobra.Command {
 	cfg := defaults()
-	root := &cobra.Command{
-		Use:               program,
-		Short:             "Apply the works of this cluster, keep them, and report their status",
-		Args:              cobra.NoArgs,
-		SilenceErrors:     true,
-		SilenceUsage:      true,
-		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := cfg.validate(); err != nil {
-				return err
-			}
-			return serve(cmd.Context(), cfg, stderr)
-		},
-	}
-	root.SetOut(stdout)
-	root.SetErr(stderr)
-	cfg.addFlags(root.Flags())
-	root.AddCommand(&cobra.Command{
-		Use: "version", Short: "Print the version of this program", Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			_, err := fmt.Fprintln(stdout, telemetry.Version(program))
+	root := cmdline.Command(program, "Apply the works of this cluster, keep them, and report their status", stdout, stderr, func(cmd *cobra.Command) error {
+		if err := cfg.validate(); err != nil {
 			return err
-		},
+		}
+		return serve(cmd.Context(), cfg, stderr)
 	})
+	cfg.addFlags(root.Flags())
 	return root
 }

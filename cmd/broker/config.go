@@ -5,13 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"time"
 
 	"github.com/spf13/pflag"
-	"sigs.k8s.io/yaml"
 
 	"github.com/hawser-io/hawser/internal/broker"
+	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/internal/identity"
 )
 
@@ -69,7 +68,7 @@ func defaults() *config {
 }
 
 func (c *config) addFlags(f *pflag.FlagSet) {
-	f.String("config", "", "configuration file (YAML); flags win over it")
+	cmdline.AddConfigFlag(f)
 	f.StringVar(&c.Listen, "listen", c.Listen, "host:port for agents and sources (gRPC)")
 	f.StringVar(&c.AdminListen, "admin-listen", c.AdminListen, "host:port of /livez, /readyz and /metrics, plain HTTP; empty switches it off")
 	f.StringVar(&c.DataDir, "data-dir", c.DataDir, "directory of the store; created when it does not exist")
@@ -86,21 +85,8 @@ func (c *config) addFlags(f *pflag.FlagSet) {
 // load reads the file that --config names, if any, puts the given flags on top
 // and validates the result.
 func (c *config) load(f *pflag.FlagSet) error {
-	given := map[string]string{}
-	f.Visit(func(flag *pflag.Flag) { given[flag.Name] = flag.Value.String() })
-	if file := given["config"]; file != "" {
-		b, err := os.ReadFile(file)
-		if err != nil {
-			return fmt.Errorf("configuration: %w", err)
-		}
-		if err := yaml.UnmarshalStrict(b, c); err != nil {
-			return fmt.Errorf("configuration %s: %w", file, err)
-		}
-	}
-	for name, value := range given {
-		if err := f.Set(name, value); err != nil {
-			return err
-		}
+	if err := cmdline.Load(f, c); err != nil {
+		return err
 	}
 	return c.validate()
 }

@@ -12,6 +12,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/hawser-io/hawser/internal/cmdline"
 )
 
 const program = "hawser-broker"
@@ -30,23 +32,12 @@ func main() {
 // command is the program: without a verb it serves until ctx ends.
 func command(stdout, stderr io.Writer) *cobra.Command {
 	cfg := defaults()
-	root := &cobra.Command{
-		Use:               program,
-		Short:             "Keep and deliver works between hubs and clusters",
-		Args:              cobra.NoArgs,
-		SilenceErrors:     true,
-		SilenceUsage:      true,
-		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := cfg.load(cmd.Flags()); err != nil {
-				return err
-			}
-			return serve(cmd.Context(), cfg, stderr)
-		},
-	}
-	root.SetOut(stdout)
-	root.SetErr(stderr)
+	root := cmdline.Command(program, "Keep and deliver works between hubs and clusters", stdout, stderr, func(cmd *cobra.Command) error {
+		if err := cfg.load(cmd.Flags()); err != nil {
+			return err
+		}
+		return serve(cmd.Context(), cfg, stderr)
+	})
 	cfg.addFlags(root.Flags())
-	root.AddCommand(versionCommand(stdout))
 	return root
 }

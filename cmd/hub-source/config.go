@@ -5,13 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"time"
 
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"sigs.k8s.io/yaml"
 
+	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/internal/hubsource"
 	"github.com/hawser-io/hawser/internal/leader"
 )
@@ -83,7 +82,7 @@ func defaults() *config {
 }
 
 func (c *config) addFlags(f *pflag.FlagSet) {
-	f.String("config", "", "configuration file (YAML); flags win over it")
+	cmdline.AddConfigFlag(f)
 	f.StringVar(&c.SourceID, "source-id", c.SourceID, "name of this hub towards the broker, unique per hub: the one that the broker gives to the client certificate; it owns the works, so never change it")
 	f.StringVar(&c.Kubeconfig, "kubeconfig", c.Kubeconfig, "kubeconfig of the hub; empty means KUBECONFIG, then the service account of the pod")
 	f.StringVar(&c.Broker, "broker", c.Broker, "host:port of the broker")
@@ -113,21 +112,8 @@ func (c *config) addFlags(f *pflag.FlagSet) {
 // load reads the file that --config names, if any, puts the given flags on top
 // and validates the result.
 func (c *config) load(f *pflag.FlagSet) error {
-	given := map[string]string{}
-	f.Visit(func(flag *pflag.Flag) { given[flag.Name] = flag.Value.String() })
-	if file := given["config"]; file != "" {
-		b, err := os.ReadFile(file)
-		if err != nil {
-			return fmt.Errorf("configuration: %w", err)
-		}
-		if err := yaml.UnmarshalStrict(b, c); err != nil {
-			return fmt.Errorf("configuration %s: %w", file, err)
-		}
-	}
-	for name, value := range given {
-		if err := f.Set(name, value); err != nil {
-			return err
-		}
+	if err := cmdline.Load(f, c); err != nil {
+		return err
 	}
 	return c.validate()
 }

@@ -25,6 +25,7 @@ var rows = [][]string{
 	{"internal/resync"},
 	{"pkg/transport/..."},
 	{"pkg/codec/..."},
+	{"internal/cmdline"},
 	{"internal/identity", "internal/leader", "internal/run", "internal/telemetry", "internal/pki", "internal/proc", "internal/kubeconfig"},
 	{"internal/testkit/..."},
 	{"proto/..."},

@@ -1,0 +1,93 @@
+package cmdline_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/hawser-io/hawser/internal/cmdline"
+)
+
+type settings struct {
+	Listen string `json:"listen"`
+	Level  string `json:"level"`
+}
+
+func load(t *testing.T, file string, args ...string) (settings, error) {
+	t.Helper()
+	if file != "" {
+		path := filepath.Join(t.TempDir(), "config.yaml")
+		if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		args = append(args, "--config", path)
+	}
+	s := settings{Listen: "default", Level: "default"}
+	f := pflag.NewFlagSet("test", pflag.ContinueOnError)
+	cmdline.AddConfigFlag(f)
+	f.StringVar(&s.Listen, "listen", s.Listen, "")
+	f.StringVar(&s.Level, "level", s.Level, "")
+	if err := f.Parse(args); err != nil {
+		t.Fatal(err)
+	}
+	err := cmdline.Load(f, &s)
+	return s, err
+}
+
+func TestLoad_FlagsWinOverTheFile(t *testing.T) {
+	for name, c := range map[string]struct {
+		file string
+		args []string
+		want settings
+	}{
+		"neither":               {"", nil, settings{"default", "default"}},
+		"file":                  {"listen: file\n", nil, settings{"file", "default"}},
+		"flag":                  {"", []string{"--listen=flag"}, settings{"flag", "default"}},
+		"both":                  {"listen: file\nlevel: file\n", []string{"--listen=flag"}, settings{"flag", "file"}},
+		"flag with the default": {"listen: file\n", []string{"--listen=default"}, settings{"default", "default"}},
+	} {
+		if got, err := load(t, c.file, c.args...); err != nil || got != c.want {
+			t.Errorf("%s: loaded %+v, error %v, want %+v", name, got, err, c.want)
+		}
+	}
+}
+
+func TestLoad_RefusesWhatItCannotRead(t *testing.T) {
+	if _, err := load(t, "unknown: 1\n"); err == nil || !strings.Contains(err.Error(), "unknown") {
+		t.Errorf("an unknown field: %v", err)
+	}
+	if _, err := load(t, "", "--config", filepath.Join(t.TempDir(), "none")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a file that is not there: %v", err)
+	}
+}
+
+func TestCommand_ServesUnlessThereIsAVerb(t *testing.T) {
+	failed := errors.New("it ends")
+	for name, c := range map[string]struct {
+		args []string
+		want error
+		out  string
+	}{
+		"no verb": {nil, failed, ""},
+		"version": {[]string{"version"}, nil, "hawser-test"},
+	} {
+		var out bytes.Buffer
+		cmd := cmdline.Command("hawser-test", "Test", &out, io.Discard, func(*cobra.Command) error { return failed })
+		cmd.SetArgs(c.args)
+		if err := cmd.Execute(); !errors.Is(err, c.want) || !strings.HasPrefix(out.String(), c.out) {
+			t.Errorf("%s: error %v, output %q", name, err, out.String())
+		}
+	}
+	cmd := cmdline.Command("hawser-test", "Test", io.Discard, io.Discard, func(*cobra.Command) error { return nil })
+	cmd.SetArgs([]string{"serv"})
+	if err := cmd.Execute(); err == nil {
+		t.Error("an unknown verb is taken")
+	}
+}
