@@ -96,19 +96,19 @@ func (c *config) reachHub(into *hubsource.Config) error {
 	return err
 }
 
-func (c *config) election(hub *rest.Config, log *slog.Logger) (hubsource.Election, error) {
+func (c *config) election(hub *rest.Config, log *slog.Logger) (leader.Election, error) {
 	leases, err := coordinationv1.NewForConfig(hub)
 	if err != nil {
-		return hubsource.Election{}, fmt.Errorf("reach the hub: %w", err)
+		return leader.Election{}, fmt.Errorf("reach the hub: %w", err)
 	}
 	e := c.LeaderElection
 	identity := e.Identity
 	if identity == "" {
 		if identity, err = leader.Identity(uuid.NewString()); err != nil {
-			return hubsource.Election{}, err
+			return leader.Election{}, err
 		}
 	}
-	return hubsource.Election{
+	return leader.Election{
 		Leases: leases, Namespace: e.ResourceNamespace, Name: e.ResourceName,
 		Identity: identity, Log: log,
 		Duration: time.Duration(e.LeaseDuration), RenewDeadline: time.Duration(e.RenewDeadline), RetryPeriod: time.Duration(e.RetryPeriod),

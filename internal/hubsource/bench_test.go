@@ -18,6 +18,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/leader"
 	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/internal/testkit"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -256,7 +257,7 @@ func gather(b *bench, r *running) []string {
 
 func elected(b *bench, replica string, cut *bool) func(*Config) {
 	return func(c *Config) {
-		c.Election = Election{
+		c.Election = leader.Election{
 			Leases: b.hub.leases(), Namespace: "hawser", Name: "hub-source", Identity: replica,
 			Duration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second,
 		}

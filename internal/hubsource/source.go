@@ -18,6 +18,7 @@ import (
 	workinformer "open-cluster-management.io/api/client/work/informers/externalversions/work/v1"
 	workv1 "open-cluster-management.io/api/work/v1"
 
+	"github.com/hawser-io/hawser/internal/leader"
 	"github.com/hawser-io/hawser/internal/run"
 	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -40,7 +41,9 @@ type Config struct {
 	ConfigMaps     typedcorev1.ConfigMapsGetter
 	StateNamespace string
 	Selection      Selection
-	Election       Election
+	// Election is how replicas agree on the one that works. The others keep
+	// their caches warm.
+	Election leader.Election
 	// Dialer reaches the broker.
 	Dialer     transport.Dialer
 	Registerer prometheus.Registerer
@@ -158,11 +161,11 @@ func (s *Source) lead(ctx context.Context, works, clusters cache.SharedIndexInfo
 	}
 	s.synced.Store(true)
 	s.cfg.Log.Info("works of the hub are read", "works", len(works.GetStore().ListKeys()))
-	observed := func(leader string) {
+	observed := func(holder string) {
 		s.led.Store(true)
-		s.cfg.Log.Info("leader observed", "leader", leader, "self", leader == s.cfg.Election.Identity)
+		s.cfg.Log.Info("leader observed", "leader", holder, "self", holder == s.cfg.Election.Identity)
 	}
-	return s.cfg.Election.lead(ctx, observed, func(ctx context.Context) error {
+	return s.cfg.Election.Lead(ctx, observed, func(ctx context.Context) error {
 		s.metrics.leader.Set(1)
 		defer s.metrics.leader.Set(0)
 		return s.serve(ctx, works, clusters)
@@ -305,7 +308,7 @@ func (s *Source) preflight(ctx context.Context) error {
 		return fmt.Errorf("the hub has no ManifestWork API: install the CRD manifestworks.work.open-cluster-management.io: %w", err)
 	}
 	if err == nil && s.cfg.Election.Leases != nil {
-		err = s.ask(ctx, func() error { return s.cfg.Election.readable(ctx) })
+		err = s.ask(ctx, func() error { return s.cfg.Election.Readable(ctx) })
 	}
 	if err == nil {
 		err = s.preflightState(ctx)

@@ -12,6 +12,7 @@ import (
 
 	workv1 "open-cluster-management.io/api/work/v1"
 
+	"github.com/hawser-io/hawser/internal/leader"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 )
@@ -378,7 +379,7 @@ func TestSource_EndsWhenItLosesTheLease(t *testing.T) {
 		if second.source.connected.Load() != nil {
 			b.Error("the second replica works before the first has ended")
 		}
-		if err := first.stop(); !errors.Is(err, errLeaseLost) {
+		if err := first.stop(); !errors.Is(err, leader.ErrLost) {
 			b.Errorf("the leader ended with %v", err)
 		}
 		b.settle(20 * time.Second)
