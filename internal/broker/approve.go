@@ -4,15 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
-
-// approveBatch is how many deletions one commit of an approval makes.
-const approveBatch = 256
 
 // approve deletes works in the name of their source, which lacks them and did
 // not dare to. Nothing is deleted unless every one of them is still withheld at
@@ -32,9 +30,8 @@ func (b *Broker) approve(ctx context.Context, by identity.Identity, p place, sou
 		ops = append(ops, op)
 	}
 	deleted := 0
-	for len(ops) > 0 {
-		n := min(len(ops), approveBatch)
-		outcomes, err := b.commits.commit(ctx, by, ops[:n]...)
+	for batch := range slices.Chunk(ops, jobOps) {
+		outcomes, err := b.commits.commit(ctx, by, batch...)
 		if err != nil {
 			return storeError(err)
 		}
@@ -43,11 +40,10 @@ func (b *Broker) approve(ctx context.Context, by identity.Identity, p place, sou
 			case store.Accepted, store.Confirmed, store.Unchanged:
 				deleted++
 			default:
-				return notWithheld(ops[i].Key.ResourceID, ops[i].IfRevision)
+				return notWithheld(batch[i].Key.ResourceID, batch[i].IfRevision)
 			}
 		}
-		b.ledger.approved(p, source, ops[:n])
-		ops = ops[n:]
+		b.ledger.approved(p, source, batch)
 	}
 	b.log.Info("deletions approved that a source withheld",
 		"operator", by.Name, "source", source, "cluster", p.cluster, "count", deleted)

@@ -20,9 +20,6 @@ type burials struct {
 	wake chan struct{}
 }
 
-// burialBatch is how many graves one commit removes.
-const burialBatch = 256
-
 func newBurials() *burials {
 	return &burials{upTo: map[ownership]uint64{}, wake: make(chan struct{}, 1)}
 }
@@ -91,7 +88,7 @@ func (b *Broker) runBurials(ctx context.Context) error {
 // bury removes a batch of graves that a source has seen; again: there is more
 // to do. An error that is worth another attempt is one too.
 func (b *Broker) bury(ctx context.Context, o ownership, revision uint64) (again bool, err error) {
-	keys, err := b.store.Graves(ctx, o.dataType, o.owner, revision, burialBatch)
+	keys, err := b.store.Graves(ctx, o.dataType, o.owner, revision, jobOps)
 	if err != nil || len(keys) == 0 {
 		return false, err
 	}
@@ -110,5 +107,5 @@ func (b *Broker) bury(ctx context.Context, o ownership, revision uint64) (again 
 		}
 	}
 	b.metrics.graveAcked.Add(float64(removed))
-	return len(keys) == burialBatch && removed > 0, nil
+	return len(keys) == jobOps && removed > 0, nil
 }

@@ -13,6 +13,9 @@ import (
 const (
 	commitOps   = 1024
 	commitBytes = 2 << 20
+	// jobOps is how many of its writes a long job gives to one commit, so that
+	// publishes get their turn between them.
+	jobOps = 256
 	// entryBytes is what a queued publish takes besides its event.
 	entryBytes = 1 << 10
 )

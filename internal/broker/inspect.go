@@ -330,11 +330,11 @@ func (b *Broker) forgetWorks(ctx context.Context, by identity.Identity, cluster 
 		if err != nil {
 			return n, storeError(err)
 		}
-		for chunk := range slices.Chunk(ops, releaseBatch) {
-			if _, err := b.commits.commit(ctx, by, chunk...); err != nil {
+		for batch := range slices.Chunk(ops, jobOps) {
+			if _, err := b.commits.commit(ctx, by, batch...); err != nil {
 				return n, storeError(err)
 			}
-			n += uint64(len(chunk))
+			n += uint64(len(batch))
 		}
 	}
 	return n, nil

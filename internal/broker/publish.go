@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/hawser-io/hawser/internal/broker/authz"
 	"github.com/hawser-io/hawser/internal/broker/route"
@@ -290,9 +291,6 @@ func (b *Broker) requestResync(p transport.Peer, from identity.Identity, env *co
 	return nil
 }
 
-// releaseBatch is how many records one commit of a release drops.
-const releaseBatch = 256
-
 // releaseCluster drops all records of the source on one cluster, without a word
 // to the cluster. Repeating it does no harm.
 func (b *Broker) releaseCluster(ctx context.Context, s session, env *codec.Envelope) (string, error) {
@@ -326,12 +324,10 @@ func (b *Broker) releaseCluster(ctx context.Context, s session, env *codec.Envel
 	if len(ops) == 0 {
 		return codec.OutcomeIgnored, nil
 	}
-	for len(ops) > 0 {
-		n := min(len(ops), releaseBatch)
-		if _, err := b.commit(ctx, s, ops[:n]...); err != nil {
+	for batch := range slices.Chunk(ops, jobOps) {
+		if _, err := b.commit(ctx, s, batch...); err != nil {
 			return "", storeError(err)
 		}
-		ops = ops[n:]
 	}
 	return codec.OutcomeAccepted, nil
 }

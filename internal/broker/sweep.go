@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
@@ -11,11 +12,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// Bounds of one sweep: what is left over is for the next one.
-const (
-	sweepGraves = 16 << 10
-	sweepBatch  = 256
-)
+// sweepGraves bounds one sweep: what is left over is for the next one.
+const sweepGraves = 16 << 10
 
 // itself is the broker as a publisher.
 var itself = identity.Identity{Role: identity.Operator, Name: "broker"}
@@ -63,18 +61,16 @@ func (b *Broker) sweep(ctx context.Context) error {
 			return err
 		}
 	}
-	for len(ops) > 0 {
-		n := min(len(ops), sweepBatch)
-		_, err := b.commits.commit(ctx, itself, ops[:n]...)
+	for batch := range slices.Chunk(ops, jobOps) {
+		_, err := b.commits.commit(ctx, itself, batch...)
 		if transport.CodeOf(err) == transport.CodeOverloaded {
 			return nil // there is more important work; the next sweep tries again
 		}
 		if err != nil {
 			return err
 		}
-		b.metrics.graveRemoved.Add(float64(n))
-		graves -= n
-		ops = ops[n:]
+		b.metrics.graveRemoved.Add(float64(len(batch)))
+		graves -= len(batch)
 	}
 	b.metrics.graves.Set(float64(graves))
 	return nil

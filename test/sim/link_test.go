@@ -317,8 +317,7 @@ func (w *world) callSteps(list []step) []step {
 // arrive brings a publish to the broker.
 func (w *world) arrive(c *call) {
 	c.arrived = true
-	switch {
-	case !w.broker.up || c.conn.link.cut:
+	if !w.broker.up || c.conn.link.cut {
 		c.answers <- answer{err: unavailable("no way")}
 		return
 	}
