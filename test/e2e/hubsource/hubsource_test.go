@@ -33,6 +33,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/controlplane"
 	"github.com/hawser-io/hawser/internal/hubsource"
+	"github.com/hawser-io/hawser/internal/leader"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/proc"
 	"github.com/hawser-io/hawser/internal/telemetry"
@@ -140,7 +141,7 @@ func (h *hub) run(task func(context.Context) error) (stop func() error) {
 func (h *hub) sourceConfig(change ...func(*hubsource.Config)) hubsource.Config {
 	cfg := hubsource.Config{
 		ID: "hub", Works: workversioned.NewForConfigOrDie(h.limited), Metadata: metadata.NewForConfigOrDie(h.limited),
-		Election: hubsource.Election{
+		Election: leader.Election{
 			Leases: kubernetes.NewForConfigOrDie(h.limited).CoordinationV1(), Namespace: "hawser", Name: "hawser-hub-source",
 			Identity: replica(), Duration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: time.Second,
 		},
