@@ -427,7 +427,7 @@ func (r *round) statusOf(w *desired.Work, results []apply.Result) workv1.Manifes
 	manifests := make([]conditions.Manifest, 0, len(results))
 	for _, res := range results {
 		m := conditions.Manifest{Meta: res.Meta, ApplyErr: res.Err, Presence: res.Presence, ReadErr: res.ReadErr}
-		if res.Feedback {
+		if len(res.Config.Feedback) > 0 {
 			m.FeedbackErrs = []error{errNoFeedback}
 		}
 		manifests = append(manifests, m)

@@ -28,8 +28,8 @@ type Manifest struct {
 	Resolved bool
 	// Owned: the object belongs to the work and goes when the work goes.
 	Owned bool
-	// Feedback: the work asks for values of the object's status.
-	Feedback bool
+	// Config is what spec.manifestConfigs say about the manifest.
+	Config Config
 	// Err is why the manifest cannot be applied as it is; nil if it can.
 	Err error
 
@@ -55,7 +55,12 @@ func Load(ctx context.Context, mapper cluster.Mapper, spec workv1.ManifestWorkSp
 	manifests := make([]Manifest, 0, len(spec.Workload.Manifests))
 	for i, raw := range spec.Workload.Manifests {
 		m := load(ctx, mapper, int32(i), raw.Raw)
-		m.configure(spec)
+		id := entryID(m.Meta)
+		m.Owned, m.Config = Owned(spec.DeleteOption, id), configOf(spec.ManifestConfigs, id)
+		m.hash = hashOf(raw.Raw, m.Config)
+		if m.Err == nil {
+			m.Err = m.Config.refuse()
+		}
 		if refusal != nil && m.Err == nil {
 			m.Err = refusal
 		}
@@ -80,8 +85,12 @@ func refuseWork(spec workv1.ManifestWorkSpec) error {
 	return nil
 }
 
+func entryID(m workv1.ManifestResourceMeta) workv1.ResourceIdentifier {
+	return workv1.ResourceIdentifier{Group: m.Group, Resource: m.Resource, Namespace: m.Namespace, Name: m.Name}
+}
+
 func load(ctx context.Context, mapper cluster.Mapper, ordinal int32, raw []byte) Manifest {
-	m := Manifest{Meta: workv1.ManifestResourceMeta{Ordinal: ordinal}, hash: sha256.Sum256(raw)}
+	m := Manifest{Meta: workv1.ManifestResourceMeta{Ordinal: ordinal}}
 	o := &unstructured.Unstructured{}
 	if err := o.UnmarshalJSON(raw); err != nil {
 		m.Err = permanent{err}
@@ -144,26 +153,6 @@ func identified(r cluster.Resource, m workv1.ManifestResourceMeta) error {
 	return nil
 }
 
-// configure takes what spec.manifestConfigs and spec.deleteOption say about
-// this manifest.
-func (m *Manifest) configure(spec workv1.ManifestWorkSpec) {
-	id := workv1.ResourceIdentifier{Group: m.Meta.Group, Resource: m.Meta.Resource, Namespace: m.Meta.Namespace, Name: m.Meta.Name}
-	m.Owned = Owned(spec.DeleteOption, id)
-	strategy := workv1.UpdateStrategyTypeUpdate
-	for _, c := range slices.Backward(spec.ManifestConfigs) { // the first match is the last to set
-		if !matches(c.ResourceIdentifier, id) {
-			continue
-		}
-		if c.UpdateStrategy != nil && c.UpdateStrategy.Type != "" {
-			strategy = c.UpdateStrategy.Type
-		}
-		m.Feedback = m.Feedback || len(c.FeedbackRules) > 0
-	}
-	if strategy != workv1.UpdateStrategyTypeUpdate && m.Err == nil {
-		m.Err = permanent{fmt.Errorf("update strategy %q is not supported by this agent yet: the object is left as it is; use Update", strategy)}
-	}
-}
-
 // Owned reports whether a work with this delete option owns the object: then
 // the object carries its reference and is deleted with it.
 func Owned(o *workv1.DeleteOption, id workv1.ResourceIdentifier) bool {
@@ -175,32 +164,6 @@ func Owned(o *workv1.DeleteOption, id workv1.ResourceIdentifier) bool {
 		return false
 	case workv1.DeletePropagationPolicyTypeSelectivelyOrphan:
 		return o.SelectivelyOrphan == nil || !slices.Contains(o.SelectivelyOrphan.OrphaningRules, workv1.OrphaningRule(id))
-	}
-	return true
-}
-
-// matches compares group and resource exactly, namespace and name by pattern.
-func matches(pattern, id workv1.ResourceIdentifier) bool {
-	return pattern.Group == id.Group && pattern.Resource == id.Resource && wildcard(pattern.Namespace, id.Namespace) && wildcard(pattern.Name, id.Name)
-}
-
-// wildcard matches s as a whole; "*" stands for any characters, also none.
-func wildcard(pattern, s string) bool {
-	parts := strings.Split(pattern, "*")
-	if len(parts) == 1 {
-		return pattern == s
-	}
-	first, last := parts[0], parts[len(parts)-1]
-	if len(s) < len(first)+len(last) || !strings.HasPrefix(s, first) || !strings.HasSuffix(s, last) {
-		return false
-	}
-	s = s[len(first) : len(s)-len(last)]
-	for _, p := range parts[1 : len(parts)-1] {
-		_, rest, found := strings.Cut(s, p)
-		if !found {
-			return false
-		}
-		s = rest
 	}
 	return true
 }

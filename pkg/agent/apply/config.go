@@ -1,0 +1,86 @@
+package apply
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	workv1 "open-cluster-management.io/api/work/v1"
+)
+
+// Config is what spec.manifestConfigs say about one manifest. Each part comes
+// from the first entry that matches and has it.
+type Config struct {
+	// Strategy says how the object is brought in line; its Type is never empty.
+	Strategy workv1.UpdateStrategy
+	// Feedback are the values of the object that are reported; may be empty.
+	Feedback []workv1.FeedbackRule
+	// Conditions are derived from the object; may be empty.
+	Conditions []workv1.ConditionRule
+}
+
+func configOf(options []workv1.ManifestConfigOption, id workv1.ResourceIdentifier) Config {
+	c := Config{Strategy: workv1.UpdateStrategy{Type: workv1.UpdateStrategyTypeUpdate}}
+	strategy := false
+	for _, o := range options {
+		if !matches(o.ResourceIdentifier, id) {
+			continue
+		}
+		if !strategy && o.UpdateStrategy != nil && o.UpdateStrategy.Type != "" {
+			strategy, c.Strategy = true, *o.UpdateStrategy
+		}
+		if len(c.Feedback) == 0 {
+			c.Feedback = o.FeedbackRules
+		}
+		if len(c.Conditions) == 0 {
+			c.Conditions = o.ConditionRules
+		}
+	}
+	return c
+}
+
+// refuse returns why the object is left as it is.
+func (c Config) refuse() error {
+	if c.Strategy.Type != workv1.UpdateStrategyTypeUpdate {
+		return permanent{fmt.Errorf("update strategy %q is not supported by this agent yet: the object is left as it is; use Update", c.Strategy.Type)}
+	}
+	return nil
+}
+
+// hashOf identifies a manifest and what is to be done with it.
+func hashOf(raw []byte, c Config) [sha256.Size]byte {
+	h := sha256.New()
+	h.Write(raw)
+	if err := json.NewEncoder(h).Encode(c); err != nil {
+		// Text, numbers and lists of them always marshal; a hash never fails.
+		panic(fmt.Sprintf("marshal a manifest config: %v", err))
+	}
+	return [sha256.Size]byte(h.Sum(nil))
+}
+
+// matches compares group and resource exactly, namespace and name by pattern.
+func matches(pattern, id workv1.ResourceIdentifier) bool {
+	return pattern.Group == id.Group && pattern.Resource == id.Resource && wildcard(pattern.Namespace, id.Namespace) && wildcard(pattern.Name, id.Name)
+}
+
+// wildcard matches s as a whole; "*" stands for any characters, also none.
+func wildcard(pattern, s string) bool {
+	parts := strings.Split(pattern, "*")
+	if len(parts) == 1 {
+		return pattern == s
+	}
+	first, last := parts[0], parts[len(parts)-1]
+	if len(s) < len(first)+len(last) || !strings.HasPrefix(s, first) || !strings.HasSuffix(s, last) {
+		return false
+	}
+	s = s[len(first) : len(s)-len(last)]
+	for _, p := range parts[1 : len(parts)-1] {
+		_, rest, found := strings.Cut(s, p)
+		if !found {
+			return false
+		}
+		s = rest
+	}
+	return true
+}
