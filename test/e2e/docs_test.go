@@ -13,7 +13,7 @@ import (
 // after the other, on this fleet: only the demo's directory and its broker's
 // address are replaced.
 func TestDocumentation_CommandsForTheDemo(t *testing.T) {
-	blocks, err := fence.Find(shared.root)
+	blocks, err := fence.Find(shared.Root)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -22,7 +22,7 @@ func TestDocumentation_CommandsForTheDemo(t *testing.T) {
 		t.Fatal("no block marked \"sh test demo\" found: the README has some")
 	}
 	r := fence.Runner{
-		Dir: shared.root,
+		Dir: shared.Root,
 		Replace: []string{
 			".hawser-demo", filepath.Dir(shared.LogDir()),
 			"127.77.0.10:8090", shared.BrokerAddr(),

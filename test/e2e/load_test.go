@@ -2,12 +2,10 @@ package e2e
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -19,6 +17,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/fleet"
 	"github.com/hawser-io/hawser/internal/proc"
+	"github.com/hawser-io/hawser/test/e2e/harness"
 	"github.com/hawser-io/hawser/test/witness"
 )
 
@@ -36,8 +35,6 @@ type load struct {
 	// failed is the first scenario that failed: what it left behind would only
 	// fail the next ones too, after long waits.
 	failed string
-	// forgiven is the number of times each program may have ended by itself.
-	forgiven map[string]int
 }
 
 // outage returns the load for one scenario, which fails when the watch sees
@@ -66,16 +63,16 @@ func (f *Fleet) outage(t *testing.T) *load {
 func (f *Fleet) startLoad(t *testing.T) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
-	l := &load{stop: stop, forgiven: map[string]int{}, Works: &witness.Works{
-		Hub: f.hub.work, Clusters: map[string]witness.Cluster{}, Namespace: "outages", Ledger: witness.NewLedger(time.Now),
+	l := &load{stop: stop, Works: &witness.Works{
+		Hub: f.HubAPI.Work, Clusters: map[string]witness.Cluster{}, Namespace: "outages", Ledger: witness.NewLedger(time.Now),
 	}}
-	for name, c := range f.clusters {
+	for name, c := range f.API {
 		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: l.Namespace}}
-		if _, err := c.kube.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
+		if _, err := c.Kube.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		l.Clusters[name] = witness.Cluster{Kube: c.kube, Work: c.work}
-		w := witness.Watch{Cluster: name, Client: c.kube, Namespace: l.Namespace, Ledger: l.Ledger}
+		l.Clusters[name] = witness.Cluster{Kube: c.Kube, Work: c.Work}
+		w := witness.Watch{Cluster: name, Client: c.Kube, Namespace: l.Namespace, Ledger: l.Ledger}
 		l.watches.Go(func() { w.Run(ctx) })
 		for i := range steadyWorks {
 			l.steady = append(l.steady, witness.Key{Cluster: name, Name: fmt.Sprintf("steady-%02d", i)})
@@ -86,31 +83,13 @@ func (f *Fleet) startLoad(t *testing.T) {
 	l.settled(t)
 }
 
-// end stops the load and the fleet, and tells of programs that ended although
-// nobody stopped them.
-func (f *Fleet) end() error {
-	var errs []error
+// endLoad ends the watches.
+func (f *Fleet) endLoad() {
 	if l := f.load; l != nil {
 		l.stop()
 		l.watches.Wait()
 	}
-	for _, name := range f.Programs() {
-		crashes := f.Program(name).Crashes()
-		if f.load != nil {
-			crashes = crashes[f.load.forgiven[name]:]
-		}
-		for _, c := range crashes {
-			if !strings.Contains(c, leaseLost) {
-				errs = append(errs, fmt.Errorf("%s ended by itself: %s", name, c))
-			}
-		}
-	}
-	return errors.Join(append(errs, f.Stop())...)
 }
-
-// leaseLost is why hub-source may end at any time: when the machine is so busy
-// that the hub does not answer for ten seconds.
-const leaseLost = "the leader lease was lost"
 
 // each writes works, some at a time.
 func (l *load) each(t *testing.T, keys []witness.Key, write func(context.Context, witness.Key) error) {
@@ -135,7 +114,7 @@ func keys(names ...string) []witness.Key {
 func (l *load) settled(t *testing.T) {
 	t.Helper()
 	began := time.Now()
-	eventuallyWithin(t, 2*time.Minute, l.Settled) // after a hundred works and a back-off
+	harness.EventuallyWithin(t, 2*time.Minute, l.Settled) // after a hundred works and a back-off
 	t.Logf("hub and clusters agree after %.1f s", time.Since(began).Seconds())
 }
 
@@ -172,7 +151,7 @@ const enough = 50
 func (l *load) progress(t *testing.T, what string, until func(accepted, applied int64) bool) (underWay int64) {
 	t.Helper()
 	var accepted, applied int64
-	err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, within, true, func(context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, harness.Within, true, func(context.Context) (bool, error) {
 		accepted, applied = l.Ledger.Progress()
 		return until(accepted, applied), nil
 	})
@@ -215,7 +194,7 @@ func (l *load) steadyOn(cluster string) []witness.Key {
 // spoil changes some objects of steady works by hand, but not their counters.
 func (l *load) spoil(t *testing.T, cluster string) {
 	t.Helper()
-	typ, patch := mergePatch(map[string]any{"data": map[string]string{witness.FixedField: "spoiled"}})
+	typ, patch := harness.MergePatch(map[string]any{"data": map[string]string{witness.FixedField: "spoiled"}})
 	l.each(t, l.steadyOn(cluster)[:5], func(ctx context.Context, k witness.Key) error {
 		_, err := l.Clusters[cluster].Kube.CoreV1().ConfigMaps(l.Namespace).Patch(ctx, k.Name, typ, patch, metav1.PatchOptions{})
 		return err
@@ -225,7 +204,7 @@ func (l *load) spoil(t *testing.T, cluster string) {
 // repaired waits until nothing of what spoil did is left.
 func (l *load) repaired(t *testing.T, cluster string) {
 	t.Helper()
-	eventually(t, func(ctx context.Context) error {
+	harness.Eventually(t, func(ctx context.Context) error {
 		objects, err := l.Clusters[cluster].Kube.CoreV1().ConfigMaps(l.Namespace).List(ctx, metav1.ListOptions{LabelSelector: witness.Label})
 		if err != nil {
 			return err
@@ -277,7 +256,7 @@ func emptyDir(t *testing.T, dir string) {
 // hawser runs the command-line tool.
 func (f *Fleet) hawser(t *testing.T, args ...string) {
 	t.Helper()
-	if _, err := proc.Run(t.Context(), filepath.Join(f.root, "bin", "hawser"), args...); err != nil {
+	if _, err := proc.Run(t.Context(), filepath.Join(f.Root, "bin", "hawser"), args...); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -9,13 +9,14 @@ import (
 
 	"github.com/hawser-io/hawser/internal/fleet"
 	"github.com/hawser-io/hawser/internal/pki"
+	"github.com/hawser-io/hawser/test/e2e/harness"
 	"github.com/hawser-io/hawser/test/witness"
 )
 
 // TestBrokerRestoredFromBackup: what happened since the backup, and while the
 // broker was away, ends up right.
 func TestBrokerRestoredFromBackup(t *testing.T) {
-	f := shared
+	f := &shared
 	l := f.outage(t)
 	l.each(t, keys("backup-gone-1", "backup-gone-2", "backup-gone-3"), l.Create)
 	l.settled(t)
@@ -50,7 +51,7 @@ func TestBrokerRestoredFromBackup(t *testing.T) {
 // work was deleted whose finalizer somebody took off meanwhile; the agent evicts
 // what that had on the cluster once it is certain that no source has it.
 func TestBrokerLost(t *testing.T) {
-	f := shared
+	f := &shared
 	l := f.outage(t)
 	forgotten := keys("lost-forgotten")
 	l.each(t, keys("lost-deleted-1", "lost-deleted-2"), l.Create)
@@ -64,8 +65,8 @@ func TestBrokerLost(t *testing.T) {
 	l.each(t, l.steadyOn(cluster1), l.Update)
 	l.each(t, forgotten, l.Delete)
 	l.each(t, forgotten, func(ctx context.Context, k witness.Key) error {
-		typ, patch := mergePatch(map[string]any{"metadata": map[string]any{"finalizers": nil}})
-		_, err := f.hub.work.WorkV1().ManifestWorks(k.Cluster).Patch(ctx, k.Name, typ, patch, metav1.PatchOptions{})
+		typ, patch := harness.MergePatch(map[string]any{"metadata": map[string]any{"finalizers": nil}})
+		_, err := f.HubAPI.Work.WorkV1().ManifestWorks(k.Cluster).Patch(ctx, k.Name, typ, patch, metav1.PatchOptions{})
 		return err
 	})
 	f.start(t, fleet.Broker)

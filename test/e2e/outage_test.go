@@ -7,12 +7,13 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/internal/fleet"
+	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
 // TestKilledDuringUpdates: broker and hub-source die in the middle of 500
 // updates, and works are created and deleted while they are away.
 func TestKilledDuringUpdates(t *testing.T) {
-	f := shared
+	f := &shared
 	for name, next := range map[string][]string{
 		fleet.Broker:    {fleet.AgentOf(cluster1), fleet.AgentOf(cluster2)},
 		fleet.HubSource: {fleet.Broker},
@@ -36,7 +37,7 @@ func TestKilledDuringUpdates(t *testing.T) {
 // updates, long enough for hub-source to lose its Lease. The clusters do not
 // notice.
 func TestHubAway(t *testing.T) {
-	f := shared
+	f := &shared
 	l := f.outage(t)
 	deleted, created := keys("hub-away-deleted"), keys("hub-away-created")
 	l.each(t, deleted, l.Create)
@@ -65,19 +66,19 @@ func TestHubAway(t *testing.T) {
 	l.each(t, created, l.Create)
 	l.settled(t)
 	// Nobody renewed its Lease for it; kubelet would have started it again too.
-	l.forgiven[fleet.HubSource] = len(f.Program(fleet.HubSource).Crashes())
+	f.Forgiven[fleet.HubSource] = len(f.Program(fleet.HubSource).Crashes())
 }
 
 // TestAgentAway: works are created, changed and deleted while the agent is away:
 // some of a cluster's works, and all of them.
 func TestAgentAway(t *testing.T) {
-	f := shared
+	f := &shared
 	l := f.outage(t)
 	deleted, created := keys("agent-away-deleted"), keys("agent-away-created")
 	l.each(t, deleted, l.Create)
-	ns := f.namespaceOn(t, cluster1)
-	shrunk := f.create(t, newWork(t, cluster1, "agent-away-shrunk", configMapYAML(ns, "kept", "0"), configMapYAML(ns, "dropped", "0")))
-	f.ready(t, shrunk)
+	ns := f.NamespaceOn(t, cluster1)
+	shrunk := f.Create(t, harness.NewWork(t, cluster1, "agent-away-shrunk", harness.ConfigMapYAML(ns, "kept", "0"), harness.ConfigMapYAML(ns, "dropped", "0")))
+	f.Ready(t, shrunk)
 	l.settled(t)
 	for _, agent := range []string{fleet.AgentOf(cluster1), fleet.AgentOf(cluster2)} {
 		f.Program(agent).Kill()
@@ -87,8 +88,8 @@ func TestAgentAway(t *testing.T) {
 	l.each(t, deleted, l.Delete)
 	l.each(t, created, l.Create)
 	l.each(t, created, l.Update)
-	shrunk = f.update(t, cluster1, shrunk.Name, func(w *workv1.ManifestWork) {
-		w.Spec.Workload.Manifests = []workv1.Manifest{manifest(t, configMapYAML(ns, "kept", "1"))}
+	shrunk = f.Update(t, cluster1, shrunk.Name, func(w *workv1.ManifestWork) {
+		w.Spec.Workload.Manifests = []workv1.Manifest{harness.Manifest(t, harness.ConfigMapYAML(ns, "kept", "1"))}
 	})
 	// An empty list must not keep the last works alive.
 	l.each(t, created[1:], l.Delete)
@@ -97,9 +98,9 @@ func TestAgentAway(t *testing.T) {
 		f.start(t, agent)
 	}
 	l.settled(t)
-	f.ready(t, shrunk)
-	f.hasValue(t, cluster1, ns, "kept", "1")
-	f.noConfigMap(t, cluster1, ns, "dropped")
+	f.Ready(t, shrunk)
+	f.HasValue(t, cluster1, ns, "kept", "1")
+	f.NoConfigMap(t, cluster1, ns, "dropped")
 	l.each(t, l.steadyOn(cluster2), l.Create)
 	l.settled(t)
 }

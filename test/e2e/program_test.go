@@ -14,6 +14,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/pki"
 	cloudeventsv1 "github.com/hawser-io/hawser/proto/io/cloudevents/v1"
+	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
 // reported is the part of a status payload that people look at.
@@ -27,8 +28,8 @@ type reported struct {
 // TestProgramSource: a program publishes a work by itself, with a manifest that
 // no hub would take, sees the status stream, and deletes the work again.
 func TestProgramSource(t *testing.T) {
-	f := shared
-	ns := f.namespaceOn(t, cluster1)
+	f := &shared
+	ns := f.NamespaceOn(t, cluster1)
 	c := f.client(t, pki.Source, "program")
 	statuses, err := c.Subscribe(t.Context(), &cloudeventsv1.SubscriptionRequest{Source: "program", DataType: bundles})
 	if err != nil {
@@ -59,7 +60,7 @@ func TestProgramSource(t *testing.T) {
 		}
 		e.Data = &cloudeventsv1.CloudEvent_BinaryData{BinaryData: fmt.Appendf(nil, `{"manifests":["no object at all",%s]}`, good)}
 	})
-	f.hasValue(t, cluster1, ns, "good", "fine")
+	f.HasValue(t, cluster1, ns, "good", "fine")
 	last := awaitStatus(t, statuses, func(r reported) bool {
 		return meta.IsStatusConditionFalse(r.Conditions, "Applied") && len(r.ResourceStatus) == 2 && meta.IsStatusConditionTrue(r.ResourceStatus[1].Conditions, "Available")
 	})
@@ -78,7 +79,7 @@ func TestProgramSource(t *testing.T) {
 		e.Data = nil
 	})
 	awaitStatus(t, statuses, func(r reported) bool { return meta.IsStatusConditionTrue(r.Conditions, "Deleted") })
-	if _, err := f.configMap(t.Context(), cluster1, ns, "good"); !apierrors.IsNotFound(err) {
+	if _, err := f.ConfigMap(t.Context(), cluster1, ns, "good"); !apierrors.IsNotFound(err) {
 		t.Errorf("the object is still there (%v)", err)
 	}
 }
@@ -88,7 +89,7 @@ func awaitStatus(t *testing.T, stream grpc.ServerStreamingClient[cloudeventsv1.C
 	t.Helper()
 	got := make(chan reported)
 	failed := make(chan error, 1)
-	ctx, cancel := context.WithTimeout(t.Context(), within)
+	ctx, cancel := context.WithTimeout(t.Context(), harness.Within)
 	defer cancel()
 	go func() {
 		for {

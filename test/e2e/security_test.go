@@ -66,7 +66,7 @@ func event(source, cluster, action string) *cloudeventsv1.PublishRequest {
 // TestForeignCluster: the certificate of one cluster's agent opens nothing of
 // another cluster, and nothing of a source.
 func TestForeignCluster(t *testing.T) {
-	f := shared
+	f := &shared
 	c := f.client(t, pki.Agent, cluster1)
 	for _, action := range []string{"status.update_request", "status.resync_response", "spec.resync_request"} {
 		if got := publishCode(t, c, event("agent", cluster2, action)); got != codes.PermissionDenied {
@@ -95,7 +95,7 @@ func TestForeignCluster(t *testing.T) {
 
 // TestForeignSource: a source reaches only what it owns.
 func TestForeignSource(t *testing.T) {
-	f := shared
+	f := &shared
 	c := f.client(t, pki.Source, "program")
 	if got := publishCode(t, c, event("hub", cluster1, "spec.create_request")); got != codes.PermissionDenied {
 		t.Errorf("publish in the name of the hub: %s, want PermissionDenied", got)
@@ -111,7 +111,7 @@ func TestForeignSource(t *testing.T) {
 // TestNoCredentials: without a certificate nothing is served, and plaintext is
 // not spoken at all.
 func TestNoCredentials(t *testing.T) {
-	f := shared
+	f := &shared
 	c := f.client(t, "", "")
 	if got := publishCode(t, c, event("hub", cluster1, "spec.create_request")); got != codes.Unauthenticated {
 		t.Errorf("publish: %s, want Unauthenticated", got)

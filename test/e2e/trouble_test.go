@@ -7,22 +7,24 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
 // TestBadManifests: each bad manifest says what is wrong with it, and its
 // neighbours are applied.
 func TestBadManifests(t *testing.T) {
-	f := shared
-	ns := f.namespaceOn(t, cluster1)
-	w := newWork(t, cluster1, "bad",
-		configMapYAML(ns, "good", "fine"),
+	f := &shared
+	ns := f.NamespaceOn(t, cluster1)
+	w := harness.NewWork(t, cluster1, "bad",
+		harness.ConfigMapYAML(ns, "good", "fine"),
 		`{apiVersion: example.org/v1, kind: Unheard, metadata: {name: x, namespace: `+ns+`}}`,
-		configMapYAML("no-such-namespace", "lost", "x"),
+		harness.ConfigMapYAML("no-such-namespace", "lost", "x"),
 		`{apiVersion: v1, kind: Node, metadata: {name: forbidden-node}}`,
 	)
-	w = f.create(t, w)
-	f.conditionsAre(t, w, map[string]metav1.ConditionStatus{workv1.WorkApplied: metav1.ConditionFalse, workv1.WorkAvailable: metav1.ConditionFalse})
-	f.hasValue(t, cluster1, ns, "good", "fine")
+	w = f.Create(t, w)
+	f.ConditionsAre(t, w, map[string]metav1.ConditionStatus{workv1.WorkApplied: metav1.ConditionFalse, workv1.WorkAvailable: metav1.ConditionFalse})
+	f.HasValue(t, cluster1, ns, "good", "fine")
 
 	for _, c := range []struct {
 		ordinal   int
@@ -39,7 +41,7 @@ func TestBadManifests(t *testing.T) {
 		{3, workv1.ManifestApplied, metav1.ConditionFalse, "AppliedManifestFailed", []string{"Failed to apply manifest: ", "forbidden"}},
 	} {
 		t.Run(fmt.Sprintf("manifest %d %s", c.ordinal, c.typ), func(t *testing.T) {
-			got := f.manifestCondition(t, w, c.ordinal, c.typ, func(m metav1.Condition) bool { return m.Status == c.status })
+			got := f.ManifestCondition(t, w, c.ordinal, c.typ, func(m metav1.Condition) bool { return m.Status == c.status })
 			if got.Reason != c.reason {
 				t.Errorf("reason %s, want %s", got.Reason, c.reason)
 			}
@@ -52,31 +54,31 @@ func TestBadManifests(t *testing.T) {
 	}
 
 	t.Run("another work is unaffected", func(t *testing.T) {
-		other := f.create(t, newWork(t, cluster1, "bystander", configMapYAML(ns, "bystander", "x")))
-		f.ready(t, other)
+		other := f.Create(t, harness.NewWork(t, cluster1, "bystander", harness.ConfigMapYAML(ns, "bystander", "x")))
+		f.Ready(t, other)
 	})
 	t.Run("mended when the reason is gone", func(t *testing.T) {
-		w := f.update(t, cluster1, "bad", func(w *workv1.ManifestWork) { w.Spec.Workload.Manifests = w.Spec.Workload.Manifests[:1] })
-		f.ready(t, w)
+		w := f.Update(t, cluster1, "bad", func(w *workv1.ManifestWork) { w.Spec.Workload.Manifests = w.Spec.Workload.Manifests[:1] })
+		f.Ready(t, w)
 	})
 }
 
 // TestTooLarge: a work over the limit never travels, the hub says so, and the
 // condition goes when the work shrinks.
 func TestTooLarge(t *testing.T) {
-	f := shared
-	ns := f.namespaceOn(t, cluster1)
-	w := f.create(t, newWork(t, cluster1, "large", configMapYAML(ns, "large", strings.Repeat("x", 300_000)), configMapYAML(ns, "large-2", strings.Repeat("y", 300_000))))
-	got := f.conditionsAre(t, w, map[string]metav1.ConditionStatus{"Delivered": metav1.ConditionFalse})
+	f := &shared
+	ns := f.NamespaceOn(t, cluster1)
+	w := f.Create(t, harness.NewWork(t, cluster1, "large", harness.ConfigMapYAML(ns, "large", strings.Repeat("x", 300_000)), harness.ConfigMapYAML(ns, "large-2", strings.Repeat("y", 300_000))))
+	got := f.ConditionsAre(t, w, map[string]metav1.ConditionStatus{"Delivered": metav1.ConditionFalse})
 	for _, c := range got.Status.Conditions {
 		if c.Type == "Delivered" && (c.Reason != "TooLarge" || !strings.Contains(c.Message, "512000")) {
 			t.Errorf("condition %+v does not tell the limit", c)
 		}
 	}
-	f.noConfigMap(t, cluster1, ns, "large")
+	f.NoConfigMap(t, cluster1, ns, "large")
 
-	w = f.update(t, cluster1, w.Name, func(w *workv1.ManifestWork) { w.Spec.Workload.Manifests = w.Spec.Workload.Manifests[:1] })
-	got = f.ready(t, w)
+	w = f.Update(t, cluster1, w.Name, func(w *workv1.ManifestWork) { w.Spec.Workload.Manifests = w.Spec.Workload.Manifests[:1] })
+	got = f.Ready(t, w)
 	for _, c := range got.Status.Conditions {
 		if c.Type == "Delivered" {
 			t.Errorf("condition %+v is still there", c)

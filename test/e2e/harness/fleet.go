@@ -1,0 +1,146 @@
+// Package harness is what the end-to-end tests have in common: a running fleet,
+// clients to look at both of its ends, and the steps that scenarios are made of.
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	workclient "open-cluster-management.io/api/client/work/clientset/versioned"
+
+	"github.com/hawser-io/hawser/internal/controlplane"
+	"github.com/hawser-io/hawser/internal/fleet"
+)
+
+// Fleet is what a scenario runs on. Its steps end the test when they fail, and
+// clean up what they made when it ends.
+type Fleet struct {
+	*fleet.Fleet
+	// Root is the directory of the repository.
+	Root string
+	// HubAPI and API are clients of the hub and, by name, of the clusters.
+	HubAPI Clients
+	API    map[string]Clients
+	// Forgiven is how often each program has ended by itself because a scenario
+	// wanted it to.
+	Forgiven map[string]int
+}
+
+// Clients are those of a control plane's administrator.
+type Clients struct {
+	Kube    kubernetes.Interface
+	Dynamic dynamic.Interface
+	Work    workclient.Interface
+}
+
+// Main runs the tests of a package on one fleet, which started gets before the
+// first of them, and returns the exit code. ended is called after the last one,
+// while the fleet still runs; it may be nil. cfg says what differs from the
+// usual: its Root is relative to the package; Dir, Bin, ControlPlane and Say are
+// filled in. Logs are kept if anything fails.
+func Main(m *testing.M, cfg fleet.Config, started func(*Fleet), ended func()) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	f, err := start(ctx, cfg)
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "e2e: %v\n", err)
+		return 1
+	}
+	started(f)
+	code := m.Run()
+	if ended != nil {
+		ended()
+	}
+	if err := errors.Join(f.crashes(), f.Stop()); err != nil {
+		fmt.Fprintf(os.Stderr, "e2e: end of the fleet: %v\n", err)
+		code = max(code, 1)
+	}
+	if code != 0 {
+		fmt.Fprintf(os.Stderr, "e2e: logs are kept in %s\n", f.LogDir())
+		return code
+	}
+	if err := os.RemoveAll(filepath.Dir(f.LogDir())); err != nil {
+		fmt.Fprintf(os.Stderr, "e2e: %v\n", err)
+	}
+	return 0
+}
+
+// LeaseLost is why hub-source may end at any time: when the machine is so busy
+// that the hub does not answer for ten seconds.
+const LeaseLost = "the leader lease was lost"
+
+// crashes returns how programs ended that should not have.
+func (f *Fleet) crashes() error {
+	var errs []error
+	for _, name := range f.Programs() {
+		for _, c := range f.Program(name).Crashes()[f.Forgiven[name]:] {
+			if !strings.Contains(c, LeaseLost) {
+				errs = append(errs, fmt.Errorf("%s ended by itself: %s", name, c))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// start starts a fleet.
+func start(ctx context.Context, cfg fleet.Config) (*Fleet, error) {
+	root, err := filepath.Abs(cfg.Root)
+	if err != nil {
+		return nil, err
+	}
+	programs, err := controlplane.Build(ctx, root, os.Stderr)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat(filepath.Join(root, "bin", "hawser-agent")); err != nil {
+		return nil, fmt.Errorf("the programs are not built, run the tests with make e2e: %w", err)
+	}
+	dir, err := os.MkdirTemp("", "hawser-e2e-")
+	if err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	cfg.Root, cfg.Dir, cfg.Bin, cfg.ControlPlane = root, dir, filepath.Join(root, "bin"), programs
+	cfg.Say = func(format string, args ...any) {
+		fmt.Fprintf(os.Stderr, "e2e: %3.0fs %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
+	}
+	f := &Fleet{Root: root, API: map[string]Clients{}, Forgiven: map[string]int{}, Fleet: fleet.New(cfg)}
+	if err := f.Start(ctx); err != nil {
+		return nil, err
+	}
+	if f.HubAPI, err = clientsOf(f.Hub); err != nil {
+		return nil, errors.Join(err, f.Stop())
+	}
+	for name, c := range f.Clusters {
+		if f.API[name], err = clientsOf(c); err != nil {
+			return nil, errors.Join(err, f.Stop())
+		}
+	}
+	return f, nil
+}
+
+func clientsOf(c *controlplane.Cluster) (cl Clients, err error) {
+	cfg, err := c.RESTConfig()
+	if err != nil {
+		return cl, err
+	}
+	cfg.QPS, cfg.Burst = 200, 400 // scenarios run side by side
+	if cl.Kube, err = kubernetes.NewForConfig(cfg); err != nil {
+		return cl, err
+	}
+	if cl.Dynamic, err = dynamic.NewForConfig(cfg); err != nil {
+		return cl, err
+	}
+	cl.Work, err = workclient.NewForConfig(cfg)
+	return cl, err
+}

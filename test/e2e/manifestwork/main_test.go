@@ -1,0 +1,27 @@
+// Package manifestwork shows, from kubectl on a real hub to a real cluster and
+// back, what a ManifestWork does: strategies, feedback, conditions, deletion,
+// executors and admission. The tests run side by side on one fleet and keep
+// apart by the names of their works and namespaces.
+package manifestwork
+
+import (
+	"os"
+	"testing"
+
+	"github.com/hawser-io/hawser/internal/fleet"
+	"github.com/hawser-io/hawser/test/e2e/harness"
+)
+
+// cluster is the managed cluster, and the namespace of its works on the hub.
+const cluster = "cluster1"
+
+var shared *harness.Fleet
+
+func TestMain(m *testing.M) {
+	os.Exit(harness.Main(m, fleet.Config{
+		Root:     "../../..",
+		Clusters: []string{cluster},
+		// Tests that run side by side must not wait for the default rate.
+		Args: map[string][]string{fleet.Agent: {"--kube-api-qps=500", "--kube-api-burst=500"}},
+	}, func(f *harness.Fleet) { shared = f }, nil))
+}
