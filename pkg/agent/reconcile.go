@@ -406,8 +406,11 @@ func (r *round) settledWith(ctx context.Context, w *desired.Work, results []appl
 func retryable(results []apply.Result) error {
 	var errs []error
 	for _, res := range results {
-		if res.Err != nil && !apply.Permanent(res.Err) {
+		switch {
+		case res.Err != nil && !apply.Permanent(res.Err):
 			errs = append(errs, fmt.Errorf("apply %s: %w", describe(res.Manifest), res.Err))
+		case res.Err == nil && res.ReadErr != nil: // one that is only read
+			errs = append(errs, fmt.Errorf("read %s: %w", describe(res.Manifest), res.ReadErr))
 		}
 	}
 	return errors.Join(errs...)

@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
 	"github.com/hawser-io/hawser/pkg/agent/conditions"
@@ -57,6 +58,7 @@ type Step struct {
 	ReadErr error
 
 	body  *unstructured.Unstructured // what to send
+	patch []byte                     // what to send in place of body
 	known Known
 }
 
@@ -72,7 +74,8 @@ type Result struct {
 	Live     *unstructured.Unstructured
 	Presence conditions.Presence
 	ReadErr  error
-	// Known is what to remember; zero unless the object is as it should be.
+	// Known is what to remember; zero unless the object is there and as it should
+	// be.
 	Known Known
 }
 
@@ -112,7 +115,7 @@ func (a Applier) Plan(ctx context.Context, m Manifest, owner Owner, known Known)
 		s.Presence = conditions.Absent
 	case err != nil:
 		s.Presence, s.ReadErr = conditions.Unreadable, err
-		if s.Err == nil {
+		if s.Err == nil && m.Config.Strategy.Type != workv1.UpdateStrategyTypeReadOnly {
 			s.Err = err
 		}
 	default:
@@ -130,8 +133,35 @@ func Remembered(m Manifest, k Known) Result {
 	return Result{Manifest: m, Action: Unchanged, Presence: conditions.Present, Known: k}
 }
 
-// compare fills in what to do.
+// compare fills in what to do, which depends on the strategy. Load let none
+// pass that is not here.
 func (s *Step) compare(owner Owner) {
+	switch s.Config.Strategy.Type {
+	case workv1.UpdateStrategyTypeReadOnly:
+		s.Action = Unchanged // whatever the object is, even absent
+	case workv1.UpdateStrategyTypeCreateOnly:
+		s.compareCreateOnly(owner)
+	default:
+		s.compareUpdate(owner)
+	}
+}
+
+// compareCreateOnly makes the object if there is none; of one that exists only
+// our owner reference is written.
+func (s *Step) compareCreateOnly(owner Owner) {
+	if s.Live == nil {
+		s.Action, s.body = Create, forCreate(identify(s.Manifest), owner, s.Owned)
+		return
+	}
+	s.Action = Unchanged
+	if patch, needed := owner.patch(s.Live, s.Owned); needed {
+		s.Action, s.patch = Update, patch
+	}
+}
+
+// compareUpdate brings the object in line with the manifest, in the way of its
+// kind.
+func (s *Step) compareUpdate(owner Owner) {
 	want := identify(s.Manifest)
 	r, special := rules[want.GroupVersionKind()]
 	if special && r.prepare != nil {
@@ -216,9 +246,16 @@ func (a Applier) write(ctx context.Context, s Step, owner Owner) Result {
 	case Refuse:
 		return r
 	case Unchanged:
+		if s.Live == nil {
+			return r // only to be looked at, and not there
+		}
 	case Create:
 		written, err = a.Objects.Create(ctx, gvr, s.body)
 	case Update:
+		if s.patch != nil {
+			written, err = a.Objects.Patch(ctx, s.Ref, s.patch, "")
+			break
+		}
 		written, err = a.Objects.Update(ctx, gvr, s.body)
 		if rule := rules[s.body.GroupVersionKind()]; err != nil && rule.recreateOn != nil && rule.recreateOn(err) {
 			r.Action = Recreate

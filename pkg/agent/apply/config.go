@@ -40,12 +40,17 @@ func configOf(options []workv1.ManifestConfigOption, id workv1.ResourceIdentifie
 	return c
 }
 
-// refuse returns why the object is left as it is.
+// refuse returns why the object is left as it is. The hub's definition admits
+// no other strategy, but works can come from elsewhere.
 func (c Config) refuse() error {
-	if c.Strategy.Type != workv1.UpdateStrategyTypeUpdate {
-		return permanent{fmt.Errorf("update strategy %q is not supported by this agent yet: the object is left as it is; use Update", c.Strategy.Type)}
+	switch t := c.Strategy.Type; t {
+	case workv1.UpdateStrategyTypeUpdate, workv1.UpdateStrategyTypeCreateOnly, workv1.UpdateStrategyTypeReadOnly:
+		return nil
+	case workv1.UpdateStrategyTypeServerSideApply:
+		return permanent{fmt.Errorf("update strategy %q is not supported by this agent yet: the object is left as it is; use Update", t)}
+	default:
+		return permanent{fmt.Errorf("update strategy %q is not known: the object is left as it is; use Update, CreateOnly, ReadOnly or ServerSideApply", t)}
 	}
-	return nil
 }
 
 // hashOf identifies a manifest and what is to be done with it.

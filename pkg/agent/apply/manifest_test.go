@@ -118,21 +118,21 @@ func TestLoad_OptionsWithoutSupportAreRefusedNotIgnored(t *testing.T) {
 			},
 			`spec.deleteOption.propagationPolicy "orphan" is not known: use Foreground, Orphan or SelectivelyOrphan`,
 		},
-		"strategy": {
+		"strategy nobody knows": {
 			func(s *workv1.ManifestWorkSpec) {
-				s.ManifestConfigs = []workv1.ManifestConfigOption{config("a", workv1.UpdateStrategyTypeCreateOnly)}
+				s.ManifestConfigs = []workv1.ManifestConfigOption{config("a", "Replace")}
 			},
-			`update strategy "CreateOnly" is not supported by this agent yet: the object is left as it is; use Update`,
+			`update strategy "Replace" is not known: the object is left as it is; use Update, CreateOnly, ReadOnly or ServerSideApply`,
 		},
-		"strategy by pattern": {
+		"strategy nobody knows, by pattern": {
 			func(s *workv1.ManifestWorkSpec) {
-				s.ManifestConfigs = []workv1.ManifestConfigOption{config("*", workv1.UpdateStrategyTypeReadOnly)}
+				s.ManifestConfigs = []workv1.ManifestConfigOption{config("*", "readonly")}
 			},
-			`update strategy "ReadOnly" is not supported by this agent yet: the object is left as it is; use Update`,
+			`update strategy "readonly" is not known: the object is left as it is; use Update, CreateOnly, ReadOnly or ServerSideApply`,
 		},
 		"the first match that says something counts": {
 			func(s *workv1.ManifestWorkSpec) {
-				s.ManifestConfigs = []workv1.ManifestConfigOption{config("b", "ReadOnly"), config("a*", ""), config("*", "Update"), config("a", "ReadOnly")}
+				s.ManifestConfigs = []workv1.ManifestConfigOption{config("b", "x"), config("a*", ""), config("*", "Update"), config("a", "x")}
 			},
 			"",
 		},

@@ -1,6 +1,8 @@
 package apply
 
 import (
+	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -49,6 +51,25 @@ func (o Owner) mark(refs []metav1.OwnerReference, owned bool) ([]metav1.OwnerRef
 		return slices.DeleteFunc(slices.Clone(refs), o.is), true
 	}
 	return refs, false
+}
+
+// patch is a merge patch that adds the reference to exactly the object that was
+// read, or removes it; needed says whether that would change anything.
+func (o Owner) patch(live *unstructured.Unstructured, owned bool) (patch []byte, needed bool) {
+	refs, changed := o.mark(live.GetOwnerReferences(), owned)
+	if !changed {
+		return nil, false
+	}
+	meta := map[string]any{"uid": live.GetUID(), "resourceVersion": live.GetResourceVersion(), "ownerReferences": refs}
+	if len(refs) == 0 {
+		meta["ownerReferences"] = nil // null removes the field
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": meta})
+	if err != nil {
+		// References of text and truth values always marshal.
+		panic(fmt.Sprintf("marshal an owner reference patch: %v", err))
+	}
+	return patch, true
 }
 
 // removeSuffix at the end of a key in a manifest's labels or annotations means

@@ -80,7 +80,7 @@ func Settle(recorded []Entry, results []apply.Result, stale, remaining []Entry) 
 		case r.Presence == conditions.Present:
 			e.UID = string(r.UID())
 			next = append(next, e)
-		case r.Presence == conditions.Absent && r.Action == apply.Refuse:
+		case r.Presence == conditions.Absent && (r.Action == apply.Refuse || r.Action == apply.Unchanged):
 			next = slices.DeleteFunc(next, func(o Entry) bool { return o.ResourceIdentifier == e.ResourceIdentifier && o.UID != "" })
 		}
 	}
