@@ -1,7 +1,7 @@
-// Package guarantees keeps docs/guarantees.md true. This package reads the page;
-// its tests see to it that each promise, and each failure that has to be
-// answered, has a row, and that the tests a row names are there. The package
-// passed below it looks up that they ran and passed.
+// Package guarantees keeps the pages of docs/ true that say which test shows
+// what. This package reads a page; its tests see to it that everything that has
+// to be answered there has a row, and that the tests a row names are there. The
+// package passed below it looks up that they ran and passed.
 package guarantees
 
 import (
@@ -11,7 +11,31 @@ import (
 	"strings"
 )
 
-// Row is one promise or failure of the page.
+// Pages are the pages, by file name in docs/, with the labels that each has to
+// answer.
+var Pages = map[string][]string{
+	// The invariants (I), and how others fail: in what they do (Q), in size (S),
+	// and where it was measured (E). The numbers that are not there are about
+	// parties that Hawser does not have.
+	"guarantees.md": slices.Concat(
+		labels('I', 1, 8), labels('Q', 1, 29), labels('Q', 33, 34), labels('S', 1, 11), labels('S', 13, 14), labels('E', 1, 5), labels('E', 7, 10),
+	),
+	// Behaviours (B) and whole workloads (W), condition tables (T), strategies
+	// (S), and defects that are known elsewhere (D).
+	"manifestwork-coverage.md": slices.Concat(
+		labels('B', 1, 75), labels('W', 1, 11), labels('T', 1, 8), labels('S', 1, 4), labels('D', 4, 4), labels('D', 6, 35), labels('D', 39, 39),
+	),
+}
+
+func labels(letter rune, from, to int) []string {
+	var all []string
+	for n := from; n <= to; n++ {
+		all = append(all, fmt.Sprintf("%c%d", letter, n))
+	}
+	return all
+}
+
+// Row is one promise, behaviour or failure of a page.
 type Row struct {
 	// Label is a letter and a number.
 	Label string

@@ -1,5 +1,5 @@
 // Package passed holds the test that looks up whether the tests which
-// docs/guarantees.md names ran and passed. It reads the events of `go test
+// docs/guarantees.md and pages like it name ran and passed. It reads the events of `go test
 // -json` that the stages of `make test` leave in .cache/tests, so it is the
 // last of them.
 package passed
@@ -19,7 +19,7 @@ import (
 
 const (
 	module = "github.com/hawser-io/hawser"
-	page   = "../../../docs/guarantees.md"
+	docs   = "../../../docs"
 	// events is where each stage leaves a file.
 	events = "../../../.cache/tests"
 )
@@ -31,16 +31,19 @@ var stages = []string{"unit", "race", "interop", "docs", "e2e"}
 type outcomes map[testlog.Name]testlog.Outcome
 
 func TestGuarantees_TestsPassed(t *testing.T) {
-	markdown, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	rows, bad := guarantees.Parse(string(markdown))
-	if len(rows) == 0 || len(bad) > 0 {
-		t.Fatalf("%d rows, %q", len(rows), bad)
-	}
-	for _, b := range notPassed(rows, results(t)) {
-		t.Error(b)
+	outcomes := results(t)
+	for page := range guarantees.Pages {
+		markdown, err := os.ReadFile(filepath.Join(docs, page))
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows, bad := guarantees.Parse(string(markdown))
+		if len(rows) == 0 || len(bad) > 0 {
+			t.Fatalf("%s: %d rows, %q", page, len(rows), bad)
+		}
+		for _, b := range notPassed(rows, outcomes) {
+			t.Errorf("%s: %s", page, b)
+		}
 	}
 }
 
