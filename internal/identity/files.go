@@ -31,7 +31,8 @@ type material struct {
 }
 
 // loader reads files again when they changed. A file that turns bad keeps the
-// last good material in use and the error is given to onError.
+// last good material in use and the error is given to onError, once as long as
+// it stays the same.
 type loader struct {
 	files   Files
 	onError func(error)
@@ -41,6 +42,7 @@ type loader struct {
 	checked time.Time
 	stamp   [3]fileStamp
 	current material
+	err     error // why the files cannot be used as they are now
 }
 
 type fileStamp struct {
@@ -62,26 +64,44 @@ func newLoader(f Files, onError func(error)) (*loader, error) {
 }
 
 func (l *loader) get() material {
+	m, _ := l.look()
+	return m
+}
+
+// look returns the material in use, and why it is not what the files hold now.
+func (l *loader) look() (material, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.now().Sub(l.checked) < checkEvery {
-		return l.current
+		return l.current, l.err
 	}
 	l.checked = l.now()
+	before := l.err
+	l.err = l.reload()
+	if l.err != nil && (before == nil || before.Error() != l.err.Error()) {
+		l.onError(l.err)
+	}
+	return l.current, l.err
+}
+
+// reload reads the files if they are others than those in use.
+func (l *loader) reload() error {
 	stamp, err := l.files.stamps()
 	if err == nil && stamp == l.stamp {
-		return l.current
+		return nil
 	}
 	var m material
 	if err == nil {
 		m, err = l.files.read()
 	}
-	if err != nil {
-		l.onError(fmt.Errorf("tls files changed and cannot be used, the previous ones stay in use: %w", err))
-		return l.current
+	switch {
+	case err == nil:
+		l.current, l.stamp = m, stamp
+		return nil
+	case l.stamp == ([3]fileStamp{}):
+		return fmt.Errorf("tls files cannot be used: %w", err)
 	}
-	l.current, l.stamp = m, stamp
-	return m
+	return fmt.Errorf("tls files changed and cannot be used, the previous ones stay in use: %w", err)
 }
 
 func (f Files) stamps() (s [3]fileStamp, err error) {

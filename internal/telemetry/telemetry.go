@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"sort"
 	"strings"
 	"sync"
@@ -81,12 +82,16 @@ func (h *Health) Add(name string, check func() error) {
 	h.checks[name] = check
 }
 
-// Ready returns nil, or one error naming every check that fails.
-func (h *Health) Ready() error {
+// Ready returns nil, or one error naming every check that fails, those named
+// by exclude aside.
+func (h *Health) Ready(exclude ...string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var failed []string
 	for name, check := range h.checks {
+		if slices.Contains(exclude, name) {
+			continue
+		}
 		if err := check(); err != nil {
 			failed = append(failed, name+": "+err.Error())
 		}
@@ -130,12 +135,12 @@ func (a Admin) Run(ctx context.Context) error {
 }
 
 // Handler returns the endpoints, for tests and for programs with a port of
-// their own.
+// their own. As at a kube-apiserver, /readyz?exclude=NAME leaves a check out.
 func (a Admin) Handler() http.Handler {
 	m := http.NewServeMux()
 	m.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
-	m.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if err := a.Health.Ready(); err != nil {
+	m.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
+		if err := a.Health.Ready(r.URL.Query()["exclude"]...); err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}

@@ -30,6 +30,12 @@ func TestAdmin_Endpoints(t *testing.T) {
 	if code, body := get(t, h, "/readyz"); code != http.StatusServiceUnavailable || body != "a: down; b: late\n" {
 		t.Errorf("/readyz: %d %q", code, body)
 	}
+	if code, body := get(t, h, "/readyz?exclude=a"); code != http.StatusServiceUnavailable || body != "b: late\n" {
+		t.Errorf("/readyz without a: %d %q", code, body)
+	}
+	if code, _ := get(t, h, "/readyz?exclude=b&exclude=a&exclude=unknown"); code != http.StatusOK {
+		t.Errorf("/readyz without both: %d", code)
+	}
 	if code, _ := get(t, h, "/livez"); code != http.StatusOK {
 		t.Errorf("/livez must not depend on checks: %d", code)
 	}

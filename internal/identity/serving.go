@@ -1,0 +1,56 @@
+package identity
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Serving is the certificate of an HTTPS port whose clients show none, read
+// again when its files change. Methods may be called concurrently.
+type Serving struct{ loader *loader }
+
+// Serving returns the certificate in Cert and Key; CA is of no use to it. The
+// files need not be there yet: until they are, handshakes fail, and Check says
+// why. onError hears of files that cannot be used; it is called from handshakes
+// and from Check, and must not block.
+func (f Files) Serving(onError func(error)) (*Serving, error) {
+	if f.Cert == "" || f.Key == "" {
+		return nil, errors.New("tls: an HTTPS port needs a certificate and its key")
+	}
+	return &Serving{&loader{files: Files{Cert: f.Cert, Key: f.Key}, onError: onError, now: time.Now}}, nil
+}
+
+// TLS returns the configuration of the port.
+func (s *Serving) TLS() *tls.Config {
+	return &tls.Config{
+		MinVersion:     tls.VersionTLS12,
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.certificate() },
+	}
+}
+
+// Check returns nil when clients are shown a certificate that is valid at this
+// moment, as far as its dates go; else why not.
+func (s *Serving) Check() error {
+	cert, err := s.certificate()
+	if err != nil {
+		return err
+	}
+	now := s.loader.now()
+	switch leaf := cert.Leaf; {
+	case now.After(leaf.NotAfter):
+		return fmt.Errorf("the certificate in %s has expired at %s: renew it", s.loader.files.Cert, leaf.NotAfter.UTC().Format(time.RFC3339))
+	case now.Before(leaf.NotBefore):
+		return fmt.Errorf("the certificate in %s is not valid before %s: look at the clocks", s.loader.files.Cert, leaf.NotBefore.UTC().Format(time.RFC3339))
+	}
+	return nil
+}
+
+func (s *Serving) certificate() (*tls.Certificate, error) {
+	m, err := s.loader.look()
+	if m.cert != nil { // what a file holds now does not count as long as there is one
+		return m.cert, nil
+	}
+	return nil, err
+}
