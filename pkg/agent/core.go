@@ -28,10 +28,12 @@ import (
 // Tracker notices that objects are no longer as they were left; a
 // *drift.Watcher is one.
 type Tracker interface {
-	// Track replaces what a key tracks, and the state it expects each in.
+	// Track replaces what a key tracks, and the state it expects each in: by
+	// content, or exactly where every change of the object matters.
 	Track(key string, expected map[cluster.Ref]drift.Signature)
-	// Seen returns the state in which an object was last seen, if that is known.
-	Seen(ref cluster.Ref) (s drift.Signature, ok bool)
+	// Seen returns the state in which an object was last seen, if that is known;
+	// the zero State is absence.
+	Seen(ref cluster.Ref) (s drift.State, ok bool)
 	// Blind reports whether the key tracks objects that it must look at itself.
 	Blind(key string) bool
 }

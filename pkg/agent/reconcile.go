@@ -239,7 +239,7 @@ func (r *round) claim(ctx context.Context, w *desired.Work) (ready bool, err err
 // it was.
 func (r *round) loadRecord(ctx context.Context) error {
 	if r.record != nil && !r.full {
-		if seen, ok := r.config.Tracker.Seen(inventory.Ref(r.key)); ok && seen == r.recordSignature() {
+		if seen, ok := r.config.Tracker.Seen(inventory.Ref(r.key)); ok && seen.Is(r.recordSignature()) {
 			return nil
 		}
 	}
@@ -322,7 +322,7 @@ func (r *round) unchanged(m apply.Manifest, owner apply.Owner) (apply.Known, boo
 		return apply.Known{}, false
 	}
 	seen, ok := r.config.Tracker.Seen(m.Ref)
-	return k.Known, ok && seen == k.signature
+	return k.Known, ok && seen.Is(k.signature)
 }
 
 // settle removes what the work no longer wants, and records what there is.

@@ -80,7 +80,7 @@ func newRig(t *testing.T) *rig {
 		statuses: map[string]manifestwork.StatusReport{},
 	}
 	r.f.Now = func() time.Time { return r.now }
-	r.watches = &watches{seen: map[cluster.Ref]drift.Signature{}, expected: map[string]map[cluster.Ref]drift.Signature{}, wake: func(key string) { r.wakeAt(key, r.now.Add(r.core.Drifted(key))) }, core: func() *Core { return r.core }}
+	r.watches = &watches{seen: map[cluster.Ref]drift.State{}, expected: map[string]map[cluster.Ref]drift.Signature{}, wake: func(key string) { r.wakeAt(key, r.now.Add(r.core.Drifted(key))) }, core: func() *Core { return r.core }}
 	r.f.Changed = r.watches.changed
 	r.restart()
 	return r
@@ -289,7 +289,7 @@ func (r *rig) saveNow() {
 // watches is a Tracker that sees everything at once, except in kinds that are
 // denied.
 type watches struct {
-	seen     map[cluster.Ref]drift.Signature
+	seen     map[cluster.Ref]drift.State
 	expected map[string]map[cluster.Ref]drift.Signature
 	denied   string // a resource
 	wake     func(key string)
@@ -301,16 +301,16 @@ type watches struct {
 }
 
 func (w *watches) changed(ref cluster.Ref, o *unstructured.Unstructured) {
-	s := drift.Absent
+	var s drift.State
 	if o != nil {
-		s = drift.SignatureOf(ref.GroupVersionResource, o)
+		s = drift.StateOf(ref.GroupVersionResource, o)
 	}
 	if ref.Resource == w.denied {
 		return
 	}
 	w.seen[ref] = s
 	for _, key := range slices.Sorted(maps.Keys(w.expected)) {
-		if e, tracks := w.expected[key][ref]; tracks && e != s {
+		if e, tracks := w.expected[key][ref]; tracks && !s.Is(e) {
 			w.wake(key)
 		}
 	}
@@ -343,7 +343,7 @@ func (w *watches) Track(key string, expected map[cluster.Ref]drift.Signature) {
 	}
 }
 
-func (w *watches) Seen(ref cluster.Ref) (drift.Signature, bool) {
+func (w *watches) Seen(ref cluster.Ref) (drift.State, bool) {
 	s, ok := w.seen[ref]
 	if f := w.asked; f != nil && ref.Resource == w.askedKind {
 		w.asked = nil

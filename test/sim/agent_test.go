@@ -323,20 +323,20 @@ type watches struct {
 }
 
 type watched struct {
-	seen  drift.Signature
+	seen  drift.State
 	known bool
 }
 
 type sighting struct {
-	ref       cluster.Ref
-	signature drift.Signature
-	deleting  bool // an AppliedManifestWork that somebody deleted
+	ref      cluster.Ref
+	state    drift.State
+	deleting bool // an AppliedManifestWork that somebody deleted
 }
 
 func (w *watches) changed(ref cluster.Ref, o *unstructured.Unstructured) {
 	s := sighting{ref: ref}
 	if o != nil {
-		s.signature = drift.SignatureOf(ref.GroupVersionResource, o)
+		s.state = drift.StateOf(ref.GroupVersionResource, o)
 		s.deleting = ref.Resource == inventory.Resource.Resource && o.GetDeletionTimestamp() != nil
 	}
 	w.queue = append(w.queue, s)
@@ -346,10 +346,10 @@ func (w *watches) take() {
 	s := w.queue[0]
 	w.queue = w.queue[1:]
 	o := w.objects[s.ref]
-	if o != nil && (!o.known || o.seen != s.signature) {
-		o.seen, o.known = s.signature, true
+	if o != nil && (!o.known || o.seen != s.state) {
+		o.seen, o.known = s.state, true
 		for _, key := range slices.Sorted(maps.Keys(w.owners)) {
-			if expected, tracks := w.owners[key][s.ref]; tracks && expected != s.signature {
+			if expected, tracks := w.owners[key][s.ref]; tracks && !s.state.Is(expected) {
 				w.wake(key)
 			}
 		}
@@ -381,10 +381,10 @@ func (w *watches) Track(key string, expected map[cluster.Ref]drift.Signature) {
 }
 
 // Seen implements agent.Tracker.
-func (w *watches) Seen(ref cluster.Ref) (drift.Signature, bool) {
+func (w *watches) Seen(ref cluster.Ref) (drift.State, bool) {
 	o := w.objects[ref]
 	if o == nil || !o.known {
-		return drift.Absent, false
+		return drift.State{}, false
 	}
 	return o.seen, true
 }

@@ -102,7 +102,7 @@ func (f *follower) list(ctx context.Context) (version string, err error) {
 		for i := range l.Items {
 			m := &l.Items[i]
 			if _, wanted := states[m.Name]; wanted {
-				states[m.Name] = SignatureOf(f.scope.GroupVersionResource, m)
+				states[m.Name] = StateOf(f.scope.GroupVersionResource, m)
 			}
 			f.uninvited(m)
 		}
@@ -152,10 +152,10 @@ func (f *follower) take(e watch.Event) error {
 	f.version = m.ResourceVersion
 	switch e.Type {
 	case watch.Added, watch.Modified:
-		f.w.saw(f.entry, m.Name, SignatureOf(f.scope.GroupVersionResource, m))
+		f.w.saw(f.entry, m.Name, StateOf(f.scope.GroupVersionResource, m))
 		f.uninvited(m)
 	case watch.Deleted:
-		f.w.saw(f.entry, m.Name, Absent)
+		f.w.saw(f.entry, m.Name, State{})
 		if gone := f.w.config.Standing[f.scope.GroupVersionResource].Gone; gone != nil {
 			gone(m.Name)
 		}

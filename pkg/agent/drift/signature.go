@@ -24,13 +24,31 @@ const (
 	Unknown Signature = "?"
 )
 
-// SignatureOf computes the signature from an object's metadata. Where the
-// generation counts every change that is not metadata or status, it takes the
+// State is an object as it was seen: its signature by content, and the exact
+// one.
+type State struct{ Content, Exact Signature }
+
+// StateOf computes both signatures from an object's metadata.
+func StateOf(gvr schema.GroupVersionResource, m metav1.Object) State {
+	return State{Content: SignatureOf(gvr, m), Exact: ExactOf(m)}
+}
+
+// Is reports whether an object in this state is as somebody expects who was
+// told either of its signatures.
+func (s State) Is(expected Signature) bool { return expected == s.Content || expected == s.Exact }
+
+// ExactOf computes the signature that changes with everything, the status too.
+// It is for objects whose status somebody wants to know.
+func ExactOf(m metav1.Object) Signature {
+	return Signature(string(m.GetUID()) + " " + m.GetResourceVersion())
+}
+
+// SignatureOf computes the signature by content. Where the generation counts every change that is not metadata or status, it takes the
 // place of the resource version, so that a status that changes all the time
 // costs nothing.
 func SignatureOf(gvr schema.GroupVersionResource, m metav1.Object) Signature {
 	if !countsGenerations(gvr.Group) || m.GetGeneration() == 0 {
-		return Signature(string(m.GetUID()) + " " + m.GetResourceVersion())
+		return ExactOf(m)
 	}
 	h := sha256.New()
 	_, _ = fmt.Fprintf(h, "%s %d %t ", m.GetUID(), m.GetGeneration(), m.GetDeletionTimestamp() != nil)

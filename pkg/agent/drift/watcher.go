@@ -80,7 +80,7 @@ type scope struct {
 
 // object is one tracked object.
 type object struct {
-	seen     Signature
+	seen     State
 	known    bool // seen says how the object was last
 	expected map[string]Signature
 }
@@ -190,18 +190,18 @@ func (w *Watcher) drop(owner string, ref cluster.Ref) {
 	}
 }
 
-// Seen returns the state in which a tracked object was last seen; ok is false
-// if there is no telling.
-func (w *Watcher) Seen(ref cluster.Ref) (signature Signature, ok bool) {
+// Seen returns the state in which a tracked object was last seen, the zero State
+// if it is absent; ok is false if there is no telling.
+func (w *Watcher) Seen(ref cluster.Ref) (s State, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	e := w.scopes[scopeOf(ref)]
 	if e == nil || !e.synced {
-		return Absent, false
+		return State{}, false
 	}
 	o := e.objects[ref.Name]
 	if o == nil || !o.known {
-		return Absent, false
+		return State{}, false
 	}
 	return o.seen, true
 }
@@ -244,12 +244,12 @@ func (w *Watcher) Ready() error {
 
 // tracked returns the names tracked in a scope, all of them absent until shown
 // otherwise.
-func (w *Watcher) tracked(e *scope) map[string]Signature {
+func (w *Watcher) tracked(e *scope) map[string]State {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	states := make(map[string]Signature, len(e.objects))
+	states := make(map[string]State, len(e.objects))
 	for name := range e.objects {
-		states[name] = Absent
+		states[name] = State{}
 	}
 	return states
 }
@@ -262,35 +262,35 @@ func (w *Watcher) tracks(e *scope, name string) bool {
 }
 
 // listed takes the states that a complete list showed.
-func (w *Watcher) listed(e *scope, states map[string]Signature) {
+func (w *Watcher) listed(e *scope, states map[string]State) {
 	w.mu.Lock()
 	e.synced, e.denied = true, false
 	owners := map[string]bool{}
-	for name, signature := range states {
-		e.take(name, signature, owners)
+	for name, state := range states {
+		e.take(name, state, owners)
 	}
 	w.mu.Unlock()
 	w.wake(owners)
 }
 
 // saw takes the state of one object.
-func (w *Watcher) saw(e *scope, name string, signature Signature) {
+func (w *Watcher) saw(e *scope, name string, s State) {
 	owners := map[string]bool{}
 	w.mu.Lock()
-	e.take(name, signature, owners)
+	e.take(name, s, owners)
 	w.mu.Unlock()
 	w.wake(owners)
 }
 
 // take records a state and adds who did not expect it to owners.
-func (e *scope) take(name string, signature Signature, owners map[string]bool) {
+func (e *scope) take(name string, s State, owners map[string]bool) {
 	o := e.objects[name]
-	if o == nil || o.known && o.seen == signature {
+	if o == nil || o.known && o.seen == s {
 		return
 	}
-	o.seen, o.known = signature, true
+	o.seen, o.known = s, true
 	for owner, expected := range o.expected {
-		if expected != signature {
+		if !s.Is(expected) {
 			owners[owner] = true
 		}
 	}

@@ -240,7 +240,7 @@ func (r *rig) expectWoken(want ...string) {
 func (r *rig) expectSeen(name string, want Signature, wantOK bool) {
 	r.t.Helper()
 	synctest.Wait()
-	if got, ok := r.Seen(ref(name)); got != want || ok != wantOK {
+	if got, ok := r.Seen(ref(name)); !got.Is(want) || ok != wantOK {
 		r.t.Fatalf("%s: seen %q, %v; want %q, %v", name, got, ok, want, wantOK)
 	}
 }
@@ -422,6 +422,37 @@ func TestWatcher_StandingWatchTellsOfObjectsNobodyTracks(t *testing.T) {
 		if want := []string{"deleting", "other"}; !slices.Equal(r.gone, want) {
 			t.Errorf("gone %q, want %q", r.gone, want)
 		}
+	})
+}
+
+// Whoever wants to know the status is woken by every change, whoever wants the
+// content by those of it only.
+func TestWatcher_StatusWakesWhoeverExpectsTheExactState(t *testing.T) {
+	deployments := schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}
+	web := cluster.Ref{GroupVersionResource: deployments, Namespace: "default", Name: "web"}
+	s := newServer()
+	change := func(version string, generation int64) State {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		o := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default", UID: "u", ResourceVersion: version, Generation: generation}}
+		s.objects["web"] = o
+		s.send(watch.Modified, o)
+		return StateOf(deployments, o)
+	}
+	first := change("1", 1)
+	run(t, s, func(r *rig) {
+		r.records = newServer()
+		r.Track("content", map[cluster.Ref]Signature{web: first.Content})
+		r.Track("status", map[cluster.Ref]Signature{web: first.Exact})
+	}, func(r *rig) {
+		r.expectWoken()
+		second := change("2", 1)
+		r.expectWoken("status")
+		if seen, ok := r.Seen(web); !ok || seen != second || seen.Content != first.Content || seen.Is(first.Exact) {
+			t.Fatalf("seen %q, %v", seen, ok)
+		}
+		change("3", 2)
+		r.expectWoken("content", "status")
 	})
 }
 
