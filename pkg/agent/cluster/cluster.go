@@ -54,6 +54,7 @@ func (r Ref) String() string {
 type Client interface {
 	Mapper
 	Objects
+	Rehearser
 }
 
 // Mapper knows what the cluster serves.
@@ -79,10 +80,27 @@ type Objects interface {
 	// subresource is "status". A resourceVersion in it is a condition (Conflict),
 	// and so is a uid (Invalid).
 	Patch(ctx context.Context, ref Ref, patch []byte, subresource string) (*unstructured.Unstructured, error)
+	// ServerSideApply makes obj all that by wants of the object with its namespace
+	// and name, and makes the object if there is none: fields of by that obj leaves
+	// out are removed unless somebody else manages them too, and what others
+	// manage stays. A resourceVersion or uid in obj is a condition that the object
+	// exists so (Conflict). A field that somebody else manages with another value
+	// is a Conflict, too, unless by forces it; see IsFieldConflict. An apply that
+	// changes nothing is not written.
+	ServerSideApply(ctx context.Context, gvr schema.GroupVersionResource, obj *unstructured.Unstructured, by FieldManager) (*unstructured.Unstructured, error)
 	// Delete removes the object in the background if it still has this uid
 	// (Conflict otherwise). It returns when the deletion is accepted; finalizers
 	// may keep the object.
 	Delete(ctx context.Context, ref Ref, uid types.UID) error
+}
+
+// Rehearser asks what would become of a write if somebody else made it.
+type Rehearser interface {
+	// RehearseCreate has the server go through the creation of obj as the user of
+	// that name, without making it. The error is that of the creation; Forbidden
+	// also if the agent itself may not impersonate the user. The name must be one
+	// that an HTTP header can carry.
+	RehearseCreate(ctx context.Context, user string, gvr schema.GroupVersionResource, obj *unstructured.Unstructured) error
 }
 
 // NoKindError says that the cluster does not know a kind.

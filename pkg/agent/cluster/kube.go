@@ -22,6 +22,7 @@ import (
 // kinds is kept per group and version that somebody asked for.
 type Kube struct {
 	objects  dynamic.Interface
+	others   dynamic.Interface // in the name of somebody else, see impersonation
 	metadata metadata.Interface
 	kinds    *kinds
 }
@@ -52,6 +53,10 @@ func NewKube(c KubeConfig) (*Kube, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connection to the cluster: %w", err)
 	}
+	others, err := dynamic.NewForConfigAndClient(cfg, impersonation{hc.Transport}.client(hc))
+	if err != nil {
+		return nil, fmt.Errorf("connection to the cluster: %w", err)
+	}
 	meta, err := metadata.NewForConfigAndClient(cfg, hc)
 	if err != nil {
 		return nil, fmt.Errorf("connection to the cluster: %w", err)
@@ -60,7 +65,7 @@ func NewKube(c KubeConfig) (*Kube, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connection to the cluster: %w", err)
 	}
-	return &Kube{objects: objects, metadata: meta, kinds: kinds}, nil
+	return &Kube{objects: objects, others: others, metadata: meta, kinds: kinds}, nil
 }
 
 // Metadata returns a client that lists and watches objects without their
@@ -115,10 +120,14 @@ func (k *Kube) Delete(ctx context.Context, ref Ref, uid types.UID) error {
 }
 
 func (k *Kube) at(gvr schema.GroupVersionResource, namespace string) dynamic.ResourceInterface {
+	return within(k.objects, gvr, namespace)
+}
+
+func within(c dynamic.Interface, gvr schema.GroupVersionResource, namespace string) dynamic.ResourceInterface {
 	if namespace == "" {
-		return k.objects.Resource(gvr)
+		return c.Resource(gvr)
 	}
-	return k.objects.Resource(gvr).Namespace(namespace)
+	return c.Resource(gvr).Namespace(namespace)
 }
 
 // served tells "no such object" from "no such resource". The server answers

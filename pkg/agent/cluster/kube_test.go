@@ -5,10 +5,12 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
@@ -16,7 +18,7 @@ import (
 )
 
 // recorded is one request that reached the server.
-type recorded struct{ method, url, agent, contentType, body string }
+type recorded struct{ method, url, agent, contentType, body, as string }
 
 // server answers paths with a status and a body; "" is the answer for all else.
 func server(t *testing.T, answers map[string]string) (*cluster.Kube, *[]recorded) {
@@ -24,7 +26,7 @@ func server(t *testing.T, answers map[string]string) (*cluster.Kube, *[]recorded
 	var seen []recorded
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		b, _ := io.ReadAll(r.Body)
-		seen = append(seen, recorded{r.Method, r.URL.String(), r.UserAgent(), r.Header.Get("Content-Type"), string(b)})
+		seen = append(seen, recorded{r.Method, r.URL.String(), r.UserAgent(), r.Header.Get("Content-Type"), string(b), r.Header.Get("Impersonate-User")})
 		a, ok := answers[r.URL.Path]
 		if !ok {
 			http.NotFound(w, r)
@@ -99,6 +101,38 @@ func TestKube_RequestsAreConditionalAndNamed(t *testing.T) {
 	}
 	if del.agent != "work-agent" {
 		t.Errorf("user agent %q", del.agent)
+	}
+}
+
+func TestKube_RehearsesInTheNameOfSomebodyElse(t *testing.T) {
+	const path = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles"
+	k, seen := server(t, map[string]string{path: `{"kind":"Role","apiVersion":"rbac.authorization.k8s.io/v1"}`})
+	roles := schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "roles"}
+	role := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": map[string]any{"namespace": "default", "name": "r"},
+	}}
+	for _, user := range []string{"system:serviceaccount:a:b", "system:serviceaccount:c:d"} {
+		if err := k.RehearseCreate(t.Context(), user, roles, role); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := k.Create(t.Context(), roles, role); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.RehearseCreate(t.Context(), "", roles, role); err == nil {
+		t.Error("a rehearsal of nobody must not be made with the rights of the agent")
+	}
+	var got []string
+	for _, r := range *seen {
+		got = append(got, r.method+" "+r.url+" as "+r.as)
+	}
+	want := []string{
+		"POST " + path + "?dryRun=All as system:serviceaccount:a:b",
+		"POST " + path + "?dryRun=All as system:serviceaccount:c:d",
+		"POST " + path + " as ",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 

@@ -4,8 +4,8 @@
 // [Fake] behaves like a kube-apiserver where the agent can tell the
 // difference: resource versions and conflicts, uids, generations, finalizers
 // and terminating objects, namespaces that must exist, defaulted fields, status
-// subresources, custom resources that appear with their definition, and, on
-// request, garbage collection. It is deterministic and starts no goroutine.
+// subresources, custom resources that appear with their definition, roles where
+// somebody asks what others may do, and, on request, garbage collection. It is deterministic and starts no goroutine.
 package clustertest
 
 import (
@@ -15,6 +15,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -30,8 +31,9 @@ import (
 
 // Call is one request that a Fake received.
 type Call struct {
-	// Verb is resolve, locate, get, list, create, update, patch, "patch status"
-	// or delete.
+	// Verb is resolve, locate, get, list, create, "rehearse create", update,
+	// patch, "patch status" or delete; for an access review it is "review" and the
+	// verb that is asked about.
 	Verb string
 	// Ref is the object; for resolve only the group, version and kind (as
 	// Resource) are set.
@@ -40,7 +42,7 @@ type Call struct {
 
 // Write reports whether the call changes something.
 func (c Call) Write() bool {
-	return !slices.Contains([]string{"resolve", "locate", "get", "list"}, c.Verb)
+	return !slices.Contains([]string{"resolve", "locate", "get", "list", "rehearse create"}, c.Verb) && !strings.HasPrefix(c.Verb, reviewVerb)
 }
 
 // String is "verb ref".
@@ -295,6 +297,9 @@ func (f *Fake) Get(_ context.Context, ref cluster.Ref) (*unstructured.Unstructur
 func (f *Fake) Create(_ context.Context, gvr schema.GroupVersionResource, obj *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if gvr == accessReviews {
+		return f.review(obj)
+	}
 	ref := cluster.Ref{GroupVersionResource: gvr, Namespace: obj.GetNamespace(), Name: obj.GetName()}
 	if err := f.enter(Call{"create", ref}); err != nil {
 		return nil, err

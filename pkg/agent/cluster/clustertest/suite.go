@@ -28,6 +28,7 @@ func Run(t *testing.T, c cluster.Client, namespace string) {
 	t.Run("DeleteConditionsAndFinalizers", s.delete)
 	t.Run("Immutable", s.immutable)
 	t.Run("CustomResources", s.customResources)
+	t.Run("WhatOthersMayDo", s.others)
 }
 
 type suite struct {
