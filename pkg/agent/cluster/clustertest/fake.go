@@ -32,7 +32,7 @@ import (
 // Call is one request that a Fake received.
 type Call struct {
 	// Verb is resolve, locate, get, list, create, "rehearse create", update,
-	// patch, "patch status" or delete; for an access review it is "review" and the
+	// patch, "patch status", apply or delete; for an access review it is "review" and the
 	// verb that is asked about.
 	Verb string
 	// Ref is the object; for resolve only the group, version and kind (as
@@ -118,7 +118,7 @@ func (f *Fake) Put(obj *unstructured.Unstructured) *unstructured.Unstructured {
 	} else {
 		obj = obj.DeepCopy()
 		obj.SetResourceVersion("")
-		obj, err = f.replace(ref, k, old, obj)
+		obj, err = f.replace(ref, k, old, f.account(k, old, obj, Others))
 	}
 	if err != nil {
 		panic(err)
@@ -137,7 +137,7 @@ func (f *Fake) Edit(ref cluster.Ref, change func(*unstructured.Unstructured)) bo
 	k, _ := f.kindOf(ref)
 	next := old.DeepCopy()
 	change(next)
-	if _, err := f.replace(ref, k, old, next); err != nil {
+	if _, err := f.replace(ref, k, old, f.account(k, old, next, Others)); err != nil {
 		panic(err)
 	}
 	return true
@@ -323,7 +323,7 @@ func (f *Fake) Update(_ context.Context, gvr schema.GroupVersionResource, obj *u
 	if err != nil {
 		return nil, err
 	}
-	return f.replace(ref, k, old, obj.DeepCopy())
+	return f.replace(ref, k, old, f.account(k, old, obj.DeepCopy(), cluster.UserAgent))
 }
 
 // Patch implements cluster.Objects.
@@ -353,7 +353,7 @@ func (f *Fake) Patch(_ context.Context, ref cluster.Ref, patch []byte, subresour
 	if subresource == "status" {
 		return f.replaceStatus(ref, old, next)
 	}
-	return f.replace(ref, k, old, next)
+	return f.replace(ref, k, old, f.account(k, old, next, cluster.UserAgent))
 }
 
 // Delete implements cluster.Objects.

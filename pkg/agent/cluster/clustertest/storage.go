@@ -164,6 +164,8 @@ func (f *Fake) store(ref cluster.Ref, k kind, o *unstructured.Unstructured) {
 	f.record(ref, old, o)
 }
 
+var errGone = errors.New("the object that was to be changed is not there")
+
 func precondition(ref cluster.Ref, old, next *unstructured.Unstructured) error {
 	if v := next.GetResourceVersion(); v != "" && v != old.GetResourceVersion() {
 		return apierrors.NewConflict(ref.GroupResource(), ref.Name, errors.New("the object has been modified; please apply your changes to the latest version and try again"))
@@ -197,7 +199,7 @@ func (f *Fake) replace(ref cluster.Ref, k kind, old, next *unstructured.Unstruct
 			return nil, invalid(ref, next, problem)
 		}
 	}
-	if reflect.DeepEqual(old.Object, next.Object) {
+	if alike(old, next) {
 		return old.DeepCopy(), nil // nothing changed, nothing is written
 	}
 	if k.hasStatus && !same(old, next) {
