@@ -1,0 +1,109 @@
+package feedback
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+
+	"k8s.io/client-go/util/jsonpath"
+	workv1 "open-cluster-management.io/api/work/v1"
+)
+
+// maxPath is the longest path, in bytes; the parser recurses over it.
+const maxPath = 4 << 10
+
+// maxString is the longest text that is a value, in bytes. The API sets no limit,
+// but the work as a whole has to fit into the hub's store.
+const maxString = 64 << 10
+
+// path is a parsed path. It is used once: evaluating changes it.
+type path struct {
+	template *jsonpath.JSONPath
+	root     *jsonpath.ListNode
+}
+
+// parse reads a path. The library is not written for hostile input: should it
+// panic, the path is at fault.
+func parse(p workv1.JsonPath) (parsed path, err error) {
+	if len(p.Path) > maxPath {
+		return path{}, fmt.Errorf("it has %d bytes, use at most %d", len(p.Path), maxPath)
+	}
+	defer recovered(&err)
+	text := "{" + p.Path + "}"
+	parsed.template = jsonpath.New(p.Name).AllowMissingKeys(true)
+	if err := parsed.template.Parse(text); err != nil {
+		return path{}, err
+	}
+	tree, err := jsonpath.Parse(p.Name, text)
+	if err != nil {
+		return path{}, err
+	}
+	parsed.root = tree.Root
+	return parsed, nil
+}
+
+func find(p path, object map[string]any) (results [][]reflect.Value, err error) {
+	defer recovered(&err)
+	return p.template.FindResults(object)
+}
+
+// recovered turns a panic of the library into an error.
+func recovered(err *error) {
+	if p := recover(); p != nil {
+		*err = fmt.Errorf("the path cannot be evaluated: %v", p)
+	}
+}
+
+// plain takes values out of their reflection; nil for what has none.
+func plain(values ...reflect.Value) []any {
+	list := make([]any, 0, len(values))
+	for _, v := range values {
+		var o any
+		if v.IsValid() && v.CanInterface() {
+			o = v.Interface()
+		}
+		list = append(list, o)
+	}
+	return list
+}
+
+// field gives a value its type.
+func (r Reader) field(name string, v any) (*workv1.FieldValue, error) {
+	switch v := v.(type) {
+	case nil:
+		return nil, nil
+	case int64:
+		return &workv1.FieldValue{Type: workv1.Integer, Integer: &v}, nil
+	case int: // of a literal in the path
+		i := int64(v)
+		return &workv1.FieldValue{Type: workv1.Integer, Integer: &i}, nil
+	case string:
+		if len(v) > maxString {
+			return nil, fmt.Errorf("the length of the string for name %s is larger than the maximum length %d", name, maxString)
+		}
+		return &workv1.FieldValue{Type: workv1.String, String: &v}, nil
+	case bool:
+		return &workv1.FieldValue{Type: workv1.Boolean, Boolean: &v}, nil
+	}
+	if !r.Raw {
+		return nil, fmt.Errorf("the type %T of the value for %s is not found", v, name)
+	}
+	return r.raw(name, v)
+}
+
+// raw writes a value as JSON text.
+func (r Reader) raw(name string, v any) (*workv1.FieldValue, error) {
+	limit := MaxRawLength
+	if r.RawLength > 0 {
+		limit = min(limit, r.RawLength)
+	}
+	b, err := json.Marshal(v)
+	if err != nil {
+		return nil, fmt.Errorf("failed to parse the result %v of %s with error: %w", v, name, err)
+	}
+	if len(b) > limit {
+		return nil, fmt.Errorf("the length of returned json raw string for name %s is larger than the maximum length %d", name, limit)
+	}
+	text := string(b)
+	return &workv1.FieldValue{Type: workv1.JsonRaw, JsonRaw: &text}, nil
+}
