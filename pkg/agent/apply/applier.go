@@ -59,6 +59,7 @@ type Step struct {
 
 	body  *unstructured.Unstructured // what to send
 	patch []byte                     // what to send in place of body
+	anew  *unstructured.Unstructured // what to make in its place, if body is refused for what the object is
 	known Known
 }
 
@@ -190,8 +191,8 @@ func (s *Step) compareUpdate(owner Owner) {
 func (s *Step) compareWhole(want *unstructured.Unstructured, owner Owner) {
 	next := want.DeepCopy()
 	changed := mergeMetadata(next, want, s.Live, owner, s.Owned)
-	if !s.known.Same(s.Manifest, owner) || s.known.content != digest(s.Live) {
-		changed = changed || differs(want, s.Live)
+	if !changed && !s.left(owner) {
+		changed = differs(want, s.Live)
 	}
 	s.Action, s.body = Unchanged, next
 	if changed {
@@ -200,18 +201,33 @@ func (s *Step) compareWhole(want *unstructured.Unstructured, owner Owner) {
 }
 
 func (s *Step) compareByRule(r rule, want *unstructured.Unstructured, owner Owner) {
+	if r.carry != nil {
+		r.carry(want, s.Live)
+	}
 	next := s.Live.DeepCopy()
-	changed := mergeMetadata(next, want, s.Live, owner, s.Owned)
-	if r.merge != nil {
+	var changed bool
+	if r.bare {
+		changed = mergeOwner(next, s.Live, owner, s.Owned)
+	} else {
+		changed = mergeMetadata(next, want, s.Live, owner, s.Owned)
+	}
+	if r.merge != nil && (changed || !s.left(owner)) {
 		changed = r.merge(next, want, changed) || changed
 	}
-	s.Action, s.body = Unchanged, next
+	s.Action, s.body, s.anew = Unchanged, next, remake(want, next)
 	switch {
 	case changed && r.recreate != nil && r.recreate(s.Live, want):
-		s.Action, s.body = Recreate, forCreate(want, owner, s.Owned)
+		s.Action, s.body = Recreate, s.anew
 	case changed:
 		s.Action = Update
 	}
+}
+
+// left reports whether the content of the object is what came out when it was
+// last written from this very manifest: however the server completed it, that is
+// no difference.
+func (s *Step) left(owner Owner) bool {
+	return s.known.Same(s.Manifest, owner) && s.known.content == digest(s.Live)
 }
 
 // Apply does what the step says. A write that met another writer is planned and
@@ -259,7 +275,7 @@ func (a Applier) write(ctx context.Context, s Step, owner Owner) Result {
 		written, err = a.Objects.Update(ctx, gvr, s.body)
 		if rule := rules[s.body.GroupVersionKind()]; err != nil && rule.recreateOn != nil && rule.recreateOn(err) {
 			r.Action = Recreate
-			written, err = a.recreate(ctx, s, s.again(owner))
+			written, err = a.recreate(ctx, s, s.anew)
 		}
 	case Recreate:
 		written, err = a.recreate(ctx, s, s.body)
@@ -271,14 +287,6 @@ func (a Applier) write(ctx context.Context, s Step, owner Owner) Result {
 	r.Live, r.Presence, r.ReadErr = written, conditions.Present, nil
 	r.Known = Known{UID: written.GetUID(), want: wanted(s.Manifest, owner), content: digest(written)}
 	return r
-}
-
-// again is the body of a creation in place of a refused update.
-func (s *Step) again(owner Owner) *unstructured.Unstructured {
-	fresh := *s
-	fresh.Live = nil
-	fresh.compare(owner)
-	return fresh.body
 }
 
 func (a Applier) recreate(ctx context.Context, s Step, body *unstructured.Unstructured) (*unstructured.Unstructured, error) {

@@ -139,6 +139,26 @@ func forCreate(want *unstructured.Unstructured, owner Owner, owned bool) *unstru
 	return o
 }
 
+// remake is the manifest as it is sent when the object is made anew in place of
+// one that cannot be changed. next is what it would have been changed into:
+// labels, annotations and the references of other owners stay.
+func remake(want, next *unstructured.Unstructured) *unstructured.Unstructured {
+	o := want.DeepCopy()
+	setKeys(o.SetLabels, next.GetLabels())
+	setKeys(o.SetAnnotations, next.GetAnnotations())
+	if owners := next.GetOwnerReferences(); len(owners) > 0 {
+		o.SetOwnerReferences(owners)
+	}
+	return o
+}
+
+// mergeOwner is mergeMetadata without labels and annotations, and without
+// claiming an object that is not the work's.
+func mergeOwner(next, live *unstructured.Unstructured, owner Owner, owned bool) bool {
+	owned = owned && slices.ContainsFunc(live.GetOwnerReferences(), owner.is)
+	return mergeMetadata(next, &unstructured.Unstructured{Object: map[string]any{}}, live, owner, owned)
+}
+
 // mergeMetadata writes into next the live metadata with that of the manifest
 // put over it. Finalizers stay as they are; uid and resource version make the
 // write conditional.

@@ -25,8 +25,8 @@ type kind struct {
 	hasStatus bool
 	// defaults fills in what the server would.
 	defaults func(o *unstructured.Unstructured)
-	// immutable returns why next may not replace old; empty if it may.
-	immutable func(old, next *unstructured.Unstructured) string
+	// immutable is what no update changes; nil: nothing.
+	immutable immutable
 }
 
 func (k kind) ref(o *unstructured.Unstructured) cluster.Ref {
@@ -54,7 +54,7 @@ func builtin() map[schema.GroupVersionKind]kind {
 			}
 		}
 	}
-	fixed := func(path ...string) func(old, next *unstructured.Unstructured) string {
+	fixed := func(path ...string) immutable {
 		return func(old, next *unstructured.Unstructured) string {
 			a, _, _ := unstructured.NestedFieldNoCopy(old.Object, path...)
 			b, _, _ := unstructured.NestedFieldNoCopy(next.Object, path...)
@@ -77,7 +77,7 @@ func builtin() map[schema.GroupVersionKind]kind {
 	add(rbac, "ClusterRoleBinding", "clusterrolebindings", false, kind{immutable: fixed("roleRef")})
 	add(rbac, "Role", "roles", true, kind{})
 	add(rbac, "RoleBinding", "rolebindings", true, kind{immutable: fixed("roleRef")})
-	add("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", false, kind{hasStatus: true})
+	addCompleted(add, fixed)
 	add("work.open-cluster-management.io/v1", "AppliedManifestWork", "appliedmanifestworks", false, kind{hasStatus: true})
 	return kinds
 }

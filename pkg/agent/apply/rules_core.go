@@ -1,0 +1,209 @@
+package apply
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+const (
+	injectBundleLabel      = "config.openshift.io/inject-trusted-cabundle"
+	injectedBundleKey      = "ca-bundle.crt"
+	serviceBundleAnno      = "service.beta.openshift.io/inject-cabundle"
+	serviceBundleKey       = "service-ca.crt"
+	specHash               = "operator.openshift.io/spec-hash"
+	immutableFieldText     = "field is immutable"
+	conflictingSecretField = "Secret.stringData[%q] conflicts with Secret.data[%q]"
+)
+
+func prepareConfigMap(want *unstructured.Unstructured) error {
+	for _, f := range []string{"data", "binaryData"} {
+		if _, err := texts(want, f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// texts reads a top-level map from text to text; absence is an empty map.
+func texts(o *unstructured.Unstructured, field string) (map[string]string, error) {
+	v, has := o.Object[field]
+	if !has || v == nil {
+		return map[string]string{}, nil
+	}
+	m, _, err := unstructured.NestedStringMap(o.Object, field)
+	if err != nil {
+		return nil, errMalformed
+	}
+	return m, nil
+}
+
+func setTexts(o *unstructured.Unstructured, field string, m map[string]string) {
+	if len(m) == 0 {
+		delete(o.Object, field)
+		return
+	}
+	v := make(map[string]any, len(m))
+	for k, s := range m {
+		v[k] = s
+	}
+	o.Object[field] = v
+}
+
+// putTexts makes a top-level map identical; here an empty text is a value.
+func putTexts(next, want *unstructured.Unstructured, field string) bool {
+	live, err1 := texts(next, field)
+	data, err2 := texts(want, field)
+	if errors.Join(err1, err2) != nil || maps.Equal(live, data) {
+		return false // prepare looked at want, the server at live
+	}
+	setTexts(next, field, data)
+	return true
+}
+
+// mergeConfigMap makes data and binaryData identical, apart from certificate
+// bundles that the cluster injects where label or annotation ask for it.
+func mergeConfigMap(next, want *unstructured.Unstructured, _ bool) bool {
+	live, err1 := texts(next, "data")
+	data, err2 := texts(want, "data")
+	if errors.Join(err1, err2) != nil {
+		return false // prepare looked at want, the server at live
+	}
+	if bundle, has := live[injectedBundleKey]; has && want.GetLabels()[injectBundleLabel] == "true" {
+		data[injectedBundleKey] = bundle
+	}
+	compared := maps.Clone(live)
+	if want.GetAnnotations()[serviceBundleAnno] == "true" {
+		if _, own := data[serviceBundleKey]; !own {
+			delete(compared, serviceBundleKey)
+		}
+	}
+	changed := putTexts(next, want, "binaryData")
+	if !maps.Equal(compared, data) {
+		setTexts(next, "data", data)
+		changed = true
+	}
+	return changed
+}
+
+// prepareSecret folds stringData into data, in the encoding of the server.
+func prepareSecret(want *unstructured.Unstructured) error {
+	plain, err1 := texts(want, "stringData")
+	encoded, err2 := texts(want, "data")
+	if errors.Join(err1, err2) != nil {
+		return errMalformed
+	}
+	data := map[string]string{}
+	for k, v := range encoded {
+		b, err := base64.StdEncoding.DecodeString(v)
+		if err != nil {
+			return errMalformed
+		}
+		data[k] = base64.StdEncoding.EncodeToString(b)
+	}
+	for k, v := range plain {
+		e := base64.StdEncoding.EncodeToString([]byte(v))
+		if old, has := data[k]; has && old != e {
+			return permanent{fmt.Errorf(conflictingSecretField, k, k)}
+		}
+		data[k] = e
+	}
+	setTexts(want, "data", data)
+	delete(want.Object, "stringData")
+	if typ, _ := want.Object["type"].(string); typ == "" {
+		want.Object["type"] = string(corev1.SecretTypeOpaque)
+	}
+	return nil
+}
+
+func mergeSecret(next, want *unstructured.Unstructured, _ bool) bool {
+	live, err1 := texts(next, "data")
+	data, err2 := texts(want, "data")
+	if errors.Join(err1, err2) != nil {
+		return false // prepare looked at want, the server at live
+	}
+	if next.Object["type"] == string(corev1.SecretTypeServiceAccountToken) {
+		// The token controller's keys live beside the manifest's.
+		merged := maps.Clone(live)
+		maps.Copy(merged, data)
+		data = merged
+	}
+	changed := put(next, want, "type")
+	if !maps.Equal(live, data) {
+		setTexts(next, "data", data)
+		changed = true
+	}
+	return changed
+}
+
+func otherSecretType(live, want *unstructured.Unstructured) bool {
+	return live.Object["type"] != want.Object["type"]
+}
+
+func isImmutableField(err error) bool { return strings.Contains(err.Error(), immutableFieldText) }
+
+// prepareService records a hash of the manifest's spec in an annotation, so
+// that a changed manifest is noticed although the server fills in much of the
+// live spec. The hash is that of the spec's JSON in the order of the API types.
+func prepareService(want *unstructured.Unstructured) error {
+	var spec corev1.ServiceSpec
+	if m, has := want.Object["spec"]; has {
+		fields, ok := m.(map[string]any)
+		if !ok {
+			return errMalformed
+		}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(fields, &spec); err != nil {
+			return errMalformed
+		}
+	}
+	return noteSpec(want, spec)
+}
+
+// noteSpec puts the hash of a spec, given in its API type, into an annotation of
+// the manifest.
+func noteSpec(want *unstructured.Unstructured, spec any) error {
+	b, err := json.Marshal(spec)
+	if err != nil {
+		return errMalformed
+	}
+	sum := sha256.Sum256(b)
+	annotations := want.GetAnnotations()
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[specHash] = hex.EncodeToString(sum[:])
+	want.SetAnnotations(annotations)
+	return nil
+}
+
+// mergeService replaces the spec as a whole if the manifest or what selects the
+// pods changed; what others did to the rest of it stays.
+func mergeService(next, want *unstructured.Unstructured, metadata bool) bool {
+	field := func(o *unstructured.Unstructured, name string) any {
+		v, _, _ := unstructured.NestedFieldNoCopy(o.Object, "spec", name)
+		return tidy(v)
+	}
+	typ := field(want, "type")
+	if typ == nil || typ == "" {
+		typ = string(corev1.ServiceTypeClusterIP)
+	}
+	if !metadata && reflect.DeepEqual(field(next, "selector"), field(want, "selector")) && field(next, "type") == typ {
+		return false
+	}
+	if spec, has := want.Object["spec"]; has {
+		next.Object["spec"] = runtime.DeepCopyJSONValue(spec)
+	} else {
+		delete(next.Object, "spec")
+	}
+	return true
+}
