@@ -17,7 +17,7 @@ var objectVerbs = []string{"get", "list", "watch", "create", "update", "patch", 
 // The two texts in which a server refuses because of a missing right; all else
 // that is forbidden (quotas, policies) is not ended by a rule.
 var (
-	cannot     = regexp.MustCompile(`User ".*" cannot ([a-z]+) resource "([^"]+)" in API group "([^"]*)"`)
+	cannot     = regexp.MustCompile(`User ".*" cannot ([a-z:-]+) resource "([^"]+)" in API group "([^"]*)"`)
 	escalation = regexp.MustCompile(`user ".*" .*is attempting to grant RBAC permissions not currently held`)
 )
 

@@ -109,6 +109,7 @@ func (f *follower) list(ctx context.Context) (version string, err error) {
 		if o.Continue = l.Continue; o.Continue == "" {
 			f.denied = false
 			f.w.listed(f.entry, states)
+			f.unsure()
 			return l.ResourceVersion, nil
 		}
 	}
@@ -179,8 +180,16 @@ func (f *follower) deny(ctx context.Context, err error) {
 	f.version = ""
 	f.w.deny(f.entry)
 	if !f.denied {
-		f.log.WarnContext(ctx, "objects cannot be watched: they are looked at again at the status sync interval", "error", err)
+		f.log.WarnContext(ctx, "objects cannot be watched: they are looked at from time to time", "error", err)
 		f.denied = true
+		f.unsure()
+	}
+}
+
+// unsure tells who watches a standing resource that it may have missed changes.
+func (f *follower) unsure() {
+	if unsure := f.w.config.Standing[f.scope.GroupVersionResource].Unsure; unsure != nil {
+		unsure()
 	}
 }
 

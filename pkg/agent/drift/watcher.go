@@ -43,6 +43,9 @@ type Standing struct {
 	// Gone is told of an object that was deleted, tracked or not, unless that
 	// happened while there was no watch. May be nil.
 	Gone func(name string)
+	// Unsure is told that changes may have been missed: after each complete list,
+	// and when it turns out that the resource cannot be watched. May be nil.
+	Unsure func()
 }
 
 // Metadata returns the Source of a Config on a real cluster.
@@ -230,7 +233,7 @@ func (w *Watcher) Counts() (watches, denied int) {
 	return len(w.scopes), denied
 }
 
-// Ready returns nil once the standing watches have seen everything.
+// Ready returns nil while the standing watches have seen everything.
 func (w *Watcher) Ready() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -176,9 +177,10 @@ type rig struct {
 	server  *server
 	records *server // of the standing watch; nil: server
 	*Watcher
-	mu    sync.Mutex
-	gone  []string
-	woken []string
+	unsure atomic.Int64 // times that changes of the standing may have been missed
+	mu     sync.Mutex
+	gone   []string
+	woken  []string
 }
 
 // run runs f inside a bubble with a running Watcher.
@@ -205,6 +207,7 @@ func run(t *testing.T, s *server, before func(*rig), f func(*rig)) {
 					defer r.mu.Unlock()
 					r.gone = append(r.gone, name)
 				},
+				Unsure: func() { r.unsure.Add(1) },
 			}},
 			Log: slog.New(slog.DiscardHandler),
 		})
@@ -323,6 +326,34 @@ func TestWatcher_MissedChangesAreFoundByTheNextList(t *testing.T) {
 		r.expectWoken("w1")
 		r.expectSeen("a", a, true)
 		r.expectSeen("b", Absent, true)
+	})
+}
+
+func TestWatcher_SaysWhenChangesOfTheStandingMayHaveBeenMissed(t *testing.T) {
+	s := newServer()
+	run(t, s, nil, func(r *rig) {
+		expect := func(when string, want int64) {
+			t.Helper()
+			synctest.Wait()
+			if got := r.unsure.Load(); got != want {
+				t.Fatalf("%s: unsure %d times, want %d", when, got, want)
+			}
+		}
+		expect("after the first list", 1)
+		s.put("a")
+		s.cut(nil)
+		<-time.After(2 * time.Second)
+		expect("after a watch that went on where it ended", 1)
+		s.cut(apierrors.NewResourceExpired("too old"))
+		<-time.After(2 * time.Second)
+		expect("after another list, although nothing is there", 2)
+		s.deny(apierrors.NewForbidden(records.GroupResource(), "", errors.New("no rule")))
+		s.cut(apierrors.NewResourceExpired("too old"))
+		<-time.After(3 * deniedRetry)
+		expect("while it is denied", 3)
+		s.deny(nil)
+		<-time.After(deniedRetry)
+		expect("when it is allowed again", 4)
 	})
 }
 
