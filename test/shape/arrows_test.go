@@ -18,7 +18,7 @@ var rows = [][]string{
 	{"internal/broker/listen/..."},
 	{"internal/broker/store/..."},
 	{"internal/broker/authz"},
-	{"internal/hubsource/..."},
+	{"internal/hubsource/...", "internal/admission/..."},
 	{"pkg/agent"},
 	{"pkg/agent/..."},
 	{"pkg/session/..."},
@@ -46,7 +46,7 @@ var apart = []struct{ from, to, why string }{
 
 // pure lists the packages without clock, socket, lock, file, logger or chance:
 // inputs in, decisions out.
-var pure = []string{"pkg/codec/...", "internal/resync", "internal/broker/route"}
+var pure = []string{"pkg/codec/...", "internal/resync", "internal/broker/route", "internal/admission"}
 
 // impure lists what those may not import. time is allowed as a type.
 var impure = []string{

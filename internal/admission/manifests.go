@@ -1,0 +1,89 @@
+package admission
+
+import (
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/api/validate/content"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
+)
+
+// checkManifests returns the first thing that is wrong with the manifests, ""
+// when nothing is. Order and texts are those of Open Cluster Management.
+func (r Rules) checkManifests(work *workv1.ManifestWork) (problem string) {
+	manifests := work.Spec.Workload.Manifests
+	if len(manifests) == 0 {
+		return "manifests should not be empty"
+	}
+	if size := manifestwork.ManifestsSize(work); size > r.ManifestLimit {
+		return fmt.Sprintf("the size of manifests is %d bytes which exceeds the %d limit", size, r.ManifestLimit)
+	}
+	objects := make([]identifier, 0, len(manifests))
+	for i := range manifests {
+		id, problem := identify(manifests[i].Raw)
+		if problem != "" {
+			return problem
+		}
+		objects = append(objects, id)
+	}
+	seen := make(map[identifier]bool, len(objects))
+	for _, id := range objects {
+		if seen[id] {
+			return fmt.Sprintf("duplicate manifest for resource %s/%s with resource type %s.%s", id.namespace, id.name, id.apiVersion, id.kind)
+		}
+		seen[id] = true
+	}
+	return ""
+}
+
+// identifier says which object a manifest is about.
+type identifier struct{ apiVersion, kind, namespace, name string }
+
+// identify reads one manifest; problem is what is wrong with it, "" when nothing
+// is.
+func identify(raw []byte) (id identifier, problem string) {
+	var o unstructured.Unstructured
+	if err := o.UnmarshalJSON(raw); err != nil {
+		return id, err.Error()
+	}
+	switch {
+	case o.GetName() == "":
+		return id, "name must be set in manifest"
+	case o.GetGenerateName() != "":
+		return id, "generateName must not be set in manifest"
+	}
+	return identifier{o.GetAPIVersion(), o.GetKind(), o.GetNamespace(), o.GetName()}, ""
+}
+
+// mostWarnings is how many warnings a work gets: a person reads them.
+const mostWarnings = 8
+
+// warnings tells what the rules let pass and no cluster will take as it is
+// meant. Every manifest has passed checkManifests.
+func warnings(manifests []workv1.Manifest) (told []string) {
+	type object struct {
+		schema.GroupKind
+		namespace, name string
+	}
+	first := map[object]int{}
+	for i := range manifests {
+		id, _ := identify(manifests[i].Raw)
+		o := object{schema.FromAPIVersionAndKind(id.apiVersion, id.kind).GroupKind(), id.namespace, id.name}
+		switch n, twice := first[o]; {
+		case len(told) == mostWarnings:
+			return told
+		case twice:
+			told = append(told, fmt.Sprintf("manifests %d and %d are one object in two API versions: each undoes what the other one says", n, i))
+		case len(content.IsPathSegmentName(id.name)) > 0:
+			told = append(told, fmt.Sprintf("manifest %d: no cluster takes the name %q", i, id.name))
+		case id.namespace != "" && len(validation.IsDNS1123Label(id.namespace)) > 0:
+			told = append(told, fmt.Sprintf("manifest %d: no cluster has a namespace %q", i, id.namespace))
+		}
+		first[o] = i
+	}
+	return told
+}

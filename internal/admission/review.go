@@ -1,0 +1,72 @@
+package admission
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer/json"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// reviews knows the one version that is spoken.
+var reviews = func() *runtime.Scheme {
+	s := runtime.NewScheme()
+	if err := admissionv1.AddToScheme(s); err != nil {
+		panic(err) // two types of one name, which no input can bring about
+	}
+	return s
+}()
+
+var serializer = json.NewSerializerWithOptions(json.DefaultMetaFactory, reviews, reviews, json.SerializerOptions{})
+
+// Decode reads an AdmissionReview, JSON of version admission.k8s.io/v1. The
+// request has a UID. An error says what is wrong with body, which can then not
+// be answered by a review.
+func Decode(body []byte) (*admissionv1.AdmissionRequest, error) {
+	o, _, err := serializer.Decode(body, nil, nil)
+	if err != nil {
+		return nil, fmt.Errorf("no AdmissionReview of %s: %w", admissionv1.SchemeGroupVersion, err)
+	}
+	review, ok := o.(*admissionv1.AdmissionReview)
+	if !ok || review.Request == nil || review.Request.UID == "" {
+		return nil, errors.New("no AdmissionReview with a request and its uid")
+	}
+	return review.Request, nil
+}
+
+// Verdict is the end of a request.
+type Verdict struct {
+	// Status says why the work is refused, nil when it is admitted.
+	Status   *metav1.Status
+	Warnings []string
+}
+
+// Refused is the verdict on a work that breaks a rule: 400, BadRequest.
+func Refused(problem string, warnings []string) Verdict {
+	return failure(http.StatusBadRequest, metav1.StatusReasonBadRequest, problem, warnings)
+}
+
+// Unanswered is the verdict on a work about which the hub could not be asked:
+// 500, InternalError. The same request may be admitted a moment later.
+func Unanswered(problem string) Verdict {
+	return failure(http.StatusInternalServerError, metav1.StatusReasonInternalError, problem, nil)
+}
+
+func failure(code int32, reason metav1.StatusReason, message string, warnings []string) Verdict {
+	return Verdict{
+		Status:   &metav1.Status{Status: metav1.StatusFailure, Code: code, Reason: reason, Message: message},
+		Warnings: warnings,
+	}
+}
+
+// Encode writes the review that answers the request with this UID.
+func Encode(uid types.UID, v Verdict) ([]byte, error) {
+	return runtime.Encode(serializer, &admissionv1.AdmissionReview{
+		TypeMeta: metav1.TypeMeta{APIVersion: admissionv1.SchemeGroupVersion.String(), Kind: "AdmissionReview"},
+		Response: &admissionv1.AdmissionResponse{UID: uid, Allowed: v.Status == nil, Result: v.Status, Warnings: v.Warnings},
+	})
+}
