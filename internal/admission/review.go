@@ -3,9 +3,9 @@ package admission
 import (
 	"errors"
 	"fmt"
-	"net/http"
 
 	admissionv1 "k8s.io/api/admission/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer/json"
@@ -47,20 +47,15 @@ type Verdict struct {
 
 // Refused is the verdict on a work that breaks a rule: 400, BadRequest.
 func Refused(problem string, warnings []string) Verdict {
-	return failure(http.StatusBadRequest, metav1.StatusReasonBadRequest, problem, warnings)
+	status := apierrors.NewBadRequest(problem).Status()
+	return Verdict{Status: &status, Warnings: warnings}
 }
 
 // Unanswered is the verdict on a work about which the hub could not be asked:
 // 500, InternalError. The same request may be admitted a moment later.
-func Unanswered(problem string) Verdict {
-	return failure(http.StatusInternalServerError, metav1.StatusReasonInternalError, problem, nil)
-}
-
-func failure(code int32, reason metav1.StatusReason, message string, warnings []string) Verdict {
-	return Verdict{
-		Status:   &metav1.Status{Status: metav1.StatusFailure, Code: code, Reason: reason, Message: message},
-		Warnings: warnings,
-	}
+func Unanswered(err error) Verdict {
+	status := apierrors.NewInternalError(err).Status()
+	return Verdict{Status: &status}
 }
 
 // Encode writes the review that answers the request with this UID.

@@ -2,6 +2,7 @@ package admission
 
 import (
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 
@@ -34,8 +35,8 @@ func TestEncode_IsWhatAKubeAPIServerReads(t *testing.T) {
 			`{"uid":"7","allowed":true,"warnings":["careful"]}`},
 		"refused": {Refused("manifests should not be empty", []string{"careful"}),
 			`{"uid":"7","allowed":false,"status":{"metadata":{},"status":"Failure","message":"manifests should not be empty","reason":"BadRequest","code":400},"warnings":["careful"]}`},
-		"not known": {Unanswered("the hub does not answer"),
-			`{"uid":"7","allowed":false,"status":{"metadata":{},"status":"Failure","message":"the hub does not answer","reason":"InternalError","code":500}}`},
+		"not known": {Unanswered(errors.New("the hub does not answer")),
+			`{"uid":"7","allowed":false,"status":{"metadata":{},"status":"Failure","message":"Internal error occurred: the hub does not answer","reason":"InternalError","details":{"causes":[{"message":"the hub does not answer"}]},"code":500}}`},
 	} {
 		b, err := Encode("7", tc.v)
 		if err != nil {

@@ -27,6 +27,8 @@ var decoders = map[string]string{
 	"cmd/hub-source config.load":            "cmd/hub-source FuzzConfig",
 	"cmd/hub-source duration.UnmarshalJSON": "cmd/hub-source FuzzConfig",
 
+	"internal/admission Decode":                            "internal/admission FuzzReview",
+	"internal/admission decodeWork":                        "internal/admission FuzzReview",
 	"internal/broker Broker.Publish":                       "internal/broker FuzzPublish",
 	"internal/broker parsePageToken":                       "internal/broker FuzzParsePageToken",
 	"internal/broker/listen/grpc publishRequest.unmarshal": "internal/broker/listen/grpc FuzzPublishRequest",
@@ -42,6 +44,7 @@ var decoders = map[string]string{
 	"internal/broker/store/pebble parseRecordKey":          "internal/broker/store/pebble FuzzParseKey",
 	"internal/broker/store/pebble readClean":               "internal/broker/store/pebble FuzzUnseal",
 	"internal/broker/store/pebble unseal":                  "internal/broker/store/pebble FuzzUnseal",
+	"internal/cmdline Gates.UnmarshalJSON":                 "cmd/hub-source FuzzConfig",
 	"internal/hubsource party.decode":                      "internal/hubsource FuzzReportOf",
 	"internal/hubsource ReportOf":                          "internal/hubsource FuzzReportOf",
 	"internal/hubsource StateOf":                           "internal/hubsource FuzzStateOf",
