@@ -131,6 +131,9 @@ func (t *transaction) Meta(k store.Key) (*store.Meta, error) {
 	if m, ok := t.metas[k]; ok {
 		return m, nil
 	}
+	if m := t.s.recent.get(k); m != nil {
+		return m, nil
+	}
 	m, err := getMeta(t.s.db, t.s.failure, k)
 	if err == nil {
 		t.metas[k] = m
@@ -322,6 +325,7 @@ func (t *transaction) apply() {
 	s.head.Revision = t.head
 	for _, w := range t.writes {
 		s.tally.Count(w.Old, w.New)
+		s.recent.put(w.Key, w.New)
 	}
 	for k, id := range t.behind {
 		if id == "" {

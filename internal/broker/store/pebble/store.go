@@ -29,8 +29,9 @@ type Store struct {
 	sign    func(clean) error // by Close
 	backups sync.Mutex        // there is one staging
 
-	// commit serialises what writes.
+	// commit serialises what writes, and guards recent.
 	commit sync.Mutex
+	recent recent
 
 	// calls is held for reading by every call that may take long, and for
 	// writing by Close.
