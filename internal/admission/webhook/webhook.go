@@ -1,0 +1,127 @@
+package webhook
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hawser-io/hawser/internal/admission"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/telemetry"
+)
+
+// Path is where reviews of ManifestWorks are sent to.
+const Path = "/validate-work-open-cluster-management-io-v1-manifestwork"
+
+// AccessReviews asks the hub what somebody may do. Errors are those of the
+// Kubernetes API. It is called concurrently.
+type AccessReviews interface {
+	Create(ctx context.Context, r *authorizationv1.SubjectAccessReview, o metav1.CreateOptions) (*authorizationv1.SubjectAccessReview, error)
+}
+
+// Config is what a [Webhook] is made of.
+type Config struct {
+	// Addr is host:port.
+	Addr  string
+	Rules admission.Rules
+	// Certificate is what clients see.
+	Certificate *identity.Serving
+	Access      AccessReviews
+	Registerer  prometheus.Registerer
+	Health      *telemetry.Health
+	Log         *slog.Logger
+}
+
+// Webhook answers reviews; see the package comment.
+type Webhook struct {
+	cfg     Config
+	metrics *metrics
+	slots   chan struct{}
+}
+
+// The bounds of the port.
+const (
+	// maxBody has room for two works, the new one and the old one, each of the
+	// most that a kube-apiserver takes.
+	maxBody = 8 << 20
+	// maxAtOnce bounds the memory of requests together with maxBody.
+	maxAtOnce = 32
+	// maxTime is the deadline of a request, the one of the configuration in
+	// deploy/, where its client names none.
+	maxTime       = 10 * time.Second
+	readTimeout   = 10 * time.Second
+	headerTimeout = 5 * time.Second
+	writeTimeout  = 20 * time.Second
+	idleTimeout   = 2 * time.Minute
+	maxHeader     = 64 << 10
+	// drainWithin is how long the end of the program waits for requests.
+	drainWithin = 5 * time.Second
+)
+
+// New returns a webhook that does not listen yet. Its certificate becomes a part
+// of the program's readiness.
+func New(cfg Config) (*Webhook, error) {
+	if err := admission.ValidateLimit(cfg.Rules.ManifestLimit); err != nil {
+		return nil, fmt.Errorf("limit of the manifests: %w", err)
+	}
+	m, err := newMetrics(cfg.Registerer)
+	if err != nil {
+		return nil, err
+	}
+	cfg.Health.Add("webhook", cfg.Certificate.Check)
+	return &Webhook{cfg: cfg, metrics: m, slots: make(chan struct{}, maxAtOnce)}, nil
+}
+
+// Run serves until ctx ends, then lets the requests that it has come to their
+// end. It returns an error when the address cannot be used.
+func (w *Webhook) Run(ctx context.Context) error {
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", w.cfg.Addr)
+	if err != nil {
+		return fmt.Errorf("webhook port: %w (choose another with --webhook-listen)", err)
+	}
+	return w.serveOn(ctx, l)
+}
+
+func (w *Webhook) serveOn(ctx context.Context, l net.Listener) error {
+	w.cfg.Log.Info("webhook port is open", "addr", l.Addr().String())
+	if err := w.cfg.Certificate.Check(); err != nil {
+		w.cfg.Log.Warn("webhook cannot be used yet: the hub takes no ManifestWorks until it can", "err", err)
+	}
+	s := &http.Server{
+		Handler: w.Handler(), TLSConfig: w.cfg.Certificate.TLS(),
+		ReadTimeout: readTimeout, ReadHeaderTimeout: headerTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
+		MaxHeaderBytes: maxHeader,
+		// Handshakes that fail: a wrong caBundle shows here, and so does a port scan.
+		ErrorLog: slog.NewLogLogger(w.cfg.Log.Handler(), slog.LevelInfo),
+	}
+	drained := make(chan error, 1)
+	stop := context.AfterFunc(ctx, func() {
+		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainWithin)
+		defer cancel()
+		drained <- errors.Join(s.Shutdown(within), s.Close())
+	})
+	err := s.ServeTLS(l, "", "")
+	if stop() { // it ended by itself
+		return fmt.Errorf("webhook port: %w", errors.Join(err, s.Close()))
+	}
+	if err := <-drained; err != nil {
+		w.cfg.Log.Warn("webhook requests were cut off at the end", "err", err)
+	}
+	return nil
+}
+
+// Handler answers reviews at [Path] and nothing else.
+func (w *Webhook) Handler() http.Handler {
+	m := http.NewServeMux()
+	m.HandleFunc("POST "+Path, w.serve)
+	return m
+}
