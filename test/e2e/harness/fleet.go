@@ -134,7 +134,7 @@ func clientsOf(c *controlplane.Cluster) (cl Clients, err error) {
 	if err != nil {
 		return cl, err
 	}
-	cfg.QPS, cfg.Burst = 200, 400 // scenarios run side by side
+	cfg.QPS = -1 // scenarios run side by side: no limit
 	if cl.Kube, err = kubernetes.NewForConfig(cfg); err != nil {
 		return cl, err
 	}
