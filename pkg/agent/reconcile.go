@@ -223,7 +223,7 @@ func (r *round) claim(ctx context.Context, w *desired.Work) (ready bool, err err
 		r.known = map[cluster.Ref]remembered{}
 		rec, err = r.store.Create(ctx, w.Name, w.Labels, origin)
 	} else {
-		rec, err = r.store.Claim(ctx, r.record, origin)
+		rec, err = r.store.Claim(ctx, r.record, w.Labels, origin)
 	}
 	if err != nil {
 		return false, r.forgetRecord(err)

@@ -149,21 +149,19 @@ func (s Store) Create(ctx context.Context, workName string, labels map[string]st
 	return recordOf(s.Objects.Create(ctx, Resource, &unstructured.Unstructured{Object: m}))
 }
 
-// Claim makes the record say that it is ours and stands for this spec. It
-// writes only if it does not say so already.
-func (s Store) Claim(ctx context.Context, r *Record, origin Origin) (*Record, error) {
+// Claim makes the record say that it is ours and stands for this spec, and gives
+// it the labels of the work; labels that the work does not have stay. It writes
+// only if it does not say so already.
+func (s Store) Claim(ctx context.Context, r *Record, labels map[string]string, origin Origin) (*Record, error) {
 	meta := map[string]any{}
 	if !r.Held() {
 		meta["finalizers"] = append(slices.Clone(r.object.Finalizers), workv1.AppliedManifestWorkFinalizer)
 	}
-	annotations := map[string]any{}
-	for k, v := range origin.annotations() {
-		if old, has := r.object.Annotations[k]; !has || old != v {
-			annotations[k] = v
-		}
+	if news := missing(r.object.Labels, labels); len(news) > 0 {
+		meta["labels"] = news
 	}
-	if len(annotations) > 0 {
-		meta["annotations"] = annotations
+	if news := missing(r.object.Annotations, origin.annotations()); len(news) > 0 {
+		meta["annotations"] = news
 	}
 	patch := map[string]any{}
 	if r.object.Spec.AgentID != s.AgentID {
@@ -173,6 +171,17 @@ func (s Store) Claim(ctx context.Context, r *Record, origin Origin) (*Record, er
 		return r, nil
 	}
 	return s.patch(ctx, r, meta, patch, "")
+}
+
+// missing returns what of want is not in have.
+func missing(have, want map[string]string) map[string]string {
+	news := map[string]string{}
+	for k, v := range want {
+		if old, has := have[k]; !has || old != v {
+			news[k] = v
+		}
+	}
+	return news
 }
 
 // Hold puts our finalizer on the record, so that deleting it waits for its

@@ -74,30 +74,35 @@ func TestStore_ClaimWritesOnlyDifferences(t *testing.T) {
 		"spec", map[string]any{"hubHash": s.HubHash, "agentID": "old-agent", "manifestWorkName": "web"})
 	foreign.SetFinalizers([]string{"example.com/theirs"})
 	foreign.SetAnnotations(map[string]string{"theirs": "1"})
+	foreign.SetLabels(map[string]string{"theirs": "1", "app": "old"})
 	f.Put(foreign)
 	r, err := s.Load(t.Context(), foreign.GetName())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r, err = s.Claim(t.Context(), r, origin); err != nil {
+	labels := map[string]string{"app": "web", "tier": "front"}
+	if r, err = s.Claim(t.Context(), r, labels, origin); err != nil {
 		t.Fatal(err)
 	}
 	o := f.Look(inventory.Ref(foreign.GetName()))
 	if r.AgentID() != "agent-1" || !slices.Equal(o.GetFinalizers(), []string{"example.com/theirs", finalizer}) || o.GetAnnotations()["theirs"] != "1" || r.WorkID() != "w-1" {
 		t.Errorf("got %v", o.Object)
 	}
+	if d := cmp.Diff(map[string]string{"theirs": "1", "app": "web", "tier": "front"}, o.GetLabels()); d != "" {
+		t.Errorf("labels (-want +got):\n%s", d)
+	}
 	f.TakeCalls()
-	if again, err := s.Claim(t.Context(), r, origin); err != nil || again != r || len(f.TakeCalls()) != 0 {
+	if again, err := s.Claim(t.Context(), r, labels, origin); err != nil || again != r || len(f.TakeCalls()) != 0 {
 		t.Errorf("a second claim: %v, %v", again, err)
 	}
 	next := origin
 	next.Version = 4
-	if _, err := s.Claim(t.Context(), r, next); err != nil || f.Look(inventory.Ref(foreign.GetName())).GetAnnotations()["hawser.dev/applied-version"] != "4" {
+	if _, err := s.Claim(t.Context(), r, labels, next); err != nil || f.Look(inventory.Ref(foreign.GetName())).GetAnnotations()["hawser.dev/applied-version"] != "4" {
 		t.Errorf("another version: %v", err)
 	}
 	older := origin
 	older.Tag = "4567"
-	if _, err := s.Claim(t.Context(), r, older); !apierrors.IsConflict(err) {
+	if _, err := s.Claim(t.Context(), r, labels, older); !apierrors.IsConflict(err) {
 		t.Errorf("a claim upon an old record: got %v", err)
 	}
 }
