@@ -34,8 +34,9 @@ type Tracker interface {
 	// Seen returns the state in which an object was last seen, if that is known;
 	// the zero State is absence.
 	Seen(ref cluster.Ref) (s drift.State, ok bool)
-	// Blind reports whether the key tracks objects that it must look at itself.
-	Blind(key string) bool
+	// Blind returns 0 if the key tracks nothing that it must look at itself, else
+	// how many such objects there are, those of other keys included.
+	Blind(key string) int
 }
 
 // CoreConfig is what a Core works with. All fields but Journal, Log and Metrics

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hawser-io/hawser/pkg/agent/drift"
 )
 
 // Values of the label outcome of received events, besides those of
@@ -86,6 +88,12 @@ func (m *Metrics) observe(a *Agent) error {
 			Name: "hawser_agent_works", Help: "Works held, by state.", ConstLabels: prometheus.Labels{"state": state},
 		}, func() float64 { return float64(count(a.core.Counts())) })
 	}
+	unwatched := func(reason string, count func(drift.Counts) int) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "hawser_agent_unwatched_objects", Help: "Objects of works that are read at the status sync interval because they are not watched, by reason.",
+			ConstLabels: prometheus.Labels{"reason": reason},
+		}, func() float64 { return float64(count(a.watcher.Counts())) })
+	}
 	for _, c := range []prometheus.Collector{
 		works("live", func(n Counts) int { return n.Live - n.Unusable }),
 		works("unusable", func(n Counts) int { return n.Unusable }),
@@ -115,10 +123,12 @@ func (m *Metrics) observe(a *Agent) error {
 		}),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "hawser_agent_watches", Help: "Watches on the cluster.",
-		}, func() float64 { n, _ := a.watcher.Counts(); return float64(n) }),
+		}, func() float64 { return float64(a.watcher.Counts().Watches) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "hawser_agent_watches_denied", Help: "Watches that the cluster denies; their objects are read at the status sync interval.",
-		}, func() float64 { _, n := a.watcher.Counts(); return float64(n) }),
+		}, func() float64 { return float64(a.watcher.Counts().Denied) }),
+		unwatched("denied", func(n drift.Counts) int { return n.DeniedObjects }),
+		unwatched("limit", func(n drift.Counts) int { return n.WaitingObjects }),
 	} {
 		if err := m.registerer.Register(c); err != nil {
 			return fmt.Errorf("agent metrics: %w", err)

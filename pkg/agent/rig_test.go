@@ -352,13 +352,21 @@ func (w *watches) Seen(ref cluster.Ref) (drift.State, bool) {
 	return s, ok && ref.Resource != w.denied
 }
 
-func (w *watches) Blind(key string) bool {
+func (w *watches) Blind(key string) int {
 	for ref := range w.expected[key] {
 		if ref.Resource == w.denied {
-			return true
+			n := 0
+			for _, expected := range w.expected {
+				for ref := range expected {
+					if ref.Resource == w.denied {
+						n++
+					}
+				}
+			}
+			return n
 		}
 	}
-	return false
+	return 0
 }
 
 // work is a ManifestWork on the hub.

@@ -390,4 +390,4 @@ func (w *watches) Seen(ref cluster.Ref) (drift.State, bool) {
 }
 
 // Blind implements agent.Tracker.
-func (w *watches) Blind(string) bool { return false }
+func (w *watches) Blind(string) int { return 0 }

@@ -9,6 +9,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 )
 
@@ -27,20 +28,22 @@ const (
 	watchTime = 5 * time.Minute
 
 	// Waits between attempts: the first, and where they end up. What is denied
-	// stays so until somebody changes a role.
-	firstRetry  = time.Second
-	lastRetry   = 30 * time.Second
-	deniedRetry = time.Minute
+	// stays so until somebody changes a role; for all namespaces together that is
+	// less urgent, as each has its own watch meanwhile.
+	firstRetry      = time.Second
+	lastRetry       = 30 * time.Second
+	deniedRetry     = time.Minute
+	wideDeniedRetry = 10 * time.Minute
 )
 
 // follower keeps the picture of one scope fresh: a list in pages, then a watch
 // from there on. It is one goroutine.
 type follower struct {
-	w      *Watcher
-	source Source
-	scope  Scope
-	entry  *scope
-	log    *slog.Logger
+	w        *Watcher
+	feed     *feed
+	source   Source
+	resource schema.GroupVersionResource
+	log      *slog.Logger
 
 	version string // where the watch goes on; "" before a list
 	denied  bool   // as last told to w
@@ -60,25 +63,37 @@ func (f *follower) run(ctx context.Context) {
 		}
 		wait := retry
 		if retry = min(2*retry, lastRetry); denial(err) {
-			f.deny(ctx, err)
-			wait = deniedRetry
-		} else if err != nil {
+			wait = f.deny(ctx, err)
+		} else if err != nil && ctx.Err() == nil {
 			f.log.DebugContext(ctx, "watch failed", "error", err, "retry_in", wait)
+			f.w.falter(f.feed)
 		}
 		sleep(ctx, wait/2+rand.N(wait/2))
 	}
 }
 
-// step is one list, if it is needed, and one watch.
+// step is one list, if it is needed, and one watch. The list counts once the
+// watch that goes on from it is open.
 func (f *follower) step(ctx context.Context) error {
+	var seen map[key]*sighting
 	if f.version == "" {
-		version, err := f.list(ctx)
-		if err != nil {
+		var err error
+		if f.version, seen, err = f.list(ctx); err != nil || f.version == "" {
 			return err
 		}
-		f.version = version
 	}
-	err := f.watch(ctx)
+	seconds := int64((watchTime + rand.N(watchTime)).Seconds())
+	w, err := f.source.Watch(ctx, metav1.ListOptions{ResourceVersion: f.version, AllowWatchBookmarks: true, TimeoutSeconds: &seconds})
+	if err == nil {
+		if seen != nil {
+			f.denied = false
+			f.w.listed(f.feed, seen)
+			f.unsure()
+		}
+		err = f.watch(ctx, w)
+	} else if seen != nil {
+		f.version = ""
+	}
 	if expired(err) {
 		f.version = ""
 		return nil
@@ -86,45 +101,35 @@ func (f *follower) step(ctx context.Context) error {
 	return err
 }
 
-// list reads the scope page by page. Only what was tracked when it began can be
-// found absent by it.
-func (f *follower) list(ctx context.Context) (version string, err error) {
-	states := f.w.tracked(f.entry)
+// list reads the scope page by page and keeps nothing but the states of what was
+// tracked when it began: only that can be found absent by it. Without a version
+// it is to be begun again.
+func (f *follower) list(ctx context.Context) (version string, seen map[key]*sighting, err error) {
+	seen = f.w.tracked(f.feed)
 	o := metav1.ListOptions{Limit: pageSize}
 	for {
 		l, err := f.source.List(ctx, o)
 		if err != nil {
 			if o.Continue != "" && expired(err) {
-				return "", nil // begin again
+				return "", nil, nil
 			}
-			return "", err
+			return "", nil, err
 		}
 		for i := range l.Items {
 			m := &l.Items[i]
-			if _, wanted := states[m.Name]; wanted {
-				states[m.Name] = StateOf(f.scope.GroupVersionResource, m)
+			if s := seen[f.feed.key(m)]; s != nil {
+				s.state = StateOf(f.resource, m)
 			}
 			f.uninvited(m)
 		}
 		if o.Continue = l.Continue; o.Continue == "" {
-			f.denied = false
-			f.w.listed(f.entry, states)
-			f.unsure()
-			return l.ResourceVersion, nil
+			return l.ResourceVersion, seen, nil
 		}
 	}
 }
 
 // watch takes events until the watch ends, which is no error in itself.
-func (f *follower) watch(ctx context.Context) error {
-	if f.version == "" {
-		return nil
-	}
-	seconds := int64((watchTime + rand.N(watchTime)).Seconds())
-	w, err := f.source.Watch(ctx, metav1.ListOptions{ResourceVersion: f.version, AllowWatchBookmarks: true, TimeoutSeconds: &seconds})
-	if err != nil {
-		return err
-	}
+func (f *follower) watch(ctx context.Context, w watch.Interface) error {
 	defer w.Stop()
 	for {
 		select {
@@ -153,11 +158,11 @@ func (f *follower) take(e watch.Event) error {
 	f.version = m.ResourceVersion
 	switch e.Type {
 	case watch.Added, watch.Modified:
-		f.w.saw(f.entry, m.Name, StateOf(f.scope.GroupVersionResource, m))
+		f.w.saw(f.feed, f.feed.key(m), StateOf(f.resource, m))
 		f.uninvited(m)
 	case watch.Deleted:
-		f.w.saw(f.entry, m.Name, State{})
-		if gone := f.w.config.Standing[f.scope.GroupVersionResource].Gone; gone != nil {
+		f.w.saw(f.feed, f.feed.key(m), State{})
+		if gone := f.w.config.Standing[f.resource].Gone; gone != nil {
 			gone(m.Name)
 		}
 	case watch.Bookmark, watch.Error: // only the version counts; errors were handled
@@ -167,8 +172,8 @@ func (f *follower) take(e watch.Event) error {
 
 // uninvited tells who is to hear of objects that nobody tracks.
 func (f *follower) uninvited(m *metav1.PartialObjectMetadata) {
-	who := f.w.config.Standing[f.scope.GroupVersionResource].Seen
-	if who == nil || f.w.tracks(f.entry, m.Name) {
+	who := f.w.config.Standing[f.resource].Seen
+	if who == nil || f.w.tracks(f.feed, f.feed.key(m)) {
 		return
 	}
 	if owner, ok := who(m); ok {
@@ -176,19 +181,28 @@ func (f *follower) uninvited(m *metav1.PartialObjectMetadata) {
 	}
 }
 
-func (f *follower) deny(ctx context.Context, err error) {
+// deny tells the Watcher, once the log, and returns when to try again.
+func (f *follower) deny(ctx context.Context, err error) (retry time.Duration) {
 	f.version = ""
-	f.w.deny(f.entry)
-	if !f.denied {
+	f.w.deny(f.feed)
+	first := !f.denied
+	f.denied = true
+	if f.feed.space == nil && !f.feed.kind.standing {
+		if first {
+			f.log.InfoContext(ctx, "objects of all namespaces cannot be watched at once: each namespace is watched", "error", err)
+		}
+		return wideDeniedRetry
+	}
+	if first {
 		f.log.WarnContext(ctx, "objects cannot be watched: they are looked at from time to time", "error", err)
-		f.denied = true
 		f.unsure()
 	}
+	return deniedRetry
 }
 
 // unsure tells who watches a standing resource that it may have missed changes.
 func (f *follower) unsure() {
-	if unsure := f.w.config.Standing[f.scope.GroupVersionResource].Unsure; unsure != nil {
+	if unsure := f.w.config.Standing[f.resource].Unsure; unsure != nil {
 		unsure()
 	}
 }

@@ -15,12 +15,16 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
 )
 
-// Scope is what one watch covers: a kind in a namespace, or a kind of the
-// cluster.
+// Scope is what one watch covers: a kind in a namespace, or, with an empty
+// namespace, all objects of a kind.
 type Scope struct {
 	schema.GroupVersionResource
 	Namespace string
 }
+
+// DefaultMaxWatches is the bound of Config.MaxWatches if it is 0: enough for the
+// kinds of a cluster, each with a watch of its own.
+const DefaultMaxWatches = 200
 
 // Config is a Watcher.
 type Config struct {
@@ -31,7 +35,10 @@ type Config struct {
 	Changed func(owner string)
 	// Standing are resources of the cluster that are watched all the time.
 	Standing map[schema.GroupVersionResource]Standing
-	Log      *slog.Logger
+	// MaxWatches bounds the watches at one time; those of Standing count, and are
+	// there in any case. 0 means DefaultMaxWatches.
+	MaxWatches int
+	Log        *slog.Logger
 }
 
 // Standing hears of objects that nobody tracks. Its functions are called like
@@ -66,19 +73,29 @@ type Watcher struct {
 	mu      sync.Mutex
 	run     context.Context //nolint:containedctx // of Run, for the watches that Track starts
 	running sync.WaitGroup
-	scopes  map[Scope]*scope
+	kinds   map[schema.GroupVersionResource]*kind
 	owners  map[string]map[cluster.Ref]bool
+	feeds   int // how many exist
+	// waiting are the spaces for which there is no room.
+	waiting map[*space]bool
 }
 
-// scope is one watch and the objects tracked in it.
-type scope struct {
-	objects map[string]*object // by name
-	stop    context.CancelFunc // nil while it does not run
-	// synced: a first list was complete, so that an object which was not seen
-	// does not exist.
-	synced bool
-	// denied: the agent may not, or cannot, list and watch here.
-	denied bool
+// kind is one resource of which something is tracked, or that stands.
+type kind struct {
+	schema.GroupVersionResource
+	standing bool
+	spaces   map[string]*space // by namespace; "" has the objects of the cluster
+	// wide covers all namespaces, or is about to; nil if there is none. A kind that
+	// stands always has one.
+	wide *feed
+}
+
+// space is a namespace in which objects of a kind are tracked.
+type space struct {
+	kind      *kind
+	namespace string
+	objects   map[string]*object // by name
+	feed      *feed              // its own watch; nil if it has none
 }
 
 // object is one tracked object.
@@ -90,9 +107,17 @@ type object struct {
 
 // New returns a Watcher that watches nothing yet.
 func New(c Config) *Watcher {
-	w := &Watcher{config: c, scopes: map[Scope]*scope{}, owners: map[string]map[cluster.Ref]bool{}}
+	if c.MaxWatches == 0 {
+		c.MaxWatches = DefaultMaxWatches
+	}
+	w := &Watcher{
+		config: c, kinds: map[schema.GroupVersionResource]*kind{}, owners: map[string]map[cluster.Ref]bool{}, waiting: map[*space]bool{},
+	}
 	for gvr := range c.Standing {
-		w.scopes[Scope{GroupVersionResource: gvr}] = &scope{objects: map[string]*object{}}
+		k := &kind{GroupVersionResource: gvr, standing: true, spaces: map[string]*space{}}
+		w.kinds[gvr] = k
+		k.wide = w.begin(k, nil)
+		k.wide.leads = true
 	}
 	return w
 }
@@ -101,8 +126,10 @@ func New(c Config) *Watcher {
 func (w *Watcher) Run(ctx context.Context) error {
 	w.mu.Lock()
 	w.run = ctx
-	for s, e := range w.scopes {
-		w.start(s, e)
+	for _, k := range w.kinds {
+		for _, f := range k.feeds() {
+			w.start(f)
+		}
 	}
 	w.mu.Unlock()
 	<-ctx.Done()
@@ -113,27 +140,9 @@ func (w *Watcher) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// start begins the watch of a scope if Run runs. w.mu is held.
-func (w *Watcher) start(s Scope, e *scope) {
-	if w.run == nil || w.run.Err() != nil || e.stop != nil {
-		return
-	}
-	ctx, cancel := context.WithCancel(w.run)
-	e.stop = cancel
-	f := &follower{
-		w: w, source: w.config.Source(s), scope: s, entry: e,
-		log: w.config.Log.With("resource", s.GroupResource().String(), "namespace", s.Namespace),
-	}
-	w.running.Go(func() { f.run(ctx) })
-}
-
-func scopeOf(r cluster.Ref) Scope {
-	return Scope{GroupVersionResource: r.GroupVersionResource, Namespace: r.Namespace}
-}
-
 // Track replaces what an owner tracks. An object that was tracked before keeps
 // what is known of it. To miss nothing, an owner tracks an object before it
-// reads it, and says what it expects after.
+// reads it, and says what it expects, which is what it read, after.
 func (w *Watcher) Track(owner string, expected map[cluster.Ref]Signature) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -141,7 +150,7 @@ func (w *Watcher) Track(owner string, expected map[cluster.Ref]Signature) {
 	refs := make(map[cluster.Ref]bool, len(expected))
 	for ref, signature := range expected {
 		refs[ref] = true
-		w.object(ref).expected[owner] = signature
+		w.expect(owner, ref, signature)
 	}
 	for ref := range old {
 		if !refs[ref] {
@@ -155,42 +164,68 @@ func (w *Watcher) Track(owner string, expected map[cluster.Ref]Signature) {
 	}
 }
 
-// object returns the entry of an object, and starts its watch if it is the
-// first there. w.mu is held.
-func (w *Watcher) object(ref cluster.Ref) *object {
-	s := scopeOf(ref)
-	e := w.scopes[s]
-	if e == nil {
-		e = &scope{objects: map[string]*object{}}
-		w.scopes[s] = e
-		w.start(s, e)
+// expect notes what an owner expects of an object, and sees to it that it is
+// watched. w.mu is held.
+func (w *Watcher) expect(owner string, ref cluster.Ref, signature Signature) {
+	k := w.kinds[ref.GroupVersionResource]
+	if k == nil {
+		k = &kind{GroupVersionResource: ref.GroupVersionResource, spaces: map[string]*space{}}
+		w.kinds[ref.GroupVersionResource] = k
 	}
-	o := e.objects[ref.Name]
+	s := k.spaces[ref.Namespace]
+	if s == nil {
+		s = &space{kind: k, namespace: ref.Namespace, objects: map[string]*object{}}
+		k.spaces[ref.Namespace] = s
+		w.place(s)
+	}
+	o := s.objects[ref.Name]
 	if o == nil {
 		o = &object{expected: map[string]Signature{}}
-		e.objects[ref.Name] = o
+		s.objects[ref.Name] = o
 	}
-	return o
+	before, again := o.expected[owner]
+	o.expected[owner] = signature
+	// An object that came to be tracked after the list, and that the owner has
+	// read or written meanwhile: nothing was seen to happen to it, so it is as the
+	// owner says. What is still on its way comes with the watch.
+	if f := s.cover(); again && before != signature && !o.known && signature != Unknown && f != nil && f.synced {
+		o.seen, o.known = State{Content: signature, Exact: signature}, true
+	}
 }
 
 // drop forgets that an owner tracks an object, and ends a watch that nobody
 // needs. w.mu is held.
 func (w *Watcher) drop(owner string, ref cluster.Ref) {
-	s := scopeOf(ref)
-	e := w.scopes[s]
-	o := e.objects[ref.Name]
+	k := w.kinds[ref.GroupVersionResource]
+	s := k.spaces[ref.Namespace]
+	o := s.objects[ref.Name]
 	delete(o.expected, owner)
 	if len(o.expected) > 0 {
 		return
 	}
-	delete(e.objects, ref.Name)
-	if _, standing := w.config.Standing[s.GroupVersionResource]; len(e.objects) > 0 || standing {
+	delete(s.objects, ref.Name)
+	if len(s.objects) > 0 {
 		return
 	}
-	delete(w.scopes, s)
-	if e.stop != nil {
-		e.stop()
+	delete(k.spaces, ref.Namespace)
+	w.unwait(s)
+	w.end(&s.feed)
+	if len(k.spaces) == 0 && !k.standing {
+		w.end(&k.wide)
+		delete(w.kinds, k.GroupVersionResource)
 	}
+	w.admit()
+}
+
+// find returns a tracked object and its space, nil if nobody tracks it. w.mu is
+// held.
+func (w *Watcher) find(ref cluster.Ref) (*space, *object) {
+	if k := w.kinds[ref.GroupVersionResource]; k != nil {
+		if s := k.spaces[ref.Namespace]; s != nil {
+			return s, s.objects[ref.Name]
+		}
+	}
+	return nil, nil
 }
 
 // Seen returns the state in which a tracked object was last seen, the zero State
@@ -198,97 +233,90 @@ func (w *Watcher) drop(owner string, ref cluster.Ref) {
 func (w *Watcher) Seen(ref cluster.Ref) (s State, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	e := w.scopes[scopeOf(ref)]
-	if e == nil || !e.synced {
+	space, o := w.find(ref)
+	if o == nil || !o.known {
 		return State{}, false
 	}
-	o := e.objects[ref.Name]
-	if o == nil || !o.known {
+	if f := space.cover(); f == nil || !f.synced {
 		return State{}, false
 	}
 	return o.seen, true
 }
 
-// Blind reports whether the owner tracks objects that cannot be watched.
-func (w *Watcher) Blind(owner string) bool {
+// Blind returns 0 if everything that the owner tracks is watched, or about to
+// be. Otherwise it is the number of objects, of all owners, that nobody watches:
+// how many others have to be looked at besides those of this owner.
+func (w *Watcher) Blind(owner string) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for ref := range w.owners[owner] {
-		if w.scopes[scopeOf(ref)].denied {
-			return true
+		if s, _ := w.find(ref); w.blind(s) {
+			n := w.count()
+			return n.DeniedObjects + n.WaitingObjects
 		}
 	}
-	return false
+	return 0
 }
 
-// Counts returns the number of watches, and how many of them are denied.
-func (w *Watcher) Counts() (watches, denied int) {
+// blind reports whether a space is not watched, and not about to be. w.mu is
+// held.
+func (w *Watcher) blind(s *space) bool {
+	f := s.cover()
+	return f != nil && f.denied || w.waiting[s]
+}
+
+// Counts is how a Watcher is.
+type Counts struct {
+	// Watches is how many there are, or are tried; Denied those of them that the
+	// cluster does not allow, and in whose place there are no others.
+	Watches, Denied int
+	// DeniedObjects are tracked where a watch is denied, WaitingObjects where none
+	// is tried, because there are too many.
+	DeniedObjects, WaitingObjects int
+}
+
+// Counts returns the numbers of this moment.
+func (w *Watcher) Counts() Counts {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, e := range w.scopes {
-		if e.denied {
-			denied++
-		}
-	}
-	return len(w.scopes), denied
+	return w.count()
 }
 
-// Ready returns nil while the standing watches have seen everything.
+func (w *Watcher) count() Counts {
+	n := Counts{Watches: w.feeds}
+	for _, k := range w.kinds {
+		for _, f := range k.feeds() {
+			if f.denied && (f.space != nil || k.standing) {
+				n.Denied++
+			}
+		}
+		for _, s := range k.spaces {
+			if f := s.cover(); f != nil && f.denied {
+				n.DeniedObjects += len(s.objects)
+			}
+		}
+	}
+	for s := range w.waiting {
+		n.WaitingObjects += len(s.objects)
+	}
+	return n
+}
+
+// Ready returns nil once the standing watches have seen everything.
 func (w *Watcher) Ready() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for gvr := range w.config.Standing {
-		if !w.scopes[Scope{GroupVersionResource: gvr}].synced {
+		if !w.kinds[gvr].wide.synced {
 			return errors.New(gvr.Resource + " have not been listed yet")
 		}
 	}
 	return nil
 }
 
-// tracked returns the names tracked in a scope, all of them absent until shown
-// otherwise.
-func (w *Watcher) tracked(e *scope) map[string]State {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	states := make(map[string]State, len(e.objects))
-	for name := range e.objects {
-		states[name] = State{}
-	}
-	return states
-}
-
-// tracks reports whether anybody tracks an object.
-func (w *Watcher) tracks(e *scope, name string) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return e.objects[name] != nil
-}
-
-// listed takes the states that a complete list showed.
-func (w *Watcher) listed(e *scope, states map[string]State) {
-	w.mu.Lock()
-	e.synced, e.denied = true, false
-	owners := map[string]bool{}
-	for name, state := range states {
-		e.take(name, state, owners)
-	}
-	w.mu.Unlock()
-	w.wake(owners)
-}
-
-// saw takes the state of one object.
-func (w *Watcher) saw(e *scope, name string, s State) {
-	owners := map[string]bool{}
-	w.mu.Lock()
-	e.take(name, s, owners)
-	w.mu.Unlock()
-	w.wake(owners)
-}
-
 // take records a state and adds who did not expect it to owners.
-func (e *scope) take(name string, s State, owners map[string]bool) {
-	o := e.objects[name]
-	if o == nil || o.known && o.seen == s {
+func (o *object) take(s State, owners map[string]bool) {
+	if o.known && o.seen == s {
 		return
 	}
 	o.seen, o.known = s, true
@@ -305,18 +333,11 @@ func (w *Watcher) wake(owners map[string]bool) {
 	}
 }
 
-// deny makes owners look for themselves. They are woken, for it is their turn.
-func (w *Watcher) deny(e *scope) {
-	w.mu.Lock()
-	owners := map[string]bool{}
-	if !e.denied {
-		for _, o := range e.objects {
-			for owner := range o.expected {
-				owners[owner] = true
-			}
+// owned adds everybody who tracks something in a space.
+func (s *space) owned(owners map[string]bool) {
+	for _, o := range s.objects {
+		for owner := range o.expected {
+			owners[owner] = true
 		}
 	}
-	e.synced, e.denied = false, true
-	w.mu.Unlock()
-	w.wake(owners)
 }

@@ -35,6 +35,8 @@ func ref(name string) cluster.Ref {
 
 // server is the metadata of one scope on a server.
 type server struct {
+	namespace string // of its objects
+
 	mu      sync.Mutex
 	version int
 	objects map[string]*metav1.PartialObjectMetadata
@@ -59,7 +61,7 @@ func (s *stream) Stop() {
 }
 
 func newServer() *server {
-	return &server{version: 100, objects: map[string]*metav1.PartialObjectMetadata{}}
+	return &server{namespace: "default", version: 100, objects: map[string]*metav1.PartialObjectMetadata{}}
 }
 
 // put makes or changes an object and returns its signature.
@@ -67,7 +69,7 @@ func (s *server) put(name string) Signature {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.version++
-	o := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: "u-" + "1", ResourceVersion: strconv.Itoa(s.version)}}
+	o := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: s.namespace, UID: "u-" + "1", ResourceVersion: strconv.Itoa(s.version)}}
 	typ := watch.Added
 	if _, has := s.objects[name]; has {
 		typ = watch.Modified
@@ -297,8 +299,8 @@ func TestWatcher_EndsWatchesNobodyNeeds(t *testing.T) {
 		r.Track("w1", track(map[string]Signature{"a": Unknown, "b": Unknown}))
 		r.Track("w2", track(map[string]Signature{"a": Unknown}))
 		synctest.Wait()
-		if watches, denied := r.Counts(); s.open() != base+1 || watches != 2 || denied != 0 {
-			t.Fatalf("%d watches open, %d counted, %d denied", s.open(), watches, denied)
+		if n := r.Counts(); s.open() != base+1 || n != (Counts{Watches: 2}) {
+			t.Fatalf("%d watches open, counted %+v", s.open(), n)
 		}
 		r.Track("w1", nil)
 		synctest.Wait()
@@ -383,14 +385,14 @@ func TestWatcher_DeniedScopesAreReportedAndTriedAgain(t *testing.T) {
 	run(t, s, func(r *rig) { r.Track("w1", track(map[string]Signature{"a": a})) }, func(r *rig) {
 		r.expectWoken("w1") // it has to look for itself
 		r.expectSeen("a", Absent, false)
-		if _, denied := r.Counts(); !r.Blind("w1") || r.Blind("w2") || denied != 2 || r.Ready() == nil {
+		if n := r.Counts(); r.Blind("w1") != 1 || r.Blind("w2") != 0 || n != (Counts{Watches: 2, Denied: 2, DeniedObjects: 1}) || r.Ready() == nil {
 			t.Fatal("the denial is not reported")
 		}
 		s.deny(nil)
 		<-time.After(deniedRetry)
 		r.expectWoken()
 		r.expectSeen("a", a, true)
-		if r.Blind("w1") || r.Ready() != nil {
+		if r.Blind("w1") != 0 || r.Ready() != nil {
 			t.Fatal("the end of the denial is not noticed")
 		}
 	})
@@ -436,6 +438,7 @@ func TestWatcher_ListInPages(t *testing.T) {
 
 func TestWatcher_StandingWatchTellsOfObjectsNobodyTracks(t *testing.T) {
 	s := newServer()
+	s.namespace = ""
 	s.put("deleting")
 	run(t, s, nil, func(r *rig) {
 		r.expectWoken("record deleting")

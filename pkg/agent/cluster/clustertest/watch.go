@@ -64,6 +64,10 @@ type source struct {
 	scope drift.Scope
 }
 
+func (s source) covers(ref cluster.Ref) bool {
+	return ref.GroupVersionResource == s.scope.GroupVersionResource && (s.scope.Namespace == "" || ref.Namespace == s.scope.Namespace)
+}
+
 // List implements drift.Source.
 func (s source) List(context.Context, metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
 	s.f.mu.Lock()
@@ -73,7 +77,7 @@ func (s source) List(context.Context, metav1.ListOptions) (*metav1.PartialObject
 	}
 	l := &metav1.PartialObjectMetadataList{ListMeta: metav1.ListMeta{ResourceVersion: strconv.FormatInt(s.f.counter, 10)}}
 	for _, ref := range s.f.refs() {
-		if ref.GroupVersionResource == s.scope.GroupVersionResource && ref.Namespace == s.scope.Namespace {
+		if s.covers(ref) {
 			l.Items = append(l.Items, metadataOf(s.f.objects[keyOf(ref)]))
 		}
 	}
@@ -105,7 +109,7 @@ type stream struct {
 }
 
 func (w *stream) offer(c change) {
-	if c.ref.GroupVersionResource == w.scope.GroupVersionResource && c.ref.Namespace == w.scope.Namespace {
+	if w.covers(c.ref) {
 		w.Action(c.typ, c.meta.DeepCopy())
 	}
 }

@@ -1,0 +1,352 @@
+package drift
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/hawser-io/hawser/pkg/agent/cluster"
+)
+
+var secrets = schema.GroupVersionResource{Version: "v1", Resource: "secrets"}
+
+// at is object "o" of a namespace that has a number.
+func at(namespace int) cluster.Ref {
+	return cluster.Ref{GroupVersionResource: configMaps, Namespace: fmt.Sprintf("n%02d", namespace), Name: "o"}
+}
+
+// station is a running Watcher on an api.
+type station struct {
+	t *testing.T
+	*api
+	*Watcher
+	told  sync.Mutex
+	woken []string
+	lines strings.Builder
+}
+
+func (s *station) Write(b []byte) (int, error) {
+	s.told.Lock()
+	defer s.told.Unlock()
+	return s.lines.Write(b)
+}
+
+func (s *station) logged() string {
+	s.told.Lock()
+	defer s.told.Unlock()
+	return s.lines.String()
+}
+
+// atWork runs f in a bubble.
+func atWork(t *testing.T, maxWatches int, before func(*api), f func(*station)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := &station{t: t, api: newAPI()}
+		before(s.api)
+		s.Watcher = New(Config{
+			Source: s.source, MaxWatches: maxWatches, Log: slog.New(slog.NewTextHandler(s, nil)),
+			Changed: func(owner string) {
+				s.told.Lock()
+				defer s.told.Unlock()
+				s.woken = append(s.woken, owner)
+			},
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- s.Run(ctx) }()
+		synctest.Wait()
+		f(s)
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("Run: %v", err)
+		}
+		if n := s.open(); n != 0 {
+			t.Errorf("%d watches are still open", n)
+		}
+	})
+}
+
+func (s *station) expectWoken(when string, want ...string) {
+	s.t.Helper()
+	synctest.Wait()
+	s.told.Lock()
+	defer s.told.Unlock()
+	slices.Sort(s.woken)
+	if !slices.Equal(s.woken, want) {
+		s.t.Fatalf("%s: woken %q, want %q", when, s.woken, want)
+	}
+	s.woken = nil
+}
+
+// trackOne lets an owner read and track the object of a namespace.
+func (s *station) trackOne(namespace int) {
+	owner, ref := fmt.Sprintf("w%02d", namespace), at(namespace)
+	s.Track(owner, map[cluster.Ref]Signature{ref: Unknown})
+	s.Track(owner, map[cluster.Ref]Signature{ref: s.state(ref).Content})
+}
+
+func (s *station) expectScopes(when string, want ...string) {
+	s.t.Helper()
+	synctest.Wait()
+	if got := s.scopes(); !slices.Equal(got, want) {
+		s.t.Fatalf("%s: watched %q, want %q", when, got, want)
+	}
+}
+
+func (s *station) expectKnown(when string, namespaces ...int) {
+	s.t.Helper()
+	synctest.Wait()
+	for _, n := range namespaces {
+		if seen, ok := s.Seen(at(n)); !ok || seen.Content != s.state(at(n)).Content {
+			s.t.Fatalf("%s: %v seen %q, %v; it is %q", when, at(n), seen, ok, s.state(at(n)))
+		}
+	}
+}
+
+func everywhere(n int) func(*api) {
+	return func(a *api) {
+		for i := range n {
+			a.put(at(i))
+		}
+	}
+}
+
+func namespaces(n int) (names []string, numbers []int) {
+	for i := range n {
+		names = append(names, "configmaps/"+at(i).Namespace)
+		numbers = append(numbers, i)
+	}
+	return names, numbers
+}
+
+func TestWatcher_ManyNamespacesAreWatchedAtOnce(t *testing.T) {
+	atWork(t, 0, everywhere(20), func(s *station) {
+		for i := range manySpaces {
+			s.trackOne(i)
+		}
+		names, few := namespaces(manySpaces)
+		s.expectScopes("few", names...)
+		s.expectKnown("few", few...)
+
+		for i := manySpaces; i < 20; i++ {
+			s.trackOne(i)
+		}
+		s.expectScopes("many", "configmaps/")
+		if n := s.Counts(); n != (Counts{Watches: 1}) {
+			t.Fatalf("counted %+v", n)
+		}
+		_, all := namespaces(20)
+		s.expectKnown("many", all...)
+		s.expectWoken("nothing has changed")
+
+		s.put(at(3))
+		s.put(cluster.Ref{GroupVersionResource: configMaps, Namespace: "n03", Name: "other"})
+		s.put(cluster.Ref{GroupVersionResource: configMaps, Namespace: "elsewhere", Name: "o"})
+		s.expectWoken("a change", "w03")
+		s.remove(at(15))
+		s.expectWoken("a deletion", "w15")
+		if seen, ok := s.Seen(at(15)); !ok || seen != (State{}) {
+			t.Fatalf("seen %v, %v", seen, ok)
+		}
+		for i := range 20 {
+			s.Track(fmt.Sprintf("w%02d", i), nil)
+		}
+		s.expectScopes("nothing is tracked")
+		if n := s.Counts(); n != (Counts{}) || len(s.kinds) != 0 {
+			t.Fatalf("left: %+v, %v", n, s.kinds)
+		}
+	})
+}
+
+// What changes while the list of all namespaces is under way is seen by the
+// watches that it is about to replace.
+func TestWatcher_NothingIsMissedWhileOneWatchReplacesOthers(t *testing.T) {
+	atWork(t, 0, everywhere(20), func(s *station) {
+		for i := range manySpaces {
+			s.trackOne(i)
+		}
+		synctest.Wait()
+		s.page = 3
+		s.lag = func(scope Scope) time.Duration {
+			if scope.Namespace == "" {
+				return time.Second
+			}
+			return 0
+		}
+		s.trackOne(manySpaces) // a list of seven pages begins
+		<-time.After(4500 * time.Millisecond)
+		s.put(at(1))
+		s.expectWoken("while it is under way", "w01")
+		s.trackOne(1)
+		s.put(at(manySpaces)) // has no watch yet
+		s.trackOne(manySpaces + 1)
+		s.put(at(manySpaces + 1))
+		s.expectWoken("not watched yet")
+		<-time.After(10 * time.Second)
+		s.expectScopes("after it", "configmaps/")
+		s.told.Lock()
+		woken := slices.Compact(slices.Sorted(slices.Values(s.woken)))
+		s.woken = nil
+		s.told.Unlock()
+		if !slices.Contains(woken, "w08") || !slices.Contains(woken, "w09") || slices.ContainsFunc(woken, func(o string) bool { return o != "w01" && o != "w08" && o != "w09" }) {
+			t.Fatalf("woken %q", woken)
+		}
+		s.trackOne(manySpaces)
+		s.trackOne(manySpaces + 1)
+		s.expectKnown("after it", 0, 1, 2, manySpaces, manySpaces+1)
+	})
+}
+
+func TestWatcher_WhereNotAllNamespacesMayBeWatched(t *testing.T) {
+	all := Scope{GroupVersionResource: configMaps}
+	atWork(t, 0, func(a *api) { everywhere(12)(a); a.forbid(all, true) }, func(s *station) {
+		for i := range 12 {
+			s.trackOne(i)
+		}
+		names, numbers := namespaces(12)
+		s.expectScopes("each namespace has its own", names...)
+		s.expectKnown("each namespace has its own", numbers...)
+		if n := s.Counts(); n.Denied != 0 || s.Blind("w11") != 0 {
+			t.Fatalf("counted %+v", n)
+		}
+		if log := s.logged(); strings.Count(log, "cannot be watched at once") != 1 || strings.Contains(log, "WARN") {
+			t.Errorf("log %s", log)
+		}
+		<-time.After(time.Hour)
+		if n := s.lists[all]; s.lists[all] > 14 {
+			t.Errorf("asked %d times", n)
+		}
+		s.forbid(all, false)
+		<-time.After(wideDeniedRetry)
+		s.expectScopes("when it is allowed", "configmaps/")
+		s.expectKnown("when it is allowed", numbers...)
+		s.expectWoken("in all that time")
+
+		// Taken away again, with a namespace that may not be watched at all.
+		s.forbid(all, true)
+		s.forbid(Scope{configMaps, "n05"}, true)
+		s.cut(true)
+		s.put(at(7))
+		<-time.After(time.Minute)
+		s.expectWoken("what changed, and who has to look", "w05", "w07")
+		if n := s.Counts(); n.DeniedObjects != 1 || s.Blind("w05") != 1 || s.Blind("w07") != 0 {
+			t.Fatalf("counted %+v", n)
+		}
+		s.expectKnown("denied again", 0, 7, 11)
+	})
+}
+
+// A list of everything that does not come through is not waited for.
+func TestWatcher_ListOfAllNamespacesThatFails(t *testing.T) {
+	atWork(t, 0, everywhere(12), func(s *station) {
+		for i := range manySpaces {
+			s.trackOne(i)
+		}
+		synctest.Wait()
+		s.fail(true)
+		for i := manySpaces; i < 12; i++ {
+			s.trackOne(i)
+		}
+		<-time.After(500 * time.Millisecond)
+		if n := s.Counts(); n.Watches != 13 {
+			t.Fatalf("counted %+v", n)
+		}
+		s.fail(false)
+		<-time.After(5 * time.Minute)
+		s.expectScopes("later", "configmaps/")
+		s.expectWoken("in all that time")
+	})
+}
+
+func TestWatcher_NumberOfWatchesIsBounded(t *testing.T) {
+	kind := func(i int) schema.GroupVersionResource {
+		return schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: fmt.Sprintf("kind%d", i)}
+	}
+	of := func(i int) cluster.Ref {
+		return cluster.Ref{GroupVersionResource: kind(i), Namespace: "n", Name: "o"}
+	}
+	atWork(t, 3, func(*api) {}, func(s *station) {
+		for i := range 5 {
+			s.Track(fmt.Sprint("w", i), map[cluster.Ref]Signature{of(i): Absent})
+		}
+		synctest.Wait()
+		if n := s.Counts(); n != (Counts{Watches: 3, WaitingObjects: 2}) || s.open() != 3 {
+			t.Fatalf("counted %+v, %d open", n, s.open())
+		}
+		if s.Blind("w2") != 0 || s.Blind("w3") != 2 || s.Blind("w4") != 2 {
+			t.Fatal("who has to look is not told")
+		}
+		s.put(of(4))
+		s.expectWoken("nobody watches")
+		s.Track("w0", nil)
+		s.Track("w1", nil)
+		s.expectWoken("there is room", "w4")
+		if n := s.Counts(); n != (Counts{Watches: 3}) || s.open() != 3 {
+			t.Fatalf("counted %+v, %d open", n, s.open())
+		}
+		if log := s.logged(); strings.Count(log, "too many watches") != 1 || strings.Count(log, "there is room") != 1 {
+			t.Errorf("log %s", log)
+		}
+	})
+}
+
+// Before something is left without a watch, kinds get one for all namespaces.
+func TestWatcher_RoomIsMadeByWatchingAllNamespacesAtOnce(t *testing.T) {
+	atWork(t, 3, everywhere(4), func(s *station) {
+		for i := range 3 {
+			s.trackOne(i)
+		}
+		names, _ := namespaces(3)
+		s.expectScopes("room for all", names...)
+		s.trackOne(3)
+		s.expectScopes("no more room", "configmaps/")
+		s.expectKnown("no more room", 0, 1, 2, 3)
+		s.Track("s", map[cluster.Ref]Signature{{GroupVersionResource: secrets, Namespace: "n", Name: "s"}: Absent})
+		s.expectScopes("room was made", "configmaps/", "secrets/n")
+		s.expectWoken("in all that time")
+	})
+}
+
+// Where neither is possible owners look for themselves, and are told so.
+func TestWatcher_NoRoomAndNotAllNamespaces(t *testing.T) {
+	all := Scope{GroupVersionResource: configMaps}
+	atWork(t, 3, func(a *api) { everywhere(5)(a); a.forbid(all, true) }, func(s *station) {
+		for i := range 5 {
+			s.trackOne(i)
+		}
+		synctest.Wait()
+		if n := s.Counts(); n.Watches != 3 || n.WaitingObjects != 3 { // one of the three asks for all namespaces
+			t.Fatalf("counted %+v", n)
+		}
+		blind := 0
+		for i := range 5 {
+			if s.Blind(fmt.Sprintf("w%02d", i)) == 3 {
+				blind++
+			}
+		}
+		if blind != 3 {
+			t.Fatalf("%d owners look for themselves", blind)
+		}
+		s.told.Lock()
+		woken := len(s.woken)
+		s.told.Unlock()
+		if woken < 3 {
+			t.Errorf("%d owners were told", woken)
+		}
+		s.forbid(all, false)
+		<-time.After(wideDeniedRetry)
+		s.expectScopes("when it is allowed", "configmaps/")
+		if n := s.Counts(); n != (Counts{Watches: 1}) {
+			t.Fatalf("counted %+v", n)
+		}
+	})
+}
