@@ -116,6 +116,9 @@ func (p *Program) note(crash string) {
 	p.crashes = append(p.crashes, crash)
 }
 
+// Args are the arguments of the program.
+func (p *Program) Args() []string { return slices.Clone(p.spec.Args) }
+
 // Crashes tells of each time the program ended although nobody stopped it: the
 // end of its log at that moment.
 func (p *Program) Crashes() []string {
@@ -244,7 +247,11 @@ func (f *Fleet) newProgram(ctx context.Context, name, base string, kubeconfig st
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	args, env := append(cmd.args, f.cfg.Args[base]...), cmd.env
-	if kubeconfig != "" {
+	switch {
+	case kubeconfig == "":
+	case base == Agent: // as one that runs outside of the cluster it manages
+		args = append(args, "--spoke-kubeconfig="+kubeconfig)
+	default:
 		env = append(env, "KUBECONFIG="+kubeconfig)
 	}
 	admin := net.JoinHostPort(f.ip(owner), strconv.Itoa(cmd.readyPort))
