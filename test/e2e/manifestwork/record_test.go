@@ -1,0 +1,74 @@
+package manifestwork
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/test/e2e/harness"
+)
+
+// The labels of a work are on its AppliedManifestWork, also those it gets later.
+func TestRecord_HasTheLabelsOfTheWork(t *testing.T) {
+	t.Parallel()
+	f := shared
+	ns := f.NamespaceOn(t, cluster)
+	w := harness.NewWork(t, cluster, "labels", harness.ConfigMapYAML(ns, "one", "x"))
+	w.Labels = map[string]string{"app": "web"}
+	w = f.Create(t, w)
+	f.Ready(t, w)
+	hasLabels := func(want map[string]string) {
+		t.Helper()
+		harness.Eventually(t, func(ctx context.Context) error {
+			rec, err := f.Applied(ctx, cluster, w.Name)
+			if err != nil {
+				return err
+			}
+			for k, v := range want {
+				if rec.Labels[k] != v {
+					return fmt.Errorf("labels are %v, want %v", rec.Labels, want)
+				}
+			}
+			return nil
+		})
+	}
+	hasLabels(map[string]string{"app": "web"})
+	f.Update(t, cluster, w.Name, func(w *workv1.ManifestWork) { w.Labels["app"], w.Labels["tier"] = "shop", "front" })
+	hasLabels(map[string]string{"app": "shop", "tier": "front"})
+}
+
+// The agent manages the cluster of its kubeconfig, wherever it runs: those of
+// this fleet are processes beside their clusters.
+func TestHosted_AgentManagesTheClusterOfItsKubeconfig(t *testing.T) {
+	t.Parallel()
+	f := shared
+	ns := f.NamespaceOn(t, cluster)
+	path := ""
+	for _, a := range f.Program("agent-" + cluster).Args() {
+		if p, ok := strings.CutPrefix(a, "--spoke-kubeconfig="); ok {
+			path = p
+		}
+	}
+	cfg, err := clientcmd.BuildConfigFromFlags("", path)
+	if err != nil || path == "" {
+		t.Fatalf("the agent has no kubeconfig (%q): %v", path, err)
+	}
+	managed, err := f.Clusters[cluster].RESTConfig()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cfg.Host != managed.Host {
+		t.Fatalf("the agent manages %s, not %s", cfg.Host, managed.Host)
+	}
+	w := f.Create(t, harness.NewWork(t, cluster, "hosted", harness.ConfigMapYAML(ns, "one", "x")))
+	f.Ready(t, w)
+	if _, err := f.HubAPI.Kube.CoreV1().ConfigMaps(ns).Get(t.Context(), "one", metav1.GetOptions{}); err == nil {
+		t.Error(errors.New("the object is on the hub"))
+	}
+}
