@@ -60,6 +60,7 @@ type Step struct {
 	body  *unstructured.Unstructured // what to send
 	patch []byte                     // what to send in place of body
 	anew  *unstructured.Unstructured // what to make in its place, if body is refused for what the object is
+	by    cluster.FieldManager       // who applies body on the server; nobody if its Name is empty
 	known Known
 }
 
@@ -123,7 +124,7 @@ func (a Applier) Plan(ctx context.Context, m Manifest, owner Owner, known Known)
 		s.Presence, s.Live = conditions.Present, live
 	}
 	if s.Err == nil {
-		s.compare(owner)
+		s.compare(ctx, owner)
 	}
 	return s
 }
@@ -136,12 +137,14 @@ func Remembered(m Manifest, k Known) Result {
 
 // compare fills in what to do, which depends on the strategy. Load let none
 // pass that is not here.
-func (s *Step) compare(owner Owner) {
+func (s *Step) compare(ctx context.Context, owner Owner) {
 	switch s.Config.Strategy.Type {
 	case workv1.UpdateStrategyTypeReadOnly:
 		s.Action = Unchanged // whatever the object is, even absent
 	case workv1.UpdateStrategyTypeCreateOnly:
 		s.compareCreateOnly(owner)
+	case workv1.UpdateStrategyTypeServerSideApply:
+		s.compareApplied(ctx, owner)
 	default:
 		s.compareUpdate(owner)
 	}
@@ -248,15 +251,14 @@ func (a Applier) Apply(ctx context.Context, s Step, owner Owner) Result {
 }
 
 // metOther reports whether somebody else wrote, made or removed the object
-// between our reading and our writing.
+// between our reading and our writing. A field conflict is not that: it lasts.
 func (r *Result) metOther() bool {
-	return apierrors.IsConflict(r.Err) || apierrors.IsAlreadyExists(r.Err) || r.Action == Update && apierrors.IsNotFound(r.Err)
+	return apierrors.IsConflict(r.Err) && !cluster.IsFieldConflict(r.Err) || apierrors.IsAlreadyExists(r.Err) || r.Action == Update && apierrors.IsNotFound(r.Err)
 }
 
 func (a Applier) write(ctx context.Context, s Step, owner Owner) Result {
 	r := Result{Manifest: s.Manifest, Action: s.Action, Err: s.Err, Live: s.Live, Presence: s.Presence, ReadErr: s.ReadErr}
-	gvr := s.Ref.GroupVersionResource
-	var written = s.Live
+	written := s.Live
 	var err error
 	switch s.Action {
 	case Refuse:
@@ -265,18 +267,8 @@ func (a Applier) write(ctx context.Context, s Step, owner Owner) Result {
 		if s.Live == nil {
 			return r // only to be looked at, and not there
 		}
-	case Create:
-		written, err = a.Objects.Create(ctx, gvr, s.body)
-	case Update:
-		if s.patch != nil {
-			written, err = a.Objects.Patch(ctx, s.Ref, s.patch, "")
-			break
-		}
-		written, err = a.Objects.Update(ctx, gvr, s.body)
-		if rule := rules[s.body.GroupVersionKind()]; err != nil && rule.recreateOn != nil && rule.recreateOn(err) {
-			r.Action = Recreate
-			written, err = a.recreate(ctx, s, s.anew)
-		}
+	case Create, Update:
+		written, err = a.send(ctx, s, owner, &r)
 	case Recreate:
 		written, err = a.recreate(ctx, s, s.body)
 	}
@@ -285,11 +277,48 @@ func (a Applier) write(ctx context.Context, s Step, owner Owner) Result {
 		return r
 	}
 	r.Live, r.Presence, r.ReadErr = written, conditions.Present, nil
-	r.Known = Known{UID: written.GetUID(), want: wanted(s.Manifest, owner), content: digest(written)}
+	r.Known = Known{UID: written.GetUID(), want: wanted(s.Manifest, owner), content: s.digest(written)}
 	return r
 }
 
+// send makes or changes the object, in the way of the strategy. What it did
+// instead, or before it failed, is noted in r.
+func (a Applier) send(ctx context.Context, s Step, owner Owner, r *Result) (*unstructured.Unstructured, error) {
+	gvr := s.Ref.GroupVersionResource
+	switch {
+	case s.by.Name != "":
+		o, err := a.serverSide(ctx, s, owner)
+		if err != nil && o != nil {
+			r.Live, r.Presence = o, conditions.Present
+		}
+		return o, err
+	case s.Action == Create:
+		return a.Objects.Create(ctx, gvr, s.body)
+	case s.patch != nil:
+		return a.Objects.Patch(ctx, s.Ref, s.patch, "")
+	}
+	o, err := a.Objects.Update(ctx, gvr, s.body)
+	if rule := rules[s.body.GroupVersionKind()]; err != nil && rule.recreateOn != nil && rule.recreateOn(err) {
+		r.Action = Recreate
+		return a.recreate(ctx, s, s.anew)
+	}
+	return o, err
+}
+
+// digest identifies what a write of this kind left.
+func (s *Step) digest(o *unstructured.Unstructured) [sha256.Size]byte {
+	if s.by.Name != "" {
+		return appliedDigest(o, s.by.Name)
+	}
+	return digest(o)
+}
+
+var errBeingDeleted = errors.New("the object is being deleted: it is made anew when it is gone")
+
 func (a Applier) recreate(ctx context.Context, s Step, body *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	if s.Live.GetDeletionTimestamp() != nil {
+		return nil, errBeingDeleted
+	}
 	if err := a.Objects.Delete(ctx, s.Ref, s.Live.GetUID()); err != nil && !apierrors.IsNotFound(err) {
 		return nil, fmt.Errorf("replace the object: %w", err)
 	}
@@ -300,6 +329,10 @@ func (a Applier) recreate(ctx context.Context, s Step, body *unstructured.Unstru
 // refused the write; otherwise nobody knows.
 func (r *Result) fail(err error) {
 	r.Err = err
+	if errors.Is(err, errBeingDeleted) {
+		r.Action = Refuse
+		return
+	}
 	var status apierrors.APIStatus
 	refused := errors.As(err, &status) && status.Status().Code >= 400 && status.Status().Code < 500
 	if r.Action == Recreate || !refused || r.metOther() && !apierrors.IsConflict(err) {

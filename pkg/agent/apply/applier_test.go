@@ -169,14 +169,7 @@ func TestApplier_Rules(t *testing.T) {
 		rb  = `"apiVersion":"rbac.authorization.k8s.io/v1","kind":"RoleBinding"`
 		svc = `"apiVersion":"v1","kind":"Service"`
 	)
-	for name, c := range map[string]struct {
-		kind           string
-		meta           string // more metadata of both, such as `,"labels":{}`
-		live, manifest string // more fields
-		action         Action
-		show           []string
-		want           string
-	}{
+	for name, c := range map[string]ruleCase{
 		"namespace: only metadata": {
 			kind: `"apiVersion":"v1","kind":"Namespace"`, live: `,"spec":{"finalizers":["kubernetes"]}`, manifest: `,"spec":{"finalizers":["x"]}`,
 			action: Unchanged, show: []string{"spec"}, want: `{"spec":{"finalizers":["kubernetes"]}}`,
@@ -291,26 +284,7 @@ func TestApplier_Rules(t *testing.T) {
 			action: Update, show: []string{"spec"}, want: `{"spec":{"ports":[{"port":80}],"selector":{"a":"b"},"type":"ClusterIP"}}`,
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			b := newBench(t)
-			namespace := `,"namespace":"default"`
-			if strings.Contains(c.kind, `"Cluster`) || strings.Contains(c.kind, `"Namespace"`) {
-				namespace = ""
-			}
-			owned := `,"ownerReferences":[{"apiVersion":"work.open-cluster-management.io/v1","kind":"AppliedManifestWork","name":"` + owner.Name + `","uid":"` + string(owner.UID) + `"}]`
-			b.f.Put(object(t, `{`+c.kind+`,"metadata":{"name":"a"`+namespace+c.meta+owned+`}`+c.live+`}`))
-			manifest := `{` + c.kind + `,"metadata":{"name":"a"` + namespace + c.meta + `}` + c.manifest + `}`
-			r := b.apply(manifest)
-			o := b.must(c.action, r)
-			if got := fields(o, c.show...); got != c.want {
-				t.Errorf("got %s\nwant %s", got, c.want)
-			}
-			b.f.TakeCalls()
-			b.must(Unchanged, b.apply(manifest))
-			if calls := b.f.TakeCalls(); slices.ContainsFunc(calls, clustertest.Call.Write) {
-				t.Errorf("the second round wrote: %v", calls)
-			}
-		})
+		t.Run(name, c.check)
 	}
 }
 

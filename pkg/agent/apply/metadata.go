@@ -76,7 +76,8 @@ func (o Owner) patch(live *unstructured.Unstructured, owned bool) (patch []byte,
 // that the key without it must not be there.
 const removeSuffix = "-"
 
-// mergeKeys puts the manifest's labels or annotations over the live ones.
+// mergeKeys puts the manifest's labels or annotations over the live ones. A key
+// that is there both with and without the suffix is wanted.
 func mergeKeys(live, want map[string]string) (map[string]string, bool) {
 	merged, changed := maps.Clone(live), false
 	if merged == nil {
@@ -84,7 +85,8 @@ func mergeKeys(live, want map[string]string) (map[string]string, bool) {
 	}
 	for k, v := range want {
 		if name, remove := strings.CutSuffix(k, removeSuffix); remove {
-			if _, has := merged[name]; has {
+			_, wanted := want[name]
+			if _, has := merged[name]; has && !wanted {
 				delete(merged, name)
 				changed = true
 			}

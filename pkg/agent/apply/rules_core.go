@@ -21,7 +21,7 @@ const (
 	injectedBundleKey      = "ca-bundle.crt"
 	serviceBundleAnno      = "service.beta.openshift.io/inject-cabundle"
 	serviceBundleKey       = "service-ca.crt"
-	specHash               = "operator.openshift.io/spec-hash"
+	specHashAnno               = "operator.openshift.io/spec-hash"
 	immutableFieldText     = "field is immutable"
 	conflictingSecretField = "Secret.stringData[%q] conflicts with Secret.data[%q]"
 )
@@ -181,7 +181,7 @@ func noteSpec(want *unstructured.Unstructured, spec any) error {
 	if annotations == nil {
 		annotations = map[string]string{}
 	}
-	annotations[specHash] = hex.EncodeToString(sum[:])
+	annotations[specHashAnno] = hex.EncodeToString(sum[:])
 	want.SetAnnotations(annotations)
 	return nil
 }

@@ -72,7 +72,7 @@ func csiDriverRule() rule {
 			return noteSpec(want, d.Spec)
 		},
 		recreate: func(live, want *unstructured.Unstructured) bool {
-			return live.GetAnnotations()[specHash] != want.GetAnnotations()[specHash] && !csiDrivers.same(live, want)
+			return live.GetAnnotations()[specHashAnno] != want.GetAnnotations()[specHashAnno] && !csiDrivers.same(live, want)
 		},
 	}
 }

@@ -136,3 +136,13 @@ func definitionDefaults(o *unstructured.Unstructured) {
 	setMissing(names, "listKind", name+"List")
 	setMissing(spec, "conversion", map[string]any{"strategy": "None"})
 }
+
+func bindingDefaults(o *unstructured.Unstructured) {
+	const group = "rbac.authorization.k8s.io"
+	setMissing(within(o.Object, "roleRef"), "apiGroup", group)
+	for _, s := range mapsOf(o.Object["subjects"]) {
+		if s["kind"] != "ServiceAccount" {
+			setMissing(s, "apiGroup", group)
+		}
+	}
+}

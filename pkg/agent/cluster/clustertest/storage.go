@@ -74,9 +74,9 @@ func builtin() map[schema.GroupVersionKind]kind {
 	add("apps/v1", "Deployment", "deployments", true, kind{hasStatus: true, defaults: setDefault(int64(1), "spec", "replicas")})
 	add("batch/v1", "Job", "jobs", true, kind{hasStatus: true, immutable: fixed("spec", "template")})
 	add(rbac, "ClusterRole", "clusterroles", false, kind{})
-	add(rbac, "ClusterRoleBinding", "clusterrolebindings", false, kind{immutable: fixed("roleRef")})
+	add(rbac, "ClusterRoleBinding", "clusterrolebindings", false, kind{defaults: bindingDefaults, immutable: fixed("roleRef")})
 	add(rbac, "Role", "roles", true, kind{})
-	add(rbac, "RoleBinding", "rolebindings", true, kind{immutable: fixed("roleRef")})
+	add(rbac, "RoleBinding", "rolebindings", true, kind{defaults: bindingDefaults, immutable: fixed("roleRef")})
 	addCompleted(add, fixed)
 	add("work.open-cluster-management.io/v1", "AppliedManifestWork", "appliedmanifestworks", false, kind{hasStatus: true})
 	return kinds
