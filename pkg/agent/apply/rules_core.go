@@ -21,7 +21,7 @@ const (
 	injectedBundleKey      = "ca-bundle.crt"
 	serviceBundleAnno      = "service.beta.openshift.io/inject-cabundle"
 	serviceBundleKey       = "service-ca.crt"
-	specHashAnno               = "operator.openshift.io/spec-hash"
+	specHashAnno           = "operator.openshift.io/spec-hash"
 	immutableFieldText     = "field is immutable"
 	conflictingSecretField = "Secret.stringData[%q] conflicts with Secret.data[%q]"
 )
