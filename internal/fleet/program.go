@@ -116,9 +116,6 @@ func (p *Program) note(crash string) {
 	p.crashes = append(p.crashes, crash)
 }
 
-// Args are the arguments of the program.
-func (p *Program) Args() []string { return slices.Clone(p.spec.Args) }
-
 // Crashes tells of each time the program ended although nobody stopped it: the
 // end of its log at that moment.
 func (p *Program) Crashes() []string {
