@@ -171,7 +171,9 @@ func (o *Outbox) Done(l Letter, r transport.Receipt, err error) (again bool) {
 	switch {
 	case err == nil && r.Outcome == codec.OutcomeStale:
 		i.lost(l)
-		i.overtaken = !newer(l.sequence, o.observed)
+		// Ids follow above what was observed, so nothing is to be waited for unless
+		// the broker has one that it has not said yet.
+		i.overtaken = newer(o.observed, l.sequence)
 	case err == nil:
 		i.accepted = l.fingerprint
 		if r.Outcome != "" && r.Outcome != codec.OutcomeIgnored { // the broker keeps it

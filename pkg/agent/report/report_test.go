@@ -245,6 +245,14 @@ func TestOutbox_SequenceIDsThatAreTooLow(t *testing.T) {
 	b.answered(l, codec.OutcomeStale, true)
 	b.answered(b.take("2"), codec.OutcomeAccepted, false)
 
+	// The process before this one used the same id, and the broker has said so:
+	// the next id is newer, and there is nothing to wait for.
+	b.put(work("2", 1), "c", true)
+	l = b.take("2")
+	b.observe(decode(t, l.Event).SequenceID)
+	b.answered(l, codec.OutcomeStale, true)
+	b.answered(b.take("2"), codec.OutcomeAccepted, false)
+
 	// Another connection is another chance.
 	b.put(work("2", 1), "b", true)
 	b.answered(b.take("2"), codec.OutcomeStale, false)
