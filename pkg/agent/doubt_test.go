@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"slices"
 	"testing"
 	"time"
@@ -26,15 +27,13 @@ func TestCore_UnconfirmedWorks(t *testing.T) {
 		change   func(*unstructured.Unstructured)
 		enforced bool
 	}{
-		"as it was left":               {func(*unstructured.Unstructured) {}, true},
-		"an earlier version":           {annotate(inventory.AnnotationVersion, "1"), true},
-		"a later version":              {annotate(inventory.AnnotationVersion, "3"), false},
-		"another spec of that version": {annotate(inventory.AnnotationTag, "x"), false},
-		"another work of that name":    {annotate(inventory.AnnotationWorkID, "w-9"), false},
-		"made by another agent":        {annotate(inventory.AnnotationWorkID, ""), false},
-		"no version":                   {annotate(inventory.AnnotationVersion, "x"), false},
-		"looked after by another":      {func(o *unstructured.Unstructured) { o.Object["spec"].(map[string]any)["agentID"] = "other" }, false},
-		"none":                         {nil, false},
+		"as it was left":            {func(*unstructured.Unstructured) {}, true},
+		"another spec":              {annotate(inventory.AnnotationTag, "x"), false},
+		"another work of that name": {annotate(inventory.AnnotationWorkID, "w-9"), false},
+		"made by another agent":     {annotate(inventory.AnnotationWorkID, ""), false},
+		"no version":                {annotate(inventory.AnnotationVersion, "x"), false},
+		"looked after by another":   {func(o *unstructured.Unstructured) { o.Object["spec"].(map[string]any)["agentID"] = "other" }, false},
+		"none":                      {nil, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newJournaledRig(t)
@@ -76,20 +75,32 @@ func TestCore_UnconfirmedWorks(t *testing.T) {
 
 func TestCore_UnconfirmedDeletions(t *testing.T) {
 	for name, c := range map[string]struct {
-		version string
-		done    bool
-	}{"of what is in force": {"2", true}, "of something earlier": {"3", false}} {
+		version, tag string // that the record says, "" for what was applied
+		begun, done  bool
+	}{
+		"of what is in force":                      {done: true},
+		"of something later":                       {version: "3", tag: "x"},
+		"of a work that was made anew":             {version: "1", tag: "x"},
+		"that had begun, whatever the record says": {version: "1", tag: "x", begun: true, done: true},
+	} {
 		t.Run(name, func(t *testing.T) {
 			r := newJournaledRig(t)
 			w := hubWork("w-1", "web", 2, configMap("a", "1"))
 			r.apply(w)
 			r.inSync(1)
 			r.deliverDeletion(w)
-			r.f.Edit(inventory.Ref(inventory.Name(testHubHash, "web")), func(o *unstructured.Unstructured) {
+			record := inventory.Ref(inventory.Name(testHubHash, "web"))
+			r.f.Edit(record, func(o *unstructured.Unstructured) {
 				a := o.GetAnnotations()
-				a[inventory.AnnotationVersion] = c.version
+				a[inventory.AnnotationVersion] = cmp.Or(c.version, a[inventory.AnnotationVersion])
+				a[inventory.AnnotationTag] = cmp.Or(c.tag, a[inventory.AnnotationTag])
 				o.SetAnnotations(a)
 			})
+			if c.begun {
+				if err := r.f.Delete(t.Context(), record, r.record("web").UID); err != nil {
+					t.Fatal(err)
+				}
+			}
 			r.start()
 			r.settle(time.Minute)
 			if got := r.value("a") == ""; got != c.done {

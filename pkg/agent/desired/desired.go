@@ -46,7 +46,8 @@ type Work struct {
 type InForce struct {
 	Labels map[string]string
 	Spec   *workv1.ManifestWorkSpec
-	// SpecGeneration and SpecTag are those of this spec.
+	// SpecGeneration and SpecTag are those of this spec; of a deletion, those of
+	// the last spec that was in force before it, where that is known.
 	SpecGeneration int64
 	SpecTag        codec.Tag
 }
@@ -217,8 +218,11 @@ func next(held *Work, spec *manifestwork.Spec, problem string) *Work {
 	if held == nil {
 		return w
 	}
-	if !usable && (!held.Deleting || spec.Deleting) { // what is made anew inherits nothing
+	switch {
+	case !usable && (!held.Deleting || spec.Deleting): // what is made anew inherits nothing
 		w.InForce = held.InForce
+	case spec.Deleting && held.Spec != nil:
+		w.SpecGeneration, w.SpecTag = held.SpecGeneration, held.SpecTag
 	}
 	if spec.Deleting || problem != "" {
 		w.Name = held.Name // metadata may be missing or unreadable

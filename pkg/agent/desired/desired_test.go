@@ -230,6 +230,13 @@ func TestSet_SpecThatCannotBeUsedLeavesTheLastOneInForce(t *testing.T) {
 	if w = s.Get("1"); w.Spec.DeleteOption.PropagationPolicy != "Orphan" {
 		t.Fatalf("a deletion with data brings its delete options: %+v", w)
 	}
+	// Which spec was in force does not change with that.
+	s.Accept(spec{id: "3", name: "y", version: 1, revision: 7, content: "good"}.received(), "")
+	applied := s.Get("3").SpecTag
+	s.Accept(spec{id: "3", name: "y", version: 2, revision: 8, deleting: true, content: "Orphan"}.received(), "")
+	if w = s.Get("3"); w.Spec.DeleteOption.PropagationPolicy != "Orphan" || w.SpecTag != applied || w.SpecGeneration != 1 {
+		t.Fatalf("got %+v", w)
+	}
 }
 
 // Whatever is repeated, delayed or out of order: within a subscription of a
