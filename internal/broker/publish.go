@@ -246,7 +246,7 @@ func refusalOf(o store.Outcome, env *codec.Envelope) *transport.Error {
 	case store.ConditionFailed:
 		return &transport.Error{
 			Code: transport.CodeConflict, Next: transport.NextResync,
-			Message: fmt.Sprintf("the condition does not hold: the record is at revision %d", o.Revision),
+			Message: fmt.Sprintf("the condition does not hold: the record is at revision %d (0: there is none, and its name may be another's)", o.Revision),
 			Hint:    "compare with the broker's inventory and try again with that revision",
 		}
 	case store.Invalid:

@@ -111,6 +111,8 @@ func (c *Core) nextPublish(w *work, cl *cluster, o *workv1.ManifestWork, large b
 	switch {
 	case c.stillRefused(w, m) || !c.mayPublish(w):
 		return nil
+	case m.deleting && cl.comparing.withholdsName(o.Name):
+		return nil // what has the name goes first; that it went is a reason to compare
 	case w.spec.behind != nil && !w.spec.behind.confirmed:
 		w.spec.busy = true
 		return CheckBehind{Work: o}
@@ -276,6 +278,8 @@ func (c *Core) donePublish(e Publish, r Result) {
 		c.publishStale(w, e)
 	case r.Err == nil:
 		c.publishAccepted(w, e, r.Receipt.Outcome)
+	case transport.CodeOf(r.Err) == transport.CodeConflict && w.gone: // what has its name by now is not older
+		c.publishRefused(w, e, r.Err)
 	case transport.CodeOf(r.Err) == transport.CodeConflict && e.conn == c.conn:
 		c.conflicted(w, cl)
 	case transport.Retryable(r.Err):

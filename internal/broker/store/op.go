@@ -101,7 +101,9 @@ const (
 	// the same place: such an op can succeed after the confirmation.
 	NameTaken
 	// ConditionFailed: Supersedes or IfRevision does not hold; Outcome.Revision
-	// is the record's current spec revision, 0 when there is none.
+	// is the record's current spec revision, 0 when there is none. Also where a
+	// deletion of a reported work that has no record meets a record of its name:
+	// that one has to be deleted first.
 	ConditionFailed
 	// Invalid: the op lacks a field its kind needs, or holds one that cannot be
 	// stored; Outcome.Detail says which. The other ops of the batch are not

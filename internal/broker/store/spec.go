@@ -252,6 +252,11 @@ func (p *plan) deleteUnknown(grave *Meta) {
 		p.say(Accepted, n, n.SpecRevision)
 	case h.State == Tombstone && h.Owner == p.op.Owner && h.Waiting == nil:
 		p.wait(h)
+	case p.op.Reported && h.Owner == p.op.Owner:
+		// The cluster had the work, and so under its name the work rather than what
+		// holds the name here, which is older: the store went back in time. Nothing
+		// can be said before that one is deleted.
+		p.refuse(ConditionFailed, p.Record)
 	default:
 		// The name belongs to another record: what the cluster holds under it is
 		// that record's, and a deletion would hit it.

@@ -214,6 +214,19 @@ func TestDecide_DeletionOfUnknown(t *testing.T) {
 			want: "confirmed 2 s1", after: []string{"u1 grave s1/n1 v5 -@2 -@2 v5", "u2 live s1/n1 v1 b@1"}, feed: []string{"2 u1 status s1 grave"},
 		},
 		{
+			name: "the same, but the cluster had the work: the name was its own", before: []store.Op{create("u2", "n1", 1, "b")}, op: reported(del("u1", "n1", 5)),
+			want: "conditionfailed 0", after: []string{"u2 live s1/n1 v1 b@1"},
+		},
+		{
+			name:   "the same, and the name is promised",
+			before: []store.Op{create("u2", "n1", 1, "b"), del("u2", "n1", 1), create("u3", "n1", 1, "c")}, op: reported(del("u1", "n1", 5)),
+			want: "conditionfailed 0", after: []string{"u2 tombstone s1/n1 v1 b@2 (waits: u3 s1/n1 v1 c)"},
+		},
+		{
+			name: "the cluster had the work, under a name that is a tombstone's now", before: []store.Op{create("u2", "n1", 1, "b"), del("u2", "n1", 1)}, op: reported(del("u1", "n1", 5)),
+			want: "waits 0 s1", after: []string{"u2 tombstone s1/n1 v1 b@2 (deletion waits: u1 s1/n1 v5 -)"},
+		},
+		{
 			name: "its name is another's", before: []store.Op{by("s2", create("u2", "n1", 1, "b"))}, op: del("u1", "n1", 5),
 			want: "confirmed 2 s1", after: []string{"u1 grave s1/n1 v5 -@2 -@2 v5", "u2 live s2/n1 v1 b@1"}, feed: []string{"2 u1 status s1 grave"},
 		},
