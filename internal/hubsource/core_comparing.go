@@ -178,6 +178,7 @@ func (c *Core) digestCame(cl *cluster, d codec.Digest) {
 // nothingThere takes it that the broker has nothing of a cluster.
 func (c *Core) nothingThere(cl *cluster) {
 	for _, w := range cl.works {
+		w.unheardOf()
 		c.clear(w)
 	}
 	c.forgetMissing(cl)

@@ -15,6 +15,7 @@ import (
 func (c *Core) judge(cl *cluster) {
 	k := &cl.comparing
 	plan := resync.CompareWorks(c.worksOf(cl), k.records)
+	c.noteUnheardOf(cl)
 	k.records, k.asked = nil, false
 	c.forgetMissing(cl)
 	for _, id := range plan.InSync {
@@ -69,6 +70,25 @@ func (c *Core) worksOf(cl *cluster) []resync.Work {
 	}
 	return works
 }
+
+// noteUnheardOf takes note of the works that the broker has no record of.
+func (c *Core) noteUnheardOf(cl *cluster) {
+	known := make(map[types.UID]bool, len(cl.comparing.records))
+	for _, r := range cl.comparing.records {
+		known[types.UID(r.ResourceID)] = true
+	}
+	for uid, w := range cl.works {
+		if !known[uid] {
+			w.unheardOf()
+		}
+	}
+}
+
+// unheardOf takes it that the broker has no record of the work, and so no report
+// either: whatever comes is about a record that is still to be made. Where the
+// broker lost its store, and the agent its own memory, the sequence ids begin
+// anew with it.
+func (w *work) unheardOf() { w.report.sequence = "" }
 
 // workOf is a work as the comparison sees it.
 func (c *Core) workOf(w *work) resync.Work {

@@ -1,0 +1,85 @@
+package hubsource
+
+import (
+	"testing"
+	"time"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// A broker that lost its store, and an agent that lost its memory with it, begin
+// the sequence ids anew.
+func TestCore_TakesReportsAnewOfWhatTheBrokerNeverHeardOf(t *testing.T) {
+	known, unknown := newWork("known", 1), newWork("unknown", 1)
+	for name, c := range map[string]struct {
+		digests []codec.ClusterDigest
+		records []codec.InventoryRecord
+		known   Verdict
+	}{
+		"nothing is there":   {nil, nil, Taken},
+		"something is there": {[]codec.ClusterDigest{digestOf(t, known)}, []codec.InventoryRecord{recordOf(t, known, 1)}, Stale},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := comparingFixture(t, State{}, known, unknown)
+			f.core.Report(report(known, 9, applied(1)))
+			f.core.Report(report(unknown, 9, applied(1)))
+			f.page(codec.Inventory{Clusters: c.digests})
+			if c.records != nil {
+				f.tag()
+				f.page(codec.Inventory{Records: c.records})
+			}
+			if v := f.core.Report(report(unknown, 5, applied(1))); v != Taken {
+				t.Errorf("a report of what the broker had no record of is %s", v)
+			}
+			if v := f.core.Report(report(known, 5, applied(1))); v != c.known {
+				t.Errorf("a report of the other work is %s, want %s", v, c.known)
+			}
+		})
+	}
+}
+
+// The broker went on with an older store, in which the name of a work that is
+// being deleted belongs to the work that had it before.
+func TestCore_DeletesFirstWhatHadTheNameBefore(t *testing.T) {
+	conflict := Result{Err: &transport.Error{Code: transport.CodeConflict, Next: transport.NextResync}}
+	cluster := Key{Cluster: "cluster1"}
+	w := newWork("w", 2, deleting, withStatus(applied(1)))
+	old := codec.InventoryRecord{Cluster: "cluster1", ResourceID: "uid-old", Name: "w", Version: 1, Revision: 3}
+	begin := func(last *codec.HubPosition) *fixture {
+		f := comparingFixture(t, State{}, w)
+		f.core.Done(next[Publish](f, SpecLane, w.UID), conflict)
+		f.page(codec.Inventory{LastPosition: last, Clusters: []codec.ClusterDigest{{Cluster: "cluster1", Digest: codec.Digest{Count: 1}}}})
+		f.clusterIdle("cluster1")
+		f.page(codec.Inventory{Records: []codec.InventoryRecord{old}})
+		f.locate("200")
+		f.now = f.now.Add(time.Second)
+		return f
+	}
+
+	f := begin(nil)
+	f.core.Done(nextOf[CheckMissing](f, SpecLane, cluster), Result{Work: w})
+	f.core.Done(nextOf[Delete](f, SpecLane, cluster), Result{})
+	if p := next[Publish](f, SpecLane, w.UID); p.Action != codec.DeleteRequest {
+		t.Fatalf("published %s", p.Action)
+	}
+
+	// Where a person has to decide, the deletion waits for that.
+	f = begin(&codec.HubPosition{UID: "hub", ResourceVersion: "900"})
+	f.clusterIdle("cluster1")
+	f.idle(SpecLane, w.UID)
+	if v := f.core.Report(&Report{UID: "uid-old", Cluster: "cluster1", Name: "w", Version: 1, Sequence: sequence(1), Deleted: true}); v != Taken {
+		t.Fatalf("the end of the other work is %s", v)
+	}
+	f.deliver(w.UID)
+
+	// What has left the hub waits for nobody.
+	f = comparingFixture(t, State{}, newWork("w", 1))
+	f.core.WorkGone(w.UID)
+	f.core.Done(next[CheckGone](f, SpecLane, w.UID), Result{Err: errNotFound()})
+	f.core.Done(next[Publish](f, SpecLane, w.UID), conflict)
+	f.idle(SpecLane, w.UID)
+	if n := f.core.Stats().Works; n != 0 {
+		t.Errorf("%d works are kept", n)
+	}
+}
