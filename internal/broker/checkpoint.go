@@ -193,12 +193,12 @@ func (s *subscription) aheadOf(owners []string) map[string]aheadWork {
 }
 
 // caughtUp notes that a version is sent of which the agent may have a newer
-// one; true: it had, and this one is newer still.
+// one; true: it had, and this one is no older.
 func (s *subscription) caughtUp(id string, version int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w, ok := s.sync.ahead[id]
-	if !ok || version <= w.listed {
+	if !ok || version < w.listed {
 		return false
 	}
 	delete(s.sync.ahead, id)

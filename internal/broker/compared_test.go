@@ -155,7 +155,7 @@ func TestCompared_Refuses(t *testing.T) {
 func TestAhead_WaitsForTheSourceAndIsOverruled(t *testing.T) {
 	before := func(w *world) {
 		w.subscribe(w.agent("c1")).cancel() // the cluster is known
-		for _, id := range []string{"live", "deleted", "catches-up"} {
+		for _, id := range []string{"live", "deleted", "catches-up", "repeated"} {
 			w.put(w.source("src"), work{id: id, version: 5}.event())
 		}
 		w.put(w.source("src"), work{id: "deleted", version: 5, deleting: true}.event())
@@ -163,7 +163,7 @@ func TestAhead_WaitsForTheSourceAndIsOverruled(t *testing.T) {
 	}
 	inRestored(t, before, func(w *world) {
 		source := w.open(w.source("src"), hawser)
-		newer := []codec.ResourceVersion{held("live", 7), held("deleted", 7), held("catches-up", 7), held("foreign", 7)}
+		newer := []codec.ResourceVersion{held("live", 7), held("deleted", 7), held("catches-up", 7), held("repeated", 7), held("foreign", 7)}
 		stock, ours := w.open(w.agent("c1"), nil), w.open(w.agent("c1"), hawser)
 		for _, agent := range []*tap{stock, ours} {
 			w.ask(agent, newer...)
@@ -173,11 +173,14 @@ func TestAhead_WaitsForTheSourceAndIsOverruled(t *testing.T) {
 			t.Errorf("checkpoint %+v", c)
 		}
 		w.put(source.peer, work{id: "catches-up", version: 8, action: codec.UpdateRequest}.event())
+		w.put(source.peer, work{id: "repeated", version: 7, action: codec.UpdateRequest}.event()) // as the store had it once
 		for _, agent := range []*tap{stock, ours} {
-			agent.expect("spec update_request catches-up v8")
+			agent.expect("spec update_request catches-up v8", "spec update_request repeated v7")
 		}
 		source.mustCompare(clusters("c1"))
-		stock.expectAny("spec resync_response live v0", "spec resync_response deleted v5 deleting")
+		// Behind the spec that it cannot refuse a stock agent is told the version, so
+		// that its status is about a generation.
+		stock.expectAny("spec resync_response live v0", "spec resync_response live v5", "spec resync_response deleted v5 deleting")
 		ours.expectAny("spec resync_response live v0", "spec resync_response deleted v7 deleting")
 		source.mustCompare(clusters("c1"))
 		stock.expect()
@@ -189,7 +192,7 @@ func TestAhead_WaitsForTheSourceAndIsOverruled(t *testing.T) {
 		// From now on a newer version is no longer a reason to wait.
 		late := w.open(w.agent("c1"), nil)
 		w.ask(late, newer...)
-		late.expectAny("spec resync_response live v0", "spec resync_response deleted v5 deleting", "spec resync_response catches-up v8", "status resync_request  v0")
+		late.expectAny("spec resync_response live v0", "spec resync_response live v5", "spec resync_response deleted v5 deleting", "spec resync_response catches-up v8", "status resync_request  v0")
 	})
 }
 

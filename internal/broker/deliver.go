@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 	"errors"
+	"math"
 
 	"github.com/hawser-io/hawser/internal/broker/route"
 	"github.com/hawser-io/hawser/internal/broker/store"
@@ -47,7 +48,7 @@ func (b *Broker) deliverSpec(s *subscription, out transport.Stream, f form, e ro
 	}
 	if e.Flags&route.Overrule != 0 {
 		f.listed = s.overruled[e.ResourceID]
-		f.overrule = r.Version <= f.listed
+		f.overrule = r.Version < f.listed
 		delete(s.overruled, e.ResourceID)
 	}
 	switch r.State {
@@ -55,7 +56,7 @@ func (b *Broker) deliverSpec(s *subscription, out transport.Stream, f form, e ro
 		if s.caughtUp(r.ResourceID, r.Version) {
 			b.ledger.sentAnyway(r.Key)
 		}
-		return b.send(s, out, f.spec)
+		return b.deliverLive(s, out, f)
 	case store.Tombstone:
 		return b.deliverDeletion(s, out, f, e)
 	case store.Grave:
@@ -64,6 +65,19 @@ func (b *Broker) deliverSpec(s *subscription, out transport.Stream, f form, e ro
 		}
 	}
 	return nil
+}
+
+// deliverLive sends a spec. A stock agent that would take it for stale gets it
+// without a version first, which it never refuses, and then as it is: it says in
+// its status which generation it applied, and orders by that.
+func (b *Broker) deliverLive(s *subscription, out transport.Stream, f form) error {
+	if v := f.record.Version; f.unversioned() && !f.hawser && v > 0 && v <= math.MaxInt32 {
+		if err := b.send(s, out, f.spec); err != nil {
+			return err
+		}
+		f.taken = true
+	}
+	return b.send(s, out, f.spec)
 }
 
 // deliverDeletion sends a deletion; to a stock agent, behind the last spec if it

@@ -25,7 +25,13 @@ type form struct {
 	// of any version, and one of ours confirms the one that it is told.
 	overrule bool
 	listed   int64
+	// taken: the party holds the spec by now, so that its version may be told.
+	taken bool
 }
+
+// unversioned reports whether a party that orders by version has to be sent the
+// spec without one.
+func (f form) unversioned() bool { return (f.record.SpecSupersedes || f.overrule) && !f.taken }
 
 // spec returns the record's spec as a live work.
 func (f form) spec() ([][]byte, error) {
@@ -37,7 +43,7 @@ func (f form) spec() ([][]byte, error) {
 	if f.resync {
 		add = codec.AppendType(add, f.kind(codec.Spec, codec.ResyncResponse))
 	}
-	if r.SpecSupersedes || f.overrule {
+	if f.unversioned() {
 		add = appendVersion(add, 0)
 	}
 	return f.parts(r.Spec, f.appendOwn(add, r.SpecRevision)), nil
