@@ -22,6 +22,8 @@ type event struct {
 	// Test is empty in events about the whole package.
 	Test   string
 	Output string
+	// Key and Value are those of an attribute that a test set.
+	Key, Value string
 	// ImportPath is the package in events of a build.
 	ImportPath string
 }
@@ -98,8 +100,10 @@ func outcome(action string) Outcome {
 
 // Print copies the events of src to keep, line by line, and writes to dst what
 // `go test` without -json writes: one line for each package and, for a package
-// that failed, what its failed tests said. It returns when src ends. The error
-// is one of reading or writing; that tests failed is none.
+// that failed, what its failed tests said. Below the line of a package that
+// passed stand the attributes of its tests (see [testing.T.Attr]). It returns
+// when src ends. The error is one of reading or writing; that tests failed is
+// none.
 func Print(dst, keep io.Writer, src io.Reader) error {
 	packages := map[string]*run{}
 	err := each(src, func(line []byte) error {
@@ -145,12 +149,16 @@ type run struct {
 	ended map[string]Outcome
 	// said is what each test printed; under "" is what belongs to none.
 	said map[string][]string
+	// attributes are those that tests set, as lines.
+	attributes []string
 }
 
 func (r *run) take(e event) {
 	switch {
 	case e.Action == "output":
 		r.said[e.Test] = append(r.said[e.Test], e.Output)
+	case e.Action == "attr":
+		r.attributes = append(r.attributes, fmt.Sprintf("\t%s: %s %s\n", e.Test, e.Key, e.Value))
 	case e.Action == "run":
 		r.tests = append(r.tests, e.Test)
 	case e.Test != "":
@@ -166,6 +174,9 @@ func (r *run) text(o Outcome) string {
 		// which go test shows with -v only.
 		if said := r.said[""]; len(said) > 0 {
 			b.WriteString(said[len(said)-1])
+		}
+		for _, a := range r.attributes {
+			b.WriteString(a)
 		}
 		return b.String()
 	}
@@ -196,7 +207,7 @@ func (r *run) text(o Outcome) string {
 
 // framing tells whether a line only says which test the next lines belong to.
 func framing(line string) bool {
-	for _, p := range []string{"=== RUN ", "=== PAUSE ", "=== CONT ", "=== NAME "} {
+	for _, p := range []string{"=== RUN ", "=== PAUSE ", "=== CONT ", "=== NAME ", "=== ATTR "} {
 		if strings.HasPrefix(line, p) {
 			return true
 		}

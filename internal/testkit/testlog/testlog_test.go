@@ -28,7 +28,7 @@ func TestA(t *testing.T) { x := 1 }
 	"good/good_test.go": `package good
 import ("fmt"; "testing")
 func TestPasses(t *testing.T) { t.Log("quiet DIR"); fmt.Println("quiet too"); t.Run("a subtest", func(t *testing.T) {}) }
-func TestSkipped(t *testing.T) { t.Skip("not today") }
+func TestSkipped(t *testing.T) { t.Attr("day", "not today"); t.Skip("not today") }
 func FuzzPasses(f *testing.F) { f.Add(1); f.Fuzz(func(t *testing.T, n int) {}) }
 `,
 	"bad/bad_test.go": `package bad
@@ -36,6 +36,7 @@ import "testing"
 func TestPasses(t *testing.T) { t.Log("quiet") }
 func TestFails(t *testing.T) {
 	t.Parallel()
+	t.Attr("key", "value")
 	t.Log("before")
 	t.Run("fine", func(t *testing.T) { t.Log("quiet") })
 	t.Run("wrong", func(t *testing.T) { t.Error("this") })
@@ -103,12 +104,12 @@ func TestPrint_SaysWhatGoTestSays(t *testing.T) {
 	t.Parallel()
 	dir := write(t)
 	for pattern, want := range map[string]string{
-		"./good": "ok  \texample.com/m/good\tSECONDS\n",
+		"./good": "ok  \texample.com/m/good\tSECONDS\n\tTestSkipped: day not today\n",
 		"./none": "?   \texample.com/m/none\t[no test files]\n",
 		"./bad": `--- FAIL: TestFails (SECONDS)
-    bad_test.go:6: before
+    bad_test.go:7: before
 --- FAIL: TestFails/wrong (SECONDS)
-    bad_test.go:8: this
+    bad_test.go:9: this
 FAIL
 FAIL	example.com/m/bad	SECONDS
 `,
@@ -132,7 +133,7 @@ FAIL	example.com/m/panics	SECONDS
 	// The second time the result comes from the cache, and counts as well.
 	for _, want := range []string{"SECONDS", "(cached)"} {
 		events := goTest(t, dir, "./good")
-		if got, want := readable(t, events), "ok  \texample.com/m/good\t"+want+"\n"; got != want {
+		if got, want := readable(t, events), "ok  \texample.com/m/good\t"+want+"\n\tTestSkipped: day not today\n"; got != want {
 			t.Errorf("printed %q, want %q", got, want)
 		}
 		checkResults(t, string(events), map[testlog.Name]testlog.Outcome{
