@@ -115,6 +115,7 @@ guarantees: ## fail unless the tests that docs/guarantees.md names passed in the
 	@go test -count=1 ./test/guarantees/...
 
 .PHONY: test-fast
+test-fast: export SEEDS := 2000
 test-fast: unit ## the quick check while working: two minutes once built
 
 .PHONY: test

@@ -136,6 +136,7 @@ func (a *agentNode) restart() {
 	if a.link.conn != nil {
 		a.link.lose(unavailable("the process ended"))
 	}
+	a.w.oracle.processEnded(a.name)
 	a.w.pass(startTime)
 	a.start()
 }

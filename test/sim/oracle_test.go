@@ -97,13 +97,15 @@ type oracle struct {
 	mustStay map[string]bool // lives that were Orphan when they were deleted
 	released map[string]bool // clusters that ever left the selection
 
-	kept map[string]bool // what was committed
+	kept  map[string]bool   // what was committed
+	where map[string]string // by id: the cluster whose agent reported
 
 	forgot bool // the broker's store was lost, or an older one taken
 
 	clusters map[string]*truth
 
 	reports map[string][]string // by id: hashes of the statuses that agents sent
+	settled map[string]int      // by id: how many of them came before the last that was committed, with that
 	shown   map[string]int      // by id: position in reports of what the hub shows
 }
 
@@ -135,8 +137,8 @@ type object struct {
 func newOracle(w *world) *oracle {
 	return &oracle{
 		w: w, gone: map[string]bool{}, everGone: map[string]bool{}, dead: map[string]bool{}, lost: map[string]bool{}, mayStay: map[string]bool{}, mustStay: map[string]bool{},
-		released: map[string]bool{}, kept: map[string]bool{}, clusters: map[string]*truth{},
-		reports: map[string][]string{}, shown: map[string]int{},
+		released: map[string]bool{}, kept: map[string]bool{}, where: map[string]string{}, clusters: map[string]*truth{},
+		reports: map[string][]string{}, settled: map[string]int{}, shown: map[string]int{},
 	}
 }
 
@@ -217,8 +219,41 @@ func (o *oracle) sent(from identity.Identity, e codec.Event) {
 	default:
 		if r, err := hubsource.ReportOf(e); err == nil {
 			o.reports[env.ResourceID] = append(o.reports[env.ResourceID], statusHash(r.Status))
+			o.where[env.ResourceID] = env.Cluster
 		}
 	}
+}
+
+// processEnded hears that the agent of a cluster begins anew. What it said last
+// and nobody took is lost with it; it says it again if it is still so.
+func (o *oracle) processEnded(clusterName string) {
+	for id := range o.reports {
+		if o.where[id] == clusterName {
+			o.reports[id] = o.reports[id][:o.settled[id]]
+			o.shown[id] = min(o.shown[id], max(0, o.settled[id]-1))
+		}
+	}
+}
+
+// reported hears that a status was committed.
+func (o *oracle) reported(op *store.Op) {
+	e, err := codec.Unmarshal(op.Event)
+	if err != nil {
+		panic(err)
+	}
+	r, err := hubsource.ReportOf(e)
+	if err != nil {
+		panic(err)
+	}
+	id, hash := op.Key.ResourceID, statusHash(r.Status)
+	for i := len(o.reports[id]) - 1; i >= 0; i-- {
+		if o.reports[id][i] == hash {
+			o.settled[id] = max(o.settled[id], i+1)
+			return
+		}
+	}
+	o.reports[id] = append(o.reports[id], hash) // it was late
+	o.settled[id] = len(o.reports[id])
 }
 
 func envelope(e codec.Event) codec.Envelope {
@@ -255,17 +290,30 @@ func (o *oracle) committed(op *store.Op, before, after *store.Meta) {
 	id := op.Key.ResourceID
 	o.kept[fmt.Sprint(id, op.Tag, op.Sequence)] = true
 	changed := before == nil != (after == nil) || before != nil && *before != *after
-	if o.forgot && op.Kind == store.PutSpec && after != nil && after.State == store.Grave {
-		// As far as anybody knows no cluster has the work, and so nobody knows
-		// either what is to become of its objects where one has.
+	switch {
+	case !o.forgot || op.Kind != store.PutSpec || after == nil:
+	case after.State == store.Grave, after.State == store.Tombstone && len(op.Event) == 0 && !o.orphansThere(op.Key):
+		// As far as anybody knows no cluster has the work, or the spec that the store
+		// went back to is from before it was Orphan, and its source has none any more:
+		// so nobody knows what is to become of its objects.
 		for life := range o.mustStay {
 			if life == id || strings.HasPrefix(life, id+"#") {
 				o.mustStay[life] = false
 			}
 		}
 	}
+	if o.forgot && op.Kind == store.Drop && before != nil && o.gone[id] {
+		// The older store brought back what its source had deleted, and before that
+		// was deleted once more its cluster was released: a release is the end of
+		// what anybody knows of its works.
+		o.mayStay[id] = true
+		o.clusters[op.Key.Cluster].sharedMayStay = true
+	}
 	if !changed || before == nil {
 		return
+	}
+	if op.Kind == store.PutStatus && after != nil && before.StatusRevision != after.StatusRevision && len(op.Event) > 0 {
+		o.reported(op)
 	}
 	if op.Kind == store.PutSpec && before.Owner != op.Owner && before.State != store.Grave {
 		o.w.fail("I8", "source %s changed work %s of source %s", op.Owner, id, before.Owner)
@@ -474,6 +522,20 @@ func (o *oracle) endOnHub(work *workv1.ManifestWork) {
 			o.w.fail("I4", "work %s left the hub, and its object %s is still on cluster %s", work.UID, name, work.Namespace)
 		}
 	}
+}
+
+// orphansThere reports whether the spec of a record is Orphan.
+func (o *oracle) orphansThere(k store.Key) bool {
+	r := o.record(k.Cluster, k.ResourceID)
+	if r == nil || r.Spec == nil {
+		return false
+	}
+	e, err := codec.Unmarshal(r.Spec)
+	if err != nil {
+		panic(err)
+	}
+	spec, err := manifestwork.DecodeSpec(e)
+	return err == nil && orphans(spec.Work.Spec.DeleteOption)
 }
 
 // record returns a record of the store, nil when there is none.

@@ -44,6 +44,10 @@ type shopWork struct {
 	// confirmed: the cluster said that the work is gone. It may have meant the
 	// one before, so the deletion is to be accepted too.
 	confirmed bool
+	// before had the name before. After a loss of the broker's store its deletion
+	// is published first, and takes this work's place until it is accepted; after
+	// is that work.
+	before, after *shopWork
 
 	sequence string
 	hash     string
@@ -67,7 +71,10 @@ func (s *shop) create(cluster, name string, bits uint32) *shopWork {
 	}
 	s.lives[key]++
 	id := codec.ResourceID(shopName, codec.ManifestBundles.Resource, cluster, name)
-	w := &shopWork{life: fmt.Sprintf("%s#%d", id, s.lives[key]), dirty: true}
+	w := &shopWork{life: fmt.Sprintf("%s#%d", id, s.lives[key]), dirty: true, before: old}
+	if old == nil {
+		w.before = s.gone[key]
+	}
 	w.o = &workv1.ManifestWork{ObjectMeta: metav1.ObjectMeta{
 		Namespace: cluster, Name: name, UID: types.UID(id), Generation: 1, Labels: map[string]string{"l": "0"},
 	}}
@@ -179,14 +186,26 @@ func (s *shop) repeat() {
 		}
 	}
 	clear(s.gone)
-	for _, w := range s.works {
-		// Its deletions carry no spec: what the broker was told of that is lost.
-		w.told = nil
-		s.w.oracle.mustStay[root(w.life)] = false
-		w.dirty, w.confirmed, w.tryAt = w.dirty || w.tried, false, time.Time{}
-		if w.o.DeletionTimestamp == nil {
-			w.accepted = false // a create_request
+	for key, w := range s.works {
+		if w.before != nil {
+			w.before.after, w.before.dirty, w.before.tryAt = w, true, time.Time{}
+			s.works[key] = w.before
+			s.again(w)
 		}
+	}
+	for _, w := range s.works {
+		s.again(w)
+	}
+}
+
+// again has a work published again, as if it never had been.
+func (s *shop) again(w *shopWork) {
+	// Its deletions carry no spec: what the broker was told of that is lost.
+	w.told = nil
+	s.w.oracle.mustStay[root(w.life)] = false
+	w.dirty, w.confirmed, w.tryAt = w.dirty || w.tried, false, time.Time{}
+	if w.o.DeletionTimestamp == nil {
+		w.accepted = false // a create_request
 	}
 }
 
@@ -239,6 +258,9 @@ func (s *shop) publish(key string, w *shopWork) {
 			w.accepted = true
 			if o.DeletionTimestamp == nil {
 				w.told = o
+			}
+			if w.after != nil {
+				s.works[key], w.after = w.after, nil
 			}
 			s.tidy(key, w)
 		case transport.Retryable(err):

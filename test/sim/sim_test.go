@@ -24,12 +24,13 @@ const (
 	envWant  = "WANT"  // only this invariant counts, and what breaks it is shown as it is
 )
 
-// What TestSeeds plays if nobody says more: a number of seeds, so that every
-// machine plays the same ones. Under the race detector, which finds what it finds
-// in the first worlds, fewer are enough.
+// What TestSeeds plays if nobody says more: as many seeds as fit in a time, and at
+// least a number, so that there are seeds that every machine plays. Under the race
+// detector, which finds what it finds in the first worlds, fewer are enough.
 const (
-	defaultSeeds = 2000
-	raceSeeds    = 200
+	defaultTime = time.Minute
+	leastSeeds  = 2000
+	raceSeeds   = 200
 )
 
 // shownLines is how much of the end of a run is printed.
@@ -57,9 +58,10 @@ func number(t *testing.T, name string) uint64 {
 
 // search plays seeds until one fails, or what it is to play has been played.
 type search struct {
-	first, seeds uint64 // seeds is 0 if the time decides
-	end          time.Time
-	want         string
+	first uint64
+	seeds uint64    // at least so many
+	end   time.Time // and more until then; the zero time is no time
+	want  string
 
 	next, played atomic.Uint64
 	failed       atomic.Bool
@@ -79,7 +81,7 @@ func newSearch(t *testing.T) *search {
 	case raceDetector:
 		s.seeds = raceSeeds
 	default:
-		s.seeds = defaultSeeds
+		s.seeds, s.end = leastSeeds, time.Now().Add(defaultTime)
 	}
 	return s
 }
@@ -90,11 +92,7 @@ func (s *search) take() (uint64, bool) {
 		return 0, false
 	}
 	seed := s.next.Add(1)
-	n := seed - s.first
-	if s.seeds > 0 {
-		return seed, n < s.seeds
-	}
-	return seed, time.Now().Before(s.end)
+	return seed, seed-s.first < s.seeds || time.Now().Before(s.end)
 }
 
 // TestSeeds plays seeds from 1 on, as the environment says.
@@ -128,6 +126,7 @@ func TestSeeds(t *testing.T) {
 	})
 	n := s.played.Load()
 	t.Logf("%d seeds from %d on, %.0f each second", n, s.first, float64(n)/time.Since(began).Seconds())
+	t.Attr("seeds", fmt.Sprintf("from %d to %d", s.first, s.first+max(n, 1)-1))
 }
 
 func announce(t *testing.T, seed uint64, list []op) {
