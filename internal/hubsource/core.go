@@ -24,6 +24,8 @@ type CoreConfig struct {
 	// All serves every namespace that has works; otherwise the clusters named
 	// by ClusterSelected.
 	All bool
+	// CleanUp deletes completed works when their time to live is over.
+	CleanUp bool
 	// NewID returns a new id for a request. Without it works are not compared
 	// with what the broker has but all published on each connection, and the
 	// place in the broker's stream is not kept.
@@ -326,6 +328,8 @@ func (c *Core) Done(e Effect, r Result) {
 		c.doneRemoveFinalizer(e, r)
 	case Lookup:
 		c.doneLookup(e, r)
+	case DeleteCompleted:
+		c.doneDeleteCompleted(e, r)
 	default:
 		c.doneCompare(e, r)
 	}

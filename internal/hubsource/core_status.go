@@ -214,15 +214,17 @@ func (c *Core) nextHub(w *work) Effect {
 	}
 	r := c.ready(w, o)
 	if r == nil && !c.deliveredMayDiffer(w, o) {
-		return nil
+		return c.nextCleanUp(w, o)
 	}
 	status := c.desired(w, o, r)
 	if apiequality.Semantic.DeepEqual(status, o.Status) {
 		if r != nil {
 			c.dropReport(w)
 		}
-		w.report.retry = retry{}
-		return nil
+		if _, expires := c.expires(w, o); !expires { // else the back-off is of that
+			w.report.retry = retry{}
+		}
+		return c.nextCleanUp(w, o)
 	}
 	if !c.due(HubLane, Key{UID: w.uid}, &w.report.retry) {
 		return nil

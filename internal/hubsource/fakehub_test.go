@@ -121,13 +121,17 @@ func (h *fakeHub) apply(w *workv1.ManifestWork) {
 func (h *fakeHub) remove(resource, key string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	old := h.objects[resource][key]
+	h.terminate(resource, key, h.objects[resource][key])
+}
+
+// terminate marks an object as deleted; the caller holds the lock.
+func (h *fakeHub) terminate(resource, key string, old object) object {
 	n := deepCopy(old)
 	if metaOf(n)["deletionTimestamp"] == nil {
 		metaOf(n)["deletionTimestamp"] = time.Now().UTC().Format(time.RFC3339)
 		metaOf(n)["generation"] = metaOf(n)["generation"].(float64) + 1
 	}
-	h.store(resource, key, old, n)
+	return h.store(resource, key, old, n)
 }
 
 // tear removes a work, finalizers or not.
@@ -313,7 +317,20 @@ func (h *fakeHub) RoundTrip(r *http.Request) (*http.Response, error) {
 	case r.Method == http.MethodGet:
 		return respond(http.StatusOK, old), nil
 	}
+	if r.Method == http.MethodDelete {
+		return h.delete(resource, key, old, decode(r.Body)), nil
+	}
 	return h.update(resource, key, subresource, old, decode(r.Body), r.Method == http.MethodPatch), nil
+}
+
+func (h *fakeHub) delete(resource, key string, old, options object) *http.Response {
+	preconditions, _ := options["preconditions"].(object)
+	for field, want := range preconditions {
+		if want != metaOf(old)[field] {
+			return status(http.StatusConflict, "Conflict")
+		}
+	}
+	return respond(http.StatusOK, h.terminate(resource, key, old))
 }
 
 func (h *fakeHub) update(resource, key, subresource string, old, change object, patch bool) *http.Response {

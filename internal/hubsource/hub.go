@@ -29,6 +29,8 @@ type Hub interface {
 	RemoveFinalizer(ctx context.Context, o *workv1.ManifestWork) (*workv1.ManifestWork, error)
 	// PatchStatus gives o this status.
 	PatchStatus(ctx context.Context, o *workv1.ManifestWork, status workv1.ManifestWorkStatus) (*workv1.ManifestWork, error)
+	// Delete deletes o as its user would.
+	Delete(ctx context.Context, o *workv1.ManifestWork) error
 	// Get reads past every cache.
 	Get(ctx context.Context, namespace, name string) (*workv1.ManifestWork, error)
 	// Locate returns which hub this is and how far its history has come, past
@@ -76,6 +78,12 @@ func (h apiHub) PatchStatus(ctx context.Context, o *workv1.ManifestWork, status 
 		p["resourceStatus"] = map[string]any{"manifests": manifests}
 	}
 	return h.patch(ctx, o, map[string]any{"metadata": precondition(o), "status": p}, "status")
+}
+
+func (h apiHub) Delete(ctx context.Context, o *workv1.ManifestWork) error {
+	return h.works.ManifestWorks(o.Namespace).Delete(ctx, o.Name, metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: &o.UID, ResourceVersion: &o.ResourceVersion},
+	})
 }
 
 func (h apiHub) patch(ctx context.Context, o *workv1.ManifestWork, patch map[string]any, subresources ...string) (*workv1.ManifestWork, error) {

@@ -53,6 +53,7 @@ type shell struct {
 type shellConfig struct {
 	id      string
 	all     bool // serve every namespace
+	cleanUp bool // delete completed works
 	hub     Hub
 	keeper  *keeper
 	state   State // saved last
@@ -66,7 +67,7 @@ func newShell(c shellConfig) *shell {
 		s.queues[l] = workqueue.NewTypedDelayingQueue[Key]()
 	}
 	s.core = NewCore(CoreConfig{
-		Now: time.Now, Jitter: rand.Float64, Waker: s, All: c.all, NewID: uuid.NewString, State: c.state,
+		Now: time.Now, Jitter: rand.Float64, Waker: s, All: c.all, CleanUp: c.cleanUp, NewID: uuid.NewString, State: c.state,
 	})
 	return s
 }
@@ -194,6 +195,9 @@ func (s *shell) onHub(ctx context.Context, e Effect) (r Result) {
 	case PatchStatus:
 		operation = "patch_status"
 		r.Work, r.Err = s.hub.PatchStatus(ctx, e.Work, e.Status)
+	case DeleteCompleted:
+		operation = "delete_completed"
+		r.Err = s.deleteCompleted(ctx, e.Work)
 	case CheckGone:
 		operation = "get"
 		r.Work, r.Err = s.hub.Get(ctx, e.Work.Namespace, e.Work.Name)
@@ -219,6 +223,15 @@ func (s *shell) onHub(ctx context.Context, e Effect) (r Result) {
 	s.metrics.writes.WithLabelValues(operation, result).Inc()
 	s.logHub(ctx, operation, result, e, r.Err)
 	return r
+}
+
+// deleteCompleted deletes a work, and says so: nobody asked for it at this moment.
+func (s *shell) deleteCompleted(ctx context.Context, o *workv1.ManifestWork) error {
+	err := s.hub.Delete(ctx, o)
+	if err == nil {
+		s.log.Info("completed work deleted, its ttlSecondsAfterFinished is over", "cluster", o.Namespace, "work", o.Name, "uid", o.UID)
+	}
+	return err
 }
 
 // logHub tells once when a kind of request begins to fail and when it works
@@ -254,6 +267,8 @@ func workOf(e Effect) *workv1.ManifestWork {
 	case RemoveFinalizer:
 		return e.Work
 	case PatchStatus:
+		return e.Work
+	case DeleteCompleted:
 		return e.Work
 	case CheckGone:
 		return e.Work

@@ -41,6 +41,8 @@ type Config struct {
 	ConfigMaps     typedcorev1.ConfigMapsGetter
 	StateNamespace string
 	Selection      Selection
+	// CleanUp deletes completed works whose ttlSecondsAfterFinished is over.
+	CleanUp bool
 	// Election is how replicas agree on the one that works. The others keep
 	// their caches warm.
 	Election leader.Election
@@ -184,7 +186,7 @@ func (s *Source) serve(ctx context.Context, works, clusters cache.SharedIndexInf
 		return err
 	}
 	sh := newShell(shellConfig{
-		id: s.cfg.ID, all: s.cfg.Selection.all(), hub: NewHub(s.cfg.Works.WorkV1(), s.cfg.Metadata),
+		id: s.cfg.ID, all: s.cfg.Selection.all(), cleanUp: s.cfg.CleanUp, hub: NewHub(s.cfg.Works.WorkV1(), s.cfg.Metadata),
 		keeper: s.keeper, state: state, log: s.cfg.Log, metrics: s.metrics,
 	})
 	link := newLink(s.cfg, s.sessions, party{sh})

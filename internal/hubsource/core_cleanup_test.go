@@ -1,0 +1,285 @@
+package hubsource
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	workv1 "open-cluster-management.io/api/work/v1"
+)
+
+// cleaning is a fixture whose core cleans up, with one work.
+func cleaning(t *testing.T, w *workv1.ManifestWork) *fixture {
+	t.Helper()
+	f := newFixture(t, true)
+	f.core.cfg.CleanUp = true
+	f.core.WorkSeen(w)
+	f.wakes = nil
+	return f
+}
+
+func ttl(seconds int64) func(*workv1.ManifestWork) {
+	return func(w *workv1.ManifestWork) {
+		w.Spec.DeleteOption = &workv1.DeleteOption{TTLSecondsAfterFinished: &seconds}
+	}
+}
+
+// completed gives a work the condition Complete, d after the clock of a fixture
+// stands still at the start.
+func completed(status metav1.ConditionStatus, d time.Duration) func(*workv1.ManifestWork) {
+	return func(w *workv1.ManifestWork) {
+		w.Status = applied(w.Generation)
+		w.Status.Conditions = append(w.Status.Conditions, metav1.Condition{
+			Type: workv1.WorkComplete, Status: status, Reason: "ConditionRulesAggregated",
+			LastTransitionTime: metav1.NewTime(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC).Add(d)),
+		})
+	}
+}
+
+func ofReplicaSet(w *workv1.ManifestWork) {
+	w.Labels = map[string]string{"work.open-cluster-management.io/manifestworkreplicaset": "default.set"}
+}
+
+func TestCore_DeletesACompletedWorkWhenItsTimeIsOver(t *testing.T) {
+	w := newWork("w", 1, ttl(60), completed("True", -20*time.Second))
+	f := cleaning(t, w)
+	f.idle(HubLane, w.UID)
+	if d := f.nextWake(HubLane); d != 40*time.Second {
+		t.Fatalf("woken after %s, want the rest of its time", d)
+	}
+	f.now = f.now.Add(40*time.Second - time.Millisecond)
+	f.idle(HubLane, w.UID)
+	f.now = f.now.Add(time.Millisecond)
+	e := next[DeleteCompleted](f, HubLane, w.UID)
+	if e.Work.ResourceVersion != w.ResourceVersion || e.Work.UID != w.UID {
+		t.Errorf("deletes %s of %s", e.Work.UID, e.Work.ResourceVersion)
+	}
+	f.idle(HubLane, w.UID) // one at a time
+	f.core.Done(e, Result{})
+	f.idle(HubLane, w.UID) // the informer is about to show it
+	f.core.WorkSeen(newWork("w", 2, ttl(60), completed("True", -20*time.Second), deleting))
+	f.idle(HubLane, w.UID)
+}
+
+// The informer may be faster than the answer; the work's end does not wait then.
+func TestCore_GoesOnAtOnceWithWhatItDeleted(t *testing.T) {
+	w := newWork("w", 1, ttl(0), completed("True", -time.Hour))
+	f := cleaning(t, w)
+	f.connect()
+	f.deliver(w.UID)
+	e := next[DeleteCompleted](f, HubLane, w.UID)
+	gone := newWork("w", 2, ttl(0), completed("True", -time.Hour), deleting)
+	f.core.WorkSeen(gone)
+	f.core.Done(e, Result{})
+	r := report(gone, 1, workv1.ManifestWorkStatus{})
+	r.Deleted = true
+	f.core.Report(r)
+	next[RemoveFinalizer](f, HubLane, w.UID)
+}
+
+func TestCore_DeletesOnlyWhatHasCompletedAndExpires(t *testing.T) {
+	ago := completed("True", -time.Hour)
+	for name, tc := range map[string]struct {
+		change []func(*workv1.ManifestWork)
+		off    bool
+		want   bool
+	}{
+		"its time is over":        {change: []func(*workv1.ManifestWork){ttl(60), ago}, want: true},
+		"0 is at once":            {change: []func(*workv1.ManifestWork){ttl(0), completed("True", 0)}, want: true},
+		"below 0 is at once":      {change: []func(*workv1.ManifestWork){ttl(-5), completed("True", 0)}, want: true},
+		"spec changed since":      {change: []func(*workv1.ManifestWork){ago, ttl(60), func(w *workv1.ManifestWork) { w.Generation = 7 }}, want: true},
+		"no time to live":         {change: []func(*workv1.ManifestWork){ago}},
+		"delete options only":     {change: []func(*workv1.ManifestWork){ago, func(w *workv1.ManifestWork) { w.Spec.DeleteOption = &workv1.DeleteOption{} }}},
+		"not complete":            {change: []func(*workv1.ManifestWork){ttl(0), completed("False", -time.Hour)}},
+		"no word about it":        {change: []func(*workv1.ManifestWork){ttl(0), withStatus(applied(1))}},
+		"made by a replica set":   {change: []func(*workv1.ManifestWork){ttl(0), ago, ofReplicaSet}},
+		"being deleted already":   {change: []func(*workv1.ManifestWork){ttl(0), ago, deleting}},
+		"longer than a lifetime":  {change: []func(*workv1.ManifestWork){ttl(1 << 62), ago}},
+		"the gate is off":         {change: []func(*workv1.ManifestWork){ttl(60), ago}, off: true},
+		"its time is not over":    {change: []func(*workv1.ManifestWork){ttl(3601), ago}},
+		"it will complete in 1 s": {change: []func(*workv1.ManifestWork){ttl(0), completed("True", time.Second)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWork("w", 1, tc.change...)
+			f := cleaning(t, w)
+			f.core.cfg.CleanUp = !tc.off
+			if e, ok := f.core.Next(HubLane, Key{UID: w.UID}).(DeleteCompleted); ok != tc.want {
+				t.Errorf("next is %+v, want a deletion: %t", e, tc.want)
+			}
+		})
+	}
+}
+
+// Which clusters are served decides, as for everything else.
+func TestCore_CleansUpOnlyWhatItServes(t *testing.T) {
+	w := newWork("w", 1, ttl(0), completed("True", -time.Hour))
+	f := newFixture(t, false)
+	f.core.cfg.CleanUp = true
+	f.core.WorkSeen(w)
+	f.idle(HubLane, w.UID)
+	f.core.ClusterSelected(w.Namespace)
+	next[DeleteCompleted](f, HubLane, w.UID)
+}
+
+// A report that waits comes first: the cluster may say that the work is not
+// complete any more.
+func TestCore_WritesAReportBeforeItCleansUp(t *testing.T) {
+	w := newWork("w", 1, ttl(0), completed("True", -time.Hour))
+	f := cleaning(t, w)
+	f.core.Report(report(w, 1, applied(1)))
+	p := next[PatchStatus](f, HubLane, w.UID)
+	f.core.Done(p, Result{Work: newWork("w", 1, ttl(0), version("102"), withStatus(p.Status))})
+	f.idle(HubLane, w.UID)
+}
+
+// What changes while it is being deleted is not deleted: the hub refuses that,
+// and what the informer shows then decides.
+func TestCore_DeletesNothingThatJustChanged(t *testing.T) {
+	w := newWork("w", 1, ttl(0), completed("True", -time.Hour))
+	f := cleaning(t, w)
+	f.core.Done(next[DeleteCompleted](f, HubLane, w.UID), Result{Err: errConflict()})
+	f.idle(HubLane, w.UID)
+	f.core.WorkSeen(newWork("w", 2, ttl(3700), completed("True", -time.Hour)))
+	f.wakes = nil
+	f.idle(HubLane, w.UID)
+	if d := f.nextWake(HubLane); d != 100*time.Second {
+		t.Errorf("woken after %s", d)
+	}
+	f.core.WorkSeen(newWork("w", 3, ttl(10), completed("True", -time.Hour)))
+	if e := next[DeleteCompleted](f, HubLane, w.UID); e.Work.Generation != 3 {
+		t.Errorf("deletes %+v", e.Work)
+	}
+}
+
+func TestCore_TriesADeletionAgain(t *testing.T) {
+	w := newWork("w", 1, ttl(0), completed("True", -time.Hour))
+	f := cleaning(t, w)
+	f.core.setBlame(f.core.works[w.UID], blame{known: true, spec: newProblem(w, ReasonTooLarge, "m")})
+	p := next[PatchStatus](f, HubLane, w.UID) // another reason to look at the status in every step
+	f.core.WorkSeen(newWork("w", 1, ttl(0), version("102"), withStatus(p.Status)))
+	f.core.Done(p, Result{Work: newWork("w", 1, ttl(0), version("102"), withStatus(p.Status))})
+	var last time.Duration
+	for range 10 {
+		f.core.Done(next[DeleteCompleted](f, HubLane, w.UID), Result{Err: errHubDown()})
+		f.wakes = nil
+		f.idle(HubLane, w.UID)
+		d := f.nextWake(HubLane)
+		if d < last || d > longestHub {
+			t.Fatalf("tried again after %s, then after %s", last, d)
+		}
+		last = d
+		f.now = f.now.Add(d)
+	}
+	if last < longestHub/2 {
+		t.Errorf("the tenth attempt is to come after %s", last)
+	}
+	f.core.Done(next[DeleteCompleted](f, HubLane, w.UID), Result{Err: errNotFound()})
+	f.idle(HubLane, w.UID)
+}
+
+// complete says for the agent that a work it holds is complete.
+func (b *bench) complete(name string) {
+	b.Helper()
+	w := b.hub.work("c1/" + name)
+	status := w.Status
+	status.Conditions = append(status.Conditions, metav1.Condition{
+		Type: workv1.WorkComplete, Status: "True", Reason: "ConditionRulesAggregated", LastTransitionTime: metav1.Now(),
+	})
+	if _, err := NewHub(b.hub.works().WorkV1(), nil).PatchStatus(b.Context(), w, status); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func TestSource_CleansUpCompletedWorks(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		a := b.agent("c1")
+		s := b.source(func(c *Config) { c.CleanUp = true })
+		for name, seconds := range map[string]int64{"now": 0, "soon": 30, "later": 600} {
+			b.hub.apply(example("c1", name, ttl(seconds)))
+		}
+		b.hub.apply(example("c1", "kept"))
+		b.settle(5 * time.Second)
+		for _, name := range []string{"now", "soon", "later", "kept"} {
+			b.complete(name)
+		}
+		there := func() (names string) {
+			for _, name := range []string{"now", "soon", "later", "kept"} {
+				if b.hub.work("c1/"+name) != nil {
+					names += name + " "
+				}
+			}
+			return names
+		}
+		b.settle(time.Second)
+		if got := there(); got != "soon later kept " {
+			b.Errorf("after 1 s: %s", got)
+		}
+		b.settle(28 * time.Second)
+		if got := there(); got != "soon later kept " {
+			b.Errorf("after 29 s: %s", got)
+		}
+		b.settle(2 * time.Second)
+		if got := there(); got != "later kept " {
+			b.Errorf("after 31 s: %s", got)
+		}
+		if err := s.stop(); err != nil { // the next leader knows as much
+			b.Error(err)
+		}
+		b.source(func(c *Config) { c.CleanUp = true })
+		b.settle(10 * time.Minute)
+		if got := there(); got != "kept " {
+			b.Errorf("after 10 min and a change of leaders: %s", got)
+		}
+		if n := b.hub.called("DELETE manifestworks"); n != 3 {
+			b.Errorf("%d deletions of 3 works; the agent saw %s", n, a.history())
+		}
+		if got := b.records(); got != "c1/kept" {
+			b.Errorf("the broker holds %s", got)
+		}
+	})
+}
+
+func TestSource_DoesNotCleanUpUnasked(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		b.agent("c1")
+		b.source()
+		b.hub.apply(example("c1", "w", ttl(0)))
+		b.settle(5 * time.Second)
+		b.complete("w")
+		b.settle(time.Hour)
+		if b.hub.work("c1/w") == nil || b.hub.called("DELETE manifestworks") != 0 {
+			b.Error("deleted, although the gate is off")
+		}
+	})
+}
+
+// A hub that forbids it is asked again, at the pace of everything that fails.
+func TestSource_GoesOnWhenItMayNotCleanUp(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		b.agent("c1")
+		b.hub.forbidden["DELETE manifestworks"] = true
+		s := b.source(func(c *Config) { c.CleanUp = true })
+		b.hub.apply(example("c1", "w", ttl(0)))
+		b.settle(5 * time.Second)
+		b.complete("w")
+		b.settle(time.Minute)
+		if n := b.hub.called("DELETE manifestworks"); n < 5 || n > 30 {
+			b.Errorf("%d attempts in a minute", n)
+		}
+		found := false
+		for _, line := range counters(b, s) {
+			found = found || line == fmt.Sprintf("%shub_requests_total operation=delete_completed result=forbidden", metricPrefix)
+		}
+		if !found {
+			b.Errorf("not counted: %v", counters(b, s))
+		}
+		b.hub.mu.Lock()
+		delete(b.hub.forbidden, "DELETE manifestworks")
+		b.hub.mu.Unlock()
+		b.settle(30 * time.Second)
+		if b.hub.work("c1/w") != nil {
+			b.Error("allowed, and not deleted")
+		}
+	})
+}
