@@ -4,14 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"time"
 
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/hawser-io/hawser/internal/kubeconfig"
 	"github.com/hawser-io/hawser/internal/leader"
 	"github.com/hawser-io/hawser/pkg/agent"
 )
@@ -120,21 +119,9 @@ func (c *config) validateLease() error {
 	return err
 }
 
-// cluster says how to reach the managed cluster. The kubeconfig of whoever
-// happens to start the agent is never taken by accident.
+// cluster says how to reach the managed cluster.
 func (c *config) cluster() (*rest.Config, error) {
-	path := c.spokeKubeconfig
-	if path == "" {
-		path = os.Getenv(clientcmd.RecommendedConfigPathEnvVar)
-	}
-	if path == "" {
-		r, err := rest.InClusterConfig()
-		if err != nil {
-			return nil, fmt.Errorf("reach the managed cluster: %w (outside of a pod, --spoke-kubeconfig names its kubeconfig)", err)
-		}
-		return r, nil
-	}
-	r, err := clientcmd.BuildConfigFromFlags("", path)
+	r, err := kubeconfig.Load(c.spokeKubeconfig, "spoke-kubeconfig")
 	if err != nil {
 		return nil, fmt.Errorf("reach the managed cluster: %w", err)
 	}

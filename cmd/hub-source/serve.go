@@ -69,7 +69,7 @@ func (c *config) dialer(log *slog.Logger) (*transportgrpc.Dialer, error) {
 
 // reachHub fills in the clients of the hub.
 func (c *config) reachHub(into *hubsource.Config) error {
-	hub, err := kubeconfig.Load(c.Kubeconfig)
+	hub, err := kubeconfig.Load(c.Kubeconfig, "kubeconfig")
 	if err != nil {
 		return fmt.Errorf("reach the hub: %w", err)
 	}

@@ -1,22 +1,37 @@
-// Package kubeconfig finds the kube-apiserver of a program the way kubectl does.
+// Package kubeconfig finds the kube-apiserver of a program. Unlike kubectl it
+// never takes the kubeconfig in the home directory of whoever happens to start
+// the program.
 package kubeconfig
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// Load returns the client configuration in the file at path. An empty path
-// means the files that the environment variable KUBECONFIG names, then
-// ~/.kube/config, then the ServiceAccount of the pod that the program runs in.
-func Load(path string) (*rest.Config, error) {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = path
-	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
+// Load returns the client configuration in the file at path, the value of a
+// flag. An empty path means the files that the environment variable KUBECONFIG
+// names, else the ServiceAccount of the pod that the program runs in. The error
+// says what was looked for, and names the flag.
+func Load(path, flag string) (*rest.Config, error) {
+	rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: path, Precedence: filepath.SplitList(os.Getenv(clientcmd.RecommendedConfigPathEnvVar))}
+	if path == "" && len(rules.Precedence) == 0 {
+		cfg, err := rest.InClusterConfig()
+		if err != nil {
+			return nil, fmt.Errorf("find the kube-apiserver: %w (outside of a pod, --%s or KUBECONFIG names its kubeconfig)", err, flag)
+		}
+		return cfg, nil
+	}
+	files, err := rules.Load()
 	if err != nil {
-		return nil, fmt.Errorf("find the kube-apiserver (by flag, KUBECONFIG or in a pod): %w", err)
+		return nil, fmt.Errorf("find the kube-apiserver: %w", err)
+	}
+	cfg, err := clientcmd.NewNonInteractiveClientConfig(*files, "", nil, rules).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("find the kube-apiserver: %w (looked in --%s %q and KUBECONFIG %q)", err, flag, path, rules.Precedence)
 	}
 	return cfg, nil
 }
