@@ -47,7 +47,7 @@ func (c Config) refuse() error {
 	case workv1.UpdateStrategyTypeUpdate, workv1.UpdateStrategyTypeCreateOnly, workv1.UpdateStrategyTypeReadOnly:
 		return nil
 	case workv1.UpdateStrategyTypeServerSideApply:
-		return permanent{fmt.Errorf("update strategy %q is not supported by this agent yet: the object is left as it is; use Update", t)}
+		return refuseServerSideApply(c.Strategy.ServerSideApply)
 	default:
 		return permanent{fmt.Errorf("update strategy %q is not known: the object is left as it is; use Update, CreateOnly, ReadOnly or ServerSideApply", t)}
 	}

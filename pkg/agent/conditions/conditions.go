@@ -1,6 +1,7 @@
 package conditions
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -43,6 +44,7 @@ const (
 	messageResourceAvailable     = "Resource is available"
 	messageResourceNotAvailable  = "Resource is not available"
 	formatManifestFailed         = "Failed to apply manifest: %v"
+	formatIgnoreFieldsFailed     = "Failed to process ignoreFields: %v"
 	formatFetchingFailed         = "Failed to fetch resource: %v"
 	formatFeedbackFailed         = "Sync status feedback failed with error %s"
 	formatResourcesNotAvailable  = "%d of %d resources are not available"
@@ -86,6 +88,15 @@ type Manifest struct {
 	// for are missing; empty when it asks for none.
 	FeedbackErrs []error
 }
+
+// IgnoreFieldsError says that a manifest was not applied because the fields that
+// are to be left alone cannot be found out. It has a reason of its own.
+type IgnoreFieldsError struct{ Err error }
+
+func (e *IgnoreFieldsError) Error() string { return e.Err.Error() }
+
+// Unwrap returns what is wrong with an expression.
+func (e *IgnoreFieldsError) Unwrap() error { return e.Err }
 
 // Next returns the status after a reconcile. prev is not modified; generation
 // is that of the spec that was reconciled; manifests are in spec order; now is
@@ -157,6 +168,9 @@ func setApplied(list *[]metav1.Condition, generation int64, err error, now metav
 	}
 	if err != nil {
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, workv1.AppliedManifestFailed, format(formatManifestFailed, err)
+		if ignore := (*IgnoreFieldsError)(nil); errors.As(err, &ignore) {
+			c.Reason, c.Message = workv1.AppliedManifestSSAIgnoreFieldError, format(formatIgnoreFieldsFailed, err)
+		}
 	}
 	if old := apimeta.FindStatusCondition(*list, c.Type); old != nil && old.ObservedGeneration != generation {
 		apimeta.RemoveStatusCondition(list, c.Type)

@@ -1,0 +1,202 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/itchyny/gojq"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// The jq of ignoreFields is what it takes to name fields: paths, pipes, commas,
+// conditions. Whatever can make a value bigger than its input in a single step
+// (arithmetic, interpolation, arrays and objects with computed content,
+// encoders) cannot be bounded by counting steps, and is refused, as are loops
+// and definitions.
+
+// jqFilters are functions whose arguments are expressions like the whole.
+var jqFilters = []string{
+	"select", "any", "all", "first", "last", "recurse", "empty", "not", "type", "length", "keys", "has", "startswith", "endswith", "IN", "getpath",
+	"values", "nulls", "strings", "numbers", "booleans", "arrays", "objects", "iterables", "scalars", "tonumber", "ascii_downcase", "ascii_upcase",
+	"true", "false", "null",
+}
+
+// jqComparisons are functions that take a time that depends on the size of
+// their arguments: these are written out.
+var jqComparisons = []string{"contains", "inside", "test"}
+
+// maxPattern bounds regular expressions, in bytes.
+const maxPattern = 256
+
+// jqPlaces evaluates a jq path expression: the places that del(expression)
+// would remove.
+func jqPlaces(ctx context.Context, expression string, object map[string]any, m *meter) ([]place, error) {
+	q, err := gojq.Parse(expression)
+	if err != nil {
+		return nil, err
+	}
+	if err := jqQuery(q); err != nil {
+		return nil, err
+	}
+	code, err := gojq.Compile(pathOf(q))
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, expressionTime)
+	defer cancel()
+	copied := runtime.DeepCopyJSONValue(object) // jq changes numbers in what it is given
+	iter := code.RunWithContext(&jqContext{Context: ctx, meter: m}, copied)
+	var places []place
+	for {
+		v, more := iter.Next()
+		if !more {
+			return places, nil
+		}
+		switch v := v.(type) {
+		case error:
+			if limited(v) {
+				return nil, jqLimit(v)
+			}
+			return places, v
+		case []any:
+			if err := m.take(1 + len(v)); err != nil {
+				return nil, err
+			}
+			steps, err := jqSteps(object, v)
+			if err != nil {
+				return places, err
+			}
+			places = append(places, steps...)
+		default:
+			return places, fmt.Errorf("it selects %v, which is no field", v)
+		}
+	}
+}
+
+func jqLimit(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("it takes longer than %v: %w", expressionTime, err)
+	}
+	return err
+}
+
+// pathOf is path(q).
+func pathOf(q *gojq.Query) *gojq.Query {
+	return &gojq.Query{Term: &gojq.Term{Type: gojq.TermTypeFunc, Func: &gojq.Func{Name: "path", Args: []*gojq.Query{q}}}}
+}
+
+// jqContext ends an evaluation when its steps are used up: the interpreter asks
+// for Done before each.
+type jqContext struct {
+	context.Context //nolint:containedctx // it is one
+	meter *meter
+}
+
+var closed = func() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
+// Done implements context.Context.
+func (c *jqContext) Done() <-chan struct{} {
+	if c.meter.take(1) != nil {
+		return closed
+	}
+	return c.Context.Done()
+}
+
+// Err implements context.Context.
+func (c *jqContext) Err() error {
+	if c.meter.left < 0 {
+		return errTooManySteps
+	}
+	return c.Context.Err()
+}
+
+// jqSteps turns a path of jq into places: positions may count from the end, and
+// a slice stands for several.
+func jqSteps(object any, path []any) ([]place, error) {
+	places, at := []place{nil}, []any{object}
+	for _, step := range path {
+		var nextPlaces []place
+		var next []any
+		for n, v := range at {
+			steps, err := jqStep(v, step)
+			if err != nil {
+				return nil, err
+			}
+			for _, s := range steps {
+				nextPlaces = append(nextPlaces, append(slices.Clone(places[n]), s))
+				next = append(next, child(v, s))
+			}
+		}
+		places, at = nextPlaces, next
+	}
+	return places, nil
+}
+
+// jqStep resolves one step of a path at a value; none if the value has nothing
+// there.
+func jqStep(v, step any) ([]any, error) {
+	l, isList := v.([]any)
+	switch s := step.(type) {
+	case string:
+		if m, ok := v.(map[string]any); ok {
+			if _, has := m[s]; has {
+				return []any{s}, nil
+			}
+		}
+		return nil, nil
+	case int:
+		if s < 0 {
+			s += len(l)
+		}
+		if isList && s >= 0 && s < len(l) {
+			return []any{s}, nil
+		}
+		return nil, nil
+	case map[string]any: // a slice
+		from, ok1 := jqBound(s["start"], 0, len(l))
+		to, ok2 := jqBound(s["end"], len(l), len(l))
+		if !ok1 || !ok2 {
+			break
+		}
+		var steps []any
+		for i := from; i < to; i++ {
+			steps = append(steps, i)
+		}
+		return steps, nil
+	}
+	return nil, fmt.Errorf("it selects by %v, which is neither the name of a field nor a position in a list", step)
+}
+
+// jqBound is one end of a slice within a list of n.
+func jqBound(v any, absent, n int) (int, bool) {
+	switch v := v.(type) {
+	case nil:
+		return absent, true
+	case int:
+		if v < 0 {
+			v += n
+		}
+		return min(max(v, 0), n), true
+	}
+	return 0, false
+}
+
+func child(v, step any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		if s, ok := step.(string); ok {
+			return v[s]
+		}
+	case []any:
+		if i, ok := step.(int); ok && i < len(v) {
+			return v[i]
+		}
+	}
+	return nil
+}

@@ -1,0 +1,276 @@
+package apply
+
+import (
+	"maps"
+	"reflect"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+	"sigs.k8s.io/structured-merge-diff/v6/value"
+)
+
+// managed is what managedFields say about one place of an object: whether the
+// place itself is managed, and what is below it. A place with nothing below is
+// one value to the server, whatever it holds.
+type managed struct {
+	self  bool
+	below *fieldpath.Set // nil: nothing
+}
+
+// books is what the managedFields of an object say: what our manager applied,
+// and what anybody manages. The latter tells lists that are merged by a key from
+// those that are one value, without a schema.
+type books struct{ own, all managed }
+
+// readBooks reads the entries of the version in which the object was read; an
+// entry that cannot be read counts as absent, which costs an apply at most.
+func readBooks(o *unstructured.Unstructured, manager string) books {
+	own, all := fieldpath.NewSet(), fieldpath.NewSet()
+	for _, e := range o.GetManagedFields() {
+		if e.FieldsV1 == nil || e.APIVersion != o.GetAPIVersion() {
+			continue
+		}
+		var s fieldpath.Set
+		if s.FromJSON(e.FieldsV1.GetRawReader()) != nil {
+			continue
+		}
+		all = all.Union(&s)
+		if e.Manager == manager && e.Operation == metav1.ManagedFieldsOperationApply && e.Subresource == "" {
+			own = own.Union(&s)
+		}
+	}
+	return books{managed{below: own}, managed{below: all}}
+}
+
+func (m managed) empty() bool { return m.below == nil || m.below.Empty() }
+
+// one reports whether the place is managed as one value.
+func (m managed) one() bool { return m.self && m.empty() }
+
+func (m managed) at(pe fieldpath.PathElement) managed {
+	if m.below == nil {
+		return managed{}
+	}
+	sub := managed{self: m.below.Members.Has(pe)}
+	sub.below, _ = m.below.Children.Get(pe)
+	return sub
+}
+
+// steps returns what is right below, each once.
+func (m managed) steps() []fieldpath.PathElement {
+	if m.below == nil {
+		return nil
+	}
+	var steps []fieldpath.PathElement
+	m.below.Members.Iterate(func(pe fieldpath.PathElement) { steps = append(steps, pe) })
+	m.below.Children.Iterate(func(pe fieldpath.PathElement) {
+		if !m.below.Members.Has(pe) {
+			steps = append(steps, pe)
+		}
+	})
+	return steps
+}
+
+// keyed reports whether the place is a list that is merged by keys or values.
+func (m managed) keyed() bool {
+	return slices.ContainsFunc(m.steps(), func(pe fieldpath.PathElement) bool { return pe.Key != nil || pe.Value != nil })
+}
+
+// items finds the items of a keyed list by what identifies them.
+type items struct {
+	list   []any
+	byStep map[string]int
+	fields []string // names of the key fields
+}
+
+// itemsOf indexes list by the steps below m.
+func itemsOf(list []any, m managed) items {
+	x := items{list: list, byStep: make(map[string]int, len(list))}
+	for _, pe := range m.steps() {
+		if pe.Key != nil {
+			for _, f := range *pe.Key {
+				x.fields = append(x.fields, f.Name)
+			}
+			break
+		}
+	}
+	for i, item := range list {
+		if pe, ok := x.stepOf(item); ok {
+			if _, taken := x.byStep[pe.String()]; !taken {
+				x.byStep[pe.String()] = i
+			}
+		}
+	}
+	return x
+}
+
+// stepOf returns what identifies an item; ok is false if it lacks a key field,
+// which the server may fill in.
+func (x items) stepOf(item any) (pe fieldpath.PathElement, ok bool) {
+	if len(x.fields) == 0 {
+		v := value.NewValueInterface(item)
+		return fieldpath.ValueElement(v), true
+	}
+	m, isMap := item.(map[string]any)
+	if !isMap {
+		return pe, false
+	}
+	var fields value.FieldList
+	for _, name := range x.fields {
+		v, has := m[name]
+		if !has {
+			return pe, false
+		}
+		fields = append(fields, value.Field{Name: name, Value: value.NewValueInterface(v)})
+	}
+	return fieldpath.KeyElement(fields...), true
+}
+
+// find returns the position of the item that a step stands for; -1 if there is
+// none. An item that lacks key fields is found by the others.
+func (x items) find(pe fieldpath.PathElement) int {
+	if i, has := x.byStep[pe.String()]; has {
+		return i
+	}
+	if pe.Key == nil || len(x.byStep) == len(x.list) {
+		return -1
+	}
+	return slices.IndexFunc(x.list, func(item any) bool {
+		m, isMap := item.(map[string]any)
+		if _, whole := x.stepOf(item); !isMap || whole {
+			return false
+		}
+		matched := 0
+		for _, f := range *pe.Key {
+			v, has := m[f.Name]
+			if has && !sameValue(v, f.Value.Unstructured()) {
+				return false
+			}
+			if has {
+				matched++
+			}
+		}
+		return matched > 0
+	})
+}
+
+// project returns a copy of what m manages of v.
+func (m managed) project(v any) (any, bool) {
+	if m.one() {
+		return runtime.DeepCopyJSONValue(v), true
+	}
+	if m.empty() {
+		return nil, false
+	}
+	switch v := v.(type) {
+	case map[string]any:
+		out := map[string]any{}
+		for _, pe := range m.steps() {
+			if pe.FieldName == nil {
+				continue
+			}
+			if e, has := v[*pe.FieldName]; has {
+				if sub, ok := m.at(pe).project(e); ok {
+					out[*pe.FieldName] = sub
+				}
+			}
+		}
+		return out, true
+	case []any:
+		out := []any{}
+		x := itemsOf(v, m)
+		for _, item := range v {
+			if pe, ok := x.stepOf(item); ok {
+				if sub, ok := m.at(pe).project(item); ok {
+					out = append(out, sub)
+				}
+			}
+		}
+		return out, true
+	}
+	return v, true
+}
+
+// hold reports whether live has everything that want has, and our manager
+// everything of it: another apply would change nothing, unless to remove
+// something. Values that the server writes in another way differ.
+func (b books) hold(live, want any) bool {
+	if b.own.one() {
+		return sameValue(live, want)
+	}
+	switch w := want.(type) {
+	case map[string]any:
+		l, ok := live.(map[string]any)
+		if !ok || len(w) == 0 {
+			return false
+		}
+		for name, e := range w {
+			if v, has := l[name]; !has || !b.at(fieldpath.FieldNameElement(name)).hold(v, e) {
+				return false
+			}
+		}
+		return true
+	case []any:
+		l, ok := live.([]any)
+		if !ok || !b.own.keyed() {
+			return false
+		}
+		x := itemsOf(l, b.own)
+		for _, item := range w {
+			pe, ok := x.stepOf(item)
+			if !ok {
+				return false
+			}
+			if i := x.find(pe); i < 0 || !b.at(pe).hold(l[i], item) {
+				return false
+			}
+		}
+		return true
+	}
+	return false
+}
+
+// exceeds reports whether m manages something that want does not have: an apply
+// of want would remove it.
+func (m managed) exceeds(want any) bool {
+	if m.empty() {
+		return false
+	}
+	switch w := want.(type) {
+	case map[string]any:
+		return slices.ContainsFunc(m.steps(), func(pe fieldpath.PathElement) bool {
+			if pe.FieldName == nil {
+				return true
+			}
+			e, has := w[*pe.FieldName]
+			return !has || m.at(pe).exceeds(e)
+		})
+	case []any:
+		x := itemsOf(w, m)
+		return slices.ContainsFunc(m.steps(), func(pe fieldpath.PathElement) bool {
+			i := x.find(pe)
+			return i < 0 || m.at(pe).exceeds(w[i])
+		})
+	}
+	return true
+}
+
+// sameValue compares two values, numbers by what they are.
+func sameValue(a, b any) bool {
+	if x, ok := number(a); ok {
+		y, ok := number(b)
+		return ok && x == y
+	}
+	switch a := a.(type) {
+	case map[string]any:
+		b, ok := b.(map[string]any)
+		return ok && maps.EqualFunc(a, b, sameValue)
+	case []any:
+		b, ok := b.([]any)
+		return ok && slices.EqualFunc(a, b, sameValue)
+	}
+	return reflect.DeepEqual(a, b)
+}
