@@ -36,12 +36,24 @@ const (
 )
 
 // Known is what there was to know about an object when it was last found or
-// made as the manifest wants it. The zero value is nothing.
+// made as the manifest wants it, or when the server rejected that. The zero
+// value is nothing.
 type Known struct {
 	UID types.UID
 	// want identifies manifest, owner and ownership, content what the object
 	// held besides metadata and status after the server completed it.
 	want, content [sha256.Size]byte
+	// rejection is why it could not be made so, if the server found the write
+	// wrong in itself; then content identifies the state it was in.
+	rejection *rejection
+}
+
+// Retry is k without a rejection, so that the write is tried again.
+func (k Known) Retry() Known {
+	if k.rejection != nil {
+		return Known{}
+	}
+	return k
 }
 
 // Same reports whether k is about this manifest and owner.
@@ -77,7 +89,7 @@ type Result struct {
 	Presence conditions.Presence
 	ReadErr  error
 	// Known is what to remember; zero unless the object is there and as it should
-	// be.
+	// be, or cannot be made so.
 	Known Known
 }
 
@@ -123,7 +135,11 @@ func (a Applier) Plan(ctx context.Context, m Manifest, owner Owner, known Known)
 	default:
 		s.Presence, s.Live = conditions.Present, live
 	}
-	if s.Err == nil {
+	switch {
+	case s.Err != nil:
+	case s.rejected(owner):
+		s.Err = known.rejection
+	default:
 		s.compare(ctx, owner)
 	}
 	return s
@@ -262,6 +278,9 @@ func (a Applier) write(ctx context.Context, s Step, owner Owner) Result {
 	var err error
 	switch s.Action {
 	case Refuse:
+		if Rejected(s.Err) {
+			r.Known = s.known
+		}
 		return r
 	case Unchanged:
 		if s.Live == nil {
@@ -274,6 +293,7 @@ func (a Applier) write(ctx context.Context, s Step, owner Owner) Result {
 	}
 	if err != nil {
 		r.fail(err)
+		r.reject(owner)
 		return r
 	}
 	r.Live, r.Presence, r.ReadErr = written, conditions.Present, nil

@@ -365,7 +365,7 @@ func TestApplier_RefusalOfTheServerIsTheError(t *testing.T) {
 	job := `{"apiVersion":"batch/v1","kind":"Job","metadata":{"name":"a","namespace":"default"},"spec":{"template":{"x":"1"}}}`
 	b.must(Create, b.apply(job))
 	r := b.apply(strings.Replace(job, `"x":"1"`, `"x":"2"`, 1))
-	if r.Err == nil || !apierrors.IsInvalid(r.Err) || Permanent(r.Err) || r.Presence != conditions.Present || r.Live == nil || r.Known != (Known{}) {
+	if r.Err == nil || !apierrors.IsInvalid(r.Err) || Permanent(r.Err) || r.Presence != conditions.Present || r.Live == nil || r.Known.UID != "" {
 		t.Fatalf("got %v, %v, known %v", r.Err, r.Presence, r.Known)
 	}
 	missing := b.apply(strings.Replace(job, `"default"`, `"none"`, 1))

@@ -1,0 +1,87 @@
+package apply
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	workv1 "open-cluster-management.io/api/work/v1"
+)
+
+// rejection is the server's answer to a write that is wrong in itself: a field
+// that cannot be changed, a value that is not allowed.
+type rejection struct {
+	error
+	hint string
+}
+
+// Error is the server's text, with what to do about it.
+func (r *rejection) Error() string {
+	return fmt.Sprintf("%v (this does not pass by itself: %s)", r.error, r.hint)
+}
+
+func (r *rejection) Unwrap() error { return r.error }
+
+// Rejected reports whether the server found a write wrong in itself. Trying the
+// same again is of little use until manifest, object or the definition of its
+// kind change; a Known remembers it.
+func Rejected(err error) bool {
+	var r *rejection
+	return errors.As(err, &r)
+}
+
+// wrongInItself tells such answers from those that depend on the moment.
+func wrongInItself(err error) bool {
+	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsMethodNotSupported(err) || apierrors.IsRequestEntityTooLargeError(err)
+}
+
+// reject remembers a failed write that would fail again.
+func (r *Result) reject(owner Owner) {
+	if !wrongInItself(r.Err) {
+		return
+	}
+	hint := "correct the manifest, or delete the object so that it is made anew"
+	switch {
+	case r.Live == nil:
+		hint = "correct the manifest"
+	case r.Config.Strategy.Type == workv1.UpdateStrategyTypeUpdate:
+		hint += ", or use update strategy CreateOnly or ServerSideApply"
+	}
+	rejected := &rejection{error: r.Err, hint: hint}
+	r.Err = rejected
+	r.Known = Known{want: wanted(r.Manifest, owner), content: fingerprint(r.Live), rejection: rejected}
+}
+
+// rejected reports whether what there is to write was rejected before, for an
+// object in this very state.
+func (s *Step) rejected(owner Owner) bool {
+	k := s.known
+	return k.rejection != nil && k.want == wanted(s.Manifest, owner) && k.content == fingerprint(s.Live)
+}
+
+// fingerprint identifies the state of an object as far as it may matter to the
+// server's checks; o may be nil.
+func fingerprint(o *unstructured.Unstructured) [sha256.Size]byte {
+	if o == nil {
+		return [sha256.Size]byte{}
+	}
+	state := maps.Clone(o.Object)
+	delete(state, "status")
+	if meta, ok := state["metadata"].(map[string]any); ok {
+		meta = maps.Clone(meta)
+		for _, field := range []string{"resourceVersion", "managedFields", "generation"} {
+			delete(meta, field)
+		}
+		state["metadata"] = meta
+	}
+	b, err := json.Marshal(state)
+	if err != nil {
+		// Unstructured content came from JSON and can go back.
+		panic(fmt.Sprintf("marshal %s: %v", o.GetName(), err))
+	}
+	return sha256.Sum256(b)
+}
