@@ -50,6 +50,10 @@ type Config struct {
 	// ever.
 	EvictionGracePeriod time.Duration
 
+	// KeepPermits: what the executor of a work was allowed is asked for again when
+	// roles change, and not before each write too.
+	KeepPermits bool
+
 	// Journal keeps what is wanted over restarts; it is not closed here. nil: an
 	// agent that is started knows nothing until the broker tells it.
 	Journal Journal
@@ -91,6 +95,7 @@ type Agent struct {
 	config  Config
 	core    *Core
 	watcher *drift.Watcher
+	roles   *roleWatch
 	session *session.Session
 	metrics *Metrics
 
@@ -135,10 +140,11 @@ func New(c Config) (*Agent, error) {
 		}},
 		Log: c.Log,
 	})
+	a.roles = newRoleWatch(c.Metadata, a.rolesChanged, c.Log)
 	a.core = NewCore(CoreConfig{
 		Cluster: c.Cluster, ClientID: c.ClientID, HubHash: hubHash, AgentID: c.AgentID,
 		StatusSyncInterval: c.StatusSyncInterval, EvictionGracePeriod: c.EvictionGracePeriod,
-		Client: c.Client, Tracker: a.watcher,
+		Client: c.Client, Tracker: a.watcher, Roles: a.roles, KeepPermits: c.KeepPermits,
 		Wait: jittered, Now: time.Now, Random: rand.Float64, NewID: uuid.NewString,
 		Wake: a.wake, Send: a.send, Sync: a.sync, Save: a.save, Journal: c.Journal, Log: c.Log, Metrics: a.metrics,
 	})
@@ -189,6 +195,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.saves.Store(saves)
 	err := run.Group(ctx,
 		run.Task{Name: "watches", Run: a.watcher.Run},
+		run.Task{Name: "roles", Run: a.roles.Run},
 		run.Task{Name: "workers", Run: func(ctx context.Context) error {
 			// Until the journal is read nobody knows what is wanted.
 			select {
@@ -282,6 +289,15 @@ func (a *Agent) drifted(key string) {
 	}
 }
 
+func (a *Agent) rolesChanged() {
+	keys, after := a.core.RolesChanged()
+	if q := a.works.Load(); q != nil {
+		for _, key := range keys {
+			q.AddAfter(key, after)
+		}
+	}
+}
+
 func (a *Agent) send(id string) {
 	if q := a.reports.Load(); q != nil {
 		q.Forget(id)
@@ -324,9 +340,9 @@ func (a *Agent) reconcile(ctx context.Context, q *queue, key string) {
 		q.AddRateLimited(key)
 	default:
 		q.Forget(key)
-		if next > 0 {
-			q.AddAfter(key, next)
-		}
+	}
+	if next > 0 && ctx.Err() == nil {
+		q.AddAfter(key, next) // of several times, the first counts
 	}
 }
 

@@ -56,6 +56,12 @@ type CoreConfig struct {
 
 	Client  cluster.Client
 	Tracker Tracker
+	// Roles may be nil: then permissions of executors are asked for every few
+	// minutes.
+	Roles Roles
+	// KeepPermits: what an executor was allowed is not asked for again before each
+	// write, while roles are watched and do not change.
+	KeepPermits bool
 	// Journal is where what is wanted outlives the process; nil: nowhere.
 	Journal Journal
 	// Wait sleeps between attempts to write one object.
@@ -100,6 +106,7 @@ type Core struct {
 	outbox     report.Outbox
 	states     map[string]*state
 	connected  bool
+	roles      roleState
 	// cursor is where the next subscription goes on; link is the present one.
 	cursor codec.Cursor
 	link   link
@@ -117,6 +124,8 @@ type state struct {
 	// none, or nobody knows.
 	record *inventory.Record
 	known  map[cluster.Ref]remembered
+	// permits are what the executor was allowed when it was asked for last.
+	permits map[cluster.Ref]permit
 	// status is the status of the work with the id about.
 	status workv1.ManifestWorkStatus
 	about  string
@@ -154,6 +163,7 @@ func NewCore(c CoreConfig) *Core {
 		outbox:  report.Outbox{AgentID: c.ClientID, NewID: c.NewID, Remember: c.Journal != nil},
 		keeper:  keeper{unsaved: map[string]conditions.Lapse{}, gone: map[string]bool{}},
 		states:  map[string]*state{},
+		roles:   roleState{waiting: map[string]bool{}},
 		strays:  map[string]stray{},
 		graces:  map[string]bool{},
 	}

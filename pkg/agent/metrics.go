@@ -26,6 +26,13 @@ const (
 	roundFailed  = "failed"
 )
 
+// Values of the label result of checks of executors.
+const (
+	checkAllowed = "allowed"
+	checkDenied  = "denied"
+	checkFailed  = "failed"
+)
+
 // Metrics counts what an agent does; docs/metrics.md lists the series. nil
 // counts nothing.
 type Metrics struct {
@@ -33,6 +40,7 @@ type Metrics struct {
 	rounds     *prometheus.CounterVec
 	duration   prometheus.Histogram
 	objects    *prometheus.CounterVec
+	checks     *prometheus.CounterVec
 	repairs    prometheus.Counter
 	panics     prometheus.Counter
 	journal    prometheus.Counter
@@ -57,6 +65,9 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 		objects: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "hawser_agent_object_writes_total", Help: "Objects written for works, by action and result.",
 		}, []string{"action", "result"}),
+		checks: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "hawser_agent_executor_checks_total", Help: "Objects for which the cluster was asked whether the executor of their work may apply them, by result.",
+		}, []string{"result"}),
 		repairs: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "hawser_agent_drift_repairs_total", Help: "Rounds that wrote objects although the work had not changed.",
 		}),
@@ -70,10 +81,13 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 			Name: "hawser_agent_evictions_total", Help: "AppliedManifestWorks removed with their objects because no source has their work any more.",
 		}),
 	}
-	for _, c := range []prometheus.Collector{m.events, m.rounds, m.duration, m.objects, m.repairs, m.panics, m.journal, m.evictions} {
+	for _, c := range []prometheus.Collector{m.events, m.rounds, m.duration, m.objects, m.checks, m.repairs, m.panics, m.journal, m.evictions} {
 		if err := reg.Register(c); err != nil {
 			return nil, fmt.Errorf("agent metrics: %w", err)
 		}
+	}
+	for _, result := range []string{checkAllowed, checkDenied, checkFailed} {
+		m.checks.WithLabelValues(result) // there from the start, with 0
 	}
 	return m, nil
 }
@@ -123,10 +137,10 @@ func (m *Metrics) observe(a *Agent) error {
 		}),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "hawser_agent_watches", Help: "Watches on the cluster.",
-		}, func() float64 { return float64(a.watcher.Counts().Watches) }),
+		}, func() float64 { return float64(a.watcher.Counts().Watches + a.roles.counts().Watches) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "hawser_agent_watches_denied", Help: "Watches that the cluster denies; their objects are read at the status sync interval.",
-		}, func() float64 { return float64(a.watcher.Counts().Denied) }),
+		}, func() float64 { return float64(a.watcher.Counts().Denied + a.roles.counts().Denied) }),
 		unwatched("denied", func(n drift.Counts) int { return n.DeniedObjects }),
 		unwatched("limit", func(n drift.Counts) int { return n.WaitingObjects }),
 	} {
@@ -159,6 +173,12 @@ func (m *Metrics) write(action string, err error) {
 		result = "failed"
 	}
 	m.objects.WithLabelValues(action, result).Inc()
+}
+
+func (m *Metrics) checked(result string) {
+	if m != nil {
+		m.checks.WithLabelValues(result).Inc()
+	}
 }
 
 func (m *Metrics) repair() {

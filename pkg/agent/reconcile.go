@@ -44,13 +44,15 @@ type round struct {
 	now     time.Time
 	// full: nothing that was remembered or seen by watches counts.
 	full bool
-	log  *slog.Logger
+	// authority is in whose name manifests are applied; nil: in that of the agent.
+	authority *authority
+	log       *slog.Logger
 }
 
 // Reconcile brings the cluster in line with what is wanted under a key, and
 // puts the status into the outbox. next is when to call it again if nothing
 // else happens, 0 if never. With an error it is to be called again after a
-// back-off.
+// back-off, or after next if that is sooner and not 0.
 func (c *Core) Reconcile(ctx context.Context, key string) (next time.Duration, err error) {
 	r := c.begin(key)
 	switch {
@@ -127,6 +129,7 @@ func (c *Core) end(r *round, next time.Duration, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.states, r.key)
+	delete(c.roles.waiting, r.key)
 }
 
 // bring applies a work.
@@ -145,12 +148,14 @@ func (r *round) bring(ctx context.Context, w *desired.Work) (time.Duration, erro
 	manifests := apply.Load(ctx, r.config.Client, *w.Spec)
 	if gone, err := r.claim(ctx, w); err != nil || !gone {
 		if err != nil {
+			r.noteRefusals(err)
 			return 0, errors.Join(err, r.blocked(w, manifests, err))
 		}
 		return r.removalWait(), nil
 	}
 	r.removals = 0
 	r.track(manifests)
+	r.actFor(w.Spec.Executor)
 	results, err := r.apply(ctx, manifests)
 	if err != nil {
 		return 0, r.forgetRecord(err)
@@ -160,14 +165,16 @@ func (r *round) bring(ctx context.Context, w *desired.Work) (time.Duration, erro
 	reportErr := r.report(w, r.statusOf(w, results))
 	r.settledWith(ctx, w, results)
 	r.expect(results, remaining)
-	if err := errors.Join(r.forgetRecord(settleErr), reportErr, retryable(results)); err != nil {
-		return 0, err
+	r.noteRefusals(settleErr, results...)
+	next := r.comeBack(results)
+	if err := errors.Join(r.forgetRecord(settleErr), reportErr, r.retryable(results)); err != nil {
+		return next, err
 	}
 	if len(remaining) > 0 {
 		return r.removalWait(), nil
 	}
 	r.removals = 0
-	return r.idle(), nil
+	return sooner(next, r.idle()), nil
 }
 
 // pause is how long to leave a work alone whose objects somebody else keeps
@@ -295,8 +302,12 @@ func (r *round) apply(ctx context.Context, manifests []apply.Manifest) ([]apply.
 	var steps []apply.Step
 	var order []int
 	for _, i := range apply.Order(manifests) {
-		if k, same := r.unchanged(manifests[i], owner); same {
-			results[i] = apply.Remembered(manifests[i], k)
+		k, same := r.unchanged(manifests[i], owner)
+		if manifests[i].Err == nil {
+			manifests[i].Err = r.permitted(ctx, manifests[i], same)
+		}
+		if same {
+			results[i] = remember(manifests[i], k)
 			continue
 		}
 		steps = append(steps, r.applier.Plan(ctx, manifests[i], owner, r.known[manifests[i].Ref].Known))
@@ -360,7 +371,7 @@ func (r *round) expect(results []apply.Result, remaining []inventory.Entry) {
 			continue
 		}
 		expected[res.Ref] = signatureOf(res, before[res.Ref])
-		if res.Err == nil {
+		if res.Err == nil || res.Known.UID != "" { // a refusal leaves it as it was
 			r.known[res.Ref] = remembered{Known: res.Known, signature: expected[res.Ref]}
 		}
 	}
@@ -406,10 +417,14 @@ func (r *round) settledWith(ctx context.Context, w *desired.Work, results []appl
 
 // retryable returns the errors that may go away although the work does not
 // change.
-func retryable(results []apply.Result) error {
+func (r *round) retryable(results []apply.Result) error {
 	var errs []error
+	if r.authority != nil && r.authority.failed != nil {
+		errs = append(errs, r.authority.failed)
+	}
 	for _, res := range results {
 		switch {
+		case refused(res.Err) || res.Err == nil && refused(res.ReadErr): // see comeBack
 		case res.Err != nil && !apply.Permanent(res.Err):
 			errs = append(errs, fmt.Errorf("apply %s: %w", describe(res.Manifest), res.Err))
 		case res.Err == nil && res.ReadErr != nil: // one that is only read
@@ -432,7 +447,7 @@ var errNoFeedback = errors.New("status feedback is not supported by this agent y
 func (r *round) statusOf(w *desired.Work, results []apply.Result) workv1.ManifestWorkStatus {
 	manifests := make([]conditions.Manifest, 0, len(results))
 	for _, res := range results {
-		m := conditions.Manifest{Meta: res.Meta, ApplyErr: res.Err, Presence: res.Presence, ReadErr: res.ReadErr}
+		m := conditions.Manifest{Meta: res.Meta, ApplyErr: explained(res.Err), Presence: res.Presence, ReadErr: explained(res.ReadErr)}
 		if len(res.Config.Feedback) > 0 {
 			m.FeedbackErrs = []error{errNoFeedback}
 		}
@@ -451,7 +466,7 @@ func (r *round) blocked(w *desired.Work, manifests []apply.Manifest, err error) 
 	if !lasting(err) {
 		return nil
 	}
-	err = fmt.Errorf("it cannot be recorded in AppliedManifestWork %s: %w", r.key, err)
+	err = explained(fmt.Errorf("it cannot be recorded in AppliedManifestWork %s: %w", r.key, err))
 	list := make([]conditions.Manifest, 0, len(manifests))
 	for _, m := range manifests {
 		list = append(list, conditions.Manifest{Meta: m.Meta, ApplyErr: err, Presence: conditions.Unreadable, ReadErr: err})

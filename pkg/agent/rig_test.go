@@ -64,6 +64,8 @@ type rig struct {
 	grace   time.Duration  // of evictions
 	save    time.Time      // when Save is due; zero: never
 	log     *slog.Logger
+	// configure, if set, changes what the next agent works with.
+	configure func(*CoreConfig)
 }
 
 type (
@@ -134,6 +136,9 @@ func (r *rig) start() {
 	}
 	if r.files != nil {
 		c.Journal = r.files
+	}
+	if r.configure != nil {
+		r.configure(&c)
 	}
 	r.core = NewCore(c)
 	for _, ref := range r.f.Refs() { // the watch begins with a list
@@ -218,8 +223,10 @@ func (r *rig) round(key string) {
 	case err != nil:
 		r.failures[key]++
 		r.wakeAt(key, r.now.Add(firstRetry<<min(r.failures[key], 15)))
-	case next > 0:
+	default:
 		r.failures[key] = 0
+	}
+	if next > 0 {
 		r.wakeAt(key, r.now.Add(next))
 	}
 }

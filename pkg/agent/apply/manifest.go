@@ -15,6 +15,7 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/executor"
 )
 
 // Manifest is one manifest of a work.
@@ -69,11 +70,13 @@ func Load(ctx context.Context, mapper cluster.Mapper, spec workv1.ManifestWorkSp
 	return manifests
 }
 
-// refuseWork returns why nothing of a work may be applied: options whose
-// meaning this agent does not know are never ignored.
+// refuseWork returns why nothing of a work may be applied: an executor that is
+// none, or options whose meaning this agent does not know.
 func refuseWork(spec workv1.ManifestWorkSpec) error {
 	if spec.Executor != nil {
-		return permanent{errors.New("spec.executor is not supported by this agent yet: nothing is applied without checking it; remove it, or move the work to an agent that checks it")}
+		if _, err := executor.Of(*spec.Executor); err != nil {
+			return permanent{err}
+		}
 	}
 	if o := spec.DeleteOption; o != nil {
 		switch o.PropagationPolicy {
@@ -84,6 +87,10 @@ func refuseWork(spec workv1.ManifestWorkSpec) error {
 	}
 	return nil
 }
+
+// Body is the manifest as an object would be made of it, without the mark of an
+// owner.
+func (m Manifest) Body() *unstructured.Unstructured { return forCreate(identify(m), Owner{}, false) }
 
 func entryID(m workv1.ManifestResourceMeta) workv1.ResourceIdentifier {
 	return workv1.ResourceIdentifier{Group: m.Group, Resource: m.Resource, Namespace: m.Namespace, Name: m.Name}

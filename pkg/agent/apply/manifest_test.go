@@ -110,7 +110,7 @@ func TestLoad_OptionsWithoutSupportAreRefusedNotIgnored(t *testing.T) {
 	}{
 		"executor": {
 			func(s *workv1.ManifestWorkSpec) { s.Executor = &workv1.ManifestWorkExecutor{} },
-			"spec.executor is not supported by this agent yet: nothing is applied without checking it; remove it, or move the work to an agent that checks it",
+			"only support ServiceAccount type for the executor",
 		},
 		"delete option nobody knows": {
 			func(s *workv1.ManifestWorkSpec) {

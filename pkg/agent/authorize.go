@@ -1,0 +1,282 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/agent/apply"
+	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/executor"
+)
+
+const (
+	// A permission whose end no watch would show is asked for again after a random
+	// time between one and one and a half of these.
+	permitTime = 4 * time.Minute
+	// Works that roles concern are looked at again rolePause after roles changed,
+	// so that the server's own picture of them is fresh, and then for a while not
+	// again: for sweepEvery, or longer where there are many such works.
+	rolePause     = time.Second
+	sweepEvery    = 10 * time.Second
+	sweepPerKey   = 100 * time.Millisecond
+	lastSweepWait = time.Minute
+)
+
+// Roles notices that roles or bindings changed, and calls Core.RolesChanged.
+type Roles interface {
+	// Need asks for that, from now on. It may be called again.
+	Need()
+	// Watched reports whether every change is noticed.
+	Watched() bool
+}
+
+// roleState is what a Core knows of roles; guarded by Core.mu.
+type roleState struct {
+	// changes counts them.
+	changes uint64
+	// waiting are the keys to which roles matter.
+	waiting map[string]bool
+	// sweep is when those were, or will be, looked at last; quiet until when they
+	// are not looked at again.
+	sweep, quiet time.Time
+}
+
+// RolesChanged is told that roles or bindings changed, or may have. It returns
+// the keys for which Reconcile is due, and after what time.
+func (c *Core) RolesChanged() (keys []string, after time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.roles.changes++
+	now := c.config.Now()
+	if len(c.roles.waiting) == 0 || c.roles.sweep.After(now) {
+		return nil, 0
+	}
+	after = max(rolePause, c.roles.quiet.Sub(now))
+	c.roles.sweep = now.Add(after)
+	c.roles.quiet = c.roles.sweep.Add(min(lastSweepWait, max(sweepEvery, time.Duration(len(c.roles.waiting))*sweepPerKey)))
+	return sorted(c.roles.waiting), after
+}
+
+// permit says that an executor was allowed to apply an object, or denied.
+type permit struct {
+	account executor.Account
+	owned   bool
+	denied  bool
+	// changes is the count of changes of roles before it was asked for.
+	changes uint64
+	// until is how long it counts; zero: while roles are watched and do not change.
+	until time.Time
+}
+
+// authority is in whose name a round applies.
+type authority struct {
+	account executor.Account
+	err     error // why the account is not known
+	// before are the permits of earlier rounds, until is when those expire that
+	// are asked for in this one.
+	before map[cluster.Ref]permit
+	until  time.Time
+	// failed are the errors of asking again for what was allowed so far.
+	failed error
+}
+
+// actFor begins to apply a work in the name of its executor, if it has one.
+func (r *round) actFor(e *workv1.ManifestWorkExecutor) {
+	before := r.permits
+	r.permits = nil
+	if e == nil {
+		return
+	}
+	r.needRoles(true)
+	r.permits = map[cluster.Ref]permit{}
+	r.authority = &authority{before: before, until: r.now.Add(permitTime + time.Duration(r.config.Random()*float64(permitTime/2)))}
+	r.authority.account, r.authority.err = executor.Of(*e)
+}
+
+// needRoles notes whether a change of roles concerns the key.
+func (r *round) needRoles(needed bool) {
+	r.mu.Lock()
+	if needed {
+		r.roles.waiting[r.key] = true
+	} else {
+		delete(r.roles.waiting, r.key)
+	}
+	r.mu.Unlock()
+	if needed && r.config.Roles != nil {
+		r.config.Roles.Need()
+	}
+}
+
+// roleChanges returns the number of changes so far.
+func (r *round) roleChanges() uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.roles.changes
+}
+
+// permitted returns why a manifest must not be applied in the name of the
+// executor; nil if it may, or if there is no executor. same says that the object
+// is as it should be: nothing is going to be written then, so that an earlier
+// permission counts, also while nobody answers whether it still holds.
+func (r *round) permitted(ctx context.Context, m apply.Manifest, same bool) error {
+	a := r.authority
+	if a == nil {
+		return nil
+	}
+	if a.err != nil {
+		return a.err
+	}
+	last := a.last(m.Ref)
+	if last != nil && r.suffices(*last, m, same) {
+		r.permits[m.Ref] = *last
+		return nil
+	}
+	next, err := r.ask(ctx, m, last)
+	switch {
+	case next != nil:
+		if next.denied && !a.before[m.Ref].denied {
+			r.log.InfoContext(ctx, "the executor may not apply an object", "object", m.Ref.String(), "executor", a.account.User(), "reason", err)
+		}
+		r.permits[m.Ref] = *next
+		return err
+	case same && last != nil && !missesRight(err):
+		r.permits[m.Ref] = *last
+		a.failed = errors.Join(a.failed, fmt.Errorf("%s: %w", m.Ref, err))
+		return nil
+	}
+	return err
+}
+
+// last returns the permission that the account had last for an object, whether
+// it still counts or not; nil if it had none.
+func (a *authority) last(ref cluster.Ref) *permit {
+	if p, has := a.before[ref]; has && p.account == a.account && !p.denied {
+		return &p
+	}
+	return nil
+}
+
+// suffices reports whether nothing needs to be asked. A permission that counts
+// is enough where nothing is written, or where permissions are kept; whether a
+// role gives too much away is never remembered of another than this very one.
+func (r *round) suffices(p permit, m apply.Manifest, same bool) bool {
+	return r.holds(p, m) && (same || r.config.KeepPermits && !executor.GivesRights(m.Ref.GroupResource()))
+}
+
+// ask asks the cluster, and returns the answer with why it is no; nil and why,
+// if there is none. A last permission that is kept and counts answers all but
+// whether the object gives away more than the account has.
+func (r *round) ask(ctx context.Context, m apply.Manifest, last *permit) (*permit, error) {
+	p := &permit{account: r.authority.account, owned: m.Owned, changes: r.roleChanges(), until: r.authority.until}
+	watched := r.config.Roles != nil && r.config.Roles.Watched()
+	checker := executor.Checker{Cluster: r.config.Client}
+	var byRoles bool
+	var err error
+	if last != nil && r.config.KeepPermits && r.holds(*last, m) {
+		p.until = last.until
+	} else {
+		byRoles, err = checker.MayApply(ctx, p.account, executor.Object{Ref: m.Ref, Owned: m.Owned})
+	}
+	if err == nil && executor.GivesRights(m.Ref.GroupResource()) {
+		err = checker.MayGive(ctx, p.account, m.Ref, m.Body())
+	}
+	var denied *executor.DeniedError
+	switch {
+	case err == nil:
+		r.config.Metrics.checked(checkAllowed)
+		if byRoles && watched {
+			p.until = time.Time{}
+		}
+	case errors.As(err, &denied):
+		r.config.Metrics.checked(checkDenied)
+		p.denied = true
+	default:
+		r.config.Metrics.checked(checkFailed)
+		return nil, err
+	}
+	return p, err
+}
+
+// remember is the result for an object that is known to be as it should be. If it
+// may not be applied any more, it stays so, and is only told of.
+func remember(m apply.Manifest, k apply.Known) apply.Result {
+	res := apply.Remembered(m, k)
+	if m.Err != nil {
+		res.Action, res.Err = apply.Refuse, m.Err
+	}
+	return res
+}
+
+// holds reports whether a permission of the account still counts.
+func (r *round) holds(p permit, m apply.Manifest) bool {
+	if r.full || p.owned != m.Owned || p.changes != r.roleChanges() {
+		return false
+	}
+	if p.until.IsZero() {
+		return r.config.Roles.Watched()
+	}
+	return r.now.Before(p.until)
+}
+
+// refused reports whether an error ends when somebody gets a right: the
+// executor, or the agent.
+func refused(err error) bool {
+	var denied *executor.DeniedError
+	return errors.As(err, &denied) || missesRight(err)
+}
+
+// missesRight reports whether the agent itself lacks a right.
+func missesRight(err error) bool {
+	_, missing := cluster.MissingRule(err)
+	return missing
+}
+
+// comeBack is when to look again because somebody lacks a right or a permit
+// expires, 0 if never.
+func (r *round) comeBack(results []apply.Result) (next time.Duration) {
+	for _, res := range results {
+		if refused(res.Err) || refused(res.ReadErr) {
+			next = executor.RetryAfter
+		}
+	}
+	for _, p := range r.permits {
+		if !p.until.IsZero() && !p.denied {
+			next = sooner(next, max(time.Millisecond, p.until.Sub(r.now)))
+		}
+	}
+	return next
+}
+
+// sooner returns the shorter of two times, of which 0 is never.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b == 0 {
+		return max(a, b)
+	}
+	return min(a, b)
+}
+
+// noteRefusals sees to it that a right that the agent or the executor lacks is
+// noticed when somebody gives it.
+func (r *round) noteRefusals(err error, results ...apply.Result) {
+	needed := r.authority != nil || missesRight(err)
+	for _, res := range results {
+		needed = needed || missesRight(res.Err) || missesRight(res.ReadErr)
+	}
+	r.needRoles(needed)
+}
+
+// explained adds to a refusal for want of a right what to do about it.
+func explained(err error) error {
+	rule, missing := cluster.MissingRule(err)
+	if !missing {
+		return err
+	}
+	return fmt.Errorf(`%w; if it is to be allowed, make a ClusterRole on the cluster that has the label %s: "true" and the rule %s`, err, aggregateLabel, cluster.FormatRule(rule))
+}
+
+// aggregateLabel marks the ClusterRoles whose rules the agent gets.
+const aggregateLabel = "open-cluster-management.io/aggregate-to-work"
