@@ -151,11 +151,11 @@ demo: ## a hub, two clusters and Hawser between them on this machine, until Ctrl
 	@bin/hawser demo $(ARGS)
 
 .PHONY: bench
-bench: build ## run the benchmarks; CHECK=1 fails where a ratio misses its target
-	@go run ./test/bench $(if $(CHECK),--check)
-	@mkdir -p bin/interop
-	@go -C test/interop build -o $(CURDIR)/bin/interop/ ./...
-	@go test -run '^$$' -bench . -benchtime 1x ./test/interoptest
+bench: build ## run the benchmarks; CHECK=1 fails where a target is missed; ONLY=works or core runs a part
+	@go run ./test/bench $(if $(CHECK),--check) $(if $(ONLY),--only $(ONLY))
+	@$(if $(ONLY),true,mkdir -p bin/interop)
+	@$(if $(ONLY),true,go -C test/interop build -o $(CURDIR)/bin/interop/ ./...)
+	@$(if $(ONLY),true,go test -run '^$$' -bench . -benchtime 1x ./test/interoptest)
 
 .PHONY: clean
 clean: ## remove what was built here (not Go's caches)

@@ -1,10 +1,11 @@
 // Command bench measures Hawser on this machine, beside what the machine itself
 // can do: one fdatasync, and a bare gRPC echo with the same TLS. Everything is
 // measured five times in one run, limits and product side by side; the table
-// shows median [least–most].
+// shows median [least–most]. README.md says what is measured.
 //
 //	make bench            the table
-//	make bench CHECK=1    and a failure where a ratio misses its target
+//	make bench CHECK=1    and a failure where a target is missed
+//	make bench ONLY=works only what many works cost on one cluster
 package main
 
 import (
@@ -19,6 +20,7 @@ import (
 
 func main() {
 	check := flag.Bool("check", false, "fail where a ratio misses its target")
+	only := flag.String("only", "", "measure one part only: "+partCore+" (broker and delivery) or "+partWorks+" (many works on one cluster)")
 	idle := flag.Duration("idle", defaultIdle, "how long the fleet rests before its memory is read")
 	echoDir := flag.String("serve-echo", "", "internal: serve the bare echo with the certificates of this directory")
 	echoAddr := flag.String("echo-addr", "", "internal: where to serve it")
@@ -32,7 +34,7 @@ func main() {
 		if *echoDir != "" {
 			return serveEcho(ctx, *echoDir, *echoAddr)
 		}
-		return run(ctx, options{check: *check, idle: *idle})
+		return run(ctx, options{check: *check, only: *only, idle: *idle})
 	}()
 	if err != nil && ctx.Err() == nil {
 		fmt.Fprintf(os.Stderr, "bench: %v\n", err)

@@ -32,10 +32,19 @@ const (
 	applySamples   = 10
 )
 
+// The parts of a run.
+const (
+	partCore  = "core"
+	partWorks = "works"
+)
+
 type options struct {
 	check bool
+	only  string // a part; "": all
 	idle  time.Duration
 }
+
+func (o options) measures(part string) bool { return o.only == "" || o.only == part }
 
 // bench is one run: a fleet, the echo beside it, and what was measured.
 type bench struct {
@@ -46,10 +55,14 @@ type bench struct {
 	// echo and broker are the publishers' connections.
 	echo, broker []cloudeventsv1.CloudEventServiceClient
 	version      atomic.Int32
+	audit        *audit
 	results      results
 }
 
 func run(ctx context.Context, o options) (err error) {
+	if o.only != "" && o.only != partCore && o.only != partWorks {
+		return fmt.Errorf("--only %q: use %s or %s", o.only, partCore, partWorks)
+	}
 	root, err := os.Getwd()
 	if err != nil {
 		return err
@@ -64,10 +77,14 @@ func run(ctx context.Context, o options) (err error) {
 		return err
 	}
 	b := &bench{options: o, dir: dir}
+	var auditFlags []string
+	if b.audit, auditFlags, err = newAudit(dir); err != nil {
+		return err
+	}
 	b.fleet = fleet.New(fleet.Config{
 		Root: root, Dir: dir, Bin: filepath.Join(root, "bin"), ControlPlane: programs,
-		Clusters: []string{cluster},
-		Say:      func(format string, args ...any) { fmt.Fprintf(os.Stderr, "bench: "+format+"\n", args...) },
+		Clusters: []string{cluster}, APIServerArgs: auditFlags,
+		Say: b.say,
 	})
 	if err := b.fleet.Start(ctx); err != nil {
 		return err
@@ -76,19 +93,32 @@ func run(ctx context.Context, o options) (err error) {
 	if b.ca, err = b.fleet.PKI().Authority(); err != nil {
 		return err
 	}
-	echo, err := b.startEcho(ctx)
-	if err != nil {
-		return err
+	if o.measures(partCore) {
+		if err := b.core(ctx); err != nil {
+			return err
+		}
 	}
-	defer echo.Kill()
-	if err := b.measure(ctx); err != nil {
-		return err
+	if o.measures(partWorks) {
+		if err := b.works(ctx); err != nil {
+			return err
+		}
 	}
+	b.results.parts = o.measures
 	b.results.write(os.Stdout)
 	if o.check {
 		return b.results.check()
 	}
 	return nil
+}
+
+// core measures broker and delivery, beside the echo.
+func (b *bench) core(ctx context.Context) error {
+	echo, err := b.startEcho(ctx)
+	if err != nil {
+		return err
+	}
+	defer echo.Kill()
+	return b.measure(ctx)
 }
 
 // echoAddr is beside the broker, whose certificate it uses.
@@ -117,7 +147,7 @@ func (b *bench) startEcho(ctx context.Context) (*proc.Process, error) {
 }
 
 func (b *bench) measure(ctx context.Context) error {
-	fmt.Fprintf(os.Stderr, "bench: the fleet rests for %s\n", b.idle)
+	b.say("the fleet rests for %s", b.idle)
 	select {
 	case <-time.After(b.idle):
 	case <-ctx.Done():
@@ -136,7 +166,7 @@ func (b *bench) measure(ctx context.Context) error {
 		return err
 	}
 	for i := range rounds {
-		fmt.Fprintf(os.Stderr, "bench: round %d of %d\n", i+1, rounds)
+		b.say("round %d of %d", i+1, rounds)
 		for _, step := range []func(context.Context) error{b.limits, b.publishes, b.latency, b.apply} {
 			if err := step(ctx); err != nil {
 				return err
@@ -224,7 +254,7 @@ func (b *bench) latency(ctx context.Context) error {
 // deliveries compares 100 with 3,000 sessions; the rounds alternate.
 func (b *bench) deliveries(ctx context.Context) error {
 	const few, many = 100, 3000
-	fmt.Fprintf(os.Stderr, "bench: opening %d sessions\n", many)
+	b.say("opening %d sessions", many)
 	before, err := vmRSS(b.fleet.Program(fleet.Broker).PID())
 	if err != nil {
 		return err

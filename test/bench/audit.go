@@ -1,0 +1,87 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// agentUser is who the agent is on its cluster, as deploy/ has it.
+const agentUser = "system:serviceaccount:hawser:hawser-agent"
+
+// auditPolicy logs each request of the agent once, when it is answered, and
+// nothing else.
+const auditPolicy = `apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived, ResponseStarted]
+rules:
+- level: Metadata
+  users: ["` + agentUser + `"]
+`
+
+// audit is the audit log of the kube-apiservers of a fleet.
+type audit struct {
+	path string
+	read int // up to where take has read
+}
+
+// newAudit returns the log and the flags with which a kube-apiserver writes it.
+func newAudit(dir string) (*audit, []string, error) {
+	a := &audit{path: filepath.Join(dir, "audit.log")}
+	policy := filepath.Join(dir, "audit-policy.yaml")
+	if err := os.WriteFile(policy, []byte(auditPolicy), 0o600); err != nil {
+		return nil, nil, err
+	}
+	return a, []string{"--audit-policy-file=" + policy, "--audit-log-path=" + a.path}, nil
+}
+
+// requests counts requests by "verb resource".
+type requests map[string]int
+
+func (r requests) total() (n int) {
+	for _, c := range r {
+		n += c
+	}
+	return n
+}
+
+// take returns the requests of the agent since the last take, watches aside.
+func (a *audit) take() (requests, error) {
+	b, err := os.ReadFile(a.path)
+	if err != nil {
+		return nil, err
+	}
+	b = b[a.read:]
+	b = b[:bytes.LastIndexByte(b, '\n')+1] // a line may be half written
+	a.read += len(b)
+	return countRequests(b)
+}
+
+// countRequests counts the lines of an audit log.
+func countRequests(lines []byte) (requests, error) {
+	counts := requests{}
+	for line := range bytes.Lines(lines) {
+		var e struct {
+			Verb, RequestURI string
+			User             struct{ Username string }
+			ObjectRef        *struct{ Resource, Subresource string }
+		}
+		if err := json.Unmarshal(line, &e); err != nil {
+			return nil, fmt.Errorf("audit log: %w", err)
+		}
+		if e.Verb == "watch" || e.User.Username != agentUser {
+			continue
+		}
+		what, _, _ := strings.Cut(e.RequestURI, "?")
+		if o := e.ObjectRef; o != nil {
+			if what = o.Resource; o.Subresource != "" {
+				what += "/" + o.Subresource
+			}
+		}
+		counts[e.Verb+" "+what]++
+	}
+	return counts, nil
+}
