@@ -10,9 +10,11 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/hawser-io/hawser/internal/admission"
 	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/internal/hubsource"
 	"github.com/hawser-io/hawser/internal/leader"
+	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 )
 
 // config is everything that can be set. The file has these names; a flag wins
@@ -45,6 +47,14 @@ type config struct {
 
 	StateNamespace string `json:"stateNamespace"`
 
+	Webhook struct {
+		Listen        string `json:"listen"`
+		CertFile      string `json:"certFile"`
+		KeyFile       string `json:"keyFile"`
+		ManifestLimit int    `json:"manifestLimit"`
+	} `json:"webhook"`
+	FeatureGates cmdline.Gates `json:"featureGates"`
+
 	KubeAPIQPS   float32 `json:"kubeAPIQPS"`
 	KubeAPIBurst int     `json:"kubeAPIBurst"`
 
@@ -54,6 +64,12 @@ type config struct {
 		Format string `json:"format"`
 	} `json:"log"`
 }
+
+// The feature gates, called as in Open Cluster Management.
+const (
+	gateCleanUp     = "CleanUpCompletedManifestWork"
+	gateNilExecutor = "NilExecutorValidating"
+)
 
 // duration is a time.Duration that a file writes as "15s".
 type duration time.Duration
@@ -77,6 +93,8 @@ func defaults() *config {
 	e := &c.LeaderElection
 	e.Enabled, e.ResourceName, e.ResourceNamespace = true, program, "hawser"
 	e.LeaseDuration, e.RenewDeadline, e.RetryPeriod = duration(15*time.Second), duration(10*time.Second), duration(2*time.Second)
+	c.Webhook.ManifestLimit = manifestwork.MaxManifestsSize
+	c.FeatureGates = cmdline.NewGates(map[string]bool{gateCleanUp: false, gateNilExecutor: false})
 	c.Log.Level, c.Log.Format = "info", "text"
 	return c
 }
@@ -102,6 +120,11 @@ func (c *config) addFlags(f *pflag.FlagSet) {
 	f.DurationVar((*time.Duration)(&e.RenewDeadline), "leader-elect-renew-deadline", time.Duration(e.RenewDeadline), "how long a leader tries to renew before it ends")
 	f.DurationVar((*time.Duration)(&e.RetryPeriod), "leader-elect-retry-period", time.Duration(e.RetryPeriod), "time between attempts to become or stay leader")
 	f.StringVar(&c.StateNamespace, "state-namespace", c.StateNamespace, "namespace of the ConfigMap hawser-hub-source-<source id>, which says how far the broker's statuses are on the hub and whether deletions are withheld; empty keeps that in memory")
+	f.StringVar(&c.Webhook.Listen, "webhook-listen", c.Webhook.Listen, "host:port of the webhook that checks ManifestWorks, HTTPS; empty switches it off")
+	f.StringVar(&c.Webhook.CertFile, "webhook-cert-file", c.Webhook.CertFile, "PEM file of the webhook's certificate")
+	f.StringVar(&c.Webhook.KeyFile, "webhook-key-file", c.Webhook.KeyFile, "PEM file of its key")
+	f.IntVar(&c.Webhook.ManifestLimit, "webhook-manifest-limit", c.Webhook.ManifestLimit, "largest sum of the manifests of a work, bytes of their JSON with 2 to 4 more for each; agents take no more than the default")
+	f.Var(&c.FeatureGates, "feature-gates", c.FeatureGates.Usage())
 	f.Float32Var(&c.KubeAPIQPS, "kube-api-qps", c.KubeAPIQPS, "requests per second to the hub, watches not counted")
 	f.IntVar(&c.KubeAPIBurst, "kube-api-burst", c.KubeAPIBurst, "requests to the hub at once")
 	f.StringVar(&c.AdminListen, "admin-listen", c.AdminListen, "host:port of /livez, /readyz and /metrics, plain HTTP; empty switches it off")
@@ -134,6 +157,7 @@ func (c *config) validate() error {
 		}
 	}
 	errs = append(errs, c.validateBroker()...)
+	errs = append(errs, c.validateWebhook()...)
 	if err := c.selection().Validate(); err != nil {
 		wrong("%w (flags --cluster-selector and --namespace-selector)", err)
 	}
@@ -165,6 +189,30 @@ func (c *config) validateBroker() (errs []error) {
 		wrong("insecure to %s: plaintext is allowed to a loopback address only, as --broker 127.0.0.1:8090", c.Broker)
 	case !c.Insecure && (c.TLS.CertFile == "" || c.TLS.KeyFile == ""):
 		wrong("TLS needs tls-cert-file and tls-key-file, by which the broker knows this hub; to try things out on this machine, use --insecure with a broker on 127.0.0.1")
+	}
+	return errs
+}
+
+func (c *config) validateWebhook() (errs []error) {
+	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	h := c.Webhook
+	if err := admission.ValidateLimit(h.ManifestLimit); err != nil {
+		wrong("webhook-manifest-limit: %w", err)
+	}
+	if h.Listen == "" {
+		if h.CertFile != "" || h.KeyFile != "" {
+			wrong("webhook-cert-file and webhook-key-file are of no use without webhook-listen, which switches the webhook on")
+		}
+		if c.FeatureGates.Enabled(gateNilExecutor) {
+			wrong("feature gate %s is for the webhook, which is off: set webhook-listen", gateNilExecutor)
+		}
+		return errs
+	}
+	if _, _, err := net.SplitHostPort(h.Listen); err != nil {
+		wrong("webhook-listen %q: use host:port, as 0.0.0.0:9443, or nothing to switch it off", h.Listen)
+	}
+	if h.CertFile == "" || h.KeyFile == "" {
+		wrong("webhook-listen needs webhook-cert-file and webhook-key-file: a kube-apiserver calls webhooks over HTTPS only")
 	}
 	return errs
 }

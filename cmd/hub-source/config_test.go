@@ -66,20 +66,26 @@ func TestConfig_SaysWhatIsWrong(t *testing.T) {
 		args []string
 		want []string
 	}{
-		"nothing set":         {"", nil, []string{"source-id is empty", "host:port", "tls-cert-file"}},
-		"bad source id":       {"", append(tls, "--source-id=Hub/1"), []string{`"Hub/1"`, "lower-case"}},
-		"unknown key":         {"sourceName: hub\n", tls, []string{"sourceName"}},
-		"no such file":        {"", append(hub, "--config=/nonexistent"), []string{"/nonexistent"}},
-		"number as duration":  {"leaderElection: {retryPeriod: 2}\n", hub, []string{`"15s"`}},
-		"both selectors":      {"", append(hub, "--cluster-selector=a=b", "--namespace-selector=a=b"), []string{"not both"}},
-		"bad selector":        {"", append(hub, "--cluster-selector=a in"), []string{`"a in"`, "--cluster-selector"}},
-		"plaintext elsewhere": {"", []string{"--source-id=hub", "--insecure", "--broker=broker.example.com:8090"}, []string{"loopback"}},
-		"plaintext and TLS":   {"", append(hub, "--insecure"), []string{"exclude each other"}},
-		"key without cert":    {"", []string{"--source-id=hub", "--broker=b:1", "--tls-key-file=k"}, []string{"tls-cert-file"}},
-		"lease too short":     {"", append(hub, "--leader-elect-lease-duration=5s"), []string{"lease duration 5s > renew deadline 10s"}},
-		"no lease name":       {"", append(hub, "--leader-elect-resource-name="), []string{"--leader-elect=false"}},
-		"no requests":         {"", append(hub, "--kube-api-qps=0"), []string{"kube-api-qps"}},
-		"bad admin port":      {"", append(hub, "--admin-listen=8082"), []string{"127.0.0.1:8082"}},
+		"nothing set":          {"", nil, []string{"source-id is empty", "host:port", "tls-cert-file"}},
+		"bad source id":        {"", append(tls, "--source-id=Hub/1"), []string{`"Hub/1"`, "lower-case"}},
+		"unknown key":          {"sourceName: hub\n", tls, []string{"sourceName"}},
+		"no such file":         {"", append(hub, "--config=/nonexistent"), []string{"/nonexistent"}},
+		"number as duration":   {"leaderElection: {retryPeriod: 2}\n", hub, []string{`"15s"`}},
+		"both selectors":       {"", append(hub, "--cluster-selector=a=b", "--namespace-selector=a=b"), []string{"not both"}},
+		"bad selector":         {"", append(hub, "--cluster-selector=a in"), []string{`"a in"`, "--cluster-selector"}},
+		"plaintext elsewhere":  {"", []string{"--source-id=hub", "--insecure", "--broker=broker.example.com:8090"}, []string{"loopback"}},
+		"plaintext and TLS":    {"", append(hub, "--insecure"), []string{"exclude each other"}},
+		"key without cert":     {"", []string{"--source-id=hub", "--broker=b:1", "--tls-key-file=k"}, []string{"tls-cert-file"}},
+		"lease too short":      {"", append(hub, "--leader-elect-lease-duration=5s"), []string{"lease duration 5s > renew deadline 10s"}},
+		"no lease name":        {"", append(hub, "--leader-elect-resource-name="), []string{"--leader-elect=false"}},
+		"no requests":          {"", append(hub, "--kube-api-qps=0"), []string{"kube-api-qps"}},
+		"half a webhook":       {"", append(hub, "--webhook-listen=:9443", "--webhook-cert-file=c"), []string{"webhook-key-file", "HTTPS"}},
+		"webhook without port": {"", append(hub, "--webhook-listen=9443", "--webhook-cert-file=c", "--webhook-key-file=k"), []string{`"9443"`, "0.0.0.0:9443"}},
+		"webhook that is off":  {"webhook: {certFile: c}\n", hub, []string{"no use without webhook-listen"}},
+		"limit above agents'":  {"", append(hub, "--webhook-manifest-limit=512001"), []string{"webhook-manifest-limit: 512001", "agents"}},
+		"unknown gate":         {"featureGates: {ManifestWorkReplicaSet: true}\n", hub, []string{`"ManifestWorkReplicaSet"`, "CleanUpCompletedManifestWork, NilExecutorValidating"}},
+		"gate without webhook": {"", append(hub, "--feature-gates=NilExecutorValidating=true"), []string{"NilExecutorValidating", "webhook-listen"}},
+		"bad admin port":       {"", append(hub, "--admin-listen=8082"), []string{"127.0.0.1:8082"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := load(t, c.file, c.args...)
@@ -92,6 +98,24 @@ func TestConfig_SaysWhatIsWrong(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestConfig_SwitchesWebhookAndGatesOn(t *testing.T) {
+	c, err := load(t, "featureGates: {CleanUpCompletedManifestWork: true}\nwebhook: {certFile: c, keyFile: k, manifestLimit: 1000}\n",
+		append(tls, "--source-id=hub", "--webhook-listen=:9443", "--feature-gates=NilExecutorValidating=true")...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if h := c.Webhook; h.Listen != ":9443" || h.CertFile != "c" || h.KeyFile != "k" || h.ManifestLimit != 1000 ||
+		!c.FeatureGates.Enabled(gateCleanUp) || !c.FeatureGates.Enabled(gateNilExecutor) {
+		t.Errorf("read %+v, gates %s", h, c.FeatureGates.String())
+	}
+	if c, err = load(t, "", append(tls, "--source-id=hub")...); err != nil {
+		t.Fatal(err)
+	}
+	if c.Webhook.Listen != "" || c.Webhook.ManifestLimit != 512000 || c.FeatureGates.Enabled(gateCleanUp) || c.FeatureGates.Enabled(gateNilExecutor) {
+		t.Errorf("without settings: %+v, gates %s", c.Webhook, c.FeatureGates.String())
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	authorizationv1 "k8s.io/client-go/kubernetes/typed/authorization/v1"
 	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/metadata"
@@ -15,6 +16,8 @@ import (
 	"k8s.io/klog/v2"
 	workversioned "open-cluster-management.io/api/client/work/clientset/versioned"
 
+	"github.com/hawser-io/hawser/internal/admission"
+	"github.com/hawser-io/hawser/internal/admission/webhook"
 	"github.com/hawser-io/hawser/internal/hubsource"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/kubeconfig"
@@ -32,25 +35,59 @@ func serve(ctx context.Context, cfg *config, stderr io.Writer) error {
 	}
 	klog.SetSlogLogger(log)
 	c := hubsource.Config{
-		ID: cfg.SourceID, Selection: cfg.selection(), Health: &telemetry.Health{}, Log: log,
+		ID: cfg.SourceID, Selection: cfg.selection(), CleanUp: cfg.FeatureGates.Enabled(gateCleanUp), Health: &telemetry.Health{}, Log: log,
 	}
 	registry := telemetry.NewRegistry()
 	c.Registerer = registry
 	if c.Dialer, err = cfg.dialer(log); err != nil {
 		return err
 	}
-	if err := cfg.reachHub(&c); err != nil {
+	hub, err := cfg.reachHub(&c)
+	if err != nil {
 		return err
 	}
 	source, err := hubsource.New(c)
 	if err != nil {
 		return err
 	}
+	tasks := []run.Task{
+		{Name: "hub source", Run: source.Run},
+		{Name: "admin", Run: telemetry.Admin{Addr: cfg.AdminListen, Registry: registry, Health: c.Health, Log: log}.Run},
+	}
+	if cfg.Webhook.Listen != "" {
+		w, err := cfg.webhook(hub, c)
+		if err != nil {
+			return err
+		}
+		tasks = append(tasks, run.Task{Name: "webhook", Run: w.Run})
+	}
 	log.Info("starting", "program", telemetry.Version(program), "source_id", cfg.SourceID, "broker", cfg.Broker)
-	return run.Group(ctx,
-		run.Task{Name: "hub source", Run: source.Run},
-		run.Task{Name: "admin", Run: telemetry.Admin{Addr: cfg.AdminListen, Registry: registry, Health: c.Health, Log: log}.Run},
-	)
+	return run.Group(ctx, tasks...)
+}
+
+// webhook returns the webhook, which every replica serves.
+func (c *config) webhook(hub *rest.Config, source hubsource.Config) (*webhook.Webhook, error) {
+	files := identity.Files{Cert: c.Webhook.CertFile, Key: c.Webhook.KeyFile}
+	certificate, err := files.Serving(func(err error) { source.Log.Error("tls files of the webhook", "err", err) })
+	if err != nil {
+		return nil, err
+	}
+	// Each question is due to a request that the kube-apiserver has admitted: it
+	// waits neither behind statuses nor for a rate of our own.
+	asking := rest.CopyConfig(hub)
+	asking.QPS = -1
+	access, err := authorizationv1.NewForConfig(asking)
+	if err != nil {
+		return nil, fmt.Errorf("reach the hub: %w", err)
+	}
+	return webhook.New(webhook.Config{
+		Addr: c.Webhook.Listen, Certificate: certificate, Access: access.SubjectAccessReviews(),
+		Rules: admission.Rules{
+			ManifestLimit:    c.Webhook.ManifestLimit,
+			CheckNilExecutor: c.FeatureGates.Enabled(gateNilExecutor), CleansUp: c.FeatureGates.Enabled(gateCleanUp),
+		},
+		Registerer: source.Registerer, Health: source.Health, Log: source.Log,
+	})
 }
 
 // dialer reaches the broker as the configuration says.
@@ -67,33 +104,33 @@ func (c *config) dialer(log *slog.Logger) (*transportgrpc.Dialer, error) {
 	return transportgrpc.NewDialer(o)
 }
 
-// reachHub fills in the clients of the hub.
-func (c *config) reachHub(into *hubsource.Config) error {
+// reachHub fills in the clients of the hub, and returns how it is reached.
+func (c *config) reachHub(into *hubsource.Config) (*rest.Config, error) {
 	hub, err := kubeconfig.Load(c.Kubeconfig, "kubeconfig")
 	if err != nil {
-		return fmt.Errorf("reach the hub: %w", err)
+		return nil, fmt.Errorf("reach the hub: %w", err)
 	}
 	hub.QPS, hub.Burst, hub.UserAgent = c.KubeAPIQPS, c.KubeAPIBurst, program
 	if into.Works, err = workversioned.NewForConfig(hub); err != nil {
-		return fmt.Errorf("reach the hub: %w", err)
+		return nil, fmt.Errorf("reach the hub: %w", err)
 	}
 	if into.Metadata, err = metadata.NewForConfig(hub); err != nil {
-		return fmt.Errorf("reach the hub: %w", err)
+		return nil, fmt.Errorf("reach the hub: %w", err)
 	}
 	if c.StateNamespace != "" {
 		into.StateNamespace = c.StateNamespace
 		if into.ConfigMaps, err = corev1.NewForConfig(hub); err != nil {
-			return fmt.Errorf("reach the hub: %w", err)
+			return nil, fmt.Errorf("reach the hub: %w", err)
 		}
 	}
 	if !c.LeaderElection.Enabled {
-		return nil
+		return hub, nil
 	}
 	// Renewing the lease must not wait behind everything else.
 	leases := rest.CopyConfig(hub)
 	leases.QPS, leases.Burst = 5, 10
 	into.Election, err = c.election(leases, into.Log)
-	return err
+	return hub, err
 }
 
 func (c *config) election(hub *rest.Config, log *slog.Logger) (leader.Election, error) {
