@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/rest"
 
+	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/internal/kubeconfig"
 	"github.com/hawser-io/hawser/internal/leader"
 	"github.com/hawser-io/hawser/pkg/agent"
@@ -34,14 +35,20 @@ type config struct {
 	noLeaderElection                          bool
 	leaseDuration, renewDeadline, retryPeriod time.Duration
 
+	gates cmdline.Gates
+
 	adminListen, logLevel, logFormat string
 }
+
+// The feature gates, called as in Open Cluster Management.
+const gateExecutorCaches = "ExecutorValidatingCaches"
 
 func defaults() *config {
 	return &config{
 		kubeAPIQPS: 50, kubeAPIBurst: 100, statusSyncInterval: agent.DefaultStatusSyncInterval, evictionGrace: agent.DefaultEvictionGrace, workers: agent.DefaultWorkers,
 		sourceDriver: driverGRPC, sourceConfig: "/spoke/hub-kubeconfig/config.yaml",
 		leaseDuration: 137 * time.Second, renewDeadline: 107 * time.Second, retryPeriod: 26 * time.Second,
+		gates:       cmdline.NewGates(map[string]bool{gateExecutorCaches: false}),
 		adminListen: "127.0.0.1:8083", logLevel: "info", logFormat: "text",
 	}
 }
@@ -67,6 +74,7 @@ func (c *config) addFlags(f *pflag.FlagSet) {
 	f.DurationVar(&c.leaseDuration, "leader-election-lease-duration", c.leaseDuration, "how long other agents wait for an active one that is silent; one that starts again with the same state directory does not wait")
 	f.DurationVar(&c.renewDeadline, "leader-election-renew-deadline", c.renewDeadline, "how long the active agent tries to renew the Lease before it ends")
 	f.DurationVar(&c.retryPeriod, "leader-election-retry-period", c.retryPeriod, "time between attempts to get or renew the Lease")
+	f.Var(&c.gates, "feature-gates", c.gates.Usage())
 	f.StringVar(&c.adminListen, "admin-listen", c.adminListen, "host:port of /livez, /readyz and /metrics, plain HTTP; empty switches it off")
 	f.StringVar(&c.logLevel, "log-level", c.logLevel, "debug, info, warn or error")
 	f.StringVar(&c.logFormat, "log-format", c.logFormat, "text or json")

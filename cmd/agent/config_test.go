@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -30,7 +31,8 @@ func parse(t *testing.T, args ...string) (*config, error) {
 func TestConfig_FlagsOfOCM(t *testing.T) {
 	c, err := parse(t, "--cluster-name=c1", "--agent-id=a", "--kube-api-qps=7", "--kube-api-burst=9", "--status-sync-interval=30s", "--appliedmanifestwork-eviction-grace-period=5m",
 		"--workload-agent-workers=3", "--workload-source-driver=grpc", "--workload-source-config=/x", "--cloudevents-client-id=id", "--spoke-kubeconfig=/k",
-		"--namespace=ns", "--disable-leader-election", "--leader-election-lease-duration=30s", "--leader-election-renew-deadline=20s", "--leader-election-retry-period=5s")
+		"--namespace=ns", "--disable-leader-election", "--leader-election-lease-duration=30s", "--leader-election-renew-deadline=20s", "--leader-election-retry-period=5s",
+		"--feature-gates=ExecutorValidatingCaches=true")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +42,10 @@ func TestConfig_FlagsOfOCM(t *testing.T) {
 	want.workers, want.sourceConfig, want.clientID, want.spokeKubeconfig = 3, "/x", "id", "/k"
 	want.namespace, want.noLeaderElection = "ns", true
 	want.leaseDuration, want.renewDeadline, want.retryPeriod = 30*time.Second, 20*time.Second, 5*time.Second
-	if *c != *want {
+	if err := want.gates.Set("ExecutorValidatingCaches=true"); err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(c, want) || !c.gates.Enabled(gateExecutorCaches) {
 		t.Fatalf("got %+v\nwant %+v", c, want)
 	}
 	if c, err = parse(t, "--spoke-cluster-name=c2"); err != nil || c.clusterName != "c2" {

@@ -44,6 +44,7 @@ func serve(ctx context.Context, cfg *config, stderr io.Writer) (err error) {
 		Cluster: cfg.clusterName, HubIdentity: cfg.hubIdentity, AgentID: cfg.agentID, ClientID: cfg.clientID,
 		Workers: cfg.workers, StatusSyncInterval: cfg.statusSyncInterval,
 		EvictionGracePeriod: max(cfg.evictionGrace, 1), // 0 would mean the default
+		KeepPermits:         cfg.gates.Enabled(gateExecutorCaches),
 		Log:                 log, Registry: registry,
 	}
 	if c.HubIdentity == "" {
