@@ -1,0 +1,120 @@
+package manifestwork
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/test/e2e/harness"
+)
+
+// told is a condition as people and tools read it. observed is 0 where the
+// condition is about the object, not about a spec.
+type told struct {
+	typ, status, reason, message string
+	observed                     int64
+}
+
+func tell(conditions []metav1.Condition) map[string]told {
+	all := map[string]told{}
+	for _, c := range conditions {
+		all[c.Type] = told{c.Type, string(c.Status), c.Reason, c.Message, c.ObservedGeneration}
+	}
+	return all
+}
+
+// tells waits until the conditions of a work, and those of its manifests in
+// order, are these. A message that ends in "…" is compared up to there.
+func tells(t *testing.T, w *workv1.ManifestWork, work []told, manifests ...[]told) {
+	t.Helper()
+	compare := func(what string, want []told, got map[string]told) error {
+		expected := map[string]told{}
+		for _, c := range want {
+			if prefix, open := strings.CutSuffix(c.message, "…"); open && strings.HasPrefix(got[c.typ].message, prefix) {
+				c.message = got[c.typ].message
+			}
+			expected[c.typ] = c
+		}
+		delete(got, "Delivered") // of the hub source
+		if d := cmp.Diff(expected, got, cmp.AllowUnexported(told{})); d != "" {
+			return fmt.Errorf("%s (-want +got):\n%s", what, d)
+		}
+		return nil
+	}
+	harness.Eventually(t, func(ctx context.Context) error {
+		live, err := shared.Get(ctx, w.Namespace, w.Name)
+		if err != nil {
+			return err
+		}
+		if got := len(live.Status.ResourceStatus.Manifests); got != len(manifests) {
+			return fmt.Errorf("%d manifests, want %d", got, len(manifests))
+		}
+		for i, m := range live.Status.ResourceStatus.Manifests {
+			if err := compare(fmt.Sprintf("manifest %d", i), manifests[i], tell(m.Conditions)); err != nil {
+				return err
+			}
+		}
+		return compare("work", work, tell(live.Status.Conditions))
+	})
+}
+
+var (
+	applied       = told{"Applied", "True", "AppliedManifestComplete", "Apply manifest complete", 1}
+	available     = told{"Available", "True", "ResourceAvailable", "Resource is available", 0}
+	absent        = told{"Available", "False", "ResourceNotAvailable", "Resource is not available", 0}
+	incomplete    = told{"Available", "Unknown", "IncompleteResourceMeta", "Resource meta is incomplete", 0}
+	noFeedback    = told{"StatusFeedbackSynced", "True", "NoStatusFeedbackSynced", "", 0}
+	workApplied   = told{"Applied", "True", "AppliedManifestWorkComplete", "Apply manifest work complete", 1}
+	workFailed    = told{"Applied", "False", "AppliedManifestWorkFailed", "Failed to apply manifest work", 1}
+	workAvailable = told{"Available", "True", "ResourcesAvailable", "All resources are available", 1}
+)
+
+// failed is Applied with the text of an error.
+func failed(text string) told {
+	return told{"Applied", "False", "AppliedManifestFailed", "Failed to apply manifest: " + text, 1}
+}
+
+func TestConditions_OfWhatWorks(t *testing.T) {
+	t.Parallel()
+	ns := shared.NamespaceOn(t, cluster)
+	w := shared.Create(t, harness.NewWork(t, cluster, "told-good", harness.ConfigMapYAML(ns, "one", "x")))
+	tells(t, w, []told{workApplied, workAvailable}, []told{applied, available, noFeedback})
+}
+
+func TestConditions_OfWhatDoesNot(t *testing.T) {
+	t.Parallel()
+	ns := shared.NamespaceOn(t, cluster)
+	w := shared.Create(t, harness.NewWork(t, cluster, "told-bad",
+		harness.ConfigMapYAML(ns, "one", "x"),
+		harness.ConfigMapYAML("no-such-namespace", "lost", "x"),
+		`{apiVersion: example.org/v1, kind: Unheard, metadata: {name: x, namespace: `+ns+`}}`,
+		`{apiVersion: v1, kind: Node, metadata: {name: forbidden-node}}`,
+	))
+	tells(t, w,
+		[]told{workFailed, {"Available", "False", "ResourcesNotAvailable", "1 of 4 resources are not available", 1}},
+		[]told{applied, available, noFeedback},
+		[]told{failed(`namespaces "no-such-namespace" not found`), absent},
+		[]told{failed(`the server doesn't have a resource type "Unheard"`), incomplete},
+		[]told{
+			failed(`nodes "forbidden-node" is forbidden: …`),
+			{"Available", "Unknown", "FetchingResourceFailed", `Failed to fetch resource: nodes "forbidden-node" is forbidden: …`, 0},
+		},
+	)
+}
+
+func TestConditions_OfWhatIsNotKnown(t *testing.T) {
+	t.Parallel()
+	ns := shared.NamespaceOn(t, cluster)
+	w := shared.Create(t, harness.NewWork(t, cluster, "told-unknown",
+		harness.ConfigMapYAML(ns, "one", "x"), `{apiVersion: example.org/v1, kind: Unheard, metadata: {name: x, namespace: `+ns+`}}`))
+	tells(t, w,
+		[]told{workFailed, {"Available", "Unknown", "ResourcesStatusUnknown", "1 of 2 resources have unknown status", 1}},
+		[]told{applied, available, noFeedback},
+		[]told{failed(`the server doesn't have a resource type "Unheard"`), incomplete},
+	)
+}
