@@ -11,8 +11,3 @@
 // [Evaluator] is pure besides its cache of compiled expressions; it makes its
 // CEL environment when the first rule needs one.
 package rule
-
-import (
-	_ "github.com/google/cel-go/cel"
-	_ "k8s.io/apiserver/pkg/cel/library"
-)

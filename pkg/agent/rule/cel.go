@@ -1,0 +1,221 @@
+package rule
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/common/ast"
+	"github.com/google/cel-go/common/types"
+	"github.com/google/cel-go/common/types/ref"
+	"github.com/google/cel-go/common/types/traits"
+	"github.com/google/cel-go/ext"
+	"github.com/google/cel-go/interpreter"
+	"k8s.io/apiserver/pkg/cel/library"
+	"k8s.io/utils/lru"
+)
+
+const (
+	// maxExpression is the length of the longest expression, in bytes.
+	maxExpression = 8 << 10
+	// maxLoops bounds the loops (macros as all, exists, map, filter) in one
+	// expression. What one makes can be nested once more in the next, and checking
+	// types takes the cube of that.
+	maxLoops = 32
+	// maxPrograms bounds the compiled expressions that are kept; one takes some
+	// 10 KiB.
+	maxPrograms = 256
+	// A loop asks whether its time is over after so many turns.
+	interruptEvery = 16
+)
+
+// Evaluator follows rules. The zero value is ready; its methods may be called
+// concurrently.
+type Evaluator struct {
+	// limits is zero for the usual ones.
+	limits limits
+
+	mu sync.Mutex
+	// rules and messages are the environments of the two kinds of expressions,
+	// nil until they are needed, and so is programs. The cache has a lock of its
+	// own; an expression is compiled without any.
+	rules, messages *environment
+	programs        *lru.Cache
+}
+
+// limits bound what rules may cost.
+type limits struct {
+	// expression and manifest are units of CEL for one expression, and for all
+	// rules of one manifest; expression also bounds what the arguments of one call
+	// weigh.
+	expression, manifest uint64
+	// time is for all rules of one manifest. It is what ends long loops: counting
+	// their units takes CEL the longer, the longer they run.
+	time time.Duration
+}
+
+var usual = limits{expression: 1_000_000, manifest: 10_000_000, time: 2 * time.Second}
+
+func (e *Evaluator) bounds() limits {
+	if e.limits == (limits{}) {
+		return usual
+	}
+	return e.limits
+}
+
+// program identifies a compiled expression.
+type program struct {
+	text    string
+	message bool
+}
+
+// compiled is an expression that can be evaluated, or why it cannot.
+type compiled struct {
+	cel.Program
+	err error
+}
+
+// internalError is one that no expression is to blame for.
+type internalError struct{ error }
+
+func (e *internalError) Unwrap() error { return e.error }
+
+// environment is what expressions may use.
+type environment struct {
+	*cel.Env
+	guard  guard
+	limits limits
+}
+
+// evaluate evaluates an expression within what is left of the manifest's
+// budget.
+func (r *run) evaluate(ctx context.Context, p program, variables map[string]any) (ref.Val, error) {
+	if r.left == 0 {
+		return nil, errBudget
+	}
+	c := r.compiled(p)
+	if c.err != nil {
+		return nil, c.err
+	}
+	v, details, err := c.ContextEval(ctx, variables)
+	cost := r.bounds().expression // of one that was ended
+	if details != nil && details.ActualCost() != nil {
+		cost = *details.ActualCost()
+	}
+	if cost > r.left {
+		r.left = 0
+		return nil, errBudget
+	}
+	r.left -= cost
+	if errors.Is(err, interpreter.InterruptError{}) {
+		return nil, context.Cause(ctx)
+	}
+	return v, err
+}
+
+// compiled returns the program of an expression.
+func (e *Evaluator) compiled(p program) compiled {
+	if len(p.text) > maxExpression {
+		return compiled{err: fmt.Errorf("the expression has %d bytes, use at most %d", len(p.text), maxExpression)}
+	}
+	env, err := e.environment(p.message)
+	if err != nil {
+		return compiled{err: &internalError{err}}
+	}
+	if c, has := e.programs.Get(p); has {
+		return c.(compiled)
+	}
+	var c compiled
+	c.Program, c.err = env.compile(p.text)
+	e.programs.Add(p, c)
+	return c
+}
+
+// environment returns that of rules or of messages. The first call makes both.
+func (e *Evaluator) environment(message bool) (*environment, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.rules == nil {
+		rules, err := cel.NewEnv(options()...)
+		if err != nil {
+			return nil, fmt.Errorf("prepare CEL: %w", err)
+		}
+		messages, err := rules.Extend(cel.Variable("result", cel.BoolType))
+		if err != nil {
+			return nil, fmt.Errorf("prepare CEL: %w", err)
+		}
+		guard, err := newGuard(rules, weigher{float64(e.bounds().expression)})
+		if err != nil {
+			return nil, fmt.Errorf("prepare CEL: %w", err)
+		}
+		e.programs = lru.New(maxPrograms)
+		e.rules, e.messages = &environment{rules, guard, e.bounds()}, &environment{messages, guard, e.bounds()}
+	}
+	if message {
+		return e.messages, nil
+	}
+	return e.rules, nil
+}
+
+// options are the libraries that rules may use, and the object.
+func options() []cel.EnvOption {
+	return []cel.EnvOption{
+		cel.Variable("object", cel.DynType), cel.OptionalTypes(), cel.DefaultUTCTimeZone(true),
+		ext.Strings(), library.Lists(), library.Regex(), library.URLs(), library.Quantity(), library.IP(), library.CIDR(), library.Format(), library.SemverLib(),
+		cel.Function("hasConditions", cel.Overload("has_conditions_map", []*cel.Type{cel.MapType(cel.StringType, cel.DynType)}, cel.BoolType, cel.UnaryBinding(hasConditions))),
+	}
+}
+
+// hasConditions reports whether a map, usually a status, has a list of
+// conditions with something in it.
+func hasConditions(status ref.Val) ref.Val {
+	m, ok := status.(traits.Mapper)
+	if !ok {
+		return types.MaybeNoSuchOverloadErr(status)
+	}
+	v, found := m.Find(types.String("conditions"))
+	list, ok := v.(traits.Lister)
+	return types.Bool(found && ok && list.Size() != types.IntZero)
+}
+
+func (e *environment) compile(text string) (cel.Program, error) {
+	parsed, issues := e.Parse(text)
+	if issues.Err() != nil {
+		return nil, issues.Err()
+	}
+	if err := acceptable(parsed.NativeRep()); err != nil {
+		return nil, err
+	}
+	checked, issues := e.Check(parsed)
+	if issues.Err() != nil {
+		return nil, issues.Err()
+	}
+	return e.Program(checked,
+		cel.CostLimit(e.limits.expression), cel.CostTracking(&estimator{weigher: e.guard.weigher}), cel.InterruptCheckFrequency(interruptEvery), cel.CustomDecoratorV2(e.guard.decorate),
+	)
+}
+
+// acceptable returns why an expression has no place in a rule. What goes into
+// messages of protocol buffers is copied whole, without a price.
+func acceptable(a *ast.AST) error {
+	loops, messages := 0, 0
+	ast.PreOrderVisit(a.Expr(), ast.NewExprVisitor(func(x ast.Expr) {
+		switch x.Kind() {
+		case ast.ComprehensionKind:
+			loops++
+		case ast.StructKind:
+			messages++
+		case ast.UnspecifiedExprKind, ast.CallKind, ast.IdentKind, ast.ListKind, ast.LiteralKind, ast.MapKind, ast.SelectKind:
+		}
+	}))
+	switch {
+	case loops > maxLoops:
+		return fmt.Errorf("the expression has %d loops (all, exists, exists_one, filter, map), use at most %d", loops, maxLoops)
+	case messages > 0:
+		return errors.New("messages of protocol buffers cannot be made in rules")
+	}
+	return nil
+}
