@@ -25,6 +25,9 @@ func TestConfig_LoadsWhatDeployShips(t *testing.T) {
 	if cfg.Broker != "hawser-broker.hawser.svc:8090" || cfg.AdminListen != "[127.0.0.1]:8081" || cfg.Insecure || !cfg.LeaderElection.Enabled {
 		t.Errorf("configuration %+v is not what deploy/hub-source says", cfg)
 	}
+	if h := cfg.Webhook; h.Listen != "[127.0.0.1]:9443" || h.CertFile == "" {
+		t.Errorf("webhook %+v is not what deploy/hub-source says", h)
+	}
 	pod := shipped.Deployment(t, "../..", "hub-source")
 	if pod.Spec.Template.Spec.ServiceAccountName != program || pod.Name != program {
 		t.Errorf("Deployment %s runs as %s, want %s for both: its permissions are bound to that name",

@@ -89,9 +89,9 @@ func newPKIIssue(env Env) *cobra.Command {
 		Long: `Issue a certificate: DIR/ROLE-NAME.crt and DIR/ROLE-NAME.key.
 
 NAME is the name of the cluster for the role agent and the source id for the
-role source; for the others it is yours to choose. The role broker needs every
-DNS name and IP address that the broker is reached by as --host. For the roles
-source, operator and viewer it prints the rule by which a broker recognises the
+role source; for the others it is yours to choose. The roles broker and webhook
+need every DNS name and IP address that they are reached by as --host. For the
+roles source, operator and viewer it prints the rule by which a broker recognises the
 certificate; put it into the broker's configuration.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -107,9 +107,9 @@ certificate; put it into the broker's configuration.`,
 		},
 	}
 	f.add(cmd, pki.CertificateLifetime)
-	cmd.Flags().StringVar(&role, "role", "", "broker, agent, source, operator or viewer (required)")
+	cmd.Flags().StringVar(&role, "role", "", "broker, agent, source, operator, viewer or webhook (required)")
 	cmd.Flags().StringVar(&req.Name, "name", "", "cluster of an agent, source id of a source, else a name of your choice (required)")
-	cmd.Flags().StringArrayVar(&req.Hosts, "host", nil, "DNS name or IP address of the broker; may be repeated")
+	cmd.Flags().StringArrayVar(&req.Hosts, "host", nil, "DNS name or IP address of a broker or webhook; may be repeated")
 	return cmd
 }
 
@@ -121,7 +121,7 @@ func issue(env Env, d pki.Dir, req pki.Request, force bool) error {
 	case errors.Is(err, fs.ErrNotExist):
 		return hint(err, "make the authority first: hawser pki init --dir %s", string(d))
 	case errors.Is(err, pki.ErrInvalidHosts):
-		return &usageError{hint(err, "give --host with the role broker, once for each name or address, and with no other role")}
+		return &usageError{hint(err, "give --host with the roles broker and webhook, once for each name or address, and with no other role")}
 	case errors.Is(err, pki.ErrInvalidName):
 		return &usageError{hint(err, "give --name the name of the cluster, the source id or a name of your choice")}
 	case err != nil:
@@ -131,7 +131,7 @@ func issue(env Env, d pki.Dir, req pki.Request, force bool) error {
 		d.Cert(req.Role, req.Name), d.Key(req.Role, req.Name), day(pair.NotAfter)); err != nil {
 		return err
 	}
-	if req.Role == pki.Broker || req.Role == pki.Agent {
+	if req.Role == pki.Broker || req.Role == pki.Webhook || req.Role == pki.Agent {
 		return nil // nobody has to be told how to recognise those
 	}
 	commonName, _ := pki.Subject(req.Role, req.Name)

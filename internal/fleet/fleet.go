@@ -38,6 +38,9 @@ type Config struct {
 	// Args are added to the arguments that deploy/ gives the programs, and win
 	// over them: by Broker, HubSource or Agent, the latter for every agent.
 	Args map[string][]string
+	// NoWebhook leaves the hub without the webhook that deploy/ puts on it: works
+	// that it would refuse get there, and works change while hub-source is away.
+	NoWebhook bool
 	// Say hears of every step, for people; nil says nothing.
 	Say func(format string, args ...any)
 }
@@ -56,8 +59,8 @@ func AgentOf(cluster string) string { return Agent + "-" + cluster }
 // hub is the name of the hub's control plane.
 const hub = "hub"
 
-// adminPort is the port of the admin endpoints in deploy/.
-const adminPort = "8081"
+// The ports of the admin endpoints and of hub-source's webhook in deploy/.
+const adminPort, webhookPort = "8081", "9443"
 
 // SourceID is the name under which the hub of a fleet owns its works, the one
 // that deploy/ configures.
@@ -201,6 +204,7 @@ func (f *Fleet) certificates(context.Context) error {
 	requests := []pki.Request{
 		{Role: pki.Broker, Name: "broker", Hosts: []string{f.ip(Broker), "localhost"}},
 		{Role: pki.Source, Name: SourceID},
+		{Role: pki.Webhook, Name: SourceID, Hosts: []string{f.ip(HubSource)}},
 		{Role: pki.Source, Name: "program"},
 		{Role: pki.Operator, Name: "operator"},
 		{Role: pki.Viewer, Name: "viewer"},
@@ -301,7 +305,7 @@ func (f *Fleet) controlPlane(name string) *controlplane.Cluster {
 // look whether the ports are free.
 func Addresses(subnet byte, clusters []string) []string {
 	f := New(Config{Subnet: subnet, Clusters: clusters})
-	addrs := []string{f.BrokerAddr()}
+	addrs := []string{f.BrokerAddr(), net.JoinHostPort(f.ip(HubSource), webhookPort)}
 	for _, c := range append([]string{Broker, HubSource}, clusters...) {
 		addrs = append(addrs, net.JoinHostPort(f.ip(c), adminPort))
 	}

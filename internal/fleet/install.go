@@ -40,10 +40,11 @@ func (f *Fleet) install(ctx context.Context) error {
 		if err := f.apply(ctx, f.Hub, "-f", f.deploy("crds/manifestworks.yaml")); err != nil {
 			return err
 		}
-		for _, base := range []string{Broker, HubSource} {
-			if err := f.apply(ctx, f.Hub, "-k", f.deploy(base)); err != nil {
-				return err
-			}
+		if err := f.apply(ctx, f.Hub, "-k", f.deploy(Broker)); err != nil {
+			return err
+		}
+		if err := f.installHubSource(ctx); err != nil {
+			return err
 		}
 		for _, c := range f.cfg.Clusters {
 			if err := f.ensureNamespace(ctx, f.Hub, c); err != nil {
@@ -61,6 +62,27 @@ func (f *Fleet) install(ctx context.Context) error {
 		})
 	}
 	return g.Wait()
+}
+
+// installHubSource applies its base, with the webhook where the process serves it.
+func (f *Fleet) installHubSource(ctx context.Context) error {
+	r, err := render(ctx, f.Kubectl(), f.deploy(HubSource))
+	if err != nil {
+		return err
+	}
+	ca, err := os.ReadFile(f.PKI().CACert())
+	if err != nil {
+		return err
+	}
+	manifests, err := r.onThisMachine(webhookAt{off: f.cfg.NoWebhook, ip: f.ip(HubSource), caBundle: ca})
+	if err != nil {
+		return fmt.Errorf("%s: %w", f.deploy(HubSource), err)
+	}
+	file := filepath.Join(f.cfg.Dir, HubSource+".yaml")
+	if err := os.WriteFile(file, manifests, 0o600); err != nil {
+		return err
+	}
+	return f.apply(ctx, f.Hub, "-f", file)
 }
 
 func (f *Fleet) deploy(path string) string { return filepath.Join(f.cfg.Root, "deploy", path) }

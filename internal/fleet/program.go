@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -238,7 +239,7 @@ func (f *Fleet) newProgram(ctx context.Context, name, base string, kubeconfig st
 		dir:    filepath.Join(f.cfg.Dir, name),
 		ip:     f.ip(owner),
 		broker: f.BrokerAddr(),
-		secret: func(string) (map[string][]byte, error) { return f.secretFiles(name) },
+		secret: func(secret string) (map[string][]byte, error) { return f.secretFiles(name, secret) },
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
@@ -257,7 +258,9 @@ func (f *Fleet) newProgram(ctx context.Context, name, base string, kubeconfig st
 		spec: proc.Spec{
 			Name: name, Path: filepath.Join(f.cfg.Bin, "hawser-"+base), Args: args, Env: env,
 			LogFile: filepath.Join(f.LogDir(), name+".log"),
-			Ready:   ready("http://" + admin + cmd.readyPath),
+			// All of /readyz, also what the probe leaves out: who starts a fleet wants
+			// all of it to work.
+			Ready: ready("http://" + admin + strings.Split(cmd.readyPath, "?")[0]),
 		},
 	}, nil
 }
@@ -280,11 +283,17 @@ func (f *Fleet) Volume(program, volume string) string {
 // BrokerAddr is host:port of the broker's gRPC port.
 func (f *Fleet) BrokerAddr() string { return net.JoinHostPort(f.ip(Broker), "8090") }
 
-// secretFiles are what an operator puts into the Secret of a program: its
+// webhookSecret is what deploy/ calls the Secret with the webhook's certificate.
+const webhookSecret = "hawser-hub-source-webhook-tls"
+
+// secretFiles are what an operator puts into a Secret of a program: its
 // certificate, key and CA, and an agent's driver file and name of its cluster.
-func (f *Fleet) secretFiles(name string) (map[string][]byte, error) {
+func (f *Fleet) secretFiles(name, secret string) (map[string][]byte, error) {
 	dir := f.PKI()
 	role, holder := certificateOf(name)
+	if secret == webhookSecret {
+		role, holder = pki.Webhook, SourceID
+	}
 	if c, ok := f.clusterOf(name); ok {
 		role, holder = pki.Agent, c
 	}

@@ -26,6 +26,9 @@ import (
 type rendered struct {
 	deployment appsv1.Deployment
 	configMaps map[string]corev1.ConfigMap
+	services   map[string]corev1.Service
+	// all are the manifests as they are.
+	all []yamlObject
 }
 
 // render runs `kubectl kustomize` on a directory.
@@ -42,7 +45,7 @@ func render(ctx context.Context, kubectl, dir string) (rendered, error) {
 }
 
 func parseRendered(manifests []byte) (rendered, error) {
-	r := rendered{configMaps: map[string]corev1.ConfigMap{}}
+	r := rendered{configMaps: map[string]corev1.ConfigMap{}, services: map[string]corev1.Service{}}
 	d := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(manifests), 4096)
 	for {
 		var raw yamlObject
@@ -51,6 +54,7 @@ func parseRendered(manifests []byte) (rendered, error) {
 		} else if err != nil {
 			return r, err
 		}
+		r.all = append(r.all, raw)
 		switch raw.kind {
 		case "Deployment":
 			if r.deployment.Name != "" {
@@ -65,6 +69,12 @@ func parseRendered(manifests []byte) (rendered, error) {
 				return r, err
 			}
 			r.configMaps[c.Name] = c
+		case "Service":
+			var s corev1.Service
+			if err := raw.into(&s); err != nil {
+				return r, err
+			}
+			r.services[s.Namespace+"/"+s.Name] = s
 		}
 	}
 	if n := len(r.deployment.Spec.Template.Spec.Containers); n != 1 {

@@ -130,8 +130,8 @@ type Request struct {
 	// Name is the cluster of an agent, the source id of a source, and a name
 	// of one's choice for the other roles.
 	Name string
-	// Hosts are the DNS names and IP addresses a broker is reached by. A
-	// broker needs at least one; the other roles may not have any.
+	// Hosts are the DNS names and IP addresses a broker or webhook is reached
+	// by. Those need at least one; the other roles may not have any.
 	Hosts []string
 	Valid Period
 }
@@ -172,15 +172,15 @@ func (a *Authority) Issue(req Request) (Pair, error) {
 var ErrInvalidHosts = errors.New("invalid hosts")
 
 func setUsage(template *x509.Certificate, req Request) error {
-	if req.Role != Broker {
+	if !req.Role.serves() {
 		if len(req.Hosts) != 0 {
-			return fmt.Errorf("%w: a certificate for %s/%s is for dialing out, only a broker's names hosts", ErrInvalidHosts, req.Role, req.Name)
+			return fmt.Errorf("%w: a certificate for %s/%s is for dialing out, only a broker's or a webhook's names hosts", ErrInvalidHosts, req.Role, req.Name)
 		}
 		template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
 		return nil
 	}
 	if len(req.Hosts) == 0 {
-		return fmt.Errorf("%w: a broker's certificate needs the DNS names or IP addresses that clients dial", ErrInvalidHosts)
+		return fmt.Errorf("%w: a %s's certificate needs the DNS names or IP addresses that clients dial", ErrInvalidHosts, req.Role)
 	}
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 	for _, h := range req.Hosts {

@@ -46,6 +46,7 @@ func TestSubject(t *testing.T) {
 		pki.Operator: {"hawser:operator:x1", ""},
 		pki.Viewer:   {"hawser:viewer:x1", ""},
 		pki.Broker:   {"hawser:broker:x1", ""},
+		pki.Webhook:  {"hawser:webhook:x1", ""},
 	} {
 		var got subject
 		got.CommonName, got.Organization = pki.Subject(role, "x1")
@@ -62,7 +63,7 @@ func TestParseRole(t *testing.T) {
 		}
 	}
 	_, err := pki.ParseRole("admin")
-	if !errors.Is(err, pki.ErrUnknownRole) || !strings.Contains(err.Error(), "broker, agent, source, operator, viewer") {
+	if !errors.Is(err, pki.ErrUnknownRole) || !strings.Contains(err.Error(), "broker, agent, source, operator, viewer, webhook") {
 		t.Errorf("ParseRole(admin): %v; want ErrUnknownRole and the roles there are", err)
 	}
 }
@@ -83,6 +84,7 @@ func TestAuthority_Handshake(t *testing.T) {
 		wantErr        string
 	}{
 		{"by name", server, agent, "broker.example", ""},
+		{"webhook", issue(t, a, pki.Request{Role: pki.Webhook, Name: "w", Hosts: []string{"hawser-hub-source.hawser.svc"}, Valid: valid}), agent, "hawser-hub-source.hawser.svc", ""},
 		{"by address", server, agent, "127.0.0.1", ""},
 		{"by IPv6 address", server, agent, "::1", ""},
 		{"another host", server, agent, "other.example", "not other.example"},

@@ -1,6 +1,6 @@
 // Package pki makes the certificates that a first installation, the demo and
-// the tests need: one certificate authority and, signed by it, a serving
-// certificate for the broker and client certificates for everybody else.
+// the tests need: one certificate authority and, signed by it, serving
+// certificates for broker and webhook and client certificates for everybody else.
 //
 // It is meant for development and for trying Hawser out. A fleet that already
 // has a certificate authority uses that one: all Hawser asks for is the subject

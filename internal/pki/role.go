@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Role says what the holder of a certificate is to Hawser. Broker is the
-// serving side; the other four are the roles that the broker authorizes.
+// Role says what the holder of a certificate is to Hawser. Broker and Webhook
+// are serving sides; the other four are the roles that the broker authorizes.
 type Role string
 
 // The roles a certificate can be issued for.
@@ -18,10 +18,15 @@ const (
 	Source   Role = "source"
 	Operator Role = "operator"
 	Viewer   Role = "viewer"
+	Webhook  Role = "webhook"
 )
 
+// serves reports whether the holder is dialled, so that its certificate names
+// hosts.
+func (r Role) serves() bool { return r == Broker || r == Webhook }
+
 // Roles lists every role, in the order people are told about them.
-func Roles() []Role { return []Role{Broker, Agent, Source, Operator, Viewer} }
+func Roles() []Role { return []Role{Broker, Agent, Source, Operator, Viewer, Webhook} }
 
 // ErrUnknownRole is wrapped by the error of [ParseRole].
 var ErrUnknownRole = errors.New("unknown role")
