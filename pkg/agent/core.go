@@ -123,7 +123,9 @@ type state struct {
 	// record is the AppliedManifestWork as last read or written; nil if there is
 	// none, or nobody knows.
 	record *inventory.Record
-	known  map[cluster.Ref]remembered
+	// asked: the cluster was asked whether there is one.
+	asked bool
+	known map[cluster.Ref]remembered
 	// permits are what the executor was allowed when it was asked for last.
 	permits map[cluster.Ref]permit
 	// status is the status of the work with the id about.

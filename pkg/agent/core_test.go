@@ -20,12 +20,9 @@ func TestCore_AppliesReportsAndRecords(t *testing.T) {
 	r.apply(hubWork("w-1", "web", 1, deployment("web", "a"), configMap("web", "1")))
 
 	r.expectRequests(
-		"get appliedmanifestworks.work.open-cluster-management.io hash-web",
 		"create appliedmanifestworks.work.open-cluster-management.io hash-web",
-		"get configmaps default/web", // by rank, not by place in the work
-		"get deployments.apps default/web",
 		"patch status appliedmanifestworks.work.open-cluster-management.io hash-web", // before anything is made
-		"create configmaps default/web",
+		"create configmaps default/web",                                              // by rank, not by place in the work
 		"create deployments.apps default/web",
 		"patch status appliedmanifestworks.work.open-cluster-management.io hash-web",
 	)
@@ -47,6 +44,41 @@ func TestCore_AppliesReportsAndRecords(t *testing.T) {
 	if len(r.sent) != 1 {
 		t.Errorf("%d statuses were sent for one change", len(r.sent))
 	}
+}
+
+// What is not on record is made without asking first; what is there all the same
+// is found then.
+func TestCore_NewWorkThatIsNotNew(t *testing.T) {
+	r := newRig(t)
+	r.apply(hubWork("w-1", "web", 1, configMap("web", "1")))
+	r.f.Put(clustertest.Object("v1", "ConfigMap", "default", "old", "data", map[string]any{"k": "0"}))
+	r.restart() // without a state directory; the work comes again, with one more manifest
+	r.requests()
+	r.apply(hubWork("w-1", "web", 2, configMap("web", "1"), configMap("old", "1")))
+	r.expectRequests(
+		"get appliedmanifestworks.work.open-cluster-management.io hash-web", // its watch has told of it
+		"patch appliedmanifestworks.work.open-cluster-management.io hash-web",
+		"get configmaps default/web",
+		"patch status appliedmanifestworks.work.open-cluster-management.io hash-web",
+		"create configmaps default/old",
+		"get configmaps default/old",
+		"update configmaps default/old",
+		"patch status appliedmanifestworks.work.open-cluster-management.io hash-web",
+	)
+	r.expectListed("web", "configmaps default/old", "configmaps default/web")
+	r.expectStatus("w-1", workApplied, workAvailable)
+
+	// A record that no watch has told of.
+	r.restart()
+	clear(r.core.strays)
+	r.requests()
+	r.apply(hubWork("w-1", "web", 2, configMap("web", "1"), configMap("old", "1")))
+	r.expectRequests(
+		"create appliedmanifestworks.work.open-cluster-management.io hash-web",
+		"get appliedmanifestworks.work.open-cluster-management.io hash-web",
+		"get configmaps default/web",
+		"get configmaps default/old",
+	)
 }
 
 func TestCore_AtRestNothingIsAskedOrWritten(t *testing.T) {
@@ -89,8 +121,8 @@ func TestCore_ChangesOfTheWork(t *testing.T) {
 	r.requests()
 	r.apply(relabelled)
 	r.expectRequests("patch appliedmanifestworks.work.open-cluster-management.io hash-web") // another tag
-	if r.record("web").Labels["tier"] != "" {
-		t.Error("labels are copied at creation only")
+	if r.record("web").Labels["tier"] != "x" {
+		t.Error("the record has not followed the labels of the work")
 	}
 }
 

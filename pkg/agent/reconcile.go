@@ -218,6 +218,13 @@ func (r *round) removalWait() time.Duration {
 // it says which spec is about to be applied. ready is false if there is one
 // that is being deleted: its objects go first, and are made anew after.
 func (r *round) claim(ctx context.Context, w *desired.Work) (ready bool, err error) {
+	origin := inventory.Origin{Source: w.Source, WorkID: w.ResourceID, Version: w.SpecGeneration, Tag: w.SpecTag.String()}
+	if r.unheardOf() {
+		err := r.createRecord(ctx, w, origin)
+		if err == nil || !apierrors.IsAlreadyExists(err) {
+			return err == nil, err
+		}
+	}
 	if err := r.loadRecord(ctx); err != nil {
 		return false, err
 	}
@@ -227,27 +234,50 @@ func (r *round) claim(ctx context.Context, w *desired.Work) (ready bool, err err
 			return false, err
 		}
 	}
-	origin := inventory.Origin{Source: w.Source, WorkID: w.ResourceID, Version: w.SpecGeneration, Tag: w.SpecTag.String()}
-	var rec *inventory.Record
 	if r.record == nil {
-		r.known = map[cluster.Ref]remembered{}
-		rec, err = r.store.Create(ctx, w.Name, w.Labels, origin)
-	} else {
-		rec, err = r.store.Claim(ctx, r.record, w.Labels, origin)
+		err := r.createRecord(ctx, w, origin)
+		return err == nil, err
 	}
+	rec, err := r.store.Claim(ctx, r.record, w.Labels, origin)
 	if err != nil {
 		return false, r.forgetRecord(err)
 	}
+	r.claimed(rec)
+	return true, r.reprieve(ctx, w)
+}
+
+// unheardOf reports whether there is likely no AppliedManifestWork: nobody has
+// asked, and the watch has told of none.
+func (r *round) unheardOf() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, told := r.strays[r.key]
+	return r.record == nil && !r.asked && !told
+}
+
+func (r *round) createRecord(ctx context.Context, w *desired.Work, origin inventory.Origin) error {
+	r.asked = true
+	r.known = map[cluster.Ref]remembered{}
+	rec, err := r.store.Create(ctx, w.Name, w.Labels, origin)
+	if err != nil {
+		return r.forgetRecord(err)
+	}
+	r.claimed(rec)
+	return nil
+}
+
+// claimed notes that a record is that of the work.
+func (r *round) claimed(rec *inventory.Record) {
 	r.record = rec
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	delete(r.strays, r.key)
-	r.mu.Unlock()
-	return true, r.reprieve(ctx, w)
 }
 
 // loadRecord reads the AppliedManifestWork, unless the watch says that it is as
 // it was.
 func (r *round) loadRecord(ctx context.Context) error {
+	r.asked = true
 	if r.record != nil && !r.full {
 		if seen, ok := r.config.Tracker.Seen(inventory.Ref(r.key)); ok && seen.Is(r.recordSignature()) {
 			return nil
@@ -301,6 +331,7 @@ func (r *round) apply(ctx context.Context, manifests []apply.Manifest) ([]apply.
 	results := make([]apply.Result, len(manifests))
 	var steps []apply.Step
 	var order []int
+	unheard := inventory.Unheard(r.record.Entries())
 	for _, i := range apply.Order(manifests) {
 		k, same := r.unchanged(manifests[i], owner)
 		if manifests[i].Err == nil {
@@ -310,7 +341,7 @@ func (r *round) apply(ctx context.Context, manifests []apply.Manifest) ([]apply.
 			results[i] = remember(manifests[i], k)
 			continue
 		}
-		steps = append(steps, r.applier.Plan(ctx, manifests[i], owner, r.known[manifests[i].Ref].Known))
+		steps = append(steps, r.plan(ctx, manifests[i], unheard(manifests[i])))
 		order = append(order, i)
 	}
 	rec, err := r.store.SetEntries(ctx, r.record, inventory.Intend(r.record.Entries(), steps))
@@ -326,6 +357,16 @@ func (r *round) apply(ctx context.Context, manifests []apply.Manifest) ([]apply.
 		}
 	}
 	return results, nil
+}
+
+// plan decides what to do about one manifest. New objects of new works are many
+// at a time, and reading first would only tell that they are not there.
+func (r *round) plan(ctx context.Context, m apply.Manifest, unheard bool) apply.Step {
+	known, has := r.known[m.Ref]
+	if unheard && !has {
+		return r.applier.Suppose(ctx, m, r.record.Owner())
+	}
+	return r.applier.Plan(ctx, m, r.record.Owner(), known.Known)
 }
 
 // unchanged reports whether the object is known to be as it should be: it was,

@@ -74,6 +74,8 @@ type Step struct {
 	anew  *unstructured.Unstructured // what to make in its place, if body is refused for what the object is
 	by    cluster.FieldManager       // who applies body on the server; nobody if its Name is empty
 	known Known
+	// supposed: nobody has read whether there is an object.
+	supposed bool
 }
 
 // Result is what became of a manifest.
@@ -142,6 +144,22 @@ func (a Applier) Plan(ctx context.Context, m Manifest, owner Owner, known Known)
 	default:
 		s.compare(ctx, owner)
 	}
+	return s
+}
+
+// Suppose is Plan for an object that is not likely to exist: it is planned as if
+// it did not, without reading. Apply reads it all the same if it cannot be made.
+// Where the strategy has to know what is there, Suppose reads too.
+func (a Applier) Suppose(ctx context.Context, m Manifest, owner Owner) Step {
+	switch m.Config.Strategy.Type {
+	case workv1.UpdateStrategyTypeReadOnly, workv1.UpdateStrategyTypeServerSideApply:
+		return a.Plan(ctx, m, owner, Known{})
+	}
+	if !m.Resolved || m.Err != nil {
+		return a.Plan(ctx, m, owner, Known{})
+	}
+	s := Step{Manifest: m, Action: Refuse, Presence: conditions.Absent, supposed: true}
+	s.compare(ctx, owner)
 	return s
 }
 
@@ -255,6 +273,14 @@ func (a Applier) Apply(ctx context.Context, s Step, owner Owner) Result {
 	wait := retryBase
 	for attempt := 1; ; attempt++ {
 		r := a.write(ctx, s, owner)
+		if s.supposed && r.Err != nil {
+			s = a.Plan(ctx, s.Manifest, owner, s.known)
+			if s.Action == Create && !r.metOther() {
+				return r // there is no such object, and it is known why
+			}
+			attempt = 0
+			continue
+		}
 		if r.Err == nil || attempt == attempts || !r.metOther() {
 			return r
 		}

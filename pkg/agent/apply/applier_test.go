@@ -491,6 +491,75 @@ func (i *interfering) Update(ctx context.Context, r schema.GroupVersionResource,
 	return i.Fake.Update(ctx, r, o)
 }
 
+// A manifest whose object is not likely to exist is planned without reading, with
+// the outcome that reading first would have had.
+func TestApplier_Suppose(t *testing.T) {
+	manifest := strings.Replace(plainConfigMap, `}}`, `},"data":{"a":"1"}}`, 1)
+	refused := apierrors.NewForbidden(corev1ConfigMaps, "a", errors.New("no rule"))
+	for name, c := range map[string]struct {
+		exists   bool
+		strategy workv1.UpdateStrategyType
+		refuse   func(clustertest.Call) error
+		calls    []string
+		action   Action
+		presence conditions.Presence
+		fails    bool
+	}{
+		"there is none":           {calls: []string{"create"}, action: Create, presence: conditions.Present},
+		"there is one":            {exists: true, calls: []string{"create", "get", "update"}, action: Update, presence: conditions.Present},
+		"there is one, make once": {exists: true, strategy: workv1.UpdateStrategyTypeCreateOnly, calls: []string{"create", "get", "patch"}, action: Update, presence: conditions.Present},
+		"only to be read":         {strategy: workv1.UpdateStrategyTypeReadOnly, calls: []string{"get"}, action: Unchanged, presence: conditions.Absent},
+		"may not be made": {
+			refuse: func(c clustertest.Call) error {
+				if c.Verb == "create" {
+					return refused
+				}
+				return nil
+			}, calls: []string{"create", "get"}, action: Create, presence: conditions.Absent, fails: true,
+		},
+		"may only be changed": {
+			exists: true,
+			refuse: func(c clustertest.Call) error {
+				if c.Verb == "create" {
+					return refused
+				}
+				return nil
+			}, calls: []string{"create", "get", "update"}, action: Update, presence: conditions.Present,
+		},
+		"nothing is allowed": {
+			refuse: func(clustertest.Call) error { return refused },
+			calls:  []string{"create", "get"}, action: Refuse, presence: conditions.Unreadable, fails: true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			if c.strategy != "" {
+				b.spec.ManifestConfigs = []workv1.ManifestConfigOption{{
+					ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Name: "*", Namespace: "*"}, UpdateStrategy: &workv1.UpdateStrategy{Type: c.strategy},
+				}}
+			}
+			m := b.load(manifest)
+			if c.exists {
+				b.f.Put(object(t, plainConfigMap))
+			}
+			b.f.TakeCalls()
+			b.f.Refuse = c.refuse
+			a := b.applier()
+			r := a.Apply(t.Context(), a.Suppose(t.Context(), m, owner), owner)
+			var calls []string
+			for _, call := range b.f.TakeCalls() {
+				calls = append(calls, call.Verb)
+			}
+			if d := cmp.Diff(c.calls, calls); d != "" {
+				t.Errorf("calls (-want +got)\n%s", d)
+			}
+			if r.Action != c.action || r.Presence != c.presence || (r.Err != nil) != c.fails || len(b.waits) != 0 {
+				t.Errorf("got %s %v (%v), waited %v", r.Action, r.Presence, r.Err, b.waits)
+			}
+		})
+	}
+}
+
 func TestApplier_AnswerThatNeverCameLeavesPresenceOpen(t *testing.T) {
 	b := newBench(t)
 	b.f.Refuse = func(c clustertest.Call) error {

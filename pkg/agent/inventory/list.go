@@ -43,6 +43,16 @@ func Sort(entries []Entry) []Entry {
 	return out
 }
 
+// Unheard returns which manifests are about objects that are not on a list, in
+// any version: they are likely not to exist.
+func Unheard(recorded []Entry) func(apply.Manifest) bool {
+	known := byIdentity(recorded)
+	return func(m apply.Manifest) bool {
+		_, has := known[entryOf(m).ResourceIdentifier]
+		return !has
+	}
+}
+
 // Intend returns the list to record before the steps are taken: everything on
 // it, and everything that exists or is about to be made. An object that is made
 // anew loses its uid until it is known again.
