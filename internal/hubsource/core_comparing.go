@@ -178,12 +178,11 @@ func (c *Core) digestCame(cl *cluster, d codec.Digest) {
 // nothingThere takes it that the broker has nothing of a cluster.
 func (c *Core) nothingThere(cl *cluster) {
 	for _, w := range cl.works {
-		w.unheardOf()
+		c.unheardOf(w)
 		c.clear(w)
 	}
 	c.forgetMissing(cl)
-	c.setStage(cl, checksMissing)
-	c.cfg.Waker.Wake(SpecLane, Key{Cluster: cl.name}, 0)
+	c.judged(cl)
 	c.cfg.Waker.Wake(SpecLane, Key{}, 0)
 }
 

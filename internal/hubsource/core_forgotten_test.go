@@ -83,3 +83,51 @@ func TestCore_DeletesFirstWhatHadTheNameBefore(t *testing.T) {
 		t.Errorf("%d works are kept", n)
 	}
 }
+
+// An informer may lag behind a deletion that an earlier leader saw to its end:
+// the broker has no record any more, or only the memory of one.
+func TestCore_AsksTheHubWhetherAWorkLivesThatTheBrokerKnowsAsDeleted(t *testing.T) {
+	w := newWork("w", 1)
+	begin := func() *fixture {
+		f := comparingFixture(t, State{}, w)
+		f.page(codec.Inventory{})
+		p := next[Publish](f, SpecLane, w.UID)
+		if p.Action != codec.UpdateRequest {
+			t.Fatalf("published as %s", p.Action)
+		}
+		f.core.Done(p, Result{Receipt: transport.Receipt{Outcome: codec.OutcomeStale}})
+		f.idle(SpecLane, w.UID)
+		f.now = f.now.Add(time.Second)
+		f.clusterIdle("cluster1")
+		f.page(codec.Inventory{})
+		return f
+	}
+
+	f := begin()
+	f.core.Done(next[CheckBehind](f, SpecLane, w.UID), Result{Err: errNotFound()})
+	f.idle(SpecLane, w.UID) // the informer will say so
+	if s, _ := f.core.State(); len(s.Withheld) != 0 {
+		t.Errorf("a late informer casts doubt on the hub: %+v", s)
+	}
+	f.core.WorkGone(w.UID)
+	f.core.Done(next[CheckGone](f, SpecLane, w.UID), Result{Err: errNotFound()})
+	f.deliver(w.UID)
+
+	// A hub that went back in time has it again.
+	f = begin()
+	f.core.Done(next[CheckBehind](f, SpecLane, w.UID), Result{Work: w})
+	f.idle(SpecLane, w.UID) // the next process would not know that
+	f.locate("200")
+	f.core.Done(nextOf[Save](f, HubLane, Key{}), Result{})
+	if p := f.deliver(w.UID); p.Action != codec.CreateRequest || p.Supersedes != 0 {
+		t.Errorf("published %+v", p)
+	}
+
+	// What the hub let this process put its finalizer on needs no such question.
+	f = comparingFixture(t, State{}, newWork("w", 1, withoutFinalizer))
+	f.page(codec.Inventory{})
+	f.core.Done(next[AddFinalizer](f, SpecLane, w.UID), Result{Work: newWork("w", 1, version("300"))})
+	if p := f.deliver(w.UID); p.Action != codec.CreateRequest {
+		t.Errorf("published as %s", p.Action)
+	}
+}

@@ -79,7 +79,7 @@ func (c *Core) noteUnheardOf(cl *cluster) {
 	}
 	for uid, w := range cl.works {
 		if !known[uid] {
-			w.unheardOf()
+			c.unheardOf(w)
 		}
 	}
 }
@@ -87,8 +87,17 @@ func (c *Core) noteUnheardOf(cl *cluster) {
 // unheardOf takes it that the broker has no record of the work, and so no report
 // either: whatever comes is about a record that is still to be made. Where the
 // broker lost its store, and the agent its own memory, the sequence ids begin
-// anew with it.
-func (w *work) unheardOf() { w.report.sequence = "" }
+// anew with it. Where the broker calls the work stale all the same, it knows of
+// its deletion: the informer lags, or the hub went back in time.
+func (c *Core) unheardOf(w *work) {
+	w.report.sequence = ""
+	if w.seen == nil || w.gone || w.confirmed || w.spec.staleRuns == 0 || w.spec.behind != nil {
+		return
+	}
+	w.spec.behind = &behind{Behind: resync.Behind{ID: string(w.uid), Tombstone: true}}
+	c.clusters[w.cluster].comparing.checks++
+	c.clear(w)
+}
 
 // workOf is a work as the comparison sees it.
 func (c *Core) workOf(w *work) resync.Work {

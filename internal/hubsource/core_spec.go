@@ -22,6 +22,9 @@ type specState struct {
 	// not know our cursor. That may be another store than the one it went into
 	// and from which its cluster got it.
 	elsewhere bool
+	// fresh: the hub took our finalizer, so the work lives, and no earlier process
+	// can have seen it die.
+	fresh bool
 	// sent is what the broker accepted last, on connection sentOn; 0 is never.
 	sent   mark
 	sentOn int
@@ -210,17 +213,22 @@ func (c *Core) mayPublish(w *work) bool {
 	return c.due(SpecLane, Key{UID: w.uid}, &w.spec.retry)
 }
 
+// publish publishes the current state of a work. A broker that knows of its
+// deletion takes a create_request for a new life. What the informer shows is no
+// evidence of one: it may lag, also behind a deletion that an earlier process
+// saw to its end. So it takes the hub's word, of now.
 func (c *Core) publish(w *work, cl *cluster, o *workv1.ManifestWork, slim bool) Effect {
 	p := Publish{Work: o, Action: codec.UpdateRequest, Slim: slim, mark: markOf(o), conn: c.conn}
 	p.Unversioned = p.mark.deleting && w.spec.staleRuns > 0
 	p.Held = p.mark.deleting && w.spec.elsewhere
+	b := w.spec.behind
 	switch {
 	case p.mark.deleting:
 		p.Action = codec.DeleteRequest
-	case w.spec.sentOn != c.conn:
+	case w.spec.fresh, b != nil, !c.comparison.on && w.spec.sentOn != c.conn:
 		p.Action = codec.CreateRequest
 	}
-	if b := w.spec.behind; b != nil && !p.mark.deleting {
+	if b != nil && !p.mark.deleting {
 		p.Supersedes = b.Revision
 	}
 	w.spec.busy, w.spec.attempted = true, true
@@ -234,6 +242,7 @@ func (c *Core) doneAddFinalizer(e AddFinalizer, r Result) {
 	switch {
 	case r.Err == nil:
 		w.spec.retry = retry{}
+		w.spec.fresh = w.spec.fresh || !w.spec.attempted
 		c.wrote(w, r.Work)
 	case apierrors.IsNotFound(r.Err):
 		// The informer is about to say so.
@@ -303,6 +312,7 @@ func (c *Core) publishUncertain(w *work, e Publish) {
 func (c *Core) publishAccepted(w *work, e Publish, outcome string) {
 	s := &w.spec
 	s.sent, s.sentOn, s.refusedOn, s.staleRuns, s.retry = e.mark, e.conn, 0, 0, retry{}
+	s.fresh = false
 	s.tagged = mark{} // what the broker has now may have other finalizers than what was tagged
 	c.setBlame(w, blame{known: true, status: w.blame.status})
 	if e.mark.deleting && outcome == codec.OutcomeConfirmed {
