@@ -82,7 +82,7 @@ func (c carried) decide(parent *cut, step any) (sent any, ok bool) {
 		}
 		return nil, false
 	}
-	if c.books.all.one() {
+	if c.books.all.one() && filled(c.live) {
 		ignored := c.here.union(parent.at(step))
 		parent.spare(step)
 		if !c.wanted {
@@ -94,10 +94,22 @@ func (c carried) decide(parent *cut, step any) (sent any, ok bool) {
 	return sent, sent != nil
 }
 
+// filled reports whether there is something in v; a map or list that is empty is
+// managed as one value in any case.
+func filled(v any) bool {
+	switch v := v.(type) {
+	case map[string]any:
+		return len(v) > 0
+	case []any:
+		return len(v) > 0
+	}
+	return false
+}
+
 // carryItems is carry for lists.
 func carryItems(body any, live []any, b books, here, drop *cut) any {
 	l, isList := body.([]any)
-	if body != nil && !isList {
+	if body != nil && !isList || len(live) == 0 {
 		return body
 	}
 	if !b.all.keyed() {

@@ -91,7 +91,7 @@ func pathOf(q *gojq.Query) *gojq.Query {
 // for Done before each.
 type jqContext struct {
 	context.Context //nolint:containedctx // it is one
-	meter *meter
+	meter           *meter
 }
 
 var closed = func() chan struct{} {

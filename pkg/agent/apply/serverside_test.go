@@ -62,6 +62,9 @@ func (b *bench) wantVerbs(want ...string) {
 
 func data(t *testing.T, o *unstructured.Unstructured) map[string]string {
 	t.Helper()
+	if o.Object["data"] == nil {
+		return nil
+	}
 	m, _, err := unstructured.NestedStringMap(o.Object, "data")
 	if err != nil {
 		t.Fatal(err)
