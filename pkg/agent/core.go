@@ -135,6 +135,8 @@ type state struct {
 	look time.Time
 	// removals counts rounds in a row that waited for objects to go.
 	removals int
+	// rejections are about writes that the cluster finds wrong in themselves.
+	rejections rejections
 
 	// applied is the spec that went through the last complete round, settled says
 	// that all its objects were as they should be then; guarded by Core.mu.
@@ -149,6 +151,10 @@ type state struct {
 type remembered struct {
 	apply.Known
 	signature drift.Signature
+	// rejected: it could not be made as it should be; definition is what the
+	// definition of its kind was like then.
+	rejected   bool
+	definition drift.Signature
 }
 
 // NewCore returns a Core that holds nothing.

@@ -163,10 +163,11 @@ func (r *round) bring(ctx context.Context, w *desired.Work) (time.Duration, erro
 	r.looked()
 	remaining, settleErr := r.settle(ctx, manifests, results)
 	reportErr := r.report(w, r.statusOf(w, results))
+	rejectedWait := r.noteRejected(w, results)
 	r.settledWith(ctx, w, results)
 	r.expect(results, remaining)
 	r.noteRefusals(settleErr, results...)
-	next := r.comeBack(results)
+	next := sooner(rejectedWait, r.comeBack(results))
 	if err := errors.Join(r.forgetRecord(settleErr), reportErr, r.retryable(results)); err != nil {
 		return next, err
 	}
@@ -320,6 +321,11 @@ func (r *round) track(manifests []apply.Manifest) {
 		if m.Resolved {
 			add(m.Ref)
 		}
+		if k := r.known[m.Ref]; m.Resolved && k.rejected {
+			if definition, ok := definitionOf(m.Ref); ok {
+				watch(definition, k.definition, expected)
+			}
+		}
 	}
 	r.config.Tracker.Track(r.key, expected)
 }
@@ -362,11 +368,11 @@ func (r *round) apply(ctx context.Context, manifests []apply.Manifest) ([]apply.
 // plan decides what to do about one manifest. New objects of new works are many
 // at a time, and reading first would only tell that they are not there.
 func (r *round) plan(ctx context.Context, m apply.Manifest, unheard bool) apply.Step {
-	known, has := r.known[m.Ref]
+	_, has := r.known[m.Ref]
 	if unheard && !has {
 		return r.applier.Suppose(ctx, m, r.record.Owner())
 	}
-	return r.applier.Plan(ctx, m, r.record.Owner(), known.Known)
+	return r.applier.Plan(ctx, m, r.record.Owner(), r.recall(m.Ref))
 }
 
 // unchanged reports whether the object is known to be as it should be: it was,
@@ -412,7 +418,10 @@ func (r *round) expect(results []apply.Result, remaining []inventory.Entry) {
 			continue
 		}
 		expected[res.Ref] = signatureOf(res, before[res.Ref])
-		if res.Err == nil || res.Known.UID != "" { // a refusal leaves it as it was
+		switch {
+		case apply.Rejected(res.Err):
+			r.rememberRejected(res, expected)
+		case res.Err == nil || res.Known.UID != "": // a refusal leaves it as it was
 			r.known[res.Ref] = remembered{Known: res.Known, signature: expected[res.Ref]}
 		}
 	}
@@ -465,6 +474,7 @@ func (r *round) retryable(results []apply.Result) error {
 	}
 	for _, res := range results {
 		switch {
+		case apply.Rejected(res.Err): // see noteRejected
 		case refused(res.Err) || res.Err == nil && refused(res.ReadErr): // see comeBack
 		case res.Err != nil && !apply.Permanent(res.Err):
 			errs = append(errs, fmt.Errorf("apply %s: %w", describe(res.Manifest), res.Err))

@@ -1,0 +1,109 @@
+package agent
+
+import (
+	"strings"
+	"time"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+
+	"github.com/hawser-io/hawser/pkg/agent/apply"
+	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/desired"
+	"github.com/hawser-io/hawser/pkg/agent/drift"
+)
+
+// firstRejectedWait is the wait before a write that the cluster finds wrong in
+// itself is tried again; it doubles up to lookAgain. What it takes is usually a
+// change of the work, of the object or of the definition of its kind, which are
+// noticed; but some checks depend on other things.
+const firstRejectedWait = 100 * time.Millisecond
+
+// rejections say when rejected writes of a key are tried again; they are empty
+// while there are none.
+type rejections struct {
+	tries int
+	again time.Time
+}
+
+// recall returns what is known of an object, without a rejection that is to be
+// put to the test.
+func (r *round) recall(ref cluster.Ref) apply.Known {
+	k := r.known[ref]
+	if !k.rejected {
+		return k.Known
+	}
+	if r.redefined(ref, k.definition) {
+		r.rejections.tries = 0 // the new definition may need a moment to count
+		return k.Retry()
+	}
+	if r.full || !r.now.Before(r.rejections.again) {
+		return k.Retry()
+	}
+	return k.Known
+}
+
+// redefined reports whether the definition of the object's kind is not as it
+// was.
+func (r *round) redefined(ref cluster.Ref, was drift.Signature) bool {
+	definition, ok := definitionOf(ref)
+	if !ok {
+		return false
+	}
+	seen, known := r.config.Tracker.Seen(definition)
+	return known && !seen.Is(was)
+}
+
+// definitionOf names the definition that an object's kind has if it is not built
+// into the server.
+func definitionOf(ref cluster.Ref) (definition cluster.Ref, ok bool) {
+	return cluster.Ref{
+		GroupVersionResource: apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions"),
+		Name:                 ref.Resource + "." + ref.Group,
+	}, strings.Contains(ref.Group, ".")
+}
+
+// noteRejected returns when to try again what the cluster rejected, 0 if it
+// rejected nothing. It comes before settledWith.
+func (r *round) noteRejected(w *desired.Work, results []apply.Result) time.Duration {
+	r.mu.Lock()
+	anew := r.applied != specOf(w)
+	r.mu.Unlock()
+	rejected, tried := false, false
+	for _, res := range results {
+		if apply.Rejected(res.Err) {
+			rejected, tried = true, tried || res.Action != apply.Refuse
+		}
+	}
+	if !rejected || anew {
+		r.rejections = rejections{}
+	}
+	if !rejected {
+		return 0
+	}
+	if tried || r.rejections.tries == 0 {
+		r.rejections.again = r.now.Add(min(lookAgain, firstRejectedWait<<min(r.rejections.tries, 20)))
+		r.rejections.tries++
+	}
+	return max(time.Millisecond, r.rejections.again.Sub(r.now))
+}
+
+// rememberRejected keeps that a write was rejected, and what the definition of
+// the object's kind was like; expected gets that.
+func (r *round) rememberRejected(res apply.Result, expected map[cluster.Ref]drift.Signature) {
+	k := remembered{Known: res.Known, signature: expected[res.Ref], rejected: true, definition: drift.Unknown}
+	if definition, ok := definitionOf(res.Ref); ok {
+		if seen, known := r.config.Tracker.Seen(definition); known {
+			k.definition = seen.Exact
+		}
+		watch(definition, k.definition, expected)
+	}
+	r.known[res.Ref] = k
+}
+
+// watch adds what is expected of a definition, unless it is an object of the
+// work itself.
+func watch(definition cluster.Ref, s drift.Signature, expected map[cluster.Ref]drift.Signature) {
+	if _, has := expected[definition]; !has {
+		expected[definition] = s
+	}
+}
