@@ -7,9 +7,12 @@ import (
 	"strings"
 	"time"
 
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/agent/rule"
 )
 
 // TypeStatusFeedbackSynced is the manifest condition about feedback values.
@@ -22,6 +25,7 @@ const (
 	ReasonFetchingResourceFailed = "FetchingResourceFailed"
 	ReasonIncompleteResourceMeta = "IncompleteResourceMeta"
 	ReasonNoStatusFeedback       = "NoStatusFeedbackSynced"
+	ReasonStatusFeedbackSynced   = "StatusFeedbackSynced"
 	ReasonStatusFeedbackFailed   = "StatusFeedbackSyncFailed"
 
 	ReasonWorkApplied            = "AppliedManifestWorkComplete"
@@ -84,9 +88,25 @@ type Manifest struct {
 	Presence Presence
 	// ReadErr is set when Presence is Unreadable.
 	ReadErr error
-	// FeedbackErrs are the reasons for which feedback values that the work asks
-	// for are missing; empty when it asks for none.
+	// Held: the manifest is not applied any more because the work is complete. What
+	// is said about applying it stays as it was.
+	Held bool
+
+	// Feedback: the work asks for values of the object. Values are those that it
+	// has, FeedbackErrs the reasons for which others are missing. They count while
+	// Presence is Present.
+	Feedback     bool
+	Values       []workv1.FeedbackValue
 	FeedbackErrs []error
+
+	// Rules are the conditions that the manifest's rules yield for the object; they
+	// count while Presence is Present. RuleTypes are those that they may yield:
+	// others go.
+	Rules     []rule.Outcome
+	RuleTypes []string
+	// CompleteSince is when an earlier process found that the manifest is complete;
+	// zero if none did. It counts for a manifest without a history.
+	CompleteSince time.Time
 }
 
 // IgnoreFieldsError says that a manifest was not applied because the fields that
@@ -106,14 +126,20 @@ func Next(prev workv1.ManifestWorkStatus, generation int64, manifests []Manifest
 	apimeta.RemoveStatusCondition(&next.Conditions, workv1.WorkDeleting) // whoever lives is not
 	old := indexHistory(prev.ResourceStatus.Manifests)
 	entries := make([]workv1.ManifestCondition, 0, len(manifests))
+	held := true
 	for _, m := range manifests {
-		entries = append(entries, nextManifest(old.find(m.Meta), generation, m, stamp(now)))
+		before := old.find(m.Meta)
+		if held = held && m.Held; m.Held && before == nil {
+			continue // never applied, and not to be: there is nothing to say
+		}
+		entries = append(entries, nextManifest(before, generation, m, stamp(now)))
 	}
 	next.ResourceStatus.Manifests = entries
-	if len(manifests) > 0 {
+	if len(manifests) > 0 && !held {
 		apimeta.SetStatusCondition(&next.Conditions, workApplied(manifests, generation, stamp(now)))
 	}
 	apimeta.SetStatusCondition(&next.Conditions, workAvailable(entries, generation, stamp(now)))
+	aggregateRules(&next.Conditions, entries, generation, stamp(now))
 	return next
 }
 
@@ -149,12 +175,16 @@ func nextManifest(old *workv1.ManifestCondition, generation int64, m Manifest, n
 		next.Conditions = slices.Clone(old.Conditions)
 		next.StatusFeedbacks = *old.StatusFeedbacks.DeepCopy()
 	}
-	setApplied(&next.Conditions, generation, m.ApplyErr, now)
-	apimeta.SetStatusCondition(&next.Conditions, available(m, now))
-	// What could not be read keeps the feedback it had.
-	if m.Presence == Present {
-		apimeta.SetStatusCondition(&next.Conditions, feedback(m.FeedbackErrs, now))
+	if !m.Held {
+		setApplied(&next.Conditions, generation, m.ApplyErr, now)
 	}
+	apimeta.SetStatusCondition(&next.Conditions, available(m, now))
+	// What could not be read keeps the feedback it had, and the outcomes of rules:
+	// that an object which completed was removed since does not undo it.
+	if m.Presence == Present {
+		setFeedback(&next, m, now)
+	}
+	setRules(&next.Conditions, m, generation, now)
 	return next
 }
 
@@ -195,12 +225,21 @@ func available(m Manifest, now metav1.Time) metav1.Condition {
 	return c
 }
 
-func feedback(errs []error, now metav1.Time) metav1.Condition {
-	c := metav1.Condition{Type: TypeStatusFeedbackSynced, Status: metav1.ConditionTrue, Reason: ReasonNoStatusFeedback, LastTransitionTime: now}
-	if len(errs) > 0 {
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, ReasonStatusFeedbackFailed, format(formatFeedbackFailed, aggregate(errs))
+// setFeedback takes the values. When they change, the condition is made anew, so
+// that its transition time says when that was.
+func setFeedback(e *workv1.ManifestCondition, m Manifest, now metav1.Time) {
+	if !slices.EqualFunc(e.StatusFeedbacks.Values, m.Values, func(a, b workv1.FeedbackValue) bool { return apiequality.Semantic.DeepEqual(a, b) }) {
+		apimeta.RemoveStatusCondition(&e.Conditions, TypeStatusFeedbackSynced)
 	}
-	return c
+	e.StatusFeedbacks.Values = m.Values
+	c := metav1.Condition{Type: TypeStatusFeedbackSynced, Status: metav1.ConditionTrue, Reason: ReasonStatusFeedbackSynced, LastTransitionTime: now}
+	switch {
+	case len(m.FeedbackErrs) > 0:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, ReasonStatusFeedbackFailed, format(formatFeedbackFailed, aggregate(m.FeedbackErrs))
+	case !m.Feedback:
+		c.Reason = ReasonNoStatusFeedback
+	}
+	apimeta.SetStatusCondition(&e.Conditions, c)
 }
 
 // aggregate writes one error as it is and several as a list, each text once.

@@ -36,10 +36,13 @@ var protected = []string{
 	workv1.ManifestApplied, workv1.ManifestAvailable, "StatusFeedbackSynced", workv1.WorkDeleting, "Deleted", "Delivered", "Journaled", TypeRulesValid,
 }
 
-// Types returns the conditions that rules may yield, in their order: each type
-// once, without those that are refused.
+// Types returns the conditions that rules may yield: each type once, and in
+// place of those that are refused TypeRulesValid.
 func Types(rules []workv1.ConditionRule) []string {
-	types, _ := sort(rules)
+	types, refused := sort(rules)
+	if len(refused) > 0 {
+		types = append(types, TypeRulesValid)
+	}
 	return types
 }
 

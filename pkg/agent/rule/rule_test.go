@@ -152,7 +152,7 @@ func TestEvaluator_ConditionsOfTheAgentAreProtected(t *testing.T) {
 	if d := cmp.Diff(want, show(outcomes[:2])); d != "" || len(outcomes) != 3 {
 		t.Fatalf("%d outcomes (-want +got)\n%s", len(outcomes), d)
 	}
-	if d := cmp.Diff([]string{"Good", "example.com/Fine"}, rule.Types(rules)); d != "" {
+	if d := cmp.Diff([]string{"Good", "example.com/Fine", "ConditionRulesValid"}, rule.Types(rules)); d != "" {
 		t.Error(d)
 	}
 	last := outcomes[2]

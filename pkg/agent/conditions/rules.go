@@ -1,0 +1,140 @@
+package conditions
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/agent/rule"
+)
+
+// ReasonRulesAggregated is that of a work's condition which sums up those that
+// rules yield for its manifests.
+const ReasonRulesAggregated = "ConditionRulesAggregated"
+
+// rulePrefix begins the reasons of all conditions that come from rules.
+const rulePrefix = "ConditionRule"
+
+const (
+	formatAggregated   = "Aggregated from %d manifest conditions"
+	messageWasComplete = "Manifest is Complete"
+)
+
+func fromRule(c metav1.Condition) bool { return strings.HasPrefix(c.Reason, rulePrefix) }
+
+// setRules takes the outcomes of rules, and removes the conditions of rules that
+// there are no more.
+func setRules(list *[]metav1.Condition, m Manifest, generation int64, now metav1.Time) {
+	keep := m.RuleTypes
+	if m.Presence == Present {
+		keep = make([]string, 0, len(m.Rules))
+		for _, o := range m.Rules {
+			keep = append(keep, o.Type)
+			c := metav1.Condition{Type: o.Type, Status: o.Status, Reason: o.Reason, Message: cut(o.Message), ObservedGeneration: generation, LastTransitionTime: now}
+			if o.Type == workv1.WorkComplete && o.Status == metav1.ConditionTrue && !m.CompleteSince.IsZero() {
+				c.LastTransitionTime = stamp(m.CompleteSince) // unless there is a history, which wins
+			}
+			apimeta.SetStatusCondition(list, c)
+		}
+	} else if !m.CompleteSince.IsZero() && apimeta.FindStatusCondition(*list, workv1.WorkComplete) == nil {
+		apimeta.SetStatusCondition(list, metav1.Condition{
+			Type: workv1.WorkComplete, Status: metav1.ConditionTrue, Reason: workv1.ConditionRuleEvaluated, Message: messageWasComplete,
+			ObservedGeneration: generation, LastTransitionTime: stamp(m.CompleteSince),
+		})
+	}
+	*list = slices.DeleteFunc(*list, func(c metav1.Condition) bool { return fromRule(c) && !slices.Contains(keep, c.Type) })
+}
+
+// aggregateRules sums up for the work what rules say about its manifests, and
+// removes what they say no more.
+func aggregateRules(list *[]metav1.Condition, entries []workv1.ManifestCondition, generation int64, now metav1.Time) {
+	var order []string
+	contributions := map[string][]metav1.Condition{}
+	for _, e := range entries {
+		for _, c := range e.Conditions {
+			if !fromRule(c) {
+				continue
+			}
+			if contributions[c.Type] == nil {
+				order = append(order, c.Type)
+			}
+			contributions[c.Type] = append(contributions[c.Type], c)
+		}
+	}
+	for _, typ := range order {
+		from := contributions[typ]
+		c := metav1.Condition{
+			Type: typ, Status: summary(typ, from), Reason: ReasonRulesAggregated, Message: fmt.Sprintf(formatAggregated, len(from)),
+			ObservedGeneration: generation, LastTransitionTime: now,
+		}
+		if len(from) == 1 && from[0].Message != "" {
+			c.Message = from[0].Message
+		}
+		if apimeta.FindStatusCondition(*list, typ) == nil {
+			c.LastTransitionTime = latest(from)
+		}
+		apimeta.SetStatusCondition(list, c)
+	}
+	*list = slices.DeleteFunc(*list, func(c metav1.Condition) bool { return fromRule(c) && contributions[c.Type] == nil })
+}
+
+// latest is when the last of several conditions became what it is: before that,
+// their summary was another.
+func latest(from []metav1.Condition) metav1.Time {
+	return slices.MaxFunc(from, func(a, b metav1.Condition) int { return a.LastTransitionTime.Compare(b.LastTransitionTime.Time) }).LastTransitionTime
+}
+
+// summary is the status of a work's condition: whatever still progresses, the
+// work does; anything else holds for the work when it holds for all that have a
+// word in it.
+func summary(typ string, from []metav1.Condition) metav1.ConditionStatus {
+	has := func(s metav1.ConditionStatus) bool {
+		return slices.ContainsFunc(from, func(c metav1.Condition) bool { return c.Status == s })
+	}
+	first, otherwise := metav1.ConditionFalse, metav1.ConditionTrue
+	if typ == workv1.WorkProgressing {
+		first, otherwise = metav1.ConditionTrue, metav1.ConditionFalse
+	}
+	switch {
+	case has(first):
+		return first
+	case has(metav1.ConditionUnknown):
+		return metav1.ConditionUnknown
+	}
+	return otherwise
+}
+
+// Completion says what a status calls complete.
+type Completion struct {
+	// Work: the work as a whole.
+	Work    bool
+	history history
+}
+
+// CompletionOf reads it from a status.
+func CompletionOf(s workv1.ManifestWorkStatus) Completion {
+	return Completion{Work: complete(s.Conditions), history: indexHistory(s.ResourceStatus.Manifests)}
+}
+
+func complete(list []metav1.Condition) bool {
+	c := apimeta.FindStatusCondition(list, workv1.WorkComplete)
+	return c != nil && c.Status == metav1.ConditionTrue && fromRule(*c)
+}
+
+// Since returns since when a manifest is complete; the zero time if it is not.
+func (c Completion) Since(m workv1.ManifestResourceMeta) time.Time {
+	if e := c.history.find(m); e != nil && complete(e.Conditions) {
+		return apimeta.FindStatusCondition(e.Conditions, workv1.WorkComplete).LastTransitionTime.Time
+	}
+	return time.Time{}
+}
+
+// Completes reports whether outcomes of rules call a manifest complete.
+func Completes(outcomes []rule.Outcome) bool {
+	return slices.ContainsFunc(outcomes, func(o rule.Outcome) bool { return o.Type == workv1.WorkComplete && o.Status == metav1.ConditionTrue })
+}
