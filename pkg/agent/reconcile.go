@@ -167,7 +167,7 @@ func (r *round) bring(ctx context.Context, w *desired.Work) (time.Duration, erro
 	r.settledWith(ctx, w, results)
 	r.expect(results, remaining)
 	r.noteRefusals(settleErr, results...)
-	next := sooner(rejectedWait, r.comeBack(results))
+	next := sooner(r.conflicted(results), sooner(rejectedWait, r.comeBack(results)))
 	if err := errors.Join(r.forgetRecord(settleErr), reportErr, r.retryable(results)); err != nil {
 		return next, err
 	}
@@ -432,6 +432,8 @@ func (r *round) expect(results []apply.Result, remaining []inventory.Entry) {
 // is as it was before: what the watch says by now may be news.
 func signatureOf(res apply.Result, before remembered) drift.Signature {
 	switch {
+	case res.Live != nil && cluster.IsFieldConflict(res.Err):
+		return drift.ExactOf(res.Live) // see conflictRetry
 	case res.Live != nil:
 		return drift.SignatureOf(res.Ref.GroupVersionResource, res.Live)
 	case res.Presence == conditions.Present:
@@ -475,6 +477,7 @@ func (r *round) retryable(results []apply.Result) error {
 	for _, res := range results {
 		switch {
 		case apply.Rejected(res.Err): // see noteRejected
+		case cluster.IsFieldConflict(res.Err): // see conflicted
 		case refused(res.Err) || res.Err == nil && refused(res.ReadErr): // see comeBack
 		case res.Err != nil && !apply.Permanent(res.Err):
 			errs = append(errs, fmt.Errorf("apply %s: %w", describe(res.Manifest), res.Err))
