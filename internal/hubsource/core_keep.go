@@ -209,7 +209,7 @@ func (c *Core) doneLocate(e Locate, r Result) {
 		c.hubFailed(HubLane, Key{}, &k.retry, r.Err)
 		return
 	}
-	before := k.position
+	before, asked := k.position, k.asked
 	k.position, k.locatedOn, k.due, k.asked, k.retry = r.Position, c.conn, false, c.cfg.Now(), retry{}
 	if reason := c.newerThanNow(before); reason != "" {
 		c.wentBack(reason)
@@ -218,6 +218,10 @@ func (c *Core) doneLocate(e Locate, r Result) {
 	}
 	if k.newest == e.newest {
 		k.newest = r.Position.ResourceVersion
+	} else if c.newerThanNow(&codec.HubPosition{UID: r.Position.UID, ResourceVersion: k.newest}) != "" {
+		// What came while the hub was asked may be later than its answer, or from
+		// before it went back.
+		c.locateAt(asked.Add(locateEvery))
 	}
 	c.judgeHub()
 	for name, cl := range c.clusters {
@@ -278,8 +282,10 @@ func (c *Core) moved(o *workv1.ManifestWork) {
 	if !c.comparison.on || !c.connected || k.due || k.locatedOn != c.conn {
 		return
 	}
-	k.due = true
-	at := k.asked.Add(locateEvery)
-	k.retry = retry{notBefore: at}
+	c.locateAt(k.asked.Add(locateEvery))
+}
+
+func (c *Core) locateAt(at time.Time) {
+	c.keep.due, c.keep.retry = true, retry{notBefore: at}
 	c.cfg.Waker.Wake(HubLane, Key{}, max(0, at.Sub(c.cfg.Now())))
 }
