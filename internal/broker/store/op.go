@@ -81,7 +81,8 @@ const (
 	Confirmed
 	// Waits: kept behind a tombstone of the same id or name.
 	Waits
-	// Unchanged: same tag as what is stored.
+	// Unchanged: same tag as what is stored; of a status, same sequence id, version
+	// and hash.
 	Unchanged
 	// Stale: older version or sequence than what is stored, an update of a
 	// deleted work, or a sequence id that cannot be compared (Outcome.Detail).

@@ -28,6 +28,10 @@ func (p *plan) putStatus() {
 	}
 	newer, err := codec.CompareSequence(m.Sequence, p.op.Sequence)
 	switch {
+	case p.sameStatus(m):
+		// It came twice, and whoever waits for the answer may have sent the other.
+		p.say(Unchanged, m, m.StatusRevision)
+		return
 	case err != nil:
 		p.stale(m, m.StatusRevision, detailBadSequence)
 		return
@@ -51,6 +55,12 @@ func (p *plan) putStatus() {
 	p.put(m, &n, Keep, FromOp, Keep)
 	p.changed(&n, StatusPart)
 	p.say(Accepted, &n, n.StatusRevision)
+}
+
+// sameStatus reports whether the op is the status that m has.
+func (p *plan) sameStatus(m *Meta) bool {
+	return !p.op.Deleted && m.StatusRevision != 0 && p.op.Sequence == m.Sequence && p.op.Version == m.StatusVersion &&
+		p.op.StatusHash != "" && p.op.StatusHash == m.StatusHash
 }
 
 // confirms reports whether a Deleted status about version answers tombstone m.

@@ -32,6 +32,8 @@ func TestDecide_Status(t *testing.T) {
 			name: "newer sequence about a version of the lost future", before: ten, op: status("u1", 7, 11, "y"),
 			want: "accepted 3 s1", after: []string{"u1 live s1/n1 v5 a@1 y@3 v7"}, feed: []string{"3 u1 status s1 live"},
 		},
+		{name: "the same once more", before: ten, op: status("u1", 5, 10, "x"), want: "unchanged 2 s1", after: x},
+		{name: "equal sequence of another version", before: ten, op: status("u1", 6, 10, "x"), want: "stale 2 s1" + olderSeq, after: x},
 		{name: "equal sequence", before: ten, op: status("u1", 5, 10, "y"), want: "stale 2 s1" + olderSeq, after: x},
 		{name: "older sequence", before: ten, op: status("u1", 5, 9, "y"), want: "stale 2 s1" + olderSeq, after: x},
 		{name: "unparsable sequence", before: ten, op: garbage("abc"), want: "stale 2 s1" + badSeq, after: x},
