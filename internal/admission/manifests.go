@@ -3,10 +3,8 @@ package admission
 import (
 	"fmt"
 
-	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/validation"
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
@@ -62,8 +60,9 @@ func identify(raw []byte) (id identifier, problem string) {
 // mostWarnings is how many warnings a work gets: a person reads them.
 const mostWarnings = 8
 
-// warnings tells what the rules let pass and no cluster will take as it is
-// meant. Every manifest has passed checkManifests.
+// warnings tells what the rules let pass and no cluster can take as it is meant:
+// one object in two versions of its API. Every manifest has passed
+// checkManifests; names and namespaces that cannot be, the hub's schema refuses.
 func warnings(manifests []workv1.Manifest) (told []string) {
 	type object struct {
 		schema.GroupKind
@@ -73,17 +72,15 @@ func warnings(manifests []workv1.Manifest) (told []string) {
 	for i := range manifests {
 		id, _ := identify(manifests[i].Raw)
 		o := object{schema.FromAPIVersionAndKind(id.apiVersion, id.kind).GroupKind(), id.namespace, id.name}
-		switch n, twice := first[o]; {
-		case len(told) == mostWarnings:
-			return told
-		case twice:
-			told = append(told, fmt.Sprintf("manifests %d and %d are one object in two API versions: each undoes what the other one says", n, i))
-		case len(content.IsPathSegmentName(id.name)) > 0:
-			told = append(told, fmt.Sprintf("manifest %d: no cluster takes the name %q", i, id.name))
-		case id.namespace != "" && len(validation.IsDNS1123Label(id.namespace)) > 0:
-			told = append(told, fmt.Sprintf("manifest %d: no cluster has a namespace %q", i, id.namespace))
+		n, twice := first[o]
+		if !twice {
+			first[o] = i
+			continue
 		}
-		first[o] = i
+		if len(told) == mostWarnings {
+			return told
+		}
+		told = append(told, fmt.Sprintf("manifests %d and %d are one object in two API versions: each undoes what the other one says", n, i))
 	}
 	return told
 }

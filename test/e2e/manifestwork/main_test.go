@@ -22,6 +22,9 @@ func TestMain(m *testing.M) {
 		Root:     "../../..",
 		Clusters: []string{cluster},
 		// Tests that run side by side must not wait for the default rate.
-		Args: map[string][]string{fleet.Agent: {"--kube-api-qps=500", "--kube-api-burst=500"}},
+		Args: map[string][]string{
+			fleet.Agent:     {"--kube-api-qps=500", "--kube-api-burst=500"},
+			fleet.HubSource: {"--feature-gates=CleanUpCompletedManifestWork=true,NilExecutorValidating=true"},
+		},
 	}, func(f *harness.Fleet) { shared = f }, nil))
 }
