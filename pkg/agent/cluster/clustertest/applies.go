@@ -97,6 +97,8 @@ func (s suite) applyConditions(t *testing.T) {
 	if err := s.c.Delete(t.Context(), s.ref(configMaps, "expected"), first.GetUID()); err != nil {
 		t.Fatal(err)
 	}
+	_, err = s.c.ServerSideApply(t.Context(), configMaps, body, one)
+	want(t, "Conflict for an object that is gone", conflict, err)
 	body.SetResourceVersion("")
 	_, err = s.c.ServerSideApply(t.Context(), configMaps, body, one)
 	want(t, "Conflict for an object that is gone", conflict, err)
