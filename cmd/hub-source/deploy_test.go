@@ -1,12 +1,21 @@
 package main
 
 import (
+	"errors"
 	"os"
+	"slices"
+	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	workv1 "open-cluster-management.io/api/work/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/hawser-io/hawser/internal/admission"
+	"github.com/hawser-io/hawser/internal/admission/webhook"
 	"github.com/hawser-io/hawser/internal/testkit/shipped"
 )
 
@@ -50,4 +59,46 @@ func TestConfig_LoadsWhatDeployShips(t *testing.T) {
 		}
 	}
 	t.Errorf("no rule of deploy/broker makes anybody source %q", cfg.SourceID)
+}
+
+// What deploy/ tells the hub about the webhook is what the program serves.
+func TestWebhook_IsWhatDeployShips(t *testing.T) {
+	data, err := os.ReadFile("../../deploy/hub-source/webhook.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, second, found := strings.Cut(string(data), "\n---\n")
+	var service corev1.Service
+	var config admissionregistrationv1.ValidatingWebhookConfiguration
+	if err := errors.Join(yaml.UnmarshalStrict([]byte(first), &service), yaml.UnmarshalStrict([]byte(second), &config)); err != nil || !found {
+		t.Fatalf("not a Service and a ValidatingWebhookConfiguration: %v", err)
+	}
+	pod := shipped.Deployment(t, "../..", "hub-source").Spec.Template
+	for label, value := range service.Spec.Selector {
+		if pod.Labels[label] != value {
+			t.Errorf("the Service selects %s=%s, the pods have %v", label, value, pod.Labels)
+		}
+	}
+	target := service.Spec.Ports[0].TargetPort.StrVal
+	if !slices.ContainsFunc(pod.Spec.Containers[0].Ports, func(p corev1.ContainerPort) bool { return p.Name == target && p.ContainerPort == 9443 }) {
+		t.Errorf("the Service leads to port %q, the container has %+v", target, pod.Spec.Containers[0].Ports)
+	}
+	path, port, fail, none, equivalent, seconds := webhook.Path, int32(443), admissionregistrationv1.Fail, admissionregistrationv1.SideEffectClassNone, admissionregistrationv1.Equivalent, int32(10)
+	want := []admissionregistrationv1.ValidatingWebhook{{
+		Name: "manifestworkvalidators.admission.work.open-cluster-management.io",
+		ClientConfig: admissionregistrationv1.WebhookClientConfig{Service: &admissionregistrationv1.ServiceReference{
+			Namespace: "hawser", Name: service.Name, Path: &path, Port: &port,
+		}},
+		Rules: []admissionregistrationv1.RuleWithOperations{{
+			Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create, admissionregistrationv1.Update},
+			Rule:       admissionregistrationv1.Rule{APIGroups: []string{workv1.GroupName}, APIVersions: []string{"*"}, Resources: []string{admission.Resource}},
+		}},
+		MatchConditions: []admissionregistrationv1.MatchCondition{{
+			Name: "spec-changes", Expression: "request.operation != 'UPDATE' || object.metadata.generation != oldObject.metadata.generation",
+		}},
+		FailurePolicy: &fail, MatchPolicy: &equivalent, SideEffects: &none, TimeoutSeconds: &seconds, AdmissionReviewVersions: []string{"v1"},
+	}}
+	if diff := cmp.Diff(want, config.Webhooks); diff != "" {
+		t.Errorf("the webhook of deploy/ (-want +got):\n%s", diff)
+	}
 }
