@@ -7,6 +7,9 @@
 // of the manifests are what inventory, conditions and logs are derived from.
 //
 // What Update means depends on the kind: a table in rules.go holds the kinds
-// with a rule of their own, everything else is replaced as a whole. Nothing is
-// written without a difference.
+// with a rule of their own, everything else is replaced as a whole.
+// ServerSideApply leaves the merging to the server; what the server writes down
+// about it in managedFields tells whether there is anything to send, and which of
+// the fields that are to be left alone are ours. Nothing is written without a
+// difference.
 package apply

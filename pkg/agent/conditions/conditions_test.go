@@ -2,6 +2,7 @@ package conditions_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -69,6 +70,13 @@ func TestNext_ManifestConditions(t *testing.T) {
 			in: conditions.Manifest{Presence: conditions.Present, ApplyErr: gone},
 			want: []metav1.Condition{
 				one("Applied", "False", "AppliedManifestFailed", "Failed to apply manifest: boom", 7, s0), isAvailable(s0), noFeedback(s0),
+			},
+		},
+		"ignoreFields cannot be processed": {
+			in: conditions.Manifest{Presence: conditions.Absent, ApplyErr: fmt.Errorf("%w", &conditions.IgnoreFieldsError{Err: gone})},
+			want: []metav1.Condition{
+				one("Applied", "False", "AppliedManifestSSAIgnoreFieldError", "Failed to process ignoreFields: boom", 7, s0),
+				one("Available", "False", "ResourceNotAvailable", "Resource is not available", 0, s0),
 			},
 		},
 		"object absent: no word about feedback": {
