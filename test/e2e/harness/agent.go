@@ -1,0 +1,67 @@
+package harness
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hawser-io/hawser/internal/fleet"
+	"github.com/hawser-io/hawser/internal/pki"
+	"github.com/hawser-io/hawser/internal/proc"
+)
+
+// JoinAs makes what one more agent needs to be the agent of name: a namespace on
+// the hub and a certificate. To the hub it is one more cluster.
+func (f *Fleet) JoinAs(t *testing.T, name string) {
+	t.Helper()
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if _, err := f.HubAPI.Kube.CoreV1().Namespaces().Create(t.Context(), ns, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Fatal(err)
+	}
+	if _, err := f.PKI().Issue(pki.Request{Role: pki.Agent, Name: name, Valid: pki.Starting(time.Now(), 24*time.Hour)}, true); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// RunAgent runs one more agent on a managed cluster, beside that of the fleet and
+// with the same rights. It is the agent of name, see JoinAs, has the state
+// directory of its own name and, besides the arguments of the fleet's, more. It
+// ends with stop, or with the test.
+func (f *Fleet) RunAgent(t *testing.T, cluster, name string, more ...string) (stop func()) {
+	t.Helper()
+	dir := filepath.Join(filepath.Dir(f.LogDir()), fleet.AgentOf(name))
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	driver, keys := filepath.Join(dir, "config.yaml"), f.PKI()
+	text := fmt.Sprintf("url: %s\ncaFile: %s\nclientCertFile: %s\nclientKeyFile: %s\n", f.BrokerAddr(), keys.CACert(), keys.Cert(pki.Agent, name), keys.Key(pki.Agent, name))
+	if err := os.WriteFile(driver, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	args := append([]string{}, f.Program(fleet.AgentOf(cluster)).Args()...)
+	args = append(args, "--spoke-cluster-name="+name, "--workload-source-config="+driver, "--state-dir="+filepath.Join(dir, "state"), "--admin-listen=")
+	log := filepath.Join(f.LogDir(), fleet.AgentOf(name)+".log")
+	p, err := proc.Start(t.Context(), proc.Spec{Name: name, Path: filepath.Join(f.Root, "bin", "hawser-agent"), Args: append(args, more...), LogFile: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stopped := false
+	stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		if err := p.Stop(); err != nil {
+			t.Errorf("agent %s: %v: %s", name, err, strings.TrimSpace(p.LogTail()))
+		}
+	}
+	t.Cleanup(stop)
+	return stop
+}

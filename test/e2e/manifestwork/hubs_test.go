@@ -1,0 +1,232 @@
+package manifestwork
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/test/e2e/harness"
+)
+
+// These tests have agents of their own beside that of the fleet, on the same
+// cluster. Another hub identity makes the hub another one for them.
+
+// recordOf names the AppliedManifestWork of a work of a hub.
+func recordOf(identity, work string) string {
+	sum := sha256.Sum256([]byte(identity))
+	return hex.EncodeToString(sum[:]) + "-" + work
+}
+
+func record(ctx context.Context, name string) (*workv1.AppliedManifestWork, error) {
+	return shared.API[cluster].Work.WorkV1().AppliedManifestWorks().Get(ctx, name, metav1.GetOptions{})
+}
+
+// ownedBy checks that a ConfigMap belongs to exactly these AppliedManifestWorks.
+func ownedBy(ctx context.Context, ns, name string, records ...string) error {
+	cm, err := shared.ConfigMap(ctx, cluster, ns, name)
+	if err != nil {
+		return err
+	}
+	var got []string
+	for _, ref := range cm.OwnerReferences {
+		got = append(got, ref.Name)
+	}
+	slices.Sort(got)
+	slices.Sort(records)
+	if !slices.Equal(got, records) || cm.DeletionTimestamp != nil {
+		return fmt.Errorf("%s belongs to %q, want %q; deleted %v", name, got, records, cm.DeletionTimestamp)
+	}
+	return nil
+}
+
+// evicting waits until the grace period of an AppliedManifestWork runs, or does
+// not.
+func evicting(t *testing.T, name string, want bool) {
+	t.Helper()
+	harness.Eventually(t, func(ctx context.Context) error {
+		rec, err := record(ctx, name)
+		if err != nil {
+			return err
+		}
+		if runs := rec.Status.EvictionStartTime != nil; runs != want {
+			return fmt.Errorf("eviction of %s: got %t, want %t", name, runs, want)
+		}
+		return nil
+	})
+}
+
+// Two hubs want one object on one cluster: it has two owners, and goes with the
+// last.
+func TestHubs_TwoShareAnObject(t *testing.T) {
+	t.Parallel()
+	f := shared
+	const second = "hubs-second"
+	ns := f.NamespaceOn(t, cluster)
+	f.JoinAs(t, second)
+	f.RunAgent(t, cluster, second, "--hub-identity="+second)
+	ours := f.Create(t, harness.NewWork(t, cluster, "hubs-share", harness.ConfigMapYAML(ns, "common", "x")))
+	theirs := f.Create(t, harness.NewWork(t, second, "hubs-share", harness.ConfigMapYAML(ns, "common", "x"), harness.ConfigMapYAML(ns, "own", "x")))
+	f.Ready(t, ours)
+	f.Ready(t, theirs)
+	uid := configMap(t, ns, "common").UID
+	harness.Eventually(t, func(ctx context.Context) error {
+		return ownedBy(ctx, ns, "common", f.AppliedName(ours.Name), recordOf(second, theirs.Name))
+	})
+	f.DeleteWork(t, second, theirs.Name)
+	harness.Eventually(t, func(ctx context.Context) error {
+		_, err := f.Get(ctx, second, theirs.Name)
+		return harness.Absent(err, "the second hub's work")
+	})
+	f.NoConfigMap(t, cluster, ns, "own")
+	harness.Stays(t, func(ctx context.Context) error {
+		if err := ownedBy(ctx, ns, "common", f.AppliedName(ours.Name)); err != nil {
+			return err
+		}
+		return sameObject(ctx, ns, "common", uid)
+	})
+	f.DeleteWork(t, cluster, ours.Name)
+	f.Gone(t, cluster, ours.Name)
+	f.NoConfigMap(t, cluster, ns, "common")
+}
+
+// moves has an agent apply a work, stop, and another one take its place that has
+// the same works from another hub. It returns the AppliedManifestWorks of both.
+func moves(t *testing.T, ns, name, firstID, secondID string) (first, second string) {
+	t.Helper()
+	f := shared
+	f.JoinAs(t, name)
+	stop := f.RunAgent(t, cluster, name, "--hub-identity="+name+"-1", "--agent-id="+firstID)
+	w := f.Create(t, harness.NewWork(t, name, "moves", harness.ConfigMapYAML(ns, "one", "x")))
+	f.Ready(t, w)
+	first, second = recordOf(name+"-1", w.Name), recordOf(name+"-2", w.Name)
+	if err := ownedBy(t.Context(), ns, "one", first); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	f.RunAgent(t, cluster, name, "--hub-identity="+name+"-2", "--agent-id="+secondID, "--state-dir=", "--appliedmanifestwork-eviction-grace-period=1s")
+	harness.Eventually(t, func(ctx context.Context) error {
+		rec, err := record(ctx, second)
+		if err == nil && len(rec.Status.AppliedResources) != 1 {
+			err = errors.New("nothing is applied yet")
+		}
+		return err
+	})
+	return first, second
+}
+
+// An agent that moved to another hub gives up what it had from the first; the
+// objects that both hubs want stay as they are.
+func TestHubs_MoveWithTheSameAgentID(t *testing.T) {
+	t.Parallel()
+	ns := shared.NamespaceOn(t, cluster)
+	first, second := moves(t, ns, "hubs-same", "hubs-same-id", "hubs-same-id")
+	uid := configMap(t, ns, "one").UID
+	harness.Eventually(t, func(ctx context.Context) error {
+		_, err := record(ctx, first)
+		if err := harness.Absent(err, "the first hub's AppliedManifestWork"); err != nil {
+			return err
+		}
+		return ownedBy(ctx, ns, "one", second)
+	})
+	harness.Stays(t, func(ctx context.Context) error { return sameObject(ctx, ns, "one", uid) })
+}
+
+// What another agent applied is left alone.
+func TestHubs_MoveWithAnotherAgentID(t *testing.T) {
+	t.Parallel()
+	ns := shared.NamespaceOn(t, cluster)
+	// One of its own that nobody wants goes, so that it is known to have had its
+	// chance.
+	own := abandoned(t, ns, "hubs-other-gone", "hubs-other-2")
+	first, second := moves(t, ns, "hubs-other", "hubs-other-1", "hubs-other-2")
+	harness.Eventually(t, func(ctx context.Context) error {
+		_, err := record(ctx, own)
+		return harness.Absent(err, "the agent's own AppliedManifestWork")
+	})
+	harness.Stays(t, func(ctx context.Context) error {
+		rec, err := record(ctx, first)
+		if err == nil && (rec.Status.EvictionStartTime != nil || rec.DeletionTimestamp != nil) {
+			err = fmt.Errorf("it is evicted: %+v", rec)
+		}
+		if err != nil {
+			return err
+		}
+		return ownedBy(ctx, ns, "one", first, second)
+	})
+}
+
+// abandoned has an agent apply a work, and ends it; where its place is taken by
+// another cluster name nobody has the work. It returns the AppliedManifestWork.
+func abandoned(t *testing.T, ns, name, agentID string) string {
+	t.Helper()
+	f := shared
+	f.JoinAs(t, name)
+	stop := f.RunAgent(t, cluster, name, "--hub-identity="+name, "--agent-id="+agentID)
+	w := f.Create(t, harness.NewWork(t, name, "abandoned", harness.ConfigMapYAML(ns, name, "x")))
+	f.Ready(t, w)
+	stop()
+	return recordOf(name, w.Name)
+}
+
+// successor runs an agent of the same hub that has no works.
+func successor(t *testing.T, name string, grace string) (stop func()) {
+	t.Helper()
+	shared.JoinAs(t, name+"-next")
+	return shared.RunAgent(t, cluster, name+"-next", "--hub-identity="+name, "--agent-id="+name, "--state-dir=", "--appliedmanifestwork-eviction-grace-period="+grace)
+}
+
+func TestEviction_OfWhatTheHubDoesNotHave(t *testing.T) {
+	t.Parallel()
+	f := shared
+	const name = "evict-gone"
+	ns := f.NamespaceOn(t, cluster)
+	rec := abandoned(t, ns, name, name)
+	stop := successor(t, name, "1h")
+	evicting(t, rec, true)
+	harness.Stays(t, func(ctx context.Context) error { return ownedBy(ctx, ns, name, rec) })
+	stop()
+	successor(t, name, "1s")
+	harness.Eventually(t, func(ctx context.Context) error {
+		_, err := record(ctx, rec)
+		return harness.Absent(err, "the AppliedManifestWork")
+	})
+	f.NoConfigMap(t, cluster, ns, name)
+}
+
+func TestEviction_EndsWhenTheWorkComesBack(t *testing.T) {
+	t.Parallel()
+	f := shared
+	const name = "evict-back"
+	ns := f.NamespaceOn(t, cluster)
+	rec := abandoned(t, ns, name, name)
+	successor(t, name, "1h")
+	evicting(t, rec, true)
+	uid := configMap(t, ns, name).UID
+	w := f.Create(t, harness.NewWork(t, name+"-next", "abandoned", harness.ConfigMapYAML(ns, name, "x")))
+	f.Ready(t, w)
+	evicting(t, rec, false)
+	if err := errors.Join(sameObject(t.Context(), ns, name, uid), ownedBy(t.Context(), ns, name, rec)); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestEviction_AHundredYearsMeanNever(t *testing.T) {
+	t.Parallel()
+	f := shared
+	const name = "evict-never"
+	ns := f.NamespaceOn(t, cluster)
+	rec := abandoned(t, ns, name, name)
+	stop := successor(t, name, "1h")
+	evicting(t, rec, true)
+	stop()
+	successor(t, name, "876000h")
+	evicting(t, rec, false)
+	harness.Stays(t, func(ctx context.Context) error { return ownedBy(ctx, ns, name, rec) })
+}
