@@ -40,8 +40,9 @@ type world struct {
 	selected map[string]bool
 	queue    map[Lane]map[Key]time.Time
 	inFlight []Effect
-	deleted  map[types.UID]bool // the agent has deleted it at least once
-	torn     map[types.UID]int  // works torn off the hub, by the run in which the informer sees it
+	deleted  map[types.UID]bool             // the agent has deleted it at least once
+	complete map[types.UID]metav1.Condition // what the agent says of it, if anything
+	torn     map[types.UID]int              // works torn off the hub, by the run in which the informer sees it
 }
 
 type hubEvent struct {
@@ -62,7 +63,7 @@ var clusterNames = []string{"c1", "c2"}
 
 func newWorld(t *rapid.T) *world {
 	w := &world{t: t, now: time.Unix(1e9, 0), hub: map[string]*workv1.ManifestWork{}, rv: 100, hubUp: true,
-		records: map[types.UID]*record{}, selected: map[string]bool{"c1": true}, torn: map[types.UID]int{}, deleted: map[types.UID]bool{}}
+		records: map[types.UID]*record{}, selected: map[string]bool{"c1": true}, torn: map[types.UID]int{}, deleted: map[types.UID]bool{}, complete: map[types.UID]metav1.Condition{}}
 	w.start()
 	return w
 }
@@ -79,7 +80,7 @@ func (w *world) start() {
 	w.run++
 	w.connected, w.events, w.inFlight, w.reports = false, nil, nil, nil
 	w.queue = map[Lane]map[Key]time.Time{SpecLane: {}, HubLane: {}}
-	w.core = NewCore(CoreConfig{Now: func() time.Time { return w.now }, Jitter: func() float64 { return 0.5 }, Waker: w})
+	w.core = NewCore(CoreConfig{Now: func() time.Time { return w.now }, Jitter: func() float64 { return 0.5 }, Waker: w, CleanUp: true})
 	for _, name := range clusterNames {
 		if w.selected[name] {
 			w.core.ClusterSelected(name)
@@ -202,6 +203,9 @@ func (w *world) agent(uid types.UID) {
 	p := &Report{UID: uid, Cluster: r.work.Namespace, Name: r.work.Name, Version: r.version, Sequence: sequence(w.sequence), Deleted: r.deleting}
 	p.Status = applied(r.version)
 	p.Status.Conditions[0].Message = fmt.Sprint(r.work.Labels)
+	if c, says := w.complete[uid]; says {
+		p.Status.Conditions = append(p.Status.Conditions, c)
+	}
 	p.Hash = hashOf(p.Status)
 	if r.status = p; r.deleting {
 		// A grave is left out: a deletion published again becomes a record again.
@@ -285,6 +289,8 @@ func (w *world) finish(i int, lost bool) {
 		r = w.write(e, e.Work, func(o *workv1.ManifestWork) { o.Finalizers = nil })
 	case PatchStatus:
 		r = w.write(e, e.Work, func(o *workv1.ManifestWork) { o.Status = e.Status })
+	case DeleteCompleted:
+		r = w.write(e, e.Work, w.expire)
 	case CheckGone:
 		r = w.get(e.Work.Namespace, e.Work.Name)
 	case Lookup:
@@ -314,6 +320,8 @@ func (w *world) finish(i int, lost bool) {
 	case PatchStatus:
 		w.Wake(HubLane, Key{UID: e.Work.UID}, 0)
 	case RemoveFinalizer:
+		w.Wake(HubLane, Key{UID: e.Work.UID}, 0)
+	case DeleteCompleted:
 		w.Wake(HubLane, Key{UID: e.Work.UID}, 0)
 	case Lookup:
 		w.Wake(HubLane, Key{UID: e.UID}, 0)
@@ -414,6 +422,8 @@ func (w *world) check() {
 			if r != nil {
 				w.t.Fatalf("%s of a released cluster still has a record", key)
 			}
+		case outlived(o):
+			w.t.Fatalf("%s has had its time: %+v %+v", key, o.Spec.DeleteOption, o.Status.Conditions)
 		case o.DeletionTimestamp != nil:
 			w.t.Fatalf("%s is still being deleted: %+v, record %+v", key, o.ObjectMeta, r)
 		case r == nil || !markOf(r.work).equal(markOf(o)):
@@ -463,6 +473,8 @@ func (w *world) step() {
 		{"label", len(keys) > 0, func() {
 			w.change(keys[pick(len(keys))], func(o *workv1.ManifestWork) { o.Labels = map[string]string{"l": fmt.Sprint(w.rv)} })
 		}},
+		{"time to live", len(keys) > 0, func() { w.setTTL(keys[pick(len(keys))]) }},
+		{"complete", len(uids) > 0, func() { w.toggleComplete(uids[pick(len(uids))]) }},
 		{"delete", len(keys) > 0, func() {
 			if k := keys[pick(len(keys))]; w.hub[k].DeletionTimestamp == nil {
 				w.change(k, func(o *workv1.ManifestWork) { o.Generation++; deleting(o) })
