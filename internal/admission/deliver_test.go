@@ -1,0 +1,57 @@
+package admission
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/internal/broker"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
+)
+
+// etcd takes no object above this size, so that a hub has no larger works.
+const largestObject = 1536 << 10
+
+// The largest work that a hub can have, by its manifests and by everything else,
+// is an event that a broker takes, as deploy/ configures it, and an agent reads.
+func TestRules_WhatIsAdmittedCanBeDelivered(t *testing.T) {
+	work := workOf(sized(t, "a", 256000), sized(t, "b", manifestwork.MaxManifestsSize-256000-2*4))
+	work.Annotations = map[string]string{"note": strings.Repeat("n", 200<<10)}
+	for i := 0; len(marshal(t, work)) < largestObject; i++ {
+		work.Spec.ManifestConfigs = append(work.Spec.ManifestConfigs, manyRules(i))
+	}
+	if a := rules().Check(request(t, work, nil)); a.Problem != "" || manifestwork.ManifestsSize(work) != manifestwork.MaxManifestsSize {
+		t.Fatalf("%d bytes: %s", manifestwork.ManifestsSize(work), a.Problem)
+	}
+	e, err := manifestwork.EncodeSpec(work, manifestwork.SpecParams{ID: "1", Now: time.Unix(1700000000, 0), Source: "hub", Action: codec.CreateRequest})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wire, err := codec.Marshal(e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(wire) > broker.DefaultMaxEventBytes {
+		t.Errorf("the event has %d bytes, a broker takes %d", len(wire), broker.DefaultMaxEventBytes)
+	}
+	if e, err = codec.Unmarshal(wire); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := manifestwork.DecodeSpec(e); err != nil {
+		t.Errorf("agents say: %v", err)
+	}
+}
+
+// manyRules is a config that takes a lot of room.
+func manyRules(i int) workv1.ManifestConfigOption {
+	return workv1.ManifestConfigOption{
+		ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Namespace: "default", Name: fmt.Sprint("n", i)},
+		ConditionRules: []workv1.ConditionRule{{
+			Type: workv1.CelConditionExpressionsType, Condition: "Done", CelExpressions: []string{strings.Repeat(`object.data.a == "1" && `, 400) + "true"},
+		}},
+	}
+}
