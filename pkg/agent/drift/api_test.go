@@ -32,7 +32,7 @@ type api struct {
 	streams   map[*apiStream]bool
 	denied    map[Scope]bool
 	failing   bool // every request
-	snapshots map[string][]metav1.PartialObjectMetadata
+	snapshots map[snapshot][]metav1.PartialObjectMetadata
 	lists     map[Scope]int
 }
 
@@ -42,10 +42,15 @@ type event struct {
 	watch.Event
 }
 
+type snapshot struct {
+	Scope
+	version string
+}
+
 func newAPI() *api {
 	return &api{
 		lag: func(Scope) time.Duration { return 0 }, page: 500, version: 100, objects: map[cluster.Ref]*metav1.PartialObjectMetadata{}, born: map[cluster.Ref]time.Time{},
-		streams: map[*apiStream]bool{}, denied: map[Scope]bool{}, snapshots: map[string][]metav1.PartialObjectMetadata{}, lists: map[Scope]int{},
+		streams: map[*apiStream]bool{}, denied: map[Scope]bool{}, snapshots: map[snapshot][]metav1.PartialObjectMetadata{}, lists: map[Scope]int{},
 	}
 }
 
@@ -184,7 +189,7 @@ func (s apiSource) List(ctx context.Context, o metav1.ListOptions) (*metav1.Part
 		slices.SortFunc(items, func(a, b metav1.PartialObjectMetadata) int {
 			return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
 		})
-		s.snapshots[version] = items
+		s.snapshots[snapshot{s.scope, version}] = items
 	} else {
 		token := strings.Split(o.Continue, ":")
 		version = token[0]
@@ -193,7 +198,7 @@ func (s apiSource) List(ctx context.Context, o metav1.ListOptions) (*metav1.Part
 			return nil, apierrors.NewResourceExpired("too old")
 		}
 	}
-	items := s.snapshots[version]
+	items := s.snapshots[snapshot{s.scope, version}]
 	l := &metav1.PartialObjectMetadataList{ListMeta: metav1.ListMeta{ResourceVersion: version}}
 	to := min(from+s.page, len(items))
 	if l.Items = items[from:to]; to < len(items) {

@@ -21,6 +21,7 @@ type feed struct {
 	// synced: a first list was complete, so that an object that was tracked then
 	// and was not seen does not exist.
 	synced bool
+	since  uint64 // the clock at the last list
 	// denied: the agent may not, or cannot, list and watch here.
 	denied bool
 
@@ -192,20 +193,38 @@ type sighting struct {
 	state  State
 }
 
-// tracked returns what is tracked where a feed is.
-func (w *Watcher) tracked(f *feed) map[key]*sighting {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	seen := map[key]*sighting{}
+// each calls f for every object that is tracked where a feed is. Watcher.mu is
+// held.
+func (f *feed) each(visit func(key, *object)) {
 	for _, s := range f.kind.spaces {
 		if f.space != nil && f.space != s {
 			continue
 		}
 		for name, o := range s.objects {
-			seen[key{s.namespace, name}] = &sighting{object: o}
+			visit(key{s.namespace, name}, o)
 		}
 	}
+}
+
+// tracked returns what is tracked where a feed is.
+func (w *Watcher) tracked(f *feed) map[key]sighting {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	seen := map[key]sighting{}
+	f.each(func(k key, o *object) { seen[k] = sighting{object: o} })
 	return seen
+}
+
+// spot adds those objects of a page of a list that are tracked.
+func (w *Watcher) spot(f *feed, page []metav1.PartialObjectMetadata, seen map[key]sighting) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i := range page {
+		k := f.key(&page[i])
+		if o := f.object(k); o != nil {
+			seen[k] = sighting{o, StateOf(f.kind.GroupVersionResource, &page[i])}
+		}
+	}
 }
 
 // tracks reports whether anybody tracks an object.
@@ -215,21 +234,25 @@ func (w *Watcher) tracks(f *feed, k key) bool {
 	return f.object(k) != nil
 }
 
-// listed takes what a complete list showed, with which a watch begins that
-// misses nothing after it.
-func (w *Watcher) listed(f *feed, seen map[key]*sighting) {
+// listed takes what a complete list showed, after which a watch goes on. Owners
+// of what came to be tracked during the list, and is not in it, may have read
+// that before the list was made: they are woken to look again.
+func (w *Watcher) listed(f *feed, seen map[key]sighting) {
 	owners := map[string]bool{}
 	w.mu.Lock()
 	if !f.ended {
-		f.synced, f.denied = true, false
+		f.synced, f.denied, f.since = true, false, w.clock
 		if f.space == nil && !f.leads {
-			w.lead(f, seen)
+			w.lead(f)
 		}
-		for k, s := range seen {
-			if f.object(k) == s.object {
-				s.object.take(s.state, owners)
+		f.each(func(k key, o *object) {
+			if s := seen[k]; s.object == o {
+				o.take(s.state, w.clock, owners)
+				return
 			}
-		}
+			o.known = false
+			o.owned(owners)
+		})
 		w.admit()
 	}
 	w.mu.Unlock()
@@ -238,18 +261,12 @@ func (w *Watcher) listed(f *feed, seen map[key]*sighting) {
 
 // lead lets one watch take the place of those of all spaces. What the others
 // reported meanwhile may be before or after the list: what is in the list counts,
-// later changes come with the watch. Of objects that came to be tracked meanwhile
-// nothing is known. w.mu is held.
-func (w *Watcher) lead(f *feed, seen map[key]*sighting) {
+// later changes come with the watch. w.mu is held.
+func (w *Watcher) lead(f *feed) {
 	f.leads, f.failed = true, false
-	for namespace, s := range f.kind.spaces {
+	for _, s := range f.kind.spaces {
 		w.end(&s.feed)
 		w.unwait(s)
-		for name, o := range s.objects {
-			if l := seen[key{namespace, name}]; l == nil || l.object != o {
-				o.known = false
-			}
-		}
 	}
 }
 
@@ -258,7 +275,7 @@ func (w *Watcher) saw(f *feed, k key, s State) {
 	owners := map[string]bool{}
 	w.mu.Lock()
 	if o := f.object(k); o != nil && !f.ended {
-		o.take(s, owners)
+		o.take(s, w.clock, owners)
 	}
 	w.mu.Unlock()
 	w.wake(owners)

@@ -87,11 +87,14 @@ func (s *station) expectWoken(when string, want ...string) {
 	s.woken = nil
 }
 
-// trackOne lets an owner read and track the object of a namespace.
+// trackOne lets an owner track and read the object of a namespace.
 func (s *station) trackOne(namespace int) {
 	owner, ref := fmt.Sprintf("w%02d", namespace), at(namespace)
+	now := map[cluster.Ref]Signature{ref: s.state(ref).Content}
+	s.Track(owner, now)
+	synctest.Wait()
 	s.Track(owner, map[cluster.Ref]Signature{ref: Unknown})
-	s.Track(owner, map[cluster.Ref]Signature{ref: s.state(ref).Content})
+	s.Track(owner, now)
 }
 
 func (s *station) expectScopes(when string, want ...string) {
@@ -245,6 +248,87 @@ func TestWatcher_WhereNotAllNamespacesMayBeWatched(t *testing.T) {
 	})
 }
 
+// Between the moment in which a list is asked for and that in which it is made
+// an owner can come to track an object, read it, and be too early.
+func TestWatcher_ReadBeforeTheListWasMade(t *testing.T) {
+	late := cluster.Ref{GroupVersionResource: configMaps, Namespace: "n00", Name: "late"}
+	atWork(t, 0, func(a *api) { everywhere(1)(a); a.put(late); a.lag = func(Scope) time.Duration { return time.Second } }, func(s *station) {
+		s.Track("w00", map[cluster.Ref]Signature{at(0): s.state(at(0)).Content}) // the list begins
+		<-time.After(500 * time.Millisecond)
+		s.Track("late", map[cluster.Ref]Signature{late: Unknown})
+		read := s.state(late).Content
+		s.remove(late)
+		<-time.After(3 * time.Second)
+		s.expectWoken("by the list, which lacks it", "late")
+		s.Track("late", map[cluster.Ref]Signature{late: read})
+		if seen, ok := s.Seen(late); ok {
+			t.Fatalf("seen %q, which it was before the list", seen)
+		}
+		s.Track("late", map[cluster.Ref]Signature{late: Absent}) // read again
+		if seen, ok := s.Seen(late); !ok || seen != (State{}) {
+			t.Fatalf("seen %q, %v", seen, ok)
+		}
+	})
+}
+
+// What a watch has seen of an object that the list of its successor lacks does
+// not count any more: that it is gone may have been on its way.
+func TestWatcher_SeenByTheReplacedWatchOnly(t *testing.T) {
+	late := cluster.Ref{GroupVersionResource: configMaps, Namespace: "n00", Name: "late"}
+	atWork(t, 0, everywhere(20), func(s *station) {
+		for i := range manySpaces {
+			s.trackOne(i)
+		}
+		slow := time.Duration(0)
+		s.lag = func(scope Scope) time.Duration {
+			if scope.Namespace == "" {
+				return time.Second
+			}
+			return slow
+		}
+		s.Track("w08", map[cluster.Ref]Signature{at(8): s.state(at(8)).Content}) // the list begins
+		<-time.After(100 * time.Millisecond)
+		s.Track("late", map[cluster.Ref]Signature{late: Absent})
+		s.put(late)
+		s.expectWoken("by its own watch", "late")
+		slow = time.Hour
+		s.remove(late)
+		<-time.After(time.Minute)
+		s.expectScopes("replaced", "configmaps/")
+		if seen, ok := s.Seen(late); ok {
+			t.Fatalf("seen %q, and it is %q", seen, s.state(late))
+		}
+		s.expectWoken("to look", "late")
+	})
+}
+
+// A watch that was replaced may still have something to say.
+func TestWatcher_ReplacedWatchesDoNotCount(t *testing.T) {
+	atWork(t, 0, everywhere(20), func(s *station) {
+		s.trackOne(0)
+		s.Watcher.mu.Lock()
+		space, _ := s.find(at(0))
+		old := space.feed
+		s.Watcher.mu.Unlock()
+		for i := range 20 {
+			s.trackOne(i)
+		}
+		s.expectScopes("replaced", "configmaps/")
+		s.put(at(0))
+		s.expectWoken("by the watch of all namespaces", "w00")
+		s.trackOne(0)
+		s.saw(old, key{at(0).Namespace, at(0).Name}, State{})
+		s.listed(old, nil)
+		s.Watcher.deny(old)
+		s.falter(old)
+		s.expectWoken("by the replaced one")
+		s.expectKnown("afterwards", 0, 1)
+		if n := s.Counts(); n != (Counts{Watches: 1}) {
+			t.Fatalf("counted %+v", n)
+		}
+	})
+}
+
 // A list of everything that does not come through is not waited for.
 func TestWatcher_ListOfAllNamespacesThatFails(t *testing.T) {
 	atWork(t, 0, everywhere(12), func(s *station) {
@@ -337,10 +421,11 @@ func TestWatcher_NoRoomAndNotAllNamespaces(t *testing.T) {
 			t.Fatalf("%d owners look for themselves", blind)
 		}
 		s.told.Lock()
-		woken := len(s.woken)
+		woken := slices.Clone(s.woken)
 		s.told.Unlock()
-		if woken < 3 {
-			t.Errorf("%d owners were told", woken)
+		// The last one knew when it came; one lost its watch to make room.
+		if len(woken) != 2 || !slices.Contains(woken, "w03") || s.Blind(woken[0]) == 0 || s.Blind(woken[1]) == 0 {
+			t.Errorf("told: %q", woken)
 		}
 		s.forbid(all, false)
 		<-time.After(wideDeniedRetry)

@@ -75,7 +75,7 @@ func (f *follower) run(ctx context.Context) {
 // step is one list, if it is needed, and one watch. The list counts once the
 // watch that goes on from it is open.
 func (f *follower) step(ctx context.Context) error {
-	var seen map[key]*sighting
+	var seen map[key]sighting
 	if f.version == "" {
 		var err error
 		if f.version, seen, err = f.list(ctx); err != nil || f.version == "" {
@@ -101,10 +101,10 @@ func (f *follower) step(ctx context.Context) error {
 	return err
 }
 
-// list reads the scope page by page and keeps nothing but the states of what was
-// tracked when it began: only that can be found absent by it. Without a version
-// it is to be begun again.
-func (f *follower) list(ctx context.Context) (version string, seen map[key]*sighting, err error) {
+// list reads the scope page by page and keeps nothing but the states of what is
+// tracked. Only what was so when it began can be found absent by it. Without a
+// version it is to be begun again.
+func (f *follower) list(ctx context.Context) (version string, seen map[key]sighting, err error) {
 	seen = f.w.tracked(f.feed)
 	o := metav1.ListOptions{Limit: pageSize}
 	for {
@@ -115,12 +115,9 @@ func (f *follower) list(ctx context.Context) (version string, seen map[key]*sigh
 			}
 			return "", nil, err
 		}
+		f.w.spot(f.feed, l.Items, seen)
 		for i := range l.Items {
-			m := &l.Items[i]
-			if s := seen[f.feed.key(m)]; s != nil {
-				s.state = StateOf(f.resource, m)
-			}
-			f.uninvited(m)
+			f.uninvited(&l.Items[i])
 		}
 		if o.Continue = l.Continue; o.Continue == "" {
 			return l.ResourceVersion, seen, nil

@@ -76,6 +76,8 @@ type Watcher struct {
 	kinds   map[schema.GroupVersionResource]*kind
 	owners  map[string]map[cluster.Ref]bool
 	feeds   int // how many exist
+	// clock counts the calls of Track, so that it is known what was before what.
+	clock uint64
 	// waiting are the spaces for which there is no room.
 	waiting map[*space]bool
 }
@@ -101,8 +103,15 @@ type space struct {
 // object is one tracked object.
 type object struct {
 	seen     State
-	known    bool // seen says how the object was last
-	expected map[string]Signature
+	known    bool                   // seen says how the object was last
+	at       uint64                 // when it was seen: see Watcher.clock
+	expected map[string]expectation // by owner
+}
+
+// expectation is what an owner said last, and when: see Watcher.clock.
+type expectation struct {
+	Signature
+	at uint64
 }
 
 // New returns a Watcher that watches nothing yet.
@@ -144,13 +153,20 @@ func (w *Watcher) Run(ctx context.Context) error {
 // what is known of it. To miss nothing, an owner tracks an object before it
 // reads it, and says what it expects, which is what it read, after.
 func (w *Watcher) Track(owner string, expected map[cluster.Ref]Signature) {
+	w.wake(w.track(owner, expected))
+}
+
+// track returns whom of the other owners that concerns.
+func (w *Watcher) track(owner string, expected map[cluster.Ref]Signature) (others map[string]bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.clock++
+	others = map[string]bool{}
 	old := w.owners[owner]
 	refs := make(map[cluster.Ref]bool, len(expected))
 	for ref, signature := range expected {
 		refs[ref] = true
-		w.expect(owner, ref, signature)
+		w.expect(owner, ref, signature, others)
 	}
 	for ref := range old {
 		if !refs[ref] {
@@ -162,11 +178,12 @@ func (w *Watcher) Track(owner string, expected map[cluster.Ref]Signature) {
 	} else {
 		w.owners[owner] = refs
 	}
+	return others
 }
 
 // expect notes what an owner expects of an object, and sees to it that it is
 // watched. w.mu is held.
-func (w *Watcher) expect(owner string, ref cluster.Ref, signature Signature) {
+func (w *Watcher) expect(owner string, ref cluster.Ref, signature Signature, others map[string]bool) {
 	k := w.kinds[ref.GroupVersionResource]
 	if k == nil {
 		k = &kind{GroupVersionResource: ref.GroupVersionResource, spaces: map[string]*space{}}
@@ -180,16 +197,16 @@ func (w *Watcher) expect(owner string, ref cluster.Ref, signature Signature) {
 	}
 	o := s.objects[ref.Name]
 	if o == nil {
-		o = &object{expected: map[string]Signature{}}
+		o = &object{expected: map[string]expectation{}}
 		s.objects[ref.Name] = o
 	}
-	before, again := o.expected[owner]
-	o.expected[owner] = signature
-	// An object that came to be tracked after the list, and that the owner has
-	// read or written meanwhile: nothing was seen to happen to it, so it is as the
-	// owner says. What is still on its way comes with the watch.
-	if f := s.cover(); again && before != signature && !o.known && signature != Unknown && f != nil && f.synced {
-		o.seen, o.known = State{Content: signature, Exact: signature}, true
+	before := o.expected[owner]
+	o.expected[owner] = expectation{signature, w.clock}
+	// Nothing was seen to happen to an object that the list did not tell of, and
+	// that the owner tracked after the list and has read or written since: so it is
+	// as the owner says. What is still on its way comes with the watch.
+	if f := s.cover(); !o.known && signature != Unknown && signature != before.Signature && f != nil && f.synced && before.at > f.since {
+		o.take(State{Content: signature, Exact: signature}, w.clock, others)
 	}
 }
 
@@ -314,17 +331,17 @@ func (w *Watcher) Ready() error {
 	return nil
 }
 
-// take records a state and adds who did not expect it to owners.
-func (o *object) take(s State, owners map[string]bool) {
-	if o.known && o.seen == s {
-		return
-	}
-	o.seen, o.known = s, true
+// take records a state and adds who did not expect it to owners. If it is the
+// state that was seen before, those who knew are not told again; but there may be
+// some who have found another one since, and now it is as it was.
+func (o *object) take(s State, now uint64, owners map[string]bool) {
+	same := o.known && o.seen == s
 	for owner, expected := range o.expected {
-		if !s.Is(expected) {
+		if !s.Is(expected.Signature) && (!same || expected.at > o.at) {
 			owners[owner] = true
 		}
 	}
+	o.seen, o.known, o.at = s, true, now
 }
 
 func (w *Watcher) wake(owners map[string]bool) {
@@ -333,11 +350,16 @@ func (w *Watcher) wake(owners map[string]bool) {
 	}
 }
 
+// owned adds everybody who tracks an object.
+func (o *object) owned(owners map[string]bool) {
+	for owner := range o.expected {
+		owners[owner] = true
+	}
+}
+
 // owned adds everybody who tracks something in a space.
 func (s *space) owned(owners map[string]bool) {
 	for _, o := range s.objects {
-		for owner := range o.expected {
-			owners[owner] = true
-		}
+		o.owned(owners)
 	}
 }

@@ -353,6 +353,9 @@ func TestWatcher_SaysWhenChangesOfTheStandingMayHaveBeenMissed(t *testing.T) {
 		s.cut(apierrors.NewResourceExpired("too old"))
 		<-time.After(3 * deniedRetry)
 		expect("while it is denied", 3)
+		if r.Ready() == nil {
+			t.Error("ready, although it cannot be watched any more")
+		}
 		s.deny(nil)
 		<-time.After(deniedRetry)
 		expect("when it is allowed again", 4)
@@ -420,16 +423,18 @@ func TestWatcher_ListInPages(t *testing.T) {
 		last = s.put(fmt.Sprintf("o%d", i))
 	}
 	var r0 *rig
-	once := sync.OnceFunc(func() {
-		// Its page has passed: the list cannot tell.
-		r0.Track("late", track(map[string]Signature{"o0": Unknown}))
-	})
-	s.between = once
+	pages := 0
+	s.between = func() {
+		if pages++; pages == 2 {
+			// Its page has passed: the list cannot tell.
+			r0.Track("late", track(map[string]Signature{"o0": Unknown}))
+		}
+	}
 	run(t, s, func(r *rig) {
 		r0, r.records = r, newServer()
 		r.Track("w1", track(map[string]Signature{"o4": last, "none": Unknown}))
 	}, func(r *rig) {
-		r.expectWoken("w1") // of the absence
+		r.expectWoken("late", "w1") // one may have looked too early, the other hears of the absence
 		r.expectSeen("o4", last, true)
 		r.expectSeen("none", Absent, true)
 		r.expectSeen("o0", Absent, false)

@@ -1,0 +1,156 @@
+package drift
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/hawser-io/hawser/internal/testkit/cost"
+	"github.com/hawser-io/hawser/pkg/agent/cluster"
+)
+
+// crowd is a scope with many objects, each with a kilobyte of metadata, of which
+// the server keeps nothing: they are made as they are asked for. Its watch
+// delivers all of them once more, then a bookmark.
+type crowd struct {
+	objects int
+	quiet   chan struct{} // closed when the watch has delivered everything
+	watches atomic.Int32
+}
+
+func (c *crowd) object(i int) metav1.PartialObjectMetadata {
+	return metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Name: crowded(i).Name, Namespace: crowded(i).Namespace, UID: types.UID(fmt.Sprintf("00000000-0000-0000-0000-%012d", i)), ResourceVersion: strconv.Itoa(i + 1),
+		Annotations: map[string]string{"a": strings.Repeat("x", 1000)},
+	}}
+}
+
+// crowded names object i.
+func crowded(i int) cluster.Ref {
+	return cluster.Ref{GroupVersionResource: configMaps, Namespace: "crowded", Name: fmt.Sprintf("object-%06d", i)}
+}
+
+func (c *crowd) List(_ context.Context, o metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
+	from, _ := strconv.Atoi(o.Continue) // our own; 0 at first
+	l := &metav1.PartialObjectMetadataList{ListMeta: metav1.ListMeta{ResourceVersion: strconv.Itoa(c.objects)}}
+	for i := from; i < min(c.objects, from+int(o.Limit)); i++ {
+		l.Items = append(l.Items, c.object(i))
+	}
+	if to := from + len(l.Items); to < c.objects {
+		l.Continue = strconv.Itoa(to)
+	}
+	return l, nil
+}
+
+func (c *crowd) Watch(_ context.Context, _ metav1.ListOptions) (watch.Interface, error) {
+	w := watch.NewFake()
+	if c.watches.Add(1) > 1 {
+		return w, nil
+	}
+	go func() {
+		for i := range c.objects {
+			o := c.object(i)
+			o.ResourceVersion = strconv.Itoa(c.objects + i + 1)
+			w.Modify(&o)
+		}
+		w.Action(watch.Bookmark, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "999999"}})
+		close(c.quiet)
+	}()
+	return w, nil
+}
+
+// retained is what a Watcher keeps, in bytes, after it has seen a namespace with
+// that many objects of which the first are tracked.
+func retained(t *testing.T, objects, tracked int) int64 {
+	t.Helper()
+	c := &crowd{objects: objects, quiet: make(chan struct{})}
+	expected := make(map[cluster.Ref]Signature, tracked)
+	for i := range tracked {
+		expected[crowded(i)] = Unknown
+	}
+	before := heap()
+	w := New(Config{Source: func(Scope) Source { return c }, Changed: func(string) {}, Log: slog.New(slog.DiscardHandler)})
+	w.Track("owner", expected)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	<-c.quiet
+	kept := heap() - before
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("Run: %v", err)
+	}
+	seen := 0
+	for ref := range expected {
+		if _, ok := w.Seen(ref); ok {
+			seen++
+		}
+	}
+	if seen != tracked {
+		t.Errorf("%d of %d objects are seen", seen, tracked)
+	}
+	return kept
+}
+
+func heap() int64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC() // what finalizers and pools held
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// Memory grows with what is tracked, not with what there is.
+func TestWatcher_MemoryOfWhatIsTracked(t *testing.T) {
+	const (
+		many  = 100_000
+		some  = 10_000
+		noise = 1 << 20 // of the test itself
+		// An object costs its name twice (in the scope and with its owner), its
+		// state, and what owners expect.
+		perObject = 1024
+	)
+	for _, c := range []struct{ objects, tracked int }{{many, 1}, {some, some}} {
+		limit := int64(c.tracked*perObject + noise)
+		kept := retained(t, c.objects, c.tracked)
+		for try := 0; kept > limit && try < 3; try++ { // other tests leave something behind that goes later
+			kept = retained(t, c.objects, c.tracked)
+		}
+		if kept > limit {
+			t.Errorf("%d objects of which %d are tracked keep %d bytes, want %d at most", c.objects, c.tracked, kept, limit)
+		}
+	}
+}
+
+// Tracking takes the same time for each object, however many there are, and in
+// however many namespaces.
+func TestWatcher_CostOfTracking(t *testing.T) {
+	cost.Linear(t, func(n int) func() {
+		w := New(Config{Source: func(Scope) Source { return nil }, Changed: func(string) {}, MaxWatches: 20, Log: slog.New(slog.DiscardHandler)})
+		refs := make([]map[cluster.Ref]Signature, n)
+		for i := range refs {
+			refs[i] = map[cluster.Ref]Signature{{GroupVersionResource: configMaps, Namespace: fmt.Sprint("n", i/2), Name: fmt.Sprint("o", i)}: Unknown}
+		}
+		return func() {
+			for i, r := range refs {
+				w.Track(fmt.Sprint("w", i), r)
+			}
+			for i := range refs {
+				if w.Blind(fmt.Sprint("w", i)) != 0 {
+					t.Error("not watched")
+				}
+				w.Track(fmt.Sprint("w", i), nil)
+			}
+		}
+	})
+}
