@@ -216,12 +216,12 @@ func (c *Core) fetched(o *workv1.ManifestWork) {
 	c.works[o.UID].fetched = true
 }
 
-// WorkGone takes the informer's word that a work was deleted: the hub said so,
-// or another work has its name.
+// WorkGone takes the informer's word that a work was deleted: the hub said so.
 func (c *Core) WorkGone(uid types.UID) { c.workGone(uid, false) }
 
 // WorkMissing takes the informer's word that a work is not in a new list of the
-// hub. Nobody saw its deletion: the hub may have gone back in time.
+// hub, or that another one has its name there. Nobody saw its deletion: the hub
+// may have gone back in time.
 func (c *Core) WorkMissing(uid types.UID) { c.workGone(uid, true) }
 
 func (c *Core) workGone(uid types.UID, missing bool) {

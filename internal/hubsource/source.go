@@ -263,7 +263,7 @@ func (s *shell) workEvents() cache.ResourceEventHandler {
 			was, _ := old.(*workv1.ManifestWork)
 			is, _ := o.(*workv1.ManifestWork)
 			if was != nil && is != nil && was.UID != is.UID {
-				gone(old) // deleted and created again while the watch was away
+				missing(old) // deleted and created again while the watch was away, or the hub went back
 			}
 			seen(o)
 		},
