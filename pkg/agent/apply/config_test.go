@@ -1,0 +1,83 @@
+package apply
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	workv1 "open-cluster-management.io/api/work/v1"
+	"pgregory.net/rapid"
+
+	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
+)
+
+// Each part comes from the first entry that matches and has it.
+func TestLoad_EachPartOfTheConfigIsChosenByItself(t *testing.T) {
+	feedback := []workv1.FeedbackRule{{Type: workv1.WellKnownStatusType}}
+	conditions := []workv1.ConditionRule{{Type: workv1.WellKnownConditionsType, Condition: "Complete"}}
+	entry := func(name string, change func(*workv1.ManifestConfigOption)) workv1.ManifestConfigOption {
+		o := workv1.ManifestConfigOption{ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Namespace: "default", Name: name}}
+		change(&o)
+		return o
+	}
+	s := work(plainConfigMap)
+	s.ManifestConfigs = []workv1.ManifestConfigOption{
+		entry("other", func(o *workv1.ManifestConfigOption) {
+			o.UpdateStrategy = &workv1.UpdateStrategy{Type: workv1.UpdateStrategyTypeUpdate}
+		}),
+		entry("a*", func(o *workv1.ManifestConfigOption) { o.ConditionRules = conditions }),
+		entry("*", func(o *workv1.ManifestConfigOption) {
+			o.UpdateStrategy = &workv1.UpdateStrategy{Type: workv1.UpdateStrategyTypeReadOnly}
+		}),
+		entry("a", func(o *workv1.ManifestConfigOption) {
+			o.UpdateStrategy = &workv1.UpdateStrategy{Type: workv1.UpdateStrategyTypeCreateOnly}
+			o.FeedbackRules = feedback
+			o.ConditionRules = []workv1.ConditionRule{{Type: workv1.WellKnownConditionsType, Condition: "Late"}}
+		}),
+	}
+	want := Config{Strategy: workv1.UpdateStrategy{Type: workv1.UpdateStrategyTypeReadOnly}, Feedback: feedback, Conditions: conditions}
+	if d := cmp.Diff(want, Load(t.Context(), clustertest.New(), s)[0].Config); d != "" {
+		t.Fatalf("(-want +got)\n%s", d)
+	}
+}
+
+// Values arrive by watch whatever the scrape type: it neither changes what is
+// done with a manifest nor makes anybody look at the object again.
+func TestLoad_ScrapeTypeChangesNothing(t *testing.T) {
+	s := work(plainConfigMap)
+	s.ManifestConfigs = []workv1.ManifestConfigOption{{
+		ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Namespace: "default", Name: "a"},
+		FeedbackRules:      []workv1.FeedbackRule{{Type: workv1.WellKnownStatusType}},
+	}}
+	plain := Load(t.Context(), clustertest.New(), s)[0]
+	for _, typ := range []workv1.FeedbackScrapeType{workv1.FeedbackPollType, workv1.FeedbackWatchType} {
+		s.ManifestConfigs[0].FeedbackScrapeType = typ
+		m := Load(t.Context(), clustertest.New(), s)[0]
+		if d := cmp.Diff(plain.Config, m.Config); d != "" || plain.hash != m.hash {
+			t.Errorf("%s makes a difference\n%s", typ, d)
+		}
+	}
+}
+
+// A pattern made of a text by putting stars over parts of it matches that text,
+// and a text with something else before or behind only if a star is there.
+func TestWildcard_StandsForAnyPart(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var text, pattern string
+		parts := rapid.SliceOfN(rapid.StringMatching(`[a-c.]{0,3}`), 1, 5).Draw(t, "parts")
+		for _, p := range parts {
+			text += p
+			if rapid.Bool().Draw(t, "star") {
+				p = "*"
+			}
+			pattern += p
+		}
+		before, behind := strings.HasPrefix(pattern, "*"), strings.HasSuffix(pattern, "*")
+		if !wildcard(pattern, text) {
+			t.Fatalf("%q does not match %q", pattern, text)
+		}
+		if wildcard(pattern, "x"+text) != before || wildcard(pattern, text+"x") != behind {
+			t.Fatalf("%q: %t before %q, %t behind", pattern, wildcard(pattern, "x"+text), text, wildcard(pattern, text+"x"))
+		}
+	})
+}
