@@ -14,6 +14,7 @@ import (
 	"github.com/hawser-io/hawser/internal/kubeconfig"
 	"github.com/hawser-io/hawser/internal/leader"
 	"github.com/hawser-io/hawser/pkg/agent"
+	"github.com/hawser-io/hawser/pkg/agent/feedback"
 )
 
 // config is everything that can be set. Flags that OCM's work agent has too
@@ -35,21 +36,26 @@ type config struct {
 	noLeaderElection                          bool
 	leaseDuration, renewDeadline, retryPeriod time.Duration
 
-	gates cmdline.Gates
+	gates        cmdline.Gates
+	maxRawLength int
 
 	adminListen, logLevel, logFormat string
 }
 
 // The feature gates, called as in Open Cluster Management.
-const gateExecutorCaches = "ExecutorValidatingCaches"
+const (
+	gateExecutorCaches = "ExecutorValidatingCaches"
+	gateRawFeedback    = "RawFeedbackJsonString"
+)
 
 func defaults() *config {
 	return &config{
 		kubeAPIQPS: 50, kubeAPIBurst: 100, statusSyncInterval: agent.DefaultStatusSyncInterval, evictionGrace: agent.DefaultEvictionGrace, workers: agent.DefaultWorkers,
 		sourceDriver: driverGRPC, sourceConfig: "/spoke/hub-kubeconfig/config.yaml",
 		leaseDuration: 137 * time.Second, renewDeadline: 107 * time.Second, retryPeriod: 26 * time.Second,
-		gates:       cmdline.NewGates(map[string]bool{gateExecutorCaches: false}),
-		adminListen: "127.0.0.1:8083", logLevel: "info", logFormat: "text",
+		gates:        cmdline.NewGates(map[string]bool{gateExecutorCaches: false, gateRawFeedback: false}),
+		maxRawLength: feedback.MaxRawLength,
+		adminListen:  "127.0.0.1:8083", logLevel: "info", logFormat: "text",
 	}
 }
 
@@ -75,6 +81,7 @@ func (c *config) addFlags(f *pflag.FlagSet) {
 	f.DurationVar(&c.renewDeadline, "leader-election-renew-deadline", c.renewDeadline, "how long the active agent tries to renew the Lease before it ends")
 	f.DurationVar(&c.retryPeriod, "leader-election-retry-period", c.retryPeriod, "time between attempts to get or renew the Lease")
 	f.Var(&c.gates, "feature-gates", c.gates.Usage())
+	f.IntVar(&c.maxRawLength, "max-json-raw-length", c.maxRawLength, fmt.Sprintf("bytes of the longest feedback value that is raw JSON, with feature gate %s; at most %d, which is what the hub accepts", gateRawFeedback, feedback.MaxRawLength))
 	f.StringVar(&c.adminListen, "admin-listen", c.adminListen, "host:port of /livez, /readyz and /metrics, plain HTTP; empty switches it off")
 	f.StringVar(&c.logLevel, "log-level", c.logLevel, "debug, info, warn or error")
 	f.StringVar(&c.logFormat, "log-format", c.logFormat, "text or json")
@@ -101,6 +108,9 @@ func (c *config) validate() error {
 	}
 	if c.workers < 1 {
 		wrong("workload-agent-workers must be >= 1, got %d", c.workers)
+	}
+	if c.maxRawLength < 1 || c.maxRawLength > feedback.MaxRawLength {
+		wrong("max-json-raw-length %d: use 1 to %d; the hub accepts no longer values", c.maxRawLength, feedback.MaxRawLength)
 	}
 	if c.sourceDriver != driverGRPC {
 		wrong("workload-source-driver %q is not supported by this agent: use %s", c.sourceDriver, driverGRPC)

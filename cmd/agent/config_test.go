@@ -32,7 +32,7 @@ func TestConfig_FlagsOfOCM(t *testing.T) {
 	c, err := parse(t, "--cluster-name=c1", "--agent-id=a", "--kube-api-qps=7", "--kube-api-burst=9", "--status-sync-interval=30s", "--appliedmanifestwork-eviction-grace-period=5m",
 		"--workload-agent-workers=3", "--workload-source-driver=grpc", "--workload-source-config=/x", "--cloudevents-client-id=id", "--spoke-kubeconfig=/k",
 		"--namespace=ns", "--disable-leader-election", "--leader-election-lease-duration=30s", "--leader-election-renew-deadline=20s", "--leader-election-retry-period=5s",
-		"--feature-gates=ExecutorValidatingCaches=true")
+		"--feature-gates=ExecutorValidatingCaches=true,RawFeedbackJsonString=true", "--max-json-raw-length=100")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +42,8 @@ func TestConfig_FlagsOfOCM(t *testing.T) {
 	want.workers, want.sourceConfig, want.clientID, want.spokeKubeconfig = 3, "/x", "id", "/k"
 	want.namespace, want.noLeaderElection = "ns", true
 	want.leaseDuration, want.renewDeadline, want.retryPeriod = 30*time.Second, 20*time.Second, 5*time.Second
-	if err := want.gates.Set("ExecutorValidatingCaches=true"); err != nil {
+	want.maxRawLength = 100
+	if err := want.gates.Set("ExecutorValidatingCaches=true,RawFeedbackJsonString=true"); err != nil {
 		t.Fatal(err)
 	}
 	if !reflect.DeepEqual(c, want) || !c.gates.Enabled(gateExecutorCaches) {
@@ -54,13 +55,13 @@ func TestConfig_FlagsOfOCM(t *testing.T) {
 }
 
 func TestConfig_EverythingWrongIsNamed(t *testing.T) {
-	_, err := parse(t, "--kube-api-qps=0", "--status-sync-interval=0s", "--appliedmanifestwork-eviction-grace-period=-1s", "--workload-agent-workers=0", "--workload-source-driver=kube", "--workload-source-config=", "--admin-listen=x",
+	_, err := parse(t, "--max-json-raw-length=2048", "--kube-api-qps=0", "--status-sync-interval=0s", "--appliedmanifestwork-eviction-grace-period=-1s", "--workload-agent-workers=0", "--workload-source-driver=kube", "--workload-source-config=", "--admin-listen=x",
 		"--namespace=Name Space", "--leader-election-renew-deadline=3m")
 	if err == nil {
 		t.Fatal("accepted")
 	}
 	for _, want := range []string{
-		"spoke-cluster-name is empty", "kube-api-qps 0", "status-sync-interval 0s", "eviction-grace-period -1s", "workload-agent-workers must be >= 1, got 0",
+		"spoke-cluster-name is empty", "kube-api-qps 0", "status-sync-interval 0s", "eviction-grace-period -1s", "max-json-raw-length 2048: use 1 to 1024", "workload-agent-workers must be >= 1, got 0",
 		`workload-source-driver "kube" is not supported by this agent: use grpc`, "workload-source-config is empty", `admin-listen "x"`, `namespace "Name Space"`, "renew deadline 3m0s",
 	} {
 		if !strings.Contains(err.Error(), want) {

@@ -17,6 +17,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent"
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
 	"github.com/hawser-io/hawser/pkg/agent/drift"
+	"github.com/hawser-io/hawser/pkg/agent/feedback"
 	"github.com/hawser-io/hawser/pkg/agent/journal"
 )
 
@@ -45,6 +46,7 @@ func serve(ctx context.Context, cfg *config, stderr io.Writer) (err error) {
 		Workers: cfg.workers, StatusSyncInterval: cfg.statusSyncInterval,
 		EvictionGracePeriod: max(cfg.evictionGrace, 1), // 0 would mean the default
 		KeepPermits:         cfg.gates.Enabled(gateExecutorCaches),
+		Feedback:            feedback.Reader{Raw: cfg.gates.Enabled(gateRawFeedback), RawLength: cfg.maxRawLength},
 		Log:                 log, Registry: registry,
 	}
 	if c.HubIdentity == "" {

@@ -20,6 +20,7 @@ import (
 	"github.com/hawser-io/hawser/internal/run"
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
 	"github.com/hawser-io/hawser/pkg/agent/drift"
+	"github.com/hawser-io/hawser/pkg/agent/feedback"
 	"github.com/hawser-io/hawser/pkg/agent/inventory"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/session"
@@ -45,6 +46,8 @@ type Config struct {
 	// StatusSyncInterval is how often objects are looked at that cannot be
 	// watched. Default 10 s.
 	StatusSyncInterval time.Duration
+	// Feedback reads the values that works want to see.
+	Feedback feedback.Reader
 	// EvictionGracePeriod is how long an AppliedManifestWork stays after it is
 	// certain that nobody has its work. Default 1 h; 100 years or more mean for
 	// ever.
@@ -143,7 +146,7 @@ func New(c Config) (*Agent, error) {
 	a.roles = newRoleWatch(c.Metadata, a.rolesChanged, c.Log)
 	a.core = NewCore(CoreConfig{
 		Cluster: c.Cluster, ClientID: c.ClientID, HubHash: hubHash, AgentID: c.AgentID,
-		StatusSyncInterval: c.StatusSyncInterval, EvictionGracePeriod: c.EvictionGracePeriod,
+		StatusSyncInterval: c.StatusSyncInterval, EvictionGracePeriod: c.EvictionGracePeriod, Feedback: c.Feedback,
 		Client: c.Client, Tracker: a.watcher, Roles: a.roles, KeepPermits: c.KeepPermits,
 		Wait: jittered, Now: time.Now, Random: rand.Float64, NewID: uuid.NewString,
 		Wake: a.wake, Send: a.send, Sync: a.sync, Save: a.save, Journal: c.Journal, Log: c.Log, Metrics: a.metrics,

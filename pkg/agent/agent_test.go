@@ -389,29 +389,29 @@ func TestMetrics_Documented(t *testing.T) {
 func TestBudget(t *testing.T) {
 	now := time.Unix(0, 0)
 	var b budget
-	for i := range repairBurst {
-		if w := b.wait(now); w != 0 {
+	for i := range repairRate.burst {
+		if w := b.wait(repairRate, now); w != 0 {
 			t.Fatalf("repair %d waits %v", i, w)
 		}
-		if last := b.spend(now); last != (i == repairBurst-1) {
+		if last := b.spend(repairRate, now); last != (i == repairRate.burst-1) {
 			t.Fatalf("repair %d: last %v", i, last)
 		}
 	}
-	if w := b.wait(now.Add(repairEvery / 4)); w != repairEvery*3/4 {
+	if w := b.wait(repairRate, now.Add(repairRate.every/4)); w != repairRate.every*3/4 {
 		t.Fatalf("waits %v", w)
 	}
-	now = now.Add(repairEvery)
-	if w := b.wait(now); w != 0 {
+	now = now.Add(repairRate.every)
+	if w := b.wait(repairRate, now); w != 0 {
 		t.Fatalf("waits %v", w)
 	}
-	if !b.spend(now) || b.wait(now) != repairEvery {
+	if !b.spend(repairRate, now) || b.wait(repairRate, now) != repairRate.every {
 		t.Fatal("one repair was earned, not more")
 	}
-	now = now.Add(repairBurst * repairEvery)
-	for range repairBurst {
-		b.spend(now)
+	now = now.Add(time.Duration(repairRate.burst) * repairRate.every)
+	for range repairRate.burst {
+		b.spend(repairRate, now)
 	}
-	if b.wait(now) != repairEvery {
+	if b.wait(repairRate, now) != repairRate.every {
 		t.Fatal("more was earned than fits")
 	}
 }

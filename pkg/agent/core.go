@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"log/slog"
 	"maps"
@@ -18,8 +19,10 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/conditions"
 	"github.com/hawser-io/hawser/pkg/agent/desired"
 	"github.com/hawser-io/hawser/pkg/agent/drift"
+	"github.com/hawser-io/hawser/pkg/agent/feedback"
 	"github.com/hawser-io/hawser/pkg/agent/inventory"
 	"github.com/hawser-io/hawser/pkg/agent/report"
+	"github.com/hawser-io/hawser/pkg/agent/rule"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -50,6 +53,8 @@ type CoreConfig struct {
 	// StatusSyncInterval is how often objects are looked at that cannot be
 	// watched.
 	StatusSyncInterval time.Duration
+	// Feedback reads the values that works want to see.
+	Feedback feedback.Reader
 	// EvictionGracePeriod is how long an AppliedManifestWork stays after it is
 	// certain that nobody has its work; 100 years or more mean for ever.
 	EvictionGracePeriod time.Duration
@@ -99,6 +104,7 @@ type Core struct {
 	store   inventory.Store
 	remover inventory.Remover
 	applier apply.Applier
+	rules   rule.Evaluator
 
 	mu         sync.Mutex
 	clusterUID string
@@ -128,6 +134,8 @@ type state struct {
 	known map[cluster.Ref]remembered
 	// permits are what the executor was allowed when it was asked for last.
 	permits map[cluster.Ref]permit
+	// lacking are the objects for which the agent lacked a right.
+	lacking map[cluster.Ref]bool
 	// status is the status of the work with the id about.
 	status workv1.ManifestWorkStatus
 	about  string
@@ -143,8 +151,10 @@ type state struct {
 	applied string
 	settled bool
 	// repairs bounds how fast objects are written again for the same spec;
-	// guarded by Core.mu.
+	// guarded by Core.mu, as are looks, which bound how fast they are read for
+	// their status.
 	repairs budget
+	looks   looks
 }
 
 // remembered is an object that was as it should be, and its state then.
@@ -155,6 +165,10 @@ type remembered struct {
 	// definition of its kind was like then.
 	rejected   bool
 	definition drift.Signature
+	// observation is what was found in it. heldFor, if not zero, is the manifest
+	// that was not applied to it because it is complete.
+	observation observation
+	heldFor     [sha256.Size]byte
 }
 
 // NewCore returns a Core that holds nothing.
@@ -374,7 +388,8 @@ func (c *Core) Drifted(key string) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if s := c.states[key]; s != nil {
-		return max(driftPause, s.repairs.wait(c.config.Now()))
+		now := c.config.Now()
+		return max(driftPause, s.repairs.wait(repairRate, now), s.looks.wait(now))
 	}
 	return driftPause
 }

@@ -351,7 +351,7 @@ func TestCore_SomebodyWhoKeepsChangingThingsIsAnsweredLessAndLess(t *testing.T) 
 			writes++
 		}
 	}
-	if writes < repairBurst || writes > repairBurst+11 {
+	if writes < repairRate.burst || writes > repairRate.burst+11 {
 		t.Errorf("%d repairs in ten minutes", writes)
 	}
 }
@@ -445,18 +445,6 @@ func TestCore_PermanentErrorsAreNotTriedAgain(t *testing.T) {
 		t.Fatal("the executor was ignored")
 	}
 	r.expectStatus("w-1", workFailed, "Available=False/ResourcesNotAvailable: 1 of 1 resources are not available")
-}
-
-func TestCore_FeedbackIsNotSilentlyLeftOut(t *testing.T) {
-	r := newRig(t)
-	w := hubWork("w-1", "web", 1, deployment("a", "1"))
-	w.Spec.ManifestConfigs = []workv1.ManifestConfigOption{{
-		ResourceIdentifier: workv1.ResourceIdentifier{Group: "apps", Resource: "deployments", Namespace: "default", Name: "a"},
-		FeedbackRules:      []workv1.FeedbackRule{{Type: workv1.WellKnownStatusType}},
-	}}
-	r.apply(w)
-	r.expectManifest("w-1", 0, manifestApplied, resourceThere,
-		"StatusFeedbackSynced=False/StatusFeedbackSyncFailed: Sync status feedback failed with error status feedback is not supported by this agent yet")
 }
 
 func TestCore_RecordDeletedByHand(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/desired"
 	"github.com/hawser-io/hawser/pkg/agent/drift"
 	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/agent/rule"
 )
 
 const (
@@ -47,6 +48,15 @@ type round struct {
 	// authority is in whose name manifests are applied; nil: in that of the agent.
 	authority *authority
 	log       *slog.Logger
+
+	// observations are what was found in objects in this round.
+	observations map[cluster.Ref]observation
+	// held: the work is complete, and left alone. since says of each manifest
+	// since when it is, left has the results of those that are left alone, by
+	// place in the work.
+	held  bool
+	since []time.Time
+	left  map[int]apply.Result
 }
 
 // Reconcile brings the cluster in line with what is wanted under a key, and
@@ -156,15 +166,18 @@ func (r *round) bring(ctx context.Context, w *desired.Work) (time.Duration, erro
 	r.removals = 0
 	r.track(manifests)
 	r.actFor(w.Spec.Executor)
+	r.left = r.leave(ctx, w, manifests)
 	results, err := r.apply(ctx, manifests)
 	if err != nil {
 		return 0, r.forgetRecord(err)
 	}
 	r.looked()
 	remaining, settleErr := r.settle(ctx, manifests, results)
-	reportErr := r.report(w, r.statusOf(w, results))
+	status := r.statusOf(ctx, w, results)
+	reportErr := errors.Join(r.report(w, status), r.forgetRecord(r.noteComplete(ctx, w, manifests, status)))
 	rejectedWait := r.noteRejected(w, results)
 	r.settledWith(ctx, w, results)
+	r.noteLook(results)
 	r.expect(results, remaining)
 	r.noteRefusals(settleErr, results...)
 	next := sooner(r.conflicted(results), sooner(rejectedWait, r.comeBack(results)))
@@ -186,7 +199,7 @@ func (r *round) pause(w *desired.Work) time.Duration {
 	if r.applied != specOf(w) {
 		return 0
 	}
-	return r.repairs.wait(r.now)
+	return r.repairs.wait(repairRate, r.now)
 }
 
 // specOf identifies what is in force of a work.
@@ -339,6 +352,10 @@ func (r *round) apply(ctx context.Context, manifests []apply.Manifest) ([]apply.
 	var order []int
 	unheard := inventory.Unheard(r.record.Entries())
 	for _, i := range apply.Order(manifests) {
+		if res, left := r.left[i]; left {
+			results[i] = res
+			continue
+		}
 		k, same := r.unchanged(manifests[i], owner)
 		if manifests[i].Err == nil {
 			manifests[i].Err = r.permitted(ctx, manifests[i], same)
@@ -369,7 +386,7 @@ func (r *round) apply(ctx context.Context, manifests []apply.Manifest) ([]apply.
 // at a time, and reading first would only tell that they are not there.
 func (r *round) plan(ctx context.Context, m apply.Manifest, unheard bool) apply.Step {
 	_, has := r.known[m.Ref]
-	if unheard && !has {
+	if unheard && !has && !r.lacking[m.Ref] {
 		return r.applier.Suppose(ctx, m, r.record.Owner())
 	}
 	return r.applier.Plan(ctx, m, r.record.Owner(), r.recall(m.Ref))
@@ -388,6 +405,9 @@ func (r *round) unchanged(m apply.Manifest, owner apply.Owner) (apply.Known, boo
 
 // settle removes what the work no longer wants, and records what there is.
 func (r *round) settle(ctx context.Context, manifests []apply.Manifest, results []apply.Result) (remaining []inventory.Entry, err error) {
+	if r.held {
+		return nil, nil
+	}
 	entries := r.record.Entries()
 	stale := inventory.Stale(entries, manifests)
 	remaining, err = r.remover.Remove(ctx, stale, r.record.Owner(), nil)
@@ -413,7 +433,7 @@ func (r *round) expect(results []apply.Result, remaining []inventory.Entry) {
 	for _, e := range remaining {
 		expected[inventory.RefOf(e)] = drift.Unknown
 	}
-	for _, res := range results {
+	for i, res := range results {
 		if !res.Resolved {
 			continue
 		}
@@ -424,6 +444,7 @@ func (r *round) expect(results []apply.Result, remaining []inventory.Entry) {
 		case res.Err == nil || res.Known.UID != "": // a refusal leaves it as it was
 			r.known[res.Ref] = remembered{Known: res.Known, signature: expected[res.Ref]}
 		}
+		r.rememberObserved(i, res)
 	}
 	r.config.Tracker.Track(r.key, expected)
 }
@@ -434,6 +455,8 @@ func signatureOf(res apply.Result, before remembered) drift.Signature {
 	switch {
 	case res.Live != nil && cluster.IsFieldConflict(res.Err):
 		return drift.ExactOf(res.Live) // see conflictRetry
+	case res.Live != nil && observed(res.Config):
+		return drift.ExactOf(res.Live)
 	case res.Live != nil:
 		return drift.SignatureOf(res.Ref.GroupVersionResource, res.Live)
 	case res.Presence == conditions.Present:
@@ -456,14 +479,14 @@ func (r *round) settledWith(ctx context.Context, w *desired.Work, results []appl
 	again := wrote && r.applied == specOf(w)
 	repaired := again && r.settled
 	r.applied, r.settled = specOf(w), settled
-	exhausted := again && r.repairs.spend(r.now)
+	exhausted := again && r.repairs.spend(repairRate, r.now)
 	r.mu.Unlock()
 	if repaired {
 		r.config.Metrics.repair()
 		r.log.InfoContext(ctx, "drift repaired", "work", w.Name)
 	}
 	if exhausted {
-		r.log.WarnContext(ctx, "somebody keeps changing the objects of this work: they are repaired less often from now on", "work", w.Name, "every", repairEvery)
+		r.log.WarnContext(ctx, "somebody keeps changing the objects of this work: they are repaired less often from now on", "work", w.Name, "every", repairRate.every)
 	}
 }
 
@@ -495,17 +518,11 @@ func describe(m apply.Manifest) string {
 	return fmt.Sprintf("manifest %d (%s %s/%s)", m.Meta.Ordinal, m.Meta.Kind, m.Meta.Namespace, m.Meta.Name)
 }
 
-var errNoFeedback = errors.New("status feedback is not supported by this agent yet")
-
 // statusOf builds the status after a round.
-func (r *round) statusOf(w *desired.Work, results []apply.Result) workv1.ManifestWorkStatus {
+func (r *round) statusOf(ctx context.Context, w *desired.Work, results []apply.Result) workv1.ManifestWorkStatus {
 	manifests := make([]conditions.Manifest, 0, len(results))
-	for _, res := range results {
-		m := conditions.Manifest{Meta: res.Meta, ApplyErr: explained(res.Err), Presence: res.Presence, ReadErr: explained(res.ReadErr)}
-		if len(res.Config.Feedback) > 0 {
-			m.FeedbackErrs = []error{errNoFeedback}
-		}
-		manifests = append(manifests, m)
+	for i, res := range results {
+		manifests = append(manifests, r.said(ctx, i, res))
 	}
 	status := conditions.Next(r.previous(w), w.SpecGeneration, manifests, r.now)
 	if w.Problem != "" { // what is in force is an earlier spec
@@ -523,7 +540,7 @@ func (r *round) blocked(w *desired.Work, manifests []apply.Manifest, err error) 
 	err = explained(fmt.Errorf("it cannot be recorded in AppliedManifestWork %s: %w", r.key, err))
 	list := make([]conditions.Manifest, 0, len(manifests))
 	for _, m := range manifests {
-		list = append(list, conditions.Manifest{Meta: m.Meta, ApplyErr: err, Presence: conditions.Unreadable, ReadErr: err})
+		list = append(list, conditions.Manifest{Meta: m.Meta, ApplyErr: err, Presence: conditions.Unreadable, ReadErr: err, RuleTypes: rule.Types(m.Config.Conditions)})
 	}
 	return r.report(w, conditions.Next(r.previous(w), w.SpecGeneration, list, r.now))
 }

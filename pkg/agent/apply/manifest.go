@@ -37,6 +37,9 @@ type Manifest struct {
 	hash [sha256.Size]byte
 }
 
+// Hash identifies the manifest and its Config.
+func (m Manifest) Hash() [sha256.Size]byte { return m.hash }
+
 // permanent marks an error that only another spec can end.
 type permanent struct{ error }
 

@@ -1,0 +1,93 @@
+package agent
+
+import (
+	"context"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/agent/apply"
+	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/conditions"
+	"github.com/hawser-io/hawser/pkg/agent/rule"
+)
+
+// observation is what a work wants to know of an object: the values of its
+// feedback rules, and what its condition rules yield.
+type observation struct {
+	values   []workv1.FeedbackValue
+	errs     []error
+	outcomes []rule.Outcome
+	// of is the object; nil once the round is over.
+	of *unstructured.Unstructured
+}
+
+// observed reports whether a work wants to know something of an object, so that
+// every change of it counts.
+func observed(c apply.Config) bool { return len(c.Feedback) > 0 || len(c.Conditions) > 0 }
+
+// observe returns what is known of the object of a result. An object that was
+// not read is as it was.
+func (r *round) observe(ctx context.Context, res apply.Result) observation {
+	if !res.Resolved || !observed(res.Config) {
+		return observation{}
+	}
+	o, has := r.observations[res.Ref]
+	switch {
+	case res.Live == nil && has:
+		return o
+	case res.Live == nil:
+		o = r.known[res.Ref].observation
+	case !has || o.of != res.Live:
+		o = observation{of: res.Live, outcomes: r.rules.Evaluate(ctx, res.Live, res.Config.Conditions)}
+		o.values, o.errs = r.config.Feedback.Read(res.Live, res.Config.Feedback)
+	}
+	if r.observations == nil {
+		r.observations = map[cluster.Ref]observation{}
+	}
+	r.observations[res.Ref] = o
+	return o
+}
+
+// said is a result in the words of its status.
+func (r *round) said(ctx context.Context, i int, res apply.Result) conditions.Manifest {
+	o := r.observe(ctx, res)
+	m := conditions.Manifest{
+		Meta: res.Meta, ApplyErr: explained(res.Err), Presence: res.Presence, ReadErr: explained(res.ReadErr),
+		Held:     r.held,
+		Feedback: len(res.Config.Feedback) > 0, Values: o.values, FeedbackErrs: o.errs,
+		Rules: o.outcomes, RuleTypes: rule.Types(res.Config.Conditions),
+	}
+	if i < len(r.since) {
+		m.CompleteSince = r.since[i]
+	}
+	return m
+}
+
+// noteLook counts a round in which objects were read for their status only.
+func (r *round) noteLook(results []apply.Result) {
+	read := func(res apply.Result) bool {
+		return res.Live != nil && res.Action == apply.Unchanged && observed(res.Config)
+	}
+	if r.full || !slices.ContainsFunc(results, read) {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.looks.note(r.now)
+}
+
+// rememberObserved adds to what is remembered of an object, if anything is.
+func (r *round) rememberObserved(i int, res apply.Result) {
+	k, has := r.known[res.Ref]
+	if !has {
+		return
+	}
+	k.observation = r.observations[res.Ref]
+	k.observation.of = nil // its life ends with the round
+	if _, left := r.left[i]; left && res.Presence == conditions.Present {
+		k.heldFor = res.Hash()
+	}
+	r.known[res.Ref] = k
+}

@@ -1,0 +1,276 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
+	"github.com/hawser-io/hawser/pkg/agent/feedback"
+)
+
+// status sets the status of an object, as its controller would.
+func (r *rig) status(kind, name, status string) {
+	r.t.Helper()
+	if _, err := r.f.Patch(r.t.Context(), r.objectRef(kind, name), []byte(`{"status":`+status+`}`), "status"); err != nil {
+		r.t.Fatal(err)
+	}
+	r.f.TakeCalls()
+}
+
+func (r *rig) objectRef(kind, name string) ref {
+	if kind == "Job" {
+		return r.f.Ref("batch/v1", kind, "default", name)
+	}
+	return r.ref(kind, name)
+}
+
+// config is what a work says about one of its manifests.
+func config(group, resource, name string, feedbackRules []workv1.FeedbackRule, conditionRules ...workv1.ConditionRule) workv1.ManifestConfigOption {
+	return workv1.ManifestConfigOption{
+		ResourceIdentifier: workv1.ResourceIdentifier{Group: group, Resource: resource, Namespace: "default", Name: name},
+		FeedbackRules:      feedbackRules, ConditionRules: conditionRules,
+	}
+}
+
+var wellKnownStatus = []workv1.FeedbackRule{{Type: workv1.WellKnownStatusType}}
+
+func celRule(condition, expression string) workv1.ConditionRule {
+	return workv1.ConditionRule{Condition: condition, Type: workv1.CelConditionExpressionsType, CelExpressions: []string{expression}}
+}
+
+func (r *rig) values(id string, ordinal int) []string {
+	r.t.Helper()
+	var list []string
+	for _, v := range r.statuses[id].Status.ResourceStatus.Manifests[ordinal].StatusFeedbacks.Values {
+		switch f := v.Value; {
+		case f.Integer != nil:
+			list = append(list, fmt.Sprintf("%s=%d", v.Name, *f.Integer))
+		case f.String != nil:
+			list = append(list, v.Name+"="+*f.String)
+		case f.JsonRaw != nil:
+			list = append(list, v.Name+"="+*f.JsonRaw)
+		}
+	}
+	return list
+}
+
+func (r *rig) expectValues(id string, ordinal int, want ...string) {
+	r.t.Helper()
+	if got := r.values(id, ordinal); !slices.Equal(got, want) {
+		r.t.Fatalf("values of manifest %d of %s: got %q, want %q", ordinal, id, got, want)
+	}
+}
+
+const synced = "StatusFeedbackSynced=True/StatusFeedbackSynced: "
+
+func TestCore_FeedbackReachesTheHubWhenItChanges(t *testing.T) {
+	r := newRig(t)
+	w := hubWork("w-1", "web", 1, deployment("a", "1"), deployment("b", "1"), configMap("c", "1"))
+	w.Spec.ManifestConfigs = []workv1.ManifestConfigOption{config("apps", "deployments", "a", wellKnownStatus)}
+	r.apply(w)
+	r.expectManifest("w-1", 0, manifestApplied, resourceThere, synced)
+	r.expectManifest("w-1", 1, manifestApplied, resourceThere, noFeedback)
+	r.expectValues("w-1", 0)
+	r.requests()
+	sent := len(r.sent)
+
+	r.status("Deployment", "a", `{"replicas":3,"readyReplicas":1}`)
+	r.status("Deployment", "b", `{"replicas":3,"readyReplicas":1}`) // nobody asked for it
+	r.settle(time.Second)
+	r.expectValues("w-1", 0, "ReadyReplicas=1", "Replicas=3")
+	r.expectRequests("get deployments.apps default/a") // one object, once
+	if len(r.sent) != sent+1 {
+		t.Errorf("%d statuses were sent for one change", len(r.sent)-sent)
+	}
+
+	// A change that means nothing to the work is read, and not told.
+	r.status("Deployment", "a", `{"observedGeneration":1}`)
+	r.settle(time.Second)
+	r.expectRequests("get deployments.apps default/a")
+	r.settle(50 * time.Minute)
+	r.expectRequests()
+	if len(r.sent) != sent+1 {
+		t.Error("a status was sent without need")
+	}
+
+	// A new spec without a change of the object needs no look at it.
+	w = w.DeepCopy()
+	w.Generation = 2
+	w.Spec.Workload.Manifests = w.Spec.Workload.Manifests[:2]
+	r.apply(w)
+	r.expectValues("w-1", 0, "ReadyReplicas=1", "Replicas=3")
+	r.expectManifest("w-1", 0, resourceThere, synced, manifestApplied)
+	if slices.ContainsFunc(r.requests(), func(c string) bool { return c == "get deployments.apps default/a" }) {
+		t.Error("an object was read that did not change")
+	}
+
+	// Without its rule there are no values.
+	w = w.DeepCopy()
+	w.Generation, w.Spec.ManifestConfigs = 3, nil
+	r.apply(w)
+	r.expectValues("w-1", 0)
+	r.expectManifest("w-1", 0, resourceThere, manifestApplied, noFeedback)
+}
+
+func TestCore_FeedbackErrors(t *testing.T) {
+	r := newRig(t)
+	w := hubWork("w-1", "web", 1, deployment("a", "1"), configMap("c", "1"))
+	w.Spec.ManifestConfigs = []workv1.ManifestConfigOption{
+		config("apps", "deployments", "a", []workv1.FeedbackRule{{Type: workv1.JSONPathsType, JsonPaths: []workv1.JsonPath{{Name: "image", Path: ".spec.template.image"}, {Name: "template", Path: ".spec.template"}}}}),
+		config("", "configmaps", "*", wellKnownStatus),
+	}
+	r.apply(w)
+	r.expectValues("w-1", 0, "image=1")
+	r.expectManifest("w-1", 0, manifestApplied, resourceThere,
+		"StatusFeedbackSynced=False/StatusFeedbackSyncFailed: Sync status feedback failed with error the type map[string]interface {} of the value for template is not found")
+	r.expectManifest("w-1", 1, manifestApplied, resourceThere,
+		"StatusFeedbackSynced=False/StatusFeedbackSyncFailed: Sync status feedback failed with error cannot find the wellknown statuses for resource with gvk /v1, Kind=ConfigMap")
+
+	r = newRig(t)
+	r.core.config.Feedback = feedback.Reader{Raw: true}
+	r.apply(w)
+	r.expectValues("w-1", 0, "image=1", `template={"image":"1"}`)
+	r.expectManifest("w-1", 0, manifestApplied, resourceThere, synced)
+}
+
+// What changes all the time is read a few times per second, then once; and
+// nothing is written.
+func TestCore_FlappingStatus(t *testing.T) {
+	r := newRig(t)
+	w := hubWork("w-1", "web", 1, deployment("a", "1"))
+	w.Spec.ManifestConfigs = []workv1.ManifestConfigOption{config("apps", "deployments", "a", wellKnownStatus, celRule("Sunny", "true"))}
+	r.apply(w)
+	r.requests()
+	flap := func(seconds int) (reads int) {
+		for i := range seconds * 50 {
+			r.f.TakeCalls()
+			patch := fmt.Sprintf(`{"status":{"replicas":%d}}`, i)
+			if _, err := r.f.Patch(t.Context(), r.ref("Deployment", "a"), []byte(patch), "status"); err != nil {
+				t.Fatal(err)
+			}
+			r.f.TakeCalls()
+			r.settle(20 * time.Millisecond)
+			for _, c := range r.requests() {
+				if c != "get deployments.apps default/a" {
+					t.Fatalf("a flapping status leads to: %s", c)
+				}
+				reads++
+			}
+		}
+		return reads
+	}
+	if reads := flap(5); reads < 10 || reads > 20 {
+		t.Errorf("%d reads in five seconds", reads)
+	}
+	flap(30)
+	if reads := flap(20); reads < 15 || reads > 25 {
+		t.Errorf("%d reads in twenty seconds", reads)
+	}
+	// The last change is seen all the same, within a second.
+	r.status("Deployment", "a", `{"replicas":7,"readyReplicas":7}`)
+	r.settle(1100 * time.Millisecond)
+	r.expectValues("w-1", 0, "ReadyReplicas=7", "Replicas=7")
+}
+
+func TestCore_FeedbackOfKindsThatCannotBeWatched(t *testing.T) {
+	r := newRig(t)
+	r.denied = "deployments"
+	w := hubWork("w-1", "web", 1, deployment("a", "1"))
+	w.Spec.ManifestConfigs = []workv1.ManifestConfigOption{config("apps", "deployments", "a", wellKnownStatus)}
+	r.apply(w)
+	r.status("Deployment", "a", `{"replicas":3}`)
+	r.settle(20 * time.Second)
+	r.expectValues("w-1", 0, "Replicas=3")
+}
+
+func TestCore_FeedbackOfAnObjectThatIsGone(t *testing.T) {
+	r := newRig(t)
+	w := hubWork("w-1", "web", 1, deployment("a", "1"))
+	c := config("apps", "deployments", "a", wellKnownStatus, celRule("Sunny", "object.status.replicas == 3"))
+	c.UpdateStrategy = &workv1.UpdateStrategy{Type: workv1.UpdateStrategyTypeReadOnly}
+	w.Spec.ManifestConfigs = []workv1.ManifestConfigOption{c}
+	r.f.Put(clustertest.Object("apps/v1", "Deployment", "default", "a", "spec", map[string]any{"replicas": int64(1)}))
+	r.status("Deployment", "a", `{"replicas":3}`)
+	r.apply(w)
+	const sunny = "Sunny=True/ConditionRuleEvaluated: Manifest is Sunny"
+	r.expectManifest("w-1", 0, manifestApplied, resourceThere, synced, sunny)
+	r.expectStatus("w-1", workApplied, workAvailable, "Sunny=True/ConditionRulesAggregated: Manifest is Sunny")
+	r.f.Remove(r.ref("Deployment", "a"))
+	r.settle(time.Second)
+	r.expectValues("w-1", 0, "Replicas=3") // the last ones, and that they are old
+	r.expectManifest("w-1", 0, manifestApplied, resourceNotThere, synced, sunny)
+}
+
+func TestCore_RulesFollowObjectAndGeneration(t *testing.T) {
+	r := newRig(t)
+	w := hubWork("w-1", "web", 1, deployment("a", "1"))
+	w.Spec.ManifestConfigs = []workv1.ManifestConfigOption{config("apps", "deployments", "a", nil,
+		celRule("Progressing", "object.?status.replicas.orValue(0) < 3"), celRule("Applied", "false"))}
+	r.apply(w)
+	const invalid = `ConditionRulesValid=False/ConditionRuleInvalid: condition rule "Applied": the agent itself sets this condition, choose another name`
+	r.expectManifest("w-1", 0, manifestApplied, resourceThere, noFeedback, "Progressing=True/ConditionRuleEvaluated: Manifest is Progressing", invalid)
+	r.status("Deployment", "a", `{"replicas":3}`)
+	r.settle(time.Second)
+	r.expectManifest("w-1", 0, manifestApplied, resourceThere, noFeedback, "Progressing=False/ConditionRuleEvaluated: Manifest is not Progressing", invalid)
+	r.requests()
+
+	w = w.DeepCopy()
+	w.Generation = 2
+	w.Spec.Workload.Manifests = append(w.Spec.Workload.Manifests, hubWork("", "", 0, configMap("c", "1")).Spec.Workload.Manifests...)
+	r.apply(w)
+	c := condition(r.statuses["w-1"].Status.ResourceStatus.Manifests[0].Conditions, "Progressing")
+	if c == nil || c.ObservedGeneration != 2 || c.Status != "False" {
+		t.Errorf("got %+v", c)
+	}
+	if slices.Contains(r.requests(), "get deployments.apps default/a") {
+		t.Error("an object was read that did not change")
+	}
+}
+
+// An object that cannot be brought in line is told of all the same, and what
+// its status does leads to no further attempt.
+func TestCore_FeedbackWhileApplyingFails(t *testing.T) {
+	r := newRig(t)
+	w := hubWork("w-1", "web", 1, job("j", "x"))
+	w.Spec.ManifestConfigs = []workv1.ManifestConfigOption{config("batch", "jobs", "j", wellKnownStatus)}
+	r.f.Put(clustertest.Object("batch/v1", "Job", "default", "j", "spec", map[string]any{"template": map[string]any{"command": "other"}}))
+	r.apply(w)
+	failed := r.statuses["w-1"].Status.ResourceStatus.Manifests[0].Conditions[0]
+	if failed.Type != "Applied" || failed.Status != "False" {
+		t.Fatalf("got %+v", failed)
+	}
+	r.settle(time.Hour)
+	r.requests()
+	r.status("Job", "j", `{"succeeded":1}`)
+	r.settle(time.Second)
+	r.expectValues("w-1", 0, "JobSucceeded=1")
+	r.expectRequests("get jobs.batch default/j")
+}
+
+func TestCore_UnreadableObjectKeepsWhatItHad(t *testing.T) {
+	r := newRig(t)
+	w := hubWork("w-1", "web", 1, deployment("a", "1"))
+	w.Spec.ManifestConfigs = []workv1.ManifestConfigOption{config("apps", "deployments", "a", wellKnownStatus)}
+	r.apply(w)
+	r.status("Deployment", "a", `{"replicas":3}`)
+	r.settle(time.Second)
+	r.f.Refuse = func(c clustertest.Call) error {
+		if c.Ref.Resource == "deployments" {
+			return apierrors.NewInternalError(errors.New("away"))
+		}
+		return nil
+	}
+	r.f.Edit(r.ref("Deployment", "a"), func(o *unstructured.Unstructured) { o.SetLabels(map[string]string{"x": "y"}) })
+	r.settle(time.Second)
+	r.expectValues("w-1", 0, "Replicas=3")
+	if c := condition(r.statuses["w-1"].Status.ResourceStatus.Manifests[0].Conditions, "Available"); c.Status != "Unknown" || c.Reason != "FetchingResourceFailed" {
+		t.Errorf("got %+v", c)
+	}
+}
