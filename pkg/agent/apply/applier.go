@@ -69,13 +69,15 @@ type Step struct {
 	// ReadErr is why the presence is Unreadable.
 	ReadErr error
 
-	body  *unstructured.Unstructured // what to send
-	patch []byte                     // what to send in place of body
-	anew  *unstructured.Unstructured // what to make in its place, if body is refused for what the object is
-	by    cluster.FieldManager       // who applies body on the server; nobody if its Name is empty
-	known Known
-	// supposed: nobody has read whether there is an object.
-	supposed bool
+	body     *unstructured.Unstructured // what to send
+	patch    []byte                     // what to send in place of body
+	anew     *unstructured.Unstructured // what to make in its place, if body is refused for what the object is
+	by       cluster.FieldManager       // who applies body on the server; nobody if its Name is empty
+	handOver []byte                     // what to send before body, see handOver
+	known    Known
+	// supposed: nobody has read whether there is an object. unmade: it was supposed
+	// that there is none, and the server refused to make one.
+	supposed, unmade bool
 }
 
 // Result is what became of a manifest.
@@ -93,6 +95,8 @@ type Result struct {
 	// Known is what to remember; zero unless the object is there and as it should
 	// be, or cannot be made so.
 	Known Known
+	// Unmade: whatever there is, this work did not make it, for it may not.
+	Unmade bool
 }
 
 // UID returns the uid of the object, "" unless it is present.
@@ -275,6 +279,7 @@ func (a Applier) Apply(ctx context.Context, s Step, owner Owner) Result {
 		r := a.write(ctx, s, owner)
 		if s.supposed && r.Err != nil {
 			s = a.Plan(ctx, s.Manifest, owner, s.known)
+			s.unmade = apierrors.IsForbidden(r.Err)
 			if s.Action == Create && !r.metOther() {
 				return r // there is no such object, and it is known why
 			}
@@ -299,7 +304,7 @@ func (r *Result) metOther() bool {
 }
 
 func (a Applier) write(ctx context.Context, s Step, owner Owner) Result {
-	r := Result{Manifest: s.Manifest, Action: s.Action, Err: s.Err, Live: s.Live, Presence: s.Presence, ReadErr: s.ReadErr}
+	r := Result{Manifest: s.Manifest, Action: s.Action, Err: s.Err, Live: s.Live, Presence: s.Presence, ReadErr: s.ReadErr, Unmade: s.unmade && s.Action == Refuse}
 	written := s.Live
 	var err error
 	switch s.Action {

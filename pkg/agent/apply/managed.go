@@ -33,13 +33,10 @@ func readBooks(o *unstructured.Unstructured, manager string) books {
 		if e.FieldsV1 == nil || e.APIVersion != o.GetAPIVersion() {
 			continue
 		}
-		var s fieldpath.Set
-		if s.FromJSON(e.FieldsV1.GetRawReader()) != nil {
-			continue
-		}
-		all = all.Union(&s)
-		if e.Manager == manager && e.Operation == metav1.ManagedFieldsOperationApply && e.Subresource == "" {
-			own = own.Union(&s)
+		s := setOf(e)
+		all = all.Union(s)
+		if bookedBy(e, o, manager, metav1.ManagedFieldsOperationApply) {
+			own = own.Union(s)
 		}
 	}
 	return books{managed{below: own}, managed{below: all}}

@@ -30,9 +30,12 @@ func (o Owner) Reference() metav1.OwnerReference {
 
 // is compares name, kind and group. The uid does not count: it differs when the
 // owner was made anew.
-func (o Owner) is(r metav1.OwnerReference) bool {
+func (o Owner) is(r metav1.OwnerReference) bool { return ofWork(r) && r.Name == o.Name }
+
+// ofWork reports whether a reference is the mark of some work.
+func ofWork(r metav1.OwnerReference) bool {
 	gv, err := schema.ParseGroupVersion(r.APIVersion)
-	return err == nil && gv.Group == workv1.GroupName && r.Kind == ownerKind && r.Name == o.Name
+	return err == nil && gv.Group == workv1.GroupName && r.Kind == ownerKind
 }
 
 // mark adds or removes the reference and reports whether that changed anything.

@@ -69,6 +69,7 @@ func (s *Step) compareApplied(ctx context.Context, owner Owner) {
 	c := s.Config.Strategy.ServerSideApply
 	s.by = fieldManagerOf(c)
 	body := s.applied()
+	whole := anonymous(body)
 	var b books
 	if s.Live != nil {
 		b = readBooks(s.Live, s.by.Name)
@@ -82,6 +83,10 @@ func (s *Step) compareApplied(ctx context.Context, owner Owner) {
 	}
 	if s.Live == nil {
 		s.Action, s.body = Create, body
+		return
+	}
+	if s.handOver = handOver(s.Live, whole, s.by, owner); s.handOver != nil {
+		s.Action = Update // and what is to be sent then shows afterwards
 		return
 	}
 	content := anonymous(body)
@@ -222,11 +227,21 @@ func appliedDigest(o *unstructured.Unstructured, manager string) [sha256.Size]by
 // object it returns is the latest known; nil if nothing was written.
 func (a Applier) serverSide(ctx context.Context, s Step, owner Owner) (*unstructured.Unstructured, error) {
 	var written *unstructured.Unstructured
+	if s.handOver != nil {
+		o, err := a.Objects.Patch(ctx, s.Ref, s.handOver, "")
+		if err != nil {
+			return nil, err
+		}
+		written, s.Live, s.body, s.patch = o, o, nil, nil
+		if s.compareApplied(ctx, owner); s.Err != nil {
+			return written, s.Err
+		}
+	}
 	patch := s.patch
 	if s.body != nil {
 		o, err := a.Objects.ServerSideApply(ctx, s.Ref.GroupVersionResource, s.body, s.by)
 		if err != nil {
-			return nil, err
+			return written, err
 		}
 		written = o
 		patch, _ = owner.patch(o, s.Owned)

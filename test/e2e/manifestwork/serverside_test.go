@@ -317,6 +317,32 @@ func put(t *testing.T, ns, value string) {
 	}
 }
 
+// What Update wrote is neither a conflict with the agent itself, nor does it stay
+// when the manifest drops it.
+func TestServerSideApply_AfterUpdate(t *testing.T) {
+	t.Parallel()
+	f := shared
+	ns := f.NamespaceOn(t, cluster)
+	w := f.Create(t, harness.NewWork(t, cluster, "ssa-after-update", dataYAML(ns, "a", "{k: '1', l: '1'}"), envYAML(ns, 2, "nginx", "x")))
+	f.Ready(t, w)
+	w = f.Update(t, cluster, w.Name, func(w *workv1.ManifestWork) {
+		w.Spec.Workload.Manifests[0] = harness.Manifest(t, dataYAML(ns, "a", "{k: '2', l: '1'}"))
+		w.Spec.Workload.Manifests[1] = harness.Manifest(t, envYAML(ns, 3, "nginx:2", "x"))
+		onServer(w, nil)
+	})
+	f.Ready(t, w)
+	becomes(t, ns, "a", map[string]string{"k": "2", "l": "1"})
+	harness.Eventually(t, func(ctx context.Context) error {
+		return deploymentIs(ctx, ns, "3 nginx:2 FIRST=1 MODE=x LAST=1")
+	})
+	w = setManifest(t, w, dataYAML(ns, "a", "{k: '2'}"))
+	f.Ready(t, w)
+	becomes(t, ns, "a", map[string]string{"k": "2"})
+	if err := f.Owners(t.Context(), cluster, ns, "a", w.Name); err != nil {
+		t.Error(err)
+	}
+}
+
 // A Job without a selector cannot be updated, but applied.
 func TestServerSideApply_JobWithoutSelector(t *testing.T) {
 	t.Parallel()
