@@ -26,8 +26,10 @@ const (
 	expressionSteps = 1000
 	baseSteps       = 100_000
 	stepsPerValue   = 200
-	// expressionTime is the longest that one expression may take.
+	// expressionTime is the longest that one expression may take, manifestTime
+	// that all of a manifest may.
 	expressionTime = time.Second
+	manifestTime   = 5 * time.Second
 )
 
 var (
@@ -78,6 +80,8 @@ func values(v any) int {
 // expression that works on the manifest may look for something that somebody
 // took away, and then there is nothing to ignore.
 func ignoredIn(ctx context.Context, fields []workv1.IgnoreField, object map[string]any, lenient bool) (ignored, error) {
+	ctx, cancel := context.WithTimeout(ctx, manifestTime)
+	defer cancel()
 	i := ignored{present: &cut{}, change: &cut{}}
 	m := newMeter(object)
 	for _, f := range fields {

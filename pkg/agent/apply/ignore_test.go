@@ -248,7 +248,7 @@ func TestIgnoreFields_TimeIsNotPermanent(t *testing.T) {
 	defer cancel()
 	_, err := ignoredIn(ctx, []workv1.IgnoreField{in("jq", `.spec.replicas`)}, parsed(t, sampleObject), false)
 	var e *conditions.IgnoreFieldsError
-	if !errors.As(err, &e) || Permanent(err) || !strings.Contains(err.Error(), "takes longer than 1s") {
+	if !errors.As(err, &e) || Permanent(err) || !strings.Contains(err.Error(), "it takes longer than 1s, or all of the manifest longer than 5s") {
 		t.Errorf("got %v", err)
 	}
 }

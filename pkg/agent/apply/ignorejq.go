@@ -77,7 +77,7 @@ func jqPlaces(ctx context.Context, expression string, object map[string]any, m *
 
 func jqLimit(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("it takes longer than %v: %w", expressionTime, err)
+		return fmt.Errorf("it takes longer than %v, or all of the manifest longer than %v: %w", expressionTime, manifestTime, err)
 	}
 	return err
 }
