@@ -24,6 +24,9 @@ import (
 // leave finds out what is left alone, and how those objects are. The results
 // are by place in the work.
 func (r *round) leave(ctx context.Context, w *desired.Work, manifests []apply.Manifest) map[int]apply.Result {
+	if r.completes = slices.ContainsFunc(manifests, completes); !r.completes {
+		return nil
+	}
 	done := conditions.CompletionOf(r.previous(w))
 	if !r.completeSince(w, manifests, done) && !done.Work {
 		return nil
@@ -63,7 +66,7 @@ func (r *round) completeSince(w *desired.Work, manifests []apply.Manifest, done 
 	r.since = make([]time.Time, len(manifests))
 	found := false
 	for i, m := range manifests {
-		if !hasRuleFor(m, workv1.WorkComplete) {
+		if !completes(m) {
 			continue
 		}
 		if r.since[i] = done.Since(m.Meta); r.since[i].IsZero() {
@@ -74,8 +77,9 @@ func (r *round) completeSince(w *desired.Work, manifests []apply.Manifest, done 
 	return found
 }
 
-func hasRuleFor(m apply.Manifest, condition string) bool {
-	return len(m.Config.Conditions) > 0 && slices.Contains(rule.Types(m.Config.Conditions), condition)
+// completes reports whether a rule says when a manifest is complete.
+func completes(m apply.Manifest) bool {
+	return len(m.Config.Conditions) > 0 && slices.Contains(rule.Types(m.Config.Conditions), workv1.WorkComplete)
 }
 
 // glance reads an object that is perhaps left alone, unless it is as it was when
@@ -99,7 +103,7 @@ func (r *round) glance(ctx context.Context, m apply.Manifest) apply.Result {
 // saysComplete reports whether a manifest has a word in whether the work is
 // complete, and which. While its object is away, the last word counts.
 func (r *round) saysComplete(ctx context.Context, i int, res apply.Result) (said, complete bool) {
-	if !hasRuleFor(res.Manifest, workv1.WorkComplete) {
+	if !completes(res.Manifest) {
 		return false, false
 	}
 	if res.Presence != conditions.Present {
@@ -112,11 +116,13 @@ func (r *round) saysComplete(ctx context.Context, i int, res apply.Result) (said
 
 // noteComplete has the record keep what is complete.
 func (r *round) noteComplete(ctx context.Context, w *desired.Work, manifests []apply.Manifest, status workv1.ManifestWorkStatus) error {
-	done := conditions.CompletionOf(status)
 	completed := map[string]time.Time{}
-	for _, m := range manifests {
-		if since := done.Since(m.Meta); !since.IsZero() && hasRuleFor(m, workv1.WorkComplete) {
-			completed[inventory.CompletedID(m)] = since
+	if r.completes {
+		done := conditions.CompletionOf(status)
+		for _, m := range manifests {
+			if since := done.Since(m.Meta); !since.IsZero() && completes(m) {
+				completed[inventory.CompletedID(m)] = since
+			}
 		}
 	}
 	rec, err := r.store.SetCompleted(ctx, r.record, w.ResourceID, completed)

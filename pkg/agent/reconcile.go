@@ -51,12 +51,12 @@ type round struct {
 
 	// observations are what was found in objects in this round.
 	observations map[cluster.Ref]observation
-	// held: the work is complete, and left alone. since says of each manifest
-	// since when it is, left has the results of those that are left alone, by
-	// place in the work.
-	held  bool
-	since []time.Time
-	left  map[int]apply.Result
+	// completes: a rule of the work says when something is complete. held: the
+	// work is, and left alone. since says of each manifest since when it is, left
+	// has the results of those that are left alone, by place in the work.
+	completes, held bool
+	since           []time.Time
+	left            map[int]apply.Result
 }
 
 // Reconcile brings the cluster in line with what is wanted under a key, and

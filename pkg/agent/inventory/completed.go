@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"maps"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,7 +16,7 @@ import (
 )
 
 // AnnotationCompleted says which manifests of the work are complete, and are not
-// applied any more. It is the id of the work, and for each of them a CompletedID
+// applied any more. It is the id of the work, escaped, and for each of them a CompletedID
 // and the time in seconds, as "id=1700000000".
 const AnnotationCompleted = "hawser.dev/completed"
 
@@ -30,7 +31,7 @@ func CompletedID(m apply.Manifest) string {
 // Completed returns since when manifests of a work are complete, by CompletedID.
 func (r *Record) Completed(workID string) map[string]time.Time {
 	fields := strings.Fields(r.object.Annotations[AnnotationCompleted])
-	if len(fields) == 0 || fields[0] != workID {
+	if len(fields) == 0 || fields[0] != url.QueryEscape(workID) {
 		return nil // of nobody, or of an earlier work of that name
 	}
 	completed := map[string]time.Time{}
@@ -47,7 +48,7 @@ func (r *Record) Completed(workID string) map[string]time.Time {
 func (s Store) SetCompleted(ctx context.Context, r *Record, workID string, completed map[string]time.Time) (*Record, error) {
 	var value any // null removes the annotation
 	if len(completed) > 0 {
-		fields := []string{workID}
+		fields := []string{url.QueryEscape(workID)}
 		for _, id := range slices.Sorted(maps.Keys(completed)) {
 			fields = append(fields, id+"="+strconv.FormatInt(completed[id].Unix(), 10))
 		}

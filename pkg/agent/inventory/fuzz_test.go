@@ -13,7 +13,7 @@ import (
 func FuzzRecord(f *testing.F) {
 	for _, seed := range []string{
 		`{"apiVersion":"work.open-cluster-management.io/v1","kind":"AppliedManifestWork","metadata":{"name":"hash-web","uid":"u","finalizers":["x"],` +
-			`"annotations":{"hawser.dev/source":"hub","hawser.dev/work-id":"w-1","hawser.dev/applied-version":"3","hawser.dev/applied-tag":"t"}},` +
+			`"annotations":{"hawser.dev/source":"hub","hawser.dev/work-id":"w-1","hawser.dev/applied-version":"3","hawser.dev/applied-tag":"t","hawser.dev/completed":"w-1 abc=1700000000 x=y = =1"}},` +
 			`"spec":{"hubHash":"hash","agentID":"a","manifestWorkName":"web"},` +
 			`"status":{"appliedResources":[{"version":"v1","resource":"configmaps","name":"a","namespace":"default","uid":"1"},{"resource":"configmaps","name":"a"}]}}`,
 		`{"apiVersion":"work.open-cluster-management.io/v1","kind":"AppliedManifestWork","metadata":{"name":"x","deletionTimestamp":"2026-01-02T03:04:05Z"},"status":{"appliedResources":null}}`,
@@ -36,6 +36,11 @@ func FuzzRecord(f *testing.F) {
 		}
 		if r.Owner().Name != r.Metadata().GetName() {
 			t.Errorf("%s owns as %+v", raw, r.Owner())
+		}
+		for id, at := range r.Completed(r.WorkID()) {
+			if at.Unix() <= 0 {
+				t.Errorf("%s: %q is complete since %v", raw, id, at)
+			}
 		}
 		sorted := Sort(r.Entries())
 		if again := Sort(slices.Clone(sorted)); !cmp.Equal(sorted, again) || len(sorted) > len(r.Entries()) {
