@@ -56,6 +56,8 @@ var decoders = map[string]string{
 	"pkg/agent decodeEntry":            "pkg/agent FuzzDecodeEntry",
 	"pkg/agent/apply Applier.Apply":    "pkg/agent/apply FuzzApply",
 	"pkg/agent/apply Load":             "pkg/agent/apply FuzzLoad",
+	"pkg/agent/apply ignoredIn":        "pkg/agent/apply FuzzIgnoreFields",
+	"pkg/agent/apply parseJSONPath":    "pkg/agent/apply FuzzIgnoreFields",
 	"pkg/agent/cluster kinds.list":     "pkg/agent/cluster FuzzKinds",
 	"pkg/agent/cluster kinds.versions": "pkg/agent/cluster FuzzKinds",
 	"pkg/agent/inventory recordOf":     "pkg/agent/inventory FuzzRecord",
