@@ -1,13 +1,17 @@
 package apply
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	workv1 "open-cluster-management.io/api/work/v1"
+	"pgregory.net/rapid"
 
 	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
 	"github.com/hawser-io/hawser/pkg/agent/conditions"
@@ -268,4 +272,98 @@ func TestStrategies_OrphansLoseTheReference(t *testing.T) {
 			t.Fatalf("an orphan was made with an owner: %v", o.GetOwnerReferences())
 		}
 	})
+}
+
+// Whatever an object and a manifest say about labels, annotations, owners and
+// finalizers: what others put there stays, the work's reference is there exactly
+// if it should be, and another round changes nothing.
+func TestStrategies_WhatOthersPutOnAnObjectStays(t *testing.T) {
+	names := slices.Sorted(maps.Keys(samples))
+	rapid.Check(t, func(rt *rapid.T) {
+		name := rapid.SampledFrom(names).Draw(rt, "kind")
+		strategy := rapid.SampledFrom([]workv1.UpdateStrategyType{workv1.UpdateStrategyTypeUpdate, workv1.UpdateStrategyTypeCreateOnly, workv1.UpdateStrategyTypeReadOnly}).Draw(rt, "strategy")
+		s := newStage(t, name, strategy)
+		keys := rapid.MapOfN(rapid.SampledFrom([]string{"a", "b", "c"}), rapid.SampledFrom([]string{"", "1", "2"}), 0, 3)
+		wants := rapid.MapOfN(rapid.SampledFrom([]string{"a", "a-", "b", "b-", "c-"}), rapid.SampledFrom([]string{"", "1", "2"}), 0, 3)
+		live, want := object(t, s.manifest(s.sample.other, "")), object(t, s.manifest(s.sample.manifest, ""))
+		live.SetNamespace(s.load(s.manifest("", "")).Meta.Namespace)
+		live.SetLabels(keys.Draw(rt, "labels"))
+		live.SetAnnotations(keys.Draw(rt, "annotations"))
+		others := rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"x", "y"}), 0, 2, rapid.ID).Draw(rt, "owners")
+		refs := []metav1.OwnerReference{}
+		for _, o := range others {
+			refs = append(refs, Owner{Name: o, UID: types.UID(o)}.Reference())
+		}
+		if rapid.Bool().Draw(rt, "ours") {
+			refs = append(refs, owner.Reference())
+		}
+		live.SetOwnerReferences(refs)
+		if s.sample.action != Recreate {
+			live.SetFinalizers(rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"example.com/f", "example.com/g"}), 0, 2, rapid.ID).Draw(rt, "finalizers"))
+		}
+		want.SetLabels(wants.Draw(rt, "wanted labels"))
+		want.SetAnnotations(wants.Draw(rt, "wanted annotations"))
+		want.SetFinalizers([]string{"example.com/ours"})
+		if orphan := rapid.Bool().Draw(rt, "orphan"); orphan {
+			s.orphan()
+		}
+		before := s.f.Put(live)
+		manifest, err := want.MarshalJSON()
+		if err != nil {
+			rt.Fatal(err)
+		}
+		r := s.applyKnowing(string(manifest), Known{})
+		if r.Err != nil {
+			rt.Fatal(r.Err)
+		}
+		s.keptBy(rt, before, want, s.f.Look(r.Ref))
+		again := s.applyKnowing(string(manifest), r.Known)
+		if again.Err != nil || again.Action != Unchanged {
+			rt.Fatalf("another round: %s, %v", again.Action, again.Err)
+		}
+	})
+}
+
+// keptBy checks what became of the metadata.
+func (s *stage) keptBy(t *rapid.T, before, want, after *unstructured.Unstructured) {
+	bare := s.kind == "VolumeSnapshotClass" && s.strategy == workv1.UpdateStrategyTypeUpdate
+	for what, get := range map[string]func(*unstructured.Unstructured) map[string]string{"labels": (*unstructured.Unstructured).GetLabels, "annotations": (*unstructured.Unstructured).GetAnnotations} {
+		expected := maps.Clone(get(before))
+		if expected == nil {
+			expected = map[string]string{}
+		}
+		if s.strategy == workv1.UpdateStrategyTypeUpdate && !bare {
+			for k := range get(want) {
+				delete(expected, strings.TrimSuffix(k, "-"))
+			}
+			maps.Copy(expected, dropRemovals(get(want)))
+		}
+		got := maps.Clone(get(after))
+		delete(got, specHashAnno)
+		if !maps.Equal(expected, got) {
+			t.Fatalf("%s are %v, want %v", what, got, expected)
+		}
+	}
+	had := slices.ContainsFunc(before.GetOwnerReferences(), owner.is)
+	has := s.load(s.manifest(s.sample.manifest, "")).Owned
+	if s.strategy == workv1.UpdateStrategyTypeReadOnly {
+		has = had
+	} else if bare {
+		has = has && had
+	}
+	var expected []string
+	for _, name := range owners(before) {
+		if name != owner.Name || has {
+			expected = append(expected, name)
+		}
+	}
+	if has && !had {
+		expected = append(expected, owner.Name)
+	}
+	if got := owners(after); !slices.Equal(got, expected) {
+		t.Fatalf("owners are %q, want %q", got, expected)
+	}
+	if got := after.GetFinalizers(); s.sample.action != Recreate && !slices.Equal(got, before.GetFinalizers()) {
+		t.Fatalf("finalizers are %q, want %q", got, before.GetFinalizers())
+	}
 }
