@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	workv1 "open-cluster-management.io/api/work/v1"
@@ -66,6 +67,8 @@ type permit struct {
 	account executor.Account
 	owned   bool
 	denied  bool
+	// hidden: reading it is denied, too.
+	hidden bool
 	// changes is the count of changes of roles before it was asked for.
 	changes uint64
 	// until is how long it counts; zero: while roles are watched and do not change.
@@ -193,7 +196,7 @@ func (r *round) ask(ctx context.Context, m apply.Manifest, last *permit) (*permi
 		}
 	case errors.As(err, &denied):
 		r.config.Metrics.checked(checkDenied)
-		p.denied = true
+		p.denied, p.hidden = true, slices.Contains(denied.Verbs, "get")
 	default:
 		r.config.Metrics.checked(checkFailed)
 		return nil, err
@@ -221,6 +224,19 @@ func (r *round) holds(p permit, m apply.Manifest) bool {
 	}
 	return r.now.Before(p.until)
 }
+
+// hides reports whether nothing that is in an object may be told, because the
+// executor may not read it, or nobody knows whether it may.
+func (r *round) hides(res apply.Result) bool {
+	if r.authority == nil || res.Err == nil {
+		return false
+	}
+	p, known := r.permits[res.Ref]
+	return !known || p.hidden
+}
+
+// errHidden takes the place of feedback then.
+var errHidden = errors.New("the executor is not allowed to get the object")
 
 // refused reports whether an error ends when somebody gets a right: the
 // executor, or the agent.
@@ -263,8 +279,15 @@ func sooner(a, b time.Duration) time.Duration {
 // noticed when somebody gives it.
 func (r *round) noteRefusals(err error, results ...apply.Result) {
 	needed := r.authority != nil || missesRight(err)
+	r.lacking = nil
 	for _, res := range results {
-		needed = needed || missesRight(res.Err) || missesRight(res.ReadErr)
+		if !missesRight(res.Err) && !missesRight(res.ReadErr) {
+			continue
+		}
+		if needed = true; r.lacking == nil {
+			r.lacking = map[cluster.Ref]bool{}
+		}
+		r.lacking[res.Ref] = true
 	}
 	r.needRoles(needed)
 }

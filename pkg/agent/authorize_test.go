@@ -288,6 +288,40 @@ func TestExecutor_DeletionIsAskedAboutForWhatIsOwned(t *testing.T) {
 	r.expectManifest("1", 0, resourceThere, noFeedback, deniedApply(" configmaps", "a"))
 }
 
+// Feedback tells nothing of what the executor may not read itself.
+func TestExecutor_FeedbackOfWhatItMayNotRead(t *testing.T) {
+	for verbs, want := range map[string]string{
+		"update": "StatusFeedbackSynced=False/StatusFeedbackSyncFailed: Sync status feedback failed with error the executor is not allowed to get the object",
+		"get":    "StatusFeedbackSynced=True/StatusFeedbackSynced: ",
+	} {
+		r, _ := newExecutorRig(t, false)
+		r.grant("maps", "", "configmaps", verbs)
+		r.f.Put(clustertest.Object("v1", "ConfigMap", "default", "a", "data", map[string]any{"k": "secret"}))
+		w := as(hubWork("1", "w", 1, configMap("a", "1")))
+		w.Spec.ManifestConfigs = []workv1.ManifestConfigOption{{
+			ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Namespace: "default", Name: "a"},
+			FeedbackRules:      []workv1.FeedbackRule{{Type: workv1.JSONPathsType, JsonPaths: []workv1.JsonPath{{Name: "k", Path: ".data.k"}}}},
+		}}
+		r.apply(w)
+		r.expectManifest("1", 0, deniedApply(" configmaps", "a"), resourceThere, want)
+		values := r.statuses["1"].Status.ResourceStatus.Manifests[0].StatusFeedbacks.Values
+		if told := len(values) > 0; told != (verbs == "get") {
+			t.Errorf("%s: told %v", verbs, values)
+		}
+		r.grant("more", "", "configmaps", everyVerb)
+		r.settle(15 * time.Second)
+		r.revoke("more")
+		r.settle(15 * time.Second)
+		r.expectStatus("1", workFailed, workAvailable)
+		r.grant("again", "", "configmaps", everyVerb)
+		r.settle(15 * time.Second)
+		values = r.statuses["1"].Status.ResourceStatus.Manifests[0].StatusFeedbacks.Values
+		if len(values) != 1 || *values[0].Value.String != "1" {
+			t.Errorf("%s: told %v when it may be read again", verbs, values)
+		}
+	}
+}
+
 func TestExecutor_MalformedIsPermanent(t *testing.T) {
 	r, _ := newExecutorRig(t, false)
 	w := as(hubWork("1", "w", 1, configMap("a", "1")))
@@ -388,6 +422,21 @@ func TestForbidden_SaysWhichRuleIsMissingAndNoticesIt(t *testing.T) {
 		}
 		r.settle(within)
 		r.expectStatus("1", workApplied, workAvailable)
+	}
+}
+
+// What the agent may neither make nor read does not hold the work that wanted it.
+func TestForbidden_WorkCanBeDeleted(t *testing.T) {
+	r, _ := newExecutorRig(t, false)
+	r.f.Refuse = missing("deployments", "apps")
+	r.apply(hubWork("1", "w", 1, deployment("d", "x"), configMap("a", "1")))
+	r.expectListed("w", "configmaps default/a")
+	r.requests()
+	r.settle(time.Minute)
+	r.expectRequests("get deployments.apps default/d") // and the list is not written again
+	r.delete(hubWork("1", "w", 1))
+	if s := r.statuses["1"]; !s.Deleted || r.record("w") != nil {
+		t.Errorf("got %+v, want the work to be gone", s.Status)
 	}
 }
 

@@ -33,6 +33,9 @@ func (r *round) observe(ctx context.Context, res apply.Result) observation {
 	if !res.Resolved || !observed(res.Config) {
 		return observation{}
 	}
+	if r.hides(res) {
+		return observation{errs: []error{errHidden}}
+	}
 	o, has := r.observations[res.Ref]
 	switch {
 	case res.Live == nil && has:
@@ -82,6 +85,10 @@ func (r *round) noteLook(results []apply.Result) {
 func (r *round) rememberObserved(i int, res apply.Result) {
 	k, has := r.known[res.Ref]
 	if !has {
+		return
+	}
+	if r.hides(res) {
+		delete(r.known, res.Ref) // it is read again when it may be told of
 		return
 	}
 	k.observation = r.observations[res.Ref]

@@ -95,6 +95,8 @@ func TestSettle(t *testing.T) {
 		}
 		return []apply.Result{r}
 	}
+	unmade := result(apply.Refuse, conditions.Unreadable, "")
+	unmade[0].Unmade = true
 	unresolved := []apply.Result{{Manifest: apply.Manifest{}, Presence: conditions.Unidentified}}
 	b := []inventory.Entry{configMap("b", "u")}
 	for name, c := range map[string]struct {
@@ -108,6 +110,8 @@ func TestSettle(t *testing.T) {
 		"could not be made: the intent":   {recorded: []inventory.Entry{configMap("a", "")}, results: result(apply.Create, conditions.Absent, ""), want: []inventory.Entry{configMap("a", "")}},
 		"nobody knows: what was recorded": {recorded: []inventory.Entry{configMap("a", "u")}, results: result(apply.Refuse, conditions.Unreadable, ""), want: []inventory.Entry{configMap("a", "u")}},
 		"nobody knows, nothing recorded":  {results: result(apply.Refuse, conditions.Unreadable, "")},
+		"not allowed to be made or read":  {recorded: []inventory.Entry{configMap("a", ""), configMap("b", "")}, results: unmade, want: []inventory.Entry{configMap("b", "")}},
+		"not allowed, but made before":    {recorded: []inventory.Entry{configMap("a", "u")}, results: unmade, want: []inventory.Entry{configMap("a", "u")}},
 		"refused and gone":                {recorded: []inventory.Entry{configMap("a", "u")}, results: result(apply.Refuse, conditions.Absent, "")},
 		"only read, and there":            {results: result(apply.Unchanged, conditions.Present, "u"), want: []inventory.Entry{configMap("a", "u")}},
 		"only read, and gone":             {recorded: []inventory.Entry{configMap("a", "u")}, results: result(apply.Unchanged, conditions.Absent, "")},
