@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -504,4 +505,36 @@ func fetch(ctx context.Context, client *http.Client, method, url string, body []
 		err = fmt.Errorf("%s: %s %s", url, resp.Status, text)
 	}
 	return string(text), err
+}
+
+// deploy/ has no CA for the webhook: it is patched in once, and stays when the
+// manifests are applied again.
+func TestAdmission_ApplyingAgainKeepsTheCA(t *testing.T) {
+	t.Parallel()
+	manifests, err := os.ReadFile(filepath.Join(shared.Root, "deploy", "hub-source", "webhook.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, config, _ := strings.Cut(string(manifests), "\n---\n")
+	const name = "admission-again" // a second one, about an API that nobody has
+	config = strings.Replace(config, "  name: hawser-hub-source\n", "  name: "+name+"\n", 1)
+	config = strings.Replace(config, "apiGroups: [work.open-cluster-management.io]", "apiGroups: [example.com]", 1)
+	file := filepath.Join(t.TempDir(), "webhook.yaml")
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	apply := func() { kubectl(t, "apply", "--server-side", "-f", file) }
+	apply()
+	t.Cleanup(func() { kubectl(t, "delete", "validatingwebhookconfiguration", name) })
+	ca, err := os.ReadFile(shared.PKI().CACert())
+	if err != nil {
+		t.Fatal(err)
+	}
+	kubectl(t, "patch", "validatingwebhookconfiguration", name, "--type=json", "-p",
+		fmt.Sprintf(`[{"op":"add","path":"/webhooks/0/clientConfig/caBundle","value":%q}]`, base64.StdEncoding.EncodeToString(ca)))
+	apply()
+	got, err := shared.HubAPI.Kube.AdmissionregistrationV1().ValidatingWebhookConfigurations().Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil || len(got.Webhooks) != 1 || !bytes.Equal(got.Webhooks[0].ClientConfig.CABundle, ca) {
+		t.Errorf("after the second apply: %+v, %v", got, err)
+	}
 }
