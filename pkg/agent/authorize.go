@@ -47,13 +47,14 @@ type roleState struct {
 }
 
 // RolesChanged is told that roles or bindings changed, or may have. It returns
-// the keys for which Reconcile is due, and after what time.
+// the keys for which Reconcile is due, and after what time; others that roles
+// begin to concern until then come back at that time, too.
 func (c *Core) RolesChanged() (keys []string, after time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.roles.changes++
 	now := c.config.Now()
-	if len(c.roles.waiting) == 0 || c.roles.sweep.After(now) {
+	if len(c.roles.waiting) == 0 || c.roles.sweep.Sub(now) >= rolePause {
 		return nil, 0
 	}
 	after = max(rolePause, c.roles.quiet.Sub(now))
@@ -264,7 +265,18 @@ func (r *round) comeBack(results []apply.Result) (next time.Duration) {
 			next = sooner(next, max(time.Millisecond, p.until.Sub(r.now)))
 		}
 	}
+	if next > 0 { // roles may have changed before this round was known to wait for them
+		next = sooner(next, r.nextSweep())
+	}
 	return next
+}
+
+// nextSweep is when keys to which roles matter are looked at, 0 if that is not
+// due.
+func (r *round) nextSweep() time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return max(0, r.roles.sweep.Sub(r.now))
 }
 
 // sooner returns the shorter of two times, of which 0 is never.

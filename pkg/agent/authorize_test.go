@@ -386,6 +386,23 @@ func TestRolesChanged_SweepsAreApart(t *testing.T) {
 	}
 }
 
+// A work that is denied while a look at others is due already is looked at then,
+// too.
+func TestRolesChanged_WhoeverWaitsLaterIsNotForgotten(t *testing.T) {
+	r, _ := newExecutorRig(t, false)
+	r.apply(as(hubWork("1", "first", 1, configMap("a", "1"))))
+	for range 3 { // the second change has to wait until the works were left alone for a while
+		r.rolesChanged()
+		r.settle(rolePause)
+	}
+	r.apply(as(hubWork("2", "second", 1, configMap("b", "1"))))
+	r.expectManifest("2", 0, deniedApply(" configmaps", "b"), resourceNotThere)
+	r.grant("maps", "", "configmaps", everyVerb)
+	r.settle(sweepEvery + rolePause)
+	r.expectManifest("1", 0, manifestApplied, resourceThere, noFeedback)
+	r.expectManifest("2", 0, manifestApplied, resourceThere, noFeedback)
+}
+
 // missing refuses everything about a kind as a server does without a rule.
 func missing(resource, group string) func(clustertest.Call) error {
 	return func(c clustertest.Call) error {
