@@ -58,6 +58,10 @@ type Core struct {
 	stream     stream
 	keep       keep
 
+	// backs counts how often a work was seen to be older than before. What was begun
+	// before that says nothing of the generations that are counted again since.
+	backs int
+
 	pending     int            // reports waiting for their patch
 	undelivered map[string]int // works by reason of Delivered=False
 }

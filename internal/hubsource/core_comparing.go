@@ -225,8 +225,12 @@ func isLarge(o *workv1.ManifestWork) bool {
 // compareSeen takes what an object of the informer says about the comparison,
 // before it takes the place of the one before.
 func (c *Core) compareSeen(w *work, o *workv1.ManifestWork) {
-	if w.seen != nil && !w.fetched && (olderThan(o, w.seen) || o.Generation < w.seen.Generation) {
+	back := w.seen != nil && !w.fetched && (olderThan(o, w.seen) || o.Generation < w.seen.Generation)
+	if back {
 		c.wentBack("the hub shows an older state of its works than before")
+		// Its generations are counted again: what was sent may have been another spec.
+		c.backs++
+		w.spec.sent, w.spec.sentOn, w.spec.refusedOn, w.spec.tagged = mark{}, 0, 0, mark{}
 		w.own, w.lags, w.report.sequence = nil, false, "" // what was written last is there no more
 		c.askFor(w)
 	}
@@ -235,10 +239,10 @@ func (c *Core) compareSeen(w *work, o *workv1.ManifestWork) {
 		return
 	}
 	old := c.current(w)
-	if old == nil || w.gone {
+	if old == nil || w.gone || back {
 		c.setOpen(w, true)
 	}
-	if old == nil || w.gone || !markOf(old).equal(markOf(o)) {
+	if old == nil || w.gone || back || !markOf(old).equal(markOf(o)) {
 		w.spec.clearedOn = c.conn // a fresh change waits for no records
 	}
 }
@@ -278,7 +282,7 @@ func (c *Core) nextTag(cl *cluster) Effect {
 		}
 	}
 	if len(works) > 0 {
-		return Tag{Works: works, cluster: cl.name, conn: c.conn}
+		return Tag{Works: works, cluster: cl.name, conn: c.conn, backs: c.backs}
 	}
 	k.untagged = nil
 	c.compareDigest(cl)
@@ -287,7 +291,7 @@ func (c *Core) nextTag(cl *cluster) Effect {
 
 func (c *Core) doneTag(e Tag, r Result) {
 	for i, o := range e.Works {
-		if w := c.works[o.UID]; w != nil && i < len(r.Tags) && r.Tags[i] != (codec.Tag{}) {
+		if w := c.works[o.UID]; w != nil && e.backs == c.backs && i < len(r.Tags) && r.Tags[i] != (codec.Tag{}) {
 			w.spec.tagged, w.spec.tag = markOf(o), r.Tags[i]
 		}
 	}

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	workv1 "open-cluster-management.io/api/work/v1"
+
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -129,5 +131,35 @@ func TestCore_AsksTheHubWhetherAWorkLivesThatTheBrokerKnowsAsDeleted(t *testing.
 	f.core.Done(next[AddFinalizer](f, SpecLane, w.UID), Result{Work: newWork("w", 1, version("300"))})
 	if p := f.deliver(w.UID); p.Action != codec.CreateRequest {
 		t.Errorf("published as %s", p.Action)
+	}
+}
+
+// A restored hub reaches a generation again, with another spec.
+func TestCore_PublishesAGenerationThatTheHubCountsAgain(t *testing.T) {
+	for name, restored := range map[string]*workv1.ManifestWork{
+		"the work is older":   newWork("w", 1, version("90")),
+		"it has been changed": newWork("w", 2, version("95")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWork("w", 2, version("100"))
+			f := comparingFixture(t, State{}, w)
+			f.page(codec.Inventory{})
+			f.deliver(w.UID)
+			f.idle(SpecLane, w.UID)
+			f.core.WorkSeen(restored)
+			if p := f.deliver(w.UID); p.Work != restored {
+				t.Errorf("published %+v", p)
+			}
+
+			// The same while the work as it was is on its way.
+			f = comparingFixture(t, State{}, w)
+			f.page(codec.Inventory{})
+			p := next[Publish](f, SpecLane, w.UID)
+			f.core.WorkSeen(restored)
+			f.core.Done(p, Result{Receipt: transport.Receipt{Outcome: codec.OutcomeAccepted}})
+			if p := f.deliver(w.UID); p.Work != restored {
+				t.Errorf("published %+v", p)
+			}
+		})
 	}
 }

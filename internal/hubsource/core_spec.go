@@ -218,7 +218,7 @@ func (c *Core) mayPublish(w *work) bool {
 // evidence of one: it may lag, also behind a deletion that an earlier process
 // saw to its end. So it takes the hub's word, of now.
 func (c *Core) publish(w *work, cl *cluster, o *workv1.ManifestWork, slim bool) Effect {
-	p := Publish{Work: o, Action: codec.UpdateRequest, Slim: slim, mark: markOf(o), conn: c.conn}
+	p := Publish{Work: o, Action: codec.UpdateRequest, Slim: slim, mark: markOf(o), conn: c.conn, backs: c.backs}
 	p.Unversioned = p.mark.deleting && w.spec.staleRuns > 0
 	p.Held = p.mark.deleting && w.spec.elsewhere
 	b := w.spec.behind
@@ -311,6 +311,9 @@ func (c *Core) publishUncertain(w *work, e Publish) {
 
 func (c *Core) publishAccepted(w *work, e Publish, outcome string) {
 	s := &w.spec
+	if e.backs != c.backs {
+		return // published once more, as it is now
+	}
 	s.sent, s.sentOn, s.refusedOn, s.staleRuns, s.retry = e.mark, e.conn, 0, 0, retry{}
 	s.fresh = false
 	s.tagged = mark{} // what the broker has now may have other finalizers than what was tagged

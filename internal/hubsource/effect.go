@@ -70,9 +70,10 @@ type Publish struct {
 	// that looks newer, 0 for none.
 	Supersedes uint64
 	// Held: the cluster may have the work although the broker never heard so.
-	Held bool
-	mark mark
-	conn int
+	Held  bool
+	mark  mark
+	conn  int
+	backs int
 }
 
 // CheckGone asks the hub for the live object of a work whose informer reported

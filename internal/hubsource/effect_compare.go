@@ -13,6 +13,7 @@ type Tag struct {
 	Works   []*workv1.ManifestWork
 	cluster string
 	conn    int
+	backs   int
 }
 
 // AskInventory requests a page of the broker's inventory; the page comes as an
