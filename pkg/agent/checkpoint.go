@@ -24,6 +24,9 @@ type link struct {
 	// differs: the digests differed, and what the list leads to is awaited.
 	// told: that they still do after it was logged.
 	differs, told bool
+	// agreed: after the list they were equal. Where they differ once more, that is
+	// news, and what it is shows another list.
+	agreed bool
 
 	// matched: the latest checkpoint found that exactly what the broker has is
 	// held, but for the orphans, which no record explains.
@@ -54,7 +57,10 @@ func (l *link) judge(cp codec.Checkpoint, own codec.Digest) verdict {
 	l.matched = cp.Digest != nil && *cp.Digest == own
 	switch {
 	case l.matched:
-		l.differs = false
+		l.differs, l.agreed = false, l.listed
+	case cp.Digest != nil && l.agreed:
+		l.agreed, l.listDue = false, true
+		return list
 	case cp.Digest == nil:
 		if l.differs && !cp.Listed {
 			return await

@@ -212,6 +212,22 @@ func TestCore_CheckpointBeforeTheListIsAnswered(t *testing.T) {
 	r.expectCursor(at(5))
 }
 
+// A release takes records away while the agent is connected: what it shows in the
+// digest is not what the list at the beginning showed.
+func TestCore_ListsAgainWhatDiffersAfterItWasEqual(t *testing.T) {
+	r := newRig(t)
+	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
+	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(1), Digest: held(r, "w-1"), Listed: true}), acked(1, held(r, "w-1"), ""))
+	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(2), Digest: &codec.Digest{}, Listed: true}), []agentSync{{list: r.core.set.Versions()}})
+	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(3), Digest: &codec.Digest{}, Listed: true, Orphans: []string{"w-1"}}), acked(3, &codec.Digest{}, ""))
+	if n := r.core.Counts(); !n.InSync || n.Live != 1 {
+		t.Errorf("holds %+v", n)
+	}
+	// What the list did not explain is not listed for ever.
+	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(4), Digest: &codec.Digest{Count: 7}, Listed: true}), []agentSync{{list: r.core.set.Versions()}})
+	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(5), Digest: &codec.Digest{Count: 7}, Listed: true}), acked(5, held(r, "w-1"), ""))
+}
+
 func TestCore_DigestIsOfLiveWorks(t *testing.T) {
 	r := newRig(t)
 	kept, gone := hubWork("w-1", "web", 1, configMap("a", "1")), hubWork("w-2", "gone", 1, configMap("b", "1"))
