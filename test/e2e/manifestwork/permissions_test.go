@@ -54,6 +54,12 @@ func TestPermissions_ForbiddenObjectNamesTheRule(t *testing.T) {
 	lists(t, w.Name, "one")
 	f.Update(t, cluster, w.Name, func(w *workv1.ManifestWork) { w.Spec.Workload.Manifests = w.Spec.Workload.Manifests[:2] })
 
+	// Nor does it hold a work that is deleted.
+	gone := f.Create(t, harness.NewWork(t, cluster, "forbidden-gone", runtimeClassYAML(class+"-gone")))
+	f.ManifestCondition(t, gone, 0, workv1.ManifestApplied, func(c metav1.Condition) bool { return c.Status == metav1.ConditionFalse })
+	f.DeleteWork(t, cluster, gone.Name)
+	f.Gone(t, cluster, gone.Name)
+
 	var rule rbacv1.PolicyRule
 	if err := yaml.UnmarshalStrict([]byte(rest), &rule); err != nil {
 		t.Fatalf("the rule %q: %v", rest, err)
