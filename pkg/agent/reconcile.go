@@ -334,6 +334,7 @@ func (r *round) track(manifests []apply.Manifest) {
 		if m.Resolved {
 			add(m.Ref)
 		}
+		r.await(m, expected)
 		if k := r.known[m.Ref]; m.Resolved && k.rejected {
 			if definition, ok := definitionOf(m.Ref); ok {
 				watch(definition, k.definition, expected)
@@ -433,8 +434,10 @@ func (r *round) expect(results []apply.Result, remaining []inventory.Entry) {
 	for _, e := range remaining {
 		expected[inventory.RefOf(e)] = drift.Unknown
 	}
+	r.rejections.awaited = map[cluster.Ref]drift.Signature{}
 	for i, res := range results {
 		if !res.Resolved {
+			r.await(res.Manifest, r.rejections.awaited)
 			continue
 		}
 		expected[res.Ref] = signatureOf(res, before[res.Ref])
@@ -445,6 +448,9 @@ func (r *round) expect(results []apply.Result, remaining []inventory.Entry) {
 			r.known[res.Ref] = remembered{Known: res.Known, signature: expected[res.Ref]}
 		}
 		r.rememberObserved(i, res)
+	}
+	for definition, s := range r.rejections.awaited {
+		watch(definition, s, expected)
 	}
 	r.config.Tracker.Track(r.key, expected)
 }

@@ -1,10 +1,12 @@
 package agent
 
 import (
+	"errors"
 	"strings"
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/hawser-io/hawser/pkg/agent/apply"
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
@@ -18,11 +20,14 @@ import (
 // noticed; but some checks depend on other things.
 const firstRejectedWait = 100 * time.Millisecond
 
-// rejections say when rejected writes of a key are tried again; they are empty
-// while there are none.
+// rejections say when rejected writes of a key are tried again; without any,
+// tries is 0.
 type rejections struct {
 	tries int
 	again time.Time
+	// awaited are the definitions that would make unknown kinds known, as they
+	// were after the last round.
+	awaited map[cluster.Ref]drift.Signature
 }
 
 // recall returns what is known of an object, without a rejection that is to be
@@ -62,20 +67,24 @@ func definitionOf(ref cluster.Ref) (definition cluster.Ref, ok bool) {
 	}, strings.Contains(ref.Group, ".")
 }
 
-// noteRejected returns when to try again what the cluster rejected, 0 if it
-// rejected nothing. It comes before settledWith.
+// noteRejected returns when to try again what the cluster rejected, or what it
+// may be about to know, 0 if there is nothing of that. It comes before
+// settledWith.
 func (r *round) noteRejected(w *desired.Work, results []apply.Result) time.Duration {
 	r.mu.Lock()
 	anew := r.applied != specOf(w)
 	r.mu.Unlock()
 	rejected, tried := false, false
 	for _, res := range results {
-		if apply.Rejected(res.Err) {
+		switch {
+		case apply.Rejected(res.Err):
 			rejected, tried = true, tried || res.Action != apply.Refuse
+		case r.coming(res.Manifest):
+			rejected, tried = true, true
 		}
 	}
 	if !rejected || anew {
-		r.rejections = rejections{}
+		r.rejections.tries = 0
 	}
 	if !rejected {
 		return 0
@@ -85,6 +94,48 @@ func (r *round) noteRejected(w *desired.Work, results []apply.Result) time.Durat
 		r.rejections.tries++
 	}
 	return max(time.Millisecond, r.rejections.again.Sub(r.now))
+}
+
+// coming reports whether there is a definition for the unknown kind of a
+// manifest: it takes a moment from there until the cluster serves the kind.
+func (r *round) coming(m apply.Manifest) bool {
+	definition, ok := awaited(m)
+	if !ok {
+		return false
+	}
+	seen, known := r.config.Tracker.Seen(definition)
+	if !known || seen.Is(drift.Absent) {
+		return false
+	}
+	if !seen.Is(r.rejections.awaited[definition]) {
+		r.rejections.tries = 0
+	}
+	return true
+}
+
+// awaited names the definition that would make the unknown kind of a manifest
+// known, if its plural is the usual one.
+func awaited(m apply.Manifest) (definition cluster.Ref, ok bool) {
+	var unknown *cluster.NoKindError
+	if !errors.As(m.Err, &unknown) {
+		return definition, false
+	}
+	plural, _ := meta.UnsafeGuessKindToResource(unknown.Kind)
+	return definitionOf(cluster.Ref{GroupVersionResource: plural})
+}
+
+// await adds the definition of an unknown kind to what is expected, as it is
+// now: whoever called knows that the kind is still unknown.
+func (r *round) await(m apply.Manifest, expected map[cluster.Ref]drift.Signature) {
+	definition, ok := awaited(m)
+	if !ok {
+		return
+	}
+	s := drift.Unknown
+	if seen, known := r.config.Tracker.Seen(definition); known {
+		s = seen.Exact
+	}
+	watch(definition, s, expected)
 }
 
 // rememberRejected keeps that a write was rejected, and what the definition of

@@ -9,7 +9,9 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/hawser-io/hawser/pkg/agent/cluster"
 	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
 )
 
@@ -122,5 +124,37 @@ func TestCore_RejectedResourceFollowsItsDefinition(t *testing.T) {
 	r.expectStatus("w-1", workApplied, workAvailable)
 	if n := r.writes("ropes"); n < 2 || n > 5 {
 		t.Errorf("%d tries", n)
+	}
+}
+
+// A work whose kind nobody knows yet is applied as soon as somebody defines it,
+// however long it has waited and although the cluster needs a moment to serve
+// it.
+func TestCore_UnknownKindIsAppliedOnceItIsDefined(t *testing.T) {
+	for name, plural := range map[string]string{"with the usual plural": "ropes", "with another plural": "ropery"} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			served := time.Time{}
+			r.f.Refuse = func(c clustertest.Call) error {
+				if c.Verb == "resolve" && c.Ref.Group == "example.com" && (served.IsZero() || r.now.Before(served)) {
+					return &cluster.NoKindError{Kind: schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Rope"}}
+				}
+				return nil
+			}
+			r.apply(hubWork("w-1", "web", 1, `{"apiVersion":"example.com/v1","kind":"Rope","metadata":{"name":"a","namespace":"default"}}`, configMap("b", "1")))
+			r.settle(3 * time.Hour)
+			r.expectStatus("w-1", workFailed, "Available=Unknown/ResourcesStatusUnknown: 1 of 2 resources have unknown status")
+			r.f.Put(clustertest.Object("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", plural+".example.com", "spec", map[string]any{
+				"group": "example.com", "scope": "Namespaced", "names": map[string]any{"kind": "Rope", "plural": plural},
+				"versions": []any{map[string]any{"name": "v1", "served": true, "storage": true}},
+			}))
+			served = r.now.Add(700 * time.Millisecond)
+			wait := 2 * time.Second
+			if plural != "ropes" {
+				wait = lastRetry // nothing tells that this is what it waits for
+			}
+			r.settle(wait)
+			r.expectStatus("w-1", workApplied, workAvailable)
+		})
 	}
 }
