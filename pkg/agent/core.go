@@ -117,6 +117,7 @@ type Core struct {
 	cursor codec.Cursor
 	link   link
 	keeper keeper
+	ledger ledger
 	// strays are AppliedManifestWorks that no work claims, graces those whose
 	// grace period runs, by name.
 	strays map[string]stray

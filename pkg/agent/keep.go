@@ -25,6 +25,7 @@ type Journal interface {
 	Dirty() []string
 	Reserve(sequence string) error
 	SaveReported(r journal.Reported) error
+	SaveLeft(left map[string]string) error
 }
 
 const (
@@ -108,6 +109,10 @@ func (c *Core) load() error {
 	maps.DeleteFunc(accepted, func(id, _ string) bool { return c.set.Get(id) == nil })
 	sequenceErr := c.outbox.Restore(s.Reported.Sequence, s.Reserved, accepted)
 	names := c.set.Names()
+	c.ledger.restore(s.Left, func(key string) bool {
+		name, ours := c.workName(key)
+		return ours && slices.Contains(names, name)
+	})
 	c.mu.Unlock()
 	if sequenceErr != nil {
 		c.config.Log.Error("the journal has a sequence id that no newer one can follow", "error", sequenceErr)
@@ -207,7 +212,7 @@ func (c *Core) Stop(ctx context.Context) {
 		return
 	}
 	c.mu.Lock()
-	if !c.keeper.reported.IsZero() {
+	if !c.keeper.reported.IsZero() || c.ledger.changed {
 		c.keeper.reported = c.config.Now()
 	}
 	c.mu.Unlock()
@@ -403,17 +408,22 @@ func (c *Core) saveReported(ctx context.Context) (next time.Duration, ok bool) {
 		return wait, true
 	}
 	sequence, accepted, known := c.outbox.Reported()
+	left, changed := c.ledger.take()
 	c.keeper.reported = time.Time{}
 	c.mu.Unlock()
-	if !known {
-		return 0, true // what is on disk is no more wrong than it was
+	var err error
+	if known { // else what is on disk is no more wrong than it was
+		err = c.config.Journal.SaveReported(journal.Reported{Sequence: sequence, Accepted: accepted})
 	}
-	err := c.config.Journal.SaveReported(journal.Reported{Sequence: sequence, Accepted: accepted})
+	if err == nil && changed {
+		err = c.config.Journal.SaveLeft(left)
+	}
 	if err == nil {
 		return 0, true
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.ledger.changed = c.ledger.changed || changed
 	c.failed(ctx, err)
 	c.noteReported()
 	return 0, false

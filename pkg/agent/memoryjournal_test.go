@@ -16,11 +16,12 @@ type memoryJournal struct {
 	cursor   codec.Cursor
 	reported journal.Reported
 	reserved string
+	left     map[string]string
 	dirty    map[string]bool
 	loaded   bool
 
 	// fail, if set, decides which operations fail: "put", "remove",
-	// "checkpoint", "drop", "reserve" and "reported", with the id of a work.
+	// "checkpoint", "drop", "reserve", "left" and "reported", with the id of a work.
 	fail func(op, id string) error
 	// rots: the next Checkpoint finds that an entry cannot be read any more.
 	rots string
@@ -44,10 +45,10 @@ func (j *memoryJournal) do(op, id string) error {
 func (j *memoryJournal) Load(b journal.Binding, take func(codec.Event) error) (journal.State, error) {
 	j.loaded = true
 	if j.binding != b {
-		j.binding, j.cursor, j.reported = b, codec.Cursor{}, journal.Reported{}
+		j.binding, j.cursor, j.reported, j.left = b, codec.Cursor{}, journal.Reported{}, nil
 		clear(j.entries)
 	}
-	s := journal.State{Cursor: j.cursor, Reported: j.reported, Reserved: j.reserved}
+	s := journal.State{Cursor: j.cursor, Reported: j.reported, Reserved: j.reserved, Left: maps.Clone(j.left)}
 	clear(j.dirty)
 	for _, id := range slices.Sorted(maps.Keys(j.entries)) {
 		e, err := codec.Unmarshal(j.entries[id])
@@ -117,6 +118,14 @@ func (j *memoryJournal) SaveReported(r journal.Reported) error {
 		return err
 	}
 	j.reported = journal.Reported{Sequence: r.Sequence, Accepted: maps.Clone(r.Accepted)}
+	return nil
+}
+
+func (j *memoryJournal) SaveLeft(left map[string]string) error {
+	if err := j.do("left", ""); err != nil {
+		return err
+	}
+	j.left = maps.Clone(left)
 	return nil
 }
 

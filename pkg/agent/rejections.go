@@ -33,7 +33,10 @@ type rejections struct {
 // recall returns what is known of an object, without a rejection that is to be
 // put to the test.
 func (r *round) recall(ref cluster.Ref) apply.Known {
-	k := r.known[ref]
+	k, has := r.known[ref]
+	if !has {
+		return r.leftBefore(ref)
+	}
 	if !k.rejected {
 		return k.Known
 	}

@@ -34,6 +34,7 @@ type files struct {
 	entries  map[string][]byte
 	cursor   codec.Cursor
 	reported journal.Reported
+	left     map[string]string
 	reserved string
 }
 
@@ -98,7 +99,7 @@ func (d *stateDir) Load(b journal.Binding, take func(codec.Event) error) (journa
 		d.seen, d.stable = files{entries: map[string][]byte{}}, files{entries: map[string][]byte{}}
 		clear(d.unsynced)
 	}
-	s := journal.State{Cursor: d.seen.cursor, Reported: d.seen.reported, Reserved: d.seen.reserved}
+	s := journal.State{Cursor: d.seen.cursor, Reported: d.seen.reported, Reserved: d.seen.reserved, Left: maps.Clone(d.seen.left)}
 	for _, id := range slices.Sorted(maps.Keys(d.seen.entries)) {
 		e, err := codec.Unmarshal(d.seen.entries[id])
 		if err == nil {
@@ -174,6 +175,16 @@ func (d *stateDir) Reserve(sequence string) error {
 		return err
 	}
 	d.seen.reserved, d.stable.reserved = sequence, sequence
+	return nil
+}
+
+// SaveLeft implements agent.Journal.
+func (d *stateDir) SaveLeft(left map[string]string) error {
+	if err := d.room("write"); err != nil {
+		return err
+	}
+	d.seen.left = maps.Clone(left)
+	d.stable.left = d.seen.left
 	return nil
 }
 

@@ -56,6 +56,23 @@ func (k Known) Retry() Known {
 	return k
 }
 
+// Text is k for a later process, without a rejection; ParseKnown reads it.
+func (k Known) Text() string {
+	return string(k.UID) + string(k.want[:]) + string(k.content[:])
+}
+
+// ParseKnown reads what Text returned. ok is false if s is something else.
+func ParseKnown(s string) (k Known, ok bool) {
+	n := len(s) - len(k.want) - len(k.content)
+	if n <= 0 {
+		return Known{}, false
+	}
+	k.UID = types.UID(s[:n])
+	copy(k.want[:], s[n:])
+	copy(k.content[:], s[n+len(k.want):])
+	return k, true
+}
+
 // Same reports whether k is about this manifest and owner.
 func (k Known) Same(m Manifest, o Owner) bool { return k.UID != "" && k.want == wanted(m, o) }
 

@@ -9,6 +9,7 @@
 //	binding       whose works these are: cluster, hub and agent
 //	cursor        how far the broker's history is covered by works/
 //	reported      the statuses that the broker accepted, written now and then
+//	left          how objects were left, written now and then
 //	sequence      up to where sequence ids may have been used
 //	works/NAME    the latest spec of a work, as received; NAME is the SHA-256 of
 //	              its resource id in hex

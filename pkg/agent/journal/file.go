@@ -161,12 +161,7 @@ func decodeInstance(b []byte) (string, error) {
 }
 
 func encodeReported(r Reported) []byte {
-	body := appendText(nil, r.Sequence)
-	body = binary.AppendUvarint(body, uint64(len(r.Accepted)))
-	for _, id := range slices.Sorted(maps.Keys(r.Accepted)) {
-		body = appendText(appendText(body, id), r.Accepted[id])
-	}
-	return seal(reportedFile, body)
+	return seal(reportedFile, appendPairs(appendText(nil, r.Sequence), r.Accepted))
 }
 
 func decodeReported(b []byte) (Reported, error) {
@@ -175,19 +170,26 @@ func decodeReported(b []byte) (Reported, error) {
 		return Reported{}, err
 	}
 	r := reader{rest: body}
-	out := Reported{Sequence: r.text(), Accepted: map[string]string{}}
-	last := ""
-	for n := r.number(); n > 0 && !r.bad; n-- {
-		id := r.text()
-		if id <= last {
-			r.bad = true // in this order they were not written
-		}
-		out.Accepted[id], last = r.text(), id
-	}
+	out := Reported{Sequence: r.text(), Accepted: r.pairs()}
 	if !r.complete() {
 		return Reported{}, damage("no statuses are in it")
 	}
 	return out, nil
+}
+
+func encodeLeft(left map[string]string) []byte { return seal(leftFile, appendPairs(nil, left)) }
+
+func decodeLeft(b []byte) (map[string]string, error) {
+	body, err := unseal(leftFile, b)
+	if err != nil {
+		return nil, err
+	}
+	r := reader{rest: body}
+	left := r.pairs()
+	if !r.complete() {
+		return nil, damage("nothing about objects is in it")
+	}
+	return left, nil
 }
 
 func encodeSequence(sequence string) []byte { return seal(sequenceFile, []byte(sequence)) }
@@ -205,6 +207,15 @@ func decodeSequence(b []byte) (string, error) {
 
 func appendText(b []byte, s string) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+}
+
+// appendPairs appends texts and their names, in the order of the names.
+func appendPairs(b []byte, pairs map[string]string) []byte {
+	b = binary.AppendUvarint(b, uint64(len(pairs)))
+	for _, name := range slices.Sorted(maps.Keys(pairs)) {
+		b = appendText(appendText(b, name), pairs[name])
+	}
+	return b
 }
 
 // reader takes a body apart. After the first mistake it returns nothing.
@@ -234,6 +245,20 @@ func (r *reader) text() string {
 	s := string(r.rest[:n])
 	r.rest = r.rest[n:]
 	return s
+}
+
+// pairs reads what appendPairs wrote.
+func (r *reader) pairs() map[string]string {
+	pairs := map[string]string{}
+	last := ""
+	for n := r.number(); n > 0 && !r.bad; n-- {
+		name := r.text()
+		if name <= last {
+			r.bad = true // in this order they were not written
+		}
+		pairs[name], last = r.text(), name
+	}
+	return pairs
 }
 
 // complete reports whether everything was read, and was right.

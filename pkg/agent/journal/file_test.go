@@ -79,6 +79,7 @@ func TestDecoders_RefuseWhatIsNotWritten(t *testing.T) {
 	instance := func(b []byte) error { _, err := decodeInstance(b); return err }
 	reported := func(b []byte) error { _, err := decodeReported(b); return err }
 	sequence := func(b []byte) error { _, err := decodeSequence(b); return err }
+	left := func(b []byte) error { _, err := decodeLeft(b); return err }
 	for name, c := range map[string]struct {
 		decode func([]byte) error
 		file   string
@@ -101,6 +102,8 @@ func TestDecoders_RefuseWhatIsNotWritten(t *testing.T) {
 		"an id twice":                 {reported, reportedFile, "\x00\x02\x01b\x00\x01b\x00"},
 		"fewer than it says":          {reported, reportedFile, "\x00\xff\xff\x03\x01b\x00"},
 		"more than it says":           {reported, reportedFile, "\x00\x00\x01b\x00"},
+		"objects out of order":        {left, leftFile, "\x02\x01b\x00\x01a\x00"},
+		"fewer objects than it says":  {left, leftFile, "\xff\xff\x03\x01b\x00"},
 		"no sequence id":              {sequence, sequenceFile, ""},
 		"sequence id of letters":      {sequence, sequenceFile, "12x"},
 	} {
@@ -194,6 +197,10 @@ func FuzzDecodeReported(f *testing.F) {
 		Reported{}, Reported{Sequence: "1857342389023", Accepted: map[string]string{"a": "hub 1 t h false", "b": ""}})
 }
 
+func FuzzDecodeLeft(f *testing.F) {
+	fuzzSmall(f, leftFile, decodeLeft, encodeLeft, map[string]string{}, map[string]string{"a": "\x00u", "b": ""})
+}
+
 func FuzzDecodeSequence(f *testing.F) {
 	fuzzSmall(f, sequenceFile, decodeSequence, encodeSequence, "0", "1857342389023")
 }
@@ -208,6 +215,7 @@ func TestCorpus_IsRead(t *testing.T) {
 		"FuzzDecodeCursor":   func(b []byte) error { _, err := decodeCursor(b); return err },
 		"FuzzDecodeInstance": func(b []byte) error { _, err := decodeInstance(b); return err },
 		"FuzzDecodeReported": func(b []byte) error { _, err := decodeReported(b); return err },
+		"FuzzDecodeLeft":     func(b []byte) error { _, err := decodeLeft(b); return err },
 		"FuzzDecodeSequence": func(b []byte) error { _, err := decodeSequence(b); return err },
 		"FuzzDecodeEntry":    func(b []byte) error { _, _, err := decodeEntry(entryName("a"), b); return err },
 	} {
@@ -217,7 +225,7 @@ func TestCorpus_IsRead(t *testing.T) {
 			}
 		}
 	}
-	for _, target := range []string{"FuzzDecodeBinding", "FuzzDecodeCursor", "FuzzDecodeInstance", "FuzzDecodeReported", "FuzzDecodeSequence", "FuzzDecodeEntry"} {
+	for _, target := range []string{"FuzzDecodeBinding", "FuzzDecodeCursor", "FuzzDecodeInstance", "FuzzDecodeReported", "FuzzDecodeLeft", "FuzzDecodeSequence", "FuzzDecodeEntry"} {
 		if read[target] == 0 {
 			t.Errorf("%s: no file of the corpus is read any more (read: %v)", target, slices.Sorted(maps.Keys(read)))
 		}

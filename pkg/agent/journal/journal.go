@@ -17,6 +17,7 @@ const (
 	cursorFile   = "cursor"
 	reportedFile = "reported"
 	sequenceFile = "sequence"
+	leftFile     = "left"
 	worksDir     = "works"
 
 	// draftSuffix ends the name of a file that is being written.
@@ -58,6 +59,9 @@ type State struct {
 	// Reserved is up to where sequence ids may have been used, under whatever
 	// binding; "" if none was.
 	Reserved string
+	// Left is what was saved last of how objects were left; nil if nothing was, or
+	// it cannot be read.
+	Left map[string]string
 	// Works is the number of works, Damaged that of files that could not be used.
 	Works, Damaged int
 }
@@ -226,6 +230,14 @@ func (j *Journal) DropCursor() error {
 // ours. The error is an *Error; what was saved before may be there then.
 func (j *Journal) SaveReported(r Reported) error {
 	return j.saveBeside(reportedFile, encodeReported(r))
+}
+
+// SaveLeft stores how objects were left, in a form that the caller knows, by
+// whatever names them. It is saved now and then, and can be lost: it may only
+// spare work, and must be true of an object that has changed since. It waits like
+// SaveReported; the error is an *Error.
+func (j *Journal) SaveLeft(left map[string]string) error {
+	return j.saveBeside(leftFile, encodeLeft(left))
 }
 
 // Reserve notes, before they are used, that sequence ids up to this one may be.

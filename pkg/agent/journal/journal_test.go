@@ -88,12 +88,14 @@ func TestJournal_WhatWasPutIsLoaded(t *testing.T) {
 	must(t, j.Put(spec(t, "b", 2)))
 	reported := Reported{Sequence: "12", Accepted: map[string]string{"a": "x", "b": ""}}
 	must(t, j.SaveReported(reported))
+	left := map[string]string{"work": "object", "other": ""}
+	must(t, j.SaveLeft(left))
 	must(t, j.Reserve("14"))
 	instance := j.Instance()
 	must(t, j.Close())
 
 	j, s, h := open(t, Config{Dir: dir})
-	if diff := cmp.Diff(State{Cursor: cursor(7), Reported: reported, Reserved: "14", Works: 2}, s); diff != "" {
+	if diff := cmp.Diff(State{Cursor: cursor(7), Reported: reported, Reserved: "14", Left: left, Works: 2}, s); diff != "" {
 		t.Errorf("state (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(holding{"a": 2, "b": 2}, h); diff != "" {

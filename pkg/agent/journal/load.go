@@ -176,6 +176,11 @@ func (j *Journal) load(take func(codec.Event) error) (State, error) {
 		j.log.Warn("state directory: the statuses that the broker has cannot be read", "error", err)
 		bad.add(err)
 	}
+	if s.Left, err = decoded(j, leftFile, maxReported, decodeLeft); gone(err) != nil {
+		// Some objects are written again, no more; the next SaveLeft replaces it.
+		j.log.Warn("state directory: how objects were left cannot be read", "error", err)
+		bad.add(err)
+	}
 	if s.Reserved, err = decoded(j, sequenceFile, maxSmall, decodeSequence); gone(err) != nil {
 		j.log.Warn("state directory: it cannot be read which sequence ids were used", "error", err)
 		bad.add(err)

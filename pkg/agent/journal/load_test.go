@@ -16,6 +16,9 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
+// agedLeft is what aged says of objects.
+var agedLeft = map[string]string{"a": "left"}
+
 // aged returns a directory with works a and b, a cursor and reported statuses.
 func aged(t *testing.T) (dir string) {
 	t.Helper()
@@ -24,6 +27,7 @@ func aged(t *testing.T) (dir string) {
 	must(t, j.Put(spec(t, "a", 1)))
 	must(t, j.Put(spec(t, "b", 1)))
 	must(t, j.SaveReported(Reported{Sequence: "1", Accepted: map[string]string{"a": "x"}}))
+	must(t, j.SaveLeft(agedLeft))
 	must(t, j.Reserve("2"))
 	must(t, j.Checkpoint(cursor(5)))
 	must(t, j.Close())
@@ -76,7 +80,7 @@ func TestLoad_DamageIsDroppedWithTheCursor(t *testing.T) {
 			t.Parallel()
 			dir := aged(t)
 			c.hurt(t, c.file(dir))
-			c.state.Reported = Reported{Sequence: "1", Accepted: map[string]string{"a": "x"}}
+			c.state.Reported, c.state.Left = Reported{Sequence: "1", Accepted: map[string]string{"a": "x"}}, agedLeft
 			var log bytes.Buffer
 			j, s, h := open(t, Config{Dir: dir, Log: slog.New(slog.NewTextHandler(&log, nil))})
 			if diff := cmp.Diff(c.state, s); diff != "" {
@@ -110,8 +114,18 @@ func TestLoad_DamagedReportedCostsOnlyItself(t *testing.T) {
 	dir := aged(t)
 	must(t, os.Truncate(filepath.Join(dir, reportedFile), 9))
 	_, s, _ := open(t, Config{Dir: dir})
-	if diff := cmp.Diff(State{Cursor: cursor(5), Reserved: "2", Works: 2, Damaged: 1}, s); diff != "" {
+	if diff := cmp.Diff(State{Cursor: cursor(5), Reserved: "2", Left: agedLeft, Works: 2, Damaged: 1}, s); diff != "" {
 		t.Errorf("state (-want +got):\n%s", diff)
+	}
+}
+
+func TestLoad_DamagedLeftCostsOnlyItself(t *testing.T) {
+	t.Parallel()
+	dir := aged(t)
+	must(t, os.Truncate(filepath.Join(dir, leftFile), 9))
+	_, s, _ := open(t, Config{Dir: dir})
+	if s.Left != nil || s.Damaged != 1 || s.Cursor != cursor(5) || s.Works != 2 || s.Reported.Sequence != "1" {
+		t.Errorf("got %+v", s)
 	}
 }
 
@@ -184,7 +198,7 @@ func TestLoad_AnotherBinding(t *testing.T) {
 
 func TestLoad_NewerFormatIsRefused(t *testing.T) {
 	t.Parallel()
-	for _, file := range []string{bindingFile, cursorFile, reportedFile, sequenceFile, instanceFile, worksDir + "/" + entryName("a")} {
+	for _, file := range []string{bindingFile, cursorFile, reportedFile, leftFile, sequenceFile, instanceFile, worksDir + "/" + entryName("a")} {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			t.Parallel()
 			dir := aged(t)
@@ -200,7 +214,7 @@ func TestLoad_NewerFormatIsRefused(t *testing.T) {
 				t.Fatalf("got %v", err)
 			}
 			// The newer release finds everything.
-			for _, f := range []string{bindingFile, cursorFile, reportedFile, sequenceFile, instanceFile, worksDir + "/" + entryName("a"), worksDir + "/" + entryName("b")} {
+			for _, f := range []string{bindingFile, cursorFile, reportedFile, leftFile, sequenceFile, instanceFile, worksDir + "/" + entryName("a"), worksDir + "/" + entryName("b")} {
 				if _, err := os.Stat(filepath.Join(dir, f)); err != nil {
 					t.Error(err)
 				}

@@ -271,6 +271,7 @@ func (m *model) report() {
 	r := Reported{Sequence: fmt.Sprint(len(m.saved)), Accepted: map[string]string{"a": fmt.Sprint(m.version), "owner": fmt.Sprint(m.owner)}}
 	m.saved = append(m.saved, r)
 	m.typed(m.j.SaveReported(r))
+	m.typed(m.j.SaveLeft(r.Accepted))
 	err := m.j.Reserve(fmt.Sprint(len(m.saved)))
 	m.typed(err)
 	if err == nil {
@@ -347,6 +348,9 @@ func (m *model) compare(s State, found holding) {
 		!slices.ContainsFunc(m.saved, func(r Reported) bool { return cmp.Equal(r, s.Reported) })) {
 		m.t.Fatalf("reported that was never saved here: %v", s.Reported)
 	}
+	if s.Left != nil && (s.Left["owner"] != fmt.Sprint(m.owner) || !slices.ContainsFunc(m.saved, func(r Reported) bool { return maps.Equal(r.Accepted, s.Left) })) {
+		m.t.Fatalf("what was never said here of objects: %v", s.Left)
+	}
 	if n, err := strconv.Atoi(s.Reserved); s.Reserved != "" && err != nil || n < m.reserved && !m.flipped && !m.hurt {
 		m.t.Fatalf("sequence ids up to %d were reserved, and %q is loaded", m.reserved, s.Reserved)
 	}
@@ -418,7 +422,7 @@ func (m *model) heal() {
 	if m.kept != len(m.given) {
 		m.t.Fatal("nothing fails, but the checkpoint did")
 	}
-	want := State{Cursor: cursor(m.kept), Reported: m.saved[len(m.saved)-1], Reserved: fmt.Sprint(m.reserved)}
+	want := State{Cursor: cursor(m.kept), Reported: m.saved[len(m.saved)-1], Left: m.saved[len(m.saved)-1].Accepted, Reserved: fmt.Sprint(m.reserved)}
 	if m.reserved != len(m.saved) {
 		m.t.Fatal("nothing fails, but the reservation did")
 	}

@@ -15,8 +15,10 @@ func (j *Journal) bind() error {
 	if err := j.settle(); err != nil {
 		return err
 	}
-	if err := j.remove(reportedFile); err != nil {
-		return err
+	for _, file := range []string{reportedFile, leftFile} {
+		if err := j.remove(file); err != nil {
+			return err
+		}
 	}
 	for _, dir := range []string{worksDir, "."} {
 		if err := j.sync(dir); err != nil {
