@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/hawser-io/hawser/internal/broker/route"
+	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -36,10 +37,11 @@ type syncState struct {
 	// lists is how many lists were compared, listed whether one was an agent's.
 	lists  uint64
 	listed bool
-	// orphans are what the last list of an agent had and no record explains;
-	// give gives back the room that they take.
-	orphans map[string]struct{}
-	give    func()
+	// orphans are what the last list of an agent had and no record explains, with
+	// the versions that it listed; give gives back the room that they take.
+	// explained are those of which there is a record by now that was not sent yet.
+	orphans, explained map[string]int64
+	give               func()
 	// ahead are the records of which the last list had a newer version.
 	ahead map[string]aheadWork
 	// recheck: other sources than before have compared what they own.
@@ -147,24 +149,24 @@ func (s *subscription) compared(now time.Time, l *list) {
 
 // keep remembers the orphans of a list, in place of those of the one before.
 // give is called when they are no longer needed; both may be nil.
-func (y *syncState) keep(orphans []string, give func()) {
+func (y *syncState) keep(orphans map[string]int64, give func()) {
 	if y.give != nil {
 		y.give()
 	}
-	y.orphans, y.give = nil, give
-	if len(orphans) > 0 {
-		y.orphans = make(map[string]struct{}, len(orphans))
-		for _, id := range orphans {
-			y.orphans[id] = struct{}{}
-		}
-	}
+	y.orphans, y.explained, y.give = orphans, nil, give
 }
 
 // explain notes that there is a record with this id.
 func (y *syncState) explain(id string) {
-	if len(y.orphans) > 0 {
-		delete(y.orphans, id)
+	version, orphan := y.orphans[id]
+	if !orphan {
+		return
 	}
+	delete(y.orphans, id)
+	if y.explained == nil {
+		y.explained = map[string]int64{}
+	}
+	y.explained[id] = version
 }
 
 // recheck says that other sources than before have compared what they own on
@@ -175,6 +177,34 @@ func (s *subscription) recheck() {
 	s.sync.progress.Touch()
 	s.mu.Unlock()
 	s.signal()
+}
+
+// overtaken takes note that a record is about to be sent that the agent's last list
+// lacked. It reports whether the agent listed a newer version of it, and what that
+// is then.
+func (s *subscription) overtaken(r *store.Record) (w aheadWork, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	listed, explained := s.sync.explained[r.ResourceID]
+	if !explained {
+		return w, false
+	}
+	delete(s.sync.explained, r.ResourceID)
+	w = aheadWork{owner: r.Owner, revision: r.SpecRevision, listed: listed}
+	if r.State == store.Tombstone {
+		w.flags = route.Deletion
+	}
+	return w, r.Version != 0 && !r.SpecSupersedes && r.Version < listed
+}
+
+// setAhead lets a record wait until its source has made sure of it.
+func (s *subscription) setAhead(id string, w aheadWork) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sync.ahead == nil {
+		s.sync.ahead = map[string]aheadWork{}
+	}
+	s.sync.ahead[id] = w
 }
 
 // aheadOf takes out the works that the agent has newer and that belong to one of

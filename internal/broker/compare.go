@@ -92,7 +92,7 @@ func (b *Broker) compareSpecs(ctx context.Context, s *subscription, l *list) (se
 		s.hashes = append(s.hashes, chunk)
 	}
 	if !l.silent {
-		b.noteOddities(s, plan.Orphans(), ahead)
+		b.noteOddities(s, plan, ahead)
 	}
 	return sends, nil
 }
@@ -123,7 +123,8 @@ const shownIDs = 10
 // noteOddities remembers what an agent holds and the broker cannot explain, and
 // what it holds in a newer version. Nothing is done about the first: absence is
 // no deletion. The second waits until the sources of these works have compared.
-func (b *Broker) noteOddities(s *subscription, orphans []string, ahead map[string]aheadWork) {
+func (b *Broker) noteOddities(s *subscription, plan *resync.Specs, ahead map[string]aheadWork) {
+	orphans := plan.Orphans()
 	b.ledger.list(place{s.scope.DataType, s.scope.Cluster}, orphans, slices.Sorted(maps.Keys(ahead)))
 	if len(orphans) > 0 {
 		b.metrics.orphans.Add(float64(len(orphans)))
@@ -140,9 +141,13 @@ func (b *Broker) noteOddities(s *subscription, orphans []string, ahead map[strin
 	if !b.kept.take(s.party, size) {
 		kept, give = nil, nil
 	}
+	versions := make(map[string]int64, len(kept))
+	for _, id := range kept {
+		versions[id] = plan.Version(id)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.sync.keep(kept, give)
+	s.sync.keep(versions, give)
 	s.sync.ahead = ahead
 }
 

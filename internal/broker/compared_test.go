@@ -196,6 +196,31 @@ func TestAhead_WaitsForTheSourceAndIsOverruled(t *testing.T) {
 	})
 }
 
+// TestAhead_OfRecordsThatCameAfterTheList: the store was lost, and the source went
+// back in time besides.
+func TestAhead_OfRecordsThatCameAfterTheList(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		source := w.open(w.source("src"), hawser)
+		stock, ours := w.open(w.agent("c1"), nil), w.open(w.agent("c1"), hawser)
+		for _, agent := range []*tap{stock, ours} {
+			w.ask(agent, held("before", 7), held("after", 7), held("deleted", 7), held("newer", 7))
+		}
+		pass(time.Second)
+		w.put(source.peer, work{id: "before", version: 5}.event())
+		w.put(source.peer, work{id: "newer", version: 8}.event())
+		for _, agent := range []*tap{stock, ours} {
+			agent.expect("spec create_request before v5", "spec create_request newer v8")
+		}
+		source.mustCompare(clusters("c1"))
+		stock.expect("spec resync_response before v0", "spec resync_response before v5")
+		ours.expect("spec resync_response before v0")
+		w.put(source.peer, work{id: "after", version: 5}.event())
+		w.put(source.peer, work{id: "deleted", version: 5, deleting: true}.event())
+		stock.expectAny("spec resync_response after v0", "spec resync_response after v5", "spec resync_response deleted v5 deleting")
+		ours.expectAny("spec resync_response after v0", "spec resync_response deleted v7 deleting")
+	})
+}
+
 // TestAhead_FreshDeletionsAreSent whatever the agent lists (C29): what a source
 // deletes now is no older than what the store may have lost.
 func TestAhead_FreshDeletionsAreSent(t *testing.T) {

@@ -46,6 +46,9 @@ func (b *Broker) deliverSpec(s *subscription, out transport.Stream, f form, e ro
 	if r.State != store.Grave && !f.hawser && s.holdBack(e, r.Name, b.cfg.Now()) {
 		return nil
 	}
+	if b.overtook(s, r) {
+		return nil // it comes again, so that the agent takes it
+	}
 	if e.Flags&route.Overrule != 0 {
 		f.listed = s.overruled[e.ResourceID]
 		f.overrule = r.Version < f.listed
@@ -65,6 +68,23 @@ func (b *Broker) deliverSpec(s *subscription, out transport.Stream, f form, e ro
 		}
 	}
 	return nil
+}
+
+// overtook reports whether a record that the agent's list lacked is older than what
+// the agent has, and is sent in another way: a deletion, and what its source has
+// made sure of. What remains waits for that, as if it had been there when the list
+// was compared.
+func (b *Broker) overtook(s *subscription, r *store.Record) bool {
+	w, newer := s.overtaken(r)
+	switch {
+	case !newer:
+		return false
+	case r.State == store.Tombstone, b.comparisons.has(place{r.DataType, r.Cluster}, r.Owner):
+		b.overruleOne(s, r.ResourceID, w)
+		return true
+	}
+	s.setAhead(r.ResourceID, w)
+	return false
 }
 
 // deliverLive sends a spec. A stock agent that would take it for stale gets it
