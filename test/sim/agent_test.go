@@ -79,7 +79,7 @@ func (a *agentNode) start() {
 	a.due, a.failures, a.sends = map[string]time.Time{}, map[string]int{}, map[string]time.Time{}
 	a.watch = &watches{objects: map[cluster.Ref]*watched{}, owners: map[string]map[cluster.Ref]drift.Signature{}, wake: func(key string) {
 		a.wake(key, a.core.Drifted(key))
-	}}
+	}, core: func() *agent.Core { return a.core }}
 	a.saveAt = time.Time{}
 	config := agent.CoreConfig{
 		Cluster: a.name, ClientID: a.name + "-agent", HubHash: hubHash, AgentID: hubHash, StatusSyncInterval: 10 * time.Second,
@@ -118,7 +118,7 @@ func (a *agentNode) start() {
 		a.w.fail("I1", "the agent does not start: %v", err)
 	}
 	for _, ref := range a.cluster.Refs() { // the standing watch of AppliedManifestWorks lists them
-		if ref.Resource == inventory.Resource.Resource && a.cluster.Look(ref).GetDeletionTimestamp() != nil {
+		if ref.Resource == inventory.Resource.Resource && a.core.Discovered(a.cluster.Look(ref)) {
 			a.wake(ref.Name, 0)
 		}
 	}
@@ -321,6 +321,7 @@ type watches struct {
 	owners  map[string]map[cluster.Ref]drift.Signature
 	queue   []sighting
 	wake    func(key string)
+	core    func() *agent.Core
 }
 
 type watched struct {
@@ -329,16 +330,15 @@ type watched struct {
 }
 
 type sighting struct {
-	ref      cluster.Ref
-	state    drift.State
-	deleting bool // an AppliedManifestWork that somebody deleted
+	ref    cluster.Ref
+	state  drift.State
+	object *unstructured.Unstructured // nil if it is gone
 }
 
 func (w *watches) changed(ref cluster.Ref, o *unstructured.Unstructured) {
 	s := sighting{ref: ref}
 	if o != nil {
-		s.state = drift.StateOf(ref.GroupVersionResource, o)
-		s.deleting = ref.Resource == inventory.Resource.Resource && o.GetDeletionTimestamp() != nil
+		s.state, s.object = drift.StateOf(ref.GroupVersionResource, o), o
 	}
 	w.queue = append(w.queue, s)
 }
@@ -355,7 +355,11 @@ func (w *watches) take() {
 			}
 		}
 	}
-	if s.deleting {
+	switch { // the standing watch of AppliedManifestWorks
+	case s.ref.Resource != inventory.Resource.Resource:
+	case s.object == nil:
+		w.core().Vanished(s.ref.Name)
+	case o == nil && w.core().Discovered(s.object):
 		w.wake(s.ref.Name)
 	}
 }

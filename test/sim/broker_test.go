@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -217,6 +218,21 @@ func (n *node) steps(list []step) []step {
 		list = append(list, step{"broker", "route", "", func() { n.gate.routes <- struct{}{} }})
 	}
 	return list
+}
+
+// knowsLater reports whether the broker has been told of a state of the hub that
+// is later than a copy of it. Once a minute it is.
+func (n *node) knowsLater(b *hubBackup) bool {
+	for _, value := range n.gate.Bookmarks("hub/" + hubName) {
+		var position struct {
+			ResourceVersion int `json:"resourceVersion,string"`
+		}
+		if err := json.Unmarshal(value, &position); err != nil {
+			panic(err)
+		}
+		return position.ResourceVersion > b.rv
+	}
+	return false
 }
 
 // unsent returns the number of records in all mailboxes.

@@ -25,7 +25,7 @@ func (w *world) check() {
 	}
 	w.checkRecords()
 	for _, c := range clusters {
-		w.checkCluster(c)
+		w.checkCluster(c, "I1")
 	}
 	w.checkHub()
 	w.checkShop()
@@ -85,9 +85,10 @@ func sameLabels(w *world, k store.Key, o *workv1.ManifestWork) bool {
 	return err == nil && strings.Contains(env.RawMetadata, `"l":"`+o.Labels["l"]+`"`)
 }
 
-// checkCluster: a cluster holds exactly what its works say. Of clusters that the
-// hub does not serve, the objects of the hub's works are nobody's business.
-func (w *world) checkCluster(name string) {
+// checkCluster: a cluster holds exactly what its works say; invariant is what that
+// breaks otherwise. Of clusters that the hub does not serve, the objects of the
+// hub's works are nobody's business.
+func (w *world) checkCluster(name, invariant string) {
 	want := map[string]map[string]string{"bystander": {"mine": "yes"}}
 	for k, o := range w.live() {
 		if k.Cluster == name {
@@ -105,13 +106,13 @@ func (w *world) checkCluster(name string) {
 			data[k], _ = v.(string)
 		}
 		released := !w.source.selected[name] && (strings.HasPrefix(ref.Name, "hub-") || strings.HasPrefix(ref.Name, "shared-"))
-		left := w.oracle.mayStay[root(data["work"])] || data["shared"] != "" && w.oracle.clusters[name].sharedMayStay
+		left := w.oracle.mayStay[root(data["work"])] || w.oracle.lostEverywhere(name, root(data["work"])) || data["shared"] != "" && w.oracle.clusters[name].sharedMayStay
 		if !released && !left || want[ref.Name] != nil {
 			got[ref.Name] = data
 		}
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		w.fail("I1", "objects on %s (-want +got):\n%s", name, diff)
+		w.fail(invariant, "objects on %s (-want +got):\n%s", name, diff)
 	}
 	for _, a := range w.agents {
 		if a.name != name {
@@ -119,26 +120,26 @@ func (w *world) checkCluster(name string) {
 		}
 		for k := range w.live() {
 			if k.Cluster == name {
-				w.checkApplied(a, k)
+				w.checkApplied(a, k, invariant)
 			}
 		}
 	}
 }
 
 // checkApplied: the AppliedManifestWork records the spec that is in force.
-func (w *world) checkApplied(a *agentNode, k store.Key) {
+func (w *world) checkApplied(a *agentNode, k store.Key, invariant string) {
 	r := w.oracle.record(k.Cluster, k.ResourceID)
 	if r == nil {
 		return // told by checkRecords
 	}
 	applied := a.cluster.Look(inventory.Ref(inventory.Name(hubHash, r.Name)))
 	if applied == nil {
-		w.fail("I1", "cluster %s has no AppliedManifestWork of %s", a.name, r.Name)
+		w.fail(invariant, "cluster %s has no AppliedManifestWork of %s", a.name, r.Name)
 		return
 	}
 	notes := applied.GetAnnotations()
 	if notes[inventory.AnnotationTag] != r.Tag.String() || notes[inventory.AnnotationWorkID] != r.ResourceID {
-		w.fail("I1", "cluster %s records %v of %s, the broker has tag %s of %s", a.name, notes, r.Name, r.Tag, r.ResourceID)
+		w.fail(invariant, "cluster %s records %v of %s, the broker has tag %s of %s", a.name, notes, r.Name, r.Tag, r.ResourceID)
 	}
 }
 
@@ -216,7 +217,7 @@ func (w *world) checkRest() {
 	}
 	if live := slices.Collect(maps.Keys(w.stock.works)); !w.oracle.released[w.stock.name] {
 		for _, id := range live {
-			if w.oracle.record(w.stock.name, id) == nil {
+			if w.oracle.record(w.stock.name, id) == nil && !w.oracle.lostEverywhere(w.stock.name, id) {
 				w.fail("I1", "the stock agent still has work %s", id)
 			}
 		}

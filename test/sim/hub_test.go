@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	workv1 "open-cluster-management.io/api/work/v1"
 
+	"github.com/hawser-io/hawser/internal/hubsource"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -26,7 +27,13 @@ type hub struct {
 	log   []hubEvent                      // all that ever happened; watches read it at their own pace
 	// life counts the restores from a backup: no watch outlives one. log is that
 	// of this life.
-	life  int
+	life int
+	// onlySeen: that it was restored can be seen only by what the hub source saw of
+	// it before.
+	onlySeen bool
+	// generations says in which life each was first reached.
+	generations map[generation]int
+
 	state map[string]string // the ConfigMap of the hub source
 	rv    int
 	uids  int
@@ -57,20 +64,6 @@ func (h *hub) put(o *workv1.ManifestWork) *workv1.ManifestWork {
 	}
 	h.log = append(h.log, hubEvent{o, gone})
 	return o
-}
-
-// lagsOverDeletions: informers may lag so far that a deletion is news to them.
-const lagsOverDeletions = false
-
-// lag is how many events informers may lag that lag up to n.
-func (h *hub) lag(n int) int {
-	n = min(n, len(h.log))
-	for i := range n {
-		if h.log[len(h.log)-1-i].o.DeletionTimestamp != nil && !lagsOverDeletions {
-			return i
-		}
-	}
-	return n
 }
 
 // before returns the works as they were before the last n events.
@@ -104,6 +97,16 @@ func (h *hub) create(cluster, name string, bits uint32) *workv1.ManifestWork {
 	return h.put(o)
 }
 
+// byID returns the work with a uid, nil if there is none.
+func (h *hub) byID(uid string) *workv1.ManifestWork {
+	for _, o := range h.works {
+		if string(o.UID) == uid {
+			return o
+		}
+	}
+	return nil
+}
+
 // lifeOf tells what a work is after a restore from what it was before.
 func (h *hub) lifeOf(o *workv1.ManifestWork) string {
 	if h.life == 0 {
@@ -119,8 +122,15 @@ type hubBackup struct {
 	rv    int
 }
 
+// elsewhere is how often a hub writes other things than works between a copy and
+// its restore, so that it takes a while until it is where it was before. In its
+// next life it is younger.
+const elsewhere = 1_000_000_000
+
 func (h *hub) backup() *hubBackup {
-	return &hubBackup{works: maps.Clone(h.works), state: h.state, rv: h.rv}
+	b := &hubBackup{works: maps.Clone(h.works), state: h.state, rv: h.rv}
+	h.rv += elsewhere >> (8 * min(h.life, 3))
+	return b
 }
 
 // restore puts a copy in the place of the storage.
@@ -128,6 +138,7 @@ func (h *hub) restore(b *hubBackup) {
 	before := map[types.UID]*workv1.ManifestWork{}
 	for _, o := range h.works {
 		before[o.UID] = o
+		h.w.oracle.older(o)
 	}
 	h.works, h.state, h.rv = maps.Clone(b.works), b.state, b.rv
 	h.life++
@@ -147,7 +158,25 @@ func (h *hub) restore(b *hubBackup) {
 func (h *hub) change(key string, f func(*workv1.ManifestWork)) *workv1.ManifestWork {
 	o := h.works[key].DeepCopy()
 	f(o)
+	h.count(o)
 	return h.put(o)
+}
+
+// count notes in which life a generation was first reached. Where a stock agent
+// may have seen it with another content, it cannot tell the two apart.
+func (h *hub) count(o *workv1.ManifestWork) {
+	g := generation{o.UID, o.Generation}
+	if life, has := h.generations[g]; has && life != h.life && o.Namespace == h.w.stock.name {
+		h.w.stock.confused = true
+	} else if !has {
+		h.generations[g] = h.life
+	}
+}
+
+// generation is one of a work.
+type generation struct {
+	work types.UID
+	n    int64
 }
 
 func (h *hub) update(key string, bits uint32) *workv1.ManifestWork {
@@ -172,11 +201,24 @@ func (h *hub) label(key string) *workv1.ManifestWork {
 
 func (h *hub) delete(key string) {
 	h.w.oracle.deletedAtSource(string(h.works[key].UID), h.works[key])
-	h.change(key, func(o *workv1.ManifestWork) {
+	o := h.change(key, func(o *workv1.ManifestWork) {
 		o.Generation++
 		now := metav1.NewTime(time.Now().Truncate(time.Second))
 		o.DeletionTimestamp = &now
 	})
+	if h.works[key] == nil { // a restored hub has works without a finalizer
+		h.w.oracle.torn(o)
+	}
+}
+
+// tear takes a work off the hub although nobody has cleaned up behind it.
+func (h *hub) tear(key string) {
+	if h.works[key].DeletionTimestamp == nil {
+		h.delete(key)
+	}
+	if h.works[key] != nil {
+		h.w.oracle.torn(h.change(key, func(o *workv1.ManifestWork) { o.Finalizers = nil }))
+	}
 }
 
 // write is a request of the hub source with its preconditions.
@@ -206,6 +248,7 @@ func (h *hub) save(data map[string]string) error {
 	}
 	h.rv++
 	h.state = data
+	h.onlySeen = h.onlySeen && len(hubsource.StateOf(data).Withheld) == 0
 	return nil
 }
 

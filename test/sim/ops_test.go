@@ -46,6 +46,10 @@ var operations = []operation{
 		return "until nothing moves"
 	}},
 
+	{"settle around the stuck", 6, func(w *world, a, _ uint32) string {
+		return w.settleAround(rand.New(rand.NewPCG(uint64(a), 6)))
+	}},
+
 	{"hub create", 12, func(w *world, a, b uint32) string {
 		return nameOf(w.hub.create(clusters[a%3], hubNames[a/3%uint32(len(hubNames))], b))
 	}},
@@ -80,6 +84,7 @@ var operations = []operation{
 		return key
 	}},
 	{"hub delete", 9, onHub(func(w *world, key string, _ uint32) { w.hub.delete(key) })},
+	{"hub tear off", 2, onHub(func(w *world, key string, _ uint32) { w.hub.tear(key) })},
 	{"shop create", 7, func(w *world, a, b uint32) string {
 		if s := w.shop.create(clusters[a%3], shopName1(a/3, clusters[a%3]), b); s != nil {
 			return s.life
@@ -124,18 +129,24 @@ var operations = []operation{
 		w.hub.down = !w.hub.down
 		return fmt.Sprint("down ", w.hub.down)
 	}},
-	{"copy hub", 3, func(w *world, _, _ uint32) string {
+	{"copy hub", 6, func(w *world, a, _ uint32) string {
+		if w.hub.old != nil && a%3 > 0 {
+			return "" // an older one is worth more
+		}
 		w.hub.old = w.hub.backup()
 		return fmt.Sprint(len(w.hub.works), " works")
 	}},
 	{"restore hub", restores, func(w *world, _, _ uint32) string {
-		if w.hub.old == nil {
-			return ""
+		old := w.hub.old
+		if old == nil || !w.broker.knowsLater(old) && !w.source.sawLater(old) {
+			return "" // nobody could see that it was restored
 		}
-		w.hub.restore(w.hub.old)
+		w.hub.onlySeen = !w.broker.knowsLater(old)
+		w.hub.restore(old)
+		w.hub.old = nil
 		return fmt.Sprint(len(w.hub.works), " works")
 	}},
-	{"approve", 3 * restores, func(w *world, _, _ uint32) string { return w.approve() }},
+	{"approve", restores, func(w *world, _, _ uint32) string { return w.approve() }},
 	{"cluster down or up", 4, onAgent(func(a *agentNode, _ uint32) { a.down = !a.down })},
 	{"agent dies within a round", 4, onAgent(func(a *agentNode, b uint32) { a.budget = 1 + int(b%12) })},
 	{"restart agent", 8, func(w *world, a, b uint32) string {
@@ -154,6 +165,9 @@ var operations = []operation{
 	})},
 	{"restart stock agent", 3, func(w *world, _, _ uint32) string { w.stock.restart(); return "c3" }},
 	{"restart hub source", 5, func(w *world, a, b uint32) string {
+		if w.hub.onlySeen {
+			return "" // with it would go all that is known of the restore
+		}
 		w.source.clock = otherClock(w.source.clock, b/16)
 		if a%2 == 0 {
 			w.source.restart(0)
@@ -206,7 +220,7 @@ var operations = []operation{
 }
 
 // restores is how often the hub is restored.
-const restores = 0
+const restores = 8
 
 // otherClock is a clock that was set forward or back, or mostly the same.
 func otherClock(old time.Duration, b uint32) time.Duration {
@@ -339,7 +353,7 @@ func selectCluster(w *world, a, _ uint32) string {
 	s := w.source
 	s.selected[c] = !s.selected[c]
 	if s.selected[c] {
-		s.core.ClusterSelected(c)
+		s.serve(c)
 		return c
 	}
 	w.oracle.released[c] = true

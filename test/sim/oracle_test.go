@@ -92,7 +92,7 @@ type oracle struct {
 	gone     map[string]bool // ids that their sources deleted, and did not create again
 	everGone map[string]bool
 	dead     map[string]bool // by root of the life, as in the data of objects
-	lost     map[string]bool // ids that a hub had and, restored, has no more
+	lost     map[string]bool // ids that left a hub, because it was restored or somebody took the finalizer off
 	mayStay  map[string]bool // lives that were Orphan at some time
 	mustStay map[string]bool // lives that were Orphan when they were deleted
 	released map[string]bool // clusters that ever left the selection
@@ -157,40 +157,6 @@ func root(life string) string {
 	}
 	return life
 }
-
-// backInTime hears that a source, or the broker, has an older state of the works
-// whose ids begin so: of what they were made for so far, older versions may come
-// back.
-func (o *oracle) backInTime(prefix string) {
-	for _, t := range o.clusters {
-		for key := range t.highest {
-			if _, life, _ := strings.Cut(key, " "); strings.HasPrefix(life, prefix) {
-				t.timeless[life] = true
-			}
-		}
-		for key := range t.seen {
-			if life, _, _ := strings.Cut(key, " "); strings.HasPrefix(life, prefix) {
-				t.timeless[life] = true
-			}
-		}
-	}
-	for id := range o.shown {
-		if strings.HasPrefix(id, prefix) {
-			o.shown[id] = 0
-		}
-	}
-}
-
-// backOnHub hears that a hub was restored and has a work again as it was.
-func (o *oracle) backOnHub(w *workv1.ManifestWork) {
-	id := string(w.UID)
-	deleting := w.DeletionTimestamp != nil
-	o.gone[id], o.dead[id] = deleting, deleting
-	o.mustStay[id] = deleting && orphans(w.Spec.DeleteOption)
-}
-
-// lostOnHub hears that a hub was restored and lacks a work that it had.
-func (o *oracle) lostOnHub(w *workv1.ManifestWork) { o.lost[string(w.UID)] = true }
 
 // approved hears that an operator lets a work be deleted that its hub lacks.
 func (o *oracle) approved(id string) {
@@ -302,12 +268,10 @@ func (o *oracle) committed(op *store.Op, before, after *store.Meta) {
 			}
 		}
 	}
-	if o.forgot && op.Kind == store.Drop && before != nil && o.gone[id] {
-		// The older store brought back what its source had deleted, and before that
-		// was deleted once more its cluster was released: a release is the end of
-		// what anybody knows of its works.
-		o.mayStay[id] = true
-		o.clusters[op.Key.Cluster].sharedMayStay = true
+	if op.Kind == store.Drop && before != nil && o.w.hub.byID(id) == nil {
+		// The hub does not have it any more, or the older store brought back what it
+		// had deleted, and before it was deleted its cluster was released.
+		o.unknown(op.Key.Cluster, id)
 	}
 	if !changed || before == nil {
 		return
@@ -333,7 +297,7 @@ func (o *oracle) committed(op *store.Op, before, after *store.Meta) {
 	}
 	newer, err := codec.CompareSequence(before.Sequence, after.Sequence)
 	switch {
-	case op.Kind == store.PutSpec && after.Version < before.Version && op.Supersedes == 0:
+	case op.Kind == store.PutSpec && !op.Deleting && after.Version < before.Version && op.Supersedes == 0: // a deletion may have no version
 		o.w.fail("I2", "version %d of work %s replaced version %d", after.Version, id, before.Version)
 	case op.Kind == store.PutStatus && after.StatusRevision != before.StatusRevision && (err != nil || !newer):
 		o.w.fail("I2", "status %s of work %s replaced status %s", after.Sequence, id, before.Sequence)
@@ -460,7 +424,7 @@ func (o *oracle) removed(where string, t *truth, name string, old object) {
 		return
 	}
 	for id, w := range t.wanted {
-		if !w.live || w.objects[name] == nil {
+		if !w.live || w.objects[name] == nil || o.abandoned(where, id) {
 			continue
 		}
 		// A work that has not got hold of a shared object yet makes it anew.
@@ -468,6 +432,26 @@ func (o *oracle) removed(where string, t *truth, name string, old object) {
 			o.w.fail("I3", "%s: %s was deleted, and work %s (%s) wants it", where, name, w.name, id)
 		}
 	}
+}
+
+// abandoned reports whether nobody has a work any more: neither the hub or the
+// shop, nor the broker. After a release that is no reason to delete anything. So is
+// one that was being deleted when a hub was restored that has it: its objects go,
+// and are made anew.
+func (o *oracle) abandoned(where, id string) bool {
+	if o.everGone[id] && o.w.hub.life > 0 {
+		return true
+	}
+	if o.w.hub.byID(id) != nil {
+		return false
+	}
+	for _, s := range o.w.shop.works {
+		if string(s.o.UID) == id {
+			return false
+		}
+	}
+	r := o.record(where, id)
+	return (r == nil || r.State == store.Grave) && o.w.source.selected[where]
 }
 
 // removedOrphan judges that an object was deleted whose work was Orphan when it
@@ -514,7 +498,7 @@ func (o *oracle) statusOnHub(work *workv1.ManifestWork) {
 // endOnHub judges that a work was let go on the hub. After the broker lost its
 // store nobody knows of a work whose first status was still under way.
 func (o *oracle) endOnHub(work *workv1.ManifestWork) {
-	if o.forgot && len(work.Status.ResourceStatus.Manifests) == 0 {
+	if o.forgot && (len(work.Status.ResourceStatus.Manifests) == 0 || o.overtaken(work)) {
 		return
 	}
 	for name, object := range o.clusters[work.Namespace].objects {
@@ -522,6 +506,14 @@ func (o *oracle) endOnHub(work *workv1.ManifestWork) {
 			o.w.fail("I4", "work %s left the hub, and its object %s is still on cluster %s", work.UID, name, work.Namespace)
 		}
 	}
+}
+
+// overtaken reports whether, after a loss of the broker's store, the other source
+// was the first to publish a work of that name: it replaces the one that the
+// cluster has, and whose it was nobody knows any more.
+func (o *oracle) overtaken(work *workv1.ManifestWork) bool {
+	s := o.w.shop.works[keyOf(work)]
+	return s != nil && o.record(work.Namespace, string(s.o.UID)) != nil
 }
 
 // orphansThere reports whether the spec of a record is Orphan.

@@ -68,8 +68,7 @@ func play(t *testing.T, seed uint64, list []op) (r result) {
 		for _, c := range clusters {
 			if w.broken == nil && !w.source.selected[c] {
 				w.note("> %s is served again", c)
-				w.source.selected[c] = true
-				w.source.core.ClusterSelected(c)
+				w.source.serve(c)
 			}
 		}
 		w.settleAll(order)

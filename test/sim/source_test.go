@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"time"
 
 	workv1 "open-cluster-management.io/api/work/v1"
@@ -91,7 +92,7 @@ func (s *source) restart(lag int) {
 	}
 	s.w.pass(startTime)
 	s.process = process
-	s.start(s.hub.lag(lag))
+	s.start(min(lag, len(s.hub.log)))
 }
 
 // Wake implements hubsource.Waker.
@@ -184,6 +185,17 @@ func (s *source) next() (first time.Time) {
 	return first
 }
 
+// serve begins to serve a cluster (again). A stock agent learns only when it
+// connects again that the hub went back in time while its cluster was not served:
+// then it says which versions it has, and that is all that anybody knows of them.
+func (s *source) serve(c string) {
+	s.selected[c] = true
+	s.core.ClusterSelected(c)
+	if stock := s.w.stock; s.hub.life > 0 && stock.name == c {
+		stock.link.loseIfAny("it begins anew")
+	}
+}
+
 // watch is what the informer sees next.
 func (s *source) watch() {
 	if s.life != s.hub.life {
@@ -203,10 +215,21 @@ func (s *source) watch() {
 // take is an object of the informer.
 func (s *source) take(o *workv1.ManifestWork) {
 	if old := s.has[keyOf(o)]; old != nil && old.UID != o.UID {
-		s.core.WorkGone(old.UID)
+		s.core.WorkMissing(old.UID)
 	}
 	s.has[keyOf(o)] = o
 	s.core.WorkSeen(o)
+}
+
+// sawLater reports whether it has seen a state of the hub that is later than a
+// copy.
+func (s *source) sawLater(b *hubBackup) bool {
+	for _, o := range s.has {
+		if version, err := strconv.Atoi(o.ResourceVersion); err == nil && version > b.rv {
+			return true
+		}
+	}
+	return false
 }
 
 // list reads the hub anew, as an informer does whose watch cannot go on.

@@ -30,6 +30,11 @@ type stockAgent struct {
 	cluster *clustertest.Fake
 	link    *link
 
+	// confused: the hub went back in time and counted a generation again, while the
+	// agent may have been away. Its list says only versions, so whoever restores a
+	// hub restarts the stock agents.
+	confused bool
+
 	process  int
 	works    map[string]*stockWork // by id
 	busy     map[string]bool       // a report is under way

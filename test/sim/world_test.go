@@ -14,6 +14,7 @@ import (
 
 	workv1 "open-cluster-management.io/api/work/v1"
 
+	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
 )
 
@@ -72,7 +73,7 @@ func newWorld(seed uint64) *world {
 	w := &world{seed: seed, rng: rand.New(rand.NewPCG(seed, 2)), fakes: map[string]*clustertest.Fake{}}
 	w.oracle = newOracle(w)
 	w.broker = newNode(w)
-	w.hub = &hub{w: w, works: map[string]*workv1.ManifestWork{}, rv: 100}
+	w.hub = &hub{w: w, works: map[string]*workv1.ManifestWork{}, generations: map[generation]int{}, rv: 100}
 	w.source = newSource(w, w.hub)
 	w.shop = newShop(w)
 	w.agents = []*agentNode{newAgent(w, "c1"), newAgent(w, "c2")}
@@ -203,7 +204,12 @@ const (
 // settle ends the faults and lets everything happen that will.
 func (w *world) settle(order *rand.Rand) {
 	w.heal()
-	end := time.Now().Add(settleTime)
+	w.rest(order, settleTime)
+}
+
+// rest lets everything happen that will within a time.
+func (w *world) rest(order *rand.Rand, within time.Duration) {
+	end := time.Now().Add(within)
 	for n := 0; w.broken == nil; n++ {
 		list := w.steps()
 		switch {
@@ -223,10 +229,53 @@ func (w *world) settle(order *rand.Rand) {
 	}
 }
 
+// aroundTime is longer than every back-off.
+const aroundTime = 6 * time.Minute
+
+// settleAround lets everything happen that will around agents that do not read,
+// are cut off or cannot reach their clusters, and half-open connections; then the
+// other clusters have what they should have. It does nothing while what all
+// depend on has a fault itself.
+func (w *world) settleAround(order *rand.Rand) string {
+	stuck := map[string]bool{}
+	for _, l := range w.links {
+		switch broken := l.cut || l.slow; {
+		case broken && l.id.Role == identity.Source:
+			return ""
+		case broken:
+			stuck[l.id.Name] = true
+		}
+	}
+	for _, a := range w.agents {
+		if a.down {
+			stuck[a.name] = true
+		}
+	}
+	if len(stuck) == 0 || w.hub.down || !w.broker.up || w.broker.full || w.broker.gate.readOnly {
+		return ""
+	}
+	w.rest(order, aroundTime)
+	if w.broken != nil || w.source.core.Stats().WithheldWorks > 0 || w.stock.confused {
+		return "without a look" // somebody has to decide first
+	}
+	for _, c := range clusters {
+		if !stuck[c] {
+			w.checkCluster(c, "I6")
+		}
+	}
+	return fmt.Sprint(len(stuck), " clusters")
+}
+
 // settleAll settles, lets an operator approve what waits for one, and settles
 // what follows from that.
 func (w *world) settleAll(order *rand.Rand) {
 	w.settle(order)
+	if w.stock.confused {
+		w.note("> the stock agent begins anew")
+		w.stock.confused = false
+		w.stock.restart()
+		w.settle(order)
+	}
 	for range 3 {
 		if w.broken != nil {
 			return

@@ -1,0 +1,96 @@
+package sim
+
+import (
+	"strings"
+
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// Here is what the oracle asks less for, because what would be needed is lost for
+// good.
+
+// backInTime hears that a source, or the broker, has an older state of the works
+// whose ids begin so: of what they were made for so far, older versions may come
+// back.
+func (o *oracle) backInTime(prefix string) {
+	for _, t := range o.clusters {
+		for key := range t.highest {
+			if _, life, _ := strings.Cut(key, " "); strings.HasPrefix(life, prefix) {
+				t.timeless[life] = true
+			}
+		}
+		for key := range t.seen {
+			if life, _, _ := strings.Cut(key, " "); strings.HasPrefix(life, prefix) {
+				t.timeless[life] = true
+			}
+		}
+	}
+	for id := range o.shown {
+		if strings.HasPrefix(id, prefix) {
+			o.shown[id] = 0
+		}
+	}
+}
+
+// older hears that a hub went back in time and of a work that it had before: of
+// that, older versions may come back, whatever of it is still under way.
+func (o *oracle) older(w *workv1.ManifestWork) {
+	for _, data := range objectsOf(w.Spec.Workload.Manifests) {
+		o.clusters[w.Namespace].timeless[data["work"]] = true
+	}
+}
+
+// backOnHub hears that a hub was restored and has a work again as it was.
+func (o *oracle) backOnHub(w *workv1.ManifestWork) {
+	id := string(w.UID)
+	deleting := w.DeletionTimestamp != nil
+	o.gone[id], o.dead[id] = deleting, deleting
+	o.mustStay[id] = deleting && orphans(w.Spec.DeleteOption)
+}
+
+// lostOnHub hears that a hub was restored and lacks a work that it had.
+func (o *oracle) lostOnHub(w *workv1.ManifestWork) {
+	o.torn(w)
+}
+
+// leftUnserved hears that a work left the hub, perhaps while its cluster was not
+// served.
+func (o *oracle) leftUnserved(w *workv1.ManifestWork) {
+	if !o.w.source.selected[w.Namespace] {
+		o.unknown(w.Namespace, string(w.UID))
+	}
+}
+
+// lostEverywhere reports whether a hub lost a work that a stock agent has, and the
+// broker has no record of it either, because it lost its store or the cluster was
+// released.
+func (o *oracle) lostEverywhere(clusterName, id string) bool {
+	if clusterName != o.w.stock.name || !o.lost[id] || o.record(clusterName, id) != nil {
+		return false
+	}
+	o.unknown(clusterName, id)
+	return true
+}
+
+// torn hears that a work left the hub without a finalizer, somebody took it off, or
+// the hub was restored. What the broker was not told of it by then it never hears.
+func (o *oracle) torn(w *workv1.ManifestWork) {
+	id := string(w.UID)
+	o.lost[id] = true
+	o.leftUnserved(w)
+	o.mustStay[id] = o.mustStay[id] && o.orphansThere(store.Key{DataType: codec.ManifestBundles, Cluster: w.Namespace, ResourceID: id})
+}
+
+// unknown hears that a work is deleted of which nobody but its cluster knows any
+// more. A release is the end of what source and broker know of the works of a
+// cluster: stock agents keep such a work until somebody cleans up; ours evict it
+// when the cluster is served again.
+func (o *oracle) unknown(clusterName, life string) {
+	if clusterName == o.w.stock.name {
+		o.mayStay[life] = true
+		o.clusters[clusterName].sharedMayStay = true
+	}
+}
