@@ -2,7 +2,9 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	workv1 "open-cluster-management.io/api/work/v1"
@@ -43,7 +45,7 @@ func (r *round) observe(ctx context.Context, res apply.Result) observation {
 	case res.Live == nil:
 		o = r.known[res.Ref].observation
 	case !has || o.of != res.Live:
-		o = observation{of: res.Live, outcomes: r.rules.Evaluate(ctx, res.Live, res.Config.Conditions)}
+		o = observation{of: res.Live, outcomes: r.evaluate(ctx, res)}
 		o.values, o.errs = r.config.Feedback.Read(res.Live, res.Config.Feedback)
 	}
 	if r.observations == nil {
@@ -51,6 +53,28 @@ func (r *round) observe(ctx context.Context, res apply.Result) observation {
 	}
 	r.observations[res.Ref] = o
 	return o
+}
+
+// ruleTime is how long the rules of one work may take in one round, besides the
+// bound that each manifest has. Whoever writes works must not keep a worker.
+const ruleTime = 10 * time.Second
+
+var errRuleTime = fmt.Errorf("the rules of this work take longer than %v together", ruleTime)
+
+// evaluate follows the rules of a manifest.
+func (r *round) evaluate(ctx context.Context, res apply.Result) []rule.Outcome {
+	if len(res.Config.Conditions) == 0 {
+		return nil
+	}
+	if r.ruleTime > ruleTime {
+		over, cancel := context.WithCancelCause(ctx)
+		cancel(errRuleTime)
+		ctx = over
+	}
+	begun := r.config.Now()
+	outcomes := r.rules.Evaluate(ctx, res.Live, res.Config.Conditions)
+	r.ruleTime += r.config.Now().Sub(begun)
+	return outcomes
 }
 
 // said is a result in the words of its status.

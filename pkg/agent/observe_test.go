@@ -274,3 +274,31 @@ func TestCore_UnreadableObjectKeepsWhatItHad(t *testing.T) {
 		t.Errorf("got %+v", c)
 	}
 }
+
+// Many manifests with long rules do not keep a worker for long.
+func TestCore_RulesOfAWorkAreBoundedInTime(t *testing.T) {
+	r := newRig(t)
+	evaluated := 0
+	r.core.config.Now = func() time.Time {
+		r.now = r.now.Add(time.Second) // whatever is done takes a second
+		return r.now
+	}
+	var manifests []string
+	for i := range 30 {
+		manifests = append(manifests, configMap(fmt.Sprintf("c%02d", i), "1"))
+	}
+	w := hubWork("w-1", "web", 1, manifests...)
+	w.Spec.ManifestConfigs = []workv1.ManifestConfigOption{config("", "configmaps", "*", nil, celRule("Sunny", "[1].all(x, x == 1)"))}
+	r.apply(w)
+	for _, m := range r.statuses["w-1"].Status.ResourceStatus.Manifests {
+		switch c := condition(m.Conditions, "Sunny"); {
+		case c.Status == "True":
+			evaluated++
+		case c.Message != errRuleTime.Error():
+			t.Fatalf("got %+v", c)
+		}
+	}
+	if evaluated < 5 || evaluated > 15 {
+		t.Errorf("%d of 30 were evaluated", evaluated)
+	}
+}

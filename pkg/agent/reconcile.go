@@ -49,8 +49,10 @@ type round struct {
 	authority *authority
 	log       *slog.Logger
 
-	// observations are what was found in objects in this round.
+	// observations are what was found in objects in this round, ruleTime is how
+	// long the rules took.
 	observations map[cluster.Ref]observation
+	ruleTime     time.Duration
 	// completes: a rule of the work says when something is complete. held: the
 	// work is, and left alone. since says of each manifest since when it is, left
 	// has the results of those that are left alone, by place in the work.

@@ -96,6 +96,9 @@ func (r *run) evaluate(ctx context.Context, p program, variables map[string]any)
 	if r.left == 0 {
 		return nil, errBudget
 	}
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
 	c := r.compiled(p)
 	if c.err != nil {
 		return nil, c.err

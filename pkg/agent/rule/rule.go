@@ -17,8 +17,13 @@ import (
 // the condition they name. It is only there while it is False.
 const TypeRulesValid = "ConditionRulesValid"
 
-// maxType is the length of the longest condition type that the API accepts.
-const maxType = 316
+const (
+	// maxType is the length of the longest condition type that the API accepts.
+	maxType = 316
+	// maxMessage is above what it accepts as a message, so that whoever cuts it
+	// sees that it was longer.
+	maxMessage = 33 << 10
+)
 
 // errBudget says that the rules of a manifest cost too much together.
 var errBudget = errors.New("CEL evaluation budget exceeded")
@@ -103,7 +108,7 @@ func (e *Evaluator) Evaluate(ctx context.Context, obj *unstructured.Unstructured
 		}
 		types = types[1:]
 		if o, concerned := run.follow(ctx, r); concerned {
-			o.Type = r.Condition
+			o.Type, o.Message = r.Condition, limited(o.Message)
 			outcomes = append(outcomes, o)
 		}
 	}
@@ -111,6 +116,14 @@ func (e *Evaluator) Evaluate(ctx context.Context, obj *unstructured.Unstructured
 		outcomes = append(outcomes, Outcome{Type: TypeRulesValid, Status: metav1.ConditionFalse, Reason: workv1.ConditionRuleInvalid, Message: strings.Join(refused, "; ")})
 	}
 	return outcomes
+}
+
+// limited keeps a message from holding on to a large object.
+func limited(message string) string {
+	if len(message) <= maxMessage {
+		return message
+	}
+	return strings.Clone(message[:maxMessage])
 }
 
 // run is one Evaluate.

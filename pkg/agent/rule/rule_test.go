@@ -138,6 +138,14 @@ func TestEvaluator_CEL(t *testing.T) {
 	}
 }
 
+func TestEvaluator_MessagesAreLimited(t *testing.T) {
+	text := strings.Repeat("x", 500_000)
+	o := (&rule.Evaluator{}).Evaluate(t.Context(), object(t, `{"apiVersion":"v1","kind":"X","t":"`+text+`"}`), []workv1.ConditionRule{with(cel("C", "true"), "", "object.t")})
+	if got := o[0].Message; got != text[:33<<10] {
+		t.Errorf("%d bytes", len(got))
+	}
+}
+
 func TestEvaluator_ConditionsOfTheAgentAreProtected(t *testing.T) {
 	long := strings.Repeat("x", 400)
 	rules := []workv1.ConditionRule{
