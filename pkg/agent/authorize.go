@@ -37,30 +37,56 @@ type Roles interface {
 
 // roleState is what a Core knows of roles; guarded by Core.mu.
 type roleState struct {
-	// changes counts them.
+	// changes counts them, changed is when the last one was.
 	changes uint64
-	// waiting are the keys to which roles matter.
-	waiting map[string]bool
-	// sweep is when those were, or will be, looked at last; quiet until when they
-	// are not looked at again.
-	sweep, quiet time.Time
+	changed time.Time
+	// waiting are the keys to which roles matter, told those of them that are to
+	// come back at look.
+	waiting, told map[string]bool
+	// look is when the changes are, or were, looked at; until quiet there is no
+	// other look.
+	look, quiet time.Time
 }
 
 // RolesChanged is told that roles or bindings changed, or may have. It returns
-// the keys for which Reconcile is due, and after what time; others that roles
-// begin to concern until then come back at that time, too.
+// keys for which Reconcile is due, and after what time. Keys that are due earlier
+// for something else come back for it: see comeBack.
 func (c *Core) RolesChanged() (keys []string, after time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.roles.changes++
+	s := &c.roles
 	now := c.config.Now()
-	if len(c.roles.waiting) == 0 || c.roles.sweep.Sub(now) >= rolePause {
+	s.changes++
+	s.changed = now
+	if len(s.waiting) == 0 {
 		return nil, 0
 	}
-	after = max(rolePause, c.roles.quiet.Sub(now))
-	c.roles.sweep = now.Add(after)
-	c.roles.quiet = c.roles.sweep.Add(min(lastSweepWait, max(sweepEvery, time.Duration(len(c.roles.waiting))*sweepPerKey)))
-	return sorted(c.roles.waiting), after
+	if !s.look.After(now) { // none is due yet
+		if s.look = now.Add(rolePause); s.look.Before(s.quiet) {
+			s.look = s.quiet
+		}
+		s.quiet = s.look.Add(min(lastSweepWait, max(sweepEvery, time.Duration(len(s.waiting))*sweepPerKey)))
+		s.told = map[string]bool{}
+	}
+	for _, key := range sorted(s.waiting) {
+		if !s.told[key] {
+			s.told[key] = true
+			keys = append(keys, key)
+		}
+	}
+	return keys, s.look.Sub(now)
+}
+
+// lookDue returns when changes of roles are looked at that the server itself
+// may not know yet; 0 if there are none.
+func (c *Core) lookDue() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.config.Now()
+	if c.roles.look.After(now) {
+		return c.roles.look.Sub(now)
+	}
+	return max(0, c.roles.changed.Add(rolePause).Sub(now))
 }
 
 // permit says that an executor was allowed to apply an object, or denied.
@@ -70,8 +96,12 @@ type permit struct {
 	denied  bool
 	// hidden: reading it is denied, too.
 	hidden bool
-	// changes is the count of changes of roles before it was asked for.
+	// changes is the count of changes of roles before it was asked for, early says
+	// that the server may not have known of the last.
 	changes uint64
+	early   bool
+	// failed: nobody answered when it was asked for again.
+	failed bool
 	// until is how long it counts; zero: while roles are watched and do not change.
 	until time.Time
 }
@@ -115,11 +145,21 @@ func (r *round) needRoles(needed bool) {
 	}
 }
 
-// roleChanges returns the number of changes so far.
-func (r *round) roleChanges() uint64 {
+// ofNow reports whether a permit was given, or denied, with the roles of now.
+func (r *round) ofNow(p permit) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.roles.changes
+	return p.changes == r.roles.changes && !p.early
+}
+
+// newPermit is one that is about to be asked for.
+func (r *round) newPermit(m apply.Manifest) *permit {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return &permit{
+		account: r.authority.account, owned: m.Owned, until: r.authority.until,
+		changes: r.roles.changes, early: r.config.Now().Before(r.roles.changed.Add(rolePause)),
+	}
 }
 
 // permitted returns why a manifest must not be applied in the name of the
@@ -148,6 +188,7 @@ func (r *round) permitted(ctx context.Context, m apply.Manifest, same bool) erro
 		r.permits[m.Ref] = *next
 		return err
 	case same && last != nil && !missesRight(err):
+		last.failed = true
 		r.permits[m.Ref] = *last
 		a.failed = errors.Join(a.failed, fmt.Errorf("%s: %w", m.Ref, err))
 		return nil
@@ -165,22 +206,29 @@ func (a *authority) last(ref cluster.Ref) *permit {
 }
 
 // suffices reports whether nothing needs to be asked. A permission that counts
-// is enough where nothing is written, or where permissions are kept; whether a
-// role gives too much away is never remembered of another than this very one.
+// is enough where nothing is written, also until changed roles are looked at, or
+// where permissions are kept; whether a role gives too much away is never
+// remembered of another than this very one.
 func (r *round) suffices(p permit, m apply.Manifest, same bool) bool {
-	return r.holds(p, m) && (same || r.config.KeepPermits && !executor.GivesRights(m.Ref.GroupResource()))
+	switch {
+	case !r.holds(p, m):
+		return false
+	case same:
+		return r.ofNow(p) || r.lookDue() > 0
+	}
+	return r.config.KeepPermits && !executor.GivesRights(m.Ref.GroupResource()) && r.ofNow(p)
 }
 
 // ask asks the cluster, and returns the answer with why it is no; nil and why,
 // if there is none. A last permission that is kept and counts answers all but
 // whether the object gives away more than the account has.
 func (r *round) ask(ctx context.Context, m apply.Manifest, last *permit) (*permit, error) {
-	p := &permit{account: r.authority.account, owned: m.Owned, changes: r.roleChanges(), until: r.authority.until}
+	p := r.newPermit(m)
 	watched := r.config.Roles != nil && r.config.Roles.Watched()
 	checker := executor.Checker{Cluster: r.config.Client}
 	var byRoles bool
 	var err error
-	if last != nil && r.config.KeepPermits && r.holds(*last, m) {
+	if last != nil && r.config.KeepPermits && r.holds(*last, m) && r.ofNow(*last) {
 		p.until = last.until
 	} else {
 		byRoles, err = checker.MayApply(ctx, p.account, executor.Object{Ref: m.Ref, Owned: m.Owned})
@@ -215,9 +263,10 @@ func remember(m apply.Manifest, k apply.Known) apply.Result {
 	return res
 }
 
-// holds reports whether a permission of the account still counts.
+// holds reports whether a permission of the account still counts, changes of
+// roles aside.
 func (r *round) holds(p permit, m apply.Manifest) bool {
-	if r.full || p.owned != m.Owned || p.changes != r.roleChanges() {
+	if r.full || p.owned != m.Owned {
 		return false
 	}
 	if p.until.IsZero() {
@@ -252,31 +301,27 @@ func missesRight(err error) bool {
 	return missing
 }
 
-// comeBack is when to look again because somebody lacks a right or a permit
-// expires, 0 if never.
+// comeBack is when to look again because somebody lacks a right, a permit
+// expires, or roles changed; 0 if never.
 func (r *round) comeBack(results []apply.Result) (next time.Duration) {
+	due := r.lookDue()
 	for _, res := range results {
 		if refused(res.Err) || refused(res.ReadErr) {
-			next = executor.RetryAfter
+			next = sooner(executor.RetryAfter, due)
 		}
 	}
 	for _, p := range r.permits {
+		if p.failed {
+			continue // that is an error, and has its own waits
+		}
 		if !p.until.IsZero() && !p.denied {
 			next = sooner(next, max(time.Millisecond, p.until.Sub(r.now)))
 		}
-	}
-	if next > 0 { // roles may have changed before this round was known to wait for them
-		next = sooner(next, r.nextSweep())
+		if !r.ofNow(p) {
+			next = sooner(next, max(time.Millisecond, due))
+		}
 	}
 	return next
-}
-
-// nextSweep is when keys to which roles matter are looked at, 0 if that is not
-// due.
-func (r *round) nextSweep() time.Duration {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return max(0, r.roles.sweep.Sub(r.now))
 }
 
 // sooner returns the shorter of two times, of which 0 is never.

@@ -403,6 +403,27 @@ func TestRolesChanged_WhoeverWaitsLaterIsNotForgotten(t *testing.T) {
 	r.expectManifest("2", 0, manifestApplied, resourceThere, noFeedback)
 }
 
+// What the server answers right after a change may still be by the roles before
+// it: that is asked again.
+func TestRolesChanged_AnswersOfTheFirstMomentDoNotLast(t *testing.T) {
+	for _, keep := range []bool{false, true} {
+		r, _ := newExecutorRig(t, keep)
+		r.grant("maps", "", "configmaps", everyVerb)
+		r.apply(as(hubWork("1", "w", 1, configMap("a", "1"))))
+		r.settle(15 * time.Second)
+		r.rolesChanged() // somebody took the right away, but the server does not act upon it yet
+		r.f.Edit(r.ref("ConfigMap", "a"), func(o *unstructured.Unstructured) { o.Object["data"] = map[string]any{"k": "2"} })
+		r.settle(rolePause / 4)
+		r.expectStatus("1", workApplied, workAvailable)
+		tell := r.f.Changed
+		r.f.Changed = nil
+		r.revoke("maps")
+		r.f.Changed = tell
+		r.settle(2 * rolePause)
+		r.expectStatus("1", workFailed, workAvailable)
+	}
+}
+
 // missing refuses everything about a kind as a server does without a rule.
 func missing(resource, group string) func(clustertest.Call) error {
 	return func(c clustertest.Call) error {
