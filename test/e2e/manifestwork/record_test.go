@@ -72,3 +72,23 @@ func TestHosted_AgentManagesTheClusterOfItsKubeconfig(t *testing.T) {
 		t.Error(errors.New("the object is on the hub"))
 	}
 }
+
+// An AppliedManifestWork whose work is gone, and whose finalizer somebody took
+// off, is evicted like any other, with its objects.
+func TestRecord_WithoutWorkAndFinalizerIsRemoved(t *testing.T) {
+	t.Parallel()
+	f := shared
+	const name = "evict-unheld"
+	ns := f.NamespaceOn(t, cluster)
+	rec := abandoned(t, ns, name, name)
+	typ, patch := harness.MergePatch(map[string]any{"metadata": map[string]any{"finalizers": nil}})
+	if _, err := f.API[cluster].Work.WorkV1().AppliedManifestWorks().Patch(t.Context(), rec, typ, patch, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	successor(t, name, "1s")
+	harness.Eventually(t, func(ctx context.Context) error {
+		_, err := record(ctx, rec)
+		return harness.Absent(err, "the AppliedManifestWork")
+	})
+	f.NoConfigMap(t, cluster, ns, name)
+}
