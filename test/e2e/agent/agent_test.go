@@ -37,6 +37,7 @@ func TestAgent_OnAKubeAPIServer(t *testing.T) {
 		{"CarriesAWorkToTheEnd", carriesAWorkToTheEnd},
 		{"RepairsDrift", repairsDrift},
 		{"AtRestAsksNothing", atRestAsksNothing},
+		{"ExecutorsAtRest", executorsAtRest},
 		{"WaitsForWhatIsHeld", waitsForWhatIsHeld},
 		{"LeavesWhatIsShared", leavesWhatIsShared},
 		{"SaysWhatIsWrong", saysWhatIsWrong},

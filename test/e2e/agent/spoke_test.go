@@ -196,6 +196,9 @@ func (s *source) Subscribed(context.Context, transport.Accepted) ([]codec.Event,
 func (s *source) Disconnected(error) {}
 
 func (s *source) Handle(_ context.Context, e codec.Event) error {
+	if e.Type() == codec.TypeCheckpoint {
+		return nil // it keeps no cursor
+	}
 	r, err := manifestwork.DecodeStatus(e)
 	if err != nil {
 		s.spoke.Errorf("source: %v", err)
