@@ -10,6 +10,8 @@
 // with a rule of their own, everything else is replaced as a whole.
 // ServerSideApply leaves the merging to the server; what the server writes down
 // about it in managedFields tells whether there is anything to send, and which of
-// the fields that are to be left alone are ours. Nothing is written without a
-// difference.
+// the fields that are to be left alone are ours. CreateOnly makes what is missing,
+// ReadOnly only looks. Nothing is written without a difference, and what the
+// cluster finds wrong in itself is not written again while nothing changes: see
+// [Rejected].
 package apply
