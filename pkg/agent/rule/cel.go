@@ -25,6 +25,9 @@ const (
 	// expression. What one makes can be nested once more in the next, and checking
 	// types takes the cube of that.
 	maxLoops = 32
+	// maxDepth bounds how deep an expression is nested, for the same reason; chains
+	// of calls and of additions count too.
+	maxDepth = 64
 	// maxPrograms bounds the compiled expressions that are kept; one takes some
 	// 10 KiB.
 	maxPrograms = 256
@@ -166,7 +169,7 @@ func (e *Evaluator) environment(message bool) (*environment, error) {
 // options are the libraries that rules may use, and the object.
 func options() []cel.EnvOption {
 	return []cel.EnvOption{
-		cel.Variable("object", cel.DynType), cel.OptionalTypes(), cel.DefaultUTCTimeZone(true),
+		cel.Variable("object", cel.DynType), cel.OptionalTypes(), cel.DefaultUTCTimeZone(true), cel.ParserRecursionLimit(maxDepth),
 		ext.Strings(), library.Lists(), library.Regex(), library.URLs(), library.Quantity(), library.IP(), library.CIDR(), library.Format(), library.SemverLib(),
 		cel.Function("hasConditions", cel.Overload("has_conditions_map", []*cel.Type{cel.MapType(cel.StringType, cel.DynType)}, cel.BoolType, cel.UnaryBinding(hasConditions))),
 	}
