@@ -146,7 +146,13 @@ var operations = []operation{
 		w.hub.old = nil
 		return fmt.Sprint(len(w.hub.works), " works")
 	}},
-	{"approve", restores, func(w *world, _, _ uint32) string { return w.approve() }},
+	{"approve", restores, func(w *world, a, _ uint32) string {
+		if w.hub.life == 0 {
+			return ""
+		}
+		w.settle(rand.New(rand.NewPCG(uint64(a), 7))) // what is withheld is known then
+		return w.approve()
+	}},
 	{"cluster down or up", 4, onAgent(func(a *agentNode, _ uint32) { a.down = !a.down })},
 	{"agent dies within a round", 4, onAgent(func(a *agentNode, b uint32) { a.budget = 1 + int(b%12) })},
 	{"restart agent", 8, func(w *world, a, b uint32) string {

@@ -218,8 +218,9 @@ func (o *oracle) reported(op *store.Op) {
 			return
 		}
 	}
-	o.reports[id] = append(o.reports[id], hash) // it was late
-	o.settled[id] = len(o.reports[id])
+	// It is of an earlier process, and came before what the present one has said.
+	o.reports[id] = slices.Insert(o.reports[id], o.settled[id], hash)
+	o.settled[id]++
 }
 
 func envelope(e codec.Event) codec.Envelope {

@@ -3,25 +3,40 @@ package sim
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 )
 
+// oftener is how much oftener the operations come that the environment names.
+const oftener = 10
+
+// weights are those of the operations, as the environment wants them.
+var weights = sync.OnceValues(func() (list []int, total int) {
+	more := strings.Split(os.Getenv(envMore), ",")
+	for _, o := range operations {
+		w := o.weight
+		if slices.Contains(more, o.name) {
+			w *= oftener
+		}
+		list, total = append(list, w), total+w
+	}
+	return list, total
+})
+
 // script makes the operations of a seed.
 func script(seed uint64) []op {
 	r := rand.New(rand.NewPCG(seed, 1))
-	total := 0
-	for _, o := range operations {
-		total += o.weight
-	}
+	each, total := weights()
 	list := make([]op, 10+r.IntN(110))
 	for i := range list {
 		n := r.IntN(total)
-		for _, o := range operations {
-			if n -= o.weight; n < 0 {
+		for k, o := range operations {
+			if n -= each[k]; n < 0 {
 				list[i] = op{o.name, r.Uint32(), r.Uint32()}
 				break
 			}

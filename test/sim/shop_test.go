@@ -121,8 +121,13 @@ func (s *shop) delete(w *shopWork) {
 		now := metav1.NewTime(time.Now())
 		o.DeletionTimestamp = &now
 	})
-	if !w.tried { // it never left
-		delete(s.works, w.o.Namespace+"/"+w.o.Name)
+	if !w.tried { // it never left, and the one before it may still be going
+		key := w.o.Namespace + "/" + w.o.Name
+		delete(s.works, key)
+		if w.before != nil {
+			s.works[key] = w.before
+			s.tidy(key, w.before)
+		}
 	}
 }
 
@@ -160,6 +165,8 @@ func (s *shop) Handle(_ context.Context, e codec.Event) error {
 			if w.o.DeletionTimestamp != nil {
 				w.confirmed = true
 				s.tidy(key, w)
+			} else if w.before != nil {
+				w.before.confirmed = true
 			}
 			return nil
 		}

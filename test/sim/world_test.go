@@ -254,6 +254,9 @@ func (w *world) settleAround(order *rand.Rand) string {
 	if len(stuck) == 0 || w.hub.down || !w.broker.up || w.broker.full || w.broker.gate.readOnly {
 		return ""
 	}
+	// A create that a stock source gave up, and that comes long after its deletion
+	// on a half-open connection, makes the work anew: nobody could tell.
+	w.calls = slices.DeleteFunc(w.calls, func(c *call) bool { return c.done == nil && !c.arrived && c.conn.link == w.shop.link })
 	w.rest(order, aroundTime)
 	if w.broken != nil || w.source.core.Stats().WithheldWorks > 0 || w.stock.confused {
 		return "without a look" // somebody has to decide first
