@@ -232,8 +232,9 @@ func (w *worksBench) coldStart(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	return w.timed(ctx, &w.results.cold, func(ctx context.Context) error {
-		return w.allApplied(ctx, before.ResourceVersion)
+	return w.timed(ctx, &w.results.cold, func(ctx context.Context) (time.Time, error) {
+		err := w.allApplied(ctx, before.ResourceVersion)
+		return time.Now(), err
 	})
 }
 
@@ -269,16 +270,26 @@ func (w *worksBench) restart(ctx context.Context) error {
 	if err := w.agent.Stop(); err != nil {
 		return err
 	}
-	return w.timed(ctx, &w.results.warm, func(ctx context.Context) error {
-		return w.until(ctx, "the agent to have looked at every work", func(ctx context.Context) (bool, error) {
-			rounds, err := metric(ctx, w.agent.Admin, "hawser_agent_reconciles_total", `result="done"`)
-			if err != nil {
-				return false, err
-			}
-			synced, err := metric(ctx, w.agent.Admin, "hawser_agent_in_sync")
-			return rounds >= workCount && synced == 1, err
-		})
+	return w.timed(ctx, &w.results.warm, w.allLookedAt)
+}
+
+// allLookedAt returns when the agent had its last round. A work may have several,
+// so their number alone does not tell: after the last there are no more.
+func (w *worksBench) allLookedAt(ctx context.Context) (last time.Time, err error) {
+	const noMore = 3 * time.Second
+	rounds := 0.0
+	err = w.until(ctx, "the agent to have looked at every work", func(ctx context.Context) (bool, error) {
+		n, err := metric(ctx, w.agent.Admin, "hawser_agent_reconciles_total", `result="done"`)
+		if err != nil {
+			return false, err
+		}
+		if n != rounds {
+			rounds, last = n, time.Now()
+		}
+		synced, err := metric(ctx, w.agent.Admin, "hawser_agent_in_sync")
+		return rounds >= workCount && synced == 1 && time.Since(last) > noMore, err
 	})
+	return last, err
 }
 
 // start is what a start of the agent took.
@@ -287,8 +298,9 @@ type start struct {
 	requests int
 }
 
-// timed starts the agent and waits.
-func (w *worksBench) timed(ctx context.Context, s *start, done func(context.Context) error) error {
+// timed starts the agent and waits for what done waits for, which returns when
+// that was.
+func (w *worksBench) timed(ctx context.Context, s *start, done func(context.Context) (time.Time, error)) error {
 	if _, err := w.audit.take(); err != nil {
 		return err
 	}
@@ -298,10 +310,11 @@ func (w *worksBench) timed(ctx context.Context, s *start, done func(context.Cont
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
-	if err := done(ctx); err != nil {
+	end, err := done(ctx)
+	if err != nil {
 		return err
 	}
-	s.took = time.Since(began)
+	s.took = end.Sub(began)
 	made, err := w.audit.take()
 	s.requests = made.total()
 	w.tell("the start took "+s.took.Round(10*time.Millisecond).String(), made)
