@@ -14,80 +14,9 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/executor"
 )
 
-const (
-	// A permission whose end no watch would show is asked for again after a random
-	// time between one and one and a half of these.
-	permitTime = 4 * time.Minute
-	// Works that roles concern are looked at again rolePause after roles changed,
-	// so that the server's own picture of them is fresh, and then for a while not
-	// again: for sweepEvery, or longer where there are many such works.
-	rolePause     = time.Second
-	sweepEvery    = 10 * time.Second
-	sweepPerKey   = 100 * time.Millisecond
-	lastSweepWait = time.Minute
-)
-
-// Roles notices that roles or bindings changed, and calls Core.RolesChanged.
-type Roles interface {
-	// Need asks for that, from now on. It may be called again.
-	Need()
-	// Watched reports whether every change is noticed.
-	Watched() bool
-}
-
-// roleState is what a Core knows of roles; guarded by Core.mu.
-type roleState struct {
-	// changes counts them, changed is when the last one was.
-	changes uint64
-	changed time.Time
-	// waiting are the keys to which roles matter, told those of them that are to
-	// come back at look.
-	waiting, told map[string]bool
-	// look is when the changes are, or were, looked at; until quiet there is no
-	// other look.
-	look, quiet time.Time
-}
-
-// RolesChanged is told that roles or bindings changed, or may have. It returns
-// keys for which Reconcile is due, and after what time. Keys that are due earlier
-// for something else come back for it: see comeBack.
-func (c *Core) RolesChanged() (keys []string, after time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	s := &c.roles
-	now := c.config.Now()
-	s.changes++
-	s.changed = now
-	if len(s.waiting) == 0 {
-		return nil, 0
-	}
-	if !s.look.After(now) { // none is due yet
-		if s.look = now.Add(rolePause); s.look.Before(s.quiet) {
-			s.look = s.quiet
-		}
-		s.quiet = s.look.Add(min(lastSweepWait, max(sweepEvery, time.Duration(len(s.waiting))*sweepPerKey)))
-		s.told = map[string]bool{}
-	}
-	for _, key := range sorted(s.waiting) {
-		if !s.told[key] {
-			s.told[key] = true
-			keys = append(keys, key)
-		}
-	}
-	return keys, s.look.Sub(now)
-}
-
-// lookDue returns when changes of roles are looked at that the server itself
-// may not know yet; 0 if there are none.
-func (c *Core) lookDue() time.Duration {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	now := c.config.Now()
-	if c.roles.look.After(now) {
-		return c.roles.look.Sub(now)
-	}
-	return max(0, c.roles.changed.Add(rolePause).Sub(now))
-}
+// A permission whose end no watch would show is asked for again after a random
+// time between one and one and a half of these.
+const permitTime = 4 * time.Minute
 
 // permit says that an executor was allowed to apply an object, or denied.
 type permit struct {
@@ -131,20 +60,6 @@ func (r *round) actFor(e *workv1.ManifestWorkExecutor) {
 	r.authority.account, r.authority.err = executor.Of(*e)
 }
 
-// needRoles notes whether a change of roles concerns the key.
-func (r *round) needRoles(needed bool) {
-	r.mu.Lock()
-	if needed {
-		r.roles.waiting[r.key] = true
-	} else {
-		delete(r.roles.waiting, r.key)
-	}
-	r.mu.Unlock()
-	if needed && r.config.Roles != nil {
-		r.config.Roles.Need()
-	}
-}
-
 // ofNow reports whether a permit was given, or denied, with the roles of now.
 func (r *round) ofNow(p permit) bool {
 	r.mu.Lock()
@@ -176,6 +91,7 @@ func (r *round) permitted(ctx context.Context, m apply.Manifest, same bool) erro
 	}
 	last := a.last(m.Ref)
 	if last != nil && r.suffices(*last, m, same) {
+		last.failed = false // it was not asked for now
 		r.permits[m.Ref] = *last
 		return nil
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"time"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -11,6 +12,92 @@ import (
 
 	"github.com/hawser-io/hawser/pkg/agent/drift"
 )
+
+// Works that roles concern are looked at again rolePause after roles changed, so
+// that the server's own picture of them is fresh, and then for a while not again:
+// for sweepEvery, or longer where there are many such works.
+const (
+	rolePause     = time.Second
+	sweepEvery    = 10 * time.Second
+	sweepPerKey   = 100 * time.Millisecond
+	lastSweepWait = time.Minute
+)
+
+// Roles notices that roles or bindings changed, and calls Core.RolesChanged.
+type Roles interface {
+	// Need asks for that, from now on. It may be called again.
+	Need()
+	// Watched reports whether every change is noticed.
+	Watched() bool
+}
+
+// roleState is what a Core knows of roles; guarded by Core.mu.
+type roleState struct {
+	// changes counts them, changed is when the last one was.
+	changes uint64
+	changed time.Time
+	// waiting are the keys to which roles matter, told those of them that are to
+	// come back at look.
+	waiting, told map[string]bool
+	// look is when the changes are, or were, looked at; until quiet there is no
+	// other look.
+	look, quiet time.Time
+}
+
+// RolesChanged is told that roles or bindings changed, or may have. It returns
+// keys for which Reconcile is due, and after what time. Keys that are due earlier
+// for something else come back for it: see comeBack.
+func (c *Core) RolesChanged() (keys []string, after time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := &c.roles
+	now := c.config.Now()
+	s.changes++
+	s.changed = now
+	if len(s.waiting) == 0 {
+		return nil, 0
+	}
+	if !s.look.After(now) { // none is due yet
+		if s.look = now.Add(rolePause); s.look.Before(s.quiet) {
+			s.look = s.quiet
+		}
+		s.quiet = s.look.Add(min(lastSweepWait, max(sweepEvery, time.Duration(len(s.waiting))*sweepPerKey)))
+		s.told = map[string]bool{}
+	}
+	for _, key := range sorted(s.waiting) {
+		if !s.told[key] {
+			s.told[key] = true
+			keys = append(keys, key)
+		}
+	}
+	return keys, s.look.Sub(now)
+}
+
+// lookDue returns when changes of roles are looked at that the server itself
+// may not know yet; 0 if there are none.
+func (c *Core) lookDue() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.config.Now()
+	if c.roles.look.After(now) {
+		return c.roles.look.Sub(now)
+	}
+	return max(0, c.roles.changed.Add(rolePause).Sub(now))
+}
+
+// needRoles notes whether a change of roles concerns the key.
+func (r *round) needRoles(needed bool) {
+	r.mu.Lock()
+	if needed {
+		r.roles.waiting[r.key] = true
+	} else {
+		delete(r.roles.waiting, r.key)
+	}
+	r.mu.Unlock()
+	if needed && r.config.Roles != nil {
+		r.config.Roles.Need()
+	}
+}
 
 // roleWatch watches roles and bindings, from when somebody needs it. It keeps
 // nothing of them: any change may concern any executor, by whatever group it is
