@@ -153,9 +153,10 @@ type state struct {
 	settled bool
 	// repairs bounds how fast objects are written again for the same spec;
 	// guarded by Core.mu, as are looks, which bound how fast they are read for
-	// their status.
-	repairs budget
-	looks   looks
+	// their status, and observes, which says that somebody wants to know that.
+	repairs  budget
+	looks    looks
+	observes bool
 }
 
 // remembered is an object that was as it should be, and its state then.
@@ -390,7 +391,11 @@ func (c *Core) Drifted(key string) time.Duration {
 	defer c.mu.Unlock()
 	if s := c.states[key]; s != nil {
 		now := c.config.Now()
-		return max(driftPause, s.repairs.wait(repairRate, now), s.looks.wait(now))
+		wait := max(driftPause, s.looks.wait(now))
+		if !s.observes {
+			wait = max(wait, s.repairs.wait(repairRate, now))
+		}
+		return wait
 	}
 	return driftPause
 }

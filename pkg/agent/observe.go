@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -82,7 +81,7 @@ func (r *round) said(ctx context.Context, i int, res apply.Result) conditions.Ma
 	o := r.observe(ctx, res)
 	m := conditions.Manifest{
 		Meta: res.Meta, ApplyErr: explained(res.Err), Presence: res.Presence, ReadErr: explained(res.ReadErr),
-		Held:     r.held,
+		Held:     r.held || r.postponed[i],
 		Feedback: len(res.Config.Feedback) > 0, Values: o.values, FeedbackErrs: o.errs,
 		Rules: o.outcomes, RuleTypes: rule.Types(res.Config.Conditions),
 	}
@@ -92,17 +91,31 @@ func (r *round) said(ctx context.Context, i int, res apply.Result) conditions.Ma
 	return m
 }
 
-// noteLook counts a round in which objects were read for their status only.
+// noteLook counts a round in which objects were read and nothing else, and notes
+// whether somebody wants to know of them.
 func (r *round) noteLook(results []apply.Result) {
-	read := func(res apply.Result) bool {
-		return res.Live != nil && res.Action == apply.Unchanged && observed(res.Config)
-	}
-	if r.full || !slices.ContainsFunc(results, read) {
-		return
+	observes, looked := false, false
+	for _, res := range results {
+		wanted := res.Resolved && observed(res.Config)
+		observes = observes || wanted
+		looked = looked || res.Live != nil && (r.paused > 0 || wanted && res.Action == apply.Unchanged)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.looks.note(r.now)
+	if r.observes = observes; looked && !r.full {
+		r.looks.note(r.now)
+	}
+}
+
+// postpone is the result of a step that is not taken because somebody keeps
+// undoing such steps. What the work wants to know of the object is told all the
+// same.
+func (r *round) postpone(i int, s apply.Step) apply.Result {
+	if r.postponed == nil {
+		r.postponed = map[int]bool{}
+	}
+	r.postponed[i] = true
+	return s.Held()
 }
 
 // rememberObserved adds to what is remembered of an object, if anything is.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -177,6 +178,56 @@ func TestCore_FlappingStatus(t *testing.T) {
 	r.status("Deployment", "a", `{"replicas":7,"readyReplicas":7}`)
 	r.settle(1100 * time.Millisecond)
 	r.expectValues("w-1", 0, "ReadyReplicas=7", "Replicas=7")
+}
+
+// Somebody fights over an object, so that it is repaired once a minute; its
+// values arrive all the same.
+func TestCore_FeedbackWhileSomebodyFights(t *testing.T) {
+	r := newRig(t)
+	w := hubWork("w-1", "web", 1, deployment("a", "1"), configMap("c", "1"))
+	w.Spec.ManifestConfigs = []workv1.ManifestConfigOption{config("apps", "deployments", "a", wellKnownStatus)}
+	r.apply(w)
+	fight := r.f.Changed
+	r.f.Changed = func(ref ref, o *unstructured.Unstructured) {
+		fight(ref, o)
+		if ref.Resource == "deployments" && o != nil && !strings.Contains(fmt.Sprint(o.Object["spec"]), "theirs") {
+			r.other = append(r.other, func() {
+				r.f.Edit(ref, func(o *unstructured.Unstructured) {
+					o.Object["spec"] = map[string]any{"template": map[string]any{"image": "theirs"}}
+				})
+			})
+		}
+	}
+	r.f.Edit(r.ref("Deployment", "a"), func(o *unstructured.Unstructured) {
+		o.Object["spec"] = map[string]any{"template": map[string]any{"image": "theirs"}}
+	})
+	r.settle(2 * time.Minute)
+	r.requests()
+	r.f.Edit(r.ref("ConfigMap", "c"), func(o *unstructured.Unstructured) { o.Object["data"] = map[string]any{"k": "broken"} })
+	for i := range 5 {
+		r.status("Deployment", "a", fmt.Sprintf(`{"replicas":%d}`, i))
+		r.settle(1100 * time.Millisecond)
+		r.expectValues("w-1", 0, fmt.Sprintf("Replicas=%d", i))
+	}
+	r.expectStatus("w-1", workApplied, workAvailable)
+	repairs, reads := 0, 0
+	for range 10 {
+		r.settle(time.Minute)
+		for _, c := range r.requests() {
+			switch c {
+			case "update deployments.apps default/a":
+				repairs++
+			case "get deployments.apps default/a":
+				reads++
+			}
+		}
+	}
+	if repairs < 8 || repairs > 12 || reads > 10*repairs {
+		t.Errorf("%d repairs and %d reads in ten minutes", repairs, reads)
+	}
+	if r.configMap("c").Object["data"].(map[string]any)["k"] != "1" {
+		t.Error("what else the work has is never repaired")
+	}
 }
 
 func TestCore_FeedbackOfKindsThatCannotBeWatched(t *testing.T) {

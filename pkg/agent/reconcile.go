@@ -59,6 +59,10 @@ type round struct {
 	completes, held bool
 	since           []time.Time
 	left            map[int]apply.Result
+	// paused: nothing is repaired for so long, only told of. postponed are the
+	// manifests that are not as wanted meanwhile, by place in the work.
+	paused    time.Duration
+	postponed map[int]bool
 }
 
 // Reconcile brings the cluster in line with what is wanted under a key, and
@@ -152,8 +156,8 @@ func (r *round) bring(ctx context.Context, w *desired.Work) (time.Duration, erro
 		err := r.report(w, conditions.Rejected(r.previous(w), w.Generation, w.Problem, r.now))
 		return r.idle(), errors.Join(err, r.pardon(ctx, w))
 	}
-	if pause := r.pause(w); pause > 0 {
-		return pause, nil
+	if r.paused = r.pause(w); r.paused > 0 && !r.observes {
+		return r.paused, nil
 	}
 	if backed, err := r.backed(ctx, w); err != nil || !backed {
 		return 0, err // what confirms it wakes the key
@@ -175,15 +179,24 @@ func (r *round) bring(ctx context.Context, w *desired.Work) (time.Duration, erro
 		return 0, r.forgetRecord(err)
 	}
 	r.looked()
+	return r.conclude(ctx, w, manifests, results)
+}
+
+// conclude records and reports what became of the manifests, and returns when to
+// look again.
+func (r *round) conclude(ctx context.Context, w *desired.Work, manifests []apply.Manifest, results []apply.Result) (time.Duration, error) {
 	remaining, settleErr := r.settle(ctx, manifests, results)
 	status := r.statusOf(ctx, w, results)
 	reportErr := errors.Join(r.report(w, status), r.forgetRecord(r.noteComplete(ctx, w, manifests, status)))
-	rejectedWait := r.noteRejected(w, results)
-	r.settledWith(ctx, w, results)
+	next := r.paused
+	if next == 0 {
+		next = r.noteRejected(w, results)
+		r.settledWith(ctx, w, results)
+	}
 	r.noteLook(results)
 	r.expect(results, remaining)
 	r.noteRefusals(settleErr, results...)
-	next := sooner(r.conflicted(results), sooner(rejectedWait, r.comeBack(results)))
+	next = sooner(r.conflicted(results), sooner(next, r.comeBack(results)))
 	if err := errors.Join(r.forgetRecord(settleErr), reportErr, r.retryable(results)); err != nil {
 		return next, err
 	}
@@ -368,7 +381,12 @@ func (r *round) apply(ctx context.Context, manifests []apply.Manifest) ([]apply.
 			results[i] = remember(manifests[i], k)
 			continue
 		}
-		steps = append(steps, r.plan(ctx, manifests[i], unheard(manifests[i])))
+		step := r.plan(ctx, manifests[i], unheard(manifests[i]))
+		if r.paused > 0 && step.Action != apply.Unchanged && step.Action != apply.Refuse {
+			results[i] = r.postpone(i, step)
+			continue
+		}
+		steps = append(steps, step)
 		order = append(order, i)
 	}
 	rec, err := r.store.SetEntries(ctx, r.record, inventory.Intend(r.record.Entries(), steps))

@@ -88,8 +88,9 @@ type Manifest struct {
 	Presence Presence
 	// ReadErr is set when Presence is Unreadable.
 	ReadErr error
-	// Held: the manifest is not applied any more because the work is complete. What
-	// is said about applying it stays as it was.
+	// Held: the manifest was not applied in this round, on purpose: the work is
+	// complete, or somebody keeps undoing it. What is said about applying it stays
+	// as it was.
 	Held bool
 
 	// Feedback: the work asks for values of the object. Values are those that it
@@ -136,7 +137,7 @@ func Next(prev workv1.ManifestWorkStatus, generation int64, manifests []Manifest
 	}
 	next.ResourceStatus.Manifests = entries
 	if len(manifests) > 0 && !held {
-		apimeta.SetStatusCondition(&next.Conditions, workApplied(manifests, generation, stamp(now)))
+		apimeta.SetStatusCondition(&next.Conditions, workApplied(entries, generation, stamp(now)))
 	}
 	apimeta.SetStatusCondition(&next.Conditions, workAvailable(entries, generation, stamp(now)))
 	aggregateRules(&next.Conditions, entries, generation, stamp(now))
@@ -256,12 +257,14 @@ func aggregate(errs []error) string {
 	return "[" + strings.Join(texts, ", ") + "]"
 }
 
-func workApplied(manifests []Manifest, generation int64, now metav1.Time) metav1.Condition {
+func workApplied(entries []workv1.ManifestCondition, generation int64, now metav1.Time) metav1.Condition {
 	c := metav1.Condition{
 		Type: workv1.WorkApplied, Status: metav1.ConditionTrue, Reason: ReasonWorkApplied, Message: messageWorkApplied,
 		ObservedGeneration: generation, LastTransitionTime: now,
 	}
-	if slices.ContainsFunc(manifests, func(m Manifest) bool { return m.ApplyErr != nil }) {
+	if slices.ContainsFunc(entries, func(e workv1.ManifestCondition) bool {
+		return apimeta.IsStatusConditionFalse(e.Conditions, workv1.ManifestApplied)
+	}) {
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, ReasonWorkApplyFailed, messageWorkApplyFailed
 	}
 	return c

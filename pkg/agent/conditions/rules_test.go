@@ -204,6 +204,20 @@ func TestNext_CompleteWork(t *testing.T) {
 	diff(t, want, got)
 }
 
+// A manifest that is left alone for a while says what it said.
+func TestNext_HeldManifest(t *testing.T) {
+	failed := present(configMap(1, "b"))
+	failed.ApplyErr = errors.New("boom")
+	first := next(workv1.ManifestWorkStatus{}, 1, t0, present(configMap(0, "a")), failed)
+	t1, _ := later(time.Minute)
+	held := with(present(configMap(1, "b")), integer("x", 1))
+	held.Held = true
+	got := next(first, 1, t1, present(configMap(0, "a")), held)
+	diff(t, first.Conditions, got.Conditions)
+	diff(t, first.ResourceStatus.Manifests[1].Conditions[0], got.ResourceStatus.Manifests[1].Conditions[0])
+	diff(t, []workv1.FeedbackValue{integer("x", 1)}, got.ResourceStatus.Manifests[1].StatusFeedbacks.Values)
+}
+
 // An agent that was restarted knows since when a manifest is complete, and no
 // more.
 func TestNext_CompleteSinceAnEarlierProcess(t *testing.T) {
