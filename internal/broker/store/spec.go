@@ -235,9 +235,7 @@ func (p *plan) deleteUnknown(grave *Meta) {
 	h := p.Holder
 	knownDead := grave != nil && p.op.Version != 0 && p.op.Version <= grave.Version
 	switch {
-	case grave != nil && p.op.Tag == grave.Tag:
-		p.refuse(Unchanged, grave)
-	case knownDead || p.lonely():
+	case knownDead || p.lonely() || grave != nil && p.op.Tag == grave.Tag:
 		p.bury(grave)
 	case h == nil:
 		n := &Meta{

@@ -266,7 +266,10 @@ func TestDecide_SpecOfGrave(t *testing.T) {
 			name: "create under a live name replaces", before: with(create("u2", "n1", 1, "x")), op: create("u1", "n1", 1, "b"),
 			want: "accepted 6 s1", after: []string{"u1 live s1/n1 v1 b@6"}, feed: []string{"5 u2 spec s1 gone", "6 u1 spec s1 live"},
 		},
-		{name: "same deletion again", before: grave, op: del("u1", "n1", 5), want: "unchanged 3 s1", after: g},
+		{
+			name: "same deletion again: told again, for its source may have gone back", before: grave, op: del("u1", "n1", 5),
+			want: "confirmed 4 s1", after: []string{"u1 grave s1/n1 v5 -@4 gone5@4 v5"}, feed: []string{"4 u1 status s1 grave"},
+		},
 		{
 			name: "deletion of what was confirmed: told again", before: grave, op: delWith("u1", "n1", 5, "o"),
 			want: "confirmed 4 s1", after: []string{"u1 grave s1/n1 v5 -@4 gone5@4 v5"}, feed: []string{"4 u1 status s1 grave"},
