@@ -60,6 +60,7 @@ func TestCore_DeletesFirstWhatHadTheNameBefore(t *testing.T) {
 	}
 
 	f := begin(nil)
+	f.idle(SpecLane, w.UID)
 	f.core.Done(nextOf[CheckMissing](f, SpecLane, cluster), Result{Work: w})
 	f.core.Done(nextOf[Delete](f, SpecLane, cluster), Result{})
 	if p := next[Publish](f, SpecLane, w.UID); p.Action != codec.DeleteRequest {
@@ -68,6 +69,7 @@ func TestCore_DeletesFirstWhatHadTheNameBefore(t *testing.T) {
 
 	// Where a person has to decide, the deletion waits for that.
 	f = begin(&codec.HubPosition{UID: "hub", ResourceVersion: "900"})
+	f.core.Done(nextOf[Ask](f, SpecLane, cluster), Result{Lists: 1}) // what was written to the hub is there no more
 	f.clusterIdle("cluster1")
 	f.idle(SpecLane, w.UID)
 	if v := f.core.Report(&Report{UID: "uid-old", Cluster: "cluster1", Name: "w", Version: 1, Sequence: sequence(1), Deleted: true}); v != Taken {

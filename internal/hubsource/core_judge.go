@@ -224,6 +224,11 @@ func (c *Core) nextMissing(cl *cluster) Effect {
 // resolved goes on with the next that is missing.
 func (c *Core) resolved(cl *cluster) {
 	k := &cl.comparing
+	for _, w := range cl.works { // what waited for its name
+		if w.seen != nil && w.seen.Name == k.missing[0].Name {
+			c.wake(SpecLane, w, 0)
+		}
+	}
 	k.missing, k.checked, k.retry = k.missing[1:], false, retry{}
 	c.cfg.Waker.Wake(SpecLane, Key{Cluster: cl.name}, 0)
 }
@@ -280,6 +285,11 @@ func (k *comparing) withholds(id string) bool {
 // withholdsName reports the same of a name.
 func (k *comparing) withholdsName(name string) bool {
 	return slices.ContainsFunc(k.withheld, func(w codec.WithheldDeletion) bool { return w.Name == name })
+}
+
+// missesName reports whether a work is still to be deleted that had the name.
+func (k *comparing) missesName(name string) bool {
+	return slices.ContainsFunc(k.missing, func(r codec.InventoryRecord) bool { return r.Name == name })
 }
 
 // settle ends the comparison of a cluster.

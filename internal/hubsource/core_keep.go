@@ -233,11 +233,12 @@ func (c *Core) doneLocate(e Locate, r Result) {
 	c.cfg.Waker.Wake(HubLane, Key{}, 0)
 }
 
-// judgeHub compares, once, where the hub is with what the broker knows of it.
+// judgeHub compares, once, where the hub is with what the broker knows of it. What
+// this process has read of the hub's state may be from before it went back.
 func (c *Core) judgeHub() {
 	if c.keep.locatedOn == c.conn {
 		if reason := c.newerThanNow(c.comparison.last); reason != "" {
-			c.suspect(reason)
+			c.wentBack(reason)
 		}
 		c.comparison.last = nil
 	}

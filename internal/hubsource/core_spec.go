@@ -114,8 +114,8 @@ func (c *Core) nextPublish(w *work, cl *cluster, o *workv1.ManifestWork, large b
 	switch {
 	case c.stillRefused(w, m) || !c.mayPublish(w):
 		return nil
-	case m.deleting && cl.comparing.withholdsName(o.Name):
-		return nil // what has the name goes first; that it went is a reason to compare
+	case m.deleting && (cl.comparing.missesName(o.Name) || cl.comparing.withholdsName(o.Name)):
+		return nil // what has the name goes first
 	case w.spec.behind != nil && !w.spec.behind.confirmed:
 		w.spec.busy = true
 		return CheckBehind{Work: o}
