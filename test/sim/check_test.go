@@ -211,7 +211,7 @@ func (w *world) checkRest() {
 			}
 		}
 		n := a.core.Counts()
-		if n.ReportsDue != 0 || n.Deleting != 0 || n.Unusable != 0 || n.Live-n.Unconfirmed != live && !w.oracle.released[a.name] {
+		if n.ReportsDue != 0 || n.Deleting != 0 || n.Unusable != 0 || n.Live-n.Unconfirmed != live && !w.oracle.released[a.name] && !w.oracle.refused(a.name) {
 			w.fail("I5", "the agent of %s keeps %+v for %d works", a.name, n, live)
 		}
 	}

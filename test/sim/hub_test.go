@@ -66,6 +66,19 @@ func (h *hub) put(o *workv1.ManifestWork) *workv1.ManifestWork {
 	return o
 }
 
+// lag is how many events informers may lag that lag up to n: not so far that they
+// have a work which is deleted and which the broker has forgotten. That takes
+// longer than another replica takes to become the leader.
+func (h *hub) lag(n int) int {
+	n = min(n, len(h.log))
+	for i := range n {
+		if e := h.log[len(h.log)-1-i]; e.gone && h.w.oracle.record(e.o.Namespace, string(e.o.UID)) == nil {
+			return i
+		}
+	}
+	return n
+}
+
 // before returns the works as they were before the last n events.
 func (h *hub) before(n int) []*workv1.ManifestWork {
 	works := map[string]*workv1.ManifestWork{}
@@ -152,6 +165,11 @@ func (h *hub) restore(b *hubBackup) {
 	}
 	for _, o := range before {
 		h.w.oracle.lostOnHub(o)
+	}
+	for _, c := range slices.Clone(h.w.calls) {
+		if c.done == nil && !c.arrived {
+			h.w.delay(c)
+		}
 	}
 }
 

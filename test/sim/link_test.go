@@ -233,6 +233,9 @@ type call struct {
 
 // delay makes a publish late.
 func (w *world) delay(c *call) {
+	if c.conn.link == w.source.link && specOfWork(c.event) && w.oracle.lost[fmt.Sprint(c.event.Extensions()[codec.ExtResourceID])] {
+		w.forget(c) // nobody would ever notice what it makes of a work that a hub lost
+	}
 	longest := []time.Duration{0, 100 * time.Millisecond, 5 * time.Second, time.Minute}[w.rng.IntN(4)]
 	c.notBefore = time.Now().Add(time.Duration(w.rng.Float64() * float64(longest)))
 }

@@ -1,11 +1,14 @@
 package sim
 
 import (
+	"fmt"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/hubsource"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -38,8 +41,10 @@ func (o *oracle) backInTime(prefix string) {
 // older hears that a hub went back in time and of a work that it had before: of
 // that, older versions may come back, whatever of it is still under way.
 func (o *oracle) older(w *workv1.ManifestWork) {
-	for _, data := range objectsOf(w.Spec.Workload.Manifests) {
-		o.clusters[w.Namespace].timeless[data["work"]] = true
+	t := o.clusters[w.Namespace]
+	t.timeless[string(w.UID)] = true
+	for life := range o.w.hub.life {
+		t.timeless[fmt.Sprintf("%s#%d", w.UID, life+1)] = true
 	}
 }
 
@@ -49,6 +54,7 @@ func (o *oracle) backOnHub(w *workv1.ManifestWork) {
 	deleting := w.DeletionTimestamp != nil
 	o.gone[id], o.dead[id] = deleting, deleting
 	o.mustStay[id] = deleting && orphans(w.Spec.DeleteOption)
+	o.older(w)
 }
 
 // lostOnHub hears that a hub was restored and lacks a work that it had.
@@ -64,15 +70,26 @@ func (o *oracle) leftUnserved(w *workv1.ManifestWork) {
 	}
 }
 
-// lostEverywhere reports whether a hub lost a work that a stock agent has, and the
+// lostEverywhere reports whether a hub lost a work that a cluster has, and the
 // broker has no record of it either, because it lost its store or the cluster was
-// released.
+// released. A stock agent keeps it, and ours as long as a work of the cluster is
+// refused: until then the hub does not count as compared.
 func (o *oracle) lostEverywhere(clusterName, id string) bool {
-	if clusterName != o.w.stock.name || !o.lost[id] || o.record(clusterName, id) != nil {
+	if !o.lost[id] || o.record(clusterName, id) != nil {
 		return false
 	}
 	o.unknown(clusterName, id)
-	return true
+	return clusterName == o.w.stock.name || o.refused(clusterName)
+}
+
+// refused reports whether the hub has a work on a cluster that is not delivered.
+func (o *oracle) refused(clusterName string) bool {
+	for _, w := range o.w.hub.works {
+		if w.Namespace == clusterName && meta.FindStatusCondition(w.Status.Conditions, hubsource.ConditionDelivered) != nil {
+			return true
+		}
+	}
+	return false
 }
 
 // torn hears that a work left the hub without a finalizer, somebody took it off, or
@@ -89,7 +106,7 @@ func (o *oracle) torn(w *workv1.ManifestWork) {
 // cluster: stock agents keep such a work until somebody cleans up; ours evict it
 // when the cluster is served again.
 func (o *oracle) unknown(clusterName, life string) {
-	if clusterName == o.w.stock.name {
+	if clusterName == o.w.stock.name || o.refused(clusterName) {
 		o.mayStay[life] = true
 		o.clusters[clusterName].sharedMayStay = true
 	}

@@ -145,8 +145,9 @@ func newOracle(w *world) *oracle {
 // deletedAtSource hears of a deletion; w is what was wanted last.
 func (o *oracle) deletedAtSource(life string, w *workv1.ManifestWork) {
 	id := string(w.UID)
+	again := strings.HasPrefix(id, "hub-") && o.everGone[id] // a deletion from before a restore may be under way
 	o.gone[id], o.everGone[id] = true, true
-	o.dead[root(life)], o.mustStay[root(life)] = true, orphans(w.Spec.DeleteOption)
+	o.dead[root(life)], o.mustStay[root(life)] = true, orphans(w.Spec.DeleteOption) && !again
 }
 
 // root is what stands for a life where it ends: all lives of a hub's work, which

@@ -92,7 +92,7 @@ func (s *source) restart(lag int) {
 	}
 	s.w.pass(startTime)
 	s.process = process
-	s.start(min(lag, len(s.hub.log)))
+	s.start(s.hub.lag(lag))
 }
 
 // Wake implements hubsource.Waker.
