@@ -18,6 +18,10 @@ import (
 // time between one and one and a half of these.
 const permitTime = 4 * time.Minute
 
+// What the agent lacks a right for is tried again after lackTime, if roles are
+// watched: the right may come from something else.
+const lackTime = 10 * time.Minute
+
 // permit says that an executor was allowed to apply an object, or denied.
 type permit struct {
 	account executor.Account
@@ -32,6 +36,7 @@ type permit struct {
 	// failed: nobody answered when it was asked for again.
 	failed bool
 	// until is how long it counts; zero: while roles are watched and do not change.
+	// One that was given soon after a change counts for a minute or less.
 	until time.Time
 }
 
@@ -157,7 +162,7 @@ func (r *round) ask(ctx context.Context, m apply.Manifest, last *permit) (*permi
 	case err == nil:
 		r.config.Metrics.checked(checkAllowed)
 		if byRoles && watched {
-			p.until = time.Time{}
+			p.until = r.rolesSettle()
 		}
 	case errors.As(err, &denied):
 		r.config.Metrics.checked(checkDenied)
@@ -222,8 +227,12 @@ func missesRight(err error) bool {
 func (r *round) comeBack(results []apply.Result) (next time.Duration) {
 	due := r.lookDue()
 	for _, res := range results {
-		if refused(res.Err) || refused(res.ReadErr) {
-			next = sooner(executor.RetryAfter, due)
+		var denied *executor.DeniedError
+		switch {
+		case errors.As(res.Err, &denied):
+			next = sooner(next, sooner(executor.RetryAfter, due))
+		case missesRight(res.Err) || missesRight(res.ReadErr):
+			next = sooner(next, sooner(r.lackWait(), due))
 		}
 	}
 	for _, p := range r.permits {
@@ -238,6 +247,15 @@ func (r *round) comeBack(results []apply.Result) (next time.Duration) {
 		}
 	}
 	return next
+}
+
+// lackWait is when to try again what the agent may not do: soon, unless it is
+// certain that somebody tells when that changes.
+func (r *round) lackWait() time.Duration {
+	if r.config.Roles != nil && r.config.Roles.Watched() && r.rolesSettle().IsZero() {
+		return lackTime
+	}
+	return executor.RetryAfter
 }
 
 // sooner returns the shorter of two times, of which 0 is never.

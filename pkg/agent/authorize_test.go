@@ -140,6 +140,7 @@ func TestExecutor_RolesAreWatched(t *testing.T) {
 		r.settle(2 * time.Second)
 		r.expectStatus("1", workApplied, workAvailable)
 
+		r.settle(2 * settleTime) // it is made sure of once more
 		r.reviews()
 		r.settle(50 * time.Minute)
 		if n := r.reviews(); n != 0 {
@@ -470,7 +471,7 @@ func TestForbidden_WorkCanBeDeleted(t *testing.T) {
 	r.apply(hubWork("1", "w", 1, deployment("d", "x"), configMap("a", "1")))
 	r.expectListed("w", "configmaps default/a")
 	r.requests()
-	r.settle(time.Minute)
+	r.settle(lackTime)
 	r.expectRequests("get deployments.apps default/d") // and the list is not written again
 	r.delete(hubWork("1", "w", 1))
 	if s := r.statuses["1"]; !s.Deleted || r.record("w") != nil {

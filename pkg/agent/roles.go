@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -21,6 +22,9 @@ const (
 	sweepEvery    = 10 * time.Second
 	sweepPerKey   = 100 * time.Millisecond
 	lastSweepWait = time.Minute
+	// settleTime is how long after a change some server of the cluster may still go
+	// by the roles before it.
+	settleTime = time.Minute
 )
 
 // Roles notices that roles or bindings changed, and calls Core.RolesChanged.
@@ -85,6 +89,17 @@ func (c *Core) lookDue() time.Duration {
 	return max(0, c.roles.changed.Add(rolePause).Sub(now))
 }
 
+// rolesSettle returns when all servers of the cluster go by the roles as they are
+// now; zero if they do.
+func (r *round) rolesSettle() time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if at := r.roles.changed.Add(settleTime); at.After(r.config.Now()) {
+		return at
+	}
+	return time.Time{}
+}
+
 // needRoles notes whether a change of roles concerns the key.
 func (r *round) needRoles(needed bool) {
 	r.mu.Lock()
@@ -106,29 +121,50 @@ type roleWatch struct {
 	watcher *drift.Watcher
 	needed  chan struct{} // closed when somebody does
 	need    func()
+	// begun: all roles and bindings were listed once.
+	begun atomic.Bool
 }
 
-func newRoleWatch(source func(drift.Scope) drift.Source, changed func(), log *slog.Logger) *roleWatch {
+func newRoleWatch(source func(drift.Scope) drift.Source, told func(), log *slog.Logger) *roleWatch {
+	w := &roleWatch{needed: make(chan struct{})}
+	w.need = sync.OnceFunc(func() { close(w.needed) })
+	// Before everything was listed nobody relies on being told, and the first list
+	// is no news.
+	changed := func() {
+		if w.listed() {
+			told()
+		}
+	}
 	all := drift.Standing{
-		Seen:   func(*metav1.PartialObjectMetadata) (string, bool) { changed(); return "", false },
-		Gone:   func(string) { changed() },
-		Unsure: changed,
+		Seen: func(*metav1.PartialObjectMetadata) (string, bool) { changed(); return "", false },
+		Gone: func(string) { changed() },
+		Unsure: func() {
+			if before := w.begun.Load(); w.listed() && before {
+				told()
+			}
+		},
 	}
 	standing := map[schema.GroupVersionResource]drift.Standing{}
 	for _, resource := range []string{"roles", "rolebindings", "clusterroles", "clusterrolebindings"} {
 		standing[rbacv1.SchemeGroupVersion.WithResource(resource)] = all
 	}
-	w := &roleWatch{needed: make(chan struct{})}
-	w.need = sync.OnceFunc(func() { close(w.needed) })
 	w.watcher = drift.New(drift.Config{Source: source, Changed: func(string) {}, Standing: standing, Log: log})
 	return w
+}
+
+// listed reports whether all roles and bindings were listed once.
+func (w *roleWatch) listed() bool {
+	if !w.begun.Load() && w.watcher.Ready() == nil {
+		w.begun.Store(true)
+	}
+	return w.begun.Load()
 }
 
 // Need implements Roles.
 func (w *roleWatch) Need() { w.need() }
 
 // Watched implements Roles.
-func (w *roleWatch) Watched() bool { return w.watcher.Ready() == nil }
+func (w *roleWatch) Watched() bool { return w.begun.Load() && w.watcher.Ready() == nil }
 
 // Run watches, once that is needed, until ctx ends.
 func (w *roleWatch) Run(ctx context.Context) error {
