@@ -108,7 +108,7 @@ docs: build ## run the commands that README and docs/ print
 
 .PHONY: e2e
 e2e: build ## run the end-to-end tests on real kube-apiservers; RUN=TestX runs one
-	@go test -json -count=1 -p 1 -timeout 30m $(if $(RUN),-run '$(RUN)') ./test/e2e/... | $(gotest)
+	@go test -json -count=1 -p 1 -parallel 8 -timeout 30m $(if $(RUN),-run '$(RUN)') ./test/e2e/... | $(gotest)
 
 .PHONY: guarantees
 guarantees: ## fail unless the tests that docs/guarantees.md names passed in the stages before
