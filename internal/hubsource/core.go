@@ -198,7 +198,8 @@ func (c *Core) WorkSeen(o *workv1.ManifestWork) {
 		c.notAccepted(w)
 	}
 	c.compareSeen(w, o)
-	w.seen, w.fetched, w.gone, w.goneChecked, w.missing = o, false, false, false, false
+	c.setMissing(w, false)
+	w.seen, w.fetched, w.gone, w.goneChecked = o, false, false, false
 	if w.own != nil {
 		if w.lags = olderThan(o, w.own); w.lags { // the echo of the own write follows
 			c.wake(SpecLane, w, echoTimeout)
@@ -233,7 +234,8 @@ func (c *Core) workGone(uid types.UID, missing bool) {
 	if w == nil || w.seen == nil || w.gone {
 		return
 	}
-	w.gone, w.goneChecked, w.missing, w.goneAt = true, false, missing, c.cfg.Now()
+	c.setMissing(w, missing)
+	w.gone, w.goneChecked, w.goneAt = true, false, c.cfg.Now()
 	c.moved(w.seen)
 	c.loseReport(w)
 	c.setBlame(w, blame{})
@@ -414,6 +416,7 @@ func (c *Core) forget(w *work) {
 	c.setBlame(w, blame{})
 	c.withdraw(w)
 	c.setOpen(w, false)
+	c.setMissing(w, false)
 	delete(c.works, w.uid)
 	cl := c.clusters[w.cluster]
 	delete(cl.works, w.uid)

@@ -30,6 +30,10 @@ type keep struct {
 	asked     time.Time
 	retry     retry
 
+	// missing counts works that were missing from a list and that no comparison
+	// has looked for since.
+	missing int
+
 	// withheld are the clusters in doubt, everywhere included; reason is why
 	// that is.
 	withheld map[string]bool
@@ -175,6 +179,22 @@ func (c *Core) doubt(cl *cluster) string {
 func (c *Core) distrust(cl *cluster) {
 	c.keep.withheld[cl.name] = true
 	c.cfg.Waker.Wake(HubLane, Key{}, 0)
+}
+
+// setMissing notes whether a work is missing that no comparison has looked for
+// since. As long as there is one, the hub's position is not to be believed: a
+// publish under way may keep the comparison waiting, for any time.
+func (c *Core) setMissing(w *work, missing bool) {
+	if w.missing == missing {
+		return
+	}
+	if w.missing = missing; missing {
+		c.keep.missing++
+		return
+	}
+	if c.keep.missing--; c.keep.missing == 0 {
+		c.tellPosition()
+	}
 }
 
 // trust ends that when nothing is missing on the cluster any more.

@@ -3,7 +3,10 @@ package hubsource
 import (
 	"testing"
 
+	workv1 "open-cluster-management.io/api/work/v1"
+
 	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
 )
 
 // An answer that is older than what came while the hub was asked may be older,
@@ -28,5 +31,47 @@ func TestCore_AsksAgainWhatIsOlderThanWhatCameMeanwhile(t *testing.T) {
 	answer(nextOf[Locate](f, HubLane, Key{}), "200")
 	if s, _ := f.core.State(); len(s.Withheld) != 1 || s.Withheld[0] != everywhere {
 		t.Errorf("nothing is withheld although the hub went back: %+v", s)
+	}
+}
+
+// A hub that went back in time lacks a work whose last publish is under way, for
+// longer than informers take to say what is new. It is not to be believed before
+// that work was looked for: its deletion is left to a person.
+func TestCore_DoubtsTheHubUntilWhatIsMissingWasLookedFor(t *testing.T) {
+	begin := func() (f *fixture, w *workv1.ManifestWork, under Publish) {
+		w = newWork("w", 2, version("300"))
+		f = comparingFixture(t, State{}, w)
+		f.page(codec.Inventory{})
+		under = next[Publish](f, SpecLane, w.UID)
+		f.clusterIdle("cluster1")
+		f.core.WorkMissing(w.UID)
+		f.locate("200")
+		f.core.Done(nextOf[Save](f, HubLane, Key{}), Result{})
+		f.clusterIdle("cluster1")
+		f.now = f.now.Add(2 * calmAfter)
+		if e := f.core.Next(SpecLane, Key{}); e != nil {
+			t.Fatalf("before the work was looked for, the next of all is %T %+v", e, e)
+		}
+		return f, w, under
+	}
+
+	f, w, under := begin()
+	f.core.Done(under, Result{Receipt: transport.Receipt{Outcome: codec.OutcomeAccepted}})
+	f.idle(SpecLane, w.UID)
+	f.now = f.now.Add(missingDelay)
+	f.clusterIdle("cluster1")
+	f.page(codec.Inventory{Records: []codec.InventoryRecord{recordOf(t, w, 4)}})
+	f.locate("200")
+	f.clusterIdle("cluster1")
+	if s := f.core.Stats(); s.WithheldWorks != 1 {
+		t.Errorf("the deletion is not withheld: %+v", s)
+	}
+
+	// The hub has it after all: nothing is left to be looked for.
+	f, w, _ = begin()
+	f.core.WorkSeen(w)
+	f.now = f.now.Add(tellAfter)
+	if p := nextOf[SendCompared](f, SpecLane, Key{}).Compared.Position; p == nil || p.ResourceVersion != "200" {
+		t.Errorf("the broker is told of position %+v", p)
 	}
 }
