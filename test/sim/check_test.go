@@ -106,7 +106,7 @@ func (w *world) checkCluster(name, invariant string) {
 			data[k], _ = v.(string)
 		}
 		released := !w.source.selected[name] && (strings.HasPrefix(ref.Name, "hub-") || strings.HasPrefix(ref.Name, "shared-"))
-		left := w.oracle.mayStay[root(data["work"])] || w.oracle.lostEverywhere(name, root(data["work"])) || data["shared"] != "" && w.oracle.clusters[name].sharedMayStay
+		left := w.oracle.mayStay[root(data["work"])] || w.oracle.lostEverywhere(name, root(data["work"])) || data["shared"] != "" && w.oracle.sharedLeft(name)
 		if !released && !left || want[ref.Name] != nil {
 			got[ref.Name] = data
 		}

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -75,11 +76,37 @@ func (o *oracle) leftUnserved(w *workv1.ManifestWork) {
 // released. A stock agent keeps it, and ours as long as a work of the cluster is
 // refused: until then the hub does not count as compared.
 func (o *oracle) lostEverywhere(clusterName, id string) bool {
-	if !o.lost[id] || o.record(clusterName, id) != nil {
+	if !o.nobodyHas(clusterName, id) {
 		return false
 	}
 	o.unknown(clusterName, id)
-	return clusterName == o.w.stock.name || o.refused(clusterName)
+	return clusterName == o.w.stock.name || o.refused(clusterName) || o.evictsNothing(clusterName)
+}
+
+func (o *oracle) nobodyHas(clusterName, id string) bool {
+	return o.lost[id] && o.record(clusterName, id) == nil
+}
+
+// evictsNothing reports whether the state directory of a cluster's agent is full.
+// What the agent holds may not outlive it then, so until that is over it evicts
+// nothing (docs/operations.md); everything else it does all the same.
+func (o *oracle) evictsNothing(clusterName string) bool {
+	return slices.ContainsFunc(o.w.agents, func(a *agentNode) bool { return a.name == clusterName && a.dir != nil && a.dir.full })
+}
+
+// sharedLeft reports whether an object of several works may be there although no
+// live work has it: of a work that was Orphan, or that is not evicted yet.
+func (o *oracle) sharedLeft(clusterName string) bool {
+	t := o.clusters[clusterName]
+	if t.sharedMayStay || !o.evictsNothing(clusterName) {
+		return t.sharedMayStay
+	}
+	for id := range t.wanted {
+		if o.nobodyHas(clusterName, id) {
+			return true
+		}
+	}
+	return false
 }
 
 // refused reports whether the hub has a work on a cluster that is not delivered.
