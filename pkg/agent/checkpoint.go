@@ -27,6 +27,9 @@ type link struct {
 	// agreed: after the list they were equal. Where they differ once more, that is
 	// news, and what it is shows another list.
 	agreed bool
+	// again: that was shown once more because of what came after the list, and is
+	// not shown for that reason until the digests were equal.
+	again bool
 
 	// matched: the latest checkpoint found that exactly what the broker has is
 	// held, but for the orphans, which no record explains.
@@ -52,14 +55,19 @@ const (
 )
 
 // judge compares a checkpoint with what is held. own is the digest of that
-// without the orphans.
-func (l *link) judge(cp codec.Checkpoint, own codec.Digest) verdict {
+// without the orphans, clock that of the set. What came after the list may have
+// lost its record since, in a release, which the answer to the list cannot show.
+func (l *link) judge(cp codec.Checkpoint, own codec.Digest, clock uint64) verdict {
+	outdated := l.listed && cp.Listed && clock > l.mark && !l.again
 	l.matched = cp.Digest != nil && *cp.Digest == own
 	switch {
 	case l.matched:
-		l.differs, l.agreed = false, l.listed
+		l.differs, l.agreed, l.again = false, l.listed, false
 	case cp.Digest != nil && l.agreed:
 		l.agreed, l.listDue = false, true
+		return list
+	case cp.Digest != nil && outdated:
+		l.again, l.listDue = true, true
 		return list
 	case cp.Digest == nil:
 		if l.differs && !cp.Listed {
@@ -143,7 +151,7 @@ func (c *Core) heed(cp codec.Checkpoint) (f findings, ok bool) {
 	c.link.orphans = c.set.Lacks(slices.Compact(cp.Orphans), c.link.mark)
 	c.link.compared = cp.ComparedSources
 	f.own, f.orphans = c.set.Digest(c.link.orphans), len(c.link.orphans)
-	f.verdict = c.link.judge(cp, f.own)
+	f.verdict = c.link.judge(cp, f.own, c.set.Clock())
 	switch f.verdict {
 	case list:
 		f.sync = true

@@ -228,6 +228,32 @@ func TestCore_ListsAgainWhatDiffersAfterItWasEqual(t *testing.T) {
 	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(5), Digest: &codec.Digest{Count: 7}, Listed: true}), acked(5, held(r, "w-1"), ""))
 }
 
+// What the list lacked came in answer to it, and was released before the first
+// digest.
+func TestCore_ListsAgainWhatCameAfterTheList(t *testing.T) {
+	r := newRig(t)
+	r.core.Disconnected(errAway)
+	r.subscribe(accepted)
+	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
+	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(2), Digest: &codec.Digest{}, Listed: true}), []agentSync{{list: r.core.set.Versions()}})
+	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(3), Digest: &codec.Digest{}, Listed: true, Orphans: []string{"w-1"}}), acked(3, &codec.Digest{}, ""))
+	if n := r.core.Counts(); !n.InSync || n.Live != 1 {
+		t.Errorf("holds %+v", n)
+	}
+}
+
+// As long as it stays different, what comes is not listed for ever.
+func TestCore_ListsWhatCameAfterTheListOnce(t *testing.T) {
+	r := newRig(t)
+	r.core.Disconnected(errAway)
+	r.subscribe(accepted)
+	other := &codec.Digest{Count: 7}
+	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
+	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(2), Digest: other, Listed: true}), []agentSync{{list: r.core.set.Versions()}})
+	r.apply(hubWork("w-2", "other", 1, configMap("b", "1")))
+	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(3), Digest: other, Listed: true}), acked(3, held(r, "w-1", "w-2"), ""))
+}
+
 func TestCore_DigestIsOfLiveWorks(t *testing.T) {
 	r := newRig(t)
 	kept, gone := hubWork("w-1", "web", 1, configMap("a", "1")), hubWork("w-2", "gone", 1, configMap("b", "1"))
