@@ -16,16 +16,21 @@ import (
 // comparingFixture is a core that compares, serves every namespace and knows
 // these works; the broker has told nothing yet.
 func comparingFixture(t *testing.T, state State, works ...*workv1.ManifestWork) *fixture {
-	f := &fixture{t: t, now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
-	requests := 0
-	f.core = NewCore(CoreConfig{
-		Now: func() time.Time { return f.now }, Jitter: func() float64 { return 0 }, Waker: f, All: true, State: state,
-		NewID: func() string { requests++; return fmt.Sprint("request-", requests) },
-	})
+	f := comparingCore(t, CoreConfig{All: true, State: state})
 	for _, w := range works {
 		f.core.WorkSeen(w)
 	}
 	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+	return f
+}
+
+// comparingCore is a core that compares, under a clock that stands still.
+func comparingCore(t *testing.T, c CoreConfig) *fixture {
+	f := &fixture{t: t, now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+	requests := 0
+	c.Now, c.Jitter, c.Waker = func() time.Time { return f.now }, func() float64 { return 0 }, f
+	c.NewID = func() string { requests++; return fmt.Sprint("request-", requests) }
+	f.core = NewCore(c)
 	return f
 }
 

@@ -205,7 +205,7 @@ func (cl *cluster) asked(n int) {
 // nextRelease decides about a cluster that is not served any more.
 func (c *Core) nextRelease(cl *cluster) Effect {
 	switch {
-	case cl.selected || !cl.mustRelease || cl.releasing || cl.inFlight > 0 || !c.connected:
+	case cl.selected || !cl.mustRelease || cl.releasing || cl.inFlight > 0 || c.comparison.tell.busy || !c.connected:
 		return nil
 	case c.stock: // it keeps nothing
 		c.released(cl)
@@ -215,6 +215,18 @@ func (c *Core) nextRelease(cl *cluster) Effect {
 	}
 	cl.releasing = true
 	return Release{Cluster: cl.name, conn: c.conn}
+}
+
+// wakeReleases has another look at the clusters that have to be released.
+func (c *Core) wakeReleases() {
+	if c.stream.releases == 0 {
+		return
+	}
+	for name, cl := range c.clusters {
+		if cl.mustRelease {
+			c.cfg.Waker.Wake(SpecLane, Key{Cluster: name}, 0)
+		}
+	}
 }
 
 func (c *Core) doneRelease(e Release, r Result) {

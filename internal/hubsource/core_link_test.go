@@ -2,9 +2,11 @@ package hubsource
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
@@ -55,6 +57,59 @@ func TestCore_ReleasesAClusterThatLeavesTheSelection(t *testing.T) {
 	f.core.Done(r, Result{})
 	f.deliver("uid-w")
 	nextAsk(f) // and no release
+}
+
+// TestCore_ReleasesNothingWhileItTellsWhatItCompared: behind the release it would
+// count as said afterwards, of a cluster of which the broker has no record any more.
+func TestCore_ReleasesNothingWhileItTellsWhatItCompared(t *testing.T) {
+	for name, err := range map[string]error{"told": nil, "not told": &transport.Error{Code: transport.CodeUnavailable}} {
+		t.Run(name, func(t *testing.T) {
+			f := comparingCore(t, CoreConfig{})
+			f.core.ClusterSelected("cluster1")
+			f.core.ClusterSelected("cluster2")
+			f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+			f.page(codec.Inventory{})
+			f.core.Next(SpecLane, Key{Cluster: "cluster1"})
+			f.core.Next(SpecLane, Key{Cluster: "cluster2"})
+			f.now = f.now.Add(tellAfter)
+			told := nextOf[SendCompared](f, SpecLane, Key{})
+			if n := len(told.Compared.Clusters); n != 2 {
+				t.Fatalf("%d clusters are compared", n)
+			}
+			f.core.ClusterUnselected("cluster1")
+			f.clusterIdle("cluster1")
+			f.wakes = nil
+			f.core.Done(told, Result{Err: err})
+			if !slices.Contains(f.wakes, wakeup{SpecLane, Key{Cluster: "cluster1"}, 0}) {
+				t.Errorf("nobody looks at the cluster again, only %v", f.wakes)
+			}
+			f.core.Done(nextRelease(f, "cluster1"), Result{})
+			if err == nil {
+				return
+			}
+			f.now = f.now.Add(time.Minute)
+			if told := nextOf[SendCompared](f, SpecLane, Key{}).Compared; len(told.Clusters) != 1 || told.Clusters[0].Cluster != "cluster2" {
+				t.Errorf("told %+v after the release", told)
+			}
+		})
+	}
+}
+
+// TestCore_ReleasesOnTheNextConnection: what the one before was told counts there
+// no longer, answered or not.
+func TestCore_ReleasesOnTheNextConnection(t *testing.T) {
+	f := comparingCore(t, CoreConfig{})
+	f.core.ClusterSelected("cluster1")
+	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+	f.page(codec.Inventory{})
+	f.core.Next(SpecLane, Key{Cluster: "cluster1"})
+	f.now = f.now.Add(tellAfter)
+	told := nextOf[SendCompared](f, SpecLane, Key{})
+	f.core.Disconnected()
+	f.core.ClusterUnselected("cluster1")
+	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+	nextRelease(f, "cluster1")
+	f.core.Done(told, Result{})
 }
 
 func TestCore_RetriesAReleaseUntilItIsAccepted(t *testing.T) {

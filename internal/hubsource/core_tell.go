@@ -15,6 +15,9 @@ type tell struct {
 	// clusters which come to an end together are told together.
 	at    time.Time
 	retry retry
+	// busy: it is being told. What arrives behind the release of a cluster would
+	// count as said of the cluster afterwards, so releases wait for the answer.
+	busy bool
 	// all: the broker knows that all clusters were compared. position is the
 	// one it was told last on this connection.
 	all      bool
@@ -80,6 +83,7 @@ func (c *Core) nextCompared() Effect {
 	told, all := c.outcomes()
 	switch calm := c.keep.calm.Sub(c.cfg.Now()); {
 	case len(told.Clusters) > 0 || told.Position != nil || told.AllClusters:
+		t.busy = true
 		return SendCompared{Compared: told, all: all, conn: c.conn}
 	case calm > 0: // the position has to wait
 		t.at = c.keep.calm
@@ -165,11 +169,13 @@ func (cl *cluster) outcomeOf() codec.ClusterComparison {
 }
 
 func (c *Core) doneSendCompared(e SendCompared, r Result) {
-	t := &c.comparison.tell
-	switch {
-	case e.conn != c.conn:
+	if e.conn != c.conn {
 		return
-	case r.Err != nil && transport.Retryable(r.Err):
+	}
+	t := &c.comparison.tell
+	t.busy = false
+	c.wakeReleases()
+	if r.Err != nil && transport.Retryable(r.Err) {
 		c.brokerFailed(Key{}, &t.retry, r.Err)
 		return
 	}
