@@ -38,6 +38,7 @@ type shopWork struct {
 	life     string
 	accepted bool // some version was
 	tried    bool // some version may have been
+	lived    bool // some version was, by whatever store
 	dirty    bool
 	busy     bool
 	tryAt    time.Time
@@ -262,7 +263,7 @@ func (s *shop) publish(key string, w *shopWork) {
 		s.w.note("  outcome %q, error %v", r.Outcome, err)
 		switch {
 		case err == nil:
-			w.accepted = true
+			w.accepted, w.lived = true, true
 			if o.DeletionTimestamp == nil {
 				w.told = o
 			}
@@ -272,6 +273,9 @@ func (s *shop) publish(key string, w *shopWork) {
 			s.tidy(key, w)
 		case transport.Retryable(err):
 			w.dirty, w.tryAt = true, time.Now().Add(time.Second)
+		case w.lived && (s.w.hub.works[key] == nil || s.w.hub.works[key].DeletionTimestamp != nil):
+			// After a loss of the broker's store: the name will be free again.
+			w.dirty, w.tryAt = true, time.Now().Add(10*time.Second)
 		case !w.accepted: // the name is taken: the call that made it failed
 			delete(s.works, key)
 		default:
