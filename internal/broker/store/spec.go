@@ -250,16 +250,26 @@ func (p *plan) deleteUnknown(grave *Meta) {
 		p.say(Accepted, n, n.SpecRevision)
 	case h.State == Tombstone && h.Owner == p.op.Owner && h.Waiting == nil:
 		p.wait(h)
-	case p.op.Reported && h.Owner == p.op.Owner:
-		// The cluster had the work, and so under its name the work rather than what
-		// holds the name here, which is older: the store went back in time. Nothing
-		// can be said before that one is deleted.
+	case p.mayHave(h):
 		p.refuse(ConditionFailed, p.Record)
 	default:
 		// The name belongs to another record: what the cluster holds under it is
 		// that record's, and a deletion would hit it.
 		p.bury(grave)
 	}
+}
+
+// mayHave reports whether, under the name of a work without a record, the cluster
+// may have that work rather than h, which holds the name here. Nothing can be said
+// of its deletion before h is gone.
+func (p *plan) mayHave(h *Meta) bool {
+	if h.Owner == p.op.Owner {
+		// The cluster had the work, so h is older: the store went back in time.
+		return p.op.Reported
+	}
+	// No cluster has said that it had h. It may have the work, from before a loss of
+	// the store, after which the other source was the first to come, with a deletion.
+	return h.State == Tombstone && h.StatusRevision == 0 && h.Sequence == ""
 }
 
 // bury digs the grave of a deletion that no cluster has to confirm, or renews

@@ -231,6 +231,21 @@ func TestDecide_DeletionOfUnknown(t *testing.T) {
 			want: "confirmed 2 s1", after: []string{"u1 grave s1/n1 v5 -@2 -@2 v5", "u2 live s2/n1 v1 b@1"}, feed: []string{"2 u1 status s1 grave"},
 		},
 		{
+			name:   "its name is a tombstone's of another that no cluster spoke of: it may be this work's there",
+			before: []store.Op{by("s2", reported(del("u2", "n1", 1)))}, op: del("u1", "n1", 5),
+			want: "conditionfailed 0", after: []string{"u2 tombstone s2/n1 v1 -@1"},
+		},
+		{
+			name:   "the same of one that was live here",
+			before: []store.Op{by("s2", create("u2", "n1", 1, "b")), by("s2", del("u2", "n1", 1))}, op: del("u1", "n1", 5),
+			want: "conditionfailed 0", after: []string{"u2 tombstone s2/n1 v1 b@2"},
+		},
+		{
+			name:   "its name is a tombstone's of another that the cluster had",
+			before: []store.Op{by("s2", create("u2", "n1", 1, "b")), status("u2", 1, 1, "x"), by("s2", del("u2", "n1", 1))}, op: del("u1", "n1", 5),
+			want: "confirmed 4 s1", after: []string{"u1 grave s1/n1 v5 -@4 -@4 v5", "u2 tombstone s2/n1 v1 b@3 x@2 v1"}, feed: []string{"4 u1 status s1 grave"},
+		},
+		{
 			name: "its name is a tombstone's: one after the other", before: []store.Op{create("u2", "n1", 1, "b"), del("u2", "n1", 1)}, op: del("u1", "n1", 5),
 			want: "waits 0 s1", after: []string{"u2 tombstone s1/n1 v1 b@2 (deletion waits: u1 s1/n1 v5 -)"},
 		},
