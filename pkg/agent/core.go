@@ -360,7 +360,7 @@ func (c *Core) accept(ctx context.Context, spec *manifestwork.Spec, problem stri
 	}
 	c.mu.Lock()
 	d = c.set.Accept(spec, problem)
-	repeat = d.Outcome == desired.Duplicate && c.outbox.Ask(spec.ResourceID, codec.UpdateRequest)
+	repeat = d.Outcome == desired.Duplicate && c.outbox.Answers(spec.ResourceID, spec.Tag) && c.outbox.Ask(spec.ResourceID, codec.UpdateRequest)
 	if d.Outcome == desired.Duplicate && c.graces[c.key(spec.Name)] {
 		d.Names = append(d.Names, spec.Name) // it is wanted after all
 	}

@@ -116,6 +116,13 @@ func (o *Outbox) Put(w *desired.Work, status workv1.ManifestWorkStatus, deleted 
 	return o.due(i), nil
 }
 
+// Answers reports whether the status of a work is about the spec with this tag:
+// what there is of an earlier one need not be said again.
+func (o *Outbox) Answers(id string, tag codec.Tag) bool {
+	i := o.items[id]
+	return i != nil && i.work.Tag == tag
+}
+
 // Ask makes the status of a work due although it may have been accepted
 // before. action is that of the event. It returns false if there is no status.
 func (o *Outbox) Ask(id string, action codec.Action) bool {

@@ -100,6 +100,16 @@ func TestOutbox_SendsAStatusOnce(t *testing.T) {
 	}
 }
 
+func TestOutbox_KnowsWhatItsStatusesAreAbout(t *testing.T) {
+	b := newBench(t)
+	w := work("1", 1)
+	w.Tag = codec.Tag{1}
+	b.put(w, "a", true)
+	if !b.Answers("1", w.Tag) || b.Answers("1", codec.Tag{2}) || b.Answers("2", w.Tag) {
+		t.Error("mistaken")
+	}
+}
+
 func TestOutbox_TheLatestWinsAndSequenceGrows(t *testing.T) {
 	b := newBench(t)
 	b.put(work("1", 1), "a", true)
