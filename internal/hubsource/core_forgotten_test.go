@@ -165,3 +165,19 @@ func TestCore_PublishesAGenerationThatTheHubCountsAgain(t *testing.T) {
 		})
 	}
 }
+
+// A work was deleted, and then its hub went back to where it was not.
+func TestCore_PublishesAgainWhatItsClusterReportsAsDeleted(t *testing.T) {
+	w := newWork("w", 1, version("100"))
+	f := comparingFixture(t, State{}, w)
+	f.page(codec.Inventory{})
+	f.deliver(w.UID)
+	f.idle(SpecLane, w.UID)
+	if v := f.core.Report(&Report{UID: w.UID, Cluster: "cluster1", Name: "w", Version: 2, Sequence: sequence(1), Deleted: true}); v != Taken {
+		t.Fatalf("the report is %s", v)
+	}
+	f.idle(HubLane, w.UID) // the informer may lag
+	f.now = f.now.Add(informerPatience)
+	f.core.Done(next[Lookup](f, HubLane, w.UID), Result{Work: w})
+	f.deliver(w.UID)
+}

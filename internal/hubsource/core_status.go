@@ -383,6 +383,12 @@ func (c *Core) doneLookup(e Lookup, r Result) {
 		w.report.retry, w.report.early = retry{}, time.Time{}
 		c.wrote(w, r.Work)
 		if p := w.report.pending; p == e.about && isEarly(p, r.Work) {
+			if p.Deleted { // so the broker has the work no longer
+				w.spec.sentOn = 0
+				c.notAccepted(w)
+				c.compareAgain(c.clusters[w.cluster], 0)
+				c.wake(SpecLane, w, 0)
+			}
 			c.dropReport(w) // the hub does not have what it is about, and did once
 		}
 		c.wake(HubLane, w, 0)
