@@ -136,7 +136,7 @@ func (b *Broker) runRouter(ctx context.Context) error {
 		if len(changes) == 0 {
 			continue
 		}
-		b.hub.route(changes)
+		b.hub.route(changes, len(changes) < atOnce)
 		after = changes[len(changes)-1].Revision
 	}
 }

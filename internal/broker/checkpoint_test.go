@@ -340,6 +340,38 @@ func (s *lateRouter) Changes(ctx context.Context, after uint64, limit int) ([]st
 	return s.Store.Changes(ctx, after, limit)
 }
 
+// TestRouter_FindsADeletionInThePlaceOfASpec: a stock agent takes nothing from a
+// deletion but that it is one, so it gets what nobody had routed before it.
+func TestRouter_FindsADeletionInThePlaceOfASpec(t *testing.T) {
+	const orphan = `{"manifests":[],"deleteOption":{"propagationPolicy":"Orphan"}}`
+	var late *lateRouter
+	wrap := func(s store.Store) store.Store {
+		late = &lateRouter{Store: s, gate: make(chan struct{})}
+		return late
+	}
+	inWrapped(t, broker.Config{}, wrap, func(w *world) {
+		source, stock := w.source("src"), w.subscribe(w.agent("c1"))
+		routes := func() { late.gate <- struct{}{} }
+		routes()
+		w.put(source, work{version: 1}.event())
+		stock.expect("spec create_request w1 v1")
+		w.put(source, work{version: 2, data: orphan}.event())
+		w.put(source, work{version: 2, deleting: true}.event())
+		routes()
+		got := stock.expect("spec create_request w1 v2", "spec delete_request w1 v2 deleting")
+		if string(got[0].Data) != orphan {
+			t.Errorf("spec before the deletion: %s", got[0].Data)
+		}
+
+		w.put(source, work{id: "w2", version: 1}.event())
+		routes()
+		stock.expect("spec create_request w2 v1")
+		w.put(source, work{id: "w2", version: 1, deleting: true}.event())
+		routes()
+		stock.expect("spec delete_request w2 v1 deleting") // it has seen the last spec
+	})
+}
+
 // TestCheckpoint_DigestIsOfWhatWasSent: what is in the store and not in the
 // mailbox yet is not promised; the router's progress is enough to go on, also
 // where it has nothing for the agent.

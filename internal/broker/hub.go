@@ -1,6 +1,8 @@
 package broker
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,6 +24,10 @@ type hub struct {
 	// routed is the revision up to which every change is in the mailboxes it
 	// belongs into. It is written under the lock.
 	routed atomic.Uint64
+	// unrouted are the revisions of specs that were accepted and that the router
+	// has not come to, for clusters with stock agents: a deletion that the router
+	// finds in the place of one is the first that they hear of it.
+	unrouted map[store.Key]uint64
 	// awaited are the subscriptions that want to hear when routed is so far.
 	awaited map[*subscription]uint64
 	ledger  *ledger
@@ -36,7 +42,7 @@ type hub struct {
 func newHub(revision uint64, l *ledger) *hub {
 	h := &hub{
 		byID: map[string]*subscription{}, perParty: map[identity.Identity]int{},
-		awaited: map[*subscription]uint64{}, ledger: l, empty: make(chan struct{}),
+		unrouted: map[store.Key]uint64{}, awaited: map[*subscription]uint64{}, ledger: l, empty: make(chan struct{}),
 	}
 	h.routed.Store(revision)
 	return h
@@ -120,9 +126,20 @@ func (h *hub) closing() error {
 	return nil
 }
 
+// accepted takes note of the spec that a record has at a revision. It is called
+// before the source is told, which may then delete the work.
+func (h *hub) accepted(k store.Key, revision uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	stock := func(s *subscription) bool { return s.hello.Protocol == 0 }
+	if revision > h.routed.Load() && slices.ContainsFunc(h.index.Get(route.Scope{DataType: k.DataType, Cluster: k.Cluster}), stock) {
+		h.unrouted[k] = revision
+	}
+}
+
 // route puts changes, in the order of their revisions, into the mailboxes of
-// whom they concern.
-func (h *hub) route(changes []store.Change) {
+// whom they concern. all: there were no more when they were read.
+func (h *hub) route(changes []store.Change, all bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for i := range changes {
@@ -130,6 +147,9 @@ func (h *hub) route(changes []store.Change) {
 	}
 	routed := changes[len(changes)-1].Revision
 	h.routed.Store(routed)
+	if all { // what took their places was among the changes, or is in no feed
+		maps.DeleteFunc(h.unrouted, func(_ store.Key, revision uint64) bool { return revision <= routed })
+	}
 	for s, revision := range h.awaited {
 		if revision <= routed {
 			delete(h.awaited, s)
@@ -145,8 +165,15 @@ func (h *hub) routeOne(c *store.Change) {
 	}
 	var flags route.Flags
 	if c.Part == store.SpecPart {
+		spec, unrouted := h.unrouted[c.Key]
 		if c.State == store.Tombstone {
 			flags = route.Deletion
+			if unrouted && spec < c.Revision {
+				flags |= route.SpecFirst
+			}
+		}
+		if spec <= c.Revision {
+			delete(h.unrouted, c.Key)
 		}
 		h.ledger.changed(c.Key, c.Revision, c.Gone)
 	}

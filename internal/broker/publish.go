@@ -140,6 +140,9 @@ func (b *Broker) publishSpec(ctx context.Context, s session, env *codec.Envelope
 	if err != nil {
 		return "", storeError(err)
 	}
+	if outcomes[0].Verdict == store.Accepted && !op.Deleting {
+		b.hub.accepted(op.Key, outcomes[0].Revision)
+	}
 	return outcomeOf(outcomes[0], env)
 }
 
