@@ -128,13 +128,20 @@ func (r *round) live(ctx context.Context, w *desired.Work) (next time.Duration, 
 	if err := r.loadRecord(ctx); err != nil {
 		return 0, err
 	}
-	left := time.Duration(0)
-	if r.record != nil && r.record.WorkID() == w.ResourceID {
+	left, recorded := time.Duration(0), r.record != nil && r.record.WorkID() == w.ResourceID
+	if recorded {
 		if left, err = r.grace(ctx); err != nil {
 			return 0, err
 		}
 	}
 	if left == 0 {
+		if recorded && !r.record.Deleting() {
+			// Nobody knows afterwards what of it is to outlive the work; it may never
+			// have been applied as it is held.
+			if err := r.spare(ctx, orphans(w)); err != nil {
+				return 0, err
+			}
+		}
 		r.giveUp(ctx, w)
 		return firstSaveRetry, nil // its AppliedManifestWork is a stray then
 	}

@@ -9,8 +9,11 @@ import (
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	workv1 "open-cluster-management.io/api/work/v1"
 
+	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
 	"github.com/hawser-io/hawser/pkg/agent/inventory"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
@@ -298,6 +301,39 @@ func TestCore_WorksThatTheBrokerKnowsNothingOf(t *testing.T) {
 	r.expectJournal("w-2")
 	if r.record("web") != nil || r.core.set.Get("w-1") != nil {
 		t.Fatal("something is left")
+	}
+}
+
+// What is given up was Orphan, and the cluster did not answer since the agent
+// received that: its objects outlive it all the same.
+func TestCore_EvictionLeavesWhatIsToOutliveTheWork(t *testing.T) {
+	for name, held := range map[string]*workv1.DeleteOption{
+		"Orphan":     {PropagationPolicy: workv1.DeletePropagationPolicyTypeOrphan},
+		"Foreground": {PropagationPolicy: workv1.DeletePropagationPolicyTypeForeground},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newJournaledRig(t)
+			r.core.config.EvictionGracePeriod = 0
+			r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
+			w := hubWork("w-1", "web", 2, configMap("a", "2"))
+			w.Spec.DeleteOption = held
+			r.core.Handle(t.Context(), r.event(w, codec.UpdateRequest, nil))
+			r.core.Disconnected(errAway)
+			r.f.Refuse = func(clustertest.Call) error { return apierrors.NewServiceUnavailable("away") }
+			r.subscribe(accepted)
+			r.checkpoint(r.proof([]string{"w-1"}, "hub"))
+			r.expectValue("a", "1")
+			r.f.Refuse = nil
+			r.settle(time.Hour)
+			if r.record("web") != nil || r.core.set.Get("w-1") != nil {
+				t.Fatal("something is left")
+			}
+			want := ""
+			if name == "Orphan" {
+				want = "1"
+			}
+			r.expectValue("a", want)
+		})
 	}
 }
 
