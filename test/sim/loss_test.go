@@ -128,6 +128,20 @@ func (o *oracle) torn(w *workv1.ManifestWork) {
 	o.mustStay[id] = o.mustStay[id] && o.orphansThere(store.Key{DataType: codec.ManifestBundles, Cluster: w.Namespace, ResourceID: id})
 }
 
+// forgetOrphans: that a work which left its hub became Orphan, only an agent that
+// received it so knows after a loss of the broker's store, and may forget it with
+// its process.
+func (o *oracle) forgetOrphans() {
+	for id := range o.lost {
+		known := false
+		for _, t := range o.clusters {
+			w := t.wanted[id]
+			known = known || w != nil && w.orphan
+		}
+		o.mustStay[id] = o.mustStay[id] && (known || !o.forgot)
+	}
+}
+
 // unknown hears that a work is deleted of which nobody but its cluster knows any
 // more. A release is the end of what source and broker know of the works of a
 // cluster: stock agents keep such a work until somebody cleans up; ours evict it

@@ -376,6 +376,7 @@ func (w *world) replaceStore(b *mem.Backup) {
 	w.broker.backup, w.broker.old = b, nil
 	w.oracle.backInTime("")
 	w.oracle.forgot = true
+	w.oracle.forgetOrphans()
 	for _, a := range w.agents {
 		a.keepTime()
 	}

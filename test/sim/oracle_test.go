@@ -126,6 +126,7 @@ type wanted struct {
 	name    string
 	life    string
 	live    bool
+	orphan  bool // and the process that received it so still runs
 	objects map[string]map[string]string
 }
 
@@ -194,6 +195,10 @@ func (o *oracle) sent(from identity.Identity, e codec.Event) {
 // processEnded hears that the agent of a cluster begins anew. What it said last
 // and nobody took is lost with it; it says it again if it is still so.
 func (o *oracle) processEnded(clusterName string) {
+	for _, w := range o.clusters[clusterName].wanted {
+		w.orphan = false
+	}
+	o.forgetOrphans()
 	for id := range o.reports {
 		if o.where[id] == clusterName {
 			o.reports[id] = o.reports[id][:o.settled[id]]
@@ -357,7 +362,7 @@ func (o *oracle) want(env *codec.Envelope, e codec.Event) {
 		}
 		return
 	}
-	w := &wanted{name: spec.Name, live: true, objects: objectsOf(spec.Work.Spec.Workload.Manifests)}
+	w := &wanted{name: spec.Name, live: true, orphan: orphans(spec.Work.Spec.DeleteOption), objects: objectsOf(spec.Work.Spec.Workload.Manifests)}
 	for id, other := range t.wanted {
 		if id != spec.ResourceID && other.name == spec.Name {
 			delete(t.wanted, id) // a new id under a live name replaces the work
