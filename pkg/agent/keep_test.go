@@ -450,6 +450,51 @@ func TestCore_RestartRepeatsNoStatus(t *testing.T) {
 	}, byCursor)
 }
 
+// A restored hub goes back to a spec that was answered before. Meanwhile its
+// cluster was released, so that the broker has lost that answer.
+func TestCore_AnswersWhatTheHubWentBackTo(t *testing.T) {
+	first, second := hubWork("w-1", "web", 1, configMap("a", "1")), hubWork("w-1", "web", 2, configMap("a", "2"))
+	restart := func(r *rig, _ string) {
+		r.start()
+		r.resume()
+	}
+	// What it held is of no record any more.
+	released := func(r *rig, highest string) {
+		restart(r, highest)
+		for _, cp := range []codec.Checkpoint{{}, {Listed: true, Orphans: []string{"w-1"}}} {
+			cp.Cursor, cp.Digest, cp.HighestSequenceID = at(2), &codec.Digest{}, highest
+			r.checkpoint(cp)
+		}
+	}
+	nothing := func(*rig, string) {}
+	for name, c := range map[string]struct{ between, after func(*rig, string) }{
+		"the same process":                {nothing, nothing},
+		"the next process":                {released, nothing},
+		"one that ends before the answer": {nothing, restart},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newJournaledRig(t)
+			r.outcome = codec.OutcomeAccepted
+			r.apply(first)
+			r.inSync(1)
+			r.settle(time.Minute) // what the broker accepted is noted
+			before := len(r.sent)
+			highest := r.sent[before-1].SequenceID
+
+			r.deliver(second) // and not applied before the next comes
+			c.between(r, highest)
+			r.deliver(first)
+			c.after(r, highest)
+			r.checkpoint(codec.Checkpoint{Cursor: at(3), Digest: held(r, "w-1"), HighestSequenceID: highest})
+			r.settle(time.Minute)
+			if got := r.sent[before:]; len(got) != 1 || got[0].Version != 1 {
+				t.Fatalf("sent %+v, want the status of version 1", got)
+			}
+			r.expectValue("a", "1")
+		})
+	}
+}
+
 // On real files, with the journal that the program has.
 func TestCore_OnRealFiles(t *testing.T) {
 	dir := t.TempDir()

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -47,7 +46,7 @@ func (i *item) makeEssence() string {
 	if err != nil {
 		return ""
 	}
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s %d %s %s %t", i.work.Source, i.work.Generation, i.work.Tag, hash, i.deleted))
+	sum := sha256.Sum256([]byte(i.about(hash)))
 	return hex.EncodeToString(sum[:16])
 }
 

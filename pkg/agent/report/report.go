@@ -70,10 +70,14 @@ type item struct {
 }
 
 // fingerprint says whether two statuses are the same to the receiver. Every
-// spec is answered, also one of the same version with the same outcome: whoever
-// sends it may have forgotten what was said of the one before.
-func (i *item) fingerprint() string {
-	return fmt.Sprintf("%s %d %s %s %t", i.work.Source, i.work.Generation, i.work.Tag, i.hash, i.deleted)
+// spec is answered, also one of the same version with the same outcome, and one
+// that a hub went back to: whoever sends it may have forgotten what was said of
+// the one before. A tag alone does not tell: it says what a spec is, the revision
+// says which time it was accepted.
+func (i *item) fingerprint() string { return i.about(i.hash) }
+
+func (i *item) about(hash string) string {
+	return fmt.Sprintf("%s %d %s %d %s %t", i.work.Source, i.work.Generation, i.work.Tag, i.work.Revision, hash, i.deleted)
 }
 
 // due reports whether the status of a work is to be sent.

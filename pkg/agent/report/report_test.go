@@ -100,6 +100,34 @@ func TestOutbox_SendsAStatusOnce(t *testing.T) {
 	}
 }
 
+// The tag is the same when a source goes back to what it had; the revision is not.
+func TestOutbox_AnswersASpecEachTimeItIsAccepted(t *testing.T) {
+	b := newBench(t)
+	b.Remember = true
+	b.Reconnected(true)
+	w := work("1", 1)
+	w.Tag, w.Revision = codec.Tag{1}, 4
+	b.put(w, "a", true)
+	b.answered(b.take("1"), codec.OutcomeAccepted, false)
+	highest, _, _ := b.Reported()
+	b.put(w, "a", false)
+	again := *w
+	again.Revision = 6
+	b.put(&again, "a", true)
+
+	for _, c := range []struct {
+		w    *desired.Work
+		want bool
+	}{{w, false}, {&again, true}} {
+		b.put(w, "a", false)
+		next := remembering(t, b)
+		next.put(c.w, "a", c.want)
+		next.Reconnected(true)
+		next.observe(highest)
+		next.put(c.w, "a", c.want)
+	}
+}
+
 func TestOutbox_KnowsWhatItsStatusesAreAbout(t *testing.T) {
 	b := newBench(t)
 	w := work("1", 1)
