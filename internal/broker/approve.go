@@ -49,7 +49,9 @@ func (b *Broker) approve(ctx context.Context, by identity.Identity, p place, sou
 		"operator", by.Name, "source", source, "cluster", p.cluster, "count", deleted)
 	if !b.ledger.holdsBack(p, source) {
 		// All that kept the source from being done was decided.
-		return b.concluded(outcome{ownership: ownership{p.dataType, source}, compared: []string{p.cluster}})
+		o := outcome{ownership: ownership{p.dataType, source}, compared: []string{p.cluster}}
+		o.begun = b.comparisons.begin(o.ownership)
+		return b.concluded(o)
 	}
 	return nil
 }

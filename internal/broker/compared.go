@@ -3,19 +3,27 @@ package broker
 import (
 	"context"
 	"encoding/json"
+	"errors"
 
 	"github.com/hawser-io/hawser/internal/broker/route"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
 )
 
 // takeComparison takes over what a source says about its comparison. Repeating
-// it does no harm.
+// it does no harm as long as nothing is revoked in between. A source that does not
+// wait for the answer any more may release a cluster: that it went away arrives
+// ahead of the release, so what was begun before is not taken behind it.
 func (b *Broker) takeComparison(ctx context.Context, s *subscription, c codec.Compared) error {
 	if err := notForAgents(s); err != nil {
 		return err
 	}
 	o := outcome{ownership: ownership{s.scope.DataType, s.scope.Owner}, subscription: s.id, all: c.AllClusters}
+	o.begun = b.comparisons.begin(o.ownership)
+	if ctx.Err() != nil {
+		return callerGone(ctx)
+	}
 	if err := o.read(c.Clusters); err != nil {
 		return err
 	}
@@ -138,9 +146,15 @@ func (b *Broker) lastPosition(owner string) (*codec.HubPosition, error) {
 // concluded takes over what a source said of its comparison, and tells the
 // agents whom it concerns.
 func (b *Broker) concluded(o outcome) error {
-	changed, ok := b.comparisons.apply(o)
-	if !ok {
-		return invalid("data", "more clusters are named as compared than a source may have", "set all_clusters instead of naming them")
+	changed, err := b.comparisons.apply(o)
+	switch {
+	case errors.Is(err, errRevokedSince):
+		return &transport.Error{
+			Code: transport.CodeUnavailable, Next: transport.NextBackOff, Delay: comeBack,
+			Message: err.Error(), Hint: "say it again of what is so now",
+		}
+	case err != nil:
+		return invalid("data", err.Error(), "set all_clusters instead of naming them")
 	}
 	b.hub.recheck(o.dataType, changed)
 	return nil

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"errors"
 	"slices"
 	"sync"
 
@@ -36,7 +37,15 @@ type comparison struct {
 	// except maps to the subscription on which the source said that it withholds
 	// something there, "" where the cluster was released.
 	except map[string]string
+	// revoked is how often it was revoked on some cluster.
+	revoked uint64
 }
+
+var (
+	errTooManyCompared = errors.New("more clusters are named as compared than a source may have")
+	// errRevokedSince: what was said may be of the time before.
+	errRevokedSince = errors.New("what the source compared was revoked on a cluster meanwhile")
+)
 
 func newComparisons() *comparisons { return &comparisons{sources: map[ownership]*comparison{}} }
 
@@ -44,6 +53,8 @@ func newComparisons() *comparisons { return &comparisons{sources: map[ownership]
 type outcome struct {
 	ownership
 	subscription string
+	// begun is what begin returned before anything was done about it.
+	begun uint64
 	// compared is as it wants it, open is not.
 	compared, open []string
 	// all: so is every cluster that is not open on this subscription.
@@ -56,18 +67,35 @@ type changes struct {
 	clusters   []string
 }
 
-// apply takes an outcome over; false: it names too many clusters.
-func (c *comparisons) apply(o outcome) (changes, bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	s := c.sources[o.ownership]
+// of returns the comparison of a source. The caller holds mu.
+func (c *comparisons) of(o ownership) *comparison {
+	s := c.sources[o]
 	if s == nil {
 		s = &comparison{clusters: map[string]struct{}{}, except: map[string]string{}}
+		c.sources[o] = s
 	}
-	if s.size(o) > maxCompared {
-		return changes{}, false
+	return s
+}
+
+// begin is called when an outcome arrives: it counts only if nothing is revoked
+// before it is applied.
+func (c *comparisons) begin(o ownership) uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.of(o).revoked
+}
+
+// apply takes an outcome over, or fails with errTooManyCompared or errRevokedSince.
+func (c *comparisons) apply(o outcome) (changes, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.of(o.ownership)
+	switch {
+	case s.revoked != o.begun:
+		return changes{}, errRevokedSince
+	case s.size(o) > maxCompared:
+		return changes{}, errTooManyCompared
 	}
-	c.sources[o.ownership] = s
 	var changed changes
 	note := func(cluster string, was bool) {
 		if was != s.has(cluster) {
@@ -89,7 +117,7 @@ func (c *comparisons) apply(o outcome) (changes, bool) {
 		note(cluster, was)
 	}
 	if !o.all {
-		return changed, true
+		return changed, nil
 	}
 	for cluster, subscription := range s.except {
 		if subscription != o.subscription {
@@ -99,7 +127,7 @@ func (c *comparisons) apply(o outcome) (changes, bool) {
 	}
 	changed.everywhere = !s.all
 	s.all, s.clusters = true, map[string]struct{}{}
-	return changed, true
+	return changed, nil
 }
 
 // size is how many clusters there would be to remember with an outcome.
@@ -122,10 +150,8 @@ func (s *comparison) size(o outcome) int {
 func (c *comparisons) revoke(o ownership, cluster string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s := c.sources[o]
-	if s == nil {
-		return false
-	}
+	s := c.of(o)
+	s.revoked++
 	was := s.has(cluster)
 	delete(s.clusters, cluster)
 	delete(s.except, cluster)

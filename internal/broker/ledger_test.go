@@ -181,9 +181,10 @@ func TestComparisons_EqualTheNaiveOnes(t *testing.T) {
 						}
 					}
 				}
-				var ok bool
-				if changed, ok = c.apply(o); !ok {
-					t.Fatal("refused")
+				o.begun = c.begin(o.ownership)
+				var err error
+				if changed, err = c.apply(o); err != nil {
+					t.Fatal(err)
 				}
 			}
 			after := set()

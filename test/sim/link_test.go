@@ -266,19 +266,37 @@ func (w *world) send(l *link, e codec.Event, what string, done func(transport.Re
 // same cluster. That it is given up travels there too, and ahead of e; on another
 // connection it may come late.
 func (w *world) overtake(c *conn, e codec.Event) {
-	if !specOfWork(e) && e.Type() != codec.TypeRelease {
+	released := ""
+	switch {
+	case e.Type() == codec.TypeRelease:
+		released = fmt.Sprint(e.Extensions()[codec.ExtClusterName])
+	case !specOfWork(e):
 		return
 	}
 	w.calls = slices.DeleteFunc(w.calls, func(o *call) bool {
 		if o.conn != c || o.done != nil || o.arrived {
 			return false
 		}
+		if o.event.Type() == codec.TypeCompared {
+			return released != "" && comparedThere(o.event, released)
+		}
 		same := codec.ExtResourceID
-		if e.Type() == codec.TypeRelease || o.event.Type() == codec.TypeRelease {
+		if released != "" || o.event.Type() == codec.TypeRelease {
 			same = codec.ExtClusterName
 		}
 		return (specOfWork(o.event) || o.event.Type() == codec.TypeRelease) && o.event.Extensions()[same] == e.Extensions()[same]
 	})
+}
+
+// comparedThere reports whether an event says of a cluster that it was compared.
+// What was said once more is no other's word: behind the release of the cluster
+// the broker could not tell it from what the source says of it later.
+func comparedThere(e codec.Event, cluster string) bool {
+	told, err := codec.ParseCompared(e)
+	if err != nil {
+		panic(err)
+	}
+	return told.AllClusters || slices.ContainsFunc(told.Clusters, func(o codec.ClusterComparison) bool { return o.Cluster == cluster })
 }
 
 // specOfWork reports whether an event is a work, or its deletion.
