@@ -118,7 +118,7 @@ func TestC34_OlderSequence_IsIgnored(t *testing.T) {
 		}
 		got[message] = outcome
 	}
-	want := map[string]string{"10": codec.OutcomeAccepted, "9": codec.OutcomeStale, "10 again": codec.OutcomeStale, "11": codec.OutcomeAccepted}
+	want := map[string]string{"10": codec.OutcomeAccepted, "9": codec.OutcomeStale, "10 again": codec.OutcomeUnchanged, "11": codec.OutcomeAccepted}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("outcomes (-want +got):\n%s", diff)
 	}
