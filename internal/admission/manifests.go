@@ -10,32 +10,33 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 )
 
-// checkManifests returns the first thing that is wrong with the manifests, ""
-// when nothing is. Order and texts are those of Open Cluster Management.
-func (r Rules) checkManifests(work *workv1.ManifestWork) (problem string) {
+// checkManifests returns which objects the manifests are about, and the first
+// thing that is wrong with them, "" when nothing is. Order and texts are those of
+// Open Cluster Management.
+func (r Rules) checkManifests(work *workv1.ManifestWork) (objects []identifier, problem string) {
 	manifests := work.Spec.Workload.Manifests
 	if len(manifests) == 0 {
-		return "manifests should not be empty"
+		return nil, "manifests should not be empty"
 	}
 	if size := manifestwork.ManifestsSize(work); size > r.ManifestLimit {
-		return fmt.Sprintf("the size of manifests is %d bytes which exceeds the %d limit", size, r.ManifestLimit)
+		return nil, fmt.Sprintf("the size of manifests is %d bytes which exceeds the %d limit", size, r.ManifestLimit)
 	}
-	objects := make([]identifier, 0, len(manifests))
+	objects = make([]identifier, 0, len(manifests))
 	for i := range manifests {
 		id, problem := identify(manifests[i].Raw)
 		if problem != "" {
-			return problem
+			return nil, problem
 		}
 		objects = append(objects, id)
 	}
 	seen := make(map[identifier]bool, len(objects))
 	for _, id := range objects {
 		if seen[id] {
-			return fmt.Sprintf("duplicate manifest for resource %s/%s with resource type %s.%s", id.namespace, id.name, id.apiVersion, id.kind)
+			return nil, fmt.Sprintf("duplicate manifest for resource %s/%s with resource type %s.%s", id.namespace, id.name, id.apiVersion, id.kind)
 		}
 		seen[id] = true
 	}
-	return ""
+	return objects, ""
 }
 
 // identifier says which object a manifest is about.
@@ -61,16 +62,15 @@ func identify(raw []byte) (id identifier, problem string) {
 const mostWarnings = 8
 
 // warnings tells what the rules let pass and no cluster can take as it is meant:
-// one object in two versions of its API. Every manifest has passed
-// checkManifests; names and namespaces that cannot be, the hub's schema refuses.
-func warnings(manifests []workv1.Manifest) (told []string) {
+// one object in two versions of its API. objects are those of checkManifests;
+// names and namespaces that cannot be, the hub's schema refuses.
+func warnings(objects []identifier) (told []string) {
 	type object struct {
 		schema.GroupKind
 		namespace, name string
 	}
 	first := map[object]int{}
-	for i := range manifests {
-		id, _ := identify(manifests[i].Raw)
+	for i, id := range objects {
 		o := object{schema.FromAPIVersionAndKind(id.apiVersion, id.kind).GroupKind(), id.namespace, id.name}
 		n, twice := first[o]
 		if !twice {

@@ -71,10 +71,11 @@ func (r Rules) Check(req *admissionv1.AdmissionRequest) Answer {
 func (r Rules) check(req *admissionv1.AdmissionRequest, work, old *workv1.ManifestWork) Answer {
 	var a Answer
 	if old == nil || !sameManifests(old, work) {
-		if problem := r.checkManifests(work); problem != "" {
+		objects, problem := r.checkManifests(work)
+		if problem != "" {
 			return Answer{Problem: problem}
 		}
-		a.Warnings = warnings(work.Spec.Workload.Manifests)
+		a.Warnings = warnings(objects)
 	}
 	if w := r.ttlWarning(work, old); w != "" {
 		a.Warnings = append(a.Warnings, w)
