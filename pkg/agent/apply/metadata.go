@@ -63,6 +63,12 @@ func (o Owner) patch(live *unstructured.Unstructured, owned bool) (patch []byte,
 	if !changed {
 		return nil, false
 	}
+	return PatchOwners(live, refs), true
+}
+
+// PatchOwners is a merge patch that gives exactly the object that was read these
+// owner references.
+func PatchOwners(live *unstructured.Unstructured, refs []metav1.OwnerReference) []byte {
 	meta := map[string]any{"uid": live.GetUID(), "resourceVersion": live.GetResourceVersion(), "ownerReferences": refs}
 	if len(refs) == 0 {
 		meta["ownerReferences"] = nil // null removes the field
@@ -72,7 +78,7 @@ func (o Owner) patch(live *unstructured.Unstructured, owned bool) (patch []byte,
 		// References of text and truth values always marshal.
 		panic(fmt.Sprintf("marshal an owner reference patch: %v", err))
 	}
-	return patch, true
+	return patch
 }
 
 // removeSuffix at the end of a key in a manifest's labels or annotations means

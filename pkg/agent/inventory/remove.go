@@ -2,7 +2,6 @@ package inventory
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -159,16 +158,7 @@ func (r Remover) read(ctx context.Context, e Entry) (cluster.Ref, *unstructured.
 
 func (r Remover) disown(ctx context.Context, ref cluster.Ref, live *unstructured.Unstructured, owner apply.Owner) error {
 	kept := slices.DeleteFunc(live.GetOwnerReferences(), func(o metav1.OwnerReference) bool { return o.UID == owner.UID })
-	meta := condition(live.GetUID(), live.GetResourceVersion())
-	meta["ownerReferences"] = kept
-	if len(kept) == 0 {
-		meta["ownerReferences"] = nil // null removes the field
-	}
-	body, err := json.Marshal(map[string]any{"metadata": meta})
-	if err != nil {
-		return fmt.Errorf("remove the owner reference from %s: %w", ref, err)
-	}
-	if _, err := r.Client.Patch(ctx, ref, body, ""); err != nil {
+	if _, err := r.Client.Patch(ctx, ref, apply.PatchOwners(live, kept), ""); err != nil {
 		return fmt.Errorf("remove the owner reference from %s: %w", ref, err)
 	}
 	return nil
@@ -188,10 +178,4 @@ func gone(err error) error {
 		return nil
 	}
 	return err
-}
-
-// condition is the part of a patch that makes it apply to exactly what was
-// read.
-func condition(uid types.UID, resourceVersion string) map[string]any {
-	return map[string]any{"uid": string(uid), "resourceVersion": resourceVersion}
 }

@@ -246,7 +246,8 @@ func (s Store) Release(ctx context.Context, r *Record) (gone bool, err error) {
 }
 
 func (s Store) patch(ctx context.Context, r *Record, meta, top map[string]any, subresource string) (*Record, error) {
-	m := condition(r.object.UID, r.object.ResourceVersion)
+	// Only exactly what was read is patched.
+	m := map[string]any{"uid": string(r.object.UID), "resourceVersion": r.object.ResourceVersion}
 	maps.Copy(m, meta)
 	body := map[string]any{"metadata": m}
 	maps.Copy(body, top)
