@@ -86,15 +86,9 @@ func completes(m apply.Manifest) bool {
 // it was read last.
 func (r *round) glance(ctx context.Context, m apply.Manifest) apply.Result {
 	m.Err = nil // it does not matter whether it could be applied
-	owner := r.record.Owner()
-	if k, same := r.unchanged(m, owner); same {
-		return apply.Remembered(m, k)
-	}
-	k := r.known[m.Ref]
-	if m.Resolved && !r.full && k.heldFor == m.Hash() {
-		if seen, ok := r.config.Tracker.Seen(m.Ref); ok && seen.Is(k.signature) {
-			return apply.Remembered(m, k.Known)
-		}
+	owner, k := r.record.Owner(), r.known[m.Ref]
+	if (k.Same(m, owner) || m.Resolved && k.heldFor == m.Hash()) && r.quiet(m.Ref) {
+		return apply.Remembered(m, k.Known)
 	}
 	s := r.applier.Plan(ctx, m, owner, k.Known)
 	return s.Held()

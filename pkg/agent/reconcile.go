@@ -328,12 +328,19 @@ func (r *round) plan(ctx context.Context, m apply.Manifest, unheard bool) apply.
 // unchanged reports whether the object is known to be as it should be: it was,
 // and the watch has seen no change since.
 func (r *round) unchanged(m apply.Manifest, owner apply.Owner) (apply.Known, bool) {
-	k, has := r.known[m.Ref]
-	if !has || r.full || m.Err != nil || !k.Same(m, owner) {
-		return apply.Known{}, false
+	k := r.known[m.Ref].Known
+	return k, m.Err == nil && k.Same(m, owner) && r.quiet(m.Ref)
+}
+
+// quiet reports whether an object was read before, and the watch has seen no
+// change since.
+func (r *round) quiet(ref cluster.Ref) bool {
+	k, has := r.known[ref]
+	if !has || r.full {
+		return false
 	}
-	seen, ok := r.config.Tracker.Seen(m.Ref)
-	return k.Known, ok && seen.Is(k.signature)
+	seen, ok := r.config.Tracker.Seen(ref)
+	return ok && seen.Is(k.signature)
 }
 
 // settle removes what the work no longer wants, and records what there is.

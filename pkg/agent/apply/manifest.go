@@ -40,6 +40,12 @@ type Manifest struct {
 // Hash identifies the manifest and its Config.
 func (m Manifest) Hash() [sha256.Size]byte { return m.hash }
 
+// ID identifies the object among those of a cluster, whatever the version, as far
+// as that is known; fully if Resolved.
+func (m Manifest) ID() workv1.ResourceIdentifier {
+	return workv1.ResourceIdentifier{Group: m.Meta.Group, Resource: m.Meta.Resource, Namespace: m.Meta.Namespace, Name: m.Meta.Name}
+}
+
 // permanent marks an error that only another spec can end.
 type permanent struct{ error }
 
@@ -59,7 +65,7 @@ func Load(ctx context.Context, mapper cluster.Mapper, spec workv1.ManifestWorkSp
 	manifests := make([]Manifest, 0, len(spec.Workload.Manifests))
 	for i, raw := range spec.Workload.Manifests {
 		m := load(ctx, mapper, int32(i), raw.Raw)
-		id := entryID(m.Meta)
+		id := m.ID()
 		m.Owned, m.Config = Owned(spec.DeleteOption, id), configOf(spec.ManifestConfigs, id)
 		m.hash = hashOf(raw.Raw, m.Config)
 		if m.Err == nil {
@@ -94,10 +100,6 @@ func refuseWork(spec workv1.ManifestWorkSpec) error {
 // Body is the manifest as an object would be made of it, without the mark of an
 // owner.
 func (m Manifest) Body() *unstructured.Unstructured { return forCreate(identify(m), Owner{}, false) }
-
-func entryID(m workv1.ManifestResourceMeta) workv1.ResourceIdentifier {
-	return workv1.ResourceIdentifier{Group: m.Group, Resource: m.Resource, Namespace: m.Namespace, Name: m.Name}
-}
 
 func load(ctx context.Context, mapper cluster.Mapper, ordinal int32, raw []byte) Manifest {
 	m := Manifest{Meta: workv1.ManifestResourceMeta{Ordinal: ordinal}}

@@ -60,12 +60,19 @@ func setTexts(o *unstructured.Unstructured, field string, m map[string]string) {
 	o.Object[field] = v
 }
 
-// putTexts makes a top-level map identical; here an empty text is a value.
-func putTexts(next, want *unstructured.Unstructured, field string) bool {
+// bothTexts reads a top-level map of an object and of its manifest. It is not ok if
+// one is malformed; prepare looked at want, and the server at the object.
+func bothTexts(next, want *unstructured.Unstructured, field string) (live, data map[string]string, ok bool) {
 	live, err1 := texts(next, field)
 	data, err2 := texts(want, field)
-	if errors.Join(err1, err2) != nil || maps.Equal(live, data) {
-		return false // prepare looked at want, the server at live
+	return live, data, errors.Join(err1, err2) == nil
+}
+
+// putTexts makes a top-level map identical; here an empty text is a value.
+func putTexts(next, want *unstructured.Unstructured, field string) bool {
+	live, data, ok := bothTexts(next, want, field)
+	if !ok || maps.Equal(live, data) {
+		return false
 	}
 	setTexts(next, field, data)
 	return true
@@ -74,10 +81,9 @@ func putTexts(next, want *unstructured.Unstructured, field string) bool {
 // mergeConfigMap makes data and binaryData identical, apart from certificate
 // bundles that the cluster injects where label or annotation ask for it.
 func mergeConfigMap(next, want *unstructured.Unstructured, _ bool) bool {
-	live, err1 := texts(next, "data")
-	data, err2 := texts(want, "data")
-	if errors.Join(err1, err2) != nil {
-		return false // prepare looked at want, the server at live
+	live, data, ok := bothTexts(next, want, "data")
+	if !ok {
+		return false
 	}
 	if bundle, has := live[injectedBundleKey]; has && want.GetLabels()[injectBundleLabel] == "true" {
 		data[injectedBundleKey] = bundle
@@ -127,10 +133,9 @@ func prepareSecret(want *unstructured.Unstructured) error {
 }
 
 func mergeSecret(next, want *unstructured.Unstructured, _ bool) bool {
-	live, err1 := texts(next, "data")
-	data, err2 := texts(want, "data")
-	if errors.Join(err1, err2) != nil {
-		return false // prepare looked at want, the server at live
+	live, data, ok := bothTexts(next, want, "data")
+	if !ok {
+		return false
 	}
 	if next.Object["type"] == string(corev1.SecretTypeServiceAccountToken) {
 		// The token controller's keys live beside the manifest's.

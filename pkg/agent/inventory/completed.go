@@ -23,9 +23,9 @@ const AnnotationCompleted = "hawser.dev/completed"
 // CompletedID identifies a manifest by its object, in few characters: there can
 // be thousands.
 func CompletedID(m apply.Manifest) string {
-	h := sha256.New()
-	_, _ = fmt.Fprintf(h, "%q %q %q %q", m.Meta.Group, m.Meta.Resource, m.Meta.Namespace, m.Meta.Name)
-	return base64.RawURLEncoding.EncodeToString(h.Sum(nil)[:9])
+	id := m.ID()
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q %q", id.Group, id.Resource, id.Namespace, id.Name))
+	return base64.RawURLEncoding.EncodeToString(sum[:9])
 }
 
 // Completed returns since when manifests of a work are complete, by CompletedID.

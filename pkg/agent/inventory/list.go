@@ -15,10 +15,7 @@ import (
 type Entry = workv1.AppliedManifestResourceMeta
 
 func entryOf(m apply.Manifest) Entry {
-	return Entry{
-		ResourceIdentifier: workv1.ResourceIdentifier{Group: m.Meta.Group, Resource: m.Meta.Resource, Namespace: m.Meta.Namespace, Name: m.Meta.Name},
-		Version:            m.Meta.Version,
-	}
+	return Entry{ResourceIdentifier: m.ID(), Version: m.Meta.Version}
 }
 
 // Sort orders entries as the API documents it and, of several entries for one
@@ -48,7 +45,7 @@ func Sort(entries []Entry) []Entry {
 func Unheard(recorded []Entry) func(apply.Manifest) bool {
 	known := byIdentity(recorded)
 	return func(m apply.Manifest) bool {
-		_, has := known[entryOf(m).ResourceIdentifier]
+		_, has := known[m.ID()]
 		return !has
 	}
 }
@@ -108,7 +105,7 @@ func Stale(recorded []Entry, manifests []apply.Manifest) []Entry {
 	var unclear []apply.Manifest
 	for _, m := range manifests {
 		if m.Resolved {
-			wanted[entryOf(m).ResourceIdentifier] = true
+			wanted[m.ID()] = true
 		} else {
 			unclear = append(unclear, m)
 		}
