@@ -136,8 +136,9 @@ func (b *Broker) runRouter(ctx context.Context) error {
 		if len(changes) == 0 {
 			continue
 		}
-		b.hub.route(changes, len(changes) < atOnce)
 		after = changes[len(changes)-1].Revision
+		// The store may return fewer than it has, so their number says nothing.
+		b.hub.route(changes, after >= b.store.Head().Revision)
 	}
 }
 

@@ -156,6 +156,31 @@ func TestCheckpoint_FollowsTheBase(t *testing.T) {
 	})
 }
 
+// TestCheckpoint_SaysHowHighSequenceIDsAre to an agent whose clock went back, when
+// a status that its process before had sent is accepted after the agent was told.
+func TestCheckpoint_SaysHowHighSequenceIDsAre(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		w.put(w.source("src"), work{version: 1}.event())
+		now, before := w.open(w.agent("c1"), hawser), w.open(w.agent("c1"), hawser)
+		w.ask(now, held("w1", 1))
+		if c := now.checkpoint(); c.HighestSequenceID != "" {
+			t.Fatalf("there is no status yet: %+v", c)
+		}
+		low, high := w.event(report{version: 1}), w.event(report{version: 1})
+		w.put(before.peer, high)
+		pass(time.Minute)
+		if got := now.checkpoints(); len(got) != 0 {
+			t.Errorf("%+v although the agent is not concerned", got)
+		}
+		if outcome := w.put(now.peer, low); outcome != codec.OutcomeStale {
+			t.Fatalf("outcome %q", outcome)
+		}
+		if c, want := now.checkpoint(), strconv.FormatInt(w.seq<<22|1<<12, 10); c.HighestSequenceID != want {
+			t.Errorf("the highest is %q, want %s", c.HighestSequenceID, want)
+		}
+	})
+}
+
 // TestCheckpoint_StockPartiesSeeNothingOfIt.
 func TestCheckpoint_StockPartiesSeeNothingOfIt(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
@@ -329,6 +354,8 @@ func TestSync_BelongsToALiveSubscriptionOfItsParty(t *testing.T) {
 type lateRouter struct {
 	store.Store
 	gate chan struct{}
+	// one: it gets one change at a time, however many there are.
+	one bool
 }
 
 func (s *lateRouter) Changes(ctx context.Context, after uint64, limit int) ([]store.Change, error) {
@@ -336,6 +363,9 @@ func (s *lateRouter) Changes(ctx context.Context, after uint64, limit int) ([]st
 	case <-s.gate:
 	case <-ctx.Done():
 		return nil, ctx.Err()
+	}
+	if s.one {
+		limit = 1
 	}
 	return s.Store.Changes(ctx, after, limit)
 }
@@ -369,6 +399,30 @@ func TestRouter_FindsADeletionInThePlaceOfASpec(t *testing.T) {
 		w.put(source, work{id: "w2", version: 1, deleting: true}.event())
 		routes()
 		stock.expect("spec delete_request w2 v1 deleting") // it has seen the last spec
+	})
+}
+
+// TestRouter_FindsADeletionFarBehindItsSpec: what the router has come to is not
+// all that took the place of what it has not seen.
+func TestRouter_FindsADeletionFarBehindItsSpec(t *testing.T) {
+	var late *lateRouter
+	wrap := func(s store.Store) store.Store {
+		late = &lateRouter{Store: s, gate: make(chan struct{}), one: true}
+		return late
+	}
+	inWrapped(t, broker.Config{}, wrap, func(w *world) {
+		source, stock := w.source("src"), w.subscribe(w.agent("c1"))
+		routes := func() { late.gate <- struct{}{} }
+		w.put(source, work{version: 1}.event())
+		routes()
+		stock.expect("spec create_request w1 v1")
+		w.put(source, work{version: 2}.event())
+		w.put(source, work{id: "w2", version: 1}.event())
+		w.put(source, work{version: 2, deleting: true}.event())
+		routes()
+		stock.expect("spec create_request w2 v1")
+		routes()
+		stock.expect("spec create_request w1 v2", "spec delete_request w1 v2 deleting")
 	})
 }
 
