@@ -283,7 +283,7 @@ func changeName(k store.OpKind) string {
 }
 
 // ForgetCluster forgets which cluster goes by a name and, where asked for, all
-// its works.
+// its works. The name is that of the cluster whose agent was refused then.
 func (b *Broker) ForgetCluster(ctx context.Context, by identity.Identity, r *hawserv1.ForgetClusterRequest) (*hawserv1.ForgetClusterResponse, error) {
 	if err := required("cluster", r.GetCluster()); err != nil {
 		return nil, err
@@ -303,14 +303,11 @@ func (b *Broker) ForgetCluster(ctx context.Context, by identity.Identity, r *haw
 			return resp, err
 		}
 	}
-	b.marking.Lock()
-	err := b.store.ForgetCluster(ctx, r.GetCluster())
-	b.marking.Unlock()
+	uid, err := b.rename(ctx, r.GetCluster())
 	if err != nil {
-		return resp, storeError(err)
+		return resp, err
 	}
-	b.ledger.renamed(r.GetCluster())
-	b.log.Info("an operator let another cluster take over a name", "operator", by.Name, "cluster", r.GetCluster(), "works_given_up", resp.GetWorks())
+	b.log.Info("an operator let another cluster take over a name", "operator", by.Name, "cluster", r.GetCluster(), "uid", uid, "works_given_up", resp.GetWorks())
 	return resp, nil
 }
 

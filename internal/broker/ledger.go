@@ -308,6 +308,17 @@ func (l *ledger) refused(p place, uid string, now time.Time) {
 	l.strangers[p] = stranger{uid: uid, at: now}
 }
 
+// stranger returns the uid of the cluster whose agent was refused under a name, ""
+// if there is none, or it stays away.
+func (l *ledger) stranger(p place, now time.Time) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if s, ok := l.strangers[p]; ok && now.Sub(s.at) < strangerMemory {
+		return s.uid
+	}
+	return ""
+}
+
 // renamed notes that the name may belong to another cluster now.
 func (l *ledger) renamed(cluster string) {
 	l.mu.Lock()

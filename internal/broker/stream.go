@@ -15,11 +15,11 @@ import (
 // stream's only one.
 func (b *Broker) Subscribe(ctx context.Context, p transport.Peer, raw transport.RawSubscription, out transport.Stream) (err error) {
 	defer b.recovered(&err)
-	s, err := b.subscribe(ctx, p, raw)
+	s, err := b.subscribe(p, raw)
 	if err == nil {
 		// The order matters: from here on every change reaches the mailbox, and
 		// only then may the party believe that it is subscribed.
-		err = b.hub.add(s, b.cfg.StreamsPerParty)
+		err = b.enter(ctx, s)
 	}
 	b.metrics.subscribed(raw, err)
 	if err != nil {
@@ -51,7 +51,7 @@ func (b *Broker) accepted(s *subscription) transport.Accepted {
 }
 
 // subscribe checks what was asked for and who asks.
-func (b *Broker) subscribe(ctx context.Context, p transport.Peer, raw transport.RawSubscription) (*subscription, error) {
+func (b *Broker) subscribe(p transport.Peer, raw transport.RawSubscription) (*subscription, error) {
 	if err := b.hub.closing(); err != nil {
 		return nil, err
 	}
@@ -88,9 +88,6 @@ func (b *Broker) subscribe(ctx context.Context, p transport.Peer, raw transport.
 		return nil, err
 	}
 	s.cursor = b.cursorOf(raw.Hello)
-	if s.part == codec.Spec {
-		return s, b.markCluster(ctx, d, raw)
-	}
 	return s, nil
 }
 
@@ -102,35 +99,6 @@ func (b *Broker) identify(p transport.Peer, c authz.Call) identity.Identity {
 		return authz.Claimed(c)
 	}
 	return id
-}
-
-// markCluster remembers that the cluster has an agent, and refuses an agent of
-// another cluster that goes by the same name.
-func (b *Broker) markCluster(ctx context.Context, d codec.DataType, raw transport.RawSubscription) error {
-	b.marking.Lock()
-	defer b.marking.Unlock()
-	uid, known := b.store.Subscribed(d, raw.Cluster)
-	given := raw.Hello.ClusterUID
-	if known && uid != "" && given != "" && uid != given {
-		b.metrics.strangers.Inc()
-		b.ledger.refused(place{d, raw.Cluster}, given, b.cfg.Now())
-		b.log.Warn("agent of another cluster under a known name refused", "cluster", raw.Cluster, "known_uid", uid, "uid", given)
-		return &transport.Error{
-			Code: transport.CodeDenied, Next: transport.NextStop,
-			Message: "another cluster is known under the name " + raw.Cluster,
-			Hint:    "if it was replaced for good, an operator runs: hawser forget cluster " + raw.Cluster,
-		}
-	}
-	if known && (uid != "" || given == "") {
-		return nil
-	}
-	if err := b.store.MarkSubscribed(ctx, d, raw.Cluster, given); err != nil {
-		return storeError(err)
-	}
-	if given != "" {
-		b.ledger.renamed(raw.Cluster)
-	}
-	return nil
 }
 
 // serve performs, one after the other, the steps that the subscription's state

@@ -57,9 +57,11 @@ func newForgetCluster(env Env) *cobra.Command {
 		Long: `Let another cluster take over a name.
 
 A broker remembers which cluster an agent spoke for, and refuses another one under
-the same name. After a cluster was replaced for good, this forgets the old one; its
-works stay and go to the new cluster. With --works they are given up too: every
-source is told that nothing of them is left.`,
+the same name. After a cluster was replaced for good, this forgets the old one: the
+cluster that was refused meanwhile (hawser get orphans) has the name from now on, or,
+if none was, the next that comes. The works stay and go to it, and agents of the old
+cluster are refused. With --works the works are given up too: every source is told
+that nothing of them is left.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return r.call(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient) error {
@@ -67,7 +69,7 @@ source is told that nothing of them is left.`,
 				if err != nil {
 					return err
 				}
-				if err := say(env.Stdout, "the next agent of %s may be of any cluster\n", args[0]); err != nil || !works {
+				if err := say(env.Stdout, "another cluster may take over the name %s\n", args[0]); err != nil || !works {
 					return err
 				}
 				return say(env.Stdout, "works given up: %d\n", resp.GetWorks())
