@@ -21,8 +21,7 @@ import (
 func TestLifecycle(t *testing.T) {
 	f := &shared
 	ns := f.NamespaceOn(t, cluster1)
-	w := f.Create(t, harness.NewWork(t, cluster1, "lifecycle", harness.DeploymentYAML(ns, "web", 1), harness.ConfigMapYAML(ns, "settings", "one")))
-	got := f.Ready(t, w)
+	w := f.Deliver(t, harness.NewWork(t, cluster1, "lifecycle", harness.DeploymentYAML(ns, "web", 1), harness.ConfigMapYAML(ns, "settings", "one")))
 
 	t.Run("resourceMeta is complete", func(t *testing.T) {
 		want := []workv1.ManifestResourceMeta{
@@ -30,14 +29,14 @@ func TestLifecycle(t *testing.T) {
 			{Ordinal: 1, Group: "", Version: "v1", Kind: "ConfigMap", Resource: "configmaps", Name: "settings", Namespace: ns},
 		}
 		var metas []workv1.ManifestResourceMeta
-		for _, m := range got.Status.ResourceStatus.Manifests {
+		for _, m := range w.Status.ResourceStatus.Manifests {
 			metas = append(metas, m.ResourceMeta)
 		}
 		if d := cmp.Diff(want, metas); d != "" {
 			t.Error(d)
 		}
 	})
-	t.Run("conditions have the specified reasons and messages", func(t *testing.T) { checkReadyConditions(t, got) })
+	t.Run("conditions have the specified reasons and messages", func(t *testing.T) { checkReadyConditions(t, w) })
 	t.Run("an edit of replicas arrives", func(t *testing.T) {
 		w = f.Update(t, cluster1, w.Name, func(w *workv1.ManifestWork) {
 			w.Spec.Workload.Manifests[0] = harness.Manifest(t, harness.DeploymentYAML(ns, "web", 3))
@@ -74,8 +73,7 @@ func TestLifecycle(t *testing.T) {
 		f.Ready(t, w)
 	})
 	t.Run("a deleted work leaves nothing behind", func(t *testing.T) {
-		f.DeleteWork(t, cluster1, w.Name)
-		f.Gone(t, cluster1, w.Name)
+		f.Remove(t, cluster1, w.Name)
 		if _, err := f.deployment(t.Context(), ns, "web"); !apierrors.IsNotFound(err) {
 			t.Errorf("the Deployment is still there (%v)", err)
 		}
@@ -157,8 +155,7 @@ func (f *Fleet) annotations(t *testing.T, w *workv1.ManifestWork) map[string]str
 func TestForegroundDeletion(t *testing.T) {
 	f := &shared
 	ns := f.NamespaceOn(t, cluster1)
-	w := f.Create(t, harness.NewWork(t, cluster1, "held", harness.ConfigMapYAML(ns, "held", "x"), harness.ConfigMapYAML(ns, "free", "x")))
-	f.Ready(t, w)
+	w := f.Deliver(t, harness.NewWork(t, cluster1, "held", harness.ConfigMapYAML(ns, "held", "x"), harness.ConfigMapYAML(ns, "free", "x")))
 
 	a, err := f.Applied(t.Context(), cluster1, w.Name)
 	if err != nil {
@@ -210,21 +207,17 @@ func TestForegroundDeletion(t *testing.T) {
 func TestSharedObject(t *testing.T) {
 	f := &shared
 	ns := f.NamespaceOn(t, cluster1)
-	first := f.Create(t, harness.NewWork(t, cluster1, "share-1", harness.ConfigMapYAML(ns, "common", "same")))
-	f.Ready(t, first)
-	second := f.Create(t, harness.NewWork(t, cluster1, "share-2", harness.ConfigMapYAML(ns, "common", "same")))
-	f.Ready(t, second)
+	first := f.Deliver(t, harness.NewWork(t, cluster1, "share-1", harness.ConfigMapYAML(ns, "common", "same")))
+	second := f.Deliver(t, harness.NewWork(t, cluster1, "share-2", harness.ConfigMapYAML(ns, "common", "same")))
 	harness.Eventually(t, func(ctx context.Context) error { return f.Owners(ctx, cluster1, ns, "common", first.Name, second.Name) })
 
-	f.DeleteWork(t, cluster1, first.Name)
-	f.Gone(t, cluster1, first.Name)
+	f.Remove(t, cluster1, first.Name)
 	harness.Eventually(t, func(ctx context.Context) error { return f.Owners(ctx, cluster1, ns, "common", second.Name) })
 	harness.Stays(t, func(ctx context.Context) error {
 		_, err := f.ConfigMap(ctx, cluster1, ns, "common")
 		return err
 	})
-	f.DeleteWork(t, cluster1, second.Name)
-	f.Gone(t, cluster1, second.Name)
+	f.Remove(t, cluster1, second.Name)
 	f.NoConfigMap(t, cluster1, ns, "common")
 }
 
@@ -248,7 +241,7 @@ func TestTwoClusters(t *testing.T) {
 func TestKinds(t *testing.T) {
 	f := &shared
 	ns := "kinds-made-by-the-work"
-	w := f.Create(t, harness.NewWork(t, cluster1, "kinds",
+	w := f.Deliver(t, harness.NewWork(t, cluster1, "kinds",
 		`{apiVersion: example.com/v1, kind: Rope, metadata: {name: hawser, namespace: `+ns+`}, spec: {strands: 3}}`,
 		harness.ConfigMapYAML(ns, "inside", "x"),
 		`{apiVersion: v1, kind: Namespace, metadata: {name: `+ns+`}}`,
@@ -269,9 +262,7 @@ spec:
 		`{apiVersion: v1, kind: Service, metadata: {name: svc, namespace: `+ns+`}, spec: {selector: {app: x}, ports: [{port: 80}]}}`,
 		`{apiVersion: v1, kind: Secret, metadata: {name: sec, namespace: `+ns+`}, stringData: {a: b}}`,
 	))
-	f.Ready(t, w)
-	f.DeleteWork(t, cluster1, w.Name)
-	f.Gone(t, cluster1, w.Name)
+	f.Remove(t, cluster1, w.Name)
 	harness.Eventually(t, func(ctx context.Context) error {
 		_, err := f.API[cluster1].Kube.CoreV1().Namespaces().Get(ctx, ns, metav1.GetOptions{})
 		return harness.Absent(err, "namespace "+ns)

@@ -16,8 +16,7 @@ func TestAgentRestartedWhileBrokerIsAway(t *testing.T) {
 	f := &shared
 	l := f.outage(t)
 	ns := f.NamespaceOn(t, cluster1)
-	w := f.Create(t, harness.NewWork(t, cluster1, "agent-restarted", harness.ConfigMapYAML(ns, "vanishes", "back")))
-	f.Ready(t, w)
+	f.Deliver(t, harness.NewWork(t, cluster1, "agent-restarted", harness.ConfigMapYAML(ns, "vanishes", "back")))
 	f.broker().Kill()
 	f.startLater(t, fleet.Broker)
 	agent := f.Program(fleet.AgentOf(cluster1))

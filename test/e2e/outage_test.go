@@ -77,8 +77,7 @@ func TestAgentAway(t *testing.T) {
 	deleted, created := keys("agent-away-deleted"), keys("agent-away-created")
 	l.each(t, deleted, l.Create)
 	ns := f.NamespaceOn(t, cluster1)
-	shrunk := f.Create(t, harness.NewWork(t, cluster1, "agent-away-shrunk", harness.ConfigMapYAML(ns, "kept", "0"), harness.ConfigMapYAML(ns, "dropped", "0")))
-	f.Ready(t, shrunk)
+	shrunk := f.Deliver(t, harness.NewWork(t, cluster1, "agent-away-shrunk", harness.ConfigMapYAML(ns, "kept", "0"), harness.ConfigMapYAML(ns, "dropped", "0")))
 	l.settled(t)
 	for _, agent := range []string{fleet.AgentOf(cluster1), fleet.AgentOf(cluster2)} {
 		f.Program(agent).Kill()

@@ -54,8 +54,7 @@ func TestBadManifests(t *testing.T) {
 	}
 
 	t.Run("another work is unaffected", func(t *testing.T) {
-		other := f.Create(t, harness.NewWork(t, cluster1, "bystander", harness.ConfigMapYAML(ns, "bystander", "x")))
-		f.Ready(t, other)
+		f.Deliver(t, harness.NewWork(t, cluster1, "bystander", harness.ConfigMapYAML(ns, "bystander", "x")))
 	})
 	t.Run("mended when the reason is gone", func(t *testing.T) {
 		w := f.Update(t, cluster1, "bad", func(w *workv1.ManifestWork) { w.Spec.Workload.Manifests = w.Spec.Workload.Manifests[:1] })

@@ -111,6 +111,13 @@ func (f *Fleet) Create(t *testing.T, w *workv1.ManifestWork) *workv1.ManifestWor
 	return got
 }
 
+// Deliver creates the work and waits until it is Ready, see there. The work goes
+// when the test ends.
+func (f *Fleet) Deliver(t *testing.T, w *workv1.ManifestWork) *workv1.ManifestWork {
+	t.Helper()
+	return f.Ready(t, f.Create(t, w))
+}
+
 // Update changes the work, again when somebody else did in between.
 func (f *Fleet) Update(t *testing.T, cluster, name string, change func(*workv1.ManifestWork)) *workv1.ManifestWork {
 	t.Helper()
@@ -152,6 +159,13 @@ func (f *Fleet) Gone(t *testing.T, cluster, name string) {
 		_, err = f.Applied(ctx, cluster, name)
 		return Absent(err, "AppliedManifestWork of "+name)
 	})
+}
+
+// Remove deletes a work on the hub and waits until it is Gone, see there.
+func (f *Fleet) Remove(t *testing.T, cluster, name string) {
+	t.Helper()
+	f.DeleteWork(t, cluster, name)
+	f.Gone(t, cluster, name)
 }
 
 // AppliedName is the name the protocol prescribes: the hash of the hub's

@@ -102,14 +102,13 @@ func TestAdmission_RefusesUnfitWorks(t *testing.T) {
 func TestAdmission_TakesWorksUpToTheLimit(t *testing.T) {
 	t.Parallel()
 	w := harness.NewWork(t, cluster, "admission-largest", sizedManifest("admission-a", 300_000), sizedManifest("admission-b", 211_992))
-	shared.Ready(t, shared.Create(t, w))
+	shared.Deliver(t, w)
 }
 
 func TestAdmission_RefusesChangesThatMakeAWorkUnfit(t *testing.T) {
 	t.Parallel()
 	ns := shared.NamespaceOn(t, cluster)
-	w := shared.Create(t, harness.NewWork(t, cluster, "admission-update", harness.ConfigMapYAML(ns, "kept", "as it was")))
-	shared.Ready(t, w)
+	w := shared.Deliver(t, harness.NewWork(t, cluster, "admission-update", harness.ConfigMapYAML(ns, "kept", "as it was")))
 	for name, tc := range unfit(t) {
 		harness.Eventually(t, func(ctx context.Context) error {
 			live, err := shared.Get(ctx, cluster, w.Name)

@@ -79,8 +79,7 @@ func TestConditionRules_JobCompletes(t *testing.T) {
 		t.Fatalf("the Job has no Pods: %v", err)
 	}
 	// A complete work can be deleted, Job and Pods with it.
-	shared.DeleteWork(t, cluster, w.Name)
-	shared.Gone(t, cluster, w.Name)
+	shared.Remove(t, cluster, w.Name)
 	harness.Eventually(t, func(ctx context.Context) error {
 		pods, err := shared.API[cluster].Kube.CoreV1().Pods(ns).List(ctx, metav1.ListOptions{})
 		if err == nil && len(pods.Items) > 0 {
@@ -193,8 +192,7 @@ func TestConditionRules_CostIsBounded(t *testing.T) {
 	w := harness.NewWork(t, cluster, "rules-cost", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: one, namespace: "+ns+"}\ndata:\n  "+lines)
 	w.Spec.ManifestConfigs = []workv1.ManifestConfigOption{rulesOf("", "configmaps", ns, "one", celRule("Endless", endless), message)}
 	w = shared.Create(t, w)
-	other := shared.Create(t, harness.NewWork(t, cluster, "rules-cost-other", harness.ConfigMapYAML(ns, "two", "x")))
-	shared.Ready(t, other)
+	shared.Deliver(t, harness.NewWork(t, cluster, "rules-cost-other", harness.ConfigMapYAML(ns, "two", "x")))
 	cut := func(c metav1.Condition) bool {
 		return strings.Contains(c.Message, "cost limit exceeded") || strings.Contains(c.Message, "take longer than") || strings.Contains(c.Message, "budget exceeded")
 	}

@@ -19,8 +19,7 @@ func TestCreateOnly_ChangedManifestDoesNotReachTheObject(t *testing.T) {
 	t.Parallel()
 	f := shared
 	ns := f.NamespaceOn(t, cluster)
-	w := f.Create(t, byStrategy(harness.NewWork(t, cluster, "create-only", harness.ConfigMapYAML(ns, "one", "first")), workv1.UpdateStrategyTypeCreateOnly, "configmaps", ns))
-	f.Ready(t, w)
+	w := f.Deliver(t, byStrategy(harness.NewWork(t, cluster, "create-only", harness.ConfigMapYAML(ns, "one", "first")), workv1.UpdateStrategyTypeCreateOnly, "configmaps", ns))
 	f.HasValue(t, cluster, ns, "one", "first")
 	before := configMap(t, ns, "one")
 

@@ -52,11 +52,9 @@ func TestUpdate_DefinitionAndItsResourceInOneWork(t *testing.T) {
 	ns := f.NamespaceOn(t, cluster)
 	grantAgent(t, "knot.example.com")
 	// The resource comes first: it needs a second try.
-	w := f.Create(t, harness.NewWork(t, cluster, "definition", customYAML("Knot", ns, "k", 1), definitionYAML("Knot")))
-	f.Ready(t, w)
+	w := f.Deliver(t, harness.NewWork(t, cluster, "definition", customYAML("Knot", ns, "k", 1), definitionYAML("Knot")))
 	lists(t, w.Name, "knots.knot.example.com", "k")
-	f.DeleteWork(t, cluster, w.Name)
-	f.Gone(t, cluster, w.Name)
+	f.Remove(t, cluster, w.Name)
 	harness.Eventually(t, func(ctx context.Context) error {
 		_, err := f.API[cluster].Dynamic.Resource(definitions).Get(ctx, "knots.knot.example.com", metav1.GetOptions{})
 		return harness.Absent(err, "the definition")
@@ -115,8 +113,7 @@ func TestUpdate_FollowsTheDefinitionOfAKind(t *testing.T) {
 		return err
 	})
 	f.Ready(t, w)
-	f.DeleteWork(t, cluster, w.Name)
-	f.Gone(t, cluster, w.Name)
+	f.Remove(t, cluster, w.Name)
 }
 
 var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
@@ -128,8 +125,7 @@ func TestUpdate_KeepsWhatOthersPutOnAnObject(t *testing.T) {
 	f := shared
 	ns := f.NamespaceOn(t, cluster)
 	grantAgent(t, "rope.example.com")
-	w := f.Create(t, harness.NewWork(t, cluster, "keeps", definitionYAML("Rope"), customYAML("Rope", ns, "r", 1)))
-	f.Ready(t, w)
+	w := f.Deliver(t, harness.NewWork(t, cluster, "keeps", definitionYAML("Rope"), customYAML("Rope", ns, "r", 1)))
 	api := f.API[cluster].Dynamic.Resource(customResource("Rope")).Namespace(ns)
 	edit := func(patch map[string]any) {
 		t.Helper()
@@ -155,6 +151,5 @@ func TestUpdate_KeepsWhatOthersPutOnAnObject(t *testing.T) {
 		return nil
 	})
 	edit(map[string]any{"metadata": map[string]any{"finalizers": nil}})
-	f.DeleteWork(t, cluster, w.Name)
-	f.Gone(t, cluster, w.Name)
+	f.Remove(t, cluster, w.Name)
 }

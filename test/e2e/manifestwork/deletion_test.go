@@ -29,8 +29,7 @@ func TestDeletion_SharedObjectOutlivesOneWork(t *testing.T) {
 	f.Ready(t, second)
 	uid := configMap(t, ns, "common").UID
 
-	f.DeleteWork(t, cluster, first.Name)
-	f.Gone(t, cluster, first.Name)
+	f.Remove(t, cluster, first.Name)
 	f.NoConfigMap(t, cluster, ns, "own")
 	harness.Stays(t, func(ctx context.Context) error { // the garbage collector has looked, too
 		if err := f.Owners(ctx, cluster, ns, "common", second.Name); err != nil {
@@ -38,8 +37,7 @@ func TestDeletion_SharedObjectOutlivesOneWork(t *testing.T) {
 		}
 		return sameObject(ctx, ns, "common", uid)
 	})
-	f.DeleteWork(t, cluster, second.Name)
-	f.Gone(t, cluster, second.Name)
+	f.Remove(t, cluster, second.Name)
 	f.NoConfigMap(t, cluster, ns, "common")
 }
 
@@ -66,15 +64,13 @@ func TestDeletion_OrphanLeavesEverything(t *testing.T) {
 	ns := f.NamespaceOn(t, cluster)
 	w := harness.NewWork(t, cluster, "orphan-all", harness.ConfigMapYAML(ns, "one", "x"), harness.ConfigMapYAML(ns, "two", "x"))
 	w.Spec.DeleteOption = &workv1.DeleteOption{PropagationPolicy: workv1.DeletePropagationPolicyTypeOrphan}
-	w = f.Create(t, w)
-	f.Ready(t, w)
+	w = f.Deliver(t, w)
 	for _, name := range []string{"one", "two"} {
 		if refs := configMap(t, ns, name).OwnerReferences; len(refs) > 0 {
 			t.Errorf("%s is owned: %v", name, refs)
 		}
 	}
-	f.DeleteWork(t, cluster, w.Name)
-	f.Gone(t, cluster, w.Name)
+	f.Remove(t, cluster, w.Name)
 	harness.Stays(t, func(ctx context.Context) error { return exist(ctx, ns, "one", "two") })
 }
 
@@ -84,10 +80,8 @@ func TestDeletion_SelectivelyOrphanLeavesWhatTheRulesName(t *testing.T) {
 	ns := f.NamespaceOn(t, cluster)
 	w := harness.NewWork(t, cluster, "orphan-some", harness.ConfigMapYAML(ns, "stays", "x"), harness.ConfigMapYAML(ns, "goes", "x"))
 	w.Spec.DeleteOption = orphaning(ns, "stays")
-	w = f.Create(t, w)
-	f.Ready(t, w)
-	f.DeleteWork(t, cluster, w.Name)
-	f.Gone(t, cluster, w.Name)
+	w = f.Deliver(t, w)
+	f.Remove(t, cluster, w.Name)
 	f.NoConfigMap(t, cluster, ns, "goes")
 	harness.Stays(t, func(ctx context.Context) error { return exist(ctx, ns, "stays") })
 }
@@ -98,8 +92,7 @@ func TestDeletion_OrphanedObjectOutlivesItsManifest(t *testing.T) {
 	ns := f.NamespaceOn(t, cluster)
 	w := harness.NewWork(t, cluster, "orphan-drop", harness.ConfigMapYAML(ns, "stays", "x"), harness.ConfigMapYAML(ns, "rest", "x"))
 	w.Spec.DeleteOption = orphaning(ns, "stays")
-	w = f.Create(t, w)
-	f.Ready(t, w)
+	w = f.Deliver(t, w)
 	w = f.Update(t, cluster, w.Name, func(w *workv1.ManifestWork) { w.Spec.Workload.Manifests = w.Spec.Workload.Manifests[1:] })
 	f.Ready(t, w)
 	lists(t, w.Name, "rest")
@@ -112,8 +105,7 @@ func TestDeletion_OrphanTakenBackDeletesAgain(t *testing.T) {
 	ns := f.NamespaceOn(t, cluster)
 	w := harness.NewWork(t, cluster, "orphan-back", harness.ConfigMapYAML(ns, "one", "x"))
 	w.Spec.DeleteOption = &workv1.DeleteOption{PropagationPolicy: workv1.DeletePropagationPolicyTypeOrphan}
-	w = f.Create(t, w)
-	f.Ready(t, w)
+	w = f.Deliver(t, w)
 	w = f.Update(t, cluster, w.Name, func(w *workv1.ManifestWork) {
 		w.Spec.DeleteOption.PropagationPolicy = workv1.DeletePropagationPolicyTypeForeground
 	})
@@ -121,8 +113,7 @@ func TestDeletion_OrphanTakenBackDeletesAgain(t *testing.T) {
 	if err := f.Owners(t.Context(), cluster, ns, "one", w.Name); err != nil {
 		t.Error(err)
 	}
-	f.DeleteWork(t, cluster, w.Name)
-	f.Gone(t, cluster, w.Name)
+	f.Remove(t, cluster, w.Name)
 	f.NoConfigMap(t, cluster, ns, "one")
 }
 
@@ -132,9 +123,8 @@ func TestDeletion_DroppedObjectIsListedUntilItIsGone(t *testing.T) {
 	t.Parallel()
 	f := shared
 	ns := f.NamespaceOn(t, cluster)
-	w := f.Create(t, harness.NewWork(t, cluster, "drop",
+	w := f.Deliver(t, harness.NewWork(t, cluster, "drop",
 		harness.ConfigMapYAML(ns, "free", "x"), heldConfigMapYAML(ns, "held"), harness.ConfigMapYAML(ns, "rest", "x")))
-	f.Ready(t, w)
 	lists(t, w.Name, "free", "held", "rest")
 	w = f.Update(t, cluster, w.Name, func(w *workv1.ManifestWork) { w.Spec.Workload.Manifests = w.Spec.Workload.Manifests[2:] })
 	f.Ready(t, w)
@@ -151,8 +141,7 @@ func TestDeletion_WaitsForFinalizers(t *testing.T) {
 	t.Parallel()
 	f := shared
 	ns := f.NamespaceOn(t, cluster)
-	w := f.Create(t, harness.NewWork(t, cluster, "held", heldConfigMapYAML(ns, "held"), harness.ConfigMapYAML(ns, "free", "x")))
-	f.Ready(t, w)
+	w := f.Deliver(t, harness.NewWork(t, cluster, "held", heldConfigMapYAML(ns, "held"), harness.ConfigMapYAML(ns, "free", "x")))
 	f.DeleteWork(t, cluster, w.Name)
 	f.NoConfigMap(t, cluster, ns, "free")
 	lists(t, w.Name, "held")
@@ -185,15 +174,13 @@ func TestDeletion_ForeignOwnersDoNotProtect(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := f.Create(t, harness.NewWork(t, cluster, "foreign-owner", harness.ConfigMapYAML(ns, "child", "x")))
-	f.Ready(t, w)
+	w := f.Deliver(t, harness.NewWork(t, cluster, "foreign-owner", harness.ConfigMapYAML(ns, "child", "x")))
 	child := configMap(t, ns, "child")
 	child.OwnerReferences = append(child.OwnerReferences, metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: parent.Name, UID: parent.UID})
 	if _, err := api.Update(t.Context(), child, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	f.DeleteWork(t, cluster, w.Name)
-	f.Gone(t, cluster, w.Name)
+	f.Remove(t, cluster, w.Name)
 	f.NoConfigMap(t, cluster, ns, "child")
 }
 
@@ -204,8 +191,7 @@ func TestDeletion_RefusedIsNotForgotten(t *testing.T) {
 	f := shared
 	ns := f.NamespaceOn(t, cluster)
 	allow := forbidDeletion(t, ns)
-	w := f.Create(t, harness.NewWork(t, cluster, "refused", harness.ConfigMapYAML(ns, "kept", "x"), harness.ConfigMapYAML(ns, "kept-too", "x")))
-	f.Ready(t, w)
+	w := f.Deliver(t, harness.NewWork(t, cluster, "refused", harness.ConfigMapYAML(ns, "kept", "x"), harness.ConfigMapYAML(ns, "kept-too", "x")))
 	f.DeleteWork(t, cluster, w.Name)
 	harness.Stays(t, func(ctx context.Context) error {
 		if _, err := f.Get(ctx, cluster, w.Name); err != nil {
@@ -231,13 +217,11 @@ func TestDeletion_LastOptionCounts(t *testing.T) {
 	t.Parallel()
 	f := shared
 	ns := f.NamespaceOn(t, cluster)
-	w := f.Create(t, harness.NewWork(t, cluster, "last-option", harness.ConfigMapYAML(ns, "stays", "x")))
-	f.Ready(t, w)
+	w := f.Deliver(t, harness.NewWork(t, cluster, "last-option", harness.ConfigMapYAML(ns, "stays", "x")))
 	f.Update(t, cluster, w.Name, func(w *workv1.ManifestWork) {
 		w.Spec.DeleteOption = &workv1.DeleteOption{PropagationPolicy: workv1.DeletePropagationPolicyTypeOrphan}
 	})
-	f.DeleteWork(t, cluster, w.Name)
-	f.Gone(t, cluster, w.Name)
+	f.Remove(t, cluster, w.Name)
 	harness.Stays(t, func(ctx context.Context) error { return exist(ctx, ns, "stays") })
 }
 
@@ -246,8 +230,7 @@ func TestDeletion_OfTheRecordIsRepaired(t *testing.T) {
 	t.Parallel()
 	f := shared
 	ns := f.NamespaceOn(t, cluster)
-	w := f.Create(t, harness.NewWork(t, cluster, "record", harness.ConfigMapYAML(ns, "one", "x")))
-	f.Ready(t, w)
+	w := f.Deliver(t, harness.NewWork(t, cluster, "record", harness.ConfigMapYAML(ns, "one", "x")))
 	old, err := f.Applied(t.Context(), cluster, w.Name)
 	if err != nil {
 		t.Fatal(err)

@@ -27,8 +27,7 @@ func TestDrift_IsRepaired(t *testing.T) {
 	t.Parallel()
 	f := shared
 	ns := f.NamespaceOn(t, cluster)
-	w := f.Create(t, harness.NewWork(t, cluster, "drift", harness.ConfigMapYAML(ns, "edited", "x"), harness.ConfigMapYAML(ns, "deleted", "y")))
-	before := f.Ready(t, w)
+	before := f.Deliver(t, harness.NewWork(t, cluster, "drift", harness.ConfigMapYAML(ns, "edited", "x"), harness.ConfigMapYAML(ns, "deleted", "y")))
 	harness.Stays(t, func(ctx context.Context) error { return exist(ctx, ns, "edited", "deleted") })
 
 	began := time.Now()
@@ -42,7 +41,7 @@ func TestDrift_IsRepaired(t *testing.T) {
 	f.HasValue(t, cluster, ns, "deleted", "y")
 	t.Logf("a deletion was repaired within %v", time.Since(began))
 
-	after, err := f.Get(t.Context(), cluster, w.Name)
+	after, err := f.Get(t.Context(), cluster, before.Name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,8 +78,7 @@ func TestDrift_InManyNamespaces(t *testing.T) {
 		manifests = append(manifests,
 			fmt.Sprintf("apiVersion: v1\nkind: Namespace\nmetadata: {name: %s}\n", namespace(i)), harness.ConfigMapYAML(namespace(i), "one", "x"))
 	}
-	w := f.Create(t, harness.NewWork(t, cluster, "drift-many", manifests...))
-	f.Ready(t, w)
+	f.Deliver(t, harness.NewWork(t, cluster, "drift-many", manifests...))
 	for i := range many {
 		setValue(t, namespace(i), "one", "something else")
 	}

@@ -183,8 +183,7 @@ func TestExecutor_WithSomeRightsTheRestIsDenied(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.ManifestCondition(t, w, 1, workv1.ManifestAvailable, func(c metav1.Condition) bool { return c.Status == metav1.ConditionTrue })
-	f.DeleteWork(t, cluster, w.Name)
-	f.Gone(t, cluster, w.Name)
+	f.Remove(t, cluster, w.Name)
 	f.NoConfigMap(t, cluster, ns, "one")
 	harness.Stays(t, func(ctx context.Context) error {
 		s, err := api.Get(ctx, "two", metav1.GetOptions{})
@@ -200,8 +199,7 @@ func TestExecutor_WithAllRightsAllIsApplied(t *testing.T) {
 	f := shared
 	ns := f.NamespaceOn(t, cluster)
 	grant(t, ns, "all", coreRule(owning, "configmaps", "secrets"))
-	w := f.Create(t, in(ns, harness.NewWork(t, cluster, "executor-all", harness.ConfigMapYAML(ns, "one", "x"), secretYAML(ns, "two"))))
-	f.Ready(t, w)
+	w := f.Deliver(t, in(ns, harness.NewWork(t, cluster, "executor-all", harness.ConfigMapYAML(ns, "one", "x"), secretYAML(ns, "two"))))
 	appliedSays(t, w, appliedMessage, appliedMessage)
 }
 
@@ -314,8 +312,7 @@ func TestExecutor_GivesAwayWhatItHas(t *testing.T) {
 			if _, err := api.Roles(ns).Create(t.Context(), &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: given}}, metav1.CreateOptions{}); err != nil {
 				t.Fatal(err)
 			}
-			w := f.Create(t, in(ns, harness.NewWork(t, cluster, "executor-gives-"+c.name, rbacYAML(ns, given)...)))
-			f.Ready(t, w)
+			w := f.Deliver(t, in(ns, harness.NewWork(t, cluster, "executor-gives-"+c.name, rbacYAML(ns, given)...)))
 			appliedSays(t, w, appliedMessage, appliedMessage, appliedMessage, appliedMessage)
 			r, err := api.Roles(ns).Get(t.Context(), given, metav1.GetOptions{})
 			if err != nil || len(r.Rules) != 1 {
@@ -332,8 +329,7 @@ func TestExecutor_RightTakenAway(t *testing.T) {
 	f := shared
 	ns := f.NamespaceOn(t, cluster)
 	revoke := grant(t, ns, "for-now", coreRule(owning, "configmaps"))
-	w := f.Create(t, in(ns, harness.NewWork(t, cluster, "executor-revoked", harness.ConfigMapYAML(ns, "one", "1"))))
-	f.Ready(t, w)
+	w := f.Deliver(t, in(ns, harness.NewWork(t, cluster, "executor-revoked", harness.ConfigMapYAML(ns, "one", "1"))))
 	revoke()
 	appliedSays(t, w, denial("", "configmaps", ns, "one"))
 	w = f.Update(t, cluster, w.Name, func(w *workv1.ManifestWork) {

@@ -295,8 +295,7 @@ func TestFeedback_OfAnObjectOfTheCluster(t *testing.T) {
 	name := ns + "-made"
 	w := harness.NewWork(t, cluster, "feedback-namespace", "{apiVersion: v1, kind: Namespace, metadata: {name: "+name+"}}")
 	w.Spec.ManifestConfigs = []workv1.ManifestConfigOption{feedbackOf("", "namespaces", "", name, jsonPaths("value", ".metadata.labels.value"))}
-	w = shared.Create(t, w)
-	shared.Ready(t, w)
+	w = shared.Deliver(t, w)
 	arrivesInTime(t, w, func(value string) {
 		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]string{"value": value}}})
 		if err != nil {

@@ -62,6 +62,15 @@ func evicting(t *testing.T, name string, want bool) {
 	})
 }
 
+// recordGone waits until there is no such AppliedManifestWork.
+func recordGone(t *testing.T, name string) {
+	t.Helper()
+	harness.Eventually(t, func(ctx context.Context) error {
+		_, err := record(ctx, name)
+		return harness.Absent(err, "AppliedManifestWork "+name)
+	})
+}
+
 // Two hubs want one object on one cluster: it has two owners, and goes with the
 // last.
 func TestHubs_TwoShareAnObject(t *testing.T) {
@@ -91,8 +100,7 @@ func TestHubs_TwoShareAnObject(t *testing.T) {
 		}
 		return sameObject(ctx, ns, "common", uid)
 	})
-	f.DeleteWork(t, cluster, ours.Name)
-	f.Gone(t, cluster, ours.Name)
+	f.Remove(t, cluster, ours.Name)
 	f.NoConfigMap(t, cluster, ns, "common")
 }
 
@@ -103,8 +111,7 @@ func moves(t *testing.T, ns, name, firstID, secondID string) (first, second stri
 	f := shared
 	f.JoinAs(t, name)
 	stop := f.RunAgent(t, cluster, name, "--hub-identity="+name+"-1", "--agent-id="+firstID)
-	w := f.Create(t, harness.NewWork(t, name, "moves", harness.ConfigMapYAML(ns, "one", "x")))
-	f.Ready(t, w)
+	w := f.Deliver(t, harness.NewWork(t, name, "moves", harness.ConfigMapYAML(ns, "one", "x")))
 	first, second = recordOf(name+"-1", w.Name), recordOf(name+"-2", w.Name)
 	if err := ownedBy(t.Context(), ns, "one", first); err != nil {
 		t.Fatal(err)
@@ -128,13 +135,8 @@ func TestHubs_MoveWithTheSameAgentID(t *testing.T) {
 	ns := shared.NamespaceOn(t, cluster)
 	first, second := moves(t, ns, "hubs-same", "hubs-same-id", "hubs-same-id")
 	uid := configMap(t, ns, "one").UID
-	harness.Eventually(t, func(ctx context.Context) error {
-		_, err := record(ctx, first)
-		if err := harness.Absent(err, "the first hub's AppliedManifestWork"); err != nil {
-			return err
-		}
-		return ownedBy(ctx, ns, "one", second)
-	})
+	recordGone(t, first)
+	harness.Eventually(t, func(ctx context.Context) error { return ownedBy(ctx, ns, "one", second) })
 	harness.Stays(t, func(ctx context.Context) error { return sameObject(ctx, ns, "one", uid) })
 }
 
@@ -146,10 +148,7 @@ func TestHubs_MoveWithAnotherAgentID(t *testing.T) {
 	// chance.
 	own := abandoned(t, ns, "hubs-other-gone", "hubs-other-2")
 	first, second := moves(t, ns, "hubs-other", "hubs-other-1", "hubs-other-2")
-	harness.Eventually(t, func(ctx context.Context) error {
-		_, err := record(ctx, own)
-		return harness.Absent(err, "the agent's own AppliedManifestWork")
-	})
+	recordGone(t, own)
 	harness.Stays(t, func(ctx context.Context) error {
 		rec, err := record(ctx, first)
 		if err == nil && (rec.Status.EvictionStartTime != nil || rec.DeletionTimestamp != nil) {
@@ -169,8 +168,7 @@ func abandoned(t *testing.T, ns, name, agentID string) string {
 	f := shared
 	f.JoinAs(t, name)
 	stop := f.RunAgent(t, cluster, name, "--hub-identity="+name, "--agent-id="+agentID)
-	w := f.Create(t, harness.NewWork(t, name, "abandoned", harness.ConfigMapYAML(ns, name, "x")))
-	f.Ready(t, w)
+	w := f.Deliver(t, harness.NewWork(t, name, "abandoned", harness.ConfigMapYAML(ns, name, "x")))
 	stop()
 	return recordOf(name, w.Name)
 }
@@ -182,35 +180,35 @@ func successor(t *testing.T, name string, grace string) (stop func()) {
 	return shared.RunAgent(t, cluster, name+"-next", "--hub-identity="+name, "--agent-id="+name, "--state-dir=", "--appliedmanifestwork-eviction-grace-period="+grace)
 }
 
+// startEviction makes an AppliedManifestWork that nobody has the work of and
+// waits until its grace period runs, which is an hour long. Its one ConfigMap
+// has the given name, in the returned namespace; stop ends the agent that evicts.
+func startEviction(t *testing.T, name string) (ns, rec string, stop func()) {
+	t.Helper()
+	ns = shared.NamespaceOn(t, cluster)
+	rec = abandoned(t, ns, name, name)
+	stop = successor(t, name, "1h")
+	evicting(t, rec, true)
+	return ns, rec, stop
+}
+
 func TestEviction_OfWhatTheHubDoesNotHave(t *testing.T) {
 	t.Parallel()
-	f := shared
 	const name = "evict-gone"
-	ns := f.NamespaceOn(t, cluster)
-	rec := abandoned(t, ns, name, name)
-	stop := successor(t, name, "1h")
-	evicting(t, rec, true)
+	ns, rec, stop := startEviction(t, name)
 	harness.Stays(t, func(ctx context.Context) error { return ownedBy(ctx, ns, name, rec) })
 	stop()
 	successor(t, name, "1s")
-	harness.Eventually(t, func(ctx context.Context) error {
-		_, err := record(ctx, rec)
-		return harness.Absent(err, "the AppliedManifestWork")
-	})
-	f.NoConfigMap(t, cluster, ns, name)
+	recordGone(t, rec)
+	shared.NoConfigMap(t, cluster, ns, name)
 }
 
 func TestEviction_EndsWhenTheWorkComesBack(t *testing.T) {
 	t.Parallel()
-	f := shared
 	const name = "evict-back"
-	ns := f.NamespaceOn(t, cluster)
-	rec := abandoned(t, ns, name, name)
-	successor(t, name, "1h")
-	evicting(t, rec, true)
+	ns, rec, _ := startEviction(t, name)
 	uid := configMap(t, ns, name).UID
-	w := f.Create(t, harness.NewWork(t, name+"-next", "abandoned", harness.ConfigMapYAML(ns, name, "x")))
-	f.Ready(t, w)
+	shared.Deliver(t, harness.NewWork(t, name+"-next", "abandoned", harness.ConfigMapYAML(ns, name, "x")))
 	evicting(t, rec, false)
 	if err := errors.Join(sameObject(t.Context(), ns, name, uid), ownedBy(t.Context(), ns, name, rec)); err != nil {
 		t.Error(err)
@@ -219,12 +217,8 @@ func TestEviction_EndsWhenTheWorkComesBack(t *testing.T) {
 
 func TestEviction_AHundredYearsMeanNever(t *testing.T) {
 	t.Parallel()
-	f := shared
 	const name = "evict-never"
-	ns := f.NamespaceOn(t, cluster)
-	rec := abandoned(t, ns, name, name)
-	stop := successor(t, name, "1h")
-	evicting(t, rec, true)
+	ns, rec, stop := startEviction(t, name)
 	stop()
 	successor(t, name, "876000h")
 	evicting(t, rec, false)

@@ -79,9 +79,8 @@ func TestUpdate_EveryKindRests(t *testing.T) {
 	f := shared
 	ns := f.NamespaceOn(t, cluster)
 	grantAgent(t, "storage.k8s.io", "admissionregistration.k8s.io", "policy", "snapshot.storage.k8s.io", "monitoring.coreos.com", "migration.k8s.io")
-	f.Ready(t, f.Create(t, harness.NewWork(t, cluster, "foreign-kinds", foreignKinds()...)))
-	w := f.Create(t, harness.NewWork(t, cluster, "every-kind", manyKinds(ns)...))
-	f.Ready(t, w)
+	f.Deliver(t, harness.NewWork(t, cluster, "foreign-kinds", foreignKinds()...))
+	w := f.Deliver(t, harness.NewWork(t, cluster, "every-kind", manyKinds(ns)...))
 
 	cfg, err := f.Clusters[cluster].RESTConfig()
 	if err != nil {
@@ -124,8 +123,7 @@ func TestUpdate_EveryKindRests(t *testing.T) {
 		"apiVersion: monitoring.coreos.com/v1\nkind: ServiceMonitor\nmetadata: {name: orphan, namespace: "+ns+"}\nspec: {selector: {}}\n",
 		"apiVersion: migration.k8s.io/v1alpha1\nkind: StorageVersionMigration\nmetadata: {name: "+ns+"}\nspec: {resource: {group: example.com, version: v1, resource: knots}}\n")
 	orphans.Spec.DeleteOption = &workv1.DeleteOption{PropagationPolicy: workv1.DeletePropagationPolicyTypeOrphan}
-	orphans = f.Create(t, orphans)
-	f.Ready(t, orphans)
+	orphans = f.Deliver(t, orphans)
 	for _, m := range apply.Load(t.Context(), client, orphans.Spec) {
 		o, err := client.Get(t.Context(), m.Ref)
 		if err != nil || len(o.GetOwnerReferences()) > 0 {
@@ -134,8 +132,7 @@ func TestUpdate_EveryKindRests(t *testing.T) {
 	}
 	// The works of these kinds go before the kinds do.
 	for _, name := range []string{w.Name, orphans.Name} {
-		f.DeleteWork(t, cluster, name)
-		f.Gone(t, cluster, name)
+		f.Remove(t, cluster, name)
 	}
 }
 
@@ -150,8 +147,7 @@ func TestUpdate_WebhookKeepsItsBundle(t *testing.T) {
 			"webhooks: [{name: b.example.com, timeoutSeconds: %d, sideEffects: None, admissionReviewVersions: [v1], clientConfig: {url: \"https://127.0.0.1/\"}, rules: [{apiGroups: [nothing.example.com], apiVersions: [v1], operations: [CREATE], resources: [nothings]}]}]\n", ns, timeout)
 	}
 	api := f.API[cluster].Kube.AdmissionregistrationV1().MutatingWebhookConfigurations()
-	w := f.Create(t, harness.NewWork(t, cluster, "webhook-bundle", configuration(5)))
-	f.Ready(t, w)
+	w := f.Deliver(t, harness.NewWork(t, cluster, "webhook-bundle", configuration(5)))
 	c, err := api.Get(t.Context(), ns, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)

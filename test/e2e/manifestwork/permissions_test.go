@@ -57,8 +57,7 @@ func TestPermissions_ForbiddenObjectNamesTheRule(t *testing.T) {
 	// Nor does it hold a work that is deleted.
 	gone := f.Create(t, harness.NewWork(t, cluster, "forbidden-gone", runtimeClassYAML(class+"-gone")))
 	f.ManifestCondition(t, gone, 0, workv1.ManifestApplied, func(c metav1.Condition) bool { return c.Status == metav1.ConditionFalse })
-	f.DeleteWork(t, cluster, gone.Name)
-	f.Gone(t, cluster, gone.Name)
+	f.Remove(t, cluster, gone.Name)
 
 	var rule rbacv1.PolicyRule
 	if err := yaml.UnmarshalStrict([]byte(rest), &rule); err != nil {
@@ -69,8 +68,7 @@ func TestPermissions_ForbiddenObjectNamesTheRule(t *testing.T) {
 	if _, err := f.API[cluster].Kube.NodeV1().RuntimeClasses().Get(t.Context(), class, metav1.GetOptions{}); err != nil {
 		t.Error(err)
 	}
-	f.DeleteWork(t, cluster, w.Name)
-	f.Gone(t, cluster, w.Name)
+	f.Remove(t, cluster, w.Name)
 }
 
 // A work can bring the definition of a resource, the rule that lets the agent have
@@ -103,14 +101,12 @@ rules:
 - {apiGroups: [%[1]s], resources: [hitches], verbs: [get, list, watch, create, update, patch, delete]}
 `, group, ns, aggregateLabel)
 	object := fmt.Sprintf("apiVersion: %s/v1\nkind: Hitch\nmetadata: {name: clove, namespace: %s}\nspec: {turns: 2}\n", group, ns)
-	w := f.Create(t, harness.NewWork(t, cluster, "own-rule", definition, role, object))
-	f.Ready(t, w)
+	w := f.Deliver(t, harness.NewWork(t, cluster, "own-rule", definition, role, object))
 	api := f.API[cluster].Dynamic.Resource(gvr).Namespace(ns)
 	if _, err := api.Get(t.Context(), "clove", metav1.GetOptions{}); err != nil {
 		t.Error(err)
 	}
-	f.DeleteWork(t, cluster, w.Name)
-	f.Gone(t, cluster, w.Name)
+	f.Remove(t, cluster, w.Name)
 	harness.Eventually(t, func(ctx context.Context) error {
 		_, err := api.Get(ctx, "clove", metav1.GetOptions{})
 		return harness.Absent(err, "the object")

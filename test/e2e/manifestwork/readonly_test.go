@@ -30,8 +30,7 @@ func TestReadOnly_ReportsAndLeavesAlone(t *testing.T) {
 	before := s.theirs(t, "theirs")
 	w := byStrategy(harness.NewWork(t, cluster, "read-only", harness.ConfigMapYAML(ns, "one", "ours")), workv1.UpdateStrategyTypeReadOnly, "configmaps", ns)
 	w.Spec.ManifestConfigs[0].FeedbackRules = valueOfKey()
-	w = f.Create(t, w)
-	f.Ready(t, w)
+	w = f.Deliver(t, w)
 	reports(t, w, 0, "theirs")
 
 	cm := configMap(t, ns, "one")
@@ -40,8 +39,7 @@ func TestReadOnly_ReportsAndLeavesAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	reports(t, w, 0, "changed")
-	f.DeleteWork(t, cluster, w.Name)
-	f.Gone(t, cluster, w.Name)
+	f.Remove(t, cluster, w.Name)
 	harness.Stays(t, func(ctx context.Context) error { return sameObject(ctx, ns, "one", before.UID) })
 }
 
@@ -64,8 +62,7 @@ func TestReadOnly_PatternForAllConfigMaps(t *testing.T) {
 	}
 	byStrategy(w, workv1.UpdateStrategyTypeReadOnly, "configmaps", ns)
 	w.Spec.ManifestConfigs[0].FeedbackRules = valueOfKey()
-	w = f.Create(t, w)
-	f.Ready(t, w)
+	w = f.Deliver(t, w)
 	for i, name := range names {
 		reports(t, w, i+1, "theirs-"+name)
 	}
@@ -86,8 +83,7 @@ func TestReadOnly_DoesNotLetGoOfWhatWasApplied(t *testing.T) {
 	t.Parallel()
 	f := shared
 	ns := f.NamespaceOn(t, cluster)
-	w := f.Create(t, harness.NewWork(t, cluster, "read-only-later", harness.ConfigMapYAML(ns, "one", "x")))
-	f.Ready(t, w)
+	w := f.Deliver(t, harness.NewWork(t, cluster, "read-only-later", harness.ConfigMapYAML(ns, "one", "x")))
 	before := configMap(t, ns, "one")
 	w = f.Update(t, cluster, w.Name, func(w *workv1.ManifestWork) {
 		byStrategy(w, workv1.UpdateStrategyTypeReadOnly, "configmaps", ns)
@@ -97,8 +93,7 @@ func TestReadOnly_DoesNotLetGoOfWhatWasApplied(t *testing.T) {
 	if after := configMap(t, ns, "one"); after.ResourceVersion != before.ResourceVersion {
 		t.Errorf("written: %v", after)
 	}
-	f.DeleteWork(t, cluster, w.Name)
-	f.Gone(t, cluster, w.Name)
+	f.Remove(t, cluster, w.Name)
 	f.NoConfigMap(t, cluster, ns, "one")
 }
 

@@ -21,8 +21,7 @@ func TestRecord_HasTheLabelsOfTheWork(t *testing.T) {
 	ns := f.NamespaceOn(t, cluster)
 	w := harness.NewWork(t, cluster, "labels", harness.ConfigMapYAML(ns, "one", "x"))
 	w.Labels = map[string]string{"app": "web"}
-	w = f.Create(t, w)
-	f.Ready(t, w)
+	w = f.Deliver(t, w)
 	hasLabels := func(want map[string]string) {
 		t.Helper()
 		harness.Eventually(t, func(ctx context.Context) error {
@@ -66,8 +65,7 @@ func TestHosted_AgentManagesTheClusterOfItsKubeconfig(t *testing.T) {
 	if cfg.Host != managed.Host {
 		t.Fatalf("the agent manages %s, not %s", cfg.Host, managed.Host)
 	}
-	w := f.Create(t, harness.NewWork(t, cluster, "hosted", harness.ConfigMapYAML(ns, "one", "x")))
-	f.Ready(t, w)
+	f.Deliver(t, harness.NewWork(t, cluster, "hosted", harness.ConfigMapYAML(ns, "one", "x")))
 	if _, err := f.HubAPI.Kube.CoreV1().ConfigMaps(ns).Get(t.Context(), "one", metav1.GetOptions{}); err == nil {
 		t.Error(errors.New("the object is on the hub"))
 	}
@@ -86,9 +84,6 @@ func TestRecord_WithoutWorkAndFinalizerIsRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	successor(t, name, "1s")
-	harness.Eventually(t, func(ctx context.Context) error {
-		_, err := record(ctx, rec)
-		return harness.Absent(err, "the AppliedManifestWork")
-	})
+	recordGone(t, rec)
 	f.NoConfigMap(t, cluster, ns, name)
 }

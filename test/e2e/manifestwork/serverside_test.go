@@ -97,8 +97,7 @@ func TestServerSideApply_AppliesAndUpdates(t *testing.T) {
 	t.Parallel()
 	f := shared
 	ns := f.NamespaceOn(t, cluster)
-	w := f.Create(t, onServer(harness.NewWork(t, cluster, "ssa-update", dataYAML(ns, "a", "{k: '1', l: '1'}"), strings.Replace(harness.DeploymentYAML(ns, "d", 1), "    metadata: {labels", "    metadata: {creationTimestamp: null, labels", 1)), nil))
-	f.Ready(t, w)
+	w := f.Deliver(t, onServer(harness.NewWork(t, cluster, "ssa-update", dataYAML(ns, "a", "{k: '1', l: '1'}"), strings.Replace(harness.DeploymentYAML(ns, "d", 1), "    metadata: {labels", "    metadata: {creationTimestamp: null, labels", 1)), nil))
 	cm := configMap(t, ns, "a")
 	if got := managers(cm); !slices.Equal(got, []string{"work-agent/Apply", "work-agent/Update"}) {
 		t.Errorf("managers: got %v", got)
@@ -176,8 +175,7 @@ func TestServerSideApply_ForceTakesOver(t *testing.T) {
 	f := shared
 	ns := f.NamespaceOn(t, cluster)
 	applyAs(t, "theirs", ns, "a", "{key: theirs}")
-	w := f.Create(t, onServer(harness.NewWork(t, cluster, "ssa-force", harness.ConfigMapYAML(ns, "a", "ours")), &workv1.ServerSideApplyConfig{Force: true}))
-	f.Ready(t, w)
+	f.Deliver(t, onServer(harness.NewWork(t, cluster, "ssa-force", harness.ConfigMapYAML(ns, "a", "ours")), &workv1.ServerSideApplyConfig{Force: true}))
 	becomes(t, ns, "a", map[string]string{"key": "ours"})
 	edit(t, ns, "a", map[string]any{"key": "x"})
 	becomes(t, ns, "a", map[string]string{"key": "ours"})
@@ -202,8 +200,7 @@ func TestServerSideApply_WorksShareAnObject(t *testing.T) {
 	shared.ManifestCondition(t, second, 0, workv1.ManifestApplied, func(c metav1.Condition) bool {
 		return c.Message == `Failed to apply manifest: Apply failed with 1 conflict: conflict with "work-agent": .data.three`
 	})
-	f.DeleteWork(t, cluster, first.Name)
-	f.Gone(t, cluster, first.Name)
+	f.Remove(t, cluster, first.Name)
 	if err := exist(t.Context(), ns, "a"); err != nil {
 		t.Error(err)
 	}
@@ -215,8 +212,7 @@ func TestServerSideApply_OwnerFollowsTheDeleteOption(t *testing.T) {
 	ns := f.NamespaceOn(t, cluster)
 	w := harness.NewWork(t, cluster, "ssa-owner", harness.ConfigMapYAML(ns, "one", "x"), harness.ConfigMapYAML(ns, "two", "x"))
 	w.Spec.DeleteOption = orphaning(ns, "one")
-	w = f.Create(t, onServer(w, nil))
-	f.Ready(t, w)
+	w = f.Deliver(t, onServer(w, nil))
 	owned := func(one, two bool) {
 		t.Helper()
 		harness.Eventually(t, func(ctx context.Context) error {
@@ -243,8 +239,7 @@ func TestServerSideApply_OwnerFollowsTheDeleteOption(t *testing.T) {
 	owned(false, false)
 	option(orphaning(ns, "one"))
 	owned(false, true)
-	f.DeleteWork(t, cluster, w.Name)
-	f.Gone(t, cluster, w.Name)
+	f.Remove(t, cluster, w.Name)
 	f.NoConfigMap(t, cluster, ns, "two")
 	if err := exist(t.Context(), ns, "one"); err != nil {
 		t.Error(err)
@@ -263,16 +258,14 @@ func TestServerSideApply_WhateverIsThere(t *testing.T) {
 		{"equal", func(t *testing.T, ns string) { put(t, ns, "ours") }, map[string]string{"key": "ours"}, nil},
 		{"different", func(t *testing.T, ns string) { put(t, ns, "theirs") }, map[string]string{"key": "ours"}, nil},
 		{"another-work", func(t *testing.T, ns string) {
-			w := shared.Create(t, onServer(harness.NewWork(t, cluster, "ssa-state-owner", dataYAML(ns, "a", "{theirs: x}")), &workv1.ServerSideApplyConfig{FieldManager: "work-agent-owner"}))
-			shared.Ready(t, w)
+			shared.Deliver(t, onServer(harness.NewWork(t, cluster, "ssa-state-owner", dataYAML(ns, "a", "{theirs: x}")), &workv1.ServerSideApplyConfig{FieldManager: "work-agent-owner"}))
 		}, map[string]string{"key": "ours", "theirs": "x"}, []string{"ssa-state-owner"}},
 	} {
 		t.Run(state.name, func(t *testing.T) {
 			t.Parallel()
 			ns := shared.NamespaceOn(t, cluster)
 			state.before(t, ns)
-			w := shared.Create(t, onServer(harness.NewWork(t, cluster, "ssa-state-"+state.name, harness.ConfigMapYAML(ns, "a", "ours")), &workv1.ServerSideApplyConfig{Force: true}))
-			shared.Ready(t, w)
+			w := shared.Deliver(t, onServer(harness.NewWork(t, cluster, "ssa-state-"+state.name, harness.ConfigMapYAML(ns, "a", "ours")), &workv1.ServerSideApplyConfig{Force: true}))
 			becomes(t, ns, "a", state.after)
 			if err := shared.Owners(t.Context(), cluster, ns, "a", append(state.owners, w.Name)...); err != nil {
 				t.Error(err)
@@ -294,8 +287,7 @@ func TestServerSideApply_WhateverIsThere(t *testing.T) {
 		if err := api.Delete(t.Context(), "a", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		w := shared.Create(t, onServer(harness.NewWork(t, cluster, "ssa-state-terminating", harness.ConfigMapYAML(ns, "a", "ours")), nil))
-		shared.Ready(t, w)
+		shared.Deliver(t, onServer(harness.NewWork(t, cluster, "ssa-state-terminating", harness.ConfigMapYAML(ns, "a", "ours")), nil))
 		becomes(t, ns, "a", map[string]string{"key": "ours", "theirs": "x"})
 		typ, patch := harness.MergePatch(map[string]any{"metadata": map[string]any{"finalizers": nil}})
 		if _, err := api.Patch(t.Context(), "a", typ, patch, metav1.PatchOptions{}); err != nil {
@@ -323,8 +315,7 @@ func TestServerSideApply_AfterUpdate(t *testing.T) {
 	t.Parallel()
 	f := shared
 	ns := f.NamespaceOn(t, cluster)
-	w := f.Create(t, harness.NewWork(t, cluster, "ssa-after-update", dataYAML(ns, "a", "{k: '1', l: '1'}"), envYAML(ns, 2, "nginx", "x")))
-	f.Ready(t, w)
+	w := f.Deliver(t, harness.NewWork(t, cluster, "ssa-after-update", dataYAML(ns, "a", "{k: '1', l: '1'}"), envYAML(ns, 2, "nginx", "x")))
 	w = f.Update(t, cluster, w.Name, func(w *workv1.ManifestWork) {
 		w.Spec.Workload.Manifests[0] = harness.Manifest(t, dataYAML(ns, "a", "{k: '2', l: '1'}"))
 		w.Spec.Workload.Manifests[1] = harness.Manifest(t, envYAML(ns, 3, "nginx:2", "x"))
@@ -352,8 +343,7 @@ func TestServerSideApply_JobWithoutSelector(t *testing.T) {
 		return fmt.Sprintf(`{apiVersion: batch/v1, kind: Job, metadata: {name: j, namespace: %s}, spec: {suspend: true, parallelism: %d,
   template: {spec: {restartPolicy: Never, containers: [{name: c, image: busybox}]}}}}`, ns, parallelism)
 	}
-	w := f.Create(t, onServer(harness.NewWork(t, cluster, "ssa-job", job(1)), nil))
-	f.Ready(t, w)
+	w := f.Deliver(t, onServer(harness.NewWork(t, cluster, "ssa-job", job(1)), nil))
 	w = setManifest(t, w, job(2))
 	f.Ready(t, w)
 	harness.Eventually(t, func(ctx context.Context) error {
@@ -376,8 +366,7 @@ func TestIgnoreFields_OnSpokeChange(t *testing.T) {
 	f := shared
 	ns := f.NamespaceOn(t, cluster)
 	options := ignoring(workv1.IgnoreFieldsConditionOnSpokeChange, workv1.IgnoreField{JSONPaths: []string{".data.l"}})
-	w := f.Create(t, onServer(harness.NewWork(t, cluster, "ignore-change", dataYAML(ns, "a", "{k: '1', l: '1'}")), options))
-	f.Ready(t, w)
+	w := f.Deliver(t, onServer(harness.NewWork(t, cluster, "ignore-change", dataYAML(ns, "a", "{k: '1', l: '1'}")), options))
 	edit(t, ns, "a", map[string]any{"l": "theirs"})
 	stays(t, ns, "a", map[string]string{"k": "1", "l": "theirs"})
 	edit(t, ns, "a", map[string]any{"k": "x"}) // what is not ignored is repaired
@@ -392,8 +381,7 @@ func TestIgnoreFields_OnSpokePresent(t *testing.T) {
 	f := shared
 	ns := f.NamespaceOn(t, cluster)
 	options := ignoring(workv1.IgnoreFieldsConditionOnSpokePresent, workv1.IgnoreField{JSONPaths: []string{".data.l"}})
-	w := f.Create(t, onServer(harness.NewWork(t, cluster, "ignore-present", dataYAML(ns, "a", "{k: '1', l: '1'}")), options))
-	f.Ready(t, w)
+	w := f.Deliver(t, onServer(harness.NewWork(t, cluster, "ignore-present", dataYAML(ns, "a", "{k: '1', l: '1'}")), options))
 	becomes(t, ns, "a", map[string]string{"k": "1", "l": "1"})
 	w = setManifest(t, w, dataYAML(ns, "a", "{k: '1', l: '2'}"))
 	f.Ready(t, w)
@@ -411,8 +399,7 @@ func TestIgnoreFields_ByJSONPointer(t *testing.T) {
 	f := shared
 	ns := f.NamespaceOn(t, cluster)
 	options := ignoring(workv1.IgnoreFieldsConditionOnSpokePresent, workv1.IgnoreField{JSONPointers: []string{"/data/a~0b"}})
-	w := f.Create(t, onServer(harness.NewWork(t, cluster, "ignore-pointer", dataYAML(ns, "a", "{k: '1'}")), options))
-	f.Ready(t, w)
+	w := f.Deliver(t, onServer(harness.NewWork(t, cluster, "ignore-pointer", dataYAML(ns, "a", "{k: '1'}")), options))
 	options = ignoring(workv1.IgnoreFieldsConditionOnSpokePresent, workv1.IgnoreField{JSONPointers: []string{"/data/l", "/metadata/labels/example.com~1l"}})
 	w = f.Update(t, cluster, w.Name, func(w *workv1.ManifestWork) { onServer(w, options) })
 	f.Ready(t, w)
@@ -483,8 +470,7 @@ func TestIgnoreFields_ByJQ(t *testing.T) {
 	f := shared
 	ns := f.NamespaceOn(t, cluster)
 	options := ignoring(workv1.IgnoreFieldsConditionOnSpokePresent, workv1.IgnoreField{JQPathExpressions: []string{`.spec.template.spec.containers[] | select(.name == "main") | .env[] | select(.name == "MODE")`}})
-	w := f.Create(t, onServer(harness.NewWork(t, cluster, "ignore-jq", envYAML(ns, 1, "nginx", "x")), options))
-	f.Ready(t, w)
+	w := f.Deliver(t, onServer(harness.NewWork(t, cluster, "ignore-jq", envYAML(ns, 1, "nginx", "x")), options))
 	is := func(want string) {
 		t.Helper()
 		harness.Eventually(t, func(ctx context.Context) error { return deploymentIs(ctx, ns, want) })
@@ -510,8 +496,7 @@ func TestIgnoreFields_ReplicasAreScaled(t *testing.T) {
 	f := shared
 	ns := f.NamespaceOn(t, cluster)
 	options := ignoring(workv1.IgnoreFieldsConditionOnSpokePresent, workv1.IgnoreField{JSONPaths: []string{".spec.replicas"}})
-	w := f.Create(t, onServer(harness.NewWork(t, cluster, "ignore-replicas", envYAML(ns, 1, "nginx", "x")), options))
-	f.Ready(t, w)
+	w := f.Deliver(t, onServer(harness.NewWork(t, cluster, "ignore-replicas", envYAML(ns, 1, "nginx", "x")), options))
 	api := f.API[cluster].Kube.AppsV1().Deployments(ns)
 	scale := &autoscalingv1.Scale{ObjectMeta: metav1.ObjectMeta{Name: "d", Namespace: ns}, Spec: autoscalingv1.ScaleSpec{Replicas: 3}}
 	if _, err := api.UpdateScale(t.Context(), "d", scale, metav1.UpdateOptions{}); err != nil {

@@ -73,27 +73,23 @@ func (s *scene) absent(t *testing.T) {
 
 func (s *scene) equal(t *testing.T) {
 	before := s.theirs(t, "ours")
-	w := shared.Create(t, s.work)
-	shared.Ready(t, w)
+	w := shared.Deliver(t, s.work)
 	s.settled(t, w, before, "ours")
 	s.ends(t, w)
 }
 
 func (s *scene) different(t *testing.T) {
 	before := s.theirs(t, "theirs")
-	w := shared.Create(t, s.work)
-	shared.Ready(t, w)
+	w := shared.Deliver(t, s.work)
 	s.settled(t, w, before, s.value)
 	s.ends(t, w)
 }
 
 func (s *scene) ofAnotherWork(t *testing.T) {
 	f := shared
-	other := f.Create(t, harness.NewWork(t, cluster, s.ns+"-other", harness.ConfigMapYAML(s.ns, "one", s.value)))
-	f.Ready(t, other)
+	other := f.Deliver(t, harness.NewWork(t, cluster, s.ns+"-other", harness.ConfigMapYAML(s.ns, "one", s.value)))
 	uid := configMap(t, s.ns, "one").UID
-	w := f.Create(t, s.work)
-	f.Ready(t, w)
+	w := f.Deliver(t, s.work)
 	owners := []string{other.Name}
 	if s.owned {
 		owners = append(owners, w.Name)
@@ -102,8 +98,7 @@ func (s *scene) ofAnotherWork(t *testing.T) {
 	lists(t, w.Name, "one")
 	f.HasValue(t, cluster, s.ns, "one", s.value)
 
-	f.DeleteWork(t, cluster, w.Name)
-	f.Gone(t, cluster, w.Name)
+	f.Remove(t, cluster, w.Name)
 	harness.Stays(t, func(ctx context.Context) error {
 		if err := f.Owners(ctx, cluster, s.ns, "one", other.Name); err != nil {
 			return err
@@ -119,8 +114,7 @@ func (s *scene) terminating(t *testing.T) {
 	if err := api.Delete(t.Context(), "one", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	w := f.Create(t, s.work)
-	f.Ready(t, w)
+	w := f.Deliver(t, s.work)
 	lists(t, w.Name, "one")
 	harness.Stays(t, func(ctx context.Context) error {
 		cm, err := f.ConfigMap(ctx, cluster, s.ns, "one")
@@ -199,8 +193,7 @@ func (s *scene) ends(t *testing.T, w *workv1.ManifestWork) {
 	f := shared
 	uid := configMap(t, s.ns, "one").UID
 	lists(t, w.Name, "one")
-	f.DeleteWork(t, cluster, w.Name)
-	f.Gone(t, cluster, w.Name)
+	f.Remove(t, cluster, w.Name)
 	if s.owned {
 		f.NoConfigMap(t, cluster, s.ns, "one")
 		return

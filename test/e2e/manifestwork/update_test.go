@@ -26,8 +26,7 @@ func TestUpdate_RestsWhenNothingChanges(t *testing.T) {
 	t.Parallel()
 	f := shared
 	ns := f.NamespaceOn(t, cluster)
-	w := f.Create(t, harness.NewWork(t, cluster, "update-rest", harness.DeploymentYAML(ns, "web", 0)))
-	f.Ready(t, w)
+	w := f.Deliver(t, harness.NewWork(t, cluster, "update-rest", harness.DeploymentYAML(ns, "web", 0)))
 	rests := func(generation int64) {
 		t.Helper()
 		touch(t, w)
@@ -57,8 +56,7 @@ func TestUpdate_JobWithoutSelectorSaysWhy(t *testing.T) {
 	job := func(parallelism int) string {
 		return fmt.Sprintf("apiVersion: batch/v1\nkind: Job\nmetadata: {name: job, namespace: %s}\nspec: {parallelism: %d, suspend: true, template: {spec: {restartPolicy: Never, containers: [{name: main, image: busybox}]}}}\n", ns, parallelism)
 	}
-	w := f.Create(t, harness.NewWork(t, cluster, "job", job(1), harness.ConfigMapYAML(ns, "one", "x")))
-	f.Ready(t, w)
+	w := f.Deliver(t, harness.NewWork(t, cluster, "job", job(1), harness.ConfigMapYAML(ns, "one", "x")))
 	w = f.Update(t, cluster, w.Name, func(w *workv1.ManifestWork) {
 		w.Spec.Workload.Manifests[0] = harness.Manifest(t, job(2))
 		w.Spec.Workload.Manifests[1] = harness.Manifest(t, harness.ConfigMapYAML(ns, "one", "y"))
@@ -89,8 +87,7 @@ func TestUpdate_RoleRefCannotChange(t *testing.T) {
 	binding := func(role string) string {
 		return fmt.Sprintf("apiVersion: rbac.authorization.k8s.io/v1\nkind: RoleBinding\nmetadata: {name: b, namespace: %s}\nroleRef: {kind: Role, name: %s}\nsubjects: [{kind: Group, name: g}]\n", ns, role)
 	}
-	w := f.Create(t, harness.NewWork(t, cluster, "role-ref", binding("first")))
-	f.Ready(t, w)
+	w := f.Deliver(t, harness.NewWork(t, cluster, "role-ref", binding("first")))
 	w = f.Update(t, cluster, w.Name, func(w *workv1.ManifestWork) { w.Spec.Workload.Manifests[0] = harness.Manifest(t, binding("second")) })
 	got := f.ConditionsAre(t, w, map[string]metav1.ConditionStatus{workv1.WorkApplied: metav1.ConditionFalse, workv1.WorkAvailable: metav1.ConditionTrue})
 	for _, typ := range []string{workv1.WorkApplied, workv1.WorkAvailable} {
@@ -108,10 +105,9 @@ func TestUpdate_ClusterRoleWithANamespace(t *testing.T) {
 	t.Parallel()
 	f := shared
 	ns := f.NamespaceOn(t, cluster)
-	w := f.Create(t, harness.NewWork(t, cluster, "namespaced-role",
+	w := f.Deliver(t, harness.NewWork(t, cluster, "namespaced-role",
 		fmt.Sprintf("apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: %s, namespace: %[1]s}\nrules: [{verbs: [get], apiGroups: [\"\"], resources: [pods]}]\n", ns)))
-	got := f.Ready(t, w)
-	if m := got.Status.ResourceStatus.Manifests[0].ResourceMeta; m.Namespace != "" || m.Name != ns {
+	if m := w.Status.ResourceStatus.Manifests[0].ResourceMeta; m.Namespace != "" || m.Name != ns {
 		t.Errorf("reported as %+v", m)
 	}
 	if _, err := f.API[cluster].Kube.RbacV1().ClusterRoles().Get(t.Context(), ns, metav1.GetOptions{}); err != nil {
@@ -125,17 +121,16 @@ func TestUpdate_MixedKindsAndTheirOrder(t *testing.T) {
 	t.Parallel()
 	f := shared
 	ns := f.NamespaceOn(t, cluster)
-	w := f.Create(t, harness.NewWork(t, cluster, "mixed",
+	first := f.Deliver(t, harness.NewWork(t, cluster, "mixed",
 		"apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: sa, namespace: "+ns+"}\n",
 		"apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nmetadata: {name: role, namespace: "+ns+"}\nrules: [{verbs: [get], apiGroups: [\"\"], resources: [pods]}]\n",
 		"apiVersion: rbac.authorization.k8s.io/v1\nkind: RoleBinding\nmetadata: {name: binding, namespace: "+ns+"}\nroleRef: {kind: Role, name: role}\nsubjects: [{kind: ServiceAccount, name: sa, namespace: "+ns+"}]\n",
 		harness.DeploymentYAML(ns, "web", 0)))
-	first := f.Ready(t, w)
-	lists(t, w.Name, "sa", "web", "binding", "role")
+	lists(t, first.Name, "sa", "web", "binding", "role")
 	since := availableSince(first)
 
 	waitASecond(t)
-	w = f.Update(t, cluster, w.Name, func(w *workv1.ManifestWork) {
+	w := f.Update(t, cluster, first.Name, func(w *workv1.ManifestWork) {
 		m := w.Spec.Workload.Manifests
 		w.Spec.Workload.Manifests = []workv1.Manifest{m[3], m[0], harness.Manifest(t, harness.ConfigMapYAML(ns, "new", "x")), m[2]}
 	})
@@ -176,8 +171,7 @@ func TestUpdate_GenerationsAndTimesOfConditions(t *testing.T) {
 	t.Parallel()
 	f := shared
 	ns := f.NamespaceOn(t, cluster)
-	w := f.Create(t, harness.NewWork(t, cluster, "times", harness.ConfigMapYAML(ns, "one", "x")))
-	before := f.Ready(t, w)
+	before := f.Deliver(t, harness.NewWork(t, cluster, "times", harness.ConfigMapYAML(ns, "one", "x")))
 	times := func(w *workv1.ManifestWork) (workTime, applied, available metav1.Time) {
 		m := w.Status.ResourceStatus.Manifests[0].Conditions
 		return meta.FindStatusCondition(w.Status.Conditions, workv1.WorkApplied).LastTransitionTime,
@@ -185,7 +179,7 @@ func TestUpdate_GenerationsAndTimesOfConditions(t *testing.T) {
 	}
 	work1, applied1, available1 := times(before)
 	waitASecond(t)
-	w = f.Update(t, cluster, w.Name, func(w *workv1.ManifestWork) {
+	w := f.Update(t, cluster, before.Name, func(w *workv1.ManifestWork) {
 		w.Spec.Workload.Manifests[0] = harness.Manifest(t, harness.ConfigMapYAML(ns, "one", "y"))
 	})
 	after := f.Ready(t, w)
@@ -230,8 +224,7 @@ func TestUpdate_StorageClassIsMadeAnewOnlyForAChange(t *testing.T) {
 	}
 	grantAgent(t, "storage.k8s.io")
 	api := f.API[cluster].Kube.StorageV1().StorageClasses()
-	w := f.Create(t, harness.NewWork(t, cluster, "storage-class", class("low")))
-	f.Ready(t, w)
+	w := f.Deliver(t, harness.NewWork(t, cluster, "storage-class", class("low")))
 	typ, patch := harness.MergePatch(map[string]any{"metadata": map[string]any{"annotations": map[string]any{isDefault: "false"}}})
 	before, err := api.Patch(t.Context(), "slow", typ, patch, metav1.PatchOptions{})
 	if err != nil {
@@ -251,6 +244,5 @@ func TestUpdate_StorageClassIsMadeAnewOnlyForAChange(t *testing.T) {
 	if err != nil || after.UID == before.UID || after.Parameters["speed"] != "high" || after.Annotations[isDefault] != "false" {
 		t.Errorf("got %v, %v", after, err)
 	}
-	f.DeleteWork(t, cluster, w.Name)
-	f.Gone(t, cluster, w.Name)
+	f.Remove(t, cluster, w.Name)
 }
