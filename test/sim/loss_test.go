@@ -129,8 +129,8 @@ func (o *oracle) torn(w *workv1.ManifestWork) {
 }
 
 // forgetOrphans: that a work which left its hub became Orphan, only an agent that
-// received it so knows after a loss of the broker's store, and may forget it with
-// its process.
+// received it so knows after a loss of the broker's store, or the release of its
+// cluster, and may forget it with its process.
 func (o *oracle) forgetOrphans() {
 	for id := range o.lost {
 		known := false
@@ -138,7 +138,7 @@ func (o *oracle) forgetOrphans() {
 			w := t.wanted[id]
 			known = known || w != nil && w.orphan
 		}
-		o.mustStay[id] = o.mustStay[id] && (known || !o.forgot)
+		o.mustStay[id] = o.mustStay[id] && (known || !o.forgot && !o.dropped[id])
 	}
 }
 

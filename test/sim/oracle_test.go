@@ -96,6 +96,7 @@ type oracle struct {
 	mayStay  map[string]bool // lives that were Orphan at some time
 	mustStay map[string]bool // lives that were Orphan when they were deleted
 	released map[string]bool // clusters that ever left the selection
+	dropped  map[string]bool // ids whose record went with a release when the hub had them no longer
 
 	kept  map[string]bool   // what was committed
 	where map[string]string // by id: the cluster whose agent reported
@@ -138,7 +139,7 @@ type object struct {
 func newOracle(w *world) *oracle {
 	return &oracle{
 		w: w, gone: map[string]bool{}, everGone: map[string]bool{}, dead: map[string]bool{}, lost: map[string]bool{}, mayStay: map[string]bool{}, mustStay: map[string]bool{},
-		released: map[string]bool{}, kept: map[string]bool{}, where: map[string]string{}, clusters: map[string]*truth{},
+		released: map[string]bool{}, dropped: map[string]bool{}, kept: map[string]bool{}, where: map[string]string{}, clusters: map[string]*truth{},
 		reports: map[string][]string{}, settled: map[string]int{}, shown: map[string]int{},
 	}
 }
@@ -279,6 +280,8 @@ func (o *oracle) committed(op *store.Op, before, after *store.Meta) {
 		// The hub does not have it any more, or the older store brought back what it
 		// had deleted, and before it was deleted its cluster was released.
 		o.unknown(op.Key.Cluster, id)
+		o.dropped[id] = true
+		o.forgetOrphans()
 	}
 	if !changed || before == nil {
 		return
