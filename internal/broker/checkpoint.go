@@ -169,6 +169,14 @@ func (y *syncState) explain(id string) {
 	y.explained[id] = version
 }
 
+// touch says that there is something to tell that is not in the mailbox.
+func (s *subscription) touch() {
+	s.mu.Lock()
+	s.sync.progress.Touch()
+	s.mu.Unlock()
+	s.signal()
+}
+
 // recheck says that other sources than before have compared what they own on
 // the agent's cluster.
 func (s *subscription) recheck() {

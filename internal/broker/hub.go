@@ -196,6 +196,17 @@ func (h *hub) again(k store.Key, revision uint64) {
 	}
 }
 
+// outrun tells the agents of a record's cluster how high sequence ids have come:
+// one of them sent a status under an id that is too low. The highest may have
+// been accepted after they were told last, from a process before theirs.
+func (h *hub) outrun(k store.Key) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, s := range h.index.Get(route.Scope{DataType: k.DataType, Cluster: k.Cluster}) {
+		s.touch()
+	}
+}
+
 // rest lets specs of a work wait at the stock agents of its cluster.
 func (h *hub) rest(k store.Key, name string, until time.Time) {
 	h.mu.Lock()

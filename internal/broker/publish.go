@@ -207,8 +207,11 @@ func (b *Broker) publishStatus(ctx context.Context, s session, env *codec.Envelo
 	if err != nil {
 		return "", storeError(err)
 	}
-	if outcomes[0].Verdict == store.SpecAgain {
+	switch outcomes[0].Verdict {
+	case store.SpecAgain:
 		b.hub.again(key, outcomes[0].Revision)
+	case store.Stale:
+		b.hub.outrun(key)
 	}
 	return outcomeOf(outcomes[0], env)
 }
