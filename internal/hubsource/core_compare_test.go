@@ -413,3 +413,39 @@ func TestCore_ReportsNoClusterWithARefusedWork(t *testing.T) {
 		t.Errorf("told %+v", c)
 	}
 }
+
+// A deletion was confirmed, the hub did not answer when the finalizer was to go, and
+// the broker went on with an older store, in which the work lives.
+func TestCore_DeletesAgainWhatLivesInAnOlderStore(t *testing.T) {
+	w := newWork("w", 2, deleting, withStatus(applied(1)))
+	alive := codec.InventoryRecord{Cluster: "cluster1", ResourceID: string(w.UID), Name: "w", Version: 1, Revision: 3}
+	for name, c := range map[string]struct {
+		record codec.InventoryRecord
+		again  bool
+	}{
+		"it lives there":    {alive, true},
+		"it is deleted too": {codec.InventoryRecord{Cluster: "cluster1", ResourceID: string(w.UID), Name: "w", Version: 2, Revision: 4, Tombstone: true}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := comparingFixture(t, State{}, w)
+			f.deliver(w.UID)
+			f.core.Report(&Report{UID: w.UID, Cluster: "cluster1", Name: "w", Version: 2, Sequence: sequence(1), Deleted: true})
+			f.core.Done(next[RemoveFinalizer](f, HubLane, w.UID), Result{Err: errHubDown()})
+
+			f.core.Disconnected()
+			f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+			f.page(codec.Inventory{Clusters: []codec.ClusterDigest{{Cluster: "cluster1", Digest: codec.Digest{Count: 1}}}})
+			f.clusterIdle("cluster1")
+			f.page(codec.Inventory{Records: []codec.InventoryRecord{c.record}})
+			f.now = f.now.Add(longestHub)
+			if !c.again {
+				next[RemoveFinalizer](f, HubLane, w.UID)
+				return
+			}
+			if p := f.deliver(w.UID); !p.mark.deleting {
+				t.Errorf("published %+v", p)
+			}
+			f.idle(HubLane, w.UID) // its cluster is asked once more
+		})
+	}
+}

@@ -14,6 +14,7 @@ import (
 // judge compares a cluster's works with its records, all of which have come.
 func (c *Core) judge(cl *cluster) {
 	k := &cl.comparing
+	c.noteAlive(cl)
 	plan := resync.CompareWorks(c.worksOf(cl), k.records)
 	c.noteUnheardOf(cl)
 	k.records, k.asked = nil, false
@@ -69,6 +70,22 @@ func (c *Core) worksOf(cl *cluster) []resync.Work {
 		works = append(works, c.workOf(w))
 	}
 	return works
+}
+
+// noteAlive takes note of the works whose deletion was confirmed on an earlier
+// connection and that live in the broker's store: it is an older one. As long as
+// the work is there, the broker is told of its deletion again.
+func (c *Core) noteAlive(cl *cluster) {
+	for _, r := range cl.comparing.records {
+		w := cl.works[types.UID(r.ResourceID)]
+		if w == nil || !w.confirmed || r.Tombstone || w.spec.sentOn == c.conn {
+			continue
+		}
+		w.confirmed = false
+		w.spec.sent, w.spec.sentOn = mark{}, 0
+		c.letGo(w)
+		c.notAccepted(w)
+	}
 }
 
 // noteUnheardOf takes note of the works that the broker has no record of.
