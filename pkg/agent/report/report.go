@@ -40,8 +40,10 @@ type Outbox struct {
 	// the last one began which sequence id it accepted last.
 	connection uint64
 	unverified bool
-	// observed is the highest id that the broker has said.
-	observed string
+	// observed is the highest id that the broker has said; unfollowable: there is
+	// none above it.
+	observed     string
+	unfollowable bool
 	// reserved is up to where ids may be used without asking first.
 	reserved string
 	memory   memory
@@ -180,6 +182,8 @@ func (o *Outbox) Done(l Letter, r transport.Receipt, err error) (again bool) {
 	}
 	i.underWay = false
 	switch {
+	case err == nil && r.Outcome == codec.OutcomeStale && o.unfollowable:
+		i.refused = l.fingerprint // whatever its id is, it is too low
 	case err == nil && r.Outcome == codec.OutcomeStale:
 		i.lost(l)
 		// Ids follow above what was observed, so nothing is to be waited for unless
@@ -219,7 +223,7 @@ func newer(than, id string) bool {
 // there any more. The error is that of codec.Sequencer.Observe.
 func (o *Outbox) Observe(highest string) (due []string, err error) {
 	err = o.sequence.Observe(highest)
-	o.observed = highest
+	o.observed, o.unfollowable = highest, err != nil
 	var unknown bool
 	if o.unverified {
 		unknown = o.decide(highest)
@@ -247,7 +251,7 @@ func (o *Outbox) Reconnected(continued bool) []string {
 	if !continued {
 		o.Forget()
 	}
-	o.unverified, o.observed = true, ""
+	o.unverified, o.observed, o.unfollowable = true, "", false
 	var ids []string
 	for _, id := range slices.Sorted(maps.Keys(o.items)) {
 		i := o.items[id]

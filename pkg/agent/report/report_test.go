@@ -300,6 +300,16 @@ func TestOutbox_SequenceIDsThatAreTooLow(t *testing.T) {
 	if _, err := b.Observe("9223372036854775807"); err == nil {
 		t.Fatal("an id that nothing can follow")
 	}
+	// It is not tried again and again.
+	b.answered(b.take("2"), codec.OutcomeStale, false)
+	b.nothing("2")
+	b.put(work("2", 1), "d", true)
+	b.answered(b.take("2"), codec.OutcomeAccepted, false) // of this work there is none yet
+	b.put(work("2", 1), "e", true)
+	b.answered(b.take("2"), codec.OutcomeStale, false)
+	if got := b.Reconnected(true); !slices.Equal(got, []string{"2"}) {
+		t.Fatalf("due %q", got)
+	}
 }
 
 func TestOutbox_StatusesThatTheBrokerLost(t *testing.T) {
