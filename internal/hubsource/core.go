@@ -303,9 +303,7 @@ func (c *Core) Next(lane Lane, key Key) Effect {
 	if d := w.ownAt.Add(echoTimeout).Sub(c.cfg.Now()); w.lags && d > 0 {
 		c.wake(lane, w, d)
 	} else if w.lags {
-		// The hub went back behind what was written, or the informer is very slow.
-		w.own, w.lags, w.report.sequence = nil, false, ""
-		c.askFor(w)
+		c.loseEcho(w)
 	}
 	switch {
 	case lane == SpecLane:
@@ -452,6 +450,19 @@ func (c *Core) wrote(w *work, o *workv1.ManifestWork) {
 		return
 	}
 	w.own, w.ownAt, w.lags = o, c.cfg.Now(), false
+}
+
+// loseEcho lets go of the answer of an own write that the informer never came to
+// show: the hub went back behind what was written, or the informer is very slow.
+// What was published and compared since then may have been of that answer, and
+// the state that counts now may have the same generation and another spec.
+func (c *Core) loseEcho(w *work) {
+	w.own, w.lags, w.report.sequence = nil, false, ""
+	c.backs++
+	c.askFor(w)
+	if !w.gone && !w.confirmed {
+		c.judgeAgain(w)
+	}
 }
 
 func (c *Core) wake(l Lane, w *work, after time.Duration) {

@@ -205,12 +205,19 @@ func (c *Core) doneCheckBehind(e CheckBehind, r Result) {
 
 // conflicted takes the answer that a condition does not hold: the record is no
 // longer the one that was listed.
-func (c *Core) conflicted(w *work, cl *cluster) {
+func (c *Core) conflicted(w *work) {
 	c.noLongerBehind(w)
-	w.spec.sentOn, w.spec.clearedOn = 0, 0
-	c.notAccepted(w)
 	c.failed(SpecLane, Key{UID: w.uid}, &w.spec.retry, 0)
-	c.compareAgain(cl, 0)
+	c.judgeAgain(w)
+}
+
+// judgeAgain has a work compared with its record once more before anything of it
+// is published: what was accepted of it, or found out, says nothing of what it is
+// now.
+func (c *Core) judgeAgain(w *work) {
+	w.spec.sent, w.spec.sentOn, w.spec.refusedOn, w.spec.clearedOn, w.spec.tagged = mark{}, 0, 0, 0, mark{}
+	c.notAccepted(w)
+	c.compareAgain(c.clusters[w.cluster], 0)
 }
 
 // nextMissing decides about works that only the broker has. That waits until

@@ -92,6 +92,11 @@ func (c *Core) nextSpec(w *work) Effect {
 	case m.deleting:
 		c.withdraw(w)
 	case !c.cleared(w, cl):
+		if w.spec.sentOn == c.conn {
+			// It was accepted as something else, and no change was seen since: what was
+			// read of the hub then is there no more.
+			c.judgeAgain(w)
+		}
 		return nil
 	}
 	return c.nextPublish(w, cl, o, large)
@@ -290,7 +295,7 @@ func (c *Core) donePublish(e Publish, r Result) {
 	case transport.CodeOf(r.Err) == transport.CodeConflict && w.gone: // what has its name by now is not older
 		c.publishRefused(w, e, r.Err)
 	case transport.CodeOf(r.Err) == transport.CodeConflict && e.conn == c.conn:
-		c.conflicted(w, cl)
+		c.conflicted(w)
 	case transport.Retryable(r.Err):
 		c.publishFailed(w, e, r.Err)
 	default:

@@ -1,0 +1,143 @@
+package hubsource
+
+import (
+	"slices"
+	"testing"
+
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+func cluster1Has(records ...codec.InventoryRecord) codec.Inventory {
+	return codec.Inventory{Clusters: []codec.ClusterDigest{{Cluster: "cluster1", Digest: codec.Digest{Count: uint64(len(records))}}}}
+}
+
+// asked answers what is asked for of the statuses of the cluster.
+func (f *fixture) asked() {
+	f.t.Helper()
+	if e, is := f.core.Next(SpecLane, Key{Cluster: "cluster1"}).(Ask); is {
+		f.core.Done(e, Result{Lists: 1})
+	}
+	f.clusterIdle("cluster1")
+}
+
+// compareAnew expects that the cluster is compared once more, and answers with
+// what the broker has.
+func (f *fixture) compareAnew(records ...codec.InventoryRecord) {
+	f.t.Helper()
+	f.now = f.now.Add(longestSpec)
+	f.asked()
+	if r := f.page(codec.Inventory{Records: records}); !slices.Equal(r.Clusters, []string{"cluster1"}) {
+		f.t.Fatalf("asked for %+v", r)
+	}
+}
+
+// What this process wrote last went with the hub that was restored; the informer
+// had not shown it. Until that is known, the work is taken to be as it was written.
+func TestCore_PublishesWhatARestoredHubHasInPlaceOfItsOwnWrite(t *testing.T) {
+	w := newWork("w", 1)
+	f := comparingFixture(t, State{}, w)
+	f.page(codec.Inventory{Clusters: []codec.ClusterDigest{digestOf(t, w)}})
+	f.tag()
+	f.core.Report(report(w, 1, applied(1)))
+	e := next[PatchStatus](f, HubLane, w.UID)
+	f.core.Done(e, Result{Work: newWork("w", 1, version("900"), withStatus(e.Status))})
+
+	f.core.Disconnected()
+	restored := newWork("w", 2, version("150"))
+	f.core.WorkSeen(restored)
+	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+	f.page(codec.Inventory{Clusters: []codec.ClusterDigest{digestOf(t, w)}})
+	f.clusterIdle("cluster1") // the tags are known: in sync, as far as can be seen
+	f.clusterIdle("cluster1")
+	f.idle(SpecLane, w.UID)
+	if n := f.core.Stats().Comparing; n != 0 {
+		t.Fatalf("%d clusters are not compared", n)
+	}
+
+	f.now = f.now.Add(echoTimeout)
+	f.idle(SpecLane, w.UID)
+	if n := f.core.Stats().Comparing; n != 1 {
+		t.Error("the cluster counts as compared")
+	}
+	f.compareAnew(recordOf(t, w, 3))
+	if p := f.deliver(w.UID); p.Work != restored {
+		t.Errorf("published %+v", p)
+	}
+}
+
+// The hub was asked for a work because the informer lagged, and went back after
+// its answer was published: to what the informer has, or to where a generation
+// of that number is another.
+func TestCore_PublishesWhatARestoredHubHasInPlaceOfItsAnswer(t *testing.T) {
+	published := func(t *testing.T) (*fixture, codec.InventoryRecord) {
+		f := comparingFixture(t, State{}, newWork("w", 1))
+		answer := newWork("w", 2, version("900"))
+		answer.Labels = map[string]string{"now": "later"}
+		earlier := codec.InventoryRecord{Cluster: "cluster1", ResourceID: "uid-w", Name: "w", Version: 2, Revision: 5}
+		f.page(cluster1Has(earlier))
+		f.tag()
+		f.page(codec.Inventory{Records: []codec.InventoryRecord{earlier}})
+		f.core.Done(next[CheckBehind](f, SpecLane, "uid-w"), Result{Work: answer})
+		if p := f.deliver("uid-w"); p.Work != answer {
+			t.Fatalf("published %+v", p)
+		}
+		f.idle(SpecLane, "uid-w")
+		return f, recordOf(t, answer, 6)
+	}
+
+	t.Run("what the informer has", func(t *testing.T) {
+		f, record := published(t)
+		f.core.Disconnected()
+		f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+		f.page(codec.Inventory{Clusters: []codec.ClusterDigest{digestOf(t, f.core.current(f.core.works["uid-w"]))}})
+		f.tag()
+		f.idle(SpecLane, "uid-w")
+		f.now = f.now.Add(echoTimeout)
+		restored := newWork("w", 1)
+		f.core.WorkSeen(restored)
+		f.idle(SpecLane, "uid-w")
+		f.compareAnew(record)
+		f.core.Done(next[CheckBehind](f, SpecLane, "uid-w"), Result{Work: restored})
+		f.idle(SpecLane, "uid-w") // the next process would not know that the hub went back
+		f.locate("200")
+		f.core.Done(nextOf[Save](f, HubLane, Key{}), Result{})
+		if p := f.deliver("uid-w"); p.Work != restored || p.Supersedes != 6 {
+			t.Errorf("published %+v", p)
+		}
+	})
+
+	t.Run("the generation again", func(t *testing.T) {
+		f, record := published(t)
+		restored := newWork("w", 2, version("150"))
+		restored.Labels = map[string]string{"now": "later"}
+		restored.Spec.DeleteOption = &workv1.DeleteOption{PropagationPolicy: workv1.DeletePropagationPolicyTypeOrphan}
+		f.core.WorkSeen(restored)
+		f.now = f.now.Add(echoTimeout)
+		f.idle(SpecLane, "uid-w")
+		f.compareAnew(record)
+		if p := f.deliver("uid-w"); p.Work != restored {
+			t.Errorf("published %+v", p)
+		}
+	})
+}
+
+// A work whose end the informer is late to show is not waited for.
+func TestCore_CountsAClusterAsComparedWhileTheEndOfAWorkIsShownLate(t *testing.T) {
+	w := newWork("w", 2, deleting)
+	f := comparingFixture(t, State{}, w)
+	f.page(codec.Inventory{})
+	f.deliver(w.UID)
+	f.core.Report(&Report{UID: w.UID, Cluster: "cluster1", Name: "w", Version: 2, Sequence: sequence(1), Deleted: true})
+	e := next[RemoveFinalizer](f, HubLane, w.UID)
+	f.core.Done(e, Result{Work: newWork("w", 2, deleting, withoutFinalizer, version("900"))})
+	f.core.WorkSeen(newWork("w", 2, deleting, version("150")))
+	f.now = f.now.Add(echoTimeout)
+	f.idle(SpecLane, w.UID)
+	f.asked()
+	if n := f.core.Stats().Comparing; n != 0 {
+		t.Errorf("%d clusters are not compared", n)
+	}
+}
