@@ -264,7 +264,8 @@ func (w *world) send(l *link, e codec.Event, what string, done func(transport.Re
 // overtake drops what nobody waits for any more, is still on the same connection
 // and about the same work as e, or, where one of the two is a release, about the
 // same cluster. That it is given up travels there too, and ahead of e; on another
-// connection it may come late.
+// connection it may come late. Of a stock source that tells only its version: of
+// two events with the same one that counts which arrives last.
 func (w *world) overtake(c *conn, e codec.Event) {
 	released := ""
 	switch {
@@ -274,8 +275,11 @@ func (w *world) overtake(c *conn, e codec.Event) {
 		return
 	}
 	w.calls = slices.DeleteFunc(w.calls, func(o *call) bool {
-		if o.conn != c || o.done != nil || o.arrived {
+		switch {
+		case o.done != nil || o.arrived:
 			return false
+		case o.conn != c:
+			return c.link == w.shop.link && o.conn.link == c.link && sameVersion(o.event, e)
 		}
 		if o.event.Type() == codec.TypeCompared {
 			return released != "" && comparedThere(o.event, released)
@@ -285,6 +289,21 @@ func (w *world) overtake(c *conn, e codec.Event) {
 			same = codec.ExtClusterName
 		}
 		return (specOfWork(o.event) || o.event.Type() == codec.TypeRelease) && o.event.Extensions()[same] == e.Extensions()[same]
+	})
+}
+
+// sameVersion reports whether two events are about the same version of a work that
+// lives: what differs then are labels, or it is another work with the same id.
+func sameVersion(a, b codec.Event) bool {
+	x, y := envelope(a), envelope(b)
+	return specOfWork(a) && specOfWork(b) && !x.Deleting && !y.Deleting && x.ResourceID == y.ResourceID && x.Version == y.Version
+}
+
+// forgetRepeats drops what is under way once more of a work that a party published,
+// and that was refused: once the name is free, nobody could tell it from another try.
+func (w *world) forgetRepeats(l *link, id string) {
+	w.calls = slices.DeleteFunc(w.calls, func(o *call) bool {
+		return o.done == nil && !o.arrived && o.conn.link == l && specOfWork(o.event) && envelope(o.event).ResourceID == id
 	})
 }
 

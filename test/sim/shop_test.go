@@ -278,6 +278,7 @@ func (s *shop) publish(key string, w *shopWork) {
 			w.dirty, w.tryAt = true, time.Now().Add(10*time.Second)
 		case !w.accepted: // the name is taken: the call that made it failed
 			delete(s.works, key)
+			s.w.forgetRepeats(s.link, string(o.UID))
 		default:
 			s.w.fail("I1", "an update of %s was refused: %v", key, err)
 		}
