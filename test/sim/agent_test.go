@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -29,6 +30,8 @@ var hubHash = inventory.HubHash("hub.example.com:8090")
 type agentNode struct {
 	w       *world
 	name    string // of the cluster
+	title   string // says which of that name
+	uid     string
 	cluster *clustertest.Fake
 	core    *agent.Core
 	watch   *watches
@@ -49,11 +52,15 @@ type agentNode struct {
 	budget int           // requests until it no longer answers, -1 is without end
 }
 
-func newAgent(w *world, name string) *agentNode {
-	a := &agentNode{w: w, name: name, cluster: w.newCluster(name), budget: -1}
-	if name == clusters[0] || w.rng.IntN(2) == 0 {
-		a.dir = newStateDir()
+// newAgent is the agent of the n-th cluster of a name.
+func newAgent(w *world, name string, n int) *agentNode {
+	a := &agentNode{w: w, name: name, title: name, uid: "uid-of-" + name, cluster: w.newCluster(name), budget: -1}
+	if n > 0 {
+		a.title, a.uid = fmt.Sprintf("%s (%d)", name, n), fmt.Sprintf("%s-%d", a.uid, n)
 	}
+	a.link = newLink(w, identity.Identity{Role: identity.Agent, Name: name}, agentParty{a})
+	a.link.name += a.title[len(name):]
+	a.link.uid, a.link.truth = a.uid, w.oracle.clusters[name]
 	a.cluster.Refuse = func(clustertest.Call) error {
 		if a.budget > 0 {
 			a.budget--
@@ -68,7 +75,6 @@ func newAgent(w *world, name string) *agentNode {
 		note(ref, o)
 		a.watch.changed(ref, o)
 	}
-	a.start()
 	return a
 }
 
@@ -84,7 +90,7 @@ func (a *agentNode) start() {
 	config := agent.CoreConfig{
 		Cluster: a.name, ClientID: a.name + "-agent", HubHash: hubHash, AgentID: hubHash, StatusSyncInterval: 10 * time.Second,
 		Client: a.cluster, Tracker: a.watch,
-		Wait: func(context.Context, time.Duration) error { return nil }, Now: a.now, Random: a.w.jitter(a.name), NewID: a.w.newID,
+		Wait: func(context.Context, time.Duration) error { return nil }, Now: a.now, Random: a.w.jitter(a.title), NewID: a.w.newID,
 		Wake: func(key string, fresh bool) {
 			if process == a.process {
 				if fresh {
@@ -114,16 +120,13 @@ func (a *agentNode) start() {
 		config.Journal = a.dir
 	}
 	a.core = agent.NewCore(config)
-	if err := a.core.Start("uid-of-" + a.name); err != nil {
+	if err := a.core.Start(a.uid); err != nil {
 		a.w.fail("I1", "the agent does not start: %v", err)
 	}
 	for _, ref := range a.cluster.Refs() { // the standing watch of AppliedManifestWorks lists them
 		if ref.Resource == inventory.Resource.Resource && a.core.Discovered(a.cluster.Look(ref)) {
 			a.wake(ref.Name, 0)
 		}
-	}
-	if a.link == nil {
-		a.link = newLink(a.w, identity.Identity{Role: identity.Agent, Name: a.name}, agentParty{a})
 	}
 }
 
@@ -136,7 +139,7 @@ func (a *agentNode) restart() {
 	if a.link.conn != nil {
 		a.link.lose(unavailable("the process ended"))
 	}
-	a.w.oracle.processEnded(a.name)
+	a.w.oracle.processEnded(a)
 	a.w.pass(startTime)
 	a.start()
 }
@@ -166,17 +169,17 @@ func (p agentParty) Disconnected(err error) { p.core.Disconnected(err) }
 
 func (a *agentNode) steps(list []step) []step {
 	if len(a.watch.queue) > 0 {
-		list = append(list, step{a.name, "watch", "", a.watch.take})
+		list = append(list, step{a.title, "watch", "", a.watch.take})
 	}
 	now := time.Now()
 	if !a.saveAt.IsZero() && !a.saveAt.After(now) {
-		list = append(list, step{a.name, "saves", "", a.save})
+		list = append(list, step{a.title, "saves", "", a.save})
 	}
 	for _, key := range due(a.due, now) {
-		list = append(list, step{a.name, "reconcile", short(key), func() { a.reconcile(key) }})
+		list = append(list, step{a.title, "reconcile", short(key), func() { a.reconcile(key) }})
 	}
 	for _, id := range due(a.sends, now) {
-		list = append(list, step{a.name, "report", id, func() { a.report(id) }})
+		list = append(list, step{a.title, "report", id, func() { a.report(id) }})
 	}
 	return list
 }

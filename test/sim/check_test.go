@@ -30,6 +30,7 @@ func (w *world) check() {
 	w.checkHub()
 	w.checkShop()
 	w.checkRest()
+	w.checkReplaced()
 }
 
 // live lists what the sources want delivered: works by record.

@@ -25,6 +25,9 @@ type link struct {
 	cut     bool // nothing gets through
 	slow    bool // it does not read
 	window  int
+
+	uid   string // of an agent's cluster, "" if it does not say
+	truth *truth // of an agent's cluster
 }
 
 // conn is one connection with its subscription.
@@ -113,6 +116,7 @@ func (l *link) dial() {
 	if sub.Hello.Protocol > 0 { // stock parties do not echo it
 		c.id = a.SubscriptionID
 	}
+	l.w.oracle.heard(l)
 	events, err := l.machine.Accepted(context.Background(), time.Now(), a)
 	if err != nil {
 		l.lose(err)
@@ -173,7 +177,7 @@ func (l *link) receive() {
 		return
 	}
 	l.w.note("  %s gets %s", l.id, show(&env))
-	l.w.oracle.received(l.id, &env, e)
+	l.w.oracle.received(l, &env, e)
 	if err := l.machine.Received(context.Background(), e); err != nil {
 		l.lose(err)
 	}
@@ -256,7 +260,7 @@ func (w *world) send(l *link, e codec.Event, what string, done func(transport.Re
 	if err != nil {
 		panic(err)
 	}
-	w.oracle.sent(l.id, e)
+	w.oracle.sent(l, e)
 	w.overtake(l.conn, e)
 	w.calls = append(w.calls, &call{conn: l.conn, event: e, bytes: b, what: what, done: done, answers: make(chan answer, 1)})
 }
@@ -264,8 +268,9 @@ func (w *world) send(l *link, e codec.Event, what string, done func(transport.Re
 // overtake drops what nobody waits for any more, is still on the same connection
 // and about the same work as e, or, where one of the two is a release, about the
 // same cluster. That it is given up travels there too, and ahead of e; on another
-// connection it may come late. Of a stock source that tells only its version: of
-// two events with the same one that counts which arrives last.
+// connection it may come late. But of a stock source that tells only its version: of
+// two events with the same one that counts which arrives last, and a create that comes
+// behind its deletion makes the work anew. Nobody could tell.
 func (w *world) overtake(c *conn, e codec.Event) {
 	released := ""
 	switch {
@@ -275,11 +280,9 @@ func (w *world) overtake(c *conn, e codec.Event) {
 		return
 	}
 	w.calls = slices.DeleteFunc(w.calls, func(o *call) bool {
-		switch {
-		case o.done != nil || o.arrived:
+		elsewhere := c.link == w.shop.link && o.conn.link == c.link && (deletion(e) || sameVersion(o.event, e))
+		if o.done != nil || o.arrived || o.conn != c && !elsewhere {
 			return false
-		case o.conn != c:
-			return c.link == w.shop.link && o.conn.link == c.link && sameVersion(o.event, e)
 		}
 		if o.event.Type() == codec.TypeCompared {
 			return released != "" && comparedThere(o.event, released)
@@ -324,6 +327,12 @@ func specOfWork(e codec.Event) bool {
 	return err == nil && t.Subresource == codec.Spec && t.Action != codec.ResyncRequest
 }
 
+// deletion reports whether an event is that of a work.
+func deletion(e codec.Event) bool {
+	_, has := e.Extensions()[codec.ExtDeletionTimestamp]
+	return has
+}
+
 // tell gives the publisher its answer, once.
 func (c *call) tell(r transport.Receipt, err error) {
 	if done := c.done; done != nil {
@@ -361,6 +370,7 @@ func (w *world) arrive(c *call) {
 		c.answers <- answer{err: unavailable("no way")}
 		return
 	}
+	w.oracle.arrived(c)
 	b := w.broker.broker
 	go func() { // ends with the broker or the connection, at the latest
 		r, err := b.Publish(c.conn.stream.ctx, c.conn.peer, c.bytes, c.conn.id)

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -20,7 +21,7 @@ import (
 // whose ids begin so: of what they were made for so far, older versions may come
 // back.
 func (o *oracle) backInTime(prefix string) {
-	for _, t := range o.clusters {
+	for _, t := range slices.AppendSeq(slices.Clone(o.former), maps.Values(o.clusters)) {
 		for key := range t.highest {
 			if _, life, _ := strings.Cut(key, " "); strings.HasPrefix(life, prefix) {
 				t.timeless[life] = true

@@ -159,6 +159,16 @@ var operations = []operation{
 		n := w.agents[int(a)%len(w.agents)]
 		return n.name + ": " + n.restartAs(b)
 	}},
+	{"replace cluster", 2, replaceCluster},
+	{"let cluster in", 4, func(w *world, _, _ uint32) string { return w.letIn() }},
+	{"end replaced cluster", 2, func(w *world, a, _ uint32) string {
+		if len(w.former) == 0 {
+			return ""
+		}
+		old := w.former[int(a)%len(w.former)]
+		w.end(old)
+		return old.title
+	}},
 	{"copy state directory", 2, onAgent(func(a *agentNode, _ uint32) {
 		if a.dir != nil {
 			a.old = a.dir.backup()

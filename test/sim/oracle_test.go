@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -101,9 +102,13 @@ type oracle struct {
 	kept  map[string]bool   // what was committed
 	where map[string]string // by id: the cluster whose agent reported
 
+	speaker map[string]string // by cluster name: the uid of the one that was heard last
+	taken   map[string]bool   // by id of the event: whether it was for the broker to take when it came
+
 	forgot bool // the broker's store was lost, or an older one taken
 
 	clusters map[string]*truth
+	former   []*truth // of clusters that were replaced
 
 	reports map[string][]string // by id: hashes of the statuses that agents sent
 	settled map[string]int      // by id: how many of them came before the last that was committed, with that
@@ -140,6 +145,7 @@ func newOracle(w *world) *oracle {
 	return &oracle{
 		w: w, gone: map[string]bool{}, everGone: map[string]bool{}, dead: map[string]bool{}, lost: map[string]bool{}, mayStay: map[string]bool{}, mustStay: map[string]bool{},
 		released: map[string]bool{}, dropped: map[string]bool{}, kept: map[string]bool{}, where: map[string]string{}, clusters: map[string]*truth{},
+		speaker: map[string]string{}, taken: map[string]bool{},
 		reports: map[string][]string{}, settled: map[string]int{}, shown: map[string]int{},
 	}
 }
@@ -180,11 +186,11 @@ func (o *oracle) bornAtSource(id string) {
 }
 
 // sent hears of every publish of a party.
-func (o *oracle) sent(from identity.Identity, e codec.Event) {
+func (o *oracle) sent(l *link, e codec.Event) {
 	env := envelope(e)
 	switch {
 	case env.Type.Action == codec.ResyncRequest || env.RawType == codec.TypeRelease:
-	case from.Role == identity.Source:
+	case l.id.Role == identity.Source || o.stranger(l):
 	default:
 		if r, err := hubsource.ReportOf(e); err == nil {
 			o.reports[env.ResourceID] = append(o.reports[env.ResourceID], statusHash(r.Status))
@@ -195,11 +201,18 @@ func (o *oracle) sent(from identity.Identity, e codec.Event) {
 
 // processEnded hears that the agent of a cluster begins anew. What it said last
 // and nobody took is lost with it; it says it again if it is still so.
-func (o *oracle) processEnded(clusterName string) {
-	for _, w := range o.clusters[clusterName].wanted {
+func (o *oracle) processEnded(a *agentNode) {
+	for _, w := range a.link.truth.wanted {
 		w.orphan = false
 	}
 	o.forgetOrphans()
+	if o.speaker[a.name] == a.uid {
+		o.forgetReports(a.name)
+	}
+}
+
+// forgetReports forgets what was said of a cluster and not taken.
+func (o *oracle) forgetReports(clusterName string) {
 	for id := range o.reports {
 		if o.where[id] == clusterName {
 			o.reports[id] = o.reports[id][:o.settled[id]]
@@ -286,6 +299,9 @@ func (o *oracle) committed(op *store.Op, before, after *store.Meta) {
 	if !changed || before == nil {
 		return
 	}
+	if op.Kind == store.PutStatus {
+		o.speaks(op)
+	}
 	if op.Kind == store.PutStatus && after != nil && before.StatusRevision != after.StatusRevision && len(op.Event) > 0 {
 		o.reported(op)
 	}
@@ -330,7 +346,8 @@ func (o *oracle) acknowledged(c *call, r transport.Receipt) {
 }
 
 // received judges what a party is sent.
-func (o *oracle) received(to identity.Identity, env *codec.Envelope, e codec.Event) {
+func (o *oracle) received(l *link, env *codec.Envelope, e codec.Event) {
+	to := l.id
 	if env.Type == (codec.EventType{}) { // about the subscription itself
 		return
 	}
@@ -345,12 +362,11 @@ func (o *oracle) received(to identity.Identity, env *codec.Envelope, e codec.Eve
 		return
 	}
 	if env.Type.Subresource == codec.Spec {
-		o.want(env, e)
+		o.want(l.truth, env, e)
 	}
 }
 
-func (o *oracle) want(env *codec.Envelope, e codec.Event) {
-	t := o.clusters[env.Cluster]
+func (o *oracle) want(t *truth, env *codec.Envelope, e codec.Event) {
 	spec, err := manifestwork.DecodeSpec(e)
 	if err != nil {
 		o.w.fail("I1", "%s was sent a work that cannot be used: %v", env.Cluster, err)
@@ -384,6 +400,10 @@ func (o *oracle) want(env *codec.Envelope, e codec.Event) {
 func (w *world) newCluster(name string) *clustertest.Fake {
 	f := clustertest.New()
 	t := &truth{wanted: map[string]*wanted{}, seen: map[string]bool{}, objects: map[string]object{}, highest: map[string]int64{}, timeless: map[string]bool{}}
+	if before := w.oracle.clusters[name]; before != nil {
+		t.timeless, t.sharedMayStay = maps.Clone(before.timeless), before.sharedMayStay
+		w.oracle.former = append(w.oracle.former, before)
+	}
 	w.oracle.clusters[name] = t
 	w.fakes[name] = f
 	f.Put(clustertest.Object("v1", "ConfigMap", "default", "bystander", "data", map[string]any{"mine": "yes"}))

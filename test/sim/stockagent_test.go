@@ -65,6 +65,7 @@ func newStockAgent(w *world, name string) *stockAgent {
 	a := &stockAgent{w: w, name: name, cluster: w.newCluster(name), applied: map[string]*appliedWork{}}
 	a.start()
 	a.link = newLink(w, identity.Identity{Role: identity.Agent, Name: name}, a)
+	a.link.truth = w.oracle.clusters[name]
 	return a
 }
 

@@ -35,15 +35,17 @@ type world struct {
 	source *source
 	shop   *shop
 	agents []*agentNode
+	former []*agentNode // of clusters that were replaced, and still run
 	stock  *stockAgent
 	fakes  map[string]*clustertest.Fake
 
-	links  []*link
-	calls  []*call
-	ghosts []*conn // ended for their parties, not yet for the broker
-	conns  uint64
-	list   []step // of steps, kept for its memory
-	others bool   // what happens on a cluster is done by somebody else
+	links        []*link
+	calls        []*call
+	ghosts       []*conn // ended for their parties, not yet for the broker
+	conns        uint64
+	list         []step // of steps, kept for its memory
+	replacements int
+	others       bool // what happens on a cluster is done by somebody else
 }
 
 // violation is an invariant that does not hold.
@@ -76,7 +78,14 @@ func newWorld(seed uint64) *world {
 	w.hub = &hub{w: w, works: map[string]*workv1.ManifestWork{}, generations: map[generation]int{}, rv: 100}
 	w.source = newSource(w, w.hub)
 	w.shop = newShop(w)
-	w.agents = []*agentNode{newAgent(w, "c1"), newAgent(w, "c2")}
+	for _, name := range clusters[:2] {
+		a := newAgent(w, name, 0)
+		if name == clusters[0] || w.rng.IntN(2) == 0 {
+			a.dir = newStateDir()
+		}
+		w.agents = append(w.agents, a)
+		a.start()
+	}
 	w.stock = newStockAgent(w, "c3")
 	return w
 }
@@ -115,7 +124,7 @@ func (w *world) steps() []step {
 		list = l.steps(list)
 	}
 	list = w.shop.steps(w.source.steps(list))
-	for _, a := range w.agents {
+	for _, a := range w.everyAgent() {
 		list = a.steps(list)
 	}
 	w.list = w.stock.steps(list)
@@ -150,7 +159,7 @@ func (w *world) pass(d time.Duration) {
 // next is when something is due; zero if nothing ever is.
 func (w *world) next() (first time.Time) {
 	times := []time.Time{w.source.next(), w.shop.next(), w.stock.next()}
-	for _, a := range w.agents {
+	for _, a := range w.everyAgent() {
 		times = append(times, a.next())
 	}
 	for _, l := range w.links {
@@ -240,6 +249,7 @@ func (w *world) settleAround(order *rand.Rand) string {
 	stuck := map[string]bool{}
 	for _, l := range w.links {
 		switch broken := l.cut || l.slow; {
+		case w.replaced(l):
 		case broken && l.id.Role == identity.Source:
 			return ""
 		case broken:
@@ -258,7 +268,7 @@ func (w *world) settleAround(order *rand.Rand) string {
 	// on a half-open connection, makes the work anew: nobody could tell.
 	w.calls = slices.DeleteFunc(w.calls, func(c *call) bool { return c.done == nil && !c.arrived && c.conn.link == w.shop.link })
 	w.rest(order, aroundTime)
-	if w.broken != nil || w.source.core.Stats().WithheldWorks > 0 || w.stock.confused {
+	if w.broken != nil || w.source.core.Stats().WithheldWorks > 0 || w.stock.confused || len(w.strangers()) > 0 {
 		return "without a look" // somebody has to decide first
 	}
 	for _, c := range clusters {
@@ -269,8 +279,8 @@ func (w *world) settleAround(order *rand.Rand) string {
 	return fmt.Sprint(len(stuck), " clusters")
 }
 
-// settleAll settles, lets an operator approve what waits for one, and settles
-// what follows from that.
+// settleAll settles, lets an operator decide what waits for one, and settles what
+// follows from that.
 func (w *world) settleAll(order *rand.Rand) {
 	w.settle(order)
 	if w.stock.confused {
@@ -279,15 +289,15 @@ func (w *world) settleAll(order *rand.Rand) {
 		w.stock.restart()
 		w.settle(order)
 	}
-	for range 3 {
+	for range 6 {
 		if w.broken != nil {
 			return
 		}
-		did := w.approve()
+		did := w.approve() + w.letIn()
 		if did == "" {
 			return
 		}
-		w.note("> approved: %s", did)
+		w.note("> an operator decides: %s", did)
 		w.settle(order)
 	}
 }

@@ -1,0 +1,153 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/pkg/codec"
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
+)
+
+// Clusters that are replaced by others of the same name.
+
+// everyAgent is every Hawser agent that runs.
+func (w *world) everyAgent() []*agentNode { return slices.Concat(w.agents, w.former) }
+
+// replaceCluster puts an empty cluster in the place of one. Its agent may find
+// the state directory of the agent before, which may still run for a while.
+func replaceCluster(w *world, a, b uint32) string {
+	i := int(a) % len(w.agents)
+	old := w.agents[i]
+	for _, o := range slices.Clone(w.former) {
+		if o.name == old.name {
+			w.end(o)
+		}
+	}
+	w.replacements++
+	now := newAgent(w, old.name, w.replacements)
+	now.clock, now.latest = otherClock(old.clock, b/16), old.latest
+	now.keepTime()
+	what := now.title
+	switch {
+	case old.dir == nil:
+	case b%4 == 0:
+		now.dir = newStateDir()
+	default:
+		now.dir = old.dir.backup()
+		what += " with the state directory of the one before"
+	}
+	w.agents[i] = now
+	if b/4%2 == 0 {
+		w.end(old)
+	} else {
+		old.down, old.budget = false, -1
+		old.link.cut, old.link.slow = false, false
+		w.former = append(w.former, old)
+		what += ", which still runs"
+	}
+	now.start()
+	return what
+}
+
+// end ends the agent of a cluster that was replaced, for good.
+func (w *world) end(a *agentNode) {
+	a.process++
+	if a.link.conn != nil {
+		a.link.leave(unavailable("the machine is gone"))
+	}
+	w.oracle.processEnded(a)
+	w.links = slices.DeleteFunc(w.links, func(l *link) bool { return l == a.link })
+	w.former = slices.DeleteFunc(w.former, func(o *agentNode) bool { return o == a })
+}
+
+// replaced reports whether a link is that of a cluster that was replaced.
+func (w *world) replaced(l *link) bool {
+	return slices.ContainsFunc(w.former, func(a *agentNode) bool { return a.link == l })
+}
+
+// strangers are the agents whose names are another cluster's, as far as the
+// broker knows.
+func (w *world) strangers() (list []*agentNode) {
+	for _, a := range w.agents {
+		if w.oracle.stranger(a.link) {
+			list = append(list, a)
+		}
+	}
+	return list
+}
+
+// letIn lets those in, once their agents have come. If that of a third cluster was
+// the last to come, it is let in first, and refused the next time.
+func (w *world) letIn() string {
+	if !w.broker.up || w.broker.full || w.broker.gate.readOnly {
+		return ""
+	}
+	var did []string
+	for _, a := range w.strangers() {
+		comes := false
+		b := w.broker.broker
+		err := b.ListOrphans(context.Background(), &hawserv1.ListOrphansRequest{Cluster: a.name}, func(o *hawserv1.ListOrphansResponse) error {
+			comes = comes || o.GetCause() == hawserv1.OrphanCause_ORPHAN_CAUSE_STRANGER
+			return nil
+		})
+		if err == nil && comes {
+			_, err = b.ForgetCluster(context.Background(), identity.Identity{Role: identity.Operator, Name: "op"}, &hawserv1.ForgetClusterRequest{Cluster: a.name})
+			did = append(did, a.title+" is let in")
+		}
+		if err != nil {
+			w.fail("I1", "the operator cannot let %s in: %v", a.title, err)
+		}
+	}
+	return strings.Join(did, ", ")
+}
+
+// stranger reports whether the name of a party's cluster is another cluster's.
+func (o *oracle) stranger(l *link) bool {
+	uid, known := o.w.broker.gate.Subscribed(codec.ManifestBundles, l.id.Name)
+	return known && uid != "" && l.uid != "" && uid != l.uid
+}
+
+// heard hears that an agent was let in. What the one of another cluster said and
+// nobody took is lost: that is not for the broker to take any more.
+func (o *oracle) heard(l *link) {
+	if l.uid != "" && o.speaker[l.id.Name] != l.uid {
+		o.speaker[l.id.Name] = l.uid
+		o.forgetReports(l.id.Name)
+	}
+}
+
+// arrived hears that a publish comes to the broker.
+func (o *oracle) arrived(c *call) {
+	if c.conn.link.uid != "" {
+		o.taken[c.event.ID()] = o.taken[c.event.ID()] || !o.stranger(c.conn.link)
+	}
+}
+
+// speaks judges that a status was committed: it came from the cluster that has
+// the name.
+func (o *oracle) speaks(op *store.Op) {
+	e, err := codec.Unmarshal(op.Event)
+	if err != nil {
+		panic(err)
+	}
+	if taken, known := o.taken[e.ID()]; known && !taken {
+		o.w.fail("I8", "a status of work %s was taken from a cluster that was replaced", op.Key.ResourceID)
+	}
+}
+
+// checkReplaced: the clusters that there are have their names, and no agent of
+// one that was replaced is connected.
+func (w *world) checkReplaced() {
+	for _, a := range w.strangers() {
+		w.fail("I1", "%s has not got its name", a.title)
+	}
+	for _, a := range w.former {
+		if a.link.conn != nil {
+			w.fail("I8", "%s, which was replaced, is connected", fmt.Sprint(a.title, " ", a.uid))
+		}
+	}
+}
