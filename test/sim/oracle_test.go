@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -401,7 +400,7 @@ func (w *world) newCluster(name string) *clustertest.Fake {
 	f := clustertest.New()
 	t := &truth{wanted: map[string]*wanted{}, seen: map[string]bool{}, objects: map[string]object{}, highest: map[string]int64{}, timeless: map[string]bool{}}
 	if before := w.oracle.clusters[name]; before != nil {
-		t.timeless, t.sharedMayStay = maps.Clone(before.timeless), before.sharedMayStay
+		t.timeless, t.sharedMayStay = before.timeless, before.sharedMayStay
 		w.oracle.former = append(w.oracle.former, before)
 	}
 	w.oracle.clusters[name] = t
