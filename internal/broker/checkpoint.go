@@ -44,7 +44,8 @@ type syncState struct {
 	give               func()
 	// ahead are the records of which the last list had a newer version.
 	ahead map[string]aheadWork
-	// recheck: other sources than before have compared what they own.
+	// recheck: of some works that the agent has newer, the records may have turned
+	// out to be the truth.
 	recheck bool
 }
 
@@ -178,7 +179,7 @@ func (s *subscription) touch() {
 }
 
 // recheck says that other sources than before have compared what they own on
-// the agent's cluster.
+// the agent's cluster, or have published a deletion there again.
 func (s *subscription) recheck() {
 	s.mu.Lock()
 	s.sync.recheck = true
@@ -215,19 +216,20 @@ func (s *subscription) setAhead(id string, w aheadWork) {
 	s.sync.ahead[id] = w
 }
 
-// aheadOf takes out the works that the agent has newer and that belong to one of
-// these sources.
-func (s *subscription) aheadOf(owners []string) map[string]aheadWork {
+// aheadNow returns the works that the agent has newer.
+func (s *subscription) aheadNow() map[string]aheadWork {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	works := map[string]aheadWork{}
-	for id, w := range s.sync.ahead {
-		if slices.Contains(owners, w.owner) {
-			works[id] = w
-			delete(s.sync.ahead, id)
-		}
-	}
-	return works
+	return maps.Clone(s.sync.ahead)
+}
+
+// noLongerAhead takes out one of them, if it is there still.
+func (s *subscription) noLongerAhead(id string) (w aheadWork, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w, ok = s.sync.ahead[id]
+	delete(s.sync.ahead, id)
+	return w, ok
 }
 
 // caughtUp notes that a version is sent of which the agent may have a newer

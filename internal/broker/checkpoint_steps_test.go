@@ -179,8 +179,14 @@ func TestSubscription_ComparedSourcesAreLookedAtOnce(t *testing.T) {
 	if st := s.nextFrom(0, 3); st.kind != overrule {
 		t.Errorf("%+v", st)
 	}
-	if got := s.aheadOf([]string{"b"}); len(got) != 1 || got["w2"].owner != "b" || len(s.sync.ahead) != 1 {
-		t.Errorf("%+v, left are %+v", got, s.sync.ahead)
+	if got := s.aheadNow(); len(got) != 2 {
+		t.Errorf("%+v", got)
+	}
+	if w, ok := s.noLongerAhead("w2"); !ok || w.owner != "b" || len(s.sync.ahead) != 1 {
+		t.Errorf("%+v, left are %+v", w, s.sync.ahead)
+	}
+	if _, ok := s.noLongerAhead("w2"); ok {
+		t.Error("it is taken out twice")
 	}
 	if st := s.nextFrom(0, 3); st.kind != checkpoint {
 		t.Errorf("%+v", st)

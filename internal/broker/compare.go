@@ -45,8 +45,7 @@ func (b *Broker) compareSpecs(ctx context.Context, s *subscription, l *list) (se
 	var hashes []codec.StatusHash
 	ahead := map[string]aheadWork{}
 	p := place{s.scope.DataType, s.scope.Cluster}
-	head := b.store.Head()
-	seen := head.Revision
+	seen := b.store.Head().Revision
 	scope := store.Scope{DataType: s.scope.DataType, Cluster: s.scope.Cluster}
 	err = b.store.Scan(ctx, scope, func(m store.Meta) error {
 		seen = max(seen, m.SpecRevision)
@@ -64,10 +63,7 @@ func (b *Broker) compareSpecs(ctx context.Context, s *subscription, l *list) (se
 			sends++
 		case resync.Ahead:
 			w := aheadWork{owner: m.Owner, revision: m.SpecRevision, flags: flags, listed: plan.Version(m.ResourceID)}
-			// A deletion that came since the store was opened is no older than what
-			// the store has lost.
-			fresh := m.State != store.Live && m.SpecRevision >= head.TermStart
-			if fresh || b.comparisons.has(p, m.Owner) {
+			if b.stands(&m) || b.comparisons.has(p, m.Owner) {
 				b.overruleOne(s, m.ResourceID, w)
 				sends++
 			} else {

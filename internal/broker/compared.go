@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 
 	"github.com/hawser-io/hawser/internal/broker/route"
 	"github.com/hawser-io/hawser/internal/broker/store"
@@ -172,9 +173,16 @@ func (b *Broker) revoke(p place, source string) {
 // their sources have made sure that the records are the truth.
 func (b *Broker) overrule(s *subscription) {
 	p := place{s.scope.DataType, s.scope.Cluster}
-	for id, w := range s.aheadOf(b.comparisons.at(p)) {
-		b.overruleOne(s, id, w)
-		b.ledger.sentAnyway(store.Key{DataType: p.dataType, Cluster: p.cluster, ResourceID: id})
+	owners := b.comparisons.at(p)
+	for id, w := range s.aheadNow() {
+		key := store.Key{DataType: p.dataType, Cluster: p.cluster, ResourceID: id}
+		if !slices.Contains(owners, w.owner) && !b.hub.wasRepeated(key, w.revision) {
+			continue
+		}
+		if _, still := s.noLongerAhead(id); still {
+			b.overruleOne(s, id, w)
+			b.ledger.sentAnyway(key)
+		}
 	}
 }
 

@@ -76,6 +76,12 @@ func (b *Broker) deliverSpec(s *subscription, out transport.Stream, f form, e ro
 // was compared.
 func (b *Broker) overtook(s *subscription, r *store.Record) bool {
 	w, newer := s.overtaken(r)
+	if !newer && r.State == store.Tombstone && b.stands(&r.Meta) {
+		if w, newer = s.noLongerAhead(r.ResourceID); newer {
+			w.revision, w.flags = r.SpecRevision, route.Deletion
+			b.ledger.sentAnyway(r.Key)
+		}
+	}
 	switch {
 	case !newer:
 		return false

@@ -28,6 +28,9 @@ type hub struct {
 	// has not come to, for clusters with stock agents: a deletion that the router
 	// finds in the place of one is the first that they hear of it.
 	unrouted map[store.Key]uint64
+	// repeated are the deletions from before the store was opened that their sources
+	// have published again since, with their revisions; see [Broker.stands].
+	repeated map[store.Key]uint64
 	// awaited are the subscriptions that want to hear when routed is so far.
 	awaited map[*subscription]uint64
 	ledger  *ledger
@@ -42,7 +45,7 @@ type hub struct {
 func newHub(revision uint64, l *ledger) *hub {
 	h := &hub{
 		byID: map[string]*subscription{}, perParty: map[identity.Identity]int{},
-		unrouted: map[store.Key]uint64{}, awaited: map[*subscription]uint64{}, ledger: l, empty: make(chan struct{}),
+		unrouted: map[store.Key]uint64{}, repeated: map[store.Key]uint64{}, awaited: map[*subscription]uint64{}, ledger: l, empty: make(chan struct{}),
 	}
 	h.routed.Store(revision)
 	return h
@@ -159,6 +162,9 @@ func (h *hub) route(changes []store.Change, all bool) {
 }
 
 func (h *hub) routeOne(c *store.Change) {
+	if c.Part == store.SpecPart || c.State == store.Grave {
+		delete(h.repeated, c.Key)
+	}
 	scope := route.Scope{DataType: c.Key.DataType, Cluster: c.Key.Cluster}
 	if c.Part == store.StatusPart {
 		scope = route.Scope{DataType: c.Key.DataType, Owner: c.Owner}

@@ -143,6 +143,9 @@ func (b *Broker) publishSpec(ctx context.Context, s session, env *codec.Envelope
 	if outcomes[0].Verdict == store.Accepted && !op.Deleting {
 		b.hub.accepted(op.Key, outcomes[0].Revision)
 	}
+	if err := b.noteRepeated(ctx, &op, outcomes[0]); err != nil {
+		return "", storeError(err)
+	}
 	return outcomeOf(outcomes[0], env)
 }
 

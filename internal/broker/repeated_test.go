@@ -1,0 +1,77 @@
+package broker_test
+
+import (
+	"testing"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// TestAhead_OfADeletionThatItsSourceRepeats: the restored store has the deletion of
+// a life that is over; the agent holds the next one. What a source that does not
+// compare publishes again says that the deletion is true.
+func TestAhead_OfADeletionThatItsSourceRepeats(t *testing.T) {
+	deletion := work{version: 5, deleting: true}
+	anew := work{version: 7, data: `{"manifests":[],"life":2}`}
+	for name, c := range map[string]struct {
+		before, again []work
+		outcome       string // of the last one
+	}{
+		"the deletion":                {[]work{deletion}, []work{deletion}, codec.OutcomeUnchanged},
+		"what waits behind it":        {[]work{deletion}, []work{anew}, codec.OutcomeWaits},
+		"what waited behind it":       {[]work{deletion, anew}, []work{anew}, codec.OutcomeUnchanged},
+		"the end of what waited":      {[]work{deletion, anew}, []work{{version: 7, deleting: true}}, codec.OutcomeAccepted},
+		"all, and more than once":     {[]work{deletion}, []work{deletion, anew, anew}, codec.OutcomeUnchanged},
+		"an update, which is no word": {[]work{deletion}, []work{{version: 6, action: codec.UpdateRequest}}, codec.OutcomeStale},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := func(w *world) {
+				w.subscribe(w.agent("c1")).cancel() // the cluster is known
+				w.put(w.source("src"), work{version: 5}.event())
+				for _, k := range c.before {
+					w.put(w.source("src"), k.event())
+				}
+			}
+			inRestored(t, before, func(w *world) {
+				ours := w.open(w.agent("c1"), hawser)
+				w.ask(ours, held("w1", 7))
+				ours.expect("status resync_request  v0")
+				outcome := ""
+				for _, k := range c.again {
+					outcome = w.put(w.source("src"), k.event())
+				}
+				if outcome != c.outcome {
+					t.Errorf("outcome %q", outcome)
+				}
+				late := w.open(w.agent("c1"), hawser)
+				w.ask(late, held("w1", 7))
+				if c.outcome == codec.OutcomeStale {
+					ours.expect()
+					late.expect("status resync_request  v0")
+					return
+				}
+				// With the version that it has: else it would call the deletion stale.
+				ours.expect("spec resync_response w1 v7 deleting")
+				late.expectAny("spec resync_response w1 v7 deleting", "status resync_request  v0")
+				if o := w.put(ours.peer, w.event(report{version: 7, deleted: true})); o != codec.OutcomeConfirmed {
+					t.Errorf("the confirmation is %q", o)
+				}
+			})
+		})
+	}
+}
+
+// TestAhead_OfWhatIsDeletedThen: the deletion is no older than what the store may
+// have lost, and goes out with the version that the agent listed.
+func TestAhead_OfWhatIsDeletedThen(t *testing.T) {
+	before := func(w *world) { w.put(w.source("src"), work{version: 5}.event()) }
+	inRestored(t, before, func(w *world) {
+		stock, ours := w.open(w.agent("c1"), nil), w.open(w.agent("c1"), hawser)
+		for _, agent := range []*tap{stock, ours} {
+			w.ask(agent, held("w1", 7))
+			agent.expect("status resync_request  v0")
+		}
+		w.put(w.source("src"), work{version: 5, deleting: true}.event())
+		stock.expect("spec resync_response w1 v5 deleting")
+		ours.expect("spec resync_response w1 v7 deleting")
+	})
+}
