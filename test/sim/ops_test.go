@@ -500,8 +500,10 @@ func hostile(w *world, a, b uint32) string {
 			ID: w.newID(), Now: time.Now(), Source: "liar", OriginalSource: hubName, Action: codec.UpdateRequest,
 			SequenceID: (&codec.Sequencer{}).Next(time.Now().UnixMilli()), Deleted: true,
 		})
-		if w.oracle.gone[string(o.UID)] {
-			return "" // of its own cluster's dying works it may say so, and would be believed
+		if w.oracle.everGone[string(o.UID)] {
+			// Of its own cluster's dying works it may say so, and would be believed, also
+			// where the broker has not heard yet that a restored hub has the work again.
+			return ""
 		}
 	}
 	if err != nil {
