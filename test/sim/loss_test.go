@@ -12,6 +12,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/hubsource"
 	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 )
 
 // Here is what the oracle asks less for, because what would be needed is lost for
@@ -54,7 +55,7 @@ func (o *oracle) older(w *workv1.ManifestWork) {
 func (o *oracle) backOnHub(w *workv1.ManifestWork) {
 	id := string(w.UID)
 	deleting := w.DeletionTimestamp != nil
-	o.gone[id], o.dead[id] = deleting, deleting
+	o.gone[id], o.dead[id], o.ended[id] = deleting, deleting, false
 	o.mustStay[id] = deleting && orphans(w.Spec.DeleteOption)
 	o.older(w)
 }
@@ -108,6 +109,24 @@ func (o *oracle) sharedLeft(clusterName string) bool {
 		}
 	}
 	return false
+}
+
+// withoutAgain reports whether a work went back in time and is without an object
+// since. That is not sent to an agent whose state directory went back as far.
+func (o *oracle) withoutAgain(where string, t *truth, id, object string) bool {
+	r := o.record(where, id)
+	if !t.timeless[t.wanted[id].life] || r == nil || r.State != store.Live {
+		return false
+	}
+	e, err := codec.Unmarshal(r.Spec)
+	if err != nil {
+		panic(err)
+	}
+	spec, err := manifestwork.DecodeSpec(e)
+	if err != nil {
+		panic(err)
+	}
+	return objectsOf(spec.Work.Spec.Workload.Manifests)[object] == nil
 }
 
 // refused reports whether the hub has a work on a cluster that is not delivered.

@@ -92,6 +92,7 @@ type oracle struct {
 	gone     map[string]bool // ids that their sources deleted, and did not create again
 	everGone map[string]bool
 	dead     map[string]bool // by root of the life, as in the data of objects
+	ended    map[string]bool // ids that left a hub after their clusters had cleaned up
 	lost     map[string]bool // ids that left a hub, because it was restored or somebody took the finalizer off
 	mayStay  map[string]bool // lives that were Orphan at some time
 	mustStay map[string]bool // lives that were Orphan when they were deleted
@@ -142,7 +143,7 @@ type object struct {
 
 func newOracle(w *world) *oracle {
 	return &oracle{
-		w: w, gone: map[string]bool{}, everGone: map[string]bool{}, dead: map[string]bool{}, lost: map[string]bool{}, mayStay: map[string]bool{}, mustStay: map[string]bool{},
+		w: w, gone: map[string]bool{}, everGone: map[string]bool{}, dead: map[string]bool{}, ended: map[string]bool{}, lost: map[string]bool{}, mayStay: map[string]bool{}, mustStay: map[string]bool{},
 		released: map[string]bool{}, dropped: map[string]bool{}, kept: map[string]bool{}, where: map[string]string{}, clusters: map[string]*truth{},
 		speaker: map[string]string{}, taken: map[string]bool{},
 		reports: map[string][]string{}, settled: map[string]int{}, shown: map[string]int{},
@@ -294,6 +295,9 @@ func (o *oracle) committed(op *store.Op, before, after *store.Meta) {
 		o.unknown(op.Key.Cluster, id)
 		o.dropped[id] = true
 		o.forgetOrphans()
+	}
+	if changed && before == nil && after.State == store.Live && o.ended[id] {
+		o.w.fail("I2", "work %s has left the hub, and is delivered once more", id)
 	}
 	if !changed || before == nil {
 		return
@@ -453,7 +457,7 @@ func (o *oracle) removed(where string, t *truth, name string, old object) {
 		return
 	}
 	for id, w := range t.wanted {
-		if !w.live || w.objects[name] == nil || o.abandoned(where, id) {
+		if !w.live || w.objects[name] == nil || o.abandoned(where, id) || o.withoutAgain(where, t, id, name) {
 			continue
 		}
 		// A work that has not got hold of a shared object yet makes it anew.
@@ -527,6 +531,7 @@ func (o *oracle) statusOnHub(work *workv1.ManifestWork) {
 // endOnHub judges that a work was let go on the hub. After the broker lost its
 // store nobody knows of a work whose first status was still under way.
 func (o *oracle) endOnHub(work *workv1.ManifestWork) {
+	o.ended[string(work.UID)] = true
 	if o.forgot && (len(work.Status.ResourceStatus.Manifests) == 0 || o.overtaken(work)) {
 		return
 	}
