@@ -196,7 +196,7 @@ func TestDriver_WhatIsWrongAndWhatToDo(t *testing.T) {
 		"insecure with certificate": {"url: 127.0.0.1:1\n" + pair, true, "exclude each other"},
 		"insecure to elsewhere":     {"url: broker:1\n", true, "loopback address only"},
 		"no unit":                   {"url: b:1\nserverHealthinessTimeout: 20\n" + pair, false, "write it with a unit"},
-		"not positive":              {"url: b:1\nserverHealthinessTimeout: -1s\n" + pair, false, "write it with a unit"},
+		"not positive":              {"url: b:1\nserverHealthinessTimeout: -1s\n" + pair, false, "positive"},
 		"not YAML":                  {"url: [", false, "config.yaml"},
 	} {
 		t.Run(name, func(t *testing.T) {

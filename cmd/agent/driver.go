@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"sigs.k8s.io/yaml"
 
+	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/internal/identity"
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
 )
@@ -43,27 +44,10 @@ type driver struct {
 	KeepAliveConfig json.RawMessage `json:"keepAliveConfig"`
 	// ServerHealthinessTimeout is how long a silent broker counts as alive; the
 	// broker sends a heartbeat every 10 s.
-	ServerHealthinessTimeout *duration `json:"serverHealthinessTimeout"`
+	ServerHealthinessTimeout *cmdline.Duration `json:"serverHealthinessTimeout"`
 
 	// unknown keys, which OCM ignores.
 	unknown []string
-}
-
-// duration is a time.Duration that a file writes as "30s".
-type duration time.Duration
-
-// UnmarshalJSON reads "30s".
-func (d *duration) UnmarshalJSON(b []byte) error {
-	var s string
-	if err := json.Unmarshal(b, &s); err != nil {
-		return fmt.Errorf("duration %s: write it with a unit, as 30s", b)
-	}
-	v, err := time.ParseDuration(s)
-	if err != nil || v <= 0 {
-		return fmt.Errorf("duration %q: write it with a unit, as 30s", s)
-	}
-	*d = duration(v)
-	return nil
 }
 
 // readDriver reads and checks the file. insecure allows plaintext.
@@ -115,18 +99,29 @@ func (d *driver) validate(insecure bool) error {
 	if err != nil || host == "" || strings.Contains(d.URL, "/") {
 		wrong("url %q: use host:port, as broker.example.com:8090", d.URL)
 	}
-	pair := d.hasCert() && d.hasKey()
-	switch {
-	case d.Token != "" || d.TokenFile != "":
-		wrong("token and tokenFile are not supported by this agent yet: use a client certificate (clientCertFile, clientKeyFile)")
-	case insecure && d.hasTLS():
-		wrong("--insecure and TLS settings exclude each other: drop one of them")
-	case insecure && err == nil && !loopback(host):
-		wrong("--insecure to %s: plaintext is allowed to a loopback address only, as 127.0.0.1:8090", d.URL)
-	case !insecure && !pair:
-		wrong("clientCertFile and clientKeyFile (or clientCertData and clientKeyData) are needed: the broker knows the cluster by its certificate; to try things out on one machine, use --insecure with a broker on 127.0.0.1")
+	if t := d.ServerHealthinessTimeout; t != nil && *t <= 0 {
+		wrong("serverHealthinessTimeout %s: use a positive duration, as 30s", t)
+	}
+	if err := d.validateTLS(insecure, host); err != nil {
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// validateTLS: a certificate, or plaintext to a loopback host. host may be
+// unknown.
+func (d *driver) validateTLS(insecure bool, host string) error {
+	switch {
+	case d.Token != "" || d.TokenFile != "":
+		return errors.New("token and tokenFile are not supported by this agent yet: use a client certificate (clientCertFile, clientKeyFile)")
+	case insecure && d.hasTLS():
+		return errors.New("--insecure and TLS settings exclude each other: drop one of them")
+	case insecure && host != "" && !cmdline.Loopback(host):
+		return fmt.Errorf("--insecure to %s: plaintext is allowed to a loopback address only, as 127.0.0.1:8090", d.URL)
+	case !insecure && !(d.hasCert() && d.hasKey()):
+		return errors.New("clientCertFile and clientKeyFile (or clientCertData and clientKeyData) are needed: the broker knows the cluster by its certificate; to try things out on one machine, use --insecure with a broker on 127.0.0.1")
+	}
+	return nil
 }
 
 func (d *driver) hasCert() bool { return d.ClientCertFile != "" || d.ClientCertData != nil }
@@ -182,9 +177,4 @@ func content(data []byte, file string) ([]byte, error) {
 		return data, nil
 	}
 	return os.ReadFile(file)
-}
-
-func loopback(host string) bool {
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
 }

@@ -5,6 +5,8 @@ import (
 	"net"
 	"os"
 	"testing"
+
+	"github.com/hawser-io/hawser/internal/cmdline"
 )
 
 // FuzzDriver: no driver file lets the agent talk in plaintext to another
@@ -30,9 +32,7 @@ func FuzzDriver(f *testing.F) {
 			return
 		}
 		host, _, err := net.SplitHostPort(d.URL)
-		ip := net.ParseIP(host)
-		here := host == "localhost" || ip != nil && ip.IsLoopback()
-		if err != nil || insecure && !here || !insecure && (!d.hasCert() || !d.hasKey()) || d.Token != "" || d.TokenFile != "" {
+		if err != nil || insecure && !cmdline.Loopback(host) || !insecure && (!d.hasCert() || !d.hasKey()) || d.Token != "" || d.TokenFile != "" {
 			t.Errorf("accepted: url %q, insecure %v", d.URL, insecure)
 		}
 		if v := d.ServerHealthinessTimeout; v != nil && *v <= 0 {

@@ -1,11 +1,9 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
-	"time"
 
 	"github.com/spf13/pflag"
 
@@ -32,8 +30,8 @@ type config struct {
 	Identities identity.Mapping `json:"identities"`
 	Insecure   bool             `json:"insecure"`
 
-	MaxEventBytes int      `json:"maxEventBytes"`
-	DrainTimeout  duration `json:"drainTimeout"`
+	MaxEventBytes int              `json:"maxEventBytes"`
+	DrainTimeout  cmdline.Duration `json:"drainTimeout"`
 
 	Log struct {
 		Level  string `json:"level"`
@@ -41,27 +39,10 @@ type config struct {
 	} `json:"log"`
 }
 
-// duration is a time.Duration that a file writes as "10s".
-type duration time.Duration
-
-// UnmarshalJSON reads "10s".
-func (d *duration) UnmarshalJSON(b []byte) error {
-	var s string
-	if err := json.Unmarshal(b, &s); err != nil {
-		return fmt.Errorf("duration %s: write it with a unit in quotes, as \"10s\"", b)
-	}
-	v, err := time.ParseDuration(s)
-	if err != nil {
-		return fmt.Errorf("duration %q: write it with a unit, as \"10s\"", s)
-	}
-	*d = duration(v)
-	return nil
-}
-
 func defaults() *config {
 	c := &config{
 		Listen: "0.0.0.0:8090", AdminListen: "127.0.0.1:8081", DataDir: "/var/lib/hawser-broker",
-		MaxEventBytes: broker.DefaultMaxEventBytes, DrainTimeout: duration(broker.DefaultDrainTimeout),
+		MaxEventBytes: broker.DefaultMaxEventBytes, DrainTimeout: cmdline.Duration(broker.DefaultDrainTimeout),
 	}
 	c.Log.Level, c.Log.Format = "info", "text"
 	return c
@@ -77,7 +58,7 @@ func (c *config) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.TLS.ClientCAFile, "client-ca-file", c.TLS.ClientCAFile, "PEM file of the CAs that sign the certificates of agents and sources")
 	f.BoolVar(&c.Insecure, "insecure", c.Insecure, "serve plaintext and believe every peer who it says it is; only on a loopback address")
 	f.IntVar(&c.MaxEventBytes, "max-event-bytes", c.MaxEventBytes, "largest event; stock clients receive at most 4 MiB")
-	f.DurationVar((*time.Duration)(&c.DrainTimeout), "drain-timeout", time.Duration(c.DrainTimeout), "how long ending may take after SIGTERM")
+	f.Var(&c.DrainTimeout, "drain-timeout", "how long ending may take after SIGTERM")
 	f.StringVar(&c.Log.Level, "log-level", c.Log.Level, "debug, info, warn or error")
 	f.StringVar(&c.Log.Format, "log-format", c.Log.Format, "text or json")
 }
@@ -117,7 +98,7 @@ func (c *config) validate() error {
 		wrong("max-event-bytes %d: use a positive number of bytes", c.MaxEventBytes)
 	}
 	if c.DrainTimeout <= 0 {
-		wrong("drain-timeout %s: use a positive duration, as 10s", time.Duration(c.DrainTimeout))
+		wrong("drain-timeout %s: use a positive duration, as 10s", c.DrainTimeout.String())
 	}
 	return errors.Join(errs...)
 }
@@ -133,15 +114,10 @@ func (c *config) validateTLS(host string) error {
 	switch {
 	case c.Insecure && given > 0:
 		return errors.New("insecure and TLS files exclude each other: drop one of them")
-	case c.Insecure && !loopback(host):
+	case c.Insecure && !cmdline.Loopback(host):
 		return fmt.Errorf("insecure on %s: plaintext is allowed on a loopback address only, as --listen 127.0.0.1:8090", c.Listen)
 	case !c.Insecure && given < 3:
 		return errors.New("TLS needs tls-cert-file, tls-key-file and client-ca-file; to try things out on this machine, use --insecure --listen 127.0.0.1:8090")
 	}
 	return nil
-}
-
-func loopback(host string) bool {
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
 }

@@ -12,28 +12,33 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/hawser-io/hawser/internal/broker"
+	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/internal/identity"
 )
 
-// loaded parses arguments as the program does. file is written to a file that
-// the arguments can name as FILE.
+// load reads arguments as the program does.
+func load(args ...string) (*config, error) {
+	c := defaults()
+	f := pflag.NewFlagSet(program, pflag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	c.addFlags(f)
+	if err := f.Parse(args); err != nil {
+		return nil, err
+	}
+	return c, c.load(f)
+}
+
+// loaded is load with a file, which the arguments can name as FILE.
 func loaded(t *testing.T, file string, args ...string) (*config, error) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "broker.yaml")
 	if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c := defaults()
-	f := pflag.NewFlagSet("broker", pflag.ContinueOnError)
-	f.SetOutput(io.Discard)
-	c.addFlags(f)
 	for i := range args {
 		args[i] = strings.ReplaceAll(args[i], "FILE", path)
 	}
-	if err := f.Parse(args); err != nil {
-		t.Fatal(err)
-	}
-	return c, c.load(f)
+	return load(args...)
 }
 
 const complete = `
@@ -69,7 +74,7 @@ func TestConfig_File(t *testing.T) {
 			{CommonName: "hawser:source:hub", Role: identity.Source, Name: "hub"},
 			{Organization: "people", Role: identity.Viewer, Name: "people"},
 		},
-		MaxEventBytes: 100000, DrainTimeout: duration(30 * time.Second),
+		MaxEventBytes: 100000, DrainTimeout: cmdline.Duration(30 * time.Second),
 	}
 	want.TLS.CertFile, want.TLS.KeyFile, want.TLS.ClientCAFile = "tls.crt", "tls.key", "ca.crt"
 	want.Log.Level, want.Log.Format = "debug", "json"
@@ -83,7 +88,7 @@ func TestConfig_FlagsWin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.Listen != "127.0.0.1:1" || got.DrainTimeout != duration(5*time.Second) || got.MaxEventBytes != 200000 ||
+	if got.Listen != "127.0.0.1:1" || got.DrainTimeout != cmdline.Duration(5*time.Second) || got.MaxEventBytes != 200000 ||
 		got.AdminListen != "" || got.Log.Format != "text" {
 		t.Errorf("a flag did not win: %+v", got)
 	}

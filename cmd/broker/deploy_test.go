@@ -4,20 +4,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/spf13/pflag"
-
 	"github.com/hawser-io/hawser/internal/testkit/shipped"
 )
 
 // What deploy/ ships is read by the loader that the program uses.
 func TestConfig_LoadsWhatDeployShips(t *testing.T) {
-	cfg := defaults()
-	flags := pflag.NewFlagSet(program, pflag.ContinueOnError)
-	cfg.addFlags(flags)
-	if err := flags.Parse(shipped.Args(t, "../..", "broker")); err != nil {
-		t.Fatal(err)
-	}
-	if err := cfg.load(flags); err != nil {
+	cfg, err := load(shipped.Args(t, "../..", "broker")...)
+	if err != nil {
 		t.Fatal(err)
 	}
 	if len(cfg.Identities) == 0 || cfg.DataDir != "/var/lib/hawser-broker" || cfg.Listen != "[127.0.0.1]:8090" || cfg.Insecure {

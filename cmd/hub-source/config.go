@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -36,13 +35,13 @@ type config struct {
 	NamespaceSelector string `json:"namespaceSelector"`
 
 	LeaderElection struct {
-		Enabled           bool     `json:"enabled"`
-		Identity          string   `json:"identity"`
-		ResourceName      string   `json:"resourceName"`
-		ResourceNamespace string   `json:"resourceNamespace"`
-		LeaseDuration     duration `json:"leaseDuration"`
-		RenewDeadline     duration `json:"renewDeadline"`
-		RetryPeriod       duration `json:"retryPeriod"`
+		Enabled           bool             `json:"enabled"`
+		Identity          string           `json:"identity"`
+		ResourceName      string           `json:"resourceName"`
+		ResourceNamespace string           `json:"resourceNamespace"`
+		LeaseDuration     cmdline.Duration `json:"leaseDuration"`
+		RenewDeadline     cmdline.Duration `json:"renewDeadline"`
+		RetryPeriod       cmdline.Duration `json:"retryPeriod"`
 	} `json:"leaderElection"`
 
 	StateNamespace string `json:"stateNamespace"`
@@ -71,28 +70,11 @@ const (
 	gateNilExecutor = "NilExecutorValidating"
 )
 
-// duration is a time.Duration that a file writes as "15s".
-type duration time.Duration
-
-// UnmarshalJSON reads "15s".
-func (d *duration) UnmarshalJSON(b []byte) error {
-	var s string
-	if err := json.Unmarshal(b, &s); err != nil {
-		return fmt.Errorf("duration %s: write it with a unit in quotes, as \"15s\"", b)
-	}
-	v, err := time.ParseDuration(s)
-	if err != nil {
-		return fmt.Errorf("duration %q: write it with a unit, as \"15s\"", s)
-	}
-	*d = duration(v)
-	return nil
-}
-
 func defaults() *config {
 	c := &config{StateNamespace: "hawser", KubeAPIQPS: 200, KubeAPIBurst: 400, AdminListen: "127.0.0.1:8082"}
 	e := &c.LeaderElection
 	e.Enabled, e.ResourceName, e.ResourceNamespace = true, program, "hawser"
-	e.LeaseDuration, e.RenewDeadline, e.RetryPeriod = duration(15*time.Second), duration(10*time.Second), duration(2*time.Second)
+	e.LeaseDuration, e.RenewDeadline, e.RetryPeriod = cmdline.Duration(15*time.Second), cmdline.Duration(10*time.Second), cmdline.Duration(2*time.Second)
 	c.Webhook.ManifestLimit = manifestwork.MaxManifestsSize
 	c.FeatureGates = cmdline.NewGates(map[string]bool{gateCleanUp: false, gateNilExecutor: false})
 	c.Log.Level, c.Log.Format = "info", "text"
@@ -116,9 +98,9 @@ func (c *config) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&e.Identity, "leader-elect-identity", e.Identity, "name of this replica in the Lease, no other replica's; one that a restart in place keeps takes its Lease back at once; empty means the host name and a random part")
 	f.StringVar(&e.ResourceName, "leader-elect-resource-name", e.ResourceName, "name of the Lease")
 	f.StringVar(&e.ResourceNamespace, "leader-elect-resource-namespace", e.ResourceNamespace, "namespace of the Lease")
-	f.DurationVar((*time.Duration)(&e.LeaseDuration), "leader-elect-lease-duration", time.Duration(e.LeaseDuration), "how long the other replicas wait for a leader that is silent")
-	f.DurationVar((*time.Duration)(&e.RenewDeadline), "leader-elect-renew-deadline", time.Duration(e.RenewDeadline), "how long a leader tries to renew before it ends")
-	f.DurationVar((*time.Duration)(&e.RetryPeriod), "leader-elect-retry-period", time.Duration(e.RetryPeriod), "time between attempts to become or stay leader")
+	f.Var(&e.LeaseDuration, "leader-elect-lease-duration", "how long the other replicas wait for a leader that is silent")
+	f.Var(&e.RenewDeadline, "leader-elect-renew-deadline", "how long a leader tries to renew before it ends")
+	f.Var(&e.RetryPeriod, "leader-elect-retry-period", "time between attempts to become or stay leader")
 	f.StringVar(&c.StateNamespace, "state-namespace", c.StateNamespace, "namespace of the ConfigMap hawser-hub-source-<source id>, which says how far the broker's statuses are on the hub and whether deletions are withheld; empty keeps that in memory")
 	f.StringVar(&c.Webhook.Listen, "webhook-listen", c.Webhook.Listen, "host:port of the webhook that checks ManifestWorks, HTTPS; empty switches it off")
 	f.StringVar(&c.Webhook.CertFile, "webhook-cert-file", c.Webhook.CertFile, "PEM file of the webhook's certificate")
@@ -185,7 +167,7 @@ func (c *config) validateBroker() (errs []error) {
 	switch {
 	case c.Insecure && tls:
 		wrong("insecure and TLS settings exclude each other: drop one of them")
-	case c.Insecure && err == nil && !loopback(host):
+	case c.Insecure && err == nil && !cmdline.Loopback(host):
 		wrong("insecure to %s: plaintext is allowed to a loopback address only, as --broker 127.0.0.1:8090", c.Broker)
 	case !c.Insecure && (c.TLS.CertFile == "" || c.TLS.KeyFile == ""):
 		wrong("TLS needs tls-cert-file and tls-key-file, by which the broker knows this hub; to try things out on this machine, use --insecure with a broker on 127.0.0.1")
@@ -219,9 +201,4 @@ func (c *config) validateWebhook() (errs []error) {
 
 func (c *config) selection() hubsource.Selection {
 	return hubsource.Selection{Clusters: c.ClusterSelector, Namespaces: c.NamespaceSelector}
-}
-
-func loopback(host string) bool {
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
 }

@@ -12,8 +12,20 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// load runs the loader on a configuration file ("" is none) and flags.
-func load(t *testing.T, file string, args ...string) (*config, error) {
+// load reads arguments as the program does.
+func load(args ...string) (*config, error) {
+	c := defaults()
+	f := pflag.NewFlagSet(program, pflag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	c.addFlags(f)
+	if err := f.Parse(args); err != nil {
+		return nil, err
+	}
+	return c, c.load(f)
+}
+
+// loaded is load with a configuration file ("" is none).
+func loaded(t *testing.T, file string, args ...string) (*config, error) {
 	t.Helper()
 	if file != "" {
 		path := filepath.Join(t.TempDir(), "config.yaml")
@@ -22,20 +34,14 @@ func load(t *testing.T, file string, args ...string) (*config, error) {
 		}
 		args = append([]string{"--config", path}, args...)
 	}
-	c := defaults()
-	f := pflag.NewFlagSet(program, pflag.ContinueOnError)
-	c.addFlags(f)
-	if err := f.Parse(args); err != nil {
-		return nil, err
-	}
-	return c, c.load(f)
+	return load(args...)
 }
 
 // tls is the least that a real set-up needs besides a source id.
 var tls = []string{"--broker", "broker.example.com:8090", "--tls-cert-file", "tls.crt", "--tls-key-file", "tls.key"}
 
 func TestConfig_FlagsWinOverTheFile(t *testing.T) {
-	c, err := load(t, `
+	c, err := loaded(t, `
 sourceID: from-file
 clusterSelector: region=eu
 leaderElection: {leaseDuration: 60s, renewDeadline: 40s, resourceNamespace: other, identity: replica}
@@ -70,7 +76,7 @@ func TestConfig_SaysWhatIsWrong(t *testing.T) {
 		"bad source id":        {"", append(tls, "--source-id=Hub/1"), []string{`"Hub/1"`, "lower-case"}},
 		"unknown key":          {"sourceName: hub\n", tls, []string{"sourceName"}},
 		"no such file":         {"", append(hub, "--config=/nonexistent"), []string{"/nonexistent"}},
-		"number as duration":   {"leaderElection: {retryPeriod: 2}\n", hub, []string{`"15s"`}},
+		"number as duration":   {"leaderElection: {retryPeriod: 2}\n", hub, []string{`"10s"`}},
 		"both selectors":       {"", append(hub, "--cluster-selector=a=b", "--namespace-selector=a=b"), []string{"not both"}},
 		"bad selector":         {"", append(hub, "--cluster-selector=a in"), []string{`"a in"`, "--cluster-selector"}},
 		"plaintext elsewhere":  {"", []string{"--source-id=hub", "--insecure", "--broker=broker.example.com:8090"}, []string{"loopback"}},
@@ -88,7 +94,7 @@ func TestConfig_SaysWhatIsWrong(t *testing.T) {
 		"bad admin port":       {"", append(hub, "--admin-listen=8082"), []string{"127.0.0.1:8082"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := load(t, c.file, c.args...)
+			_, err := loaded(t, c.file, c.args...)
 			if err == nil {
 				t.Fatal("accepted")
 			}
@@ -102,7 +108,7 @@ func TestConfig_SaysWhatIsWrong(t *testing.T) {
 }
 
 func TestConfig_SwitchesWebhookAndGatesOn(t *testing.T) {
-	c, err := load(t, "featureGates: {CleanUpCompletedManifestWork: true}\nwebhook: {certFile: c, keyFile: k, manifestLimit: 1000}\n",
+	c, err := loaded(t, "featureGates: {CleanUpCompletedManifestWork: true}\nwebhook: {certFile: c, keyFile: k, manifestLimit: 1000}\n",
 		append(tls, "--source-id=hub", "--webhook-listen=:9443", "--feature-gates=NilExecutorValidating=true")...)
 	if err != nil {
 		t.Fatal(err)
@@ -111,7 +117,7 @@ func TestConfig_SwitchesWebhookAndGatesOn(t *testing.T) {
 		!c.FeatureGates.Enabled(gateCleanUp) || !c.FeatureGates.Enabled(gateNilExecutor) {
 		t.Errorf("read %+v, gates %s", h, c.FeatureGates.String())
 	}
-	if c, err = load(t, "", append(tls, "--source-id=hub")...); err != nil {
+	if c, err = loaded(t, "", append(tls, "--source-id=hub")...); err != nil {
 		t.Fatal(err)
 	}
 	if c.Webhook.Listen != "" || c.Webhook.ManifestLimit != 512000 || c.FeatureGates.Enabled(gateCleanUp) || c.FeatureGates.Enabled(gateNilExecutor) {
@@ -120,7 +126,7 @@ func TestConfig_SwitchesWebhookAndGatesOn(t *testing.T) {
 }
 
 func TestConfig_AcceptsPlaintextOnLoopback(t *testing.T) {
-	if _, err := load(t, "", "--source-id=hub", "--insecure", "--broker=127.0.0.1:8090", "--leader-elect=false"); err != nil {
+	if _, err := loaded(t, "", "--source-id=hub", "--insecure", "--broker=127.0.0.1:8090", "--leader-elect=false"); err != nil {
 		t.Error(err)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/spf13/pflag"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	workv1 "open-cluster-management.io/api/work/v1"
@@ -22,13 +21,8 @@ import (
 // What deploy/ ships is read by the loader that the program uses, and belongs
 // together: the broker knows this source by the name it gives itself.
 func TestConfig_LoadsWhatDeployShips(t *testing.T) {
-	cfg := defaults()
-	flags := pflag.NewFlagSet(program, pflag.ContinueOnError)
-	cfg.addFlags(flags)
-	if err := flags.Parse(shipped.Args(t, "../..", "hub-source")); err != nil {
-		t.Fatal(err)
-	}
-	if err := cfg.load(flags); err != nil {
+	cfg, err := load(shipped.Args(t, "../..", "hub-source")...)
+	if err != nil {
 		t.Fatal(err)
 	}
 	if cfg.Broker != "hawser-broker.hawser.svc:8090" || cfg.AdminListen != "[127.0.0.1]:8081" || cfg.Insecure || !cfg.LeaderElection.Enabled {

@@ -4,12 +4,8 @@
 package main
 
 import (
-	"context"
-	"fmt"
 	"io"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -18,16 +14,7 @@ import (
 
 const program = "hawser-hub-source"
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := command(os.Stdout, os.Stderr).ExecuteContext(ctx)
-	stop()
-	if err != nil {
-		// There is nobody left to tell if standard error is closed.
-		_, _ = fmt.Fprintf(os.Stderr, "%s: %v\n", program, err)
-		os.Exit(1)
-	}
-}
+func main() { os.Exit(cmdline.Main(program, command)) }
 
 // command is the program: without a verb it serves until ctx ends.
 func command(stdout, stderr io.Writer) *cobra.Command {

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/internal/identity"
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
@@ -97,8 +98,7 @@ func (r *remote) call(cmd *cobra.Command, do func(context.Context, hawserv1.Insp
 
 func onLoopback(target string) bool {
 	host, _, err := net.SplitHostPort(target)
-	ip := net.ParseIP(host)
-	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
+	return err == nil && cmdline.Loopback(host)
 }
 
 // received calls f with each message of a stream.

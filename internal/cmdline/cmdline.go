@@ -5,9 +5,12 @@
 package cmdline
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -38,6 +41,20 @@ func Command(name, short string, stdout, stderr io.Writer, serve func(cmd *cobra
 		},
 	})
 	return root
+}
+
+// Main runs the command of a program until it ends or SIGINT or SIGTERM has it
+// end, prints its error and returns the exit status, 0 or 1.
+func Main(name string, command func(stdout, stderr io.Writer) *cobra.Command) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := command(os.Stdout, os.Stderr).ExecuteContext(ctx)
+	stop()
+	if err != nil {
+		// There is nobody left to tell if standard error is closed.
+		_, _ = fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
+		return 1
+	}
+	return 0
 }
 
 // configFlag names the file that [Load] reads.

@@ -20,12 +20,9 @@ var decoding = regexp.MustCompile(`^(Parse|parse|Decode|decode|Unmarshal|unmarsh
 // that go by another: "directory Function" to "directory Target". A method is
 // "directory Type.Method".
 var decoders = map[string]string{
-	"cmd/agent duration.UnmarshalJSON":      "cmd/agent FuzzDriver",
-	"cmd/agent parseDriver":                 "cmd/agent FuzzDriver",
-	"cmd/broker config.load":                "cmd/broker FuzzConfig",
-	"cmd/broker duration.UnmarshalJSON":     "cmd/broker FuzzConfig",
-	"cmd/hub-source config.load":            "cmd/hub-source FuzzConfig",
-	"cmd/hub-source duration.UnmarshalJSON": "cmd/hub-source FuzzConfig",
+	"cmd/agent parseDriver":      "cmd/agent FuzzDriver",
+	"cmd/broker config.load":     "cmd/broker FuzzConfig",
+	"cmd/hub-source config.load": "cmd/hub-source FuzzConfig",
 
 	"internal/admission Decode":                            "internal/admission FuzzReview",
 	"internal/admission decodeWork":                        "internal/admission FuzzReview",
@@ -44,6 +41,7 @@ var decoders = map[string]string{
 	"internal/broker/store/pebble parseRecordKey":          "internal/broker/store/pebble FuzzParseKey",
 	"internal/broker/store/pebble readClean":               "internal/broker/store/pebble FuzzUnseal",
 	"internal/broker/store/pebble unseal":                  "internal/broker/store/pebble FuzzUnseal",
+	"internal/cmdline Duration.UnmarshalJSON":              "cmd/broker FuzzConfig",
 	"internal/cmdline Gates.UnmarshalJSON":                 "cmd/hub-source FuzzConfig",
 	"internal/hubsource party.decode":                      "internal/hubsource FuzzReportOf",
 	"internal/hubsource ReportOf":                          "internal/hubsource FuzzReportOf",

@@ -1,6 +1,6 @@
 // Package shipped gives tests the arguments and the configuration file with
 // which deploy/ starts a program, so that every program's own loader is tried
-// on what it ships with.
+// on what it ships with, and on what a fuzzer makes of it.
 package shipped
 
 import (
@@ -65,4 +65,29 @@ func Args(tb testing.TB, root, base string) []string {
 		tb.Fatalf("deploy/%s/deployment.yaml has no arguments", base)
 	}
 	return args
+}
+
+// Fuzz tries the loader of a program on configuration files: the one that is
+// shipped, more, and what comes of them. load gets the arguments that name
+// the file; what it accepts is given to check, which fails the test if that
+// should not have been.
+func Fuzz[Config any](f *testing.F, shipped string, more []string, load func(args ...string) (Config, error), check func(*testing.T, Config)) {
+	f.Helper()
+	data, err := os.ReadFile(shipped)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(data)
+	for _, text := range more {
+		f.Add([]byte(text))
+	}
+	file := filepath.Join(f.TempDir(), "config.yaml")
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if err := os.WriteFile(file, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if c, err := load("--config", file); err == nil {
+			check(t, c)
+		}
+	})
 }

@@ -1,0 +1,44 @@
+package cmdline
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"time"
+)
+
+// Duration is a time.Duration that files and flags write with its unit, as
+// "10s". It implements pflag.Value.
+type Duration time.Duration
+
+// UnmarshalJSON reads "10s".
+func (d *Duration) UnmarshalJSON(b []byte) error {
+	var s string
+	if err := json.Unmarshal(b, &s); err != nil {
+		return fmt.Errorf("duration %s: write it with a unit in quotes, as \"10s\"", b)
+	}
+	return d.Set(s)
+}
+
+// Set reads "10s".
+func (d *Duration) Set(s string) error {
+	v, err := time.ParseDuration(s)
+	if err != nil {
+		return fmt.Errorf("duration %q: write it with a unit, as \"10s\"", s)
+	}
+	*d = Duration(v)
+	return nil
+}
+
+// String returns what Set takes.
+func (d *Duration) String() string { return time.Duration(*d).String() }
+
+// Type names the value in the help of the flag.
+func (d *Duration) Type() string { return "duration" }
+
+// Loopback reports whether a host, which is a name or an address without port,
+// is this machine, and what is sent there never on a wire.
+func Loopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
