@@ -222,8 +222,10 @@ func (n *node) steps(list []step) []step {
 
 // knowsLater reports whether the broker has been told of a state of the hub that
 // is later than a copy of it. Once a minute it is.
-func (n *node) knowsLater(b *hubBackup) bool {
-	for _, value := range n.gate.Bookmarks("hub/" + hubName) {
+func (n *node) knowsLater(b *hubBackup) bool { return knowsLater(n.gate.Store, b) }
+
+func knowsLater(s *mem.Store, b *hubBackup) bool {
+	for _, value := range s.Bookmarks("hub/" + hubName) {
 		var position struct {
 			ResourceVersion int `json:"resourceVersion,string"`
 		}

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	workv1 "open-cluster-management.io/api/work/v1"
 
+	"github.com/hawser-io/hawser/internal/broker/store/mem"
 	"github.com/hawser-io/hawser/internal/hubsource"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
@@ -31,6 +32,11 @@ type hub struct {
 	// onlySeen: that it was restored can be seen only by what the hub source saw of
 	// it before.
 	onlySeen bool
+	// restored is the copy that it was restored from, nil when the hub source has
+	// kept on the hub that it doubts it. saw is the process of the hub source that
+	// had seen a later state, 0 if it had not.
+	restored *hubBackup
+	saw      int
 	// generations says in which life each was first reached.
 	generations map[generation]int
 
@@ -266,8 +272,20 @@ func (h *hub) save(data map[string]string) error {
 	}
 	h.rv++
 	h.state = data
-	h.onlySeen = h.onlySeen && len(hubsource.StateOf(data).Withheld) == 0
+	if len(hubsource.StateOf(data).Withheld) > 0 {
+		h.onlySeen, h.restored = false, nil
+	}
 	return nil
+}
+
+// mayForget reports whether the broker may go on with an older store: that the hub
+// was restored is to be known to somebody, as long as that is not kept on the hub.
+func (h *hub) mayForget(b *mem.Backup) bool {
+	if h.restored == nil || knowsLater(mem.Open(mem.Options{From: b, NewID: h.w.newID}), h.restored) {
+		return true
+	}
+	h.onlySeen = h.saw == h.w.source.process
+	return h.onlySeen
 }
 
 func (h *hub) get(namespace, name string) (*workv1.ManifestWork, error) {

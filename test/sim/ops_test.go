@@ -142,6 +142,10 @@ var operations = []operation{
 			return "" // nobody could see that it was restored
 		}
 		w.hub.onlySeen = !w.broker.knowsLater(old)
+		w.hub.restored, w.hub.saw = old, 0
+		if w.source.sawLater(old) {
+			w.hub.saw = w.source.process
+		}
 		w.hub.restore(old)
 		w.hub.old = nil
 		return fmt.Sprint(len(w.hub.works), " works")
@@ -221,7 +225,7 @@ var operations = []operation{
 		return "while it is open"
 	}},
 	{"restore broker's store", 1, func(w *world, _, _ uint32) string {
-		if w.broker.old == nil {
+		if w.broker.old == nil || !w.hub.mayForget(w.broker.old) {
 			return ""
 		}
 		w.replaceStore(w.broker.old)
