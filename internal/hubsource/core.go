@@ -134,6 +134,7 @@ type cluster struct {
 	retry           retry
 
 	comparing comparing
+	alive     asking
 }
 
 // Stats are the numbers a program exports; they are kept, not counted.
@@ -218,7 +219,7 @@ func (c *Core) WorkSeen(o *workv1.ManifestWork) {
 // not have any more.
 func (c *Core) fetched(o *workv1.ManifestWork) {
 	c.WorkSeen(o)
-	c.works[o.UID].fetched = true
+	c.works[o.UID].fetched, c.works[o.UID].spec.alive = true, o.DeletionTimestamp == nil
 }
 
 // WorkGone takes the informer's word that a work was deleted: the hub said so.
@@ -273,6 +274,7 @@ func (c *Core) ClusterUnselected(name string) {
 	cl.selected, cl.retry = false, retry{}
 	c.askAgain(cl, false)
 	c.leave(cl)
+	c.unsureAgain(cl)
 	for _, w := range cl.works {
 		c.loseReport(w)
 		c.setBlame(w, blame{known: true})
@@ -350,6 +352,8 @@ func (c *Core) doneCompare(e Effect, r Result) {
 		c.doneCheckBehind(e, r)
 	case CheckMissing:
 		c.doneCheckMissing(e, r)
+	case ListAlive:
+		c.doneListAlive(e, r)
 	case Delete:
 		c.doneDelete(e, r)
 	case SendCompared:

@@ -334,7 +334,7 @@ func (c *Core) compareDigest(cl *cluster) {
 // inSync takes it that the broker has exactly this state of the work.
 func (c *Core) inSync(w *work, o *workv1.ManifestWork) {
 	s := &w.spec
-	s.attempted, s.sent, s.sentOn, s.refusedOn, s.staleRuns, s.retry = true, markOf(o), c.conn, 0, 0, retry{}
+	s.attempted, s.alive, s.sent, s.sentOn, s.refusedOn, s.staleRuns, s.retry = true, true, markOf(o), c.conn, 0, 0, retry{}
 	c.setBlame(w, blame{known: true, status: w.blame.status})
 	c.accepted(w)
 	if c.deliveredMayDiffer(w, o) {

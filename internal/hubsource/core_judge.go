@@ -60,6 +60,7 @@ func (c *Core) worksOf(cl *cluster) []resync.Work {
 	for _, r := range cl.comparing.records {
 		if w := cl.works[types.UID(r.ResourceID)]; w != nil {
 			w.spec.attempted = true // if it goes, the broker has to hear of it
+			w.spec.alive = w.spec.alive || !r.Tombstone
 		}
 	}
 	works := make([]resync.Work, 0, len(cl.works))
@@ -193,7 +194,7 @@ func (c *Core) doneCheckBehind(e CheckBehind, r Result) {
 		c.hubFailed(SpecLane, Key{UID: w.uid}, &w.spec.retry, r.Err)
 	case r.Work.DeletionTimestamp == nil && (b.Tombstone || r.Work.Generation < b.Version):
 		w.spec.retry = retry{}
-		b.confirmed = true
+		b.confirmed, w.spec.alive = true, true
 		c.suspect("the hub has works in an older state than the broker")
 		c.checkedBehind(c.clusters[w.cluster])
 	default: // only the informer was behind

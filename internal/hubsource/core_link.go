@@ -42,7 +42,7 @@ func (c *Core) Connected(a transport.Accepted) {
 	c.beginComparison()
 	c.sweep = make([]Key, 0, len(c.clusters)+len(c.works))
 	for name, cl := range c.clusters {
-		cl.retry = retry{}
+		cl.retry, cl.alive.retry = retry{}, retry{}
 		c.setRelease(cl, !cl.selected)
 		c.askAgain(cl, cl.selected && c.asks)
 		c.leave(cl)
@@ -91,6 +91,9 @@ func (c *Core) nextCluster(cl *cluster) Effect {
 		return c.nextRelease(cl)
 	}
 	if e := c.nextComparing(cl); e != nil {
+		return e
+	}
+	if e := c.nextAlive(cl); e != nil {
 		return e
 	}
 	return c.nextAsk(cl)

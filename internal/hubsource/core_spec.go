@@ -25,6 +25,9 @@ type specState struct {
 	// fresh: the hub took our finalizer, so the work lives, and no earlier process
 	// can have seen it die.
 	fresh bool
+	// alive: the hub, or a record of the broker, showed that the work lives, in this
+	// process. unsure: it waits for that; see core_alive.go.
+	alive, unsure bool
 	// sent is what the broker accepted last, on connection sentOn; 0 is never.
 	sent   mark
 	sentOn int
@@ -129,6 +132,8 @@ func (c *Core) nextPublish(w *work, cl *cluster, o *workv1.ManifestWork, large b
 	case !m.deleting && !hasFinalizer(o):
 		w.spec.busy = true
 		return AddFinalizer{Work: o}
+	case !m.deleting && !c.alive(w, cl):
+		return nil
 	}
 	return c.publish(w, cl, o, large)
 }
@@ -247,7 +252,7 @@ func (c *Core) doneAddFinalizer(e AddFinalizer, r Result) {
 	switch {
 	case r.Err == nil:
 		w.spec.retry = retry{}
-		w.spec.fresh = w.spec.fresh || !w.spec.attempted
+		w.spec.fresh, w.spec.alive = w.spec.fresh || !w.spec.attempted, true
 		c.wrote(w, r.Work)
 	case apierrors.IsNotFound(r.Err):
 		// The informer is about to say so.

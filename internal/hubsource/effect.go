@@ -139,6 +139,7 @@ type Result struct {
 	Lists    int
 	Tags     []codec.Tag
 	Position *codec.HubPosition
+	Alive    Alive
 }
 
 func (AddFinalizer) effect()    {}

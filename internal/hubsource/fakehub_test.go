@@ -9,8 +9,10 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/url"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -300,8 +302,8 @@ func (h *fakeHub) RoundTrip(r *http.Request) (*http.Response, error) {
 		return status(http.StatusForbidden, "Forbidden"), nil
 	case q.Get("watch") != "":
 		return h.watch(r, resource, selector), nil
-	case r.Method == http.MethodGet && key == "":
-		return respond(http.StatusOK, h.list(resource, selector)), nil
+	case r.Method == http.MethodGet && (key == "" || resource == "manifestworks" && !strings.Contains(key, "/")):
+		return respond(http.StatusOK, page(h.list(resource, key, selector), q)), nil
 	case r.Method == http.MethodPost:
 		body := decode(r.Body)
 		key = key + "/" + metaOf(body)["name"].(string)
@@ -371,15 +373,29 @@ func merge(o, patch object) {
 	}
 }
 
-func (h *fakeHub) list(resource string, s labels.Selector) object {
+// list lists the objects of a namespace, "" is all.
+func (h *fakeHub) list(resource, namespace string, s labels.Selector) object {
 	items := []any{}
 	for _, key := range slices.SortedFunc(maps.Keys(h.objects[resource]), cmp.Compare) {
-		if o := h.objects[resource][key]; matches(s, o) {
+		if o := h.objects[resource][key]; matches(s, o) && (namespace == "" || strings.HasPrefix(key, namespace+"/")) {
 			items = append(items, o)
 		}
 	}
 	return object{"apiVersion": kinds[resource][0], "kind": kinds[resource][1] + "List",
 		"metadata": object{"resourceVersion": fmt.Sprint(h.rv)}, "items": items}
+}
+
+// page is the part of a list that was asked for.
+func page(list object, q url.Values) object {
+	items := list["items"].([]any)
+	from, _ := strconv.Atoi(q.Get("continue"))
+	items = items[min(from, len(items)):]
+	if limit, _ := strconv.Atoi(q.Get("limit")); limit > 0 && limit < len(items) {
+		items = items[:limit]
+		list["metadata"].(object)["continue"] = strconv.Itoa(from + limit)
+	}
+	list["items"] = items
+	return list
 }
 
 func (h *fakeHub) watch(r *http.Request, resource string, s labels.Selector) *http.Response {
@@ -390,7 +406,7 @@ func (h *fakeHub) watch(r *http.Request, resource string, s labels.Selector) *ht
 	w := &hubWatch{resource: resource, selector: s, wake: make(chan struct{}, 1), stop: stop}
 	h.watches[w] = true
 	if r.URL.Query().Get("sendInitialEvents") != "" {
-		for _, o := range h.list(resource, s)["items"].([]any) {
+		for _, o := range h.list(resource, "", s)["items"].([]any) {
 			w.send("ADDED", o.(object))
 		}
 		w.send("BOOKMARK", object{"apiVersion": kinds[resource][0], "kind": kinds[resource][1], "metadata": object{

@@ -23,6 +23,7 @@ type fixture struct {
 	core  *Core
 	now   time.Time
 	wakes []wakeup
+	lags  bool // what the informer shows is not what the hub has
 }
 
 type wakeup struct {
@@ -47,11 +48,29 @@ func (f *fixture) connect() { f.core.Connected(transport.Accepted{Protocol: 1}) 
 func next[E Effect](f *fixture, l Lane, uid types.UID) E {
 	f.t.Helper()
 	e := f.core.Next(l, Key{UID: uid})
+	if e == nil && f.sure() {
+		e = f.core.Next(l, Key{UID: uid})
+	}
 	got, ok := e.(E)
 	if !ok {
 		f.t.Fatalf("next of the %s lane is %T %+v, want %T", l, e, e, got)
 	}
 	return got
+}
+
+// sure answers those who ask which works there are: all that the informer shows.
+func (f *fixture) sure() (asked bool) {
+	for _, cl := range f.core.clusters {
+		if e := f.core.nextAlive(cl); e != nil && !f.lags {
+			alive := Alive{}
+			for uid, w := range cl.works {
+				alive[uid] = w.seen != nil && w.seen.DeletionTimestamp == nil
+			}
+			f.core.Done(e, Result{Alive: alive})
+			asked = true
+		}
+	}
+	return asked
 }
 
 // idle asserts that a lane has nothing to do now.

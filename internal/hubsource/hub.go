@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/metadata"
 	workclient "open-cluster-management.io/api/client/work/clientset/versioned/typed/work/v1"
@@ -19,6 +20,11 @@ import (
 
 // fieldManager names the writer in managedFields.
 const fieldManager = "hawser-hub-source"
+
+// alivePage is how many works are asked for at once.
+const alivePage = 500
+
+var manifestWorks = schema.GroupVersionResource{Group: workv1.GroupName, Version: "v1", Resource: "manifestworks"}
 
 // Hub is what the source reads and writes on the hub besides its informers.
 // Errors are those of the Kubernetes API; every write is refused with a
@@ -33,6 +39,9 @@ type Hub interface {
 	Delete(ctx context.Context, o *workv1.ManifestWork) error
 	// Get reads past every cache.
 	Get(ctx context.Context, namespace, name string) (*workv1.ManifestWork, error)
+	// Alive returns which works of a namespace there are and are not being deleted,
+	// at one moment, past every cache.
+	Alive(ctx context.Context, namespace string) (Alive, error)
 	// Locate returns which hub this is and how far its history has come, past
 	// every cache.
 	Locate(ctx context.Context) (codec.HubPosition, error)
@@ -105,6 +114,28 @@ func (h apiHub) Get(ctx context.Context, namespace, name string) (*workv1.Manife
 		return nil, err
 	}
 	return Trim(o), nil
+}
+
+func (h apiHub) Alive(ctx context.Context, namespace string) (Alive, error) {
+	alive := Alive{}
+	client := h.meta.Resource(manifestWorks).Namespace(namespace)
+	// No resource version is asked for, so the answer is the present state, and all
+	// pages are of the first one's.
+	var o metav1.ListOptions
+	for o.Limit = alivePage; ; {
+		list, err := client.List(ctx, o)
+		if err != nil {
+			return nil, err
+		}
+		for i := range list.Items {
+			if m := &list.Items[i]; m.DeletionTimestamp == nil {
+				alive[m.UID] = true
+			}
+		}
+		if o.Continue = list.Continue; o.Continue == "" {
+			return alive, nil
+		}
+	}
 }
 
 func (h apiHub) Locate(ctx context.Context) (p codec.HubPosition, err error) {

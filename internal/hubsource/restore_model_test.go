@@ -192,6 +192,20 @@ func (r *realm) get(namespace, name string) Result {
 	return Result{Work: o}
 }
 
+// alive lists the works of a namespace.
+func (r *realm) alive(namespace string) Result {
+	if !r.hubUp {
+		return Result{Err: errHubDown()}
+	}
+	alive := Alive{}
+	for _, o := range r.hub.works {
+		if o.Namespace == namespace && o.DeletionTimestamp == nil {
+			alive[o.UID] = true
+		}
+	}
+	return Result{Alive: alive}
+}
+
 // restore brings a backup of the hub back. While the source is running, its
 // informer lists everything anew, unless it is started again as well.
 func (r *realm) restore(b hubState, bump, running bool) {

@@ -73,6 +73,8 @@ func keyOf(e Effect) (Lane, Key) {
 		return SpecLane, Key{Cluster: e.cluster}
 	case CheckMissing:
 		return SpecLane, Key{Cluster: e.Namespace}
+	case ListAlive:
+		return SpecLane, Key{Cluster: e.Namespace}
 	case Delete:
 		return SpecLane, Key{Cluster: e.Record.Cluster}
 	case PatchStatus:
@@ -105,6 +107,8 @@ func (r *realm) perform(e Effect) (result Result, broker bool) {
 		return r.get(e.Namespace, e.Name), false
 	case Lookup:
 		return r.get(e.Namespace, e.Name), false
+	case ListAlive:
+		return r.alive(e.Namespace), false
 	case Tag:
 		return Result{Tags: e.Tags()}, false
 	case Locate, Save:

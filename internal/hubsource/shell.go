@@ -210,6 +210,9 @@ func (s *shell) onHub(ctx context.Context, e Effect) (r Result) {
 	case CheckMissing:
 		operation = "get"
 		r.Work, r.Err = s.hub.Get(ctx, e.Namespace, e.Name)
+	case ListAlive:
+		operation = "list"
+		r.Alive, r.Err = s.hub.Alive(ctx, e.Namespace)
 	case Locate:
 		operation = "locate"
 		var p codec.HubPosition

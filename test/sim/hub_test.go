@@ -72,19 +72,6 @@ func (h *hub) put(o *workv1.ManifestWork) *workv1.ManifestWork {
 	return o
 }
 
-// lag is how many events informers may lag that lag up to n: not so far that they
-// have a work which is deleted and which the broker has forgotten. That takes
-// longer than another replica takes to become the leader.
-func (h *hub) lag(n int) int {
-	n = min(n, len(h.log))
-	for i := range n {
-		if e := h.log[len(h.log)-1-i]; e.gone && h.w.oracle.record(e.o.Namespace, string(e.o.UID)) == nil {
-			return i
-		}
-	}
-	return n
-}
-
 // before returns the works as they were before the last n events.
 func (h *hub) before(n int) []*workv1.ManifestWork {
 	works := map[string]*workv1.ManifestWork{}
@@ -263,6 +250,20 @@ func (h *hub) position() (*codec.HubPosition, error) {
 		return nil, unavailableHub()
 	}
 	return &codec.HubPosition{UID: hubUID, ResourceVersion: strconv.Itoa(h.rv)}, nil
+}
+
+// alive lists the works of a namespace that are not being deleted.
+func (h *hub) alive(namespace string) (hubsource.Alive, error) {
+	if h.down {
+		return nil, unavailableHub()
+	}
+	alive := hubsource.Alive{}
+	for _, o := range h.works {
+		if o.Namespace == namespace && o.DeletionTimestamp == nil {
+			alive[o.UID] = true
+		}
+	}
+	return alive, nil
 }
 
 // save writes the ConfigMap of the hub source.

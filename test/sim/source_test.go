@@ -92,7 +92,7 @@ func (s *source) restart(lag int) {
 	}
 	s.w.pass(startTime)
 	s.process = process
-	s.start(s.hub.lag(lag))
+	s.start(min(lag, len(s.hub.log)))
 }
 
 // Wake implements hubsource.Waker.
@@ -357,6 +357,8 @@ func (s *source) ask(e hubsource.Effect, r *hubsource.Result) {
 		r.Work, r.Err = s.hub.get(e.Namespace, e.Name)
 	case hubsource.Lookup:
 		r.Work, r.Err = s.hub.get(e.Namespace, e.Name)
+	case hubsource.ListAlive:
+		r.Alive, r.Err = s.hub.alive(e.Namespace)
 	case hubsource.Locate:
 		r.Position, r.Err = s.hub.position()
 	case hubsource.Save:
