@@ -176,6 +176,7 @@ func (c *Core) takeDigests(page codec.Inventory, first, last bool) {
 	v := &c.comparison
 	if first {
 		v.last = page.LastPosition
+		c.judgeStore(page.LastPosition)
 		c.judgeHub()
 	}
 	for _, d := range page.Clusters {

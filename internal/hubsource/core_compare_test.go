@@ -327,12 +327,14 @@ func TestCore_WithholdsDeletionsOfAHubThatIsNotToBeBelieved(t *testing.T) {
 		now    string
 		reason string
 	}{
-		"another hub":            {State{}, &codec.HubPosition{UID: "other", ResourceVersion: "1"}, 1, "200", "another one"},
-		"an older list":          {State{}, last, 1, "199", "went back"},
-		"too many":               {State{}, last, 11, "200", "11 of 11"},
-		"withheld before":        {State{Withheld: []string{"cluster1"}}, last, 1, "200", "before"},
-		"withheld before, all":   {State{Withheld: []string{everywhere}}, last, 1, "200", "before"},
-		"many, of another hub's": {State{}, &codec.HubPosition{UID: "other"}, 11, "200", "another one"},
+		"another hub":                         {State{}, &codec.HubPosition{UID: "other", ResourceVersion: "1"}, 1, "200", "another one"},
+		"an older list":                       {State{}, last, 1, "199", "went back"},
+		"too many":                            {State{}, last, 11, "200", "11 of 11"},
+		"withheld before":                     {State{Withheld: []string{"cluster1"}}, last, 1, "200", "before"},
+		"withheld before, all":                {State{Withheld: []string{everywhere}}, last, 1, "200", "before"},
+		"a store from before it was settled":  {State{Settled: last}, &codec.HubPosition{UID: "hub", ResourceVersion: "199"}, 1, "200", "before all that it lacked"},
+		"a store that was told of no hub yet": {State{Settled: last}, nil, 1, "200", "before all that it lacked"},
+		"many, of another hub's":              {State{}, &codec.HubPosition{UID: "other"}, 11, "200", "another one"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := onlyAtTheBroker(t, c.state, c.last, c.n)
@@ -373,8 +375,16 @@ func TestCore_TrustsTheHubAgainWhenNothingIsMissing(t *testing.T) {
 	if told := f.told(); told.Position == nil {
 		t.Errorf("told %+v", told)
 	}
-	if s, _ := f.core.State(); len(s.Withheld) != 0 {
+	s, _ := f.core.State()
+	if len(s.Withheld) != 0 || s.Settled == nil || s.Settled.ResourceVersion != "200" {
 		t.Errorf("state is %+v", s)
+	}
+
+	// A store that was told so is believed.
+	for _, version := range []string{"200", "201"} {
+		f = onlyAtTheBroker(t, s, &codec.HubPosition{UID: "hub", ResourceVersion: version}, 1)
+		f.locate("300")
+		nextOf[CheckMissing](f, SpecLane, Key{Cluster: "cluster1"})
 	}
 }
 

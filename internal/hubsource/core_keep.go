@@ -41,6 +41,8 @@ type keep struct {
 	// calm is when the hub has told everything that it had to tell after it
 	// showed that it went back in time.
 	calm time.Time
+	// settled is State.Settled.
+	settled *codec.HubPosition
 
 	// saved is on the hub. savedAt bounds how often it is written for a cursor
 	// alone. blocked wait for a doubt to be saved.
@@ -66,7 +68,7 @@ const reasonKept = "deletions were withheld before, and what is missing on the h
 
 // restore takes what an earlier process saved.
 func (c *Core) restore(s State) {
-	c.keep = keep{withheld: map[string]bool{}, reason: reasonKept, saved: s}
+	c.keep = keep{withheld: map[string]bool{}, reason: reasonKept, settled: s.Settled, saved: s}
 	for _, name := range s.Withheld {
 		c.keep.withheld[name] = true
 	}
@@ -79,7 +81,7 @@ func (c *Core) restore(s State) {
 // State returns what is to be saved, and whether that is something new. A shell
 // that ends saves it.
 func (c *Core) State() (s State, unsaved bool) {
-	s = State{Cursor: c.stream.cursor.String(), Withheld: withheldOf(c.keep.withheld)}
+	s = State{Cursor: c.stream.cursor.String(), Withheld: withheldOf(c.keep.withheld), Settled: c.keep.settled}
 	return s, !s.equal(c.keep.saved)
 }
 
@@ -89,7 +91,7 @@ func (c *Core) nextSave() Effect {
 	if !unsaved {
 		return nil
 	}
-	onlyCursor := State{Cursor: s.Cursor, Withheld: c.keep.saved.Withheld}.equal(s)
+	onlyCursor := State{Cursor: s.Cursor, Withheld: c.keep.saved.Withheld, Settled: c.keep.saved.Settled}.equal(s)
 	if d := c.keep.savedAt.Add(saveEvery).Sub(c.cfg.Now()); d > 0 && onlyCursor {
 		c.cfg.Waker.Wake(HubLane, Key{}, d)
 		return nil
@@ -264,6 +266,23 @@ func (c *Core) judgeHub() {
 	}
 }
 
+// judgeStore takes what the broker knows of the hub, for whether its store is from
+// before the last doubt about the hub ended: then it may have works again that the
+// hub lost, and whose records it had let go of since.
+func (c *Core) judgeStore(last *codec.HubPosition) {
+	settled := c.keep.settled
+	if settled == nil || last != nil && last.UID == settled.UID && !laterThan(settled, last) {
+		return
+	}
+	c.suspect("the hub went back in time before, and the broker's store is from before all that it lacked then was settled")
+}
+
+// laterThan compares positions of one hub.
+func laterThan(a, b *codec.HubPosition) bool {
+	n, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
+	return err == nil && n > 0
+}
+
 // newerThanNow returns why the hub's present position cannot come after another
 // one; "" if it can, or if that one is not known.
 func (c *Core) newerThanNow(before *codec.HubPosition) string {
@@ -274,8 +293,7 @@ func (c *Core) newerThanNow(before *codec.HubPosition) string {
 	case before.UID != now.UID:
 		return fmt.Sprintf("the hub is another one than before: its uid is %s, not %s", now.UID, before.UID)
 	}
-	n, err := resourceversion.CompareResourceVersion(now.ResourceVersion, before.ResourceVersion)
-	if err == nil && n < 0 {
+	if laterThan(before, now) {
 		return fmt.Sprintf("the hub went back in time: its resource version is %s, and was %s before", now.ResourceVersion, before.ResourceVersion)
 	}
 	return ""

@@ -211,7 +211,8 @@ func TestCore_StartsTheStreamOverWhenItSeesTheHubGoBack(t *testing.T) {
 }
 
 func TestState_SurvivesAConfigMap(t *testing.T) {
-	for _, s := range []State{{}, {Cursor: "e/t/7"}, {Withheld: []string{"c1", "c2"}}, {Cursor: "e/t/7", Withheld: []string{everywhere}}} {
+	settled := &codec.HubPosition{UID: "hub", ResourceVersion: "7"}
+	for _, s := range []State{{}, {Cursor: "e/t/7"}, {Withheld: []string{"c1", "c2"}}, {Cursor: "e/t/7", Withheld: []string{everywhere}, Settled: settled}} {
 		if got := StateOf(s.Data()); !got.equal(s) {
 			t.Errorf("%+v became %+v", s, got)
 		}

@@ -219,6 +219,9 @@ func (c *Core) markTold(told codec.Compared) {
 // trustAll ends all doubt: nothing is missing anywhere, and the broker knows
 // where the hub is now.
 func (c *Core) trustAll() {
+	if c.keep.withheld[everywhere] {
+		c.keep.settled = c.comparison.tell.position
+	}
 	if len(c.keep.withheld) > 0 {
 		clear(c.keep.withheld)
 		c.cfg.Waker.Wake(HubLane, Key{}, 0)

@@ -15,14 +15,14 @@ import (
 // of its hub, it means the same when it is written again, and a source begins
 // with it.
 func FuzzStateOf(f *testing.F) {
-	f.Add("e/t/42", "cluster1 cluster2")
-	f.Add("", everywhere)
-	f.Add("nonsense", "\x00 \u2003x")
-	f.Fuzz(func(t *testing.T, cursor, withheld string) {
-		s := StateOf(map[string]string{keyCursor: cursor, keyWithheld: withheld})
+	f.Add("e/t/42", "cluster1 cluster2", "hub\n42")
+	f.Add("", everywhere, "")
+	f.Add("nonsense", "\x00 \u2003x", "\n\n")
+	f.Fuzz(func(t *testing.T, cursor, withheld, settled string) {
+		s := StateOf(map[string]string{keyCursor: cursor, keyWithheld: withheld, keySettled: settled})
 		again := StateOf(s.Data())
 		if diff := cmp.Diff(s, again, cmpopts.EquateEmpty()); diff != "" {
-			t.Fatalf("%q, %q (-first +again):\n%s", cursor, withheld, diff)
+			t.Fatalf("%q, %q, %q (-first +again):\n%s", cursor, withheld, settled, diff)
 		}
 		if !s.equal(again) {
 			t.Fatalf("%+v differs from itself", s)

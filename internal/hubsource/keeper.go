@@ -28,7 +28,9 @@ type keeper struct {
 // load returns what was saved last, the zero State when nothing was.
 func (k *keeper) load(ctx context.Context) (State, error) {
 	if k.maps == nil {
-		return State{Withheld: StateOf(k.lastData()).Withheld}, nil
+		s := StateOf(k.lastData())
+		s.Cursor = ""
+		return s, nil
 	}
 	m, err := k.maps.ConfigMaps(k.namespace).Get(ctx, k.name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {

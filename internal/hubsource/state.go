@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/hawser-io/hawser/pkg/codec"
 )
 
 // State is what a source keeps on its hub from one process to the next. It goes
@@ -16,6 +18,10 @@ type State struct {
 	// lacks it, until a comparison finds that nothing is missing there any more;
 	// [everywhere] stands for all. Sorted.
 	Withheld []string
+	// Settled is the position of the hub that the broker was told when the last
+	// doubt about the hub as a whole had ended, nil when there never was one. A
+	// broker's store that does not know it is from before that.
+	Settled *codec.HubPosition
 }
 
 // everywhere in State.Withheld are all clusters. It is no cluster's name.
@@ -29,6 +35,7 @@ const maxWithheld = 2000
 const (
 	keyCursor   = "cursor"
 	keyWithheld = "withheld"
+	keySettled  = "settled"
 )
 
 // Data returns the state as the data of a ConfigMap.
@@ -40,17 +47,24 @@ func (s State) Data() map[string]string {
 	if len(s.Withheld) > 0 {
 		data[keyWithheld] = strings.Join(s.Withheld, "\n")
 	}
+	if s.Settled != nil {
+		data[keySettled] = s.Settled.UID + "\n" + s.Settled.ResourceVersion
+	}
 	return data
 }
 
 // StateOf reads the data of a ConfigMap. What it does not know, it ignores.
 func StateOf(data map[string]string) State {
-	return State{Cursor: data[keyCursor], Withheld: sortedSet(strings.Fields(data[keyWithheld]))}
+	s := State{Cursor: data[keyCursor], Withheld: sortedSet(strings.Fields(data[keyWithheld]))}
+	if uid, version, ok := strings.Cut(data[keySettled], "\n"); ok {
+		s.Settled = &codec.HubPosition{UID: uid, ResourceVersion: version}
+	}
+	return s
 }
 
 // equal reports whether there is nothing new in s.
 func (s State) equal(t State) bool {
-	return s.Cursor == t.Cursor && slices.Equal(s.Withheld, t.Withheld)
+	return s.Cursor == t.Cursor && slices.Equal(s.Withheld, t.Withheld) && samePosition(s.Settled, t.Settled)
 }
 
 // withheldOf returns the names of the set for a State.
