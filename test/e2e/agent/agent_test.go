@@ -26,8 +26,8 @@ import (
 func TestAgent_OnAKubeAPIServer(t *testing.T) {
 	s := newSpoke(t)
 	t.Run("ClientKeepsItsContract", func(t *testing.T) {
-		s.must("create", "namespace", "suite")
-		clustertest.Run(t, s.client(s.admin), "suite")
+		s.Kubectl("create", "namespace", "suite")
+		clustertest.Run(t, s.client(s.Admin), "suite")
 	})
 	stop := s.agent()
 	for _, part := range []struct {
@@ -98,13 +98,13 @@ func carriesAWorkToTheEnd(s *spoke) {
 
 	uid := cm.UID
 	s.applied(work("web", 2, deployment("web", 3), configMap("other", "1")))
-	s.eventually(func() error {
+	s.Eventually(func() error {
 		if s.configMap("web") != nil {
 			return errors.New("what the work no longer has is still there")
 		}
 		return nil
 	})
-	if d, err := s.kube.AppsV1().Deployments("default").Get(s.Context(), "web", metav1.GetOptions{}); err != nil || *d.Spec.Replicas != 3 {
+	if d, err := s.Kube.AppsV1().Deployments("default").Get(s.Context(), "web", metav1.GetOptions{}); err != nil || *d.Spec.Replicas != 3 {
 		s.Errorf("replicas: %v, %v", d, err)
 	}
 	if s.configMap("other").UID == uid {
@@ -127,7 +127,7 @@ func repairsDrift(s *spoke) {
 			s.Fatal(err)
 		}
 		begun := time.Now()
-		s.eventually(func() error {
+		s.Eventually(func() error {
 			if !check() {
 				return errors.New(what + " is not repaired")
 			}
@@ -141,22 +141,22 @@ func repairsDrift(s *spoke) {
 	}
 	patch := []byte(`{"data":{"k":"2"}}`)
 	repaired("a changed object", func() error {
-		_, err := s.kube.CoreV1().ConfigMaps("default").Patch(s.Context(), "drift", types.MergePatchType, patch, metav1.PatchOptions{})
+		_, err := s.Kube.CoreV1().ConfigMaps("default").Patch(s.Context(), "drift", types.MergePatchType, patch, metav1.PatchOptions{})
 		return err
 	}, func() bool { c := s.configMap("drift"); return c != nil && c.Data["k"] == "1" })
 	repaired("a deleted object", func() error {
-		return s.kube.CoreV1().ConfigMaps("default").Delete(s.Context(), "drift", metav1.DeleteOptions{})
+		return s.Kube.CoreV1().ConfigMaps("default").Delete(s.Context(), "drift", metav1.DeleteOptions{})
 	}, func() bool { return s.configMap("drift") != nil })
 	repaired("another number of replicas", func() error {
-		_, err := s.kube.AppsV1().Deployments("default").Patch(s.Context(), "drift", types.MergePatchType, []byte(`{"spec":{"replicas":5}}`), metav1.PatchOptions{})
+		_, err := s.Kube.AppsV1().Deployments("default").Patch(s.Context(), "drift", types.MergePatchType, []byte(`{"spec":{"replicas":5}}`), metav1.PatchOptions{})
 		return err
 	}, func() bool {
-		d, err := s.kube.AppsV1().Deployments("default").Get(s.Context(), "drift", metav1.GetOptions{})
+		d, err := s.Kube.AppsV1().Deployments("default").Get(s.Context(), "drift", metav1.GetOptions{})
 		return err == nil && *d.Spec.Replicas == 2
 	})
 	old := s.record("drift").UID
 	repaired("a deleted record", func() error {
-		return s.works.WorkV1().AppliedManifestWorks().Delete(s.Context(), s.record("drift").Name, metav1.DeleteOptions{})
+		return s.Works.WorkV1().AppliedManifestWorks().Delete(s.Context(), s.record("drift").Name, metav1.DeleteOptions{})
 	}, func() bool {
 		r, c := s.record("drift"), s.configMap("drift")
 		return r != nil && r.UID != old && c != nil && c.DeletionTimestamp == nil && c.OwnerReferences[0].UID == r.UID && len(r.Status.AppliedResources) == 2
@@ -167,8 +167,8 @@ func repairsDrift(s *spoke) {
 func atRestAsksNothing(s *spoke) {
 	w := work("rest", 1, deployment("rest", 2), configMap("rest", "1"), `{"apiVersion":"v1","kind":"Service","metadata":{"name":"rest","namespace":"default"},"spec":{"ports":[{"port":80}],"selector":{"app":"rest"}}}`)
 	s.applied(w)
-	s.eventually(func() error { // its controllers are done with it
-		d, err := s.kube.AppsV1().Deployments("default").Get(s.Context(), "rest", metav1.GetOptions{})
+	s.Eventually(func() error { // its controllers are done with it
+		d, err := s.Kube.AppsV1().Deployments("default").Get(s.Context(), "rest", metav1.GetOptions{})
 		if err == nil && d.Status.AvailableReplicas != 2 {
 			err = errors.New("not available yet")
 		}
@@ -185,13 +185,13 @@ func atRestAsksNothing(s *spoke) {
 		}
 		return nil
 	}
-	s.eventually(quiet)
-	d, err := s.kube.AppsV1().Deployments("default").Get(s.Context(), "rest", metav1.GetOptions{})
+	s.Eventually(quiet)
+	d, err := s.Kube.AppsV1().Deployments("default").Get(s.Context(), "rest", metav1.GetOptions{})
 	if err != nil || d.Generation != 1 {
 		s.Errorf("generation %d, %v", d.Generation, err)
 	}
 	// A status that changes is not read.
-	if _, err := s.kube.AppsV1().Deployments("default").Patch(s.Context(), "rest", types.MergePatchType, []byte(`{"status":{"collisionCount":1}}`), metav1.PatchOptions{}, "status"); err != nil {
+	if _, err := s.Kube.AppsV1().Deployments("default").Patch(s.Context(), "rest", types.MergePatchType, []byte(`{"status":{"collisionCount":1}}`), metav1.PatchOptions{}, "status"); err != nil {
 		s.Fatal(err)
 	}
 	if err := quiet(); err != nil {
@@ -205,7 +205,7 @@ func waitsForWhatIsHeld(s *spoke) {
 	w := work("held", 1, held, configMap("not-held", "1"))
 	s.applied(w)
 	s.source.publish(w, codec.DeleteRequest)
-	s.eventually(func() error {
+	s.Eventually(func() error {
 		r := s.record("held")
 		if r == nil || r.DeletionTimestamp == nil || len(r.Status.AppliedResources) != 1 || s.configMap("not-held") != nil {
 			return fmt.Errorf("record %+v", r)
@@ -218,7 +218,7 @@ func waitsForWhatIsHeld(s *spoke) {
 		}
 		return nil
 	})
-	s.must("patch", "configmap", "held", "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
+	s.Kubectl("patch", "configmap", "held", "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
 	begun := time.Now()
 	s.confirmed("held")
 	s.Logf("confirmed %v after the last object went", time.Since(begun))
@@ -266,7 +266,7 @@ func saysWhatIsWrong(s *spoke) {
 	if s.configMap("right") == nil {
 		s.Error("one manifest held up another")
 	}
-	s.must("create", "namespace", "nowhere")
+	s.Kubectl("create", "namespace", "nowhere")
 	s.reports("wrong", func(r manifestwork.StatusReport) error {
 		if c := meta.FindStatusCondition(r.Status.ResourceStatus.Manifests[2].Conditions, "Applied"); c.Status != "True" {
 			return errors.New("the namespace is there now")
@@ -281,7 +281,7 @@ func definitionAndItsResource(s *spoke) {
 		"names":{"plural":"knots","singular":"knot","kind":"Knot","listKind":"KnotList"},
 		"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}]}}`
 	// The built-in role admin knows no custom kinds: the user adds a role.
-	if _, err := s.kube.RbacV1().ClusterRoles().Create(s.Context(), &rbacv1.ClusterRole{
+	if _, err := s.Kube.RbacV1().ClusterRoles().Create(s.Context(), &rbacv1.ClusterRole{
 		ObjectMeta: metav1.ObjectMeta{Name: "knots", Labels: map[string]string{"open-cluster-management.io/aggregate-to-work": "true"}},
 		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{"example.org"}, Resources: []string{"knots"}, Verbs: []string{"*"}}},
 	}, metav1.CreateOptions{}); err != nil {
@@ -291,9 +291,9 @@ func definitionAndItsResource(s *spoke) {
 	begun := time.Now()
 	s.applied(w)
 	s.Logf("definition and resource after %v", time.Since(begun))
-	s.must("patch", "knot", "bowline", "--type=merge", "-p", `{"spec":{"loops":2}}`)
-	s.eventually(func() error {
-		if got := s.must("get", "knot", "bowline", "-o", "jsonpath={.spec.loops}"); got != "1" {
+	s.Kubectl("patch", "knot", "bowline", "--type=merge", "-p", `{"spec":{"loops":2}}`)
+	s.Eventually(func() error {
+		if got := s.Kubectl("get", "knot", "bowline", "-o", "jsonpath={.spec.loops}"); got != "1" {
 			return errors.New("drift of a custom resource is not repaired")
 		}
 		return nil
@@ -344,8 +344,8 @@ func everyKindWithARule(s *spoke) {
 		return nil
 	})
 	s.deleted(changed)
-	s.eventually(func() error {
-		_, err := s.kube.CoreV1().Namespaces().Get(s.Context(), "kinds", metav1.GetOptions{})
+	s.Eventually(func() error {
+		_, err := s.Kube.CoreV1().Namespaces().Get(s.Context(), "kinds", metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
@@ -354,13 +354,13 @@ func everyKindWithARule(s *spoke) {
 }
 
 func looksAtWhatItMayNotWatch(s *spoke) {
-	s.must("create", "clusterrole", "blind", "--verb=get,create,update,patch,delete", "--resource=runtimeclasses.node.k8s.io")
-	s.must("label", "clusterrole", "blind", "open-cluster-management.io/aggregate-to-work=true")
+	s.Kubectl("create", "clusterrole", "blind", "--verb=get,create,update,patch,delete", "--resource=runtimeclasses.node.k8s.io")
+	s.Kubectl("label", "clusterrole", "blind", "open-cluster-management.io/aggregate-to-work=true")
 	w := work("blind", 1, `{"apiVersion":"node.k8s.io/v1","kind":"RuntimeClass","metadata":{"name":"blind","labels":{"a":"1"}},"handler":"h"}`)
 	s.applied(w)
-	s.must("label", "runtimeclass", "blind", "a=2", "--overwrite")
-	s.eventually(func() error {
-		if got := s.must("get", "runtimeclass", "blind", "-o", "jsonpath={.metadata.labels.a}"); got != "1" {
+	s.Kubectl("label", "runtimeclass", "blind", "a=2", "--overwrite")
+	s.Eventually(func() error {
+		if got := s.Kubectl("get", "runtimeclass", "blind", "-o", "jsonpath={.metadata.labels.a}"); got != "1" {
 			return errors.New("drift is not repaired")
 		}
 		return nil
@@ -378,11 +378,11 @@ func comesBackAfterAnAbsence(s *spoke, stop func()) {
 	s.source.publish(work("changes", 2, configMap("changed", "2")), codec.UpdateRequest)
 	s.source.publish(goes, codec.DeleteRequest)
 	s.source.publish(work("comes", 1, configMap("comes", "1")), codec.CreateRequest)
-	s.must("delete", "configmap", "changes")
+	s.Kubectl("delete", "configmap", "changes")
 	s.agent()
 	s.confirmed("goes")
 	s.applied(work("comes", 1, configMap("comes", "1")))
-	s.eventually(func() error {
+	s.Eventually(func() error {
 		if s.configMap("changes") != nil || s.configMap("changed") == nil || s.configMap("goes") != nil {
 			return errors.New("not converged")
 		}
@@ -391,7 +391,7 @@ func comesBackAfterAnAbsence(s *spoke, stop func()) {
 	if c := s.configMap("stays"); c == nil || c.UID != uid {
 		s.Errorf("what did not change was touched: %+v", c)
 	}
-	d, err := s.kube.AppsV1().Deployments("default").Get(s.Context(), "stays", metav1.GetOptions{})
+	d, err := s.Kube.AppsV1().Deployments("default").Get(s.Context(), "stays", metav1.GetOptions{})
 	if err != nil || d.Generation != 1 {
 		s.Errorf("generation %d, %v", d.Generation, err)
 	}

@@ -14,8 +14,8 @@ import (
 // executorsAtRest: while roles do not change nothing is asked about an executor,
 // and when they do the agent notices by itself.
 func executorsAtRest(s *spoke) {
-	s.must("create", "role", "deployer", "--verb=get,create,update,patch,delete", "--resource=configmaps")
-	s.must("create", "rolebinding", "deployer", "--role=deployer", "--serviceaccount=default:deployer")
+	s.Kubectl("create", "role", "deployer", "--verb=get,create,update,patch,delete", "--resource=configmaps")
+	s.Kubectl("create", "rolebinding", "deployer", "--role=deployer", "--serviceaccount=default:deployer")
 	w := work("executor", 1, configMap("executor", "1"))
 	w.Spec.Executor = &workv1.ManifestWorkExecutor{Subject: workv1.ManifestWorkExecutorSubject{
 		Type: workv1.ExecutorSubjectTypeServiceAccount, ServiceAccount: &workv1.ManifestWorkSubjectServiceAccount{Namespace: "default", Name: "deployer"},
@@ -29,7 +29,7 @@ func executorsAtRest(s *spoke) {
 		}
 		return n
 	}
-	s.eventually(func() error { // that the roles are watched now is a reason to ask again
+	s.Eventually(func() error { // that the roles are watched now is a reason to ask again
 		reviews()
 		select {
 		case <-time.After(4 * time.Second):
@@ -40,7 +40,7 @@ func executorsAtRest(s *spoke) {
 		}
 		return nil
 	})
-	s.must("delete", "rolebinding", "deployer")
+	s.Kubectl("delete", "rolebinding", "deployer")
 	s.reports("executor", func(r manifestwork.StatusReport) error {
 		const want = "Failed to apply manifest: not allowed to apply the resource  configmaps, default executor, will try again in 1m0s"
 		if c := meta.FindStatusCondition(r.Status.ResourceStatus.Manifests[0].Conditions, "Applied"); c == nil || c.Message != want {
@@ -55,5 +55,5 @@ func executorsAtRest(s *spoke) {
 		s.Error("what was applied must stay")
 	}
 	s.deleted(w)
-	s.must("delete", "role", "deployer")
+	s.Kubectl("delete", "role", "deployer")
 }

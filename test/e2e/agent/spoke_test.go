@@ -9,9 +9,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"os"
-	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -23,15 +20,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	workversioned "open-cluster-management.io/api/client/work/clientset/versioned"
 	workv1 "open-cluster-management.io/api/work/v1"
 
-	"github.com/hawser-io/hawser/internal/controlplane"
 	"github.com/hawser-io/hawser/internal/identity"
-	"github.com/hawser-io/hawser/internal/proc"
 	"github.com/hawser-io/hawser/internal/testkit"
 	"github.com/hawser-io/hawser/pkg/agent"
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
@@ -41,90 +33,35 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 	"github.com/hawser-io/hawser/pkg/session"
 	"github.com/hawser-io/hawser/pkg/transport"
+	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
 const (
-	root        = "../../.."
-	within      = 30 * time.Second
 	clusterName = "cluster1"
 	hubIdentity = "hub.example.com:8090"
 )
 
 // spoke is a kube-apiserver with what deploy/agent puts on it.
 type spoke struct {
-	*testing.T
-	kubectl    string
-	kubeconfig string
-	kube       kubernetes.Interface
-	works      workversioned.Interface
-	admin      *rest.Config
-	limited    *rest.Config // of the ServiceAccount
-	requests   *requests
-	broker     *testkit.Broker
-	source     *source
+	harness.Plane
+	requests *requests
+	broker   *testkit.Broker
+	source   *source
 }
 
 func newSpoke(t *testing.T) *spoke {
 	t.Helper()
-	programs, err := controlplane.Build(t.Context(), root, os.Stderr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	plane, err := controlplane.Start(context.WithoutCancel(t.Context()), controlplane.Config{Binary: filepath.Join(programs, "controlplane"), Dir: t.TempDir(), Nodes: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := plane.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	s := &spoke{T: t, kubectl: filepath.Join(programs, "kubectl"), kubeconfig: plane.KubeconfigPath, requests: &requests{}}
-	if s.admin, err = plane.RESTConfig(); err != nil {
-		t.Fatal(err)
-	}
-	s.kube, s.works = kubernetes.NewForConfigOrDie(s.admin), workversioned.NewForConfigOrDie(s.admin)
-	crd := filepath.Join(root, "deploy/crds/appliedmanifestworks.yaml")
-	s.must("apply", "--server-side", "-f", crd)
-	s.must("wait", "--for=condition=Established", "--timeout=30s", "-f", crd)
-	s.must("apply", "-k", filepath.Join(root, "deploy/namespace"))
-	s.must("apply", "-n", "hawser", "-f", filepath.Join(root, "deploy/agent/rbac.yaml"))
-	s.limited = rest.AnonymousClientConfig(s.admin)
-	s.limited.BearerToken = strings.TrimSpace(s.must("create", "token", "hawser-agent", "-n", "hawser"))
-	s.limited.Wrap(func(rt http.RoundTripper) http.RoundTripper { s.requests.next = rt; return s.requests })
+	s := &spoke{Plane: *harness.NewPlane(t, "../../..", "agent", "appliedmanifestworks", 1), requests: &requests{}}
+	s.Limited.Wrap(func(rt http.RoundTripper) http.RoundTripper { s.requests.next = rt; return s.requests })
 	s.broker = testkit.StartBroker(t, testkit.Options{})
 	s.source = &source{spoke: s, statuses: map[string]manifestwork.StatusReport{}}
 	s.source.session = session.New(session.Config{
 		Dialer: s.broker.Dialer(identity.Identity{Role: identity.Source, Name: "hub"}),
 		Filter: transport.Filter{Source: "hub", DataType: codec.ManifestBundles}, Party: s.source, Log: slog.New(slog.DiscardHandler),
 	})
-	s.run(s.source.session.Run)
-	s.eventually(s.source.session.Err)
+	s.Party(s.source.session.Run)
+	s.Eventually(s.source.session.Err)
 	return s
-}
-
-func (s *spoke) must(args ...string) string {
-	s.Helper()
-	out, err := proc.Run(s.Context(), s.kubectl, append([]string{"--kubeconfig", s.kubeconfig}, args...)...)
-	if err != nil {
-		s.Fatal(err)
-	}
-	return string(out)
-}
-
-// run runs a party until the returned function, or the end of the test, stops it.
-func (s *spoke) run(task func(context.Context) error) (stop func()) {
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- task(ctx) }()
-	stop = sync.OnceFunc(func() {
-		cancel()
-		if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
-			s.Errorf("ended with %v", err)
-		}
-	})
-	s.Cleanup(stop)
-	return stop
 }
 
 func (s *spoke) client(r *rest.Config) *cluster.Kube {
@@ -139,7 +76,7 @@ func (s *spoke) client(r *rest.Config) *cluster.Kube {
 // agent starts an agent with the rights of its ServiceAccount only.
 func (s *spoke) agent() (stop func()) {
 	s.Helper()
-	k := s.client(s.limited)
+	k := s.client(s.Limited)
 	a, err := agent.New(agent.Config{
 		Cluster: clusterName, HubIdentity: hubIdentity, StatusSyncInterval: 2 * time.Second,
 		Dialer: s.broker.Dialer(identity.Identity{Role: identity.Agent, Name: clusterName}),
@@ -148,9 +85,9 @@ func (s *spoke) agent() (stop func()) {
 	if err != nil {
 		s.Fatal(err)
 	}
-	stop = s.run(a.Run)
-	s.eventually(func() error { return errors.Join(a.ClusterReady(), a.BrokerReady()) })
-	return stop
+	ended := s.Party(a.Run)
+	s.Eventually(func() error { return errors.Join(a.ClusterReady(), a.BrokerReady()) })
+	return func() { _ = ended() } // the end of the test says how
 }
 
 // requests counts what the agent asks, watches not counted.
@@ -263,7 +200,7 @@ func (s *spoke) applied(w *workv1.ManifestWork) manifestwork.StatusReport {
 
 func (s *spoke) reports(name string, check func(manifestwork.StatusReport) error) (r manifestwork.StatusReport) {
 	s.Helper()
-	s.eventually(func() error {
+	s.Eventually(func() error {
 		r = s.source.status(name)
 		if err := check(r); err != nil {
 			return fmt.Errorf("work %s: %w; status %+v", name, err, r.Status)
@@ -293,22 +230,9 @@ func (s *spoke) confirmed(name string) {
 	}
 }
 
-// eventually waits until check returns nil.
-func (s *spoke) eventually(check func() error) {
-	s.Helper()
-	var last error
-	err := wait.PollUntilContextTimeout(s.Context(), 20*time.Millisecond, within, true, func(context.Context) (bool, error) {
-		last = check()
-		return last == nil, nil
-	})
-	if err != nil {
-		s.Fatalf("not within %s: %v", within, last)
-	}
-}
-
 func (s *spoke) record(name string) *workv1.AppliedManifestWork {
 	s.Helper()
-	a, err := s.works.WorkV1().AppliedManifestWorks().Get(s.Context(), inventory.Name(inventory.HubHash(hubIdentity), name), metav1.GetOptions{})
+	a, err := s.Works.WorkV1().AppliedManifestWorks().Get(s.Context(), inventory.Name(inventory.HubHash(hubIdentity), name), metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
@@ -320,7 +244,7 @@ func (s *spoke) record(name string) *workv1.AppliedManifestWork {
 
 func (s *spoke) configMap(name string) *corev1.ConfigMap {
 	s.Helper()
-	c, err := s.kube.CoreV1().ConfigMaps("default").Get(s.Context(), name, metav1.GetOptions{})
+	c, err := s.Kube.CoreV1().ConfigMaps("default").Get(s.Context(), name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}

@@ -5,11 +5,8 @@ package hubsource
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -23,129 +20,59 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
-	"k8s.io/client-go/rest"
 	workversioned "open-cluster-management.io/api/client/work/clientset/versioned"
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
-	"github.com/hawser-io/hawser/internal/controlplane"
 	"github.com/hawser-io/hawser/internal/hubsource"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/leader"
-	"github.com/hawser-io/hawser/internal/proc"
 	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/internal/testkit"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 	"github.com/hawser-io/hawser/pkg/session"
 	"github.com/hawser-io/hawser/pkg/transport"
+	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-const (
-	root    = "../../.."
-	within  = 30 * time.Second
-	cluster = "cluster1"
-)
+const cluster = "cluster1"
 
 // hub is a kube-apiserver with what deploy/hub-source puts on it.
 type hub struct {
-	*testing.T
-	plane   *controlplane.Cluster
-	config  controlplane.Config
-	kubectl string
-	kube    kubernetes.Interface
-	works   workversioned.Interface
-	limited *rest.Config // of the ServiceAccount
-	broker  *testkit.Broker
-	agent   *agent
+	harness.Plane
+	broker *testkit.Broker
+	agent  *agent
 }
 
 func newHub(t *testing.T) *hub {
 	t.Helper()
-	programs, err := controlplane.Build(t.Context(), root, os.Stderr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	h := &hub{T: t, kubectl: filepath.Join(programs, "kubectl"),
-		config: controlplane.Config{Binary: filepath.Join(programs, "controlplane"), Dir: t.TempDir()}}
-	h.startPlane()
-	admin, err := h.plane.RESTConfig()
-	if err != nil {
-		t.Fatal(err)
-	}
-	h.kube, h.works = kubernetes.NewForConfigOrDie(admin), workversioned.NewForConfigOrDie(admin)
-	h.must("apply", "--server-side", "-f", filepath.Join(root, "deploy/crds/manifestworks.yaml"))
-	h.must("wait", "--for=condition=Established", "--timeout=30s", "-f", filepath.Join(root, "deploy/crds/manifestworks.yaml"))
-	h.must("apply", "-k", filepath.Join(root, "deploy/namespace"))
-	h.must("apply", "-n", "hawser", "-f", filepath.Join(root, "deploy/hub-source/rbac.yaml"))
+	h := &hub{Plane: *harness.NewPlane(t, "../../..", "hub-source", "manifestworks", 0)}
 	for _, ns := range []string{cluster, "cluster2"} {
-		h.must("create", "namespace", ns)
+		h.Kubectl("create", "namespace", ns)
 	}
-	h.limited = rest.AnonymousClientConfig(admin)
-	h.limited.QPS = -1
-	h.limited.BearerToken = strings.TrimSpace(h.must("create", "token", "hawser-hub-source", "-n", "hawser"))
+	h.Limited.QPS = -1
 	h.broker = testkit.StartBroker(t, testkit.Options{})
 	h.agent = &agent{hub: h, held: map[string]*manifestwork.Spec{}}
 	h.agent.session = session.New(session.Config{
 		Dialer: h.broker.Dialer(identity.Identity{Role: identity.Agent, Name: cluster}),
 		Filter: transport.Filter{Cluster: cluster, DataType: codec.ManifestBundles}, Party: h.agent, Log: slog.New(slog.DiscardHandler),
 	})
-	h.run(h.agent.session.Run)
+	h.Party(h.agent.session.Run)
 	return h
-}
-
-func (h *hub) startPlane() {
-	h.Helper()
-	var err error
-	if h.plane, err = controlplane.Start(context.WithoutCancel(h.Context()), h.config); err != nil {
-		h.Fatal(err)
-	}
-	plane := h.plane
-	h.Cleanup(func() {
-		if err := plane.Stop(); err != nil {
-			h.Error(err)
-		}
-	})
-}
-
-func (h *hub) must(args ...string) string {
-	h.Helper()
-	out, err := proc.Run(h.Context(), h.kubectl, append([]string{"--kubeconfig", h.plane.KubeconfigPath}, args...)...)
-	if err != nil {
-		h.Fatal(err)
-	}
-	return string(out)
-}
-
-// run runs a party until the returned function, or the end of the test, stops it.
-func (h *hub) run(task func(context.Context) error) (stop func() error) {
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- task(ctx) }()
-	stop = sync.OnceValue(func() error {
-		cancel()
-		return <-ended
-	})
-	h.Cleanup(func() {
-		if err := stop(); err != nil && !errors.Is(err, context.Canceled) {
-			h.Errorf("ended with %v", err)
-		}
-	})
-	return stop
 }
 
 // sourceConfig is a hub source with the rights of its ServiceAccount only.
 func (h *hub) sourceConfig(change ...func(*hubsource.Config)) hubsource.Config {
 	cfg := hubsource.Config{
-		ID: "hub", Works: workversioned.NewForConfigOrDie(h.limited), Metadata: metadata.NewForConfigOrDie(h.limited),
+		ID: "hub", Works: workversioned.NewForConfigOrDie(h.Limited), Metadata: metadata.NewForConfigOrDie(h.Limited),
 		Election: leader.Election{
-			Leases: kubernetes.NewForConfigOrDie(h.limited).CoordinationV1(), Namespace: "hawser", Name: "hawser-hub-source",
+			Leases: kubernetes.NewForConfigOrDie(h.Limited).CoordinationV1(), Namespace: "hawser", Name: "hawser-hub-source",
 			Identity: replica(), Duration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: time.Second,
 		},
-		ConfigMaps: kubernetes.NewForConfigOrDie(h.limited).CoreV1(), StateNamespace: "hawser",
+		ConfigMaps: kubernetes.NewForConfigOrDie(h.Limited).CoreV1(), StateNamespace: "hawser",
 		Dialer:     h.broker.Dialer(identity.Identity{Role: identity.Source, Name: "hub"}),
 		Registerer: prometheus.NewRegistry(), Health: &telemetry.Health{}, Log: slog.New(slog.NewTextHandler(h.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
@@ -162,7 +89,7 @@ func (h *hub) source(change ...func(*hubsource.Config)) (stop func() error) {
 	if err != nil {
 		h.Fatal(err)
 	}
-	return h.run(s.Run)
+	return h.Party(s.Run)
 }
 
 var replicas int
@@ -176,7 +103,7 @@ func (h *hub) create(name string, data string) *workv1.ManifestWork {
 	h.Helper()
 	w := &workv1.ManifestWork{ObjectMeta: metav1.ObjectMeta{Namespace: cluster, Name: name}}
 	w.Spec.Workload.Manifests = manifests(data)
-	w, err := h.works.WorkV1().ManifestWorks(cluster).Create(h.Context(), w, metav1.CreateOptions{})
+	w, err := h.Works.WorkV1().ManifestWorks(cluster).Create(h.Context(), w, metav1.CreateOptions{})
 	if err != nil {
 		h.Fatal(err)
 	}
@@ -190,7 +117,7 @@ func manifests(data string) []workv1.Manifest {
 
 func (h *hub) patch(name, patch string) {
 	h.Helper()
-	_, err := h.works.WorkV1().ManifestWorks(cluster).Patch(h.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	_, err := h.Works.WorkV1().ManifestWorks(cluster).Patch(h.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 	if err != nil {
 		h.Fatal(err)
 	}
@@ -198,21 +125,8 @@ func (h *hub) patch(name, patch string) {
 
 func (h *hub) delete(name string) {
 	h.Helper()
-	if err := h.works.WorkV1().ManifestWorks(cluster).Delete(h.Context(), name, metav1.DeleteOptions{}); err != nil {
+	if err := h.Works.WorkV1().ManifestWorks(cluster).Delete(h.Context(), name, metav1.DeleteOptions{}); err != nil {
 		h.Fatal(err)
-	}
-}
-
-// eventually waits until check returns nil.
-func (h *hub) eventually(check func() error) {
-	h.Helper()
-	var last error
-	err := wait.PollUntilContextTimeout(h.Context(), 20*time.Millisecond, within, true, func(context.Context) (bool, error) {
-		last = check()
-		return last == nil, nil
-	})
-	if err != nil {
-		h.Fatalf("not within %s: %v", within, last)
 	}
 }
 
@@ -220,8 +134,8 @@ func (h *hub) eventually(check func() error) {
 func (h *hub) shows(name, conditionType, message string) *workv1.ManifestWork {
 	h.Helper()
 	var w *workv1.ManifestWork
-	h.eventually(func() (err error) {
-		if w, err = h.works.WorkV1().ManifestWorks(cluster).Get(h.Context(), name, metav1.GetOptions{}); err != nil {
+	h.Eventually(func() (err error) {
+		if w, err = h.Works.WorkV1().ManifestWorks(cluster).Get(h.Context(), name, metav1.GetOptions{}); err != nil {
 			return err
 		}
 		c := meta.FindStatusCondition(w.Status.Conditions, conditionType)
@@ -235,8 +149,8 @@ func (h *hub) shows(name, conditionType, message string) *workv1.ManifestWork {
 
 func (h *hub) gone(name string) {
 	h.Helper()
-	h.eventually(func() error {
-		w, err := h.works.WorkV1().ManifestWorks(cluster).Get(h.Context(), name, metav1.GetOptions{})
+	h.Eventually(func() error {
+		w, err := h.Works.WorkV1().ManifestWorks(cluster).Get(h.Context(), name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
@@ -353,14 +267,14 @@ func carriesAWorkToTheEnd(h *hub) {
 		h.Errorf("finalizers differ (-want +got):\n%s", diff)
 	}
 	h.patch("w", `{"metadata":{"labels":{"tier":"web"}}}`)
-	h.eventually(func() error {
+	h.Eventually(func() error {
 		if s := h.agent.spec("w"); s.Work.Labels["tier"] != "web" || s.Work.ResourceVersion != "" || s.Work.ManagedFields != nil {
 			return fmt.Errorf("the agent holds %+v", s.Work.ObjectMeta)
 		}
 		return nil
 	})
 	h.patch("w", `{"spec":{"deleteOption":{"propagationPolicy":"Orphan"}}}`)
-	h.eventually(func() error {
+	h.Eventually(func() error {
 		if s := h.agent.spec("w"); s.Generation != 2 || s.Work.Spec.DeleteOption == nil {
 			return fmt.Errorf("the agent holds %+v", s.Work)
 		}
@@ -420,8 +334,8 @@ func keepsForeignFinalizers(h *hub) {
 	h.shows("shared", "Applied", "as sent")
 	h.patch("shared", `{"metadata":{"finalizers":["example.com/other","`+workv1.ManifestWorkFinalizer+`"]}}`)
 	h.delete("shared")
-	h.eventually(func() error {
-		w, err := h.works.WorkV1().ManifestWorks(cluster).Get(h.Context(), "shared", metav1.GetOptions{})
+	h.Eventually(func() error {
+		w, err := h.Works.WorkV1().ManifestWorks(cluster).Get(h.Context(), "shared", metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
@@ -441,7 +355,7 @@ func deletesWhatWasTornOff(h *hub) {
 	h.delete("torn")
 	h.patch("torn", `{"metadata":{"finalizers":null}}`)
 	h.gone("torn")
-	h.eventually(func() error {
+	h.Eventually(func() error {
 		if s := h.agent.spec("torn"); s != nil {
 			return fmt.Errorf("the agent holds %+v", s.Work)
 		}
@@ -468,7 +382,7 @@ func selectsNamespaces(h *hub) {
 	h.label(cluster, `{"metadata":{"labels":{"served":"yes"}}}`)
 	h.shows("selected", "Applied", "as sent")
 	h.label(cluster, `{"metadata":{"labels":{"served":null}}}`)
-	h.eventually(func() error {
+	h.Eventually(func() error {
 		records := 0
 		err := h.broker.Store.Scan(h.Context(), store.Scope{DataType: codec.ManifestBundles, Owner: "hub"}, func(store.Meta) error {
 			records++
@@ -500,7 +414,7 @@ func missesAnAPI(h *hub) {
 func (h *hub) label(namespace, patch string) {
 	h.Helper()
 	var ns *corev1.Namespace
-	ns, err := h.kube.CoreV1().Namespaces().Patch(h.Context(), namespace, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	ns, err := h.Kube.CoreV1().Namespaces().Patch(h.Context(), namespace, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 	if err != nil || ns.Name != namespace {
 		h.Fatal(err)
 	}
@@ -513,11 +427,9 @@ func survivesARestart(h *hub) {
 	})
 	h.create("restart", "1")
 	h.shows("restart", "Applied", "as sent")
-	if err := h.plane.Kill(); err != nil {
-		h.Fatal(err)
-	}
+	h.Kill()
 	h.agent.say("restart", status("while the hub was down", 1))
-	h.startPlane()
+	h.Start()
 	h.shows("restart", "Applied", "while the hub was down")
 	h.delete("restart")
 	h.gone("restart")
