@@ -38,10 +38,10 @@ func (w *wireEvent) size() int {
 	return n
 }
 
-// sorted returns extensions, time, subject and schema by name.
+// sorted returns extensions, time, subject and schema by name. It must be the last
+// use of w: it rewrites the attributes.
 func (w *wireEvent) sorted() []attribute {
-	all := make([]attribute, 0, len(w.attributes)+3)
-	all = append(all, w.attributes...)
+	all := w.attributes
 	if w.time.kind != 0 {
 		all = append(all, attribute{name: []byte("time"), value: w.time})
 	}

@@ -5,6 +5,7 @@ import (
 	"math"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -69,10 +70,14 @@ func ParseEnvelope(b []byte) (Envelope, error) {
 }
 
 // Ingest is ParseEnvelope and Normalize in one pass: the envelope to decide by,
-// and the event to store.
+// and the event to store, which is memory of its own.
 func Ingest(b []byte) (Envelope, []byte, error) {
-	w, err := parse(b)
-	if err != nil {
+	w := ingested.Get().(*wireEvent)
+	defer func() {
+		*w = wireEvent{}
+		ingested.Put(w)
+	}()
+	if err := w.read(b); err != nil {
 		return Envelope{}, nil, err
 	}
 	env, err := w.envelope()
@@ -85,6 +90,9 @@ func Ingest(b []byte) (Envelope, []byte, error) {
 	}
 	return env, n, nil
 }
+
+// ingested are empty ones for Ingest: every publish needs one, of more than 1 KiB.
+var ingested = sync.Pool{New: func() any { return new(wireEvent) }}
 
 func (w *wireEvent) envelope() (Envelope, error) {
 	env := Envelope{

@@ -123,8 +123,8 @@ type Peer struct {
 // Server is the broker's end: what a front (the gRPC listener, the in-process
 // transport) calls. Methods are called concurrently, one goroutine per call.
 type Server interface {
-	// Publish takes the protobuf bytes of one CloudEvent, which the server may
-	// keep. The error is an *Error.
+	// Publish takes the protobuf bytes of one CloudEvent, which are the server's
+	// until it returns. The error is an *Error.
 	Publish(ctx context.Context, p Peer, event []byte, subscriptionID string) (Receipt, error)
 	// Subscribe runs until ctx ends, the server drains or out fails; it calls
 	// out.Accept exactly once before the first Send. The error is an *Error.

@@ -35,6 +35,7 @@ func handlePublish(srv any, ctx context.Context, decode func(any) error, interce
 		return nil, transportgrpc.Status(err).Err()
 	}
 	request := &publishRequest{}
+	defer request.free()
 	if err := decode(request); err != nil {
 		return nil, err
 	}
