@@ -19,7 +19,7 @@ func (s *Store) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, er
 	}
 	outcomes := make([]store.Outcome, len(ops))
 	err := s.update(sizeOf(ops), func(b *engine.Batch) (func(), error) {
-		t := s.transaction(b)
+		t := s.transaction(b, len(ops))
 		for i := range ops {
 			o, err := t.do(&ops[i])
 			if err != nil {
@@ -109,6 +109,7 @@ type transaction struct {
 	waiting map[store.Key][]byte      // nil: removed
 
 	writes  []store.Write
+	events  []payload
 	changes []store.Change
 	errs    []error
 }
@@ -118,11 +119,19 @@ type named struct {
 	name string
 }
 
-func (s *Store) transaction(b *engine.Batch) *transaction {
+// payload is what became of one half of a record.
+type payload struct {
+	half
+	event []byte // nil: there is none any more
+}
+
+// transaction begins one of so many ops.
+func (s *Store) transaction(b *engine.Batch, ops int) *transaction {
 	return &transaction{
 		s: s, batch: b, head: s.Head().Revision,
 		metas: make(map[store.Key]*store.Meta), names: make(map[named]string),
 		behind: make(map[store.Key]string), waiting: make(map[store.Key][]byte),
+		writes: make([]store.Write, 0, ops), changes: make([]store.Change, 0, ops), events: make([]payload, 0, ops),
 	}
 }
 
@@ -131,7 +140,7 @@ func (t *transaction) Meta(k store.Key) (*store.Meta, error) {
 	if m, ok := t.metas[k]; ok {
 		return m, nil
 	}
-	if m := t.s.recent.get(k); m != nil {
+	if m, ok := t.s.metas.get(k); ok {
 		return m, nil
 	}
 	m, err := getMeta(t.s.db, t.s.failure, k)
@@ -227,6 +236,7 @@ func (t *transaction) put(w *store.Write, event, waited []byte) {
 		for _, kind := range []byte{keyMeta, keySpec, keyStatus} {
 			t.delete(recordKey(kind, w.Key))
 		}
+		t.events = append(t.events, payload{half{w.Key, store.SpecPart}, nil}, payload{half{w.Key, store.StatusPart}, nil})
 		t.payload(keyWaiting, w.Key, clearIf(w.Old.Waiting != nil), nil, nil)
 		return
 	}
@@ -254,7 +264,12 @@ func (t *transaction) payload(kind byte, k store.Key, p store.Payload, event, wa
 		body = waited
 	case store.Clear:
 	}
-	if kind == keyWaiting {
+	switch kind {
+	case keySpec:
+		t.events = append(t.events, payload{half{k, store.SpecPart}, body})
+	case keyStatus:
+		t.events = append(t.events, payload{half{k, store.StatusPart}, body})
+	case keyWaiting:
 		t.waiting[k] = body
 	}
 	if body == nil {
@@ -325,7 +340,18 @@ func (t *transaction) apply() {
 	s.head.Revision = t.head
 	for _, w := range t.writes {
 		s.tally.Count(w.Old, w.New)
-		s.recent.put(w.Key, w.New)
+		if w.New == nil {
+			s.metas.remove(w.Key)
+		} else {
+			s.metas.put(w.Key, w.New)
+		}
+	}
+	for _, p := range t.events {
+		if p.event == nil {
+			s.events.remove(p.half)
+		} else {
+			s.events.put(p.half, slices.Clip(p.event))
+		}
 	}
 	for k, id := range t.behind {
 		if id == "" {

@@ -37,6 +37,8 @@ func Open(o Options) (*Store, error) {
 		places:  make(map[where]*place),
 		tally:   store.NewTally(),
 		behind:  make(map[store.Key]string),
+		metas:   newMetas(),
+		events:  newEvents(),
 	}
 	s.guard = &guard{FS: o.FS, failure: s.failure, spared: s.staging}
 	if err := s.open(&o); err != nil {

@@ -2,39 +2,64 @@ package pebble
 
 import "github.com/hawser-io/hawser/internal/broker/store"
 
-// recentMetas bounds each half of recent; a meta takes some 500 bytes.
-const recentMetas = 2048
+// What the two recents of a store keep in each half.
+const (
+	recentMetas = 4096 // a meta takes some 500 bytes
+	recentBytes = 1 << 20
+)
 
-// recent keeps the metas that commits wrote last. Much of what is published is
-// about a record that was written a moment ago, as the status after its spec is,
-// and then nothing has to be looked up on disk. It has two halves: when the
-// young one is full, what was not used since the last time is forgotten. Only
-// commits use it, one at a time.
-type recent struct {
-	young, old map[store.Key]*store.Meta
+// recent keeps what commits wrote last. Much of what is published is about a
+// record that was written a moment ago, as the status after its spec is, and much
+// of what is read is what a subscriber waits for: then nothing has to be looked up
+// on disk. It has two halves: when the young one is full, what was not written
+// since the last time is forgotten. Its values are shared and not modified.
+type recent[K comparable, V any] struct {
+	limit      int         // of each half
+	size       func(V) int // what a value counts for
+	young, old map[K]V
+	used       int // by young
 }
 
-// get returns the meta of a record that exists; nil: it may, or may not.
-func (r *recent) get(k store.Key) *store.Meta {
-	if m := r.young[k]; m != nil {
-		return m
-	}
-	m := r.old[k]
-	if m != nil {
-		r.put(k, m)
-	}
-	return m
+func newMetas() recent[store.Key, *store.Meta] {
+	return recent[store.Key, *store.Meta]{limit: recentMetas, size: func(*store.Meta) int { return 1 }}
 }
 
-// put takes what a commit wrote; nil: the record is gone.
-func (r *recent) put(k store.Key, m *store.Meta) {
-	if m == nil {
-		delete(r.young, k)
-		delete(r.old, k)
+// newEvents keeps payloads.
+func newEvents() recent[half, []byte] {
+	return recent[half, []byte]{limit: recentBytes, size: func(event []byte) int { return len(event) }}
+}
+
+// get returns the present value of what exists; false: it is not known whether it
+// does.
+func (r *recent[K, V]) get(k K) (v V, ok bool) {
+	if v, ok = r.young[k]; !ok {
+		v, ok = r.old[k]
+	}
+	return v, ok
+}
+
+// put takes what a commit wrote.
+func (r *recent[K, V]) put(k K, v V) {
+	size := r.size(v)
+	if size > r.limit/4 { // a few of these would drive out all others
+		r.remove(k)
 		return
 	}
-	if r.young == nil || len(r.young) >= recentMetas {
-		r.young, r.old = make(map[store.Key]*store.Meta), r.young
+	if was, has := r.young[k]; has {
+		r.used -= r.size(was)
 	}
-	r.young[k] = m
+	if r.young == nil || r.used+size > r.limit {
+		r.young, r.old, r.used = make(map[K]V), r.young, 0
+	}
+	r.young[k] = v
+	r.used += size
+}
+
+// remove takes note that something is gone.
+func (r *recent[K, V]) remove(k K) {
+	if was, has := r.young[k]; has {
+		r.used -= r.size(was)
+	}
+	delete(r.young, k)
+	delete(r.old, k)
 }

@@ -1,59 +1,151 @@
 package pebble
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/broker/store/storetest"
+	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// Whatever recent says is what was written last, and it says little.
+// Whatever recent says is what was written last, and it keeps no more than it may.
 func TestRecent_IsWhatWasWrittenLast(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var r recent
-		written := map[store.Key]*store.Meta{}
-		key := func(n int) store.Key { return store.Key{ResourceID: fmt.Sprint(n)} }
-		for range rapid.IntRange(0, 20).Draw(t, "rounds") {
-			from := rapid.IntRange(0, 2*recentMetas).Draw(t, "from")
-			gone := rapid.Bool().Draw(t, "gone")
-			for n := from; n < from+rapid.IntRange(0, recentMetas).Draw(t, "count"); n++ {
-				m := &store.Meta{Key: key(n)}
-				if gone {
-					m = nil
-				}
-				r.put(key(n), m)
-				written[key(n)] = m
+		r := recent[int, string]{limit: 100, size: func(s string) int { return len(s) }}
+		written := map[int]string{}
+		for range rapid.IntRange(0, 200).Draw(t, "writes") {
+			k := rapid.IntRange(0, 40).Draw(t, "key")
+			if rapid.IntRange(0, 4).Draw(t, "gone") == 0 {
+				r.remove(k)
+				delete(written, k)
+			} else {
+				written[k] = rapid.StringMatching(`[a-z]{0,40}`).Draw(t, "value")
+				r.put(k, written[k])
 			}
-			for n := from; n < from+100; n++ {
-				if m := r.get(key(n)); m != nil && m != written[key(n)] {
-					t.Fatalf("record %d: got %p, want %p", n, m, written[key(n)])
+			for n := range 41 {
+				if got, ok := r.get(n); ok && got != written[n] {
+					t.Fatalf("%d: got %q, want %q", n, got, written[n])
 				}
 			}
-		}
-		if len(r.young) > recentMetas || len(r.old) > recentMetas {
-			t.Fatalf("holds %d and %d", len(r.young), len(r.old))
+			young, old := 0, 0
+			for _, v := range r.young {
+				young += len(v)
+			}
+			for _, v := range r.old {
+				old += len(v)
+			}
+			if young != r.used || young > r.limit || old > r.limit {
+				t.Fatalf("holds %d and %d, counted %d", young, old, r.used)
+			}
 		}
 	})
 }
 
-func TestRecent_KeepsWhatIsUsed(t *testing.T) {
-	var r recent
+func TestRecent_KeepsWhatIsWrittenAgain(t *testing.T) {
+	r := newMetas()
 	used := store.Key{ResourceID: "used"}
-	r.put(used, &store.Meta{Key: used})
 	for n := range 10 * recentMetas {
 		k := store.Key{ResourceID: fmt.Sprint(n)}
 		r.put(k, &store.Meta{Key: k})
-		if r.get(used) == nil {
+		if n%recentMetas == 0 {
+			r.put(used, &store.Meta{Key: used})
+		}
+		if _, ok := r.get(used); !ok {
 			t.Fatalf("forgotten after %d others", n)
 		}
 	}
-	if k := (store.Key{ResourceID: "0"}); r.get(k) != nil {
-		t.Error("what nobody used is still there")
+	if _, ok := r.get(store.Key{ResourceID: "0"}); ok {
+		t.Error("what nobody wrote again is still there")
 	}
-	r.put(used, nil)
-	if r.get(used) != nil {
+	r.remove(used)
+	if _, ok := r.get(used); ok {
 		t.Error("what is gone is still there")
 	}
+}
+
+// As many as a half holds are all found, in whatever order they come again.
+func TestRecent_HoldsWhatItMay(t *testing.T) {
+	r := newMetas()
+	for n := range 5 * recentMetas {
+		k := store.Key{ResourceID: fmt.Sprint(n % recentMetas)}
+		if _, ok := r.get(k); !ok && n >= recentMetas {
+			t.Fatalf("forgotten after %d", n)
+		}
+		r.put(k, &store.Meta{Key: k})
+	}
+}
+
+// A large event is not kept, and does not drive out others.
+func TestRecent_KeepsNoLargeEvent(t *testing.T) {
+	r := newEvents()
+	small, large := half{store.Key{ResourceID: "a"}, store.SpecPart}, half{store.Key{ResourceID: "b"}, store.SpecPart}
+	r.put(small, make([]byte, 1000))
+	r.put(large, make([]byte, 1000))
+	for range 10 {
+		r.put(large, make([]byte, recentBytes/2))
+	}
+	if _, ok := r.get(large); ok {
+		t.Error("what it was before is still there")
+	}
+	if _, ok := r.get(small); !ok {
+		t.Error("another is gone")
+	}
+}
+
+// TestGet_IsWhatIsOnDisk: records are the same whether they are remembered, in part
+// or as a whole, or read.
+func TestGet_IsWhatIsOnDisk(t *testing.T) {
+	s := mustOpen(t, Options{Dir: dir, FS: vfs.NewMem()})
+	defer mustClose(t, s)
+	cluster := 0
+	rapid.Check(t, func(t *rapid.T) {
+		cluster++
+		s.metas, s.events = newMetas(), newEvents()
+		s.metas.limit = rapid.IntRange(4, 12).Draw(t, "metas") // at least what one put counts for, four times
+		s.events.limit = rapid.IntRange(0, 400).Draw(t, "bytes")
+		in := []string{fmt.Sprint("c", cluster)}
+		get := func(id string) *store.Record {
+			r, err := s.Get(t.Context(), store.Key{DataType: codec.ManifestBundles, Cluster: in[0], ResourceID: id})
+			if errors.Is(err, store.ErrNotFound) {
+				return nil
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			return &r
+		}
+		revision := func(k store.Key) uint64 {
+			if r := get(k.ResourceID); r != nil {
+				return r.SpecRevision
+			}
+			return 0
+		}
+		for range rapid.IntRange(1, 20).Draw(t, "commits") {
+			var ops []store.Op
+			for range rapid.IntRange(1, 4).Draw(t, "ops") {
+				ops = append(ops, storetest.Draw(t, in, revision))
+			}
+			if _, err := s.Commit(t.Context(), ops); err != nil {
+				t.Fatal(err)
+			}
+			remembered := map[string]*store.Record{}
+			for _, id := range []string{"u1", "u2", "u3", "u4"} {
+				remembered[id] = get(id)
+			}
+			metas, events := s.metas, s.events
+			s.metas, s.events = newMetas(), newEvents()
+			for id, r := range remembered {
+				if d := cmp.Diff(get(id), r); d != "" {
+					t.Fatalf("%s (-read +remembered):\n%s", id, d)
+				}
+			}
+			s.metas, s.events = metas, events
+		}
+	})
 }

@@ -69,7 +69,10 @@ func (r *ring) append(c store.Change) {
 
 // from returns at most limit changes from a revision in the ring on.
 func (r *ring) from(revision uint64, limit int) []store.Change {
-	var out []store.Change
+	if revision >= r.next {
+		return nil
+	}
+	out := make([]store.Change, 0, min(uint64(limit), r.next-revision))
 	for ; revision < r.next && len(out) < limit; revision++ {
 		if s := r.at(revision); !s.obsolete {
 			out = append(out, s.Change)

@@ -29,9 +29,8 @@ type Store struct {
 	sign    func(clean) error // by Close
 	backups sync.Mutex        // there is one staging
 
-	// commit serialises what writes, and guards recent.
+	// commit serialises what writes.
 	commit sync.Mutex
-	recent recent
 
 	// calls is held for reading by every call that may take long, and for
 	// writing by Close.
@@ -41,6 +40,7 @@ type Store struct {
 	closeOnce sync.Once
 
 	// mu guards what follows; it is never held during a read or write of the disk.
+	// Who holds commit may read without it.
 	mu      sync.RWMutex
 	head    store.Head
 	terms   []term // in the order of the openings
@@ -49,6 +49,8 @@ type Store struct {
 	marks   store.BookmarkList
 	behind  map[store.Key]string // id that waits to the id of its tombstone
 	ring    ring
+	metas   recent[store.Key, *store.Meta]
+	events  recent[half, []byte]
 	view    *view
 	commits chan struct{} // closed and replaced at each commit
 }

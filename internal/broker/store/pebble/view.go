@@ -95,30 +95,39 @@ func getMeta(r engine.Reader, f *failure, k store.Key) (*store.Meta, error) {
 	return m, nil
 }
 
-// Get implements [store.Store].
+// Get implements [store.Store]. What was written last is not looked up on disk.
 func (s *Store) Get(ctx context.Context, k store.Key) (store.Record, error) {
 	if err := ctx.Err(); err != nil {
 		return store.Record{}, err
 	}
-	v, done, err := s.read()
+	leave, err := s.enter()
 	if err != nil {
 		return store.Record{}, err
 	}
-	defer done()
-	m, err := getMeta(v.snapshot, s.failure, k)
-	if err != nil {
-		return store.Record{}, err
+	defer leave()
+	s.mu.RLock()
+	v := s.view
+	v.holders.Add(1)
+	m, _ := s.metas.get(k)
+	spec, _ := s.events.get(half{k, store.SpecPart})
+	status, _ := s.events.get(half{k, store.StatusPart})
+	s.mu.RUnlock()
+	defer v.release()
+	if m == nil {
+		if m, err = getMeta(v.snapshot, s.failure, k); err != nil {
+			return store.Record{}, err
+		}
 	}
 	if m == nil {
 		return store.Record{}, store.ErrNotFound
 	}
-	r := store.Record{Meta: *m}
-	if m.State != store.Grave {
+	r := store.Record{Meta: *m, Spec: spec, Status: status}
+	if r.Spec == nil && m.State != store.Grave {
 		if r.Spec, err = s.payload(v, recordKey(keySpec, k), m.State == store.Live); err != nil {
 			return store.Record{}, err
 		}
 	}
-	if m.StatusRevision != 0 {
+	if r.Status == nil && m.StatusRevision != 0 {
 		if r.Status, err = s.payload(v, recordKey(keyStatus, k), m.State != store.Grave); err != nil {
 			return store.Record{}, err
 		}
