@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"net"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -39,7 +38,7 @@ type config struct {
 	gates        cmdline.Gates
 	maxRawLength int
 
-	adminListen, logLevel, logFormat string
+	output cmdline.Output
 }
 
 // The feature gates, called as in Open Cluster Management.
@@ -55,7 +54,7 @@ func defaults() *config {
 		leaseDuration: 137 * time.Second, renewDeadline: 107 * time.Second, retryPeriod: 26 * time.Second,
 		gates:        cmdline.NewGates(map[string]bool{gateExecutorCaches: false, gateRawFeedback: false}),
 		maxRawLength: feedback.MaxRawLength,
-		adminListen:  "127.0.0.1:8083", logLevel: "info", logFormat: "text",
+		output:       cmdline.NewOutput("127.0.0.1:8083"),
 	}
 }
 
@@ -82,9 +81,7 @@ func (c *config) addFlags(f *pflag.FlagSet) {
 	f.DurationVar(&c.retryPeriod, "leader-election-retry-period", c.retryPeriod, "time between attempts to get or renew the Lease")
 	f.Var(&c.gates, "feature-gates", c.gates.Usage())
 	f.IntVar(&c.maxRawLength, "max-json-raw-length", c.maxRawLength, fmt.Sprintf("bytes of the longest feedback value that is raw JSON, with feature gate %s; at most %d, which is what the hub accepts", gateRawFeedback, feedback.MaxRawLength))
-	f.StringVar(&c.adminListen, "admin-listen", c.adminListen, "host:port of /livez, /readyz and /metrics, plain HTTP; empty switches it off")
-	f.StringVar(&c.logLevel, "log-level", c.logLevel, "debug, info, warn or error")
-	f.StringVar(&c.logFormat, "log-format", c.logFormat, "text or json")
+	c.output.AddFlags(f)
 }
 
 // validate returns everything that is wrong, and what to do about it.
@@ -118,10 +115,8 @@ func (c *config) validate() error {
 	if c.sourceConfig == "" {
 		wrong("workload-source-config is empty: name the file that says how to reach the broker")
 	}
-	if c.adminListen != "" {
-		if _, _, err := net.SplitHostPort(c.adminListen); err != nil {
-			wrong("admin-listen %q: use host:port, as 127.0.0.1:8083, or nothing to switch it off", c.adminListen)
-		}
+	if err := c.output.Validate(); err != nil {
+		errs = append(errs, err)
 	}
 	return errors.Join(append(errs, c.validateLease())...)
 }

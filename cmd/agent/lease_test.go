@@ -220,7 +220,7 @@ func TestServe_StateDirectoryInUse(t *testing.T) {
 // After serve has ended another process may have the directory.
 func TestServe_GivesTheStateDirectoryBack(t *testing.T) {
 	c := serveConfig(t)
-	c.stateDir, c.noLeaderElection, c.adminListen = t.TempDir(), true, ""
+	c.stateDir, c.noLeaderElection, c.output.AdminListen = t.TempDir(), true, ""
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var log bytes.Buffer

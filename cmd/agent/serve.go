@@ -31,7 +31,7 @@ func serve(ctx context.Context, cfg *config, stderr io.Writer) (err error) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
-	log, err := telemetry.NewLogger(stderr, cfg.logLevel, cfg.logFormat)
+	log, err := telemetry.NewLogger(stderr, cfg.output.Log.Level, cfg.output.Log.Format)
 	if err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func serve(ctx context.Context, cfg *config, stderr io.Writer) (err error) {
 	log.Info("starting", "program", telemetry.Version(program), "cluster", cfg.clusterName, "broker", broker.URL, "hub_identity", c.HubIdentity)
 	return run.Group(ctx,
 		run.Task{Name: "agent", Run: func(ctx context.Context) error { return l.lead(ctx, a.Run) }},
-		run.Task{Name: "admin", Run: telemetry.Admin{Addr: cfg.adminListen, Registry: registry, Health: health, Log: log}.Run},
+		run.Task{Name: "admin", Run: telemetry.Admin{Addr: cfg.output.AdminListen, Registry: registry, Health: health, Log: log}.Run},
 	)
 }
 

@@ -15,9 +15,8 @@ import (
 // config is everything that can be set. The file has these names; a flag wins
 // over the file.
 type config struct {
-	Listen      string `json:"listen"`
-	AdminListen string `json:"adminListen"`
-	DataDir     string `json:"dataDir"`
+	Listen  string `json:"listen"`
+	DataDir string `json:"dataDir"`
 
 	TLS struct {
 		CertFile     string `json:"certFile"`
@@ -33,25 +32,20 @@ type config struct {
 	MaxEventBytes int              `json:"maxEventBytes"`
 	DrainTimeout  cmdline.Duration `json:"drainTimeout"`
 
-	Log struct {
-		Level  string `json:"level"`
-		Format string `json:"format"`
-	} `json:"log"`
+	cmdline.Output
 }
 
 func defaults() *config {
-	c := &config{
-		Listen: "0.0.0.0:8090", AdminListen: "127.0.0.1:8081", DataDir: "/var/lib/hawser-broker",
+	return &config{
+		Listen: "0.0.0.0:8090", DataDir: "/var/lib/hawser-broker",
 		MaxEventBytes: broker.DefaultMaxEventBytes, DrainTimeout: cmdline.Duration(broker.DefaultDrainTimeout),
+		Output: cmdline.NewOutput("127.0.0.1:8081"),
 	}
-	c.Log.Level, c.Log.Format = "info", "text"
-	return c
 }
 
 func (c *config) addFlags(f *pflag.FlagSet) {
 	cmdline.AddConfigFlag(f)
 	f.StringVar(&c.Listen, "listen", c.Listen, "host:port for agents and sources (gRPC)")
-	f.StringVar(&c.AdminListen, "admin-listen", c.AdminListen, "host:port of /livez, /readyz and /metrics, plain HTTP; empty switches it off")
 	f.StringVar(&c.DataDir, "data-dir", c.DataDir, "directory of the store; created when it does not exist")
 	f.StringVar(&c.TLS.CertFile, "tls-cert-file", c.TLS.CertFile, "PEM file of the serving certificate")
 	f.StringVar(&c.TLS.KeyFile, "tls-key-file", c.TLS.KeyFile, "PEM file of its key")
@@ -59,8 +53,7 @@ func (c *config) addFlags(f *pflag.FlagSet) {
 	f.BoolVar(&c.Insecure, "insecure", c.Insecure, "serve plaintext and believe every peer who it says it is; only on a loopback address")
 	f.IntVar(&c.MaxEventBytes, "max-event-bytes", c.MaxEventBytes, "largest event; stock clients receive at most 4 MiB")
 	f.Var(&c.DrainTimeout, "drain-timeout", "how long ending may take after SIGTERM")
-	f.StringVar(&c.Log.Level, "log-level", c.Log.Level, "debug, info, warn or error")
-	f.StringVar(&c.Log.Format, "log-format", c.Log.Format, "text or json")
+	c.Output.AddFlags(f)
 }
 
 // load reads the file that --config names, if any, puts the given flags on top
@@ -80,10 +73,8 @@ func (c *config) validate() error {
 	if err != nil {
 		wrong("listen %q: use host:port, as 0.0.0.0:8090", c.Listen)
 	}
-	if c.AdminListen != "" {
-		if _, _, err := net.SplitHostPort(c.AdminListen); err != nil {
-			wrong("admin-listen %q: use host:port, as 127.0.0.1:8081, or nothing to switch it off", c.AdminListen)
-		}
+	if err := c.Output.Validate(); err != nil {
+		errs = append(errs, err)
 	}
 	if c.DataDir == "" {
 		wrong("data-dir is empty: name the directory that keeps the works")

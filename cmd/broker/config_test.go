@@ -69,7 +69,7 @@ func TestConfig_File(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := &config{
-		Listen: "10.0.0.1:9000", AdminListen: "127.0.0.1:9001", DataDir: "/data",
+		Listen: "10.0.0.1:9000", DataDir: "/data", Output: cmdline.NewOutput("127.0.0.1:9001"),
 		Identities: identity.Mapping{
 			{CommonName: "hawser:source:hub", Role: identity.Source, Name: "hub"},
 			{Organization: "people", Role: identity.Viewer, Name: "people"},

@@ -57,11 +57,7 @@ type config struct {
 	KubeAPIQPS   float32 `json:"kubeAPIQPS"`
 	KubeAPIBurst int     `json:"kubeAPIBurst"`
 
-	AdminListen string `json:"adminListen"`
-	Log         struct {
-		Level  string `json:"level"`
-		Format string `json:"format"`
-	} `json:"log"`
+	cmdline.Output
 }
 
 // The feature gates, called as in Open Cluster Management.
@@ -71,13 +67,12 @@ const (
 )
 
 func defaults() *config {
-	c := &config{StateNamespace: "hawser", KubeAPIQPS: 200, KubeAPIBurst: 400, AdminListen: "127.0.0.1:8082"}
+	c := &config{StateNamespace: "hawser", KubeAPIQPS: 200, KubeAPIBurst: 400, Output: cmdline.NewOutput("127.0.0.1:8082")}
 	e := &c.LeaderElection
 	e.Enabled, e.ResourceName, e.ResourceNamespace = true, program, "hawser"
 	e.LeaseDuration, e.RenewDeadline, e.RetryPeriod = cmdline.Duration(15*time.Second), cmdline.Duration(10*time.Second), cmdline.Duration(2*time.Second)
 	c.Webhook.ManifestLimit = manifestwork.MaxManifestsSize
 	c.FeatureGates = cmdline.NewGates(map[string]bool{gateCleanUp: false, gateNilExecutor: false})
-	c.Log.Level, c.Log.Format = "info", "text"
 	return c
 }
 
@@ -109,9 +104,7 @@ func (c *config) addFlags(f *pflag.FlagSet) {
 	f.Var(&c.FeatureGates, "feature-gates", c.FeatureGates.Usage())
 	f.Float32Var(&c.KubeAPIQPS, "kube-api-qps", c.KubeAPIQPS, "requests per second to the hub, watches not counted")
 	f.IntVar(&c.KubeAPIBurst, "kube-api-burst", c.KubeAPIBurst, "requests to the hub at once")
-	f.StringVar(&c.AdminListen, "admin-listen", c.AdminListen, "host:port of /livez, /readyz and /metrics, plain HTTP; empty switches it off")
-	f.StringVar(&c.Log.Level, "log-level", c.Log.Level, "debug, info, warn or error")
-	f.StringVar(&c.Log.Format, "log-format", c.Log.Format, "text or json")
+	c.Output.AddFlags(f)
 }
 
 // load reads the file that --config names, if any, puts the given flags on top
@@ -133,10 +126,8 @@ func (c *config) validate() error {
 	case len(validation.IsDNS1123Subdomain(c.SourceID)) > 0:
 		wrong("source-id %q: use lower-case letters, digits, '-' and '.', as hub-eu", c.SourceID)
 	}
-	if c.AdminListen != "" {
-		if _, _, err := net.SplitHostPort(c.AdminListen); err != nil {
-			wrong("admin-listen %q: use host:port, as 127.0.0.1:8082, or nothing to switch it off", c.AdminListen)
-		}
+	if err := c.Output.Validate(); err != nil {
+		errs = append(errs, err)
 	}
 	errs = append(errs, c.validateBroker()...)
 	errs = append(errs, c.validateWebhook()...)

@@ -91,7 +91,7 @@ func TestConfig_SaysWhatIsWrong(t *testing.T) {
 		"limit above agents'":  {"", append(hub, "--webhook-manifest-limit=512001"), []string{"webhook-manifest-limit: 512001", "agents"}},
 		"unknown gate":         {"featureGates: {ManifestWorkReplicaSet: true}\n", hub, []string{`"ManifestWorkReplicaSet"`, "CleanUpCompletedManifestWork, NilExecutorValidating"}},
 		"gate without webhook": {"", append(hub, "--feature-gates=NilExecutorValidating=true"), []string{"NilExecutorValidating", "webhook-listen"}},
-		"bad admin port":       {"", append(hub, "--admin-listen=8082"), []string{"127.0.0.1:8082"}},
+		"bad admin port":       {"", append(hub, "--admin-listen=8082"), []string{`"8082"`, "host:port"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := loaded(t, c.file, c.args...)
