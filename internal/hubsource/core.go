@@ -61,6 +61,8 @@ type Core struct {
 	// backs counts how often a work was seen to be older than before. What was begun
 	// before that says nothing of the generations that are counted again since.
 	backs int
+	// requests counts the requests for records, on all connections.
+	requests int
 
 	pending     int            // reports waiting for their patch
 	undelivered map[string]int // works by reason of Delivered=False

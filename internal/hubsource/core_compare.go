@@ -81,6 +81,7 @@ func (c *Core) wantedPage() *codec.InventoryRequest {
 	}
 	var names []string
 	records, n := uint64(0), 0
+	c.requests++
 	for _, name := range v.wanted {
 		cl := c.clusters[name]
 		if cl != nil && cl.comparing.stage == wantsRecords && !cl.comparing.asked {
@@ -90,7 +91,7 @@ func (c *Core) wantedPage() *codec.InventoryRequest {
 			}
 			records += count
 			names = append(names, name)
-			cl.comparing.asked = true
+			cl.comparing.asked, cl.comparing.request = true, c.requests
 		}
 		n++
 	}

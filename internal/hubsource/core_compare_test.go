@@ -459,3 +459,43 @@ func TestCore_DeletesAgainWhatLivesInAnOlderStore(t *testing.T) {
 		})
 	}
 }
+
+// A publish of a work that is not on the hub any more came late, and took the name of
+// one that the broker had accepted.
+func TestCore_PublishesAgainWhatLostItsName(t *testing.T) {
+	w := newWork("w", 1)
+	late := recordOf(t, newWork("w", 2, func(o *workv1.ManifestWork) { o.UID = "uid-late" }), 7)
+	reported := func(deleted bool) *fixture {
+		f := comparingFixture(t, State{}, w)
+		f.page(codec.Inventory{})
+		f.deliver(w.UID)
+		f.core.Report(&Report{UID: "uid-late", Cluster: "cluster1", Name: "w", Version: 2, Sequence: sequence(1), Deleted: deleted})
+		f.core.Done(next[Lookup](f, HubLane, "uid-late"), Result{Work: w})
+		f.now = f.now.Add(2 * missingDelay)
+		f.clusterIdle("cluster1")
+		return f
+	}
+	t.Run("before it was asked", func(*testing.T) {
+		f := reported(false)
+		f.page(codec.Inventory{Records: []codec.InventoryRecord{late}})
+		f.deliver(w.UID)
+	})
+	t.Run("perhaps afterwards", func(*testing.T) {
+		f := reported(false)
+		e := nextOf[AskInventory](f, SpecLane, Key{})
+		f.core.WorkSeen(newWork("w", 3))
+		f.deliver(w.UID)
+		f.core.Done(e, Result{})
+		f.core.Inventory(codec.Inventory{RequestID: e.ID, Records: []codec.InventoryRecord{late}})
+		f.idle(SpecLane, w.UID)
+		f.now = f.now.Add(longestSpec)
+		f.clusterIdle("cluster1")
+		f.page(codec.Inventory{Records: []codec.InventoryRecord{late}})
+		f.deliver(w.UID)
+	})
+	t.Run("it is reported as deleted", func(t *testing.T) {
+		if e, asks := reported(true).core.Next(SpecLane, Key{}).(AskInventory); asks {
+			t.Errorf("asks for %+v", e.Request)
+		}
+	})
+}

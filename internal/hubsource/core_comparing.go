@@ -48,7 +48,8 @@ type comparing struct {
 
 	digest   codec.Digest // the broker's, when the digests came
 	untagged []*work
-	asked    bool // for the records
+	asked    bool // for the records, with that request
+	request  int
 	records  []codec.InventoryRecord
 	checks   int // works to be looked up
 

@@ -17,6 +17,7 @@ func (c *Core) judge(cl *cluster) {
 	c.noteAlive(cl)
 	plan := resync.CompareWorks(c.worksOf(cl), k.records)
 	c.noteUnheardOf(cl)
+	late := c.noteDisplaced(cl, plan.Replacing)
 	k.records, k.asked = nil, false
 	c.forgetMissing(cl)
 	for _, id := range plan.InSync {
@@ -50,6 +51,9 @@ func (c *Core) judge(cl *cluster) {
 		c.locateNow()
 	}
 	c.judged(cl)
+	if late {
+		c.compareAgain(cl, 0)
+	}
 	c.cfg.Waker.Wake(SpecLane, Key{}, 0)
 }
 
@@ -87,6 +91,25 @@ func (c *Core) noteAlive(cl *cluster) {
 		c.letGo(w)
 		c.notAccepted(w)
 	}
+}
+
+// noteDisplaced takes note of works whose names the broker gave to others after it
+// had accepted them: a publish of a work that was on the hub before it went back in
+// time can be under way for long. It reports whether that cannot be told because the
+// records may have been listed before the works were accepted.
+func (c *Core) noteDisplaced(cl *cluster, replacing []string) (unsure bool) {
+	for _, id := range replacing {
+		w := cl.works[types.UID(id)]
+		switch {
+		case c.undecided(cl, id) != nil || w.gone || w.confirmed: // looked at anyway, or gone
+		case w.spec.request >= cl.comparing.request:
+			unsure = true
+		default:
+			w.spec.sent, w.spec.sentOn = mark{}, 0
+			c.notAccepted(w)
+		}
+	}
+	return unsure
 }
 
 // noteUnheardOf takes note of the works that the broker has no record of.

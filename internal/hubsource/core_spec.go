@@ -29,8 +29,10 @@ type specState struct {
 	// process. unsure: it waits for that; see core_alive.go.
 	alive, unsure bool
 	// sent is what the broker accepted last, on connection sentOn; 0 is never.
-	sent   mark
-	sentOn int
+	// request is that for records which was the last one then.
+	sent    mark
+	sentOn  int
+	request int
 	// refused is what the broker refused for good on connection refusedOn; it
 	// is tried again when it changes, on the next connection, or at tryAgain.
 	refused   mark
@@ -325,7 +327,7 @@ func (c *Core) publishAccepted(w *work, e Publish, outcome string) {
 		return // published once more, as it is now
 	}
 	s.sent, s.sentOn, s.refusedOn, s.staleRuns, s.retry = e.mark, e.conn, 0, 0, retry{}
-	s.fresh = false
+	s.fresh, s.request = false, c.requests
 	s.tagged = mark{} // what the broker has now may have other finalizers than what was tagged
 	c.setBlame(w, blame{known: true, status: w.blame.status})
 	if e.mark.deleting && outcome == codec.OutcomeConfirmed {

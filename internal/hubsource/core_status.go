@@ -256,7 +256,7 @@ func (c *Core) nextLookup(w *work, key Key) Effect {
 		return nil
 	}
 	w.report.busy = true
-	return Lookup{UID: w.uid, Namespace: p.Cluster, Name: p.Name}
+	return Lookup{UID: w.uid, Namespace: p.Cluster, Name: p.Name, about: p}
 }
 
 // informerPatience bounds how long a report about something that the informer has not
@@ -373,6 +373,9 @@ func (c *Core) doneLookup(e Lookup, r Result) {
 	switch {
 	case apierrors.IsNotFound(r.Err), r.Err == nil && r.Work.UID != e.UID:
 		if w.seen == nil {
+			if !e.about.Deleted { // so the broker has a work that the hub has not
+				c.compareAgain(c.clusters[w.cluster], missingDelay)
+			}
 			c.forget(w)
 			return
 		}
