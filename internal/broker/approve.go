@@ -50,8 +50,8 @@ func (b *Broker) approve(ctx context.Context, by identity.Identity, p place, sou
 	if !b.ledger.holdsBack(p, source) {
 		// All that kept the source from being done was decided.
 		o := outcome{ownership: ownership{p.dataType, source}, compared: []string{p.cluster}}
-		o.begun = b.comparisons.begin(o.ownership)
-		return b.concluded(o)
+		o.begun = b.comparisons.now(o.ownership)
+		return b.concluded(o, func() {})
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/pkg/transport"
 )
 
 // Bounds of one commit: enough to make a sync cheap per publish, small enough
@@ -47,16 +48,13 @@ func newCommitter(cfg Config, onResult func(error)) *committer {
 // commit queues ops of from and returns their outcomes once they are on disk.
 // When ctx ends first, they may still be committed.
 func (c *committer) commit(ctx context.Context, from identity.Identity, ops ...store.Op) ([]store.Outcome, error) {
-	return c.commitWhile(ctx, from, nil, ops...)
+	return c.commitUnless(ctx, from, nil, ops...)
 }
 
-// commitWhile is commit, unless alive says no at the moment of queueing; then
-// nothing is written. Nor is it when ctx has ended before.
-func (c *committer) commitWhile(ctx context.Context, from identity.Identity, alive func() bool, ops ...store.Op) ([]store.Outcome, error) {
-	if ctx.Err() != nil { // whoever gave up may have sent something newer since
-		return nil, callerGone(ctx)
-	}
-	p := &pending{from: from, size: entryBytes * len(ops), alive: alive, done: make(chan answer, 1)}
+// commitUnless is commit, unless void gives a reason at the moment of queueing;
+// then nothing is written. Nor is it when ctx has ended before.
+func (c *committer) commitUnless(ctx context.Context, from identity.Identity, void func() *transport.Error, ops ...store.Op) ([]store.Outcome, error) {
+	p := &pending{from: from, size: entryBytes * len(ops), void: void, done: make(chan answer, 1)}
 	if len(ops) == 1 {
 		p.one[0] = ops[0]
 		p.ops = p.one[:]
@@ -66,7 +64,7 @@ func (c *committer) commitWhile(ctx context.Context, from identity.Identity, ali
 	for i := range ops {
 		p.size += len(ops[i].Event)
 	}
-	ok, err := c.queue.put(p)
+	ok, err := c.queue.put(ctx, p)
 	if err != nil {
 		return nil, err
 	}

@@ -9,38 +9,51 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/route"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/pkg/codec"
-	"github.com/hawser-io/hawser/pkg/transport"
 )
 
 // takeComparison takes over what a source says about its comparison. Repeating
-// it does no harm as long as nothing is revoked in between. A source that does not
-// wait for the answer any more may release a cluster: that it went away arrives
-// ahead of the release, so what was begun before is not taken behind it.
-func (b *Broker) takeComparison(ctx context.Context, s *subscription, c codec.Compared) error {
+// it does no harm as long as nothing is revoked in between.
+func (b *Broker) takeComparison(ctx context.Context, s *subscription, c codec.Compared, order uint64) error {
 	if err := notForAgents(s); err != nil {
 		return err
 	}
 	o := outcome{ownership: ownership{s.scope.DataType, s.scope.Owner}, subscription: s.id, all: c.AllClusters}
-	o.begun = b.comparisons.begin(o.ownership)
-	if ctx.Err() != nil {
-		return callerGone(ctx)
-	}
 	if err := o.read(c.Clusters); err != nil {
 		return err
 	}
-	if err := b.notePosition(ctx, o.owner, c.Position); err != nil {
+	// Between the first look and the second one nothing may be said or revoked:
+	// what comes later is then found when this is applied.
+	before := b.comparisons.now(o.ownership)
+	if ctx.Err() != nil { // the source may have said something else since
+		return callerGone(ctx)
+	}
+	if err := s.compares(order); err != nil {
+		return err
+	}
+	var ok bool
+	if o.begun, ok = b.comparisons.begin(o.ownership, before); !ok {
+		return overtaken()
+	}
+	if err := b.notePosition(ctx, o, c.Position); err != nil {
 		return storeError(err)
 	}
+	withheld := make([][]codec.WithheldDeletion, len(c.Clusters))
 	for i := range c.Clusters {
-		if err := b.noteWithheld(ctx, o, &c.Clusters[i]); err != nil {
+		var err error
+		if withheld[i], err = b.withheldOf(ctx, o, &c.Clusters[i]); err != nil {
 			return storeError(err)
 		}
 	}
-	if c.AllClusters {
-		b.ledger.settle(o.dataType, o.owner, s.id)
-	}
 	b.metrics.comparison(len(o.compared), len(o.open))
-	return b.concluded(o)
+	return b.concluded(o, func() {
+		for i := range c.Clusters {
+			cl := &c.Clusters[i]
+			b.ledger.withhold(place{o.dataType, cl.Cluster}, o.owner, s.id, cl.Reason, withheld[i])
+		}
+		if c.AllClusters {
+			b.ledger.settle(o.dataType, o.owner, s.id)
+		}
+	})
 }
 
 // read sorts the clusters that a source names.
@@ -64,30 +77,28 @@ func (o *outcome) read(clusters []codec.ClusterComparison) error {
 	return nil
 }
 
-// noteWithheld remembers which deletions a source withholds on a cluster, as far
-// as there still are such records.
-func (b *Broker) noteWithheld(ctx context.Context, o outcome, cl *codec.ClusterComparison) error {
-	var works []codec.WithheldDeletion
-	if len(cl.Withheld) > 0 {
-		said := make(map[string]codec.WithheldDeletion, len(cl.Withheld))
-		for _, w := range cl.Withheld {
-			said[w.ResourceID] = w
+// withheldOf returns which deletions a source withholds on a cluster, as far as
+// there still are such records.
+func (b *Broker) withheldOf(ctx context.Context, o outcome, cl *codec.ClusterComparison) (works []codec.WithheldDeletion, err error) {
+	if len(cl.Withheld) == 0 {
+		return nil, nil
+	}
+	said := make(map[string]codec.WithheldDeletion, len(cl.Withheld))
+	for _, w := range cl.Withheld {
+		said[w.ResourceID] = w
+	}
+	err = b.scanInTurn(ctx, store.Scope{DataType: o.dataType, Cluster: cl.Cluster, Owner: o.owner}, func(m store.Meta) error {
+		if w, ok := said[m.ResourceID]; ok && m.State == store.Live && m.SpecRevision == w.Revision {
+			w.Name = m.Name
+			works = append(works, w)
 		}
-		err := b.scanInTurn(ctx, store.Scope{DataType: o.dataType, Cluster: cl.Cluster, Owner: o.owner}, func(m store.Meta) error {
-			if w, ok := said[m.ResourceID]; ok && m.State == store.Live && m.SpecRevision == w.Revision {
-				w.Name = m.Name
-				works = append(works, w)
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
+		return nil
+	})
+	if err == nil {
 		b.log.Warn("source withholds deletions until an operator approves",
 			"source", o.owner, "cluster", cl.Cluster, "count", len(works))
 	}
-	b.ledger.withhold(place{o.dataType, cl.Cluster}, o.owner, o.subscription, cl.Reason, works)
-	return nil
+	return works, err
 }
 
 // scanInTurn scans with one of the slots for comparing.
@@ -112,7 +123,7 @@ type hubPosition struct {
 }
 
 // notePosition remembers which hub a source serves; nil changes nothing.
-func (b *Broker) notePosition(ctx context.Context, owner string, p *codec.HubPosition) error {
+func (b *Broker) notePosition(ctx context.Context, o outcome, p *codec.HubPosition) error {
 	if p == nil {
 		return nil
 	}
@@ -122,7 +133,10 @@ func (b *Broker) notePosition(ctx context.Context, owner string, p *codec.HubPos
 	}
 	b.marking.Lock()
 	defer b.marking.Unlock()
-	name := hubBookmark(owner)
+	if b.comparisons.now(o.ownership) != o.begun {
+		return overtaken() // by a later position, maybe
+	}
+	name := hubBookmark(o.owner)
 	if string(b.store.Bookmarks(name)[name]) == string(value) {
 		return nil
 	}
@@ -144,16 +158,13 @@ func (b *Broker) lastPosition(owner string) (*codec.HubPosition, error) {
 	return &position, nil
 }
 
-// concluded takes over what a source said of its comparison, and tells the
-// agents whom it concerns.
-func (b *Broker) concluded(o outcome) error {
-	changed, err := b.comparisons.apply(o)
+// concluded takes over what a source said of its comparison, calls then, which
+// must not block, and tells the agents whom it concerns.
+func (b *Broker) concluded(o outcome, then func()) error {
+	changed, err := b.comparisons.apply(o, then)
 	switch {
-	case errors.Is(err, errRevokedSince):
-		return &transport.Error{
-			Code: transport.CodeUnavailable, Next: transport.NextBackOff, Delay: comeBack,
-			Message: err.Error(), Hint: "say it again of what is so now",
-		}
+	case errors.Is(err, errOvertaken):
+		return overtaken()
 	case err != nil:
 		return invalid("data", err.Error(), "set all_clusters instead of naming them")
 	}

@@ -37,14 +37,15 @@ type comparison struct {
 	// except maps to the subscription on which the source said that it withholds
 	// something there, "" where the cluster was released.
 	except map[string]string
-	// revoked is how often it was revoked on some cluster.
-	revoked uint64
+	// said counts how often the source began to say something of it, and how often
+	// it was revoked on some cluster.
+	said uint64
 }
 
 var (
 	errTooManyCompared = errors.New("more clusters are named as compared than a source may have")
-	// errRevokedSince: what was said may be of the time before.
-	errRevokedSince = errors.New("what the source compared was revoked on a cluster meanwhile")
+	// errOvertaken: something else was said since, or it was revoked on a cluster.
+	errOvertaken = errors.New("what the source compared was overtaken")
 )
 
 func newComparisons() *comparisons { return &comparisons{sources: map[ownership]*comparison{}} }
@@ -53,7 +54,7 @@ func newComparisons() *comparisons { return &comparisons{sources: map[ownership]
 type outcome struct {
 	ownership
 	subscription string
-	// begun is what begin returned before anything was done about it.
+	// begun is what begin returned, or now, before anything was done about it.
 	begun uint64
 	// compared is as it wants it, open is not.
 	compared, open []string
@@ -77,26 +78,45 @@ func (c *comparisons) of(o ownership) *comparison {
 	return s
 }
 
-// begin is called when an outcome arrives: it counts only if nothing is revoked
-// before it is applied.
-func (c *comparisons) begin(o ownership) uint64 {
+// now returns a number that is another one whenever something else was said or
+// revoked.
+func (c *comparisons) now(o ownership) uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.of(o).revoked
+	return c.of(o).said
 }
 
-// apply takes an outcome over, or fails with errTooManyCompared or errRevokedSince.
-func (c *comparisons) apply(o outcome) (changes, error) {
+// begin is called when a source says something, with what now returned: it counts
+// only if nothing else is said or revoked until it is applied.
+func (c *comparisons) begin(o ownership, before uint64) (begun uint64, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.of(o)
+	if s.said != before {
+		return 0, false
+	}
+	s.said++
+	return s.said, true
+}
+
+// apply takes an outcome over and calls then, or fails with errTooManyCompared or
+// errOvertaken.
+func (c *comparisons) apply(o outcome, then func()) (changes, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.of(o.ownership)
 	switch {
-	case s.revoked != o.begun:
-		return changes{}, errRevokedSince
+	case s.said != o.begun:
+		return changes{}, errOvertaken
 	case s.size(o) > maxCompared:
 		return changes{}, errTooManyCompared
 	}
-	var changed changes
+	then()
+	return s.take(o), nil
+}
+
+// take is what apply does when there is nothing against it.
+func (s *comparison) take(o outcome) (changed changes) {
 	note := func(cluster string, was bool) {
 		if was != s.has(cluster) {
 			changed.clusters = append(changed.clusters, cluster)
@@ -117,7 +137,7 @@ func (c *comparisons) apply(o outcome) (changes, error) {
 		note(cluster, was)
 	}
 	if !o.all {
-		return changed, nil
+		return changed
 	}
 	for cluster, subscription := range s.except {
 		if subscription != o.subscription {
@@ -127,7 +147,7 @@ func (c *comparisons) apply(o outcome) (changes, error) {
 	}
 	changed.everywhere = !s.all
 	s.all, s.clusters = true, map[string]struct{}{}
-	return changed, nil
+	return changed
 }
 
 // size is how many clusters there would be to remember with an outcome.
@@ -151,7 +171,7 @@ func (c *comparisons) revoke(o ownership, cluster string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.of(o)
-	s.revoked++
+	s.said++
 	was := s.has(cluster)
 	delete(s.clusters, cluster)
 	delete(s.except, cluster)

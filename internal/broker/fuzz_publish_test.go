@@ -17,6 +17,7 @@ func FuzzPublish(f *testing.F) {
 	for _, seed := range [][]byte{
 		work{version: 1}.event(),
 		work{version: 2, deleting: true}.event(),
+		numbered(3, work{version: 2}.event()),
 		work{source: "other", id: "bystander", version: 9, deleting: true}.event(),
 		versions("c1", held("w1", 1)),
 		hashes("src", "c1", codec.StatusHash{ResourceID: "w1", StatusHash: "h"}),
@@ -36,6 +37,7 @@ func FuzzPublish(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(b, true)
+	f.Add(numbered(7, b), true)
 	f.Fuzz(func(t *testing.T, event []byte, fromSource bool) {
 		inWorld(t, broker.Config{}, func(w *world) {
 			agent, stock := w.open(w.agent("c1"), hawser), w.subscribe(w.agent("c1"))

@@ -41,7 +41,7 @@ func FuzzParsePageToken(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if err := b.notePosition(t.Context(), "src", p); err != nil {
+		if err := b.notePosition(t.Context(), outcome{ownership: ownership{owner: "src"}}, p); err != nil {
 			t.Fatal(err)
 		}
 		if again, err := b.lastPosition("src"); err != nil || !cmp.Equal(p, again) || p == (*codec.HubPosition)(nil) {

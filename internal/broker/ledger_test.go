@@ -181,10 +181,14 @@ func TestComparisons_EqualTheNaiveOnes(t *testing.T) {
 						}
 					}
 				}
-				o.begun = c.begin(o.ownership)
+				var ok bool
+				if o.begun, ok = c.begin(o.ownership, c.now(o.ownership)); !ok {
+					t.Fatal("not begun")
+				}
+				applied := false
 				var err error
-				if changed, err = c.apply(o); err != nil {
-					t.Fatal(err)
+				if changed, err = c.apply(o, func() { applied = true }); err != nil || !applied {
+					t.Fatal(err, applied)
 				}
 			}
 			after := set()

@@ -39,7 +39,7 @@ func (b *Broker) Publish(ctx context.Context, p transport.Peer, event []byte, su
 	}
 	var s session
 	if kind == kindRelease || kind == kindSpec || kind == kindStatus {
-		if s, err = b.sessionOf(from, subscriptionID); err != nil {
+		if s, err = b.sessionOf(from, subscriptionID, &env); err != nil {
 			return r, err
 		}
 	}
@@ -48,7 +48,7 @@ func (b *Broker) Publish(ctx context.Context, p transport.Peer, event []byte, su
 		r.Outcome = codec.OutcomeAccepted
 		err = b.requestResync(p, from, &env, subscriptionID, len(event))
 	case kindAck, kindInventory, kindCompared:
-		r.Outcome, err = b.publishSync(ctx, from, kind, normal, subscriptionID)
+		r.Outcome, err = b.publishSync(ctx, from, &env, normal, subscriptionID)
 	case kindRelease:
 		r.Outcome, err = b.releaseCluster(ctx, s, &env)
 	case kindSpec:
@@ -308,10 +308,8 @@ func (b *Broker) releaseCluster(ctx context.Context, s session, env *codec.Envel
 	}
 	// First of all: what vanishes from the store is not the source's word that
 	// it does not exist.
-	for _, d := range codec.DataTypes() {
-		p := place{d, env.Cluster}
-		b.ledger.withhold(p, env.Source, "", "", nil)
-		b.revoke(p, env.Source)
+	if err := b.beginRelease(s, env); err != nil {
+		return "", err
 	}
 	// What the source published before may still be queued: a publish whose
 	// answer it did not wait for would be left behind. Commits of one party keep
@@ -339,4 +337,31 @@ func (b *Broker) releaseCluster(ctx context.Context, s session, env *codec.Envel
 		}
 	}
 	return codec.OutcomeAccepted, nil
+}
+
+// beginRelease takes it that what the source said of the cluster before counts no
+// longer, whether it has arrived yet or not.
+func (b *Broker) beginRelease(s session, env *codec.Envelope) error {
+	var changed []place
+	revoke := func() {
+		for _, d := range codec.DataTypes() {
+			p := place{d, env.Cluster}
+			b.ledger.withhold(p, env.Source, "", "", nil)
+			if b.comparisons.revoke(ownership{d, env.Source}, env.Cluster) {
+				changed = append(changed, p)
+			}
+		}
+	}
+	if s.sub == nil {
+		revoke()
+	} else {
+		b.endBefore(s.sub)
+		if err := s.sub.releases(env.Cluster, env.Order, revoke); err != nil {
+			return err
+		}
+	}
+	for _, p := range changed {
+		b.hub.recheck(p.dataType, changes{clusters: []string{p.cluster}})
+	}
+	return nil
 }

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"context"
 	"sync"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
@@ -14,8 +15,8 @@ type pending struct {
 	ops  []store.Op // mostly one
 	size int        // bytes it counts for
 	one  [1]store.Op
-	// alive, if set, says whether it still counts when it is queued.
-	alive func() bool
+	// void, if set, says why it counts no longer when it is queued, nil if it does.
+	void func() *transport.Error
 	// done receives once, when the commit is over; nobody has to listen.
 	done chan answer
 }
@@ -47,19 +48,22 @@ func newQueue(bytes int) *queue {
 	return &queue{budget: newBudget(bytes), lines: map[identity.Identity]*line{}, wake: make(chan struct{}, 1)}
 }
 
-// put adds p. false: there is no room. After close it returns goingAway, and
-// sessionOver for what no longer counts.
-func (q *queue) put(p *pending) (bool, error) {
+// put adds p. false: there is no room. It returns callerGone when ctx has ended:
+// whoever gave up may have put something newer since. After close it returns
+// goingAway, and of what no longer counts the reason.
+func (q *queue) put(ctx context.Context, p *pending) (bool, error) {
 	if !q.budget.take(p.from, p.size) {
 		return false, nil
 	}
 	q.mu.Lock()
 	var refused *transport.Error
 	switch {
+	case ctx.Err() != nil:
+		refused = callerGone(ctx)
 	case q.closed:
 		refused = goingAway()
-	case p.alive != nil && !p.alive():
-		refused = sessionOver()
+	case p.void != nil:
+		refused = p.void()
 	}
 	if refused != nil {
 		q.mu.Unlock()

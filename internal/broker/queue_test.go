@@ -26,12 +26,12 @@ func publishOf(name string, size int) *pending {
 func TestQueue_PartiesTakeTurns(t *testing.T) {
 	q := newQueue(1 << 20)
 	for i := range 100 {
-		if ok, err := q.put(publishOf("flood", 1000+i)); !ok || err != nil {
+		if ok, err := q.put(t.Context(), publishOf("flood", 1000+i)); !ok || err != nil {
 			t.Fatalf("put: %v, %v", ok, err)
 		}
 	}
 	for i := range 2 {
-		if ok, err := q.put(publishOf("other", 2000+i)); !ok || err != nil {
+		if ok, err := q.put(t.Context(), publishOf("other", 2000+i)); !ok || err != nil {
 			t.Fatalf("put: %v, %v", ok, err)
 		}
 	}
@@ -51,7 +51,7 @@ func TestQueue_FloodLeavesRoomForOthers(t *testing.T) {
 	const size = 1 << 10
 	fill := func(name string) (n int) {
 		for {
-			ok, err := q.put(publishOf(name, size))
+			ok, err := q.put(t.Context(), publishOf(name, size))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -81,7 +81,7 @@ func TestQueue_TakesWithinBoundsAndAtLeastOne(t *testing.T) {
 	q := newQueue(64 << 20)
 	big := publishOf("a", 16<<20)
 	for _, p := range []*pending{big, publishOf("a", 1)} {
-		if ok, err := q.put(p); !ok || err != nil {
+		if ok, err := q.put(t.Context(), p); !ok || err != nil {
 			t.Fatalf("put: %v, %v", ok, err)
 		}
 	}
@@ -98,11 +98,11 @@ func TestQueue_TakesWithinBoundsAndAtLeastOne(t *testing.T) {
 
 func TestQueue_RefusesWhenClosed(t *testing.T) {
 	q := newQueue(1 << 20)
-	if ok, err := q.put(publishOf("a", 1)); !ok || err != nil {
+	if ok, err := q.put(t.Context(), publishOf("a", 1)); !ok || err != nil {
 		t.Fatalf("put: %v, %v", ok, err)
 	}
 	q.close()
-	if _, err := q.put(publishOf("a", 1)); transport.CodeOf(err) != transport.CodeUnavailable {
+	if _, err := q.put(t.Context(), publishOf("a", 1)); transport.CodeOf(err) != transport.CodeUnavailable {
 		t.Errorf("put after close: %v", err)
 	}
 	if batch := q.take(nil, 10, 10); len(batch) != 1 {
@@ -168,7 +168,7 @@ func TestCommitter_WritesWhatIsQueuedWhenItEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	queued := publishOf("a", 1)
-	if ok, err := b.commits.queue.put(queued); !ok || err != nil {
+	if ok, err := b.commits.queue.put(t.Context(), queued); !ok || err != nil {
 		t.Fatalf("put: %v, %v", ok, err)
 	}
 	b.commits.finish()

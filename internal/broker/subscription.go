@@ -40,6 +40,7 @@ type subscription struct {
 	released bool
 	rests    rests // of a stock agent
 	end      *transport.Error
+	order    order // of what a source says
 	sync     syncState
 
 	// The rest belongs to the stream's goroutine.

@@ -9,8 +9,8 @@ import (
 )
 
 // publishSync takes a sync event that belongs to a subscription of its
-// publisher. size is that of the event.
-func (b *Broker) publishSync(ctx context.Context, from identity.Identity, kind string, normal []byte, subscriptionID string) (string, error) {
+// publisher.
+func (b *Broker) publishSync(ctx context.Context, from identity.Identity, env *codec.Envelope, normal []byte, subscriptionID string) (string, error) {
 	s := b.hub.named(subscriptionID, from)
 	if s == nil {
 		return "", invalid(codec.HeaderSubscriptionID, "the event names no running subscription of "+from.String()+" that speaks this protocol",
@@ -20,7 +20,7 @@ func (b *Broker) publishSync(ctx context.Context, from identity.Identity, kind s
 	if err != nil {
 		return "", undecodable(err)
 	}
-	switch kind {
+	switch kindOf(env) {
 	case kindAck:
 		a, err := codec.ParseAck(e)
 		if err != nil {
@@ -38,7 +38,7 @@ func (b *Broker) publishSync(ctx context.Context, from identity.Identity, kind s
 		if err != nil {
 			return "", undecodable(err)
 		}
-		return codec.OutcomeAccepted, b.takeComparison(ctx, s, c)
+		return codec.OutcomeAccepted, b.takeComparison(ctx, s, c, env.Order)
 	}
 }
 

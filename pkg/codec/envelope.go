@@ -46,6 +46,7 @@ type Envelope struct {
 	Supersedes uint64 // hawsersupersedes, 0 when absent
 	IfRevision uint64 // hawserifrevision, 0 when absent
 	Reported   bool   // hawserreported
+	Order      uint64 // hawserorder, 0 when absent
 
 	ContentType string
 	Data        []byte // nil when there is none
@@ -159,6 +160,8 @@ func (env *Envelope) setOwn(a *attribute) (err error) {
 		env.Supersedes, err = a.revision()
 	case ExtIfRevision:
 		env.IfRevision, err = a.revision()
+	case ExtOrder:
+		env.Order, err = a.revision()
 	case ExtReported:
 		var s string
 		if s, err = a.text(); err == nil && s != "true" {
@@ -216,8 +219,8 @@ func (a *attribute) text() (string, error) {
 	return string(a.value.bytes), nil
 }
 
-// revision returns one of Hawser's revision attributes: a positive uint64 in
-// decimal text, as CloudEvents integers have only 32 bits.
+// revision returns one of Hawser's attributes that are numbers: a positive uint64
+// in decimal text, as CloudEvents integers have only 32 bits.
 func (a *attribute) revision() (uint64, error) {
 	s, err := a.text()
 	if err != nil {

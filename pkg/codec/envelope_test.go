@@ -19,6 +19,7 @@ func TestParseEnvelope_OfASpec(t *testing.T) {
 	p.Attributes["ce-hawsersupersedes"] = pString("7")
 	p.Attributes["ce-hawserifrevision"] = pString("8")
 	p.Attributes["ce-hawserreported"] = pString("true")
+	p.Attributes["ce-hawserorder"] = pString("9")
 	got, err := ParseEnvelope(marshalProto(t, p))
 	if err != nil {
 		t.Fatal(err)
@@ -30,7 +31,7 @@ func TestParseEnvelope_OfASpec(t *testing.T) {
 		Cluster: "cluster1", ResourceID: "u1", Version: 3, HasVersion: true,
 		Deleting: true, DeletedAt: testTime.Add(time.Hour),
 		HasMetadata: true, RawMetadata: metadata, ObjectName: "w1", ObjectNS: "cluster1", ObjectUID: "u1", ObjectGen: 3,
-		Revision: math.MaxUint64, Tag: tag, HasTag: true, Supersedes: 7, IfRevision: 8, Reported: true,
+		Revision: math.MaxUint64, Tag: tag, HasTag: true, Supersedes: 7, IfRevision: 8, Reported: true, Order: 9,
 		ContentType: "application/json", Data: []byte(`{"manifests":[]}`),
 	}
 	if d := cmp.Diff(want, got); d != "" {
@@ -159,6 +160,8 @@ func TestParseEnvelope_NamesTheAttributeAtFault(t *testing.T) {
 		{"ce-hawserrevision", pString("18446744073709551616"), ExtRevision},
 		{"ce-hawsersupersedes", pString(""), ExtSupersedes},
 		{"ce-hawserifrevision", pString("x"), ExtIfRevision},
+		{"ce-hawserorder", pString("0"), ExtOrder},
+		{"ce-hawserorder", pInteger(1), ExtOrder},
 		{"ce-hawserreported", pString("false"), ExtReported},
 		{"ce-hawserreported", pInteger(1), ExtReported},
 		{"ce-hawsertag", pString("00"), ExtTag},

@@ -93,5 +93,6 @@ func VersionExtension(e Event) (v int64, ok bool, err error) {
 	return int64(n), ok, nil
 }
 
-// FormatRevision is the text form of a revision, for Hawser's own attributes.
+// FormatRevision is the text form of a revision, or an order, for Hawser's own
+// attributes.
 func FormatRevision(revision uint64) string { return strconv.FormatUint(revision, 10) }

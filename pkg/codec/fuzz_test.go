@@ -25,6 +25,7 @@ func addSeeds(f *testing.F) {
 	deletion.Attributes["ce-resourceversion"] = pString("7.9")
 	deletion.Attributes["ce-hawsertag"] = pString(Tag{}.String())
 	deletion.Attributes["ce-hawserrevision"] = pString("5")
+	deletion.Attributes["ce-hawserorder"] = pString("6")
 	deletion.Attributes["ce-id"] = pString("e1")
 	deletion.Attributes["unprefixed"] = pInteger(3)
 	deletion.Attributes["ce-u"] = &protoAttr{Attr: &cloudeventsv1.CloudEvent_CloudEventAttributeValue_CeUri{CeUri: "https://u:p@h/%20?q#f"}}
@@ -264,7 +265,7 @@ func FuzzParseEnvelope(f *testing.F) {
 		if err != nil {
 			t.Fatalf("the normalised event: %v", err)
 		}
-		env.Revision, env.Tag, env.HasTag, env.Supersedes, env.IfRevision, env.Reported = 0, Tag{}, false, 0, 0, false
+		env.Revision, env.Tag, env.HasTag, env.Supersedes, env.IfRevision, env.Reported, env.Order = 0, Tag{}, false, 0, 0, false, 0
 		if len(env.Data) == 0 {
 			env.Data = nil
 		}

@@ -1,0 +1,199 @@
+package broker_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hawser-io/hawser/internal/broker"
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
+)
+
+// numbered is an event with its place among those of its subscription.
+func numbered(order uint64, event []byte) []byte {
+	return codec.AppendAttributes(event, codec.StringAttr(codec.ExtOrder, codec.FormatRevision(order)))
+}
+
+// sayLate publishes what something later has overtaken.
+func (s *tap) sayLate(event []byte) {
+	s.w.Helper()
+	if e := s.w.refused(s.say(event), transport.CodeUnavailable); e.Attribute != codec.ExtOrder || e.Next != transport.NextBackOff || e.Delay <= 0 {
+		s.w.Errorf("%+v", e)
+	}
+}
+
+func (s *tap) mustSay(event []byte) {
+	s.w.Helper()
+	if err := s.say(event); err != nil {
+		s.w.Fatal(err)
+	}
+}
+
+// says is the event by which a source says what it compared.
+func (s *tap) says(order uint64, c codec.Compared) []byte {
+	e, err := codec.NewCompared(s.params(), c)
+	return numbered(order, marshal(s.w, e, err))
+}
+
+func (w *world) ids(cluster string) []string {
+	w.Helper()
+	ids := []string{}
+	err := w.Store.Scan(w.Context(), store.Scope{DataType: codec.ManifestBundles, Cluster: cluster}, func(m store.Meta) error {
+		ids = append(ids, m.ResourceID)
+		return nil
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return ids
+}
+
+// TestOvertaken_ByARelease: what the source said of the cluster before counts no
+// more when it comes late: the agent would evict the works, or keep one of nobody's.
+func TestOvertaken_ByARelease(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		agent, source := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser)
+		w.ask(agent)
+		source.mustSay(numbered(1, work{version: 1}.event()))
+		source.mustSay(numbered(6, releaseOf(t, "src", "c1")))
+		source.sayLate(source.says(2, clusters("c1")))
+		source.sayLate(source.says(3, codec.Compared{AllClusters: true}))
+		source.sayLate(numbered(4, work{version: 2}.event()))
+		source.sayLate(numbered(5, work{version: 2, deleting: true}.event()))
+		source.mustSay(numbered(4, work{cluster: "c2", id: "w2", version: 1}.event())) // that one was not released
+		if diff := cmp.Diff([]string{}, w.ids("c1")); diff != "" {
+			t.Error(diff)
+		}
+		if diff := cmp.Diff([]string{}, agent.sources()); diff != "" {
+			t.Error(diff)
+		}
+		// Served again.
+		source.mustSay(numbered(7, work{version: 2}.event()))
+		source.mustSay(source.says(8, clusters("c1")))
+		if diff := cmp.Diff([]string{"src"}, agent.sources()); diff != "" {
+			t.Error(diff)
+		}
+		source.sayLate(numbered(5, releaseOf(t, "src", "c1")))
+		if diff := cmp.Diff([]string{"w1"}, w.ids("c1")); diff != "" {
+			t.Error(diff)
+		}
+		pass(time.Minute)
+		if got := agent.checkpoints(); len(got) != 0 {
+			t.Errorf("the agent is told %+v", got)
+		}
+	})
+}
+
+// TestOvertaken_ByAnotherComparison: deletions that the source withholds now would
+// be forgotten, and nobody could approve them.
+func TestOvertaken_ByAnotherComparison(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		agent, source := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser)
+		w.ask(agent)
+		source.mustSay(work{version: 1}.event())
+		withheld := source.withhold("c1", "w1")
+		source.mustSay(source.says(2, codec.Compared{Clusters: []codec.ClusterComparison{{
+			Cluster: "c1", Reason: "the hub lacks it",
+			Withheld: []codec.WithheldDeletion{{ResourceID: "w1", Revision: withheld[0].GetRevision()}},
+		}}}))
+		source.sayLate(source.says(1, clusters("c1")))
+		source.sayLate(source.says(2, clusters("c1"))) // it came twice
+		if diff := cmp.Diff([]string{}, agent.sources()); diff != "" {
+			t.Error(diff)
+		}
+		r := &hawserv1.ApproveRequest{Source: "src", Cluster: "c1", Works: withheld}
+		if _, err := w.Approve(w.Context(), olga, r); err != nil {
+			t.Errorf("it is withheld no more: %v", err)
+		}
+	})
+}
+
+// TestOvertaken_WhileItIsWorkedOn: two comparisons are worked on at the same time;
+// the later one counts, whichever is done first.
+func TestOvertaken_WhileItIsWorkedOn(t *testing.T) {
+	slow := slowBookmarks{}
+	inWrapped(t, broker.Config{}, func(s store.Store) store.Store {
+		slow.Store, slow.gate = s, make(chan struct{}) // made in the bubble
+		return slow
+	}, func(w *world) {
+		agent, source := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser)
+		w.ask(agent)
+		first := clusters("c1")
+		first.Position = &codec.HubPosition{UID: "hub", ResourceVersion: "1"}
+		done := make(chan error, 1)
+		go func() { done <- source.say(source.says(1, first)) }() // received below
+		synctest.Wait()
+		source.mustSay(source.says(2, clusters("c2")))
+		slow.gate <- struct{}{}
+		if e := w.refused(<-done, transport.CodeUnavailable); e.Attribute != codec.ExtOrder {
+			t.Errorf("%+v", e)
+		}
+		if diff := cmp.Diff([]string{}, agent.sources()); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+// TestOvertaken_AReleaseByALaterOne: the cluster is served again as soon as the
+// later one is answered.
+func TestOvertaken_AReleaseByALaterOne(t *testing.T) {
+	inSlowWorld(t, broker.Config{}, func(w *world, s *slowStore) {
+		source := w.open(w.source("src"), hawser)
+		say := func(event []byte) <-chan error {
+			done := make(chan error, 1)
+			go func() { done <- source.say(event) }() // received by the caller
+			synctest.Wait()
+			return done
+		}
+		put := say(numbered(1, work{version: 1}.event()))
+		s.tokens <- nil
+		if err := <-put; err != nil {
+			t.Fatal(err)
+		}
+		first := say(numbered(2, releaseOf(t, "src", "c1")))
+		second := say(numbered(3, releaseOf(t, "src", "c1")))
+		s.tokens <- nil // that nothing is queued which was published before the first
+		w.wantCode(<-first, transport.CodeUnavailable)
+		s.tokens <- nil // the same of the second
+		s.tokens <- nil // what it drops
+		if err := <-second; err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff([]string{}, w.ids("c1")); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+// TestOvertaken_ByTheReleaseOfALaterSession, which need not have compared: what the
+// earlier one still had on its way counts no longer.
+func TestOvertaken_ByTheReleaseOfALaterSession(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		agent, old, now := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser), w.open(w.source("src"), hawser)
+		stock, other := w.open(w.source("src"), nil), w.open(w.source("other"), hawser)
+		w.ask(agent)
+		old.mustSay(numbered(8, work{version: 1}.event()))
+		now.mustSay(numbered(1, releaseOf(t, "src", "c1")))
+		w.wantCode(<-old.ended, transport.CodeUnavailable)
+		w.wantCode(old.say(numbered(9, work{version: 2}.event())), transport.CodeUnavailable)
+		w.wantCode(old.say(numbered(10, releaseOf(t, "src", "c1"))), transport.CodeUnavailable)
+		w.wantCode(old.say(old.says(11, clusters("c1"))), transport.CodeInvalid) // names no running subscription
+		pass(time.Second)
+		if diff := cmp.Diff([]string{}, w.ids("c1")); diff != "" {
+			t.Error(diff)
+		}
+		if diff := cmp.Diff([]string{}, agent.sources()); diff != "" {
+			t.Error(diff)
+		}
+		for _, s := range []*tap{stock, other, now} {
+			if len(s.ended) != 0 {
+				t.Errorf("the session of %s ended: %v", s.peer.Name, <-s.ended)
+			}
+		}
+	})
+}
