@@ -45,6 +45,10 @@ type Core struct {
 	// an earlier one is published again.
 	conn      int
 	connected bool
+	// subscription is the id of the present connection's, or the last one's.
+	subscription string
+	// order numbers what must not change places on the way to the broker.
+	order uint64
 	// stock: the broker speaks no Hawser protocol.
 	stock bool
 	// asks: the broker does not know what statuses this source has seen.
@@ -125,8 +129,12 @@ type cluster struct {
 	works    map[types.UID]*work
 	inFlight int // publishes of works of this cluster
 
-	mustRelease bool // it is not served any more and the broker was not told
+	// mustRelease: it is not served any more and the broker was not told; or it is
+	// served again, and nobody knows what became of a release on this connection.
+	mustRelease bool
 	releasing   bool
+	// unsure is the last connection on which a release got no answer, 0 for none.
+	unsure int
 	// mustAsk: its statuses have to be asked for; ask is what is left to be
 	// listed. askRound tells an answer to an earlier attempt.
 	mustAsk, asking bool
@@ -253,7 +261,9 @@ func (c *Core) ClusterSelected(name string) {
 	if cl.selected {
 		return
 	}
-	c.setRelease(cl, false)
+	if cl.unsure != c.conn {
+		c.setRelease(cl, false)
+	}
 	cl.selected, cl.retry = true, retry{}
 	// Also where the broker continues from a cursor: reports of a cluster that
 	// was not served have been ignored.

@@ -92,7 +92,7 @@ func (c *Core) setStage(cl *cluster, s stage) {
 
 // enter begins the comparison of a cluster, if it is to be compared.
 func (c *Core) enter(cl *cluster) {
-	if !c.comparison.on || !c.connected || !cl.selected || cl.releasing || cl.comparing.stage != notCompared {
+	if !c.comparison.on || !c.connected || !cl.selected || cl.leaving() || cl.comparing.stage != notCompared {
 		return
 	}
 	for _, w := range cl.works {
@@ -250,7 +250,7 @@ func (c *Core) compareSeen(w *work, o *workv1.ManifestWork) {
 
 // nextComparing decides the next step of comparing a cluster.
 func (c *Core) nextComparing(cl *cluster) Effect {
-	if !c.comparison.on || !c.connected || cl.releasing {
+	if !c.comparison.on || !c.connected || cl.leaving() {
 		return nil
 	}
 	switch cl.comparing.stage {
@@ -354,7 +354,7 @@ func (c *Core) wantRecords(cl *cluster) {
 // compareAgain has a cluster compared once more, because what was known of the
 // broker's records is no longer true; the more often the later.
 func (c *Core) compareAgain(cl *cluster, least time.Duration) {
-	if !c.comparison.on || !cl.selected || cl.comparing.stage <= waits || cl.releasing {
+	if !c.comparison.on || !cl.selected || cl.comparing.stage <= waits || cl.leaving() {
 		return // or it is about to be compared anyway
 	}
 	c.dropComparing(cl)

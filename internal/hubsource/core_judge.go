@@ -264,7 +264,7 @@ func (c *Core) nextMissing(cl *cluster) Effect {
 	}
 	r := k.missing[0]
 	if k.checked {
-		return Delete{Record: r, round: k.round}
+		return Delete{Record: r, Order: c.nextOrder(), round: k.round}
 	}
 	return CheckMissing{UID: types.UID(r.ResourceID), Namespace: cl.name, Name: r.Name, round: k.round}
 }

@@ -32,6 +32,7 @@ func (c *Core) Hello() transport.Hello {
 // served any more are released. The works to look at are handed out by Sweep.
 func (c *Core) Connected(a transport.Accepted) {
 	c.conn++
+	c.subscription = a.SubscriptionID
 	c.connected, c.stock, c.asks, c.pausedUntil = true, a.Protocol == 0, a.Resync != codec.ResyncCursor, time.Time{}
 	if c.asks {
 		for _, w := range c.works {
@@ -64,6 +65,19 @@ func (c *Core) Connected(a transport.Accepted) {
 	c.cfg.Waker.Wake(HubLane, Key{}, 0)
 }
 
+// Subscription is the id of the subscription that the effects are about which Next
+// returns now: they must not go out on another one.
+func (c *Core) Subscription() string { return c.subscription }
+
+// nextOrder numbers an event for a broker that can tell by it what came late.
+func (c *Core) nextOrder() uint64 {
+	if c.stock {
+		return 0
+	}
+	c.order++
+	return c.order
+}
+
 // Disconnected ends the connection.
 func (c *Core) Disconnected() {
 	c.connected = false
@@ -87,7 +101,7 @@ func (c *Core) Sweep(n int) []Key {
 
 // nextCluster decides the next step of a cluster.
 func (c *Core) nextCluster(cl *cluster) Effect {
-	if !cl.selected {
+	if !cl.selected || cl.mustRelease {
 		return c.nextRelease(cl)
 	}
 	if e := c.nextComparing(cl); e != nil {
@@ -102,7 +116,7 @@ func (c *Core) nextCluster(cl *cluster) Effect {
 // nextAsk decides about the statuses of a cluster that may have been missed.
 func (c *Core) nextAsk(cl *cluster) Effect {
 	defer c.countAsk(cl)
-	if cl.asking || cl.releasing || !c.connected {
+	if cl.asking || cl.leaving() || !c.connected {
 		return nil
 	}
 	if cl.mustAsk {
@@ -205,10 +219,11 @@ func (cl *cluster) asked(n int) {
 	}
 }
 
-// nextRelease decides about a cluster that is not served any more.
+// nextRelease decides about a cluster that is not served any more, or of which
+// nobody knows whether it is released.
 func (c *Core) nextRelease(cl *cluster) Effect {
 	switch {
-	case cl.selected || !cl.mustRelease || cl.releasing || cl.inFlight > 0 || c.comparison.tell.busy || !c.connected:
+	case !cl.mustRelease || cl.releasing || cl.inFlight > 0 || c.comparison.tell.busy || !c.connected:
 		return nil
 	case c.stock: // it keeps nothing
 		c.released(cl)
@@ -217,7 +232,7 @@ func (c *Core) nextRelease(cl *cluster) Effect {
 		return nil
 	}
 	cl.releasing = true
-	return Release{Cluster: cl.name, conn: c.conn}
+	return Release{Cluster: cl.name, Order: c.nextOrder(), conn: c.conn}
 }
 
 // wakeReleases has another look at the clusters that have to be released.
@@ -240,19 +255,31 @@ func (c *Core) doneRelease(e Release, r Result) {
 		c.wake(SpecLane, w, 0)
 	}
 	switch {
-	case cl.selected: // served again
+	case e.conn != c.conn: // the new connection starts afresh
 		c.enter(cl)
-	case r.Err != nil && e.conn != c.conn: // the new connection starts afresh
 		c.cfg.Waker.Wake(SpecLane, Key{Cluster: cl.name}, 0)
 	case r.Err != nil && transport.Retryable(r.Err):
+		// It may be carried out yet, and would drop what is published from now on where
+		// the cluster is served again. A later release makes it void.
+		cl.unsure = c.conn
+		c.setRelease(cl, true)
 		c.failed(SpecLane, Key{Cluster: cl.name}, &cl.retry, brokerDelay(r.Err))
+	case cl.selected: // served again
+		cl.unsure = 0
+		c.setRelease(cl, false)
+		c.resumeCheckpoint()
+		c.enter(cl)
 	default: // done, or refused until the next connection
 		c.released(cl)
 	}
 }
 
+// leaving reports whether the broker is still to forget what it has of a cluster.
+func (cl *cluster) leaving() bool { return cl.mustRelease || cl.releasing }
+
 // released ends the release of a cluster.
 func (c *Core) released(cl *cluster) {
+	cl.unsure = 0
 	c.setRelease(cl, false)
 	delete(c.keep.withheld, cl.name)
 	c.resumeCheckpoint()

@@ -59,8 +59,96 @@ func TestCore_ReleasesAClusterThatLeavesTheSelection(t *testing.T) {
 	nextAsk(f) // and no release
 }
 
-// TestCore_ReleasesNothingWhileItTellsWhatItCompared: behind the release it would
-// count as said afterwards, of a cluster of which the broker has no record any more.
+// TestCore_ReleasesOnceMoreWhatIsServedAgain, where nobody knows what became of a
+// release: it may come late, and would drop what was published meanwhile. The broker
+// is told again, and nothing else before that is answered.
+func TestCore_ReleasesOnceMoreWhatIsServedAgain(t *testing.T) {
+	failed := &transport.Error{Code: transport.CodeDeadline}
+	for name, begin := range map[string]func(f *fixture, r Release){
+		"while it is under way": func(f *fixture, r Release) {
+			f.core.ClusterSelected("cluster1")
+			f.core.Done(r, Result{Err: failed})
+		},
+		"after it was given up": func(f *fixture, r Release) {
+			f.core.Done(r, Result{Err: failed})
+			f.core.ClusterSelected("cluster1")
+		},
+		"and more than once": func(f *fixture, r Release) {
+			f.core.Done(r, Result{Err: failed})
+			f.core.ClusterSelected("cluster1")
+			f.core.ClusterUnselected("cluster1")
+			f.core.ClusterSelected("cluster1")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := comparingCore(t, CoreConfig{})
+			f.core.ClusterSelected("cluster1")
+			f.core.WorkSeen(newWork("w", 1, deleting))
+			f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+			f.page(codec.Inventory{})
+			f.core.ClusterUnselected("cluster1")
+			first := nextRelease(f, "cluster1")
+			begin(f, first)
+			f.idle(SpecLane, "uid-w")
+			if f.now = f.now.Add(firstDelay / 2); f.core.Next(SpecLane, Key{}) != nil {
+				t.Error("the cluster is compared before it is released")
+			}
+			second := nextRelease(f, "cluster1")
+			if first.Order == 0 || second.Order <= first.Order {
+				t.Errorf("release %d comes behind %d", second.Order, first.Order)
+			}
+			f.core.Done(second, Result{})
+			if p := f.deliver("uid-w"); p.Action != codec.DeleteRequest || p.Order <= second.Order {
+				t.Errorf("published %s as %d behind %d", p.Action, p.Order, second.Order)
+			}
+			if r := f.page(codec.Inventory{}); !slices.Equal(r.Clusters, []string{"cluster1"}) {
+				t.Errorf("asked for the records of %q", r.Clusters)
+			}
+			nextAsk(f) // and no release
+		})
+	}
+}
+
+// TestCore_ReleasesNothingThatIsServedOnTheNextConnection: what the one before was
+// told counts there no longer, answered or not.
+func TestCore_ReleasesNothingThatIsServedOnTheNextConnection(t *testing.T) {
+	for _, connectFirst := range []bool{true, false} {
+		f := newFixture(t, false)
+		f.core.ClusterSelected("cluster1")
+		f.connect()
+		f.core.ClusterUnselected("cluster1")
+		r := nextRelease(f, "cluster1")
+		failed := Result{Err: &transport.Error{Code: transport.CodeUnavailable}}
+		if connectFirst {
+			f.core.Disconnected()
+			f.core.ClusterSelected("cluster1")
+			f.connect()
+			f.clusterIdle("cluster1")
+			f.core.Done(r, failed)
+		} else {
+			f.core.Done(r, failed)
+			f.core.Disconnected()
+			f.core.ClusterSelected("cluster1")
+			f.connect()
+		}
+		f.core.WorkSeen(newWork("w", 1))
+		f.deliver("uid-w")
+		nextAsk(f) // and no release
+	}
+}
+
+// TestCore_NumbersNothingForAStockBroker, which would pass it on.
+func TestCore_NumbersNothingForAStockBroker(t *testing.T) {
+	f := newFixture(t, true)
+	f.core.WorkSeen(newWork("w", 1))
+	f.core.Connected(transport.Accepted{})
+	if p := f.deliver("uid-w"); p.Order != 0 {
+		t.Errorf("published as %d", p.Order)
+	}
+}
+
+// TestCore_ReleasesNothingWhileItTellsWhatItCompared, so that the answer is about the
+// clusters as they are then.
 func TestCore_ReleasesNothingWhileItTellsWhatItCompared(t *testing.T) {
 	for name, err := range map[string]error{"told": nil, "not told": &transport.Error{Code: transport.CodeUnavailable}} {
 		t.Run(name, func(t *testing.T) {

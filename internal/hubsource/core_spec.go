@@ -141,7 +141,7 @@ func (c *Core) nextPublish(w *work, cl *cluster, o *workv1.ManifestWork, large b
 }
 
 // mayTell reports whether the broker may be told of the cluster's works now.
-func (c *Core) mayTell(cl *cluster) bool { return cl.selected && !cl.releasing && c.connected }
+func (c *Core) mayTell(cl *cluster) bool { return cl.selected && !cl.leaving() && c.connected }
 
 // nextGone decides about a work that left the hub.
 func (c *Core) nextGone(w *work, cl *cluster) Effect {
@@ -230,7 +230,7 @@ func (c *Core) mayPublish(w *work) bool {
 // evidence of one: it may lag, also behind a deletion that an earlier process
 // saw to its end. So it takes the hub's word, of now.
 func (c *Core) publish(w *work, cl *cluster, o *workv1.ManifestWork, slim bool) Effect {
-	p := Publish{Work: o, Action: codec.UpdateRequest, Slim: slim, mark: markOf(o), conn: c.conn, backs: c.backs}
+	p := Publish{Work: o, Action: codec.UpdateRequest, Slim: slim, Order: c.nextOrder(), mark: markOf(o), conn: c.conn, backs: c.backs}
 	p.Unversioned = p.mark.deleting && w.spec.staleRuns > 0
 	p.Held = p.mark.deleting && w.spec.elsewhere
 	b := w.spec.behind

@@ -15,8 +15,8 @@ type tell struct {
 	// clusters which come to an end together are told together.
 	at    time.Time
 	retry retry
-	// busy: it is being told. What arrives behind the release of a cluster would
-	// count as said of the cluster afterwards, so releases wait for the answer.
+	// busy: it is being told. Releases wait for the answer, so that it is still about
+	// the clusters as they are then.
 	busy bool
 	// all: the broker knows that all clusters were compared. position is the
 	// one it was told last on this connection.
@@ -84,7 +84,7 @@ func (c *Core) nextCompared() Effect {
 	switch calm := c.keep.calm.Sub(c.cfg.Now()); {
 	case len(told.Clusters) > 0 || told.Position != nil || told.AllClusters:
 		t.busy = true
-		return SendCompared{Compared: told, all: all, conn: c.conn}
+		return SendCompared{Compared: told, Order: c.nextOrder(), all: all, conn: c.conn}
 	case calm > 0: // the position has to wait
 		t.at = c.keep.calm
 		c.cfg.Waker.Wake(SpecLane, Key{}, calm)

@@ -70,7 +70,9 @@ type Publish struct {
 	// that looks newer, 0 for none.
 	Supersedes uint64
 	// Held: the cluster may have the work although the broker never heard so.
-	Held  bool
+	Held bool
+	// Order is the number of the event, 0 for a broker that knows none.
+	Order uint64
 	mark  mark
 	conn  int
 	backs int
@@ -84,6 +86,7 @@ type CheckGone struct{ Work *workv1.ManifestWork }
 // Release tells the broker that this source no longer serves a cluster.
 type Release struct {
 	Cluster string
+	Order   uint64 // as in [Publish]
 	conn    int
 }
 

@@ -41,13 +41,15 @@ type CheckMissing struct {
 // left, not even what it was.
 type Delete struct {
 	Record codec.InventoryRecord
+	Order  uint64 // as in [Publish]
 	round  int
 }
 
 // SendCompared tells the broker the outcome of comparisons.
 type SendCompared struct {
 	Compared codec.Compared
-	all      bool // nothing else was to be told
+	Order    uint64 // as in [Publish]
+	all      bool   // nothing else was to be told
 	conn     int
 }
 

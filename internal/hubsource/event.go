@@ -34,6 +34,14 @@ func (p Publish) Event(id string, now time.Time, source string) (codec.Event, er
 	if err == nil && p.Supersedes != 0 {
 		e.SetExtension(codec.ExtSupersedes, codec.FormatRevision(p.Supersedes))
 	}
+	return ordered(e, p.Order, err)
+}
+
+// ordered is the event with its number, if it was built and has one.
+func ordered(e codec.Event, order uint64, err error) (codec.Event, error) {
+	if err == nil && order != 0 {
+		e.SetExtension(codec.ExtOrder, codec.FormatRevision(order))
+	}
 	return e, err
 }
 
@@ -45,7 +53,8 @@ func isReported(s workv1.ManifestWorkStatus) bool {
 
 // Event returns the event to publish, as [Publish.Event] does.
 func (r Release) Event(id string, now time.Time, source string) (codec.Event, error) {
-	return codec.NewRelease(id, now, source, r.Cluster)
+	e, err := codec.NewRelease(id, now, source, r.Cluster)
+	return ordered(e, r.Order, err)
 }
 
 // Events returns the events to publish in this order, as [Publish.Event] does.

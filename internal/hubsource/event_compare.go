@@ -38,12 +38,13 @@ func (d Delete) Event(id string, now time.Time, source string) (codec.Event, err
 	if err == nil {
 		e.SetExtension(codec.ExtIfRevision, codec.FormatRevision(r.Revision))
 	}
-	return e, err
+	return ordered(e, d.Order, err)
 }
 
 // Event returns the event to publish, as [Publish.Event] does.
 func (s SendCompared) Event(id string, now time.Time, source string) (codec.Event, error) {
-	return codec.NewCompared(syncParams(id, now, source), s.Compared)
+	e, err := codec.NewCompared(syncParams(id, now, source), s.Compared)
+	return ordered(e, s.Order, err)
 }
 
 // Event returns the event to publish, as [Publish.Event] does.

@@ -34,3 +34,36 @@ func TestPublish_DeletionSaysThatTheClusterReported(t *testing.T) {
 		}
 	}
 }
+
+func TestEvents_CarryTheirNumbers(t *testing.T) {
+	now := time.Unix(1, 0)
+	for _, order := range []uint64{0, 7} {
+		for name, event := range map[string]func() (codec.Event, error){
+			"publish": func() (codec.Event, error) {
+				return Publish{Work: newWork("w", 1), Action: codec.UpdateRequest, Order: order}.Event("id", now, "hub")
+			},
+			"delete": func() (codec.Event, error) {
+				r := codec.InventoryRecord{Cluster: "cluster1", ResourceID: "u", Name: "w", Version: 1, Revision: 5}
+				return Delete{Record: r, Order: order}.Event("id", now, "hub")
+			},
+			"release":  func() (codec.Event, error) { return Release{Cluster: "cluster1", Order: order}.Event("id", now, "hub") },
+			"compared": func() (codec.Event, error) { return SendCompared{Order: order}.Event("id", now, "hub") },
+		} {
+			e, err := event()
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, err := codec.Marshal(e)
+			if err != nil {
+				t.Fatal(err)
+			}
+			env, err := codec.ParseEnvelope(b)
+			if err != nil || env.Order != order {
+				t.Errorf("%s: %d, %v, want %d", name, env.Order, err, order)
+			}
+			if _, has := e.Extensions()[codec.ExtOrder]; has != (order != 0) {
+				t.Errorf("%s: has a number: %t", name, has)
+			}
+		}
+	}
+}

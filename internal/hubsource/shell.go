@@ -17,10 +17,10 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// Publisher sends one event to the broker; session.Session is one. Errors are
-// *transport.Error.
+// Publisher sends one event to the broker, but only on this subscription;
+// session.Session is one. Errors are *transport.Error.
 type Publisher interface {
-	Publish(ctx context.Context, e codec.Event) (transport.Receipt, error)
+	PublishOn(ctx context.Context, subscriptionID string, e codec.Event) (transport.Receipt, error)
 }
 
 // Workers per lane, and the deadlines of their calls. The spec lane's number is
@@ -126,12 +126,12 @@ func (s *shell) work(ctx context.Context, l Lane) error {
 func (s *shell) process(ctx context.Context, l Lane, k Key) {
 	for ctx.Err() == nil {
 		s.mu.Lock()
-		e := s.core.Next(l, k)
+		e, on := s.core.Next(l, k), s.core.Subscription()
 		s.mu.Unlock()
 		if e == nil {
 			return
 		}
-		r := s.do(ctx, e)
+		r := s.do(ctx, on, e)
 		s.mu.Lock()
 		s.core.Done(e, r)
 		s.mu.Unlock()
@@ -153,29 +153,29 @@ func (s *shell) feed() {
 	}
 }
 
-// do carries out one effect.
-func (s *shell) do(ctx context.Context, e Effect) Result {
+// do carries out one effect; what is for the broker, on this subscription.
+func (s *shell) do(ctx context.Context, on string, e Effect) Result {
 	switch e := e.(type) {
 	case Publish:
-		return s.publish(ctx, e)
+		return s.publish(ctx, on, e)
 	case Release:
-		return s.release(ctx, e)
+		return s.release(ctx, on, e)
 	case Ask:
-		return s.ask(ctx, e)
+		return s.ask(ctx, on, e)
 	case Tag:
 		return Result{Tags: e.Tags()}
 	case Delete:
-		return s.delete(ctx, e)
+		return s.delete(ctx, on, e)
 	case AskInventory:
 		event, err := e.Event(s.now(), s.id)
-		return s.request(ctx, "inventory", event, err)
+		return s.request(ctx, on, "inventory", event, err)
 	case SendCompared:
 		event, err := e.Event(uuid.NewString(), s.now(), s.id)
 		s.logCompared(ctx, e)
-		return s.request(ctx, "compared", event, err)
+		return s.request(ctx, on, "compared", event, err)
 	case SendAck:
 		event, err := e.Event(uuid.NewString(), s.now(), s.id)
-		return s.request(ctx, "ack", event, err)
+		return s.request(ctx, on, "ack", event, err)
 	default:
 		return s.onHub(ctx, e)
 	}
@@ -282,10 +282,10 @@ func workOf(e Effect) *workv1.ManifestWork {
 }
 
 // send publishes one event within a deadline.
-func (s *shell) send(ctx context.Context, e codec.Event) (r Result) {
+func (s *shell) send(ctx context.Context, on string, e codec.Event) (r Result) {
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
-	r.Receipt, r.Err = s.broker.Publish(ctx, e)
+	r.Receipt, r.Err = s.broker.PublishOn(ctx, on, e)
 	return r
 }
 
@@ -294,10 +294,10 @@ func unencodable(err error) error {
 	return &transport.Error{Code: transport.CodeInvalid, Message: "cannot be encoded: " + err.Error(), Err: err}
 }
 
-func (s *shell) publish(ctx context.Context, p Publish) (r Result) {
+func (s *shell) publish(ctx context.Context, on string, p Publish) (r Result) {
 	event, err := p.Event(uuid.NewString(), s.now(), s.id)
 	if err == nil {
-		r = s.send(ctx, event)
+		r = s.send(ctx, on, event)
 	} else {
 		r.Err = unencodable(err)
 	}
@@ -311,10 +311,10 @@ func (s *shell) publish(ctx context.Context, p Publish) (r Result) {
 	return r
 }
 
-func (s *shell) release(ctx context.Context, e Release) (r Result) {
+func (s *shell) release(ctx context.Context, on string, e Release) (r Result) {
 	event, err := e.Event(uuid.NewString(), s.now(), s.id)
 	if err == nil {
-		r = s.send(ctx, event)
+		r = s.send(ctx, on, event)
 	} else {
 		r.Err = unencodable(err)
 	}
@@ -323,13 +323,13 @@ func (s *shell) release(ctx context.Context, e Release) (r Result) {
 	return r
 }
 
-func (s *shell) ask(ctx context.Context, e Ask) (r Result) {
+func (s *shell) ask(ctx context.Context, on string, e Ask) (r Result) {
 	events, err := e.Events(uuid.NewString, s.now(), s.id)
 	if err != nil {
 		r.Err = unencodable(err)
 	}
 	for i, event := range events {
-		r = s.send(ctx, event)
+		r = s.send(ctx, on, event)
 		if r.Lists = i + 1; r.Err != nil {
 			break
 		}

@@ -11,9 +11,9 @@ import (
 )
 
 // request sends a sync event; err is that of making it.
-func (s *shell) request(ctx context.Context, operation string, event codec.Event, err error) (r Result) {
+func (s *shell) request(ctx context.Context, on, operation string, event codec.Event, err error) (r Result) {
 	if err == nil {
-		r = s.send(ctx, event)
+		r = s.send(ctx, on, event)
 	} else {
 		r.Err = unencodable(err)
 	}
@@ -28,10 +28,10 @@ func (s *shell) request(ctx context.Context, operation string, event codec.Event
 
 // delete publishes the deletion of a work that the hub lacks. That is worth a
 // line: nobody else will be able to say what became of the work.
-func (s *shell) delete(ctx context.Context, e Delete) (r Result) {
+func (s *shell) delete(ctx context.Context, on string, e Delete) (r Result) {
 	event, err := e.Event(uuid.NewString(), s.now(), s.id)
 	if err == nil {
-		r = s.send(ctx, event)
+		r = s.send(ctx, on, event)
 	} else {
 		r.Err = unencodable(err)
 	}

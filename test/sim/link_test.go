@@ -266,32 +266,18 @@ func (w *world) send(l *link, e codec.Event, what string, done func(transport.Re
 }
 
 // overtake drops what nobody waits for any more, is still on the same connection
-// and about the same work as e, or, where one of the two is a release, about the
-// same cluster. That it is given up travels there too, and ahead of e; on another
-// connection it may come late. But of a stock source that tells only its version: of
-// two events with the same one that counts which arrives last, and a create that comes
-// behind its deletion makes the work anew. Nobody could tell.
+// and about the same work as e. That it is given up travels there too, and ahead of
+// e; on another connection it may come late. But of a stock source that tells only its
+// version: of two events with the same one that counts which arrives last, and a
+// create that comes behind its deletion makes the work anew. Nobody could tell.
 func (w *world) overtake(c *conn, e codec.Event) {
-	released := ""
-	switch {
-	case e.Type() == codec.TypeRelease:
-		released = fmt.Sprint(e.Extensions()[codec.ExtClusterName])
-	case !specOfWork(e):
+	if !specOfWork(e) {
 		return
 	}
 	w.calls = slices.DeleteFunc(w.calls, func(o *call) bool {
 		elsewhere := c.link == w.shop.link && o.conn.link == c.link && (deletion(e) || sameVersion(o.event, e))
-		if o.done != nil || o.arrived || o.conn != c && !elsewhere {
-			return false
-		}
-		if o.event.Type() == codec.TypeCompared {
-			return released != "" && comparedThere(o.event, released)
-		}
-		same := codec.ExtResourceID
-		if released != "" || o.event.Type() == codec.TypeRelease {
-			same = codec.ExtClusterName
-		}
-		return (specOfWork(o.event) || o.event.Type() == codec.TypeRelease) && o.event.Extensions()[same] == e.Extensions()[same]
+		return (o.conn == c || elsewhere) && o.done == nil && !o.arrived && specOfWork(o.event) &&
+			o.event.Extensions()[codec.ExtResourceID] == e.Extensions()[codec.ExtResourceID]
 	})
 }
 
@@ -308,17 +294,6 @@ func (w *world) forgetRepeats(l *link, id string) {
 	w.calls = slices.DeleteFunc(w.calls, func(o *call) bool {
 		return o.done == nil && !o.arrived && o.conn.link == l && specOfWork(o.event) && envelope(o.event).ResourceID == id
 	})
-}
-
-// comparedThere reports whether an event says of a cluster that it was compared.
-// What was said once more is no other's word: behind the release of the cluster
-// the broker could not tell it from what the source says of it later.
-func comparedThere(e codec.Event, cluster string) bool {
-	told, err := codec.ParseCompared(e)
-	if err != nil {
-		panic(err)
-	}
-	return told.AllClusters || slices.ContainsFunc(told.Clusters, func(o codec.ClusterComparison) bool { return o.Cluster == cluster })
 }
 
 // specOfWork reports whether an event is a work, or its deletion.
