@@ -97,50 +97,36 @@ func (m *Metrics) observe(a *Agent) error {
 	if m == nil {
 		return nil
 	}
-	works := func(state string, count func(Counts) int) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "hawser_agent_works", Help: "Works held, by state.", ConstLabels: prometheus.Labels{"state": state},
-		}, func() float64 { return float64(count(a.core.Counts())) })
+	gauge := func(name, help string, labels prometheus.Labels, value func() int) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}, func() float64 { return float64(value()) })
 	}
-	unwatched := func(reason string, count func(drift.Counts) int) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "hawser_agent_unwatched_objects", Help: "Objects of works that are read at the status sync interval because they are not watched, by reason.",
-			ConstLabels: prometheus.Labels{"reason": reason},
-		}, func() float64 { return float64(count(a.watcher.Counts())) })
+	count := func(name, help string, of func(Counts) int) prometheus.Collector {
+		return gauge(name, help, nil, func() int { return of(a.core.Counts()) })
+	}
+	works := func(state string, of func(Counts) int) prometheus.Collector {
+		return gauge("hawser_agent_works", "Works held, by state.", prometheus.Labels{"state": state}, func() int { return of(a.core.Counts()) })
+	}
+	unwatched := func(reason string, of func(drift.Counts) int) prometheus.Collector {
+		return gauge("hawser_agent_unwatched_objects", "Objects of works that are read at the status sync interval because they are not watched, by reason.",
+			prometheus.Labels{"reason": reason}, func() int { return of(a.watcher.Counts()) })
 	}
 	for _, c := range []prometheus.Collector{
 		works("live", func(n Counts) int { return n.Live - n.Unusable }),
 		works("unusable", func(n Counts) int { return n.Unusable }),
 		works("deleting", func(n Counts) int { return n.Deleting }),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "hawser_agent_statuses_due", Help: "Statuses that the broker has not accepted yet.",
-		}, func() float64 { return float64(a.core.Counts().ReportsDue) }),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "hawser_agent_unconfirmed_works", Help: "Works known from the state directory that the broker has not confirmed since the start.",
-		}, func() float64 { return float64(a.core.Counts().Unconfirmed) }),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "hawser_agent_unsaved_works", Help: "Works that are not in the state directory as they should be.",
-		}, func() float64 { return float64(a.core.Counts().Unsaved) }),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "hawser_agent_evicting_works", Help: "AppliedManifestWorks whose work no source has any more and whose grace period runs.",
-		}, func() float64 { return float64(a.core.Counts().Evicting) }),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "hawser_agent_ownerless_works", Help: "AppliedManifestWorks without a work that do not say whose they are; they are never evicted.",
-		}, func() float64 { return float64(a.core.Counts().Ownerless) }),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "hawser_agent_in_sync", Help: "1 if the broker's last word was that exactly what it has is held, else 0.",
-		}, func() float64 {
-			if a.core.Counts().InSync {
+		count("hawser_agent_statuses_due", "Statuses that the broker has not accepted yet.", func(n Counts) int { return n.ReportsDue }),
+		count("hawser_agent_unconfirmed_works", "Works known from the state directory that the broker has not confirmed since the start.", func(n Counts) int { return n.Unconfirmed }),
+		count("hawser_agent_unsaved_works", "Works that are not in the state directory as they should be.", func(n Counts) int { return n.Unsaved }),
+		count("hawser_agent_evicting_works", "AppliedManifestWorks whose work no source has any more and whose grace period runs.", func(n Counts) int { return n.Evicting }),
+		count("hawser_agent_ownerless_works", "AppliedManifestWorks without a work that do not say whose they are; they are never evicted.", func(n Counts) int { return n.Ownerless }),
+		count("hawser_agent_in_sync", "1 if the broker's last word was that exactly what it has is held, else 0.", func(n Counts) int {
+			if n.InSync {
 				return 1
 			}
 			return 0
 		}),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "hawser_agent_watches", Help: "Watches on the cluster.",
-		}, func() float64 { return float64(a.watcher.Counts().Watches + a.roles.counts().Watches) }),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "hawser_agent_watches_denied", Help: "Watches that the cluster denies; their objects are read at the status sync interval.",
-		}, func() float64 { return float64(a.watcher.Counts().Denied + a.roles.counts().Denied) }),
+		gauge("hawser_agent_watches", "Watches on the cluster.", nil, func() int { return a.watcher.Counts().Watches + a.roles.counts().Watches }),
+		gauge("hawser_agent_watches_denied", "Watches that the cluster denies; their objects are read at the status sync interval.", nil, func() int { return a.watcher.Counts().Denied + a.roles.counts().Denied }),
 		unwatched("denied", func(n drift.Counts) int { return n.DeniedObjects }),
 		unwatched("limit", func(n drift.Counts) int { return n.WaitingObjects }),
 	} {
