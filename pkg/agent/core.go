@@ -352,14 +352,17 @@ func (c *Core) accept(ctx context.Context, spec *manifestwork.Spec, problem stri
 		c.keeper.disk.Lock()
 		defer c.keeper.disk.Unlock()
 		c.mu.Lock()
-		outcome, w := c.set.Judge(spec, problem)
+		_, w := c.set.Judge(spec, problem)
 		c.mu.Unlock()
-		if outcome == desired.Accepted && c.put(ctx, w) != nil {
+		if w != nil && c.put(ctx, w) != nil {
 			c.save(firstSaveRetry)
 		}
 	}
 	c.mu.Lock()
 	d = c.set.Accept(spec, problem)
+	if d.Outcome == desired.Duplicate {
+		c.outbox.Renew(c.set.Get(spec.ResourceID))
+	}
 	repeat = d.Outcome == desired.Duplicate && c.outbox.Answers(spec.ResourceID, spec.Tag) && c.outbox.Ask(spec.ResourceID, codec.UpdateRequest)
 	if d.Outcome == desired.Duplicate && c.graces[c.key(spec.Name)] {
 		d.Names = append(d.Names, spec.Name) // it is wanted after all

@@ -495,6 +495,50 @@ func TestCore_AnswersWhatTheHubWentBackTo(t *testing.T) {
 	}
 }
 
+// A hub went back to what the cluster has while that was away. Whoever sends it does
+// not know the answer, and the cursor passes it before the answer is out.
+func TestCore_AnswersWhatCameOnceMore_AlsoAfterARestart(t *testing.T) {
+	for name, ends := range map[string]bool{"the same process": false, "one that ends before the answer": true} {
+		t.Run(name, func(t *testing.T) {
+			r := newJournaledRig(t)
+			r.outcome = codec.OutcomeAccepted
+			w := hubWork("w-1", "web", 1, configMap("a", "1"))
+			r.apply(w)
+			r.inSync(1)
+			r.settle(time.Minute) // what the broker accepted is noted
+			before := len(r.sent)
+			highest := r.sent[before-1].SequenceID
+			inSync := codec.Checkpoint{Cursor: at(3), Digest: held(r, "w-1"), HighestSequenceID: highest}
+
+			r.revision++ // what was in between
+			r.deliver(w)
+			if ends {
+				clear(r.sends) // it does not get that far
+				r.checkpoint(inSync)
+				r.saveNow()
+				r.expectCursor(at(3))
+				r.start()
+				r.resume()
+			}
+			r.checkpoint(inSync)
+			r.settle(time.Minute)
+			if got := r.sent[before:]; len(got) != 1 || got[0].Version != 1 {
+				t.Fatalf("sent %+v, want the status once more", got)
+			}
+			r.settle(time.Minute) // that it was accepted is noted, too
+			highest = r.sent[before].SequenceID
+			r.start()
+			r.resume()
+			inSync.HighestSequenceID = highest
+			r.checkpoint(inSync)
+			r.settle(time.Minute)
+			if got := r.sent[before+1:]; len(got) != 0 {
+				t.Errorf("sent again %+v", got)
+			}
+		})
+	}
+}
+
 // On real files, with the journal that the program has.
 func TestCore_OnRealFiles(t *testing.T) {
 	dir := t.TempDir()

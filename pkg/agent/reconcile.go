@@ -524,7 +524,7 @@ func (r *round) put(w *desired.Work, status workv1.ManifestWorkStatus, deleted b
 	if deleted {
 		r.set.Finished(w)
 	}
-	due, err := r.outbox.Put(w, status, deleted)
+	due, err := r.outbox.Put(held, status, deleted) // it may have come once more
 	r.mu.Unlock()
 	if due {
 		r.config.Send(w.ResourceID)

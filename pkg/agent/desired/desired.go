@@ -129,14 +129,15 @@ type Decision struct {
 	Replaced string
 }
 
-// Judge says what Accept would make of a spec, and which work would be held
-// then: nil unless the outcome is Accepted.
+// Judge says what Accept would make of a spec, and which other work would be held
+// then: nil if none. Of a Duplicate it is what is held with another revision: its
+// source had something else in between, and wants to hear of it again.
 func (s *Set) Judge(spec *manifestwork.Spec, problem string) (Outcome, *Work) {
 	held := s.works[spec.ResourceID]
 	// A work that an operator gave to another source comes again as it was.
 	adopted := held != nil && s.hawser && held.Source != spec.Source
 	if held != nil && held.Tag == spec.Tag && held.Deleting == spec.Deleting && !adopted {
-		return Duplicate, nil
+		return Duplicate, s.renewed(held, spec)
 	}
 	if outcome := s.judge(held, spec); outcome != Accepted {
 		return outcome, nil
@@ -152,6 +153,9 @@ func (s *Set) Accept(spec *manifestwork.Spec, problem string) Decision {
 	d := Decision{Outcome: outcome}
 	switch outcome {
 	case Duplicate:
+		if w != nil {
+			held.Work = w
+		}
 		// What a process held before it was started has to be looked at now.
 		if held.Deleting || held.unconfirmed {
 			d.Names = []string{held.Name}

@@ -48,6 +48,17 @@ func (s *Set) received(e *entry, spec *manifestwork.Spec) {
 	e.received, e.unconfirmed = s.clock, false
 }
 
+// renewed returns what is held as a duplicate of it has it, nil if that came before.
+func (s *Set) renewed(held *entry, spec *manifestwork.Spec) *Work {
+	known := held.history == s.history && spec.Revision <= held.revision
+	if known || spec.Revision == 0 || spec.Revision == held.Revision {
+		return nil
+	}
+	w := *held.Work
+	w.Revision = spec.Revision
+	return &w
+}
+
 // judge compares a spec with what is held of the same work, or of its name.
 func (s *Set) judge(held *entry, spec *manifestwork.Spec) Outcome {
 	switch {

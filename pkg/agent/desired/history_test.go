@@ -19,7 +19,7 @@ func expectOutcome(t *testing.T, s *desired.Set, in spec, want desired.Outcome) 
 	if got := s.Accept(in.received(), ""); got.Outcome != want || outcome != want {
 		t.Fatalf("got %s, judged %s, want %s", got.Outcome, outcome, want)
 	}
-	if (w != nil) != (want == desired.Accepted) {
+	if w == nil && want == desired.Accepted || w != nil && want != desired.Accepted && want != desired.Duplicate {
 		t.Fatalf("judged %s, and %+v would be held", outcome, w)
 	}
 	if w != nil && !cmp.Equal(w, s.Get(in.id)) {
@@ -70,6 +70,41 @@ func TestSet_HistoriesOfRevisions(t *testing.T) {
 	expectOutcome(t, s, spec{id: "2", name: "b", version: 1, revision: 9, content: "i"}, accepted)
 	s.Finished(s.Get("2")) // of the one before
 	expectOutcome(t, s, spec{id: "2", name: "b", version: 0, revision: 8, content: "j"}, stale)
+}
+
+// TestSet_ADuplicateHasItsOwnRevision: the source had something else in between, or
+// the store is another. What comes once more has not.
+func TestSet_ADuplicateHasItsOwnRevision(t *testing.T) {
+	const dup = desired.Duplicate
+	s := desired.New()
+	s.Subscribed(true)
+	w := func(revision uint64) spec { return spec{id: "1", version: 5, revision: revision, content: "a"} }
+	is := func(revision uint64) {
+		t.Helper()
+		if got := s.Get("1"); got.Revision != revision || s.Digest(nil).Count != 1 || s.ByName(got.Name).Live != got {
+			t.Fatalf("holds %+v, want revision %d", got, revision)
+		}
+	}
+	expectOutcome(t, s, w(10), desired.Accepted)
+	before := s.Get("1")
+	expectOutcome(t, s, w(10), dup)
+	is(10)
+	expectOutcome(t, s, w(12), dup)
+	is(12)
+	expectOutcome(t, s, w(11), dup) // it was late
+	is(12)
+	s.Subscribed(true)
+	expectOutcome(t, s, w(12), dup)
+	is(12)
+	s.Subscribed(true)
+	expectOutcome(t, s, w(3), dup)
+	is(3)
+	s.Subscribed(false)
+	expectOutcome(t, s, w(0), dup) // a stock broker has none
+	is(3)
+	if before.Revision != 10 {
+		t.Errorf("a work was modified: %+v", before)
+	}
 }
 
 func TestSet_LoadedWorks(t *testing.T) {

@@ -129,6 +129,16 @@ func (o *Outbox) Answers(id string, tag codec.Tag) bool {
 	return i != nil && i.work.Tag == tag
 }
 
+// Renew takes it that a spec with the same tag was accepted once more: what was said
+// of it before is no answer to that.
+func (o *Outbox) Renew(w *desired.Work) {
+	if o.Answers(w.ResourceID, w.Tag) {
+		i := o.items[w.ResourceID]
+		i.work = w
+		o.recognize(i)
+	}
+}
+
 // Ask makes the status of a work due although it may have been accepted
 // before. action is that of the event. It returns false if there is no status.
 func (o *Outbox) Ask(id string, action codec.Action) bool {
