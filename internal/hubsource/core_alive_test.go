@@ -119,6 +119,49 @@ func TestCore_AsksNobodyAboutWhatTheBrokerHas(t *testing.T) {
 	f.deliver(w.UID)
 }
 
+// TestCore_AsksTheHubAgainAboutWhatIsNoMore: the broker had a work when this process
+// came, and another had deleted it. As soon as the end is acknowledged the broker
+// knows nothing of it, and the informer may still lag.
+func TestCore_AsksTheHubAgainAboutWhatIsNoMore(t *testing.T) {
+	w := newWork("w", 2)
+	end := func(version int64) *Report {
+		return &Report{UID: w.UID, Cluster: "cluster1", Name: "w", Version: version, Sequence: sequence(1), Deleted: true}
+	}
+	for name, ends := range map[string]func(f *fixture){
+		"the end of a later generation": func(f *fixture) {
+			f.core.Report(end(3))
+			f.idle(HubLane, w.UID)
+			f.now = f.now.Add(informerPatience)
+			f.core.Done(next[Lookup](f, HubLane, w.UID), Result{Err: errNotFound()})
+		},
+		"the end of this one": func(f *fixture) {
+			if v := f.core.Report(end(2)); v != NotDeleting {
+				t.Fatalf("the report is %s", v)
+			}
+		},
+		"its record was a deletion by then": func(f *fixture) {
+			f.core.Disconnected()
+			r := recordOf(t, w, 9)
+			r.Tombstone = true
+			f.compareWith(r)
+			f.core.Done(next[CheckBehind](f, SpecLane, w.UID), Result{Err: errNotFound()})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := lagging(t, []codec.InventoryRecord{recordOf(t, newWork("w", 1), 7)}, w)
+			f.deliver(w.UID)
+			ends(f)
+			f.core.WorkSeen(newWork("w", 3, version("300")))
+			f.idle(SpecLane, w.UID)
+			f.core.Done(f.asks(), Result{Alive: Alive{}})
+			f.now = f.now.Add(missingDelay)
+			f.idle(SpecLane, w.UID)
+			f.core.Done(f.asks(), Result{Alive: Alive{w.UID: true}}) // the hub went back in time
+			f.deliver(w.UID)
+		})
+	}
+}
+
 // TestHub_Alive lists all pages, of one namespace, and leaves out what is being
 // deleted.
 func TestHub_Alive(t *testing.T) {

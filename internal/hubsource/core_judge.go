@@ -211,7 +211,7 @@ func (c *Core) doneCheckBehind(e CheckBehind, r Result) {
 	case b == nil || b.confirmed || w.gone:
 		// Overtaken by something else.
 	case apierrors.IsNotFound(r.Err), r.Err == nil && r.Work.UID != w.uid:
-		w.spec.clearedOn = 0 // the informer is about to say so
+		w.spec.clearedOn, w.spec.alive = 0, false // the informer is about to say so
 		c.noLongerBehind(w)
 	case r.Err != nil:
 		c.hubFailed(SpecLane, Key{UID: w.uid}, &w.spec.retry, r.Err)

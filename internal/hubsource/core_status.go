@@ -121,7 +121,9 @@ func (c *Core) reportDeleted(w *work, r *Report) Verdict {
 	case o == nil || r.Version > o.Generation || r.Version == 0:
 		c.keepReport(w, r) // the informer may lag behind an earlier leader's
 		return Taken
-	case w.report.warned:
+	}
+	w.spec.alive = false // the informer may lag behind the end, which the broker forgets now
+	if w.report.warned {
 		return Ignored
 	}
 	w.report.warned = true
@@ -379,6 +381,7 @@ func (c *Core) doneLookup(e Lookup, r Result) {
 			c.forget(w)
 			return
 		}
+		w.spec.alive = false
 		c.dropReport(w) // the informer is about to say that the work is gone
 	case r.Err != nil, w.seen == nil: // the hub does not answer, or the informer will have it
 		c.hubFailed(HubLane, Key{UID: e.UID}, &w.report.retry, r.Err)
