@@ -197,6 +197,10 @@ var operations = []operation{
 		w.source.restart(lag)
 		return fmt.Sprint("whose informers lag ", lag)
 	}},
+	{"informers stop or go on", 4, func(w *world, _, _ uint32) string {
+		w.source.blind = !w.source.blind
+		return fmt.Sprint("blind ", w.source.blind)
+	}},
 	{"crash broker", 4, func(w *world, a, _ uint32) string {
 		return w.stopBroker(func() { w.broker.crash(a%2 == 0) })
 	}},

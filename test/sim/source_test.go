@@ -33,6 +33,7 @@ type source struct {
 	busy    [2]map[hubsource.Key]bool
 	writes  []write // under way to the hub
 	deaf    bool    // the next answer of the hub is lost
+	blind   bool    // the informer sees nothing new
 
 	// The informer: how much of the hub's log it has seen, of which of the hub's
 	// lives, and what it has.
@@ -142,7 +143,7 @@ func (p sourceParty) Handle(_ context.Context, e codec.Event) error {
 }
 
 func (s *source) steps(list []step) []step {
-	if s.seen < len(s.hub.log) || s.life != s.hub.life {
+	if !s.blind && (s.seen < len(s.hub.log) || s.life != s.hub.life) {
 		list = append(list, step{"hub", "watch", "", s.watch})
 	}
 	now := time.Now()

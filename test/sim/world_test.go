@@ -182,7 +182,7 @@ func (w *world) next() (first time.Time) {
 
 // heal ends all faults.
 func (w *world) heal() {
-	w.hub.down, w.source.deaf = false, false
+	w.hub.down, w.source.deaf, w.source.blind = false, false, false
 	for _, a := range w.agents {
 		a.down, a.budget = false, -1
 		if a.dir != nil {
@@ -261,7 +261,7 @@ func (w *world) settleAround(order *rand.Rand) string {
 			stuck[a.name] = true
 		}
 	}
-	if len(stuck) == 0 || w.hub.down || !w.broker.up || w.broker.full || w.broker.gate.readOnly {
+	if len(stuck) == 0 || w.hub.down || w.source.blind || !w.broker.up || w.broker.full || w.broker.gate.readOnly {
 		return ""
 	}
 	// A create that a stock source gave up, and that comes long after its deletion
