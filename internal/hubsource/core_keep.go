@@ -108,6 +108,11 @@ func (c *Core) doneSave(e Save, r Result) {
 		c.hubFailed(HubLane, Key{}, &k.saveRetry, r.Err)
 		return
 	}
+	if e.State.doubtsAll() && !k.saved.doubtsAll() {
+		// The hub has moved on with that, so that where it is when the doubt ends is
+		// none of the positions that a broker may have been told before.
+		c.locateNow()
+	}
 	k.saved, k.saveRetry = e.State, retry{}
 	for _, uid := range k.blocked {
 		c.cfg.Waker.Wake(SpecLane, Key{UID: uid}, 0)
@@ -119,7 +124,7 @@ func (c *Core) doneSave(e Save, r Result) {
 // doubtKept reports whether the next process would know that this hub went back
 // in time, also when the work no longer shows it.
 func (c *Core) doubtKept(w *work) bool {
-	if len(c.keep.saved.Withheld) > 0 && c.keep.saved.Withheld[0] == everywhere {
+	if c.keep.saved.doubtsAll() {
 		return true
 	}
 	c.keep.blocked = append(c.keep.blocked, w.uid)

@@ -47,6 +47,7 @@ func TestCore_DoubtsTheHubUntilWhatIsMissingWasLookedFor(t *testing.T) {
 		f.core.WorkMissing(w.UID)
 		f.locate("200")
 		f.core.Done(nextOf[Save](f, HubLane, Key{}), Result{})
+		f.locate("201") // with that it has moved on
 		f.clusterIdle("cluster1")
 		f.now = f.now.Add(2 * calmAfter)
 		if e := f.core.Next(SpecLane, Key{}); e != nil {
@@ -61,7 +62,7 @@ func TestCore_DoubtsTheHubUntilWhatIsMissingWasLookedFor(t *testing.T) {
 	f.now = f.now.Add(missingDelay)
 	f.clusterIdle("cluster1")
 	f.page(codec.Inventory{Records: []codec.InventoryRecord{recordOf(t, w, 4)}})
-	f.locate("200")
+	f.locate("202")
 	f.clusterIdle("cluster1")
 	if s := f.core.Stats(); s.WithheldWorks != 1 {
 		t.Errorf("the deletion is not withheld: %+v", s)
@@ -71,7 +72,7 @@ func TestCore_DoubtsTheHubUntilWhatIsMissingWasLookedFor(t *testing.T) {
 	f, w, _ = begin()
 	f.core.WorkSeen(w)
 	f.now = f.now.Add(tellAfter)
-	if p := nextOf[SendCompared](f, SpecLane, Key{}).Compared.Position; p == nil || p.ResourceVersion != "200" {
+	if p := nextOf[SendCompared](f, SpecLane, Key{}).Compared.Position; p == nil || p.ResourceVersion != "201" {
 		t.Errorf("the broker is told of position %+v", p)
 	}
 }

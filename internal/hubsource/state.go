@@ -62,6 +62,9 @@ func StateOf(data map[string]string) State {
 	return s
 }
 
+// doubtsAll reports whether nothing is deleted anywhere.
+func (s State) doubtsAll() bool { return len(s.Withheld) > 0 && s.Withheld[0] == everywhere }
+
 // equal reports whether there is nothing new in s.
 func (s State) equal(t State) bool {
 	return s.Cursor == t.Cursor && slices.Equal(s.Withheld, t.Withheld) && samePosition(s.Settled, t.Settled)
