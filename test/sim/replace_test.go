@@ -18,9 +18,14 @@ import (
 func (w *world) everyAgent() []*agentNode { return slices.Concat(w.agents, w.former) }
 
 // replaceCluster puts an empty cluster in the place of one. Its agent may find
-// the state directory of the agent before, which may still run for a while.
+// the state directory of the agent before, which may still run for a while. A
+// stock agent does not say which cluster it is of, so of those only one runs.
 func replaceCluster(w *world, a, b uint32) string {
-	i := int(a) % len(w.agents)
+	i := int(a) % len(clusters)
+	if i == len(w.agents) {
+		w.stock.replace()
+		return w.stock.name
+	}
 	old := w.agents[i]
 	for _, o := range slices.Clone(w.former) {
 		if o.name == old.name {

@@ -83,6 +83,13 @@ func (a *stockAgent) restart() {
 	a.start()
 }
 
+// replace puts an empty cluster in the place of the agent's.
+func (a *stockAgent) replace() {
+	a.cluster, a.applied = a.w.newCluster(a.name), map[string]*appliedWork{}
+	a.restart()
+	a.link.truth = a.w.oracle.clusters[a.name]
+}
+
 // Hello implements session.Party: it says nothing.
 func (a *stockAgent) Hello() transport.Hello { return transport.Hello{} }
 
