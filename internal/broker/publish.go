@@ -32,29 +32,29 @@ func (b *Broker) Publish(ctx context.Context, p transport.Peer, event []byte, su
 	if err != nil {
 		return r, undecodable(err)
 	}
-	kind = kindOf(&env)
-	from, err := b.admit(p, &env)
+	kind = kindOf(env)
+	from, err := b.admit(p, env)
 	if err != nil {
 		return r, err
 	}
 	var s session
 	if kind == kindRelease || kind == kindSpec || kind == kindStatus {
-		if s, err = b.sessionOf(from, subscriptionID, &env); err != nil {
+		if s, err = b.sessionOf(from, subscriptionID, env); err != nil {
 			return r, err
 		}
 	}
 	switch kind {
 	case kindResync:
 		r.Outcome = codec.OutcomeAccepted
-		err = b.requestResync(p, from, &env, subscriptionID, len(event))
+		err = b.requestResync(p, from, env, subscriptionID, len(event))
 	case kindAck, kindInventory, kindCompared:
-		r.Outcome, err = b.publishSync(ctx, from, &env, normal, subscriptionID)
+		r.Outcome, err = b.publishSync(ctx, from, env, normal, subscriptionID)
 	case kindRelease:
-		r.Outcome, err = b.releaseCluster(ctx, s, &env)
+		r.Outcome, err = b.releaseCluster(ctx, s, env)
 	case kindSpec:
-		r.Outcome, err = b.publishSpec(ctx, s, &env, normal)
+		r.Outcome, err = b.publishSpec(ctx, s, env, normal)
 	case kindStatus:
-		r.Outcome, err = b.publishStatus(ctx, s, &env, normal)
+		r.Outcome, err = b.publishStatus(ctx, s, env, normal)
 	default:
 		err = invalid("type", "events of type "+env.RawType+" are not taken", "")
 	}

@@ -308,7 +308,7 @@ func (r *realm) publish(e codec.Event, err error) Result {
 		Supersedes: env.Supersedes, IfRevision: env.IfRevision, Event: normal,
 	}
 	if env.Deleting {
-		r.checkDeletion(env)
+		r.checkDeletion(*env)
 		if len(env.Data) == 0 {
 			op.Event = nil
 		}

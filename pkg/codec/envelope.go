@@ -67,27 +67,32 @@ func ParseEnvelope(b []byte) (Envelope, error) {
 	if err != nil {
 		return Envelope{}, err
 	}
-	return w.envelope()
+	env, err := w.envelope()
+	if err != nil {
+		return Envelope{}, err
+	}
+	return *env, nil
 }
 
 // Ingest is ParseEnvelope and Normalize in one pass: the envelope to decide by,
-// and the event to store, which is memory of its own.
-func Ingest(b []byte) (Envelope, []byte, error) {
+// and the event to store, which is memory of its own. An Envelope is large: handed
+// on by value, it would make the stack of every publish grow once more.
+func Ingest(b []byte) (*Envelope, []byte, error) {
 	w := ingested.Get().(*wireEvent)
 	defer func() {
 		*w = wireEvent{}
 		ingested.Put(w)
 	}()
 	if err := w.read(b); err != nil {
-		return Envelope{}, nil, err
+		return nil, nil, err
 	}
 	env, err := w.envelope()
 	if err != nil {
-		return Envelope{}, nil, err
+		return nil, nil, err
 	}
 	n, err := w.normalized()
 	if err != nil {
-		return Envelope{}, nil, err
+		return nil, nil, err
 	}
 	return env, n, nil
 }
@@ -95,8 +100,8 @@ func Ingest(b []byte) (Envelope, []byte, error) {
 // ingested are empty ones for Ingest: every publish needs one, of more than 1 KiB.
 var ingested = sync.Pool{New: func() any { return new(wireEvent) }}
 
-func (w *wireEvent) envelope() (Envelope, error) {
-	env := Envelope{
+func (w *wireEvent) envelope() (*Envelope, error) {
+	env := &Envelope{
 		ID:          string(w.id),
 		Source:      string(w.source),
 		RawType:     string(w.typ),
@@ -109,13 +114,13 @@ func (w *wireEvent) envelope() (Envelope, error) {
 	if !outsideGrammar(env.RawType) {
 		t, err := ParseEventType(env.RawType)
 		if err != nil {
-			return Envelope{}, err
+			return nil, err
 		}
 		env.Type = t
 	}
 	for i := range w.attributes {
 		if err := env.set(&w.attributes[i]); err != nil {
-			return Envelope{}, err
+			return nil, err
 		}
 	}
 	return env, nil

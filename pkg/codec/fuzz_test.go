@@ -257,7 +257,7 @@ func FuzzParseEnvelope(f *testing.F) {
 		if err != nil || !bytes.Equal(n, n2) {
 			t.Fatalf("Ingest: %v", err)
 		}
-		if d := cmp.Diff(env, again); d != "" {
+		if d := cmp.Diff(env, *again); d != "" {
 			t.Fatalf("Ingest (-want +got):\n%s", d)
 		}
 		// What is stored means what was published, without Hawser's attributes.
