@@ -25,6 +25,13 @@ const (
 	keepaliveTime    = 30 * time.Second
 	keepaliveTimeout = 10 * time.Second
 
+	// window is how much the broker may send ahead, and so bounds what waits here
+	// when events are handled slowly. It does not change: to find out whether a
+	// larger one would help, the library answers what it receives with a ping, for
+	// which broker and agent spend a tenth of what they spend on a delivery. From
+	// a broker 100 ms away a stream gets 10 MiB/s.
+	window = 1 << 20
+
 	// envelopeBytes is what PublishRequest, and the attributes that a broker
 	// adds on the way, put on top of the bytes of an event.
 	envelopeBytes = 1 << 10
@@ -87,6 +94,8 @@ func (d *Dialer) dialOptions(a *attempt) []ggrpc.DialOption {
 			Backoff:           backoff.Config{BaseDelay: never, Multiplier: 1, MaxDelay: never},
 			MinConnectTimeout: d.opts.DialTimeout,
 		}),
+		ggrpc.WithStaticStreamWindowSize(window),
+		ggrpc.WithStaticConnWindowSize(window),
 		// A connection without calls is not a connection to close.
 		ggrpc.WithIdleTimeout(0),
 		ggrpc.WithDisableServiceConfig(),
