@@ -287,6 +287,7 @@ func (c *Core) ClusterUnselected(name string) {
 	c.askAgain(cl, false)
 	c.leave(cl)
 	c.unsureAgain(cl)
+	c.holdBack()
 	for _, w := range cl.works {
 		c.loseReport(w)
 		c.setBlame(w, blame{known: true})

@@ -54,10 +54,8 @@ const ackEvery = time.Second
 // no longer good for anything: the broker's store may be another one.
 func (c *Core) beginStream() {
 	s := &c.stream
-	for _, old := range s.closed {
-		old.join(s.open)
-	}
-	s.closed, s.deferred, s.lists, s.ackDue, s.ackRetry = nil, nil, 0, false, retry{}
+	s.joinClosed()
+	s.deferred, s.lists, s.ackDue, s.ackRetry = nil, 0, false, retry{}
 	if c.asks {
 		s.cursor = codec.Cursor{} // the broker does not know it
 	}
@@ -153,10 +151,27 @@ func (c *Core) advance() {
 // answered before it.
 func (c *Core) loseCursor() {
 	s := &c.stream
+	s.joinClosed()
+	s.cursor, s.ackDue = codec.Cursor{}, false
+}
+
+// holdBack takes back the checkpoints that wait for reports, because some of them
+// are dropped and may be wanted again: until all that is asked for was answered
+// the cursor stays where it is, so that they come again on the next connection.
+func (c *Core) holdBack() {
+	s := &c.stream
+	if n := len(s.closed); n > 0 && s.deferred == nil {
+		s.deferred = &codec.Checkpoint{Cursor: s.closed[n-1].cursor, AnsweredLists: s.lists}
+	}
+	s.joinClosed()
+}
+
+// joinClosed makes one part of all that no cursor has passed.
+func (s *stream) joinClosed() {
 	for _, old := range s.closed {
 		old.join(s.open)
 	}
-	s.closed, s.cursor, s.ackDue = nil, codec.Cursor{}, false
+	s.closed = nil
 }
 
 // nextAck decides about telling the broker how far its stream is on the hub.

@@ -225,3 +225,53 @@ func TestState_SurvivesAConfigMap(t *testing.T) {
 		t.Errorf("%d names are kept apart", len(got))
 	}
 }
+
+// A cluster leaves the selection while a report of it waits for its patch, and is
+// back before it is released. The report is dropped, and comes once more.
+func TestCore_PassesNoReportOfAClusterThatIsBackBeforeItsRelease(t *testing.T) {
+	w := newWork("w", 1)
+	begin := func(t *testing.T) *fixture {
+		f := comparingCore(t, CoreConfig{})
+		f.core.ClusterSelected("cluster1")
+		f.core.WorkSeen(w)
+		f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+		f.checkpoint(1, 0)
+		f.core.Report(report(w, 1, applied(1)))
+		f.checkpoint(2, 0)
+		f.core.ClusterUnselected("cluster1")
+		f.at(1)
+		return f
+	}
+
+	t.Run("the connection breaks before that", func(t *testing.T) {
+		f := begin(t)
+		f.core.Disconnected()
+		f.core.ClusterSelected("cluster1")
+		f.at(1)
+		f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+		if v := f.core.Report(report(w, 1, applied(1))); v != Taken {
+			t.Errorf("the report is %s", v)
+		}
+		next[PatchStatus](f, HubLane, w.UID)
+	})
+	t.Run("the connection breaks before it was asked for", func(t *testing.T) {
+		f := begin(t)
+		f.core.ClusterSelected("cluster1")
+		f.at(1)
+		f.core.Disconnected()
+		f.at(1)
+	})
+	t.Run("it is asked for", func(t *testing.T) {
+		f := begin(t)
+		f.core.ClusterSelected("cluster1")
+		f.core.Done(nextAsk(f), Result{Lists: 1})
+		f.at(1)
+		f.checkpoint(3, 1)
+		f.at(3)
+	})
+	t.Run("it is released", func(t *testing.T) {
+		f := begin(t)
+		f.core.Done(nextOf[Release](f, SpecLane, Key{Cluster: "cluster1"}), Result{})
+		f.at(2)
+	})
+}
