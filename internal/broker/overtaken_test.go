@@ -1,6 +1,7 @@
 package broker_test
 
 import (
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -85,6 +86,18 @@ func TestOvertaken_ByARelease(t *testing.T) {
 		pass(time.Minute)
 		if got := agent.checkpoints(); len(got) != 0 {
 			t.Errorf("the agent is told %+v", got)
+		}
+	})
+}
+
+// TestRelease_OfAnImpossibleNameIsRefused: the names of released clusters are kept.
+func TestRelease_OfAnImpossibleNameIsRefused(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		source := w.open(w.source("src"), hawser)
+		for _, name := range []string{"a\x00b", strings.Repeat("x", 2000)} {
+			if e := w.refused(source.say(numbered(1, releaseOf(t, "src", name))), transport.CodeInvalid); e.Attribute != codec.ExtClusterName {
+				t.Errorf("%+v", e)
+			}
 		}
 	})
 }

@@ -306,6 +306,11 @@ func (b *Broker) releaseCluster(ctx context.Context, s session, env *codec.Envel
 	if env.Cluster == "" {
 		return "", missing(codec.ExtClusterName)
 	}
+	for _, d := range codec.DataTypes() {
+		if err := store.CheckPlace(d, env.Cluster); err != nil {
+			return "", invalid(codec.ExtClusterName, "the released cluster has an impossible name", "name it as in its works")
+		}
+	}
 	// First of all: what vanishes from the store is not the source's word that
 	// it does not exist.
 	if err := b.beginRelease(s, env); err != nil {
