@@ -150,9 +150,13 @@ func (o *oracle) torn(w *workv1.ManifestWork) {
 
 // forgetOrphans: that a work which left its hub became Orphan, only an agent that
 // received it so knows after a loss of the broker's store, or the release of its
-// cluster, and may forget it with its process.
+// cluster, and may forget it with its process. Where the older store has the work as
+// it was before that, the release leaves it to the agent, which evicts it.
 func (o *oracle) forgetOrphans() {
-	for id := range o.lost {
+	for id := range o.mustStay {
+		if !o.lost[id] && !o.dropped[id] {
+			continue
+		}
 		known := false
 		for _, t := range o.clusters {
 			w := t.wanted[id]
