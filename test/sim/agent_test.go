@@ -123,6 +123,8 @@ func (a *agentNode) start() {
 	if err := a.core.Start(a.uid); err != nil {
 		a.w.fail("I1", "the agent does not start: %v", err)
 	}
+	// The state directory may be of no use to this cluster.
+	a.keepTime()
 	for _, ref := range a.cluster.Refs() { // the standing watch of AppliedManifestWorks lists them
 		if ref.Resource == inventory.Resource.Resource && a.core.Discovered(a.cluster.Look(ref)) {
 			a.wake(ref.Name, 0)
@@ -224,13 +226,27 @@ func (a *agentNode) save() {
 	}
 }
 
-// keepTime sets the clock right again where it was set back and the broker lost
-// its store: with that, nobody knows any more how far the sequence ids had come.
+// keepTime sets the clock right again where it was set back, or is behind what was
+// reserved by a process before, and the broker lost its store: with that, and with
+// the state directory, nobody knows any more how far the sequence ids had come.
 func (a *agentNode) keepTime() {
 	a.latest = max(a.latest, a.clock)
-	if a.w.oracle.forgot {
-		a.clock = a.latest
+	if !a.w.oracle.forgot {
+		return
 	}
+	for a.clock = a.latest; a.behind(); a.clock += time.Minute {
+	}
+	a.latest = a.clock
+}
+
+// behind reports whether neither clock nor state directory are above the sequence
+// ids that were used.
+func (a *agentNode) behind() bool {
+	highest := a.w.oracle.sequences[a.name]
+	if above(highest, (&codec.Sequencer{}).Next(a.now().UnixMilli())) {
+		return false
+	}
+	return a.dir == nil || above(a.dir.stable.reserved, highest)
 }
 
 // restartAs ends the process in one of several ways, and starts another.

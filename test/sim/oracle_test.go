@@ -110,6 +110,8 @@ type oracle struct {
 	clusters map[string]*truth
 	former   []*truth // of clusters that were replaced
 
+	sequences map[string]string // by cluster: the highest sequence id that its agents used
+
 	reports map[string][]string // by id: hashes of the statuses that agents sent
 	settled map[string]int      // by id: how many of them came before the last that was committed, with that
 	shown   map[string]int      // by id: position in reports of what the hub shows
@@ -145,7 +147,7 @@ func newOracle(w *world) *oracle {
 	return &oracle{
 		w: w, gone: map[string]bool{}, everGone: map[string]bool{}, dead: map[string]bool{}, ended: map[string]bool{}, lost: map[string]bool{}, mayStay: map[string]bool{}, mustStay: map[string]bool{},
 		released: map[string]bool{}, dropped: map[string]bool{}, kept: map[string]bool{}, where: map[string]string{}, clusters: map[string]*truth{},
-		speaker: map[string]string{}, taken: map[string]bool{},
+		speaker: map[string]string{}, taken: map[string]bool{}, sequences: map[string]string{},
 		reports: map[string][]string{}, settled: map[string]int{}, shown: map[string]int{},
 	}
 }
@@ -195,8 +197,20 @@ func (o *oracle) sent(l *link, e codec.Event) {
 		if r, err := hubsource.ReportOf(e); err == nil {
 			o.reports[env.ResourceID] = append(o.reports[env.ResourceID], statusHash(r.Status))
 			o.where[env.ResourceID] = env.Cluster
+			if above(o.sequences[env.Cluster], env.SequenceID) {
+				o.sequences[env.Cluster] = env.SequenceID
+			}
 		}
 	}
+}
+
+// above reports whether a sequence id is newer than another.
+func above(than, id string) bool {
+	newer, err := codec.CompareSequence(than, id)
+	if err != nil {
+		panic(err)
+	}
+	return newer
 }
 
 // processEnded hears that the agent of a cluster begins anew. What it said last
