@@ -18,6 +18,9 @@
 //   - the finalizer is on the work before its first event, and leaves it only
 //     when the cluster (or the broker, for a cluster that never had the work)
 //     confirmed the deletion;
+//   - a work that has it already when the process begins, and of which the broker
+//     has no record, is published only after the hub listed it: the informer may lag
+//     behind its end;
 //   - a deletion is published for a deletionTimestamp, or for an object whose
 //     deletion the hub reported and whose live GET says NotFound. What is merely
 //     missing, from a list or beside the broker's records, is deleted on a
