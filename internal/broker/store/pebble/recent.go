@@ -6,6 +6,8 @@ import "github.com/hawser-io/hawser/internal/broker/store"
 const (
 	recentMetas = 4096 // a meta takes some 500 bytes
 	recentBytes = 1 << 20
+	// keyBytes is what an event takes besides its bytes.
+	keyBytes = 256
 )
 
 // recent keeps what commits wrote last. Much of what is published is about a
@@ -20,13 +22,17 @@ type recent[K comparable, V any] struct {
 	used       int // by young
 }
 
+func newRecent[K comparable, V any](limit int, size func(V) int) recent[K, V] {
+	return recent[K, V]{limit: limit, size: size, young: make(map[K]V), old: make(map[K]V)}
+}
+
 func newMetas() recent[store.Key, *store.Meta] {
-	return recent[store.Key, *store.Meta]{limit: recentMetas, size: func(*store.Meta) int { return 1 }}
+	return newRecent[store.Key](recentMetas, func(*store.Meta) int { return 1 })
 }
 
 // newEvents keeps payloads.
 func newEvents() recent[half, []byte] {
-	return recent[half, []byte]{limit: recentBytes, size: func(event []byte) int { return len(event) }}
+	return newRecent[half](recentBytes, func(event []byte) int { return len(event) + keyBytes })
 }
 
 // get returns the present value of what exists; false: it is not known whether it
@@ -48,8 +54,9 @@ func (r *recent[K, V]) put(k K, v V) {
 	if was, has := r.young[k]; has {
 		r.used -= r.size(was)
 	}
-	if r.young == nil || r.used+size > r.limit {
-		r.young, r.old, r.used = make(map[K]V), r.young, 0
+	if r.used+size > r.limit {
+		r.young, r.old, r.used = r.old, r.young, 0
+		clear(r.young)
 	}
 	r.young[k] = v
 	r.used += size

@@ -17,7 +17,7 @@ import (
 // Whatever recent says is what was written last, and it keeps no more than it may.
 func TestRecent_IsWhatWasWrittenLast(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		r := recent[int, string]{limit: 100, size: func(s string) int { return len(s) }}
+		r := newRecent[int](100, func(s string) int { return len(s) })
 		written := map[int]string{}
 		for range rapid.IntRange(0, 200).Draw(t, "writes") {
 			k := rapid.IntRange(0, 40).Draw(t, "key")
@@ -108,7 +108,7 @@ func TestGet_IsWhatIsOnDisk(t *testing.T) {
 		cluster++
 		s.metas, s.events = newMetas(), newEvents()
 		s.metas.limit = rapid.IntRange(4, 12).Draw(t, "metas") // at least what one put counts for, four times
-		s.events.limit = rapid.IntRange(0, 400).Draw(t, "bytes")
+		s.events.limit = rapid.IntRange(0, 20*keyBytes).Draw(t, "bytes")
 		in := []string{fmt.Sprint("c", cluster)}
 		get := func(id string) *store.Record {
 			r, err := s.Get(t.Context(), store.Key{DataType: codec.ManifestBundles, Cluster: in[0], ResourceID: id})
