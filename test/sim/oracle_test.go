@@ -103,6 +103,7 @@ type oracle struct {
 	where map[string]string // by id: the cluster whose agent reported
 
 	speaker map[string]string // by cluster name: the uid of the one that was heard last
+	usurped map[string]bool   // names of clusters under which one that was replaced was heard since the store was lost
 	taken   map[string]bool   // by id of the event: whether it was for the broker to take when it came
 
 	forgot bool // the broker's store was lost, or an older one taken
@@ -147,7 +148,7 @@ func newOracle(w *world) *oracle {
 	return &oracle{
 		w: w, gone: map[string]bool{}, everGone: map[string]bool{}, dead: map[string]bool{}, ended: map[string]bool{}, lost: map[string]bool{}, mayStay: map[string]bool{}, mustStay: map[string]bool{},
 		released: map[string]bool{}, dropped: map[string]bool{}, kept: map[string]bool{}, where: map[string]string{}, clusters: map[string]*truth{},
-		speaker: map[string]string{}, taken: map[string]bool{}, sequences: map[string]string{},
+		speaker: map[string]string{}, usurped: map[string]bool{}, taken: map[string]bool{}, sequences: map[string]string{},
 		reports: map[string][]string{}, settled: map[string]int{}, shown: map[string]int{},
 	}
 }
@@ -543,10 +544,11 @@ func (o *oracle) statusOnHub(work *workv1.ManifestWork) {
 }
 
 // endOnHub judges that a work was let go on the hub. After the broker lost its
-// store nobody knows of a work whose first status was still under way.
+// store nobody knows of a work whose first status was still under way, nor which of
+// two clusters had the name.
 func (o *oracle) endOnHub(work *workv1.ManifestWork) {
 	o.ended[string(work.UID)] = true
-	if o.forgot && (len(work.Status.ResourceStatus.Manifests) == 0 || o.overtaken(work)) {
+	if o.forgot && (len(work.Status.ResourceStatus.Manifests) == 0 || o.overtaken(work) || o.usurped[work.Namespace]) {
 		return
 	}
 	for name, object := range o.clusters[work.Namespace].objects {

@@ -116,9 +116,13 @@ func (o *oracle) stranger(l *link) bool {
 	return known && uid != "" && l.uid != "" && uid != l.uid
 }
 
-// heard hears that an agent was let in. What the one of another cluster said and
+// heard hears that an agent was let in. A broker that lost its store may let that of
+// a cluster in which was replaced, and is told of it by an operator only later. What the one of another cluster said and
 // nobody took is lost: that is not for the broker to take any more.
 func (o *oracle) heard(l *link) {
+	if o.forgot && o.w.replaced(l) {
+		o.usurped[l.id.Name] = true
+	}
 	if l.uid != "" && o.speaker[l.id.Name] != l.uid {
 		o.speaker[l.id.Name] = l.uid
 		o.forgetReports(l.id.Name)
