@@ -357,6 +357,59 @@ func TestCore_WithholdsDeletionsOfAHubThatIsNotToBeBelieved(t *testing.T) {
 	}
 }
 
+// TestCore_AsksNobodyAboutWhatIsThereAfterAll: the informer shows a work, or one
+// that takes its name, after the records were compared, and before or after it
+// was told that a person is to decide whether it may be deleted.
+func TestCore_AsksNobodyAboutWhatIsThereAfterAll(t *testing.T) {
+	itself := newWork("m000", 1)
+	other := newWork("m000", 1, func(o *workv1.ManifestWork) { o.UID = "another" })
+	for name, c := range map[string]struct {
+		w    *workv1.ManifestWork
+		told bool
+	}{
+		"the work, before":        {w: itself},
+		"the work, after":         {w: itself, told: true},
+		"one of its name, before": {w: other},
+		"one of its name, after":  {w: other, told: true},
+		"its deletion, before":    {w: newWork("m000", 1, deleting)},
+		"its deletion, after":     {w: newWork("m000", 1, deleting), told: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := onlyAtTheBroker(t, State{Withheld: []string{everywhere}}, nil, 1)
+			if c.told {
+				f.locate("200")
+				f.clusterIdle("cluster1")
+				if told := f.told(); len(told.Clusters) != 1 || len(told.Clusters[0].Withheld) != 1 {
+					t.Fatalf("told %+v", told)
+				}
+			}
+			f.core.WorkSeen(c.w)
+			f.deliver(c.w.UID)
+			if !c.told {
+				f.locate("200")
+			}
+			f.clusterIdle("cluster1")
+			if n := f.core.Stats().WithheldWorks; n != 0 {
+				t.Errorf("%d works are withheld", n)
+			}
+			f.now = f.now.Add(missingDelay)
+			f.clusterIdle("cluster1")
+			record := recordOf(t, c.w, 2)
+			record.Tombstone = c.w.DeletionTimestamp != nil
+			f.page(codec.Inventory{Records: []codec.InventoryRecord{record}})
+			f.clusterIdle("cluster1")
+			for _, cl := range f.told().Clusters {
+				if len(cl.Withheld) != 0 {
+					t.Errorf("told %+v", cl)
+				}
+			}
+			if s, _ := f.core.State(); len(s.Withheld) != 0 {
+				t.Errorf("state is %+v", s)
+			}
+		})
+	}
+}
+
 func TestCore_TrustsTheHubAgainWhenNothingIsMissing(t *testing.T) {
 	f := onlyAtTheBroker(t, State{Withheld: []string{everywhere}}, nil, 1)
 	f.locate("200")

@@ -236,14 +236,24 @@ func (c *Core) compareSeen(w *work, o *workv1.ManifestWork) {
 		c.askFor(w)
 	}
 	c.moved(o)
-	if !c.comparison.on || !c.connected || !c.clusters[w.cluster].selected {
-		return
+	if c.comparison.on && c.connected && c.clusters[w.cluster].selected {
+		c.comparePresent(w, o, back)
 	}
-	old := c.current(w)
-	if old == nil || w.gone || back {
+}
+
+// comparePresent does that where works are compared. back: the hub showed that it
+// went back in time.
+func (c *Core) comparePresent(w *work, o *workv1.ManifestWork, back bool) {
+	old, cl := c.current(w), c.clusters[w.cluster]
+	fresh := old == nil || w.gone
+	if fresh && cl.comparing.lacks(string(w.uid)) {
+		// It is there after all: nobody is to be asked whether it may be deleted.
+		c.compareAgain(cl, missingDelay)
+	}
+	if fresh || back {
 		c.setOpen(w, true)
 	}
-	if old == nil || w.gone || back || !markOf(old).equal(markOf(o)) {
+	if fresh || back || !markOf(old).equal(markOf(o)) {
 		w.spec.clearedOn = c.conn // a fresh change waits for no records
 	}
 }

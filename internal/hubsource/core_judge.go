@@ -340,6 +340,12 @@ func (k *comparing) missesName(name string) bool {
 	return slices.ContainsFunc(k.missing, func(r codec.InventoryRecord) bool { return r.Name == name })
 }
 
+// lacks reports whether the deletion of a work is still to be decided about, by us
+// or by a person, because only the broker had it.
+func (k *comparing) lacks(id string) bool {
+	return k.withholds(id) || slices.ContainsFunc(k.missing, func(r codec.InventoryRecord) bool { return r.ResourceID == id })
+}
+
 // settle ends the comparison of a cluster.
 func (c *Core) settle(cl *cluster) {
 	c.setStage(cl, settled)

@@ -339,8 +339,8 @@ func (c *Core) publishAccepted(w *work, e Publish, outcome string) {
 	c.noLongerBehind(w)
 	s.replaces = s.replaces && e.mark.deleting
 	c.accepted(w)
-	if cl := c.clusters[w.cluster]; cl.comparing.withholdsName(e.Work.Name) {
-		c.compareAgain(cl, 0) // what had the name is no more
+	if k := &c.clusters[w.cluster].comparing; k.missesName(e.Work.Name) || k.withholdsName(e.Work.Name) {
+		c.compareAgain(c.clusters[w.cluster], 0) // what had the name is no more
 	}
 }
 
