@@ -34,7 +34,7 @@ type shop struct {
 
 type shopWork struct {
 	o        *workv1.ManifestWork // never modified
-	told     *workv1.ManifestWork // as it was accepted last, nil if it never was
+	told     *workv1.ManifestWork // as it was accepted last, nil if it never was or nobody knows
 	life     string
 	accepted bool // some version was
 	tried    bool // some version may have been
@@ -272,6 +272,7 @@ func (s *shop) publish(key string, w *shopWork) {
 			}
 			s.tidy(key, w)
 		case transport.Retryable(err):
+			w.told = nil // nobody knows whether the broker took it
 			w.dirty, w.tryAt = true, time.Now().Add(time.Second)
 		case w.lived && (s.w.hub.works[key] == nil || s.w.hub.works[key].DeletionTimestamp != nil):
 			// After a loss of the broker's store: the name will be free again.
