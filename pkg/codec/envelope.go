@@ -5,7 +5,6 @@ import (
 	"math"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 )
 
@@ -78,12 +77,8 @@ func ParseEnvelope(b []byte) (Envelope, error) {
 // and the event to store, which is memory of its own. An Envelope is large: handed
 // on by value, it would make the stack of every publish grow once more.
 func Ingest(b []byte) (*Envelope, []byte, error) {
-	w := ingested.Get().(*wireEvent)
-	defer func() {
-		*w = wireEvent{}
-		ingested.Put(w)
-	}()
-	if err := w.read(b); err != nil {
+	w, err := parse(b)
+	if err != nil {
 		return nil, nil, err
 	}
 	env, err := w.envelope()
@@ -96,9 +91,6 @@ func Ingest(b []byte) (*Envelope, []byte, error) {
 	}
 	return env, n, nil
 }
-
-// ingested are empty ones for Ingest: every publish needs one, of more than 1 KiB.
-var ingested = sync.Pool{New: func() any { return new(wireEvent) }}
 
 func (w *wireEvent) envelope() (*Envelope, error) {
 	env := &Envelope{

@@ -103,18 +103,13 @@ func FromProto(p *cloudeventsv1.CloudEvent) (Event, error) {
 // parse is scan and resolve.
 func parse(b []byte) (*wireEvent, error) {
 	w := &wireEvent{}
-	if err := w.read(b); err != nil {
+	if err := w.scan(b); err != nil {
+		return nil, err
+	}
+	if err := w.resolve(); err != nil {
 		return nil, err
 	}
 	return w, nil
-}
-
-// read reads the protobuf bytes of an event into w, which is empty.
-func (w *wireEvent) read(b []byte) error {
-	if err := w.scan(b); err != nil {
-		return err
-	}
-	return w.resolve()
 }
 
 // event builds the Event without its setters, which would trim values.
