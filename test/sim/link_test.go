@@ -348,7 +348,9 @@ func (w *world) arrive(c *call) {
 	w.oracle.arrived(c)
 	b := w.broker.broker
 	go func() { // ends with the broker or the connection, at the latest
-		r, err := b.Publish(c.conn.stream.ctx, c.conn.peer, c.bytes, c.conn.id)
+		lent := slices.Clone(c.bytes)
+		r, err := b.Publish(c.conn.stream.ctx, c.conn.peer, lent, c.conn.id)
+		clear(lent) // the memory is used again
 		c.answers <- answer{r, err}
 	}()
 }
