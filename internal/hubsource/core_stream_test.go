@@ -210,6 +210,28 @@ func TestCore_StartsTheStreamOverWhenItSeesTheHubGoBack(t *testing.T) {
 	next[PatchStatus](f, HubLane, w.UID)
 }
 
+// What a hub that went back shows only after that was found has lost its status too.
+func TestCore_AsksForTheStatusOfWhatARestoredHubShowsLate(t *testing.T) {
+	for _, now := range []string{"200", "900"} {
+		f := comparingFixture(t, State{Cursor: cursorAt(5).String()}, newWork("early", 1))
+		f.page(codec.Inventory{LastPosition: &codec.HubPosition{UID: "hub", ResourceVersion: "900"}})
+		f.locate(now)
+		back := now == "200"
+		if back {
+			if a := nextAsk(f); len(a.Held) != 1 || a.Held[0].UID != "uid-early" {
+				t.Fatalf("asks about %+v", a.Held)
+			} else {
+				f.core.Done(a, Result{Lists: 1})
+			}
+		}
+		f.core.WorkSeen(newWork("late", 1, withoutFinalizer))
+		e, asks := f.core.Next(SpecLane, Key{Cluster: "cluster1"}).(Ask)
+		if asks != back || asks && (len(e.Held) != 1 || e.Held[0].UID != "uid-late") {
+			t.Errorf("on a hub at %s, asks %t about %+v", now, asks, e.Held)
+		}
+	}
+}
+
 func TestState_SurvivesAConfigMap(t *testing.T) {
 	settled := &codec.HubPosition{UID: "hub", ResourceVersion: "7"}
 	for _, s := range []State{{}, {Cursor: "e/t/7"}, {Withheld: []string{"c1", "c2"}}, {Cursor: "e/t/7", Withheld: []string{everywhere}, Settled: settled}} {
