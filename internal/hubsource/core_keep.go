@@ -41,6 +41,8 @@ type keep struct {
 	// calm is when the hub has told everything that it had to tell after it
 	// showed that it went back in time.
 	calm time.Time
+	// back: this process saw it go back, and asks for all statuses since.
+	back bool
 	// settled is State.Settled.
 	settled *codec.HubPosition
 
@@ -139,12 +141,12 @@ func (c *Core) wentBack(reason string) {
 	if c.cfg.NewID == nil {
 		return
 	}
-	before := c.keep.reason
 	c.suspect(reason)
 	c.loseCursor()
-	if c.keep.reason == before {
+	if c.keep.back {
 		return
 	}
+	c.keep.back = true
 	for _, cl := range c.clusters {
 		if cl.selected {
 			c.askAgain(cl, c.connected && !c.stock)

@@ -232,6 +232,29 @@ func TestCore_AsksForTheStatusOfWhatARestoredHubShowsLate(t *testing.T) {
 	}
 }
 
+// That works are older than their records is no news of a hub that went back before
+// this process began; that it goes back meanwhile takes statuses away all the same.
+func TestCore_AsksForStatusesOfAHubThatItDoubtedBefore(t *testing.T) {
+	f := comparingFixture(t, State{Cursor: cursorAt(5).String()})
+	f.locate("900")
+	w, other := newWork("w", 1), newWork("other", 1)
+	f.core.WorkSeen(w)
+	f.core.WorkSeen(other)
+	f.page(codec.Inventory{Clusters: []codec.ClusterDigest{{Cluster: "cluster1", Digest: codec.Digest{Count: 2}}}})
+	f.tag()
+	f.page(codec.Inventory{Records: []codec.InventoryRecord{recordOf(t, newWork("w", 2), 7), recordOf(t, other, 3)}})
+	f.core.Done(next[CheckBehind](f, SpecLane, w.UID), Result{Work: w})
+	f.clusterIdle("cluster1")
+	f.now = f.now.Add(locateEvery)
+	for range 2 { // once is enough
+		f.locate("200")
+		f.core.locateNow()
+	}
+	if a := nextAsk(f); len(a.Held) != 2 {
+		t.Errorf("asks about %+v", a.Held)
+	}
+}
+
 func TestState_SurvivesAConfigMap(t *testing.T) {
 	settled := &codec.HubPosition{UID: "hub", ResourceVersion: "7"}
 	for _, s := range []State{{}, {Cursor: "e/t/7"}, {Withheld: []string{"c1", "c2"}}, {Cursor: "e/t/7", Withheld: []string{everywhere}, Settled: settled}} {

@@ -226,7 +226,7 @@ func (c *Core) trustAll() {
 		clear(c.keep.withheld)
 		c.cfg.Waker.Wake(HubLane, Key{}, 0)
 	}
-	c.keep.reason = reasonKept
+	c.keep.reason, c.keep.back = reasonKept, false
 }
 
 func samePosition(a, b *codec.HubPosition) bool {
