@@ -29,7 +29,7 @@ type session struct {
 }
 
 // client connects with a certificate that is made for it.
-func client(ca *pki.Authority, addr string, role pki.Role, name string) (*grpc.ClientConn, error) {
+func client(ca *pki.Authority, addr string, role pki.Role, name string, opts ...grpc.DialOption) (*grpc.ClientConn, error) {
 	pair, err := ca.Issue(pki.Request{Role: role, Name: name, Valid: pki.Starting(time.Now(), time.Hour)})
 	if err != nil {
 		return nil, err
@@ -39,7 +39,7 @@ func client(ca *pki.Authority, addr string, role pki.Role, name string) (*grpc.C
 		return nil, err
 	}
 	creds := credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS12, RootCAs: ca.Pool(), Certificates: []tls.Certificate{cert}})
-	return grpc.NewClient(addr, grpc.WithTransportCredentials(creds))
+	return grpc.NewClient(addr, append(opts, grpc.WithTransportCredentials(creds))...)
 }
 
 // openSessions subscribes n agents, a few at a time, and returns when every one
@@ -68,7 +68,8 @@ func openSessions(ctx context.Context, ca *pki.Authority, addr string, n int) ([
 func clusterName(i int) string { return fmt.Sprintf("bench-%d", i) }
 
 func openSession(ctx context.Context, ca *pki.Authority, addr, cluster string) (*session, error) {
-	conn, err := client(ca, addr, pki.Agent, cluster)
+	// As the connections of our agents, which do not measure their bandwidth.
+	conn, err := client(ca, addr, pki.Agent, cluster, grpc.WithStaticStreamWindowSize(1<<20), grpc.WithStaticConnWindowSize(1<<20))
 	if err != nil {
 		return nil, err
 	}
