@@ -196,7 +196,7 @@ func (c *Core) WorkSeen(o *workv1.ManifestWork) {
 	if w.seen == nil && c.asks && hasFinalizer(o) {
 		c.askFor(w) // the informer lags behind an earlier leader's
 		w.spec.elsewhere = true
-	} else if w.seen == nil && c.keep.withheld[everywhere] {
+	} else if w.seen == nil && c.keep.back {
 		c.askFor(w) // it lagged when the hub was found to have gone back, which took the status away
 	}
 	if w.seen == nil || w.report.retry.onChange {
