@@ -289,18 +289,43 @@ func TestCore_DeletesWhatTheHubLacksOnACondition(t *testing.T) {
 	f.clusterIdle("cluster1") // which hub it is, is not known
 	f.locate("200")
 	f.core.Done(nextOf[CheckMissing](f, SpecLane, cluster), Result{Err: errNotFound()})
+	other := newWork("m001", 1, func(o *workv1.ManifestWork) { o.UID = "another" })
+	f.core.Done(nextOf[CheckMissing](f, SpecLane, cluster), Result{Work: other})
+	f.clusterIdle("cluster1") // whether it was the same hub, is not known
+	f.locate("200")
 	d := nextOf[Delete](f, SpecLane, cluster)
 	e, err := d.Event("id", f.now, "hub")
 	if err != nil || e.Extensions()[codec.ExtIfRevision] != "1" || e.Extensions()[codec.ExtDeletionTimestamp] == nil || len(e.Data()) != 0 {
 		t.Fatalf("published %v, error %v", e.Extensions(), err)
 	}
 	f.core.Done(d, Result{Receipt: transport.Receipt{Outcome: codec.OutcomeAccepted}})
-	other := newWork("m001", 1, func(o *workv1.ManifestWork) { o.UID = "another" })
-	f.core.Done(nextOf[CheckMissing](f, SpecLane, cluster), Result{Work: other})
 	f.core.Done(nextOf[Delete](f, SpecLane, cluster), Result{})
 	f.clusterIdle("cluster1")
 	if c := f.told(); !c.AllClusters || c.Position == nil {
 		t.Errorf("told %+v", c)
+	}
+}
+
+// The hub is restored from a backup after it was asked where it is, and before it is
+// asked for a work.
+func TestCore_DeletesNothingThatAHubLacksWhichWentBackMeanwhile(t *testing.T) {
+	cluster := Key{Cluster: "cluster1"}
+	f := onlyAtTheBroker(t, State{}, &codec.HubPosition{UID: "hub", ResourceVersion: "200"}, 1)
+	f.locate("200")
+	missing := nextOf[CheckMissing](f, SpecLane, cluster)
+	f.core.locateNow()
+	early := nextOf[Locate](f, HubLane, Key{})
+	f.core.Done(missing, Result{Err: errNotFound()})
+	f.core.Done(early, Result{Position: &codec.HubPosition{UID: "hub", ResourceVersion: "200"}}) // from before it went back
+	f.clusterIdle("cluster1")
+	f.locate("150")
+	for range 3 {
+		if d, deletes := f.core.Next(SpecLane, cluster).(Delete); deletes {
+			t.Fatalf("deletes %+v", d.Record)
+		}
+	}
+	if s := f.core.Stats(); s.WithheldWorks != 1 {
+		t.Errorf("withheld are %d", s.WithheldWorks)
 	}
 }
 

@@ -54,11 +54,12 @@ type comparing struct {
 	checks   int // works to be looked up
 
 	// missing is what only the broker has and is still to be dealt with, of
-	// candidates at first; live is how many records there were. checked: the
-	// hub does not have the first one either.
+	// candidates at first; live is how many records there were. Of the first
+	// absent ones the hub said that it does not have them either. That counts when
+	// it was asked afterwards where it is, for it may have gone back just before.
 	missing          []codec.InventoryRecord
 	candidates, live int
-	checked          bool
+	absent           int
 	// later: something only the broker has waits there behind a deletion.
 	later bool
 	// withheld are deletions that are left to a person, for a reason.
@@ -120,7 +121,7 @@ func (c *Core) dropComparing(cl *cluster) {
 	k := &cl.comparing
 	k.round++
 	k.untagged, k.asked, k.records, k.missing, k.withheld, k.reason = nil, false, nil, nil, nil, ""
-	k.candidates, k.live, k.checked, k.later, k.told = 0, 0, false, false, false
+	k.candidates, k.live, k.absent, k.later, k.told = 0, 0, 0, false, false
 	for _, w := range cl.works {
 		w.spec.behind, w.spec.replaces = nil, false
 	}

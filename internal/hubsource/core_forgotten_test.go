@@ -62,6 +62,7 @@ func TestCore_DeletesFirstWhatHadTheNameBefore(t *testing.T) {
 	f := begin(nil)
 	f.idle(SpecLane, w.UID)
 	f.core.Done(nextOf[CheckMissing](f, SpecLane, cluster), Result{Work: w})
+	f.locate("200")
 	f.core.Done(nextOf[Delete](f, SpecLane, cluster), Result{})
 	if p := next[Publish](f, SpecLane, w.UID); p.Action != codec.DeleteRequest {
 		t.Fatalf("published %s", p.Action)

@@ -262,10 +262,10 @@ func (c *Core) nextMissing(cl *cluster) Effect {
 	if !c.due(SpecLane, Key{Cluster: cl.name}, &k.retry) {
 		return nil
 	}
-	r := k.missing[0]
-	if k.checked {
-		return Delete{Record: r, Order: c.nextOrder(), round: k.round}
+	if k.absent == len(k.missing) {
+		return Delete{Record: k.missing[0], Order: c.nextOrder(), round: k.round}
 	}
+	r := k.missing[k.absent]
 	return CheckMissing{UID: types.UID(r.ResourceID), Namespace: cl.name, Name: r.Name, round: k.round}
 }
 
@@ -277,7 +277,7 @@ func (c *Core) resolved(cl *cluster) {
 			c.wake(SpecLane, w, 0)
 		}
 	}
-	k.missing, k.checked, k.retry = k.missing[1:], false, retry{}
+	k.missing, k.absent, k.retry = k.missing[1:], k.absent-1, retry{}
 	c.cfg.Waker.Wake(SpecLane, Key{Cluster: cl.name}, 0)
 }
 
@@ -286,12 +286,16 @@ func (c *Core) doneCheckMissing(e CheckMissing, r Result) {
 	if cl == nil || cl.comparing.round != e.round || len(cl.comparing.missing) == 0 {
 		return
 	}
+	k := &cl.comparing
 	switch {
 	case apierrors.IsNotFound(r.Err), r.Err == nil && r.Work.UID != e.UID:
-		cl.comparing.checked = true
+		k.retry = retry{}
+		if k.absent++; k.absent == len(k.missing) {
+			c.locateNow() // see comparing.missing
+		}
 		c.cfg.Waker.Wake(SpecLane, Key{Cluster: cl.name}, 0)
 	case r.Err != nil:
-		c.hubFailed(SpecLane, Key{Cluster: cl.name}, &cl.comparing.retry, r.Err)
+		c.hubFailed(SpecLane, Key{Cluster: cl.name}, &k.retry, r.Err)
 	default: // only the informer does not have it yet
 		c.compareAgain(cl, missingDelay)
 	}

@@ -22,10 +22,12 @@ import (
 // done that hides its cause.
 type keep struct {
 	// position is where the hub was when it was last asked, on connection
-	// locatedOn; due: it is to be asked again. asked bounds how often.
+	// locatedOn; due: it is to be asked again. An answer counts that was asked for
+	// in the present round. asked bounds how often.
 	position  *codec.HubPosition
 	newest    string // resource version of all that the hub has shown
 	locatedOn int
+	round     int
 	due       bool
 	asked     time.Time
 	retry     retry
@@ -226,7 +228,7 @@ func (c *Core) nextLocate() Effect {
 	if !k.due || !c.comparison.on || !c.connected || !c.due(HubLane, Key{}, &k.retry) {
 		return nil
 	}
-	return Locate{newest: k.newest, conn: c.conn}
+	return Locate{newest: k.newest, round: k.round, conn: c.conn}
 }
 
 func (c *Core) doneLocate(e Locate, r Result) {
@@ -239,7 +241,10 @@ func (c *Core) doneLocate(e Locate, r Result) {
 		return
 	}
 	before, asked := k.position, k.asked
-	k.position, k.locatedOn, k.due, k.asked, k.retry = r.Position, c.conn, false, c.cfg.Now(), retry{}
+	k.position, k.asked, k.retry = r.Position, c.cfg.Now(), retry{}
+	if k.due = e.round != k.round; !k.due { // else it has to be asked once more
+		k.locatedOn = c.conn
+	}
 	if reason := c.newerThanNow(before); reason != "" {
 		c.wentBack(reason)
 	} else if reason := c.newerThanNow(&codec.HubPosition{UID: r.Position.UID, ResourceVersion: e.newest}); reason != "" {
@@ -247,7 +252,7 @@ func (c *Core) doneLocate(e Locate, r Result) {
 	}
 	if k.newest == e.newest {
 		k.newest = r.Position.ResourceVersion
-	} else if c.newerThanNow(&codec.HubPosition{UID: r.Position.UID, ResourceVersion: k.newest}) != "" {
+	} else if !k.due && c.newerThanNow(&codec.HubPosition{UID: r.Position.UID, ResourceVersion: k.newest}) != "" {
 		// What came while the hub was asked may be later than its answer, or from
 		// before it went back.
 		c.locateAt(asked.Add(locateEvery))
@@ -308,6 +313,7 @@ func (c *Core) newerThanNow(before *codec.HubPosition) string {
 
 // locateNow has the hub asked before anything is deleted because it is missing.
 func (c *Core) locateNow() {
+	c.keep.round++
 	c.keep.due, c.keep.locatedOn, c.keep.retry = true, 0, retry{}
 	c.cfg.Waker.Wake(HubLane, Key{}, 0)
 }

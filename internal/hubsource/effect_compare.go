@@ -64,6 +64,7 @@ type SendAck struct {
 // that no cache answered. The result carries them in Position.
 type Locate struct {
 	newest string // of what the hub had shown before
+	round  int
 	conn   int
 }
 
