@@ -222,7 +222,12 @@ func (n *node) steps(list []step) []step {
 
 // knowsLater reports whether the broker has been told of a state of the hub that
 // is later than a copy of it. Once a minute it is.
-func (n *node) knowsLater(b *hubBackup) bool { return knowsLater(n.gate.Store, b) }
+func (n *node) knowsLater(b *hubBackup) bool {
+	if !n.up { // what it will begin with
+		return knowsLater(mem.Open(mem.Options{From: n.backup, NewID: n.w.newID}), b)
+	}
+	return knowsLater(n.gate.Store, b)
+}
 
 func knowsLater(s *mem.Store, b *hubBackup) bool {
 	for _, value := range s.Bookmarks("hub/" + hubName) {
