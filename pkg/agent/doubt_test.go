@@ -109,6 +109,11 @@ func TestCore_UnconfirmedDeletions(t *testing.T) {
 			r.resume()
 			r.inSync(2)
 			r.settle(time.Minute)
+			if got := r.value("a") == ""; got != c.done {
+				t.Fatalf("carried out in sync: %t, want %t", got, c.done) // what is in sync are live works
+			}
+			r.deliverDeletion(w)
+			r.settle(time.Minute)
 			r.expectValue("a", "")
 			r.expectJournal()
 		})

@@ -158,15 +158,17 @@ func (s *Set) Load(w *Work) (lost *Work) {
 // Unconfirmed reports whether a work was loaded and not confirmed since.
 func (s *Set) Unconfirmed(id string) bool { return s.works[id] != nil && s.works[id].unconfirmed }
 
-// Confirm says that everything that is held is wanted, but for these works. It
-// returns the names that this concerns, sorted.
+// Confirm says that everything that is held live is wanted, but for these works. It
+// returns the names that this concerns, sorted. A deletion is confirmed only when it
+// comes again, as it does until it is reported: one that a broker does not repeat may
+// be of a life before the present one.
 func (s *Set) Confirm(but []string) (names []string) {
 	except := make(map[string]bool, len(but))
 	for _, id := range but {
 		except[id] = true
 	}
 	for id, e := range s.works {
-		if e.unconfirmed && !except[id] {
+		if e.unconfirmed && !e.Deleting && !except[id] {
 			e.unconfirmed = false
 			names = append(names, e.Name)
 		}
