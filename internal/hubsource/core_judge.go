@@ -14,7 +14,7 @@ import (
 // judge compares a cluster's works with its records, all of which have come.
 func (c *Core) judge(cl *cluster) {
 	k := &cl.comparing
-	c.noteAlive(cl)
+	c.noteUnburied(cl)
 	plan := resync.CompareWorks(c.worksOf(cl), k.records)
 	c.noteUnheardOf(cl)
 	late := c.noteDisplaced(cl, plan.Replacing)
@@ -77,10 +77,10 @@ func (c *Core) worksOf(cl *cluster) []resync.Work {
 	return works
 }
 
-// noteAlive takes note of the works whose deletion was confirmed on an earlier
+// noteUnburied takes note of the works whose deletion was confirmed on an earlier
 // connection and that live in the broker's store: it is an older one. As long as
 // the work is there, the broker is told of its deletion again.
-func (c *Core) noteAlive(cl *cluster) {
+func (c *Core) noteUnburied(cl *cluster) {
 	for _, r := range cl.comparing.records {
 		w := cl.works[types.UID(r.ResourceID)]
 		if w == nil || !w.confirmed || r.Tombstone || w.spec.sentOn == c.conn {

@@ -281,8 +281,11 @@ func workOf(e Effect) *workv1.ManifestWork {
 	return nil
 }
 
-// send publishes one event within a deadline.
-func (s *shell) send(ctx context.Context, on string, e codec.Event) (r Result) {
+// send publishes one event within a deadline; err is that of making it.
+func (s *shell) send(ctx context.Context, on string, e codec.Event, err error) (r Result) {
+	if err != nil {
+		return Result{Err: unencodable(err)}
+	}
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
 	r.Receipt, r.Err = s.broker.PublishOn(ctx, on, e)
@@ -296,11 +299,7 @@ func unencodable(err error) error {
 
 func (s *shell) publish(ctx context.Context, on string, p Publish) (r Result) {
 	event, err := p.Event(uuid.NewString(), s.now(), s.id)
-	if err == nil {
-		r = s.send(ctx, on, event)
-	} else {
-		r.Err = unencodable(err)
-	}
+	r = s.send(ctx, on, event, err)
 	s.metrics.publishes.WithLabelValues(brokerResult(r)).Inc()
 	level := slog.LevelDebug
 	if r.Err != nil && !transport.Retryable(r.Err) {
@@ -313,11 +312,7 @@ func (s *shell) publish(ctx context.Context, on string, p Publish) (r Result) {
 
 func (s *shell) release(ctx context.Context, on string, e Release) (r Result) {
 	event, err := e.Event(uuid.NewString(), s.now(), s.id)
-	if err == nil {
-		r = s.send(ctx, on, event)
-	} else {
-		r.Err = unencodable(err)
-	}
+	r = s.send(ctx, on, event, err)
 	s.metrics.clusters.WithLabelValues("release", brokerResult(r)).Inc()
 	s.logCluster(ctx, "release", e.Cluster, r)
 	return r
@@ -329,7 +324,7 @@ func (s *shell) ask(ctx context.Context, on string, e Ask) (r Result) {
 		r.Err = unencodable(err)
 	}
 	for i, event := range events {
-		r = s.send(ctx, on, event)
+		r = s.send(ctx, on, event, nil)
 		if r.Lists = i + 1; r.Err != nil {
 			break
 		}

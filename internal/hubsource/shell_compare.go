@@ -12,11 +12,7 @@ import (
 
 // request sends a sync event; err is that of making it.
 func (s *shell) request(ctx context.Context, on, operation string, event codec.Event, err error) (r Result) {
-	if err == nil {
-		r = s.send(ctx, on, event)
-	} else {
-		r.Err = unencodable(err)
-	}
+	r = s.send(ctx, on, event, err)
 	s.metrics.clusters.WithLabelValues(operation, brokerResult(r)).Inc()
 	level := slog.LevelDebug
 	if r.Err != nil && !transport.Retryable(r.Err) {
@@ -30,11 +26,7 @@ func (s *shell) request(ctx context.Context, on, operation string, event codec.E
 // line: nobody else will be able to say what became of the work.
 func (s *shell) delete(ctx context.Context, on string, e Delete) (r Result) {
 	event, err := e.Event(uuid.NewString(), s.now(), s.id)
-	if err == nil {
-		r = s.send(ctx, on, event)
-	} else {
-		r.Err = unencodable(err)
-	}
+	r = s.send(ctx, on, event, err)
 	s.metrics.publishes.WithLabelValues(brokerResult(r)).Inc()
 	attrs := []any{
 		"cluster", e.Record.Cluster, "work", e.Record.Name, "uid", e.Record.ResourceID,
