@@ -16,7 +16,7 @@ import (
 )
 
 // A work is on the journal as the spec event that it was received as, with the
-// revision and the tag that it had. Where the spec cannot be used, or a deletion
+// revision (none behind a stock broker) and the tag that it had. Where the spec cannot be used, or a deletion
 // came without one, the data is that of the spec in force. These attributes are
 // on disk only.
 const (
@@ -26,6 +26,10 @@ const (
 	entryTag        = "hawserforcetag"        // of the same
 	entryID         = "entry"                 // id of such events
 	entryUID        = "entry"                 // uid for an encoder that wants one
+
+	// noRevision is what former releases wrote as the revision of a work that had
+	// none. No event has it.
+	noRevision = "0"
 )
 
 // encodeEntry returns the journal's event of a work.
@@ -50,7 +54,9 @@ func encodeEntry(w *desired.Work, now time.Time) (codec.Event, error) {
 	}
 	e.SetExtension(codec.ExtResourceID, w.ResourceID)
 	e.SetExtension(codec.ExtResourceVersion, int32(min(w.Version, math.MaxInt32)))
-	e.SetExtension(codec.ExtRevision, codec.FormatRevision(w.Revision))
+	if w.Revision > 0 {
+		e.SetExtension(codec.ExtRevision, codec.FormatRevision(w.Revision))
+	}
 	e.SetExtension(codec.ExtTag, w.Tag.String())
 	for name, value := range map[string]string{
 		codec.ExtMetadata: w.Metadata, codec.ExtLogTracing: w.LogTracing, entryName: w.Name, entryProblem: w.Problem,
@@ -66,6 +72,10 @@ func encodeEntry(w *desired.Work, now time.Time) (codec.Event, error) {
 // decodeEntry is the reverse of encodeEntry. The error says that the entry is
 // of no use.
 func decodeEntry(e codec.Event) (*desired.Work, error) {
+	if e.Extensions()[codec.ExtRevision] == noRevision {
+		e = e.Clone()
+		e.SetExtension(codec.ExtRevision, nil)
+	}
 	spec, err := manifestwork.DecodeSpec(e)
 	var invalid *manifestwork.InvalidError
 	if err != nil && !errors.As(err, &invalid) {

@@ -49,9 +49,11 @@ func TestEntry_IsTheWork(t *testing.T) {
 			}
 			w := hubWork("w-1", rapid.SampledFrom([]string{"web", "other"}).Draw(rt, "name"), int64(n), manifests...)
 			action := rapid.SampledFrom([]codec.Action{codec.UpdateRequest, codec.UpdateRequest, codec.DeleteRequest}).Draw(rt, "action")
-			what := rapid.SampledFrom([]string{"", "", "no data", "bad metadata", "no metadata", "unversioned", "tracing"}).Draw(rt, "what")
+			what := rapid.SampledFrom([]string{"", "", "of a stock broker", "no data", "bad metadata", "no metadata", "unversioned", "tracing"}).Draw(rt, "what")
 			e := r.event(w, action, func(e *codec.Event) {
 				switch what {
+				case "of a stock broker":
+					e.SetExtension(codec.ExtRevision, nil)
 				case "no data":
 					e.DataEncoded = nil
 				case "bad metadata":
@@ -85,6 +87,39 @@ func TestEntry_IsTheWork(t *testing.T) {
 	})
 }
 
+// A stock broker gives no revisions. Former releases wrote "0" then, which is no
+// revision, and what they wrote counts like what is written now.
+func TestEntry_WithoutRevision(t *testing.T) {
+	r := &rig{t: t, now: entryTime}
+	for _, action := range []codec.Action{codec.UpdateRequest, codec.DeleteRequest} {
+		e := r.event(hubWork("w-1", "web", 3, configMap("a", "1")), action, func(e *codec.Event) { e.SetExtension(codec.ExtRevision, nil) })
+		spec, err := manifestwork.DecodeSpec(e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		set := desired.New()
+		set.Subscribed(false)
+		set.Accept(spec, "")
+		held := set.Get("w-1")
+		if d := cmp.Diff(held, onDisk(t, held)); d != "" || held.Revision != 0 {
+			t.Errorf("%s (-held +read)\n%s", action, d)
+		}
+		written, err := encodeEntry(held, entryTime)
+		if err != nil {
+			t.Fatal(err)
+		}
+		former := written.Clone()
+		former.SetExtension(codec.ExtRevision, "0")
+		got, err := decodeEntry(former)
+		if err != nil {
+			t.Fatalf("%s, of a former release: %v", action, err)
+		}
+		if d := cmp.Diff(held, got); d != "" {
+			t.Errorf("%s, of a former release (-held +read)\n%s", action, d)
+		}
+	}
+}
+
 func TestEntry_OfNoUse(t *testing.T) {
 	set := desired.New()
 	set.Subscribed(true)
@@ -101,6 +136,7 @@ func TestEntry_OfNoUse(t *testing.T) {
 		"no version":    {func(e *codec.Event) { e.SetExtension(codec.ExtResourceVersion, nil) }, codec.ExtResourceVersion},
 		"no generation": {func(e *codec.Event) { e.SetExtension(entryGeneration, nil) }, "neither a spec"},
 		"bad one":       {func(e *codec.Event) { e.SetExtension(entryGeneration, "x") }, entryGeneration},
+		"bad revision":  {func(e *codec.Event) { e.SetExtension(codec.ExtRevision, "00") }, codec.ExtRevision},
 		"bad tag":       {func(e *codec.Event) { e.SetExtension(entryTag, "x") }, codec.ExtTag},
 		"no data":       {func(e *codec.Event) { e.DataEncoded = nil }, "the spec is not in it"},
 		"bad name":      {func(e *codec.Event) { e.SetExtension(entryName, 7) }, entryName},

@@ -78,32 +78,44 @@ func (c *Core) save(after time.Duration) {
 	}
 }
 
-// restore takes one entry of the journal.
-func (c *Core) restore(e codec.Event) error {
+// entry is a work on the journal, and when it was written.
+type entry struct {
+	work    *desired.Work
+	written time.Time
+}
+
+// readEntry reads one entry of the journal.
+func (c *Core) readEntry(e codec.Event) (entry, error) {
 	w, err := decodeEntry(e)
-	if err != nil {
-		return err
+	if err == nil && w.Cluster != c.config.Cluster {
+		err = errors.New("the work is of cluster " + w.Cluster)
 	}
-	if w.Cluster != c.config.Cluster {
-		return errors.New("the work is of cluster " + w.Cluster)
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if lost := c.set.Load(w); lost != nil {
-		c.keeper.gone[lost.ResourceID] = true
-	}
-	return nil
+	return entry{work: w, written: e.Time()}, err
 }
 
 // load takes what an earlier process left.
 func (c *Core) load() error {
+	var entries []entry
 	s, err := c.config.Journal.Load(journal.Binding{
 		ClusterUID: c.clusterUID, Cluster: c.config.Cluster, HubHash: c.config.HubHash, AgentID: c.config.AgentID,
-	}, c.restore)
+	}, func(e codec.Event) error {
+		read, err := c.readEntry(e)
+		if err == nil {
+			entries = append(entries, read)
+		}
+		return err
+	})
 	if err != nil {
 		return err
 	}
+	// Where revisions do not say which of two came later, this does.
+	slices.SortStableFunc(entries, func(a, b entry) int { return a.written.Compare(b.written) })
 	c.mu.Lock()
+	for _, e := range entries {
+		if lost := c.set.Load(e.work); lost != nil {
+			c.keeper.gone[lost.ResourceID] = true
+		}
+	}
 	c.cursor, c.keeper.onDisk = s.Cursor, s.Cursor != (codec.Cursor{})
 	accepted := maps.Clone(s.Reported.Accepted)
 	maps.DeleteFunc(accepted, func(id, _ string) bool { return c.set.Get(id) == nil })

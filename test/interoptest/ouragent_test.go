@@ -32,7 +32,7 @@ type ourAgent struct {
 
 // startOurAgent runs an agent until the test ends or it is stopped. A broker
 // that it cannot reach it waits for.
-func startOurAgent(t testing.TB, addr string, cluster *clustertest.Fake) *ourAgent {
+func startOurAgent(t testing.TB, addr string, cluster *clustertest.Fake, edit ...func(*agent.Config)) *ourAgent {
 	t.Helper()
 	cert, key := certify(t, pki.Agent, cluster1)
 	creds, err := identity.Files{CA: certs.CACert(), Cert: cert, Key: key}.Client("", func(err error) { t.Errorf("certificates: %v", err) })
@@ -43,7 +43,7 @@ func startOurAgent(t testing.TB, addr string, cluster *clustertest.Fake) *ourAge
 	if err != nil {
 		t.Fatal(err)
 	}
-	return runOurAgent(t, d, cluster)
+	return runOurAgent(t, d, cluster, edit...)
 }
 
 // logOf is a log that is shown with a test that failed.
@@ -51,13 +51,15 @@ func logOf(t testing.TB) *slog.Logger {
 	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-func runOurAgent(t testing.TB, d transport.Dialer, cluster *clustertest.Fake) *ourAgent {
+func runOurAgent(t testing.TB, d transport.Dialer, cluster *clustertest.Fake, edit ...func(*agent.Config)) *ourAgent {
 	t.Helper()
 	a := &ourAgent{t: t, cluster: cluster, done: make(chan struct{})}
+	c := agent.Config{Cluster: cluster1, HubIdentity: hub, Dialer: d, Client: cluster, Metadata: cluster.Metadata, Log: logOf(t)}
+	for _, f := range edit {
+		f(&c)
+	}
 	var err error
-	a.Agent, err = agent.New(agent.Config{
-		Cluster: cluster1, HubIdentity: hub, Dialer: d, Client: cluster, Metadata: cluster.Metadata, Log: logOf(t),
-	})
+	a.Agent, err = agent.New(c)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -135,7 +135,7 @@ type Decision struct {
 func (s *Set) Judge(spec *manifestwork.Spec, problem string) (Outcome, *Work) {
 	held := s.works[spec.ResourceID]
 	// A work that an operator gave to another source comes again as it was.
-	adopted := held != nil && s.hawser && held.Source != spec.Source
+	adopted := held != nil && held.Source != spec.Source && (s.hawser || s.doubtful(held) && !spec.Deleting)
 	if held != nil && held.Tag == spec.Tag && held.Deleting == spec.Deleting && !adopted {
 		return Duplicate, s.renewed(held, spec)
 	}

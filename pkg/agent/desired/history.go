@@ -63,7 +63,7 @@ func (s *Set) renewed(held *entry, spec *manifestwork.Spec) *Work {
 func (s *Set) judge(held *entry, spec *manifestwork.Spec) Outcome {
 	switch {
 	case !s.hawser:
-		return s.judgeByVersion(held.work(), spec)
+		return s.judgeByVersion(held, spec)
 	case held == nil:
 		return Accepted
 	case held.history == s.history:
@@ -86,14 +86,15 @@ func (s *Set) Finished(w *Work) {
 	}
 }
 
-func (s *Set) judgeByVersion(held *Work, spec *manifestwork.Spec) Outcome {
-	if held == nil {
-		if n := s.names[spec.Name]; n != nil && n.live != "" && !spec.Deleting && s.works[n.live].Source != spec.Source {
-			return Foreign
-		}
-		return Accepted
-	}
+// judgeByVersion compares where there are no revisions.
+func (s *Set) judgeByVersion(held *entry, spec *manifestwork.Spec) Outcome {
 	switch {
+	case held == nil:
+		return s.judgeName(spec)
+	case s.doubtful(held) && !spec.Deleting:
+		// It may be of another life: the hub may have gone back, the work may have been
+		// made anew under this id. Who remembers nothing would take it too.
+		return Accepted
 	case held.Source != spec.Source:
 		return Foreign
 	case spec.Deleting:
@@ -105,6 +106,18 @@ func (s *Set) judgeByVersion(held *Work, spec *manifestwork.Spec) Outcome {
 	}
 	return Accepted
 }
+
+// judgeName compares a spec of an unknown id with who has its name.
+func (s *Set) judgeName(spec *manifestwork.Spec) Outcome {
+	if n := s.names[spec.Name]; n != nil && n.live != "" && !spec.Deleting && s.works[n.live].Source != spec.Source {
+		return Foreign
+	}
+	return Accepted
+}
+
+// doubtful reports whether what is held of a work says nothing about what a stock
+// broker sends: it was loaded, and no revision says which of the two came later.
+func (s *Set) doubtful(held *entry) bool { return !s.hawser && held.unconfirmed }
 
 // Clock returns a mark for Lacks.
 func (s *Set) Clock() uint64 { return s.clock }
@@ -138,11 +151,12 @@ func without(d codec.Digest, w *Work) codec.Digest {
 
 // Load holds a work that an earlier process held, unconfirmed. Of two live
 // works of one name the one with the higher revision stays, the other is
-// returned: no process holds both, but one may end between them.
+// returned: no process holds both, but one may end between them. Where one has no
+// revision, as behind a stock broker, the one that is loaded last stays.
 func (s *Set) Load(w *Work) (lost *Work) {
 	if n := s.names[w.Name]; n != nil && n.live != "" && n.live != w.ResourceID && !w.Deleting {
 		other := s.works[n.live].Work
-		if other.Revision > w.Revision || other.Revision == w.Revision && other.Version > w.Version {
+		if w.Revision > 0 && (other.Revision > w.Revision || other.Revision == w.Revision && other.Version > w.Version) {
 			return w
 		}
 		lost = other

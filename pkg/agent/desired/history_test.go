@@ -163,6 +163,50 @@ func TestSet_LoadedWorks(t *testing.T) {
 	}
 }
 
+// A stock broker sends what its hub has now. What an earlier process held says
+// nothing against that: the hub may have gone back in time, the work may have been
+// made anew under its id, or have another source there. Deletions obey their owner.
+func TestSet_LoadedWorksOfAStockBroker(t *testing.T) {
+	const yes, dup, stale, foreign = desired.Accepted, desired.Duplicate, desired.Stale, desired.Foreign
+	live := spec{id: "1", version: 5, content: "a"}
+	for name, c := range map[string]struct {
+		held spec
+		in   spec
+		want desired.Outcome
+		then spec // what is stale now
+	}{
+		"as it was":                     {live, live, dup, spec{id: "1", version: 4, content: "late"}},
+		"newer":                         {live, spec{id: "1", version: 6, content: "b"}, yes, live},
+		"a hub that went back":          {live, spec{id: "1", version: 3, content: "b"}, yes, spec{id: "1", version: 2, content: "late"}},
+		"made anew":                     {spec{id: "1", version: 5, deleting: true}, spec{id: "1", version: 1, content: "b"}, yes, spec{}},
+		"another source, another spec":  {live, spec{id: "1", version: 5, content: "b", source: "kube"}, yes, spec{id: "1", version: 4, content: "late", source: "kube"}},
+		"another source, the same spec": {live, spec{id: "1", version: 5, content: "a", source: "kube"}, yes, spec{id: "1", version: 4, content: "late", source: "kube"}},
+		"deletion":                      {live, spec{id: "1", version: 5, deleting: true}, yes, spec{id: "1", version: 5, content: "late"}},
+		"deletion by another source":    {live, spec{id: "1", version: 5, deleting: true, source: "kube"}, foreign, spec{}},
+		"name of another source":        {live, spec{id: "2", version: 1, source: "kube"}, foreign, spec{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			from := desired.New()
+			from.Subscribed(false)
+			from.Accept(c.held.received(), "")
+			s := desired.New()
+			s.Load(from.Get("1"))
+			s.Subscribed(false)
+			expectOutcome(t, s, c.in, c.want)
+			if confirmed := c.want == yes || c.want == dup; s.Unconfirmed("1") == confirmed {
+				t.Errorf("confirmed: %t", !confirmed)
+			}
+			if c.want == yes && s.Get("1").Source != c.in.received().Source {
+				t.Errorf("it is of %s", s.Get("1").Source)
+			}
+			// From then on versions decide.
+			if c.then.id != "" {
+				expectOutcome(t, s, c.then, stale)
+			}
+		})
+	}
+}
+
 func TestSet_WorksThatAListLacks(t *testing.T) {
 	s := desired.New()
 	s.Subscribed(true)

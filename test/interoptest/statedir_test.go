@@ -1,0 +1,81 @@
+package interoptest
+
+import (
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/hawser-io/hawser/pkg/agent"
+	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
+	statedir "github.com/hawser-io/hawser/pkg/agent/journal"
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// startKeepingAgent runs our agent with a state directory until the test ends or
+// end is called.
+func startKeepingAgent(t *testing.T, addr, dir string, cluster *clustertest.Fake) (a *ourAgent, end func()) {
+	t.Helper()
+	j, err := statedir.Open(statedir.Config{Dir: dir, Log: logOf(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a = startOurAgent(t, addr, cluster, func(c *agent.Config) { c.Journal = j })
+	end = func() {
+		a.end()
+		if err := j.Close(); err != nil {
+			t.Errorf("state directory: %v", err)
+		}
+	}
+	t.Cleanup(end)
+	return a, end
+}
+
+// drift has somebody else change and remove the ConfigMaps of works.
+func drift(a *ourAgent, changed, removed string) {
+	a.cluster.Edit(a.cluster.Ref("v1", "ConfigMap", "default", changed), func(o *unstructured.Unstructured) {
+		o.Object["data"] = map[string]any{"value": "drift"}
+	})
+	a.cluster.Remove(a.cluster.Ref("v1", "ConfigMap", "default", removed))
+}
+
+// An agent with a state directory that is started while the stock broker is away
+// enforces what it knows, and goes on when the broker is back.
+func TestC59_StockBrokerAway_DriftIsRepaired(t *testing.T) {
+	t.Parallel()
+	b := startStockBroker(t, "")
+	wire, cluster, dir := newCable(t, b.addr), clustertest.New(), t.TempDir()
+	first, end := startKeepingAgent(t, wire.addr, dir, cluster)
+	b.put(withID("u1", newWork(cluster1, "one", 3)))
+	b.put(withID("u2", newWork(cluster1, "two", 0))) // unversioned
+	first.awaitValue("one", "3")
+	first.awaitValue("two", "0")
+	end()
+	b.kill()
+	wire.cut()
+	drift(first, "one", "two")
+
+	second, end := startKeepingAgent(t, wire.addr, dir, cluster)
+	second.awaitValue("one", "3")
+	second.awaitValue("two", "0")
+	drift(second, "two", "one") // while it runs
+	second.awaitValue("one", "3")
+	second.awaitValue("two", "0")
+	end()
+	drift(first, "one", "two")
+
+	// It meets a broker whose hub went back in time, and that lacks a work: versions
+	// of an earlier process stand in the way of nothing, absence deletes nothing.
+	third, _ := startKeepingAgent(t, wire.addr, dir, cluster)
+	third.awaitValue("one", "3")
+	b = startStockBroker(t, "")
+	b.put(withID("u1", newWork(cluster1, "one", 2)))
+	wire.plug(b.addr)
+	third.awaitValue("one", "2")
+	third.awaitValue("two", "0")
+	b.send(codec.UpdateRequest, withID("u1", newWork(cluster1, "one", 1)), nil) // late
+	b.put(withID("u3", newWork(cluster1, "three", 1)))
+	third.awaitValue("three", "1")
+	if got := third.value("one"); got != "2" {
+		t.Errorf("value %q, want 2: versions decide from then on", got)
+	}
+}
