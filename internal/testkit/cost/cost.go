@@ -1,15 +1,23 @@
 // Package cost tells in tests whether work grows with its input or with the
 // square of it. Times differ from machine to machine; how they grow does not.
+//
+// What is measured is the processor time of the thread that does the work, not
+// the time on the wall: a machine with more busy processes than processors
+// stops a run in its middle, a long one oftener than a short one, and the wall
+// clock would count that.
 package cost
 
 import (
+	"runtime"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
 	// small is the size to begin with, factor how much more is tried then. Both
-	// are so small that a run can end before a busy machine does something else.
+	// are so small that a run can end before a collection of garbage begins.
 	small  = 200
 	factor = 16
 	// limit is how much longer the larger size may take: six times as long per
@@ -26,7 +34,7 @@ const (
 
 // Linear fails the test if the time of a run grows about as the square of its
 // size. prepare makes a run over n items; what it does itself is not measured.
-// A run is called once. Under the race detector, which makes some things much
+// A run is called once, and does its work on the goroutine that calls it. Under the race detector, which makes some things much
 // slower than others, there is one run and no measurement.
 func Linear(t testing.TB, prepare func(n int) (run func())) {
 	t.Helper()
@@ -34,9 +42,11 @@ func Linear(t testing.TB, prepare func(n int) (run func())) {
 		prepare(small)()
 		return
 	}
+	runtime.LockOSThread() // threadTime is that of one thread
+	defer runtime.UnlockOSThread()
 	var one, many time.Duration
 	for range attempts {
-		one, many = best(prepare, small), best(prepare, small*factor)
+		one, many = best(t, prepare, small), best(t, prepare, small*factor)
 		if many <= limit*max(one, time.Microsecond) {
 			return
 		}
@@ -44,14 +54,24 @@ func Linear(t testing.TB, prepare func(n int) (run func())) {
 	t.Errorf("%d items take %v and %d take %v: more than %d times as long", small, one, small*factor, many, limit)
 }
 
-func best(prepare func(n int) func(), n int) time.Duration {
+// best returns the processor time of the fastest of several runs over n items.
+func best(t testing.TB, prepare func(n int) func(), n int) time.Duration {
 	shortest, sum := time.Duration(1<<63-1), time.Duration(0)
 	for i := 0; i < runs && (i < 2 || sum < budget); i++ {
 		run := prepare(n)
-		began := time.Now()
+		began := threadTime(t)
 		run()
-		took := time.Since(began)
+		took := threadTime(t) - began
 		shortest, sum = min(shortest, took), sum+took
 	}
 	return shortest
+}
+
+// threadTime returns the processor time that the calling thread has used.
+func threadTime(t testing.TB) time.Duration {
+	var used unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &used); err != nil {
+		t.Fatalf("the processor time of this thread cannot be read: %v", err)
+	}
+	return time.Duration(used.Nano())
 }
