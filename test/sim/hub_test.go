@@ -27,8 +27,8 @@ type hub struct {
 	works map[string]*workv1.ManifestWork // by namespace/name; never modified
 	log   []hubEvent                      // all that ever happened; watches read it at their own pace
 	// life counts the restores from a backup: no watch outlives one. log is that
-	// of this life.
-	life int
+	// of this life, which began with the first listed works of it.
+	life, listed int
 	// onlySeen: that it was restored can be seen only by what the hub source saw of
 	// it before.
 	onlySeen bool
@@ -73,7 +73,7 @@ func (h *hub) put(o *workv1.ManifestWork) *workv1.ManifestWork {
 }
 
 // before returns the works as they were before the last n events.
-func (h *hub) before(n int) []*workv1.ManifestWork {
+func (h *hub) before(n int) map[string]*workv1.ManifestWork {
 	works := map[string]*workv1.ManifestWork{}
 	for _, e := range h.log[:len(h.log)-n] {
 		key := keyOf(e.o)
@@ -83,11 +83,7 @@ func (h *hub) before(n int) []*workv1.ManifestWork {
 			works[key] = e.o
 		}
 	}
-	list := make([]*workv1.ManifestWork, 0, len(works))
-	for _, key := range slices.Sorted(maps.Keys(works)) {
-		list = append(list, works[key])
-	}
-	return list
+	return works
 }
 
 func (h *hub) create(cluster, name string, bits uint32) *workv1.ManifestWork {
@@ -131,16 +127,17 @@ type hubBackup struct {
 // elsewhere is how often a hub writes other things than works between a copy and
 // its restore, so that it takes a while until it is where it was before. In its
 // next life it is younger.
-const elsewhere = 1_000_000_000
+const elsewhere = 1 << 56
 
 func (h *hub) backup() *hubBackup {
 	b := &hubBackup{works: maps.Clone(h.works), state: h.state, rv: h.rv}
-	h.rv += elsewhere >> (8 * min(h.life, 3))
+	h.rv += elsewhere >> (9 * min(h.life, 6))
 	return b
 }
 
 // restore puts a copy in the place of the storage.
 func (h *hub) restore(b *hubBackup) {
+	h.w.source.standBy()
 	before := map[types.UID]*workv1.ManifestWork{}
 	for _, o := range h.works {
 		before[o.UID] = o
@@ -156,6 +153,7 @@ func (h *hub) restore(b *hubBackup) {
 		delete(before, o.UID)
 		h.log = append(h.log, hubEvent{o, false})
 	}
+	h.listed = len(h.log)
 	for _, o := range before {
 		h.w.oracle.lostOnHub(o)
 	}

@@ -185,17 +185,23 @@ var operations = []operation{
 	})},
 	{"restart stock agent", 3, func(w *world, _, _ uint32) string { w.stock.restart(); return "c3" }},
 	{"restart hub source", 5, func(w *world, a, b uint32) string {
-		if w.hub.onlySeen {
+		s := w.source
+		takesOver := s.standby != nil && a%4 != 0
+		if w.hub.onlySeen && !(takesOver && s.standby.sawLater(w.hub.restored)) {
 			return "" // with it would go all that is known of the restore
 		}
-		w.source.clock = otherClock(w.source.clock, b/16)
-		if a%2 == 0 {
-			w.source.restart(0)
+		s.clock = otherClock(s.clock, b/16)
+		switch lag := 1 + int(b%16); {
+		case takesOver:
+			s.takeOver()
+			return fmt.Sprint("whose informers show life ", s.life)
+		case a%2 == 0:
+			s.restart(w.hub.informer(0))
 			return "at once"
+		default:
+			s.restart(w.hub.informer(lag))
+			return fmt.Sprint("whose informers lag ", lag)
 		}
-		lag := 1 + int(b%16)
-		w.source.restart(lag)
-		return fmt.Sprint("whose informers lag ", lag)
 	}},
 	{"informers stop or go on", 4, func(w *world, _, _ uint32) string {
 		w.source.blind = !w.source.blind

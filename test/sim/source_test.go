@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"time"
 
 	workv1 "open-cluster-management.io/api/work/v1"
@@ -35,10 +34,8 @@ type source struct {
 	deaf    bool    // the next answer of the hub is lost
 	blind   bool    // the informer sees nothing new
 
-	// The informer: how much of the hub's log it has seen, of which of the hub's
-	// lives, and what it has.
-	seen, life int
-	has        map[string]*workv1.ManifestWork
+	informer           // of the replica that leads
+	standby  *informer // of the one that waits, nil: it shows what the hub has
 }
 
 type write struct {
@@ -52,18 +49,18 @@ func newSource(w *world, h *hub) *source {
 	for _, c := range clusters {
 		s.selected[c] = true
 	}
-	s.start(0)
+	s.start(h.informer(0))
 	return s
 }
 
-// start is a new process, whose informers have read the hub as it was before
-// the last lag events.
-func (s *source) start(lag int) {
+// start is a new core, in a process whose informers have read this of the hub:
+// they may have begun long before it, while another replica led.
+func (s *source) start(read *informer) {
 	s.process++
+	s.informer = informer{seen: read.seen, life: read.life, has: map[string]*workv1.ManifestWork{}}
 	s.queue = [2]map[hubsource.Key]time.Time{{}, {}}
 	s.busy = [2]map[hubsource.Key]bool{{}, {}}
-	s.writes, s.seen, s.life = nil, len(s.hub.log)-lag, s.hub.life
-	s.has = map[string]*workv1.ManifestWork{}
+	s.writes = nil
 	s.core = hubsource.NewCore(hubsource.CoreConfig{
 		Now: s.now, Jitter: s.w.jitter("hub source"), Waker: s, NewID: s.w.newID, State: hubsource.StateOf(s.hub.state),
 	})
@@ -72,8 +69,8 @@ func (s *source) start(lag int) {
 			s.core.ClusterSelected(c)
 		}
 	}
-	for _, o := range s.hub.before(lag) {
-		s.take(o)
+	for _, key := range slices.Sorted(maps.Keys(read.has)) {
+		s.take(read.has[key])
 	}
 	if s.link == nil {
 		s.link = newLink(s.w, identity.Identity{Role: identity.Source, Name: hubName}, sourceParty{s})
@@ -85,7 +82,7 @@ func (s *source) now() time.Time { return time.Now().Add(s.clock) }
 
 // restart ends the process and starts another; or it is another replica that
 // becomes the leader, whose informers lag.
-func (s *source) restart(lag int) {
+func (s *source) restart(read *informer) {
 	process := s.process
 	s.process++ // what is under way is no longer answered
 	if s.link.conn != nil {
@@ -93,7 +90,7 @@ func (s *source) restart(lag int) {
 	}
 	s.w.pass(startTime)
 	s.process = process
-	s.start(min(lag, len(s.hub.log)))
+	s.start(read)
 }
 
 // Wake implements hubsource.Waker.
@@ -143,7 +140,7 @@ func (p sourceParty) Handle(_ context.Context, e codec.Event) error {
 }
 
 func (s *source) steps(list []step) []step {
-	if !s.blind && (s.seen < len(s.hub.log) || s.life != s.hub.life) {
+	if !s.blind && (len(s.news) > 0 || s.seen < len(s.hub.log) || s.life != s.hub.life) {
 		list = append(list, step{"hub", "watch", "", s.watch})
 	}
 	now := time.Now()
@@ -194,56 +191,6 @@ func (s *source) serve(c string) {
 	s.core.ClusterSelected(c)
 	if stock := s.w.stock; s.hub.life > 0 && stock.name == c {
 		stock.link.loseIfAny("it begins anew")
-	}
-}
-
-// watch is what the informer sees next.
-func (s *source) watch() {
-	if s.life != s.hub.life {
-		s.list()
-		return
-	}
-	e := s.hub.log[s.seen]
-	s.seen++
-	if e.gone {
-		delete(s.has, keyOf(e.o))
-		s.core.WorkGone(e.o.UID)
-	} else {
-		s.take(e.o)
-	}
-}
-
-// take is an object of the informer.
-func (s *source) take(o *workv1.ManifestWork) {
-	if old := s.has[keyOf(o)]; old != nil && old.UID != o.UID {
-		s.core.WorkMissing(old.UID)
-	}
-	s.has[keyOf(o)] = o
-	s.core.WorkSeen(o)
-}
-
-// sawLater reports whether it has seen a state of the hub that is later than a
-// copy.
-func (s *source) sawLater(b *hubBackup) bool {
-	for _, o := range s.has {
-		if version, err := strconv.Atoi(o.ResourceVersion); err == nil && version > b.rv {
-			return true
-		}
-	}
-	return false
-}
-
-// list reads the hub anew, as an informer does whose watch cannot go on.
-func (s *source) list() {
-	s.seen, s.life = len(s.hub.log), s.hub.life
-	for _, key := range slices.Sorted(maps.Keys(s.has)) {
-		if s.hub.works[key] == nil {
-			s.core.WorkMissing(s.has[key].UID)
-			delete(s.has, key)
-		}
-	}
-	for _, key := range s.hub.keys() {
-		s.take(s.hub.works[key])
 	}
 }
 

@@ -182,7 +182,7 @@ func (w *world) next() (first time.Time) {
 
 // heal ends all faults.
 func (w *world) heal() {
-	w.hub.down, w.source.deaf, w.source.blind = false, false, false
+	w.hub.down, w.source.deaf, w.source.blind, w.source.standby = false, false, false, nil
 	for _, a := range w.agents {
 		a.down, a.budget = false, -1
 		if a.dir != nil {
