@@ -214,10 +214,36 @@ func (l *link) leave(err error) {
 	l.w.ghosts = append(l.w.ghosts, c)
 	for _, call := range slices.Clone(l.w.calls) {
 		if call.conn == c {
-			l.w.delay(call)
-			call.tell(transport.Receipt{}, unavailable("the connection broke"))
+			l.w.breakOff(call)
 		}
 	}
+}
+
+// breakOff ends the connection of a call. An answer that has come already is taken
+// by whoever made the call when it is its turn, which may be after the next
+// connection began; so is the word that there will be none.
+func (w *world) breakOff(c *call) {
+	done, told := c.done, answer{err: unavailable("the connection broke")}
+	c.done = nil
+	if len(c.answers) > 0 {
+		told = w.take(c)
+	} else {
+		w.delay(c)
+		c.alone = w.rng.IntN(2) == 0
+	}
+	switch {
+	case done == nil:
+	case w.rng.IntN(2) == 0:
+		done(told.receipt, told.err)
+	default:
+		w.late = append(w.late, &late{c, func() { done(told.receipt, told.err) }})
+	}
+}
+
+// late is an answer that waits for its turn.
+type late struct {
+	*call
+	tell func()
 }
 
 // call is one publish under way.
@@ -233,6 +259,9 @@ type call struct {
 	// notBefore holds up a publish that nobody waits for any more, so that it
 	// may arrive behind what was published later.
 	notBefore time.Time
+	// alone: the connection ended, and the call does not end with it: a proxy has
+	// sent it on through one of its own.
+	alone bool
 }
 
 // delay makes a publish late.
@@ -326,16 +355,30 @@ func (w *world) callSteps(list []step) []step {
 			list = append(list, step{name, "arrives", c.what, func() { w.arrive(c) }})
 		case len(c.answers) > 0:
 			list = append(list, step{name, "answered", c.what, func() {
-				a := <-c.answers
-				w.forget(c)
-				if a.err == nil {
-					w.oracle.acknowledged(c, a.receipt)
-				}
+				a := w.take(c)
 				c.tell(a.receipt, a.err)
 			}})
 		}
 	}
+	for _, l := range w.late {
+		list = append(list, step{l.conn.link.name, "answered late", l.what, func() { w.tellLate(l) }})
+	}
 	return list
+}
+
+func (w *world) tellLate(l *late) {
+	w.late = slices.DeleteFunc(w.late, func(o *late) bool { return o == l })
+	l.tell()
+}
+
+// take takes the answer of a call, which has come.
+func (w *world) take(c *call) answer {
+	a := <-c.answers
+	w.forget(c)
+	if a.err == nil {
+		w.oracle.acknowledged(c, a.receipt)
+	}
+	return a
 }
 
 // arrive brings a publish to the broker.
@@ -346,10 +389,13 @@ func (w *world) arrive(c *call) {
 		return
 	}
 	w.oracle.arrived(c)
-	b := w.broker.broker
+	b, ctx := w.broker.broker, c.conn.stream.ctx
+	if c.alone {
+		ctx = context.Background()
+	}
 	go func() { // ends with the broker or the connection, at the latest
 		lent := slices.Clone(c.bytes)
-		r, err := b.Publish(c.conn.stream.ctx, c.conn.peer, lent, c.conn.id)
+		r, err := b.Publish(ctx, c.conn.peer, lent, c.conn.id)
 		clear(lent) // the memory is used again
 		c.answers <- answer{r, err}
 	}()

@@ -404,6 +404,11 @@ func (w *world) replaceStore(b *mem.Backup) {
 	for _, a := range w.agents {
 		a.keepTime()
 	}
+	for _, l := range slices.Clone(w.late) { // of the store before, so it is heard before that
+		if l.conn.link == w.shop.link {
+			w.tellLate(l)
+		}
+	}
 	w.shop.repeat()
 }
 

@@ -41,6 +41,7 @@ type world struct {
 
 	links        []*link
 	calls        []*call
+	late         []*late
 	ghosts       []*conn // ended for their parties, not yet for the broker
 	conns        uint64
 	list         []step // of steps, kept for its memory
