@@ -32,7 +32,7 @@ func (r *rig) writes(resource string) int {
 }
 
 const jobRejected = `Applied=False/AppliedManifestFailed: Failed to apply manifest: Job "a" is invalid: spec.template: Invalid value: field is immutable ` +
-	`(this does not pass by itself: correct the manifest, or delete the object so that it is made anew, or use update strategy CreateOnly or ServerSideApply)`
+	`(this does not pass by itself: correct the manifest or give it another name, or delete the object so that it is made anew)`
 
 func TestCore_RejectedWriteIsTriedLessAndLessOften(t *testing.T) {
 	r := newRig(t)

@@ -6,8 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
+	"strconv"
+	"strings"
 
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	workv1 "open-cluster-management.io/api/work/v1"
 )
@@ -48,12 +53,77 @@ func (r *Result) reject(owner Owner) {
 	switch {
 	case r.Live == nil:
 		hint = "correct the manifest"
+	case r.insists():
+		hint = "correct the manifest or give it another name, or delete the object so that it is made anew"
 	case r.Config.Strategy.Type == workv1.UpdateStrategyTypeUpdate:
 		hint += ", or use update strategy CreateOnly or ServerSideApply"
 	}
 	rejected := &rejection{error: r.Err, hint: hint}
 	r.Err = rejected
 	r.Known = Known{want: wanted(r.Manifest, owner), content: fingerprint(r.Live), rejection: rejected}
+}
+
+// insists reports whether the server refused a value that the manifest itself
+// has: a roleRef, the image of a Job. Every strategy that changes the object
+// would send the same value, so another one does not help.
+func (r *Result) insists() bool {
+	var s apierrors.APIStatus
+	if !errors.As(r.Err, &s) || s.Status().Details == nil {
+		return false
+	}
+	return slices.ContainsFunc(s.Status().Details.Causes, func(c metav1.StatusCause) bool {
+		want, has := valueAt(r.Object.Object, c.Field)
+		live, _ := valueAt(r.Live.Object, c.Field)
+		return has && c.Field != "" && !holds(live, want)
+	})
+}
+
+// valueAt returns the value of a field that the server names, as in
+// "spec.containers[0].image" or "metadata.labels[a.b/c]".
+func valueAt(v any, path string) (any, bool) {
+	for path != "" {
+		name, rest := path, ""
+		if inside, bracket := strings.CutPrefix(path, "["); bracket {
+			name, rest, _ = strings.Cut(inside, "]")
+		} else if end := strings.IndexAny(path, ".["); end >= 0 {
+			name, rest = path[:end], path[end:]
+		}
+		path = strings.TrimPrefix(rest, ".")
+		switch in := v.(type) {
+		case map[string]any:
+			next, has := in[name]
+			if !has {
+				return nil, false
+			}
+			v = next
+		case []any:
+			i, err := strconv.Atoi(name)
+			if err != nil || i < 0 || i >= len(in) {
+				return nil, false
+			}
+			v = in[i]
+		default:
+			return nil, false
+		}
+	}
+	return v, true
+}
+
+// holds reports whether all that want says is in live; live may have more, which
+// the server filled in.
+func holds(live, want any) bool {
+	switch want := want.(type) {
+	case map[string]any:
+		live, ok := live.(map[string]any)
+		for field, w := range want {
+			ok = ok && holds(live[field], w)
+		}
+		return ok
+	case []any:
+		live, ok := live.([]any)
+		return ok && slices.EqualFunc(live, want, holds)
+	}
+	return apiequality.Semantic.DeepEqual(live, want)
 }
 
 // rejected reports whether what there is to write was rejected before, for an

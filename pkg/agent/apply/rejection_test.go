@@ -6,7 +6,9 @@ import (
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
@@ -35,7 +37,7 @@ func TestApplier_RejectionIsRememberedUntilSomethingChanges(t *testing.T) {
 		return r
 	}
 	r = try("the first time", r.Known, true)
-	if want := `Job "a" is invalid: spec.template: Invalid value: field is immutable (this does not pass by itself: correct the manifest, or delete the object so that it is made anew, or use update strategy CreateOnly or ServerSideApply)`; r.Err.Error() != want {
+	if want := `Job "a" is invalid: spec.template: Invalid value: field is immutable (this does not pass by itself: correct the manifest or give it another name, or delete the object so that it is made anew)`; r.Err.Error() != want {
 		t.Errorf("got %q", r.Err)
 	}
 	r = try("at once again", r.Known, false)
@@ -101,5 +103,65 @@ func TestApplier_RejectionHintFitsTheStrategy(t *testing.T) {
 	}
 	if r := b.apply(plainJob); r.Err == nil || r.Err.Error() != "denied (this does not pass by itself: correct the manifest, or delete the object so that it is made anew)" {
 		t.Fatalf("got %v", r.Err)
+	}
+}
+
+// What the server says about fields decides which advice is any good: no
+// strategy changes what cannot be changed, but ServerSideApply leaves alone what
+// the manifest leaves out.
+func TestApplier_RejectionHintHelps(t *testing.T) {
+	const (
+		correct    = " (this does not pass by itself: correct the manifest"
+		otherName  = correct + " or give it another name, or delete the object so that it is made anew)"
+		anyWay     = correct + ", or delete the object so that it is made anew, or use update strategy CreateOnly or ServerSideApply)"
+		binding    = `{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"RoleBinding","metadata":{"name":"a","namespace":"default"},"roleRef":{"kind":"Role","name":"first"},"subjects":[{"kind":"Group","name":"g"}]}`
+		everywhere = `{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRoleBinding","metadata":{"name":"a"},"roleRef":{"kind":"ClusterRole","name":"first"}}`
+		bareJob    = `{"apiVersion":"batch/v1","kind":"Job","metadata":{"name":"a","namespace":"default"},"spec":{"suspend":true,"template":{"spec":{"containers":[{"name":"main","image":"i","resources":{"limits":{"a.b/c":1}}}]}}}}`
+		deployment = `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"a","namespace":"default","labels":{"a.b/c":"1"}},"spec":{"replicas":1}}`
+	)
+	for name, c := range map[string]struct {
+		manifest, from, to string
+		fields             []string // that the server finds wrong; none: as it does by itself
+		want               string
+	}{
+		"the role of a binding":                   {binding, "first", "second", nil, otherName},
+		"the role of a binding everywhere":        {everywhere, "first", "second", nil, otherName},
+		"the image of a job":                      {bareJob, `"i"`, `"j"`, []string{"spec.selector", "spec.template"}, otherName},
+		"one image of a job":                      {bareJob, `"i"`, `"j"`, []string{"spec.template.spec.containers[0].image"}, otherName},
+		"a container more":                        {bareJob, `[{`, `[{"name":"x"},{`, []string{"spec.template"}, otherName},
+		"a label":                                 {deployment, `"1"`, `"2"`, []string{"metadata.labels[a.b/c]"}, otherName},
+		"what the server fills in":                {bareJob, "true", "false", []string{"spec.selector", "spec.template", "spec.template.metadata.labels"}, anyWay},
+		"another field than the one that changed": {deployment, `"1"`, `"2"`, []string{"spec.replicas"}, anyWay},
+		"fields that nobody finds":                {deployment, `"1"`, `"2"`, []string{"", "<nil>", "..", "[", "]", "spec[0]", "spec.replicas.x", "metadata.labels[", "metadata.labels[x].y"}, anyWay},
+		"a place that the list has not":           {bareJob, `"i"`, `"j"`, []string{"spec.template.spec.containers[1]", "spec.template.spec.containers[-1]", "spec.template.spec.containers[main]"}, anyWay},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			r := b.apply(c.manifest)
+			b.must(Create, r)
+			if o := b.f.Look(r.Ref); o.GetKind() == "Job" { // the server completes it
+				_ = unstructured.SetNestedField(o.Object, "uid", "spec", "selector", "matchLabels", "controller-uid")
+				_ = unstructured.SetNestedField(o.Object, "uid", "spec", "template", "metadata", "labels", "controller-uid")
+				b.f.Remove(r.Ref)
+				o.SetResourceVersion("")
+				b.f.Put(o)
+			}
+			if c.fields != nil {
+				b.f.Refuse = func(call clustertest.Call) error {
+					if call.Verb != "update" {
+						return nil
+					}
+					err := apierrors.NewInvalid(schema.GroupKind{Kind: "Thing"}, "a", nil)
+					for _, field := range c.fields {
+						err.ErrStatus.Details.Causes = append(err.ErrStatus.Details.Causes, metav1.StatusCause{Field: field})
+					}
+					return err
+				}
+			}
+			r = b.apply(strings.Replace(c.manifest, c.from, c.to, 1))
+			if r.Err == nil || !strings.HasSuffix(r.Err.Error(), c.want) {
+				t.Errorf("got %v, want ...%s", r.Err, c.want)
+			}
+		})
 	}
 }

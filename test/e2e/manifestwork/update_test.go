@@ -96,7 +96,8 @@ func TestUpdate_RoleRefCannotChange(t *testing.T) {
 		}
 	}
 	f.ManifestCondition(t, w, 0, workv1.ManifestApplied, func(c metav1.Condition) bool {
-		return c.Status == metav1.ConditionFalse && c.ObservedGeneration == w.Generation && strings.Contains(c.Message, "cannot change roleRef")
+		return c.Status == metav1.ConditionFalse && c.ObservedGeneration == w.Generation && strings.Contains(c.Message, "cannot change roleRef") &&
+			strings.HasSuffix(c.Message, " (this does not pass by itself: correct the manifest or give it another name, or delete the object so that it is made anew)")
 	})
 	f.ManifestCondition(t, w, 0, workv1.ManifestAvailable, func(c metav1.Condition) bool { return c.Status == metav1.ConditionTrue })
 }

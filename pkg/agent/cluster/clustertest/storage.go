@@ -145,9 +145,13 @@ func (f *Fake) admit(ref cluster.Ref, k kind, obj *unstructured.Unstructured) er
 }
 
 func invalid(ref cluster.Ref, obj *unstructured.Unstructured, problem string) error {
+	field, text, _ := strings.Cut(problem, ": ")
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: 422, Reason: metav1.StatusReasonInvalid,
 		Message: fmt.Sprintf("%s %q is invalid: %s", obj.GetKind(), ref.Name, problem),
+		Details: &metav1.StatusDetails{Name: ref.Name, Group: ref.Group, Kind: obj.GetKind(), Causes: []metav1.StatusCause{
+			{Type: metav1.CauseTypeFieldValueInvalid, Field: field, Message: text},
+		}},
 	}}
 }
 

@@ -295,6 +295,10 @@ func (s suite) immutable(t *testing.T) {
 	bind.Object["roleRef"] = map[string]any{"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"}
 	_, err = s.c.Update(t.Context(), roleBinds, bind)
 	want(t, "Invalid", apierrors.IsInvalid, err)
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) || status.Status().Details == nil || len(status.Status().Details.Causes) != 1 || status.Status().Details.Causes[0].Field != "roleRef" {
+		t.Errorf("the answer does not name the field: %+v", err)
+	}
 }
 
 func (s suite) definition(plural, kindName string) *unstructured.Unstructured {
