@@ -55,8 +55,8 @@ type authority struct {
 // actFor begins to apply a work in the name of its executor, if it has one.
 func (r *round) actFor(e *workv1.ManifestWorkExecutor) {
 	before := r.permits
-	r.permits = nil
 	if e == nil {
+		r.permits = nil
 		return
 	}
 	r.needRoles(true)

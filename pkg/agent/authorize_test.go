@@ -382,8 +382,24 @@ func TestRolesChanged_SweepsAreApart(t *testing.T) {
 		}
 		r.now = r.now.Add(time.Second / 2)
 	}
-	if want := []time.Duration{time.Second, 21 * time.Second, 41 * time.Second, 61 * time.Second}; !slices.Equal(sweeps, want) {
+	// A few times in a row, and from then on as often as if there had been none.
+	if want := []time.Duration{time.Second, 2 * time.Second, 3 * time.Second, 41 * time.Second, 81 * time.Second}; !slices.Equal(sweeps, want) {
 		t.Errorf("roles that change all the time are looked at after %v, want %v", sweeps, want)
+	}
+}
+
+// Rights that are given and taken several times in a row: each change is in the
+// status within two seconds.
+func TestRolesChanged_EachOfSeveralShowsAtOnce(t *testing.T) {
+	r, _ := newExecutorRig(t, false)
+	r.apply(as(hubWork("1", "w", 1, configMap("a", "1"))))
+	for range 20 {
+		r.grant("maps", "", "configmaps", everyVerb)
+		r.settle(2 * time.Second)
+		r.expectStatus("1", workApplied, workAvailable)
+		r.revoke("maps")
+		r.settle(2 * time.Second)
+		r.expectManifest("1", 0, deniedApply(" configmaps", "a"), resourceThere, noFeedback)
 	}
 }
 
@@ -392,14 +408,14 @@ func TestRolesChanged_SweepsAreApart(t *testing.T) {
 func TestRolesChanged_WhoeverWaitsLaterIsNotForgotten(t *testing.T) {
 	r, _ := newExecutorRig(t, false)
 	r.apply(as(hubWork("1", "first", 1, configMap("a", "1"))))
-	for range 3 { // the second change has to wait until the works were left alone for a while
+	for range mostLooksInARow + 1 { // the last change has to wait until the works were left alone for a while
 		r.rolesChanged()
 		r.settle(rolePause)
 	}
 	r.apply(as(hubWork("2", "second", 1, configMap("b", "1"))))
 	r.expectManifest("2", 0, deniedApply(" configmaps", "b"), resourceNotThere)
 	r.grant("maps", "", "configmaps", everyVerb)
-	r.settle(sweepEvery + rolePause)
+	r.settle(firstSweepWait + rolePause)
 	r.expectManifest("1", 0, manifestApplied, resourceThere, noFeedback)
 	r.expectManifest("2", 0, manifestApplied, resourceThere, noFeedback)
 }

@@ -23,7 +23,8 @@ var (
 
 const lookPause = 300 * time.Millisecond
 
-// budget is a token bucket; the zero value is full. It is used with one rate.
+// budget is a token bucket; the zero value is full. Another rate counts from its
+// next use on.
 type budget struct {
 	spent int       // tokens missing at since
 	since time.Time // when spent was right

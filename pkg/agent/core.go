@@ -187,7 +187,7 @@ func NewCore(c CoreConfig) *Core {
 		outbox:  report.Outbox{AgentID: c.ClientID, NewID: c.NewID, Remember: c.Journal != nil},
 		keeper:  keeper{unsaved: map[string]conditions.Lapse{}, gone: map[string]bool{}},
 		states:  map[string]*state{},
-		roles:   roleState{waiting: map[string]bool{}},
+		roles:   roleState{waiting: map[string]int{}},
 		strays:  map[string]stray{},
 		graces:  map[string]bool{},
 	}

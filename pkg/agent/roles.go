@@ -3,6 +3,8 @@ package agent
 import (
 	"context"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,13 +17,17 @@ import (
 )
 
 // Works that roles concern are looked at again rolePause after roles changed, so
-// that the server's own picture of them is fresh, and then for a while not again:
-// for sweepEvery, or longer where there are many such works.
+// that the server's own picture of them is fresh. Looks that follow each other are
+// bounded by what they cost: a few requests for each object of such works. Those
+// of burstObjects may be looked at in a row, and then there is one look for every
+// sweepPerObject that they have.
 const (
-	rolePause     = time.Second
-	sweepEvery    = 10 * time.Second
-	sweepPerKey   = 100 * time.Millisecond
-	lastSweepWait = time.Minute
+	rolePause       = time.Second
+	sweepPerObject  = 200 * time.Millisecond
+	firstSweepWait  = 2 * time.Second
+	lastSweepWait   = time.Minute
+	burstObjects    = 600
+	mostLooksInARow = 10
 	// settleTime is how long after a change some server of the cluster may still go
 	// by the roles before it.
 	settleTime = time.Minute
@@ -40,12 +46,26 @@ type roleState struct {
 	// changes counts them, changed is when the last one was.
 	changes uint64
 	changed time.Time
-	// waiting are the keys to which roles matter, told those of them that are to
-	// come back at look.
-	waiting, told map[string]bool
-	// look is when the changes are, or were, looked at; until quiet there is no
-	// other look.
-	look, quiet time.Time
+	// waiting are the keys to which roles matter, with the number of their objects;
+	// told are those of them that are to come back at look.
+	waiting map[string]int
+	told    map[string]bool
+	// look is when the changes are, or were, looked at; sweeps bound how often.
+	look   time.Time
+	sweeps budget
+}
+
+// sweepRate is how often the objects that wait may be looked at because roles
+// changed.
+func (s *roleState) sweepRate() rate {
+	n := 0
+	for _, objects := range s.waiting {
+		n += objects
+	}
+	return rate{
+		burst: min(mostLooksInARow, max(1, burstObjects/n)),
+		every: min(lastSweepWait, max(firstSweepWait, time.Duration(n)*sweepPerObject)),
+	}
 }
 
 // RolesChanged is told that roles or bindings changed, or may have. It returns
@@ -62,13 +82,12 @@ func (c *Core) RolesChanged() (keys []string, after time.Duration) {
 		return nil, 0
 	}
 	if !s.look.After(now) { // none is due yet
-		if s.look = now.Add(rolePause); s.look.Before(s.quiet) {
-			s.look = s.quiet
-		}
-		s.quiet = s.look.Add(min(lastSweepWait, max(sweepEvery, time.Duration(len(s.waiting))*sweepPerKey)))
+		r := s.sweepRate()
+		s.look = now.Add(max(rolePause, s.sweeps.wait(r, now)))
+		s.sweeps.spend(r, s.look)
 		s.told = map[string]bool{}
 	}
-	for _, key := range sorted(s.waiting) {
+	for _, key := range slices.Sorted(maps.Keys(s.waiting)) {
 		if !s.told[key] {
 			s.told[key] = true
 			keys = append(keys, key)
@@ -100,11 +119,12 @@ func (r *round) rolesSettle() time.Time {
 	return time.Time{}
 }
 
-// needRoles notes whether a change of roles concerns the key.
+// needRoles notes whether a change of roles concerns the key, and how many objects
+// would be asked about.
 func (r *round) needRoles(needed bool) {
 	r.mu.Lock()
 	if needed {
-		r.roles.waiting[r.key] = true
+		r.roles.waiting[r.key] = max(1, len(r.permits), len(r.lacking))
 	} else {
 		delete(r.roles.waiting, r.key)
 	}
@@ -128,8 +148,7 @@ type roleWatch struct {
 func newRoleWatch(source func(drift.Scope) drift.Source, told func(), log *slog.Logger) *roleWatch {
 	w := &roleWatch{needed: make(chan struct{})}
 	w.need = sync.OnceFunc(func() { close(w.needed) })
-	// Before everything was listed nobody relies on being told, and the first list
-	// is no news.
+	// Before everything was listed changes are not told one by one.
 	changed := func() {
 		if w.listed() {
 			told()
@@ -138,11 +157,10 @@ func newRoleWatch(source func(drift.Scope) drift.Source, told func(), log *slog.
 	all := drift.Standing{
 		Seen: func(*metav1.PartialObjectMetadata) (string, bool) { changed(); return "", false },
 		Gone: func(string) { changed() },
-		Unsure: func() {
-			if before := w.begun.Load(); w.listed() && before {
-				told()
-			}
-		},
+		// The first complete list is news, too. t1: an executor is asked about, and
+		// has a right. t2: somebody takes it away. t3: the list, where it is missing.
+		// Therefore all that was asked by then is asked again.
+		Unsure: changed,
 	}
 	standing := map[schema.GroupVersionResource]drift.Standing{}
 	for _, resource := range []string{"roles", "rolebindings", "clusterroles", "clusterrolebindings"} {

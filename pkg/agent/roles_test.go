@@ -1,12 +1,15 @@
 package agent
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -59,5 +62,33 @@ func TestAgent_FollowsRoles(t *testing.T) {
 		r.f.Edit(rights.ref("ConfigMap", "a"), func(o *unstructured.Unstructured) { o.SetLabels(map[string]string{"a": "b"}) })
 		r.after(15 * time.Second)
 		applied(deniedApply(" configmaps", "a"))
+	})
+}
+
+// A right that is taken away while roles are listed for the first time: t1 the
+// executor is asked about and has it, t2 somebody takes it away, t3 the bindings
+// are listed, and that one is not among them. Nothing else would tell.
+func TestAgent_RightTakenAwayBeforeRolesAreListed(t *testing.T) {
+	runAgent(t, nil, func(r *running) {
+		rights := &rig{f: r.f}
+		rights.grant("maps", "", "configmaps", everyVerb)
+		r.f.Refuse = func(c clustertest.Call) error {
+			if c.Verb == "list" && c.Ref.Resource == "rolebindings" {
+				return apierrors.NewServiceUnavailable("not yet")
+			}
+			return nil
+		}
+		r.b.events <- r.events.event(as(hubWork("w-1", "web", 1, configMap("a", "1"))), codec.CreateRequest, nil)
+		r.after(100 * time.Millisecond)
+		if r.f.Look(rights.ref("ConfigMap", "a")) == nil {
+			t.Fatal("it was not applied")
+		}
+		rights.revoke("maps")
+		r.f.Refuse = nil
+		r.after(5 * time.Second)
+		last, _ := r.b.statuses()
+		if got := show(last["w-1"].Status.ResourceStatus.Manifests[0].Conditions); !slices.Contains(got, deniedApply(" configmaps", "a")) {
+			t.Errorf("got %q", got)
+		}
 	})
 }
