@@ -98,6 +98,9 @@ func (r Remover) removeEach(ctx context.Context, entries []Entry, owner apply.Ow
 
 func (r Remover) remove(ctx context.Context, e Entry, owner apply.Owner, orphan bool) (stays bool, err error) {
 	ref, live, err := r.read(ctx, e)
+	if notServed(err) {
+		return true, nil // see notServed
+	}
 	if err != nil || live == nil {
 		return false, err
 	}
@@ -105,7 +108,8 @@ func (r Remover) remove(ctx context.Context, e Entry, owner apply.Owner, orphan 
 	case Drop:
 		return false, nil
 	case Disown:
-		return false, r.done(d, gone(r.disown(ctx, ref, live, owner)))
+		err := r.disown(ctx, ref, live, owner)
+		return notServed(err), r.done(d, gone(err))
 	case Delete:
 		return true, r.done(d, r.delete(ctx, ref, live.GetUID()))
 	case Await:
@@ -121,7 +125,7 @@ func (r Remover) done(d Decision, err error) error {
 }
 
 // delete asks for the deletion. An object that was made anew meanwhile is no
-// error: the next look decides about it.
+// error, nor is a kind that has gone: the next look decides about it.
 func (r Remover) delete(ctx context.Context, ref cluster.Ref, uid types.UID) error {
 	err := r.Client.Delete(ctx, ref, uid)
 	if apierrors.IsConflict(err) || gone(err) == nil {
@@ -135,11 +139,10 @@ func (r Remover) delete(ctx context.Context, ref cluster.Ref, uid types.UID) err
 func (r Remover) read(ctx context.Context, e Entry) (cluster.Ref, *unstructured.Unstructured, error) {
 	ref := RefOf(e)
 	live, err := r.Client.Get(ctx, ref)
-	var notServed *cluster.NotServedError
-	if errors.As(err, &notServed) {
+	if notServed(err) {
 		var res cluster.Resource
 		res, err = r.Client.Locate(ctx, schema.GroupResource{Group: e.Group, Resource: e.Resource})
-		if errors.As(err, &notServed) {
+		if notServed(err) {
 			return ref, nil, nil // the definition is gone, and its objects with it
 		}
 		if err == nil {
@@ -172,9 +175,20 @@ func RefOf(e Entry) cluster.Ref {
 	}
 }
 
-// gone takes "there is no such object" for success.
+// notServed reports whether the cluster does not have a resource. After it was
+// found, that happens while a definition goes. t1: the object is read. t2: the
+// last of its kind goes, and the definition. t3: the object is to be deleted, and
+// nobody knows its kind. Therefore it is no failure. Nor is it a proof: the
+// resource may be served in another version, which the next look finds.
+func notServed(err error) bool {
+	var e *cluster.NotServedError
+	return errors.As(err, &e)
+}
+
+// gone takes "there is no such object" for success, and "there are no such
+// objects".
 func gone(err error) error {
-	if apierrors.IsNotFound(err) {
+	if apierrors.IsNotFound(err) || notServed(err) {
 		return nil
 	}
 	return err

@@ -1,6 +1,7 @@
 package inventory_test
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/hawser-io/hawser/pkg/agent/apply"
+	"github.com/hawser-io/hawser/pkg/agent/cluster"
 	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
 	"github.com/hawser-io/hawser/pkg/agent/inventory"
 )
@@ -293,6 +295,107 @@ func TestRemover_ObjectInAVersionThatIsNoLongerServed(t *testing.T) {
 	}
 	if f.Look(f.Ref("apps/v1", "Deployment", "default", "a")) != nil {
 		t.Fatal("the object survived")
+	}
+}
+
+// vanishing is a cluster where something happens before a call.
+type vanishing struct {
+	*clustertest.Fake
+	before func(verb string)
+}
+
+func (c vanishing) Get(ctx context.Context, ref cluster.Ref) (*unstructured.Unstructured, error) {
+	c.before("get")
+	return c.Fake.Get(ctx, ref)
+}
+
+func (c vanishing) Patch(ctx context.Context, ref cluster.Ref, patch []byte, subresource string) (*unstructured.Unstructured, error) {
+	c.before("patch")
+	return c.Fake.Patch(ctx, ref, patch, subresource)
+}
+
+func (c vanishing) Delete(ctx context.Context, ref cluster.Ref, uid types.UID) error {
+	c.before("delete")
+	return c.Fake.Delete(ctx, ref, uid)
+}
+
+// A definition goes while an object of it is removed, at any moment between two
+// calls: that is no failure, and the next look finds that nothing is left.
+func TestRemover_KindThatGoesMeanwhile(t *testing.T) {
+	for name, c := range map[string]struct {
+		call, version string
+		orphan        bool
+	}{
+		"before the object is read":             {"get", "v1", false},
+		"before it is read in another version":  {"second get", "v0", false},
+		"before it is deleted":                  {"delete", "v1", false},
+		"before the owner reference is removed": {"patch", "v1", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := clustertest.New()
+			definition := f.Put(clustertest.Object("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", "ropes.example.com", "spec", map[string]any{
+				"group": "example.com", "scope": "Namespaced", "names": map[string]any{"plural": "ropes", "kind": "Rope"},
+				"versions": []any{map[string]any{"name": "v1", "served": true, "storage": true}},
+			}))
+			o := f.Put(owned(clustertest.Object("example.com/v1", "Rope", "default", "a"), owner))
+			gets, happened := 0, false
+			client := vanishing{f, func(verb string) {
+				if verb == "get" {
+					if gets++; gets == 2 {
+						verb = "second get"
+					}
+				}
+				if verb == c.call && !happened {
+					happened = true
+					f.Remove(f.Ref("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", definition.GetName()))
+				}
+			}}
+			r := inventory.Remover{Client: client, Done: func(d inventory.Decision, err error) {
+				if err != nil {
+					t.Errorf("%s is counted as failed: %v", d, err)
+				}
+			}}
+			entries := []inventory.Entry{entry("example.com", c.version, "ropes", "default", "a", string(o.GetUID()))}
+			orphan := func(inventory.Entry) bool { return c.orphan }
+			remaining, err := r.Remove(t.Context(), entries, owner, orphan)
+			if err != nil || !happened {
+				t.Fatalf("the definition went: %t, got %v", happened, err)
+			}
+			if remaining, err = r.Remove(t.Context(), remaining, owner, orphan); err != nil || len(remaining) > 0 {
+				t.Fatalf("got %v, %v", remaining, err)
+			}
+		})
+	}
+}
+
+// A version that goes is not the kind: the object is looked for in another one.
+func TestRemover_VersionThatGoesMeanwhile(t *testing.T) {
+	for _, call := range []string{"delete", "patch"} {
+		f := clustertest.New()
+		o := f.Put(owned(clustertest.Object("apps/v1", "Deployment", "default", "a"), owner))
+		orphan := func(inventory.Entry) bool { return call == "patch" }
+		f.Refuse = func(c clustertest.Call) error {
+			if c.Verb == call {
+				return &cluster.NotServedError{Resource: c.Ref.GroupVersionResource}
+			}
+			return nil
+		}
+		entries := []inventory.Entry{entry("apps", "v1", "deployments", "default", "a", string(o.GetUID()))}
+		r := inventory.Remover{Client: f}
+		for range 2 {
+			remaining, err := r.Remove(t.Context(), entries, owner, orphan)
+			if err != nil || len(remaining) != 1 {
+				t.Fatalf("%s: got %v, %v; want the object to stay on the list", call, remaining, err)
+			}
+		}
+		f.Refuse = nil
+		remaining, err := r.Remove(t.Context(), entries, owner, orphan)
+		if err == nil {
+			remaining, err = r.Remove(t.Context(), remaining, owner, orphan)
+		}
+		if err != nil || len(remaining) > 0 {
+			t.Fatalf("%s: got %v, %v", call, remaining, err)
+		}
 	}
 }
 

@@ -3,9 +3,12 @@ package manifestwork
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -13,6 +16,7 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/hawser-io/hawser/internal/fleet"
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
@@ -59,6 +63,34 @@ func TestUpdate_DefinitionAndItsResourceInOneWork(t *testing.T) {
 		_, err := f.API[cluster].Dynamic.Resource(definitions).Get(ctx, "knots.knot.example.com", metav1.GetOptions{})
 		return harness.Absent(err, "the definition")
 	})
+}
+
+// A definition takes its objects with it while the work removes them one by one:
+// that is no failure, nothing waits for a back-off, and the log has no warning.
+func TestDeletion_DefinitionAndItsObjectsGoTogether(t *testing.T) {
+	t.Parallel()
+	f := shared
+	ns := f.NamespaceOn(t, cluster)
+	grantAgent(t, "bight.example.com")
+	manifests := []string{definitionYAML("Bight")}
+	for i := range 30 {
+		manifests = append(manifests, customYAML("Bight", ns, fmt.Sprintf("b-%d", i), 1))
+	}
+	for i := range 3 {
+		w := f.Deliver(t, harness.NewWork(t, cluster, fmt.Sprintf("bights-%d", i), manifests...))
+		begun := time.Now()
+		f.Remove(t, cluster, w.Name)
+		t.Logf("gone after %v", time.Since(begun))
+	}
+	log, err := os.ReadFile(filepath.Join(f.LogDir(), fleet.AgentOf(cluster)+".log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(log)) {
+		if strings.Contains(line, "bight") && (strings.Contains(line, "level=WARN") || strings.Contains(line, "level=ERROR") || strings.Contains(line, `"level":"WARN"`) || strings.Contains(line, `"level":"ERROR"`)) {
+			t.Errorf("the agent complains: %s", line)
+		}
+	}
 }
 
 // A kind that nobody knows is applied once somebody defines it, and an object
