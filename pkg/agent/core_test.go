@@ -152,7 +152,7 @@ func TestCore_DeletionWaitsForWhatIsHeld(t *testing.T) {
 	r.deliverDeletion(w)
 	r.settle(time.Hour)
 	r.expectListed("web", "configmaps default/b")
-	r.expectStatus("w-1", workApplied, workAvailable, workDeleting)
+	r.expectStatus("w-1", workApplied, "Available=False/ResourcesNotAvailable: 1 of 2 resources are not available", workDeleting)
 	if r.configMap("a") != nil || r.record("web").DeletionTimestamp == nil {
 		t.Fatal("what is not held is to go, and the record to stay")
 	}

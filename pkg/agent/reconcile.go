@@ -8,6 +8,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/pkg/agent/apply"
@@ -63,6 +64,9 @@ type round struct {
 	// manifests that are not as wanted meanwhile, by place in the work.
 	paused    time.Duration
 	postponed map[int]bool
+	// seen are the objects of a deleted work as they were read in this round, by
+	// what names them whatever the version; nil for those that there are not.
+	seen map[workv1.ResourceIdentifier]*unstructured.Unstructured
 }
 
 // Reconcile brings the cluster in line with what is wanted under a key, and

@@ -2,8 +2,10 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"time"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/pkg/agent/apply"
@@ -25,10 +27,13 @@ func (r *round) takeAway(ctx context.Context, works []*desired.Work) (time.Durat
 		return 0, nil // what confirms it wakes the key
 	}
 	if owner != nil {
-		if err := r.report(owner, conditions.Deleting(r.previous(owner), owner.Generation, r.now)); err != nil {
+		if err := r.report(owner, conditions.Deleting(r.previous(owner), owner.Generation, nil, r.now)); err != nil {
 			return 0, err
 		}
 		gone, err := r.dissolve(ctx, orphans(owner))
+		if !gone && (err != nil || r.removals > 0) { // most works are gone at the second look
+			err = errors.Join(err, r.reportParting(ctx, owner))
+		}
 		if err != nil {
 			return 0, err
 		}
@@ -207,7 +212,9 @@ func (r *round) removeAll(ctx context.Context, orphan func(inventory.Entry) bool
 		expected[inventory.RefOf(e)] = drift.Unknown
 	}
 	r.config.Tracker.Track(r.key, expected)
-	remaining, removeErr := r.remover.Remove(ctx, entries, r.record.Owner(), orphan)
+	remover := r.remover
+	remover.Saw = func(e inventory.Entry, live *unstructured.Unstructured) { r.saw(e, live) }
+	remaining, removeErr := remover.Remove(ctx, entries, r.record.Owner(), orphan)
 	if removeErr != nil {
 		r.log.WarnContext(ctx, "objects cannot be removed: the work stays until they are", "error", removeErr)
 	}

@@ -144,9 +144,22 @@ func Next(prev workv1.ManifestWorkStatus, generation int64, manifests []Manifest
 	return next
 }
 
-// Deleting returns the status of a work whose objects are being removed.
-func Deleting(prev workv1.ManifestWorkStatus, generation int64, now time.Time) workv1.ManifestWorkStatus {
+// Deleting returns the status of a work whose objects are being removed. What is
+// said about applying them stays. manifests say what became of them; none: that
+// was not looked at, and what is said about them stays, too.
+func Deleting(prev workv1.ManifestWorkStatus, generation int64, manifests []Manifest, now time.Time) workv1.ManifestWorkStatus {
 	next := *prev.DeepCopy()
+	if len(manifests) > 0 {
+		old := indexHistory(prev.ResourceStatus.Manifests)
+		entries := make([]workv1.ManifestCondition, 0, len(manifests))
+		for _, m := range manifests {
+			m.Held = true
+			entries = append(entries, nextManifest(old.find(m.Meta), generation, m, stamp(now)))
+		}
+		next.ResourceStatus.Manifests = entries
+		apimeta.SetStatusCondition(&next.Conditions, workAvailable(entries, generation, stamp(now)))
+		aggregateRules(&next.Conditions, entries, generation, stamp(now))
+	}
 	apimeta.SetStatusCondition(&next.Conditions, metav1.Condition{
 		Type: workv1.WorkDeleting, Status: metav1.ConditionTrue, Reason: ReasonWorkDeleting, Message: messageWorkDeleting,
 		ObservedGeneration: generation, LastTransitionTime: stamp(now),

@@ -246,14 +246,40 @@ func TestNext_ObjectThatDisappearsKeepsItsFeedback(t *testing.T) {
 func TestDeleting(t *testing.T) {
 	first := conditions.Next(workv1.ManifestWorkStatus{}, 1, []conditions.Manifest{present(configMap(0, "a"))}, t0)
 	t1, s1 := later(time.Minute)
-	got := conditions.Deleting(first, 2, t1)
+	got := conditions.Deleting(first, 2, nil, t1)
 	want := *first.DeepCopy()
 	want.Conditions = append(want.Conditions, one("Deleting", "True", "WorkDeleting", "ManifestWork is being deleted", 2, s1))
 	diff(t, want, got)
 
 	t2, _ := later(2 * time.Minute)
-	diff(t, want, conditions.Deleting(got, 2, t2))
+	diff(t, want, conditions.Deleting(got, 2, nil, t2))
 	diff(t, first, conditions.Next(got, 1, []conditions.Manifest{present(configMap(0, "a"))}, t2)) // made anew
+}
+
+// While its objects go, what is said of them follows them; what is said about
+// applying them does not.
+func TestDeleting_FollowsTheObjects(t *testing.T) {
+	a, b := present(configMap(0, "a")), present(configMap(1, "b"))
+	first := conditions.Next(workv1.ManifestWorkStatus{}, 1, []conditions.Manifest{a, b}, t0)
+	t1, s1 := later(time.Minute)
+	gone := conditions.Manifest{Meta: configMap(0, "a"), Presence: conditions.Absent}
+	got := conditions.Deleting(first, 2, []conditions.Manifest{gone, b}, t1)
+	want := *first.DeepCopy()
+	want.Conditions[1] = one("Available", "False", "ResourcesNotAvailable", "1 of 2 resources are not available", 2, s1)
+	want.Conditions = append(want.Conditions, one("Deleting", "True", "WorkDeleting", "ManifestWork is being deleted", 2, s1))
+	want.ResourceStatus.Manifests[0].Conditions[1] = one("Available", "False", "ResourceNotAvailable", "Resource is not available", 0, s1)
+	diff(t, want, got)
+
+	// An agent that was started meanwhile does not know what was applied.
+	got = conditions.Deleting(workv1.ManifestWorkStatus{}, 2, []conditions.Manifest{gone, b}, t1)
+	if n := len(got.Conditions); n != 2 || got.Conditions[0].Type != "Available" || got.Conditions[1].Type != "Deleting" {
+		t.Errorf("got %v", got.Conditions)
+	}
+	for _, e := range got.ResourceStatus.Manifests {
+		if e.Conditions[0].Type != "Available" {
+			t.Errorf("got %v", e)
+		}
+	}
 }
 
 func TestRejected_KeepsWhatWasApplied(t *testing.T) {

@@ -59,6 +59,9 @@ type Remover struct {
 	Client cluster.Client
 	// Done hears what became of every Disown and Delete; may be nil.
 	Done func(d Decision, err error)
+	// Saw hears of every object that was read, before anything is done about it;
+	// live is nil if there was none. May be nil.
+	Saw func(e Entry, live *unstructured.Unstructured)
 }
 
 // Remove does what is to be done for the entries and returns those that must
@@ -100,6 +103,9 @@ func (r Remover) remove(ctx context.Context, e Entry, owner apply.Owner, orphan 
 	ref, live, err := r.read(ctx, e)
 	if notServed(err) {
 		return true, nil // see notServed
+	}
+	if err == nil && r.Saw != nil {
+		r.Saw(e, live)
 	}
 	if err != nil || live == nil {
 		return false, err

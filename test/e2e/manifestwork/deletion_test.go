@@ -164,6 +164,51 @@ func TestDeletion_WaitsForFinalizers(t *testing.T) {
 	f.Gone(t, cluster, w.Name)
 }
 
+// While a deletion waits, the hub sees which objects are still there, and the
+// values of those that are, as they change.
+func TestDeletion_StatusFollowsWhatIsLeft(t *testing.T) {
+	t.Parallel()
+	f := shared
+	ns := f.NamespaceOn(t, cluster)
+	w := harness.NewWork(t, cluster, "held-status", heldConfigMapYAML(ns, "held"), harness.ConfigMapYAML(ns, "free", "x"))
+	w.Spec.ManifestConfigs = []workv1.ManifestConfigOption{{
+		ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Namespace: ns, Name: "held"},
+		FeedbackRules:      []workv1.FeedbackRule{{Type: workv1.JSONPathsType, JsonPaths: []workv1.JsonPath{{Name: "left", Path: ".data.left"}}}},
+	}}
+	w = f.Deliver(t, w)
+	f.DeleteWork(t, cluster, w.Name)
+	says := func(status metav1.ConditionStatus, message, value string) {
+		t.Helper()
+		harness.Eventually(t, func(ctx context.Context) error {
+			live, err := f.Get(ctx, cluster, w.Name)
+			if err != nil {
+				return err
+			}
+			c := meta.FindStatusCondition(live.Status.Conditions, workv1.WorkAvailable)
+			if c == nil || c.Status != status || c.Message != message || c.ObservedGeneration != live.Generation {
+				return fmt.Errorf("generation %d, condition Available is %+v", live.Generation, c)
+			}
+			if !meta.IsStatusConditionTrue(live.Status.Conditions, workv1.WorkDeleting) || !meta.IsStatusConditionTrue(live.Status.Conditions, workv1.WorkApplied) {
+				return fmt.Errorf("got %s", harness.StatusText(live))
+			}
+			values := live.Status.ResourceStatus.Manifests[0].StatusFeedbacks.Values
+			if got := len(values) == 1; got != (value != "") || got && *values[0].Value.String != value {
+				return fmt.Errorf("values are %+v", values)
+			}
+			return nil
+		})
+	}
+	says(metav1.ConditionFalse, "1 of 2 resources are not available", "")
+	held := configMap(t, ns, "held")
+	held.Data = map[string]string{"left": "3"}
+	if _, err := f.API[cluster].Kube.CoreV1().ConfigMaps(ns).Update(t.Context(), held, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	says(metav1.ConditionFalse, "1 of 2 resources are not available", "3")
+	release(t, ns, "held")
+	f.Gone(t, cluster, w.Name)
+}
+
 // References of other kinds do not keep an object.
 func TestDeletion_ForeignOwnersDoNotProtect(t *testing.T) {
 	t.Parallel()

@@ -1,0 +1,125 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/agent/apply"
+	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/conditions"
+	"github.com/hawser-io/hawser/pkg/agent/desired"
+	"github.com/hawser-io/hawser/pkg/agent/drift"
+	"github.com/hawser-io/hawser/pkg/agent/inventory"
+)
+
+// saw notes how an object was when it was about to be removed.
+func (r *round) saw(e inventory.Entry, live *unstructured.Unstructured) {
+	if r.seen == nil {
+		r.seen = map[workv1.ResourceIdentifier]*unstructured.Unstructured{}
+	}
+	r.seen[e.ResourceIdentifier] = live
+}
+
+// reportParting reports how the objects of a deleted work are while it waits for
+// them, so that whoever waits on the hub sees which are still there, and what
+// holds them if the work asks for that. No object is read twice in a round, and
+// one that has gone is not looked for again.
+func (r *round) reportParting(ctx context.Context, w *desired.Work) error {
+	if w.Spec == nil {
+		return nil
+	}
+	last := r.previous(w)
+	manifests := apply.Load(ctx, r.config.Client, *w.Spec)
+	if slices.ContainsFunc(manifests, func(m apply.Manifest) bool { return observed(m.Config) }) {
+		r.actFor(w.Spec.Executor)
+	}
+	said := make([]conditions.Manifest, 0, len(manifests))
+	present := map[cluster.Ref]drift.Signature{}
+	for i, m := range manifests {
+		res := r.parting(ctx, m, last)
+		if res.Presence == conditions.Present {
+			present[res.Ref] = drift.Unknown
+		}
+		said = append(said, r.said(ctx, i, res))
+	}
+	r.noteRefusals(nil)
+	if r.record != nil { // also what is not to be removed may change
+		present[inventory.Ref(r.key)] = drift.Unknown
+		for _, e := range r.record.Entries() {
+			present[inventory.RefOf(e)] = drift.Unknown
+		}
+		r.config.Tracker.Track(r.key, present)
+	}
+	r.mu.Lock()
+	r.looks.note(r.now) // an object that changes all the time is not read all the time
+	r.mu.Unlock()
+	return r.report(w, conditions.Deleting(last, w.Generation, said, r.now))
+}
+
+// parting is how the object of one manifest is.
+func (r *round) parting(ctx context.Context, m apply.Manifest, last workv1.ManifestWorkStatus) apply.Result {
+	res := apply.Result{Manifest: m, Action: apply.Refuse, Presence: conditions.Unidentified}
+	before := saidOf(last, m.Meta)
+	if before != nil {
+		res.Meta = before.ResourceMeta // its kind may have gone, and with it the name of the resource
+	}
+	live, seen := r.seen[res.ID()]
+	switch {
+	case seen:
+		res.Presence, res.Live = conditions.Absent, live
+		if live != nil {
+			res.Presence = conditions.Present
+		}
+	case !m.Resolved && before == nil:
+		return res
+	case !m.Resolved || before != nil && wasGone(*before):
+		res.Presence = conditions.Absent
+	default:
+		r.readParting(ctx, &res)
+	}
+	if res.Err = nil; res.Live != nil && m.Resolved && observed(m.Config) {
+		res.Err = r.permitted(ctx, m, true) // it is only told of; see hides
+	}
+	return res
+}
+
+// readParting reads the object of a manifest that nobody read in this round.
+func (r *round) readParting(ctx context.Context, res *apply.Result) {
+	live, err := r.config.Client.Get(ctx, res.Ref)
+	var notServed *cluster.NotServedError
+	switch {
+	case err == nil:
+		res.Presence, res.Live = conditions.Present, live
+	case apierrors.IsNotFound(err) || errors.As(err, &notServed):
+		res.Presence = conditions.Absent
+	default:
+		res.Presence, res.ReadErr = conditions.Unreadable, err
+	}
+}
+
+// saidOf returns what a status says of a manifest with a known resource; nil if
+// it says nothing.
+func saidOf(s workv1.ManifestWorkStatus, m workv1.ManifestResourceMeta) *workv1.ManifestCondition {
+	for i, e := range s.ResourceStatus.Manifests {
+		meta := e.ResourceMeta
+		if m.Resource == "" {
+			meta.Resource = ""
+		}
+		if meta == m && e.ResourceMeta.Resource != "" {
+			return &s.ResourceStatus.Manifests[i]
+		}
+	}
+	return nil
+}
+
+// wasGone reports whether the object of a manifest was found to be gone.
+func wasGone(e workv1.ManifestCondition) bool {
+	c := apimeta.FindStatusCondition(e.Conditions, workv1.ManifestAvailable)
+	return c != nil && c.Reason == conditions.ReasonResourceNotAvailable
+}
