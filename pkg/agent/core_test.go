@@ -391,15 +391,15 @@ func TestCore_OneBadManifestHoldsUpNoOther(t *testing.T) {
 	if r.configMap("good") == nil || r.configMap("old") != nil {
 		t.Fatal("what can be done is to be done, pruning included")
 	}
-	r.expectStatus("w-1", workFailed, "Available=False/ResourcesNotAvailable: 2 of 5 resources are not available")
+	r.expectStatus("w-1", workFailed, "Available=False/ResourcesNotAvailable: 3 of 5 resources are not available")
 	r.expectManifest("w-1", 0, manifestApplied, resourceThere, noFeedback)
 	r.expectManifest("w-1", 1, `Applied=False/AppliedManifestFailed: Failed to apply manifest: the server doesn't have a resource type "Rope"`,
 		"Available=Unknown/IncompleteResourceMeta: Resource meta is incomplete")
 	r.expectManifest("w-1", 2, `Applied=False/AppliedManifestFailed: Failed to apply manifest: namespaces "none" not found`, resourceNotThere)
 	r.expectManifest("w-1", 3, `Applied=False/AppliedManifestFailed: Failed to apply manifest: secrets "s" is forbidden: no rule`, resourceNotThere)
 	r.expectManifest("w-1", 4, "Applied=False/AppliedManifestFailed: Failed to apply manifest: an empty namespace may not be set when a resource name is provided: set metadata.namespace in the manifest",
-		"Available=Unknown/IncompleteResourceMeta: Resource meta is incomplete")
-	r.expectListed("web", "configmaps default/good", "configmaps none/lost intended", "secrets default/s intended")
+		resourceNotThere)
+	r.expectListed("web", "configmaps default/good") // and nothing that could not be made
 
 	// What was missing appears.
 	r.f.Refuse = nil

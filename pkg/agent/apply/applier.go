@@ -142,8 +142,9 @@ type Applier struct {
 // Plan reads the object of a manifest and compares. It writes nothing. known is
 // what was remembered of the object, or zero.
 func (a Applier) Plan(ctx context.Context, m Manifest, owner Owner, known Known) Step {
-	s := Step{Manifest: m, Action: Refuse, Presence: conditions.Unidentified, known: known}
+	s := Step{Manifest: m, Action: Refuse, known: known}
 	if !m.Resolved {
+		s.Presence, s.ReadErr = m.presence()
 		return s
 	}
 	live, err := a.Objects.Get(ctx, m.Ref)

@@ -15,6 +15,7 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/conditions"
 	"github.com/hawser-io/hawser/pkg/agent/executor"
 )
 
@@ -150,12 +151,26 @@ func wellFormed(o *unstructured.Unstructured) error {
 	return nil
 }
 
+var errNoNamespace = errors.New("an empty namespace may not be set when a resource name is provided: set metadata.namespace in the manifest")
+
+// presence is what is known of the object of a manifest that does not say which
+// it is; err is why nobody can tell, if somebody would have to ask.
+func (m Manifest) presence() (p conditions.Presence, err error) {
+	switch {
+	case m.Meta.Resource == "" || m.Meta.Name == "":
+		return conditions.Unidentified, nil
+	case errors.Is(m.Err, errNoNamespace):
+		return conditions.Absent, nil
+	}
+	return conditions.Unreadable, m.Err
+}
+
 func identified(r cluster.Resource, m workv1.ManifestResourceMeta) error {
 	switch {
 	case m.Name == "":
 		return permanent{errors.New("name is required: set metadata.name in the manifest")}
 	case r.Namespaced && m.Namespace == "":
-		return permanent{errors.New("an empty namespace may not be set when a resource name is provided: set metadata.namespace in the manifest")}
+		return permanent{errNoNamespace}
 	}
 	for _, v := range []string{m.Name, m.Namespace} {
 		if problems := content.IsPathSegmentName(v); len(problems) > 0 {

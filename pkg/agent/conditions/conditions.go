@@ -139,8 +139,7 @@ func Next(prev workv1.ManifestWorkStatus, generation int64, manifests []Manifest
 	if len(manifests) > 0 && !held {
 		apimeta.SetStatusCondition(&next.Conditions, workApplied(entries, generation, stamp(now)))
 	}
-	apimeta.SetStatusCondition(&next.Conditions, workAvailable(entries, generation, stamp(now)))
-	aggregateRules(&next.Conditions, entries, generation, stamp(now))
+	sumUp(&next.Conditions, entries, generation, stamp(now))
 	return next
 }
 
@@ -157,8 +156,7 @@ func Deleting(prev workv1.ManifestWorkStatus, generation int64, manifests []Mani
 			entries = append(entries, nextManifest(old.find(m.Meta), generation, m, stamp(now)))
 		}
 		next.ResourceStatus.Manifests = entries
-		apimeta.SetStatusCondition(&next.Conditions, workAvailable(entries, generation, stamp(now)))
-		aggregateRules(&next.Conditions, entries, generation, stamp(now))
+		sumUp(&next.Conditions, entries, generation, stamp(now))
 	}
 	apimeta.SetStatusCondition(&next.Conditions, metav1.Condition{
 		Type: workv1.WorkDeleting, Status: metav1.ConditionTrue, Reason: ReasonWorkDeleting, Message: messageWorkDeleting,

@@ -2,6 +2,7 @@ package conditions
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -50,23 +51,27 @@ func setRules(list *[]metav1.Condition, m Manifest, generation int64, now metav1
 	*list = slices.DeleteFunc(*list, func(c metav1.Condition) bool { return fromRule(c) && !slices.Contains(keep, c.Type) })
 }
 
-// aggregateRules sums up for the work what rules say about its manifests, and
-// removes what they say no more.
-func aggregateRules(list *[]metav1.Condition, entries []workv1.ManifestCondition, generation int64, now metav1.Time) {
-	var order []string
+// sumUp says of the work what is said of its manifests: whether they are
+// available, and what their rules yield. It removes what rules say no more. New
+// conditions are in the order of their types.
+func sumUp(list *[]metav1.Condition, entries []workv1.ManifestCondition, generation int64, now metav1.Time) {
 	contributions := map[string][]metav1.Condition{}
 	for _, e := range entries {
 		for _, c := range e.Conditions {
 			if !fromRule(c) {
 				continue
 			}
-			if contributions[c.Type] == nil {
-				order = append(order, c.Type)
-			}
 			contributions[c.Type] = append(contributions[c.Type], c)
 		}
 	}
-	for _, typ := range order {
+	available := workAvailable(entries, generation, now)
+	types := append(slices.Collect(maps.Keys(contributions)), available.Type)
+	slices.Sort(types)
+	for _, typ := range types {
+		if typ == available.Type {
+			apimeta.SetStatusCondition(list, available)
+			continue
+		}
 		from := contributions[typ]
 		c := metav1.Condition{
 			Type: typ, Status: summary(typ, from), Reason: ReasonRulesAggregated, Message: fmt.Sprintf(formatAggregated, len(from)),

@@ -150,7 +150,11 @@ func TestNext_RuleConditions(t *testing.T) {
 		got := next(none, 1, t0, ruled(m, bad...))
 		for i, o := range bad {
 			diff(t, one(o.Type, o.Status, o.Reason, o.Message, 1, s0), got.ResourceStatus.Manifests[0].Conditions[3+i])
-			diff(t, aggregated(o.Type, o.Status, o.Message, 1, s0), got.Conditions[2+i])
+		}
+		// New conditions of a work are in the order of their types.
+		want := []metav1.Condition{aggregated("A", "False", "no such key: x", 1, s0), got.Conditions[2], aggregated("B", "Unknown", "oh", 1, s0), aggregated("ConditionRulesValid", "False", "name", 1, s0)}
+		if diff(t, want, got.Conditions[1:]); got.Conditions[2].Type != workv1.WorkAvailable {
+			t.Errorf("got %v", got.Conditions)
 		}
 	})
 }

@@ -72,9 +72,9 @@ func Intend(recorded []Entry, steps []apply.Step) []Entry {
 }
 
 // Settle returns the list to record after a round: what is there, with its uid;
-// what may be there, because nobody could tell, but not what the work was not
-// allowed to make or to read, which would hold it when it is deleted; and of what
-// was to be removed what still is there. stale is the outcome of Stale, remaining that of
+// what may be there, because nobody could tell, but not what the cluster refused
+// to make, nor what the work was not allowed to make or to read, which would hold
+// it when it is deleted; and of what was to be removed what still is there. stale is the outcome of Stale, remaining that of
 // removing it.
 func Settle(recorded []Entry, results []apply.Result, stale, remaining []Entry) []Entry {
 	drop := byIdentity(stale)
@@ -88,7 +88,7 @@ func Settle(recorded []Entry, results []apply.Result, stale, remaining []Entry) 
 		case r.Presence == conditions.Present:
 			e.UID = string(r.UID())
 			next = append(next, e)
-		case r.Unmade && r.Presence == conditions.Unreadable:
+		case r.Unmade && r.Presence == conditions.Unreadable, r.Err != nil && r.Action == apply.Create && r.Presence == conditions.Absent:
 			next = slices.DeleteFunc(next, func(o Entry) bool { return o.ResourceIdentifier == e.ResourceIdentifier && o.UID == "" })
 		case r.Presence == conditions.Absent && (r.Action == apply.Refuse || r.Action == apply.Unchanged):
 			next = slices.DeleteFunc(next, func(o Entry) bool { return o.ResourceIdentifier == e.ResourceIdentifier && o.UID != "" })

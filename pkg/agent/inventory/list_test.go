@@ -1,6 +1,7 @@
 package inventory_test
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -95,6 +96,8 @@ func TestSettle(t *testing.T) {
 		}
 		return []apply.Result{r}
 	}
+	refused := result(apply.Create, conditions.Absent, "")
+	refused[0].Err = errors.New("no such namespace")
 	unmade := result(apply.Refuse, conditions.Unreadable, "")
 	unmade[0].Unmade = true
 	unresolved := []apply.Result{{Manifest: apply.Manifest{}, Presence: conditions.Unidentified}}
@@ -107,7 +110,8 @@ func TestSettle(t *testing.T) {
 	}{
 		"made: now with its uid":          {recorded: []inventory.Entry{configMap("a", "")}, results: result(apply.Create, conditions.Present, "u"), want: []inventory.Entry{configMap("a", "u")}},
 		"there, and was not recorded":     {results: result(apply.Unchanged, conditions.Present, "u"), want: []inventory.Entry{configMap("a", "u")}},
-		"could not be made: the intent":   {recorded: []inventory.Entry{configMap("a", "")}, results: result(apply.Create, conditions.Absent, ""), want: []inventory.Entry{configMap("a", "")}},
+		"refused to be made":              {recorded: []inventory.Entry{configMap("a", ""), configMap("b", "")}, results: refused, want: []inventory.Entry{configMap("b", "")}},
+		"nobody knows if it was made":     {recorded: []inventory.Entry{configMap("a", "")}, results: result(apply.Create, conditions.Unreadable, ""), want: []inventory.Entry{configMap("a", "")}},
 		"nobody knows: what was recorded": {recorded: []inventory.Entry{configMap("a", "u")}, results: result(apply.Refuse, conditions.Unreadable, ""), want: []inventory.Entry{configMap("a", "u")}},
 		"nobody knows, nothing recorded":  {results: result(apply.Refuse, conditions.Unreadable, "")},
 		"not allowed to be made or read":  {recorded: []inventory.Entry{configMap("a", ""), configMap("b", "")}, results: unmade, want: []inventory.Entry{configMap("b", "")}},

@@ -180,7 +180,7 @@ func (r *run) all(ctx context.Context, expressions []string) (bool, error) {
 		}
 		b, ok := v.Value().(bool)
 		if !ok {
-			return false, fmt.Errorf("expected bool result, got %s", v.Type().TypeName())
+			return false, fmt.Errorf("expected bool result, got %T", v.Value())
 		}
 		if !b {
 			return false, nil
@@ -189,6 +189,10 @@ func (r *run) all(ctx context.Context, expressions []string) (bool, error) {
 	return true, nil
 }
 
+// excerpt begins the lines in which CEL shows the expression that it cannot
+// compile.
+const excerpt = "\n | "
+
 // message returns the text for a result: that of the rule's expression, else
 // that of the rule, else own, else a general one. An error takes the place of
 // the text, and changes nothing about the result.
@@ -196,12 +200,13 @@ func (r *run) message(ctx context.Context, rule workv1.ConditionRule, result boo
 	if rule.MessageExpression != "" {
 		v, err := r.evaluate(ctx, program{text: rule.MessageExpression, message: true}, map[string]any{"object": r.object.Object, "result": result})
 		if err != nil {
-			return err.Error()
+			text, _, _ := strings.Cut(err.Error(), excerpt)
+			return text
 		}
 		text, ok := v.Value().(string)
 		switch {
 		case !ok:
-			return fmt.Sprintf("expected string result, got %s", v.Type().TypeName())
+			return fmt.Sprintf("expected message expression to have a string result, got %T", v.Value())
 		case text != "":
 			return text
 		}

@@ -116,7 +116,7 @@ func TestEvaluator_CEL(t *testing.T) {
 		"hasConditions of none":  {cel("C", "hasConditions(object.status.free) || hasConditions(object.spec)"), no},
 		"maps":                   {cel("C", "object.metadata.labels == {'a': '1'} && 'a' in object.metadata.labels && object.metadata.labels != {}"), yes},
 		"missing key":            {cel("C", "object.status.missing == 1"), broken + "no such key: missing"},
-		"not a bool":             {cel("C", "object.spec.strands"), broken + "expected bool result, got int"},
+		"not a bool":             {cel("C", "object.spec.strands"), broken + "expected bool result, got int64"},
 		"not a bool, statically": {cel("C", "'x'"), broken + "expected bool result, got string"},
 		"does not compile":       {cel("C", "object."), broken + "ERROR: <input>:1:8: Syntax error: no viable alternative at input '.'\n | object.\n | .......^"},
 		"no result in rules":     {cel("C", "result"), broken + "ERROR: <input>:1:1: undeclared reference to 'result' (in container '')\n | result\n | ^"},
@@ -124,13 +124,15 @@ func TestEvaluator_CEL(t *testing.T) {
 		"messages are not made":  {cel("C", "google.protobuf.ListValue{values: []} == []"), broken + "messages of protocol buffers cannot be made in rules"},
 		"too long":               {cel("C", strings.Repeat(" ", 20_000)), broken + "the expression has 20000 bytes, use at most 8192"},
 
-		"message":                        {with(cel("C", "true"), "fine", ""), "C=True/ConditionRuleEvaluated: fine"},
-		"message expression":             {with(cel("C", "false"), "fine", "result ? 'yes' : 'no ' + object.metadata.name"), "C=False/ConditionRuleEvaluated: no r"},
-		"empty message expression":       {with(cel("C", "true"), "fine", "''"), "C=True/ConditionRuleEvaluated: fine"},
-		"empty both":                     {with(cel("C", "true"), "", "''"), yes},
-		"failing message expression":     {with(cel("C", "true"), "fine", "object.status.missing"), "C=True/ConditionRuleEvaluated: no such key: missing"},
-		"message expression of a number": {with(cel("C", "true"), "fine", "1"), "C=True/ConditionRuleEvaluated: expected string result, got int"},
-		"no message for an error":        {with(cel("C", "object.x"), "fine", "'fine'"), broken + "no such key: x"},
+		"message":                                  {with(cel("C", "true"), "fine", ""), "C=True/ConditionRuleEvaluated: fine"},
+		"message expression":                       {with(cel("C", "false"), "fine", "result ? 'yes' : 'no ' + object.metadata.name"), "C=False/ConditionRuleEvaluated: no r"},
+		"empty message expression":                 {with(cel("C", "true"), "fine", "''"), "C=True/ConditionRuleEvaluated: fine"},
+		"empty both":                               {with(cel("C", "true"), "", "''"), yes},
+		"failing message expression":               {with(cel("C", "true"), "fine", "object.status.missing"), "C=True/ConditionRuleEvaluated: no such key: missing"},
+		"not a bool but a list":                    {cel("C", "[true]"), broken + "expected bool result, got []ref.Val"},
+		"message expression that does not compile": {with(cel("C", "true"), "fine", "resul"), "C=True/ConditionRuleEvaluated: ERROR: <input>:1:1: undeclared reference to 'resul' (in container '')"},
+		"message expression of a number":           {with(cel("C", "true"), "fine", "1"), "C=True/ConditionRuleEvaluated: expected message expression to have a string result, got int64"},
+		"no message for an error":                  {with(cel("C", "object.x"), "fine", "'fine'"), broken + "no such key: x"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			check(t, &rule.Evaluator{}, object(t, rope), []workv1.ConditionRule{c.rule}, c.want)
