@@ -3,8 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -18,26 +16,16 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/hawser-io/hawser/internal/leader"
+	"github.com/hawser-io/hawser/pkg/agent/hub"
 	"github.com/hawser-io/hawser/pkg/agent/inventory"
 	"github.com/hawser-io/hawser/pkg/agent/journal"
 )
 
-// leaseName is the name of the Lease of the agents that look after the same
-// AppliedManifestWorks: those of one hub with one agent id.
-func leaseName(hubIdentity, agentID string) string {
-	hub := inventory.HubHash(hubIdentity)
-	if agentID == "" {
-		agentID = hub
-	}
-	sum := sha256.Sum256([]byte(hub + "/" + agentID))
-	return program + "-" + hex.EncodeToString(sum[:8])
-}
-
 // podNamespace is where a pod finds the name of its namespace.
 const podNamespace = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
-// leaseNamespace is the agent's own namespace.
-func (c *config) leaseNamespace(file string) (string, error) {
+// ownNamespace is the agent's own namespace.
+func (c *config) ownNamespace(file string) (string, error) {
 	if c.namespace != "" {
 		return c.namespace, nil
 	}
@@ -45,7 +33,7 @@ func (c *config) leaseNamespace(file string) (string, error) {
 	if name := string(bytes.TrimSpace(b)); err == nil && name != "" {
 		return name, nil
 	}
-	return "", errors.New("namespace is empty: name the namespace of the managed cluster that the Lease of this agent lives in, as hawser; where there is certainly only one agent, --disable-leader-election does without")
+	return "", errors.New("namespace is empty: name the namespace of the managed cluster in which the Lease of this agent lives and in which is written down which hub is which, as hawser")
 }
 
 // lease lets one agent of a cluster and hub work at a time.
@@ -57,13 +45,9 @@ type lease struct {
 
 // newLease returns the lease on the cluster that r reaches. j may be nil: then a
 // restart waits until the Lease of a process that was killed has expired.
-func (c *config) newLease(r *rest.Config, hubIdentity string, j *journal.Journal, log *slog.Logger) (*lease, error) {
+func (c *config) newLease(r *rest.Config, namespace, hubIdentity string, j *journal.Journal, log *slog.Logger) (*lease, error) {
 	if c.noLeaderElection {
 		return &lease{log: log}, nil
-	}
-	namespace, err := c.leaseNamespace(podNamespace)
-	if err != nil {
-		return nil, err
 	}
 	// Renewing must not wait behind everything else.
 	r = rest.CopyConfig(r)
@@ -81,7 +65,7 @@ func (c *config) newLease(r *rest.Config, hubIdentity string, j *journal.Journal
 		return nil, err
 	}
 	return &lease{log: log, election: leader.Election{
-		Leases: leases, Namespace: namespace, Name: leaseName(hubIdentity, c.agentID), Identity: identity,
+		Leases: leases, Namespace: namespace, Name: hub.LeaseName(inventory.HubHash(hubIdentity), c.agentID), Identity: identity,
 		Duration: c.leaseDuration, RenewDeadline: c.renewDeadline, RetryPeriod: c.retryPeriod, Log: log,
 	}}, nil
 }
@@ -135,10 +119,16 @@ func (l *lease) ready() error {
 	return nil
 }
 
+// standby reports whether another agent is active.
+func (l *lease) standby() bool {
+	holder := l.holder.Load()
+	return holder != nil && *holder != l.election.Identity
+}
+
 // unlessStandby makes a check of the active agent one that a standby passes.
 func (l *lease) unlessStandby(check func() error) func() error {
 	return func() error {
-		if holder := l.holder.Load(); holder != nil && *holder != l.election.Identity {
+		if l.standby() {
 			return nil
 		}
 		return check()

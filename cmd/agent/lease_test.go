@@ -17,45 +17,29 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/validation"
 	typed "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/hawser-io/hawser/internal/leader"
+	"github.com/hawser-io/hawser/pkg/agent/hub"
+	"github.com/hawser-io/hawser/pkg/agent/inventory"
 	"github.com/hawser-io/hawser/pkg/agent/journal"
 )
 
-func TestLeaseName_OnePerHubAndAgentID(t *testing.T) {
-	seen := map[string]string{}
-	for _, c := range [][2]string{{"hub1:8090", ""}, {"hub2:8090", ""}, {"hub1:8090", "a"}, {"hub1:8090", "b"}} {
-		name := leaseName(c[0], c[1])
-		if len(validation.IsDNS1123Label(name)) > 0 || !strings.HasPrefix(name, program+"-") {
-			t.Errorf("%q is no good name", name)
-		}
-		if other := seen[name]; other != "" {
-			t.Errorf("%v and %s have the same Lease", c, other)
-		}
-		seen[name] = strings.Join(c[:], " ")
-		if again := leaseName(c[0], c[1]); again != name {
-			t.Errorf("%v: %s, then %s", c, name, again)
-		}
-	}
-}
-
-func TestLeaseNamespace(t *testing.T) {
+func TestOwnNamespace(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "namespace")
 	c := defaults()
-	if _, err := c.leaseNamespace(file); err == nil || !strings.Contains(err.Error(), "--disable-leader-election") {
+	if _, err := c.ownNamespace(file); err == nil || !strings.Contains(err.Error(), "namespace is empty") {
 		t.Errorf("outside of a pod: %v", err)
 	}
 	if err := os.WriteFile(file, []byte("pods\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := c.leaseNamespace(file); err != nil || got != "pods" {
+	if got, err := c.ownNamespace(file); err != nil || got != "pods" {
 		t.Errorf("in a pod: %q, %v", got, err)
 	}
 	c.namespace = "given"
-	if got, err := c.leaseNamespace(file); err != nil || got != "given" {
+	if got, err := c.ownNamespace(file); err != nil || got != "given" {
 		t.Errorf("with a flag: %q, %v", got, err)
 	}
 }
@@ -72,7 +56,7 @@ func TestLease_Identity(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l, err := c.newLease(&rest.Config{Host: "https://127.0.0.1:1"}, "hub", j, log)
+		l, err := c.newLease(&rest.Config{Host: "https://127.0.0.1:1"}, "hawser", "hub", j, log)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -81,7 +65,7 @@ func TestLease_Identity(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if e := l.election; e.Namespace != "hawser" || e.Name != leaseName("hub", "") || e.Duration != 137*time.Second {
+		if e := l.election; e.Namespace != "hawser" || e.Name != hub.LeaseName(inventory.HubHash("hub"), "") || e.Duration != 137*time.Second {
 			t.Errorf("got %+v", e)
 		}
 		return l.election.Identity
@@ -98,7 +82,7 @@ func TestLease_Identity(t *testing.T) {
 func TestLease_SwitchedOff(t *testing.T) {
 	c := defaults()
 	c.noLeaderElection = true
-	l, err := c.newLease(&rest.Config{}, "hub", nil, slog.New(slog.DiscardHandler))
+	l, err := c.newLease(&rest.Config{}, "hawser", "hub", nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

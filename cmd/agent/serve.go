@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"runtime/debug"
+	"time"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
@@ -18,6 +19,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
 	"github.com/hawser-io/hawser/pkg/agent/drift"
 	"github.com/hawser-io/hawser/pkg/agent/feedback"
+	"github.com/hawser-io/hawser/pkg/agent/hub"
 	"github.com/hawser-io/hawser/pkg/agent/journal"
 )
 
@@ -42,15 +44,16 @@ func serve(ctx context.Context, cfg *config, stderr io.Writer) (err error) {
 	}
 	registry, health := telemetry.NewRegistry(), &telemetry.Health{}
 	c := agent.Config{
-		Cluster: cfg.clusterName, HubIdentity: cfg.hubIdentity, AgentID: cfg.agentID, ClientID: cfg.clientID,
+		Cluster: cfg.clusterName, AgentID: cfg.agentID, ClientID: cfg.clientID,
 		Workers: cfg.workers, StatusSyncInterval: cfg.statusSyncInterval,
 		EvictionGracePeriod: max(cfg.evictionGrace, 1), // 0 would mean the default
 		KeepPermits:         cfg.gates.Enabled(gateExecutorCaches),
 		Feedback:            feedback.Reader{Raw: cfg.gates.Enabled(gateRawFeedback), RawLength: cfg.maxRawLength},
 		Log:                 log, Registry: registry,
 	}
-	if c.HubIdentity == "" {
-		c.HubIdentity = broker.URL
+	namespace, err := cfg.ownNamespace(podNamespace)
+	if err != nil {
+		return err
 	}
 	if c.Dialer, err = broker.dialer(cfg.insecure, log); err != nil {
 		return err
@@ -67,20 +70,15 @@ func serve(ctx context.Context, cfg *config, stderr io.Writer) (err error) {
 		c.Journal = j
 		defer func() { err = errors.Join(err, j.Close()) }()
 	}
-	l, err := cfg.newLease(kube, c.HubIdentity, j, log)
-	if err != nil {
-		return err
-	}
-	a, err := agent.New(c)
-	if err != nil {
-		return err
-	}
-	health.Add("lease", l.ready)
-	health.Add("cluster", l.unlessStandby(a.ClusterReady))
-	health.Add("broker", l.unlessStandby(a.BrokerReady))
-	log.Info("starting", "program", telemetry.Version(program), "cluster", cfg.clusterName, "broker", broker.URL, "hub_identity", c.HubIdentity)
+	p := &process{cfg: cfg, agent: c, broker: broker, rest: kube, namespace: namespace, journal: j, registry: registry}
+	p.hubs = hub.Registry{Objects: c.Client, Records: hub.RecordsOf(c.Metadata), Namespace: namespace, Now: time.Now}
+	health.Add("identity", p.identityReady)
+	health.Add("lease", p.leaseReady)
+	health.Add("cluster", p.unlessStandby(p.clusterReady))
+	health.Add("broker", p.unlessStandby(p.brokerReady))
+	log.Info("starting", "program", telemetry.Version(program), "cluster", cfg.clusterName, "broker", broker.URL)
 	return run.Group(ctx,
-		run.Task{Name: "agent", Run: func(ctx context.Context) error { return l.lead(ctx, a.Run) }},
+		run.Task{Name: "agent", Run: p.run},
 		run.Task{Name: "admin", Run: telemetry.Admin{Addr: cfg.output.AdminListen, Registry: registry, Health: health, Log: log}.Run},
 	)
 }

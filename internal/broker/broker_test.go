@@ -1,6 +1,7 @@
 package broker_test
 
 import (
+	"reflect"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -51,10 +52,10 @@ func TestBroker_PartiesGetWhatTheyNegotiated(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		stock := w.open(w.agent("c1"), nil)
 		ours := w.open(w.agent("c1"), hawser)
-		if a := stock.accepted; a.SubscriptionID == "" || a != (transport.Accepted{SubscriptionID: a.SubscriptionID}) {
+		if a := stock.accepted; a.SubscriptionID == "" || !reflect.DeepEqual(a, transport.Accepted{SubscriptionID: a.SubscriptionID}) {
 			t.Errorf("a stock agent was told %+v", a)
 		}
-		if a := ours.accepted; a.Protocol != 1 || a.Resync != "list" || a.MaxEventBytes != broker.DefaultMaxEventBytes || a.SubscriptionID == stock.accepted.SubscriptionID {
+		if a := ours.accepted; a.Protocol != 1 || a.Resync != "list" || a.MaxEventBytes != broker.DefaultMaxEventBytes || a.Epoch != w.Store.Head().Epoch || a.Epoch == "" || a.SubscriptionID == stock.accepted.SubscriptionID {
 			t.Errorf("a Hawser agent was told %+v", a)
 		}
 		w.put(w.source("src"), work{version: 1, extensions: map[string]any{codec.ExtSupersedes: nil}}.event())

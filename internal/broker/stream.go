@@ -43,6 +43,7 @@ func (b *Broker) accepted(s *subscription) transport.Accepted {
 	a := transport.Accepted{SubscriptionID: s.id}
 	if s.hello.Protocol >= 1 {
 		a.Protocol, a.Resync, a.MaxEventBytes = 1, codec.ResyncList, b.cfg.MaxEventBytes
+		a.Epoch = b.store.Head().Epoch
 		if s.cursor != nil {
 			a.Resync = codec.ResyncCursor
 		}

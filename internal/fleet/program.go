@@ -307,6 +307,7 @@ func (f *Fleet) secretFiles(name, secret string) (map[string][]byte, error) {
 	}
 	if role == pki.Agent {
 		files["cluster-name"] = []byte(holder)
+		files["hub-identity"] = []byte(f.BrokerAddr())
 		files["config.yaml"] = fmt.Appendf(nil, "url: %s\ncaFile: %s\nclientCertFile: %s\nclientKeyFile: %s\n",
 			f.BrokerAddr(), dir.CACert(), dir.Cert(role, holder), dir.Key(role, holder))
 	}

@@ -63,6 +63,11 @@ type Config struct {
 
 	// Dialer connects to the broker.
 	Dialer transport.Dialer
+	// Admit says whether HubIdentity may be used through the broker that accepted a
+	// subscription; nothing is applied or deleted for a broker before. It returns a
+	// *hub.RefusedError if it may not, another error if that could not be found out.
+	// nil: it may.
+	Admit func(ctx context.Context, a transport.Accepted) error
 	// Client and Metadata are the cluster.
 	Client   cluster.Client
 	Metadata func(drift.Scope) drift.Source
@@ -100,6 +105,7 @@ type Agent struct {
 	watcher *drift.Watcher
 	roles   *roleWatch
 	session *session.Session
+	gate    *gate
 	metrics *Metrics
 
 	clusterUID atomic.Pointer[string]
@@ -151,8 +157,9 @@ func New(c Config) (*Agent, error) {
 		Wait: jittered, Now: time.Now, Random: rand.Float64, NewID: uuid.NewString,
 		Wake: a.wake, Send: a.send, Sync: a.sync, Save: a.save, Journal: c.Journal, Log: c.Log, Metrics: a.metrics,
 	})
+	a.gate = &gate{Dialer: c.Dialer, admit: c.Admit, identity: c.HubIdentity, log: c.Log}
 	a.session = session.New(session.Config{
-		Dialer: c.Dialer, Party: party{a}, Log: c.Log, Metrics: sessions,
+		Dialer: a.gate, Party: party{a}, Log: c.Log, Metrics: sessions,
 		Filter: transport.Filter{Cluster: c.Cluster, DataType: codec.ManifestBundles},
 	})
 	return a, a.metrics.observe(a)
@@ -226,6 +233,10 @@ func (a *Agent) ClusterReady() error {
 
 // BrokerReady returns why there is no subscription, nil while there is one.
 func (a *Agent) BrokerReady() error { return a.session.Err() }
+
+// IdentityReady returns why the agent may not act under its hub identity, nil if
+// it may or nobody has said that it may not.
+func (a *Agent) IdentityReady() error { return a.gate.err() }
 
 // connect finds out which cluster this is, then keeps the session.
 func (a *Agent) connect(ctx context.Context) error {

@@ -101,6 +101,7 @@ type running struct {
 	registry *prometheus.Registry
 	events   *rig // makes events
 	journal  Journal
+	admit    func(context.Context, transport.Accepted) error
 }
 
 func runAgent(t *testing.T, before func(*running), f func(*running)) {
@@ -113,7 +114,7 @@ func runAgent(t *testing.T, before func(*running), f func(*running)) {
 		var err error
 		r.a, err = New(Config{
 			Cluster: testCluster, HubIdentity: "hub.example.com:8090", Dialer: r.b, Client: r.f, Metadata: r.f.Metadata,
-			Log: slog.New(slog.DiscardHandler), Registry: r.registry, Journal: r.journal,
+			Log: slog.New(slog.DiscardHandler), Registry: r.registry, Journal: r.journal, Admit: r.admit,
 		})
 		if err != nil {
 			t.Fatal(err)

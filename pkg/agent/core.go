@@ -122,6 +122,7 @@ type Core struct {
 	// grace period runs, by name.
 	strays map[string]stray
 	graces map[string]bool
+	neighbours
 }
 
 // state is what is remembered of one key between rounds. Only the round that
@@ -190,6 +191,8 @@ func NewCore(c CoreConfig) *Core {
 		roles:   roleState{waiting: map[string]int{}},
 		strays:  map[string]stray{},
 		graces:  map[string]bool{},
+
+		neighbours: neighbours{own: map[string]*inventory.Record{}, foreign: map[string]*inventory.Record{}},
 	}
 }
 
@@ -465,6 +468,8 @@ type Counts struct {
 	// AppliedManifestWorks whose grace period runs, and those that no work claims
 	// and that do not say whose they are.
 	Evicting, Ownerless int
+	// AppliedManifestWorks of other hubs that have objects of this one's works.
+	Shared int
 	// InSync: the broker's latest checkpoint found that exactly what it has is
 	// held, works aside that it knows nothing of.
 	InSync bool
@@ -474,7 +479,7 @@ type Counts struct {
 func (c *Core) Counts() Counts {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := Counts{ReportsDue: c.outbox.Due(), Unsaved: len(c.keeper.unsaved), Evicting: len(c.graces), InSync: c.link.matched}
+	n := Counts{ReportsDue: c.outbox.Due(), Unsaved: len(c.keeper.unsaved), Evicting: len(c.graces), Shared: len(c.shared()), InSync: c.link.matched}
 	for _, s := range c.strays {
 		if s.source == "" && s.looked && !s.other {
 			n.Ownerless++

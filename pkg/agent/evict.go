@@ -47,6 +47,9 @@ func (c *Core) Discovered(m metav1.Object) (due bool) {
 	if m.GetDeletionTimestamp() != nil {
 		return slices.Contains(m.GetFinalizers(), workv1.AppliedManifestWorkFinalizer)
 	}
+	if _, ours := c.workName(key); !ours {
+		return true // whose objects it has is in its status
+	}
 	return !s.timed && c.evictable(key, s)
 }
 
@@ -56,6 +59,7 @@ func (c *Core) Vanished(name string) {
 	defer c.mu.Unlock()
 	delete(c.strays, name)
 	delete(c.graces, name)
+	delete(c.foreign, name)
 }
 
 // evictable reports whether something is to be done about a stray. c.mu is

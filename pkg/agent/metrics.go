@@ -33,6 +33,13 @@ const (
 	checkFailed  = "failed"
 )
 
+// IdentityRefusedMetric is the name of a gauge that a program also shows before
+// it has an Agent, while it is not known which hub the agent is to serve.
+const (
+	IdentityRefusedMetric = "hawser_agent_identity_refused"
+	IdentityRefusedHelp   = "1 while the agent may not act as the hub of its broker, because that is not certain or another one has its identity, else 0."
+)
+
 // Metrics counts what an agent does; docs/metrics.md lists the series. nil
 // counts nothing.
 type Metrics struct {
@@ -119,8 +126,15 @@ func (m *Metrics) observe(a *Agent) error {
 		count("hawser_agent_unsaved_works", "Works that are not in the state directory as they should be.", func(n Counts) int { return n.Unsaved }),
 		count("hawser_agent_evicting_works", "AppliedManifestWorks whose work no source has any more and whose grace period runs.", func(n Counts) int { return n.Evicting }),
 		count("hawser_agent_ownerless_works", "AppliedManifestWorks without a work that do not say whose they are; they are never evicted.", func(n Counts) int { return n.Ownerless }),
+		count("hawser_agent_shared_works", "AppliedManifestWorks of other hubs that have objects which works of this hub have too.", func(n Counts) int { return n.Shared }),
 		count("hawser_agent_in_sync", "1 if the broker's last word was that exactly what it has is held, else 0.", func(n Counts) int {
 			if n.InSync {
+				return 1
+			}
+			return 0
+		}),
+		gauge(IdentityRefusedMetric, IdentityRefusedHelp, nil, func() int {
+			if a.IdentityReady() != nil {
 				return 1
 			}
 			return 0

@@ -14,7 +14,10 @@ type party struct{ *Agent }
 func (p party) Hello() transport.Hello { return p.core.Hello() }
 
 // Subscribed implements session.Party.
-func (p party) Subscribed(_ context.Context, a transport.Accepted) ([]codec.Event, error) {
+func (p party) Subscribed(ctx context.Context, a transport.Accepted) ([]codec.Event, error) {
+	if err := p.gate.pass(ctx, a); err != nil {
+		return nil, err
+	}
 	return p.core.Subscribed(a)
 }
 

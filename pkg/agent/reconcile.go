@@ -142,6 +142,7 @@ func (c *Core) end(r *round, next time.Duration, err error) {
 	}
 	c.config.Metrics.round(result, c.config.Now().Sub(r.now))
 	c.noteGrace(r)
+	c.noteOwn(r)
 	if !r.view.Empty() || next != 0 || err != nil {
 		return
 	}

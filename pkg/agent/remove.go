@@ -124,6 +124,7 @@ func (r *round) finish(ctx context.Context) (time.Duration, error) {
 	if err := r.loadRecord(ctx); err != nil {
 		return 0, err
 	}
+	r.noteNeighbour()
 	if r.record == nil || r.record.AgentID() != r.config.AgentID {
 		r.ignore()
 		return 0, nil

@@ -37,6 +37,7 @@ const (
 	HeaderCursor         = "hawser-cursor"          // Subscribe: "<epoch>/<term>/<revision>"
 	HeaderClusterUID     = "hawser-cluster-uid"     // Subscribe of an agent: uid of the cluster's kube-system namespace
 	HeaderResync         = "hawser-resync"          // answer: ResyncCursor or ResyncList
+	HeaderEpoch          = "hawser-epoch"           // answer: identity of the broker's store
 	HeaderMaxEventBytes  = "hawser-max-event-bytes" // answer: largest event the broker takes or sends, bytes, decimal
 	HeaderOutcome        = "hawser-outcome"         // trailer of Publish: "accepted", "unchanged", "stale", ...
 )

@@ -105,6 +105,11 @@ type Accepted struct {
 	// Resync is codec.ResyncList (send me what you hold) or codec.ResyncCursor (I
 	// continue from yours); "" from a stock broker, which means list.
 	Resync string
+	// Epoch is the identity of the store behind the broker; "" if it says none.
+	Epoch string
+	// Roots are the SHA-256 hashes, in hexadecimal digits, of the certificates that
+	// the broker's was verified by; nil without TLS.
+	Roots []string
 	// MaxEventBytes is the largest event the broker takes, 0 when unknown.
 	MaxEventBytes int
 }

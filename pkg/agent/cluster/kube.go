@@ -119,6 +119,16 @@ func (k *Kube) Delete(ctx context.Context, ref Ref, uid types.UID) error {
 	return k.served(ctx, ref.GroupVersionResource, err)
 }
 
+// Abandon removes the object, if it still has this uid, and leaves what it owns
+// where it is: the cluster takes the owner references off first.
+func (k *Kube) Abandon(ctx context.Context, ref Ref, uid types.UID) error {
+	orphan := metav1.DeletePropagationOrphan
+	err := k.at(ref.GroupVersionResource, ref.Namespace).Delete(ctx, ref.Name, metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: &uid}, PropagationPolicy: &orphan,
+	})
+	return k.served(ctx, ref.GroupVersionResource, err)
+}
+
 func (k *Kube) at(gvr schema.GroupVersionResource, namespace string) dynamic.ResourceInterface {
 	return within(k.objects, gvr, namespace)
 }

@@ -173,6 +173,40 @@ func (r Remover) disown(ctx context.Context, ref cluster.Ref, live *unstructured
 	return nil
 }
 
+// Share puts the mark of one more owner on the object of an entry that has that
+// of owner. shared is false if it has not, or there is no object.
+func (r Remover) Share(ctx context.Context, e Entry, owner, with apply.Owner) (shared bool, err error) {
+	ref, live, err := r.read(ctx, e)
+	if err != nil || live == nil {
+		return false, err
+	}
+	refs := live.GetOwnerReferences()
+	marked := func(by apply.Owner) bool {
+		return slices.ContainsFunc(refs, func(o metav1.OwnerReference) bool { return o.UID == by.UID })
+	}
+	if !marked(owner) || marked(with) {
+		return marked(with), nil
+	}
+	if _, err := r.Client.Patch(ctx, ref, apply.PatchOwners(live, append(refs, with.Reference())), ""); gone(err) != nil {
+		return false, fmt.Errorf("add an owner reference to %s: %w", ref, err)
+	}
+	return true, nil
+}
+
+// Disown takes an owner's mark off the object of an entry and leaves it alone
+// otherwise. left says that the object was not made anew and belongs to no
+// AppliedManifestWork now.
+func (r Remover) Disown(ctx context.Context, e Entry, owner apply.Owner) (left bool, err error) {
+	ref, live, err := r.read(ctx, e)
+	if err != nil || live == nil || Decide(e, live, owner, true) != Disown {
+		return false, err
+	}
+	others := slices.ContainsFunc(live.GetOwnerReferences(), func(o metav1.OwnerReference) bool {
+		return o.UID != owner.UID && o.Kind == owner.Reference().Kind && o.APIVersion == workv1.GroupVersion.String()
+	})
+	return !others, gone(r.disown(ctx, ref, live, owner))
+}
+
 // RefOf names the object of an entry.
 func RefOf(e Entry) cluster.Ref {
 	return cluster.Ref{

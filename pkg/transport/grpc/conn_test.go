@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -236,7 +237,7 @@ func TestSubscribe_StockAnswer(t *testing.T) {
 			c := dial(t, accepting(header, func(stream) error { return nil }), grpc.Options{})
 			accepted, err := subscribe(t.Context(), c, nil)
 			wantCode(t, err, transport.CodeUnavailable, "ended the subscription")
-			if want := (transport.Accepted{SubscriptionID: "s"}); accepted != want {
+			if want := (transport.Accepted{SubscriptionID: "s"}); !reflect.DeepEqual(accepted, want) {
 				t.Errorf("got %+v, want %+v", accepted, want)
 			}
 		})

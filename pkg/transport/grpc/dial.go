@@ -2,9 +2,12 @@ package grpc
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
+	"encoding/hex"
 	"errors"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -170,6 +173,7 @@ type attempt struct {
 	shaken bool // hands were
 	gone   bool
 	reason error
+	roots  []string // see [transport.Accepted]
 }
 
 func newAttempt() *attempt { return &attempt{broken: make(chan struct{})} }
@@ -202,10 +206,27 @@ func (a *attempt) failure() error {
 	return a.reason
 }
 
-func (a *attempt) handshaken() {
+func (a *attempt) handshaken(info credentials.AuthInfo) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.shaken = true
+	t, ok := info.(credentials.TLSInfo)
+	if !ok {
+		return
+	}
+	for _, chain := range t.State.VerifiedChains {
+		sum := sha256.Sum256(chain[len(chain)-1].Raw)
+		if root := hex.EncodeToString(sum[:]); !slices.Contains(a.roots, root) {
+			a.roots = append(a.roots, root)
+		}
+	}
+}
+
+// verifiedBy returns what the broker's certificate was verified by.
+func (a *attempt) verifiedBy() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.roots
 }
 
 func (a *attempt) isShaken() bool {
@@ -241,7 +262,7 @@ func (o *once) ClientHandshake(ctx context.Context, authority string, raw net.Co
 		o.attempt.failed(err)
 		return nil, nil, err
 	}
-	o.attempt.handshaken()
+	o.attempt.handshaken(info)
 	return &watched{Conn: conn, attempt: o.attempt}, info, nil
 }
 

@@ -3,14 +3,18 @@ package grpc_test
 import (
 	"bufio"
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/hex"
+	"encoding/pem"
 	"errors"
 	"io"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -18,6 +22,7 @@ import (
 
 	ggrpc "google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/hawser-io/hawser/internal/pki"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -286,4 +291,28 @@ func newEvent() codec.Event {
 	e.SetType(codec.EventType{DataType: codec.ManifestBundles, Subresource: codec.Spec, Action: codec.CreateRequest}.String())
 	e.SetExtension(codec.ExtClusterName, "cluster1")
 	return e
+}
+
+// A party is told which store is behind the broker, and by what the broker's
+// certificate was verified: that is how it knows a broker again at another address.
+func TestSubscribe_TellsWhoseBrokerItIs(t *testing.T) {
+	ca := newAuthority(t)
+	l := listen(t)
+	serve(t, l, accepting(metadata.Pairs(codec.HeaderProtocol, "1", codec.HeaderEpoch, "e1"), func(stream) error { return nil }),
+		ggrpc.Creds(ca.server(tls.RequireAndVerifyClientCert, "127.0.0.1")))
+	c, err := newDialer(t, grpc.Options{Target: l.Addr().String(), Credentials: ca.client()}).Dial(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	accepted, err := subscribe(t.Context(), c, nil)
+	wantCode(t, err, transport.CodeUnavailable, "ended the subscription")
+	root, _ := pem.Decode(ca.ca.CertificatePEM())
+	if sum := sha256.Sum256(root.Bytes); accepted.Epoch != "e1" || !slices.Equal(accepted.Roots, []string{hex.EncodeToString(sum[:])}) {
+		t.Errorf("got %+v", accepted)
+	}
 }

@@ -108,6 +108,8 @@ func (c *Conn) open(ctx context.Context, cancel context.CancelCauseFunc, s trans
 	accepted := transport.Accepted{
 		SubscriptionID: single(header, codec.HeaderSubscriptionID),
 		Resync:         single(header, codec.HeaderResync),
+		Epoch:          single(header, codec.HeaderEpoch),
+		Roots:          c.attempt.verifiedBy(),
 		MaxEventBytes:  positive(single(header, codec.HeaderMaxEventBytes)),
 	}
 	if single(header, codec.HeaderProtocol) == "1" {

@@ -105,19 +105,23 @@ func TestHubs_TwoShareAnObject(t *testing.T) {
 }
 
 // moves has an agent apply a work, stop, and another one take its place that has
-// the same works from another hub. It returns the AppliedManifestWorks of both.
+// the same works from another hub, to which the cluster has another name. It
+// returns the AppliedManifestWorks of both.
 func moves(t *testing.T, ns, name, firstID, secondID string) (first, second string) {
 	t.Helper()
 	f := shared
+	next := name + "-2"
 	f.JoinAs(t, name)
+	f.JoinAs(t, next)
 	stop := f.RunAgent(t, cluster, name, "--hub-identity="+name+"-1", "--agent-id="+firstID)
 	w := f.Deliver(t, harness.NewWork(t, name, "moves", harness.ConfigMapYAML(ns, "one", "x")))
-	first, second = recordOf(name+"-1", w.Name), recordOf(name+"-2", w.Name)
+	other := f.Create(t, harness.NewWork(t, next, "moves", harness.ConfigMapYAML(ns, "one", "x")))
+	first, second = recordOf(name+"-1", w.Name), recordOf(name+"-2", other.Name)
 	if err := ownedBy(t.Context(), ns, "one", first); err != nil {
 		t.Fatal(err)
 	}
 	stop()
-	f.RunAgent(t, cluster, name, "--hub-identity="+name+"-2", "--agent-id="+secondID, "--state-dir=", "--appliedmanifestwork-eviction-grace-period=1s")
+	f.RunAgent(t, cluster, next, "--hub-identity="+name+"-2", "--agent-id="+secondID, "--state-dir=", "--appliedmanifestwork-eviction-grace-period=1s")
 	harness.Eventually(t, func(ctx context.Context) error {
 		rec, err := record(ctx, second)
 		if err == nil && len(rec.Status.AppliedResources) != 1 {

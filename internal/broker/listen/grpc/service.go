@@ -122,6 +122,9 @@ func (s stream) Accept(a transport.Accepted) error {
 			codec.HeaderProtocol, strconv.Itoa(a.Protocol),
 			codec.HeaderResync, a.Resync,
 			codec.HeaderMaxEventBytes, strconv.Itoa(a.MaxEventBytes))
+		if a.Epoch != "" {
+			kv = append(kv, codec.HeaderEpoch, a.Epoch)
+		}
 	}
 	return s.SendHeader(metadata.Pairs(kv...))
 }

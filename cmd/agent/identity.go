@@ -1,0 +1,184 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/rest"
+
+	"github.com/hawser-io/hawser/pkg/agent"
+	"github.com/hawser-io/hawser/pkg/agent/hub"
+	"github.com/hawser-io/hawser/pkg/agent/journal"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// process is the running agent. It first finds out under which hub identity it
+// acts, and then is one of the agents that agree by a Lease on who works.
+type process struct {
+	cfg       *config
+	agent     agent.Config // without identity
+	broker    *driver
+	rest      *rest.Config
+	namespace string
+	journal   *journal.Journal
+	registry  prometheus.Registerer
+	hubs      hub.Registry
+
+	// unknown is why the identity is not known yet.
+	unknown atomic.Pointer[error]
+	running atomic.Pointer[running]
+}
+
+// running is what there is once the identity is known.
+type running struct {
+	*agent.Agent
+	lease *lease
+	// proven says that the address of the broker is that of the identity; else only
+	// its store can show it, and a standby does not see that.
+	proven bool
+}
+
+// run works until ctx ends.
+func (p *process) run(ctx context.Context) error {
+	c, waiting := p.agent, p.refused()
+	if err := p.registry.Register(waiting); err != nil {
+		return err
+	}
+	identity, proven, err := p.identify(ctx)
+	if err != nil {
+		return err
+	}
+	p.registry.Unregister(waiting)
+	c.HubIdentity = identity
+	c.Admit = func(ctx context.Context, a transport.Accepted) error { return p.admit(ctx, identity, a) }
+	l, err := p.cfg.newLease(p.rest, p.namespace, identity, p.journal, c.Log)
+	if err != nil {
+		return err
+	}
+	a, err := agent.New(c)
+	if err != nil {
+		return err
+	}
+	c.Log.InfoContext(ctx, "the hub has an identity", "hub_identity", identity)
+	p.running.Store(&running{Agent: a, lease: l, proven: proven})
+	p.unknown.Store(nil)
+	return l.lead(ctx, a.Run)
+}
+
+// identifyAgain is the longest time until it is looked again which identity the
+// agent has.
+const identifyAgain = 10 * time.Second
+
+// identify returns the identity: the one that was given, else the one that the
+// cluster says. It waits while that is not certain.
+func (p *process) identify(ctx context.Context) (identity string, proven bool, err error) {
+	if p.cfg.hubIdentity != "" {
+		return p.cfg.hubIdentity, true, nil
+	}
+	told := ""
+	for delay := time.Second; ; delay = min(2*delay, identifyAgain) {
+		identity, proven, err = p.hubs.Identify(ctx, p.cfg.clusterName, p.broker.URL)
+		if err == nil || ctx.Err() != nil {
+			return identity, proven, errors.Join(err, ctx.Err())
+		}
+		p.unknown.Store(&err)
+		if err.Error() != told {
+			told = err.Error()
+			p.agent.Log.ErrorContext(ctx, "it is not known which hub this is, trying again", "error", err)
+		}
+		select {
+		case <-time.After(delay):
+		case <-ctx.Done():
+			return "", false, ctx.Err()
+		}
+	}
+}
+
+// admit says whether the identity may be used through the broker, and has it
+// written down.
+func (p *process) admit(ctx context.Context, identity string, a transport.Accepted) error {
+	trusted, err := p.broker.trusted()
+	if err != nil {
+		return err
+	}
+	strays, err := p.hubs.Admit(ctx, identity, hub.Through{Cluster: p.cfg.clusterName, Broker: p.broker.URL, Roots: a.Roots, Epoch: a.Epoch}, trusted)
+	for _, hash := range slices.Sorted(maps.Keys(strays)) {
+		p.agent.Log.WarnContext(ctx, "this hub is new on the cluster, and another one has AppliedManifestWorks whose identity nobody has claimed: if it is the same hub under a former identity, hand its objects over with hawser move",
+			"hub_identity", identity, "other_hub_hash", hash, "applied_manifest_works", strays[hash])
+	}
+	return err
+}
+
+// trusted returns the fingerprints of the CAs of the broker; nil where those of
+// the system count.
+func (d *driver) trusted() ([]string, error) {
+	ca, err := content(d.CAData, d.CAFile)
+	if err != nil {
+		return nil, fmt.Errorf("caFile: %w", err)
+	}
+	return hub.Fingerprints(ca), nil
+}
+
+// identityReady returns why the agent may not act as its hub.
+func (p *process) identityReady() error {
+	r := p.running.Load()
+	switch {
+	case r == nil:
+		if err := p.unknown.Load(); err != nil {
+			return *err
+		}
+		return errors.New("the cluster has not said yet which hub this is")
+	case !r.proven && r.lease.standby():
+		return fmt.Errorf("the hub identity of this cluster was not used with broker %s before; only the active agent can find out whether it is the same: if it is another hub, set --hub-identity", p.broker.URL)
+	}
+	return r.IdentityReady()
+}
+
+// refused is a metric about that, until the agent has one of its own.
+func (p *process) refused() prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: agent.IdentityRefusedMetric, Help: agent.IdentityRefusedHelp}, func() float64 {
+		if p.unknown.Load() != nil {
+			return 1
+		}
+		return 0
+	})
+}
+
+var errNotYet = errors.New("the agent has not begun")
+
+func (p *process) leaseReady() error {
+	if r := p.running.Load(); r != nil {
+		return r.lease.ready()
+	}
+	return errNotYet
+}
+
+func (p *process) clusterReady() error {
+	if r := p.running.Load(); r != nil {
+		return r.ClusterReady()
+	}
+	return errNotYet
+}
+
+func (p *process) brokerReady() error {
+	if r := p.running.Load(); r != nil {
+		return r.BrokerReady()
+	}
+	return errNotYet
+}
+
+// unlessStandby makes a check of the active agent one that a standby passes.
+func (p *process) unlessStandby(check func() error) func() error {
+	return func() error {
+		if r := p.running.Load(); r != nil {
+			return r.lease.unlessStandby(check)()
+		}
+		return check()
+	}
+}

@@ -1,0 +1,178 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/hawser-io/hawser/internal/kubeconfig"
+	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/drift"
+	"github.com/hawser-io/hawser/pkg/agent/hub"
+	"github.com/hawser-io/hawser/pkg/agent/inventory"
+)
+
+// Requests of this verb: as many as a person wants to wait for.
+const moveQPS, moveBurst = 50, 100
+
+func newMove(env Env) *cobra.Command {
+	var kubeconfigFile, namespace, broker string
+	cmd := &cobra.Command{
+		Use:   "move [FROM TO]",
+		Short: "Hand the objects on a managed cluster from one hub to another",
+		Long: `Hand the objects on a managed cluster from one hub to another, with the access of
+the owner of that cluster. Without arguments it shows which hub is which there.
+
+What a work has on a cluster belongs to the hub that the work is from. The hub goes
+by its identity (--hub-identity of the agent, and where that is not set the address of
+the broker). An agent that comes with another identity is another hub, and one that
+comes with the identity of another hub is refused.
+
+FROM and TO are such identities. Everything that FROM has belongs to TO afterwards: of
+works that both have, TO keeps its own; what only FROM has becomes TO's, as it is. No
+object is deleted or made anew. Stop the agent of FROM before. FROM may also be the
+hash of an identity that nobody knows any more.
+
+Where FROM and TO are the same, the identity stays and goes from its broker to the one
+that was refused it.`,
+		Args: cobra.MatchAll(cobra.MaximumNArgs(2), func(_ *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				return errors.New("name both hubs, FROM and TO, or none to see which there are")
+			}
+			return nil
+		}),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if namespace == "" {
+				return usageOf(cmd, errors.New("--namespace is empty: name the namespace of the agent"))
+			}
+			cfg, err := kubeconfig.Load(kubeconfigFile, "kubeconfig")
+			if err != nil {
+				return err
+			}
+			kube, err := cluster.NewKube(cluster.KubeConfig{REST: cfg, QPS: moveQPS, Burst: moveBurst})
+			if err != nil {
+				return err
+			}
+			hubs := hub.Registry{Objects: kube, Records: hub.RecordsOf(drift.Metadata(kube.Metadata())), Namespace: namespace, Now: env.Now}
+			if len(args) == 0 {
+				return showHubs(cmd.Context(), env, hubs)
+			}
+			m := hub.Mover{Registry: hubs, Abandon: kube.Abandon, Say: func(format string, args ...any) error { return say(env.Stdout, format, args...) }}
+			return move(cmd.Context(), m, args[0], args[1], broker)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&kubeconfigFile, "kubeconfig", "", "kubeconfig of the managed cluster; empty means the file in KUBECONFIG")
+	f.StringVarP(&namespace, "namespace", "n", "hawser", "namespace of the agents on that cluster")
+	f.StringVar(&broker, "to-broker", "", "where FROM and TO are the same: address of the broker, if several were refused")
+	return cmd
+}
+
+// move hands over what FROM has, unless an agent is at work for it.
+func move(ctx context.Context, m hub.Mover, from, to, broker string) error {
+	if to == "" || hub.IsHash(to) {
+		return hint(fmt.Errorf("TO %q is no identity but a hash", to), "name the hub that is to have the objects as its agent does, with --hub-identity")
+	}
+	if from != to {
+		if err := idle(ctx, m.Registry, from); err != nil {
+			return err
+		}
+	}
+	err := m.Move(ctx, from, to, broker)
+	if errors.Is(err, hub.ErrNothing) {
+		return hint(err, "see which hubs there are with: hawser move --namespace %s", m.Namespace)
+	}
+	return err
+}
+
+// leases is where Leases live.
+var leases = schema.GroupVersionResource{Group: coordinationv1.GroupName, Version: "v1", Resource: "leases"}
+
+// idle returns an error while an agent of a hub holds its Lease: it would put
+// back what is taken from it.
+func idle(ctx context.Context, hubs hub.Registry, identity string) error {
+	hash := identity
+	if !hub.IsHash(identity) {
+		hash = inventory.HubHash(identity)
+	}
+	ids, err := hubs.AgentIDs(ctx, hash)
+	if err != nil {
+		return err
+	}
+	for _, id := range append(ids, hash) {
+		name := hub.LeaseName(hash, id)
+		o, err := hubs.Objects.Get(ctx, cluster.Ref{GroupVersionResource: leases, Namespace: hubs.Namespace, Name: name})
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if holder, err := holderOf(o, hubs.Now()); err != nil || holder != "" {
+			return errors.Join(err, hint(fmt.Errorf("an agent of hub %s is active: %s holds the Lease %s/%s", identity, holder, hubs.Namespace, name),
+				"stop the agent, or start it with the identity of the other hub first; one that was killed has the Lease for two minutes more"))
+		}
+	}
+	return nil
+}
+
+// holderOf returns who holds a Lease now.
+func holderOf(o *unstructured.Unstructured, now time.Time) (string, error) {
+	var l coordinationv1.Lease
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &l); err != nil {
+		return "", fmt.Errorf("lease %s: %w", o.GetName(), err)
+	}
+	s := l.Spec
+	if s.HolderIdentity == nil || s.RenewTime == nil || s.LeaseDurationSeconds == nil ||
+		now.After(s.RenewTime.Add(time.Duration(*s.LeaseDurationSeconds)*time.Second)) {
+		return "", nil
+	}
+	return *s.HolderIdentity, nil
+}
+
+// showHubs prints which hub is which on a cluster.
+func showHubs(ctx context.Context, env Env, hubs hub.Registry) error {
+	book, err := hubs.Book(ctx)
+	if err != nil {
+		return err
+	}
+	tally, err := hubs.Tally(ctx)
+	if err != nil {
+		return err
+	}
+	shared, err := hubs.Shared(ctx)
+	if err != nil {
+		return err
+	}
+	var rows [][]string
+	row := func(state, identity, hash string, t hub.Through) {
+		works := ""
+		if hash != "" {
+			works = strconv.Itoa(tally[hash])
+		}
+		rows = append(rows, []string{state, identity, t.Cluster, t.Broker, t.Epoch, works, shared[hash]})
+	}
+	for _, hash := range slices.Sorted(maps.Keys(book)) {
+		c := book[hash]
+		row("claimed", c.Identity, hash, c.Through)
+		for _, r := range c.Refused {
+			row("refused", r.Identity, "", r.Through)
+		}
+	}
+	strays := book.Strays(tally)
+	for _, hash := range slices.Sorted(maps.Keys(strays)) {
+		row("not claimed", hash, hash, hub.Through{})
+	}
+	return table(env.Stdout, []string{"STATE", "IDENTITY", "CLUSTER", "BROKER", "STORE", "WORKS", "SHARED"}, rows)
+}

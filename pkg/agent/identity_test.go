@@ -1,0 +1,128 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	identities "github.com/hawser-io/hawser/pkg/agent/hub"
+	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// A broker that may not use the hub identity is given nothing and obeyed in
+// nothing, until somebody hands the identity over.
+func TestAgent_NothingOfABrokerThatMayNotUseTheIdentity(t *testing.T) {
+	var refuse atomic.Bool
+	refuse.Store(true)
+	runAgent(t, func(r *running) {
+		r.admit = func(context.Context, transport.Accepted) error {
+			if refuse.Load() {
+				return &identities.RefusedError{Claim: identities.Claim{Identity: "hub"}, By: identities.Refused{Identity: "hub"}}
+			}
+			return nil
+		}
+	}, func(r *running) {
+		w := hubWork("w-1", "web", 1, configMap("a", "1"))
+		r.b.events <- r.events.event(w, codec.CreateRequest, nil)
+		r.after(time.Minute)
+		ref := r.f.Ref("v1", "ConfigMap", "default", "a")
+		if r.f.Look(ref) != nil {
+			t.Fatal("it was applied")
+		}
+		if err := r.a.IdentityReady(); err == nil || !strings.Contains(err.Error(), "hawser move") {
+			t.Errorf("got %v", err)
+		}
+		if n := len(r.b.hellos); n != 1 {
+			t.Errorf("the broker was asked %d times in a minute", n)
+		}
+		if _, requests := r.b.statuses(); requests != 0 {
+			t.Errorf("it was told %d things", requests)
+		}
+		refuse.Store(false)
+		r.after(time.Minute)
+		r.b.events <- r.events.event(w, codec.CreateRequest, nil)
+		r.after(time.Second)
+		if r.f.Look(ref) == nil || r.a.IdentityReady() != nil {
+			t.Errorf("after the move: %v", r.a.IdentityReady())
+		}
+	})
+}
+
+func TestGate_WhatTheClusterSaidCountsWhileItIsAway(t *testing.T) {
+	var answer error
+	asked := 0
+	g := &gate{log: slog.New(slog.DiscardHandler), admit: func(context.Context, transport.Accepted) error { asked++; return answer }}
+	a := transport.Accepted{Epoch: "e1", Roots: []string{"ca"}}
+	away := errors.New("the cluster is away")
+	answer = away
+	if err := g.pass(t.Context(), a); !errors.Is(err, away) {
+		t.Errorf("before it said anything: %v", err)
+	}
+	answer = nil
+	if err := g.pass(t.Context(), a); err != nil {
+		t.Error(err)
+	}
+	answer = away
+	if err := g.pass(t.Context(), a); err != nil {
+		t.Errorf("the same broker: %v", err)
+	}
+	for _, other := range []transport.Accepted{{Epoch: "e2", Roots: a.Roots}, {Epoch: "e1", Roots: []string{"other"}}} {
+		if err := g.pass(t.Context(), other); !errors.Is(err, away) {
+			t.Errorf("%+v: %v", other, err)
+		}
+	}
+	if asked != 5 {
+		t.Errorf("asked %d times", asked)
+	}
+}
+
+// AppliedManifestWorks of other hubs are counted while they have objects that a
+// work of this one has.
+func TestCore_CountsObjectsSharedWithOtherHubs(t *testing.T) {
+	r := newRig(t)
+	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
+	shared := func(want ...string) {
+		t.Helper()
+		r.settle(time.Second)
+		r.core.mu.Lock()
+		got := r.core.shared()
+		r.core.mu.Unlock()
+		if !slices.Equal(got, want) || r.core.Counts().Shared != len(want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	foreign := inventory.Store{Objects: r.f, HubHash: inventory.HubHash("other"), AgentID: "other"}
+	record := func(work, uid string) *inventory.Record {
+		t.Helper()
+		rec, err := foreign.Create(t.Context(), work, nil, inventory.Origin{WorkID: work})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.settle(time.Second) // its list is written after it was seen
+		rec, err = foreign.SetEntries(t.Context(), rec, []inventory.Entry{{ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Namespace: "default", Name: work}, Version: "v1", UID: uid}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return rec
+	}
+	shared()
+	same := record("web", string(r.configMap("a").GetUID()))
+	record("db", "another uid")
+	shared(same.Owner().Name)
+	r.requests()
+	r.settle(time.Minute)
+	r.expectRequests()
+	r.f.Edit(inventory.Ref(same.Owner().Name), func(o *unstructured.Unstructured) { o.SetFinalizers(nil) })
+	r.f.Remove(inventory.Ref(same.Owner().Name))
+	shared()
+}

@@ -1,0 +1,311 @@
+package manifestwork
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hawser-io/hawser/internal/fleet"
+	"github.com/hawser-io/hawser/internal/pki"
+	"github.com/hawser-io/hawser/internal/proc"
+	"github.com/hawser-io/hawser/pkg/agent/hub"
+	"github.com/hawser-io/hawser/test/e2e/harness"
+)
+
+// doorTo returns one more address of what listens on addr, under a name that the
+// broker's certificate has.
+func doorTo(t *testing.T, addr string) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var conns sync.WaitGroup
+	stop, cut := context.WithCancel(context.Background())
+	t.Cleanup(func() {
+		cut()
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+		conns.Wait()
+	})
+	conns.Go(func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			conns.Go(func() { forward(stop, in, addr) })
+		}
+	})
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return "localhost:" + port
+}
+
+// forward passes on what comes in both directions until one side ends.
+func forward(ctx context.Context, in net.Conn, addr string) {
+	out, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		_ = in.Close()
+		return
+	}
+	end := sync.OnceFunc(func() { _, _ = in.Close(), out.Close() })
+	defer context.AfterFunc(ctx, end)()
+	var both sync.WaitGroup
+	for _, way := range [][2]net.Conn{{in, out}, {out, in}} {
+		both.Go(func() {
+			defer end()
+			_, _ = io.Copy(way[0], way[1])
+		})
+	}
+	both.Wait()
+}
+
+// agentAt returns the arguments of an agent of name whose broker is at addr.
+func agentAt(t *testing.T, name, addr string) []string {
+	t.Helper()
+	keys := shared.PKI()
+	file := filepath.Join(t.TempDir(), "config.yaml")
+	text := fmt.Sprintf("url: %s\ncaFile: %s\nclientCertFile: %s\nclientKeyFile: %s\n", addr, keys.CACert(), keys.Cert(pki.Agent, name), keys.Key(pki.Agent, name))
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return []string{"--workload-source-config=" + file}
+}
+
+// hawser runs the tool.
+func hawser(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	out, err := proc.Run(t.Context(), filepath.Join(shared.Root, "bin", "hawser"), args...)
+	return string(out), err
+}
+
+// move runs hawser move as the owner of the cluster.
+func move(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	return hawser(t, append([]string{"move", "--kubeconfig", shared.Clusters[cluster].KubeconfigPath, "--namespace", "hawser"}, args...)...)
+}
+
+// An agent that was given no identity keeps the one it has when the same broker
+// gets another address: nothing is touched, and a work that is deleted goes.
+func TestIdentity_StaysWhenTheBrokerHasAnotherAddress(t *testing.T) {
+	t.Parallel()
+	const name = "identity-moved"
+	f := shared
+	ns := f.NamespaceOn(t, cluster)
+	f.JoinAs(t, name)
+	first, second := doorTo(t, f.BrokerAddr()), doorTo(t, f.BrokerAddr())
+	stop := f.RunAgent(t, cluster, name, append(agentAt(t, name, first), "--hub-identity=")...)
+	w := f.Deliver(t, harness.NewWork(t, name, "identity", harness.ConfigMapYAML(ns, "one", "x")))
+	rec := recordOf(first, w.Name)
+	if err := ownedBy(t.Context(), ns, "one", rec); err != nil {
+		t.Fatal(err)
+	}
+	uid := configMap(t, ns, "one").UID
+	stop()
+	f.RunAgent(t, cluster, name, append(agentAt(t, name, second), "--hub-identity=", "--state-dir=")...)
+	more := f.Deliver(t, harness.NewWork(t, name, "identity-more", harness.ConfigMapYAML(ns, "two", "x")))
+	if err := errors.Join(ownedBy(t.Context(), ns, "one", rec), ownedBy(t.Context(), ns, "two", recordOf(first, more.Name)), sameObject(t.Context(), ns, "one", uid)); err != nil {
+		t.Error(err)
+	}
+	if out, err := move(t); err != nil || !strings.Contains(out, second) {
+		t.Errorf("the new address is not written down: %v\n%s", err, out)
+	}
+	f.DeleteWork(t, name, w.Name)
+	f.NoConfigMap(t, cluster, ns, "one")
+	recordGone(t, rec)
+}
+
+// Another broker is refused an identity that is not its own, and shown, until the
+// owner of the cluster hands it over.
+func TestIdentity_IsNotForAnotherBroker(t *testing.T) {
+	t.Parallel()
+	const name = "identity-refused"
+	f := shared
+	ns := f.NamespaceOn(t, cluster)
+	f.JoinAs(t, name)
+	stop := f.RunAgent(t, cluster, name, "--hub-identity="+name)
+	w := f.Deliver(t, harness.NewWork(t, name, "identity", harness.ConfigMapYAML(ns, "one", "x")))
+	rec := recordOf(name, w.Name)
+	uid := configMap(t, ns, "one").UID
+	stop()
+
+	other := secondBroker(t)
+	admin := freeAddr(t)
+	f.RunAgent(t, cluster, name, append(agentAt(t, name, other), "--hub-identity="+name, "--admin-listen="+admin, "--appliedmanifestwork-eviction-grace-period=1s")...)
+	harness.Eventually(t, func(ctx context.Context) error {
+		out, err := answer(ctx, admin, "/readyz")
+		if err == nil && !strings.Contains(out, "belongs to broker "+f.BrokerAddr()) {
+			err = errors.New("/readyz says\n" + out)
+		}
+		return err
+	})
+	if out, err := answer(t.Context(), admin, "/metrics"); err != nil || !strings.Contains(out, "hawser_agent_identity_refused 1") {
+		t.Errorf("the metric: %v", err)
+	}
+	out, err := move(t)
+	if err != nil || !listedAs(out, "refused", name, other) || !listedAs(out, "claimed", name, f.BrokerAddr()) {
+		t.Errorf("it is not listed: %v\n%s", err, out)
+	}
+	harness.Stays(t, func(ctx context.Context) error {
+		return errors.Join(ownedBy(ctx, ns, "one", rec), sameObject(ctx, ns, "one", uid))
+	})
+
+	if out, err := move(t, name, name); err != nil || !strings.Contains(out, other) {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	harness.Eventually(t, func(ctx context.Context) error {
+		out, err := answer(ctx, admin, "/metrics")
+		if err == nil && !strings.Contains(out, "hawser_agent_in_sync 1") {
+			err = errors.New("it is not in sync with the second broker")
+		}
+		return err
+	})
+	if err := errors.Join(ownedBy(t.Context(), ns, "one", rec), sameObject(t.Context(), ns, "one", uid)); err != nil {
+		t.Error(err)
+	}
+	if out, err := move(t, name, name); err == nil || !strings.Contains(err.Error()+out, "nothing to move") {
+		t.Errorf("a second time: %v\n%s", err, out)
+	}
+}
+
+// What the trap left behind is mended: the objects of a former identity go to the
+// present one, and with their work.
+func TestIdentity_MoveRepairsAFormerOne(t *testing.T) {
+	t.Parallel()
+	const name = "identity-former"
+	f := shared
+	ns := f.NamespaceOn(t, cluster)
+	f.JoinAs(t, name)
+	stop := f.RunAgent(t, cluster, name, "--hub-identity="+name+"-old")
+	w := f.Deliver(t, harness.NewWork(t, name, "identity", harness.ConfigMapYAML(ns, "one", "x")))
+	stop()
+	uid := configMap(t, ns, "one").UID
+	// As an agent that does not know of claims: the trap springs.
+	forget(t, name+"-old")
+	stop = f.RunAgent(t, cluster, name, "--hub-identity="+name+"-new", "--state-dir=")
+	harness.Eventually(t, func(ctx context.Context) error {
+		return ownedBy(ctx, ns, "one", recordOf(name+"-old", w.Name), recordOf(name+"-new", w.Name))
+	})
+	defer stop()
+	if out, err := move(t); err != nil || !strings.Contains(out, "not claimed") || !strings.Contains(out, "1 with ") {
+		t.Errorf("it is not listed: %v\n%s", err, out)
+	}
+	if out, err := move(t, name+"-old", name+"-new"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	recordGone(t, recordOf(name+"-old", w.Name))
+	if err := errors.Join(ownedBy(t.Context(), ns, "one", recordOf(name+"-new", w.Name)), sameObject(t.Context(), ns, "one", uid)); err != nil {
+		t.Fatal(err)
+	}
+	f.DeleteWork(t, name, w.Name)
+	f.NoConfigMap(t, cluster, ns, "one")
+}
+
+// listedAs looks for a line with all of these words.
+func listedAs(out string, words ...string) bool {
+	for line := range strings.Lines(out) {
+		all := true
+		for _, w := range words {
+			all = all && strings.Contains(line, w)
+		}
+		if all {
+			return true
+		}
+	}
+	return false
+}
+
+// forget takes the claim of an identity away, as if it was never written down.
+func forget(t *testing.T, identity string) {
+	t.Helper()
+	maps := shared.API[cluster].Kube.CoreV1().ConfigMaps("hawser")
+	harness.Eventually(t, func(ctx context.Context) error {
+		m, err := maps.Get(ctx, hub.BookName, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for key, value := range m.Data {
+			if strings.Contains(value, fmt.Sprintf("%q", identity)) {
+				delete(m.Data, key)
+			}
+		}
+		_, err = maps.Update(ctx, m, metav1.UpdateOptions{})
+		if apierrors.IsConflict(err) {
+			return err
+		}
+		return err
+	})
+}
+
+// secondBroker runs another broker, with a store of its own, and returns its
+// address.
+func secondBroker(t *testing.T) string {
+	t.Helper()
+	f := shared
+	addr, admin := freeAddr(t), freeAddr(t)
+	args := append([]string{}, f.Program(fleet.Broker).Args()...)
+	args = append(args, "--listen="+addr, "--admin-listen="+admin, "--data-dir="+filepath.Join(t.TempDir(), "data"))
+	p, err := proc.Start(t.Context(), proc.Spec{
+		Name: "second broker", Path: filepath.Join(f.Root, "bin", "hawser-broker"), Args: args, LogFile: filepath.Join(f.LogDir(), "second-broker.log"),
+		Ready: func(ctx context.Context) error { _, err := answer(ctx, admin, "/readyz"); return err },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Stop(); err != nil {
+			t.Errorf("second broker: %v", err)
+		}
+	})
+	_, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return "localhost:" + port
+}
+
+// freeAddr returns an address on which nothing listens.
+func freeAddr(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return l.Addr().String()
+}
+
+// answer returns what an admin port says, whatever the status.
+func answer(ctx context.Context, addr, path string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+path, nil)
+	if err != nil {
+		return "", err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	return string(b), err
+}
