@@ -30,6 +30,12 @@ type link struct {
 	// again: that was shown once more because of what came after the list, and is
 	// not shown for that reason until the digests were equal.
 	again bool
+	// gap is by how much the digests differed when the list was about to be sent, or
+	// was answered, nil if that is not known. Where it becomes another, that is news,
+	// too: t1 the list has a newer version than the broker's, which waits for its
+	// source, t2 the source releases the cluster, and the record is gone. Only another
+	// list shows that no record explains the work any more.
+	gap *codec.Digest
 
 	// matched: the latest checkpoint found that exactly what the broker has is
 	// held, but for the orphans, which no record explains.
@@ -62,25 +68,33 @@ func (l *link) judge(cp codec.Checkpoint, own codec.Digest, clock uint64) verdic
 	l.matched = cp.Digest != nil && *cp.Digest == own
 	switch {
 	case l.matched:
-		l.differs, l.agreed, l.again = false, l.listed, false
-	case cp.Digest != nil && l.agreed:
-		l.agreed, l.listDue = false, true
-		return list
-	case cp.Digest != nil && outdated:
-		l.again, l.listDue = true, true
-		return list
+		l.differs, l.agreed, l.again, l.gap = false, l.listed, false, nil
+		return advance
 	case cp.Digest == nil:
 		if l.differs && !cp.Listed {
 			return await
 		}
+		return advance
+	}
+	gap := codec.Digest{Count: cp.Digest.Count - own.Count, Sum: cp.Digest.Sum.Sub(own.Sum)} // modulo 2^64
+	switch {
+	case l.agreed:
+		l.agreed = false
+	case outdated:
+		l.again = true
 	case !l.listed:
-		l.listed, l.listDue, l.differs = true, true, true
-		return list
+		l.listed, l.differs = true, true
 	case !cp.Listed:
 		l.differs = true
 		return await
+	case l.gap == nil: // the list was sent with the subscription
+		l.gap, l.listDue = &gap, true
+		return advance
+	case *l.gap == gap:
+		return advance
 	}
-	return advance
+	l.gap, l.listDue = &gap, true
+	return list
 }
 
 // checkpoint takes a checkpoint: what was received before it is held, and so
@@ -159,6 +173,7 @@ func (c *Core) heed(cp codec.Checkpoint) (f findings, ok bool) {
 		f.tell = cp.Digest != nil && !c.link.matched && !c.link.told
 		c.link.told = c.link.told || f.tell
 		c.advance(cp, &f)
+		f.sync = f.sync || c.link.listDue
 	case await:
 	}
 	if !c.link.sameEvidence(before) {

@@ -250,8 +250,32 @@ func TestCore_ListsWhatCameAfterTheListOnce(t *testing.T) {
 	other := &codec.Digest{Count: 7}
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
 	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(2), Digest: other, Listed: true}), []agentSync{{list: r.core.set.Versions()}})
+	before := held(r, "w-1")
 	r.apply(hubWork("w-2", "other", 1, configMap("b", "1")))
-	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(3), Digest: other, Listed: true}), acked(3, held(r, "w-1", "w-2"), ""))
+	after := held(r, "w-1", "w-2")
+	other.Count++ // the broker has it, too
+	other.Sum = other.Sum.Add(after.Sum.Sub(before.Sum))
+	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(3), Digest: other, Listed: true}), acked(3, after, ""))
+}
+
+// t1 the broker goes on with an older store, and the agent lists a newer version of a
+// work than it has, t2 the source releases the cluster, so that the record is gone, t3
+// the cluster is served again, and its source lacks the work. Therefore the agent has
+// to list it once more: that no record explains it is what its eviction needs.
+func TestCore_ListsAgainWhatDiffersInAnotherWay(t *testing.T) {
+	r := newRig(t)
+	r.apply(hubWork("w-1", "web", 2, configMap("a", "1")))
+	r.core.Disconnected(errAway)
+	r.subscribe(accepted)
+	older := &codec.Digest{Count: 1}
+	list := []agentSync{{list: r.core.set.Versions()}}
+	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(2), Digest: older, Listed: true}), slices.Concat(list, acked(2, held(r, "w-1"), "")))
+	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(3), Digest: older, Listed: true}), acked(3, held(r, "w-1"), ""))
+	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(4), Digest: &codec.Digest{}, Listed: true}), list)
+	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(5), Digest: &codec.Digest{}, Listed: true, Orphans: []string{"w-1"}}), acked(5, &codec.Digest{}, ""))
+	if n := r.core.Counts(); !n.InSync || n.Live != 1 {
+		t.Errorf("holds %+v", n)
+	}
 }
 
 func TestCore_DigestIsOfLiveWorks(t *testing.T) {
