@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	workv1 "open-cluster-management.io/api/work/v1"
@@ -54,6 +55,9 @@ type keep struct {
 	savedAt   time.Time
 	saveRetry retry
 	blocked   []types.UID
+	// overwritten: what is on the hub is not what this process saved last. The hub
+	// may have gone back, and the statuses that the cursor passed with it.
+	overwritten bool
 }
 
 const (
@@ -86,6 +90,9 @@ func (c *Core) restore(s State) {
 // that ends saves it.
 func (c *Core) State() (s State, unsaved bool) {
 	s = State{Cursor: c.stream.cursor.String(), Withheld: withheldOf(c.keep.withheld), Settled: c.keep.settled}
+	if c.keep.overwritten {
+		s.Cursor = "" // the next process asks for all statuses
+	}
 	return s, !s.equal(c.keep.saved)
 }
 
@@ -109,6 +116,10 @@ func (c *Core) nextSave() Effect {
 func (c *Core) doneSave(e Save, r Result) {
 	k := &c.keep
 	if k.savedAt = c.cfg.Now(); r.Err != nil {
+		if apierrors.IsConflict(r.Err) && c.comparison.on {
+			k.overwritten = true
+			c.locateNow()
+		}
 		c.hubFailed(HubLane, Key{}, &k.saveRetry, r.Err)
 		return
 	}
@@ -243,7 +254,7 @@ func (c *Core) doneLocate(e Locate, r Result) {
 	before, asked := k.position, k.asked
 	k.position, k.asked, k.retry = r.Position, c.cfg.Now(), retry{}
 	if k.due = e.round != k.round; !k.due { // else it has to be asked once more
-		k.locatedOn = c.conn
+		k.locatedOn, k.overwritten = c.conn, false
 	}
 	if reason := c.newerThanNow(before); reason != "" {
 		c.wentBack(reason)

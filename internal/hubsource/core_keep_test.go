@@ -76,3 +76,25 @@ func TestCore_DoubtsTheHubUntilWhatIsMissingWasLookedFor(t *testing.T) {
 		t.Errorf("the broker is told of position %+v", p)
 	}
 }
+
+// t1 the hub is restored from a backup, t2 this process saves its cursor, which
+// replaces the one in the backup, t3 it ends before its informers have listed the hub
+// anew. Therefore the next process would continue behind statuses that the hub has lost.
+// That somebody else has changed what was saved is how t2 shows it: no cursor is saved
+// until the hub said where it is.
+func TestCore_SavesNoCursorOnAHubThatMayHaveGoneBack(t *testing.T) {
+	for now, want := range map[string]string{"200": cursorAt(2).String(), "90": ""} {
+		f := comparingFixture(t, State{Cursor: cursorAt(1).String()}, newWork("w", 1))
+		f.page(codec.Inventory{})
+		f.locate("200")
+		f.checkpoint(2, 0)
+		f.core.Done(nextOf[Save](f, HubLane, Key{}), Result{Err: errConflict()})
+		if s, _ := f.core.State(); s.Cursor != "" {
+			t.Errorf("whoever ends now saves %q", s.Cursor)
+		}
+		f.locate(now)
+		if s, _ := f.core.State(); s.Cursor != want {
+			t.Errorf("on a hub at %s the cursor is %q", now, s.Cursor)
+		}
+	}
+}
