@@ -182,3 +182,23 @@ func TestCore_PublishesAgainWhatItsClusterReportsAsDeleted(t *testing.T) {
 	f.core.Done(next[Lookup](f, HubLane, w.UID), Result{Work: w})
 	f.deliver(w.UID)
 }
+
+// t1 a work was deleted to its end, t2 the hub goes back and has it again, t3 the
+// broker, asked for statuses, repeats the end, which waits for the informer, t4 the work
+// is published anew, t5 it is deleted again. The end of t3 says nothing of the life that
+// began with t4: the finalizer stays until the cluster reports the end of that.
+func TestCore_ForgetsTheEndOfAnEarlierLifeWhenTheWorkIsPublishedAnew(t *testing.T) {
+	w := newWork("w", 1, version("100"))
+	f := comparingFixture(t, State{}, w)
+	f.page(codec.Inventory{})
+	end := &Report{UID: w.UID, Cluster: "cluster1", Name: "w", Version: 2, Sequence: sequence(1), Deleted: true}
+	if v := f.core.Report(end); v != Taken {
+		t.Fatalf("the report is %s", v)
+	}
+	f.deliver(w.UID)
+	f.core.WorkSeen(newWork("w", 2, deleting, version("200")))
+	f.idle(HubLane, w.UID)
+	f.deliver(w.UID)
+	f.core.Report(end)
+	next[RemoveFinalizer](f, HubLane, w.UID)
+}

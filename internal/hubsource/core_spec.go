@@ -330,8 +330,11 @@ func (c *Core) publishAccepted(w *work, e Publish, outcome string) {
 	s.fresh, s.request = false, c.requests
 	s.tagged = mark{} // what the broker has now may have other finalizers than what was tagged
 	c.setBlame(w, blame{known: true, status: w.blame.status})
-	if e.mark.deleting && outcome == codec.OutcomeConfirmed {
+	switch p := w.report.pending; {
+	case e.mark.deleting && outcome == codec.OutcomeConfirmed:
 		w.confirmed = true
+	case !e.mark.deleting && p != nil && p.Deleted:
+		c.dropReport(w) // the broker has the work, so that end was one of an earlier life
 	}
 	if e.conn != c.conn {
 		return
