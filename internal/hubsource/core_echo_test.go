@@ -141,3 +141,24 @@ func TestCore_CountsAClusterAsComparedWhileTheEndOfAWorkIsShownLate(t *testing.T
 		t.Errorf("%d clusters are not compared", n)
 	}
 }
+
+// t1 a status is written, and informers stop before they show that, t2 the hub goes back
+// behind it, t3 the source hears so from the hub itself and asks for all statuses.
+// Therefore the answer counts, although the same was taken before t1: nothing else shows
+// that the status is gone.
+func TestCore_TakesTheStatusThatItWroteOnceMoreOnAHubThatWentBack(t *testing.T) {
+	w := newWork("w", 1)
+	f := comparingFixture(t, State{}, w)
+	f.page(codec.Inventory{Clusters: []codec.ClusterDigest{digestOf(t, w)}})
+	f.locate("900")
+	f.core.Report(report(w, 1, applied(1)))
+	e := next[PatchStatus](f, HubLane, w.UID)
+	f.core.Done(e, Result{Work: newWork("w", 1, version("800"), withStatus(e.Status))})
+	f.now = f.now.Add(locateEvery)
+	f.core.locateNow()
+	f.locate("150")
+	if v := f.core.Report(report(w, 1, applied(1))); v != Taken {
+		t.Errorf("the status is %s", v)
+	}
+	next[PatchStatus](f, HubLane, w.UID)
+}

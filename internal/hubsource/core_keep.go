@@ -162,6 +162,9 @@ func (c *Core) wentBack(reason string) {
 	c.keep.back = true
 	for _, cl := range c.clusters {
 		if cl.selected {
+			for _, w := range cl.works {
+				w.report.sequence = "" // what was taken before is wanted once more
+			}
 			c.askAgain(cl, c.connected && !c.stock)
 			c.cfg.Waker.Wake(SpecLane, Key{Cluster: cl.name}, 0)
 		}
