@@ -119,9 +119,11 @@ func TestCore_AsksNobodyAboutWhatTheBrokerHas(t *testing.T) {
 	f.deliver(w.UID)
 }
 
-// TestCore_AsksTheHubAgainAboutWhatIsNoMore: the broker had a work when this process
-// came, and another had deleted it. As soon as the end is acknowledged the broker
-// knows nothing of it, and the informer may still lag.
+// TestCore_AsksTheHubAgainAboutWhatIsNoMore: t1 a record shows that a work lives, t2 it is
+// deleted to its end, which an earlier process saw to, t3 the end is reported to this one,
+// and acknowledged, so that the broker forgets the work, t4 the informer, which lags,
+// shows it. What was known at t1 counts no longer: published, the work would live on its
+// cluster once more.
 func TestCore_AsksTheHubAgainAboutWhatIsNoMore(t *testing.T) {
 	w := newWork("w", 2)
 	end := func(version int64) *Report {

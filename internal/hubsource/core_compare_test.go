@@ -306,8 +306,9 @@ func TestCore_DeletesWhatTheHubLacksOnACondition(t *testing.T) {
 	}
 }
 
-// The hub is restored from a backup after it was asked where it is, and before it is
-// asked for a work.
+// t1 the hub says where it is, t2 it is restored from a backup, t3 it says that it does
+// not have a work that only the broker has. The answer of t1 says nothing of t3: the hub
+// is asked once more, and only an answer that was asked for after t3 counts.
 func TestCore_DeletesNothingThatAHubLacksWhichWentBackMeanwhile(t *testing.T) {
 	cluster := Key{Cluster: "cluster1"}
 	f := onlyAtTheBroker(t, State{}, &codec.HubPosition{UID: "hub", ResourceVersion: "200"}, 1)
@@ -343,6 +344,10 @@ func TestCore_DeletesNothingThatOnlyTheInformerLacks(t *testing.T) {
 	f.clusterIdle("cluster1")
 }
 
+// The stores are of this timeline: t1 the broker's store is copied, t2 the hub goes back to
+// where works are not, t3 an operator lets them be deleted, and the doubt about the hub
+// ends, t4 the broker goes on with the copy, in which they live. That they are missing is
+// no more to be believed than at t2, which the position of t3 shows that the copy lacks.
 func TestCore_WithholdsDeletionsOfAHubThatIsNotToBeBelieved(t *testing.T) {
 	last := &codec.HubPosition{UID: "hub", ResourceVersion: "200"}
 	for name, c := range map[string]struct {
@@ -382,9 +387,10 @@ func TestCore_WithholdsDeletionsOfAHubThatIsNotToBeBelieved(t *testing.T) {
 	}
 }
 
-// TestCore_AsksNobodyAboutWhatIsThereAfterAll: the informer shows a work, or one
-// that takes its name, after the records were compared, and before or after it
-// was told that a person is to decide whether it may be deleted.
+// TestCore_AsksNobodyAboutWhatIsThereAfterAll: t1 the records are compared, and one is of
+// a work that the informer lacks, t2 before or after the broker was told that a person
+// decides about it, the informer shows the work, or one that takes its name. Therefore
+// nobody is asked any more: whoever approved would delete what the hub has.
 func TestCore_AsksNobodyAboutWhatIsThereAfterAll(t *testing.T) {
 	itself := newWork("m000", 1)
 	other := newWork("m000", 1, func(o *workv1.ManifestWork) { o.UID = "another" })
@@ -502,8 +508,9 @@ func TestCore_ReportsNoClusterWithARefusedWork(t *testing.T) {
 	}
 }
 
-// A deletion was confirmed, the hub did not answer when the finalizer was to go, and
-// the broker went on with an older store, in which the work lives.
+// t1 a deletion is confirmed, t2 the hub does not answer when the finalizer is to go, t3
+// the broker goes on with an older store, in which the work lives. Its cluster gets it
+// again from there, so the confirmation of t1 no longer counts.
 func TestCore_DeletesAgainWhatLivesInAnOlderStore(t *testing.T) {
 	w := newWork("w", 2, deleting, withStatus(applied(1)))
 	alive := codec.InventoryRecord{Cluster: "cluster1", ResourceID: string(w.UID), Name: "w", Version: 1, Revision: 3}
@@ -538,8 +545,10 @@ func TestCore_DeletesAgainWhatLivesInAnOlderStore(t *testing.T) {
 	}
 }
 
-// A publish of a work that is not on the hub any more came late, and took the name of
-// one that the broker had accepted.
+// t1 a work is published, and the call is held up, t2 the hub goes back to where another
+// work has its name, t3 that one is published and accepted, t4 the call of t1 arrives: the
+// broker takes it for the newer one. Its report is of a work that the hub does not know,
+// which is how the second work comes to be published again.
 func TestCore_PublishesAgainWhatLostItsName(t *testing.T) {
 	w := newWork("w", 1)
 	late := recordOf(t, newWork("w", 2, func(o *workv1.ManifestWork) { o.UID = "uid-late" }), 7)

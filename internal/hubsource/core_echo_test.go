@@ -34,8 +34,10 @@ func (f *fixture) compareAnew(records ...codec.InventoryRecord) {
 	}
 }
 
-// What this process wrote last went with the hub that was restored; the informer
-// had not shown it. Until that is known, the work is taken to be as it was written.
+// t1 this process writes a status, t2 the hub goes back behind that, and is changed, t3 the
+// informer shows the change with a lower resource version than that of t1, so that the work
+// is taken to be as it was written, t4 the works are compared so, t5 the answer of t1 is let
+// go of. Therefore the work is compared once more: what was found at t4 is of another spec.
 func TestCore_PublishesWhatARestoredHubHasInPlaceOfItsOwnWrite(t *testing.T) {
 	w := newWork("w", 1)
 	f := comparingFixture(t, State{}, w)

@@ -10,8 +10,10 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// A broker that lost its store, and an agent that lost its memory with it, begin
-// the sequence ids anew.
+// t1 a report with a high sequence id is taken, t2 the broker loses its store, and the
+// agent its state directory and its clock, t3 the comparison finds that the broker has no
+// record of the work, t4 the agent reports with a lower sequence id. That of t4 counts:
+// it is about a record that was made after t3.
 func TestCore_TakesReportsAnewOfWhatTheBrokerNeverHeardOf(t *testing.T) {
 	known, unknown := newWork("known", 1), newWork("unknown", 1)
 	for name, c := range map[string]struct {
@@ -41,8 +43,10 @@ func TestCore_TakesReportsAnewOfWhatTheBrokerNeverHeardOf(t *testing.T) {
 	}
 }
 
-// The broker went on with an older store, in which the name of a work that is
-// being deleted belongs to the work that had it before.
+// t1 a work takes the name of another that was deleted, t2 it is deleted itself, t3 the
+// broker goes on with an older store, in which the name is the first one's. Therefore the
+// first one goes first: what is published of the second is refused until then, and it
+// would wait for a change that never comes.
 func TestCore_DeletesFirstWhatHadTheNameBefore(t *testing.T) {
 	conflict := Result{Err: &transport.Error{Code: transport.CodeConflict, Next: transport.NextResync}}
 	cluster := Key{Cluster: "cluster1"}
@@ -167,7 +171,9 @@ func TestCore_PublishesAGenerationThatTheHubCountsAgain(t *testing.T) {
 	}
 }
 
-// A work was deleted, and then its hub went back to where it was not.
+// t1 the broker accepts a work, t2 it is deleted, t3 the hub goes back to where it lives,
+// and the informer shows nothing of t2, t4 its cluster reports the end. The hub says that
+// the work is there, so what was accepted at t1 is what the broker has no longer.
 func TestCore_PublishesAgainWhatItsClusterReportsAsDeleted(t *testing.T) {
 	w := newWork("w", 1, version("100"))
 	f := comparingFixture(t, State{}, w)

@@ -9,9 +9,9 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// An answer that is older than what came while the hub was asked may be older,
-// or the hub went back: it is asked again, but not for ever on a hub on which
-// much happens.
+// t1 the hub is asked where it is, t2 the informer shows something later than the answer
+// that comes at t3. Either t3 was only slow, or t2 is from before the hub went back: it is
+// asked again, but not for ever on a hub on which much happens.
 func TestCore_AsksAgainWhatIsOlderThanWhatCameMeanwhile(t *testing.T) {
 	f := comparingFixture(t, State{})
 	answer := func(e Locate, version string) {
@@ -34,9 +34,14 @@ func TestCore_AsksAgainWhatIsOlderThanWhatCameMeanwhile(t *testing.T) {
 	}
 }
 
-// A hub that went back in time lacks a work whose last publish is under way, for
-// longer than informers take to say what is new. It is not to be believed before
-// that work was looked for: its deletion is left to a person.
+// t1 a work is published, t2 the hub goes back to where it is not, t3 informers have had
+// their time to say what is new, t4 the publish of t1 is answered, and only then the work
+// can be looked for. Were the hub believed at t3, its position would be told, and at t4
+// the work deleted; so it is not, and the deletion is left to a person.
+//
+// The doubt is kept on the hub before it ends. With that the hub moves on, and is asked
+// once more where it is: a store of the broker that was told of the position of t2 is
+// from before the doubt ended, and must not seem to be from after it.
 func TestCore_DoubtsTheHubUntilWhatIsMissingWasLookedFor(t *testing.T) {
 	begin := func() (f *fixture, w *workv1.ManifestWork, under Publish) {
 		w = newWork("w", 2, version("300"))

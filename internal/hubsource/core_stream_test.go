@@ -210,7 +210,9 @@ func TestCore_StartsTheStreamOverWhenItSeesTheHubGoBack(t *testing.T) {
 	next[PatchStatus](f, HubLane, w.UID)
 }
 
-// What a hub that went back shows only after that was found has lost its status too.
+// t1 a work gets its status, t2 the hub goes back behind that, t3 this process hears so
+// and asks for the statuses of all works it knows, t4 the informer shows the work for the
+// first time. It is asked for then: its cursor lies behind the status that t2 took.
 func TestCore_AsksForTheStatusOfWhatARestoredHubShowsLate(t *testing.T) {
 	for _, now := range []string{"200", "900"} {
 		f := comparingFixture(t, State{Cursor: cursorAt(5).String()}, newWork("early", 1))
@@ -232,8 +234,22 @@ func TestCore_AsksForTheStatusOfWhatARestoredHubShowsLate(t *testing.T) {
 	}
 }
 
-// That works are older than their records is no news of a hub that went back before
-// this process began; that it goes back meanwhile takes statuses away all the same.
+// t1 the hub went back before this process began, and what was missing is still doubted,
+// t2 somebody makes a work. It has no status to be asked for, and did not lose one, so the
+// cursor does not wait for an answer.
+func TestCore_AsksForNoStatusOfWhatIsNewOnAHubThatWentBackBefore(t *testing.T) {
+	f := comparingFixture(t, State{Cursor: cursorAt(5).String(), Withheld: []string{everywhere}})
+	f.core.WorkSeen(newWork("w", 1, withoutFinalizer))
+	if e, asks := f.core.Next(SpecLane, Key{Cluster: "cluster1"}).(Ask); asks {
+		t.Errorf("asks about %+v", e.Held)
+	}
+	f.checkpoint(6, 0)
+	f.at(6)
+}
+
+// t1 the hub went back before this process began, t2 a work that is older than its record
+// casts doubt on it, t3 the hub goes back once more, which takes statuses away. The doubt
+// of t2 is no reason not to ask for them.
 func TestCore_AsksForStatusesOfAHubThatItDoubtedBefore(t *testing.T) {
 	f := comparingFixture(t, State{Cursor: cursorAt(5).String()})
 	f.locate("900")
@@ -271,8 +287,9 @@ func TestState_SurvivesAConfigMap(t *testing.T) {
 	}
 }
 
-// A cluster leaves the selection while a report of it waits for its patch, and is
-// back before it is released. The report is dropped, and comes once more.
+// t1 a report waits for its patch, and a checkpoint behind it for the report, t2 its
+// cluster leaves the selection, and the report is dropped, t3 the cluster is back before it
+// was released. The checkpoint of t1 must not count: the report has to come once more.
 func TestCore_PassesNoReportOfAClusterThatIsBackBeforeItsRelease(t *testing.T) {
 	w := newWork("w", 1)
 	begin := func(t *testing.T) *fixture {
