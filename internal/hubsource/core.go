@@ -317,10 +317,15 @@ func (c *Core) Next(lane Lane, key Key) Effect {
 	if w == nil {
 		return nil
 	}
-	if d := w.ownAt.Add(echoTimeout).Sub(c.cfg.Now()); w.lags && d > 0 {
+	if d := w.ownAt.Add(echoTimeout).Sub(c.cfg.Now()); d > 0 && (w.lags || w.own != nil && lane == HubLane) {
 		c.wake(lane, w, d)
 	} else if w.lags {
 		c.loseEcho(w)
+	} else if w.own != nil && d <= 0 {
+		// It has shown nothing since: it is very slow, or the hub went back to exactly
+		// what it has, and what was written is there no more.
+		w.own, w.report.sequence = nil, ""
+		c.askFor(w)
 	}
 	switch {
 	case lane == SpecLane:

@@ -164,3 +164,24 @@ func TestCore_TakesTheStatusThatItWroteOnceMoreOnAHubThatWentBack(t *testing.T) 
 	}
 	next[PatchStatus](f, HubLane, w.UID)
 }
+
+// t1 the finalizer of a work is taken off, t2 the hub goes back to just before that, t3
+// informers list it anew, and tell nothing of a work that they have as it is. So nobody
+// says that the finalizer is there again: it is looked at once more when the informer
+// should have shown t1 by far.
+func TestCore_TakesTheFinalizerOffAgainOnAHubThatWentBackToWhatIsKnown(t *testing.T) {
+	w := newWork("w", 2, deleting)
+	f := comparingFixture(t, State{}, w)
+	f.page(codec.Inventory{})
+	f.deliver(w.UID)
+	f.core.Report(&Report{UID: w.UID, Cluster: "cluster1", Name: "w", Version: 2, Sequence: sequence(1), Deleted: true})
+	e := next[RemoveFinalizer](f, HubLane, w.UID)
+	f.wakes = nil
+	f.core.Done(e, Result{Work: newWork("w", 2, deleting, withoutFinalizer, version("900"))})
+	f.idle(HubLane, w.UID)
+	if d := f.nextWake(HubLane); d != echoTimeout {
+		t.Errorf("looks at it again in %v", d)
+	}
+	f.now = f.now.Add(echoTimeout)
+	next[RemoveFinalizer](f, HubLane, w.UID)
+}
