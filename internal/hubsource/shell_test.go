@@ -58,3 +58,31 @@ func TestShell_PublishesOnTheSubscriptionItDecidedOn(t *testing.T) {
 		t.Errorf("%v went out", broker)
 	}
 }
+
+// t1 a work is deleted and made again under its name, and informers show the second, t2
+// the hub goes back to where the first is, t3 informers list it: one update from the second
+// to the first. Nobody deleted the second, so it is missing, and a comparison has to look
+// for it.
+func TestShell_TakesAWorkWhoseNameAnotherHasInANewListForMissing(t *testing.T) {
+	m, err := newMetrics(prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newShell(shellConfig{id: "hub", all: true, log: slog.New(slog.DiscardHandler), metrics: m})
+	defer func() {
+		for l := range s.queues {
+			s.queues[l].ShutDown()
+		}
+	}()
+	first, second := newWork("w", 1), newWork("w", 1, version("200"))
+	second.UID = "uid-second"
+	events := s.workEvents()
+	events.OnAdd(second, true)
+	events.OnUpdate(second, first)
+	if w := s.core.works[second.UID]; w == nil || !w.gone || !w.missing {
+		t.Errorf("the second work is %+v", w)
+	}
+	if w := s.core.works[first.UID]; w == nil || w.gone {
+		t.Errorf("the first work is %+v", w)
+	}
+}
