@@ -31,6 +31,7 @@ type hub struct {
 	// repeated are the deletions from before the store was opened that their sources
 	// have published again since, with their revisions; see [Broker.stands].
 	repeated map[store.Key]uint64
+	unheard  unheard
 	// awaited are the subscriptions that want to hear when routed is so far.
 	awaited map[*subscription]uint64
 	ledger  *ledger
@@ -46,6 +47,7 @@ func newHub(revision uint64, l *ledger) *hub {
 	h := &hub{
 		byID: map[string]*subscription{}, perParty: map[identity.Identity]int{},
 		unrouted: map[store.Key]uint64{}, repeated: map[store.Key]uint64{}, awaited: map[*subscription]uint64{}, ledger: l, empty: make(chan struct{}),
+		unheard: newUnheard(),
 	}
 	h.routed.Store(revision)
 	return h
@@ -84,10 +86,14 @@ func (h *hub) add(s *subscription, perParty int) error {
 	return nil
 }
 
-// remove is the end of s; it must have been added.
-func (h *hub) remove(s *subscription) {
+// remove is the end of s; it must have been added. head is that of the store: of
+// what is above it nothing was sent.
+func (h *hub) remove(s *subscription, head uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if s.part == codec.Spec {
+		h.unheard.left[place{s.scope.DataType, s.scope.Cluster}] = head
+	}
 	h.index.Remove(s.scope, s)
 	delete(h.byID, s.id)
 	delete(h.awaited, s)
@@ -165,6 +171,7 @@ func (h *hub) routeOne(c *store.Change) {
 	if c.Part == store.SpecPart || c.State == store.Grave {
 		delete(h.repeated, c.Key)
 	}
+	h.unheard.changed(c)
 	scope := route.Scope{DataType: c.Key.DataType, Cluster: c.Key.Cluster}
 	if c.Part == store.StatusPart {
 		scope = route.Scope{DataType: c.Key.DataType, Owner: c.Owner}

@@ -136,10 +136,15 @@ func (b *Broker) publishSpec(ctx context.Context, s session, env *codec.Envelope
 			op.Event = codec.AppendType(codec.WithoutAttribute(normal, codec.ExtDeletionTimestamp), live)
 		}
 	}
+	met, err := b.meets(ctx, &op, env)
+	if err != nil {
+		return "", storeError(err)
+	}
 	outcomes, err := b.commit(ctx, s, op)
 	if err != nil {
 		return "", storeError(err)
 	}
+	b.hub.noteUnheard(op.Key, outcomes[0], met)
 	if outcomes[0].Verdict == store.Accepted && !op.Deleting {
 		b.hub.accepted(op.Key, outcomes[0].Revision)
 	}

@@ -26,12 +26,15 @@ func (b *Broker) Subscribe(ctx context.Context, p transport.Peer, raw transport.
 		return err
 	}
 	defer s.release()
-	defer b.hub.remove(s)
+	defer func() { b.hub.remove(s, b.store.Head().Revision) }()
 	accepted := b.accepted(s)
 	if err := out.Accept(accepted); err != nil {
 		return streamFailed(ctx, err)
 	}
 	b.metrics.accepted(s.part, accepted)
+	if err := b.takeOver(ctx, s); err != nil {
+		return err
+	}
 	b.resume(s)
 	now := b.cfg.Now()
 	s.nextBeat, s.graceEnd = now.Add(b.cfg.Heartbeat), now.Add(b.cfg.ListGrace)

@@ -84,6 +84,7 @@ var operations = []operation{
 		return key
 	}},
 	{"hub delete", 9, onHub(func(w *world, key string, _ uint32) { w.hub.delete(key) })},
+	{"hub make anew", 3, onHub(makeAnew)},
 	{"hub tear off", 2, onHub(func(w *world, key string, _ uint32) { w.hub.tear(key) })},
 	{"shop create", 7, func(w *world, a, b uint32) string {
 		if s := w.shop.create(clusters[a%3], shopName1(a/3, clusters[a%3]), b); s != nil {

@@ -99,6 +99,9 @@ type oracle struct {
 	released map[string]bool // clusters that ever left the selection
 	dropped  map[string]bool // ids whose record went with a release when the hub had them no longer
 
+	told       map[string]bool   // by cluster and id: its agent was sent the deletion
+	successors map[string]string // by id that was deleted: the one that took over its name
+
 	kept  map[string]bool   // what was committed
 	where map[string]string // by id: the cluster whose agent reported
 
@@ -147,7 +150,7 @@ type object struct {
 func newOracle(w *world) *oracle {
 	return &oracle{
 		w: w, gone: map[string]bool{}, everGone: map[string]bool{}, dead: map[string]bool{}, ended: map[string]bool{}, lost: map[string]bool{}, mayStay: map[string]bool{}, mustStay: map[string]bool{},
-		released: map[string]bool{}, dropped: map[string]bool{}, kept: map[string]bool{}, where: map[string]string{}, clusters: map[string]*truth{},
+		told: map[string]bool{}, successors: map[string]string{}, released: map[string]bool{}, dropped: map[string]bool{}, kept: map[string]bool{}, where: map[string]string{}, clusters: map[string]*truth{},
 		speaker: map[string]string{}, usurped: map[string]bool{}, taken: map[string]bool{}, sequences: map[string]string{},
 		reports: map[string][]string{}, settled: map[string]int{}, shown: map[string]int{},
 	}
@@ -311,6 +314,9 @@ func (o *oracle) committed(op *store.Op, before, after *store.Meta) {
 		o.dropped[id] = true
 		o.forgetOrphans()
 	}
+	if changed && op.Kind == store.TakeOver {
+		o.takenOver(op, before)
+	}
 	if changed && before == nil && after.State == store.Live && o.ended[id] {
 		o.w.fail("I2", "work %s has left the hub, and is delivered once more", id)
 	}
@@ -394,11 +400,13 @@ func (o *oracle) want(t *truth, env *codec.Envelope, e codec.Event) {
 		if !o.everGone[spec.ResourceID] {
 			o.w.fail("I3", "%s was told that work %s is deleted, and it is not", env.Cluster, spec.ResourceID)
 		}
+		o.told[env.Cluster+"/"+spec.ResourceID] = true
 		if w := t.wanted[spec.ResourceID]; w != nil {
 			w.live = false
 		}
 		return
 	}
+	delete(o.told, env.Cluster+"/"+spec.ResourceID) // a restored hub has it again
 	w := &wanted{name: spec.Name, live: true, orphan: orphans(spec.Work.Spec.DeleteOption), objects: objectsOf(spec.Work.Spec.Workload.Manifests)}
 	for id, other := range t.wanted {
 		if id != spec.ResourceID && other.name == spec.Name {
@@ -469,6 +477,7 @@ func (o *oracle) removed(where string, t *truth, name string, old object) {
 		if o.mustStay[root(life)] {
 			o.removedOrphan(where, t, name, life)
 		}
+		o.removedOfTheNext(where, t, name, root(life))
 		return
 	}
 	for id, w := range t.wanted {

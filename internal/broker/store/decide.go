@@ -182,6 +182,8 @@ func Decide(v View, op *Op) Decision {
 		p.drop()
 	case Adopt:
 		p.adopt()
+	case TakeOver:
+		p.takeOver()
 	}
 	return p.d
 }

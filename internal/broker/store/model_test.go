@@ -61,6 +61,8 @@ func (m model) take(l *storetest.Ledger, op store.Op, verdict store.Verdict, bef
 		if verdict == store.Confirmed && !c.alive {
 			m[id] = claim{owner: c.owner, hears: true}
 		}
+	case store.TakeOver: // of a tombstone, and what waits lives on
+		m[id] = claim{owner: c.owner, hears: true}
 	case store.Forget:
 		switch {
 		case verdict == store.Accepted: // a grave was removed

@@ -26,7 +26,7 @@ type Op struct {
 	// spec revision the record must have. A spec with a Supersedes that holds,
 	// or a deletion with an IfRevision that holds, wins whatever the versions.
 	// In Acked, IfRevision is the status revision up to which the owner has seen
-	// everything.
+	// everything; in TakeOver, the revision of the tombstone.
 	Supersedes, IfRevision uint64
 	// Reported: the source has a status of the work, so its cluster has had it
 	// even if this store knows nothing of that.
@@ -65,6 +65,11 @@ const (
 	// of that id, if there is one) get a new owner. Spec and status (when there is one) get new revisions. Ignored for
 	// an id that waits: adopt what it waits behind.
 	Adopt
+	// TakeOver: no agent has heard of this tombstone, and the spec of another id that
+	// waits behind it takes over the name, with the objects: the tombstone becomes a
+	// grave, as if confirmed. The caller knows that nobody has heard; see
+	// [TakesOver]. Ignored where another record is there, or nothing takes over.
+	TakeOver
 )
 
 // Verdict says what became of an Op. Only Accepted, Confirmed and Waits wrote.
@@ -123,6 +128,9 @@ type Outcome struct {
 	Revision uint64
 	// Owner of the record after the op, for routing; "" when there is none.
 	Owner string
+	// Replaced is the spec revision of the record whose place an accepted deletion
+	// took; 0 when there was none, and in every other outcome.
+	Replaced uint64
 	// Detail says more in a few words where the verdict alone leaves a question
 	// (Stale, Invalid); never from a payload; mostly "".
 	Detail string

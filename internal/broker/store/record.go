@@ -59,7 +59,7 @@ type Meta struct {
 
 // Waiting is a spec that arrived while the name or the id was still a
 // tombstone of the same owner. It becomes a record when the tombstone is
-// confirmed: live, or, when it was deleted meanwhile, a tombstone of its own,
+// confirmed, or when it takes over from it (see [TakesOver]): live, or, when it was deleted meanwhile, a tombstone of its own,
 // because the cluster may hold it from before a loss of the store.
 type Waiting struct {
 	ResourceID string

@@ -114,6 +114,7 @@ func (p *plan) entomb(m *Meta) {
 	p.put(m, n, p.eventOr(Keep), Keep, Keep)
 	p.changed(n, SpecPart)
 	p.say(Accepted, n, n.SpecRevision)
+	p.d.Outcome.Replaced = m.SpecRevision
 }
 
 // lonely reports whether the op is about a work that no cluster ever had, as far

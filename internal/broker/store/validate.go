@@ -97,7 +97,7 @@ func (op *Op) kindProblem() string {
 	needsOwner := op.Kind == PutSpec || op.Kind == Acked || op.Kind == Adopt
 	needsEvent := op.Kind == PutStatus || op.Kind == PutSpec && !op.Deleting
 	switch {
-	case op.Kind < PutSpec || op.Kind > Adopt:
+	case op.Kind < PutSpec || op.Kind > TakeOver:
 		return "unknown kind " + strconv.Itoa(int(op.Kind))
 	case needsOwner && op.Owner == "":
 		return "owner is empty"

@@ -36,6 +36,35 @@ func testReopen(t *testing.T, site Site) {
 	diff(t, "revisions go on", head+2, b.Head().Revision)
 }
 
+// testTakeOver: what waits takes over, once, and stays so.
+func testTakeOver(t *testing.T, site Site) {
+	b := open(t, site)
+	b.mark()
+	u1, u2 := in("c1", "u1"), in("c1", "u2")
+	waits := spec(u2, 1)
+	waits.Name = "work-u1"
+	b.accept(spec(u1, 1))
+	deleted := b.commit(deletion(u1, 1))[0]
+	diff(t, "what the deletion replaced", store.Outcome{Verdict: store.Accepted, Revision: 2, Owner: "s1", Replaced: 1}, deleted)
+	over := store.Op{Kind: store.TakeOver, Key: u1, IfRevision: 2, At: Noon}
+	diff(t, "nothing waits", []store.Verdict{store.Ignored}, verdicts(b.commit(over)))
+	b.accept(waits)
+	stale := over
+	stale.IfRevision = 1
+	diff(t, "of another revision, of this one, again", []store.Verdict{store.Ignored, store.Confirmed, store.Ignored}, verdicts(b.commit(stale, over, over)))
+	diff(t, "what waited", waits.Event, b.get(u2).Spec)
+	diff(t, "digest", []codec.ClusterDigest{{Cluster: "c1", Digest: codec.Digest{Count: 1, Sum: codec.RecordHash("u2", waits.Tag)}}}, b.Digests(codec.ManifestBundles, "s1"))
+	graves, err := b.Graves(b.context(), codec.ManifestBundles, "s1", b.Head().Revision, 9)
+	if err != nil {
+		t.Fatal(err)
+	}
+	diff(t, "graves", []store.Key{u1}, graves)
+	records := b.records()
+	b.close()
+	b = open(t, site)
+	diff(t, "records", records, b.records())
+}
+
 func testClose(t *testing.T, site Site) {
 	b := open(t, site)
 	b.accept(spec(in("c1", "u1"), 1))

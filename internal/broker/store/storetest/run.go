@@ -62,6 +62,7 @@ func Run(t *testing.T, newSite func(t *testing.T) Site) {
 		{"Subscribed", testSubscribed},
 		{"SubscribedDecides", testSubscribedDecides},
 		{"Reopen", testReopen},
+		{"TakeOver", testTakeOver},
 		{"Close", testClose},
 		{"CloseWaits", testCloseWaits},
 		{"Concurrent", testConcurrent},

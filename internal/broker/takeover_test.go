@@ -1,0 +1,245 @@
+package broker_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hawser-io/hawser/internal/broker"
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/broker/store/mem"
+	"github.com/hawser-io/hawser/internal/testkit"
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// settled has an agent of c1 receive u1, and returns how far it is.
+func (w *world) settled() (agent *tap, c codec.Cursor) {
+	w.Helper()
+	agent = w.open(w.agent("c1"), hawser)
+	w.ask(agent)
+	w.put(w.source("src"), work{id: "u1", name: "n", version: 5}.event())
+	pass(time.Second)
+	agent.hears("u1 v5")
+	list := agent.checkpoints()
+	return agent, list[len(list)-1].Cursor
+}
+
+// hears compares the works that a subscription was sent, each once; the router may
+// come with what the comparison has seen.
+func (s *tap) hears(want ...string) {
+	s.w.Helper()
+	var got []string
+	for _, e := range s.take() {
+		line := fmt.Sprintf("%s v%d", e.ResourceID, e.Version)
+		if e.Deleting {
+			line += " deleted"
+		}
+		got = append(got, line)
+	}
+	slices.Sort(got)
+	if got = slices.Compact(got); !slices.Equal(got, want) {
+		s.w.Errorf("%s/%s heard of %q, want %q", s.peer.Role, s.peer.Name, got, want)
+	}
+}
+
+// forced deletes u1 as a hub source does that finds it gone.
+var forced = work{id: "u1", name: "n", version: 6, deleting: true}
+
+// anew makes u2 under the name of u1; the answer is that it waits.
+func (w *world) anew() {
+	w.Helper()
+	if got := w.put(w.source("src"), work{id: "u2", name: "n", version: 1}.event()); got != codec.OutcomeWaits {
+		w.Errorf("the work that was made anew: %s", got)
+	}
+}
+
+func (w *world) leave(s *tap) {
+	s.cancel()
+	synctest.Wait()
+}
+
+// TestTakeOver_MadeAnewWhileAway: t1 The agent leaves. t2 Its work is torn off the hub
+// and made anew under its name. t3 The agent comes back. Nothing is deleted, where
+// it is proven that it knows nothing of t2.
+func TestTakeOver_MadeAnewWhileAway(t *testing.T) {
+	const deletion, next = "u1 v6 deleted", "u2 v1"
+	same := `{"manifests":[],"v":5}` // the data of u1
+	for name, c := range map[string]struct {
+		meanwhile func(w *world, c *codec.Cursor)
+		want      string
+	}{
+		"proven":                     {func(w *world, _ *codec.Cursor) { w.put(w.source("src"), forced.event()); w.anew() }, next},
+		"deleted with the same spec": {func(w *world, _ *codec.Cursor) { w.put(w.source("src"), withData(forced, same)); w.anew() }, next},
+		"deleted twice": {func(w *world, _ *codec.Cursor) {
+			f := forced
+			f.version = 5
+			w.put(w.source("src"), f.event())
+			w.put(w.source("src"), forced.event())
+			w.anew()
+		}, next},
+		"deleted with another spec": {func(w *world, _ *codec.Cursor) { w.put(w.source("src"), withData(forced, `{"orphan":true}`)); w.anew() }, deletion},
+		"changed before": {func(w *world, _ *codec.Cursor) {
+			w.put(w.source("src"), work{id: "u1", name: "n", version: 6, action: codec.UpdateRequest}.event())
+			w.put(w.source("src"), forced.event())
+			w.anew()
+		}, deletion},
+		"an agent heard of it": {func(w *world, _ *codec.Cursor) {
+			w.put(w.source("src"), forced.event())
+			s := w.open(w.agent("c1"), hawser)
+			w.ask(s)
+			s.take()
+			w.leave(s)
+			w.anew()
+		}, deletion},
+		"a stock agent was there": {func(w *world, _ *codec.Cursor) {
+			s := w.open(w.agent("c1"), nil)
+			w.put(w.source("src"), forced.event())
+			w.leave(s)
+			w.anew()
+		}, deletion},
+		"another agent is there": {func(w *world, _ *codec.Cursor) {
+			w.put(w.source("src"), forced.event())
+			w.anew()
+			w.open(w.agent("c1"), nil)
+		}, deletion},
+		"the agent has a newer state": {func(w *world, c *codec.Cursor) {
+			w.put(w.source("src"), forced.event())
+			c.Revision = w.Store.Head().Revision
+			w.anew()
+		}, deletion},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, broker.Config{}, func(w *world) {
+				agent, cursor := w.settled()
+				w.leave(agent)
+				c.meanwhile(w, &cursor)
+				agent = w.open(w.agent("c1"), from(cursor))
+				pass(time.Second)
+				agent.hears(c.want)
+				r, err := w.Store.Get(w.Context(), store.Key{DataType: codec.ManifestBundles, Cluster: "c1", ResourceID: "u1"})
+				if want := map[string]store.State{next: store.Grave, deletion: store.Tombstone}[c.want]; err != nil || r.State != want {
+					t.Errorf("u1 is %+v, %v", r.Meta, err)
+				}
+			})
+		})
+	}
+}
+
+func withData(k work, data string) []byte {
+	x := map[string]any{
+		codec.ExtResourceID: k.id, codec.ExtResourceVersion: k.version, codec.ExtDeletionTimestamp: time.Unix(1_700_000_000, 5),
+		codec.ExtMetadata: `{"name":"n","namespace":"c1"}`,
+	}
+	return build("src", "c1", specType(codec.DeleteRequest), x, nil, data)
+}
+
+// TestTakeOver_OwnerHearsOfTheEnd, as it does of every deletion, and the deletion of
+// the new work takes its course.
+func TestTakeOver_OwnerHearsOfTheEnd(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		agent, cursor := w.settled()
+		w.leave(agent)
+		source := w.subscribe(w.source("src"))
+		w.put(source.peer, forced.event())
+		w.anew()
+		agent = w.open(w.agent("c1"), from(cursor))
+		pass(time.Second)
+		agent.hears("u2 v1")
+		events := source.expect("status update_request u1 v6")
+		if gone, err := codec.ReportsDeleted(events[0].Data); err != nil || !gone {
+			t.Errorf("it says %s: %v", events[0].Data, err)
+		}
+		w.put(source.peer, work{id: "u2", name: "n", version: 1, deleting: true}.event())
+		agent.hears("u2 v1 deleted")
+		if got := w.put(agent.peer, w.event(report{id: "u2", version: 1, deleted: true})); got != codec.OutcomeConfirmed {
+			t.Errorf("the end of the new work: %s", got)
+		}
+	})
+}
+
+// TestTakeOver_NotAfterARestart: what the process before sent is not known.
+func TestTakeOver_NotAfterARestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ids := testkit.NewIDs("store")
+		var w *world
+		serve := func(backup *mem.Backup) (*mem.Store, func()) {
+			s := mem.Open(mem.Options{NewID: ids, From: backup})
+			w = &world{T: t}
+			w.Broker = testkit.StartBroker(t, testkit.Options{Broker: broker.Config{Store: s, NewID: testkit.NewIDs("id")}})
+			return s, func() {
+				w.Stop()
+				if err := s.Close(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		s, stop := serve(nil)
+		agent, cursor := w.settled()
+		w.leave(agent)
+		w.put(w.source("src"), forced.event())
+		backup := s.Backup()
+		stop()
+
+		_, stop = serve(backup)
+		defer stop()
+		if got := w.put(w.source("src"), forced.event()); got != codec.OutcomeUnchanged {
+			t.Errorf("the deletion again: %s", got)
+		}
+		w.anew()
+		agent = w.open(w.agent("c1"), from(cursor))
+		pass(time.Second)
+		agent.hears("u1 v6 deleted")
+	})
+}
+
+// slowTakeOvers holds commits of take-overs up.
+type slowTakeOvers struct {
+	store.Store
+	hold chan struct{}
+}
+
+func (s *slowTakeOvers) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, error) {
+	if len(ops) > 0 && ops[0].Kind == store.TakeOver {
+		<-s.hold
+	}
+	return s.Store.Commit(ctx, ops)
+}
+
+// TestTakeOver_OthersWait: t1 An agent arrives, and a work is about to take over. t2
+// Another agent of the cluster arrives. t3 The work takes over. Therefore the second
+// agent must not be sent the deletion at t2; not even if the first one is gone.
+func TestTakeOver_OthersWait(t *testing.T) {
+	for _, gone := range []bool{false, true} {
+		slow := &slowTakeOvers{hold: make(chan struct{})}
+		wrap := func(s store.Store) store.Store {
+			slow = &slowTakeOvers{Store: s, hold: make(chan struct{})}
+			return slow
+		}
+		inWrapped(t, broker.Config{}, wrap, func(w *world) {
+			agent, cursor := w.settled()
+			w.leave(agent)
+			w.put(w.source("src"), forced.event())
+			w.anew()
+			first := w.open(w.agent("c1"), from(cursor))
+			second := w.open(w.agent("c1"), hawser)
+			w.ask(second, codec.ResourceVersion{ResourceID: "u1", ResourceVersion: 5})
+			if gone {
+				w.leave(first)
+			}
+			pass(time.Second)
+			second.hears()
+			close(slow.hold)
+			pass(time.Second)
+			// It is told of u1 because it said that it has it; by then u2 has the name.
+			second.hears("u1 v6 deleted", "u2 v1")
+			if gone {
+				first.hears()
+			} else {
+				first.hears("u2 v1")
+			}
+		})
+	}
+}

@@ -1,0 +1,83 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hawser-io/hawser/internal/pki"
+	"github.com/hawser-io/hawser/internal/proc"
+	"github.com/hawser-io/hawser/test/e2e/harness"
+)
+
+// TestMadeAnewWhileAgentIsAway: while the agent is stopped, somebody takes the
+// finalizer off a work, so that it leaves the hub, and makes it anew under its name.
+// The objects that the new one has too stay, those that it lacks go.
+func TestMadeAnewWhileAgentIsAway(t *testing.T) {
+	f := &shared
+	const name = "made-anew"
+	ns := f.NamespaceOn(t, cluster1)
+	f.JoinAs(t, name)
+	stop := f.RunAgent(t, cluster1, name, "--hub-identity="+name)
+	w := f.Deliver(t, harness.NewWork(t, name, "web", harness.ConfigMapYAML(ns, "kept", "1"), harness.ConfigMapYAML(ns, "dropped", "1")))
+	before, err := f.ConfigMap(t.Context(), cluster1, ns, "kept")
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := f.PKI()
+	shows := func(what, want string) {
+		t.Helper()
+		harness.Eventually(t, func(ctx context.Context) error {
+			out, err := proc.Run(ctx, filepath.Join(f.Root, "bin", "hawser"), "get", what, "--broker", f.BrokerAddr(),
+				"--ca", keys.CACert(), "--cert", keys.Cert(pki.Operator, "operator"), "--key", keys.Key(pki.Operator, "operator"))
+			if err != nil {
+				return err
+			}
+			for line := range strings.Lines(string(out)) {
+				if strings.HasPrefix(line, name+" ") && strings.Contains(line, want) {
+					return nil
+				}
+			}
+			return fmt.Errorf("no line of %s says %q:\n%s", name, want, out)
+		})
+	}
+	shows("clusters", "in sync") // the agent has it safe
+	stop()
+
+	works := f.HubAPI.Work.WorkV1().ManifestWorks(name)
+	patch, body := harness.MergePatch(map[string]any{"metadata": map[string]any{"finalizers": nil}})
+	f.DeleteWork(t, name, w.Name)
+	if _, err := works.Patch(t.Context(), w.Name, patch, body, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	harness.Eventually(t, func(ctx context.Context) error {
+		_, err := f.Get(ctx, name, w.Name)
+		return harness.Absent(err, "ManifestWork "+w.Name)
+	})
+	anew := f.Create(t, harness.NewWork(t, name, "web", harness.ConfigMapYAML(ns, "kept", "2")))
+	shows("works", "deleting, next waits")
+
+	f.RunAgent(t, cluster1, name, "--hub-identity="+name)
+	f.Ready(t, anew)
+	f.HasValue(t, cluster1, ns, "kept", "2")
+	f.NoConfigMap(t, cluster1, ns, "dropped")
+	after, err := f.ConfigMap(t.Context(), cluster1, ns, "kept")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after.UID != before.UID {
+		t.Errorf("the object is another one: uid %s, before %s", after.UID, before.UID)
+	}
+
+	// The new one is a work like any other.
+	f.DeleteWork(t, name, anew.Name)
+	f.NoConfigMap(t, cluster1, ns, "kept")
+	harness.Eventually(t, func(ctx context.Context) error {
+		_, err := f.Get(ctx, name, anew.Name)
+		return harness.Absent(err, "ManifestWork "+anew.Name)
+	})
+}
