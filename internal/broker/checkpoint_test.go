@@ -156,8 +156,14 @@ func TestCheckpoint_FollowsTheBase(t *testing.T) {
 	})
 }
 
-// TestCheckpoint_SaysHowHighSequenceIDsAre to an agent whose clock went back, when
-// a status that its process before had sent is accepted after the agent was told.
+// TestCheckpoint_SaysHowHighSequenceIDsAre:
+//
+// t1 An agent's process sends a status, and ends.
+// t2 The next one begins, with a clock that went back. It is told how high sequence
+// ids are: there is none.
+// t3 The status of t1 arrives late, and is accepted.
+// t4 A status of the process at t2 arrives. Its id is too low.
+// Therefore the agent is told again: nothing else lets it follow.
 func TestCheckpoint_SaysHowHighSequenceIDsAre(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		w.put(w.source("src"), work{version: 1}.event())
@@ -370,8 +376,14 @@ func (s *lateRouter) Changes(ctx context.Context, after uint64, limit int) ([]st
 	return s.Store.Changes(ctx, after, limit)
 }
 
-// TestRouter_FindsADeletionInThePlaceOfASpec: a stock agent takes nothing from a
-// deletion but that it is one, so it gets what nobody had routed before it.
+// TestRouter_FindsADeletionInThePlaceOfASpec:
+//
+// t1 A source publishes a work as Orphan and is told that it is accepted. The router has
+// not come to it.
+// t2 The source deletes the work. The deletion takes the spec's place in the feed.
+// t3 The router comes to the deletion.
+// Therefore a stock agent is sent the spec first: it takes nothing from a deletion but
+// that it is one, and would delete the objects.
 func TestRouter_FindsADeletionInThePlaceOfASpec(t *testing.T) {
 	const orphan = `{"manifests":[],"deleteOption":{"propagationPolicy":"Orphan"}}`
 	var late *lateRouter
@@ -402,8 +414,13 @@ func TestRouter_FindsADeletionInThePlaceOfASpec(t *testing.T) {
 	})
 }
 
-// TestRouter_FindsADeletionFarBehindItsSpec: what the router has come to is not
-// all that took the place of what it has not seen.
+// TestRouter_FindsADeletionFarBehindItsSpec:
+//
+// t1 A spec is accepted at revision 2, another work at 3, the deletion of the first at 4.
+// t2 The store gives the router revision 3 alone, which is fewer than the router takes.
+// t3 The router comes to revision 4.
+// Therefore it still knows then that nobody was sent revision 2: that is forgotten only
+// when the router is at the head.
 func TestRouter_FindsADeletionFarBehindItsSpec(t *testing.T) {
 	var late *lateRouter
 	wrap := func(s store.Store) store.Store {

@@ -25,9 +25,13 @@ func (s slowBookmarks) SetBookmarks(ctx context.Context, values map[string][]byt
 	return s.Store.SetBookmarks(ctx, values)
 }
 
-// TestCompared_DoesNotOutlastARelease: what a source said of its clusters before
-// it released one of them may still be worked on then. It would count as said of
-// a cluster whose records were dropped, and the agent would evict its works.
+// TestCompared_DoesNotOutlastARelease:
+//
+// t1 A source says that it has compared a cluster; the broker begins to write that down.
+// t2 The source releases the cluster, and its records are dropped.
+// t3 What was begun at t1 is written.
+// Therefore it counts no longer: the agent would take it that nobody wants its works,
+// and evict them.
 func TestCompared_DoesNotOutlastARelease(t *testing.T) {
 	for name, said := range map[string]codec.Compared{
 		"by name": clusters("c1"),

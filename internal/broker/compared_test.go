@@ -196,8 +196,13 @@ func TestAhead_WaitsForTheSourceAndIsOverruled(t *testing.T) {
 	})
 }
 
-// TestAhead_OfRecordsThatCameAfterTheList: the store was lost, and the source went
-// back in time besides.
+// TestAhead_OfRecordsThatCameAfterTheList:
+//
+// t1 The store is lost, and the source went back to version 5 of a work.
+// t2 The agent lists version 7 of it. The store has no record: it is an orphan.
+// t3 The source compares, and publishes version 5.
+// Therefore that is sent so that the agent takes it: nobody lists the work again, and
+// the agent would call a version 5 stale.
 func TestAhead_OfRecordsThatCameAfterTheList(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.open(w.source("src"), hawser)

@@ -54,8 +54,13 @@ func (w *world) ids(cluster string) []string {
 	return ids
 }
 
-// TestOvertaken_ByARelease: what the source said of the cluster before counts no
-// more when it comes late: the agent would evict the works, or keep one of nobody's.
+// TestOvertaken_ByARelease:
+//
+// t1 A source publishes specs and a comparison of a cluster, and gives up waiting.
+// t2 It releases the cluster, which is carried out.
+// t3 What it said at t1 arrives.
+// Therefore that counts no more: the agent would evict the works, or keep one of
+// nobody's. Nor does a release that arrives when the cluster is served again.
 func TestOvertaken_ByARelease(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		agent, source := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser)
@@ -102,8 +107,13 @@ func TestRelease_OfAnImpossibleNameIsRefused(t *testing.T) {
 	})
 }
 
-// TestOvertaken_ByAnotherComparison: deletions that the source withholds now would
-// be forgotten, and nobody could approve them.
+// TestOvertaken_ByAnotherComparison:
+//
+// t1 A source says that it has compared a cluster, and gives up waiting.
+// t2 It says that it withholds deletions there.
+// t3 What it said at t1 arrives.
+// Therefore that counts no more: what is withheld would be forgotten, and nobody could
+// approve it.
 func TestOvertaken_ByAnotherComparison(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		agent, source := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser)

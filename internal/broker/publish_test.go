@@ -324,16 +324,30 @@ func TestPublish_InsecurePeersAreWhoTheySay(t *testing.T) {
 	})
 }
 
-// TestPublish_GivenUpBeforeItsTurn: what its caller gave up is not written behind
-// what the caller sent since.
+// TestPublish_GivenUpBeforeItsTurn:
+//
+// t1 A publish comes to the broker, and is held up.
+// t2 Its caller gives up, and publishes something newer, which is written.
+// t3 The publish of t1 gets its turn, at the latest to be queued.
+// Therefore it is not written: it would replace what is newer.
 func TestPublish_GivenUpBeforeItsTurn(t *testing.T) {
-	inWorld(t, broker.Config{}, func(w *world) {
-		ctx, cancel := context.WithCancel(w.Context())
+	over := func(ctx context.Context) context.Context {
+		ctx, cancel := context.WithCancel(ctx)
 		cancel()
-		_, err := w.Publish(ctx, w.source("src"), work{version: 1}.event(), "")
-		w.wantCode(err, transport.CodeUnavailable)
-		if revision := w.Store.Head().Revision; revision != 0 {
-			t.Errorf("revision %d, want nothing written", revision)
-		}
-	})
+		return ctx
+	}
+	for name, givenUp := range map[string]func(context.Context) context.Context{
+		"before it is looked at": over,
+		"before it is queued":    func(ctx context.Context) context.Context { return goneSoon{ctx, new(int)} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, broker.Config{}, func(w *world) {
+				_, err := w.Publish(givenUp(w.Context()), w.source("src"), work{version: 1}.event(), "")
+				w.wantCode(err, transport.CodeUnavailable)
+				if revision := w.Store.Head().Revision; revision != 0 {
+					t.Errorf("revision %d, want nothing written", revision)
+				}
+			})
+		})
+	}
 }

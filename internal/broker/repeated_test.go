@@ -6,9 +6,14 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// TestAhead_OfADeletionThatItsSourceRepeats: the restored store has the deletion of
-// a life that is over; the agent holds the next one. What a source that does not
-// compare publishes again says that the deletion is true.
+// TestAhead_OfADeletionThatItsSourceRepeats:
+//
+// t1 A stock source deletes a work; the store is copied before its agent confirms that.
+// t2 The agent confirms it, and gets the next life of the work, with a higher version.
+// t3 The store is restored. It has the deletion; the agent lists a newer version.
+// t4 The source, which does not compare, publishes again what it has.
+// Therefore that is its word that the deletion is true, and the agent is sent it;
+// otherwise it would wait for a comparison for ever.
 func TestAhead_OfADeletionThatItsSourceRepeats(t *testing.T) {
 	deletion := work{version: 5, deleting: true}
 	anew := work{version: 7, data: `{"manifests":[],"life":2}`}

@@ -212,8 +212,10 @@ func TestCore_CheckpointBeforeTheListIsAnswered(t *testing.T) {
 	r.expectCursor(at(5))
 }
 
-// A release takes records away while the agent is connected: what it shows in the
-// digest is not what the list at the beginning showed.
+// t1 The agent lists what it holds, and the digests are equal.
+// t2 Its cluster is released: the broker drops the record, and tells nobody.
+// t3 The next digest differs.
+// Therefore the agent lists again: the answer to its first list shows no orphan.
 func TestCore_ListsAgainWhatDiffersAfterItWasEqual(t *testing.T) {
 	r := newRig(t)
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
@@ -228,8 +230,12 @@ func TestCore_ListsAgainWhatDiffersAfterItWasEqual(t *testing.T) {
 	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(5), Digest: &codec.Digest{Count: 7}, Listed: true}), acked(5, held(r, "w-1"), ""))
 }
 
-// What the list lacked came in answer to it, and was released before the first
-// digest.
+// t1 The agent lists what it holds, without a work.
+// t2 That work comes.
+// t3 Its cluster is released, and the work has no record any more.
+// t4 The first digest differs, after the list was answered.
+// Therefore the agent lists again: the work was not on the list, so its answer cannot
+// show that it is an orphan.
 func TestCore_ListsAgainWhatCameAfterTheList(t *testing.T) {
 	r := newRig(t)
 	r.core.Disconnected(errAway)

@@ -73,6 +73,12 @@ func TestCore_UnconfirmedWorks(t *testing.T) {
 	}
 }
 
+// t1 The agent holds a deletion, and its state directory is copied.
+// t2 The hub went back: the work has the same id and is applied again.
+// t3 The directory is restored. The agent loads the deletion of the life before.
+// t4 Agent and broker are in sync, which says something of live works only.
+// Therefore versions do not tell whether the deletion still counts, nor does being in
+// sync: it is carried out if it is of what was applied last, or comes again.
 func TestCore_UnconfirmedDeletions(t *testing.T) {
 	for name, c := range map[string]struct {
 		version, tag string // that the record says, "" for what was applied

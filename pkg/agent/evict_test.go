@@ -304,8 +304,13 @@ func TestCore_WorksThatTheBrokerKnowsNothingOf(t *testing.T) {
 	}
 }
 
-// What is given up was Orphan, and the cluster did not answer since the agent
-// received that: its objects outlive it all the same.
+// t1 A work is applied.
+// t2 It becomes Orphan. The agent receives that while the cluster does not answer, so
+// it is not recorded there.
+// t3 The work is nobody's any more and given up before the cluster answers.
+// t4 The cluster answers, and what is recorded there is a stray.
+// Therefore its objects are let go before the work is given up: afterwards nobody
+// knows that they are to outlive it.
 func TestCore_EvictionLeavesWhatIsToOutliveTheWork(t *testing.T) {
 	for name, held := range map[string]*workv1.DeleteOption{
 		"Orphan":     {PropagationPolicy: workv1.DeletePropagationPolicyTypeOrphan},

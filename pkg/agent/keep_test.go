@@ -450,8 +450,11 @@ func TestCore_RestartRepeatsNoStatus(t *testing.T) {
 	}, byCursor)
 }
 
-// A restored hub goes back to a spec that was answered before. Meanwhile its
-// cluster was released, so that the broker has lost that answer.
+// t1 Version 1 of a work is applied and answered; version 2 is received.
+// t2 The cluster is released: the broker drops the record, and with it the answer.
+// t3 The hub is restored, its cluster served again: version 1 comes as it was.
+// Therefore it is answered again, although it is what was answered last: its tag says
+// what it is, its revision which time it was accepted.
 func TestCore_AnswersWhatTheHubWentBackTo(t *testing.T) {
 	first, second := hubWork("w-1", "web", 1, configMap("a", "1")), hubWork("w-1", "web", 2, configMap("a", "2"))
 	restart := func(r *rig, _ string) {
@@ -495,8 +498,13 @@ func TestCore_AnswersWhatTheHubWentBackTo(t *testing.T) {
 	}
 }
 
-// A hub went back to what the cluster has while that was away. Whoever sends it does
-// not know the answer, and the cursor passes it before the answer is out.
+// t1 Version 1 of a work is applied, and the broker has the answer.
+// t2 The cluster is away. The hub goes on to version 2 and back to version 1, so the
+// broker has a record without the answer.
+// t3 The agent receives version 1 once more. It is what it holds.
+// t4 The cursor passes it, and the process ends before the answer is out.
+// Therefore that it came again is noted before the cursor is, and the next process
+// answers.
 func TestCore_AnswersWhatCameOnceMore_AlsoAfterARestart(t *testing.T) {
 	for name, ends := range map[string]bool{"the same process": false, "one that ends before the answer": true} {
 		t.Run(name, func(t *testing.T) {

@@ -308,6 +308,30 @@ func TestCore_RepeatedSpecIsAnsweredWithTheStatus(t *testing.T) {
 	r.expectRequests()
 }
 
+// t1 Version 1 of a work is applied and reported.
+// t2 Version 2 is received, and not applied yet.
+// t3 Version 2 comes once more, because somebody does not know the answer.
+// Therefore nothing is said: what there is to say is about version 1.
+func TestCore_RepeatedSpecIsNotAnsweredWithTheStatusOfAnEarlierOne(t *testing.T) {
+	r := newRig(t)
+	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
+	before := len(r.sent)
+	second := hubWork("w-1", "web", 2, configMap("a", "2"))
+	for range 2 {
+		r.deliver(second)
+		if len(r.sends) > 0 {
+			r.publish("w-1")
+		}
+	}
+	if got := r.sent[before:]; len(got) != 0 {
+		t.Fatalf("said %+v to who knows version 2", got)
+	}
+	r.settle(time.Second)
+	if got := r.sent[before:]; len(got) != 1 || got[0].Version != 2 {
+		t.Errorf("sent %+v, want the status of version 2", got)
+	}
+}
+
 // A work whose record was dropped, and that came back with other labels: the
 // broker has no status of it, and nothing on the cluster changes.
 func TestCore_EverySpecIsAnswered(t *testing.T) {

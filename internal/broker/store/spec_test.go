@@ -213,6 +213,9 @@ func TestDecide_DeletionOfUnknown(t *testing.T) {
 			name: "its name is live under another id: a deletion would hit that", before: []store.Op{create("u2", "n1", 1, "b")}, op: del("u1", "n1", 5),
 			want: "confirmed 2 s1", after: []string{"u1 grave s1/n1 v5 -@2 -@2 v5", "u2 live s1/n1 v1 b@1"}, feed: []string{"2 u1 status s1 grave"},
 		},
+		// t1 The cluster reports on u1 under the name, and the store is restored from before.
+		// t2 There the name is u2's, which came before u1. u1 is deleted.
+		// Therefore it has to wait until u2 is gone: the cluster has u1 under the name.
 		{
 			name: "the same, but the cluster had the work: the name was its own", before: []store.Op{create("u2", "n1", 1, "b")}, op: reported(del("u1", "n1", 5)),
 			want: "conditionfailed 0", after: []string{"u2 live s1/n1 v1 b@1"},
@@ -230,6 +233,10 @@ func TestDecide_DeletionOfUnknown(t *testing.T) {
 			name: "its name is another's", before: []store.Op{by("s2", create("u2", "n1", 1, "b"))}, op: del("u1", "n1", 5),
 			want: "confirmed 2 s1", after: []string{"u1 grave s1/n1 v5 -@2 -@2 v5", "u2 live s2/n1 v1 b@1"}, feed: []string{"2 u1 status s1 grave"},
 		},
+		// t1 A cluster has u1. The store is lost.
+		// t2 Another source is the first to come, with the deletion of its u2 of that name.
+		// t3 u1 is deleted.
+		// Therefore that is not confirmed: no cluster has spoken of u2, and this one has u1.
 		{
 			name:   "its name is a tombstone's of another that no cluster spoke of: it may be this work's there",
 			before: []store.Op{by("s2", reported(del("u2", "n1", 1)))}, op: del("u1", "n1", 5),
@@ -281,6 +288,9 @@ func TestDecide_SpecOfGrave(t *testing.T) {
 			name: "create under a live name replaces", before: with(create("u2", "n1", 1, "x")), op: create("u1", "n1", 1, "b"),
 			want: "accepted 6 s1", after: []string{"u1 live s1/n1 v1 b@6"}, feed: []string{"5 u2 spec s1 gone", "6 u1 spec s1 live"},
 		},
+		// t1 A deletion is confirmed, and its source acknowledges that.
+		// t2 The source goes back to before t1, and deletes the work again.
+		// Therefore it is told again, or it would wait for the confirmation for ever.
 		{
 			name: "same deletion again: told again, for its source may have gone back", before: grave, op: del("u1", "n1", 5),
 			want: "confirmed 4 s1", after: []string{"u1 grave s1/n1 v5 -@4 gone5@4 v5"}, feed: []string{"4 u1 status s1 grave"},

@@ -32,6 +32,10 @@ func TestDecide_Status(t *testing.T) {
 			name: "newer sequence about a version of the lost future", before: ten, op: status("u1", 7, 11, "y"),
 			want: "accepted 3 s1", after: []string{"u1 live s1/n1 v5 a@1 y@3 v7"}, feed: []string{"3 u1 status s1 live"},
 		},
+		// t1 A status is sent, and its answer lost; it is sent once more.
+		// t2 The first one is accepted, and nobody waits for that answer.
+		// t3 The second one arrives.
+		// Therefore it is what the broker has, and not too low: the agent would send it anew.
 		{name: "the same once more", before: ten, op: status("u1", 5, 10, "x"), want: "unchanged 2 s1", after: x},
 		{name: "equal sequence of another version", before: ten, op: status("u1", 6, 10, "x"), want: "stale 2 s1" + olderSeq, after: x},
 		{name: "equal sequence", before: ten, op: status("u1", 5, 10, "y"), want: "stale 2 s1" + olderSeq, after: x},

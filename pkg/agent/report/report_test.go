@@ -255,6 +255,12 @@ func sequence(t *testing.T, later time.Duration) string {
 	return s.Next(now.Add(later).UnixMilli())
 }
 
+// t1 A process sends a status with a high sequence id; its clock is ahead.
+// t2 The next process begins with a clock that went back.
+// t3 It sends a status, and the broker calls it stale.
+// Therefore the status waits for the broker to say how high ids are, where that is not
+// known yet; it is sent again at once where it is, also if the two ids are equal; and
+// never again where none can be higher.
 func TestOutbox_SequenceIDsThatAreTooLow(t *testing.T) {
 	b := newBench(t)
 	b.Reconnected(true)
