@@ -414,6 +414,32 @@ func TestRouter_FindsADeletionInThePlaceOfASpec(t *testing.T) {
 	})
 }
 
+// TestDeletion_OfWhatCameBeforeTheListWasCompared:
+//
+// t1 A stock agent subscribes. It holds nothing, and that is what its list says.
+// t2 It is sent version 1 of a work. The list has not arrived.
+// t3 The source changes the work to Orphan and deletes it.
+// t4 The list arrives. It lacks the work, of which the agent has version 1.
+// Therefore the agent is sent the last spec before the deletion, or it would delete the
+// objects.
+func TestDeletion_OfWhatCameBeforeTheListWasCompared(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		source, stock := w.source("src"), w.open(w.agent("c1"), nil)
+		w.put(source, work{version: 1}.event())
+		stock.expect("spec create_request w1 v1")
+		w.put(source, work{version: 2, data: `{"manifests":[],"deleteOption":{"propagationPolicy":"Orphan"}}`}.event())
+		w.put(source, work{version: 2, deleting: true}.event())
+		stock.take()
+		w.ask(stock)
+		stock.expect("spec resync_response w1 v2", "spec resync_response w1 v2 deleting")
+
+		w.put(source, work{id: "w2", version: 1}.event())
+		stock.expect("spec create_request w2 v1")
+		w.put(source, work{id: "w2", version: 1, deleting: true}.event())
+		stock.expect("spec delete_request w2 v1 deleting")
+	})
+}
+
 // TestRouter_FindsADeletionFarBehindItsSpec:
 //
 // t1 A spec is accepted at revision 2, another work at 3, the deletion of the first at 4.

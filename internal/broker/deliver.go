@@ -97,6 +97,12 @@ func (b *Broker) overtook(s *subscription, r *store.Record) bool {
 // without a version first, which it never refuses, and then as it is: it says in
 // its status which generation it applied, and orders by that.
 func (b *Broker) deliverLive(s *subscription, out transport.Stream, f form) error {
+	if !f.hawser && s.answered == notCompared {
+		if s.early == nil {
+			s.early = map[string]bool{}
+		}
+		s.early[f.record.ResourceID] = true
+	}
 	if v := f.record.Version; f.unversioned() && !f.hawser && v > 0 && v <= math.MaxInt32 {
 		if err := b.send(s, out, f.spec); err != nil {
 			return err
@@ -110,7 +116,8 @@ func (b *Broker) deliverLive(s *subscription, out transport.Stream, f form) erro
 // may need it. That one must not get the two once more: the spec would bring the
 // work back while the report that it is gone is under way. So it hears of no
 // deletion before its list was compared, which answers for all of them, and the
-// spec stays away when the router comes with what the comparison has seen.
+// spec stays away when the router comes with what the comparison has seen. Of a work
+// that it was sent before that comparison its list may say nothing: it gets the spec.
 func (b *Broker) deliverDeletion(s *subscription, out transport.Stream, f form, e route.Entry) error {
 	r := f.record
 	if f.hawser {
@@ -119,7 +126,7 @@ func (b *Broker) deliverDeletion(s *subscription, out transport.Stream, f form, 
 	if s.answered == notCompared && e.Flags&route.Resync == 0 {
 		return nil
 	}
-	if r.Spec != nil && s.deleted[r.ResourceID] != r.SpecRevision && lastSpecUnseen(r, e) {
+	if r.Spec != nil && s.deleted[r.ResourceID] != r.SpecRevision && (s.early[r.ResourceID] || lastSpecUnseen(r, e)) {
 		if err := b.send(s, out, f.spec); err != nil {
 			return err
 		}

@@ -125,8 +125,8 @@ func (b *Broker) serve(ctx context.Context, s *subscription, out transport.Strea
 		case finish:
 			return st.err
 		case idle:
-			if s.deleted != nil && position >= s.answered {
-				s.deleted = nil
+			if position >= s.answered {
+				s.deleted, s.early = nil, nil
 			}
 			timer.Reset(st.until.Sub(now))
 			slot = b.wait(ctx, s, timer)

@@ -57,6 +57,9 @@ type subscription struct {
 	// deleted are the deletions that were sent to a stock agent, with the
 	// revisions of their specs, until the router is past the last comparison.
 	deleted map[string]uint64
+	// early are the works of which a stock agent was sent a spec before the first
+	// comparison, until the router is past that.
+	early map[string]bool
 	// asking alternates between mailbox and what else is to be sent.
 	asking bool
 	// overruled are the versions that the agent listed of works that it is sent
