@@ -40,6 +40,7 @@ type operation struct {
 // operations are all kinds. To add one is to add a row.
 var operations = []operation{
 	{"run", 120, run},
+	{"prefer", 12, prefer},
 	{"wait", 15, wait},
 	{"settle", 4, func(w *world, a, _ uint32) string {
 		w.settle(rand.New(rand.NewPCG(uint64(a), 3)))
@@ -96,6 +97,8 @@ var operations = []operation{
 	{"shop label", 3, onShop(func(w *world, s *shopWork, _ uint32) { w.shop.label(s) })},
 	{"shop orphan", 2, onShop(func(w *world, s *shopWork, _ uint32) { w.shop.orphan(s) })},
 	{"shop delete", 5, onShop(func(w *world, s *shopWork, _ uint32) { w.shop.delete(s) })},
+	{"shop hurries", 6, onShop(func(w *world, s *shopWork, b uint32) { w.shop.hurry(s, b) })},
+	{"shop makes anew", 4, func(w *world, a, b uint32) string { return w.shop.anew(a, b) }},
 	{"select", 5, selectCluster},
 
 	{"cut connection", 8, onLink(func(l *link) bool { return l.conn != nil }, func(l *link) { l.lose(unavailable("cut")) })},
@@ -284,13 +287,45 @@ func run(w *world, a, b uint32) string {
 		if len(list) == 0 || w.broken != nil {
 			break
 		}
-		w.perform(list[order.IntN(len(list))])
+		w.perform(w.choose(order, list))
 		did++
 	}
 	if did == 0 {
 		return ""
 	}
 	return fmt.Sprint(did, " steps")
+}
+
+// prefer lets some kinds of steps go before others from now on, or no longer: as long
+// as every step has the same chance nobody is late for long, and what only happens
+// behind many steps of others almost never does.
+func prefer(w *world, a, b uint32) string {
+	w.ranks, w.ranker = nil, nil
+	if a%3 == 0 {
+		return "nobody"
+	}
+	w.ranks, w.ranker = map[string]uint32{}, rand.New(rand.NewPCG(uint64(b), 8))
+	return "some"
+}
+
+// choose chooses the next step of a run.
+func (w *world) choose(order *rand.Rand, list []step) step {
+	if w.ranks == nil {
+		return list[order.IntN(len(list))]
+	}
+	first, highest := 0, uint32(0)
+	for i := range list {
+		kind := list[i].who + " " + list[i].what
+		rank, known := w.ranks[kind]
+		if !known {
+			rank = w.ranker.Uint32() | 1
+			w.ranks[kind] = rank
+		}
+		if rank > highest {
+			first, highest = i, rank
+		}
+	}
+	return list[first]
 }
 
 func wait(w *world, a, _ uint32) string {

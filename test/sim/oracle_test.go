@@ -125,6 +125,8 @@ type oracle struct {
 type truth struct {
 	wanted  map[string]*wanted // by id
 	seen    map[string]bool    // "life version" that was delivered
+	made    map[string]bool    // "life version" of which the cluster had an object
+	life    map[string]int     // by "object root": the latest life for which it was made
 	objects map[string]object
 	highest map[string]int64 // by "object life"
 	// timeless are lives of which older versions may come back.
@@ -171,6 +173,14 @@ func root(life string) string {
 		life, _, _ = strings.Cut(life, "#")
 	}
 	return life
+}
+
+// lifeOf takes apart what says which life of a work something is of: works that are
+// made anew under their id, and those of a restored hub, have several.
+func lifeOf(work string) (first string, life int) {
+	first, n, _ := strings.Cut(work, "#")
+	life, _ = strconv.Atoi(n)
+	return first, life
 }
 
 // approved hears that an operator lets a work be deleted that its hub lacks.
@@ -425,7 +435,7 @@ func (o *oracle) want(t *truth, env *codec.Envelope, e codec.Event) {
 // newCluster makes a cluster whose every change is judged.
 func (w *world) newCluster(name string) *clustertest.Fake {
 	f := clustertest.New()
-	t := &truth{wanted: map[string]*wanted{}, seen: map[string]bool{}, objects: map[string]object{}, highest: map[string]int64{}, timeless: map[string]bool{}}
+	t := &truth{wanted: map[string]*wanted{}, seen: map[string]bool{}, made: map[string]bool{}, life: map[string]int{}, objects: map[string]object{}, highest: map[string]int64{}, timeless: map[string]bool{}}
 	if before := w.oracle.clusters[name]; before != nil {
 		t.timeless, t.sharedMayStay = before.timeless, before.sharedMayStay
 		w.oracle.former = append(w.oracle.former, before)
@@ -456,6 +466,7 @@ func (o *oracle) changed(where string, t *truth, name string, now *unstructured.
 		return
 	}
 	data, _, _ := unstructured.NestedStringMap(now.Object, "data")
+	t.made[data["work"]+" "+data["version"]] = true
 	t.objects[name] = object{data: data, owners: ownersOf(now)}
 	if data["work"] == "" || !judge {
 		return
@@ -469,6 +480,11 @@ func (o *oracle) changed(where string, t *truth, name string, now *unstructured.
 		o.w.fail("I2", "%s: %s went from version %d of %s back to %d", where, name, t.highest[key], data["work"], version)
 	}
 	t.highest[key] = max(version, t.highest[key])
+	first, life := lifeOf(data["work"])
+	if latest := t.life[name+" "+first]; life < latest && !t.timeless[data["work"]] {
+		o.w.fail("I2", "%s: %s went from life %d of %s back to %d", where, name, latest, first, life)
+	}
+	t.life[name+" "+first] = max(life, t.life[name+" "+first])
 }
 
 // removed judges that an object was deleted on a cluster.
@@ -530,49 +546,6 @@ func ownersOf(o *unstructured.Unstructured) []string {
 		owners = append(owners, strings.Split(list, ",")...)
 	}
 	return owners
-}
-
-// statusOnHub judges a status that was written to the hub.
-func (o *oracle) statusOnHub(work *workv1.ManifestWork) {
-	id, hash := string(work.UID), statusHash(work.Status)
-	if hash == statusHash(workv1.ManifestWorkStatus{}) && len(work.Status.ResourceStatus.Manifests) == 0 {
-		return // only Delivered
-	}
-	all := o.reports[id]
-	for i := o.shown[id]; i < len(all); i++ {
-		if all[i] == hash {
-			o.shown[id] = i
-			return
-		}
-	}
-	if slices.Contains(all, hash) {
-		o.w.fail("I2", "the hub shows a status of work %s that is older than the one before", id)
-		return
-	}
-	o.w.fail("I4", "the hub shows a status of work %s that no agent reported", id)
-}
-
-// endOnHub judges that a work was let go on the hub. After the broker lost its
-// store nobody knows of a work whose first status was still under way, nor which of
-// two clusters had the name.
-func (o *oracle) endOnHub(work *workv1.ManifestWork) {
-	o.ended[string(work.UID)] = true
-	if o.forgot && (len(work.Status.ResourceStatus.Manifests) == 0 || o.overtaken(work) || o.usurped[work.Namespace]) {
-		return
-	}
-	for name, object := range o.clusters[work.Namespace].objects {
-		if root(object.data["work"]) == string(work.UID) && !o.mayStay[string(work.UID)] {
-			o.w.fail("I4", "work %s left the hub, and its object %s is still on cluster %s", work.UID, name, work.Namespace)
-		}
-	}
-}
-
-// overtaken reports whether, after a loss of the broker's store, the other source
-// was the first to publish a work of that name: it replaces the one that the
-// cluster has, and whose it was nobody knows any more.
-func (o *oracle) overtaken(work *workv1.ManifestWork) bool {
-	s := o.w.shop.works[keyOf(work)]
-	return s != nil && o.record(work.Namespace, string(s.o.UID)) != nil
 }
 
 // orphansThere reports whether the spec of a record is Orphan.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"time"
@@ -30,6 +31,8 @@ type shop struct {
 	works map[string]*shopWork // by cluster/name
 	gone  map[string]*shopWork // deleted, by cluster/name; the last of each
 	lives map[string]int       // by cluster/name
+	// highest is the highest version of any life, by cluster/name.
+	highest map[string]int64
 }
 
 type shopWork struct {
@@ -56,7 +59,7 @@ type shopWork struct {
 }
 
 func newShop(w *world) *shop {
-	s := &shop{w: w, works: map[string]*shopWork{}, gone: map[string]*shopWork{}, lives: map[string]int{}}
+	s := &shop{w: w, works: map[string]*shopWork{}, gone: map[string]*shopWork{}, lives: map[string]int{}, highest: map[string]int64{}}
 	s.link = newLink(w, identity.Identity{Role: identity.Source, Name: shopName}, s)
 	return s
 }
@@ -88,6 +91,7 @@ func (s *shop) create(cluster, name string, bits uint32) *shopWork {
 func (s *shop) change(w *shopWork, f func(*workv1.ManifestWork)) {
 	w.o = w.o.DeepCopy()
 	f(w.o)
+	s.highest[keyOf(w.o)] = max(w.o.Generation, s.highest[keyOf(w.o)])
 	w.dirty, w.tryAt = true, time.Time{}
 }
 
@@ -130,6 +134,67 @@ func (s *shop) delete(w *shopWork) {
 			s.tidy(key, w.before)
 		}
 	}
+}
+
+// hurry changes a work and deletes it before anything else happens, but that another
+// one may change in between: the broker commits, and comes to nothing else.
+func (s *shop) hurry(w *shopWork, b uint32) {
+	s.rush(w)
+	if b%3 == 0 {
+		s.update(w, b/3)
+	} else {
+		s.orphan(w)
+	}
+	s.rush(w)
+	for _, key := range s.keys() {
+		if o := s.works[key]; b%2 == 0 && o != w && o.o.DeletionTimestamp == nil {
+			s.label(o)
+			s.rush(o)
+			break
+		}
+	}
+	if key := keyOf(w.o); s.works[key] == w {
+		s.delete(w)
+		s.rush(w)
+	}
+}
+
+// rush publishes a work before anything else happens, if that is possible.
+func (s *shop) rush(w *shopWork) {
+	order := rand.New(rand.NewPCG(s.w.seed, 9))
+	for range 40 {
+		list := slices.DeleteFunc(s.w.steps(), func(p step) bool {
+			return p.who != "shop" && p.who != s.link.name && (p.who != "broker" || p.what != "commit")
+		})
+		if len(list) == 0 || !w.dirty && !w.busy || s.w.broken != nil {
+			return
+		}
+		s.w.perform(list[order.IntN(len(list))])
+	}
+}
+
+// anew deletes a work, lets a little happen, and creates one of its name that soon has
+// a version as high.
+func (s *shop) anew(a, b uint32) string {
+	keys := s.keys()
+	if len(keys) == 0 {
+		return ""
+	}
+	key := keys[int(a)%len(keys)]
+	w := s.works[key]
+	if w.o.DeletionTimestamp == nil {
+		s.delete(w)
+		run(s.w, 23, a)
+	}
+	now := s.create(w.o.Namespace, w.o.Name, b)
+	if now == nil || s.w.broken != nil {
+		return ""
+	}
+	for range w.o.Generation + int64(b%2) {
+		s.update(now, b)
+	}
+	run(s.w, 23, b)
+	return now.life
 }
 
 // Hello implements session.Party: it says nothing.
@@ -186,7 +251,8 @@ func (s *shop) tidy(key string, w *shopWork) {
 	}
 }
 
-// repeat publishes all again, deletions too: the broker may have forgotten it.
+// repeat publishes all again, deletions too: the broker may have forgotten it. Or it has
+// an earlier life again, so a deletion has the highest version that any life had.
 func (s *shop) repeat() {
 	for key, w := range s.gone {
 		if s.works[key] == nil {
@@ -210,6 +276,10 @@ func (s *shop) repeat() {
 func (s *shop) again(w *shopWork) {
 	// Its deletions carry no spec: what the broker was told of that is lost.
 	w.told = nil
+	if w.o.DeletionTimestamp != nil {
+		w.o = w.o.DeepCopy()
+		w.o.Generation = max(w.o.Generation, s.highest[keyOf(w.o)])
+	}
 	s.w.oracle.mustStay[root(w.life)] = false
 	w.dirty, w.confirmed, w.tryAt = w.dirty || w.tried, false, time.Time{}
 	if w.o.DeletionTimestamp == nil {

@@ -47,6 +47,10 @@ type world struct {
 	list         []step // of steps, kept for its memory
 	replacements int
 	others       bool // what happens on a cluster is done by somebody else
+	// ranks say, by kind, which steps come first; nil: each comes by chance. ranker
+	// gives them to kinds that have none yet.
+	ranks  map[string]uint32
+	ranker *rand.Rand
 }
 
 // violation is an invariant that does not hold.

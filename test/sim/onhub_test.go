@@ -1,0 +1,82 @@
+package sim
+
+import (
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/internal/broker/store"
+)
+
+// Here the oracle judges what a hub shows.
+
+// statusOnHub judges a status that was written to the hub.
+func (o *oracle) statusOnHub(work *workv1.ManifestWork) {
+	id, hash := string(work.UID), statusHash(work.Status)
+	if hash == statusHash(workv1.ManifestWorkStatus{}) && len(work.Status.ResourceStatus.Manifests) == 0 {
+		return // only Delivered
+	}
+	o.appliedOnHub(work)
+	all := o.reports[id]
+	for i := o.shown[id]; i < len(all); i++ {
+		if all[i] == hash {
+			o.shown[id] = i
+			return
+		}
+	}
+	if slices.Contains(all, hash) {
+		o.w.fail("I2", "the hub shows a status of work %s that is older than the one before", id)
+		return
+	}
+	o.w.fail("I4", "the hub shows a status of work %s that no agent reported", id)
+}
+
+// appliedOnHub judges that the hub shows a work as applied in the generation that it
+// has: then its cluster, or the one that had the name before, made it. Where a restored
+// hub counts a generation again, a report may be about the one before.
+func (o *oracle) appliedOnHub(work *workv1.ManifestWork) {
+	c := meta.FindStatusCondition(work.Status.Conditions, workv1.WorkApplied)
+	if c == nil || c.Status != metav1.ConditionTrue || c.ObservedGeneration != work.Generation || work.DeletionTimestamp != nil {
+		return
+	}
+	if life, has := o.w.hub.generations[generation{work.UID, work.Generation}]; has && life != o.w.hub.life {
+		return
+	}
+	for _, data := range objectsOf(work.Spec.Workload.Manifests) {
+		made := func(t *truth) bool { return t.made[data["work"]+" "+data["version"]] }
+		if data["work"] != "" && !made(o.clusters[work.Namespace]) && !slices.ContainsFunc(o.former, made) {
+			o.w.fail("I4", "the hub shows generation %d of work %s as applied, and no cluster made version %s of %s", work.Generation, work.UID, data["version"], data["work"])
+			return
+		}
+	}
+}
+
+// endOnHub judges that a work was let go on the hub. After the broker lost its
+// store nobody knows of a work whose first status was still under way, nor which of
+// two clusters had the name.
+func (o *oracle) endOnHub(work *workv1.ManifestWork) {
+	o.ended[string(work.UID)] = true
+	if o.forgot && (len(work.Status.ResourceStatus.Manifests) == 0 || o.overtaken(work) || o.usurped[work.Namespace]) {
+		return
+	}
+	for name, object := range o.clusters[work.Namespace].objects {
+		if root(object.data["work"]) == string(work.UID) && !o.mayStay[string(work.UID)] {
+			o.w.fail("I4", "work %s left the hub, and its object %s is still on cluster %s", work.UID, name, work.Namespace)
+		}
+	}
+}
+
+// overtaken reports whether, after a loss of the broker's store, the other source
+// was the first to publish a work of that name: it replaces the one that the
+// cluster has, and whose it was nobody knows any more.
+func (o *oracle) overtaken(work *workv1.ManifestWork) bool {
+	s := o.w.shop.works[keyOf(work)]
+	if s == nil {
+		return false
+	}
+	// A deletion alone replaces nothing, unless the cluster had said that it has the work.
+	r := o.record(work.Namespace, string(s.o.UID))
+	return r != nil && (r.State != store.Tombstone || r.Sequence != "")
+}
