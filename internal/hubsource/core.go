@@ -527,10 +527,11 @@ func (c *Core) failed(l Lane, key Key, r *retry, least time.Duration) {
 	c.cfg.Waker.Wake(l, key, d)
 }
 
-// hubFailed plans the next attempt of a write or read on the hub.
+// hubFailed plans the next attempt of a write or read on the hub. Of what is gone
+// the informer is about to say so; until then it lags, perhaps for long.
 func (c *Core) hubFailed(l Lane, key Key, r *retry, err error) {
 	c.failed(l, key, r, hubDelay(err))
-	r.onChange = apierrors.IsConflict(err)
+	r.onChange = apierrors.IsConflict(err) || apierrors.IsNotFound(err)
 }
 
 // olderThan compares resource versions. Ones that are no numbers are never

@@ -256,8 +256,6 @@ func (c *Core) doneAddFinalizer(e AddFinalizer, r Result) {
 		w.spec.retry = retry{}
 		w.spec.fresh, w.spec.alive = w.spec.fresh || !w.spec.attempted, true
 		c.wrote(w, r.Work)
-	case apierrors.IsNotFound(r.Err):
-		// The informer is about to say so.
 	default:
 		c.hubFailed(SpecLane, Key{UID: w.uid}, &w.spec.retry, r.Err)
 	}

@@ -428,3 +428,33 @@ func TestCore_DeletionAfterALostStore(t *testing.T) {
 		}
 	}
 }
+
+// t1: the informer shows a work.
+// t2: the work goes; the informer lags, and does not say so yet.
+// t3: each write about it is answered at once: the hub does not have it.
+// Therefore the next attempt waits, else nothing but such requests is made until the
+// informer says it.
+func TestCore_WaitsBeforeItWritesAgainToWhatIsGone(t *testing.T) {
+	f := newFixture(t, true)
+	fresh, dying := newWork("fresh", 1, withoutFinalizer), newWork("dying", 2, deleting)
+	f.core.WorkSeen(fresh)
+	f.core.WorkSeen(dying)
+	f.connect()
+	f.core.Done(next[AddFinalizer](f, SpecLane, fresh.UID), Result{Err: errNotFound()})
+	f.idle(SpecLane, fresh.UID)
+	f.deliver(dying.UID)
+	r := report(dying, 1, applied(2))
+	r.Deleted = true
+	f.core.Report(r)
+	f.core.Done(next[RemoveFinalizer](f, HubLane, dying.UID), Result{Err: errNotFound()})
+	f.idle(HubLane, dying.UID)
+
+	large := newWork("large", 1, sized(manifestwork.MaxManifestsSize+1))
+	f.core.WorkSeen(large)
+	f.idle(SpecLane, large.UID)
+	f.core.Done(next[PatchStatus](f, HubLane, large.UID), Result{Err: errNotFound()})
+	f.idle(HubLane, large.UID)
+
+	f.now = f.now.Add(firstDelay)
+	next[AddFinalizer](f, SpecLane, fresh.UID) // it may be another that lags
+}

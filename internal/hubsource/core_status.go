@@ -335,7 +335,8 @@ func (c *Core) donePatchStatus(e PatchStatus, r Result) {
 		c.wrote(w, r.Work)
 		c.written(w, e.report)
 	case apierrors.IsNotFound(r.Err):
-		c.written(w, e.report) // the informer is about to say that it is gone
+		c.written(w, e.report)
+		c.hubFailed(HubLane, Key{UID: w.uid}, &w.report.retry, r.Err)
 	case e.report != nil && rejected(r.Err):
 		c.written(w, e.report)
 		c.setBlame(w, blame{known: w.blame.known, spec: w.blame.spec, status: newProblem(e.Work, ReasonStatusRejected,
@@ -363,6 +364,7 @@ func (c *Core) doneRemoveFinalizer(e RemoveFinalizer, r Result) {
 		c.letGo(w)
 	case apierrors.IsNotFound(r.Err):
 		c.letGo(w)
+		c.hubFailed(HubLane, Key{UID: w.uid}, &w.report.retry, r.Err)
 	default:
 		c.hubFailed(HubLane, Key{UID: w.uid}, &w.report.retry, r.Err)
 	}
