@@ -26,7 +26,8 @@ type keep struct {
 	// locatedOn; due: it is to be asked again. An answer counts that was asked for
 	// in the present round. asked bounds how often.
 	position  *codec.HubPosition
-	newest    string // resource version of all that the hub has shown
+	newest    string // resource version of all that the hub has shown since it went back
+	ahead     bool   // that is later than position, and the hub is to be asked why
 	locatedOn int
 	round     int
 	due       bool
@@ -264,11 +265,13 @@ func (c *Core) doneLocate(e Locate, r Result) {
 	} else if reason := c.newerThanNow(&codec.HubPosition{UID: r.Position.UID, ResourceVersion: e.newest}); reason != "" {
 		c.wentBack(reason)
 	}
+	k.ahead = false
 	if k.newest == e.newest {
 		k.newest = r.Position.ResourceVersion
 	} else if !k.due && c.newerThanNow(&codec.HubPosition{UID: r.Position.UID, ResourceVersion: k.newest}) != "" {
 		// What came while the hub was asked may be later than its answer, or from
 		// before it went back.
+		k.ahead = true
 		c.locateAt(asked.Add(locateEvery))
 	}
 	c.judgeHub()

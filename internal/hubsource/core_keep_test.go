@@ -103,3 +103,48 @@ func TestCore_SavesNoCursorOnAHubThatMayHaveGoneBack(t *testing.T) {
 		}
 	}
 }
+
+// t1: the hub is restored, and its position says so; the watches of the informers
+// end with no error and tell nothing new.
+// t2: they show a work that the hub lacks, for longer than informers take to say
+// what is new; the broker has it, so nothing seems to be missing.
+// t3: the informers list the hub anew.
+// Therefore the doubt of t1 lasts until t3, and the work's deletion is left to a person.
+func TestCore_DoubtsTheHubAsLongAsInformersShowItsFuture(t *testing.T) {
+	w := newWork("w", 2, version("300"))
+	f := comparingFixture(t, State{}, w)
+	f.page(codec.Inventory{})
+	f.deliver(w.UID)
+	f.clusterIdle("cluster1")
+	f.locate("200")
+	f.core.Done(nextOf[Save](f, HubLane, Key{}), Result{})
+	f.locate("201")
+	f.core.Done(nextOf[Ask](f, SpecLane, Key{Cluster: "cluster1"}), Result{Lists: 1})
+	f.clusterIdle("cluster1")
+	f.now = f.now.Add(2 * calmAfter)
+	told := nextOf[SendCompared](f, SpecLane, Key{})
+	for told.Compared.Position == nil {
+		f.core.Done(told, Result{})
+		f.now = f.now.Add(tellAfter)
+		told = nextOf[SendCompared](f, SpecLane, Key{})
+	}
+	f.core.Done(told, Result{})
+	f.now = f.now.Add(tellAfter)
+	if e := f.core.Next(SpecLane, Key{}); e != nil {
+		t.Fatalf("when all is told, the next is %T %+v", e, e)
+	}
+	if s, _ := f.core.State(); len(s.Withheld) != 1 || s.Withheld[0] != everywhere {
+		t.Fatalf("the hub is believed again: %+v", s)
+	}
+
+	f.core.WorkMissing(w.UID)
+	f.idle(SpecLane, w.UID)
+	f.now = f.now.Add(missingDelay)
+	f.clusterIdle("cluster1")
+	f.page(codec.Inventory{Records: []codec.InventoryRecord{recordOf(t, w, 4)}})
+	f.locate("202")
+	f.clusterIdle("cluster1")
+	if s := f.core.Stats(); s.WithheldWorks != 1 {
+		t.Errorf("the deletion is not withheld: %+v", s)
+	}
+}

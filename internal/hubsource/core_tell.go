@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -90,9 +92,7 @@ func (c *Core) nextCompared() Effect {
 		c.cfg.Waker.Wake(SpecLane, Key{}, calm)
 	default:
 		t.at = time.Time{}
-		if c.clean() { // and the broker knows the position
-			c.trustAll()
-		}
+		c.trustAll() // where the broker knows the position
 	}
 	return nil
 }
@@ -184,7 +184,7 @@ func (c *Core) doneSendCompared(e SendCompared, r Result) {
 	t.all = t.all || e.Compared.AllClusters
 	if e.Compared.Position != nil {
 		t.position = e.Compared.Position
-		if r.Err == nil && c.clean() {
+		if r.Err == nil {
 			c.trustAll()
 		}
 	}
@@ -216,9 +216,16 @@ func (c *Core) markTold(told codec.Compared) {
 	}
 }
 
-// trustAll ends all doubt: nothing is missing anywhere, and the broker knows
-// where the hub is now.
+// trustAll ends all doubt if nothing is missing anywhere and informers show nothing
+// that the hub went back behind. The broker knows where the hub is now.
 func (c *Core) trustAll() {
+	switch {
+	case !c.clean():
+		return
+	case len(c.keep.withheld) > 0 && c.showsFuture():
+		c.tellIn(locateEvery) // nobody says when the informers list anew
+		return
+	}
 	if c.keep.withheld[everywhere] {
 		c.keep.settled = c.comparison.tell.position
 	}
@@ -227,6 +234,38 @@ func (c *Core) trustAll() {
 		c.cfg.Waker.Wake(HubLane, Key{}, 0)
 	}
 	c.keep.reason, c.keep.back = reasonKept, false
+}
+
+// showsFuture reports whether informers show a state of a work that is later than
+// all that the hub has, since it went back. They do so until they have listed the hub
+// anew, which may take long: a watch that goes on from a resource version which the
+// hub is yet to reach ends with no error, and tells nothing until then.
+//
+// t1: the hub has work w, which was created after the backup.
+// t2: the hub is restored. Its position says that it went back; nothing is deleted.
+// t3: informers show w, and the broker has it: nothing seems to be missing.
+// t4: informers list anew, or another leader's do: w is missing.
+//
+// Therefore the doubt of t2 does not end at t3: at t4 w would be deleted.
+func (c *Core) showsFuture() bool {
+	k := &c.keep
+	if k.ahead {
+		return true
+	}
+	for _, w := range c.works {
+		if n, err := resourceversion.CompareResourceVersion(seenVersion(w), k.newest); err == nil && n > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// seenVersion is the resource version that the informer shows of a work.
+func seenVersion(w *work) string {
+	if w.seen == nil || w.gone {
+		return "0"
+	}
+	return w.seen.ResourceVersion
 }
 
 func samePosition(a, b *codec.HubPosition) bool {
