@@ -81,16 +81,18 @@ func (s *shell) Wake(l Lane, k Key, after time.Duration) {
 	s.queues[l].AddAfter(k, after)
 }
 
+// shutDown ends the queues, which have goroutines from the beginning.
+func (s *shell) shutDown() {
+	for _, q := range s.queues {
+		q.ShutDown()
+	}
+}
+
 // Run carries out effects until ctx ends; calls in flight are cancelled.
 func (s *shell) Run(ctx context.Context) error {
 	s.metrics.state.set(s.stats)
 	defer s.metrics.state.set(nil)
-	stop := context.AfterFunc(ctx, func() {
-		for _, q := range s.queues {
-			q.ShutDown()
-		}
-	})
-	defer stop()
+	defer context.AfterFunc(ctx, s.shutDown)()
 	var tasks []run.Task
 	for range specWorkers {
 		tasks = append(tasks, run.Task{Name: "spec worker", Run: func(ctx context.Context) error { return s.work(ctx, SpecLane) }})

@@ -189,6 +189,7 @@ func (s *Source) serve(ctx context.Context, works, clusters cache.SharedIndexInf
 		id: s.cfg.ID, all: s.cfg.Selection.all(), cleanUp: s.cfg.CleanUp, hub: NewHub(s.cfg.Works.WorkV1(), s.cfg.Metadata),
 		keeper: s.keeper, state: state, log: s.cfg.Log, metrics: s.metrics,
 	})
+	defer sh.shutDown() // it may end before it runs
 	link := newLink(s.cfg, s.sessions, party{sh})
 	sh.broker = link
 	connected := func() bool {
