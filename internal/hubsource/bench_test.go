@@ -101,10 +101,14 @@ type fakeAgent struct {
 	sequence codec.Sequencer
 	seen     []string // "name generation", "name deleted"
 	silent   bool
+	// applied are the ids of what is there. told, if set, hears of each deletion.
+	applied map[string]bool
+	told    func(uid string)
+	reports int
 }
 
 func (b *bench) agent(cluster string) *fakeAgent {
-	a := &fakeAgent{b: b, cluster: cluster, held: map[string]*manifestwork.Spec{}}
+	a := &fakeAgent{b: b, cluster: cluster, held: map[string]*manifestwork.Spec{}, applied: map[string]bool{}}
 	a.dialer = b.broker.Dialer(identity.Identity{Role: identity.Agent, Name: cluster})
 	a.session = session.New(session.Config{
 		Dialer: a.dialer,
@@ -135,24 +139,64 @@ func (a *fakeAgent) Handle(ctx context.Context, e codec.Event) error {
 	if e.Type() == codec.TypeCheckpoint {
 		return nil // it has no disk
 	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if t, err := codec.ParseEventType(e.Type()); err == nil && t.Subresource == codec.Status {
+		return a.reportAll(ctx) // the broker asks what it missed
+	}
 	s, err := manifestwork.DecodeSpec(e)
 	if err != nil {
 		a.b.Errorf("agent: %v", err)
 		return nil
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if s.Deleting {
-		delete(a.held, s.Name)
-		a.seen = append(a.seen, s.Name+" deleted")
-	} else {
-		a.held[s.Name] = s
-		a.seen = append(a.seen, fmt.Sprint(s.Name, " ", s.Generation))
-	}
+	a.take(s)
 	if a.silent {
 		return nil
 	}
-	return a.report(ctx, s, "")
+	if err := a.report(ctx, s, a.message()); err != nil {
+		delete(a.held, s.Name) // so that it is sent again, and reported
+		return err
+	}
+	return nil
+}
+
+// message tells reports apart where somebody looks.
+func (a *fakeAgent) message() string {
+	if a.told == nil {
+		return ""
+	}
+	a.reports++
+	return fmt.Sprint("report ", a.reports)
+}
+
+func (a *fakeAgent) reportAll(ctx context.Context) error {
+	for _, s := range a.held {
+		if err := a.report(ctx, s, a.message()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// take does what a spec says; the caller holds the lock.
+func (a *fakeAgent) take(s *manifestwork.Spec) {
+	old := a.held[s.Name]
+	if !s.Deleting {
+		if old != nil && old.ResourceID != s.ResourceID {
+			delete(a.applied, old.ResourceID)
+		}
+		a.held[s.Name], a.applied[s.ResourceID] = s, true
+		a.seen = append(a.seen, fmt.Sprint(s.Name, " ", s.Generation))
+		return
+	}
+	if old != nil && old.ResourceID == s.ResourceID {
+		delete(a.held, s.Name)
+	}
+	delete(a.applied, s.ResourceID)
+	a.seen = append(a.seen, s.Name+" deleted")
+	if a.told != nil {
+		a.told(s.ResourceID)
+	}
 }
 
 // report publishes a status; the caller holds the lock.

@@ -42,6 +42,7 @@ type fakeHub struct {
 	objects   map[string]map[string]object
 	watches   map[*hubWatch]bool
 	calls     map[string]int // requests by verb and resource
+	faults    hubFaults
 }
 
 type object = map[string]any
@@ -139,12 +140,13 @@ func (h *fakeHub) terminate(resource, key string, old object) object {
 // tear removes a work, finalizers or not.
 func (h *fakeHub) tear(key string) {
 	h.mu.Lock()
+	defer h.mu.Unlock()
 	old := h.objects["manifestworks"][key]
 	n := deepCopy(old)
 	delete(metaOf(n), "finalizers")
-	h.store("manifestworks", key, old, n)
-	h.mu.Unlock()
-	h.remove("manifestworks", key)
+	if n = h.store("manifestworks", key, old, n); metaOf(n)["deletionTimestamp"] == nil {
+		h.terminate("manifestworks", key, n)
+	}
 }
 
 // label sets the labels of a ManagedCluster or Namespace; nil deletes it.
@@ -231,6 +233,7 @@ func (h *fakeHub) store(resource, key string, old, n object) object {
 			w.changed(old, n, gone)
 		}
 	}
+	h.faults.changed(resource, old, n, gone)
 	return n
 }
 
@@ -288,6 +291,14 @@ func (h *fakeHub) RoundTrip(r *http.Request) (*http.Response, error) {
 	if h.down {
 		return nil, errors.New("connect: connection refused")
 	}
+	if h.faults.writes != nil && r.Method != http.MethodGet {
+		return h.meddle(r)
+	}
+	return h.serve(r)
+}
+
+// serve answers a request; the caller holds the lock.
+func (h *fakeHub) serve(r *http.Request) (*http.Response, error) {
 	resource, key, subresource := route(r.URL.Path)
 	q := r.URL.Query()
 	selector, err := labels.Parse(q.Get("labelSelector"))
@@ -353,6 +364,7 @@ func (h *fakeHub) update(resource, key, subresource string, old, change object, 
 		n = only
 	} else if resource == "manifestworks" {
 		n["status"] = old["status"]
+		h.faults.letGo(old, n)
 	}
 	return respond(http.StatusOK, h.store(resource, key, old, n))
 }
@@ -405,12 +417,19 @@ func (h *fakeHub) watch(r *http.Request, resource string, s labels.Selector) *ht
 	ctx, stop := context.WithCancel(r.Context())
 	w := &hubWatch{resource: resource, selector: s, wake: make(chan struct{}, 1), stop: stop}
 	h.watches[w] = true
-	if r.URL.Query().Get("sendInitialEvents") != "" {
-		for _, o := range h.list(resource, "", s)["items"].([]any) {
+	if q := r.URL.Query(); q.Get("sendInitialEvents") != "" {
+		list, since := h.list(resource, "", s), []hubChange(nil)
+		if h.faults.mayShow(resource, q.Get("resourceVersion")) {
+			list, since = h.faults.stale(h, s)
+		}
+		for _, o := range list["items"].([]any) {
 			w.send("ADDED", o.(object))
 		}
 		w.send("BOOKMARK", object{"apiVersion": kinds[resource][0], "kind": kinds[resource][1], "metadata": object{
-			"resourceVersion": fmt.Sprint(h.rv), "annotations": object{"k8s.io/initial-events-end": "true"}}})
+			"resourceVersion": metaOf(list)["resourceVersion"], "annotations": object{"k8s.io/initial-events-end": "true"}}})
+		for _, c := range since {
+			w.changed(c.old, c.now, c.gone)
+		}
 	}
 	body, pipe := io.Pipe()
 	go h.feed(ctx, w, pipe)
@@ -431,6 +450,10 @@ func (h *fakeHub) feed(ctx context.Context, w *hubWatch, pipe *io.PipeWriter) {
 		case <-w.wake:
 		}
 		h.mu.Lock()
+		if h.faults.lags && w.resource == "manifestworks" {
+			h.mu.Unlock()
+			continue // catchUp wakes it
+		}
 		events := w.pending
 		w.pending = nil
 		var lines []byte
@@ -520,6 +543,10 @@ func (c cuttable) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, errors.New("connect: connection refused")
 	}
 	return c.hub.RoundTrip(r)
+}
+
+func clientsOf(cfg *rest.Config) (workversioned.Interface, metadata.Interface, typedcorev1.ConfigMapsGetter) {
+	return workversioned.NewForConfigOrDie(cfg), metadata.NewForConfigOrDie(cfg), typedcorev1.NewForConfigOrDie(cfg)
 }
 
 func leasesOf(cfg *rest.Config) coordinationv1.LeasesGetter {

@@ -26,6 +26,7 @@ func (h *fakeHub) backUp() (restore func()) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		h.rv, h.objects = rv, objects
+		h.faults.lags, h.faults.since = false, nil
 		for w := range h.watches {
 			w.stop()
 		}

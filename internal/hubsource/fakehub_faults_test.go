@@ -1,0 +1,155 @@
+package hubsource
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"k8s.io/apimachinery/pkg/labels"
+	workv1 "open-cluster-management.io/api/work/v1"
+)
+
+// hubFaults is what goes wrong with a fakeHub, and who looks at what happens there.
+// The hub's lock guards it.
+type hubFaults struct {
+	// writes says what becomes of the next write, nil: nothing goes wrong.
+	writes func() fault
+	// lags: watches of works show nothing new. before are the works as they were when
+	// that began, at version; since is what happened since.
+	lags    bool
+	before  map[string]object
+	version int
+	since   []hubChange
+	// endsWork hears that the source takes its finalizer off a work.
+	endsWork func(cluster, uid string)
+}
+
+type hubChange struct {
+	old, now object
+	gone     bool
+}
+
+// fault is what becomes of a write.
+type fault uint8
+
+const (
+	noFault    fault = iota
+	refused          // it is not carried out
+	answerLost       // it is carried out, and nobody hears of it
+	comesLate        // so it is, but later, when its sender has given it up
+)
+
+// late is how late a write comes, in a bubble: after the sender tried again, perhaps
+// also after another one leads.
+const late = 3 * time.Second
+
+// meddle lets a write go wrong; the caller holds the lock.
+func (h *fakeHub) meddle(r *http.Request) (*http.Response, error) {
+	switch h.faults.writes() {
+	case refused:
+		return status(http.StatusServiceUnavailable, "ServiceUnavailable"), nil
+	case answerLost:
+		if err := h.unheard(r); err != nil {
+			return nil, err
+		}
+		return nil, errors.New("read: connection reset by peer")
+	case comesLate:
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return nil, err
+		}
+		again := r.Clone(context.Background())
+		again.Body = io.NopCloser(bytes.NewReader(body))
+		go func() { // ends before the test, which waits for longer
+			<-time.After(late)
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			if err := h.unheard(again); err != nil {
+				h.t.Errorf("fake hub: %v", err)
+			}
+		}()
+		return nil, errors.New("read: connection reset by peer")
+	case noFault:
+	}
+	return h.serve(r)
+}
+
+// unheard carries out a request whose answer nobody hears.
+func (h *fakeHub) unheard(r *http.Request) error {
+	answer, err := h.serve(r)
+	if err != nil {
+		return err
+	}
+	return answer.Body.Close()
+}
+
+// cutWatches ends all watches.
+func (h *fakeHub) cutWatches() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for w := range h.watches {
+		w.stop()
+	}
+}
+
+// fallBehind lets watches show nothing new of the works, as a kube-apiserver does
+// whose cache lags.
+func (h *fakeHub) fallBehind() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if f := &h.faults; !f.lags {
+		f.lags, f.before, f.version, f.since = true, maps.Clone(h.objects["manifestworks"]), h.rv, nil
+	}
+}
+
+// catchUp ends that.
+func (h *fakeHub) catchUp() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.faults.lags, h.faults.since = false, nil
+	for w := range h.watches {
+		select {
+		case w.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (f *hubFaults) changed(resource string, old, now object, gone bool) {
+	if f.lags && resource == "manifestworks" {
+		f.since = append(f.since, hubChange{old, now, gone})
+	}
+}
+
+// mayShow reports whether a cache that lags may answer a list that is not to be older
+// than a version.
+func (f *hubFaults) mayShow(resource, version string) bool {
+	n, err := strconv.Atoi(version)
+	return f.lags && resource == "manifestworks" && err == nil && n <= f.version
+}
+
+// stale is the list of works as such a cache has it, and what it does not show yet.
+func (f *hubFaults) stale(h *fakeHub, s labels.Selector) (list object, since []hubChange) {
+	now, rv := h.objects["manifestworks"], h.rv
+	h.objects["manifestworks"], h.rv = f.before, f.version
+	defer func() { h.objects["manifestworks"], h.rv = now, rv }()
+	return h.list("manifestworks", "", s), f.since
+}
+
+// letGo looks whether an update takes the source's finalizer off.
+func (f *hubFaults) letGo(old, now object) {
+	has := func(o object) bool {
+		list, _ := metaOf(o)["finalizers"].([]any)
+		return slices.Contains(list, any(workv1.ManifestWorkFinalizer))
+	}
+	if f.endsWork != nil && has(old) && !has(now) {
+		f.endsWork(fmt.Sprint(metaOf(old)["namespace"]), fmt.Sprint(metaOf(old)["uid"]))
+	}
+}

@@ -1,0 +1,482 @@
+package hubsource
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
+)
+
+// Two replicas of the real source, with their informers, on a fakeHub and a real
+// broker. A seed says what people do and what goes wrong; when all is well again,
+// hub and broker have to agree. It looks at the source from outside only. Unlike in
+// test/sim goroutines run as they like, so a seed need not do the same each time.
+
+// The environment of TestSource_AgreesWhateverHappens, as that of test/sim.
+const (
+	envSeed  = "SEED"  // play this one and show what happens
+	envFirst = "FIRST" // begin with this one, not with 1
+	envTime  = "TIME"  // play as many as fit in this time, a duration
+)
+
+// seedsTime is how long seeds are played, and leastPlayed how many at least.
+const (
+	seedsTime   = 8 * time.Second
+	leastPlayed = 10
+)
+
+var playedClusters, playedNames = []string{"c1", "c2"}, []string{"a", "b", "c"}
+
+// play is one seed.
+type play struct {
+	*bench
+	rng      *rand.Rand
+	seed     uint64
+	replicas []*replica
+	agents   map[string]*fakeAgent
+	life     int
+	backup   *hubCopy
+	lines    []string
+
+	// The hub's lock guards these.
+	troubles int             // writes that go wrong yet
+	deleted  map[string]bool // uids that somebody deleted, or let be deleted
+}
+
+type hubCopy struct {
+	restore func()
+	version int
+}
+
+// replica is one of the processes that may lead. It is started again when it ends.
+type replica struct {
+	*running
+	name string
+	cut  bool // from the hub; guarded by the hub's lock
+}
+
+// newPlay starts everything.
+func newPlay(b *bench, seed uint64) *play {
+	p := &play{bench: b, seed: seed, rng: rand.New(rand.NewPCG(seed, 1)), agents: map[string]*fakeAgent{}, deleted: map[string]bool{}}
+	for _, c := range playedClusters {
+		a := b.agent(c)
+		a.mu.Lock()
+		a.told = func(uid string) { p.wasTold(c, uid) }
+		a.mu.Unlock()
+		p.agents[c] = a
+	}
+	b.hub.mu.Lock()
+	b.hub.faults.endsWork, b.hub.faults.writes = p.endsWork, p.fault
+	b.hub.mu.Unlock()
+	for _, name := range []string{"first", "second"} {
+		p.replicas = append(p.replicas, &replica{name: name})
+	}
+	p.revive()
+	return p
+}
+
+// revive starts the replicas again that have ended.
+func (p *play) revive() {
+	for _, r := range p.replicas {
+		if r.running != nil {
+			select {
+			case <-r.ended:
+			default:
+				continue
+			}
+		}
+		r.running = p.source(elected(p.bench, r.name, &r.cut), func(c *Config) { p.through(c, &r.cut) })
+	}
+}
+
+// through lets a replica reach the hub on a way that can be cut.
+func (p *play) through(c *Config, cut *bool) {
+	cfg := p.hub.config()
+	cfg.Transport = cuttable{p.hub, cut}
+	c.Works, c.Metadata, c.ConfigMaps = clientsOf(cfg)
+}
+
+func (p *play) note(format string, args ...any) {
+	p.lines = append(p.lines, fmt.Sprintf(format, args...))
+}
+
+// fault is what becomes of a write; the caller holds the hub's lock.
+func (p *play) fault() fault {
+	if p.troubles == 0 {
+		return noFault
+	}
+	p.troubles--
+	return fault(1 + p.troubles%3)
+}
+
+// endsWork judges that the finalizer goes: the cluster has nothing of the work.
+// The caller holds the hub's lock.
+func (p *play) endsWork(cluster, uid string) {
+	a := p.agents[cluster]
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.applied[uid] {
+		p.Errorf("seed %d: %s is let go, and cluster %s has it", p.seed, uid, cluster)
+	}
+}
+
+// wasTold judges that a cluster was told of a deletion.
+func (p *play) wasTold(cluster, uid string) {
+	p.hub.mu.Lock()
+	defer p.hub.mu.Unlock()
+	if !p.deleted[uid] {
+		p.Errorf("seed %d: cluster %s was told that %s is deleted, and nobody deleted it", p.seed, cluster, uid)
+	}
+}
+
+// doom notes that somebody deletes a work.
+func (p *play) doom(uid string) {
+	p.hub.mu.Lock()
+	defer p.hub.mu.Unlock()
+	p.deleted[uid] = true
+}
+
+// step is one thing that somebody does, or that goes wrong. It returns what it did,
+// "" if it was not possible.
+type playStep struct {
+	name   string
+	weight int
+	do     func(p *play) string
+}
+
+var playSteps = []playStep{
+	{"apply", 12, func(p *play) string {
+		key := p.anyKey()
+		cluster, name, _ := strings.Cut(key, "/")
+		if w := p.hub.work(key); w != nil && w.DeletionTimestamp != nil {
+			return ""
+		}
+		p.hub.apply(example(cluster, name, data(fmt.Sprint("v", p.rng.IntN(1000)))))
+		return key
+	}},
+	{"label", 3, func(p *play) string {
+		key := p.anyKey()
+		w := p.hub.work(key)
+		if w == nil || w.DeletionTimestamp != nil {
+			return ""
+		}
+		w.Labels = map[string]string{"l": fmt.Sprint(p.rng.IntN(1000))}
+		p.hub.apply(w)
+		return key
+	}},
+	{"remove", 6, func(p *play) string {
+		key := p.anyKey()
+		w := p.hub.work(key)
+		if w == nil {
+			return ""
+		}
+		p.doom(string(w.UID))
+		p.hub.remove("manifestworks", key)
+		return key
+	}},
+	{"tear", 1, func(p *play) string {
+		key := p.anyKey()
+		w := p.hub.work(key)
+		if w == nil {
+			return ""
+		}
+		p.doom(string(w.UID))
+		p.hub.tear(key)
+		return key
+	}},
+	{"back up", 4, (*play).backUp},
+	{"restore", 4, (*play).restore},
+	{"hub is down", 2, func(p *play) string {
+		p.hub.setDown(true)
+		p.pass(20 * time.Second)
+		p.hub.setDown(false)
+		return "for a while"
+	}},
+	{"writes go wrong", 6, func(p *play) string {
+		p.hub.mu.Lock()
+		defer p.hub.mu.Unlock()
+		p.troubles = 1 + p.rng.IntN(6)
+		return fmt.Sprint(p.troubles)
+	}},
+	{"watches end", 3, func(p *play) string { p.hub.cutWatches(); return "all" }},
+	{"informers lag", 4, func(p *play) string { p.hub.fallBehind(); return "from now on" }},
+	{"informers catch up", 5, func(p *play) string { p.hub.catchUp(); return "all" }},
+	{"a replica ends", 4, func(p *play) string {
+		r := p.replicas[p.rng.IntN(2)]
+		if err := r.stop(); err != nil {
+			p.note("%v", err)
+		}
+		if p.rng.IntN(2) == 0 {
+			p.pass(5 * time.Second) // the other one leads
+		}
+		return r.name
+	}},
+	{"a replica is cut from the hub", 3, func(p *play) string { return p.cutOff(p.replicas[p.rng.IntN(2)]) }},
+	{"sources are cut from the broker", 4, func(p *play) string {
+		for _, r := range p.replicas {
+			r.dialer.Cut()
+		}
+		p.pass(3 * time.Second)
+		for _, r := range p.replicas {
+			r.dialer.Restore()
+		}
+		return "for a while"
+	}},
+	{"an agent is cut off", 3, func(p *play) string {
+		c := playedClusters[p.rng.IntN(len(playedClusters))]
+		p.agents[c].dialer.Cut()
+		return c
+	}},
+	{"agents come back", 4, func(p *play) string { p.joinAgents(); return "all" }},
+	{"wait", 8, func(p *play) string { return p.pass(2 * time.Minute) }},
+}
+
+func (p *play) anyKey() string {
+	return playedClusters[p.rng.IntN(len(playedClusters))] + "/" + playedNames[p.rng.IntN(len(playedNames))]
+}
+
+// pass lets some time pass, up to a bound.
+func (p *play) pass(longest time.Duration) string {
+	d := time.Duration(p.rng.Int64N(int64(longest)))
+	p.settle(d)
+	return d.String()
+}
+
+// backUp copies the hub. After it a lot happens there besides works, so that it takes
+// a while until a restored hub is where it was before.
+func (p *play) backUp() string {
+	restore := p.hub.backUp()
+	p.hub.mu.Lock()
+	defer p.hub.mu.Unlock()
+	p.backup = &hubCopy{restore, p.hub.rv}
+	p.hub.rv += 1 << (50 - 8*min(p.life, 5))
+	return fmt.Sprint("at ", p.backup.version)
+}
+
+// restore puts the copy in the hub's place, if the broker knows of a later state: else
+// nobody could tell once both replicas have ended.
+func (p *play) restore() string {
+	if p.backup == nil || p.known() <= p.backup.version {
+		return ""
+	}
+	p.backup.restore()
+	p.life++
+	p.backup = nil
+	return "done"
+}
+
+// known is how far the hub has come as far as the broker knows.
+func (p *play) known() int {
+	var position struct {
+		ResourceVersion int `json:"resourceVersion,string"`
+	}
+	for _, value := range p.broker.Store.Bookmarks("hub/hub") {
+		if err := json.Unmarshal(value, &position); err != nil {
+			p.Fatal(err)
+		}
+	}
+	return position.ResourceVersion
+}
+
+// cutOff cuts a replica from the hub, for long enough that it may lose the lease.
+func (p *play) cutOff(r *replica) string {
+	p.setCut(r, true)
+	d := p.pass(30 * time.Second)
+	p.setCut(r, false)
+	return r.name + " for " + d
+}
+
+func (p *play) setCut(r *replica, cut bool) {
+	p.hub.mu.Lock()
+	defer p.hub.mu.Unlock()
+	r.cut = cut
+}
+
+func (p *play) joinAgents() {
+	for _, a := range p.agents {
+		a.dialer.Restore()
+	}
+}
+
+// run plays the seed.
+func (p *play) run() {
+	total := 0
+	for _, s := range playSteps {
+		total += s.weight
+	}
+	for range 8 + p.rng.IntN(40) {
+		n := p.rng.IntN(total)
+		i := slices.IndexFunc(playSteps, func(s playStep) bool { n -= s.weight; return n < 0 })
+		p.note("%s: %s", playSteps[i].name, playSteps[i].do(p))
+		p.revive()
+		p.pass(2 * time.Second)
+		if p.Failed() {
+			break
+		}
+	}
+	p.hub.mu.Lock()
+	p.troubles = 0
+	p.hub.mu.Unlock()
+	p.hub.catchUp()
+	p.joinAgents()
+	p.note("all is well again")
+	p.settle(5 * time.Minute)
+	for i := 0; i < 4 && p.approve() > 0; i++ {
+		p.settle(5 * time.Minute)
+	}
+	p.check()
+}
+
+// approve lets everything be deleted that is withheld.
+func (p *play) approve() int {
+	withheld := map[string][]*hawserv1.WithheldDeletion{}
+	n := 0
+	err := p.broker.ListOrphans(context.Background(), &hawserv1.ListOrphansRequest{}, func(o *hawserv1.ListOrphansResponse) error {
+		if o.GetCause() == hawserv1.OrphanCause_ORPHAN_CAUSE_WITHHELD {
+			p.doom(o.GetResourceId())
+			n++
+			withheld[o.GetCluster()] = append(withheld[o.GetCluster()], &hawserv1.WithheldDeletion{ResourceId: o.GetResourceId(), Name: o.GetName(), Revision: o.GetRevision()})
+		}
+		return nil
+	})
+	for c, works := range withheld {
+		if err == nil {
+			_, err = p.broker.Approve(context.Background(), identity.Identity{Role: identity.Operator, Name: "op"}, &hawserv1.ApproveRequest{Source: "hub", Cluster: c, Works: works})
+		}
+	}
+	if err != nil {
+		p.Errorf("approve: %v", err)
+	}
+	p.note("%d deletions are approved", n)
+	return n
+}
+
+// check compares hub and broker.
+func (p *play) check() {
+	records := map[string]store.Meta{}
+	err := p.broker.Store.Scan(context.Background(), store.Scope{DataType: codec.ManifestBundles}, func(m store.Meta) error {
+		switch m.State {
+		case store.Live:
+			records[m.ResourceID] = m
+		case store.Tombstone:
+			p.Errorf("seed %d: the deletion of %s/%s %s is not confirmed", p.seed, m.Cluster, m.Name, m.ResourceID)
+		case store.Grave:
+		}
+		return nil
+	})
+	if err != nil {
+		p.Fatal(err)
+	}
+	for _, c := range playedClusters {
+		for _, name := range playedNames {
+			if w := p.hub.work(c + "/" + name); w != nil {
+				p.checkWork(w, records)
+			}
+		}
+	}
+	for id, m := range records {
+		p.Errorf("seed %d: the broker has %s/%s %s, and the hub does not", p.seed, m.Cluster, m.Name, id)
+	}
+	p.checkAgents()
+}
+
+func (p *play) checkWork(w *workv1.ManifestWork, records map[string]store.Meta) {
+	m, has := records[string(w.UID)]
+	delete(records, string(w.UID))
+	tag, err := manifestwork.SpecTag(w)
+	switch {
+	case err != nil:
+		p.Fatal(err)
+	case w.DeletionTimestamp != nil:
+		p.Errorf("seed %d: %s/%s %s is still being deleted", p.seed, w.Namespace, w.Name, w.UID)
+	case !has || m.Tag != tag:
+		p.Errorf("seed %d: the broker has of %s/%s %s %+v, the hub has generation %d", p.seed, w.Namespace, w.Name, w.UID, m, w.Generation)
+	case !hasFinalizer(w):
+		p.Errorf("seed %d: %s/%s has no finalizer", p.seed, w.Namespace, w.Name)
+	default:
+		p.checkStatus(w, m.Key)
+	}
+}
+
+// checkStatus: the hub shows what the broker has.
+func (p *play) checkStatus(w *workv1.ManifestWork, k store.Key) {
+	record, err := p.broker.Store.Get(context.Background(), k)
+	if err != nil {
+		p.Fatal(err)
+	}
+	e, err := codec.Unmarshal(record.Status)
+	if err != nil {
+		p.Fatalf("%s: %v", k.ResourceID, err)
+	}
+	said, err := ReportOf(e)
+	if err != nil {
+		p.Fatal(err)
+	}
+	if shows := w.Status.Conditions; !apiequality.Semantic.DeepEqual(shows, said.Status.Conditions) || said.Version != w.Generation {
+		p.Errorf("seed %d: the hub shows of %s/%s at generation %d %+v, the broker has %+v", p.seed, w.Namespace, w.Name, w.Generation, shows, said)
+	}
+}
+
+// checkAgents: each cluster has the works that the hub has, and no others.
+func (p *play) checkAgents() {
+	for c, a := range p.agents {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		for _, name := range playedNames {
+			w, held := p.hub.work(c+"/"+name), a.held[name]
+			if (w != nil) != (held != nil) || w != nil && (string(w.UID) != held.ResourceID || w.Generation != held.Generation) {
+				p.Errorf("seed %d: cluster %s has of %s %+v", p.seed, c, name, held)
+			}
+		}
+	}
+}
+
+func TestSource_AgreesWhateverHappens(t *testing.T) {
+	first, seeds, end := uint64(1), uint64(leastPlayed), time.Now().Add(seedsTime)
+	one := os.Getenv(envSeed) != ""
+	if text := os.Getenv(envTime); text != "" {
+		d, err := time.ParseDuration(text)
+		if err != nil {
+			t.Fatalf("%s: %v", envTime, err)
+		}
+		end = time.Now().Add(d)
+	}
+	for _, name := range []string{envFirst, envSeed} {
+		if text := os.Getenv(name); text != "" {
+			n, err := strconv.ParseUint(text, 10, 64)
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			first = n
+		}
+	}
+	if one {
+		seeds, end = 1, time.Now()
+	}
+	n := uint64(0)
+	for ; !t.Failed() && (n < seeds || time.Now().Before(end)); n++ {
+		inBubble(t, func(b *bench) {
+			p := newPlay(b, first+n)
+			p.run()
+			if t.Failed() || one {
+				b.Logf("seed %d:\n%s", p.seed, strings.Join(p.lines, "\n"))
+			}
+		})
+	}
+	t.Logf("%d seeds from %d on", n, first)
+}
