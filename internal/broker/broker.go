@@ -47,6 +47,7 @@ type Broker struct {
 	burials *burials
 	// ledger is what does not fit together, comparisons who has made sure.
 	ledger      *ledger
+	unexplained *unexplained
 	comparisons *comparisons
 
 	// comparing limits how many comparisons of lists run at a time.
@@ -76,7 +77,7 @@ func New(cfg Config) (*Broker, error) {
 		kept:      newBudget(cfg.QueueBytes),
 		burials:   newBurials(),
 		comparing: make(chan struct{}, cfg.Comparisons),
-		ledger:    newLedger(), comparisons: newComparisons(),
+		ledger:    newLedger(), comparisons: newComparisons(), unexplained: newUnexplained(),
 	}
 	b.hub = newHub(cfg.Store.Head().Revision, b.ledger)
 	b.commits = newCommitter(cfg, func(err error) {

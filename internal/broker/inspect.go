@@ -104,7 +104,17 @@ func (b *Broker) ListOrphans(ctx context.Context, r *hawserv1.ListOrphansRequest
 			}
 		}
 	}
-	return nil
+	return b.listUnexplained(r.GetCluster(), b.cfg.Now(), send)
+}
+
+// Resolve has the agent of a cluster remove or adopt what no work explains. What
+// became of it the agent tells by what it lists next.
+func (b *Broker) Resolve(_ context.Context, by identity.Identity, r *hawserv1.ResolveRequest) (*hawserv1.ResolveResponse, error) {
+	if err := required("cluster", r.GetCluster(), "uid", r.GetUid()); err != nil {
+		return nil, err
+	}
+	name, err := b.resolveUnexplained(by, r.GetCluster(), r.GetUid(), r.GetAdopt())
+	return &hawserv1.ResolveResponse{Name: name}, err
 }
 
 // explain completes what is sent of a finding.

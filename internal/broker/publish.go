@@ -47,7 +47,7 @@ func (b *Broker) Publish(ctx context.Context, p transport.Peer, event []byte, su
 	case kindResync:
 		r.Outcome = codec.OutcomeAccepted
 		err = b.requestResync(p, from, env, subscriptionID, len(event))
-	case kindAck, kindInventory, kindCompared:
+	case kindAck, kindInventory, kindCompared, kindUnexplained:
 		r.Outcome, err = b.publishSync(ctx, from, env, normal, subscriptionID)
 	case kindRelease:
 		r.Outcome, err = b.releaseCluster(ctx, s, env)
@@ -71,6 +71,8 @@ const (
 	kindAck       = "ack"
 	kindInventory = "inventory"
 	kindCompared  = "compared"
+
+	kindUnexplained = "unexplained"
 )
 
 func kindOf(env *codec.Envelope) string {
@@ -83,6 +85,8 @@ func kindOf(env *codec.Envelope) string {
 		return kindInventory
 	case codec.TypeCompared:
 		return kindCompared
+	case codec.TypeUnexplained:
+		return kindUnexplained
 	}
 	switch {
 	case env.Type.Action == codec.ResyncRequest:

@@ -27,6 +27,7 @@ func (b *Broker) Subscribe(ctx context.Context, p transport.Peer, raw transport.
 	}
 	defer s.release()
 	defer func() { b.hub.remove(s, b.store.Head().Revision) }()
+	defer b.unexplained.drop(s)
 	accepted := b.accepted(s)
 	if err := out.Accept(accepted); err != nil {
 		return streamFailed(ctx, err)
@@ -162,6 +163,8 @@ func (b *Broker) take(ctx context.Context, s *subscription, out transport.Stream
 		return b.deliver(ctx, s, out, st.entry)
 	case checkpoint:
 		return b.checkpoint(s, out, st.mark)
+	case resolve:
+		return b.sendResolve(s, out, st.resolve)
 	case idle, finish:
 	}
 	return nil

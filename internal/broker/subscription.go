@@ -41,6 +41,8 @@ type subscription struct {
 	rests    rests // of a stock agent
 	end      *transport.Error
 	order    order // of what a source says
+	// resolves are what operators want of the agent, oldest first.
+	resolves []codec.Resolve
 	sync     syncState
 
 	// The rest belongs to the stream's goroutine.
@@ -92,7 +94,9 @@ type step struct {
 	chunk []codec.StatusHash
 	mark  mark
 	err   *transport.Error
-	until time.Time
+	// resolve is what an operator wants of the agent.
+	resolve codec.Resolve
+	until   time.Time
 }
 
 type stepKind uint8
@@ -108,6 +112,7 @@ const (
 	ask                        // ask the agent for the statuses of step.chunk
 	deliver                    // send what step.entry stands for
 	checkpoint                 // send step.mark
+	resolve                    // send step.resolve
 )
 
 // reads reports whether the step needs one of the slots for comparing.
@@ -128,6 +133,11 @@ func (s *subscription) next(now time.Time, heartbeat time.Duration, mayCompare b
 		s.nextBeat = now.Add(heartbeat)
 		s.rests.prune(now)
 		return step{kind: beat}
+	}
+	if len(s.resolves) > 0 {
+		first := s.resolves[0]
+		s.resolves = s.resolves[1:]
+		return step{kind: resolve, resolve: first}
 	}
 	for _, e := range s.rests.due(now) {
 		before := s.mail.Len()

@@ -33,6 +33,12 @@ func (b *Broker) publishSync(ctx context.Context, from identity.Identity, env *c
 			return "", undecodable(err)
 		}
 		return codec.OutcomeAccepted, b.requestPage(ctx, s, e.ID(), r, len(normal))
+	case kindUnexplained:
+		u, err := codec.ParseUnexplained(e)
+		if err != nil {
+			return "", undecodable(err)
+		}
+		return codec.OutcomeAccepted, b.noteUnexplained(s, u)
 	default:
 		c, err := codec.ParseCompared(e)
 		if err != nil {

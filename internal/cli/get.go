@@ -210,7 +210,10 @@ CAUSE "no record": the agent holds the work, and the broker knows nothing of it.
 "ahead": the agent holds a newer version than the broker; its source has to publish
 it again. "withheld": the broker holds the work, its source lacks it and does not
 dare to delete it: see hawser approve. "stranger": an agent of another cluster comes
-under a name that is taken: see hawser forget cluster.`,
+under a name that is taken: see hawser forget cluster. "no owner": on the cluster is an
+AppliedManifestWork without a work that does not say whose it is, as another agent
+leaves it: see hawser approve. "shared": one of another hub has objects that works of
+this hub have too; the owner of the cluster can hand it over with hawser move.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return l.run(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient) (grpc.ServerStreamingClient[hawserv1.ListOrphansResponse], error) {
@@ -229,5 +232,7 @@ func causeWord(c hawserv1.OrphanCause) string {
 		hawserv1.OrphanCause_ORPHAN_CAUSE_AHEAD:     "ahead",
 		hawserv1.OrphanCause_ORPHAN_CAUSE_WITHHELD:  "withheld",
 		hawserv1.OrphanCause_ORPHAN_CAUSE_STRANGER:  "stranger",
+		hawserv1.OrphanCause_ORPHAN_CAUSE_NO_OWNER:  "no owner",
+		hawserv1.OrphanCause_ORPHAN_CAUSE_SHARED:    "shared",
 	}[c]
 }

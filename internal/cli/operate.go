@@ -110,10 +110,10 @@ only the new source may change or delete it, and statuses go there.`,
 func newApprove(env Env) *cobra.Command {
 	var r remote
 	var source, clusterName string
-	var all bool
+	var all, remove, adopt bool
 	cmd := &cobra.Command{
-		Use:   "approve --source SOURCE --cluster CLUSTER (--all | ID…)",
-		Short: "Delete works that their source lacks and did not dare to delete",
+		Use:   "approve --cluster CLUSTER (--source SOURCE (--all | ID…) | (--remove | --adopt) UID…)",
+		Short: "Delete what is left alone until somebody decides about it",
 		Long: `Delete works that their source lacks and did not dare to delete.
 
 A source that finds works at the broker which its hub does not have deletes them by
@@ -122,9 +122,24 @@ after a restore from a backup. Then they are withheld: look at them with
 
   hawser get orphans --cluster CLUSTER
 
-and, if they are to go, approve. Without ids and without --all nothing is deleted.`,
+and, if they are to go, approve. Without ids and without --all nothing is deleted.
+
+What is listed as "no owner" is on the cluster and no source knows of it. The agent
+removes it with its objects (--remove), or gives it to the work of its name (--adopt),
+if it is still the one with this uid and still nobody's; it has to be connected.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, ids []string) error {
+			if remove || adopt {
+				switch {
+				case remove && adopt || all || source != "":
+					return usageOf(cmd, errors.New("--remove, --adopt, and --source or --all exclude each other"))
+				case clusterName == "" || len(ids) == 0:
+					return usageOf(cmd, errors.New("name the cluster with --cluster, and each AppliedManifestWork by its uid, as hawser get orphans shows it"))
+				}
+				return r.call(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient) error {
+					return resolveAll(ctx, env, c, &hawserv1.ResolveRequest{Cluster: clusterName, Adopt: adopt}, ids)
+				})
+			}
 			switch {
 			case source == "" || clusterName == "":
 				return usageOf(cmd, errors.New("--source and --cluster are not both set"))
@@ -136,23 +151,49 @@ and, if they are to go, approve. Without ids and without --all nothing is delete
 				if err != nil {
 					return err
 				}
-				if _, err := c.Approve(ctx, &hawserv1.ApproveRequest{Source: source, Cluster: clusterName, Works: works}); err != nil {
-					return err
-				}
-				for _, w := range works {
-					if err := say(env.Stdout, "work %s (%s) is being deleted on %s\n", w.GetName(), w.GetResourceId(), clusterName); err != nil {
-						return err
-					}
-				}
-				return nil
+				return approve(ctx, env, c, &hawserv1.ApproveRequest{Source: source, Cluster: clusterName, Works: works})
 			})
 		},
 	}
 	r.flags(cmd)
-	cmd.Flags().StringVar(&source, "source", "", "the source that lacks the works (required)")
+	cmd.Flags().StringVar(&source, "source", "", "the source that lacks the works")
 	cmd.Flags().StringVar(&clusterName, "cluster", "", "their cluster (required)")
 	cmd.Flags().BoolVar(&all, "all", false, "all that are withheld now")
+	cmd.Flags().BoolVar(&remove, "remove", false, "remove AppliedManifestWorks without an owner, with their objects")
+	cmd.Flags().BoolVar(&adopt, "adopt", false, "let the works of their names have them")
 	return cmd
+}
+
+// approve has the broker delete what a source lacks on a cluster, as r says.
+func approve(ctx context.Context, env Env, c hawserv1.InspectionServiceClient, r *hawserv1.ApproveRequest) error {
+	if _, err := c.Approve(ctx, r); err != nil {
+		return err
+	}
+	for _, w := range r.GetWorks() {
+		if err := say(env.Stdout, "work %s (%s) is being deleted on %s\n", w.GetName(), w.GetResourceId(), r.GetCluster()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// resolveAll has the agent of a cluster remove or adopt, as r says, what is
+// nobody's.
+func resolveAll(ctx context.Context, env Env, c hawserv1.InspectionServiceClient, r *hawserv1.ResolveRequest, uids []string) error {
+	what := "removes it with its objects"
+	if r.GetAdopt() {
+		what = "gives it to the work of its name"
+	}
+	for _, uid := range uids {
+		resp, err := c.Resolve(ctx, &hawserv1.ResolveRequest{Cluster: r.GetCluster(), Uid: uid, Adopt: r.GetAdopt()})
+		if err != nil {
+			return err
+		}
+		if err := say(env.Stdout, "AppliedManifestWork %s: the agent of %s %s; what it cannot do it says in hawser get orphans\n", resp.GetName(), r.GetCluster(), what); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // withheld returns what the source withholds on the cluster, of it the ids, or

@@ -46,6 +46,13 @@ type link struct {
 
 	// ack is the latest that is to be sent, acked the latest that was.
 	ack, acked *codec.Ack
+
+	// unexplained is what the broker was told last that no work explains;
+	// unexplainedDue says that there is another to tell. deaf: the broker is older
+	// and does not take that.
+	unexplained    codec.Unexplained
+	unexplainedDue bool
+	deaf           bool
 }
 
 // verdict is what a checkpoint means.
@@ -179,6 +186,7 @@ func (c *Core) heed(cp codec.Checkpoint) (f findings, ok bool) {
 	if !c.link.sameEvidence(before) {
 		f.suspects = c.suspects()
 	}
+	c.reviseUnexplained()
 	return f, true
 }
 
@@ -248,7 +256,9 @@ type SyncLetter struct {
 	// and on no other.
 	Subscription string
 
-	ack *codec.Ack // nil: a list
+	ack *codec.Ack
+	// unexplained: it says what no work explains. Neither: a list.
+	unexplained bool
 }
 
 // TakeSync returns the next event about the subscription itself; ok is false if
@@ -269,6 +279,12 @@ func (c *Core) TakeSync() (l SyncLetter, ok bool) {
 		l.Event, err = codec.NewAck(codec.SyncParams{
 			ID: c.config.NewID(), Time: c.config.Now(), Source: c.config.ClientID, Cluster: c.config.Cluster,
 		}, *l.ack)
+	case c.link.unexplainedDue:
+		c.link.unexplainedDue, l.unexplained = false, true
+		c.link.unexplained = c.findUnexplained()
+		l.Event, err = codec.NewUnexplained(codec.SyncParams{
+			ID: c.config.NewID(), Time: c.config.Now(), Source: c.config.ClientID, Cluster: c.config.Cluster,
+		}, c.link.unexplained)
 	default:
 		return l, false
 	}
@@ -284,10 +300,15 @@ func (c *Core) SyncDone(l SyncLetter, err error) (again bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.connected || c.link.subscription != l.Subscription {
-		return c.link.listDue || c.link.ack != nil
+		return c.link.due()
 	}
 	switch {
 	case err == nil:
+	case l.unexplained && !transport.Retryable(err):
+		c.link.deaf = true
+		c.config.Log.Debug("the broker does not take what no work explains", "error", err)
+	case l.unexplained:
+		c.link.unexplainedDue = true
 	case !transport.Retryable(err):
 		c.config.Log.Error("the broker refused what it was told about the subscription", "type", l.Event.Type(), "error", err)
 	case l.ack == nil:
@@ -295,5 +316,8 @@ func (c *Core) SyncDone(l SyncLetter, err error) (again bool) {
 	case c.link.ack == nil:
 		c.link.ack = l.ack
 	}
-	return c.link.listDue || c.link.ack != nil
+	return c.link.due()
 }
+
+// due reports whether TakeSync has something.
+func (l *link) due() bool { return l.listDue || l.ack != nil || l.unexplainedDue }

@@ -69,6 +69,8 @@ func (r *round) claimed(rec *inventory.Record) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.strays, r.key)
+	delete(r.resolves, r.key)
+	r.reviseUnexplained()
 }
 
 // loadRecord reads the AppliedManifestWork, unless the watch says that it is as

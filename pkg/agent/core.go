@@ -123,6 +123,9 @@ type Core struct {
 	strays map[string]stray
 	graces map[string]bool
 	neighbours
+	// resolves are what operators want of AppliedManifestWorks that are nobody's,
+	// by name.
+	resolves map[string]codec.Resolve
 }
 
 // state is what is remembered of one key between rounds. Only the round that
@@ -192,6 +195,7 @@ func NewCore(c CoreConfig) *Core {
 		strays:  map[string]stray{},
 		graces:  map[string]bool{},
 
+		resolves:   map[string]codec.Resolve{},
 		neighbours: neighbours{own: map[string]*inventory.Record{}, foreign: map[string]*inventory.Record{}},
 	}
 }
@@ -270,6 +274,8 @@ func (c *Core) Handle(ctx context.Context, e codec.Event) {
 	switch {
 	case e.Type() == codec.TypeCheckpoint:
 		c.checkpoint(ctx, e)
+	case e.Type() == codec.TypeResolve:
+		c.resolve(ctx, e)
 	case err != nil, t.DataType != codec.ManifestBundles:
 		c.drop(ctx, eventIgnored, e)
 	case t.Subresource == codec.Status && t.Action == codec.ResyncRequest:

@@ -11,6 +11,7 @@ import (
 
 	"github.com/hawser-io/hawser/pkg/agent/desired"
 	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/codec"
 )
 
 // An AppliedManifestWork of this agent that no work explains any more is
@@ -30,6 +31,8 @@ type stray struct {
 	looked bool   // it was read, and so it is known whether it is ours
 	other  bool   // another agent looks after it
 	timed  bool   // its round comes by itself, when its grace period is over
+	// Of one that was read and is nobody's: what the broker is told of it.
+	told codec.UnexplainedRecord
 }
 
 // Discovered is told of every AppliedManifestWork on the cluster that is not
@@ -50,6 +53,9 @@ func (c *Core) Discovered(m metav1.Object) (due bool) {
 	if _, ours := c.workName(key); !ours {
 		return true // whose objects it has is in its status
 	}
+	if s.told.UID != "" {
+		return true // what the broker was told of it may be out of date
+	}
 	return !s.timed && c.evictable(key, s)
 }
 
@@ -60,6 +66,8 @@ func (c *Core) Vanished(name string) {
 	delete(c.strays, name)
 	delete(c.graces, name)
 	delete(c.foreign, name)
+	delete(c.resolves, name)
+	c.reviseUnexplained()
 }
 
 // evictable reports whether something is to be done about a stray. c.mu is
@@ -239,7 +247,7 @@ func (r *round) examine(ctx context.Context) (time.Duration, error) {
 	r.mu.Lock()
 	old := r.strays[r.key]
 	proven := r.proven(o.Source)
-	r.strays[r.key] = stray{uid: r.record.Metadata().GetUID(), source: o.Source, looked: true, timed: proven}
+	r.strays[r.key] = stray{uid: r.record.Metadata().GetUID(), source: o.Source, looked: true, timed: proven, told: old.told}
 	first := old.uid != r.record.Metadata().GetUID() || !old.looked
 	w := r.set.Get(o.WorkID)
 	renamed := named && w != nil && w.Name != name && !r.set.Unconfirmed(o.WorkID)
@@ -250,9 +258,9 @@ func (r *round) examine(ctx context.Context) (time.Duration, error) {
 		return r.clearOldName(ctx, o.WorkID)
 	case o.Source == "":
 		if first {
-			r.log.WarnContext(ctx, "an AppliedManifestWork has no work and says no owner: nobody can say that it is not wanted any more, it stays until somebody deletes it")
+			r.log.WarnContext(ctx, "an AppliedManifestWork has no work and says no owner: nobody can say that it is not wanted any more, it stays until somebody deletes it, or an operator approves that")
 		}
-		return 0, nil
+		return r.resolveStray(ctx)
 	case !proven:
 		return 0, nil
 	case leaving: // it would come back with the next process

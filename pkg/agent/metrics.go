@@ -17,6 +17,7 @@ const (
 	eventUndecodable = "undecodable"
 	eventAsked       = "status_request"
 	eventCheckpoint  = "checkpoint"
+	eventResolve     = "resolve"
 )
 
 // Values of the label result of rounds.

@@ -143,6 +143,11 @@ func (c *Core) end(r *round, next time.Duration, err error) {
 	c.config.Metrics.round(result, c.config.Now().Sub(r.now))
 	c.noteGrace(r)
 	c.noteOwn(r)
+	if len(r.view.Deleted) == 0 && r.view.Live == nil {
+		c.mu.Lock()
+		c.reviseUnexplained()
+		c.mu.Unlock()
+	}
 	if !r.view.Empty() || next != 0 || err != nil {
 		return
 	}

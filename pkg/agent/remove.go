@@ -238,6 +238,7 @@ func (r *round) removeAll(ctx context.Context, orphan func(inventory.Entry) bool
 	r.mu.Lock()
 	r.applied = ""
 	delete(r.strays, r.key)
+	r.reviseUnexplained()
 	r.mu.Unlock()
 	return true, nil
 }

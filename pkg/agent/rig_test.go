@@ -54,6 +54,7 @@ type rig struct {
 	outcome  string                  // of what it does not refuse
 	syncs    bool                    // Core has something about the subscription
 	synced   []agentSync             // what it told
+	told     codec.Unexplained       // that it told last
 	statuses map[string]manifestwork.StatusReport
 	sent     []manifestwork.StatusReport
 	revision uint64
@@ -186,7 +187,7 @@ func (r *rig) settle(within time.Duration) {
 			r.publish(id)
 		}
 		for r.syncs {
-			if said, ok := r.sync(); ok {
+			if said, ok := r.sync(); ok && said.unexplained == nil {
 				r.synced = append(r.synced, said)
 			}
 		}
@@ -258,6 +259,7 @@ func (r *rig) publish(id string) {
 type agentSync struct {
 	ack          *codec.Ack
 	list         []codec.ResourceVersion
+	unexplained  *codec.Unexplained
 	subscription string
 }
 
@@ -272,6 +274,9 @@ func (r *rig) sync() (said agentSync, ok bool) {
 	said.subscription = l.Subscription
 	if a, err := codec.ParseAck(l.Event); err == nil {
 		said.ack = &a
+	} else if u, err := codec.ParseUnexplained(l.Event); err == nil {
+		said.unexplained = &u
+		r.told = u
 	} else if said.list, err = codec.DecodeVersions(l.Event.Data()); err != nil {
 		r.t.Fatal(err)
 	}

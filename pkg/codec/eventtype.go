@@ -46,12 +46,14 @@ const (
 	TypeInventoryRequest = "dev.hawser.sync.v1.inventory_request"
 	TypeInventory        = "dev.hawser.sync.v1.inventory"
 	TypeCompared         = "dev.hawser.sync.v1.compared"
+	TypeUnexplained      = "dev.hawser.sync.v1.unexplained"
+	TypeResolve          = "dev.hawser.sync.v1.resolve"
 )
 
 // outsideGrammar reports whether t is one of the types above.
 func outsideGrammar(t string) bool {
 	switch t {
-	case TypeHeartbeat, TypeCheckpoint, TypeAck, TypeInventoryRequest, TypeInventory, TypeCompared, TypeRelease:
+	case TypeHeartbeat, TypeCheckpoint, TypeAck, TypeInventoryRequest, TypeInventory, TypeCompared, TypeRelease, TypeUnexplained, TypeResolve:
 		return true
 	}
 	return false

@@ -417,6 +417,22 @@ func FuzzParseSync(f *testing.F) {
 				t.Fatalf("%+v became %+v, %v", r, got, err)
 			}
 		}
+		e.SetType(TypeUnexplained)
+		if u, err := ParseUnexplained(e); err == nil {
+			if again, err := NewUnexplained(syncAgent, u); err != nil {
+				t.Fatal(err)
+			} else if got, err := ParseUnexplained(again); err != nil || !cmp.Equal(u, got) {
+				t.Fatalf("%+v became %+v, %v", u, got, err)
+			}
+		}
+		e.SetType(TypeResolve)
+		if r, err := ParseResolve(e); err == nil {
+			if again, err := NewResolve(syncAgent, r); err != nil {
+				t.Fatal(err)
+			} else if got, err := ParseResolve(again); err != nil || r != got {
+				t.Fatalf("%+v became %+v, %v", r, got, err)
+			}
+		}
 		e.SetType(TypeCompared)
 		if c, err := ParseCompared(e); err == nil {
 			if again, err := NewCompared(syncSource, c); err != nil {

@@ -58,6 +58,8 @@ var decoders = map[string]string{
 	"pkg/agent/apply ignoredIn":        "pkg/agent/apply FuzzIgnoreFields",
 	"pkg/agent/apply parseJSONPath":    "pkg/agent/apply FuzzIgnoreFields",
 	"pkg/agent/cluster kinds.list":     "pkg/agent/cluster FuzzKinds",
+	"pkg/codec ParseUnexplained":       "pkg/codec FuzzParseSync",
+	"pkg/codec ParseResolve":           "pkg/codec FuzzParseSync",
 	"pkg/agent/hub parseBook":          "pkg/agent/hub FuzzBook",
 	"pkg/agent/cluster kinds.versions": "pkg/agent/cluster FuzzKinds",
 	"pkg/agent/feedback parse":         "pkg/agent/feedback FuzzRead",

@@ -39,6 +39,7 @@ const (
 	ForgetCluster = hawserv1.InspectionService_ForgetCluster_FullMethodName
 	Adopt         = hawserv1.InspectionService_Adopt_FullMethodName
 	Approve       = hawserv1.InspectionService_Approve_FullMethodName
+	Resolve       = hawserv1.InspectionService_Resolve_FullMethodName
 	Backup        = hawserv1.InspectionService_Backup_FullMethodName
 )
 
@@ -88,6 +89,7 @@ var table = map[string]map[identity.Role]scope{
 	ForgetCluster: anybody(identity.Operator),
 	Adopt:         anybody(identity.Operator),
 	Approve:       anybody(identity.Operator),
+	Resolve:       anybody(identity.Operator),
 	Backup:        anybody(identity.Operator),
 }
 
@@ -182,6 +184,7 @@ func mayPublish(p codec.Party, who string, c Call) *transport.Error {
 // source owns.
 var syncEvents = map[string]codec.Party{
 	codec.TypeAck:              codec.FromAgent | codec.FromSource,
+	codec.TypeUnexplained:      codec.FromAgent,
 	codec.TypeInventoryRequest: codec.FromSource,
 	codec.TypeCompared:         codec.FromSource,
 	codec.TypeRelease:          codec.FromSource,

@@ -147,6 +147,11 @@ const (
 	OrphanCause_ORPHAN_CAUSE_WITHHELD OrphanCause = 3
 	// An agent of another cluster comes under a name that is taken.
 	OrphanCause_ORPHAN_CAUSE_STRANGER OrphanCause = 4
+	// An AppliedManifestWork has no work and does not say whose it is; resource_id is
+	// its uid.
+	OrphanCause_ORPHAN_CAUSE_NO_OWNER OrphanCause = 5
+	// An AppliedManifestWork of another hub has objects of this one's works.
+	OrphanCause_ORPHAN_CAUSE_SHARED OrphanCause = 6
 )
 
 // Enum value maps for OrphanCause.
@@ -157,6 +162,8 @@ var (
 		2: "ORPHAN_CAUSE_AHEAD",
 		3: "ORPHAN_CAUSE_WITHHELD",
 		4: "ORPHAN_CAUSE_STRANGER",
+		5: "ORPHAN_CAUSE_NO_OWNER",
+		6: "ORPHAN_CAUSE_SHARED",
 	}
 	OrphanCause_value = map[string]int32{
 		"ORPHAN_CAUSE_UNSPECIFIED": 0,
@@ -164,6 +171,8 @@ var (
 		"ORPHAN_CAUSE_AHEAD":       2,
 		"ORPHAN_CAUSE_WITHHELD":    3,
 		"ORPHAN_CAUSE_STRANGER":    4,
+		"ORPHAN_CAUSE_NO_OWNER":    5,
+		"ORPHAN_CAUSE_SHARED":      6,
 	}
 )
 
@@ -1087,6 +1096,113 @@ func (*ApproveResponse) Descriptor() ([]byte, []int) {
 	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{13}
 }
 
+type ResolveRequest struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Cluster string                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// Of the AppliedManifestWork, as ListOrphans has it.
+	Uid string `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
+	// Let the work of its name have it, instead of removing it and its objects.
+	Adopt         bool `protobuf:"varint,3,opt,name=adopt,proto3" json:"adopt,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResolveRequest) Reset() {
+	*x = ResolveRequest{}
+	mi := &file_hawser_v1_inspection_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResolveRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResolveRequest) ProtoMessage() {}
+
+func (x *ResolveRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_hawser_v1_inspection_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResolveRequest.ProtoReflect.Descriptor instead.
+func (*ResolveRequest) Descriptor() ([]byte, []int) {
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ResolveRequest) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
+func (x *ResolveRequest) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *ResolveRequest) GetAdopt() bool {
+	if x != nil {
+		return x.Adopt
+	}
+	return false
+}
+
+type ResolveResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the AppliedManifestWork.
+	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResolveResponse) Reset() {
+	*x = ResolveResponse{}
+	mi := &file_hawser_v1_inspection_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResolveResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResolveResponse) ProtoMessage() {}
+
+func (x *ResolveResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_hawser_v1_inspection_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResolveResponse.ProtoReflect.Descriptor instead.
+func (*ResolveResponse) Descriptor() ([]byte, []int) {
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ResolveResponse) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
 type BackupRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1095,7 +1211,7 @@ type BackupRequest struct {
 
 func (x *BackupRequest) Reset() {
 	*x = BackupRequest{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[14]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1107,7 +1223,7 @@ func (x *BackupRequest) String() string {
 func (*BackupRequest) ProtoMessage() {}
 
 func (x *BackupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[14]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1120,7 +1236,7 @@ func (x *BackupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
 func (*BackupRequest) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{14}
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{16}
 }
 
 type BackupResponse struct {
@@ -1134,7 +1250,7 @@ type BackupResponse struct {
 
 func (x *BackupResponse) Reset() {
 	*x = BackupResponse{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[15]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1146,7 +1262,7 @@ func (x *BackupResponse) String() string {
 func (*BackupResponse) ProtoMessage() {}
 
 func (x *BackupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[15]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1159,7 +1275,7 @@ func (x *BackupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupResponse.ProtoReflect.Descriptor instead.
 func (*BackupResponse) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{15}
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *BackupResponse) GetPath() string {
@@ -1249,7 +1365,13 @@ const file_hawser_v1_inspection_proto_rawDesc = "" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x18\n" +
 	"\acluster\x18\x02 \x01(\tR\acluster\x121\n" +
 	"\x05works\x18\x03 \x03(\v2\x1b.hawser.v1.WithheldDeletionR\x05works\"\x11\n" +
-	"\x0fApproveResponse\"\x0f\n" +
+	"\x0fApproveResponse\"R\n" +
+	"\x0eResolveRequest\x12\x18\n" +
+	"\acluster\x18\x01 \x01(\tR\acluster\x12\x10\n" +
+	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x14\n" +
+	"\x05adopt\x18\x03 \x01(\bR\x05adopt\"%\n" +
+	"\x0fResolveResponse\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\x0f\n" +
 	"\rBackupRequest\"8\n" +
 	"\x0eBackupResponse\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
@@ -1263,13 +1385,15 @@ const file_hawser_v1_inspection_proto_rawDesc = "" +
 	"\x16WORK_STATE_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fWORK_STATE_LIVE\x10\x01\x12\x18\n" +
 	"\x14WORK_STATE_TOMBSTONE\x10\x02\x12\x14\n" +
-	"\x10WORK_STATE_GRAVE\x10\x03*\x95\x01\n" +
+	"\x10WORK_STATE_GRAVE\x10\x03*\xc9\x01\n" +
 	"\vOrphanCause\x12\x1c\n" +
 	"\x18ORPHAN_CAUSE_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16ORPHAN_CAUSE_NO_RECORD\x10\x01\x12\x16\n" +
 	"\x12ORPHAN_CAUSE_AHEAD\x10\x02\x12\x19\n" +
 	"\x15ORPHAN_CAUSE_WITHHELD\x10\x03\x12\x19\n" +
-	"\x15ORPHAN_CAUSE_STRANGER\x10\x042\xde\x04\n" +
+	"\x15ORPHAN_CAUSE_STRANGER\x10\x04\x12\x19\n" +
+	"\x15ORPHAN_CAUSE_NO_OWNER\x10\x05\x12\x17\n" +
+	"\x13ORPHAN_CAUSE_SHARED\x10\x062\xa0\x05\n" +
 	"\x11InspectionService\x12Q\n" +
 	"\fListClusters\x12\x1e.hawser.v1.ListClustersRequest\x1a\x1f.hawser.v1.ListClustersResponse0\x01\x12H\n" +
 	"\tListWorks\x12\x1b.hawser.v1.ListWorksRequest\x1a\x1c.hawser.v1.ListWorksResponse0\x01\x12N\n" +
@@ -1278,7 +1402,8 @@ const file_hawser_v1_inspection_proto_rawDesc = "" +
 	"ForgetWork\x12\x1c.hawser.v1.ForgetWorkRequest\x1a\x1d.hawser.v1.ForgetWorkResponse\x12R\n" +
 	"\rForgetCluster\x12\x1f.hawser.v1.ForgetClusterRequest\x1a .hawser.v1.ForgetClusterResponse\x12:\n" +
 	"\x05Adopt\x12\x17.hawser.v1.AdoptRequest\x1a\x18.hawser.v1.AdoptResponse\x12@\n" +
-	"\aApprove\x12\x19.hawser.v1.ApproveRequest\x1a\x1a.hawser.v1.ApproveResponse\x12?\n" +
+	"\aApprove\x12\x19.hawser.v1.ApproveRequest\x1a\x1a.hawser.v1.ApproveResponse\x12@\n" +
+	"\aResolve\x12\x19.hawser.v1.ResolveRequest\x1a\x1a.hawser.v1.ResolveResponse\x12?\n" +
 	"\x06Backup\x12\x18.hawser.v1.BackupRequest\x1a\x19.hawser.v1.BackupResponse0\x01B6Z4github.com/hawser-io/hawser/proto/hawser/v1;hawserv1b\x06proto3"
 
 var (
@@ -1294,7 +1419,7 @@ func file_hawser_v1_inspection_proto_rawDescGZIP() []byte {
 }
 
 var file_hawser_v1_inspection_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_hawser_v1_inspection_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_hawser_v1_inspection_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_hawser_v1_inspection_proto_goTypes = []any{
 	(SyncState)(0),                // 0: hawser.v1.SyncState
 	(WorkState)(0),                // 1: hawser.v1.WorkState
@@ -1313,18 +1438,20 @@ var file_hawser_v1_inspection_proto_goTypes = []any{
 	(*AdoptResponse)(nil),         // 14: hawser.v1.AdoptResponse
 	(*ApproveRequest)(nil),        // 15: hawser.v1.ApproveRequest
 	(*ApproveResponse)(nil),       // 16: hawser.v1.ApproveResponse
-	(*BackupRequest)(nil),         // 17: hawser.v1.BackupRequest
-	(*BackupResponse)(nil),        // 18: hawser.v1.BackupResponse
-	(*timestamppb.Timestamp)(nil), // 19: google.protobuf.Timestamp
-	(*WithheldDeletion)(nil),      // 20: hawser.v1.WithheldDeletion
+	(*ResolveRequest)(nil),        // 17: hawser.v1.ResolveRequest
+	(*ResolveResponse)(nil),       // 18: hawser.v1.ResolveResponse
+	(*BackupRequest)(nil),         // 19: hawser.v1.BackupRequest
+	(*BackupResponse)(nil),        // 20: hawser.v1.BackupResponse
+	(*timestamppb.Timestamp)(nil), // 21: google.protobuf.Timestamp
+	(*WithheldDeletion)(nil),      // 22: hawser.v1.WithheldDeletion
 }
 var file_hawser_v1_inspection_proto_depIdxs = []int32{
-	19, // 0: hawser.v1.ListClustersResponse.since:type_name -> google.protobuf.Timestamp
+	21, // 0: hawser.v1.ListClustersResponse.since:type_name -> google.protobuf.Timestamp
 	0,  // 1: hawser.v1.ListClustersResponse.sync:type_name -> hawser.v1.SyncState
 	1,  // 2: hawser.v1.ListWorksResponse.state:type_name -> hawser.v1.WorkState
-	19, // 3: hawser.v1.ListWorksResponse.deleted_at:type_name -> google.protobuf.Timestamp
+	21, // 3: hawser.v1.ListWorksResponse.deleted_at:type_name -> google.protobuf.Timestamp
 	2,  // 4: hawser.v1.ListOrphansResponse.cause:type_name -> hawser.v1.OrphanCause
-	20, // 5: hawser.v1.ApproveRequest.works:type_name -> hawser.v1.WithheldDeletion
+	22, // 5: hawser.v1.ApproveRequest.works:type_name -> hawser.v1.WithheldDeletion
 	3,  // 6: hawser.v1.InspectionService.ListClusters:input_type -> hawser.v1.ListClustersRequest
 	5,  // 7: hawser.v1.InspectionService.ListWorks:input_type -> hawser.v1.ListWorksRequest
 	7,  // 8: hawser.v1.InspectionService.ListOrphans:input_type -> hawser.v1.ListOrphansRequest
@@ -1332,17 +1459,19 @@ var file_hawser_v1_inspection_proto_depIdxs = []int32{
 	11, // 10: hawser.v1.InspectionService.ForgetCluster:input_type -> hawser.v1.ForgetClusterRequest
 	13, // 11: hawser.v1.InspectionService.Adopt:input_type -> hawser.v1.AdoptRequest
 	15, // 12: hawser.v1.InspectionService.Approve:input_type -> hawser.v1.ApproveRequest
-	17, // 13: hawser.v1.InspectionService.Backup:input_type -> hawser.v1.BackupRequest
-	4,  // 14: hawser.v1.InspectionService.ListClusters:output_type -> hawser.v1.ListClustersResponse
-	6,  // 15: hawser.v1.InspectionService.ListWorks:output_type -> hawser.v1.ListWorksResponse
-	8,  // 16: hawser.v1.InspectionService.ListOrphans:output_type -> hawser.v1.ListOrphansResponse
-	10, // 17: hawser.v1.InspectionService.ForgetWork:output_type -> hawser.v1.ForgetWorkResponse
-	12, // 18: hawser.v1.InspectionService.ForgetCluster:output_type -> hawser.v1.ForgetClusterResponse
-	14, // 19: hawser.v1.InspectionService.Adopt:output_type -> hawser.v1.AdoptResponse
-	16, // 20: hawser.v1.InspectionService.Approve:output_type -> hawser.v1.ApproveResponse
-	18, // 21: hawser.v1.InspectionService.Backup:output_type -> hawser.v1.BackupResponse
-	14, // [14:22] is the sub-list for method output_type
-	6,  // [6:14] is the sub-list for method input_type
+	17, // 13: hawser.v1.InspectionService.Resolve:input_type -> hawser.v1.ResolveRequest
+	19, // 14: hawser.v1.InspectionService.Backup:input_type -> hawser.v1.BackupRequest
+	4,  // 15: hawser.v1.InspectionService.ListClusters:output_type -> hawser.v1.ListClustersResponse
+	6,  // 16: hawser.v1.InspectionService.ListWorks:output_type -> hawser.v1.ListWorksResponse
+	8,  // 17: hawser.v1.InspectionService.ListOrphans:output_type -> hawser.v1.ListOrphansResponse
+	10, // 18: hawser.v1.InspectionService.ForgetWork:output_type -> hawser.v1.ForgetWorkResponse
+	12, // 19: hawser.v1.InspectionService.ForgetCluster:output_type -> hawser.v1.ForgetClusterResponse
+	14, // 20: hawser.v1.InspectionService.Adopt:output_type -> hawser.v1.AdoptResponse
+	16, // 21: hawser.v1.InspectionService.Approve:output_type -> hawser.v1.ApproveResponse
+	18, // 22: hawser.v1.InspectionService.Resolve:output_type -> hawser.v1.ResolveResponse
+	20, // 23: hawser.v1.InspectionService.Backup:output_type -> hawser.v1.BackupResponse
+	15, // [15:24] is the sub-list for method output_type
+	6,  // [6:15] is the sub-list for method input_type
 	6,  // [6:6] is the sub-list for extension type_name
 	6,  // [6:6] is the sub-list for extension extendee
 	0,  // [0:6] is the sub-list for field type_name
@@ -1360,7 +1489,7 @@ func file_hawser_v1_inspection_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_hawser_v1_inspection_proto_rawDesc), len(file_hawser_v1_inspection_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   16,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

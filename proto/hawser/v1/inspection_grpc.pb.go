@@ -26,6 +26,7 @@ const (
 	InspectionService_ForgetCluster_FullMethodName = "/hawser.v1.InspectionService/ForgetCluster"
 	InspectionService_Adopt_FullMethodName         = "/hawser.v1.InspectionService/Adopt"
 	InspectionService_Approve_FullMethodName       = "/hawser.v1.InspectionService/Approve"
+	InspectionService_Resolve_FullMethodName       = "/hawser.v1.InspectionService/Resolve"
 	InspectionService_Backup_FullMethodName        = "/hawser.v1.InspectionService/Backup"
 )
 
@@ -51,6 +52,8 @@ type InspectionServiceClient interface {
 	Adopt(ctx context.Context, in *AdoptRequest, opts ...grpc.CallOption) (*AdoptResponse, error)
 	// Approve deletes works that their source lacks and did not dare to delete.
 	Approve(ctx context.Context, in *ApproveRequest, opts ...grpc.CallOption) (*ApproveResponse, error)
+	// Resolve has an agent remove or adopt what no work explains.
+	Resolve(ctx context.Context, in *ResolveRequest, opts ...grpc.CallOption) (*ResolveResponse, error)
 	// Backup returns a consistent copy of the store, file by file.
 	Backup(ctx context.Context, in *BackupRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[BackupResponse], error)
 }
@@ -160,6 +163,16 @@ func (c *inspectionServiceClient) Approve(ctx context.Context, in *ApproveReques
 	return out, nil
 }
 
+func (c *inspectionServiceClient) Resolve(ctx context.Context, in *ResolveRequest, opts ...grpc.CallOption) (*ResolveResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ResolveResponse)
+	err := c.cc.Invoke(ctx, InspectionService_Resolve_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *inspectionServiceClient) Backup(ctx context.Context, in *BackupRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[BackupResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &InspectionService_ServiceDesc.Streams[3], InspectionService_Backup_FullMethodName, cOpts...)
@@ -201,6 +214,8 @@ type InspectionServiceServer interface {
 	Adopt(context.Context, *AdoptRequest) (*AdoptResponse, error)
 	// Approve deletes works that their source lacks and did not dare to delete.
 	Approve(context.Context, *ApproveRequest) (*ApproveResponse, error)
+	// Resolve has an agent remove or adopt what no work explains.
+	Resolve(context.Context, *ResolveRequest) (*ResolveResponse, error)
 	// Backup returns a consistent copy of the store, file by file.
 	Backup(*BackupRequest, grpc.ServerStreamingServer[BackupResponse]) error
 	mustEmbedUnimplementedInspectionServiceServer()
@@ -233,6 +248,9 @@ func (UnimplementedInspectionServiceServer) Adopt(context.Context, *AdoptRequest
 }
 func (UnimplementedInspectionServiceServer) Approve(context.Context, *ApproveRequest) (*ApproveResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Approve not implemented")
+}
+func (UnimplementedInspectionServiceServer) Resolve(context.Context, *ResolveRequest) (*ResolveResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Resolve not implemented")
 }
 func (UnimplementedInspectionServiceServer) Backup(*BackupRequest, grpc.ServerStreamingServer[BackupResponse]) error {
 	return status.Error(codes.Unimplemented, "method Backup not implemented")
@@ -363,6 +381,24 @@ func _InspectionService_Approve_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _InspectionService_Resolve_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ResolveRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(InspectionServiceServer).Resolve(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: InspectionService_Resolve_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(InspectionServiceServer).Resolve(ctx, req.(*ResolveRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _InspectionService_Backup_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(BackupRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -396,6 +432,10 @@ var InspectionService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Approve",
 			Handler:    _InspectionService_Approve_Handler,
+		},
+		{
+			MethodName: "Resolve",
+			Handler:    _InspectionService_Resolve_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -14,6 +14,7 @@ import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -907,6 +908,215 @@ func (x *InventoryRecord) GetTombstone() bool {
 	return false
 }
 
+// Unexplained is the payload of dev.hawser.sync.v1.unexplained, agent to broker:
+// what is on the cluster and no work explains. It replaces the one before on the
+// subscription; empty when there is nothing.
+type Unexplained struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At most 100.
+	Records []*UnexplainedRecord `protobuf:"bytes,1,rep,name=records,proto3" json:"records,omitempty"`
+	// How many there are besides.
+	More          uint64 `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Unexplained) Reset() {
+	*x = Unexplained{}
+	mi := &file_hawser_v1_sync_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Unexplained) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Unexplained) ProtoMessage() {}
+
+func (x *Unexplained) ProtoReflect() protoreflect.Message {
+	mi := &file_hawser_v1_sync_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Unexplained.ProtoReflect.Descriptor instead.
+func (*Unexplained) Descriptor() ([]byte, []int) {
+	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *Unexplained) GetRecords() []*UnexplainedRecord {
+	if x != nil {
+		return x.Records
+	}
+	return nil
+}
+
+func (x *Unexplained) GetMore() uint64 {
+	if x != nil {
+		return x.More
+	}
+	return 0
+}
+
+// UnexplainedRecord is one AppliedManifestWork.
+type UnexplainedRecord struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Uid     string                 `protobuf:"bytes,1,opt,name=uid,proto3" json:"uid,omitempty"`
+	Name    string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Created *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=created,proto3" json:"created,omitempty"`
+	// On its list.
+	Objects uint64 `protobuf:"varint,4,opt,name=objects,proto3" json:"objects,omitempty"`
+	// It is another hub's and has objects that works of this one have too; else it
+	// is nobody's.
+	Shared bool `protobuf:"varint,5,opt,name=shared,proto3" json:"shared,omitempty"`
+	// What became of a resolve that could not be carried out, one sentence.
+	Outcome       string `protobuf:"bytes,6,opt,name=outcome,proto3" json:"outcome,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnexplainedRecord) Reset() {
+	*x = UnexplainedRecord{}
+	mi := &file_hawser_v1_sync_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnexplainedRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnexplainedRecord) ProtoMessage() {}
+
+func (x *UnexplainedRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_hawser_v1_sync_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnexplainedRecord.ProtoReflect.Descriptor instead.
+func (*UnexplainedRecord) Descriptor() ([]byte, []int) {
+	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *UnexplainedRecord) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *UnexplainedRecord) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *UnexplainedRecord) GetCreated() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Created
+	}
+	return nil
+}
+
+func (x *UnexplainedRecord) GetObjects() uint64 {
+	if x != nil {
+		return x.Objects
+	}
+	return 0
+}
+
+func (x *UnexplainedRecord) GetShared() bool {
+	if x != nil {
+		return x.Shared
+	}
+	return false
+}
+
+func (x *UnexplainedRecord) GetOutcome() string {
+	if x != nil {
+		return x.Outcome
+	}
+	return ""
+}
+
+// Resolve is the payload of dev.hawser.sync.v1.resolve, broker to agent: an
+// operator wants an AppliedManifestWork that is nobody's removed or adopted.
+type Resolve struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Uid   string                 `protobuf:"bytes,1,opt,name=uid,proto3" json:"uid,omitempty"`
+	Name  string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Let the work of its name have it, instead of removing it and its objects.
+	Adopt         bool `protobuf:"varint,3,opt,name=adopt,proto3" json:"adopt,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Resolve) Reset() {
+	*x = Resolve{}
+	mi := &file_hawser_v1_sync_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Resolve) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Resolve) ProtoMessage() {}
+
+func (x *Resolve) ProtoReflect() protoreflect.Message {
+	mi := &file_hawser_v1_sync_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Resolve.ProtoReflect.Descriptor instead.
+func (*Resolve) Descriptor() ([]byte, []int) {
+	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *Resolve) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *Resolve) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Resolve) GetAdopt() bool {
+	if x != nil {
+		return x.Adopt
+	}
+	return false
+}
+
 // ErrorDetail travels in the details of a gRPC status.
 type ErrorDetail struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -923,7 +1133,7 @@ type ErrorDetail struct {
 
 func (x *ErrorDetail) Reset() {
 	*x = ErrorDetail{}
-	mi := &file_hawser_v1_sync_proto_msgTypes[12]
+	mi := &file_hawser_v1_sync_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -935,7 +1145,7 @@ func (x *ErrorDetail) String() string {
 func (*ErrorDetail) ProtoMessage() {}
 
 func (x *ErrorDetail) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_sync_proto_msgTypes[12]
+	mi := &file_hawser_v1_sync_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -948,7 +1158,7 @@ func (x *ErrorDetail) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ErrorDetail.ProtoReflect.Descriptor instead.
 func (*ErrorDetail) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{12}
+	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ErrorDetail) GetNextStep() NextStep {
@@ -983,7 +1193,7 @@ var File_hawser_v1_sync_proto protoreflect.FileDescriptor
 
 const file_hawser_v1_sync_proto_rawDesc = "" +
 	"\n" +
-	"\x14hawser/v1/sync.proto\x12\thawser.v1\x1a\x1egoogle/protobuf/duration.proto\"N\n" +
+	"\x14hawser/v1/sync.proto\x12\thawser.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"N\n" +
 	"\x06Cursor\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\tR\x05epoch\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\tR\x04term\x12\x1a\n" +
@@ -1042,7 +1252,21 @@ const file_hawser_v1_sync_proto_rawDesc = "" +
 	"\aversion\x18\x04 \x01(\x03R\aversion\x12\x10\n" +
 	"\x03tag\x18\x05 \x01(\fR\x03tag\x12\x1a\n" +
 	"\brevision\x18\x06 \x01(\x04R\brevision\x12\x1c\n" +
-	"\ttombstone\x18\a \x01(\bR\ttombstone\"\xa2\x01\n" +
+	"\ttombstone\x18\a \x01(\bR\ttombstone\"Y\n" +
+	"\vUnexplained\x126\n" +
+	"\arecords\x18\x01 \x03(\v2\x1c.hawser.v1.UnexplainedRecordR\arecords\x12\x12\n" +
+	"\x04more\x18\x02 \x01(\x04R\x04more\"\xbb\x01\n" +
+	"\x11UnexplainedRecord\x12\x10\n" +
+	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x124\n" +
+	"\acreated\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\acreated\x12\x18\n" +
+	"\aobjects\x18\x04 \x01(\x04R\aobjects\x12\x16\n" +
+	"\x06shared\x18\x05 \x01(\bR\x06shared\x12\x18\n" +
+	"\aoutcome\x18\x06 \x01(\tR\aoutcome\"E\n" +
+	"\aResolve\x12\x10\n" +
+	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
+	"\x05adopt\x18\x03 \x01(\bR\x05adopt\"\xa2\x01\n" +
 	"\vErrorDetail\x120\n" +
 	"\tnext_step\x18\x01 \x01(\x0e2\x13.hawser.v1.NextStepR\bnextStep\x12/\n" +
 	"\x05delay\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x05delay\x12\x1c\n" +
@@ -1068,23 +1292,27 @@ func file_hawser_v1_sync_proto_rawDescGZIP() []byte {
 }
 
 var file_hawser_v1_sync_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_hawser_v1_sync_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_hawser_v1_sync_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_hawser_v1_sync_proto_goTypes = []any{
-	(NextStep)(0),               // 0: hawser.v1.NextStep
-	(*Cursor)(nil),              // 1: hawser.v1.Cursor
-	(*Digest)(nil),              // 2: hawser.v1.Digest
-	(*Checkpoint)(nil),          // 3: hawser.v1.Checkpoint
-	(*Ack)(nil),                 // 4: hawser.v1.Ack
-	(*InventoryRequest)(nil),    // 5: hawser.v1.InventoryRequest
-	(*Inventory)(nil),           // 6: hawser.v1.Inventory
-	(*HubPosition)(nil),         // 7: hawser.v1.HubPosition
-	(*Compared)(nil),            // 8: hawser.v1.Compared
-	(*ClusterComparison)(nil),   // 9: hawser.v1.ClusterComparison
-	(*WithheldDeletion)(nil),    // 10: hawser.v1.WithheldDeletion
-	(*ClusterDigest)(nil),       // 11: hawser.v1.ClusterDigest
-	(*InventoryRecord)(nil),     // 12: hawser.v1.InventoryRecord
-	(*ErrorDetail)(nil),         // 13: hawser.v1.ErrorDetail
-	(*durationpb.Duration)(nil), // 14: google.protobuf.Duration
+	(NextStep)(0),                 // 0: hawser.v1.NextStep
+	(*Cursor)(nil),                // 1: hawser.v1.Cursor
+	(*Digest)(nil),                // 2: hawser.v1.Digest
+	(*Checkpoint)(nil),            // 3: hawser.v1.Checkpoint
+	(*Ack)(nil),                   // 4: hawser.v1.Ack
+	(*InventoryRequest)(nil),      // 5: hawser.v1.InventoryRequest
+	(*Inventory)(nil),             // 6: hawser.v1.Inventory
+	(*HubPosition)(nil),           // 7: hawser.v1.HubPosition
+	(*Compared)(nil),              // 8: hawser.v1.Compared
+	(*ClusterComparison)(nil),     // 9: hawser.v1.ClusterComparison
+	(*WithheldDeletion)(nil),      // 10: hawser.v1.WithheldDeletion
+	(*ClusterDigest)(nil),         // 11: hawser.v1.ClusterDigest
+	(*InventoryRecord)(nil),       // 12: hawser.v1.InventoryRecord
+	(*Unexplained)(nil),           // 13: hawser.v1.Unexplained
+	(*UnexplainedRecord)(nil),     // 14: hawser.v1.UnexplainedRecord
+	(*Resolve)(nil),               // 15: hawser.v1.Resolve
+	(*ErrorDetail)(nil),           // 16: hawser.v1.ErrorDetail
+	(*timestamppb.Timestamp)(nil), // 17: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 18: google.protobuf.Duration
 }
 var file_hawser_v1_sync_proto_depIdxs = []int32{
 	1,  // 0: hawser.v1.Checkpoint.cursor:type_name -> hawser.v1.Cursor
@@ -1098,13 +1326,15 @@ var file_hawser_v1_sync_proto_depIdxs = []int32{
 	7,  // 8: hawser.v1.Compared.position:type_name -> hawser.v1.HubPosition
 	10, // 9: hawser.v1.ClusterComparison.withheld:type_name -> hawser.v1.WithheldDeletion
 	2,  // 10: hawser.v1.ClusterDigest.digest:type_name -> hawser.v1.Digest
-	0,  // 11: hawser.v1.ErrorDetail.next_step:type_name -> hawser.v1.NextStep
-	14, // 12: hawser.v1.ErrorDetail.delay:type_name -> google.protobuf.Duration
-	13, // [13:13] is the sub-list for method output_type
-	13, // [13:13] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	14, // 11: hawser.v1.Unexplained.records:type_name -> hawser.v1.UnexplainedRecord
+	17, // 12: hawser.v1.UnexplainedRecord.created:type_name -> google.protobuf.Timestamp
+	0,  // 13: hawser.v1.ErrorDetail.next_step:type_name -> hawser.v1.NextStep
+	18, // 14: hawser.v1.ErrorDetail.delay:type_name -> google.protobuf.Duration
+	15, // [15:15] is the sub-list for method output_type
+	15, // [15:15] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_hawser_v1_sync_proto_init() }
@@ -1118,7 +1348,7 @@ func file_hawser_v1_sync_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_hawser_v1_sync_proto_rawDesc), len(file_hawser_v1_sync_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   13,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -75,6 +75,10 @@ var probes = map[string]func(ctx context.Context, c *ggrpc.ClientConn, scope str
 		_, err := c.Approve(ctx, &hawserv1.ApproveRequest{Source: "me", Cluster: "me"})
 		return err
 	}),
+	authz.Resolve: asked("resolve", func(ctx context.Context, c inspector) error {
+		_, err := c.Resolve(ctx, &hawserv1.ResolveRequest{Cluster: "me"}) // without a uid
+		return err
+	}),
 }
 
 type inspector = hawserv1.InspectionServiceClient
@@ -144,6 +148,7 @@ var verdicts = map[string][]string{
 	"forget cluster":                 {"operator"},
 	"adopt":                          {"operator"},
 	"approve":                        {"operator"},
+	"resolve":                        {"operator"},
 }
 
 // scoped reports whether a call concerns one party's works.

@@ -21,6 +21,7 @@ type Inspector interface {
 	ForgetCluster(ctx context.Context, by identity.Identity, r *hawserv1.ForgetClusterRequest) (*hawserv1.ForgetClusterResponse, error)
 	Adopt(ctx context.Context, by identity.Identity, r *hawserv1.AdoptRequest) (*hawserv1.AdoptResponse, error)
 	Approve(ctx context.Context, by identity.Identity, r *hawserv1.ApproveRequest) (*hawserv1.ApproveResponse, error)
+	Resolve(ctx context.Context, by identity.Identity, r *hawserv1.ResolveRequest) (*hawserv1.ResolveResponse, error)
 	Backup(ctx context.Context, r *hawserv1.BackupRequest, send func(*hawserv1.BackupResponse) error) error
 }
 
@@ -65,6 +66,10 @@ func (i inspection) Adopt(ctx context.Context, r *hawserv1.AdoptRequest) (*hawse
 
 func (i inspection) Approve(ctx context.Context, r *hawserv1.ApproveRequest) (*hawserv1.ApproveResponse, error) {
 	return i.to.Approve(ctx, callerOf(ctx), r)
+}
+
+func (i inspection) Resolve(ctx context.Context, r *hawserv1.ResolveRequest) (*hawserv1.ResolveResponse, error) {
+	return i.to.Resolve(ctx, callerOf(ctx), r)
 }
 
 func (i inspection) Backup(r *hawserv1.BackupRequest, s ggrpc.ServerStreamingServer[hawserv1.BackupResponse]) error {

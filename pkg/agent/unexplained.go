@@ -1,0 +1,135 @@
+package agent
+
+import (
+	"context"
+	"maps"
+	"reflect"
+	"slices"
+	"time"
+
+	hubs "github.com/hawser-io/hawser/pkg/agent/hub"
+	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// What no work explains and nobody may remove by himself is told to the broker,
+// where operators see it: AppliedManifestWorks without a work that do not say
+// whose they are, as other agents leave them, and those of other hubs that have
+// objects of this one's works. Of the former an operator can have one removed or
+// adopted.
+
+// findUnexplained returns what there is. c.mu is held.
+func (c *Core) findUnexplained() codec.Unexplained {
+	var found []codec.UnexplainedRecord
+	for _, name := range slices.Sorted(maps.Keys(c.strays)) {
+		if s := c.strays[name]; s.told.UID != "" && s.source == "" && !s.other {
+			found = append(found, s.told)
+		}
+	}
+	for _, name := range c.shared() {
+		r := toldOf(c.foreign[name])
+		r.Shared = true
+		if c.strays[name].told.UID == "" {
+			found = append(found, r)
+		}
+	}
+	u := codec.Unexplained{Records: found}
+	if n := len(found) - codec.MaxUnexplained; n > 0 {
+		u.Records, u.More = found[:codec.MaxUnexplained], uint64(n)
+	}
+	return u
+}
+
+// toldOf is what the broker is told of an AppliedManifestWork.
+func toldOf(rec *inventory.Record) codec.UnexplainedRecord {
+	m := rec.Metadata()
+	return codec.UnexplainedRecord{
+		UID: string(m.GetUID()), Name: m.GetName(), Created: m.GetCreationTimestamp().Time, Objects: uint64(len(rec.Entries())),
+	}
+}
+
+// reviseUnexplained has the broker told if it was told something else last. c.mu
+// is held.
+func (c *Core) reviseUnexplained() {
+	if !c.link.hawser || c.link.deaf || c.link.unexplainedDue || reflect.DeepEqual(c.findUnexplained(), c.link.unexplained) {
+		return
+	}
+	c.link.unexplainedDue = true
+	c.config.Sync()
+}
+
+// resolve takes an operator's word about an AppliedManifestWork.
+func (c *Core) resolve(ctx context.Context, e codec.Event) {
+	r, err := codec.ParseResolve(e)
+	if err != nil {
+		c.config.Metrics.event(eventUndecodable)
+		c.config.Log.WarnContext(ctx, "order of an operator that cannot be read", "error", err)
+		return
+	}
+	c.mu.Lock()
+	s, known := c.strays[r.Name]
+	known = known && string(s.uid) == r.UID && s.told.UID == r.UID
+	if known {
+		c.resolves[r.Name] = r
+	}
+	c.mu.Unlock()
+	if !known {
+		c.drop(ctx, eventIgnored, e)
+		return
+	}
+	c.config.Metrics.event(eventResolve)
+	c.config.Wake(r.Name, true)
+}
+
+// resolveStray sees to an AppliedManifestWork that was just read and is nobody's:
+// it is told of, and removed or adopted if an operator wants this one to be.
+func (r *round) resolveStray(ctx context.Context) (time.Duration, error) {
+	told := toldOf(r.record)
+	r.mu.Lock()
+	order, ordered := r.resolves[r.key]
+	delete(r.resolves, r.key)
+	ordered = ordered && order.UID == told.UID
+	r.mu.Unlock()
+	if ordered && order.Adopt {
+		told.Outcome = r.adoptStray(ctx)
+	}
+	r.mu.Lock()
+	s := r.strays[r.key]
+	if !ordered && s.told.UID == told.UID {
+		told.Outcome = s.told.Outcome
+	}
+	s.told = told
+	r.strays[r.key] = s
+	r.mu.Unlock()
+	if !ordered || order.Adopt {
+		return 0, nil
+	}
+	r.log.WarnContext(ctx, "removing an AppliedManifestWork without an owner: an operator wants it", "objects", told.Objects)
+	gone, err := r.dissolve(ctx, nil)
+	if err != nil || gone {
+		return 0, err
+	}
+	return r.removalWait(), nil
+}
+
+// adoptStray has the work of the same name own an AppliedManifestWork that is
+// nobody's, and says why not if there is none. One under the name that the work
+// itself would use was its own already; under the name of another hub, or a former
+// identity, it is evicted from then on as one of that work: what both have stays.
+func (r *round) adoptStray(ctx context.Context) (outcome string) {
+	_, name, _ := hubs.Split(r.key)
+	r.mu.Lock()
+	w := r.set.ByName(name).Live
+	r.mu.Unlock()
+	if w == nil {
+		return "it cannot be adopted: there is no work " + name + " of this hub; create it, and it takes the objects over"
+	}
+	rec, err := r.store.Claim(ctx, r.record, nil, inventory.Origin{Source: w.Source, WorkID: w.ResourceID, Version: w.SpecGeneration, Tag: w.SpecTag.String()})
+	if err != nil {
+		r.log.WarnContext(ctx, "an AppliedManifestWork could not be adopted", "work", name, "error", err)
+		return "it could not be adopted, try again: the agent's log says why"
+	}
+	r.record = rec
+	r.log.InfoContext(ctx, "an AppliedManifestWork without an owner was adopted: an operator wants it", "work", name, "work_id", w.ResourceID)
+	return ""
+}

@@ -1,0 +1,145 @@
+package agent
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
+	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// leftBehind makes an AppliedManifestWork as the agent of OCM leaves it, with a
+// ConfigMap, and returns what the broker is to be told of it.
+func (r *rig) leftBehind(hash, work, object string) codec.UnexplainedRecord {
+	r.t.Helper()
+	name := inventory.Name(hash, work)
+	o := clustertest.Object("work.open-cluster-management.io/v1", "AppliedManifestWork", "", name,
+		"spec", map[string]any{"hubHash": hash, "agentID": testAgentID, "manifestWorkName": work})
+	o.SetFinalizers([]string{workv1.AppliedManifestWorkFinalizer})
+	r.f.Put(o)
+	store := inventory.Store{Objects: r.f}
+	rec, err := store.Load(r.t.Context(), name)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	var entries []inventory.Entry
+	if object != "" {
+		cm := clustertest.Object("v1", "ConfigMap", "default", object, "data", map[string]any{"k": "1"})
+		if live := r.configMap(object); live != nil {
+			cm = live
+		}
+		cm.SetOwnerReferences(append(cm.GetOwnerReferences(), rec.Owner().Reference()))
+		uid := string(r.f.Put(cm).GetUID())
+		entries = []inventory.Entry{{ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Namespace: "default", Name: object}, Version: "v1", UID: uid}}
+	}
+	if rec, err = store.SetEntries(r.t.Context(), rec, entries); err != nil {
+		r.t.Fatal(err)
+	}
+	return toldOf(rec)
+}
+
+// order is an operator's word, as the broker sends it.
+func (r *rig) order(uid, name string, adopt bool) {
+	r.t.Helper()
+	e, err := codec.NewResolve(codec.SyncParams{ID: "x", Time: r.now, Source: "broker", Cluster: testCluster}, codec.Resolve{UID: uid, Name: name, Adopt: adopt})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.core.Handle(r.t.Context(), e)
+	r.settle(time.Minute)
+}
+
+// What another agent left is told and never removed, until an operator wants
+// exactly that.
+func TestCore_RemovesWhatIsNobodysOnOrderOnly(t *testing.T) {
+	r := newRig(t)
+	left := r.leftBehind(testHubHash, "old", "a")
+	r.inSync(0)
+	r.settle(2 * time.Hour)
+	if len(r.told.Records) != 1 || r.told.Records[0].UID != left.UID || r.told.Records[0].Objects != 1 || r.configMap("a") == nil {
+		t.Fatalf("told %+v", r.told)
+	}
+	r.order("another-uid", left.Name, false)
+	r.order(left.UID, "another-name", false)
+	if r.configMap("a") == nil {
+		t.Fatal("it was removed for another one's order")
+	}
+	r.order(left.UID, left.Name, false)
+	if r.configMap("a") != nil || r.record("old") != nil || len(r.told.Records) != 0 {
+		t.Fatalf("it is still there, told %+v", r.told)
+	}
+}
+
+// An agent of OCM that still runs goes on writing what it has: the broker is told
+// how it is now.
+func TestCore_TellsHowWhatIsNobodysIsNow(t *testing.T) {
+	r := newRig(t)
+	left := r.leftBehind(testHubHash, "old", "")
+	r.inSync(0)
+	r.settle(time.Minute)
+	if len(r.told.Records) != 1 || r.told.Records[0].Objects != 0 {
+		t.Fatalf("told %+v", r.told)
+	}
+	store := inventory.Store{Objects: r.f}
+	rec, err := store.Load(t.Context(), left.Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.SetEntries(t.Context(), rec, []inventory.Entry{{
+		ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Namespace: "default", Name: "a"}, Version: "v1", UID: "u",
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	r.settle(time.Minute)
+	if len(r.told.Records) != 1 || r.told.Records[0].Objects != 1 {
+		t.Fatalf("told %+v", r.told)
+	}
+}
+
+// It has an owner by the time the order comes: nothing is removed.
+func TestCore_RemovesNothingThatHasBecomeSomebodys(t *testing.T) {
+	r := newRig(t)
+	left := r.leftBehind(testHubHash, "web", "a")
+	r.inSync(0)
+	r.settle(time.Minute)
+	uid := r.configMap("a").GetUID()
+	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
+	r.order(left.UID, left.Name, false)
+	if live := r.configMap("a"); live == nil || live.GetUID() != uid || r.record("web") == nil || len(r.told.Records) != 0 {
+		t.Fatalf("got %v, told %+v", live, r.told)
+	}
+}
+
+// What stands under a former identity goes to the work of its name; without one
+// the agent says so.
+func TestCore_AdoptsWhatIsNobodys(t *testing.T) {
+	r := newRig(t)
+	former := inventory.HubHash("former")
+	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
+	uid := r.configMap("a").GetUID()
+	left := r.leftBehind(former, "web", "a")
+	alone := r.leftBehind(former, "db", "b")
+	r.inSync(1)
+	r.settle(time.Minute)
+	if len(r.told.Records) != 2 {
+		t.Fatalf("told %+v", r.told)
+	}
+	r.order(alone.UID, alone.Name, true)
+	if len(r.told.Records) != 2 || !strings.Contains(r.told.Records[0].Outcome+r.told.Records[1].Outcome, "there is no work db") || r.configMap("b") == nil {
+		t.Errorf("told %+v", r.told)
+	}
+	r.order(left.UID, left.Name, true)
+	r.checkpoint(r.proof(nil, "hub"))
+	r.settle(2 * time.Hour)
+	live := r.configMap("a")
+	if r.f.Look(inventory.Ref(left.Name)) != nil || live == nil || live.GetUID() != uid || len(live.GetOwnerReferences()) != 1 {
+		t.Errorf("got %v and %v", r.f.Look(inventory.Ref(left.Name)), live)
+	}
+	if r.configMap("b") == nil {
+		t.Error("what nobody adopted was removed")
+	}
+}
