@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"time"
 
 	"github.com/hawser-io/hawser/pkg/agent/desired"
 )
@@ -35,4 +36,36 @@ func (r *round) deletable(w *desired.Work) bool {
 	}
 	o, known := r.record.Origin()
 	return r.record.AgentID() == r.config.AgentID && (r.record.Deleting() || known && o.Tag == w.SpecTag.String())
+}
+
+// forgetUnrepeated forgets a deletion that was loaded, may not be carried out, and
+// is not coming again. A broker repeats each deletion that its cluster has not
+// confirmed at every subscription, before the checkpoint that proves the agent in
+// sync.
+//
+// t1 the agent confirms a deletion, and the broker lets the record go. t2 the same
+// id is used once more, and what is applied now is of that life. t3 a power loss
+// takes the journal back behind t2. t4 the agent loads the deletion, is in sync, and
+// nobody ever speaks of it again. Therefore it would be held for ever. What its
+// AppliedManifestWork has becomes a matter of eviction.
+func (r *round) forgetUnrepeated(ctx context.Context, w *desired.Work) (next time.Duration) {
+	r.mu.Lock()
+	unrepeated := r.link.matched && r.set.Unconfirmed(w.ResourceID)
+	if unrepeated {
+		r.forget(w.ResourceID)
+	}
+	r.mu.Unlock()
+	if !unrepeated {
+		return 0
+	}
+	r.save(0)
+	r.log.InfoContext(ctx, "deletion of an earlier process that the broker does not repeat is forgotten", "work", w.Name, "id", w.ResourceID)
+	return firstSaveRetry // its AppliedManifestWork is a stray then
+}
+
+// forget drops a work, and what was to be reported and kept of it. c.mu is held.
+func (c *Core) forget(id string) {
+	c.set.Drop(id)
+	c.outbox.Remove(id)
+	c.discard(id)
 }

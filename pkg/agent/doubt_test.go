@@ -118,6 +118,11 @@ func TestCore_UnconfirmedDeletions(t *testing.T) {
 			if got := r.value("a") == ""; got != c.done {
 				t.Fatalf("carried out in sync: %t, want %t", got, c.done) // what is in sync are live works
 			}
+			// The broker would have repeated it before it said so: nobody will.
+			if n := r.core.Counts(); n.Deleting != 0 {
+				t.Fatalf("it is held for ever: %+v", n)
+			}
+			r.expectJournal()
 			r.deliverDeletion(w)
 			r.settle(time.Minute)
 			r.expectValue("a", "")

@@ -108,6 +108,13 @@ func (c *Core) suspects() []string {
 			keys[c.key(w.Name)] = true
 		}
 	}
+	if c.link.matched {
+		c.set.Each(func(w *desired.Work, unconfirmed bool) {
+			if unconfirmed && w.Deleting {
+				keys[c.key(w.Name)] = true
+			}
+		})
+	}
 	return sorted(keys)
 }
 
@@ -169,9 +176,7 @@ func (r *round) giveUp(ctx context.Context, w *desired.Work) {
 	r.mu.Lock()
 	still := r.orphan(w.ResourceID) && r.proven(w.Source)
 	if still {
-		r.set.Drop(w.ResourceID)
-		r.outbox.Remove(w.ResourceID)
-		r.discard(w.ResourceID)
+		r.forget(w.ResourceID)
 	}
 	r.mu.Unlock()
 	if still {

@@ -24,7 +24,7 @@ func (r *round) takeAway(ctx context.Context, works []*desired.Work) (time.Durat
 	}
 	owner := ownerOf(r.record, works)
 	if owner != nil && !r.deletable(owner) {
-		return 0, nil // what confirms it wakes the key
+		return r.forgetUnrepeated(ctx, owner), nil // what confirms it wakes the key
 	}
 	if owner != nil {
 		if err := r.report(owner, conditions.Deleting(r.previous(owner), owner.Generation, nil, r.now)); err != nil {
