@@ -27,8 +27,9 @@ type hub struct {
 	works map[string]*workv1.ManifestWork // by namespace/name; never modified
 	log   []hubEvent                      // all that ever happened; watches read it at their own pace
 	// life counts the restores from a backup: no watch outlives one. log is that
-	// of this life, which began with the first listed works of it.
+	// of this life, which began at since with the first listed works of it.
 	life, listed int
+	since        time.Time
 	// onlySeen: that it was restored can be seen only by what the hub source saw of
 	// it before.
 	onlySeen bool
@@ -40,16 +41,22 @@ type hub struct {
 	// generations says in which life each was first reached.
 	generations map[generation]int
 
-	state map[string]string // the ConfigMap of the hub source
-	rv    int
-	uids  int
-	down  bool
-	old   *hubBackup
+	state   map[string]string // the ConfigMap of the hub source
+	stateRV int               // its resource version, 0 if there is none
+	saves   []hubBackup       // of it, in this life
+	born    *hubBackup        // what this life began with
+	rv      int
+	uids    int
+	down    bool
+	old     *hubBackup
 }
 
 const hubUID = "uid-of-the-hub"
 
 func keyOf(o *workv1.ManifestWork) string { return o.Namespace + "/" + o.Name }
+
+// stateUnknown is the resource version of a ConfigMap that has to be read.
+const stateUnknown = -1
 
 type hubEvent struct {
 	o    *workv1.ManifestWork
@@ -59,7 +66,7 @@ type hubEvent struct {
 func (h *hub) keys() []string { return slices.Sorted(maps.Keys(h.works)) }
 
 func (h *hub) put(o *workv1.ManifestWork) *workv1.ManifestWork {
-	h.rv++
+	h.rv += h.stride()
 	o.ResourceVersion = strconv.Itoa(h.rv)
 	key := keyOf(o)
 	gone := o.DeletionTimestamp != nil && len(o.Finalizers) == 0
@@ -119,19 +126,43 @@ func (h *hub) lifeOf(o *workv1.ManifestWork) string {
 
 // hubBackup is a copy of a hub's storage.
 type hubBackup struct {
-	works map[string]*workv1.ManifestWork
-	state map[string]string
-	rv    int
+	works   map[string]*workv1.ManifestWork
+	state   map[string]string
+	stateRV int
+	rv      int
 }
 
-// elsewhere is how often a hub writes other things than works between a copy and
-// its restore, so that it takes a while until it is where it was before. In its
-// next life it is younger.
-const elsewhere = 1 << 56
+// lives is how often a hub can be restored.
+const lives = 4
+
+// stride is how far the hub moves on with a write: it writes other things than works,
+// too. After a restore it takes a while until it is where it was before, so that who
+// saw or heard of that can tell: a life of more writes than 1<<9 is longer than a script.
+func (h *hub) stride() int { return 1 << (9 * (lives - h.life)) }
 
 func (h *hub) backup() *hubBackup {
-	b := &hubBackup{works: maps.Clone(h.works), state: h.state, rv: h.rv}
-	h.rv += elsewhere >> (9 * min(h.life, 6))
+	return &hubBackup{works: maps.Clone(h.works), state: h.state, stateRV: h.stateRV, rv: h.rv}
+}
+
+// ago is a copy of the hub as it was before the last n changes of its works.
+func (h *hub) ago(n int) *hubBackup {
+	b := &hubBackup{works: map[string]*workv1.ManifestWork{}, rv: h.born.rv, state: h.born.state, stateRV: h.born.stateRV}
+	for key, o := range h.born.works {
+		b.works[key] = o
+	}
+	for _, e := range h.log[:max(len(h.log)-n, h.listed)] {
+		if delete(b.works, keyOf(e.o)); !e.gone {
+			b.works[keyOf(e.o)] = e.o
+		}
+		if rv, err := strconv.Atoi(e.o.ResourceVersion); err == nil {
+			b.rv = max(b.rv, rv)
+		}
+	}
+	for _, s := range h.saves {
+		if s.rv < b.rv {
+			b.state, b.stateRV = s.state, s.stateRV
+		}
+	}
 	return b
 }
 
@@ -143,9 +174,9 @@ func (h *hub) restore(b *hubBackup) {
 		before[o.UID] = o
 		h.w.oracle.older(o)
 	}
-	h.works, h.state, h.rv = maps.Clone(b.works), b.state, b.rv
-	h.life++
-	h.log = nil
+	h.works, h.state, h.stateRV, h.rv = maps.Clone(b.works), b.state, b.stateRV, b.rv
+	h.life, h.since = h.life+1, time.Now()
+	h.log, h.saves, h.born = nil, nil, b
 	h.w.oracle.backInTime("hub-")
 	for _, key := range h.keys() {
 		o := h.works[key]
@@ -264,13 +295,20 @@ func (h *hub) alive(namespace string) (hubsource.Alive, error) {
 	return alive, nil
 }
 
-// save writes the ConfigMap of the hub source.
-func (h *hub) save(data map[string]string) error {
-	if h.down {
+// save writes the ConfigMap of the hub source, unless it is not the one that the hub
+// source read or wrote last. After a conflict it takes whatever is there.
+func (h *hub) save(data map[string]string, last *int) error {
+	have := *last
+	switch *last = stateUnknown; {
+	case h.down:
 		return unavailableHub()
+	case have != stateUnknown && have != h.stateRV:
+		return apierrors.NewConflict(worksResource, "state", fmt.Errorf("it is at %d", h.stateRV))
 	}
-	h.rv++
+	h.rv += h.stride()
+	h.stateRV, *last = h.rv, h.rv
 	h.state = data
+	h.saves = append(h.saves, hubBackup{state: data, stateRV: h.rv, rv: h.rv})
 	if len(hubsource.StateOf(data).Withheld) > 0 {
 		h.onlySeen, h.restored = false, nil
 	}

@@ -73,6 +73,13 @@ func (o *oracle) leftUnserved(w *workv1.ManifestWork) {
 	}
 }
 
+// servedAgain hears that a cluster is served again.
+func (o *oracle) servedAgain(clusterName string) {
+	for id := range o.clusters[clusterName].wanted {
+		o.evictable[id] = o.w.hub.byID(id) == nil
+	}
+}
+
 // lostEverywhere reports whether a hub lost a work that a cluster has, and the
 // broker has no record of it either, because it lost its store or the cluster was
 // released. A stock agent keeps it, and ours as long as a work of the cluster is

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing/synctest"
 	"time"
 
@@ -41,6 +42,7 @@ type operation struct {
 var operations = []operation{
 	{"run", 120, run},
 	{"prefer", 12, prefer},
+	{"run until", 40, runUntil},
 	{"wait", 15, wait},
 	{"settle", 4, func(w *world, a, _ uint32) string {
 		w.settle(rand.New(rand.NewPCG(uint64(a), 3)))
@@ -142,17 +144,18 @@ var operations = []operation{
 	}},
 	{"restore hub", restores, func(w *world, _, _ uint32) string {
 		old := w.hub.old
-		if old == nil || !w.broker.knowsLater(old) && !w.source.sawLater(old) {
-			return "" // nobody could see that it was restored
+		if old == nil || !restoreHub(w, old) {
+			return ""
 		}
-		w.hub.onlySeen = !w.broker.knowsLater(old)
-		w.hub.restored, w.hub.saw = old, 0
-		if w.source.sawLater(old) {
-			w.hub.saw = w.source.process
-		}
-		w.hub.restore(old)
 		w.hub.old = nil
 		return fmt.Sprint(len(w.hub.works), " works")
+	}},
+	{"hub goes back", restores, func(w *world, a, _ uint32) string {
+		n := 1 + int(a%12)
+		if !restoreHub(w, w.hub.ago(n)) {
+			return ""
+		}
+		return fmt.Sprint(n, " changes, has ", len(w.hub.works), " works")
 	}},
 	{"approve", restores, func(w *world, a, _ uint32) string {
 		if w.hub.life == 0 {
@@ -256,6 +259,20 @@ var operations = []operation{
 // restores is how often the hub is restored.
 const restores = 8
 
+// restoreHub puts a copy of the hub in its place, unless nobody could see that.
+func restoreHub(w *world, b *hubBackup) bool {
+	if w.hub.life == lives || !w.broker.knowsLater(b) && !w.source.sawLater(b) {
+		return false
+	}
+	w.hub.onlySeen = !w.broker.knowsLater(b)
+	w.hub.restored, w.hub.saw = b, 0
+	if w.source.sawLater(b) {
+		w.hub.saw = w.source.process
+	}
+	w.hub.restore(b)
+	return true
+}
+
 // otherClock is a clock that was set forward or back, or mostly the same.
 func otherClock(old time.Duration, b uint32) time.Duration {
 	clocks := []time.Duration{0, 10 * time.Minute, -10 * time.Minute, time.Hour, -time.Hour, 26 * time.Hour, -26 * time.Hour}
@@ -279,15 +296,18 @@ func shopName1(a uint32, cluster string) string {
 	return shopNames[a/4%uint32(len(shopNames))]
 }
 
+// patience is how long a run may wait for the next thing that happens by itself.
+const patience = 45 * time.Second
+
+// run takes random steps. Every other one lets time pass where there is none to take,
+// so that what parties do later happens among the faults, too.
 func run(w *world, a, b uint32) string {
 	order := rand.New(rand.NewPCG(uint64(b), 4))
 	did := 0
 	for range 1 + a%24 {
-		list := w.steps()
-		if len(list) == 0 || w.broken != nil {
+		if !w.step(order, b%2 == 0) {
 			break
 		}
-		w.perform(w.choose(order, list))
 		did++
 	}
 	if did == 0 {
@@ -326,6 +346,52 @@ func (w *world) choose(order *rand.Rand, list []step) step {
 		}
 	}
 	return list[first]
+}
+
+// step takes a random step; false if there is none. A patient one waits a while.
+func (w *world) step(order *rand.Rand, patient bool) bool {
+	list := w.steps()
+	if t := w.next(); len(list) == 0 && patient && !t.IsZero() && time.Until(t) <= patience {
+		w.pass(max(time.Until(t), time.Millisecond))
+		list = w.steps()
+	}
+	if len(list) == 0 || w.broken != nil {
+		return false
+	}
+	w.perform(w.choose(order, list))
+	return true
+}
+
+// kinds are what may be under way: requests of the hub source to the hub, and
+// publishes. The first are the rare ones.
+var kinds = []string{
+	"CheckMissing", "CheckBehind", "CheckGone", "Lookup", "ListAlive", "Locate", "Save", "RemoveFinalizer", "AddFinalizer",
+	"PatchStatus", "Tag", "Release", "Delete", "SendCompared", "SendAck", "AskInventory", "Ask", "Publish", "status", "resync", "sync",
+}
+
+// runUntil takes steps until something of a kind is under way, so that the next
+// operation comes meanwhile.
+func runUntil(w *world, a, b uint32) string {
+	kind := kinds[a%uint32(len(kinds))]
+	order := rand.New(rand.NewPCG(uint64(b), 8))
+	for range 60 {
+		if w.underWay(kind) {
+			return kind
+		}
+		if !w.step(order, true) {
+			break
+		}
+	}
+	return ""
+}
+
+// underWay reports whether something of a kind is.
+func (w *world) underWay(kind string) bool {
+	return slices.ContainsFunc(w.source.writes, func(e write) bool { return fmt.Sprintf("%T", e.effect) == "hubsource."+kind }) ||
+		slices.ContainsFunc(w.calls, func(c *call) bool {
+			what, _, _ := strings.Cut(c.what, " ")
+			return c.done != nil && strings.TrimPrefix(what, "hubsource.") == kind
+		})
 }
 
 func wait(w *world, a, _ uint32) string {
@@ -467,6 +533,9 @@ func (w *world) approve() string {
 	n := 0
 	for _, c := range slices.Sorted(maps.Keys(withheld)) {
 		for _, d := range withheld[c] {
+			if o := w.hub.byID(d.GetResourceId()); o != nil && o.DeletionTimestamp == nil {
+				w.fail("I1", "an operator is asked whether work %s may be deleted, which is on the hub", o.UID)
+			}
 			w.oracle.approved(d.GetResourceId())
 			n++
 		}

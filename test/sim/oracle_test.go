@@ -89,15 +89,16 @@ func objectsOf(list []workv1.Manifest) map[string]map[string]string {
 type oracle struct {
 	w *world
 
-	gone     map[string]bool // ids that their sources deleted, and did not create again
-	everGone map[string]bool
-	dead     map[string]bool // by root of the life, as in the data of objects
-	ended    map[string]bool // ids that left a hub after their clusters had cleaned up
-	lost     map[string]bool // ids that left a hub, because it was restored or somebody took the finalizer off
-	mayStay  map[string]bool // lives that were Orphan at some time
-	mustStay map[string]bool // lives that were Orphan when they were deleted
-	released map[string]bool // clusters that ever left the selection
-	dropped  map[string]bool // ids whose record went with a release when the hub had them no longer
+	gone      map[string]bool // ids that their sources deleted, and did not create again
+	everGone  map[string]bool
+	dead      map[string]bool // by root of the life, as in the data of objects
+	ended     map[string]bool // ids that left a hub after their clusters had cleaned up
+	lost      map[string]bool // ids that left a hub, because it was restored or somebody took the finalizer off
+	mayStay   map[string]bool // lives that were Orphan at some time
+	mustStay  map[string]bool // lives that were Orphan when they were deleted
+	released  map[string]bool // clusters that ever left the selection
+	evictable map[string]bool // ids that a hub had lost when their clusters were served again: an eviction may go on when they no longer are
+	dropped   map[string]bool // ids whose record went with a release when the hub had them no longer
 
 	told       map[string]bool   // by cluster and id: its agent was sent the deletion
 	successors map[string]string // by id that was deleted: the one that took over its name
@@ -152,7 +153,7 @@ type object struct {
 func newOracle(w *world) *oracle {
 	return &oracle{
 		w: w, gone: map[string]bool{}, everGone: map[string]bool{}, dead: map[string]bool{}, ended: map[string]bool{}, lost: map[string]bool{}, mayStay: map[string]bool{}, mustStay: map[string]bool{},
-		told: map[string]bool{}, successors: map[string]string{}, released: map[string]bool{}, dropped: map[string]bool{}, kept: map[string]bool{}, where: map[string]string{}, clusters: map[string]*truth{},
+		told: map[string]bool{}, successors: map[string]string{}, released: map[string]bool{}, evictable: map[string]bool{}, dropped: map[string]bool{}, kept: map[string]bool{}, where: map[string]string{}, clusters: map[string]*truth{},
 		speaker: map[string]string{}, usurped: map[string]bool{}, taken: map[string]bool{}, sequences: map[string]string{},
 		reports: map[string][]string{}, settled: map[string]int{}, shown: map[string]int{},
 	}
@@ -524,7 +525,7 @@ func (o *oracle) abandoned(where, id string) bool {
 		}
 	}
 	r := o.record(where, id)
-	return (r == nil || r.State == store.Grave) && o.w.source.selected[where]
+	return (r == nil || r.State == store.Grave) && (o.w.source.selected[where] || o.evictable[id])
 }
 
 // removedOrphan judges that an object was deleted whose work was Orphan when it

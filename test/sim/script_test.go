@@ -12,26 +12,64 @@ import (
 	"time"
 )
 
-// oftener is how much oftener the operations come that the environment names.
+// oftener is how much oftener the operations come that the environment names, or
+// that a seed prefers.
 const oftener = 10
 
-// weights are those of the operations, as the environment wants them.
-var weights = sync.OnceValues(func() (list []int, total int) {
-	more := strings.Split(os.Getenv(envMore), ",")
+// oftenHere are the operations that the environment names.
+var oftenHere = sync.OnceValue(func() []string { return strings.Split(os.Getenv(envMore), ",") })
+
+// themes are operations that together make what no two of them make: each has a
+// party lose what it knew, and others that go on. A seed may let those of one theme
+// come oftener, so that a bug which needs all of them is found within a minute.
+var themes = [][]string{
+	{"hub goes back", "hub update", "hub delete", "restart hub source", "informers stop or go on"},
+	{"hub goes back", "hub create", "hub update", "cut connection", "leave ghost", "lose hub answer"},
+	{"hub goes back", "copy broker's store", "restore broker's store", "hub delete", "restart hub source"},
+	{"hub goes back", "hub create", "hub delete", "give up on", "lose answer", "partition"},
+	{"restart hub source", "informers stop or go on", "hub delete", "hub down or up", "give up on", "lose answer"},
+	{"lose broker's store", "copy broker's store", "restore broker's store", "hub create", "hub delete", "partition"},
+	{"copy broker's store", "restore broker's store", "hub create", "hub delete", "hub down or up", "settle"},
+	{"select", "lose answer", "give up on", "duplicate", "hub update", "hub delete"},
+	{"select", "restart agent", "hub update", "hub down or up", "restart hub source", "cut connection"},
+}
+
+// swarm chooses the operations that come oftener in a seed: those of a theme, any, or
+// none.
+func swarm(r *rand.Rand) (names []string) {
+	switch r.IntN(4) {
+	case 0:
+	case 1:
+		for range 2 + r.IntN(5) {
+			names = append(names, operations[r.IntN(len(operations))].name)
+		}
+	default:
+		for _, name := range themes[r.IntN(len(themes))] {
+			if r.IntN(4) > 0 {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
+}
+
+// weights are those of the operations of a seed.
+func weights(r *rand.Rand) (list []int, total int) {
+	more := slices.Concat(oftenHere(), swarm(r))
 	for _, o := range operations {
 		w := o.weight
-		if slices.Contains(more, o.name) {
+		if o.name != "run" && slices.Contains(more, o.name) {
 			w *= oftener
 		}
 		list, total = append(list, w), total+w
 	}
 	return list, total
-})
+}
 
 // script makes the operations of a seed.
 func script(seed uint64) []op {
 	r := rand.New(rand.NewPCG(seed, 1))
-	each, total := weights()
+	each, total := weights(r)
 	list := make([]op, 10+r.IntN(110))
 	for i := range list {
 		n := r.IntN(total)

@@ -28,11 +28,13 @@ type source struct {
 
 	clock   time.Duration
 	process int // counts restarts
+	began   time.Time
 	queue   [2]map[hubsource.Key]time.Time
 	busy    [2]map[hubsource.Key]bool
 	writes  []write // under way to the hub
 	deaf    bool    // the next answer of the hub is lost
 	blind   bool    // the informer sees nothing new
+	stateRV int     // of the state that it read or wrote last
 
 	informer           // of the replica that leads
 	standby  *informer // of the one that waits, nil: it shows what the hub has
@@ -57,7 +59,9 @@ func newSource(w *world, h *hub) *source {
 // they may have begun long before it, while another replica led.
 func (s *source) start(read *informer) {
 	s.process++
+	s.began = time.Now()
 	s.informer = informer{seen: read.seen, life: read.life, has: map[string]*workv1.ManifestWork{}}
+	s.stateRV = s.hub.stateRV
 	s.queue = [2]map[hubsource.Key]time.Time{{}, {}}
 	s.busy = [2]map[hubsource.Key]bool{{}, {}}
 	s.writes = nil
@@ -75,6 +79,14 @@ func (s *source) start(read *informer) {
 	if s.link == nil {
 		s.link = newLink(s.w, identity.Identity{Role: identity.Source, Name: hubName}, sourceParty{s})
 	}
+}
+
+// late is since when its informers have to list anew.
+func (s *source) late() time.Time {
+	if s.began.After(s.hub.since) {
+		return s.began
+	}
+	return s.hub.since
 }
 
 // now is the clock of the hub source's machine.
@@ -188,6 +200,7 @@ func (s *source) next() (first time.Time) {
 // then it says which versions it has, and that is all that anybody knows of them.
 func (s *source) serve(c string) {
 	s.selected[c] = true
+	s.w.oracle.servedAgain(c)
 	s.core.ClusterSelected(c)
 	if stock := s.w.stock; s.hub.life > 0 && stock.name == c {
 		stock.link.loseIfAny("it begins anew")
@@ -310,7 +323,7 @@ func (s *source) ask(e hubsource.Effect, r *hubsource.Result) {
 	case hubsource.Locate:
 		r.Position, r.Err = s.hub.position()
 	case hubsource.Save:
-		r.Err = s.hub.save(e.State.Data())
+		r.Err = s.hub.save(e.State.Data(), &s.stateRV)
 	default:
 		panic(fmt.Sprintf("no answer to %T", e))
 	}

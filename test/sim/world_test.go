@@ -80,7 +80,7 @@ func newWorld(seed uint64) *world {
 	w := &world{seed: seed, rng: rand.New(rand.NewPCG(seed, 2)), fakes: map[string]*clustertest.Fake{}}
 	w.oracle = newOracle(w)
 	w.broker = newNode(w)
-	w.hub = &hub{w: w, works: map[string]*workv1.ManifestWork{}, generations: map[generation]int{}, rv: 100}
+	w.hub = &hub{w: w, works: map[string]*workv1.ManifestWork{}, generations: map[generation]int{}, rv: 100, born: &hubBackup{rv: 100}}
 	w.source = newSource(w, w.hub)
 	w.shop = newShop(w)
 	for _, name := range clusters[:2] {
@@ -155,8 +155,14 @@ func (w *world) perform(s step) {
 	synctest.Wait()
 }
 
-// pass lets time pass.
+// pass lets time pass. By the time that a doubt about the hub may end, informers have
+// listed a hub that went back, whatever else they have stopped doing.
 func (w *world) pass(d time.Duration) {
+	if s := w.source; s != nil && time.Since(s.late())+d > listedWithin {
+		for s.life != s.hub.life || len(s.news) > 0 {
+			s.watch()
+		}
+	}
 	<-time.After(d)
 	synctest.Wait()
 }
@@ -242,6 +248,9 @@ func (w *world) rest(order *rand.Rand, within time.Duration) {
 		}
 	}
 }
+
+// listedWithin is how long informers may take to list a hub that went back.
+const listedWithin = 20 * time.Second
 
 // aroundTime is longer than every back-off.
 const aroundTime = 6 * time.Minute
