@@ -193,8 +193,10 @@ func (c *Core) Stats() Stats {
 // never changes it.
 func (c *Core) WorkSeen(o *workv1.ManifestWork) {
 	w := c.work(o.UID, o.Namespace)
-	if w.seen == nil && c.asks && hasFinalizer(o) {
-		c.askFor(w) // the informer lags behind an earlier leader's
+	if c.asks && hasFinalizer(o) && (w.seen == nil || !hasFinalizer(c.current(w))) {
+		// The informer lags behind an earlier leader's, who put it on. It may show the work
+		// without it first.
+		c.askFor(w)
 		w.spec.elsewhere = true
 	} else if w.seen == nil && c.keep.back {
 		c.askFor(w) // it lagged when the hub was found to have gone back, which took the status away

@@ -356,6 +356,33 @@ func TestCore_AsksAboutAWorkOfAnEarlierLeader(t *testing.T) {
 	}
 }
 
+// t1 the leader puts the finalizer on a work and publishes it. t2 its cluster
+// reports. t3 the leader ends before the report reaches it. t4 another one leads, and
+// its informer shows the work as it was before t1. t5 it asks for the statuses of what
+// had the finalizer, as it knows. t6 the informer shows t1. Therefore it has to ask for
+// the status of that work then: the broker has its spec, and sends no status unasked.
+func TestCore_AsksAboutAWorkThatAnEarlierLeaderPublished_ShownLate(t *testing.T) {
+	f := newFixture(t, true)
+	f.connect()
+	f.core.WorkSeen(newWork("w", 1, withoutFinalizer, version("100")))
+	f.clusterIdle("cluster1")
+	f.core.Done(next[AddFinalizer](f, SpecLane, "uid-w"), Result{Err: errConflict()})
+	f.core.WorkSeen(newWork("w", 1))
+	if e := nextAsk(f); len(e.Held) != 1 || e.Held[0].UID != "uid-w" {
+		t.Errorf("asks about %+v", e.Held)
+	}
+}
+
+// A finalizer that this process put on says nothing of an earlier one.
+func TestCore_AsksNothingAboutAWorkThatItPublishedFirst(t *testing.T) {
+	f := newFixture(t, true)
+	f.connect()
+	f.core.WorkSeen(newWork("w", 1, withoutFinalizer, version("100")))
+	f.core.Done(next[AddFinalizer](f, SpecLane, "uid-w"), Result{Work: newWork("w", 1)})
+	f.core.WorkSeen(newWork("w", 1))
+	f.clusterIdle("cluster1")
+}
+
 func TestCore_ListsTheHashOfAReportThatWaits(t *testing.T) {
 	f := newFixture(t, true)
 	w := newWork("w", 1)
