@@ -88,7 +88,7 @@ func (a *agentNode) start() {
 	}, core: func() *agent.Core { return a.core }}
 	a.saveAt = time.Time{}
 	config := agent.CoreConfig{
-		Cluster: a.name, ClientID: a.name + "-agent", HubHash: hubHash, AgentID: hubHash, StatusSyncInterval: 10 * time.Second,
+		Cluster: a.name, ClientID: a.name + "-agent", HubHash: hubHash, AgentID: hubHash, StatusSyncInterval: 10 * time.Second, EvictionGracePeriod: evictionGrace,
 		Client: a.cluster, Tracker: a.watch,
 		Wait: func(context.Context, time.Duration) error { return nil }, Now: a.now, Random: a.w.jitter(a.title), NewID: a.w.newID,
 		Wake: func(key string, fresh bool) {

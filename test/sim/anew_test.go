@@ -51,6 +51,7 @@ func makeAnew(w *world, key string, b uint32) {
 // by a store that nobody remembers.
 func (o *oracle) takenOver(op *store.Op, before *store.Meta) {
 	id := op.Key.ResourceID
+	o.handedOn[id] = true
 	if o.forgot || o.w.hub.life > 0 {
 		return
 	}

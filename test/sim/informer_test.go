@@ -104,6 +104,7 @@ func (s *source) take(o *workv1.ManifestWork) {
 // missing is told first, and one work after the other.
 func (s *source) list() {
 	s.seen, s.life = len(s.hub.log), s.hub.life
+	s.head = s.seen
 	for _, key := range slices.Sorted(maps.Keys(s.has)) {
 		if s.hub.works[key] == nil {
 			s.news = append(s.news, news{s.has[key], true})

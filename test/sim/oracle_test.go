@@ -101,6 +101,7 @@ type oracle struct {
 	dropped   map[string]bool // ids whose record went with a release when the hub had them no longer
 
 	told       map[string]bool   // by cluster and id: its agent was sent the deletion
+	handedOn   map[string]bool   // ids whose names were taken over
 	successors map[string]string // by id that was deleted: the one that took over its name
 
 	kept  map[string]bool   // what was committed
@@ -153,7 +154,7 @@ type object struct {
 func newOracle(w *world) *oracle {
 	return &oracle{
 		w: w, gone: map[string]bool{}, everGone: map[string]bool{}, dead: map[string]bool{}, ended: map[string]bool{}, lost: map[string]bool{}, mayStay: map[string]bool{}, mustStay: map[string]bool{},
-		told: map[string]bool{}, successors: map[string]string{}, released: map[string]bool{}, evictable: map[string]bool{}, dropped: map[string]bool{}, kept: map[string]bool{}, where: map[string]string{}, clusters: map[string]*truth{},
+		told: map[string]bool{}, successors: map[string]string{}, handedOn: map[string]bool{}, released: map[string]bool{}, evictable: map[string]bool{}, dropped: map[string]bool{}, kept: map[string]bool{}, where: map[string]string{}, clusters: map[string]*truth{},
 		speaker: map[string]string{}, usurped: map[string]bool{}, taken: map[string]bool{}, sequences: map[string]string{},
 		reports: map[string][]string{}, settled: map[string]int{}, shown: map[string]int{},
 	}

@@ -29,6 +29,7 @@ type source struct {
 	clock   time.Duration
 	process int // counts restarts
 	began   time.Time
+	head    int // of the log when the process began, or listed last
 	queue   [2]map[hubsource.Key]time.Time
 	busy    [2]map[hubsource.Key]bool
 	writes  []write // under way to the hub
@@ -60,6 +61,7 @@ func newSource(w *world, h *hub) *source {
 func (s *source) start(read *informer) {
 	s.process++
 	s.began = time.Now()
+	s.head = len(s.hub.log)
 	s.informer = informer{seen: read.seen, life: read.life, has: map[string]*workv1.ManifestWork{}}
 	s.stateRV = s.hub.stateRV
 	s.queue = [2]map[hubsource.Key]time.Time{{}, {}}
@@ -87,6 +89,11 @@ func (s *source) late() time.Time {
 		return s.began
 	}
 	return s.hub.since
+}
+
+// behind reports whether they lack something that there was since then.
+func (s *source) behind() bool {
+	return s.life != s.hub.life || len(s.news) > 0 || s.seen < s.head
 }
 
 // now is the clock of the hub source's machine.

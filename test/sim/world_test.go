@@ -155,11 +155,11 @@ func (w *world) perform(s step) {
 	synctest.Wait()
 }
 
-// pass lets time pass. By the time that a doubt about the hub may end, informers have
-// listed a hub that went back, whatever else they have stopped doing.
+// pass lets time pass. Informers that begin, or whose hub went back, have read what
+// there was then within a while, whatever else they have stopped doing.
 func (w *world) pass(d time.Duration) {
 	if s := w.source; s != nil && time.Since(s.late())+d > listedWithin {
-		for s.life != s.hub.life || len(s.news) > 0 {
+		for s.behind() {
 			s.watch()
 		}
 	}
@@ -249,8 +249,15 @@ func (w *world) rest(order *rand.Rand, within time.Duration) {
 	}
 }
 
-// listedWithin is how long informers may take to list a hub that went back.
-const listedWithin = 20 * time.Second
+const (
+	// listedWithin is how long informers may take to read what there is when they
+	// begin, or list a hub that went back.
+	listedWithin = 20 * time.Second
+	// evictionGrace is much longer than that, as it is everywhere: an agent takes no
+	// grace period of zero. Within it a leader whose informers lagged has published
+	// what it did not know when it said that it had compared.
+	evictionGrace = time.Minute
+)
 
 // aroundTime is longer than every back-off.
 const aroundTime = 6 * time.Minute
