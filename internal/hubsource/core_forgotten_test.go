@@ -208,3 +208,27 @@ func TestCore_ForgetsTheEndOfAnEarlierLifeWhenTheWorkIsPublishedAnew(t *testing.
 	f.core.Report(end)
 	next[RemoveFinalizer](f, HubLane, w.UID)
 }
+
+// t1 the hub lacks a work and is doubted: its deletion is withheld. t2 a new work of
+// its name is published, and takes its place. t3 the answer is lost. t4 the new work is
+// deleted. Therefore what the broker was known to have under that name counts no more:
+// the deletion waited for the end of the former, which the broker no longer has.
+func TestCore_DeletesWhatMayHaveItsNameAfterALostAnswer(t *testing.T) {
+	made := newWork("m000", 1, withoutFinalizer, version("201"), func(o *workv1.ManifestWork) { o.UID = "another" })
+	owned := func(o *workv1.ManifestWork) { o.UID, o.Finalizers = "another", []string{workv1.ManifestWorkFinalizer} }
+	f := onlyAtTheBroker(t, State{Withheld: []string{everywhere}}, nil, 1)
+	f.locate("200")
+	f.clusterIdle("cluster1")
+	if told := f.told(); len(told.Clusters) != 1 || len(told.Clusters[0].Withheld) != 1 {
+		t.Fatalf("told %+v", told)
+	}
+	f.core.WorkSeen(made)
+	f.core.Done(next[AddFinalizer](f, SpecLane, made.UID), Result{Work: newWork("m000", 1, version("202"), owned)})
+	f.core.Done(next[Publish](f, SpecLane, made.UID), Result{Err: &transport.Error{Code: transport.CodeUnavailable}})
+	gone := newWork("m000", 2, deleting, version("203"), owned)
+	f.core.WorkSeen(gone)
+	f.now = f.now.Add(time.Minute)
+	if p := next[Publish](f, SpecLane, gone.UID); p.Action != codec.DeleteRequest {
+		t.Fatalf("published %s", p.Action)
+	}
+}

@@ -340,8 +340,15 @@ func (c *Core) publishAccepted(w *work, e Publish, outcome string) {
 	c.noLongerBehind(w)
 	s.replaces = s.replaces && e.mark.deleting
 	c.accepted(w)
-	if k := &c.clusters[w.cluster].comparing; k.missesName(e.Work.Name) || k.withholdsName(e.Work.Name) {
-		c.compareAgain(c.clusters[w.cluster], 0) // what had the name is no more
+	c.compareName(w, e.Work.Name) // what had the name is no more
+}
+
+// compareName has the broker asked once more what it has on a cluster, if a work that
+// the hub lacks had the name there.
+func (c *Core) compareName(w *work, name string) {
+	cl := c.clusters[w.cluster]
+	if cl.comparing.missesName(name) || cl.comparing.withholdsName(name) {
+		c.compareAgain(cl, 0)
 	}
 }
 
@@ -351,6 +358,7 @@ func (c *Core) publishFailed(w *work, e Publish, err error) {
 		return // the new connection starts afresh
 	}
 	c.brokerFailed(Key{UID: w.uid}, &w.spec.retry, err)
+	c.compareName(w, e.Work.Name) // it may have been accepted, and what had the name is no more
 }
 
 // publishRefused takes a refusal that stays until something changes.

@@ -419,6 +419,7 @@ func TestCore_DeletionAfterALostStore(t *testing.T) {
 		f.core.Disconnected()
 		f.core.Connected(transport.Accepted{Protocol: 1, Resync: c.resync})
 		f.core.WorkSeen(after)
+		f.core.wrote(f.core.works[after.UID], newWork("after", 1, version("250"))) // it puts the finalizer on
 		for w, want := range map[*workv1.ManifestWork]bool{before: c.wantBefore, after: false} {
 			gone := newWork(w.Name, 1, deleting, version("300"))
 			f.core.WorkSeen(gone)
