@@ -101,8 +101,11 @@ type fakeAgent struct {
 	sequence codec.Sequencer
 	seen     []string // "name generation", "name deleted"
 	silent   bool
-	// applied are the ids of what is there. told, if set, hears of each deletion.
-	applied map[string]bool
+	// applied are the ids of what is there. It has a lock of its own, which is held for
+	// nothing else: whoever asks holds the hub's lock, and mu is held while told takes
+	// that one, and while a report is published. told, if set, hears of each deletion.
+	appliedMu sync.Mutex
+	applied   map[string]bool
 	told    func(uid string)
 	reports int
 }
@@ -183,20 +186,34 @@ func (a *fakeAgent) take(s *manifestwork.Spec) {
 	old := a.held[s.Name]
 	if !s.Deleting {
 		if old != nil && old.ResourceID != s.ResourceID {
-			delete(a.applied, old.ResourceID)
+			a.setApplied(old.ResourceID, false)
 		}
-		a.held[s.Name], a.applied[s.ResourceID] = s, true
+		a.held[s.Name] = s
+		a.setApplied(s.ResourceID, true)
 		a.seen = append(a.seen, fmt.Sprint(s.Name, " ", s.Generation))
 		return
 	}
 	if old != nil && old.ResourceID == s.ResourceID {
 		delete(a.held, s.Name)
 	}
-	delete(a.applied, s.ResourceID)
+	a.setApplied(s.ResourceID, false)
 	a.seen = append(a.seen, s.Name+" deleted")
 	if a.told != nil {
 		a.told(s.ResourceID)
 	}
+}
+
+func (a *fakeAgent) setApplied(id string, there bool) {
+	a.appliedMu.Lock()
+	defer a.appliedMu.Unlock()
+	a.applied[id] = there
+}
+
+// isApplied reports whether something of a work is on the cluster.
+func (a *fakeAgent) isApplied(id string) bool {
+	a.appliedMu.Lock()
+	defer a.appliedMu.Unlock()
+	return a.applied[id]
 }
 
 // report publishes a status; the caller holds the lock.

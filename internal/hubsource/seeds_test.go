@@ -127,10 +127,7 @@ func (p *play) fault() fault {
 // endsWork judges that the finalizer goes: the cluster has nothing of the work.
 // The caller holds the hub's lock.
 func (p *play) endsWork(cluster, uid string) {
-	a := p.agents[cluster]
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.applied[uid] {
+	if p.agents[cluster].isApplied(uid) {
 		p.Errorf("seed %d: %s is let go, and cluster %s has it", p.seed, uid, cluster)
 	}
 }
