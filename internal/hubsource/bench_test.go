@@ -106,8 +106,8 @@ type fakeAgent struct {
 	// that one, and while a report is published. told, if set, hears of each deletion.
 	appliedMu sync.Mutex
 	applied   map[string]bool
-	told    func(uid string)
-	reports int
+	told      func(uid string)
+	reports   int
 }
 
 func (b *bench) agent(cluster string) *fakeAgent {
