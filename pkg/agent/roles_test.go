@@ -3,6 +3,7 @@ package agent
 import (
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -69,22 +70,24 @@ func TestAgent_FollowsRoles(t *testing.T) {
 // executor is asked about and has it, t2 somebody takes it away, t3 the bindings
 // are listed, and that one is not among them. Nothing else would tell.
 func TestAgent_RightTakenAwayBeforeRolesAreListed(t *testing.T) {
-	runAgent(t, nil, func(r *running) {
-		rights := &rig{f: r.f}
-		rights.grant("maps", "", "configmaps", everyVerb)
+	var listable atomic.Bool
+	runAgent(t, func(r *running) {
 		r.f.Refuse = func(c clustertest.Call) error {
-			if c.Verb == "list" && c.Ref.Resource == "rolebindings" {
+			if c.Verb == "list" && c.Ref.Resource == "rolebindings" && !listable.Load() {
 				return apierrors.NewServiceUnavailable("not yet")
 			}
 			return nil
 		}
+	}, func(r *running) {
+		rights := &rig{f: r.f}
+		rights.grant("maps", "", "configmaps", everyVerb)
 		r.b.events <- r.events.event(as(hubWork("w-1", "web", 1, configMap("a", "1"))), codec.CreateRequest, nil)
 		r.after(100 * time.Millisecond)
 		if r.f.Look(rights.ref("ConfigMap", "a")) == nil {
 			t.Fatal("it was not applied")
 		}
 		rights.revoke("maps")
-		r.f.Refuse = nil
+		listable.Store(true)
 		r.after(5 * time.Second)
 		last, _ := r.b.statuses()
 		if got := show(last["w-1"].Status.ResourceStatus.Manifests[0].Conditions); !slices.Contains(got, deniedApply(" configmaps", "a")) {
