@@ -104,11 +104,11 @@ func TestConditionRules_InCEL(t *testing.T) {
 	tells(t, w,
 		[]told{
 			workApplied, workAvailable, aggregated("Up", "True", "2 are up"), aggregated("example.com/Small", "False", "a static text"),
-			aggregated("Broken", "False", "no such key: nothing"), aggregated("NotBool", "False", "expected bool result, got int"), aggregated("Progressing", "False", "Manifest is not Progressing"),
+			aggregated("Broken", "False", "no such key: nothing"), aggregated("NotBool", "False", "expected bool result, got int64"), aggregated("Progressing", "False", "Manifest is not Progressing"),
 		},
 		[]told{
 			applied, available, noFeedback, ruled("Up", "True", "2 are up"), ruled("example.com/Small", "False", "a static text"),
-			{"Broken", "False", "ConditionRuleExpressionError", "no such key: nothing", 1}, {"NotBool", "False", "ConditionRuleExpressionError", "expected bool result, got int", 1},
+			{"Broken", "False", "ConditionRuleExpressionError", "no such key: nothing", 1}, {"NotBool", "False", "ConditionRuleExpressionError", "expected bool result, got int64", 1},
 			ruled("Progressing", "False", "Manifest is not Progressing"),
 		},
 	)
