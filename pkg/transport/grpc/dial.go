@@ -64,6 +64,12 @@ func NewDialer(o Options) (*Dialer, error) {
 // CodeUnauthenticated when one side does not accept the other's certificate,
 // CodeDeadline when the dial timeout or ctx ran out.
 func (d *Dialer) Dial(ctx context.Context) (transport.Conn, error) {
+	// The library connects in the background, whoever waits: t1 the caller has
+	// given up, t2 the connection is up before the loop below looks for the
+	// first time, therefore the caller is asked before anything is begun.
+	if ctx.Err() != nil {
+		return nil, d.timedOut(ctx)
+	}
 	dialCtx, cancel := context.WithTimeout(ctx, d.opts.DialTimeout)
 	defer cancel()
 	attempt := newAttempt()
