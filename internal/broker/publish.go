@@ -37,6 +37,7 @@ func (b *Broker) Publish(ctx context.Context, p transport.Peer, event []byte, su
 	if err != nil {
 		return r, err
 	}
+	defer b.noteRevision(&r)
 	var s session
 	if kind == kindRelease || kind == kindSpec || kind == kindStatus {
 		if s, err = b.sessionOf(from, subscriptionID, env); err != nil {
@@ -52,13 +53,21 @@ func (b *Broker) Publish(ctx context.Context, p transport.Peer, event []byte, su
 	case kindRelease:
 		r.Outcome, err = b.releaseCluster(ctx, s, env)
 	case kindSpec:
-		r.Outcome, err = b.publishSpec(ctx, s, env, normal)
+		r, err = b.publishSpec(ctx, s, env, normal)
 	case kindStatus:
-		r.Outcome, err = b.publishStatus(ctx, s, env, normal)
+		r, err = b.publishStatus(ctx, s, env, normal)
 	default:
 		err = invalid("type", "events of type "+env.RawType+" are not taken", "")
 	}
 	return r, err
+}
+
+// noteRevision gives a receipt the revision that it lacks when it was not the store
+// that decided.
+func (b *Broker) noteRevision(r *transport.Receipt) {
+	if r.Revision == 0 {
+		r.Revision = b.store.Head().Revision
+	}
 }
 
 // What an event is to the broker; also the values of a metric's label.
@@ -116,9 +125,9 @@ func (b *Broker) admit(p transport.Peer, env *codec.Envelope) (identity.Identity
 }
 
 // publishSpec commits a spec or a deletion.
-func (b *Broker) publishSpec(ctx context.Context, s session, env *codec.Envelope, normal []byte) (string, error) {
+func (b *Broker) publishSpec(ctx context.Context, s session, env *codec.Envelope, normal []byte) (r transport.Receipt, err error) {
 	if err := b.checkSpec(env, len(normal)); err != nil {
-		return "", err
+		return r, err
 	}
 	op := store.Op{
 		Kind:  store.PutSpec,
@@ -142,18 +151,18 @@ func (b *Broker) publishSpec(ctx context.Context, s session, env *codec.Envelope
 	}
 	met, err := b.meets(ctx, &op, env)
 	if err != nil {
-		return "", storeError(err)
+		return r, storeError(err)
 	}
 	outcomes, err := b.commit(ctx, s, op)
 	if err != nil {
-		return "", storeError(err)
+		return r, storeError(err)
 	}
 	b.hub.noteUnheard(op.Key, outcomes[0], met)
 	if outcomes[0].Verdict == store.Accepted && !op.Deleting {
 		b.hub.accepted(op.Key, outcomes[0].Revision)
 	}
 	if err := b.noteRepeated(ctx, &op, outcomes[0]); err != nil {
-		return "", storeError(err)
+		return r, storeError(err)
 	}
 	return outcomeOf(outcomes[0], env)
 }
@@ -189,22 +198,22 @@ func trueVersion(env *codec.Envelope) int64 {
 }
 
 // publishStatus commits what an agent reports.
-func (b *Broker) publishStatus(ctx context.Context, s session, env *codec.Envelope, normal []byte) (string, error) {
+func (b *Broker) publishStatus(ctx context.Context, s session, env *codec.Envelope, normal []byte) (r transport.Receipt, err error) {
 	switch {
 	case len(normal) > b.cfg.MaxEventBytes:
-		return "", tooLarge(len(normal), b.cfg.MaxEventBytes)
+		return r, tooLarge(len(normal), b.cfg.MaxEventBytes)
 	case env.Cluster == "":
-		return "", missing(codec.ExtClusterName)
+		return r, missing(codec.ExtClusterName)
 	case env.ResourceID == "":
-		return "", missing(codec.ExtResourceID)
+		return r, missing(codec.ExtResourceID)
 	case !env.HasVersion:
-		return "", missing(codec.ExtResourceVersion)
+		return r, missing(codec.ExtResourceVersion)
 	case env.SequenceID == "":
-		return "", missing(codec.ExtSequenceID)
+		return r, missing(codec.ExtSequenceID)
 	}
 	deleted, err := codec.ReportsDeleted(env.Data)
 	if err != nil {
-		return "", undecodable(err)
+		return r, undecodable(err)
 	}
 	key := store.Key{DataType: env.Type.DataType, Cluster: env.Cluster, ResourceID: env.ResourceID}
 	if deleted {
@@ -217,7 +226,7 @@ func (b *Broker) publishStatus(ctx context.Context, s session, env *codec.Envelo
 		Event: normal, At: b.cfg.Now(),
 	})
 	if err != nil {
-		return "", storeError(err)
+		return r, storeError(err)
 	}
 	switch outcomes[0].Verdict {
 	case store.SpecAgain:
@@ -229,22 +238,25 @@ func (b *Broker) publishStatus(ctx context.Context, s session, env *codec.Envelo
 }
 
 // outcomeOf is what the publisher is told.
-func outcomeOf(o store.Outcome, env *codec.Envelope) (string, error) {
+func outcomeOf(o store.Outcome, env *codec.Envelope) (transport.Receipt, error) {
+	r := transport.Receipt{Revision: o.Head}
 	switch o.Verdict {
 	case store.Accepted:
-		return codec.OutcomeAccepted, nil
+		r.Outcome = codec.OutcomeAccepted
 	case store.Confirmed:
-		return codec.OutcomeConfirmed, nil
+		r.Outcome = codec.OutcomeConfirmed
 	case store.Waits:
-		return codec.OutcomeWaits, nil
+		r.Outcome = codec.OutcomeWaits
 	case store.Unchanged:
-		return codec.OutcomeUnchanged, nil
+		r.Outcome = codec.OutcomeUnchanged
 	case store.Stale:
-		return codec.OutcomeStale, nil
+		r.Outcome = codec.OutcomeStale
 	case store.Ignored, store.SpecAgain:
-		return codec.OutcomeIgnored, nil
+		r.Outcome = codec.OutcomeIgnored
+	default:
+		return r, refusalOf(o, env)
 	}
-	return "", refusalOf(o, env)
+	return r, nil
 }
 
 func refusalOf(o store.Outcome, env *codec.Envelope) *transport.Error {

@@ -40,6 +40,7 @@ const (
 	HeaderEpoch          = "hawser-epoch"           // answer: identity of the broker's store
 	HeaderMaxEventBytes  = "hawser-max-event-bytes" // answer: largest event the broker takes or sends, bytes, decimal
 	HeaderOutcome        = "hawser-outcome"         // trailer of Publish: "accepted", "unchanged", "stale", ...
+	HeaderRevision       = "hawser-revision"        // trailer of Publish: of the store when it decided, decimal, also of a refusal
 )
 
 // How a broker resumes a subscription: the values of [HeaderResync].

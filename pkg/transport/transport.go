@@ -49,6 +49,7 @@ type Publisher interface {
 	// code says whether the same event may be tried again. subscriptionID may
 	// be empty; a Hawser party gives the id of its running subscription, so
 	// that an answer (of a resync request) reaches that stream.
+	// Of the receipt of a refused event the outcome is "".
 	Publish(ctx context.Context, e codec.Event, subscriptionID string) (Receipt, error)
 }
 
@@ -56,6 +57,10 @@ type Publisher interface {
 type Receipt struct {
 	// Outcome is the "hawser-outcome" trailer, "" from a stock broker.
 	Outcome string
+	// Revision is the "hawser-revision" trailer: that of the broker's store when
+	// it decided about the event, also when it refused it. 0 when it is not known,
+	// as from a stock broker, or when no answer came.
+	Revision uint64
 }
 
 // Subscriber receives events.

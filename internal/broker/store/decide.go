@@ -166,10 +166,16 @@ func Entries(m *Meta) (spec, status uint64) {
 func Decide(v View, op *Op) Decision {
 	p := plan{View: v, op: op, revision: v.Head}
 	if problem := op.problem(); problem != "" {
-		p.d.Outcome = Outcome{Verdict: Invalid, Detail: problem}
+		p.d.Outcome = Outcome{Verdict: Invalid, Detail: problem, Head: v.Head}
 		return p.d
 	}
-	switch op.Kind {
+	p.decide()
+	p.d.Outcome.Head = p.revision
+	return p.d
+}
+
+func (p *plan) decide() {
+	switch p.op.Kind {
 	case PutSpec:
 		p.putSpec()
 	case PutStatus:
@@ -185,7 +191,6 @@ func Decide(v View, op *Op) Decision {
 	case TakeOver:
 		p.takeOver()
 	}
-	return p.d
 }
 
 // plan is a decision in the making.

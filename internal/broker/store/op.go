@@ -126,6 +126,9 @@ type Outcome struct {
 	// nothing was written, the current one of the half the op is about. 0 when
 	// there is none, as for a spec that waits.
 	Revision uint64
+	// Head is the last revision assigned when the op was decided, its own writes
+	// included. Two answers about one record are in the order of their heads.
+	Head uint64
 	// Owner of the record after the op, for routing; "" when there is none.
 	Owner string
 	// Replaced is the spec revision of the record whose place an accepted deletion

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync/atomic"
 
 	ggrpc "google.golang.org/grpc"
@@ -60,9 +61,18 @@ func (c *Conn) Publish(ctx context.Context, e codec.Event, subscriptionID string
 		if ctx.Err() != nil {
 			return transport.Receipt{}, contextError(ctx, "the event was not published")
 		}
-		return transport.Receipt{}, c.callError(err)
+		return transport.Receipt{Revision: revision(trailer)}, c.callError(err)
 	}
-	return transport.Receipt{Outcome: single(trailer, codec.HeaderOutcome)}, nil
+	return transport.Receipt{Outcome: single(trailer, codec.HeaderOutcome), Revision: revision(trailer)}, nil
+}
+
+// revision is that of a receipt, 0 if the broker told none that can be read.
+func revision(trailer metadata.MD) uint64 {
+	n, err := strconv.ParseUint(single(trailer, codec.HeaderRevision), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
 }
 
 func (c *Conn) sendLimit() int {

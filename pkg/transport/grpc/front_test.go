@@ -54,13 +54,20 @@ func front(s transport.Server) *service {
 				return nil, err
 			}
 			receipt, err := s.Publish(ctx, peerOf(ctx), event, incoming(ctx, codec.HeaderSubscriptionID))
+			trailer := metadata.MD{}
+			if receipt.Outcome != "" {
+				trailer.Set(codec.HeaderOutcome, receipt.Outcome)
+			}
+			if receipt.Revision != 0 {
+				trailer.Set(codec.HeaderRevision, codec.FormatRevision(receipt.Revision))
+			}
+			if err := ggrpc.SetTrailer(ctx, trailer); err != nil {
+				return nil, err
+			}
 			if err != nil {
 				return nil, grpc.Status(err).Err()
 			}
-			if receipt.Outcome == "" {
-				return &emptypb.Empty{}, nil
-			}
-			return &emptypb.Empty{}, ggrpc.SetTrailer(ctx, metadata.Pairs(codec.HeaderOutcome, receipt.Outcome))
+			return &emptypb.Empty{}, nil
 		},
 		subscribe: func(r *cloudeventsv1.SubscriptionRequest, out ggrpc.ServerStreamingServer[cloudeventsv1.CloudEvent]) error {
 			ctx := out.Context()

@@ -194,7 +194,7 @@ func (c *Conn) Publish(ctx context.Context, e codec.Event, subscriptionID string
 		if err := c.ended(ctx); err != nil {
 			return transport.Receipt{}, err
 		}
-		return transport.Receipt{}, asSent(a.err)
+		return transport.Receipt{Revision: a.receipt.Revision}, asSent(a.err)
 	case <-ctx.Done():
 	case <-c.gone:
 	}

@@ -102,13 +102,18 @@ func publishTellsPeer(b *bench) {
 }
 
 func publishReceipt(b *bench) {
-	for _, outcome := range []string{"", "stale"} {
+	for _, want := range []transport.Receipt{{}, {Outcome: "stale"}, {Outcome: "accepted", Revision: 1<<64 - 1}, {Revision: 7}} {
 		b.server.publish = func(context.Context, transport.Peer, []byte, string) (transport.Receipt, error) {
-			return transport.Receipt{Outcome: outcome}, nil
+			return want, nil
 		}
-		r, err := b.dial().Publish(b.Context(), newEvent(1, nil), "")
-		if err != nil || r.Outcome != outcome {
-			b.Errorf("got outcome %q, %v; want %q", r.Outcome, err, outcome)
+		if got, err := b.dial().Publish(b.Context(), newEvent(1, nil), ""); err != nil || got != want {
+			b.Errorf("got %+v, %v; want %+v", got, err, want)
+		}
+		b.server.publish = func(context.Context, transport.Peer, []byte, string) (transport.Receipt, error) {
+			return transport.Receipt{Revision: want.Revision}, &transport.Error{Code: transport.CodeConflict, Message: "refused"}
+		}
+		if got, err := b.dial().Publish(b.Context(), newEvent(1, nil), ""); transport.CodeOf(err) != transport.CodeConflict || got.Revision != want.Revision {
+			b.Errorf("of a refusal: got %+v, %v; want revision %d", got, err, want.Revision)
 		}
 	}
 }

@@ -59,15 +59,25 @@ func (f *Front) publish(ctx context.Context, c *connection, r *publishRequest) (
 		}).Err()
 	}
 	receipt, err := f.cfg.Server.Publish(ctx, c.peer(), r.event, header(ctx, codec.HeaderSubscriptionID))
+	if e := ggrpc.SetTrailer(ctx, trailerOf(receipt)); err == nil { // beside an error too
+		err = e
+	}
 	if err != nil {
 		return nil, f.answer(ctx, err)
 	}
-	if receipt.Outcome != "" {
-		if err := ggrpc.SetTrailer(ctx, metadata.Pairs(codec.HeaderOutcome, receipt.Outcome)); err != nil {
-			return nil, f.answer(ctx, err)
-		}
-	}
 	return empty, nil
+}
+
+// trailerOf is how a receipt travels.
+func trailerOf(r transport.Receipt) metadata.MD {
+	md := metadata.MD{}
+	if r.Outcome != "" {
+		md.Set(codec.HeaderOutcome, r.Outcome)
+	}
+	if r.Revision != 0 {
+		md.Set(codec.HeaderRevision, codec.FormatRevision(r.Revision))
+	}
+	return md
 }
 
 func handleSubscribe(srv any, ss ggrpc.ServerStream) error {

@@ -45,7 +45,7 @@ func testTakeOver(t *testing.T, site Site) {
 	waits.Name = "work-u1"
 	b.accept(spec(u1, 1))
 	deleted := b.commit(deletion(u1, 1))[0]
-	diff(t, "what the deletion replaced", store.Outcome{Verdict: store.Accepted, Revision: 2, Owner: "s1", Replaced: 1}, deleted)
+	diff(t, "what the deletion replaced", store.Outcome{Verdict: store.Accepted, Revision: 2, Head: 2, Owner: "s1", Replaced: 1}, deleted)
 	over := store.Op{Kind: store.TakeOver, Key: u1, IfRevision: 2, At: Noon}
 	diff(t, "nothing waits", []store.Verdict{store.Ignored}, verdicts(b.commit(over)))
 	b.accept(waits)
