@@ -30,6 +30,7 @@ type Session struct {
 type connection struct {
 	transport.Conn
 	subscription string
+	end          context.CancelCauseFunc
 }
 
 // New returns a session that does nothing yet.
@@ -93,6 +94,15 @@ func (s *Session) publish(ctx context.Context, c *connection, e codec.Event) (re
 	receipt, err = c.Publish(ctx, e, c.subscription)
 	s.metrics.published(time.Since(begun), err)
 	return receipt, err
+}
+
+// End ends the subscription with this id, if it is the current one, as if its
+// connection had broken: the broker takes nothing any more that was published on it,
+// and the session subscribes again after a back-off.
+func (s *Session) End(subscriptionID string) {
+	if c := s.current.Load(); c != nil && c.subscription == subscriptionID {
+		c.end(&transport.Error{Code: transport.CodeUnavailable, Message: "the subscription was ended by its own party"})
+	}
 }
 
 // Connected reports whether there is an accepted subscription now.
@@ -180,7 +190,7 @@ func (r *runner) serve(ctx context.Context, accepted *bool) (err error) {
 		*accepted = true
 		r.metrics.accepted()
 		r.log.InfoContext(ctx, "subscribed", "subscription", a.SubscriptionID, "protocol", a.Protocol, "resync", a.Resync)
-		c := &connection{Conn: conn, subscription: a.SubscriptionID}
+		c := &connection{Conn: conn, subscription: a.SubscriptionID, end: end}
 		// First, so that whoever the party wakes up can publish.
 		r.current.Store(c)
 		events, err := r.machine.Accepted(connCtx, time.Now(), a)

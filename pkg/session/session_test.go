@@ -296,6 +296,30 @@ func TestSession_PublishNeedsConnection(t *testing.T) {
 	})
 }
 
+// A party that ends a subscription is subscribed again after a back-off; one that is
+// not the current one is none of its business any more.
+func TestSession_EndsASubscriptionForItsParty(t *testing.T) {
+	simulate(t, &broker{}, &diary{}, func(w *world) {
+		w.session.End("s0")
+		synctest.Wait()
+		if _, err := w.session.PublishOn(w.t.Context(), "s1", newEvent("one")); err != nil {
+			w.t.Errorf("another one was ended: %v", err)
+		}
+		w.session.End("s1")
+		synctest.Wait()
+		if _, err := w.session.PublishOn(w.t.Context(), "s1", newEvent("two")); transport.CodeOf(err) != transport.CodeUnavailable {
+			w.t.Errorf("on a subscription that was ended: %v", err)
+		}
+		w.after(time.Minute)
+		if _, err := w.session.PublishOn(w.t.Context(), "s2", newEvent("three")); err != nil {
+			w.t.Errorf("on the next one: %v", err)
+		}
+		if diff := cmp.Diff([]string{"one for s1", "three for s2"}, w.broker.publishes()); diff != "" {
+			w.t.Errorf("publishes (-want +got):\n%s", diff)
+		}
+	})
+}
+
 func TestSession_PublishOnOneSubscriptionOnly(t *testing.T) {
 	simulate(t, &broker{}, &diary{}, func(w *world) {
 		if _, err := w.session.PublishOn(w.t.Context(), "s1", newEvent("one")); err != nil {
