@@ -143,9 +143,9 @@ func (p *Program) current() *proc.Process {
 // Running reports whether the process exists.
 func (p *Program) Running() bool { return p.current() != nil }
 
-// release ends the watch and returns the last process; nil when the program was
+// disown ends the watch and returns the last process; nil when the program was
 // not meant to run.
-func (p *Program) release() *proc.Process {
+func (p *Program) disown() *proc.Process {
 	if p.watch == nil {
 		return nil
 	}
@@ -162,7 +162,7 @@ func (p *Program) release() *proc.Process {
 // Stop ends the program in an orderly way; it does nothing when it does not
 // run.
 func (p *Program) Stop() error {
-	if process := p.release(); process != nil {
+	if process := p.disown(); process != nil {
 		return process.Stop()
 	}
 	return nil
@@ -170,7 +170,7 @@ func (p *Program) Stop() error {
 
 // Kill ends the program with SIGKILL; it does nothing when it does not run.
 func (p *Program) Kill() {
-	if process := p.release(); process != nil {
+	if process := p.disown(); process != nil {
 		process.Kill()
 	}
 }

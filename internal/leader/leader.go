@@ -34,8 +34,8 @@ type Election struct {
 	Log *slog.Logger
 }
 
-// releaseWithin bounds how long the end of a leader waits for the kube-apiserver.
-const releaseWithin = 5 * time.Second
+// giveUpWithin bounds how long the end of a leader waits for the kube-apiserver.
+const giveUpWithin = 5 * time.Second
 
 // ErrLost ends a leader: another replica may work already.
 var ErrLost = errors.New("the leader lease was lost: the kube-apiserver did not answer in time, or another replica took it")
@@ -108,7 +108,7 @@ func (e Election) Lead(ctx context.Context, observed func(leader string), work f
 		end()
 		<-lost
 		if elector.IsLeader() {
-			e.release(context.WithoutCancel(ctx))
+			e.giveUp(context.WithoutCancel(ctx))
 		}
 	}()
 	select {
@@ -133,9 +133,9 @@ func (e Election) lock() *resourcelock.LeaseLock {
 	}
 }
 
-// release lets another replica lead at once, if nobody does yet.
-func (e Election) release(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, releaseWithin)
+// giveUp lets another replica lead at once, if nobody does yet.
+func (e Election) giveUp(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, giveUpWithin)
 	defer cancel()
 	lock := e.lock()
 	held, _, err := lock.Get(ctx)

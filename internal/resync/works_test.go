@@ -65,11 +65,11 @@ func TestMayDelete(t *testing.T) {
 	}
 }
 
-// ledger is a broker as far as one source sees it on one cluster: one record
+// records is a broker as far as one source sees it on one cluster: one record
 // per id, one id per name, the rules of publishing.
-type ledger map[string]codec.InventoryRecord
+type records map[string]codec.InventoryRecord
 
-func (l ledger) list() []codec.InventoryRecord {
+func (l records) list() []codec.InventoryRecord {
 	var list []codec.InventoryRecord
 	for _, r := range l {
 		list = append(list, r)
@@ -78,7 +78,7 @@ func (l ledger) list() []codec.InventoryRecord {
 }
 
 // publish puts a live work; supersedes is 0 or the condition.
-func (l ledger) publish(t *rapid.T, w resync.Work, supersedes uint64) {
+func (l records) publish(t *rapid.T, w resync.Work, supersedes uint64) {
 	r, has := l[w.ID]
 	switch {
 	case supersedes != 0 && supersedes != r.Revision:
@@ -97,7 +97,7 @@ func (l ledger) publish(t *rapid.T, w resync.Work, supersedes uint64) {
 
 func TestCompareWorks_MakesBothSidesEqual(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		l := ledger{}
+		l := records{}
 		used := map[string]bool{}
 		for i := range rapid.IntRange(0, 40).Draw(t, "records") {
 			r := codec.InventoryRecord{
@@ -177,7 +177,7 @@ func TestCompareWorks_MakesBothSidesEqual(t *testing.T) {
 }
 
 // checkEqual compares what is live at both sides.
-func checkEqual(t *rapid.T, l ledger, works []resync.Work) {
+func checkEqual(t *rapid.T, l records, works []resync.Work) {
 	for _, w := range works {
 		r, has := l[w.ID]
 		switch {

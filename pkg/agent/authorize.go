@@ -162,7 +162,7 @@ func (r *round) ask(ctx context.Context, m apply.Manifest, last *permit) (*permi
 	case err == nil:
 		r.config.Metrics.checked(checkAllowed)
 		if byRoles && watched {
-			p.until = r.rolesSettle()
+			p.until = r.rolesInForceAt()
 		}
 	case errors.As(err, &denied):
 		r.config.Metrics.checked(checkDenied)
@@ -252,7 +252,7 @@ func (r *round) comeBack(results []apply.Result) (next time.Duration) {
 // lackWait is when to try again what the agent may not do: soon, unless it is
 // certain that somebody tells when that changes.
 func (r *round) lackWait() time.Duration {
-	if r.config.Roles != nil && r.config.Roles.Watched() && r.rolesSettle().IsZero() {
+	if r.config.Roles != nil && r.config.Roles.Watched() && r.rolesInForceAt().IsZero() {
 		return lackTime
 	}
 	return executor.RetryAfter

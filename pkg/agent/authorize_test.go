@@ -140,7 +140,7 @@ func TestExecutor_RolesAreWatched(t *testing.T) {
 		r.settle(2 * time.Second)
 		r.expectStatus("1", workApplied, workAvailable)
 
-		r.settle(2 * settleTime) // it is made sure of once more
+		r.settle(2 * rolesDelay) // it is made sure of once more
 		r.reviews()
 		r.settle(50 * time.Minute)
 		if n := r.reviews(); n != 0 {

@@ -204,7 +204,7 @@ func (c *Core) advance(cp codec.Checkpoint, f *findings) {
 		a.Digest = &f.own
 	}
 	if c.link.matched {
-		c.set.Settled(cp.Cursor.Revision)
+		c.set.Proven(cp.Cursor.Revision)
 	}
 	// A cursor alone confirms nothing: what this process loaded may be older
 	// than the cursor that it loaded.

@@ -37,9 +37,9 @@ type Tracker interface {
 	// Seen returns the state in which an object was last seen, if that is known;
 	// the zero State is absence.
 	Seen(ref cluster.Ref) (s drift.State, ok bool)
-	// Blind returns 0 if the key tracks nothing that it must look at itself, else
+	// Unwatched returns 0 if the key tracks nothing that it must look at itself, else
 	// how many such objects there are, those of other keys included.
-	Blind(key string) int
+	Unwatched(key string) int
 }
 
 // CoreConfig is what a Core works with. All fields but Journal, Log and Metrics
@@ -151,10 +151,10 @@ type state struct {
 	// rejections are about writes that the cluster finds wrong in themselves.
 	rejections rejections
 
-	// applied is the spec that went through the last complete round, settled says
+	// applied is the spec that went through the last complete round, asWanted says
 	// that all its objects were as they should be then; guarded by Core.mu.
 	applied string
-	settled bool
+	asWanted bool
 	// repairs bounds how fast objects are written again for the same spec;
 	// guarded by Core.mu, as are looks, which bound how fast they are read for
 	// their status, and observes, which says that somebody wants to know that.

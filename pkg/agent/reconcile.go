@@ -30,7 +30,7 @@ const (
 	// Waits for objects to go begin at firstRemovalWait and double.
 	firstRemovalWait = 50 * time.Millisecond
 	lastRemovalWait  = time.Minute
-	// renameWait is the wait for a work to be settled under its new name.
+	// renameWait is the wait for a work to be applied under its new name.
 	renameWait = time.Second
 )
 
@@ -82,7 +82,7 @@ func (c *Core) Reconcile(ctx context.Context, key string) (next time.Duration, e
 			err = errors.Join(err, r.confirm(w)) // the name has a new owner, and with it the objects
 		}
 	case len(r.view.Deleted) > 0:
-		next, err = r.takeAway(ctx, r.view.Deleted)
+		next, err = r.removeWorks(ctx, r.view.Deleted)
 	case r.view.Renamed != "":
 		next, err = r.clearOldName(ctx, r.view.Renamed)
 	default:
@@ -195,13 +195,13 @@ func (r *round) bring(ctx context.Context, w *desired.Work) (time.Duration, erro
 // conclude records and reports what became of the manifests, and returns when to
 // look again.
 func (r *round) conclude(ctx context.Context, w *desired.Work, manifests []apply.Manifest, results []apply.Result) (time.Duration, error) {
-	remaining, settleErr := r.settle(ctx, manifests, results)
+	remaining, settleErr := r.pruneAndRecord(ctx, manifests, results)
 	status := r.statusOf(ctx, w, results)
 	reportErr := errors.Join(r.report(w, status), r.forgetRecord(r.noteComplete(ctx, w, manifests, status)))
 	next := r.paused
 	if next == 0 {
 		next = r.noteRejected(w, results)
-		r.settledWith(ctx, w, results)
+		r.noteApplied(ctx, w, results)
 	}
 	r.noteLook(results)
 	r.expect(results, remaining)
@@ -241,7 +241,7 @@ func (r *round) looked() {
 // idle returns how long the objects need no look.
 func (r *round) idle() time.Duration {
 	wait := max(time.Millisecond, r.look.Sub(r.now))
-	if n := r.config.Tracker.Blind(r.key); n > 0 {
+	if n := r.config.Tracker.Unwatched(r.key); n > 0 {
 		interval := max(r.config.StatusSyncInterval, time.Duration(n)*time.Second/blindReads)
 		wait = min(wait, time.Duration(float64(interval)*(1+0.9*r.config.Random())))
 	}
@@ -353,15 +353,15 @@ func (r *round) quiet(ref cluster.Ref) bool {
 	return ok && seen.Is(k.signature)
 }
 
-// settle removes what the work no longer wants, and records what there is.
-func (r *round) settle(ctx context.Context, manifests []apply.Manifest, results []apply.Result) (remaining []inventory.Entry, err error) {
+// pruneAndRecord removes what the work no longer wants, and records what there is.
+func (r *round) pruneAndRecord(ctx context.Context, manifests []apply.Manifest, results []apply.Result) (remaining []inventory.Entry, err error) {
 	if r.held {
 		return nil, nil
 	}
 	entries := r.record.Entries()
 	stale := inventory.Stale(entries, manifests)
 	remaining, err = r.remover.Remove(ctx, stale, r.record.Owner(), nil)
-	rec, setErr := r.store.SetEntries(ctx, r.record, inventory.Settle(entries, results, stale, remaining))
+	rec, setErr := r.store.SetEntries(ctx, r.record, inventory.Merge(entries, results, stale, remaining))
 	if setErr != nil {
 		return remaining, errors.Join(err, fmt.Errorf("record what there is: %w", setErr))
 	}
@@ -423,18 +423,18 @@ func signatureOf(res apply.Result, before remembered) drift.Signature {
 	return drift.Unknown
 }
 
-// settledWith notes whether everything is as wanted, and what it took to write
+// noteApplied notes whether everything is as wanted, and what it took to write
 // objects again for a spec that had been applied before.
-func (r *round) settledWith(ctx context.Context, w *desired.Work, results []apply.Result) {
-	wrote, settled := false, true
+func (r *round) noteApplied(ctx context.Context, w *desired.Work, results []apply.Result) {
+	wrote, asWanted := false, true
 	for _, res := range results {
-		settled = settled && res.Err == nil
+		asWanted = asWanted && res.Err == nil
 		wrote = wrote || res.Err == nil && res.Action != apply.Unchanged && res.Action != apply.Refuse
 	}
 	r.mu.Lock()
 	again := wrote && r.applied == specOf(w)
-	repaired := again && r.settled
-	r.applied, r.settled = specOf(w), settled
+	repaired := again && r.asWanted
+	r.applied, r.asWanted = specOf(w), asWanted
 	exhausted := again && r.repairs.spend(repairRate, r.now)
 	r.mu.Unlock()
 	if repaired {
@@ -490,7 +490,7 @@ func (r *round) statusOf(ctx context.Context, w *desired.Work, results []apply.R
 // blocked reports a work that cannot be applied because it cannot be recorded,
 // if that is more than a passing trouble.
 func (r *round) blocked(w *desired.Work, manifests []apply.Manifest, err error) error {
-	if !lasting(err) {
+	if !needsChange(err) {
 		return nil
 	}
 	err = explained(fmt.Errorf("it cannot be recorded in AppliedManifestWork %s: %w", r.key, err))
@@ -501,8 +501,8 @@ func (r *round) blocked(w *desired.Work, manifests []apply.Manifest, err error) 
 	return r.report(w, conditions.Next(r.previous(w), w.SpecGeneration, list, r.now))
 }
 
-// lasting reports whether an error needs somebody to change something.
-func lasting(err error) bool {
+// needsChange reports whether an error needs somebody to change something.
+func needsChange(err error) bool {
 	var notServed *cluster.NotServedError
 	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || errors.As(err, &notServed) || errors.Is(err, inventory.ErrWorkName)
 }

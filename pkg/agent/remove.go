@@ -16,9 +16,9 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/inventory"
 )
 
-// takeAway removes everything of deleted works of one name, and says so when
+// removeWorks removes everything of deleted works of one name, and says so when
 // nothing is left.
-func (r *round) takeAway(ctx context.Context, works []*desired.Work) (time.Duration, error) {
+func (r *round) removeWorks(ctx context.Context, works []*desired.Work) (time.Duration, error) {
 	if err := r.loadRecord(ctx); err != nil {
 		return 0, err
 	}
@@ -91,7 +91,7 @@ func (r *round) clearOldName(ctx context.Context, id string) (time.Duration, err
 	ready := w == nil || w.Deleting
 	if !ready {
 		s := r.states[r.Core.key(w.Name)]
-		ready = s != nil && s.settled && s.applied == specOf(w)
+		ready = s != nil && s.asWanted && s.applied == specOf(w)
 	}
 	r.mu.Unlock()
 	if !ready {
@@ -132,7 +132,7 @@ func (r *round) finish(ctx context.Context) (time.Duration, error) {
 	if !r.record.Deleting() {
 		return r.examine(ctx)
 	}
-	if !r.record.Held() {
+	if !r.record.HasFinalizer() {
 		return 0, nil
 	}
 	gone, err := r.removeAll(ctx, nil)
@@ -159,7 +159,7 @@ func (r *round) dissolve(ctx context.Context, orphan func(inventory.Entry) bool)
 		return true, nil
 	}
 	if !r.record.Deleting() {
-		rec, err := r.store.Hold(ctx, r.record)
+		rec, err := r.store.AddFinalizer(ctx, r.record)
 		if err != nil {
 			return false, r.forgetRecord(err)
 		}
@@ -230,7 +230,7 @@ func (r *round) removeAll(ctx context.Context, orphan func(inventory.Entry) bool
 	if len(remaining) > 0 {
 		return false, nil
 	}
-	if gone, err = r.store.Release(ctx, rec); err != nil || !gone {
+	if gone, err = r.store.RemoveFinalizer(ctx, rec); err != nil || !gone {
 		return false, r.forgetRecord(err)
 	}
 	r.record = nil

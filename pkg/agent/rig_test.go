@@ -364,7 +364,7 @@ func (w *watches) Seen(ref cluster.Ref) (drift.State, bool) {
 	return s, ok && ref.Resource != w.denied
 }
 
-func (w *watches) Blind(key string) int {
+func (w *watches) Unwatched(key string) int {
 	for ref := range w.expected[key] {
 		if ref.Resource == w.denied {
 			n := 0

@@ -28,9 +28,9 @@ const (
 	lastSweepWait   = time.Minute
 	burstObjects    = 600
 	mostLooksInARow = 10
-	// settleTime is how long after a change some server of the cluster may still go
+	// rolesDelay is how long after a change some server of the cluster may still go
 	// by the roles before it.
-	settleTime = time.Minute
+	rolesDelay = time.Minute
 )
 
 // Roles notices that roles or bindings changed, and calls Core.RolesChanged.
@@ -108,12 +108,12 @@ func (c *Core) lookDue() time.Duration {
 	return max(0, c.roles.changed.Add(rolePause).Sub(now))
 }
 
-// rolesSettle returns when all servers of the cluster go by the roles as they are
+// rolesInForceAt returns when all servers of the cluster go by the roles as they are
 // now; zero if they do.
-func (r *round) rolesSettle() time.Time {
+func (r *round) rolesInForceAt() time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if at := r.roles.changed.Add(settleTime); at.After(r.config.Now()) {
+	if at := r.roles.changed.Add(rolesDelay); at.After(r.config.Now()) {
 		return at
 	}
 	return time.Time{}

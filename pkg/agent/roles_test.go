@@ -50,7 +50,7 @@ func TestAgent_FollowsRoles(t *testing.T) {
 		rights.grant("maps", "", "configmaps", everyVerb)
 		r.after(15 * time.Second)
 		applied(manifestApplied)
-		r.after(2 * settleTime)
+		r.after(2 * rolesDelay)
 		r.f.TakeCalls()
 		r.after(30 * time.Minute)
 		for _, c := range r.f.TakeCalls() {

@@ -49,7 +49,7 @@ func (f *Fleet) outage(t *testing.T) *load {
 		t.Fatalf("%s failed and may have left anything: run this alone", l.failed)
 	}
 	t.Cleanup(func() {
-		for _, c := range l.Ledger.Complaints() {
+		for _, c := range l.History.Complaints() {
 			t.Errorf("broken promise: %s", c)
 		}
 		if t.Failed() {
@@ -64,7 +64,7 @@ func (f *Fleet) startLoad(t *testing.T) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	l := &load{stop: stop, Works: &witness.Works{
-		Hub: f.HubAPI.Work, Clusters: map[string]witness.Cluster{}, Namespace: "outages", Ledger: witness.NewLedger(time.Now),
+		Hub: f.HubAPI.Work, Clusters: map[string]witness.Cluster{}, Namespace: "outages", History: witness.NewHistory(time.Now),
 	}}
 	for name, c := range f.API {
 		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: l.Namespace}}
@@ -72,7 +72,7 @@ func (f *Fleet) startLoad(t *testing.T) {
 			t.Fatal(err)
 		}
 		l.Clusters[name] = witness.Cluster{Kube: c.Kube, Work: c.Work}
-		w := witness.Watch{Cluster: name, Client: c.Kube, Namespace: l.Namespace, Ledger: l.Ledger}
+		w := witness.Watch{Cluster: name, Client: c.Kube, Namespace: l.Namespace, History: l.History}
 		l.watches.Go(func() { w.Run(ctx) })
 		for i := range steadyWorks {
 			l.steady = append(l.steady, witness.Key{Cluster: name, Name: fmt.Sprintf("steady-%02d", i)})
@@ -114,7 +114,7 @@ func keys(names ...string) []witness.Key {
 func (l *load) settled(t *testing.T) {
 	t.Helper()
 	began := time.Now()
-	harness.EventuallyWithin(t, 2*time.Minute, l.Settled) // after a hundred works and a back-off
+	harness.EventuallyWithin(t, 2*time.Minute, l.Converged) // after a hundred works and a back-off
 	t.Logf("hub and clusters agree after %.1f s", time.Since(began).Seconds())
 }
 
@@ -122,7 +122,7 @@ func (l *load) settled(t *testing.T) {
 // takes longer; it calls act when 50 updates have been applied.
 func (l *load) duringUpdates(t *testing.T, rounds int, act func()) {
 	t.Helper()
-	base, _ := l.Ledger.Progress()
+	base, _ := l.History.Progress()
 	written := make(chan error, 1)
 	var acted atomic.Bool
 	defer acted.Store(true) // act may have failed the test
@@ -152,7 +152,7 @@ func (l *load) progress(t *testing.T, what string, until func(accepted, applied 
 	t.Helper()
 	var accepted, applied int64
 	err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, harness.Within, true, func(context.Context) (bool, error) {
-		accepted, applied = l.Ledger.Progress()
+		accepted, applied = l.History.Progress()
 		return until(accepted, applied), nil
 	})
 	if err != nil {

@@ -33,8 +33,8 @@ func TestBrokerRestoredFromBackup(t *testing.T) {
 
 	// The broker of yesterday does not know that a work was deleted before its
 	// source has told it.
-	l.Ledger.Returns(true)
-	t.Cleanup(func() { l.Ledger.Returns(false) })
+	l.History.Returns(true)
+	t.Cleanup(func() { l.History.Returns(false) })
 	f.broker().Kill()
 	f.startLater(t, fleet.Broker)
 	emptyDir(t, data)
@@ -44,7 +44,7 @@ func TestBrokerRestoredFromBackup(t *testing.T) {
 	l.each(t, keys("backup-new-3"), l.Create)
 	f.start(t, fleet.Broker)
 	l.settled(t)
-	t.Logf("%d objects came back before they were deleted again", len(l.Ledger.Returned()))
+	t.Logf("%d objects came back before they were deleted again", len(l.History.Returned()))
 }
 
 // TestBrokerLost: the broker begins with an empty disk. Nobody can tell it that a

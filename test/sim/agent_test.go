@@ -413,5 +413,5 @@ func (w *watches) Seen(ref cluster.Ref) (drift.State, bool) {
 	return o.seen, true
 }
 
-// Blind implements agent.Tracker.
-func (w *watches) Blind(string) int { return 0 }
+// Unwatched implements agent.Tracker.
+func (w *watches) Unwatched(string) int { return 0 }

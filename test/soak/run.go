@@ -127,7 +127,7 @@ func (s *soak) run(ctx context.Context) error {
 		s.say("%3d × %s", f.count[what], what)
 	}
 	s.say("%d works created, %d updates, %d works deleted; the watches saw %d events, the slow subscriber read %d, the program published %d",
-		s.load.created.Load(), s.load.updated.Load(), s.load.deleted.Load(), s.load.Ledger.Events(), read, churn.done)
+		s.load.created.Load(), s.load.updated.Load(), s.load.deleted.Load(), s.load.History.Events(), read, churn.done)
 	return errors.Join(settled, s.promises(), s.judge(samples))
 }
 
@@ -138,7 +138,7 @@ func (s *soak) prepare(ctx context.Context) error {
 		return err
 	}
 	s.load = &load{seed: s.seed, Works: &witness.Works{
-		Hub: hub, Clusters: map[string]witness.Cluster{}, Namespace: "soak", Ledger: witness.NewLedger(time.Now),
+		Hub: hub, Clusters: map[string]witness.Cluster{}, Namespace: "soak", History: witness.NewHistory(time.Now),
 	}}
 	for name, c := range s.fleet.Clusters {
 		work, err := workclientOf(c)
@@ -158,7 +158,7 @@ func (s *soak) prepare(ctx context.Context) error {
 			return err
 		}
 		s.load.Clusters[name] = witness.Cluster{Kube: kube, Work: work}
-		w := witness.Watch{Cluster: name, Client: kube, Namespace: s.load.Namespace, Ledger: s.load.Ledger}
+		w := witness.Watch{Cluster: name, Client: kube, Namespace: s.load.Namespace, History: s.load.History}
 		s.watch.Go(func() { w.Run(ctx) })
 	}
 	return nil
@@ -180,7 +180,7 @@ func (s *soak) settle(ctx context.Context) error {
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		err := s.load.Settled(ctx)
+		err := s.load.Converged(ctx)
 		if err == nil {
 			s.say("hub and clusters agree after %.1f s", time.Since(began).Seconds())
 			return nil
@@ -198,7 +198,7 @@ func (s *soak) settle(ctx context.Context) error {
 // promises returns everything that was promised and not kept.
 func (s *soak) promises() error {
 	var errs []error
-	for _, c := range s.load.Ledger.Complaints() {
+	for _, c := range s.load.History.Complaints() {
 		errs = append(errs, fmt.Errorf("broken promise: %s", c))
 	}
 	for _, name := range s.fleet.Programs() {

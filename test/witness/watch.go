@@ -16,7 +16,7 @@ import (
 	toolswatch "k8s.io/client-go/tools/watch"
 )
 
-// Watch tells a ledger all that happens to the objects of one cluster. It goes
+// Watch tells a history all that happens to the objects of one cluster. It goes
 // on where it was when the kube-apiserver comes back, and begins with a new list
 // when that is no longer possible: then events are missed, but no fall and no
 // disappearance.
@@ -24,7 +24,7 @@ type Watch struct {
 	Cluster   string
 	Client    kubernetes.Interface
 	Namespace string
-	Ledger    *Ledger
+	History   *History
 }
 
 // counterField of a ConfigMap's data has the counter.
@@ -58,13 +58,13 @@ func (w Watch) listed(list *corev1.ConfigMapList) {
 			found[o.Name] = Object{UID: o.UID, Counter: n}
 		}
 	}
-	w.Ledger.Listed(w.Cluster, found)
+	w.History.Listed(w.Cluster, found)
 }
 
 func (w Watch) counter(o *corev1.ConfigMap) (int64, bool) {
 	n, err := strconv.ParseInt(o.Data[counterField], 10, 64)
 	if err != nil {
-		w.Ledger.Unreadable(Key{w.Cluster, o.Name}, o.Data[counterField])
+		w.History.Unreadable(Key{w.Cluster, o.Name}, o.Data[counterField])
 	}
 	return n, err == nil
 }
@@ -88,10 +88,10 @@ func (w Watch) follow(ctx context.Context, objects typedcorev1.ConfigMapInterfac
 		switch e.Type {
 		case apiwatch.Added, apiwatch.Modified:
 			if n, ok := w.counter(o); ok {
-				w.Ledger.Seen(Key{w.Cluster, o.Name}, o.UID, n)
+				w.History.Seen(Key{w.Cluster, o.Name}, o.UID, n)
 			}
 		case apiwatch.Deleted:
-			w.Ledger.Gone(Key{w.Cluster, o.Name})
+			w.History.Gone(Key{w.Cluster, o.Name})
 		}
 	}
 }

@@ -56,20 +56,20 @@ func (s *apiServer) set(uid types.UID, counters ...int) {
 }
 
 // watching runs a watch for a test.
-func watching(t *testing.T, s *apiServer, l *Ledger) (end func()) {
+func watching(t *testing.T, s *apiServer, l *History) (end func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		Watch{Cluster: key.Cluster, Client: s, Namespace: "ns", Ledger: l}.Run(ctx)
+		Watch{Cluster: key.Cluster, Client: s, Namespace: "ns", History: l}.Run(ctx)
 	}()
 	return func() { cancel(); <-done }
 }
 
 func TestWatch_GoesOnWhenTheServerComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, s := NewLedger(time.Now), newAPIServer()
+		l, s := NewHistory(time.Now), newAPIServer()
 		defer watching(t, s, l)()
 		write(l)
 		write(l)
@@ -88,7 +88,7 @@ func TestWatch_GoesOnWhenTheServerComesBack(t *testing.T) {
 
 func TestWatch_ListsWhenItIsTooLateToGoOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, s := NewLedger(time.Now), newAPIServer()
+		l, s := NewHistory(time.Now), newAPIServer()
 		write(l)
 		s.set("uid", 1)
 		defer watching(t, s, l)()
@@ -104,7 +104,7 @@ func TestWatch_ListsWhenItIsTooLateToGoOn(t *testing.T) {
 
 func TestWatch_TellsDeletionsAndNonsense(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, s := NewLedger(time.Now), newAPIServer()
+		l, s := NewHistory(time.Now), newAPIServer()
 		defer watching(t, s, l)()
 		write(l)
 		w := <-s.watches

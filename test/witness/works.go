@@ -35,12 +35,12 @@ type Works struct {
 	Clusters map[string]Cluster
 	// Namespace is that of the objects, on every cluster.
 	Namespace string
-	Ledger    *Ledger
+	History   *History
 }
 
 // Create creates a work; one that is still being deleted is waited for.
 func (w *Works) Create(ctx context.Context, k Key) error {
-	n := w.Ledger.Next(k)
+	n := w.History.Next(k)
 	work := w.work(k, n)
 	return w.ask(ctx, k, n, func(ctx context.Context) (bool, error) {
 		_, err := w.Hub.WorkV1().ManifestWorks(k.Cluster).Create(ctx, work, metav1.CreateOptions{})
@@ -60,7 +60,7 @@ func (w *Works) Create(ctx context.Context, k Key) error {
 
 // Update writes the next counter into a work.
 func (w *Works) Update(ctx context.Context, k Key) error {
-	n := w.Ledger.Next(k)
+	n := w.History.Next(k)
 	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"workload": w.work(k, n).Spec.Workload}})
 	if err != nil {
 		return err
@@ -73,7 +73,7 @@ func (w *Works) Update(ctx context.Context, k Key) error {
 
 // Delete deletes a work. It does not wait for its end.
 func (w *Works) Delete(ctx context.Context, k Key) error {
-	w.Ledger.Deleting(k)
+	w.History.Deleting(k)
 	return w.ask(ctx, k, 0, func(ctx context.Context) (bool, error) {
 		err := w.Hub.WorkV1().ManifestWorks(k.Cluster).Delete(ctx, k.Name, metav1.DeleteOptions{})
 		if apierrors.IsNotFound(err) {
@@ -99,7 +99,7 @@ func (w *Works) ask(ctx context.Context, k Key, n int64, request func(context.Co
 	})
 	switch {
 	case err == nil && n > 0:
-		w.Ledger.Accepted(k, n)
+		w.History.Accepted(k, n)
 	case err != nil && last != nil:
 		return fmt.Errorf("%s: %w (at last: %w)", k, err, last)
 	case err != nil:

@@ -31,7 +31,7 @@ func newWorld() world {
 	w := world{hub: newWorks(), spoke: newWorks(), kube: kubefake.NewClientset()}
 	w.Works = &Works{
 		Hub: w.hub, Clusters: map[string]Cluster{key.Cluster: {Kube: w.kube, Work: w.spoke}},
-		Namespace: "ns", Ledger: NewLedger(time.Now),
+		Namespace: "ns", History: NewHistory(time.Now),
 	}
 	return w
 }
@@ -79,7 +79,7 @@ func (w world) deliver(t *testing.T) {
 	must[*corev1.ConfigMap](t)(w.kube.CoreV1().ConfigMaps(w.Namespace).Create(t.Context(), o, metav1.CreateOptions{}))
 	applied := &workv1.AppliedManifestWork{ObjectMeta: metav1.ObjectMeta{Name: "hash-work"}, Spec: workv1.AppliedManifestWorkSpec{ManifestWorkName: key.Name}}
 	must[*workv1.AppliedManifestWork](t)(w.spoke.WorkV1().AppliedManifestWorks().Create(t.Context(), applied, metav1.CreateOptions{}))
-	w.Ledger.Seen(key, "uid", 1)
+	w.History.Seen(key, "uid", 1)
 	w.setOnHub(t, func(o *workv1.ManifestWork) {
 		o.Generation = 7
 		conditions := []metav1.Condition{
@@ -106,7 +106,7 @@ func TestWorks_Settled(t *testing.T) {
 		"being deleted": {func(t *testing.T, w world) {
 			w.setOnHub(t, func(o *workv1.ManifestWork) { o.DeletionTimestamp = &now })
 		}, "being deleted"},
-		"another counter on the hub": {func(_ *testing.T, w world) { write(w.Ledger) }, "the hub has 1, want 2"},
+		"another counter on the hub": {func(_ *testing.T, w world) { write(w.History) }, "the hub has 1, want 2"},
 		"another counter on the cluster": {func(t *testing.T, w world) {
 			w.setOnCluster(t, func(o *corev1.ConfigMap) { o.Data[counterField] = "0" })
 		}, "the cluster has 0, want 1"},
@@ -124,9 +124,9 @@ func TestWorks_Settled(t *testing.T) {
 			}
 		}, "no AppliedManifestWork"},
 		"an unseen event": {func(_ *testing.T, w world) {
-			deleteWork(w.Ledger)
-			gone(w.Ledger)
-			w.Ledger.entries[key].deleted = false
+			deleteWork(w.History)
+			gone(w.History)
+			w.History.entries[key].deleted = false
 		}, "the watch saw 1 last"},
 		"status of an older generation": {func(t *testing.T, w world) {
 			w.setOnHub(t, func(o *workv1.ManifestWork) { o.Generation++ })
@@ -144,7 +144,7 @@ func TestWorks_Settled(t *testing.T) {
 				o.Status.Conditions = append(o.Status.Conditions, metav1.Condition{Type: "Delivered", Status: metav1.ConditionFalse})
 			})
 		}, "Delivered=False"},
-		"deleted, and everything is still there": {func(_ *testing.T, w world) { deleteWork(w.Ledger) }, "the work is still on the hub"},
+		"deleted, and everything is still there": {func(_ *testing.T, w world) { deleteWork(w.History) }, "the work is still on the hub"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()
@@ -153,7 +153,7 @@ func TestWorks_Settled(t *testing.T) {
 			}
 			w.deliver(t)
 			tc.spoil(t, w)
-			err := w.Settled(t.Context())
+			err := w.Converged(t.Context())
 			if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
 				t.Errorf("got %v, want %q", err, tc.want)
 			}
@@ -166,17 +166,17 @@ func TestWorks_SettledAfterADeletion(t *testing.T) {
 	if err := errors.Join(w.Create(t.Context(), key), w.Delete(t.Context(), key)); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Settled(t.Context()); err != nil {
+	if err := w.Converged(t.Context()); err != nil {
 		t.Errorf("nothing is there: %v", err)
 	}
-	w.Ledger.Seen(key, "uid", 1)
-	if err := w.Settled(t.Context()); err == nil || !strings.Contains(err.Error(), "has not seen it go") {
+	w.History.Seen(key, "uid", 1)
+	if err := w.Converged(t.Context()); err == nil || !strings.Contains(err.Error(), "has not seen it go") {
 		t.Errorf("got %v, want that the watch has not seen it go", err)
 	}
-	gone(w.Ledger)
+	gone(w.History)
 	applied := &workv1.AppliedManifestWork{ObjectMeta: metav1.ObjectMeta{Name: "hash-work"}, Spec: workv1.AppliedManifestWorkSpec{ManifestWorkName: key.Name}}
 	must[*workv1.AppliedManifestWork](t)(w.spoke.WorkV1().AppliedManifestWorks().Create(t.Context(), applied, metav1.CreateOptions{}))
-	if err := w.Settled(t.Context()); err == nil || !strings.Contains(err.Error(), "AppliedManifestWork is still on the cluster") {
+	if err := w.Converged(t.Context()); err == nil || !strings.Contains(err.Error(), "AppliedManifestWork is still on the cluster") {
 		t.Errorf("got %v, want the AppliedManifestWork", err)
 	}
 }
@@ -202,7 +202,7 @@ func TestWorks_AskUntilTheHubAnswers(t *testing.T) {
 		if n := counterOf(w.onHub(t)); n != 2 {
 			t.Errorf("the hub has %d, want 2", n)
 		}
-		if accepted, _ := w.Ledger.Progress(); accepted != 2 {
+		if accepted, _ := w.History.Progress(); accepted != 2 {
 			t.Errorf("%d accepted, want 2", accepted)
 		}
 		if err := w.Delete(t.Context(), key); err != nil {
@@ -220,7 +220,7 @@ func TestWorks_GiveUpWhenAskingAgainIsNoUse(t *testing.T) {
 	if err := w.Create(t.Context(), key); !apierrors.IsForbidden(err) {
 		t.Errorf("got %v, want that it is forbidden", err)
 	}
-	if accepted, _ := w.Ledger.Progress(); accepted != 0 {
+	if accepted, _ := w.History.Progress(); accepted != 0 {
 		t.Errorf("%d accepted, want none", accepted)
 	}
 }

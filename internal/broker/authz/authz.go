@@ -76,24 +76,24 @@ var table = map[string]map[identity.Role]scope{
 		identity.Source: subscribeAsSource,
 	},
 	// A load balancer has no certificate, and "serving" is no secret.
-	HealthCheck:     anybody(anonymous, identity.Agent, identity.Source, identity.Operator, identity.Viewer),
-	HealthList:      anybody(identity.Agent, identity.Source, identity.Operator, identity.Viewer),
-	HealthWatch:     anybody(identity.Agent, identity.Source, identity.Operator, identity.Viewer),
-	Reflection:      anybody(identity.Agent, identity.Source, identity.Operator, identity.Viewer),
-	ReflectionAlpha: anybody(identity.Agent, identity.Source, identity.Operator, identity.Viewer),
+	HealthCheck:     anyScope(anonymous, identity.Agent, identity.Source, identity.Operator, identity.Viewer),
+	HealthList:      anyScope(identity.Agent, identity.Source, identity.Operator, identity.Viewer),
+	HealthWatch:     anyScope(identity.Agent, identity.Source, identity.Operator, identity.Viewer),
+	Reflection:      anyScope(identity.Agent, identity.Source, identity.Operator, identity.Viewer),
+	ReflectionAlpha: anyScope(identity.Agent, identity.Source, identity.Operator, identity.Viewer),
 
-	ListClusters:  anybody(identity.Operator, identity.Viewer),
-	ListWorks:     anybody(identity.Operator, identity.Viewer),
-	ListOrphans:   anybody(identity.Operator, identity.Viewer),
-	ForgetWork:    anybody(identity.Operator),
-	ForgetCluster: anybody(identity.Operator),
-	Adopt:         anybody(identity.Operator),
-	Approve:       anybody(identity.Operator),
-	Resolve:       anybody(identity.Operator),
-	Backup:        anybody(identity.Operator),
+	ListClusters:  anyScope(identity.Operator, identity.Viewer),
+	ListWorks:     anyScope(identity.Operator, identity.Viewer),
+	ListOrphans:   anyScope(identity.Operator, identity.Viewer),
+	ForgetWork:    anyScope(identity.Operator),
+	ForgetCluster: anyScope(identity.Operator),
+	Adopt:         anyScope(identity.Operator),
+	Approve:       anyScope(identity.Operator),
+	Resolve:       anyScope(identity.Operator),
+	Backup:        anyScope(identity.Operator),
 }
 
-func anybody(roles ...identity.Role) map[identity.Role]scope {
+func anyScope(roles ...identity.Role) map[identity.Role]scope {
 	row := map[identity.Role]scope{}
 	for _, r := range roles {
 		row[r] = func(string, Call) *transport.Error { return nil }

@@ -124,7 +124,7 @@ func Print(dst, keep io.Writer, src io.Reader) error {
 			p = &run{ended: map[string]Outcome{}, said: map[string][]string{}}
 			packages[e.Package] = p
 		}
-		p.take(e)
+		p.add(e)
 		if e.Test != "" || outcome(e.Action) == 0 {
 			return nil
 		}
@@ -153,7 +153,7 @@ type run struct {
 	attributes []string
 }
 
-func (r *run) take(e event) {
+func (r *run) add(e event) {
 	switch {
 	case e.Action == "output":
 		r.said[e.Test] = append(r.said[e.Test], e.Output)

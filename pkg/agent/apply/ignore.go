@@ -49,7 +49,7 @@ type meter struct{ left int }
 
 func newMeter(object any) *meter { return &meter{left: baseSteps + stepsPerValue*values(object)} }
 
-func (m *meter) take(steps int) error {
+func (m *meter) spend(steps int) error {
 	m.left -= steps
 	if m.left < 0 {
 		return errTooManySteps
@@ -116,7 +116,7 @@ func evaluate(ctx context.Context, by func(context.Context, string, map[string]a
 	if len(expression) > maxExpression {
 		return nil, errTooLong
 	}
-	if err := m.take(expressionSteps); err != nil {
+	if err := m.spend(expressionSteps); err != nil {
 		return nil, err
 	}
 	places, err := by(ctx, expression, object, m)

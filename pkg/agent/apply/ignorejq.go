@@ -61,7 +61,7 @@ func jqPlaces(ctx context.Context, expression string, object map[string]any, m *
 			}
 			return places, v
 		case []any:
-			if err := m.take(1 + len(v)); err != nil {
+			if err := m.spend(1 + len(v)); err != nil {
 				return nil, err
 			}
 			steps, err := jqSteps(object, v)
@@ -102,7 +102,7 @@ var closed = func() chan struct{} {
 
 // Done implements context.Context.
 func (c *jqContext) Done() <-chan struct{} {
-	if c.meter.take(1) != nil {
+	if c.meter.spend(1) != nil {
 		return closed
 	}
 	return c.Context.Done()

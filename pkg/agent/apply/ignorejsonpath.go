@@ -122,13 +122,13 @@ func (q pathQuery) node(n jsonpath.Node, in []found) ([]found, error) {
 func (q pathQuery) step(n jsonpath.Node, f found) ([]found, error) {
 	switch n := n.(type) {
 	case *jsonpath.TextNode:
-		return []found{{nil, n.Text}}, q.take(1)
+		return []found{{nil, n.Text}}, q.spend(1)
 	case *jsonpath.IntNode:
-		return []found{{nil, int64(n.Value)}}, q.take(1)
+		return []found{{nil, int64(n.Value)}}, q.spend(1)
 	case *jsonpath.FloatNode:
-		return []found{{nil, n.Value}}, q.take(1)
+		return []found{{nil, n.Value}}, q.spend(1)
 	case *jsonpath.BoolNode:
-		return []found{{nil, n.Value}}, q.take(1)
+		return []found{{nil, n.Value}}, q.spend(1)
 	case *jsonpath.FieldNode:
 		return q.children(f, func(step any) bool { return step == n.Value })
 	case *jsonpath.WildcardNode:
@@ -151,9 +151,9 @@ func (q pathQuery) children(f found, want func(step any) bool) ([]found, error) 
 			return nil
 		}
 		out = append(out, found{append(slices.Clone(f.place), step), v})
-		return q.take(1 + len(f.place))
+		return q.spend(1 + len(f.place))
 	}
-	if err := q.take(1); err != nil {
+	if err := q.spend(1); err != nil {
 		return nil, err
 	}
 	switch v := f.value.(type) {
@@ -177,7 +177,7 @@ func (q pathQuery) children(f found, want func(step any) bool) ([]found, error) 
 func (q pathQuery) slice(p [3]jsonpath.ParamsEntry, f found) ([]found, error) {
 	l, ok := f.value.([]any)
 	if !ok {
-		return nil, q.take(1)
+		return nil, q.spend(1)
 	}
 	from, to, by := 0, len(l), 1
 	if p[0].Known {
@@ -233,7 +233,7 @@ func (q pathQuery) filter(n *jsonpath.FilterNode, f found) ([]found, error) {
 			out = append(out, item)
 		}
 	}
-	return out, q.take(len(l))
+	return out, q.spend(len(l))
 }
 
 func (q pathQuery) holds(n *jsonpath.FilterNode, item found) (bool, error) {

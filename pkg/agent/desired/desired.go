@@ -163,7 +163,7 @@ func (s *Set) Accept(spec *manifestwork.Spec, problem string) Decision {
 		s.received(held, spec)
 	case Accepted:
 		if held != nil {
-			s.release(held.Work)
+			s.vacate(held.Work)
 			if held.Name != w.Name {
 				s.name(held.Name).renamed = w.ResourceID
 				d.Names = append(d.Names, held.Name)
@@ -256,8 +256,8 @@ func (s *Set) claim(w *Work) (replaced string) {
 	return replaced
 }
 
-// release takes a work from its name.
-func (s *Set) release(w *Work) {
+// vacate takes a work from its name.
+func (s *Set) vacate(w *Work) {
 	n := s.names[w.Name]
 	if n == nil {
 		return
@@ -286,7 +286,7 @@ func (s *Set) Forget(w *Work) {
 // Drop forgets a work, whatever it is.
 func (s *Set) Drop(id string) {
 	if held := s.works[id]; held != nil {
-		s.release(held.Work)
+		s.vacate(held.Work)
 		s.drop(id)
 	}
 }

@@ -27,9 +27,9 @@ func (s *Set) Continued(cursor uint64) {
 	}
 }
 
-// Settled says that the digest of the live works was found equal to the
+// Proven says that the digest of the live works was found equal to the
 // broker's at this revision: whatever comes later has a higher one.
-func (s *Set) Settled(revision uint64) {
+func (s *Set) Proven(revision uint64) {
 	for _, e := range s.works {
 		if e.history != s.history && !e.Deleting {
 			e.history, e.revision = s.history, revision
@@ -162,7 +162,7 @@ func (s *Set) Load(w *Work) (lost *Work) {
 		lost = other
 	}
 	if held := s.works[w.ResourceID]; held != nil {
-		s.release(held.Work)
+		s.vacate(held.Work)
 	}
 	s.claim(w)
 	s.put(&entry{Work: w, revision: w.Revision, unconfirmed: true})

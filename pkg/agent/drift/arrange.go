@@ -247,7 +247,7 @@ func (w *Watcher) listed(f *feed, seen map[key]sighting) {
 		}
 		f.each(func(k key, o *object) {
 			if s := seen[k]; s.object == o {
-				o.take(s.state, w.clock, owners)
+				o.observe(s.state, w.clock, owners)
 				return
 			}
 			o.known = false
@@ -275,7 +275,7 @@ func (w *Watcher) saw(f *feed, k key, s State) {
 	owners := map[string]bool{}
 	w.mu.Lock()
 	if o := f.object(k); o != nil && !f.ended {
-		o.take(s, w.clock, owners)
+		o.observe(s, w.clock, owners)
 	}
 	w.mu.Unlock()
 	w.wake(owners)

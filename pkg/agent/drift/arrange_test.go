@@ -218,7 +218,7 @@ func TestWatcher_WhereNotAllNamespacesMayBeWatched(t *testing.T) {
 		names, numbers := namespaces(12)
 		s.expectScopes("each namespace has its own", names...)
 		s.expectKnown("each namespace has its own", numbers...)
-		if n := s.Counts(); n.Denied != 0 || s.Blind("w11") != 0 {
+		if n := s.Counts(); n.Denied != 0 || s.Unwatched("w11") != 0 {
 			t.Fatalf("counted %+v", n)
 		}
 		if log := s.logged(); strings.Count(log, "cannot be watched at once") != 1 || strings.Contains(log, "WARN") {
@@ -241,7 +241,7 @@ func TestWatcher_WhereNotAllNamespacesMayBeWatched(t *testing.T) {
 		s.put(at(7))
 		<-time.After(time.Minute)
 		s.expectWoken("what changed, and who has to look", "w05", "w07")
-		if n := s.Counts(); n.DeniedObjects != 1 || s.Blind("w05") != 1 || s.Blind("w07") != 0 {
+		if n := s.Counts(); n.DeniedObjects != 1 || s.Unwatched("w05") != 1 || s.Unwatched("w07") != 0 {
 			t.Fatalf("counted %+v", n)
 		}
 		s.expectKnown("denied again", 0, 7, 11)
@@ -366,7 +366,7 @@ func TestWatcher_NumberOfWatchesIsBounded(t *testing.T) {
 		if n := s.Counts(); n != (Counts{Watches: 3, WaitingObjects: 2}) || s.open() != 3 {
 			t.Fatalf("counted %+v, %d open", n, s.open())
 		}
-		if s.Blind("w2") != 0 || s.Blind("w3") != 2 || s.Blind("w4") != 2 {
+		if s.Unwatched("w2") != 0 || s.Unwatched("w3") != 2 || s.Unwatched("w4") != 2 {
 			t.Fatal("who has to look is not told")
 		}
 		s.put(of(4))
@@ -411,20 +411,20 @@ func TestWatcher_NoRoomAndNotAllNamespaces(t *testing.T) {
 		if n := s.Counts(); n.Watches != 3 || n.WaitingObjects != 3 { // one of the three asks for all namespaces
 			t.Fatalf("counted %+v", n)
 		}
-		blind := 0
+		unwatched := 0
 		for i := range 5 {
-			if s.Blind(fmt.Sprintf("w%02d", i)) == 3 {
-				blind++
+			if s.Unwatched(fmt.Sprintf("w%02d", i)) == 3 {
+				unwatched++
 			}
 		}
-		if blind != 3 {
-			t.Fatalf("%d owners look for themselves", blind)
+		if unwatched != 3 {
+			t.Fatalf("%d owners look for themselves", unwatched)
 		}
 		s.told.Lock()
 		woken := slices.Clone(s.woken)
 		s.told.Unlock()
 		// The last one knew when it came; one lost its watch to make room.
-		if len(woken) != 2 || !slices.Contains(woken, "w03") || s.Blind(woken[0]) == 0 || s.Blind(woken[1]) == 0 {
+		if len(woken) != 2 || !slices.Contains(woken, "w03") || s.Unwatched(woken[0]) == 0 || s.Unwatched(woken[1]) == 0 {
 			t.Errorf("told: %q", woken)
 		}
 		s.forbid(all, false)

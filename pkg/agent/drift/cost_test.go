@@ -146,7 +146,7 @@ func TestWatcher_CostOfTracking(t *testing.T) {
 				w.Track(fmt.Sprint("w", i), r)
 			}
 			for i := range refs {
-				if w.Blind(fmt.Sprint("w", i)) != 0 {
+				if w.Unwatched(fmt.Sprint("w", i)) != 0 {
 					t.Error("not watched")
 				}
 				w.Track(fmt.Sprint("w", i), nil)

@@ -139,14 +139,14 @@ func (f *follower) watch(ctx context.Context, w watch.Interface) error {
 			if e.Type == watch.Error {
 				return apierrors.FromObject(e.Object)
 			}
-			if err := f.take(e); err != nil {
+			if err := f.handle(e); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-func (f *follower) take(e watch.Event) error {
+func (f *follower) handle(e watch.Event) error {
 	m, ok := e.Object.(*metav1.PartialObjectMetadata)
 	if !ok {
 		f.version = ""

@@ -19,7 +19,7 @@ import (
 
 // What owners do about a Watcher in this test is what a work's rounds do: track,
 // read, say what was read; do so again when woken, and from time to time if
-// blind.
+// unwatched.
 type players struct {
 	*api
 	*Watcher
@@ -144,13 +144,13 @@ func play(t *testing.T, maxWatches, page int, lag []time.Duration, program []ste
 		go func() { ended <- p.Run(ctx) }()
 		for _, s := range program {
 			p.do(s)
-			p.settle()
+			p.runUntilIdle()
 		}
 		p.fail(false)
 		// Longer than any wait of a watch that is denied or fails.
 		for end := time.Now().Add(2 * wideDeniedRetry); time.Now().Before(end); {
 			<-time.After(time.Minute)
-			p.settle()
+			p.runUntilIdle()
 		}
 		p.judge()
 		cancel()
@@ -166,9 +166,9 @@ func play(t *testing.T, maxWatches, page int, lag []time.Duration, program []ste
 	return problem
 }
 
-// settle lets whoever is woken have a round, until nobody is. The blind look in
-// any case.
-func (p *players) settle() {
+// runUntilIdle lets each owner that is woken look, until none is. Owners without a
+// watch look in any case.
+func (p *players) runUntilIdle() {
 	for {
 		synctest.Wait()
 		woken := map[string]bool{}
@@ -190,7 +190,7 @@ func (p *players) judge() {
 	synctest.Wait()
 	objects := 0
 	for owner, wants := range p.wants {
-		blind := p.Blind(owner) > 0
+		unwatched := p.Unwatched(owner) > 0
 		for ref := range wants {
 			objects++
 			now := p.state(ref)
@@ -198,9 +198,9 @@ func (p *players) judge() {
 			switch {
 			case ok && !seen.Is(now.Content):
 				p.problem = fmt.Sprintf("%v is seen as %q, and is %q", ref, seen, now)
-			case !ok && !blind && !p.tracksUnknown(ref):
+			case !ok && !unwatched && !p.tracksUnknown(ref):
 				p.problem = fmt.Sprintf("%v is not seen, and %s does not know that it has to look", ref, owner)
-			case !blind && p.read[owner][ref] != now.Content:
+			case !unwatched && p.read[owner][ref] != now.Content:
 				p.problem = fmt.Sprintf("%s was not woken for %v: it takes it for %q, and it is %q", owner, ref, p.read[owner][ref], now)
 			}
 		}

@@ -206,7 +206,7 @@ func (w *Watcher) expect(owner string, ref cluster.Ref, signature Signature, oth
 	// that the owner tracked after the list and has read or written since: so it is
 	// as the owner says. What is still on its way comes with the watch.
 	if f := s.cover(); !o.known && signature != Unknown && signature != before.Signature && f != nil && f.synced && before.at > f.since {
-		o.take(State{Content: signature, Exact: signature}, w.clock, others)
+		o.observe(State{Content: signature, Exact: signature}, w.clock, others)
 	}
 }
 
@@ -260,14 +260,14 @@ func (w *Watcher) Seen(ref cluster.Ref) (s State, ok bool) {
 	return o.seen, true
 }
 
-// Blind returns 0 if everything that the owner tracks is watched, or about to
+// Unwatched returns 0 if everything that the owner tracks is watched, or about to
 // be. Otherwise it is the number of objects, of all owners, that nobody watches:
 // how many others have to be looked at besides those of this owner.
-func (w *Watcher) Blind(owner string) int {
+func (w *Watcher) Unwatched(owner string) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for ref := range w.owners[owner] {
-		if s, _ := w.find(ref); w.blind(s) {
+		if s, _ := w.find(ref); w.unwatched(s) {
 			n := w.count()
 			return n.DeniedObjects + n.WaitingObjects
 		}
@@ -275,9 +275,9 @@ func (w *Watcher) Blind(owner string) int {
 	return 0
 }
 
-// blind reports whether a space is not watched, and not about to be. w.mu is
+// unwatched reports whether a space is not watched, and not about to be. w.mu is
 // held.
-func (w *Watcher) blind(s *space) bool {
+func (w *Watcher) unwatched(s *space) bool {
 	f := s.cover()
 	return f != nil && f.denied || w.waiting[s]
 }
@@ -331,10 +331,10 @@ func (w *Watcher) Ready() error {
 	return nil
 }
 
-// take records a state and adds who did not expect it to owners. If it is the
+// observe records a state and adds who did not expect it to owners. If it is the
 // state that was seen before, those who knew are not told again; but there may be
 // some who have found another one since, and now it is as it was.
-func (o *object) take(s State, now uint64, owners map[string]bool) {
+func (o *object) observe(s State, now uint64, owners map[string]bool) {
 	same := o.known && o.seen == s
 	for owner, expected := range o.expected {
 		if !s.Is(expected.Signature) && (!same || expected.at > o.at) {

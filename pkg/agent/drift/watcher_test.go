@@ -388,14 +388,14 @@ func TestWatcher_DeniedScopesAreReportedAndTriedAgain(t *testing.T) {
 	run(t, s, func(r *rig) { r.Track("w1", track(map[string]Signature{"a": a})) }, func(r *rig) {
 		r.expectWoken("w1") // it has to look for itself
 		r.expectSeen("a", Absent, false)
-		if n := r.Counts(); r.Blind("w1") != 1 || r.Blind("w2") != 0 || n != (Counts{Watches: 2, Denied: 2, DeniedObjects: 1}) || r.Ready() == nil {
+		if n := r.Counts(); r.Unwatched("w1") != 1 || r.Unwatched("w2") != 0 || n != (Counts{Watches: 2, Denied: 2, DeniedObjects: 1}) || r.Ready() == nil {
 			t.Fatal("the denial is not reported")
 		}
 		s.deny(nil)
 		<-time.After(deniedRetry)
 		r.expectWoken()
 		r.expectSeen("a", a, true)
-		if r.Blind("w1") != 0 || r.Ready() != nil {
+		if r.Unwatched("w1") != 0 || r.Ready() != nil {
 			t.Fatal("the end of the denial is not noticed")
 		}
 	})

@@ -295,7 +295,7 @@ func (m Mover) removeRecord(ctx context.Context, rec *inventory.Record) error {
 		if err != nil || now == nil || now.Owner().UID != rec.Owner().UID {
 			return err
 		}
-		if _, err = store.Release(ctx, now); err == nil || !apierrors.IsConflict(err) {
+		if _, err = store.RemoveFinalizer(ctx, now); err == nil || !apierrors.IsConflict(err) {
 			return err
 		}
 	}

@@ -71,12 +71,15 @@ func Intend(recorded []Entry, steps []apply.Step) []Entry {
 	return Sort(next)
 }
 
-// Settle returns the list to record after a round: what is there, with its uid;
-// what may be there, because nobody could tell, but not what the cluster refused
-// to make, nor what the work was not allowed to make or to read, which would hold
-// it when it is deleted; and of what was to be removed what still is there. stale is the outcome of Stale, remaining that of
-// removing it.
-func Settle(recorded []Entry, results []apply.Result, stale, remaining []Entry) []Entry {
+// Merge returns the list to record after objects were applied:
+//   - what exists, with its uid;
+//   - what may exist because nobody could tell. Not in the list is what the
+//     cluster refused to make, and what the work may not make or read: it would
+//     block the deletion of the work;
+//   - of what had to be removed, what still exists.
+//
+// stale is the outcome of [Stale], remaining what was left when it was removed.
+func Merge(recorded []Entry, results []apply.Result, stale, remaining []Entry) []Entry {
 	drop := byIdentity(stale)
 	next := slices.DeleteFunc(slices.Clone(recorded), func(e Entry) bool { _, ok := drop[e.ResourceIdentifier]; return ok })
 	for _, r := range results {

@@ -125,7 +125,7 @@ func TestSettle(t *testing.T) {
 		"removed":                         {recorded: b, results: result(apply.Unchanged, conditions.Present, "u"), stale: b, want: []inventory.Entry{configMap("a", "u")}},
 		"still being removed":             {recorded: b, results: result(apply.Unchanged, conditions.Present, "u"), stale: b, remaining: b, want: []inventory.Entry{configMap("a", "u"), configMap("b", "u")}},
 	} {
-		t.Run(name, func(t *testing.T) { check(t, c.want, inventory.Settle(c.recorded, c.results, c.stale, c.remaining)) })
+		t.Run(name, func(t *testing.T) { check(t, c.want, inventory.Merge(c.recorded, c.results, c.stale, c.remaining)) })
 	}
 }
 

@@ -84,8 +84,8 @@ func (r *Record) Metadata() metav1.Object { return &r.object.ObjectMeta }
 // Deleting reports whether somebody deleted it; it goes when its objects went.
 func (r *Record) Deleting() bool { return r.object.DeletionTimestamp != nil }
 
-// Held reports whether our finalizer is on it.
-func (r *Record) Held() bool {
+// HasFinalizer reports whether our finalizer is on it.
+func (r *Record) HasFinalizer() bool {
 	return slices.Contains(r.object.Finalizers, workv1.AppliedManifestWorkFinalizer)
 }
 
@@ -154,7 +154,7 @@ func (s Store) Create(ctx context.Context, workName string, labels map[string]st
 // only if it does not say so already.
 func (s Store) Claim(ctx context.Context, r *Record, labels map[string]string, origin Origin) (*Record, error) {
 	meta := map[string]any{}
-	if !r.Held() {
+	if !r.HasFinalizer() {
 		meta["finalizers"] = append(slices.Clone(r.object.Finalizers), workv1.AppliedManifestWorkFinalizer)
 	}
 	if news := missing(r.object.Labels, labels); len(news) > 0 {
@@ -184,10 +184,10 @@ func missing(have, want map[string]string) map[string]string {
 	return news
 }
 
-// Hold puts our finalizer on the record, so that deleting it waits for its
+// AddFinalizer puts our finalizer on the record, so that deleting it waits for its
 // objects.
-func (s Store) Hold(ctx context.Context, r *Record) (*Record, error) {
-	if r.Held() {
+func (s Store) AddFinalizer(ctx context.Context, r *Record) (*Record, error) {
+	if r.HasFinalizer() {
 		return r, nil
 	}
 	return s.patch(ctx, r, map[string]any{"finalizers": append(slices.Clone(r.object.Finalizers), workv1.AppliedManifestWorkFinalizer)}, nil, "")
@@ -228,10 +228,10 @@ func (s Store) Delete(ctx context.Context, r *Record) (*Record, error) {
 	return s.Load(ctx, r.object.Name)
 }
 
-// Release takes our finalizer off a record that is being deleted, and reports
+// RemoveFinalizer takes our finalizer off a record that is being deleted, and reports
 // whether it is gone with that.
-func (s Store) Release(ctx context.Context, r *Record) (gone bool, err error) {
-	if !r.Held() {
+func (s Store) RemoveFinalizer(ctx context.Context, r *Record) (gone bool, err error) {
+	if !r.HasFinalizer() {
 		return false, nil
 	}
 	kept := slices.DeleteFunc(slices.Clone(r.object.Finalizers), func(f string) bool { return f == workv1.AppliedManifestWorkFinalizer })

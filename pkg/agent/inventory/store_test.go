@@ -55,7 +55,7 @@ func TestStore_CreateWritesWhatObserversExpect(t *testing.T) {
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("(-want +got)\n%s", d)
 	}
-	if !r.Held() || r.Deleting() || r.WorkID() != "w-1" || r.AgentID() != "agent-1" || r.Owner() != (apply.Owner{Name: o.GetName(), UID: o.GetUID()}) {
+	if !r.HasFinalizer() || r.Deleting() || r.WorkID() != "w-1" || r.AgentID() != "agent-1" || r.Owner() != (apply.Owner{Name: o.GetName(), UID: o.GetUID()}) {
 		t.Errorf("got %+v", r)
 	}
 	if _, err := s.Create(t.Context(), strings.Repeat("x", inventory.MaxWorkName+1), nil, origin); err == nil || !strings.Contains(err.Error(), "189 characters") {
@@ -134,13 +134,13 @@ func TestStore_EntriesAndRelease(t *testing.T) {
 	if r, err = s.SetEntries(t.Context(), r, nil); err != nil || len(r.Entries()) != 0 {
 		t.Fatalf("empty list: %v, %v", r, err)
 	}
-	if gone, err := s.Release(t.Context(), r); err != nil || !gone {
+	if gone, err := s.RemoveFinalizer(t.Context(), r); err != nil || !gone {
 		t.Fatalf("release: %v, %v", gone, err)
 	}
 	if f.Look(inventory.Ref(inventory.Name(s.HubHash, "web"))) != nil {
 		t.Fatal("the record is still there")
 	}
-	if gone, err := s.Release(t.Context(), r); err != nil || !gone {
+	if gone, err := s.RemoveFinalizer(t.Context(), r); err != nil || !gone {
 		t.Fatalf("releasing what is gone: %v, %v", gone, err)
 	}
 }
@@ -159,13 +159,13 @@ func TestStore_ReleaseKeepsFinalizersOfOthers(t *testing.T) {
 	if r, err = s.Delete(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
-	if gone, err := s.Release(t.Context(), r); err != nil || gone {
+	if gone, err := s.RemoveFinalizer(t.Context(), r); err != nil || gone {
 		t.Fatalf("got %v, %v; want a record that another finalizer holds", gone, err)
 	}
-	if r, err = s.Load(t.Context(), ref.Name); err != nil || r == nil || r.Held() {
+	if r, err = s.Load(t.Context(), ref.Name); err != nil || r == nil || r.HasFinalizer() {
 		t.Fatalf("got %+v, %v", r, err)
 	}
-	if gone, err := s.Release(t.Context(), r); err != nil || gone {
+	if gone, err := s.RemoveFinalizer(t.Context(), r); err != nil || gone {
 		t.Fatalf("got %v, %v", gone, err)
 	}
 }
@@ -178,10 +178,10 @@ func TestStore_HoldPutsTheFinalizerBack(t *testing.T) {
 	}
 	ref := inventory.Ref(r.Owner().Name)
 	f.Edit(ref, func(o *unstructured.Unstructured) { o.SetFinalizers(nil) })
-	if r, err = s.Load(t.Context(), ref.Name); err != nil || r.Held() {
+	if r, err = s.Load(t.Context(), ref.Name); err != nil || r.HasFinalizer() {
 		t.Fatalf("%v, %v", r, err)
 	}
-	if r, err = s.Hold(t.Context(), r); err != nil || !r.Held() {
+	if r, err = s.AddFinalizer(t.Context(), r); err != nil || !r.HasFinalizer() {
 		t.Fatalf("%v, %v", r, err)
 	}
 }

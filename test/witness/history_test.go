@@ -10,23 +10,23 @@ import (
 
 var key = Key{"cluster1", "work"}
 
-// step is one call on a ledger.
-type step func(*Ledger)
+// step is one call on a history.
+type step func(*History)
 
-func write(l *Ledger)          { l.Accepted(key, l.Next(key)) }
-func deleteWork(l *Ledger)     { l.Deleting(key) }
-func gone(l *Ledger)           { l.Gone(key) }
-func mayReturn(l *Ledger)      { l.Returns(true) }
-func seen(n int64) step        { return func(l *Ledger) { l.Seen(key, "uid", n) } }
-func seenOther(n int64) step   { return func(l *Ledger) { l.Seen(key, "other", n) } }
-func unreadable(l *Ledger)     { l.Unreadable(key, "many") }
-func emptyList(l *Ledger)      { l.Listed(key.Cluster, nil) }
-func otherCluster(l *Ledger)   { l.Listed("cluster2", nil) }
+func write(l *History)         { l.Accepted(key, l.Next(key)) }
+func deleteWork(l *History)    { l.Deleting(key) }
+func gone(l *History)          { l.Gone(key) }
+func mayReturn(l *History)     { l.Returns(true) }
+func seen(n int64) step        { return func(l *History) { l.Seen(key, "uid", n) } }
+func seenOther(n int64) step   { return func(l *History) { l.Seen(key, "other", n) } }
+func unreadable(l *History)    { l.Unreadable(key, "many") }
+func emptyList(l *History)     { l.Listed(key.Cluster, nil) }
+func otherCluster(l *History)  { l.Listed("cluster2", nil) }
 func listed(n int64) step      { return listedAs("uid", n) }
 func listedOther(n int64) step { return listedAs("other", n) }
 
 func listedAs(uid types.UID, n int64) step {
-	return func(l *Ledger) { l.Listed(key.Cluster, map[string]Object{key.Name: {UID: uid, Counter: n}}) }
+	return func(l *History) { l.Listed(key.Cluster, map[string]Object{key.Name: {UID: uid, Counter: n}}) }
 }
 
 func TestLedger_Judges(t *testing.T) {
@@ -36,7 +36,7 @@ func TestLedger_Judges(t *testing.T) {
 	}{
 		"counts up":                            {[]step{write, seen(1), write, write, seen(3)}, ""},
 		"the same again":                       {[]step{write, seen(1), seen(1)}, ""},
-		"seen before the hub answers":          {[]step{func(l *Ledger) { l.Next(key) }, seen(1)}, ""},
+		"seen before the hub answers":          {[]step{func(l *History) { l.Next(key) }, seen(1)}, ""},
 		"falls":                                {[]step{write, write, seen(2), seen(1)}, "fell from 2 to 1"},
 		"falls in a list":                      {[]step{write, write, seen(2), listed(1)}, "fell from 2 to 1"},
 		"never written":                        {[]step{write, seen(2)}, "never written"},
@@ -61,7 +61,7 @@ func TestLedger_Judges(t *testing.T) {
 		"a live one must not become older,":    {[]step{mayReturn, write, write, seen(2), seen(1)}, "fell from 2 to 1"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l := NewLedger(time.Now)
+			l := NewHistory(time.Now)
 			for _, s := range tc.steps {
 				s(l)
 			}
@@ -77,7 +77,7 @@ func TestLedger_Judges(t *testing.T) {
 }
 
 func TestLedger_TellsTheHistory(t *testing.T) {
-	l := NewLedger(func() time.Time { return time.Date(2000, 1, 1, 12, 0, 0, 0, time.UTC) })
+	l := NewHistory(func() time.Time { return time.Date(2000, 1, 1, 12, 0, 0, 0, time.UTC) })
 	write(l)
 	seen(1)(l)
 	gone(l)
@@ -96,7 +96,7 @@ func TestLedger_TellsTheHistory(t *testing.T) {
 }
 
 func TestLedger_MeasuresProgress(t *testing.T) {
-	l := NewLedger(time.Now)
+	l := NewHistory(time.Now)
 	progress := func(accepted, applied int64) {
 		t.Helper()
 		if a, b := l.Progress(); a != accepted || b != applied {

@@ -14,12 +14,12 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// Settled returns nil when everything has arrived: the hub has exactly the works
+// Converged returns nil when everything has arrived: the hub has exactly the works
 // that were written and not deleted; each cluster holds exactly their objects,
 // with equal counters, and an AppliedManifestWork for each; each work and its
 // manifest are Applied and Available in the work's generation, and hub-source has
 // nothing to add. Otherwise the error names some of the differences.
-func (w *Works) Settled(ctx context.Context) error {
+func (w *Works) Converged(ctx context.Context) error {
 	var wrong []error
 	for _, cluster := range slices.Sorted(maps.Keys(w.Clusters)) {
 		d, err := w.differences(ctx, cluster)
@@ -76,9 +76,9 @@ func (w *Works) differences(ctx context.Context, cluster string) (wrong []error,
 	if err != nil {
 		return nil, err
 	}
-	live, deleted := w.Ledger.wants()
+	live, deleted := w.History.wants()
 	differ := func(k Key, what string) {
-		wrong = append(wrong, fmt.Errorf("%s: %s; %s", k, what, strings.Join(w.Ledger.history(k), ", ")))
+		wrong = append(wrong, fmt.Errorf("%s: %s; %s", k, what, strings.Join(w.History.history(k), ", ")))
 	}
 	for k, want := range live {
 		if k.Cluster != cluster {

@@ -16,9 +16,9 @@ type Key struct{ Cluster, Name string }
 
 func (k Key) String() string { return k.Cluster + "/" + k.Name }
 
-// Ledger is what the hub was told and what the clusters showed. Its methods may
+// History is what the hub was told and what the clusters showed. Its methods may
 // be called concurrently; they never block.
-type Ledger struct {
+type History struct {
 	now func() time.Time
 
 	mu         sync.Mutex
@@ -63,12 +63,12 @@ type entry struct {
 // historyLength bounds an entry's memory in a test that runs for hours.
 const historyLength = 60
 
-// NewLedger returns an empty ledger. now is for the histories.
-func NewLedger(now func() time.Time) *Ledger {
-	return &Ledger{now: now, entries: map[Key]*entry{}}
+// NewHistory returns an empty History; now gives the times in it.
+func NewHistory(now func() time.Time) *History {
+	return &History{now: now, entries: map[Key]*entry{}}
 }
 
-func (l *Ledger) entry(k Key) *entry {
+func (l *History) entry(k Key) *entry {
 	e := l.entries[k]
 	if e == nil {
 		e = &entry{}
@@ -77,14 +77,14 @@ func (l *Ledger) entry(k Key) *entry {
 	return e
 }
 
-func (l *Ledger) note(e *entry, format string, args ...any) {
+func (l *History) note(e *entry, format string, args ...any) {
 	e.history = append(e.history, l.now().Format("15:04:05.000 ")+fmt.Sprintf(format, args...))
 	if n := len(e.history) - historyLength; n > 0 {
 		e.history = slices.Delete(e.history, 0, n)
 	}
 }
 
-func (l *Ledger) complain(k Key, e *entry, format string, args ...any) {
+func (l *History) complain(k Key, e *entry, format string, args ...any) {
 	what := fmt.Sprintf(format, args...)
 	l.note(e, "BROKEN: %s", what)
 	l.complaints = append(l.complaints, Complaint{k, what, slices.Clone(e.history)})
@@ -92,7 +92,7 @@ func (l *Ledger) complain(k Key, e *entry, format string, args ...any) {
 
 // Next is called before a work is created or changed and returns the counter to
 // write. The cluster may show it from now on, whatever the hub answers.
-func (l *Ledger) Next(k Key) int64 {
+func (l *History) Next(k Key) int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e := l.entry(k)
@@ -103,7 +103,7 @@ func (l *Ledger) Next(k Key) int64 {
 }
 
 // Accepted is called when the hub has taken a counter.
-func (l *Ledger) Accepted(k Key, n int64) {
+func (l *History) Accepted(k Key, n int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e := l.entry(k)
@@ -112,7 +112,7 @@ func (l *Ledger) Accepted(k Key, n int64) {
 }
 
 // Deleting is called before a work is deleted: what it has may go from now on.
-func (l *Ledger) Deleting(k Key) {
+func (l *History) Deleting(k Key) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e := l.entry(k)
@@ -123,20 +123,20 @@ func (l *Ledger) Deleting(k Key) {
 // Returns says whether an object that was rightly deleted may come back for a
 // while: after the broker went back in time it cannot know about the deletion
 // before its source has told it. Otherwise a return is a complaint.
-func (l *Ledger) Returns(allowed bool) {
+func (l *History) Returns(allowed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.mayReturn = allowed
 }
 
 // Seen takes an object that is on a cluster.
-func (l *Ledger) Seen(k Key, uid types.UID, n int64) {
+func (l *History) Seen(k Key, uid types.UID, n int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.seen(k, uid, n)
 }
 
-func (l *Ledger) seen(k Key, uid types.UID, n int64) {
+func (l *History) seen(k Key, uid types.UID, n int64) {
 	e := l.entry(k)
 	l.events++
 	if e.present && e.uid != uid {
@@ -159,20 +159,20 @@ func (l *Ledger) seen(k Key, uid types.UID, n int64) {
 }
 
 // Unreadable takes an object whose counter cannot be read.
-func (l *Ledger) Unreadable(k Key, text string) {
+func (l *History) Unreadable(k Key, text string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.complain(k, l.entry(k), "has %q where its counter was", text)
 }
 
 // Gone takes an object that was deleted on a cluster.
-func (l *Ledger) Gone(k Key) {
+func (l *History) Gone(k Key) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.gone(k, l.entry(k))
 }
 
-func (l *Ledger) gone(k Key, e *entry) {
+func (l *History) gone(k Key, e *entry) {
 	l.events++
 	l.note(e, "gone at %d", e.life)
 	if e.life > e.ended {
@@ -185,7 +185,7 @@ func (l *Ledger) gone(k Key, e *entry) {
 
 // Listed takes the complete list of a cluster's objects: what is not in it has
 // gone.
-func (l *Ledger) Listed(cluster string, objects map[string]Object) {
+func (l *History) Listed(cluster string, objects map[string]Object) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for k, e := range l.entries {
@@ -205,21 +205,21 @@ type Object struct {
 }
 
 // Complaints returns what is wrong so far.
-func (l *Ledger) Complaints() []Complaint {
+func (l *History) Complaints() []Complaint {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.complaints)
 }
 
 // Returned lists the returns that were allowed.
-func (l *Ledger) Returned() []Complaint {
+func (l *History) Returned() []Complaint {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.returns)
 }
 
 // Events is the number of changes that clusters have shown.
-func (l *Ledger) Events() int {
+func (l *History) Events() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.events
@@ -229,7 +229,7 @@ func (l *Ledger) Events() int {
 // the hub, and seen on the clusters. While works are only changed, applied is
 // the number of updates that have arrived or were overtaken, and accepted less
 // applied the number of those under way.
-func (l *Ledger) Progress() (accepted, applied int64) {
+func (l *History) Progress() (accepted, applied int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, e := range l.entries {
@@ -249,7 +249,7 @@ type want struct {
 }
 
 // wants returns the works that were not deleted, and those that were.
-func (l *Ledger) wants() (live map[Key]want, deleted map[Key]want) {
+func (l *History) wants() (live map[Key]want, deleted map[Key]want) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	live, deleted = map[Key]want{}, map[Key]want{}
@@ -265,7 +265,7 @@ func (l *Ledger) wants() (live map[Key]want, deleted map[Key]want) {
 }
 
 // history returns that of one work.
-func (l *Ledger) history(k Key) []string {
+func (l *History) history(k Key) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.entry(k).history)
