@@ -153,7 +153,7 @@ type state struct {
 
 	// applied is the spec that went through the last complete round, asWanted says
 	// that all its objects were as they should be then; guarded by Core.mu.
-	applied string
+	applied  string
 	asWanted bool
 	// repairs bounds how fast objects are written again for the same spec;
 	// guarded by Core.mu, as are looks, which bound how fast they are read for
