@@ -1,156 +1,132 @@
-// Package broker keeps the accepted state of every work and brings it to whom
-// it concerns. A [Broker] is the [transport.Server] behind every front:
+// Package broker keeps the accepted state of every work and brings it to whom it concerns. A
+// [Broker] is the [transport.Server] behind every front. It is made of rooms, and does nothing
+// itself but open the doors between them:
 //
-//	Publish:   parse → authorize → queue → commit (one sync for many) → answer
-//	routing:   the store's change feed → mailboxes of the subscriptions
-//	Subscribe: register → header → mailbox entry → read the record → send
+//	publish ─► parse, authorize, one switch by kind of event
+//	             ├─ spec, status, release ─► intake ─► store
+//	             ├─ compared ──────────────► claims
+//	             └─ resync, ack, inventory, unexplained ─► feed
+//	subscribe ─► feed ◄─ changes of the store
+//	operators ─► admin
 //
-// A publish is acknowledged when its commit returned, never earlier. Nothing
-// that a subscriber does or fails to do holds up anybody else: a mailbox holds
-// keys, each stream is one goroutine, and no lock is held while it sends.
-//
-// # Who decides what
-//
-// Versions, owners and names are judged inside the commit, by the store.
-// Package route decides order and fairness of deliveries, package resync what a
-// party that lists what it holds still needs, package authz who may do what.
-// What is left here is moving events between them within bounds.
+// Package intake commits, package feed brings what changed to the subscriptions, package claims
+// keeps what parties vouch for and what does not fit together, package admin is for people.
+// They share package call: an event, and the errors that a caller is told. Versions, owners and
+// names are judged inside the commit, by package store; order and fairness of deliveries are
+// decided by package route, who may do what by package authz.
 package broker
 
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"runtime/debug"
-	"sync"
-	"sync/atomic"
+	"slices"
 
-	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hawser-io/hawser/internal/broker/admin"
+	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/claims"
+	"github.com/hawser-io/hawser/internal/broker/feed"
+	"github.com/hawser-io/hawser/internal/broker/intake"
 	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// Broker is one broker over one store. Create it with [New], run it once with
-// [Broker.Run]; Publish and Subscribe may be called from the start, and are
-// refused when it drains.
+// Broker is one broker over one store. Create it with [New], run it once with [Broker.Run];
+// Publish and Subscribe may be called from the start, and are refused when it drains. What
+// operators and viewers ask for is [admin.Admin]'s.
 type Broker struct {
-	cfg     Config
-	store   store.Store
-	log     *slog.Logger
-	metrics *metrics
+	*admin.Admin
 
-	commits *committer
-	hub     *hub
-	lists   *budget
-	kept    *budget // of what lists had that no record explains
-	// burials are graves that their sources have seen.
-	burials *burials
-	// ledger is what does not fit together, comparisons who has made sure.
-	ledger      *ledger
-	unexplained *unexplained
-	comparisons *comparisons
+	cfg    Config
+	claims *claims.Claims
+	intake *intake.Intake
+	feed   *feed.Feed
 
-	// comparing limits how many comparisons of lists run at a time.
-	comparing chan struct{}
-	// marking makes looking a cluster's uid up and noting it one step.
-	marking sync.Mutex
-	// backups makes them one at a time.
-	backups sync.Mutex
-	// failure is the error of the last commit, nil while commits succeed.
-	failure atomic.Pointer[error]
+	publishes       *prometheus.CounterVec
+	publishDuration *prometheus.HistogramVec
+	panics          prometheus.Counter
 }
 
 var _ transport.Server = (*Broker)(nil)
 
-// New returns a broker over cfg.Store, which the caller closes after Run has
-// returned. It starts nothing. The error names the field of cfg that is wrong.
+// New returns a broker over cfg.Store, which the caller closes after Run has returned. It
+// starts nothing. The error names the field of cfg that is wrong.
 func New(cfg Config) (*Broker, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, err
 	}
+	meter := telemetry.NewMeter(cfg.Registry, "hawser_broker_")
 	b := &Broker{
-		cfg:       cfg,
-		store:     cfg.Store,
-		log:       cfg.Log,
-		lists:     newBudget(cfg.QueueBytes),
-		kept:      newBudget(cfg.QueueBytes),
-		burials:   newBurials(),
-		comparing: make(chan struct{}, cfg.Comparisons),
-		ledger:    newLedger(), comparisons: newComparisons(), unexplained: newUnexplained(),
+		cfg:             cfg,
+		publishes:       meter.Counters("publishes_total", "Publish calls by kind of event and result.", "kind", "result"),
+		publishDuration: meter.Seconds("publish_duration_seconds", "Time from an event's arrival to its answer.", "kind"),
+		panics:          meter.Counter("panics_total", "Calls that panicked; each is a bug."),
 	}
-	b.hub = newHub(cfg.Store.Head().Revision, b.ledger)
-	b.commits = newCommitter(cfg, func(err error) {
-		if err == nil {
-			b.failure.Store(nil)
-			return
-		}
-		b.log.Error("commit failed", "error", err)
-		b.failure.Store(&err)
+	meter.Shown("store_revision", "Revision of the last commit.", nil, func() float64 { return float64(cfg.Store.Head().Revision) })
+	slots := make(claims.Slots, cfg.Comparisons)
+	lists := intake.NewBudget(cfg.QueueBytes)
+	meter.Shown("pending_list_bytes", "Bytes of resync requests that wait for their comparison.", nil, func() float64 { return float64(lists.Used()) })
+	b.claims = claims.New(claims.Config{
+		Store: cfg.Store, Lists: intake.NewBudget(cfg.QueueBytes), Slots: slots, Log: cfg.Log, Meter: meter, Now: cfg.Now,
 	})
-	b.metrics = newMetrics(cfg.Registry, b)
-	b.commits.metrics = b.metrics
+	b.intake = intake.New(intake.Config{
+		Store: cfg.Store, Vouchers: b.claims.Sources, Log: cfg.Log, Meter: meter, Now: cfg.Now,
+		MaxEventBytes: cfg.MaxEventBytes, QueueBytes: cfg.QueueBytes, Retention: cfg.Retention, Sweep: cfg.Sweep,
+	})
+	b.feed = feed.New(feed.Config{
+		Store: cfg.Store, Claims: b.claims, Fences: b.intake.Fences, Superseder: b.intake, Graves: b.intake,
+		Lists: lists, Applied: intake.NewBudget(cfg.QueueBytes), Slots: slots, Identify: cfg.identify,
+		Log: cfg.Log, Meter: meter, Now: cfg.Now, NewID: cfg.NewID,
+		MaxEventBytes: cfg.MaxEventBytes, Heartbeat: cfg.Heartbeat, ListGrace: cfg.ListGrace, Rest: cfg.Rest, Checkpoint: cfg.Checkpoint,
+		StreamsPerParty: cfg.StreamsPerParty, DrainTimeout: cfg.DrainTimeout, DrainRate: cfg.DrainRate,
+	})
+	b.Admin = admin.New(admin.Config{
+		Store: cfg.Store, Claims: b.claims, Agents: b.feed, Writer: b.intake, Log: cfg.Log, Now: cfg.Now, ScratchDir: cfg.ScratchDir,
+	})
+	b.claims.Connect(b.feed, b.intake)
+	b.intake.Connect(b.claims.Deletions, b.feed)
 	return b, nil
 }
 
-// Run serves until ctx ends, then drains: new calls are refused, streams are
-// ended at the configured pace and told why, what was queued is committed. It
-// returns when that is done or the drain timeout is over. An error means that
-// the broker cannot go on, for instance because its store failed.
+// Run serves until ctx ends, then drains: new calls are refused, streams are ended at the
+// configured pace and told why, what was queued is committed. It returns when that is done or
+// the drain timeout is over. An error means that the broker cannot go on, for instance because
+// its store failed.
 func (b *Broker) Run(ctx context.Context) error {
-	return run.Group(ctx,
-		run.Task{Name: "committer", Run: b.commits.run},
-		run.Task{Name: "router", Run: b.runRouter},
-		run.Task{Name: "sweeper", Run: b.runSweeper},
-		run.Task{Name: "burials", Run: b.runBurials},
-		run.Task{Name: "drain", Run: b.runDrain},
-	)
+	return run.Group(ctx, slices.Concat(b.intake.Tasks(), b.feed.Tasks())...)
 }
 
-// Ready returns nil while the broker takes and keeps events. It does not block.
+// Ready returns nil while the broker accepts and keeps events. It does not block.
 func (b *Broker) Ready() error {
-	if b.hub.closing() != nil {
+	if b.feed.Closing() != nil {
 		return errors.New("draining")
 	}
-	if err := b.failure.Load(); err != nil {
-		return *err
-	}
-	return nil
+	return b.intake.Failure()
 }
 
-// MaxEventBytes is the largest event that Publish takes; resync requests may be
-// larger.
+// MaxEventBytes is the largest event that Publish accepts; resync requests may be larger.
 func (b *Broker) MaxEventBytes() int { return b.cfg.MaxEventBytes }
 
 // Panicked counts a call that panicked in a front, beside those that did here.
-func (b *Broker) Panicked() { b.metrics.panics.Inc() }
+func (b *Broker) Panicked() { b.panics.Inc() }
 
-// runRouter feeds the mailboxes from the store's change feed and nothing else.
-func (b *Broker) runRouter(ctx context.Context) error {
-	const atOnce = 1024
-	after := b.hub.position()
-	for {
-		changes, err := b.store.Changes(ctx, after, atOnce)
-		if err != nil {
-			return err
-		}
-		if len(changes) == 0 {
-			continue
-		}
-		after = changes[len(changes)-1].Revision
-		// The store may return fewer than it has, so their number says nothing.
-		b.hub.route(changes, after >= b.store.Head().Revision)
-	}
+// Subscribe implements [transport.Server].
+func (b *Broker) Subscribe(ctx context.Context, p transport.Peer, raw transport.RawSubscription, out transport.Stream) (err error) {
+	defer b.recovered(&err)
+	return b.feed.Subscribe(ctx, p, raw, out)
 }
 
-// recovered turns a panic of one call into its error; it must be deferred
-// directly.
+// recovered turns a panic of one call into its error; it must be deferred directly.
 func (b *Broker) recovered(err *error) {
 	p := recover()
 	if p == nil {
 		return
 	}
-	b.metrics.panics.Inc()
-	b.log.Error("call panicked", "panic", p, "stack", string(debug.Stack()))
-	*err = internalError(errors.New("panic"))
+	b.panics.Inc()
+	b.cfg.Log.Error("call panicked", "panic", p, "stack", string(debug.Stack()))
+	*err = call.Internal(errors.New("panic"))
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/hawser-io/hawser/internal/broker/call"
 	"github.com/hawser-io/hawser/internal/broker/store"
 )
 
@@ -18,7 +19,7 @@ import (
 const (
 	// DefaultMaxEventBytes keeps an event, with everything that is added on the
 	// way, below the 4 MiB that stock clients receive at most.
-	DefaultMaxEventBytes = 4<<20 - addedBytes
+	DefaultMaxEventBytes = 4<<20 - call.AddedBytes
 	DefaultQueueBytes    = 64 << 20
 	DefaultDrainTimeout  = 10 * time.Second
 	DefaultDrainRate     = 1000
@@ -30,8 +31,6 @@ const (
 	DefaultSweep         = time.Hour
 	DefaultStreams       = 32
 
-	// addedBytes is more than a broker or a front ever adds to an event.
-	addedBytes = 4 << 10
 	// smallestEvent is the lowest limit that makes sense: metadata alone takes
 	// a few hundred bytes.
 	smallestEvent = 16 << 10
@@ -46,8 +45,9 @@ type Config struct {
 
 	// MaxEventBytes is the largest event, in bytes of its protobuf form.
 	MaxEventBytes int
-	// QueueBytes bounds what waits for a commit, and in the same amount again
-	// what waits for a comparison, and once more what is remembered of lists.
+	// QueueBytes bounds what waits for a commit, and in the same amount each
+	// what waits for a comparison, what is remembered of lists, and what agents
+	// say of AppliedManifestWorks that no work explains.
 	QueueBytes int
 	// DrainTimeout bounds Run after its context ended; DrainRate is how many
 	// streams per second are ended then.
@@ -56,7 +56,7 @@ type Config struct {
 	// Heartbeat is the interval of heartbeats on every stream.
 	Heartbeat time.Duration
 	// ListGrace is how long a party may take after the header to say what it
-	// holds; one that did not is taken to hold nothing.
+	// has; one that did not is believed to have nothing.
 	ListGrace time.Duration
 	// Rest is how long, after a stock agent was answered that reported a work as
 	// gone, specs of the same id or name wait: it forgets the work only then, and
@@ -74,7 +74,7 @@ type Config struct {
 	// number of processors.
 	Comparisons int
 
-	// Insecure takes peers without an identity for whom they say they are. For
+	// Insecure believes peers without an identity who they say they are. For
 	// fronts that listen on loopback without TLS, and nothing else.
 	Insecure bool
 
@@ -90,18 +90,6 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Store == nil {
 		return c, errors.New("broker: no store")
 	}
-	c.MaxEventBytes = cmp.Or(c.MaxEventBytes, DefaultMaxEventBytes)
-	c.QueueBytes = cmp.Or(c.QueueBytes, DefaultQueueBytes)
-	c.DrainTimeout = cmp.Or(c.DrainTimeout, DefaultDrainTimeout)
-	c.DrainRate = cmp.Or(c.DrainRate, DefaultDrainRate)
-	c.Heartbeat = cmp.Or(c.Heartbeat, DefaultHeartbeat)
-	c.ListGrace = cmp.Or(c.ListGrace, DefaultListGrace)
-	c.Rest = cmp.Or(c.Rest, DefaultRest)
-	c.Checkpoint = cmp.Or(c.Checkpoint, DefaultCheckpoint)
-	c.Retention = cmp.Or(c.Retention, DefaultRetention)
-	c.Sweep = cmp.Or(c.Sweep, DefaultSweep)
-	c.StreamsPerParty = cmp.Or(c.StreamsPerParty, DefaultStreams)
-	c.Comparisons = cmp.Or(c.Comparisons, runtime.GOMAXPROCS(0))
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
@@ -114,7 +102,32 @@ func (c Config) withDefaults() (Config, error) {
 	if c.NewID == nil {
 		c.NewID = uuid.NewString
 	}
+	if err := errors.Join(
+		complete(&c.MaxEventBytes, DefaultMaxEventBytes, "largest event"),
+		complete(&c.QueueBytes, DefaultQueueBytes, "queue"),
+		complete(&c.DrainTimeout, DefaultDrainTimeout, "drain timeout"),
+		complete(&c.DrainRate, DefaultDrainRate, "drain rate"),
+		complete(&c.Heartbeat, DefaultHeartbeat, "heartbeat interval"),
+		complete(&c.ListGrace, DefaultListGrace, "list grace"),
+		complete(&c.Rest, DefaultRest, "rest"),
+		complete(&c.Checkpoint, DefaultCheckpoint, "pause between checkpoints"),
+		complete(&c.Retention, DefaultRetention, "retention"),
+		complete(&c.Sweep, DefaultSweep, "sweep interval"),
+		complete(&c.StreamsPerParty, DefaultStreams, "streams per party"),
+		complete(&c.Comparisons, runtime.GOMAXPROCS(0), "number of comparisons"),
+	); err != nil {
+		return c, err
+	}
 	return c, c.validate()
+}
+
+// complete gives a value that is zero its default.
+func complete[T int | time.Duration](value *T, def T, what string) error {
+	if *value < 0 {
+		return fmt.Errorf("broker: %s is negative: use a positive value, or 0 for the default", what)
+	}
+	*value = cmp.Or(*value, def)
+	return nil
 }
 
 func (c Config) validate() error {
@@ -124,25 +137,6 @@ func (c Config) validate() error {
 	// One party may use half of the queue, and one event must fit into that.
 	if c.QueueBytes < 4*c.MaxEventBytes {
 		return fmt.Errorf("broker: queue of %d bytes: use at least four times the largest event, %d", c.QueueBytes, 4*c.MaxEventBytes)
-	}
-	for _, v := range []struct {
-		what  string
-		value int64
-	}{
-		{"drain timeout", int64(c.DrainTimeout)},
-		{"drain rate", int64(c.DrainRate)},
-		{"heartbeat interval", int64(c.Heartbeat)},
-		{"list grace", int64(c.ListGrace)},
-		{"rest", int64(c.Rest)},
-		{"pause between checkpoints", int64(c.Checkpoint)},
-		{"retention", int64(c.Retention)},
-		{"sweep interval", int64(c.Sweep)},
-		{"streams per party", int64(c.StreamsPerParty)},
-		{"number of comparisons", int64(c.Comparisons)},
-	} {
-		if v.value < 0 {
-			return fmt.Errorf("broker: %s is negative: use a positive value, or 0 for the default", v.what)
-		}
 	}
 	return nil
 }

@@ -102,14 +102,20 @@ func (s *Specs) Decide(r Spec) Decision {
 		// back in time, or the confirmation overtook the list. A deletion that
 		// comes twice does no harm.
 		switch {
-		case has && (r.Version == 0 || r.Supersedes || h.version <= r.Version):
-			return Send
-		case has:
+		case has && Newer(h.version, r.Version, r.Supersedes):
 			return Ahead
+		case has:
+			return Send
 		}
 	case GivenUp:
 	}
 	return Skip
+}
+
+// Newer reports whether a version that an agent lists is newer than a record's. 0 is
+// unversioned, and a record that supersedes a newer version is not ordered by versions.
+func Newer(listed, version int64, supersedes bool) bool {
+	return version != 0 && !supersedes && listed > version
 }
 
 func decideLive(r Spec, h held, has bool) Decision {
@@ -118,10 +124,10 @@ func decideLive(r Spec, h held, has bool) Decision {
 		return Send
 	case h.tag != "" && h.tag == hex.EncodeToString(r.Tag[:]):
 		return Skip
+	case Newer(h.version, r.Version, r.Supersedes):
+		return Ahead
 	case r.Version == 0 || r.Supersedes || h.version < r.Version:
 		return Send
-	case h.version > r.Version:
-		return Ahead
 	case h.tag != "":
 		return Send // same version, another spec
 	}
@@ -129,7 +135,7 @@ func decideLive(r Spec, h held, has bool) Decision {
 }
 
 func decideDeleted(r Spec, h held, has bool) Decision {
-	if has && h.version > r.Version && r.Version != 0 && !r.Supersedes {
+	if has && Newer(h.version, r.Version, r.Supersedes) {
 		return Ahead // it may have been undone, in a history that the broker lost
 	}
 	behind, reported := h.version, has

@@ -3,16 +3,12 @@ package route
 import (
 	"slices"
 
-	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/internal/broker/store"
 )
 
 // Scope is what a subscription covers: the spec events of one cluster, or the
 // status events of one owner's works. Exactly one of Cluster and Owner is set.
-type Scope struct {
-	DataType codec.DataType
-	Cluster  string
-	Owner    string
-}
+type Scope = store.Scope
 
 // Index finds the subscriptions of a scope. S is the caller's handle of a
 // subscription. The zero value is empty and ready; an Index is for one

@@ -1,0 +1,101 @@
+// Package admin is what operators and viewers ask of a broker: what there is (clusters, works,
+// what does not fit together), and what only a person may decide (approve, forget, adopt,
+// resolve), and a backup. Who calls is authorized already.
+package admin
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/claims"
+	"github.com/hawser-io/hawser/internal/broker/feed"
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// Agents are the running subscriptions of agents.
+type Agents interface {
+	// Agents returns those of a cluster, or all where it is "", by cluster.
+	Agents(cluster string) []feed.Agent
+	// Resolve hands an order to the agents of a cluster that named an AppliedManifestWork.
+	Resolve(cluster, uid string, adopt bool) (name string, err error)
+	// Closing returns the error that calls are refused with, nil while they are not.
+	Closing() error
+}
+
+// Config is what an [Admin] is made of.
+type Config struct {
+	Store  store.Store
+	Claims *claims.Claims
+	Agents Agents
+	Writer claims.Writer
+	Log    *slog.Logger
+	Now    func() time.Time
+	// ScratchDir is where a backup lies while it is sent; "": no backups.
+	ScratchDir string
+}
+
+// Admin answers operators and viewers. Its methods may be called concurrently.
+type Admin struct {
+	store   store.Store
+	claims  *claims.Claims
+	agents  Agents
+	writer  claims.Writer
+	log     *slog.Logger
+	now     func() time.Time
+	scratch string
+	// backups makes them one at a time.
+	backups sync.Mutex
+}
+
+// New returns an admin.
+func New(cfg Config) *Admin {
+	return &Admin{
+		store: cfg.Store, claims: cfg.Claims, agents: cfg.Agents, writer: cfg.Writer,
+		log: cfg.Log, now: cfg.Now, scratch: cfg.ScratchDir,
+	}
+}
+
+// commit writes what an operator wants done.
+func (a *Admin) commit(ctx context.Context, by identity.Identity, ops []store.Op) ([]store.Outcome, error) {
+	if len(ops) == 0 {
+		return nil, nil
+	}
+	outcomes, err := a.writer.Commit(ctx, by, ops...)
+	if err != nil {
+		return outcomes, call.Store(err)
+	}
+	return outcomes, nil
+}
+
+// eachCluster calls f for the cluster named, or for all that are known.
+func (a *Admin) eachCluster(ctx context.Context, name string, f func(place store.Scope) error) error {
+	for _, d := range codec.DataTypes() {
+		for _, c := range a.store.Clusters(d) {
+			if name != "" && c != name {
+				continue
+			}
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if err := f(store.Scope{DataType: d, Cluster: c}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// required is the error for the first of the named values that is empty.
+func required(namesAndValues ...string) error {
+	for i := 0; i < len(namesAndValues); i += 2 {
+		if namesAndValues[i+1] == "" {
+			return call.Invalid("", "field "+namesAndValues[i]+" is empty", "set it")
+		}
+	}
+	return nil
+}

@@ -1,0 +1,126 @@
+package admin
+
+import (
+	"context"
+	"math"
+	"slices"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/feed"
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/pkg/codec"
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
+)
+
+// ListClusters sends what is known of each cluster, sorted by name.
+func (a *Admin) ListClusters(ctx context.Context, r *hawserv1.ListClustersRequest, send func(*hawserv1.ListClustersResponse) error) error {
+	agents := map[store.Scope][]feed.Agent{}
+	for _, s := range a.agents.Agents(r.GetCluster()) {
+		agents[s.Place] = append(agents[s.Place], s)
+	}
+	return a.eachCluster(ctx, r.GetCluster(), func(place store.Scope) error {
+		return send(a.describe(place, agents[place]))
+	})
+}
+
+// describe is one cluster. Of several agents the one that is furthest behind counts.
+func (a *Admin) describe(place store.Scope, agents []feed.Agent) *hawserv1.ListClustersResponse {
+	head := a.store.ClusterHead(place.DataType, place.Cluster)
+	uid, known := a.store.Subscribed(place.DataType, place.Cluster)
+	c := &hawserv1.ListClustersResponse{
+		Cluster: place.Cluster, DataType: place.DataType.String(), Uid: uid, Known: known,
+		Subscriptions: uint32(min(len(agents), math.MaxUint32)),
+		Live:          head.Digest.Count, Tombstones: uint64(head.Tombstones), Revision: head.SpecRevision,
+		ComparedSources: a.claims.Sources.Vouching(place),
+	}
+	for i, s := range agents {
+		c.Pending = max(c.Pending, uint64(s.Pending))
+		if i == 0 {
+			c.Since, c.AckedRevision, c.Sync = timestamppb.New(s.Since), s.Acked, syncOf(s, head)
+			continue
+		}
+		c.AckedRevision = min(c.AckedRevision, s.Acked)
+		c.Sync = moreSevere(c.Sync, syncOf(s, head))
+	}
+	return c
+}
+
+func syncOf(s feed.Agent, head store.ClusterHead) hawserv1.SyncState {
+	switch {
+	case s.Proof == feed.Unproven:
+		return hawserv1.SyncState_SYNC_STATE_UNSPECIFIED
+	case s.Proof == feed.Differs:
+		return hawserv1.SyncState_SYNC_STATE_DIFFERS
+	case s.Acked < head.SpecRevision || s.Pending > 0:
+		return hawserv1.SyncState_SYNC_STATE_BEHIND
+	}
+	return hawserv1.SyncState_SYNC_STATE_IN_SYNC
+}
+
+// moreSevere is what is shown of two agents: what differs, then what is not known.
+func moreSevere(x, y hawserv1.SyncState) hawserv1.SyncState {
+	for _, s := range []hawserv1.SyncState{
+		hawserv1.SyncState_SYNC_STATE_DIFFERS, hawserv1.SyncState_SYNC_STATE_UNSPECIFIED, hawserv1.SyncState_SYNC_STATE_BEHIND,
+	} {
+		if x == s || y == s {
+			return s
+		}
+	}
+	return x
+}
+
+// ForgetCluster forgets which cluster goes by a name and, where asked for, all its works. The
+// name is that of the cluster whose agent was refused then.
+func (a *Admin) ForgetCluster(ctx context.Context, by identity.Identity, r *hawserv1.ForgetClusterRequest) (*hawserv1.ForgetClusterResponse, error) {
+	cluster := r.GetCluster()
+	if err := required("cluster", cluster); err != nil {
+		return nil, err
+	}
+	known := func(d codec.DataType) bool { return slices.Contains(a.store.Clusters(d), cluster) }
+	if !slices.ContainsFunc(codec.DataTypes(), known) {
+		return nil, call.NotFound("cluster "+cluster+" is not known", "hawser get clusters shows those that are")
+	}
+	resp := &hawserv1.ForgetClusterResponse{}
+	if r.GetWorks() {
+		n, err := a.forgetWorks(ctx, by, cluster)
+		resp.Works = uint64(n)
+		if err != nil {
+			return resp, err
+		}
+	}
+	uid, err := a.claims.Names.Rename(ctx, cluster)
+	if err != nil {
+		return resp, err
+	}
+	a.log.Info("an operator let another cluster take over a name", "operator", by.Name, "cluster", cluster, "uid", uid, "works_given_up", resp.GetWorks())
+	return resp, nil
+}
+
+// forgetWorks gives all works of a cluster up, graves aside: their sources have been told
+// already.
+func (a *Admin) forgetWorks(ctx context.Context, by identity.Identity, cluster string) (n int, err error) {
+	for _, d := range codec.DataTypes() {
+		place := store.Scope{DataType: d, Cluster: cluster}
+		var ops []store.Op
+		err := a.store.Scan(ctx, place, func(m store.Meta) error {
+			if m.State != store.Grave {
+				ops = append(ops, store.Op{Kind: store.Forget, Key: m.Key, At: a.now()})
+				// What vanishes is not its source's word that it does not exist.
+				a.claims.Sources.Revoke(place, m.Owner)
+			}
+			return nil
+		})
+		if err != nil {
+			return n, call.Store(err)
+		}
+		outcomes, err := a.commit(ctx, by, ops)
+		n += len(outcomes)
+		if err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}

@@ -1,0 +1,122 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/pkg/codec"
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
+)
+
+// ListWorks sends the records of a cluster, a source, or both, sorted by cluster and name. What
+// is read from the store of one cluster is let go before it is sent, however slowly it is
+// received.
+func (a *Admin) ListWorks(ctx context.Context, r *hawserv1.ListWorksRequest, send func(*hawserv1.ListWorksResponse) error) error {
+	return a.eachCluster(ctx, r.GetCluster(), func(scope store.Scope) error {
+		var metas []store.Meta
+		scope.Owner = r.GetSource()
+		err := a.store.Scan(ctx, scope, func(m store.Meta) error {
+			metas = append(metas, m)
+			return nil
+		})
+		if err != nil {
+			return call.Store(err)
+		}
+		slices.SortStableFunc(metas, func(x, y store.Meta) int { return cmp.Compare(x.Name, y.Name) })
+		for i := range metas {
+			if err := send(workOf(&metas[i])); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+var states = map[store.State]hawserv1.WorkState{
+	store.Live:      hawserv1.WorkState_WORK_STATE_LIVE,
+	store.Tombstone: hawserv1.WorkState_WORK_STATE_TOMBSTONE,
+	store.Grave:     hawserv1.WorkState_WORK_STATE_GRAVE,
+}
+
+func workOf(m *store.Meta) *hawserv1.ListWorksResponse {
+	w := &hawserv1.ListWorksResponse{
+		Cluster: m.Cluster, ResourceId: m.ResourceID, Name: m.Name, Source: m.Owner, State: states[m.State],
+		Version: m.Version, Revision: m.SpecRevision,
+		Reported: m.StatusRevision != 0, ReportedVersion: m.StatusVersion,
+	}
+	if !m.DeletedAt.IsZero() {
+		w.DeletedAt = timestamppb.New(m.DeletedAt)
+	}
+	if m.Waiting != nil {
+		w.WaitingResourceId = m.Waiting.ResourceID
+	}
+	return w
+}
+
+// ForgetWork gives a record up.
+func (a *Admin) ForgetWork(ctx context.Context, by identity.Identity, r *hawserv1.ForgetWorkRequest) (*hawserv1.ForgetWorkResponse, error) {
+	if err := required("cluster", r.GetCluster(), "resource_id", r.GetResourceId()); err != nil {
+		return nil, err
+	}
+	return &hawserv1.ForgetWorkResponse{}, a.operate(ctx, by, "forget", store.Op{
+		Kind: store.Forget, Key: store.Key{Cluster: r.GetCluster(), ResourceID: r.GetResourceId()},
+	})
+}
+
+// Adopt gives a record to another source.
+func (a *Admin) Adopt(ctx context.Context, by identity.Identity, r *hawserv1.AdoptRequest) (*hawserv1.AdoptResponse, error) {
+	if err := required("cluster", r.GetCluster(), "resource_id", r.GetResourceId(), "source", r.GetSource()); err != nil {
+		return nil, err
+	}
+	return &hawserv1.AdoptResponse{}, a.operate(ctx, by, "adopt", store.Op{
+		Kind: store.Adopt, Owner: r.GetSource(), Key: store.Key{Cluster: r.GetCluster(), ResourceID: r.GetResourceId()},
+	})
+}
+
+// operate commits what an operator wants done with a work, of whatever data type. Where the ids
+// of several data types are equal, all are meant.
+func (a *Admin) operate(ctx context.Context, by identity.Identity, change string, op store.Op) error {
+	if err := a.agents.Closing(); err != nil {
+		return err
+	}
+	op.At = a.now()
+	cluster, id := op.Key.Cluster, op.Key.ResourceID
+	found := false
+	for _, d := range codec.DataTypes() {
+		op.Key.DataType = d
+		before, err := a.store.Get(ctx, op.Key)
+		if err != nil && !errors.Is(err, store.ErrNotFound) {
+			return call.Store(err)
+		}
+		outcomes, err := a.commit(ctx, by, []store.Op{op})
+		if err != nil {
+			return err
+		}
+		switch o := outcomes[0]; o.Verdict {
+		case store.Accepted, store.Confirmed:
+			found = true
+			if before.Owner != "" {
+				a.claims.Sources.Revoke(store.Scope{DataType: d, Cluster: cluster}, before.Owner)
+			}
+			a.log.Info("an operator changed a work", "operator", by.Name, "cluster", cluster, "resource_id", id, "change", change, "revision", o.Revision)
+		case store.Unchanged:
+			found = true
+		case store.Ignored:
+		case store.Invalid:
+			return call.Invalid("", o.Detail, "")
+		default:
+			return call.Internal(errors.New("no answer to this verdict"))
+		}
+	}
+	if !found {
+		return call.NotFound("cluster "+cluster+" has no work "+id, "hawser get works --cluster "+cluster+" shows those it has")
+	}
+	return nil
+}

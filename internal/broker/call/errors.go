@@ -1,0 +1,129 @@
+package call
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// ComeBack is how long a party waits before it tries a broker again that goes away
+// or failed.
+const ComeBack = time.Second
+
+// Invalid is the error for what is wrong in itself.
+func Invalid(attribute, message, hint string) *transport.Error {
+	return &transport.Error{
+		Code: transport.CodeInvalid, Next: transport.NextStop,
+		Attribute: attribute, Message: message, Hint: hint,
+	}
+}
+
+// Missing is the error for an event that lacks an attribute.
+func Missing(attribute string) *transport.Error {
+	return Invalid(attribute, fmt.Sprintf("attribute %q is required for this type of event", attribute), "")
+}
+
+// Undecodable is the error for bytes that package codec refuses.
+func Undecodable(err error) *transport.Error {
+	e := Invalid("", err.Error(), "")
+	var a *codec.AttributeError
+	if errors.As(err, &a) {
+		e.Attribute = a.Attribute
+	}
+	return e
+}
+
+// TooLarge is the error for an event above the limit.
+func TooLarge(size, limit int) *transport.Error {
+	return &transport.Error{
+		Code: transport.CodeTooLarge, Next: transport.NextStop,
+		Message: fmt.Sprintf("event of %d bytes, at most %d are taken", size, limit),
+		Hint:    "make the work smaller or split it",
+	}
+}
+
+// NotFound is the error for something named that is not there.
+func NotFound(message, hint string) *transport.Error {
+	return &transport.Error{Code: transport.CodeNotFound, Next: transport.NextStop, Message: message, Hint: hint}
+}
+
+// Overloaded is the error where there is no room at the moment.
+func Overloaded(message string, delay time.Duration) *transport.Error {
+	return &transport.Error{Code: transport.CodeOverloaded, Next: transport.NextBackOff, Delay: delay, Message: message}
+}
+
+// GoingAway is the error of a broker that drains.
+func GoingAway() *transport.Error {
+	return &transport.Error{
+		Code: transport.CodeUnavailable, Next: transport.NextBackOff, Delay: ComeBack,
+		Message: "the broker is shutting down",
+		Hint:    "connect again, to another replica if there is one",
+	}
+}
+
+// Internal is the error for what nobody but the broker can help.
+func Internal(cause error) *transport.Error {
+	return &transport.Error{
+		Code: transport.CodeInternal, Next: transport.NextBackOff, Delay: ComeBack,
+		Message: "internal error, nothing was changed", Hint: "the broker's log says more", Err: cause,
+	}
+}
+
+// Store is what a caller is told when the store did not do its work. What already is
+// an answer stays as it is.
+func Store(err error) *transport.Error {
+	var e *transport.Error
+	if errors.As(err, &e) {
+		return e
+	}
+	if errors.Is(err, store.ErrClosed) {
+		return GoingAway()
+	}
+	if errors.Is(err, store.ErrReadOnly) {
+		return &transport.Error{
+			Code: transport.CodeUnavailable, Next: transport.NextBackOff, Delay: 10 * ComeBack,
+			Message: "the broker's store takes no writes after an error",
+			Hint:    "its operator has to look at the broker's log and restart it", Err: err,
+		}
+	}
+	return Internal(err)
+}
+
+// CallerGone is what a call returns whose own context ended first.
+func CallerGone(ctx context.Context) *transport.Error {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return &transport.Error{
+			Code: transport.CodeDeadline, Next: transport.NextBackOff, Delay: ComeBack,
+			Message: "the call took too long", Err: ctx.Err(),
+		}
+	}
+	return &transport.Error{Code: transport.CodeUnavailable, Message: "the caller went away", Err: ctx.Err()}
+}
+
+// NoSubscription is the error for a sync event that belongs to no running
+// subscription of its publisher.
+func NoSubscription(from identity.Identity) *transport.Error {
+	return Invalid(codec.HeaderSubscriptionID, "the event names no running subscription of "+from.String()+" that speaks this protocol",
+		"name the subscription that it belongs to; what belonged to one that ended is void")
+}
+
+// NotOfSource is the error for what only sources ask for, on a subscription of an
+// agent. The authorization table says so too, but for a party whose identity is what
+// it claims.
+func NotOfSource() *transport.Error {
+	return Invalid(codec.HeaderSubscriptionID, "the subscription is not one of a source", "name the subscription to the statuses of the source's works")
+}
+
+// Superseded is the error for what a source said before something later.
+func Superseded() *transport.Error {
+	return &transport.Error{
+		Code: transport.CodeUnavailable, Next: transport.NextBackOff, Delay: ComeBack, Attribute: codec.ExtOrder,
+		Message: "the source has said something later", Hint: "say it again of what is so now, with a higher number",
+	}
+}

@@ -1,0 +1,290 @@
+package claims
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// Deletions knows what of deletions the records do not say: which of those from before the
+// store was opened were published again since, and which no agent has heard of.
+//
+// The second is the proof for a take-over:
+//
+//	t1  an agent leaves
+//	t2  its work is deleted, and made anew under its name; the new one waits
+//	t3  the agent comes back with a cursor from before t2
+//
+// Therefore it holds the first work as it was last, and may be sent the second in its place.
+type Deletions struct {
+	store  records
+	agents Agents
+	writer Writer
+	log    *slog.Logger
+	now    func() time.Time
+
+	mu sync.Mutex
+	// repeated are revisions of deletions from before the store was opened that their
+	// sources have published again. There are at most as many as the store had then.
+	repeated map[store.Key]uint64
+	clusters map[store.Scope]*absence
+}
+
+// records is what [Deletions] needs of a store.
+type records interface {
+	Get(ctx context.Context, k store.Key) (store.Record, error)
+	Head() store.Head
+}
+
+// absence is what was committed while a cluster had no agent.
+type absence struct {
+	agents int // that are subscribed now
+	// left is the head of the store when the last agent left.
+	left      uint64
+	deletions map[string]store.Unheard // by id
+	// waits: some spec waits behind a tombstone.
+	waits bool
+	// deciding is there while an agent is not sent anything yet, because works are about to
+	// take over; others wait until it is closed.
+	deciding chan struct{}
+}
+
+// cluster returns what is known of a cluster, to change it. The caller holds mu.
+func (d *Deletions) cluster(place store.Scope) *absence {
+	a := d.clusters[place]
+	if a == nil {
+		a = &absence{deletions: map[string]store.Unheard{}}
+		d.clusters[place] = a
+	}
+	return a
+}
+
+// Enter says that an agent of a cluster is about to be subscribed.
+func (d *Deletions) Enter(place store.Scope) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.cluster(place).agents++
+}
+
+// Leave says that it is subscribed no longer. head is that of the store: of what is above
+// it nothing was sent.
+func (d *Deletions) Leave(place store.Scope, head uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	a := d.cluster(place)
+	a.agents--
+	a.left = head
+}
+
+// changed drops what was known of a deletion, once the record is none any more.
+func (d *Deletions) changed(c *store.Change) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if c.Part == store.SpecPart || c.State == store.Grave {
+		delete(d.repeated, c.Key)
+	}
+	a := d.clusters[placeOf(c.Key)]
+	if a != nil && c.State != store.Tombstone && a.deletions[c.Key.ResourceID].Last < c.Revision {
+		delete(a.deletions, c.Key.ResourceID)
+	}
+}
+
+// Begin looks at a spec before it is queued; done, which may be nil, is called with its
+// outcome before the source is told.
+func (d *Deletions) Begin(ctx context.Context, op *store.Op, env *codec.Envelope) (done func(store.Outcome) error, err error) {
+	if op.Kind != store.PutSpec {
+		return nil, nil
+	}
+	met, err := d.meets(ctx, op, env)
+	if err != nil {
+		return nil, err
+	}
+	return func(o store.Outcome) error {
+		d.noteUnheard(op.Key, o, met)
+		return d.noteRepeated(ctx, op, o)
+	}, nil
+}
+
+// meets looks up what a deletion is about to meet; nil: some agent hears of it, or it is
+// no deletion, or there is nothing.
+func (d *Deletions) meets(ctx context.Context, op *store.Op, env *codec.Envelope) (*store.Met, error) {
+	if !op.Deleting || d.hasAgent(placeOf(op.Key)) {
+		return nil, nil
+	}
+	r, err := d.store.Get(ctx, op.Key)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	m := &store.Met{State: r.State, Revision: r.SpecRevision}
+	if r.Spec != nil {
+		before, err := codec.ParseEnvelope(r.Spec)
+		m.Unchanged = err == nil && (op.Event == nil || bytes.Equal(before.Data, env.Data))
+	}
+	return m, nil
+}
+
+func (d *Deletions) hasAgent(place store.Scope) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	a := d.clusters[place]
+	return a != nil && a.agents > 0
+}
+
+// noteUnheard notes what became of a spec; met is what a deletion met that no agent hears
+// of, else nil.
+func (d *Deletions) noteUnheard(k store.Key, o store.Outcome, met *store.Met) {
+	if met == nil && o.Verdict != store.Waits {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	a := d.cluster(placeOf(k))
+	if a.agents > 0 {
+		return
+	}
+	if met == nil {
+		a.waits = true
+		return
+	}
+	if u := a.deletions[k.ResourceID].Deleted(*met, o); u.Last != 0 {
+		a.deletions[k.ResourceID] = u // else what is known is about a revision that is no more
+	}
+}
+
+// noteRepeated takes note of what a source published of a work whose deletion is older
+// than the opening of the store: the deletion again, or what waits behind it.
+func (d *Deletions) noteRepeated(ctx context.Context, op *store.Op, o store.Outcome) error {
+	start := d.store.Head().TermStart
+	behind := o.Revision == 0 // a tombstone, of this id or of another one
+	switch o.Verdict {
+	case store.Accepted, store.Unchanged, store.Waits:
+		if o.Revision >= start || !op.Deleting && !behind {
+			return nil
+		}
+	default:
+		return nil
+	}
+	r, err := d.store.Get(ctx, op.Key)
+	switch {
+	case errors.Is(err, store.ErrNotFound): // it waits behind another id's
+		return nil
+	case err != nil:
+		return err
+	}
+	if r.State == store.Tombstone && r.SpecRevision < start && d.repeat(op.Key, r.SpecRevision) {
+		d.agents.Recheck(Change{DataType: op.Key.DataType, Clusters: []string{op.Key.Cluster}})
+	}
+	return nil
+}
+
+// repeat notes that a deletion was published again; false: that is known.
+func (d *Deletions) repeat(k store.Key, revision uint64) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.repeated[k] == revision {
+		return false
+	}
+	d.repeated[k] = revision
+	return true
+}
+
+func (d *Deletions) wasRepeated(k store.Key, revision uint64) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return revision != 0 && d.repeated[k] == revision
+}
+
+// inForce reports whether a deletion is no older than what the store may have lost.
+func (d *Deletions) inForce(k store.Key, revision uint64) bool {
+	return revision >= d.store.Head().TermStart || d.wasRepeated(k, revision)
+}
+
+// Arrive lets works that wait behind deletions which no agent has heard of take over,
+// before anything is sent to the agent that has just entered. cursor is up to where that
+// has everything safe, 0 if it does not say.
+func (d *Deletions) Arrive(ctx context.Context, place store.Scope, from identity.Identity, cursor uint64) error {
+	a, deletions, wait := d.arrive(place, cursor)
+	if wait != nil {
+		select {
+		case <-wait:
+			return nil
+		case <-ctx.Done():
+			return call.CallerGone(ctx)
+		}
+	}
+	if deletions == nil {
+		return nil
+	}
+	defer d.decided(place)
+	ops, err := d.takeOvers(ctx, place, a, deletions)
+	if err != nil || len(ops) == 0 {
+		return err
+	}
+	// It is waited for to the end: until then nobody may be sent the deletions.
+	outcomes, err := d.writer.Commit(context.WithoutCancel(ctx), from, ops...)
+	if err != nil {
+		return call.Store(err)
+	}
+	outcomes = slices.DeleteFunc(outcomes, func(o store.Outcome) bool { return o.Verdict != store.Confirmed })
+	if len(outcomes) > 0 {
+		d.log.Info("works that were made anew while their cluster was away take over from those that were deleted",
+			"cluster", place.Cluster, "count", len(outcomes))
+	}
+	return nil
+}
+
+// arrive takes out what was committed while the cluster had no agent, if something may take
+// over: then others wait until decided is called. Else nothing is sent before wait is
+// closed, if that is not nil.
+func (d *Deletions) arrive(place store.Scope, cursor uint64) (a store.Arrival, deletions map[string]store.Unheard, wait <-chan struct{}) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c := d.cluster(place)
+	if c.deciding != nil {
+		return a, nil, c.deciding
+	}
+	deletions, waits := c.deletions, c.waits
+	c.deletions, c.waits = map[string]store.Unheard{}, false // it is about to hear of it
+	if cursor == 0 || !waits {
+		return a, nil, nil
+	}
+	c.deciding = make(chan struct{})
+	return store.Arrival{Cursor: cursor, Sent: c.left, Alone: c.agents == 1}, deletions, nil
+}
+
+func (d *Deletions) decided(place store.Scope) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c := d.cluster(place)
+	close(c.deciding)
+	c.deciding = nil
+}
+
+// takeOvers are the writes for what takes over.
+func (d *Deletions) takeOvers(ctx context.Context, place store.Scope, a store.Arrival, deletions map[string]store.Unheard) (ops []store.Op, err error) {
+	for _, id := range slices.Sorted(maps.Keys(deletions)) {
+		r, err := d.store.Get(ctx, store.Key{DataType: place.DataType, Cluster: place.Cluster, ResourceID: id})
+		var damaged *store.DamageError
+		switch {
+		case errors.Is(err, store.ErrNotFound), errors.As(err, &damaged): // its delivery tells of it
+		case err != nil:
+			return nil, call.Store(err)
+		case store.TakesOver(r.Meta, deletions[id], a):
+			ops = append(ops, store.Op{Kind: store.TakeOver, Key: r.Key, IfRevision: r.SpecRevision, At: d.now()})
+		}
+	}
+	return ops, nil
+}

@@ -1,0 +1,296 @@
+package claims
+
+import (
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hawser-io/hawser/internal/broker/route"
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/identity"
+)
+
+// MaxListBytes is how many bytes of ids that no record explains are remembered of one
+// list, all of which a checkpoint repeats. What is beyond is counted and not named.
+const MaxListBytes = 1 << 20
+
+// shownIDs is how many ids a log line shows.
+const shownIDs = 10
+
+// Lists knows what agents listed last, as far as it does not fit the records. It stays
+// after the agent left, for whoever looks, until an agent of the cluster lists anew.
+type Lists struct {
+	budget             Budget
+	log                *slog.Logger
+	unexplained, newer prometheus.Counter
+
+	mu      sync.Mutex
+	byPlace map[store.Scope][]*List
+}
+
+// List is what does not fit of what one agent listed last. The nil List is that of an
+// agent of which everything fits.
+type List struct {
+	lists *Lists
+	place store.Scope
+	party identity.Identity
+	bytes int
+	// closed: its subscription is over.
+	closed bool
+	// unexplained are ids of which there is no record, with the versions that were listed.
+	// explained are those of which there is a record by now that was not sent yet.
+	unexplained, explained map[string]int64
+	// newer are the records of which a newer version was listed; they wait.
+	newer   map[string]NewerWork
+	omitted int // unexplained ids that are not named
+}
+
+// NewerWork is a record of which an agent holds a newer version.
+type NewerWork struct {
+	Owner    string
+	Version  int64
+	Revision uint64
+	Flags    route.Flags
+	Listed   int64 // the version that the agent listed
+}
+
+// NewerOf is a record of which an agent listed a version.
+func NewerOf(m *store.Meta, listed int64) NewerWork {
+	w := NewerWork{Owner: m.Owner, Version: m.Version, Revision: m.SpecRevision, Listed: listed}
+	if m.State != store.Live {
+		w.Flags = route.Deletion
+	}
+	return w
+}
+
+// Odd is what does not fit of what an agent lists.
+type Odd struct {
+	Place       store.Scope
+	Party       identity.Identity
+	Unexplained map[string]int64     // versions by id
+	Newer       map[string]NewerWork // by id
+	// MaxBytes bounds the unexplained ids.
+	MaxBytes int
+}
+
+// Replace keeps what does not fit of a list in place of old, which is that subscription's list
+// before.
+func (x *Lists) Replace(old *List, o Odd) *List {
+	old.Close()
+	x.note(o)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, l := range slices.Clone(x.byPlace[o.Place]) {
+		if l.closed { // another one of the cluster knows better now
+			x.drop(l)
+		}
+	}
+	if len(o.Unexplained)+len(o.Newer) == 0 {
+		return nil
+	}
+	l := &List{lists: x, place: o.Place, party: o.Party, unexplained: map[string]int64{}, explained: map[string]int64{}, newer: o.Newer}
+	ids := slices.Sorted(maps.Keys(o.Unexplained))
+	for _, id := range ids {
+		if l.bytes+len(id) > o.MaxBytes {
+			break
+		}
+		l.bytes += len(id)
+		l.unexplained[id] = o.Unexplained[id]
+	}
+	if !x.budget.Reserve(l.party, l.bytes) {
+		clear(l.unexplained)
+		l.bytes = 0
+	}
+	l.omitted = len(ids) - len(l.unexplained)
+	x.byPlace[l.place] = append(x.byPlace[l.place], l)
+	return l
+}
+
+// note counts and logs what does not fit. Nothing is done about the unexplained works:
+// absence is no deletion. The newer ones wait until their sources have compared.
+func (x *Lists) note(o Odd) {
+	if len(o.Unexplained) > 0 {
+		x.unexplained.Add(float64(len(o.Unexplained)))
+		ids := slices.Sorted(maps.Keys(o.Unexplained))
+		x.log.Warn("agent holds works that no record explains, they stay as they are",
+			"cluster", o.Place.Cluster, "count", len(ids), "first_ids", ids[:min(len(ids), shownIDs)])
+	}
+	if len(o.Newer) > 0 {
+		x.newer.Add(float64(len(o.Newer)))
+		x.log.Warn("agent holds newer versions than the broker, their sources have to publish them again",
+			"cluster", o.Place.Cluster, "count", len(o.Newer))
+	}
+}
+
+// drop forgets a list. The caller holds mu.
+func (x *Lists) drop(l *List) {
+	x.budget.Free(l.party, l.bytes)
+	l.bytes = 0
+	rest := slices.DeleteFunc(x.byPlace[l.place], func(o *List) bool { return o == l })
+	if len(rest) == 0 {
+		delete(x.byPlace, l.place)
+	} else {
+		x.byPlace[l.place] = rest
+	}
+}
+
+// Close says that the subscription is over, or lists anew.
+func (l *List) Close() {
+	if l == nil {
+		return
+	}
+	l.lists.mu.Lock()
+	defer l.lists.mu.Unlock()
+	l.closed = true
+	clear(l.explained)
+	l.tidy()
+}
+
+// tidy forgets a closed list in which nothing is left to show.
+func (l *List) tidy() {
+	if l.closed && len(l.unexplained)+len(l.newer)+l.omitted == 0 {
+		l.lists.drop(l)
+	}
+}
+
+// changed takes note that there is a record of an id, or that there is none any more.
+func (x *Lists) changed(c *store.Change) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	id := c.Key.ResourceID
+	for _, l := range slices.Clone(x.byPlace[placeOf(c.Key)]) {
+		version, unexplained := l.unexplained[id]
+		switch {
+		case c.Gone:
+			delete(l.newer, id)
+			delete(l.explained, id)
+		case unexplained:
+			delete(l.unexplained, id)
+			if !l.closed {
+				l.explained[id] = version
+			}
+		}
+		l.tidy()
+	}
+}
+
+// Unexplained returns, sorted, the ids that no record explains.
+func (l *List) Unexplained() []string {
+	if l == nil {
+		return nil
+	}
+	l.lists.mu.Lock()
+	defer l.lists.mu.Unlock()
+	return slices.Sorted(maps.Keys(l.unexplained))
+}
+
+// HasNewer reports whether some record waits.
+func (l *List) HasNewer() bool {
+	if l == nil {
+		return false
+	}
+	l.lists.mu.Lock()
+	defer l.lists.mu.Unlock()
+	return len(l.newer) > 0
+}
+
+// Agrees takes note that the agent holds exactly what the records say, and the unexplained
+// works: none waits.
+func (l *List) Agrees() {
+	if l == nil {
+		return
+	}
+	l.lists.mu.Lock()
+	defer l.lists.mu.Unlock()
+	clear(l.newer)
+}
+
+// about returns the version that was listed of a record about which nothing was decided yet.
+func (l *List) about(id string) (listed int64, ok bool) {
+	l.lists.mu.Lock()
+	defer l.lists.mu.Unlock()
+	if w, ok := l.newer[id]; ok {
+		return w.Listed, true
+	}
+	listed, ok = l.explained[id]
+	return listed, ok
+}
+
+// decided takes a record out that is sent or forced, or puts it to those that wait.
+func (l *List) decided(id string, d Decision, w NewerWork) {
+	l.lists.mu.Lock()
+	defer l.lists.mu.Unlock()
+	delete(l.explained, id)
+	if d == Wait {
+		l.newer[id] = w
+	} else {
+		delete(l.newer, id)
+	}
+}
+
+// Judge decides about a record that is about to be sent to the agent of a list.
+func (c *Claims) Judge(l *List, m *store.Meta) (Decision, NewerWork) {
+	if l == nil {
+		return Send, NewerWork{}
+	}
+	listed, ok := l.about(m.ResourceID)
+	if !ok {
+		return Send, NewerWork{}
+	}
+	w := NewerOf(m, listed)
+	d := Decide(c.About(m, listed))
+	l.decided(m.ResourceID, d, w)
+	return d, w
+}
+
+// Forced takes out, and returns by id, those of the waiting records that their sources have
+// turned out to vouch for.
+func (c *Claims) Forced(l *List) map[string]NewerWork {
+	l.lists.mu.Lock()
+	waiting := maps.Clone(l.newer)
+	l.lists.mu.Unlock()
+	owners := c.Sources.Vouching(l.place)
+	for id, w := range waiting {
+		key := store.Key{DataType: l.place.DataType, Cluster: l.place.Cluster, ResourceID: id}
+		d := Decide(Case{
+			Listed: w.Listed, Version: w.Version, Vouched: slices.Contains(owners, w.Owner),
+			InForce: w.Flags&route.Deletion != 0 && c.Deletions.inForce(key, w.Revision),
+		})
+		if d == Force {
+			l.decided(id, d, w)
+		} else {
+			delete(waiting, id)
+		}
+	}
+	return waiting
+}
+
+// findings are what does not fit on a cluster, or everywhere where it is "".
+func (x *Lists) findings(cluster string) (found []Finding) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for place, lists := range x.byPlace {
+		if cluster != "" && place.Cluster != cluster {
+			continue
+		}
+		omitted := 0
+		seen := map[Finding]struct{}{} // several agents of a cluster may list the same
+		for _, l := range lists {
+			omitted += l.omitted
+			for id := range l.unexplained {
+				seen[Finding{Cause: Unexplained, DataType: place.DataType, Cluster: place.Cluster, ResourceID: id}] = struct{}{}
+			}
+			for id := range l.newer {
+				seen[Finding{Cause: Newer, DataType: place.DataType, Cluster: place.Cluster, ResourceID: id}] = struct{}{}
+			}
+		}
+		found = slices.AppendSeq(found, maps.Keys(seen))
+		if omitted > 0 {
+			found = append(found, Finding{Cause: Unexplained, DataType: place.DataType, Cluster: place.Cluster, Omitted: omitted})
+		}
+	}
+	return found
+}

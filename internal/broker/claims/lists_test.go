@@ -1,0 +1,149 @@
+package claims
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/identity"
+)
+
+// shownIn is what there is to show of a cluster, one line each.
+func shownIn(c *Claims, cluster string) (lines []string) {
+	for _, f := range c.Findings(cluster) {
+		name := map[Cause]string{Unexplained: "unexplained", Newer: "newer", Withheld: "withheld", Quarantined: "quarantined"}[f.Cause]
+		line := fmt.Sprint(name, " ", f.ResourceID, f.Detail)
+		if f.Omitted > 0 {
+			line = fmt.Sprint("omitted ", f.Omitted)
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+var agent = identity.Identity{Role: identity.Agent, Name: "c1"}
+
+func versions(ids ...string) map[string]int64 {
+	all := map[string]int64{}
+	for _, id := range ids {
+		all[id] = 5
+	}
+	return all
+}
+
+func newer(ids ...string) map[string]NewerWork {
+	all := map[string]NewerWork{}
+	for _, id := range ids {
+		all[id] = NewerWork{Owner: "s", Revision: 3, Listed: 5}
+	}
+	return all
+}
+
+func TestLists_EntriesGoWithTheirCause(t *testing.T) {
+	c, budget := newClaims(1000)
+	expect := func(what string, want ...string) {
+		t.Helper()
+		if diff := cmp.Diff(want, shownIn(c, "c1")); diff != "" {
+			t.Errorf("%s: %s", what, diff)
+		}
+	}
+	expect("nothing")
+	l := c.Lists.Replace(nil, Odd{placed("c1"), agent, versions("o1", "o2"), newer("a1", "a2", "a3"), 100})
+	c.Lists.Replace(nil, Odd{placed("c2"), agent, versions("o1"), nil, 100})
+	expect("all", "unexplained o1", "unexplained o2", "newer a1", "newer a2", "newer a3")
+	c.Lists.changed(&store.Change{Key: recordKey("c1", "o1"), Revision: 9})
+	c.Lists.changed(&store.Change{Key: recordKey("c1", "a1"), Revision: 9, Gone: true})
+	l.decided("a3", Force, NewerWork{})
+	expect("changed", "unexplained o2", "newer a2")
+	if diff := cmp.Diff([]string{"o2"}, l.Unexplained()); diff != "" || !l.HasNewer() {
+		t.Error(diff)
+	}
+	l.Agrees()
+	l.Close()
+	expect("when its agent has left", "unexplained o2")
+	if l = c.Lists.Replace(nil, Odd{placed("c1"), agent, nil, nil, 100}); l != nil || len(l.Unexplained()) != 0 || l.HasNewer() {
+		t.Error("a list of which everything fits is remembered")
+	}
+	l.Close()
+	expect("the end")
+	if found := c.Findings(""); len(found) != 1 || found[0].Cluster != "c2" || budget.room != 998 {
+		t.Errorf("%+v, %d bytes are free", found, budget.room)
+	}
+}
+
+// TestLists_OfTwoAgents: each is told what it listed itself, and whoever looks sees both.
+func TestLists_OfTwoAgents(t *testing.T) {
+	c, _ := newClaims(1000)
+	one := c.Lists.Replace(nil, Odd{placed("c1"), agent, versions("o1", "both"), nil, 100})
+	c.Lists.Replace(nil, Odd{placed("c1"), agent, versions("o2", "both"), nil, 100})
+	if diff := cmp.Diff([]string{"unexplained both", "unexplained o1", "unexplained o2"}, shownIn(c, "c1")); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]string{"both", "o1"}, one.Unexplained()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestLists_AreBounded: an agent that lists without end makes them count, not grow.
+func TestLists_AreBounded(t *testing.T) {
+	ids := map[string]int64{}
+	for i := range 2000 {
+		ids[strings.Repeat("x", 1000)+fmt.Sprint(i)] = 1
+	}
+	c, budget := newClaims(3 * MaxListBytes)
+	var l *List
+	for range 3 {
+		l = c.Lists.Replace(l, Odd{placed("c0"), agent, ids, nil, MaxListBytes})
+	}
+	if named := len(l.Unexplained()); named < 1000 || named+l.omitted != len(ids) || budget.room < 2*MaxListBytes {
+		t.Errorf("%d are named, %d omitted, %d bytes are free", named, l.omitted, budget.room)
+	}
+	for i := range 4 {
+		c.Lists.Replace(nil, Odd{placed(fmt.Sprint("c", i+1)), agent, ids, nil, MaxListBytes})
+	}
+	if shown := shownIn(c, "c4"); !slices.Equal(shown, []string{"omitted 2000"}) {
+		t.Errorf("%q", shown)
+	}
+}
+
+// TestJudge_ExplainedByAnOlderRecord: a record that came after the list, and is older than what
+// was listed, waits for its source; a newer one does not.
+func TestJudge_ExplainedByAnOlderRecord(t *testing.T) {
+	c, _ := newClaims(1000)
+	l := c.Lists.Replace(nil, Odd{placed("c1"), agent, versions("w"), newer(), 100})
+	record := &store.Meta{Key: recordKey("c1", "w"), State: store.Live, Owner: "s", Version: 4, SpecRevision: 7}
+	if d, _ := c.Judge(l, record); d != Send {
+		t.Errorf("decision %d about what the list does not explain yet", d)
+	}
+	c.Lists.changed(&store.Change{Key: record.Key, Revision: 7})
+	if d, _ := c.Judge(l, record); d != Wait || !l.HasNewer() {
+		t.Errorf("decision %d about the older one", d)
+	}
+	c.Sources.say(t, statement{owner: owned("s"), compared: []string{"c1"}})
+	if d, w := c.Judge(l, record); d != Force || l.HasNewer() || w != (NewerWork{Owner: "s", Version: 4, Revision: 7, Listed: 5}) {
+		t.Errorf("decision %d when its source has compared: %+v", d, w)
+	}
+	if d, _ := c.Judge(l, record); d != Send {
+		t.Errorf("decision %d about what is decided", d)
+	}
+}
+
+func TestNames_ForgetQuarantinedThatStayAway(t *testing.T) {
+	c, _ := newClaims(0)
+	now := time.Unix(1000, 0)
+	c.Names.now = func() time.Time { return now }
+	c.Names.quarantine(placed("c1"), "uid")
+	now = now.Add(quarantineMemory - 1)
+	if got := shownIn(c, "c1"); len(got) != 1 || c.Names.quarantinedAt(placed("c1")) != "uid" {
+		t.Errorf("%q", got)
+	}
+	now = now.Add(1)
+	if got := shownIn(c, "c1"); len(got) != 0 || c.Names.quarantinedAt(placed("c1")) != "" || len(c.Names.quarantined) != 0 {
+		t.Errorf("%q after an hour", got)
+	}
+}

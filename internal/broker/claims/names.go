@@ -1,0 +1,161 @@
+package claims
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// quarantineMemory is for how long a quarantined cluster that stays away is remembered;
+// one that is refused comes back every few minutes.
+const quarantineMemory = time.Hour
+
+// Names knows which cluster has a name. An agent says the uid of its cluster's namespace
+// kube-system. The first that does gives its name to that cluster, and agents of another
+// one are refused under it until an operator forgets the first. From the moment on at
+// which another cluster has the name, whatever agents of the one before still say is about
+// objects that nobody asks for: their subscriptions end, and with them what they published
+// and the broker has not committed yet.
+type Names struct {
+	store   subscribed
+	agents  Agents
+	log     *slog.Logger
+	now     func() time.Time
+	refused prometheus.Counter
+
+	// mu makes looking a cluster's uid up and noting it one step.
+	mu sync.Mutex
+	// listing guards quarantined, so that whoever looks does not wait for a disk.
+	listing     sync.Mutex
+	quarantined map[store.Scope]stranger
+}
+
+// subscribed is what [Names] needs of a store.
+type subscribed interface {
+	Subscribed(dt codec.DataType, cluster string) (uid string, ok bool)
+	MarkSubscribed(ctx context.Context, dt codec.DataType, cluster, uid string) error
+	ForgetCluster(ctx context.Context, cluster string) error
+}
+
+// stranger is a cluster that came under the name of another one.
+type stranger struct {
+	uid string
+	at  time.Time
+}
+
+// Enter lets an agent of the cluster with this uid in, "" if it does not say, and calls add:
+// no agent of the cluster before slips in behind the one that gets its name.
+func (n *Names) Enter(ctx context.Context, place store.Scope, uid string, add func() error) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	known, ok := n.store.Subscribed(place.DataType, place.Cluster)
+	if ok && known != "" && uid != "" && known != uid {
+		n.refused.Inc()
+		n.quarantine(place, uid)
+		n.log.Warn("agent of another cluster under a known name refused", "cluster", place.Cluster, "known_uid", known, "uid", uid)
+		return anotherCluster(place.Cluster)
+	}
+	if !ok || known == "" && uid != "" {
+		if err := n.give(ctx, place, uid); err != nil {
+			return err
+		}
+	}
+	return add()
+}
+
+// give gives a name to the cluster with this uid. The caller holds mu.
+func (n *Names) give(ctx context.Context, place store.Scope, uid string) error {
+	if err := n.store.MarkSubscribed(ctx, place.DataType, place.Cluster, uid); err != nil {
+		return call.Store(err)
+	}
+	if uid != "" {
+		n.forget(place.Cluster)
+		n.agents.End(place, uid, anotherCluster(place.Cluster))
+	}
+	return nil
+}
+
+// Rename lets another cluster have a name: the one whose agent was refused last, if it
+// still comes, or else the first that comes.
+func (n *Names) Rename(ctx context.Context, cluster string) (uid string, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	waiting := map[store.Scope]string{}
+	for _, d := range codec.DataTypes() {
+		place := store.Scope{DataType: d, Cluster: cluster}
+		if s := n.quarantinedAt(place); s != "" {
+			waiting[place], uid = s, s
+		}
+	}
+	if err := n.store.ForgetCluster(ctx, cluster); err != nil {
+		return "", call.Store(err)
+	}
+	n.forget(cluster)
+	for place, uid := range waiting {
+		if err := n.give(ctx, place, uid); err != nil {
+			return "", err
+		}
+	}
+	return uid, nil
+}
+
+func (n *Names) quarantine(place store.Scope, uid string) {
+	n.listing.Lock()
+	defer n.listing.Unlock()
+	n.quarantined[place] = stranger{uid: uid, at: n.now()}
+}
+
+// quarantinedAt returns the uid of the cluster whose agent was refused under a name, "" if
+// there is none, or it stays away.
+func (n *Names) quarantinedAt(place store.Scope) string {
+	n.listing.Lock()
+	defer n.listing.Unlock()
+	if s, ok := n.quarantined[place]; ok && n.now().Sub(s.at) < quarantineMemory {
+		return s.uid
+	}
+	delete(n.quarantined, place)
+	return ""
+}
+
+// forget ends the quarantine of a name, which may belong to another cluster now.
+func (n *Names) forget(cluster string) {
+	n.listing.Lock()
+	defer n.listing.Unlock()
+	for place := range n.quarantined {
+		if place.Cluster == cluster {
+			delete(n.quarantined, place)
+		}
+	}
+}
+
+// findings are the quarantined clusters under a name, or under all where it is "".
+func (n *Names) findings(cluster string) (found []Finding) {
+	n.listing.Lock()
+	defer n.listing.Unlock()
+	for place, s := range n.quarantined {
+		switch {
+		case n.now().Sub(s.at) >= quarantineMemory:
+			delete(n.quarantined, place)
+		case cluster == "" || place.Cluster == cluster:
+			found = append(found, Finding{Cause: Quarantined, DataType: place.DataType, Cluster: place.Cluster, Detail: s.uid})
+		}
+	}
+	return found
+}
+
+// anotherCluster is the answer to an agent whose name is another cluster's.
+func anotherCluster(name string) *transport.Error {
+	return &transport.Error{
+		Code: transport.CodeDenied, Next: transport.NextStop,
+		Message: "another cluster is known under the name " + name,
+		Hint:    "if it was replaced for good, an operator runs: hawser forget cluster " + name,
+	}
+}

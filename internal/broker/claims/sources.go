@@ -1,0 +1,399 @@
+package claims
+
+import (
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// maxNamed is how many clusters a source may name. The names need not be known: a store
+// that was lost has to learn them from the sources.
+const maxNamed = 1 << 16
+
+// state is what a source has said of its works on one cluster since the store was opened:
+//
+//	                compared, or all                 withholds
+//	┌────────┐ ─────────────────────► ┌─────────┐ ──────────────► ┌──────────┐
+//	│ unsaid │        revoked         │ vouched │  compared, or   │ withheld │
+//	└────────┘ ◄───────────────────── └─────────┘ ◄────────────── └──────────┘
+//	 ▲   │                             all, said on another subscription │  ▲
+//	 │   │                         withholds                             │  │
+//	 │   └───────────────────────────────────────────────────────────────│──┘
+//	 │                             revoked                               │
+//	 └───────────────────────────────────────────────────────────────────┘
+//
+// A store may have gone back in time when it is opened, so nothing is known then. unsaid
+// is also what was released, or what an operator changed: it is not the source's word.
+type state uint8
+
+const (
+	unsaid state = iota
+	// vouched: the records of its works there are as it wants them.
+	vouched
+	// withheld: all but the deletions that it withholds.
+	withheld
+)
+
+// said is what may be said of a cluster.
+type said uint8
+
+const (
+	compared   said = iota // the source names it as compared
+	withholds              // the source names it with deletions that it withholds
+	allHere                // it has finished with all clusters, on the subscription of the claim
+	allElse                // the same, on another subscription
+	revoked                // something left the store without the source's doing
+	everything             // number of the above
+)
+
+// transitions: what was said before × what is said now.
+var transitions = [...][everything]state{
+	unsaid:   {compared: vouched, withholds: withheld, allHere: vouched, allElse: vouched, revoked: unsaid},
+	vouched:  {compared: vouched, withholds: withheld, allHere: vouched, allElse: vouched, revoked: unsaid},
+	withheld: {compared: vouched, withholds: withheld, allHere: withheld, allElse: vouched, revoked: unsaid},
+}
+
+// Sources knows what sources have said of their comparisons. Its methods may be called
+// concurrently.
+type Sources struct {
+	store    positions
+	agents   Agents
+	slots    Slots
+	log      *slog.Logger
+	compared *prometheus.CounterVec
+
+	mu  sync.Mutex
+	all map[store.Scope]*source // by owner
+	// works is the number of deletions that are withheld.
+	works int
+	// noting lets one position of a hub be written at a time.
+	noting sync.Mutex
+}
+
+// source is what one source has said.
+type source struct {
+	// rest is the state of every cluster that is not in named.
+	rest  state
+	named map[string]*claim
+	// serial counts how often it began to say something, and how often that was revoked on
+	// some cluster: what is said is void when it changed meanwhile.
+	serial uint64
+}
+
+// claim is what a source has said of one cluster.
+type claim struct {
+	state state
+	// subscription is the one on which it withholds works, and reason why.
+	subscription string
+	reason       string
+	works        map[string]codec.WithheldDeletion // by id
+}
+
+// Change says where other sources vouch than before.
+type Change struct {
+	DataType   codec.DataType
+	Everywhere bool
+	Clusters   []string
+}
+
+var errTooManyNamed = errors.New("more clusters are named as compared than a source may have")
+
+// of returns what a source has said. The caller holds mu.
+func (s *Sources) of(owner store.Scope) *source {
+	o := s.all[owner]
+	if o == nil {
+		o = &source{named: map[string]*claim{}}
+		s.all[owner] = o
+	}
+	return o
+}
+
+func (o *source) at(cluster string) state {
+	if c := o.named[cluster]; c != nil {
+		return c.state
+	}
+	return o.rest
+}
+
+// claim returns what is said of a cluster, to change it.
+func (o *source) claim(cluster string) *claim {
+	c := o.named[cluster]
+	if c == nil {
+		c = &claim{state: o.rest}
+		o.named[cluster] = c
+	}
+	return c
+}
+
+// move makes one transition, and reports whether the source vouches other than before.
+func (s *Sources) move(o *source, cluster string, what said) bool {
+	c := o.claim(cluster)
+	before := c.state
+	c.state = transitions[before][what]
+	if what == compared || what == allElse {
+		s.withhold(c, nil)
+	}
+	o.tidy(cluster)
+	return (before == vouched) != (c.state == vouched)
+}
+
+// withhold replaces the deletions that are withheld.
+func (s *Sources) withhold(c *claim, works map[string]codec.WithheldDeletion) {
+	s.works += len(works) - len(c.works)
+	c.works = works
+}
+
+// tidy forgets a claim that says nothing.
+func (o *source) tidy(cluster string) {
+	if c := o.named[cluster]; c.state == o.rest && len(c.works) == 0 {
+		delete(o.named, cluster)
+	}
+}
+
+// statement is what a source says at once.
+type statement struct {
+	owner        store.Scope
+	subscription string
+	// serial is what begin returned, before anything was done about it.
+	serial   uint64
+	compared []string
+	withheld []withholding
+	// all: so is every cluster that is not withheld on this subscription.
+	all bool
+}
+
+// withholding is what a source withholds on one cluster.
+type withholding struct {
+	cluster, reason string
+	works           map[string]codec.WithheldDeletion
+}
+
+// now returns a number that is another one whenever something else was said or revoked.
+func (s *Sources) now(owner store.Scope) uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.of(owner).serial
+}
+
+// begin is called when a source says something, with what now returned: it counts only
+// if nothing else is said or revoked until it is applied.
+func (s *Sources) begin(st *statement, before uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o := s.of(st.owner)
+	if o.serial != before {
+		return false
+	}
+	o.serial++
+	st.serial = o.serial
+	return true
+}
+
+// apply makes a statement count; false: something else was said meanwhile.
+func (s *Sources) apply(st *statement) (ch Change, ok bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o := s.of(st.owner)
+	if o.serial != st.serial {
+		return ch, false, nil
+	}
+	if o.sizeWith(st) > maxNamed {
+		return ch, false, errTooManyNamed
+	}
+	ch.DataType = st.owner.DataType
+	move := func(cluster string, what said) {
+		if s.move(o, cluster, what) {
+			ch.Clusters = append(ch.Clusters, cluster)
+		}
+	}
+	for _, w := range st.withheld {
+		move(w.cluster, withholds)
+		c := o.claim(w.cluster)
+		c.subscription, c.reason = st.subscription, w.reason
+		s.withhold(c, w.works)
+	}
+	for _, cluster := range st.compared {
+		move(cluster, compared)
+	}
+	if st.all {
+		ch.Everywhere = o.rest != vouched
+		o.rest = vouched
+		for cluster, c := range o.named {
+			if c.subscription == st.subscription {
+				move(cluster, allHere)
+			} else {
+				move(cluster, allElse)
+			}
+		}
+	}
+	return ch, true, nil
+}
+
+// sizeWith is how many clusters there would be to remember with a statement.
+func (o *source) sizeWith(st *statement) int {
+	n := len(o.named)
+	for _, w := range st.withheld {
+		if o.named[w.cluster] == nil {
+			n++
+		}
+	}
+	for _, cluster := range st.compared {
+		if o.named[cluster] == nil {
+			n++
+		}
+	}
+	return n
+}
+
+// revoke makes what a source said of a cluster count no longer. drop: what it withholds
+// is forgotten too.
+func (s *Sources) revoke(owner store.Scope, cluster string, drop bool) (changed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o := s.of(owner)
+	o.serial++
+	if drop {
+		s.withhold(o.claim(cluster), nil)
+	}
+	return s.move(o, cluster, revoked)
+}
+
+// Revoke ends that a source vouches for a cluster: something of it left the store without
+// the source's doing.
+func (s *Sources) Revoke(place store.Scope, owner string) {
+	if s.revoke(store.Scope{DataType: place.DataType, Owner: owner}, place.Cluster, false) {
+		s.agents.Recheck(Change{DataType: place.DataType, Clusters: []string{place.Cluster}})
+	}
+}
+
+// Release forgets everything that a source said of a cluster: what vanishes from the store
+// is not its word that it does not exist. It takes no lock of others; tell, called after
+// that, tells the agents.
+func (s *Sources) Release(owner, cluster string) (tell func()) {
+	var changed []Change
+	for _, d := range codec.DataTypes() {
+		if s.revoke(store.Scope{DataType: d, Owner: owner}, cluster, true) {
+			changed = append(changed, Change{DataType: d, Clusters: []string{cluster}})
+		}
+	}
+	return func() {
+		for _, c := range changed {
+			s.agents.Recheck(c)
+		}
+	}
+}
+
+// Vouches reports whether a source has compared what it owns on a cluster.
+func (s *Sources) Vouches(place store.Scope, owner string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o := s.all[store.Scope{DataType: place.DataType, Owner: owner}]
+	return o != nil && o.at(place.Cluster) == vouched
+}
+
+// Vouching returns, sorted, the sources that have compared what they own on a cluster.
+func (s *Sources) Vouching(place store.Scope) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var owners []string
+	for scope, o := range s.all {
+		if scope.DataType == place.DataType && o.at(place.Cluster) == vouched {
+			owners = append(owners, scope.Owner)
+		}
+	}
+	slices.Sort(owners)
+	return owners
+}
+
+// changed ends what is withheld of a record whose spec is another one, or which is gone.
+func (s *Sources) changed(c *store.Change) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.works == 0 {
+		return
+	}
+	for scope, o := range s.all {
+		if scope.DataType != c.Key.DataType || o.named[c.Key.Cluster] == nil {
+			continue
+		}
+		if w, ok := o.named[c.Key.Cluster].works[c.Key.ResourceID]; ok && (c.Gone || w.Revision != c.Revision) {
+			s.forget(o, c.Key.Cluster, c.Key.ResourceID)
+		}
+	}
+}
+
+// forget ends what is withheld of one work.
+func (s *Sources) forget(o *source, cluster, id string) {
+	c := o.named[cluster]
+	if c == nil {
+		return
+	}
+	if _, ok := c.works[id]; ok {
+		delete(c.works, id)
+		s.works--
+		o.tidy(cluster)
+	}
+}
+
+func (s *Sources) countWithheld() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.works
+}
+
+// Withholds reports whether a source withholds the deletion of a work whose spec has this
+// revision.
+func (s *Sources) Withholds(k store.Key, owner string, revision uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o := s.all[store.Scope{DataType: k.DataType, Owner: owner}]
+	if o == nil || o.named[k.Cluster] == nil {
+		return false
+	}
+	w, ok := o.named[k.Cluster].works[k.ResourceID]
+	return ok && w.Revision == revision
+}
+
+// Approved takes note that withheld deletions were made after all. When there is none left
+// on the cluster, all that kept the source from vouching for it was decided.
+func (s *Sources) Approved(place store.Scope, owner string, ids []string) error {
+	st := &statement{owner: store.Scope{DataType: place.DataType, Owner: owner}, compared: []string{place.Cluster}}
+	s.mu.Lock()
+	o := s.of(st.owner)
+	for _, id := range ids {
+		s.forget(o, place.Cluster, id)
+	}
+	left := o.named[place.Cluster] != nil && len(o.named[place.Cluster].works) > 0
+	st.serial = o.serial
+	s.mu.Unlock()
+	if left {
+		return nil
+	}
+	return s.conclude(st)
+}
+
+// findings are the deletions that are withheld on a cluster, or everywhere where it is "".
+func (s *Sources) findings(cluster string) (found []Finding) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for scope, o := range s.all {
+		for name, c := range o.named {
+			if cluster != "" && name != cluster {
+				continue
+			}
+			for id, w := range c.works {
+				found = append(found, Finding{
+					Cause: Withheld, DataType: scope.DataType, Cluster: name, ResourceID: id, Name: w.Name,
+					Source: scope.Owner, Revision: w.Revision, Detail: c.reason,
+				})
+			}
+		}
+	}
+	return found
+}

@@ -1,0 +1,246 @@
+package claims
+
+import (
+	"log/slog"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"pgregory.net/rapid"
+
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/telemetry"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// nobody is no agent, and a budget that has room for a number of bytes.
+type nobody struct{ room int }
+
+func (*nobody) Recheck(Change)                                {}
+func (*nobody) End(store.Scope, string, *transport.Error)     {}
+func (n *nobody) Reserve(_ identity.Identity, bytes int) bool { n.room -= bytes; return n.room >= 0 }
+func (n *nobody) Free(_ identity.Identity, bytes int)         { n.room += bytes }
+
+func newClaims(room int) (*Claims, *nobody) {
+	n := &nobody{room: room}
+	c := New(Config{Lists: n, Slots: make(Slots, 1), Log: slog.New(slog.DiscardHandler), Meter: telemetry.NewMeter(prometheus.NewRegistry(), "")})
+	c.Connect(n, nil)
+	return c, n
+}
+
+func newSources() *Sources {
+	c, _ := newClaims(0)
+	return c.Sources
+}
+
+func placed(cluster string) store.Scope {
+	return store.Scope{DataType: codec.ManifestBundles, Cluster: cluster}
+}
+
+func owned(owner string) store.Scope {
+	return store.Scope{DataType: codec.ManifestBundles, Owner: owner}
+}
+
+func recordKey(cluster, id string) store.Key {
+	return store.Key{DataType: codec.ManifestBundles, Cluster: cluster, ResourceID: id}
+}
+
+// works are withheld deletions, at revisions 1, 2 and so on.
+func works(ids ...string) map[string]codec.WithheldDeletion {
+	all := map[string]codec.WithheldDeletion{}
+	for i, id := range ids {
+		all[id] = codec.WithheldDeletion{ResourceID: id, Revision: uint64(i + 1)}
+	}
+	return all
+}
+
+// say makes a statement count.
+func (s *Sources) say(t *testing.T, st statement) Change {
+	t.Helper()
+	st.serial = s.now(st.owner)
+	ch, ok, err := s.apply(&st)
+	if err != nil || !ok {
+		t.Fatalf("%+v: %t, %v", st, ok, err)
+	}
+	return ch
+}
+
+// TestTransitions is the picture in sources.go, arrow by arrow.
+func TestTransitions(t *testing.T) {
+	for from := unsaid; from <= withheld; from++ {
+		for what := compared; what < everything; what++ {
+			want := map[said]state{compared: vouched, withholds: withheld, allHere: vouched, allElse: vouched, revoked: unsaid}[what]
+			if from == withheld && what == allHere {
+				want = withheld
+			}
+			if got := transitions[from][what]; got != want {
+				t.Errorf("%d after %d: %d, want %d", what, from, got, want)
+			}
+		}
+	}
+}
+
+// TestSources_WhatIsSaidMeanwhile: a statement that something else was said or revoked behind
+// counts no more.
+func TestSources_WhatIsSaidMeanwhile(t *testing.T) {
+	s := newSources()
+	st := &statement{owner: owned("s"), compared: []string{"c1"}}
+	before := s.now(st.owner)
+	if !s.begin(st, before) || s.begin(st, before) {
+		t.Error("of two at the same time not the first one is begun")
+	}
+	s.Release("s", "c2")()
+	if _, ok, err := s.apply(st); ok || err != nil || s.Vouches(placed("c1"), "s") {
+		t.Errorf("it counts although a cluster was released meanwhile: %v", err)
+	}
+}
+
+// TestSources_AreBounded: a source names so many clusters and no more.
+func TestSources_AreBounded(t *testing.T) {
+	s := newSources()
+	st := &statement{owner: owned("s"), compared: make([]string, maxNamed+1)}
+	for i := range st.compared {
+		st.compared[i] = "c" + string(rune(i))
+	}
+	if _, _, err := s.apply(st); err == nil {
+		t.Error("too many clusters are remembered")
+	}
+}
+
+func TestSources_WithheldGoesWithItsCause(t *testing.T) {
+	s := newSources()
+	expect := func(what string, want ...string) {
+		t.Helper()
+		var got []string
+		for _, f := range s.findings("c1") {
+			got = append(got, f.Source+" "+f.ResourceID+" "+f.Detail)
+		}
+		slices.Sort(got)
+		if diff := cmp.Diff(want, got); diff != "" || s.countWithheld() != len(want) {
+			t.Errorf("%s: %d withheld: %s", what, s.countWithheld(), diff)
+		}
+	}
+	expect("nothing")
+	s.say(t, statement{owner: owned("s"), subscription: "a", withheld: []withholding{{"c1", "why", works("w1", "w2", "w3")}}})
+	s.say(t, statement{owner: owned("r"), subscription: "a", withheld: []withholding{{"c1", "other", works("w1")}}})
+	expect("all", "r w1 other", "s w1 why", "s w2 why", "s w3 why")
+	s.changed(&store.Change{Key: recordKey("c1", "w1"), Revision: 1, Part: store.SpecPart}) // it was seen like this
+	s.changed(&store.Change{Key: recordKey("c1", "w2"), Revision: 9, Part: store.SpecPart})
+	s.changed(&store.Change{Key: recordKey("c1", "w3"), Revision: 3, Part: store.SpecPart, Gone: true})
+	expect("changed", "r w1 other", "s w1 why")
+	if s.Withholds(recordKey("c1", "w1"), "s", 2) || !s.Withholds(recordKey("c1", "w1"), "s", 1) {
+		t.Error("withheld at another revision")
+	}
+	s.say(t, statement{owner: owned("s"), subscription: "a", all: true})
+	s.say(t, statement{owner: owned("r"), subscription: "a later one", all: true})
+	expect("all clusters are compared", "s w1 why")
+	if s.Vouches(placed("c1"), "s") || !s.Vouches(placed("c1"), "r") {
+		t.Error("what is withheld on the same subscription is forgotten, or that of an earlier one is not")
+	}
+	if err := s.Approved(placed("c1"), "s", []string{"w1"}); err != nil {
+		t.Error(err)
+	}
+	expect("approved")
+	if !s.Vouches(placed("c1"), "s") {
+		t.Error("nothing is withheld any more, and the cluster is not compared")
+	}
+	s.say(t, statement{owner: owned("s"), subscription: "b", withheld: []withholding{{"c1", "why", works("w1")}}})
+	s.Revoke(placed("c1"), "s")
+	expect("what an operator changed revokes nothing of it", "s w1 why")
+	s.Release("s", "c1")()
+	expect("released")
+	if n := len(s.all[owned("s")].named); n != 1 {
+		t.Errorf("%d clusters are remembered, want the released one", n)
+	}
+}
+
+// TestSources_EqualTheNaiveOnes: what every source said last about every
+// cluster, kept as it is written in docs/protocol.md.
+func TestSources_EqualTheNaiveOnes(t *testing.T) {
+	type word struct {
+		compared     bool
+		withheld     bool
+		subscription string
+	}
+	names := []string{"c0", "c1", "c2", "c3"}
+	rapid.Check(t, func(t *rapid.T) {
+		c := newSources()
+		all := map[string]bool{}
+		last := map[string]map[string]word{"s0": {}, "s1": {}}
+		has := func(owner, cluster string) bool {
+			s, ok := last[owner][cluster]
+			return ok && s.compared || !ok && all[owner]
+		}
+		set := func() map[string][]string {
+			m := map[string][]string{}
+			for _, n := range names {
+				for _, owner := range []string{"s0", "s1"} {
+					if has(owner, n) {
+						m[n] = append(m[n], owner)
+					}
+				}
+			}
+			return m
+		}
+		for range rapid.IntRange(1, 30).Draw(t, "steps") {
+			owner := rapid.SampledFrom([]string{"s0", "s1"}).Draw(t, "owner")
+			o := &statement{owner: store.Scope{DataType: codec.ManifestBundles, Owner: owner}, subscription: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "subscription")}
+			before := set()
+			var changed Change
+			if rapid.IntRange(0, 4).Draw(t, "revoke") == 0 {
+				n := rapid.SampledFrom(names).Draw(t, "cluster")
+				last[owner][n] = word{}
+				if c.revoke(o.owner, n, rapid.Bool().Draw(t, "drop")) {
+					changed.Clusters = []string{n}
+				}
+			} else {
+				o.compared = rapid.SliceOfDistinct(rapid.SampledFrom(names), rapid.ID).Draw(t, "compared")
+				open := rapid.SliceOfDistinct(rapid.SampledFrom(names), rapid.ID).Draw(t, "open")
+				open = slices.DeleteFunc(open, func(n string) bool { return slices.Contains(o.compared, n) })
+				o.all = rapid.Bool().Draw(t, "all")
+				for _, n := range open {
+					o.withheld = append(o.withheld, withholding{cluster: n, works: works("w")})
+					last[owner][n] = word{withheld: true, subscription: o.subscription}
+				}
+				for _, n := range o.compared {
+					last[owner][n] = word{compared: true}
+				}
+				if o.all {
+					all[owner] = true
+					for n, s := range last[owner] {
+						if !s.withheld || s.subscription != o.subscription {
+							delete(last[owner], n)
+						}
+					}
+				}
+				var ok bool
+				if ok = c.begin(o, c.now(o.owner)); !ok {
+					t.Fatal("not begun")
+				}
+				var err error
+				if changed, ok, err = c.apply(o); err != nil || !ok {
+					t.Fatal(err, ok)
+				}
+			}
+			after := set()
+			for _, n := range names {
+				if diff := cmp.Diff(after[n], c.Vouching(placed(n))); diff != "" {
+					t.Fatalf("%s: %s", n, diff)
+				}
+				told := changed.Everywhere || slices.Contains(changed.Clusters, n)
+				same := slices.Equal(before[n], after[n])
+				if !same && !told || same && told && !changed.Everywhere {
+					t.Fatalf("%s changed from %q to %q, told is %+v", n, before[n], after[n], changed)
+				}
+				for _, owner := range []string{"s0", "s1"} {
+					if c.Vouches(placed(n), owner) != slices.Contains(after[n], owner) {
+						t.Fatalf("Vouches(%s, %s) disagrees", n, owner)
+					}
+				}
+			}
+		}
+	})
+}

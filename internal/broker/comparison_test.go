@@ -1,0 +1,447 @@
+package broker_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hawser-io/hawser/internal/broker"
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/broker/store/mem"
+	"github.com/hawser-io/hawser/internal/testkit"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
+)
+
+func (s *tap) compared(c codec.Compared) error {
+	e, err := codec.NewCompared(s.params(), c)
+	return s.say(marshal(s.w, e, err))
+}
+
+func (s *tap) mustCompare(c codec.Compared) {
+	s.w.Helper()
+	if err := s.compared(c); err != nil {
+		s.w.Fatalf("compared: %v", err)
+	}
+	synctest.Wait()
+}
+
+func clusters(names ...string) codec.Compared {
+	c := codec.Compared{}
+	for _, n := range names {
+		c.Clusters = append(c.Clusters, codec.ClusterComparison{Cluster: n})
+	}
+	return c
+}
+
+// sources returns the compared sources of the checkpoints that came.
+func (s *tap) sources() []string {
+	s.w.Helper()
+	pass(time.Second)
+	var last []string
+	for _, c := range s.checkpoints() {
+		last = append([]string{}, c.ComparedSources...)
+	}
+	return last
+}
+
+// TestCompared_IsToldToTheAgentsOfTheCluster, when it changes and only then.
+func TestCompared_IsToldToTheAgentsOfTheCluster(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		one, two := w.open(w.agent("c1"), hawser), w.open(w.agent("c2"), hawser)
+		w.ask(one)
+		w.ask(two)
+		a, b := w.open(w.source("a"), hawser), w.open(w.source("b"), hawser)
+		withheld := func(on *tap, id string) codec.Compared {
+			w.put(on.peer, work{source: on.peer.Name, id: id, version: 1}.event())
+			r, err := w.Store.Get(w.Context(), store.Key{DataType: codec.ManifestBundles, Cluster: "c1", ResourceID: id})
+			if err != nil {
+				t.Fatal(err)
+			}
+			pass(time.Second)
+			one.take()
+			one.checkpoints()
+			return codec.Compared{Clusters: []codec.ClusterComparison{{
+				Cluster: "c1", Reason: "why", Withheld: []codec.WithheldDeletion{{ResourceID: id, Revision: r.SpecRevision}},
+			}}}
+		}
+		expect := func(what string, first, second []string) {
+			t.Helper()
+			if diff := cmp.Diff(first, one.sources()); diff != "" {
+				t.Errorf("%s, c1: %s", what, diff)
+			}
+			if diff := cmp.Diff(second, two.sources()); diff != "" {
+				t.Errorf("%s, c2: %s", what, diff)
+			}
+		}
+		nothing, none := []string(nil), []string{}
+		expect("at first", none, none)
+		b.mustCompare(clusters("c1", "unknown"))
+		expect("b has c1", []string{"b"}, nothing)
+		b.mustCompare(clusters("c1"))
+		expect("b has it again", nothing, nothing)
+		all := clusters("c1")
+		all.AllClusters = true
+		a.mustCompare(all)
+		expect("a has all", []string{"a", "b"}, []string{"a"})
+		a.mustCompare(codec.Compared{AllClusters: true})
+		expect("a has all again", nothing, nothing)
+		a.mustCompare(withheld(a, "w"))
+		expect("a withholds", []string{"b"}, nothing)
+		a.mustCompare(codec.Compared{AllClusters: true})
+		expect("on this connection it does", nothing, nothing)
+		w.put(b.peer, releaseOf(t, "b", "c1"))
+		expect("b releases", none, nothing)
+		again := w.open(w.source("a"), hawser)
+		again.mustCompare(codec.Compared{AllClusters: true})
+		expect("a does not withhold any more", []string{"a"}, nothing)
+		w.put(a.peer, releaseOf(t, "a", "c2"))
+		expect("a releases", nothing, none)
+		late := w.open(w.agent("c1"), hawser)
+		w.ask(late)
+		if diff := cmp.Diff([]string{"a"}, late.sources()); diff != "" {
+			t.Errorf("who comes later: %s", diff)
+		}
+	})
+}
+
+func TestCompared_RemembersTheHub(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		source := w.open(w.source("src"), hawser)
+		p := codec.HubPosition{UID: "hub-uid", ResourceVersion: "4711"}
+		source.mustCompare(codec.Compared{Position: &p})
+		source.mustCompare(codec.Compared{})
+		again := w.open(w.source("src"), hawser)
+		inv := again.page(codec.InventoryRequest{})
+		if inv.LastPosition == nil || *inv.LastPosition != p {
+			t.Errorf("position %+v", inv.LastPosition)
+		}
+		if inv := again.page(codec.InventoryRequest{PageToken: "1/c/"}); inv.LastPosition != nil {
+			t.Errorf("a later page has it too: %+v", inv.LastPosition)
+		}
+		if inv := w.open(w.source("src2"), hawser).page(codec.InventoryRequest{}); inv.LastPosition != nil {
+			t.Errorf("another source has it: %+v", inv.LastPosition)
+		}
+	})
+}
+
+func TestCompared_Refuses(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		source := w.open(w.source("src"), hawser)
+		w.wantCode(source.compared(clusters("a\x00b")), transport.CodeInvalid)
+		w.wantCode(source.compared(clusters(strings.Repeat("x", 2000))), transport.CodeInvalid)
+		w.wantCode(source.compared(clusters("c1", "c2", "c1")), transport.CodeInvalid)
+		many := func(from, n int) (c codec.Compared) {
+			for i := range n {
+				c.Clusters = append(c.Clusters, codec.ClusterComparison{Cluster: fmt.Sprint("c", from+i)})
+			}
+			return c
+		}
+		source.mustCompare(many(0, 40_000))
+		source.mustCompare(many(0, 40_000)) // nothing new
+		w.wantCode(source.compared(many(40_000, 40_000)), transport.CodeInvalid)
+		source.mustCompare(codec.Compared{AllClusters: true})
+		source.mustCompare(many(40_000, 40_000))
+	})
+}
+
+// TestAhead_WaitsForTheSourceAndIsOverruled: I2 after a restored store; what the
+// agent has newer stays until the source has made sure.
+func TestAhead_WaitsForTheSourceAndIsOverruled(t *testing.T) {
+	before := func(w *world) {
+		w.subscribe(w.agent("c1")).cancel() // the cluster is known
+		for _, id := range []string{"live", "deleted", "catches-up", "repeated"} {
+			w.put(w.source("src"), work{id: id, version: 5}.event())
+		}
+		w.put(w.source("src"), work{id: "deleted", version: 5, deleting: true}.event())
+		w.put(w.source("stock"), work{source: "stock", id: "foreign", version: 5}.event())
+	}
+	inRestored(t, before, func(w *world) {
+		source := w.open(w.source("src"), hawser)
+		newer := []codec.ResourceVersion{held("live", 7), held("deleted", 7), held("catches-up", 7), held("repeated", 7), held("foreign", 7)}
+		stock, ours := w.open(w.agent("c1"), nil), w.open(w.agent("c1"), hawser)
+		for _, agent := range []*tap{stock, ours} {
+			w.ask(agent, newer...)
+			agent.expect("status resync_request  v0")
+		}
+		if c := ours.checkpoint(); !c.Listed || len(c.Orphans) != 0 {
+			t.Errorf("checkpoint %+v", c)
+		}
+		w.put(source.peer, work{id: "catches-up", version: 8, action: codec.UpdateRequest}.event())
+		w.put(source.peer, work{id: "repeated", version: 7, action: codec.UpdateRequest}.event()) // as the store had it once
+		for _, agent := range []*tap{stock, ours} {
+			agent.expect("spec update_request catches-up v8", "spec update_request repeated v7")
+		}
+		source.mustCompare(clusters("c1"))
+		// Behind the spec that it cannot refuse a stock agent is told the version, so
+		// that its status is about a generation.
+		stock.expectAny("spec resync_response live v0", "spec resync_response live v5", "spec resync_response deleted v5 deleting")
+		ours.expectAny("spec resync_response live v0", "spec resync_response deleted v7 deleting")
+		source.mustCompare(clusters("c1"))
+		stock.expect()
+		// The agent confirms the version that it was told.
+		if o := w.put(stock.peer, w.event(report{id: "deleted", version: 7, deleted: true})); o != codec.OutcomeConfirmed {
+			t.Errorf("the deletion is %q", o)
+		}
+		ours.cancel()
+		// From now on a newer version is no longer a reason to wait.
+		late := w.open(w.agent("c1"), nil)
+		w.ask(late, newer...)
+		late.expectAny("spec resync_response live v0", "spec resync_response live v5", "spec resync_response deleted v5 deleting", "spec resync_response catches-up v8", "status resync_request  v0")
+	})
+}
+
+// TestAhead_OfRecordsThatCameAfterTheList:
+//
+// t1 The store is lost, and the source went back to version 5 of a work.
+// t2 The agent lists version 7 of it. The store has no record: it is an orphan.
+// t3 The source compares, and publishes version 5.
+// Therefore that is sent so that the agent takes it: nobody lists the work again, and
+// the agent would call a version 5 stale.
+func TestAhead_OfRecordsThatCameAfterTheList(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		source := w.open(w.source("src"), hawser)
+		stock, ours := w.open(w.agent("c1"), nil), w.open(w.agent("c1"), hawser)
+		for _, agent := range []*tap{stock, ours} {
+			w.ask(agent, held("before", 7), held("after", 7), held("deleted", 7), held("newer", 7))
+		}
+		pass(time.Second)
+		w.put(source.peer, work{id: "before", version: 5}.event())
+		w.put(source.peer, work{id: "newer", version: 8}.event())
+		for _, agent := range []*tap{stock, ours} {
+			agent.expect("spec create_request before v5", "spec create_request newer v8")
+		}
+		source.mustCompare(clusters("c1"))
+		stock.expect("spec resync_response before v0", "spec resync_response before v5")
+		ours.expect("spec resync_response before v0")
+		w.put(source.peer, work{id: "after", version: 5}.event())
+		w.put(source.peer, work{id: "deleted", version: 5, deleting: true}.event())
+		stock.expectAny("spec resync_response after v0", "spec resync_response after v5", "spec resync_response deleted v5 deleting")
+		ours.expectAny("spec resync_response after v0", "spec resync_response deleted v7 deleting")
+	})
+}
+
+// TestAhead_FreshDeletionsAreSent whatever the agent lists (C29): what a source
+// deletes now is no older than what the store may have lost.
+func TestAhead_FreshDeletionsAreSent(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		w.subscribe(w.agent("c1")).cancel() // the cluster is known
+		w.put(w.source("src"), work{version: 5}.event())
+		w.put(w.source("src"), work{version: 5, deleting: true}.event())
+		stock, ours := w.open(w.agent("c1"), nil), w.open(w.agent("c1"), hawser)
+		w.ask(stock, held("w1", 7))
+		stock.expectAny("spec resync_response w1 v5 deleting", "status resync_request  v0")
+		w.ask(ours, held("w1", 7))
+		ours.expectAny("spec resync_response w1 v7 deleting", "status resync_request  v0")
+	})
+}
+
+// inRestored runs before on a broker, and after on another one over a copy of
+// its store that was opened anew.
+func inRestored(t *testing.T, before, after func(w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		ids := testkit.NewIDs("store")
+		first := mem.Open(mem.Options{NewID: ids})
+		serve := func(s *mem.Store, test func(w *world)) {
+			w := &world{T: t, Broker: testkit.StartBroker(t, testkit.Options{Broker: broker.Config{Store: s, NewID: testkit.NewIDs("id")}})}
+			test(w)
+			w.Stop()
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		serve(first, before)
+		serve(mem.Open(mem.Options{NewID: ids, From: first.Backup()}), after)
+	})
+}
+
+// TestOrphans_AreNamedInCheckpoints of the subscription that listed them, until
+// a record explains them.
+func TestOrphans_AreNamedInCheckpoints(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		source := w.source("src")
+		w.put(source, work{id: "known", version: 1}.event())
+		agent, other := w.open(w.agent("c1"), hawser), w.open(w.agent("c1"), hawser)
+		w.ask(agent, held("o2", 1), held("known", 1), held("o1", 1))
+		w.ask(other)
+		orphans := func(s *tap) []string {
+			t.Helper()
+			pass(time.Second)
+			list := s.checkpoints()
+			if len(list) == 0 {
+				return nil
+			}
+			return append([]string{}, list[len(list)-1].Orphans...)
+		}
+		if diff := cmp.Diff([]string{"o1", "o2"}, orphans(agent)); diff != "" {
+			t.Error(diff)
+		}
+		if diff := cmp.Diff([]string{}, orphans(other)); diff != "" {
+			t.Errorf("who did not list them: %s", diff)
+		}
+		w.put(source, work{id: "o1", version: 3}.event())
+		if diff := cmp.Diff([]string{"o2"}, orphans(agent)); diff != "" {
+			t.Errorf("explained: %s", diff)
+		}
+		w.ask(agent, held("known", 1))
+		if diff := cmp.Diff([]string{}, orphans(agent)); diff != "" {
+			t.Errorf("listed no more: %s", diff)
+		}
+		// So many that not all can be repeated: the digest will tell.
+		var many []codec.ResourceVersion
+		for i := range 40_000 {
+			many = append(many, held(fmt.Sprintf("28e8bfbf-1292-522f-999a-%012d", i), 1))
+		}
+		w.ask(agent, many...)
+		if n := len(orphans(agent)); n < 20_000 || n > 30_000 {
+			t.Errorf("%d orphans are named", n)
+		}
+		// And they are not repeated with every event.
+		for i := range 20 {
+			w.put(source, work{id: "known", version: int32(i + 2)}.event())
+			pass(200 * time.Millisecond)
+		}
+		if n := len(agent.checkpoints()); n > 2 {
+			t.Errorf("%d checkpoints of 1 MiB in 4 s", n)
+		}
+	})
+}
+
+// TestRelease_IsSeenByTheAgent: the digest is another one, and the source does
+// not count as having compared, so nothing is evicted.
+func TestRelease_IsSeenByTheAgent(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		agent, source := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser)
+		w.ask(agent)
+		w.put(source.peer, work{version: 1}.event())
+		source.mustCompare(clusters("c1"))
+		pass(time.Second)
+		list := agent.checkpoints()
+		if c := list[len(list)-1]; c.Digest.Count != 1 || len(c.ComparedSources) != 1 {
+			t.Fatalf("before: %+v", c)
+		}
+		w.put(source.peer, releaseOf(t, "src", "c1"))
+		pass(2 * time.Second)
+		list = agent.checkpoints()
+		for _, c := range list {
+			if len(c.ComparedSources) != 0 {
+				t.Errorf("%+v", c)
+			}
+		}
+		if c := list[len(list)-1]; c.Digest == nil || c.Digest.Count != 0 {
+			t.Errorf("after: %+v", c)
+		}
+	})
+}
+
+// TestForgetCluster_EndsWhatSourcesSaid: works that an operator gives up are
+// not gone at their source, so nobody may evict them.
+func TestForgetCluster_EndsWhatSourcesSaid(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		agent, source := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser)
+		w.ask(agent)
+		w.put(source.peer, work{version: 1}.event())
+		source.mustCompare(clusters("c1"))
+		if diff := cmp.Diff([]string{"src"}, agent.sources()); diff != "" {
+			t.Error(diff)
+		}
+		if _, err := w.ForgetCluster(w.Context(), olga, &hawserv1.ForgetClusterRequest{Cluster: "c1", Works: true}); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff([]string{}, agent.sources()); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+// slowBookmarks is a store that remembers nothing before the gate lets it.
+type slowBookmarks struct {
+	store.Store
+	gate chan struct{}
+}
+
+func (s slowBookmarks) SetBookmarks(ctx context.Context, values map[string][]byte) error {
+	<-s.gate
+	return s.Store.SetBookmarks(ctx, values)
+}
+
+// TestCompared_DoesNotOutlastARelease:
+//
+// t1 A source says that it has compared a cluster; the broker begins to write that down.
+// t2 The source releases the cluster, and its records are dropped.
+// t3 What was begun at t1 is written.
+// Therefore it counts no longer: the agent would take it that nobody wants its works,
+// and evict them.
+func TestCompared_DoesNotOutlastARelease(t *testing.T) {
+	for name, said := range map[string]codec.Compared{
+		"by name": clusters("c1"),
+		"all":     {AllClusters: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			slow := slowBookmarks{gate: make(chan struct{})}
+			inWrapped(t, broker.Config{}, func(s store.Store) store.Store {
+				slow.Store, slow.gate = s, make(chan struct{}) // made in the bubble
+				return slow
+			}, func(w *world) {
+				agent, source := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser)
+				w.ask(agent)
+				w.put(source.peer, work{version: 1}.event())
+				said.Position = &codec.HubPosition{UID: "hub", ResourceVersion: "1"}
+				done := make(chan error, 1)
+				go func() { done <- source.compared(said) }() // received below
+				synctest.Wait()
+				w.put(source.peer, releaseOf(t, "src", "c1"))
+				slow.gate <- struct{}{}
+				if e := w.refused(<-done, transport.CodeUnavailable); !transport.Retryable(e) || e.Delay <= 0 {
+					t.Errorf("%+v", e)
+				}
+				if diff := cmp.Diff([]string{}, agent.sources()); diff != "" {
+					t.Error(diff)
+				}
+				said.Position = nil
+				source.mustCompare(said) // of what is so now
+				if diff := cmp.Diff([]string{"src"}, agent.sources()); diff != "" {
+					t.Error(diff)
+				}
+			})
+		})
+	}
+}
+
+// goneSoon is the context of a caller who goes away after it was looked at once.
+type goneSoon struct {
+	context.Context
+	looked *int
+}
+
+func (c goneSoon) Err() error {
+	if *c.looked++; *c.looked > 1 {
+		return context.Canceled
+	}
+	return nil
+}
+
+// TestCompared_OfWhoWentAwayDoesNotCount, also when that was the moment after the
+// call came: what the source publishes next may be a release.
+func TestCompared_OfWhoWentAwayDoesNotCount(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		agent, source := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser)
+		w.ask(agent)
+		e, err := codec.NewCompared(source.params(), clusters("c1"))
+		_, err = w.Publish(goneSoon{w.Context(), new(int)}, source.peer, marshal(w, e, err), source.accepted.SubscriptionID)
+		if e := w.refused(err, transport.CodeUnavailable); !transport.Retryable(e) {
+			t.Errorf("%+v", e)
+		}
+		pass(time.Second)
+		if diff := cmp.Diff([]string{}, agent.sources()); diff != "" {
+			t.Error(diff)
+		}
+	})
+}

@@ -1,0 +1,126 @@
+package feed
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/claims"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// maxOrders is how many orders of operators may wait for an agent.
+const maxOrders = 1000
+
+// applied is what an agent says of AppliedManifestWorks that no work explains, and what
+// operators want done with them, for as long as the subscription lives. Its lock guards it.
+type applied struct {
+	budget claims.Budget
+	party  identity.Identity
+	bytes  int
+	said   codec.Unexplained
+	orders []codec.Resolve // oldest first
+}
+
+// replace replaces what was said before. Where there is no room, works are counted and not
+// named.
+func (a *applied) replace(u codec.Unexplained) {
+	a.budget.Free(a.party, a.bytes)
+	a.bytes = 0
+	for _, r := range u.Records {
+		a.bytes += 128 + len(r.UID) + len(r.Name) + len(r.Outcome)
+	}
+	if !a.budget.Reserve(a.party, a.bytes) {
+		u = codec.Unexplained{More: u.More + uint64(len(u.Records))}
+		a.bytes = 0
+	}
+	a.said = u
+}
+
+// free forgets everything.
+func (a *applied) free() {
+	a.replace(codec.Unexplained{})
+	a.orders = nil
+}
+
+// order puts an order for the agent; false: there are too many.
+func (a *applied) order(r codec.Resolve) bool {
+	if len(a.orders) >= maxOrders {
+		return false
+	}
+	if !slices.Contains(a.orders, r) {
+		a.orders = append(a.orders, r)
+	}
+	return true
+}
+
+// Unexplained notes what an agent says of AppliedManifestWorks that no work explains.
+func (f *Feed) Unexplained(_ context.Context, e *call.Event) error {
+	s, err := f.registry.named(e)
+	if err != nil {
+		return err
+	}
+	u, err := call.Decode(e, codec.ParseUnexplained)
+	if err != nil {
+		return err
+	}
+	if s.part != codec.Spec {
+		return call.Invalid(codec.HeaderSubscriptionID, "the subscription is not one of an agent", "name the subscription to the works of the agent's cluster")
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.phase != over { // else it has nothing to say any more
+		s.applied.replace(u)
+	}
+	return nil
+}
+
+// Resolve hands an operator's order to the agents of a cluster that named an
+// AppliedManifestWork.
+func (f *Feed) Resolve(cluster, uid string, adopt bool) (name string, err error) {
+	agents := f.registry.agents(cluster)
+	if len(agents) == 0 {
+		return "", &transport.Error{
+			Code: transport.CodeUnavailable, Next: transport.NextBackOff, Message: "no agent of cluster " + cluster + " is connected",
+			Hint: "hawser get clusters shows who is; try again when the agent is there",
+		}
+	}
+	for _, s := range agents {
+		named, err := s.resolve(cluster, uid, adopt)
+		if err != nil {
+			return "", err
+		}
+		if named != "" {
+			name = named
+		}
+	}
+	if name == "" {
+		return "", call.NotFound("no agent of cluster "+cluster+" has an AppliedManifestWork without an owner with the uid "+uid, "hawser get orphans --cluster "+cluster+" shows those there are")
+	}
+	return name, nil
+}
+
+// resolve puts an order, if the agent named the AppliedManifestWork, and returns its name.
+func (s *subscription) resolve(cluster, uid string, adopt bool) (name string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := slices.IndexFunc(s.applied.said.Records, func(r codec.UnexplainedRecord) bool { return r.UID == uid })
+	if i < 0 {
+		return "", nil
+	}
+	r := s.applied.said.Records[i]
+	if r.Shared {
+		return "", &transport.Error{
+			Code: transport.CodeConflict, Next: transport.NextStop, Message: r.Name + " belongs to another hub",
+			Hint: "the owner of the cluster can hand it over with: hawser move",
+		}
+	}
+	if !s.applied.order(codec.Resolve{UID: uid, Name: r.Name, Adopt: adopt}) {
+		return "", call.Overloaded("too many orders wait for the agent of cluster "+cluster, time.Minute)
+	}
+	s.signal()
+	return r.Name, nil
+}

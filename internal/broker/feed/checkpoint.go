@@ -1,0 +1,309 @@
+package feed
+
+import (
+	"context"
+	"time"
+
+	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/claims"
+	"github.com/hawser-io/hawser/internal/broker/route"
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+const (
+	// partialPause is how often a party is told how far it is while there is always something
+	// left to send.
+	partialPause = 5 * time.Second
+	// unexplainedPace is how many bytes of unexplained ids are repeated to one agent per
+	// second: checkpoints that carry many of them are rarer.
+	unexplainedPace = 256 << 10
+)
+
+// Proof is what the last ack of an agent's subscription showed.
+type Proof uint8
+
+// The proofs.
+const (
+	Unproven Proof = iota // nothing was acknowledged, as by every stock agent
+	Matched               // it has exactly the works of the store
+	Differs               // it has something else, also after it listed it
+)
+
+// syncState is how far a Hawser party is. It is empty for a stock one, which never hears of
+// it. The lock of its subscription guards it.
+type syncState struct {
+	progress route.Progress
+	// told are the last complete checkpoints of an agent, which it may yet acknowledge; next
+	// is the place of the next one.
+	told [4]toldDigest
+	next int
+	// acked is the revision up to which an agent has confirmed, proof what the last
+	// confirmation showed; complained says that the log has it.
+	acked      uint64
+	proof      Proof
+	complained bool
+
+	// answered is how many lists were compared, listed whether one was an agent's.
+	answered uint64
+	listed   bool
+	// odd is what the last list of an agent had that does not fit.
+	odd *claims.List
+	// recheck: of some works of which the agent has newer versions, the records may have
+	// turned out to be the truth.
+	recheck bool
+}
+
+type toldDigest struct {
+	revision uint64
+	digest   codec.Digest
+}
+
+// mark is a checkpoint to be sent.
+type mark struct {
+	revision uint64
+	// complete: the mailbox was empty, and every change up to position had been put into it
+	// before.
+	complete bool
+	position uint64
+}
+
+// rechecks reports whether works of which the agent has newer versions have to be looked at.
+func (y *syncState) rechecks() bool {
+	due := y.recheck
+	y.recheck = false
+	return due && y.odd.HasNewer()
+}
+
+// completeMark returns the checkpoint that is due when nothing is left to send. position is
+// that of the registry before the lock was locked.
+func (s *subscription) completeMark(now time.Time, position uint64) (mark, bool) {
+	if s.mail.Len() > 0 || len(s.rests.later) > 0 || !s.phase.idle() {
+		return mark{}, false
+	}
+	revision, ok := s.sync.progress.Complete(now, position)
+	if !ok {
+		return mark{}, false
+	}
+	// What there is to tell from now on is for the next one.
+	s.sync.progress.Done()
+	return mark{revision: revision, complete: true, position: position}, true
+}
+
+// partialMark returns the checkpoint that is due while something is left to send.
+func (s *subscription) partialMark(now time.Time, position uint64) (mark, bool) {
+	if !s.sync.progress.MayBePartial(now) {
+		return mark{}, false
+	}
+	if oldest, ok := s.oldest(); ok && s.phase.idle() {
+		if revision, ok := s.sync.progress.Partial(now, position, oldest); ok {
+			return mark{revision: revision}, true
+		}
+	}
+	s.sync.progress.Postpone(now.Add(partialPause))
+	return mark{}, false
+}
+
+// oldest returns a revision below which every record was sent; false: nothing is left to
+// send. Entries that rest were popped and not sent.
+func (s *subscription) oldest() (revision uint64, ok bool) {
+	revision, ok = s.mail.Oldest()
+	for _, r := range s.rests.later {
+		if !ok || r.Revision < revision {
+			revision, ok = r.Revision, true
+		}
+	}
+	return revision, ok
+}
+
+// begin says that from now on the mailbox has all that the party lacks.
+func (s *subscription) begin(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.base(now, nil)
+}
+
+// base is begin; l is the list that was just compared, if one was. The caller has the lock.
+func (s *subscription) base(now time.Time, l *list) {
+	if s.hello.Protocol > 0 {
+		s.sync.progress.Begin(cursorRevision(s.cursor), now.Add(partialPause))
+	}
+	if l == nil {
+		return
+	}
+	if !l.silent {
+		s.sync.answered++
+		s.sync.listed = true
+	}
+	s.sync.progress.Touch()
+}
+
+// touch says that there is something to tell that is not in the mailbox.
+func (s *subscription) touch() {
+	s.mu.Lock()
+	s.sync.progress.Touch()
+	s.mu.Unlock()
+	s.signal()
+}
+
+// recheck says that other sources than before vouch for the agent's cluster, or have published
+// a deletion there again.
+func (s *subscription) recheck() {
+	s.mu.Lock()
+	s.sync.recheck = true
+	s.sync.progress.Touch()
+	s.mu.Unlock()
+	s.signal()
+}
+
+// replaceOdd replaces what the agent's list had that does not fit.
+func (s *subscription) replaceOdd(f func(old *claims.List) *claims.List) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sync.odd = f(s.sync.odd)
+}
+
+func (s *subscription) oddities() *claims.List {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sync.odd
+}
+
+// undeliverable says that a record cannot be sent, and was not.
+func (s *subscription) undeliverable(revision uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sync.progress.Block(revision)
+}
+
+// await lets the next complete checkpoint wait for the router.
+func (s *subscription) await(position uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sync.progress.Touch()
+	s.sync.progress.Await(position)
+}
+
+// checkpoint tells a party how far it is.
+func (t *stream) checkpoint(m mark) error {
+	s := t.sub
+	head := t.cfg.Store.Head()
+	c := codec.Checkpoint{Cursor: codec.Cursor{Epoch: head.Epoch, Term: head.Term, Revision: m.revision}}
+	if s.part == codec.Spec {
+		cluster := t.cfg.Store.ClusterHead(s.scope.DataType, s.scope.Cluster)
+		if m.complete && cluster.SpecRevision > m.position {
+			// The digest is of more than was sent.
+			s.await(cluster.SpecRevision)
+			t.registry.await(s, cluster.SpecRevision)
+			return nil
+		}
+		if m.complete {
+			c.Digest = &cluster.Digest
+		}
+		c.HighestSequenceID = cluster.Sequence
+		c.ComparedSources = t.cfg.Claims.Sources.Vouching(s.scope)
+	}
+	// It is noted before it is sent: the answer may be faster than the sending stream.
+	s.tell(t.cfg.Now(), t.cfg.Checkpoint, m, &c)
+	t.metrics.checkpoints.WithLabelValues(string(s.part)).Inc()
+	return t.sendEvent(codec.NewCheckpoint(t.params(), c))
+}
+
+// tell completes a checkpoint with what the subscription itself knows, and notes that it goes
+// out.
+func (s *subscription) tell(now time.Time, pause time.Duration, m mark, c *codec.Checkpoint) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	y := &s.sync
+	if s.part == codec.Status {
+		c.AnsweredLists = y.answered
+	} else {
+		if y.progress.Blocked() {
+			c.Digest = nil // some of it was not sent
+		}
+		c.Listed, c.Orphans = y.listed, y.odd.Unexplained()
+	}
+	size := 0
+	for _, id := range c.Orphans {
+		size += len(id)
+	}
+	pause += time.Duration(size) * time.Second / unexplainedPace
+	y.progress.Told(m.revision, now.Add(pause), now.Add(max(pause, partialPause)))
+	if c.Digest != nil {
+		y.told[y.next] = toldDigest{m.revision, *c.Digest}
+		y.next = (y.next + 1) % len(y.told)
+	}
+}
+
+// Acknowledge notes a party's word that everything up to a cursor is safe with it.
+func (f *Feed) Acknowledge(_ context.Context, e *call.Event) error {
+	s, err := f.registry.named(e)
+	if err != nil {
+		return err
+	}
+	a, err := call.Decode(e, codec.ParseAck)
+	if err != nil {
+		return err
+	}
+	head := f.cfg.Store.Head()
+	if a.Cursor.Epoch != head.Epoch || a.Cursor.Term != head.Term || !s.wasTold(a.Cursor.Revision) {
+		return call.Invalid("data", "the cursor is none that this subscription was told", "acknowledge the cursor of a checkpoint as it came")
+	}
+	if s.part == codec.Status {
+		f.metrics.acked(s.part, Unproven)
+		f.cfg.Graves.Seen(s.scope, a.Cursor.Revision)
+		return nil
+	}
+	p, complain := s.confirm(a)
+	f.metrics.acked(s.part, p)
+	if complain {
+		f.cfg.Log.Warn("agent holds something else than the store, also after it listed it",
+			"cluster", s.scope.Cluster, "subscription", s.id, "revision", a.Cursor.Revision, "works", a.Digest.Count)
+	}
+	return nil
+}
+
+// wasTold reports whether a party may have been told that it is so far.
+func (s *subscription) wasTold(revision uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return revision <= s.sync.progress.Revision()
+}
+
+// confirm notes an agent's acknowledgement and returns what it proves, and whether that is
+// worth a line in the log. One that comes so late that nobody remembers the digest proves
+// nothing.
+func (s *subscription) confirm(a codec.Ack) (p Proof, complain bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	y := &s.sync
+	y.acked = max(y.acked, a.Cursor.Revision)
+	if a.Digest == nil {
+		return Unproven, false
+	}
+	for _, t := range y.told {
+		if t.revision != a.Cursor.Revision {
+			continue
+		}
+		if t.digest == *a.Digest {
+			y.proof = Matched
+			y.odd.Agrees()
+			return Matched, false
+		}
+		p = Differs
+	}
+	if p == Differs {
+		y.proof = Differs
+		complain, y.complained = !y.complained, true
+	}
+	return p, complain
+}
+
+// shown is the subscription for whoever looks.
+func (s *subscription) shown() Agent {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return Agent{
+		Place: s.scope, Since: s.since, Pending: s.mail.Len(),
+		Acked: s.sync.acked, Proof: s.sync.proof, Applied: s.applied.said,
+	}
+}

@@ -1,0 +1,203 @@
+// Package feed brings what changed in the store to whom it concerns:
+//
+//	routing:   the store's change feed ─► claims ─► mailboxes of the subscriptions
+//	Subscribe: registry ─► header ─► fill or compare ─► mailbox entry ─► read the record ─► send
+//
+// Nothing that a subscriber does or fails to do delays anybody else: a mailbox has keys and
+// no events, each stream is one goroutine, and no lock is held while it sends.
+//
+// A [subscription] is what everybody sees of a party that subscribed: others put changes,
+// lists and the end into it. A [stream] is the goroutine that serves it: it asks
+// [stream.next] for one step after the other, performs it, and says what came of it.
+//
+// What only parties of Open Cluster Management need stands in stock.go.
+package feed
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/hawser-io/hawser/internal/broker/authz"
+	"github.com/hawser-io/hawser/internal/broker/claims"
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/telemetry"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// Fences are told which subscriptions of Hawser parties run: what such a party publishes
+// counts while its subscription does.
+type Fences interface {
+	// Open begins a subscription; end ends it.
+	Open(id string, party identity.Identity, scope store.Scope, end func(*transport.Error))
+	// End says that it is about to end, Close that it has ended.
+	End(id string)
+	Close(id string)
+}
+
+// Superseder ends the earlier subscriptions of the source that has this one, and waits until
+// nothing that they published is queued any more.
+type Superseder interface {
+	Supersede(ctx context.Context, subscription string, from identity.Identity) error
+}
+
+// Graves may go when their owner has seen everything up to a revision.
+type Graves interface {
+	Seen(owner store.Scope, revision uint64)
+}
+
+// Config is what a [Feed] is made of.
+type Config struct {
+	Store      store.Store
+	Claims     *claims.Claims
+	Fences     Fences
+	Superseder Superseder
+	Graves     Graves
+	// Lists is for what waits for a comparison; Applied for what agents say of
+	// AppliedManifestWorks that no work explains.
+	Lists, Applied claims.Budget
+	Slots          claims.Slots
+	Identify       func(transport.Peer, authz.Call) identity.Identity
+	Log            *slog.Logger
+	Meter          telemetry.Meter
+	Now            func() time.Time
+	NewID          func() string
+
+	MaxEventBytes                          int
+	Heartbeat, ListGrace, Rest, Checkpoint time.Duration
+	StreamsPerParty                        int
+	DrainTimeout                           time.Duration
+	DrainRate                              int
+}
+
+// Feed serves subscriptions. Its methods may be called concurrently.
+type Feed struct {
+	cfg      *Config
+	registry *registry
+	metrics  *metrics
+}
+
+// New returns a feed of the store's changes from now on. It starts nothing.
+func New(cfg Config) *Feed {
+	f := &Feed{cfg: &cfg, registry: newRegistry(cfg.Store.Head().Revision)}
+	f.metrics = newMetrics(cfg.Meter, f.registry)
+	return f
+}
+
+// Tasks are what has to run.
+func (f *Feed) Tasks() []run.Task {
+	return []run.Task{{Name: "router", Run: f.route}, {Name: "drain", Run: f.drain}}
+}
+
+// Closing returns the error that new calls are refused with while the feed drains, else nil.
+func (f *Feed) Closing() error { return f.registry.closing() }
+
+// route feeds the mailboxes from the store's change feed and nothing else.
+func (f *Feed) route(ctx context.Context) error {
+	const atOnce = 1024
+	after := f.registry.position()
+	for {
+		changes, err := f.cfg.Store.Changes(ctx, after, atOnce)
+		if err != nil {
+			return err
+		}
+		if len(changes) == 0 {
+			continue
+		}
+		for i := range changes {
+			f.cfg.Claims.Changed(&changes[i])
+		}
+		after = changes[len(changes)-1].Revision
+		// The store may return fewer than it has, so their number says nothing.
+		f.registry.route(changes, after >= f.cfg.Store.Head().Revision)
+	}
+}
+
+// Begin is told of a spec or a status before it is queued; done gets the outcome, before the
+// publisher is told.
+func (f *Feed) Begin(_ context.Context, op *store.Op, env *codec.Envelope) (done func(store.Outcome) error, err error) {
+	key := op.Key
+	switch {
+	case op.Kind == store.PutSpec && !op.Deleting:
+		return func(o store.Outcome) error {
+			if o.Verdict == store.Accepted {
+				f.registry.accepted(key, o.Revision)
+			}
+			return nil
+		}, nil
+	case op.Kind == store.PutStatus:
+		if op.Deleted {
+			f.registry.rest(key, env.ObjectName, unanswered)
+		}
+		return func(o store.Outcome) error {
+			switch o.Verdict {
+			case store.SpecAgain:
+				f.registry.resend(key, o.Revision)
+			case store.Stale:
+				f.registry.touch(key)
+			}
+			if op.Deleted {
+				f.registry.rest(key, env.ObjectName, f.cfg.Now().Add(f.cfg.Rest))
+			}
+			return nil
+		}, nil
+	}
+	return nil, nil
+}
+
+// Recheck tells agents that other sources than before vouch for their cluster.
+func (f *Feed) Recheck(c claims.Change) {
+	if c.Everywhere {
+		for _, s := range f.registry.agents("") {
+			if s.scope.DataType == c.DataType {
+				s.recheck()
+			}
+		}
+		return
+	}
+	for _, cluster := range c.Clusters {
+		for _, s := range f.registry.of(store.Scope{DataType: c.DataType, Cluster: cluster}) {
+			s.recheck()
+		}
+	}
+}
+
+// End ends the subscriptions of a cluster whose agents gave another uid.
+func (f *Feed) End(place store.Scope, uid string, why *transport.Error) {
+	for _, s := range f.registry.of(place) {
+		if s.hello.ClusterUID != "" && s.hello.ClusterUID != uid {
+			s.stop(why)
+		}
+	}
+}
+
+// Agent is one running subscription of an agent, for whoever looks.
+type Agent struct {
+	Place   store.Scope
+	Since   time.Time // when it was opened
+	Pending int       // works that still have to be sent to it
+	Acked   uint64    // revision up to which it confirmed that it has everything; 0: none
+	Proof   Proof
+	// Applied are the AppliedManifestWorks on its cluster that no work explains.
+	Applied codec.Unexplained
+}
+
+// Agents returns the running subscriptions of agents, of every cluster where it is "", by
+// cluster, data type and age.
+func (f *Feed) Agents(cluster string) []Agent {
+	all := f.registry.agents(cluster)
+	slices.SortFunc(all, func(a, b *subscription) int {
+		return cmp.Or(cmp.Compare(a.scope.Cluster, b.scope.Cluster), cmp.Compare(a.scope.DataType.String(), b.scope.DataType.String()),
+			a.since.Compare(b.since), cmp.Compare(a.id, b.id))
+	})
+	list := make([]Agent, 0, len(all))
+	for _, s := range all {
+		list = append(list, s.shown())
+	}
+	return list
+}

@@ -1,0 +1,255 @@
+package feed
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/route"
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// registry is the set of running subscriptions, and what the router has seen. Its lock is
+// held while keys go into mailboxes, never while anything is sent.
+type registry struct {
+	mu       sync.Mutex
+	index    route.Index[*subscription]
+	byID     map[string]*subscription
+	perParty map[identity.Identity]int
+	// routed is the revision up to which every change is in the mailboxes where it belongs.
+	// It is written under the lock.
+	routed   atomic.Uint64
+	unrouted unrouted
+	// awaited are the subscriptions that want to hear when routed is so far.
+	awaited map[*subscription]uint64
+	// end is why nobody may call any more; nil while everybody may. It is set under the lock,
+	// once.
+	end atomic.Pointer[transport.Error]
+	// empty is closed when end is set and the last subscription is gone.
+	empty chan struct{}
+}
+
+func newRegistry(revision uint64) *registry {
+	r := &registry{
+		byID: map[string]*subscription{}, perParty: map[identity.Identity]int{}, unrouted: unrouted{},
+		awaited: map[*subscription]uint64{}, empty: make(chan struct{}),
+	}
+	r.routed.Store(revision)
+	return r
+}
+
+// position returns the revision up to which changes were routed.
+func (r *registry) position() uint64 { return r.routed.Load() }
+
+// await wakes s when changes up to a revision were routed. The last call counts.
+func (r *registry) await(s *subscription, revision uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.routed.Load() >= revision {
+		s.signal()
+		return
+	}
+	r.awaited[s] = revision
+}
+
+// add registers s: every change routed from now on reaches it.
+func (r *registry) add(s *subscription, perParty int) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.end.Load(); err != nil {
+		return err
+	}
+	if r.perParty[s.party] >= perParty {
+		return call.Overloaded("too many subscriptions of "+s.party.String(), call.ComeBack)
+	}
+	r.perParty[s.party]++
+	r.byID[s.id] = s
+	r.index.Add(s.scope, s)
+	return nil
+}
+
+// remove is the end of s; it must have been added.
+func (r *registry) remove(s *subscription) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.index.Remove(s.scope, s)
+	delete(r.byID, s.id)
+	delete(r.awaited, s)
+	if r.perParty[s.party]--; r.perParty[s.party] == 0 {
+		delete(r.perParty, s.party)
+	}
+	r.checkEmpty()
+}
+
+func (r *registry) checkEmpty() {
+	if r.end.Load() == nil || len(r.byID) > 0 {
+		return
+	}
+	select {
+	case <-r.empty:
+	default:
+		close(r.empty)
+	}
+}
+
+// close refuses new subscriptions with err, and returns those that there are.
+func (r *registry) close(err *transport.Error) []*subscription {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.end.Store(err)
+	r.checkEmpty()
+	all := make([]*subscription, 0, len(r.byID))
+	for _, s := range r.byID {
+		all = append(all, s)
+	}
+	return all
+}
+
+// closing returns the error that new calls are refused with, nil before close.
+func (r *registry) closing() error {
+	if err := r.end.Load(); err != nil {
+		return err
+	}
+	return nil
+}
+
+// route puts changes, in the order of their revisions, into the mailboxes of whom they
+// concern. all: there were no more when they were read.
+func (r *registry) route(changes []store.Change, all bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range changes {
+		r.routeOne(&changes[i])
+	}
+	routed := changes[len(changes)-1].Revision
+	r.routed.Store(routed)
+	if all {
+		r.unrouted.forget(routed)
+	}
+	for s, revision := range r.awaited {
+		if revision <= routed {
+			delete(r.awaited, s)
+			s.signal()
+		}
+	}
+}
+
+func (r *registry) routeOne(c *store.Change) {
+	scope := scopeOf(c.Key)
+	if c.Part == store.StatusPart {
+		scope = store.Scope{DataType: c.Key.DataType, Owner: c.Owner}
+	}
+	var flags route.Flags
+	if c.Part == store.SpecPart {
+		flags = r.unrouted.flags(c)
+	}
+	for _, s := range r.index.Get(scope) {
+		if c.Gone {
+			s.discard(keyOf(c.Key))
+		} else {
+			s.post(keyOf(c.Key), c.Revision, flags)
+		}
+	}
+}
+
+// scopeOf is that of the agents of a record's cluster, keyOf its key in their mailboxes.
+func scopeOf(k store.Key) store.Scope {
+	return store.Scope{DataType: k.DataType, Cluster: k.Cluster}
+}
+
+func keyOf(k store.Key) route.Key { return route.Key{Cluster: k.Cluster, ResourceID: k.ResourceID} }
+
+// resend puts a record into the mailboxes of its cluster's agents once more.
+func (r *registry) resend(k store.Key, revision uint64) {
+	for _, s := range r.of(scopeOf(k)) {
+		s.answer(keyOf(k), max(revision, 1), 0)
+	}
+}
+
+// touch tells the agents of a record's cluster how high sequence ids have come: one of them
+// sent a status under an id that is too low. The highest may have been accepted after they
+// were told last, from a process before theirs.
+func (r *registry) touch(k store.Key) {
+	for _, s := range r.of(scopeOf(k)) {
+		s.touch()
+	}
+}
+
+// of returns the subscriptions of a scope.
+func (r *registry) of(scope store.Scope) []*subscription {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.index.Get(scope))
+}
+
+// agents returns the subscriptions of a cluster's agents, of every cluster where it is "".
+func (r *registry) agents(cluster string) []*subscription {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var list []*subscription
+	if cluster != "" {
+		for _, d := range codec.DataTypes() {
+			list = append(list, r.index.Get(store.Scope{DataType: d, Cluster: cluster})...)
+		}
+		return list
+	}
+	for _, s := range r.byID {
+		if s.part == codec.Spec {
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
+// askers returns the subscriptions that a resync request is about: the one whose id it
+// echoes and no other, since a list that outlived its stream is not what the party has now;
+// without an id those of its connection, else all of its scope.
+func (r *registry) askers(scope store.Scope, id string, conn uint64) []*subscription {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if id != "" {
+		if s := r.byID[id]; s != nil && s.scope == scope {
+			return []*subscription{s}
+		}
+		return nil
+	}
+	var same, all []*subscription
+	for _, s := range r.index.Get(scope) {
+		if s.conn == conn {
+			same = append(same, s)
+		}
+		all = append(all, s)
+	}
+	if len(same) > 0 {
+		return same
+	}
+	return all
+}
+
+// named returns the running subscription that a sync event names; it must be of its
+// publisher and of Hawser's protocol.
+func (r *registry) named(e *call.Event) (*subscription, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.byID[e.Subscription]
+	if s == nil || s.party != e.From || s.hello.Protocol == 0 {
+		return nil, call.NoSubscription(e.From)
+	}
+	return s, nil
+}
+
+// count returns the number of subscriptions by kind.
+func (r *registry) count() (agents, sources int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, s := range r.byID {
+		if s.part == codec.Spec {
+			agents++
+		}
+	}
+	return agents, len(r.byID) - agents
+}

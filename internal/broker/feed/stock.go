@@ -1,0 +1,258 @@
+package feed
+
+import (
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/hawser-io/hawser/internal/broker/route"
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// Everything here is for agents of Open Cluster Management. Ours order by revision, get a
+// deletion with its data, and need none of it.
+
+// A stock agent that reports a work as gone forgets it when its report was answered:
+//
+//	t1  it reports that the work is gone
+//	t2  a spec of the same id or name reaches it, because the work was created anew, or
+//	    should never have been deleted
+//	t3  the report is answered, and it forgets the work, and what came at t2 with it
+//
+// So does another deletion of a newer version, which then nobody confirms. Therefore what is
+// of that id and name rests until a while after the answer.
+
+// rests are the ids and names that rest at one subscription.
+type rests struct {
+	ends map[restKey]time.Time
+	// later are entries that were popped from the mailbox and have to rest.
+	later []resting
+	// look is when later has to be looked at next.
+	look time.Time
+}
+
+// restKey is an id or a name.
+type restKey struct{ id, name string }
+
+type resting struct {
+	route.Entry
+	name string
+}
+
+// unanswered is the end of a rest that has not been set yet.
+var unanswered = time.Unix(1<<40, 0)
+
+// set lets a work rest until a time.
+func (r *rests) set(id, name string, until time.Time) {
+	if r.ends == nil {
+		r.ends = map[restKey]time.Time{}
+	}
+	r.ends[restKey{id: id}] = until
+	if name != "" {
+		r.ends[restKey{name: name}] = until
+	}
+	if until.Before(r.look) {
+		r.look = until
+	}
+}
+
+// end returns until when a work rests; zero when it does not.
+func (r *rests) end(id, name string, now time.Time) (end time.Time) {
+	for _, k := range []restKey{{id: id}, {name: name}} {
+		until, ok := r.ends[k]
+		switch {
+		case !ok:
+		case !now.Before(until):
+			delete(r.ends, k)
+		case until.After(end):
+			end = until
+		}
+	}
+	return end
+}
+
+// keep keeps an entry whose work rests.
+func (r *rests) keep(e route.Entry, name string, end time.Time) {
+	if len(r.later) == 0 || end.Before(r.look) {
+		r.look = end
+	}
+	r.later = append(r.later, resting{Entry: e, name: name})
+}
+
+// due returns the entries whose works rest no longer.
+func (r *rests) due(now time.Time) (entries []route.Entry) {
+	if len(r.later) == 0 || now.Before(r.look) {
+		return nil
+	}
+	r.look = unanswered
+	r.later = slices.DeleteFunc(r.later, func(l resting) bool {
+		end := r.end(l.ResourceID, l.name, now)
+		if end.IsZero() {
+			entries = append(entries, l.Entry)
+			return true
+		}
+		if end.Before(r.look) {
+			r.look = end
+		}
+		return false
+	})
+	return entries
+}
+
+// prune forgets rests that are over; it is called now and then.
+func (r *rests) prune(now time.Time) {
+	maps.DeleteFunc(r.ends, func(_ restKey, until time.Time) bool { return !now.Before(until) })
+}
+
+// rest lets specs of a work wait at the stock agents of its cluster.
+func (r *registry) rest(k store.Key, name string, until time.Time) {
+	for _, s := range r.of(scopeOf(k)) {
+		if s.hello.Protocol == 0 {
+			s.rest(k.ResourceID, name, until)
+		}
+	}
+}
+
+func (s *subscription) rest(id, name string, until time.Time) {
+	s.mu.Lock()
+	s.rests.set(id, name, until)
+	waiting := len(s.rests.later) > 0
+	s.mu.Unlock()
+	if waiting {
+		s.signal()
+	}
+}
+
+// postpone reports whether a work rests, and if so keeps the entry for later.
+func (s *subscription) postpone(e route.Entry, name string, now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	end := s.rests.end(e.ResourceID, name, now)
+	if end.IsZero() {
+		return false
+	}
+	s.rests.keep(e, name, end)
+	return true
+}
+
+// unrouted are the revisions of specs that were accepted and that the router has not come to,
+// for clusters with stock agents: a deletion that the router finds in the place of one is the
+// first that they hear of it.
+type unrouted map[store.Key]uint64
+
+// accepted takes note of the spec that a record has at a revision. It is called before the
+// source is told, which may then delete the work.
+func (r *registry) accepted(k store.Key, revision uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	stock := func(s *subscription) bool { return s.hello.Protocol == 0 }
+	if revision > r.routed.Load() && slices.ContainsFunc(r.index.Get(scopeOf(k)), stock) {
+		r.unrouted[k] = revision
+	}
+}
+
+// flags says how a change of a spec is to be delivered.
+func (u unrouted) flags(c *store.Change) (f route.Flags) {
+	spec, unseen := u[c.Key]
+	if c.State == store.Tombstone {
+		f = route.Deletion
+		if unseen && spec < c.Revision {
+			f |= route.SpecFirst
+		}
+	}
+	if spec <= c.Revision {
+		delete(u, c.Key)
+	}
+	return f
+}
+
+// forget drops what the router is past, when it has seen everything: what replaced them was
+// among the changes, or is in no feed.
+func (u unrouted) forget(routed uint64) {
+	maps.DeleteFunc(u, func(_ store.Key, revision uint64) bool { return revision <= routed })
+}
+
+// stock is what a stream remembers for a stock agent.
+type stock struct {
+	// answered is the highest spec revision that the last comparison of a list saw;
+	// notCompared before the first one.
+	answered uint64
+	// deleted are the deletions that were sent, with the revisions of their specs, until the
+	// router is past the last comparison.
+	deleted map[string]uint64
+	// early are the works of which a spec was sent before the first comparison, until the
+	// router is past that.
+	early map[string]bool
+}
+
+const notCompared = math.MaxUint64
+
+// compared says up to where a comparison has seen the specs.
+func (k *stock) compared(seen uint64) { k.answered = seen }
+
+// routed says how far the router is, when nothing is left to do.
+func (k *stock) routed(position uint64) {
+	if position >= k.answered {
+		k.deleted, k.early = nil, nil
+	}
+}
+
+// liveToStock sends a spec. An agent that would think it is stale gets it without a version
+// first, which it never refuses, and then as it is: it says in its status which generation it
+// applied, and orders by that.
+func (t *stream) liveToStock(f form) error {
+	if t.stock.answered == notCompared {
+		if t.stock.early == nil {
+			t.stock.early = map[string]bool{}
+		}
+		t.stock.early[f.record.ResourceID] = true
+	}
+	if v := f.record.Version; f.unversioned() && v > 0 && v <= math.MaxInt32 {
+		if err := t.send(f.spec); err != nil {
+			return err
+		}
+		f.known = true
+	}
+	return t.send(f.spec)
+}
+
+// deletionToStock sends a deletion, behind the last spec if the agent may need it. It must not
+// get the two once more: the spec would bring the work back while the report that it is gone
+// is under way. So it hears of no deletion before its list was compared, which answers for all
+// of them, and the spec stays away when the router comes with what the comparison has seen. Of
+// a work that it was sent before that comparison its list may say nothing: it gets the spec.
+func (t *stream) deletionToStock(f form, e route.Entry) error {
+	r := f.record
+	if t.stock.answered == notCompared && e.Flags&route.Resync == 0 {
+		return nil
+	}
+	if r.Spec != nil && t.stock.deleted[r.ResourceID] != r.SpecRevision && (t.stock.early[r.ResourceID] || lastSpecUnseen(r, e)) {
+		if err := t.send(f.spec); err != nil {
+			return err
+		}
+	}
+	if t.stock.deleted == nil {
+		t.stock.deleted = map[string]uint64{}
+	}
+	t.stock.deleted[r.ResourceID] = r.SpecRevision
+	return t.send(f.deletion)
+}
+
+// lastSpecUnseen reports whether the agent may not know the last spec of a tombstone, which
+// says what deletion means.
+func lastSpecUnseen(r *store.Record, e route.Entry) bool {
+	switch {
+	case e.Flags&route.SpecFirst != 0, e.Flags&route.Deletion == 0:
+		return true // it was a spec that became a deletion before it was its turn
+	case e.Flags&route.Resync != 0:
+		return false // the comparison would have said so
+	case r.StatusRevision == 0 && r.Sequence != "":
+		return false // it was a grave: the cluster has nothing left of the work
+	}
+	// The source may have changed the spec and then deleted the work so soon that only the
+	// deletion went out, with the changed spec.
+	env, err := codec.ParseEnvelope(r.Spec)
+	return err == nil && codec.TagOf(true, env.Version, env.RawMetadata, env.Data) == r.Tag
+}

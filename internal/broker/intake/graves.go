@@ -1,0 +1,185 @@
+package intake
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// sweepGraves bounds one sweep: what is left over is for the next one.
+const sweepGraves = 16 << 10
+
+// itself is the broker as a publisher.
+var itself = identity.Identity{Role: identity.Operator, Name: "broker"}
+
+// graves removes graves in its own time, so that neither a call nor a stream waits for it:
+// those that their sources have seen, up to the cursor that each acknowledged last, a batch
+// per source in turn; and, from time to time, those whose sources have had long enough.
+type graves struct {
+	store   store.Store
+	commits *committer
+	metrics *metrics
+	log     *slog.Logger
+	now     func() time.Time
+	// retention is how long a grave waits for its source, pause how often that is looked at.
+	retention, pause time.Duration
+
+	mu   sync.Mutex
+	upTo map[store.Scope]uint64 // by owner
+	turn []store.Scope          // keys of upTo, next one first
+	wake chan struct{}
+}
+
+func newGraves(cfg Config, c *committer, m *metrics) *graves {
+	return &graves{
+		store: cfg.Store, commits: c, metrics: m, log: cfg.Log, now: cfg.Now,
+		retention: cfg.Retention, pause: cfg.Sweep, upTo: map[store.Scope]uint64{}, wake: make(chan struct{}, 1),
+	}
+}
+
+// seen says that a source has seen the statuses of its works up to a revision.
+func (g *graves) seen(owner store.Scope, revision uint64) {
+	g.mu.Lock()
+	if _, waits := g.upTo[owner]; !waits {
+		g.turn = append(g.turn, owner)
+	}
+	g.upTo[owner] = max(g.upTo[owner], revision)
+	g.mu.Unlock()
+	select {
+	case g.wake <- struct{}{}:
+	default:
+	}
+}
+
+// pop returns the next source, and up to where it has seen.
+func (g *graves) pop() (owner store.Scope, revision uint64, ok bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.turn) == 0 {
+		return owner, 0, false
+	}
+	owner = g.turn[0]
+	g.turn = g.turn[1:]
+	revision = g.upTo[owner]
+	delete(g.upTo, owner)
+	return owner, revision, true
+}
+
+// run removes graves until ctx ends.
+func (g *graves) run(ctx context.Context) error {
+	sweep := time.NewTicker(g.pause)
+	defer sweep.Stop()
+	for ctx.Err() == nil {
+		select {
+		case <-sweep.C:
+			if err := g.sweep(ctx); err != nil && ctx.Err() == nil {
+				g.log.Error("removing old graves failed, the next sweep tries again", "error", err)
+			}
+		case <-g.wake:
+		case <-ctx.Done():
+		}
+		for !g.removeSeen(ctx) {
+			select {
+			case <-time.After(call.ComeBack):
+			case <-ctx.Done():
+			}
+		}
+	}
+	return nil
+}
+
+// removeSeen removes all that sources have seen; false: something is left for a retry.
+func (g *graves) removeSeen(ctx context.Context) bool {
+	for ctx.Err() == nil {
+		owner, revision, ok := g.pop()
+		if !ok {
+			return true
+		}
+		more, err := g.removeBatch(ctx, owner, revision)
+		if more {
+			g.seen(owner, revision)
+		}
+		if err == nil || ctx.Err() != nil {
+			continue
+		}
+		// Nothing is lost: the source acknowledges again, or the sweep comes.
+		if transport.CodeOf(err) != transport.CodeOverloaded {
+			g.log.Error("removing graves failed that their source has seen", "source", owner.Owner, "error", err)
+		}
+		return false
+	}
+	return true
+}
+
+// removeBatch removes a batch of graves that a source has seen; more: there is more to do.
+// An error that is worth another attempt is that too.
+func (g *graves) removeBatch(ctx context.Context, owner store.Scope, revision uint64) (more bool, err error) {
+	keys, err := g.store.Graves(ctx, owner.DataType, owner.Owner, revision, partOps)
+	if err != nil || len(keys) == 0 {
+		return false, err
+	}
+	ops := make([]store.Op, 0, len(keys))
+	for _, k := range keys {
+		ops = append(ops, store.Op{Kind: store.Acked, Key: k, Owner: owner.Owner, IfRevision: revision, At: g.now()})
+	}
+	outcomes, err := g.commits.commit(ctx, identity.Identity{Role: identity.Source, Name: owner.Owner}, nil, ops...)
+	if err != nil {
+		return transport.CodeOf(err) == transport.CodeOverloaded, err
+	}
+	removed := 0
+	for _, v := range outcomes {
+		if v.Verdict == store.Accepted {
+			removed++
+		}
+	}
+	g.metrics.graveAcked.Add(float64(removed))
+	return len(keys) == partOps && removed > 0, nil
+}
+
+var errEnough = errors.New("enough for one sweep")
+
+// sweep removes the graves that are older than the retention.
+func (g *graves) sweep(ctx context.Context) error {
+	before := g.now().Add(-g.retention)
+	count := 0
+	var ops []store.Op
+	for _, d := range codec.DataTypes() {
+		err := g.store.Scan(ctx, store.Scope{DataType: d}, func(m store.Meta) error {
+			if m.State != store.Grave {
+				return nil
+			}
+			count++
+			if m.Buried.Before(before) {
+				// A later grave under the same key has a later status revision.
+				ops = append(ops, store.Op{Kind: store.Acked, Key: m.Key, Owner: m.Owner, IfRevision: m.StatusRevision, At: g.now()})
+			}
+			if len(ops) >= sweepGraves {
+				return errEnough
+			}
+			return nil
+		})
+		if err != nil && !errors.Is(err, errEnough) {
+			return err
+		}
+	}
+	if len(ops) > 0 {
+		outcomes, err := g.commits.commit(ctx, itself, nil, ops...)
+		g.metrics.graveRemoved.Add(float64(len(outcomes)))
+		switch {
+		case transport.CodeOf(err) == transport.CodeOverloaded:
+			return nil // there is more important work; the next sweep tries again
+		case err != nil:
+			return err
+		}
+	}
+	g.metrics.graves.Set(float64(count - len(ops)))
+	return nil
+}

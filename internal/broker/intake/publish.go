@@ -1,0 +1,148 @@
+package intake
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// PutSpec commits a spec or a deletion.
+func (i *Intake) PutSpec(ctx context.Context, e *call.Event) (transport.Receipt, error) {
+	env := e.Env
+	if err := i.check(e); err != nil {
+		return transport.Receipt{}, err
+	}
+	if err := checkSpec(env); err != nil {
+		return transport.Receipt{}, err
+	}
+	op := store.Op{
+		Kind: store.PutSpec, Key: keyOf(env), Owner: env.Source, Name: env.ObjectName,
+		Action: env.Type.Action, Version: trueVersion(env),
+		Tag:      codec.TagOf(env.Deleting, env.Version, env.RawMetadata, env.Data),
+		Deleting: env.Deleting, DeletedAt: env.DeletedAt,
+		Supersedes: env.Supersedes, IfRevision: env.IfRevision, Reported: env.Reported,
+		Event: e.Bytes, At: i.now(),
+	}
+	if env.Deleting {
+		// What is stored is the last spec; that it is deleted, and when, is in the record.
+		op.Event = nil
+		if len(env.Data) > 0 {
+			live := env.Type
+			live.Action = codec.UpdateRequest
+			op.Event = codec.AppendType(codec.WithoutAttribute(e.Bytes, codec.ExtDeletionTimestamp), live)
+		}
+	}
+	return i.put(ctx, e, op)
+}
+
+// PutStatus commits what an agent reports.
+func (i *Intake) PutStatus(ctx context.Context, e *call.Event) (transport.Receipt, error) {
+	env := e.Env
+	if err := i.check(e); err != nil {
+		return transport.Receipt{}, err
+	}
+	if env.SequenceID == "" {
+		return transport.Receipt{}, call.Missing(codec.ExtSequenceID)
+	}
+	deleted, err := codec.ReportsDeleted(env.Data)
+	if err != nil {
+		return transport.Receipt{}, call.Undecodable(err)
+	}
+	return i.put(ctx, e, store.Op{
+		Kind: store.PutStatus, Key: keyOf(env), Action: env.Type.Action, Version: trueVersion(env),
+		Sequence: env.SequenceID, StatusHash: env.StatusHash, Deleted: deleted,
+		Event: e.Bytes, At: i.now(),
+	})
+}
+
+func keyOf(env *codec.Envelope) store.Key {
+	return store.Key{DataType: env.Type.DataType, Cluster: env.Cluster, ResourceID: env.ResourceID}
+}
+
+// check says what an event of a work lacks.
+func (i *Intake) check(e *call.Event) error {
+	switch {
+	case len(e.Bytes) > i.maxEvent:
+		return call.TooLarge(len(e.Bytes), i.maxEvent)
+	case e.Env.Cluster == "":
+		return call.Missing(codec.ExtClusterName)
+	case e.Env.ResourceID == "":
+		return call.Missing(codec.ExtResourceID)
+	case !e.Env.HasVersion:
+		return call.Missing(codec.ExtResourceVersion)
+	}
+	return nil
+}
+
+// checkSpec says what a spec event lacks besides.
+func checkSpec(env *codec.Envelope) error {
+	switch {
+	case env.ObjectName == "":
+		return call.Invalid(codec.ExtMetadata, "the object in attribute \"metadata\" has no name", "send the work's metadata with its name")
+	case env.Type.Action == codec.DeleteRequest && !env.Deleting:
+		return call.Missing(codec.ExtDeletionTimestamp)
+	case !env.Deleting && len(env.Data) == 0:
+		return call.Invalid("data", "a work without data", "send the work's spec as data, or a deletion with a deletiontimestamp")
+	}
+	return nil
+}
+
+// trueVersion is the version by which specs are ordered: the generation in the metadata
+// where that is too large for the attribute, which is then 0.
+func trueVersion(env *codec.Envelope) int64 {
+	if env.Version == 0 && env.ObjectGen > math.MaxInt32 {
+		return env.ObjectGen
+	}
+	return env.Version
+}
+
+// outcomes are what the publisher is told of each verdict that is no refusal.
+var outcomes = map[store.Verdict]string{
+	store.Accepted:  codec.OutcomeAccepted,
+	store.Confirmed: codec.OutcomeConfirmed,
+	store.Waits:     codec.OutcomeWaits,
+	store.Unchanged: codec.OutcomeUnchanged,
+	store.Stale:     codec.OutcomeStale,
+	store.Ignored:   codec.OutcomeIgnored,
+	store.SpecAgain: codec.OutcomeIgnored,
+}
+
+// receiptOf is what the publisher is told.
+func receiptOf(o store.Outcome, env *codec.Envelope) (transport.Receipt, error) {
+	r := transport.Receipt{Outcome: outcomes[o.Verdict], Revision: o.Head}
+	if r.Outcome == "" {
+		return r, refusalOf(o, env)
+	}
+	return r, nil
+}
+
+func refusalOf(o store.Outcome, env *codec.Envelope) *transport.Error {
+	switch o.Verdict {
+	case store.OwnedByOther:
+		return &transport.Error{
+			Code: transport.CodeDenied, Next: transport.NextStop, Attribute: codec.ExtResourceID,
+			Message: fmt.Sprintf("work %s of cluster %s belongs to another source", env.ResourceID, env.Cluster),
+			Hint:    "use another resource id, or let an operator move the work with: hawser adopt",
+		}
+	case store.NameTaken:
+		return &transport.Error{
+			Code: transport.CodeAlreadyExists, Next: transport.NextStop, Attribute: codec.ExtMetadata,
+			Message: fmt.Sprintf("the name %q is taken on cluster %s by another work", env.ObjectName, env.Cluster),
+			Hint:    "choose another name, or delete the other work first",
+		}
+	case store.ConditionFailed:
+		return &transport.Error{
+			Code: transport.CodeConflict, Next: transport.NextResync,
+			Message: fmt.Sprintf("the condition does not hold: the record is at revision %d (0: there is none, and its name may be another's)", o.Revision),
+			Hint:    "compare with the broker's inventory and try again with that revision",
+		}
+	case store.Invalid:
+		return call.Invalid("", o.Detail, "")
+	}
+	return call.Internal(fmt.Errorf("no answer to verdict %d", o.Verdict))
+}

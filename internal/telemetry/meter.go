@@ -1,0 +1,45 @@
+package telemetry
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
+
+// Meter makes metrics and registers them. A name or a label that was registered before is a
+// panic: both are constants.
+type Meter struct{ f promauto.Factory }
+
+// NewMeter returns a meter for metrics whose names begin with prefix.
+func NewMeter(r prometheus.Registerer, prefix string) Meter {
+	return Meter{promauto.With(prometheus.WrapRegistererWithPrefix(prefix, r))}
+}
+
+// Counter makes a counter.
+func (m Meter) Counter(name, help string) prometheus.Counter {
+	return m.f.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+}
+
+// Counters makes a counter for each combination of labels.
+func (m Meter) Counters(name, help string, labels ...string) *prometheus.CounterVec {
+	return m.f.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+}
+
+// Gauge makes a gauge.
+func (m Meter) Gauge(name, help string) prometheus.Gauge {
+	return m.f.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
+}
+
+// Shown makes a gauge that is read when somebody looks.
+func (m Meter) Shown(name, help string, labels prometheus.Labels, read func() float64) {
+	m.f.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}, read)
+}
+
+// Sizes makes a histogram of numbers from 1 to 1024.
+func (m Meter) Sizes(name, help string) prometheus.Histogram {
+	return m.f.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: prometheus.ExponentialBuckets(1, 2, 11)})
+}
+
+// Seconds makes a histogram of times, from 100 µs to 15 s, for each combination of labels.
+func (m Meter) Seconds(name, help string, labels ...string) *prometheus.HistogramVec {
+	return m.f.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: prometheus.ExponentialBuckets(0.0001, 2.5, 14)}, labels)
+}
