@@ -212,7 +212,7 @@ func TestAgent_AnswersCheckpoints(t *testing.T) {
 }
 
 func TestAgent_RestartsWhileTheBrokerIsAway(t *testing.T) {
-	j := &memoryJournal{entries: map[string][]byte{}, dirty: map[string]bool{}}
+	j := &memoryJournal{entries: map[string][]byte{}}
 	f := clustertest.New()
 	cm := f.Ref("v1", "ConfigMap", "default", "a")
 	var events *rig

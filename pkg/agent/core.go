@@ -114,10 +114,10 @@ type Core struct {
 	connected  bool
 	roles      roleState
 	// cursor is where the next subscription goes on; link is the present one.
-	cursor codec.Cursor
-	link   link
-	keeper keeper
-	ledger ledger
+	cursor  codec.Cursor
+	link    link
+	keeper  keeper
+	written written
 	// strays are AppliedManifestWorks that no work claims, graces those whose
 	// grace period runs, by name.
 	strays map[string]stray
@@ -335,7 +335,7 @@ func (c *Core) take(ctx context.Context, e codec.Event) {
 		c.config.Log.WarnContext(ctx, "spec that cannot be read: it is not known which work it is about", "source", e.Source(), "error", err)
 		return
 	}
-	d, repeat := c.accept(ctx, spec, problem)
+	d, repeat := c.accept(spec, problem)
 	c.config.Metrics.event(string(d.Outcome))
 	log := c.config.Log.With("work", spec.Name, "id", spec.ResourceID, "version", spec.Version, "revision", spec.Revision)
 	switch {
@@ -356,15 +356,15 @@ func (c *Core) take(ctx context.Context, e codec.Event) {
 
 // accept lets a spec count, once it is on the journal. repeat says that whoever
 // sent it does not know the status.
-func (c *Core) accept(ctx context.Context, spec *manifestwork.Spec, problem string) (d desired.Decision, repeat bool) {
+func (c *Core) accept(spec *manifestwork.Spec, problem string) (d desired.Decision, repeat bool) {
 	if c.config.Journal != nil {
 		c.keeper.disk.Lock()
 		defer c.keeper.disk.Unlock()
 		c.mu.Lock()
 		_, w := c.set.Judge(spec, problem)
 		c.mu.Unlock()
-		if w != nil && c.put(ctx, w) != nil {
-			c.save(firstSaveRetry)
+		if w != nil {
+			c.put(w)
 		}
 	}
 	c.mu.Lock()

@@ -130,7 +130,7 @@ func changed(how func(*unstructured.Unstructured)) func(r *rig) (codec.Checkpoin
 // breakJournal makes a work that is not on the journal.
 func (r *rig) breakJournal() {
 	r.journal.fail = func(op, _ string) error {
-		if op == "put" {
+		if op == "put" || op == "renew" {
 			return errFull
 		}
 		return nil
@@ -286,7 +286,7 @@ func TestCore_WorksThatTheBrokerKnowsNothingOf(t *testing.T) {
 	// What is evicted must not come back with the next process: its entry goes
 	// first.
 	r.journal.fail = func(op, _ string) error {
-		if op == "remove" {
+		if op == "remove" || op == "renew" {
 			return errors.New("broken")
 		}
 		return nil

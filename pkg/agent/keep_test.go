@@ -141,7 +141,7 @@ func TestCore_EntriesGoWithTheirWorks(t *testing.T) {
 	// A removal that failed is tried again, unless the work is back.
 	w := hubWork("w-2", "web", 1, configMap("a", "1"))
 	r.journal.fail = func(op, _ string) error {
-		if op == "remove" {
+		if op == "remove" || op == "renew" {
 			return errors.New("broken")
 		}
 		return nil
@@ -153,7 +153,7 @@ func TestCore_EntriesGoWithTheirWorks(t *testing.T) {
 	r.settle(time.Hour)
 	r.expectJournal("w-2")
 	r.journal.fail = func(op, _ string) error {
-		if op == "remove" {
+		if op == "remove" || op == "renew" {
 			return errors.New("broken")
 		}
 		return nil
@@ -188,7 +188,7 @@ func TestCore_StateDirectoryThatIsFull(t *testing.T) {
 	r.apply(hubWork("w-1", "web", 2, configMap("a", "2")))
 	r.apply(hubWork("w-2", "unusable", 1))
 	r.expectValue("a", "2")
-	full := "Journaled=False/StateDirectoryFull: What the work says now is applied, but the agent could not store it: state directory: put /state: no space left on device. If the agent restarts while it is cut off, it does not know it."
+	full := "Journaled=False/StateDirectoryFull: What the work says now is applied, but the agent could not store it: state directory: write /state/log: no space left on device. If the agent restarts while it is cut off, it does not know it."
 	r.expectStatus("w-1", workApplied, workAvailable, full)
 	if c := condition(r.statuses["w-1"].Status.Conditions, "Journaled"); c.ObservedGeneration != 2 {
 		t.Errorf("got %+v", c)
@@ -216,21 +216,21 @@ func TestCore_StateDirectoryThatIsFull(t *testing.T) {
 		t.Errorf("got %+v", r.core.Counts())
 	}
 
-	// There is room for one of them.
-	r.journal.fail = func(_, id string) error {
-		if id == "w-1" {
-			return nil
+	// What was written is not known: nothing is added before all is written anew.
+	r.journal.fail = func(op, _ string) error {
+		if op == "renew" {
+			return errFull
 		}
-		return errFull
+		return nil
 	}
 	r.settle(2 * time.Minute)
-	r.expectStatus("w-1", workApplied, workAvailable)
-	if condition(r.statuses["w-2"].Status.Conditions, "Journaled") == nil || r.journal.cursor != at(1) || logged(&log, "works again") != 0 {
-		t.Error("the other is not there yet")
+	if condition(r.statuses["w-1"].Status.Conditions, "Journaled") == nil || len(r.journal.did) != 0 || r.journal.cursor != at(1) || logged(&log, "works again") != 0 {
+		t.Errorf("it was not renewed, did %q", r.journal.did)
 	}
 
 	r.journal.fail = nil
 	r.settle(2 * time.Minute)
+	r.expectStatus("w-1", workApplied, workAvailable)
 	r.expectStatus("w-2", "Applied=False/AppliedManifestWorkFailed: Failed to apply manifest work: a work needs at least one manifest")
 	expectSaid(t, r.synced[told:], acked(2, held(r, "w-1", "w-2"), ""))
 	r.expectJournal("w-1", "w-2")
@@ -246,47 +246,32 @@ func TestCore_StateDirectoryThatFailsNowAndThen(t *testing.T) {
 	r := newJournaledRig(t)
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
 	r.apply(hubWork("w-2", "other", 1, configMap("b", "1")))
-
-	// Works that became unreadable are written again.
-	r.journal.rots = "w-1"
-	r.inSync(2)
-	r.expectStatus("w-1", workApplied, workAvailable, "Journaled=False/StateDirectoryFailed: What the work says now is applied, but the agent could not store it: state directory: put /state: dirty. If the agent restarts while it is cut off, it does not know it.")
-	r.settle(time.Minute)
-	r.expectStatus("w-1", workApplied, workAvailable)
-	if r.journal.cursor != at(2) {
-		t.Fatalf("cursor %v", r.journal.cursor)
-	}
-	// An entry that nobody holds any more is removed.
-	r.journal.rots = "w-9"
 	r.inSync(3)
-	r.settle(time.Minute)
-	if r.journal.cursor != at(3) {
-		t.Fatalf("cursor %v", r.journal.cursor)
-	}
 
-	// Each has its turn, however many fail.
-	room := ""
-	r.journal.fail = func(op, id string) error {
-		if op == "put" && id != room {
+	// What is deleted meanwhile is no longer missing, and neither is a work whose
+	// removal failed there afterwards.
+	failing := ""
+	r.journal.fail = func(op, _ string) error {
+		if op == failing || failing == "all" {
 			return errFull
 		}
 		return nil
 	}
-	for n := range 3 * savedAtOnce {
-		r.deliver(hubWork(fmt.Sprintf("x-%02d", n), fmt.Sprintf("x-%02d", n), 1))
-	}
-	if got := r.core.Counts().Unsaved; got != 3*savedAtOnce {
+	failing = "put"
+	r.deliver(hubWork("w-3", "third", 1, configMap("c", "1")))
+	if got := r.core.Counts().Unsaved; got != 1 {
 		t.Fatalf("%d unsaved", got)
 	}
-	room = "x-20"
-	r.settle(10 * time.Minute)
-	if got := r.core.Counts().Unsaved; got != 3*savedAtOnce-1 {
-		t.Fatalf("%d unsaved: one of them had room", got)
-	}
-
-	// What is deleted meanwhile is no longer missing.
-	r.delete(hubWork("x-00", "x-00", 1))
-	if got := r.core.Counts().Unsaved; got != 3*savedAtOnce-2 {
+	r.settle(time.Minute) // it is not put, but written with all others
+	r.expectJournal("w-1", "w-2", "w-3")
+	failing = "all"
+	r.apply(hubWork("w-3", "third", 2, configMap("c", "2")))
+	r.delete(hubWork("w-3", "third", 2))
+	r.expectJournal("w-1", "w-2", "w-3")
+	failing = "remove"
+	r.settle(time.Minute)
+	r.expectJournal("w-1", "w-2")
+	if got := r.core.Counts().Unsaved; got != 0 {
 		t.Fatalf("%d unsaved", got)
 	}
 	// Nothing of the cursor is on disk, and that it is to go is not forgotten.
@@ -350,7 +335,7 @@ func TestCore_JournalThatCannotBeLoaded(t *testing.T) {
 
 type newerJournal struct{ Journal }
 
-func (newerJournal) Load(journal.Binding, func(codec.Event) error) (journal.State, error) {
+func (newerJournal) Load(journal.Binding, func(codec.Event) error, func(string)) (journal.State, error) {
 	return journal.State{}, &journal.FormatError{Path: "/state/binding", Format: 9}
 }
 
@@ -578,7 +563,16 @@ func TestCore_OnRealFiles(t *testing.T) {
 		}
 		r.f.Remove(r.ref("ConfigMap", "a"))
 	}
-	if files, err := os.ReadDir(filepath.Join(dir, "works")); err != nil || len(files) != 0 {
-		t.Errorf("left behind: %v, %v", files, err)
+	j, err := journal.Open(journal.Config{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.files = j
+	r.start()
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if log, err := os.ReadFile(filepath.Join(dir, "log")); err != nil || bytes.Contains(log, []byte("ConfigMap")) {
+		t.Errorf("left behind: %q, %v", log, err)
 	}
 }

@@ -1,9 +1,12 @@
 package agent
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/hawser-io/hawser/pkg/agent/journal"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -16,15 +19,15 @@ type memoryJournal struct {
 	cursor   codec.Cursor
 	reported journal.Reported
 	reserved string
-	left     map[string]string
-	dirty    map[string]bool
+	left     map[string]map[string]string
 	loaded   bool
+	// broken: nothing can be added before it was renewed.
+	broken error
 
 	// fail, if set, decides which operations fail: "put", "remove",
-	// "checkpoint", "drop", "reserve", "left" and "reported", with the id of a work.
+	// "checkpoint", "drop", "reserve", "left", "reported" and "renew", with the id of
+	// a work. After another than renew the journal is broken.
 	fail func(op, id string) error
-	// rots: the next Checkpoint finds that an entry cannot be read any more.
-	rots string
 	// did are the operations that did not fail.
 	did []string
 }
@@ -33,35 +36,47 @@ func (j *memoryJournal) do(op, id string) error {
 	if !j.loaded {
 		return errors.New("not loaded")
 	}
+	if j.broken != nil && op != "renew" {
+		return j.broken
+	}
 	if j.fail != nil {
 		if err := j.fail(op, id); err != nil {
-			return &journal.Error{Op: op, Path: "/state", Err: err}
+			err = &journal.Error{Err: fmt.Errorf("write /state/log: %w", err)}
+			if op != "renew" {
+				j.broken = err
+			}
+			return err
 		}
 	}
 	j.did = append(j.did, op+" "+id)
 	return nil
 }
 
-func (j *memoryJournal) Load(b journal.Binding, take func(codec.Event) error) (journal.State, error) {
-	j.loaded = true
+func (j *memoryJournal) Load(b journal.Binding, put func(codec.Event) error, _ func(string)) (journal.State, error) {
+	j.loaded, j.broken = true, nil
 	if j.binding != b {
 		j.binding, j.cursor, j.reported, j.left = b, codec.Cursor{}, journal.Reported{}, nil
 		clear(j.entries)
 	}
 	s := journal.State{Cursor: j.cursor, Reported: j.reported, Reserved: j.reserved, Left: maps.Clone(j.left)}
-	clear(j.dirty)
-	for _, id := range slices.Sorted(maps.Keys(j.entries)) {
+	written := func(id string) time.Time { // the order in which they were put
+		e, err := codec.Unmarshal(j.entries[id])
+		if err != nil {
+			return time.Time{}
+		}
+		return e.Time()
+	}
+	ids := slices.SortedFunc(maps.Keys(j.entries), func(a, b string) int { return cmp.Or(written(a).Compare(written(b)), cmp.Compare(a, b)) })
+	for _, id := range ids {
 		e, err := codec.Unmarshal(j.entries[id])
 		if err == nil {
-			err = take(e)
+			err = put(e)
 		}
 		if err != nil {
 			s.Damaged++
 			s.Cursor = codec.Cursor{}
 			delete(j.entries, id)
-			continue
 		}
-		s.Works++
 	}
 	return s, nil
 }
@@ -72,10 +87,8 @@ func (j *memoryJournal) Put(e codec.Event) error {
 		err = j.do("put", id)
 	}
 	if err != nil {
-		j.dirty[id] = true
 		return err
 	}
-	delete(j.dirty, id)
 	j.entries[id], err = codec.Marshal(e)
 	return err
 }
@@ -84,34 +97,44 @@ func (j *memoryJournal) Remove(id string) error {
 	if err := j.do("remove", id); err != nil {
 		return err
 	}
-	delete(j.dirty, id)
 	delete(j.entries, id)
 	return nil
 }
 
 func (j *memoryJournal) Checkpoint(c codec.Cursor) error {
-	if j.rots != "" {
-		j.dirty[j.rots], j.rots = true, ""
+	op, about := "checkpoint", c.String()
+	if c == (codec.Cursor{}) {
+		op, about = "drop", ""
 	}
-	if len(j.dirty) > 0 {
-		return &journal.Error{Op: "put", Path: "/state", Err: errors.New("dirty")}
-	}
-	if err := j.do("checkpoint", c.String()); err != nil {
+	if err := j.do(op, about); err != nil {
 		return err
 	}
 	j.cursor = c
 	return nil
 }
 
-func (j *memoryJournal) DropCursor() error {
-	if err := j.do("drop", ""); err != nil {
+func (j *memoryJournal) Due() bool { return j.broken != nil }
+
+func (j *memoryJournal) Renew(c journal.Content) error {
+	if err := j.do("renew", ""); err != nil {
 		return err
 	}
-	j.cursor = codec.Cursor{}
+	entries := map[string][]byte{}
+	for e, err := range c.Works {
+		if err != nil {
+			return err
+		}
+		id, _, err := codec.StringExtension(e, codec.ExtResourceID)
+		if err != nil {
+			return err
+		}
+		if entries[id], err = codec.Marshal(e); err != nil {
+			return err
+		}
+	}
+	j.entries, j.reported, j.left, j.broken = entries, c.Reported, c.Left, nil
 	return nil
 }
-
-func (j *memoryJournal) Dirty() []string { return slices.Sorted(maps.Keys(j.dirty)) }
 
 func (j *memoryJournal) SaveReported(r journal.Reported) error {
 	if err := j.do("reported", ""); err != nil {
@@ -121,7 +144,7 @@ func (j *memoryJournal) SaveReported(r journal.Reported) error {
 	return nil
 }
 
-func (j *memoryJournal) SaveLeft(left map[string]string) error {
+func (j *memoryJournal) SaveLeft(left map[string]map[string]string) error {
 	if err := j.do("left", ""); err != nil {
 		return err
 	}

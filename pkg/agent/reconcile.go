@@ -155,7 +155,7 @@ func (c *Core) end(r *round, next time.Duration, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.states, r.key)
-	c.ledger.put(r.key, nil)
+	c.written.put(r.key, nil)
 	delete(c.roles.waiting, r.key)
 }
 
@@ -402,7 +402,7 @@ func (r *round) expect(results []apply.Result, remaining []inventory.Entry) {
 		watch(definition, s, expected)
 	}
 	r.config.Tracker.Track(r.key, expected)
-	r.noteLeft(r.known)
+	r.noteWritten(r.known)
 }
 
 // signatureOf is the state in which an object was left. One that was not read

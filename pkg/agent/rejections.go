@@ -35,7 +35,7 @@ type rejections struct {
 func (r *round) recall(ref cluster.Ref) apply.Known {
 	k, has := r.known[ref]
 	if !has {
-		return r.leftBefore(ref)
+		return r.writtenBefore(ref)
 	}
 	if !k.rejected {
 		return k.Known

@@ -92,7 +92,7 @@ func newRig(t *testing.T) *rig {
 // newJournaledRig has an agent whose state directory is in memory.
 func newJournaledRig(t *testing.T) *rig {
 	r := newRig(t)
-	r.journal = &memoryJournal{entries: map[string][]byte{}, dirty: map[string]bool{}}
+	r.journal = &memoryJournal{entries: map[string][]byte{}}
 	r.restart()
 	return r
 }

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -23,10 +24,15 @@ type stateDir struct {
 	seen    files // what the process reads
 	stable  files // what is left after a power loss
 
-	// unsynced are entries that differ, or may, between the two. dirty are those
-	// that could not be written.
+	// unsynced are entries that differ, or may, between the two.
 	unsynced map[string]bool
-	dirty    map[string]error
+	// torn: a record was cut off, and others follow. Nobody knows which it was, and the
+	// one before it of the same work is there.
+	torn bool
+	// due: the log is as an earlier process left it. broken is the failure after which all is to be written anew before anything is
+	// added.
+	due    bool
+	broken error
 }
 
 // files are the contents of the directory; entries are never modified.
@@ -34,7 +40,7 @@ type files struct {
 	entries  map[string][]byte
 	cursor   codec.Cursor
 	reported journal.Reported
-	left     map[string]string
+	left     map[string]map[string]string
 	reserved string
 }
 
@@ -48,7 +54,7 @@ func (f files) clone() files {
 func newStateDir() *stateDir {
 	return &stateDir{
 		seen: files{entries: map[string][]byte{}}, stable: files{entries: map[string][]byte{}},
-		unsynced: map[string]bool{}, dirty: map[string]error{},
+		unsynced: map[string]bool{},
 	}
 }
 
@@ -59,9 +65,7 @@ func (d *stateDir) powerLoss(r *rand.Rand) {
 		entry, has := d.seen.entries[id]
 		switch r.IntN(4) {
 		case 0:
-			if has {
-				d.stable.entries[id] = entry[:len(entry)/2]
-			}
+			d.torn = true
 		case 1:
 			delete(d.stable.entries, id)
 			if has {
@@ -80,22 +84,29 @@ func (d *stateDir) backup() *stateDir {
 	return c
 }
 
-func (d *stateDir) room(op string) error {
+// add is asked before anything is added.
+func (d *stateDir) add() error {
+	if d.broken == nil {
+		d.broken = d.room()
+	}
+	return d.broken
+}
+
+func (d *stateDir) room() error {
 	switch {
 	case !d.loaded:
 		return errors.New("the journal is not loaded")
 	case d.full:
-		return &journal.Error{Op: op, Path: "works", Err: syscall.ENOSPC}
+		return &journal.Error{Err: fmt.Errorf("write log: %w", syscall.ENOSPC)}
 	}
 	return nil
 }
 
 // Load implements agent.Journal.
-func (d *stateDir) Load(b journal.Binding, take func(codec.Event) error) (journal.State, error) {
-	d.loaded = true
-	clear(d.dirty)
+func (d *stateDir) Load(b journal.Binding, put func(codec.Event) error, _ func(string)) (journal.State, error) {
+	d.loaded, d.due, d.broken = true, true, nil
 	if d.binding != b {
-		d.binding = b
+		d.binding, d.torn, d.broken = b, false, d.room()
 		d.seen, d.stable = files{entries: map[string][]byte{}}, files{entries: map[string][]byte{}}
 		clear(d.unsynced)
 	}
@@ -103,16 +114,18 @@ func (d *stateDir) Load(b journal.Binding, take func(codec.Event) error) (journa
 	for _, id := range slices.Sorted(maps.Keys(d.seen.entries)) {
 		e, err := codec.Unmarshal(d.seen.entries[id])
 		if err == nil {
-			err = take(e)
+			err = put(e)
 		}
 		if err == nil {
-			s.Works++
 			continue
 		}
 		s.Damaged++
 		s.Cursor = codec.Cursor{}
 		delete(d.seen.entries, id)
 		delete(d.stable.entries, id)
+	}
+	if d.torn {
+		s.Damaged, s.Cursor = s.Damaged+1, codec.Cursor{}
 	}
 	if s.Damaged > 0 {
 		d.seen.cursor, d.stable.cursor = codec.Cursor{}, codec.Cursor{}
@@ -122,25 +135,31 @@ func (d *stateDir) Load(b journal.Binding, take func(codec.Event) error) (journa
 
 // Put implements agent.Journal.
 func (d *stateDir) Put(e codec.Event) error {
-	id, _, err := codec.StringExtension(e, codec.ExtResourceID)
-	if err == nil {
-		err = d.room("write")
-	}
-	if err != nil {
-		d.dirty[id] = err
+	if err := d.add(); err != nil {
 		return err
 	}
-	if d.seen.entries[id], err = codec.Marshal(e); err != nil {
-		panic(err)
-	}
-	delete(d.dirty, id)
-	d.unsynced[id] = true
+	id, b := entryOf(e)
+	d.seen.entries[id], d.unsynced[id] = b, true
 	return nil
 }
 
-// Remove implements agent.Journal. It takes no room.
+// entryOf returns what is on disk of a work.
+func entryOf(e codec.Event) (id string, b []byte) {
+	id, _, err := codec.StringExtension(e, codec.ExtResourceID)
+	if err != nil {
+		panic(err)
+	}
+	if b, err = codec.Marshal(e); err != nil {
+		panic(err)
+	}
+	return id, b
+}
+
+// Remove implements agent.Journal.
 func (d *stateDir) Remove(id string) error {
-	delete(d.dirty, id)
+	if err := d.add(); err != nil {
+		return err
+	}
 	delete(d.seen.entries, id)
 	d.unsynced[id] = true
 	return nil
@@ -148,52 +167,68 @@ func (d *stateDir) Remove(id string) error {
 
 // Checkpoint implements agent.Journal.
 func (d *stateDir) Checkpoint(c codec.Cursor) error {
-	for _, id := range slices.Sorted(maps.Keys(d.dirty)) {
-		return d.dirty[id]
-	}
-	if err := d.room("write"); err != nil {
+	if err := d.add(); err != nil {
 		return err
 	}
 	d.seen.cursor = c
-	d.stable.entries, d.stable.cursor = maps.Clone(d.seen.entries), c
+	d.sync()
+	return nil
+}
+
+func (d *stateDir) sync() {
+	d.stable = d.seen.clone()
 	clear(d.unsynced)
-	return nil
 }
 
-// DropCursor implements agent.Journal. It takes no room.
-func (d *stateDir) DropCursor() error {
-	d.seen.cursor, d.stable.cursor = codec.Cursor{}, codec.Cursor{}
+// Due implements agent.Journal.
+func (d *stateDir) Due() bool { return d.due || d.broken != nil }
+
+// Renew implements agent.Journal.
+func (d *stateDir) Renew(c journal.Content) error {
+	if err := d.room(); err != nil {
+		return err
+	}
+	entries := map[string][]byte{}
+	for e, err := range c.Works {
+		if err != nil {
+			return err
+		}
+		id, b := entryOf(e)
+		entries[id] = b
+	}
+	d.seen.entries, d.seen.reported, d.seen.left, d.broken = entries, c.Reported, maps.Clone(c.Left), nil
+	d.due, d.torn = false, false
+	d.sync()
 	return nil
 }
-
-// Dirty implements agent.Journal.
-func (d *stateDir) Dirty() []string { return slices.Sorted(maps.Keys(d.dirty)) }
 
 // Reserve implements agent.Journal.
 func (d *stateDir) Reserve(sequence string) error {
-	if err := d.room("write"); err != nil {
+	if err := d.add(); err != nil {
 		return err
 	}
-	d.seen.reserved, d.stable.reserved = sequence, sequence
+	d.seen.reserved = sequence
+	d.sync()
 	return nil
 }
 
 // SaveLeft implements agent.Journal.
-func (d *stateDir) SaveLeft(left map[string]string) error {
-	if err := d.room("write"); err != nil {
+func (d *stateDir) SaveLeft(left map[string]map[string]string) error {
+	if err := d.add(); err != nil {
 		return err
 	}
 	d.seen.left = maps.Clone(left)
-	d.stable.left = d.seen.left
+	d.sync()
 	return nil
 }
 
 // SaveReported implements agent.Journal.
 func (d *stateDir) SaveReported(r journal.Reported) error {
-	if err := d.room("write"); err != nil {
+	if err := d.add(); err != nil {
 		return err
 	}
 	r.Accepted = maps.Clone(r.Accepted)
-	d.seen.reported, d.stable.reported = r, r
+	d.seen.reported = r
+	d.sync()
 	return nil
 }

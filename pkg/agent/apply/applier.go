@@ -3,6 +3,7 @@ package apply
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -56,20 +57,26 @@ func (k Known) Retry() Known {
 	return k
 }
 
+var textOfHashes = base64.RawStdEncoding.Strict()
+
 // Text is k for a later process, without a rejection; ParseKnown reads it.
 func (k Known) Text() string {
-	return string(k.UID) + string(k.want[:]) + string(k.content[:])
+	return string(k.UID) + textOfHashes.EncodeToString(append(k.want[:], k.content[:]...))
 }
 
 // ParseKnown reads what Text returned. ok is false if s is something else.
 func ParseKnown(s string) (k Known, ok bool) {
-	n := len(s) - len(k.want) - len(k.content)
+	n := len(s) - textOfHashes.EncodedLen(len(k.want)+len(k.content))
 	if n <= 0 {
 		return Known{}, false
 	}
+	hashes, err := textOfHashes.DecodeString(s[n:])
+	if err != nil || len(hashes) != len(k.want)+len(k.content) { // line ends are skipped
+		return Known{}, false
+	}
 	k.UID = types.UID(s[:n])
-	copy(k.want[:], s[n:])
-	copy(k.content[:], s[n+len(k.want):])
+	copy(k.want[:], hashes)
+	copy(k.content[:], hashes[len(k.want):])
 	return k, true
 }
 

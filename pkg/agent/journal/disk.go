@@ -10,24 +10,23 @@ import (
 )
 
 // disk is what a Journal needs of a file system. Names are relative to the state
-// directory and have at most one "/"; "." is the directory itself. Errors are
-// those of the system; errors.Is tells them apart. Methods may be
-// called concurrently.
+// directory and have at most one "/"; "." is the directory itself. Errors name the
+// operation and the file; errors.Is tells them apart.
 type disk interface {
-	// mkdir makes a directory and those above it, for the owner only. It is no
+	// mkdir makes the directory and those above it, for the owner only. It is no
 	// error if the directory is there.
-	mkdir(name string) error
-	// lock makes a file if needed and holds it until unlock, or until the process
-	// ends. The error is syscall.EWOULDBLOCK if another process holds it.
+	mkdir() error
+	// lock makes a file if needed and locks it until unlock, or until the process
+	// ends. The error is syscall.EWOULDBLOCK if another process has it.
 	lock(name string) (unlock func() error, err error)
-	// list returns the names in a directory.
+	// list returns the names in a directory, sorted.
 	list(dir string) ([]string, error)
-	// read returns a whole file; one that is longer than limit, or no regular
-	// file, is a damage.
-	read(name string, limit int64) ([]byte, error)
-	// write makes a new file with this content; a file that had the name is
-	// unlinked. When it fails, any part of the content may be there.
+	// open opens a regular file for reading.
+	open(name string) (io.ReadCloser, error)
+	// write makes a new file with this content, append adds to one that is there.
+	// When they fail, any part of the content may be there.
 	write(name string, content []byte) error
+	append(name string, content []byte) error
 	// sync returns when the contents of a file, or the names in a directory, are
 	// on stable storage.
 	sync(name string) error
@@ -42,7 +41,7 @@ type osDisk struct{ dir string }
 
 func (d osDisk) path(name string) string { return filepath.Join(d.dir, name) }
 
-func (d osDisk) mkdir(name string) error { return os.MkdirAll(d.path(name), 0o700) }
+func (d osDisk) mkdir() error { return os.MkdirAll(d.dir, 0o700) }
 
 func (d osDisk) lock(name string) (func() error, error) {
 	f, err := os.OpenFile(d.path(name), os.O_CREATE|os.O_RDWR, 0o600)
@@ -50,7 +49,7 @@ func (d osDisk) lock(name string) (func() error, error) {
 		return nil, err
 	}
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		return nil, errors.Join(err, f.Close())
+		return nil, errors.Join(&fs.PathError{Op: "lock", Path: f.Name(), Err: err}, f.Close())
 	}
 	return func() error {
 		// Closing is not enough: a process that is being started has a copy of the
@@ -59,51 +58,34 @@ func (d osDisk) lock(name string) (func() error, error) {
 	}, nil
 }
 
-func (d osDisk) list(dir string) ([]string, error) {
+func (d osDisk) list(dir string) (names []string, err error) {
 	entries, err := os.ReadDir(d.path(dir))
-	names := make([]string, len(entries))
-	for i, e := range entries {
-		names[i] = e.Name()
+	for _, e := range entries {
+		names = append(names, e.Name())
 	}
 	return names, err
 }
 
-func (d osDisk) read(name string, limit int64) ([]byte, error) {
+func (d osDisk) open(name string) (io.ReadCloser, error) {
 	// A pipe under that name must not make the agent wait for a writer.
 	f, err := os.OpenFile(d.path(name), os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil, err
 	}
-	b, err := contents(f, limit)
-	return b, errors.Join(err, f.Close())
-}
-
-func contents(f *os.File, limit int64) ([]byte, error) {
-	info, err := f.Stat()
-	switch {
-	case err != nil:
-		return nil, err
-	case !info.Mode().IsRegular():
-		return nil, damage("it is no file")
-	case info.Size() > limit:
-		return nil, damage("it is too long")
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, errors.Join(&fs.PathError{Op: "read", Path: f.Name(), Err: fs.ErrInvalid}, err, f.Close())
 	}
-	b := make([]byte, info.Size())
-	_, err = io.ReadFull(f, b)
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return nil, damage("it was cut off")
-	}
-	return b, err
+	return f, nil
 }
 
 func (d osDisk) write(name string, content []byte) error {
-	const flags = os.O_WRONLY | os.O_CREATE | os.O_EXCL
-	f, err := os.OpenFile(d.path(name), flags, 0o600)
-	if errors.Is(err, fs.ErrExist) {
-		if err = os.Remove(d.path(name)); err == nil {
-			f, err = os.OpenFile(d.path(name), flags, 0o600)
-		}
-	}
+	return d.put(name, os.O_CREATE|os.O_EXCL, content)
+}
+
+func (d osDisk) append(name string, content []byte) error { return d.put(name, os.O_APPEND, content) }
+
+func (d osDisk) put(name string, flags int, content []byte) error {
+	f, err := os.OpenFile(d.path(name), os.O_WRONLY|flags, 0o600)
 	if err != nil {
 		return err
 	}
@@ -123,8 +105,8 @@ func (d osDisk) rename(from, to string) error { return os.Rename(d.path(from), d
 
 func (d osDisk) remove(name string) error { return os.Remove(d.path(name)) }
 
-// gone makes it no error that a file is not there.
-func gone(err error) error {
+// absent makes it no error that a file is not there.
+func absent(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

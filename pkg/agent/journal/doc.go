@@ -2,35 +2,44 @@
 // agent that starts while the broker is out of reach knows what is wanted, and
 // one that starts while it is within reach asks only for what changed.
 //
-// A [Journal] owns a directory:
+// A [Journal] owns a directory with two files:
 //
-//	lock          held while a process uses the directory
-//	instance      a random name of this directory, for the agent's Lease
-//	binding       whose works these are: cluster, hub and agent
-//	cursor        how far the broker's history is covered by works/
-//	reported      the statuses that the broker accepted, written now and then
-//	left          how objects were left, written now and then
-//	sequence      up to where sequence ids may have been used
-//	works/NAME    the latest spec of a work, as received; NAME is the SHA-256 of
-//	              its resource id in hex
+//	lock   held while a process uses the directory
+//	log    records, one after the other
 //
-// Every file begins with a format byte and a byte of flags and ends with a
-// CRC-32C over its name and all before; a file is replaced at once by a rename.
-// Works can hold Secrets: files have mode 0600, works/ has 0700.
+// A record of the log is one of these, and replaces the one before of the same
+// kind, or about the same work:
+//
+//	head      whose works these are (cluster, hub and agent), a random name of this
+//	          directory for the agent's Lease, the cursor up to which the works
+//	          cover the broker's history, and up to where sequence ids may have been
+//	          used
+//	work      the latest spec of a work, as received
+//	gone      a work that is not wanted any more
+//	reported  the statuses that the broker accepted, written now and then
+//	left      how objects were left, written now and then
+//
+// When less than half of the log counts, and at the first sync after a start that
+// finds a work to be gone, what counts is copied to a new file, which then replaces
+// the log: that is the end of what a deleted work said. Works can hold Secrets: files
+// have mode 0600, the directory has 0700.
 //
 // # What holds after a crash
 //
 // A spec that [Journal.Put] has taken survives the end of the process, but not
-// yet a power loss: that takes [Journal.Checkpoint], which syncs all works, then
-// writes the cursor and syncs it. So the cursor never covers a work that is not
-// on disk. Whatever else happens to a file is noticed by its checksum: a file
-// that cannot be used is counted and removed, the cursor before it: the broker
-// then compares everything and sends what is missing.
+// yet a power loss: that takes [Journal.Checkpoint], which syncs the log, then
+// adds the cursor and syncs again. So the cursor never covers a work that is not
+// on disk. Each record has a checksum of its own and stands on a line of its own, so
+// that damage costs what it hits and no more. Nobody knows which record that was:
+// the cursor is dropped, the broker compares everything and sends what is missing.
 //
 // # When the directory fails
 //
 // Every failure of the file system is an [*Error]; [Reason] says whether the
-// directory is full or broken. The journal goes on where it can: it
-// remembers which works are not on disk as they were given ([Journal.Dirty]), and
-// until all of them were put again or removed no Checkpoint succeeds.
+// directory is full or broken. The Journal does not note what it could not write:
+// that is up to the caller, who calls Checkpoint only when all works are there.
+// What it has written and cannot read any more is in [Journal.Lost].
+//
+// A directory of the former form, with a file for each work, is read once and
+// becomes a log.
 package journal

@@ -15,18 +15,13 @@ const (
 )
 
 // Error is a failure of the file system below the state directory. Trying again
-// later is right: space may be made, a volume may come back. The methods of a
-// Journal that say that their error is an *Error return a *LockedError or a
-// *FormatError in the same sense, if the directory could not be used when it was
+// later is right: space may be made, a volume may come back. It wraps a
+// *LockedError or a *FormatError if the directory could not be used when it was
 // opened and then turns out to be somebody else's.
-type Error struct {
-	// Op is what failed, as "write"; Path is the file or directory.
-	Op, Path string
-	Err      error
-}
+type Error struct{ Err error }
 
 // Error names the operation, the path and the cause; no contents.
-func (e *Error) Error() string { return fmt.Sprintf("state directory: %s %s: %v", e.Op, e.Path, e.Err) }
+func (e *Error) Error() string { return "state directory: " + e.Err.Error() }
 
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
@@ -48,7 +43,7 @@ func (e *LockedError) Error() string {
 	return fmt.Sprintf("state directory %s is in use by another process: stop that one, or give each agent a directory of its own", e.Dir)
 }
 
-// FormatError says that a file was written by a newer release.
+// FormatError says that a file was written by a newer version.
 type FormatError struct {
 	Path   string
 	Format byte
@@ -56,16 +51,37 @@ type FormatError struct {
 
 // Error says what to do.
 func (e *FormatError) Error() string {
-	return fmt.Sprintf("state directory: %s has format %d, this release knows up to %d: run the newer release that wrote it, or empty the directory; the broker sends everything again", e.Path, e.Format, format)
+	return fmt.Sprintf("state directory: %s has format %d, this version knows up to %d: run the newer version that wrote it, or empty the directory; the broker sends everything again", e.Path, e.Format, format)
 }
 
-// damage is why the contents of a file cannot be used.
+// damage is why something cannot be used.
 type damage string
 
 func (d damage) Error() string { return string(d) }
 
-var (
-	errNotLoaded = errors.New("journal: used before Load, or after Close")
-	errLoaded    = errors.New("journal: loaded already, or closed")
-	errNoCursor  = errors.New("journal: checkpoint without a cursor")
+// errTorn is about the end of a log whose last write was cut off: nobody was
+// promised that.
+const errTorn = damage("it was cut off")
+
+// misuse is why methods do nothing.
+type misuse string
+
+func (m misuse) Error() string { return string(m) }
+
+const (
+	errNotLoaded = misuse("it was not loaded yet")
+	errClosed    = misuse("it was closed")
 )
+
+// typed makes an *Error of an error.
+func typed(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &Error{Err: err}
+}
+
+func isNewer(err error) bool {
+	var newer *FormatError
+	return errors.As(err, &newer)
+}

@@ -1,9 +1,9 @@
 package journal
 
 import (
-	"fmt"
+	"errors"
+	"iter"
 	"log/slog"
-	"slices"
 	"sync"
 
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -11,17 +11,9 @@ import (
 
 // Names in the state directory.
 const (
-	lockFile     = "lock"
-	instanceFile = "instance"
-	bindingFile  = "binding"
-	cursorFile   = "cursor"
-	reportedFile = "reported"
-	sequenceFile = "sequence"
-	leftFile     = "left"
-	worksDir     = "works"
-
-	// draftSuffix ends the name of a file that is being written.
-	draftSuffix = ".new"
+	lockFile  = "lock"
+	logFile   = "log"
+	draftFile = "log.new" // a log that is being written
 )
 
 // Config says where a Journal is.
@@ -31,8 +23,7 @@ type Config struct {
 	// Log may be nil.
 	Log *slog.Logger
 
-	disk  disk // of a test, and then
-	width int  // instead of syncsAtOnce
+	disk disk // of a test
 }
 
 // Binding is whose desired state a directory holds. Works of another binding
@@ -43,10 +34,6 @@ type Binding struct {
 	ClusterUID, Cluster string
 	// HubHash and AgentID are those of AppliedManifestWorks.
 	HubHash, AgentID string
-}
-
-func (b *Binding) fields() []*string {
-	return []*string{&b.ClusterUID, &b.Cluster, &b.HubHash, &b.AgentID}
 }
 
 // State is what a directory held, the works aside.
@@ -61,9 +48,9 @@ type State struct {
 	Reserved string
 	// Left is what was saved last of how objects were left; nil if nothing was, or
 	// it cannot be read.
-	Left map[string]string
-	// Works is the number of works, Damaged that of files that could not be used.
-	Works, Damaged int
+	Left map[string]map[string]string
+	// Damaged is the number of records that could not be used.
+	Damaged int
 }
 
 // Reported is what the broker accepted of this agent's statuses.
@@ -82,205 +69,150 @@ type Reported struct {
 	Accepted map[string]string
 }
 
+// Content is everything that is to be in a log besides what the Journal knows
+// itself.
+type Content struct {
+	// Works are the events of the works that are held. An error ends them.
+	Works    iter.Seq2[codec.Event, error]
+	Reported Reported
+	Left     map[string]map[string]string
+}
+
 // Journal is a state directory that this process has locked. Methods may be
 // called concurrently; they take effect one after the other. The order of what
 // concerns one work is up to the caller.
 type Journal struct {
-	dir      string
-	disk     disk
-	width    int
-	log      *slog.Logger
-	unlock   func() error // nil while the directory cannot be used
-	instance string
+	dir    string
+	disk   disk
+	log    *slog.Logger
+	unlock func() error // nil while the directory cannot be used
 
-	// saving is held while reported or sequence is written, and taken before mu.
-	saving sync.Mutex
-
-	mu      sync.Mutex
-	phase   phase
-	binding Binding
-	// bound: the binding on disk is ours, and nothing else is in the directory.
-	bound bool
-	// cursor is what is certainly on disk; the zero cursor if that is not known.
-	cursor codec.Cursor
-	// stale: the cursor on disk covers more than the works do. It must go before
-	// anything that it covers.
-	stale bool
-	// listed: what is in works/ is known.
-	listed bool
-	// obstacles are names in works/ that must go: nobody may take them for ours.
-	obstacles map[string]bool
-	// changed: names in works/ were made, replaced or removed since it was synced.
-	changed bool
-	// unsynced are entries (name to id) written since the last Checkpoint, or by
-	// an earlier process. suspect are those whose sync failed: they may read well
-	// and be lost with the page cache, so only writing them again helps.
-	unsynced, suspect map[string]string
-	// dirty are entries that are not on disk as they were given.
-	dirty map[string]lapse
+	mu   sync.Mutex
+	head head
+	// size is how long the log is, renewed how long it was when it was begun.
+	size, renewed int
+	// outdated: the log may have what does not count any more, or cannot be read.
+	outdated bool
+	// err is why nothing can be added. What failed to be written may be there or not,
+	// and what a sync failed to make stable may read well and be lost with the page
+	// cache: another sync of the same file would succeed whether it is there or not.
+	err error
 }
 
-type phase int
-
-const (
-	opened phase = iota
-	loaded
-	closed
-)
-
-// lapse is a Put that failed.
-type lapse struct {
-	id  string
-	err error
+// head is what is known besides works. It is JSON on disk.
+type head struct {
+	Instance string       `json:"instance,omitempty"`
+	Binding  Binding      `json:"binding"`
+	Cursor   codec.Cursor `json:"cursor"`
+	Reserved string       `json:"reserved,omitempty"`
 }
 
 // Put stores the latest spec of a work, as it was received. When it returns nil,
 // the spec survives the end of this process; a power loss only after the next
-// Checkpoint. When it returns an error, the entry of the work is the former one
-// or this one, the work is dirty, and no Checkpoint succeeds until it was put
-// again or removed. The error is an *Error, or about an event that names no work.
+// Checkpoint. When it returns an error, what is on disk of the work is the former
+// spec or this one. The error is an *Error, or about an event that names no work.
 func (j *Journal) Put(e codec.Event) error {
-	id, err := resourceID(e)
+	r, err := workRecord(e)
 	if err != nil {
-		return fmt.Errorf("journal: %w", err)
-	}
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if j.phase != loaded {
-		return errNotLoaded
-	}
-	name := entryName(id)
-	if err := j.put(name, e); err != nil {
-		j.dirty[name] = lapse{id: id, err: err}
 		return err
 	}
-	delete(j.dirty, name)
-	delete(j.suspect, name)
-	delete(j.obstacles, name)
-	j.unsynced[name] = id
-	return nil
-}
-
-func (j *Journal) put(name string, e codec.Event) error {
-	event, err := codec.Marshal(e)
-	if err != nil {
-		return fmt.Errorf("journal: %w", err)
-	}
-	if err := j.bind(); err != nil {
-		return err
-	}
-	j.changed = true
-	return j.replace(worksDir+"/"+name, seal(name, event))
+	return j.do(func() error { return j.add(r) })
 }
 
 // Remove forgets a work. The broker must not count on this agent having it any
 // more: its deletion was confirmed, or the broker has no record of it, or
-// another work took its place. A failed removal is tried again by Checkpoint,
-// which does not succeed before; until then the entry may be loaded again. The
+// another work took its place. After an error the work may be loaded again. The
 // error is an *Error.
 func (j *Journal) Remove(id string) error {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if j.phase != loaded {
-		return errNotLoaded
-	}
-	name := entryName(id)
-	delete(j.dirty, name)
-	delete(j.suspect, name)
-	delete(j.unsynced, name)
-	if err := j.bind(); err != nil {
-		return err // what is there goes before the directory is ours
-	}
-	j.changed = true
-	if err := j.remove(worksDir + "/" + name); err != nil {
-		j.obstacles[name] = true
-		return err
-	}
-	delete(j.obstacles, name)
-	return nil
+	return j.do(func() error { return j.add(record{kind: recordWork, key: id}) })
 }
 
-// Dirty returns the resource ids of the works that are not on disk as they were
-// given, in ascending order.
-func (j *Journal) Dirty() []string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	var ids []string
-	for _, d := range j.dirty {
-		ids = append(ids, d.id)
-	}
-	slices.Sort(ids)
-	return ids
-}
-
-// DropCursor forgets the cursor: the next process lists what it has. When it
-// fails with an *Error, the next Checkpoint tries again, or replaces the cursor.
-func (j *Journal) DropCursor() error {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if j.phase != loaded {
-		return errNotLoaded
-	}
-	j.cursor, j.stale = codec.Cursor{}, true
-	return j.dropStale()
-}
-
-// SaveReported stores what the broker accepted; see Reported. It does not wait
-// for a Checkpoint that is under way longer than to see that the directory is
-// ours. The error is an *Error; what was saved before may be there then.
-func (j *Journal) SaveReported(r Reported) error {
-	return j.saveBeside(reportedFile, encodeReported(r))
-}
-
-// SaveLeft stores how objects were left, in a form that the caller knows, by
-// whatever names them. It is saved now and then, and can be lost: it may only
-// spare work, and must be true of an object that has changed since. It waits like
-// SaveReported; the error is an *Error.
-func (j *Journal) SaveLeft(left map[string]string) error {
-	return j.saveBeside(leftFile, encodeLeft(left))
+// Checkpoint stores the cursor, after everything that was put or removed before
+// is on stable storage; the zero cursor means that the next process lists what it
+// has. It takes as long as the disk takes for all that was added since the last
+// one; nothing else is done meanwhile. It is not called while a work that the cursor
+// covers could not be put or removed. The error is an *Error; the former cursor or
+// this one is in force then.
+func (j *Journal) Checkpoint(c codec.Cursor) error {
+	return j.do(func() error {
+		if err := j.disk.sync(logFile); err != nil || j.head.Cursor == c {
+			return err
+		}
+		j.head.Cursor = c
+		return j.addStable(jsonRecord(recordHead, j.head))
+	})
 }
 
 // Reserve notes, before they are used, that sequence ids up to this one may be.
 // An earlier process may have sent a status that has not arrived yet: whatever
-// the clock says by then, ids go on above it. It waits like SaveReported; the
-// error is an *Error.
+// the clock says by then, ids go on above it. The error is an *Error.
 func (j *Journal) Reserve(sequence string) error {
-	return j.saveBeside(sequenceFile, encodeSequence(sequence))
+	return j.do(func() error {
+		j.head.Reserved = sequence
+		return j.addStable(jsonRecord(recordHead, j.head))
+	})
 }
 
-// saveBeside replaces a file that has nothing to do with works and cursor.
-func (j *Journal) saveBeside(name string, content []byte) error {
-	j.saving.Lock()
-	defer j.saving.Unlock()
-	j.mu.Lock()
-	err := errNotLoaded
-	if j.phase == loaded {
-		err = j.bind()
-	}
-	j.mu.Unlock()
-	if err != nil {
-		return err
-	}
-	return j.replaceSynced(name, content)
+// SaveReported stores what the broker accepted; see Reported. The error is an
+// *Error; what was saved before may be there then.
+func (j *Journal) SaveReported(r Reported) error { return j.save(recordReported, r) }
+
+// SaveLeft stores how objects were left, in a form that the caller knows, by
+// whatever names them. It is saved now and then, and can be lost: it may only
+// spare work, and must be true of an object that has changed since. The error is
+// an *Error.
+func (j *Journal) SaveLeft(left map[string]map[string]string) error { return j.save(recordLeft, left) }
+
+func (j *Journal) save(kind byte, v any) error {
+	return j.do(func() error { return j.addStable(jsonRecord(kind, v)) })
 }
 
 // Instance is a random name that stays with the directory: two processes have
 // the same one only if one follows the other.
-func (j *Journal) Instance() string { return j.instance }
+func (j *Journal) Instance() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.head.Instance
+}
+
+// Due reports whether Renew is to be called: at the start, after a failure, and when
+// half of the log may not count.
+func (j *Journal) Due() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.err != nil || j.outdated || j.size > 2*j.renewed+waste
+}
+
+// Renew replaces the log by a new one with this content: whatever was put and not
+// removed is in it. That is the end of what failed before, and of what removed works
+// said. The error is an *Error; the former log or this one is there then.
+func (j *Journal) Renew(c Content) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if wrong := misuse(""); errors.As(j.err, &wrong) {
+		return typed(j.err)
+	}
+	return typed(j.renew(c))
+}
 
 // Close lets another process have the directory. What was put after the last
 // Checkpoint stays, but is not synced.
-func (j *Journal) Close() error {
-	j.saving.Lock()
-	defer j.saving.Unlock()
+func (j *Journal) Close() (err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.phase == closed {
-		return nil
+	if j.unlock != nil {
+		err = j.unlock()
 	}
-	j.phase = closed
-	if j.unlock == nil {
-		return nil
+	j.unlock, j.err = nil, errClosed
+	return typed(err)
+}
+
+// do calls what a method does, unless nothing can be added.
+func (j *Journal) do(what func() error) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.err == nil {
+		j.err = what()
 	}
-	return j.failure("unlock", lockFile, j.unlock())
+	return typed(j.err)
 }

@@ -1,6 +1,14 @@
 package journal
 
 import (
+	"bytes"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -35,15 +43,15 @@ func cursor(n int) codec.Cursor { return codec.Cursor{Epoch: "e", Term: "t", Rev
 // holding collects what Load finds: the version of each work.
 type holding map[string]int32
 
-func (h holding) take(e codec.Event) error {
-	id, err := resourceID(e)
-	if err != nil {
-		return err
-	}
+func (h holding) put(e codec.Event) error {
 	version, _, err := codec.IntegerExtension(e, codec.ExtResourceVersion)
-	h[id] = version
+	h[idOf(e)] = version
 	return err
 }
+
+func (h holding) removed(id string) { delete(h, id) }
+
+func idOf(e codec.Event) string { return e.Extensions()[codec.ExtResourceID].(string) }
 
 // open opens and loads.
 func open(t testing.TB, c Config) (*Journal, State, holding) {
@@ -58,10 +66,29 @@ func open(t testing.TB, c Config) (*Journal, State, holding) {
 		}
 	})
 	h := holding{}
-	s, err := j.Load(testBinding, h.take)
+	s, err := j.Load(testBinding, h.put, h.removed)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return j, s, h
+}
+
+// content is what a caller has who holds these works.
+func content(t testing.TB, h holding, s State) Content {
+	return Content{Works: func(yield func(codec.Event, error) bool) {
+		for _, id := range slices.Sorted(maps.Keys(h)) {
+			if !yield(spec(t, id, int(h[id])), nil) {
+				return
+			}
+		}
+	}, Reported: s.Reported, Left: s.Left}
+}
+
+// renewed opens, loads and renews, as a process does that starts.
+func renewed(t testing.TB, c Config) (*Journal, State, holding) {
+	t.Helper()
+	j, s, h := open(t, c)
+	must(t, j.Renew(content(t, h, s)))
 	return j, s, h
 }
 
@@ -84,24 +111,100 @@ func TestJournal_WhatWasPutIsLoaded(t *testing.T) {
 	must(t, j.Put(spec(t, "a", 2)))
 	must(t, j.Put(spec(t, "c", 1)))
 	must(t, j.Remove("c"))
+	must(t, j.SaveReported(Reported{Sequence: "11", Accepted: map[string]string{"gone": "x"}}))
+	must(t, j.SaveLeft(map[string]map[string]string{"gone": {"object": "x"}}))
 	must(t, j.Checkpoint(cursor(7)))
 	must(t, j.Put(spec(t, "b", 2)))
 	reported := Reported{Sequence: "12", Accepted: map[string]string{"a": "x", "b": ""}}
 	must(t, j.SaveReported(reported))
-	left := map[string]string{"work": "object", "other": ""}
+	left := map[string]map[string]string{"work": {"object": "\x00", "other": ""}}
 	must(t, j.SaveLeft(left))
 	must(t, j.Reserve("14"))
 	instance := j.Instance()
 	must(t, j.Close())
 
-	j, s, h := open(t, Config{Dir: dir})
-	if diff := cmp.Diff(State{Cursor: cursor(7), Reported: reported, Reserved: "14", Left: left, Works: 2}, s); diff != "" {
-		t.Errorf("state (-want +got):\n%s", diff)
+	want := State{Cursor: cursor(7), Reported: reported, Reserved: "14", Left: left}
+	for _, what := range []string{"as it was written", "renewed"} {
+		j, s, h := renewed(t, Config{Dir: dir})
+		if diff := cmp.Diff(want, s); diff != "" {
+			t.Errorf("%s: state (-want +got):\n%s", what, diff)
+		}
+		if diff := cmp.Diff(holding{"a": 2, "b": 2}, h); diff != "" {
+			t.Errorf("%s: works (-want +got):\n%s", what, diff)
+		}
+		if instance == "" || j.Instance() != instance {
+			t.Errorf("%s: instance %q became %q", what, instance, j.Instance())
+		}
+		must(t, j.Close())
 	}
-	if diff := cmp.Diff(holding{"a": 2, "b": 2}, h); diff != "" {
-		t.Errorf("works (-want +got):\n%s", diff)
+}
+
+// works returns works of so many bytes.
+func works(t testing.TB, n, bytes int, secret string) []codec.Event {
+	t.Helper()
+	events := make([]codec.Event, n)
+	for i := range events {
+		events[i] = spec(t, fmt.Sprintf("work-%d", i), 1)
+		data := map[string]any{"manifests": []any{secret + strings.Repeat("x", bytes)}}
+		if err := events[i].SetData(codec.ContentTypeJSON, data); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if instance == "" || j.Instance() != instance {
-		t.Errorf("instance %q became %q", instance, j.Instance())
+	return events
+}
+
+// The log is as long as twice what counts and a bit, however much is written; and
+// what a removed work said is nowhere any more once it was renewed.
+func TestJournal_LogIsBoundedAndForgets(t *testing.T) {
+	t.Parallel()
+	const secret = "c2VjcmV0LXZhbHVl"
+	dir := t.TempDir()
+	j, _, _ := open(t, Config{Dir: dir})
+	kept, gone := works(t, 20, 10<<10, "kept"), works(t, 1, 10<<10, secret)[0]
+	gone.SetExtension(codec.ExtResourceID, "gone")
+	all := Content{Works: func(yield func(codec.Event, error) bool) {
+		for _, e := range kept {
+			if !yield(e, nil) {
+				return
+			}
+		}
+	}}
+	must(t, j.Put(gone))
+	must(t, j.Remove("gone"))
+	must(t, j.Checkpoint(cursor(1)))
+	renewals := 0
+	for n := range 1000 {
+		must(t, j.Put(kept[n%len(kept)]))
+		info, err := os.Stat(filepath.Join(dir, logFile))
+		must(t, err)
+		const each = 11 << 10
+		if limit := int64(2*20*each + waste + each); info.Size() > limit {
+			t.Fatalf("after %d writes the log has %d bytes, want at most %d", n, info.Size(), limit)
+		}
+		if j.Due() {
+			must(t, j.Renew(all))
+			renewals++
+		}
+	}
+	if renewals < 20 || renewals > 50 {
+		t.Errorf("%d renewals", renewals)
+	}
+	must(t, filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		if bytes.Contains(b, []byte(secret)) {
+			t.Errorf("%s still has what a removed work said", path)
+		}
+		return err
+	}))
+	if j.Due() {
+		must(t, j.Renew(all))
+	}
+	must(t, j.Close())
+	_, s, h := open(t, Config{Dir: dir})
+	if s.Cursor != cursor(1) || s.Damaged != 0 || len(h) != len(kept) {
+		t.Errorf("got %+v, %d works", s, len(h))
 	}
 }

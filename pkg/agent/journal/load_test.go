@@ -17,7 +17,9 @@ import (
 )
 
 // agedLeft is what aged says of objects.
-var agedLeft = map[string]string{"a": "left"}
+var agedLeft = map[string]map[string]string{"a": {"object": "left"}}
+
+var agedState = State{Cursor: cursor(5), Reserved: "2", Reported: Reported{Sequence: "1", Accepted: map[string]string{"a": "x"}}, Left: agedLeft}
 
 // aged returns a directory with works a and b, a cursor and reported statuses.
 func aged(t *testing.T) (dir string) {
@@ -26,7 +28,7 @@ func aged(t *testing.T) (dir string) {
 	j, _, _ := open(t, Config{Dir: dir})
 	must(t, j.Put(spec(t, "a", 1)))
 	must(t, j.Put(spec(t, "b", 1)))
-	must(t, j.SaveReported(Reported{Sequence: "1", Accepted: map[string]string{"a": "x"}}))
+	must(t, j.SaveReported(agedState.Reported))
 	must(t, j.SaveLeft(agedLeft))
 	must(t, j.Reserve("2"))
 	must(t, j.Checkpoint(cursor(5)))
@@ -34,130 +36,156 @@ func aged(t *testing.T) (dir string) {
 	return dir
 }
 
-func entryPath(dir, id string) string { return filepath.Join(dir, worksDir, entryName(id)) }
-
-func TestLoad_DamageIsDroppedWithTheCursor(t *testing.T) {
-	t.Parallel()
-	truncate := func(t *testing.T, path string) { t.Helper(); must(t, os.Truncate(path, 20)) }
-	replace := func(with func(path string) error) func(*testing.T, string) {
-		return func(t *testing.T, path string) {
-			t.Helper()
-			must(t, os.Remove(path))
-			must(t, with(path))
+// lines returns the records of a log, with their newlines.
+func lines(t *testing.T, log string) (all [][]byte) {
+	t.Helper()
+	b, err := os.ReadFile(log)
+	must(t, err)
+	for _, line := range bytes.Split(b, newline) {
+		if len(line) > 0 {
+			all = append(all, bytes.Join([][]byte{nil, line, nil}, newline))
 		}
 	}
-	for name, c := range map[string]struct {
-		file  func(dir string) string
-		hurt  func(t *testing.T, path string)
-		left  holding
-		state State
-	}{
-		"an entry cut off": {func(d string) string { return entryPath(d, "a") }, truncate, holding{"b": 1}, State{Reserved: "2", Works: 1, Damaged: 1}},
-		"an empty entry": {
-			func(d string) string { return entryPath(d, "a") },
-			replace(func(p string) error { return os.WriteFile(p, nil, 0o600) }), holding{"b": 1}, State{Reserved: "2", Works: 1, Damaged: 1},
-		},
-		"an entry that is a directory": {
-			func(d string) string { return entryPath(d, "a") },
-			replace(func(p string) error { return os.Mkdir(p, 0o700) }), holding{"b": 1}, State{Reserved: "2", Works: 1, Damaged: 1},
-		},
-		"an entry that is a pipe": {
-			func(d string) string { return entryPath(d, "a") },
-			replace(func(p string) error { return syscall.Mkfifo(p, 0o600) }), holding{"b": 1}, State{Reserved: "2", Works: 1, Damaged: 1},
-		},
-		"an entry that points elsewhere": {
-			func(d string) string { return entryPath(d, "a") },
-			replace(func(p string) error { return os.Symlink(entryName("b"), p) }), holding{"b": 1}, State{Reserved: "2", Works: 1, Damaged: 1},
-		},
-		"an entry under another name": {
-			func(d string) string { return entryPath(d, "a") },
-			replace(func(p string) error { return os.Link(filepath.Join(filepath.Dir(p), entryName("b")), p) }), holding{"b": 1}, State{Reserved: "2", Works: 1, Damaged: 1},
-		},
-		"a cursor cut off": {func(d string) string { return filepath.Join(d, cursorFile) }, func(t *testing.T, p string) { t.Helper(); must(t, os.Truncate(p, 3)) }, holding{"a": 1, "b": 1}, State{Reserved: "2", Works: 2, Damaged: 1}},
-		"no works":         {func(d string) string { return filepath.Join(d, worksDir) }, func(t *testing.T, p string) { t.Helper(); must(t, os.RemoveAll(p)) }, holding{}, State{Reserved: "2", Damaged: 1}},
+	return all
+}
+
+// Any bit of a log that is flipped costs the record that it is in, and the cursor.
+func TestLoad_DamageCostsOneRecord(t *testing.T) {
+	t.Parallel()
+	dir := aged(t)
+	whole := lines(t, filepath.Join(dir, logFile))
+	for i := range whole {
+		for at := range whole[i] {
+			damaged := bytes.Clone(whole[i])
+			damaged[at] ^= 1 << (at % 8)
+			log := bytes.Join(append(append(append([][]byte{}, whole[:i]...), damaged), whole[i+1:]...), nil)
+			d := newMemDisk()
+			d.files[logFile] = &inode{data: log, stable: log}
+			_, s, h := open(t, Config{Dir: "state", disk: d})
+
+			want, works := agedState, holding{"a": 1, "b": 1}
+			hit, err := decodeRecord(without(whole[i]))
+			must(t, err)
+			if want.Damaged, want.Cursor = 1, (codec.Cursor{}); damaged[at] == '\n' {
+				want.Damaged = 2 // lines
+			}
+			switch {
+			case i == len(whole)-1 && at == len(damaged)-1: // nothing is lost yet
+				want.Damaged, want.Cursor = 0, agedState.Cursor
+			case hit.kind == recordWork:
+				delete(works, hit.key)
+			case hit.kind == recordReported && i > 2: // behind the one that is empty
+				want.Reported = Reported{}
+			case hit.kind == recordLeft && i > 2:
+				want.Left = nil
+			}
+			if diff := cmp.Diff(want, s) + cmp.Diff(works, h); diff != "" {
+				t.Fatalf("byte %d of record %d (%c %s) (-want +got):\n%s", at, i, hit.kind, hit.key, diff)
+			}
+		}
+	}
+}
+
+// What cannot be read is told once, and gone after Renew.
+func TestLoad_DamageIsToldAndGoes(t *testing.T) {
+	t.Parallel()
+	dir := aged(t)
+	log := filepath.Join(dir, logFile)
+	all := lines(t, log)
+	for i, line := range all {
+		if r, err := decodeRecord(without(line)); err == nil && r.key == "a" {
+			all[i] = append(line[:20:20], '\n')
+		}
+	}
+	must(t, os.WriteFile(log, bytes.Join(all, nil), 0o600))
+	for n, want := range []State{agedState, agedState} {
+		if want.Cursor = (codec.Cursor{}); n == 0 {
+			want.Damaged = 1
+		}
+		var told bytes.Buffer
+		j, s, h := renewed(t, Config{Dir: dir, Log: slog.New(slog.NewTextHandler(&told, nil))})
+		if diff := cmp.Diff(want, s) + cmp.Diff(holding{"b": 1}, h); diff != "" {
+			t.Errorf("start %d (-want +got):\n%s", n, diff)
+		}
+		if lines := strings.Count(told.String(), "\n"); lines != 1-n || n == 0 && !strings.Contains(told.String(), log) {
+			t.Errorf("start %d: %d lines in the log:\n%s", n, lines, &told)
+		}
+		must(t, j.Close())
+	}
+}
+
+// The last write before a crash was promised to nobody: it costs nothing else.
+func TestLoad_CutOff(t *testing.T) {
+	t.Parallel()
+	dir := aged(t)
+	log := filepath.Join(dir, logFile)
+	whole, err := os.ReadFile(log)
+	must(t, err)
+	late := record{recordWork, "a", []byte("late")}
+	for n := range len(late.line()) - 1 {
+		d := newMemDisk()
+		cut := append(bytes.Clone(whole), late.line()[:n]...)
+		d.files[logFile] = &inode{data: cut, stable: cut}
+		j, s, h := open(t, Config{Dir: "state", disk: d})
+		if diff := cmp.Diff(agedState, s) + cmp.Diff(holding{"a": 1, "b": 1}, h); diff != "" {
+			t.Fatalf("cut to %d bytes (-want +got):\n%s", n, diff)
+		}
+		// What follows is on a line of its own, also if it was not renewed.
+		must(t, j.Put(spec(t, "a", 2)))
+		must(t, j.Close())
+		_, _, h = open(t, Config{Dir: "state", disk: d})
+		if diff := cmp.Diff(holding{"a": 2, "b": 1}, h); diff != "" {
+			t.Fatalf("cut to %d bytes, and added to (-want +got):\n%s", n, diff)
+		}
+	}
+}
+
+func TestLoad_LogThatIsNoFile(t *testing.T) {
+	t.Parallel()
+	for name, with := range map[string]func(path string) error{
+		"empty":     func(p string) error { return os.WriteFile(p, nil, 0o600) },
+		"directory": func(p string) error { return os.Mkdir(p, 0o700) },
+		"pipe":      func(p string) error { return syscall.Mkfifo(p, 0o600) },
+		"link":      func(p string) error { return os.Symlink(lockFile, p) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := aged(t)
-			c.hurt(t, c.file(dir))
-			c.state.Reported, c.state.Left = Reported{Sequence: "1", Accepted: map[string]string{"a": "x"}}, agedLeft
-			var log bytes.Buffer
-			j, s, h := open(t, Config{Dir: dir, Log: slog.New(slog.NewTextHandler(&log, nil))})
-			if diff := cmp.Diff(c.state, s); diff != "" {
-				t.Errorf("state (-want +got):\n%s", diff)
+			log := filepath.Join(dir, logFile)
+			must(t, os.Remove(log))
+			must(t, with(log))
+			var told bytes.Buffer
+			_, s, h := open(t, Config{Dir: dir, Log: slog.New(slog.NewTextHandler(&told, nil))})
+			if diff := cmp.Diff(State{}, s) + cmp.Diff(holding{}, h); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
 			}
-			if diff := cmp.Diff(c.left, h); diff != "" {
-				t.Errorf("works (-want +got):\n%s", diff)
-			}
-			if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), c.file(dir)) {
-				t.Errorf("%d lines in the log, want one that names %s:\n%s", n, c.file(dir), &log)
-			}
-			if _, err := os.Lstat(filepath.Join(dir, cursorFile)); !errors.Is(err, fs.ErrNotExist) {
-				t.Errorf("the cursor is still there: %v", err)
-			}
-			// The broker sends it again.
-			must(t, j.Put(spec(t, "a", 2)))
-			must(t, j.Put(spec(t, "b", 2)))
-			must(t, j.Checkpoint(cursor(9)))
-			must(t, j.Close())
-			_, s, h = open(t, Config{Dir: dir})
-			c.state.Works, c.state.Damaged, c.state.Cursor = 2, 0, cursor(9)
-			if diff := cmp.Diff(c.state, s) + cmp.Diff(holding{"a": 2, "b": 2}, h); diff != "" {
-				t.Errorf("later (-want +got):\n%s", diff)
+			if name != "empty" && !strings.Contains(told.String(), "it cannot be read whose works these are") {
+				t.Errorf("the log does not say so:\n%s", &told)
 			}
 		})
 	}
 }
 
-func TestLoad_DamagedReportedCostsOnlyItself(t *testing.T) {
-	t.Parallel()
-	dir := aged(t)
-	must(t, os.Truncate(filepath.Join(dir, reportedFile), 9))
-	_, s, _ := open(t, Config{Dir: dir})
-	if diff := cmp.Diff(State{Cursor: cursor(5), Reserved: "2", Left: agedLeft, Works: 2, Damaged: 1}, s); diff != "" {
-		t.Errorf("state (-want +got):\n%s", diff)
-	}
-}
-
-func TestLoad_DamagedLeftCostsOnlyItself(t *testing.T) {
-	t.Parallel()
-	dir := aged(t)
-	must(t, os.Truncate(filepath.Join(dir, leftFile), 9))
-	_, s, _ := open(t, Config{Dir: dir})
-	if s.Left != nil || s.Damaged != 1 || s.Cursor != cursor(5) || s.Works != 2 || s.Reported.Sequence != "1" {
-		t.Errorf("got %+v", s)
-	}
-}
-
-func TestLoad_DamagedSequenceCostsOnlyItself(t *testing.T) {
-	t.Parallel()
-	dir := aged(t)
-	must(t, os.Truncate(filepath.Join(dir, sequenceFile), 3))
-	_, s, _ := open(t, Config{Dir: dir})
-	if s.Reserved != "" || s.Damaged != 1 || s.Cursor != cursor(5) || s.Works != 2 {
-		t.Errorf("got %+v", s)
-	}
-}
-
-func TestLoad_EntryThatTheCallerCannotUse(t *testing.T) {
+func TestLoad_WorkThatTheCallerCannotUse(t *testing.T) {
 	t.Parallel()
 	dir := aged(t)
 	j, err := Open(Config{Dir: dir})
 	must(t, err)
 	h := holding{}
 	s, err := j.Load(testBinding, func(e codec.Event) error {
-		if id, _ := resourceID(e); id == "a" {
+		if idOf(e) == "a" {
 			return errors.New("no good")
 		}
-		return h.take(e)
-	})
-	if err != nil || s.Damaged != 1 || s.Cursor != (codec.Cursor{}) || s.Works != 1 {
-		t.Fatalf("got %+v, %v", s, err)
+		return h.put(e)
+	}, h.removed)
+	if err != nil || s.Damaged != 1 || s.Cursor != (codec.Cursor{}) || len(h) != 1 {
+		t.Fatalf("got %+v, %v, %v", s, h, err)
 	}
+	must(t, j.Renew(content(t, h, s)))
 	must(t, j.Close())
-	_, s, _ = open(t, Config{Dir: dir})
-	if s.Works != 1 || s.Damaged != 0 {
-		t.Errorf("next: %+v", s)
+	_, s, h = open(t, Config{Dir: dir})
+	if len(h) != 1 || s.Damaged != 0 {
+		t.Errorf("next: %+v, %v", s, h)
 	}
 }
 
@@ -175,8 +203,9 @@ func TestLoad_AnotherBinding(t *testing.T) {
 			var log bytes.Buffer
 			j, err := Open(Config{Dir: dir, Log: slog.New(slog.NewTextHandler(&log, nil))})
 			must(t, err)
+			instance := j.Instance()
 			h := holding{}
-			s, err := j.Load(other, h.take)
+			s, err := j.Load(other, h.put, h.removed)
 			if err != nil || len(h) > 0 {
 				t.Fatalf("got %v, %v", h, err)
 			}
@@ -188,58 +217,168 @@ func TestLoad_AnotherBinding(t *testing.T) {
 			}
 			must(t, j.Put(spec(t, "c", 1)))
 			must(t, j.Close())
-			_, s, h = open(t, Config{Dir: dir}) // and back again
-			if diff := cmp.Diff(State{Reserved: "2"}, s) + cmp.Diff(holding{}, h); diff != "" {
-				t.Errorf("back again (-want +got):\n%s", diff)
+			j, s, h = open(t, Config{Dir: dir}) // and back again
+			if diff := cmp.Diff(State{Reserved: "2"}, s) + cmp.Diff(holding{}, h); diff != "" || j.Instance() != instance {
+				t.Errorf("back again as %s (-want +got):\n%s", j.Instance(), diff)
 			}
 		})
 	}
 }
 
+// While a directory of another binding cannot be emptied nothing is added to it.
+func TestLoad_AnotherBindingOnAFullDisk(t *testing.T) {
+	t.Parallel()
+	d := newMemDisk()
+	j, _, _ := open(t, Config{Dir: "state", disk: d})
+	must(t, j.Put(spec(t, "a", 1)))
+	must(t, j.Close())
+	before := bytes.Clone(d.files[logFile].data)
+	d.fault = func(op, _ string) effect {
+		if op == "write" {
+			return full
+		}
+		return well
+	}
+	other := testBinding
+	other.ClusterUID = "uid-2"
+	j, err := Open(Config{Dir: "state", disk: d})
+	must(t, err)
+	_, err = j.Load(other, ignore, ignoreID)
+	must(t, err)
+	for _, err := range []error{j.Put(spec(t, "b", 1)), j.Remove("a"), j.Checkpoint(cursor(1))} {
+		if Reason(err) != ReasonFull {
+			t.Errorf("got %v", err)
+		}
+	}
+	if !bytes.Equal(before, d.files[logFile].data) {
+		t.Error("the log of another was changed")
+	}
+}
+
 func TestLoad_NewerFormatIsRefused(t *testing.T) {
 	t.Parallel()
-	for _, file := range []string{bindingFile, cursorFile, reportedFile, leftFile, sequenceFile, instanceFile, worksDir + "/" + entryName("a")} {
-		t.Run(filepath.Base(file), func(t *testing.T) {
+	for name, at := range map[string]int{"at the beginning": 0, "at the end": 1 << 30} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := aged(t)
-			path := filepath.Join(dir, file)
-			must(t, os.WriteFile(path, withHead(filepath.Base(file), [2]byte{format + 1, 0}, []byte("new")), 0o600))
+			path := filepath.Join(dir, logFile)
+			log, err := os.ReadFile(path)
+			must(t, err)
+			at := min(at, len(log))
+			log = bytes.Join([][]byte{log[:at], newline, withFormat(format + 1), newline, log[at:]}, nil)
+			must(t, os.WriteFile(path, log, 0o600))
 			j, err := Open(Config{Dir: dir})
 			if err == nil {
-				_, err = j.Load(testBinding, ignore)
+				_, err = j.Load(testBinding, ignore, ignoreID)
 				must(t, j.Close())
 			}
 			var newer *FormatError
-			if !errors.As(err, &newer) || newer.Path != path || !strings.Contains(err.Error(), "newer release") {
+			if !errors.As(err, &newer) || newer.Path != path || !strings.Contains(err.Error(), "newer version") {
 				t.Fatalf("got %v", err)
 			}
-			// The newer release finds everything.
-			for _, f := range []string{bindingFile, cursorFile, reportedFile, leftFile, sequenceFile, instanceFile, worksDir + "/" + entryName("a"), worksDir + "/" + entryName("b")} {
-				if _, err := os.Stat(filepath.Join(dir, f)); err != nil {
-					t.Error(err)
-				}
+			// The newer version finds everything, and the lock is free.
+			if b, err := os.ReadFile(path); err != nil || !bytes.Equal(b, log) {
+				t.Errorf("the log was changed: %v", err)
 			}
-			if _, err := Open(Config{Dir: dir}); file == instanceFile && !errors.As(err, &newer) {
+			if _, err := Open(Config{Dir: dir}); at == 0 && !errors.As(err, &newer) {
 				t.Errorf("the lock was kept: %v", err)
 			}
 		})
 	}
 }
 
-func TestLoad_LeavesStrangersAlone(t *testing.T) {
+// former returns a directory as a former version wrote it: testdata/former. It held
+// c and removed it, stored a cursor, and then put b once more.
+func former(t *testing.T) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	must(t, os.CopyFS(dir, os.DirFS(filepath.Join("testdata", "former"))))
+	return dir
+}
+
+const formerInstance = "7F2JMBZW4U4SDWFRHZORCUUKHQ"
+
+var formerState = State{Cursor: cursor(7), Reserved: "14"}
+
+func TestLoad_FormerVersion(t *testing.T) {
 	t.Parallel()
-	dir := aged(t)
-	stranger, draft := filepath.Join(dir, worksDir, "lost+found"), entryPath(dir, "c")+draftSuffix
-	must(t, os.WriteFile(stranger, nil, 0o600))
+	dir := former(t)
+	draft := filepath.Join(dir, formerWorks, strings.Repeat("0f", 32)+formerDraft)
 	must(t, os.WriteFile(draft, []byte("half"), 0o600))
-	_, s, _ := open(t, Config{Dir: dir})
-	if s.Damaged != 0 || s.Cursor != cursor(5) || s.Works != 2 {
-		t.Errorf("got %+v", s)
+	for range 2 { // nothing is changed until Renew
+		j, s, h := open(t, Config{Dir: dir})
+		if diff := cmp.Diff(formerState, s) + cmp.Diff(holding{"a": 2, "b": 2}, h); diff != "" || j.Instance() != formerInstance {
+			t.Fatalf("instance %s (-want +got):\n%s", j.Instance(), diff)
+		}
+		if !j.Due() {
+			t.Error("it is not to be renewed")
+		}
+		must(t, j.Close())
 	}
-	if _, err := os.Stat(stranger); err != nil {
-		t.Error(err)
+	for range 2 {
+		j, s, h := renewed(t, Config{Dir: dir})
+		if diff := cmp.Diff(formerState, s) + cmp.Diff(holding{"a": 2, "b": 2}, h); diff != "" || j.Instance() != formerInstance {
+			t.Fatalf("instance %s (-want +got):\n%s", j.Instance(), diff)
+		}
+		must(t, j.Close())
+		files, err := os.ReadDir(dir)
+		must(t, err)
+		if len(files) != 2 {
+			t.Errorf("%d files, want lock and log: %v", len(files), files)
+		}
 	}
-	if _, err := os.Stat(draft); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the draft is still there: %v", err)
+}
+
+func TestLoad_FormerVersionOfAnotherBinding(t *testing.T) {
+	t.Parallel()
+	dir := former(t)
+	j, err := Open(Config{Dir: dir})
+	must(t, err)
+	other := testBinding
+	other.AgentID = "other"
+	s, err := j.Load(other, func(codec.Event) error { t.Error("loaded"); return nil }, ignoreID)
+	must(t, err)
+	if diff := cmp.Diff(State{Reserved: "14"}, s); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	must(t, j.Close())
+	if _, err := os.Stat(filepath.Join(dir, formerWorks)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the works are still there: %v", err)
+	}
+}
+
+func TestLoad_FormerVersionDamaged(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		state State
+		works int
+	}{
+		"cursor":   {State{Reserved: "14", Damaged: 1}, 2},
+		"sequence": {State{Damaged: 1}, 2},
+		"instance": {State{Reserved: "14", Damaged: 1}, 2},
+		"binding":  {State{Reserved: "14"}, 0},
+		"works/ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb": {State{Reserved: "14", Damaged: 1}, 1},
+	} {
+		dir := former(t)
+		must(t, os.Truncate(filepath.Join(dir, name), 4))
+		_, s, h := open(t, Config{Dir: dir})
+		if diff := cmp.Diff(c.state, s); diff != "" || len(h) != c.works {
+			t.Errorf("%s: %d works (-want +got):\n%s", name, len(h), diff)
+		}
+	}
+}
+
+func TestLoad_FormerVersionLeavesStrangersAlone(t *testing.T) {
+	t.Parallel()
+	dir := former(t)
+	stranger := filepath.Join(dir, formerWorks, "lost+found")
+	must(t, os.WriteFile(stranger, nil, 0o600))
+	j, s, h := open(t, Config{Dir: dir})
+	if diff := cmp.Diff(formerState, s); diff != "" || len(h) != 2 {
+		t.Errorf("%d works (-want +got):\n%s", len(h), diff)
+	}
+	must(t, j.Renew(content(t, h, s)))
+	if files, err := os.ReadDir(filepath.Join(dir, formerWorks)); err != nil || len(files) != 1 {
+		t.Errorf("left: %v, %v", files, err)
 	}
 }

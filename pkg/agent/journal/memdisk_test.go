@@ -2,11 +2,11 @@ package journal
 
 import (
 	"bytes"
+	"io"
 	"io/fs"
 	"maps"
 	"path"
 	"slices"
-	"strings"
 	"syscall"
 )
 
@@ -14,16 +14,14 @@ import (
 //
 // Names and contents have a volatile state, which every process sees, and a
 // stable one. At a power loss each name may have any of the inodes that it had
-// since its directory was synced, and contents that were not synced may be
-// there, be cut off, be zero, or be what was there before.
+// since its directory was synced, and what was added without a sync may be there,
+// be cut off, be zero, have a hole, or not be there.
 type memDisk struct {
 	files map[string]*inode
 	// past is what each name had, the stable one first, since its directory was
 	// synced; names that did not change are not in it.
-	past map[string][]*inode
-	// works: the directory is there; worksStable: also after a power loss.
-	works, worksStable bool
-	locked             bool
+	past   map[string][]*inode
+	locked bool
 	// forgotten: a process heard that a sync failed, and ended. The next one cannot
 	// know; it has but the checksums.
 	forgotten bool
@@ -51,7 +49,7 @@ const (
 	refused
 	// full is refused for want of space.
 	full
-	// torn: a write stores half, a rename or removal happens; then an error.
+	// torn: a write or an append stores half, a rename or removal happens; then an error.
 	torn
 	// crashBefore and crashAfter: the process ends before, or after a torn, op.
 	crashBefore
@@ -95,11 +93,8 @@ func end(half bool, err error) error {
 	return err
 }
 
-func (d *memDisk) mkdir(name string) error {
-	half, done, err := d.begin("mkdir", name)
-	if !done && name == worksDir {
-		d.works = true
-	}
+func (d *memDisk) mkdir() error {
+	half, _, err := d.begin("mkdir", ".")
 	return end(half, err)
 }
 
@@ -120,9 +115,6 @@ func (d *memDisk) list(dir string) ([]string, error) {
 	if err = end(half, err); err != nil {
 		return nil, err
 	}
-	if !d.works {
-		return nil, fs.ErrNotExist
-	}
 	var names []string
 	for name := range d.files {
 		if path.Dir(name) == dir {
@@ -133,19 +125,16 @@ func (d *memDisk) list(dir string) ([]string, error) {
 	return names, nil
 }
 
-func (d *memDisk) read(name string, limit int64) ([]byte, error) {
-	half, _, err := d.begin("read", name)
+func (d *memDisk) open(name string) (io.ReadCloser, error) {
+	half, _, err := d.begin("open", name)
 	if err = end(half, err); err != nil {
 		return nil, err
 	}
 	f := d.files[name]
-	switch {
-	case f == nil:
+	if f == nil {
 		return nil, fs.ErrNotExist
-	case int64(len(f.data)) > limit:
-		return nil, damage("it is too long")
 	}
-	return bytes.Clone(f.data), nil
+	return io.NopCloser(bytes.NewReader(f.data)), nil
 }
 
 // put changes what a name has; nil: nothing.
@@ -166,14 +155,29 @@ func (d *memDisk) write(name string, content []byte) error {
 	if done {
 		return err
 	}
-	if strings.HasPrefix(name, worksDir+"/") && !d.works {
-		return fs.ErrNotExist
+	if d.files[name] != nil {
+		return fs.ErrExist
 	}
-	content = bytes.Clone(content)
 	if half {
 		content = content[:len(content)/2]
 	}
-	d.put(name, &inode{data: content})
+	d.put(name, &inode{data: bytes.Clone(content)})
+	return end(half, err)
+}
+
+func (d *memDisk) append(name string, content []byte) error {
+	half, done, err := d.begin("append", name)
+	if done {
+		return err
+	}
+	f := d.files[name]
+	if f == nil {
+		return fs.ErrNotExist
+	}
+	if half {
+		content = content[:len(content)/2]
+	}
+	f.data = slices.Concat(f.data, content)
 	return end(half, err)
 }
 
@@ -181,7 +185,7 @@ func (d *memDisk) sync(name string) error {
 	half, done, err := d.begin("sync", name)
 	f := d.files[name]
 	switch {
-	case name == "." || name == worksDir:
+	case name == ".":
 		if !done && !half {
 			d.syncDir(name)
 		}
@@ -201,9 +205,6 @@ func (d *memDisk) syncDir(dir string) {
 		if path.Dir(name) == dir {
 			delete(d.past, name)
 		}
-	}
-	if dir == "." {
-		d.worksStable = d.works
 	}
 }
 
@@ -251,15 +252,17 @@ func (d *memDisk) losePower(choose func(n int) int) {
 			d.files[name] = f
 		}
 	}
-	if d.works = d.worksStable; !d.works {
-		maps.DeleteFunc(d.files, func(name string, _ *inode) bool { return path.Dir(name) == worksDir })
-	}
 	d.past = map[string][]*inode{}
 	for _, name := range slices.Sorted(maps.Keys(d.files)) {
 		f := d.files[name]
 		if !bytes.Equal(f.data, f.stable) {
-			n := len(f.data)
-			remains := [][]byte{f.data, f.stable, f.data[:n/2], make([]byte, n), slices.Concat(f.data[:n/2], make([]byte, n-n/2))}
+			added := f.data[len(f.stable):]
+			n := len(added)
+			none, some := make([]byte, n), added[:n/2]
+			remains := [][]byte{f.data, f.stable}
+			for _, rest := range [][]byte{some, none, slices.Concat(some, none[n/2:]), slices.Concat(none[:n/2], added[n/2:])} {
+				remains = append(remains, slices.Concat(f.stable, rest))
+			}
 			f = &inode{data: remains[choose(len(remains))]}
 		}
 		d.files[name] = &inode{data: f.data, stable: f.data}

@@ -20,8 +20,9 @@ import (
 // what may be there:
 //
 //   - of each work a spec that was put, at least as new as the last one that is
-//     sure to have survived; none that was removed before; none if a file was
-//     damaged, and then the cursor is gone too;
+//     sure to have survived; none that was removed before; where a record was damaged
+//     an older one or none, but of no time before Renew, and then the cursor is gone
+//     too;
 //   - a cursor that was given to Checkpoint, and of each work what the agent had
 //     then, or what came after;
 //   - nothing of another binding.
@@ -41,6 +42,7 @@ func playAny(tb testing.TB, t *rapid.T) {
 		"remove":     m.act(m.remove),
 		"checkpoint": m.act(m.checkpoint),
 		"drop":       m.act(m.dropCursor),
+		"renew":      m.act(m.renew),
 		"report":     m.act(m.report),
 		"restart":    m.act(m.restart),
 		"power loss": func(t *rapid.T) { m.t = t; m.losePower() },
@@ -58,8 +60,15 @@ var owners = []Binding{testBinding, {ClusterUID: "uid-2", Cluster: "cluster1", H
 type track struct {
 	states []int32
 	// visible is the index of the latest state that survives the end of the
-	// process, stable that of the latest that survives a power loss.
-	visible, stable int
+	// process, stable that of the latest that survives a power loss, first that of the
+	// oldest that may be on disk.
+	visible, stable, first int
+}
+
+// all is told that the latest state is on disk, and no other.
+func (w *track) all() {
+	w.first = len(w.states) - 1
+	w.visible, w.stable = w.first, w.first
 }
 
 func (w *track) latest() int32 { return w.states[len(w.states)-1] }
@@ -83,6 +92,10 @@ type model struct {
 	given []attempt
 	kept  int
 	saved []Reported
+	// known is what the agent knows of that.
+	known Reported
+	// failed: something failed since the last Renew.
+	failed bool
 	// reserved is the last sequence id that was certainly reserved; flipped: its
 	// file may have been damaged.
 	reserved int
@@ -90,7 +103,8 @@ type model struct {
 	// hurt: since the last start a file was damaged, or could not be read. lossy:
 	// there was a power loss.
 	hurt, lossy bool
-	// wounded: a damaged file may still be there.
+	// wounded: a damaged record may still be there, or the rest of one, which is one
+	// where more is added.
 	wounded bool
 }
 
@@ -128,10 +142,10 @@ func (m *model) act(f func()) func(*rapid.T) {
 			if n-1 != at && (!lasting || n-1 < at) {
 				return well
 			}
-			if kind == full && op != "write" && op != "mkdir" {
+			if kind == full && op != "write" && op != "append" {
 				return well // what needs no space
 			}
-			if kind != well && kind != full && (op == "read" || op == "list" || op == "lock") {
+			if kind != well && kind != full && (op == "open" || op == "list" || op == "lock") {
 				m.hurt = true
 			}
 			return kind
@@ -140,7 +154,7 @@ func (m *model) act(f func()) func(*rapid.T) {
 		if m.survive(f) {
 			return
 		}
-		m.disk.fault = nil
+		m.disk.fault, m.wounded = nil, true // the last line may be cut off
 		if rapid.Bool().Draw(t, "and power loss") {
 			m.losePower()
 			return
@@ -180,7 +194,7 @@ func (m *model) draw() (string, *track) {
 func (m *model) bound() {
 	for w, other := range m.tracks {
 		if w.owner != m.owner && other.latest() == 0 {
-			other.visible, other.stable = len(other.states)-1, len(other.states)-1
+			other.all()
 		}
 	}
 	m.void(func(a attempt) bool { return a.owner != m.owner })
@@ -202,12 +216,7 @@ func (m *model) put() {
 	id, w := m.draw()
 	m.version++
 	w.states = append(w.states, m.version)
-	err := m.j.Put(m.event(id, m.version))
-	if dirty := slices.Contains(m.j.Dirty(), id); dirty != (err != nil) {
-		m.t.Fatalf("Put of %s: error %v, dirty %t", id, err, dirty)
-	}
-	m.typed(err)
-	if err == nil {
+	if m.typed(m.j.Put(m.event(id, m.version))) == nil {
 		w.visible = len(w.states) - 1
 		m.bound()
 	}
@@ -216,40 +225,66 @@ func (m *model) put() {
 func (m *model) remove() {
 	id, w := m.draw()
 	w.states = append(w.states, 0)
-	err := m.j.Remove(id)
-	m.typed(err)
-	if slices.Contains(m.j.Dirty(), id) {
-		m.t.Fatalf("%s is dirty although it was removed", id)
-	}
-	if err == nil {
+	if m.typed(m.j.Remove(id)) == nil {
 		w.visible = len(w.states) - 1
 	}
 }
 
-// typed: every failure of the disk is an *Error.
-func (m *model) typed(err error) {
+// typed: every failure of the disk is an *Error, and then all is to be written anew.
+func (m *model) typed(err error) error {
 	var e *Error
 	if err != nil && !errors.As(err, &e) {
 		m.t.Fatalf("an error without a type: %v", err)
 	}
+	m.failed, m.wounded = m.failed || err != nil, m.wounded || err != nil
+	if err != nil && !m.j.Due() {
+		m.t.Fatalf("something failed, but Renew is not due: %v", err)
+	}
+	return err
+}
+
+// renew writes what the agent has in memory.
+func (m *model) renew() {
+	c := Content{Works: func(yield func(codec.Event, error) bool) {
+		for i, tr := range m.mine() {
+			if v := tr.latest(); v != 0 && !yield(m.event(modelIDs[i], v), nil) {
+				return
+			}
+		}
+	}}
+	c.Reported, c.Left = m.known, leftOf(m.known)
+	err := m.j.Renew(c)
+	if err != nil && m.j.Due() {
+		_ = m.typed(err)
+	} else if err == nil {
+		m.failed, m.wounded = false, false
+		m.bound()
+		for _, tr := range m.mine() {
+			tr.all()
+		}
+	}
+}
+
+func leftOf(r Reported) map[string]map[string]string {
+	if r.Accepted == nil {
+		return nil
+	}
+	return map[string]map[string]string{"left": r.Accepted}
 }
 
 func (m *model) checkpoint() {
+	if m.failed {
+		if m.renew(); m.failed {
+			return
+		}
+	}
 	given := map[work]int{}
 	for w, tr := range m.tracks {
 		given[w] = len(tr.states) - 1
 	}
 	m.given = append(m.given, attempt{owner: m.owner, has: given})
-	dirty := m.j.Dirty()
-	err := m.j.Checkpoint(cursor(len(m.given)))
-	m.typed(err)
-	if err != nil { // the same once more
-		if err = m.j.Checkpoint(cursor(len(m.given))); err != nil {
-			return
-		}
-	}
-	if len(dirty) > 0 {
-		m.t.Fatalf("a checkpoint although %q are not on disk", dirty)
+	if m.typed(m.j.Checkpoint(cursor(len(m.given)))) != nil {
+		return
 	}
 	m.bound()
 	m.kept = len(m.given)
@@ -260,21 +295,17 @@ func (m *model) checkpoint() {
 
 func (m *model) dropCursor() {
 	m.kept = 0
-	err := m.j.DropCursor()
-	m.typed(err)
-	if err == nil {
+	if m.typed(m.j.Checkpoint(codec.Cursor{})) == nil {
 		m.void(func(attempt) bool { return true })
 	}
 }
 
 func (m *model) report() {
 	r := Reported{Sequence: fmt.Sprint(len(m.saved)), Accepted: map[string]string{"a": fmt.Sprint(m.version), "owner": fmt.Sprint(m.owner)}}
-	m.saved = append(m.saved, r)
-	m.typed(m.j.SaveReported(r))
-	m.typed(m.j.SaveLeft(r.Accepted))
-	err := m.j.Reserve(fmt.Sprint(len(m.saved)))
-	m.typed(err)
-	if err == nil {
+	m.saved, m.known = append(m.saved, r), r
+	_ = m.typed(m.j.SaveReported(r))
+	_ = m.typed(m.j.SaveLeft(leftOf(r)))
+	if m.typed(m.j.Reserve(fmt.Sprint(len(m.saved)))) == nil {
 		m.reserved = len(m.saved)
 	}
 }
@@ -311,12 +342,15 @@ func (m *model) flip(t *rapid.T) {
 // start begins a process, and compares what it loads.
 func (m *model) start(owner int) {
 	m.owner = owner
-	j, err := Open(Config{Dir: "state", disk: m.disk, width: 1})
+	j, err := Open(Config{Dir: "state", disk: m.disk})
 	if err != nil {
 		if m.disk.fault == nil {
 			m.t.Fatalf("open: %v", err)
 		}
-		m.typed(err)
+		var e *Error
+		if !errors.As(err, &e) {
+			m.t.Fatalf("an error without a type: %v", err)
+		}
 		m.disk.fault = nil
 		m.disk.endProcess()
 		m.start(owner)
@@ -328,31 +362,40 @@ func (m *model) start(owner int) {
 		if e.Subject() != owners[owner].ClusterUID {
 			m.t.Fatalf("a work of %s is loaded by %s", e.Subject(), owners[owner].ClusterUID)
 		}
-		return found.take(e)
-	})
+		return found.put(e)
+	}, found.removed)
 	if err != nil {
 		m.t.Fatalf("load: %v", err)
 	}
 	m.compare(s, found)
+	m.known = s.Reported
+	if m.failed = false; m.disk.forgotten {
+		// A sync of the process before failed, which this one cannot know. It helps that
+		// a keeper does this before anything else.
+		m.disk.fault, m.disk.forgotten = nil, false
+		m.renew()
+	} else if rapid.Bool().Draw(m.t, "as a keeper does") {
+		m.renew()
+	}
 }
 
 func (m *model) compare(s State, found holding) {
-	if s.Works != len(found) {
-		m.t.Fatalf("State.Works is %d, taken were %d", s.Works, len(found))
-	}
 	m.wounded = m.wounded || m.hurt || m.lossy
 	if s.Damaged > 0 && !m.wounded {
-		m.t.Fatalf("%d damaged files, but nothing happened to them", s.Damaged)
+		m.t.Fatalf("%d damaged records, but nothing happened to them", s.Damaged)
 	}
 	if len(s.Reported.Accepted) > 0 && (s.Reported.Accepted["owner"] != fmt.Sprint(m.owner) ||
 		!slices.ContainsFunc(m.saved, func(r Reported) bool { return cmp.Equal(r, s.Reported) })) {
 		m.t.Fatalf("reported that was never saved here: %v", s.Reported)
 	}
-	if s.Left != nil && (s.Left["owner"] != fmt.Sprint(m.owner) || !slices.ContainsFunc(m.saved, func(r Reported) bool { return maps.Equal(r.Accepted, s.Left) })) {
+	if s.Left != nil && (s.Left["left"]["owner"] != fmt.Sprint(m.owner) || !slices.ContainsFunc(m.saved, func(r Reported) bool { return cmp.Equal(leftOf(r), s.Left) })) {
 		m.t.Fatalf("what was never said here of objects: %v", s.Left)
 	}
 	if n, err := strconv.Atoi(s.Reserved); s.Reserved != "" && err != nil || n < m.reserved && !m.flipped && !m.hurt {
 		m.t.Fatalf("sequence ids up to %d were reserved, and %q is loaded", m.reserved, s.Reserved)
+	}
+	if n, err := strconv.Atoi(s.Reserved); err != nil || n < m.reserved { // what was lost is not found again
+		m.reserved = n
 	}
 	covered := m.covered(s)
 	for _, id := range modelIDs {
@@ -362,16 +405,18 @@ func (m *model) compare(s State, found holding) {
 		if m.lossy {
 			from = tr.stable
 		}
-		got := found[id]
-		dropped := got == 0 && covered == nil && (s.Damaged > 0 || m.hurt)
-		if covered != nil {
+		got, damaged := found[id], covered == nil && (s.Damaged > 0 || m.hurt)
+		switch {
+		case damaged:
+			from = tr.first
+		case covered != nil:
 			from = max(from, covered[w])
 		}
-		if !slices.Contains(tr.states[from:], got) && !dropped {
+		if !slices.Contains(tr.states[from:], got) && (got != 0 || !damaged) {
 			m.t.Fatalf("work %s is %d, want one of %v (cursor %v, damaged %d)", id, got, tr.states[from:], s.Cursor, s.Damaged)
 		}
 		tr.states = append(tr.states, got)
-		if !dropped {
+		if !damaged {
 			tr.visible = len(tr.states) - 1
 		}
 	}
@@ -381,9 +426,6 @@ func (m *model) compare(s State, found holding) {
 		}
 	}
 	m.hurt, m.lossy = false, false
-	if s.Damaged == 0 && s.Works > 0 { // nothing was left unread as another's
-		m.wounded = false
-	}
 }
 
 // covered returns what the cursor that was loaded covers; nil if there is none.
@@ -409,20 +451,13 @@ func (m *model) heal() {
 	if rapid.Bool().Draw(m.t, "restart before healing") || m.hurt {
 		m.restart()
 	}
-	for _, id := range m.j.Dirty() {
-		m.version++
-		w := m.tracks[work{m.owner, id}]
-		w.states = append(w.states, m.version)
-		if err := m.j.Put(m.event(id, m.version)); err != nil {
-			m.t.Fatalf("put: %v", err)
-		}
-	}
+	m.renew()
 	m.report()
 	m.checkpoint()
 	if m.kept != len(m.given) {
 		m.t.Fatal("nothing fails, but the checkpoint did")
 	}
-	want := State{Cursor: cursor(m.kept), Reported: m.saved[len(m.saved)-1], Left: m.saved[len(m.saved)-1].Accepted, Reserved: fmt.Sprint(m.reserved)}
+	want := State{Cursor: cursor(m.kept), Reported: m.saved[len(m.saved)-1], Left: leftOf(m.saved[len(m.saved)-1]), Reserved: fmt.Sprint(m.reserved)}
 	if m.reserved != len(m.saved) {
 		m.t.Fatal("nothing fails, but the reservation did")
 	}
@@ -430,17 +465,16 @@ func (m *model) heal() {
 	for _, id := range modelIDs {
 		if v := m.tracks[work{m.owner, id}].latest(); v != 0 {
 			last[id] = v
-			want.Works++
 		}
 	}
 	forgotten := m.disk.forgotten
 	m.disk.losePower(func(n int) int { return rapid.IntRange(0, n-1).Draw(m.t, "what remains") })
-	j, err := Open(Config{Dir: "state", disk: m.disk, width: 1})
+	j, err := Open(Config{Dir: "state", disk: m.disk})
 	if err != nil {
 		m.t.Fatal(err)
 	}
 	found := holding{}
-	got, err := j.Load(owners[m.owner], found.take)
+	got, err := j.Load(owners[m.owner], found.put, found.removed)
 	if err != nil {
 		m.t.Fatal(err)
 	}

@@ -88,10 +88,10 @@ func (o *Outbox) Reserved(limit string) { o.reserved = limit }
 
 // Reported returns the highest sequence id that the broker accepted, and what
 // it accepted last, by resource id; ok is false as long as it is not known
-// whether what was restored is still right.
+// whether what was restored is still right. Then it is that.
 func (o *Outbox) Reported() (sequence string, accepted map[string]string, ok bool) {
 	if o.memory.undecided {
-		return "", nil, false
+		return o.memory.sequence, maps.Clone(o.memory.essences), false
 	}
 	accepted = maps.Clone(o.memory.essences)
 	if accepted == nil {

@@ -1,0 +1,169 @@
+package journal
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// script is what a process does in TestJournal_CrashAnywhere. Each step that is done
+// leaves something behind that must be there afterwards.
+type script struct {
+	t testing.TB
+	d *memDisk
+	// past is what each work was, 0 for no work, in the order in which that was done.
+	// done is which of it is certainly visible to the next process, stable also after a
+	// power loss.
+	past         map[string][]int32
+	done, stable map[string]int
+	// cursors are what was covered when each was given, kept the last that is stable.
+	cursors map[uint64]map[string]int
+	kept    uint64
+}
+
+func newScript(t testing.TB, d *memDisk, start holding) *script {
+	s := &script{t: t, d: d, past: map[string][]int32{}, done: map[string]int{}, stable: map[string]int{}, cursors: map[uint64]map[string]int{}}
+	for _, id := range []string{"a", "b", "c"} {
+		s.past[id] = []int32{start[id]}
+	}
+	return s
+}
+
+func (s *script) now() map[string]int {
+	now := map[string]int{}
+	for id, past := range s.past {
+		now[id] = len(past) - 1
+	}
+	return now
+}
+
+// run does all that goes well.
+func (s *script) run() bool {
+	j, err := Open(Config{Dir: "state", disk: s.d})
+	if err != nil {
+		return false
+	}
+	h := holding{}
+	state, err := j.Load(testBinding, h.put, h.removed)
+	must(s.t, err)
+	change := func(id string, version int32, do func() error) bool {
+		s.past[id] = append(s.past[id], version)
+		if do() != nil {
+			return false
+		}
+		h[id], s.done[id] = version, len(s.past[id])-1
+		if version == 0 {
+			delete(h, id)
+		}
+		return true
+	}
+	put := func(id string, version int) bool {
+		return change(id, int32(version), func() error { return j.Put(spec(s.t, id, version)) })
+	}
+	checkpoint := func(n int) bool {
+		s.cursors[uint64(n)] = s.now()
+		if j.Checkpoint(cursor(n)) != nil {
+			return false
+		}
+		s.stable, s.kept = s.now(), uint64(n)
+		return true
+	}
+	renew := func() bool {
+		if j.Renew(content(s.t, h, state)) != nil {
+			return false
+		}
+		s.stable = s.now()
+		return true
+	}
+	return renew() && put("a", 11) && put("b", 11) && checkpoint(11) && put("a", 12) && put("c", 11) &&
+		change("b", 0, func() error { return j.Remove("b") }) && checkpoint(12) && renew() && put("c", 12) && j.Reserve("9") == nil && checkpoint(13)
+}
+
+// check loads what is there.
+func (s *script) check(at string, lost bool) {
+	j, err := Open(Config{Dir: "state", disk: s.d})
+	must(s.t, err)
+	h := holding{}
+	state, err := j.Load(testBinding, h.put, h.removed)
+	must(s.t, err)
+	from := maps.Clone(s.done)
+	if lost {
+		from = s.stable
+	}
+	covered := s.cursors[state.Cursor.Revision]
+	if state.Cursor.Revision < s.kept && state.Damaged == 0 {
+		s.t.Fatalf("%s: cursor %v, stable was %d", at, state.Cursor, s.kept)
+	}
+	for id, past := range s.past {
+		if !slices.Contains(past[max(from[id], covered[id]):], h[id]) {
+			s.t.Fatalf("%s: work %s is %d, want one of %v (%+v)", at, id, h[id], past[max(from[id], covered[id]):], state)
+		}
+	}
+	must(s.t, j.Renew(content(s.t, h, state)))
+	must(s.t, j.Close())
+}
+
+// TestJournal_CrashAnywhere ends a process before, in and after each operation of the
+// file system, with each way in which a power loss can end, and has each operation fail;
+// in an empty directory, and in one of a former version.
+func TestJournal_CrashAnywhere(t *testing.T) {
+	t.Parallel()
+	formerFiles := map[string][]byte{}
+	dir := former(t)
+	must(t, filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		name, err := filepath.Rel(dir, path)
+		must(t, err)
+		formerFiles[name], err = os.ReadFile(path)
+		return err
+	}))
+	for name, start := range map[string]struct {
+		files map[string][]byte
+		has   holding
+		at    codec.Cursor
+	}{"empty": {}, "former": {formerFiles, holding{"a": 2, "b": 2}, cursor(7)}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			total := 0
+			for reached := true; reached; total++ {
+				reached = false
+				for _, kind := range []effect{refused, full, torn, crashBefore, crashAfter} {
+					for remains := range 7 { // 6: there is no power loss
+						d := newMemDisk()
+						for name, b := range start.files {
+							d.files[name] = &inode{data: b, stable: b}
+						}
+						s := newScript(t, d, start.has)
+						if s.kept = start.at.Revision; s.kept > 0 {
+							s.cursors[s.kept] = s.now()
+						}
+						n := 0
+						d.fault = func(string, string) effect {
+							if n++; n-1 == total {
+								return kind
+							}
+							return well
+						}
+						(&model{}).survive(func() { s.run() })
+						d.fault, reached = nil, reached || n > total
+						if remains < 6 {
+							d.losePower(func(n int) int { return min(remains, n-1) })
+						}
+						d.endProcess()
+						s.check(fmt.Sprintf("operation %d, effect %d, remains %d", total, kind, remains), remains < 6)
+					}
+				}
+			}
+			if total < 40 {
+				t.Errorf("%d operations", total)
+			}
+		})
+	}
+}

@@ -1,0 +1,114 @@
+package journal
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"slices"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// format is what this version writes and the newest it reads. In all formats the
+// first byte is the format and the last four are the checksum, so that a newer
+// format is told from damage.
+const format = 2
+
+// record is a line of the log:
+//
+//	newline
+//	1 byte   format
+//	1 byte   kind
+//	uvarint  length of the key
+//	         key, and then the value
+//	4 bytes  CRC-32C, little endian, over all before
+//	newline
+//
+// In between there is no other newline: it is written as escape and n, an escape as
+// escape and e. So wherever a line is damaged, the next one begins anew, and no
+// work can contain something that passes for a record. There is a newline at both
+// ends because one of them may be what is damaged.
+type record struct {
+	kind  byte
+	key   string
+	value []byte
+}
+
+// Kinds of records. Of one kind and key the last counts.
+const (
+	recordHead     = 'h' // JSON of a head
+	recordWork     = 'w' // an event, under the resource id; empty if the work was removed
+	recordReported = 'r' // JSON of a Reported
+	recordLeft     = 'l' // JSON of what SaveLeft was given
+)
+
+var (
+	castagnoli       = crc32.MakeTable(crc32.Castagnoli)
+	newline, escaped = []byte("\n"), []byte("\x1bn")
+	escape, doubled  = []byte("\x1b"), []byte("\x1be")
+)
+
+// line returns the record with the newlines at its ends.
+func (r record) line() []byte {
+	b := binary.AppendUvarint([]byte{format, r.kind}, uint64(len(r.key)))
+	b = slices.Concat(b, []byte(r.key), r.value, make([]byte, crc32.Size))
+	n := len(b) - crc32.Size
+	binary.LittleEndian.PutUint32(b[n:], crc32.Checksum(b[:n], castagnoli))
+	b = bytes.ReplaceAll(bytes.ReplaceAll(b, escape, doubled), newline, escaped)
+	return slices.Concat(newline, b, newline)
+}
+
+// decodeRecord reads a line without its newlines. The error is a damage, or a
+// *FormatError without its path.
+func decodeRecord(b []byte) (r record, err error) {
+	b = bytes.ReplaceAll(bytes.ReplaceAll(b, escaped, newline), doubled, escape)
+	if b, err = unseal("", b, format); err != nil {
+		return r, err
+	}
+	size, n := binary.Uvarint(b[1:])
+	if n <= 0 || size > uint64(len(b)-1-n) {
+		return r, damage("no record is in it")
+	}
+	rest := b[1+n:]
+	return record{b[0], string(rest[:size]), rest[size:]}, nil
+}
+
+// unseal returns what is between the format, which is to be this one, and the
+// checksum; that is at least one byte. A checksum can cover a name before all.
+func unseal(name string, b []byte, want byte) ([]byte, error) {
+	n := len(b) - crc32.Size
+	if n < 2 || binary.LittleEndian.Uint32(b[n:]) != crc32.Update(crc32.Checksum([]byte(name), castagnoli), castagnoli, b[:n]) {
+		return nil, damage("the checksum is wrong")
+	}
+	switch {
+	case b[0] > format:
+		return nil, &FormatError{Format: b[0]}
+	case b[0] != want:
+		return nil, damage("no version wrote it")
+	}
+	return b[1:n], nil
+}
+
+func workRecord(e codec.Event) (record, error) {
+	id, _, idErr := codec.StringExtension(e, codec.ExtResourceID)
+	event, err := codec.Marshal(e)
+	if err = errors.Join(idErr, err); err == nil && id == "" {
+		err = damage("the event names no work")
+	}
+	if err != nil {
+		return record{}, fmt.Errorf("journal: %w", err)
+	}
+	return record{recordWork, id, event}, nil
+}
+
+// jsonRecord is for what always has a JSON.
+func jsonRecord(kind byte, v any) record {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return record{kind: kind, value: b}
+}
