@@ -1,6 +1,7 @@
 package broker_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -90,6 +91,54 @@ func TestApprove_DeletesWhatIsWithheld(t *testing.T) {
 		synctest.Wait()
 		if e := source.take(); len(e) != 1 || e[0].ResourceID != ids[1] {
 			t.Errorf("the source got %+v", shown(e))
+		}
+	})
+}
+
+// hooked calls during, once, when a commit is about to be made.
+type hooked struct {
+	store.Store
+	during func()
+}
+
+func (s *hooked) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, error) {
+	if during := s.during; during != nil {
+		s.during = nil
+		during()
+	}
+	return s.Store.Commit(ctx, ops)
+}
+
+// t1 an operator approves the last deletion that a source withholds on a cluster. t2 it
+// is being committed, and the source releases the cluster. t3 the commit is done. Therefore
+// the source does not count as having compared the cluster: it vouches for nothing there
+// any more, and what it left there is not evicted.
+func TestApprove_VouchesForNoClusterThatIsReleasedMeanwhile(t *testing.T) {
+	s := &hooked{}
+	inWrapped(t, broker.Config{}, func(of store.Store) store.Store { s.Store = of; return s }, func(w *world) {
+		agent, source := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser)
+		w.ask(agent)
+		w.put(source.peer, work{id: "w", version: 3}.event())
+		withheld := source.withhold("c1", "w")
+		pass(time.Second)
+		agent.take()
+		agent.checkpoints()
+		released := make(chan error, 1)
+		s.during = func() {
+			go func() {
+				_, err := w.Publish(w.Context(), source.peer, releaseOf(w.T, "src", "c1"), source.accepted.SubscriptionID)
+				released <- err
+			}()
+			synctest.Wait()
+		}
+		if _, err := w.Approve(w.Context(), olga, &hawserv1.ApproveRequest{Source: "src", Cluster: "c1", Works: withheld}); err != nil {
+			t.Error(err)
+		}
+		if err := <-released; err != nil {
+			t.Error(err)
+		}
+		if got := agent.sources(); len(got) != 0 {
+			t.Errorf("%q has compared a cluster that it released", got)
 		}
 	})
 }

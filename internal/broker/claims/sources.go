@@ -20,13 +20,14 @@ const maxNamed = 1 << 16
 //
 //	                compared, or all                 withholds
 //	┌────────┐ ─────────────────────► ┌─────────┐ ──────────────► ┌──────────┐
-//	│ unsaid │        revoked         │ vouched │  compared, or   │ withheld │
+//	│ unsaid │        revoked         │ vouched │ compared, (1)   │ withheld │
 //	└────────┘ ◄───────────────────── └─────────┘ ◄────────────── └──────────┘
-//	 ▲   │                             all, said on another subscription │  ▲
-//	 │   │                         withholds                             │  │
-//	 │   └───────────────────────────────────────────────────────────────│──┘
-//	 │                             revoked                               │
-//	 └───────────────────────────────────────────────────────────────────┘
+//	 ▲   │                                                           │  ▲
+//	 │   │                         withholds                         │  │
+//	 │   └───────────────────────────────────────────────────────────│──┘
+//	 │                             revoked                           │
+//	 └───────────────────────────────────────────────────────────────┘
+//	(1) or all, said on another subscription; or an operator approved the last deletion
 //
 // A store may have gone back in time when it is opened, so nothing is known then. unsaid
 // is also what was released, or what an operator changed: it is not the source's word.
@@ -49,14 +50,15 @@ const (
 	allHere                // it has finished with all clusters, on the subscription of the claim
 	allElse                // the same, on another subscription
 	revoked                // something left the store without the source's doing
+	approved               // an operator decided about the last deletion that it withholds
 	everything             // number of the above
 )
 
 // transitions: what was said before × what is said now.
 var transitions = [...][everything]state{
-	unsaid:   {compared: vouched, withholds: withheld, allHere: vouched, allElse: vouched, revoked: unsaid},
-	vouched:  {compared: vouched, withholds: withheld, allHere: vouched, allElse: vouched, revoked: unsaid},
-	withheld: {compared: vouched, withholds: withheld, allHere: withheld, allElse: vouched, revoked: unsaid},
+	unsaid:   {compared: vouched, withholds: withheld, allHere: vouched, allElse: vouched, revoked: unsaid, approved: unsaid},
+	vouched:  {compared: vouched, withholds: withheld, allHere: vouched, allElse: vouched, revoked: unsaid, approved: vouched},
+	withheld: {compared: vouched, withholds: withheld, allHere: withheld, allElse: vouched, revoked: unsaid, approved: vouched},
 }
 
 // Sources knows what sources have said of their comparisons. Its methods may be called
@@ -361,21 +363,24 @@ func (s *Sources) Withholds(k store.Key, owner string, revision uint64) bool {
 }
 
 // Approved takes note that withheld deletions were made after all. When there is none left
-// on the cluster, all that kept the source from vouching for it was decided.
-func (s *Sources) Approved(place store.Scope, owner string, ids []string) error {
-	st := &statement{owner: store.Scope{DataType: place.DataType, Owner: owner}, compared: []string{place.Cluster}}
+// on the cluster, all that kept the source from vouching for it was decided, unless it has
+// said something else since:
+//
+//	t1  an operator approves the last deletion that is withheld
+//	t2  while it is committed, the source releases the cluster
+//	t3  the commit is done; the source vouches for nothing there any more
+func (s *Sources) Approved(place store.Scope, owner string, ids []string) {
 	s.mu.Lock()
-	o := s.of(st.owner)
+	o := s.of(store.Scope{DataType: place.DataType, Owner: owner})
 	for _, id := range ids {
 		s.forget(o, place.Cluster, id)
 	}
-	left := o.named[place.Cluster] != nil && len(o.named[place.Cluster].works) > 0
-	st.serial = o.serial
+	c := o.named[place.Cluster]
+	changed := c != nil && len(c.works) == 0 && s.move(o, place.Cluster, approved)
 	s.mu.Unlock()
-	if left {
-		return nil
+	if changed {
+		s.agents.Recheck(Change{DataType: place.DataType, Clusters: []string{place.Cluster}})
 	}
-	return s.conclude(st)
 }
 
 // findings are the deletions that are withheld on a cluster, or everywhere where it is "".

@@ -72,9 +72,12 @@ func (s *Sources) say(t *testing.T, st statement) Change {
 func TestTransitions(t *testing.T) {
 	for from := unsaid; from <= withheld; from++ {
 		for what := compared; what < everything; what++ {
-			want := map[said]state{compared: vouched, withholds: withheld, allHere: vouched, allElse: vouched, revoked: unsaid}[what]
-			if from == withheld && what == allHere {
+			want := map[said]state{compared: vouched, withholds: withheld, allHere: vouched, allElse: vouched, revoked: unsaid, approved: from}[what]
+			switch {
+			case from == withheld && what == allHere:
 				want = withheld
+			case from == withheld && what == approved:
+				want = vouched
 			}
 			if got := transitions[from][what]; got != want {
 				t.Errorf("%d after %d: %d, want %d", what, from, got, want)
@@ -140,9 +143,7 @@ func TestSources_WithheldGoesWithItsCause(t *testing.T) {
 	if s.Vouches(placed("c1"), "s") || !s.Vouches(placed("c1"), "r") {
 		t.Error("what is withheld on the same subscription is forgotten, or that of an earlier one is not")
 	}
-	if err := s.Approved(placed("c1"), "s", []string{"w1"}); err != nil {
-		t.Error(err)
-	}
+	s.Approved(placed("c1"), "s", []string{"w1"})
 	expect("approved")
 	if !s.Vouches(placed("c1"), "s") {
 		t.Error("nothing is withheld any more, and the cluster is not compared")
