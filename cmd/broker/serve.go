@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"time"
 
 	"google.golang.org/grpc/credentials"
@@ -36,35 +34,24 @@ func serve(ctx context.Context, c *config, stderr io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("store: %w", err)
 	}
-	scratch, err := c.scratch()
-	if err != nil {
-		return errors.Join(err, s.Close())
-	}
-	tasks, err := c.tasks(s, scratch, creds, log)
+	tasks, err := c.tasks(s, creds, log)
 	if err == nil {
 		err = run.Group(ctx, tasks...)
 	}
 	log.Info("stopped")
-	return errors.Join(err, s.Close())
-}
-
-// scratch makes an empty directory for backups on their way, on the file system
-// of the store.
-func (c *config) scratch() (string, error) {
-	dir := filepath.Join(c.DataDir, "outgoing")
-	if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700)); err != nil {
-		return "", fmt.Errorf("store: %w", err)
+	if closed := s.Close(); !errors.Is(err, closed) { // it may be why the tasks ended
+		err = errors.Join(err, closed)
 	}
-	return dir, nil
+	return err
 }
 
 // tasks wires the parts of the program.
-func (c *config) tasks(s *pebble.Store, scratch string, creds credentials.TransportCredentials, log *slog.Logger) ([]run.Task, error) {
+func (c *config) tasks(s *pebble.Store, creds credentials.TransportCredentials, log *slog.Logger) ([]run.Task, error) {
 	registry, health := telemetry.NewRegistry(), &telemetry.Health{}
 	b, err := broker.New(broker.Config{
 		Store: s, Log: log, Registry: registry, Insecure: c.Insecure,
 		MaxEventBytes: c.MaxEventBytes, QueueBytes: max(broker.DefaultQueueBytes, 8*c.MaxEventBytes),
-		DrainTimeout: time.Duration(c.DrainTimeout), ScratchDir: scratch,
+		DrainTimeout: time.Duration(c.DrainTimeout),
 	})
 	if err != nil {
 		return nil, err

@@ -85,7 +85,7 @@ func New(cfg Config) (*Broker, error) {
 		StreamsPerParty: cfg.StreamsPerParty, DrainTimeout: cfg.DrainTimeout, DrainRate: cfg.DrainRate,
 	})
 	b.Admin = admin.New(admin.Config{
-		Store: cfg.Store, Claims: b.claims, Agents: b.feed, Writer: b.intake, Log: cfg.Log, Now: cfg.Now, ScratchDir: cfg.ScratchDir,
+		Store: cfg.Store, Claims: b.claims, Agents: b.feed, Writer: b.intake, Log: cfg.Log, Now: cfg.Now,
 	})
 	b.claims.Connect(b.feed, b.intake)
 	b.intake.Connect(b.claims.Deletions, b.feed)
@@ -97,7 +97,17 @@ func New(cfg Config) (*Broker, error) {
 // the drain timeout is over. An error means that the broker cannot go on, for instance because
 // its store failed.
 func (b *Broker) Run(ctx context.Context) error {
-	return run.Group(ctx, slices.Concat(b.intake.Tasks(), b.feed.Tasks())...)
+	return run.Group(ctx, slices.Concat([]run.Task{{Name: "store", Run: b.watchStore}}, b.intake.Tasks(), b.feed.Tasks())...)
+}
+
+// watchStore ends the broker when its store cannot go on.
+func (b *Broker) watchStore(ctx context.Context) error {
+	select {
+	case err := <-b.cfg.Store.Fatal():
+		return err
+	case <-ctx.Done():
+		return nil
+	}
 }
 
 // Ready returns nil while the broker accepts and keeps events. It does not block.

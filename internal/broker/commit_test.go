@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -11,6 +12,8 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker"
 	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/broker/store/mem"
+	"github.com/hawser-io/hawser/internal/testkit"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -311,6 +314,49 @@ func TestCommit_ReleaseComesAfterWhatIsQueued(t *testing.T) {
 		key := store.Key{DataType: codec.ManifestBundles, Cluster: "c1", ResourceID: "w1"}
 		if r, err := w.Store.Get(w.Context(), key); !errors.Is(err, store.ErrNotFound) {
 			t.Errorf("got %+v, %v, want no record", r.Meta, err)
+		}
+	})
+}
+
+// fatalStore is a store that cannot go on.
+type fatalStore struct {
+	store.Store
+	fatal chan error
+}
+
+func (s *fatalStore) Fatal() <-chan error { return s.fatal }
+
+func (s *fatalStore) Commit(context.Context, []store.Op) ([]store.Outcome, error) {
+	return nil, fmt.Errorf("%w: the disk failed", store.ErrReadOnly)
+}
+
+// TestRun_EndsWithItsStore: a store that cannot go on ends the broker with its
+// reason. What waits for a commit meanwhile is refused.
+func TestRun_EndsWithItsStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &fatalStore{Store: mem.Open(mem.Options{NewID: testkit.NewIDs("store")}), fatal: make(chan error, 1)}
+		b, err := broker.New(broker.Config{Store: s, NewID: testkit.NewIDs("id"), Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() { done <- b.Run(context.Background()) }()
+		peer := transport.Peer{Role: "source", Name: "src", Addr: "test", Conn: 1}
+		_, err = b.Publish(t.Context(), peer, work{version: 1}.event(), "")
+		if transport.CodeOf(err) != transport.CodeUnavailable {
+			t.Errorf("a publish that was not committed: %v", err)
+		}
+		cause := errors.New("store: sync 000004.log: input/output error")
+		s.fatal <- cause
+		if err := <-done; !errors.Is(err, cause) {
+			t.Errorf("the broker ended with %v", err)
+		}
+		_, err = b.Publish(t.Context(), peer, work{version: 1}.event(), "")
+		if transport.CodeOf(err) != transport.CodeUnavailable {
+			t.Errorf("a publish after the end: %v", err)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
 		}
 	})
 }

@@ -78,10 +78,6 @@ type Config struct {
 	// fronts that listen on loopback without TLS, and nothing else.
 	Insecure bool
 
-	// ScratchDir is an existing directory on the store's file system where a
-	// backup lies while it is sent; "": no backups.
-	ScratchDir string
-
 	Now   func() time.Time // nil: time.Now
 	NewID func() string    // unique ids of events and subscriptions; nil: random UUIDs
 }

@@ -268,7 +268,7 @@ func TestAdopt_MovesAWork(t *testing.T) {
 
 // TestBackup_NeedsAStoreOnFiles: one in memory has none.
 func TestBackup_NeedsAStoreOnFiles(t *testing.T) {
-	inWorld(t, broker.Config{ScratchDir: t.TempDir()}, func(w *world) {
+	inWorld(t, broker.Config{}, func(w *world) {
 		err := w.Backup(w.Context(), &hawserv1.BackupRequest{}, func(*hawserv1.BackupResponse) error { return nil })
 		w.wantCode(err, transport.CodeInvalid)
 	})

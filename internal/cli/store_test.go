@@ -1,7 +1,6 @@
 package cli_test
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -63,12 +62,8 @@ func startStored(t *testing.T, dir string) (*stored, error) {
 	if err != nil {
 		return nil, err
 	}
-	scratch := filepath.Join(dir, "outgoing")
-	if err := os.Mkdir(scratch, 0o700); err != nil {
-		return nil, errors.Join(err, s.Close())
-	}
 	b := testkit.StartBroker(t, testkit.Options{
-		Broker: broker.Config{Store: s, ScratchDir: scratch}, Port: true, Known: []identity.Identity{operator, viewer, hub1},
+		Broker: broker.Config{Store: s}, Port: true, Known: []identity.Identity{operator, viewer, hub1},
 	})
 	fill(t, b)
 	return &stored{broker: b, store: s}, nil

@@ -6,7 +6,6 @@ package admin
 import (
 	"context"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/hawser-io/hawser/internal/broker/call"
@@ -35,28 +34,23 @@ type Config struct {
 	Writer claims.Writer
 	Log    *slog.Logger
 	Now    func() time.Time
-	// ScratchDir is where a backup lies while it is sent; "": no backups.
-	ScratchDir string
 }
 
 // Admin answers operators and viewers. Its methods may be called concurrently.
 type Admin struct {
-	store   store.Store
-	claims  *claims.Claims
-	agents  Agents
-	writer  claims.Writer
-	log     *slog.Logger
-	now     func() time.Time
-	scratch string
-	// backups makes them one at a time.
-	backups sync.Mutex
+	store  store.Store
+	claims *claims.Claims
+	agents Agents
+	writer claims.Writer
+	log    *slog.Logger
+	now    func() time.Time
 }
 
 // New returns an admin.
 func New(cfg Config) *Admin {
 	return &Admin{
 		store: cfg.Store, claims: cfg.Claims, agents: cfg.Agents, writer: cfg.Writer,
-		log: cfg.Log, now: cfg.Now, scratch: cfg.ScratchDir,
+		log: cfg.Log, now: cfg.Now,
 	}
 }
 

@@ -85,6 +85,9 @@ func Store(err error) *transport.Error {
 	if errors.Is(err, store.ErrClosed) {
 		return GoingAway()
 	}
+	if errors.Is(err, store.ErrBackup) {
+		return Overloaded("another backup is being made", ComeBack)
+	}
 	if errors.Is(err, store.ErrReadOnly) {
 		return &transport.Error{
 			Code: transport.CodeUnavailable, Next: transport.NextBackOff, Delay: 10 * ComeBack,

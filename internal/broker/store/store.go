@@ -54,15 +54,17 @@ type Cursor = codec.Cursor
 // tombstones nor graves.
 type Digest = codec.Digest
 
-// Errors of a Store. Any other error is a failing disk or a bug: nothing of the
+// Errors of a Store. Any other error is one of the disk or a bug: nothing of the
 // batch may be acknowledged and the store refuses further commits.
 var (
 	// ErrNotFound: no record with this key.
 	ErrNotFound = errors.New("record not found")
 	// ErrClosed: the store was closed.
 	ErrClosed = errors.New("store is closed")
-	// ErrReadOnly: an earlier write failed or damage was found; restart after repair.
+	// ErrReadOnly: a write failed or damage was found; restart after repair.
 	ErrReadOnly = errors.New("store is read-only after an error")
+	// ErrBackup: another backup of the store is being made.
+	ErrBackup = errors.New("another backup of this store is being made; wait until it is done")
 )
 
 // DamageError names a value whose checksum or form is wrong. The store turns
@@ -152,6 +154,9 @@ type Store interface {
 	// Bookmarks returns the bookmarks whose names start with prefix; the map is
 	// the caller's. It reads no disk.
 	Bookmarks(prefix string) map[string][]byte
+	// Fatal gives at most one error: why the store cannot go on, and its process
+	// has to end. Whatever was not acknowledged before never will be.
+	Fatal() <-chan error
 	// Close wakes waiting calls of Changes with ErrClosed, waits for running
 	// calls, syncs and releases the files. It must not be called from f of
 	// Scan, Since or Tombstones. A second Close returns ErrClosed.

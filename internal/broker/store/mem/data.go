@@ -1,6 +1,7 @@
 package mem
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 
@@ -17,9 +18,13 @@ type data struct {
 	places     map[where]*place
 	tally      *store.Tally
 	subscribed map[where]string
-	bookmarks  store.BookmarkList
-	feed       feed
+	bookmarks  store.Bookmarks
+	ring       *store.Ring
+	feed       map[uint64]store.Change // what the records have in the feed, by revision
 }
+
+// ringSize is how many changes back the feed tells what is gone.
+const ringSize = 1024
 
 type term struct {
 	id    string
@@ -46,7 +51,8 @@ type record struct {
 
 func newData(epoch string) data {
 	return data{
-		epoch: epoch, places: make(map[where]*place), tally: store.NewTally(), subscribed: make(map[where]string), feed: newFeed(),
+		epoch: epoch, places: make(map[where]*place), tally: store.NewTally(), subscribed: make(map[where]string),
+		bookmarks: make(store.Bookmarks), ring: store.NewRing(ringSize, 1), feed: make(map[uint64]store.Change),
 	}
 }
 
@@ -54,9 +60,9 @@ func (d *data) clone() data {
 	c := *d
 	c.terms = slices.Clone(d.terms)
 	c.subscribed = maps.Clone(d.subscribed)
-	c.feed = d.feed.clone()
+	c.ring, c.feed = d.ring.Clone(), maps.Clone(d.feed)
 	c.tally = d.tally.Clone()
-	c.bookmarks = d.bookmarks.Clone()
+	c.bookmarks = maps.Clone(d.bookmarks)
 	c.places = make(map[where]*place, len(d.places))
 	for w, p := range d.places {
 		c.places[w] = &place{records: maps.Clone(p.records), names: maps.Clone(p.names), behind: maps.Clone(p.behind)}
@@ -114,14 +120,41 @@ func (d *data) apply(dec store.Decision, op *store.Op) {
 	if r := d.record(op.Key); r != nil {
 		waited = r.waiting
 	}
-	for _, w := range dec.Writes {
-		d.feed.forget(w.Old, w.New)
-		d.write(w, op.Event, waited)
-	}
 	for _, c := range dec.Changes {
 		d.head = c.Revision
-		d.feed.append(c)
+		d.ring.Append(c)
+		if !c.Gone {
+			d.feed[c.Revision] = c
+		}
 	}
+	for _, w := range dec.Writes {
+		d.ring.Forget(w.Old, w.New)
+		oldSpec, oldStatus := store.Entries(w.Old)
+		spec, status := store.Entries(w.New)
+		if oldSpec != spec {
+			delete(d.feed, oldSpec)
+		}
+		if oldStatus != status {
+			delete(d.feed, oldStatus)
+		}
+		d.write(w, op.Event, waited)
+	}
+}
+
+// after returns the changes above a revision, at most limit: the last ones are in
+// the ring.
+func (d *data) after(revision uint64, limit int) []store.Change {
+	var out []store.Change
+	if revision+1 < d.ring.First {
+		for r, c := range d.feed {
+			if r > revision && r < d.ring.First {
+				out = append(out, c)
+			}
+		}
+		slices.SortFunc(out, func(a, b store.Change) int { return cmp.Compare(a.Revision, b.Revision) })
+	}
+	out = append(out, d.ring.From(max(revision+1, d.ring.First), limit)...)
+	return out[:min(limit, len(out))]
 }
 
 func (d *data) write(w store.Write, event, waited []byte) {

@@ -119,7 +119,7 @@ func (s *Store) Changes(ctx context.Context, after uint64, limit int) ([]store.C
 		}
 		s.mu.Lock()
 		closed, wait := s.closed, s.commits
-		out := s.data.feed.after(after, max(limit, 1))
+		out := s.data.after(after, max(limit, 1))
 		s.mu.Unlock()
 		switch {
 		case closed:
@@ -243,6 +243,9 @@ func (s *Store) Bookmarks(prefix string) map[string][]byte {
 	defer s.mu.Unlock()
 	return s.data.bookmarks.Under(prefix)
 }
+
+// Fatal implements [store.Store]: memory does not fail.
+func (*Store) Fatal() <-chan error { return nil }
 
 // Close implements [store.Store].
 func (s *Store) Close() error {

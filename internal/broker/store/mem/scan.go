@@ -78,7 +78,7 @@ func (d *data) scan(scope store.Scope) []*store.Meta {
 func (d *data) at(revisions []uint64, scope store.Scope) []*store.Meta {
 	var out []*store.Meta
 	for _, r := range revisions {
-		m := d.record(d.feed.key(r)).meta
+		m := d.record(d.feed[r].Key).meta
 		if (scope.Cluster == "" || m.Cluster == scope.Cluster) && (scope.Owner == "" || m.Owner == scope.Owner) {
 			out = append(out, m)
 		}

@@ -1,104 +1,78 @@
 package pebble
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
 )
 
 // stagingName is a directory in that of the store, on its file system, in which
 // a backup begins: making second names of the tables is quick, so commits wait
-// for that and not for the copy.
-const stagingName = "BACKUP"
+// for that and not for what comes after.
+const (
+	stagingName       = "outgoing"
+	formerStagingName = "BACKUP"
+)
 
-// ErrBackup says that a backup is being made already.
-var ErrBackup = errors.New("another backup of this store is being made; wait until it is done")
-
-// Backup copies the store, as it is at one moment during the call, into a
-// directory that is empty or not there: everything acknowledged until then and
-// nothing else. Commits go on. On the file system of the store the tables,
-// which never change, are shared with it and not copied. The backup is on disk
-// when Backup returns nil; else the directory is empty again, or is marked as
-// [ErrIncomplete]. It returns [ErrBackup], [ErrNotEmpty], [ErrInUse], the error
-// of ctx, [store.ErrClosed] when the store is closed meanwhile, or
-// [store.ErrReadOnly]. A full or failing disk below dir does no harm to the
-// store.
-func (s *Store) Backup(ctx context.Context, dir string) error {
-	return s.staged(ctx, func(names []string) error {
-		t, err := newTarget(s.fs, dir)
-		if err != nil {
-			return fmt.Errorf("store: back up to %s: %w", dir, err)
-		}
-		for _, name := range names {
-			if err = s.goOn(ctx); err == nil {
-				err = t.link(s.fs.PathJoin(s.staging, name), name)
-			}
-			if err != nil {
-				return t.abandon(fmt.Errorf("store: back up to %s: %w", dir, err))
-			}
-		}
-		return t.finish()
-	})
-}
-
-// goOn says why a backup must end, nil when it need not.
-func (s *Store) goOn(ctx context.Context) error {
-	select {
-	case <-s.closing:
-		return store.ErrClosed
-	default:
-		return ctx.Err()
-	}
-}
-
-// staged calls f with the files of a copy of the store in staging.
-func (s *Store) staged(ctx context.Context, f func(names []string) error) (err error) {
-	leave, err := s.enter()
+// Backup sends the store, as it is at one moment during the call: everything
+// acknowledged until then and nothing else. Commits go on. send gets parts of
+// one file after the other, with its name in the first part of each, as
+// [Receive] takes them; data is valid during the call. Backup returns
+// [store.ErrBackup] when another one is being made, the error of send or of ctx,
+// [store.ErrClosed] when the store is closed meanwhile, or [store.ErrReadOnly].
+func (s *Store) Backup(ctx context.Context, send func(name string, data []byte) error) (err error) {
+	leave, err := s.enter(ctx)
 	if err != nil {
 		return err
 	}
 	defer leave()
-	if err := ctx.Err(); err != nil {
-		return err
-	}
 	if !s.backups.TryLock() {
-		return ErrBackup
+		return store.ErrBackup
 	}
 	defer s.backups.Unlock()
 	// The log is copied while commits wait, so it shall be short.
 	if err := s.flush(ctx); err != nil {
 		return err
 	}
-	if err := s.stage(); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, s.fs.RemoveAll(s.staging)) }()
-	names, err := s.fs.List(s.staging)
+	at, err := s.stage()
 	if err != nil {
 		return err
 	}
-	slices.Sort(names)
-	return f(names)
+	defer func() { err = errors.Join(err, s.fs.RemoveAll(s.staging)) }()
+	err = sendFiles(ctx, s.fs, s.staging, func(name string, data []byte) error {
+		if s.isClosing() {
+			return store.ErrClosed
+		}
+		return send(name, data)
+	})
+	if err != nil {
+		return err
+	}
+	// Whoever opens the copy shall notice when it has lost its end.
+	return send(cleanName, at.value())
 }
 
 // flush writes what is only in memory and in the log into tables.
 func (s *Store) flush(ctx context.Context) error {
+	if err := s.failure.refusal(); err != nil {
+		return err
+	}
 	var flushed <-chan struct{}
-	err := s.guarded(func() (err error) {
+	err := s.failure.attempt(func() (err error) {
 		flushed, err = s.db.AsyncFlush()
 		return err
 	})
 	if err != nil {
-		return err
+		return cmp.Or(s.failure.refusal(), err)
 	}
 	select {
 	case <-flushed:
 		return nil
 	case <-s.failure.c:
-		return s.failure.readOnly()
+		return s.failure.refusal()
 	case <-s.closing:
 		return store.ErrClosed
 	case <-ctx.Done():
@@ -107,43 +81,18 @@ func (s *Store) flush(ctx context.Context) error {
 }
 
 // stage copies the store as the last commit left it: none is under way.
-func (s *Store) stage() error {
+func (s *Store) stage() (clean, error) {
 	s.commit.Lock()
 	defer s.commit.Unlock()
-	head := s.Head()
-	s.guard.late.Store(nil)
-	err := s.guarded(func() error { return s.db.Checkpoint(s.staging) })
-	if late := s.guard.late.Load(); late != nil && err == nil {
-		err = *late
+	if err := s.failure.refusal(); err != nil {
+		return clean{}, err
 	}
-	if err == nil {
-		// Whoever opens the copy shall notice when it has lost its end.
-		err = clean{head.Term, head.Revision}.sign(s.fs, s.staging)
+	err := s.failure.attempt(func() error { return s.db.Checkpoint(s.staging) })
+	if refused := s.failure.refusal(); refused != nil {
+		return clean{}, refused
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("store: back up: %w", err), s.fs.RemoveAll(s.staging))
+		return clean{}, errors.Join(fmt.Errorf("store: back up: %w", err), s.fs.RemoveAll(s.staging))
 	}
-	return nil
-}
-
-// guarded calls f, which may be stopped in the middle when the store fails.
-func (s *Store) guarded(f func() error) error {
-	if s.failure.get() != nil {
-		return s.failure.readOnly()
-	}
-	done := make(chan error, 1)
-	go func() {
-		defer func() {
-			if p := recover(); p != nil {
-				s.failure.set(fmt.Errorf("%w: %v", errFatal, p))
-			}
-		}()
-		done <- f()
-	}()
-	select {
-	case err := <-done:
-		return err
-	case <-s.failure.c:
-		return s.failure.readOnly()
-	}
+	return s.position(), nil
 }

@@ -225,7 +225,7 @@ func BenchmarkBackup(b *testing.B) {
 	n := 0
 	for b.Loop() {
 		n++
-		if err := s.Backup(b.Context(), filepath.Join(b.TempDir(), fmt.Sprint(n))); err != nil {
+		if err := s.Backup(b.Context(), func(string, []byte) error { return nil }); err != nil {
 			b.Fatal(err)
 		}
 	}

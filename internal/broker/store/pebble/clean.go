@@ -25,16 +25,24 @@ type clean struct {
 	revision uint64
 }
 
+// position is that of a store that writes nothing at present.
+func (s *Store) position() clean { return clean{s.head.Term, s.head.Revision} }
+
+// value is what the file holds.
+func (c clean) value() []byte {
+	body := encodeTerm(term{c.term, c.revision})
+	v := make([]byte, sealed(body))
+	sealTo(v, []byte(cleanName), body)
+	return v
+}
+
 // sign writes the file, which survives a power loss when it returns.
 func (c clean) sign(files vfs.FS, dir string) error {
 	f, err := files.Create(files.PathJoin(dir, cleanName), vfs.WriteCategoryUnspecified)
 	if err != nil {
 		return err
 	}
-	body := encodeTerm(term{c.term, c.revision})
-	v := make([]byte, sealed(body))
-	sealTo(v, []byte(cleanName), body)
-	_, err = f.Write(v)
+	_, err = f.Write(c.value())
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}
@@ -74,7 +82,7 @@ func (s *Store) checkClean(o *Options) error {
 	if err != nil || !ok {
 		return err
 	}
-	if err := c.compare(o.Dir, s.terms, s.head.Revision); err != nil {
+	if err := c.compare(o.Dir, &s.state); err != nil {
 		return err
 	}
 	if err := o.FS.Remove(o.FS.PathJoin(o.Dir, cleanName)); err != nil {
@@ -84,21 +92,14 @@ func (s *Store) checkClean(o *Options) error {
 }
 
 // compare says what a store in dir has lost since it was closed.
-func (c clean) compare(dir string, terms []term, head uint64) error {
-	switch i := slices.IndexFunc(terms, func(t term) bool { return t.id == c.term }); {
+func (c clean) compare(dir string, s *state) error {
+	head := s.highest()
+	switch i := slices.IndexFunc(s.terms, func(t term) bool { return t.id == c.term }); {
 	case i < 0:
 		return &store.DamageError{Key: dir, What: "it was closed under a term that it does not have: the end of its log is lost"}
-	case i == len(terms)-1 && head != c.revision:
+	case i == len(s.terms)-1 && head != c.revision:
 		return &store.DamageError{Key: dir, What: fmt.Sprintf("it was closed at revision %d and has %d: the end of its log is lost", c.revision, head)}
 	default:
 		return nil
 	}
-}
-
-func syncDir(files vfs.FS, dir string) error {
-	d, err := files.OpenDir(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }

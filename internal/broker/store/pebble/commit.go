@@ -2,8 +2,6 @@ package pebble
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"slices"
 
 	engine "github.com/cockroachdb/pebble/v2"
@@ -14,19 +12,14 @@ import (
 
 // Commit implements [store.Store].
 func (s *Store) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
 	outcomes := make([]store.Outcome, len(ops))
-	err := s.update(sizeOf(ops), func(b *engine.Batch) (func(), error) {
+	err := s.update(ctx, sizeOf(ops), func(b *engine.Batch) (apply func(), err error) {
 		t := s.transaction(b, len(ops))
 		for i := range ops {
-			o, err := t.do(&ops[i])
-			if err != nil {
+			if outcomes[i], err = t.do(&ops[i]); err != nil {
 				s.failure.set(err)
 				return nil, err
 			}
-			outcomes[i] = o
 		}
 		return t.apply, t.finish()
 	})
@@ -46,56 +39,6 @@ func sizeOf(ops []store.Op) int {
 	return n
 }
 
-// write applies and syncs a batch and returns the view of what is durable then.
-// It returns when that is done, or when the store fails: the engine may be
-// stopped in the middle of it.
-func (s *Store) write(b *engine.Batch) (*view, error) {
-	type result struct {
-		view *view
-		err  error
-	}
-	done := make(chan result, 1)
-	go func() {
-		defer func() {
-			if p := recover(); p != nil {
-				done <- result{nil, fmt.Errorf("%w: %v", errFatal, p)}
-			}
-		}()
-		err := errors.Join(s.db.Apply(b, engine.Sync), b.Close(), s.retired.close())
-		if err != nil || s.failure.get() != nil { // Apply returns nil after a fatal error too
-			done <- result{nil, err}
-			return
-		}
-		done <- result{s.newView(), nil}
-	}()
-	select {
-	case r := <-done:
-		if r.err != nil {
-			s.failure.set(r.err)
-		}
-		if r.view != nil {
-			return r.view, nil
-		}
-	case <-s.failure.c:
-	}
-	return nil, s.failure.readOnly()
-}
-
-// publish makes a durable batch visible.
-func (s *Store) publish(v *view, apply func()) {
-	s.mu.Lock()
-	before := s.view
-	s.view = v
-	head := s.head.Revision
-	apply()
-	if s.head.Revision != head {
-		close(s.commits)
-		s.commits = make(chan struct{})
-	}
-	s.mu.Unlock()
-	before.release()
-}
-
 // transaction is a commit in the making: the state that its ops left so far,
 // over that of the database. It implements [store.Reader].
 type transaction struct {
@@ -103,34 +46,28 @@ type transaction struct {
 	batch *engine.Batch
 	head  uint64
 
-	metas   map[store.Key]*store.Meta // nil: removed
-	names   map[named]string          // "": free
-	behind  map[store.Key]string      // "": waits no more
-	waiting map[store.Key][]byte      // nil: removed
+	metas  map[store.Key]*store.Meta // nil: removed
+	names  map[store.Key]string      // in the place of ids; "": free
+	behind map[store.Key]string      // "": waits no more
 
 	writes  []store.Write
 	events  []payload
 	changes []store.Change
-	errs    []error
+	err     error // of the batch
 }
 
-type named struct {
-	where
-	name string
-}
-
-// payload is what became of one half of a record.
+// payload is what became of one payload of a record.
 type payload struct {
-	half
+	kind  byte
+	key   store.Key
 	event []byte // nil: there is none any more
 }
 
 // transaction begins one of so many ops.
 func (s *Store) transaction(b *engine.Batch, ops int) *transaction {
 	return &transaction{
-		s: s, batch: b, head: s.Head().Revision,
-		metas: make(map[store.Key]*store.Meta), names: make(map[named]string),
-		behind: make(map[store.Key]string), waiting: make(map[store.Key][]byte),
+		s: s, batch: b, head: s.head.Revision,
+		metas: make(map[store.Key]*store.Meta), names: make(map[store.Key]string), behind: make(map[store.Key]string),
 		writes: make([]store.Write, 0, ops), changes: make([]store.Change, 0, ops), events: make([]payload, 0, ops),
 	}
 }
@@ -143,7 +80,7 @@ func (t *transaction) Meta(k store.Key) (*store.Meta, error) {
 	if m, ok := t.s.metas.get(k); ok {
 		return m, nil
 	}
-	m, err := getMeta(t.s.db, t.s.failure, k)
+	m, err := getMeta(t.s.db, k)
 	if err == nil {
 		t.metas[k] = m
 	}
@@ -152,11 +89,11 @@ func (t *transaction) Meta(k store.Key) (*store.Meta, error) {
 
 // Named implements [store.Reader].
 func (t *transaction) Named(dt codec.DataType, cluster, name string) (string, bool, error) {
-	n := named{where{dt, cluster}, name}
+	n := store.Key{DataType: dt, Cluster: cluster, ResourceID: name}
 	if id, ok := t.names[n]; ok {
 		return id, id != "", nil
 	}
-	body, ok, err := get(t.s.db, t.s.failure, nameKey(dt, cluster, name))
+	body, ok, err := get(t.s.db, nameKey(dt, cluster, name))
 	if err == nil {
 		t.names[n] = string(body)
 	}
@@ -192,12 +129,8 @@ func (t *transaction) do(op *store.Op) (store.Outcome, error) {
 	for i := range d.Writes {
 		t.put(&d.Writes[i], op.Event, waited)
 	}
-	for i := range d.Changes {
-		c := &d.Changes[i]
-		t.head = c.Revision
-		if !c.Gone {
-			t.set(numberKey(keyRevision, c.Revision), encodeChange(c))
-		}
+	if n := len(d.Changes); n > 0 {
+		t.head = d.Changes[n-1].Revision
 	}
 	t.writes = append(t.writes, d.Writes...)
 	t.changes = append(t.changes, d.Changes...)
@@ -206,123 +139,96 @@ func (t *transaction) do(op *store.Op) (store.Outcome, error) {
 
 // waited returns the event that waits behind k, when the decision needs it.
 func (t *transaction) waited(d store.Decision, k store.Key) ([]byte, error) {
-	needed := false
-	for _, w := range d.Writes {
-		needed = needed || w.Spec == store.FromWaiting
-	}
-	if !needed {
+	if !slices.ContainsFunc(d.Writes, func(w store.Write) bool { return w.Spec == store.FromWaiting }) {
 		return nil, nil
 	}
-	if event, ok := t.waiting[k]; ok {
-		return event, nil
+	for _, p := range slices.Backward(t.events) {
+		if p.kind == keyWaiting && p.key == k {
+			return p.event, nil
+		}
 	}
-	body, _, err := get(t.s.db, t.s.failure, recordKey(keyWaiting, k))
+	body, _, err := get(t.s.db, recordKey(keyWaiting, k))
 	return body, err
 }
 
 func (t *transaction) set(key, body []byte) {
-	t.errs = append(t.errs, set(t.batch, key, body))
+	if err := set(t.batch, key, body); err != nil {
+		t.err = err
+	}
 }
 
+// delete: each value was written once, but SingleDelete is not for us: a
+// compaction that meets damage beside one panics.
 func (t *transaction) delete(key []byte) {
-	t.errs = append(t.errs, t.batch.Delete(key, nil))
+	if err := t.batch.Delete(key, nil); err != nil {
+		t.err = err
+	}
 }
 
-// put writes one record and what finds it.
+// put writes one record with what belongs to it and what leads to it.
 func (t *transaction) put(w *store.Write, event, waited []byte) {
 	t.index(w)
 	t.metas[w.Key] = w.New
 	if w.New == nil {
-		for _, kind := range []byte{keyMeta, keySpec, keyStatus} {
-			t.delete(recordKey(kind, w.Key))
+		t.delete(recordKey(keyMeta, w.Key))
+		for _, kind := range payloads {
+			if payloadOf(kind, w.Old) != never {
+				t.payload(kind, w.Key, nil)
+			}
 		}
-		t.events = append(t.events, payload{half{w.Key, store.SpecPart}, nil}, payload{half{w.Key, store.StatusPart}, nil})
-		t.payload(keyWaiting, w.Key, clearIf(w.Old.Waiting != nil), nil, nil)
 		return
 	}
 	t.set(recordKey(keyMeta, w.Key), encodeMeta(w.New))
-	t.payload(keySpec, w.Key, w.Spec, event, waited)
-	t.payload(keyStatus, w.Key, w.Status, event, waited)
-	t.payload(keyWaiting, w.Key, w.Waiting, event, waited)
+	for i, from := range [len(payloads)]store.Payload{w.Spec, w.Status, w.Waiting} {
+		switch from {
+		case store.Keep:
+		case store.Clear:
+			t.payload(payloads[i], w.Key, nil)
+		case store.FromOp:
+			t.payload(payloads[i], w.Key, event)
+		case store.FromWaiting:
+			t.payload(payloads[i], w.Key, waited)
+		}
+	}
 }
 
-func clearIf(there bool) store.Payload {
-	if there {
-		return store.Clear
+func (t *transaction) payload(kind byte, k store.Key, event []byte) {
+	t.events = append(t.events, payload{kind, k, event})
+	if key := recordKey(kind, k); event == nil {
+		t.delete(key)
+	} else {
+		t.set(key, event)
 	}
-	return store.Keep
 }
 
-func (t *transaction) payload(kind byte, k store.Key, p store.Payload, event, waited []byte) {
-	var body []byte
-	switch p {
-	case store.Keep:
-		return
-	case store.FromOp:
-		body = event
-	case store.FromWaiting:
-		body = waited
-	case store.Clear:
-	}
-	switch kind {
-	case keySpec:
-		t.events = append(t.events, payload{half{k, store.SpecPart}, body})
-	case keyStatus:
-		t.events = append(t.events, payload{half{k, store.StatusPart}, body})
-	case keyWaiting:
-		t.waiting[k] = body
-	}
-	if body == nil {
-		t.delete(recordKey(kind, k))
-		return
-	}
-	t.set(recordKey(kind, k), body)
-}
-
-// index keeps names, owners, revisions and what waits in step with a record.
+// index writes the difference between what led to a record and what does now.
+// Most writes keep the names and the owner.
 func (t *transaction) index(w *store.Write) {
-	at := where{w.Key.DataType, w.Key.Cluster}
-	// Most writes keep the names, and then touch no index.
-	held, holds := store.Holds(w.Old), store.Holds(w.New)
-	for _, n := range held {
-		if !slices.Contains(holds, n) {
-			t.names[named{at, n}] = ""
-			t.delete(nameKey(at.dt, at.cluster, n))
+	var old, now [maxEntries]entry
+	before, after := entries(old[:0], w.Old), entries(now[:0], w.New)
+	for _, e := range before {
+		if slices.Contains(after, e) {
+			continue
+		}
+		t.delete(e.key(w.Key))
+		if e.kind == keyName {
+			t.names[beside(w.Key, e.text)] = ""
 		}
 	}
-	for _, n := range holds {
-		if !slices.Contains(held, n) {
-			t.names[named{at, n}] = w.Key.ResourceID
-			t.set(nameKey(at.dt, at.cluster, n), []byte(w.Key.ResourceID))
+	for _, e := range after {
+		if slices.Contains(before, e) {
+			continue
+		}
+		t.set(e.key(w.Key), e.body(w.New))
+		if e.kind == keyName {
+			t.names[beside(w.Key, e.text)] = w.Key.ResourceID
 		}
 	}
-	if w.Old != nil && (w.New == nil || w.New.Owner != w.Old.Owner) {
-		t.delete(ownerKey(w.Old.Owner, w.Key))
+	if id := store.WaitsBehind(w.Old); id != "" {
+		t.behind[beside(w.Key, id)] = ""
 	}
-	if w.New != nil && (w.Old == nil || w.New.Owner != w.Old.Owner) {
-		t.set(ownerKey(w.New.Owner, w.Key), nil)
-	}
-	oldSpec, oldStatus := store.Entries(w.Old)
-	spec, status := store.Entries(w.New)
-	t.forget(oldSpec, spec)
-	t.forget(oldStatus, status)
-	moved := func(m *store.Meta, to string) {
-		if id := store.WaitsBehind(m); id != "" {
-			k := w.Key
-			k.ResourceID = id
-			t.behind[k] = to
-		}
-	}
-	moved(w.Old, "")
-	moved(w.New, w.Key.ResourceID)
-}
-
-// forget takes an entry out of the feed when another takes its place. Each was
-// written once, but SingleDelete is not for us: a compaction that meets damage
-// beside one panics.
-func (t *transaction) forget(old, n uint64) {
-	if old != 0 && old != n {
-		t.delete(numberKey(keyRevision, old))
+	if id := store.WaitsBehind(w.New); id != "" {
+		t.behind[beside(w.Key, id)] = w.Key.ResourceID
 	}
 }
 
@@ -331,7 +237,7 @@ func (t *transaction) finish() error {
 	if len(t.changes) > 0 {
 		t.set([]byte{keyHead}, encodeNumber(t.head))
 	}
-	return errors.Join(t.errs...)
+	return t.err
 }
 
 // apply carries the commit over into memory; mu is held.
@@ -347,10 +253,17 @@ func (t *transaction) apply() {
 		}
 	}
 	for _, p := range t.events {
+		h := store.Half{Key: p.key, Part: store.SpecPart}
+		switch {
+		case p.kind == keyWaiting:
+			continue
+		case p.kind == keyStatus:
+			h.Part = store.StatusPart
+		}
 		if p.event == nil {
-			s.events.remove(p.half)
+			s.events.remove(h)
 		} else {
-			s.events.put(p.half, slices.Clip(p.event))
+			s.events.put(h, slices.Clip(p.event))
 		}
 	}
 	for k, id := range t.behind {
@@ -363,9 +276,9 @@ func (t *transaction) apply() {
 	// In revision order: what a later op of the batch made obsolete must be in
 	// the ring before it is marked.
 	for _, c := range t.changes {
-		s.ring.append(c)
+		s.ring.Append(c)
 	}
 	for _, w := range t.writes {
-		s.ring.forget(w.Old, w.New)
+		s.ring.Forget(w.Old, w.New)
 	}
 }

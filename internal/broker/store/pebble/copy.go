@@ -1,17 +1,95 @@
 package pebble
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"slices"
 	"strings"
 
+	engine "github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
 )
+
+// There is one way out of a store, for a backup and for a copy: its files, in
+// parts, one file after the other. And one way in: a directory that is marked as
+// incomplete until all of them are there, checked, and on disk.
+
+const (
+	// incompleteName is in a directory that is being filled, from before the
+	// first file until all are on disk. Without it, half a copy could be taken
+	// for a store, or for an empty place to make one in.
+	incompleteName = "INCOMPLETE"
+	lockName       = "LOCK"
+	lostName       = "lost+found" // of a file system of its own
+	// partBytes is how much of a file one part has at most.
+	partBytes = 256 << 10
+)
+
+var (
+	// ErrNotEmpty says that a copy should go where something is already.
+	ErrNotEmpty = errors.New("the directory is not empty")
+	// ErrIncomplete says that a directory holds half a copy.
+	ErrIncomplete = errors.New("a copy into this directory was not finished")
+)
+
+// sendFiles sends the files of a directory. Only the first part of each has its
+// name; data is valid during the call.
+func sendFiles(ctx context.Context, files vfs.FS, dir string, send func(name string, data []byte) error) error {
+	names, err := files.List(dir)
+	if err != nil {
+		return err
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		path := files.PathJoin(dir, name)
+		info, err := files.Stat(path)
+		if err != nil {
+			return err
+		}
+		if info.IsDir() || name == lockName { // to open the lock would give it up
+			continue
+		}
+		if err := sendFile(ctx, files, path, name, send); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sendFile sends one file; an empty one is a part too.
+func sendFile(ctx context.Context, files vfs.FS, path, name string, send func(name string, data []byte) error) (err error) {
+	f, err := files.Open(path, vfs.SequentialReadsOption)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	buffer := make([]byte, partBytes)
+	for {
+		n, err := io.ReadFull(f, buffer)
+		last := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+		if err != nil && !last {
+			return err
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if n > 0 || name != "" {
+			if err := send(name, buffer[:n]); err != nil {
+				return err
+			}
+		}
+		if last {
+			return nil
+		}
+		name = ""
+	}
+}
 
 // Copy copies the store in from, which no broker may have open, to a directory
 // that is empty or not there: to back it up, or to restore a backup. It checks
@@ -42,64 +120,9 @@ func copyStore(ctx context.Context, files vfs.FS, from, to string) (r *Report, e
 	if err != nil {
 		return nil, err
 	}
-	t, err := newTarget(files, to)
-	if err != nil {
-		return nil, err
-	}
-	if err := t.copyAll(ctx, from); err != nil {
-		return nil, t.abandon(err)
-	}
-	return t.verify(ctx, before)
-}
-
-// copyAll copies the files of a store that is not open.
-func (t *target) copyAll(ctx context.Context, from string) error {
-	names, err := t.fs.List(from)
-	if err != nil {
-		return err
-	}
-	slices.Sort(names)
-	for _, name := range names {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		path := t.fs.PathJoin(from, name)
-		info, err := t.fs.Stat(path)
-		if err != nil {
-			return err
-		}
-		if info.IsDir() || name == lockName { // to open the lock would give it up
-			continue
-		}
-		if err := t.copy(path, name); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// verify checks a copy, and compares it with its original if that is known.
-func (t *target) verify(ctx context.Context, original *Report) (*Report, error) {
-	r, err := checkLocked(ctx, t.fs, t.dir, t.lock)
-	if err == nil {
-		err = r.Err()
-	}
-	if err == nil && original != nil {
-		err = original.same(r)
-	}
-	if err != nil {
-		return nil, t.abandon(err)
-	}
-	return r, t.finish()
-}
-
-// same says how a copy differs.
-func (r *Report) same(o *Report) error {
-	if r.Epoch == o.Epoch && r.Term == o.Term && r.Revision == o.Revision && r.Values == o.Values && r.Bytes == o.Bytes &&
-		slices.Equal(r.Clusters, o.Clusters) {
-		return nil
-	}
-	return &store.DamageError{Key: o.Dir, What: "the copy does not hold what the original holds"}
+	return receive(ctx, files, to, before, func(take func(string, []byte) error) error {
+		return sendFiles(ctx, files, from, take)
+	})
 }
 
 // Receive writes the files of a backup that come from elsewhere to a directory
@@ -108,62 +131,143 @@ func (r *Report) same(o *Report) error {
 // last; another error of it ends the copy and is returned. What arrived is
 // removed again when something fails. Errors are those of [Copy].
 func Receive(ctx context.Context, to string, next func() (name string, data []byte, err error)) (*Report, error) {
-	r, err := receive(ctx, vfs.Default, to, next)
+	r, err := receive(ctx, vfs.Default, to, nil, pull(next))
 	if err != nil {
 		return nil, fmt.Errorf("store: copy to %s: %w", to, err)
 	}
 	return r, nil
 }
 
-func receive(ctx context.Context, files vfs.FS, to string, next func() (string, []byte, error)) (*Report, error) {
-	// Who is refused at once leaves no directory behind.
-	name, data, err := next()
-	if errors.Is(err, io.EOF) {
-		err = errors.New("nothing was sent")
-	}
-	if err != nil {
-		return nil, err
-	}
-	t, err := newTarget(files, to)
-	if err != nil {
-		return nil, err
-	}
-	in := &incoming{target: t}
-	for ; err == nil; name, data, err = next() {
-		if err = in.take(name, data); err != nil {
-			break
+// pull gives what next returns to take.
+func pull(next func() (name string, data []byte, err error)) func(take func(string, []byte) error) error {
+	return func(take func(string, []byte) error) error {
+		for {
+			name, data, err := next()
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			if err == nil {
+				err = take(name, data)
+			}
+			if err != nil {
+				return err
+			}
 		}
 	}
-	if errors.Is(err, io.EOF) {
-		err = nil
-	}
-	if err = errors.Join(err, in.shut()); err != nil {
-		return nil, t.abandon(err)
-	}
-	return t.verify(ctx, nil)
 }
 
-// incoming writes the parts of files as they come.
-type incoming struct {
-	*target
-	file vfs.File // nil before the first one
+// receive makes a store of the files that send gives to take, and checks it, also
+// against its original if that is known. Without any there is no directory.
+func receive(ctx context.Context, files vfs.FS, to string, original *Report, send func(take func(name string, data []byte) error) error) (*Report, error) {
+	var in *incoming
+	err := send(func(name string, data []byte) (err error) {
+		if in == nil {
+			if in, err = newIncoming(files, to); err != nil {
+				return err
+			}
+		}
+		return in.take(name, data)
+	})
+	if in == nil {
+		return nil, cmp.Or(err, errors.New("nothing was sent"))
+	}
+	var r *Report
+	if err = errors.Join(err, in.endFile()); err == nil {
+		r, err = checkLocked(ctx, files, to, in.lock)
+	}
+	if err == nil {
+		err = r.Err()
+	}
+	if err == nil {
+		err = r.sameAs(original)
+	}
+	if err == nil {
+		err = in.unmark()
+	}
+	if err != nil {
+		return nil, in.abandon(err)
+	}
+	return r, in.lock.Close()
 }
 
-func (in *incoming) shut() error {
-	if in.file == nil {
+// sameAs says how a copy differs from its original, if that is known.
+func (r *Report) sameAs(o *Report) error {
+	if o == nil || r.Epoch == o.Epoch && r.Term == o.Term && r.Revision == o.Revision && r.Values == o.Values && r.Bytes == o.Bytes &&
+		slices.Equal(r.Clusters, o.Clusters) {
 		return nil
 	}
-	f := in.file
-	in.file = nil
-	return errors.Join(f.Sync(), f.Close())
+	return &store.DamageError{Key: r.Dir, What: "the copy does not hold what the original holds"}
 }
 
+// incoming is a directory that is being filled with the files of a store.
+type incoming struct {
+	fs   vfs.FS
+	dir  string
+	lock *engine.Lock
+	made []string // files
+	file vfs.File // that comes at present, nil before the first one
+}
+
+// newIncoming takes a directory that is empty or not there.
+func newIncoming(files vfs.FS, dir string) (*incoming, error) {
+	if err := makeDir(files, dir); err != nil {
+		return nil, err
+	}
+	lock, err := lockDirectory(files, dir)
+	if err != nil {
+		return nil, err
+	}
+	in := &incoming{fs: files, dir: dir, lock: lock}
+	names, err := files.List(dir)
+	if err == nil {
+		names = slices.DeleteFunc(names, func(n string) bool { return n == lockName || n == lostName })
+		slices.Sort(names)
+		switch {
+		case slices.Contains(names, incompleteName):
+			err = fmt.Errorf("%s: %w", dir, ErrIncomplete)
+		case len(names) > 0:
+			err = fmt.Errorf("%s: %w: it has %s", dir, ErrNotEmpty, names[0])
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	if err := errors.Join(in.mark(), syncDir(files, dir)); err != nil {
+		return nil, in.abandon(err)
+	}
+	return in, nil
+}
+
+// makeDir makes a directory with those that it is in, for the owner only: works
+// can carry Secrets. They survive a power loss when it returns.
+func makeDir(files vfs.FS, dir string) error {
+	_, err := files.Stat(dir)
+	if err == nil || files.PathDir(dir) == dir {
+		return nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := makeDir(files, files.PathDir(dir)); err != nil {
+		return err
+	}
+	if err := files.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	return syncDir(files, files.PathDir(dir))
+}
+
+// take writes one part of a file.
 func (in *incoming) take(name string, data []byte) error {
 	if name == lockName && len(data) == 0 { // this directory has its own
 		return nil
 	}
 	if name != "" {
-		err := errors.Join(in.shut(), in.checkName(name))
+		// Whoever sends must not choose where a file goes.
+		if strings.ContainsAny(name, "/\\\x00") || name == "." || name == ".." || name == lockName || slices.Contains(in.made, name) {
+			return fmt.Errorf("a store has no file %q, or it came twice", name)
+		}
+		err := in.endFile()
 		if err == nil {
 			in.file, err = in.create(name)
 		}
@@ -178,10 +282,69 @@ func (in *incoming) take(name string, data []byte) error {
 	return err
 }
 
-// checkName: whoever sends must not choose where a file goes.
-func (t *target) checkName(name string) error {
-	if strings.ContainsAny(name, "/\\\x00") || name == "." || name == ".." || name == lockName || slices.Contains(t.made, name) {
-		return fmt.Errorf("a store has no file %q, or it came twice", name)
+// create makes a file, which is taken away again if the copy fails.
+func (in *incoming) create(name string) (vfs.File, error) {
+	f, err := in.fs.Create(in.fs.PathJoin(in.dir, name), vfs.WriteCategoryUnspecified)
+	if err == nil {
+		in.made = append(in.made, name)
+	}
+	return f, err
+}
+
+// endFile ends the file that comes at present.
+func (in *incoming) endFile() error {
+	if in.file == nil {
+		return nil
+	}
+	f := in.file
+	in.file = nil
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// mark says that the copy is not finished.
+func (in *incoming) mark() error {
+	f, err := in.create(incompleteName)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// unmark makes the copy count; it survives a power loss then.
+func (in *incoming) unmark() error {
+	if err := syncDir(in.fs, in.dir); err != nil {
+		return err
+	}
+	if err := in.fs.Remove(in.fs.PathJoin(in.dir, incompleteName)); err != nil {
+		return err
+	}
+	if err := syncDir(in.fs, in.dir); err != nil { // it may be gone for good, or come back
+		return errors.Join(err, in.mark())
 	}
 	return nil
+}
+
+// abandon takes away what was copied, so that another try finds the directory
+// empty, and returns err. The mark of an incomplete copy goes last.
+func (in *incoming) abandon(err error) error {
+	errs := []error{err}
+	for _, name := range slices.Backward(in.made) {
+		if rerr := in.fs.Remove(in.fs.PathJoin(in.dir, name)); rerr != nil && !errors.Is(rerr, fs.ErrNotExist) {
+			errs = append(errs, rerr)
+		}
+	}
+	return errors.Join(append(errs, syncDir(in.fs, in.dir), in.lock.Close())...)
+}
+
+// checkComplete returns an error for half a copy.
+func checkComplete(files vfs.FS, dir string) error {
+	_, err := files.Stat(files.PathJoin(dir, incompleteName))
+	switch {
+	case err == nil:
+		return fmt.Errorf("%w: empty it and make the copy again", ErrIncomplete)
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	default:
+		return err
+	}
 }

@@ -60,10 +60,10 @@ func TestReceive(t *testing.T) {
 	s := mustOpen(t, tiny(mem))
 	a := newAcked()
 	noError(t, a.churn(s, 0, 60))
-	noError(t, s.Backup(t.Context(), "backup"))
+	noError(t, backup(t.Context(), s, "backup"))
 	mustClose(t, s)
 	to := vfs.NewMem()
-	r, err := receive(t.Context(), to, "there/backup", send(t, mem, "backup").next())
+	r, err := receive(t.Context(), to, "there/backup", nil, pull(send(t, mem, "backup").next()))
 	if err != nil || r.Revision != 240 || !r.Closed {
 		t.Fatalf("received %+v, %v", r, err)
 	}
@@ -79,7 +79,7 @@ func TestReceive_Refuses(t *testing.T) {
 	t.Parallel()
 	mem := written(t)
 	s := mustOpen(t, Options{Dir: dir, FS: mem})
-	noError(t, s.Backup(t.Context(), "backup"))
+	noError(t, backup(t.Context(), s, "backup"))
 	mustClose(t, s)
 	whole := send(t, mem, "backup")
 	with := func(name, data string) sending {
@@ -109,7 +109,7 @@ func TestReceive_Refuses(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			to := vfs.NewMem()
-			_, err := receive(t.Context(), to, "backup", c.next)
+			_, err := receive(t.Context(), to, "backup", nil, pull(c.next))
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("received: %v", err)
 			}
@@ -181,7 +181,7 @@ func TestCopy_Refuses(t *testing.T) {
 		}
 	}
 	refused("from a running broker", dir, "copy", ErrInUse)
-	noError(t, s.Backup(t.Context(), "backup"))
+	noError(t, backup(t.Context(), s, "backup"))
 	refused("to a running broker", "backup", dir, ErrInUse)
 	mustClose(t, s)
 	refused("to a store", "backup", dir, ErrNotEmpty)
@@ -243,12 +243,12 @@ func TestCopy_Differs(t *testing.T) {
 	t.Parallel()
 	a := &Report{Epoch: "e", Values: 3, Clusters: []ClusterReport{{Cluster: "c1", DataType: codec.ManifestBundles}}}
 	b := *a
-	if err := a.same(&b); err != nil {
+	if err := a.sameAs(&b); err != nil {
 		t.Error(err)
 	}
 	b.Clusters = []ClusterReport{{Cluster: "c1", DataType: codec.ManifestBundles, Digest: store.Digest{Count: 1}}}
 	var damaged *store.DamageError
-	if err := a.same(&b); !errors.As(err, &damaged) {
+	if err := a.sameAs(&b); !errors.As(err, &damaged) {
 		t.Errorf("another digest: %v", err)
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	engine "github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -23,7 +24,7 @@ import (
 func raw(t *testing.T, fs vfs.FS, f func(db *engine.DB)) {
 	t.Helper()
 	db, err := engine.Open(dir, &engine.Options{
-		FS: fs, FormatMajorVersion: engine.FormatValueSeparation, Logger: logger{newFailure(slog.New(slog.DiscardHandler), nil)},
+		FS: fs, FormatMajorVersion: engine.FormatValueSeparation, Logger: logger{newFailure(slog.New(slog.DiscardHandler))},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -303,9 +304,13 @@ func TestBitFlip(t *testing.T) {
 		if !flip(t, fs, file, rng) {
 			continue
 		}
-		// A check before it says at least as much.
+		// A check before it says at least as much, and changes nothing.
+		before := contents(t, fs, dir)
 		report, err := checkDir(t.Context(), fs, dir)
 		sound := err == nil && report.Damaged == 0
+		if d := cmp.Diff(before, contents(t, fs, dir)); d != "" {
+			t.Errorf("%s: a check changed files (-before +after):\n%s", file, d)
+		}
 		if readFlipped(t, fs, a, file) {
 			found++
 			if sound {

@@ -4,10 +4,35 @@
 //
 // # On disk
 //
-// Meta, spec, status and what waits of a record are separate values, so that a
-// status does not rewrite its spec. Beside them are an index of names, one of
-// owners, and one of revisions, which is the change feed; and bookmarks. What
-// changed in a scope needs no index of its own: its revisions are in memory
+// The first byte of a key says what it leads to. The kinds sort so that one pass
+// over all keys meets a record before everything that belongs to it:
+//
+//	b name                         a bookmark            ┐
+//	c cluster, type                the uid of its agent  │
+//	e number of the opening        a term                │ read by Open, and kept
+//	h                              the last revision     │ in memory (state)
+//	i                              the epoch             │
+//	m type, cluster, id            a record, no payload  ┘
+//	n type, cluster, name     ──►  id                    ┐ lead to a record
+//	o owner, type, cluster, id                           │ (index.go)
+//	r revision                ──►  type, cluster, id     ┘ the change feed
+//	s type, cluster, id            its spec              ┐ belong to a record
+//	t type, cluster, id            its status            │ (index.go)
+//	w type, cluster, id            the event that waits  ┘
+//
+// Spec and status are values of their own so that a status does not rewrite its
+// spec. Which values lead or belong to a record is a function of the record: a
+// commit writes the difference between those before and after, and a check
+// compares those of all records with the disk. So a record's life is
+//
+//	created   m n o r₁ s
+//	status    m n o r₁ s r₂ t              the others are not touched
+//	deleted   m n o r₃ s r₂ t              a tombstone: the last spec is kept
+//	  a create waits behind it             + n of its name, w
+//	confirmed m   o      r₄ t              a grave
+//	seen      nothing
+//
+// What changed in a scope needs no index of its own: its revisions are in memory
 // ([store.Tally]), and the feed leads from each to its record. Every value starts
 // with a format byte, flags and a key id and ends with a CRC-32C over storage
 // key and value: damage is named ([store.DamageError]), a newer format refused
@@ -18,15 +43,16 @@
 //
 // # Backups
 //
-// [Store.Backup] copies a store that is open, [Copy] and [Receive] one that is
-// not, or that comes from elsewhere, and [Check] reads all of one. A copy is
-// marked by a file INCOMPLETE until it is whole and on disk.
+// [Store.Backup] sends the files of a store that is open, [Copy] those of one that
+// is not; [Receive] and Copy make a store of what comes. It is marked by a file
+// INCOMPLETE until it is whole and on disk. [Check] reads all of a store.
 //
 // # Failure
 //
-// The first failed write, sync or checksum turns the store read-only: readers
-// go on with what was durable, Commit returns [store.ErrReadOnly], the cause is
-// in [Store.Err]. Pebble never ends the process: its fatal errors become that
-// state, and a write error never reaches the code in it that would panic (see
-// guard).
+// The first write or sync that fails is the last one: nothing is acknowledged
+// after it, and [Store.Fatal] tells whoever owns the store to end the process.
+// What is on disk then is known only to the next opening. A full disk, or no file
+// descriptor left, and a value that cannot be read turn the store read-only
+// instead: readers go on with what was durable, Commit returns
+// [store.ErrReadOnly], the cause is in [Store.Err].
 package pebble

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"syscall"
 	"time"
 
 	engine "github.com/cockroachdb/pebble/v2"
@@ -12,26 +13,69 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/store"
 )
 
-// failure is the state a store enters once and does not leave: read-only.
+// failure is why a store takes no writes any more. It has one of two causes:
+//
+//   - Something cannot be read. The store is read-only; the engine works.
+//   - A write or a sync failed. Then the engine gets no answer from the disk any
+//     more (see disk), and whoever owns the store has to end the process. For
+//     want of room or of file descriptors the store is read-only instead.
 type failure struct {
-	log     *slog.Logger
-	once    sync.Once
-	c       chan struct{} // closed when err is set
-	err     error
-	closing <-chan struct{}
+	log   *slog.Logger
+	fatal chan error // has room for the only one
+
+	readOnly sync.Once
+	c        chan struct{} // closed when err is set
+	err      error
+
+	noAnswer sync.Once
+	stopped  chan struct{}  // closed when a write failed
+	calls    sync.WaitGroup // of attempt, which some outlast
 }
 
-func newFailure(log *slog.Logger, closing <-chan struct{}) *failure {
-	return &failure{log: log, c: make(chan struct{}), closing: closing}
+func newFailure(log *slog.Logger) *failure {
+	return &failure{log: log, fatal: make(chan error, 1), c: make(chan struct{}), stopped: make(chan struct{})}
 }
 
 // set makes the store read-only; only the first cause counts.
 func (f *failure) set(err error) {
-	f.once.Do(func() {
-		f.err = err
-		close(f.c)
+	if f.refuse(err) {
 		f.log.Error("store turned read-only; repair the disk or restore a backup, then restart", "error", err)
+	}
+}
+
+// refuse ends the writes; first: err is why.
+func (f *failure) refuse(err error) (first bool) {
+	f.readOnly.Do(func() {
+		f.err, first = err, true
+		close(f.c)
 	})
+	return first
+}
+
+// writeFailed is for the first write or sync that failed. Who finds the store
+// refusing writes finds out too whether it is fatal.
+func (f *failure) writeFailed(err error) {
+	f.noAnswer.Do(func() {
+		if exhausted(err) {
+			f.set(err)
+		} else {
+			f.fatal <- err
+			if f.refuse(err) {
+				f.log.Error("store takes no more writes; the process ends", "error", err)
+			}
+		}
+		close(f.stopped)
+	})
+}
+
+// exhausted: there is no room, or no file descriptor is left.
+func exhausted(err error) bool {
+	for _, e := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EMFILE, syscall.ENFILE} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
 }
 
 // get returns the cause, nil while the store is well.
@@ -44,60 +88,66 @@ func (f *failure) get() error {
 	}
 }
 
-// readOnly is what a commit returns after a failure.
-func (f *failure) readOnly() error {
-	return fmt.Errorf("%w: %w", store.ErrReadOnly, f.get())
-}
-
-// broken makes of an error of Pebble one of ours and, unless it only says that
-// something is not there, turns the store read-only.
-func (f *failure) broken(key []byte, err error) error {
-	if engine.IsCorruptionError(err) {
-		err = &store.DamageError{Key: printable(key), What: err.Error()}
+// refusal is what a write returns after a failure, nil before.
+func (f *failure) refusal() error {
+	if err := f.get(); err != nil {
+		return fmt.Errorf("%w: %w", store.ErrReadOnly, err)
 	}
-	err = fmt.Errorf("store: read %s: %w", printable(key), err)
-	f.set(err)
-	return err
+	return nil
 }
 
-// logger is what Pebble logs to. Fatalf does not end the process: it is
-// followed by an error return or by waiting, and the failure is seen there.
-type logger struct {
-	*failure
+// attempt makes a call of the engine. After a failure the call may never return:
+// it waits for the disk, or tries again without end what damage prevents. Then
+// attempt returns the cause, and leaves the call behind.
+func (f *failure) attempt(call func() error) error {
+	done := make(chan error, 1)
+	f.calls.Go(func() { done <- call() })
+	return f.await(done)
 }
 
-var errFatal = errors.New("store: fatal error of the engine")
+// await waits for what is done, or for a failure that may keep it from ending.
+func (f *failure) await(done <-chan error) error {
+	select {
+	case err := <-done:
+		return err
+	case <-f.c:
+	}
+	select {
+	case err := <-done: // most find their end
+		return err
+	case <-f.stopped:
+	case <-time.After(time.Second):
+	}
+	return f.err
+}
+
+// logger is what the engine logs to. Its fatal errors are not about writes (see
+// disk), but about what it read: the store turns read-only, and the engine goes
+// on with an error.
+type logger struct{ *failure }
 
 // Infof drops routine messages.
 func (logger) Infof(string, ...any) {}
 
-// Errorf logs a background problem that Pebble goes on with.
+// Errorf logs a background problem that the engine goes on with.
 func (l logger) Errorf(format string, args ...any) {
 	l.log.Warn("store engine", "problem", fmt.Sprintf(format, args...))
 }
 
 // Fatalf turns the store read-only.
 func (l logger) Fatalf(format string, args ...any) {
-	l.set(fmt.Errorf("%w: %s", errFatal, fmt.Sprintf(format, args...)))
+	l.set(fmt.Errorf("%w: %s", errEngine, fmt.Sprintf(format, args...)))
 }
 
-// slow holds up a worker of the engine, which tries again at once what cannot
-// succeed any more. It holds a lock that reads do not need.
-func (f *failure) slow() {
-	timer := time.NewTimer(time.Second)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-f.closing:
-	}
-}
+var errEngine = errors.New("store: fatal error of the engine")
 
-// listener hears what Pebble finds in the background.
+// listener hears what the engine finds in the background.
 func (f *failure) listener() *engine.EventListener {
 	return &engine.EventListener{
 		BackgroundError: func(err error) {
 			f.set(fmt.Errorf("store: background work: %w", err))
-			f.slow()
+			// The engine tries again at once, and will find the same.
+			<-time.After(time.Second / 4)
 		},
 		DataCorruption: func(i engine.DataCorruptionInfo) {
 			f.set(&store.DamageError{Key: i.Path, What: i.Details.Error()})

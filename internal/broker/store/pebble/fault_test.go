@@ -4,14 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	engine "github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
@@ -19,14 +23,14 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// A store whose disk failed leaves goroutines behind: that is what its guard
-// does instead of letting the engine end the process.
+// A store whose disk failed leaves goroutines of the engine behind: they wait for
+// the disk until the process ends.
 
 const dir = "store"
 
 // tiny makes flushes, compactions and new logs come soon.
 func tiny(fs vfs.FS) Options {
-	return Options{Dir: dir, FS: fs, memTableBytes: 64 << 10, CacheBytes: 1 << 20, grace: 20 * time.Millisecond}
+	return Options{Dir: dir, FS: fs, memTableBytes: 64 << 10, CacheBytes: 1 << 20}
 }
 
 func mustOpen(t *testing.T, o Options) *Store {
@@ -175,11 +179,6 @@ func checkIndexes(t *testing.T, s *Store) {
 // readOnly holds a failed store to its promise.
 func readOnly(t *testing.T, s *Store, cause error) {
 	t.Helper()
-	select {
-	case <-s.Failed():
-	default:
-		t.Fatal("a store that failed does not say so")
-	}
 	if !errors.Is(s.Err(), cause) {
 		t.Errorf("cause %v, want %v", s.Err(), cause)
 	}
@@ -190,6 +189,28 @@ func readOnly(t *testing.T, s *Store, cause error) {
 		if !errors.Is(err, store.ErrReadOnly) || !errors.Is(err, cause) {
 			t.Errorf("%s on a failed store: %v", what, err)
 		}
+	}
+}
+
+// ending holds a failed store to what it says to whoever runs it: that it must
+// end, unless there was no room or no file descriptor.
+func ending(t *testing.T, s *Store, cause error) {
+	t.Helper()
+	want := errors.Is(cause, syscall.EIO)
+	select {
+	case err := <-s.Fatal():
+		if !want || !errors.Is(err, cause) || err.Error() != s.Err().Error() {
+			t.Errorf("fatal: %v; the store failed with %v", err, s.Err())
+		}
+	default:
+		if want {
+			t.Errorf("%v is not fatal", cause)
+		}
+	}
+	select {
+	case err := <-s.Fatal():
+		t.Errorf("said twice, or closed: %v", err)
+	default:
 	}
 }
 
@@ -211,7 +232,10 @@ func ofFile(op errorfs.Op, pattern string) bool {
 	return ok && err == nil
 }
 
-func TestFault_DiskBecomesReadOnly(t *testing.T) {
+// TestFault_LastWrite: after a write or a sync that failed nothing is acknowledged
+// any more. The process is to end, but not for want of room. Until then readers go
+// on, and what was acknowledged is there after a restart.
+func TestFault_LastWrite(t *testing.T) {
 	t.Parallel()
 	faults := map[string]struct {
 		err   error
@@ -220,6 +244,14 @@ func TestFault_DiskBecomesReadOnly(t *testing.T) {
 		"disk full":             {syscall.ENOSPC, func(op errorfs.Op) bool { return op.Kind == errorfs.OpFileWrite }},
 		"log cannot be written": {syscall.EIO, func(op errorfs.Op) bool { return op.Kind == errorfs.OpFileWrite && ofFile(op, "*.log") }},
 		"log cannot be synced":  {syscall.EIO, func(op errorfs.Op) bool { return op.Kind == errorfs.OpFileSyncData && ofFile(op, "*.log") }},
+		"too many open files, of the process": {syscall.EMFILE, func(op errorfs.Op) bool {
+			return (op.Kind == errorfs.OpCreate || op.Kind == errorfs.OpReuseForWrite) && ofFile(op, "*.log")
+		}},
+		"too many open files, of all": {syscall.ENFILE, func(op errorfs.Op) bool { return op.Kind == errorfs.OpCreate && ofFile(op, "*.sst") }},
+		"quota":                       {syscall.EDQUOT, func(op errorfs.Op) bool { return op.Kind == errorfs.OpFileWrite }},
+		"no log": {syscall.EIO, func(op errorfs.Op) bool {
+			return (op.Kind == errorfs.OpCreate || op.Kind == errorfs.OpReuseForWrite) && ofFile(op, "*.log")
+		}},
 		"no new log": {syscall.ENOSPC, func(op errorfs.Op) bool {
 			return (op.Kind == errorfs.OpCreate || op.Kind == errorfs.OpReuseForWrite) && ofFile(op, "*.log")
 		}},
@@ -251,6 +283,7 @@ func TestFault_DiskBecomesReadOnly(t *testing.T) {
 			}
 			head := s.Head()
 			readOnly(t, s, f.err)
+			ending(t, s, f.err)
 			a.check(t, s) // reads go on, with what was acknowledged
 			if s.Head() != head {
 				t.Errorf("head %v moved to %v", head, s.Head())
@@ -263,6 +296,47 @@ func TestFault_DiskBecomesReadOnly(t *testing.T) {
 			a.check(t, s)
 			mustClose(t, s)
 		})
+	}
+}
+
+// TestFault_CommitUnderWay: a commit is durable while the engine writes its manifest.
+// It ends when that write fails.
+func TestFault_CommitUnderWay(t *testing.T) {
+	t.Parallel()
+	writing, goOn := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	fs, on := failing(vfs.NewMem(), func(op errorfs.Op) error {
+		if !writes(op) || !ofFile(op, "MANIFEST-*") {
+			return nil
+		}
+		once.Do(func() { close(writing) })
+		<-goOn
+		return syscall.EIO
+	})
+	s := mustOpen(t, tiny(fs))
+	if _, err := s.Commit(t.Context(), []store.Op{testOp(1, 1)}); err != nil {
+		t.Fatal(err)
+	}
+	on.Store(true)
+	if _, err := s.db.AsyncFlush(); err != nil {
+		t.Fatal(err)
+	}
+	<-writing
+	visible := make(chan error, 1)
+	go func() { _, err := s.Changes(context.Background(), 1, 1); visible <- err }()
+	committed := make(chan error, 1)
+	go func() { _, err := s.Commit(context.Background(), []store.Op{testOp(2, 1)}); committed <- err }()
+	if err := <-visible; err != nil {
+		t.Fatal(err)
+	}
+	close(goOn)
+	if err := <-committed; err != nil {
+		t.Errorf("commit that is durable: %v", err)
+	}
+	readOnly(t, s, syscall.EIO)
+	ending(t, s, syscall.EIO)
+	if err := s.Close(); !errors.Is(err, syscall.EIO) {
+		t.Errorf("close: %v", err)
 	}
 }
 
@@ -343,6 +417,11 @@ func TestFault_UnreadableTable(t *testing.T) {
 		t.Fatalf("get from an unreadable disk: %v", err)
 	}
 	readOnly(t, s, syscall.EIO)
+	select {
+	case err := <-s.Fatal():
+		t.Errorf("a store that cannot be read goes on with what it can read: %v", err)
+	default:
+	}
 	if err := s.Close(); !errors.Is(err, syscall.EIO) {
 		t.Errorf("close: %v", err)
 	}
@@ -438,4 +517,63 @@ func TestDurableBeforeVisible(t *testing.T) {
 		t.Errorf("get after the sync: version %d, %v", r.Version, err)
 	}
 	mustClose(t, s)
+}
+
+// TestAttempt_Ends: what never comes back after damage, as an opening that compacts
+// the same damaged table again and again, is left behind with the damage as the reason.
+func TestAttempt_Ends(t *testing.T) {
+	t.Parallel()
+	damaged := &store.DamageError{Key: "000008.sst", What: "crc32c checksum mismatch"}
+	for name, fail := range map[string]struct {
+		tell  func(f *failure)
+		cause error
+	}{
+		"damage": {func(f *failure) {
+			f.listener().DataCorruption(engine.DataCorruptionInfo{Path: damaged.Key, Details: errors.New(damaged.What)})
+		}, damaged},
+		"write failed":     {func(f *failure) { f.writeFailed(syscall.EIO) }, syscall.EIO},
+		"background error": {func(f *failure) { f.set(damaged) }, damaged},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFailure(slog.New(slog.DiscardHandler))
+				never := make(chan struct{})
+				defer close(never)
+				err := f.attempt(func() error {
+					fail.tell(f)
+					<-never
+					return nil
+				})
+				if err == nil || err.Error() != fail.cause.Error() {
+					t.Errorf("attempt: %v, want %v", err, fail.cause)
+				}
+			})
+		})
+	}
+}
+
+// TestFault_CallLeftBehind: a call that waits for the disk while the store is closed
+// still finds its database.
+func TestFault_CallLeftBehind(t *testing.T) {
+	t.Parallel()
+	o := Options{Dir: dir, FS: vfs.NewMem()}
+	s := mustOpen(t, o)
+	goOn, done := make(chan struct{}), make(chan error, 1)
+	err := s.failure.attempt(func() error {
+		s.failure.writeFailed(syscall.EIO)
+		<-goOn
+		err := s.db.Set([]byte("x"), nil, engine.NoSync)
+		done <- err
+		return err
+	})
+	if !errors.Is(err, syscall.EIO) || !errors.Is(s.Close(), syscall.EIO) {
+		t.Errorf("attempt: %v", err)
+	}
+	if _, err := Open(o); !errors.Is(err, ErrInUse) {
+		t.Errorf("open of a store that has not ended: %v", err)
+	}
+	close(goOn)
+	if err := <-done; err != nil {
+		t.Errorf("the call: %v", err)
+	}
 }

@@ -189,7 +189,7 @@ func FuzzReceive(f *testing.F) {
 	f.Fuzz(func(t *testing.T, first, second string, data []byte) {
 		files := vfs.NewMem()
 		sent := sending{{first, string(data)}, {second, string(data)}, {"", string(data)}}
-		if r, err := receive(context.Background(), files, "backup", sent.next()); err == nil {
+		if r, err := receive(context.Background(), files, "backup", nil, pull(sent.next())); err == nil {
 			t.Fatalf("received %+v", r)
 		}
 		for at, want := range map[string]string{"": "backup", "backup": lockName} {

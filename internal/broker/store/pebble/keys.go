@@ -85,45 +85,40 @@ func after(prefix []byte) []byte {
 	return nil
 }
 
-// parts splits a storage key behind its first byte into exactly n parts.
+// parts splits a storage key behind its first byte into n parts.
 func parts(key []byte, n int) ([]string, error) {
 	out := strings.Split(string(key[1:]), "\x00")
 	if len(out) != n {
-		return nil, &store.DamageError{Key: printable(key), What: fmt.Sprintf("storage key has %d parts, want %d", len(out), n)}
+		return make([]string, n), damage(key, fmt.Sprintf("storage key has %d parts, want %d", len(out), n))
 	}
 	return out, nil
+}
+
+func dataTypeOf(p []string) codec.DataType {
+	return codec.DataType{Group: p[0], Version: p[1], Resource: p[2]}
 }
 
 // parseRecordKey is the inverse of recordKey.
 func parseRecordKey(key []byte) (store.Key, error) {
 	p, err := parts(key, 5)
-	if err != nil {
-		return store.Key{}, err
-	}
-	return store.Key{DataType: codec.DataType{Group: p[0], Version: p[1], Resource: p[2]}, Cluster: p[3], ResourceID: p[4]}, nil
+	return store.Key{DataType: dataTypeOf(p), Cluster: p[3], ResourceID: p[4]}, err
 }
 
 // parseOwnerKey returns the record that an entry of the owner index is about.
 func parseOwnerKey(key []byte) (store.Key, error) {
 	p, err := parts(key, 6)
-	if err != nil {
-		return store.Key{}, err
-	}
-	return store.Key{DataType: codec.DataType{Group: p[1], Version: p[2], Resource: p[3]}, Cluster: p[4], ResourceID: p[5]}, nil
+	return store.Key{DataType: dataTypeOf(p[1:]), Cluster: p[4], ResourceID: p[5]}, err
 }
 
 func parseClusterKey(key []byte) (codec.DataType, string, error) {
 	p, err := parts(key, 4)
-	if err != nil {
-		return codec.DataType{}, "", err
-	}
-	return codec.DataType{Group: p[1], Version: p[2], Resource: p[3]}, p[0], nil
+	return dataTypeOf(p[1:]), p[0], err
 }
 
 // parseNumberKey is the inverse of numberKey.
 func parseNumberKey(key []byte) (uint64, error) {
 	if len(key) != 9 {
-		return 0, &store.DamageError{Key: printable(key), What: "storage key has no number of 8 bytes"}
+		return 0, damage(key, "storage key has no number of 8 bytes")
 	}
 	return binary.BigEndian.Uint64(key[1:]), nil
 }

@@ -25,10 +25,6 @@ func appendTime(b []byte, t time.Time) []byte {
 	return binary.AppendUvarint(b, uint64(t.Nanosecond()))
 }
 
-func appendInt64(b []byte, v int64) []byte {
-	return binary.AppendVarint(b, v)
-}
-
 func appendBool(b []byte, v bool) []byte {
 	if v {
 		return append(b, 1)
@@ -42,12 +38,12 @@ func encodeMeta(m *store.Meta) []byte {
 	b = append(b, byte(m.State))
 	b = appendString(b, m.Owner)
 	b = appendString(b, m.Name)
-	b = appendInt64(b, m.Version)
+	b = binary.AppendVarint(b, m.Version)
 	b = append(b, m.Tag[:]...)
 	b = binary.AppendUvarint(b, m.SpecRevision)
-	b = appendInt64(b, m.Superseded)
+	b = binary.AppendVarint(b, m.Superseded)
 	b = binary.AppendUvarint(b, m.StatusRevision)
-	b = appendInt64(b, m.StatusVersion)
+	b = binary.AppendVarint(b, m.StatusVersion)
 	b = appendString(b, m.Sequence)
 	b = appendString(b, m.StatusHash)
 	b = appendTime(b, m.DeletedAt)
@@ -57,7 +53,7 @@ func encodeMeta(m *store.Meta) []byte {
 		b = appendString(b, w.ResourceID)
 		b = appendString(b, w.Owner)
 		b = appendString(b, w.Name)
-		b = appendInt64(b, w.Version)
+		b = binary.AppendVarint(b, w.Version)
 		b = append(b, w.Tag[:]...)
 		b = appendBool(b, w.Deleting)
 		b = appendTime(b, w.DeletedAt)
@@ -112,6 +108,37 @@ func decodeChange(revision uint64, body []byte) (store.Change, error) {
 	}
 	if c.Part < store.SpecPart || c.Part > store.StatusPart || c.State < store.Live || c.State > store.Grave {
 		return store.Change{}, errors.New("the part or the state is unknown")
+	}
+	return c, nil
+}
+
+// parseMeta reads a record from its storage key and its body.
+func parseMeta(key, body []byte) (*store.Meta, error) {
+	k, err := parseRecordKey(key)
+	if err != nil {
+		return nil, err
+	}
+	return metaOf(k, key, body)
+}
+
+// metaOf is parseMeta where the record is known, which is quicker.
+func metaOf(k store.Key, key, body []byte) (*store.Meta, error) {
+	m, err := decodeMeta(k, body)
+	if err != nil {
+		return nil, damage(key, err.Error())
+	}
+	return m, nil
+}
+
+// parseChange reads an entry of the feed from its storage key and its body.
+func parseChange(key, body []byte) (store.Change, error) {
+	revision, err := parseNumberKey(key)
+	if err != nil {
+		return store.Change{}, err
+	}
+	c, err := decodeChange(revision, body)
+	if err != nil {
+		return store.Change{}, damage(key, err.Error())
 	}
 	return c, nil
 }

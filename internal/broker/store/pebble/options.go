@@ -3,7 +3,6 @@ package pebble
 import (
 	"crypto/rand"
 	"log/slog"
-	"time"
 
 	engine "github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/bloom"
@@ -25,9 +24,8 @@ type Options struct {
 	// CacheBytes is the size of the cache of blocks read from disk, 0 for 16 MiB.
 	CacheBytes int64
 
-	ringSize      uint64        // 0 for 4096 changes
-	memTableBytes uint64        // 0 for 64 MiB; tests want to see flushes soon
-	grace         time.Duration // 0 for 1 s: how long Open and Close wait for an engine that failed
+	ringSize      uint64 // 0 for 4096 changes
+	memTableBytes uint64 // 0 for 64 MiB; tests want to see flushes soon
 }
 
 const (
@@ -65,9 +63,6 @@ func (o *Options) setDefaults() {
 	}
 	if o.ringSize == 0 {
 		o.ringSize = defaultRingSize
-	}
-	if o.grace == 0 {
-		o.grace = time.Second
 	}
 }
 

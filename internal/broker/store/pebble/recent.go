@@ -31,8 +31,8 @@ func newMetas() recent[store.Key, *store.Meta] {
 }
 
 // newEvents keeps payloads.
-func newEvents() recent[half, []byte] {
-	return newRecent[half](recentBytes, func(event []byte) int { return len(event) + keyBytes })
+func newEvents() recent[store.Half, []byte] {
+	return newRecent[store.Half](recentBytes, func(event []byte) int { return len(event) + keyBytes })
 }
 
 // get returns the present value of what exists; false: it is not known whether it

@@ -84,7 +84,7 @@ func TestRecent_HoldsWhatItMay(t *testing.T) {
 // A large event is not kept, and does not drive out others.
 func TestRecent_KeepsNoLargeEvent(t *testing.T) {
 	r := newEvents()
-	small, large := half{store.Key{ResourceID: "a"}, store.SpecPart}, half{store.Key{ResourceID: "b"}, store.SpecPart}
+	small, large := store.Half{Key: store.Key{ResourceID: "a"}, Part: store.SpecPart}, store.Half{Key: store.Key{ResourceID: "b"}, Part: store.SpecPart}
 	r.put(small, make([]byte, 1000))
 	r.put(large, make([]byte, 1000))
 	for range 10 {

@@ -2,12 +2,12 @@ package pebble
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"maps"
 	"slices"
 	"sync"
-	"time"
 
 	engine "github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -21,13 +21,10 @@ type Store struct {
 	db      *engine.DB
 	lock    *engine.Lock
 	failure *failure
-	grace   time.Duration
-	retired retired
 	fs      vfs.FS
-	guard   *guard
-	staging string            // where a backup begins
-	sign    func(clean) error // by Close
-	backups sync.Mutex        // there is one staging
+	dir     string
+	staging string     // where a backup begins
+	backups sync.Mutex // there is one staging
 
 	// commit serialises what writes.
 	commit sync.Mutex
@@ -41,63 +38,31 @@ type Store struct {
 
 	// mu guards what follows; it is never held during a read or write of the disk.
 	// Who holds commit may read without it.
-	mu      sync.RWMutex
-	head    store.Head
-	terms   []term // in the order of the openings
-	places  map[where]*place
-	tally   *store.Tally
-	marks   store.BookmarkList
-	behind  map[store.Key]string // id that waits to the id of its tombstone
-	ring    ring
+	mu sync.RWMutex
+	state
+	ring    *store.Ring
 	metas   recent[store.Key, *store.Meta]
-	events  recent[half, []byte]
+	events  recent[store.Half, []byte]
 	view    *view
 	commits chan struct{} // closed and replaced at each commit
 }
 
 var _ store.Store = (*Store)(nil)
 
-// term is one opening.
-type term struct {
-	id    string
-	first uint64 // revision
-}
-
-// Err returns why the store is read-only, nil while it is not.
+// Err returns why the store takes no writes, nil while it does.
 func (s *Store) Err() error { return s.failure.get() }
 
-// Failed is closed when the store turns read-only.
-func (s *Store) Failed() <-chan struct{} { return s.failure.c }
+// Fatal implements [store.Store]. A full disk and too many open files are no
+// such errors: then the store is read-only, and [Store.Err] has the cause.
+func (s *Store) Fatal() <-chan error { return s.failure.fatal }
 
-// enter begins a call; leave ends it.
-func (s *Store) enter() (leave func(), err error) {
-	// TryRLock fails only when Close waits or has finished.
-	if !s.calls.TryRLock() {
-		return nil, store.ErrClosed
-	}
+func (s *Store) isClosing() bool {
 	select {
 	case <-s.closing:
-		s.calls.RUnlock()
-		return nil, store.ErrClosed
+		return true
 	default:
-		return s.calls.RUnlock, nil
+		return false
 	}
-}
-
-// read begins a call that reads the disk; done ends it.
-func (s *Store) read() (v *view, done func(), err error) {
-	leave, err := s.enter()
-	if err != nil {
-		return nil, nil, err
-	}
-	s.mu.RLock()
-	v = s.view
-	v.holders.Add(1)
-	s.mu.RUnlock()
-	return v, func() {
-		v.release()
-		leave()
-	}, nil
 }
 
 // Head implements [store.Store].
@@ -120,9 +85,9 @@ func (s *Store) Clusters(dt codec.DataType) []string {
 	defer s.mu.RUnlock()
 	set := map[string]struct{}{}
 	s.tally.Clusters(dt, set)
-	for w, p := range s.places {
-		if w.dt == dt && p.subscribed {
-			set[w.cluster] = struct{}{}
+	for p := range s.subscribed {
+		if p.dt == dt {
+			set[p.cluster] = struct{}{}
 		}
 	}
 	return slices.Sorted(maps.Keys(set))
@@ -150,88 +115,55 @@ func (s *Store) ValidCursor(c store.Cursor) bool {
 func (s *Store) Subscribed(dt codec.DataType, cluster string) (string, bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	if p := s.places[where{dt, cluster}]; p != nil {
-		return p.uid, p.subscribed
-	}
-	return "", false
+	uid, ok := s.state.subscribed[place{dt, cluster}]
+	return uid, ok
 }
 
 // MarkSubscribed implements [store.Store]. What is known already costs no
 // write.
 func (s *Store) MarkSubscribed(ctx context.Context, dt codec.DataType, cluster, uid string) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
 	if err := store.CheckPlace(dt, cluster); err != nil {
 		return err
 	}
-	return s.update(0, func(b *engine.Batch) (apply func(), err error) {
+	return s.update(ctx, 0, func(b *engine.Batch) (apply func(), err error) {
 		if known, ok := s.Subscribed(dt, cluster); ok && (uid == "" || uid == known) {
 			return nil, nil
 		}
-		key := clusterKey(dt, cluster)
-		return func() {
-			p := s.place(where{dt, cluster})
-			p.subscribed, p.uid = true, uid
-		}, set(b, key, []byte(uid))
+		return func() { s.subscribed[place{dt, cluster}] = uid }, set(b, clusterKey(dt, cluster), []byte(uid))
 	})
 }
 
 // ForgetCluster implements [store.Store].
 func (s *Store) ForgetCluster(ctx context.Context, cluster string) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	return s.update(0, func(b *engine.Batch) (apply func(), err error) {
-		var marked []where
-		s.mu.RLock()
-		for w, p := range s.places {
-			if w.cluster == cluster && p.subscribed {
-				marked = append(marked, w)
+	return s.update(ctx, 0, func(b *engine.Batch) (apply func(), err error) {
+		for p := range s.subscribed {
+			if p.cluster == cluster {
+				err = errors.Join(err, b.Delete(clusterKey(p.dt, cluster), nil))
 			}
-		}
-		s.mu.RUnlock()
-		var errs []error
-		for _, w := range marked {
-			errs = append(errs, b.Delete(clusterKey(w.dt, cluster), nil))
 		}
 		return func() {
-			for _, w := range marked {
-				p := s.places[w]
-				p.subscribed, p.uid = false, ""
-			}
-		}, errors.Join(errs...)
+			maps.DeleteFunc(s.subscribed, func(p place, _ string) bool { return p.cluster == cluster })
+		}, err
 	})
 }
 
 // SetBookmarks implements [store.Store]. What is there already costs no write.
 func (s *Store) SetBookmarks(ctx context.Context, bookmarks map[string][]byte) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
 	if err := store.CheckBookmarks(bookmarks); err != nil {
 		return err
 	}
-	return s.update(0, func(b *engine.Batch) (apply func(), err error) {
-		var errs []error
+	return s.update(ctx, 0, func(b *engine.Batch) (apply func(), err error) {
 		for name, value := range bookmarks {
-			known, ok := s.bookmark(name)
+			known, ok := s.marks[name]
 			switch {
 			case ok && value == nil:
-				errs = append(errs, b.Delete(bookmarkKey(name), nil))
+				err = errors.Join(err, b.Delete(bookmarkKey(name), nil))
 			case value != nil && (!ok || !bytes.Equal(known, value)):
-				errs = append(errs, set(b, bookmarkKey(name), value))
+				err = errors.Join(err, set(b, bookmarkKey(name), value))
 			}
 		}
-		return func() { s.marks.Set(bookmarks) }, errors.Join(errs...)
+		return func() { s.marks.Set(bookmarks) }, err
 	})
-}
-
-// bookmark returns the value of one bookmark.
-func (s *Store) bookmark(name string) (value []byte, ok bool) {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.marks.Get(name)
 }
 
 // Bookmarks implements [store.Store].
@@ -244,24 +176,21 @@ func (s *Store) Bookmarks(prefix string) map[string][]byte {
 // update writes what f puts into the batch, which has room for size bytes at
 // first; apply is called with mu held when that is durable. Nothing is written
 // for an empty batch.
-func (s *Store) update(size int, f func(b *engine.Batch) (apply func(), err error)) error {
-	leave, err := s.enter()
+func (s *Store) update(ctx context.Context, size int, f func(b *engine.Batch) (apply func(), err error)) error {
+	leave, err := s.enter(ctx)
 	if err != nil {
 		return err
 	}
 	defer leave()
 	s.commit.Lock()
 	defer s.commit.Unlock()
-	if s.failure.get() != nil {
-		return s.failure.readOnly()
+	if err := s.failure.refusal(); err != nil {
+		return err
 	}
 	b := s.db.NewBatchWithSize(size)
 	apply, err := f(b)
-	if err != nil {
+	if err != nil || b.Empty() {
 		return errors.Join(err, b.Close())
-	}
-	if b.Empty() {
-		return b.Close()
 	}
 	v, err := s.write(b)
 	if err != nil {
@@ -271,68 +200,66 @@ func (s *Store) update(size int, f func(b *engine.Batch) (apply func(), err erro
 	return nil
 }
 
-// place returns the place of w, new if there is none; mu is held.
-func (s *Store) place(w where) *place {
-	p := s.places[w]
-	if p == nil {
-		p = &place{}
-		s.places[w] = p
+// write applies and syncs a batch, and returns the view of what is durable then.
+func (s *Store) write(b *engine.Batch) (*view, error) {
+	err := s.failure.attempt(func() error { return errors.Join(s.db.Apply(b, engine.Sync), b.Close()) })
+	if err != nil {
+		s.failure.set(err)
 	}
-	return p
+	// The engine returns nil after its fatal errors too.
+	if err := s.failure.refusal(); err != nil {
+		return nil, err
+	}
+	return s.newView(), nil
 }
 
-// Close implements [store.Store]. On a store that failed the engine may not let
-// go; then Close returns the failure after a while, and the directory stays
+// publish makes a durable batch visible.
+func (s *Store) publish(v *view, apply func()) {
+	s.mu.Lock()
+	before := s.view
+	s.view = v
+	head := s.head.Revision
+	apply()
+	if s.head.Revision != head {
+		close(s.commits)
+		s.commits = make(chan struct{})
+	}
+	s.mu.Unlock()
+	before.release()
+}
+
+// Close implements [store.Store]. It returns why the store failed, if it did.
+// After a write that failed it leaves the engine alone, and the directory is
 // locked until the process ends.
 func (s *Store) Close() error {
 	err := store.ErrClosed
-	s.closeOnce.Do(func() { err = s.shut() })
+	s.closeOnce.Do(func() {
+		close(s.closing)
+		s.calls.Lock() // and never unlocked: no call may enter any more
+		stopped := s.stop(func() error { return s.position().sign(s.fs, s.dir) })
+		err = cmp.Or(s.failure.get(), stopped)
+	})
 	return err
 }
 
-func (s *Store) shut() error {
-	close(s.closing)
-	s.calls.Lock()                                                                           // and never unlocked: no call may enter any more
-	err := s.stopEngine(func() error { return s.sign(clean{s.head.Term, s.head.Revision}) }) // which may fail
-	return errors.Join(s.failure.get(), err)
-}
-
-// stopEngine closes what Open opened; sign is called at the end, while the
-// directory is still locked, when there was no failure. It gives up on an engine
-// that failed and whose goroutines the guard has stopped.
-func (s *Store) stopEngine(sign func() error) error {
+// stop closes what Open opened. sign is called at the end, while the directory
+// is still locked, unless the store failed. Calls of the engine that a failure
+// left behind come first: without a database they panic.
+func (s *Store) stop(sign func() error) error {
 	done := make(chan error, 1)
 	go func() {
+		var err error
+		s.failure.calls.Wait()
 		if s.view != nil {
-			s.view.release()
+			err = s.view.snapshot.Close()
 		}
-		err := errors.Join(s.retired.close(), s.db.Close())
+		if s.db != nil {
+			err = errors.Join(err, s.db.Close())
+		}
 		if err == nil && s.failure.get() == nil {
 			err = sign()
 		}
 		done <- errors.Join(err, s.lock.Close())
 	}()
-	err, ok := await(s, done)
-	if !ok {
-		return errors.New("the engine does not stop after a failure: the directory stays locked until the process ends")
-	}
-	return err
-}
-
-// await waits for a result; after a failure only for a while, because the guard
-// may have stopped what leads to it.
-func await[T any](s *Store, done <-chan T) (result T, ok bool) {
-	select {
-	case r := <-done:
-		return r, true
-	case <-s.failure.c:
-	}
-	timer := time.NewTimer(s.grace)
-	defer timer.Stop()
-	select {
-	case r := <-done:
-		return r, true
-	case <-timer.C:
-		return result, false
-	}
+	return s.failure.await(done)
 }

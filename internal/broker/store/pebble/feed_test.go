@@ -2,13 +2,13 @@ package pebble
 
 import (
 	"context"
+	"errors"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
-	"github.com/hawser-io/hawser/pkg/codec"
 )
 
 const ringSize = 512
@@ -81,22 +81,6 @@ func TestChanges_BehindTheRing(t *testing.T) {
 	mustClose(t, s)
 }
 
-// TestRing_ForgetsGone: what is gone is remembered as long as the ring is.
-func TestRing_ForgetsGone(t *testing.T) {
-	t.Parallel()
-	r := newRing(ringSize, 1)
-	for n := range uint64(3 * ringSize) {
-		k := store.Key{DataType: codec.ManifestBundles, Cluster: "c", ResourceID: string(rune('a' + n%2))}
-		r.append(store.Change{Revision: n + 1, Key: k, Part: store.SpecPart, Gone: n%2 == 0})
-	}
-	if len(r.gone) > ringSize {
-		t.Errorf("%d entries say what is gone", len(r.gone))
-	}
-	if r.next-r.first != ringSize {
-		t.Errorf("the ring holds %d to %d", r.first, r.next)
-	}
-}
-
 // TestClose_OfUnusedStore: nothing is left of a store that was only opened.
 func TestClose_OfUnusedStore(t *testing.T) {
 	t.Parallel()
@@ -104,20 +88,19 @@ func TestClose_OfUnusedStore(t *testing.T) {
 	if s.Err() != nil {
 		t.Errorf("a store that is well says %v", s.Err())
 	}
-	v, done, err := s.read()
-	if err != nil {
-		t.Fatal(err)
-	}
 	closed := make(chan error, 1)
-	go func() { closed <- s.Close() }()
-	<-s.closing
-	if _, err := s.Get(context.Background(), testKey(1)); err == nil {
-		t.Error("a store that is being closed reads")
-	}
-	if _, err := getMeta(v.snapshot, s.failure, testKey(1)); err != nil {
+	err := s.read(t.Context(), nil, func(v *view) error {
+		go func() { closed <- s.Close() }()
+		<-s.closing
+		if _, err := s.Get(context.Background(), testKey(1)); !errors.Is(err, store.ErrClosed) {
+			t.Errorf("a store that is being closed reads: %v", err)
+		}
+		_, err := getMeta(v.snapshot, testKey(1))
+		return err
+	})
+	if err != nil {
 		t.Errorf("a call that began before: %v", err)
 	}
-	done()
 	if err := <-closed; err != nil {
 		t.Errorf("close: %v", err)
 	}

@@ -1,0 +1,110 @@
+package pebble
+
+import (
+	"github.com/hawser-io/hawser/internal/broker/store"
+)
+
+// entry is one value on disk that leads to a record: by a name that it holds, by
+// its owner, or by the revision of one of its halves.
+type entry struct {
+	kind     byte   // keyName, keyOwner or keyRevision
+	text     string // name or owner
+	revision uint64
+	part     store.Part
+}
+
+// maxEntries is how many a record has at most.
+const maxEntries = 5
+
+// entries appends all that lead to m, which may be nil. This is all that is known
+// of indexes: a commit writes the difference between those before and after, a
+// check compares those of all records with the disk.
+func entries(to []entry, m *store.Meta) []entry {
+	if m == nil {
+		return to
+	}
+	for _, name := range store.Holds(m) {
+		to = append(to, entry{kind: keyName, text: name})
+	}
+	to = append(to, entry{kind: keyOwner, text: m.Owner})
+	spec, status := store.Entries(m)
+	if spec != 0 {
+		to = append(to, entry{kind: keyRevision, revision: spec, part: store.SpecPart})
+	}
+	if status != 0 {
+		to = append(to, entry{kind: keyRevision, revision: status, part: store.StatusPart})
+	}
+	return to
+}
+
+// key is the storage key of an entry of the record k.
+func (e entry) key(k store.Key) []byte {
+	switch e.kind {
+	case keyName:
+		return nameKey(k.DataType, k.Cluster, e.text)
+	case keyOwner:
+		return ownerKey(e.text, k)
+	default:
+		return numberKey(keyRevision, e.revision)
+	}
+}
+
+// body is what the entry of m holds.
+func (e entry) body(m *store.Meta) []byte {
+	switch e.kind {
+	case keyName:
+		return []byte(m.ResourceID)
+	case keyOwner:
+		return nil
+	default:
+		return encodeChange(&store.Change{Key: m.Key, Owner: m.Owner, Part: e.part, State: m.State})
+	}
+}
+
+// leadsTo returns the record to which a value leads, or belongs.
+func leadsTo(key, body []byte) (k store.Key, err error) {
+	switch key[0] {
+	case keyOwner:
+		return parseOwnerKey(key)
+	case keyRevision:
+		c, err := parseChange(key, body)
+		return c.Key, err
+	case keyName:
+		k, err = parseRecordKey(key)
+		k.ResourceID = string(body)
+		return k, err
+	default:
+		return parseRecordKey(key)
+	}
+}
+
+// payloads are the kinds of values that belong to a record, beside its meta.
+var payloads = [...]byte{keySpec, keyStatus, keyWaiting}
+
+// presence says whether a record has a payload.
+type presence uint8
+
+const (
+	never presence = iota
+	maybe
+	always
+)
+
+// payloadOf says whether m has a payload of one kind.
+func payloadOf(kind byte, m *store.Meta) presence {
+	has, must := m.State != store.Grave, m.State == store.Live // a tombstone keeps the last one
+	switch kind {
+	case keyStatus:
+		has, must = m.StatusRevision != 0, m.State != store.Grave // an operator gives no status
+	case keyWaiting:
+		has, must = m.Waiting != nil, m.Waiting != nil && !m.Waiting.Deleting
+	}
+	switch {
+	case !has:
+		return never
+	case must:
+		return always
+	default:
+		return maybe
+	}
+}
