@@ -52,6 +52,9 @@ func (s *Store) Backup(ctx context.Context, send func(name string, data []byte) 
 		return err
 	}
 	// Whoever opens the copy shall notice when it has lost its end.
+	if at, err = at.at(s.fs, s.staging); err != nil {
+		return err
+	}
 	return send(cleanName, at.value())
 }
 

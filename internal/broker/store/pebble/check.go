@@ -198,8 +198,8 @@ func (c *checker) all(ctx context.Context, files vfs.FS) error {
 	if len(c.terms) == 0 {
 		c.wrong([]byte{keyTerm}, "there is no sound one")
 	}
-	mark, ok, err := readClean(files, c.report.Dir)
-	if c.report.Closed = ok; ok {
+	mark, err := readClean(files, c.report.Dir)
+	if c.report.Closed = mark != nil; mark != nil {
 		err = mark.compare(c.report.Dir, &c.state)
 	}
 	if err := c.note([]byte(cleanName), err); err != nil {

@@ -1,36 +1,115 @@
 package pebble
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"io/fs"
 	"slices"
+	"strings"
 
+	engine "github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
 )
 
-// At the end of a log Pebble takes damage for the torn write of a power loss
-// and drops it, with everything behind it. After a clean stop there is no torn
-// write: a file beside the log says with which term and revision the store was
-// closed, and a store that has less is damaged.
+// At the end of a log, and of a manifest, Pebble takes damage for the torn write of
+// a power loss and drops it, with everything behind it. After a clean stop there is
+// no torn write: a file beside them says with which term and revision the store was
+// closed, and what these files were. A store that has less is damaged.
 
 const cleanName = "CLEAN"
 
-// clean is the position at which a store was closed.
+// clean says how a store was closed.
 type clean struct {
 	term     string
 	revision uint64
+	files    []fileSum // manifest and logs, none in the mark of an earlier release
+	changed  error     // how these differ now
+}
+
+// fileSum is the content of a file.
+type fileSum struct {
+	name string
+	crc  uint64
 }
 
 // position is that of a store that writes nothing at present.
-func (s *Store) position() clean { return clean{s.head.Term, s.head.Revision} }
+func (s *Store) position() clean { return clean{term: s.head.Term, revision: s.head.Revision} }
+
+// manifestOf returns the name of the present manifest, "" where there is none.
+func manifestOf(files vfs.FS, dir string) (string, error) {
+	d, err := engine.Peek(dir, files)
+	if err != nil || !d.Exists {
+		return "", err
+	}
+	return files.PathBase(d.ManifestFilename), nil
+}
+
+// at is c with the files in dir.
+func (c clean) at(files vfs.FS, dir string) (clean, error) {
+	manifest, err := manifestOf(files, dir)
+	if err != nil {
+		return c, err
+	}
+	names, err := files.List(dir)
+	if err != nil {
+		return c, err
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		if name != manifest && !strings.HasSuffix(name, ".log") {
+			continue
+		}
+		crc, err := sumOf(files, files.PathJoin(dir, name))
+		if err != nil {
+			return c, err
+		}
+		c.files = append(c.files, fileSum{name, crc})
+	}
+	return c, nil
+}
+
+func sumOf(files vfs.FS, path string) (uint64, error) {
+	f, err := files.Open(path, vfs.SequentialReadsOption)
+	if err != nil {
+		return 0, err
+	}
+	sum := crc32.New(castagnoli)
+	_, err = io.Copy(sum, f)
+	return uint64(sum.Sum32()), errors.Join(err, f.Close())
+}
+
+// compareFiles says which file in dir is not what it was at the end. An opening that did
+// not come to its own end has begun another manifest, and may have removed logs.
+func (c clean) compareFiles(files vfs.FS, dir string) error {
+	manifest, err := manifestOf(files, dir)
+	if err != nil || !slices.ContainsFunc(c.files, func(s fileSum) bool { return s.name == manifest }) {
+		return err
+	}
+	for _, s := range c.files {
+		path := files.PathJoin(dir, s.name)
+		switch crc, err := sumOf(files, path); {
+		case errors.Is(err, fs.ErrNotExist):
+			return &store.DamageError{Key: path, What: "it is missing since the store was closed"}
+		case err != nil:
+			return err
+		case crc != s.crc:
+			return &store.DamageError{Key: path, What: "it changed since the store was closed"}
+		}
+	}
+	return nil
+}
 
 // value is what the file holds.
 func (c clean) value() []byte {
 	body := encodeTerm(term{c.term, c.revision})
+	for _, s := range c.files {
+		body = binary.AppendUvarint(appendString(body, s.name), s.crc)
+	}
 	v := make([]byte, sealed(body))
 	sealTo(v, []byte(cleanName), body)
 	return v
@@ -49,40 +128,50 @@ func (c clean) sign(files vfs.FS, dir string) error {
 	return syncDir(files, dir)
 }
 
-// readClean returns what the last Close wrote; ok is false when the store was
-// not closed, or is new.
-func readClean(files vfs.FS, dir string) (c clean, ok bool, err error) {
+// readClean returns what the last Close wrote, and compares the files with it: the
+// engine, when it opens, changes them. nil: the store was not closed, or is new.
+func readClean(files vfs.FS, dir string) (*clean, error) {
 	name := files.PathJoin(dir, cleanName)
 	f, err := files.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return clean{}, false, nil
+		return nil, nil
 	}
 	if err != nil {
-		return clean{}, false, err
+		return nil, err
 	}
 	v, err := io.ReadAll(f)
 	if err = errors.Join(err, f.Close()); err != nil {
-		return clean{}, false, err
+		return nil, err
 	}
 	body, err := unseal([]byte(cleanName), v)
 	if err != nil {
-		return clean{}, false, &store.DamageError{Key: name, What: "it says where the store was closed; remove it to open the store as after a crash"}
+		return nil, &store.DamageError{Key: name, What: "it says where the store was closed; remove it to open the store as after a crash"}
 	}
-	t, err := decodeTerm(body)
-	if err != nil {
-		return clean{}, false, &store.DamageError{Key: name, What: err.Error()}
+	r := reader{b: body}
+	c := &clean{term: r.string(), revision: r.uint64()}
+	for len(r.b) > 0 {
+		c.files = append(c.files, fileSum{name: r.string(), crc: r.uint64()})
 	}
-	return clean{t.id, t.first}, true, nil
+	if err := r.end(); err != nil {
+		return nil, &store.DamageError{Key: name, What: err.Error()}
+	}
+	c.changed = c.compareFiles(files, dir)
+	return c, nil
+}
+
+// readClean is the first step of an opening.
+func (s *Store) readClean(o *Options) (err error) {
+	s.closed, err = readClean(o.FS, o.Dir)
+	return err
 }
 
 // checkClean compares the store with what the last Close wrote, and removes
 // that: from now on the store may end without a Close.
 func (s *Store) checkClean(o *Options) error {
-	c, ok, err := readClean(o.FS, o.Dir)
-	if err != nil || !ok {
-		return err
+	if s.closed == nil {
+		return nil
 	}
-	if err := c.compare(o.Dir, &s.state); err != nil {
+	if err := s.closed.compare(o.Dir, &s.state); err != nil {
 		return err
 	}
 	if err := o.FS.Remove(o.FS.PathJoin(o.Dir, cleanName)); err != nil {
@@ -99,6 +188,8 @@ func (c clean) compare(dir string, s *state) error {
 		return &store.DamageError{Key: dir, What: "it was closed under a term that it does not have: the end of its log is lost"}
 	case i == len(s.terms)-1 && head != c.revision:
 		return &store.DamageError{Key: dir, What: fmt.Sprintf("it was closed at revision %d and has %d: the end of its log is lost", c.revision, head)}
+	case i == len(s.terms)-1:
+		return c.changed
 	default:
 		return nil
 	}

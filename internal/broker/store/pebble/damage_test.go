@@ -323,6 +323,48 @@ func TestBitFlip(t *testing.T) {
 	}
 }
 
+// TestOpen_FindsChangedManifest: the engine takes damage in a manifest for a torn write
+// and drops the rest of it, with the tables that are named there. Whatever bit is
+// wrong, a store that was closed says so.
+func TestOpen_FindsChangedManifest(t *testing.T) {
+	t.Parallel()
+	master := vfs.NewMem()
+	s := mustOpen(t, tiny(master))
+	if err := newAcked().churn(s, 0, 60); err != nil {
+		t.Fatal(err)
+	}
+	mustClose(t, s)
+	manifest, err := manifestOf(master, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := master.PathJoin(dir, manifest)
+	info, err := master.Stat(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for at := int64(0); at < info.Size(); at += 5 {
+		fs := vfs.NewMem()
+		if _, err := vfs.Clone(master, fs, dir, dir); err != nil {
+			t.Fatal(err)
+		}
+		change(t, fs, name, func(data []byte) { data[at] ^= 1 })
+		if report, err := checkDir(t.Context(), fs, dir); err != nil || report.Damaged == 0 {
+			t.Errorf("byte %d: a check found nothing: %v", at, err)
+		}
+		if s, err := Open(tiny(fs)); err == nil {
+			t.Errorf("byte %d: opened", at)
+			mustClose(t, s)
+		}
+	}
+	if err := master.Remove(name); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(tiny(master)); err == nil {
+		t.Error("opened without its manifest")
+	}
+}
+
 // readFlipped returns whether a store says that it is damaged.
 func readFlipped(t *testing.T, fs vfs.FS, a acked, file string) bool {
 	t.Helper()
@@ -340,18 +382,24 @@ func readFlipped(t *testing.T, fs vfs.FS, a acked, file string) bool {
 // flip flips one bit of a file; it returns false for an empty one.
 func flip(t *testing.T, fs *vfs.MemFS, name string, rng *rand.Rand) bool {
 	t.Helper()
-	f, err := fs.Open(name)
+	return change(t, fs, name, func(data []byte) { data[rng.IntN(len(data))] ^= 1 << rng.IntN(8) })
+}
+
+// change changes the bytes of a file; it returns false for an empty one.
+func change(t *testing.T, fs *vfs.MemFS, name string, f func(data []byte)) bool {
+	t.Helper()
+	file, err := fs.Open(name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	data, err := io.ReadAll(f)
-	if err := errors.Join(err, f.Close()); err != nil {
+	data, err := io.ReadAll(file)
+	if err := errors.Join(err, file.Close()); err != nil {
 		t.Fatal(err)
 	}
 	if len(data) == 0 {
 		return false
 	}
-	data[rng.IntN(len(data))] ^= 1 << rng.IntN(8)
+	f(data)
 	out, err := fs.Create(name, vfs.WriteCategoryUnspecified)
 	if err != nil {
 		t.Fatal(err)

@@ -36,10 +36,10 @@
 // ([store.Tally]), and the feed leads from each to its record. Every value starts
 // with a format byte, flags and a key id and ends with a CRC-32C over storage
 // key and value: damage is named ([store.DamageError]), a newer format refused
-// ([FormatError]). A file CLEAN says where the store was closed, so that a log
-// that lost its end is not taken for a torn one. After a crash the two cannot be
-// told apart; then the new term begins below the lost revisions, and whoever
-// has a cursor from there starts anew.
+// ([FormatError]). A file CLEAN says where the store was closed, and with which
+// manifest and logs, so that one that lost its end is not taken for a torn one.
+// After a crash the two cannot be told apart; then the new term begins below the
+// lost revisions, and whoever has a cursor from there starts anew.
 //
 // # Backups
 //

@@ -387,6 +387,39 @@ func TestFault_AtEveryWrite(t *testing.T) {
 	}
 }
 
+// TestFault_WhileOpening: what an opening left that did not come to its end is no
+// damage.
+func TestFault_WhileOpening(t *testing.T) {
+	t.Parallel()
+	for last, done := int64(0), false; !done; last++ {
+		mem := vfs.NewCrashableMem()
+		a := newAcked()
+		s := mustOpen(t, tiny(mem))
+		if err := a.churn(s, 0, 20); err != nil {
+			t.Fatal(err)
+		}
+		mustClose(t, s)
+		var n atomic.Int64
+		fs := errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
+			if writes(op) && n.Add(1) > last {
+				return syscall.EIO
+			}
+			return nil
+		}))
+		s, err := Open(tiny(fs))
+		n.Store(-1 << 40) // the disk is well again
+		crashed := mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: int(last % 2 * 100), RNG: rand.New(rand.NewPCG(1, 1))})
+		if done = err == nil; done {
+			mustClose(t, s)
+		} else if !errors.Is(err, syscall.EIO) {
+			t.Errorf("after %d writes: %v", last, err)
+		}
+		after := mustOpen(t, tiny(crashed))
+		a.check(t, after)
+		mustClose(t, after)
+	}
+}
+
 // TestFault_UnreadableTable: a disk that does not give back what it has.
 func TestFault_UnreadableTable(t *testing.T) {
 	t.Parallel()

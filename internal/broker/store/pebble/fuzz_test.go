@@ -43,10 +43,10 @@ func FuzzUnseal(f *testing.F) {
 		if err := w.Close(); err != nil {
 			t.Fatal(err)
 		}
-		_, ok, err := readClean(files, "")
+		c, err := readClean(files, "")
 		checkRefusal(t, err)
-		if ok != (err == nil) {
-			t.Fatalf("file of a clean stop: ok %v, %v", ok, err)
+		if (c != nil) != (err == nil) {
+			t.Fatalf("file of a clean stop: %v, %v", c, err)
 		}
 	})
 }

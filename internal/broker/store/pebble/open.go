@@ -45,7 +45,7 @@ func (s *Store) open(o *Options) (err error) {
 	if s.lock, err = lockDirectory(o.FS, o.Dir); err != nil {
 		return err
 	}
-	for _, step := range []func(*Options) error{s.tidy, s.openEngine, s.load, s.checkClean, s.begin} {
+	for _, step := range []func(*Options) error{s.tidy, s.readClean, s.openEngine, s.load, s.checkClean, s.begin} {
 		if err := step(o); err != nil {
 			err = errors.Join(err, s.stop(func() error { return nil }))
 			return cmp.Or(s.failure.get(), err)

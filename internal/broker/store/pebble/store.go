@@ -23,6 +23,7 @@ type Store struct {
 	failure *failure
 	fs      vfs.FS
 	dir     string
+	closed  *clean     // how it was, before it was opened
 	staging string     // where a backup begins
 	backups sync.Mutex // there is one staging
 
@@ -236,7 +237,13 @@ func (s *Store) Close() error {
 	s.closeOnce.Do(func() {
 		close(s.closing)
 		s.calls.Lock() // and never unlocked: no call may enter any more
-		stopped := s.stop(func() error { return s.position().sign(s.fs, s.dir) })
+		stopped := s.stop(func() error {
+			at, err := s.position().at(s.fs, s.dir)
+			if err != nil {
+				return err
+			}
+			return at.sign(s.fs, s.dir)
+		})
 		err = cmp.Or(s.failure.get(), stopped)
 	})
 	return err
