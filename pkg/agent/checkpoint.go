@@ -17,25 +17,13 @@ type link struct {
 	subscription string
 	hawser       bool // the broker gives checkpoints
 
-	// listed: a list was sent, or is about to be (listDue). What was received
-	// after the mark of the set's clock was not on it.
-	listed, listDue bool
-	mark            uint64
-	// differs: the digests differed, and what the list leads to is awaited.
-	// told: that they still do after it was logged.
-	differs, told bool
-	// agreed: after the list they were equal. Where they differ once more, that is
-	// news, and what it is shows another list.
-	agreed bool
-	// again: that was shown once more because of what came after the list, and is
-	// not shown for that reason until the digests were equal.
-	again bool
-	// gap is by how much the digests differed when the list was about to be sent, or
-	// was answered, nil if that is not known. Where it becomes another, that is news,
-	// too: t1 the list has a newer version than the broker's, which waits for its
-	// source, t2 the source releases the cluster, and the record is gone. Only another
-	// list shows that no record explains the work any more.
-	gap *codec.Digest
+	resyncProgress
+	// listDue: a list is about to be sent. What was received after the mark of the set's
+	// clock was not on the latest.
+	listDue bool
+	mark    uint64
+	// told: it was logged that the digests differ after a list.
+	told bool
 
 	// matched: the latest checkpoint found that exactly what the broker has is
 	// held, but for the orphans, which no record explains.
@@ -53,55 +41,6 @@ type link struct {
 	unexplained    codec.Unexplained
 	unexplainedDue bool
 	deaf           bool
-}
-
-// verdict is what a checkpoint means.
-type verdict int
-
-const (
-	// await: the answer to the list is not complete.
-	await verdict = iota
-	// list: nobody knows why the digests differ; the list shows it.
-	list
-	// advance: everything up to the cursor is held, as well as can be.
-	advance
-)
-
-// judge compares a checkpoint with what is held. own is the digest of that
-// without the orphans, clock that of the set. What came after the list may have
-// lost its record since, in a release, which the answer to the list cannot show.
-func (l *link) judge(cp codec.Checkpoint, own codec.Digest, clock uint64) verdict {
-	outdated := l.listed && cp.Listed && clock > l.mark && !l.again
-	l.matched = cp.Digest != nil && *cp.Digest == own
-	switch {
-	case l.matched:
-		l.differs, l.agreed, l.again, l.gap = false, l.listed, false, nil
-		return advance
-	case cp.Digest == nil:
-		if l.differs && !cp.Listed {
-			return await
-		}
-		return advance
-	}
-	gap := codec.Digest{Count: cp.Digest.Count - own.Count, Sum: cp.Digest.Sum.Sub(own.Sum)} // modulo 2^64
-	switch {
-	case l.agreed:
-		l.agreed = false
-	case outdated:
-		l.again = true
-	case !l.listed:
-		l.listed, l.differs = true, true
-	case !cp.Listed:
-		l.differs = true
-		return await
-	case l.gap == nil: // the list was sent with the subscription
-		l.gap, l.listDue = &gap, true
-		return advance
-	case *l.gap == gap:
-		return advance
-	}
-	l.gap, l.listDue = &gap, true
-	return list
 }
 
 // checkpoint takes a checkpoint: what was received before it is held, and so
@@ -172,11 +111,13 @@ func (c *Core) heed(cp codec.Checkpoint) (f findings, ok bool) {
 	c.link.orphans = c.set.Lacks(slices.Compact(cp.Orphans), c.link.mark)
 	c.link.compared = cp.ComparedSources
 	f.own, f.orphans = c.set.Digest(c.link.orphans), len(c.link.orphans)
-	f.verdict = c.link.judge(cp, f.own, c.set.Clock())
+	event, gap := c.link.classify(cp, f.own, c.set.Clock() > c.link.mark)
+	c.link.matched, f.verdict = event == equal, c.link.step(event, gap)
+	c.link.listDue = c.link.listDue || f.verdict == list || f.verdict == advanceAndList
 	switch f.verdict {
 	case list:
 		f.sync = true
-	case advance:
+	case advance, advanceAndList:
 		f.tell = cp.Digest != nil && !c.link.matched && !c.link.told
 		c.link.told = c.link.told || f.tell
 		c.advance(cp, &f)
@@ -243,7 +184,7 @@ func sameAck(a, b codec.Ack) bool {
 
 // list builds the list of everything that is held. c.mu is held.
 func (c *Core) list() (codec.Event, error) {
-	c.link.listed, c.link.listDue, c.link.mark = true, false, c.set.Clock()
+	c.link.listDue, c.link.mark = false, c.set.Clock()
 	return codec.NewSpecResyncRequest(codec.ResyncParams{
 		ID: c.config.NewID(), Time: c.config.Now(), Source: c.config.ClientID, Cluster: c.config.Cluster, DataType: codec.ManifestBundles,
 	}, c.set.Versions())

@@ -228,20 +228,21 @@ func (c *Core) Subscribed(a transport.Accepted) ([]codec.Event, error) {
 	c.mu.Lock()
 	c.connected = true
 	c.link = link{serial: c.link.serial + 1, subscription: a.SubscriptionID, hawser: a.Protocol > 0}
-	continued := c.link.hawser && a.Resync == codec.ResyncCursor && c.cursor != (codec.Cursor{})
+	resumed := c.link.hawser && a.Resync == codec.ResyncCursor && c.cursor != (codec.Cursor{})
 	var events []codec.Event
 	var err error
-	if continued {
+	if resumed {
 		c.set.Continued(c.cursor.Revision)
 	} else {
 		c.cursor, c.keeper.target, c.keeper.drop = codec.Cursor{}, nil, c.keeper.onDisk
 		c.set.Subscribed(c.link.hawser)
+		c.link.state = listed
 		var e codec.Event
 		if e, err = c.list(); err == nil {
 			events = []codec.Event{e}
 		}
 	}
-	waiting := c.outbox.Reconnected(continued)
+	waiting := c.outbox.Reconnected(resumed)
 	drop := c.keeper.drop
 	c.mu.Unlock()
 	if drop {
