@@ -488,7 +488,7 @@ func (c *Core) Counts() Counts {
 	defer c.mu.Unlock()
 	n := Counts{ReportsDue: c.outbox.Due(), Unsaved: len(c.keeper.unsaved), Evicting: len(c.graces), Shared: len(c.shared()), InSync: c.link.matched}
 	for _, s := range c.strays {
-		if s.source == "" && s.looked && !s.other {
+		if s.state == ownerless {
 			n.Ownerless++
 		}
 	}

@@ -6,12 +6,10 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/pkg/agent/desired"
 	"github.com/hawser-io/hawser/pkg/agent/inventory"
-	"github.com/hawser-io/hawser/pkg/codec"
 )
 
 // An AppliedManifestWork of this agent that no work explains any more is
@@ -24,17 +22,6 @@ import (
 // evictionOff is the grace period that means never, as in OCM.
 const evictionOff = 100 * 365 * 24 * time.Hour
 
-// stray is an AppliedManifestWork that no work claims. Guarded by Core.mu.
-type stray struct {
-	uid    types.UID
-	source string // its owner, "" if it says none
-	looked bool   // it was read, and so it is known whether it is ours
-	other  bool   // another agent looks after it
-	timed  bool   // its round comes by itself, when its grace period is over
-	// Of one that was read and is nobody's: what the broker is told of it.
-	told codec.UnexplainedRecord
-}
-
 // Discovered is told of every AppliedManifestWork on the cluster that is not
 // tracked, at the start and whenever it changes. due says that its name is to be
 // woken.
@@ -42,7 +29,10 @@ func (c *Core) Discovered(m metav1.Object) (due bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	key := m.GetName()
-	s := stray{uid: m.GetUID(), source: m.GetAnnotations()[inventory.AnnotationSource]}
+	s := stray{uid: m.GetUID(), source: m.GetAnnotations()[inventory.AnnotationSource]}.after(foundOwned)
+	if s.source == "" {
+		s = s.after(foundNameless)
+	}
 	if old := c.strays[key]; old.uid == s.uid && old.source == s.source {
 		s = old
 	}
@@ -56,7 +46,7 @@ func (c *Core) Discovered(m metav1.Object) (due bool) {
 	if s.told.UID != "" {
 		return true // what the broker was told of it may be out of date
 	}
-	return !s.timed && c.evictable(key, s)
+	return !strayRules[s.state].byItself && c.evictable(key, s)
 }
 
 // Vanished is told that one of those is gone.
@@ -73,13 +63,11 @@ func (c *Core) Vanished(name string) {
 // evictable reports whether something is to be done about a stray. c.mu is
 // held.
 func (c *Core) evictable(key string, s stray) bool {
-	switch name, named := c.workName(key); {
-	case s.other || !c.link.matched || c.degraded() || named && !c.set.ByName(name).Empty():
+	if name, named := c.workName(key); !c.link.matched || c.degraded() || named && !c.set.ByName(name).Empty() {
 		return false
-	case s.source == "":
-		return !s.looked // to count it
 	}
-	return c.proven(s.source)
+	needs := strayRules[s.state].needs
+	return needs == inSync || needs == compared && c.proven(s.source)
 }
 
 // proven reports whether it is certain that a source wants nothing here but
@@ -252,8 +240,16 @@ func (r *round) examine(ctx context.Context) (time.Duration, error) {
 	r.mu.Lock()
 	old := r.strays[r.key]
 	proven := r.proven(o.Source)
-	r.strays[r.key] = stray{uid: r.record.Metadata().GetUID(), source: o.Source, looked: true, timed: proven, told: old.told}
-	first := old.uid != r.record.Metadata().GetUID() || !old.looked
+	event := readUnproven
+	switch {
+	case o.Source == "":
+		event = readOwnerless
+	case proven:
+		event = readProven
+	}
+	now := stray{uid: r.record.Metadata().GetUID(), source: o.Source, told: old.told}.after(event)
+	r.strays[r.key] = now
+	first := old.uid != now.uid || !old.read()
 	w := r.set.Get(o.WorkID)
 	renamed := named && w != nil && w.Name != name && !r.set.Unconfirmed(o.WorkID)
 	_, leaving := r.keeper.gone[o.WorkID]
@@ -261,12 +257,12 @@ func (r *round) examine(ctx context.Context) (time.Duration, error) {
 	switch {
 	case renamed: // the agent was restarted before it cleared the old name
 		return r.clearOldName(ctx, o.WorkID)
-	case o.Source == "":
+	case now.state == ownerless:
 		if first {
 			r.log.WarnContext(ctx, "an AppliedManifestWork has no work and says no owner: nobody can say that it is not wanted any more, it stays until somebody deletes it, or an operator approves that")
 		}
 		return r.resolveStray(ctx)
-	case !proven:
+	case now.state == unproven:
 		return 0, nil
 	case leaving: // it would come back with the next process
 		return firstSaveRetry, nil

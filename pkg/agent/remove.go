@@ -150,7 +150,7 @@ func (r *round) ignore() {
 		delete(r.strays, r.key)
 		return
 	}
-	r.strays[r.key] = stray{uid: r.record.Metadata().GetUID(), source: r.strays[r.key].source, looked: true, other: true}
+	r.strays[r.key] = stray{uid: r.record.Metadata().GetUID(), source: r.strays[r.key].source}.after(readAnothers)
 }
 
 // dissolve deletes the record and everything on it.

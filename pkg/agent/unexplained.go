@@ -22,7 +22,7 @@ import (
 func (c *Core) findUnexplained() codec.Unexplained {
 	var found []codec.UnexplainedRecord
 	for _, name := range slices.Sorted(maps.Keys(c.strays)) {
-		if s := c.strays[name]; s.told.UID != "" && s.source == "" && !s.other {
+		if s := c.strays[name]; s.told.UID != "" && s.state == ownerless {
 			found = append(found, s.told)
 		}
 	}
