@@ -16,7 +16,7 @@ import (
 
 // ListOrphans sends what does not fit together, sorted by cluster.
 func (a *Admin) ListOrphans(ctx context.Context, r *hawserv1.ListOrphansRequest, send func(*hawserv1.ListOrphansResponse) error) error {
-	for _, f := range a.claims.Findings(r.GetCluster()) {
+	err := a.claims.Findings(r.GetCluster(), func(f claims.Finding) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -24,9 +24,10 @@ func (a *Admin) ListOrphans(ctx context.Context, r *hawserv1.ListOrphansRequest,
 		if err != nil {
 			return err
 		}
-		if err := send(o); err != nil {
-			return err
-		}
+		return send(o)
+	})
+	if err != nil {
+		return err
 	}
 	return a.listApplied(r.GetCluster(), send)
 }
@@ -34,7 +35,7 @@ func (a *Admin) ListOrphans(ctx context.Context, r *hawserv1.ListOrphansRequest,
 // explain is what is sent of a finding.
 func (a *Admin) explain(ctx context.Context, f claims.Finding) (*hawserv1.ListOrphansResponse, error) {
 	o := &hawserv1.ListOrphansResponse{
-		Cluster: f.Cluster, ResourceId: f.ResourceID, Name: f.Name, Source: f.Source, Revision: f.Revision, Detail: f.Detail,
+		Cluster: f.Place.Cluster, ResourceId: f.ResourceID, Name: f.Name, Source: f.Source, Revision: f.Revision, Detail: f.Detail,
 	}
 	switch f.Cause {
 	case claims.Unexplained:
@@ -46,7 +47,7 @@ func (a *Admin) explain(ctx context.Context, f claims.Finding) (*hawserv1.ListOr
 	case claims.Newer:
 		o.Cause = hawserv1.OrphanCause_ORPHAN_CAUSE_AHEAD
 		o.Detail = "the agent holds a newer version, its source has to publish it again"
-		switch r, err := a.store.Get(ctx, store.Key{DataType: f.DataType, Cluster: f.Cluster, ResourceID: f.ResourceID}); {
+		switch r, err := a.store.Get(ctx, store.Key{DataType: f.Place.DataType, Cluster: f.Place.Cluster, ResourceID: f.ResourceID}); {
 		case errors.Is(err, store.ErrNotFound):
 		case err != nil:
 			return nil, call.Store(err)

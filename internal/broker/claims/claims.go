@@ -79,7 +79,7 @@ func New(cfg Config) *Claims {
 	c.Names.refused = m.Counter("refused_clusters_total", "Agents refused because another cluster is known under their name.")
 	c.Sources.compared = m.Counters("compared_clusters_total", "Clusters that sources finished comparing by result.", "result")
 	m.Shown("withheld_deletions", "Deletions that sources withhold until an operator approves.", nil, func() float64 {
-		return float64(c.Sources.countWithheld())
+		return float64(c.Sources.works.Load())
 	})
 	return c
 }

@@ -2,16 +2,16 @@ package claims
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
-	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/internal/broker/store"
 )
 
 // Finding is something that does not fit together and is left alone.
 type Finding struct {
 	Cause      Cause
-	DataType   codec.DataType
-	Cluster    string
+	Place      store.Scope
 	ResourceID string // "" of a quarantined cluster
 	Name       string // of the work; Withheld only, may be empty
 	Source     string // Withheld only
@@ -37,14 +37,29 @@ const (
 	Quarantined
 )
 
-// Findings is what does not fit together on a cluster, or everywhere where it is "", by
-// cluster, data type, cause, source and id.
-func (c *Claims) Findings(cluster string) []Finding {
-	found := slices.Concat(c.Lists.findings(cluster), c.Sources.findings(cluster), c.Names.findings(cluster))
-	slices.SortFunc(found, func(a, b Finding) int {
-		return cmp.Or(
-			cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.DataType.String(), b.DataType.String()), cmp.Compare(a.Omitted, b.Omitted),
-			cmp.Compare(a.Cause, b.Cause), cmp.Compare(a.Source, b.Source), cmp.Compare(a.ResourceID, b.ResourceID))
+// Findings calls f for what does not fit together on a cluster, or everywhere where it is "",
+// by cluster, data type, cause, source and id. No lock is held while it does.
+func (c *Claims) Findings(cluster string, f func(Finding) error) error {
+	places := map[store.Scope]struct{}{}
+	c.Lists.places(places)
+	c.Sources.places(places)
+	c.Names.places(places)
+	sorted := slices.SortedFunc(maps.Keys(places), func(a, b store.Scope) int {
+		return cmp.Or(cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.DataType.String(), b.DataType.String()))
 	})
-	return found
+	for _, place := range sorted {
+		if cluster != "" && place.Cluster != cluster {
+			continue
+		}
+		found := slices.Concat(c.Lists.findings(place), c.Sources.findings(place), c.Names.findings(place))
+		slices.SortFunc(found, func(a, b Finding) int {
+			return cmp.Or(cmp.Compare(a.Omitted, b.Omitted), cmp.Compare(a.Cause, b.Cause), cmp.Compare(a.Source, b.Source), cmp.Compare(a.ResourceID, b.ResourceID))
+		})
+		for _, one := range found {
+			if err := f(one); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }

@@ -80,19 +80,13 @@ type Odd struct {
 // before.
 func (x *Lists) Replace(old *List, o Odd) *List {
 	old.Close()
-	x.note(o)
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	for _, l := range slices.Clone(x.byPlace[o.Place]) {
-		if l.closed { // another one of the cluster knows better now
-			x.drop(l)
-		}
-	}
-	if len(o.Unexplained)+len(o.Newer) == 0 {
+	ids := slices.Sorted(maps.Keys(o.Unexplained))
+	x.note(o, ids)
+	x.dropClosed(o.Place)
+	if len(ids)+len(o.Newer) == 0 {
 		return nil
 	}
 	l := &List{lists: x, place: o.Place, party: o.Party, unexplained: map[string]int64{}, explained: map[string]int64{}, newer: o.Newer}
-	ids := slices.Sorted(maps.Keys(o.Unexplained))
 	for _, id := range ids {
 		if l.bytes+len(id) > o.MaxBytes {
 			break
@@ -105,16 +99,17 @@ func (x *Lists) Replace(old *List, o Odd) *List {
 		l.bytes = 0
 	}
 	l.omitted = len(ids) - len(l.unexplained)
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	x.byPlace[l.place] = append(x.byPlace[l.place], l)
 	return l
 }
 
 // note counts and logs what does not fit. Nothing is done about the unexplained works:
 // absence is no deletion. The newer ones wait until their sources have compared.
-func (x *Lists) note(o Odd) {
-	if len(o.Unexplained) > 0 {
-		x.unexplained.Add(float64(len(o.Unexplained)))
-		ids := slices.Sorted(maps.Keys(o.Unexplained))
+func (x *Lists) note(o Odd, ids []string) {
+	if len(ids) > 0 {
+		x.unexplained.Add(float64(len(ids)))
 		x.log.Warn("agent holds works that no record explains, they stay as they are",
 			"cluster", o.Place.Cluster, "count", len(ids), "first_ids", ids[:min(len(ids), shownIDs)])
 	}
@@ -122,6 +117,18 @@ func (x *Lists) note(o Odd) {
 		x.newer.Add(float64(len(o.Newer)))
 		x.log.Warn("agent holds newer versions than the broker, their sources have to publish them again",
 			"cluster", o.Place.Cluster, "count", len(o.Newer))
+	}
+}
+
+// dropClosed forgets the lists of agents that have left a cluster: another one knows better
+// now.
+func (x *Lists) dropClosed(place store.Scope) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, l := range slices.Clone(x.byPlace[place]) {
+		if l.closed {
+			x.drop(l)
+		}
 	}
 }
 
@@ -183,8 +190,10 @@ func (l *List) Unexplained() []string {
 		return nil
 	}
 	l.lists.mu.Lock()
-	defer l.lists.mu.Unlock()
-	return slices.Sorted(maps.Keys(l.unexplained))
+	ids := slices.Collect(maps.Keys(l.unexplained))
+	l.lists.mu.Unlock()
+	slices.Sort(ids)
+	return ids
 }
 
 // HasNewer reports whether some record waits.
@@ -268,29 +277,32 @@ func (c *Claims) Forced(l *List) map[string]NewerWork {
 	return waiting
 }
 
-// findings are what does not fit on a cluster, or everywhere where it is "".
-func (x *Lists) findings(cluster string) (found []Finding) {
+// places adds the clusters of which something does not fit.
+func (x *Lists) places(all map[store.Scope]struct{}) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for place, lists := range x.byPlace {
-		if cluster != "" && place.Cluster != cluster {
-			continue
+	for place := range x.byPlace {
+		all[place] = struct{}{}
+	}
+}
+
+// findings are what does not fit on a cluster.
+func (x *Lists) findings(place store.Scope) []Finding {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	omitted := 0
+	seen := map[Finding]struct{}{} // several agents of a cluster may list the same
+	for _, l := range x.byPlace[place] {
+		omitted += l.omitted
+		for id := range l.unexplained {
+			seen[Finding{Cause: Unexplained, Place: place, ResourceID: id}] = struct{}{}
 		}
-		omitted := 0
-		seen := map[Finding]struct{}{} // several agents of a cluster may list the same
-		for _, l := range lists {
-			omitted += l.omitted
-			for id := range l.unexplained {
-				seen[Finding{Cause: Unexplained, DataType: place.DataType, Cluster: place.Cluster, ResourceID: id}] = struct{}{}
-			}
-			for id := range l.newer {
-				seen[Finding{Cause: Newer, DataType: place.DataType, Cluster: place.Cluster, ResourceID: id}] = struct{}{}
-			}
-		}
-		found = slices.AppendSeq(found, maps.Keys(seen))
-		if omitted > 0 {
-			found = append(found, Finding{Cause: Unexplained, DataType: place.DataType, Cluster: place.Cluster, Omitted: omitted})
+		for id := range l.newer {
+			seen[Finding{Cause: Newer, Place: place, ResourceID: id}] = struct{}{}
 		}
 	}
-	return found
+	if omitted > 0 {
+		seen[Finding{Cause: Unexplained, Place: place, Omitted: omitted}] = struct{}{}
+	}
+	return slices.Collect(maps.Keys(seen))
 }

@@ -15,7 +15,7 @@ import (
 
 // shownIn is what there is to show of a cluster, one line each.
 func shownIn(c *Claims, cluster string) (lines []string) {
-	for _, f := range c.Findings(cluster) {
+	for _, f := range everyFinding(c, cluster) {
 		name := map[Cause]string{Unexplained: "unexplained", Newer: "newer", Withheld: "withheld", Quarantined: "quarantined"}[f.Cause]
 		line := fmt.Sprint(name, " ", f.ResourceID, f.Detail)
 		if f.Omitted > 0 {
@@ -24,6 +24,14 @@ func shownIn(c *Claims, cluster string) (lines []string) {
 		lines = append(lines, line)
 	}
 	return lines
+}
+
+func everyFinding(c *Claims, cluster string) (all []Finding) {
+	err := c.Findings(cluster, func(f Finding) error { all = append(all, f); return nil })
+	if err != nil {
+		panic(err) // nothing fails here
+	}
+	return all
 }
 
 var agent = identity.Identity{Role: identity.Agent, Name: "c1"}
@@ -71,7 +79,7 @@ func TestLists_EntriesGoWithTheirCause(t *testing.T) {
 	}
 	l.Close()
 	expect("the end")
-	if found := c.Findings(""); len(found) != 1 || found[0].Cluster != "c2" || budget.room != 998 {
+	if found := everyFinding(c, ""); len(found) != 1 || found[0].Place.Cluster != "c2" || budget.room != 998 {
 		t.Errorf("%+v, %d bytes are free", found, budget.room)
 	}
 }

@@ -136,19 +136,22 @@ func (n *Names) forget(cluster string) {
 	}
 }
 
-// findings are the quarantined clusters under a name, or under all where it is "".
-func (n *Names) findings(cluster string) (found []Finding) {
+// places adds the names under which clusters are quarantined.
+func (n *Names) places(all map[store.Scope]struct{}) {
 	n.listing.Lock()
 	defer n.listing.Unlock()
-	for place, s := range n.quarantined {
-		switch {
-		case n.now().Sub(s.at) >= quarantineMemory:
-			delete(n.quarantined, place)
-		case cluster == "" || place.Cluster == cluster:
-			found = append(found, Finding{Cause: Quarantined, DataType: place.DataType, Cluster: place.Cluster, Detail: s.uid})
-		}
+	for place := range n.quarantined {
+		all[place] = struct{}{}
 	}
-	return found
+}
+
+// findings is the cluster that is quarantined under a name.
+func (n *Names) findings(place store.Scope) []Finding {
+	uid := n.quarantinedAt(place)
+	if uid == "" {
+		return nil
+	}
+	return []Finding{{Cause: Quarantined, Place: place, Detail: uid}}
 }
 
 // anotherCluster is the answer to an agent whose name is another cluster's.

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -70,10 +71,12 @@ type Sources struct {
 	log      *slog.Logger
 	compared *prometheus.CounterVec
 
+	// works is the number of deletions that are withheld, so that changes of records wait for
+	// nobody while there are none. It is written under the lock.
+	works atomic.Int64
+
 	mu  sync.Mutex
 	all map[store.Scope]*source // by owner
-	// works is the number of deletions that are withheld.
-	works int
 	// noting lets one position of a hub be written at a time.
 	noting sync.Mutex
 }
@@ -147,7 +150,7 @@ func (s *Sources) move(o *source, cluster string, what said) bool {
 
 // withhold replaces the deletions that are withheld.
 func (s *Sources) withhold(c *claim, works map[string]codec.WithheldDeletion) {
-	s.works += len(works) - len(c.works)
+	s.works.Add(int64(len(works) - len(c.works)))
 	c.works = works
 }
 
@@ -315,11 +318,11 @@ func (s *Sources) Vouching(place store.Scope) []string {
 
 // changed ends what is withheld of a record whose spec is another one, or which is gone.
 func (s *Sources) changed(c *store.Change) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.works == 0 {
+	if s.works.Load() == 0 {
 		return
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for scope, o := range s.all {
 		if scope.DataType != c.Key.DataType || o.named[c.Key.Cluster] == nil {
 			continue
@@ -338,15 +341,9 @@ func (s *Sources) forget(o *source, cluster, id string) {
 	}
 	if _, ok := c.works[id]; ok {
 		delete(c.works, id)
-		s.works--
+		s.works.Add(-1)
 		o.tidy(cluster)
 	}
-}
-
-func (s *Sources) countWithheld() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.works
 }
 
 // Withholds reports whether a source withholds the deletion of a work whose spec has this
@@ -383,21 +380,32 @@ func (s *Sources) Approved(place store.Scope, owner string, ids []string) {
 	}
 }
 
-// findings are the deletions that are withheld on a cluster, or everywhere where it is "".
-func (s *Sources) findings(cluster string) (found []Finding) {
+// places adds the clusters of which deletions are withheld.
+func (s *Sources) places(all map[store.Scope]struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for scope, o := range s.all {
-		for name, c := range o.named {
-			if cluster != "" && name != cluster {
-				continue
+		for cluster, c := range o.named {
+			if len(c.works) > 0 {
+				all[store.Scope{DataType: scope.DataType, Cluster: cluster}] = struct{}{}
 			}
-			for id, w := range c.works {
-				found = append(found, Finding{
-					Cause: Withheld, DataType: scope.DataType, Cluster: name, ResourceID: id, Name: w.Name,
-					Source: scope.Owner, Revision: w.Revision, Detail: c.reason,
-				})
-			}
+		}
+	}
+}
+
+// findings are the deletions that are withheld on a cluster.
+func (s *Sources) findings(place store.Scope) (found []Finding) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for scope, o := range s.all {
+		c := o.named[place.Cluster]
+		if c == nil || scope.DataType != place.DataType {
+			continue
+		}
+		for id, w := range c.works {
+			found = append(found, Finding{
+				Cause: Withheld, Place: place, ResourceID: id, Name: w.Name, Source: scope.Owner, Revision: w.Revision, Detail: c.reason,
+			})
 		}
 	}
 	return found

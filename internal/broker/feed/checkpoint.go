@@ -156,10 +156,10 @@ func (s *subscription) recheck() {
 }
 
 // replaceOdd replaces what the agent's list had that does not fit.
-func (s *subscription) replaceOdd(f func(old *claims.List) *claims.List) {
+func (s *subscription) replaceOdd(l *claims.List) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.sync.odd = f(s.sync.odd)
+	s.sync.odd = l
 }
 
 func (s *subscription) oddities() *claims.List {
@@ -201,6 +201,7 @@ func (t *stream) checkpoint(m mark) error {
 		}
 		c.HighestSequenceID = cluster.Sequence
 		c.ComparedSources = t.cfg.Claims.Sources.Vouching(s.scope)
+		c.Orphans = s.oddities().Unexplained()
 	}
 	// It is noted before it is sent: the answer may be faster than the sending stream.
 	s.tell(t.cfg.Now(), t.cfg.Checkpoint, m, &c)
@@ -220,7 +221,7 @@ func (s *subscription) tell(now time.Time, pause time.Duration, m mark, c *codec
 		if y.progress.Blocked() {
 			c.Digest = nil // some of it was not sent
 		}
-		c.Listed, c.Orphans = y.listed, y.odd.Unexplained()
+		c.Listed = y.listed
 	}
 	size := 0
 	for _, id := range c.Orphans {

@@ -182,9 +182,7 @@ func TestSubscription_ComparedSourcesAreLookedAtOnce(t *testing.T) {
 		t.Errorf("%+v, want a checkpoint where nothing waits", st)
 	}
 	all := claims.New(claims.Config{Lists: noBudget{}, Log: slog.New(slog.DiscardHandler), Meter: telemetry.NewMeter(prometheus.NewRegistry(), "")})
-	s.sub.replaceOdd(func(old *claims.List) *claims.List {
-		return all.Lists.Replace(old, claims.Odd{Place: s.sub.scope, Newer: map[string]claims.NewerWork{"w1": {Owner: "a"}}})
-	})
+	s.sub.replaceOdd(all.Lists.Replace(nil, claims.Odd{Place: s.sub.scope, Newer: map[string]claims.NewerWork{"w1": {Owner: "a"}}}))
 	s.sub.recheck()
 	s.sub.recheck()
 	if st := s.nextFrom(0, 3); st.kind != force {

@@ -101,7 +101,7 @@ func (t *stream) compareSpecs(ctx context.Context, l *list) (sends int, err erro
 		for _, id := range c.plan.Orphans() {
 			odd.Unexplained[id] = c.plan.Version(id)
 		}
-		t.sub.replaceOdd(func(old *claims.List) *claims.List { return t.cfg.Claims.Lists.Replace(old, odd) })
+		t.sub.replaceOdd(t.cfg.Claims.Lists.Replace(t.sub.oddities(), odd))
 	}
 	return c.sends, nil
 }
