@@ -1,30 +1,3 @@
-// Package store is the broker's memory: for every (data type, cluster,
-// resource id) one record with the latest accepted spec and the latest accepted
-// status. The broker decides nothing itself about versions, owners and names:
-// [Decide] does, a pure function over what the store holds, and every engine
-// runs it inside its commit. Engines are packages below this one; storetest
-// holds the suite they must all pass.
-//
-// # Records
-//
-// A record is live, a tombstone (its source deleted the work; the cluster has
-// not confirmed yet; the last spec is kept) or a grave (confirmed; id, version,
-// sequence id and the final status are kept until the source has seen it).
-//
-// # Revisions
-//
-// Every accepted write gets the next revision, one counter per store, assigned
-// in commit order and never reused. A record's spec and status carry the
-// revision of their last change, so the change feed ([Store.Changes]) holds each
-// at most once: a reader that lags gets the latest state of each and never
-// "too old". Each revision belongs to exactly one entry of the feed.
-//
-// # Names
-//
-// A name belongs to one record per (cluster, data type): the live record or
-// tombstone that carries it, or the tombstone behind which a spec with that
-// name waits. Graves hold no name. An event without a name is held under its
-// resource id, as agents do.
 package store
 
 import (
