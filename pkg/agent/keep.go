@@ -84,10 +84,7 @@ func (c *Core) load() error {
 	s, err := c.config.Journal.Load(journal.Binding{
 		ClusterUID: c.clusterUID, Cluster: c.config.Cluster, HubHash: c.config.HubHash, AgentID: c.config.AgentID,
 	}, func(e codec.Event) error {
-		w, err := decodeEntry(e)
-		if err == nil && w.Cluster != c.config.Cluster {
-			err = errors.New("the work is of cluster " + w.Cluster)
-		}
+		w, err := c.readEntry(e)
 		if err == nil {
 			works, latest[w.ResourceID] = append(works, w), w
 		}
@@ -128,6 +125,15 @@ func (c *Core) load() error {
 	}
 	c.save(0)
 	return nil
+}
+
+// readEntry reads a work that was put.
+func (c *Core) readEntry(e codec.Event) (*desired.Work, error) {
+	w, err := decodeEntry(e)
+	if err == nil && w.Cluster != c.config.Cluster {
+		err = errors.New("the work is of cluster " + w.Cluster)
+	}
+	return w, err
 }
 
 // put writes a work before it is acted upon. A failure does not keep the work from
