@@ -2,8 +2,8 @@
 // resource id) one record with the latest accepted spec and the latest accepted
 // status. The broker decides nothing itself about versions, owners and names:
 // [Decide] does, a pure function over what the store holds, and every engine
-// runs it inside its commit. Engines are packages below this one; storetest
-// holds the suite they must all pass.
+// runs it inside its commit. Engines are packages below this one, with what they
+// keep in memory in package resident; storetest holds the suite they must all pass.
 //
 // # The life of a record
 //

@@ -109,3 +109,16 @@ type Change struct {
 	// finds out by Get.
 	Gone bool
 }
+
+// ClusterHead is what a store knows of one cluster and data type without a look
+// at the disk.
+type ClusterHead struct {
+	// SpecRevision is that of the last spec change, 0 when there is none.
+	SpecRevision uint64
+	Digest       Digest // of the live records
+	Tombstones   int
+	// Sequence is the highest sequence id of an accepted status from which an
+	// agent can go on, "" when there is none. Ids that agents do not make (see
+	// [codec.Sequencer]) cannot be compared with it and do not count.
+	Sequence string
+}

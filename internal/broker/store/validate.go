@@ -113,3 +113,20 @@ func (op *Op) kindProblem() string {
 		return ""
 	}
 }
+
+// MaxBookmark bounds the value of a bookmark, in bytes.
+const MaxBookmark = 4096
+
+// CheckBookmarks says what makes bookmarks impossible to store, nil when nothing
+// does. Engines call it in SetBookmarks.
+func CheckBookmarks(set map[string][]byte) error {
+	for name, value := range set {
+		switch p := requiredProblem("name of a bookmark", name); {
+		case p != "":
+			return errors.New("store: " + p)
+		case len(value) > MaxBookmark:
+			return errors.New("store: bookmark " + strconv.Quote(name) + " is longer than " + strconv.Itoa(MaxBookmark) + " bytes")
+		}
+	}
+	return nil
+}

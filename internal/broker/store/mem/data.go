@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/broker/store/resident"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -13,29 +14,18 @@ import (
 // so copying the maps is enough.
 type data struct {
 	epoch      string
-	terms      []term // in the order of the openings
+	terms      resident.Terms
 	head       uint64
-	places     map[where]*place
-	tally      *store.Tally
-	subscribed map[where]string
-	bookmarks  store.Bookmarks
-	ring       *store.Ring
+	places     map[resident.Place]*place
+	tally      *resident.Tally
+	subscribed resident.Subscriptions
+	bookmarks  resident.Bookmarks
+	ring       *resident.Ring
 	feed       map[uint64]store.Change // what the records have in the feed, by revision
 }
 
 // ringSize is how many changes back the feed tells what is gone.
 const ringSize = 1024
-
-type term struct {
-	id    string
-	first uint64
-}
-
-// where is a cluster and a data type.
-type where struct {
-	dt      codec.DataType
-	cluster string
-}
 
 // place is everything of one cluster and data type.
 type place struct {
@@ -51,8 +41,8 @@ type record struct {
 
 func newData(epoch string) data {
 	return data{
-		epoch: epoch, places: make(map[where]*place), tally: store.NewTally(), subscribed: make(map[where]string),
-		bookmarks: make(store.Bookmarks), ring: store.NewRing(ringSize, 1), feed: make(map[uint64]store.Change),
+		epoch: epoch, places: make(map[resident.Place]*place), tally: resident.NewTally(), subscribed: make(resident.Subscriptions),
+		bookmarks: make(resident.Bookmarks), ring: resident.NewRing(ringSize, 1), feed: make(map[uint64]store.Change),
 	}
 }
 
@@ -63,22 +53,15 @@ func (d *data) clone() data {
 	c.ring, c.feed = d.ring.Clone(), maps.Clone(d.feed)
 	c.tally = d.tally.Clone()
 	c.bookmarks = maps.Clone(d.bookmarks)
-	c.places = make(map[where]*place, len(d.places))
+	c.places = make(map[resident.Place]*place, len(d.places))
 	for w, p := range d.places {
 		c.places[w] = &place{records: maps.Clone(p.records), names: maps.Clone(p.names), behind: maps.Clone(p.behind)}
 	}
 	return c
 }
 
-// knows reports whether a revision lies in the part of a term that this
-// history holds.
-func (d *data) knows(id string, revision uint64) bool {
-	i := slices.IndexFunc(d.terms, func(t term) bool { return t.id == id })
-	return i >= 0 && (i+1 == len(d.terms) || revision < d.terms[i+1].first)
-}
-
 func (d *data) record(k store.Key) *record {
-	if p := d.places[where{k.DataType, k.Cluster}]; p != nil {
+	if p := d.places[resident.Place{DataType: k.DataType, Cluster: k.Cluster}]; p != nil {
 		return p.records[k.ResourceID]
 	}
 	return nil
@@ -94,7 +77,7 @@ func (d *data) Meta(k store.Key) (*store.Meta, error) {
 
 // Named implements [store.Reader].
 func (d *data) Named(dt codec.DataType, cluster, name string) (id string, ok bool, err error) {
-	if p := d.places[where{dt, cluster}]; p != nil {
+	if p := d.places[resident.Place{DataType: dt, Cluster: cluster}]; p != nil {
 		id, ok = p.names[name]
 	}
 	return id, ok, nil
@@ -102,7 +85,7 @@ func (d *data) Named(dt codec.DataType, cluster, name string) (id string, ok boo
 
 // Behind implements [store.Reader].
 func (d *data) Behind(k store.Key) (id string, ok bool) {
-	if p := d.places[where{k.DataType, k.Cluster}]; p != nil {
+	if p := d.places[resident.Place{DataType: k.DataType, Cluster: k.Cluster}]; p != nil {
 		id, ok = p.behind[k.ResourceID]
 	}
 	return id, ok
@@ -110,7 +93,7 @@ func (d *data) Behind(k store.Key) (id string, ok bool) {
 
 // Subscribed implements [store.Reader].
 func (d *data) Subscribed(dt codec.DataType, cluster string) (string, bool) {
-	uid, ok := d.subscribed[where{dt, cluster}]
+	uid, ok := d.subscribed[resident.Place{DataType: dt, Cluster: cluster}]
 	return uid, ok
 }
 
@@ -158,7 +141,7 @@ func (d *data) after(revision uint64, limit int) []store.Change {
 }
 
 func (d *data) write(w store.Write, event, waited []byte) {
-	at := where{w.Key.DataType, w.Key.Cluster}
+	at := resident.Place{DataType: w.Key.DataType, Cluster: w.Key.Cluster}
 	p := d.places[at]
 	if p == nil {
 		p = &place{records: make(map[string]*record), names: make(map[string]string), behind: make(map[string]string)}

@@ -6,11 +6,10 @@ package mem
 
 import (
 	"context"
-	"maps"
-	"slices"
 	"sync"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/broker/store/resident"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -44,10 +43,7 @@ func Open(o Options) *Store {
 		s.data = o.From.data.clone()
 	}
 	s.term = store.Head{Epoch: s.data.epoch, Term: o.NewID(), TermStart: s.data.head + 1}
-	s.data.terms = append(s.data.terms, term{s.term.Term, s.term.TermStart})
-	if n := len(s.data.terms) - store.MaxTerms; n > 0 {
-		s.data.terms = slices.Delete(s.data.terms, 0, n)
-	}
+	s.data.terms = s.data.terms.Begin(resident.Term{ID: s.term.Term, First: s.term.TermStart})
 	return s
 }
 
@@ -139,6 +135,10 @@ func (s *Store) Changes(ctx context.Context, after uint64, limit int) ([]store.C
 func (s *Store) Head() store.Head {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.head()
+}
+
+func (s *Store) head() store.Head {
 	h := s.term
 	h.Revision = s.data.head
 	return h
@@ -155,14 +155,7 @@ func (s *Store) ClusterHead(dt codec.DataType, cluster string) store.ClusterHead
 func (s *Store) Clusters(dt codec.DataType) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	set := map[string]struct{}{}
-	s.data.tally.Clusters(dt, set)
-	for w := range s.data.subscribed {
-		if w.dt == dt {
-			set[w.cluster] = struct{}{}
-		}
-	}
-	return slices.Sorted(maps.Keys(set))
+	return s.data.subscribed.Clusters(s.data.tally, dt)
 }
 
 // Digests implements [store.Store].
@@ -176,7 +169,7 @@ func (s *Store) Digests(dt codec.DataType, owner string) []codec.ClusterDigest {
 func (s *Store) ValidCursor(c store.Cursor) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return c.Epoch == s.data.epoch && c.Revision <= s.data.head && s.data.knows(c.Term, c.Revision)
+	return s.data.terms.Valid(s.head(), c)
 }
 
 // MarkSubscribed implements [store.Store].
@@ -192,9 +185,8 @@ func (s *Store) MarkSubscribed(ctx context.Context, dt codec.DataType, cluster, 
 	if s.closed {
 		return store.ErrClosed
 	}
-	w := where{dt, cluster}
-	if uid != "" || s.data.subscribed[w] == "" {
-		s.data.subscribed[w] = uid
+	if p := (resident.Place{DataType: dt, Cluster: cluster}); s.data.subscribed.News(p, uid) {
+		s.data.subscribed[p] = uid
 	}
 	return nil
 }
@@ -216,7 +208,7 @@ func (s *Store) ForgetCluster(ctx context.Context, cluster string) error {
 	if s.closed {
 		return store.ErrClosed
 	}
-	maps.DeleteFunc(s.data.subscribed, func(w where, _ string) bool { return w.cluster == cluster })
+	s.data.subscribed.Forget(cluster)
 	return nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/broker/store/resident"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -50,15 +51,15 @@ func (d *data) scan(scope store.Scope) []*store.Meta {
 	if scope.Cluster == "" {
 		clusters = clusters[:0]
 		for p := range d.places {
-			if p.dt == scope.DataType {
-				clusters = append(clusters, p.cluster)
+			if p.DataType == scope.DataType {
+				clusters = append(clusters, p.Cluster)
 			}
 		}
 		slices.Sort(clusters)
 	}
 	var out []*store.Meta
 	for _, c := range clusters {
-		p := d.places[where{scope.DataType, c}]
+		p := d.places[resident.Place{DataType: scope.DataType, Cluster: c}]
 		if p == nil {
 			continue
 		}

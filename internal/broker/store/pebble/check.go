@@ -216,7 +216,7 @@ func (c *checker) summarise() {
 	c.tally.Sort()
 	r.Epoch, r.Revision = c.head.Epoch, c.head.Revision
 	if n := len(c.terms); n > 0 {
-		r.Term = c.terms[n-1].id
+		r.Term = c.terms[n-1].ID
 	}
 	for i := range r.Clusters {
 		r.Clusters[i].Digest = c.tally.ClusterHead(r.Clusters[i].DataType, r.Clusters[i].Cluster).Digest

@@ -9,6 +9,7 @@ import (
 	engine "github.com/cockroachdb/pebble/v2"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/broker/store/resident"
 )
 
 // kinds are those of all keys, in their order.
@@ -96,17 +97,17 @@ func (c *checker) value(it *engine.Iterator) error {
 func (c *checker) term(key []byte) {
 	n := len(c.terms) - 1
 	t := c.terms[n]
-	var before term
+	var before resident.Term
 	if n > 0 {
 		before = c.terms[n-1]
 	}
 	switch {
-	case t.id == "" || slices.ContainsFunc(c.terms[:n], func(o term) bool { return o.id == t.id }):
+	case t.ID == "" || slices.ContainsFunc(c.terms[:n], func(o resident.Term) bool { return o.ID == t.ID }):
 		c.wrong(key, "another term has its id, or it has none")
-	case t.first < before.first:
-		c.wrong(key, "it begins at revision %d, before the one before it at %d", t.first, before.first)
-	case t.first > c.highest()+1:
-		c.wrong(key, "it begins at revision %d, above the head %d", t.first, c.head.Revision)
+	case t.First < before.First:
+		c.wrong(key, "it begins at revision %d, before the one before it at %d", t.First, before.First)
+	case t.First > c.highest()+1:
+		c.wrong(key, "it begins at revision %d, above the head %d", t.First, c.head.Revision)
 	}
 }
 

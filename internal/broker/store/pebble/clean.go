@@ -14,6 +14,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/broker/store/resident"
 )
 
 // At the end of a log, and of a manifest, Pebble takes damage for the torn write of
@@ -106,7 +107,7 @@ func (c clean) compareFiles(files vfs.FS, dir string) error {
 
 // value is what the file holds.
 func (c clean) value() []byte {
-	body := encodeTerm(term{c.term, c.revision})
+	body := encodeTerm(resident.Term{ID: c.term, First: c.revision})
 	for _, s := range c.files {
 		body = binary.AppendUvarint(appendString(body, s.name), s.crc)
 	}
@@ -183,7 +184,7 @@ func (s *Store) checkClean(o *Options) error {
 // compare says what a store in dir has lost since it was closed.
 func (c clean) compare(dir string, s *state) error {
 	head := s.highest()
-	switch i := slices.IndexFunc(s.terms, func(t term) bool { return t.id == c.term }); {
+	switch i := slices.IndexFunc(s.terms, func(t resident.Term) bool { return t.ID == c.term }); {
 	case i < 0:
 		return &store.DamageError{Key: dir, What: "it was closed under a term that it does not have: the end of its log is lost"}
 	case i == len(s.terms)-1 && head != c.revision:

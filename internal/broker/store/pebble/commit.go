@@ -7,6 +7,7 @@ import (
 	engine "github.com/cockroachdb/pebble/v2"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/broker/store/resident"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -253,7 +254,7 @@ func (t *transaction) apply() {
 		}
 	}
 	for _, p := range t.events {
-		h := store.Half{Key: p.key, Part: store.SpecPart}
+		h := resident.Half{Key: p.key, Part: store.SpecPart}
 		switch {
 		case p.kind == keyWaiting:
 			continue

@@ -5,16 +5,16 @@ import (
 	"math"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
-	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/internal/broker/store/resident"
 )
 
 // state is what a store knows without a look at the disk.
 type state struct {
 	head       store.Head
-	terms      []term // in the order of the openings
-	subscribed map[place]string
-	marks      store.Bookmarks
-	tally      *store.Tally
+	terms      resident.Terms
+	subscribed resident.Subscriptions
+	marks      resident.Bookmarks
+	tally      *resident.Tally
 	behind     map[store.Key]string // id that waits to the id of its tombstone
 
 	// Of loading:
@@ -22,22 +22,10 @@ type state struct {
 	lastTerm  uint64 // number of the newest term
 }
 
-// place is a cluster and a data type.
-type place struct {
-	dt      codec.DataType
-	cluster string
-}
-
-// term is one opening.
-type term struct {
-	id    string
-	first uint64 // revision
-}
-
 func newState() state {
 	return state{
-		subscribed: make(map[place]string), tally: store.NewTally(), behind: make(map[store.Key]string),
-		marks: make(store.Bookmarks),
+		subscribed: make(resident.Subscriptions), tally: resident.NewTally(), behind: make(map[store.Key]string),
+		marks: make(resident.Bookmarks),
 	}
 }
 
@@ -52,8 +40,8 @@ func (s *state) load(key, body []byte) (m *store.Meta, err error) {
 	case kind == keyBookmark:
 		s.marks[string(key[1:])] = append([]byte{}, body...)
 	case kind == keyCluster:
-		var p place
-		if p.dt, p.cluster, err = parseClusterKey(key); err == nil {
+		var p resident.Place
+		if p.DataType, p.Cluster, err = parseClusterKey(key); err == nil {
 			s.subscribed[p] = string(body)
 		}
 	case kind == keyTerm:

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/broker/store/resident"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -143,13 +144,13 @@ func parseChange(key, body []byte) (store.Change, error) {
 	return c, nil
 }
 
-func encodeTerm(t term) []byte {
-	return binary.AppendUvarint(appendString(nil, t.id), t.first)
+func encodeTerm(t resident.Term) []byte {
+	return binary.AppendUvarint(appendString(nil, t.ID), t.First)
 }
 
-func decodeTerm(body []byte) (term, error) {
+func decodeTerm(body []byte) (resident.Term, error) {
 	r := reader{b: body}
-	t := term{id: r.string(), first: r.uint64()}
+	t := resident.Term{ID: r.string(), First: r.uint64()}
 	return t, r.end()
 }
 

@@ -10,6 +10,7 @@ import (
 	engine "github.com/cockroachdb/pebble/v2"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/broker/store/resident"
 )
 
 // ErrInUse says that another process, or another store in this one, has the
@@ -51,7 +52,7 @@ func (s *Store) open(o *Options) (err error) {
 			return cmp.Or(s.failure.get(), err)
 		}
 	}
-	s.ring = store.NewRing(o.ringSize, s.head.Revision+1)
+	s.ring = resident.NewRing(o.ringSize, s.head.Revision+1)
 	return nil
 }
 
@@ -131,14 +132,13 @@ func (s *Store) begin(o *Options) error {
 		put([]byte{keyHead}, encodeNumber(0))
 	}
 	number := s.lastTerm + 1
-	t := term{id: o.NewID(), first: s.head.Revision + 1}
+	t := resident.Term{ID: o.NewID(), First: s.head.Revision + 1}
 	put(numberKey(keyTerm, number), encodeTerm(t))
-	s.terms = append(s.terms, t)
-	if n := len(s.terms) - store.MaxTerms; n > 0 {
+	s.terms = s.terms.Begin(t)
+	if number > store.MaxTerms {
 		errs = append(errs, b.DeleteRange(numberKey(keyTerm, 0), numberKey(keyTerm, number-store.MaxTerms+1), nil))
-		s.terms = s.terms[n:]
 	}
-	s.head.Term, s.head.TermStart = t.id, t.first
+	s.head.Term, s.head.TermStart = t.ID, t.First
 	err := errors.Join(errs...)
 	if err != nil {
 		return errors.Join(err, b.Close())

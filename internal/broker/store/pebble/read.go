@@ -9,6 +9,7 @@ import (
 	engine "github.com/cockroachdb/pebble/v2"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/broker/store/resident"
 )
 
 // view is the state after one commit, as it is on disk: the engine shows a batch
@@ -228,8 +229,8 @@ func (s *Store) Get(ctx context.Context, k store.Key) (r store.Record, err error
 	var m *store.Meta
 	look := func() {
 		m, _ = s.metas.get(k)
-		r.Spec, _ = s.events.get(store.Half{Key: k, Part: store.SpecPart})
-		r.Status, _ = s.events.get(store.Half{Key: k, Part: store.StatusPart})
+		r.Spec, _ = s.events.get(resident.Half{Key: k, Part: store.SpecPart})
+		r.Status, _ = s.events.get(resident.Half{Key: k, Part: store.StatusPart})
 	}
 	err = s.read(ctx, look, func(v *view) error {
 		if m == nil {

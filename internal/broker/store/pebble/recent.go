@@ -1,6 +1,9 @@
 package pebble
 
-import "github.com/hawser-io/hawser/internal/broker/store"
+import (
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/broker/store/resident"
+)
 
 // What the two recents of a store keep in each half.
 const (
@@ -31,8 +34,8 @@ func newMetas() recent[store.Key, *store.Meta] {
 }
 
 // newEvents keeps payloads.
-func newEvents() recent[store.Half, []byte] {
-	return newRecent[store.Half](recentBytes, func(event []byte) int { return len(event) + keyBytes })
+func newEvents() recent[resident.Half, []byte] {
+	return newRecent[resident.Half](recentBytes, func(event []byte) int { return len(event) + keyBytes })
 }
 
 // get returns the present value of what exists; false: it is not known whether it

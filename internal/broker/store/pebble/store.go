@@ -5,14 +5,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"maps"
-	"slices"
 	"sync"
 
 	engine "github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/broker/store/resident"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -41,9 +40,9 @@ type Store struct {
 	// Who holds commit may read without it.
 	mu sync.RWMutex
 	state
-	ring    *store.Ring
+	ring    *resident.Ring
 	metas   recent[store.Key, *store.Meta]
-	events  recent[store.Half, []byte]
+	events  recent[resident.Half, []byte]
 	view    *view
 	commits chan struct{} // closed and replaced at each commit
 }
@@ -84,14 +83,7 @@ func (s *Store) ClusterHead(dt codec.DataType, cluster string) store.ClusterHead
 func (s *Store) Clusters(dt codec.DataType) []string {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	set := map[string]struct{}{}
-	s.tally.Clusters(dt, set)
-	for p := range s.subscribed {
-		if p.dt == dt {
-			set[p.cluster] = struct{}{}
-		}
-	}
-	return slices.Sorted(maps.Keys(set))
+	return s.subscribed.Clusters(s.tally, dt)
 }
 
 // Digests implements [store.Store].
@@ -105,18 +97,14 @@ func (s *Store) Digests(dt codec.DataType, owner string) []codec.ClusterDigest {
 func (s *Store) ValidCursor(c store.Cursor) bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	if c.Epoch != s.head.Epoch || c.Revision > s.head.Revision {
-		return false
-	}
-	i := slices.IndexFunc(s.terms, func(t term) bool { return t.id == c.Term })
-	return i >= 0 && (i+1 == len(s.terms) || c.Revision < s.terms[i+1].first)
+	return s.terms.Valid(s.head, c)
 }
 
 // Subscribed implements [store.Store].
 func (s *Store) Subscribed(dt codec.DataType, cluster string) (string, bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	uid, ok := s.state.subscribed[place{dt, cluster}]
+	uid, ok := s.subscribed[resident.Place{DataType: dt, Cluster: cluster}]
 	return uid, ok
 }
 
@@ -127,10 +115,11 @@ func (s *Store) MarkSubscribed(ctx context.Context, dt codec.DataType, cluster, 
 		return err
 	}
 	return s.update(ctx, 0, func(b *engine.Batch) (apply func(), err error) {
-		if known, ok := s.Subscribed(dt, cluster); ok && (uid == "" || uid == known) {
+		p := resident.Place{DataType: dt, Cluster: cluster}
+		if !s.subscribed.News(p, uid) {
 			return nil, nil
 		}
-		return func() { s.subscribed[place{dt, cluster}] = uid }, set(b, clusterKey(dt, cluster), []byte(uid))
+		return func() { s.subscribed[p] = uid }, set(b, clusterKey(dt, cluster), []byte(uid))
 	})
 }
 
@@ -138,13 +127,11 @@ func (s *Store) MarkSubscribed(ctx context.Context, dt codec.DataType, cluster, 
 func (s *Store) ForgetCluster(ctx context.Context, cluster string) error {
 	return s.update(ctx, 0, func(b *engine.Batch) (apply func(), err error) {
 		for p := range s.subscribed {
-			if p.cluster == cluster {
-				err = errors.Join(err, b.Delete(clusterKey(p.dt, cluster), nil))
+			if p.Cluster == cluster {
+				err = errors.Join(err, b.Delete(clusterKey(p.DataType, cluster), nil))
 			}
 		}
-		return func() {
-			maps.DeleteFunc(s.subscribed, func(p place, _ string) bool { return p.cluster == cluster })
-		}, err
+		return func() { s.subscribed.Forget(cluster) }, err
 	})
 }
 

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/broker/store/resident"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -162,7 +163,7 @@ func FuzzDecodeChange(f *testing.F) {
 		Part: store.StatusPart, State: store.Grave,
 	}
 	f.Add(encodeChange(&c))
-	f.Add(encodeTerm(term{id: "t", first: 9}))
+	f.Add(encodeTerm(resident.Term{ID: "t", First: 9}))
 	f.Add(encodeNumber(1 << 63))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		if c, err := decodeChange(7, body); err == nil {

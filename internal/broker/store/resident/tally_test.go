@@ -1,4 +1,4 @@
-package store
+package resident
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
 
+	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -92,13 +93,13 @@ func TestRevisions_ShrinksAgain(t *testing.T) {
 func BenchmarkTally_Count(b *testing.B) {
 	t := NewTally()
 	const works = 10_000
-	metas := make([]*Meta, works)
+	metas := make([]*store.Meta, works)
 	revision := uint64(0)
 	for n := range metas {
 		revision++
-		metas[n] = &Meta{
-			Key:   Key{DataType: codec.ManifestBundles, Cluster: fmt.Sprintf("cluster-%d", n/100), ResourceID: fmt.Sprintf("0dd0c9a2-8f3c-4d2f-9a5b-%012d", n)},
-			State: Live, Owner: "hub", SpecRevision: revision, Sequence: "4198400",
+		metas[n] = &store.Meta{
+			Key:   store.Key{DataType: codec.ManifestBundles, Cluster: fmt.Sprintf("cluster-%d", n/100), ResourceID: fmt.Sprintf("0dd0c9a2-8f3c-4d2f-9a5b-%012d", n)},
+			State: store.Live, Owner: "hub", SpecRevision: revision, Sequence: "4198400",
 		}
 		t.Count(nil, metas[n])
 	}

@@ -1,8 +1,9 @@
-package store
+package resident
 
 import (
 	"testing"
 
+	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -12,8 +13,8 @@ func TestRing_ForgetsGone(t *testing.T) {
 	const size = 512
 	r := NewRing(size, 1)
 	for n := range uint64(3 * size) {
-		k := Key{DataType: codec.ManifestBundles, Cluster: "c", ResourceID: string(rune('a' + n%2))}
-		r.Append(Change{Revision: n + 1, Key: k, Part: SpecPart, Gone: n%2 == 0})
+		k := store.Key{DataType: codec.ManifestBundles, Cluster: "c", ResourceID: string(rune('a' + n%2))}
+		r.Append(store.Change{Revision: n + 1, Key: k, Part: store.SpecPart, Gone: n%2 == 0})
 	}
 	if len(r.gone) > size {
 		t.Errorf("%d entries say what is gone", len(r.gone))
@@ -27,8 +28,8 @@ func TestRing_ForgetsGone(t *testing.T) {
 func TestRing_Clone(t *testing.T) {
 	t.Parallel()
 	r := NewRing(4, 1)
-	change := func(revision uint64, id string) Change {
-		return Change{Revision: revision, Key: Key{DataType: codec.ManifestBundles, Cluster: "c", ResourceID: id}, Part: SpecPart, Gone: true}
+	change := func(revision uint64, id string) store.Change {
+		return store.Change{Revision: revision, Key: store.Key{DataType: codec.ManifestBundles, Cluster: "c", ResourceID: id}, Part: store.SpecPart, Gone: true}
 	}
 	r.Append(change(1, "a"))
 	c := r.Clone()

@@ -1,8 +1,10 @@
-package store
+package resident
 
 import (
 	"maps"
 	"slices"
+
+	"github.com/hawser-io/hawser/internal/broker/store"
 )
 
 // Ring holds the last changes of a store, one per revision. It is what tells that
@@ -17,14 +19,14 @@ type Ring struct {
 }
 
 type slot struct {
-	Change
+	store.Change
 	obsolete bool // a later change is about the same half
 }
 
 // Half is one half of a record.
 type Half struct {
-	Key  Key
-	Part Part
+	Key  store.Key
+	Part store.Part
 }
 
 // NewRing returns one for so many changes, of which the first has revision next.
@@ -35,9 +37,9 @@ func NewRing(size, next uint64) *Ring {
 func (r *Ring) at(revision uint64) *slot { return &r.slots[revision%uint64(len(r.slots))] }
 
 // Forget marks what old had in the feed and n has not.
-func (r *Ring) Forget(old, n *Meta) {
-	oldSpec, oldStatus := Entries(old)
-	spec, status := Entries(n)
+func (r *Ring) Forget(old, n *store.Meta) {
+	oldSpec, oldStatus := store.Entries(old)
+	spec, status := store.Entries(n)
 	if oldSpec != spec {
 		r.drop(oldSpec)
 	}
@@ -53,7 +55,7 @@ func (r *Ring) drop(revision uint64) {
 }
 
 // Append adds the next change.
-func (r *Ring) Append(c Change) {
+func (r *Ring) Append(c store.Change) {
 	if r.next-r.First == uint64(len(r.slots)) {
 		if old := r.at(r.First); old.Gone {
 			if h := (Half{old.Key, old.Part}); r.gone[h] == r.First {
@@ -76,11 +78,11 @@ func (r *Ring) Append(c Change) {
 
 // From returns at most limit changes from a revision on, which must not be below
 // First.
-func (r *Ring) From(revision uint64, limit int) []Change {
+func (r *Ring) From(revision uint64, limit int) []store.Change {
 	if revision >= r.next {
 		return nil
 	}
-	out := make([]Change, 0, min(uint64(limit), r.next-revision))
+	out := make([]store.Change, 0, min(uint64(limit), r.next-revision))
 	for ; revision < r.next && len(out) < limit; revision++ {
 		if s := r.at(revision); !s.obsolete {
 			out = append(out, s.Change)

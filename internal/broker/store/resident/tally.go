@@ -1,25 +1,13 @@
-package store
+package resident
 
 import (
 	"cmp"
 	"maps"
 	"slices"
 
+	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
-
-// ClusterHead is what a store knows of one cluster and data type without a look
-// at the disk.
-type ClusterHead struct {
-	// SpecRevision is that of the last spec change, 0 when there is none.
-	SpecRevision uint64
-	Digest       Digest // of the live records
-	Tombstones   int
-	// Sequence is the highest sequence id of an accepted status from which an
-	// agent can go on, "" when there is none. Ids that agents do not make (see
-	// [codec.Sequencer]) cannot be compared with it and do not count.
-	Sequence string
-}
 
 // Tally is what an engine keeps in memory about its records: sums and
 // revisions, no keys. With the change feed, which leads from a revision to its
@@ -29,15 +17,15 @@ type ClusterHead struct {
 // It is not safe for concurrent use, but for its reading methods among
 // themselves.
 type Tally struct {
-	clusters map[Scope]*clusterTally // data type and cluster are set
-	owners   map[Scope]*ownerTally   // data type and owner are set
+	clusters map[store.Scope]*clusterTally // data type and cluster are set
+	owners   map[store.Scope]*ownerTally   // data type and owner are set
 }
 
 type clusterTally struct {
 	records    int
-	head       ClusterHead // without the number of tombstones
-	specs      revisions   // of the specs in the feed
-	tombstones revisions   // those of tombstones
+	head       store.ClusterHead // without the number of tombstones
+	specs      revisions         // of the specs in the feed
+	tombstones revisions         // those of tombstones
 }
 
 type ownerTally struct {
@@ -48,18 +36,18 @@ type ownerTally struct {
 
 // holding is what one owner has on one cluster.
 type holding struct {
-	digest     Digest
+	digest     store.Digest
 	tombstones int
 }
 
 // NewTally returns the tally of an empty store.
 func NewTally() *Tally {
-	return &Tally{clusters: make(map[Scope]*clusterTally), owners: make(map[Scope]*ownerTally)}
+	return &Tally{clusters: make(map[store.Scope]*clusterTally), owners: make(map[store.Scope]*ownerTally)}
 }
 
 // Load counts a record of a store that is being opened, in any order. Before
 // anything else is called, Sort must be.
-func (t *Tally) Load(m *Meta) { t.move(nil, m, (*revisions).load) }
+func (t *Tally) Load(m *store.Meta) { t.move(nil, m, (*revisions).load) }
 
 // Sort ends the loading.
 func (t *Tally) Sort() {
@@ -73,8 +61,8 @@ func (t *Tally) Sort() {
 	}
 }
 
-// Count follows one [Write]: old is what was there, n what is; nil for nothing.
-func (t *Tally) Count(old, n *Meta) {
+// Count follows one [store.Write]: old is what was there, n what is; nil for nothing.
+func (t *Tally) Count(old, n *store.Meta) {
 	if old != nil && n != nil && old.Owner != n.Owner {
 		t.move(old, nil, (*revisions).add)
 		old = nil
@@ -84,7 +72,7 @@ func (t *Tally) Count(old, n *Meta) {
 
 // move takes old away and adds n, which have one owner; one of them may be nil.
 // Every commit does this for every work: what stays is not touched.
-func (t *Tally) move(old, n *Meta, add func(*revisions, uint64)) {
+func (t *Tally) move(old, n *store.Meta, add func(*revisions, uint64)) {
 	c, o := t.scopes(cmp.Or(n, old))
 	replace := func(r *revisions, before, now uint64) {
 		if before == now {
@@ -97,12 +85,12 @@ func (t *Tally) move(old, n *Meta, add func(*revisions, uint64)) {
 			add(r, now)
 		}
 	}
-	oldSpec, oldStatus := Entries(old)
-	spec, status := Entries(n)
+	oldSpec, oldStatus := store.Entries(old)
+	spec, status := store.Entries(n)
 	replace(&c.specs, oldSpec, spec)
 	replace(&o.statuses, oldStatus, status)
-	replace(&c.tombstones, when(old, Tombstone, oldSpec), when(n, Tombstone, spec))
-	replace(&o.graves, when(old, Grave, oldStatus), when(n, Grave, status))
+	replace(&c.tombstones, when(old, store.Tombstone, oldSpec), when(n, store.Tombstone, spec))
+	replace(&o.graves, when(old, store.Grave, oldStatus), when(n, store.Grave, status))
 	o.hold(c, old, n)
 	if old != nil {
 		c.records--
@@ -118,7 +106,7 @@ func (t *Tally) move(old, n *Meta, add func(*revisions, uint64)) {
 }
 
 // when is revision if m is in a state, else 0.
-func when(m *Meta, s State, revision uint64) uint64 {
+func when(m *store.Meta, s store.State, revision uint64) uint64 {
 	if m == nil || m.State != s {
 		return 0
 	}
@@ -128,9 +116,9 @@ func when(m *Meta, s State, revision uint64) uint64 {
 // hold keeps the digests, of the cluster and of what o has on it, and the
 // number of o's tombstones there. What waits behind a tombstone is what its
 // owner has already, and the cluster has not.
-func (o *ownerTally) hold(c *clusterTally, old, n *Meta) {
-	is := func(m *Meta, s State) bool { return m != nil && m.State == s }
-	if old != nil && n != nil && old.State == n.State && (old.State != Live || old.Tag == n.Tag) && old.Waiting == n.Waiting {
+func (o *ownerTally) hold(c *clusterTally, old, n *store.Meta) {
+	is := func(m *store.Meta, s store.State) bool { return m != nil && m.State == s }
+	if old != nil && n != nil && old.State == n.State && (old.State != store.Live || old.Tag == n.Tag) && old.Waiting == n.Waiting {
 		return
 	}
 	cluster := cmp.Or(n, old).Cluster
@@ -141,10 +129,10 @@ func (o *ownerTally) hold(c *clusterTally, old, n *Meta) {
 	}
 	h.digests(&c.head.Digest, old, subtract)
 	h.digests(&c.head.Digest, n, add)
-	if is(old, Tombstone) {
+	if is(old, store.Tombstone) {
 		h.tombstones--
 	}
-	if is(n, Tombstone) {
+	if is(n, store.Tombstone) {
 		h.tombstones++
 	}
 	if h.digest.Count == 0 && h.tombstones == 0 {
@@ -154,11 +142,11 @@ func (o *ownerTally) hold(c *clusterTally, old, n *Meta) {
 
 // digests counts m, which may be nil, in the digests of its cluster and its
 // owner.
-func (h *holding) digests(cluster *Digest, m *Meta, count func(*Digest, codec.DigestSum)) {
+func (h *holding) digests(cluster *store.Digest, m *store.Meta, count func(*store.Digest, codec.DigestSum)) {
 	if m == nil {
 		return
 	}
-	if m.State == Live {
+	if m.State == store.Live {
 		hash := codec.RecordHash(m.ResourceID, m.Tag)
 		count(cluster, hash)
 		count(&h.digest, hash)
@@ -168,25 +156,25 @@ func (h *holding) digests(cluster *Digest, m *Meta, count func(*Digest, codec.Di
 	}
 }
 
-func add(d *Digest, hash codec.DigestSum) {
+func add(d *store.Digest, hash codec.DigestSum) {
 	d.Count++
 	d.Sum = d.Sum.Add(hash)
 }
 
-func subtract(d *Digest, hash codec.DigestSum) {
+func subtract(d *store.Digest, hash codec.DigestSum) {
 	d.Count--
 	d.Sum = d.Sum.Sub(hash)
 }
 
 // scopes returns those that a record belongs to, new ones where there are none.
-func (t *Tally) scopes(m *Meta) (*clusterTally, *ownerTally) {
-	of := Scope{DataType: m.DataType, Cluster: m.Cluster}
+func (t *Tally) scopes(m *store.Meta) (*clusterTally, *ownerTally) {
+	of := store.Scope{DataType: m.DataType, Cluster: m.Cluster}
 	c := t.clusters[of]
 	if c == nil {
 		c = &clusterTally{}
 		t.clusters[of] = c
 	}
-	of = Scope{DataType: m.DataType, Owner: m.Owner}
+	of = store.Scope{DataType: m.DataType, Owner: m.Owner}
 	o := t.owners[of]
 	if o == nil {
 		o = &ownerTally{clusters: make(map[string]*holding)}
@@ -207,8 +195,8 @@ func higherSequence(a, b string) string {
 	return b
 }
 
-// Clusters adds to set the names of the clusters that have records.
-func (t *Tally) Clusters(dt codec.DataType, set map[string]struct{}) {
+// clustersOf adds to set the names of the clusters that have records.
+func (t *Tally) clustersOf(dt codec.DataType, set map[string]struct{}) {
 	for s, c := range t.clusters {
 		if s.DataType == dt && c.records > 0 {
 			set[s.Cluster] = struct{}{}
@@ -216,11 +204,11 @@ func (t *Tally) Clusters(dt codec.DataType, set map[string]struct{}) {
 	}
 }
 
-// ClusterHead as in [Store].
-func (t *Tally) ClusterHead(dt codec.DataType, cluster string) ClusterHead {
-	c := t.clusters[Scope{DataType: dt, Cluster: cluster}]
+// ClusterHead as in [store.Store].
+func (t *Tally) ClusterHead(dt codec.DataType, cluster string) store.ClusterHead {
+	c := t.clusters[store.Scope{DataType: dt, Cluster: cluster}]
 	if c == nil {
-		return ClusterHead{}
+		return store.ClusterHead{}
 	}
 	h := c.head
 	h.Tombstones = c.tombstones.count()
@@ -228,17 +216,17 @@ func (t *Tally) ClusterHead(dt codec.DataType, cluster string) ClusterHead {
 }
 
 // Since returns the revisions above after of what changed in a scope that
-// [CheckSince] allows, ascending: of the specs of its cluster, or of the
+// [store.CheckSince] allows, ascending: of the specs of its cluster, or of the
 // statuses of its owner. It costs what it returns. If the scope names both, the
 // other one is for the caller to compare.
-func (t *Tally) Since(s Scope, part Part, after uint64) []uint64 {
-	if part == SpecPart {
-		if c := t.clusters[Scope{DataType: s.DataType, Cluster: s.Cluster}]; c != nil {
+func (t *Tally) Since(s store.Scope, part store.Part, after uint64) []uint64 {
+	if part == store.SpecPart {
+		if c := t.clusters[store.Scope{DataType: s.DataType, Cluster: s.Cluster}]; c != nil {
 			return c.specs.after(after)
 		}
 		return nil
 	}
-	if o := t.owners[Scope{DataType: s.DataType, Owner: s.Owner}]; o != nil {
+	if o := t.owners[store.Scope{DataType: s.DataType, Owner: s.Owner}]; o != nil {
 		return o.statuses.after(after)
 	}
 	return nil
@@ -246,7 +234,7 @@ func (t *Tally) Since(s Scope, part Part, after uint64) []uint64 {
 
 // Tombstones returns the spec revisions of a cluster's tombstones, ascending.
 func (t *Tally) Tombstones(dt codec.DataType, cluster string) []uint64 {
-	if c := t.clusters[Scope{DataType: dt, Cluster: cluster}]; c != nil {
+	if c := t.clusters[store.Scope{DataType: dt, Cluster: cluster}]; c != nil {
 		return c.tombstones.after(0)
 	}
 	return nil
@@ -255,15 +243,15 @@ func (t *Tally) Tombstones(dt codec.DataType, cluster string) []uint64 {
 // Graves returns the status revisions of an owner's graves that are not above
 // upTo, ascending, at most limit.
 func (t *Tally) Graves(dt codec.DataType, owner string, upTo uint64, limit int) []uint64 {
-	if o := t.owners[Scope{DataType: dt, Owner: owner}]; o != nil {
+	if o := t.owners[store.Scope{DataType: dt, Owner: owner}]; o != nil {
 		return o.graves.upTo(upTo, limit)
 	}
 	return nil
 }
 
-// Digests as in [Store].
+// Digests as in [store.Store].
 func (t *Tally) Digests(dt codec.DataType, owner string) []codec.ClusterDigest {
-	o := t.owners[Scope{DataType: dt, Owner: owner}]
+	o := t.owners[store.Scope{DataType: dt, Owner: owner}]
 	if o == nil {
 		return nil
 	}
