@@ -84,7 +84,7 @@ const (
 	DefaultEvictionGrace      = time.Hour
 )
 
-// Failed rounds are repeated after waits that begin at firstRetry and double,
+// Failed reconciliations are repeated after waits that begin at firstRetry and double,
 // statuses that were not accepted likewise.
 const (
 	firstRetry       = 5 * time.Millisecond
@@ -340,7 +340,7 @@ func (a *Agent) saveNow(ctx context.Context, q *queue, item string) {
 	}
 }
 
-// reconcile is one round.
+// reconcile is one reconciliation.
 func (a *Agent) reconcile(ctx context.Context, q *queue, key string) {
 	next, err := a.guarded(ctx, key)
 	switch {
@@ -365,7 +365,7 @@ func (a *Agent) guarded(ctx context.Context, key string) (next time.Duration, er
 	defer func() {
 		if p := recover(); p != nil {
 			a.metrics.panicked()
-			a.config.Log.ErrorContext(ctx, "bug: a round panicked", "applied_manifest_work", key, "panic", p, "stack", string(debug.Stack()))
+			a.config.Log.ErrorContext(ctx, "bug: a reconciliation panicked", "applied_manifest_work", key, "panic", p, "stack", string(debug.Stack()))
 			err = fmt.Errorf("panic: %v", p)
 		}
 	}()

@@ -40,11 +40,11 @@ type permit struct {
 	until time.Time
 }
 
-// authority is in whose name a round applies.
+// authority is in whose name a reconciliation applies.
 type authority struct {
 	account executor.Account
 	err     error // why the account is not known
-	// before are the permits of earlier rounds, until is when those expire that
+	// before are the permits of earlier reconciliations, until is when those expire that
 	// are asked for in this one.
 	before map[cluster.Ref]permit
 	until  time.Time
@@ -53,7 +53,7 @@ type authority struct {
 }
 
 // actFor begins to apply a work in the name of its executor, if it has one.
-func (r *round) actFor(e *workv1.ManifestWorkExecutor) {
+func (r *reconciliation) actFor(e *workv1.ManifestWorkExecutor) {
 	before := r.permits
 	if e == nil {
 		r.permits = nil
@@ -66,14 +66,14 @@ func (r *round) actFor(e *workv1.ManifestWorkExecutor) {
 }
 
 // ofNow reports whether a permit was given, or denied, with the roles of now.
-func (r *round) ofNow(p permit) bool {
+func (r *reconciliation) ofNow(p permit) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return p.changes == r.roles.changes && !p.early
 }
 
 // newPermit is one that is about to be asked for.
-func (r *round) newPermit(m apply.Manifest) *permit {
+func (r *reconciliation) newPermit(m apply.Manifest) *permit {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return &permit{
@@ -86,7 +86,7 @@ func (r *round) newPermit(m apply.Manifest) *permit {
 // executor; nil if it may, or if there is no executor. same says that the object
 // is as it should be: nothing is going to be written then, so that an earlier
 // permission counts, also while nobody answers whether it still holds.
-func (r *round) permitted(ctx context.Context, m apply.Manifest, same bool) error {
+func (r *reconciliation) permitted(ctx context.Context, m apply.Manifest, same bool) error {
 	a := r.authority
 	if a == nil {
 		return nil
@@ -130,7 +130,7 @@ func (a *authority) last(ref cluster.Ref) *permit {
 // is enough where nothing is written, also until changed roles are looked at, or
 // where permissions are kept; whether a role gives too much away is never
 // remembered of another than this very one.
-func (r *round) suffices(p permit, m apply.Manifest, same bool) bool {
+func (r *reconciliation) suffices(p permit, m apply.Manifest, same bool) bool {
 	switch {
 	case !r.holds(p, m):
 		return false
@@ -143,7 +143,7 @@ func (r *round) suffices(p permit, m apply.Manifest, same bool) bool {
 // ask asks the cluster, and returns the answer with why it is no; nil and why,
 // if there is none. A last permission that is kept and counts answers all but
 // whether the object gives away more than the account has.
-func (r *round) ask(ctx context.Context, m apply.Manifest, last *permit) (*permit, error) {
+func (r *reconciliation) ask(ctx context.Context, m apply.Manifest, last *permit) (*permit, error) {
 	p := r.newPermit(m)
 	watched := r.config.Roles != nil && r.config.Roles.Watched()
 	checker := executor.Checker{Cluster: r.config.Client}
@@ -186,7 +186,7 @@ func remember(m apply.Manifest, k apply.Known) apply.Result {
 
 // holds reports whether a permission of the account still counts, changes of
 // roles aside.
-func (r *round) holds(p permit, m apply.Manifest) bool {
+func (r *reconciliation) holds(p permit, m apply.Manifest) bool {
 	if r.full || p.owned != m.Owned {
 		return false
 	}
@@ -198,7 +198,7 @@ func (r *round) holds(p permit, m apply.Manifest) bool {
 
 // hides reports whether nothing that is in an object may be told, because the
 // executor may not read it, or nobody knows whether it may.
-func (r *round) hides(res apply.Result) bool {
+func (r *reconciliation) hides(res apply.Result) bool {
 	if r.authority == nil || res.Err == nil {
 		return false
 	}
@@ -224,7 +224,7 @@ func missesRight(err error) bool {
 
 // comeBack is when to look again because somebody lacks a right, a permit
 // expires, or roles changed; 0 if never.
-func (r *round) comeBack(results []apply.Result) (next time.Duration) {
+func (r *reconciliation) comeBack(results []apply.Result) (next time.Duration) {
 	due := r.lookDue()
 	for _, res := range results {
 		var denied *executor.DeniedError
@@ -251,7 +251,7 @@ func (r *round) comeBack(results []apply.Result) (next time.Duration) {
 
 // lackWait is when to try again what the agent may not do: soon, unless it is
 // certain that somebody tells when that changes.
-func (r *round) lackWait() time.Duration {
+func (r *reconciliation) lackWait() time.Duration {
 	if r.config.Roles != nil && r.config.Roles.Watched() && r.rolesInForceAt().IsZero() {
 		return lackTime
 	}
@@ -268,7 +268,7 @@ func sooner(a, b time.Duration) time.Duration {
 
 // noteRefusals sees to it that a right that the agent or the executor lacks is
 // noticed when somebody gives it.
-func (r *round) noteRefusals(err error, results ...apply.Result) {
+func (r *reconciliation) noteRefusals(err error, results ...apply.Result) {
 	needed := r.authority != nil || missesRight(err)
 	r.lacking = nil
 	for _, res := range results {

@@ -14,7 +14,7 @@ import (
 // claim sees to it that there is an AppliedManifestWork for the work, and that
 // it says which spec is about to be applied. ready is false if there is one
 // that is being deleted: its objects go first, and are made anew after.
-func (r *round) claim(ctx context.Context, w *desired.Work) (ready bool, err error) {
+func (r *reconciliation) claim(ctx context.Context, w *desired.Work) (ready bool, err error) {
 	origin := inventory.Origin{Source: w.Source, WorkID: w.ResourceID, Version: w.SpecGeneration, Tag: w.SpecTag.String()}
 	if r.unheardOf() {
 		err := r.createRecord(ctx, w, origin)
@@ -45,14 +45,14 @@ func (r *round) claim(ctx context.Context, w *desired.Work) (ready bool, err err
 
 // unheardOf reports whether there is likely no AppliedManifestWork: nobody has
 // asked, and the watch has told of none.
-func (r *round) unheardOf() bool {
+func (r *reconciliation) unheardOf() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	_, told := r.strays[r.key]
 	return r.record == nil && !r.asked && !told
 }
 
-func (r *round) createRecord(ctx context.Context, w *desired.Work, origin inventory.Origin) error {
+func (r *reconciliation) createRecord(ctx context.Context, w *desired.Work, origin inventory.Origin) error {
 	r.asked = true
 	r.known = map[cluster.Ref]remembered{}
 	rec, err := r.store.Create(ctx, w.Name, w.Labels, origin)
@@ -64,7 +64,7 @@ func (r *round) createRecord(ctx context.Context, w *desired.Work, origin invent
 }
 
 // claimed notes that a record is that of the work.
-func (r *round) claimed(rec *inventory.Record) {
+func (r *reconciliation) claimed(rec *inventory.Record) {
 	r.record = rec
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -75,7 +75,7 @@ func (r *round) claimed(rec *inventory.Record) {
 
 // loadRecord reads the AppliedManifestWork, unless the watch says that it is as
 // it was.
-func (r *round) loadRecord(ctx context.Context) error {
+func (r *reconciliation) loadRecord(ctx context.Context) error {
 	r.asked = true
 	if r.record != nil && !r.full {
 		if seen, ok := r.config.Tracker.Seen(inventory.Ref(r.key)); ok && seen.Is(r.recordSignature()) {
@@ -90,12 +90,12 @@ func (r *round) loadRecord(ctx context.Context) error {
 	return nil
 }
 
-func (r *round) recordSignature() drift.Signature {
+func (r *reconciliation) recordSignature() drift.Signature {
 	return drift.SignatureOf(inventory.Resource, r.record.Metadata())
 }
 
 // forgetRecord is for errors after which nobody knows what the record is like.
-func (r *round) forgetRecord(err error) error {
+func (r *reconciliation) forgetRecord(err error) error {
 	if err != nil {
 		r.record = nil
 	}

@@ -23,7 +23,7 @@ import (
 
 // leave finds out what is left alone, and how those objects are. The results
 // are by place in the work.
-func (r *round) leave(ctx context.Context, w *desired.Work, manifests []apply.Manifest) map[int]apply.Result {
+func (r *reconciliation) leave(ctx context.Context, w *desired.Work, manifests []apply.Manifest) map[int]apply.Result {
 	if r.completes = slices.ContainsFunc(manifests, completes); !r.completes {
 		return nil
 	}
@@ -61,7 +61,7 @@ func (r *round) leave(ctx context.Context, w *desired.Work, manifests []apply.Ma
 
 // completeSince fills in since when manifests are complete, by the last status
 // or by the record, and reports whether there are any.
-func (r *round) completeSince(w *desired.Work, manifests []apply.Manifest, done conditions.Completion) bool {
+func (r *reconciliation) completeSince(w *desired.Work, manifests []apply.Manifest, done conditions.Completion) bool {
 	recorded := r.record.Completed(w.ResourceID)
 	r.since = make([]time.Time, len(manifests))
 	found := false
@@ -84,7 +84,7 @@ func completes(m apply.Manifest) bool {
 
 // glance reads an object that is perhaps left alone, unless it is as it was when
 // it was read last.
-func (r *round) glance(ctx context.Context, m apply.Manifest) apply.Result {
+func (r *reconciliation) glance(ctx context.Context, m apply.Manifest) apply.Result {
 	m.Err = nil // it does not matter whether it could be applied
 	owner, k := r.record.Owner(), r.known[m.Ref]
 	if (k.Same(m, owner) || m.Resolved && k.heldFor == m.Hash()) && r.quiet(m.Ref) {
@@ -96,7 +96,7 @@ func (r *round) glance(ctx context.Context, m apply.Manifest) apply.Result {
 
 // saysComplete reports whether a manifest has a word in whether the work is
 // complete, and which. While its object is away, the last word counts.
-func (r *round) saysComplete(ctx context.Context, i int, res apply.Result) (said, complete bool) {
+func (r *reconciliation) saysComplete(ctx context.Context, i int, res apply.Result) (said, complete bool) {
 	if !completes(res.Manifest) {
 		return false, false
 	}
@@ -109,7 +109,7 @@ func (r *round) saysComplete(ctx context.Context, i int, res apply.Result) (said
 }
 
 // noteComplete has the record keep what is complete.
-func (r *round) noteComplete(ctx context.Context, w *desired.Work, manifests []apply.Manifest, status workv1.ManifestWorkStatus) error {
+func (r *reconciliation) noteComplete(ctx context.Context, w *desired.Work, manifests []apply.Manifest, status workv1.ManifestWorkStatus) error {
 	completed := map[string]time.Time{}
 	if r.completes {
 		done := conditions.CompletionOf(status)

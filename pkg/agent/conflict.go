@@ -16,7 +16,7 @@ import (
 const conflictRetry = time.Minute
 
 // conflicted is when to try again what met a field conflict, 0 if nothing did.
-func (r *round) conflicted(results []apply.Result) time.Duration {
+func (r *reconciliation) conflicted(results []apply.Result) time.Duration {
 	for _, res := range results {
 		if cluster.IsFieldConflict(res.Err) {
 			return conflictRetry + time.Duration(r.config.Random()*float64(conflictRetry))

@@ -128,7 +128,7 @@ type Core struct {
 	resolves map[string]codec.Resolve
 }
 
-// state is what is remembered of one key between rounds. Only the round that
+// state is what is remembered of one key between reconciliations. Only the reconciliation that
 // has the key touches it, except where noted.
 type state struct {
 	// record is the AppliedManifestWork as last read or written; nil if there is
@@ -146,12 +146,12 @@ type state struct {
 	about  string
 	// look is when everything is read again, whatever the watches say.
 	look time.Time
-	// removals counts rounds in a row that waited for objects to go.
+	// removals counts reconciliations in a row that waited for objects to go.
 	removals int
 	// rejections are about writes that the cluster finds wrong in themselves.
 	rejections rejections
 
-	// applied is the spec that went through the last complete round, asWanted says
+	// applied is the spec that went through the last complete reconciliation, asWanted says
 	// that all its objects were as they should be then; guarded by Core.mu.
 	applied  string
 	asWanted bool

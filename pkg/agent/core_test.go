@@ -525,7 +525,7 @@ func TestCore_CrashBetweenTheSteps(t *testing.T) {
 			}
 			w := hubWork("w-1", "web", 1, configMap("a", "1"), deployment("b", "1"))
 			r.apply(w)
-			if dies > 8 { // the first round was complete: an object is lost and made again
+			if dies > 8 { // the first reconciliation was complete: an object is lost and made again
 				r.f.Remove(r.ref("ConfigMap", "a"))
 				r.settle(time.Second)
 			}

@@ -16,7 +16,7 @@ import (
 
 // backed reports whether a work may be applied: it is confirmed, or was applied
 // last.
-func (r *round) backed(ctx context.Context, w *desired.Work) (bool, error) {
+func (r *reconciliation) backed(ctx context.Context, w *desired.Work) (bool, error) {
 	if !r.doubted[w.ResourceID] {
 		return true, nil
 	}
@@ -30,7 +30,7 @@ func (r *round) backed(ctx context.Context, w *desired.Work) (bool, error) {
 // deletable reports whether the objects of a deleted work, about which the
 // record is, may be removed: the deletion is confirmed, or had begun, or what was
 // applied last is what was deleted.
-func (r *round) deletable(w *desired.Work) bool {
+func (r *reconciliation) deletable(w *desired.Work) bool {
 	if !r.doubted[w.ResourceID] {
 		return true
 	}
@@ -48,7 +48,7 @@ func (r *round) deletable(w *desired.Work) bool {
 // takes the journal back behind t2. t4 the agent loads the deletion, is in sync, and
 // nobody ever speaks of it again. Therefore it would be held for ever. What its
 // AppliedManifestWork has becomes a matter of eviction.
-func (r *round) forgetUnrepeated(ctx context.Context, w *desired.Work) (next time.Duration) {
+func (r *reconciliation) forgetUnrepeated(ctx context.Context, w *desired.Work) (next time.Duration) {
 	r.mu.Lock()
 	unrepeated := r.link.matched && r.set.Unconfirmed(w.ResourceID)
 	if unrepeated {

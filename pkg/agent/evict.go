@@ -125,7 +125,7 @@ func (c *Core) vouched(id string) bool {
 
 // live applies a work, unless it is one that nobody explains and whose grace
 // period is over.
-func (r *round) live(ctx context.Context, w *desired.Work) (next time.Duration, err error) {
+func (r *reconciliation) live(ctx context.Context, w *desired.Work) (next time.Duration, err error) {
 	r.mu.Lock()
 	condemned := r.orphan(w.ResourceID) && r.proven(w.Source)
 	r.mu.Unlock()
@@ -160,7 +160,7 @@ func (r *round) live(ctx context.Context, w *desired.Work) (next time.Duration, 
 }
 
 // giveUp forgets a work that nobody explains, if that is still so.
-func (r *round) giveUp(ctx context.Context, w *desired.Work) {
+func (r *reconciliation) giveUp(ctx context.Context, w *desired.Work) {
 	r.mu.Lock()
 	still := r.orphan(w.ResourceID) && r.proven(w.Source)
 	if still {
@@ -174,7 +174,7 @@ func (r *round) giveUp(ctx context.Context, w *desired.Work) {
 }
 
 // grace runs the grace period and returns what is left of it: 0 when it is over.
-func (r *round) grace(ctx context.Context) (left time.Duration, err error) {
+func (r *reconciliation) grace(ctx context.Context) (left time.Duration, err error) {
 	start := r.record.EvictionStart()
 	switch {
 	case r.config.EvictionGracePeriod >= evictionOff:
@@ -193,7 +193,7 @@ func (r *round) grace(ctx context.Context) (left time.Duration, err error) {
 }
 
 // endGrace stops the grace period, if one runs.
-func (r *round) endGrace(ctx context.Context) error {
+func (r *reconciliation) endGrace(ctx context.Context) error {
 	rec, err := r.store.SetEvictionStart(ctx, r.record, time.Time{})
 	if err != nil {
 		return r.forgetRecord(err)
@@ -206,7 +206,7 @@ func (r *round) endGrace(ctx context.Context) error {
 }
 
 // reprieve stops the grace period of a work that is wanted.
-func (r *round) reprieve(ctx context.Context, w *desired.Work) error {
+func (r *reconciliation) reprieve(ctx context.Context, w *desired.Work) error {
 	if r.record.EvictionStart().IsZero() {
 		return nil
 	}
@@ -220,7 +220,7 @@ func (r *round) reprieve(ctx context.Context, w *desired.Work) error {
 }
 
 // pardon does that for a work that cannot be applied.
-func (r *round) pardon(ctx context.Context, w *desired.Work) error {
+func (r *reconciliation) pardon(ctx context.Context, w *desired.Work) error {
 	r.mu.Lock()
 	running := r.graces[r.key]
 	r.mu.Unlock()
@@ -234,7 +234,7 @@ func (r *round) pardon(ctx context.Context, w *desired.Work) error {
 }
 
 // examine looks at an AppliedManifestWork of this agent that no work claims.
-func (r *round) examine(ctx context.Context) (time.Duration, error) {
+func (r *reconciliation) examine(ctx context.Context) (time.Duration, error) {
 	o, _ := r.record.Origin()
 	name, named := r.workName(r.key)
 	r.mu.Lock()
@@ -278,7 +278,7 @@ func (r *round) examine(ctx context.Context) (time.Duration, error) {
 }
 
 // evict removes an AppliedManifestWork and its objects, if that is still right.
-func (r *round) evict(ctx context.Context) (time.Duration, error) {
+func (r *reconciliation) evict(ctx context.Context) (time.Duration, error) {
 	o, _ := r.record.Origin()
 	name, named := r.workName(r.key)
 	r.mu.Lock()

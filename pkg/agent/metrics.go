@@ -20,7 +20,7 @@ const (
 	eventResolve     = "resolve"
 )
 
-// Values of the label result of rounds.
+// Values of the label result of reconciliations.
 const (
 	roundDone    = "done"
 	roundWaiting = "waiting"
@@ -44,16 +44,16 @@ const (
 // Metrics counts what an agent does; docs/metrics.md lists the series. nil
 // counts nothing.
 type Metrics struct {
-	events     *prometheus.CounterVec
-	rounds     *prometheus.CounterVec
-	duration   prometheus.Histogram
-	objects    *prometheus.CounterVec
-	checks     *prometheus.CounterVec
-	repairs    prometheus.Counter
-	panics     prometheus.Counter
-	journal    prometheus.Counter
-	evictions  prometheus.Counter
-	registerer prometheus.Registerer
+	events          *prometheus.CounterVec
+	reconciliations *prometheus.CounterVec
+	duration        prometheus.Histogram
+	objects         *prometheus.CounterVec
+	checks          *prometheus.CounterVec
+	repairs         prometheus.Counter
+	panics          prometheus.Counter
+	journal         prometheus.Counter
+	evictions       prometheus.Counter
+	registerer      prometheus.Registerer
 }
 
 // NewMetrics registers the metrics with reg. The error says which name is
@@ -64,11 +64,11 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 		events: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "hawser_agent_events_total", Help: "Events received, by what became of them.",
 		}, []string{"outcome"}),
-		rounds: prometheus.NewCounterVec(prometheus.CounterOpts{
+		reconciliations: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "hawser_agent_reconciles_total", Help: "Rounds in which one work was brought in line with the cluster, by result.",
 		}, []string{"result"}),
 		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "hawser_agent_reconcile_duration_seconds", Help: "Time of one round.", Buckets: prometheus.ExponentialBucketsRange(0.0005, 60, 16),
+			Name: "hawser_agent_reconcile_duration_seconds", Help: "Time of one reconciliation.", Buckets: prometheus.ExponentialBucketsRange(0.0005, 60, 16),
 		}),
 		objects: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "hawser_agent_object_writes_total", Help: "Objects written for works, by action and result.",
@@ -89,7 +89,7 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 			Name: "hawser_agent_evictions_total", Help: "AppliedManifestWorks removed with their objects because no source has their work any more.",
 		}),
 	}
-	for _, c := range []prometheus.Collector{m.events, m.rounds, m.duration, m.objects, m.checks, m.repairs, m.panics, m.journal, m.evictions} {
+	for _, c := range []prometheus.Collector{m.events, m.reconciliations, m.duration, m.objects, m.checks, m.repairs, m.panics, m.journal, m.evictions} {
 		if err := reg.Register(c); err != nil {
 			return nil, fmt.Errorf("agent metrics: %w", err)
 		}
@@ -158,9 +158,9 @@ func (m *Metrics) event(outcome string) {
 	}
 }
 
-func (m *Metrics) round(result string, took time.Duration) {
+func (m *Metrics) reconcile(result string, took time.Duration) {
 	if m != nil {
-		m.rounds.WithLabelValues(result).Inc()
+		m.reconciliations.WithLabelValues(result).Inc()
 		m.duration.Observe(took.Seconds())
 	}
 }

@@ -41,7 +41,7 @@ func (n *neighbours) shared() []string {
 
 // noteNeighbour notes an AppliedManifestWork that was read and that no work of
 // this hub claims.
-func (r *round) noteNeighbour() {
+func (r *reconciliation) noteNeighbour() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if _, ours := r.workName(r.key); ours {
@@ -54,9 +54,9 @@ func (r *round) noteNeighbour() {
 	}
 }
 
-// noteOwn notes the AppliedManifestWork of a work of this hub after a round.
+// noteOwn notes the AppliedManifestWork of a work of this hub after a reconciliation.
 // c.mu is not held.
-func (c *Core) noteOwn(r *round) {
+func (c *Core) noteOwn(r *reconciliation) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch _, ours := c.workName(r.key); {

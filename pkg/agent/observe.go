@@ -20,7 +20,7 @@ type observation struct {
 	values   []workv1.FeedbackValue
 	errs     []error
 	outcomes []rule.Outcome
-	// of is the object; nil once the round is over.
+	// of is the object; nil once the reconciliation is over.
 	of *unstructured.Unstructured
 }
 
@@ -30,7 +30,7 @@ func observed(c apply.Config) bool { return len(c.Feedback) > 0 || len(c.Conditi
 
 // observe returns what is known of the object of a result. An object that was
 // not read is as it was.
-func (r *round) observe(ctx context.Context, res apply.Result) observation {
+func (r *reconciliation) observe(ctx context.Context, res apply.Result) observation {
 	if !res.Resolved || !observed(res.Config) {
 		return observation{}
 	}
@@ -54,14 +54,14 @@ func (r *round) observe(ctx context.Context, res apply.Result) observation {
 	return o
 }
 
-// ruleTime is how long the rules of one work may take in one round, besides the
+// ruleTime is how long the rules of one work may take in one reconciliation, besides the
 // bound that each manifest has. Whoever writes works must not keep a worker.
 const ruleTime = 10 * time.Second
 
 var errRuleTime = fmt.Errorf("the rules of this work take longer than %v together", ruleTime)
 
 // evaluate follows the rules of a manifest.
-func (r *round) evaluate(ctx context.Context, res apply.Result) []rule.Outcome {
+func (r *reconciliation) evaluate(ctx context.Context, res apply.Result) []rule.Outcome {
 	if len(res.Config.Conditions) == 0 {
 		return nil
 	}
@@ -77,7 +77,7 @@ func (r *round) evaluate(ctx context.Context, res apply.Result) []rule.Outcome {
 }
 
 // said is a result in the words of its status.
-func (r *round) said(ctx context.Context, i int, res apply.Result) conditions.Manifest {
+func (r *reconciliation) said(ctx context.Context, i int, res apply.Result) conditions.Manifest {
 	o := r.observe(ctx, res)
 	m := conditions.Manifest{
 		Meta: res.Meta, ApplyErr: explained(res.Err), Presence: res.Presence, ReadErr: explained(res.ReadErr),
@@ -91,9 +91,9 @@ func (r *round) said(ctx context.Context, i int, res apply.Result) conditions.Ma
 	return m
 }
 
-// noteLook counts a round in which objects were read and nothing else, and notes
+// noteLook counts a reconciliation in which objects were read and nothing else, and notes
 // whether somebody wants to know of them.
-func (r *round) noteLook(results []apply.Result) {
+func (r *reconciliation) noteLook(results []apply.Result) {
 	observes, looked := false, false
 	for _, res := range results {
 		wanted := res.Resolved && observed(res.Config)
@@ -110,7 +110,7 @@ func (r *round) noteLook(results []apply.Result) {
 // postpone is the result of a step that is not taken because somebody keeps
 // undoing such steps. What the work wants to know of the object is told all the
 // same.
-func (r *round) postpone(i int, s apply.Step) apply.Result {
+func (r *reconciliation) postpone(i int, s apply.Step) apply.Result {
 	if r.postponed == nil {
 		r.postponed = map[int]bool{}
 	}
@@ -119,7 +119,7 @@ func (r *round) postpone(i int, s apply.Step) apply.Result {
 }
 
 // rememberObserved adds to what is remembered of an object, if anything is.
-func (r *round) rememberObserved(i int, res apply.Result) {
+func (r *reconciliation) rememberObserved(i int, res apply.Result) {
 	k, has := r.known[res.Ref]
 	if !has {
 		return
@@ -129,7 +129,7 @@ func (r *round) rememberObserved(i int, res apply.Result) {
 		return
 	}
 	k.observation = r.observations[res.Ref]
-	k.observation.of = nil // its life ends with the round
+	k.observation.of = nil // its life ends with the reconciliation
 	if _, left := r.left[i]; left && res.Presence == conditions.Present {
 		k.heldFor = res.Hash()
 	}

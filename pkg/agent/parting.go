@@ -19,7 +19,7 @@ import (
 )
 
 // saw notes how an object was when it was about to be removed.
-func (r *round) saw(e inventory.Entry, live *unstructured.Unstructured) {
+func (r *reconciliation) saw(e inventory.Entry, live *unstructured.Unstructured) {
 	if r.seen == nil {
 		r.seen = map[workv1.ResourceIdentifier]*unstructured.Unstructured{}
 	}
@@ -28,9 +28,9 @@ func (r *round) saw(e inventory.Entry, live *unstructured.Unstructured) {
 
 // reportParting reports how the objects of a deleted work are while it waits for
 // them, so that whoever waits on the hub sees which are still there, and what
-// holds them if the work asks for that. No object is read twice in a round, and
+// holds them if the work asks for that. No object is read twice in a reconciliation, and
 // one that has gone is not looked for again.
-func (r *round) reportParting(ctx context.Context, w *desired.Work) error {
+func (r *reconciliation) reportParting(ctx context.Context, w *desired.Work) error {
 	if w.Spec == nil {
 		return nil
 	}
@@ -63,7 +63,7 @@ func (r *round) reportParting(ctx context.Context, w *desired.Work) error {
 }
 
 // parting is how the object of one manifest is.
-func (r *round) parting(ctx context.Context, m apply.Manifest, last workv1.ManifestWorkStatus) apply.Result {
+func (r *reconciliation) parting(ctx context.Context, m apply.Manifest, last workv1.ManifestWorkStatus) apply.Result {
 	res := apply.Result{Manifest: m, Action: apply.Refuse, Presence: conditions.Unidentified}
 	before := saidOf(last, m.Meta)
 	if before != nil {
@@ -89,8 +89,8 @@ func (r *round) parting(ctx context.Context, m apply.Manifest, last workv1.Manif
 	return res
 }
 
-// readParting reads the object of a manifest that nobody read in this round.
-func (r *round) readParting(ctx context.Context, res *apply.Result) {
+// readParting reads the object of a manifest that nobody read in this reconciliation.
+func (r *reconciliation) readParting(ctx context.Context, res *apply.Result) {
 	live, err := r.config.Client.Get(ctx, res.Ref)
 	var notServed *cluster.NotServedError
 	switch {

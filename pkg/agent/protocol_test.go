@@ -159,7 +159,7 @@ func TestC17_C18_DeletedReport(t *testing.T) {
 	for range 3 { // refused three times
 		key := r.core.key("gone")
 		delete(r.due, key)
-		r.round(key)
+		r.reconcile(key)
 		r.publish("w-9")
 		if !r.sends["w-9"] {
 			t.Fatal("a report that was not accepted is given up")
@@ -180,7 +180,7 @@ func TestC18_DeletionRepeatedWhileItsEndIsReported(t *testing.T) {
 	r.subscribe(stock)
 	deletion := r.stockEvent(hubWork("w-9", "gone", 3), codec.DeleteRequest, nil)
 	r.core.Handle(t.Context(), deletion)
-	r.round(r.core.key("gone"))
+	r.reconcile(r.core.key("gone"))
 	l, ok := r.core.TakeReport("w-9")
 	if !ok || !l.Deleted {
 		t.Fatalf("got %+v, %t, want the report of its end", l, ok)
@@ -367,7 +367,7 @@ func TestCore_WorkMadeAnew(t *testing.T) {
 	t.Run("under the same id, while it is being deleted", func(t *testing.T) {
 		second := hubWork("w-2", "web", 1, configMap("a", "1"), configMap("b", "1"))
 		r.deliverDeletion(second)
-		r.round(r.core.key("web")) // objects are on their way out
+		r.reconcile(r.core.key("web")) // objects are on their way out
 		again := hubWork("w-2", "web", 1, configMap("a", "anew"))
 		r.apply(again)
 		r.settle(10 * time.Second)
@@ -397,9 +397,9 @@ func TestCore_StatusOfAnOutdatedSpecIsNotSent(t *testing.T) {
 	r := newRig(t)
 	r.deliver(hubWork("w-1", "web", 1, configMap("a", "1")))
 	r.f.Refuse = nil
-	round := r.core.begin(r.core.key("web"))
-	r.deliver(hubWork("w-1", "web", 2, configMap("a", "2"))) // arrives while the round runs
-	if _, err := round.bring(t.Context(), round.view.Live); err != nil {
+	reconciliation := r.core.begin(r.core.key("web"))
+	r.deliver(hubWork("w-1", "web", 2, configMap("a", "2"))) // arrives while the reconciliation runs
+	if _, err := reconciliation.bring(t.Context(), reconciliation.view.Live); err != nil {
 		t.Fatal(err)
 	}
 	r.settle(time.Second)

@@ -34,8 +34,8 @@ const (
 	renameWait = time.Second
 )
 
-// round is one Reconcile.
-type round struct {
+// reconciliation is one Reconcile.
+type reconciliation struct {
 	*Core
 	*state
 	key  string
@@ -50,7 +50,7 @@ type round struct {
 	authority *authority
 	log       *slog.Logger
 
-	// observations are what was found in objects in this round, ruleTime is how
+	// observations are what was found in objects in this reconciliation, ruleTime is how
 	// long the rules took.
 	observations map[cluster.Ref]observation
 	ruleTime     time.Duration
@@ -64,7 +64,7 @@ type round struct {
 	// manifests that are not as wanted meanwhile, by place in the work.
 	paused    time.Duration
 	postponed map[int]bool
-	// seen are the objects of a deleted work as they were read in this round, by
+	// seen are the objects of a deleted work as they were read in this reconciliation, by
 	// what names them whatever the version; nil for those that there are not.
 	seen map[workv1.ResourceIdentifier]*unstructured.Unstructured
 }
@@ -92,10 +92,10 @@ func (c *Core) Reconcile(ctx context.Context, key string) (next time.Duration, e
 	return next, err
 }
 
-func (c *Core) begin(key string) *round {
+func (c *Core) begin(key string) *reconciliation {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	r := &round{Core: c, key: key, now: c.config.Now(), log: c.config.Log.With("applied_manifest_work", key)}
+	r := &reconciliation{Core: c, key: key, now: c.config.Now(), log: c.config.Log.With("applied_manifest_work", key)}
 	if name, ours := c.workName(key); ours {
 		r.view = c.set.ByName(name)
 		r.doubted = c.doubts(r.view)
@@ -109,7 +109,7 @@ func (c *Core) begin(key string) *round {
 }
 
 // noteGrace remembers for which keys a grace period runs.
-func (c *Core) noteGrace(r *round) {
+func (c *Core) noteGrace(r *reconciliation) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if r.record != nil && !r.record.EvictionStart().IsZero() && !r.record.Deleting() {
@@ -132,7 +132,7 @@ func (c *Core) doubts(v desired.View) map[string]bool {
 }
 
 // end forgets keys about which there is nothing to remember, and counts.
-func (c *Core) end(r *round, next time.Duration, err error) {
+func (c *Core) end(r *reconciliation, next time.Duration, err error) {
 	result := roundDone
 	switch {
 	case err != nil:
@@ -140,7 +140,7 @@ func (c *Core) end(r *round, next time.Duration, err error) {
 	case next > 0 && r.removals > 0:
 		result = roundWaiting
 	}
-	c.config.Metrics.round(result, c.config.Now().Sub(r.now))
+	c.config.Metrics.reconcile(result, c.config.Now().Sub(r.now))
 	c.noteGrace(r)
 	c.noteOwn(r)
 	if len(r.view.Deleted) == 0 && r.view.Live == nil {
@@ -160,7 +160,7 @@ func (c *Core) end(r *round, next time.Duration, err error) {
 }
 
 // bring applies a work.
-func (r *round) bring(ctx context.Context, w *desired.Work) (time.Duration, error) {
+func (r *reconciliation) bring(ctx context.Context, w *desired.Work) (time.Duration, error) {
 	if w.Spec == nil {
 		r.looked()
 		err := r.report(w, conditions.Rejected(r.previous(w), w.Generation, w.Problem, r.now))
@@ -194,7 +194,7 @@ func (r *round) bring(ctx context.Context, w *desired.Work) (time.Duration, erro
 
 // conclude records and reports what became of the manifests, and returns when to
 // look again.
-func (r *round) conclude(ctx context.Context, w *desired.Work, manifests []apply.Manifest, results []apply.Result) (time.Duration, error) {
+func (r *reconciliation) conclude(ctx context.Context, w *desired.Work, manifests []apply.Manifest, results []apply.Result) (time.Duration, error) {
 	remaining, settleErr := r.pruneAndRecord(ctx, manifests, results)
 	status := r.statusOf(ctx, w, results)
 	reportErr := errors.Join(r.report(w, status), r.forgetRecord(r.noteComplete(ctx, w, manifests, status)))
@@ -219,7 +219,7 @@ func (r *round) conclude(ctx context.Context, w *desired.Work, manifests []apply
 
 // pause is how long to leave a work alone whose objects somebody else keeps
 // changing.
-func (r *round) pause(w *desired.Work) time.Duration {
+func (r *reconciliation) pause(w *desired.Work) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.applied != specOf(w) {
@@ -232,14 +232,14 @@ func (r *round) pause(w *desired.Work) time.Duration {
 func specOf(w *desired.Work) string { return w.SpecTag.String() + " " + w.ResourceID }
 
 // looked notes that everything has been read, if it has.
-func (r *round) looked() {
+func (r *reconciliation) looked() {
 	if r.full {
 		r.look = r.now.Add(lookAgain + time.Duration(r.config.Random()*float64(lookAgain/2)))
 	}
 }
 
 // idle returns how long the objects need no look.
-func (r *round) idle() time.Duration {
+func (r *reconciliation) idle() time.Duration {
 	wait := max(time.Millisecond, r.look.Sub(r.now))
 	if n := r.config.Tracker.Unwatched(r.key); n > 0 {
 		interval := max(r.config.StatusSyncInterval, time.Duration(n)*time.Second/blindReads)
@@ -248,7 +248,7 @@ func (r *round) idle() time.Duration {
 	return wait
 }
 
-func (r *round) removalWait() time.Duration {
+func (r *reconciliation) removalWait() time.Duration {
 	wait := firstRemovalWait << min(r.removals, 20)
 	r.removals++
 	return min(wait, lastRemovalWait)
@@ -256,7 +256,7 @@ func (r *round) removalWait() time.Duration {
 
 // track makes sure that nothing that happens to the objects from now on is
 // missed. What was expected before still is.
-func (r *round) track(manifests []apply.Manifest) {
+func (r *reconciliation) track(manifests []apply.Manifest) {
 	expected := map[cluster.Ref]drift.Signature{inventory.Ref(r.key): r.recordSignature()}
 	add := func(ref cluster.Ref) {
 		expected[ref] = drift.Unknown
@@ -283,7 +283,7 @@ func (r *round) track(manifests []apply.Manifest) {
 
 // apply plans everything, records what may come into existence, and writes. The
 // results are in the order of the manifests; the error is about the record.
-func (r *round) apply(ctx context.Context, manifests []apply.Manifest) ([]apply.Result, error) {
+func (r *reconciliation) apply(ctx context.Context, manifests []apply.Manifest) ([]apply.Result, error) {
 	owner := r.record.Owner()
 	results := make([]apply.Result, len(manifests))
 	var steps []apply.Step
@@ -327,7 +327,7 @@ func (r *round) apply(ctx context.Context, manifests []apply.Manifest) ([]apply.
 
 // plan decides what to do about one manifest. New objects of new works are many
 // at a time, and reading first would only tell that they are not there.
-func (r *round) plan(ctx context.Context, m apply.Manifest, unheard bool) apply.Step {
+func (r *reconciliation) plan(ctx context.Context, m apply.Manifest, unheard bool) apply.Step {
 	_, has := r.known[m.Ref]
 	if unheard && !has && !r.lacking[m.Ref] {
 		return r.applier.Suppose(ctx, m, r.record.Owner())
@@ -337,14 +337,14 @@ func (r *round) plan(ctx context.Context, m apply.Manifest, unheard bool) apply.
 
 // unchanged reports whether the object is known to be as it should be: it was,
 // and the watch has seen no change since.
-func (r *round) unchanged(m apply.Manifest, owner apply.Owner) (apply.Known, bool) {
+func (r *reconciliation) unchanged(m apply.Manifest, owner apply.Owner) (apply.Known, bool) {
 	k := r.known[m.Ref].Known
 	return k, m.Err == nil && k.Same(m, owner) && r.quiet(m.Ref)
 }
 
 // quiet reports whether an object was read before, and the watch has seen no
 // change since.
-func (r *round) quiet(ref cluster.Ref) bool {
+func (r *reconciliation) quiet(ref cluster.Ref) bool {
 	k, has := r.known[ref]
 	if !has || r.full {
 		return false
@@ -354,7 +354,7 @@ func (r *round) quiet(ref cluster.Ref) bool {
 }
 
 // pruneAndRecord removes what the work no longer wants, and records what there is.
-func (r *round) pruneAndRecord(ctx context.Context, manifests []apply.Manifest, results []apply.Result) (remaining []inventory.Entry, err error) {
+func (r *reconciliation) pruneAndRecord(ctx context.Context, manifests []apply.Manifest, results []apply.Result) (remaining []inventory.Entry, err error) {
 	if r.held {
 		return nil, nil
 	}
@@ -373,7 +373,7 @@ func (r *round) pruneAndRecord(ctx context.Context, manifests []apply.Manifest, 
 }
 
 // expect remembers how the objects were left.
-func (r *round) expect(results []apply.Result, remaining []inventory.Entry) {
+func (r *reconciliation) expect(results []apply.Result, remaining []inventory.Entry) {
 	before := r.known
 	r.known = make(map[cluster.Ref]remembered, len(results))
 	expected := map[cluster.Ref]drift.Signature{}
@@ -425,7 +425,7 @@ func signatureOf(res apply.Result, before remembered) drift.Signature {
 
 // noteApplied notes whether everything is as wanted, and what it took to write
 // objects again for a spec that had been applied before.
-func (r *round) noteApplied(ctx context.Context, w *desired.Work, results []apply.Result) {
+func (r *reconciliation) noteApplied(ctx context.Context, w *desired.Work, results []apply.Result) {
 	wrote, asWanted := false, true
 	for _, res := range results {
 		asWanted = asWanted && res.Err == nil
@@ -448,7 +448,7 @@ func (r *round) noteApplied(ctx context.Context, w *desired.Work, results []appl
 
 // retryable returns the errors that may go away although the work does not
 // change.
-func (r *round) retryable(results []apply.Result) error {
+func (r *reconciliation) retryable(results []apply.Result) error {
 	var errs []error
 	if r.authority != nil && r.authority.failed != nil {
 		errs = append(errs, r.authority.failed)
@@ -474,8 +474,8 @@ func describe(m apply.Manifest) string {
 	return fmt.Sprintf("manifest %d (%s %s/%s)", m.Meta.Ordinal, m.Meta.Kind, m.Meta.Namespace, m.Meta.Name)
 }
 
-// statusOf builds the status after a round.
-func (r *round) statusOf(ctx context.Context, w *desired.Work, results []apply.Result) workv1.ManifestWorkStatus {
+// statusOf builds the status after a reconciliation.
+func (r *reconciliation) statusOf(ctx context.Context, w *desired.Work, results []apply.Result) workv1.ManifestWorkStatus {
 	manifests := make([]conditions.Manifest, 0, len(results))
 	for i, res := range results {
 		manifests = append(manifests, r.said(ctx, i, res))
@@ -489,7 +489,7 @@ func (r *round) statusOf(ctx context.Context, w *desired.Work, results []apply.R
 
 // blocked reports a work that cannot be applied because it cannot be recorded,
 // if that is more than a passing trouble.
-func (r *round) blocked(w *desired.Work, manifests []apply.Manifest, err error) error {
+func (r *reconciliation) blocked(w *desired.Work, manifests []apply.Manifest, err error) error {
 	if !needsChange(err) {
 		return nil
 	}
@@ -508,7 +508,7 @@ func needsChange(err error) bool {
 }
 
 // previous is the status that a work had; none if the key was another work's.
-func (r *round) previous(w *desired.Work) workv1.ManifestWorkStatus {
+func (r *reconciliation) previous(w *desired.Work) workv1.ManifestWorkStatus {
 	if r.about != w.ResourceID {
 		return workv1.ManifestWorkStatus{}
 	}
@@ -516,17 +516,17 @@ func (r *round) previous(w *desired.Work) workv1.ManifestWorkStatus {
 }
 
 // report puts a status into the outbox.
-func (r *round) report(w *desired.Work, status workv1.ManifestWorkStatus) error {
+func (r *reconciliation) report(w *desired.Work, status workv1.ManifestWorkStatus) error {
 	r.status, r.about = status, w.ResourceID
 	return r.put(w, status, false)
 }
 
-func (r *round) put(w *desired.Work, status workv1.ManifestWorkStatus, deleted bool) error {
+func (r *reconciliation) put(w *desired.Work, status workv1.ManifestWorkStatus, deleted bool) error {
 	r.mu.Lock()
 	held := r.set.Get(w.ResourceID)
 	if held == nil || held.Tag != w.Tag || held.Deleting != w.Deleting {
 		r.mu.Unlock()
-		return nil // news arrived meanwhile, and another round is due
+		return nil // news arrived meanwhile, and another reconciliation is due
 	}
 	if lapse, lapsed := r.keeper.unsaved[w.ResourceID]; lapsed && !deleted {
 		status = conditions.Lapsed(status, w.Generation, lapse)

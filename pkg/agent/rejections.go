@@ -26,13 +26,13 @@ type rejections struct {
 	tries int
 	again time.Time
 	// awaited are the definitions that would make unknown kinds known, as they
-	// were after the last round.
+	// were after the last reconciliation.
 	awaited map[cluster.Ref]drift.Signature
 }
 
 // recall returns what is known of an object, without a rejection that is to be
 // put to the test.
-func (r *round) recall(ref cluster.Ref) apply.Known {
+func (r *reconciliation) recall(ref cluster.Ref) apply.Known {
 	k, has := r.known[ref]
 	if !has {
 		return r.writtenBefore(ref)
@@ -52,7 +52,7 @@ func (r *round) recall(ref cluster.Ref) apply.Known {
 
 // redefined reports whether the definition of the object's kind is not as it
 // was.
-func (r *round) redefined(ref cluster.Ref, was drift.Signature) bool {
+func (r *reconciliation) redefined(ref cluster.Ref, was drift.Signature) bool {
 	definition, ok := definitionOf(ref)
 	if !ok {
 		return false
@@ -73,7 +73,7 @@ func definitionOf(ref cluster.Ref) (definition cluster.Ref, ok bool) {
 // noteRejected returns when to try again what the cluster rejected, or what it
 // may be about to know, 0 if there is nothing of that. It comes before
 // settledWith.
-func (r *round) noteRejected(w *desired.Work, results []apply.Result) time.Duration {
+func (r *reconciliation) noteRejected(w *desired.Work, results []apply.Result) time.Duration {
 	r.mu.Lock()
 	anew := r.applied != specOf(w)
 	r.mu.Unlock()
@@ -101,7 +101,7 @@ func (r *round) noteRejected(w *desired.Work, results []apply.Result) time.Durat
 
 // coming reports whether there is a definition for the unknown kind of a
 // manifest: it takes a moment from there until the cluster serves the kind.
-func (r *round) coming(m apply.Manifest) bool {
+func (r *reconciliation) coming(m apply.Manifest) bool {
 	definition, ok := awaited(m)
 	if !ok {
 		return false
@@ -129,7 +129,7 @@ func awaited(m apply.Manifest) (definition cluster.Ref, ok bool) {
 
 // await adds the definition of an unknown kind to what is expected, as it is
 // now: whoever called knows that the kind is still unknown.
-func (r *round) await(m apply.Manifest, expected map[cluster.Ref]drift.Signature) {
+func (r *reconciliation) await(m apply.Manifest, expected map[cluster.Ref]drift.Signature) {
 	definition, ok := awaited(m)
 	if !ok {
 		return
@@ -143,7 +143,7 @@ func (r *round) await(m apply.Manifest, expected map[cluster.Ref]drift.Signature
 
 // rememberRejected keeps that a write was rejected, and what the definition of
 // the object's kind was like; expected gets that.
-func (r *round) rememberRejected(res apply.Result, expected map[cluster.Ref]drift.Signature) {
+func (r *reconciliation) rememberRejected(res apply.Result, expected map[cluster.Ref]drift.Signature) {
 	k := remembered{Known: res.Known, signature: expected[res.Ref], rejected: true, definition: drift.Unknown}
 	if definition, ok := definitionOf(res.Ref); ok {
 		if seen, known := r.config.Tracker.Seen(definition); known {

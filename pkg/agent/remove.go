@@ -18,7 +18,7 @@ import (
 
 // removeWorks removes everything of deleted works of one name, and says so when
 // nothing is left.
-func (r *round) removeWorks(ctx context.Context, works []*desired.Work) (time.Duration, error) {
+func (r *reconciliation) removeWorks(ctx context.Context, works []*desired.Work) (time.Duration, error) {
 	if err := r.loadRecord(ctx); err != nil {
 		return 0, err
 	}
@@ -75,7 +75,7 @@ func orphans(w *desired.Work) func(inventory.Entry) bool {
 }
 
 // confirm reports that nothing of a deleted work is left.
-func (r *round) confirm(w *desired.Work) error {
+func (r *reconciliation) confirm(w *desired.Work) error {
 	last := r.previous(w)
 	if r.about == w.ResourceID {
 		r.status, r.about = workv1.ManifestWorkStatus{}, "" // what is made anew begins anew
@@ -85,7 +85,7 @@ func (r *round) confirm(w *desired.Work) error {
 
 // clearOldName removes what a work left behind under a name it no longer has,
 // once everything is there under the new one.
-func (r *round) clearOldName(ctx context.Context, id string) (time.Duration, error) {
+func (r *reconciliation) clearOldName(ctx context.Context, id string) (time.Duration, error) {
 	r.mu.Lock()
 	w := r.set.Get(id)
 	ready := w == nil || w.Deleting
@@ -120,7 +120,7 @@ func (r *round) clearOldName(ctx context.Context, id string) (time.Duration, err
 // finish is for an AppliedManifestWork that no work claims: it ends its deletion
 // if somebody deleted it, its objects go with it, and evicts it otherwise if
 // that is right.
-func (r *round) finish(ctx context.Context) (time.Duration, error) {
+func (r *reconciliation) finish(ctx context.Context) (time.Duration, error) {
 	if err := r.loadRecord(ctx); err != nil {
 		return 0, err
 	}
@@ -143,7 +143,7 @@ func (r *round) finish(ctx context.Context) (time.Duration, error) {
 }
 
 // ignore remembers that an AppliedManifestWork is gone, or another agent's.
-func (r *round) ignore() {
+func (r *reconciliation) ignore() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.record == nil {
@@ -154,7 +154,7 @@ func (r *round) ignore() {
 }
 
 // dissolve deletes the record and everything on it.
-func (r *round) dissolve(ctx context.Context, orphan func(inventory.Entry) bool) (gone bool, err error) {
+func (r *reconciliation) dissolve(ctx context.Context, orphan func(inventory.Entry) bool) (gone bool, err error) {
 	if r.record == nil {
 		return true, nil
 	}
@@ -180,7 +180,7 @@ func (r *round) dissolve(ctx context.Context, orphan func(inventory.Entry) bool)
 // spare lets go of the objects that are to outlive the work, as long as the
 // record stands: an agent that finds one being deleted after a restart, and
 // does not know the work any more, removes all that is on it.
-func (r *round) spare(ctx context.Context, orphan func(inventory.Entry) bool) error {
+func (r *reconciliation) spare(ctx context.Context, orphan func(inventory.Entry) bool) error {
 	if orphan == nil {
 		return nil
 	}
@@ -205,7 +205,7 @@ func (r *round) spare(ctx context.Context, orphan func(inventory.Entry) bool) er
 // removeAll removes the objects of a record that is being deleted, and lets go
 // of it when none is left. Objects that are not gone yet wake the key when they
 // are.
-func (r *round) removeAll(ctx context.Context, orphan func(inventory.Entry) bool) (gone bool, err error) {
+func (r *reconciliation) removeAll(ctx context.Context, orphan func(inventory.Entry) bool) (gone bool, err error) {
 	r.known = map[cluster.Ref]remembered{}
 	entries := r.record.Entries()
 	expected := map[cluster.Ref]drift.Signature{inventory.Ref(r.key): drift.Unknown}

@@ -213,11 +213,11 @@ func (r *rig) settle(within time.Duration) {
 			r.now = r.due[key]
 		}
 		delete(r.due, key)
-		r.round(key)
+		r.reconcile(key)
 	}
 }
 
-func (r *rig) round(key string) {
+func (r *rig) reconcile(key string) {
 	next, err := r.core.Reconcile(r.t.Context(), key)
 	r.lastErr[key] = err
 	switch {

@@ -110,7 +110,7 @@ func (c *Core) lookDue() time.Duration {
 
 // rolesInForceAt returns when all servers of the cluster go by the roles as they are
 // now; zero if they do.
-func (r *round) rolesInForceAt() time.Time {
+func (r *reconciliation) rolesInForceAt() time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if at := r.roles.changed.Add(rolesDelay); at.After(r.config.Now()) {
@@ -121,7 +121,7 @@ func (r *round) rolesInForceAt() time.Time {
 
 // needRoles notes whether a change of roles concerns the key, and how many objects
 // would be asked about.
-func (r *round) needRoles(needed bool) {
+func (r *reconciliation) needRoles(needed bool) {
 	r.mu.Lock()
 	if needed {
 		r.roles.waiting[r.key] = max(1, len(r.permits), len(r.lacking))

@@ -83,7 +83,7 @@ func (c *Core) resolve(ctx context.Context, e codec.Event) {
 
 // resolveStray sees to an AppliedManifestWork that was just read and is nobody's:
 // it is told of, and removed or adopted if an operator wants this one to be.
-func (r *round) resolveStray(ctx context.Context) (time.Duration, error) {
+func (r *reconciliation) resolveStray(ctx context.Context) (time.Duration, error) {
 	told := toldOf(r.record)
 	r.mu.Lock()
 	order, ordered := r.resolves[r.key]
@@ -116,7 +116,7 @@ func (r *round) resolveStray(ctx context.Context) (time.Duration, error) {
 // nobody's, and says why not if there is none. One under the name that the work
 // itself would use was its own already; under the name of another hub, or a former
 // identity, it is evicted from then on as one of that work: what both have stays.
-func (r *round) adoptStray(ctx context.Context) (outcome string) {
+func (r *reconciliation) adoptStray(ctx context.Context) (outcome string) {
 	_, name, _ := hubs.Split(r.key)
 	r.mu.Lock()
 	w := r.set.ByName(name).Live

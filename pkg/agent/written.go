@@ -26,7 +26,7 @@ func objectName(r cluster.Ref) string {
 }
 
 // noteWritten notes how the objects of the key are now.
-func (r *round) noteWritten(known map[cluster.Ref]remembered) {
+func (r *reconciliation) noteWritten(known map[cluster.Ref]remembered) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.config.Journal != nil {
@@ -36,7 +36,7 @@ func (r *round) noteWritten(known map[cluster.Ref]remembered) {
 
 // writtenBefore returns how an earlier process left an object; the zero Known if
 // nobody knows.
-func (r *round) writtenBefore(ref cluster.Ref) apply.Known {
+func (r *reconciliation) writtenBefore(ref cluster.Ref) apply.Known {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	k, _ := apply.ParseKnown(r.written.objects[r.key][objectName(ref)])

@@ -114,7 +114,7 @@ func TestWritten_Restore(t *testing.T) {
 	}
 	r := newJournaledRig(t)
 	r.core.written = w
-	if k := (&round{Core: r.core, key: "k"}).writtenBefore(ref{Name: "a"}); k.UID != "" {
+	if k := (&reconciliation{Core: r.core, key: "k"}).writtenBefore(ref{Name: "a"}); k.UID != "" {
 		t.Errorf("a text that is none: %v", k)
 	}
 }

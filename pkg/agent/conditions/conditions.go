@@ -88,7 +88,7 @@ type Manifest struct {
 	Presence Presence
 	// ReadErr is set when Presence is Unreadable.
 	ReadErr error
-	// Held: the manifest was not applied in this round, on purpose: the work is
+	// Held: the manifest was not applied in this reconciliation, on purpose: the work is
 	// complete, or somebody keeps undoing it. What is said about applying it stays
 	// as it was.
 	Held bool

@@ -17,7 +17,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
 )
 
-// What owners do about a Watcher in this test is what a work's rounds do: track,
+// What owners do about a Watcher in this test is what a work's reconciliations do: track,
 // read, say what was read; do so again when woken, and from time to time if
 // unwatched.
 type players struct {
@@ -102,8 +102,8 @@ func (p *players) do(s step) {
 	<-time.After(s.wait)
 }
 
-// round is what an owner does when it is woken.
-func (p *players) round(owner string) {
+// reconcile is what an owner does when it is woken.
+func (p *players) reconcile(owner string) {
 	wants, read := p.wants[owner], p.read[owner]
 	expected := map[cluster.Ref]Signature{}
 	for ref := range wants {
@@ -179,7 +179,7 @@ func (p *players) runUntilIdle() {
 			return
 		}
 		for _, owner := range slices.Sorted(maps.Keys(woken)) {
-			p.round(owner)
+			p.reconcile(owner)
 		}
 	}
 }
