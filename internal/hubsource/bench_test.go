@@ -193,8 +193,11 @@ func (a *fakeAgent) take(s *manifestwork.Spec) {
 		a.seen = append(a.seen, fmt.Sprint(s.Name, " ", s.Generation))
 		return
 	}
-	if old != nil && old.ResourceID == s.ResourceID {
+	if old != nil && (old.ResourceID == s.ResourceID || !s.Work.CreationTimestamp.Before(&old.Work.CreationTimestamp)) {
+		// Itself, or what had its name before: a work may take the place of another one
+		// while the agent is away, and go. A real agent evicts that then.
 		delete(a.held, s.Name)
+		a.setApplied(old.ResourceID, false)
 	}
 	a.setApplied(s.ResourceID, false)
 	a.seen = append(a.seen, s.Name+" deleted")

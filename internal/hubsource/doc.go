@@ -2,12 +2,9 @@
 // status of its clusters back: informers in, CloudEvents out; status events in,
 // patches of the status subresource out.
 //
-// It has two layers. [Core] decides: what it is told (a work changed, a status
-// arrived, the broker accepted an event) goes in, and [Core.Next] says what to
-// do next for one work or cluster as an [Effect]. It has no goroutine, socket
-// or lock and reads the clock through a function, so that a simulator can run
-// it step by step. [Source] is the shell around it: leader election, informers,
-// the broker session and the workers that carry the effects out.
+// Package core decides; read its comment first. [Source] is the shell around it: leader
+// election, informers, the broker session and the workers that carry the effects out. Each
+// life of the hub that the core begins has informers and a session of its own.
 //
 // What holds for every work:
 //
@@ -19,8 +16,8 @@
 //     when the cluster (or the broker, for a cluster that never had the work)
 //     confirmed the deletion;
 //   - a work that has it already when the process begins, and of which the broker
-//     has no record, is published only after the hub listed it: the informer may lag
-//     behind its end;
+//     has no record, is published only after the hub said that it is there: the
+//     informer may lag behind its end;
 //   - a deletion is published for a deletionTimestamp, or for an object whose
 //     deletion the hub reported and whose live GET says NotFound. What is merely
 //     missing, from a list or beside the broker's records, is deleted on a

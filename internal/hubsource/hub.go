@@ -15,14 +15,15 @@ import (
 	workclient "open-cluster-management.io/api/client/work/clientset/versioned/typed/work/v1"
 	workv1 "open-cluster-management.io/api/work/v1"
 
+	"github.com/hawser-io/hawser/internal/hubsource/core"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
 // fieldManager names the writer in managedFields.
 const fieldManager = "hawser-hub-source"
 
-// alivePage is how many works are asked for at once.
-const alivePage = 500
+// presentPage is how many works are asked for at once.
+const presentPage = 500
 
 var manifestWorks = schema.GroupVersionResource{Group: workv1.GroupName, Version: "v1", Resource: "manifestworks"}
 
@@ -39,9 +40,9 @@ type Hub interface {
 	Delete(ctx context.Context, o *workv1.ManifestWork) error
 	// Get reads past every cache.
 	Get(ctx context.Context, namespace, name string) (*workv1.ManifestWork, error)
-	// Alive returns which works of a namespace there are and are not being deleted,
-	// at one moment, past every cache.
-	Alive(ctx context.Context, namespace string) (Alive, error)
+	// Present returns the resource versions of the works of a namespace, at one
+	// moment, past every cache.
+	Present(ctx context.Context, namespace string) (core.Present, error)
 	// Locate returns which hub this is and how far its history has come, past
 	// every cache.
 	Locate(ctx context.Context) (codec.HubPosition, error)
@@ -116,24 +117,21 @@ func (h apiHub) Get(ctx context.Context, namespace, name string) (*workv1.Manife
 	return Trim(o), nil
 }
 
-func (h apiHub) Alive(ctx context.Context, namespace string) (Alive, error) {
-	alive := Alive{}
+func (h apiHub) Present(ctx context.Context, namespace string) (core.Present, error) {
+	present := core.Present{}
 	client := h.meta.Resource(manifestWorks).Namespace(namespace)
 	// No resource version is asked for, so the answer is the present state, and all
 	// pages are of the first one's.
-	var o metav1.ListOptions
-	for o.Limit = alivePage; ; {
+	for o := (metav1.ListOptions{Limit: presentPage}); ; {
 		list, err := client.List(ctx, o)
 		if err != nil {
 			return nil, err
 		}
 		for i := range list.Items {
-			if m := &list.Items[i]; m.DeletionTimestamp == nil {
-				alive[m.UID] = true
-			}
+			present[list.Items[i].UID] = list.Items[i].ResourceVersion
 		}
 		if o.Continue = list.Continue; o.Continue == "" {
-			return alive, nil
+			return present, nil
 		}
 	}
 }

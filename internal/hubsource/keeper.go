@@ -7,9 +7,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/hawser-io/hawser/internal/hubsource/core"
 )
 
-// StateName returns the name of the ConfigMap that keeps the [State] of a
+// StateName returns the name of the ConfigMap that keeps the [core.State] of a
 // source.
 func StateName(sourceID string) string { return fieldManager + "-" + sourceID }
 
@@ -26,22 +28,22 @@ type keeper struct {
 }
 
 // load returns what was saved last, the zero State when nothing was.
-func (k *keeper) load(ctx context.Context) (State, error) {
+func (k *keeper) load(ctx context.Context) (core.State, error) {
 	if k.maps == nil {
-		s := StateOf(k.lastData())
+		s := core.StateOf(k.lastData())
 		s.Cursor = ""
 		return s, nil
 	}
 	m, err := k.maps.ConfigMaps(k.namespace).Get(ctx, k.name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		k.last = nil
-		return State{}, nil
+		return core.State{}, nil
 	}
 	if err != nil {
-		return State{}, err
+		return core.State{}, err
 	}
 	k.last = m
-	return StateOf(m.Data), nil
+	return core.StateOf(m.Data), nil
 }
 
 func (k *keeper) lastData() map[string]string {
@@ -53,7 +55,7 @@ func (k *keeper) lastData() map[string]string {
 
 // save replaces what is there, unless somebody else has changed it since: the
 // error is a conflict then, and the next save goes by what it finds.
-func (k *keeper) save(ctx context.Context, s State) error {
+func (k *keeper) save(ctx context.Context, s core.State) error {
 	if k.maps == nil {
 		k.last = &corev1.ConfigMap{Data: s.Data()}
 		return nil
@@ -72,7 +74,7 @@ func (k *keeper) save(ctx context.Context, s State) error {
 	return nil
 }
 
-func (k *keeper) write(ctx context.Context, s State) (*corev1.ConfigMap, error) {
+func (k *keeper) write(ctx context.Context, s core.State) (*corev1.ConfigMap, error) {
 	maps := k.maps.ConfigMaps(k.namespace)
 	if k.last == nil {
 		return maps.Create(ctx, &corev1.ConfigMap{

@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/hawser-io/hawser/internal/hubsource/core"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -46,7 +47,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	return m, nil
 }
 
-func (m *metrics) report(v Verdict) { m.reports.WithLabelValues(string(v)).Inc() }
+func (m *metrics) report(v core.Verdict) { m.reports.WithLabelValues(string(v)).Inc() }
 
 // knownOutcomes bounds the label of publishes.
 var knownOutcomes = map[string]bool{
@@ -55,7 +56,7 @@ var knownOutcomes = map[string]bool{
 }
 
 // brokerResult is the label of an answer: bounded, whatever a broker says.
-func brokerResult(r Result) string {
+func brokerResult(r core.Result) string {
 	if r.Err != nil {
 		return transport.CodeOf(r.Err).String()
 	}
@@ -76,16 +77,16 @@ func hubResult(err error) string {
 		return "not_found"
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
 		return "forbidden"
-	case rejected(err):
+	case core.Rejected(err):
 		return "rejected"
 	}
 	return "error"
 }
 
-// stateCollector exports [Stats] of the running core, if there is one.
+// stateCollector exports [core.Stats] of the running core, if there is one.
 type stateCollector struct {
 	mu   sync.Mutex
-	read func() (Stats, [lanes]int)
+	read func() (core.Stats, [core.Lanes]int)
 }
 
 var (
@@ -112,8 +113,8 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	c.mu.Lock()
 	read := c.read
 	c.mu.Unlock()
-	var s Stats
-	var queues [lanes]int
+	var s core.Stats
+	var queues [core.Lanes]int
 	if read != nil {
 		s, queues = read()
 	}
@@ -127,15 +128,15 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge(descComparing, s.Comparing)
 	gauge(descWithheldIn, s.WithheldClusters)
 	gauge(descWithheld, s.WithheldWorks)
-	for _, reason := range reasons {
+	for _, reason := range core.Reasons {
 		gauge(descUndelivered, s.Undelivered[reason], reason)
 	}
 	for l, n := range queues {
-		gauge(descQueue, n, Lane(l).String())
+		gauge(descQueue, n, core.Lane(l).String())
 	}
 }
 
-func (c *stateCollector) set(read func() (Stats, [lanes]int)) {
+func (c *stateCollector) set(read func() (core.Stats, [core.Lanes]int)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.read = read

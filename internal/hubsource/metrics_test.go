@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hawser-io/hawser/internal/hubsource/core"
 )
 
 var metricRow = regexp.MustCompile("^\\| `(hawser_hubsource_[a-z_]+)` \\| (counter|gauge|histogram) \\| (.*?) \\| .+ \\|$")
@@ -53,7 +55,7 @@ func TestMetrics_AreDocumented(t *testing.T) {
 		for name := range want {
 			b.Errorf("%s is documented and does not exist", name)
 		}
-		for _, reason := range reasons {
+		for _, reason := range core.Reasons {
 			if !strings.Contains(string(doc), "`"+reason+"`") {
 				b.Errorf("docs/metrics.md does not name the reason %s", reason)
 			}

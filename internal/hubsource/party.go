@@ -2,35 +2,49 @@ package hubsource
 
 import (
 	"context"
+	"errors"
 
+	"github.com/hawser-io/hawser/internal/hubsource/core"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// party is the source's side of the session with the broker; see
-// session.Party.
-type party struct{ *shell }
+// party is the source's side of the session with the broker in one life of the hub;
+// see session.Party.
+type party struct {
+	*shell
+	life int
+}
 
-func (p party) Hello() transport.Hello {
+// errOver ends a session of a life of the hub that has ended.
+var errOver = errors.New("the hub is read anew")
+
+// tell calls f with the core, unless the life has ended.
+func (p party) tell(f func(c *core.Core)) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.core.Hello()
+	if p.core.Life() != p.life {
+		return errOver
+	}
+	f(p.core)
+	return nil
+}
+
+func (p party) Hello() (h transport.Hello) {
+	h.Protocol = 1
+	_ = p.tell(func(c *core.Core) { h = c.Hello() }) // Subscribed will say so
+	return h
 }
 
 // Subscribed starts the comparison of all works with the broker. What is to be
 // published then goes through the core like everything else, so that a broker
 // that asks to wait for one of many requests is not asked for all of them again.
 func (p party) Subscribed(_ context.Context, a transport.Accepted) ([]codec.Event, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.core.Connected(a)
-	return nil, nil
+	return nil, p.tell(func(c *core.Core) { c.Connected(a) })
 }
 
 func (p party) Disconnected(error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.core.Disconnected()
+	_ = p.tell(func(c *core.Core) { c.Disconnected() }) // of another life nothing is to end
 }
 
 // Handle takes an event of the broker's stream: a status, or what the broker
@@ -40,34 +54,36 @@ func (p party) Handle(ctx context.Context, e codec.Event) error {
 	switch e.Type() {
 	case codec.TypeCheckpoint:
 		if cp, err := codec.ParseCheckpoint(e); p.readable(ctx, e, err) {
-			p.mu.Lock()
-			p.core.Checkpoint(cp)
-			p.mu.Unlock()
+			return p.tell(func(c *core.Core) { c.Checkpoint(cp) })
 		}
 		return nil
 	case codec.TypeInventory:
-		if page, err := codec.ParseInventory(e); p.readable(ctx, e, err) {
-			p.mu.Lock()
-			taken := p.core.Inventory(page)
-			p.mu.Unlock()
-			p.log.DebugContext(ctx, "inventory page", "request", page.RequestID, "taken", taken,
-				"clusters", len(page.Clusters), "records", len(page.Records), "more", page.NextPageToken != "")
+		page, err := codec.ParseInventory(e)
+		if !p.readable(ctx, e, err) {
+			return nil
 		}
+		taken := false
+		err = p.tell(func(c *core.Core) { taken = c.Inventory(page) })
+		p.log.DebugContext(ctx, "inventory page", "request", page.RequestID, "taken", taken,
+			"clusters", len(page.Clusters), "records", len(page.Records), "more", page.NextPageToken != "")
+		return err
+	}
+	r := p.decode(ctx, e)
+	if r == nil {
 		return nil
 	}
-	if r := p.decode(ctx, e); r != nil {
-		p.mu.Lock()
-		verdict := p.core.Report(r)
-		p.mu.Unlock()
+	var verdict core.Verdict
+	err := p.tell(func(c *core.Core) { verdict = c.Report(r) })
+	if err == nil {
 		p.metrics.report(verdict)
 		p.logReport(ctx, r, e.Source(), verdict)
 	}
-	return nil
+	return err
 }
 
 // decode reads a status event; of what it cannot read it tells, and returns nil.
-func (p party) decode(ctx context.Context, e codec.Event) *Report {
-	r, err := ReportOf(e)
+func (p party) decode(ctx context.Context, e codec.Event) *core.Report {
+	r, err := core.ReportOf(e)
 	if p.readable(ctx, e, err) {
 		return r
 	}
@@ -83,14 +99,14 @@ func (p party) readable(ctx context.Context, e codec.Event, err error) bool {
 	return err == nil
 }
 
-func (p party) logReport(ctx context.Context, r *Report, agent string, v Verdict) {
+func (p party) logReport(ctx context.Context, r *core.Report, agent string, v core.Verdict) {
 	attrs := []any{"cluster", r.Cluster, "work", r.Name, "uid", r.UID, "version", r.Version, "sequence", r.Sequence, "from", agent, "verdict", v}
 	switch v {
-	case NotDeleting:
+	case core.NotDeleting:
 		p.log.WarnContext(ctx, "cluster reports a work as deleted that the hub does not delete", attrs...)
-	case Incomparable:
+	case core.Incomparable:
 		p.log.WarnContext(ctx, "status has a sequence id that cannot be compared", attrs...)
-	case Taken, Stale, Ignored:
+	case core.Taken, core.Stale, core.Ignored:
 		p.log.DebugContext(ctx, "status received", attrs...)
 	}
 }

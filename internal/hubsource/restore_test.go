@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/hubsource/core"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 )
@@ -34,7 +35,7 @@ func (h *fakeHub) backUp() (restore func()) {
 }
 
 // state is what the source has left on the hub.
-func (b *bench) state() State {
+func (b *bench) state() core.State {
 	b.hub.mu.Lock()
 	defer b.hub.mu.Unlock()
 	data := map[string]string{}
@@ -44,7 +45,7 @@ func (b *bench) state() State {
 			data[k], _ = v.(string)
 		}
 	}
-	return StateOf(data)
+	return core.StateOf(data)
 }
 
 // gauge returns a gauge of a source.
@@ -144,7 +145,7 @@ func TestSource_SurvivesARestoreOfTheHub(t *testing.T) {
 				if gauge(b, s, "withheld_works") != "1" || gauge(b, s, "withheld_clusters") != "1" {
 					b.Errorf("metrics are %v", gather(b, s))
 				}
-				if w := b.state().Withheld; len(w) != 1 || w[0] != everywhere {
+				if w := b.state().Withheld; len(w) != 1 || w[0] != "*" {
 					b.Errorf("withheld is %v", w)
 				}
 
@@ -217,7 +218,7 @@ func TestSource_TellsWhatItNeedsOnTheHub(t *testing.T) {
 
 func TestSource_KeepsItsStateInMemoryIfItMust(t *testing.T) {
 	k := &keeper{}
-	if err := k.save(t.Context(), State{Cursor: "e/t/7", Withheld: []string{"c1"}}); err != nil {
+	if err := k.save(t.Context(), core.State{Cursor: "e/t/7", Withheld: []string{"c1"}}); err != nil {
 		t.Fatal(err)
 	}
 	s, err := k.load(t.Context())

@@ -16,6 +16,7 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/hubsource/core"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
@@ -420,7 +421,7 @@ func (p *play) checkStatus(w *workv1.ManifestWork, k store.Key) {
 	if err != nil {
 		p.Fatalf("%s: %v", k.ResourceID, err)
 	}
-	said, err := ReportOf(e)
+	said, err := core.ReportOf(e)
 	if err != nil {
 		p.Fatal(err)
 	}

@@ -12,15 +12,20 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	workv1 "open-cluster-management.io/api/work/v1"
 
+	"github.com/hawser-io/hawser/internal/hubsource/core"
 	"github.com/hawser-io/hawser/internal/run"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// Publisher sends one event to the broker, but only on this subscription;
-// session.Session is one. Errors are *transport.Error.
-type Publisher interface {
+// link is the session with the broker; session.Session is one.
+type link interface {
+	Run(ctx context.Context) error
+	// PublishOn sends one event, but only on this subscription. The error is a
+	// *transport.Error.
 	PublishOn(ctx context.Context, subscriptionID string, e codec.Event) (transport.Receipt, error)
+	// End ends this subscription, as if its connection had broken.
+	End(subscriptionID string)
 }
 
 // Workers per lane, and the deadlines of their calls. The spec lane's number is
@@ -38,25 +43,26 @@ type shell struct {
 	id      string
 	hub     Hub
 	keeper  *keeper
-	broker  Publisher
 	log     *slog.Logger
 	metrics *metrics
 	now     func() time.Time
-	queues  [lanes]workqueue.TypedDelayingInterface[Key]
+	queues  [core.Lanes]workqueue.TypedDelayingInterface[core.Key]
 
 	mu      sync.Mutex // guards what follows
-	core    *Core
+	core    *core.Core
+	broker  link            // of the present life of the hub, nil while there is none
+	endLife func()          // ends what feeds the core with the life before
 	failing map[string]bool // operations on the hub whose last request failed
 }
 
-// shellConfig is what a shell is made of; the link to the broker follows.
+// shellConfig is what a shell is made of.
 type shellConfig struct {
 	id      string
 	all     bool // serve every namespace
 	cleanUp bool // delete completed works
 	hub     Hub
 	keeper  *keeper
-	state   State // saved last
+	state   core.State // saved last
 	log     *slog.Logger
 	metrics *metrics
 }
@@ -64,16 +70,32 @@ type shellConfig struct {
 func newShell(c shellConfig) *shell {
 	s := &shell{id: c.id, hub: c.hub, keeper: c.keeper, log: c.log, metrics: c.metrics, now: time.Now, failing: map[string]bool{}}
 	for l := range s.queues {
-		s.queues[l] = workqueue.NewTypedDelayingQueue[Key]()
+		s.queues[l] = workqueue.NewTypedDelayingQueue[core.Key]()
 	}
-	s.core = NewCore(CoreConfig{
+	s.core = core.New(core.Config{
 		Now: time.Now, Jitter: rand.Float64, Waker: s, All: c.all, CleanUp: c.cleanUp, NewID: uuid.NewString, State: c.state,
 	})
 	return s
 }
 
-// Wake implements [Waker].
-func (s *shell) Wake(l Lane, k Key, after time.Duration) {
+// begin begins what feeds the core with the present life of the hub; ctx ends with
+// it.
+func (s *shell) begin(ctx context.Context) (life int, lives context.Context, end func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	lives, s.endLife = context.WithCancel(ctx)
+	return s.core.Life(), lives, s.endLife
+}
+
+// use has events sent on this session.
+func (s *shell) use(l link) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.broker = l
+}
+
+// Wake implements [core.Waker].
+func (s *shell) Wake(l core.Lane, k core.Key, after time.Duration) {
 	if after <= 0 {
 		s.queues[l].Add(k)
 		return
@@ -95,22 +117,22 @@ func (s *shell) Run(ctx context.Context) error {
 	defer context.AfterFunc(ctx, s.shutDown)()
 	var tasks []run.Task
 	for range specWorkers {
-		tasks = append(tasks, run.Task{Name: "spec worker", Run: func(ctx context.Context) error { return s.work(ctx, SpecLane) }})
+		tasks = append(tasks, run.Task{Name: "spec worker", Run: func(ctx context.Context) error { return s.work(ctx, core.SpecLane) }})
 	}
 	for range hubWorkers {
-		tasks = append(tasks, run.Task{Name: "hub worker", Run: func(ctx context.Context) error { return s.work(ctx, HubLane) }})
+		tasks = append(tasks, run.Task{Name: "hub worker", Run: func(ctx context.Context) error { return s.work(ctx, core.HubLane) }})
 	}
 	return run.Group(ctx, tasks...)
 }
 
-func (s *shell) stats() (Stats, [lanes]int) {
+func (s *shell) stats() (core.Stats, [core.Lanes]int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.core.Stats(), [lanes]int{s.queues[SpecLane].Len(), s.queues[HubLane].Len()}
+	return s.core.Stats(), [core.Lanes]int{s.queues[core.SpecLane].Len(), s.queues[core.HubLane].Len()}
 }
 
 // work is one worker of a lane.
-func (s *shell) work(ctx context.Context, l Lane) error {
+func (s *shell) work(ctx context.Context, l core.Lane) error {
 	for {
 		k, shutdown := s.queues[l].Get()
 		if shutdown {
@@ -118,24 +140,24 @@ func (s *shell) work(ctx context.Context, l Lane) error {
 		}
 		s.process(ctx, l, k)
 		s.queues[l].Done(k)
-		if l == SpecLane {
+		if l == core.SpecLane {
 			s.feed()
 		}
 	}
 }
 
 // process does everything that is to be done for a key now.
-func (s *shell) process(ctx context.Context, l Lane, k Key) {
+func (s *shell) process(ctx context.Context, l core.Lane, k core.Key) {
 	for ctx.Err() == nil {
 		s.mu.Lock()
-		e, on := s.core.Next(l, k), s.core.Subscription()
+		e, to := s.core.Next(l, k), broker{s, s.broker, s.core.Subscription()}
 		s.mu.Unlock()
 		if e == nil {
 			return
 		}
-		r := s.do(ctx, on, e)
+		r := s.do(ctx, to, e)
 		s.mu.Lock()
-		s.core.Done(e, r)
+		s.core.Done(l, k, e, r)
 		s.mu.Unlock()
 	}
 }
@@ -144,83 +166,64 @@ func (s *shell) process(ctx context.Context, l Lane, k Key) {
 // fresh change never waits behind all works of the hub.
 func (s *shell) feed() {
 	const low = 2 * specWorkers
-	if s.queues[SpecLane].Len() >= low {
+	if s.queues[core.SpecLane].Len() >= low {
 		return
 	}
 	s.mu.Lock()
 	keys := s.core.Sweep(low)
 	s.mu.Unlock()
 	for _, k := range keys {
-		s.queues[SpecLane].Add(k)
+		s.queues[core.SpecLane].Add(k)
 	}
 }
 
-// do carries out one effect; what is for the broker, on this subscription.
-func (s *shell) do(ctx context.Context, on string, e Effect) Result {
+// do carries out one effect; what is for the broker, on the subscription that it was
+// decided for.
+func (s *shell) do(ctx context.Context, to broker, e core.Effect) core.Result {
 	switch e := e.(type) {
-	case Publish:
-		return s.publish(ctx, on, e)
-	case Release:
-		return s.release(ctx, on, e)
-	case Ask:
-		return s.ask(ctx, on, e)
-	case Tag:
-		return Result{Tags: e.Tags()}
-	case Delete:
-		return s.delete(ctx, on, e)
-	case AskInventory:
-		event, err := e.Event(s.now(), s.id)
-		return s.request(ctx, on, "inventory", event, err)
-	case SendCompared:
-		event, err := e.Event(uuid.NewString(), s.now(), s.id)
-		s.logCompared(ctx, e)
-		return s.request(ctx, on, "compared", event, err)
-	case SendAck:
-		event, err := e.Event(uuid.NewString(), s.now(), s.id)
-		return s.request(ctx, on, "ack", event, err)
-	default:
-		return s.onHub(ctx, e)
+	case core.Tag:
+		return core.Result{Tags: e.Tags()}
+	case core.BeginLife:
+		s.log.WarnContext(ctx, "the hub is read anew, nothing is deleted because it lacks it", "reason", e.Reason)
+		s.mu.Lock()
+		s.endLife()
+		s.mu.Unlock()
+		return core.Result{}
+	case core.Publish, core.Release, core.Delete, core.Ask, core.AskInventory, core.SendCompared, core.SendAck, core.EndSubscription:
+		return to.do(ctx, e)
 	}
+	return s.onHub(ctx, e)
 }
 
-func (s *shell) onHub(ctx context.Context, e Effect) (r Result) {
+func (s *shell) onHub(ctx context.Context, e core.Effect) (r core.Result) {
 	ctx, cancel := context.WithTimeout(ctx, hubTimeout)
 	defer cancel()
 	var operation string
 	switch e := e.(type) {
-	case AddFinalizer:
+	case core.AddFinalizer:
 		operation = "add_finalizer"
 		r.Work, r.Err = s.hub.AddFinalizer(ctx, e.Work)
-	case RemoveFinalizer:
+	case core.RemoveFinalizer:
 		operation = "remove_finalizer"
 		r.Work, r.Err = s.hub.RemoveFinalizer(ctx, e.Work)
-	case PatchStatus:
+	case core.PatchStatus:
 		operation = "patch_status"
 		r.Work, r.Err = s.hub.PatchStatus(ctx, e.Work, e.Status)
-	case DeleteCompleted:
+	case core.DeleteCompleted:
 		operation = "delete_completed"
 		r.Err = s.deleteCompleted(ctx, e.Work)
-	case CheckGone:
-		operation = "get"
-		r.Work, r.Err = s.hub.Get(ctx, e.Work.Namespace, e.Work.Name)
-	case Lookup:
+	case core.Get:
 		operation = "get"
 		r.Work, r.Err = s.hub.Get(ctx, e.Namespace, e.Name)
-	case CheckBehind:
-		operation = "get"
-		r.Work, r.Err = s.hub.Get(ctx, e.Work.Namespace, e.Work.Name)
-	case CheckMissing:
-		operation = "get"
-		r.Work, r.Err = s.hub.Get(ctx, e.Namespace, e.Name)
-	case ListAlive:
+	case core.List:
 		operation = "list"
-		r.Alive, r.Err = s.hub.Alive(ctx, e.Namespace)
-	case Locate:
+		r.Present, r.Err = s.hub.Present(ctx, e.Namespace)
+	case core.Locate:
 		operation = "locate"
 		var p codec.HubPosition
 		p, r.Err = s.hub.Locate(ctx)
 		r.Position = &p
-	case Save:
+	case core.Save:
 		operation = "save"
 		r.Err = s.keeper.save(ctx, e.State)
 	}
@@ -241,7 +244,7 @@ func (s *shell) deleteCompleted(ctx context.Context, o *workv1.ManifestWork) err
 
 // logHub tells once when a kind of request begins to fail and when it works
 // again; what concerns a single work is on the work, or at debug level.
-func (s *shell) logHub(ctx context.Context, operation, result string, e Effect, err error) {
+func (s *shell) logHub(ctx context.Context, operation, result string, e core.Effect, err error) {
 	attrs := []any{"operation", operation, "result", result, "err", err}
 	if o := workOf(e); o != nil {
 		attrs = append(attrs, "cluster", o.Namespace, "work", o.Name)
@@ -265,83 +268,16 @@ func (s *shell) logHub(ctx context.Context, operation, result string, e Effect, 
 	}
 }
 
-func workOf(e Effect) *workv1.ManifestWork {
+func workOf(e core.Effect) *workv1.ManifestWork {
 	switch e := e.(type) {
-	case AddFinalizer:
+	case core.AddFinalizer:
 		return e.Work
-	case RemoveFinalizer:
+	case core.RemoveFinalizer:
 		return e.Work
-	case PatchStatus:
+	case core.PatchStatus:
 		return e.Work
-	case DeleteCompleted:
-		return e.Work
-	case CheckGone:
-		return e.Work
-	case CheckBehind:
+	case core.DeleteCompleted:
 		return e.Work
 	}
 	return nil
-}
-
-// send publishes one event within a deadline; err is that of making it.
-func (s *shell) send(ctx context.Context, on string, e codec.Event, err error) (r Result) {
-	if err != nil {
-		return Result{Err: unencodable(err)}
-	}
-	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
-	defer cancel()
-	r.Receipt, r.Err = s.broker.PublishOn(ctx, on, e)
-	return r
-}
-
-// unencodable is the error of an event that cannot be built.
-func unencodable(err error) error {
-	return &transport.Error{Code: transport.CodeInvalid, Message: "cannot be encoded: " + err.Error(), Err: err}
-}
-
-func (s *shell) publish(ctx context.Context, on string, p Publish) (r Result) {
-	event, err := p.Event(uuid.NewString(), s.now(), s.id)
-	r = s.send(ctx, on, event, err)
-	s.metrics.publishes.WithLabelValues(brokerResult(r)).Inc()
-	level := slog.LevelDebug
-	if r.Err != nil && !transport.Retryable(r.Err) {
-		level = slog.LevelWarn
-	}
-	s.log.Log(ctx, level, "spec published", "cluster", p.Work.Namespace, "work", p.Work.Name, "uid", p.Work.UID,
-		"action", p.Action, "generation", p.Work.Generation, "outcome", r.Receipt.Outcome, "err", r.Err)
-	return r
-}
-
-func (s *shell) release(ctx context.Context, on string, e Release) (r Result) {
-	event, err := e.Event(uuid.NewString(), s.now(), s.id)
-	r = s.send(ctx, on, event, err)
-	s.metrics.clusters.WithLabelValues("release", brokerResult(r)).Inc()
-	s.logCluster(ctx, "release", e.Cluster, r)
-	return r
-}
-
-func (s *shell) ask(ctx context.Context, on string, e Ask) (r Result) {
-	events, err := e.Events(uuid.NewString, s.now(), s.id)
-	if err != nil {
-		r.Err = unencodable(err)
-	}
-	for i, event := range events {
-		r = s.send(ctx, on, event, nil)
-		if r.Lists = i + 1; r.Err != nil {
-			break
-		}
-	}
-	s.metrics.clusters.WithLabelValues("ask", brokerResult(r)).Inc()
-	s.logCluster(ctx, "ask", e.Cluster, r)
-	return r
-}
-
-// logCluster tells of a request about a whole cluster; what is retried, at
-// debug level only.
-func (s *shell) logCluster(ctx context.Context, operation, cluster string, r Result) {
-	level := slog.LevelDebug
-	if r.Err != nil && !transport.Retryable(r.Err) {
-		level = slog.LevelWarn
-	}
-	s.log.Log(ctx, level, "request about a cluster", "operation", operation, "cluster", cluster, "outcome", r.Receipt.Outcome, "err", r.Err)
 }

@@ -6,7 +6,9 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/hawser-io/hawser/internal/hubsource/core"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -19,6 +21,9 @@ func (p pinned) PublishOn(_ context.Context, subscription string, e codec.Event)
 	return transport.Receipt{}, &transport.Error{Code: transport.CodeUnavailable}
 }
 
+func (pinned) Run(context.Context) error { return nil }
+func (pinned) End(string)                {}
+
 // TestShell_PublishesOnTheSubscriptionItDecidedOn: an effect whose worker was slow
 // must not go out on the next one, which means nothing by it.
 func TestShell_PublishesOnTheSubscriptionItDecidedOn(t *testing.T) {
@@ -26,36 +31,36 @@ func TestShell_PublishesOnTheSubscriptionItDecidedOn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	broker := pinned{}
+	sent := pinned{}
 	s := newShell(shellConfig{id: "hub", log: slog.New(slog.DiscardHandler), metrics: m})
-	s.broker = broker
+	s.use(sent)
 	defer func() {
 		for l := range s.queues {
 			s.queues[l].ShutDown()
 		}
 	}()
-	s.core.ClusterSelected("cluster1")
-	s.core.WorkSeen(newWork("w", 1, deleting))
+	s.core.ClusterSelected(1, "cluster1")
+	s.core.WorkSeen(1, newWork("w", 1, deleting))
 	s.core.Connected(transport.Accepted{Protocol: 1, SubscriptionID: "first", Resync: codec.ResyncList})
-	keys := []Key{{UID: "uid-w"}, {Cluster: "cluster1"}, {}}
-	var effects []Effect
-	on := s.core.Subscription()
+	keys := []core.Key{{UID: "uid-w"}, {Cluster: "cluster1"}, {}}
+	var effects []core.Effect
+	to := broker{s, sent, s.core.Subscription()}
 	for _, k := range keys {
-		effects = append(effects, s.core.Next(SpecLane, k))
+		effects = append(effects, s.core.Next(core.SpecLane, k))
 	}
 	s.core.Connected(transport.Accepted{Protocol: 1, SubscriptionID: "second", Resync: codec.ResyncCursor})
 	for i, e := range effects {
 		if e == nil {
 			t.Fatalf("nothing is to be done for %+v", keys[i])
 		}
-		s.core.Done(e, s.do(t.Context(), on, e))
+		s.core.Done(core.SpecLane, keys[i], e, s.do(t.Context(), to, e))
 	}
-	if len(broker["first"]) != len(effects) || len(broker) != 1 {
-		t.Errorf("%v went out", broker)
+	if len(sent["first"]) != len(effects) || len(sent) != 1 {
+		t.Errorf("%v went out", sent)
 	}
-	s.process(t.Context(), SpecLane, Key{})
-	if len(broker["first"]) != len(effects) || len(broker["second"]) != 1 {
-		t.Errorf("%v went out", broker)
+	s.process(t.Context(), core.SpecLane, core.Key{})
+	if len(sent["first"]) != len(effects) || len(sent["second"]) != 1 {
+		t.Errorf("%v went out", sent)
 	}
 }
 
@@ -76,13 +81,14 @@ func TestShell_TakesAWorkWhoseNameAnotherHasInANewListForMissing(t *testing.T) {
 	}()
 	first, second := newWork("w", 1), newWork("w", 1, version("200"))
 	second.UID = "uid-second"
-	events := s.workEvents()
+	events := s.workEvents(s.core.Life())
 	events.OnAdd(second, true)
 	events.OnUpdate(second, first)
-	if w := s.core.works[second.UID]; w == nil || !w.gone || !w.missing {
-		t.Errorf("the second work is %+v", w)
+	s.core.Connected(transport.Accepted{Protocol: 1, SubscriptionID: "one"})
+	for _, uid := range []types.UID{second.UID, first.UID} {
+		s.core.Next(core.SpecLane, core.Key{UID: uid})
 	}
-	if w := s.core.works[first.UID]; w == nil || w.gone {
-		t.Errorf("the first work is %+v", w)
+	if n := s.core.Stats().Works; n != 1 {
+		t.Errorf("%d works are known, the one that is missing is left to the comparison", n)
 	}
 }

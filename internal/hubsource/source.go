@@ -13,15 +13,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/metadata"
-	"k8s.io/client-go/tools/cache"
 	workversioned "open-cluster-management.io/api/client/work/clientset/versioned"
-	workinformer "open-cluster-management.io/api/client/work/informers/externalversions/work/v1"
-	workv1 "open-cluster-management.io/api/work/v1"
 
+	"github.com/hawser-io/hawser/internal/hubsource/core"
 	"github.com/hawser-io/hawser/internal/leader"
 	"github.com/hawser-io/hawser/internal/run"
 	"github.com/hawser-io/hawser/internal/telemetry"
-	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/session"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -111,58 +108,22 @@ func (s *Source) Run(ctx context.Context) error {
 	if err := s.preflight(ctx); err != nil {
 		return err
 	}
-	works := workinformer.NewManifestWorkInformer(s.cfg.Works, metav1.NamespaceAll, 0, cache.Indexers{})
-	if err := works.SetTransform(trimmed); err != nil {
+	first, err := s.watch()
+	if err != nil {
 		return err
 	}
-	informers := []cache.SharedIndexInformer{works}
-	var clusters cache.SharedIndexInformer
-	if !s.cfg.Selection.all() {
-		var err error
-		if clusters, err = s.cfg.Selection.informer(s.cfg.Metadata); err != nil {
-			return err
-		}
-		informers = append(informers, clusters)
-	}
-	tasks := []run.Task{{Name: "leader", Run: func(ctx context.Context) error { return s.lead(ctx, works, clusters) }}}
-	for _, i := range informers {
-		if err := i.SetWatchErrorHandlerWithContext(s.logWatch); err != nil {
-			return err
-		}
-		tasks = append(tasks, run.Task{Name: "informer", Run: func(ctx context.Context) error {
-			i.RunWithContext(ctx)
-			return nil
-		}})
-	}
-	return run.Group(ctx, tasks...)
-}
-
-func trimmed(o any) (any, error) {
-	if w, ok := o.(*workv1.ManifestWork); ok {
-		return Trim(w), nil
-	}
-	return o, nil
-}
-
-// logWatch tells about lists and watches that fail; they are retried.
-func (s *Source) logWatch(ctx context.Context, _ *cache.Reflector, err error) {
-	if ctx.Err() != nil || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
-		return
-	}
-	s.cfg.Log.Warn("watch on the hub ended and is started again", "err", err)
+	return run.Group(ctx,
+		run.Task{Name: "informers", Run: first.run},
+		run.Task{Name: "leader", Run: func(ctx context.Context) error { return s.lead(ctx, first) }})
 }
 
 // lead waits for the caches and serves while this replica is the leader.
-func (s *Source) lead(ctx context.Context, works, clusters cache.SharedIndexInformer) error {
-	synced := []cache.InformerSynced{works.HasSynced}
-	if clusters != nil {
-		synced = append(synced, clusters.HasSynced)
-	}
-	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
+func (s *Source) lead(ctx context.Context, first *watch) error {
+	if !first.synced(ctx) {
 		return ctx.Err()
 	}
 	s.synced.Store(true)
-	s.cfg.Log.Info("works of the hub are read", "works", len(works.GetStore().ListKeys()))
+	s.cfg.Log.Info("works of the hub are read", "works", len(first.works.GetStore().ListKeys()))
 	observed := func(holder string) {
 		s.led.Store(true)
 		s.cfg.Log.Info("leader observed", "leader", holder, "self", holder == s.cfg.Election.Identity)
@@ -170,14 +131,14 @@ func (s *Source) lead(ctx context.Context, works, clusters cache.SharedIndexInfo
 	return s.cfg.Election.Lead(ctx, observed, func(ctx context.Context) error {
 		s.metrics.leader.Set(1)
 		defer s.metrics.leader.Set(0)
-		return s.serve(ctx, works, clusters)
+		return s.serve(ctx, first)
 	})
 }
 
 // serve does the work of the leader: it begins with an empty core, which the
 // informers fill before the session with the broker starts.
-func (s *Source) serve(ctx context.Context, works, clusters cache.SharedIndexInformer) error {
-	var state State
+func (s *Source) serve(ctx context.Context, first *watch) error {
+	var state core.State
 	err := s.ask(ctx, func() (err error) {
 		state, err = s.keeper.load(ctx)
 		return err
@@ -190,8 +151,6 @@ func (s *Source) serve(ctx context.Context, works, clusters cache.SharedIndexInf
 		keeper: s.keeper, state: state, log: s.cfg.Log, metrics: s.metrics,
 	})
 	defer sh.shutDown() // it may end before it runs
-	link := newLink(s.cfg, s.sessions, party{sh})
-	sh.broker = link
 	connected := func() bool {
 		stats, _ := sh.stats()
 		return stats.Connected
@@ -199,26 +158,9 @@ func (s *Source) serve(ctx context.Context, works, clusters cache.SharedIndexInf
 	s.connected.Store(&connected)
 	defer s.connected.Store(nil)
 
-	handlers := []struct {
-		informer cache.SharedIndexInformer
-		handler  cache.ResourceEventHandler
-	}{{clusters, sh.clusterEvents()}, {works, sh.workEvents()}}
-	var filled []cache.InformerSynced
-	for _, h := range handlers {
-		if h.informer == nil {
-			continue
-		}
-		r, err := h.informer.AddEventHandler(h.handler)
-		if err != nil {
-			return fmt.Errorf("watch the hub: %w", err)
-		}
-		defer func() { _ = h.informer.RemoveEventHandler(r) }() // fails only for a foreign registration
-		filled = append(filled, r.HasSynced)
-	}
-	if !cache.WaitForCacheSync(ctx.Done(), filled...) {
-		return ctx.Err()
-	}
-	err = run.Group(ctx, run.Task{Name: "workers", Run: sh.Run}, run.Task{Name: "session", Run: link.Run})
+	err = run.Group(ctx,
+		run.Task{Name: "workers", Run: sh.Run},
+		run.Task{Name: "hub", Run: func(ctx context.Context) error { return s.live(ctx, sh, first) }})
 	s.saveLast(ctx, sh)
 	return err
 }
@@ -239,62 +181,6 @@ func (s *Source) saveLast(ctx context.Context, sh *shell) {
 	defer cancel()
 	if err := s.keeper.save(ctx, state); err != nil {
 		s.cfg.Log.Warn("state was not saved at the end, the next start has more to ask for", "err", err)
-	}
-}
-
-// workEvents feeds the core with the informer's works. A work that is not in a
-// new list was not necessarily deleted, one of which the hub sent the deletion
-// was.
-func (s *shell) workEvents() cache.ResourceEventHandler {
-	locked := func(f func(*workv1.ManifestWork)) func(any) {
-		return func(o any) {
-			if w, ok := o.(*workv1.ManifestWork); ok {
-				s.mu.Lock()
-				defer s.mu.Unlock()
-				f(w)
-			}
-		}
-	}
-	seen := locked(func(w *workv1.ManifestWork) { s.core.WorkSeen(w) })
-	gone := locked(func(w *workv1.ManifestWork) { s.core.WorkGone(w.UID) })
-	missing := locked(func(w *workv1.ManifestWork) { s.core.WorkMissing(w.UID) })
-	return cache.ResourceEventHandlerFuncs{
-		AddFunc: seen,
-		UpdateFunc: func(old, o any) {
-			was, _ := old.(*workv1.ManifestWork)
-			is, _ := o.(*workv1.ManifestWork)
-			if was != nil && is != nil && was.UID != is.UID {
-				missing(old) // deleted and created again while the watch was away, or the hub went back
-			}
-			seen(o)
-		},
-		DeleteFunc: func(o any) {
-			if d, ok := o.(cache.DeletedFinalStateUnknown); ok {
-				missing(d.Obj)
-				return
-			}
-			gone(o)
-		},
-	}
-}
-
-// clusterEvents feeds the core with the selected clusters.
-func (s *shell) clusterEvents() cache.ResourceEventHandler {
-	locked := func(f func(string)) func(any) {
-		return func(o any) {
-			if d, ok := o.(cache.DeletedFinalStateUnknown); ok {
-				o = d.Obj
-			}
-			if m, ok := o.(*metav1.PartialObjectMetadata); ok {
-				s.mu.Lock()
-				defer s.mu.Unlock()
-				f(m.Name)
-			}
-		}
-	}
-	return cache.ResourceEventHandlerFuncs{
-		AddFunc:    locked(func(name string) { s.core.ClusterSelected(name) }),
-		DeleteFunc: locked(func(name string) { s.core.ClusterUnselected(name) }),
 	}
 }
 
@@ -375,19 +261,4 @@ func (s *Source) ask(ctx context.Context, request func() error) error {
 			return ctx.Err()
 		}
 	}
-}
-
-// link is the session with the broker.
-type link interface {
-	Publisher
-	Run(ctx context.Context) error
-}
-
-// newLink returns the session of a source: it receives the statuses of its
-// works.
-func newLink(cfg Config, m *session.Metrics, p party) link {
-	return session.New(session.Config{
-		Dialer: cfg.Dialer, Filter: transport.Filter{Source: cfg.ID, DataType: codec.ManifestBundles},
-		Party: p, Log: cfg.Log, Metrics: m,
-	})
 }

@@ -12,6 +12,7 @@ import (
 
 	workv1 "open-cluster-management.io/api/work/v1"
 
+	"github.com/hawser-io/hawser/internal/hubsource/core"
 	"github.com/hawser-io/hawser/internal/leader"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
@@ -175,11 +176,11 @@ func TestSource_SurvivesEventsItCannotRead(t *testing.T) {
 			if err != nil {
 				b.Fatalf("%s: %v", name, err)
 			}
-			if err := (party{sh}).Handle(b.Context(), e); err != nil {
+			if err := (party{sh, 1}).Handle(b.Context(), e); err != nil {
 				b.Errorf("%s: an event that is merely bad ends the session: %v", name, err)
 			}
 		}
-		if n := len(sh.core.works); n != 0 {
+		if n := sh.core.Stats().Works; n != 0 {
 			b.Errorf("%d works kept", n)
 		}
 		for l := range sh.queues {
@@ -214,7 +215,7 @@ func TestSource_ShowsAnOversizedChangeAndKeepsTheAgentsWord(t *testing.T) {
 		b.settle(time.Second)
 		w := b.hub.work("c1/w")
 		d := delivered(w.Status)
-		if d == nil || d.Reason != ReasonTooLarge || d.ObservedGeneration != 2 || w.Status.Conditions[0].Message != "still at the first" {
+		if d == nil || d.Reason != core.ReasonTooLarge || d.ObservedGeneration != 2 || w.Status.Conditions[0].Message != "still at the first" {
 			b.Fatalf("the hub shows %+v", w.Status.Conditions)
 		}
 		if h := a.history(); h != "w 1" {

@@ -53,7 +53,7 @@ var apart = []struct{ from, to, why string }{
 
 // pure lists the packages without clock, socket, lock, file, logger or chance:
 // inputs in, decisions out.
-var pure = []string{"pkg/codec/...", "internal/resync", "internal/broker/route", "internal/admission"}
+var pure = []string{"pkg/codec/...", "internal/resync", "internal/broker/route", "internal/admission", "internal/hubsource/core"}
 
 // impure lists what those may not import. time is allowed as a type.
 var impure = []string{

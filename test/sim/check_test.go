@@ -12,7 +12,7 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
-	"github.com/hawser-io/hawser/internal/hubsource"
+	"github.com/hawser-io/hawser/internal/hubsource/core"
 	"github.com/hawser-io/hawser/pkg/agent/inventory"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
@@ -40,7 +40,7 @@ func (w *world) live() map[store.Key]*workv1.ManifestWork {
 		want[store.Key{DataType: codec.ManifestBundles, Cluster: o.Namespace, ResourceID: string(o.UID)}] = o
 	}
 	for _, o := range w.hub.works {
-		if w.source.selected[o.Namespace] && o.DeletionTimestamp == nil && meta.FindStatusCondition(o.Status.Conditions, hubsource.ConditionDelivered) == nil {
+		if w.source.selected[o.Namespace] && o.DeletionTimestamp == nil && meta.FindStatusCondition(o.Status.Conditions, core.ConditionDelivered) == nil {
 			add(o)
 		}
 	}
@@ -156,9 +156,9 @@ func (w *world) checkHub() {
 			w.fail("I1", "work %s %s is still being deleted", key, o.UID)
 			continue
 		}
-		if d := meta.FindStatusCondition(o.Status.Conditions, hubsource.ConditionDelivered); d != nil {
+		if d := meta.FindStatusCondition(o.Status.Conditions, core.ConditionDelivered); d != nil {
 			r := w.shop.works[key]
-			if d.Reason != hubsource.ReasonNameTaken || d.ObservedGeneration != o.Generation || r == nil || o.Namespace != clusters[0] {
+			if d.Reason != core.ReasonNameTaken || d.ObservedGeneration != o.Generation || r == nil || o.Namespace != clusters[0] {
 				w.fail("I1", "the hub shows of work %s (generation %d) %+v", key, o.Generation, d)
 			}
 			continue

@@ -14,7 +14,7 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/internal/broker/store/mem"
-	"github.com/hawser-io/hawser/internal/hubsource"
+	"github.com/hawser-io/hawser/internal/hubsource/core"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -281,18 +281,18 @@ func (h *hub) position() (*codec.HubPosition, error) {
 	return &codec.HubPosition{UID: hubUID, ResourceVersion: strconv.Itoa(h.rv)}, nil
 }
 
-// alive lists the works of a namespace that are not being deleted.
-func (h *hub) alive(namespace string) (hubsource.Alive, error) {
+// present lists the works of a namespace.
+func (h *hub) present(namespace string) (core.Present, error) {
 	if h.down {
 		return nil, unavailableHub()
 	}
-	alive := hubsource.Alive{}
+	present := core.Present{}
 	for _, o := range h.works {
-		if o.Namespace == namespace && o.DeletionTimestamp == nil {
-			alive[o.UID] = true
+		if o.Namespace == namespace {
+			present[o.UID] = o.ResourceVersion
 		}
 	}
-	return alive, nil
+	return present, nil
 }
 
 // save writes the ConfigMap of the hub source, unless it is not the one that the hub
@@ -309,7 +309,7 @@ func (h *hub) save(data map[string]string, last *int) error {
 	h.stateRV, *last = h.rv, h.rv
 	h.state = data
 	h.saves = append(h.saves, hubBackup{state: data, stateRV: h.rv, rv: h.rv})
-	if len(hubsource.StateOf(data).Withheld) > 0 {
+	if len(core.StateOf(data).Withheld) > 0 {
 		h.onlySeen, h.restored = false, nil
 	}
 	return nil

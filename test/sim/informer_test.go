@@ -17,6 +17,7 @@ type informer struct {
 	has        map[string]*workv1.ManifestWork
 	// news are of a list, and not told yet.
 	news []news
+	of   int // the life of the core that it was made for
 }
 
 // news is what an informer has to tell of a work after it has listed anew.
@@ -61,6 +62,22 @@ func (s *source) takeOver() {
 	}
 }
 
+// behind reports whether the informer has something to tell.
+func (i *informer) behind(h *hub) bool {
+	return len(i.news) > 0 || i.seen < len(h.log) || i.life != h.life
+}
+
+// watchFormer is what the informer of the life before tells next.
+func (s *source) watchFormer() {
+	present := s.informer
+	s.informer = *s.former
+	s.watch()
+	*s.former, s.informer = s.informer, present
+	if !s.former.behind(s.hub) {
+		s.former = nil
+	}
+}
+
 // watch is what the informer sees next.
 func (s *source) watch() {
 	switch {
@@ -68,7 +85,7 @@ func (s *source) watch() {
 		n := s.news[0]
 		if s.news = s.news[1:]; n.missing {
 			delete(s.has, keyOf(n.o))
-			s.core.WorkMissing(n.o.UID)
+			s.core.WorkMissing(s.of, n.o.UID)
 		} else {
 			s.take(n.o)
 		}
@@ -81,7 +98,7 @@ func (s *source) watch() {
 	s.seen++
 	if e.gone {
 		delete(s.has, keyOf(e.o))
-		s.core.WorkGone(e.o.UID)
+		s.core.WorkDeleted(s.of, e.o.UID)
 	} else {
 		s.take(e.o)
 	}
@@ -93,11 +110,11 @@ func (s *source) take(o *workv1.ManifestWork) {
 	s.has[keyOf(o)] = o
 	switch {
 	case old != nil && old.UID != o.UID:
-		s.core.WorkMissing(old.UID)
+		s.core.WorkMissing(s.of, old.UID)
 	case old != nil && old.ResourceVersion == o.ResourceVersion:
 		return
 	}
-	s.core.WorkSeen(o)
+	s.core.WorkSeen(s.of, o)
 }
 
 // list reads the hub anew, as an informer does whose watch cannot go on. What is

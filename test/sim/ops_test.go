@@ -390,7 +390,7 @@ func selectCluster(w *world, a, _ uint32) string {
 		return c
 	}
 	w.oracle.released[c] = true
-	s.core.ClusterUnselected(c)
+	s.core.ClusterUnselected(s.of, c)
 	return "no longer " + c
 }
 

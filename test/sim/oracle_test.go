@@ -14,7 +14,7 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
-	"github.com/hawser-io/hawser/internal/hubsource"
+	"github.com/hawser-io/hawser/internal/hubsource/core"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
 	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
@@ -210,7 +210,7 @@ func (o *oracle) sent(l *link, e codec.Event) {
 	case env.Type.Action == codec.ResyncRequest || env.RawType == codec.TypeRelease:
 	case l.id.Role == identity.Source || o.stranger(l):
 	default:
-		if r, err := hubsource.ReportOf(e); err == nil {
+		if r, err := core.ReportOf(e); err == nil {
 			o.reports[env.ResourceID] = append(o.reports[env.ResourceID], statusHash(r.Status))
 			o.where[env.ResourceID] = env.Cluster
 			if above(o.sequences[env.Cluster], env.SequenceID) {
@@ -257,7 +257,7 @@ func (o *oracle) reported(op *store.Op) {
 	if err != nil {
 		panic(err)
 	}
-	r, err := hubsource.ReportOf(e)
+	r, err := core.ReportOf(e)
 	if err != nil {
 		panic(err)
 	}
@@ -293,7 +293,7 @@ func marshal(e codec.Event) []byte {
 // other.
 func statusHash(s workv1.ManifestWorkStatus) string {
 	s.Conditions = slices.DeleteFunc(slices.Clone(s.Conditions), func(c metav1.Condition) bool {
-		return c.Type == manifestwork.ConditionDeleted || c.Type == hubsource.ConditionDelivered
+		return c.Type == manifestwork.ConditionDeleted || c.Type == core.ConditionDelivered
 	})
 	text, err := json.Marshal(s)
 	if err != nil {

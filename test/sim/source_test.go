@@ -10,7 +10,7 @@ import (
 
 	workv1 "open-cluster-management.io/api/work/v1"
 
-	"github.com/hawser-io/hawser/internal/hubsource"
+	"github.com/hawser-io/hawser/internal/hubsource/core"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -22,7 +22,7 @@ const hubName = "hub"
 type source struct {
 	w        *world
 	hub      *hub
-	core     *hubsource.Core
+	core     *core.Core
 	link     *link
 	selected map[string]bool
 
@@ -30,8 +30,8 @@ type source struct {
 	process int // counts restarts
 	began   time.Time
 	head    int // of the log when the process began, or listed last
-	queue   [2]map[hubsource.Key]time.Time
-	busy    [2]map[hubsource.Key]bool
+	queue   [2]map[core.Key]time.Time
+	busy    [2]map[core.Key]bool
 	writes  []write // under way to the hub
 	deaf    bool    // the next answer of the hub is lost
 	blind   bool    // the informer sees nothing new
@@ -39,12 +39,13 @@ type source struct {
 
 	informer           // of the replica that leads
 	standby  *informer // of the one that waits, nil: it shows what the hub has
+	former   *informer // of the life of the hub before, until it has told all
 }
 
 type write struct {
-	lane   hubsource.Lane
-	key    hubsource.Key
-	effect hubsource.Effect
+	lane   core.Lane
+	key    core.Key
+	effect core.Effect
 }
 
 func newSource(w *world, h *hub) *source {
@@ -60,27 +61,41 @@ func newSource(w *world, h *hub) *source {
 // they may have begun long before it, while another replica led.
 func (s *source) start(read *informer) {
 	s.process++
-	s.began = time.Now()
-	s.head = len(s.hub.log)
-	s.informer = informer{seen: read.seen, life: read.life, has: map[string]*workv1.ManifestWork{}}
 	s.stateRV = s.hub.stateRV
-	s.queue = [2]map[hubsource.Key]time.Time{{}, {}}
-	s.busy = [2]map[hubsource.Key]bool{{}, {}}
-	s.writes = nil
-	s.core = hubsource.NewCore(hubsource.CoreConfig{
-		Now: s.now, Jitter: s.w.jitter("hub source"), Waker: s, NewID: s.w.newID, State: hubsource.StateOf(s.hub.state),
+	s.queue = [2]map[core.Key]time.Time{{}, {}}
+	s.busy = [2]map[core.Key]bool{{}, {}}
+	s.writes, s.former = nil, nil
+	s.core = core.New(core.Config{
+		Now: s.now, Jitter: s.w.jitter("hub source"), Waker: s, NewID: s.w.newID, State: core.StateOf(s.hub.state),
 	})
+	s.inform(read)
+	if s.link == nil {
+		s.link = newLink(s.w, identity.Identity{Role: identity.Source, Name: hubName}, sourceParty{s})
+	}
+}
+
+// inform lets informers show to the present life of the core what they have read.
+func (s *source) inform(read *informer) {
+	s.began, s.head = time.Now(), len(s.hub.log)
+	s.informer = informer{seen: read.seen, life: read.life, has: map[string]*workv1.ManifestWork{}, of: s.core.Life()}
 	for _, c := range clusters {
 		if s.selected[c] {
-			s.core.ClusterSelected(c)
+			s.core.ClusterSelected(s.of, c)
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(read.has)) {
 		s.take(read.has[key])
 	}
-	if s.link == nil {
-		s.link = newLink(s.w, identity.Identity{Role: identity.Source, Name: hubName}, sourceParty{s})
+}
+
+// beginLife makes the informers anew, by a list that no cache answered. Those of
+// before end when they have told what they had to tell.
+func (s *source) beginLife() {
+	s.link.loseIfAny("another life of the hub begins")
+	if before := s.informer; before.behind(s.hub) {
+		s.former = &before
 	}
+	s.inform(s.hub.informer(0))
 }
 
 // late is since when its informers have to list anew.
@@ -91,8 +106,8 @@ func (s *source) late() time.Time {
 	return s.hub.since
 }
 
-// behind reports whether they lack something that there was since then.
-func (s *source) behind() bool {
+// lacks reports whether they lack something that there was since then.
+func (s *source) lacks() bool {
 	return s.life != s.hub.life || len(s.news) > 0 || s.seen < s.head
 }
 
@@ -112,8 +127,8 @@ func (s *source) restart(read *informer) {
 	s.start(read)
 }
 
-// Wake implements hubsource.Waker.
-func (s *source) Wake(l hubsource.Lane, k hubsource.Key, after time.Duration) {
+// Wake implements core.Waker.
+func (s *source) Wake(l core.Lane, k core.Key, after time.Duration) {
 	at := time.Now().Add(after)
 	if old, has := s.queue[l][k]; !has || at.Before(old) {
 		s.queue[l][k] = at
@@ -147,8 +162,8 @@ func (p sourceParty) Handle(_ context.Context, e codec.Event) error {
 			p.w.note("  %d clusters, %d records: %t", len(page.Clusters), len(page.Records), p.core.Inventory(page))
 		}
 	default:
-		var r *hubsource.Report
-		if r, err = hubsource.ReportOf(e); err == nil {
+		var r *core.Report
+		if r, err = core.ReportOf(e); err == nil {
 			p.w.note("  report of %s v%d: %s", r.UID, r.Version, p.core.Report(r))
 		}
 	}
@@ -159,13 +174,16 @@ func (p sourceParty) Handle(_ context.Context, e codec.Event) error {
 }
 
 func (s *source) steps(list []step) []step {
-	if !s.blind && (len(s.news) > 0 || s.seen < len(s.hub.log) || s.life != s.hub.life) {
+	if !s.blind && s.behind(s.hub) {
 		list = append(list, step{"hub", "watch", "", s.watch})
+	}
+	if !s.blind && s.former != nil {
+		list = append(list, step{"hub", "watch of the life before", "", s.watchFormer})
 	}
 	now := time.Now()
 	for l := range s.queue {
 		for _, k := range s.waiting(l, now) {
-			list = append(list, step{"hub source", hubsource.Lane(l).String(), string(k.UID) + k.Cluster, func() { s.begin(hubsource.Lane(l), k) }})
+			list = append(list, step{"hub source", core.Lane(l).String(), string(k.UID) + k.Cluster, func() { s.begin(core.Lane(l), k) }})
 		}
 	}
 	for i, e := range s.writes {
@@ -175,8 +193,8 @@ func (s *source) steps(list []step) []step {
 }
 
 // waiting returns the keys of a lane whose time has come, sorted.
-func (s *source) waiting(l int, now time.Time) []hubsource.Key {
-	var keys []hubsource.Key
+func (s *source) waiting(l int, now time.Time) []core.Key {
+	var keys []core.Key
 	for k, at := range s.queue[l] {
 		if !at.After(now) && !s.busy[l][k] {
 			keys = append(keys, k)
@@ -186,7 +204,7 @@ func (s *source) waiting(l int, now time.Time) []hubsource.Key {
 	return keys
 }
 
-func compareKeys(a, b hubsource.Key) int {
+func compareKeys(a, b core.Key) int {
 	return cmp.Or(cmp.Compare(a.UID, b.UID), cmp.Compare(a.Cluster, b.Cluster))
 }
 
@@ -208,14 +226,14 @@ func (s *source) next() (first time.Time) {
 func (s *source) serve(c string) {
 	s.selected[c] = true
 	s.w.oracle.servedAgain(c)
-	s.core.ClusterSelected(c)
+	s.core.ClusterSelected(s.of, c)
 	if stock := s.w.stock; s.hub.life > 0 && stock.name == c {
 		stock.link.loseIfAny("it begins anew")
 	}
 }
 
 // begin is a worker that takes a key.
-func (s *source) begin(l hubsource.Lane, k hubsource.Key) {
+func (s *source) begin(l core.Lane, k core.Key) {
 	delete(s.queue[l], k)
 	w := write{l, k, s.core.Next(l, k)}
 	one := func(e codec.Event, err error) { s.publish(w, []codec.Event{e}, err) }
@@ -223,19 +241,29 @@ func (s *source) begin(l hubsource.Lane, k hubsource.Key) {
 	switch e := w.effect.(type) {
 	case nil:
 		s.feed(l)
-	case hubsource.Publish:
+	case core.Publish:
 		one(e.Event(id, now, hubName))
-	case hubsource.Release:
+	case core.Release:
 		one(e.Event(id, now, hubName))
-	case hubsource.Delete:
+	case core.Delete:
 		one(e.Event(id, now, hubName))
-	case hubsource.AskInventory:
+	case core.AskInventory:
 		one(e.Event(now, hubName))
-	case hubsource.SendCompared:
+	case core.SendCompared:
+		s.w.note("  compared %+v", e.Compared)
 		one(e.Event(id, now, hubName))
-	case hubsource.SendAck:
+	case core.SendAck:
 		one(e.Event(id, now, hubName))
-	case hubsource.Ask:
+	case core.EndSubscription:
+		if c := s.link.conn; c != nil && c.id == e.ID {
+			s.link.lose(unavailable("its party ends the subscription"))
+		}
+		s.done(w, core.Result{})
+	case core.BeginLife:
+		s.w.note("  life %d: %s", e.Life, e.Reason)
+		s.beginLife()
+		s.done(w, core.Result{})
+	case core.Ask:
 		events, err := e.Events(s.w.newID, now, hubName)
 		s.publish(w, events, err)
 	default:
@@ -245,10 +273,10 @@ func (s *source) begin(l hubsource.Lane, k hubsource.Key) {
 }
 
 // feed takes more of the sweep, as a worker does that is done with a key.
-func (s *source) feed(l hubsource.Lane) {
-	if l == hubsource.SpecLane {
+func (s *source) feed(l core.Lane) {
+	if l == core.SpecLane {
 		for _, k := range s.core.Sweep(1 << 20) { // in no order; all of it, so that none matters
-			s.Wake(hubsource.SpecLane, k, 0)
+			s.Wake(core.SpecLane, k, 0)
 		}
 	}
 }
@@ -271,14 +299,14 @@ func (s *source) publishFrom(e write, events []codec.Event, i int) {
 			s.publishFrom(e, events, i+1)
 		default:
 			s.w.note("  outcome %q, error %v", r.Outcome, err)
-			s.done(e, hubsource.Result{Receipt: r, Err: err, Lists: i + 1})
+			s.done(e, core.Result{Receipt: r, Err: err, Lists: i + 1})
 		}
 	})
 }
 
-func (s *source) done(e write, r hubsource.Result) {
+func (s *source) done(e write, r core.Result) {
 	delete(s.busy[e.lane], e.key)
-	s.core.Done(e.effect, r)
+	s.core.Done(e.lane, e.key, e.effect, r)
 	s.Wake(e.lane, e.key, 0)
 	s.feed(e.lane)
 }
@@ -287,21 +315,21 @@ func (s *source) done(e write, r hubsource.Result) {
 func (s *source) finish(i int) {
 	e := s.writes[i]
 	s.writes = slices.Delete(s.writes, i, i+1)
-	var r hubsource.Result
+	var r core.Result
 	switch f := e.effect.(type) {
-	case hubsource.AddFinalizer:
+	case core.AddFinalizer:
 		r.Work, r.Err = s.hub.write(f.Work, func(o *workv1.ManifestWork) { o.Finalizers = []string{workv1.ManifestWorkFinalizer} })
-	case hubsource.RemoveFinalizer:
+	case core.RemoveFinalizer:
 		r.Work, r.Err = s.hub.write(f.Work, func(o *workv1.ManifestWork) { o.Finalizers = nil })
 		if r.Err == nil {
 			s.w.oracle.endOnHub(f.Work)
 		}
-	case hubsource.PatchStatus:
+	case core.PatchStatus:
 		r.Work, r.Err = s.hub.write(f.Work, func(o *workv1.ManifestWork) { o.Status = f.Status })
 		if r.Err == nil {
 			s.w.oracle.statusOnHub(r.Work)
 		}
-	case hubsource.Tag:
+	case core.Tag:
 		r.Tags = f.Tags()
 	default:
 		s.ask(f, &r)
@@ -309,27 +337,21 @@ func (s *source) finish(i int) {
 	s.w.note("  error %v", r.Err)
 	if s.deaf && r.Err == nil {
 		s.deaf = false
-		r = hubsource.Result{Err: unavailableHub()}
+		r = core.Result{Err: unavailableHub()}
 	}
 	s.done(e, r)
 }
 
 // ask is a request to the hub that changes no work.
-func (s *source) ask(e hubsource.Effect, r *hubsource.Result) {
+func (s *source) ask(e core.Effect, r *core.Result) {
 	switch e := e.(type) {
-	case hubsource.CheckGone:
-		r.Work, r.Err = s.hub.get(e.Work.Namespace, e.Work.Name)
-	case hubsource.CheckBehind:
-		r.Work, r.Err = s.hub.get(e.Work.Namespace, e.Work.Name)
-	case hubsource.CheckMissing:
+	case core.Get:
 		r.Work, r.Err = s.hub.get(e.Namespace, e.Name)
-	case hubsource.Lookup:
-		r.Work, r.Err = s.hub.get(e.Namespace, e.Name)
-	case hubsource.ListAlive:
-		r.Alive, r.Err = s.hub.alive(e.Namespace)
-	case hubsource.Locate:
+	case core.List:
+		r.Present, r.Err = s.hub.present(e.Namespace)
+	case core.Locate:
 		r.Position, r.Err = s.hub.position()
-	case hubsource.Save:
+	case core.Save:
 		r.Err = s.hub.save(e.State.Data(), &s.stateRV)
 	default:
 		panic(fmt.Sprintf("no answer to %T", e))

@@ -159,7 +159,7 @@ func (w *world) perform(s step) {
 // there was then within a while, whatever else they have stopped doing.
 func (w *world) pass(d time.Duration) {
 	if s := w.source; s != nil && time.Since(s.late())+d > listedWithin {
-		for s.behind() {
+		for s.lacks() {
 			s.watch()
 		}
 	}

@@ -27,6 +27,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/hubsource"
+	"github.com/hawser-io/hawser/internal/hubsource/core"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/leader"
 	"github.com/hawser-io/hawser/internal/telemetry"
@@ -318,13 +319,13 @@ func showsARejectedStatus(h *hub) {
 	bad := status("bad", 1)
 	bad.Conditions[0].Reason = "no reason has blanks"
 	h.agent.say("rejected", bad)
-	w := h.shows("rejected", hubsource.ConditionDelivered, "status.conditions[0].reason")
+	w := h.shows("rejected", core.ConditionDelivered, "status.conditions[0].reason")
 	if c := meta.FindStatusCondition(w.Status.Conditions, "Applied"); c == nil || c.Message != "as sent" {
 		h.Errorf("conditions are %+v", w.Status.Conditions)
 	}
 	h.agent.say("rejected", status("better", 1))
 	h.shows("rejected", "Applied", "better")
-	h.shows("rejected", hubsource.ConditionDelivered, "")
+	h.shows("rejected", core.ConditionDelivered, "")
 	h.delete("rejected")
 	h.gone("rejected")
 }
@@ -365,13 +366,13 @@ func deletesWhatWasTornOff(h *hub) {
 
 func showsAnOversizedWork(h *hub) {
 	h.create("large", strings.Repeat("x", manifestwork.MaxManifestsSize))
-	w := h.shows("large", hubsource.ConditionDelivered, "split them")
+	w := h.shows("large", core.ConditionDelivered, "split them")
 	if len(w.Finalizers) != 0 {
 		h.Errorf("finalizers are %v", w.Finalizers)
 	}
 	h.patch("large", `{"spec":{"workload":{"manifests":[{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","namespace":"default"}}]}}}`)
 	h.shows("large", "Applied", "as sent")
-	h.shows("large", hubsource.ConditionDelivered, "")
+	h.shows("large", core.ConditionDelivered, "")
 	h.delete("large")
 	h.gone("large")
 }

@@ -1,0 +1,153 @@
+package hubsource
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/google/uuid"
+
+	"github.com/hawser-io/hawser/internal/hubsource/core"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// broker is the subscription for which an effect was decided.
+type broker struct {
+	*shell
+	link link
+	on   string
+}
+
+// do carries out an effect that is for the broker.
+func (b broker) do(ctx context.Context, e core.Effect) core.Result {
+	now := b.now()
+	switch e := e.(type) {
+	case core.Publish:
+		event, err := e.Event(uuid.NewString(), now, b.id)
+		r := b.spec(ctx, event, err)
+		b.log.Log(ctx, levelOf(r), "spec published", "cluster", e.Work.Namespace, "work", e.Work.Name, "uid", e.Work.UID,
+			"action", e.Action, "generation", e.Work.Generation, "outcome", r.Receipt.Outcome, "err", r.Err)
+		return r
+	case core.Delete:
+		event, err := e.Event(uuid.NewString(), now, b.id)
+		r := b.spec(ctx, event, err)
+		b.logDelete(ctx, e.Record, r)
+		return r
+	case core.Release:
+		event, err := e.Event(uuid.NewString(), now, b.id)
+		return b.request(ctx, "release", e.Cluster, event, err)
+	case core.Ask:
+		return b.ask(ctx, e)
+	case core.AskInventory:
+		event, err := e.Event(now, b.id)
+		return b.request(ctx, "inventory", "", event, err)
+	case core.SendCompared:
+		b.logCompared(ctx, e)
+		event, err := e.Event(uuid.NewString(), now, b.id)
+		return b.request(ctx, "compared", "", event, err)
+	case core.SendAck:
+		event, err := e.Event(uuid.NewString(), now, b.id)
+		return b.request(ctx, "ack", "", event, err)
+	case core.EndSubscription:
+		if b.link != nil {
+			b.link.End(e.ID)
+		}
+	}
+	return core.Result{}
+}
+
+// send publishes one event within a deadline; err is that of making it.
+func (b broker) send(ctx context.Context, e codec.Event, err error) (r core.Result) {
+	switch {
+	case err != nil:
+		return core.Result{Err: unencodable(err)}
+	case b.link == nil:
+		return core.Result{Err: &transport.Error{Code: transport.CodeUnavailable, Message: "there is no session with the broker"}}
+	}
+	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
+	defer cancel()
+	r.Receipt, r.Err = b.link.PublishOn(ctx, b.on, e)
+	return r
+}
+
+// unencodable is the error of an event that cannot be built.
+func unencodable(err error) error {
+	return &transport.Error{Code: transport.CodeInvalid, Next: transport.NextStop, Message: "cannot be encoded: " + err.Error(), Err: err}
+}
+
+// spec publishes a work or a deletion.
+func (b broker) spec(ctx context.Context, e codec.Event, err error) core.Result {
+	r := b.send(ctx, e, err)
+	b.metrics.publishes.WithLabelValues(brokerResult(r)).Inc()
+	return r
+}
+
+// request publishes what is not a work; cluster is "" where it is about all.
+func (b broker) request(ctx context.Context, operation, cluster string, e codec.Event, err error) core.Result {
+	r := b.send(ctx, e, err)
+	b.requested(ctx, operation, cluster, r)
+	return r
+}
+
+func (b broker) requested(ctx context.Context, operation, cluster string, r core.Result) {
+	b.metrics.clusters.WithLabelValues(operation, brokerResult(r)).Inc()
+	b.log.Log(ctx, levelOf(r), "request to the broker", "operation", operation, "cluster", cluster, "outcome", r.Receipt.Outcome, "err", r.Err)
+}
+
+// ask sends lists of statuses.
+func (b broker) ask(ctx context.Context, e core.Ask) (r core.Result) {
+	events, err := e.Events(uuid.NewString, b.now(), b.id)
+	if err != nil {
+		r.Err = unencodable(err)
+	}
+	for i, event := range events {
+		r = b.send(ctx, event, nil)
+		if r.Lists = i + 1; r.Err != nil {
+			break
+		}
+	}
+	b.requested(ctx, "ask", e.Cluster, r)
+	return r
+}
+
+// levelOf is the level at which an answer is logged; what is retried is no news.
+func levelOf(r core.Result) slog.Level {
+	if r.Err != nil && !transport.Retryable(r.Err) {
+		return slog.LevelWarn
+	}
+	return slog.LevelDebug
+}
+
+// logDelete tells of the deletion of a work that the hub lacks. That is worth a line:
+// nobody else will be able to say what became of the work.
+func (b broker) logDelete(ctx context.Context, w codec.InventoryRecord, r core.Result) {
+	log := b.log.With("cluster", w.Cluster, "work", w.Name, "uid", w.ResourceID, "revision", w.Revision, "outcome", r.Receipt.Outcome, "err", r.Err)
+	switch {
+	case r.Err == nil:
+		log.InfoContext(ctx, "work is deleted on its cluster because the hub has it no more")
+	case transport.Retryable(r.Err), transport.CodeOf(r.Err) == transport.CodeConflict:
+		log.DebugContext(ctx, "deletion of a work that the hub has no more")
+	default:
+		log.WarnContext(ctx, "broker refuses the deletion of a work that the hub has no more")
+	}
+}
+
+// shownWithheld is how many names a log line shows.
+const shownWithheld = 10
+
+// logCompared tells of deletions that wait for a person.
+func (b broker) logCompared(ctx context.Context, e core.SendCompared) {
+	for _, o := range e.Compared.Clusters {
+		if len(o.Withheld) == 0 {
+			continue
+		}
+		var names []string
+		for _, w := range o.Withheld[:min(len(o.Withheld), shownWithheld)] {
+			names = append(names, w.Name)
+		}
+		b.log.ErrorContext(ctx, "works that the hub lacks are not deleted on the cluster until somebody decides",
+			"cluster", o.Cluster, "count", len(o.Withheld), "first_works", names, "reason", o.Reason,
+			"look", "hawser get orphans --cluster "+o.Cluster, "delete_them", "hawser approve --source "+b.id+" --cluster "+o.Cluster+" --all")
+	}
+	b.log.DebugContext(ctx, "comparison", "clusters", len(e.Compared.Clusters), "all_clusters", e.Compared.AllClusters, "position", e.Compared.Position != nil)
+}

@@ -1,0 +1,206 @@
+package core
+
+import (
+	"testing"
+	"time"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// TestBrokerReading_BelievesWhatIsLater: whatever the order in which they come, what the
+// broker said at the higher revision counts, and on another subscription nothing does.
+//
+// A listing that overrides a later answer breaks no invariant of the simulator: what is
+// taken for missing or older then is published once more, and the broker answers that
+// nothing changed. So it is looked for here, and by
+// TestCore_PublishesAgainWhatLostItsName.
+func TestBrokerReading_BelievesWhatIsLater(t *testing.T) {
+	live, deleting := mark{generation: 1}, mark{generation: 2, deleting: true}
+	row := func(revision uint64) *codec.InventoryRecord { return &codec.InventoryRecord{Revision: revision} }
+	answer := func(what knowledge, m mark, revision uint64) func(b *brokerReading) {
+		return func(b *brokerReading) { b.answer(1, what, m, revision, 0) }
+	}
+	list := func(revision uint64, r *codec.InventoryRecord) func(b *brokerReading) {
+		return func(b *brokerReading) { b.list(1, revision, r, 0) }
+	}
+	for name, c := range map[string]struct {
+		heard []func(b *brokerReading)
+		want  knowledge
+	}{
+		"a row of an earlier listing":           {[]func(*brokerReading){answer(holds, live, 7), list(9, row(5))}, holds},
+		"a row that was written later":          {[]func(*brokerReading){answer(holds, live, 7), list(9, row(8))}, listed},
+		"an earlier listing without it":         {[]func(*brokerReading){answer(holds, live, 7), list(6, nil)}, holds},
+		"a later listing without it":            {[]func(*brokerReading){answer(holds, live, 7), list(8, nil)}, lacks},
+		"a late receipt":                        {[]func(*brokerReading){answer(holds, live, 7), answer(holds, deleting, 6)}, holds},
+		"a late receipt of a deletion":          {[]func(*brokerReading){answer(buried, deleting, 7), answer(holds, deleting, 6)}, buried},
+		"another deletion since":                {[]func(*brokerReading){answer(buried, deleting, 6), answer(holds, deleting, 7)}, holds},
+		"the end of an earlier deletion":        {[]func(*brokerReading){answer(holds, deleting, 7), answer(buried, deleting, 6)}, holds},
+		"an end whose revision nobody told":     {[]func(*brokerReading){answer(holds, deleting, 7), answer(buried, deleting, 0)}, buried},
+		"a receipt whose revision nobody told":  {[]func(*brokerReading){answer(buried, deleting, 0), answer(holds, deleting, 7)}, buried},
+		"a refusal, which is of what is so now": {[]func(*brokerReading){answer(holds, live, 7), answer(refused, live, 6)}, refused},
+	} {
+		b := &brokerReading{}
+		for _, hear := range c.heard {
+			hear(b)
+		}
+		if got := b.on(1); got != c.want {
+			t.Errorf("%s: %d is known, want %d", name, got, c.want)
+		}
+		if got := b.on(2); got != unknown {
+			t.Errorf("%s: on another subscription %d is known", name, got)
+		}
+	}
+}
+
+// t1 a work is deleted to its end. t2 the hub is restored from a backup which has it,
+// and it is deleted again. t3 the source asks for its status, and the broker sends the
+// end of t1. t4 the broker takes the deletion for a new one: the cluster may have the
+// work once more. Therefore the end of t1 says nothing, whether it comes before the
+// answer to the deletion or behind it.
+func TestCore_TakesTheEndOfAnEarlierDeletionForNone(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		w := newWork("w", 2, deleting)
+		f := comparingFixture(t, State{}, w)
+		f.done(nextOf[AskInventory](f, SpecLane, Key{}), Result{})
+		p := next[Publish](f, SpecLane, w.UID)
+		earlier, answer := report(w, 1, applied(1)), Result{Receipt: transport.Receipt{Outcome: codec.OutcomeAccepted, Revision: 10}}
+		earlier.Deleted, earlier.Revision = true, 6
+		if late {
+			f.done(p, answer)
+			if v := f.core.Report(earlier); v != Stale {
+				t.Errorf("the earlier end is %s", v)
+			}
+		} else {
+			f.core.Report(earlier)
+			f.idle(HubLane, w.UID) // the answer may say that it was another one
+			f.done(p, answer)
+		}
+		f.idle(HubLane, w.UID)
+		end := report(w, 2, applied(1))
+		end.Deleted, end.Revision = true, 11
+		f.core.Report(end)
+		next[RemoveFinalizer](f, HubLane, w.UID)
+	}
+}
+
+// t1 the broker says that a deletion is confirmed, about something that the hub has not
+// shown. t2 the subscription ends. Therefore that says nothing on the next one, whose
+// broker's store may be another, and the cursor has not passed it.
+func TestCore_ForgetsAnEndWithItsSubscription(t *testing.T) {
+	w := newWork("w", 1)
+	f := comparingFixture(t, State{Cursor: cursorAt(5).String()}, w)
+	end := report(newWork("w", 2), 1, applied(1))
+	end.Deleted = true
+	f.core.Report(end)
+	f.checkpoint(6, 0)
+	f.core.Disconnected()
+	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+	if h := f.core.Hello(); h.Cursor != cursorAt(5).String() {
+		t.Errorf("the cursor is %s", h.Cursor)
+	}
+	f.seen(newWork("w", 2, deleting))
+	f.idle(HubLane, w.UID)
+	if n := f.core.Stats().Pending; n != 0 {
+		t.Errorf("%d reports wait", n)
+	}
+}
+
+// t1 a hub goes back in time and lacks a work. t2 the broker sends its status, and the
+// cursor passes it. t3 the hub is replaced by a later copy, which has the work as it was
+// before its status. t4 the broker continues from the cursor. Therefore the source asks.
+func TestCore_AsksAboutAWorkThatComesBack(t *testing.T) {
+	f := comparingFixture(t, State{Cursor: cursorAt(5).String()})
+	f.core.Disconnected()
+	f.seen(newWork("w", 1))
+	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+	if e := nextAsk(f); len(e.Held) != 1 || e.Held[0].UID != "uid-w" {
+		t.Errorf("asks about %+v", e.Held)
+	}
+}
+
+// As above, but the copy is from before the finalizer. That the broker has the work it
+// says in a listing, or when the work is published.
+func TestCore_AsksAboutAWorkThatComesBackWithoutItsFinalizer(t *testing.T) {
+	for _, listed := range []bool{false, true} {
+		f := comparingFixture(t, State{Cursor: cursorAt(5).String()})
+		f.seen(newWork("w", 1, withoutFinalizer, version("100")))
+		f.clusterIdle("cluster1")
+		if listed {
+			f.page(codec.Inventory{Clusters: []codec.ClusterDigest{digestOf(t, newWork("w", 1))}})
+			f.tag()
+			f.page(codec.Inventory{Records: []codec.InventoryRecord{recordOf(t, newWork("w", 1), 3)}})
+		} else {
+			f.page(codec.Inventory{})
+			f.done(next[AddFinalizer](f, SpecLane, "uid-w"), Result{Work: newWork("w", 1)})
+			p := next[Publish](f, SpecLane, "uid-w")
+			f.done(p, Result{Receipt: transport.Receipt{Outcome: codec.OutcomeUnchanged, Revision: 3}})
+		}
+		if e := nextAsk(f); len(e.Held) != 1 || e.Held[0].UID != "uid-w" {
+			t.Errorf("asks about %+v", e.Held)
+		}
+	}
+}
+
+// t1 a hub goes back in time. t2 it has an older state of a work than waits at the
+// broker behind a deletion; that cannot be replaced as long as its cluster is away.
+// t3 another cluster has a work that the hub lacks. Therefore a person is asked about
+// that one at once.
+func TestCore_AsksAPersonAlthoughAWorkStaysBehind(t *testing.T) {
+	f := behindOf(t, State{Withheld: []string{everywhere}},
+		codec.InventoryRecord{Cluster: "cluster2", ResourceID: "uid-m", Name: "m", Version: 1, Revision: 3})
+	f.clusterIdle("cluster2")
+	f.now = f.now.Add(time.Minute)
+	told := f.told()
+	if len(told.Clusters) != 1 || told.Clusters[0].Cluster != "cluster2" || len(told.Clusters[0].Withheld) != 1 {
+		t.Errorf("told %+v", told)
+	}
+}
+
+// behindOf is a source of two clusters, with a work on cluster1 that is older than its
+// record.
+func behindOf(t *testing.T, s State, records ...codec.InventoryRecord) *fixture {
+	t.Helper()
+	f := comparingCore(t, Config{All: true, State: s})
+	f.seen(newWork("w", 1))
+	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+	f.page(codec.Inventory{Clusters: []codec.ClusterDigest{
+		{Cluster: "cluster1", Digest: codec.Digest{Count: 1}}, {Cluster: "cluster2", Digest: codec.Digest{Count: 1}},
+	}})
+	f.tag()
+	f.core.Next(SpecLane, Key{Cluster: "cluster2"})
+	f.page(codec.Inventory{Records: append(records, recordOf(t, newWork("w", 2), 0))})
+	f.locate("200")
+	return f
+}
+
+// A work that is older than its record may show that the hub went back: what is missing
+// on another cluster is not deleted before the hub was asked about it.
+func TestCore_DeletesNothingBeforeItIsKnownWhetherTheHubWentBack(t *testing.T) {
+	f := behindOf(t, State{}, codec.InventoryRecord{Cluster: "cluster2", ResourceID: "uid-m", Name: "m", Version: 1, Revision: 3})
+	f.clusterIdle("cluster2")
+	f.answer("uid-w", Result{Work: newWork("w", 1)})
+	f.idle(SpecLane, "uid-w")
+	f.clusterIdle("cluster2")
+	f.beginLife(newWork("w", 1))
+}
+
+// The doubt stays as long as a work is older than its record: else each look at it would
+// end another life.
+func TestCore_GoesOnDoubtingWhileAWorkIsBehind(t *testing.T) {
+	f := behindOf(t, State{Withheld: []string{everywhere}})
+	f.now = f.now.Add(time.Minute)
+	f.clusterIdle("cluster2")
+	f.clusterIdle("cluster1")
+	for {
+		e, is := f.core.Next(SpecLane, Key{}).(SendCompared)
+		if !is {
+			break
+		}
+		f.done(e, Result{})
+		f.now = f.now.Add(time.Minute)
+	}
+	if s, _ := f.core.State(); !s.doubtsAll() {
+		t.Errorf("saves %+v", s)
+	}
+}

@@ -1,0 +1,178 @@
+package core
+
+import (
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	workv1 "open-cluster-management.io/api/work/v1"
+)
+
+// cleaning is a fixture whose core cleans up, with one work.
+func cleaning(t *testing.T, w *workv1.ManifestWork) *fixture {
+	t.Helper()
+	f := newFixture(t, true)
+	f.core.fleet.cleanUp = true
+	f.seen(w)
+	f.wakes = nil
+	return f
+}
+
+func ttl(seconds int64) func(*workv1.ManifestWork) {
+	return func(w *workv1.ManifestWork) {
+		w.Spec.DeleteOption = &workv1.DeleteOption{TTLSecondsAfterFinished: &seconds}
+	}
+}
+
+// completed gives a work the condition Complete, d after the clock of a fixture
+// stands still at the start.
+func completed(status metav1.ConditionStatus, d time.Duration) func(*workv1.ManifestWork) {
+	return func(w *workv1.ManifestWork) {
+		w.Status = applied(w.Generation)
+		w.Status.Conditions = append(w.Status.Conditions, metav1.Condition{
+			Type: workv1.WorkComplete, Status: status, Reason: "ConditionRulesAggregated",
+			LastTransitionTime: metav1.NewTime(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC).Add(d)),
+		})
+	}
+}
+
+func ofReplicaSet(w *workv1.ManifestWork) {
+	w.Labels = map[string]string{"work.open-cluster-management.io/manifestworkreplicaset": "default.set"}
+}
+
+func TestCore_DeletesACompletedWorkWhenItsTimeIsOver(t *testing.T) {
+	w := newWork("w", 1, ttl(60), completed("True", -20*time.Second))
+	f := cleaning(t, w)
+	f.idle(HubLane, w.UID)
+	if d := f.nextWake(HubLane); d != 40*time.Second {
+		t.Fatalf("woken after %s, want the rest of its time", d)
+	}
+	f.now = f.now.Add(40*time.Second - time.Millisecond)
+	f.idle(HubLane, w.UID)
+	f.now = f.now.Add(time.Millisecond)
+	e := next[DeleteCompleted](f, HubLane, w.UID)
+	if e.Work.ResourceVersion != w.ResourceVersion || e.Work.UID != w.UID {
+		t.Errorf("deletes %s of %s", e.Work.UID, e.Work.ResourceVersion)
+	}
+	f.idle(HubLane, w.UID) // one at a time
+	f.done(e, Result{})
+	f.idle(HubLane, w.UID) // the informer is about to show it
+	f.seen(newWork("w", 2, ttl(60), completed("True", -20*time.Second), deleting))
+	f.idle(HubLane, w.UID)
+}
+
+// The informer may be faster than the answer; the work's end does not wait then.
+func TestCore_GoesOnAtOnceWithWhatItDeleted(t *testing.T) {
+	w := newWork("w", 1, ttl(0), completed("True", -time.Hour))
+	f := cleaning(t, w)
+	f.connect()
+	f.deliver(w.UID)
+	e := next[DeleteCompleted](f, HubLane, w.UID)
+	gone := newWork("w", 2, ttl(0), completed("True", -time.Hour), deleting)
+	f.seen(gone)
+	f.done(e, Result{})
+	r := report(gone, 1, workv1.ManifestWorkStatus{})
+	r.Deleted = true
+	f.core.Report(r)
+	next[RemoveFinalizer](f, HubLane, w.UID)
+}
+
+func TestCore_DeletesOnlyWhatHasCompletedAndExpires(t *testing.T) {
+	ago := completed("True", -time.Hour)
+	for name, tc := range map[string]struct {
+		change []func(*workv1.ManifestWork)
+		off    bool
+		want   bool
+	}{
+		"its time is over":        {change: []func(*workv1.ManifestWork){ttl(60), ago}, want: true},
+		"0 is at once":            {change: []func(*workv1.ManifestWork){ttl(0), completed("True", 0)}, want: true},
+		"below 0 is at once":      {change: []func(*workv1.ManifestWork){ttl(-5), completed("True", 0)}, want: true},
+		"spec changed since":      {change: []func(*workv1.ManifestWork){ago, ttl(60), func(w *workv1.ManifestWork) { w.Generation = 7 }}, want: true},
+		"no time to live":         {change: []func(*workv1.ManifestWork){ago}},
+		"delete options only":     {change: []func(*workv1.ManifestWork){ago, func(w *workv1.ManifestWork) { w.Spec.DeleteOption = &workv1.DeleteOption{} }}},
+		"not complete":            {change: []func(*workv1.ManifestWork){ttl(0), completed("False", -time.Hour)}},
+		"no word about it":        {change: []func(*workv1.ManifestWork){ttl(0), withStatus(applied(1))}},
+		"made by a replica set":   {change: []func(*workv1.ManifestWork){ttl(0), ago, ofReplicaSet}},
+		"being deleted already":   {change: []func(*workv1.ManifestWork){ttl(0), ago, deleting}},
+		"longer than a lifetime":  {change: []func(*workv1.ManifestWork){ttl(1 << 62), ago}},
+		"the gate is off":         {change: []func(*workv1.ManifestWork){ttl(60), ago}, off: true},
+		"its time is not over":    {change: []func(*workv1.ManifestWork){ttl(3601), ago}},
+		"it will complete in 1 s": {change: []func(*workv1.ManifestWork){ttl(0), completed("True", time.Second)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWork("w", 1, tc.change...)
+			f := cleaning(t, w)
+			f.core.fleet.cleanUp = !tc.off
+			if e, ok := f.core.Next(HubLane, Key{UID: w.UID}).(DeleteCompleted); ok != tc.want {
+				t.Errorf("next is %+v, want a deletion: %t", e, tc.want)
+			}
+		})
+	}
+}
+
+// Which clusters are served decides, as for everything else.
+func TestCore_CleansUpOnlyWhatItServes(t *testing.T) {
+	w := newWork("w", 1, ttl(0), completed("True", -time.Hour))
+	f := newFixture(t, false)
+	f.core.fleet.cleanUp = true
+	f.seen(w)
+	f.idle(HubLane, w.UID)
+	f.selected(w.Namespace)
+	next[DeleteCompleted](f, HubLane, w.UID)
+}
+
+// A report that waits comes first: the cluster may say that the work is not
+// complete any more.
+func TestCore_WritesAReportBeforeItCleansUp(t *testing.T) {
+	w := newWork("w", 1, ttl(0), completed("True", -time.Hour))
+	f := cleaning(t, w)
+	f.core.Report(report(w, 1, applied(1)))
+	p := next[PatchStatus](f, HubLane, w.UID)
+	f.done(p, Result{Work: newWork("w", 1, ttl(0), version("102"), withStatus(p.Status))})
+	f.idle(HubLane, w.UID)
+}
+
+// What changes while it is being deleted is not deleted: the hub refuses that,
+// and what the informer shows then decides.
+func TestCore_DeletesNothingThatJustChanged(t *testing.T) {
+	w := newWork("w", 1, ttl(0), completed("True", -time.Hour))
+	f := cleaning(t, w)
+	f.done(next[DeleteCompleted](f, HubLane, w.UID), Result{Err: errConflict()})
+	f.idle(HubLane, w.UID)
+	f.seen(newWork("w", 2, ttl(3700), completed("True", -time.Hour)))
+	f.wakes = nil
+	f.idle(HubLane, w.UID)
+	if d := f.nextWake(HubLane); d != 100*time.Second {
+		t.Errorf("woken after %s", d)
+	}
+	f.seen(newWork("w", 3, ttl(10), completed("True", -time.Hour)))
+	if e := next[DeleteCompleted](f, HubLane, w.UID); e.Work.Generation != 3 {
+		t.Errorf("deletes %+v", e.Work)
+	}
+}
+
+func TestCore_TriesADeletionAgain(t *testing.T) {
+	w := newWork("w", 1, ttl(0), completed("True", -time.Hour))
+	f := cleaning(t, w)
+	f.core.fleet.blameSpec(f.core.fleet.works[w.UID], newProblem(w, ReasonTooLarge, "m"))
+	p := next[PatchStatus](f, HubLane, w.UID) // another reason to look at the status in every step
+	f.seen(newWork("w", 1, ttl(0), version("102"), withStatus(p.Status)))
+	f.done(p, Result{Work: newWork("w", 1, ttl(0), version("102"), withStatus(p.Status))})
+	var last time.Duration
+	for range 10 {
+		f.done(next[DeleteCompleted](f, HubLane, w.UID), Result{Err: errHubDown()})
+		f.wakes = nil
+		f.idle(HubLane, w.UID)
+		d := f.nextWake(HubLane)
+		if d < last || d > longestHub {
+			t.Fatalf("tried again after %s, then after %s", last, d)
+		}
+		last = d
+		f.now = f.now.Add(d)
+	}
+	if last < longestHub/2 {
+		t.Errorf("the tenth attempt is to come after %s", last)
+	}
+	f.done(next[DeleteCompleted](f, HubLane, w.UID), Result{Err: errNotFound()})
+	f.idle(HubLane, w.UID)
+}

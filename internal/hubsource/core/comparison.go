@@ -1,0 +1,413 @@
+package core
+
+import (
+	"time"
+
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/internal/resync"
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// comparisons compares the works of each cluster with the broker's records of
+// them: first the sums, and where these differ the records one by one. What a work
+// is to the broker follows from its readings; here it is found out what the broker
+// says, and what only the broker has.
+type comparisons struct {
+	f      *fleet
+	lives  *lives
+	cursor *cursor
+
+	// on: the broker is asked what it has; else everything is published.
+	on bool
+	// unjudged counts the clusters of which it is not known yet what differs.
+	unjudged  int
+	inventory inventory
+	tell      tell
+}
+
+// stage says how far the comparison of a cluster has come.
+type stage uint8
+
+// The stages, in order.
+const (
+	// notCompared: the cluster is not served, or the broker is not asked.
+	notCompared stage = iota
+	// wantsDigest: the broker has not said yet what it has in sum.
+	wantsDigest
+	// wantsTags: to compare the sums, the tags of the works are computed.
+	wantsTags
+	// waits: what is known is out of date; it is compared again in a while.
+	waits
+	// wantsRecords: the sums differ, or there are none to compare.
+	wantsRecords
+	// judged: what the broker has is known. What only it has is looked up, and
+	// deleted if it is true.
+	judged
+	// concluded: all that follows from the comparison is done, but for publishing.
+	concluded
+)
+
+// isJudged reports whether it is known what differs.
+func (s stage) isJudged() bool { return s == notCompared || s >= judged }
+
+// comparing is where the comparison of one cluster stands.
+type comparing struct {
+	stage stage
+	// round tells results of what was begun for an earlier comparison.
+	round int
+	retry retry // of comparing again
+	// open counts works that the broker does not have as they are.
+	open int
+
+	digest   codec.Digest // the broker's, when the digests came
+	untagged []*work
+	asked    bool // for the records
+	records  []codec.InventoryRecord
+
+	missing missing
+	told    bool // the broker knows the outcome
+}
+
+// count keeps the number of open works.
+func (k *comparing) count(open bool) { k.open += sign(open) }
+
+// collect takes a record that the broker listed.
+func (k *comparing) collect(r codec.InventoryRecord) { k.records = append(k.records, r) }
+
+func (k *comparing) ask() { k.asked = true }
+
+func (k *comparing) setTold() { k.told = true }
+
+// compared reports whether the broker may be told that the cluster is as the
+// hub wants it.
+func (k *comparing) compared(cl *cluster) bool {
+	return cl.selected && k.stage == concluded && k.open == 0 && k.missing.none() && cl.release.strays == 0
+}
+
+// outcome reports whether the broker may be told the outcome of the cluster.
+func (k *comparing) outcome(cl *cluster) bool {
+	return k.compared(cl) || cl.selected && k.stage == concluded && len(k.missing.withheld) > 0
+}
+
+// subscribe begins anew with a subscription.
+func (c *comparisons) subscribe() {
+	c.on = !c.f.stock
+	c.inventory, c.tell = inventory{}, tell{}
+	c.lives.locateOn(c.on)
+}
+
+// off takes it that the broker does not tell what it has.
+func (c *comparisons) off() { c.on, c.inventory = false, inventory{} }
+
+// setStage moves a cluster on.
+func (c *comparisons) setStage(cl *cluster, s stage) {
+	was := cl.comparing.stage
+	cl.comparing.stage = s
+	if was.isJudged() != s.isJudged() {
+		if c.unjudged += sign(!s.isJudged()); c.unjudged == 0 {
+			c.f.wakeJudged()
+		}
+	}
+	if (was == notCompared) != (s == notCompared) {
+		for _, w := range cl.works {
+			c.f.recount(w)
+		}
+	}
+	c.f.wakeCluster(SpecLane, cl)
+}
+
+// enter begins the comparison of a cluster.
+func (c *comparisons) enter(cl *cluster) {
+	switch {
+	case !c.on || !c.f.mayTell(cl) || cl.comparing.stage != notCompared:
+	case c.inventory.complete:
+		c.wantRecords(cl) // the digests are of another time
+	default:
+		c.setStage(cl, wantsDigest)
+	}
+}
+
+// leave ends the comparison of a cluster, wherever it stands.
+func (c *comparisons) leave(cl *cluster) {
+	c.drop(cl)
+	cl.comparing.retry.reset()
+	c.setStage(cl, notCompared)
+}
+
+// drop forgets what a comparison has found so far.
+func (c *comparisons) drop(cl *cluster) {
+	k := &cl.comparing
+	*k = comparing{stage: k.stage, round: k.round + 1, retry: k.retry, open: k.open}
+}
+
+// again has a cluster compared once more, because what was known of the
+// broker's records is no longer true; the more often the later.
+func (c *comparisons) again(cl *cluster, least time.Duration) {
+	if !c.on || !cl.selected || cl.comparing.stage <= waits || cl.release.pending() {
+		return // or it is about to be compared anyway
+	}
+	c.drop(cl)
+	c.setStage(cl, waits)
+	c.f.failed(SpecLane, cl.key(), &cl.comparing.retry, least)
+}
+
+// wantRecords queues a cluster for the next request.
+func (c *comparisons) wantRecords(cl *cluster) {
+	c.drop(cl)
+	c.setStage(cl, wantsRecords)
+	c.inventory.want(cl.name)
+	c.f.wake(SpecLane, Key{}, 0)
+}
+
+// digestCame takes what the broker has of a cluster in sum.
+func (c *comparisons) digestCame(cl *cluster, d codec.Digest) {
+	k := &cl.comparing
+	k.digest = d
+	if d.Count == 0 && len(cl.works) > 0 { // and there are deletions
+		c.wantRecords(cl)
+		return
+	}
+	for _, w := range cl.works {
+		if w.comparable() != nil && !w.hub.isTagged() {
+			k.untagged = append(k.untagged, w)
+		}
+	}
+	c.setStage(cl, wantsTags)
+}
+
+// next decides the next step of comparing a cluster.
+func (c *comparisons) next(cl *cluster) Effect {
+	if !c.on || !c.f.mayTell(cl) {
+		return nil
+	}
+	switch cl.comparing.stage {
+	case wantsTags:
+		return c.nextTag(cl)
+	case waits:
+		if c.f.due(SpecLane, cl.key(), &cl.comparing.retry) {
+			c.wantRecords(cl)
+		}
+	case judged:
+		return c.nextMissing(cl)
+	case concluded:
+		c.tellSoon(cl)
+	case notCompared, wantsDigest, wantsRecords:
+	}
+	return nil
+}
+
+// maxTagged is the number of works in one [Tag].
+const maxTagged = 256
+
+// nextTag decides which tags to compute. A work that changes meanwhile is not
+// computed again: it differs from what the broker has, which is enough.
+func (c *comparisons) nextTag(cl *cluster) Effect {
+	k := &cl.comparing
+	var works []*workv1.ManifestWork
+	for len(k.untagged) > 0 && len(works) < maxTagged {
+		w := k.untagged[0]
+		k.untagged = k.untagged[1:]
+		if o := w.comparable(); o != nil && c.f.works[w.uid] == w && !w.hub.isTagged() {
+			works = append(works, o)
+		}
+	}
+	if len(works) > 0 {
+		return Tag{Works: works, cluster: cl.name}
+	}
+	k.untagged = nil
+	c.compareDigest(cl)
+	return nil
+}
+
+func (c *comparisons) doneTag(e Tag, r Result) {
+	for i, o := range e.Works {
+		if w := c.f.works[o.UID]; w != nil && i < len(r.Tags) && r.Tags[i] != (codec.Tag{}) {
+			w.hub.setTag(o, r.Tags[i])
+		}
+	}
+	if cl := c.f.clusters[e.cluster]; cl != nil {
+		c.f.wakeCluster(SpecLane, cl)
+	}
+}
+
+// compareDigest compares the sums. Where they are equal, nothing is asked and
+// nothing published.
+func (c *comparisons) compareDigest(cl *cluster) {
+	var mine codec.Digest
+	same := true
+	for _, w := range cl.works {
+		if o := w.comparable(); o != nil {
+			if same = hasFinalizer(o) && w.hub.isTagged(); !same {
+				break
+			}
+			mine.Count++
+			mine.Sum = mine.Sum.Add(codec.RecordHash(string(w.uid), w.hub.tag))
+		}
+	}
+	if !same || mine != cl.comparing.digest {
+		c.wantRecords(cl)
+		return
+	}
+	for _, w := range cl.works {
+		if w.comparable() != nil {
+			c.inSync(w, c.inventory.digests)
+		}
+	}
+	c.setStage(cl, judged) // and nothing is missing
+}
+
+// inSync takes it that the broker has exactly the present state of a work.
+func (c *comparisons) inSync(w *work, revision uint64) {
+	w.broker.sync(c.f.sub, w.hub.mark(), revision, c.f.tick())
+	w.spec.agreed()
+	c.f.blameSpec(w, nil)
+	c.f.recount(w)
+	if deliveredMayDiffer(w) {
+		c.f.wake(HubLane, w.key(), 0)
+	}
+}
+
+// nothingThere takes it that the broker has nothing of a cluster.
+func (c *comparisons) nothingThere(cl *cluster) { c.judge(cl, c.inventory.digests) }
+
+// judge takes the records of a cluster, all of which have come, in a listing at a
+// revision.
+func (c *comparisons) judge(cl *cluster, revision uint64) {
+	k := &cl.comparing
+	rows := rowsOf(k.records)
+	plan := resync.CompareWorks(c.read(cl, rows, revision), k.records)
+	for _, id := range plan.InSync {
+		if w := c.f.works[uidOf(id)]; hasFinalizer(w.hub.object) && w.broker.on(c.f.sub) == listed {
+			c.inSync(w, rows[id].Revision)
+		}
+	}
+	c.noteNames(cl, plan.Replacing, rows)
+	for _, w := range cl.works {
+		c.f.recount(w)
+		if !w.isUpToDate(c.f.sub) {
+			c.f.look(w.key())
+		}
+	}
+	k.records, k.asked = nil, false
+	if k.missing.begin(plan) {
+		c.lives.locateNow()
+	}
+	c.setStage(cl, judged)
+	c.f.wake(SpecLane, Key{}, 0)
+}
+
+// rowsOf returns the records by id. Of two with one id that counts which waits behind
+// a deletion (it has no revision), because it is what will be, else the later one.
+func rowsOf(records []codec.InventoryRecord) map[string]*codec.InventoryRecord {
+	rows := make(map[string]*codec.InventoryRecord, len(records))
+	for i := range records {
+		r := &records[i]
+		if old := rows[r.ResourceID]; old == nil || r.Revision == 0 || old.Revision != 0 && old.Revision < r.Revision {
+			rows[r.ResourceID] = r
+		}
+	}
+	return rows
+}
+
+// read takes what a listing says of the works of a cluster, and returns those that are
+// to be compared with it. What nobody saw the deletion of counts as missing.
+func (c *comparisons) read(cl *cluster, rows map[string]*codec.InventoryRecord, revision uint64) []resync.Work {
+	works := make([]resync.Work, 0, len(cl.works))
+	for _, w := range cl.works {
+		r := rows[string(w.uid)]
+		if r != nil && w.spec.known() {
+			c.cursor.askFor(w)
+		}
+		if w.hub.object == nil || w.hub.ended == unseen {
+			continue
+		}
+		if w.broker.list(c.f.sub, revision, r, c.f.tick()) && r == nil {
+			w.report.forgetSequence()
+		}
+		works = append(works, workOf(w))
+	}
+	return works
+}
+
+// noteNames takes note of works that take the name of another record, or that
+// have lost their own to one: a publish of a work that was on the hub before it
+// went back in time can be under way for long.
+func (c *comparisons) noteNames(cl *cluster, replacing []string, rows map[string]*codec.InventoryRecord) {
+	if len(replacing) == 0 {
+		return
+	}
+	since := map[string]uint64{}
+	for _, r := range rows {
+		if !r.Tombstone && cl.works[uidOf(r.ResourceID)] == nil {
+			since[r.Name] = max(since[r.Name], r.Revision)
+		}
+	}
+	for _, id := range replacing {
+		w := cl.works[uidOf(id)]
+		w.broker.replace(c.f.sub, since[w.name()], c.f.tick())
+	}
+}
+
+// workOf is a work as the comparison sees it.
+func workOf(w *work) resync.Work {
+	o, deleting := w.hub.object, w.hub.deleting()
+	return resync.Work{
+		ID: string(w.uid), Name: o.Name, Version: o.Generation,
+		Tag: w.hub.tag, Untagged: !w.hub.isTagged(),
+		Deleting: deleting, Stuck: !deleting && isLarge(o),
+	}
+}
+
+// giveUpName has a cluster compared again when a work that was to take the name of
+// another record is not published any more.
+func (c *comparisons) giveUpName(w *work) {
+	if w.broker.sub == c.f.sub && w.broker.displaces {
+		w.broker.forget()
+		c.again(w.cl, 0)
+	}
+}
+
+// forget drops everything about a work.
+func (c *comparisons) forget(w *work) {
+	c.giveUpName(w)
+	w.report.clear(c.f)
+	w.report.letGo(c.cursor)
+	if w.hub.asking {
+		w.cl.asking.less()
+	}
+	if w.spec.isSending(c.f.sub) {
+		w.cl.release.stray()
+	}
+	c.f.remove(w)
+	c.tellSoon(w.cl)
+	c.tidy(w.cl)
+}
+
+// miss leaves a work whose deletion nobody saw to the comparison, which has a way
+// to see whether the hub is to be believed. It waits, so that all that a new list
+// says is known by then.
+func (c *comparisons) miss(w *work) {
+	c.again(w.cl, missingDelay)
+	c.forget(w)
+}
+
+const missingDelay = 5 * time.Second
+
+// there takes it that the hub shows a work that it did not.
+func (c *comparisons) there(w *work) {
+	if k := &w.cl.comparing; k.missing.has(string(w.uid)) {
+		c.again(w.cl, missingDelay) // nobody is to be asked whether it may be deleted
+	}
+}
+
+// tidy drops a cluster that nothing is known about any more.
+func (c *comparisons) tidy(cl *cluster) {
+	k := &cl.comparing
+	kept := cl.selected && !c.f.all || cl.release.pending() || cl.lists.asking || cl.release.inFlight > 0 || len(cl.works) > 0 ||
+		k.stage != notCompared && (k.stage != concluded || !k.told || len(k.missing.withheld) > 0)
+	if !kept {
+		cl.lists.again(c.cursor, false)
+		delete(c.f.clusters, cl.name)
+	}
+}

@@ -1,0 +1,398 @@
+package core
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// comparingFixture is a core that compares, serves every namespace and knows
+// these works; the broker has told nothing yet.
+func comparingFixture(t *testing.T, state State, works ...*workv1.ManifestWork) *fixture {
+	f := comparingCore(t, Config{All: true, State: state})
+	for _, w := range works {
+		f.seen(w)
+	}
+	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+	return f
+}
+
+// comparingCore is a core that compares, under a clock that stands still.
+func comparingCore(t *testing.T, c Config) *fixture {
+	f := &fixture{t: t, now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+	requests := 0
+	c.Now, c.Jitter, c.Waker = func() time.Time { return f.now }, func() float64 { return 0 }, f
+	c.NewID = func() string { requests++; return fmt.Sprint("request-", requests) }
+	f.core = New(c)
+	return f
+}
+
+// nextOf returns the next effect of a key, which must have the given type.
+func nextOf[E Effect](f *fixture, l Lane, k Key) E {
+	f.t.Helper()
+	e := f.core.Next(l, k)
+	got, ok := e.(E)
+	if !ok {
+		f.t.Fatalf("next of %s %+v is %T %+v, want %T", l, k, e, e, got)
+	}
+	return got
+}
+
+// page asks for the inventory and answers with a page.
+func (f *fixture) page(answer codec.Inventory) codec.InventoryRequest {
+	f.t.Helper()
+	e := nextOf[AskInventory](f, SpecLane, Key{})
+	f.done(e, Result{})
+	answer.RequestID = e.ID
+	if !f.core.Inventory(answer) {
+		f.t.Fatalf("the answer to %s is not taken", e.ID)
+	}
+	return e.Request
+}
+
+func (f *fixture) locate(resourceVersion string) {
+	f.t.Helper()
+	f.done(nextOf[Locate](f, HubLane, Key{}), Result{Position: &codec.HubPosition{UID: "hub", ResourceVersion: resourceVersion}})
+}
+
+func (f *fixture) tag() {
+	f.t.Helper()
+	e := nextOf[Tag](f, SpecLane, Key{Cluster: "cluster1"})
+	f.done(e, Result{Tags: e.Tags()})
+	f.clusterIdle("cluster1")
+	f.clusterIdle("cluster1") // what it was woken for
+}
+
+// digestOf is what a broker says of a cluster that has exactly these works.
+func digestOf(t *testing.T, works ...*workv1.ManifestWork) codec.ClusterDigest {
+	t.Helper()
+	d := codec.ClusterDigest{Cluster: "cluster1"}
+	for _, w := range works {
+		r := recordOf(t, w, 0)
+		d.Digest.Count++
+		d.Digest.Sum = d.Digest.Sum.Add(codec.RecordHash(r.ResourceID, r.Tag))
+	}
+	return d
+}
+
+func recordOf(t *testing.T, w *workv1.ManifestWork, revision uint64) codec.InventoryRecord {
+	t.Helper()
+	tag, err := manifestwork.SpecTag(w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return codec.InventoryRecord{Cluster: w.Namespace, ResourceID: string(w.UID), Name: w.Name, Version: w.Generation, Tag: tag, Revision: revision}
+}
+
+func missingRecords(n int) (records []codec.InventoryRecord) {
+	for i := range n {
+		records = append(records, codec.InventoryRecord{Cluster: "cluster1", ResourceID: fmt.Sprintf("uid-m%03d", i), Name: fmt.Sprintf("m%03d", i), Version: 1, Revision: uint64(i + 1)})
+	}
+	return records
+}
+
+// told is the next outcome that the broker is told.
+func (f *fixture) told() codec.Compared {
+	f.t.Helper()
+	f.clusterIdle("cluster1")
+	e, is := f.core.Next(SpecLane, Key{}).(SendCompared)
+	if !is {
+		f.now = f.now.Add(tellAfter)
+		e = nextOf[SendCompared](f, SpecLane, Key{})
+	}
+	f.done(e, Result{})
+	return e.Compared
+}
+
+func TestCore_PublishesNothingWhereTheDigestsAreEqual(t *testing.T) {
+	w, v := newWork("w", 1), newWork("v", 3)
+	f := comparingFixture(t, State{}, w, v)
+	f.idle(SpecLane, w.UID) // nobody knows yet
+	if r := f.page(codec.Inventory{Clusters: []codec.ClusterDigest{digestOf(t, w, v)}}); len(r.Clusters) != 0 {
+		t.Fatalf("asked for %v first", r.Clusters)
+	}
+	f.locate("200")
+	f.tag()
+	f.idle(SpecLane, w.UID)
+	f.idle(SpecLane, v.UID)
+	if c := f.told(); !c.AllClusters || len(c.Clusters) != 0 || c.Position == nil || c.Position.ResourceVersion != "200" {
+		t.Errorf("told %+v", c)
+	}
+
+	f.seen(newWork("w", 2)) // from now on as ever
+	if p := f.deliver(w.UID); p.Supersedes != 0 || p.Work.Generation != 2 {
+		t.Errorf("published %+v", p)
+	}
+	f.core.Disconnected()
+	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+	f.page(codec.Inventory{Clusters: []codec.ClusterDigest{digestOf(t, newWork("w", 2), v)}})
+	if e := nextOf[Tag](f, SpecLane, Key{Cluster: "cluster1"}); len(e.Works) != 1 {
+		t.Errorf("%d tags computed again, of which one work was published", len(e.Works))
+	}
+}
+
+func TestCore_PublishesOnlyWhatDiffers(t *testing.T) {
+	same, old, fresh := newWork("same", 1), newWork("old", 2), newWork("fresh", 1)
+	f := comparingFixture(t, State{}, same, old, fresh)
+	before := newWork("old", 1)
+	f.page(codec.Inventory{Clusters: []codec.ClusterDigest{digestOf(t, same, before)}})
+	f.tag()
+	f.idle(SpecLane, old.UID)
+	records := []codec.InventoryRecord{recordOf(t, same, 1), recordOf(t, before, 2)}
+	if r := f.page(codec.Inventory{Records: records[:1], NextPageToken: "more"}); len(r.Clusters) != 1 || r.PageToken != "" {
+		t.Fatalf("asked for %+v", r)
+	}
+	f.idle(SpecLane, fresh.UID) // a part of the records says nothing of the rest
+	if r := f.page(codec.Inventory{Records: records[1:]}); r.PageToken != "more" {
+		t.Fatalf("asked for %+v", r)
+	}
+	f.idle(SpecLane, same.UID)
+	f.deliver(old.UID)
+	f.locate("200")
+	f.clusterIdle("cluster1")
+	if f.core.Stats().Comparing != 1 {
+		t.Error("the cluster counts as compared before all of it is accepted")
+	}
+	f.deliver(fresh.UID)
+	if c := f.told(); !c.AllClusters {
+		t.Errorf("told %+v", c)
+	}
+}
+
+func TestCore_AsksAgainForAPageThatIsLost(t *testing.T) {
+	f := comparingFixture(t, State{}, newWork("w", 1))
+	first := nextOf[AskInventory](f, SpecLane, Key{})
+	f.done(first, Result{})
+	if e := f.core.Next(SpecLane, Key{}); e != nil {
+		t.Fatalf("asks again at once: %+v", e)
+	}
+	f.now = f.now.Add(pageTimeout)
+	second := nextOf[AskInventory](f, SpecLane, Key{})
+	if f.core.Inventory(codec.Inventory{RequestID: first.ID}) {
+		t.Error("the answer to the request before is taken")
+	}
+	f.done(second, Result{Err: &transport.Error{Code: transport.CodeOverloaded, Delay: 3 * time.Second}})
+	if e := f.core.Next(SpecLane, Key{}); e != nil {
+		t.Fatalf("does not wait: %+v", e)
+	}
+	f.now = f.now.Add(3 * time.Second)
+	f.page(codec.Inventory{})
+	f.deliver("uid-w") // the broker has nothing
+}
+
+func TestCore_PublishesEverythingAtABrokerThatTellsNothing(t *testing.T) {
+	f := comparingFixture(t, State{}, newWork("w", 1))
+	f.done(nextOf[AskInventory](f, SpecLane, Key{}), Result{Err: &transport.Error{Code: transport.CodeDenied, Next: transport.NextStop}})
+	f.deliver("uid-w")
+	if e := f.core.Next(SpecLane, Key{}); e != nil {
+		t.Errorf("next is %+v", e)
+	}
+	f.core.Disconnected()
+	f.core.Connected(transport.Accepted{Protocol: 1}) // perhaps another one
+	nextOf[AskInventory](f, SpecLane, Key{})
+}
+
+func TestCore_DoesNotLetADeletionWaitForAComparison(t *testing.T) {
+	f := comparingFixture(t, State{}, newWork("w", 2, deleting))
+	if p := f.deliver("uid-w"); p.Action != codec.DeleteRequest {
+		t.Errorf("published %s", p.Action)
+	}
+}
+
+func TestCore_LetsAFreshChangeWaitForDigestsOnly(t *testing.T) {
+	w, other := newWork("w", 1), newWork("other", 1)
+	f := comparingFixture(t, State{}, w, other)
+	f.seen(newWork("w", 2))
+	f.idle(SpecLane, w.UID)
+	f.page(codec.Inventory{Clusters: []codec.ClusterDigest{digestOf(t, w)}})
+	f.tag()
+	f.deliver(w.UID)
+	f.idle(SpecLane, other.UID)
+}
+
+func TestCore_SupersedesWhatIsNewerAtTheBroker(t *testing.T) {
+	w := newWork("w", 2)
+	for name, record := range map[string]codec.InventoryRecord{
+		"higher version": {Version: 5},
+		"deleted":        {Version: 1, Tombstone: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := comparingFixture(t, State{}, w)
+			f.page(codec.Inventory{Clusters: []codec.ClusterDigest{{Cluster: "cluster1", Digest: codec.Digest{Count: 1}}}})
+			f.tag()
+			record.Cluster, record.ResourceID, record.Name, record.Revision = "cluster1", "uid-w", "w", 7
+			f.page(codec.Inventory{Records: []codec.InventoryRecord{record}})
+			f.done(next[Get](f, HubLane, w.UID), Result{Err: errHubDown()})
+			f.now = f.now.Add(time.Second)
+			f.done(next[Get](f, HubLane, w.UID), Result{Work: w})
+			f.idle(SpecLane, w.UID) // the next process would not know that the hub went back
+			f.beginLife(w)
+			f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+			f.page(codec.Inventory{Clusters: []codec.ClusterDigest{{Cluster: "cluster1", Digest: codec.Digest{Count: 1}}}})
+			f.tag()
+			f.page(codec.Inventory{Records: []codec.InventoryRecord{record}})
+			f.done(next[Get](f, HubLane, w.UID), Result{Work: w})
+			p := next[Publish](f, SpecLane, w.UID)
+			e, err := p.Event("id", f.now, "hub")
+			if err != nil || e.Extensions()[codec.ExtSupersedes] != "7" {
+				t.Fatalf("published %v, error %v", e.Extensions(), err)
+			}
+			f.done(p, Result{Err: &transport.Error{Code: transport.CodeConflict, Next: transport.NextResync}})
+			f.idle(SpecLane, w.UID)
+			f.now = f.now.Add(time.Second)
+			f.askAndIdle()
+			record.Revision = 8
+			if r := f.page(codec.Inventory{Records: []codec.InventoryRecord{record}}); len(r.Clusters) != 1 {
+				t.Fatalf("asked for %+v, not for the cluster again", r)
+			}
+			f.now = f.now.Add(time.Second)
+			f.done(next[Get](f, HubLane, w.UID), Result{Work: w})
+			if p := f.deliver(w.UID); p.Supersedes != 8 {
+				t.Errorf("supersedes %d", p.Supersedes)
+			}
+		})
+	}
+}
+
+func TestCore_BelievesTheHubNotTheInformerAboutWhatIsBehind(t *testing.T) {
+	f := comparingFixture(t, State{}, newWork("w", 2))
+	f.page(codec.Inventory{Clusters: []codec.ClusterDigest{{Cluster: "cluster1", Digest: codec.Digest{Count: 1}}}})
+	f.tag()
+	newer := newWork("w", 5, version("150"))
+	f.page(codec.Inventory{Records: []codec.InventoryRecord{recordOf(t, newer, 7)}})
+	f.done(next[Get](f, HubLane, "uid-w"), Result{Work: newer})
+	if p := f.deliver("uid-w"); p.Supersedes != 0 || p.Work != newer {
+		t.Errorf("published %+v", p)
+	}
+	if s, _ := f.core.State(); len(s.Withheld) != 0 {
+		t.Errorf("a late informer casts doubt on the hub: %+v", s)
+	}
+}
+
+func TestCore_ReportsNoClusterWithARefusedWork(t *testing.T) {
+	w := newWork("w", 1)
+	f := comparingFixture(t, State{}, w)
+	f.page(codec.Inventory{})
+	f.locate("200")
+	f.done(next[Publish](f, SpecLane, w.UID), Result{Err: &transport.Error{Code: transport.CodeInvalid}})
+	f.clusterIdle("cluster1")
+	if c := f.told(); c.AllClusters || len(c.Clusters) != 0 || c.Position == nil {
+		t.Errorf("told %+v, want the position alone", c)
+	}
+	f.seen(newWork("w", 2))
+	f.deliver(w.UID)
+	if c := f.told(); !c.AllClusters {
+		t.Errorf("told %+v", c)
+	}
+}
+
+// A deletion was confirmed, the hub did not answer when the finalizer was to go, and
+// the broker went on with an older store, in which the work lives.
+func TestCore_DeletesAgainWhatLivesInAnOlderStore(t *testing.T) {
+	w := newWork("w", 2, deleting, withStatus(applied(1)))
+	alive := codec.InventoryRecord{Cluster: "cluster1", ResourceID: string(w.UID), Name: "w", Version: 1, Revision: 3}
+	for name, c := range map[string]struct {
+		record codec.InventoryRecord
+		again  bool
+	}{
+		"it lives there":    {alive, true},
+		"it is deleted too": {codec.InventoryRecord{Cluster: "cluster1", ResourceID: string(w.UID), Name: "w", Version: 2, Revision: 4, Tombstone: true}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := comparingFixture(t, State{}, w)
+			f.deliver(w.UID)
+			f.core.Report(&Report{UID: w.UID, Cluster: "cluster1", Name: "w", Version: 2, Sequence: sequence(1), Deleted: true})
+			f.done(next[RemoveFinalizer](f, HubLane, w.UID), Result{Err: errHubDown()})
+
+			f.core.Disconnected()
+			f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+			f.page(codec.Inventory{Clusters: []codec.ClusterDigest{{Cluster: "cluster1", Digest: codec.Digest{Count: 1}}}})
+			f.clusterIdle("cluster1")
+			f.page(codec.Inventory{Records: []codec.InventoryRecord{c.record}})
+			f.now = f.now.Add(longestHub)
+			p := next[Publish](f, SpecLane, w.UID)
+			if !p.mark.deleting {
+				t.Errorf("published %+v", p)
+			}
+			if c.again {
+				f.done(p, Result{Receipt: transport.Receipt{Outcome: codec.OutcomeAccepted}})
+				f.idle(HubLane, w.UID) // its cluster is asked once more
+				return
+			}
+			f.done(p, Result{Receipt: transport.Receipt{Outcome: codec.OutcomeConfirmed}})
+			next[RemoveFinalizer](f, HubLane, w.UID)
+		})
+	}
+}
+
+// A publish of a work that is not on the hub any more came late, and took the name of
+// one that the broker had accepted. Revisions tell: t1 the work is accepted, t2 the
+// late one is; or t1 the late one, t2 the work, which has the name since.
+func TestCore_PublishesAgainWhatLostItsName(t *testing.T) {
+	w := newWork("w", 1)
+	for _, c := range []struct{ accepted, late, listed uint64 }{{4, 7, 8}, {7, 4, 8}, {7, 4, 6}} {
+		f := comparingFixture(t, State{}, w)
+		f.page(codec.Inventory{})
+		f.done(next[Publish](f, SpecLane, w.UID), Result{Receipt: transport.Receipt{Outcome: codec.OutcomeAccepted, Revision: c.accepted}})
+		f.core.Report(&Report{UID: "uid-late", Cluster: "cluster1", Name: "w", Version: 2, Sequence: sequence(1)})
+		f.clusterIdle("cluster1")
+		f.done(next[Get](f, HubLane, "uid-late"), Result{Work: w})
+		f.idle(HubLane, "uid-late")
+		f.now = f.now.Add(2 * missingDelay)
+		f.clusterIdle("cluster1")
+		late := recordOf(t, newWork("w", 2, func(o *workv1.ManifestWork) { o.UID = "uid-late" }), c.late)
+		records := []codec.InventoryRecord{late}
+		if c.late < c.accepted && c.listed > c.accepted {
+			records = []codec.InventoryRecord{recordOf(t, w, c.accepted)}
+		}
+		f.page(codec.Inventory{Revision: c.listed, Records: records})
+		if c.late > c.accepted {
+			f.deliver(w.UID)
+		} else {
+			f.idle(SpecLane, w.UID)
+		}
+	}
+}
+
+// The broker's own clock orders what it says: a receipt that was decided after a
+// listing counts, whichever comes first; what another subscription said does not.
+func TestCore_OrdersWhatTheBrokerSays(t *testing.T) {
+	accepted := func(f *fixture, revision uint64) {
+		f.done(next[Publish](f, SpecLane, "uid-w"), Result{Receipt: transport.Receipt{Outcome: codec.OutcomeAccepted, Revision: revision}})
+	}
+	f := comparingFixture(t, State{}, newWork("w", 1))
+	f.page(codec.Inventory{Revision: 3})
+	accepted(f, 5)
+	relist := func(revision uint64) {
+		f.core.compare.again(f.core.fleet.clusters["cluster1"], 0)
+		f.now = f.now.Add(longestSpec)
+		f.clusterIdle("cluster1")
+		f.page(codec.Inventory{Revision: revision})
+	}
+	relist(4) // from before it was accepted
+	f.idle(SpecLane, "uid-w")
+	relist(6)
+	accepted(f, 7)
+	f.idle(SpecLane, "uid-w")
+
+	f.core.Disconnected()
+	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+	f.idle(SpecLane, "uid-w")
+	f.page(codec.Inventory{Revision: 2}) // an older store
+	accepted(f, 3)
+}
+
+// askAndIdle answers what is asked for of the statuses of the cluster.
+func (f *fixture) askAndIdle() {
+	f.t.Helper()
+	if e, is := f.core.Next(SpecLane, Key{Cluster: "cluster1"}).(Ask); is {
+		f.done(e, Result{Lists: 1})
+	}
+	f.clusterIdle("cluster1")
+}

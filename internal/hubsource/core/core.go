@@ -1,0 +1,365 @@
+package core
+
+import (
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// Config is what a [Core] needs from outside; all of it is required.
+type Config struct {
+	// Now is the clock.
+	Now func() time.Time
+	// Jitter returns a number in [0, 1); it spreads retries.
+	Jitter func() float64
+	Waker  Waker
+	// NewID returns a new id for a request.
+	NewID func() string
+	// All serves every namespace that has works; otherwise the clusters named
+	// by ClusterSelected.
+	All bool
+	// CleanUp deletes completed works when their time to live is over.
+	CleanUp bool
+	// State is what an earlier process saved.
+	State State
+}
+
+// Core decides what to do for each work. It is not safe for concurrent use: the
+// owner guards it, and guards nothing else with the same lock.
+type Core struct {
+	cfg Config
+	// life counts the lives of the hub in this process from 1. With a life all that
+	// was known ends but the State that is saved.
+	life int
+	// inFlight says in which life and on which subscription each effect was decided
+	// whose result has not come yet.
+	inFlight map[slot]stamp
+
+	fleet     *fleet
+	cursor    *cursor
+	lives     *lives
+	questions *questions
+	compare   *comparisons
+	specs     *specs
+	statuses  *statuses
+	releases  *releases
+}
+
+// slot is where one effect at a time is carried out.
+type slot struct {
+	lane Lane
+	key  Key
+}
+
+// stamp says what the result of an effect is valid for.
+type stamp struct{ life, sub int }
+
+// New returns a core that knows no work and no broker.
+func New(cfg Config) *Core {
+	c := &Core{cfg: cfg, inFlight: map[slot]stamp{}}
+	c.begin(cfg.State, reasonKept)
+	return c
+}
+
+// begin begins a life of the hub, of which nothing is known but what is saved.
+func (c *Core) begin(s State, reason string) {
+	c.life++
+	sub := 0
+	if c.fleet != nil {
+		sub = c.fleet.sub
+	}
+	f := newFleet(c.cfg, sub)
+	cur := newCursor(f, s.Cursor)
+	l := newLives(f, cur, s, reason)
+	q := &questions{f: f, lives: l}
+	v := &comparisons{f: f, lives: l, cursor: cur}
+	c.fleet, c.cursor, c.lives, c.questions, c.compare = f, cur, l, q, v
+	c.specs = &specs{f: f, lives: l, questions: q, compare: v}
+	c.statuses = &statuses{f: f, questions: q, compare: v, cursor: cur}
+	c.releases = &releases{f: f, cursor: cur, lives: l, compare: v}
+}
+
+// Life is the present life of the hub: what an informer of another one shows is
+// dropped.
+func (c *Core) Life() int { return c.life }
+
+// Stats are the numbers a program exports; they are kept, not counted.
+type Stats struct {
+	// Works is the number of works known, those not served included.
+	Works int
+	// Clusters is the number of clusters served.
+	Clusters int
+	// Pending is the number of reports that wait for their patch.
+	Pending int
+	// Sweep is the number of works still to look at since the connection began.
+	Sweep int
+	// Comparing is the number of clusters that are not compared yet.
+	Comparing int
+	// WithheldClusters and WithheldWorks count the clusters on which deletions
+	// are withheld, and those deletions.
+	WithheldClusters, WithheldWorks int
+	// Undelivered is the number of works with Delivered=False by reason.
+	Undelivered map[string]int
+	Connected   bool
+}
+
+// Stats returns the current numbers.
+func (c *Core) Stats() Stats {
+	f := c.fleet
+	s := Stats{Works: len(f.works), Pending: f.pending, Sweep: len(f.sweep), Connected: f.connected, Undelivered: make(map[string]int, len(f.undelivered))}
+	for _, cl := range f.clusters {
+		if !cl.selected {
+			continue
+		}
+		s.Clusters++
+		if c.compare.on && !cl.comparing.compared(cl) {
+			s.Comparing++
+		}
+		if n := len(cl.comparing.missing.withheld); n > 0 {
+			s.WithheldClusters++
+			s.WithheldWorks += n
+		}
+	}
+	for reason, n := range f.undelivered {
+		s.Undelivered[reason] = n
+	}
+	return s
+}
+
+// State returns what is to be saved, and whether that is something new. A shell
+// that ends saves it.
+func (c *Core) State() (s State, unsaved bool) { return c.lives.state() }
+
+// WorkSeen takes the newest object that the informer of a life has of a work. The
+// core keeps o and never changes it.
+func (c *Core) WorkSeen(life int, o *workv1.ManifestWork) {
+	if life != c.life {
+		return
+	}
+	w := c.work(o.UID, o.Namespace)
+	before := w.hub.object
+	switch w.hub.show(o, c.fleet.tick(), c.fleet.now()) {
+	case nothing:
+		return
+	case contradicts:
+		c.questions.ask(w)
+		return
+	case impossible:
+		c.lives.contradicted("the hub shows an older state of its works than before")
+		return
+	case lags:
+		c.fleet.wake(HubLane, w.key(), informerLag)
+		return
+	case later:
+	}
+	c.lives.moved(o)
+	c.moved(w, before)
+}
+
+// moved takes it that a work has another state on the hub than was known, or is new.
+func (c *Core) moved(w *work, before *workv1.ManifestWork) {
+	c.adopt(w, before)
+	if before == nil {
+		c.compare.there(w)
+	}
+	w.report.changed(before == nil)
+	c.specs.changed(w, before)
+	c.fleet.recount(w)
+	c.fleet.wakeWork(w)
+}
+
+// adopt asks for the status of a work that was published by an earlier leader, or in
+// another life of the hub, when it turns out that it was: somebody else put the finalizer
+// on it. The informer may show it late, and without the finalizer first; a hub that went
+// back may be replaced by a later copy.
+func (c *Core) adopt(w *work, before *workv1.ManifestWork) {
+	if !hasFinalizer(w.hub.object) || before != nil && hasFinalizer(before) {
+		return
+	}
+	c.cursor.askFor(w)
+	if c.fleet.lists {
+		w.spec.markElsewhere()
+	}
+}
+
+// WorkDeleted takes an informer's word that a work was deleted: the hub said so.
+func (c *Core) WorkDeleted(life int, uid types.UID) { c.ended(life, uid, deleted) }
+
+// WorkMissing takes an informer's word that a work is not in a new list of the
+// hub, or that another one has its name there. Nobody saw its deletion: the hub
+// may have gone back in time.
+func (c *Core) WorkMissing(life int, uid types.UID) { c.ended(life, uid, unseen) }
+
+func (c *Core) ended(life int, uid types.UID, how ending) {
+	w := c.fleet.works[uid]
+	if life != c.life || w == nil || w.hub.object == nil || w.hub.ended != alive {
+		return
+	}
+	w.hub.end(how, c.fleet.tick(), c.fleet.now())
+	c.lives.moved(w.hub.object)
+	c.statuses.lose(w)
+	c.fleet.setBlame(w, blame{})
+	w.spec.begin()
+	c.fleet.recount(w)
+	if how == unseen && c.fleet.connected && c.compare.on {
+		c.compare.miss(w)
+		return
+	}
+	c.fleet.wakeWork(w)
+}
+
+// work returns the state of a work and makes it when it is new.
+func (c *Core) work(uid types.UID, clusterName string) *work {
+	if w := c.fleet.works[uid]; w != nil {
+		return w
+	}
+	return c.fleet.add(uid, c.cluster(clusterName))
+}
+
+// cluster returns the state of a cluster and makes it when it is new. What is
+// not selected has to be released: an earlier process may have served it.
+func (c *Core) cluster(name string) *cluster {
+	cl := c.fleet.clusters[name]
+	if cl == nil {
+		cl = c.fleet.addCluster(name)
+		c.releases.set(cl, !cl.selected)
+		c.compare.enter(cl)
+		c.fleet.wakeCluster(SpecLane, cl)
+	}
+	return cl
+}
+
+// ClusterSelected takes a cluster that matches the selector, as the informer of a
+// life shows it.
+func (c *Core) ClusterSelected(life int, name string) {
+	if life != c.life {
+		return
+	}
+	cl := c.cluster(name)
+	if cl.selected {
+		return
+	}
+	c.releases.set(cl, false)
+	cl.serve(true)
+	// Also where the broker continues from a cursor: reports of a cluster that
+	// was not served have been ignored.
+	cl.lists.again(c.cursor, c.fleet.lists || c.fleet.connected && !c.fleet.stock)
+	c.compare.enter(cl)
+	c.fleet.wakeCluster(SpecLane, cl)
+	for _, w := range cl.works {
+		c.fleet.recount(w)
+		c.fleet.wakeWork(w)
+	}
+}
+
+// ClusterUnselected takes a cluster that left the selection: it is released. What
+// is known of it is let go, but for what the hub showed.
+func (c *Core) ClusterUnselected(life int, name string) {
+	cl := c.fleet.clusters[name]
+	if life != c.life || cl == nil || !cl.selected || c.cfg.All {
+		return
+	}
+	c.releases.set(cl, true)
+	cl.serve(false)
+	cl.lists.again(c.cursor, false)
+	c.compare.leave(cl)
+	c.cursor.holdBack()
+	for _, w := range cl.works {
+		c.statuses.lose(w)
+		w.broker.forget()
+		c.fleet.setBlame(w, blame{known: true})
+		c.fleet.recount(w)
+		c.fleet.wakeWork(w)
+	}
+	c.fleet.wakeCluster(SpecLane, cl)
+}
+
+// Hello is what to say when the session subscribes.
+func (c *Core) Hello() transport.Hello {
+	return transport.Hello{Protocol: 1, Cursor: c.cursor.at()}
+}
+
+// Connected begins a subscription: works are compared with what the broker has,
+// or, where that is not possible, all published again (the broker answers without
+// a write where nothing changed), and clusters that are not served any more are
+// released. The works to look at are handed out by Sweep.
+func (c *Core) Connected(a transport.Accepted) {
+	f := c.fleet
+	f.subscribe(a, a.Resync != codec.ResyncCursor)
+	c.cursor.subscribe()
+	c.compare.subscribe()
+	for name, cl := range f.clusters {
+		c.releases.subscribe(cl)
+		cl.lists.subscribe(c.cursor, cl.selected && f.lists)
+		c.compare.leave(cl)
+		c.compare.enter(cl)
+		f.look(Key{Cluster: name})
+	}
+	for _, w := range f.works {
+		if f.lists && w.hub.object != nil && hasFinalizer(w.hub.object) {
+			w.spec.markElsewhere()
+		}
+		c.statuses.subscribe(w)
+		if !w.cl.selected {
+			continue
+		}
+		w.spec.begin()
+		if !c.compare.on || w.comparable() == nil { // the others wait for the comparison
+			f.look(w.key())
+		}
+	}
+	f.wake(SpecLane, Key{}, 0)
+	f.wake(HubLane, Key{}, 0)
+}
+
+// Subscription is the id of the subscription that the effects are about which Next
+// returns now: they must not go out on another one.
+func (c *Core) Subscription() string { return c.fleet.id }
+
+// Disconnected ends the subscription.
+func (c *Core) Disconnected() {
+	c.fleet.disconnect()
+	c.cursor.disconnect()
+}
+
+// Sweep hands out up to n keys of the spec lane to look at since the subscription
+// began. Taken a few at a time, they leave the way free for fresh changes.
+func (c *Core) Sweep(n int) []Key { return c.fleet.sweepUp(n) }
+
+// Checkpoint takes the word that everything up to a cursor has been sent.
+func (c *Core) Checkpoint(cp codec.Checkpoint) { c.cursor.checkpoint(cp) }
+
+// Compares reports whether the works are compared with what the broker of this
+// subscription has, or simply all published.
+func (c *Core) Compares() bool { return c.compare.on }
+
+// Inventory takes a page of the broker's inventory. It returns false for one
+// that nobody waits for (any more); such a page is dropped.
+func (c *Core) Inventory(page codec.Inventory) bool {
+	if !c.compare.expects(page) {
+		return false
+	}
+	for _, d := range page.Clusters {
+		if d.Cluster != "" {
+			// One that nobody here knew is compared too where all are served, and
+			// else released: an earlier process served it.
+			c.cluster(d.Cluster)
+		}
+	}
+	c.compare.page(page)
+	return true
+}
+
+// Report takes a report. The core keeps r and never changes it. When it returns
+// Taken the report is not lost as long as the process lives; after that, the
+// next resync brings it again.
+func (c *Core) Report(r *Report) Verdict {
+	if c.cfg.All {
+		c.cluster(r.Cluster)
+	}
+	return c.statuses.receive(r)
+}

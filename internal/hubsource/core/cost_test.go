@@ -1,0 +1,37 @@
+package core
+
+import (
+	"fmt"
+	"testing"
+
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/internal/testkit/cost"
+)
+
+// TestCore_CostOfAReport, of a change and of a work that is gone does not depend
+// on how many works there are.
+func TestCore_CostOfAReport(t *testing.T) {
+	cost.Linear(t, func(n int) func() {
+		works := make([]*workv1.ManifestWork, n)
+		reports := make([]*Report, n)
+		for i := range works {
+			works[i] = newWork(fmt.Sprint("w", i), 1)
+			reports[i] = report(works[i], i+1, applied(1))
+		}
+		return func() {
+			f := newFixture(t, true)
+			for _, w := range works {
+				f.seen(w)
+			}
+			for _, r := range reports {
+				if v := f.core.Report(r); v != Taken {
+					t.Errorf("verdict is %s", v)
+				}
+			}
+			for _, w := range works {
+				next[PatchStatus](f, HubLane, w.UID)
+			}
+		}
+	})
+}

@@ -1,0 +1,345 @@
+package core
+
+import (
+	"testing"
+	"time"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+func cursorAt(revision uint64) codec.Cursor {
+	return codec.Cursor{Epoch: "epoch", Term: "term", Revision: revision}
+}
+
+// at asserts how far the stream is on the hub.
+func (f *fixture) at(revision uint64) {
+	f.t.Helper()
+	want := ""
+	if revision > 0 {
+		want = cursorAt(revision).String()
+	}
+	if s, _ := f.core.State(); s.Cursor != want {
+		f.t.Fatalf("cursor is %q, want %q", s.Cursor, want)
+	}
+}
+
+func (f *fixture) checkpoint(revision, lists uint64) {
+	f.core.Checkpoint(codec.Checkpoint{Cursor: cursorAt(revision), AnsweredLists: lists})
+}
+
+func TestCore_MovesTheCursorWhenReportsAreOnTheHub(t *testing.T) {
+	w, v := newWork("w", 1), newWork("v", 1)
+	f := comparingFixture(t, State{Cursor: cursorAt(1).String()}, w, v)
+	if h := f.core.Hello(); h.Cursor != cursorAt(1).String() {
+		t.Errorf("says hello with %q", h.Cursor)
+	}
+	f.checkpoint(2, 0)
+	f.at(2) // nothing came before it
+	f.core.Report(report(w, 1, applied(1)))
+	f.checkpoint(3, 0)
+	f.core.Report(report(v, 1, applied(1)))
+	f.checkpoint(4, 0)
+	f.at(2)
+	e := next[PatchStatus](f, HubLane, w.UID)
+	f.core.Report(report(w, 2, applied(1))) // comes again after cursor 3 and 4
+	f.checkpoint(5, 0)
+	f.at(3)
+	f.done(e, Result{Err: errHubDown()})
+	f.at(3)
+	f.done(next[PatchStatus](f, HubLane, v.UID), Result{Err: errInvalid()}) // dropped for good
+	f.at(4)
+	f.now = f.now.Add(time.Second)
+	f.done(next[PatchStatus](f, HubLane, w.UID), Result{Work: newWork("w", 1, version("300"), withStatus(applied(1)))})
+	f.at(5)
+}
+
+func TestCore_AcknowledgesAndSavesNowAndThen(t *testing.T) {
+	f := comparingFixture(t, State{})
+	f.page(codec.Inventory{})
+	f.locate("200")
+	f.told()
+	f.checkpoint(2, 0)
+	ack := nextOf[SendAck](f, SpecLane, Key{})
+	if ack.Cursor != cursorAt(2) {
+		t.Errorf("acknowledges %s", ack.Cursor)
+	}
+	f.done(ack, Result{})
+	f.done(nextOf[Save](f, HubLane, Key{}), Result{})
+	f.checkpoint(3, 0)
+	f.checkpoint(4, 0)
+	if e := f.core.Next(SpecLane, Key{}); e != nil {
+		t.Fatalf("next is %+v, so soon", e)
+	}
+	if e := f.core.Next(HubLane, Key{}); e != nil {
+		t.Fatalf("next is %+v, so soon", e)
+	}
+	f.now = f.now.Add(saveEvery)
+	if e := nextOf[SendAck](f, SpecLane, Key{}); e.Cursor != cursorAt(4) {
+		t.Errorf("acknowledges %s", e.Cursor)
+	}
+	if e := nextOf[Save](f, HubLane, Key{}); e.State.Cursor != cursorAt(4).String() {
+		t.Errorf("saves %+v", e.State)
+	}
+}
+
+func TestCore_HoldsTheCursorUntilTheFinalizerIsOff(t *testing.T) {
+	w := newWork("w", 2, deleting)
+	f := comparingFixture(t, State{}, w)
+	f.deliver(w.UID)
+	f.core.Report(&Report{UID: w.UID, Cluster: w.Namespace, Name: "w", Version: 2, Sequence: sequence(1), Deleted: true})
+	f.checkpoint(2, 0)
+	f.at(0)
+	f.done(next[RemoveFinalizer](f, HubLane, w.UID), Result{Work: newWork("w", 2, deleting, withoutFinalizer, version("300"))})
+	f.at(2)
+}
+
+func TestCore_TakesNoCursorBeforeItsListsAreAnswered(t *testing.T) {
+	w := newWork("w", 1)
+	f := comparingFixture(t, State{Cursor: cursorAt(9).String()}, w)
+	f.core.Disconnected()
+	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncList}) // the store is another one
+	f.at(0)
+	f.checkpoint(2, 0)
+	f.at(0)
+	e := nextAsk(f)
+	f.checkpoint(3, 1) // the answer to the list is on its way
+	f.at(0)
+	f.done(e, Result{Lists: 2})
+	f.at(0) // there are two
+	f.checkpoint(4, 2)
+	f.at(4)
+}
+
+func TestCore_TakesTheCursorThatOvertookTheLastReceipt(t *testing.T) {
+	f := comparingFixture(t, State{}, newWork("w", 1))
+	f.core.Disconnected()
+	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncList})
+	e := nextAsk(f)
+	f.checkpoint(3, 1)
+	f.done(e, Result{Lists: 1})
+	f.at(3)
+}
+
+func TestCore_TakesNoCursorWhereTheBrokerRefusedToBeAsked(t *testing.T) {
+	f := comparingFixture(t, State{}, newWork("w", 1))
+	f.core.Disconnected()
+	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncList})
+	f.done(nextAsk(f), Result{Lists: 1, Err: &transport.Error{Code: transport.CodeInvalid}})
+	f.checkpoint(3, 1)
+	f.at(0)
+}
+
+func TestCore_ForgetsCheckpointsOfAnEarlierConnection(t *testing.T) {
+	w := newWork("w", 1)
+	f := comparingFixture(t, State{}, w)
+	f.core.Report(report(w, 1, applied(1)))
+	f.checkpoint(2, 0)
+	f.core.Disconnected()
+	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+	e := next[PatchStatus](f, HubLane, w.UID)
+	f.done(e, Result{Work: newWork("w", 1, version("300"), withStatus(e.Status))})
+	f.at(0) // it may be of a store that is no more
+	f.checkpoint(3, 0)
+	f.at(3)
+}
+
+func TestCore_KeepsFewCheckpointsWhileTheHubIsAway(t *testing.T) {
+	w := newWork("w", 1)
+	f := comparingFixture(t, State{}, w)
+	f.core.Report(report(w, 1, applied(1)))
+	for i := range 10 * maxSegments {
+		f.checkpoint(uint64(i+1), 0)
+	}
+	if n := len(f.core.cursor.closed); n > maxSegments {
+		t.Errorf("%d checkpoints kept", n)
+	}
+	e := next[PatchStatus](f, HubLane, w.UID)
+	f.done(e, Result{Work: newWork("w", 1, version("300"), withStatus(e.Status))})
+	f.at(10 * maxSegments)
+}
+
+func TestCore_DoesNotWaitForAGenerationThatTheHubLost(t *testing.T) {
+	w := newWork("w", 3)
+	f := comparingFixture(t, State{}, w)
+	future := report(newWork("w", 7), 1, applied(7))
+	if v := f.core.Report(future); v != Taken {
+		t.Fatalf("verdict is %s", v)
+	}
+	f.checkpoint(2, 0)
+	f.idle(HubLane, w.UID) // the informer may be late
+	f.now = f.now.Add(informerPatience)
+	f.done(next[Get](f, HubLane, w.UID), Result{Err: errHubDown()})
+	f.at(0)
+	f.now = f.now.Add(time.Second)
+	f.done(next[Get](f, HubLane, w.UID), Result{Work: w})
+	f.idle(HubLane, w.UID)
+	f.at(2)
+	if v := f.core.Report(report(w, 2, applied(3))); v != Taken {
+		t.Errorf("what the cluster makes of the older generation is %s", v)
+	}
+	next[PatchStatus](f, HubLane, w.UID)
+}
+
+func TestCore_WritesAReportThatOnlyTheInformerWasLateFor(t *testing.T) {
+	f := comparingFixture(t, State{}, newWork("w", 3))
+	newer := newWork("w", 4, version("200"))
+	f.core.Report(report(newer, 1, applied(4)))
+	f.idle(HubLane, "uid-w")
+	f.now = f.now.Add(informerPatience)
+	f.done(next[Get](f, HubLane, "uid-w"), Result{Work: newer})
+	if e := next[PatchStatus](f, HubLane, "uid-w"); e.Work != newer {
+		t.Errorf("patches %+v", e.Work)
+	}
+}
+
+func TestCore_StartsTheStreamOverWhenItSeesTheHubGoBack(t *testing.T) {
+	w := newWork("w", 1, version("500"))
+	f := comparingFixture(t, State{Cursor: cursorAt(5).String()}, w)
+	f.core.Report(report(w, 1, applied(1)))
+	e := next[PatchStatus](f, HubLane, w.UID)
+	f.done(e, Result{Work: newWork("w", 1, version("501"), withStatus(e.Status))})
+	back := newWork("w", 1, version("400")) // without the status
+	f.seen(back)
+	f.beginLife(back)
+	f.at(0)
+	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncList})
+	f.page(codec.Inventory{})
+	if a := nextAsk(f); len(a.Held) != 1 {
+		t.Errorf("asks about %+v", a.Held)
+	}
+	if v := f.core.Report(report(w, 1, applied(1))); v != Taken {
+		t.Errorf("the status that was lost is %s", v)
+	}
+	next[PatchStatus](f, HubLane, w.UID)
+}
+
+// t1 the hub went back before this process began, and what was missing is still doubted,
+// t2 somebody makes a work. It has no status to be asked for, and did not lose one, so the
+// cursor does not wait for an answer.
+func TestCore_AsksForNoStatusOfWhatIsNewOnAHubThatWentBackBefore(t *testing.T) {
+	f := comparingFixture(t, State{Cursor: cursorAt(5).String(), Withheld: []string{everywhere}})
+	f.seen(newWork("w", 1, withoutFinalizer))
+	if e, asks := f.core.Next(SpecLane, Key{Cluster: "cluster1"}).(Ask); asks {
+		t.Errorf("asks about %+v", e.Held)
+	}
+	f.checkpoint(6, 0)
+	f.at(6)
+}
+
+// t1 the hub is restored from a backup, t2 the source saves its cursor there, before its
+// informers have listed the hub anew: what is there is not what it saved last. The next
+// process would continue behind statuses that the hub lost. Therefore no cursor is saved
+// until the hub has said where it is.
+func TestCore_SavesNoCursorOnAHubThatMayHaveGoneBack(t *testing.T) {
+	f := comparingFixture(t, State{Cursor: cursorAt(5).String()})
+	f.page(codec.Inventory{})
+	f.locate("200")
+	f.checkpoint(6, 0)
+	f.now = f.now.Add(saveEvery)
+	f.done(nextOf[Save](f, HubLane, Key{}), Result{Err: errConflict()})
+	if s, _ := f.core.State(); s.Cursor != "" {
+		t.Errorf("a process that ends saves %q", s.Cursor)
+	}
+	f.locate("200")
+	if s, _ := f.core.State(); s.Cursor != cursorAt(6).String() {
+		t.Errorf("the cursor is %q on a hub that did not go back", s.Cursor)
+	}
+}
+
+// That works are older than their records is no news of a hub that was doubted
+// before; that it goes back meanwhile takes statuses away all the same.
+func TestCore_AsksForStatusesOfAHubThatItDoubtedBefore(t *testing.T) {
+	f := comparingFixture(t, State{Cursor: cursorAt(5).String(), Withheld: []string{everywhere}})
+	f.locate("900")
+	w, other := newWork("w", 1), newWork("other", 1)
+	f.seen(w)
+	f.seen(other)
+	f.done(nextAsk(f), Result{})
+	f.page(codec.Inventory{Clusters: []codec.ClusterDigest{{Cluster: "cluster1", Digest: codec.Digest{Count: 2}}}})
+	f.tag()
+	f.page(codec.Inventory{Records: []codec.InventoryRecord{recordOf(t, newWork("w", 2), 7), recordOf(t, other, 3)}})
+	f.done(next[Get](f, HubLane, w.UID), Result{Work: w})
+	f.deliver(w.UID)
+	f.now = f.now.Add(locateEvery)
+	f.locate("200")
+	f.beginLife(w, other)
+	if h := f.core.Hello(); h.Cursor != "" {
+		t.Errorf("continues from %q", h.Cursor)
+	}
+	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncList})
+	f.page(codec.Inventory{LastPosition: &codec.HubPosition{UID: "hub", ResourceVersion: "900"}})
+	f.locate("201")
+	if a := nextAsk(f); len(a.Held) != 2 {
+		t.Errorf("asks about %+v", a.Held)
+	}
+	if _, ends := f.core.Next(HubLane, Key{}).(Save); ends {
+		t.Error("a doubt that is known ends another life")
+	}
+}
+
+func TestState_SurvivesAConfigMap(t *testing.T) {
+	settled := &codec.HubPosition{UID: "hub", ResourceVersion: "7"}
+	for _, s := range []State{{}, {Cursor: "e/t/7"}, {Withheld: []string{"c1", "c2"}}, {Cursor: "e/t/7", Withheld: []string{everywhere}, Settled: settled, Against: settled}} {
+		if got := StateOf(s.Data()); !got.equal(s) {
+			t.Errorf("%+v became %+v", s, got)
+		}
+	}
+	many := map[string]bool{}
+	for i := range maxWithheld + 1 {
+		many[string(rune('a'+i%26))+time.Duration(i).String()] = true
+	}
+	if got := withheldOf(many); len(got) != 1 || got[0] != everywhere {
+		t.Errorf("%d names are kept apart", len(got))
+	}
+}
+
+// A cluster leaves the selection while a report of it waits for its patch, and is
+// back before it is released. The report is dropped, and comes once more.
+func TestCore_PassesNoReportOfAClusterThatIsBackBeforeItsRelease(t *testing.T) {
+	w := newWork("w", 1)
+	begin := func(t *testing.T) *fixture {
+		f := comparingCore(t, Config{})
+		f.selected("cluster1")
+		f.seen(w)
+		f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+		f.checkpoint(1, 0)
+		f.core.Report(report(w, 1, applied(1)))
+		f.checkpoint(2, 0)
+		f.unselected("cluster1")
+		f.at(1)
+		return f
+	}
+
+	t.Run("the connection breaks before that", func(t *testing.T) {
+		f := begin(t)
+		f.core.Disconnected()
+		f.selected("cluster1")
+		f.at(1)
+		f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+		if v := f.core.Report(report(w, 1, applied(1))); v != Taken {
+			t.Errorf("the report is %s", v)
+		}
+		next[PatchStatus](f, HubLane, w.UID)
+	})
+	t.Run("the connection breaks before it was asked for", func(t *testing.T) {
+		f := begin(t)
+		f.selected("cluster1")
+		f.at(1)
+		f.core.Disconnected()
+		f.at(1)
+	})
+	t.Run("it is asked for", func(t *testing.T) {
+		f := begin(t)
+		f.selected("cluster1")
+		f.done(nextAsk(f), Result{Lists: 1})
+		f.at(1)
+		f.checkpoint(3, 1)
+		f.at(3)
+	})
+	t.Run("it is released", func(t *testing.T) {
+		f := begin(t)
+		f.done(nextOf[Release](f, SpecLane, Key{Cluster: "cluster1"}), Result{})
+		f.at(2)
+	})
+}

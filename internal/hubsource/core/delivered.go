@@ -1,0 +1,132 @@
+package core
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// ConditionDelivered is the one condition type of a ManifestWork that the hub
+// source owns. It is there, with status False, only while something keeps the
+// work from its cluster, or the cluster's report from the work.
+const ConditionDelivered = "Delivered"
+
+// The reasons of Delivered=False.
+const (
+	// ReasonTooLarge: the work can never be sent.
+	ReasonTooLarge = "TooLarge"
+	// ReasonNameTaken: another source owns a work of this name on the cluster.
+	ReasonNameTaken = "NameTaken"
+	// ReasonRefused: the broker does not take this work.
+	ReasonRefused = "Refused"
+	// ReasonStale: the broker holds a newer version of the work.
+	ReasonStale = "Stale"
+	// ReasonStatusRejected: the hub does not take the cluster's report.
+	ReasonStatusRejected = "StatusRejected"
+)
+
+// Reasons lists them for the metric.
+var Reasons = []string{ReasonTooLarge, ReasonNameTaken, ReasonRefused, ReasonStale, ReasonStatusRejected}
+
+// longestMessage keeps a condition readable, whatever a peer's error says.
+const longestMessage = 1024
+
+// problem is a reason of Delivered=False.
+type problem struct {
+	reason, message string
+	generation      int64
+}
+
+// blame is what is known to be wrong with a work; until known, a condition
+// that an earlier process wrote stays.
+type blame struct {
+	known        bool
+	spec, status *problem
+}
+
+func (b blame) problem() *problem {
+	if b.spec != nil {
+		return b.spec
+	}
+	return b.status
+}
+
+func newProblem(o *workv1.ManifestWork, reason, message string) *problem {
+	if len(message) > longestMessage {
+		message = strings.ToValidUTF8(message[:longestMessage-3], "") + "..."
+	}
+	return &problem{reason: reason, message: message, generation: o.Generation}
+}
+
+func tooLarge(o *workv1.ManifestWork) *problem {
+	return newProblem(o, ReasonTooLarge, fmt.Sprintf(
+		"the manifests are %d bytes, at most %d can be delivered: split them over several ManifestWorks",
+		manifestwork.ManifestsSize(o), manifestwork.MaxManifestsSize))
+}
+
+func staleSpec(o *workv1.ManifestWork) *problem {
+	return newProblem(o, ReasonStale, fmt.Sprintf(
+		"the broker holds a version newer than generation %d, as after a restore of the hub: change the spec until its generation is above that version, or delete the work and create it again", o.Generation))
+}
+
+// refusal turns the broker's error into a problem that says what to do.
+func refusal(o *workv1.ManifestWork, err error) *problem {
+	switch transport.CodeOf(err) {
+	case transport.CodeTooLarge:
+		return newProblem(o, ReasonTooLarge, "the broker takes no event of this size: split the manifests over several ManifestWorks: "+said(err))
+	case transport.CodeAlreadyExists:
+		return newProblem(o, ReasonNameTaken, fmt.Sprintf(
+			"another source owns a work named %q on cluster %q: give this one another name, or have the other one deleted: %s", o.Name, o.Namespace, said(err)))
+	case transport.CodeDenied:
+		return newProblem(o, ReasonRefused, "the broker does not allow this hub to deliver the work: check the source id and its certificate: "+said(err))
+	default:
+		return newProblem(o, ReasonRefused, "the broker refused the work, it is tried again when the work changes: "+said(err))
+	}
+}
+
+// said is the peer's message and hint, without our own cause.
+func said(err error) string {
+	var e *transport.Error
+	if !errors.As(err, &e) {
+		return err.Error()
+	}
+	if e.Hint != "" {
+		return e.Message + " (" + e.Hint + ")"
+	}
+	return e.Message
+}
+
+// withDelivered returns the agent's conditions, in the agent's order, followed
+// by the condition Delivered if there is a problem. old are the conditions on
+// the hub: an unchanged Delivered keeps its transition time.
+func withDelivered(agents, old []metav1.Condition, b blame, now metav1.Time) []metav1.Condition {
+	conditions := slices.DeleteFunc(slices.Clone(agents), isDelivered)
+	var had *metav1.Condition
+	if i := slices.IndexFunc(old, isDelivered); i >= 0 {
+		had = &old[i]
+	}
+	p := b.problem()
+	switch {
+	case p != nil:
+		want := metav1.Condition{
+			Type: ConditionDelivered, Status: metav1.ConditionFalse, Reason: p.reason, Message: p.message,
+			ObservedGeneration: p.generation, LastTransitionTime: now,
+		}
+		if had != nil && had.Status == want.Status {
+			want.LastTransitionTime = had.LastTransitionTime
+		}
+		return append(conditions, want)
+	case !b.known && had != nil:
+		return append(conditions, *had)
+	}
+	return conditions
+}
+
+func isDelivered(c metav1.Condition) bool { return c.Type == ConditionDelivered }

@@ -1,0 +1,69 @@
+package core
+
+import (
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// TestPublish_DeletionSaysThatTheClusterReported: a broker that lost its store
+// would else take it that no cluster ever had the work.
+func TestPublish_DeletionSaysThatTheClusterReported(t *testing.T) {
+	manifest := workv1.ManifestWorkStatus{ResourceStatus: workv1.ManifestResourceStatus{Manifests: []workv1.ManifestCondition{{}}}}
+	ours := workv1.ManifestWorkStatus{Conditions: []metav1.Condition{{Type: ConditionDelivered, Status: metav1.ConditionFalse}}}
+	for name, c := range map[string]struct {
+		status workv1.ManifestWorkStatus
+		want   string
+	}{
+		"nothing":              {workv1.ManifestWorkStatus{}, ""},
+		"our own condition":    {ours, ""},
+		"an agent's condition": {applied(1), "true"},
+		"a manifest":           {manifest, "true"},
+	} {
+		p := Publish{Work: newWork("w", 1, deleting, withStatus(c.status)), Action: codec.DeleteRequest}
+		e, err := p.Event("id", time.Unix(1, 0), "hub")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, _, err := codec.StringExtension(e, codec.ExtReported); err != nil || got != c.want {
+			t.Errorf("%s: %q, %v, want %q", name, got, err, c.want)
+		}
+	}
+}
+
+func TestEvents_CarryTheirNumbers(t *testing.T) {
+	now := time.Unix(1, 0)
+	for _, order := range []uint64{0, 7} {
+		for name, event := range map[string]func() (codec.Event, error){
+			"publish": func() (codec.Event, error) {
+				return Publish{Work: newWork("w", 1), Action: codec.UpdateRequest, Order: order}.Event("id", now, "hub")
+			},
+			"delete": func() (codec.Event, error) {
+				r := codec.InventoryRecord{Cluster: "cluster1", ResourceID: "u", Name: "w", Version: 1, Revision: 5}
+				return Delete{Record: r, Order: order}.Event("id", now, "hub")
+			},
+			"release":  func() (codec.Event, error) { return Release{Cluster: "cluster1", Order: order}.Event("id", now, "hub") },
+			"compared": func() (codec.Event, error) { return SendCompared{Order: order}.Event("id", now, "hub") },
+		} {
+			e, err := event()
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, err := codec.Marshal(e)
+			if err != nil {
+				t.Fatal(err)
+			}
+			env, err := codec.ParseEnvelope(b)
+			if err != nil || env.Order != order {
+				t.Errorf("%s: %d, %v, want %d", name, env.Order, err, order)
+			}
+			if _, has := e.Extensions()[codec.ExtOrder]; has != (order != 0) {
+				t.Errorf("%s: has a number: %t", name, has)
+			}
+		}
+	}
+}

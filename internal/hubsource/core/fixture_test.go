@@ -1,0 +1,251 @@
+package core
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// fixture is a core under a clock that stands still until it is moved.
+type fixture struct {
+	t     *testing.T
+	core  *Core
+	now   time.Time
+	wakes []wakeup
+	ids   int
+	lags  bool // what the informer shows is not what the hub has
+}
+
+type wakeup struct {
+	lane  Lane
+	key   Key
+	after time.Duration
+}
+
+func (f *fixture) Wake(l Lane, k Key, after time.Duration) {
+	f.wakes = append(f.wakes, wakeup{l, k, after})
+}
+
+func newFixture(t *testing.T, all bool) *fixture {
+	f := &fixture{t: t, now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+	f.core = New(Config{Now: func() time.Time { return f.now }, Jitter: func() float64 { return 0 }, Waker: f, NewID: f.id, All: all})
+	return f
+}
+
+func (f *fixture) id() string { f.ids++; return fmt.Sprint("id-", f.ids) }
+
+// connect subscribes to a broker that does not tell what it has.
+func (f *fixture) connect() {
+	f.core.Connected(transport.Accepted{Protocol: 1})
+	f.refuseInventory()
+}
+
+func (f *fixture) refuseInventory() {
+	if e, ok := f.core.Next(SpecLane, Key{}).(AskInventory); ok {
+		f.done(e, Result{Err: &transport.Error{Code: transport.CodeInvalid}})
+	}
+}
+
+func (f *fixture) seen(o *workv1.ManifestWork) { f.core.WorkSeen(f.core.Life(), o) }
+func (f *fixture) deleted(uid types.UID)       { f.core.WorkDeleted(f.core.Life(), uid) }
+func (f *fixture) missing(uid types.UID)       { f.core.WorkMissing(f.core.Life(), uid) }
+func (f *fixture) selected(name string)        { f.core.ClusterSelected(f.core.Life(), name) }
+func (f *fixture) unselected(name string)      { f.core.ClusterUnselected(f.core.Life(), name) }
+
+// done answers an effect.
+func (f *fixture) done(e Effect, r Result) {
+	l, k := slotOf(e)
+	f.core.Done(l, k, e, r)
+}
+
+// beginLife expects that the life of the hub ends, and shows what the next one has.
+func (f *fixture) beginLife(works ...*workv1.ManifestWork) BeginLife {
+	f.t.Helper()
+	s := nextOf[Save](f, HubLane, Key{})
+	if !s.State.doubtsAll() || s.State.Cursor != "" {
+		f.t.Fatalf("saves %+v", s.State)
+	}
+	f.done(s, Result{})
+	e := nextOf[BeginLife](f, HubLane, Key{})
+	for _, w := range works {
+		f.seen(w)
+	}
+	f.done(e, Result{})
+	return e
+}
+
+// slotOf is where an effect is carried out.
+func slotOf(e Effect) (Lane, Key) {
+	switch e := e.(type) {
+	case Publish:
+		return SpecLane, Key{UID: e.Work.UID}
+	case AddFinalizer:
+		return SpecLane, Key{UID: e.Work.UID}
+	case PatchStatus:
+		return HubLane, Key{UID: e.Work.UID}
+	case RemoveFinalizer:
+		return HubLane, Key{UID: e.Work.UID}
+	case DeleteCompleted:
+		return HubLane, Key{UID: e.Work.UID}
+	case Get:
+		if e.round == 0 {
+			return HubLane, Key{UID: e.UID}
+		}
+		return SpecLane, Key{Cluster: e.Namespace}
+	case List:
+		if e.round == 0 {
+			return HubLane, Key{Cluster: e.Namespace}
+		}
+		return SpecLane, Key{Cluster: e.Namespace}
+	case Tag:
+		return SpecLane, Key{Cluster: e.cluster}
+	case Release:
+		return SpecLane, Key{Cluster: e.Cluster}
+	case Ask:
+		return SpecLane, Key{Cluster: e.Cluster}
+	case Delete:
+		return SpecLane, Key{Cluster: e.Record.Cluster}
+	case Locate, Save, BeginLife:
+		return HubLane, Key{}
+	}
+	return SpecLane, Key{}
+}
+
+// next returns the next effect of a lane, which must have the given type.
+func next[E Effect](f *fixture, l Lane, uid types.UID) E {
+	f.t.Helper()
+	e := f.core.Next(l, Key{UID: uid})
+	if _, asks := any(*new(E)).(Get); asks && e == nil { // what is to be told, or written, shows that it has to be asked
+		f.idle(SpecLane, uid)
+		for range 2 {
+			if e == nil {
+				e = f.core.Next(l, Key{UID: uid})
+			}
+		}
+	} else if e == nil && f.sure() {
+		e = f.core.Next(l, Key{UID: uid})
+	}
+	got, ok := e.(E)
+	if !ok {
+		f.t.Fatalf("next of the %s lane is %T %+v, want %T", l, e, e, got)
+	}
+	return got
+}
+
+// sure answers those who ask whether works are there: all that the informer shows.
+func (f *fixture) sure() (asked bool) {
+	for uid, w := range f.core.fleet.works {
+		if f.lags || !w.hub.asking || w.hub.ended != alive || w.hub.object == nil || w.report.pending != nil {
+			continue
+		}
+		if e, ok := f.core.Next(HubLane, Key{UID: uid}).(Get); ok {
+			f.done(e, Result{Work: w.hub.object})
+			asked = true
+		}
+	}
+	return asked
+}
+
+// idle asserts that a lane has nothing to do now.
+func (f *fixture) idle(l Lane, uid types.UID) {
+	f.t.Helper()
+	if e := f.core.Next(l, Key{UID: uid}); e != nil {
+		f.t.Fatalf("next of the %s lane is %T %+v, want nothing", l, e, e)
+	}
+}
+
+// deliver publishes the current state of a work and has it accepted.
+func (f *fixture) deliver(uid types.UID) Publish {
+	f.t.Helper()
+	p := next[Publish](f, SpecLane, uid)
+	f.ids++
+	f.done(p, Result{Receipt: transport.Receipt{Outcome: "accepted", Revision: uint64(100 + f.ids)}})
+	return p
+}
+
+// nextWake is the shortest delay asked for since the last call, for one lane.
+func (f *fixture) nextWake(l Lane) time.Duration {
+	shortest := time.Duration(-1)
+	for _, w := range f.wakes {
+		if w.lane == l && w.after > 0 && (shortest < 0 || w.after < shortest) {
+			shortest = w.after
+		}
+	}
+	f.wakes = nil
+	return shortest
+}
+
+// newWork is a work as the informer has it, with the finalizer on.
+func newWork(name string, generation int64, change ...func(*workv1.ManifestWork)) *workv1.ManifestWork {
+	w := &workv1.ManifestWork{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "cluster1", Name: name, UID: types.UID("uid-" + name), Generation: generation,
+		ResourceVersion: fmt.Sprint(100 + generation), Finalizers: []string{workv1.ManifestWorkFinalizer},
+	}}
+	w.Spec.Workload.Manifests = []workv1.Manifest{{RawExtension: runtime.RawExtension{
+		Raw: []byte(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","namespace":"default"}}`)}}}
+	for _, c := range change {
+		c(w)
+	}
+	return w
+}
+
+func withoutFinalizer(w *workv1.ManifestWork) { w.Finalizers = nil }
+
+func version(rv string) func(*workv1.ManifestWork) {
+	return func(w *workv1.ManifestWork) { w.ResourceVersion = rv }
+}
+
+func deleting(w *workv1.ManifestWork) {
+	w.DeletionTimestamp = &metav1.Time{Time: time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC)}
+}
+
+func sized(manifestBytes int) func(*workv1.ManifestWork) {
+	return func(w *workv1.ManifestWork) {
+		w.Spec.Workload.Manifests = []workv1.Manifest{{RawExtension: runtime.RawExtension{Raw: make([]byte, manifestBytes)}}}
+	}
+}
+
+func withStatus(s workv1.ManifestWorkStatus) func(*workv1.ManifestWork) {
+	return func(w *workv1.ManifestWork) { w.Status = s }
+}
+
+// applied is the status of an agent that applied a generation.
+func applied(generation int64) workv1.ManifestWorkStatus {
+	return workv1.ManifestWorkStatus{Conditions: []metav1.Condition{
+		{Type: "Available", Status: metav1.ConditionTrue, Reason: "ResourcesAvailable", ObservedGeneration: generation, LastTransitionTime: metav1.Unix(7, 0)},
+		{Type: "Applied", Status: metav1.ConditionTrue, Reason: "AppliedManifestWorkComplete", ObservedGeneration: generation, LastTransitionTime: metav1.Unix(7, 0)},
+	}}
+}
+
+// sequence is a valid sequence id; a higher n is newer.
+func sequence(n int) string { return fmt.Sprint(int64(n)<<22 | 1<<12) }
+
+func report(w *workv1.ManifestWork, n int, s workv1.ManifestWorkStatus) *Report {
+	return &Report{UID: w.UID, Cluster: w.Namespace, Name: w.Name, Version: w.Generation, Sequence: sequence(n), Hash: fmt.Sprint("hash-", n), Status: s}
+}
+
+func delivered(s workv1.ManifestWorkStatus) *metav1.Condition {
+	if i := slices.IndexFunc(s.Conditions, isDelivered); i >= 0 {
+		return &s.Conditions[i]
+	}
+	return nil
+}
+
+var worksResource = schema.GroupResource{Group: workv1.GroupName, Resource: "manifestworks"}
+
+func errConflict() error { return apierrors.NewConflict(worksResource, "w", nil) }
+func errNotFound() error { return apierrors.NewNotFound(worksResource, "w") }
+func errHubDown() error  { return apierrors.NewServiceUnavailable("hub is down") }
+func errInvalid() error {
+	return apierrors.NewInvalid(schema.GroupKind{Group: workv1.GroupName, Kind: "ManifestWork"}, "w", nil)
+}

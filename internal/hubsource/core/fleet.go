@@ -1,0 +1,261 @@
+package core
+
+import (
+	"k8s.io/apimachinery/pkg/types"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// fleet is what there is: the works of a hub by cluster, and the subscription
+// on which the broker is told of them.
+type fleet struct {
+	agenda
+	all, cleanUp bool
+	newID        func() string
+
+	works    map[types.UID]*work
+	clusters map[string]*cluster
+	// ticks is a clock: it orders what was asked and what was heard.
+	ticks int
+	// behind counts the works of which the broker has something later.
+	behind      int
+	undelivered map[string]int // works by reason of Delivered=False
+	pending     int            // reports waiting for their patch
+
+	// sub numbers the subscriptions from 1; id is what the broker calls the
+	// present one, or the last one.
+	sub       int
+	id        string
+	connected bool
+	begun     bool // there was one in this life of the hub
+	// order numbers what must not change places on the way to the broker.
+	order uint64
+	// stock: the broker speaks no Hawser protocol. lists: it does not know up to
+	// where statuses are on this hub, and is asked for them.
+	stock, lists bool
+	// ending: the subscription has to end, because something is under way on it
+	// that would do harm when it is late. ends bounds how often.
+	ending bool
+	ends   retry
+	// sweep is what is left to look at.
+	sweep []Key
+}
+
+// work is what is known of one ManifestWork: one reading of the hub, one of the
+// broker, and what the cluster reported.
+type work struct {
+	uid    types.UID
+	cl     *cluster
+	hub    hubReading
+	broker brokerReading
+	spec   specState
+	report reportState
+	blame  blame
+
+	// open: its cluster does not count as compared as long as the broker has not
+	// accepted the work as it is. behind: the broker has something later.
+	open, behind bool
+}
+
+// cluster is what is known of one cluster.
+type cluster struct {
+	name      string
+	selected  bool
+	works     map[types.UID]*work
+	release   release
+	comparing comparing
+	lists     statusLists
+	asking    askingHub
+}
+
+func newFleet(cfg Config, sub int) *fleet {
+	return &fleet{
+		agenda: agenda{now: cfg.Now, jitter: cfg.Jitter, waker: cfg.Waker},
+		all:    cfg.All, cleanUp: cfg.CleanUp, newID: cfg.NewID, sub: sub,
+		works: map[types.UID]*work{}, clusters: map[string]*cluster{}, undelivered: map[string]int{},
+	}
+}
+
+func (w *work) key() Key { return Key{UID: w.uid} }
+
+func (cl *cluster) key() Key { return Key{Cluster: cl.name} }
+
+// tick is later than all that was asked or heard so far.
+func (f *fleet) tick() int {
+	f.ticks++
+	return f.ticks
+}
+
+// serve serves a cluster from now on, or no longer.
+func (cl *cluster) serve(selected bool) { cl.selected = selected }
+
+// subscribe begins a subscription: what the broker said on another one counts
+// no longer.
+func (f *fleet) subscribe(a transport.Accepted, lists bool) {
+	f.sub++
+	f.id, f.connected, f.stock, f.lists, f.ending = a.SubscriptionID, true, a.Protocol == 0, lists, false
+	f.begun = true
+	f.sweep = make([]Key, 0, len(f.clusters)+len(f.works))
+	f.unpause()
+}
+
+func (f *fleet) disconnect() { f.connected, f.ending, f.sweep = false, false, nil }
+
+// endSubscription has the subscription end: what is under way on it counts no
+// longer then. It is backed off.
+func (f *fleet) endSubscription() {
+	if !f.ending && f.connected && !f.stock {
+		f.ending = true
+		f.failed(SpecLane, Key{}, &f.ends, 0)
+	}
+}
+
+// nextOrder numbers an event for a broker that can tell by it what came late, or
+// once more.
+func (f *fleet) nextOrder() uint64 {
+	if f.stock {
+		return 0
+	}
+	f.order++
+	return f.order
+}
+
+// answered takes it that what is dangerous when it is late was answered.
+func (f *fleet) answered() { f.ends.reset() }
+
+func (f *fleet) nextEnd() Effect {
+	if !f.ending || !f.due(SpecLane, Key{}, &f.ends) {
+		return nil
+	}
+	return EndSubscription{ID: f.id}
+}
+
+// mayTell reports whether the broker may be told of a cluster's works now.
+func (f *fleet) mayTell(cl *cluster) bool { return cl.selected && !cl.release.pending() && f.connected }
+
+// look has a work looked at when the workers come to it.
+func (f *fleet) look(k Key) { f.sweep = append(f.sweep, k) }
+
+// sweepUp hands out up to n keys to look at.
+func (f *fleet) sweepUp(n int) []Key {
+	if f.pausedUntil.After(f.now()) {
+		return nil
+	}
+	n = min(n, len(f.sweep))
+	part := f.sweep[:n:n]
+	if f.sweep = f.sweep[n:]; len(f.sweep) == 0 {
+		f.sweep = nil
+	}
+	return part
+}
+
+// recount brings up to date what is counted of a work.
+func (f *fleet) recount(w *work) {
+	known := w.hub.object != nil && f.works[w.uid] == w
+	open := known && w.cl.comparing.stage != notCompared && !w.isUpToDate(f.sub)
+	if open != w.open {
+		w.open = open
+		w.cl.comparing.count(open)
+		if w.cl.comparing.open == 0 {
+			f.wakeCluster(SpecLane, w.cl)
+		}
+	}
+	if behind := known && w.cl.selected && w.isBehind(f.sub); behind != w.behind {
+		w.behind = behind
+		if f.behind += sign(behind); f.behind == 0 {
+			f.wakeJudged()
+		}
+	}
+}
+
+// wakeJudged has another look at the clusters that wait for something which
+// concerns all.
+func (f *fleet) wakeJudged() {
+	for _, cl := range f.clusters {
+		if cl.comparing.stage == judged {
+			f.wakeCluster(SpecLane, cl)
+		}
+	}
+}
+
+// isUpToDate reports whether the broker has the work as it is now.
+func (w *work) isUpToDate(sub int) bool {
+	switch w.broker.on(sub) {
+	case holds:
+		return w.broker.mark.equal(w.hub.mark())
+	case buried:
+		return true
+	case unknown, differs, unsure, lacks, listed, refused:
+	}
+	return false
+}
+
+// isBehind reports whether the broker has something later of a work.
+func (w *work) isBehind(sub int) bool {
+	if w.broker.on(sub) != listed || w.hub.deleting() || w.hub.absent {
+		return false
+	}
+	return w.broker.row.Tombstone || w.broker.row.Version > w.hub.object.Generation
+}
+
+// setBlame replaces what is wrong with a work and keeps the counts.
+func (f *fleet) setBlame(w *work, b blame) {
+	if p := w.blame.problem(); p != nil {
+		if f.undelivered[p.reason]--; f.undelivered[p.reason] == 0 {
+			delete(f.undelivered, p.reason)
+		}
+	}
+	w.blame = b
+	if p := b.problem(); p != nil {
+		f.undelivered[p.reason]++
+	}
+}
+
+func (f *fleet) blameSpec(w *work, p *problem) {
+	f.setBlame(w, blame{known: true, spec: p, status: w.blame.status})
+}
+
+func (f *fleet) blameStatus(w *work, p *problem) {
+	f.setBlame(w, blame{known: w.blame.known, spec: w.blame.spec, status: p})
+}
+
+// remove drops a work; the rest of the core has let go of it.
+func (f *fleet) remove(w *work) {
+	delete(f.works, w.uid)
+	delete(w.cl.works, w.uid)
+	f.recount(w)
+	f.setBlame(w, blame{})
+}
+
+// addCluster makes a new cluster.
+func (f *fleet) addCluster(name string) *cluster {
+	cl := &cluster{name: name, selected: f.all, works: map[types.UID]*work{}}
+	f.clusters[name] = cl
+	return cl
+}
+
+// add makes a new work of a cluster.
+func (f *fleet) add(uid types.UID, cl *cluster) *work {
+	w := &work{uid: uid, cl: cl}
+	f.works[uid], cl.works[uid] = w, w
+	return w
+}
+
+// object returns the newest state of a work that has a tag, else nil.
+func (w *work) comparable() *workv1.ManifestWork {
+	if w.hub.object == nil || w.hub.ended != alive || w.hub.deleting() || isLarge(w.hub.object) {
+		return nil
+	}
+	return w.hub.object
+}
+
+// wait counts a report that waits, or no longer.
+func (f *fleet) wait(more bool) { f.pending += sign(more) }
+
+func sign(up bool) int {
+	if up {
+		return 1
+	}
+	return -1
+}

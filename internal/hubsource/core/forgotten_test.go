@@ -1,0 +1,193 @@
+package core
+
+import (
+	"testing"
+	"time"
+
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// A broker that lost its store, and an agent that lost its memory with it, begin
+// the sequence ids anew.
+func TestCore_TakesReportsAnewOfWhatTheBrokerNeverHeardOf(t *testing.T) {
+	known, unknown := newWork("known", 1), newWork("unknown", 1)
+	for name, c := range map[string]struct {
+		digests []codec.ClusterDigest
+		records []codec.InventoryRecord
+		known   Verdict
+	}{
+		"nothing is there":   {nil, nil, Taken},
+		"something is there": {[]codec.ClusterDigest{digestOf(t, known)}, []codec.InventoryRecord{recordOf(t, known, 1)}, Stale},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := comparingFixture(t, State{}, known, unknown)
+			f.core.Report(report(known, 9, applied(1)))
+			f.core.Report(report(unknown, 9, applied(1)))
+			f.page(codec.Inventory{Clusters: c.digests})
+			if c.records != nil {
+				f.tag()
+				f.page(codec.Inventory{Records: c.records})
+			}
+			if v := f.core.Report(report(unknown, 5, applied(1))); v != Taken {
+				t.Errorf("a report of what the broker had no record of is %s", v)
+			}
+			if v := f.core.Report(report(known, 5, applied(1))); v != c.known {
+				t.Errorf("a report of the other work is %s, want %s", v, c.known)
+			}
+		})
+	}
+}
+
+// The broker went on with an older store, in which the name of a work that is
+// being deleted belongs to the work that had it before.
+func TestCore_DeletesFirstWhatHadTheNameBefore(t *testing.T) {
+	conflict := Result{Err: &transport.Error{Code: transport.CodeConflict, Next: transport.NextResync}}
+	cluster := Key{Cluster: "cluster1"}
+	w := newWork("w", 2, deleting, withStatus(applied(1)))
+	old := codec.InventoryRecord{Cluster: "cluster1", ResourceID: "uid-old", Name: "w", Version: 1, Revision: 3}
+	begin := func(last *codec.HubPosition) *fixture {
+		f := comparingFixture(t, State{}, w)
+		f.done(next[Publish](f, SpecLane, w.UID), conflict)
+		f.page(codec.Inventory{LastPosition: last, Clusters: []codec.ClusterDigest{{Cluster: "cluster1", Digest: codec.Digest{Count: 1}}}})
+		f.clusterIdle("cluster1")
+		f.page(codec.Inventory{Records: []codec.InventoryRecord{old}})
+		f.locate("200")
+		f.now = f.now.Add(time.Second)
+		return f
+	}
+
+	f := begin(nil)
+	f.idle(SpecLane, w.UID)
+	f.done(nextOf[Get](f, SpecLane, cluster), Result{Work: w})
+	f.locate("200")
+	f.done(nextOf[Delete](f, SpecLane, cluster), Result{})
+	if p := next[Publish](f, SpecLane, w.UID); p.Action != codec.DeleteRequest {
+		t.Fatalf("published %s", p.Action)
+	}
+
+	// Where a person has to decide, the deletion waits for that.
+	f = begin(&codec.HubPosition{UID: "hub", ResourceVersion: "900"})
+	f.beginLife(w)
+	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+	f.page(codec.Inventory{LastPosition: &codec.HubPosition{UID: "hub", ResourceVersion: "900"}, Clusters: []codec.ClusterDigest{{Cluster: "cluster1", Digest: codec.Digest{Count: 1}}}})
+	f.clusterIdle("cluster1")
+	f.page(codec.Inventory{Records: []codec.InventoryRecord{old}})
+	f.locate("201")
+	f.clusterIdle("cluster1")
+	f.idle(SpecLane, w.UID)
+	if v := f.core.Report(&Report{UID: "uid-old", Cluster: "cluster1", Name: "w", Version: 1, Sequence: sequence(1), Deleted: true}); v != Taken {
+		t.Fatalf("the end of the other work is %s", v)
+	}
+	f.deliver(w.UID)
+
+	// What has left the hub waits for nobody.
+	f = comparingFixture(t, State{}, newWork("w", 1))
+	f.deleted(w.UID)
+	f.done(next[Get](f, HubLane, w.UID), Result{Err: errNotFound()})
+	f.done(next[Publish](f, SpecLane, w.UID), conflict)
+	f.idle(SpecLane, w.UID)
+	if n := f.core.Stats().Works; n != 0 {
+		t.Errorf("%d works are kept", n)
+	}
+}
+
+// An informer may lag behind a deletion that an earlier leader saw to its end:
+// the broker has no record any more, or only the memory of one.
+func TestCore_AsksTheHubWhetherAWorkLivesThatTheBrokerKnowsAsDeleted(t *testing.T) {
+	w := newWork("w", 1)
+	f := comparingFixture(t, State{}, w)
+	f.lags = true
+	f.page(codec.Inventory{})
+	f.idle(SpecLane, w.UID)
+	f.done(next[Get](f, HubLane, w.UID), Result{Err: errNotFound()})
+	f.idle(SpecLane, w.UID) // the informer will say so
+	if s, _ := f.core.State(); len(s.Withheld) != 0 {
+		t.Errorf("a late informer casts doubt on the hub: %+v", s)
+	}
+
+	// A hub that went back in time has it again, and it is a new life to the broker.
+	f = comparingFixture(t, State{}, w)
+	f.page(codec.Inventory{})
+	f.idle(SpecLane, w.UID)
+	f.done(next[Get](f, HubLane, w.UID), Result{Work: w})
+	if p := f.deliver(w.UID); p.Action != codec.CreateRequest || p.Supersedes != 0 {
+		t.Errorf("published %+v", p)
+	}
+
+	// What the hub let this process put its finalizer on needs no such question.
+	f = comparingFixture(t, State{}, newWork("w", 1, withoutFinalizer))
+	f.page(codec.Inventory{})
+	f.done(next[AddFinalizer](f, SpecLane, w.UID), Result{Work: newWork("w", 1, version("300"))})
+	if p := f.deliver(w.UID); p.Action != codec.CreateRequest {
+		t.Errorf("published as %s", p.Action)
+	}
+}
+
+// A work was deleted, and then its hub went back to where it was not.
+func TestCore_PublishesAgainWhatItsClusterReportsAsDeleted(t *testing.T) {
+	w := newWork("w", 1, version("100"))
+	f := comparingFixture(t, State{}, w)
+	f.page(codec.Inventory{})
+	f.deliver(w.UID)
+	f.idle(SpecLane, w.UID)
+	if v := f.core.Report(&Report{UID: w.UID, Cluster: "cluster1", Name: "w", Version: 2, Sequence: sequence(1), Deleted: true}); v != Taken {
+		t.Fatalf("the report is %s", v)
+	}
+	f.idle(HubLane, w.UID) // the informer may lag
+	f.now = f.now.Add(informerPatience)
+	f.done(next[Get](f, HubLane, w.UID), Result{Work: w})
+	f.idle(HubLane, w.UID)
+	f.now = f.now.Add(time.Second)
+	f.clusterIdle("cluster1")
+	f.page(codec.Inventory{Revision: 9})
+	f.deliver(w.UID)
+}
+
+// t1 a work was deleted to its end, t2 the hub goes back and has it again, t3 the
+// broker, asked for statuses, repeats the end, which waits for the informer, t4 the work
+// is published anew, t5 it is deleted again. The end of t3 says nothing of the life that
+// began with t4: the finalizer stays until the cluster reports the end of that.
+func TestCore_ForgetsTheEndOfAnEarlierLifeWhenTheWorkIsPublishedAnew(t *testing.T) {
+	w := newWork("w", 1, version("100"))
+	f := comparingFixture(t, State{}, w)
+	f.page(codec.Inventory{})
+	end := &Report{UID: w.UID, Cluster: "cluster1", Name: "w", Version: 2, Sequence: sequence(1), Deleted: true}
+	if v := f.core.Report(end); v != Taken {
+		t.Fatalf("the report is %s", v)
+	}
+	f.idle(SpecLane, w.UID)
+	f.done(next[Get](f, HubLane, w.UID), Result{Work: w})
+	f.deliver(w.UID)
+	f.seen(newWork("w", 2, deleting, version("200")))
+	f.idle(HubLane, w.UID)
+	f.deliver(w.UID)
+	f.core.Report(end)
+	next[RemoveFinalizer](f, HubLane, w.UID)
+}
+
+// t1 the hub lacks a work and is doubted: its deletion is withheld. t2 a new work of
+// its name is published, and takes its place. t3 the answer is lost. t4 the new work is
+// deleted. Therefore what the broker was known to have under that name counts no more:
+// the deletion waited for the end of the former, which the broker no longer has.
+func TestCore_DeletesWhatMayHaveItsNameAfterALostAnswer(t *testing.T) {
+	made := newWork("m000", 1, withoutFinalizer, version("201"), func(o *workv1.ManifestWork) { o.UID = "another" })
+	owned := func(o *workv1.ManifestWork) { o.UID, o.Finalizers = "another", []string{workv1.ManifestWorkFinalizer} }
+	f := onlyAtTheBroker(t, State{Withheld: []string{everywhere}}, nil, 1)
+	f.locate("200")
+	f.clusterIdle("cluster1")
+	if told := f.told(); len(told.Clusters) != 1 || len(told.Clusters[0].Withheld) != 1 {
+		t.Fatalf("told %+v", told)
+	}
+	f.seen(made)
+	f.done(next[AddFinalizer](f, SpecLane, made.UID), Result{Work: newWork("m000", 1, version("202"), owned)})
+	f.done(next[Publish](f, SpecLane, made.UID), Result{Err: &transport.Error{Code: transport.CodeUnavailable}})
+	gone := newWork("m000", 2, deleting, version("203"), owned)
+	f.seen(gone)
+	f.now = f.now.Add(time.Minute)
+	if p := next[Publish](f, SpecLane, gone.UID); p.Action != codec.DeleteRequest {
+		t.Fatalf("published %s", p.Action)
+	}
+}

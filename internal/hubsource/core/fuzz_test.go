@@ -1,0 +1,71 @@
+package core
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
+)
+
+// FuzzStateOf: whatever stands in the ConfigMap that keeps what the source knows
+// of its hub, it means the same when it is written again, and a source begins
+// with it.
+func FuzzStateOf(f *testing.F) {
+	f.Add("e/t/42", "cluster1 cluster2", "hub\n42")
+	f.Add("", everywhere, "")
+	f.Add("nonsense", "\x00 \u2003x", "\n\n")
+	f.Fuzz(func(t *testing.T, cursor, withheld, settled string) {
+		s := StateOf(map[string]string{keyCursor: cursor, keyWithheld: withheld, keySettled: settled})
+		again := StateOf(s.Data())
+		if diff := cmp.Diff(s, again, cmpopts.EquateEmpty()); diff != "" {
+			t.Fatalf("%q, %q, %q (-first +again):\n%s", cursor, withheld, settled, diff)
+		}
+		if !s.equal(again) {
+			t.Fatalf("%+v differs from itself", s)
+		}
+	})
+}
+
+// FuzzReportOf: whatever an agent reports, the finalizer of a live work stays,
+// and the next report of another work is written.
+func FuzzReportOf(f *testing.F) {
+	w := newWork("w", 1)
+	for _, deleted := range []bool{false, true} {
+		e, err := manifestwork.EncodeStatus(
+			manifestwork.Ref{ResourceID: string(w.UID), Name: w.Name, Cluster: w.Namespace, Generation: 1}, applied(1),
+			manifestwork.StatusParams{ID: "e", Now: time.Unix(1_700_000_000, 0), Source: "agent", OriginalSource: "hub", Action: codec.UpdateRequest, SequenceID: sequence(7), Deleted: deleted})
+		if err != nil {
+			f.Fatal(err)
+		}
+		b, err := codec.Marshal(e)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		e, err := codec.Unmarshal(b)
+		if err != nil {
+			return // the transport drops it
+		}
+		fx := newFixture(t, true)
+		other := newWork("other", 1)
+		fx.seen(newWork("w", 1))
+		fx.seen(other)
+		fx.connect()
+		if r, err := ReportOf(e); err == nil && r.UID != other.UID {
+			fx.core.Report(r)
+		}
+		if e, ok := fx.core.Next(HubLane, Key{UID: "uid-w"}).(RemoveFinalizer); ok {
+			t.Fatalf("the finalizer of a live work goes: %+v", e)
+		}
+		if v := fx.core.Report(report(other, 1, applied(1))); v != Taken {
+			t.Fatalf("the report about another work is %s", v)
+		}
+		next[PatchStatus](fx, HubLane, other.UID)
+	})
+}

@@ -1,0 +1,201 @@
+package core
+
+import (
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// inventory is what the broker is asked for on a subscription.
+type inventory struct {
+	// request is what is asked for now, nil when nothing is; id names the event
+	// that waits for its page until deadline, "" when it is to be sent (again).
+	request  *codec.InventoryRequest
+	id       string
+	deadline time.Time
+	retry    retry
+	// revision is that of the listing; digests that of the one of digests.
+	revision, digests uint64
+	// complete: every digest has come. last is what the broker knows of the hub,
+	// until that was judged.
+	complete bool
+	last     *codec.HubPosition
+	// wanted are clusters whose records are to be asked for, in this order.
+	wanted []string
+}
+
+// Bounds of one request for records: so many clusters, and as many records as
+// far as the digests tell.
+const (
+	maxAskedClusters = 100
+	maxAskedRecords  = 5000
+)
+
+// pageTimeout is how long a page may take before it is asked for again.
+const pageTimeout = 30 * time.Second
+
+func uidOf(id string) types.UID { return types.UID(id) }
+
+func (v *inventory) want(cluster string) { v.wanted = append(v.wanted, cluster) }
+
+// nextInventory decides about the request for what the broker has.
+func (c *comparisons) nextInventory() Effect {
+	v := &c.inventory
+	if !c.on || !c.f.connected {
+		return nil
+	}
+	if v.request == nil {
+		v.request = c.wantedPage()
+	}
+	if v.request == nil || v.id != "" && c.f.until(SpecLane, Key{}, v.deadline) || !c.f.ready(Key{}, &v.retry) {
+		return nil
+	}
+	v.id, v.deadline = c.f.newID(), c.f.now().Add(pageTimeout)
+	return AskInventory{ID: v.id, Request: *v.request}
+}
+
+// wantedPage returns what to ask for next, nil when there is nothing.
+func (c *comparisons) wantedPage() *codec.InventoryRequest {
+	v := &c.inventory
+	if !v.complete {
+		return &codec.InventoryRequest{}
+	}
+	var names []string
+	records, n := uint64(0), 0
+	for _, name := range v.wanted {
+		cl := c.f.clusters[name]
+		if cl != nil && cl.comparing.stage == wantsRecords && !cl.comparing.asked {
+			count := cl.comparing.digest.Count
+			if len(names) > 0 && (len(names) == maxAskedClusters || records+count > maxAskedRecords) {
+				break
+			}
+			records += count
+			names = append(names, name)
+			cl.comparing.ask()
+		}
+		n++
+	}
+	if v.wanted = v.wanted[n:]; len(v.wanted) == 0 {
+		v.wanted = nil
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	return &codec.InventoryRequest{Clusters: names}
+}
+
+func (c *comparisons) doneAskInventory(e AskInventory, r Result) {
+	v := &c.inventory
+	switch {
+	case e.ID != v.id: // its page has come already
+	case r.Err == nil:
+		c.f.wakeAt(SpecLane, Key{}, v.deadline)
+	case transport.Retryable(r.Err):
+		v.id = ""
+		c.f.brokerFailed(Key{}, &v.retry, r.Err)
+	default:
+		c.publishEverything()
+	}
+}
+
+// publishEverything takes the answer that this broker does not tell what it
+// has.
+func (c *comparisons) publishEverything() {
+	c.off()
+	for _, cl := range c.f.clusters {
+		c.leave(cl)
+		for _, w := range cl.works {
+			if cl.selected {
+				c.f.look(w.key())
+			}
+		}
+	}
+	c.f.wake(SpecLane, Key{}, 0)
+}
+
+// expects reports whether somebody waits for a page (still).
+func (c *comparisons) expects(page codec.Inventory) bool {
+	v := &c.inventory
+	return c.on && c.f.connected && v.request != nil && v.id != "" && page.RequestID == v.id
+}
+
+// page takes a page of the broker's inventory that was expected.
+func (c *comparisons) page(page codec.Inventory) {
+	v := &c.inventory
+	first, last := v.request.PageToken == "", page.NextPageToken == ""
+	v.id = ""
+	v.retry.reset()
+	if first {
+		v.revision = page.Revision
+	}
+	asked := v.request.Clusters
+	if v.request.PageToken = page.NextPageToken; last {
+		v.request = nil
+	}
+	if len(asked) == 0 {
+		c.digestsCame(page, first, last)
+	} else {
+		c.recordsCame(asked, page.Records, last)
+	}
+	c.f.wake(SpecLane, Key{}, 0)
+}
+
+func (c *comparisons) digestsCame(page codec.Inventory, first, last bool) {
+	v := &c.inventory
+	if first {
+		v.last, v.digests = page.LastPosition, page.Revision
+		c.lives.judgeStore(page.LastPosition)
+		c.judgeHub()
+	}
+	for _, d := range page.Clusters {
+		if cl := c.f.clusters[d.Cluster]; cl != nil && cl.comparing.stage == wantsDigest {
+			c.digestCame(cl, d.Digest)
+		}
+	}
+	if !last {
+		return
+	}
+	v.complete = true
+	for _, cl := range c.f.clusters {
+		if cl.comparing.stage == wantsDigest {
+			c.nothingThere(cl)
+		}
+	}
+	c.tellIn(tellAfter) // also where there is no cluster at all
+	c.f.wakeJudged()
+}
+
+func (c *comparisons) recordsCame(asked []string, records []codec.InventoryRecord, last bool) {
+	for _, r := range records {
+		if cl := c.f.clusters[r.Cluster]; cl != nil && cl.comparing.asked && slices.Contains(asked, r.Cluster) {
+			cl.comparing.collect(r)
+		}
+	}
+	if !last {
+		return
+	}
+	for _, name := range asked {
+		if cl := c.f.clusters[name]; cl != nil && cl.comparing.asked {
+			c.judge(cl, c.inventory.revision)
+		}
+	}
+}
+
+// judgeHub compares, once, where the hub is with what the broker knows of it.
+func (c *comparisons) judgeHub() {
+	if c.lives.located() {
+		c.lives.judge(c.inventory.last)
+		c.inventory.last = nil
+	}
+}
+
+// located goes on when it is known where the hub is.
+func (c *comparisons) located() {
+	c.judgeHub()
+	c.f.wakeJudged()
+	c.tellPosition()
+}

@@ -1,0 +1,411 @@
+package core
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+func nextRelease(f *fixture, name string) Release {
+	f.t.Helper()
+	e, ok := f.core.Next(SpecLane, Key{Cluster: name}).(Release)
+	if !ok {
+		f.t.Fatalf("cluster %s is not released", name)
+	}
+	return e
+}
+
+// clusterIdle asserts that nothing is to be done for a cluster as a whole now.
+func (f *fixture) clusterIdle(name string) {
+	f.t.Helper()
+	if e := f.core.Next(SpecLane, Key{Cluster: name}); e != nil {
+		f.t.Fatalf("next of cluster %s is %+v", name, e)
+	}
+}
+
+func TestCore_ServesOnlySelectedClusters(t *testing.T) {
+	f := newFixture(t, false)
+	f.seen(newWork("w", 1))
+	f.selected("cluster2")
+	f.connect()
+	f.idle(SpecLane, "uid-w")
+	if v := f.core.Report(report(newWork("w", 1), 1, applied(1))); v != Ignored {
+		t.Errorf("a report of a cluster that is not served is %s", v)
+	}
+	f.selected("cluster1")
+	f.deliver("uid-w")
+}
+
+func TestCore_ReleasesAClusterThatLeavesTheSelection(t *testing.T) {
+	f := newFixture(t, false)
+	f.selected("cluster1")
+	f.seen(newWork("w", 1))
+	f.connect()
+	p := next[Publish](f, SpecLane, "uid-w")
+	f.unselected("cluster1")
+	f.clusterIdle("cluster1") // a publish that arrives later would undo it
+	f.done(p, Result{})
+	r := nextRelease(f, "cluster1")
+	f.idle(SpecLane, "uid-w")
+
+	f.selected("cluster1")
+	f.idle(SpecLane, "uid-w") // the release is still on its way
+	f.done(r, Result{})
+	f.deliver("uid-w")
+	nextAsk(f) // and no release
+}
+
+// A release whose answer is lost may be carried out yet, and would drop what is
+// published of the cluster from then on. Therefore the subscription ends, and on the
+// next one the release goes first, or is no longer needed; ends are backed off.
+func TestCore_EndsTheSubscriptionWhenTheAnswerToAReleaseIsLost(t *testing.T) {
+	lost := Result{Err: &transport.Error{Code: transport.CodeDeadline}}
+	for _, again := range []bool{false, true} {
+		f := comparingCore(t, Config{State: State{Cursor: cursorAt(5).String()}})
+		f.selected("cluster1")
+		f.seen(newWork("w", 1, deleting))
+		var last time.Duration
+		for range 3 {
+			f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+			if f.core.fleet.clusters["cluster1"].selected {
+				f.unselected("cluster1")
+			}
+			f.done(nextRelease(f, "cluster1"), lost)
+			if again {
+				f.selected("cluster1")
+				f.idle(SpecLane, "uid-w") // nothing is said of the cluster any more
+			}
+			f.clusterIdle("cluster1")
+			d := f.core.fleet.ends.notBefore.Sub(f.now)
+			if d <= last/2 {
+				t.Errorf("ends after %v, and after %v before", d, last)
+			}
+			last, f.now = d, f.now.Add(d)
+			e := nextOf[EndSubscription](f, SpecLane, Key{})
+			f.core.Disconnected()
+			f.done(e, Result{})
+		}
+		if h := f.core.Hello(); h.Cursor == "" {
+			t.Error("the cursor is lost")
+		}
+		f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+		if again {
+			f.done(nextAsk(f), Result{}) // reports were ignored
+			f.clusterIdle("cluster1")
+			f.deliver("uid-w")
+			continue
+		}
+		f.done(nextRelease(f, "cluster1"), Result{})
+		f.clusterIdle("cluster1")
+	}
+}
+
+// What was published and nobody knows whether it arrived may arrive behind a release,
+// and be left behind there.
+func TestCore_ReleasesNothingBehindAPublishWithoutAnAnswer(t *testing.T) {
+	f := comparingCore(t, Config{})
+	f.selected("cluster1")
+	f.seen(newWork("w", 1, deleting))
+	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+	p := next[Publish](f, SpecLane, "uid-w")
+	f.unselected("cluster1")
+	f.clusterIdle("cluster1") // as long as it is under way
+	f.done(p, Result{Err: &transport.Error{Code: transport.CodeUnavailable}})
+	f.clusterIdle("cluster1")
+	f.now = f.now.Add(firstDelay)
+	nextOf[EndSubscription](f, SpecLane, Key{})
+	f.core.Disconnected()
+	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+	nextRelease(f, "cluster1")
+}
+
+// TestCore_ReleasesNothingThatIsServedOnTheNextConnection: what the one before was
+// told counts there no longer, answered or not.
+func TestCore_ReleasesNothingThatIsServedOnTheNextConnection(t *testing.T) {
+	for _, connectFirst := range []bool{true, false} {
+		f := newFixture(t, false)
+		f.selected("cluster1")
+		f.connect()
+		f.unselected("cluster1")
+		r := nextRelease(f, "cluster1")
+		failed := Result{Err: &transport.Error{Code: transport.CodeUnavailable}}
+		if connectFirst {
+			f.core.Disconnected()
+			f.selected("cluster1")
+			f.connect()
+			f.clusterIdle("cluster1")
+			f.done(r, failed)
+		} else {
+			f.done(r, failed)
+			f.core.Disconnected()
+			f.selected("cluster1")
+			f.connect()
+		}
+		f.seen(newWork("w", 1))
+		f.deliver("uid-w")
+		nextAsk(f) // and no release
+	}
+}
+
+// TestCore_NumbersNothingForAStockBroker, which would pass it on.
+func TestCore_NumbersNothingForAStockBroker(t *testing.T) {
+	f := newFixture(t, true)
+	f.seen(newWork("w", 1))
+	f.core.Connected(transport.Accepted{})
+	if p := f.deliver("uid-w"); p.Order != 0 {
+		t.Errorf("published as %d", p.Order)
+	}
+}
+
+// TestCore_ReleasesNothingWhileItTellsWhatItCompared, so that the answer is about the
+// clusters as they are then.
+func TestCore_ReleasesNothingWhileItTellsWhatItCompared(t *testing.T) {
+	for name, err := range map[string]error{"told": nil, "not told": &transport.Error{Code: transport.CodeUnavailable}} {
+		t.Run(name, func(t *testing.T) {
+			f := comparingCore(t, Config{})
+			f.selected("cluster1")
+			f.selected("cluster2")
+			f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+			f.page(codec.Inventory{})
+			f.core.Next(SpecLane, Key{Cluster: "cluster1"})
+			f.core.Next(SpecLane, Key{Cluster: "cluster2"})
+			f.now = f.now.Add(tellAfter)
+			told := nextOf[SendCompared](f, SpecLane, Key{})
+			if n := len(told.Compared.Clusters); n != 2 {
+				t.Fatalf("%d clusters are compared", n)
+			}
+			f.unselected("cluster1")
+			f.clusterIdle("cluster1")
+			f.wakes = nil
+			f.done(told, Result{Err: err})
+			if err != nil { // it may come late, and count for what is so then
+				f.clusterIdle("cluster1")
+				f.now = f.now.Add(firstDelay)
+				nextOf[EndSubscription](f, SpecLane, Key{})
+				f.core.Disconnected()
+				f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+				nextRelease(f, "cluster1")
+				return
+			}
+			if !slices.Contains(f.wakes, wakeup{SpecLane, Key{Cluster: "cluster1"}, 0}) {
+				t.Errorf("nobody looks at the cluster again, only %v", f.wakes)
+			}
+			f.done(nextRelease(f, "cluster1"), Result{})
+		})
+	}
+}
+
+// TestCore_ReleasesOnTheNextConnection: what the one before was told counts there
+// no longer, answered or not.
+func TestCore_ReleasesOnTheNextConnection(t *testing.T) {
+	f := comparingCore(t, Config{})
+	f.selected("cluster1")
+	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+	f.page(codec.Inventory{})
+	f.core.Next(SpecLane, Key{Cluster: "cluster1"})
+	f.now = f.now.Add(tellAfter)
+	told := nextOf[SendCompared](f, SpecLane, Key{})
+	f.core.Disconnected()
+	f.unselected("cluster1")
+	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+	nextRelease(f, "cluster1")
+	f.done(told, Result{})
+}
+
+func TestCore_RetriesAReleaseUntilItIsAccepted(t *testing.T) {
+	f := newFixture(t, false)
+	f.selected("cluster1")
+	f.connect()
+	f.unselected("cluster1")
+	r := nextRelease(f, "cluster1")
+	f.wakes = nil
+	f.done(r, Result{Err: &transport.Error{Code: transport.CodeOverloaded, Delay: time.Second}})
+	f.clusterIdle("cluster1")
+	f.now = f.now.Add(f.nextWake(SpecLane))
+	f.done(nextRelease(f, "cluster1"), Result{})
+	f.clusterIdle("cluster1")
+	if n := len(f.core.fleet.clusters); n != 0 {
+		t.Errorf("%d clusters still known", n)
+	}
+}
+
+func TestCore_ReleasesWhatLeftTheSelectionWhileItWasDown(t *testing.T) {
+	f := newFixture(t, false)
+	f.seen(newWork("w", 1))
+	f.clusterIdle("cluster1") // not before the session, when all selected clusters are known
+	f.connect()
+	keys := f.core.Sweep(10)
+	if len(keys) != 1 || keys[0] != (Key{Cluster: "cluster1"}) {
+		t.Fatalf("swept %v", keys)
+	}
+	f.done(nextRelease(f, "cluster1"), Result{Err: &transport.Error{Code: transport.CodeInvalid}})
+	f.clusterIdle("cluster1") // refused: again with the next session
+	f.connect()
+	nextRelease(f, "cluster1")
+}
+
+func TestCore_ReleasesNothingAtAStockBroker(t *testing.T) {
+	f := newFixture(t, false)
+	f.seen(newWork("w", 1))
+	f.core.Connected(transport.Accepted{})
+	f.clusterIdle("cluster1")
+}
+
+func TestCore_LeavesWorksOfAReleasedClusterAlone(t *testing.T) {
+	f := newFixture(t, false)
+	f.selected("cluster1")
+	f.seen(newWork("w", 1))
+	f.connect()
+	f.done(next[Publish](f, SpecLane, "uid-w"), Result{Err: &transport.Error{Code: transport.CodeInvalid}})
+	e := next[PatchStatus](f, HubLane, "uid-w")
+	f.done(e, Result{Work: newWork("w", 1, version("102"), withStatus(e.Status))})
+	f.core.Report(report(newWork("w", 1), 1, applied(1)))
+	f.unselected("cluster1")
+	f.idle(SpecLane, "uid-w")
+	if e := next[PatchStatus](f, HubLane, "uid-w"); len(e.Status.Conditions) != 0 {
+		t.Errorf("the condition of a delivery nobody attempts stays: %+v", e.Status.Conditions)
+	}
+	if s := f.core.Stats(); s.Pending != 0 {
+		t.Errorf("a report waits: %+v", s)
+	}
+	f.deleted("uid-w")
+	f.idle(SpecLane, "uid-w") // nothing is deleted on a cluster that is not served
+}
+
+func TestCore_TakesAReportAgainThatItLostWithTheCluster(t *testing.T) {
+	w := newWork("w", 1)
+	f := newFixture(t, false)
+	f.selected("cluster1")
+	f.seen(w)
+	f.connect()
+	f.deliver(w.UID)
+	f.core.Report(report(w, 1, applied(1)))
+	f.unselected("cluster1") // nothing has been written yet
+	f.selected("cluster1")
+	if v := f.core.Report(report(w, 1, applied(1))); v != Taken {
+		t.Fatalf("the answer to what it asked is %s", v)
+	}
+	next[PatchStatus](f, HubLane, w.UID)
+}
+
+func TestCore_SweepsInPortions(t *testing.T) {
+	f := newFixture(t, true)
+	for _, name := range []string{"a", "b", "c"} {
+		f.seen(newWork(name, 1))
+	}
+	f.connect()
+	seen := map[Key]bool{}
+	for _, n := range []int{2, 2, 0} {
+		keys := f.core.Sweep(2)
+		if len(keys) != n {
+			t.Fatalf("swept %d works, want %d", len(keys), n)
+		}
+		for _, k := range keys {
+			seen[k] = true
+		}
+	}
+	if len(seen) != 4 || !seen[Key{Cluster: "cluster1"}] {
+		t.Errorf("swept %v", seen)
+	}
+}
+
+func nextAsk(f *fixture) Ask {
+	f.t.Helper()
+	e, ok := f.core.Next(SpecLane, Key{Cluster: "cluster1"}).(Ask)
+	if !ok {
+		f.t.Fatal("nothing is asked")
+	}
+	return e
+}
+
+func TestCore_AsksForMissedStatusesInPortions(t *testing.T) {
+	f := newFixture(t, true)
+	for i := range maxListed + 1 {
+		f.seen(newWork(fmt.Sprintf("w%04d", i), 1))
+	}
+	f.clusterIdle("cluster1")
+	f.connect()
+	first := nextAsk(f)
+	if len(first.Held) != maxListed || first.Held[0].Work == nil {
+		t.Fatalf("asks about %d works", len(first.Held))
+	}
+	f.clusterIdle("cluster1")
+	f.done(first, Result{Err: &transport.Error{Code: transport.CodeOverloaded, Delay: time.Second}})
+	f.clusterIdle("cluster1")
+	f.now = f.now.Add(time.Second)
+	f.done(nextAsk(f), Result{})
+	last := nextAsk(f)
+	if len(last.Held) != 1 {
+		t.Fatalf("asks about %d works", len(last.Held))
+	}
+	f.done(last, Result{})
+	f.clusterIdle("cluster1")
+}
+
+func TestCore_NeverAsksForEverything(t *testing.T) {
+	f := newFixture(t, true)
+	f.seen(newWork("w", 1))
+	f.connect()
+	f.deleted("uid-w")
+	f.clusterIdle("cluster1")
+}
+
+func TestCore_AsksForNothingWhereTheBrokerContinues(t *testing.T) {
+	f := newFixture(t, true)
+	f.seen(newWork("w", 1))
+	f.core.Connected(transport.Accepted{Protocol: 1, Resync: "cursor"})
+	f.clusterIdle("cluster1")
+}
+
+func TestCore_AsksAboutAWorkOfAnEarlierLeader(t *testing.T) {
+	f := newFixture(t, true)
+	f.connect()
+	f.seen(newWork("new", 1, withoutFinalizer))
+	f.clusterIdle("cluster1")
+	f.seen(newWork("w", 1))
+	if e := nextAsk(f); len(e.Held) != 1 || e.Held[0].UID != "uid-w" {
+		t.Errorf("asks about %+v", e.Held)
+	}
+}
+
+// t1 the leader puts the finalizer on a work and publishes it. t2 its cluster
+// reports. t3 the leader ends before the report reaches it. t4 another one leads, and
+// its informer shows the work as it was before t1. t5 it asks for the statuses of what
+// had the finalizer, as it knows. t6 the informer shows t1. Therefore it has to ask for
+// the status of that work then: the broker has its spec, and sends no status unasked.
+func TestCore_AsksAboutAWorkThatAnEarlierLeaderPublished_ShownLate(t *testing.T) {
+	f := newFixture(t, true)
+	f.connect()
+	f.seen(newWork("w", 1, withoutFinalizer, version("100")))
+	f.clusterIdle("cluster1")
+	f.done(next[AddFinalizer](f, SpecLane, "uid-w"), Result{Err: errConflict()})
+	f.seen(newWork("w", 1))
+	if e := nextAsk(f); len(e.Held) != 1 || e.Held[0].UID != "uid-w" {
+		t.Errorf("asks about %+v", e.Held)
+	}
+}
+
+// A finalizer that this process put on says nothing of an earlier one.
+func TestCore_AsksNothingAboutAWorkThatItPublishedFirst(t *testing.T) {
+	f := newFixture(t, true)
+	f.connect()
+	f.seen(newWork("w", 1, withoutFinalizer, version("100")))
+	f.done(next[AddFinalizer](f, SpecLane, "uid-w"), Result{Work: newWork("w", 1)})
+	f.seen(newWork("w", 1))
+	f.clusterIdle("cluster1")
+}
+
+func TestCore_ListsTheHashOfAReportThatWaits(t *testing.T) {
+	f := newFixture(t, true)
+	w := newWork("w", 1)
+	f.seen(w)
+	f.core.Report(report(w, 1, applied(1)))
+	f.connect()
+	if h := nextAsk(f).Held[0]; h.Hash != "hash-1" || h.Work != nil {
+		t.Errorf("lists %+v", h)
+	}
+}

@@ -1,0 +1,343 @@
+package core
+
+import (
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// lives is what the source knows of its hub's history, and what it leaves there
+// for the next process.
+//
+// A hub that was restored from a backup lacks works that nobody deleted, and has
+// others as they once were. What was read of it before says nothing any more: a
+// life of the hub has ended. First the doubt is saved on the hub, so that
+// whatever is done later the next process knows of it; then the informers are
+// made anew, and everything is read again. The doubt names the position that it
+// was found against, so that a doubt which is known ends no other life. As long
+// as it lasts, nothing is deleted because it is missing; it ends when a comparison
+// finds that nothing is missing any more and the broker knows where the hub is.
+type lives struct {
+	f      *fleet
+	cursor *cursor
+
+	// over: the present life has ended; nothing is decided in it any more.
+	over bool
+	// position is where the hub was when it was last asked, on subscription
+	// locatedOn; due: it is to be asked again. An answer counts that was asked for
+	// in the present round. asked bounds how often.
+	position  *codec.HubPosition
+	newest    string // resource version of all that the hub has shown in this life
+	locatedOn int
+	round     int
+	due       bool
+	asked     time.Time
+	retry     retry
+
+	// withheld are the clusters in doubt, everywhere included; reason is why
+	// that is.
+	withheld         map[string]bool
+	reason           string
+	settled, against *codec.HubPosition
+
+	// saved is on the hub. savedAt bounds how often it is written for a cursor
+	// alone.
+	saved State
+	// overwritten: what is on the hub is not what this process saved last. The hub may
+	// have gone back, and the statuses that the cursor passed with it.
+	overwritten bool
+	savedAt     time.Time
+	saveRetry   retry
+}
+
+const (
+	// locateEvery is how often a hub on which something happens is asked how
+	// far it has come.
+	locateEvery = time.Minute
+	// saveEvery is how often the cursor is saved.
+	saveEvery = 5 * time.Second
+	// informerLag is how long the informer may show something older than what the
+	// hub itself said before the hub is asked again.
+	informerLag = 10 * time.Second
+)
+
+// reasonKept is the reason of a doubt that an earlier process had.
+const reasonKept = "deletions were withheld before, and what is missing on the hub has not been settled since"
+
+func newLives(f *fleet, cursor *cursor, s State, reason string) *lives {
+	l := &lives{f: f, cursor: cursor, withheld: map[string]bool{}, reason: reason, settled: s.Settled, against: s.Against, saved: s}
+	for _, name := range s.Withheld {
+		l.withheld[name] = true
+	}
+	return l
+}
+
+// state returns what is to be saved, and whether that is something new.
+func (l *lives) state() (s State, unsaved bool) {
+	s = State{Cursor: l.cursor.at(), Withheld: withheldOf(l.withheld), Settled: l.settled, Against: l.against}
+	if l.over || l.overwritten {
+		s.Cursor = "" // what was written up to there is there no more
+	}
+	return s, !s.equal(l.saved)
+}
+
+// nextSave decides about keeping the state on the hub.
+func (l *lives) nextSave() Effect {
+	s, unsaved := l.state()
+	if !unsaved {
+		return nil
+	}
+	onlyCursor := s
+	onlyCursor.Cursor = l.saved.Cursor
+	if onlyCursor.equal(l.saved) && !l.over && l.f.until(HubLane, Key{}, l.savedAt.Add(saveEvery)) {
+		return nil
+	}
+	if !l.f.due(HubLane, Key{}, &l.saveRetry) {
+		return nil
+	}
+	return Save{State: s, over: l.over}
+}
+
+func (l *lives) doneSave(e Save, r Result) {
+	if l.savedAt = l.f.now(); r.Err != nil {
+		if apierrors.IsConflict(r.Err) && l.f.connected && !l.over {
+			l.overwritten = true
+			l.locateNow()
+		}
+		l.f.hubFailed(Key{}, &l.saveRetry, r.Err)
+		return
+	}
+	if e.over != l.over {
+		l.f.wake(HubLane, Key{}, 0)
+		return // it may have been before the hub went back
+	}
+	if e.State.doubtsAll() && !l.saved.doubtsAll() {
+		// The hub has moved on with that, so that where it is when the doubt ends is
+		// none of the positions that a broker may have been told before.
+		l.locateNow()
+	}
+	l.saved = e.State
+	l.saveRetry.reset()
+	l.f.wake(HubLane, Key{}, 0)
+}
+
+// ended reports whether the present life is over and its doubt is saved: the next
+// one may begin.
+func (l *lives) ended() bool {
+	_, unsaved := l.state()
+	return l.over && !unsaved
+}
+
+// end ends the present life: the hub is in an earlier state than it was. against
+// is the position that shows it, nil where that is none.
+func (l *lives) end(reason string, against *codec.HubPosition) {
+	if l.over {
+		return
+	}
+	l.over = true
+	l.saved = State{} // it may have gone back too; and the hub has to move on, see doneSave
+	l.suspect(reason)
+	if l.against == nil || against != nil && !covers(l.against, against) {
+		l.against = against
+	}
+	l.f.wake(HubLane, Key{}, 0)
+}
+
+// contradicted ends the life in which the hub contradicts itself.
+func (l *lives) contradicted(reason string) {
+	switch {
+	case reason == "":
+	case l.position == nil:
+		l.end(reason, nil)
+	default:
+		l.end(reason, &codec.HubPosition{UID: l.position.UID, ResourceVersion: l.newest})
+	}
+}
+
+// admits reports whether it is known on the hub that it went back in time, so
+// that what hides it may be done. If not, the life ends.
+func (l *lives) admits(reason string) bool {
+	if !l.saved.doubtsAll() {
+		l.end(reason, nil)
+		return false
+	}
+	return true
+}
+
+// suspect takes it that works may be missing which nobody deleted.
+func (l *lives) suspect(reason string) {
+	if l.withheld[everywhere] && l.reason != reasonKept {
+		return
+	}
+	l.reason, l.withheld = reason, map[string]bool{everywhere: true}
+	l.f.wake(HubLane, Key{}, 0)
+}
+
+// doubts returns why nothing may be deleted on a cluster, or everywhere, because it
+// is missing, "" when there is no such doubt of its own.
+func (l *lives) doubts(cluster string) string {
+	switch {
+	case !l.withheld[cluster]:
+		return ""
+	case cluster == everywhere:
+		return l.reason
+	}
+	return reasonKept
+}
+
+// distrust withholds deletions on one cluster, whatever is missing there later.
+func (l *lives) distrust(cluster string) {
+	l.withheld[cluster] = true
+	l.f.wake(HubLane, Key{}, 0)
+}
+
+// trust ends that when nothing is missing on the cluster any more.
+func (l *lives) trust(cluster string) {
+	if l.withheld[cluster] {
+		delete(l.withheld, cluster)
+		l.f.wake(HubLane, Key{}, 0)
+	}
+}
+
+// trustAll ends all doubt: nothing is missing anywhere, and the broker knows
+// where the hub is now.
+func (l *lives) trustAll(told *codec.HubPosition) {
+	if l.withheld[everywhere] {
+		l.settled = told
+	}
+	if len(l.withheld) > 0 {
+		clear(l.withheld)
+		l.f.wake(HubLane, Key{}, 0)
+	}
+	l.reason, l.against = reasonKept, nil
+}
+
+// doubtful reports whether deletions are withheld anywhere.
+func (l *lives) doubtful() bool { return len(l.withheld) > 0 }
+
+// locateOn has the hub located on a new subscription.
+func (l *lives) locateOn(compared bool) { l.due = compared }
+
+// located reports whether the hub's position is known on this subscription.
+func (l *lives) located() bool { return l.locatedOn == l.f.sub }
+
+// nextLocate decides about asking the hub how far it has come.
+func (l *lives) nextLocate() Effect {
+	if !l.due || !l.f.connected || !l.f.due(HubLane, Key{}, &l.retry) {
+		return nil
+	}
+	return Locate{newest: l.newest, round: l.round}
+}
+
+func (l *lives) doneLocate(e Locate, r Result) {
+	if r.Err != nil || r.Position == nil {
+		l.f.hubFailed(Key{}, &l.retry, r.Err)
+		return
+	}
+	before, asked := l.position, l.asked
+	l.position, l.asked = r.Position, l.f.now()
+	l.retry.reset()
+	if l.due = e.round != l.round; !l.due { // else it has to be asked once more
+		l.locatedOn, l.overwritten = l.f.sub, false
+	}
+	shown := &codec.HubPosition{UID: r.Position.UID, ResourceVersion: e.newest}
+	for _, p := range []*codec.HubPosition{shown, before} {
+		if reason := l.beforeThat(p); reason != "" {
+			l.end(reason, p)
+		}
+	}
+	if l.newest == e.newest {
+		l.newest = r.Position.ResourceVersion
+	} else if !l.due && laterThan(&codec.HubPosition{ResourceVersion: l.newest}, r.Position) {
+		// What came while the hub was asked may be later than its answer, or from
+		// before it went back.
+		l.locateAt(asked.Add(locateEvery))
+	}
+	l.f.wake(HubLane, Key{}, 0)
+}
+
+// judge compares where the hub is with what the broker knows of it. What this
+// process has read of the hub may be from before it went back.
+func (l *lives) judge(last *codec.HubPosition) {
+	reason := l.beforeThat(last)
+	if reason == "" || l.saved.doubtsAll() && l.saved.Against != nil && covers(l.saved.Against, last) {
+		return
+	}
+	l.end(reason, last)
+}
+
+// judgeStore takes what the broker knows of the hub, for whether its store is from
+// before the last doubt about the hub ended: then it may have works again that the
+// hub lost, and whose records it had let go of since.
+func (l *lives) judgeStore(last *codec.HubPosition) {
+	if l.settled == nil || last != nil && last.UID == l.settled.UID && !laterThan(l.settled, last) {
+		return
+	}
+	l.suspect("the hub went back in time before, and the broker's store is from before all that it lacked then was settled")
+}
+
+// beforeThat returns why the hub's present position cannot come after another
+// one; "" if it can, or if that one is not known.
+func (l *lives) beforeThat(other *codec.HubPosition) string {
+	switch now := l.position; {
+	case other == nil:
+		return ""
+	case other.UID != now.UID:
+		return fmt.Sprintf("the hub is another one than before: its uid is %s, not %s", now.UID, other.UID)
+	case laterThan(other, now):
+		return fmt.Sprintf("the hub went back in time: its resource version is %s, and was %s before", now.ResourceVersion, other.ResourceVersion)
+	}
+	return ""
+}
+
+// covers reports whether a doubt that was found against one position says
+// nothing new of another.
+func covers(against, p *codec.HubPosition) bool {
+	return against.UID == p.UID && !laterThan(p, against)
+}
+
+// laterThan compares positions of one hub.
+func laterThan(a, b *codec.HubPosition) bool {
+	n, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
+	return err == nil && n > 0
+}
+
+func samePosition(a, b *codec.HubPosition) bool {
+	return a == b || a != nil && b != nil && *a == *b
+}
+
+// locateNow has the hub asked before anything is deleted because it is missing.
+func (l *lives) locateNow() {
+	l.round++
+	l.due, l.locatedOn = true, 0
+	l.retry.reset()
+	l.f.wake(HubLane, Key{}, 0)
+}
+
+// shown notes how far the hub has come at least.
+func (l *lives) shown(o *workv1.ManifestWork) {
+	n, err := resourceversion.CompareResourceVersion(o.ResourceVersion, l.newest)
+	if l.newest == "" || err == nil && n > 0 {
+		l.newest = o.ResourceVersion
+	}
+}
+
+// moved notes that something happened on the hub, so that the broker is told
+// before long how far the hub has come.
+func (l *lives) moved(o *workv1.ManifestWork) {
+	l.shown(o)
+	if l.f.connected && !l.due && l.located() {
+		l.locateAt(l.asked.Add(locateEvery))
+	}
+}
+
+func (l *lives) locateAt(at time.Time) {
+	l.due = true
+	l.retry.wait(at, false)
+	l.f.wakeAt(HubLane, Key{}, at)
+}

@@ -1,0 +1,99 @@
+package core
+
+import (
+	"testing"
+	"time"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// An answer that is older than what came while the hub was asked may be older,
+// or the hub went back: it is asked again, but not for ever on a hub on which
+// much happens.
+func TestCore_AsksAgainWhatIsOlderThanWhatCameMeanwhile(t *testing.T) {
+	f := comparingFixture(t, State{})
+	answer := func(e Locate, version string) {
+		f.done(e, Result{Position: &codec.HubPosition{UID: "hub", ResourceVersion: version}})
+	}
+	f.page(codec.Inventory{})
+	e := nextOf[Locate](f, HubLane, Key{})
+	f.seen(newWork("w", 1, version("300")))
+	answer(e, "200")
+	e = nextOf[Locate](f, HubLane, Key{})
+	f.seen(newWork("w", 2, version("400")))
+	answer(e, "350") // later than 300: the hub did not go back
+	if e := f.core.Next(HubLane, Key{}); e != nil {
+		t.Fatalf("asked again at once: %T", e)
+	}
+	f.now = f.now.Add(locateEvery)
+	answer(nextOf[Locate](f, HubLane, Key{}), "200")
+	if s, _ := f.core.State(); len(s.Withheld) != 1 || s.Withheld[0] != everywhere {
+		t.Errorf("nothing is withheld although the hub went back: %+v", s)
+	}
+}
+
+// A new list lacks a work whose last publish is under way, for longer than a
+// comparison takes. The hub is not to be believed before that work was looked for.
+func TestCore_DoubtsTheHubUntilWhatIsMissingWasLookedFor(t *testing.T) {
+	w := newWork("w", 2)
+	f := comparingFixture(t, State{Withheld: []string{everywhere}}, w)
+	f.page(codec.Inventory{})
+	f.locate("200")
+	f.clusterIdle("cluster1")
+	under := next[Publish](f, SpecLane, w.UID)
+	f.missing(w.UID)
+	f.now = f.now.Add(missingDelay)
+	f.clusterIdle("cluster1")
+	f.page(codec.Inventory{})
+	f.clusterIdle("cluster1")
+	f.now = f.now.Add(time.Hour)
+	if e := f.core.Next(SpecLane, Key{}); e != nil {
+		t.Fatalf("before the work was looked for, the next of all is %T %+v", e, e)
+	}
+	f.done(under, Result{Receipt: transport.Receipt{Outcome: codec.OutcomeAccepted}})
+	f.now = f.now.Add(missingDelay)
+	f.clusterIdle("cluster1")
+	f.page(codec.Inventory{Records: []codec.InventoryRecord{recordOf(t, w, 4)}})
+	f.locate("202")
+	f.clusterIdle("cluster1")
+	if s := f.core.Stats(); s.WithheldWorks != 1 {
+		t.Errorf("the deletion is not withheld: %+v", s)
+	}
+}
+
+// t1 a hub goes back in time, and the doubt is saved on it. t2 it goes back once more, to
+// before t1: what was saved is gone with it. Therefore the doubt is saved again before
+// the next life begins, also where a save of t1 is answered only after t2: else another
+// process knows of none, and the position that is told when the doubt ends may be one that
+// a broker's store knew before.
+func TestCore_SavesADoubtAgainThatWentBackWithItsHub(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		f := comparingFixture(t, State{})
+		f.locate("900")
+		f.page(codec.Inventory{})
+		f.core.lives.locateNow()
+		f.locate("200")
+		f.beginLife()
+		f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncList})
+		if s, unsaved := f.core.State(); unsaved || !s.doubtsAll() {
+			t.Fatalf("to be saved: %+v", s)
+		}
+		f.locate("201")
+		var before Save
+		if late {
+			f.core.lives.distrust("cluster1")
+			f.core.lives.reason = "something else"
+			f.core.lives.against = &codec.HubPosition{UID: "hub", ResourceVersion: "950"}
+			before = nextOf[Save](f, HubLane, Key{})
+		}
+		f.core.lives.locateNow()
+		if late {
+			f.core.lives.contradicted("the hub has a work again that was gone")
+			f.done(before, Result{})
+		} else {
+			f.locate("150")
+		}
+		f.beginLife()
+	}
+}

@@ -1,0 +1,247 @@
+package core
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// onlyAtTheBroker has the broker list records that the hub lacks.
+func onlyAtTheBroker(t *testing.T, state State, last *codec.HubPosition, n int) *fixture {
+	f := comparingFixture(t, state)
+	f.compare(last, n)
+	return f
+}
+
+// compare has the broker list records that the hub lacks.
+func (f *fixture) compare(last *codec.HubPosition, n int) {
+	records := missingRecords(n)
+	f.page(codec.Inventory{LastPosition: last, Clusters: []codec.ClusterDigest{{Cluster: "cluster1", Digest: codec.Digest{Count: uint64(n)}}}})
+	f.clusterIdle("cluster1")
+	f.page(codec.Inventory{Records: records})
+}
+
+func TestCore_DeletesWhatTheHubLacksOnACondition(t *testing.T) {
+	cluster := Key{Cluster: "cluster1"}
+	f := onlyAtTheBroker(t, State{}, &codec.HubPosition{UID: "hub", ResourceVersion: "200"}, 2)
+	f.clusterIdle("cluster1") // which hub it is, is not known
+	f.locate("200")
+	f.done(nextOf[Get](f, SpecLane, cluster), Result{Err: errNotFound()})
+	other := newWork("m001", 1, func(o *workv1.ManifestWork) { o.UID = "another" })
+	f.done(nextOf[Get](f, SpecLane, cluster), Result{Work: other})
+	f.clusterIdle("cluster1") // whether it was the same hub, is not known
+	f.locate("200")
+	d := nextOf[Delete](f, SpecLane, cluster)
+	e, err := d.Event("id", f.now, "hub")
+	if err != nil || e.Extensions()[codec.ExtIfRevision] != "1" || e.Extensions()[codec.ExtDeletionTimestamp] == nil || len(e.Data()) != 0 {
+		t.Fatalf("published %v, error %v", e.Extensions(), err)
+	}
+	f.done(d, Result{Receipt: transport.Receipt{Outcome: codec.OutcomeAccepted}})
+	f.done(nextOf[Delete](f, SpecLane, cluster), Result{})
+	f.clusterIdle("cluster1")
+	if c := f.told(); !c.AllClusters || c.Position == nil {
+		t.Errorf("told %+v", c)
+	}
+}
+
+// The hub is restored from a backup after it was asked where it is, and before it is
+// asked for a work.
+func TestCore_DeletesNothingThatAHubLacksWhichWentBackMeanwhile(t *testing.T) {
+	cluster := Key{Cluster: "cluster1"}
+	f := onlyAtTheBroker(t, State{}, &codec.HubPosition{UID: "hub", ResourceVersion: "200"}, 1)
+	f.locate("200")
+	missing := nextOf[Get](f, SpecLane, cluster)
+	f.core.lives.locateNow()
+	early := nextOf[Locate](f, HubLane, Key{})
+	f.done(missing, Result{Err: errNotFound()})
+	f.done(early, Result{Position: &codec.HubPosition{UID: "hub", ResourceVersion: "200"}}) // from before it went back
+	f.clusterIdle("cluster1")
+	f.locate("150")
+	f.clusterIdle("cluster1")
+	f.beginLife()
+}
+
+func TestCore_DeletesNothingThatOnlyTheInformerLacks(t *testing.T) {
+	f := onlyAtTheBroker(t, State{}, nil, 1)
+	f.locate("200")
+	w := newWork("m000", 1)
+	f.done(nextOf[Get](f, SpecLane, Key{Cluster: "cluster1"}), Result{Work: w})
+	f.clusterIdle("cluster1")
+	f.seen(w)
+	f.done(nextAsk(f), Result{})
+	f.now = f.now.Add(missingDelay)
+	f.clusterIdle("cluster1")
+	f.page(codec.Inventory{Records: []codec.InventoryRecord{recordOf(t, w, 1)}})
+	f.deliver(w.UID) // it was never tagged
+	f.clusterIdle("cluster1")
+}
+
+func TestCore_WithholdsDeletionsOfAHubThatIsNotToBeBelieved(t *testing.T) {
+	last := &codec.HubPosition{UID: "hub", ResourceVersion: "200"}
+	for name, c := range map[string]struct {
+		state  State
+		last   *codec.HubPosition
+		n      int
+		now    string
+		reason string
+	}{
+		"another hub":                         {State{}, &codec.HubPosition{UID: "other", ResourceVersion: "1"}, 1, "200", "another one"},
+		"an older list":                       {State{}, last, 1, "199", "went back"},
+		"too many":                            {State{}, last, 11, "200", "11 of 11"},
+		"withheld before":                     {State{Withheld: []string{"cluster1"}}, last, 1, "200", "before"},
+		"withheld before, all":                {State{Withheld: []string{everywhere}}, last, 1, "200", "before"},
+		"a store from before it was settled":  {State{Settled: last}, &codec.HubPosition{UID: "hub", ResourceVersion: "199"}, 1, "200", "before all that it lacked"},
+		"a store that was told of no hub yet": {State{Settled: last}, nil, 1, "200", "before all that it lacked"},
+		"many, of another hub's":              {State{}, &codec.HubPosition{UID: "other"}, 11, "200", "another one"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := onlyAtTheBroker(t, c.state, c.last, c.n)
+			f.locate(c.now)
+			if f.core.lives.over {
+				if r := f.beginLife().Reason; !strings.Contains(r, c.reason) {
+					t.Errorf("the life ends because %q", r)
+				}
+				f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+				f.compare(c.last, c.n)
+				f.locate(c.now)
+			}
+			f.clusterIdle("cluster1")
+			told := f.told()
+			if !told.AllClusters || told.Position != nil || len(told.Clusters) != 1 || len(told.Clusters[0].Withheld) != c.n {
+				t.Fatalf("told %+v", told)
+			}
+			if !strings.Contains(told.Clusters[0].Reason, c.reason) {
+				t.Errorf("reason is %q", told.Clusters[0].Reason)
+			}
+			if s := f.core.Stats(); s.WithheldClusters != 1 || s.WithheldWorks != c.n || s.Comparing != 1 {
+				t.Errorf("counted %+v", s)
+			}
+			if s, _ := f.core.State(); len(s.Withheld) == 0 {
+				t.Error("the next process would delete them")
+			}
+		})
+	}
+}
+
+// TestCore_AsksNobodyAboutWhatIsThereAfterAll: the informer shows a work, or one
+// that takes its name, after the records were compared, and before or after it
+// was told that a person is to decide whether it may be deleted.
+func TestCore_AsksNobodyAboutWhatIsThereAfterAll(t *testing.T) {
+	itself := newWork("m000", 1)
+	other := newWork("m000", 1, func(o *workv1.ManifestWork) { o.UID = "another" })
+	for name, c := range map[string]struct {
+		w    *workv1.ManifestWork
+		told bool
+	}{
+		"the work, before":        {w: itself},
+		"the work, after":         {w: itself, told: true},
+		"one of its name, before": {w: other},
+		"one of its name, after":  {w: other, told: true},
+		"its deletion, before":    {w: newWork("m000", 1, deleting)},
+		"its deletion, after":     {w: newWork("m000", 1, deleting), told: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := onlyAtTheBroker(t, State{Withheld: []string{everywhere}}, nil, 1)
+			if c.told {
+				f.locate("200")
+				f.clusterIdle("cluster1")
+				if told := f.told(); len(told.Clusters) != 1 || len(told.Clusters[0].Withheld) != 1 {
+					t.Fatalf("told %+v", told)
+				}
+			}
+			f.seen(c.w)
+			f.done(nextAsk(f), Result{})
+			f.deliver(c.w.UID)
+			if !c.told {
+				f.locate("200")
+			}
+			f.clusterIdle("cluster1")
+			if n := f.core.Stats().WithheldWorks; n != 0 {
+				t.Errorf("%d works are withheld", n)
+			}
+			f.now = f.now.Add(missingDelay)
+			f.clusterIdle("cluster1")
+			record := recordOf(t, c.w, 2)
+			record.Tombstone = c.w.DeletionTimestamp != nil
+			f.page(codec.Inventory{Records: []codec.InventoryRecord{record}})
+			f.clusterIdle("cluster1")
+			for _, cl := range f.told().Clusters {
+				if len(cl.Withheld) != 0 {
+					t.Errorf("told %+v", cl)
+				}
+			}
+			if s, _ := f.core.State(); len(s.Withheld) != 0 {
+				t.Errorf("state is %+v", s)
+			}
+		})
+	}
+}
+
+func TestCore_TrustsTheHubAgainWhenNothingIsMissing(t *testing.T) {
+	f := onlyAtTheBroker(t, State{Withheld: []string{everywhere}}, nil, 1)
+	f.locate("200")
+	f.clusterIdle("cluster1")
+	f.told()
+	// An operator approved, and the cluster has confirmed.
+	v := f.core.Report(&Report{UID: "uid-m000", Cluster: "cluster1", Name: "m000", Version: 1, Sequence: sequence(1), Deleted: true})
+	if v != Taken {
+		t.Fatalf("verdict is %s", v)
+	}
+	f.done(next[Get](f, HubLane, "uid-m000"), Result{Err: errNotFound()})
+	f.now = f.now.Add(time.Second)
+	f.clusterIdle("cluster1")
+	f.page(codec.Inventory{})
+	f.clusterIdle("cluster1")
+	if told := f.told(); told.Position == nil {
+		t.Errorf("told %+v", told)
+	}
+	s, _ := f.core.State()
+	if len(s.Withheld) != 0 || s.Settled == nil || s.Settled.ResourceVersion != "200" {
+		t.Errorf("state is %+v", s)
+	}
+
+	// A store that was told so is believed.
+	for _, version := range []string{"200", "201"} {
+		f = onlyAtTheBroker(t, s, &codec.HubPosition{UID: "hub", ResourceVersion: version}, 1)
+		f.locate("300")
+		nextOf[Get](f, SpecLane, Key{Cluster: "cluster1"})
+	}
+}
+
+func TestCore_ComparesAgainWhatIsMissingFromANewList(t *testing.T) {
+	w := newWork("w", 1)
+	f := comparingFixture(t, State{}, w)
+	f.page(codec.Inventory{Clusters: []codec.ClusterDigest{digestOf(t, w)}})
+	f.locate("200")
+	f.tag()
+	f.missing(w.UID)
+	f.idle(SpecLane, w.UID) // and no deletion
+	f.now = f.now.Add(missingDelay)
+	f.clusterIdle("cluster1")
+	f.page(codec.Inventory{Records: []codec.InventoryRecord{recordOf(t, w, 3)}})
+	f.clusterIdle("cluster1") // the hub is asked once more how far it is
+	f.locate("90")
+	f.beginLife()
+}
+
+// t1 the deletion of a work is left to a person, because the hub is in doubt and the
+// informer does not show the work. t2 its cluster reports, so the hub is asked, and has
+// it. t3 the informer shows what is known by then. Therefore nobody is asked any more.
+func TestCore_AsksNobodyAboutWhatTheHubSaysIsThere(t *testing.T) {
+	f := onlyAtTheBroker(t, State{Withheld: []string{everywhere}}, nil, 1)
+	f.locate("200")
+	f.clusterIdle("cluster1")
+	f.told()
+	w := newWork("m000", 1)
+	f.core.Report(report(w, 1, applied(1)))
+	f.done(next[Get](f, HubLane, w.UID), Result{Work: w})
+	f.seen(w)
+	if n := f.core.Stats().WithheldWorks; n != 0 {
+		t.Errorf("%d works are withheld", n)
+	}
+}

@@ -1,0 +1,216 @@
+package core
+
+import (
+	"fmt"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// lagging is a source that compares with a broker that has these records, and whose
+// informer shows these works, which the hub may have no longer.
+func lagging(t *testing.T, records []codec.InventoryRecord, works ...*workv1.ManifestWork) *fixture {
+	t.Helper()
+	f := comparingCore(t, Config{})
+	f.lags = true
+	f.selected("cluster1")
+	for _, w := range works {
+		f.seen(w)
+	}
+	f.compareWith(records...)
+	return f
+}
+
+// compareWith is a connection to a broker that has these records.
+func (f *fixture) compareWith(records ...codec.InventoryRecord) {
+	f.t.Helper()
+	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+	if len(records) == 0 {
+		f.page(codec.Inventory{})
+		return
+	}
+	f.page(codec.Inventory{Clusters: []codec.ClusterDigest{{Cluster: "cluster1", Digest: codec.Digest{Count: uint64(len(records))}}}})
+	f.tag()
+	f.page(codec.Inventory{Records: records})
+}
+
+// answer answers what is asked about a work.
+func (f *fixture) answer(uid types.UID, r Result) {
+	f.t.Helper()
+	f.done(next[Get](f, HubLane, uid), r)
+}
+
+// TestCore_AsksTheHubAboutWhatTheBrokerLacks before it publishes what an earlier
+// process may have seen to its end.
+func TestCore_AsksTheHubAboutWhatTheBrokerLacks(t *testing.T) {
+	lives, dead, fresh := newWork("lives", 1), newWork("dead", 1), newWork("fresh", 1, withoutFinalizer)
+	f := lagging(t, nil, lives, dead, fresh)
+	for _, w := range []*workv1.ManifestWork{lives, dead} {
+		f.idle(SpecLane, w.UID)
+	}
+	on := newWork("fresh", 1, version("200"))
+	f.done(next[AddFinalizer](f, SpecLane, fresh.UID), Result{Work: on})
+	f.deliver(fresh.UID) // the hub said that it lives when it took the finalizer
+
+	f.answer(lives.UID, Result{Err: errHubDown()})
+	f.idle(SpecLane, lives.UID)
+	f.now = f.now.Add(longestHub)
+	f.answer(lives.UID, Result{Work: lives})
+	f.deliver(lives.UID)
+
+	f.answer(dead.UID, Result{Err: errNotFound()})
+	f.idle(SpecLane, dead.UID)
+	f.wakes = nil
+	f.idle(HubLane, dead.UID)
+	if d := f.nextWake(HubLane); d < missingDelay || d > longestSpec {
+		t.Errorf("asks again in %v", d)
+	}
+	f.deleted(dead.UID)
+	f.idle(SpecLane, dead.UID) // the broker never had it
+	if n := f.core.Stats().Works; n != 2 {
+		t.Errorf("%d works are left", n)
+	}
+}
+
+// TestCore_ListsWhereManyAreInQuestion: beyond ten works of a cluster one consistent
+// list is the answer.
+func TestCore_ListsWhereManyAreInQuestion(t *testing.T) {
+	var works []*workv1.ManifestWork
+	present := Present{}
+	for i := range maxGets + 3 {
+		w := newWork(fmt.Sprint("w", i), 1)
+		works = append(works, w)
+		present[w.UID] = w.ResourceVersion
+	}
+	f := lagging(t, nil, works...)
+	for _, w := range works {
+		f.idle(SpecLane, w.UID)
+	}
+	f.idle(HubLane, works[0].UID)
+	cluster := Key{Cluster: "cluster1"}
+	f.done(nextOf[List](f, HubLane, cluster), Result{Err: errHubDown()})
+	if e := f.core.Next(HubLane, cluster); e != nil {
+		t.Fatalf("asked again at once: %T", e)
+	}
+	f.now = f.now.Add(longestHub)
+	delete(present, works[0].UID) // it is gone
+	present[works[1].UID] = "200" // the informer lags behind a change
+	f.done(nextOf[List](f, HubLane, cluster), Result{Present: present})
+	for _, w := range works[2:] {
+		f.deliver(w.UID)
+	}
+	f.idle(SpecLane, works[0].UID)
+	f.idle(SpecLane, works[1].UID)
+	f.answer(works[1].UID, Result{Work: newWork("w1", 1, version("200"))})
+	f.deliver(works[1].UID)
+	f.idle(SpecLane, works[0].UID)
+}
+
+// TestCore_AsksAgainOnTheNextSubscription: what the hub said before the broker was
+// heard says nothing of what has been since.
+func TestCore_AsksAgainOnTheNextSubscription(t *testing.T) {
+	w := newWork("w", 1)
+	f := lagging(t, nil, w)
+	f.idle(SpecLane, w.UID)
+	f.answer(w.UID, Result{Work: w})
+	f.deliver(w.UID)
+
+	f.unselected("cluster1")
+	f.done(nextOf[Release](f, SpecLane, Key{Cluster: "cluster1"}), Result{})
+	f.selected("cluster1")
+	f.page(codec.Inventory{})
+	f.idle(SpecLane, w.UID)
+	f.answer(w.UID, Result{Work: w})
+	f.deliver(w.UID)
+}
+
+// TestCore_AsksNobodyAboutWhatTheBrokerHas: a record is enough.
+func TestCore_AsksNobodyAboutWhatTheBrokerHas(t *testing.T) {
+	f := lagging(t, []codec.InventoryRecord{recordOf(t, newWork("w", 1), 7)}, newWork("w", 2))
+	f.deliver("uid-w")
+}
+
+// t1 the informer stops; t2 the work ends on the hub, which an earlier process saw to;
+// t3 the informer shows a change from before t2. Therefore a change that the informer
+// shows is no evidence either.
+func TestCore_AsksTheHubAboutAChangeOfWhatItNeverHeardOf(t *testing.T) {
+	f := lagging(t, nil)
+	f.seen(newWork("w", 1))
+	f.seen(newWork("w", 2))
+	f.idle(SpecLane, "uid-w")
+	f.answer("uid-w", Result{Err: errNotFound()})
+	f.idle(SpecLane, "uid-w")
+}
+
+// t1 the informer shows a deletion; t2 the hub has the work: it went back in time.
+// Therefore its life ends, and what the informers of before show is dropped.
+func TestCore_EndsALifeInWhichAGoneWorkIsBack(t *testing.T) {
+	w := newWork("w", 1)
+	f := lagging(t, []codec.InventoryRecord{recordOf(t, w, 7)}, w)
+	f.deleted(w.UID)
+	f.idle(SpecLane, w.UID)
+	f.answer(w.UID, Result{Work: w})
+	f.idle(SpecLane, w.UID)
+	save := nextOf[Save](f, HubLane, Key{})
+	if !save.State.doubtsAll() {
+		t.Fatalf("saves %+v", save.State)
+	}
+	f.done(save, Result{})
+	old := f.core.Life()
+	if e := nextOf[BeginLife](f, HubLane, Key{}); e.Life != old+1 || e.Life != f.core.Life() {
+		t.Fatalf("begins life %d after %d", e.Life, old)
+	}
+	f.core.WorkSeen(old, w)
+	f.core.WorkMissing(old, w.UID)
+	if n := f.core.Stats().Works; n != 0 {
+		t.Errorf("%d works of the life before", n)
+	}
+	f.seen(w)
+	if n := f.core.Stats().Works; n != 1 {
+		t.Errorf("%d works", n)
+	}
+}
+
+// t1 a record shows that a work lives. t2 it is deleted to its end, which an earlier
+// process saw to. t3 the end is reported to this one, and acknowledged, so that the broker
+// forgets the work. t4 the informer, which lags, shows a later state of it. Therefore what
+// was known at t1 counts no more: published, the work would live on its cluster once more.
+func TestCore_AsksTheHubAgainAboutWhatIsNoMore(t *testing.T) {
+	w := newWork("w", 2)
+	end := func(version int64) *Report {
+		return &Report{UID: w.UID, Cluster: "cluster1", Name: "w", Version: version, Sequence: sequence(1), Revision: 200, Deleted: true}
+	}
+	for name, ends := range map[string]func(f *fixture){
+		"the end of a later generation": func(f *fixture) {
+			f.core.Report(end(3))
+			f.idle(HubLane, w.UID)
+			f.now = f.now.Add(informerPatience)
+		},
+		"the end of this one": func(f *fixture) {
+			if v := f.core.Report(end(2)); v != NotDeleting {
+				t.Fatalf("the report is %s", v)
+			}
+		},
+		"its record was a deletion by then": func(f *fixture) {
+			f.core.Disconnected()
+			r := recordOf(t, w, 9)
+			r.Tombstone = true
+			f.compareWith(r)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := lagging(t, []codec.InventoryRecord{recordOf(t, newWork("w", 1), 7)}, w)
+			f.deliver(w.UID)
+			ends(f)
+			f.seen(newWork("w", 3, version("300")))
+			f.idle(SpecLane, w.UID)
+			f.answer(w.UID, Result{Err: errNotFound()})
+			f.now = f.now.Add(missingDelay)
+			f.idle(SpecLane, w.UID)
+		})
+	}
+}

@@ -1,0 +1,594 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	workv1 "open-cluster-management.io/api/work/v1"
+	"pgregory.net/rapid"
+
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/broker/store/mem"
+	"github.com/hawser-io/hawser/internal/resync"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// realm is a hub that is restored from backups, a broker with the real rules of
+// its store, and agents, around the real core. Everything happens in steps that
+// rapid chooses; the core is dropped at any of them and another one started.
+type realm struct {
+	t   *rapid.T
+	now time.Time
+	ids int
+
+	hub     hubState
+	backups []hubState
+	events  []hubEvent
+	hubUp   bool
+	// lost are works that a restore took away and nobody deleted; dead those
+	// that somebody deleted, or tore off the hub.
+	lost, dead map[types.UID]bool
+	doubtful   bool // a restore cannot be noticed
+	// unnoticed: there was a restore that is noticed if the source looks while
+	// the hub is below this resource version.
+	unnoticed int64
+	restored  bool // there was one
+	storeLost bool // the broker has an earlier state, or none
+
+	store    *mem.Store
+	copies   []*mem.Backup
+	stream   *modelStream // of the source, nil when there is none
+	withheld map[string][]codec.WithheldDeletion
+	agents   map[store.Key]uint64 // revision that the agent has applied
+	sequence int
+	written  int // publishes that changed something
+
+	core     *Core
+	life     int // that the informer was made for
+	queue    map[Lane]map[Key]time.Time
+	inFlight []Effect
+	shown    int64 // highest resource version that the core was shown
+}
+
+// hubState is what a backup of the hub has.
+type hubState struct {
+	works map[string]*workv1.ManifestWork
+	rv    int64
+	state State
+}
+
+func (h hubState) clone() hubState { h.works = maps.Clone(h.works); return h }
+
+// modelStream is the source's subscription.
+type modelStream struct {
+	established bool // it continues from a cursor, or a list was compared
+	grace       time.Time
+	lists       []codec.Event
+	answered    uint64
+	sent        map[store.Key]uint64 // still to be sent, with its revision
+	routed      uint64
+	told        uint64 // revision of the last checkpoint
+	inbox       []codec.Event
+	pages       []codec.Event // requests
+}
+
+type hubEvent struct {
+	o    *workv1.ManifestWork
+	gone bool
+}
+
+var clusterNames = []string{"c1", "c2"}
+
+var manifestBundles = codec.ManifestBundles
+
+func newRealm(t *rapid.T) *realm {
+	r := &realm{t: t, now: time.Unix(1e9, 0), hubUp: true, lost: map[types.UID]bool{}, dead: map[types.UID]bool{},
+		hub: hubState{works: map[string]*workv1.ManifestWork{}, rv: 100}, withheld: map[string][]codec.WithheldDeletion{}, agents: map[store.Key]uint64{}}
+	r.store = mem.Open(mem.Options{NewID: r.id})
+	r.subscribeAgents()
+	r.start()
+	return r
+}
+
+func (r *realm) subscribeAgents() {
+	for _, name := range clusterNames {
+		if err := r.store.MarkSubscribed(context.Background(), manifestBundles, name, "uid-"+name); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+}
+
+func (r *realm) id() string { r.ids++; return fmt.Sprint("id", r.ids) }
+
+func (r *realm) Wake(l Lane, k Key, after time.Duration) {
+	at := r.now.Add(after)
+	if old, has := r.queue[l][k]; !has || at.Before(old) {
+		r.queue[l][k] = at
+	}
+}
+
+// start is a new process. What the one before had begun has happened or not.
+func (r *realm) start() {
+	for _, e := range r.inFlight {
+		if rapid.Bool().Draw(r.t, "happened") {
+			r.perform(e)
+		}
+	}
+	r.inFlight, r.events, r.stream = nil, nil, nil
+	r.queue = map[Lane]map[Key]time.Time{SpecLane: {}, HubLane: {}}
+	r.core = New(Config{
+		Now: func() time.Time { return r.now }, Jitter: func() float64 { return 0.5 }, Waker: r,
+		NewID: r.id, State: r.hub.state, All: true,
+	})
+	r.shown, r.life = 0, r.core.Life()
+	if r.unnoticed > 0 && !r.suspected() { // what the process before saw is forgotten
+		r.doubtful = r.doubtful || r.told() == 0
+		r.unnoticed = r.told()
+	}
+	for _, key := range slices.Sorted(maps.Keys(r.hub.works)) {
+		r.show(r.hub.works[key])
+	}
+}
+
+func (r *realm) show(o *workv1.ManifestWork) {
+	n, _ := strconv.ParseInt(o.ResourceVersion, 10, 64)
+	r.shown = max(r.shown, n)
+	r.core.WorkSeen(r.life, o)
+}
+
+// The hub.
+
+func (r *realm) put(o *workv1.ManifestWork) *workv1.ManifestWork {
+	r.hub.rv++
+	o.ResourceVersion = fmt.Sprint(r.hub.rv)
+	key := o.Namespace + "/" + o.Name
+	gone := o.DeletionTimestamp != nil && len(o.Finalizers) == 0
+	if gone {
+		delete(r.hub.works, key)
+		r.dead[o.UID] = true
+		delete(r.lost, o.UID)
+	} else {
+		r.hub.works[key] = o
+	}
+	r.events = append(r.events, hubEvent{o, gone})
+	return o
+}
+
+func (r *realm) create(cluster, name string) {
+	if r.hub.works[cluster+"/"+name] == nil {
+		r.put(&workv1.ManifestWork{ObjectMeta: metav1.ObjectMeta{Namespace: cluster, Name: name, UID: types.UID("uid-" + r.id()), Generation: 1}})
+	}
+}
+
+func (r *realm) change(key string, f func(*workv1.ManifestWork)) *workv1.ManifestWork {
+	o := r.hub.works[key].DeepCopy()
+	f(o)
+	return r.put(o)
+}
+
+func (r *realm) write(old *workv1.ManifestWork, f func(*workv1.ManifestWork)) Result {
+	key := old.Namespace + "/" + old.Name
+	live := r.hub.works[key]
+	switch {
+	case !r.hubUp:
+		return Result{Err: errHubDown()}
+	case live == nil:
+		return Result{Err: errNotFound()}
+	case live.UID != old.UID || live.ResourceVersion != old.ResourceVersion:
+		return Result{Err: errConflict()}
+	}
+	return Result{Work: r.change(key, f)}
+}
+
+func (r *realm) get(namespace, name string) Result {
+	o := r.hub.works[namespace+"/"+name]
+	switch {
+	case !r.hubUp:
+		return Result{Err: errHubDown()}
+	case o == nil:
+		return Result{Err: errNotFound()}
+	}
+	return Result{Work: o}
+}
+
+// present lists the works of a namespace.
+func (r *realm) present(namespace string) Result {
+	if !r.hubUp {
+		return Result{Err: errHubDown()}
+	}
+	present := Present{}
+	for _, o := range r.hub.works {
+		if o.Namespace == namespace {
+			present[o.UID] = o.ResourceVersion
+		}
+	}
+	return Result{Present: present}
+}
+
+// restore brings a backup of the hub back. While the source is running, its
+// informer lists everything anew, unless it is started again as well.
+func (r *realm) restore(b hubState, bump, running bool) {
+	// A restore with higher resource versions shows in nothing but what the
+	// works say. It takes longer than a lease, so no process outlives it.
+	running = running && !bump
+	for len(r.inFlight) > 0 { // no request outlives the hub that it went to
+		r.finish(0, true)
+	}
+	before := r.hub
+	r.hub = b.clone()
+	if bump {
+		r.hub.rv = before.rv + 1000
+		for key, o := range r.hub.works { // as a restore with --bump-revision shows them
+			o = o.DeepCopy()
+			o.ResourceVersion = fmt.Sprint(r.hub.rv)
+			r.hub.works[key] = o
+		}
+	}
+	live := map[types.UID]bool{}
+	for _, o := range r.hub.works {
+		live[o.UID] = true
+		delete(r.dead, o.UID)
+		delete(r.lost, o.UID)
+	}
+	for _, o := range before.works {
+		if !live[o.UID] {
+			r.lost[o.UID] = true
+		}
+	}
+	told := r.told()
+	known := told // what a position must lie below for the restore to be noticed
+	if running {
+		known = max(known, r.shown)
+	}
+	switch {
+	case r.suspected(): // for an earlier one
+	case bump || known <= b.rv:
+		r.doubtful = true
+	default:
+		r.unnoticed = max(r.unnoticed, known)
+	}
+	r.t.Logf("restored to %d, told %d, shown %d, doubtful %v", b.rv, told, r.shown, r.doubtful)
+	if !running {
+		r.start()
+		return
+	}
+	r.events = nil
+	for _, uid := range slices.Sorted(maps.Keys(r.core.fleet.works)) {
+		if w := r.core.fleet.works[uid]; w.hub.object != nil && w.hub.ended == alive && !live[uid] {
+			r.core.WorkMissing(r.life, uid)
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(r.hub.works)) {
+		r.show(r.hub.works[key])
+	}
+}
+
+// suspected: the hub says itself that it went back.
+func (r *realm) suspected() bool {
+	return len(r.hub.state.Withheld) > 0 && r.hub.state.Withheld[0] == everywhere
+}
+
+// told is the position of the hub that the broker knows.
+func (r *realm) told() int64 {
+	n, _ := strconv.ParseInt(string(r.store.Bookmarks("hub")["hub"]), 10, 64)
+	return n // 0 where there is none
+}
+
+// The broker.
+
+var errGone = &transport.Error{Code: transport.CodeUnavailable}
+
+func (r *realm) commit(op store.Op) store.Outcome {
+	op.At = r.now
+	o, err := r.store.Commit(context.Background(), []store.Op{op})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return o[0]
+}
+
+// publish is what the broker makes of a spec event.
+func (r *realm) publish(e codec.Event, err error) Result {
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	b, err := codec.Marshal(e)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	env, normal, err := codec.Ingest(b)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	op := store.Op{
+		Kind: store.PutSpec, Key: store.Key{DataType: manifestBundles, Cluster: env.Cluster, ResourceID: env.ResourceID},
+		Owner: "hub", Name: env.ObjectName, Action: env.Type.Action, Version: env.Version,
+		Tag: codec.TagOf(env.Deleting, env.Version, env.RawMetadata, env.Data), Deleting: env.Deleting, DeletedAt: env.DeletedAt,
+		Supersedes: env.Supersedes, IfRevision: env.IfRevision, Event: normal,
+	}
+	if env.Deleting {
+		r.checkDeletion(*env)
+		if len(env.Data) == 0 {
+			op.Event = nil
+		}
+	}
+	o := r.commit(op)
+	if o.Verdict == store.Accepted || o.Verdict == store.Confirmed || o.Verdict == store.Waits {
+		r.written++
+	}
+	r.t.Logf("  %s %s v%d supersedes %d if %d: verdict %d %s", env.Type.Action, env.ResourceID, env.Version, env.Supersedes, env.IfRevision, o.Verdict, o.Detail)
+	switch o.Verdict {
+	case store.Accepted:
+		return Result{Receipt: transport.Receipt{Outcome: codec.OutcomeAccepted, Revision: o.Head}}
+	case store.Confirmed:
+		return Result{Receipt: transport.Receipt{Outcome: codec.OutcomeConfirmed, Revision: o.Head}}
+	case store.Waits:
+		return Result{Receipt: transport.Receipt{Outcome: codec.OutcomeWaits, Revision: o.Head}}
+	case store.Unchanged:
+		return Result{Receipt: transport.Receipt{Outcome: codec.OutcomeUnchanged, Revision: o.Head}}
+	case store.Stale:
+		return Result{Receipt: transport.Receipt{Outcome: codec.OutcomeStale, Revision: o.Head}}
+	case store.ConditionFailed:
+		return Result{Err: &transport.Error{Code: transport.CodeConflict, Next: transport.NextResync}}
+	case store.NameTaken:
+		return Result{Err: &transport.Error{Code: transport.CodeAlreadyExists, Next: transport.NextStop}}
+	}
+	r.t.Fatalf("verdict %d", o.Verdict)
+	return Result{}
+}
+
+// checkDeletion: nothing is deleted that was not deleted on the hub.
+func (r *realm) checkDeletion(env codec.Envelope) {
+	uid := types.UID(env.ResourceID)
+	live := r.hub.works[env.Cluster+"/"+env.ObjectName]
+	switch {
+	case live != nil && live.UID == uid && live.DeletionTimestamp == nil && !r.doubtful:
+		r.t.Fatalf("deletion of %s, which lives", uid)
+	case r.lost[uid] && !r.doubtful:
+		r.t.Fatalf("deletion of %s, which a restore lost", uid)
+	}
+}
+
+func (r *realm) connect() {
+	h := r.core.Hello()
+	s := &modelStream{sent: map[store.Key]uint64{}, routed: r.store.Head().Revision, grace: r.now.Add(30 * time.Second)}
+	a := transport.Accepted{Protocol: 1, Resync: codec.ResyncList}
+	if cursor, err := codec.ParseCursor(h.Cursor); err == nil && r.store.ValidCursor(cursor) {
+		a.Resync, s.established, s.told = codec.ResyncCursor, true, cursor.Revision
+		r.since(s, cursor.Revision)
+		r.bury(cursor.Revision)
+	}
+	r.t.Logf("connect with %q: %s", h.Cursor, a.Resync)
+	r.stream = s
+	r.core.Connected(a)
+	for _, k := range r.core.Sweep(1 << 20) {
+		r.Wake(SpecLane, k, 0)
+	}
+}
+
+func (r *realm) since(s *modelStream, after uint64) {
+	err := r.store.Since(context.Background(), store.Scope{DataType: manifestBundles, Owner: "hub"}, store.StatusPart, after, func(m store.Meta) error {
+		s.sent[m.Key] = m.StatusRevision
+		return nil
+	})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *realm) bury(upTo uint64) {
+	keys, err := r.store.Graves(context.Background(), manifestBundles, "hub", upTo, 1000)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, k := range keys {
+		r.commit(store.Op{Kind: store.Acked, Key: k, Owner: "hub", IfRevision: upTo})
+	}
+}
+
+func (r *realm) disconnect() {
+	r.stream = nil
+	r.core.Disconnected()
+}
+
+// route puts what changed into the mailbox.
+func (r *realm) route() {
+	s := r.stream
+	r.since(s, s.routed)
+	s.routed = r.store.Head().Revision
+}
+
+// silence is the end of the grace for a source that lists nothing.
+func (r *realm) silence() {
+	r.since(r.stream, 0)
+	r.stream.established, r.stream.told = true, 0
+}
+
+// compareList answers a list of hashes.
+func (r *realm) compareList() {
+	s := r.stream
+	e := s.lists[0]
+	s.lists = s.lists[1:]
+	cluster, _, _ := codec.StringExtension(e, codec.ExtClusterName)
+	hashes, err := codec.DecodeHashes(e.Data())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	plan := resync.NewStatuses(hashes)
+	r.scan(cluster, func(m store.Meta) {
+		final := m.State == store.Grave
+		if (m.StatusRevision != 0 || final) && plan.Needs(resync.Status{ID: m.ResourceID, Hash: m.StatusHash, Final: final}) {
+			s.sent[m.Key] = m.StatusRevision
+		}
+	})
+	s.answered++
+	s.established, s.told = true, 0
+}
+
+func (r *realm) scan(cluster string, f func(store.Meta)) {
+	err := r.store.Scan(context.Background(), store.Scope{DataType: manifestBundles, Cluster: cluster, Owner: "hub"}, func(m store.Meta) error {
+		f(m)
+		return nil
+	})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// answerPage sends a page of few rows.
+func (r *realm) answerPage() {
+	s := r.stream
+	e := s.pages[0]
+	s.pages = s.pages[1:]
+	req, err := codec.ParseInventoryRequest(e)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	page := codec.Inventory{Revision: r.store.Head().Revision}
+	page.RequestID = e.ID()
+	from := 0
+	if req.PageToken == "" {
+		if v, has := r.store.Bookmarks("hub")["hub"]; has {
+			page.LastPosition = &codec.HubPosition{UID: "hub", ResourceVersion: string(v)}
+		}
+	} else if from, err = strconv.Atoi(req.PageToken); err != nil {
+		r.t.Fatal(err)
+	}
+	const size = 2
+	if len(req.Clusters) == 0 {
+		all := r.store.Digests(manifestBundles, "hub")
+		end := min(len(all), from+size)
+		page.Clusters = all[min(from, end):end]
+		if end < len(all) {
+			page.NextPageToken = fmt.Sprint(end)
+		}
+	} else {
+		var all []codec.InventoryRecord
+		for _, cluster := range req.Clusters {
+			r.scan(cluster, func(m store.Meta) { all = append(all, inventoryOf(m)...) })
+		}
+		end := min(len(all), from+size)
+		page.Records = all[min(from, end):end]
+		if end < len(all) {
+			page.NextPageToken = fmt.Sprint(end)
+		}
+	}
+	answer, err := codec.NewInventory(codec.SyncParams{ID: r.id(), Time: r.now, Source: "broker", Owner: "hub"}, page)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	s.inbox = append(s.inbox, answer)
+}
+
+// inventoryOf is a record in the broker's inventory.
+func inventoryOf(m store.Meta) []codec.InventoryRecord {
+	if m.State == store.Grave && m.DeletedAt.IsZero() {
+		return nil
+	}
+	row := codec.InventoryRecord{Cluster: m.Cluster, ResourceID: m.ResourceID, Name: m.Name, Version: m.Version, Tag: m.Tag, Revision: m.SpecRevision, Tombstone: m.State != store.Live}
+	w := m.Waiting
+	if w == nil {
+		return []codec.InventoryRecord{row}
+	}
+	waiting := codec.InventoryRecord{Cluster: m.Cluster, ResourceID: w.ResourceID, Name: w.Name, Version: w.Version, Tag: w.Tag, Tombstone: w.Deleting}
+	if w.ResourceID == m.ResourceID {
+		waiting.Revision = m.SpecRevision
+		return []codec.InventoryRecord{waiting}
+	}
+	return []codec.InventoryRecord{row, waiting}
+}
+
+// send takes a status out of the mailbox.
+func (r *realm) send() {
+	s := r.stream
+	keys := slices.SortedFunc(maps.Keys(s.sent), func(a, b store.Key) int { return strings.Compare(a.ResourceID, b.ResourceID) })
+	k := keys[rapid.IntRange(0, len(keys)-1).Draw(r.t, "status")]
+	delete(s.sent, k)
+	rec, err := r.store.Get(context.Background(), k)
+	switch {
+	case errors.Is(err, store.ErrNotFound), err == nil && rec.StatusRevision == 0:
+		return
+	case err != nil:
+		r.t.Fatal(err)
+	}
+	e, err := codec.Unmarshal(rec.Status)
+	if rec.Status == nil {
+		e, err = r.status(rec.Meta, "0", true)
+	}
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	s.inbox = append(s.inbox, e)
+}
+
+// mayCheckpoint: nothing is left to send.
+func (r *realm) mayCheckpoint() bool {
+	s := r.stream
+	return s != nil && s.established && len(s.sent) == 0 && len(s.lists) == 0 && s.routed == r.store.Head().Revision && s.told < s.routed
+}
+
+func (r *realm) checkpoint() {
+	s, head := r.stream, r.store.Head()
+	s.told = s.routed
+	e, err := codec.NewCheckpoint(codec.SyncParams{ID: r.id(), Time: r.now, Source: "broker", Owner: "hub"}, codec.Checkpoint{
+		Cursor: codec.Cursor{Epoch: head.Epoch, Term: head.Term, Revision: head.Revision}, AnsweredLists: s.answered,
+	})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	s.inbox = append(s.inbox, e)
+}
+
+func (r *realm) deliver() {
+	s := r.stream
+	e := s.inbox[0]
+	s.inbox = s.inbox[1:]
+	switch e.Type() {
+	case codec.TypeCheckpoint:
+		cp, err := codec.ParseCheckpoint(e)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		r.core.Checkpoint(cp)
+	case codec.TypeInventory:
+		page, err := codec.ParseInventory(e)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		r.core.Inventory(page)
+	default:
+		report, err := ReportOf(e)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		r.t.Logf("  report of %s v%d: %s", report.UID, report.Version, r.core.Report(report))
+	}
+}
+
+// loseStore replaces the broker's store by an older copy, or by a new one.
+func (r *realm) loseStore(b *mem.Backup) {
+	if r.stream != nil {
+		r.disconnect()
+	}
+	if b == nil {
+		r.store = mem.Open(mem.Options{NewID: r.id})
+	} else {
+		r.store = mem.Open(mem.Options{NewID: r.id, From: b})
+	}
+	r.subscribeAgents()
+	r.agents = map[store.Key]uint64{}
+	r.withheld = map[string][]codec.WithheldDeletion{}
+	r.storeLost = true
+	if len(r.lost) > 0 {
+		r.doubtful = true // what the store knew of the hub is of an earlier time
+	}
+}

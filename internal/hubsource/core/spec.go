@@ -1,0 +1,371 @@
+package core
+
+import (
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// specs is the way of the works to the broker: finalizer, spec, deletion.
+type specs struct {
+	f         *fleet
+	lives     *lives
+	questions *questions
+	compare   *comparisons
+}
+
+// specState is the way of one work's spec.
+type specState struct {
+	// attempted: a publish may have reached the broker, or it has a record.
+	attempted bool
+	// fresh: the hub took our finalizer before anything was published.
+	fresh bool
+	// late: the hub showed the work, without our finalizer, after a subscription had begun
+	// in this life. What the broker has of it all the same is from another one, and its
+	// status was not taken.
+	late bool
+	// elsewhere: the work was published before a subscription whose broker does
+	// not know our cursor. That may be another store than the one it went into
+	// and from which its cluster got it.
+	elsewhere bool
+	// sending: a publish is under way, on that subscription.
+	sending int
+	// staleRuns counts answers in a row that the broker has a newer version.
+	staleRuns int
+	// tryAgain is when what was refused is tried again although nothing changed;
+	// the zero time is never.
+	tryAgain time.Time
+	retry    retry
+}
+
+func (s *specState) markElsewhere() { s.elsewhere = true }
+
+// isSending reports whether the answer to a publish is still to come on a subscription.
+func (s *specState) isSending(sub int) bool { return sub != 0 && s.sending == sub }
+
+// known takes it that the broker has a record. It reports whether that is from another
+// life of the hub.
+func (s *specState) known() (another bool) {
+	another = s.late && !s.attempted
+	s.attempted = true
+	return another
+}
+
+// begin lets the work be told of without delay.
+func (s *specState) begin() { s.retry.reset() }
+
+// agreed takes it that the broker has the work as it is.
+func (s *specState) agreed() {
+	s.attempted, s.fresh, s.staleRuns, s.tryAgain = true, false, 0, time.Time{}
+	s.retry.reset()
+}
+
+// next decides the next step of a work towards the broker.
+func (s *specs) next(w *work) Effect {
+	switch {
+	case w.hub.object == nil:
+		return nil
+	case w.hub.ended != alive:
+		return s.nextEnded(w)
+	case !s.f.mayTell(w.cl) || w.hub.asking: // what is in question is not told
+		return nil
+	}
+	o, m := w.hub.object, w.hub.mark()
+	switch has := w.broker.on(s.f.sub); {
+	case isLarge(o) && !m.deleting:
+		s.f.blameSpec(w, tooLarge(o))
+		s.f.wake(HubLane, w.key(), 0)
+		return nil
+	case has == buried && m.deleting:
+		return nil // the finalizer goes
+	case has == holds && w.broker.mark.equal(m):
+		w.broker.settleMark(m) // lets go of an older object's maps
+		return s.nextHeld(w)
+	case m.deleting:
+		s.compare.giveUpName(w)
+	case s.compare.on && (has == unknown || w.cl.comparing.stage < waits):
+		return nil // until it is compared
+	}
+	return s.nextPublish(w, m)
+}
+
+// nextHeld decides about a work that the broker has as it is. It keeps its
+// finalizer: somebody may have removed it.
+func (s *specs) nextHeld(w *work) Effect {
+	o := w.hub.object
+	if o.DeletionTimestamp != nil || hasFinalizer(o) || !s.f.due(SpecLane, w.key(), &w.spec.retry) {
+		return nil
+	}
+	return AddFinalizer{Work: o, asked: s.f.tick()}
+}
+
+// nextPublish decides about a state of a work that the broker is to be told. What
+// contradicts the broker's records is taken for true only when the hub itself
+// said so after they were heard: the informer may lag, also behind a deletion
+// that an earlier process saw to its end; or the hub went back in time.
+func (s *specs) nextPublish(w *work, m mark) Effect {
+	o := w.hub.object
+	behind := w.isBehind(s.f.sub)
+	switch {
+	case s.stillRefused(w, m) || !s.f.ready(w.key(), &w.spec.retry):
+		return nil
+	case m.deleting && s.compare.nameWaits(w.cl, o.Name):
+		return nil // what has the name goes first
+	case m.deleting:
+		return s.publish(w, m)
+	case w.hub.absent:
+		return nil
+	case s.needsWord(w):
+		s.questions.ask(w)
+		return nil
+	case behind && !s.lives.admits("the hub has works in an older state than the broker"):
+		return nil
+	case !hasFinalizer(o):
+		return AddFinalizer{Work: o, asked: s.f.tick()}
+	}
+	return s.publish(w, m)
+}
+
+// needsWord reports whether the hub itself is to say that it has a work. The informer
+// may lag behind the end of one with our finalizer on it, as far as it is not certain
+// that the broker has had a record since.
+func (s *specs) needsWord(w *work) bool {
+	switch started := hasFinalizer(w.hub.object); w.broker.on(s.f.sub) {
+	case listed:
+		return w.isBehind(s.f.sub) && w.hub.answered <= w.broker.heard
+	case lacks:
+		return started && w.hub.answered <= w.broker.heard
+	case differs:
+		return started && !w.spec.attempted && w.hub.answered == 0
+	case unknown, unsure, holds, buried, refused:
+	}
+	return false
+}
+
+// nextEnded decides about a work that left the hub.
+func (s *specs) nextEnded(w *work) Effect {
+	switch {
+	case !s.owesDeletion(w):
+		s.compare.forget(w)
+		return nil
+	case w.hub.ended == unseen && !s.f.connected:
+		return nil
+	case w.hub.ended == unseen && s.compare.on:
+		s.compare.miss(w)
+		return nil
+	case !w.hub.absent || w.hub.asking:
+		s.questions.ask(w)
+		return nil
+	case !s.f.mayTell(w.cl) || !s.f.ready(w.key(), &w.spec.retry):
+		return nil
+	}
+	return s.publish(w, w.hub.mark())
+}
+
+// owesDeletion reports whether the broker may hold a work that left the hub,
+// and has not been told so.
+func (s *specs) owesDeletion(w *work) bool {
+	switch w.broker.on(s.f.sub) {
+	case lacks, buried:
+		return false
+	case holds:
+		if w.broker.mark.deleting {
+			return false
+		}
+	case unknown, differs, unsure, listed, refused:
+	}
+	served := w.cl.selected || w.cl.release.pending() // it may be served again before it is released
+	return served && (w.spec.attempted || hasFinalizer(w.hub.object))
+}
+
+// stillRefused reports whether m is what the broker refused and there is no
+// reason yet to ask again.
+func (s *specs) stillRefused(w *work, m mark) bool {
+	if w.broker.on(s.f.sub) != refused || !w.broker.mark.equal(m) {
+		return false
+	}
+	return w.spec.tryAgain.IsZero() || s.f.until(SpecLane, w.key(), w.spec.tryAgain)
+}
+
+// publish publishes the current state of a work. A broker that knows of its
+// deletion takes a create_request for a new life, so that needs the hub's word.
+func (s *specs) publish(w *work, m mark) Effect {
+	o := w.hub.object
+	if m.deleting && o.DeletionTimestamp == nil {
+		o = o.DeepCopy()
+		o.DeletionTimestamp = &metav1.Time{Time: w.hub.endedAt}
+	}
+	p := Publish{Work: o, Action: codec.UpdateRequest, Slim: isLarge(o), Order: s.f.nextOrder(), mark: m}
+	p.Unversioned = m.deleting && w.spec.staleRuns > 0
+	p.Held = m.deleting && w.spec.elsewhere
+	has := w.broker.on(s.f.sub)
+	switch {
+	case m.deleting:
+		p.Action = codec.DeleteRequest
+	case w.isBehind(s.f.sub):
+		p.Action, p.Supersedes = codec.CreateRequest, w.broker.row.Revision
+	case has == lacks, w.spec.fresh, has == unknown:
+		p.Action = codec.CreateRequest
+	}
+	w.spec.attempted, w.spec.sending = true, s.f.sub
+	w.cl.release.begin()
+	return p
+}
+
+func (s *specs) doneAddFinalizer(e AddFinalizer, r Result) {
+	w := s.f.works[e.Work.UID]
+	switch {
+	case w == nil:
+	case r.Err == nil:
+		w.spec.retry.reset()
+		w.spec.fresh = w.spec.fresh || !w.spec.attempted
+		s.questions.wrote(w, r.Work, e.asked)
+	default:
+		s.f.hubFailedIn(SpecLane, w.key(), &w.spec.retry, r.Err)
+	}
+}
+
+func (s *specs) donePublish(e Publish, r Result) {
+	cl := s.f.clusters[e.Work.Namespace]
+	if cl == nil {
+		return
+	}
+	if cl.release.finish(s.f.sub, isOpen(r.Err)); cl.release.must {
+		s.f.wakeCluster(SpecLane, cl)
+	}
+	w := s.f.works[e.Work.UID]
+	if w == nil || w.spec.sending != s.f.sub {
+		cl.release.strayed()
+		if isOpen(r.Err) {
+			s.f.endSubscription() // nobody is left who would repeat it, or undo it
+		}
+		s.compare.again(cl, 0) // it is not what was looked for
+		s.compare.tidy(cl)
+		return
+	}
+	w.spec.sending = 0
+	if cl.selected {
+		s.outcome(w, e, r)
+		s.f.recount(w)
+		s.f.wakeWork(w)
+	}
+}
+
+// outcome takes what the broker said of a publish.
+func (s *specs) outcome(w *work, e Publish, r Result) {
+	code := transport.CodeOf(r.Err)
+	switch {
+	case r.Err == nil && r.Receipt.Outcome == codec.OutcomeStale:
+		s.stale(w, e, r.Receipt.Revision)
+	case r.Err == nil:
+		s.accepted(w, e, r.Receipt)
+	case code == transport.CodeConflict && w.hub.gone(): // what has its name by now is not older
+		s.refused(w, e, r)
+	case code == transport.CodeConflict:
+		s.f.failed(SpecLane, w.key(), &w.spec.retry, 0)
+		w.broker.forget()
+		s.compare.again(w.cl, 0)
+	case transport.Retryable(r.Err):
+		if isOpen(r.Err) {
+			w.broker.assume(unsure, s.f.sub, s.f.tick())
+			s.nameTaken(w, e) // perhaps
+		}
+		s.f.brokerFailed(w.key(), &w.spec.retry, r.Err)
+	default:
+		s.refused(w, e, r)
+	}
+}
+
+func (s *specs) accepted(w *work, e Publish, r transport.Receipt) {
+	if w.spec.fresh && r.Outcome == codec.OutcomeUnchanged {
+		s.compare.cursor.askFor(w) // it has the work from another life of the hub
+	}
+	what := holds
+	if e.mark.deleting && r.Outcome == codec.OutcomeConfirmed {
+		what = buried
+	}
+	w.broker.answer(s.f.sub, what, e.mark, r.Revision, s.f.tick())
+	w.spec.agreed()
+	w.hub.untag()
+	s.f.blameSpec(w, nil)
+	if p := w.report.pending; p != nil && p.Deleted && !e.mark.deleting {
+		w.report.drop(s.f, s.compare.cursor) // it was the end of an earlier life of the work
+	}
+	s.nameTaken(w, e)
+}
+
+// nameTaken takes it that a work has its name now. What only the broker had under it
+// is no more.
+func (s *specs) nameTaken(w *work, e Publish) {
+	if s.compare.nameWaits(w.cl, e.Work.Name) {
+		s.compare.again(w.cl, 0)
+	}
+}
+
+// refused takes a refusal that stays until something changes.
+func (s *specs) refused(w *work, e Publish, r Result) {
+	code := transport.CodeOf(r.Err)
+	if e.mark.deleting && (w.hub.gone() || code == transport.CodeAlreadyExists) {
+		// Nobody is left to tell (the shell has logged it), or another source has the
+		// name on this cluster: the work never became a record, and there is nothing to
+		// clean up.
+		w.broker.answer(s.f.sub, buried, e.mark, 0, s.f.tick())
+		return
+	}
+	s.refuse(w, e, r.Receipt.Revision)
+	s.f.blameSpec(w, refusal(e.Work, r.Err))
+	if code == transport.CodeTooLarge || code == transport.CodeInvalid {
+		w.spec.tryAgain = time.Time{}
+	}
+}
+
+// shownStaleRuns is after how many comparisons that did not help a work says
+// that it is not delivered.
+const shownStaleRuns = 3
+
+// stale takes the answer that the broker has a newer version. Right after a
+// change of leaders the informer may lag; if it persists, the hub went back in
+// time, and the comparison finds out. Where there is none, a spec is given up. A
+// deletion is sent without a version: that the work goes does not depend on how
+// often it was changed.
+func (s *specs) stale(w *work, e Publish, revision uint64) {
+	w.spec.staleRuns++
+	if s.compare.on && !e.mark.deleting {
+		if w.spec.staleRuns >= shownStaleRuns {
+			s.f.blameSpec(w, staleSpec(e.Work))
+		}
+		w.broker.forget()
+		s.compare.again(w.cl, 0)
+		return
+	}
+	if w.spec.staleRuns == 1 || w.hub.gone() {
+		w.broker.assume(unsure, s.f.sub, s.f.tick())
+		s.f.failed(SpecLane, w.key(), &w.spec.retry, time.Second)
+		return
+	}
+	s.refuse(w, e, revision)
+	s.f.blameSpec(w, staleSpec(e.Work))
+}
+
+func (s *specs) refuse(w *work, e Publish, revision uint64) {
+	w.broker.answer(s.f.sub, refused, e.mark, revision, s.f.tick())
+	w.spec.retry.reset()
+	w.spec.tryAgain = s.f.now().Add(refusedDelay/2 + s.f.jittered(refusedDelay/2))
+}
+
+// changed takes it that a work has another state on the hub than was known, or is
+// new. What changes while the broker listens waits for no comparison: it cannot
+// be what the broker has.
+func (s *specs) changed(w *work, before *workv1.ManifestWork) {
+	w.spec.retry.changed()
+	w.spec.late = w.spec.late || before == nil && s.f.begun && !hasFinalizer(w.hub.object)
+	if before == nil || !markOf(before).equal(w.hub.mark()) {
+		if w.broker.on(s.f.sub) == unknown && s.f.mayTell(w.cl) && s.compare.on {
+			w.broker.assume(differs, s.f.sub, s.f.tick())
+		}
+	}
+}

@@ -1,0 +1,455 @@
+package core
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+func TestCore_PutsFinalizerBeforeFirstEvent(t *testing.T) {
+	f := newFixture(t, true)
+	f.seen(newWork("w", 1, withoutFinalizer))
+	f.idle(SpecLane, "uid-w") // no session yet
+	f.connect()
+	e := next[AddFinalizer](f, SpecLane, "uid-w")
+	f.idle(SpecLane, "uid-w") // one thing at a time
+	f.done(e, Result{Work: newWork("w", 1, version("102"))})
+	p := f.deliver("uid-w")
+	if p.Action != codec.CreateRequest || !hasFinalizer(p.Work) {
+		t.Errorf("published %s with finalizers %v", p.Action, p.Work.Finalizers)
+	}
+	f.idle(SpecLane, "uid-w")
+	f.seen(newWork("w", 1, version("102"))) // the echo of the own write
+	f.idle(SpecLane, "uid-w")
+}
+
+func TestCore_PublishesOnlyWhatChangedForTheCluster(t *testing.T) {
+	label := func(w *workv1.ManifestWork) { w.Labels = map[string]string{"a": "b"} }
+	for name, c := range map[string]struct {
+		changed *workv1.ManifestWork
+		want    codec.Action
+	}{
+		"generation":  {newWork("w", 2), codec.UpdateRequest},
+		"label":       {newWork("w", 1, label, version("102")), codec.UpdateRequest},
+		"annotation":  {newWork("w", 1, version("102"), func(w *workv1.ManifestWork) { w.Annotations = map[string]string{"a": "b"} }), codec.UpdateRequest},
+		"deletion":    {newWork("w", 2, deleting), codec.DeleteRequest},
+		"status only": {newWork("w", 1, version("102"), withStatus(applied(1))), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, true)
+			f.seen(newWork("w", 1))
+			f.connect()
+			f.deliver("uid-w")
+			f.seen(c.changed)
+			if c.want == "" {
+				f.idle(SpecLane, "uid-w")
+				return
+			}
+			if p := f.deliver("uid-w"); p.Action != c.want || p.Work != c.changed {
+				t.Errorf("published %s of %+v", p.Action, p.Work)
+			}
+		})
+	}
+}
+
+func TestCore_CoalescesWhilePublishing(t *testing.T) {
+	f := newFixture(t, true)
+	f.seen(newWork("w", 1))
+	f.connect()
+	p := next[Publish](f, SpecLane, "uid-w")
+	for g := int64(2); g <= 9; g++ {
+		f.seen(newWork("w", g))
+		f.idle(SpecLane, "uid-w")
+	}
+	f.done(p, Result{})
+	if p := f.deliver("uid-w"); p.Work.Generation != 9 {
+		t.Errorf("published generation %d, want the latest", p.Work.Generation)
+	}
+	f.idle(SpecLane, "uid-w")
+}
+
+func TestCore_PublishesEverythingAgainOnEachConnection(t *testing.T) {
+	f := newFixture(t, true)
+	f.seen(newWork("w", 1))
+	f.connect()
+	p := next[Publish](f, SpecLane, "uid-w")
+	f.core.Disconnected()
+	f.connect()
+	f.done(p, Result{}) // accepted on the connection before
+	if p := f.deliver("uid-w"); p.Action != codec.CreateRequest {
+		t.Errorf("published %s", p.Action)
+	}
+	f.idle(SpecLane, "uid-w")
+	if keys := f.core.Sweep(10); !slices.Contains(keys, Key{UID: "uid-w"}) {
+		t.Errorf("swept %v", keys)
+	}
+}
+
+func TestCore_RetriesWithTheDelayTheBrokerAsksFor(t *testing.T) {
+	f := newFixture(t, true)
+	f.seen(newWork("w", 1))
+	f.seen(newWork("v", 1))
+	f.connect()
+	p := next[Publish](f, SpecLane, "uid-w")
+	f.wakes = nil
+	f.done(p, Result{Err: &transport.Error{Code: transport.CodeOverloaded, Delay: 3 * time.Second}})
+	f.idle(SpecLane, "uid-w")
+	f.idle(SpecLane, "uid-v") // the broker meant everybody
+	if keys := f.core.Sweep(10); len(keys) != 0 {
+		t.Errorf("swept %v while the broker is overloaded", keys)
+	}
+	if d := f.nextWake(SpecLane); d != 3*time.Second {
+		t.Errorf("woken after %s, want 3s", d)
+	}
+	f.seen(newWork("w", 2)) // does not jump the queue
+	f.idle(SpecLane, "uid-w")
+	f.now = f.now.Add(3 * time.Second)
+	if p := f.deliver("uid-w"); p.Work.Generation != 2 {
+		t.Errorf("published generation %d", p.Work.Generation)
+	}
+	f.deliver("uid-v")
+}
+
+func TestCore_BacksOffFromAFailingBroker(t *testing.T) {
+	f := newFixture(t, true)
+	f.seen(newWork("w", 1))
+	f.connect()
+	var last time.Duration
+	for range 12 {
+		p := next[Publish](f, SpecLane, "uid-w")
+		f.wakes = nil
+		f.done(p, Result{Err: &transport.Error{Code: transport.CodeUnavailable}})
+		last = f.nextWake(SpecLane)
+		f.now = f.now.Add(last)
+	}
+	if last != longestSpec/2 { // without jitter
+		t.Errorf("last delay is %s, want %s", last, longestSpec/2)
+	}
+	p := next[Publish](f, SpecLane, "uid-w")
+	f.done(p, Result{Err: &transport.Error{Code: transport.CodeUnavailable}})
+	f.connect() // a new connection waits for nothing
+	f.deliver("uid-w")
+}
+
+func TestCore_ShowsWhyAWorkIsNotDelivered(t *testing.T) {
+	for _, c := range []struct {
+		code    transport.Code
+		reason  string
+		mention string
+		again   bool // tried again without a change
+	}{
+		{transport.CodeTooLarge, ReasonTooLarge, "split", false},
+		{transport.CodeAlreadyExists, ReasonNameTaken, "another name", true},
+		{transport.CodeDenied, ReasonRefused, "source id", true},
+		{transport.CodeInvalid, ReasonRefused, "when the work changes", false},
+	} {
+		t.Run(c.code.String(), func(t *testing.T) {
+			f := newFixture(t, true)
+			w := newWork("w", 1, withStatus(applied(1)))
+			f.seen(w)
+			f.connect()
+			f.done(next[Publish](f, SpecLane, "uid-w"), Result{Err: &transport.Error{Code: c.code, Message: "said the broker", Hint: "do it so"}})
+			f.idle(SpecLane, "uid-w")
+
+			e := next[PatchStatus](f, HubLane, "uid-w")
+			d := delivered(e.Status)
+			if d == nil || d.Status != "False" || d.Reason != c.reason || d.ObservedGeneration != 1 || !d.LastTransitionTime.Time.Equal(f.now) {
+				t.Fatalf("Delivered is %+v", d)
+			}
+			for _, s := range []string{c.mention, "said the broker", "do it so"} {
+				if !strings.Contains(d.Message, s) {
+					t.Errorf("message %q does not mention %q", d.Message, s)
+				}
+			}
+			if len(e.Status.Conditions) != 3 || !isDelivered(e.Status.Conditions[2]) {
+				t.Errorf("conditions are %+v", e.Status.Conditions)
+			}
+			if n := f.core.Stats().Undelivered[c.reason]; n != 1 {
+				t.Errorf("%d works counted for the reason", n)
+			}
+			shown := newWork("w", 1, version("102"), withStatus(e.Status))
+			f.done(e, Result{Work: shown})
+			f.seen(shown)
+			f.idle(HubLane, "uid-w")
+
+			f.now = f.now.Add(refusedDelay)
+			if !c.again {
+				f.idle(SpecLane, "uid-w")
+				f.seen(newWork("w", 2, version("103"), withStatus(e.Status)))
+			}
+			f.deliver("uid-w")
+			cleared := next[PatchStatus](f, HubLane, "uid-w")
+			if delivered(cleared.Status) != nil || len(cleared.Status.Conditions) != 2 {
+				t.Errorf("conditions after delivery are %+v", cleared.Status.Conditions)
+			}
+			if n := len(f.core.Stats().Undelivered); n != 0 {
+				t.Errorf("%d reasons still counted", n)
+			}
+		})
+	}
+}
+
+func TestCore_KeepsConditionsReadableWhateverABrokerSays(t *testing.T) {
+	f := newFixture(t, true)
+	f.seen(newWork("w", 1))
+	f.connect()
+	f.done(next[Publish](f, SpecLane, "uid-w"), Result{Err: &transport.Error{Code: transport.CodeInvalid, Message: strings.Repeat("é", 1<<20)}})
+	d := delivered(next[PatchStatus](f, HubLane, "uid-w").Status)
+	if len(d.Message) > longestMessage || !utf8.ValidString(d.Message) || !strings.HasSuffix(d.Message, "é...") {
+		t.Errorf("message has %d bytes and ends in %q", len(d.Message), d.Message[len(d.Message)-8:])
+	}
+}
+
+func TestCore_NeverPublishesAnOversizedWork(t *testing.T) {
+	f := newFixture(t, true)
+	f.seen(newWork("w", 1, withoutFinalizer, sized(manifestwork.MaxManifestsSize)))
+	f.connect()
+	f.idle(SpecLane, "uid-w") // and no finalizer either: deleting it is up to nobody else
+	e := next[PatchStatus](f, HubLane, "uid-w")
+	d := delivered(e.Status)
+	if d == nil || d.Reason != ReasonTooLarge || !strings.Contains(d.Message, "512000") || !strings.Contains(d.Message, "512004") {
+		t.Fatalf("Delivered is %+v", d)
+	}
+	f.done(e, Result{Work: newWork("w", 1, withoutFinalizer, sized(manifestwork.MaxManifestsSize), withStatus(e.Status), version("102"))})
+	f.idle(HubLane, "uid-w")
+	f.seen(newWork("w", 2, version("103"), withStatus(e.Status), sized(manifestwork.MaxManifestsSize-4)))
+	f.deliver("uid-w")
+	if e := next[PatchStatus](f, HubLane, "uid-w"); delivered(e.Status) != nil {
+		t.Errorf("Delivered stays: %+v", e.Status.Conditions)
+	}
+}
+
+func TestCore_KeepsDeliveredOfAnEarlierProcessUntilItKnows(t *testing.T) {
+	f := newFixture(t, true)
+	status := applied(1)
+	status.Conditions = withDelivered(status.Conditions, nil, blame{spec: &problem{reason: ReasonRefused}}, applied(1).Conditions[0].LastTransitionTime)
+	f.seen(newWork("w", 1, withStatus(status)))
+	f.idle(HubLane, "uid-w")
+	f.connect()
+	f.deliver("uid-w")
+	if e := next[PatchStatus](f, HubLane, "uid-w"); delivered(e.Status) != nil {
+		t.Errorf("conditions are %+v", e.Status.Conditions)
+	}
+}
+
+func TestCore_DeletesAnOversizedWorkWithoutItsManifests(t *testing.T) {
+	f := newFixture(t, true)
+	f.seen(newWork("w", 1))
+	f.connect()
+	f.deliver("uid-w")
+	f.seen(newWork("w", 3, deleting, sized(manifestwork.MaxManifestsSize), func(w *workv1.ManifestWork) {
+		w.Spec.DeleteOption = &workv1.DeleteOption{PropagationPolicy: workv1.DeletePropagationPolicyTypeOrphan}
+	}))
+	p := f.deliver("uid-w")
+	e, err := p.Event("id", f.now, "hub")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if data := string(e.Data()); !strings.Contains(data, "Orphan") || len(data) > 1000 {
+		t.Errorf("data is %.200s", data)
+	}
+}
+
+func TestCore_InsistsOnADeletionTheBrokerCallsStale(t *testing.T) {
+	f := newFixture(t, true)
+	f.seen(newWork("w", 2, deleting))
+	f.connect()
+	p := next[Publish](f, SpecLane, "uid-w")
+	f.done(p, Result{Receipt: transport.Receipt{Outcome: codec.OutcomeStale}})
+	f.now = f.now.Add(time.Second)
+	p = f.deliver("uid-w")
+	if !p.Unversioned {
+		t.Fatalf("second deletion is %+v", p)
+	}
+	e, err := p.Event("id", f.now, "hub")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v := e.Extensions()[codec.ExtResourceVersion]; v != int32(0) {
+		t.Errorf("version is %v", v)
+	}
+}
+
+func TestCore_ShowsASpecTheBrokerCallsStale(t *testing.T) {
+	f := newFixture(t, true)
+	f.seen(newWork("w", 2))
+	f.connect()
+	f.done(next[Publish](f, SpecLane, "uid-w"), Result{Receipt: transport.Receipt{Outcome: codec.OutcomeStale}})
+	f.idle(HubLane, "uid-w") // the informer may lag behind an earlier leader's
+	f.now = f.now.Add(time.Second)
+	f.done(next[Publish](f, SpecLane, "uid-w"), Result{Receipt: transport.Receipt{Outcome: codec.OutcomeStale}})
+	f.idle(SpecLane, "uid-w")
+	if d := delivered(next[PatchStatus](f, HubLane, "uid-w").Status); d == nil || d.Reason != ReasonStale {
+		t.Errorf("Delivered is %+v", d)
+	}
+}
+
+func TestCore_DeletesToTheEnd(t *testing.T) {
+	f := newFixture(t, true)
+	f.seen(newWork("w", 1))
+	f.connect()
+	f.deliver("uid-w")
+	w := newWork("w", 2, deleting)
+	f.seen(w)
+	f.deliver("uid-w")
+	f.idle(HubLane, "uid-w")
+
+	if v := f.core.Report(&Report{UID: w.UID, Cluster: "cluster1", Name: "w", Version: 2, Sequence: sequence(1), Deleted: true}); v != Taken {
+		t.Fatalf("verdict is %s", v)
+	}
+	e := next[RemoveFinalizer](f, HubLane, "uid-w")
+	f.done(e, Result{Err: errConflict()})
+	f.idle(HubLane, "uid-w")
+	changed := newWork("w", 2, deleting, version("200"))
+	f.seen(changed) // what the conflict was about: no more waiting
+	e = next[RemoveFinalizer](f, HubLane, "uid-w")
+	if e.Work != changed {
+		t.Error("the older object is written again")
+	}
+	f.done(e, Result{Work: newWork("w", 2, deleting, withoutFinalizer, version("201"))})
+	f.idle(HubLane, "uid-w")
+	f.deleted("uid-w")
+	f.idle(SpecLane, "uid-w")
+	if s := f.core.Stats(); s.Works != 0 || s.Clusters != 0 {
+		t.Errorf("still known: %+v", s)
+	}
+}
+
+func TestCore_RemovesTheFinalizerWhenNothingEverReachedTheCluster(t *testing.T) {
+	for name, r := range map[string]Result{
+		"broker confirms at once": {Receipt: transport.Receipt{Outcome: codec.OutcomeConfirmed}},
+		"name was never ours":     {Err: &transport.Error{Code: transport.CodeAlreadyExists}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, true)
+			f.seen(newWork("w", 2, deleting))
+			f.connect()
+			f.done(next[Publish](f, SpecLane, "uid-w"), r)
+			next[RemoveFinalizer](f, HubLane, "uid-w")
+		})
+	}
+}
+
+func TestCore_DeletesAWorkThatWasTornOffTheHub(t *testing.T) {
+	f := newFixture(t, true)
+	f.seen(newWork("w", 1))
+	f.connect()
+	f.deliver("uid-w")
+	f.deleted("uid-w")
+	f.done(next[Get](f, HubLane, "uid-w"), Result{Err: errHubDown()})
+	f.idle(SpecLane, "uid-w")
+	f.now = f.now.Add(f.nextWake(HubLane))
+	f.done(next[Get](f, HubLane, "uid-w"), Result{Err: errNotFound()})
+	p := f.deliver("uid-w")
+	if p.Action != codec.DeleteRequest || p.Work.DeletionTimestamp == nil || len(p.Work.Spec.Workload.Manifests) != 1 {
+		t.Errorf("published %s of %+v", p.Action, p.Work)
+	}
+	f.idle(SpecLane, "uid-w")
+	if n := f.core.Stats().Works; n != 0 {
+		t.Errorf("%d works still known", n)
+	}
+}
+
+func TestCore_DeletesAWorkThatLostItsFinalizerFirst(t *testing.T) {
+	f := newFixture(t, true)
+	f.seen(newWork("w", 1))
+	f.connect()
+	f.deliver("uid-w")
+	f.core.Disconnected()
+	f.seen(newWork("w", 2, deleting, withoutFinalizer))
+	f.deleted("uid-w")
+	f.done(next[Get](f, HubLane, "uid-w"), Result{Err: errNotFound()})
+	f.connect()
+	if p := f.deliver("uid-w"); p.Action != codec.DeleteRequest {
+		t.Errorf("published %s", p.Action)
+	}
+}
+
+func TestCore_BelievesTheHubNotTheInformer(t *testing.T) {
+	f := newFixture(t, true)
+	f.seen(newWork("w", 1))
+	f.connect()
+	f.deliver("uid-w")
+	f.deleted("uid-w")
+	f.done(next[Get](f, HubLane, "uid-w"), Result{Work: newWork("w", 1, func(o *workv1.ManifestWork) { o.UID = "another" })})
+	if p := f.deliver("uid-w"); p.Action != codec.DeleteRequest || p.Work.UID != "uid-w" {
+		t.Errorf("published %s of %s", p.Action, p.Work.UID)
+	}
+}
+
+func TestCore_ForgetsWhatNeverLeftTheHub(t *testing.T) {
+	f := newFixture(t, true)
+	f.seen(newWork("w", 1, withoutFinalizer))
+	f.deleted("uid-w")
+	f.connect()
+	f.idle(SpecLane, "uid-w")
+	if n := f.core.Stats().Works; n != 0 {
+		t.Errorf("%d works still known", n)
+	}
+}
+
+// TestCore_DeletionAfterALostStore: what was published before the broker forgot
+// our cursor may be on its cluster, whatever the broker knows; what came after
+// is in its store, or nowhere.
+func TestCore_DeletionAfterALostStore(t *testing.T) {
+	before, after := newWork("before", 1), newWork("after", 1)
+	after.Finalizers = nil
+	for name, c := range map[string]struct {
+		resync     string
+		wantBefore bool
+	}{
+		"the same store": {codec.ResyncCursor, false},
+		"another store":  {codec.ResyncList, true},
+	} {
+		f := comparingFixture(t, State{Cursor: cursorAt(1).String()}, before)
+		f.core.Disconnected()
+		f.core.Connected(transport.Accepted{Protocol: 1, Resync: c.resync})
+		f.seen(after)
+		f.core.questions.wrote(f.core.fleet.works[after.UID], newWork("after", 1, version("250")), 0) // it puts the finalizer on
+		for w, want := range map[*workv1.ManifestWork]bool{before: c.wantBefore, after: false} {
+			gone := newWork(w.Name, 1, deleting, version("300"))
+			f.seen(gone)
+			if p := next[Publish](f, SpecLane, w.UID); p.Held != want || p.Action != codec.DeleteRequest {
+				t.Errorf("%s: the deletion of the work published %s it is %+v", name, w.Name, p)
+			}
+		}
+	}
+}
+
+// t1: the informer shows a work.
+// t2: the work goes; the informer lags, and does not say so yet.
+// t3: each write about it is answered at once: the hub does not have it.
+// Therefore the next attempt waits, else nothing but such requests is made until the
+// informer says it.
+func TestCore_WaitsBeforeItWritesAgainToWhatIsGone(t *testing.T) {
+	f := newFixture(t, true)
+	fresh, dying := newWork("fresh", 1, withoutFinalizer), newWork("dying", 2, deleting)
+	f.seen(fresh)
+	f.seen(dying)
+	f.connect()
+	f.done(next[AddFinalizer](f, SpecLane, fresh.UID), Result{Err: errNotFound()})
+	f.idle(SpecLane, fresh.UID)
+	f.deliver(dying.UID)
+	r := report(dying, 1, applied(2))
+	r.Deleted = true
+	f.core.Report(r)
+	f.done(next[RemoveFinalizer](f, HubLane, dying.UID), Result{Err: errNotFound()})
+	f.idle(HubLane, dying.UID)
+
+	large := newWork("large", 1, sized(manifestwork.MaxManifestsSize+1))
+	f.seen(large)
+	f.idle(SpecLane, large.UID)
+	f.done(next[PatchStatus](f, HubLane, large.UID), Result{Err: errNotFound()})
+	f.idle(HubLane, large.UID)
+
+	f.now = f.now.Add(firstDelay)
+	next[AddFinalizer](f, SpecLane, fresh.UID) // it may be another that lags
+}

@@ -1,0 +1,416 @@
+package core
+
+import (
+	"slices"
+	"time"
+
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
+)
+
+// Report is what an agent says about one work.
+type Report struct {
+	UID           types.UID
+	Cluster, Name string
+	// Version is the generation the report is about, 0 when it has none.
+	Version int64
+	// Sequence orders the reports of one work, decimal.
+	Sequence string
+	// Hash is the agent's hash of Status; may be "".
+	Hash string
+	// Revision is that of the broker's store at which it was taken, 0 from a stock
+	// broker.
+	Revision uint64
+	// Deleted: nothing of the work is left on the cluster.
+	Deleted bool
+	Status  workv1.ManifestWorkStatus
+}
+
+// Verdict says what became of a [Report].
+type Verdict string
+
+// The verdicts, as the metric names them.
+const (
+	// Taken: it is held and will be written, if it differs.
+	Taken Verdict = "taken"
+	// Stale: a newer report was taken before, or one about a newer generation.
+	Stale Verdict = "stale"
+	// Ignored: it means nothing for this work.
+	Ignored Verdict = "ignored"
+	// NotDeleting: it says that a work is deleted which the hub does not delete;
+	// told once per work, then Ignored.
+	NotDeleting Verdict = "not_deleting"
+	// Incomparable: its sequence id cannot be ordered; it is dropped.
+	Incomparable Verdict = "incomparable"
+)
+
+// statuses is the way of the clusters' reports to the hub.
+type statuses struct {
+	f         *fleet
+	questions *questions
+	compare   *comparisons
+	cursor    *cursor
+}
+
+// reportState is the way of one work's status to the hub.
+type reportState struct {
+	// pending waits for its patch; a newer report replaces it. came is when.
+	pending *Report
+	came    int
+	// sequence and version are the highest taken from this process on. After a
+	// restart the generations in the conditions on the hub stand in for version.
+	sequence string
+	version  int64
+	warned   bool // NotDeleting was told
+	retry    retry
+	// held is the part of the stream whose cursor waits for the report, or for
+	// the end that it brought about; see cursor.
+	held *segment
+	// early is since when the pending report waits for something that the hub has
+	// not shown yet.
+	early time.Time
+}
+
+// changed takes it that the hub shows another state of the work; first: for the
+// first time.
+func (r *reportState) changed(first bool) {
+	if first {
+		r.retry.wait(time.Time{}, false)
+	}
+	r.retry.changed()
+}
+
+// forgetSequence takes it that reports begin anew: the broker has no record of
+// the work, so whatever comes is about one that is still to be made.
+func (r *reportState) forgetSequence() { r.sequence = "" }
+
+// letGo ends that the cursor waits for the work.
+func (r *reportState) letGo(c *cursor) {
+	if s := r.held; s != nil {
+		r.held = nil
+		c.letGo(s)
+	}
+}
+
+// clear lets no report wait any more; it reports whether one did.
+func (r *reportState) clear(f *fleet) bool {
+	if r.pending == nil {
+		return false
+	}
+	r.pending = nil
+	f.wait(false)
+	return true
+}
+
+// drop lets go of the pending report.
+func (r *reportState) drop(f *fleet, c *cursor) {
+	if r.clear(f) {
+		r.letGo(c)
+	}
+}
+
+// hold keeps the cursor back until the work's report is dealt with.
+func (r *reportState) hold(c *cursor) {
+	s := c.hold()
+	r.letGo(c)
+	r.held = s
+}
+
+// receive takes a report.
+func (s *statuses) receive(r *Report) Verdict {
+	cl := s.f.clusters[r.Cluster]
+	if cl == nil || !cl.selected {
+		return Ignored
+	}
+	w := s.f.works[r.UID]
+	if w == nil {
+		w = s.f.add(r.UID, cl)
+	}
+	if w.cl != cl || w.hub.ended != alive || w.broker.on(s.f.sub) == buried {
+		return Ignored
+	}
+	if r.Deleted {
+		return s.reportDeleted(w, r)
+	}
+	newer, err := codec.CompareSequence(w.report.sequence, r.Sequence)
+	switch {
+	case err != nil:
+		s.forgetUnseen(w)
+		return Incomparable
+	case !newer, r.Version != 0 && r.Version < reportedVersion(w):
+		return Stale
+	}
+	w.report.sequence, w.report.version = r.Sequence, max(w.report.version, r.Version)
+	s.keep(w, r)
+	return Taken
+}
+
+// reportDeleted takes the word that the cluster is rid of the work. Where
+// nobody is left to say so, or an operator gave the work up, the broker says it
+// in the agent's place: its sequence id is not newer than the agent's last one.
+func (s *statuses) reportDeleted(w *work, r *Report) Verdict {
+	if m := &w.cl.comparing.missing; m.later || m.withholds(string(r.UID)) {
+		s.compare.again(w.cl, 0) // what waited does no longer; an operator had it deleted
+	}
+	o := w.hub.object
+	if o != nil && o.DeletionTimestamp != nil {
+		return s.confirm(w, r)
+	}
+	// The informer may lag behind the end, or the hub went back: the broker is about to
+	// forget the work.
+	if w.broker.answer(s.f.sub, lacks, mark{}, r.Revision, s.f.tick()) {
+		s.f.recount(w)
+		s.f.wake(SpecLane, w.key(), 0)
+	}
+	switch {
+	case o == nil || r.Version > o.Generation || r.Version == 0:
+		s.keep(w, r) // the informer may lag behind an earlier leader's
+		return Taken
+	}
+	if w.report.warned {
+		return Ignored
+	}
+	w.report.warned = true
+	return NotDeleting
+}
+
+// confirm takes it that nothing of a work is left on its cluster. The cursor goes on
+// waiting, for the finalizer now. A report that is older than what the broker said
+// since is about an earlier deletion, as of a work that a restore of the hub brought
+// back.
+func (s *statuses) confirm(w *work, r *Report) Verdict {
+	if !w.broker.answer(s.f.sub, buried, w.hub.mark(), r.Revision, s.f.tick()) {
+		w.report.drop(s.f, s.cursor)
+		return Stale
+	}
+	w.report.hold(s.cursor)
+	w.report.clear(s.f)
+	s.f.recount(w)
+	s.f.wake(HubLane, w.key(), 0)
+	return Taken
+}
+
+// subscribe begins anew with a subscription: that a work is deleted, the broker says
+// once more.
+func (s *statuses) subscribe(w *work) {
+	if p := w.report.pending; p != nil && p.Deleted {
+		w.report.drop(s.f, s.cursor)
+	}
+}
+
+// reportedVersion is the newest generation that a report was about, in so far as
+// the hub has it.
+func reportedVersion(w *work) int64 {
+	o, v := w.hub.object, w.report.version
+	if o == nil {
+		return v
+	}
+	if w.report.pending == nil {
+		for _, cond := range o.Status.Conditions {
+			if !isDelivered(cond) {
+				v = max(v, cond.ObservedGeneration)
+			}
+		}
+	}
+	return min(v, o.Generation)
+}
+
+func (s *statuses) keep(w *work, r *Report) {
+	if w.report.pending == nil {
+		s.f.wait(true)
+	}
+	w.report.hold(s.cursor)
+	w.report.pending, w.report.came, w.report.early = r, s.f.tick(), time.Time{}
+	s.f.blameStatus(w, nil) // of the report before
+	s.f.wake(HubLane, w.key(), 0)
+}
+
+// lose drops a report that was not written because nobody served its work.
+// Should the work be served again, it is asked for, and taken once more.
+func (s *statuses) lose(w *work) {
+	if w.report.pending != nil {
+		w.report.sequence = ""
+		w.report.drop(s.f, s.cursor)
+	}
+}
+
+// forgetUnseen drops a work of which nothing but a report is known.
+func (s *statuses) forgetUnseen(w *work) {
+	if w.hub.object == nil && w.report.pending == nil {
+		s.compare.forget(w)
+	}
+}
+
+// next decides the next write of a work on the hub.
+func (s *statuses) next(w *work) Effect {
+	o := w.hub.object
+	if o == nil {
+		return s.nextUnseen(w)
+	}
+	if w.hub.ended != alive {
+		return nil
+	}
+	if p := w.report.pending; p != nil && p.Deleted && o.DeletionTimestamp != nil {
+		s.confirm(w, p)
+	}
+	if w.broker.on(s.f.sub) == buried {
+		return s.nextEnd(w, o)
+	}
+	r := s.ready(w, o)
+	status := o.Status
+	if r != nil || deliveredMayDiffer(w) {
+		status = s.desired(w, o, r)
+	}
+	if apiequality.Semantic.DeepEqual(status, o.Status) {
+		if r != nil {
+			w.report.drop(s.f, s.cursor)
+		}
+		if _, expires := s.expires(w, o); !expires { // else the back-off is of that
+			w.report.retry.reset()
+		}
+		return s.nextCleanUp(w, o)
+	}
+	if !s.f.due(HubLane, w.key(), &w.report.retry) {
+		return nil
+	}
+	return PatchStatus{Work: o, Status: status, report: r, asked: s.f.tick()}
+}
+
+// nextEnd decides about a work whose deletion is confirmed. An answer that is still to
+// come may say that the broker has begun another one.
+func (s *statuses) nextEnd(w *work, o *workv1.ManifestWork) Effect {
+	if o.DeletionTimestamp != nil && !hasFinalizer(o) {
+		w.report.letGo(s.cursor)
+	}
+	if o.DeletionTimestamp == nil || !hasFinalizer(o) || w.spec.isSending(s.f.sub) || !s.f.due(HubLane, w.key(), &w.report.retry) {
+		return nil
+	}
+	return RemoveFinalizer{Work: o, asked: s.f.tick()}
+}
+
+// nextUnseen decides about a report whose work the informer does not have.
+func (s *statuses) nextUnseen(w *work) Effect {
+	switch p := w.report.pending; {
+	case p == nil:
+		s.forgetUnseen(w)
+	case w.hub.absent:
+		if !p.Deleted { // so the broker has a work that the hub has not
+			s.compare.again(w.cl, missingDelay)
+		}
+		w.report.drop(s.f, s.cursor)
+		s.forgetUnseen(w)
+	case !w.hub.asking:
+		s.questions.ask(w)
+	}
+	return nil
+}
+
+// informerPatience bounds how long a report about something that the informer has not
+// seen waits for it, before the hub is asked.
+const informerPatience = 3 * time.Second
+
+// isEarly reports whether a report is about something that the hub does not
+// have yet, as far as it has shown.
+func isEarly(p *Report, o *workv1.ManifestWork) bool {
+	return p.Version > o.Generation || p.Deleted && o.DeletionTimestamp == nil
+}
+
+// ready returns the report to write now. One about something that the hub has not
+// shown waits a while, then the hub itself says whether it ever will: after it went
+// back in time there is nothing to wait for, and what the cluster makes of the
+// older state it reports again.
+func (s *statuses) ready(w *work, o *workv1.ManifestWork) *Report {
+	p := w.report.pending
+	switch {
+	case p == nil || !isEarly(p, o):
+		return p
+	case w.report.early.IsZero():
+		w.report.early = s.f.now()
+		s.f.wake(HubLane, w.key(), informerPatience)
+	case w.hub.answered > w.report.came:
+		if p.Deleted && !w.hub.absent { // so the broker has the work no longer
+			w.broker.forget()
+			s.f.recount(w)
+			s.compare.again(w.cl, 0)
+			s.f.wake(SpecLane, w.key(), 0)
+		}
+		w.report.drop(s.f, s.cursor) // the hub does not have what it is about, and did once
+	case !s.f.until(HubLane, w.key(), w.report.early.Add(informerPatience)) && !w.hub.asking:
+		s.questions.ask(w)
+	}
+	return nil
+}
+
+// deliveredMayDiffer is a cheap look at whether the condition Delivered has to
+// be written or removed.
+func deliveredMayDiffer(w *work) bool {
+	return w.blame.problem() != nil || w.blame.known && slices.ContainsFunc(w.hub.object.Status.Conditions, isDelivered)
+}
+
+// desired is the status the work should have on the hub.
+func (s *statuses) desired(w *work, o *workv1.ManifestWork, r *Report) workv1.ManifestWorkStatus {
+	status := o.Status
+	if r != nil {
+		status = r.Status
+		status.Conditions = slices.DeleteFunc(slices.Clone(status.Conditions), func(c metav1.Condition) bool {
+			return c.Type == manifestwork.ConditionDeleted // a word between agent and source, never shown
+		})
+	}
+	now := metav1.NewTime(s.f.now().Truncate(1e9))
+	status.Conditions = withDelivered(status.Conditions, o.Status.Conditions, w.blame, now)
+	return status
+}
+
+func (s *statuses) donePatchStatus(e PatchStatus, r Result) {
+	w := s.f.works[e.Work.UID]
+	switch {
+	case w == nil:
+	case r.Err == nil:
+		w.report.retry.reset()
+		s.questions.wrote(w, r.Work, e.asked)
+		s.written(w, e.report)
+	case apierrors.IsNotFound(r.Err):
+		s.written(w, e.report)
+		s.f.hubFailed(w.key(), &w.report.retry, r.Err)
+	case e.report != nil && Rejected(r.Err):
+		s.written(w, e.report)
+		s.f.blameStatus(w, newProblem(e.Work, ReasonStatusRejected,
+			"the hub does not take the status that the cluster reported, the one shown is older: "+r.Err.Error()))
+	default:
+		s.f.hubFailed(w.key(), &w.report.retry, r.Err)
+	}
+}
+
+// written drops a report unless a newer one took its place.
+func (s *statuses) written(w *work, r *Report) {
+	if r != nil && w.report.pending == r {
+		w.report.drop(s.f, s.cursor)
+	}
+}
+
+func (s *statuses) doneRemoveFinalizer(e RemoveFinalizer, r Result) {
+	w := s.f.works[e.Work.UID]
+	switch {
+	case w == nil:
+	case r.Err == nil:
+		w.report.retry.reset()
+		s.questions.wrote(w, r.Work, e.asked)
+		w.report.letGo(s.cursor)
+	case apierrors.IsNotFound(r.Err):
+		w.report.letGo(s.cursor)
+		s.f.hubFailed(w.key(), &w.report.retry, r.Err)
+	default:
+		s.f.hubFailed(w.key(), &w.report.retry, r.Err)
+	}
+}
+
+// Rejected reports whether the hub will never take what it was given.
+func Rejected(err error) bool {
+	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsRequestEntityTooLargeError(err)
+}

@@ -1,0 +1,260 @@
+package core
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/transport"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// served is a work that the broker has accepted.
+func served(t *testing.T, w *workv1.ManifestWork) *fixture {
+	t.Helper()
+	f := newFixture(t, true)
+	f.seen(w)
+	f.connect()
+	f.deliver(w.UID)
+	return f
+}
+
+func TestCore_WritesAReportOnce(t *testing.T) {
+	w := newWork("w", 1)
+	f := served(t, w)
+	if v := f.core.Report(report(w, 1, applied(1))); v != Taken {
+		t.Fatalf("verdict is %s", v)
+	}
+	e := next[PatchStatus](f, HubLane, "uid-w")
+	if diff := cmp.Diff(applied(1), e.Status); diff != "" {
+		t.Errorf("status differs (-want +got):\n%s", diff)
+	}
+	f.idle(HubLane, "uid-w")
+	f.done(e, Result{Work: newWork("w", 1, version("102"), withStatus(e.Status))})
+	f.idle(HubLane, "uid-w")
+	f.core.Report(report(w, 2, applied(1))) // says nothing new
+	f.idle(HubLane, "uid-w")
+	if n := f.core.Stats().Pending; n != 0 {
+		t.Errorf("%d reports wait", n)
+	}
+}
+
+func TestCore_NeverGoesBackInReports(t *testing.T) {
+	w := newWork("w", 4)
+	old := newWork("w", 3)
+	f := served(t, w)
+	for _, c := range []struct {
+		name string
+		r    *Report
+		want Verdict
+	}{
+		{"first, about an older generation", report(old, 10, applied(3)), Taken},
+		{"older sequence", report(w, 9, applied(4)), Stale},
+		{"same sequence", report(w, 10, applied(4)), Stale},
+		{"newer", report(w, 11, applied(4)), Taken},
+		{"newer sequence, older generation than taken before", report(old, 12, applied(3)), Stale},
+		{"no sequence", &Report{UID: w.UID, Cluster: w.Namespace, Version: 4}, Incomparable},
+		{"another cluster", &Report{UID: w.UID, Cluster: "cluster2", Version: 4, Sequence: sequence(13)}, Ignored},
+		{"newer again", report(w, 13, applied(4)), Taken},
+	} {
+		if v := f.core.Report(c.r); v != c.want {
+			t.Errorf("%s: verdict is %s, want %s", c.name, v, c.want)
+		}
+	}
+}
+
+func TestCore_TakesNoOlderGenerationThanTheHubShows(t *testing.T) {
+	w := newWork("w", 4, withStatus(applied(4)))
+	f := served(t, w)
+	if v := f.core.Report(report(newWork("w", 3), 1, applied(3))); v != Stale {
+		t.Errorf("after a restart, a report about an older generation is %s", v)
+	}
+	restored := newWork("w", 2, version("50"), withStatus(applied(2))) // from a backup
+	f.seen(restored)
+	f.beginLife(restored)
+	if v := f.core.Report(report(newWork("w", 2), 2, applied(2))); v != Taken {
+		t.Errorf("after a restore of the hub, a report about its generation is %s", v)
+	}
+}
+
+func TestCore_HoldsTheNewestReportWhileTheHubIsDown(t *testing.T) {
+	w := newWork("w", 1)
+	f := served(t, w)
+	for n := 1; n <= 50; n++ {
+		s := applied(1)
+		s.Conditions[0].Message = strings.Repeat("x", n)
+		if v := f.core.Report(report(w, n, s)); v != Taken {
+			t.Fatalf("verdict is %s", v)
+		}
+		if e, ok := f.core.Next(HubLane, Key{UID: w.UID}).(PatchStatus); ok {
+			f.done(e, Result{Err: errHubDown()})
+		}
+	}
+	if n := f.core.Stats().Pending; n != 1 {
+		t.Errorf("%d reports wait, want 1", n)
+	}
+	f.now = f.now.Add(longestHub)
+	e := next[PatchStatus](f, HubLane, "uid-w")
+	if n := len(e.Status.Conditions[0].Message); n != 50 {
+		t.Errorf("writes report %d, want the newest", n)
+	}
+}
+
+func TestCore_KeepsAReportThatArrivesDuringAPatch(t *testing.T) {
+	w := newWork("w", 1)
+	f := served(t, w)
+	f.core.Report(report(w, 1, applied(1)))
+	e := next[PatchStatus](f, HubLane, "uid-w")
+	newer := applied(1)
+	newer.Conditions[0].Status = metav1.ConditionFalse
+	f.core.Report(report(w, 2, newer))
+	f.done(e, Result{Work: newWork("w", 1, version("102"), withStatus(e.Status))})
+	e = next[PatchStatus](f, HubLane, "uid-w")
+	if e.Work.ResourceVersion != "102" {
+		t.Errorf("patches resource version %s although it wrote 102", e.Work.ResourceVersion)
+	}
+	if diff := cmp.Diff(newer, e.Status); diff != "" {
+		t.Errorf("status differs (-want +got):\n%s", diff)
+	}
+}
+
+func TestCore_KeepsDeliveredWhenItMergesAReport(t *testing.T) {
+	w := newWork("w", 1)
+	f := newFixture(t, true)
+	f.seen(w)
+	f.connect()
+	f.done(next[Publish](f, SpecLane, "uid-w"), Result{Err: &transport.Error{Code: transport.CodeInvalid}})
+	e := next[PatchStatus](f, HubLane, "uid-w")
+	since := delivered(e.Status).LastTransitionTime
+	f.done(e, Result{Work: newWork("w", 1, version("102"), withStatus(e.Status))})
+	f.now = f.now.Add(5e9)
+
+	s := applied(1)
+	s.Conditions = append(s.Conditions, metav1.Condition{Type: ConditionDelivered, Status: metav1.ConditionTrue, Reason: "SaidTheAgent"})
+	f.core.Report(report(w, 1, s))
+	e = next[PatchStatus](f, HubLane, "uid-w")
+	var types []string
+	for _, c := range e.Status.Conditions {
+		types = append(types, c.Type)
+	}
+	if diff := cmp.Diff([]string{"Available", "Applied", ConditionDelivered}, types); diff != "" {
+		t.Errorf("conditions differ (-want +got):\n%s", diff)
+	}
+	if d := delivered(e.Status); d.Reason != ReasonRefused || !d.LastTransitionTime.Equal(&since) {
+		t.Errorf("Delivered is %+v, want the one since %s", d, since)
+	}
+}
+
+func TestCore_ShowsAReportTheHubRejects(t *testing.T) {
+	w := newWork("w", 1, withStatus(applied(1)))
+	f := served(t, w)
+	bad := applied(1)
+	bad.Conditions[0].Type = "not a type"
+	f.core.Report(report(w, 1, bad))
+	f.done(next[PatchStatus](f, HubLane, "uid-w"), Result{Err: errInvalid()})
+	e := next[PatchStatus](f, HubLane, "uid-w")
+	if d := delivered(e.Status); d == nil || d.Reason != ReasonStatusRejected || len(e.Status.Conditions) != 3 || e.Status.Conditions[0].Type != "Available" {
+		t.Fatalf("status is %+v", e.Status)
+	}
+	f.done(e, Result{Work: newWork("w", 1, version("102"), withStatus(e.Status))})
+	f.idle(HubLane, "uid-w")
+	f.core.Report(report(w, 2, applied(1)))
+	if e := next[PatchStatus](f, HubLane, "uid-w"); delivered(e.Status) != nil {
+		t.Errorf("Delivered stays: %+v", e.Status.Conditions)
+	}
+}
+
+func TestCore_WaitsForTheGenerationAReportIsAbout(t *testing.T) {
+	w := newWork("w", 1)
+	f := served(t, w)
+	if v := f.core.Report(report(newWork("w", 2), 1, applied(2))); v != Taken {
+		t.Fatalf("verdict is %s", v)
+	}
+	f.idle(HubLane, "uid-w")
+	f.seen(newWork("w", 2))
+	next[PatchStatus](f, HubLane, "uid-w")
+}
+
+func TestCore_LooksUpAWorkTheInformerDoesNotHaveYet(t *testing.T) {
+	w := newWork("w", 1)
+	f := newFixture(t, true)
+	f.connect()
+	f.core.Report(report(w, 1, applied(1)))
+	e := next[Get](f, HubLane, "uid-w")
+	if e.Namespace != "cluster1" || e.Name != "w" {
+		t.Fatalf("looks up %+v", e)
+	}
+	f.done(e, Result{Work: w})
+	next[PatchStatus](f, HubLane, "uid-w")
+}
+
+func TestCore_DropsReportsOfWorksThatAreNotThere(t *testing.T) {
+	other := newWork("w", 1, func(o *workv1.ManifestWork) { o.UID = "another" })
+	for name, r := range map[string]Result{"not found": {Err: errNotFound()}, "other uid": {Work: other}} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, true)
+			f.core.Report(report(newWork("w", 1), 1, applied(1)))
+			f.done(next[Get](f, HubLane, "uid-w"), r)
+			f.idle(HubLane, "uid-w")
+			if s := f.core.Stats(); s.Works != 0 || s.Pending != 0 {
+				t.Errorf("still known: %+v", s)
+			}
+		})
+	}
+}
+
+func TestCore_IgnoresADeletionTheHubDoesNotWant(t *testing.T) {
+	w := newWork("w", 3)
+	f := served(t, w)
+	deleted := func(n int) *Report {
+		return &Report{UID: w.UID, Cluster: "cluster1", Version: 3, Sequence: sequence(n), Deleted: true}
+	}
+	if v := f.core.Report(deleted(1)); v != NotDeleting {
+		t.Errorf("verdict is %s", v)
+	}
+	if v := f.core.Report(deleted(2)); v != Ignored {
+		t.Errorf("the second time the verdict is %s", v)
+	}
+	f.idle(HubLane, "uid-w")
+	f.seen(newWork("w", 4, deleting)) // the old word does not count now
+	f.deliver("uid-w")
+	f.idle(HubLane, "uid-w")
+}
+
+func TestCore_TakesTheBrokersWordForADeletion(t *testing.T) {
+	for _, last := range []string{"0", sequence(7)} { // what the broker gives to a word of its own
+		f := served(t, newWork("w", 3))
+		f.core.Report(report(newWork("w", 3), 7, applied(3)))
+		f.seen(newWork("w", 4, deleting))
+		f.deliver("uid-w")
+		if v := f.core.Report(&Report{UID: "uid-w", Cluster: "cluster1", Version: 4, Sequence: last, Deleted: true}); v != Taken {
+			t.Errorf("sequence %s: verdict is %s", last, v)
+		}
+		next[RemoveFinalizer](f, HubLane, "uid-w")
+	}
+}
+
+func TestCore_KeepsADeletionTheInformerIsLateFor(t *testing.T) {
+	f := served(t, newWork("w", 3))
+	if v := f.core.Report(&Report{UID: "uid-w", Cluster: "cluster1", Version: 4, Sequence: sequence(1), Deleted: true}); v != Taken {
+		t.Errorf("verdict is %s", v)
+	}
+	f.idle(HubLane, "uid-w")
+	f.seen(newWork("w", 4, deleting))
+	next[RemoveFinalizer](f, HubLane, "uid-w")
+}
+
+// t1 a deletion is published, t2 the broker takes it, the cluster carries it out and says
+// so, t3 the receipt of t2 comes. It is no news: the finalizer goes.
+func TestCore_LetsAWorkGoWhoseEndCameBeforeTheReceipt(t *testing.T) {
+	w := newWork("w", 2, deleting)
+	f := comparingFixture(t, State{}, w)
+	p := next[Publish](f, SpecLane, w.UID)
+	f.core.Report(&Report{UID: w.UID, Cluster: "cluster1", Name: "w", Version: 2, Sequence: sequence(1), Deleted: true})
+	f.done(p, Result{Receipt: transport.Receipt{Outcome: codec.OutcomeAccepted, Revision: 3}})
+	next[RemoveFinalizer](f, HubLane, w.UID)
+}

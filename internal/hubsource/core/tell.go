@@ -1,0 +1,208 @@
+package core
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// tell is what the broker is still to be told of comparisons.
+type tell struct {
+	// at is when; the zero time is never. A little later than at once, so that
+	// clusters which come to an end together are told together.
+	at    time.Time
+	retry retry
+	// busy: it is being told. Releases wait for the answer, so that it is still about
+	// the clusters as they are then.
+	busy bool
+	// all: the broker knows that all clusters were compared. position is the
+	// one it was told last on this connection.
+	all      bool
+	position *codec.HubPosition
+}
+
+// tellAfter is how long a cluster that is compared waits for others.
+const tellAfter = 2 * time.Second
+
+// Bounds of one event of outcomes: one of a cluster is not divided, so what is
+// withheld there beyond the bound is listed when something of it was settled.
+const (
+	maxToldClusters = 500
+	maxToldWithheld = 1500
+)
+
+// tellSoon has the broker told of a cluster, if there is something to tell.
+func (c *comparisons) tellSoon(cl *cluster) {
+	k := &cl.comparing
+	if !c.on || k.told || !k.outcome(cl) {
+		return
+	}
+	if k.open == 0 {
+		k.retry.reset()
+	}
+	c.tellIn(tellAfter)
+}
+
+// tellPosition has the broker told of a new position, if there is one, or the
+// doubt ended that the present one cast.
+func (c *comparisons) tellPosition() {
+	if c.inventory.complete && (!samePosition(c.tell.position, c.lives.position) || c.lives.doubtful()) {
+		c.tellIn(tellAfter)
+	}
+}
+
+func (c *comparisons) tellIn(d time.Duration) {
+	if t := &c.tell; t.at.IsZero() {
+		t.at = c.f.now().Add(d)
+		c.f.wake(SpecLane, Key{}, d)
+	}
+}
+
+// telling reports whether the broker is being told of comparisons.
+func (c *comparisons) telling() bool { return c.tell.busy }
+
+// nextCompared decides about telling the broker what was compared.
+func (c *comparisons) nextCompared() Effect {
+	t := &c.tell
+	if !c.on || !c.f.connected || t.at.IsZero() || t.busy || c.f.until(SpecLane, Key{}, t.at) || !c.f.due(SpecLane, Key{}, &t.retry) {
+		return nil
+	}
+	told, all := c.outcomes()
+	if len(told.Clusters) > 0 || told.Position != nil || told.AllClusters {
+		t.busy = true
+		return SendCompared{Compared: told, Order: c.f.nextOrder(), all: all}
+	}
+	t.at = time.Time{}
+	if c.clean() { // and the broker knows the position
+		c.lives.trustAll(t.position)
+	}
+	return nil
+}
+
+// outcomes collects what the broker is to be told now, and whether that is all.
+func (c *comparisons) outcomes() (told codec.Compared, all bool) {
+	untold, withheld, done := c.ends()
+	told.AllClusters = c.f.all && done && !c.tell.all && fits(withheld)
+	if told.AllClusters {
+		untold = withheld
+	}
+	all = fits(untold)
+	for _, cl := range untold {
+		if len(told.Clusters) > 0 && !fits(untold[:len(told.Clusters)+1]) {
+			break
+		}
+		told.Clusters = append(told.Clusters, cl.outcomeOf())
+	}
+	if all && c.clean() && !samePosition(c.tell.position, c.lives.position) {
+		told.Position = c.lives.position
+	}
+	return told, all
+}
+
+// ends returns the clusters of which there is something to tell, those with
+// withheld deletions, and whether all clusters are done.
+func (c *comparisons) ends() (untold, withheld []*cluster, done bool) {
+	done = c.inventory.complete
+	for _, name := range slices.Sorted(maps.Keys(c.f.clusters)) {
+		cl := c.f.clusters[name]
+		if !cl.selected {
+			continue
+		}
+		if !cl.comparing.outcome(cl) {
+			done = false
+			continue
+		}
+		if len(cl.comparing.missing.withheld) > 0 {
+			withheld = append(withheld, cl)
+		}
+		if !cl.comparing.told {
+			untold = append(untold, cl)
+		}
+	}
+	return untold, withheld, done
+}
+
+// clean reports whether nothing is missing on any cluster, and the hub's
+// position is to be believed.
+func (c *comparisons) clean() bool {
+	if !c.inventory.complete || !c.lives.located() || c.f.behind > 0 {
+		return false
+	}
+	for _, cl := range c.f.clusters {
+		if k := &cl.comparing; cl.selected && (k.stage != concluded || !k.missing.none() || cl.release.strays > 0) {
+			return false
+		}
+	}
+	return true
+}
+
+// fits reports whether the outcomes of clusters fit into one event.
+func fits(clusters []*cluster) bool {
+	withheld := 0
+	for _, cl := range clusters {
+		withheld += len(cl.comparing.missing.withheld)
+	}
+	return len(clusters) <= maxToldClusters && withheld <= maxToldWithheld
+}
+
+func (cl *cluster) outcomeOf() codec.ClusterComparison {
+	k := &cl.comparing
+	return codec.ClusterComparison{Cluster: cl.name, Withheld: k.missing.withheld[:min(len(k.missing.withheld), maxToldWithheld)], Reason: k.missing.reason}
+}
+
+func (c *comparisons) doneSendCompared(e SendCompared, r Result) {
+	if isOpen(r.Err) { // late, it would count for what is so then
+		c.f.endSubscription()
+		return
+	}
+	t := &c.tell
+	t.busy = false
+	for _, cl := range c.f.clusters { // that waited for the answer
+		if cl.release.must {
+			c.f.wakeCluster(SpecLane, cl)
+		}
+	}
+	if r.Err != nil && transport.Retryable(r.Err) {
+		c.f.brokerFailed(Key{}, &t.retry, r.Err)
+		return
+	}
+	// Where the broker refused it, the next subscription tells it again.
+	c.f.answered()
+	t.retry.reset()
+	t.all = t.all || e.Compared.AllClusters
+	if e.Compared.Position != nil {
+		t.position = e.Compared.Position
+		if r.Err == nil && c.clean() {
+			c.lives.trustAll(t.position)
+		}
+	}
+	c.markTold(e.Compared)
+	if e.all {
+		t.at = time.Time{}
+	}
+	for _, cl := range c.f.clusters { // more may have come to an end meanwhile
+		c.tellSoon(cl)
+	}
+	c.tellPosition()
+	c.f.wake(SpecLane, Key{}, 0)
+}
+
+// markTold notes what the broker knows, unless it is no longer so.
+func (c *comparisons) markTold(told codec.Compared) {
+	names := make([]string, 0, len(told.Clusters))
+	for _, o := range told.Clusters {
+		names = append(names, o.Cluster)
+	}
+	if told.AllClusters {
+		names = slices.Collect(maps.Keys(c.f.clusters))
+	}
+	for _, name := range names {
+		if cl := c.f.clusters[name]; cl != nil && cl.comparing.outcome(cl) {
+			cl.comparing.setTold()
+			c.tidy(cl)
+		}
+	}
+}

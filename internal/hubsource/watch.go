@@ -1,0 +1,210 @@
+package hubsource
+
+import (
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+	workinformer "open-cluster-management.io/api/client/work/informers/externalversions/work/v1"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/session"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// watch are the informers of a hub. They begin with a list that no cache answered.
+type watch struct {
+	works    cache.SharedIndexInformer
+	clusters cache.SharedIndexInformer // nil where all namespaces are served
+	over     chan struct{}             // closed when nobody listens any more
+}
+
+func (s *Source) watch() (w *watch, err error) {
+	w = &watch{over: make(chan struct{}), works: workinformer.NewFilteredManifestWorkInformer(s.cfg.Works, metav1.NamespaceAll, 0, cache.Indexers{}, uncached)}
+	if err := w.works.SetTransform(trimmed); err != nil {
+		return nil, err
+	}
+	if !s.cfg.Selection.all() {
+		if w.clusters, err = s.cfg.Selection.informer(s.cfg.Metadata); err != nil {
+			return nil, err
+		}
+	}
+	for _, i := range w.all() {
+		if err := i.SetWatchErrorHandlerWithContext(s.logWatch); err != nil {
+			return nil, err
+		}
+	}
+	return w, nil
+}
+
+// uncached has the first list answered by the present state, not by a cache of the
+// apiserver that may lag.
+func uncached(o *metav1.ListOptions) {
+	if o.ResourceVersion == "0" {
+		o.ResourceVersion = ""
+	}
+}
+
+func (w *watch) all() []cache.SharedIndexInformer {
+	if w.clusters == nil {
+		return []cache.SharedIndexInformer{w.works}
+	}
+	return []cache.SharedIndexInformer{w.clusters, w.works} // clusters first
+}
+
+// run runs the informers until nobody listens any more, and returns when ctx ends.
+func (w *watch) run(ctx context.Context) error {
+	listened, end := context.WithCancel(ctx)
+	defer end()
+	tasks := []run.Task{{Name: "end", Run: func(ctx context.Context) error {
+		select {
+		case <-w.over:
+			end()
+		case <-ctx.Done():
+		}
+		return ctx.Err()
+	}}}
+	for _, i := range w.all() {
+		tasks = append(tasks, run.Task{Name: "informer", Run: func(ctx context.Context) error {
+			i.RunWithContext(ctx)
+			return nil
+		}})
+	}
+	if err := run.Group(listened, tasks...); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// synced waits until all is read; false when ctx ends before.
+func (w *watch) synced(ctx context.Context) bool {
+	var synced []cache.InformerSynced
+	for _, i := range w.all() {
+		synced = append(synced, i.HasSynced)
+	}
+	return cache.WaitForCacheSync(ctx.Done(), synced...)
+}
+
+// live lives the lives of the hub, one after the other: each has informers and a
+// session with the broker of its own. Those of the first run already.
+func (s *Source) live(ctx context.Context, sh *shell, w *watch) error {
+	for first := true; ; first = false {
+		life, lives, end := sh.begin(ctx)
+		tasks := []run.Task{{Name: "session", Run: func(ctx context.Context) error { return s.session(ctx, sh, w, life) }}}
+		if !first {
+			tasks = append(tasks, run.Task{Name: "informers", Run: w.run})
+		}
+		err := run.Group(lives, tasks...)
+		end()
+		close(w.over)
+		if err != nil || ctx.Err() != nil {
+			return err
+		}
+		if w, err = s.watch(); err != nil {
+			return err
+		}
+	}
+}
+
+// session feeds the core with what the informers of a life show and, once that is
+// all, keeps the session with the broker.
+func (s *Source) session(ctx context.Context, sh *shell, w *watch, life int) error {
+	var filled []cache.InformerSynced
+	for _, i := range w.all() {
+		handler := sh.workEvents(life)
+		if i == w.clusters {
+			handler = sh.clusterEvents(life)
+		}
+		r, err := i.AddEventHandler(handler)
+		if err != nil {
+			return fmt.Errorf("watch the hub: %w", err)
+		}
+		defer func() { _ = i.RemoveEventHandler(r) }() // fails only for a foreign registration
+		filled = append(filled, r.HasSynced)
+	}
+	if !cache.WaitForCacheSync(ctx.Done(), filled...) {
+		return ctx.Err()
+	}
+	link := session.New(session.Config{
+		Dialer: s.cfg.Dialer, Filter: transport.Filter{Source: s.cfg.ID, DataType: codec.ManifestBundles},
+		Party: party{sh, life}, Log: s.cfg.Log, Metrics: s.sessions,
+	})
+	sh.use(link)
+	defer sh.use(nil)
+	return link.Run(ctx)
+}
+
+func trimmed(o any) (any, error) {
+	if w, ok := o.(*workv1.ManifestWork); ok {
+		return Trim(w), nil
+	}
+	return o, nil
+}
+
+// logWatch tells about lists and watches that fail; they are retried.
+func (s *Source) logWatch(ctx context.Context, _ *cache.Reflector, err error) {
+	if ctx.Err() != nil || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
+		return
+	}
+	s.cfg.Log.Warn("watch on the hub ended and is started again", "err", err)
+}
+
+// workEvents feeds the core with an informer's works. A work that is not in a
+// new list was not necessarily deleted, one of which the hub sent the deletion
+// was.
+func (s *shell) workEvents(life int) cache.ResourceEventHandler {
+	locked := func(f func(int, *workv1.ManifestWork)) func(any) {
+		return func(o any) {
+			if w, ok := o.(*workv1.ManifestWork); ok {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				f(life, w)
+			}
+		}
+	}
+	byID := func(f func(int, types.UID)) func(any) {
+		return locked(func(life int, w *workv1.ManifestWork) { f(life, w.UID) })
+	}
+	seen, deleted, missing := locked(s.core.WorkSeen), byID(s.core.WorkDeleted), byID(s.core.WorkMissing)
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc: seen,
+		UpdateFunc: func(old, o any) {
+			was, _ := old.(*workv1.ManifestWork)
+			is, _ := o.(*workv1.ManifestWork)
+			if was != nil && is != nil && was.UID != is.UID {
+				missing(old) // deleted and created again while the watch was away, or the hub went back
+			}
+			seen(o)
+		},
+		DeleteFunc: func(o any) {
+			if d, ok := o.(cache.DeletedFinalStateUnknown); ok {
+				missing(d.Obj)
+				return
+			}
+			deleted(o)
+		},
+	}
+}
+
+// clusterEvents feeds the core with the selected clusters.
+func (s *shell) clusterEvents(life int) cache.ResourceEventHandler {
+	locked := func(f func(int, string)) func(any) {
+		return func(o any) {
+			if d, ok := o.(cache.DeletedFinalStateUnknown); ok {
+				o = d.Obj
+			}
+			if m, ok := o.(*metav1.PartialObjectMetadata); ok {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				f(life, m.Name)
+			}
+		}
+	}
+	return cache.ResourceEventHandlerFuncs{AddFunc: locked(s.core.ClusterSelected), DeleteFunc: locked(s.core.ClusterUnselected)}
+}
