@@ -21,6 +21,11 @@ import (
 var cores = []struct{ dir, whole string }{
 	{"internal/hubsource", ""},
 	{"internal/hubsource/core", "Core"},
+	{"internal/broker", "Broker"},
+	{"internal/broker/admin", "Admin"},
+	{"internal/broker/claims", "Claims"},
+	{"internal/broker/feed", "Feed"},
+	{"internal/broker/intake", "Intake"},
 }
 
 const (
