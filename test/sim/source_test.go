@@ -250,7 +250,6 @@ func (s *source) begin(l core.Lane, k core.Key) {
 	case core.AskInventory:
 		one(e.Event(now, hubName))
 	case core.SendCompared:
-		s.w.note("  compared %+v", e.Compared)
 		one(e.Event(id, now, hubName))
 	case core.SendAck:
 		one(e.Event(id, now, hubName))
