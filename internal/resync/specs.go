@@ -68,7 +68,7 @@ type held struct {
 
 // Specs compares the version list of one agent with the records of its
 // cluster: [NewSpecs], then [Specs.Decide] once per record, then
-// [Specs.Orphans]. It is for one goroutine.
+// [Specs.Unexplained]. It is for one goroutine.
 type Specs struct {
 	held map[string]held
 }
@@ -168,9 +168,9 @@ func (s *Specs) Lists(id string) bool {
 // when there are several, 0 when it does not list the id.
 func (s *Specs) Version(id string) int64 { return s.held[id].version }
 
-// Orphans returns, sorted, the ids that the agent lists and that no record
+// Unexplained returns, sorted, the ids that the agent lists and that no record
 // given to Decide, nor Explain, explained.
-func (s *Specs) Orphans() []string {
+func (s *Specs) Unexplained() []string {
 	var ids []string
 	for id, h := range s.held {
 		if !h.seen {

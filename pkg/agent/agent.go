@@ -398,7 +398,7 @@ func (a *Agent) publish(ctx context.Context, q *queue, id string) {
 }
 
 func (a *Agent) publishReport(ctx context.Context, id string) (again, ok bool, err error) {
-	l, ok := a.core.TakeReport(id)
+	l, ok := a.core.NextReport(id)
 	if !ok {
 		return false, false, nil
 	}
@@ -407,7 +407,7 @@ func (a *Agent) publishReport(ctx context.Context, id string) (again, ok bool, e
 }
 
 func (a *Agent) publishSync(ctx context.Context) (again, ok bool, err error) {
-	l, ok := a.core.TakeSync()
+	l, ok := a.core.NextSync()
 	if !ok {
 		return false, false, nil
 	}

@@ -202,9 +202,9 @@ type SyncLetter struct {
 	unexplained bool
 }
 
-// TakeSync returns the next event about the subscription itself; ok is false if
+// NextSync returns the next event about the subscription itself; ok is false if
 // there is none. Of several acks only the latest is sent.
-func (c *Core) TakeSync() (l SyncLetter, ok bool) {
+func (c *Core) NextSync() (l SyncLetter, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	l.Subscription = c.link.subscription

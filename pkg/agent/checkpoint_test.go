@@ -135,7 +135,7 @@ func TestCore_AcksOnlyWhatIsNew(t *testing.T) {
 
 	// Nothing is told to the next subscription that concerned this one.
 	r.core.Handle(t.Context(), r.checkpointEvent(codec.Checkpoint{Cursor: at(11), Digest: d}))
-	l, ok := r.core.TakeSync()
+	l, ok := r.core.NextSync()
 	if !ok {
 		t.Fatal("no ack")
 	}
@@ -146,7 +146,7 @@ func TestCore_AcksOnlyWhatIsNew(t *testing.T) {
 	}
 	r.syncs = false
 	r.core.Disconnected(errAway)
-	if _, ok := r.core.TakeSync(); ok {
+	if _, ok := r.core.NextSync(); ok {
 		t.Error("there is nobody to tell")
 	}
 }

@@ -282,7 +282,7 @@ func (c *Core) Handle(ctx context.Context, e codec.Event) {
 	case t.Subresource == codec.Status && t.Action == codec.ResyncRequest:
 		c.answer(ctx, e)
 	case t.Subresource == codec.Spec && t.Action != codec.ResyncRequest:
-		c.take(ctx, e)
+		c.receive(ctx, e)
 	default:
 		c.drop(ctx, eventIgnored, e)
 	}
@@ -319,8 +319,8 @@ func (c *Core) answer(ctx context.Context, e codec.Event) {
 	}
 }
 
-// take takes a spec, or a deletion.
-func (c *Core) take(ctx context.Context, e codec.Event) {
+// receive takes a spec, or a deletion.
+func (c *Core) receive(ctx context.Context, e codec.Event) {
 	if name, _, err := codec.StringExtension(e, codec.ExtClusterName); err != nil || name != c.config.Cluster {
 		c.drop(ctx, eventElsewhere, e)
 		return
@@ -413,14 +413,14 @@ func (c *Core) Drifted(key string) time.Duration {
 	return driftPause
 }
 
-// TakeReport returns the status to publish for an id; ok is false if there is
+// NextReport returns the status to publish for an id; ok is false if there is
 // none, or nobody to publish it to.
-func (c *Core) TakeReport(id string) (l report.Letter, ok bool) {
+func (c *Core) NextReport(id string) (l report.Letter, ok bool) {
 	c.reserve(id)
 	c.mu.Lock()
 	if c.connected {
 		var err error
-		if l, ok, err = c.outbox.Take(id, c.config.Now()); err != nil {
+		if l, ok, err = c.outbox.Next(id, c.config.Now()); err != nil {
 			c.mu.Unlock()
 			c.config.Log.Error("status that cannot be sent", "id", id, "error", err)
 			return l, false

@@ -42,7 +42,7 @@ func TestCore_ReadsOfWhatCannotBeWatchedAreBounded(t *testing.T) {
 				t.Errorf("%d works of %d: %s", c.works, c.perWork, call)
 			}
 		}
-		if limit := int(while.Seconds()) * blindReads; reads > limit {
+		if limit := int(while.Seconds()) * unwatchedReads; reads > limit {
 			t.Errorf("%d works of %d: %d reads in %v, want %d at most", c.works, c.perWork, reads, while, limit)
 		}
 		if n := c.works * c.perWork; len(of) != n {

@@ -5,7 +5,7 @@
 // and watches, and publishes statuses. What it decides is in [Core], which has
 // no goroutine, clock or connection of its own: events go in with
 // [Core.Handle], [Core.Reconcile] brings one work in line with the cluster,
-// [Core.TakeReport] gives out statuses. A simulation drives the same Core one
+// [Core.NextReport] gives out statuses. A simulation drives the same Core one
 // step at a time.
 //
 // What is wanted is on a [Journal] before it is acted upon, together with how far

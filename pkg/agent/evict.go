@@ -106,8 +106,8 @@ func (c *Core) suspects() []string {
 	return sorted(keys)
 }
 
-// orphan reports whether the broker knows nothing of a held work. c.mu is held.
-func (c *Core) orphan(id string) bool {
+// unexplained reports whether the broker knows nothing of a held work. c.mu is held.
+func (c *Core) unexplained(id string) bool {
 	_, found := slices.BinarySearch(c.link.orphans, id)
 	return found
 }
@@ -120,14 +120,14 @@ func (c *Core) vouched(id string) bool {
 	case !c.link.hawser:
 		return c.connected
 	}
-	return c.link.matched && !c.orphan(id) || len(c.set.Lacks([]string{id}, c.link.mark)) == 0
+	return c.link.matched && !c.unexplained(id) || len(c.set.Lacks([]string{id}, c.link.mark)) == 0
 }
 
 // live applies a work, unless it is one that nobody explains and whose grace
 // period is over.
 func (r *reconciliation) live(ctx context.Context, w *desired.Work) (next time.Duration, err error) {
 	r.mu.Lock()
-	condemned := r.orphan(w.ResourceID) && r.proven(w.Source)
+	condemned := r.unexplained(w.ResourceID) && r.proven(w.Source)
 	r.mu.Unlock()
 	if !condemned || r.config.EvictionGracePeriod >= evictionOff {
 		return r.bring(ctx, w)
@@ -145,7 +145,7 @@ func (r *reconciliation) live(ctx context.Context, w *desired.Work) (next time.D
 		if recorded && !r.record.Deleting() {
 			// Nobody knows afterwards what of it is to outlive the work; it may never
 			// have been applied as it is held.
-			if err := r.spare(ctx, orphans(w)); err != nil {
+			if err := r.spare(ctx, staysAfter(w)); err != nil {
 				return 0, err
 			}
 		}
@@ -162,7 +162,7 @@ func (r *reconciliation) live(ctx context.Context, w *desired.Work) (next time.D
 // giveUp forgets a work that nobody explains, if that is still so.
 func (r *reconciliation) giveUp(ctx context.Context, w *desired.Work) {
 	r.mu.Lock()
-	still := r.orphan(w.ResourceID) && r.proven(w.Source)
+	still := r.unexplained(w.ResourceID) && r.proven(w.Source)
 	if still {
 		r.forget(w.ResourceID)
 	}

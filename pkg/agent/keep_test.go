@@ -345,7 +345,7 @@ func TestCore_SequenceIDsOfTheProcessBefore(t *testing.T) {
 	r := newJournaledRig(t)
 	r.deliver(hubWork("w-1", "web", 1, configMap("a", "1")))
 	r.reconcile(r.core.key("web"))
-	before, ok := r.core.TakeReport("w-1")
+	before, ok := r.core.NextReport("w-1")
 	if !ok {
 		t.Fatal("there is no status")
 	}

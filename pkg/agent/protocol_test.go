@@ -181,7 +181,7 @@ func TestC18_DeletionRepeatedWhileItsEndIsReported(t *testing.T) {
 	deletion := r.stockEvent(hubWork("w-9", "gone", 3), codec.DeleteRequest, nil)
 	r.core.Handle(t.Context(), deletion)
 	r.reconcile(r.core.key("gone"))
-	l, ok := r.core.TakeReport("w-9")
+	l, ok := r.core.NextReport("w-9")
 	if !ok || !l.Deleted {
 		t.Fatalf("got %+v, %t, want the report of its end", l, ok)
 	}

@@ -24,9 +24,9 @@ const (
 	// Everything of a work is read again after a random time between one and one
 	// and a half of these, in case a watch ever misses something.
 	lookAgain = time.Hour
-	// blindReads bounds how many objects that cannot be watched are read in a
+	// unwatchedReads bounds how many objects that cannot be watched are read in a
 	// second, so that they leave room for all else. Beyond that the interval grows.
-	blindReads = 10
+	unwatchedReads = 10
 	// Waits for objects to go begin at firstRemovalWait and double.
 	firstRemovalWait = 50 * time.Millisecond
 	lastRemovalWait  = time.Minute
@@ -242,7 +242,7 @@ func (r *reconciliation) looked() {
 func (r *reconciliation) idle() time.Duration {
 	wait := max(time.Millisecond, r.look.Sub(r.now))
 	if n := r.config.Tracker.Unwatched(r.key); n > 0 {
-		interval := max(r.config.StatusSyncInterval, time.Duration(n)*time.Second/blindReads)
+		interval := max(r.config.StatusSyncInterval, time.Duration(n)*time.Second/unwatchedReads)
 		wait = min(wait, time.Duration(float64(interval)*(1+0.9*r.config.Random())))
 	}
 	return wait

@@ -24,7 +24,7 @@ const firstRejectedWait = 100 * time.Millisecond
 // tries is 0.
 type rejections struct {
 	tries int
-	again time.Time
+	next  time.Time
 	// awaited are the definitions that would make unknown kinds known, as they
 	// were after the last reconciliation.
 	awaited map[cluster.Ref]drift.Signature
@@ -44,7 +44,7 @@ func (r *reconciliation) recall(ref cluster.Ref) apply.Known {
 		r.rejections.tries = 0 // the new definition may need a moment to count
 		return k.Retry()
 	}
-	if r.full || !r.now.Before(r.rejections.again) {
+	if r.full || !r.now.Before(r.rejections.next) {
 		return k.Retry()
 	}
 	return k.Known
@@ -93,10 +93,10 @@ func (r *reconciliation) noteRejected(w *desired.Work, results []apply.Result) t
 		return 0
 	}
 	if tried || r.rejections.tries == 0 {
-		r.rejections.again = r.now.Add(min(lookAgain, firstRejectedWait<<min(r.rejections.tries, 20)))
+		r.rejections.next = r.now.Add(min(lookAgain, firstRejectedWait<<min(r.rejections.tries, 20)))
 		r.rejections.tries++
 	}
-	return max(time.Millisecond, r.rejections.again.Sub(r.now))
+	return max(time.Millisecond, r.rejections.next.Sub(r.now))
 }
 
 // coming reports whether there is a definition for the unknown kind of a

@@ -30,7 +30,7 @@ func (r *reconciliation) removeWorks(ctx context.Context, works []*desired.Work)
 		if err := r.report(owner, conditions.Deleting(r.previous(owner), owner.Generation, nil, r.now)); err != nil {
 			return 0, err
 		}
-		gone, err := r.dissolve(ctx, orphans(owner))
+		gone, err := r.dissolve(ctx, staysAfter(owner))
 		if !gone && (err != nil || r.removals > 0) { // most works are gone at the second look
 			err = errors.Join(err, r.reportParting(ctx, owner))
 		}
@@ -65,9 +65,9 @@ func ownerOf(rec *inventory.Record, works []*desired.Work) *desired.Work {
 	return nil
 }
 
-// orphans says which objects the work wants to outlive it, as far as its last
+// staysAfter says which objects the work wants to outlive it, as far as its last
 // spec is known.
-func orphans(w *desired.Work) func(inventory.Entry) bool {
+func staysAfter(w *desired.Work) func(inventory.Entry) bool {
 	if w.Spec == nil {
 		return nil
 	}

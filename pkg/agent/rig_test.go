@@ -234,7 +234,7 @@ func (r *rig) reconcile(key string) {
 
 func (r *rig) publish(id string) {
 	delete(r.sends, id)
-	l, ok := r.core.TakeReport(id)
+	l, ok := r.core.NextReport(id)
 	if !ok {
 		return
 	}
@@ -267,7 +267,7 @@ type agentSync struct {
 func (r *rig) sync() (said agentSync, ok bool) {
 	r.t.Helper()
 	r.syncs = false
-	l, ok := r.core.TakeSync()
+	l, ok := r.core.NextSync()
 	if !ok {
 		return said, false
 	}

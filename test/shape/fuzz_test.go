@@ -100,7 +100,7 @@ var decoders = map[string]string{
 	"pkg/transport/grpc FromStatus":        "pkg/transport/grpc FuzzFromStatus",
 	"pkg/transport/grpc positive":          "pkg/transport/grpc FuzzReceived",
 	"pkg/transport/grpc raw.Unmarshal":     "pkg/transport/grpc FuzzReceived",
-	"pkg/transport/grpc received.take":     "pkg/transport/grpc FuzzReceived",
+	"pkg/transport/grpc received.next":     "pkg/transport/grpc FuzzReceived",
 }
 
 // notFuzzed are those that read only what a person wrote on the command line.

@@ -288,7 +288,7 @@ func (a *agentNode) report(id string) {
 		a.sync()
 		return
 	}
-	letter, ok := a.core.TakeReport(id)
+	letter, ok := a.core.NextReport(id)
 	if !ok {
 		return
 	}
@@ -302,7 +302,7 @@ func (a *agentNode) report(id string) {
 
 // sync publishes an ack or a list.
 func (a *agentNode) sync() {
-	letter, ok := a.core.TakeSync()
+	letter, ok := a.core.NextSync()
 	if !ok {
 		return
 	}

@@ -98,7 +98,7 @@ func (t *stream) compareSpecs(ctx context.Context, l *list) (sends int, err erro
 			Place: t.sub.scope, Party: t.sub.party, Unexplained: map[string]int64{}, Newer: c.newer,
 			MaxBytes: min(claims.MaxListBytes, t.cfg.MaxEventBytes/2),
 		}
-		for _, id := range c.plan.Orphans() {
+		for _, id := range c.plan.Unexplained() {
 			odd.Unexplained[id] = c.plan.Version(id)
 		}
 		t.sub.replaceOdd(t.cfg.Claims.Lists.Replace(t.sub.oddities(), odd))

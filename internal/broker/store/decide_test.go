@@ -100,7 +100,7 @@ func runRows(t *testing.T, rows []row) {
 	t.Helper()
 	for _, r := range rows {
 		t.Run(r.name, func(t *testing.T) {
-			l := storetest.NewLedger()
+			l := storetest.NewModel()
 			if !r.lonely {
 				l.MarkSubscribed(codec.ManifestBundles, cluster, "")
 			}

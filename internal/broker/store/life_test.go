@@ -44,7 +44,7 @@ var happenings = []struct {
 }
 
 // situation names what the ledger has of w1.
-func situation(l *storetest.Ledger) string {
+func situation(l *storetest.Model) string {
 	k := key("w1")
 	m, err := l.Meta(k)
 	if err != nil {
@@ -69,7 +69,7 @@ func situation(l *storetest.Ledger) string {
 // written, and why.
 func cell(t *testing.T, before []store.Op, op store.Op) string {
 	t.Helper()
-	l := storetest.NewLedger()
+	l := storetest.NewModel()
 	l.MarkSubscribed(codec.ManifestBundles, cluster, "")
 	for _, o := range before {
 		if _, err := l.Apply(o); err != nil {

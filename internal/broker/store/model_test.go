@@ -27,7 +27,7 @@ type model map[string]claim
 
 // leave: the id is given up without a word, unless a deletion of it is still
 // under way (there is a tombstone or a grave).
-func (m model) leave(l *storetest.Ledger, k store.Key, id string) {
+func (m model) leave(l *storetest.Model, k store.Key, id string) {
 	k.ResourceID = id
 	if e, ok := l.Get(k); ok {
 		m[id] = claim{owner: e.Owner, hears: true}
@@ -38,7 +38,7 @@ func (m model) leave(l *storetest.Ledger, k store.Key, id string) {
 
 // take notes an op that the store took. before is the record it met, behind the
 // tombstone behind which its id waited.
-func (m model) take(l *storetest.Ledger, op store.Op, verdict store.Verdict, before, behind *store.Meta) {
+func (m model) take(l *storetest.Model, op store.Op, verdict store.Verdict, before, behind *store.Meta) {
 	id := op.Key.ResourceID
 	c := m[id]
 	switch op.Kind {
@@ -99,7 +99,7 @@ func (m model) take(l *storetest.Ledger, op store.Op, verdict store.Verdict, bef
 func TestDecide_Model(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		l := storetest.NewLedger()
+		l := storetest.NewModel()
 		m := make(model)
 		revision := func(k store.Key) uint64 {
 			e, _ := l.Get(k)
@@ -121,7 +121,7 @@ func TestDecide_Model(t *testing.T) {
 	})
 }
 
-func step(t *rapid.T, l *storetest.Ledger, m model, op store.Op) {
+func step(t *rapid.T, l *storetest.Model, m model, op store.Op) {
 	view, err := store.Look(l, l.Head(), &op)
 	if err != nil {
 		t.Fatal(err)
@@ -162,7 +162,7 @@ func checkOrder(t *rapid.T, op store.Op, s storetest.Step) {
 }
 
 // confirmAll plays the agent: every tombstone is confirmed, until none is left.
-func confirmAll(t *rapid.T, l *storetest.Ledger, m model) {
+func confirmAll(t *rapid.T, l *storetest.Model, m model) {
 	for n := int64(100); ; n++ {
 		var next *store.Meta
 		for _, e := range l.Scan(store.Scope{DataType: codec.ManifestBundles}) {
@@ -183,7 +183,7 @@ func confirmAll(t *rapid.T, l *storetest.Ledger, m model) {
 	}
 }
 
-func compareWithModel(t *rapid.T, l *storetest.Ledger, m model) {
+func compareWithModel(t *rapid.T, l *storetest.Model, m model) {
 	want, got := make(map[string]string), make(map[string]string)
 	for id, c := range m {
 		switch {

@@ -49,8 +49,8 @@ func (p *plan) wins(stored int64) bool {
 // keepsName: a deletion without data leaves the last spec, and its name.
 func (p *plan) keepsName() bool { return p.op.Deleting && len(p.op.Event) == 0 }
 
-// taken reports whether the op would take the name of a record other than m.
-func (p *plan) taken(m *Meta) bool {
+// nameInUse reports whether the op would take the name of a record other than m.
+func (p *plan) nameInUse(m *Meta) bool {
 	return !p.keepsName() && p.Holder != nil && p.Holder.ResourceID != m.ResourceID
 }
 
@@ -89,7 +89,7 @@ func (p *plan) putLive(m *Meta) {
 		p.refuse(Unchanged, m)
 	case !p.wins(m.Version):
 		p.stale(m, m.SpecRevision, detailOlderVersion)
-	case p.taken(m):
+	case p.nameInUse(m):
 		p.refuse(NameTaken, m)
 	case p.op.Deleting:
 		p.entomb(m)
@@ -130,7 +130,7 @@ func (p *plan) putTombstone(m *Meta) {
 	switch {
 	case p.op.Tag == m.Tag && !another:
 		p.refuse(Unchanged, m)
-	case p.taken(m):
+	case p.nameInUse(m):
 		p.refuse(NameTaken, m)
 	case p.op.Deleting && own:
 		p.takeBack(m)

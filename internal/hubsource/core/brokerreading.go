@@ -116,5 +116,5 @@ func (b *brokerReading) replace(sub int, revision uint64, tick int) {
 	}
 }
 
-// settleMark lets go of an older object's maps.
-func (b *brokerReading) settleMark(m mark) { b.mark = m }
+// setMark lets go of an older object's maps.
+func (b *brokerReading) setMark(m mark) { b.mark = m }

@@ -54,9 +54,9 @@ func (s stage) isJudged() bool { return s == notCompared || s >= judged }
 // comparing is where the comparison of one cluster stands.
 type comparing struct {
 	stage stage
-	// round tells results of what was begun for an earlier comparison.
-	round int
-	retry retry // of comparing again
+	// attempt tells results of what was begun for an earlier comparison.
+	attempt int
+	retry   retry // of comparing again
 	// open counts works that the broker does not have as they are.
 	open int
 
@@ -138,12 +138,12 @@ func (c *comparisons) leave(cl *cluster) {
 // drop forgets what a comparison has found so far.
 func (c *comparisons) drop(cl *cluster) {
 	k := &cl.comparing
-	*k = comparing{stage: k.stage, round: k.round + 1, retry: k.retry, open: k.open}
+	*k = comparing{stage: k.stage, attempt: k.attempt + 1, retry: k.retry, open: k.open}
 }
 
-// again has a cluster compared once more, because what was known of the
+// repeat has a cluster compared once more, because what was known of the
 // broker's records is no longer true; the more often the later.
-func (c *comparisons) again(cl *cluster, least time.Duration) {
+func (c *comparisons) repeat(cl *cluster, least time.Duration) {
 	if !c.on || !cl.selected || cl.comparing.stage <= waits || cl.release.pending() {
 		return // or it is about to be compared anyway
 	}
@@ -364,7 +364,7 @@ func workOf(w *work) resync.Work {
 func (c *comparisons) giveUpName(w *work) {
 	if w.broker.sub == c.f.sub && w.broker.displaces {
 		w.broker.forget()
-		c.again(w.cl, 0)
+		c.repeat(w.cl, 0)
 	}
 }
 
@@ -388,7 +388,7 @@ func (c *comparisons) forget(w *work) {
 // to see whether the hub is to be believed. It waits, so that all that a new list
 // says is known by then.
 func (c *comparisons) miss(w *work) {
-	c.again(w.cl, missingDelay)
+	c.repeat(w.cl, missingDelay)
 	c.forget(w)
 }
 
@@ -397,7 +397,7 @@ const missingDelay = 5 * time.Second
 // there takes it that the hub shows a work that it did not.
 func (c *comparisons) there(w *work) {
 	if k := &w.cl.comparing; k.missing.has(string(w.uid)) {
-		c.again(w.cl, missingDelay) // nobody is to be asked whether it may be deleted
+		c.repeat(w.cl, missingDelay) // nobody is to be asked whether it may be deleted
 	}
 }
 
@@ -407,7 +407,7 @@ func (c *comparisons) tidy(cl *cluster) {
 	kept := cl.selected && !c.f.all || cl.release.pending() || cl.lists.asking || cl.release.inFlight > 0 || len(cl.works) > 0 ||
 		k.stage != notCompared && (k.stage != concluded || !k.told || len(k.missing.withheld) > 0)
 	if !kept {
-		cl.lists.again(c.cursor, false)
+		cl.lists.repeat(c.cursor, false)
 		delete(c.f.clusters, cl.name)
 	}
 }

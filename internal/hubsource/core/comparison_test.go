@@ -370,7 +370,7 @@ func TestCore_OrdersWhatTheBrokerSays(t *testing.T) {
 	f.page(codec.Inventory{Revision: 3})
 	accepted(f, 5)
 	relist := func(revision uint64) {
-		f.core.compare.again(f.core.fleet.clusters["cluster1"], 0)
+		f.core.compare.repeat(f.core.fleet.clusters["cluster1"], 0)
 		f.now = f.now.Add(longestSpec)
 		f.clusterIdle("cluster1")
 		f.page(codec.Inventory{Revision: revision})

@@ -247,7 +247,7 @@ func (c *Core) ClusterSelected(life int, name string) {
 	cl.serve(true)
 	// Also where the broker continues from a cursor: reports of a cluster that
 	// was not served have been ignored.
-	cl.lists.again(c.cursor, c.fleet.lists || c.fleet.connected && !c.fleet.stock)
+	cl.lists.repeat(c.cursor, c.fleet.lists || c.fleet.connected && !c.fleet.stock)
 	c.compare.enter(cl)
 	c.fleet.wakeCluster(SpecLane, cl)
 	for _, w := range cl.works {
@@ -265,7 +265,7 @@ func (c *Core) ClusterUnselected(life int, name string) {
 	}
 	c.releases.set(cl, true)
 	cl.serve(false)
-	cl.lists.again(c.cursor, false)
+	cl.lists.repeat(c.cursor, false)
 	c.compare.leave(cl)
 	c.cursor.holdBack()
 	for _, w := range cl.works {

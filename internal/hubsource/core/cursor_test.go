@@ -279,8 +279,8 @@ func TestCore_AsksForStatusesOfAHubThatItDoubtedBefore(t *testing.T) {
 }
 
 func TestState_SurvivesAConfigMap(t *testing.T) {
-	settled := &codec.HubPosition{UID: "hub", ResourceVersion: "7"}
-	for _, s := range []State{{}, {Cursor: "e/t/7"}, {Withheld: []string{"c1", "c2"}}, {Cursor: "e/t/7", Withheld: []string{everywhere}, Settled: settled, Against: settled}} {
+	trusted := &codec.HubPosition{UID: "hub", ResourceVersion: "7"}
+	for _, s := range []State{{}, {Cursor: "e/t/7"}, {Withheld: []string{"c1", "c2"}}, {Cursor: "e/t/7", Withheld: []string{everywhere}, Trusted: trusted, Against: trusted}} {
 		if got := StateOf(s.Data()); !got.equal(s) {
 			t.Errorf("%+v became %+v", s, got)
 		}

@@ -90,8 +90,8 @@ type Release struct {
 type Ask struct {
 	Cluster string
 	// Held is never empty: that would ask for everything.
-	Held          []Held
-	listed, round int
+	Held            []Held
+	listed, attempt int
 }
 
 // Held is what the hub holds of a work's status. Exactly one of Hash (of a
@@ -138,9 +138,9 @@ type AskInventory struct {
 // Delete tells the broker that a work is deleted of which the hub has nothing
 // left, not even what it was.
 type Delete struct {
-	Record codec.InventoryRecord
-	Order  uint64 // as in [Publish]
-	round  int
+	Record  codec.InventoryRecord
+	Order   uint64 // as in [Publish]
+	attempt int
 }
 
 // SendCompared tells the broker the outcome of comparisons.
@@ -165,8 +165,8 @@ type EndSubscription struct {
 // uid of the namespace kube-system, and the resource version of a list of works
 // that no cache answered. The result carries them in Position.
 type Locate struct {
-	newest string // of what the hub had shown before
-	round  int
+	newest  string // of what the hub had shown before
+	attempt int
 }
 
 // Save keeps State on the hub, for the next process.

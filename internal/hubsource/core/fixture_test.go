@@ -98,12 +98,12 @@ func slotOf(e Effect) (Lane, Key) {
 	case DeleteCompleted:
 		return HubLane, Key{UID: e.Work.UID}
 	case Get:
-		if e.round == 0 {
+		if e.attempt == 0 {
 			return HubLane, Key{UID: e.UID}
 		}
 		return SpecLane, Key{Cluster: e.Namespace}
 	case List:
-		if e.round == 0 {
+		if e.attempt == 0 {
 			return HubLane, Key{Cluster: e.Namespace}
 		}
 		return SpecLane, Key{Cluster: e.Namespace}

@@ -18,11 +18,11 @@ func FuzzStateOf(f *testing.F) {
 	f.Add("e/t/42", "cluster1 cluster2", "hub\n42")
 	f.Add("", everywhere, "")
 	f.Add("nonsense", "\x00 \u2003x", "\n\n")
-	f.Fuzz(func(t *testing.T, cursor, withheld, settled string) {
-		s := StateOf(map[string]string{keyCursor: cursor, keyWithheld: withheld, keySettled: settled})
+	f.Fuzz(func(t *testing.T, cursor, withheld, trusted string) {
+		s := StateOf(map[string]string{keyCursor: cursor, keyWithheld: withheld, keyTrusted: trusted})
 		again := StateOf(s.Data())
 		if diff := cmp.Diff(s, again, cmpopts.EquateEmpty()); diff != "" {
-			t.Fatalf("%q, %q, %q (-first +again):\n%s", cursor, withheld, settled, diff)
+			t.Fatalf("%q, %q, %q (-first +again):\n%s", cursor, withheld, trusted, diff)
 		}
 		if !s.equal(again) {
 			t.Fatalf("%+v differs from itself", s)

@@ -13,11 +13,11 @@ import (
 // statusLists is what is to be asked for of the statuses of a cluster: those that
 // may have been missed.
 type statusLists struct {
-	// all: those of all its works; left is what is left to be listed. round tells
+	// all: those of all its works; left is what is left to be listed. attempt tells
 	// an answer to an earlier attempt.
 	all, asking bool
 	left        []types.UID
-	round       int
+	attempt     int
 	counted     bool // one of them is to be done
 	retry       retry
 }
@@ -25,10 +25,10 @@ type statusLists struct {
 // maxListed is the number of works in one [Ask].
 const maxListed = resync.MaxHashes
 
-// again begins anew with listing all works of the cluster, or with nothing.
-func (s *statusLists) again(c *cursor, all bool) {
+// repeat begins anew with listing all works of the cluster, or with nothing.
+func (s *statusLists) repeat(c *cursor, all bool) {
 	s.all, s.left = all, nil
-	s.round++
+	s.attempt++
 	s.count(c)
 }
 
@@ -53,10 +53,10 @@ func (s *statusLists) subscribe(c *cursor, all bool) {
 	s.asking = false
 	s.retry.reset()
 	if all {
-		s.again(c, true)
+		s.repeat(c, true)
 		return
 	}
-	s.round++
+	s.attempt++
 	s.count(c)
 }
 
@@ -97,7 +97,7 @@ func (s *statuses) nextAsk(cl *cluster) Effect {
 			return nil
 		}
 		l.asking = true
-		return Ask{Cluster: cl.name, Held: held, listed: n, round: l.round}
+		return Ask{Cluster: cl.name, Held: held, listed: n, attempt: l.attempt}
 	}
 	return nil
 }
@@ -130,7 +130,7 @@ func (s *statuses) doneAsk(e Ask, r Result) {
 	l.asking = false
 	refused := false
 	switch {
-	case e.round != l.round:
+	case e.attempt != l.attempt:
 	case r.Err == nil:
 		l.retry.reset()
 		l.listed(e.listed)

@@ -30,11 +30,11 @@ type lives struct {
 	over bool
 	// position is where the hub was when it was last asked, on subscription
 	// locatedOn; due: it is to be asked again. An answer counts that was asked for
-	// in the present round. asked bounds how often.
+	// in the present attempt. asked bounds how often.
 	position  *codec.HubPosition
 	newest    string // resource version of all that the hub has shown in this life
 	locatedOn int
-	round     int
+	attempt   int
 	due       bool
 	asked     time.Time
 	retry     retry
@@ -43,7 +43,7 @@ type lives struct {
 	// that is.
 	withheld         map[string]bool
 	reason           string
-	settled, against *codec.HubPosition
+	trusted, against *codec.HubPosition
 
 	// saved is on the hub. savedAt bounds how often it is written for a cursor
 	// alone.
@@ -70,7 +70,7 @@ const (
 const reasonKept = "deletions were withheld before, and what is missing on the hub has not been settled since"
 
 func newLives(f *fleet, cursor *cursor, s State, reason string) *lives {
-	l := &lives{f: f, cursor: cursor, withheld: map[string]bool{}, reason: reason, settled: s.Settled, against: s.Against, saved: s}
+	l := &lives{f: f, cursor: cursor, withheld: map[string]bool{}, reason: reason, trusted: s.Trusted, against: s.Against, saved: s}
 	for _, name := range s.Withheld {
 		l.withheld[name] = true
 	}
@@ -79,7 +79,7 @@ func newLives(f *fleet, cursor *cursor, s State, reason string) *lives {
 
 // state returns what is to be saved, and whether that is something new.
 func (l *lives) state() (s State, unsaved bool) {
-	s = State{Cursor: l.cursor.at(), Withheld: withheldOf(l.withheld), Settled: l.settled, Against: l.against}
+	s = State{Cursor: l.cursor.at(), Withheld: withheldOf(l.withheld), Trusted: l.trusted, Against: l.against}
 	if l.over || l.overwritten {
 		s.Cursor = "" // what was written up to there is there no more
 	}
@@ -208,7 +208,7 @@ func (l *lives) trust(cluster string) {
 // where the hub is now.
 func (l *lives) trustAll(told *codec.HubPosition) {
 	if l.withheld[everywhere] {
-		l.settled = told
+		l.trusted = told
 	}
 	if len(l.withheld) > 0 {
 		clear(l.withheld)
@@ -231,7 +231,7 @@ func (l *lives) nextLocate() Effect {
 	if !l.due || !l.f.connected || !l.f.due(HubLane, Key{}, &l.retry) {
 		return nil
 	}
-	return Locate{newest: l.newest, round: l.round}
+	return Locate{newest: l.newest, attempt: l.attempt}
 }
 
 func (l *lives) doneLocate(e Locate, r Result) {
@@ -242,7 +242,7 @@ func (l *lives) doneLocate(e Locate, r Result) {
 	before, asked := l.position, l.asked
 	l.position, l.asked = r.Position, l.f.now()
 	l.retry.reset()
-	if l.due = e.round != l.round; !l.due { // else it has to be asked once more
+	if l.due = e.attempt != l.attempt; !l.due { // else it has to be asked once more
 		l.locatedOn, l.overwritten = l.f.sub, false
 	}
 	shown := &codec.HubPosition{UID: r.Position.UID, ResourceVersion: e.newest}
@@ -275,7 +275,7 @@ func (l *lives) judge(last *codec.HubPosition) {
 // before the last doubt about the hub ended: then it may have works again that the
 // hub lost, and whose records it had let go of since.
 func (l *lives) judgeStore(last *codec.HubPosition) {
-	if l.settled == nil || last != nil && last.UID == l.settled.UID && !laterThan(l.settled, last) {
+	if l.trusted == nil || last != nil && last.UID == l.trusted.UID && !laterThan(l.trusted, last) {
 		return
 	}
 	l.suspect("the hub went back in time before, and the broker's store is from before all that it lacked then was settled")
@@ -313,7 +313,7 @@ func samePosition(a, b *codec.HubPosition) bool {
 
 // locateNow has the hub asked before anything is deleted because it is missing.
 func (l *lives) locateNow() {
-	l.round++
+	l.attempt++
 	l.due, l.locatedOn = true, 0
 	l.retry.reset()
 	l.f.wake(HubLane, Key{}, 0)

@@ -60,11 +60,11 @@ func (c *comparisons) nextMissing(cl *cluster) Effect {
 	case !c.f.ready(cl.key(), &k.retry):
 		return nil
 	case m.absent == len(m.records):
-		return Delete{Record: m.records[0], Order: c.f.nextOrder(), round: k.round}
+		return Delete{Record: m.records[0], Order: c.f.nextOrder(), attempt: k.attempt}
 	case len(m.records) > maxGets:
-		return List{Namespace: cl.name, round: k.round}
+		return List{Namespace: cl.name, attempt: k.attempt}
 	default:
-		return Get{UID: uidOf(r.ResourceID), Namespace: cl.name, Name: r.Name, round: k.round}
+		return Get{UID: uidOf(r.ResourceID), Namespace: cl.name, Name: r.Name, attempt: k.attempt}
 	}
 }
 
@@ -83,16 +83,16 @@ func (c *comparisons) doubts(cl *cluster) string {
 }
 
 // inRound returns the cluster that a result is for, nil if it comes too late.
-func (c *comparisons) inRound(name string, round int) *cluster {
+func (c *comparisons) inRound(name string, attempt int) *cluster {
 	cl := c.f.clusters[name]
-	if cl == nil || cl.comparing.round != round || len(cl.comparing.missing.records) == 0 {
+	if cl == nil || cl.comparing.attempt != attempt || len(cl.comparing.missing.records) == 0 {
 		return nil
 	}
 	return cl
 }
 
 func (c *comparisons) doneGet(e Get, r Result) {
-	cl := c.inRound(e.Namespace, e.round)
+	cl := c.inRound(e.Namespace, e.attempt)
 	switch {
 	case cl == nil:
 	case apierrors.IsNotFound(r.Err), r.Err == nil && r.Work.UID != e.UID:
@@ -101,18 +101,18 @@ func (c *comparisons) doneGet(e Get, r Result) {
 		c.f.hubFailedIn(SpecLane, cl.key(), &cl.comparing.retry, r.Err)
 	default: // only the informer does not have it yet
 		c.lives.shown(r.Work)
-		c.again(cl, missingDelay)
+		c.repeat(cl, missingDelay)
 	}
 }
 
 func (c *comparisons) doneList(e List, r Result) {
-	cl := c.inRound(e.Namespace, e.round)
+	cl := c.inRound(e.Namespace, e.attempt)
 	switch {
 	case cl == nil:
 	case r.Err != nil:
 		c.f.hubFailedIn(SpecLane, cl.key(), &cl.comparing.retry, r.Err)
 	case slices.ContainsFunc(cl.comparing.missing.records, func(m codec.InventoryRecord) bool { return r.Present[uidOf(m.ResourceID)] != "" }):
-		c.again(cl, missingDelay)
+		c.repeat(cl, missingDelay)
 	default:
 		c.isAbsent(cl, len(cl.comparing.missing.records)-cl.comparing.missing.absent)
 	}
@@ -129,13 +129,13 @@ func (c *comparisons) isAbsent(cl *cluster, n int) {
 }
 
 func (c *comparisons) doneDelete(e Delete, r Result) {
-	cl := c.inRound(e.Record.Cluster, e.round)
+	cl := c.inRound(e.Record.Cluster, e.attempt)
 	switch {
 	case cl == nil:
 	case r.Err == nil:
 		c.resolved(cl)
 	case transport.CodeOf(r.Err) == transport.CodeConflict:
-		c.again(cl, 0)
+		c.repeat(cl, 0)
 	case transport.Retryable(r.Err):
 		c.f.brokerFailed(cl.key(), &cl.comparing.retry, r.Err)
 	default: // it is another source's by now, or beyond us; the shell has logged it

@@ -95,8 +95,8 @@ func TestCore_WithholdsDeletionsOfAHubThatIsNotToBeBelieved(t *testing.T) {
 		"too many":                            {State{}, last, 11, "200", "11 of 11"},
 		"withheld before":                     {State{Withheld: []string{"cluster1"}}, last, 1, "200", "before"},
 		"withheld before, all":                {State{Withheld: []string{everywhere}}, last, 1, "200", "before"},
-		"a store from before it was settled":  {State{Settled: last}, &codec.HubPosition{UID: "hub", ResourceVersion: "199"}, 1, "200", "before all that it lacked"},
-		"a store that was told of no hub yet": {State{Settled: last}, nil, 1, "200", "before all that it lacked"},
+		"a store from before it was settled":  {State{Trusted: last}, &codec.HubPosition{UID: "hub", ResourceVersion: "199"}, 1, "200", "before all that it lacked"},
+		"a store that was told of no hub yet": {State{Trusted: last}, nil, 1, "200", "before all that it lacked"},
 		"many, of another hub's":              {State{}, &codec.HubPosition{UID: "other"}, 11, "200", "another one"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -201,7 +201,7 @@ func TestCore_TrustsTheHubAgainWhenNothingIsMissing(t *testing.T) {
 		t.Errorf("told %+v", told)
 	}
 	s, _ := f.core.State()
-	if len(s.Withheld) != 0 || s.Settled == nil || s.Settled.ResourceVersion != "200" {
+	if len(s.Withheld) != 0 || s.Trusted == nil || s.Trusted.ResourceVersion != "200" {
 		t.Errorf("state is %+v", s)
 	}
 

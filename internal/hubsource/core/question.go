@@ -29,7 +29,7 @@ type Get struct {
 	UID             types.UID
 	Namespace, Name string
 	asked           int
-	round           int // of the comparison that asks, 0 for none
+	attempt         int // of the comparison that asks, 0 for none
 }
 
 // List asks the hub which works of a namespace there are. The result carries them
@@ -37,7 +37,7 @@ type Get struct {
 type List struct {
 	Namespace string
 	asked     int
-	round     int // as in [Get]
+	attempt   int // as in [Get]
 }
 
 // Present are the resource versions of works by uid, at one moment.

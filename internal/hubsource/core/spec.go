@@ -83,7 +83,7 @@ func (s *specs) next(w *work) Effect {
 	case has == buried && m.deleting:
 		return nil // the finalizer goes
 	case has == holds && w.broker.mark.equal(m):
-		w.broker.settleMark(m) // lets go of an older object's maps
+		w.broker.setMark(m) // lets go of an older object's maps
 		return s.nextHeld(w)
 	case m.deleting:
 		s.compare.giveUpName(w)
@@ -243,7 +243,7 @@ func (s *specs) donePublish(e Publish, r Result) {
 		if isOpen(r.Err) {
 			s.f.endSubscription() // nobody is left who would repeat it, or undo it
 		}
-		s.compare.again(cl, 0) // it is not what was looked for
+		s.compare.repeat(cl, 0) // it is not what was looked for
 		s.compare.tidy(cl)
 		return
 	}
@@ -268,7 +268,7 @@ func (s *specs) outcome(w *work, e Publish, r Result) {
 	case code == transport.CodeConflict:
 		s.f.failed(SpecLane, w.key(), &w.spec.retry, 0)
 		w.broker.forget()
-		s.compare.again(w.cl, 0)
+		s.compare.repeat(w.cl, 0)
 	case transport.Retryable(r.Err):
 		if isOpen(r.Err) {
 			w.broker.assume(unsure, s.f.sub, s.f.tick())
@@ -302,7 +302,7 @@ func (s *specs) accepted(w *work, e Publish, r transport.Receipt) {
 // is no more.
 func (s *specs) nameTaken(w *work, e Publish) {
 	if s.compare.nameWaits(w.cl, e.Work.Name) {
-		s.compare.again(w.cl, 0)
+		s.compare.repeat(w.cl, 0)
 	}
 }
 
@@ -339,7 +339,7 @@ func (s *specs) stale(w *work, e Publish, revision uint64) {
 			s.f.blameSpec(w, staleSpec(e.Work))
 		}
 		w.broker.forget()
-		s.compare.again(w.cl, 0)
+		s.compare.repeat(w.cl, 0)
 		return
 	}
 	if w.spec.staleRuns == 1 || w.hub.gone() {

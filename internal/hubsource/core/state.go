@@ -18,10 +18,10 @@ type State struct {
 	// lacks it, until a comparison finds that nothing is missing there any more;
 	// [everywhere] stands for all. Sorted.
 	Withheld []string
-	// Settled is the position of the hub that the broker was told when the last
+	// Trusted is the position of the hub that the broker was told when the last
 	// doubt about the hub as a whole had ended, nil when there never was one. A
 	// broker's store that does not know it is from before that.
-	Settled *codec.HubPosition
+	Trusted *codec.HubPosition
 	// Against is the position that the doubt about the hub as a whole was found
 	// against: one that is not later says nothing new. nil when there is no such
 	// doubt, or none of a position.
@@ -39,7 +39,7 @@ const maxWithheld = 2000
 const (
 	keyCursor   = "cursor"
 	keyWithheld = "withheld"
-	keySettled  = "settled"
+	keyTrusted  = "settled"
 	keyAgainst  = "against"
 )
 
@@ -52,7 +52,7 @@ func (s State) Data() map[string]string {
 	if len(s.Withheld) > 0 {
 		data[keyWithheld] = strings.Join(s.Withheld, "\n")
 	}
-	for key, p := range map[string]*codec.HubPosition{keySettled: s.Settled, keyAgainst: s.Against} {
+	for key, p := range map[string]*codec.HubPosition{keyTrusted: s.Trusted, keyAgainst: s.Against} {
 		if p != nil {
 			data[key] = p.UID + "\n" + p.ResourceVersion
 		}
@@ -64,7 +64,7 @@ func (s State) Data() map[string]string {
 func StateOf(data map[string]string) State {
 	return State{
 		Cursor: data[keyCursor], Withheld: sortedSet(strings.Fields(data[keyWithheld])),
-		Settled: positionOf(data[keySettled]), Against: positionOf(data[keyAgainst]),
+		Trusted: positionOf(data[keyTrusted]), Against: positionOf(data[keyAgainst]),
 	}
 }
 
@@ -82,7 +82,7 @@ func (s State) doubtsAll() bool { return len(s.Withheld) > 0 && s.Withheld[0] ==
 // equal reports whether there is nothing new in s.
 func (s State) equal(t State) bool {
 	return s.Cursor == t.Cursor && slices.Equal(s.Withheld, t.Withheld) &&
-		samePosition(s.Settled, t.Settled) && samePosition(s.Against, t.Against)
+		samePosition(s.Trusted, t.Trusted) && samePosition(s.Against, t.Against)
 }
 
 // withheldOf returns the names of the set for a State.

@@ -156,7 +156,7 @@ func (s *statuses) receive(r *Report) Verdict {
 // in the agent's place: its sequence id is not newer than the agent's last one.
 func (s *statuses) reportDeleted(w *work, r *Report) Verdict {
 	if m := &w.cl.comparing.missing; m.later || m.withholds(string(r.UID)) {
-		s.compare.again(w.cl, 0) // what waited does no longer; an operator had it deleted
+		s.compare.repeat(w.cl, 0) // what waited does no longer; an operator had it deleted
 	}
 	o := w.hub.object
 	if o != nil && o.DeletionTimestamp != nil {
@@ -301,7 +301,7 @@ func (s *statuses) nextUnseen(w *work) Effect {
 		s.forgetUnseen(w)
 	case w.hub.absent:
 		if !p.Deleted { // so the broker has a work that the hub has not
-			s.compare.again(w.cl, missingDelay)
+			s.compare.repeat(w.cl, missingDelay)
 		}
 		w.report.drop(s.f, s.cursor)
 		s.forgetUnseen(w)
@@ -337,7 +337,7 @@ func (s *statuses) ready(w *work, o *workv1.ManifestWork) *Report {
 		if p.Deleted && !w.hub.absent { // so the broker has the work no longer
 			w.broker.forget()
 			s.f.recount(w)
-			s.compare.again(w.cl, 0)
+			s.compare.repeat(w.cl, 0)
 			s.f.wake(SpecLane, w.key(), 0)
 		}
 		w.report.drop(s.f, s.cursor) // the hub does not have what it is about, and did once

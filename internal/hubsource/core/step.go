@@ -135,13 +135,13 @@ func (c *Core) answered(e Get, r Result) {
 func (c *Core) doneComparing(e Effect, r Result) {
 	switch e := e.(type) {
 	case Get:
-		if e.round != 0 {
+		if e.attempt != 0 {
 			c.compare.doneGet(e, r)
 		} else {
 			c.answered(e, r)
 		}
 	case List:
-		if e.round != 0 {
+		if e.attempt != 0 {
 			c.compare.doneList(e, r)
 		} else {
 			c.questions.doneList(e, r)

@@ -132,7 +132,7 @@ func (b Book) Decide(identity string, t Through, trusted []string, now time.Time
 
 // against returns the claim of another identity that the broker of t belongs to.
 // What it has for this cluster was applied under that identity.
-func (b Book) against(hash string, own Claim, t Through) (other string, stands bool) {
+func (b Book) against(hash string, own Claim, t Through) (other string, counts bool) {
 	for _, h := range slices.Sorted(maps.Keys(b)) {
 		c := b[h]
 		if h == hash || c.Cluster != t.Cluster {

@@ -150,9 +150,9 @@ func (o *Outbox) Ask(id string, action codec.Action) bool {
 	return true
 }
 
-// Take returns the status to send for a work; ok is false if none is due, or
+// Next returns the status to send for a work; ok is false if none is due, or
 // one is under way.
-func (o *Outbox) Take(id string, now time.Time) (l Letter, ok bool, err error) {
+func (o *Outbox) Next(id string, now time.Time) (l Letter, ok bool, err error) {
 	i := o.items[id]
 	if i == nil || i.underWay || !o.due(i) {
 		return Letter{}, false, nil

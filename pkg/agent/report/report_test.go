@@ -49,7 +49,7 @@ func (b *bench) put(w *desired.Work, reason string, want bool) {
 
 func (b *bench) take(id string) report.Letter {
 	b.t.Helper()
-	l, ok, err := b.Take(id, now)
+	l, ok, err := b.Next(id, now)
 	if !ok || err != nil {
 		b.t.Fatalf("nothing to take: %v", err)
 	}
@@ -58,7 +58,7 @@ func (b *bench) take(id string) report.Letter {
 
 func (b *bench) nothing(id string) {
 	b.t.Helper()
-	if l, ok, err := b.Take(id, now); ok || err != nil {
+	if l, ok, err := b.Next(id, now); ok || err != nil {
 		b.t.Fatalf("got %v, %v; want nothing", l.Event, err)
 	}
 }
@@ -228,7 +228,7 @@ func TestOutbox_StatusThatCannotBeEncoded(t *testing.T) {
 	b := newBench(t)
 	w := work("1", -1)
 	b.put(w, "a", true)
-	if _, ok, err := b.Take("1", now); ok || err == nil {
+	if _, ok, err := b.Next("1", now); ok || err == nil {
 		t.Fatalf("got %v, %v", ok, err)
 	}
 	b.nothing("1")
@@ -396,7 +396,7 @@ func TestOutbox_ReservesSequenceIDs(t *testing.T) {
 // sequence is the id that the next status has.
 func (b *bench) sequence(at time.Time) string {
 	b.t.Helper()
-	l, ok, err := b.Take("1", at)
+	l, ok, err := b.Next("1", at)
 	if !ok || err != nil {
 		b.t.Fatal(err)
 	}

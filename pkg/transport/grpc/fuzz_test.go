@@ -29,7 +29,7 @@ func FuzzReceived(f *testing.F) {
 		if err := (raw{}).Unmarshal(mem.BufferSlice{mem.SliceBuffer(message)}, &r); err != nil {
 			t.Fatal(err)
 		}
-		e, heartbeat, err := r.take()
+		e, heartbeat, err := r.next()
 		if heartbeat && (err != nil || e.Type() != "") || !heartbeat && err == nil && e.Validate() != nil {
 			t.Errorf("heartbeat %v, %v, event %v", heartbeat, err, e)
 		}

@@ -53,9 +53,9 @@ func (p publishRequest) head() []byte {
 // received is one message of a stream, in the library's memory until taken.
 type received struct{ buffer mem.Buffer }
 
-// take decodes the message and gives its memory back. heartbeat says that there
+// next decodes the message and gives its memory back. heartbeat says that there
 // is no event.
-func (r *received) take() (e codec.Event, heartbeat bool, err error) {
+func (r *received) next() (e codec.Event, heartbeat bool, err error) {
 	defer func() {
 		r.buffer.Free()
 		r.buffer = nil

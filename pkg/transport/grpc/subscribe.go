@@ -174,7 +174,7 @@ func (c *Conn) read(ctx context.Context, cancel context.CancelCauseFunc, stream 
 		if err != nil {
 			return err
 		}
-		e, heartbeat, err := message.take()
+		e, heartbeat, err := message.next()
 		if heartbeat {
 			continue
 		}

@@ -271,7 +271,7 @@ func TestCheck_Random(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		files := vfs.NewMem()
 		o := tiny(files)
-		ledger := storetest.NewLedger()
+		ledger := storetest.NewModel()
 		for range rapid.IntRange(1, 4).Draw(rt, "lives") {
 			s, err := Open(o)
 			if err != nil {
@@ -302,7 +302,7 @@ func TestCheck_Random(t *testing.T) {
 }
 
 // live commits drawn batches to a store and to its ledger.
-func live(t *rapid.T, s *Store, l *storetest.Ledger) {
+func live(t *rapid.T, s *Store, l *storetest.Model) {
 	if rapid.Bool().Draw(t, "subscribed") {
 		if err := s.MarkSubscribed(context.Background(), codec.ManifestBundles, "c1", "uid"); err != nil {
 			t.Fatal(err)

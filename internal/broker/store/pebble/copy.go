@@ -166,7 +166,7 @@ func receive(ctx context.Context, files vfs.FS, to string, original *Report, sen
 				return err
 			}
 		}
-		return in.take(name, data)
+		return in.receive(name, data)
 	})
 	if in == nil {
 		return nil, cmp.Or(err, errors.New("nothing was sent"))
@@ -257,8 +257,8 @@ func makeDir(files vfs.FS, dir string) error {
 	return syncDir(files, files.PathDir(dir))
 }
 
-// take writes one part of a file.
-func (in *incoming) take(name string, data []byte) error {
+// receive writes one part of a file.
+func (in *incoming) receive(name string, data []byte) error {
 	if name == lockName && len(data) == 0 { // this directory has its own
 		return nil
 	}

@@ -188,7 +188,7 @@ func (r *reader) end() error {
 	return r.err
 }
 
-func (r *reader) take(n uint64) []byte {
+func (r *reader) next(n uint64) []byte {
 	if uint64(len(r.b)) < n {
 		r.fail(errShort)
 		return nil
@@ -199,7 +199,7 @@ func (r *reader) take(n uint64) []byte {
 }
 
 func (r *reader) byte() byte {
-	if b := r.take(1); b != nil {
+	if b := r.next(1); b != nil {
 		return b[0]
 	}
 	return 0
@@ -237,10 +237,10 @@ func (r *reader) int64() int64 {
 	return v
 }
 
-func (r *reader) string() string { return string(r.take(r.uint64())) }
+func (r *reader) string() string { return string(r.next(r.uint64())) }
 
 func (r *reader) tag() (t codec.Tag) {
-	copy(t[:], r.take(uint64(len(t))))
+	copy(t[:], r.next(uint64(len(t))))
 	return t
 }
 

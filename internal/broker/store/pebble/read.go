@@ -27,7 +27,7 @@ func (s *Store) newView() *view {
 	return v
 }
 
-func (v *view) release() {
+func (v *view) unref() {
 	if v.holders.Add(-1) > 0 {
 		return
 	}
@@ -69,7 +69,7 @@ func (s *Store) read(ctx context.Context, look func(), f func(v *view) error) er
 	v := s.view
 	v.holders.Add(1)
 	s.mu.RUnlock()
-	defer v.release()
+	defer v.unref()
 	return s.failure.heed(f(v))
 }
 

@@ -213,7 +213,7 @@ func (s *Store) publish(v *view, apply func()) {
 		s.commits = make(chan struct{})
 	}
 	s.mu.Unlock()
-	before.release()
+	before.unref()
 }
 
 // Close implements [store.Store]. It returns why the store failed, if it did.

@@ -10,8 +10,8 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/store"
 )
 
-// check holds the ledger to what must be true after every step.
-func (l *Ledger) check(s Step) error {
+// check holds the model to what must be true after every step.
+func (l *Model) check(s Step) error {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	wrote := s.Outcome.Verdict == store.Accepted || s.Outcome.Verdict == store.Confirmed || s.Outcome.Verdict == store.Waits
@@ -132,7 +132,7 @@ func checkEntry(e Entry) error {
 	}
 }
 
-func (l *Ledger) checkWaiting(e Entry) error {
+func (l *Model) checkWaiting(e Entry) error {
 	w := e.Meta.Waiting
 	if w == nil {
 		if e.Waiting != nil {

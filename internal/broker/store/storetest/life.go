@@ -242,12 +242,12 @@ func follow(ctx context.Context, s store.Store, last uint64) (map[store.Key]uint
 	return seen, nil
 }
 
-// testRandom holds random batches and reopenings to the ledger.
+// testRandom holds random batches and reopenings to the model.
 func testRandom(t *testing.T, newSite func() Site) {
 	rapid.Check(t, func(rt *rapid.T) {
 		site := newSite()
 		b := open(t, site)
-		l := NewLedger()
+		l := NewModel()
 		clusters := []string{"c1", "c2"}
 		for range rapid.IntRange(1, 12).Draw(rt, "batches") {
 			switch rapid.IntRange(0, 9).Draw(rt, "event") {
@@ -286,7 +286,7 @@ func drawBookmarks(t *rapid.T) map[string][]byte {
 	return rapid.MapOf(rapid.StringMatching(`[ab]{1,3}`), rapid.OneOf(rapid.Just([]byte(nil)), rapid.SliceOf(rapid.Byte()))).Draw(t, "bookmarks")
 }
 
-func commitBoth(t *rapid.T, b *bench, l *Ledger, clusters []string) {
+func commitBoth(t *rapid.T, b *bench, l *Model, clusters []string) {
 	var ops []store.Op
 	var want []store.Outcome
 	for range rapid.IntRange(1, 8).Draw(t, "ops") {
@@ -306,14 +306,14 @@ func commitBoth(t *rapid.T, b *bench, l *Ledger, clusters []string) {
 	}
 }
 
-func compare(t *rapid.T, b *bench, l *Ledger, clusters []string) {
+func compare(t *rapid.T, b *bench, l *Model, clusters []string) {
 	var want []store.Record
 	for _, e := range l.Scan(store.Scope{DataType: codec.ManifestBundles}) {
 		want = append(want, e.Record)
 	}
 	check := func(what string, want, got any) {
 		if d := delta(want, got); d != "" {
-			t.Fatalf("%s (-ledger +store):\n%s", what, d)
+			t.Fatalf("%s (-model +store):\n%s", what, d)
 		}
 	}
 	check("records", want, b.records())
@@ -331,11 +331,11 @@ func compare(t *rapid.T, b *bench, l *Ledger, clusters []string) {
 }
 
 // compareScopes compares what is answered without a look at everything.
-func compareScopes(t *rapid.T, b *bench, l *Ledger, clusters []string) {
+func compareScopes(t *rapid.T, b *bench, l *Model, clusters []string) {
 	dt := codec.ManifestBundles
 	check := func(what string, want, got any) {
 		if d := delta(want, got); d != "" {
-			t.Fatalf("%s (-ledger +store):\n%s", what, d)
+			t.Fatalf("%s (-model +store):\n%s", what, d)
 		}
 	}
 	after := rapid.Uint64Range(0, l.Head()+1).Draw(t, "after")

@@ -11,10 +11,10 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// Ledger is the reference that engines are compared with: a list of records,
+// Model is the reference that engines are compared with: a list of records,
 // searched from end to end, with everything derived anew on each question. It
 // is slow, keeps no files and is not safe for concurrent use.
-type Ledger struct {
+type Model struct {
 	head       uint64
 	records    []Entry
 	said       map[uint64]store.Change // everything the feed ever said
@@ -22,7 +22,7 @@ type Ledger struct {
 	bookmarks  map[string][]byte
 }
 
-// Entry is one record of a ledger.
+// Entry is one record of a model.
 type Entry struct {
 	store.Record
 	Waiting []byte // event of Meta.Waiting
@@ -33,25 +33,25 @@ type subscription struct {
 	cluster string
 }
 
-// Step is what one op did to a ledger.
+// Step is what one op did to a model.
 type Step struct {
 	store.Decision
 	Before, After uint64 // head
 }
 
-// NewLedger returns an empty ledger.
-func NewLedger() *Ledger {
-	return &Ledger{
+// NewModel returns an empty model.
+func NewModel() *Model {
+	return &Model{
 		said: make(map[uint64]store.Change), subscribed: make(map[subscription]string), bookmarks: make(map[string][]byte),
 	}
 }
 
 // Head returns the last revision.
-func (l *Ledger) Head() uint64 { return l.head }
+func (l *Model) Head() uint64 { return l.head }
 
 // Apply decides op and carries the decision out. An error is a decision that
 // cannot be carried out: a bug.
-func (l *Ledger) Apply(op store.Op) (Step, error) {
+func (l *Model) Apply(op store.Op) (Step, error) {
 	v, err := store.Look(l, l.head, &op)
 	if err != nil {
 		return Step{}, err
@@ -85,7 +85,7 @@ func (l *Ledger) Apply(op store.Op) (Step, error) {
 	return s, l.check(s)
 }
 
-func (l *Ledger) write(w store.Write, event, waited []byte) error {
+func (l *Model) write(w store.Write, event, waited []byte) error {
 	i := l.find(w.Key)
 	var e Entry
 	switch {
@@ -117,12 +117,12 @@ func (l *Ledger) write(w store.Write, event, waited []byte) error {
 	return nil
 }
 
-func (l *Ledger) find(k store.Key) int {
+func (l *Model) find(k store.Key) int {
 	return slices.IndexFunc(l.records, func(e Entry) bool { return e.Key == k })
 }
 
 // Meta implements [store.Reader].
-func (l *Ledger) Meta(k store.Key) (*store.Meta, error) {
+func (l *Model) Meta(k store.Key) (*store.Meta, error) {
 	i := l.find(k)
 	if i < 0 {
 		return nil, nil
@@ -132,7 +132,7 @@ func (l *Ledger) Meta(k store.Key) (*store.Meta, error) {
 }
 
 // Named implements [store.Reader].
-func (l *Ledger) Named(dt codec.DataType, cluster, name string) (string, bool, error) {
+func (l *Model) Named(dt codec.DataType, cluster, name string) (string, bool, error) {
 	for _, e := range l.records {
 		if e.DataType == dt && e.Cluster == cluster && slices.Contains(store.Holds(&e.Meta), name) {
 			return e.ResourceID, true, nil
@@ -142,7 +142,7 @@ func (l *Ledger) Named(dt codec.DataType, cluster, name string) (string, bool, e
 }
 
 // Behind implements [store.Reader].
-func (l *Ledger) Behind(k store.Key) (string, bool) {
+func (l *Model) Behind(k store.Key) (string, bool) {
 	for _, e := range l.records {
 		if e.DataType == k.DataType && e.Cluster == k.Cluster && store.WaitsBehind(&e.Meta) == k.ResourceID {
 			return e.ResourceID, true
@@ -152,13 +152,13 @@ func (l *Ledger) Behind(k store.Key) (string, bool) {
 }
 
 // Subscribed implements [store.Reader].
-func (l *Ledger) Subscribed(dt codec.DataType, cluster string) (string, bool) {
+func (l *Model) Subscribed(dt codec.DataType, cluster string) (string, bool) {
 	uid, ok := l.subscribed[subscription{dt, cluster}]
 	return uid, ok
 }
 
 // MarkSubscribed as in [store.Store].
-func (l *Ledger) MarkSubscribed(dt codec.DataType, cluster, uid string) {
+func (l *Model) MarkSubscribed(dt codec.DataType, cluster, uid string) {
 	k := subscription{dt, cluster}
 	if uid != "" || l.subscribed[k] == "" {
 		l.subscribed[k] = uid
@@ -166,7 +166,7 @@ func (l *Ledger) MarkSubscribed(dt codec.DataType, cluster, uid string) {
 }
 
 // ForgetCluster as in [store.Store].
-func (l *Ledger) ForgetCluster(cluster string) {
+func (l *Model) ForgetCluster(cluster string) {
 	for k := range l.subscribed {
 		if k.cluster == cluster {
 			delete(l.subscribed, k)
@@ -175,7 +175,7 @@ func (l *Ledger) ForgetCluster(cluster string) {
 }
 
 // SetBookmarks as in [store.Store].
-func (l *Ledger) SetBookmarks(set map[string][]byte) {
+func (l *Model) SetBookmarks(set map[string][]byte) {
 	for name, value := range set {
 		if l.bookmarks[name] = value; value == nil {
 			delete(l.bookmarks, name)
@@ -184,7 +184,7 @@ func (l *Ledger) SetBookmarks(set map[string][]byte) {
 }
 
 // Bookmarks as in [store.Store].
-func (l *Ledger) Bookmarks(prefix string) map[string][]byte {
+func (l *Model) Bookmarks(prefix string) map[string][]byte {
 	out := make(map[string][]byte)
 	for name, value := range l.bookmarks {
 		if strings.HasPrefix(name, prefix) {
@@ -195,7 +195,7 @@ func (l *Ledger) Bookmarks(prefix string) map[string][]byte {
 }
 
 // Get returns the record with key k.
-func (l *Ledger) Get(k store.Key) (Entry, bool) {
+func (l *Model) Get(k store.Key) (Entry, bool) {
 	if i := l.find(k); i >= 0 {
 		return l.records[i], true
 	}
@@ -203,7 +203,7 @@ func (l *Ledger) Get(k store.Key) (Entry, bool) {
 }
 
 // Scan returns the records in scope, in key order.
-func (l *Ledger) Scan(s store.Scope) []Entry {
+func (l *Model) Scan(s store.Scope) []Entry {
 	var out []Entry
 	for _, e := range l.records {
 		if e.DataType == s.DataType && (s.Cluster == "" || e.Cluster == s.Cluster) && (s.Owner == "" || e.Owner == s.Owner) {
@@ -217,7 +217,7 @@ func (l *Ledger) Scan(s store.Scope) []Entry {
 }
 
 // Changes returns what the feed holds above after, without what is gone.
-func (l *Ledger) Changes(after uint64) []store.Change {
+func (l *Model) Changes(after uint64) []store.Change {
 	var out []store.Change
 	for _, e := range l.records {
 		spec, status := store.Entries(&e.Meta)
@@ -232,7 +232,7 @@ func (l *Ledger) Changes(after uint64) []store.Change {
 }
 
 // ClusterHead as in [store.Store], counting only the records that are there.
-func (l *Ledger) ClusterHead(dt codec.DataType, cluster string) store.ClusterHead {
+func (l *Model) ClusterHead(dt codec.DataType, cluster string) store.ClusterHead {
 	var h store.ClusterHead
 	for _, e := range l.Scan(store.Scope{DataType: dt, Cluster: cluster}) {
 		h.SpecRevision = max(h.SpecRevision, e.SpecRevision)
@@ -260,7 +260,7 @@ func number(sequence string) int64 {
 }
 
 // Since as in [store.Store].
-func (l *Ledger) Since(s store.Scope, part store.Part, after uint64) []store.Meta {
+func (l *Model) Since(s store.Scope, part store.Part, after uint64) []store.Meta {
 	revision := func(m *store.Meta) uint64 {
 		spec, status := store.Entries(m)
 		if part == store.SpecPart {
@@ -279,13 +279,13 @@ func (l *Ledger) Since(s store.Scope, part store.Part, after uint64) []store.Met
 }
 
 // Tombstones as in [store.Store].
-func (l *Ledger) Tombstones(dt codec.DataType, cluster string) []store.Meta {
+func (l *Model) Tombstones(dt codec.DataType, cluster string) []store.Meta {
 	all := l.Since(store.Scope{DataType: dt, Cluster: cluster}, store.SpecPart, 0)
 	return slices.DeleteFunc(all, func(m store.Meta) bool { return m.State != store.Tombstone })
 }
 
 // Graves as in [store.Store].
-func (l *Ledger) Graves(dt codec.DataType, owner string, upTo uint64, limit int) []store.Key {
+func (l *Model) Graves(dt codec.DataType, owner string, upTo uint64, limit int) []store.Key {
 	var out []store.Key
 	for _, m := range l.Since(store.Scope{DataType: dt, Owner: owner}, store.StatusPart, 0) {
 		if m.State == store.Grave && m.StatusRevision <= upTo && len(out) < limit {
@@ -296,7 +296,7 @@ func (l *Ledger) Graves(dt codec.DataType, owner string, upTo uint64, limit int)
 }
 
 // Digests as in [store.Store].
-func (l *Ledger) Digests(dt codec.DataType, owner string) []codec.ClusterDigest {
+func (l *Model) Digests(dt codec.DataType, owner string) []codec.ClusterDigest {
 	var out []codec.ClusterDigest
 	for _, e := range l.Scan(store.Scope{DataType: dt, Owner: owner}) { // by cluster
 		if e.State == store.Grave {
