@@ -26,6 +26,8 @@ var cores = []struct{ dir, whole string }{
 	{"internal/broker/claims", "Claims"},
 	{"internal/broker/feed", "Feed"},
 	{"internal/broker/intake", "Intake"},
+	{"internal/broker/route", ""},
+	{"internal/broker/store/resident", ""},
 }
 
 const (
