@@ -1,12 +1,8 @@
 package shape
 
 import (
+	"fmt"
 	"go/ast"
-	"go/parser"
-	"go/token"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -19,32 +15,34 @@ var unused = regexp.MustCompile(`(?i)settle|ledger|lasting|blind|anybody|outrun|
 // TestWords_NamesFollowTheGlossary: no function, type, method or field of the
 // product has one of the words that nobody can tell the meaning of.
 func TestWords_NamesFollowTheGlossary(t *testing.T) {
-	seen := 0
-	for _, dir := range []string{"cmd", "internal", "pkg"} {
-		err := fs.WalkDir(os.DirFS(root), dir, func(path string, d fs.DirEntry, err error) error {
-			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
-				return err
-			}
-			set := token.NewFileSet()
-			file, err := parser.ParseFile(set, filepath.Join(root, path), nil, 0)
-			if err != nil {
-				return err
-			}
-			for _, name := range declared(file) {
-				seen++
-				if word := unused.FindString(name.Name); word != "" {
-					t.Errorf("%s: %s: choose a word of docs/glossary.md in place of %q", set.Position(name.Pos()), name.Name, word)
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	violations, seen := checkWords(product(t))
+	report(t, violations)
 	if seen < 1000 {
 		t.Errorf("looked at %d names only", seen)
 	}
+	for _, text := range []string{"func settleAll() {}", "type Ledger int", "var again bool", "type T struct{ round int }", "func (t T) Blind() {}"} {
+		violations, _ := checkWords([]source{mustParse(t, "pkg/a/a.go", "package a\n"+text)})
+		wantViolation(t, violations, "glossary")
+	}
+}
+
+// checkWords returns the declarations whose names have one of the unused words, and
+// how many it looked at.
+func checkWords(files []source) (violations []string, seen int) {
+	for _, f := range files {
+		top, _, _ := strings.Cut(f.path, "/")
+		if top != "cmd" && top != "internal" && top != "pkg" || strings.HasSuffix(f.path, "_test.go") {
+			continue
+		}
+		for _, name := range declared(f.ast) {
+			seen++
+			if word := unused.FindString(name.Name); word != "" {
+				violations = append(violations, fmt.Sprintf("%s: %s: choose a word of docs/glossary.md in place of %q",
+					f.fset.Position(name.Pos()), name.Name, word))
+			}
+		}
+	}
+	return violations, seen
 }
 
 // declared returns the names that a file gives to functions, methods, types,

@@ -90,7 +90,7 @@ func (c *Claims) Connect(a Agents, w Writer) {
 	c.Deletions.writer = w
 }
 
-// Changed takes note of a change of a record, before any subscription is told of it.
+// Changed notes a change of a record, before any subscription is told of it.
 func (c *Claims) Changed(ch *store.Change) {
 	c.Deletions.changed(ch)
 	if ch.Part == store.SpecPart {

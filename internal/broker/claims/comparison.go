@@ -13,7 +13,7 @@ import (
 type Subscription interface {
 	// Scope is what it covers.
 	Scope() store.Scope
-	// Compares takes note of a comparison with this number, and fails if the source has
+	// Compares notes a comparison with this number, and fails if the source has
 	// said something later.
 	Compares(number uint64) error
 }

@@ -164,7 +164,7 @@ func (d *Deletions) noteUnheard(k store.Key, o store.Outcome, met *store.Met) {
 	}
 }
 
-// noteRepeated takes note of what a source published of a work whose deletion is older
+// noteRepeated notes what a source published of a work whose deletion is older
 // than the opening of the store: the deletion again, or what waits behind it.
 func (d *Deletions) noteRepeated(ctx context.Context, op *store.Op, o store.Outcome) error {
 	start := d.store.Head().TermStart

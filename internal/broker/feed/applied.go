@@ -59,11 +59,7 @@ func (a *applied) order(r codec.Resolve) bool {
 
 // Unexplained notes what an agent says of AppliedManifestWorks that no work explains.
 func (f *Feed) Unexplained(_ context.Context, e *call.Event) error {
-	s, err := f.registry.named(e)
-	if err != nil {
-		return err
-	}
-	u, err := call.Decode(e, codec.ParseUnexplained)
+	s, u, err := heard(f.registry, e, codec.ParseUnexplained)
 	if err != nil {
 		return err
 	}

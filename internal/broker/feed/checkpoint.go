@@ -237,11 +237,7 @@ func (s *subscription) tell(now time.Time, pause time.Duration, m mark, c *codec
 
 // Acknowledge notes a party's word that everything up to a cursor is safe with it.
 func (f *Feed) Acknowledge(_ context.Context, e *call.Event) error {
-	s, err := f.registry.named(e)
-	if err != nil {
-		return err
-	}
-	a, err := call.Decode(e, codec.ParseAck)
+	s, a, err := heard(f.registry, e, codec.ParseAck)
 	if err != nil {
 		return err
 	}

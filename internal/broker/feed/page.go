@@ -58,11 +58,7 @@ func parsePageToken(s string) (t pageToken, ok bool) {
 // RequestPage notes that a source wants a page of what it owns. The first one begins a
 // comparison, after which nothing of an earlier subscription may arrive.
 func (f *Feed) RequestPage(ctx context.Context, e *call.Event) error {
-	s, err := f.registry.named(e)
-	if err != nil {
-		return err
-	}
-	r, err := call.Decode(e, codec.ParseInventoryRequest)
+	s, r, err := heard(f.registry, e, codec.ParseInventoryRequest)
 	if err != nil {
 		return err
 	}

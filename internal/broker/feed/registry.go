@@ -242,6 +242,16 @@ func (r *registry) named(e *call.Event) (*subscription, error) {
 	return s, nil
 }
 
+// heard returns the running subscription that a sync event names, and what the event
+// says.
+func heard[T any](r *registry, e *call.Event, parse func(codec.Event) (T, error)) (s *subscription, said T, err error) {
+	if s, err = r.named(e); err != nil {
+		return nil, said, err
+	}
+	said, err = call.Decode(e, parse)
+	return s, said, err
+}
+
 // count returns the number of subscriptions by kind.
 func (r *registry) count() (agents, sources int) {
 	r.mu.Lock()
