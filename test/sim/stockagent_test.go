@@ -153,6 +153,9 @@ func (a *stockAgent) take(e codec.Event) {
 		held = &stockWork{}
 		a.works[spec.ResourceID] = held
 	case spec.Deleting:
+		if a.w.hub.life > 0 && !held.deleting && held.version == spec.Version {
+			a.w.oracle.countedAgain(spec.ResourceID)
+		}
 		held.deleting, held.dirty, held.version, held.Generation = true, true, spec.Version, spec.Generation
 		return
 	case spec.Version != 0 && spec.Version < held.version:
