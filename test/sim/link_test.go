@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hawser-io/hawser/internal/broker"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/session"
@@ -276,6 +277,7 @@ func (w *world) delay(c *call) {
 type answer struct {
 	receipt transport.Receipt
 	err     error
+	given   time.Time
 }
 
 // send begins a publish. done is called once, in a later step, or at once when
@@ -354,10 +356,7 @@ func (w *world) callSteps(list []step) []step {
 		case !c.arrived:
 			list = append(list, step{name, "arrives", c.what, func() { w.arrive(c) }})
 		case len(c.answers) > 0:
-			list = append(list, step{name, "answered", c.what, func() {
-				a := w.take(c)
-				c.tell(a.receipt, a.err)
-			}})
+			list = append(list, step{name, "answered", c.what, func() { w.answer(c) }})
 		}
 	}
 	for _, l := range w.late {
@@ -369,6 +368,28 @@ func (w *world) callSteps(list []step) []step {
 func (w *world) tellLate(l *late) {
 	w.late = slices.DeleteFunc(w.late, func(o *late) bool { return o == l })
 	l.tell()
+}
+
+// answer tells a publisher the answer, which has come.
+func (w *world) answer(c *call) {
+	a := w.take(c)
+	c.tell(a.receipt, a.err)
+}
+
+// answerStock tells the stock agent the answers that would be older than a rest at that
+// time. What the broker sends after the rest comes over the same connection as the
+// answer, and not before it.
+func (w *world) answerStock(at time.Time) {
+	for _, c := range slices.Clone(w.calls) {
+		if c.conn.link != w.stock.link || len(c.answers) == 0 {
+			continue
+		}
+		a := <-c.answers
+		c.answers <- a
+		if at.Sub(a.given) >= broker.DefaultRest {
+			w.answer(c)
+		}
+	}
 }
 
 // take takes the answer of a call, which has come.
@@ -385,7 +406,7 @@ func (w *world) take(c *call) answer {
 func (w *world) arrive(c *call) {
 	c.arrived = true
 	if !w.broker.up || c.conn.link.cut {
-		c.answers <- answer{err: unavailable("no way")}
+		c.answers <- answer{err: unavailable("no way"), given: time.Now()}
 		return
 	}
 	w.oracle.arrived(c)
@@ -397,7 +418,7 @@ func (w *world) arrive(c *call) {
 		lent := slices.Clone(c.bytes)
 		r, err := b.Publish(ctx, c.conn.peer, lent, c.conn.id)
 		clear(lent) // the memory is used again
-		c.answers <- answer{r, err}
+		c.answers <- answer{r, err, time.Now()}
 	}()
 }
 

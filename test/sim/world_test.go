@@ -163,6 +163,7 @@ func (w *world) pass(d time.Duration) {
 			s.watch()
 		}
 	}
+	w.answerStock(time.Now().Add(d))
 	<-time.After(d)
 	synctest.Wait()
 }
