@@ -84,6 +84,23 @@ func TestCore_TakesTheEndOfAnEarlierDeletionForNone(t *testing.T) {
 	}
 }
 
+// t1 a deletion is published. t2 the broker says that an earlier one is confirmed. t3 it says
+// that the one of t1 is. t4 the answer to t1 comes, which was decided before t3. Therefore the
+// finalizer goes: nobody says t3 once more.
+func TestCore_TakesTheEndOfADeletionBeforeItsAnswer(t *testing.T) {
+	w := newWork("w", 2, deleting)
+	f := comparingFixture(t, State{}, w)
+	f.done(nextOf[AskInventory](f, SpecLane, Key{}), Result{})
+	p := next[Publish](f, SpecLane, w.UID)
+	for _, revision := range []uint64{6, 11} {
+		end := report(w, 1, applied(1))
+		end.Deleted, end.Revision = true, revision
+		f.core.Report(end)
+	}
+	f.done(p, Result{Receipt: transport.Receipt{Outcome: codec.OutcomeAccepted, Revision: 10}})
+	next[RemoveFinalizer](f, HubLane, w.UID)
+}
+
 // t1 the broker says that a deletion is confirmed, about something that the hub has not
 // shown. t2 the subscription ends. Therefore that says nothing on the next one, whose
 // broker's store may be another, and the cursor has not passed it.

@@ -132,11 +132,13 @@ func (s *statuses) receive(r *Report) Verdict {
 	if w == nil {
 		w = s.f.add(r.UID, cl)
 	}
-	if w.cl != cl || w.hub.ended != alive || w.broker.on(s.f.sub) == buried {
+	switch {
+	case w.cl != cl, w.hub.ended != alive:
 		return Ignored
-	}
-	if r.Deleted {
+	case r.Deleted: // once more, of a later deletion
 		return s.reportDeleted(w, r)
+	case w.broker.on(s.f.sub) == buried:
+		return Ignored
 	}
 	newer, err := codec.CompareSequence(w.report.sequence, r.Sequence)
 	switch {
