@@ -43,7 +43,15 @@ func (k *keeper) load(ctx context.Context) (core.State, error) {
 		return core.State{}, err
 	}
 	k.last = m
-	return core.StateOf(m.Data), nil
+	s := core.StateOf(m.Data)
+	s.Version = m.ResourceVersion
+	return s, nil
+}
+
+// version returns the resource version of what is kept now, "" when nothing is.
+func (k *keeper) version(ctx context.Context) (string, error) {
+	s, err := k.load(ctx)
+	return s.Version, err
 }
 
 func (k *keeper) lastData() map[string]string {
@@ -54,24 +62,25 @@ func (k *keeper) lastData() map[string]string {
 }
 
 // save replaces what is there, unless somebody else has changed it since: the
-// error is a conflict then, and the next save goes by what it finds.
-func (k *keeper) save(ctx context.Context, s core.State) error {
+// error is a conflict then, or that it is not found, and the next save goes by what it
+// finds. It returns the resource version.
+func (k *keeper) save(ctx context.Context, s core.State) (version string, err error) {
 	if k.maps == nil {
 		k.last = &corev1.ConfigMap{Data: s.Data()}
-		return nil
+		return "", nil
 	}
 	if k.last == nil {
 		if _, err := k.load(ctx); err != nil {
-			return err
+			return "", err
 		}
 	}
 	m, err := k.write(ctx, s)
 	if err != nil {
 		k.last = nil
-		return err
+		return "", err
 	}
 	k.last = m
-	return nil
+	return m.ResourceVersion, nil
 }
 
 func (k *keeper) write(ctx context.Context, s core.State) (*corev1.ConfigMap, error) {

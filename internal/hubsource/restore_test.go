@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
@@ -218,11 +219,35 @@ func TestSource_TellsWhatItNeedsOnTheHub(t *testing.T) {
 
 func TestSource_KeepsItsStateInMemoryIfItMust(t *testing.T) {
 	k := &keeper{}
-	if err := k.save(t.Context(), core.State{Cursor: "e/t/7", Withheld: []string{"c1"}}); err != nil {
+	if _, err := k.save(t.Context(), core.State{Cursor: "e/t/7", Withheld: []string{"c1"}}); err != nil {
 		t.Fatal(err)
 	}
 	s, err := k.load(t.Context())
 	if err != nil || s.Cursor != "" || len(s.Withheld) != 1 {
 		t.Errorf("kept %+v, error %v", s, err)
 	}
+}
+
+// That the ConfigMap is another one than it was, or none, tells that the hub went back.
+func TestKeeper_TellsTheVersionOfWhatTheHubKeeps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hub := newFakeHub(t)
+		k := &keeper{maps: hub.configMaps(), namespace: "hawser", name: StateName("hub")}
+		is := func(want string) {
+			if got, err := k.version(t.Context()); err != nil || got != want {
+				t.Errorf("the version is %q, want %q, error %v", got, want, err)
+			}
+		}
+		is("")
+		first, err := k.save(t.Context(), core.State{Cursor: "e/t/7"})
+		if err != nil || first == "" {
+			t.Fatalf("saved as %q, error %v", first, err)
+		}
+		is(first)
+		if s, err := k.load(t.Context()); err != nil || s.Version != first {
+			t.Errorf("read %+v, error %v", s, err)
+		}
+		hub.remove("configmaps", "hawser/"+StateName("hub"))
+		is("")
+	})
 }

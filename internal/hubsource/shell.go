@@ -222,10 +222,12 @@ func (s *shell) onHub(ctx context.Context, e core.Effect) (r core.Result) {
 		operation = "locate"
 		var p codec.HubPosition
 		p, r.Err = s.hub.Locate(ctx)
-		r.Position = &p
+		if r.Position = &p; r.Err == nil {
+			r.Kept, r.Err = s.keeper.version(ctx)
+		}
 	case core.Save:
 		operation = "save"
-		r.Err = s.keeper.save(ctx, e.State)
+		r.Kept, r.Err = s.keeper.save(ctx, e.State)
 	}
 	result := hubResult(r.Err)
 	s.metrics.writes.WithLabelValues(operation, result).Inc()

@@ -179,7 +179,7 @@ func (s *Source) saveLast(ctx context.Context, sh *shell) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastSave)
 	defer cancel()
-	if err := s.keeper.save(ctx, state); err != nil {
+	if _, err := s.keeper.save(ctx, state); err != nil {
 		s.cfg.Log.Warn("state was not saved at the end, the next start has more to ask for", "err", err)
 	}
 }

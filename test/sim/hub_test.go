@@ -295,6 +295,15 @@ func (h *hub) present(namespace string) (core.Present, error) {
 	return present, nil
 }
 
+// kept is the state of the hub source, as it reads it.
+func (h *hub) kept() core.State {
+	s := core.StateOf(h.state)
+	if h.stateRV > 0 {
+		s.Version = strconv.Itoa(h.stateRV)
+	}
+	return s
+}
+
 // save writes the ConfigMap of the hub source, unless it is not the one that the hub
 // source read or wrote last. After a conflict it takes whatever is there.
 func (h *hub) save(data map[string]string, last *int) error {

@@ -66,7 +66,7 @@ func (s *source) start(read *informer) {
 	s.busy = [2]map[core.Key]bool{{}, {}}
 	s.writes, s.former = nil, nil
 	s.core = core.New(core.Config{
-		Now: s.now, Jitter: s.w.jitter("hub source"), Waker: s, NewID: s.w.newID, State: core.StateOf(s.hub.state),
+		Now: s.now, Jitter: s.w.jitter("hub source"), Waker: s, NewID: s.w.newID, State: s.hub.kept(),
 	})
 	s.inform(read)
 	if s.link == nil {
@@ -349,9 +349,12 @@ func (s *source) ask(e core.Effect, r *core.Result) {
 	case core.List:
 		r.Present, r.Err = s.hub.present(e.Namespace)
 	case core.Locate:
-		r.Position, r.Err = s.hub.position()
+		if r.Position, r.Err = s.hub.position(); r.Err == nil {
+			s.stateRV, r.Kept = s.hub.stateRV, s.hub.kept().Version
+		}
 	case core.Save:
 		r.Err = s.hub.save(e.State.Data(), &s.stateRV)
+		r.Kept = s.hub.kept().Version
 	default:
 		panic(fmt.Sprintf("no answer to %T", e))
 	}

@@ -56,9 +56,11 @@ func (f *fixture) page(answer codec.Inventory) codec.InventoryRequest {
 	return e.Request
 }
 
-func (f *fixture) locate(resourceVersion string) {
+func (f *fixture) locate(resourceVersion string) { f.t.Helper(); f.locateKeeping(resourceVersion, "") }
+
+func (f *fixture) locateKeeping(resourceVersion, kept string) {
 	f.t.Helper()
-	f.done(nextOf[Locate](f, HubLane, Key{}), Result{Position: &codec.HubPosition{UID: "hub", ResourceVersion: resourceVersion}})
+	f.done(nextOf[Locate](f, HubLane, Key{}), Result{Position: &codec.HubPosition{UID: "hub", ResourceVersion: resourceVersion}, Kept: kept})
 }
 
 func (f *fixture) tag() {

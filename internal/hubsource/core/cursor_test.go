@@ -19,8 +19,8 @@ func (f *fixture) at(revision uint64) {
 	if revision > 0 {
 		want = cursorAt(revision).String()
 	}
-	if s, _ := f.core.State(); s.Cursor != want {
-		f.t.Fatalf("cursor is %q, want %q", s.Cursor, want)
+	if got := f.core.cursor.at(); got != want {
+		f.t.Fatalf("cursor is %q, want %q", got, want)
 	}
 }
 

@@ -163,13 +163,15 @@ type EndSubscription struct {
 
 // Locate asks the hub which one it is and how far its history has come: the
 // uid of the namespace kube-system, and the resource version of a list of works
-// that no cache answered. The result carries them in Position.
+// that no cache answered. The result carries them in Position, and in Kept the
+// resource version of the [State] there.
 type Locate struct {
 	newest  string // of what the hub had shown before
 	attempt int
 }
 
-// Save keeps State on the hub, for the next process.
+// Save keeps State on the hub, for the next process. The result carries its resource
+// version in Kept, as far as the hub counts them.
 type Save struct {
 	State State
 	over  bool // the life has ended
@@ -195,6 +197,7 @@ type Result struct {
 	Tags     []codec.Tag
 	Position *codec.HubPosition
 	Present  Present
+	Kept     string
 }
 
 func (AddFinalizer) effect()    {}

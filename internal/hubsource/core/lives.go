@@ -47,12 +47,9 @@ type lives struct {
 
 	// saved is on the hub. savedAt bounds how often it is written for a cursor
 	// alone.
-	saved State
-	// overwritten: what is on the hub is not what this process saved last. The hub may
-	// have gone back, and the statuses that the cursor passed with it.
-	overwritten bool
-	savedAt     time.Time
-	saveRetry   retry
+	saved     State
+	savedAt   time.Time
+	saveRetry retry
 }
 
 const (
@@ -79,9 +76,9 @@ func newLives(f *fleet, cursor *cursor, s State, reason string) *lives {
 
 // state returns what is to be saved, and whether that is something new.
 func (l *lives) state() (s State, unsaved bool) {
-	s = State{Cursor: l.cursor.at(), Withheld: withheldOf(l.withheld), Trusted: l.trusted, Against: l.against}
-	if l.over || l.overwritten {
-		s.Cursor = "" // what was written up to there is there no more
+	s = State{Cursor: l.saved.Cursor, Withheld: withheldOf(l.withheld), Trusted: l.trusted, Against: l.against, Version: l.saved.Version}
+	if l.located() && !l.over { // else what was written up to there may be there no more
+		s.Cursor = l.cursor.at()
 	}
 	return s, !s.equal(l.saved)
 }
@@ -105,13 +102,14 @@ func (l *lives) nextSave() Effect {
 
 func (l *lives) doneSave(e Save, r Result) {
 	if l.savedAt = l.f.now(); r.Err != nil {
-		if apierrors.IsConflict(r.Err) && l.f.connected && !l.over {
-			l.overwritten = true
+		if apierrors.IsConflict(r.Err) || apierrors.IsNotFound(r.Err) {
+			l.saved = State{Version: l.saved.Version} // it may have gone back; the hub is asked
 			l.locateNow()
 		}
 		l.f.hubFailed(Key{}, &l.saveRetry, r.Err)
 		return
 	}
+	l.keeps(r.Kept)
 	if e.over != l.over {
 		l.f.wake(HubLane, Key{}, 0)
 		return // it may have been before the hub went back
@@ -122,8 +120,17 @@ func (l *lives) doneSave(e Save, r Result) {
 		l.locateNow()
 	}
 	l.saved = e.State
+	l.saved.Version = r.Kept
 	l.saveRetry.reset()
 	l.f.wake(HubLane, Key{}, 0)
+}
+
+// keeps takes the resource version of what the hub keeps for this source. That went
+// back with it, also where all that informers have shown in this life came later.
+func (l *lives) keeps(version string) {
+	if known := l.saved.Version; known != "" && (version == "" || olderVersion(version, known)) {
+		l.contradicted("what the hub keeps for this source is older than it was, or gone")
+	}
 }
 
 // ended reports whether the present life is over and its doubt is saved: the next
@@ -243,7 +250,7 @@ func (l *lives) doneLocate(e Locate, r Result) {
 	l.position, l.asked = r.Position, l.f.now()
 	l.retry.reset()
 	if l.due = e.attempt != l.attempt; !l.due { // else it has to be asked once more
-		l.locatedOn, l.overwritten = l.f.sub, false
+		l.locatedOn = l.f.sub
 	}
 	shown := &codec.HubPosition{UID: r.Position.UID, ResourceVersion: e.newest}
 	for _, p := range []*codec.HubPosition{shown, before} {
@@ -251,6 +258,7 @@ func (l *lives) doneLocate(e Locate, r Result) {
 			l.end(reason, p)
 		}
 	}
+	l.keeps(r.Kept)
 	if l.newest == e.newest {
 		l.newest = r.Position.ResourceVersion
 	} else if !l.due && laterThan(&codec.HubPosition{ResourceVersion: l.newest}, r.Position) {

@@ -97,3 +97,38 @@ func TestCore_SavesADoubtAgainThatWentBackWithItsHub(t *testing.T) {
 		f.beginLife()
 	}
 }
+
+// t1 a process reads its state on the hub, with a cursor behind the newest statuses and a
+// doubt that is known. t2 the hub goes back to before t1, and its works, which its informers
+// list only now, contradict nothing; nor does its position say anything new. Therefore what
+// the hub keeps for the source tells, also where there is nothing to save: the statuses that
+// went with the hub are asked for.
+func TestCore_EndsTheLifeOfAHubThatKeepsAnOlderStateThanWasRead(t *testing.T) {
+	against := &codec.HubPosition{UID: "hub", ResourceVersion: "900"}
+	for kept, ends := range map[string]bool{"": true, "300": true, "500": false, "501": false} {
+		f := comparingFixture(t, State{Cursor: "e/t/7", Withheld: []string{everywhere}, Against: against, Version: "500"}, newWork("w", 1))
+		f.page(codec.Inventory{LastPosition: against})
+		f.locateKeeping("510", kept)
+		if s, _ := f.core.State(); (s.Cursor == "") != ends {
+			t.Errorf("the hub keeps %q: to be saved is %+v", kept, s)
+		}
+		if ends {
+			f.beginLife()
+		}
+	}
+}
+
+// t1 a state is saved, and nobody hears that it was. t2 the hub goes back to before the
+// save that was answered. t3 the next one goes by what it finds, and is taken.
+// Therefore its resource version tells, and what is not to be found has the hub asked.
+func TestCore_EndsTheLifeOfAHubOnWhichASaveTakesOlderPlace(t *testing.T) {
+	f := comparingFixture(t, State{Cursor: "e/t/7", Version: "500"}, newWork("w", 1))
+	f.page(codec.Inventory{})
+	f.locateKeeping("510", "500")
+	f.core.lives.distrust("cluster1")
+	f.done(nextOf[Save](f, HubLane, Key{}), Result{Err: errNotFound()})
+	f.locateKeeping("511", "500") // it was asked because of that
+	f.now = f.now.Add(time.Minute)
+	f.done(nextOf[Save](f, HubLane, Key{}), Result{Kept: "400"})
+	f.beginLife()
+}

@@ -26,6 +26,9 @@ type State struct {
 	// against: one that is not later says nothing new. nil when there is no such
 	// doubt, or none of a position.
 	Against *codec.HubPosition
+	// Version is the resource version under which the hub keeps all that, "" when it
+	// does not, or nobody knows.
+	Version string
 }
 
 // everywhere in State.Withheld are all clusters. It is no cluster's name.
@@ -79,7 +82,7 @@ func positionOf(text string) *codec.HubPosition {
 // doubtsAll reports whether nothing is deleted anywhere.
 func (s State) doubtsAll() bool { return len(s.Withheld) > 0 && s.Withheld[0] == everywhere }
 
-// equal reports whether there is nothing new in s.
+// equal reports whether there is nothing new to save in s.
 func (s State) equal(t State) bool {
 	return s.Cursor == t.Cursor && slices.Equal(s.Withheld, t.Withheld) &&
 		samePosition(s.Trusted, t.Trusted) && samePosition(s.Against, t.Against)
