@@ -10,6 +10,7 @@ import (
 
 	"github.com/hawser-io/hawser/pkg/agent/inventory"
 	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 )
 
 // What the AppliedManifestWork says decides, until the broker is heard.
@@ -129,6 +130,50 @@ func TestCore_UnconfirmedDeletions(t *testing.T) {
 			r.expectJournal()
 		})
 	}
+}
+
+// t1 The agent is about to report that nothing of a work is left. The deletion comes
+// again, and there is nothing to say of objects any more.
+// t2 That is reported. The deletion comes again before the answer, so the work is held
+// until that was answered too.
+// t3 The report is accepted, which is noted, and the broker lets the record go.
+// t4 The process ends. Another one loads the deletion, and what was accepted.
+// Nobody repeats the deletion. Therefore it has to be reported once more, although that
+// says nothing new: only the answer ends the work.
+func TestCore_LastReportBeforeARestart(t *testing.T) {
+	r := newJournaledRig(t)
+	r.outcome = codec.OutcomeAccepted
+	w := hubWork("w-1", "web", 1, configMap("a", "1"))
+	r.apply(w)
+	r.inSync(1)
+	deletion, finals := r.event(w, codec.DeleteRequest, nil), 0
+	r.refuse = func(e codec.Event) error {
+		if s, err := manifestwork.DecodeStatus(e); err != nil {
+			return nil //nolint:nilerr // an ack
+		} else if !s.Deleted {
+			return nil
+		}
+		r.core.Handle(t.Context(), deletion)
+		if finals++; finals == 1 {
+			return errAway
+		}
+		r.refuse = nil
+		r.other = append(r.other, func() { // after the answer
+			r.core.Stop(t.Context())
+			r.start()
+		})
+		return nil
+	}
+	r.handle(deletion)
+	r.expectJournal("w-1")
+	r.resume()
+	r.settle(time.Minute)
+	r.checkpoint(codec.Checkpoint{Cursor: at(4), Digest: &codec.Digest{}, HighestSequenceID: r.sent[len(r.sent)-1].SequenceID})
+	r.settle(time.Minute)
+	if n := r.core.Counts(); n.Deleting != 0 {
+		t.Fatalf("it is held for ever: %+v", n)
+	}
+	r.expectJournal()
 }
 
 func TestCore_UnconfirmedWorkThatSomebodyRemoves(t *testing.T) {

@@ -129,11 +129,12 @@ func (o *Outbox) decide(highest string) (unknown bool) {
 }
 
 // recognize compares a status with what was restored of its work, and takes it
-// for accepted if the broker has it from an earlier process.
+// for accepted if the broker has it from an earlier process. The last one is told in any
+// case: a work ends with the answer to it, and the earlier process did not get so far.
 func (o *Outbox) recognize(i *item) {
 	m := &o.memory
 	known, has := m.essences[i.work.ResourceID]
-	if !has || i.underWay {
+	if !has || i.underWay || i.deleted {
 		i.maybe = false
 		return
 	}
