@@ -196,8 +196,8 @@ func (c *Config) complete() error {
 	return nil
 }
 
-// Run works until ctx ends. It is called once. What is on the cluster stays
-// there.
+// Run works until ctx ends, and then returns nil. It is called once. What is on the
+// cluster stays there.
 func (a *Agent) Run(ctx context.Context) error {
 	works, reports, saves := newQueue(firstRetry, lastRetry), newQueue(firstReportRetry, lastReportRetry), newQueue(firstRetry, lastRetry)
 	a.works.Store(works)

@@ -2,7 +2,6 @@ package session_test
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"testing"
 	"testing/synctest"
@@ -34,7 +33,7 @@ func TestSession_BacksOffAlone(t *testing.T) {
 			w.t.Errorf("%d subscriptions, connected: %t", n, other.Connected())
 		}
 		cancel()
-		if err := <-done; !errors.Is(err, context.Canceled) {
+		if err := <-done; err != nil {
 			w.t.Errorf("run: %v", err)
 		}
 	})

@@ -100,7 +100,7 @@ func Example() {
 	// publish: accepted <nil>
 	// status of version 1 on cluster1
 	//   Applied True
-	// run: context canceled
+	// run: <nil>
 }
 
 // appliesAll stands for a broker and an agent behind it.

@@ -38,9 +38,10 @@ func New(c Config) *Session {
 	return &Session{config: c, metrics: c.Metrics.of(c.Filter.DataType), last: errors.New("not connected yet")}
 }
 
-// Run keeps the subscription alive until ctx ends and returns ctx's error then.
-// Any other error is one of the configuration, returned at once and naming what
-// is wrong. When Run returns, nothing of the session runs any more.
+// Run keeps the subscription alive until ctx ends, and then returns nil, as every
+// Run of Hawser does that was asked to stop. An error is one of the configuration,
+// returned at once and naming what is wrong. When Run returns, nothing of the session
+// runs any more.
 func (s *Session) Run(ctx context.Context) error {
 	c, err := s.config.withDefaults()
 	if err != nil {
@@ -61,7 +62,7 @@ func (s *Session) Run(ctx context.Context) error {
 	for {
 		wait := r.connect(ctx)
 		if !sleep(ctx, wait) {
-			return ctx.Err()
+			return nil
 		}
 	}
 }
