@@ -249,10 +249,14 @@ func TestResume_SourcesToo(t *testing.T) {
 // its connection before it could acknowledge, in batches.
 func TestResume_TakesGravesAway(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
-		source := w.source("src")
-		for i := range 600 { // no agent ever came, so they confirm themselves
-			w.put(source, work{id: fmt.Sprint("w", i), version: 1}.event())
-			w.put(source, work{id: fmt.Sprint("w", i), version: 1, deleting: true}.event())
+		source, agent := w.source("src"), w.subscribe(w.agent("c1"))
+		bury := func(id string) {
+			w.put(source, work{id: id, version: 1}.event())
+			w.put(source, work{id: id, version: 1, deleting: true}.event())
+			w.put(agent.peer, w.event(report{id: id, version: 1, deleted: true}))
+		}
+		for i := range 600 {
+			bury(fmt.Sprint("w", i))
 		}
 		graves := func() int {
 			keys, err := w.Store.Graves(w.Context(), codec.ManifestBundles, "src", 1<<60, 1000)
@@ -265,8 +269,7 @@ func TestResume_TakesGravesAway(t *testing.T) {
 			t.Fatalf("%d graves", graves())
 		}
 		head := w.Store.Head()
-		w.put(source, work{id: "late", version: 1}.event())
-		w.put(source, work{id: "late", version: 1, deleting: true}.event())
+		bury("late")
 		s := w.open(source, from(codec.Cursor{Epoch: head.Epoch, Term: head.Term, Revision: head.Revision}))
 		s.expect("status resync_response late v1")
 		if graves() != 1 {

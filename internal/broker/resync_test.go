@@ -394,3 +394,22 @@ func TestResync_ConfirmedWorkThatCameBack(t *testing.T) {
 		agent.expect("spec resync_response w1 v2 deleting")
 	})
 }
+
+// TestResync_DeletedBeforeTheAgentCame: the store was lost, and the hub went back, so that nobody
+// knew that the cluster had the work when it was deleted. The agent lists it, after its source
+// has seen the end of it, and is told.
+func TestResync_DeletedBeforeTheAgentCame(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		source := w.open(w.source("src"), hawser)
+		w.put(source.peer, work{version: 1}.event())
+		if got := w.put(source.peer, work{version: 2, deleting: true}.event()); got != codec.OutcomeConfirmed {
+			t.Fatalf("the deletion is %s", got)
+		}
+		pass(time.Minute)
+		source.mustAck(source.checkpoint())
+		pass(time.Second)
+		agent := w.subscribe(w.agent("c1"))
+		w.ask(agent, held("w1", 1))
+		agent.expect("spec resync_response w1 v2 deleting")
+	})
+}

@@ -57,6 +57,16 @@ type Meta struct {
 	Waiting *Waiting
 }
 
+// GoesWhenSeen reports whether m is a grave that is of no use when its source has seen
+// it: its cluster said that nothing is left. A grave without the word of a cluster stays
+// until its time is over:
+//
+//	t1 The store is lost, and so is the status that the hub had.
+//	t2 The work is deleted before an agent has come to the new store: nobody can confirm.
+//	t3 The source has seen that it is gone.
+//	t4 The agent comes and lists the work. The grave says that it has to go.
+func (m *Meta) GoesWhenSeen() bool { return m.State == Grave && m.Sequence != "" }
+
 // Waiting is a spec that arrived while the name or the id was still a
 // tombstone of the same owner. It becomes a record when the tombstone is
 // confirmed, or when it takes over from it (see [TakesOver]): live, or, when it was deleted meanwhile, a tombstone of its own,

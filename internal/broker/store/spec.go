@@ -231,12 +231,18 @@ func (p *plan) birth(grave *Meta) {
 }
 
 // deleteUnknown: there is no record, or only a grave; the spec is a deletion.
-// The cluster may hold the work all the same, from before a loss of the store.
+// The cluster may hold the work all the same, from before a loss of the store. A grave
+// proves nothing about another deletion than its own, whatever the versions:
+//
+//	t1 A deletion is confirmed.
+//	t2 The hub goes back to before t1. The work lives, and its cluster has it again.
+//	t3 The store goes back to before t2, and has the grave of t1.
+//	t4 The work is deleted anew.
 func (p *plan) deleteUnknown(grave *Meta) {
 	h := p.Holder
-	knownDead := grave != nil && p.op.Version != 0 && p.op.Version <= grave.Version
+	dead := grave != nil && (p.op.Tag == grave.Tag || p.op.Version != 0 && p.op.Version <= grave.Version)
 	switch {
-	case knownDead || p.lonely() || grave != nil && p.op.Tag == grave.Tag:
+	case p.lonely() || dead && p.op.DeletedAt.Equal(grave.DeletedAt):
 		p.bury(grave)
 	case h == nil:
 		n := &Meta{
@@ -249,6 +255,8 @@ func (p *plan) deleteUnknown(grave *Meta) {
 		p.put(grave, n, p.eventOr(Clear), Clear, Keep)
 		p.changed(n, SpecPart)
 		p.say(Accepted, n, n.SpecRevision)
+	case dead:
+		p.bury(grave) // and the name has gone to another record since
 	case h.State == Tombstone && h.Owner == p.op.Owner && h.Waiting == nil:
 		p.wait(h)
 	case p.mayHave(h):

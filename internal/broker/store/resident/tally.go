@@ -30,7 +30,7 @@ type clusterTally struct {
 
 type ownerTally struct {
 	statuses revisions // of the statuses in the feed
-	graves   revisions // those of graves
+	graves   revisions // those of graves that go when their source has seen them
 	clusters map[string]*holding
 }
 
@@ -90,7 +90,7 @@ func (t *Tally) move(old, n *store.Meta, add func(*revisions, uint64)) {
 	replace(&c.specs, oldSpec, spec)
 	replace(&o.statuses, oldStatus, status)
 	replace(&c.tombstones, when(old, store.Tombstone, oldSpec), when(n, store.Tombstone, spec))
-	replace(&o.graves, when(old, store.Grave, oldStatus), when(n, store.Grave, status))
+	replace(&o.graves, seen(old), seen(n))
 	o.hold(c, old, n)
 	if old != nil {
 		c.records--
@@ -103,6 +103,15 @@ func (t *Tally) move(old, n *store.Meta, add func(*revisions, uint64)) {
 	if old == nil || old.Sequence != n.Sequence {
 		c.head.Sequence = higherSequence(c.head.Sequence, n.Sequence)
 	}
+}
+
+// seen is the revision at which the source of m has seen that it is gone, 0 where
+// that does not end the record.
+func seen(m *store.Meta) uint64 {
+	if m == nil || !m.GoesWhenSeen() {
+		return 0
+	}
+	return m.StatusRevision
 }
 
 // when is revision if m is in a state, else 0.
@@ -240,8 +249,8 @@ func (t *Tally) Tombstones(dt codec.DataType, cluster string) []uint64 {
 	return nil
 }
 
-// Graves returns the status revisions of an owner's graves that are not above
-// upTo, ascending, at most limit.
+// Graves returns the status revisions of an owner's graves that go when it has seen
+// them and are not above upTo, ascending, at most limit.
 func (t *Tally) Graves(dt codec.DataType, owner string, upTo uint64, limit int) []uint64 {
 	if o := t.owners[store.Scope{DataType: dt, Owner: owner}]; o != nil {
 		return o.graves.upTo(upTo, limit)

@@ -43,10 +43,10 @@ func testTakeOver(t *testing.T, site Site) {
 	u1, u2 := in("c1", "u1"), in("c1", "u2")
 	waits := spec(u2, 1)
 	waits.Name = "work-u1"
-	b.accept(spec(u1, 1))
+	b.accept(spec(u1, 1), report(u1, 1, 1))
 	deleted := b.commit(deletion(u1, 1))[0]
-	diff(t, "what the deletion replaced", store.Outcome{Verdict: store.Accepted, Revision: 2, Head: 2, Owner: "s1", Replaced: 1}, deleted)
-	over := store.Op{Kind: store.TakeOver, Key: u1, IfRevision: 2, At: Noon}
+	diff(t, "what the deletion replaced", store.Outcome{Verdict: store.Accepted, Revision: 3, Head: 3, Owner: "s1", Replaced: 1}, deleted)
+	over := store.Op{Kind: store.TakeOver, Key: u1, IfRevision: 3, At: Noon}
 	diff(t, "nothing waits", []store.Verdict{store.Ignored}, verdicts(b.commit(over)))
 	b.accept(waits)
 	stale := over

@@ -288,7 +288,7 @@ func (l *Model) Tombstones(dt codec.DataType, cluster string) []store.Meta {
 func (l *Model) Graves(dt codec.DataType, owner string, upTo uint64, limit int) []store.Key {
 	var out []store.Key
 	for _, m := range l.Since(store.Scope{DataType: dt, Owner: owner}, store.StatusPart, 0) {
-		if m.State == store.Grave && m.StatusRevision <= upTo && len(out) < limit {
+		if m.GoesWhenSeen() && m.StatusRevision <= upTo && len(out) < limit {
 			out = append(out, m.Key)
 		}
 	}

@@ -284,7 +284,8 @@ func testGraves(t *testing.T, site Site) {
 	u1, u2, u3 := in("c1", "u1"), in("c1", "u2"), in("c2", "u3")
 	diff(t, "none", 0, len(b.graves("s1", 1<<63, 10)))
 	b.accept(spec(u1, 1), report(u1, 1, 1), spec(u2, 1), deletion(u2, 1), deletion(u1, 1), reportDeleted(u2, 1, 2), reportDeleted(u1, 1, 3))
-	b.accept(spec(u3, 1), deletion(u3, 1)) // nobody subscribed: buried at once
+	b.accept(spec(u3, 1), report(u3, 1, 1), deletion(u3, 1), reportDeleted(u3, 1, 4))
+	b.accept(spec(in("c2", "u4"), 1), deletion(in("c2", "u4"), 1)) // nobody subscribed: no cluster has confirmed it
 	first := b.get(u2).StatusRevision
 	diff(t, "in the order of the burials", []store.Key{u2, u1, u3}, b.graves("s1", b.Head().Revision, 10))
 	diff(t, "two of them", []store.Key{u2, u1}, b.graves("s1", b.Head().Revision, 2))
