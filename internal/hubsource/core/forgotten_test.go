@@ -191,3 +191,22 @@ func TestCore_DeletesWhatMayHaveItsNameAfterALostAnswer(t *testing.T) {
 		t.Fatalf("published %s", p.Action)
 	}
 }
+
+// t1 a new work of a name is published, and given up. t2 it is deleted. t3 the broker is asked: it
+// lacks the work and has a former one of that name, whose deletion is withheld. Therefore the
+// deletion of t2 waits. t4 the publish of t1 arrives and takes the name, and its cluster reports.
+// Therefore what was known at t3 counts no more.
+func TestCore_DeletesWhatTookItsNameLate(t *testing.T) {
+	gone := newWork("m000", 2, deleting, version("150"), func(o *workv1.ManifestWork) { o.UID = "another" })
+	f := comparingFixture(t, State{Withheld: []string{everywhere}}, gone)
+	f.compare(nil, 1)
+	f.locate("200")
+	f.clusterIdle("cluster1")
+	f.idle(SpecLane, gone.UID)
+	if v := f.core.Report(report(gone, 1, applied(1))); v != Taken {
+		t.Fatalf("the report is %s", v)
+	}
+	if p := next[Publish](f, SpecLane, gone.UID); p.Action != codec.DeleteRequest {
+		t.Fatalf("published %s", p.Action)
+	}
+}

@@ -149,6 +149,9 @@ func (s *statuses) receive(r *Report) Verdict {
 		return Stale
 	}
 	w.report.sequence, w.report.version = r.Sequence, max(w.report.version, r.Version)
+	if s.compare.nameWaits(cl, r.Name) && !cl.comparing.missing.has(string(r.UID)) {
+		s.compare.repeat(cl, 0) // what had the name is no more: a publish came late and took it
+	}
 	s.keep(w, r)
 	return Taken
 }
