@@ -12,12 +12,15 @@ type quantity struct {
 	name  string
 	value func(sample) float64
 	limit float64 // the growth that is allowed, as a part of what it was
+	slack float64 // the growth that is allowed whatever it was
 	unit  float64 // for people
 }
 
 var quantities = []quantity{
 	{name: "goroutines", value: func(s sample) float64 { return s.goroutines }, limit: 0.05, unit: 1},
-	{name: "descriptors", value: func(s sample) float64 { return s.descriptors }, limit: 0.05, unit: 1},
+	// The broker's store has a table more or less open at any time, and 30 descriptors in
+	// all. A leak shows all the same: the storms break hundreds of connections.
+	{name: "descriptors", value: func(s sample) float64 { return s.descriptors }, limit: 0.05, slack: 4, unit: 1},
 	{name: "resident MiB", value: func(s sample) float64 { return s.resident }, limit: 0.10, unit: 1 << 20},
 }
 
@@ -50,9 +53,9 @@ func (p plan) judge(program string, s series) ([]growth, error) {
 	var all []growth
 	for _, q := range quantities {
 		g := growth{program: program, quantity: q.name, before: before.median(q.value), after: after.median(q.value), unit: q.unit}
-		if g.after-g.before > q.limit*g.before {
-			g.err = fmt.Errorf("%s: %s grew by %.1f %%, from %.1f to %.1f; %.0f %% are allowed",
-				program, q.name, g.percent(), g.before/q.unit, g.after/q.unit, 100*q.limit)
+		if g.after-g.before > max(q.limit*g.before, q.slack) {
+			g.err = fmt.Errorf("%s: %s grew by %.1f %%, from %.1f to %.1f; %.0f %% are allowed, or %.0f",
+				program, q.name, g.percent(), g.before/q.unit, g.after/q.unit, 100*q.limit, q.slack/q.unit)
 		}
 		all = append(all, g)
 	}
