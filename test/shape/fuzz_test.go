@@ -32,7 +32,6 @@ var decoders = map[string]string{
 	"internal/broker/feed parsePageToken":                  "internal/broker/feed FuzzParsePageToken",
 	"internal/broker/listen/grpc publishRequest.unmarshal": "internal/broker/listen/grpc FuzzPublishRequest",
 	"internal/broker/listen/grpc rawCodec.Unmarshal":       "internal/broker/listen/grpc FuzzPublishRequest",
-	"internal/broker/store/pebble decodeChange":            "internal/broker/store/pebble FuzzDecodeChange",
 	"internal/broker/store/pebble decodeMeta":              "internal/broker/store/pebble FuzzDecodeMeta",
 	"internal/broker/store/pebble decodeNumber":            "internal/broker/store/pebble FuzzDecodeChange",
 	"internal/broker/store/pebble decodeTerm":              "internal/broker/store/pebble FuzzDecodeChange",

@@ -60,6 +60,9 @@ func (d *data) clone() data {
 	return c
 }
 
+// begin begins a term.
+func (d *data) begin(t resident.Term) { d.terms = d.terms.Begin(t) }
+
 func (d *data) record(k store.Key) *record {
 	if p := d.places[resident.Place{DataType: k.DataType, Cluster: k.Cluster}]; p != nil {
 		return p.records[k.ResourceID]

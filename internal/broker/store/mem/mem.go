@@ -43,7 +43,7 @@ func Open(o Options) *Store {
 		s.data = o.From.data.clone()
 	}
 	s.term = store.Head{Epoch: s.data.epoch, Term: o.NewID(), TermStart: s.data.head + 1}
-	s.data.terms = s.data.terms.Begin(resident.Term{ID: s.term.Term, First: s.term.TermStart})
+	s.data.begin(resident.Term{ID: s.term.Term, First: s.term.TermStart})
 	return s
 }
 

@@ -349,7 +349,7 @@ func TestBackup_PowerLoss(t *testing.T) {
 	s := mustOpen(t, tiny(files))
 	a := newAcked()
 	noError(t, a.churn(s, 0, 30))
-	noError(t, s.flush(t.Context()))
+	noError(t, s.db.Flush())
 	on.Store(true)
 	err := backup(t.Context(), s, "backup")
 	done := mem.CrashClone(vfs.CrashCloneCfg{})

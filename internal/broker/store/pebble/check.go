@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
+	"strings"
 
 	engine "github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/broker/store/resident"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -195,30 +198,299 @@ func (c *checker) all(ctx context.Context, files vfs.FS) error {
 	if err := c.pass(ctx); err != nil {
 		return err
 	}
-	if len(c.terms) == 0 {
+	if n := len(c.terms); n > 0 {
+		c.report.Term = c.terms[n-1].ID
+	} else {
 		c.wrong([]byte{keyTerm}, "there is no sound one")
 	}
-	mark, err := readClean(files, c.report.Dir)
-	if c.report.Closed = mark != nil; mark != nil {
-		err = mark.compare(c.report.Dir, &c.state)
+	r := c.report
+	mark, err := readClean(files, r.Dir)
+	if r.Closed = mark != nil; mark != nil {
+		err = mark.compare(r.Dir, &c.state)
 	}
 	if err := c.note([]byte(cleanName), err); err != nil {
 		return err
 	}
-	c.summarise()
+	r.Epoch, r.Revision, r.Bookmarks = c.head.Epoch, c.head.Revision, len(c.marks)
+	c.tally.Sort()
+	for i := range r.Clusters {
+		in := &r.Clusters[i]
+		h := c.tally.ClusterHead(in.DataType, in.Cluster)
+		in.Live, in.Tombstones, in.Digest = int(h.Digest.Count), h.Tombstones, h.Digest
+	}
 	return nil
 }
 
-// summarise ends the report.
-func (c *checker) summarise() {
-	r := c.report
-	r.Bookmarks = len(c.marks)
-	c.tally.Sort()
-	r.Epoch, r.Revision = c.head.Epoch, c.head.Revision
-	if n := len(c.terms); n > 0 {
-		r.Term = c.terms[n-1].ID
+// kinds are those of all keys, in their order.
+var kinds = slices.Sorted(slices.Values(slices.Concat(loaded[:], []byte{keyName, keyOwner, keyRevision}, payloads[:])))
+
+// pass reads every value. Where the disk does not give one back, it goes on with
+// the next kind.
+func (c *checker) pass(ctx context.Context) (err error) {
+	it, err := c.db.NewIter(nil)
+	if err != nil {
+		return c.note(nil, err)
 	}
-	for i := range r.Clusters {
-		r.Clusters[i].Digest = c.tally.ClusterHead(r.Clusters[i].DataType, r.Clusters[i].Cluster).Digest
+	defer func() {
+		if cerr := it.Close(); err == nil {
+			err = c.note(nil, cerr)
+		}
+	}()
+	at := byte(0)
+	for valid := it.First(); ; {
+		for ; valid; valid = it.Next() {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			at = it.Key()[0]
+			if err := c.note(it.Key(), c.value(it)); err != nil {
+				return err
+			}
+		}
+		if it.Error() == nil {
+			break
+		}
+		c.wrong([]byte{at}, "%v", it.Error())
+		c.cut[at] = true
+		i := slices.IndexFunc(kinds, func(k byte) bool { return k > at })
+		if i < 0 {
+			break
+		}
+		at = kinds[i]
+		valid = it.SeekGE([]byte{at})
+	}
+	c.turn()
+	c.missing(nil)
+	return nil
+}
+
+// value checks one.
+func (c *checker) value(it *engine.Iterator) error {
+	key := it.Key()
+	v, err := it.ValueAndErr()
+	if err != nil {
+		return err
+	}
+	c.report.Values++
+	c.report.Bytes += len(v)
+	body, err := unseal(key, v)
+	if key[0] > keyMeta {
+		return c.compare(key, body, err)
+	}
+	if err != nil {
+		return err
+	}
+	m, err := c.load(key, body)
+	switch {
+	case err != nil:
+		return err
+	case m != nil:
+		c.record(key, m)
+	case key[0] == keyTerm:
+		c.term(key)
+	case key[0] == keyCluster:
+		if dt, cluster, err := parseClusterKey(key); err != nil {
+			return err
+		} else if err := store.CheckPlace(dt, cluster); err != nil {
+			c.wrong(key, "%v", err)
+		}
+	case key[0] == keyBookmark:
+		if err := store.CheckBookmarks(map[string][]byte{string(key[1:]): body}); err != nil {
+			c.wrong(key, "%v", err)
+		}
+	}
+	return nil
+}
+
+// term checks the last one that was read.
+func (c *checker) term(key []byte) {
+	n := len(c.terms) - 1
+	t := c.terms[n]
+	var before resident.Term
+	if n > 0 {
+		before = c.terms[n-1]
+	}
+	switch {
+	case t.ID == "" || slices.ContainsFunc(c.terms[:n], func(o resident.Term) bool { return o.ID == t.ID }):
+		c.wrong(key, "another term has its id, or it has none")
+	case t.First < before.First:
+		c.wrong(key, "it begins at revision %d, before the one before it at %d", t.First, before.First)
+	case t.First > c.highest()+1:
+		c.wrong(key, "it begins at revision %d, above the head %d", t.First, c.head.Revision)
+	}
+}
+
+// record checks one, and takes down what must lead to it and belong to it.
+func (c *checker) record(key []byte, m *store.Meta) {
+	c.count(m)
+	for _, what := range c.form(m) {
+		c.wrong(key, "%s", what)
+	}
+	if id := store.WaitsBehind(m); id != "" {
+		if other, twice := c.behind[beside(m.Key, id)]; twice {
+			c.wrong(key, "%q waits behind it, and behind %q too", id, other)
+		}
+	}
+	c.addRecord(m)
+	var room [maxEntries]entry
+	for _, e := range entries(room[:0], m) {
+		c.expected = append(c.expected, expectation{key: string(e.key(m.Key)), body: string(e.body(m))})
+	}
+	for _, kind := range payloads {
+		if is := payloadOf(kind, m); is != never {
+			c.expected = append(c.expected, expectation{key: string(recordKey(kind, m.Key)), payload: is})
+		}
+	}
+}
+
+// count adds a record to the report, as far as the tally does not count it. Those of
+// one place follow each other.
+func (c *checker) count(m *store.Meta) {
+	n := len(c.report.Clusters)
+	if n == 0 || c.report.Clusters[n-1].DataType != m.DataType || c.report.Clusters[n-1].Cluster != m.Cluster {
+		c.report.Clusters = append(c.report.Clusters, ClusterReport{DataType: m.DataType, Cluster: m.Cluster})
+		n++
+	}
+	if m.State == store.Grave {
+		c.report.Clusters[n-1].Graves++
+	}
+}
+
+// form returns what a meta says that cannot be.
+func (c *checker) form(m *store.Meta) []string {
+	var out []string
+	must := func(ok bool, what string) {
+		if !ok {
+			out = append(out, what)
+		}
+	}
+	grave, above := m.State == store.Grave, c.aboveHead(m)
+	must(m.Owner != "" && m.Name != "", "it has no owner or no name")
+	must(m.SpecRevision != 0, "it has no revision")
+	must(above == "", above)
+	must(m.State != store.Live || m.DeletedAt.IsZero(), "it is live and has a deletion time")
+	must(grave == !m.Buried.IsZero(), "it is a grave without the time of its burial, or the reverse")
+	must(!grave || m.StatusRevision != 0, "it is a grave without a final status")
+	must(m.Waiting == nil || m.State == store.Tombstone, "something waits behind it, and it is no tombstone")
+	must(grave || !m.SpecSupersedes || m.Version <= m.Superseded, "its version is above the one it superseded")
+	if w := m.Waiting; w != nil {
+		must(w.Owner == m.Owner, "a spec of another owner waits behind it")
+		must(w.ResourceID != "" && w.Name != "", "what waits behind it has no id or no name")
+		must(w.ResourceID != m.ResourceID || !w.Deleting, "a deletion waits behind its own tombstone")
+	}
+	return out
+}
+
+// turn is called when all records were read: it sorts what they say, and
+// compares them with each other.
+func (c *checker) turn() {
+	if c.turned {
+		return
+	}
+	c.turned = true
+	slices.SortStableFunc(c.expected, func(a, b expectation) int { return strings.Compare(a.key, b.key) })
+	c.expected = slices.CompactFunc(c.expected, func(a, b expectation) bool {
+		if a.key != b.key {
+			return false
+		}
+		c.wrong([]byte(a.key), "%s and %s both have it", a.record(), b.record())
+		return true
+	})
+	for k, tombstone := range c.behind {
+		c.waits(k, beside(k, tombstone))
+	}
+}
+
+// waits: an id that waits is nowhere else but in its grave.
+func (c *checker) waits(k, tombstone store.Key) {
+	r, ok := c.lookup(k)
+	t, tok := c.lookup(tombstone)
+	switch {
+	case !ok || !tok || r == nil || t == nil:
+	case r.State != store.Grave:
+		c.wrong(recordKey(keyMeta, tombstone), "%q waits behind it, and is there", k.ResourceID)
+	case r.Owner != t.Owner:
+		c.wrong(recordKey(keyMeta, tombstone), "%q waits behind it, and its grave is of another owner", k.ResourceID)
+	}
+}
+
+// lookup returns a record, nil when there is none; false: it cannot be read, which
+// is in the report.
+func (c *checker) lookup(k store.Key) (m *store.Meta, ok bool) {
+	m, err := getMeta(c.db, k)
+	return m, err == nil
+}
+
+// record is the printable key of the one that an expectation is of.
+func (x expectation) record() string {
+	k, err := leadsTo([]byte(x.key), []byte(x.body))
+	if err != nil { // what a record says has a form
+		return printable([]byte(x.key))
+	}
+	return printable(recordKey(keyMeta, k))
+}
+
+// missing adds what is expected before a key and was not met; nil is the end.
+func (c *checker) missing(before []byte) {
+	for ; c.next < len(c.expected) && (before == nil || c.expected[c.next].key < string(before)); c.next++ {
+		if x := c.expected[c.next]; x.payload != maybe && !c.cut[x.key[0]] {
+			c.wrong([]byte(x.key), "it is missing, and %s must have it", x.record())
+		}
+	}
+}
+
+// compare compares a value that comes behind the records with what they say; err
+// says that it cannot be read.
+func (c *checker) compare(key, body []byte, err error) error {
+	c.turn()
+	c.missing(key)
+	if c.next == len(c.expected) || c.expected[c.next].key != string(key) {
+		if err == nil {
+			err = c.unexpected(key, body)
+		}
+		return err
+	}
+	x := c.expected[c.next]
+	c.next++
+	if err != nil || x.payload != never || x.body == string(body) {
+		return err
+	}
+	if key[0] == keyRevision {
+		is, err := parseChange(key, body)
+		if err != nil {
+			return err
+		}
+		must, err := parseChange(key, []byte(x.body))
+		if err != nil {
+			return err
+		}
+		// A status keeps the state that its record had when it was written.
+		if must.Part == store.StatusPart {
+			must.State = is.State
+		}
+		if is == must {
+			return nil
+		}
+	}
+	return damage(key, "it does not say what "+x.record()+" says")
+}
+
+// unexpected says what is wrong with a value that no record has.
+func (c *checker) unexpected(key, body []byte) error {
+	if !slices.Contains(kinds, key[0]) {
+		return damage(key, "no release wrote such a key")
+	}
+	k, err := leadsTo(key, body)
+	if err != nil || c.cut[keyMeta] {
+		return err
+	}
+	record := printable(recordKey(keyMeta, k))
+	switch m, ok := c.lookup(k); {
+	case !ok:
+		return nil
+	case m == nil:
+		return damage(key, fmt.Sprintf("it leads to %s, and there is no such record", record))
+	default:
+		return damage(key, fmt.Sprintf("it leads to %s, which does not have it", record))
 	}
 }

@@ -116,8 +116,13 @@ func (c clean) value() []byte {
 	return v
 }
 
-// sign writes the file, which survives a power loss when it returns.
+// sign writes the file about a store that is closed; it survives a power loss when
+// sign returns.
 func (c clean) sign(files vfs.FS, dir string) error {
+	c, err := c.at(files, dir)
+	if err != nil {
+		return err
+	}
 	f, err := files.Create(files.PathJoin(dir, cleanName), vfs.WriteCategoryUnspecified)
 	if err != nil {
 		return err
@@ -153,8 +158,8 @@ func readClean(files vfs.FS, dir string) (*clean, error) {
 	for len(r.b) > 0 {
 		c.files = append(c.files, fileSum{name: r.string(), crc: r.uint64()})
 	}
-	if err := r.end(); err != nil {
-		return nil, &store.DamageError{Key: name, What: err.Error()}
+	if r.what != "" {
+		return nil, &store.DamageError{Key: name, What: r.what}
 	}
 	c.changed = c.compareFiles(files, dir)
 	return c, nil
@@ -187,11 +192,11 @@ func (c clean) compare(dir string, s *state) error {
 	switch i := slices.IndexFunc(s.terms, func(t resident.Term) bool { return t.ID == c.term }); {
 	case i < 0:
 		return &store.DamageError{Key: dir, What: "it was closed under a term that it does not have: the end of its log is lost"}
-	case i == len(s.terms)-1 && head != c.revision:
+	case i < len(s.terms)-1:
+		return nil // it was opened since
+	case head != c.revision:
 		return &store.DamageError{Key: dir, What: fmt.Sprintf("it was closed at revision %d and has %d: the end of its log is lost", c.revision, head)}
-	case i == len(s.terms)-1:
-		return c.changed
 	default:
-		return nil
+		return c.changed
 	}
 }

@@ -1,7 +1,9 @@
 package pebble
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"slices"
 
 	engine "github.com/cockroachdb/pebble/v2"
@@ -15,7 +17,7 @@ import (
 func (s *Store) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, error) {
 	outcomes := make([]store.Outcome, len(ops))
 	err := s.update(ctx, sizeOf(ops), func(b *engine.Batch) (apply func(), err error) {
-		t := s.transaction(b, len(ops))
+		t := newTransaction(s.db, &s.memory, b, len(ops))
 		for i := range ops {
 			if outcomes[i], err = t.do(&ops[i]); err != nil {
 				s.failure.set(err)
@@ -28,6 +30,83 @@ func (s *Store) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, er
 		return nil, err
 	}
 	return outcomes, nil
+}
+
+// MarkSubscribed implements [store.Store]. What is known already costs no
+// write.
+func (s *Store) MarkSubscribed(ctx context.Context, dt codec.DataType, cluster, uid string) error {
+	if err := store.CheckPlace(dt, cluster); err != nil {
+		return err
+	}
+	return s.update(ctx, 0, func(b *engine.Batch) (apply func(), err error) {
+		p := resident.Place{DataType: dt, Cluster: cluster}
+		if !s.subscribed.News(p, uid) {
+			return nil, nil
+		}
+		return func() { s.subscribed[p] = uid }, set(b, clusterKey(dt, cluster), []byte(uid))
+	})
+}
+
+// ForgetCluster implements [store.Store].
+func (s *Store) ForgetCluster(ctx context.Context, cluster string) error {
+	return s.update(ctx, 0, func(b *engine.Batch) (apply func(), err error) {
+		for p := range s.subscribed {
+			if p.Cluster == cluster {
+				err = errors.Join(err, b.Delete(clusterKey(p.DataType, cluster), nil))
+			}
+		}
+		return func() { s.subscribed.Forget(cluster) }, err
+	})
+}
+
+// SetBookmarks implements [store.Store]. What is there already costs no write.
+func (s *Store) SetBookmarks(ctx context.Context, bookmarks map[string][]byte) error {
+	if err := store.CheckBookmarks(bookmarks); err != nil {
+		return err
+	}
+	return s.update(ctx, 0, func(b *engine.Batch) (apply func(), err error) {
+		for name, value := range bookmarks {
+			known, ok := s.marks[name]
+			switch {
+			case ok && value == nil:
+				err = errors.Join(err, b.Delete(bookmarkKey(name), nil))
+			case value != nil && (!ok || !bytes.Equal(known, value)):
+				err = errors.Join(err, set(b, bookmarkKey(name), value))
+			}
+		}
+		return func() { s.marks.Set(bookmarks) }, err
+	})
+}
+
+// update writes what f puts into the batch, which has room for size bytes at
+// first; apply is called with mu held when that is durable. Nothing is written
+// for an empty batch.
+func (s *Store) update(ctx context.Context, size int, f func(b *engine.Batch) (apply func(), err error)) error {
+	leave, err := s.enter(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	s.commit.Lock()
+	defer s.commit.Unlock()
+	if err := s.failure.refusal(); err != nil {
+		return err
+	}
+	b := s.db.NewBatchWithSize(size)
+	apply, err := f(b)
+	if err != nil || b.Empty() {
+		return errors.Join(err, b.Close())
+	}
+	err = s.failure.attempt(func() error { return errors.Join(s.db.Apply(b, engine.Sync), b.Close()) })
+	if err != nil {
+		s.failure.set(err)
+	}
+	// The engine returns nil after its fatal errors too.
+	if err := s.failure.refusal(); err != nil {
+		return err
+	}
+	s.publish(newView(s.db, s.failure), apply)
+	return nil
 }
 
 // sizeOf estimates the batch of some ops, in bytes.
@@ -43,9 +122,10 @@ func sizeOf(ops []store.Op) int {
 // transaction is a commit in the making: the state that its ops left so far,
 // over that of the database. It implements [store.Reader].
 type transaction struct {
-	s     *Store
-	batch *engine.Batch
-	head  uint64
+	db     engine.Reader
+	memory *memory // of the commit before
+	batch  *engine.Batch
+	head   uint64
 
 	metas  map[store.Key]*store.Meta // nil: removed
 	names  map[store.Key]string      // in the place of ids; "": free
@@ -64,10 +144,10 @@ type payload struct {
 	event []byte // nil: there is none any more
 }
 
-// transaction begins one of so many ops.
-func (s *Store) transaction(b *engine.Batch, ops int) *transaction {
+// newTransaction begins one of so many ops.
+func newTransaction(db engine.Reader, m *memory, b *engine.Batch, ops int) *transaction {
 	return &transaction{
-		s: s, batch: b, head: s.head.Revision,
+		db: db, memory: m, batch: b, head: m.head.Revision,
 		metas: make(map[store.Key]*store.Meta), names: make(map[store.Key]string), behind: make(map[store.Key]string),
 		writes: make([]store.Write, 0, ops), changes: make([]store.Change, 0, ops), events: make([]payload, 0, ops),
 	}
@@ -78,10 +158,10 @@ func (t *transaction) Meta(k store.Key) (*store.Meta, error) {
 	if m, ok := t.metas[k]; ok {
 		return m, nil
 	}
-	if m, ok := t.s.metas.get(k); ok {
+	if m, ok := t.memory.metas.get(k); ok {
 		return m, nil
 	}
-	m, err := getMeta(t.s.db, k)
+	m, err := getMeta(t.db, k)
 	if err == nil {
 		t.metas[k] = m
 	}
@@ -94,7 +174,7 @@ func (t *transaction) Named(dt codec.DataType, cluster, name string) (string, bo
 	if id, ok := t.names[n]; ok {
 		return id, id != "", nil
 	}
-	body, ok, err := get(t.s.db, nameKey(dt, cluster, name))
+	body, ok, err := get(t.db, nameKey(dt, cluster, name))
 	if err == nil {
 		t.names[n] = string(body)
 	}
@@ -107,13 +187,13 @@ func (t *transaction) Behind(k store.Key) (string, bool) {
 		return id, id != ""
 	}
 	// Only a commit writes the map, and this is the one.
-	id, ok := t.s.behind[k]
+	id, ok := t.memory.behind[k]
 	return id, ok
 }
 
 // Subscribed implements [store.Reader].
 func (t *transaction) Subscribed(dt codec.DataType, cluster string) (string, bool) {
-	return t.s.Subscribed(dt, cluster)
+	return t.memory.Subscribed(dt, cluster)
 }
 
 // do decides one op and puts the decision into the batch.
@@ -148,7 +228,7 @@ func (t *transaction) waited(d store.Decision, k store.Key) ([]byte, error) {
 			return p.event, nil
 		}
 	}
-	body, _, err := get(t.s.db, recordKey(keyWaiting, k))
+	body, _, err := get(t.db, recordKey(keyWaiting, k))
 	return body, err
 }
 
@@ -243,14 +323,14 @@ func (t *transaction) finish() error {
 
 // apply carries the commit over into memory; mu is held.
 func (t *transaction) apply() {
-	s := t.s
-	s.head.Revision = t.head
+	m := t.memory
+	m.head.Revision = t.head
 	for _, w := range t.writes {
-		s.tally.Count(w.Old, w.New)
+		m.tally.Count(w.Old, w.New)
 		if w.New == nil {
-			s.metas.remove(w.Key)
+			m.metas.remove(w.Key)
 		} else {
-			s.metas.put(w.Key, w.New)
+			m.metas.put(w.Key, w.New)
 		}
 	}
 	for _, p := range t.events {
@@ -262,24 +342,24 @@ func (t *transaction) apply() {
 			h.Part = store.StatusPart
 		}
 		if p.event == nil {
-			s.events.remove(h)
+			m.events.remove(h)
 		} else {
-			s.events.put(h, slices.Clip(p.event))
+			m.events.put(h, slices.Clip(p.event))
 		}
 	}
 	for k, id := range t.behind {
 		if id == "" {
-			delete(s.behind, k)
+			delete(m.behind, k)
 		} else {
-			s.behind[k] = id
+			m.behind[k] = id
 		}
 	}
 	// In revision order: what a later op of the batch made obsolete must be in
 	// the ring before it is marked.
 	for _, c := range t.changes {
-		s.ring.Append(c)
+		m.ring.Append(c)
 	}
 	for _, w := range t.writes {
-		s.ring.Forget(w.Old, w.New)
+		m.ring.Forget(w.Old, w.New)
 	}
 }

@@ -29,6 +29,11 @@ const (
 	lostName       = "lost+found" // of a file system of its own
 	// partBytes is how much of a file one part has at most.
 	partBytes = 256 << 10
+	// stagingName is a directory in that of the store, on its file system, in which
+	// a backup begins: making second names of the tables is quick, so commits wait
+	// for that and not for what comes after.
+	stagingName       = "outgoing"
+	formerStagingName = "BACKUP"
 )
 
 var (
@@ -37,6 +42,60 @@ var (
 	// ErrIncomplete says that a directory holds half a copy.
 	ErrIncomplete = errors.New("a copy into this directory was not finished")
 )
+
+// Backup sends the store, as it is at one moment during the call: everything
+// acknowledged until then and nothing else. Commits go on. send gets parts of
+// one file after the other, with its name in the first part of each, as
+// [Receive] takes them; data is valid during the call. Backup returns
+// [store.ErrBackup] when another one is being made, the error of send or of ctx,
+// [store.ErrClosed] when the store is closed meanwhile, or [store.ErrReadOnly].
+func (s *Store) Backup(ctx context.Context, send func(name string, data []byte) error) (err error) {
+	leave, err := s.enter(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	if !s.backups.TryLock() {
+		return store.ErrBackup
+	}
+	defer s.backups.Unlock()
+	// The log is copied while commits wait, so it shall be short.
+	if err := s.failure.call(s.db.Flush); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.fs.RemoveAll(s.staging)) }()
+	at, err := s.stage()
+	if err != nil {
+		return err
+	}
+	err = sendFiles(ctx, s.fs, s.staging, func(name string, data []byte) error {
+		if s.isClosing() {
+			return store.ErrClosed
+		}
+		return send(name, data)
+	})
+	if err != nil {
+		return err
+	}
+	// Whoever opens the copy shall notice when it has lost its end.
+	if at, err = at.at(s.fs, s.staging); err != nil {
+		return err
+	}
+	return send(cleanName, at.value())
+}
+
+// stage copies the store as the last commit left it: none is under way.
+func (s *Store) stage() (clean, error) {
+	s.commit.Lock()
+	defer s.commit.Unlock()
+	err := s.failure.call(func() error {
+		if err := s.db.Checkpoint(s.staging); err != nil {
+			return fmt.Errorf("store: back up: %w", err)
+		}
+		return nil
+	})
+	return s.position(), err
+}
 
 // sendFiles sends the files of a directory. Only the first part of each has its
 // name; data is valid during the call.
@@ -267,11 +326,7 @@ func (in *incoming) receive(name string, data []byte) error {
 		if strings.ContainsAny(name, "/\\\x00") || name == "." || name == ".." || name == lockName || slices.Contains(in.made, name) {
 			return fmt.Errorf("a store has no file %q, or it came twice", name)
 		}
-		err := in.endFile()
-		if err == nil {
-			in.file, err = in.create(name)
-		}
-		if err != nil {
+		if err := in.beginFile(name); err != nil {
 			return err
 		}
 	}
@@ -282,13 +337,17 @@ func (in *incoming) receive(name string, data []byte) error {
 	return err
 }
 
-// create makes a file, which is taken away again if the copy fails.
-func (in *incoming) create(name string) (vfs.File, error) {
+// beginFile ends the file that comes at present and begins another one, which is
+// taken away again if the copy fails.
+func (in *incoming) beginFile(name string) error {
+	if err := in.endFile(); err != nil {
+		return err
+	}
 	f, err := in.fs.Create(in.fs.PathJoin(in.dir, name), vfs.WriteCategoryUnspecified)
 	if err == nil {
-		in.made = append(in.made, name)
+		in.file, in.made = f, append(in.made, name)
 	}
-	return f, err
+	return err
 }
 
 // endFile ends the file that comes at present.
@@ -302,13 +361,7 @@ func (in *incoming) endFile() error {
 }
 
 // mark says that the copy is not finished.
-func (in *incoming) mark() error {
-	f, err := in.create(incompleteName)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
-}
+func (in *incoming) mark() error { return errors.Join(in.beginFile(incompleteName), in.endFile()) }
 
 // unmark makes the copy count; it survives a power loss then.
 func (in *incoming) unmark() error {

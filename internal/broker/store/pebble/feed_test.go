@@ -89,7 +89,7 @@ func TestClose_OfUnusedStore(t *testing.T) {
 		t.Errorf("a store that is well says %v", s.Err())
 	}
 	closed := make(chan error, 1)
-	err := s.read(t.Context(), nil, func(v *view) error {
+	err := s.read(t.Context(), func() {}, func(v *view) error {
 		go func() { closed <- s.Close() }()
 		<-s.closing
 		if _, err := s.Get(context.Background(), testKey(1)); !errors.Is(err, store.ErrClosed) {

@@ -2,14 +2,17 @@ package pebble
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 
 	engine "github.com/cockroachdb/pebble/v2"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/resident"
+	"github.com/hawser-io/hawser/pkg/codec"
 )
 
 // view is the state after one commit, as it is on disk: the engine shows a batch
@@ -21,14 +24,14 @@ type view struct {
 	holders  atomic.Int64 // the store and its readers
 }
 
-func (s *Store) newView() *view {
-	v := &view{snapshot: s.db.NewSnapshot(), failure: s.failure}
+func newView(db *engine.DB, f *failure) *view {
+	v := &view{snapshot: db.NewSnapshot(), failure: f}
 	v.holders.Store(1)
 	return v
 }
 
 func (v *view) unref() {
-	if v.holders.Add(-1) > 0 {
+	if v == nil || v.holders.Add(-1) > 0 {
 		return
 	}
 	// The engine waits for its change of the manifest, if one is under way.
@@ -37,72 +40,38 @@ func (v *view) unref() {
 	}
 }
 
-// enter begins a call; leave ends it.
-func (s *Store) enter(ctx context.Context) (leave func(), err error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	// TryRLock fails only when Close waits or has finished.
-	if !s.calls.TryRLock() {
-		return nil, store.ErrClosed
-	}
-	if s.isClosing() {
-		s.calls.RUnlock()
-		return nil, store.ErrClosed
-	}
-	return s.calls.RUnlock, nil
-}
-
-// read calls f with the present view. Before, it calls look with mu held: what
-// that sees is of the same commit. It turns the store read-only when f returns
-// that something cannot be read.
+// read calls f with the present view, and look before it. It turns the store
+// read-only when f returns that something cannot be read.
 func (s *Store) read(ctx context.Context, look func(), f func(v *view) error) error {
 	leave, err := s.enter(ctx)
 	if err != nil {
 		return err
 	}
 	defer leave()
-	s.mu.RLock()
-	if look != nil {
-		look()
-	}
-	v := s.view
-	v.holders.Add(1)
-	s.mu.RUnlock()
+	v := s.present(look)
 	defer v.unref()
-	return s.failure.heed(f(v))
+	err = f(v)
+	if errors.As(err, new(unreadable)) || errors.As(err, new(*store.DamageError)) {
+		s.failure.set(err)
+	}
+	return err
 }
 
 // unreadable is the error about a value that the disk does not give back, or
 // that is not what was written.
-type unreadable struct {
-	key string // printable
-	err error
-}
+type unreadable struct{ error }
 
-func (u *unreadable) Error() string { return "store: read " + u.key + ": " + u.err.Error() }
+func (u unreadable) Unwrap() error { return u.error }
 
-func (u *unreadable) Unwrap() error { return u.err }
-
+// unreadableAt makes one of an error about the value at a key, if it is one.
 func unreadableAt(key []byte, err error) error {
-	if engine.IsCorruptionError(err) {
-		err = &store.DamageError{Key: printable(key), What: err.Error()}
-	}
-	return &unreadable{key: printable(key), err: err}
-}
-
-// heed turns the store read-only when err says that something cannot be read. It
-// returns err.
-func (f *failure) heed(err error) error {
 	if err == nil {
 		return nil
 	}
-	var u *unreadable
-	var d *store.DamageError
-	if errors.As(err, &u) || errors.As(err, &d) {
-		f.set(err)
+	if engine.IsCorruptionError(err) {
+		err = damage(key, err.Error())
 	}
-	return err
+	return unreadable{fmt.Errorf("store: read %s: %w", printable(key), err)}
 }
 
 // get returns the body of a value in memory of its own; ok is false when there
@@ -117,10 +86,7 @@ func get(r engine.Reader, key []byte) (body []byte, ok bool, err error) {
 		body = bytes.Clone(body)
 		err = errors.Join(err, closer.Close())
 	}
-	if err != nil {
-		return nil, false, unreadableAt(key, err)
-	}
-	return body, true, nil
+	return body, err == nil, unreadableAt(key, err)
 }
 
 // getMeta returns nil when there is no record.
@@ -134,7 +100,7 @@ func metaAt(k store.Key, get func(key []byte) (body []byte, ok bool, err error))
 	if err != nil || !ok {
 		return nil, err
 	}
-	return metaOf(k, key, body)
+	return decodeMeta(k, key, body)
 }
 
 // finder is [get] for many keys of one kind: an iterator that is made once finds
@@ -153,15 +119,10 @@ func (f *finder) get(key []byte) (body []byte, ok bool, err error) {
 		}
 	}
 	if !f.it.SeekGE(key) || !bytes.Equal(f.it.Key(), key) {
-		if err := f.it.Error(); err != nil {
-			return nil, false, unreadableAt(key, err)
-		}
-		return nil, false, nil
+		return nil, false, unreadableAt(key, f.it.Error())
 	}
-	if body, err = bodyAt(f.it); err != nil {
-		return nil, false, err
-	}
-	return body, true, nil
+	body, err = bodyAt(f.it)
+	return body, err == nil, err
 }
 
 func (f *finder) meta(k store.Key) (*store.Meta, error) { return metaAt(k, f.get) }
@@ -171,10 +132,7 @@ func (f *finder) close() error {
 	if f.it == nil {
 		return nil
 	}
-	if err := f.it.Close(); err != nil {
-		return unreadableAt([]byte{f.kind}, err)
-	}
-	return nil
+	return unreadableAt([]byte{f.kind}, f.it.Close())
 }
 
 // bodyAt returns the body of the value at which an iterator is.
@@ -183,10 +141,7 @@ func bodyAt(it *engine.Iterator) ([]byte, error) {
 	if err == nil {
 		v, err = unseal(it.Key(), v)
 	}
-	if err != nil {
-		return nil, unreadableAt(it.Key(), err)
-	}
-	return v, nil
+	return v, unreadableAt(it.Key(), err)
 }
 
 // within is the range of the keys that start with lead.
@@ -201,11 +156,7 @@ func each(ctx context.Context, r engine.Reader, in *engine.IterOptions, f func(k
 	if err != nil {
 		return unreadableAt(in.LowerBound, err)
 	}
-	defer func() {
-		if cerr := it.Close(); cerr != nil && err == nil {
-			err = unreadableAt(in.LowerBound, cerr)
-		}
-	}()
+	defer func() { err = cmp.Or(err, unreadableAt(in.LowerBound, it.Close())) }()
 	for it.First(); it.Valid(); it.Next() {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -218,10 +169,7 @@ func each(ctx context.Context, r engine.Reader, in *engine.IterOptions, f func(k
 			return err
 		}
 	}
-	if err := it.Error(); err != nil {
-		return unreadableAt(in.LowerBound, err)
-	}
-	return ctx.Err()
+	return cmp.Or(unreadableAt(in.LowerBound, it.Error()), ctx.Err())
 }
 
 // Get implements [store.Store]. What was written last is not looked up on disk.
@@ -234,11 +182,12 @@ func (s *Store) Get(ctx context.Context, k store.Key) (r store.Record, err error
 	}
 	err = s.read(ctx, look, func(v *view) error {
 		if m == nil {
-			if m, err = getMeta(v.snapshot, k); err != nil {
-				return err
-			}
+			m, err = getMeta(v.snapshot, k)
 		}
-		if m == nil {
+		switch {
+		case err != nil:
+			return err
+		case m == nil:
 			return store.ErrNotFound
 		}
 		r.Meta = *m
@@ -268,7 +217,7 @@ func (v *view) payload(kind byte, m *store.Meta, event *[]byte) error {
 // Scan implements [store.Store].
 func (s *Store) Scan(ctx context.Context, scope store.Scope, f func(store.Meta) error) error {
 	dt := scope.DataType
-	return s.read(ctx, nil, func(v *view) error {
+	return s.read(ctx, func() {}, func(v *view) error {
 		if scope.Owner != "" && scope.Cluster == "" {
 			return v.scanOwner(ctx, scope, f)
 		}
@@ -287,10 +236,11 @@ func (s *Store) Scan(ctx context.Context, scope store.Scope, f func(store.Meta) 
 }
 
 // scanOwner calls f for the records of one owner on all clusters.
-func (v *view) scanOwner(ctx context.Context, scope store.Scope, f func(store.Meta) error) error {
+func (v *view) scanOwner(ctx context.Context, scope store.Scope, f func(store.Meta) error) (err error) {
 	dt := scope.DataType
 	records := finder{r: v.snapshot, kind: keyMeta}
-	err := each(ctx, v.snapshot, within(prefix(keyOwner, scope.Owner, dt.Group, dt.Version, dt.Resource)), func(key, _ []byte) error {
+	defer func() { err = cmp.Or(err, records.close()) }()
+	return each(ctx, v.snapshot, within(prefix(keyOwner, scope.Owner, dt.Group, dt.Version, dt.Resource)), func(key, _ []byte) error {
 		k, err := parseOwnerKey(key)
 		if err != nil {
 			return err
@@ -304,8 +254,145 @@ func (v *view) scanOwner(ctx context.Context, scope store.Scope, f func(store.Me
 		}
 		return f(*m)
 	})
-	if cerr := records.close(); err == nil {
-		err = cerr
+}
+
+// What changed in a scope is found without an index of its own on disk, which
+// every commit would have to write: the tally in memory has the revisions, and
+// the change feed leads from each to its record.
+
+// Changes implements [store.Store]. A reader near the head is served from
+// memory; one that is behind reads the feed on disk until it is near.
+func (s *Store) Changes(ctx context.Context, after uint64, limit int) (out []store.Change, err error) {
+	limit = max(limit, 1)
+	var first uint64
+	var wait <-chan struct{} // closed when there is more
+	look := func() {
+		first, wait = s.ring.First, s.commits
+		out = s.ring.From(max(after+1, first), limit)
 	}
-	return err
+	for {
+		err := s.read(ctx, look, func(v *view) error {
+			if after+1 >= first {
+				return nil
+			}
+			earlier, err := v.replay(ctx, after, first, limit)
+			out = append(earlier, out...)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		if len(out) > 0 {
+			return out[:min(limit, len(out))], nil
+		}
+		select {
+		case <-wait:
+		case <-s.closing:
+			return nil, store.ErrClosed
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+var errLimit = errors.New("limit reached")
+
+// replay reads the changes between two revisions, both excluded, from disk.
+func (v *view) replay(ctx context.Context, after, before uint64, limit int) ([]store.Change, error) {
+	var out []store.Change
+	in := &engine.IterOptions{LowerBound: numberKey(keyRevision, after+1), UpperBound: numberKey(keyRevision, before)}
+	err := each(ctx, v.snapshot, in, func(key, body []byte) error {
+		c, err := parseChange(key, body)
+		if err != nil {
+			return err
+		}
+		if out = append(out, c); len(out) == limit {
+			return errLimit
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, errLimit) {
+		return nil, err
+	}
+	return out, nil
+}
+
+// Since implements [store.Store].
+func (s *Store) Since(ctx context.Context, scope store.Scope, part store.Part, after uint64, f func(store.Meta) error) error {
+	if err := store.CheckSince(scope, part); err != nil {
+		return err
+	}
+	return s.eachAt(ctx, part, func() []uint64 { return s.tally.Since(scope, part, after) }, func(m store.Meta) error {
+		if scope.Cluster != "" && m.Cluster != scope.Cluster || scope.Owner != "" && m.Owner != scope.Owner {
+			return nil
+		}
+		return f(m)
+	})
+}
+
+// Tombstones implements [store.Store].
+func (s *Store) Tombstones(ctx context.Context, dt codec.DataType, cluster string, f func(store.Meta) error) error {
+	return s.eachAt(ctx, store.SpecPart, func() []uint64 { return s.tally.Tombstones(dt, cluster) }, f)
+}
+
+// Graves implements [store.Store].
+func (s *Store) Graves(ctx context.Context, dt codec.DataType, owner string, upTo uint64, limit int) ([]store.Key, error) {
+	var keys []store.Key
+	graves := func() []uint64 { return s.tally.Graves(dt, owner, upTo, max(limit, 1)) }
+	err := s.eachAt(ctx, store.StatusPart, graves, func(m store.Meta) error {
+		keys = append(keys, m.Key)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return keys, nil
+}
+
+// eachAt calls f for the records of which the given half has these revisions.
+func (s *Store) eachAt(ctx context.Context, part store.Part, collect func() []uint64, f func(store.Meta) error) error {
+	var revisions []uint64
+	return s.read(ctx, func() { revisions = collect() }, func(v *view) (err error) {
+		feed, records := finder{r: v.snapshot, kind: keyRevision}, finder{r: v.snapshot, kind: keyMeta}
+		defer func() { err = cmp.Or(err, feed.close(), records.close()) }()
+		for _, revision := range revisions {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			m, err := recordAt(&feed, &records, revision, part)
+			if err == nil {
+				err = f(*m)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return ctx.Err()
+	})
+}
+
+// recordAt returns the record of which one half has a revision. That it is in
+// the feed is known.
+func recordAt(feed, records *finder, revision uint64, part store.Part) (*store.Meta, error) {
+	key := numberKey(keyRevision, revision)
+	body, ok, err := feed.get(key)
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		return nil, damage(key, "it is missing, but there is a record with this revision")
+	}
+	c, err := parseChange(key, body)
+	if err != nil {
+		return nil, err
+	}
+	m, err := records.meta(c.Key)
+	if err != nil {
+		return nil, err
+	}
+	spec, status := store.Entries(m)
+	if c.Part != part || part == store.SpecPart && spec != revision || part == store.StatusPart && status != revision {
+		return nil, damage(key, fmt.Sprintf("it leads to %s, which has the revisions %d and %d", printable(recordKey(keyMeta, c.Key)), spec, status))
+	}
+	return m, nil
 }

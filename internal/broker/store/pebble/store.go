@@ -1,22 +1,78 @@
 package pebble
 
 import (
-	"bytes"
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
+	"fmt"
+	"log/slog"
+	"math"
 	"sync"
 
 	engine "github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/bloom"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/resident"
-	"github.com/hawser-io/hawser/pkg/codec"
 )
+
+// ErrInUse says that another process, or another store in this one, has the
+// directory.
+var ErrInUse = errors.New("another broker uses this directory; stop it first, or give each its own")
+
+// Options of a store. Only Dir is required.
+type Options struct {
+	// Dir is the directory of the store; it is created when it is missing,
+	// for the owner only: works can carry Secrets.
+	Dir string
+	// FS is the file system, nil for that of the machine.
+	FS vfs.FS
+	// Log hears of failures, nil for nobody.
+	Log *slog.Logger
+	// NewID makes an epoch or a term: no two calls may return the same, and no
+	// result may contain "/" or be empty. nil for 26 random characters.
+	NewID func() string
+	// CacheBytes is the size of the cache of blocks read from disk, 0 for 16 MiB.
+	CacheBytes int64
+
+	ringSize      uint64 // 0 for 4096 changes
+	memTableBytes uint64 // 0 for 64 MiB; tests want to see flushes soon
+}
+
+const (
+	// Idle, a broker shall fit into 80 MiB of memory, and what it reads most
+	// (metas, and the specs of the last changes) are a few MiB: beyond that the
+	// cache of the operating system is as good.
+	defaultCacheBytes = 16 << 20
+	// Works are large beside their keys: a small table would be flushed, and
+	// compacted, several times a second. Two of them exist while one is flushed;
+	// the engine begins with small ones, so a broker that idles from the start
+	// has none of this. A batch above half of it is flushed by itself, so it must
+	// exceed twice what a group commit gathers.
+	defaultMemTableBytes = 64 << 20
+	openFiles            = 500
+	// So many of the last changes are handed over in process, without a look at
+	// the disk. It is about 1 MiB.
+	defaultRingSize = 4096
+)
+
+func (o *Options) setDefaults() {
+	o.FS = cmp.Or(o.FS, vfs.Default)
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	if o.NewID == nil {
+		o.NewID = rand.Text
+	}
+	o.CacheBytes = cmp.Or(o.CacheBytes, defaultCacheBytes)
+	o.memTableBytes = cmp.Or(o.memTableBytes, defaultMemTableBytes)
+	o.ringSize = cmp.Or(o.ringSize, defaultRingSize)
+}
 
 // Store implements [store.Store] in one directory.
 type Store struct {
+	memory
+
 	db      *engine.DB
 	lock    *engine.Lock
 	failure *failure
@@ -35,19 +91,151 @@ type Store struct {
 	// closing is closed when Close begins.
 	closing   chan struct{}
 	closeOnce sync.Once
-
-	// mu guards what follows; it is never held during a read or write of the disk.
-	// Who holds commit may read without it.
-	mu sync.RWMutex
-	state
-	ring    *resident.Ring
-	metas   recent[store.Key, *store.Meta]
-	events  recent[resident.Half, []byte]
-	view    *view
-	commits chan struct{} // closed and replaced at each commit
 }
 
 var _ store.Store = (*Store)(nil)
+
+// Open opens the store in o.Dir, or creates it, under a new term that is on
+// disk when Open returns. It reads the meta of every record once. It returns
+// [ErrInUse], [ErrIncomplete] for half a copy, a [*store.DamageError] when it
+// finds damage, a [*FormatError] for a store of a newer release, or the error of
+// the file system. The caller must call [Store.Close].
+func Open(o Options) (*Store, error) {
+	if o.Dir == "" {
+		return nil, errors.New("store: no directory is given")
+	}
+	o.setDefaults()
+	s := &Store{
+		fs: o.FS, dir: o.Dir, staging: o.FS.PathJoin(o.Dir, stagingName),
+		failure: newFailure(o.Log), closing: make(chan struct{}),
+		memory: memory{state: newState(), metas: newMetas(), events: newEvents(), commits: make(chan struct{})},
+	}
+	if err := s.open(&o); err != nil {
+		return nil, fmt.Errorf("store: open %s: %w", o.Dir, err)
+	}
+	return s, nil
+}
+
+func (s *Store) open(o *Options) (err error) {
+	if err := o.FS.MkdirAll(o.Dir, 0o700); err != nil {
+		return err
+	}
+	if s.lock, err = lockDirectory(o.FS, o.Dir); err != nil {
+		return err
+	}
+	for _, step := range []func(*Options) error{s.tidy, s.readClean, s.openEngine, s.loadState, s.checkClean, s.begin} {
+		if err := step(o); err != nil {
+			err = errors.Join(err, s.stop(func() error { return nil }))
+			return cmp.Or(s.failure.get(), err)
+		}
+	}
+	return nil
+}
+
+// tidy removes what a backup left that ended with the process, also one of a
+// former release.
+func (s *Store) tidy(o *Options) error {
+	if err := checkComplete(o.FS, o.Dir); err != nil {
+		return err
+	}
+	return errors.Join(o.FS.RemoveAll(s.staging), o.FS.RemoveAll(o.FS.PathJoin(o.Dir, formerStagingName)))
+}
+
+func (s *Store) openEngine(o *Options) error {
+	e := engineOptions(o, &disk{FS: o.FS, failure: s.failure, staging: s.staging}, s.failure)
+	e.Lock = s.lock
+	err := s.failure.attempt(func() (err error) {
+		s.db, err = openEngine(o.Dir, e)
+		return err
+	})
+	if engine.IsCorruptionError(err) {
+		return &store.DamageError{Key: o.Dir, What: err.Error()}
+	}
+	return err
+}
+
+func engineOptions(o *Options, files vfs.FS, f *failure) *engine.Options {
+	e := &engine.Options{
+		FS:        files,
+		CacheSize: o.CacheBytes,
+		// The newest format of this release, by name: an upgrade of the library
+		// must not make a downgrade of the broker impossible by itself.
+		FormatMajorVersion: engine.FormatValueSeparation,
+		MemTableSize:       o.memTableBytes,
+		// Write stalls come late: a burst of works is flushed at the speed of
+		// the disk, and L0 may grow while it is compacted.
+		MemTableStopWritesThreshold: 4,
+		// At 2 the broker spends 3 % more processor time on each publish.
+		L0CompactionThreshold: 4,
+		L0StopWritesThreshold: 1000,
+		MaxOpenFiles:          openFiles,
+		EventListener:         f.listener(),
+		Logger:                logger{f},
+	}
+	for i := range e.Levels {
+		// Most lookups of a new work are for keys that are not there.
+		e.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
+		e.Levels[i].FilterType = engine.TableFilter
+	}
+	return e
+}
+
+// loadState reads what the store keeps in memory.
+func (s *Store) loadState(o *Options) error {
+	ctx := context.Background()
+	for _, kind := range loaded {
+		err := each(ctx, s.db, within([]byte{kind}), func(key, body []byte) error {
+			m, err := s.load(key, body)
+			if err != nil || m == nil {
+				return err
+			}
+			if what := s.aboveHead(m); what != "" {
+				return damage(key, what)
+			}
+			s.addRecord(m)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	s.tally.Sort()
+	s.ring = resident.NewRing(o.ringSize, s.head.Revision+1)
+	switch {
+	case s.head.Epoch == "":
+		// A store without an epoch is a new one, or one that lost it.
+		return each(ctx, s.db, &engine.IterOptions{}, func(key, _ []byte) error {
+			return damage([]byte{keyEpoch}, "it is missing, but there is "+printable(key))
+		})
+	case !s.headFound:
+		return damage([]byte{keyHead}, "it is missing in a store that has an epoch")
+	}
+	above := within([]byte{keyRevision})
+	above.LowerBound = numberKey(keyRevision, s.head.Revision+1)
+	return each(ctx, s.db, above, func(key, _ []byte) error {
+		return damage(key, fmt.Sprintf("it is above the head %d", s.head.Revision))
+	})
+}
+
+// begin writes a new term, and the epoch of a new store.
+func (s *Store) begin(o *Options) error {
+	if s.lastTerm == math.MaxUint64 {
+		return damage(numberKey(keyTerm, s.lastTerm), "there is no number for another term")
+	}
+	return s.update(context.Background(), 0, func(b *engine.Batch) (apply func(), err error) {
+		epoch, number := s.head.Epoch, s.lastTerm+1
+		if epoch == "" {
+			epoch = o.NewID()
+			err = errors.Join(set(b, []byte{keyEpoch}, []byte(epoch)), set(b, []byte{keyHead}, encodeNumber(0)))
+		}
+		t := resident.Term{ID: o.NewID(), First: s.head.Revision + 1}
+		err = errors.Join(err, set(b, numberKey(keyTerm, number), encodeTerm(t)))
+		if number > store.MaxTerms {
+			err = errors.Join(err, b.DeleteRange(numberKey(keyTerm, 0), numberKey(keyTerm, number-store.MaxTerms+1), nil))
+		}
+		return func() { s.newTerm(epoch, t) }, err
+	})
+}
 
 // Err returns why the store takes no writes, nil while it does.
 func (s *Store) Err() error { return s.failure.get() }
@@ -55,6 +243,22 @@ func (s *Store) Err() error { return s.failure.get() }
 // Fatal implements [store.Store]. A full disk and too many open files are no
 // such errors: then the store is read-only, and [Store.Err] has the cause.
 func (s *Store) Fatal() <-chan error { return s.failure.fatal }
+
+// enter begins a call; leave ends it.
+func (s *Store) enter(ctx context.Context) (leave func(), err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	// TryRLock fails only when Close waits or has finished.
+	if !s.calls.TryRLock() {
+		return nil, store.ErrClosed
+	}
+	if s.isClosing() {
+		s.calls.RUnlock()
+		return nil, store.ErrClosed
+	}
+	return s.calls.RUnlock, nil
+}
 
 func (s *Store) isClosing() bool {
 	select {
@@ -65,157 +269,6 @@ func (s *Store) isClosing() bool {
 	}
 }
 
-// Head implements [store.Store].
-func (s *Store) Head() store.Head {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.head
-}
-
-// ClusterHead implements [store.Store].
-func (s *Store) ClusterHead(dt codec.DataType, cluster string) store.ClusterHead {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.tally.ClusterHead(dt, cluster)
-}
-
-// Clusters implements [store.Store].
-func (s *Store) Clusters(dt codec.DataType) []string {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.subscribed.Clusters(s.tally, dt)
-}
-
-// Digests implements [store.Store].
-func (s *Store) Digests(dt codec.DataType, owner string) []codec.ClusterDigest {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.tally.Digests(dt, owner)
-}
-
-// ValidCursor implements [store.Store].
-func (s *Store) ValidCursor(c store.Cursor) bool {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.terms.Valid(s.head, c)
-}
-
-// Subscribed implements [store.Store].
-func (s *Store) Subscribed(dt codec.DataType, cluster string) (string, bool) {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	uid, ok := s.subscribed[resident.Place{DataType: dt, Cluster: cluster}]
-	return uid, ok
-}
-
-// MarkSubscribed implements [store.Store]. What is known already costs no
-// write.
-func (s *Store) MarkSubscribed(ctx context.Context, dt codec.DataType, cluster, uid string) error {
-	if err := store.CheckPlace(dt, cluster); err != nil {
-		return err
-	}
-	return s.update(ctx, 0, func(b *engine.Batch) (apply func(), err error) {
-		p := resident.Place{DataType: dt, Cluster: cluster}
-		if !s.subscribed.News(p, uid) {
-			return nil, nil
-		}
-		return func() { s.subscribed[p] = uid }, set(b, clusterKey(dt, cluster), []byte(uid))
-	})
-}
-
-// ForgetCluster implements [store.Store].
-func (s *Store) ForgetCluster(ctx context.Context, cluster string) error {
-	return s.update(ctx, 0, func(b *engine.Batch) (apply func(), err error) {
-		for p := range s.subscribed {
-			if p.Cluster == cluster {
-				err = errors.Join(err, b.Delete(clusterKey(p.DataType, cluster), nil))
-			}
-		}
-		return func() { s.subscribed.Forget(cluster) }, err
-	})
-}
-
-// SetBookmarks implements [store.Store]. What is there already costs no write.
-func (s *Store) SetBookmarks(ctx context.Context, bookmarks map[string][]byte) error {
-	if err := store.CheckBookmarks(bookmarks); err != nil {
-		return err
-	}
-	return s.update(ctx, 0, func(b *engine.Batch) (apply func(), err error) {
-		for name, value := range bookmarks {
-			known, ok := s.marks[name]
-			switch {
-			case ok && value == nil:
-				err = errors.Join(err, b.Delete(bookmarkKey(name), nil))
-			case value != nil && (!ok || !bytes.Equal(known, value)):
-				err = errors.Join(err, set(b, bookmarkKey(name), value))
-			}
-		}
-		return func() { s.marks.Set(bookmarks) }, err
-	})
-}
-
-// Bookmarks implements [store.Store].
-func (s *Store) Bookmarks(prefix string) map[string][]byte {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.marks.Under(prefix)
-}
-
-// update writes what f puts into the batch, which has room for size bytes at
-// first; apply is called with mu held when that is durable. Nothing is written
-// for an empty batch.
-func (s *Store) update(ctx context.Context, size int, f func(b *engine.Batch) (apply func(), err error)) error {
-	leave, err := s.enter(ctx)
-	if err != nil {
-		return err
-	}
-	defer leave()
-	s.commit.Lock()
-	defer s.commit.Unlock()
-	if err := s.failure.refusal(); err != nil {
-		return err
-	}
-	b := s.db.NewBatchWithSize(size)
-	apply, err := f(b)
-	if err != nil || b.Empty() {
-		return errors.Join(err, b.Close())
-	}
-	v, err := s.write(b)
-	if err != nil {
-		return err
-	}
-	s.publish(v, apply)
-	return nil
-}
-
-// write applies and syncs a batch, and returns the view of what is durable then.
-func (s *Store) write(b *engine.Batch) (*view, error) {
-	err := s.failure.attempt(func() error { return errors.Join(s.db.Apply(b, engine.Sync), b.Close()) })
-	if err != nil {
-		s.failure.set(err)
-	}
-	// The engine returns nil after its fatal errors too.
-	if err := s.failure.refusal(); err != nil {
-		return nil, err
-	}
-	return s.newView(), nil
-}
-
-// publish makes a durable batch visible.
-func (s *Store) publish(v *view, apply func()) {
-	s.mu.Lock()
-	before := s.view
-	s.view = v
-	head := s.head.Revision
-	apply()
-	if s.head.Revision != head {
-		close(s.commits)
-		s.commits = make(chan struct{})
-	}
-	s.mu.Unlock()
-	before.unref()
-}
-
 // Close implements [store.Store]. It returns why the store failed, if it did.
 // After a write that failed it leaves the engine alone, and the directory is
 // locked until the process ends.
@@ -224,13 +277,7 @@ func (s *Store) Close() error {
 	s.closeOnce.Do(func() {
 		close(s.closing)
 		s.calls.Lock() // and never unlocked: no call may enter any more
-		stopped := s.stop(func() error {
-			at, err := s.position().at(s.fs, s.dir)
-			if err != nil {
-				return err
-			}
-			return at.sign(s.fs, s.dir)
-		})
+		stopped := s.stop(func() error { return s.position().sign(s.fs, s.dir) })
 		err = cmp.Or(s.failure.get(), stopped)
 	})
 	return err

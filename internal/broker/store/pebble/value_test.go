@@ -113,18 +113,18 @@ func TestMeta_RoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := drawMeta(t)
 		body := encodeMeta(want)
-		got, err := decodeMeta(want.Key, body)
+		got, err := parseMeta(recordKey(keyMeta, want.Key), body)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if d := cmp.Diff(want, got); d != "" {
 			t.Fatalf("meta (-written +read):\n%s", d)
 		}
-		if _, err := decodeMeta(want.Key, append(body, 0)); !errors.Is(err, errBeyond) {
+		if _, err := parseMeta(recordKey(keyMeta, want.Key), append(body, 0)); err == nil || !strings.Contains(err.Error(), longBody) {
 			t.Fatalf("with a byte more: %v", err)
 		}
 		n := rapid.IntRange(0, len(body)-1).Draw(t, "cut")
-		if _, err := decodeMeta(want.Key, body[:n]); err == nil {
+		if _, err := parseMeta(recordKey(keyMeta, want.Key), body[:n]); err == nil {
 			t.Fatalf("cut to %d of %d bytes: no error", n, len(body))
 		}
 	})
@@ -142,11 +142,11 @@ func FuzzDecodeMeta(f *testing.F) {
 	}))
 	f.Add(encodeMeta(&store.Meta{Key: k, State: store.Grave, Owner: "hub", Name: "work", StatusRevision: 9, Buried: time.Unix(5, 6)}))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		m, err := decodeMeta(k, body)
+		m, err := parseMeta(recordKey(keyMeta, k), body)
 		if err != nil {
 			return
 		}
-		again, err := decodeMeta(k, encodeMeta(m))
+		again, err := parseMeta(recordKey(keyMeta, k), encodeMeta(m))
 		if err != nil {
 			t.Fatalf("%+v cannot be read back: %v", m, err)
 		}
@@ -166,18 +166,18 @@ func FuzzDecodeChange(f *testing.F) {
 	f.Add(encodeTerm(resident.Term{ID: "t", First: 9}))
 	f.Add(encodeNumber(1 << 63))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		if c, err := decodeChange(7, body); err == nil {
-			if again, err := decodeChange(7, encodeChange(&c)); err != nil || again != c {
+		if c, err := parseChange(numberKey(keyRevision, 7), body); err == nil {
+			if again, err := parseChange(numberKey(keyRevision, 7), encodeChange(&c)); err != nil || again != c {
 				t.Errorf("%+v is read back as %+v, %v", c, again, err)
 			}
 		}
-		if v, err := decodeTerm(body); err == nil {
-			if again, err := decodeTerm(encodeTerm(v)); err != nil || again != v {
+		if v, err := decodeTerm(nil, body); err == nil {
+			if again, err := decodeTerm(nil, encodeTerm(v)); err != nil || again != v {
 				t.Errorf("%+v is read back as %+v, %v", v, again, err)
 			}
 		}
-		if n, err := decodeNumber(body); err == nil {
-			if again, err := decodeNumber(encodeNumber(n)); err != nil || again != n {
+		if n, err := decodeNumber(nil, body); err == nil {
+			if again, err := decodeNumber(nil, encodeNumber(n)); err != nil || again != n {
 				t.Errorf("%d is read back as %d, %v", n, again, err)
 			}
 		}

@@ -1,0 +1,271 @@
+package pebble
+
+import (
+	"fmt"
+	"math"
+	"sync"
+
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/broker/store/resident"
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// state is what a store knows without a look at the disk.
+type state struct {
+	head       store.Head
+	terms      resident.Terms
+	subscribed resident.Subscriptions
+	marks      resident.Bookmarks
+	tally      *resident.Tally
+	behind     map[store.Key]string // id that waits to the id of its tombstone
+
+	// Of loading:
+	headFound bool
+	lastTerm  uint64 // number of the newest term
+}
+
+func newState() state {
+	return state{
+		subscribed: make(resident.Subscriptions), tally: resident.NewTally(), behind: make(map[store.Key]string),
+		marks: make(resident.Bookmarks),
+	}
+}
+
+// loaded are the kinds of values that a state is made of. They sort before all
+// others.
+var loaded = [...]byte{keyBookmark, keyCluster, keyTerm, keyHead, keyEpoch, keyMeta}
+
+// load takes in one value of these kinds; they come in key order. A record is
+// only decoded: the caller has a look at it before it adds it.
+func (s *state) load(key, body []byte) (m *store.Meta, err error) {
+	switch kind, alone := key[0], len(key) == 1; {
+	case kind == keyBookmark:
+		s.marks[string(key[1:])] = append([]byte{}, body...)
+	case kind == keyCluster:
+		var p resident.Place
+		if p.DataType, p.Cluster, err = parseClusterKey(key); err == nil {
+			s.subscribed[p] = string(body)
+		}
+	case kind == keyTerm:
+		return nil, s.loadTerm(key, body)
+	case kind == keyHead && alone:
+		var n uint64
+		if n, err = decodeNumber(key, body); err == nil {
+			s.head.Revision, s.headFound = n, true
+		}
+	case kind == keyEpoch && alone:
+		s.head.Epoch = string(body)
+	case kind == keyMeta:
+		return parseMeta(key, body)
+	default:
+		err = damage(key, "no release wrote such a key")
+	}
+	return nil, err
+}
+
+func (s *state) loadTerm(key, body []byte) error {
+	number, err := parseNumberKey(key)
+	if err != nil {
+		return err
+	}
+	t, err := decodeTerm(key, body)
+	if err == nil {
+		s.terms = append(s.terms, t)
+		s.lastTerm = number
+	}
+	return err
+}
+
+// addRecord takes in a record.
+func (s *state) addRecord(m *store.Meta) {
+	s.tally.Load(m)
+	if id := store.WaitsBehind(m); id != "" {
+		s.behind[beside(m.Key, id)] = m.ResourceID
+	}
+}
+
+// beside is k with another id.
+func beside(k store.Key, id string) store.Key {
+	k.ResourceID = id
+	return k
+}
+
+// highest is the highest revision that there can be.
+func (s *state) highest() uint64 {
+	if !s.headFound {
+		return math.MaxUint64 - 1
+	}
+	return s.head.Revision
+}
+
+// aboveHead says what is wrong with the revisions of a record, "" if nothing is.
+func (s *state) aboveHead(m *store.Meta) string {
+	if max(m.SpecRevision, m.StatusRevision) <= s.highest() {
+		return ""
+	}
+	return fmt.Sprintf("its revisions %d and %d are above the head %d", m.SpecRevision, m.StatusRevision, s.head.Revision)
+}
+
+// newTerm begins a term.
+func (s *state) newTerm(epoch string, t resident.Term) {
+	s.terms = s.terms.Begin(t)
+	s.head.Epoch, s.head.Term, s.head.TermStart = epoch, t.ID, t.First
+}
+
+// memory is what a store has in memory for its readers: all of it is of one commit,
+// the last one that is durable.
+type memory struct {
+	// mu guards what follows; it is never held during a read or write of the disk.
+	// Who holds the commit lock of the store may read without it.
+	mu sync.RWMutex
+	state
+	ring    *resident.Ring
+	metas   recent[store.Key, *store.Meta]
+	events  recent[resident.Half, []byte]
+	view    *view
+	commits chan struct{} // closed and replaced at each commit
+}
+
+// publish makes a durable commit visible: apply carries it over, v is the disk with it.
+func (m *memory) publish(v *view, apply func()) {
+	m.mu.Lock()
+	before := m.view
+	m.view = v
+	head := m.head.Revision
+	apply()
+	if m.head.Revision != head {
+		close(m.commits)
+		m.commits = make(chan struct{})
+	}
+	m.mu.Unlock()
+	before.unref()
+}
+
+// present returns the view of the last commit, which the caller has to unref. look is
+// called with mu held: what it sees is of the same commit.
+func (m *memory) present(look func()) *view {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	look()
+	m.view.holders.Add(1)
+	return m.view
+}
+
+// Head implements [store.Store].
+func (m *memory) Head() store.Head {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.head
+}
+
+// ClusterHead implements [store.Store].
+func (m *memory) ClusterHead(dt codec.DataType, cluster string) store.ClusterHead {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.tally.ClusterHead(dt, cluster)
+}
+
+// Clusters implements [store.Store].
+func (m *memory) Clusters(dt codec.DataType) []string {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.subscribed.Clusters(m.tally, dt)
+}
+
+// Digests implements [store.Store].
+func (m *memory) Digests(dt codec.DataType, owner string) []codec.ClusterDigest {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.tally.Digests(dt, owner)
+}
+
+// ValidCursor implements [store.Store].
+func (m *memory) ValidCursor(c store.Cursor) bool {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.terms.Valid(m.head, c)
+}
+
+// Subscribed implements [store.Store].
+func (m *memory) Subscribed(dt codec.DataType, cluster string) (string, bool) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	uid, ok := m.subscribed[resident.Place{DataType: dt, Cluster: cluster}]
+	return uid, ok
+}
+
+// Bookmarks implements [store.Store].
+func (m *memory) Bookmarks(prefix string) map[string][]byte {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.marks.Under(prefix)
+}
+
+// What the two recents of a store keep in each half.
+const (
+	recentMetas = 4096 // a meta takes some 500 bytes
+	recentBytes = 1 << 20
+	// keyBytes is what an event takes besides its bytes.
+	keyBytes = 256
+)
+
+// recent keeps what commits wrote last. Much of what is published is about a
+// record that was written a moment ago, as the status after its spec is, and much
+// of what is read is what a subscriber waits for: then nothing has to be looked up
+// on disk. It has two halves: when the young one is full, what was not written
+// since the last time is forgotten. Its values are shared and not modified.
+type recent[K comparable, V any] struct {
+	limit      int         // of each half
+	size       func(V) int // what a value counts for
+	young, old map[K]V
+	used       int // by young
+}
+
+func newRecent[K comparable, V any](limit int, size func(V) int) recent[K, V] {
+	return recent[K, V]{limit: limit, size: size, young: make(map[K]V), old: make(map[K]V)}
+}
+
+func newMetas() recent[store.Key, *store.Meta] {
+	return newRecent[store.Key](recentMetas, func(*store.Meta) int { return 1 })
+}
+
+// newEvents keeps payloads.
+func newEvents() recent[resident.Half, []byte] {
+	return newRecent[resident.Half](recentBytes, func(event []byte) int { return len(event) + keyBytes })
+}
+
+// get returns the present value of what exists; false: it is not known whether it
+// does.
+func (r *recent[K, V]) get(k K) (v V, ok bool) {
+	if v, ok = r.young[k]; !ok {
+		v, ok = r.old[k]
+	}
+	return v, ok
+}
+
+// put takes what a commit wrote.
+func (r *recent[K, V]) put(k K, v V) {
+	size := r.size(v)
+	if size > r.limit/4 { // a few of these would drive out all others
+		r.remove(k)
+		return
+	}
+	if was, has := r.young[k]; has {
+		r.used -= r.size(was)
+	}
+	if r.used+size > r.limit {
+		r.young, r.old, r.used = r.old, r.young, 0
+		clear(r.young)
+	}
+	r.young[k] = v
+	r.used += size
+}
+
+// remove takes note that something is gone.
+func (r *recent[K, V]) remove(k K) {
+	if was, has := r.young[k]; has {
+		r.used -= r.size(was)
+	}
+	delete(r.young, k)
+	delete(r.old, k)
+}
