@@ -175,10 +175,14 @@ func (h *hubReading) vouch(asked int, now time.Time) {
 }
 
 // notThere takes it that the hub did not have the work at a tick. As long as the
-// informer shows it all the same it is asked about again, for it may come back.
-func (h *hubReading) notThere(asked int) {
+// informer shows it all the same it is asked about again, for it may come back. Of what
+// the informer never showed it cannot tell the end either.
+func (h *hubReading) notThere(asked, tick int, now time.Time) {
 	if h.object != nil && h.since > asked {
 		return
+	}
+	if h.object != nil && h.ended == alive && h.shown == "" {
+		h.end(unseen, tick, now)
 	}
 	h.absent, h.answered, h.lagging = true, max(h.answered, asked), time.Time{}
 	h.asking = h.ended == alive && h.object != nil

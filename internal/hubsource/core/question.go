@@ -111,7 +111,7 @@ func (q *questions) doneGet(w *work, e Get, r Result) {
 	was := w.hub.asking
 	switch {
 	case apierrors.IsNotFound(r.Err), r.Err == nil && r.Work.UID != e.UID:
-		w.hub.notThere(e.asked)
+		w.hub.notThere(e.asked, q.f.tick(), q.f.now())
 		if w.hub.asking {
 			q.f.failed(HubLane, w.key(), &w.hub.retry, missingDelay)
 		}
@@ -142,7 +142,7 @@ func (q *questions) doneList(e List, r Result) {
 		if version, there := r.Present[uid]; there {
 			q.lives.contradicted(w.hub.listed(version, e.asked, q.f.now()))
 		} else {
-			w.hub.notThere(e.asked)
+			w.hub.notThere(e.asked, q.f.tick(), q.f.now())
 		}
 		q.keep(w, true)
 		q.heard(w)

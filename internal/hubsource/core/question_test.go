@@ -3,6 +3,7 @@ package core
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	workv1 "open-cluster-management.io/api/work/v1"
@@ -212,5 +213,26 @@ func TestCore_AsksTheHubAgainAboutWhatIsNoMore(t *testing.T) {
 			f.now = f.now.Add(missingDelay)
 			f.idle(SpecLane, w.UID)
 		})
+	}
+}
+
+// t1 the informer stands still, and a cluster reports on a work that it never showed. t2 the hub
+// shows the work, which is being deleted. t3 its finalizer goes, and it with it. Therefore the
+// hub's own word ends it: the informer, which never had it, sends no end.
+func TestCore_ForgetsWhatNoInformerEverShowed(t *testing.T) {
+	w := newWork("w", 2, deleting)
+	f := comparingFixture(t, State{})
+	f.lags = true
+	f.page(codec.Inventory{})
+	end := report(w, 2, applied(1))
+	end.Deleted = true
+	f.core.Report(end)
+	f.answer(w.UID, Result{Work: w})
+	f.done(next[RemoveFinalizer](f, HubLane, w.UID), Result{})
+	f.now = f.now.Add(time.Minute)
+	f.answer(w.UID, Result{Err: errNotFound()})
+	f.idle(SpecLane, w.UID)
+	if n := f.core.Stats().Works; n != 0 {
+		t.Errorf("%d works are left", n)
 	}
 }
