@@ -329,6 +329,9 @@ func (o *oracle) committed(op *store.Op, before, after *store.Meta) {
 	if changed && op.Kind == store.TakeOver {
 		o.takenOver(op, before)
 	}
+	if changed && before == nil && after.State == store.Grave && op.Name != "" && o.nameTaken(op) {
+		o.handedOn[id] = true
+	}
 	if changed && before == nil && after.State == store.Live && o.ended[id] {
 		o.w.fail("I2", "work %s has left the hub, and is delivered once more", id)
 	}
@@ -562,6 +565,16 @@ func (o *oracle) orphansThere(k store.Key) bool {
 	}
 	spec, err := manifestwork.DecodeSpec(e)
 	return err == nil && orphans(spec.Work.Spec.DeleteOption)
+}
+
+// nameTaken reports whether the name of a deleted work is a live one's of its source.
+func (o *oracle) nameTaken(op *store.Op) (taken bool) {
+	scope := store.Scope{DataType: op.Key.DataType, Cluster: op.Key.Cluster}
+	err := o.w.broker.gate.Scan(context.Background(), scope, func(m store.Meta) error {
+		taken = taken || m.Name == op.Name && m.Owner == op.Owner && m.State == store.Live
+		return nil
+	})
+	return err == nil && taken
 }
 
 // record returns a record of the store, nil when there is none.
