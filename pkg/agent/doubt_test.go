@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/pkg/agent/inventory"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -225,6 +226,33 @@ func TestCore_OutdatedJournal(t *testing.T) {
 	if r.record("web") != nil {
 		t.Fatal("a work that nobody wants is recorded")
 	}
+}
+
+// t1 A work takes over from another under its name, and is applied. t2 A power loss takes the
+// journal back behind t1. t3 The agent loads the former work, and hears that the later one is
+// deleted, and Orphan. Therefore the objects are released, and nothing removes them.
+func TestCore_OutdatedJournalBesideALaterDeletion(t *testing.T) {
+	r := newJournaledRig(t)
+	r.apply(hubWork("w-1", "web", 2, configMap("a", "1")))
+	r.inSync(1)
+	before := r.journal.entries["w-1"]
+	later := hubWork("w-2", "web", 1, configMap("a", "2"))
+	r.apply(later)
+	r.expectValue("a", "2")
+	r.journal.entries = map[string][]byte{"w-1": before}
+
+	r.start()
+	r.resume()
+	later.Generation = 3
+	later.Spec.DeleteOption = &workv1.DeleteOption{PropagationPolicy: workv1.DeletePropagationPolicyTypeOrphan}
+	r.delete(later)
+	r.delete(hubWork("w-1", "web", 3))
+	r.settle(2 * time.Hour)
+	r.expectValue("a", "2")
+	if r.record("web") != nil {
+		t.Fatal("a work that nobody wants is recorded")
+	}
+	r.expectJournal()
 }
 
 func TestCore_AfterAListTheRestIsConfirmed(t *testing.T) {

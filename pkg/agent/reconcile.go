@@ -75,8 +75,10 @@ type reconciliation struct {
 // back-off, or after next if that is sooner and not 0.
 func (c *Core) Reconcile(ctx context.Context, key string) (next time.Duration, err error) {
 	r := c.begin(key)
+	owns, err := r.ownsName(ctx)
 	switch {
-	case r.view.Live != nil:
+	case err != nil:
+	case owns:
 		next, err = r.live(ctx, r.view.Live)
 		for _, w := range r.view.Deleted {
 			err = errors.Join(err, r.confirm(w)) // the name has a new owner, and with it the objects
@@ -90,6 +92,20 @@ func (c *Core) Reconcile(ctx context.Context, key string) (next time.Duration, e
 	}
 	c.end(r, next, err)
 	return next, err
+}
+
+// ownsName reports whether a live work has the name, and with it what deleted ones of that
+// name made.
+//
+// t1 one work takes over from another under its name, and is applied. t2 a power loss takes
+// the journal back behind t1. t3 the agent loads the former, and hears that the later one is
+// deleted. Therefore the former, which may not be applied, has nothing: the objects are those
+// of the later one, which says what becomes of them.
+func (r *reconciliation) ownsName(ctx context.Context) (bool, error) {
+	if r.view.Live == nil || len(r.view.Deleted) == 0 {
+		return r.view.Live != nil, nil
+	}
+	return r.backed(ctx, r.view.Live)
 }
 
 func (c *Core) begin(key string) *reconciliation {
