@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -52,8 +53,22 @@ type authority struct {
 	failed error
 }
 
+// rights are what a reconciliation may do, in the name of the executor of its work or
+// in that of the agent.
+type rights struct {
+	config *CoreConfig
+	roles  *roleState
+	*state
+	key  string
+	now  time.Time
+	full bool
+	log  *slog.Logger
+	// authority is in whose name manifests are applied; nil: in that of the agent.
+	authority *authority
+}
+
 // actFor begins to apply a work in the name of its executor, if it has one.
-func (r *reconciliation) actFor(e *workv1.ManifestWorkExecutor) {
+func (r *rights) actFor(e *workv1.ManifestWorkExecutor) {
 	before := r.permits
 	if e == nil {
 		r.permits = nil
@@ -66,27 +81,22 @@ func (r *reconciliation) actFor(e *workv1.ManifestWorkExecutor) {
 }
 
 // ofNow reports whether a permit was given, or denied, with the roles of now.
-func (r *reconciliation) ofNow(p permit) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return p.changes == r.roles.changes && !p.early
+func (r *rights) ofNow(p permit) bool {
+	changes, _ := r.roles.present(r.now)
+	return p.changes == changes && !p.early
 }
 
 // newPermit is one that is about to be asked for.
-func (r *reconciliation) newPermit(m apply.Manifest) *permit {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return &permit{
-		account: r.authority.account, owned: m.Owned, until: r.authority.until,
-		changes: r.roles.changes, early: r.config.Now().Before(r.roles.changed.Add(rolePause)),
-	}
+func (r *rights) newPermit(m apply.Manifest) *permit {
+	changes, early := r.roles.present(r.config.Now())
+	return &permit{account: r.authority.account, owned: m.Owned, until: r.authority.until, changes: changes, early: early}
 }
 
 // permitted returns why a manifest must not be applied in the name of the
 // executor; nil if it may, or if there is no executor. same says that the object
 // is as it should be: nothing is going to be written then, so that an earlier
 // permission counts, also while nobody answers whether it still holds.
-func (r *reconciliation) permitted(ctx context.Context, m apply.Manifest, same bool) error {
+func (r *rights) permitted(ctx context.Context, m apply.Manifest, same bool) error {
 	a := r.authority
 	if a == nil {
 		return nil
@@ -130,12 +140,12 @@ func (a *authority) last(ref cluster.Ref) *permit {
 // is enough where nothing is written, also until changed roles are looked at, or
 // where permissions are kept; whether a role gives too much away is never
 // remembered of another than this very one.
-func (r *reconciliation) suffices(p permit, m apply.Manifest, same bool) bool {
+func (r *rights) suffices(p permit, m apply.Manifest, same bool) bool {
 	switch {
 	case !r.holds(p, m):
 		return false
 	case same:
-		return r.ofNow(p) || r.lookDue() > 0
+		return r.ofNow(p) || r.roles.lookDue(r.config.Now()) > 0
 	}
 	return r.config.KeepPermits && !executor.GivesRights(m.Ref.GroupResource()) && r.ofNow(p)
 }
@@ -143,7 +153,7 @@ func (r *reconciliation) suffices(p permit, m apply.Manifest, same bool) bool {
 // ask asks the cluster, and returns the answer with why it is no; nil and why,
 // if there is none. A last permission that is kept and counts answers all but
 // whether the object gives away more than the account has.
-func (r *reconciliation) ask(ctx context.Context, m apply.Manifest, last *permit) (*permit, error) {
+func (r *rights) ask(ctx context.Context, m apply.Manifest, last *permit) (*permit, error) {
 	p := r.newPermit(m)
 	watched := r.config.Roles != nil && r.config.Roles.Watched()
 	checker := executor.Checker{Cluster: r.config.Client}
@@ -162,7 +172,7 @@ func (r *reconciliation) ask(ctx context.Context, m apply.Manifest, last *permit
 	case err == nil:
 		r.config.Metrics.checked(checkAllowed)
 		if byRoles && watched {
-			p.until = r.rolesInForceAt()
+			p.until = r.roles.inForceAt(r.config.Now())
 		}
 	case errors.As(err, &denied):
 		r.config.Metrics.checked(checkDenied)
@@ -186,7 +196,7 @@ func remember(m apply.Manifest, k apply.Known) apply.Result {
 
 // holds reports whether a permission of the account still counts, changes of
 // roles aside.
-func (r *reconciliation) holds(p permit, m apply.Manifest) bool {
+func (r *rights) holds(p permit, m apply.Manifest) bool {
 	if r.full || p.owned != m.Owned {
 		return false
 	}
@@ -198,7 +208,7 @@ func (r *reconciliation) holds(p permit, m apply.Manifest) bool {
 
 // hides reports whether nothing that is in an object may be told, because the
 // executor may not read it, or nobody knows whether it may.
-func (r *reconciliation) hides(res apply.Result) bool {
+func (r *rights) hides(res apply.Result) bool {
 	if r.authority == nil || res.Err == nil {
 		return false
 	}
@@ -224,8 +234,8 @@ func missesRight(err error) bool {
 
 // comeBack is when to look again because somebody lacks a right, a permit
 // expires, or roles changed; 0 if never.
-func (r *reconciliation) comeBack(results []apply.Result) (next time.Duration) {
-	due := r.lookDue()
+func (r *rights) comeBack(results []apply.Result) (next time.Duration) {
+	due := r.roles.lookDue(r.config.Now())
 	for _, res := range results {
 		var denied *executor.DeniedError
 		switch {
@@ -251,8 +261,8 @@ func (r *reconciliation) comeBack(results []apply.Result) (next time.Duration) {
 
 // lackWait is when to try again what the agent may not do: soon, unless it is
 // certain that somebody tells when that changes.
-func (r *reconciliation) lackWait() time.Duration {
-	if r.config.Roles != nil && r.config.Roles.Watched() && r.rolesInForceAt().IsZero() {
+func (r *rights) lackWait() time.Duration {
+	if r.config.Roles != nil && r.config.Roles.Watched() && r.roles.inForceAt(r.config.Now()).IsZero() {
 		return lackTime
 	}
 	return executor.RetryAfter
@@ -268,7 +278,7 @@ func sooner(a, b time.Duration) time.Duration {
 
 // noteRefusals sees to it that a right that the agent or the executor lacks is
 // noticed when somebody gives it.
-func (r *reconciliation) noteRefusals(err error, results ...apply.Result) {
+func (r *rights) noteRefusals(err error, results ...apply.Result) {
 	needed := r.authority != nil || missesRight(err)
 	r.lacking = nil
 	for _, res := range results {
@@ -281,6 +291,26 @@ func (r *reconciliation) noteRefusals(err error, results ...apply.Result) {
 		r.lacking[res.Ref] = true
 	}
 	r.needRoles(needed)
+}
+
+// needRoles notes whether a change of roles concerns the key.
+func (r *rights) needRoles(needed bool) {
+	if !needed {
+		r.roles.wait(r.key, 0)
+		return
+	}
+	r.roles.wait(r.key, max(1, len(r.permits), len(r.lacking)))
+	if r.config.Roles != nil {
+		r.config.Roles.Need()
+	}
+}
+
+// failed are errors of asking, after which a reconciliation is to be repeated.
+func (r *rights) failed() error {
+	if r.authority == nil {
+		return nil
+	}
+	return r.authority.failed
 }
 
 // explained adds to a refusal for want of a right what to do about it.

@@ -103,7 +103,7 @@ func (r *reconciliation) saysComplete(ctx context.Context, i int, res apply.Resu
 	if res.Presence != conditions.Present {
 		return !r.since[i].IsZero(), !r.since[i].IsZero()
 	}
-	o := r.observe(ctx, res)
+	o := r.observer.observe(ctx, res)
 	said = slices.ContainsFunc(o.outcomes, func(o rule.Outcome) bool { return o.Type == workv1.WorkComplete })
 	return said, conditions.Completes(o.outcomes)
 }
@@ -119,10 +119,5 @@ func (r *reconciliation) noteComplete(ctx context.Context, w *desired.Work, mani
 			}
 		}
 	}
-	rec, err := r.store.SetCompleted(ctx, r.record, w.ResourceID, completed)
-	if err != nil {
-		return err
-	}
-	r.record = rec
-	return nil
+	return r.recorder.took(r.store.SetCompleted(ctx, r.record, w.ResourceID, completed))
 }

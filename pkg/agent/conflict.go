@@ -15,11 +15,11 @@ import (
 // the apply is tried again after a random time between one and two of these.
 const conflictRetry = time.Minute
 
-// conflicted is when to try again what met a field conflict, 0 if nothing did.
-func (r *reconciliation) conflicted(results []apply.Result) time.Duration {
+// conflictWait is when to try again what met a field conflict, 0 if nothing did.
+func conflictWait(results []apply.Result, random func() float64) time.Duration {
 	for _, res := range results {
 		if cluster.IsFieldConflict(res.Err) {
-			return conflictRetry + time.Duration(r.config.Random()*float64(conflictRetry))
+			return conflictRetry + time.Duration(random()*float64(conflictRetry))
 		}
 	}
 	return 0

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"log/slog"
 	"maps"
@@ -11,12 +10,9 @@ import (
 	"sync"
 	"time"
 
-	workv1 "open-cluster-management.io/api/work/v1"
-
 	"github.com/hawser-io/hawser/internal/resync"
 	"github.com/hawser-io/hawser/pkg/agent/apply"
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
-	"github.com/hawser-io/hawser/pkg/agent/conditions"
 	"github.com/hawser-io/hawser/pkg/agent/desired"
 	"github.com/hawser-io/hawser/pkg/agent/drift"
 	"github.com/hawser-io/hawser/pkg/agent/feedback"
@@ -79,7 +75,7 @@ type CoreConfig struct {
 
 	// Wake is told that Reconcile is due for a key at once; fresh says that
 	// there is something new, so that earlier failures do not count. Send is
-	// told that TakeReport has something for an id, Sync that TakeSync has
+	// told that NextReport has something for an id, Sync that NextSync has
 	// something, Save (with a Journal only) that Save is due after some time. They
 	// must neither block nor call the Core.
 	Wake func(key string, fresh bool)
@@ -94,17 +90,24 @@ type CoreConfig struct {
 // Core decides what the agent does. Start comes first. Hello, Subscribed, Handle
 // and Disconnected are called one at a time, in the order of a session's party.
 // The others may be called concurrently; Reconcile only for different keys,
-// TakeReport and ReportDone only for different ids, TakeSync and SyncDone one
+// NextReport and ReportDone only for different ids, NextSync and SyncDone one
 // after the other.
 //
 // A key is the name of an AppliedManifestWork: everything about works of one
 // name, and about the objects recorded there, is done one after the other.
 type Core struct {
-	config  CoreConfig
-	store   inventory.Store
-	remover inventory.Remover
-	applier apply.Applier
-	rules   rule.Evaluator
+	*works
+	*tools
+	link   *link
+	keeper *keeper
+	roles  *roleState
+	strays *strays
+}
+
+// works is what is wanted on the cluster, and what the broker is told of it. Its mutex
+// guards all parts of a Core, but for what they say.
+type works struct {
+	config *CoreConfig
 
 	mu         sync.Mutex
 	clusterUID string
@@ -112,69 +115,14 @@ type Core struct {
 	outbox     report.Outbox
 	states     map[string]*state
 	connected  bool
-	roles      roleState
-	// cursor is where the next subscription goes on; link is the present one.
-	cursor  codec.Cursor
-	link    link
-	keeper  keeper
-	written written
-	// strays are AppliedManifestWorks that no work claims, graces those whose
-	// grace period runs, by name.
-	strays map[string]stray
-	graces map[string]bool
-	neighbours
-	// resolves are what operators want of AppliedManifestWorks that are nobody's,
-	// by name.
-	resolves map[string]codec.Resolve
 }
 
-// state is what is remembered of one key between reconciliations. Only the reconciliation that
-// has the key touches it, except where noted.
-type state struct {
-	// record is the AppliedManifestWork as last read or written; nil if there is
-	// none, or nobody knows.
-	record *inventory.Record
-	// asked: the cluster was asked whether there is one.
-	asked bool
-	known map[cluster.Ref]remembered
-	// permits are what the executor was allowed when it was asked for last.
-	permits map[cluster.Ref]permit
-	// lacking are the objects for which the agent lacked a right.
-	lacking map[cluster.Ref]bool
-	// status is the status of the work with the id about.
-	status workv1.ManifestWorkStatus
-	about  string
-	// look is when everything is read again, whatever the watches say.
-	look time.Time
-	// removals counts reconciliations in a row that waited for objects to go.
-	removals int
-	// rejections are about writes that the cluster finds wrong in themselves.
-	rejections rejections
-
-	// applied is the spec that went through the last complete reconciliation, asWanted says
-	// that all its objects were as they should be then; guarded by Core.mu.
-	applied  string
-	asWanted bool
-	// repairs bounds how fast objects are written again for the same spec;
-	// guarded by Core.mu, as are looks, which bound how fast they are read for
-	// their status, and observes, which says that somebody wants to know that.
-	repairs  budget
-	looks    looks
-	observes bool
-}
-
-// remembered is an object that was as it should be, and its state then.
-type remembered struct {
-	apply.Known
-	signature drift.Signature
-	// rejected: it could not be made as it should be; definition is what the
-	// definition of its kind was like then.
-	rejected   bool
-	definition drift.Signature
-	// observation is what was found in it. heldFor, if not zero, is the manifest
-	// that was not applied to it because it is complete.
-	observation observation
-	heldFor     [sha256.Size]byte
+// tools are what cluster objects are read and written with.
+type tools struct {
+	store   inventory.Store
+	remover inventory.Remover
+	applier apply.Applier
+	rules   rule.Evaluator
 }
 
 // NewCore returns a Core that holds nothing.
@@ -182,25 +130,38 @@ func NewCore(c CoreConfig) *Core {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
+	w := &works{
+		config: &c,
+		set:    desired.New(),
+		outbox: report.Outbox{AgentID: c.ClientID, NewID: c.NewID, Remember: c.Journal != nil},
+		states: map[string]*state{},
+	}
+	l := &link{}
+	k := newKeeper(w, l)
 	return &Core{
-		config:  c,
-		store:   inventory.Store{Objects: c.Client, HubHash: c.HubHash, AgentID: c.AgentID},
-		remover: inventory.Remover{Client: c.Client, Done: func(d inventory.Decision, err error) { c.Metrics.write(string(d), err) }},
-		applier: apply.Applier{Objects: c.Client, Wait: c.Wait},
-		set:     desired.New(),
-		outbox:  report.Outbox{AgentID: c.ClientID, NewID: c.NewID, Remember: c.Journal != nil},
-		keeper:  keeper{unsaved: map[string]conditions.Lapse{}, gone: map[string]bool{}},
-		states:  map[string]*state{},
-		roles:   roleState{waiting: map[string]int{}},
-		strays:  map[string]stray{},
-		graces:  map[string]bool{},
-
-		resolves:   map[string]codec.Resolve{},
-		neighbours: neighbours{own: map[string]*inventory.Record{}, foreign: map[string]*inventory.Record{}},
+		works: w, link: l, keeper: k, strays: newStrays(w, l, k), roles: &roleState{waiting: map[string]int{}},
+		tools: &tools{
+			store:   inventory.Store{Objects: c.Client, HubHash: c.HubHash, AgentID: c.AgentID},
+			remover: inventory.Remover{Client: c.Client, Done: func(d inventory.Decision, err error) { c.Metrics.write(string(d), err) }},
+			applier: apply.Applier{Objects: c.Client, Wait: c.Wait},
+		},
 	}
 }
 
-func (c *Core) key(workName string) string { return inventory.Name(c.config.HubHash, workName) }
+// key is where the work of this name is brought in line.
+func (w *works) key(workName string) string { return inventory.Name(w.config.HubHash, workName) }
+
+// workName is the name of the work that a key of this hub is about.
+func (w *works) workName(key string) (name string, ok bool) {
+	return strings.CutPrefix(key, w.config.HubHash+"-")
+}
+
+// save asks for a call of Save.
+func (w *works) save(after time.Duration) {
+	if w.config.Journal != nil {
+		w.config.Save(after)
+	}
+}
 
 // Start is called once, before anything else, and takes what an earlier process
 // left on the journal. clusterUID is the uid of the cluster's namespace
@@ -212,14 +173,14 @@ func (c *Core) Start(clusterUID string) error {
 	if c.config.Journal == nil {
 		return nil
 	}
-	return c.load()
+	return c.keeper.load()
 }
 
 // Hello returns what to say at the next subscribe.
 func (c *Core) Hello() transport.Hello {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return transport.Hello{Protocol: protocol, Cursor: c.cursor.String(), ClusterUID: c.clusterUID}
+	return transport.Hello{Protocol: protocol, Cursor: c.link.cursor.String(), ClusterUID: c.clusterUID}
 }
 
 // Subscribed begins a connection. It returns what to publish at once: the list
@@ -227,23 +188,20 @@ func (c *Core) Hello() transport.Hello {
 func (c *Core) Subscribed(a transport.Accepted) ([]codec.Event, error) {
 	c.mu.Lock()
 	c.connected = true
-	c.link = link{serial: c.link.serial + 1, subscription: a.SubscriptionID, hawser: a.Protocol > 0}
-	resumed := c.link.hawser && a.Resync == codec.ResyncCursor && c.cursor != (codec.Cursor{})
+	resumed, drop := c.link.begin(a), false
 	var events []codec.Event
 	var err error
 	if resumed {
-		c.set.Continued(c.cursor.Revision)
+		c.set.Continued(c.link.cursor.Revision)
 	} else {
-		c.cursor, c.keeper.target, c.keeper.drop = codec.Cursor{}, nil, c.keeper.onDisk
+		drop = c.keeper.refused()
 		c.set.Subscribed(c.link.hawser)
-		c.link.state = listed
 		var e codec.Event
 		if e, err = c.list(); err == nil {
 			events = []codec.Event{e}
 		}
 	}
 	waiting := c.outbox.Reconnected(resumed)
-	drop := c.keeper.drop
 	c.mu.Unlock()
 	if drop {
 		c.save(0)
@@ -259,13 +217,10 @@ func (c *Core) Subscribed(a transport.Accepted) ([]codec.Event, error) {
 
 // Disconnected ends a connection: statuses wait for the next.
 func (c *Core) Disconnected(err error) {
-	var refused *transport.Error
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.connected, c.link = false, link{serial: c.link.serial}
-	if errors.As(err, &refused) && refused.Next == transport.NextResync {
-		c.cursor = codec.Cursor{}
-	}
+	c.connected = false
+	c.link.end(err)
 }
 
 // Handle takes a received event. Whatever it is, it counts as received: what is
@@ -365,7 +320,7 @@ func (c *Core) accept(spec *manifestwork.Spec, problem string) (d desired.Decisi
 		_, w := c.set.Judge(spec, problem)
 		c.mu.Unlock()
 		if w != nil {
-			c.put(w)
+			c.keeper.put(w)
 		}
 	}
 	c.mu.Lock()
@@ -374,26 +329,18 @@ func (c *Core) accept(spec *manifestwork.Spec, problem string) (d desired.Decisi
 		c.outbox.Renew(c.set.Get(spec.ResourceID))
 	}
 	repeat = d.Outcome == desired.Duplicate && c.outbox.Answers(spec.ResourceID, spec.Tag) && c.outbox.Ask(spec.ResourceID, codec.UpdateRequest)
-	if d.Outcome == desired.Duplicate && c.graces[c.key(spec.Name)] {
+	if d.Outcome == desired.Duplicate && c.strays.graces[c.key(spec.Name)] {
 		d.Names = append(d.Names, spec.Name) // it is wanted after all
 	}
 	if d.Replaced != "" {
 		c.outbox.Remove(d.Replaced)
-		c.discard(d.Replaced)
+		c.keeper.discard(d.Replaced)
 	}
 	c.mu.Unlock()
 	if d.Replaced != "" {
 		c.save(0)
 	}
 	return d, repeat
-}
-
-// discard has the entry of a work removed that is not held any more. c.mu is
-// held.
-func (c *Core) discard(id string) {
-	if c.config.Journal != nil {
-		c.keeper.gone[id] = true
-	}
 }
 
 // Drifted is told that an object tracked by a key is not as expected. It
@@ -416,7 +363,7 @@ func (c *Core) Drifted(key string) time.Duration {
 // NextReport returns the status to publish for an id; ok is false if there is
 // none, or nobody to publish it to.
 func (c *Core) NextReport(id string) (l report.Letter, ok bool) {
-	c.reserve(id)
+	c.keeper.reserve(id)
 	c.mu.Lock()
 	if c.connected {
 		var err error
@@ -430,7 +377,7 @@ func (c *Core) NextReport(id string) (l report.Letter, ok bool) {
 	return l, ok
 }
 
-// ReportDone tells what became of a status from TakeReport; receipt is what the
+// ReportDone tells what became of a status from NextReport; receipt is what the
 // broker said if err is nil. again says that there is more to send for the id,
 // after a back-off if err is not nil.
 func (c *Core) ReportDone(l report.Letter, receipt transport.Receipt, err error) (again bool) {
@@ -446,11 +393,11 @@ func (c *Core) ReportDone(l report.Letter, receipt transport.Receipt, err error)
 		c.set.Forget(l.Work)
 		if c.set.Get(l.Work.ResourceID) == nil {
 			c.outbox.Remove(l.Work.ResourceID)
-			c.discard(l.Work.ResourceID)
+			c.keeper.discard(l.Work.ResourceID)
 			again = false
 		}
 	}
-	save := err == nil && c.noteReported()
+	save := err == nil && c.keeper.noteReported()
 	c.mu.Unlock()
 	if save || confirmed {
 		c.save(0)
@@ -486,8 +433,8 @@ type Counts struct {
 func (c *Core) Counts() Counts {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := Counts{ReportsDue: c.outbox.Due(), Unsaved: len(c.keeper.unsaved), Evicting: len(c.graces), Shared: len(c.shared()), InSync: c.link.matched}
-	for _, s := range c.strays {
+	n := Counts{ReportsDue: c.outbox.Due(), Unsaved: len(c.keeper.unsaved), Evicting: len(c.strays.graces), Shared: len(c.strays.shared()), InSync: c.link.matched}
+	for _, s := range c.strays.found {
 		if s.state == ownerless {
 			n.Ownerless++
 		}
@@ -511,7 +458,28 @@ func (c *Core) Counts() Counts {
 
 func sorted(keys map[string]bool) []string { return slices.Sorted(maps.Keys(keys)) }
 
-// workName is the name of the work that a key of this hub is about.
-func (c *Core) workName(key string) (name string, ok bool) {
-	return strings.CutPrefix(key, c.config.HubHash+"-")
+// Save does what is to be done on disk. It says when to call it next, 0 if there is
+// nothing to come back for. It is called by one goroutine at a time.
+func (c *Core) Save(context.Context) (next time.Duration) {
+	if c.config.Journal == nil {
+		return 0
+	}
+	next, recovered := c.keeper.saveAll()
+	if recovered {
+		c.mu.Lock()
+		keys := c.strays.suspects()
+		c.mu.Unlock()
+		for _, key := range keys {
+			c.config.Wake(key, false)
+		}
+	}
+	return next
+}
+
+// Stop saves what is only saved now and then. Nothing of the Core is used after
+// it.
+func (c *Core) Stop(context.Context) {
+	if c.config.Journal != nil {
+		c.keeper.stop()
+	}
 }

@@ -70,7 +70,7 @@ func TestCore_NewWorkThatIsNotNew(t *testing.T) {
 
 	// A record that no watch has told of.
 	r.restart()
-	clear(r.core.strays)
+	clear(r.core.strays.found)
 	r.requests()
 	r.apply(hubWork("w-1", "web", 2, configMap("web", "1"), configMap("old", "1")))
 	r.expectRequests(

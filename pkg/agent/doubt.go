@@ -20,7 +20,7 @@ func (r *reconciliation) backed(ctx context.Context, w *desired.Work) (bool, err
 	if !r.doubted[w.ResourceID] {
 		return true, nil
 	}
-	if err := r.loadRecord(ctx); err != nil || r.record == nil || r.record.Deleting() || r.record.AgentID() != r.config.AgentID {
+	if err := r.recorder.loadRecord(ctx); err != nil || r.record == nil || r.record.Deleting() || r.record.AgentID() != r.config.AgentID {
 		return false, err
 	}
 	o, known := r.record.Origin()
@@ -50,9 +50,9 @@ func (r *reconciliation) deletable(w *desired.Work) bool {
 // AppliedManifestWork has becomes a matter of eviction.
 func (r *reconciliation) forgetUnrepeated(ctx context.Context, w *desired.Work) (next time.Duration) {
 	r.mu.Lock()
-	unrepeated := r.link.matched && r.set.Unconfirmed(w.ResourceID)
+	unrepeated := r.strays.link.matched && r.set.Unconfirmed(w.ResourceID)
 	if unrepeated {
-		r.forget(w.ResourceID)
+		r.keeper.forget(w.ResourceID)
 	}
 	r.mu.Unlock()
 	if !unrepeated {
@@ -61,11 +61,4 @@ func (r *reconciliation) forgetUnrepeated(ctx context.Context, w *desired.Work) 
 	r.save(0)
 	r.log.InfoContext(ctx, "deletion of an earlier process that the broker does not repeat is forgotten", "work", w.Name, "id", w.ResourceID)
 	return firstSaveRetry // its AppliedManifestWork is a stray then
-}
-
-// forget drops a work, and what was to be reported and kept of it. c.mu is held.
-func (c *Core) forget(id string) {
-	c.set.Drop(id)
-	c.outbox.Remove(id)
-	c.discard(id)
 }

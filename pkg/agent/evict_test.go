@@ -72,8 +72,8 @@ func TestCore_EvictsWhatNobodyWants(t *testing.T) {
 	if r.value("a") != "" || r.record("web") != nil || r.value("b") != "1" {
 		t.Fatal("exactly what nobody wants is to go after an hour")
 	}
-	if r.core.Counts().Evicting != 0 || len(r.core.strays) != 0 || len(r.core.states) != 1 {
-		t.Errorf("remembered: %v, %d states", r.core.strays, len(r.core.states))
+	if r.core.Counts().Evicting != 0 || len(r.core.strays.found) != 0 || len(r.core.states) != 1 {
+		t.Errorf("remembered: %v, %d states", r.core.strays.found, len(r.core.states))
 	}
 	if logged(&log, "evicting an AppliedManifestWork") != 1 || logged(&log, "no source has the work of this") != 1 {
 		t.Errorf("the log says\n%s", &log)

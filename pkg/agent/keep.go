@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"context"
 	"errors"
 	"maps"
 	"slices"
@@ -39,13 +38,15 @@ const (
 	reserveAhead = time.Minute
 )
 
-// keeper is what is still to be done on disk: it alone knows what is not there.
-// Guarded by Core.mu, but for the locks.
+// keeper does what is to be done on disk, and it alone knows what is not there.
 type keeper struct {
+	*works
+	link *link
+
 	// disk is locked while a work is written or removed and what follows from that is
 	// noted, so that no record is older than what is held, and while the log is
-	// renewed from that. It is locked before Core.mu, which never is while the disk
-	// works.
+	// renewed from that. It is locked before works.mu, which never is while the disk
+	// works, and which guards all that follows.
 	disk sync.Mutex
 
 	// unsaved are works that are not on disk as they should be, by id; gone are
@@ -54,9 +55,10 @@ type keeper struct {
 	gone    map[string]bool
 	// onDisk: there is a cursor on disk. drop: it must go.
 	onDisk, drop bool
-	// target is what is to be stored, and acknowledged then on this link.
+	// target is what is to be stored, and acknowledged then on the subscription with
+	// this serial.
 	target *codec.Ack
-	link   uint64
+	serial uint64
 
 	// failing: something failed, so the log is to be renewed; failures counts Saves in
 	// a row that did not get everything done.
@@ -68,23 +70,21 @@ type keeper struct {
 
 	// reported is when accepted statuses are to be noted; zero if there are none.
 	reported time.Time
+	written  written
 }
 
-// save asks for a call of Save.
-func (c *Core) save(after time.Duration) {
-	if c.config.Journal != nil {
-		c.config.Save(after)
-	}
+func newKeeper(w *works, l *link) *keeper {
+	return &keeper{works: w, link: l, unsaved: map[string]conditions.Lapse{}, gone: map[string]bool{}}
 }
 
 // load reads what an earlier process left.
-func (c *Core) load() error {
+func (k *keeper) load() error {
 	var works []*desired.Work
 	latest := map[string]*desired.Work{}
-	s, err := c.config.Journal.Load(journal.Binding{
-		ClusterUID: c.clusterUID, Cluster: c.config.Cluster, HubHash: c.config.HubHash, AgentID: c.config.AgentID,
+	s, err := k.config.Journal.Load(journal.Binding{
+		ClusterUID: k.clusterUID, Cluster: k.config.Cluster, HubHash: k.config.HubHash, AgentID: k.config.AgentID,
 	}, func(e codec.Event) error {
-		w, err := c.readEntry(e)
+		w, err := k.readEntry(e)
 		if err == nil {
 			works, latest[w.ResourceID] = append(works, w), w
 		}
@@ -93,150 +93,135 @@ func (c *Core) load() error {
 	if err != nil {
 		return err
 	}
-	c.mu.Lock()
+	k.mu.Lock()
 	for _, w := range works {
 		if latest[w.ResourceID] != w {
 			continue
 		}
-		if lost := c.set.Load(w); lost != nil {
-			c.keeper.gone[lost.ResourceID] = true
+		if lost := k.set.Load(w); lost != nil {
+			k.gone[lost.ResourceID] = true
 		}
 	}
-	c.cursor, c.keeper.onDisk = s.Cursor, s.Cursor != (codec.Cursor{})
-	maps.DeleteFunc(s.Reported.Accepted, func(id, _ string) bool { return c.set.Get(id) == nil })
-	err = c.outbox.Restore(s.Reported.Sequence, s.Reserved, s.Reported.Accepted)
-	names := c.set.Names()
-	c.written.restore(s.Left, func(key string) bool {
-		name, ours := c.workName(key)
+	k.link.move(s.Cursor)
+	k.onDisk = s.Cursor != (codec.Cursor{})
+	maps.DeleteFunc(s.Reported.Accepted, func(id, _ string) bool { return k.set.Get(id) == nil })
+	err = k.outbox.Restore(s.Reported.Sequence, s.Reserved, s.Reported.Accepted)
+	names := k.set.Names()
+	k.written.restore(s.Left, func(key string) bool {
+		name, ours := k.workName(key)
 		return ours && slices.Contains(names, name)
 	})
-	c.mu.Unlock()
+	k.mu.Unlock()
 	if err != nil {
-		c.config.Log.Error("the journal has a sequence id that no newer one can follow", "error", err)
+		k.config.Log.Error("the journal has a sequence id that no newer one can follow", "error", err)
 	}
 	if len(latest) > 0 || s.Damaged > 0 {
-		c.config.Log.Info("works of an earlier process", "works", len(latest), "damaged", s.Damaged, "cursor", s.Cursor.String())
+		k.config.Log.Info("works of an earlier process", "works", len(latest), "damaged", s.Damaged, "cursor", s.Cursor.String())
 	}
-	if err := c.renew(); err != nil {
-		c.saveFailed(err)
+	if err := k.renew(); err != nil {
+		k.saveFailed(err)
 	}
 	for _, name := range names {
-		c.config.Wake(c.key(name), true)
+		k.config.Wake(k.key(name), true)
 	}
-	c.save(0)
+	k.save(0)
 	return nil
 }
 
 // readEntry reads a work that was put.
-func (c *Core) readEntry(e codec.Event) (*desired.Work, error) {
+func (k *keeper) readEntry(e codec.Event) (*desired.Work, error) {
 	w, err := decodeEntry(e)
-	if err == nil && w.Cluster != c.config.Cluster {
+	if err == nil && w.Cluster != k.config.Cluster {
 		err = errors.New("the work is of cluster " + w.Cluster)
 	}
 	return w, err
 }
 
 // put writes a work before it is acted upon. A failure does not keep the work from
-// being applied: it is told in the work's condition. c.keeper.disk is locked, c.mu
+// being applied: it is told in the work's condition. k.disk is locked, k.mu
 // is not.
-func (c *Core) put(w *desired.Work) {
-	e, err := encodeEntry(w, c.config.Now())
+func (k *keeper) put(w *desired.Work) {
+	e, err := encodeEntry(w, k.config.Now())
 	if err == nil {
-		err = c.config.Journal.Put(e)
+		err = k.config.Journal.Put(e)
 	}
-	c.mu.Lock()
-	delete(c.keeper.gone, w.ResourceID)
-	if _, known := c.keeper.unsaved[w.ResourceID]; err == nil {
-		delete(c.keeper.unsaved, w.ResourceID)
+	k.mu.Lock()
+	delete(k.gone, w.ResourceID)
+	if _, known := k.unsaved[w.ResourceID]; err == nil {
+		delete(k.unsaved, w.ResourceID)
 	} else if !known {
-		c.keeper.unsaved[w.ResourceID] = conditions.Lapse{Reason: journal.Reason(err), Err: err, Since: c.config.Now()}
+		k.unsaved[w.ResourceID] = conditions.Lapse{Reason: journal.Reason(err), Err: err, Since: k.config.Now()}
 	}
-	c.mu.Unlock()
+	k.mu.Unlock()
 	if err != nil {
-		c.saveFailed(err)
-		c.save(firstSaveRetry)
+		k.saveFailed(err)
+		k.save(firstSaveRetry)
 	}
 }
 
 // saveFailed notes that something about the state directory failed.
-func (c *Core) saveFailed(err error) {
-	c.config.Metrics.journalFailure()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.keeper.failing {
-		c.keeper.failing = true
-		c.config.Log.Error("the state directory fails: works are applied all the same, but nothing is evicted, and an agent that restarts may have to list everything",
+func (k *keeper) saveFailed(err error) {
+	k.config.Metrics.journalFailure()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.failing {
+		k.failing = true
+		k.config.Log.Error("the state directory fails: works are applied all the same, but nothing is evicted, and an agent that restarts may have to list everything",
 			"reason", journal.Reason(err), "error", err)
 	}
 }
 
-// Save does what is to be done on disk. It says when to call it next, 0 if there is
-// nothing to come back for. It is called by one goroutine at a time.
-func (c *Core) Save(context.Context) (next time.Duration) {
-	if c.config.Journal == nil {
-		return 0
+// saveAll does what is to be done on disk. next is when to call it again, 0 if there is
+// nothing to come back for; recovered says that the directory failed until now.
+func (k *keeper) saveAll() (next time.Duration, recovered bool) {
+	err := errors.Join(k.renew(), k.removeGone(), k.saveCursor())
+	next, reportedErr := k.saveReported()
+	if err = errors.Join(err, reportedErr); err != nil {
+		k.saveFailed(err)
 	}
-	err := errors.Join(c.renew(), c.removeGone(), c.saveCursor())
-	next, reportedErr := c.saveReported()
-	if err = errors.Join(err, reportedErr); err == nil {
-		c.recovered()
-		return next
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err != nil {
+		wait := min(firstSaveRetry<<min(k.failures, 10), lastSaveRetry)
+		k.failures++
+		return wait + time.Duration(k.config.Random()*float64(wait/10)), false
 	}
-	c.saveFailed(err)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	wait := min(firstSaveRetry<<min(c.keeper.failures, 10), lastSaveRetry)
-	c.keeper.failures++
-	return wait + time.Duration(c.config.Random()*float64(wait/10))
+	k.failures = 0
+	if recovered = k.failing && len(k.unsaved) == 0; recovered {
+		k.failing = false
+		k.config.Log.Info("the state directory works again")
+	}
+	return next, recovered
 }
 
-// recovered notes that everything is on disk.
-func (c *Core) recovered() {
-	var keys []string
-	c.mu.Lock()
-	if c.keeper.failures = 0; c.keeper.failing && len(c.keeper.unsaved) == 0 {
-		c.keeper.failing = false
-		c.config.Log.Info("the state directory works again")
-		keys = c.suspects()
+// stop saves what is only saved now and then.
+func (k *keeper) stop() {
+	k.mu.Lock()
+	if !k.reported.IsZero() || k.written.changed {
+		k.reported = k.config.Now()
 	}
-	c.mu.Unlock()
-	for _, key := range keys {
-		c.config.Wake(key, false)
-	}
-}
-
-// Stop saves what is only saved now and then. Nothing of the Core is used after
-// it.
-func (c *Core) Stop(context.Context) {
-	if c.config.Journal == nil {
-		return
-	}
-	c.mu.Lock()
-	if !c.keeper.reported.IsZero() || c.written.changed {
-		c.keeper.reported = c.config.Now()
-	}
-	c.mu.Unlock()
-	if _, err := c.saveReported(); err != nil {
-		c.saveFailed(err)
+	k.mu.Unlock()
+	if _, err := k.saveReported(); err != nil {
+		k.saveFailed(err)
 	}
 }
 
 // renew has the log begin anew with what is held, where that is due. Then all works
 // are on disk as they should be.
-func (c *Core) renew() error {
-	c.keeper.disk.Lock()
-	defer c.keeper.disk.Unlock()
-	if !c.config.Journal.Due() {
+func (k *keeper) renew() error {
+	k.disk.Lock()
+	defer k.disk.Unlock()
+	if !k.config.Journal.Due() {
 		return nil
 	}
-	c.mu.Lock()
-	works, left := c.set.All(), maps.Clone(c.written.objects)
-	sequence, accepted, _ := c.outbox.Reported()
-	c.mu.Unlock()
-	err := c.config.Journal.Renew(journal.Content{
+	k.mu.Lock()
+	works, left := k.set.All(), maps.Clone(k.written.objects)
+	sequence, accepted, _ := k.outbox.Reported()
+	k.mu.Unlock()
+	err := k.config.Journal.Renew(journal.Content{
 		Works: func(yield func(codec.Event, error) bool) {
 			for more := true; more && len(works) > 0; works = works[1:] {
-				more = yield(encodeEntry(works[0], c.config.Now()))
+				more = yield(encodeEntry(works[0], k.config.Now()))
 			}
 		},
 		Reported: journal.Reported{Sequence: sequence, Accepted: accepted}, Left: left,
@@ -244,74 +229,71 @@ func (c *Core) renew() error {
 	if err != nil {
 		return err
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for id := range c.keeper.unsaved { // its condition is to go
-		if w := c.set.Get(id); w != nil {
-			c.config.Wake(c.key(w.Name), false)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for id := range k.unsaved { // its condition is to go
+		if w := k.set.Get(id); w != nil {
+			k.config.Wake(k.key(w.Name), false)
 		}
 	}
-	clear(c.keeper.unsaved)
-	clear(c.keeper.gone)
+	clear(k.unsaved)
+	clear(k.gone)
 	return nil
 }
 
 // removeGone removes works from disk that are not held any more.
-func (c *Core) removeGone() error {
-	c.keeper.disk.Lock()
-	defer c.keeper.disk.Unlock()
-	c.mu.Lock()
-	gone := sorted(c.keeper.gone)
-	c.mu.Unlock()
+func (k *keeper) removeGone() error {
+	k.disk.Lock()
+	defer k.disk.Unlock()
+	k.mu.Lock()
+	gone := sorted(k.gone)
+	k.mu.Unlock()
 	for _, id := range gone {
-		if err := c.config.Journal.Remove(id); err != nil {
+		if err := k.config.Journal.Remove(id); err != nil {
 			return err
 		}
-		c.mu.Lock()
-		delete(c.keeper.gone, id)
-		delete(c.keeper.unsaved, id)
-		c.mu.Unlock()
+		k.mu.Lock()
+		delete(k.gone, id)
+		delete(k.unsaved, id)
+		k.mu.Unlock()
 	}
 	return nil
 }
 
 // saveCursor makes the cursor on disk what it should be. An ack follows when
 // everything that it covers is there.
-func (c *Core) saveCursor() error {
-	c.mu.Lock()
-	drop, target, link := c.keeper.drop, c.keeper.target, c.keeper.link
-	ready := target != nil && len(c.keeper.unsaved)+len(c.keeper.gone) == 0
-	c.mu.Unlock()
+func (k *keeper) saveCursor() error {
+	k.mu.Lock()
+	drop, target, serial := k.drop, k.target, k.serial
+	ready := target != nil && len(k.unsaved)+len(k.gone) == 0
+	k.mu.Unlock()
 	if drop {
-		if err := c.config.Journal.Checkpoint(codec.Cursor{}); err != nil {
+		if err := k.config.Journal.Checkpoint(codec.Cursor{}); err != nil {
 			return err
 		}
-		c.mu.Lock()
-		c.keeper.drop, c.keeper.onDisk = false, false
-		c.mu.Unlock()
+		k.mu.Lock()
+		k.drop, k.onDisk = false, false
+		k.mu.Unlock()
 	}
 	if !ready {
 		return nil
 	}
-	if err := c.config.Journal.Checkpoint(target.Cursor); err != nil {
+	if err := k.config.Journal.Checkpoint(target.Cursor); err != nil {
 		return err
 	}
-	c.mu.Lock()
-	if c.keeper.target == target {
-		c.keeper.target = nil
+	k.mu.Lock()
+	if k.target == target {
+		k.target = nil
 	}
 	// Meanwhile a broker may have refused the cursor.
-	c.keeper.onDisk, c.keeper.drop = true, c.keeper.drop || c.cursor == (codec.Cursor{})
-	sync, refused := c.link.serial == link, c.keeper.drop
+	k.onDisk, k.drop = true, k.drop || k.link.cursor == (codec.Cursor{})
+	sync, refused := k.link.acknowledge(serial, target), k.drop
+	k.mu.Unlock()
 	if sync {
-		c.link.ack = target
-	}
-	c.mu.Unlock()
-	if sync {
-		c.config.Sync()
+		k.config.Sync()
 	}
 	if refused {
-		c.save(0)
+		k.save(0)
 	}
 	return nil
 }
@@ -319,62 +301,96 @@ func (c *Core) saveCursor() error {
 // reserve makes sure that the next process does not use the sequence id that a
 // status is about to be sent with: that status may arrive after those of the
 // next process. If that fails, the status is sent all the same.
-func (c *Core) reserve(id string) {
-	if c.config.Journal == nil {
+func (k *keeper) reserve(id string) {
+	if k.config.Journal == nil {
 		return
 	}
-	c.keeper.reserving.Lock()
-	defer c.keeper.reserving.Unlock()
-	c.mu.Lock()
-	limit, needed := c.outbox.ToReserve(id, c.config.Now(), reserveAhead)
-	needed = needed && c.connected
-	c.mu.Unlock()
+	k.reserving.Lock()
+	defer k.reserving.Unlock()
+	k.mu.Lock()
+	limit, needed := k.outbox.ToReserve(id, k.config.Now(), reserveAhead)
+	needed = needed && k.connected
+	k.mu.Unlock()
 	if !needed {
 		return
 	}
-	err := c.config.Journal.Reserve(limit)
-	c.mu.Lock()
-	c.outbox.Reserved(limit)
-	c.mu.Unlock()
+	err := k.config.Journal.Reserve(limit)
+	k.mu.Lock()
+	k.outbox.Reserved(limit)
+	k.mu.Unlock()
 	if err != nil {
-		c.saveFailed(err)
-		c.save(firstSaveRetry)
+		k.saveFailed(err)
+		k.save(firstSaveRetry)
 	}
 }
 
-// noteReported sees to it that an accepted status is remembered. c.mu is locked.
-func (c *Core) noteReported() (save bool) {
-	if c.config.Journal == nil || !c.keeper.reported.IsZero() {
+// noteReported sees to it that an accepted status is remembered. k.mu is locked.
+func (k *keeper) noteReported() (save bool) {
+	if k.config.Journal == nil || !k.reported.IsZero() {
 		return false
 	}
-	c.keeper.reported = c.config.Now().Add(reportedDelay)
+	k.reported = k.config.Now().Add(reportedDelay)
 	return true
 }
 
 // saveReported notes what the broker accepted, and how objects were left, if it is
 // time. next is how long it will be until then.
-func (c *Core) saveReported() (next time.Duration, err error) {
-	c.mu.Lock()
-	due, now := c.keeper.reported, c.config.Now()
+func (k *keeper) saveReported() (next time.Duration, err error) {
+	k.mu.Lock()
+	due, now := k.reported, k.config.Now()
 	if due.IsZero() || due.After(now) {
-		c.mu.Unlock()
+		k.mu.Unlock()
 		return max(0, due.Sub(now)), nil
 	}
-	sequence, accepted, known := c.outbox.Reported()
-	left, changed := maps.Clone(c.written.objects), c.written.changed
-	c.keeper.reported, c.written.changed = time.Time{}, false
-	c.mu.Unlock()
+	sequence, accepted, known := k.outbox.Reported()
+	left, changed := k.written.take()
+	k.reported = time.Time{}
+	k.mu.Unlock()
 	if known { // else what is on disk is no more wrong than it was
-		err = c.config.Journal.SaveReported(journal.Reported{Sequence: sequence, Accepted: accepted})
+		err = k.config.Journal.SaveReported(journal.Reported{Sequence: sequence, Accepted: accepted})
 	}
 	if err == nil && changed {
-		err = c.config.Journal.SaveLeft(left)
+		err = k.config.Journal.SaveLeft(left)
 	}
 	if err != nil {
-		c.mu.Lock()
-		c.written.changed = c.written.changed || changed
-		c.noteReported()
-		c.mu.Unlock()
+		k.mu.Lock()
+		k.written.notSaved(changed)
+		k.noteReported()
+		k.mu.Unlock()
 	}
 	return 0, err
+}
+
+// noteUntil has an ack sent on the subscription when what it covers is on disk.
+func (k *keeper) noteUntil(a *codec.Ack) { k.target, k.serial = a, k.link.serial }
+
+// refused: the cursor on disk, if there is one, is of no use to the broker.
+func (k *keeper) refused() (save bool) {
+	k.target, k.drop = nil, k.onDisk
+	return k.drop
+}
+
+// awaited is the ack that is to be sent on this subscription; nil if there is none.
+func (k *keeper) awaited() *codec.Ack {
+	if k.serial != k.link.serial {
+		return nil
+	}
+	return k.target
+}
+
+// degraded: what is held may not survive a restart.
+func (k *keeper) degraded() bool { return k.failing || len(k.unsaved) > 0 }
+
+// discard has the entry of a work removed that is not held any more.
+func (k *keeper) discard(id string) {
+	if k.config.Journal != nil {
+		k.gone[id] = true
+	}
+}
+
+// forget drops a work, and what was to be reported and kept of it.
+func (k *keeper) forget(id string) {
+	k.set.Drop(id)
+	k.outbox.Remove(id)
+	k.discard(id)
 }

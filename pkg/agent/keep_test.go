@@ -322,13 +322,13 @@ func TestCore_JournalThatCannotBeLoaded(t *testing.T) {
 	c := r.core.config
 	c.Cluster = "cluster2"
 	r.journal.binding.Cluster = "cluster2" // by a bug
-	other := NewCore(c)
+	other := NewCore(*c)
 	if err := other.Start(testClusterUID); err != nil || other.Counts() != (Counts{}) {
 		t.Fatalf("%v, took works of another cluster: %+v", err, other.Counts())
 	}
 	c.Journal = newerJournal{r.journal}
 	var newer *journal.FormatError
-	if err := NewCore(c).Start(testClusterUID); !errors.As(err, &newer) {
+	if err := NewCore(*c).Start(testClusterUID); !errors.As(err, &newer) {
 		t.Fatalf("got %v", err)
 	}
 }

@@ -9,13 +9,13 @@ import (
 
 // neighbours are the AppliedManifestWorks of this hub and of others, by name, as
 // they were read last: an object that is on both lists stays when one of the two
-// works goes. Guarded by Core.mu.
+// works goes. Guarded by works.mu.
 type neighbours struct {
 	own, foreign map[string]*inventory.Record
 }
 
 // shared returns the names of those of other hubs that have objects of this
-// one's works. c.mu is held.
+// one's works.
 func (n *neighbours) shared() []string {
 	theirs := map[string][]string{}
 	for name, rec := range n.foreign {
@@ -39,31 +39,32 @@ func (n *neighbours) shared() []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// noteNeighbour notes an AppliedManifestWork that was read and that no work of
-// this hub claims.
-func (r *reconciliation) noteNeighbour() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if _, ours := r.workName(r.key); ours {
+// noteForeign notes an AppliedManifestWork that was read and that no work of this
+// hub claims; nil if there is none any more.
+func (s *strays) noteForeign(key string, rec *inventory.Record) {
+	if _, ours := s.workName(key); ours {
 		return
 	}
-	if r.record == nil {
-		delete(r.foreign, r.key)
+	if rec == nil {
+		delete(s.foreign, key)
 	} else {
-		r.foreign[r.key] = r.record
+		s.foreign[key] = rec
 	}
 }
 
-// noteOwn notes the AppliedManifestWork of a work of this hub after a reconciliation.
-// c.mu is not held.
-func (c *Core) noteOwn(r *reconciliation) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch _, ours := c.workName(r.key); {
+// noteOwn notes the AppliedManifestWork of a key after a reconciliation, and whether its
+// grace period runs. wanted says that there is something to be done under the key.
+func (s *strays) noteOwn(key string, rec *inventory.Record, wanted bool) {
+	if rec != nil && !rec.EvictionStart().IsZero() && !rec.Deleting() {
+		s.graces[key] = true
+	} else {
+		delete(s.graces, key)
+	}
+	switch _, ours := s.workName(key); {
 	case !ours:
-	case r.record != nil && !r.view.Empty():
-		c.own[r.key] = r.record
-	case r.view.Empty():
-		delete(c.own, r.key)
+	case rec != nil && wanted:
+		s.own[key] = rec
+	case !wanted:
+		delete(s.own, key)
 	}
 }

@@ -28,16 +28,27 @@ type observation struct {
 // every change of it counts.
 func observed(c apply.Config) bool { return len(c.Feedback) > 0 || len(c.Conditions) > 0 }
 
+// observer finds out in one reconciliation what works want to know of objects.
+type observer struct {
+	config *CoreConfig
+	rules  *rule.Evaluator
+	rights *rights
+	*state
+	// found is what was found, took how long the rules took.
+	found map[cluster.Ref]observation
+	took  time.Duration
+}
+
 // observe returns what is known of the object of a result. An object that was
 // not read is as it was.
-func (r *reconciliation) observe(ctx context.Context, res apply.Result) observation {
+func (r *observer) observe(ctx context.Context, res apply.Result) observation {
 	if !res.Resolved || !observed(res.Config) {
 		return observation{}
 	}
-	if r.hides(res) {
+	if r.rights.hides(res) {
 		return observation{errs: []error{errHidden}}
 	}
-	o, has := r.observations[res.Ref]
+	o, has := r.found[res.Ref]
 	switch {
 	case res.Live == nil && has:
 		return o
@@ -47,10 +58,10 @@ func (r *reconciliation) observe(ctx context.Context, res apply.Result) observat
 		o = observation{of: res.Live, outcomes: r.evaluate(ctx, res)}
 		o.values, o.errs = r.config.Feedback.Read(res.Live, res.Config.Feedback)
 	}
-	if r.observations == nil {
-		r.observations = map[cluster.Ref]observation{}
+	if r.found == nil {
+		r.found = map[cluster.Ref]observation{}
 	}
-	r.observations[res.Ref] = o
+	r.found[res.Ref] = o
 	return o
 }
 
@@ -61,24 +72,24 @@ const ruleTime = 10 * time.Second
 var errRuleTime = fmt.Errorf("the rules of this work take longer than %v together", ruleTime)
 
 // evaluate follows the rules of a manifest.
-func (r *reconciliation) evaluate(ctx context.Context, res apply.Result) []rule.Outcome {
+func (r *observer) evaluate(ctx context.Context, res apply.Result) []rule.Outcome {
 	if len(res.Config.Conditions) == 0 {
 		return nil
 	}
-	if r.ruleTime > ruleTime {
+	if r.took > ruleTime {
 		over, cancel := context.WithCancelCause(ctx)
 		cancel(errRuleTime)
 		ctx = over
 	}
 	begun := r.config.Now()
 	outcomes := r.rules.Evaluate(ctx, res.Live, res.Config.Conditions)
-	r.ruleTime += r.config.Now().Sub(begun)
+	r.took += r.config.Now().Sub(begun)
 	return outcomes
 }
 
 // said is a result in the words of its status.
 func (r *reconciliation) said(ctx context.Context, i int, res apply.Result) conditions.Manifest {
-	o := r.observe(ctx, res)
+	o := r.observer.observe(ctx, res)
 	m := conditions.Manifest{
 		Meta: res.Meta, ApplyErr: explained(res.Err), Presence: res.Presence, ReadErr: explained(res.ReadErr),
 		Held:     r.held || r.postponed[i],
@@ -124,11 +135,11 @@ func (r *reconciliation) rememberObserved(i int, res apply.Result) {
 	if !has {
 		return
 	}
-	if r.hides(res) {
+	if r.rights.hides(res) {
 		delete(r.known, res.Ref) // it is read again when it may be told of
 		return
 	}
-	k.observation = r.observations[res.Ref]
+	k.observation = r.observer.found[res.Ref]
 	k.observation.of = nil // its life ends with the reconciliation
 	if _, left := r.left[i]; left && res.Presence == conditions.Present {
 		k.heldFor = res.Hash()

@@ -7,7 +7,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/pkg/agent/apply"
@@ -17,14 +16,6 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/drift"
 	"github.com/hawser-io/hawser/pkg/agent/inventory"
 )
-
-// saw notes how an object was when it was about to be removed.
-func (r *reconciliation) saw(e inventory.Entry, live *unstructured.Unstructured) {
-	if r.seen == nil {
-		r.seen = map[workv1.ResourceIdentifier]*unstructured.Unstructured{}
-	}
-	r.seen[e.ResourceIdentifier] = live
-}
 
 // reportParting reports how the objects of a deleted work are while it waits for
 // them, so that whoever waits on the hub sees which are still there, and what
@@ -37,7 +28,7 @@ func (r *reconciliation) reportParting(ctx context.Context, w *desired.Work) err
 	last := r.previous(w)
 	manifests := apply.Load(ctx, r.config.Client, *w.Spec)
 	if slices.ContainsFunc(manifests, func(m apply.Manifest) bool { return observed(m.Config) }) {
-		r.actFor(w.Spec.Executor)
+		r.rights.actFor(w.Spec.Executor)
 	}
 	said := make([]conditions.Manifest, 0, len(manifests))
 	present := map[cluster.Ref]drift.Signature{}
@@ -48,7 +39,7 @@ func (r *reconciliation) reportParting(ctx context.Context, w *desired.Work) err
 		}
 		said = append(said, r.said(ctx, i, res))
 	}
-	r.noteRefusals(nil)
+	r.rights.noteRefusals(nil)
 	if r.record != nil { // also what is not to be removed may change
 		present[inventory.Ref(r.key)] = drift.Unknown
 		for _, e := range r.record.Entries() {
@@ -69,7 +60,7 @@ func (r *reconciliation) parting(ctx context.Context, m apply.Manifest, last wor
 	if before != nil {
 		res.Meta = before.ResourceMeta // its kind may have gone, and with it the name of the resource
 	}
-	live, seen := r.seen[res.ID()]
+	live, seen := r.recorder.seen[res.ID()]
 	switch {
 	case seen:
 		res.Presence, res.Live = conditions.Absent, live
@@ -81,17 +72,17 @@ func (r *reconciliation) parting(ctx context.Context, m apply.Manifest, last wor
 	case !m.Resolved || before != nil && wasGone(*before):
 		res.Presence = conditions.Absent
 	default:
-		r.readParting(ctx, &res)
+		readParting(ctx, r.config.Client, &res)
 	}
 	if res.Err = nil; res.Live != nil && m.Resolved && observed(m.Config) {
-		res.Err = r.permitted(ctx, m, true) // it is only told of; see hides
+		res.Err = r.rights.permitted(ctx, m, true) // it is only told of; see hides
 	}
 	return res
 }
 
 // readParting reads the object of a manifest that nobody read in this reconciliation.
-func (r *reconciliation) readParting(ctx context.Context, res *apply.Result) {
-	live, err := r.config.Client.Get(ctx, res.Ref)
+func readParting(ctx context.Context, c cluster.Client, res *apply.Result) {
+	live, err := c.Get(ctx, res.Ref)
 	var notServed *cluster.NotServedError
 	switch {
 	case err == nil:

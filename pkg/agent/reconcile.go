@@ -8,7 +8,6 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/pkg/agent/apply"
@@ -34,10 +33,19 @@ const (
 	renameWait = time.Second
 )
 
-// reconciliation is one Reconcile.
+// reconciliation is one Reconcile. It has the parts of the Core that it needs: what is
+// wanted, what is known of the key, and who does what.
 type reconciliation struct {
-	*Core
+	*works
 	*state
+	*tools
+	strays *strays
+	keeper *keeper
+
+	recorder recorder
+	rights   rights
+	observer observer
+
 	key  string
 	view desired.View
 	// doubted are works of the view that nobody has confirmed since the agent
@@ -46,14 +54,8 @@ type reconciliation struct {
 	now     time.Time
 	// full: nothing that was remembered or seen by watches counts.
 	full bool
-	// authority is in whose name manifests are applied; nil: in that of the agent.
-	authority *authority
-	log       *slog.Logger
+	log  *slog.Logger
 
-	// observations are what was found in objects in this reconciliation, ruleTime is how
-	// long the rules took.
-	observations map[cluster.Ref]observation
-	ruleTime     time.Duration
 	// completes: a rule of the work says when something is complete. held: the
 	// work is, and left alone. since says of each manifest since when it is, left
 	// has the results of those that are left alone, by place in the work.
@@ -64,9 +66,6 @@ type reconciliation struct {
 	// manifests that are not as wanted meanwhile, by place in the work.
 	paused    time.Duration
 	postponed map[int]bool
-	// seen are the objects of a deleted work as they were read in this reconciliation, by
-	// what names them whatever the version; nil for those that there are not.
-	seen map[workv1.ResourceIdentifier]*unstructured.Unstructured
 }
 
 // Reconcile brings the cluster in line with what is wanted under a key, and
@@ -111,40 +110,35 @@ func (r *reconciliation) ownsName(ctx context.Context) (bool, error) {
 func (c *Core) begin(key string) *reconciliation {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	r := &reconciliation{Core: c, key: key, now: c.config.Now(), log: c.config.Log.With("applied_manifest_work", key)}
+	kept := c.states[key]
+	if kept == nil {
+		kept = &state{known: map[cluster.Ref]remembered{}}
+		c.states[key] = kept
+	}
+	now, log := c.config.Now(), c.config.Log.With("applied_manifest_work", key)
+	r := &reconciliation{
+		works: c.works, state: kept, tools: c.tools, strays: c.strays, keeper: c.keeper,
+		key: key, now: now, full: !now.Before(kept.look), log: log,
+	}
+	r.recorder = recorder{config: c.config, tools: c.tools, strays: c.strays, state: kept, key: key, now: now, full: r.full, log: log}
+	r.rights = rights{config: c.config, roles: c.roles, state: kept, key: key, now: now, full: r.full, log: log}
+	r.observer = observer{config: c.config, rules: &c.rules, rights: &r.rights, state: kept}
 	if name, ours := c.workName(key); ours {
-		r.view = c.set.ByName(name)
-		r.doubted = c.doubts(r.view)
+		r.review(name)
 	}
-	if r.state = c.states[key]; r.state == nil {
-		r.state = &state{known: map[cluster.Ref]remembered{}}
-		c.states[key] = r.state
-	}
-	r.full = !r.now.Before(r.look)
 	return r
 }
 
-// noteGrace remembers for which keys a grace period runs.
-func (c *Core) noteGrace(r *reconciliation) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if r.record != nil && !r.record.EvictionStart().IsZero() && !r.record.Deleting() {
-		c.graces[r.key] = true
-	} else {
-		delete(c.graces, r.key)
+// review looks what is wanted under the name, and what of it is doubted. r.mu is held.
+func (r *reconciliation) review(name string) {
+	r.view = r.set.ByName(name)
+	r.doubted = map[string]bool{}
+	for _, w := range r.view.Deleted {
+		r.doubted[w.ResourceID] = r.set.Unconfirmed(w.ResourceID)
 	}
-}
-
-// doubts returns the ids of a view's unconfirmed works. c.mu is held.
-func (c *Core) doubts(v desired.View) map[string]bool {
-	ids := map[string]bool{}
-	for _, w := range v.Deleted {
-		ids[w.ResourceID] = c.set.Unconfirmed(w.ResourceID)
+	if w := r.view.Live; w != nil {
+		r.doubted[w.ResourceID] = r.set.Unconfirmed(w.ResourceID)
 	}
-	if v.Live != nil {
-		ids[v.Live.ResourceID] = c.set.Unconfirmed(v.Live.ResourceID)
-	}
-	return ids
 }
 
 // end forgets keys about which there is nothing to remember, and counts.
@@ -157,22 +151,21 @@ func (c *Core) end(r *reconciliation, next time.Duration, err error) {
 		result = roundWaiting
 	}
 	c.config.Metrics.reconcile(result, c.config.Now().Sub(r.now))
-	c.noteGrace(r)
-	c.noteOwn(r)
-	if len(r.view.Deleted) == 0 && r.view.Live == nil {
-		c.mu.Lock()
-		c.reviseUnexplained()
-		c.mu.Unlock()
+	over := r.view.Empty() && next == 0 && err == nil
+	if over {
+		c.config.Tracker.Track(r.key, nil)
+		c.roles.wait(r.key, 0)
 	}
-	if !r.view.Empty() || next != 0 || err != nil {
-		return
-	}
-	c.config.Tracker.Track(r.key, nil)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.states, r.key)
-	c.written.put(r.key, nil)
-	delete(c.roles.waiting, r.key)
+	c.strays.noteOwn(r.key, r.record, !r.view.Empty())
+	if len(r.view.Deleted) == 0 && r.view.Live == nil {
+		c.strays.revise()
+	}
+	if over {
+		delete(c.states, r.key)
+		c.keeper.written.put(r.key, nil)
+	}
 }
 
 // bring applies a work.
@@ -189,20 +182,20 @@ func (r *reconciliation) bring(ctx context.Context, w *desired.Work) (time.Durat
 		return 0, err // what confirms it wakes the key
 	}
 	manifests := apply.Load(ctx, r.config.Client, *w.Spec)
-	if gone, err := r.claim(ctx, w); err != nil || !gone {
+	if gone, err := r.recorder.claim(ctx, w); err != nil || !gone {
 		if err != nil {
-			r.noteRefusals(err)
+			r.rights.noteRefusals(err)
 			return 0, errors.Join(err, r.blocked(w, manifests, err))
 		}
 		return r.removalWait(), nil
 	}
-	r.removals = 0
+	r.removed()
 	r.track(manifests)
-	r.actFor(w.Spec.Executor)
+	r.rights.actFor(w.Spec.Executor)
 	r.left = r.leave(ctx, w, manifests)
 	results, err := r.apply(ctx, manifests)
 	if err != nil {
-		return 0, r.forgetRecord(err)
+		return 0, r.recorder.forgetRecord(err)
 	}
 	r.looked()
 	return r.conclude(ctx, w, manifests, results)
@@ -213,7 +206,7 @@ func (r *reconciliation) bring(ctx context.Context, w *desired.Work) (time.Durat
 func (r *reconciliation) conclude(ctx context.Context, w *desired.Work, manifests []apply.Manifest, results []apply.Result) (time.Duration, error) {
 	remaining, settleErr := r.pruneAndRecord(ctx, manifests, results)
 	status := r.statusOf(ctx, w, results)
-	reportErr := errors.Join(r.report(w, status), r.forgetRecord(r.noteComplete(ctx, w, manifests, status)))
+	reportErr := errors.Join(r.report(w, status), r.recorder.forgetRecord(r.noteComplete(ctx, w, manifests, status)))
 	next := r.paused
 	if next == 0 {
 		next = r.noteRejected(w, results)
@@ -221,15 +214,15 @@ func (r *reconciliation) conclude(ctx context.Context, w *desired.Work, manifest
 	}
 	r.noteLook(results)
 	r.expect(results, remaining)
-	r.noteRefusals(settleErr, results...)
-	next = sooner(r.conflicted(results), sooner(next, r.comeBack(results)))
-	if err := errors.Join(r.forgetRecord(settleErr), reportErr, r.retryable(results)); err != nil {
+	r.rights.noteRefusals(settleErr, results...)
+	next = sooner(conflictWait(results, r.config.Random), sooner(next, r.rights.comeBack(results)))
+	if err := errors.Join(r.recorder.forgetRecord(settleErr), reportErr, errors.Join(r.rights.failed(), retryable(results))); err != nil {
 		return next, err
 	}
 	if len(remaining) > 0 {
 		return r.removalWait(), nil
 	}
-	r.removals = 0
+	r.removed()
 	return sooner(next, r.idle()), nil
 }
 
@@ -264,16 +257,10 @@ func (r *reconciliation) idle() time.Duration {
 	return wait
 }
 
-func (r *reconciliation) removalWait() time.Duration {
-	wait := firstRemovalWait << min(r.removals, 20)
-	r.removals++
-	return min(wait, lastRemovalWait)
-}
-
 // track makes sure that nothing that happens to the objects from now on is
 // missed. What was expected before still is.
 func (r *reconciliation) track(manifests []apply.Manifest) {
-	expected := map[cluster.Ref]drift.Signature{inventory.Ref(r.key): r.recordSignature()}
+	expected := map[cluster.Ref]drift.Signature{inventory.Ref(r.key): r.recorder.recordSignature()}
 	add := func(ref cluster.Ref) {
 		expected[ref] = drift.Unknown
 		if k, has := r.known[ref]; has {
@@ -287,7 +274,7 @@ func (r *reconciliation) track(manifests []apply.Manifest) {
 		if m.Resolved {
 			add(m.Ref)
 		}
-		r.await(m, expected)
+		awaitKind(r.config.Tracker, m, expected)
 		if k := r.known[m.Ref]; m.Resolved && k.rejected {
 			if definition, ok := definitionOf(m.Ref); ok {
 				watch(definition, k.definition, expected)
@@ -312,7 +299,7 @@ func (r *reconciliation) apply(ctx context.Context, manifests []apply.Manifest) 
 		}
 		k, same := r.unchanged(manifests[i], owner)
 		if manifests[i].Err == nil {
-			manifests[i].Err = r.permitted(ctx, manifests[i], same)
+			manifests[i].Err = r.rights.permitted(ctx, manifests[i], same)
 		}
 		if same {
 			results[i] = remember(manifests[i], k)
@@ -326,11 +313,9 @@ func (r *reconciliation) apply(ctx context.Context, manifests []apply.Manifest) 
 		steps = append(steps, step)
 		order = append(order, i)
 	}
-	rec, err := r.store.SetEntries(ctx, r.record, inventory.Intend(r.record.Entries(), steps))
-	if err != nil {
+	if err := r.recorder.took(r.store.SetEntries(ctx, r.record, inventory.Intend(r.record.Entries(), steps))); err != nil {
 		return nil, fmt.Errorf("record what is about to be made: %w", err)
 	}
-	r.record = rec
 	for n, i := range order {
 		results[i] = r.applier.Apply(ctx, steps[n], owner)
 		r.log.DebugContext(ctx, "manifest applied", "object", results[i].Ref.String(), "action", results[i].Action, "error", results[i].Err)
@@ -377,11 +362,10 @@ func (r *reconciliation) pruneAndRecord(ctx context.Context, manifests []apply.M
 	entries := r.record.Entries()
 	stale := inventory.Stale(entries, manifests)
 	remaining, err = r.remover.Remove(ctx, stale, r.record.Owner(), nil)
-	rec, setErr := r.store.SetEntries(ctx, r.record, inventory.Merge(entries, results, stale, remaining))
+	setErr := r.recorder.took(r.store.SetEntries(ctx, r.record, inventory.Merge(entries, results, stale, remaining)))
 	if setErr != nil {
 		return remaining, errors.Join(err, fmt.Errorf("record what there is: %w", setErr))
 	}
-	r.record = rec
 	if err != nil {
 		r.log.WarnContext(ctx, "objects that the work no longer has cannot be removed", "error", err)
 	}
@@ -390,11 +374,10 @@ func (r *reconciliation) pruneAndRecord(ctx context.Context, manifests []apply.M
 
 // expect remembers how the objects were left.
 func (r *reconciliation) expect(results []apply.Result, remaining []inventory.Entry) {
-	before := r.known
-	r.known = make(map[cluster.Ref]remembered, len(results))
+	before := r.forgetObjects()
 	expected := map[cluster.Ref]drift.Signature{}
 	if r.record != nil {
-		expected[inventory.Ref(r.key)] = r.recordSignature()
+		expected[inventory.Ref(r.key)] = r.recorder.recordSignature()
 	}
 	for _, e := range remaining {
 		expected[inventory.RefOf(e)] = drift.Unknown
@@ -402,7 +385,7 @@ func (r *reconciliation) expect(results []apply.Result, remaining []inventory.En
 	r.rejections.awaited = map[cluster.Ref]drift.Signature{}
 	for i, res := range results {
 		if !res.Resolved {
-			r.await(res.Manifest, r.rejections.awaited)
+			awaitKind(r.config.Tracker, res.Manifest, r.rejections.awaited)
 			continue
 		}
 		expected[res.Ref] = signatureOf(res, before[res.Ref])
@@ -418,7 +401,7 @@ func (r *reconciliation) expect(results []apply.Result, remaining []inventory.En
 		watch(definition, s, expected)
 	}
 	r.config.Tracker.Track(r.key, expected)
-	r.noteWritten(r.known)
+	r.keeper.noteWritten(r.key, r.known)
 }
 
 // signatureOf is the state in which an object was left. One that was not read
@@ -450,7 +433,7 @@ func (r *reconciliation) noteApplied(ctx context.Context, w *desired.Work, resul
 	r.mu.Lock()
 	again := wrote && r.applied == specOf(w)
 	repaired := again && r.asWanted
-	r.applied, r.asWanted = specOf(w), asWanted
+	r.noteSpec(specOf(w), asWanted)
 	exhausted := again && r.repairs.spend(repairRate, r.now)
 	r.mu.Unlock()
 	if repaired {
@@ -464,11 +447,8 @@ func (r *reconciliation) noteApplied(ctx context.Context, w *desired.Work, resul
 
 // retryable returns the errors that may go away although the work does not
 // change.
-func (r *reconciliation) retryable(results []apply.Result) error {
+func retryable(results []apply.Result) error {
 	var errs []error
-	if r.authority != nil && r.authority.failed != nil {
-		errs = append(errs, r.authority.failed)
-	}
 	for _, res := range results {
 		switch {
 		case apply.Rejected(res.Err): // see noteRejected
@@ -523,17 +503,9 @@ func needsChange(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || errors.As(err, &notServed) || errors.Is(err, inventory.ErrWorkName)
 }
 
-// previous is the status that a work had; none if the key was another work's.
-func (r *reconciliation) previous(w *desired.Work) workv1.ManifestWorkStatus {
-	if r.about != w.ResourceID {
-		return workv1.ManifestWorkStatus{}
-	}
-	return r.status
-}
-
 // report puts a status into the outbox.
 func (r *reconciliation) report(w *desired.Work, status workv1.ManifestWorkStatus) error {
-	r.status, r.about = status, w.ResourceID
+	r.say(w, status)
 	return r.put(w, status, false)
 }
 

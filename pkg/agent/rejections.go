@@ -35,12 +35,12 @@ type rejections struct {
 func (r *reconciliation) recall(ref cluster.Ref) apply.Known {
 	k, has := r.known[ref]
 	if !has {
-		return r.writtenBefore(ref)
+		return r.keeper.writtenBefore(r.key, ref)
 	}
 	if !k.rejected {
 		return k.Known
 	}
-	if r.redefined(ref, k.definition) {
+	if redefined(r.config.Tracker, ref, k.definition) {
 		r.rejections.tries = 0 // the new definition may need a moment to count
 		return k.Retry()
 	}
@@ -52,12 +52,12 @@ func (r *reconciliation) recall(ref cluster.Ref) apply.Known {
 
 // redefined reports whether the definition of the object's kind is not as it
 // was.
-func (r *reconciliation) redefined(ref cluster.Ref, was drift.Signature) bool {
+func redefined(t Tracker, ref cluster.Ref, was drift.Signature) bool {
 	definition, ok := definitionOf(ref)
 	if !ok {
 		return false
 	}
-	seen, known := r.config.Tracker.Seen(definition)
+	seen, known := t.Seen(definition)
 	return known && !seen.Is(was)
 }
 
@@ -127,15 +127,15 @@ func awaited(m apply.Manifest) (definition cluster.Ref, ok bool) {
 	return definitionOf(cluster.Ref{GroupVersionResource: plural})
 }
 
-// await adds the definition of an unknown kind to what is expected, as it is
+// awaitKind adds the definition of an unknown kind to what is expected, as it is
 // now: whoever called knows that the kind is still unknown.
-func (r *reconciliation) await(m apply.Manifest, expected map[cluster.Ref]drift.Signature) {
+func awaitKind(t Tracker, m apply.Manifest, expected map[cluster.Ref]drift.Signature) {
 	definition, ok := awaited(m)
 	if !ok {
 		return
 	}
 	s := drift.Unknown
-	if seen, known := r.config.Tracker.Seen(definition); known {
+	if seen, known := t.Seen(definition); known {
 		s = seen.Exact
 	}
 	watch(definition, s, expected)

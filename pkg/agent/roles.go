@@ -41,8 +41,9 @@ type Roles interface {
 	Watched() bool
 }
 
-// roleState is what a Core knows of roles; guarded by Core.mu.
+// roleState is what a Core knows of roles.
 type roleState struct {
+	mu sync.Mutex
 	// changes counts them, changed is when the last one was.
 	changes uint64
 	changed time.Time
@@ -72,10 +73,12 @@ func (s *roleState) sweepRate() rate {
 // keys for which Reconcile is due, and after what time. Keys that are due earlier
 // for something else come back for it: see comeBack.
 func (c *Core) RolesChanged() (keys []string, after time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	s := &c.roles
-	now := c.config.Now()
+	return c.roles.change(c.config.Now())
+}
+
+func (s *roleState) change(now time.Time) (keys []string, after time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.changes++
 	s.changed = now
 	if len(s.waiting) == 0 {
@@ -98,39 +101,41 @@ func (c *Core) RolesChanged() (keys []string, after time.Duration) {
 
 // lookDue returns when changes of roles are looked at that the server itself
 // may not know yet; 0 if there are none.
-func (c *Core) lookDue() time.Duration {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	now := c.config.Now()
-	if c.roles.look.After(now) {
-		return c.roles.look.Sub(now)
+func (s *roleState) lookDue(now time.Time) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.look.After(now) {
+		return s.look.Sub(now)
 	}
-	return max(0, c.roles.changed.Add(rolePause).Sub(now))
+	return max(0, s.changed.Add(rolePause).Sub(now))
 }
 
-// rolesInForceAt returns when all servers of the cluster go by the roles as they are
-// now; zero if they do.
-func (r *reconciliation) rolesInForceAt() time.Time {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if at := r.roles.changed.Add(rolesDelay); at.After(r.config.Now()) {
+// inForceAt returns when all servers of the cluster go by the roles as they are now;
+// zero if they do.
+func (s *roleState) inForceAt(now time.Time) time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if at := s.changed.Add(rolesDelay); at.After(now) {
 		return at
 	}
 	return time.Time{}
 }
 
-// needRoles notes whether a change of roles concerns the key, and how many objects
-// would be asked about.
-func (r *reconciliation) needRoles(needed bool) {
-	r.mu.Lock()
-	if needed {
-		r.roles.waiting[r.key] = max(1, len(r.permits), len(r.lacking))
-	} else {
-		delete(r.roles.waiting, r.key)
-	}
-	r.mu.Unlock()
-	if needed && r.config.Roles != nil {
-		r.config.Roles.Need()
+// present says which roles there are at the moment: how many changes there were, and
+// whether the server may not know of the last.
+func (s *roleState) present(now time.Time) (changes uint64, early bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.changes, now.Before(s.changed.Add(rolePause))
+}
+
+// wait says how many objects of a key would be asked about if roles changed; 0 if
+// that does not concern it.
+func (s *roleState) wait(key string, objects int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.waiting[key] = objects; objects == 0 {
+		delete(s.waiting, key)
 	}
 }
 

@@ -6,7 +6,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// stray is an AppliedManifestWork that no work claims. Guarded by Core.mu.
+// stray is an AppliedManifestWork that no work claims. Guarded by works.mu.
 type stray struct {
 	uid    types.UID
 	source string // its owner, "" if it says none

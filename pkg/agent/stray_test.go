@@ -27,19 +27,19 @@ func TestStray_EachPair(t *testing.T) {
 			}
 			key := r.core.key("web")
 			got := looked{read: s.read()}
-			if r.core.evictable(key, s) {
+			if r.core.strays.evictable(key, s) {
 				t.Errorf("state %d, event %d: without any evidence", state, event)
 			}
 			r.core.link.matched = true
-			got.inSync = r.core.evictable(key, s)
+			got.inSync = r.core.strays.evictable(key, s)
 			r.core.link.compared = []string{"hub"}
-			got.compared = r.core.evictable(key, s)
+			got.compared = r.core.strays.evictable(key, s)
 			got.changed = got.compared && !strayRules[s.state].byItself
 			if got != want[event] || s.told.UID != "u" {
 				t.Errorf("state %d, event %d: %+v, want %+v", state, event, got, want[event])
 			}
 			r.core.keeper.failing = true
-			if r.core.evictable(key, s) {
+			if r.core.strays.evictable(key, s) {
 				t.Errorf("state %d, event %d: the state directory fails", state, event)
 			}
 		}

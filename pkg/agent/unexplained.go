@@ -18,18 +18,18 @@ import (
 // objects of this one's works. Of the former an operator can have one removed or
 // adopted.
 
-// findUnexplained returns what there is. c.mu is held.
-func (c *Core) findUnexplained() codec.Unexplained {
+// find returns what there is.
+func (s *strays) find() codec.Unexplained {
 	var found []codec.UnexplainedRecord
-	for _, name := range slices.Sorted(maps.Keys(c.strays)) {
-		if s := c.strays[name]; s.told.UID != "" && s.state == ownerless {
-			found = append(found, s.told)
+	for _, name := range slices.Sorted(maps.Keys(s.found)) {
+		if one := s.found[name]; one.told.UID != "" && one.state == ownerless {
+			found = append(found, one.told)
 		}
 	}
-	for _, name := range c.shared() {
-		r := toldOf(c.foreign[name])
+	for _, name := range s.shared() {
+		r := toldOf(s.foreign[name])
 		r.Shared = true
-		if c.strays[name].told.UID == "" {
+		if s.found[name].told.UID == "" {
 			found = append(found, r)
 		}
 	}
@@ -48,14 +48,29 @@ func toldOf(rec *inventory.Record) codec.UnexplainedRecord {
 	}
 }
 
-// reviseUnexplained has the broker told if it was told something else last. c.mu
-// is held.
-func (c *Core) reviseUnexplained() {
-	if !c.link.hawser || c.link.deaf || c.link.unexplainedDue || reflect.DeepEqual(c.findUnexplained(), c.link.unexplained) {
-		return
+// revise has the broker told if it was told something else last.
+func (s *strays) revise() {
+	if s.link.retell(func(last codec.Unexplained) bool { return reflect.DeepEqual(s.find(), last) }) {
+		s.config.Sync()
 	}
-	c.link.unexplainedDue = true
-	c.config.Sync()
+}
+
+// ordered returns what an operator wants of one that was just read, once.
+func (s *strays) ordered(key, uid string) (order codec.Resolve, ok bool) {
+	order, ok = s.resolves[key]
+	delete(s.resolves, key)
+	return order, ok && order.UID == uid
+}
+
+// tell notes what the broker is told of one. What became of the last order is told
+// until there is another.
+func (s *strays) tell(key string, told codec.UnexplainedRecord, anew bool) {
+	one := s.found[key]
+	if !anew && one.told.UID == told.UID {
+		told.Outcome = one.told.Outcome
+	}
+	one.told = told
+	s.found[key] = one
 }
 
 // resolve takes an operator's word about an AppliedManifestWork.
@@ -67,10 +82,10 @@ func (c *Core) resolve(ctx context.Context, e codec.Event) {
 		return
 	}
 	c.mu.Lock()
-	s, known := c.strays[r.Name]
+	s, known := c.strays.found[r.Name]
 	known = known && string(s.uid) == r.UID && s.told.UID == r.UID
 	if known {
-		c.resolves[r.Name] = r
+		c.strays.resolves[r.Name] = r
 	}
 	c.mu.Unlock()
 	if !known {
@@ -86,26 +101,19 @@ func (c *Core) resolve(ctx context.Context, e codec.Event) {
 func (r *reconciliation) resolveStray(ctx context.Context) (time.Duration, error) {
 	told := toldOf(r.record)
 	r.mu.Lock()
-	order, ordered := r.resolves[r.key]
-	delete(r.resolves, r.key)
-	ordered = ordered && order.UID == told.UID
+	order, ordered := r.strays.ordered(r.key, told.UID)
 	r.mu.Unlock()
 	if ordered && order.Adopt {
 		told.Outcome = r.adoptStray(ctx)
 	}
 	r.mu.Lock()
-	s := r.strays[r.key]
-	if !ordered && s.told.UID == told.UID {
-		told.Outcome = s.told.Outcome
-	}
-	s.told = told
-	r.strays[r.key] = s
+	r.strays.tell(r.key, told, ordered)
 	r.mu.Unlock()
 	if !ordered || order.Adopt {
 		return 0, nil
 	}
 	r.log.WarnContext(ctx, "removing an AppliedManifestWork without an owner: an operator wants it", "objects", told.Objects)
-	gone, err := r.dissolve(ctx, nil)
+	gone, err := r.recorder.dissolve(ctx, nil)
 	if err != nil || gone {
 		return 0, err
 	}
@@ -124,12 +132,11 @@ func (r *reconciliation) adoptStray(ctx context.Context) (outcome string) {
 	if w == nil {
 		return "it cannot be adopted: there is no work " + name + " of this hub; create it, and it takes the objects over"
 	}
-	rec, err := r.store.Claim(ctx, r.record, nil, inventory.Origin{Source: w.Source, WorkID: w.ResourceID, Version: w.SpecGeneration, Tag: w.SpecTag.String()})
+	err := r.recorder.took(r.store.Claim(ctx, r.record, nil, inventory.Origin{Source: w.Source, WorkID: w.ResourceID, Version: w.SpecGeneration, Tag: w.SpecTag.String()}))
 	if err != nil {
 		r.log.WarnContext(ctx, "an AppliedManifestWork could not be adopted", "work", name, "error", err)
 		return "it could not be adopted, try again: the agent's log says why"
 	}
-	r.record = rec
 	r.log.InfoContext(ctx, "an AppliedManifestWork without an owner was adopted: an operator wants it", "work", name, "work_id", w.ResourceID)
 	return ""
 }

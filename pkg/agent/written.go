@@ -11,7 +11,7 @@ import (
 // written says how the objects of works were left when they were as wanted, so that
 // a process that follows need not write what the server has completed since. It
 // is true of an object whatever happens to it: it says how it was when it was
-// right. Guarded by Core.mu.
+// right.
 type written struct {
 	// objects are texts of apply.Known by key and name of the object. A map of a key
 	// is never changed, but replaced.
@@ -25,23 +25,32 @@ func objectName(r cluster.Ref) string {
 	return strings.Join([]string{r.Group, r.Version, r.Resource, r.Namespace, r.Name}, "/")
 }
 
-// noteWritten notes how the objects of the key are now.
-func (r *reconciliation) noteWritten(known map[cluster.Ref]remembered) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.config.Journal != nil {
-		r.written.put(r.key, known)
+// noteWritten notes how the objects of a key are now.
+func (k *keeper) noteWritten(key string, known map[cluster.Ref]remembered) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.config.Journal != nil {
+		k.written.put(key, known)
 	}
 }
 
 // writtenBefore returns how an earlier process left an object; the zero Known if
 // nobody knows.
-func (r *reconciliation) writtenBefore(ref cluster.Ref) apply.Known {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	k, _ := apply.ParseKnown(r.written.objects[r.key][objectName(ref)])
-	return k
+func (k *keeper) writtenBefore(key string, ref cluster.Ref) apply.Known {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	known, _ := apply.ParseKnown(k.written.objects[key][objectName(ref)])
+	return known
 }
+
+// take returns what is about to be saved, and whether that is another than before.
+func (w *written) take() (objects map[string]map[string]string, changed bool) {
+	changed, w.changed = w.changed, false
+	return maps.Clone(w.objects), changed
+}
+
+// notSaved: what take returned could not be saved.
+func (w *written) notSaved(changed bool) { w.changed = w.changed || changed }
 
 // restore accepts what an earlier process saved, of keys that still are wanted.
 func (w *written) restore(saved map[string]map[string]string, wanted func(key string) bool) {

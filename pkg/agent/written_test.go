@@ -113,8 +113,8 @@ func TestWritten_Restore(t *testing.T) {
 		t.Fatalf("got %+v", w)
 	}
 	r := newJournaledRig(t)
-	r.core.written = w
-	if k := (&reconciliation{Core: r.core, key: "k"}).writtenBefore(ref{Name: "a"}); k.UID != "" {
+	r.core.keeper.written = w
+	if k := r.core.keeper.writtenBefore("k", ref{Name: "a"}); k.UID != "" {
 		t.Errorf("a text that is none: %v", k)
 	}
 }

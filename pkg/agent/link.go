@@ -1,0 +1,160 @@
+package agent
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// protocol is the version of Hawser's additions to the OCM protocol.
+const protocol = 1
+
+// link is the present subscription and what its checkpoints said. Guarded by works.mu.
+type link struct {
+	serial uint64 // counts subscriptions
+	// cursor is where the next one goes on; the zero cursor if it has to list.
+	cursor codec.Cursor
+
+	subscription string
+	hawser       bool // the broker gives checkpoints
+
+	resyncProgress
+	// listDue: a list is about to be sent. What was received after the mark of the set's
+	// clock was not on the latest.
+	listDue bool
+	mark    uint64
+	// logged: it was logged that the digests differ after a list.
+	logged bool
+
+	// matched: the latest checkpoint found that exactly what the broker has is
+	// held, but for the orphans, which no record explains.
+	matched bool
+	orphans []string
+	// compared are the sources that have finished comparing.
+	compared []string
+
+	// ack is the latest that is to be sent, acked the latest that was.
+	ack, acked *codec.Ack
+
+	// lastUnexplained is what the broker was told last that no work explains;
+	// unexplainedDue says that there is another to tell. deaf: the broker is older
+	// and does not take that.
+	lastUnexplained codec.Unexplained
+	unexplainedDue  bool
+	deaf            bool
+}
+
+// begin begins a subscription. resumed says that it goes on from the cursor; else there
+// is none any more, and everything is to be listed.
+func (l *link) begin(a transport.Accepted) (resumed bool) {
+	*l = link{serial: l.serial + 1, cursor: l.cursor, subscription: a.SubscriptionID, hawser: a.Protocol > 0}
+	resumed = l.hawser && a.Resync == codec.ResyncCursor && l.cursor != (codec.Cursor{})
+	if !resumed {
+		l.cursor, l.state = codec.Cursor{}, listed
+	}
+	return resumed
+}
+
+// end ends it.
+func (l *link) end(err error) {
+	*l = link{serial: l.serial, cursor: l.cursor}
+	var refused *transport.Error
+	if errors.As(err, &refused) && refused.Next == transport.NextResync {
+		l.cursor = codec.Cursor{}
+	}
+}
+
+// move says how far the broker's history is covered.
+func (l *link) move(c codec.Cursor) { l.cursor = c }
+
+// heed lets a checkpoint count. own and late are those of classify.
+func (l *link) heed(cp codec.Checkpoint, orphans []string, own codec.Digest, late bool) verdict {
+	event, gap := l.classify(cp, own, late)
+	v := l.step(event, gap)
+	l.orphans, l.compared, l.matched = orphans, cp.ComparedSources, event == equal
+	l.listDue = l.listDue || v == list || v == advanceAndList
+	return v
+}
+
+// tell reports whether it is to be logged that digests differ.
+func (l *link) tell() bool {
+	tell := !l.matched && !l.logged
+	l.logged = l.logged || tell
+	return tell
+}
+
+// unexplained reports whether the broker knows nothing of a held work.
+func (l *link) unexplained(id string) bool {
+	_, found := slices.BinarySearch(l.orphans, id)
+	return found
+}
+
+// sameEvidence reports whether the same is known about what nobody wants.
+func (l *link) sameEvidence(o link) bool {
+	return l.matched == o.matched && slices.Equal(l.compared, o.compared) && slices.Equal(l.orphans, o.orphans)
+}
+
+// acknowledge has an ack sent, if the subscription with this serial is still the one.
+func (l *link) acknowledge(serial uint64, a *codec.Ack) bool {
+	if l.serial != serial {
+		return false
+	}
+	l.ack = a
+	return true
+}
+
+// news reports whether an ack says something new. awaited is one that is to be sent
+// later; nil if there is none.
+func (l *link) news(awaited *codec.Ack, a codec.Ack) bool {
+	for _, last := range []*codec.Ack{awaited, l.ack, l.acked} {
+		if last != nil {
+			return !sameAck(*last, a)
+		}
+	}
+	return true
+}
+
+func sameAck(a, b codec.Ack) bool {
+	if a.Cursor != b.Cursor || (a.Digest == nil) != (b.Digest == nil) {
+		return false
+	}
+	return a.Digest == nil || *a.Digest == *b.Digest
+}
+
+// listing says that a list is about to be sent, at this time of the set's clock.
+func (l *link) listing(clock uint64) { l.listDue, l.mark = false, clock }
+
+// takeAck returns the ack that is about to be sent.
+func (l *link) takeAck() *codec.Ack {
+	l.acked, l.ack = l.ack, nil
+	return l.acked
+}
+
+// telling says that the broker is about to be told what no work explains.
+func (l *link) telling(u codec.Unexplained) { l.unexplainedDue, l.lastUnexplained = false, u }
+
+// retell has the broker told that, unless it was told the same.
+func (l *link) retell(same func(codec.Unexplained) bool) bool {
+	due := l.hawser && !l.deaf && !l.unexplainedDue && !same(l.lastUnexplained)
+	l.unexplainedDue = l.unexplainedDue || due
+	return due
+}
+
+// told says what became of a letter.
+func (l *link) told(s SyncLetter, err error) {
+	switch retry := transport.Retryable(err); {
+	case err == nil:
+	case s.unexplained:
+		l.unexplainedDue, l.deaf = l.unexplainedDue || retry, !retry
+	case !retry:
+	case s.ack == nil:
+		l.listDue = true
+	case l.ack == nil:
+		l.ack = s.ack
+	}
+}
+
+// due reports whether NextSync has something.
+func (l *link) due() bool { return l.listDue || l.ack != nil || l.unexplainedDue }

@@ -1,0 +1,260 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/desired"
+	"github.com/hawser-io/hawser/pkg/agent/drift"
+	"github.com/hawser-io/hawser/pkg/agent/inventory"
+)
+
+// recorder reads and writes the AppliedManifestWork of a key, and removes what is on it.
+type recorder struct {
+	config *CoreConfig
+	*tools
+	strays *strays
+	*state
+	key  string
+	now  time.Time
+	full bool // see reconciliation
+	log  *slog.Logger
+	// seen are the objects that were about to be removed as they were read, by what
+	// names them whatever the version; nil for those that there are not.
+	seen map[workv1.ResourceIdentifier]*unstructured.Unstructured
+}
+
+// took notes how the record is after it was written; err says that it was not.
+func (r *recorder) took(rec *inventory.Record, err error) error {
+	if err == nil {
+		r.record = rec
+	}
+	return err
+}
+
+// claim sees to it that there is an AppliedManifestWork for the work, and that
+// it says which spec is about to be applied. ready is false if there is one
+// that is being deleted: its objects go first, and are made anew after.
+func (r *recorder) claim(ctx context.Context, w *desired.Work) (ready bool, err error) {
+	origin := inventory.Origin{Source: w.Source, WorkID: w.ResourceID, Version: w.SpecGeneration, Tag: w.SpecTag.String()}
+	if r.unheardOf() {
+		err := r.createRecord(ctx, w, origin)
+		if err == nil || !apierrors.IsAlreadyExists(err) {
+			return err == nil, err
+		}
+	}
+	if err := r.loadRecord(ctx); err != nil {
+		return false, err
+	}
+	if r.record != nil && r.record.Deleting() {
+		gone, err := r.removeAll(ctx, nil)
+		if err != nil || !gone {
+			return false, err
+		}
+	}
+	if r.record == nil {
+		err := r.createRecord(ctx, w, origin)
+		return err == nil, err
+	}
+	rec, err := r.store.Claim(ctx, r.record, w.Labels, origin)
+	if err != nil {
+		return false, r.forgetRecord(err)
+	}
+	r.claimed(rec)
+	return true, r.reprieve(ctx, w)
+}
+
+// unheardOf reports whether there is likely no AppliedManifestWork: nobody has
+// asked, and the watch has told of none.
+func (r *recorder) unheardOf() bool {
+	r.strays.mu.Lock()
+	defer r.strays.mu.Unlock()
+	_, told := r.strays.found[r.key]
+	return r.record == nil && !r.asked && !told
+}
+
+func (r *recorder) createRecord(ctx context.Context, w *desired.Work, origin inventory.Origin) error {
+	r.asked = true
+	r.forgetObjects()
+	rec, err := r.store.Create(ctx, w.Name, w.Labels, origin)
+	if err != nil {
+		return r.forgetRecord(err)
+	}
+	r.claimed(rec)
+	return nil
+}
+
+// claimed notes that a record is that of the work.
+func (r *recorder) claimed(rec *inventory.Record) {
+	r.record = rec
+	r.strays.mu.Lock()
+	defer r.strays.mu.Unlock()
+	r.strays.drop(r.key)
+}
+
+// loadRecord reads the AppliedManifestWork, unless the watch says that it is as
+// it was.
+func (r *recorder) loadRecord(ctx context.Context) error {
+	r.asked = true
+	if r.record != nil && !r.full {
+		if seen, ok := r.config.Tracker.Seen(inventory.Ref(r.key)); ok && seen.Is(r.recordSignature()) {
+			return nil
+		}
+	}
+	rec, err := r.store.Load(ctx, r.key)
+	if err != nil {
+		return r.forgetRecord(err)
+	}
+	return r.took(rec, nil)
+}
+
+func (r *recorder) recordSignature() drift.Signature {
+	return drift.SignatureOf(inventory.Resource, r.record.Metadata())
+}
+
+// forgetRecord is for errors after which nobody knows what the record is like.
+func (r *recorder) forgetRecord(err error) error {
+	if err != nil {
+		r.record = nil
+	}
+	return err
+}
+
+// saw notes how an object was when it was about to be removed.
+func (r *recorder) saw(e inventory.Entry, live *unstructured.Unstructured) {
+	if r.seen == nil {
+		r.seen = map[workv1.ResourceIdentifier]*unstructured.Unstructured{}
+	}
+	r.seen[e.ResourceIdentifier] = live
+}
+
+// dissolve deletes the record and everything on it.
+func (r *recorder) dissolve(ctx context.Context, orphan func(inventory.Entry) bool) (gone bool, err error) {
+	if r.record == nil {
+		return true, nil
+	}
+	if !r.record.Deleting() {
+		if err := r.took(r.store.AddFinalizer(ctx, r.record)); err != nil {
+			return false, r.forgetRecord(err)
+		}
+		if err := r.spare(ctx, orphan); err != nil {
+			return false, err
+		}
+		if err := r.took(r.store.Delete(ctx, r.record)); err != nil {
+			return false, r.forgetRecord(err)
+		}
+		if r.record == nil {
+			return true, nil
+		}
+	}
+	return r.removeAll(ctx, orphan)
+}
+
+// spare lets go of the objects that are to outlive the work, as long as the
+// record stands: an agent that finds one being deleted after a restart, and
+// does not know the work any more, removes all that is on it.
+func (r *recorder) spare(ctx context.Context, orphan func(inventory.Entry) bool) error {
+	if orphan == nil {
+		return nil
+	}
+	var spared, rest []inventory.Entry
+	for _, e := range r.record.Entries() {
+		if orphan(e) {
+			spared = append(spared, e)
+		} else {
+			rest = append(rest, e)
+		}
+	}
+	r.forgetObjects()
+	failed, removeErr := r.remover.Remove(ctx, spared, r.record.Owner(), orphan)
+	if err := r.took(r.store.SetEntries(ctx, r.record, append(rest, failed...))); err != nil {
+		return r.forgetRecord(err)
+	}
+	return removeErr
+}
+
+// removeAll removes the objects of a record that is being deleted, and lets go
+// of it when none is left. Objects that are not gone yet wake the key when they
+// are.
+func (r *recorder) removeAll(ctx context.Context, orphan func(inventory.Entry) bool) (gone bool, err error) {
+	r.forgetObjects()
+	entries := r.record.Entries()
+	expected := map[cluster.Ref]drift.Signature{inventory.Ref(r.key): drift.Unknown}
+	for _, e := range entries {
+		expected[inventory.RefOf(e)] = drift.Unknown
+	}
+	r.config.Tracker.Track(r.key, expected)
+	remover := r.remover
+	remover.Saw = func(e inventory.Entry, live *unstructured.Unstructured) { r.saw(e, live) }
+	remaining, removeErr := remover.Remove(ctx, entries, r.record.Owner(), orphan)
+	if removeErr != nil {
+		r.log.WarnContext(ctx, "objects cannot be removed: the work stays until they are", "error", removeErr)
+	}
+	if err := r.took(r.store.SetEntries(ctx, r.record, remaining)); err != nil {
+		return false, r.forgetRecord(err)
+	}
+	if removeErr != nil {
+		return false, removeErr
+	}
+	if len(remaining) > 0 {
+		return false, nil
+	}
+	if gone, err = r.store.RemoveFinalizer(ctx, r.record); err != nil || !gone {
+		return false, r.forgetRecord(err)
+	}
+	r.config.Tracker.Track(r.key, nil)
+	r.strays.mu.Lock()
+	r.noteSpec("", false)
+	r.strays.drop(r.key)
+	r.strays.mu.Unlock()
+	return true, r.took(nil, nil)
+}
+
+// grace runs the grace period and returns what is left of it: 0 when it is over.
+func (r *recorder) grace(ctx context.Context) (left time.Duration, err error) {
+	start := r.record.EvictionStart()
+	switch {
+	case r.config.EvictionGracePeriod >= evictionOff:
+		return evictionOff, r.endGrace(ctx)
+	case start.IsZero() || start.After(r.now): // or the clock went back
+		start = r.now
+		if err := r.took(r.store.SetEvictionStart(ctx, r.record, start)); err != nil {
+			return 0, r.forgetRecord(err)
+		}
+		r.log.WarnContext(ctx, "no source has the work of this AppliedManifestWork any more: it is evicted, with its objects, unless that changes",
+			"after", r.config.EvictionGracePeriod, "work_id", r.record.WorkID())
+	}
+	return max(0, start.Add(r.config.EvictionGracePeriod).Sub(r.now)), nil
+}
+
+// endGrace stops the grace period, if one runs.
+func (r *recorder) endGrace(ctx context.Context) error {
+	before := r.record
+	if err := r.took(r.store.SetEvictionStart(ctx, r.record, time.Time{})); err != nil {
+		return r.forgetRecord(err)
+	}
+	if before != r.record {
+		r.log.InfoContext(ctx, "the AppliedManifestWork is not evicted")
+	}
+	return nil
+}
+
+// reprieve stops the grace period of a work that is wanted.
+func (r *recorder) reprieve(ctx context.Context, w *desired.Work) error {
+	if r.record.EvictionStart().IsZero() {
+		return nil
+	}
+	r.strays.mu.Lock()
+	vouched := r.strays.vouched(w.ResourceID)
+	r.strays.mu.Unlock()
+	if !vouched && r.config.EvictionGracePeriod < evictionOff {
+		return nil
+	}
+	return r.endGrace(ctx)
+}

@@ -1,0 +1,104 @@
+package agent
+
+import (
+	"crypto/sha256"
+	"time"
+
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/agent/apply"
+	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/desired"
+	"github.com/hawser-io/hawser/pkg/agent/drift"
+	"github.com/hawser-io/hawser/pkg/agent/inventory"
+)
+
+// state is what is remembered of one key between reconciliations. Only the reconciliation that
+// has the key touches it, except where noted.
+type state struct {
+	// record is the AppliedManifestWork as last read or written; nil if there is
+	// none, or nobody knows.
+	record *inventory.Record
+	// asked: the cluster was asked whether there is one.
+	asked bool
+	known map[cluster.Ref]remembered
+	// permits are what the executor was allowed when it was asked for last.
+	permits map[cluster.Ref]permit
+	// lacking are the objects for which the agent lacked a right.
+	lacking map[cluster.Ref]bool
+	// status is the status of the work with the id about.
+	status workv1.ManifestWorkStatus
+	about  string
+	// look is when everything is read again, whatever the watches say.
+	look time.Time
+	// removals counts reconciliations in a row that waited for objects to go.
+	removals int
+	// rejections are about writes that the cluster finds wrong in themselves.
+	rejections rejections
+
+	// applied is the spec that went through the last complete reconciliation, asWanted says
+	// that all its objects were as they should be then; guarded by works.mu.
+	applied  string
+	asWanted bool
+	// repairs bounds how fast objects are written again for the same spec;
+	// guarded by works.mu, as are looks, which bound how fast they are read for
+	// their status, and observes, which says that somebody wants to know that.
+	repairs  budget
+	looks    looks
+	observes bool
+}
+
+// previous is what was reported last of a work; nothing if the key was another work's.
+func (s *state) previous(w *desired.Work) workv1.ManifestWorkStatus {
+	if s.about != w.ResourceID {
+		return workv1.ManifestWorkStatus{}
+	}
+	return s.status
+}
+
+// say notes what is reported of a work.
+func (s *state) say(w *desired.Work, status workv1.ManifestWorkStatus) {
+	s.status, s.about = status, w.ResourceID
+}
+
+// unsay forgets that: what is made anew begins anew.
+func (s *state) unsay(w *desired.Work) (last workv1.ManifestWorkStatus) {
+	if last = s.previous(w); s.about == w.ResourceID {
+		s.status, s.about = workv1.ManifestWorkStatus{}, ""
+	}
+	return last
+}
+
+// forgetObjects has all objects read again, and returns what was remembered.
+func (s *state) forgetObjects() (before map[cluster.Ref]remembered) {
+	before, s.known = s.known, map[cluster.Ref]remembered{}
+	return before
+}
+
+// removalWait is how long to wait for objects to go, this time.
+func (s *state) removalWait() time.Duration {
+	wait := firstRemovalWait << min(s.removals, 20)
+	s.removals++
+	return min(wait, lastRemovalWait)
+}
+
+// removed: none is waited for any more.
+func (s *state) removed() { s.removals = 0 }
+
+// noteSpec notes which spec went through a whole reconciliation, "" if none is in force,
+// and whether all its objects were as they should be then.
+func (s *state) noteSpec(applied string, asWanted bool) { s.applied, s.asWanted = applied, asWanted }
+
+// remembered is an object that was as it should be, and its state then.
+type remembered struct {
+	apply.Known
+	signature drift.Signature
+	// rejected: it could not be made as it should be; definition is what the
+	// definition of its kind was like then.
+	rejected   bool
+	definition drift.Signature
+	// observation is what was found in it. heldFor, if not zero, is the manifest
+	// that was not applied to it because it is complete.
+	observation observation
+	heldFor     [sha256.Size]byte
+}
