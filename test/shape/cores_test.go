@@ -27,6 +27,7 @@ var cores = []struct{ dir, whole string }{
 	{"internal/broker/feed", "Feed"},
 	{"internal/broker/intake", "Intake"},
 	{"internal/broker/route", ""},
+	{"internal/broker/store", ""},
 	{"internal/broker/store/pebble", "Store"},
 	{"internal/broker/store/mem", "Store"},
 	{"internal/broker/store/resident", ""},

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -79,10 +80,9 @@ type Reader interface {
 
 // Look collects what Decide needs to know for one op. It returns the errors of
 // r as they are.
-func Look(r Reader, head uint64, op *Op) (View, error) {
-	v := View{Head: head}
+func Look(r Reader, head uint64, op *Op) (v View, err error) {
+	v.Head = head
 	_, v.Subscribed = r.Subscribed(op.Key.DataType, op.Key.Cluster)
-	var err error
 	if v.Record, err = r.Meta(op.Key); err != nil {
 		return View{}, err
 	}
@@ -91,18 +91,12 @@ func Look(r Reader, head uint64, op *Op) (View, error) {
 			return View{}, err
 		}
 	}
-	id, ok := r.Behind(op.Key)
-	if v.Barrier, err = sibling(r, op.Key, id, ok); err != nil {
+	id, _ := r.Behind(op.Key)
+	if v.Barrier, err = sibling(r, op.Key, id); err != nil {
 		return View{}, err
 	}
-	other := WaitsBehind(v.Record)
-	if other == "" {
-		other = WaitsBehind(v.Holder)
-	}
-	if v.Waiter, err = sibling(r, op.Key, other, other != ""); err != nil {
-		return View{}, err
-	}
-	return v, nil
+	v.Waiter, err = sibling(r, op.Key, cmp.Or(WaitsBehind(v.Record), WaitsBehind(v.Holder)))
+	return v, err
 }
 
 // holder returns the record that holds the name of op. Most often it is the
@@ -112,15 +106,16 @@ func holder(r Reader, op *Op, own *Meta) (*Meta, error) {
 	if slices.Contains(Holds(own), name) {
 		return own, nil
 	}
-	id, ok, err := r.Named(op.Key.DataType, op.Key.Cluster, name)
+	id, _, err := r.Named(op.Key.DataType, op.Key.Cluster, name)
 	if err != nil {
 		return nil, err
 	}
-	return sibling(r, op.Key, id, ok)
+	return sibling(r, op.Key, id)
 }
 
-func sibling(r Reader, k Key, id string, ok bool) (*Meta, error) {
-	if !ok {
+// sibling returns the record with another id, nil for none.
+func sibling(r Reader, k Key, id string) (*Meta, error) {
+	if id == "" {
 		return nil, nil
 	}
 	k.ResourceID = id
@@ -215,6 +210,10 @@ func (p *plan) say(v Verdict, m *Meta, revision uint64) {
 	}
 }
 
+// wrote sets the outcome of an op that wrote n, nil when it removed its record, under
+// the last revision.
+func (p *plan) wrote(v Verdict, n *Meta) { p.say(v, n, p.revision) }
+
 // refuse sets an outcome without a write, about the spec of m.
 func (p *plan) refuse(v Verdict, m *Meta) {
 	p.say(v, m, 0)
@@ -235,9 +234,6 @@ func (p *plan) put(old, n *Meta, spec, status, waiting Payload) {
 	p.d.Writes = append(p.d.Writes, Write{Key: n.Key, Old: old, New: n, Spec: spec, Status: status, Waiting: waiting})
 }
 
-// written is the record of the last write.
-func (p *plan) written() *Meta { return p.d.Writes[len(p.d.Writes)-1].New }
-
 // changed tells the feed about one half of n.
 func (p *plan) changed(n *Meta, part Part) {
 	c := Change{Revision: n.SpecRevision, Key: n.Key, Owner: n.Owner, Part: part, State: n.State}
@@ -247,8 +243,8 @@ func (p *plan) changed(n *Meta, part Part) {
 	p.d.Changes = append(p.d.Changes, c)
 }
 
-// remove takes a record out of the store; it returns the last revision.
-func (p *plan) remove(old *Meta) uint64 {
+// remove takes a record out of the store.
+func (p *plan) remove(old *Meta) {
 	p.d.Writes = append(p.d.Writes, Write{Key: old.Key, Old: old})
 	gone := func(part Part) {
 		p.d.Changes = append(p.d.Changes, Change{Revision: p.next(), Key: old.Key, Owner: old.Owner, Part: part, Gone: true})
@@ -260,7 +256,6 @@ func (p *plan) remove(old *Meta) uint64 {
 	if status != 0 {
 		gone(StatusPart)
 	}
-	return p.revision
 }
 
 // key is that of another record of the op's cluster and data type.

@@ -77,17 +77,3 @@ func TakesOver(m Meta, u Unheard, a Arrival) bool {
 func waitsLive(m *Meta) bool {
 	return m.State == Tombstone && WaitsBehind(m) != "" && !m.Waiting.Deleting
 }
-
-func (p *plan) takeOver() {
-	m := p.Record
-	switch {
-	case m == nil:
-		p.say(Ignored, nil, 0)
-	case m.SpecRevision != p.op.IfRevision, !waitsLive(m), m.Waiting.Name != m.Name:
-		p.refuse(Ignored, m)
-	default:
-		n := *m
-		n.StatusVersion, n.StatusHash = m.Version, ""
-		p.confirm(m, &n, Clear)
-	}
-}

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"errors"
 	"strconv"
 	"strings"
@@ -30,18 +31,10 @@ func CheckPlace(dt codec.DataType, cluster string) error {
 }
 
 func placeProblem(dt codec.DataType, cluster string) string {
-	required := []struct{ what, value string }{
-		{"group of the data type", dt.Group},
-		{"version of the data type", dt.Version},
-		{"resource of the data type", dt.Resource},
-		{"cluster", cluster},
-	}
-	for _, r := range required {
-		if p := requiredProblem(r.what, r.value); p != "" {
-			return p
-		}
-	}
-	return ""
+	return cmp.Or(
+		requiredProblem("group of the data type", dt.Group), requiredProblem("version of the data type", dt.Version),
+		requiredProblem("resource of the data type", dt.Resource), requiredProblem("cluster", cluster),
+	)
 }
 
 // CheckSince says why Since cannot answer, nil when it can. Engines call it.
@@ -60,19 +53,10 @@ func CheckSince(s Scope, part Part) error {
 
 // problem says what makes the op invalid, "" when nothing does.
 func (op *Op) problem() string {
-	if p := placeProblem(op.Key.DataType, op.Key.Cluster); p != "" {
-		return p
-	}
-	if p := requiredProblem("resource id", op.Key.ResourceID); p != "" {
-		return p
-	}
-	if p := keyPartProblem("owner", op.Owner); p != "" {
-		return p
-	}
-	if p := keyPartProblem("name", op.Name); p != "" {
-		return p
-	}
-	return op.kindProblem()
+	return cmp.Or(
+		placeProblem(op.Key.DataType, op.Key.Cluster), requiredProblem("resource id", op.Key.ResourceID),
+		keyPartProblem("owner", op.Owner), keyPartProblem("name", op.Name), op.kindProblem(),
+	)
 }
 
 func requiredProblem(what, value string) string {

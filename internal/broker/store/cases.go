@@ -1,15 +1,20 @@
 package store
 
 import (
-	"time"
+	"math"
 
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// Why a spec is stale, for Outcome.Detail.
+// What each op means in each state of a record: the table of the package comment,
+// with its conditions. What is written then is in life.go.
+
+// Why a spec or a status is stale, for Outcome.Detail.
 const (
 	detailOlderVersion    = "a newer version is stored"
 	detailUpdateOfDeleted = "the work was deleted"
+	detailOlderSequence   = "a newer sequence id is stored"
+	detailBadSequence     = "the sequence id is not a number or was made by another node than the one stored"
 )
 
 func (p *plan) putSpec() {
@@ -62,26 +67,6 @@ func (p *plan) eventOr(none Payload) Payload {
 	return FromOp
 }
 
-// revised is m with the op's spec; the revision is still m's.
-func (p *plan) revised(m *Meta) *Meta {
-	n := *m
-	switch {
-	case p.op.Version < m.Version:
-		n.Superseded = max(m.Superseded, m.Version)
-	case p.op.Version > m.Superseded:
-		n.Superseded = 0
-	}
-	n.SpecSupersedes = n.Superseded != 0
-	if !p.keepsName() {
-		n.Name = nameOf(p.op)
-	}
-	n.Version, n.Tag, n.DeletedAt = p.op.Version, p.op.Tag, time.Time{}
-	if p.op.Deleting {
-		n.DeletedAt = p.op.DeletedAt
-	}
-	return &n
-}
-
 // putLive: the record is live.
 func (p *plan) putLive(m *Meta) {
 	switch {
@@ -94,27 +79,8 @@ func (p *plan) putLive(m *Meta) {
 	case p.op.Deleting:
 		p.entomb(m)
 	default:
-		n := p.revised(m)
-		n.SpecRevision = p.next()
-		p.put(m, n, FromOp, Keep, Keep)
-		p.changed(n, SpecPart)
-		p.say(Accepted, n, n.SpecRevision)
+		p.wrote(Accepted, p.revise(m, Live, FromOp, Keep))
 	}
-}
-
-// entomb makes a tombstone of m or, when there is no cluster to reach, a grave.
-func (p *plan) entomb(m *Meta) {
-	n := p.revised(m)
-	if p.lonely() && m.StatusRevision == 0 && m.Sequence == "" {
-		n.StatusVersion = n.Version
-		p.confirm(m, n, Clear)
-		return
-	}
-	n.State, n.SpecRevision = Tombstone, p.next()
-	p.put(m, n, p.eventOr(Keep), Keep, Keep)
-	p.changed(n, SpecPart)
-	p.say(Accepted, n, n.SpecRevision)
-	p.d.Outcome.Replaced = m.SpecRevision
 }
 
 // lonely reports whether the op is about a work that no cluster ever had, as far
@@ -166,27 +132,8 @@ func (p *plan) takeBack(m *Meta) {
 		p.stale(m, m.SpecRevision, detailOlderVersion)
 		return
 	}
-	n := *m
-	n.Waiting = nil
-	p.put(m, &n, Keep, Keep, Clear)
+	p.slot(m, nil, Clear)
 	p.say(Accepted, m, m.SpecRevision)
-}
-
-// revive: the source, which saw this tombstone, says that the work lives.
-func (p *plan) revive(m *Meta) {
-	n := p.revised(m)
-	n.State, n.Waiting = Live, nil
-	moves := WaitsBehind(m) != "" && m.Waiting.Name != n.Name // nothing left to wait for
-	if !moves {
-		p.evict(m)
-	}
-	n.SpecRevision = p.next()
-	p.put(m, n, FromOp, Keep, Clear)
-	p.changed(n, SpecPart)
-	if moves {
-		p.promote(m)
-	}
-	p.say(Accepted, n, p.revision)
 }
 
 // putNew: there is no record, or only a grave; the spec is live.
@@ -214,22 +161,6 @@ func (p *plan) updatesDeleted(grave *Meta) bool {
 	return p.op.Supersedes == 0 && p.op.Action != codec.CreateRequest && p.op.Version <= grave.Version
 }
 
-// birth makes the op a live record, in place of its grave if there is one.
-func (p *plan) birth(grave *Meta) {
-	n := &Meta{Key: p.op.Key, State: Live, Owner: p.op.Owner, Name: nameOf(p.op), Version: p.op.Version, Tag: p.op.Tag}
-	if grave != nil {
-		n.Sequence = grave.Sequence // statuses of the former life stay old
-		if p.op.Supersedes != 0 && p.op.Version <= max(grave.Version, grave.Superseded) {
-			n.Superseded = max(grave.Version, grave.Superseded)
-			n.SpecSupersedes = n.Superseded != 0
-		}
-	}
-	n.SpecRevision = p.next()
-	p.put(grave, n, FromOp, Clear, Keep)
-	p.changed(n, SpecPart)
-	p.say(Accepted, n, n.SpecRevision)
-}
-
 // deleteUnknown: there is no record, or only a grave; the spec is a deletion.
 // The cluster may hold the work all the same, from before a loss of the store. A grave
 // proves nothing about another deletion than its own, whatever the versions:
@@ -243,20 +174,11 @@ func (p *plan) deleteUnknown(grave *Meta) {
 	dead := grave != nil && (p.op.Tag == grave.Tag || p.op.Version != 0 && p.op.Version <= grave.Version)
 	switch {
 	case p.lonely() || dead && p.op.DeletedAt.Equal(grave.DeletedAt):
-		p.bury(grave)
+		p.wrote(Confirmed, p.bury(p.spec(), grave))
 	case h == nil:
-		n := &Meta{
-			Key: p.op.Key, State: Tombstone, Owner: p.op.Owner, Name: nameOf(p.op),
-			Version: p.op.Version, Tag: p.op.Tag, DeletedAt: p.op.DeletedAt, SpecRevision: p.next(),
-		}
-		if grave != nil {
-			n.Sequence = grave.Sequence
-		}
-		p.put(grave, n, p.eventOr(Clear), Clear, Keep)
-		p.changed(n, SpecPart)
-		p.say(Accepted, n, n.SpecRevision)
+		p.wrote(Accepted, p.begin(p.spec(), grave, p.eventOr(Clear), Keep))
 	case dead:
-		p.bury(grave) // and the name has gone to another record since
+		p.wrote(Confirmed, p.bury(p.spec(), grave)) // and the name has gone to another record since
 	case h.State == Tombstone && h.Owner == p.op.Owner && h.Waiting == nil:
 		p.wait(h)
 	case p.mayHave(h):
@@ -264,7 +186,7 @@ func (p *plan) deleteUnknown(grave *Meta) {
 	default:
 		// The name belongs to another record: what the cluster holds under it is
 		// that record's, and a deletion would hit it.
-		p.bury(grave)
+		p.wrote(Confirmed, p.bury(p.spec(), grave))
 	}
 }
 
@@ -281,14 +203,152 @@ func (p *plan) mayHave(h *Meta) bool {
 	return h.State == Tombstone && h.StatusRevision == 0 && h.Sequence == ""
 }
 
-// bury digs the grave of a deletion that no cluster has to confirm, or renews
-// one, so that the owner hears of it (again).
-func (p *plan) bury(grave *Meta) {
-	n := Meta{Key: p.op.Key, Owner: p.op.Owner, Name: nameOf(p.op), StatusVersion: p.op.Version}
-	if grave != nil {
-		n = *grave
+// putWaiting: the op's id waits behind b, the tombstone of another id.
+func (p *plan) putWaiting(b *Meta) {
+	w := b.Waiting
+	again := w.Deleting && !p.op.Deleting // the versions of a new life start anew
+	switch {
+	case p.op.Tag == w.Tag:
+		p.say(Unchanged, b, 0)
+	case again && p.op.Action != codec.CreateRequest && p.op.Version <= w.Version:
+		p.stale(b, 0, detailUpdateOfDeleted)
+	case !again && !p.wins(w.Version):
+		p.stale(b, 0, detailOlderVersion)
+	case !p.keepsName() && nameOf(p.op) != w.Name:
+		p.say(NameTaken, b, 0) // of its own spec; it may change when it is live
+	case p.op.Deleting && p.lonely():
+		p.slot(b, nil, Clear)
+		p.wrote(Confirmed, p.bury(p.spec(), p.Record))
+	default:
+		p.wait(b)
 	}
-	n.Version, n.Tag, n.DeletedAt = max(n.Version, p.op.Version), p.op.Tag, p.op.DeletedAt
-	p.dig(grave, n)
-	p.say(Confirmed, p.written(), p.revision)
+}
+
+func (p *plan) putStatus() {
+	m := p.Record
+	switch {
+	case m == nil:
+		p.say(Ignored, nil, 0)
+		return
+	case m.State == Grave:
+		p.say(Ignored, m, m.StatusRevision)
+		return
+	case m.State == Live && p.op.Deleted:
+		// Whatever its sequence: the cluster does not hold the work.
+		p.refuse(SpecAgain, m)
+		return
+	}
+	newer, err := codec.CompareSequence(m.Sequence, p.op.Sequence)
+	switch {
+	case p.sameStatus(m):
+		// It came twice, and whoever waits for the answer may have sent the other.
+		p.say(Unchanged, m, m.StatusRevision)
+	case err != nil:
+		p.stale(m, m.StatusRevision, detailBadSequence)
+	case !newer:
+		p.stale(m, m.StatusRevision, detailOlderSequence)
+	case p.op.Deleted && !confirms(m, p.op.Version):
+		p.refuse(SpecAgain, m)
+	default:
+		// The version is not compared: one above the spec's is the truth about the
+		// cluster too (the store was restored from a backup), one below says that
+		// the cluster is not there yet. Sources drop what they cannot use.
+		p.report(m)
+	}
+}
+
+// sameStatus reports whether the op is the status that m has.
+func (p *plan) sameStatus(m *Meta) bool {
+	return !p.op.Deleted && m.StatusRevision != 0 && p.op.Sequence == m.Sequence && p.op.Version == m.StatusVersion &&
+		p.op.StatusHash != "" && p.op.StatusHash == m.StatusHash
+}
+
+// confirms reports whether a Deleted status about version answers tombstone m.
+// A deletion that goes out as version 0 comes back as anything.
+func confirms(m *Meta, version int64) bool {
+	unversioned := m.SpecSupersedes || m.Version == 0 || m.Version > math.MaxInt32
+	return unversioned || version >= m.Version
+}
+
+func (p *plan) acked() {
+	m := p.Record
+	switch {
+	case m == nil:
+		p.say(Ignored, nil, 0)
+	case m.Owner != p.op.Owner:
+		p.refuse(OwnedByOther, m)
+	case m.State != Grave, p.op.IfRevision != 0 && p.op.IfRevision < m.StatusRevision:
+		p.say(Ignored, m, m.StatusRevision)
+	default:
+		p.remove(m)
+		p.wrote(Accepted, nil)
+	}
+}
+
+func (p *plan) forget() {
+	m := p.Record
+	switch {
+	case p.Barrier != nil:
+		// It never was on the cluster as far as the store knows; a grave tells
+		// its owner that it will not be.
+		p.slot(p.Barrier, nil, Clear)
+		p.wrote(Confirmed, p.bury(*p.Barrier.Waiting, m))
+	case m == nil:
+		p.say(Ignored, nil, 0)
+	case m.State == Grave:
+		p.remove(m)
+		p.wrote(Accepted, nil)
+	default:
+		p.giveUp(m, *m, p.op.StatusHash, p.eventOr(Clear))
+	}
+}
+
+func (p *plan) drop() {
+	foreign := func(m *Meta) bool { return m != nil && p.op.Owner != "" && m.Owner != p.op.Owner }
+	switch {
+	case foreign(p.Record):
+		p.refuse(OwnedByOther, p.Record)
+		return
+	case foreign(p.Barrier):
+		p.refuse(OwnedByOther, p.Barrier)
+		return
+	case p.Record == nil && p.Barrier == nil:
+		p.say(Ignored, nil, 0)
+		return
+	}
+	if p.Barrier != nil {
+		p.slot(p.Barrier, nil, Clear)
+		p.say(Accepted, nil, p.Barrier.SpecRevision)
+	}
+	if p.Record != nil {
+		p.remove(p.Record)
+		p.wrote(Accepted, nil)
+	}
+}
+
+func (p *plan) adopt() {
+	m := p.Record
+	switch {
+	case m == nil, p.Barrier != nil:
+		p.say(Ignored, m, 0)
+	case m.Owner == p.op.Owner:
+		p.refuse(Unchanged, m)
+	default:
+		if m.Waiting != nil && p.Waiter != nil {
+			p.hand(p.Waiter) // the grave of what waits
+		}
+		p.wrote(Accepted, p.hand(m))
+	}
+}
+
+func (p *plan) takeOver() {
+	m := p.Record
+	switch {
+	case m == nil:
+		p.say(Ignored, nil, 0)
+	case m.SpecRevision != p.op.IfRevision, !waitsLive(m), m.Waiting.Name != m.Name:
+		p.refuse(Ignored, m)
+	default:
+		p.giveUp(m, *m, "", Clear)
+	}
 }
