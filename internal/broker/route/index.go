@@ -1,3 +1,11 @@
+// Package route decides who is sent what: an [Index] of subscriptions by
+// (cluster, data type) and (owner, data type), and per subscription a
+// [Mailbox], the set of records that subscription still has to be sent.
+//
+// A mailbox holds keys, not events: a subscriber that is slow, stuck or away
+// costs a few bytes per work and delays nobody, and when it reads again it gets
+// the latest state of each record once. The package is pure; the broker gives
+// every mailbox to exactly one stream and guards it.
 package route
 
 import (
@@ -15,7 +23,6 @@ type Scope = store.Scope
 // goroutine at a time.
 type Index[S comparable] struct {
 	byScope map[Scope][]S
-	n       int
 }
 
 // Add puts a subscription under a scope. Adding it twice has no effect.
@@ -27,7 +34,6 @@ func (x *Index[S]) Add(sc Scope, s S) {
 		x.byScope = map[Scope][]S{}
 	}
 	x.byScope[sc] = append(x.byScope[sc], s)
-	x.n++
 }
 
 // Remove takes a subscription away from a scope; it is no error when it is not
@@ -38,7 +44,6 @@ func (x *Index[S]) Remove(sc Scope, s S) {
 	if i < 0 {
 		return
 	}
-	x.n--
 	if len(l) == 1 {
 		delete(x.byScope, sc)
 		return
@@ -53,6 +58,3 @@ func (x *Index[S]) Remove(sc Scope, s S) {
 // Get returns the subscriptions of a scope. The slice belongs to the Index and
 // is valid until the next Add or Remove.
 func (x *Index[S]) Get(sc Scope) []S { return x.byScope[sc] }
-
-// Len returns the number of subscriptions over all scopes.
-func (x *Index[S]) Len() int { return x.n }

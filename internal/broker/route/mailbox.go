@@ -48,24 +48,11 @@ const (
 // none ends a list of slots.
 const none = -1
 
-// The lists of entries by age: what the router posted, and answers. Both mostly
-// come in the order of their revisions; what does not is in no such list.
-const (
-	posts uint8 = iota
-	answered
-	ages
-	loose
-)
-
-// slot is an entry and its places: one in a queue, and mostly one in a list of
-// entries by age.
+// slot is an entry and its place in a queue.
 type slot struct {
 	Entry
 	queue      uint8
-	age        uint8
 	prev, next int32
-	older      int32
-	younger    int32
 }
 
 type list struct{ head, tail int32 }
@@ -76,17 +63,14 @@ type list struct{ head, tail int32 }
 // works, and no work waits for ever. Three queues (fresh changes, deletions,
 // answers to resync requests) take turns.
 //
-// The zero value is empty and ready. Every method takes constant time
+// The zero value is empty and ready. Every method but Oldest takes constant time
 // (amortised). A Mailbox is for one goroutine at a time.
 type Mailbox struct {
-	slots  []slot
-	free   int32 // list of unused slots, linked by next; valid when slots != nil
-	byKey  map[Key]int32
-	queue  [queues]list
-	byAge  [ages]list // ascending by revision
-	turn   uint8
-	loose  int // entries that are not in byAge
-	lowest uint64
+	slots []slot
+	free  int32 // list of unused slots, linked by next; valid when slots != nil
+	byKey map[Key]int32
+	queue [queues]list
+	turn  uint8
 }
 
 // Post adds a change that the router saw. For an entry that is there already, what is known of it is merged:
@@ -95,7 +79,7 @@ type Mailbox struct {
 func (m *Mailbox) Post(k Key, revision uint64, f Flags) {
 	i, has := m.byKey[k]
 	if !has {
-		m.insertBy(posts, k, revision, f)
+		m.insert(k, revision, f)
 		return
 	}
 	s := &m.slots[i]
@@ -114,53 +98,20 @@ func (m *Mailbox) Answer(k Key, revision uint64, f Flags) {
 		m.slots[i].Flags |= f & sticky
 		return
 	}
-	m.insertBy(answered, k, revision, f|Resync)
-}
-
-// insertBy adds an entry, and to the list by age if it comes in its order.
-func (m *Mailbox) insertBy(age uint8, k Key, revision uint64, f Flags) {
-	i := m.insert(k, revision, f)
-	if tail := m.byAge[age].tail; tail != none && m.slots[tail].Revision > revision {
-		m.addLoose(i, revision)
-		return
-	}
-	m.appendAge(age, i)
+	m.insert(k, revision, f|Resync)
 }
 
 // Return puts an entry back that Next took out and that was not delivered. What
 // was posted of the record since then stays, and is merged.
 func (m *Mailbox) Return(e Entry) {
-	if i, has := m.byKey[e.Key]; has {
-		s := &m.slots[i]
-		s.Flags |= e.Flags & sticky
-		if e.Revision < s.Revision {
-			m.loosen(i, e.Revision)
-		}
+	i, has := m.byKey[e.Key]
+	if !has {
+		m.insert(e.Key, e.Revision, e.Flags)
 		return
 	}
-	i := m.insert(e.Key, e.Revision, e.Flags)
-	m.addLoose(i, e.Revision)
-}
-
-// loosen gives an entry an older revision, for which it loses its place in the
-// order of ages.
-func (m *Mailbox) loosen(i int32, revision uint64) {
 	s := &m.slots[i]
-	s.Revision = revision
-	if s.age != loose {
-		m.removeAge(i)
-		m.addLoose(i, revision)
-	} else if revision < m.lowest {
-		m.lowest = revision
-	}
-}
-
-func (m *Mailbox) addLoose(i int32, revision uint64) {
-	m.slots[i].age = loose
-	if m.loose == 0 || revision < m.lowest {
-		m.lowest = revision
-	}
-	m.loose++
+	s.Flags |= e.Flags & sticky
+	s.Revision = min(s.Revision, e.Revision)
 }
 
 // Next takes the next entry out. Queues that hold something take turns.
@@ -188,25 +139,17 @@ func (m *Mailbox) Remove(k Key) {
 // Len returns the number of records in the mailbox.
 func (m *Mailbox) Len() int { return len(m.byKey) }
 
-// Oldest returns a revision that is not above the oldest unsent revision of any
-// record in the mailbox: everything below it was sent. It is exact except while
-// entries are pending that did not come in the order of their revisions, as
-// those that a list lacks, when it may stay at the lowest one of these. false:
-// the mailbox is empty.
+// Oldest returns the oldest unsent revision of any record in the mailbox:
+// everything below it was sent. It looks at every record, for whoever asks now and
+// then. false: the mailbox is empty.
 func (m *Mailbox) Oldest() (uint64, bool) {
-	if len(m.byKey) == 0 {
-		return 0, false
-	}
 	oldest := uint64(math.MaxUint64)
-	if m.loose > 0 {
-		oldest = m.lowest
-	}
-	for _, l := range m.byAge {
-		if l.head != none {
-			oldest = min(oldest, m.slots[l.head].Revision)
+	for _, l := range m.queue {
+		for i := l.head; len(m.byKey) > 0 && i != none; i = m.slots[i].next {
+			oldest = min(oldest, m.slots[i].Revision)
 		}
 	}
-	return oldest, true
+	return oldest, len(m.byKey) > 0
 }
 
 func queueOf(f Flags) uint8 {
@@ -219,7 +162,7 @@ func queueOf(f Flags) uint8 {
 	return fresh
 }
 
-func (m *Mailbox) insert(k Key, revision uint64, f Flags) int32 {
+func (m *Mailbox) insert(k Key, revision uint64, f Flags) {
 	if m.slots == nil {
 		m.reset()
 	}
@@ -230,23 +173,15 @@ func (m *Mailbox) insert(k Key, revision uint64, f Flags) int32 {
 	} else {
 		m.free = m.slots[i].next
 	}
-	m.slots[i] = slot{Entry: Entry{Key: k, Revision: revision, Flags: f}}
+	m.slots[i].Entry = Entry{Key: k, Revision: revision, Flags: f}
 	m.byKey[k] = i
 	m.enqueue(i, queueOf(f))
-	return i
 }
 
 // reset makes an empty mailbox whose lists are linked by slot numbers.
 func (m *Mailbox) reset() {
 	nothing := list{head: none, tail: none}
-	*m = Mailbox{
-		slots: m.slots[:0],
-		free:  none,
-		byKey: map[Key]int32{},
-		queue: [queues]list{nothing, nothing, nothing},
-		byAge: [ages]list{nothing, nothing},
-		turn:  m.turn,
-	}
+	*m = Mailbox{slots: m.slots[:0], free: none, byKey: map[Key]int32{}, queue: [queues]list{nothing, nothing, nothing}, turn: m.turn}
 }
 
 func (m *Mailbox) setFlags(i int32, f Flags) {
@@ -284,49 +219,17 @@ func (m *Mailbox) dequeue(i int32) {
 	}
 }
 
-func (m *Mailbox) appendAge(age uint8, i int32) {
-	s, l := &m.slots[i], &m.byAge[age]
-	s.age, s.older, s.younger = age, l.tail, none
-	if l.tail == none {
-		l.head = i
-	} else {
-		m.slots[l.tail].younger = i
-	}
-	l.tail = i
-}
-
-func (m *Mailbox) removeAge(i int32) {
-	s := &m.slots[i]
-	l := &m.byAge[s.age]
-	if s.older == none {
-		l.head = s.younger
-	} else {
-		m.slots[s.older].younger = s.younger
-	}
-	if s.younger == none {
-		l.tail = s.older
-	} else {
-		m.slots[s.younger].older = s.older
-	}
-}
-
 // shrinkAbove is the number of slots above which an empty mailbox gives its
 // memory back: thousands of mailboxes are empty most of the time.
 const shrinkAbove = 4
 
 func (m *Mailbox) remove(i int32) {
-	s := &m.slots[i]
 	m.dequeue(i)
-	if s.age == loose {
-		m.loose--
-	} else {
-		m.removeAge(i)
-	}
-	delete(m.byKey, s.Key)
+	delete(m.byKey, m.slots[i].Key)
 	if len(m.byKey) == 0 && len(m.slots) > shrinkAbove {
 		*m = Mailbox{turn: m.turn}
 		return
 	}
-	*s = slot{next: m.free}
+	m.slots[i] = slot{next: m.free}
 	m.free = i
 }
