@@ -1,0 +1,85 @@
+package call
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// TestStore_SaysWhatToDoNext: a caller learns from the code what to do, and nothing of what the
+// disk said.
+func TestStore_SaysWhatToDoNext(t *testing.T) {
+	boom := errors.New("/var/lib/hawser/000017.sst: boom")
+	for name, c := range map[string]struct {
+		err  error
+		code transport.Code
+		next transport.NextStep
+	}{
+		"closed":         {fmt.Errorf("commit: %w", store.ErrClosed), transport.CodeUnavailable, transport.NextBackOff},
+		"another backup": {store.ErrBackup, transport.CodeOverloaded, transport.NextBackOff},
+		"read-only":      {fmt.Errorf("%w: %w", store.ErrReadOnly, boom), transport.CodeUnavailable, transport.NextBackOff},
+		"a bug":          {boom, transport.CodeInternal, transport.NextBackOff},
+		"an answer":      {fmt.Errorf("so: %w", Invalid("name", "it is wrong", "")), transport.CodeInvalid, transport.NextStop},
+	} {
+		e := Store(c.err)
+		if e.Code != c.code || e.Next != c.next || e.Next == transport.NextBackOff && e.Delay < ComeBack {
+			t.Errorf("%s: %+v", name, e)
+		}
+		if strings.Contains(e.Message+e.Hint, "boom") {
+			t.Errorf("%s: the caller is told %q", name, e.Message)
+		}
+		if errors.Is(c.err, boom) != errors.Is(e, boom) {
+			t.Errorf("%s: the log would lack the cause of %v", name, e)
+		}
+	}
+}
+
+// TestCallerGone_ByItsDeadlineOrNot: who ran out of time is told so, and when to come back; who
+// left is told nothing.
+func TestCallerGone_ByItsDeadlineOrNot(t *testing.T) {
+	late, cancel := context.WithTimeout(t.Context(), 0)
+	defer cancel()
+	<-late.Done()
+	if e := CallerGone(late); e.Code != transport.CodeDeadline || e.Next != transport.NextBackOff || e.Delay != ComeBack {
+		t.Errorf("late: %+v", e)
+	}
+	left, leave := context.WithCancel(t.Context())
+	leave()
+	if e := CallerGone(left); e.Code != transport.CodeUnavailable || !errors.Is(e, context.Canceled) {
+		t.Errorf("left: %+v", e)
+	}
+}
+
+// TestDecode_NamesWhatIsWrong: bytes that are no event, and a payload that is refused, are errors
+// of the publisher; the attribute is named where one is wrong.
+func TestDecode_NamesWhatIsWrong(t *testing.T) {
+	ack := func(epoch string) *Event {
+		e, err := codec.NewAck(codec.SyncParams{ID: "1", Source: "s", Time: time.Unix(1000, 0)}, codec.Ack{Cursor: codec.Cursor{Epoch: epoch, Term: "t", Revision: 7}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := codec.Marshal(e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &Event{From: identity.Identity{Role: identity.Source, Name: "s"}, Bytes: b}
+	}
+	if a, err := Decode(ack("e"), codec.ParseAck); err != nil || a.Cursor.Revision != 7 {
+		t.Errorf("an ack is %+v, %v", a, err)
+	}
+	var refused *transport.Error
+	if _, err := Decode(ack("of/two"), codec.ParseAck); !errors.As(err, &refused) || refused.Code != transport.CodeInvalid || refused.Attribute != "data" {
+		t.Errorf("a cursor that is none: %v", err)
+	}
+	if _, err := Decode(&Event{Bytes: []byte("no event")}, codec.ParseAck); !errors.As(err, &refused) || refused.Code != transport.CodeInvalid || refused.Next != transport.NextStop {
+		t.Errorf("bytes that are no event: %v", err)
+	}
+}
