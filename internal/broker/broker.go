@@ -30,7 +30,6 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/feed"
 	"github.com/hawser-io/hawser/internal/broker/intake"
 	"github.com/hawser-io/hawser/internal/run"
-	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
@@ -55,38 +54,22 @@ var _ transport.Server = (*Broker)(nil)
 // New returns a broker over cfg.Store, which the caller closes after Run has returned. It
 // starts nothing. The error names the field of cfg that is wrong.
 func New(cfg Config) (*Broker, error) {
-	cfg, err := cfg.withDefaults()
+	cfg, err := withDefaults(cfg)
 	if err != nil {
 		return nil, err
 	}
-	meter := telemetry.NewMeter(cfg.Registry, "hawser_broker_")
+	meter := cfg.Meter()
 	b := &Broker{
 		cfg:             cfg,
+		claims:          claims.New(&cfg),
 		publishes:       meter.Counters("publishes_total", "Publish calls by kind of event and result.", "kind", "result"),
 		publishDuration: meter.Seconds("publish_duration_seconds", "Time from an event's arrival to its answer.", "kind"),
 		panics:          meter.Counter("panics_total", "Calls that panicked; each is a bug."),
 	}
 	meter.Shown("store_revision", "Revision of the last commit.", nil, func() float64 { return float64(cfg.Store.Head().Revision) })
-	slots := make(claims.Slots, cfg.Comparisons)
-	lists := intake.NewBudget(cfg.QueueBytes)
-	meter.Shown("pending_list_bytes", "Bytes of resync requests that wait for their comparison.", nil, func() float64 { return float64(lists.Used()) })
-	b.claims = claims.New(claims.Config{
-		Store: cfg.Store, Lists: intake.NewBudget(cfg.QueueBytes), Slots: slots, Log: cfg.Log, Meter: meter, Now: cfg.Now,
-	})
-	b.intake = intake.New(intake.Config{
-		Store: cfg.Store, Vouchers: b.claims.Sources, Log: cfg.Log, Meter: meter, Now: cfg.Now,
-		MaxEventBytes: cfg.MaxEventBytes, QueueBytes: cfg.QueueBytes, Retention: cfg.Retention, Sweep: cfg.Sweep,
-	})
-	b.feed = feed.New(feed.Config{
-		Store: cfg.Store, Claims: b.claims, Fences: b.intake.Fences, Superseder: b.intake, Graves: b.intake,
-		Lists: lists, Applied: intake.NewBudget(cfg.QueueBytes), Slots: slots, Identify: cfg.identify,
-		Log: cfg.Log, Meter: meter, Now: cfg.Now, NewID: cfg.NewID,
-		MaxEventBytes: cfg.MaxEventBytes, Heartbeat: cfg.Heartbeat, ListGrace: cfg.ListGrace, Rest: cfg.Rest, Checkpoint: cfg.Checkpoint,
-		StreamsPerParty: cfg.StreamsPerParty, DrainTimeout: cfg.DrainTimeout, DrainRate: cfg.DrainRate,
-	})
-	b.Admin = admin.New(admin.Config{
-		Store: cfg.Store, Claims: b.claims, Agents: b.feed, Writer: b.intake, Log: cfg.Log, Now: cfg.Now,
-	})
+	b.intake = intake.New(&cfg, b.claims.Sources)
+	b.feed = feed.New(&cfg, b.claims, b.intake)
+	b.Admin = admin.New(&cfg, b.claims, b.feed, b.intake)
 	b.claims.Connect(b.feed, b.intake)
 	b.intake.Connect(b.claims.Deletions, b.feed)
 	return b, nil

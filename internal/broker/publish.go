@@ -90,7 +90,7 @@ func noted(f func(ctx context.Context, e *call.Event) error) handler {
 
 // compared hands what a source says of its comparison over.
 func (b *Broker) compared(ctx context.Context, e *call.Event) error {
-	f := b.intake.Fences.Find(e.Subscription, e.From)
+	f := b.intake.Find(e.Subscription, e.From)
 	if f == nil {
 		return call.NoSubscription(e.From)
 	}
@@ -109,16 +109,6 @@ func (b *Broker) admit(p transport.Peer, env *codec.Envelope) (identity.Identity
 		return identity.Identity{}, call.Invalid("type", "data type "+env.Type.DataType.String()+" is not served",
 			"use "+codec.ManifestBundles.String())
 	}
-	id := b.cfg.identify(p, c)
+	id := authz.Identify(p, c, b.cfg.Insecure)
 	return id, authz.Authorize(id, c)
-}
-
-// identify returns who a peer is. Where the configuration allows it, one that gave no identity
-// is who it says it is.
-func (c Config) identify(p transport.Peer, asked authz.Call) identity.Identity {
-	id := identity.Identity{Role: identity.Role(p.Role), Name: p.Name}
-	if id == (identity.Identity{}) && c.Insecure {
-		return authz.Claimed(asked)
-	}
-	return id
 }

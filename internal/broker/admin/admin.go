@@ -5,8 +5,6 @@ package admin
 
 import (
 	"context"
-	"log/slog"
-	"time"
 
 	"github.com/hawser-io/hawser/internal/broker/call"
 	"github.com/hawser-io/hawser/internal/broker/claims"
@@ -26,32 +24,17 @@ type Agents interface {
 	Closing() error
 }
 
-// Config is what an [Admin] is made of.
-type Config struct {
-	Store  store.Store
-	Claims *claims.Claims
-	Agents Agents
-	Writer claims.Writer
-	Log    *slog.Logger
-	Now    func() time.Time
-}
-
 // Admin answers operators and viewers. Its methods may be called concurrently.
 type Admin struct {
-	store  store.Store
+	cfg    *call.Config
 	claims *claims.Claims
 	agents Agents
 	writer claims.Writer
-	log    *slog.Logger
-	now    func() time.Time
 }
 
-// New returns an admin.
-func New(cfg Config) *Admin {
-	return &Admin{
-		store: cfg.Store, claims: cfg.Claims, agents: cfg.Agents, writer: cfg.Writer,
-		log: cfg.Log, now: cfg.Now,
-	}
+// New returns an admin, which writes through w.
+func New(cfg *call.Config, c *claims.Claims, a Agents, w claims.Writer) *Admin {
+	return &Admin{cfg: cfg, claims: c, agents: a, writer: w}
 }
 
 // commit writes what an operator wants done.
@@ -69,7 +52,7 @@ func (a *Admin) commit(ctx context.Context, by identity.Identity, ops []store.Op
 // eachCluster calls f for the cluster named, or for all that are known.
 func (a *Admin) eachCluster(ctx context.Context, name string, f func(place store.Scope) error) error {
 	for _, d := range codec.DataTypes() {
-		for _, c := range a.store.Clusters(d) {
+		for _, c := range a.cfg.Store.Clusters(d) {
 			if name != "" && c != name {
 				continue
 			}

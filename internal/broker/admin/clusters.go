@@ -12,6 +12,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
@@ -28,8 +29,8 @@ func (a *Admin) ListClusters(ctx context.Context, r *hawserv1.ListClustersReques
 
 // describe is one cluster. Of several agents the one that is furthest behind counts.
 func (a *Admin) describe(place store.Scope, agents []feed.Agent) *hawserv1.ListClustersResponse {
-	head := a.store.ClusterHead(place.DataType, place.Cluster)
-	uid, known := a.store.Subscribed(place.DataType, place.Cluster)
+	head := a.cfg.Store.ClusterHead(place.DataType, place.Cluster)
+	uid, known := a.cfg.Store.Subscribed(place.DataType, place.Cluster)
 	c := &hawserv1.ListClustersResponse{
 		Cluster: place.Cluster, DataType: place.DataType.String(), Uid: uid, Known: known,
 		Subscriptions: uint32(min(len(agents), math.MaxUint32)),
@@ -79,7 +80,7 @@ func (a *Admin) ForgetCluster(ctx context.Context, by identity.Identity, r *haws
 	if err := required("cluster", cluster); err != nil {
 		return nil, err
 	}
-	known := func(d codec.DataType) bool { return slices.Contains(a.store.Clusters(d), cluster) }
+	known := func(d codec.DataType) bool { return slices.Contains(a.cfg.Store.Clusters(d), cluster) }
 	if !slices.ContainsFunc(codec.DataTypes(), known) {
 		return nil, call.NotFound("cluster "+cluster+" is not known", "hawser get clusters shows those that are")
 	}
@@ -95,7 +96,7 @@ func (a *Admin) ForgetCluster(ctx context.Context, by identity.Identity, r *haws
 	if err != nil {
 		return resp, err
 	}
-	a.log.Info("an operator let another cluster take over a name", "operator", by.Name, "cluster", cluster, "uid", uid, "works_given_up", resp.GetWorks())
+	a.cfg.Log.Info("an operator let another cluster take over a name", "operator", by.Name, "cluster", cluster, "uid", uid, "works_given_up", resp.GetWorks())
 	return resp, nil
 }
 
@@ -105,9 +106,9 @@ func (a *Admin) forgetWorks(ctx context.Context, by identity.Identity, cluster s
 	for _, d := range codec.DataTypes() {
 		place := store.Scope{DataType: d, Cluster: cluster}
 		var ops []store.Op
-		err := a.store.Scan(ctx, place, func(m store.Meta) error {
+		err := a.cfg.Store.Scan(ctx, place, func(m store.Meta) error {
 			if m.State != store.Grave {
-				ops = append(ops, store.Op{Kind: store.Forget, Key: m.Key, At: a.now()})
+				ops = append(ops, store.Op{Kind: store.Forget, Key: m.Key, At: a.cfg.Now()})
 				// What vanishes is not its source's word that it does not exist.
 				a.claims.Sources.Revoke(place, m.Owner)
 			}
@@ -123,4 +124,33 @@ func (a *Admin) forgetWorks(ctx context.Context, by identity.Identity, cluster s
 		}
 	}
 	return n, nil
+}
+
+// backuper is a store that can send a consistent copy of everything acknowledged
+// so far, in parts: one file after the other, with its path in the first part of
+// each. data is valid during the call of send.
+type backuper interface {
+	Backup(ctx context.Context, send func(path string, data []byte) error) error
+}
+
+// Backup sends a copy of the store, file by file. There is one at a time.
+func (a *Admin) Backup(ctx context.Context, _ *hawserv1.BackupRequest, send func(*hawserv1.BackupResponse) error) error {
+	s, ok := a.cfg.Store.(backuper)
+	if !ok {
+		return call.Invalid("", "this broker's store makes no backups", "copy it with the tools of its database")
+	}
+	err := s.Backup(ctx, func(path string, data []byte) error {
+		if err := send(&hawserv1.BackupResponse{Path: path, Data: data}); err != nil {
+			return &transport.Error{Code: transport.CodeUnavailable, Message: "the stream broke", Err: err}
+		}
+		return nil
+	})
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return call.CallerGone(ctx)
+	default:
+		return call.Store(err)
+	}
 }

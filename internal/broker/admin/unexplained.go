@@ -47,7 +47,7 @@ func (a *Admin) explain(ctx context.Context, f claims.Finding) (*hawserv1.ListOr
 	case claims.Newer:
 		o.Cause = hawserv1.OrphanCause_ORPHAN_CAUSE_AHEAD
 		o.Detail = "the agent holds a newer version, its source has to publish it again"
-		switch r, err := a.store.Get(ctx, store.Key{DataType: f.Place.DataType, Cluster: f.Place.Cluster, ResourceID: f.ResourceID}); {
+		switch r, err := a.cfg.Store.Get(ctx, store.Key{DataType: f.Place.DataType, Cluster: f.Place.Cluster, ResourceID: f.ResourceID}); {
 		case errors.Is(err, store.ErrNotFound):
 		case err != nil:
 			return nil, call.Store(err)
@@ -74,7 +74,7 @@ func (a *Admin) listApplied(cluster string, send func(*hawserv1.ListOrphansRespo
 				continue
 			}
 			told[key] = true
-			if err := send(appliedOf(s.Place.Cluster, r, a.now())); err != nil {
+			if err := send(appliedOf(s.Place.Cluster, r, a.cfg.Now())); err != nil {
 				return err
 			}
 		}
@@ -116,7 +116,7 @@ func (a *Admin) Resolve(_ context.Context, by identity.Identity, r *hawserv1.Res
 	}
 	name, err := a.agents.Resolve(r.GetCluster(), r.GetUid(), r.GetAdopt())
 	if err == nil {
-		a.log.Info("an operator resolves an AppliedManifestWork without an owner", "operator", by.Name, "cluster", r.GetCluster(), "uid", r.GetUid(), "name", name, "adopt", r.GetAdopt())
+		a.cfg.Log.Info("an operator resolves an AppliedManifestWork without an owner", "operator", by.Name, "cluster", r.GetCluster(), "uid", r.GetUid(), "name", name, "adopt", r.GetAdopt())
 	}
 	return &hawserv1.ResolveResponse{Name: name}, err
 }

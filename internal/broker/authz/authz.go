@@ -222,6 +222,16 @@ func mayReceive(p codec.Party, who string, c Call) *transport.Error {
 	return nil
 }
 
+// Identify returns who a peer is. Where that is allowed, one that gave no identity is who
+// it says it is.
+func Identify(p transport.Peer, asked Call, insecure bool) identity.Identity {
+	id := identity.Identity{Role: identity.Role(p.Role), Name: p.Name}
+	if id == (identity.Identity{}) && insecure {
+		return Claimed(asked)
+	}
+	return id
+}
+
 // Claimed returns the identity that a call itself implies: the source that the
 // event names when it is a source's business, else the agent of its cluster.
 // It is for peers that nobody authenticated, where that is allowed.

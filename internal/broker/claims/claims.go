@@ -17,13 +17,15 @@
 package claims
 
 import (
+	"cmp"
 	"context"
-	"log/slog"
-	"time"
+	"maps"
+	"slices"
 
+	"github.com/hawser-io/hawser/internal/broker/call"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
-	"github.com/hawser-io/hawser/internal/telemetry"
+	"github.com/hawser-io/hawser/internal/resync"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
@@ -41,43 +43,36 @@ type Writer interface {
 	Commit(ctx context.Context, from identity.Identity, ops ...store.Op) ([]store.Outcome, error)
 }
 
-// Budget shares bytes among parties.
-type Budget interface {
-	Reserve(id identity.Identity, bytes int) bool
-	Free(id identity.Identity, bytes int)
-}
-
-// Config is what a [Claims] is made of.
-type Config struct {
-	Store store.Store
-	Lists Budget // for ids that no record explains
-	Slots Slots
-	Log   *slog.Logger
-	Meter telemetry.Meter
-	Now   func() time.Time
-}
-
 // Claims is what all parties claim. Its parts may be used concurrently.
 type Claims struct {
 	Sources   *Sources
 	Lists     *Lists
 	Deletions *Deletions
 	Names     *Names
+	// Slots limit how many comparisons run at a time.
+	Slots Slots
 }
 
 // New returns claims of nobody.
-func New(cfg Config) *Claims {
+func New(cfg *call.Config) *Claims {
+	m, slots := cfg.Meter(), make(Slots, cfg.Comparisons)
 	c := &Claims{
-		Sources:   &Sources{store: cfg.Store, slots: cfg.Slots, log: cfg.Log, all: map[store.Scope]*source{}},
-		Lists:     &Lists{budget: cfg.Lists, log: cfg.Log, byPlace: map[store.Scope][]*List{}},
-		Deletions: &Deletions{store: cfg.Store, log: cfg.Log, now: cfg.Now, repeated: map[store.Key]uint64{}, clusters: map[store.Scope]*absence{}},
-		Names:     &Names{store: cfg.Store, log: cfg.Log, now: cfg.Now, quarantined: map[store.Scope]stranger{}},
+		Slots: slots,
+		Sources: &Sources{
+			cfg: cfg, slots: slots, all: map[store.Scope]*source{},
+			compared: m.Counters("compared_clusters_total", "Clusters that sources finished comparing by result.", "result"),
+		},
+		Lists: &Lists{
+			cfg: cfg, budget: call.NewBudget(cfg.QueueBytes), byPlace: map[store.Scope][]*List{},
+			unexplained: m.Counter("orphans_total", "Works that agents listed and no record explains."),
+			newer:       m.Counter("newer_versions_total", "Works that agents listed in a newer version than the broker's."),
+		},
+		Deletions: &Deletions{cfg: cfg, repeated: map[store.Key]uint64{}, clusters: map[store.Scope]*absence{}},
+		Names: &Names{
+			cfg: cfg, quarantined: map[store.Scope]stranger{},
+			refused: m.Counter("refused_clusters_total", "Agents refused because another cluster is known under their name."),
+		},
 	}
-	m := cfg.Meter
-	c.Lists.unexplained = m.Counter("orphans_total", "Works that agents listed and no record explains.")
-	c.Lists.newer = m.Counter("newer_versions_total", "Works that agents listed in a newer version than the broker's.")
-	c.Names.refused = m.Counter("refused_clusters_total", "Agents refused because another cluster is known under their name.")
-	c.Sources.compared = m.Counters("compared_clusters_total", "Clusters that sources finished comparing by result.", "result")
 	m.Shown("withheld_deletions", "Deletions that sources withhold until an operator approves.", nil, func() float64 {
 		return float64(c.Sources.works.Load())
 	})
@@ -119,3 +114,117 @@ func (s Slots) Try() bool {
 
 // Free gives a slot back.
 func (s Slots) Free() { <-s }
+
+// A store that was restored may have gone back in time: an agent then holds a newer
+// version than the record. It may be that the record is the truth (its source went back
+// too), or that the store forgot something. Only the source knows.
+//
+// A deletion may have been confirmed since the backup, and undone by a new life of the
+// work, which its agent holds. So a deletion waits for its source too. One of ours
+// compares. A stock source does not, but it publishes what it has again: the deletion,
+// or the new life, which then waits behind it. That is its word that the deletion is
+// true.
+
+// Decision says what an agent that listed a work is sent of its record.
+type Decision uint8
+
+// The decisions.
+const (
+	// Send: the record is no older than what the agent holds, or versions do not order
+	// the two.
+	Send Decision = iota + 1
+	// Wait: the agent holds a newer version, and nobody has said which one is true.
+	Wait
+	// Force: the agent holds a newer version, and the record is true all the same.
+	Force
+)
+
+// Case is a record beside what an agent listed of it.
+type Case struct {
+	// Listed is the version that the agent listed.
+	Listed int64
+	// Version of the record; Supersedes: it replaced a newer one on its source's word.
+	Version    int64
+	Supersedes bool
+	// Vouched: the owner has compared what it owns on the cluster with this store.
+	Vouched bool
+	// InForce: the record is a deletion that came since the store was opened, or was
+	// published again since.
+	InForce bool
+}
+
+// Decide is the one rule about records of which an agent may hold a newer version.
+func Decide(c Case) Decision {
+	switch {
+	case !resync.Newer(c.Listed, c.Version, c.Supersedes):
+		return Send
+	case c.Vouched, c.InForce:
+		return Force
+	}
+	return Wait
+}
+
+// About returns the case of a record of which an agent listed a version.
+func (c *Claims) About(m *store.Meta, listed int64) Case {
+	return Case{
+		Listed: listed, Version: m.Version, Supersedes: m.SpecSupersedes,
+		Vouched: c.Sources.Vouches(placeOf(m.Key), m.Owner),
+		InForce: m.State != store.Live && c.Deletions.inForce(m.Key, m.SpecRevision),
+	}
+}
+
+// Finding is something that does not fit together and is left alone.
+type Finding struct {
+	Cause      Cause
+	Place      store.Scope
+	ResourceID string // "" of a quarantined cluster
+	Name       string // of the work; Withheld only, may be empty
+	Source     string // Withheld only
+	Revision   uint64 // of the record's spec; Withheld only
+	Detail     string // Withheld: the source's reason; Quarantined: the uid
+	// Omitted is how many more unexplained works there are, which are not named; the
+	// Finding names none then.
+	Omitted int
+}
+
+// Cause says what does not fit together.
+type Cause uint8
+
+// The causes, in the order in which they are shown.
+const (
+	// Unexplained: an agent lists the work, and no record explains it.
+	Unexplained Cause = iota + 1
+	// Newer: an agent lists a newer version of the work than the record's.
+	Newer
+	// Withheld: the source of the record lacks the work, and does not dare to delete it.
+	Withheld
+	// Quarantined: an agent of another cluster comes under the name.
+	Quarantined
+)
+
+// Findings calls f for what does not fit together on a cluster, or everywhere where it is "",
+// by cluster, data type, cause, source and id. No lock is held while it does.
+func (c *Claims) Findings(cluster string, f func(Finding) error) error {
+	places := map[store.Scope]struct{}{}
+	c.Lists.places(places)
+	c.Sources.places(places)
+	c.Names.places(places)
+	sorted := slices.SortedFunc(maps.Keys(places), func(a, b store.Scope) int {
+		return cmp.Or(cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.DataType.String(), b.DataType.String()))
+	})
+	for _, place := range sorted {
+		if cluster != "" && place.Cluster != cluster {
+			continue
+		}
+		found := slices.Concat(c.Lists.findings(place), c.Sources.findings(place), c.Names.findings(place))
+		slices.SortFunc(found, func(a, b Finding) int {
+			return cmp.Or(cmp.Compare(a.Omitted, b.Omitted), cmp.Compare(a.Cause, b.Cause), cmp.Compare(a.Source, b.Source), cmp.Compare(a.ResourceID, b.ResourceID))
+		})
+		for _, one := range found {
+			if err := f(one); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

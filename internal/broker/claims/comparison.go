@@ -18,13 +18,6 @@ type Subscription interface {
 	Compares(number uint64) error
 }
 
-// positions is what [Sources] needs of a store.
-type positions interface {
-	Scan(ctx context.Context, s store.Scope, f func(store.Meta) error) error
-	Bookmarks(prefix string) map[string][]byte
-	SetBookmarks(ctx context.Context, set map[string][]byte) error
-}
-
 // Compared makes count what a source says about its comparison. Repeating it does no
 // harm as long as nothing is revoked in between.
 func (s *Sources) Compared(ctx context.Context, e *call.Event, sub Subscription) error {
@@ -98,7 +91,7 @@ func (s *Sources) addCluster(ctx context.Context, st *statement, cl *codec.Clust
 		return call.CallerGone(ctx)
 	}
 	scope := store.Scope{DataType: st.owner.DataType, Cluster: cl.Cluster, Owner: st.owner.Owner}
-	err := s.store.Scan(ctx, scope, func(m store.Meta) error {
+	err := s.cfg.Store.Scan(ctx, scope, func(m store.Meta) error {
 		if r, ok := revisions[m.ResourceID]; ok && m.State == store.Live && m.SpecRevision == r {
 			w.works[m.ResourceID] = codec.WithheldDeletion{ResourceID: m.ResourceID, Name: m.Name, Revision: r}
 		}
@@ -107,7 +100,7 @@ func (s *Sources) addCluster(ctx context.Context, st *statement, cl *codec.Clust
 	if err != nil {
 		return err
 	}
-	s.log.Warn("source withholds deletions until an operator approves",
+	s.cfg.Log.Warn("source withholds deletions until an operator approves",
 		"source", st.owner.Owner, "cluster", cl.Cluster, "count", len(w.works))
 	st.withheld = append(st.withheld, w)
 	return nil
@@ -150,17 +143,17 @@ func (s *Sources) notePosition(ctx context.Context, st *statement, p *codec.HubP
 		return call.Superseded() // by a later position, maybe
 	}
 	name := bookmarkOf(st.owner.Owner)
-	if string(s.store.Bookmarks(name)[name]) == string(value) {
+	if string(s.cfg.Store.Bookmarks(name)[name]) == string(value) {
 		return nil
 	}
-	return s.store.SetBookmarks(ctx, map[string][]byte{name: value})
+	return s.cfg.Store.SetBookmarks(ctx, map[string][]byte{name: value})
 }
 
 // LastPosition returns the hub that a source said it serves, and how far that had come;
 // nil when it never did.
 func (s *Sources) LastPosition(owner string) (*codec.HubPosition, error) {
 	name := bookmarkOf(owner)
-	value, ok := s.store.Bookmarks(name)[name]
+	value, ok := s.cfg.Store.Bookmarks(name)[name]
 	if !ok {
 		return nil, nil //nolint:nilnil // absent is a value here
 	}

@@ -4,11 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"log/slog"
 	"maps"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/hawser-io/hawser/internal/broker/call"
 	"github.com/hawser-io/hawser/internal/broker/store"
@@ -27,23 +25,15 @@ import (
 //
 // Therefore it holds the first work as it was last, and may be sent the second in its place.
 type Deletions struct {
-	store  records
+	cfg    *call.Config
 	agents Agents
 	writer Writer
-	log    *slog.Logger
-	now    func() time.Time
 
 	mu sync.Mutex
 	// repeated are revisions of deletions from before the store was opened that their
 	// sources have published again. There are at most as many as the store had then.
 	repeated map[store.Key]uint64
 	clusters map[store.Scope]*absence
-}
-
-// records is what [Deletions] needs of a store.
-type records interface {
-	Get(ctx context.Context, k store.Key) (store.Record, error)
-	Head() store.Head
 }
 
 // absence is what was committed while a cluster had no agent.
@@ -121,7 +111,7 @@ func (d *Deletions) meets(ctx context.Context, op *store.Op, env *codec.Envelope
 	if !op.Deleting || d.hasAgent(placeOf(op.Key)) {
 		return nil, nil
 	}
-	r, err := d.store.Get(ctx, op.Key)
+	r, err := d.cfg.Store.Get(ctx, op.Key)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		return nil, nil
@@ -167,7 +157,7 @@ func (d *Deletions) noteUnheard(k store.Key, o store.Outcome, met *store.Met) {
 // noteRepeated notes what a source published of a work whose deletion is older
 // than the opening of the store: the deletion again, or what waits behind it.
 func (d *Deletions) noteRepeated(ctx context.Context, op *store.Op, o store.Outcome) error {
-	start := d.store.Head().TermStart
+	start := d.cfg.Store.Head().TermStart
 	behind := o.Revision == 0 // a tombstone, of this id or of another one
 	switch o.Verdict {
 	case store.Accepted, store.Unchanged, store.Waits:
@@ -177,7 +167,7 @@ func (d *Deletions) noteRepeated(ctx context.Context, op *store.Op, o store.Outc
 	default:
 		return nil
 	}
-	r, err := d.store.Get(ctx, op.Key)
+	r, err := d.cfg.Store.Get(ctx, op.Key)
 	switch {
 	case errors.Is(err, store.ErrNotFound): // it waits behind another id's
 		return nil
@@ -201,15 +191,14 @@ func (d *Deletions) repeat(k store.Key, revision uint64) bool {
 	return true
 }
 
-func (d *Deletions) wasRepeated(k store.Key, revision uint64) bool {
+// inForce reports whether a deletion is no older than what the store may have lost.
+func (d *Deletions) inForce(k store.Key, revision uint64) bool {
+	if revision >= d.cfg.Store.Head().TermStart {
+		return true
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return revision != 0 && d.repeated[k] == revision
-}
-
-// inForce reports whether a deletion is no older than what the store may have lost.
-func (d *Deletions) inForce(k store.Key, revision uint64) bool {
-	return revision >= d.store.Head().TermStart || d.wasRepeated(k, revision)
 }
 
 // Arrive lets works that wait behind deletions which no agent has heard of take over,
@@ -240,7 +229,7 @@ func (d *Deletions) Arrive(ctx context.Context, place store.Scope, from identity
 	}
 	outcomes = slices.DeleteFunc(outcomes, func(o store.Outcome) bool { return o.Verdict != store.Confirmed })
 	if len(outcomes) > 0 {
-		d.log.Info("works that were made anew while their cluster was away take over from those that were deleted",
+		d.cfg.Log.Info("works that were made anew while their cluster was away take over from those that were deleted",
 			"cluster", place.Cluster, "count", len(outcomes))
 	}
 	return nil
@@ -276,14 +265,14 @@ func (d *Deletions) decided(place store.Scope) {
 // takeOvers are the writes for what takes over.
 func (d *Deletions) takeOvers(ctx context.Context, place store.Scope, a store.Arrival, deletions map[string]store.Unheard) (ops []store.Op, err error) {
 	for _, id := range slices.Sorted(maps.Keys(deletions)) {
-		r, err := d.store.Get(ctx, store.Key{DataType: place.DataType, Cluster: place.Cluster, ResourceID: id})
+		r, err := d.cfg.Store.Get(ctx, store.Key{DataType: place.DataType, Cluster: place.Cluster, ResourceID: id})
 		var damaged *store.DamageError
 		switch {
 		case errors.Is(err, store.ErrNotFound), errors.As(err, &damaged): // its delivery tells of it
 		case err != nil:
 			return nil, call.Store(err)
 		case store.TakesOver(r.Meta, deletions[id], a):
-			ops = append(ops, store.Op{Kind: store.TakeOver, Key: r.Key, IfRevision: r.SpecRevision, At: d.now()})
+			ops = append(ops, store.Op{Kind: store.TakeOver, Key: r.Key, IfRevision: r.SpecRevision, At: d.cfg.Now()})
 		}
 	}
 	return ops, nil

@@ -23,7 +23,7 @@ func FuzzLastPosition(f *testing.F) {
 		}
 	})
 	sources := newSources()
-	sources.store = s
+	sources.cfg.Store = s
 	f.Fuzz(func(t *testing.T, text string) {
 		if err := s.SetBookmarks(t.Context(), map[string][]byte{bookmarkOf("src"): []byte(text)}); err != nil {
 			return // longer than a bookmark may be

@@ -1,13 +1,13 @@
 package claims
 
 import (
-	"log/slog"
 	"maps"
 	"slices"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/hawser-io/hawser/internal/broker/call"
 	"github.com/hawser-io/hawser/internal/broker/route"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
@@ -23,16 +23,15 @@ const shownIDs = 10
 // Lists knows what agents listed last, as far as it does not fit the records. It stays
 // after the agent left, for whoever looks, until an agent of the cluster lists anew.
 type Lists struct {
-	budget             Budget
-	log                *slog.Logger
+	cfg                *call.Config
+	budget             *call.Budget
 	unexplained, newer prometheus.Counter
 
 	mu      sync.Mutex
 	byPlace map[store.Scope][]*List
 }
 
-// List is what does not fit of what one agent listed last. The nil List is that of an
-// agent of which everything fits.
+// List is what does not fit of what one agent listed last.
 type List struct {
 	lists *Lists
 	place store.Scope
@@ -68,67 +67,69 @@ func NewerOf(m *store.Meta, listed int64) NewerWork {
 
 // Odd is what does not fit of what an agent lists.
 type Odd struct {
-	Place       store.Scope
-	Party       identity.Identity
 	Unexplained map[string]int64     // versions by id
 	Newer       map[string]NewerWork // by id
 	// MaxBytes bounds the unexplained ids.
 	MaxBytes int
 }
 
-// Replace keeps what does not fit of a list in place of old, which is that subscription's list
-// before.
-func (x *Lists) Replace(old *List, o Odd) *List {
-	old.Close()
-	ids := slices.Sorted(maps.Keys(o.Unexplained))
-	x.note(o, ids)
-	x.dropClosed(o.Place)
-	if len(ids)+len(o.Newer) == 0 {
-		return nil
-	}
-	l := &List{lists: x, place: o.Place, party: o.Party, unexplained: map[string]int64{}, explained: map[string]int64{}, newer: o.Newer}
+// Open returns the list of an agent that subscribes: of what it has listed, everything fits.
+func (x *Lists) Open(place store.Scope, party identity.Identity) *List {
+	return &List{lists: x, place: place, party: party}
+}
+
+// Replace keeps what does not fit of what the agent lists anew. It holds up no router while it
+// goes through a long list.
+func (l *List) Replace(o Odd) {
+	x, ids := l.lists, slices.Sorted(maps.Keys(o.Unexplained))
+	l.note(o, ids)
+	x.forget(l)
+	named, bytes := map[string]int64{}, 0
 	for _, id := range ids {
-		if l.bytes+len(id) > o.MaxBytes {
+		if bytes+len(id) > o.MaxBytes {
 			break
 		}
-		l.bytes += len(id)
-		l.unexplained[id] = o.Unexplained[id]
+		bytes += len(id)
+		named[id] = o.Unexplained[id]
 	}
-	if !x.budget.Reserve(l.party, l.bytes) {
-		clear(l.unexplained)
-		l.bytes = 0
+	if !x.budget.Reserve(l.party, bytes) {
+		clear(named)
+		bytes = 0
 	}
-	l.omitted = len(ids) - len(l.unexplained)
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.byPlace[l.place] = append(x.byPlace[l.place], l)
-	return l
+	l.unexplained, l.explained, l.newer = named, map[string]int64{}, o.Newer
+	l.bytes, l.omitted = bytes, len(ids)-len(named)
+	if len(ids)+len(o.Newer) > 0 {
+		x.byPlace[l.place] = append(x.byPlace[l.place], l)
+	}
+}
+
+// forget forgets what an agent listed before, and what agents of the cluster did that have left:
+// it knows better now.
+func (x *Lists) forget(mine *List) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, l := range slices.Clone(x.byPlace[mine.place]) {
+		if l.closed || l == mine {
+			x.drop(l)
+		}
+	}
 }
 
 // note counts and logs what does not fit. Nothing is done about the unexplained works:
 // absence is no deletion. The newer ones wait until their sources have compared.
-func (x *Lists) note(o Odd, ids []string) {
+func (l *List) note(o Odd, ids []string) {
+	x := l.lists
 	if len(ids) > 0 {
 		x.unexplained.Add(float64(len(ids)))
-		x.log.Warn("agent holds works that no record explains, they stay as they are",
-			"cluster", o.Place.Cluster, "count", len(ids), "first_ids", ids[:min(len(ids), shownIDs)])
+		x.cfg.Log.Warn("agent holds works that no record explains, they stay as they are",
+			"cluster", l.place.Cluster, "count", len(ids), "first_ids", ids[:min(len(ids), shownIDs)])
 	}
 	if len(o.Newer) > 0 {
 		x.newer.Add(float64(len(o.Newer)))
-		x.log.Warn("agent holds newer versions than the broker, their sources have to publish them again",
-			"cluster", o.Place.Cluster, "count", len(o.Newer))
-	}
-}
-
-// dropClosed forgets the lists of agents that have left a cluster: another one knows better
-// now.
-func (x *Lists) dropClosed(place store.Scope) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	for _, l := range slices.Clone(x.byPlace[place]) {
-		if l.closed {
-			x.drop(l)
-		}
+		x.cfg.Log.Warn("agent holds newer versions than the broker, their sources have to publish them again",
+			"cluster", l.place.Cluster, "count", len(o.Newer))
 	}
 }
 
@@ -144,11 +145,8 @@ func (x *Lists) drop(l *List) {
 	}
 }
 
-// Close says that the subscription is over, or lists anew.
+// Close says that the subscription is over.
 func (l *List) Close() {
-	if l == nil {
-		return
-	}
 	l.lists.mu.Lock()
 	defer l.lists.mu.Unlock()
 	l.closed = true
@@ -186,9 +184,6 @@ func (x *Lists) changed(c *store.Change) {
 
 // Unexplained returns, sorted, the ids that no record explains.
 func (l *List) Unexplained() []string {
-	if l == nil {
-		return nil
-	}
 	l.lists.mu.Lock()
 	ids := slices.Collect(maps.Keys(l.unexplained))
 	l.lists.mu.Unlock()
@@ -198,9 +193,6 @@ func (l *List) Unexplained() []string {
 
 // HasNewer reports whether some record waits.
 func (l *List) HasNewer() bool {
-	if l == nil {
-		return false
-	}
 	l.lists.mu.Lock()
 	defer l.lists.mu.Unlock()
 	return len(l.newer) > 0
@@ -209,9 +201,6 @@ func (l *List) HasNewer() bool {
 // Agrees takes note that the agent holds exactly what the records say, and the unexplained
 // works: none waits.
 func (l *List) Agrees() {
-	if l == nil {
-		return
-	}
 	l.lists.mu.Lock()
 	defer l.lists.mu.Unlock()
 	clear(l.newer)
@@ -242,9 +231,6 @@ func (l *List) decided(id string, d Decision, w NewerWork) {
 
 // Judge decides about a record that is about to be sent to the agent of a list.
 func (c *Claims) Judge(l *List, m *store.Meta) (Decision, NewerWork) {
-	if l == nil {
-		return Send, NewerWork{}
-	}
 	listed, ok := l.about(m.ResourceID)
 	if !ok {
 		return Send, NewerWork{}

@@ -36,6 +36,13 @@ func everyFinding(c *Claims, cluster string) (all []Finding) {
 
 var agent = identity.Identity{Role: identity.Agent, Name: "c1"}
 
+// listed is what an agent of a cluster lists that subscribes now.
+func listed(c *Claims, cluster string, o Odd) *List {
+	l := c.Lists.Open(placed(cluster), agent)
+	l.Replace(o)
+	return l
+}
+
 func versions(ids ...string) map[string]int64 {
 	all := map[string]int64{}
 	for _, id := range ids {
@@ -53,7 +60,7 @@ func newer(ids ...string) map[string]NewerWork {
 }
 
 func TestLists_EntriesGoWithTheirCause(t *testing.T) {
-	c, budget := newClaims(1000)
+	c := newClaims(1000)
 	expect := func(what string, want ...string) {
 		t.Helper()
 		if diff := cmp.Diff(want, shownIn(c, "c1")); diff != "" {
@@ -61,8 +68,8 @@ func TestLists_EntriesGoWithTheirCause(t *testing.T) {
 		}
 	}
 	expect("nothing")
-	l := c.Lists.Replace(nil, Odd{placed("c1"), agent, versions("o1", "o2"), newer("a1", "a2", "a3"), 100})
-	c.Lists.Replace(nil, Odd{placed("c2"), agent, versions("o1"), nil, 100})
+	l := listed(c, "c1", Odd{versions("o1", "o2"), newer("a1", "a2", "a3"), 100})
+	listed(c, "c2", Odd{versions("o1"), nil, 100})
 	expect("all", "unexplained o1", "unexplained o2", "newer a1", "newer a2", "newer a3")
 	c.Lists.changed(&store.Change{Key: recordKey("c1", "o1"), Revision: 9})
 	c.Lists.changed(&store.Change{Key: recordKey("c1", "a1"), Revision: 9, Gone: true})
@@ -74,21 +81,21 @@ func TestLists_EntriesGoWithTheirCause(t *testing.T) {
 	l.Agrees()
 	l.Close()
 	expect("when its agent has left", "unexplained o2")
-	if l = c.Lists.Replace(nil, Odd{placed("c1"), agent, nil, nil, 100}); l != nil || len(l.Unexplained()) != 0 || l.HasNewer() {
+	if l = listed(c, "c1", Odd{nil, nil, 100}); len(c.Lists.byPlace[placed("c1")]) != 0 || len(l.Unexplained()) != 0 || l.HasNewer() {
 		t.Error("a list of which everything fits is remembered")
 	}
 	l.Close()
 	expect("the end")
-	if found := everyFinding(c, ""); len(found) != 1 || found[0].Place.Cluster != "c2" || budget.room != 998 {
-		t.Errorf("%+v, %d bytes are free", found, budget.room)
+	if found := everyFinding(c, ""); len(found) != 1 || found[0].Place.Cluster != "c2" || c.Lists.budget.Used() != 2 {
+		t.Errorf("%+v, %d bytes are remembered", found, c.Lists.budget.Used())
 	}
 }
 
 // TestLists_OfTwoAgents: each is told what it listed itself, and whoever looks sees both.
 func TestLists_OfTwoAgents(t *testing.T) {
-	c, _ := newClaims(1000)
-	one := c.Lists.Replace(nil, Odd{placed("c1"), agent, versions("o1", "both"), nil, 100})
-	c.Lists.Replace(nil, Odd{placed("c1"), agent, versions("o2", "both"), nil, 100})
+	c := newClaims(1000)
+	one := listed(c, "c1", Odd{versions("o1", "both"), nil, 100})
+	listed(c, "c1", Odd{versions("o2", "both"), nil, 100})
 	if diff := cmp.Diff([]string{"unexplained both", "unexplained o1", "unexplained o2"}, shownIn(c, "c1")); diff != "" {
 		t.Error(diff)
 	}
@@ -103,16 +110,16 @@ func TestLists_AreBounded(t *testing.T) {
 	for i := range 2000 {
 		ids[strings.Repeat("x", 1000)+fmt.Sprint(i)] = 1
 	}
-	c, budget := newClaims(3 * MaxListBytes)
-	var l *List
+	c := newClaims(3 * MaxListBytes)
+	l := c.Lists.Open(placed("c0"), agent)
 	for range 3 {
-		l = c.Lists.Replace(l, Odd{placed("c0"), agent, ids, nil, MaxListBytes})
+		l.Replace(Odd{ids, nil, MaxListBytes})
 	}
-	if named := len(l.Unexplained()); named < 1000 || named+l.omitted != len(ids) || budget.room < 2*MaxListBytes {
-		t.Errorf("%d are named, %d omitted, %d bytes are free", named, l.omitted, budget.room)
+	if named := len(l.Unexplained()); named < 1000 || named+l.omitted != len(ids) || c.Lists.budget.Used() > MaxListBytes {
+		t.Errorf("%d are named, %d omitted, %d bytes are remembered", named, l.omitted, c.Lists.budget.Used())
 	}
 	for i := range 4 {
-		c.Lists.Replace(nil, Odd{placed(fmt.Sprint("c", i+1)), agent, ids, nil, MaxListBytes})
+		listed(c, fmt.Sprint("c", i+1), Odd{ids, nil, MaxListBytes})
 	}
 	if shown := shownIn(c, "c4"); !slices.Equal(shown, []string{"omitted 2000"}) {
 		t.Errorf("%q", shown)
@@ -122,8 +129,8 @@ func TestLists_AreBounded(t *testing.T) {
 // TestJudge_ExplainedByAnOlderRecord: a record that came after the list, and is older than what
 // was listed, waits for its source; a newer one does not.
 func TestJudge_ExplainedByAnOlderRecord(t *testing.T) {
-	c, _ := newClaims(1000)
-	l := c.Lists.Replace(nil, Odd{placed("c1"), agent, versions("w"), newer(), 100})
+	c := newClaims(1000)
+	l := listed(c, "c1", Odd{versions("w"), newer(), 100})
 	record := &store.Meta{Key: recordKey("c1", "w"), State: store.Live, Owner: "s", Version: 4, SpecRevision: 7}
 	if d, _ := c.Judge(l, record); d != Send {
 		t.Errorf("decision %d about what the list does not explain yet", d)
@@ -142,9 +149,9 @@ func TestJudge_ExplainedByAnOlderRecord(t *testing.T) {
 }
 
 func TestNames_ForgetQuarantinedThatStayAway(t *testing.T) {
-	c, _ := newClaims(0)
+	c := newClaims(0)
 	now := time.Unix(1000, 0)
-	c.Names.now = func() time.Time { return now }
+	c.Names.cfg.Now = func() time.Time { return now }
 	c.Names.quarantine(placed("c1"), "uid")
 	now = now.Add(quarantineMemory - 1)
 	if got := shownIn(c, "c1"); len(got) != 1 || c.Names.quarantinedAt(placed("c1")) != "uid" {

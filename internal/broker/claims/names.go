@@ -2,7 +2,6 @@ package claims
 
 import (
 	"context"
-	"log/slog"
 	"sync"
 	"time"
 
@@ -25,10 +24,8 @@ const quarantineMemory = time.Hour
 // objects that nobody asks for: their subscriptions end, and with them what they published
 // and the broker has not committed yet.
 type Names struct {
-	store   subscribed
+	cfg     *call.Config
 	agents  Agents
-	log     *slog.Logger
-	now     func() time.Time
 	refused prometheus.Counter
 
 	// mu makes looking a cluster's uid up and noting it one step.
@@ -36,13 +33,6 @@ type Names struct {
 	// listing guards quarantined, so that whoever looks does not wait for a disk.
 	listing     sync.Mutex
 	quarantined map[store.Scope]stranger
-}
-
-// subscribed is what [Names] needs of a store.
-type subscribed interface {
-	Subscribed(dt codec.DataType, cluster string) (uid string, ok bool)
-	MarkSubscribed(ctx context.Context, dt codec.DataType, cluster, uid string) error
-	ForgetCluster(ctx context.Context, cluster string) error
 }
 
 // stranger is a cluster that came under the name of another one.
@@ -56,11 +46,11 @@ type stranger struct {
 func (n *Names) Enter(ctx context.Context, place store.Scope, uid string, add func() error) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	known, ok := n.store.Subscribed(place.DataType, place.Cluster)
+	known, ok := n.cfg.Store.Subscribed(place.DataType, place.Cluster)
 	if ok && known != "" && uid != "" && known != uid {
 		n.refused.Inc()
 		n.quarantine(place, uid)
-		n.log.Warn("agent of another cluster under a known name refused", "cluster", place.Cluster, "known_uid", known, "uid", uid)
+		n.cfg.Log.Warn("agent of another cluster under a known name refused", "cluster", place.Cluster, "known_uid", known, "uid", uid)
 		return anotherCluster(place.Cluster)
 	}
 	if !ok || known == "" && uid != "" {
@@ -73,7 +63,7 @@ func (n *Names) Enter(ctx context.Context, place store.Scope, uid string, add fu
 
 // give gives a name to the cluster with this uid. The caller holds mu.
 func (n *Names) give(ctx context.Context, place store.Scope, uid string) error {
-	if err := n.store.MarkSubscribed(ctx, place.DataType, place.Cluster, uid); err != nil {
+	if err := n.cfg.Store.MarkSubscribed(ctx, place.DataType, place.Cluster, uid); err != nil {
 		return call.Store(err)
 	}
 	if uid != "" {
@@ -95,7 +85,7 @@ func (n *Names) Rename(ctx context.Context, cluster string) (uid string, err err
 			waiting[place], uid = s, s
 		}
 	}
-	if err := n.store.ForgetCluster(ctx, cluster); err != nil {
+	if err := n.cfg.Store.ForgetCluster(ctx, cluster); err != nil {
 		return "", call.Store(err)
 	}
 	n.forget(cluster)
@@ -110,7 +100,7 @@ func (n *Names) Rename(ctx context.Context, cluster string) (uid string, err err
 func (n *Names) quarantine(place store.Scope, uid string) {
 	n.listing.Lock()
 	defer n.listing.Unlock()
-	n.quarantined[place] = stranger{uid: uid, at: n.now()}
+	n.quarantined[place] = stranger{uid: uid, at: n.cfg.Now()}
 }
 
 // quarantinedAt returns the uid of the cluster whose agent was refused under a name, "" if
@@ -118,7 +108,7 @@ func (n *Names) quarantine(place store.Scope, uid string) {
 func (n *Names) quarantinedAt(place store.Scope) string {
 	n.listing.Lock()
 	defer n.listing.Unlock()
-	if s, ok := n.quarantined[place]; ok && n.now().Sub(s.at) < quarantineMemory {
+	if s, ok := n.quarantined[place]; ok && n.cfg.Now().Sub(s.at) < quarantineMemory {
 		return s.uid
 	}
 	delete(n.quarantined, place)

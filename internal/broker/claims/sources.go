@@ -2,13 +2,13 @@ package claims
 
 import (
 	"errors"
-	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/hawser-io/hawser/internal/broker/call"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
@@ -65,10 +65,9 @@ var transitions = [...][everything]state{
 // Sources knows what sources have said of their comparisons. Its methods may be called
 // concurrently.
 type Sources struct {
-	store    positions
+	cfg      *call.Config
 	agents   Agents
 	slots    Slots
-	log      *slog.Logger
 	compared *prometheus.CounterVec
 
 	// works is the number of deletions that are withheld, so that changes of records wait for

@@ -4,36 +4,33 @@ import (
 	"log/slog"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"pgregory.net/rapid"
 
+	"github.com/hawser-io/hawser/internal/broker/call"
 	"github.com/hawser-io/hawser/internal/broker/store"
-	"github.com/hawser-io/hawser/internal/identity"
-	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// nobody is no agent, and a budget that has room for a number of bytes.
-type nobody struct{ room int }
+// nobody is no agent.
+type nobody struct{}
 
-func (*nobody) Recheck(Change)                                {}
-func (*nobody) End(store.Scope, string, *transport.Error)     {}
-func (n *nobody) Reserve(_ identity.Identity, bytes int) bool { n.room -= bytes; return n.room >= 0 }
-func (n *nobody) Free(_ identity.Identity, bytes int)         { n.room += bytes }
+func (nobody) Recheck(Change)                            {}
+func (nobody) End(store.Scope, string, *transport.Error) {}
 
-func newClaims(room int) (*Claims, *nobody) {
-	n := &nobody{room: room}
-	c := New(Config{Lists: n, Slots: make(Slots, 1), Log: slog.New(slog.DiscardHandler), Meter: telemetry.NewMeter(prometheus.NewRegistry(), "")})
-	c.Connect(n, nil)
-	return c, n
+// newClaims returns claims that may remember half of so many bytes for one party.
+func newClaims(room int) *Claims {
+	c := New(&call.Config{QueueBytes: room, Comparisons: 1, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(), Now: time.Now})
+	c.Connect(nobody{}, nil)
+	return c
 }
 
 func newSources() *Sources {
-	c, _ := newClaims(0)
-	return c.Sources
+	return newClaims(0).Sources
 }
 
 func placed(cluster string) store.Scope {

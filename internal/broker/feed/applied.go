@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/hawser-io/hawser/internal/broker/call"
-	"github.com/hawser-io/hawser/internal/broker/claims"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -18,7 +17,7 @@ const maxOrders = 1000
 // applied is what an agent says of AppliedManifestWorks that no work explains, and what
 // operators want done with them, for as long as the subscription lives. Its lock guards it.
 type applied struct {
-	budget claims.Budget
+	budget *call.Budget
 	party  identity.Identity
 	bytes  int
 	said   codec.Unexplained

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/hawser-io/hawser/internal/broker/call"
-	"github.com/hawser-io/hawser/internal/broker/claims"
 	"github.com/hawser-io/hawser/internal/broker/route"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
@@ -46,8 +45,6 @@ type syncState struct {
 	// answered is how many lists were compared, listed whether one was an agent's.
 	answered uint64
 	listed   bool
-	// odd is what the last list of an agent had that does not fit.
-	odd *claims.List
 	// recheck: of some works of which the agent has newer versions, the records may have
 	// turned out to be the truth.
 	recheck bool
@@ -68,10 +65,11 @@ type mark struct {
 }
 
 // rechecks reports whether works of which the agent has newer versions have to be looked at.
-func (y *syncState) rechecks() bool {
-	due := y.recheck
-	y.recheck = false
-	return due && y.odd.HasNewer()
+// The caller has the lock.
+func (s *subscription) rechecks() bool {
+	due := s.sync.recheck
+	s.sync.recheck = false
+	return due && s.list.HasNewer()
 }
 
 // completeMark returns the checkpoint that is due when nothing is left to send. position is
@@ -116,11 +114,7 @@ func (s *subscription) oldest() (revision uint64, ok bool) {
 }
 
 // begin says that from now on the mailbox has all that the party lacks.
-func (s *subscription) begin(now time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.base(now, nil)
-}
+func (s *subscription) begin(now time.Time) { s.locked(func() { s.base(now, nil) }) }
 
 // base is begin; l is the list that was just compared, if one was. The caller has the lock.
 func (s *subscription) base(now time.Time, l *list) {
@@ -138,49 +132,28 @@ func (s *subscription) base(now time.Time, l *list) {
 }
 
 // touch says that there is something to tell that is not in the mailbox.
-func (s *subscription) touch() {
-	s.mu.Lock()
-	s.sync.progress.Touch()
-	s.mu.Unlock()
-	s.signal()
-}
+func (s *subscription) touch() { s.put(s.sync.progress.Touch) }
 
 // recheck says that other sources than before vouch for the agent's cluster, or have published
 // a deletion there again.
 func (s *subscription) recheck() {
-	s.mu.Lock()
-	s.sync.recheck = true
-	s.sync.progress.Touch()
-	s.mu.Unlock()
-	s.signal()
-}
-
-// replaceOdd replaces what the agent's list had that does not fit.
-func (s *subscription) replaceOdd(l *claims.List) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.sync.odd = l
-}
-
-func (s *subscription) oddities() *claims.List {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.sync.odd
+	s.put(func() {
+		s.sync.recheck = true
+		s.sync.progress.Touch()
+	})
 }
 
 // undeliverable says that a record cannot be sent, and was not.
 func (s *subscription) undeliverable(revision uint64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.sync.progress.Block(revision)
+	s.locked(func() { s.sync.progress.Block(revision) })
 }
 
 // await lets the next complete checkpoint wait for the router.
 func (s *subscription) await(position uint64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.sync.progress.Touch()
-	s.sync.progress.Await(position)
+	s.locked(func() {
+		s.sync.progress.Touch()
+		s.sync.progress.Await(position)
+	})
 }
 
 // checkpoint tells a party how far it is.
@@ -200,8 +173,8 @@ func (t *stream) checkpoint(m mark) error {
 			c.Digest = &cluster.Digest
 		}
 		c.HighestSequenceID = cluster.Sequence
-		c.ComparedSources = t.cfg.Claims.Sources.Vouching(s.scope)
-		c.Orphans = s.oddities().Unexplained()
+		c.ComparedSources = t.claims.Sources.Vouching(s.scope)
+		c.Orphans = s.list.Unexplained()
 	}
 	// It is noted before it is sent: the answer may be faster than the sending stream.
 	s.tell(t.cfg.Now(), t.cfg.Checkpoint, m, &c)
@@ -247,7 +220,7 @@ func (f *Feed) Acknowledge(_ context.Context, e *call.Event) error {
 	}
 	if s.part == codec.Status {
 		f.metrics.acked(s.part, Unproven)
-		f.cfg.Graves.Seen(s.scope, a.Cursor.Revision)
+		f.intake.Seen(s.scope, a.Cursor.Revision)
 		return nil
 	}
 	p, complain := s.confirm(a)
@@ -283,7 +256,7 @@ func (s *subscription) confirm(a codec.Ack) (p Proof, complain bool) {
 		}
 		if t.digest == *a.Digest {
 			y.proof = Matched
-			y.odd.Agrees()
+			s.list.Agrees()
 			return Matched, false
 		}
 		p = Differs

@@ -1,14 +1,10 @@
 package feed
 
 import (
-	"log/slog"
 	"testing"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hawser-io/hawser/internal/broker/claims"
 	"github.com/hawser-io/hawser/internal/broker/route"
-	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -181,8 +177,7 @@ func TestSubscription_ComparedSourcesAreLookedAtOnce(t *testing.T) {
 	if st := s.nextFrom(0, 3); st.kind != checkpoint {
 		t.Errorf("%+v, want a checkpoint where nothing waits", st)
 	}
-	all := claims.New(claims.Config{Lists: noBudget{}, Log: slog.New(slog.DiscardHandler), Meter: telemetry.NewMeter(prometheus.NewRegistry(), "")})
-	s.sub.replaceOdd(all.Lists.Replace(nil, claims.Odd{Place: s.sub.scope, Newer: map[string]claims.NewerWork{"w1": {Owner: "a"}}}))
+	s.sub.list.Replace(claims.Odd{Newer: map[string]claims.NewerWork{"w1": {Owner: "a"}}})
 	s.sub.recheck()
 	s.sub.recheck()
 	if st := s.nextFrom(0, 3); st.kind != force {

@@ -2,7 +2,11 @@ package feed
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"math"
+	"time"
 
 	"github.com/hawser-io/hawser/internal/broker/call"
 	"github.com/hawser-io/hawser/internal/broker/claims"
@@ -49,7 +53,7 @@ func (t *stream) deliverSpec(f form, e route.Entry) error {
 	}
 	// The list of the agent may have lacked a record of which it has a newer version, or the
 	// record may have changed since.
-	if d, w := t.cfg.Claims.Judge(t.sub.oddities(), &r.Meta); d == claims.Force {
+	if d, w := t.claims.Judge(t.sub.list, &r.Meta); d == claims.Force {
 		t.force(r.ResourceID, w)
 		return nil // it comes once more, so that the agent accepts it
 	}
@@ -87,4 +91,173 @@ func (t *stream) send(render func() ([][]byte, error)) error {
 	}
 	t.metrics.delivered(t.sub.part, event)
 	return nil
+}
+
+// form turns a record into the events that a party of a certain kind gets: the
+// stored bytes, and behind them the attributes that differ. The last value of
+// an attribute counts, so nothing stored is decoded or copied.
+type form struct {
+	record *store.Record
+	hawser bool // the party negotiated Hawser's protocol
+	resync bool // the event answers a resync request
+	// force: the agent has a newer version, and this is the truth all the same;
+	// listed is that version, of a deletion. A stock agent obeys a deletion of any
+	// version, and one of ours confirms the one that it is told.
+	force  bool
+	listed int64
+	// known: the party has the spec by now, so that its version may be told.
+	known bool
+}
+
+// unversioned reports whether a party that orders by version has to be sent the
+// spec without one.
+func (f form) unversioned() bool { return (f.record.SpecSupersedes || f.force) && !f.known }
+
+// spec returns the record's spec as a live work.
+func (f form) spec() ([][]byte, error) {
+	r := f.record
+	if r.Spec == nil {
+		return nil, nil
+	}
+	var add []byte
+	if f.resync {
+		add = codec.AppendType(add, f.kind(codec.Spec, codec.ResyncResponse))
+	}
+	if f.unversioned() {
+		add = appendVersion(add, 0)
+	}
+	return f.parts(r.Spec, f.appendOwn(add, r.SpecRevision)), nil
+}
+
+// deletion returns the record as a deletion: the last spec, if there is one,
+// with what makes it a deletion.
+func (f form) deletion() ([][]byte, error) {
+	r := f.record
+	action := codec.DeleteRequest
+	if f.resync {
+		action = codec.ResyncResponse
+	}
+	add := codec.AppendType(nil, f.kind(codec.Spec, action))
+	add = codec.AppendAttributes(add, codec.TimestampAttr(codec.ExtDeletionTimestamp, r.DeletedAt))
+	version := f.version()
+	if f.force && f.hawser && f.listed > r.Version && f.listed <= math.MaxInt32 {
+		version = int32(f.listed)
+	}
+	add = appendVersion(add, version)
+	add = f.appendOwn(add, r.SpecRevision)
+	if r.Spec != nil {
+		return f.parts(r.Spec, add), nil
+	}
+	bare, err := f.bare(codec.Spec, r.Owner, r.DeletedAt, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	return f.parts(bare, add), nil
+}
+
+// status returns the record's status for its owner; nil when it has none.
+func (f form) status() ([][]byte, error) {
+	r := f.record
+	event := r.Status
+	if event == nil {
+		if r.State != store.Grave {
+			return nil, nil
+		}
+		var err error
+		if event, err = f.lastStatus(); err != nil {
+			return nil, err
+		}
+	}
+	var add []byte
+	if f.resync {
+		add = codec.AppendType(add, f.kind(codec.Status, codec.ResyncResponse))
+	}
+	// The agent said whose work it thinks it is; the record knows.
+	add = codec.AppendAttributes(add, codec.StringAttr(codec.ExtOriginalSource, r.Owner))
+	return f.parts(event, f.appendOwn(add, r.StatusRevision)), nil
+}
+
+// lastStatus is the report that a deleted work is gone, where no agent made it:
+// there was none, or an operator gave the work up.
+func (f form) lastStatus() ([]byte, error) {
+	r := f.record
+	sequence := r.Sequence
+	if sequence == "" {
+		sequence = "0"
+	}
+	data, err := json.Marshal(map[string]any{"conditions": []map[string]string{{
+		"type": codec.ConditionDeleted, "status": "True", "reason": "ManifestsDeleted",
+		"message":            "nothing of the work is left for the cluster to delete",
+		"lastTransitionTime": r.Buried.UTC().Format(time.RFC3339),
+	}}})
+	if err != nil {
+		return nil, err
+	}
+	return f.bare(codec.Status, call.BrokerSource, r.Buried, map[string]any{codec.ExtSequenceID: sequence}, data)
+}
+
+// bare builds an event of which the store has no bytes.
+func (f form) bare(s codec.Subresource, source string, at time.Time, extensions map[string]any, data []byte) ([]byte, error) {
+	r := f.record
+	metadata, err := json.Marshal(map[string]any{
+		"name": r.Name, "namespace": r.Cluster, "uid": r.ResourceID, "generation": r.Version,
+	})
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]any{
+		codec.ExtResourceID:      r.ResourceID,
+		codec.ExtResourceVersion: f.version(),
+		codec.ExtMetadata:        string(metadata),
+		codec.ExtLogTracing:      "{}",
+	}
+	for name, v := range extensions {
+		all[name] = v
+	}
+	e, err := codec.Builder{
+		ID:     fmt.Sprintf("%s-%d-%d", r.ResourceID, r.SpecRevision, r.StatusRevision),
+		Source: source, Time: at, Cluster: r.Cluster,
+		Type:       f.kind(s, codec.UpdateRequest).String(),
+		Extensions: all, ContentType: codec.ContentTypeJSON, Data: data,
+	}.Event()
+	if err != nil {
+		return nil, err
+	}
+	return codec.Marshal(e)
+}
+
+func (f form) kind(s codec.Subresource, a codec.Action) codec.EventType {
+	return codec.EventType{DataType: f.record.DataType, Subresource: s, Action: a}
+}
+
+// version is the resourceversion of the event: 0, unversioned, where it does
+// not fit, and where the version went backwards: a stock agent orders by it, and
+// so does one of ours that has another store's revisions.
+func (f form) version() int32 {
+	v := f.record.Version
+	if v < 0 || v > math.MaxInt32 || f.record.SpecSupersedes {
+		return 0
+	}
+	return int32(v)
+}
+
+func appendVersion(add []byte, version int32) []byte {
+	return codec.AppendAttributes(add, codec.IntegerAttr(codec.ExtResourceVersion, version))
+}
+
+// appendOwn appends Hawser's attributes for parties that know them.
+func (f form) appendOwn(add []byte, revision uint64) []byte {
+	if !f.hawser {
+		return add
+	}
+	return codec.AppendAttributes(add,
+		codec.StringAttr(codec.ExtRevision, codec.FormatRevision(revision)),
+		codec.StringAttr(codec.ExtTag, f.record.Tag.String()))
+}
+
+func (f form) parts(event, add []byte) [][]byte {
+	if add == nil {
+		return [][]byte{event}
+	}
+	return [][]byte{event, add}
 }

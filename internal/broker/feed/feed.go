@@ -16,77 +16,52 @@ package feed
 import (
 	"cmp"
 	"context"
-	"log/slog"
 	"slices"
 	"time"
 
-	"github.com/hawser-io/hawser/internal/broker/authz"
+	"github.com/hawser-io/hawser/internal/broker/call"
 	"github.com/hawser-io/hawser/internal/broker/claims"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/run"
-	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// Fences are told which subscriptions of Hawser parties run: what such a party publishes
-// counts while its subscription does.
-type Fences interface {
+// Intake is told which subscriptions of Hawser parties run: what such a party publishes counts
+// while its subscription does.
+type Intake interface {
 	// Open begins a subscription; end ends it.
 	Open(id string, party identity.Identity, scope store.Scope, end func(*transport.Error))
 	// End says that it is about to end, Close that it has ended.
 	End(id string)
 	Close(id string)
-}
-
-// Superseder ends the earlier subscriptions of the source that has this one, and waits until
-// nothing that they published is queued any more.
-type Superseder interface {
+	// Supersede ends the earlier subscriptions of the source that has this one, and waits until
+	// nothing that they published is queued any more.
 	Supersede(ctx context.Context, subscription string, from identity.Identity) error
-}
-
-// Graves may go when their owner has seen everything up to a revision.
-type Graves interface {
+	// Seen says that a source has seen the statuses of its works up to a revision.
 	Seen(owner store.Scope, revision uint64)
-}
-
-// Config is what a [Feed] is made of.
-type Config struct {
-	Store      store.Store
-	Claims     *claims.Claims
-	Fences     Fences
-	Superseder Superseder
-	Graves     Graves
-	// Lists is for what waits for a comparison; Applied for what agents say of
-	// AppliedManifestWorks that no work explains.
-	Lists, Applied claims.Budget
-	Slots          claims.Slots
-	Identify       func(transport.Peer, authz.Call) identity.Identity
-	Log            *slog.Logger
-	Meter          telemetry.Meter
-	Now            func() time.Time
-	NewID          func() string
-
-	MaxEventBytes                          int
-	Heartbeat, ListGrace, Rest, Checkpoint time.Duration
-	StreamsPerParty                        int
-	DrainTimeout                           time.Duration
-	DrainRate                              int
 }
 
 // Feed serves subscriptions. Its methods may be called concurrently.
 type Feed struct {
-	cfg      *Config
-	registry *registry
-	metrics  *metrics
+	cfg    *call.Config
+	claims *claims.Claims
+	intake Intake
+	// lists is for what waits for a comparison; applied for what agents say of
+	// AppliedManifestWorks that no work explains.
+	lists, applied *call.Budget
+	registry       *registry
+	metrics        *metrics
 }
 
 // New returns a feed of the store's changes from now on. It starts nothing.
-func New(cfg Config) *Feed {
-	f := &Feed{cfg: &cfg, registry: newRegistry(cfg.Store.Head().Revision)}
-	f.metrics = newMetrics(cfg.Meter, f.registry)
-	return f
+func New(cfg *call.Config, c *claims.Claims, i Intake) *Feed {
+	r, lists := newRegistry(cfg.Store.Head().Revision), call.NewBudget(cfg.QueueBytes)
+	return &Feed{
+		cfg: cfg, claims: c, intake: i, lists: lists, applied: call.NewBudget(cfg.QueueBytes),
+		registry: r, metrics: newMetrics(cfg.Meter(), r, lists),
+	}
 }
 
 // Tasks are what has to run.
@@ -110,7 +85,7 @@ func (f *Feed) route(ctx context.Context) error {
 			continue
 		}
 		for i := range changes {
-			f.cfg.Claims.Changed(&changes[i])
+			f.claims.Changed(&changes[i])
 		}
 		after = changes[len(changes)-1].Revision
 		// The store may return fewer than it has, so their number says nothing.
@@ -135,11 +110,15 @@ func (f *Feed) Begin(_ context.Context, op *store.Op, env *codec.Envelope) (done
 			f.registry.rest(key, env.ObjectName, unanswered)
 		}
 		return func(o store.Outcome) error {
-			switch o.Verdict {
-			case store.SpecAgain:
-				f.registry.resend(key, o.Revision)
-			case store.Stale:
-				f.registry.touch(key)
+			for _, s := range f.registry.of(scopeOf(key)) {
+				switch o.Verdict {
+				case store.SpecAgain:
+					s.answer(keyOf(key), max(o.Revision, 1), 0)
+				case store.Stale:
+					// Its sequence id is too low. The highest may have been accepted after the
+					// agents were told last, from a process before theirs.
+					s.touch()
+				}
 			}
 			if op.Deleted {
 				f.registry.rest(key, env.ObjectName, f.cfg.Now().Add(f.cfg.Rest))

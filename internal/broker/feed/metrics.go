@@ -1,11 +1,11 @@
 package feed
 
 import (
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/hawser-io/hawser/internal/broker/call"
 	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -18,15 +18,13 @@ type metrics struct {
 	resyncDuration, resumeDuration                                                *prometheus.HistogramVec
 	asked, heartbeats, damaged, pages, forced                                     prometheus.Counter
 
-	// mailboxes is the number of keys in all mailboxes.
-	mailboxes atomic.Int64
 	// spec and status are deliveries by half.
 	spec, status delivery
 }
 
 type delivery struct{ events, bytes prometheus.Counter }
 
-func newMetrics(f telemetry.Meter, x *registry) *metrics {
+func newMetrics(f telemetry.Meter, x *registry, lists *call.Budget) *metrics {
 	m := &metrics{
 		subscribes:     f.Counters("subscribes_total", "Subscribe calls by role and result.", "role", "result"),
 		resyncs:        f.Counters("resyncs_total", "Comparisons of lists by subresource and cause.", "subresource", "cause"),
@@ -50,7 +48,7 @@ func newMetrics(f telemetry.Meter, x *registry) *metrics {
 	}
 	m.spec, m.status = of(codec.Spec), of(codec.Status)
 	f.Shown("mailbox_records", "Records that subscribers still have to be sent, over all mailboxes.", nil, func() float64 {
-		return float64(m.mailboxes.Load())
+		return float64(x.mailed())
 	})
 	f.Shown("subscriptions", "Running subscriptions by role.", prometheus.Labels{"role": "agent"}, func() float64 {
 		agents, _ := x.count()
@@ -60,6 +58,7 @@ func newMetrics(f telemetry.Meter, x *registry) *metrics {
 		_, sources := x.count()
 		return float64(sources)
 	})
+	f.Shown("pending_list_bytes", "Bytes of resync requests that wait for their comparison.", nil, func() float64 { return float64(lists.Used()) })
 	f.Shown("routed_revision", "Revision up to which changes are in the mailboxes.", nil, func() float64 { return float64(x.position()) })
 	return m
 }
@@ -91,8 +90,6 @@ func (m *metrics) acked(s codec.Subresource, p Proof) {
 	result := map[Proof]string{Unproven: "noted", Matched: "in_sync", Differs: "differs"}[p]
 	m.acks.WithLabelValues(string(s), result).Inc()
 }
-
-func (m *metrics) mailed(delta int) { m.mailboxes.Add(int64(delta)) }
 
 func (m *metrics) delivered(s codec.Subresource, event [][]byte) {
 	size := 0

@@ -70,19 +70,19 @@ func (f *Feed) RequestPage(ctx context.Context, e *call.Event) error {
 		return call.Invalid("data", "the page token is none of this broker", "begin anew without one")
 	}
 	if len(r.Clusters) == 0 && from == (pageToken{}) {
-		if err := f.cfg.Superseder.Supersede(ctx, s.id, s.party); err != nil {
+		if err := f.intake.Supersede(ctx, s.id, s.party); err != nil {
 			return err
 		}
 	}
 	size := len(e.Bytes)
-	if !f.cfg.Lists.Reserve(s.party, size) {
+	if !f.lists.Reserve(s.party, size) {
 		return call.Overloaded("too many requests wait to be answered", call.ComeBack)
 	}
 	clusters := slices.Clone(r.Clusters)
 	slices.Sort(clusters)
 	p := &pageRequest{
 		id: e.Env.ID, clusters: slices.Compact(clusters), from: from,
-		free: func() { f.cfg.Lists.Free(s.party, size) },
+		free: func() { f.lists.Free(s.party, size) },
 	}
 	if !s.requestPage(p) {
 		p.free()
@@ -103,7 +103,7 @@ func (t *stream) answerPage(ctx context.Context, r *pageRequest) error {
 }
 
 func (t *stream) page(ctx context.Context, r *pageRequest) (codec.Inventory, error) {
-	defer t.cfg.Slots.Free()
+	defer t.claims.Slots.Free()
 	start := t.cfg.Now()
 	owner := t.sub.scope
 	p := page{request: r, room: min(pageBytes, t.cfg.MaxEventBytes) - call.AddedBytes}
@@ -112,7 +112,7 @@ func (t *stream) page(ctx context.Context, r *pageRequest) (codec.Inventory, err
 	if r.from == (pageToken{}) {
 		p.inventory.Revision = t.cfg.Store.Head().Revision
 		var err error
-		if p.inventory.LastPosition, err = t.cfg.Claims.Sources.LastPosition(owner.Owner); err != nil {
+		if p.inventory.LastPosition, err = t.claims.Sources.LastPosition(owner.Owner); err != nil {
 			return p.inventory, err
 		}
 	}

@@ -1,9 +1,11 @@
 package feed
 
 import (
+	"context"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/hawser-io/hawser/internal/broker/call"
 	"github.com/hawser-io/hawser/internal/broker/route"
@@ -163,22 +165,6 @@ func scopeOf(k store.Key) store.Scope {
 
 func keyOf(k store.Key) route.Key { return route.Key{Cluster: k.Cluster, ResourceID: k.ResourceID} }
 
-// resend puts a record into the mailboxes of its cluster's agents once more.
-func (r *registry) resend(k store.Key, revision uint64) {
-	for _, s := range r.of(scopeOf(k)) {
-		s.answer(keyOf(k), max(revision, 1), 0)
-	}
-}
-
-// touch tells the agents of a record's cluster how high sequence ids have come: one of them
-// sent a status under an id that is too low. The highest may have been accepted after they
-// were told last, from a process before theirs.
-func (r *registry) touch(k store.Key) {
-	for _, s := range r.of(scopeOf(k)) {
-		s.touch()
-	}
-}
-
 // of returns the subscriptions of a scope.
 func (r *registry) of(scope store.Scope) []*subscription {
 	r.mu.Lock()
@@ -262,4 +248,62 @@ func (r *registry) count() (agents, sources int) {
 		}
 	}
 	return agents, len(r.byID) - agents
+}
+
+// mailed returns the number of records in all mailboxes.
+func (r *registry) mailed() (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, s := range r.byID {
+		n += s.mailed()
+	}
+	return n
+}
+
+// drain waits for ctx to end, then refuses new calls, ends the streams one after the other and
+// waits for them, until the drain timeout is over. Streams that are stuck in a send then end
+// with their connections, which the fronts close.
+func (f *Feed) drain(ctx context.Context) error {
+	<-ctx.Done()
+	deadline := time.NewTimer(f.cfg.DrainTimeout)
+	defer deadline.Stop()
+	streams := f.registry.close(call.GoingAway())
+	if len(streams) > 0 {
+		f.cfg.Log.Info("draining", "streams", len(streams))
+	}
+	pace := time.NewTicker(f.pause(len(streams)))
+	defer pace.Stop()
+	for i, s := range streams {
+		s.stop(call.GoingAway())
+		if i == len(streams)-1 {
+			break
+		}
+		select {
+		case <-pace.C:
+		case <-deadline.C:
+			return f.abandon()
+		}
+	}
+	select {
+	case <-f.registry.empty:
+	case <-deadline.C:
+		return f.abandon()
+	}
+	return nil
+}
+
+// pause is the time between two streams' ends: the configured rate, or faster where that
+// would last more than half of the drain timeout.
+func (f *Feed) pause(streams int) time.Duration {
+	p := time.Second / time.Duration(f.cfg.DrainRate)
+	if most := f.cfg.DrainTimeout / time.Duration(2*max(streams, 1)); p > most {
+		p = most
+	}
+	return max(p, time.Microsecond)
+}
+
+func (f *Feed) abandon() error {
+	agents, sources := f.registry.count()
+	f.cfg.Log.Warn("drain timeout is over, some streams did not end", "agents", agents, "sources", sources)
+	return nil
 }

@@ -1,12 +1,17 @@
 package feed
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/claims"
 	"github.com/hawser-io/hawser/internal/broker/route"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
@@ -22,28 +27,25 @@ func newStream(part codec.Subresource) *stream {
 	if part == codec.Status {
 		scope = store.Scope{DataType: codec.ManifestBundles, Owner: "s"}
 	}
+	cfg := &call.Config{Heartbeat: 10 * second, QueueBytes: 1 << 30, Comparisons: 1, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry()}
 	return &stream{
-		cfg:    &Config{Heartbeat: 10 * second},
+		cfg:    cfg,
 		agenda: agenda{nextBeat: at(10), graceEnd: at(30)},
 		sub: &subscription{
-			id: "1", scope: scope, part: part, wake: make(chan struct{}, 1), mailed: func(int) {}, fences: noFences{},
-			applied: applied{budget: noBudget{}},
+			id: "1", scope: scope, part: part, wake: make(chan struct{}, 1), intake: noIntake{},
+			list: claims.New(cfg).Lists.Open(scope, identity.Identity{}), applied: applied{budget: call.NewBudget(1 << 30)},
 		},
 	}
 }
 
-// noFences hear of subscriptions and do nothing.
-type noFences struct{}
+// noIntake hears of subscriptions and does nothing.
+type noIntake struct{}
 
-func (noFences) Open(string, identity.Identity, store.Scope, func(*transport.Error)) {}
-func (noFences) End(string)                                                          {}
-func (noFences) Close(string)                                                        {}
-
-// noBudget has room for everything.
-type noBudget struct{}
-
-func (noBudget) Reserve(identity.Identity, int) bool { return true }
-func (noBudget) Free(identity.Identity, int)         {}
+func (noIntake) Open(string, identity.Identity, store.Scope, func(*transport.Error)) {}
+func (noIntake) End(string)                                                          {}
+func (noIntake) Close(string)                                                        {}
+func (noIntake) Supersede(context.Context, string, identity.Identity) error          { return nil }
+func (noIntake) Seen(store.Scope, uint64)                                            {}
 
 func at(s int) time.Time { return time.Unix(1000, 0).Add(time.Duration(s) * second) }
 
@@ -182,23 +184,21 @@ func TestSubscription_StopComesFirst(t *testing.T) {
 
 func TestSubscription_CountsItsMail(t *testing.T) {
 	s := newStream(codec.Spec)
-	count := 0
-	s.sub.mailed = func(d int) { count += d }
 	s.sub.post(workKey(1), 1, 0)
 	s.sub.post(workKey(1), 2, 0)
 	s.sub.answer(workKey(2), 1, 0)
 	s.sub.answer(workKey(3), 1, 0)
 	s.sub.discard(workKey(3))
 	s.sub.discard(workKey(4))
-	if count != 2 {
+	if count := s.sub.mailed(); count != 2 {
 		t.Errorf("%d keys counted, want 2", count)
 	}
 	s.nextAt(0)
-	if count != 1 {
+	if count := s.sub.mailed(); count != 1 {
 		t.Errorf("%d keys counted after a delivery, want 1", count)
 	}
 	s.sub.leave()
-	if count != 0 {
+	if count := s.sub.mailed(); count != 0 {
 		t.Errorf("%d keys counted after the end, want 0", count)
 	}
 	if s.sub.request(&list{}) {

@@ -6,6 +6,8 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker/authz"
 	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/claims"
+	"github.com/hawser-io/hawser/internal/broker/route"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -14,7 +16,9 @@ import (
 // stream is the goroutine that serves a subscription; only that one uses it.
 type stream struct {
 	agenda
-	cfg      *Config
+	cfg      *call.Config
+	claims   *claims.Claims
+	intake   Intake
 	registry *registry
 	metrics  *metrics
 	sub      *subscription
@@ -44,9 +48,12 @@ func (f *Feed) Subscribe(ctx context.Context, p transport.Peer, raw transport.Ra
 		return streamFailed(ctx, err)
 	}
 	f.metrics.accepted(s.part, accepted)
-	t := &stream{cfg: f.cfg, registry: f.registry, metrics: f.metrics, sub: s, out: out, stock: stock{answered: notCompared}}
+	t := &stream{
+		cfg: f.cfg, claims: f.claims, intake: f.intake, registry: f.registry, metrics: f.metrics,
+		sub: s, out: out, stock: stock{answered: notCompared},
+	}
 	if s.part == codec.Spec {
-		if err := f.cfg.Claims.Deletions.Arrive(ctx, s.scope, s.party, cursorRevision(s.cursor)); err != nil {
+		if err := f.claims.Deletions.Arrive(ctx, s.scope, s.party, cursorRevision(s.cursor)); err != nil {
 			return err
 		}
 	}
@@ -58,33 +65,33 @@ func (f *Feed) Subscribe(ctx context.Context, p transport.Peer, raw transport.Ra
 // enter registers a subscription.
 func (f *Feed) enter(ctx context.Context, s *subscription) (err error) {
 	if s.hello.Protocol > 0 {
-		f.cfg.Fences.Open(s.id, s.party, s.scope, s.stop)
+		f.intake.Open(s.id, s.party, s.scope, s.stop)
 	}
 	add := func() error { return f.registry.add(s, f.cfg.StreamsPerParty) }
 	if s.part == codec.Status {
 		err = add()
 	} else {
-		err = f.cfg.Claims.Names.Enter(ctx, s.scope, s.hello.ClusterUID, func() error {
+		err = f.claims.Names.Enter(ctx, s.scope, s.hello.ClusterUID, func() error {
 			err := add()
 			if err == nil {
-				f.cfg.Claims.Deletions.Enter(s.scope)
+				f.claims.Deletions.Enter(s.scope)
 			}
 			return err
 		})
 	}
 	if err != nil {
-		f.cfg.Fences.Close(s.id)
+		f.intake.Close(s.id)
 	}
 	return err
 }
 
 // leave is the end of a subscription that has entered.
 func (f *Feed) leave(s *subscription) {
-	f.cfg.Fences.Close(s.id)
+	f.intake.Close(s.id)
 	head := f.cfg.Store.Head().Revision
 	f.registry.remove(s)
 	if s.part == codec.Spec {
-		f.cfg.Claims.Deletions.Leave(s.scope, head)
+		f.claims.Deletions.Leave(s.scope, head)
 	}
 	s.leave()
 }
@@ -128,16 +135,17 @@ func (f *Feed) open(p transport.Peer, raw transport.RawSubscription) (*subscript
 		Method: authz.Subscribe, Type: codec.EventType{DataType: d, Subresource: part},
 		Source: raw.Source, Cluster: raw.Cluster,
 	}
-	party := f.cfg.Identify(p, asked)
+	party := authz.Identify(p, asked, f.cfg.Insecure)
 	if err := authz.Authorize(party, asked); err != nil {
 		return nil, err
 	}
-	return &subscription{
-		id: f.cfg.NewID(), hello: raw.Hello, conn: p.Conn, since: f.cfg.Now(), party: party,
-		scope: store.Scope{DataType: d, Cluster: raw.Cluster, Owner: raw.Source}, part: part,
-		cursor: f.cursorOf(raw.Hello), fences: f.cfg.Fences, mailed: f.metrics.mailed,
-		applied: applied{budget: f.cfg.Applied, party: party}, wake: make(chan struct{}, 1),
-	}, nil
+	scope := store.Scope{DataType: d, Cluster: raw.Cluster, Owner: raw.Source}
+	s := &subscription{
+		id: f.cfg.NewID(), hello: raw.Hello, conn: p.Conn, since: f.cfg.Now(), party: party, scope: scope, part: part,
+		cursor: f.cursorOf(raw.Hello), intake: f.intake, wake: make(chan struct{}, 1),
+		list: f.claims.Lists.Open(scope, party), applied: applied{budget: f.applied, party: party},
+	}
+	return s, nil
 }
 
 // serve performs, one after the other, the steps that the subscription's state asks for.
@@ -147,12 +155,12 @@ func (t *stream) serve(ctx context.Context) error {
 	slot := false // one of those for comparing; never occupied while anything is sent
 	for ctx.Err() == nil {
 		now := t.cfg.Now()
-		slot = slot || t.wantsToCompare(now) && t.cfg.Slots.Try()
+		slot = slot || t.wantsToCompare(now) && t.claims.Slots.Try()
 		// Before the mailbox is looked at: what was routed until here is in it.
 		position := t.registry.position()
 		st := t.next(now, slot, position)
 		if slot && !st.reads() {
-			t.cfg.Slots.Free()
+			t.claims.Slots.Free()
 		}
 		slot = false
 		switch st.kind {
@@ -169,7 +177,7 @@ func (t *stream) serve(ctx context.Context) error {
 		}
 	}
 	if slot {
-		t.cfg.Slots.Free()
+		t.claims.Slots.Free()
 	}
 	return call.CallerGone(ctx)
 }
@@ -227,7 +235,7 @@ func (t *stream) sendEvent(e codec.Event, err error) error {
 func (t *stream) wait(ctx context.Context, timer *time.Timer) bool {
 	var free chan<- struct{}
 	if t.wantsToCompare(t.cfg.Now()) {
-		free = t.cfg.Slots
+		free = t.claims.Slots
 	}
 	select {
 	case <-t.sub.wake:
@@ -249,4 +257,181 @@ func streamFailed(ctx context.Context, err error) error {
 		return e
 	}
 	return &transport.Error{Code: transport.CodeUnavailable, Message: "the stream broke", Err: err}
+}
+
+// step is what a stream does next.
+type step struct {
+	kind    stepKind
+	entry   route.Entry
+	list    *list
+	page    *pageRequest
+	chunk   []codec.StatusHash
+	mark    mark
+	resolve codec.Resolve
+	err     *transport.Error
+	until   time.Time
+}
+
+type stepKind uint8
+
+const (
+	idle       stepKind = iota // wait until something is put or until step.until
+	finish                     // the stream ends with step.err
+	beat                       // send a heartbeat
+	fill                       // put what changed since the cursor into the mailbox
+	compare                    // compare step.list
+	inventory                  // answer step.page
+	force                      // look once more at the works of which the agent has newer versions
+	ask                        // ask the agent for the statuses of step.chunk
+	deliver                    // send what step.entry stands for
+	checkpoint                 // send step.mark
+	resolve                    // send step.resolve
+)
+
+// reads reports whether the step needs one of the slots for comparing.
+func (st *step) reads() bool {
+	return st.kind == fill || st.kind == compare || st.kind == inventory
+}
+
+// agenda is what a stream has to do besides what its subscription has for it.
+type agenda struct {
+	nextBeat, graceEnd time.Time
+	// calm is the time before which no further comparison is made.
+	calm time.Time
+	// hashes is what is still to be asked of an agent, in chunks.
+	hashes [][]codec.StatusHash
+	// asking alternates between mailbox and what else is to be sent.
+	asking bool
+}
+
+// start sets the clock of a stream.
+func (a *agenda) start(now time.Time, heartbeat, grace time.Duration) {
+	a.nextBeat, a.graceEnd = now.Add(heartbeat), now.Add(grace)
+}
+
+// calmFactor is how many times as long as a comparison took the stream then makes none, so
+// that whoever keeps asking does not occupy a processor.
+const calmFactor = 9
+
+// calmDown lets no comparison be made for a while after one that ended now.
+func (a *agenda) calmDown(now time.Time, took time.Duration) { a.calm = now.Add(calmFactor * took) }
+
+// askFor replaces what is to be asked of an agent.
+func (a *agenda) askFor(chunks [][]codec.StatusHash) { a.hashes = chunks }
+
+// next says what the stream does next at the time now. mayCompare: what reads much may be
+// done at this moment. position is that of the registry before the call. A heartbeat that is
+// due comes before everything that could delay it.
+func (t *stream) next(now time.Time, mayCompare bool, position uint64) step {
+	s := t.sub
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.end != nil {
+		return step{kind: finish, err: s.end}
+	}
+	if !now.Before(t.nextBeat) {
+		t.nextBeat = now.Add(t.cfg.Heartbeat)
+		s.rests.prune(now)
+		return step{kind: beat}
+	}
+	if len(s.applied.orders) > 0 {
+		return step{kind: resolve, resolve: pop(&s.applied.orders)}
+	}
+	for _, e := range s.rests.due(now) {
+		s.mail.Return(e)
+	}
+	if s.phase == unasked && !now.Before(t.graceEnd) {
+		s.silence()
+	}
+	if st, ok := t.nextRead(now, mayCompare); ok {
+		return st
+	}
+	if st, ok := t.nextSent(now, position); ok {
+		return st
+	}
+	return step{kind: idle, until: t.until(now, position)}
+}
+
+// nextRead is the next step that reads much.
+func (t *stream) nextRead(now time.Time, mayCompare bool) (st step, ok bool) {
+	s := t.sub
+	switch {
+	case !mayCompare || !t.hasToRead(now):
+		return st, false
+	case s.phase == filling:
+		return step{kind: fill}, true
+	case len(s.requests) > 0:
+		return step{kind: compare, list: pop(&s.requests)}, true
+	case t.turnToAsk():
+		return step{kind: inventory, page: pop(&s.pages)}, true
+	}
+	return st, false
+}
+
+// turnToAsk reports whether it is not the mailbox's turn, and gives it the next one then.
+func (t *stream) turnToAsk() bool {
+	mine := t.asking || t.sub.mail.Len() == 0
+	if mine {
+		t.asking = false
+	}
+	return mine
+}
+
+// hasToRead reports whether a step that reads much is due.
+func (t *stream) hasToRead(now time.Time) bool {
+	return (t.sub.phase == filling || len(t.sub.requests)+len(t.sub.pages) > 0) && !now.Before(t.calm)
+}
+
+// wantsToCompare reports whether a step that reads much is due but for next's mayCompare.
+func (t *stream) wantsToCompare(now time.Time) bool {
+	t.sub.mu.Lock()
+	defer t.sub.mu.Unlock()
+	return t.hasToRead(now)
+}
+
+// nextSent is the next step that sends, or prepares to.
+func (t *stream) nextSent(now time.Time, position uint64) (st step, ok bool) {
+	s := t.sub
+	if s.rechecks() {
+		return step{kind: force}, true
+	}
+	if m, ok := s.partialMark(now, position); ok {
+		return step{kind: checkpoint, mark: m}, true
+	}
+	if len(t.hashes) > 0 && t.turnToAsk() {
+		return step{kind: ask, chunk: pop(&t.hashes)}, true
+	}
+	if e, ok := s.mail.Next(); ok {
+		t.asking = true
+		s.sync.progress.Touch()
+		return step{kind: deliver, entry: e}, true
+	}
+	if m, ok := s.completeMark(now, position); ok {
+		return step{kind: checkpoint, mark: m}, true
+	}
+	return st, false
+}
+
+// until returns when next has to be asked anew although nothing was put.
+func (t *stream) until(now time.Time, position uint64) time.Time {
+	s := t.sub
+	first := t.nextBeat
+	earlier := func(u time.Time) {
+		if u.Before(first) {
+			first = u
+		}
+	}
+	if s.phase == unasked {
+		earlier(t.graceEnd)
+	}
+	if len(s.requests)+len(s.pages) > 0 && now.Before(t.calm) {
+		earlier(t.calm)
+	}
+	if len(s.rests.later) > 0 {
+		earlier(s.rests.look)
+	}
+	if u, ok := s.sync.progress.Until(position); ok && s.phase.idle() {
+		earlier(u)
+	}
+	return first
 }

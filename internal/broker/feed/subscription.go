@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hawser-io/hawser/internal/broker/claims"
 	"github.com/hawser-io/hawser/internal/broker/route"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
@@ -23,8 +24,9 @@ type subscription struct {
 	since time.Time
 	// cursor is where it continues from; nil: it says what it has.
 	cursor *codec.Cursor
-	fences Fences
-	mailed func(delta int) // told how the number of keys changes
+	intake Intake
+	// list is what does not fit of what an agent listed last.
+	list *claims.List
 
 	// wake holds a token when something was put since the last look.
 	wake chan struct{}
@@ -63,23 +65,19 @@ func (s *subscription) turn(t turn) { s.phase = transitions[s.phase][t] }
 
 // resume says where the party continues: changed says whether something changed since its
 // cursor.
-func (s *subscription) resume(t turn) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.turn(t)
-}
+func (s *subscription) resume(t turn) { s.locked(func() { s.turn(t) }) }
 
 // complete says that the mailbox has what changed since the cursor, or what a list lacks that
 // was just compared; l is nil or that list.
 func (s *subscription) complete(now time.Time, l *list) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.requests) > 0 {
-		s.turn(more)
-	} else {
-		s.turn(done)
-	}
-	s.base(now, l)
+	s.locked(func() {
+		if len(s.requests) > 0 {
+			s.turn(more)
+		} else {
+			s.turn(done)
+		}
+		s.base(now, l)
+	})
 }
 
 // post puts a change into the mailbox.
@@ -105,7 +103,7 @@ func (s *subscription) change(f func()) {
 	s.mu.Lock()
 	before := s.mail.Len()
 	if s.phase != over {
-		s.count(f)
+		f()
 	}
 	grown := s.mail.Len() > before
 	s.mu.Unlock()
@@ -114,27 +112,11 @@ func (s *subscription) change(f func()) {
 	}
 }
 
-// count tells how f changes the number of keys. The caller has the lock.
-func (s *subscription) count(f func()) {
-	before := s.mail.Len()
-	f()
-	if delta := s.mail.Len() - before; delta != 0 {
-		s.mailed(delta)
-	}
-}
-
-// pop takes the next entry out of the mailbox. The caller has the lock.
-func (s *subscription) pop() (e route.Entry, ok bool) {
-	s.count(func() { e, ok = s.mail.Next() })
-	return e, ok
-}
-
-// giveBack returns entries to the mailbox that were popped and not sent. The caller has the
-// lock.
-func (s *subscription) giveBack(entries []route.Entry) {
-	for _, e := range entries {
-		s.count(func() { s.mail.Return(e) })
-	}
+// mailed is how many records are in the mailbox.
+func (s *subscription) mailed() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mail.Len()
 }
 
 // intern lets the keys of one cluster share its name.
@@ -186,13 +168,12 @@ func (s *subscription) requestPage(p *pageRequest) bool {
 // stop ends the stream with err. When it returns, nothing that the party publishes on the
 // subscription counts any more.
 func (s *subscription) stop(err *transport.Error) {
-	s.fences.End(s.id)
-	s.mu.Lock()
-	if s.end == nil {
-		s.end = err
-	}
-	s.mu.Unlock()
-	s.signal()
+	s.intake.End(s.id)
+	s.put(func() {
+		if s.end == nil {
+			s.end = err
+		}
+	})
 }
 
 // leave gives back what the subscription still had when its stream ended.
@@ -207,9 +188,21 @@ func (s *subscription) leave() {
 	}
 	s.turn(left)
 	s.requests, s.pages = nil, nil
-	s.count(func() { s.mail = route.Mailbox{} })
-	s.sync.odd.Close()
+	s.mail = route.Mailbox{}
+	s.list.Close()
 	s.applied.free()
+}
+
+// locked calls f under the lock; put does, and wakes the stream.
+func (s *subscription) locked(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f()
+}
+
+func (s *subscription) put(f func()) {
+	s.locked(f)
+	s.signal()
 }
 
 func (s *subscription) signal() {
@@ -227,3 +220,60 @@ func pop[T any](queue *[]T) T {
 	*queue = (*queue)[1:]
 	return first
 }
+
+// phase is how much of what the party lacks is in the mailbox of its subscription:
+//
+//	┌─────────┐ cursor, changed   ┌─────────┐ filled, a list waits ┌────────┐
+//	│ unasked ├──────────────────►│ filling ├─────────────────────►│ listed │◄──┐
+//	└─┬─────┬─┘                   └────┬────┘                      └───┬────┘   │ list
+//	  │     │                   filled │      compared, no list waits  │        │
+//	  │     │ cursor, unchanged   ┌────▼────┐                          │        │
+//	  │     └────────────────────►│ current │◄─────────────────────────┘        │
+//	  │                           └────┬────┘                                   │
+//	  │ list                           └────────────────────────────────────────┤
+//	  └─────────────────────────────────────────────────────────────────────────┘
+//	  listed ── cursor, changed ──► filling: the list came first, and waits
+//	  each   ── left ─────────────► over
+//
+// Only in unasked and current nothing is missing that the party asked for, so only then it
+// may be told how far it is.
+type phase uint8
+
+const (
+	// unasked: it gave no cursor that counts, and did not say yet what it has.
+	unasked phase = iota
+	// filling: what changed since its cursor is not in the mailbox yet.
+	filling
+	// listed: a list waits to be compared.
+	listed
+	// current: all that it lacks is in the mailbox.
+	current
+	// over: the stream has left.
+	over
+	phases // number of the above
+)
+
+// turn is what changes the phase.
+type turn uint8
+
+const (
+	lists     turn = iota // a list came, or it was silent for too long
+	changed               // it continues from a cursor, behind which something changed
+	unchanged             // it continues from a cursor, behind which nothing changed
+	done                  // filled or compared; no list waits
+	more                  // filled or compared; a list waits
+	left                  // the stream has left
+	turns                 // number of the above
+)
+
+// transitions: phase × turn. What is no arrow of the picture changes nothing.
+var transitions = [phases][turns]phase{
+	unasked: {lists: listed, changed: filling, unchanged: current, done: unasked, more: unasked, left: over},
+	filling: {lists: filling, changed: filling, unchanged: filling, done: current, more: listed, left: over},
+	listed:  {lists: listed, changed: filling, unchanged: listed, done: current, more: listed, left: over},
+	current: {lists: listed, changed: current, unchanged: current, done: current, more: current, left: over},
+	over:    {lists: over, changed: over, unchanged: over, done: over, more: over, left: over},
+}
+
+// idle reports whether nothing is missing in the mailbox that the party asked for.
+func (p phase) idle() bool { return p == unasked || p == current }

@@ -3,7 +3,6 @@ package intake
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"sync"
 	"time"
 
@@ -24,25 +23,14 @@ var itself = identity.Identity{Role: identity.Operator, Name: "broker"}
 // those that their sources have seen, up to the cursor that each acknowledged last, a batch
 // per source in turn; and, from time to time, those whose sources have had long enough.
 type graves struct {
-	store   store.Store
+	cfg     *call.Config
 	commits *committer
 	metrics *metrics
-	log     *slog.Logger
-	now     func() time.Time
-	// retention is how long a grave waits for its source, pause how often that is looked at.
-	retention, pause time.Duration
 
 	mu   sync.Mutex
 	upTo map[store.Scope]uint64 // by owner
 	turn []store.Scope          // keys of upTo, next one first
 	wake chan struct{}
-}
-
-func newGraves(cfg Config, c *committer, m *metrics) *graves {
-	return &graves{
-		store: cfg.Store, commits: c, metrics: m, log: cfg.Log, now: cfg.Now,
-		retention: cfg.Retention, pause: cfg.Sweep, upTo: map[store.Scope]uint64{}, wake: make(chan struct{}, 1),
-	}
 }
 
 // seen says that a source has seen the statuses of its works up to a revision.
@@ -75,13 +63,13 @@ func (g *graves) pop() (owner store.Scope, revision uint64, ok bool) {
 
 // run removes graves until ctx ends.
 func (g *graves) run(ctx context.Context) error {
-	sweep := time.NewTicker(g.pause)
+	sweep := time.NewTicker(g.cfg.Sweep)
 	defer sweep.Stop()
 	for ctx.Err() == nil {
 		select {
 		case <-sweep.C:
 			if err := g.sweep(ctx); err != nil && ctx.Err() == nil {
-				g.log.Error("removing old graves failed, the next sweep tries again", "error", err)
+				g.cfg.Log.Error("removing old graves failed, the next sweep tries again", "error", err)
 			}
 		case <-g.wake:
 		case <-ctx.Done():
@@ -112,7 +100,7 @@ func (g *graves) removeSeen(ctx context.Context) bool {
 		}
 		// Nothing is lost: the source acknowledges again, or the sweep comes.
 		if transport.CodeOf(err) != transport.CodeOverloaded {
-			g.log.Error("removing graves failed that their source has seen", "source", owner.Owner, "error", err)
+			g.cfg.Log.Error("removing graves failed that their source has seen", "source", owner.Owner, "error", err)
 		}
 		return false
 	}
@@ -122,13 +110,13 @@ func (g *graves) removeSeen(ctx context.Context) bool {
 // removeBatch removes a batch of graves that a source has seen; more: there is more to do.
 // An error that is worth another attempt is that too.
 func (g *graves) removeBatch(ctx context.Context, owner store.Scope, revision uint64) (more bool, err error) {
-	keys, err := g.store.Graves(ctx, owner.DataType, owner.Owner, revision, partOps)
+	keys, err := g.cfg.Store.Graves(ctx, owner.DataType, owner.Owner, revision, partOps)
 	if err != nil || len(keys) == 0 {
 		return false, err
 	}
 	ops := make([]store.Op, 0, len(keys))
 	for _, k := range keys {
-		ops = append(ops, store.Op{Kind: store.Acked, Key: k, Owner: owner.Owner, IfRevision: revision, At: g.now()})
+		ops = append(ops, store.Op{Kind: store.Acked, Key: k, Owner: owner.Owner, IfRevision: revision, At: g.cfg.Now()})
 	}
 	outcomes, err := g.commits.commit(ctx, identity.Identity{Role: identity.Source, Name: owner.Owner}, nil, ops...)
 	if err != nil {
@@ -148,18 +136,18 @@ var errEnough = errors.New("enough for one sweep")
 
 // sweep removes the graves that are older than the retention.
 func (g *graves) sweep(ctx context.Context) error {
-	before := g.now().Add(-g.retention)
+	before := g.cfg.Now().Add(-g.cfg.Retention)
 	count := 0
 	var ops []store.Op
 	for _, d := range codec.DataTypes() {
-		err := g.store.Scan(ctx, store.Scope{DataType: d}, func(m store.Meta) error {
+		err := g.cfg.Store.Scan(ctx, store.Scope{DataType: d}, func(m store.Meta) error {
 			if m.State != store.Grave {
 				return nil
 			}
 			count++
 			if m.Buried.Before(before) {
 				// A later grave under the same key has a later status revision.
-				ops = append(ops, store.Op{Kind: store.Acked, Key: m.Key, Owner: m.Owner, IfRevision: m.StatusRevision, At: g.now()})
+				ops = append(ops, store.Op{Kind: store.Acked, Key: m.Key, Owner: m.Owner, IfRevision: m.StatusRevision, At: g.cfg.Now()})
 			}
 			if len(ops) >= sweepGraves {
 				return errEnough

@@ -13,14 +13,11 @@ package intake
 
 import (
 	"context"
-	"log/slog"
-	"time"
 
 	"github.com/hawser-io/hawser/internal/broker/call"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/run"
-	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -38,42 +35,26 @@ type Vouchers interface {
 	Release(owner, cluster string) (tell func())
 }
 
-// Config is what an [Intake] is made of.
-type Config struct {
-	Store    store.Store
-	Vouchers Vouchers
-	Log      *slog.Logger
-	Meter    telemetry.Meter
-	Now      func() time.Time
-
-	MaxEventBytes, QueueBytes int
-	Retention, Sweep          time.Duration
-}
-
 // Intake takes events in. Its methods may be called concurrently.
 type Intake struct {
-	Fences *Fences
+	*Fences
 
-	store     store.Store
+	cfg       *call.Config
 	vouchers  Vouchers
 	witnesses []Witness
 	commits   *committer
 	graves    *graves
-	maxEvent  int
-	now       func() time.Time
 }
 
 // New returns an intake. It starts nothing.
-func New(cfg Config) *Intake {
-	queue := newQueue(cfg.QueueBytes)
-	m := newMetrics(cfg.Meter, queue.budget)
-	i := &Intake{
-		Fences: newFences(), store: cfg.Store, vouchers: cfg.Vouchers,
-		maxEvent: cfg.MaxEventBytes, now: cfg.Now,
+func New(cfg *call.Config, v Vouchers) *Intake {
+	m, queue := newMetrics(cfg.Meter()), newQueue(cfg.QueueBytes)
+	cfg.Meter().Shown("queue_bytes", "Bytes of publishes that wait for their commit.", nil, func() float64 { return float64(queue.budget.Used()) })
+	c := &committer{cfg: cfg, queue: queue, metrics: m}
+	return &Intake{
+		Fences: newFences(), cfg: cfg, vouchers: v, commits: c,
+		graves: &graves{cfg: cfg, commits: c, metrics: m, upTo: map[store.Scope]uint64{}, wake: make(chan struct{}, 1)},
 	}
-	i.commits = newCommitter(cfg, queue, m)
-	i.graves = newGraves(cfg, i.commits, m)
-	return i
 }
 
 // Connect says who is told of specs and statuses. It is called once, before any comes.
@@ -99,11 +80,11 @@ func (i *Intake) Seen(owner store.Scope, revision uint64) { i.graves.seen(owner,
 // Supersede ends the earlier subscriptions of the source that has this one, and waits until
 // nothing that they published is queued any more.
 func (i *Intake) Supersede(ctx context.Context, subscription string, from identity.Identity) error {
-	f := i.Fences.Find(subscription, from)
+	f := i.Find(subscription, from)
 	if f == nil {
 		return call.NoSubscription(from)
 	}
-	i.Fences.endBefore(f)
+	i.endBefore(f)
 	// Commits of one party keep their order, so an empty one comes behind what is queued.
 	if _, err := i.Commit(ctx, from); err != nil {
 		return call.Store(err)
@@ -113,7 +94,7 @@ func (i *Intake) Supersede(ctx context.Context, subscription string, from identi
 
 // put queues one op and has the witnesses see it.
 func (i *Intake) put(ctx context.Context, e *call.Event, op store.Op) (r transport.Receipt, err error) {
-	_, void, err := i.Fences.guard(e)
+	_, void, err := i.guard(e)
 	if err != nil {
 		return r, err
 	}

@@ -12,7 +12,6 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker/call"
 	"github.com/hawser-io/hawser/internal/broker/store"
-	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -62,9 +61,9 @@ func TestPut_WitnessesAroundTheCommit(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var seen []string
-			i := New(Config{
-				Store: accepting{err: c.commit}, Log: slog.New(slog.DiscardHandler), Meter: telemetry.NewMeter(prometheus.NewRegistry(), ""), Now: time.Now, QueueBytes: 1 << 20,
-			})
+			i := New(&call.Config{
+				Store: accepting{err: c.commit}, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(), Now: time.Now, QueueBytes: 1 << 20,
+			}, nil)
 			i.Connect(witness{"a", &seen, c.look}, witness{"b", &seen, nil})
 			ctx, stop := context.WithCancel(t.Context())
 			ended := make(chan error, 1)

@@ -26,7 +26,7 @@ func (i *Intake) PutSpec(ctx context.Context, e *call.Event) (transport.Receipt,
 		Tag:      codec.TagOf(env.Deleting, env.Version, env.RawMetadata, env.Data),
 		Deleting: env.Deleting, DeletedAt: env.DeletedAt,
 		Supersedes: env.Supersedes, IfRevision: env.IfRevision, Reported: env.Reported,
-		Event: e.Bytes, At: i.now(),
+		Event: e.Bytes, At: i.cfg.Now(),
 	}
 	if env.Deleting {
 		// What is stored is the last spec; that it is deleted, and when, is in the record.
@@ -56,7 +56,7 @@ func (i *Intake) PutStatus(ctx context.Context, e *call.Event) (transport.Receip
 	return i.put(ctx, e, store.Op{
 		Kind: store.PutStatus, Key: keyOf(env), Action: env.Type.Action, Version: trueVersion(env),
 		Sequence: env.SequenceID, StatusHash: env.StatusHash, Deleted: deleted,
-		Event: e.Bytes, At: i.now(),
+		Event: e.Bytes, At: i.cfg.Now(),
 	})
 }
 
@@ -67,8 +67,8 @@ func keyOf(env *codec.Envelope) store.Key {
 // check says what an event of a work lacks.
 func (i *Intake) check(e *call.Event) error {
 	switch {
-	case len(e.Bytes) > i.maxEvent:
-		return call.TooLarge(len(e.Bytes), i.maxEvent)
+	case len(e.Bytes) > i.cfg.MaxEventBytes:
+		return call.TooLarge(len(e.Bytes), i.cfg.MaxEventBytes)
 	case e.Env.Cluster == "":
 		return call.Missing(codec.ExtClusterName)
 	case e.Env.ResourceID == "":
@@ -145,4 +145,69 @@ func refusalOf(o store.Outcome, env *codec.Envelope) *transport.Error {
 		return call.Invalid("", o.Detail, "")
 	}
 	return call.Internal(fmt.Errorf("no answer to verdict %d", o.Verdict))
+}
+
+// Release drops all records of the source on one cluster, without a word to the cluster.
+// Repeating it does no harm.
+func (i *Intake) Release(ctx context.Context, e *call.Event) (r transport.Receipt, err error) {
+	owner, cluster := e.Env.Source, e.Env.Cluster
+	if cluster == "" {
+		return r, call.Missing(codec.ExtClusterName)
+	}
+	for _, d := range codec.DataTypes() {
+		if err := store.CheckPlace(d, cluster); err != nil {
+			return r, call.Invalid(codec.ExtClusterName, "the released cluster has an impossible name", "name it as in its works")
+		}
+	}
+	f, void, err := i.guard(e)
+	if err != nil {
+		return r, err
+	}
+	// First of all what the source said of the cluster before counts no longer, whether it
+	// has arrived yet or not: what vanishes from the store is not its word that it does not
+	// exist.
+	if err := i.beginRelease(e, f); err != nil {
+		return r, err
+	}
+	// What the source published before may still be queued: a publish whose answer it did
+	// not wait for would be left behind. Commits of one party keep their order, so an empty
+	// one says that it is no longer.
+	if _, err := i.commits.commit(ctx, e.From, void); err != nil {
+		return r, call.Store(err)
+	}
+	var ops []store.Op
+	for _, d := range codec.DataTypes() {
+		err := i.cfg.Store.Scan(ctx, store.Scope{DataType: d, Cluster: cluster, Owner: owner}, func(m store.Meta) error {
+			ops = append(ops, store.Op{Kind: store.Drop, Key: m.Key, Owner: owner, At: i.cfg.Now()})
+			return nil
+		})
+		if err != nil {
+			return r, call.Store(err)
+		}
+	}
+	if len(ops) == 0 {
+		r.Outcome = codec.OutcomeIgnored
+		return r, nil
+	}
+	if _, err := i.commits.commit(ctx, e.From, void, ops...); err != nil {
+		return r, call.Store(err)
+	}
+	r.Outcome = codec.OutcomeAccepted
+	return r, nil
+}
+
+// beginRelease ends the earlier subscriptions of the source, and what it said of the cluster.
+func (i *Intake) beginRelease(e *call.Event, f *Fence) error {
+	tell := func() {}
+	revoke := func() { tell = i.vouchers.Release(e.Env.Source, e.Env.Cluster) }
+	if f == nil {
+		revoke()
+	} else {
+		i.endBefore(f)
+		if err := f.release(e.Env.Cluster, e.Env.Order, revoke); err != nil {
+			return err
+		}
+	}
+	tell()
+	return nil
 }

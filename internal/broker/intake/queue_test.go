@@ -9,11 +9,10 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"pgregory.net/rapid"
 
+	"github.com/hawser-io/hawser/internal/broker/call"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
-	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
@@ -22,9 +21,7 @@ func party(name string) identity.Identity {
 }
 
 func publishOf(name string, size int) *pending {
-	p := &pending{from: party(name), size: size, done: make(chan answer, 1)}
-	p.ops = p.one[:]
-	return p
+	return &pending{from: party(name), size: size, ops: make([]store.Op, 1), done: make(chan answer, 1)}
 }
 
 func TestQueue_PartiesTakeTurns(t *testing.T) {
@@ -117,40 +114,6 @@ func TestQueue_RefusesWhenClosed(t *testing.T) {
 	}
 }
 
-func TestBudget_NeverMoreThanThereIs(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		const whole = 1000
-		b := NewBudget(whole)
-		taken := map[identity.Identity][]int{}
-		for range rapid.IntRange(0, 100).Draw(t, "steps") {
-			id := party(rapid.StringMatching(`[a-e]`).Draw(t, "party"))
-			if had := taken[id]; len(had) > 0 && rapid.Bool().Draw(t, "give") {
-				b.Free(id, had[0])
-				taken[id] = had[1:]
-			} else if n := rapid.IntRange(1, 600).Draw(t, "bytes"); b.Reserve(id, n) {
-				taken[id] = append(taken[id], n)
-			}
-			sum := 0
-			for _, l := range taken {
-				for _, n := range l {
-					sum += n
-				}
-			}
-			if sum > whole || b.Used() != sum {
-				t.Fatalf("%d bytes taken, %d in use of %d", sum, b.Used(), whole)
-			}
-		}
-		for id, l := range taken {
-			for _, n := range l {
-				b.Free(id, n)
-			}
-		}
-		if b.Used() != 0 || len(b.reserved) != 0 {
-			t.Fatalf("%d bytes of %d parties in use when all is given back", b.Used(), len(b.reserved))
-		}
-	})
-}
-
 // recorder is a store that takes everything.
 type recorder struct {
 	store.Store
@@ -167,7 +130,7 @@ func (*recorder) Head() store.Head { return store.Head{} }
 // TestCommitter_WritesWhatIsQueuedWhenItEnds, and takes nothing more.
 func TestCommitter_WritesWhatIsQueuedWhenItEnds(t *testing.T) {
 	s := &recorder{}
-	c := New(Config{Store: s, QueueBytes: 1 << 20, Log: slog.New(slog.DiscardHandler), Meter: telemetry.NewMeter(prometheus.NewRegistry(), ""), Now: time.Now}).commits
+	c := New(&call.Config{Store: s, QueueBytes: 1 << 20, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(), Now: time.Now}, nil).commits
 	queued := publishOf("a", 1)
 	if ok, err := c.queue.put(t.Context(), queued); !ok || err != nil {
 		t.Fatalf("put: %v, %v", ok, err)

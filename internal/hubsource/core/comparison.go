@@ -41,15 +41,11 @@ const (
 	waits
 	// wantsRecords: the sums differ, or there are none to compare.
 	wantsRecords
-	// awaitsRecords: the broker was asked for the records.
-	awaitsRecords
 	// judged: what the broker has is known. What only it has is looked up, and
 	// deleted if it is true.
 	judged
 	// concluded: all that follows from the comparison is done, but for publishing.
 	concluded
-	// outcomeTold: the broker knows the outcome.
-	outcomeTold
 )
 
 // isJudged reports whether it is known what differs.
@@ -61,25 +57,37 @@ type comparing struct {
 	// attempt tells results of what was begun for an earlier comparison.
 	attempt int
 	retry   retry // of comparing again
+	// open counts works that the broker does not have as they are.
+	open int
 
 	digest   codec.Digest // the broker's, when the digests came
 	untagged []*work
+	asked    bool // for the records
 	records  []codec.InventoryRecord
-	missing  missing
+
+	missing missing
+	told    bool // the broker knows the outcome
 }
+
+// count keeps the number of open works.
+func (k *comparing) count(open bool) { k.open += sign(open) }
 
 // collect takes a record that the broker listed.
 func (k *comparing) collect(r codec.InventoryRecord) { k.records = append(k.records, r) }
 
+func (k *comparing) ask() { k.asked = true }
+
+func (k *comparing) setTold() { k.told = true }
+
 // compared reports whether the broker may be told that the cluster is as the
 // hub wants it.
 func (k *comparing) compared(cl *cluster) bool {
-	return cl.selected && k.stage >= concluded && cl.open == 0 && k.missing.none() && cl.release.strays == 0
+	return cl.selected && k.stage == concluded && k.open == 0 && k.missing.none() && cl.release.strays == 0
 }
 
 // outcome reports whether the broker may be told the outcome of the cluster.
 func (k *comparing) outcome(cl *cluster) bool {
-	return k.compared(cl) || cl.selected && k.stage >= concluded && len(k.missing.withheld) > 0
+	return k.compared(cl) || cl.selected && k.stage == concluded && len(k.missing.withheld) > 0
 }
 
 // subscribe begins anew with a subscription.
@@ -130,7 +138,7 @@ func (c *comparisons) leave(cl *cluster) {
 // drop forgets what a comparison has found so far.
 func (c *comparisons) drop(cl *cluster) {
 	k := &cl.comparing
-	*k = comparing{stage: k.stage, attempt: k.attempt + 1, retry: k.retry}
+	*k = comparing{stage: k.stage, attempt: k.attempt + 1, retry: k.retry, open: k.open}
 }
 
 // repeat has a cluster compared once more, because what was known of the
@@ -169,7 +177,7 @@ func (c *comparisons) digestCame(cl *cluster, d codec.Digest) {
 }
 
 // next decides the next step of comparing a cluster.
-func (c *comparisons) next(cl *cluster) *todo {
+func (c *comparisons) next(cl *cluster) Effect {
 	if !c.on || !c.f.mayTell(cl) {
 		return nil
 	}
@@ -184,7 +192,7 @@ func (c *comparisons) next(cl *cluster) *todo {
 		return c.nextMissing(cl)
 	case concluded:
 		c.tellSoon(cl)
-	case notCompared, wantsDigest, wantsRecords, awaitsRecords, outcomeTold:
+	case notCompared, wantsDigest, wantsRecords:
 	}
 	return nil
 }
@@ -194,7 +202,7 @@ const maxTagged = 256
 
 // nextTag decides which tags to compute. A work that changes meanwhile is not
 // computed again: it differs from what the broker has, which is enough.
-func (c *comparisons) nextTag(cl *cluster) *todo {
+func (c *comparisons) nextTag(cl *cluster) Effect {
 	k := &cl.comparing
 	var works []*workv1.ManifestWork
 	for len(k.untagged) > 0 && len(works) < maxTagged {
@@ -205,20 +213,22 @@ func (c *comparisons) nextTag(cl *cluster) *todo {
 		}
 	}
 	if len(works) > 0 {
-		return c.f.ofCluster(cl, Tag{Works: works}, func(r Result) { c.doneTag(cl, works, r) })
+		return Tag{Works: works, cluster: cl.name}
 	}
 	k.untagged = nil
 	c.compareDigest(cl)
 	return nil
 }
 
-func (c *comparisons) doneTag(cl *cluster, works []*workv1.ManifestWork, r Result) {
-	for i, o := range works {
+func (c *comparisons) doneTag(e Tag, r Result) {
+	for i, o := range e.Works {
 		if w := c.f.works[o.UID]; w != nil && i < len(r.Tags) && r.Tags[i] != (codec.Tag{}) {
 			w.hub.setTag(o, r.Tags[i])
 		}
 	}
-	c.f.wakeCluster(SpecLane, cl)
+	if cl := c.f.clusters[e.cluster]; cl != nil {
+		c.f.wakeCluster(SpecLane, cl)
+	}
 }
 
 // compareDigest compares the sums. Where they are equal, nothing is asked and
@@ -279,7 +289,7 @@ func (c *comparisons) judge(cl *cluster, revision uint64) {
 			c.f.look(w.key())
 		}
 	}
-	k.records = nil
+	k.records, k.asked = nil, false
 	if k.missing.begin(plan) {
 		c.lives.locateNow()
 	}
@@ -363,6 +373,9 @@ func (c *comparisons) forget(w *work) {
 	c.giveUpName(w)
 	w.report.clear(c.f)
 	w.report.letGo(c.cursor)
+	if w.hub.asking {
+		w.cl.asking.less()
+	}
 	if w.spec.isSending(c.f.sub) {
 		w.cl.release.stray()
 	}
@@ -391,8 +404,8 @@ func (c *comparisons) there(w *work) {
 // tidy drops a cluster that nothing is known about any more.
 func (c *comparisons) tidy(cl *cluster) {
 	k := &cl.comparing
-	kept := cl.selected && !c.f.All || cl.release.pending() || cl.lists.asking || cl.release.inFlight > 0 || len(cl.works) > 0 ||
-		k.stage != notCompared && (k.stage != outcomeTold || len(k.missing.withheld) > 0)
+	kept := cl.selected && !c.f.all || cl.release.pending() || cl.lists.asking || cl.release.inFlight > 0 || len(cl.works) > 0 ||
+		k.stage != notCompared && (k.stage != concluded || !k.told || len(k.missing.withheld) > 0)
 	if !kept {
 		cl.lists.repeat(c.cursor, false)
 		delete(c.f.clusters, cl.name)

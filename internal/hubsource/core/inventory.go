@@ -43,7 +43,7 @@ func uidOf(id string) types.UID { return types.UID(id) }
 func (v *inventory) want(cluster string) { v.wanted = append(v.wanted, cluster) }
 
 // nextInventory decides about the request for what the broker has.
-func (c *comparisons) nextInventory() *todo {
+func (c *comparisons) nextInventory() Effect {
 	v := &c.inventory
 	if !c.on || !c.f.connected {
 		return nil
@@ -54,9 +54,8 @@ func (c *comparisons) nextInventory() *todo {
 	if v.request == nil || v.id != "" && c.f.until(SpecLane, Key{}, v.deadline) || !c.f.ready(Key{}, &v.retry) {
 		return nil
 	}
-	v.id, v.deadline = c.f.NewID(), c.f.Now().Add(pageTimeout)
-	id := v.id
-	return &todo{AskInventory{ID: id, Request: *v.request}, func(r Result) { c.doneAskInventory(id, r) }}
+	v.id, v.deadline = c.f.newID(), c.f.now().Add(pageTimeout)
+	return AskInventory{ID: v.id, Request: *v.request}
 }
 
 // wantedPage returns what to ask for next, nil when there is nothing.
@@ -69,14 +68,14 @@ func (c *comparisons) wantedPage() *codec.InventoryRequest {
 	records, n := uint64(0), 0
 	for _, name := range v.wanted {
 		cl := c.f.clusters[name]
-		if cl != nil && cl.comparing.stage == wantsRecords {
+		if cl != nil && cl.comparing.stage == wantsRecords && !cl.comparing.asked {
 			count := cl.comparing.digest.Count
 			if len(names) > 0 && (len(names) == maxAskedClusters || records+count > maxAskedRecords) {
 				break
 			}
 			records += count
 			names = append(names, name)
-			c.setStage(cl, awaitsRecords)
+			cl.comparing.ask()
 		}
 		n++
 	}
@@ -89,10 +88,10 @@ func (c *comparisons) wantedPage() *codec.InventoryRequest {
 	return &codec.InventoryRequest{Clusters: names}
 }
 
-func (c *comparisons) doneAskInventory(id string, r Result) {
+func (c *comparisons) doneAskInventory(e AskInventory, r Result) {
 	v := &c.inventory
 	switch {
-	case id != v.id: // its page has come already
+	case e.ID != v.id: // its page has come already
 	case r.Err == nil:
 		c.f.wakeAt(SpecLane, Key{}, v.deadline)
 	case transport.Retryable(r.Err):
@@ -133,14 +132,14 @@ func (c *comparisons) page(page codec.Inventory) {
 	if first {
 		v.revision = page.Revision
 	}
-	names := v.request.Clusters
+	asked := v.request.Clusters
 	if v.request.PageToken = page.NextPageToken; last {
 		v.request = nil
 	}
-	if len(names) == 0 {
+	if len(asked) == 0 {
 		c.digestsCame(page, first, last)
 	} else {
-		c.recordsCame(names, page.Records, last)
+		c.recordsCame(asked, page.Records, last)
 	}
 	c.f.wake(SpecLane, Key{}, 0)
 }
@@ -170,17 +169,17 @@ func (c *comparisons) digestsCame(page codec.Inventory, first, last bool) {
 	c.f.wakeJudged()
 }
 
-func (c *comparisons) recordsCame(names []string, records []codec.InventoryRecord, last bool) {
+func (c *comparisons) recordsCame(asked []string, records []codec.InventoryRecord, last bool) {
 	for _, r := range records {
-		if cl := c.f.clusters[r.Cluster]; cl != nil && cl.comparing.stage == awaitsRecords && slices.Contains(names, r.Cluster) {
+		if cl := c.f.clusters[r.Cluster]; cl != nil && cl.comparing.asked && slices.Contains(asked, r.Cluster) {
 			cl.comparing.collect(r)
 		}
 	}
 	if !last {
 		return
 	}
-	for _, name := range names {
-		if cl := c.f.clusters[name]; cl != nil && cl.comparing.stage == awaitsRecords {
+	for _, name := range asked {
+		if cl := c.f.clusters[name]; cl != nil && cl.comparing.asked {
 			c.judge(cl, c.inventory.revision)
 		}
 	}

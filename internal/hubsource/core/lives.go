@@ -2,9 +2,6 @@ package core
 
 import (
 	"fmt"
-	"maps"
-	"slices"
-	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -87,7 +84,7 @@ func (l *lives) state() (s State, unsaved bool) {
 }
 
 // nextSave decides about keeping the state on the hub.
-func (l *lives) nextSave() *todo {
+func (l *lives) nextSave() Effect {
 	s, unsaved := l.state()
 	if !unsaved {
 		return nil
@@ -100,31 +97,29 @@ func (l *lives) nextSave() *todo {
 	if !l.f.due(HubLane, Key{}, &l.saveRetry) {
 		return nil
 	}
-	over := l.over
-	return &todo{Save{State: s}, func(r Result) { l.doneSave(s, over, r) }}
+	return Save{State: s, over: l.over}
 }
 
-// doneSave takes the answer to a save; over: the life had ended.
-func (l *lives) doneSave(s State, over bool, r Result) {
-	if l.savedAt = l.f.Now(); r.Err != nil {
+func (l *lives) doneSave(e Save, r Result) {
+	if l.savedAt = l.f.now(); r.Err != nil {
 		if apierrors.IsConflict(r.Err) || apierrors.IsNotFound(r.Err) {
 			l.saved = State{Version: l.saved.Version} // it may have gone back; the hub is asked
 			l.locateNow()
 		}
-		l.f.hubFailed(HubLane, Key{}, &l.saveRetry, r.Err)
+		l.f.hubFailed(Key{}, &l.saveRetry, r.Err)
 		return
 	}
 	l.keeps(r.Kept)
-	if over != l.over {
+	if e.over != l.over {
 		l.f.wake(HubLane, Key{}, 0)
 		return // it may have been before the hub went back
 	}
-	if s.doubtsAll() && !l.saved.doubtsAll() {
+	if e.State.doubtsAll() && !l.saved.doubtsAll() {
 		// The hub has moved on with that, so that where it is when the doubt ends is
 		// none of the positions that a broker may have been told before.
 		l.locateNow()
 	}
-	l.saved = s
+	l.saved = e.State
 	l.saved.Version = r.Kept
 	l.saveRetry.reset()
 	l.f.wake(HubLane, Key{}, 0)
@@ -239,39 +234,32 @@ func (l *lives) locateOn(compared bool) { l.due = compared }
 func (l *lives) located() bool { return l.locatedOn == l.f.sub }
 
 // nextLocate decides about asking the hub how far it has come.
-func (l *lives) nextLocate() *todo {
+func (l *lives) nextLocate() Effect {
 	if !l.due || !l.f.connected || !l.f.due(HubLane, Key{}, &l.retry) {
 		return nil
 	}
-	newest, attempt, sub := l.newest, l.attempt, l.f.sub
-	return &todo{Locate{}, func(r Result) {
-		switch {
-		case sub != l.f.sub: // it is asked once more
-		case r.Err != nil || r.Position == nil:
-			l.f.hubFailed(HubLane, Key{}, &l.retry, r.Err)
-		default:
-			l.doneLocate(newest, attempt != l.attempt, r)
-		}
-	}}
+	return Locate{newest: l.newest, attempt: l.attempt}
 }
 
-// doneLocate takes where the hub is, which had shown up to newest when it was asked.
-// again: it has to be asked once more.
-func (l *lives) doneLocate(newest string, again bool, r Result) {
+func (l *lives) doneLocate(e Locate, r Result) {
+	if r.Err != nil || r.Position == nil {
+		l.f.hubFailed(Key{}, &l.retry, r.Err)
+		return
+	}
 	before, asked := l.position, l.asked
-	l.position, l.asked = r.Position, l.f.Now()
+	l.position, l.asked = r.Position, l.f.now()
 	l.retry.reset()
-	if l.due = again; !again {
+	if l.due = e.attempt != l.attempt; !l.due { // else it has to be asked once more
 		l.locatedOn = l.f.sub
 	}
-	shown := &codec.HubPosition{UID: r.Position.UID, ResourceVersion: newest}
+	shown := &codec.HubPosition{UID: r.Position.UID, ResourceVersion: e.newest}
 	for _, p := range []*codec.HubPosition{shown, before} {
 		if reason := l.beforeThat(p); reason != "" {
 			l.end(reason, p)
 		}
 	}
 	l.keeps(r.Kept)
-	if l.newest == newest {
+	if l.newest == e.newest {
 		l.newest = r.Position.ResourceVersion
 	} else if !l.due && laterThan(&codec.HubPosition{ResourceVersion: l.newest}, r.Position) {
 		// What came while the hub was asked may be later than its answer, or from
@@ -360,97 +348,4 @@ func (l *lives) locateAt(at time.Time) {
 	l.due = true
 	l.retry.wait(at, false)
 	l.f.wakeAt(HubLane, Key{}, at)
-}
-
-// State is what a source keeps on its hub from one process to the next. It goes
-// back in time together with the hub, which is what makes it useful.
-type State struct {
-	// Cursor is how far the statuses of the broker's stream are on the hub, ""
-	// when that is not known.
-	Cursor string
-	// Withheld names the clusters on which nothing is deleted because the hub
-	// lacks it, until a comparison finds that nothing is missing there any more;
-	// [everywhere] stands for all. Sorted.
-	Withheld []string
-	// Trusted is the position of the hub that the broker was told when the last
-	// doubt about the hub as a whole had ended, nil when there never was one. A
-	// broker's store that does not know it is from before that.
-	Trusted *codec.HubPosition
-	// Against is the position that the doubt about the hub as a whole was found
-	// against: one that is not later says nothing new. nil when there is no such
-	// doubt, or none of a position.
-	Against *codec.HubPosition
-	// Version is the resource version under which the hub keeps all that, "" when it
-	// does not, or nobody knows.
-	Version string
-}
-
-// everywhere in State.Withheld are all clusters. It is no cluster's name.
-const everywhere = "*"
-
-// maxWithheld is how many clusters are told apart in a State; a ConfigMap has
-// room for a few more.
-const maxWithheld = 2000
-
-// The keys of a State in a ConfigMap.
-const (
-	keyCursor   = "cursor"
-	keyWithheld = "withheld"
-	keyTrusted  = "settled"
-	keyAgainst  = "against"
-)
-
-// Data returns the state as the data of a ConfigMap.
-func (s State) Data() map[string]string {
-	data := map[string]string{}
-	if s.Cursor != "" {
-		data[keyCursor] = s.Cursor
-	}
-	if len(s.Withheld) > 0 {
-		data[keyWithheld] = strings.Join(s.Withheld, "\n")
-	}
-	for key, p := range map[string]*codec.HubPosition{keyTrusted: s.Trusted, keyAgainst: s.Against} {
-		if p != nil {
-			data[key] = p.UID + "\n" + p.ResourceVersion
-		}
-	}
-	return data
-}
-
-// StateOf reads the data of a ConfigMap. What it does not know, it ignores.
-func StateOf(data map[string]string) State {
-	return State{
-		Cursor: data[keyCursor], Withheld: sortedSet(strings.Fields(data[keyWithheld])),
-		Trusted: positionOf(data[keyTrusted]), Against: positionOf(data[keyAgainst]),
-	}
-}
-
-func positionOf(text string) *codec.HubPosition {
-	uid, version, ok := strings.Cut(text, "\n")
-	if !ok {
-		return nil
-	}
-	return &codec.HubPosition{UID: uid, ResourceVersion: version}
-}
-
-// doubtsAll reports whether nothing is deleted anywhere.
-func (s State) doubtsAll() bool { return len(s.Withheld) > 0 && s.Withheld[0] == everywhere }
-
-// equal reports whether there is nothing new to save in s.
-func (s State) equal(t State) bool {
-	return s.Cursor == t.Cursor && slices.Equal(s.Withheld, t.Withheld) &&
-		samePosition(s.Trusted, t.Trusted) && samePosition(s.Against, t.Against)
-}
-
-// withheldOf returns the names of the set for a State.
-func withheldOf(set map[string]bool) []string {
-	if set[everywhere] || len(set) > maxWithheld {
-		return []string{everywhere}
-	}
-	return slices.Sorted(maps.Keys(set))
-}
-
-func sortedSet(names []string) []string {
-	slices.Sort(names)
-	return slices.Compact(names)
 }

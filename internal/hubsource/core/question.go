@@ -1,6 +1,8 @@
 package core
 
 import (
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
@@ -15,26 +17,46 @@ type questions struct {
 // maxGets is how many works of a cluster are asked for one by one.
 const maxGets = 10
 
+// askingHub counts the works of a cluster that are asked for.
+type askingHub struct {
+	wanted int
+	retry  retry
+}
+
+// Get asks the hub for a work. The result carries the work if there is one under
+// that name, else an error for which apierrors.IsNotFound is true.
+type Get struct {
+	UID             types.UID
+	Namespace, Name string
+	asked           int
+	attempt         int // of the comparison that asks, 0 for none
+}
+
+// List asks the hub which works of a namespace there are. The result carries them
+// in Present.
+type List struct {
+	Namespace string
+	asked     int
+	attempt   int // as in [Get]
+}
+
+// Present are the resource versions of works by uid, at one moment.
+type Present map[types.UID]string
+
+func (Get) effect()  {}
+func (List) effect() {}
+
 // ask wants the hub's own word of a work.
 func (q *questions) ask(w *work) {
-	w.hub.ask()
+	q.want(w, true)
 	q.f.wake(HubLane, w.key(), 0)
 }
 
-// write writes a work on the hub. done is told what came of it, and says whether that
-// is tried again where it failed.
-func (q *questions) write(l Lane, w *work, retry *retry, e Effect, done func(error) (again bool)) *todo {
-	asked := q.f.tick()
-	return q.f.ofWork(w, e, func(r Result) {
-		again := done(r.Err)
-		switch {
-		case r.Err == nil:
-			retry.reset()
-			q.wrote(w, r.Work, asked)
-		case again:
-			q.f.hubFailed(l, w.key(), retry, r.Err)
-		}
-	})
+func (q *questions) want(w *work, wanted bool) {
+	if w.hub.asking != wanted {
+		w.hub.want(wanted)
+		w.cl.asking.wanted += sign(wanted)
+	}
 }
 
 // wrote takes the hub's answer to a write of ours.
@@ -42,91 +64,91 @@ func (q *questions) wrote(w *work, o *workv1.ManifestWork, asked int) {
 	if o != nil {
 		q.lives.shown(o)
 	}
-	w.hub.wrote(o, asked, q.f.tick(), q.f.Now())
+	w.hub.wrote(o, asked, q.f.tick(), q.f.now())
 	if !w.hub.lagging.IsZero() {
 		q.f.wakeAt(HubLane, w.key(), w.hub.lagging.Add(informerLag))
 	}
 	q.f.recount(w)
 }
 
+// less takes it that one of them is no more.
+func (a *askingHub) less() { a.wanted-- }
+
+// keep brings the count up to date after an answer changed what is wanted.
+func (q *questions) keep(w *work, was bool) {
+	if w.hub.asking != was {
+		w.cl.asking.wanted += sign(w.hub.asking)
+	}
+}
+
 // next decides about asking for a work.
-func (q *questions) next(w *work) *todo {
+func (q *questions) next(w *work) Effect {
 	h := &w.hub
 	if !h.asking && !h.lagging.IsZero() && !q.f.until(HubLane, w.key(), h.lagging.Add(informerLag)) {
-		h.ask()
+		q.want(w, true)
 	}
 	switch {
 	case !h.asking:
 		return nil
-	case h.object != nil && asksForMany(w.cl):
+	case w.cl.asking.wanted > maxGets && h.object != nil:
 		q.f.wakeCluster(HubLane, w.cl)
 		return nil
 	case !q.f.due(HubLane, w.key(), &h.retry):
 		return nil
 	}
-	asked := q.f.tick()
-	return q.f.ofWork(w, Get{UID: w.uid, Namespace: w.cl.name, Name: w.name()}, func(r Result) { q.doneGet(w, asked, r) })
-}
-
-// asksForMany reports whether so many works of a cluster are asked for that one list
-// answers for all.
-func asksForMany(cl *cluster) bool {
-	n := 0
-	for _, w := range cl.works {
-		if w.hub.asking {
-			n++
-		}
-		if n > maxGets {
-			return true
-		}
-	}
-	return false
+	return Get{UID: w.uid, Namespace: w.cl.name, Name: w.name(), asked: q.f.tick()}
 }
 
 // nextList decides about asking for all works of a cluster.
-func (q *questions) nextList(cl *cluster) *todo {
-	if !asksForMany(cl) || !q.f.due(HubLane, cl.key(), &cl.listing) {
+func (q *questions) nextList(cl *cluster) Effect {
+	if cl.asking.wanted <= maxGets || !q.f.due(HubLane, cl.key(), &cl.asking.retry) {
 		return nil
 	}
-	asked := q.f.tick()
-	return q.f.ofCluster(cl, List{Namespace: cl.name}, func(r Result) { q.doneList(cl, asked, r) })
+	return List{Namespace: cl.name, asked: q.f.tick()}
 }
 
-func (q *questions) doneGet(w *work, asked int, r Result) {
+func (q *questions) doneGet(w *work, e Get, r Result) {
+	was := w.hub.asking
 	switch {
-	case r.lacks(w.uid):
-		w.hub.notThere(asked, q.f.tick(), q.f.Now())
+	case apierrors.IsNotFound(r.Err), r.Err == nil && r.Work.UID != e.UID:
+		w.hub.notThere(e.asked, q.f.tick(), q.f.now())
 		if w.hub.asking {
 			q.f.failed(HubLane, w.key(), &w.hub.retry, missingDelay)
 		}
 	case r.Err != nil:
-		q.f.hubFailed(HubLane, w.key(), &w.hub.retry, r.Err)
+		q.f.hubFailed(w.key(), &w.hub.retry, r.Err)
 	default:
 		q.lives.shown(r.Work)
-		q.lives.contradicted(w.hub.found(r.Work, asked, q.f.tick(), q.f.Now()))
+		q.lives.contradicted(w.hub.found(r.Work, e.asked, q.f.tick(), q.f.now()))
 	}
+	q.keep(w, was)
 	q.heard(w)
 }
 
-func (q *questions) doneList(cl *cluster, asked int, r Result) {
-	if r.Err != nil {
-		q.f.hubFailed(HubLane, cl.key(), &cl.listing, r.Err)
+func (q *questions) doneList(e List, r Result) {
+	cl := q.f.clusters[e.Namespace]
+	if cl == nil {
 		return
 	}
-	cl.listing.reset()
+	if r.Err != nil {
+		q.f.hubFailed(cl.key(), &cl.asking.retry, r.Err)
+		return
+	}
+	cl.asking.retry.reset()
 	for uid, w := range cl.works {
 		if !w.hub.asking {
 			continue
 		}
 		if version, there := r.Present[uid]; there {
-			q.lives.contradicted(w.hub.listed(version, asked, q.f.Now()))
+			q.lives.contradicted(w.hub.listed(version, e.asked, q.f.now()))
 		} else {
-			w.hub.notThere(asked, q.f.tick(), q.f.Now())
+			w.hub.notThere(e.asked, q.f.tick(), q.f.now())
 		}
+		q.keep(w, true)
 		q.heard(w)
 	}
-	if asksForMany(cl) { // the informer is about to say what became of them
-		q.f.failed(HubLane, cl.key(), &cl.listing, missingDelay)
+	if cl.asking.wanted > maxGets { // the informer is about to say what became of them
+		q.f.failed(HubLane, cl.key(), &cl.asking.retry, missingDelay)
 	}
 }
 

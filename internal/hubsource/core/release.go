@@ -65,7 +65,7 @@ func (s *releases) set(cl *cluster, must bool) {
 // next decides about a release. It goes out behind all that was published of the
 // cluster's works, and not while the broker is told of comparisons, so that those
 // are about the clusters as they are then.
-func (s *releases) next(cl *cluster) *todo {
+func (s *releases) next(cl *cluster) Effect {
 	r := &cl.release
 	switch {
 	case !r.must || r.sending || r.inFlight > 0 || s.compare.telling() || !s.f.connected:
@@ -80,10 +80,14 @@ func (s *releases) next(cl *cluster) *todo {
 		return nil
 	}
 	r.sending = true
-	return s.f.ofCluster(cl, Release{Cluster: cl.name, Order: s.f.nextOrder()}, func(r Result) { s.done(cl, r) })
+	return Release{Cluster: cl.name, Order: s.f.nextOrder()}
 }
 
-func (s *releases) done(cl *cluster, r Result) {
+func (s *releases) done(e Release, r Result) {
+	cl := s.f.clusters[e.Cluster]
+	if cl == nil {
+		return
+	}
 	if isOpen(r.Err) {
 		// It may be carried out yet, and would drop what is published from now on where
 		// the cluster is served again.

@@ -65,7 +65,7 @@ func (s *specState) agreed() {
 }
 
 // next decides the next step of a work towards the broker.
-func (s *specs) next(w *work) *todo {
+func (s *specs) next(w *work) Effect {
 	switch {
 	case w.hub.object == nil:
 		return nil
@@ -95,27 +95,19 @@ func (s *specs) next(w *work) *todo {
 
 // nextHeld decides about a work that the broker has as it is. It keeps its
 // finalizer: somebody may have removed it.
-func (s *specs) nextHeld(w *work) *todo {
+func (s *specs) nextHeld(w *work) Effect {
 	o := w.hub.object
 	if o.DeletionTimestamp != nil || hasFinalizer(o) || !s.f.due(SpecLane, w.key(), &w.spec.retry) {
 		return nil
 	}
-	return s.addFinalizer(w)
-}
-
-// addFinalizer puts our finalizer on a work.
-func (s *specs) addFinalizer(w *work) *todo {
-	return s.questions.write(SpecLane, w, &w.spec.retry, AddFinalizer{Work: w.hub.object}, func(err error) bool {
-		w.spec.fresh = w.spec.fresh || err == nil && !w.spec.attempted
-		return true
-	})
+	return AddFinalizer{Work: o, asked: s.f.tick()}
 }
 
 // nextPublish decides about a state of a work that the broker is to be told. What
 // contradicts the broker's records is taken for true only when the hub itself
 // said so after they were heard: the informer may lag, also behind a deletion
 // that an earlier process saw to its end; or the hub went back in time.
-func (s *specs) nextPublish(w *work, m mark) *todo {
+func (s *specs) nextPublish(w *work, m mark) Effect {
 	o := w.hub.object
 	behind := w.isBehind(s.f.sub)
 	switch {
@@ -133,7 +125,7 @@ func (s *specs) nextPublish(w *work, m mark) *todo {
 	case behind && !s.lives.admits("the hub has works in an older state than the broker"):
 		return nil
 	case !hasFinalizer(o):
-		return s.addFinalizer(w)
+		return AddFinalizer{Work: o, asked: s.f.tick()}
 	}
 	return s.publish(w, m)
 }
@@ -155,7 +147,7 @@ func (s *specs) needsWord(w *work) bool {
 }
 
 // nextEnded decides about a work that left the hub.
-func (s *specs) nextEnded(w *work) *todo {
+func (s *specs) nextEnded(w *work) Effect {
 	switch {
 	case !s.owesDeletion(w):
 		s.compare.forget(w)
@@ -201,13 +193,13 @@ func (s *specs) stillRefused(w *work, m mark) bool {
 
 // publish publishes the current state of a work. A broker that knows of its
 // deletion takes a create_request for a new life, so that needs the hub's word.
-func (s *specs) publish(w *work, m mark) *todo {
+func (s *specs) publish(w *work, m mark) Effect {
 	o := w.hub.object
 	if m.deleting && o.DeletionTimestamp == nil {
 		o = o.DeepCopy()
 		o.DeletionTimestamp = &metav1.Time{Time: w.hub.endedAt}
 	}
-	p := Publish{Work: o, Action: codec.UpdateRequest, Slim: isLarge(o), Order: s.f.nextOrder()}
+	p := Publish{Work: o, Action: codec.UpdateRequest, Slim: isLarge(o), Order: s.f.nextOrder(), mark: m}
 	p.Unversioned = m.deleting && w.spec.staleRuns > 0
 	p.Held = m.deleting && w.spec.elsewhere
 	has := w.broker.on(s.f.sub)
@@ -221,18 +213,32 @@ func (s *specs) publish(w *work, m mark) *todo {
 	}
 	w.spec.attempted, w.spec.sending = true, s.f.sub
 	w.cl.release.begin()
-	return &todo{p, func(r Result) { s.donePublish(w, p, r) }}
+	return p
 }
 
-// mark is that of the state which is published.
-func (p Publish) mark() mark { return markOf(p.Work) }
+func (s *specs) doneAddFinalizer(e AddFinalizer, r Result) {
+	w := s.f.works[e.Work.UID]
+	switch {
+	case w == nil:
+	case r.Err == nil:
+		w.spec.retry.reset()
+		w.spec.fresh = w.spec.fresh || !w.spec.attempted
+		s.questions.wrote(w, r.Work, e.asked)
+	default:
+		s.f.hubFailedIn(SpecLane, w.key(), &w.spec.retry, r.Err)
+	}
+}
 
-func (s *specs) donePublish(w *work, e Publish, r Result) {
-	cl := w.cl
+func (s *specs) donePublish(e Publish, r Result) {
+	cl := s.f.clusters[e.Work.Namespace]
+	if cl == nil {
+		return
+	}
 	if cl.release.finish(s.f.sub, isOpen(r.Err)); cl.release.must {
 		s.f.wakeCluster(SpecLane, cl)
 	}
-	if s.f.works[w.uid] != w || w.spec.sending != s.f.sub {
+	w := s.f.works[e.Work.UID]
+	if w == nil || w.spec.sending != s.f.sub {
 		cl.release.strayed()
 		if isOpen(r.Err) {
 			s.f.endSubscription() // nobody is left who would repeat it, or undo it
@@ -279,14 +285,14 @@ func (s *specs) accepted(w *work, e Publish, r transport.Receipt) {
 		s.compare.cursor.askFor(w) // it has the work from another life of the hub
 	}
 	what := holds
-	if e.mark().deleting && r.Outcome == codec.OutcomeConfirmed {
+	if e.mark.deleting && r.Outcome == codec.OutcomeConfirmed {
 		what = buried
 	}
-	w.broker.answer(s.f.sub, what, e.mark(), r.Revision, s.f.tick())
+	w.broker.answer(s.f.sub, what, e.mark, r.Revision, s.f.tick())
 	w.spec.agreed()
 	w.hub.untag()
 	s.f.blameSpec(w, nil)
-	if p := w.report.pending; p != nil && p.Deleted && !e.mark().deleting {
+	if p := w.report.pending; p != nil && p.Deleted && !e.mark.deleting {
 		w.report.drop(s.f, s.compare.cursor) // it was the end of an earlier life of the work
 	}
 	s.nameTaken(w, e)
@@ -303,11 +309,11 @@ func (s *specs) nameTaken(w *work, e Publish) {
 // refused takes a refusal that stays until something changes.
 func (s *specs) refused(w *work, e Publish, r Result) {
 	code := transport.CodeOf(r.Err)
-	if e.mark().deleting && (w.hub.gone() || code == transport.CodeAlreadyExists) {
+	if e.mark.deleting && (w.hub.gone() || code == transport.CodeAlreadyExists) {
 		// Nobody is left to tell (the shell has logged it), or another source has the
 		// name on this cluster: the work never became a record, and there is nothing to
 		// clean up.
-		w.broker.answer(s.f.sub, buried, e.mark(), 0, s.f.tick())
+		w.broker.answer(s.f.sub, buried, e.mark, 0, s.f.tick())
 		return
 	}
 	s.refuse(w, e, r.Receipt.Revision)
@@ -328,7 +334,7 @@ const shownStaleRuns = 3
 // often it was changed.
 func (s *specs) stale(w *work, e Publish, revision uint64) {
 	w.spec.staleRuns++
-	if s.compare.on && !e.mark().deleting {
+	if s.compare.on && !e.mark.deleting {
 		if w.spec.staleRuns >= shownStaleRuns {
 			s.f.blameSpec(w, staleSpec(e.Work))
 		}
@@ -346,9 +352,9 @@ func (s *specs) stale(w *work, e Publish, revision uint64) {
 }
 
 func (s *specs) refuse(w *work, e Publish, revision uint64) {
-	w.broker.answer(s.f.sub, refused, e.mark(), revision, s.f.tick())
+	w.broker.answer(s.f.sub, refused, e.mark, revision, s.f.tick())
 	w.spec.retry.reset()
-	w.spec.tryAgain = s.f.Now().Add(refusedDelay/2 + s.f.jittered(refusedDelay/2))
+	w.spec.tryAgain = s.f.now().Add(refusedDelay/2 + s.f.jittered(refusedDelay/2))
 }
 
 // changed takes it that a work has another state on the hub than was known, or is

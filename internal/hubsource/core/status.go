@@ -6,11 +6,9 @@ import (
 
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	workv1 "open-cluster-management.io/api/work/v1"
-	workv1alpha1 "open-cluster-management.io/api/work/v1alpha1"
 
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
@@ -71,9 +69,9 @@ type reportState struct {
 	version  int64
 	warned   bool // NotDeleting was told
 	retry    retry
-	// held is the number of the part of the stream whose cursor waits for the report, or
-	// for the end that it brought about, 0 for none; see cursor.
-	held int
+	// held is the part of the stream whose cursor waits for the report, or for
+	// the end that it brought about; see cursor.
+	held *segment
 	// early is since when the pending report waits for something that the hub has
 	// not shown yet.
 	early time.Time
@@ -94,9 +92,9 @@ func (r *reportState) forgetSequence() { r.sequence = "" }
 
 // letGo ends that the cursor waits for the work.
 func (r *reportState) letGo(c *cursor) {
-	if n := r.held; n != 0 {
-		r.held = 0
-		c.letGo(n)
+	if s := r.held; s != nil {
+		r.held = nil
+		c.letGo(s)
 	}
 }
 
@@ -119,9 +117,9 @@ func (r *reportState) drop(f *fleet, c *cursor) {
 
 // hold keeps the cursor back until the work's report is dealt with.
 func (r *reportState) hold(c *cursor) {
-	n := c.hold()
+	s := c.hold()
 	r.letGo(c)
-	r.held = n
+	r.held = s
 }
 
 // receive takes a report.
@@ -255,7 +253,7 @@ func (s *statuses) forgetUnseen(w *work) {
 }
 
 // next decides the next write of a work on the hub.
-func (s *statuses) next(w *work) *todo {
+func (s *statuses) next(w *work) Effect {
 	o := w.hub.object
 	if o == nil {
 		return s.nextUnseen(w)
@@ -286,28 +284,23 @@ func (s *statuses) next(w *work) *todo {
 	if !s.f.due(HubLane, w.key(), &w.report.retry) {
 		return nil
 	}
-	return s.patch(w, status, r)
+	return PatchStatus{Work: o, Status: status, report: r, asked: s.f.tick()}
 }
 
 // nextEnd decides about a work whose deletion is confirmed. An answer that is still to
 // come may say that the broker has begun another one.
-func (s *statuses) nextEnd(w *work, o *workv1.ManifestWork) *todo {
+func (s *statuses) nextEnd(w *work, o *workv1.ManifestWork) Effect {
 	if o.DeletionTimestamp != nil && !hasFinalizer(o) {
 		w.report.letGo(s.cursor)
 	}
 	if o.DeletionTimestamp == nil || !hasFinalizer(o) || w.spec.isSending(s.f.sub) || !s.f.due(HubLane, w.key(), &w.report.retry) {
 		return nil
 	}
-	return s.questions.write(HubLane, w, &w.report.retry, RemoveFinalizer{Work: o}, func(err error) bool {
-		if err == nil || apierrors.IsNotFound(err) {
-			w.report.letGo(s.cursor)
-		}
-		return true
-	})
+	return RemoveFinalizer{Work: o, asked: s.f.tick()}
 }
 
 // nextUnseen decides about a report whose work the informer does not have.
-func (s *statuses) nextUnseen(w *work) *todo {
+func (s *statuses) nextUnseen(w *work) Effect {
 	switch p := w.report.pending; {
 	case p == nil:
 		s.forgetUnseen(w)
@@ -343,7 +336,7 @@ func (s *statuses) ready(w *work, o *workv1.ManifestWork) *Report {
 	case p == nil || !isEarly(p, o):
 		return p
 	case w.report.early.IsZero():
-		w.report.early = s.f.Now()
+		w.report.early = s.f.now()
 		s.f.wake(HubLane, w.key(), informerPatience)
 	case w.hub.answered > w.report.came:
 		if p.Deleted && !w.hub.absent { // so the broker has the work no longer
@@ -374,26 +367,29 @@ func (s *statuses) desired(w *work, o *workv1.ManifestWork, r *Report) workv1.Ma
 			return c.Type == manifestwork.ConditionDeleted // a word between agent and source, never shown
 		})
 	}
-	now := metav1.NewTime(s.f.Now().Truncate(1e9))
+	now := metav1.NewTime(s.f.now().Truncate(1e9))
 	status.Conditions = withDelivered(status.Conditions, o.Status.Conditions, w.blame, now)
 	return status
 }
 
-// patch writes a status; r is the report in it, nil when only the condition Delivered
-// changes.
-func (s *statuses) patch(w *work, status workv1.ManifestWorkStatus, r *Report) *todo {
-	o := w.hub.object
-	return s.questions.write(HubLane, w, &w.report.retry, PatchStatus{Work: o, Status: status}, func(err error) bool {
-		rejected := r != nil && Rejected(err)
-		if err == nil || apierrors.IsNotFound(err) || rejected {
-			s.written(w, r)
-		}
-		if rejected {
-			s.f.blameStatus(w, newProblem(o, ReasonStatusRejected,
-				"the hub does not take the status that the cluster reported, the one shown is older: "+err.Error()))
-		}
-		return !rejected
-	})
+func (s *statuses) donePatchStatus(e PatchStatus, r Result) {
+	w := s.f.works[e.Work.UID]
+	switch {
+	case w == nil:
+	case r.Err == nil:
+		w.report.retry.reset()
+		s.questions.wrote(w, r.Work, e.asked)
+		s.written(w, e.report)
+	case apierrors.IsNotFound(r.Err):
+		s.written(w, e.report)
+		s.f.hubFailed(w.key(), &w.report.retry, r.Err)
+	case e.report != nil && Rejected(r.Err):
+		s.written(w, e.report)
+		s.f.blameStatus(w, newProblem(e.Work, ReasonStatusRejected,
+			"the hub does not take the status that the cluster reported, the one shown is older: "+r.Err.Error()))
+	default:
+		s.f.hubFailed(w.key(), &w.report.retry, r.Err)
+	}
 }
 
 // written drops a report unless a newer one took its place.
@@ -403,64 +399,23 @@ func (s *statuses) written(w *work, r *Report) {
 	}
 }
 
+func (s *statuses) doneRemoveFinalizer(e RemoveFinalizer, r Result) {
+	w := s.f.works[e.Work.UID]
+	switch {
+	case w == nil:
+	case r.Err == nil:
+		w.report.retry.reset()
+		s.questions.wrote(w, r.Work, e.asked)
+		w.report.letGo(s.cursor)
+	case apierrors.IsNotFound(r.Err):
+		w.report.letGo(s.cursor)
+		s.f.hubFailed(w.key(), &w.report.retry, r.Err)
+	default:
+		s.f.hubFailed(w.key(), &w.report.retry, r.Err)
+	}
+}
+
 // Rejected reports whether the hub will never take what it was given.
 func Rejected(err error) bool {
 	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsRequestEntityTooLargeError(err)
-}
-
-// longestTTL is a time to live that nobody waits for; longer ones could not be
-// added to a time.
-const longestTTL = 100 * 365 * 24 * time.Hour
-
-// expiry returns when a work is to be deleted because it has completed: the time
-// at which it completed and its time to live. What a ManifestWorkReplicaSet made
-// it looks after itself.
-//
-// Everything is read off the work, so that any leader comes to the same end.
-func expiry(o *workv1.ManifestWork) (at time.Time, expires bool) {
-	d := o.Spec.DeleteOption
-	if d == nil || d.TTLSecondsAfterFinished == nil || o.DeletionTimestamp != nil {
-		return at, false
-	}
-	if _, owned := o.Labels[workv1alpha1.ManifestWorkReplicaSetControllerNameLabelKey]; owned {
-		return at, false
-	}
-	complete := meta.FindStatusCondition(o.Status.Conditions, workv1.WorkComplete)
-	ttl := *d.TTLSecondsAfterFinished
-	if complete == nil || complete.Status != "True" || ttl > int64(longestTTL/time.Second) {
-		return at, false
-	}
-	return complete.LastTransitionTime.Add(time.Duration(max(ttl, 0)) * time.Second), true
-}
-
-// expires returns when this source is to delete a work, if it is. A report that
-// waits may say that the work is not complete any more, so it is written first.
-func (s *statuses) expires(w *work, o *workv1.ManifestWork) (at time.Time, expires bool) {
-	if !s.f.CleanUp || w.report.pending != nil || !w.cl.selected {
-		return at, false
-	}
-	return expiry(o)
-}
-
-// nextCleanUp decides whether a work that has nothing else to be written has had
-// its time.
-func (s *statuses) nextCleanUp(w *work, o *workv1.ManifestWork) *todo {
-	at, expires := s.expires(w, o)
-	if !expires || s.f.until(HubLane, w.key(), at) || !s.f.due(HubLane, w.key(), &w.report.retry) {
-		return nil
-	}
-	return s.f.ofWork(w, DeleteCompleted{Work: o}, func(r Result) { s.doneDeleteCompleted(w, o.ResourceVersion, r) })
-}
-
-func (s *statuses) doneDeleteCompleted(w *work, version string, r Result) {
-	if r.Err != nil && !apierrors.IsNotFound(r.Err) {
-		s.f.hubFailed(HubLane, w.key(), &w.report.retry, r.Err)
-		return
-	}
-	after := time.Duration(0)
-	if w.report.retry.reset(); w.hub.object.ResourceVersion == version {
-		after = informerLag // the informer is about to show what has become of it
-		w.report.retry.wait(s.f.Now().Add(after), true)
-	}
-	s.f.wake(HubLane, w.key(), after)
 }
