@@ -188,13 +188,13 @@ func (c *Core) Hello() transport.Hello {
 func (c *Core) Subscribed(a transport.Accepted) ([]codec.Event, error) {
 	c.mu.Lock()
 	c.connected = true
-	resumed, drop := c.link.begin(a), false
+	resumed := c.link.begin(a)
 	var events []codec.Event
 	var err error
 	if resumed {
 		c.set.Continued(c.link.cursor.Revision)
 	} else {
-		drop = c.keeper.refused()
+		c.keeper.refused()
 		c.set.Subscribed(c.link.hawser)
 		var e codec.Event
 		if e, err = c.list(); err == nil {
@@ -203,7 +203,7 @@ func (c *Core) Subscribed(a transport.Accepted) ([]codec.Event, error) {
 	}
 	waiting := c.outbox.Reconnected(resumed)
 	c.mu.Unlock()
-	if drop {
+	if !resumed {
 		c.save(0)
 	}
 	if err != nil {

@@ -69,9 +69,9 @@ func encodeEntry(w *desired.Work, now time.Time) (codec.Event, error) {
 	return e, nil
 }
 
-// decodeEntry is the reverse of encodeEntry. The error says that the entry is
-// of no use.
-func decodeEntry(e codec.Event) (*desired.Work, error) {
+// decodeEntry is the reverse of encodeEntry, on this cluster. The error says that the
+// entry is of no use.
+func decodeEntry(e codec.Event, cluster string) (*desired.Work, error) {
 	if e.Extensions()[codec.ExtRevision] == noRevision {
 		e = e.Clone()
 		e.SetExtension(codec.ExtRevision, nil)
@@ -80,6 +80,9 @@ func decodeEntry(e codec.Event) (*desired.Work, error) {
 	var invalid *manifestwork.InvalidError
 	if err != nil && !errors.As(err, &invalid) {
 		return nil, err
+	}
+	if spec.Cluster != cluster {
+		return nil, errors.New("the work is of cluster " + spec.Cluster)
 	}
 	w := &desired.Work{
 		Ref: spec.Ref, Source: spec.Source, Version: spec.Version, Revision: spec.Revision, Tag: spec.Tag, Deleting: spec.Deleting,

@@ -29,7 +29,7 @@ func onDisk(t testing.TB, w *desired.Work) *desired.Work {
 	if e, err = codec.Unmarshal(b); err != nil {
 		t.Fatal(err)
 	}
-	got, err := decodeEntry(e)
+	got, err := decodeEntry(e, testCluster)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +110,7 @@ func TestEntry_WithoutRevision(t *testing.T) {
 		}
 		former := written.Clone()
 		former.SetExtension(codec.ExtRevision, "0")
-		got, err := decodeEntry(former)
+		got, err := decodeEntry(former, testCluster)
 		if err != nil {
 			t.Fatalf("%s, of a former release: %v", action, err)
 		}
@@ -146,7 +146,7 @@ func TestEntry_OfNoUse(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.change(&e)
-		if _, err := decodeEntry(e); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := decodeEntry(e, testCluster); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, want %q", name, err, c.want)
 		}
 	}
@@ -175,7 +175,7 @@ func FuzzDecodeEntry(f *testing.F) {
 		if err != nil {
 			return
 		}
-		w, err := decodeEntry(e)
+		w, err := decodeEntry(e, testCluster)
 		if err != nil {
 			return
 		}

@@ -21,8 +21,7 @@ type Journal interface {
 	Remove(id string) error
 	Checkpoint(c codec.Cursor) error
 	Reserve(sequence string) error
-	SaveReported(r journal.Reported) error
-	SaveLeft(left map[string]map[string]string) error
+	Note(r journal.Reported, left map[string]map[string]string) error
 	Due() bool
 	Renew(c journal.Content) error
 }
@@ -53,8 +52,8 @@ type keeper struct {
 	// works that are to be removed.
 	unsaved map[string]conditions.Lapse
 	gone    map[string]bool
-	// onDisk: there is a cursor on disk. drop: it must go.
-	onDisk, drop bool
+	// drop: the cursor on disk, if there is one, must go.
+	drop bool
 	// target is what is to be stored, and acknowledged then on the subscription with
 	// this serial.
 	target *codec.Ack
@@ -84,7 +83,7 @@ func (k *keeper) load() error {
 	s, err := k.config.Journal.Load(journal.Binding{
 		ClusterUID: k.clusterUID, Cluster: k.config.Cluster, HubHash: k.config.HubHash, AgentID: k.config.AgentID,
 	}, func(e codec.Event) error {
-		w, err := k.readEntry(e)
+		w, err := decodeEntry(e, k.config.Cluster)
 		if err == nil {
 			works, latest[w.ResourceID] = append(works, w), w
 		}
@@ -103,7 +102,6 @@ func (k *keeper) load() error {
 		}
 	}
 	k.link.move(s.Cursor)
-	k.onDisk = s.Cursor != (codec.Cursor{})
 	maps.DeleteFunc(s.Reported.Accepted, func(id, _ string) bool { return k.set.Get(id) == nil })
 	err = k.outbox.Restore(s.Reported.Sequence, s.Reserved, s.Reported.Accepted)
 	names := k.set.Names()
@@ -126,15 +124,6 @@ func (k *keeper) load() error {
 	}
 	k.save(0)
 	return nil
-}
-
-// readEntry reads a work that was put.
-func (k *keeper) readEntry(e codec.Event) (*desired.Work, error) {
-	w, err := decodeEntry(e)
-	if err == nil && w.Cluster != k.config.Cluster {
-		err = errors.New("the work is of cluster " + w.Cluster)
-	}
-	return w, err
 }
 
 // put writes a work before it is acted upon. A failure does not keep the work from
@@ -175,8 +164,8 @@ func (k *keeper) saveFailed(err error) {
 // nothing to come back for; recovered says that the directory failed until now.
 func (k *keeper) saveAll() (next time.Duration, recovered bool) {
 	err := errors.Join(k.renew(), k.removeGone(), k.saveCursor())
-	next, reportedErr := k.saveReported()
-	if err = errors.Join(err, reportedErr); err != nil {
+	next, notesErr := k.saveNotes()
+	if err = errors.Join(err, notesErr); err != nil {
 		k.saveFailed(err)
 	}
 	k.mu.Lock()
@@ -197,11 +186,9 @@ func (k *keeper) saveAll() (next time.Duration, recovered bool) {
 // stop saves what is only saved now and then.
 func (k *keeper) stop() {
 	k.mu.Lock()
-	if !k.reported.IsZero() || k.written.changed {
-		k.reported = k.config.Now()
-	}
+	k.reported = k.config.Now()
 	k.mu.Unlock()
-	if _, err := k.saveReported(); err != nil {
+	if _, err := k.saveNotes(); err != nil {
 		k.saveFailed(err)
 	}
 }
@@ -216,7 +203,7 @@ func (k *keeper) renew() error {
 	}
 	k.mu.Lock()
 	works, left := k.set.All(), maps.Clone(k.written.objects)
-	sequence, accepted, _ := k.outbox.Reported()
+	sequence, accepted := k.outbox.Reported()
 	k.mu.Unlock()
 	err := k.config.Journal.Renew(journal.Content{
 		Works: func(yield func(codec.Event, error) bool) {
@@ -250,12 +237,14 @@ func (k *keeper) removeGone() error {
 	k.mu.Unlock()
 	for _, id := range gone {
 		if err := k.config.Journal.Remove(id); err != nil {
-			return err
+			return err // what was removed before is removed once more
 		}
-		k.mu.Lock()
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, id := range gone {
 		delete(k.gone, id)
 		delete(k.unsaved, id)
-		k.mu.Unlock()
 	}
 	return nil
 }
@@ -265,34 +254,34 @@ func (k *keeper) removeGone() error {
 func (k *keeper) saveCursor() error {
 	k.mu.Lock()
 	drop, target, serial := k.drop, k.target, k.serial
-	ready := target != nil && len(k.unsaved)+len(k.gone) == 0
-	k.mu.Unlock()
-	if drop {
-		if err := k.config.Journal.Checkpoint(codec.Cursor{}); err != nil {
-			return err
-		}
-		k.mu.Lock()
-		k.drop, k.onDisk = false, false
-		k.mu.Unlock()
+	k.drop = false
+	if len(k.unsaved)+len(k.gone) > 0 {
+		target = nil
 	}
-	if !ready {
+	k.mu.Unlock()
+	var c codec.Cursor
+	if target != nil {
+		c = target.Cursor
+	} else if !drop {
 		return nil
 	}
-	if err := k.config.Journal.Checkpoint(target.Cursor); err != nil {
+	err := k.config.Journal.Checkpoint(c)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err != nil {
+		k.drop = k.drop || drop
 		return err
 	}
-	k.mu.Lock()
+	if target == nil {
+		return nil
+	}
 	if k.target == target {
 		k.target = nil
 	}
-	// Meanwhile a broker may have refused the cursor.
-	k.onDisk, k.drop = true, k.drop || k.link.cursor == (codec.Cursor{})
-	sync, refused := k.link.acknowledge(serial, target), k.drop
-	k.mu.Unlock()
-	if sync {
+	if k.link.acknowledge(serial, target) {
 		k.config.Sync()
 	}
-	if refused {
+	if k.drop = k.drop || k.link.cursor == (codec.Cursor{}); k.drop { // a broker refused it meanwhile
 		k.save(0)
 	}
 	return nil
@@ -333,41 +322,29 @@ func (k *keeper) noteReported() (save bool) {
 	return true
 }
 
-// saveReported notes what the broker accepted, and how objects were left, if it is
-// time. next is how long it will be until then.
-func (k *keeper) saveReported() (next time.Duration, err error) {
+// saveNotes notes what the broker accepted, and how objects were left, if it is
+// time. next is how long it will be until then. What fails is in the log that is begun
+// anew then.
+func (k *keeper) saveNotes() (next time.Duration, err error) {
 	k.mu.Lock()
 	due, now := k.reported, k.config.Now()
 	if due.IsZero() || due.After(now) {
 		k.mu.Unlock()
 		return max(0, due.Sub(now)), nil
 	}
-	sequence, accepted, known := k.outbox.Reported()
-	left, changed := k.written.take()
+	sequence, accepted := k.outbox.Reported()
+	left := k.written.take()
 	k.reported = time.Time{}
 	k.mu.Unlock()
-	if known { // else what is on disk is no more wrong than it was
-		err = k.config.Journal.SaveReported(journal.Reported{Sequence: sequence, Accepted: accepted})
-	}
-	if err == nil && changed {
-		err = k.config.Journal.SaveLeft(left)
-	}
-	if err != nil {
-		k.mu.Lock()
-		k.written.notSaved(changed)
-		k.noteReported()
-		k.mu.Unlock()
-	}
-	return 0, err
+	return 0, k.config.Journal.Note(journal.Reported{Sequence: sequence, Accepted: accepted}, left)
 }
 
 // noteUntil has an ack sent on the subscription when what it covers is on disk.
 func (k *keeper) noteUntil(a *codec.Ack) { k.target, k.serial = a, k.link.serial }
 
 // refused: the cursor on disk, if there is one, is of no use to the broker.
-func (k *keeper) refused() (save bool) {
-	k.target, k.drop = nil, k.onDisk
-	return k.drop
+func (k *keeper) refused() {
+	k.target, k.drop = nil, true
 }
 
 // awaited is the ack that is to be sent on this subscription; nil if there is none.

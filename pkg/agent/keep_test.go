@@ -65,7 +65,7 @@ func TestCore_JournalComesFirst(t *testing.T) {
 	r.inSync(1)
 	r.apply(hubWork("w-1", "web", 2, configMap("a", "2")))
 	r.inSync(2)
-	want := []string{"put w-1 0", "reserve  10", "checkpoint e/t/1 10", "put w-1 11", "checkpoint e/t/2 21"}
+	want := []string{"put w-1 0", "drop  0", "reserve  10", "checkpoint e/t/1 10", "put w-1 11", "checkpoint e/t/2 21"}
 	if !slices.Equal(early, want) {
 		t.Fatalf("got %q, want %q", early, want)
 	}

@@ -136,15 +136,14 @@ func (j *memoryJournal) Renew(c journal.Content) error {
 	return nil
 }
 
-func (j *memoryJournal) SaveReported(r journal.Reported) error {
+func (j *memoryJournal) Note(r journal.Reported, left map[string]map[string]string) error {
 	if err := j.do("reported", ""); err != nil {
 		return err
 	}
 	j.reported = journal.Reported{Sequence: r.Sequence, Accepted: maps.Clone(r.Accepted)}
-	return nil
-}
-
-func (j *memoryJournal) SaveLeft(left map[string]map[string]string) error {
+	if left == nil {
+		return nil
+	}
 	if err := j.do("left", ""); err != nil {
 		return err
 	}

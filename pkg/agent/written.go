@@ -43,14 +43,14 @@ func (k *keeper) writtenBefore(key string, ref cluster.Ref) apply.Known {
 	return known
 }
 
-// take returns what is about to be saved, and whether that is another than before.
-func (w *written) take() (objects map[string]map[string]string, changed bool) {
-	changed, w.changed = w.changed, false
-	return maps.Clone(w.objects), changed
+// take returns what is about to be saved; nil if that is as it was saved last.
+func (w *written) take() map[string]map[string]string {
+	if !w.changed {
+		return nil
+	}
+	w.changed = false
+	return maps.Clone(w.objects)
 }
-
-// notSaved: what take returned could not be saved.
-func (w *written) notSaved(changed bool) { w.changed = w.changed || changed }
 
 // restore accepts what an earlier process saved, of keys that still are wanted.
 func (w *written) restore(saved map[string]map[string]string, wanted func(key string) bool) {

@@ -32,6 +32,7 @@ var cores = []struct{ dir, whole string }{
 	{"internal/broker/store/mem", "Store"},
 	{"internal/broker/store/resident", ""},
 	{"pkg/agent", "Core"},
+	{"pkg/agent/journal", "Journal"},
 	{"pkg/session", ""},
 }
 

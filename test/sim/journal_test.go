@@ -212,23 +212,16 @@ func (d *stateDir) Reserve(sequence string) error {
 	return nil
 }
 
-// SaveLeft implements agent.Journal.
-func (d *stateDir) SaveLeft(left map[string]map[string]string) error {
-	if err := d.add(); err != nil {
-		return err
-	}
-	d.seen.left = maps.Clone(left)
-	d.sync()
-	return nil
-}
-
-// SaveReported implements agent.Journal.
-func (d *stateDir) SaveReported(r journal.Reported) error {
+// Note implements agent.Journal.
+func (d *stateDir) Note(r journal.Reported, left map[string]map[string]string) error {
 	if err := d.add(); err != nil {
 		return err
 	}
 	r.Accepted = maps.Clone(r.Accepted)
 	d.seen.reported = r
+	if left != nil {
+		d.seen.left = maps.Clone(left)
+	}
 	d.sync()
 	return nil
 }

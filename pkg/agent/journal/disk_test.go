@@ -77,9 +77,9 @@ func TestJournal_OrderOfUse(t *testing.T) {
 		t.Helper()
 		for name, err := range map[string]error{
 			"Put": j.Put(spec(t, "a", 1)), "Remove": j.Remove("a"), "Checkpoint": j.Checkpoint(cursor(1)),
-			"SaveReported": j.SaveReported(Reported{}), "SaveLeft": j.SaveLeft(nil), "Reserve": j.Reserve("1"), "Renew": j.Renew(Content{}),
+			"Note": j.Note(Reported{}, nil), "Reserve": j.Reserve("1"), "Renew": j.Renew(Content{}),
 		} {
-			if wrong := misuse(""); !errors.As(err, &wrong) {
+			if !errors.Is(err, errNotLoaded) && !errors.Is(err, errClosed) {
 				t.Errorf("%s %s: %v", name, when, err)
 			}
 		}
@@ -219,7 +219,7 @@ func TestJournal_FullAtTheStart(t *testing.T) {
 	if j.Instance() == "" {
 		t.Error("no instance id")
 	}
-	for _, err := range []error{j.Put(spec(t, "a", 1)), j.Checkpoint(cursor(1)), j.SaveReported(Reported{})} {
+	for _, err := range []error{j.Put(spec(t, "a", 1)), j.Checkpoint(cursor(1)), j.Note(Reported{}, nil)} {
 		if Reason(err) != ReasonFull {
 			t.Errorf("got %v", err)
 		}
@@ -256,7 +256,7 @@ func TestJournal_UnusableAtTheStart(t *testing.T) {
 	if j.Instance() == "" || j.Instance() == first.Instance() || !strings.Contains(log.String(), "cannot be used") {
 		t.Errorf("instance %q, the log:\n%s", j.Instance(), &log)
 	}
-	for _, err := range []error{j.Put(spec(t, "b", 1)), j.Remove("a"), j.Checkpoint(cursor(2)), j.SaveReported(Reported{})} {
+	for _, err := range []error{j.Put(spec(t, "b", 1)), j.Remove("a"), j.Checkpoint(cursor(2)), j.Note(Reported{}, nil)} {
 		var failed *Error
 		if !errors.As(err, &failed) || Reason(err) != ReasonFailed {
 			t.Errorf("got %v", err)
@@ -387,7 +387,7 @@ func TestJournal_ConcurrentUse(t *testing.T) {
 	}
 	all.Go(func() {
 		for n := range 10 {
-			if err := errors.Join(j.Checkpoint(cursor(n+1)), j.SaveReported(Reported{Sequence: fmt.Sprint(n)})); err != nil {
+			if err := errors.Join(j.Checkpoint(cursor(n+1)), j.Note(Reported{Sequence: fmt.Sprint(n)}, nil)); err != nil {
 				t.Error(err)
 			}
 		}

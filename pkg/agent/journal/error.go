@@ -63,14 +63,11 @@ func (d damage) Error() string { return string(d) }
 // promised that.
 const errTorn = damage("it was cut off")
 
-// misuse is why methods do nothing.
-type misuse string
-
-func (m misuse) Error() string { return string(m) }
-
-const (
-	errNotLoaded = misuse("it was not loaded yet")
-	errClosed    = misuse("it was closed")
+// Why methods do nothing.
+var (
+	errNotLoaded = errors.New("it was not loaded yet")
+	errLoaded    = errors.New("it was loaded, or closed, before")
+	errClosed    = errors.New("it was closed")
 )
 
 // typed makes an *Error of an error.

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io"
 	"path"
-	"slices"
 	"strings"
 
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -26,34 +25,41 @@ const (
 
 var formerFiles = []string{"instance", "cursor", "sequence", "binding", "reported", "left"}
 
-// formerRecords is Journal.records of such a directory.
-func (j *Journal) formerRecords(yield func(record, error) bool) {
-	more := true
+// readFormer is read of such a directory. What cannot be read of the head does not cost the rest of it.
+func (l *log) readFormer(yield func(record, error) bool) {
+	var errs []error
 	read := func(name string) []byte {
-		body, err := j.readFormer(name)
-		more = more && (absent(err) == nil || yield(record{}, err))
+		body, err := l.readFormerFile(name)
+		errs = append(errs, absent(err))
 		return body
 	}
-	h := head{Instance: string(read("instance")), Reserved: string(read("sequence"))}
-	h.Cursor, _ = codec.ParseCursor(string(read("cursor"))) // the zero one if it is not there
-	binding := read("binding")
-	for _, text := range []*string{&h.Binding.ClusterUID, &h.Binding.Cluster, &h.Binding.HubHash, &h.Binding.AgentID} {
-		if size, n := binary.Uvarint(binding); n > 0 && size <= uint64(len(binding)-n) {
-			*text, binding = string(binding[n:][:size]), binding[n:][size:]
+	cursor, _ := codec.ParseCursor(string(read("cursor"))) // the zero one if it is not there
+	h := head{Instance: string(read("instance")), Reserved: string(read("sequence")), Binding: formerBinding(read("binding")), Cursor: cursor}
+	names, err := l.disk.list(formerWorks)
+	for _, err := range append(errs, absent(err)) {
+		if err != nil && !yield(record{}, err) {
+			return
 		}
 	}
-	more = more && yield(jsonRecord(recordHead, h), nil)
-	names, err := j.disk.list(formerWorks)
-	more = more && (absent(err) == nil || yield(record{}, err))
+	more := yield(jsonRecord(recordHead, h), nil)
 	for i := 0; more && i < len(names); i++ {
 		if isFormerWork(names[i]) {
-			more = yield(j.readFormerWork(formerWorks + "/" + names[i]))
+			more = yield(l.readFormerWork(formerWorks + "/" + names[i]))
 		}
 	}
 }
 
-func (j *Journal) readFormerWork(name string) (r record, err error) {
-	b, err := j.readFormer(name)
+func formerBinding(b []byte) (held Binding) {
+	for _, text := range []*string{&held.ClusterUID, &held.Cluster, &held.HubHash, &held.AgentID} {
+		if size, n := binary.Uvarint(b); n > 0 && size <= uint64(len(b)-n) {
+			*text, b = string(b[n:][:size]), b[n:][size:]
+		}
+	}
+	return held
+}
+
+func (l *log) readFormerWork(name string) (r record, err error) {
+	b, err := l.readFormerFile(name)
 	if err != nil {
 		return r, err
 	}
@@ -61,23 +67,23 @@ func (j *Journal) readFormerWork(name string) (r record, err error) {
 	if err == nil {
 		r, err = workRecord(e)
 	}
-	return r, j.locate(name, err)
+	return r, l.locate(name, err)
 }
 
-// readFormer returns the body of a file.
-func (j *Journal) readFormer(name string) (body []byte, err error) {
-	f, err := j.disk.open(name)
+// readFormerFile returns what is in a file.
+func (l *log) readFormerFile(name string) ([]byte, error) {
+	file, err := l.disk.open(name)
 	if err != nil {
 		return nil, err
 	}
-	b, err := io.ReadAll(io.LimitReader(f, maxRecord))
-	if err = errors.Join(err, f.Close()); err != nil {
+	b, err := io.ReadAll(io.LimitReader(file, maxRecord))
+	if err = errors.Join(err, file.Close()); err != nil {
 		return nil, err
 	}
-	if body, err = unseal(path.Base(name), b, formerFormat); err == nil {
-		body = body[1:]
+	if b, err = unseal(path.Base(name), b, formerFormat); err != nil {
+		return nil, l.locate(name, err)
 	}
-	return body, j.locate(name, err)
+	return b[1:], nil
 }
 
 func isFormerWork(name string) bool {
@@ -86,21 +92,26 @@ func isFormerWork(name string) bool {
 }
 
 // removeFormer removes what former versions left. What no agent made is left alone.
-func (j *Journal) removeFormer() error {
-	names, err := j.disk.list(formerWorks)
-	if absent(err) != nil {
+func (l *log) removeFormer() error {
+	names, err := l.disk.list(formerWorks)
+	if err = absent(err); err != nil {
 		return err
 	}
-	own := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !isFormerWork(strings.TrimSuffix(name, formerDraft)) })
-	var errs []error
-	for _, name := range own {
-		errs = append(errs, absent(j.disk.remove(formerWorks+"/"+name)))
-	}
-	for _, name := range formerFiles {
-		errs = append(errs, absent(j.disk.remove(name)), absent(j.disk.remove(name+formerDraft)))
+	var own []string
+	for _, name := range names {
+		if isFormerWork(strings.TrimSuffix(name, formerDraft)) {
+			own = append(own, formerWorks+"/"+name)
+		}
 	}
 	if len(own) == len(names) {
-		errs = append(errs, absent(j.disk.remove(formerWorks)))
+		own = append(own, formerWorks)
+	}
+	for _, name := range formerFiles {
+		own = append(own, name, name+formerDraft)
+	}
+	var errs []error
+	for _, name := range own {
+		errs = append(errs, absent(l.disk.remove(name)))
 	}
 	return errors.Join(errs...)
 }

@@ -1,20 +1,20 @@
 package journal
 
 import (
+	"cmp"
+	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"iter"
 	"log/slog"
 	"sync"
+	"syscall"
 
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// Names in the state directory.
-const (
-	lockFile  = "lock"
-	logFile   = "log"
-	draftFile = "log.new" // a log that is being written
-)
+// lockFile is held while a process uses the directory.
+const lockFile = "lock"
 
 // Config says where a Journal is.
 type Config struct {
@@ -82,21 +82,14 @@ type Content struct {
 // called concurrently; they take effect one after the other. The order of what
 // concerns one work is up to the caller.
 type Journal struct {
-	dir    string
-	disk   disk
-	log    *slog.Logger
-	unlock func() error // nil while the directory cannot be used
+	dir  string
+	disk disk
+	slog *slog.Logger
 
-	mu   sync.Mutex
-	head head
-	// size is how long the log is, renewed how long it was when it was begun.
-	size, renewed int
-	// outdated: the log may have what does not count any more, or cannot be read.
-	outdated bool
-	// err is why nothing can be added. What failed to be written may be there or not,
-	// and what a sync failed to make stable may read well and be lost with the page
-	// cache: another sync of the same file would succeed whether it is there or not.
-	err error
+	mu     sync.Mutex
+	unlock func() error // nil while the directory cannot be used
+	head   head
+	log    log
 }
 
 // head is what is known besides works. It is JSON on disk.
@@ -105,6 +98,145 @@ type head struct {
 	Binding  Binding      `json:"binding"`
 	Cursor   codec.Cursor `json:"cursor"`
 	Reserved string       `json:"reserved,omitempty"`
+}
+
+// Open locks the directory, which it makes if needed, and finds out its
+// instance id. A directory that is there and cannot be used is no error: what the
+// methods return says so, until it can. The error is a *LockedError, a
+// *FormatError, or an *Error if there is no such directory and none can be made.
+// Load comes next.
+func Open(c Config) (*Journal, error) {
+	j := &Journal{dir: c.Dir, disk: c.disk, slog: c.Log, head: head{Instance: rand.Text()}}
+	if j.disk == nil {
+		j.disk = osDisk{dir: c.Dir}
+	}
+	if j.slog == nil {
+		j.slog = slog.New(slog.DiscardHandler)
+	}
+	j.log = log{disk: j.disk, dir: c.Dir, err: errNotLoaded}
+	if err := j.disk.mkdir(); err != nil {
+		return nil, typed(err)
+	}
+	h, err := j.lock()
+	if locked := (*LockedError)(nil); errors.As(err, &locked) || isNewer(err) {
+		return nil, err
+	} else if err != nil {
+		j.slog.Error("state directory cannot be used: the agent works without what it knew", "error", err)
+		return j, nil
+	}
+	if h == j.head { // nobody knows whose it is; from now on it has a name
+		if err := j.log.replace(jsonRecord(recordHead, h), noWorks); err != nil {
+			j.slog.Warn("state directory: its instance id cannot be stored", "error", err)
+		}
+		j.log.fail(errNotLoaded)
+	}
+	j.head = h
+	return j, nil
+}
+
+// lock locks the directory and finds out whose it is, unless that is done. Of a
+// newer version it takes nothing.
+func (j *Journal) lock() (head, error) {
+	h := j.head
+	if j.unlock != nil {
+		return h, nil
+	}
+	unlock, err := j.disk.lock(lockFile)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		return h, &LockedError{Dir: j.dir}
+	} else if err != nil {
+		return h, err
+	}
+	var damaged error
+	for r, err := range j.log.read {
+		if isNewer(err) {
+			return h, errors.Join(err, unlock())
+		}
+		if damaged = cmp.Or(damaged, err); err == nil && r.kind == recordHead && json.Unmarshal(r.value, &h) == nil {
+			damaged = nil
+			break
+		}
+	}
+	if damaged != nil {
+		j.slog.Warn("state directory: it cannot be read whose works these are, they are discarded", "error", damaged)
+	}
+	j.unlock = unlock
+	return h, nil
+}
+
+// Load reads what an earlier process left under the same binding. In the order in
+// which that was done it calls put for each spec of a work and removed for each work
+// that was removed; they must not call the Journal. When put returns an error, the
+// record is of no use: it counts as damaged. That the directory cannot be read or
+// written is no error here, but leads to an empty State, and to errors of Put and
+// Checkpoint. The error of Load is a *FormatError; the journal is of no use then.
+// Load is called once, before the other methods, and Renew comes next.
+func (j *Journal) Load(b Binding, put func(codec.Event) error, removed func(id string)) (State, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if !errors.Is(j.log.err, errNotLoaded) {
+		return State{}, errLoaded
+	}
+	s, ours := State{}, j.recognize(b)
+	var first error
+	for r, err := range j.log.read {
+		if isNewer(err) {
+			return State{}, err
+		}
+		switch {
+		case err != nil:
+		case r.kind == recordHead:
+			err = json.Unmarshal(r.value, &j.head)
+		case ours:
+			err = s.take(r, put, removed)
+		}
+		if err != nil && !errors.Is(err, errTorn) {
+			s.Damaged++
+			first = cmp.Or(first, err)
+		}
+	}
+	if s.Reserved = j.head.Reserved; ours && s.Damaged == 0 {
+		s.Cursor = j.head.Cursor
+	} else if ours {
+		j.slog.Warn("state directory: records that cannot be used are dropped, the broker sends the works again", "records", s.Damaged, "first", first)
+	}
+	j.head.Binding, j.head.Cursor = b, s.Cursor
+	if !ours {
+		first, s.Damaged = j.renew(Content{Works: noWorks}), 0
+	}
+	j.log.found(first)
+	return s, nil
+}
+
+// recognize reports whether the directory is bound as it should be.
+func (j *Journal) recognize(b Binding) bool {
+	held := j.head.Binding
+	if held != b && held != (Binding{}) {
+		j.slog.Warn("state directory: its works are of another cluster, hub or agent, they are discarded", "dir", j.dir,
+			"held_cluster_uid", held.ClusterUID, "held_cluster", held.Cluster, "held_hub_hash", held.HubHash, "held_agent_id", held.AgentID)
+	}
+	return held == b
+}
+
+// take takes over what a record says besides the head.
+func (s *State) take(r record, put func(codec.Event) error, removed func(id string)) error {
+	switch {
+	case r.kind == recordReported:
+		s.Reported = Reported{} // not to be mixed with an earlier one
+		return json.Unmarshal(r.value, &s.Reported)
+	case r.kind == recordLeft:
+		s.Left = nil
+		return json.Unmarshal(r.value, &s.Left)
+	case r.kind == recordWork && len(r.value) == 0:
+		removed(r.key)
+	case r.kind == recordWork:
+		e, err := codec.Unmarshal(r.value)
+		if err == nil {
+			err = put(e)
+		}
+		return err
+	}
+	return nil
 }
 
 // Put stores the latest spec of a work, as it was received. When it returns nil,
@@ -116,7 +248,7 @@ func (j *Journal) Put(e codec.Event) error {
 	if err != nil {
 		return err
 	}
-	return j.do(func() error { return j.add(r) })
+	return j.add(false, r)
 }
 
 // Remove forgets a work. The broker must not count on this agent having it any
@@ -124,7 +256,7 @@ func (j *Journal) Put(e codec.Event) error {
 // another work took its place. After an error the work may be loaded again. The
 // error is an *Error.
 func (j *Journal) Remove(id string) error {
-	return j.do(func() error { return j.add(record{kind: recordWork, key: id}) })
+	return j.add(false, record{kind: recordWork, key: id})
 }
 
 // Checkpoint stores the cursor, after everything that was put or removed before
@@ -134,37 +266,42 @@ func (j *Journal) Remove(id string) error {
 // covers could not be put or removed. The error is an *Error; the former cursor or
 // this one is in force then.
 func (j *Journal) Checkpoint(c codec.Cursor) error {
-	return j.do(func() error {
-		if err := j.disk.sync(logFile); err != nil || j.head.Cursor == c {
-			return err
-		}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	err := j.log.sync()
+	if err == nil && j.head.Cursor != c {
 		j.head.Cursor = c
-		return j.addStable(jsonRecord(recordHead, j.head))
-	})
+		err = j.log.add(true, jsonRecord(recordHead, j.head))
+	}
+	return typed(err)
 }
 
 // Reserve notes, before they are used, that sequence ids up to this one may be.
 // An earlier process may have sent a status that has not arrived yet: whatever
 // the clock says by then, ids go on above it. The error is an *Error.
 func (j *Journal) Reserve(sequence string) error {
-	return j.do(func() error {
-		j.head.Reserved = sequence
-		return j.addStable(jsonRecord(recordHead, j.head))
-	})
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.head.Reserved = sequence
+	return typed(j.log.add(true, jsonRecord(recordHead, j.head)))
 }
 
-// SaveReported stores what the broker accepted; see Reported. The error is an
-// *Error; what was saved before may be there then.
-func (j *Journal) SaveReported(r Reported) error { return j.save(recordReported, r) }
+// Note stores what the broker accepted, and how objects were left; nil if that is as it
+// was. The latter is in a form that the caller knows, by whatever names them: it can be
+// lost, so it may only spare work, and must be true of an object that has changed since.
+// The error is an *Error; what was noted before may be there then.
+func (j *Journal) Note(r Reported, left map[string]map[string]string) error {
+	notes := []record{jsonRecord(recordReported, r)}
+	if left != nil {
+		notes = append(notes, jsonRecord(recordLeft, left))
+	}
+	return j.add(true, notes...)
+}
 
-// SaveLeft stores how objects were left, in a form that the caller knows, by
-// whatever names them. It is saved now and then, and can be lost: it may only
-// spare work, and must be true of an object that has changed since. The error is
-// an *Error.
-func (j *Journal) SaveLeft(left map[string]map[string]string) error { return j.save(recordLeft, left) }
-
-func (j *Journal) save(kind byte, v any) error {
-	return j.do(func() error { return j.addStable(jsonRecord(kind, v)) })
+func (j *Journal) add(stable bool, all ...record) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return typed(j.log.add(stable, all...))
 }
 
 // Instance is a random name that stays with the directory: two processes have
@@ -180,7 +317,7 @@ func (j *Journal) Instance() string {
 func (j *Journal) Due() bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.err != nil || j.outdated || j.size > 2*j.renewed+waste
+	return j.log.due()
 }
 
 // Renew replaces the log by a new one with this content: whatever was put and not
@@ -189,10 +326,24 @@ func (j *Journal) Due() bool {
 func (j *Journal) Renew(c Content) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if wrong := misuse(""); errors.As(j.err, &wrong) {
-		return typed(j.err)
+	if errors.Is(j.log.err, errNotLoaded) || errors.Is(j.log.err, errClosed) {
+		return typed(j.log.err)
 	}
 	return typed(j.renew(c))
+}
+
+func noWorks(func(codec.Event, error) bool) {}
+
+func (j *Journal) renew(c Content) error {
+	h, err := j.lock()
+	// What is found so late is not loaded.
+	if j.head.Reserved = cmp.Or(j.head.Reserved, h.Reserved); err != nil {
+		return err
+	}
+	first := j.head // it is there twice: damage costs one of them
+	first.Cursor = codec.Cursor{}
+	return j.log.replace(jsonRecord(recordHead, first), c.Works,
+		jsonRecord(recordReported, c.Reported), jsonRecord(recordLeft, c.Left), jsonRecord(recordHead, j.head))
 }
 
 // Close lets another process have the directory. What was put after the last
@@ -203,16 +354,7 @@ func (j *Journal) Close() (err error) {
 	if j.unlock != nil {
 		err = j.unlock()
 	}
-	j.unlock, j.err = nil, errClosed
+	j.unlock = nil
+	j.log.fail(errClosed)
 	return typed(err)
-}
-
-// do calls what a method does, unless nothing can be added.
-func (j *Journal) do(what func() error) error {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if j.err == nil {
-		j.err = what()
-	}
-	return typed(j.err)
 }

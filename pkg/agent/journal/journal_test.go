@@ -111,14 +111,13 @@ func TestJournal_WhatWasPutIsLoaded(t *testing.T) {
 	must(t, j.Put(spec(t, "a", 2)))
 	must(t, j.Put(spec(t, "c", 1)))
 	must(t, j.Remove("c"))
-	must(t, j.SaveReported(Reported{Sequence: "11", Accepted: map[string]string{"gone": "x"}}))
-	must(t, j.SaveLeft(map[string]map[string]string{"gone": {"object": "x"}}))
+	must(t, j.Note(Reported{Sequence: "11", Accepted: map[string]string{"gone": "x"}}, map[string]map[string]string{"gone": {"object": "x"}}))
 	must(t, j.Checkpoint(cursor(7)))
 	must(t, j.Put(spec(t, "b", 2)))
 	reported := Reported{Sequence: "12", Accepted: map[string]string{"a": "x", "b": ""}}
-	must(t, j.SaveReported(reported))
+	must(t, j.Note(reported, nil))
 	left := map[string]map[string]string{"work": {"object": "\x00", "other": ""}}
-	must(t, j.SaveLeft(left))
+	must(t, j.Note(reported, left))
 	must(t, j.Reserve("14"))
 	instance := j.Instance()
 	must(t, j.Close())

@@ -7,12 +7,16 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"path/filepath"
 
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
 const (
+	logFile   = "log"
+	draftFile = "log.new" // a log that is being written
+
 	// chunk is how much is written at once, in bytes.
 	chunk = 256 << 10
 	// waste is how many bytes of a log may not count, however few do.
@@ -21,83 +25,114 @@ const (
 	maxRecord = 1 << 30
 )
 
-// add adds a record to the log.
-func (j *Journal) add(r record) error {
-	line := r.line()
-	j.size += len(line)
-	return j.disk.append(logFile, line)
+// log is a file with records, to which records are added, and that is replaced by
+// another one.
+type log struct {
+	disk disk
+	dir  string
+	// size is how long the log is, renewed how long it was when it was begun.
+	size, renewed int
+	// outdated: the log may have what does not count any more, or cannot be read.
+	outdated bool
+	// err is why nothing can be added. What failed to be written may be there or not,
+	// and what a sync failed to make stable may read well and be lost with the page
+	// cache: another sync of the same file would succeed whether it is there or not.
+	err error
 }
 
-func (j *Journal) addStable(r record) error {
-	if err := j.add(r); err != nil {
-		return err
+// fail notes why nothing can be added; nil if it can.
+func (l *log) fail(err error) { l.err = err }
+
+// found says that the log is that of an earlier process, which may have ended before it
+// was sure to be the one that is there. damaged is what could not be read of it: nothing
+// is added to that.
+func (l *log) found(damaged error) {
+	l.outdated = true
+	l.fail(errors.Join(damaged, l.disk.sync(".")))
+}
+
+func (l *log) due() bool { return l.err != nil || l.outdated || l.size > 2*l.renewed+waste }
+
+// add adds records, and syncs the log if they are to survive a power loss too.
+func (l *log) add(stable bool, all ...record) error {
+	if l.err != nil {
+		return l.err
 	}
-	return j.disk.sync(logFile)
+	lines := all[0].line()
+	for _, r := range all[1:] {
+		lines = append(lines, r.line()...)
+	}
+	l.size += len(lines)
+	if l.err = l.disk.append(logFile, lines); stable {
+		return l.sync()
+	}
+	return l.err
 }
 
-// renew puts a log with this content in the place of the one before. As long as it
+func (l *log) sync() error {
+	if l.err == nil {
+		l.err = l.disk.sync(logFile)
+	}
+	return l.err
+}
+
+// replace puts a log with these records in the place of the one before. As long as it
 // does not get that far, the one before is as good as it was.
-func (j *Journal) renew(c Content) error {
-	h, err := j.lock()
-	// What is found so late is not loaded.
-	if j.head.Reserved = cmp.Or(j.head.Reserved, h.Reserved); err == nil {
-		err = j.writeDraft(c)
-	}
+func (l *log) replace(first record, works iter.Seq2[codec.Event, error], last ...record) error {
+	size, err := l.writeDraft(first, works, last)
 	if err != nil { // half a draft takes room that may be what is missing
-		return errors.Join(err, absent(j.disk.remove(draftFile)))
+		return errors.Join(err, absent(l.disk.remove(draftFile)))
 	}
-	if j.err = j.disk.rename(draftFile, logFile); j.err == nil {
-		j.err = j.disk.sync(".")
+	if l.err = l.disk.rename(draftFile, logFile); l.err == nil {
+		l.err = l.disk.sync(".")
 	}
-	if j.err != nil {
-		return j.err
+	if l.err != nil {
+		return l.err
 	}
-	j.outdated = false
-	return j.removeFormer()
+	l.size, l.renewed, l.outdated = size, size, false
+	return l.removeFormer()
 }
 
-func (j *Journal) writeDraft(c Content) error {
-	err := errors.Join(absent(j.disk.remove(draftFile)), j.disk.write(draftFile, nil))
-	var lines []byte
-	size := 0
-	put := func(r record, atOnce int) {
-		line := r.line()
-		size += len(line)
-		if lines = append(lines, line...); err == nil && len(lines) >= atOnce {
-			err = j.disk.append(draftFile, lines)
-			lines = lines[:0]
-		}
+func (l *log) writeDraft(first record, works iter.Seq2[codec.Event, error], last []record) (size int, err error) {
+	if err = errors.Join(absent(l.disk.remove(draftFile)), l.disk.write(draftFile, nil)); err != nil {
+		return size, err
 	}
-	// The head is there twice: damage costs one of them.
-	first := j.head
-	first.Cursor = codec.Cursor{}
-	put(jsonRecord(recordHead, first), chunk)
-	for e, workErr := range c.Works {
-		var r record
-		if workErr == nil {
-			r, workErr = workRecord(e)
-		}
-		if err = errors.Join(err, workErr); err != nil {
-			return err
-		}
-		put(r, chunk)
+	draft := bufio.NewWriterSize(appender{l.disk, draftFile}, chunk)
+	put := func(r record) {
+		n, _ := draft.Write(r.line()) // Flush returns the error
+		size += n
 	}
-	put(jsonRecord(recordReported, c.Reported), chunk)
-	put(jsonRecord(recordLeft, c.Left), chunk)
-	put(jsonRecord(recordHead, j.head), 0)
-	if err == nil {
-		err = j.disk.sync(draftFile)
+	put(first)
+	for e, err := range works {
+		r, unusable := workRecord(e)
+		if err = cmp.Or(err, unusable); err != nil {
+			return size, err
+		}
+		put(r)
 	}
-	j.size, j.renewed = size, size
-	return err
+	for _, r := range last {
+		put(r)
+	}
+	if err = draft.Flush(); err == nil {
+		err = l.disk.sync(draftFile)
+	}
+	return size, err
 }
 
-// records reads the log. An error is about one record, or errTorn, or says that the
-// rest cannot be read.
-func (j *Journal) records(yield func(record, error) bool) {
-	f, err := j.disk.open(logFile)
+// appender is an io.Writer that adds to a file.
+type appender struct {
+	disk disk
+	name string
+}
+
+func (a appender) Write(b []byte) (int, error) { return len(b), a.disk.append(a.name, b) }
+
+// read calls yield with the records of the log, or of a directory of the former form. An
+// error is about one record, or errTorn, or says that the rest cannot be read.
+func (l *log) read(yield func(record, error) bool) {
+	f, err := l.disk.open(logFile)
 	if errors.Is(err, fs.ErrNotExist) {
-		j.formerRecords(yield)
+		l.readFormer(yield)
 		return
 	} else if err != nil {
 		yield(record{}, err)
@@ -115,7 +150,7 @@ func (j *Journal) records(yield func(record, error) bool) {
 		if err != nil && !bytes.HasSuffix(line, newline) {
 			err = errTorn
 		}
-		more = yield(r, j.locate(logFile, err))
+		more = yield(r, l.locate(logFile, err))
 	}
 	if err := errors.Join(lines.Err(), f.Close()); err != nil && more {
 		yield(record{}, err)
@@ -135,11 +170,11 @@ func splitLine(data []byte, atEOF bool) (int, []byte, error) {
 }
 
 // locate puts the path into an error about the contents of a file.
-func (j *Journal) locate(name string, err error) error {
+func (l *log) locate(name string, err error) error {
 	if err == nil {
 		return nil
 	}
-	path := filepath.Join(j.dir, name)
+	path := filepath.Join(l.dir, name)
 	var newer *FormatError
 	if errors.As(err, &newer) {
 		return &FormatError{Path: path, Format: newer.Format}

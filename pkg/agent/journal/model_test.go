@@ -303,8 +303,7 @@ func (m *model) dropCursor() {
 func (m *model) report() {
 	r := Reported{Sequence: fmt.Sprint(len(m.saved)), Accepted: map[string]string{"a": fmt.Sprint(m.version), "owner": fmt.Sprint(m.owner)}}
 	m.saved, m.known = append(m.saved, r), r
-	_ = m.typed(m.j.SaveReported(r))
-	_ = m.typed(m.j.SaveLeft(leftOf(r)))
+	_ = m.typed(m.j.Note(r, leftOf(r)))
 	if m.typed(m.j.Reserve(fmt.Sprint(len(m.saved)))) == nil {
 		m.reserved = len(m.saved)
 	}

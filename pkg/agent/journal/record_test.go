@@ -142,8 +142,7 @@ func written(t testing.TB) []byte {
 	must(t, j.Put(spec(t, "a", 1)))
 	must(t, j.Put(spec(t, "b", 1)))
 	must(t, j.Remove("b"))
-	must(t, j.SaveReported(Reported{Sequence: "1", Accepted: map[string]string{"a": "x"}}))
-	must(t, j.SaveLeft(map[string]map[string]string{"k": {"a": "x"}}))
+	must(t, j.Note(Reported{Sequence: "1", Accepted: map[string]string{"a": "x"}}, map[string]map[string]string{"k": {"a": "x"}}))
 	must(t, j.Checkpoint(cursor(1)))
 	return d.files[logFile].data
 }
@@ -158,8 +157,8 @@ func FuzzUnseal(f *testing.F) {
 		sealed := binary.LittleEndian.AppendUint32(bytes.Clone(b), crc32.Update(crc32.Checksum([]byte(name), castagnoli), castagnoli, b))
 		for _, b := range [][]byte{b, sealed} {
 			d.files[name] = &inode{data: b}
-			j := &Journal{disk: d}
-			j.formerRecords(func(record, error) bool { return true }) // whatever it is, it is read or refused
+			l := &log{disk: d}
+			l.readFormer(func(record, error) bool { return true }) // whatever it is, it is read or refused
 			if body, err := unseal(name, b, formerFormat); err == nil && (b[0] != formerFormat || !bytes.HasPrefix(b[1:], body)) {
 				t.Fatalf("%q is in %q", body, b)
 			}

@@ -87,11 +87,11 @@ func (o *Outbox) ToReserve(id string, now time.Time, ahead time.Duration) (limit
 func (o *Outbox) Reserved(limit string) { o.reserved = limit }
 
 // Reported returns the highest sequence id that the broker accepted, and what
-// it accepted last, by resource id; ok is false as long as it is not known
-// whether what was restored is still right. Then it is that.
-func (o *Outbox) Reported() (sequence string, accepted map[string]string, ok bool) {
+// it accepted last, by resource id. As long as it is not known whether what was
+// restored is still right, it is that.
+func (o *Outbox) Reported() (sequence string, accepted map[string]string) {
 	if o.memory.undecided {
-		return o.memory.sequence, maps.Clone(o.memory.essences), false
+		return o.memory.sequence, maps.Clone(o.memory.essences)
 	}
 	accepted = maps.Clone(o.memory.essences)
 	if accepted == nil {
@@ -102,7 +102,7 @@ func (o *Outbox) Reported() (sequence string, accepted map[string]string, ok boo
 			accepted[id] = i.essence
 		}
 	}
-	return o.memory.highest, accepted, true
+	return o.memory.highest, accepted
 }
 
 // Forget gives up what was restored: the broker may not have it.
