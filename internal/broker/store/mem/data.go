@@ -10,8 +10,9 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// data is what a backup copies. Records and metas are never changed in place,
-// so copying the maps is enough.
+// data is what a store holds. Records and metas are never changed in place, so
+// copying the maps is enough for a backup. Tally and ring are not in it: an opening
+// makes them anew, as that of every engine does.
 type data struct {
 	epoch      string
 	terms      resident.Terms
@@ -41,8 +42,8 @@ type record struct {
 
 func newData(epoch string) data {
 	return data{
-		epoch: epoch, places: make(map[resident.Place]*place), tally: resident.NewTally(), subscribed: make(resident.Subscriptions),
-		bookmarks: make(resident.Bookmarks), ring: resident.NewRing(ringSize, 1), feed: make(map[uint64]store.Change),
+		epoch: epoch, places: make(map[resident.Place]*place), subscribed: make(resident.Subscriptions),
+		bookmarks: make(resident.Bookmarks), feed: make(map[uint64]store.Change),
 	}
 }
 
@@ -50,8 +51,7 @@ func (d *data) clone() data {
 	c := *d
 	c.terms = slices.Clone(d.terms)
 	c.subscribed = maps.Clone(d.subscribed)
-	c.ring, c.feed = d.ring.Clone(), maps.Clone(d.feed)
-	c.tally = d.tally.Clone()
+	c.tally, c.ring, c.feed = nil, nil, maps.Clone(d.feed)
 	c.bookmarks = maps.Clone(d.bookmarks)
 	c.places = make(map[resident.Place]*place, len(d.places))
 	for w, p := range d.places {
@@ -61,7 +61,16 @@ func (d *data) clone() data {
 }
 
 // begin begins a term.
-func (d *data) begin(t resident.Term) { d.terms = d.terms.Begin(t) }
+func (d *data) begin(t resident.Term) {
+	d.terms = d.terms.Begin(t)
+	d.tally, d.ring = resident.NewTally(), resident.NewRing(ringSize, t.First)
+	for _, p := range d.places {
+		for _, r := range p.records {
+			d.tally.Load(r.meta)
+		}
+	}
+	d.tally.Sort()
+}
 
 func (d *data) record(k store.Key) *record {
 	if p := d.places[resident.Place{DataType: k.DataType, Cluster: k.Cluster}]; p != nil {

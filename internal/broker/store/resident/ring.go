@@ -1,11 +1,6 @@
 package resident
 
-import (
-	"maps"
-	"slices"
-
-	"github.com/hawser-io/hawser/internal/broker/store"
-)
+import "github.com/hawser-io/hawser/internal/broker/store"
 
 // Ring holds the last changes of a store, one per revision. It is what tells that
 // something is gone; the rest an engine also has from its records.
@@ -89,11 +84,4 @@ func (r *Ring) From(revision uint64, limit int) []store.Change {
 		}
 	}
 	return out
-}
-
-// Clone returns a copy that goes on by itself.
-func (r *Ring) Clone() *Ring {
-	n := *r
-	n.slots, n.gone = slices.Clone(r.slots), maps.Clone(r.gone)
-	return &n
 }

@@ -23,22 +23,3 @@ func TestRing_ForgetsGone(t *testing.T) {
 		t.Errorf("the ring holds %d to %d", r.First, r.next)
 	}
 }
-
-// TestRing_Clone: what comes after is in one of the two only.
-func TestRing_Clone(t *testing.T) {
-	t.Parallel()
-	r := NewRing(4, 1)
-	change := func(revision uint64, id string) store.Change {
-		return store.Change{Revision: revision, Key: store.Key{DataType: codec.ManifestBundles, Cluster: "c", ResourceID: id}, Part: store.SpecPart, Gone: true}
-	}
-	r.Append(change(1, "a"))
-	c := r.Clone()
-	r.Append(change(2, "a"))
-	c.Append(change(2, "b"))
-	if got := r.From(1, 10); len(got) != 1 || got[0].Key.ResourceID != "a" || got[0].Revision != 2 {
-		t.Errorf("the original holds %+v", got)
-	}
-	if got := c.From(1, 10); len(got) != 2 || got[1].Key.ResourceID != "b" {
-		t.Errorf("the copy holds %+v", got)
-	}
-}

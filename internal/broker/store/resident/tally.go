@@ -2,7 +2,6 @@ package resident
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
@@ -213,12 +212,19 @@ func (t *Tally) clustersOf(dt codec.DataType, set map[string]struct{}) {
 	}
 }
 
+// cluster returns what is known of a cluster; of one without records nothing is.
+func (t *Tally) cluster(dt codec.DataType, cluster string) *clusterTally {
+	return cmp.Or(t.clusters[store.Scope{DataType: dt, Cluster: cluster}], &clusterTally{})
+}
+
+// owner is the same for an owner.
+func (t *Tally) owner(dt codec.DataType, owner string) *ownerTally {
+	return cmp.Or(t.owners[store.Scope{DataType: dt, Owner: owner}], &ownerTally{})
+}
+
 // ClusterHead as in [store.Store].
 func (t *Tally) ClusterHead(dt codec.DataType, cluster string) store.ClusterHead {
-	c := t.clusters[store.Scope{DataType: dt, Cluster: cluster}]
-	if c == nil {
-		return store.ClusterHead{}
-	}
+	c := t.cluster(dt, cluster)
 	h := c.head
 	h.Tombstones = c.tombstones.count()
 	return h
@@ -230,40 +236,25 @@ func (t *Tally) ClusterHead(dt codec.DataType, cluster string) store.ClusterHead
 // other one is for the caller to compare.
 func (t *Tally) Since(s store.Scope, part store.Part, after uint64) []uint64 {
 	if part == store.SpecPart {
-		if c := t.clusters[store.Scope{DataType: s.DataType, Cluster: s.Cluster}]; c != nil {
-			return c.specs.after(after)
-		}
-		return nil
+		return t.cluster(s.DataType, s.Cluster).specs.after(after)
 	}
-	if o := t.owners[store.Scope{DataType: s.DataType, Owner: s.Owner}]; o != nil {
-		return o.statuses.after(after)
-	}
-	return nil
+	return t.owner(s.DataType, s.Owner).statuses.after(after)
 }
 
 // Tombstones returns the spec revisions of a cluster's tombstones, ascending.
 func (t *Tally) Tombstones(dt codec.DataType, cluster string) []uint64 {
-	if c := t.clusters[store.Scope{DataType: dt, Cluster: cluster}]; c != nil {
-		return c.tombstones.after(0)
-	}
-	return nil
+	return t.cluster(dt, cluster).tombstones.after(0)
 }
 
 // Graves returns the status revisions of an owner's graves that go when it has seen
 // them and are not above upTo, ascending, at most limit.
 func (t *Tally) Graves(dt codec.DataType, owner string, upTo uint64, limit int) []uint64 {
-	if o := t.owners[store.Scope{DataType: dt, Owner: owner}]; o != nil {
-		return o.graves.upTo(upTo, limit)
-	}
-	return nil
+	return t.owner(dt, owner).graves.upTo(upTo, limit)
 }
 
 // Digests as in [store.Store].
 func (t *Tally) Digests(dt codec.DataType, owner string) []codec.ClusterDigest {
-	o := t.owners[store.Scope{DataType: dt, Owner: owner}]
-	if o == nil {
-		return nil
-	}
+	o := t.owner(dt, owner)
 	out := make([]codec.ClusterDigest, 0, len(o.clusters))
 	for cluster, h := range o.clusters {
 		out = append(out, codec.ClusterDigest{Cluster: cluster, Digest: h.digest})
@@ -272,21 +263,89 @@ func (t *Tally) Digests(dt codec.DataType, owner string) []codec.ClusterDigest {
 	return out
 }
 
-// Clone returns a copy that is counted on its own.
-func (t *Tally) Clone() *Tally {
-	n := &Tally{clusters: maps.Clone(t.clusters), owners: maps.Clone(t.owners)}
-	for of, c := range n.clusters {
-		m := *c
-		m.specs, m.tombstones = c.specs.clone(), c.tombstones.clone()
-		n.clusters[of] = &m
+// revisions is an ascending list of revisions, 8 bytes each. New ones are higher
+// than all before, so adding appends; what is removed stays as a hole until
+// there are too many of them.
+type revisions struct {
+	list  []uint64 // twice the revision, plus one for a hole
+	holes int
+}
+
+// fewHoles are not worth moving the others.
+const fewHoles = 16
+
+func (r *revisions) count() int { return len(r.list) - r.holes }
+
+// find returns where a revision is, or would be.
+func (r *revisions) find(revision uint64) (i int, ok bool) {
+	return slices.BinarySearchFunc(r.list, revision, func(e, revision uint64) int { return cmp.Compare(e>>1, revision) })
+}
+
+// add puts a revision into its place.
+func (r *revisions) add(revision uint64) {
+	if n := len(r.list); n == 0 || r.list[n-1]>>1 < revision {
+		r.list = append(r.list, revision<<1)
+		return
 	}
-	for of, o := range n.owners {
-		m := &ownerTally{statuses: o.statuses.clone(), graves: o.graves.clone(), clusters: maps.Clone(o.clusters)}
-		for cluster, h := range m.clusters {
-			copied := *h
-			m.clusters[cluster] = &copied
+	i, ok := r.find(revision)
+	switch {
+	case !ok:
+		r.list = slices.Insert(r.list, i, revision<<1)
+	case r.list[i]&1 != 0: // it is back
+		r.list[i] &^= 1
+		r.holes--
+	}
+}
+
+// load adds a revision without regard to order; sort puts that right.
+func (r *revisions) load(revision uint64) { r.list = append(r.list, revision<<1) }
+
+func (r *revisions) sort() {
+	slices.Sort(r.list)
+	r.list = slices.Clip(r.list)
+}
+
+func (r *revisions) remove(revision uint64) {
+	i, ok := r.find(revision)
+	if !ok || r.list[i]&1 != 0 {
+		return
+	}
+	r.list[i] |= 1
+	if r.holes++; r.holes <= fewHoles+len(r.list)/4 {
+		return
+	}
+	r.list = slices.DeleteFunc(r.list, func(e uint64) bool { return e&1 != 0 })
+	r.holes = 0
+	if len(r.list) < cap(r.list)/4 {
+		r.list = slices.Clone(r.list)
+	}
+}
+
+// after returns the revisions above one.
+func (r *revisions) after(revision uint64) []uint64 {
+	i, ok := r.find(revision)
+	if ok {
+		i++
+	}
+	out := make([]uint64, 0, len(r.list)-i)
+	for _, e := range r.list[i:] {
+		if e&1 == 0 {
+			out = append(out, e>>1)
 		}
-		n.owners[of] = m
 	}
-	return n
+	return out
+}
+
+// upTo returns the lowest revisions that are not above one, at most limit.
+func (r *revisions) upTo(revision uint64, limit int) []uint64 {
+	var out []uint64
+	for _, e := range r.list {
+		if e>>1 > revision || len(out) >= limit {
+			break
+		}
+		if e&1 == 0 {
+			out = append(out, e>>1)
+		}
+	}
+	return out
 }
