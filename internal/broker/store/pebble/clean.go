@@ -1,6 +1,7 @@
 package pebble
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -75,13 +76,19 @@ func (c clean) at(files vfs.FS, dir string) (clean, error) {
 }
 
 func sumOf(files vfs.FS, path string) (uint64, error) {
+	sum := crc32.New(castagnoli)
+	err := copyTo(sum, files, path)
+	return uint64(sum.Sum32()), err
+}
+
+// copyTo writes what a file holds to w.
+func copyTo(w io.Writer, files vfs.FS, path string) error {
 	f, err := files.Open(path, vfs.SequentialReadsOption)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	sum := crc32.New(castagnoli)
-	_, err = io.Copy(sum, f)
-	return uint64(sum.Sum32()), errors.Join(err, f.Close())
+	_, err = io.Copy(w, f)
+	return errors.Join(err, f.Close())
 }
 
 // compareFiles says which file in dir is not what it was at the end. An opening that did
@@ -138,18 +145,14 @@ func (c clean) sign(files vfs.FS, dir string) error {
 // engine, when it opens, changes them. nil: the store was not closed, or is new.
 func readClean(files vfs.FS, dir string) (*clean, error) {
 	name := files.PathJoin(dir, cleanName)
-	f, err := files.Open(name)
-	if errors.Is(err, fs.ErrNotExist) {
+	var v bytes.Buffer
+	switch err := copyTo(&v, files, name); {
+	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
-	}
-	if err != nil {
+	case err != nil:
 		return nil, err
 	}
-	v, err := io.ReadAll(f)
-	if err = errors.Join(err, f.Close()); err != nil {
-		return nil, err
-	}
-	body, err := unseal([]byte(cleanName), v)
+	body, err := unseal([]byte(cleanName), v.Bytes())
 	if err != nil {
 		return nil, &store.DamageError{Key: name, What: "it says where the store was closed; remove it to open the store as after a crash"}
 	}

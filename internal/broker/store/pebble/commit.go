@@ -2,6 +2,7 @@ package pebble
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -16,7 +17,7 @@ import (
 // Commit implements [store.Store].
 func (s *Store) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, error) {
 	outcomes := make([]store.Outcome, len(ops))
-	err := s.update(ctx, sizeOf(ops), func(b *engine.Batch) (apply func(), err error) {
+	err := s.update(ctx, sizeOf(ops), func(b *batch) (apply func(), err error) {
 		t := newTransaction(s.db, &s.memory, b, len(ops))
 		for i := range ops {
 			if outcomes[i], err = t.do(&ops[i]); err != nil {
@@ -24,7 +25,10 @@ func (s *Store) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, er
 				return nil, err
 			}
 		}
-		return t.apply, t.finish()
+		if len(t.changes) > 0 {
+			b.set([]byte{keyHead}, encodeNumber(t.head))
+		}
+		return t.apply, nil
 	})
 	if err != nil {
 		return nil, err
@@ -38,24 +42,24 @@ func (s *Store) MarkSubscribed(ctx context.Context, dt codec.DataType, cluster, 
 	if err := store.CheckPlace(dt, cluster); err != nil {
 		return err
 	}
-	return s.update(ctx, 0, func(b *engine.Batch) (apply func(), err error) {
+	return s.update(ctx, 0, func(b *batch) (apply func(), err error) {
 		p := resident.Place{DataType: dt, Cluster: cluster}
-		if !s.subscribed.News(p, uid) {
-			return nil, nil
+		if s.subscribed.News(p, uid) {
+			b.set(clusterKey(dt, cluster), []byte(uid))
 		}
-		return func() { s.subscribed[p] = uid }, set(b, clusterKey(dt, cluster), []byte(uid))
+		return func() { s.subscribed[p] = uid }, nil
 	})
 }
 
 // ForgetCluster implements [store.Store].
 func (s *Store) ForgetCluster(ctx context.Context, cluster string) error {
-	return s.update(ctx, 0, func(b *engine.Batch) (apply func(), err error) {
+	return s.update(ctx, 0, func(b *batch) (apply func(), err error) {
 		for p := range s.subscribed {
 			if p.Cluster == cluster {
-				err = errors.Join(err, b.Delete(clusterKey(p.DataType, cluster), nil))
+				b.remove(clusterKey(p.DataType, cluster))
 			}
 		}
-		return func() { s.subscribed.Forget(cluster) }, err
+		return func() { s.subscribed.Forget(cluster) }, nil
 	})
 }
 
@@ -64,24 +68,24 @@ func (s *Store) SetBookmarks(ctx context.Context, bookmarks map[string][]byte) e
 	if err := store.CheckBookmarks(bookmarks); err != nil {
 		return err
 	}
-	return s.update(ctx, 0, func(b *engine.Batch) (apply func(), err error) {
+	return s.update(ctx, 0, func(b *batch) (apply func(), err error) {
 		for name, value := range bookmarks {
 			known, ok := s.marks[name]
 			switch {
 			case ok && value == nil:
-				err = errors.Join(err, b.Delete(bookmarkKey(name), nil))
+				b.remove(bookmarkKey(name))
 			case value != nil && (!ok || !bytes.Equal(known, value)):
-				err = errors.Join(err, set(b, bookmarkKey(name), value))
+				b.set(bookmarkKey(name), value)
 			}
 		}
-		return func() { s.marks.Set(bookmarks) }, err
+		return func() { s.marks.Set(bookmarks) }, nil
 	})
 }
 
 // update writes what f puts into the batch, which has room for size bytes at
 // first; apply is called with mu held when that is durable. Nothing is written
 // for an empty batch.
-func (s *Store) update(ctx context.Context, size int, f func(b *engine.Batch) (apply func(), err error)) error {
+func (s *Store) update(ctx context.Context, size int, f func(b *batch) (apply func(), err error)) error {
 	leave, err := s.enter(ctx)
 	if err != nil {
 		return err
@@ -92,12 +96,12 @@ func (s *Store) update(ctx context.Context, size int, f func(b *engine.Batch) (a
 	if err := s.failure.refusal(); err != nil {
 		return err
 	}
-	b := s.db.NewBatchWithSize(size)
+	b := &batch{Batch: s.db.NewBatchWithSize(size)}
 	apply, err := f(b)
-	if err != nil || b.Empty() {
+	if err = cmp.Or(err, b.err); err != nil || b.Empty() {
 		return errors.Join(err, b.Close())
 	}
-	err = s.failure.attempt(func() error { return errors.Join(s.db.Apply(b, engine.Sync), b.Close()) })
+	err = s.failure.attempt(func() error { return errors.Join(s.db.Apply(b.Batch, engine.Sync), b.Close()) })
 	if err != nil {
 		s.failure.set(err)
 	}
@@ -124,7 +128,7 @@ func sizeOf(ops []store.Op) int {
 type transaction struct {
 	db     engine.Reader
 	memory *memory // of the commit before
-	batch  *engine.Batch
+	batch  *batch
 	head   uint64
 
 	metas  map[store.Key]*store.Meta // nil: removed
@@ -134,7 +138,6 @@ type transaction struct {
 	writes  []store.Write
 	events  []payload
 	changes []store.Change
-	err     error // of the batch
 }
 
 // payload is what became of one payload of a record.
@@ -145,7 +148,7 @@ type payload struct {
 }
 
 // newTransaction begins one of so many ops.
-func newTransaction(db engine.Reader, m *memory, b *engine.Batch, ops int) *transaction {
+func newTransaction(db engine.Reader, m *memory, b *batch, ops int) *transaction {
 	return &transaction{
 		db: db, memory: m, batch: b, head: m.head.Revision,
 		metas: make(map[store.Key]*store.Meta), names: make(map[store.Key]string), behind: make(map[store.Key]string),
@@ -232,26 +235,12 @@ func (t *transaction) waited(d store.Decision, k store.Key) ([]byte, error) {
 	return body, err
 }
 
-func (t *transaction) set(key, body []byte) {
-	if err := set(t.batch, key, body); err != nil {
-		t.err = err
-	}
-}
-
-// delete: each value was written once, but SingleDelete is not for us: a
-// compaction that meets damage beside one panics.
-func (t *transaction) delete(key []byte) {
-	if err := t.batch.Delete(key, nil); err != nil {
-		t.err = err
-	}
-}
-
 // put writes one record with what belongs to it and what leads to it.
 func (t *transaction) put(w *store.Write, event, waited []byte) {
 	t.index(w)
 	t.metas[w.Key] = w.New
 	if w.New == nil {
-		t.delete(recordKey(keyMeta, w.Key))
+		t.batch.remove(recordKey(keyMeta, w.Key))
 		for _, kind := range payloads {
 			if payloadOf(kind, w.Old) != never {
 				t.payload(kind, w.Key, nil)
@@ -259,7 +248,7 @@ func (t *transaction) put(w *store.Write, event, waited []byte) {
 		}
 		return
 	}
-	t.set(recordKey(keyMeta, w.Key), encodeMeta(w.New))
+	t.batch.set(recordKey(keyMeta, w.Key), encodeMeta(w.New))
 	for i, from := range [len(payloads)]store.Payload{w.Spec, w.Status, w.Waiting} {
 		switch from {
 		case store.Keep:
@@ -276,9 +265,9 @@ func (t *transaction) put(w *store.Write, event, waited []byte) {
 func (t *transaction) payload(kind byte, k store.Key, event []byte) {
 	t.events = append(t.events, payload{kind, k, event})
 	if key := recordKey(kind, k); event == nil {
-		t.delete(key)
+		t.batch.remove(key)
 	} else {
-		t.set(key, event)
+		t.batch.set(key, event)
 	}
 }
 
@@ -291,7 +280,7 @@ func (t *transaction) index(w *store.Write) {
 		if slices.Contains(after, e) {
 			continue
 		}
-		t.delete(e.key(w.Key))
+		t.batch.remove(e.key(w.Key))
 		if e.kind == keyName {
 			t.names[beside(w.Key, e.text)] = ""
 		}
@@ -300,7 +289,7 @@ func (t *transaction) index(w *store.Write) {
 		if slices.Contains(before, e) {
 			continue
 		}
-		t.set(e.key(w.Key), e.body(w.New))
+		t.batch.set(e.key(w.Key), e.body(w.New))
 		if e.kind == keyName {
 			t.names[beside(w.Key, e.text)] = w.Key.ResourceID
 		}
@@ -311,14 +300,6 @@ func (t *transaction) index(w *store.Write) {
 	if id := store.WaitsBehind(w.New); id != "" {
 		t.behind[beside(w.Key, id)] = w.Key.ResourceID
 	}
-}
-
-// finish completes the batch.
-func (t *transaction) finish() error {
-	if len(t.changes) > 0 {
-		t.set([]byte{keyHead}, encodeNumber(t.head))
-	}
-	return t.err
 }
 
 // apply carries the commit over into memory; mu is held.

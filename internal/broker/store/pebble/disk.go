@@ -262,22 +262,20 @@ func openEngine(dir string, e *engine.Options) (db *engine.DB, err error) {
 // lockDirectory returns ErrInUse when another has the directory.
 func lockDirectory(files vfs.FS, dir string) (*engine.Lock, error) {
 	lock, err := engine.LockDirectory(dir, files)
-	if err == nil {
-		return lock, nil
-	}
 	// Of the file: a path error. Of the lock: in the way of the platform.
-	if pathErr := (*fs.PathError)(nil); errors.As(err, &pathErr) {
-		return nil, err
+	if err == nil || errors.As(err, new(*fs.PathError)) {
+		return lock, err
 	}
 	return nil, fmt.Errorf("%w (%w)", ErrInUse, err)
 }
 
 // lockToRead keeps brokers off a store that is there.
 func lockToRead(files vfs.FS, dir string) (*engine.Lock, error) {
-	if _, err := files.List(dir); err != nil {
-		return nil, err
+	_, err := files.List(dir)
+	if err == nil {
+		err = checkComplete(files, dir)
 	}
-	if err := checkComplete(files, dir); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	return lockDirectory(unchanged{files}, dir)

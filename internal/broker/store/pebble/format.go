@@ -184,13 +184,22 @@ func sealTo(v, key, body []byte) {
 	binary.LittleEndian.PutUint32(v[n:], checksum(key, v[:n]))
 }
 
-// set puts a value into a batch.
-func set(b *engine.Batch, key, body []byte) error {
+// batch is what one commit writes.
+type batch struct {
+	*engine.Batch
+	err error // the first one
+}
+
+func (b *batch) set(key, body []byte) {
 	d := b.SetDeferred(len(key), sealed(body))
 	copy(d.Key, key)
 	sealTo(d.Value, key, body)
-	return d.Finish()
+	b.err = cmp.Or(b.err, d.Finish())
 }
+
+// remove: each value was written once, but SingleDelete is not for us: a
+// compaction that meets damage beside one panics.
+func (b *batch) remove(key []byte) { b.err = cmp.Or(b.err, b.Delete(key, nil)) }
 
 // unseal returns the body, which aliases v.
 func unseal(key, v []byte) ([]byte, error) {

@@ -222,16 +222,17 @@ func (s *Store) begin(o *Options) error {
 	if s.lastTerm == math.MaxUint64 {
 		return damage(numberKey(keyTerm, s.lastTerm), "there is no number for another term")
 	}
-	return s.update(context.Background(), 0, func(b *engine.Batch) (apply func(), err error) {
+	return s.update(context.Background(), 0, func(b *batch) (apply func(), err error) {
 		epoch, number := s.head.Epoch, s.lastTerm+1
 		if epoch == "" {
 			epoch = o.NewID()
-			err = errors.Join(set(b, []byte{keyEpoch}, []byte(epoch)), set(b, []byte{keyHead}, encodeNumber(0)))
+			b.set([]byte{keyEpoch}, []byte(epoch))
+			b.set([]byte{keyHead}, encodeNumber(0))
 		}
 		t := resident.Term{ID: o.NewID(), First: s.head.Revision + 1}
-		err = errors.Join(err, set(b, numberKey(keyTerm, number), encodeTerm(t)))
+		b.set(numberKey(keyTerm, number), encodeTerm(t))
 		if number > store.MaxTerms {
-			err = errors.Join(err, b.DeleteRange(numberKey(keyTerm, 0), numberKey(keyTerm, number-store.MaxTerms+1), nil))
+			err = b.DeleteRange(numberKey(keyTerm, 0), numberKey(keyTerm, number-store.MaxTerms+1), nil)
 		}
 		return func() { s.newTerm(epoch, t) }, err
 	})
