@@ -49,8 +49,10 @@
 // lists the work, because it has it from before a loss of the store, is told to delete it.
 // A grave answers its own deletion when that comes again, not another one.
 //
-// [Decide] chooses by kind of op, then by state: putSpec, putLive, putTombstone, putNew,
-// deleteUnknown, putWaiting; putStatus; acked, forget, drop, adopt, takeOver.
+// [Decide] chooses by kind of op, then by state (cases.go): putSpec, putLive, putTombstone,
+// putNew, deleteUnknown, putWaiting; putStatus; acked, forget, drop, adopt, takeOver. What
+// it chooses is a step in the life of a record, which one function writes (life.go): begin,
+// revise, entomb, revive, wait, bury, report, confirm, hand.
 //
 // # Revisions
 //
