@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"time"
 
@@ -59,10 +58,7 @@ type rights struct {
 	config *CoreConfig
 	roles  *roleState
 	*state
-	key  string
-	now  time.Time
-	full bool
-	log  *slog.Logger
+	pass
 	// authority is in whose name manifests are applied; nil: in that of the agent.
 	authority *authority
 }

@@ -107,7 +107,7 @@ func (c *Core) advance(cp codec.Checkpoint, f *findings) {
 	// than the cursor that it loaded.
 	if c.link.matched || cp.Digest != nil && cp.Listed {
 		for _, name := range c.set.Confirm(c.link.orphans) {
-			f.wake = append(f.wake, c.key(name))
+			f.wake = append(f.wake, c.keyOf(name))
 		}
 	}
 	switch {

@@ -52,7 +52,7 @@ func TestCore_FieldConflictIsReportedAndTriedAgain(t *testing.T) {
 	r.apply(applied("3"))
 	const conflict = `Failed to apply manifest: Apply failed with 1 conflict: conflict with "theirs": .spec.replicas`
 	r.wantApplied(metav1.ConditionFalse, conflict)
-	if key := r.core.key("web"); r.failures[key] > 0 {
+	if key := r.core.keyOf("web"); r.failures[key] > 0 {
 		t.Errorf("a conflict backs off: %v", r.lastErr[key])
 	}
 	r.requests()

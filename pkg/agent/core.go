@@ -148,8 +148,8 @@ func NewCore(c CoreConfig) *Core {
 	}
 }
 
-// key is where the work of this name is brought in line.
-func (w *works) key(workName string) string { return inventory.Name(w.config.HubHash, workName) }
+// keyOf is where the work of this name is brought in line.
+func (w *works) keyOf(workName string) string { return inventory.Name(w.config.HubHash, workName) }
 
 // workName is the name of the work that a key of this hub is about.
 func (w *works) workName(key string) (name string, ok bool) {
@@ -306,7 +306,7 @@ func (c *Core) receive(ctx context.Context, e codec.Event) {
 		c.config.Send(spec.ResourceID)
 	}
 	for _, name := range d.Names {
-		c.config.Wake(c.key(name), true)
+		c.config.Wake(c.keyOf(name), true)
 	}
 }
 
@@ -329,7 +329,7 @@ func (c *Core) accept(spec *manifestwork.Spec, problem string) (d desired.Decisi
 		c.outbox.Renew(c.set.Get(spec.ResourceID))
 	}
 	repeat = d.Outcome == desired.Duplicate && c.outbox.Answers(spec.ResourceID, spec.Tag) && c.outbox.Ask(spec.ResourceID, codec.UpdateRequest)
-	if d.Outcome == desired.Duplicate && c.strays.graces[c.key(spec.Name)] {
+	if d.Outcome == desired.Duplicate && c.strays.graces[c.keyOf(spec.Name)] {
 		d.Names = append(d.Names, spec.Name) // it is wanted after all
 	}
 	if d.Replaced != "" {
@@ -404,7 +404,7 @@ func (c *Core) ReportDone(l report.Letter, receipt transport.Receipt, err error)
 	}
 	if confirmed {
 		c.config.Log.Info("work deleted", "work", l.Work.Name, "id", l.Work.ResourceID)
-		c.config.Wake(c.key(l.Work.Name), true) // to forget the rest
+		c.config.Wake(c.keyOf(l.Work.Name), true) // to forget the rest
 	}
 	return again
 }

@@ -8,6 +8,11 @@
 // [Core.NextReport] gives out statuses. A simulation drives the same Core one
 // step at a time.
 //
+// A Core has parts, each with what it knows and a file of its own: works (what is wanted,
+// and what is reported of it), link (the subscription), keeper (what is to be done on disk),
+// strays (AppliedManifestWorks that no work claims) and roles. One mutex guards them all but
+// the roles. A reconciliation is given the parts that it needs.
+//
 // What is wanted is on a [Journal] before it is acted upon, together with how far
 // the agent is in the broker's history; checkpoints of the broker move that on
 // and compare what is held with what there is. What no work explains is removed

@@ -120,7 +120,7 @@ func (k *keeper) load() error {
 		k.saveFailed(err)
 	}
 	for _, name := range names {
-		k.config.Wake(k.key(name), true)
+		k.config.Wake(k.keyOf(name), true)
 	}
 	k.save(0)
 	return nil
@@ -220,7 +220,7 @@ func (k *keeper) renew() error {
 	defer k.mu.Unlock()
 	for id := range k.unsaved { // its condition is to go
 		if w := k.set.Get(id); w != nil {
-			k.config.Wake(k.key(w.Name), false)
+			k.config.Wake(k.keyOf(w.Name), false)
 		}
 	}
 	clear(k.unsaved)

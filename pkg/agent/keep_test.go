@@ -344,7 +344,7 @@ func (newerJournal) Load(journal.Binding, func(codec.Event) error, func(string))
 func TestCore_SequenceIDsOfTheProcessBefore(t *testing.T) {
 	r := newJournaledRig(t)
 	r.deliver(hubWork("w-1", "web", 1, configMap("a", "1")))
-	r.reconcile(r.core.key("web"))
+	r.reconcile(r.core.keyOf("web"))
 	before, ok := r.core.NextReport("w-1")
 	if !ok {
 		t.Fatal("there is no status")

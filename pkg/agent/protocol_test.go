@@ -157,7 +157,7 @@ func TestC17_C18_DeletedReport(t *testing.T) {
 	r.core.Handle(t.Context(), r.stockEvent(w, codec.DeleteRequest, nil))
 	r.due["x"] = r.now.Add(time.Hour)
 	for range 3 { // refused three times
-		key := r.core.key("gone")
+		key := r.core.keyOf("gone")
 		delete(r.due, key)
 		r.reconcile(key)
 		r.publish("w-9")
@@ -180,7 +180,7 @@ func TestC18_DeletionRepeatedWhileItsEndIsReported(t *testing.T) {
 	r.subscribe(stock)
 	deletion := r.stockEvent(hubWork("w-9", "gone", 3), codec.DeleteRequest, nil)
 	r.core.Handle(t.Context(), deletion)
-	r.reconcile(r.core.key("gone"))
+	r.reconcile(r.core.keyOf("gone"))
 	l, ok := r.core.NextReport("w-9")
 	if !ok || !l.Deleted {
 		t.Fatalf("got %+v, %t, want the report of its end", l, ok)
@@ -367,7 +367,7 @@ func TestCore_WorkMadeAnew(t *testing.T) {
 	t.Run("under the same id, while it is being deleted", func(t *testing.T) {
 		second := hubWork("w-2", "web", 1, configMap("a", "1"), configMap("b", "1"))
 		r.deliverDeletion(second)
-		r.reconcile(r.core.key("web")) // objects are on their way out
+		r.reconcile(r.core.keyOf("web")) // objects are on their way out
 		again := hubWork("w-2", "web", 1, configMap("a", "anew"))
 		r.apply(again)
 		r.settle(10 * time.Second)
@@ -397,7 +397,7 @@ func TestCore_StatusOfAnOutdatedSpecIsNotSent(t *testing.T) {
 	r := newRig(t)
 	r.deliver(hubWork("w-1", "web", 1, configMap("a", "1")))
 	r.f.Refuse = nil
-	reconciliation := r.core.begin(r.core.key("web"))
+	reconciliation := r.core.begin(r.core.keyOf("web"))
 	r.deliver(hubWork("w-1", "web", 2, configMap("a", "2"))) // arrives while the reconciliation runs
 	if _, err := reconciliation.bring(t.Context(), reconciliation.view.Live); err != nil {
 		t.Fatal(err)

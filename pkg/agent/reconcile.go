@@ -33,6 +33,15 @@ const (
 	renameWait = time.Second
 )
 
+// pass is which reconciliation it is, and when.
+type pass struct {
+	key string
+	now time.Time
+	// full: nothing that was remembered or seen by watches counts.
+	full bool
+	log  *slog.Logger
+}
+
 // reconciliation is one Reconcile. It has the parts of the Core that it needs: what is
 // wanted, what is known of the key, and who does what.
 type reconciliation struct {
@@ -46,15 +55,11 @@ type reconciliation struct {
 	rights   rights
 	observer observer
 
-	key  string
+	pass
 	view desired.View
 	// doubted are works of the view that nobody has confirmed since the agent
 	// was started, by id.
 	doubted map[string]bool
-	now     time.Time
-	// full: nothing that was remembered or seen by watches counts.
-	full bool
-	log  *slog.Logger
 
 	// completes: a rule of the work says when something is complete. held: the
 	// work is, and left alone. since says of each manifest since when it is, left
@@ -115,13 +120,11 @@ func (c *Core) begin(key string) *reconciliation {
 		kept = &state{known: map[cluster.Ref]remembered{}}
 		c.states[key] = kept
 	}
-	now, log := c.config.Now(), c.config.Log.With("applied_manifest_work", key)
-	r := &reconciliation{
-		works: c.works, state: kept, tools: c.tools, strays: c.strays, keeper: c.keeper,
-		key: key, now: now, full: !now.Before(kept.look), log: log,
-	}
-	r.recorder = recorder{config: c.config, tools: c.tools, strays: c.strays, state: kept, key: key, now: now, full: r.full, log: log}
-	r.rights = rights{config: c.config, roles: c.roles, state: kept, key: key, now: now, full: r.full, log: log}
+	now := c.config.Now()
+	p := pass{key: key, now: now, full: !now.Before(kept.look), log: c.config.Log.With("applied_manifest_work", key)}
+	r := &reconciliation{works: c.works, state: kept, tools: c.tools, strays: c.strays, keeper: c.keeper, pass: p}
+	r.recorder = recorder{config: c.config, tools: c.tools, strays: c.strays, state: kept, pass: p}
+	r.rights = rights{config: c.config, roles: c.roles, state: kept, pass: p}
 	r.observer = observer{config: c.config, rules: &c.rules, rights: &r.rights, state: kept}
 	if name, ours := c.workName(key); ours {
 		r.review(name)

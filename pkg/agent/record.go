@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"log/slog"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -21,10 +20,7 @@ type recorder struct {
 	*tools
 	strays *strays
 	*state
-	key  string
-	now  time.Time
-	full bool // see reconciliation
-	log  *slog.Logger
+	pass
 	// seen are the objects that were about to be removed as they were read, by what
 	// names them whatever the version; nil for those that there are not.
 	seen map[workv1.ResourceIdentifier]*unstructured.Unstructured

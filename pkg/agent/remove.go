@@ -81,7 +81,7 @@ func (r *reconciliation) clearOldName(ctx context.Context, id string) (time.Dura
 	w := r.set.Get(id)
 	ready := w == nil || w.Deleting
 	if !ready {
-		s := r.states[r.works.key(w.Name)]
+		s := r.states[r.keyOf(w.Name)]
 		ready = s != nil && s.asWanted && s.applied == specOf(w)
 	}
 	r.mu.Unlock()

@@ -25,7 +25,7 @@ func TestStray_EachPair(t *testing.T) {
 			if event == foundNameless || event == readOwnerless {
 				s.source = ""
 			}
-			key := r.core.key("web")
+			key := r.core.keyOf("web")
 			got := looked{read: s.read()}
 			if r.core.strays.evictable(key, s) {
 				t.Errorf("state %d, event %d: without any evidence", state, event)

@@ -158,13 +158,13 @@ func (s *strays) suspects() []string {
 	}
 	for _, id := range s.link.orphans {
 		if w := s.set.Get(id); w != nil && s.proven(w.Source) {
-			keys[s.key(w.Name)] = true
+			keys[s.keyOf(w.Name)] = true
 		}
 	}
 	if s.link.matched {
 		s.set.Each(func(w *desired.Work, unconfirmed bool) {
 			if unconfirmed && w.Deleting {
-				keys[s.key(w.Name)] = true
+				keys[s.keyOf(w.Name)] = true
 			}
 		})
 	}

@@ -52,14 +52,11 @@ func (w *written) take() map[string]map[string]string {
 	return maps.Clone(w.objects)
 }
 
-// restore accepts what an earlier process saved, of keys that still are wanted.
+// restore accepts what an earlier process saved, of keys that still are wanted. It is
+// written anew with the log.
 func (w *written) restore(saved map[string]map[string]string, wanted func(key string) bool) {
-	w.objects = map[string]map[string]string{}
-	for key, objects := range saved {
-		if w.changed = w.changed || !wanted(key); wanted(key) {
-			w.objects[key] = objects
-		}
-	}
+	w.objects = saved
+	maps.DeleteFunc(w.objects, func(key string, _ map[string]string) bool { return !wanted(key) })
 }
 
 // put notes how the objects of a key are now; none forgets the key.

@@ -31,7 +31,7 @@ func TestCore_RestartWritesOnlyDifferences(t *testing.T) {
 	w := hubWork("w-1", "web", 1, completed, configMap("web", "1"))
 	r.apply(w)
 	r.settle(time.Minute) // saved now and then
-	if len(r.journal.left[r.core.key("web")]) != 2 {
+	if len(r.journal.left[r.core.keyOf("web")]) != 2 {
 		t.Fatalf("on the journal: %q", r.journal.left)
 	}
 	r.restart()
@@ -109,7 +109,7 @@ func TestCore_HowObjectsWereLeftIsSavedAgain(t *testing.T) {
 func TestWritten_Restore(t *testing.T) {
 	var w written
 	w.restore(map[string]map[string]string{"k": {"a": "x"}, "gone": {"a": "x"}}, func(key string) bool { return key == "k" })
-	if !w.changed || len(w.objects) != 1 || w.objects["k"]["a"] != "x" {
+	if len(w.objects) != 1 || w.objects["k"]["a"] != "x" {
 		t.Fatalf("got %+v", w)
 	}
 	r := newJournaledRig(t)

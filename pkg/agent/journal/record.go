@@ -42,7 +42,7 @@ const (
 	recordHead     = 'h' // JSON of a head
 	recordWork     = 'w' // an event, under the resource id; empty if the work was removed
 	recordReported = 'r' // JSON of a Reported
-	recordLeft     = 'l' // JSON of what SaveLeft was given
+	recordLeft     = 'l' // JSON of how objects were left
 )
 
 var (
