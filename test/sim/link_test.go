@@ -446,11 +446,17 @@ func (w *world) cutAll() {
 	w.reap()
 }
 
-// reap lets the broker notice which of its peers are gone.
+// reap lets the broker notice which of its peers are gone. What it commits for one of
+// them it sees to its end first.
 func (w *world) reap() {
-	for _, c := range w.ghosts {
+	w.ghosts = slices.DeleteFunc(w.ghosts, func(c *conn) bool {
 		c.cancel()
-		<-c.over
-	}
-	w.ghosts = nil
+		synctest.Wait()
+		select {
+		case <-c.over:
+			return true
+		default:
+			return false
+		}
+	})
 }
