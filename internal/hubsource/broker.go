@@ -18,95 +18,44 @@ type broker struct {
 	on   string
 }
 
-// do carries out an effect that is for the broker.
-func (b broker) do(ctx context.Context, e core.Effect) core.Result {
-	now := b.now()
+// do publishes the events of an effect, and tells of the answer.
+func (b broker) do(ctx context.Context, k core.Key, e core.ForBroker) (r core.Result) {
+	events, err := e.Events(uuid.NewString, b.now(), b.id)
+	if err != nil {
+		r.Err = &transport.Error{Code: transport.CodeInvalid, Next: transport.NextStop, Message: "cannot be encoded: " + err.Error(), Err: err}
+	}
+	for i, event := range events {
+		r = b.publish(ctx, event)
+		if r.Sent = i + 1; r.Err != nil {
+			break
+		}
+	}
 	switch e := e.(type) {
 	case core.Publish:
-		event, err := e.Event(uuid.NewString(), now, b.id)
-		r := b.spec(ctx, event, err)
+		b.metrics.publishes.WithLabelValues(brokerResult(r)).Inc()
 		b.log.Log(ctx, levelOf(r), "spec published", "cluster", e.Work.Namespace, "work", e.Work.Name, "uid", e.Work.UID,
 			"action", e.Action, "generation", e.Work.Generation, "outcome", r.Receipt.Outcome, "err", r.Err)
 		return r
 	case core.Delete:
-		event, err := e.Event(uuid.NewString(), now, b.id)
-		r := b.spec(ctx, event, err)
+		b.metrics.publishes.WithLabelValues(brokerResult(r)).Inc()
 		b.logDelete(ctx, e.Record, r)
 		return r
-	case core.Release:
-		event, err := e.Event(uuid.NewString(), now, b.id)
-		return b.request(ctx, "release", e.Cluster, event, err)
-	case core.Ask:
-		return b.ask(ctx, e)
-	case core.AskInventory:
-		event, err := e.Event(now, b.id)
-		return b.request(ctx, "inventory", "", event, err)
 	case core.SendCompared:
 		b.logCompared(ctx, e)
-		event, err := e.Event(uuid.NewString(), now, b.id)
-		return b.request(ctx, "compared", "", event, err)
-	case core.SendAck:
-		event, err := e.Event(uuid.NewString(), now, b.id)
-		return b.request(ctx, "ack", "", event, err)
-	case core.EndSubscription:
-		if b.link != nil {
-			b.link.End(e.ID)
-		}
 	}
-	return core.Result{}
+	b.metrics.clusters.WithLabelValues(e.Operation(), brokerResult(r)).Inc()
+	b.log.Log(ctx, levelOf(r), "request to the broker", "operation", e.Operation(), "cluster", k.Cluster, "outcome", r.Receipt.Outcome, "err", r.Err)
+	return r
 }
 
-// send publishes one event within a deadline; err is that of making it.
-func (b broker) send(ctx context.Context, e codec.Event, err error) (r core.Result) {
-	switch {
-	case err != nil:
-		return core.Result{Err: unencodable(err)}
-	case b.link == nil:
+// publish publishes one event within a deadline.
+func (b broker) publish(ctx context.Context, e codec.Event) (r core.Result) {
+	if b.link == nil {
 		return core.Result{Err: &transport.Error{Code: transport.CodeUnavailable, Message: "there is no session with the broker"}}
 	}
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
 	r.Receipt, r.Err = b.link.PublishOn(ctx, b.on, e)
-	return r
-}
-
-// unencodable is the error of an event that cannot be built.
-func unencodable(err error) error {
-	return &transport.Error{Code: transport.CodeInvalid, Next: transport.NextStop, Message: "cannot be encoded: " + err.Error(), Err: err}
-}
-
-// spec publishes a work or a deletion.
-func (b broker) spec(ctx context.Context, e codec.Event, err error) core.Result {
-	r := b.send(ctx, e, err)
-	b.metrics.publishes.WithLabelValues(brokerResult(r)).Inc()
-	return r
-}
-
-// request publishes what is not a work; cluster is "" where it is about all.
-func (b broker) request(ctx context.Context, operation, cluster string, e codec.Event, err error) core.Result {
-	r := b.send(ctx, e, err)
-	b.requested(ctx, operation, cluster, r)
-	return r
-}
-
-func (b broker) requested(ctx context.Context, operation, cluster string, r core.Result) {
-	b.metrics.clusters.WithLabelValues(operation, brokerResult(r)).Inc()
-	b.log.Log(ctx, levelOf(r), "request to the broker", "operation", operation, "cluster", cluster, "outcome", r.Receipt.Outcome, "err", r.Err)
-}
-
-// ask sends lists of statuses.
-func (b broker) ask(ctx context.Context, e core.Ask) (r core.Result) {
-	events, err := e.Events(uuid.NewString, b.now(), b.id)
-	if err != nil {
-		r.Err = unencodable(err)
-	}
-	for i, event := range events {
-		r = b.send(ctx, event, nil)
-		if r.Lists = i + 1; r.Err != nil {
-			break
-		}
-	}
-	b.requested(ctx, "ask", e.Cluster, r)
 	return r
 }
 

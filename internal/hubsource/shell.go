@@ -155,9 +155,9 @@ func (s *shell) process(ctx context.Context, l core.Lane, k core.Key) {
 		if e == nil {
 			return
 		}
-		r := s.do(ctx, to, e)
+		r := s.do(ctx, to, k, e)
 		s.mu.Lock()
-		s.core.Done(l, k, e, r)
+		s.core.Done(l, k, r)
 		s.mu.Unlock()
 	}
 }
@@ -179,7 +179,7 @@ func (s *shell) feed() {
 
 // do carries out one effect; what is for the broker, on the subscription that it was
 // decided for.
-func (s *shell) do(ctx context.Context, to broker, e core.Effect) core.Result {
+func (s *shell) do(ctx context.Context, to broker, k core.Key, e core.Effect) core.Result {
 	switch e := e.(type) {
 	case core.Tag:
 		return core.Result{Tags: e.Tags()}
@@ -189,8 +189,13 @@ func (s *shell) do(ctx context.Context, to broker, e core.Effect) core.Result {
 		s.endLife()
 		s.mu.Unlock()
 		return core.Result{}
-	case core.Publish, core.Release, core.Delete, core.Ask, core.AskInventory, core.SendCompared, core.SendAck, core.EndSubscription:
-		return to.do(ctx, e)
+	case core.EndSubscription:
+		if to.link != nil {
+			to.link.End(e.ID)
+		}
+		return core.Result{}
+	case core.ForBroker:
+		return to.do(ctx, k, e)
 	}
 	return s.onHub(ctx, e)
 }
@@ -198,40 +203,31 @@ func (s *shell) do(ctx context.Context, to broker, e core.Effect) core.Result {
 func (s *shell) onHub(ctx context.Context, e core.Effect) (r core.Result) {
 	ctx, cancel := context.WithTimeout(ctx, hubTimeout)
 	defer cancel()
-	var operation string
 	switch e := e.(type) {
 	case core.AddFinalizer:
-		operation = "add_finalizer"
 		r.Work, r.Err = s.hub.AddFinalizer(ctx, e.Work)
 	case core.RemoveFinalizer:
-		operation = "remove_finalizer"
 		r.Work, r.Err = s.hub.RemoveFinalizer(ctx, e.Work)
 	case core.PatchStatus:
-		operation = "patch_status"
 		r.Work, r.Err = s.hub.PatchStatus(ctx, e.Work, e.Status)
 	case core.DeleteCompleted:
-		operation = "delete_completed"
 		r.Err = s.deleteCompleted(ctx, e.Work)
 	case core.Get:
-		operation = "get"
 		r.Work, r.Err = s.hub.Get(ctx, e.Namespace, e.Name)
 	case core.List:
-		operation = "list"
 		r.Present, r.Err = s.hub.Present(ctx, e.Namespace)
 	case core.Locate:
-		operation = "locate"
 		var p codec.HubPosition
 		p, r.Err = s.hub.Locate(ctx)
 		if r.Position = &p; r.Err == nil {
 			r.Kept, r.Err = s.keeper.version(ctx)
 		}
 	case core.Save:
-		operation = "save"
 		r.Kept, r.Err = s.keeper.save(ctx, e.State)
 	}
 	result := hubResult(r.Err)
-	s.metrics.writes.WithLabelValues(operation, result).Inc()
-	s.logHub(ctx, operation, result, e, r.Err)
+	s.metrics.writes.WithLabelValues(e.Operation(), result).Inc()
+	s.logHub(ctx, result, e, r.Err)
 	return r
 }
 
@@ -246,7 +242,8 @@ func (s *shell) deleteCompleted(ctx context.Context, o *workv1.ManifestWork) err
 
 // logHub tells once when a kind of request begins to fail and when it works
 // again; what concerns a single work is on the work, or at debug level.
-func (s *shell) logHub(ctx context.Context, operation, result string, e core.Effect, err error) {
+func (s *shell) logHub(ctx context.Context, result string, e core.Effect, err error) {
+	operation := e.Operation()
 	attrs := []any{"operation", operation, "result", result, "err", err}
 	if o := workOf(e); o != nil {
 		attrs = append(attrs, "cluster", o.Namespace, "work", o.Name)

@@ -53,7 +53,7 @@ func TestShell_PublishesOnTheSubscriptionItDecidedOn(t *testing.T) {
 		if e == nil {
 			t.Fatalf("nothing is to be done for %+v", keys[i])
 		}
-		s.core.Done(core.SpecLane, keys[i], e, s.do(t.Context(), to, e))
+		s.core.Done(core.SpecLane, keys[i], s.do(t.Context(), to, keys[i], e))
 	}
 	if len(sent["first"]) != len(effects) || len(sent) != 1 {
 		t.Errorf("%v went out", sent)

@@ -236,23 +236,9 @@ func (s *source) serve(c string) {
 func (s *source) begin(l core.Lane, k core.Key) {
 	delete(s.queue[l], k)
 	w := write{l, k, s.core.Next(l, k)}
-	one := func(e codec.Event, err error) { s.publish(w, []codec.Event{e}, err) }
-	id, now := s.w.newID(), s.now()
 	switch e := w.effect.(type) {
 	case nil:
 		s.feed(l)
-	case core.Publish:
-		one(e.Event(id, now, hubName))
-	case core.Release:
-		one(e.Event(id, now, hubName))
-	case core.Delete:
-		one(e.Event(id, now, hubName))
-	case core.AskInventory:
-		one(e.Event(now, hubName))
-	case core.SendCompared:
-		one(e.Event(id, now, hubName))
-	case core.SendAck:
-		one(e.Event(id, now, hubName))
 	case core.EndSubscription:
 		if c := s.link.conn; c != nil && c.id == e.ID {
 			s.link.lose(unavailable("its party ends the subscription"))
@@ -262,8 +248,8 @@ func (s *source) begin(l core.Lane, k core.Key) {
 		s.w.note("  life %d: %s", e.Life, e.Reason)
 		s.beginLife()
 		s.done(w, core.Result{})
-	case core.Ask:
-		events, err := e.Events(s.w.newID, now, hubName)
+	case core.ForBroker:
+		events, err := e.Events(s.w.newID, s.now(), hubName)
 		s.publish(w, events, err)
 	default:
 		s.busy[l][k] = true
@@ -298,14 +284,14 @@ func (s *source) publishFrom(e write, events []codec.Event, i int) {
 			s.publishFrom(e, events, i+1)
 		default:
 			s.w.note("  outcome %q, error %v", r.Outcome, err)
-			s.done(e, core.Result{Receipt: r, Err: err, Lists: i + 1})
+			s.done(e, core.Result{Receipt: r, Err: err, Sent: i + 1})
 		}
 	})
 }
 
 func (s *source) done(e write, r core.Result) {
 	delete(s.busy[e.lane], e.key)
-	s.core.Done(e.lane, e.key, e.effect, r)
+	s.core.Done(e.lane, e.key, r)
 	s.Wake(e.lane, e.key, 0)
 	s.feed(e.lane)
 }

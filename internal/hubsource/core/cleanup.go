@@ -13,12 +13,6 @@ import (
 // added to a time.
 const longestTTL = 100 * 365 * 24 * time.Hour
 
-// DeleteCompleted deletes a work whose time has passed since it completed. It is
-// refused with a conflict when the work is not what it was then.
-type DeleteCompleted struct{ Work *workv1.ManifestWork }
-
-func (DeleteCompleted) effect() {}
-
 // expiry returns when a work is to be deleted because it has completed: the time
 // at which it completed and its time to live. What a ManifestWorkReplicaSet made
 // it looks after itself.
@@ -43,7 +37,7 @@ func expiry(o *workv1.ManifestWork) (at time.Time, expires bool) {
 // expires returns when this source is to delete a work, if it is. A report that
 // waits may say that the work is not complete any more, so it is written first.
 func (s *statuses) expires(w *work, o *workv1.ManifestWork) (at time.Time, expires bool) {
-	if !s.f.cleanUp || w.report.pending != nil || !w.cl.selected {
+	if !s.f.CleanUp || w.report.pending != nil || !w.cl.selected {
 		return at, false
 	}
 	return expiry(o)
@@ -51,27 +45,23 @@ func (s *statuses) expires(w *work, o *workv1.ManifestWork) (at time.Time, expir
 
 // nextCleanUp decides whether a work that has nothing else to be written has had
 // its time.
-func (s *statuses) nextCleanUp(w *work, o *workv1.ManifestWork) Effect {
+func (s *statuses) nextCleanUp(w *work, o *workv1.ManifestWork) *todo {
 	at, expires := s.expires(w, o)
 	if !expires || s.f.until(HubLane, w.key(), at) || !s.f.due(HubLane, w.key(), &w.report.retry) {
 		return nil
 	}
-	return DeleteCompleted{Work: o}
+	return s.f.ofWork(w, DeleteCompleted{Work: o}, func(r Result) { s.doneDeleteCompleted(w, o.ResourceVersion, r) })
 }
 
-func (s *statuses) doneDeleteCompleted(e DeleteCompleted, r Result) {
-	w := s.f.works[e.Work.UID]
-	switch done := r.Err == nil || apierrors.IsNotFound(r.Err); {
-	case w == nil:
-	case done && w.hub.object.ResourceVersion == e.Work.ResourceVersion:
-		// The informer is about to show what has become of it.
-		w.report.retry.reset()
-		w.report.retry.wait(s.f.now().Add(informerLag), true)
-		s.f.wake(HubLane, w.key(), informerLag)
-	case done:
-		w.report.retry.reset()
-		s.f.wake(HubLane, w.key(), 0)
-	default:
-		s.f.hubFailed(w.key(), &w.report.retry, r.Err)
+func (s *statuses) doneDeleteCompleted(w *work, version string, r Result) {
+	if r.Err != nil && !apierrors.IsNotFound(r.Err) {
+		s.f.hubFailed(HubLane, w.key(), &w.report.retry, r.Err)
+		return
 	}
+	after := time.Duration(0)
+	if w.report.retry.reset(); w.hub.object.ResourceVersion == version {
+		after = informerLag // the informer is about to show what has become of it
+		w.report.retry.wait(s.f.Now().Add(after), true)
+	}
+	s.f.wake(HubLane, w.key(), after)
 }

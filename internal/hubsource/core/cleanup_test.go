@@ -12,7 +12,7 @@ import (
 func cleaning(t *testing.T, w *workv1.ManifestWork) *fixture {
 	t.Helper()
 	f := newFixture(t, true)
-	f.core.fleet.cleanUp = true
+	f.core.fleet.CleanUp = true
 	f.seen(w)
 	f.wakes = nil
 	return f
@@ -102,7 +102,7 @@ func TestCore_DeletesOnlyWhatHasCompletedAndExpires(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWork("w", 1, tc.change...)
 			f := cleaning(t, w)
-			f.core.fleet.cleanUp = !tc.off
+			f.core.fleet.CleanUp = !tc.off
 			if e, ok := f.core.Next(HubLane, Key{UID: w.UID}).(DeleteCompleted); ok != tc.want {
 				t.Errorf("next is %+v, want a deletion: %t", e, tc.want)
 			}
@@ -114,7 +114,7 @@ func TestCore_DeletesOnlyWhatHasCompletedAndExpires(t *testing.T) {
 func TestCore_CleansUpOnlyWhatItServes(t *testing.T) {
 	w := newWork("w", 1, ttl(0), completed("True", -time.Hour))
 	f := newFixture(t, false)
-	f.core.fleet.cleanUp = true
+	f.core.fleet.CleanUp = true
 	f.seen(w)
 	f.idle(HubLane, w.UID)
 	f.selected(w.Namespace)

@@ -177,7 +177,7 @@ func (c *comparisons) digestCame(cl *cluster, d codec.Digest) {
 }
 
 // next decides the next step of comparing a cluster.
-func (c *comparisons) next(cl *cluster) Effect {
+func (c *comparisons) next(cl *cluster) *todo {
 	if !c.on || !c.f.mayTell(cl) {
 		return nil
 	}
@@ -202,7 +202,7 @@ const maxTagged = 256
 
 // nextTag decides which tags to compute. A work that changes meanwhile is not
 // computed again: it differs from what the broker has, which is enough.
-func (c *comparisons) nextTag(cl *cluster) Effect {
+func (c *comparisons) nextTag(cl *cluster) *todo {
 	k := &cl.comparing
 	var works []*workv1.ManifestWork
 	for len(k.untagged) > 0 && len(works) < maxTagged {
@@ -213,22 +213,20 @@ func (c *comparisons) nextTag(cl *cluster) Effect {
 		}
 	}
 	if len(works) > 0 {
-		return Tag{Works: works, cluster: cl.name}
+		return c.f.ofCluster(cl, Tag{Works: works}, func(r Result) { c.doneTag(cl, works, r) })
 	}
 	k.untagged = nil
 	c.compareDigest(cl)
 	return nil
 }
 
-func (c *comparisons) doneTag(e Tag, r Result) {
-	for i, o := range e.Works {
+func (c *comparisons) doneTag(cl *cluster, works []*workv1.ManifestWork, r Result) {
+	for i, o := range works {
 		if w := c.f.works[o.UID]; w != nil && i < len(r.Tags) && r.Tags[i] != (codec.Tag{}) {
 			w.hub.setTag(o, r.Tags[i])
 		}
 	}
-	if cl := c.f.clusters[e.cluster]; cl != nil {
-		c.f.wakeCluster(SpecLane, cl)
-	}
+	c.f.wakeCluster(SpecLane, cl)
 }
 
 // compareDigest compares the sums. Where they are equal, nothing is asked and
@@ -404,7 +402,7 @@ func (c *comparisons) there(w *work) {
 // tidy drops a cluster that nothing is known about any more.
 func (c *comparisons) tidy(cl *cluster) {
 	k := &cl.comparing
-	kept := cl.selected && !c.f.all || cl.release.pending() || cl.lists.asking || cl.release.inFlight > 0 || len(cl.works) > 0 ||
+	kept := cl.selected && !c.f.All || cl.release.pending() || cl.lists.asking || cl.release.inFlight > 0 || len(cl.works) > 0 ||
 		k.stage != notCompared && (k.stage != concluded || !k.told || len(k.missing.withheld) > 0)
 	if !kept {
 		cl.lists.repeat(c.cursor, false)

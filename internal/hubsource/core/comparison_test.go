@@ -241,7 +241,7 @@ func TestCore_SupersedesWhatIsNewerAtTheBroker(t *testing.T) {
 			f.page(codec.Inventory{Records: []codec.InventoryRecord{record}})
 			f.done(next[Get](f, HubLane, w.UID), Result{Work: w})
 			p := next[Publish](f, SpecLane, w.UID)
-			e, err := p.Event("id", f.now, "hub")
+			e, err := eventOf(p, f.id, f.now)
 			if err != nil || e.Extensions()[codec.ExtSupersedes] != "7" {
 				t.Fatalf("published %v, error %v", e.Extensions(), err)
 			}
@@ -319,7 +319,7 @@ func TestCore_DeletesAgainWhatLivesInAnOlderStore(t *testing.T) {
 			f.page(codec.Inventory{Records: []codec.InventoryRecord{c.record}})
 			f.now = f.now.Add(longestHub)
 			p := next[Publish](f, SpecLane, w.UID)
-			if !p.mark.deleting {
+			if !p.mark().deleting {
 				t.Errorf("published %+v", p)
 			}
 			if c.again {
@@ -394,7 +394,7 @@ func TestCore_OrdersWhatTheBrokerSays(t *testing.T) {
 func (f *fixture) askAndIdle() {
 	f.t.Helper()
 	if e, is := f.core.Next(SpecLane, Key{Cluster: "cluster1"}).(Ask); is {
-		f.done(e, Result{Lists: 1})
+		f.done(e, Result{Sent: 1})
 	}
 	f.clusterIdle("cluster1")
 }

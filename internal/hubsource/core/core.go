@@ -31,13 +31,11 @@ type Config struct {
 // Core decides what to do for each work. It is not safe for concurrent use: the
 // owner guards it, and guards nothing else with the same lock.
 type Core struct {
-	cfg Config
 	// life counts the lives of the hub in this process from 1. With a life all that
 	// was known ends but the State that is saved.
 	life int
-	// inFlight says in which life and on which subscription each effect was decided
-	// whose result has not come yet.
-	inFlight map[slot]stamp
+	// inFlight are the effects whose results have not come yet.
+	inFlight map[slot]underWay
 
 	fleet     *fleet
 	cursor    *cursor
@@ -55,24 +53,23 @@ type slot struct {
 	key  Key
 }
 
-// stamp says what the result of an effect is valid for.
-type stamp struct{ life, sub int }
+// underWay is an effect, and the life of the hub and the subscription in which it was
+// decided.
+type underWay struct {
+	*todo
+	life, sub int
+}
 
 // New returns a core that knows no work and no broker.
 func New(cfg Config) *Core {
-	c := &Core{cfg: cfg, inFlight: map[slot]stamp{}}
-	c.begin(cfg.State, reasonKept)
+	c := &Core{inFlight: map[slot]underWay{}}
+	c.begin(newFleet(cfg, 0), cfg.State, reasonKept)
 	return c
 }
 
 // begin begins a life of the hub, of which nothing is known but what is saved.
-func (c *Core) begin(s State, reason string) {
+func (c *Core) begin(f *fleet, s State, reason string) {
 	c.life++
-	sub := 0
-	if c.fleet != nil {
-		sub = c.fleet.sub
-	}
-	f := newFleet(c.cfg, sub)
 	cur := newCursor(f, s.Cursor)
 	l := newLives(f, cur, s, reason)
 	q := &questions{f: f, lives: l}
@@ -86,6 +83,121 @@ func (c *Core) begin(s State, reason string) {
 // Life is the present life of the hub: what an informer of another one shows is
 // dropped.
 func (c *Core) Life() int { return c.life }
+
+// Next returns what to do now for key, nil when there is nothing, or not yet;
+// in the latter case the core wakes the key when it is time. The result of the
+// effect must be given to Done before Next is called again for the same lane
+// and key.
+func (c *Core) Next(lane Lane, key Key) Effect {
+	at := slot{lane, key}
+	if was, busy := c.inFlight[at]; busy && was.life == c.life && was.sub == c.fleet.sub {
+		return nil
+	}
+	t := c.next(lane, key)
+	if t == nil {
+		return nil
+	}
+	c.inFlight[at] = underWay{t, c.life, c.fleet.sub}
+	return t.Effect
+}
+
+func (c *Core) next(lane Lane, key Key) *todo {
+	switch w, cl := c.fleet.works[key.UID], c.fleet.clusters[key.Cluster]; {
+	case key == Key{}:
+		return c.nextOfAll(lane)
+	case c.lives.over:
+		return nil
+	case w != nil && lane == SpecLane:
+		return c.specs.next(w)
+	case w != nil:
+		return first(w, c.ask, c.statuses.next)
+	case cl == nil || key.UID != "":
+		return nil
+	case lane == HubLane:
+		return c.questions.nextList(cl)
+	default:
+		return first(cl, c.releases.next, c.compare.next, c.statuses.nextAsk)
+	}
+}
+
+// first returns the first thing that there is to do.
+func first[T any](about T, all ...func(T) *todo) *todo {
+	for _, next := range all {
+		if t := next(about); t != nil {
+			return t
+		}
+	}
+	return nil
+}
+
+// ask asks the hub for a work. What it has may be later than what informers show.
+func (c *Core) ask(w *work) *todo {
+	t := c.questions.next(w)
+	if t == nil {
+		return nil
+	}
+	return &todo{t.Effect, func(r Result) {
+		before := w.hub.object
+		if t.done(r); w.hub.object != before {
+			c.moved(w, before)
+		}
+	}}
+}
+
+// locate asks the hub where it is; what waited for that goes on.
+func (c *Core) locate() *todo {
+	t := c.lives.nextLocate()
+	if t == nil {
+		return nil
+	}
+	return &todo{t.Effect, func(r Result) {
+		if t.done(r); !c.lives.over && c.lives.located() {
+			c.compare.located()
+		}
+	}}
+}
+
+// nextOfAll decides the next step of the source as a whole.
+func (c *Core) nextOfAll(lane Lane) *todo {
+	l := c.lives
+	switch {
+	case lane == HubLane && l.ended():
+		s, _ := l.state()
+		c.begin(newFleet(c.fleet.Config, c.fleet.sub), s, l.reason)
+		return &todo{Effect: BeginLife{Life: c.life, Reason: l.reason}}
+	case lane == HubLane && l.over:
+		return l.nextSave()
+	case l.over:
+		return nil
+	}
+	all := []func() *todo{c.locate, l.nextSave}
+	if lane == SpecLane {
+		all = []func() *todo{c.fleet.nextEnd, c.compare.nextInventory, c.compare.nextCompared, c.cursor.nextAck}
+	}
+	for _, next := range all {
+		if t := next(); t != nil {
+			return t
+		}
+	}
+	return nil
+}
+
+// Done takes the result of the effect that Next returned for a lane and key. What was
+// decided in another life of the hub, or was for another subscription, says nothing any
+// more.
+func (c *Core) Done(lane Lane, key Key, r Result) {
+	at := slot{lane, key}
+	u, busy := c.inFlight[at]
+	delete(c.inFlight, at)
+	if !busy || u.life != c.life || u.done == nil {
+		return
+	}
+	_, saves := u.Effect.(Save)
+	_, forBroker := u.Effect.(ForBroker)
+	if saves || !c.lives.over && (u.sub == c.fleet.sub || !forBroker) {
+		u.done(r)
+	}
+}
 
 // Stats are the numbers a program exports; they are kept, not counted.
 type Stats struct {
@@ -142,7 +254,7 @@ func (c *Core) WorkSeen(life int, o *workv1.ManifestWork) {
 	}
 	w := c.work(o.UID, o.Namespace)
 	before := w.hub.object
-	switch w.hub.show(o, c.fleet.tick(), c.fleet.now()) {
+	switch w.hub.show(o, c.fleet.tick(), c.fleet.Now()) {
 	case nothing:
 		return
 	case contradicts:
@@ -199,7 +311,7 @@ func (c *Core) ended(life int, uid types.UID, how ending) {
 	if life != c.life || w == nil || w.hub.object == nil || w.hub.ended != alive {
 		return
 	}
-	w.hub.end(how, c.fleet.tick(), c.fleet.now())
+	w.hub.end(how, c.fleet.tick(), c.fleet.Now())
 	c.lives.moved(w.hub.object)
 	c.statuses.lose(w)
 	c.fleet.setBlame(w, blame{})
@@ -260,7 +372,7 @@ func (c *Core) ClusterSelected(life int, name string) {
 // is known of it is let go, but for what the hub showed.
 func (c *Core) ClusterUnselected(life int, name string) {
 	cl := c.fleet.clusters[name]
-	if life != c.life || cl == nil || !cl.selected || c.cfg.All {
+	if life != c.life || cl == nil || !cl.selected || c.fleet.All {
 		return
 	}
 	c.releases.set(cl, true)
@@ -358,7 +470,7 @@ func (c *Core) Inventory(page codec.Inventory) bool {
 // Taken the report is not lost as long as the process lives; after that, the
 // next resync brings it again.
 func (c *Core) Report(r *Report) Verdict {
-	if c.cfg.All {
+	if c.fleet.All {
 		c.cluster(r.Cluster)
 	}
 	return c.statuses.receive(r)

@@ -178,21 +178,22 @@ func (c *cursor) listed(n int, refused bool) {
 }
 
 // nextAck decides about telling the broker how far its stream is on the hub.
-func (c *cursor) nextAck() Effect {
+func (c *cursor) nextAck() *todo {
 	c.resume()
 	if !c.ackDue || !c.f.connected || c.f.stock || c.f.until(SpecLane, Key{}, c.ackAt) || !c.f.due(SpecLane, Key{}, &c.ackRetry) {
 		return nil
 	}
-	return SendAck{Cursor: c.reached}
+	at := c.reached
+	return &todo{SendAck{Cursor: at}, func(r Result) { c.doneSendAck(at, r) }}
 }
 
-func (c *cursor) doneSendAck(e SendAck, r Result) {
+func (c *cursor) doneSendAck(at codec.Cursor, r Result) {
 	if r.Err != nil && transport.Retryable(r.Err) {
 		c.f.brokerFailed(Key{}, &c.ackRetry, r.Err)
 		return
 	}
-	c.ackAt = c.f.now().Add(ackEvery)
+	c.ackAt = c.f.Now().Add(ackEvery)
 	c.ackRetry.reset()
-	c.ackDue = c.ackDue && c.reached != e.Cursor
+	c.ackDue = c.ackDue && c.reached != at
 	c.f.wake(SpecLane, Key{}, ackEvery)
 }

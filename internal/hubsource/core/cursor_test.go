@@ -105,7 +105,7 @@ func TestCore_TakesNoCursorBeforeItsListsAreAnswered(t *testing.T) {
 	e := nextAsk(f)
 	f.checkpoint(3, 1) // the answer to the list is on its way
 	f.at(0)
-	f.done(e, Result{Lists: 2})
+	f.done(e, Result{Sent: 2})
 	f.at(0) // there are two
 	f.checkpoint(4, 2)
 	f.at(4)
@@ -117,7 +117,7 @@ func TestCore_TakesTheCursorThatOvertookTheLastReceipt(t *testing.T) {
 	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncList})
 	e := nextAsk(f)
 	f.checkpoint(3, 1)
-	f.done(e, Result{Lists: 1})
+	f.done(e, Result{Sent: 1})
 	f.at(3)
 }
 
@@ -125,7 +125,7 @@ func TestCore_TakesNoCursorWhereTheBrokerRefusedToBeAsked(t *testing.T) {
 	f := comparingFixture(t, State{}, newWork("w", 1))
 	f.core.Disconnected()
 	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncList})
-	f.done(nextAsk(f), Result{Lists: 1, Err: &transport.Error{Code: transport.CodeInvalid}})
+	f.done(nextAsk(f), Result{Sent: 1, Err: &transport.Error{Code: transport.CodeInvalid}})
 	f.checkpoint(3, 1)
 	f.at(0)
 }
@@ -332,7 +332,7 @@ func TestCore_PassesNoReportOfAClusterThatIsBackBeforeItsRelease(t *testing.T) {
 	t.Run("it is asked for", func(t *testing.T) {
 		f := begin(t)
 		f.selected("cluster1")
-		f.done(nextAsk(f), Result{Lists: 1})
+		f.done(nextAsk(f), Result{Sent: 1})
 		f.at(1)
 		f.checkpoint(3, 1)
 		f.at(3)

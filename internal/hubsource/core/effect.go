@@ -1,12 +1,17 @@
 package core
 
 import (
+	"slices"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	workv1 "open-cluster-management.io/api/work/v1"
 
+	"github.com/hawser-io/hawser/internal/resync"
 	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
@@ -51,13 +56,30 @@ type Waker interface {
 
 // Effect is one thing to do outside. Its result belongs to the life of the hub, and
 // the subscription, in which Next returned it.
-type Effect interface{ effect() }
+type Effect interface {
+	// Operation is what logs and metrics call it.
+	Operation() string
+}
+
+// ForBroker is an effect that is carried out by publishing events, in this order and
+// on the subscription in which Next returned it. The result says in Sent how many were
+// sent, accepted or not.
+type ForBroker interface {
+	Effect
+	// Events returns the events. newID and now are for them, source is the source id.
+	Events(newID func() string, now time.Time, source string) ([]codec.Event, error)
+}
+
+// todo is an effect, and what its result means.
+type todo struct {
+	Effect
+	done func(Result)
+}
 
 // AddFinalizer puts the cleanup finalizer on the work. The result carries the
 // work as the hub returned it.
 type AddFinalizer struct {
-	Work  *workv1.ManifestWork
-	asked int
+	Work *workv1.ManifestWork
 }
 
 // Publish sends the work's spec, or its deletion, to the broker.
@@ -76,7 +98,6 @@ type Publish struct {
 	Held bool
 	// Order is the number of the event, 0 for a broker that knows none.
 	Order uint64
-	mark  mark
 }
 
 // Release tells the broker that this source no longer serves a cluster.
@@ -86,12 +107,10 @@ type Release struct {
 }
 
 // Ask requests the statuses of a cluster that differ from what the hub holds.
-// The result says in Lists how many events were sent, accepted or not.
 type Ask struct {
 	Cluster string
 	// Held is never empty: that would ask for everything.
-	Held            []Held
-	listed, attempt int
+	Held []Held
 }
 
 // Held is what the hub holds of a work's status. Exactly one of Hash (of a
@@ -107,25 +126,35 @@ type Held struct {
 type PatchStatus struct {
 	Work   *workv1.ManifestWork
 	Status workv1.ManifestWorkStatus
-	// report is the one in the patch, nil when only the condition Delivered
-	// changes.
-	report *Report
-	asked  int
 }
 
 // RemoveFinalizer takes the cleanup finalizer off the work, whose deletion is
 // confirmed. The result carries the work as the hub returned it.
 type RemoveFinalizer struct {
-	Work  *workv1.ManifestWork
-	asked int
+	Work *workv1.ManifestWork
 }
+
+// DeleteCompleted deletes a work whose time has passed since it completed. It is
+// refused with a conflict when the work is not what it was then.
+type DeleteCompleted struct{ Work *workv1.ManifestWork }
+
+// Get asks the hub for a work. The result carries the work if there is one under
+// that name, else an error for which apierrors.IsNotFound is true.
+type Get struct {
+	UID             types.UID
+	Namespace, Name string
+}
+
+// List asks the hub which works of a namespace there are. The result carries them
+// in Present.
+type List struct{ Namespace string }
+
+// Present are the resource versions of works by uid, at one moment.
+type Present map[types.UID]string
 
 // Tag computes the tags of works. It asks nobody, but takes time: the result
 // carries what [Tag.Tags] returns, in the same order.
-type Tag struct {
-	Works   []*workv1.ManifestWork
-	cluster string
-}
+type Tag struct{ Works []*workv1.ManifestWork }
 
 // AskInventory requests a page of the broker's inventory; the page comes as an
 // event of the subscription, for [Core.Inventory].
@@ -138,44 +167,32 @@ type AskInventory struct {
 // Delete tells the broker that a work is deleted of which the hub has nothing
 // left, not even what it was.
 type Delete struct {
-	Record  codec.InventoryRecord
-	Order   uint64 // as in [Publish]
-	attempt int
+	Record codec.InventoryRecord
+	Order  uint64 // as in [Publish]
 }
 
 // SendCompared tells the broker the outcome of comparisons.
 type SendCompared struct {
 	Compared codec.Compared
 	Order    uint64 // as in [Publish]
-	all      bool   // nothing else was to be told
 }
 
 // SendAck tells the broker up to where statuses are on the hub.
-type SendAck struct {
-	Cursor codec.Cursor
-}
+type SendAck struct{ Cursor codec.Cursor }
 
 // EndSubscription ends the subscription with this id, as if the connection had
 // broken: what is under way on it counts no longer.
-type EndSubscription struct {
-	ID string
-}
+type EndSubscription struct{ ID string }
 
 // Locate asks the hub which one it is and how far its history has come: the
 // uid of the namespace kube-system, and the resource version of a list of works
 // that no cache answered. The result carries them in Position, and in Kept the
 // resource version of the [State] there.
-type Locate struct {
-	newest  string // of what the hub had shown before
-	attempt int
-}
+type Locate struct{}
 
 // Save keeps State on the hub, for the next process. The result carries its resource
 // version in Kept, as far as the hub counts them.
-type Save struct {
-	State State
-	over  bool // the life has ended
-}
+type Save struct{ State State }
 
 // BeginLife begins another life of the hub: the subscription is ended, and informers
 // are made anew that begin with a list which no cache answered. What they show belongs
@@ -193,25 +210,202 @@ type Result struct {
 	Receipt transport.Receipt
 	Err     error
 	// The rest belongs to the effects whose comments name it.
-	Lists    int
+	Sent     int
 	Tags     []codec.Tag
 	Position *codec.HubPosition
 	Present  Present
 	Kept     string
 }
 
-func (AddFinalizer) effect()    {}
-func (Publish) effect()         {}
-func (Release) effect()         {}
-func (Ask) effect()             {}
-func (PatchStatus) effect()     {}
-func (RemoveFinalizer) effect() {}
-func (Tag) effect()             {}
-func (AskInventory) effect()    {}
-func (Delete) effect()          {}
-func (SendCompared) effect()    {}
-func (SendAck) effect()         {}
-func (EndSubscription) effect() {}
-func (Locate) effect()          {}
-func (Save) effect()            {}
-func (BeginLife) effect()       {}
+// lacks reports whether the hub has no work with a uid, by the answer to [Get].
+func (r Result) lacks(uid types.UID) bool {
+	return apierrors.IsNotFound(r.Err) || r.Err == nil && r.Work.UID != uid
+}
+
+// Operation implements [Effect].
+func (AddFinalizer) Operation() string { return "add_finalizer" }
+
+// Operation implements [Effect].
+func (RemoveFinalizer) Operation() string { return "remove_finalizer" }
+
+// Operation implements [Effect].
+func (PatchStatus) Operation() string { return "patch_status" }
+
+// Operation implements [Effect].
+func (DeleteCompleted) Operation() string { return "delete_completed" }
+
+// Operation implements [Effect].
+func (Get) Operation() string { return "get" }
+
+// Operation implements [Effect].
+func (List) Operation() string { return "list" }
+
+// Operation implements [Effect].
+func (Locate) Operation() string { return "locate" }
+
+// Operation implements [Effect].
+func (Save) Operation() string { return "save" }
+
+// Operation implements [Effect].
+func (Tag) Operation() string { return "tag" }
+
+// Operation implements [Effect].
+func (Publish) Operation() string { return "publish" }
+
+// Operation implements [Effect].
+func (Delete) Operation() string { return "delete" }
+
+// Operation implements [Effect].
+func (Release) Operation() string { return "release" }
+
+// Operation implements [Effect].
+func (Ask) Operation() string { return "ask" }
+
+// Operation implements [Effect].
+func (AskInventory) Operation() string { return "inventory" }
+
+// Operation implements [Effect].
+func (SendCompared) Operation() string { return "compared" }
+
+// Operation implements [Effect].
+func (SendAck) Operation() string { return "ack" }
+
+// Operation implements [Effect].
+func (EndSubscription) Operation() string { return "end_subscription" }
+
+// Operation implements [Effect].
+func (BeginLife) Operation() string { return "begin_life" }
+
+// Events implements [ForBroker].
+func (p Publish) Events(newID func() string, now time.Time, source string) ([]codec.Event, error) {
+	o := p.Work
+	if p.Slim || p.Unversioned {
+		copied := *o
+		if p.Slim {
+			copied.Spec.Workload.Manifests = nil
+		}
+		if p.Unversioned {
+			copied.Generation = 0
+		}
+		o = &copied
+	}
+	e, err := manifestwork.EncodeSpec(o, manifestwork.SpecParams{
+		ID: newID(), Now: now, Source: source, Action: p.Action, DeletionWithData: p.Action == codec.DeleteRequest,
+		Reported: p.Held || isReported(o.Status),
+	})
+	if err == nil && p.Supersedes != 0 {
+		e.SetExtension(codec.ExtSupersedes, codec.FormatRevision(p.Supersedes))
+	}
+	return one(e, err, p.Order)
+}
+
+// one returns one event, with its number if it has one.
+func one(e codec.Event, err error, order uint64) ([]codec.Event, error) {
+	if err != nil {
+		return nil, err
+	}
+	if order != 0 {
+		e.SetExtension(codec.ExtOrder, codec.FormatRevision(order))
+	}
+	return []codec.Event{e}, nil
+}
+
+// isReported reports whether an agent made a status.
+func isReported(s workv1.ManifestWorkStatus) bool {
+	return len(s.ResourceStatus.Manifests) > 0 ||
+		slices.ContainsFunc(s.Conditions, func(c metav1.Condition) bool { return !isDelivered(c) })
+}
+
+// Events implements [ForBroker].
+func (r Release) Events(newID func() string, now time.Time, source string) ([]codec.Event, error) {
+	e, err := codec.NewRelease(newID(), now, source, r.Cluster)
+	return one(e, err, r.Order)
+}
+
+// Events implements [ForBroker]. The hashes are computed here: they are of what the
+// agent said, without the condition Delivered.
+func (a Ask) Events(newID func() string, now time.Time, source string) ([]codec.Event, error) {
+	hashes := make([]codec.StatusHash, 0, len(a.Held))
+	for _, h := range a.Held {
+		hash := h.Hash
+		if h.Work != nil {
+			status := h.Work.Status
+			status.Conditions = slices.DeleteFunc(slices.Clone(status.Conditions), isDelivered)
+			var err error
+			if hash, err = manifestwork.StatusHash(status); err != nil {
+				return nil, err
+			}
+		}
+		hashes = append(hashes, codec.StatusHash{ResourceID: string(h.UID), StatusHash: hash})
+	}
+	var events []codec.Event
+	for chunk := range resync.Chunks(hashes) {
+		e, err := codec.NewStatusResyncRequest(codec.ResyncParams{
+			ID: newID(), Time: now, Source: source, Cluster: a.Cluster, DataType: codec.ManifestBundles,
+		}, chunk)
+		if err != nil {
+			return nil, err
+		}
+		events = append(events, e)
+	}
+	return events, nil
+}
+
+// ReportOf reads a status event. The error is an *codec.AttributeError.
+func ReportOf(e codec.Event) (*Report, error) {
+	s, err := manifestwork.DecodeStatus(e)
+	if err != nil {
+		return nil, err
+	}
+	return &Report{
+		UID: types.UID(s.ResourceID), Cluster: s.Cluster, Name: s.Name,
+		Version: s.Version, Sequence: s.SequenceID, Hash: s.Hash, Deleted: s.Deleted, Status: s.Status, Revision: s.Revision,
+	}, nil
+}
+
+// Tags returns the tags of the works. One that cannot be encoded has the zero
+// tag: it is published, and the broker's answer says what is wrong.
+func (t Tag) Tags() []codec.Tag {
+	tags := make([]codec.Tag, len(t.Works))
+	for i, o := range t.Works {
+		if tag, err := manifestwork.SpecTag(o); err == nil {
+			tags[i] = tag
+		}
+	}
+	return tags
+}
+
+// Events implements [ForBroker]; the id of the event is known already.
+func (a AskInventory) Events(_ func() string, now time.Time, source string) ([]codec.Event, error) {
+	e, err := codec.NewInventoryRequest(syncParams(a.ID, now, source), a.Request)
+	return one(e, err, 0)
+}
+
+// Events implements [ForBroker].
+func (d Delete) Events(newID func() string, now time.Time, source string) ([]codec.Event, error) {
+	r := d.Record
+	o := &workv1.ManifestWork{ObjectMeta: metav1.ObjectMeta{
+		Namespace: r.Cluster, Name: r.Name, UID: types.UID(r.ResourceID), Generation: r.Version,
+	}}
+	e, err := manifestwork.EncodeSpec(o, manifestwork.SpecParams{ID: newID(), Now: now, Source: source, Action: codec.DeleteRequest})
+	if err == nil {
+		e.SetExtension(codec.ExtIfRevision, codec.FormatRevision(r.Revision))
+	}
+	return one(e, err, d.Order)
+}
+
+// Events implements [ForBroker].
+func (s SendCompared) Events(newID func() string, now time.Time, source string) ([]codec.Event, error) {
+	e, err := codec.NewCompared(syncParams(newID(), now, source), s.Compared)
+	return one(e, err, s.Order)
+}
+
+// Events implements [ForBroker].
+func (a SendAck) Events(newID func() string, now time.Time, source string) ([]codec.Event, error) {
+	e, err := codec.NewAck(syncParams(newID(), now, source), codec.Ack{Cursor: a.Cursor})
+	return one(e, err, 0)
+}
+
+func syncParams(id string, now time.Time, source string) codec.SyncParams {
+	return codec.SyncParams{ID: id, Time: now, Source: source, Owner: source}
+}

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	workv1 "open-cluster-management.io/api/work/v1"
 
+	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
@@ -64,8 +65,8 @@ func (f *fixture) unselected(name string)      { f.core.ClusterUnselected(f.core
 
 // done answers an effect.
 func (f *fixture) done(e Effect, r Result) {
-	l, k := slotOf(e)
-	f.core.Done(l, k, e, r)
+	l, k := slotOf(f.core, e)
+	f.core.Done(l, k, r)
 }
 
 // beginLife expects that the life of the hub ends, and shows what the next one has.
@@ -85,7 +86,11 @@ func (f *fixture) beginLife(works ...*workv1.ManifestWork) BeginLife {
 }
 
 // slotOf is where an effect is carried out.
-func slotOf(e Effect) (Lane, Key) {
+func slotOf(c *Core, e Effect) (Lane, Key) {
+	compares := func(k Key) bool { // what only the broker has is asked for in its cluster's slot
+		u := c.inFlight[slot{SpecLane, k}]
+		return u.todo != nil && u.Effect == e
+	}
 	switch e := e.(type) {
 	case Publish:
 		return SpecLane, Key{UID: e.Work.UID}
@@ -98,17 +103,18 @@ func slotOf(e Effect) (Lane, Key) {
 	case DeleteCompleted:
 		return HubLane, Key{UID: e.Work.UID}
 	case Get:
-		if e.attempt == 0 {
-			return HubLane, Key{UID: e.UID}
+		if k := (Key{Cluster: e.Namespace}); compares(k) {
+			return SpecLane, k
 		}
-		return SpecLane, Key{Cluster: e.Namespace}
+		return HubLane, Key{UID: e.UID}
 	case List:
-		if e.attempt == 0 {
-			return HubLane, Key{Cluster: e.Namespace}
+		k := Key{Cluster: e.Namespace}
+		if compares(k) {
+			return SpecLane, k
 		}
-		return SpecLane, Key{Cluster: e.Namespace}
+		return HubLane, k
 	case Tag:
-		return SpecLane, Key{Cluster: e.cluster}
+		return SpecLane, Key{Cluster: e.Works[0].Namespace}
 	case Release:
 		return SpecLane, Key{Cluster: e.Cluster}
 	case Ask:
@@ -248,4 +254,13 @@ func errNotFound() error { return apierrors.NewNotFound(worksResource, "w") }
 func errHubDown() error  { return apierrors.NewServiceUnavailable("hub is down") }
 func errInvalid() error {
 	return apierrors.NewInvalid(schema.GroupKind{Group: workv1.GroupName, Kind: "ManifestWork"}, "w", nil)
+}
+
+// eventOf is the one event that carries out an effect.
+func eventOf(e ForBroker, newID func() string, now time.Time) (codec.Event, error) {
+	events, err := e.Events(newID, now, "hub")
+	if err != nil {
+		return codec.Event{}, err
+	}
+	return events[0], nil
 }

@@ -1,6 +1,10 @@
 package core
 
 import (
+	"errors"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	workv1 "open-cluster-management.io/api/work/v1"
 
@@ -11,8 +15,6 @@ import (
 // on which the broker is told of them.
 type fleet struct {
 	agenda
-	all, cleanUp bool
-	newID        func() string
 
 	works    map[types.UID]*work
 	clusters map[string]*cluster
@@ -71,8 +73,7 @@ type cluster struct {
 
 func newFleet(cfg Config, sub int) *fleet {
 	return &fleet{
-		agenda: agenda{now: cfg.Now, jitter: cfg.Jitter, waker: cfg.Waker},
-		all:    cfg.All, cleanUp: cfg.CleanUp, newID: cfg.NewID, sub: sub,
+		agenda: agenda{Config: cfg}, sub: sub,
 		works: map[types.UID]*work{}, clusters: map[string]*cluster{}, undelivered: map[string]int{},
 	}
 }
@@ -124,22 +125,40 @@ func (f *fleet) nextOrder() uint64 {
 // answered takes it that what is dangerous when it is late was answered.
 func (f *fleet) answered() { f.ends.reset() }
 
-func (f *fleet) nextEnd() Effect {
+func (f *fleet) nextEnd() *todo {
 	if !f.ending || !f.due(SpecLane, Key{}, &f.ends) {
 		return nil
 	}
-	return EndSubscription{ID: f.id}
+	return &todo{Effect: EndSubscription{ID: f.id}}
 }
 
 // mayTell reports whether the broker may be told of a cluster's works now.
 func (f *fleet) mayTell(cl *cluster) bool { return cl.selected && !cl.release.pending() && f.connected }
+
+// ofWork is an effect whose result says nothing of a work that was forgotten meanwhile.
+func (f *fleet) ofWork(w *work, e Effect, done func(Result)) *todo {
+	return &todo{e, func(r Result) {
+		if f.works[w.uid] == w {
+			done(r)
+		}
+	}}
+}
+
+// ofCluster is the same for a cluster.
+func (f *fleet) ofCluster(cl *cluster, e Effect, done func(Result)) *todo {
+	return &todo{e, func(r Result) {
+		if f.clusters[cl.name] == cl {
+			done(r)
+		}
+	}}
+}
 
 // look has a work looked at when the workers come to it.
 func (f *fleet) look(k Key) { f.sweep = append(f.sweep, k) }
 
 // sweepUp hands out up to n keys to look at.
 func (f *fleet) sweepUp(n int) []Key {
-	if f.pausedUntil.After(f.now()) {
+	if f.pausedUntil.After(f.Now()) {
 		return nil
 	}
 	n = min(n, len(f.sweep))
@@ -230,7 +249,7 @@ func (f *fleet) remove(w *work) {
 
 // addCluster makes a new cluster.
 func (f *fleet) addCluster(name string) *cluster {
-	cl := &cluster{name: name, selected: f.all, works: map[types.UID]*work{}}
+	cl := &cluster{name: name, selected: f.All, works: map[types.UID]*work{}}
 	f.clusters[name] = cl
 	return cl
 }
@@ -258,4 +277,124 @@ func sign(up bool) int {
 		return 1
 	}
 	return -1
+}
+
+// agenda is when what is looked at again.
+type agenda struct {
+	Config
+	// pausedUntil: an overloaded broker asked to wait.
+	pausedUntil time.Time
+}
+
+// retry is the back-off of one thing that is tried.
+type retry struct {
+	failures  int
+	notBefore time.Time
+	// onChange: the last attempt met a newer object; the next one need not wait
+	// once the informer has it.
+	onChange bool
+}
+
+// Back-off of the lanes. The hub's is short: a status that could not be written
+// is all that a person sees of a work.
+const (
+	firstDelay   = 100 * time.Millisecond
+	longestSpec  = 30 * time.Second
+	longestHub   = 10 * time.Second
+	refusedDelay = 5 * time.Minute
+)
+
+func (r *retry) reset() { *r = retry{} }
+
+// changed takes it that what was tried is another thing now.
+func (r *retry) changed() {
+	if r.onChange {
+		r.notBefore = time.Time{}
+	}
+}
+
+// wait has the next attempt wait until then, or until something changes.
+func (r *retry) wait(until time.Time, onChange bool) { r.notBefore, r.onChange = until, onChange }
+
+func (a *agenda) wake(l Lane, k Key, after time.Duration) { a.Waker.Wake(l, k, max(0, after)) }
+
+func (a *agenda) wakeAt(l Lane, k Key, at time.Time) { a.wake(l, k, at.Sub(a.Now())) }
+
+func (a *agenda) wakeCluster(l Lane, cl *cluster) { a.wake(l, Key{Cluster: cl.name}, 0) }
+
+func (a *agenda) wakeWork(w *work) {
+	a.wake(SpecLane, w.key(), 0)
+	a.wake(HubLane, w.key(), 0)
+}
+
+// until reports whether a time lies ahead; then the key is woken at it.
+func (a *agenda) until(l Lane, k Key, at time.Time) bool {
+	ahead := at.After(a.Now())
+	if ahead {
+		a.wakeAt(l, k, at)
+	}
+	return ahead
+}
+
+// due reports whether something may be tried; if not, its key is woken in time.
+func (a *agenda) due(l Lane, k Key, r *retry) bool { return !a.until(l, k, r.notBefore) }
+
+// ready is due for what is for the broker, which may have asked to wait.
+func (a *agenda) ready(k Key, r *retry) bool {
+	return !a.until(SpecLane, k, a.pausedUntil) && a.due(SpecLane, k, r)
+}
+
+// failed plans the next attempt, at least least from now.
+func (a *agenda) failed(l Lane, k Key, r *retry, least time.Duration) {
+	longest := longestSpec
+	if l == HubLane {
+		longest = longestHub
+	}
+	d := longest
+	if r.failures < 20 {
+		d = min(longest, firstDelay<<r.failures)
+	}
+	d = max(least, d/2+a.jittered(d/2))
+	r.failures++
+	r.notBefore, r.onChange = a.Now().Add(d), false
+	a.wake(l, k, d)
+}
+
+func (a *agenda) jittered(d time.Duration) time.Duration {
+	return time.Duration(a.Jitter() * float64(d))
+}
+
+// hubFailed plans the next attempt of a request to the hub. Of what is gone the
+// informer is about to say so; until then it lags, perhaps for long.
+func (a *agenda) hubFailed(l Lane, k Key, r *retry, err error) {
+	var least time.Duration
+	if s, ok := apierrors.SuggestsClientDelay(err); ok {
+		least = time.Duration(s) * time.Second
+	}
+	a.failed(l, k, r, least)
+	r.onChange = apierrors.IsConflict(err) || apierrors.IsNotFound(err)
+}
+
+// brokerFailed plans the next attempt of a request to the broker.
+func (a *agenda) brokerFailed(k Key, r *retry, err error) {
+	var delay time.Duration
+	var e *transport.Error
+	if errors.As(err, &e) {
+		delay = e.Delay
+	}
+	if transport.CodeOf(err) == transport.CodeOverloaded && delay > 0 {
+		a.pausedUntil = a.Now().Add(delay)
+		a.wake(SpecLane, Key{}, delay)
+	}
+	a.failed(SpecLane, k, r, delay)
+}
+
+func (a *agenda) unpause() { a.pausedUntil = time.Time{} }
+
+// isOpen reports whether nobody knows what became of a request to the broker: it
+// may be carried out yet, or have been.
+func isOpen(err error) bool {
+	code := transport.CodeOf(err)
+	unanswered := code == transport.CodeUnavailable || code == transport.CodeDeadline || code == transport.CodeInternal
+	return err != nil && unanswered && transport.Retryable(err)
 }

@@ -43,7 +43,7 @@ func uidOf(id string) types.UID { return types.UID(id) }
 func (v *inventory) want(cluster string) { v.wanted = append(v.wanted, cluster) }
 
 // nextInventory decides about the request for what the broker has.
-func (c *comparisons) nextInventory() Effect {
+func (c *comparisons) nextInventory() *todo {
 	v := &c.inventory
 	if !c.on || !c.f.connected {
 		return nil
@@ -54,8 +54,9 @@ func (c *comparisons) nextInventory() Effect {
 	if v.request == nil || v.id != "" && c.f.until(SpecLane, Key{}, v.deadline) || !c.f.ready(Key{}, &v.retry) {
 		return nil
 	}
-	v.id, v.deadline = c.f.newID(), c.f.now().Add(pageTimeout)
-	return AskInventory{ID: v.id, Request: *v.request}
+	v.id, v.deadline = c.f.NewID(), c.f.Now().Add(pageTimeout)
+	id := v.id
+	return &todo{AskInventory{ID: id, Request: *v.request}, func(r Result) { c.doneAskInventory(id, r) }}
 }
 
 // wantedPage returns what to ask for next, nil when there is nothing.
@@ -88,10 +89,10 @@ func (c *comparisons) wantedPage() *codec.InventoryRequest {
 	return &codec.InventoryRequest{Clusters: names}
 }
 
-func (c *comparisons) doneAskInventory(e AskInventory, r Result) {
+func (c *comparisons) doneAskInventory(id string, r Result) {
 	v := &c.inventory
 	switch {
-	case e.ID != v.id: // its page has come already
+	case id != v.id: // its page has come already
 	case r.Err == nil:
 		c.f.wakeAt(SpecLane, Key{}, v.deadline)
 	case transport.Retryable(r.Err):

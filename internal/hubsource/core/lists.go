@@ -77,7 +77,7 @@ func (c *cursor) askFor(w *work) {
 }
 
 // nextAsk decides about the statuses of a cluster that may have been missed.
-func (s *statuses) nextAsk(cl *cluster) Effect {
+func (s *statuses) nextAsk(cl *cluster) *todo {
 	l := &cl.lists
 	defer l.count(s.cursor)
 	if l.asking || !s.f.mayTell(cl) {
@@ -97,7 +97,8 @@ func (s *statuses) nextAsk(cl *cluster) Effect {
 			return nil
 		}
 		l.asking = true
-		return Ask{Cluster: cl.name, Held: held, listed: n, attempt: l.attempt}
+		attempt := l.attempt
+		return s.f.ofCluster(cl, Ask{Cluster: cl.name, Held: held}, func(r Result) { s.doneAsk(cl, n, attempt == l.attempt, r) })
 	}
 	return nil
 }
@@ -121,25 +122,22 @@ func heldOf(cl *cluster, uids []types.UID) []Held {
 	return held
 }
 
-func (s *statuses) doneAsk(e Ask, r Result) {
-	cl := s.f.clusters[e.Cluster]
-	if cl == nil {
-		return
-	}
+// doneAsk takes what came of asking for n works of a list; wanted: it still is.
+func (s *statuses) doneAsk(cl *cluster, n int, wanted bool, r Result) {
 	l := &cl.lists
 	l.asking = false
 	refused := false
 	switch {
-	case e.attempt != l.attempt:
+	case !wanted:
 	case r.Err == nil:
 		l.retry.reset()
-		l.listed(e.listed)
+		l.listed(n)
 	case transport.Retryable(r.Err):
 		s.f.brokerFailed(cl.key(), &l.retry, r.Err)
 	default: // until the next subscription
 		l.left, refused = nil, true
 	}
-	s.cursor.listed(r.Lists, refused)
+	s.cursor.listed(r.Sent, refused)
 	l.count(s.cursor)
 	s.cursor.resume()
 	s.f.wakeCluster(SpecLane, cl)

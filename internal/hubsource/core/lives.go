@@ -84,7 +84,7 @@ func (l *lives) state() (s State, unsaved bool) {
 }
 
 // nextSave decides about keeping the state on the hub.
-func (l *lives) nextSave() Effect {
+func (l *lives) nextSave() *todo {
 	s, unsaved := l.state()
 	if !unsaved {
 		return nil
@@ -97,29 +97,31 @@ func (l *lives) nextSave() Effect {
 	if !l.f.due(HubLane, Key{}, &l.saveRetry) {
 		return nil
 	}
-	return Save{State: s, over: l.over}
+	over := l.over
+	return &todo{Save{State: s}, func(r Result) { l.doneSave(s, over, r) }}
 }
 
-func (l *lives) doneSave(e Save, r Result) {
-	if l.savedAt = l.f.now(); r.Err != nil {
+// doneSave takes the answer to a save; over: the life had ended.
+func (l *lives) doneSave(s State, over bool, r Result) {
+	if l.savedAt = l.f.Now(); r.Err != nil {
 		if apierrors.IsConflict(r.Err) || apierrors.IsNotFound(r.Err) {
 			l.saved = State{Version: l.saved.Version} // it may have gone back; the hub is asked
 			l.locateNow()
 		}
-		l.f.hubFailed(Key{}, &l.saveRetry, r.Err)
+		l.f.hubFailed(HubLane, Key{}, &l.saveRetry, r.Err)
 		return
 	}
 	l.keeps(r.Kept)
-	if e.over != l.over {
+	if over != l.over {
 		l.f.wake(HubLane, Key{}, 0)
 		return // it may have been before the hub went back
 	}
-	if e.State.doubtsAll() && !l.saved.doubtsAll() {
+	if s.doubtsAll() && !l.saved.doubtsAll() {
 		// The hub has moved on with that, so that where it is when the doubt ends is
 		// none of the positions that a broker may have been told before.
 		l.locateNow()
 	}
-	l.saved = e.State
+	l.saved = s
 	l.saved.Version = r.Kept
 	l.saveRetry.reset()
 	l.f.wake(HubLane, Key{}, 0)
@@ -234,32 +236,39 @@ func (l *lives) locateOn(compared bool) { l.due = compared }
 func (l *lives) located() bool { return l.locatedOn == l.f.sub }
 
 // nextLocate decides about asking the hub how far it has come.
-func (l *lives) nextLocate() Effect {
+func (l *lives) nextLocate() *todo {
 	if !l.due || !l.f.connected || !l.f.due(HubLane, Key{}, &l.retry) {
 		return nil
 	}
-	return Locate{newest: l.newest, attempt: l.attempt}
+	newest, attempt, sub := l.newest, l.attempt, l.f.sub
+	return &todo{Locate{}, func(r Result) {
+		switch {
+		case sub != l.f.sub: // it is asked once more
+		case r.Err != nil || r.Position == nil:
+			l.f.hubFailed(HubLane, Key{}, &l.retry, r.Err)
+		default:
+			l.doneLocate(newest, attempt != l.attempt, r)
+		}
+	}}
 }
 
-func (l *lives) doneLocate(e Locate, r Result) {
-	if r.Err != nil || r.Position == nil {
-		l.f.hubFailed(Key{}, &l.retry, r.Err)
-		return
-	}
+// doneLocate takes where the hub is, which had shown up to newest when it was asked.
+// again: it has to be asked once more.
+func (l *lives) doneLocate(newest string, again bool, r Result) {
 	before, asked := l.position, l.asked
-	l.position, l.asked = r.Position, l.f.now()
+	l.position, l.asked = r.Position, l.f.Now()
 	l.retry.reset()
-	if l.due = e.attempt != l.attempt; !l.due { // else it has to be asked once more
+	if l.due = again; !again {
 		l.locatedOn = l.f.sub
 	}
-	shown := &codec.HubPosition{UID: r.Position.UID, ResourceVersion: e.newest}
+	shown := &codec.HubPosition{UID: r.Position.UID, ResourceVersion: newest}
 	for _, p := range []*codec.HubPosition{shown, before} {
 		if reason := l.beforeThat(p); reason != "" {
 			l.end(reason, p)
 		}
 	}
 	l.keeps(r.Kept)
-	if l.newest == e.newest {
+	if l.newest == newest {
 		l.newest = r.Position.ResourceVersion
 	} else if !l.due && laterThan(&codec.HubPosition{ResourceVersion: l.newest}, r.Position) {
 		// What came while the hub was asked may be later than its answer, or from

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"slices"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
 	"github.com/hawser-io/hawser/internal/resync"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -41,7 +39,7 @@ func (m *missing) begin(plan resync.Works) bool {
 func (m *missing) none() bool { return len(m.records) == 0 && len(m.withheld) == 0 && !m.later }
 
 // nextMissing decides about works that only the broker has.
-func (c *comparisons) nextMissing(cl *cluster) Effect {
+func (c *comparisons) nextMissing(cl *cluster) *todo {
 	k, m := &cl.comparing, &cl.comparing.missing
 	switch {
 	case len(m.records) == 0:
@@ -56,15 +54,26 @@ func (c *comparisons) nextMissing(cl *cluster) Effect {
 		c.withhold(cl, reason)
 		return nil
 	}
-	switch r := m.records[min(m.absent, len(m.records)-1)]; {
+	switch left := m.records[m.absent:]; {
 	case !c.f.ready(cl.key(), &k.retry):
 		return nil
-	case m.absent == len(m.records):
-		return Delete{Record: m.records[0], Order: c.f.nextOrder(), attempt: k.attempt}
+	case len(left) == 0:
+		return c.of(cl, Delete{Record: m.records[0], Order: c.f.nextOrder()}, func(r Result) { c.doneDelete(cl, r) })
 	case len(m.records) > maxGets:
-		return List{Namespace: cl.name, attempt: k.attempt}
+		return c.of(cl, List{Namespace: cl.name}, func(r Result) {
+			has := func(m codec.InventoryRecord) bool { return r.Present[uidOf(m.ResourceID)] != "" }
+			c.sought(cl, len(left), slices.ContainsFunc(m.records, has), r.Err)
+		})
 	default:
-		return Get{UID: uidOf(r.ResourceID), Namespace: cl.name, Name: r.Name, attempt: k.attempt}
+		uid := uidOf(left[0].ResourceID)
+		return c.of(cl, Get{UID: uid, Namespace: cl.name, Name: left[0].Name}, func(r Result) {
+			if r.lacks(uid) {
+				r = Result{}
+			} else if r.Work != nil {
+				c.lives.shown(r.Work)
+			}
+			c.sought(cl, 1, r.Work != nil, r.Err)
+		})
 	}
 }
 
@@ -82,39 +91,26 @@ func (c *comparisons) doubts(cl *cluster) string {
 	return c.lives.doubts(cl.name)
 }
 
-// inRound returns the cluster that a result is for, nil if it comes too late.
-func (c *comparisons) inRound(name string, attempt int) *cluster {
-	cl := c.f.clusters[name]
-	if cl == nil || cl.comparing.attempt != attempt || len(cl.comparing.missing.records) == 0 {
-		return nil
-	}
-	return cl
+// of is a question of the present comparison of a cluster: a later one does not want
+// its answer.
+func (c *comparisons) of(cl *cluster, e Effect, done func(Result)) *todo {
+	attempt := cl.comparing.attempt
+	return c.f.ofCluster(cl, e, func(r Result) {
+		if cl.comparing.attempt == attempt && len(cl.comparing.missing.records) > 0 {
+			done(r)
+		}
+	})
 }
 
-func (c *comparisons) doneGet(e Get, r Result) {
-	cl := c.inRound(e.Namespace, e.attempt)
+// sought takes the hub's word of the next n: it has one of them, or none.
+func (c *comparisons) sought(cl *cluster, n int, has bool, err error) {
 	switch {
-	case cl == nil:
-	case apierrors.IsNotFound(r.Err), r.Err == nil && r.Work.UID != e.UID:
-		c.isAbsent(cl, 1)
-	case r.Err != nil:
-		c.f.hubFailedIn(SpecLane, cl.key(), &cl.comparing.retry, r.Err)
-	default: // only the informer does not have it yet
-		c.lives.shown(r.Work)
-		c.repeat(cl, missingDelay)
-	}
-}
-
-func (c *comparisons) doneList(e List, r Result) {
-	cl := c.inRound(e.Namespace, e.attempt)
-	switch {
-	case cl == nil:
-	case r.Err != nil:
-		c.f.hubFailedIn(SpecLane, cl.key(), &cl.comparing.retry, r.Err)
-	case slices.ContainsFunc(cl.comparing.missing.records, func(m codec.InventoryRecord) bool { return r.Present[uidOf(m.ResourceID)] != "" }):
+	case err != nil:
+		c.f.hubFailed(SpecLane, cl.key(), &cl.comparing.retry, err)
+	case has: // only the informer does not have it yet
 		c.repeat(cl, missingDelay)
 	default:
-		c.isAbsent(cl, len(cl.comparing.missing.records)-cl.comparing.missing.absent)
+		c.isAbsent(cl, n)
 	}
 }
 
@@ -128,10 +124,8 @@ func (c *comparisons) isAbsent(cl *cluster, n int) {
 	c.f.wakeCluster(SpecLane, cl)
 }
 
-func (c *comparisons) doneDelete(e Delete, r Result) {
-	cl := c.inRound(e.Record.Cluster, e.attempt)
+func (c *comparisons) doneDelete(cl *cluster, r Result) {
 	switch {
-	case cl == nil:
 	case r.Err == nil:
 		c.resolved(cl)
 	case transport.CodeOf(r.Err) == transport.CodeConflict:

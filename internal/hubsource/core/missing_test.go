@@ -37,7 +37,7 @@ func TestCore_DeletesWhatTheHubLacksOnACondition(t *testing.T) {
 	f.clusterIdle("cluster1") // whether it was the same hub, is not known
 	f.locate("200")
 	d := nextOf[Delete](f, SpecLane, cluster)
-	e, err := d.Event("id", f.now, "hub")
+	e, err := eventOf(d, f.id, f.now)
 	if err != nil || e.Extensions()[codec.ExtIfRevision] != "1" || e.Extensions()[codec.ExtDeletionTimestamp] == nil || len(e.Data()) != 0 {
 		t.Fatalf("published %v, error %v", e.Extensions(), err)
 	}

@@ -148,26 +148,26 @@ func (w *world) get(namespace, name string) Result {
 
 func (w *world) publish(e Publish) Result {
 	o := e.Work
-	if !hasFinalizer(o) && !e.mark.deleting {
+	if !hasFinalizer(o) && !e.mark().deleting {
 		w.t.Fatalf("published %s without the finalizer", o.Name)
 	}
-	if live := w.hub[o.Namespace+"/"+o.Name]; e.mark.deleting && live != nil && live.UID == o.UID && live.DeletionTimestamp == nil {
+	if live := w.hub[o.Namespace+"/"+o.Name]; e.mark().deleting && live != nil && live.UID == o.UID && live.DeletionTimestamp == nil {
 		w.t.Fatalf("published the deletion of %s, which lives", o.Name)
 	}
 	r := w.records[o.UID]
 	switch {
-	case r == nil && e.mark.deleting && !w.onCluster(o):
+	case r == nil && e.mark().deleting && !w.onCluster(o):
 		return Result{Receipt: transport.Receipt{Outcome: codec.OutcomeConfirmed}}
 	case r == nil:
 		r = &record{}
 		w.records[o.UID] = r
-	case o.Generation < r.version || r.deleting && !e.mark.deleting:
+	case o.Generation < r.version || r.deleting && !e.mark().deleting:
 		return Result{Receipt: transport.Receipt{Outcome: codec.OutcomeStale}}
 	}
-	if r.work == nil || !markOf(r.work).equal(e.mark) || r.deleting != e.mark.deleting {
+	if r.work == nil || !markOf(r.work).equal(e.mark()) || r.deleting != e.mark().deleting {
 		r.reported = false
 	}
-	r.work, r.version, r.deleting = o, o.Generation, e.mark.deleting
+	r.work, r.version, r.deleting = o, o.Generation, e.mark().deleting
 	return Result{Receipt: transport.Receipt{Outcome: codec.OutcomeAccepted}}
 }
 
@@ -298,12 +298,19 @@ func (w *world) finish(i int, lost bool) {
 		}
 	}
 	w.t.Logf("finish %T: %q %v, lost %v", e, r.Receipt.Outcome, r.Err, lost)
-	l, k := slotOf(e)
-	w.core.Done(l, k, e, r)
+	l, k := slotOf(w.core, e)
+	w.core.Done(l, k, r)
 	w.Wake(l, k, 0)
 	for _, k := range w.core.Sweep(1 << 20) {
 		w.Wake(SpecLane, k, 0)
 	}
+}
+
+// toBroker reports whether an effect is carried out on a subscription.
+func toBroker(e Effect) bool {
+	_, is := e.(ForBroker)
+	_, ends := e.(EndSubscription)
+	return is || ends
 }
 
 // begunAnew ends the subscription, and begins another: the broker takes nothing any more
@@ -311,9 +318,9 @@ func (w *world) finish(i int, lost bool) {
 func (w *world) begunAnew() {
 	w.disconnect()
 	for _, e := range slices.Clone(w.inFlight) {
-		if l, k := slotOf(e); ofSubscription(e) {
-			w.inFlight = slices.DeleteFunc(w.inFlight, func(o Effect) bool { ol, ok := slotOf(o); return ol == l && ok == k })
-			w.core.Done(l, k, e, Result{Err: &transport.Error{Code: transport.CodeUnavailable}})
+		if l, k := slotOf(w.core, e); toBroker(e) {
+			w.inFlight = slices.DeleteFunc(w.inFlight, func(o Effect) bool { ol, ok := slotOf(w.core, o); return ol == l && ok == k })
+			w.core.Done(l, k, Result{Err: &transport.Error{Code: transport.CodeUnavailable}})
 			w.Wake(l, k, 0)
 		}
 	}

@@ -1,8 +1,6 @@
 package core
 
 import (
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
@@ -23,29 +21,6 @@ type askingHub struct {
 	retry  retry
 }
 
-// Get asks the hub for a work. The result carries the work if there is one under
-// that name, else an error for which apierrors.IsNotFound is true.
-type Get struct {
-	UID             types.UID
-	Namespace, Name string
-	asked           int
-	attempt         int // of the comparison that asks, 0 for none
-}
-
-// List asks the hub which works of a namespace there are. The result carries them
-// in Present.
-type List struct {
-	Namespace string
-	asked     int
-	attempt   int // as in [Get]
-}
-
-// Present are the resource versions of works by uid, at one moment.
-type Present map[types.UID]string
-
-func (Get) effect()  {}
-func (List) effect() {}
-
 // ask wants the hub's own word of a work.
 func (q *questions) ask(w *work) {
 	q.want(w, true)
@@ -59,12 +34,28 @@ func (q *questions) want(w *work, wanted bool) {
 	}
 }
 
+// write writes a work on the hub. done is told what came of it, and says whether that
+// is tried again where it failed.
+func (q *questions) write(l Lane, w *work, retry *retry, e Effect, done func(error) (again bool)) *todo {
+	asked := q.f.tick()
+	return q.f.ofWork(w, e, func(r Result) {
+		again := done(r.Err)
+		switch {
+		case r.Err == nil:
+			retry.reset()
+			q.wrote(w, r.Work, asked)
+		case again:
+			q.f.hubFailed(l, w.key(), retry, r.Err)
+		}
+	})
+}
+
 // wrote takes the hub's answer to a write of ours.
 func (q *questions) wrote(w *work, o *workv1.ManifestWork, asked int) {
 	if o != nil {
 		q.lives.shown(o)
 	}
-	w.hub.wrote(o, asked, q.f.tick(), q.f.now())
+	w.hub.wrote(o, asked, q.f.tick(), q.f.Now())
 	if !w.hub.lagging.IsZero() {
 		q.f.wakeAt(HubLane, w.key(), w.hub.lagging.Add(informerLag))
 	}
@@ -82,7 +73,7 @@ func (q *questions) keep(w *work, was bool) {
 }
 
 // next decides about asking for a work.
-func (q *questions) next(w *work) Effect {
+func (q *questions) next(w *work) *todo {
 	h := &w.hub
 	if !h.asking && !h.lagging.IsZero() && !q.f.until(HubLane, w.key(), h.lagging.Add(informerLag)) {
 		q.want(w, true)
@@ -96,42 +87,40 @@ func (q *questions) next(w *work) Effect {
 	case !q.f.due(HubLane, w.key(), &h.retry):
 		return nil
 	}
-	return Get{UID: w.uid, Namespace: w.cl.name, Name: w.name(), asked: q.f.tick()}
+	asked := q.f.tick()
+	return q.f.ofWork(w, Get{UID: w.uid, Namespace: w.cl.name, Name: w.name()}, func(r Result) { q.doneGet(w, asked, r) })
 }
 
 // nextList decides about asking for all works of a cluster.
-func (q *questions) nextList(cl *cluster) Effect {
+func (q *questions) nextList(cl *cluster) *todo {
 	if cl.asking.wanted <= maxGets || !q.f.due(HubLane, cl.key(), &cl.asking.retry) {
 		return nil
 	}
-	return List{Namespace: cl.name, asked: q.f.tick()}
+	asked := q.f.tick()
+	return q.f.ofCluster(cl, List{Namespace: cl.name}, func(r Result) { q.doneList(cl, asked, r) })
 }
 
-func (q *questions) doneGet(w *work, e Get, r Result) {
+func (q *questions) doneGet(w *work, asked int, r Result) {
 	was := w.hub.asking
 	switch {
-	case apierrors.IsNotFound(r.Err), r.Err == nil && r.Work.UID != e.UID:
-		w.hub.notThere(e.asked, q.f.tick(), q.f.now())
+	case r.lacks(w.uid):
+		w.hub.notThere(asked, q.f.tick(), q.f.Now())
 		if w.hub.asking {
 			q.f.failed(HubLane, w.key(), &w.hub.retry, missingDelay)
 		}
 	case r.Err != nil:
-		q.f.hubFailed(w.key(), &w.hub.retry, r.Err)
+		q.f.hubFailed(HubLane, w.key(), &w.hub.retry, r.Err)
 	default:
 		q.lives.shown(r.Work)
-		q.lives.contradicted(w.hub.found(r.Work, e.asked, q.f.tick(), q.f.now()))
+		q.lives.contradicted(w.hub.found(r.Work, asked, q.f.tick(), q.f.Now()))
 	}
 	q.keep(w, was)
 	q.heard(w)
 }
 
-func (q *questions) doneList(e List, r Result) {
-	cl := q.f.clusters[e.Namespace]
-	if cl == nil {
-		return
-	}
+func (q *questions) doneList(cl *cluster, asked int, r Result) {
 	if r.Err != nil {
-		q.f.hubFailed(cl.key(), &cl.asking.retry, r.Err)
+		q.f.hubFailed(HubLane, cl.key(), &cl.asking.retry, r.Err)
 		return
 	}
 	cl.asking.retry.reset()
@@ -140,9 +129,9 @@ func (q *questions) doneList(e List, r Result) {
 			continue
 		}
 		if version, there := r.Present[uid]; there {
-			q.lives.contradicted(w.hub.listed(version, e.asked, q.f.now()))
+			q.lives.contradicted(w.hub.listed(version, asked, q.f.Now()))
 		} else {
-			w.hub.notThere(e.asked, q.f.tick(), q.f.now())
+			w.hub.notThere(asked, q.f.tick(), q.f.Now())
 		}
 		q.keep(w, true)
 		q.heard(w)

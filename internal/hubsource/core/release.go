@@ -65,7 +65,7 @@ func (s *releases) set(cl *cluster, must bool) {
 // next decides about a release. It goes out behind all that was published of the
 // cluster's works, and not while the broker is told of comparisons, so that those
 // are about the clusters as they are then.
-func (s *releases) next(cl *cluster) Effect {
+func (s *releases) next(cl *cluster) *todo {
 	r := &cl.release
 	switch {
 	case !r.must || r.sending || r.inFlight > 0 || s.compare.telling() || !s.f.connected:
@@ -80,14 +80,10 @@ func (s *releases) next(cl *cluster) Effect {
 		return nil
 	}
 	r.sending = true
-	return Release{Cluster: cl.name, Order: s.f.nextOrder()}
+	return s.f.ofCluster(cl, Release{Cluster: cl.name, Order: s.f.nextOrder()}, func(r Result) { s.done(cl, r) })
 }
 
-func (s *releases) done(e Release, r Result) {
-	cl := s.f.clusters[e.Cluster]
-	if cl == nil {
-		return
-	}
+func (s *releases) done(cl *cluster, r Result) {
 	if isOpen(r.Err) {
 		// It may be carried out yet, and would drop what is published from now on where
 		// the cluster is served again.

@@ -41,13 +41,13 @@ func (r *realm) finish(i int, lost bool) {
 	r.inFlight = slices.Delete(r.inFlight, i, i+1)
 	result, broker := r.perform(e)
 	if lost && result.Err == nil {
-		if result = (Result{Err: errHubDown(), Lists: result.Lists}); broker {
+		if result = (Result{Err: errHubDown(), Sent: result.Sent}); broker {
 			result.Err = errGone
 		}
 	}
 	r.t.Logf("finish %T: %q %v, lost %v", e, result.Receipt.Outcome, result.Err, lost)
-	l, k := slotOf(e)
-	r.core.Done(l, k, e, result)
+	l, k := slotOf(r.core, e)
+	r.core.Done(l, k, result)
 	r.Wake(l, k, 0)
 	for _, k := range r.core.Sweep(1 << 20) {
 		r.Wake(SpecLane, k, 0)
@@ -108,18 +108,18 @@ func (r *realm) request(e Effect) Result {
 	accepted := Result{Receipt: transport.Receipt{Outcome: codec.OutcomeAccepted}}
 	switch e := e.(type) {
 	case Publish:
-		return r.publish(e.Event(r.id(), r.now, "hub"))
+		return r.publish(eventOf(e, r.id, r.now))
 	case Delete:
-		return r.publish(e.Event(r.id(), r.now, "hub"))
+		return r.publish(eventOf(e, r.id, r.now))
 	case Ask:
 		events, err := e.Events(r.id, r.now, "hub")
 		if err != nil {
 			r.t.Fatal(err)
 		}
 		r.stream.lists = append(r.stream.lists, events...)
-		accepted.Lists = len(events)
+		accepted.Sent = len(events)
 	case AskInventory:
-		event, err := e.Event(r.now, "hub")
+		event, err := eventOf(e, r.id, r.now)
 		if err != nil {
 			r.t.Fatal(err)
 		}
@@ -192,7 +192,7 @@ func (r *realm) due() []wakeup {
 }
 
 func (r *realm) underWay(l Lane, k Key) bool {
-	return slices.ContainsFunc(r.inFlight, func(e Effect) bool { el, ek := slotOf(e); return el == l && ek == k })
+	return slices.ContainsFunc(r.inFlight, func(e Effect) bool { el, ek := slotOf(r.core, e); return el == l && ek == k })
 }
 
 // streamSteps are what the broker's stream can do now.

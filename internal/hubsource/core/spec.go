@@ -65,7 +65,7 @@ func (s *specState) agreed() {
 }
 
 // next decides the next step of a work towards the broker.
-func (s *specs) next(w *work) Effect {
+func (s *specs) next(w *work) *todo {
 	switch {
 	case w.hub.object == nil:
 		return nil
@@ -95,19 +95,27 @@ func (s *specs) next(w *work) Effect {
 
 // nextHeld decides about a work that the broker has as it is. It keeps its
 // finalizer: somebody may have removed it.
-func (s *specs) nextHeld(w *work) Effect {
+func (s *specs) nextHeld(w *work) *todo {
 	o := w.hub.object
 	if o.DeletionTimestamp != nil || hasFinalizer(o) || !s.f.due(SpecLane, w.key(), &w.spec.retry) {
 		return nil
 	}
-	return AddFinalizer{Work: o, asked: s.f.tick()}
+	return s.addFinalizer(w)
+}
+
+// addFinalizer puts our finalizer on a work.
+func (s *specs) addFinalizer(w *work) *todo {
+	return s.questions.write(SpecLane, w, &w.spec.retry, AddFinalizer{Work: w.hub.object}, func(err error) bool {
+		w.spec.fresh = w.spec.fresh || err == nil && !w.spec.attempted
+		return true
+	})
 }
 
 // nextPublish decides about a state of a work that the broker is to be told. What
 // contradicts the broker's records is taken for true only when the hub itself
 // said so after they were heard: the informer may lag, also behind a deletion
 // that an earlier process saw to its end; or the hub went back in time.
-func (s *specs) nextPublish(w *work, m mark) Effect {
+func (s *specs) nextPublish(w *work, m mark) *todo {
 	o := w.hub.object
 	behind := w.isBehind(s.f.sub)
 	switch {
@@ -125,7 +133,7 @@ func (s *specs) nextPublish(w *work, m mark) Effect {
 	case behind && !s.lives.admits("the hub has works in an older state than the broker"):
 		return nil
 	case !hasFinalizer(o):
-		return AddFinalizer{Work: o, asked: s.f.tick()}
+		return s.addFinalizer(w)
 	}
 	return s.publish(w, m)
 }
@@ -147,7 +155,7 @@ func (s *specs) needsWord(w *work) bool {
 }
 
 // nextEnded decides about a work that left the hub.
-func (s *specs) nextEnded(w *work) Effect {
+func (s *specs) nextEnded(w *work) *todo {
 	switch {
 	case !s.owesDeletion(w):
 		s.compare.forget(w)
@@ -193,13 +201,13 @@ func (s *specs) stillRefused(w *work, m mark) bool {
 
 // publish publishes the current state of a work. A broker that knows of its
 // deletion takes a create_request for a new life, so that needs the hub's word.
-func (s *specs) publish(w *work, m mark) Effect {
+func (s *specs) publish(w *work, m mark) *todo {
 	o := w.hub.object
 	if m.deleting && o.DeletionTimestamp == nil {
 		o = o.DeepCopy()
 		o.DeletionTimestamp = &metav1.Time{Time: w.hub.endedAt}
 	}
-	p := Publish{Work: o, Action: codec.UpdateRequest, Slim: isLarge(o), Order: s.f.nextOrder(), mark: m}
+	p := Publish{Work: o, Action: codec.UpdateRequest, Slim: isLarge(o), Order: s.f.nextOrder()}
 	p.Unversioned = m.deleting && w.spec.staleRuns > 0
 	p.Held = m.deleting && w.spec.elsewhere
 	has := w.broker.on(s.f.sub)
@@ -213,32 +221,18 @@ func (s *specs) publish(w *work, m mark) Effect {
 	}
 	w.spec.attempted, w.spec.sending = true, s.f.sub
 	w.cl.release.begin()
-	return p
+	return &todo{p, func(r Result) { s.donePublish(w, p, r) }}
 }
 
-func (s *specs) doneAddFinalizer(e AddFinalizer, r Result) {
-	w := s.f.works[e.Work.UID]
-	switch {
-	case w == nil:
-	case r.Err == nil:
-		w.spec.retry.reset()
-		w.spec.fresh = w.spec.fresh || !w.spec.attempted
-		s.questions.wrote(w, r.Work, e.asked)
-	default:
-		s.f.hubFailedIn(SpecLane, w.key(), &w.spec.retry, r.Err)
-	}
-}
+// mark is that of the state which is published.
+func (p Publish) mark() mark { return markOf(p.Work) }
 
-func (s *specs) donePublish(e Publish, r Result) {
-	cl := s.f.clusters[e.Work.Namespace]
-	if cl == nil {
-		return
-	}
+func (s *specs) donePublish(w *work, e Publish, r Result) {
+	cl := w.cl
 	if cl.release.finish(s.f.sub, isOpen(r.Err)); cl.release.must {
 		s.f.wakeCluster(SpecLane, cl)
 	}
-	w := s.f.works[e.Work.UID]
-	if w == nil || w.spec.sending != s.f.sub {
+	if s.f.works[w.uid] != w || w.spec.sending != s.f.sub {
 		cl.release.strayed()
 		if isOpen(r.Err) {
 			s.f.endSubscription() // nobody is left who would repeat it, or undo it
@@ -285,14 +279,14 @@ func (s *specs) accepted(w *work, e Publish, r transport.Receipt) {
 		s.compare.cursor.askFor(w) // it has the work from another life of the hub
 	}
 	what := holds
-	if e.mark.deleting && r.Outcome == codec.OutcomeConfirmed {
+	if e.mark().deleting && r.Outcome == codec.OutcomeConfirmed {
 		what = buried
 	}
-	w.broker.answer(s.f.sub, what, e.mark, r.Revision, s.f.tick())
+	w.broker.answer(s.f.sub, what, e.mark(), r.Revision, s.f.tick())
 	w.spec.agreed()
 	w.hub.untag()
 	s.f.blameSpec(w, nil)
-	if p := w.report.pending; p != nil && p.Deleted && !e.mark.deleting {
+	if p := w.report.pending; p != nil && p.Deleted && !e.mark().deleting {
 		w.report.drop(s.f, s.compare.cursor) // it was the end of an earlier life of the work
 	}
 	s.nameTaken(w, e)
@@ -309,11 +303,11 @@ func (s *specs) nameTaken(w *work, e Publish) {
 // refused takes a refusal that stays until something changes.
 func (s *specs) refused(w *work, e Publish, r Result) {
 	code := transport.CodeOf(r.Err)
-	if e.mark.deleting && (w.hub.gone() || code == transport.CodeAlreadyExists) {
+	if e.mark().deleting && (w.hub.gone() || code == transport.CodeAlreadyExists) {
 		// Nobody is left to tell (the shell has logged it), or another source has the
 		// name on this cluster: the work never became a record, and there is nothing to
 		// clean up.
-		w.broker.answer(s.f.sub, buried, e.mark, 0, s.f.tick())
+		w.broker.answer(s.f.sub, buried, e.mark(), 0, s.f.tick())
 		return
 	}
 	s.refuse(w, e, r.Receipt.Revision)
@@ -334,7 +328,7 @@ const shownStaleRuns = 3
 // often it was changed.
 func (s *specs) stale(w *work, e Publish, revision uint64) {
 	w.spec.staleRuns++
-	if s.compare.on && !e.mark.deleting {
+	if s.compare.on && !e.mark().deleting {
 		if w.spec.staleRuns >= shownStaleRuns {
 			s.f.blameSpec(w, staleSpec(e.Work))
 		}
@@ -352,9 +346,9 @@ func (s *specs) stale(w *work, e Publish, revision uint64) {
 }
 
 func (s *specs) refuse(w *work, e Publish, revision uint64) {
-	w.broker.answer(s.f.sub, refused, e.mark, revision, s.f.tick())
+	w.broker.answer(s.f.sub, refused, e.mark(), revision, s.f.tick())
 	w.spec.retry.reset()
-	w.spec.tryAgain = s.f.now().Add(refusedDelay/2 + s.f.jittered(refusedDelay/2))
+	w.spec.tryAgain = s.f.Now().Add(refusedDelay/2 + s.f.jittered(refusedDelay/2))
 }
 
 // changed takes it that a work has another state on the hub than was known, or is

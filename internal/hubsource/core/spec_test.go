@@ -249,7 +249,7 @@ func TestCore_DeletesAnOversizedWorkWithoutItsManifests(t *testing.T) {
 		w.Spec.DeleteOption = &workv1.DeleteOption{PropagationPolicy: workv1.DeletePropagationPolicyTypeOrphan}
 	}))
 	p := f.deliver("uid-w")
-	e, err := p.Event("id", f.now, "hub")
+	e, err := eventOf(p, f.id, f.now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -269,7 +269,7 @@ func TestCore_InsistsOnADeletionTheBrokerCallsStale(t *testing.T) {
 	if !p.Unversioned {
 		t.Fatalf("second deletion is %+v", p)
 	}
-	e, err := p.Event("id", f.now, "hub")
+	e, err := eventOf(p, f.id, f.now)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -253,7 +253,7 @@ func (s *statuses) forgetUnseen(w *work) {
 }
 
 // next decides the next write of a work on the hub.
-func (s *statuses) next(w *work) Effect {
+func (s *statuses) next(w *work) *todo {
 	o := w.hub.object
 	if o == nil {
 		return s.nextUnseen(w)
@@ -284,23 +284,28 @@ func (s *statuses) next(w *work) Effect {
 	if !s.f.due(HubLane, w.key(), &w.report.retry) {
 		return nil
 	}
-	return PatchStatus{Work: o, Status: status, report: r, asked: s.f.tick()}
+	return s.patch(w, status, r)
 }
 
 // nextEnd decides about a work whose deletion is confirmed. An answer that is still to
 // come may say that the broker has begun another one.
-func (s *statuses) nextEnd(w *work, o *workv1.ManifestWork) Effect {
+func (s *statuses) nextEnd(w *work, o *workv1.ManifestWork) *todo {
 	if o.DeletionTimestamp != nil && !hasFinalizer(o) {
 		w.report.letGo(s.cursor)
 	}
 	if o.DeletionTimestamp == nil || !hasFinalizer(o) || w.spec.isSending(s.f.sub) || !s.f.due(HubLane, w.key(), &w.report.retry) {
 		return nil
 	}
-	return RemoveFinalizer{Work: o, asked: s.f.tick()}
+	return s.questions.write(HubLane, w, &w.report.retry, RemoveFinalizer{Work: o}, func(err error) bool {
+		if err == nil || apierrors.IsNotFound(err) {
+			w.report.letGo(s.cursor)
+		}
+		return true
+	})
 }
 
 // nextUnseen decides about a report whose work the informer does not have.
-func (s *statuses) nextUnseen(w *work) Effect {
+func (s *statuses) nextUnseen(w *work) *todo {
 	switch p := w.report.pending; {
 	case p == nil:
 		s.forgetUnseen(w)
@@ -336,7 +341,7 @@ func (s *statuses) ready(w *work, o *workv1.ManifestWork) *Report {
 	case p == nil || !isEarly(p, o):
 		return p
 	case w.report.early.IsZero():
-		w.report.early = s.f.now()
+		w.report.early = s.f.Now()
 		s.f.wake(HubLane, w.key(), informerPatience)
 	case w.hub.answered > w.report.came:
 		if p.Deleted && !w.hub.absent { // so the broker has the work no longer
@@ -367,51 +372,32 @@ func (s *statuses) desired(w *work, o *workv1.ManifestWork, r *Report) workv1.Ma
 			return c.Type == manifestwork.ConditionDeleted // a word between agent and source, never shown
 		})
 	}
-	now := metav1.NewTime(s.f.now().Truncate(1e9))
+	now := metav1.NewTime(s.f.Now().Truncate(1e9))
 	status.Conditions = withDelivered(status.Conditions, o.Status.Conditions, w.blame, now)
 	return status
 }
 
-func (s *statuses) donePatchStatus(e PatchStatus, r Result) {
-	w := s.f.works[e.Work.UID]
-	switch {
-	case w == nil:
-	case r.Err == nil:
-		w.report.retry.reset()
-		s.questions.wrote(w, r.Work, e.asked)
-		s.written(w, e.report)
-	case apierrors.IsNotFound(r.Err):
-		s.written(w, e.report)
-		s.f.hubFailed(w.key(), &w.report.retry, r.Err)
-	case e.report != nil && Rejected(r.Err):
-		s.written(w, e.report)
-		s.f.blameStatus(w, newProblem(e.Work, ReasonStatusRejected,
-			"the hub does not take the status that the cluster reported, the one shown is older: "+r.Err.Error()))
-	default:
-		s.f.hubFailed(w.key(), &w.report.retry, r.Err)
-	}
+// patch writes a status; r is the report in it, nil when only the condition Delivered
+// changes.
+func (s *statuses) patch(w *work, status workv1.ManifestWorkStatus, r *Report) *todo {
+	o := w.hub.object
+	return s.questions.write(HubLane, w, &w.report.retry, PatchStatus{Work: o, Status: status}, func(err error) bool {
+		rejected := r != nil && Rejected(err)
+		if err == nil || apierrors.IsNotFound(err) || rejected {
+			s.written(w, r)
+		}
+		if rejected {
+			s.f.blameStatus(w, newProblem(o, ReasonStatusRejected,
+				"the hub does not take the status that the cluster reported, the one shown is older: "+err.Error()))
+		}
+		return !rejected
+	})
 }
 
 // written drops a report unless a newer one took its place.
 func (s *statuses) written(w *work, r *Report) {
 	if r != nil && w.report.pending == r {
 		w.report.drop(s.f, s.cursor)
-	}
-}
-
-func (s *statuses) doneRemoveFinalizer(e RemoveFinalizer, r Result) {
-	w := s.f.works[e.Work.UID]
-	switch {
-	case w == nil:
-	case r.Err == nil:
-		w.report.retry.reset()
-		s.questions.wrote(w, r.Work, e.asked)
-		w.report.letGo(s.cursor)
-	case apierrors.IsNotFound(r.Err):
-		w.report.letGo(s.cursor)
-		s.f.hubFailed(w.key(), &w.report.retry, r.Err)
-	default:
-		s.f.hubFailed(w.key(), &w.report.retry, r.Err)
 	}
 }
 

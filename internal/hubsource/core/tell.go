@@ -56,7 +56,7 @@ func (c *comparisons) tellPosition() {
 
 func (c *comparisons) tellIn(d time.Duration) {
 	if t := &c.tell; t.at.IsZero() {
-		t.at = c.f.now().Add(d)
+		t.at = c.f.Now().Add(d)
 		c.f.wake(SpecLane, Key{}, d)
 	}
 }
@@ -65,7 +65,7 @@ func (c *comparisons) tellIn(d time.Duration) {
 func (c *comparisons) telling() bool { return c.tell.busy }
 
 // nextCompared decides about telling the broker what was compared.
-func (c *comparisons) nextCompared() Effect {
+func (c *comparisons) nextCompared() *todo {
 	t := &c.tell
 	if !c.on || !c.f.connected || t.at.IsZero() || t.busy || c.f.until(SpecLane, Key{}, t.at) || !c.f.due(SpecLane, Key{}, &t.retry) {
 		return nil
@@ -73,7 +73,7 @@ func (c *comparisons) nextCompared() Effect {
 	told, all := c.outcomes()
 	if len(told.Clusters) > 0 || told.Position != nil || told.AllClusters {
 		t.busy = true
-		return SendCompared{Compared: told, Order: c.f.nextOrder(), all: all}
+		return &todo{SendCompared{Compared: told, Order: c.f.nextOrder()}, func(r Result) { c.doneSendCompared(told, all, r) }}
 	}
 	t.at = time.Time{}
 	if c.clean() { // and the broker knows the position
@@ -85,7 +85,7 @@ func (c *comparisons) nextCompared() Effect {
 // outcomes collects what the broker is to be told now, and whether that is all.
 func (c *comparisons) outcomes() (told codec.Compared, all bool) {
 	untold, withheld, done := c.ends()
-	told.AllClusters = c.f.all && done && !c.tell.all && fits(withheld)
+	told.AllClusters = c.f.All && done && !c.tell.all && fits(withheld)
 	if told.AllClusters {
 		untold = withheld
 	}
@@ -153,7 +153,8 @@ func (cl *cluster) outcomeOf() codec.ClusterComparison {
 	return codec.ClusterComparison{Cluster: cl.name, Withheld: k.missing.withheld[:min(len(k.missing.withheld), maxToldWithheld)], Reason: k.missing.reason}
 }
 
-func (c *comparisons) doneSendCompared(e SendCompared, r Result) {
+// doneSendCompared takes the answer to what the broker was told; all: nothing else was to be.
+func (c *comparisons) doneSendCompared(told codec.Compared, all bool, r Result) {
 	if isOpen(r.Err) { // late, it would count for what is so then
 		c.f.endSubscription()
 		return
@@ -172,15 +173,15 @@ func (c *comparisons) doneSendCompared(e SendCompared, r Result) {
 	// Where the broker refused it, the next subscription tells it again.
 	c.f.answered()
 	t.retry.reset()
-	t.all = t.all || e.Compared.AllClusters
-	if e.Compared.Position != nil {
-		t.position = e.Compared.Position
+	t.all = t.all || told.AllClusters
+	if told.Position != nil {
+		t.position = told.Position
 		if r.Err == nil && c.clean() {
 			c.lives.trustAll(t.position)
 		}
 	}
-	c.markTold(e.Compared)
-	if e.all {
+	c.markTold(told)
+	if all {
 		t.at = time.Time{}
 	}
 	for _, cl := range c.f.clusters { // more may have come to an end meanwhile

@@ -25,7 +25,7 @@ func TestPublish_DeletionSaysThatTheClusterReported(t *testing.T) {
 		"a manifest":           {manifest, "true"},
 	} {
 		p := Publish{Work: newWork("w", 1, deleting, withStatus(c.status)), Action: codec.DeleteRequest}
-		e, err := p.Event("id", time.Unix(1, 0), "hub")
+		e, err := eventOf(p, newID, time.Unix(1, 0))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -38,18 +38,14 @@ func TestPublish_DeletionSaysThatTheClusterReported(t *testing.T) {
 func TestEvents_CarryTheirNumbers(t *testing.T) {
 	now := time.Unix(1, 0)
 	for _, order := range []uint64{0, 7} {
-		for name, event := range map[string]func() (codec.Event, error){
-			"publish": func() (codec.Event, error) {
-				return Publish{Work: newWork("w", 1), Action: codec.UpdateRequest, Order: order}.Event("id", now, "hub")
-			},
-			"delete": func() (codec.Event, error) {
-				r := codec.InventoryRecord{Cluster: "cluster1", ResourceID: "u", Name: "w", Version: 1, Revision: 5}
-				return Delete{Record: r, Order: order}.Event("id", now, "hub")
-			},
-			"release":  func() (codec.Event, error) { return Release{Cluster: "cluster1", Order: order}.Event("id", now, "hub") },
-			"compared": func() (codec.Event, error) { return SendCompared{Order: order}.Event("id", now, "hub") },
+		r := codec.InventoryRecord{Cluster: "cluster1", ResourceID: "u", Name: "w", Version: 1, Revision: 5}
+		for name, effect := range map[string]ForBroker{
+			"publish":  Publish{Work: newWork("w", 1), Action: codec.UpdateRequest, Order: order},
+			"delete":   Delete{Record: r, Order: order},
+			"release":  Release{Cluster: "cluster1", Order: order},
+			"compared": SendCompared{Order: order},
 		} {
-			e, err := event()
+			e, err := eventOf(effect, newID, now)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -67,3 +63,5 @@ func TestEvents_CarryTheirNumbers(t *testing.T) {
 		}
 	}
 }
+
+func newID() string { return "id" }
