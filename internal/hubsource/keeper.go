@@ -22,28 +22,30 @@ type keeper struct {
 	maps            typedcorev1.ConfigMapsGetter
 	namespace, name string
 
-	// last is what was read or written last, nil when there is none or when it
-	// is not known.
+	// last is what was read or written last, without a resource version where there was
+	// none; nil when it is not known.
 	last *corev1.ConfigMap
 }
 
 // load returns what was saved last, the zero State when nothing was.
-func (k *keeper) load(ctx context.Context) (core.State, error) {
+func (k *keeper) load(ctx context.Context) (s core.State, err error) {
 	if k.maps == nil {
-		s := core.StateOf(k.lastData())
-		s.Cursor = ""
+		if k.last != nil {
+			s = core.StateOf(k.last.Data)
+			s.Cursor = ""
+		}
 		return s, nil
 	}
 	m, err := k.maps.ConfigMaps(k.namespace).Get(ctx, k.name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		k.last = nil
-		return core.State{}, nil
+		labels := map[string]string{"app.kubernetes.io/managed-by": fieldManager}
+		m, err = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: k.name, Namespace: k.namespace, Labels: labels}}, nil
 	}
 	if err != nil {
-		return core.State{}, err
+		return s, err
 	}
 	k.last = m
-	s := core.StateOf(m.Data)
+	s = core.StateOf(m.Data)
 	s.Version = m.ResourceVersion
 	return s, nil
 }
@@ -52,13 +54,6 @@ func (k *keeper) load(ctx context.Context) (core.State, error) {
 func (k *keeper) version(ctx context.Context) (string, error) {
 	s, err := k.load(ctx)
 	return s.Version, err
-}
-
-func (k *keeper) lastData() map[string]string {
-	if k.last == nil {
-		return nil
-	}
-	return k.last.Data
 }
 
 // save replaces what is there, unless somebody else has changed it since: the
@@ -74,27 +69,16 @@ func (k *keeper) save(ctx context.Context, s core.State) (version string, err er
 			return "", err
 		}
 	}
-	m, err := k.write(ctx, s)
+	m, maps := k.last.DeepCopy(), k.maps.ConfigMaps(k.namespace)
+	m.Data, k.last = s.Data(), nil
+	if m.ResourceVersion == "" {
+		m, err = maps.Create(ctx, m, metav1.CreateOptions{FieldManager: fieldManager})
+	} else {
+		m, err = maps.Update(ctx, m, metav1.UpdateOptions{FieldManager: fieldManager})
+	}
 	if err != nil {
-		k.last = nil
 		return "", err
 	}
 	k.last = m
 	return m.ResourceVersion, nil
-}
-
-func (k *keeper) write(ctx context.Context, s core.State) (*corev1.ConfigMap, error) {
-	maps := k.maps.ConfigMaps(k.namespace)
-	if k.last == nil {
-		return maps.Create(ctx, &corev1.ConfigMap{
-			ObjectMeta: metav1.ObjectMeta{
-				Name: k.name, Namespace: k.namespace,
-				Labels: map[string]string{"app.kubernetes.io/managed-by": fieldManager},
-			},
-			Data: s.Data(),
-		}, metav1.CreateOptions{FieldManager: fieldManager})
-	}
-	m := k.last.DeepCopy()
-	m.Data = s.Data()
-	return maps.Update(ctx, m, metav1.UpdateOptions{FieldManager: fieldManager})
 }

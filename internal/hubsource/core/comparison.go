@@ -41,11 +41,15 @@ const (
 	waits
 	// wantsRecords: the sums differ, or there are none to compare.
 	wantsRecords
+	// awaitsRecords: the broker was asked for the records.
+	awaitsRecords
 	// judged: what the broker has is known. What only it has is looked up, and
 	// deleted if it is true.
 	judged
 	// concluded: all that follows from the comparison is done, but for publishing.
 	concluded
+	// outcomeTold: the broker knows the outcome.
+	outcomeTold
 )
 
 // isJudged reports whether it is known what differs.
@@ -57,37 +61,25 @@ type comparing struct {
 	// attempt tells results of what was begun for an earlier comparison.
 	attempt int
 	retry   retry // of comparing again
-	// open counts works that the broker does not have as they are.
-	open int
 
 	digest   codec.Digest // the broker's, when the digests came
 	untagged []*work
-	asked    bool // for the records
 	records  []codec.InventoryRecord
-
-	missing missing
-	told    bool // the broker knows the outcome
+	missing  missing
 }
-
-// count keeps the number of open works.
-func (k *comparing) count(open bool) { k.open += sign(open) }
 
 // collect takes a record that the broker listed.
 func (k *comparing) collect(r codec.InventoryRecord) { k.records = append(k.records, r) }
 
-func (k *comparing) ask() { k.asked = true }
-
-func (k *comparing) setTold() { k.told = true }
-
 // compared reports whether the broker may be told that the cluster is as the
 // hub wants it.
 func (k *comparing) compared(cl *cluster) bool {
-	return cl.selected && k.stage == concluded && k.open == 0 && k.missing.none() && cl.release.strays == 0
+	return cl.selected && k.stage >= concluded && cl.open == 0 && k.missing.none() && cl.release.strays == 0
 }
 
 // outcome reports whether the broker may be told the outcome of the cluster.
 func (k *comparing) outcome(cl *cluster) bool {
-	return k.compared(cl) || cl.selected && k.stage == concluded && len(k.missing.withheld) > 0
+	return k.compared(cl) || cl.selected && k.stage >= concluded && len(k.missing.withheld) > 0
 }
 
 // subscribe begins anew with a subscription.
@@ -138,7 +130,7 @@ func (c *comparisons) leave(cl *cluster) {
 // drop forgets what a comparison has found so far.
 func (c *comparisons) drop(cl *cluster) {
 	k := &cl.comparing
-	*k = comparing{stage: k.stage, attempt: k.attempt + 1, retry: k.retry, open: k.open}
+	*k = comparing{stage: k.stage, attempt: k.attempt + 1, retry: k.retry}
 }
 
 // repeat has a cluster compared once more, because what was known of the
@@ -192,7 +184,7 @@ func (c *comparisons) next(cl *cluster) *todo {
 		return c.nextMissing(cl)
 	case concluded:
 		c.tellSoon(cl)
-	case notCompared, wantsDigest, wantsRecords:
+	case notCompared, wantsDigest, wantsRecords, awaitsRecords, outcomeTold:
 	}
 	return nil
 }
@@ -287,7 +279,7 @@ func (c *comparisons) judge(cl *cluster, revision uint64) {
 			c.f.look(w.key())
 		}
 	}
-	k.records, k.asked = nil, false
+	k.records = nil
 	if k.missing.begin(plan) {
 		c.lives.locateNow()
 	}
@@ -371,9 +363,6 @@ func (c *comparisons) forget(w *work) {
 	c.giveUpName(w)
 	w.report.clear(c.f)
 	w.report.letGo(c.cursor)
-	if w.hub.asking {
-		w.cl.asking.less()
-	}
 	if w.spec.isSending(c.f.sub) {
 		w.cl.release.stray()
 	}
@@ -403,7 +392,7 @@ func (c *comparisons) there(w *work) {
 func (c *comparisons) tidy(cl *cluster) {
 	k := &cl.comparing
 	kept := cl.selected && !c.f.All || cl.release.pending() || cl.lists.asking || cl.release.inFlight > 0 || len(cl.works) > 0 ||
-		k.stage != notCompared && (k.stage != concluded || !k.told || len(k.missing.withheld) > 0)
+		k.stage != notCompared && (k.stage != outcomeTold || len(k.missing.withheld) > 0)
 	if !kept {
 		cl.lists.repeat(c.cursor, false)
 		delete(c.f.clusters, cl.name)

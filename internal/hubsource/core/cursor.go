@@ -1,8 +1,13 @@
 package core
 
 import (
+	"maps"
+	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/hawser-io/hawser/internal/resync"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -24,8 +29,8 @@ type cursor struct {
 
 	// closed are the parts of the stream before checkpoints, oldest first, open
 	// is what came after the last one.
-	closed []*segment
-	open   *segment
+	closed []segment
+	open   segment
 
 	// What keeps a checkpoint from being taken: clusters whose statuses are
 	// still to be asked for (asks), lists that were sent on this subscription and
@@ -41,8 +46,8 @@ type cursor struct {
 // segment is a part of the stream.
 type segment struct {
 	cursor codec.Cursor // of the checkpoint that ended it
+	number int          // counted from 1; a report is in the first that has its number, or a higher one
 	held   int          // reports of it that are not dealt with
-	into   *segment     // it was joined with
 }
 
 // maxSegments bounds how many checkpoints wait for reports to be written.
@@ -52,7 +57,7 @@ const maxSegments = 64
 const ackEvery = time.Second
 
 func newCursor(f *fleet, saved string) *cursor {
-	c := &cursor{f: f, open: &segment{}}
+	c := &cursor{f: f, open: segment{number: 1}}
 	if at, err := codec.ParseCursor(saved); err == nil {
 		c.reached = at
 	}
@@ -74,28 +79,18 @@ func (c *cursor) subscribe() {
 
 func (c *cursor) disconnect() { c.deferred = nil }
 
-func (s *segment) join(other *segment) {
-	other.held += s.held
-	s.held, s.into = 0, other
-}
-
-// root is what has become of a segment.
-func (s *segment) root() *segment {
-	for s.into != nil {
-		s = s.into
-	}
-	return s
-}
-
-// hold keeps the cursor back until letGo.
-func (c *cursor) hold() *segment {
+// hold keeps the cursor back until letGo of the number that it returns.
+func (c *cursor) hold() (number int) {
 	c.open.held++
-	return c.open
+	return c.open.number
 }
 
 // letGo ends that.
-func (c *cursor) letGo(s *segment) {
-	s = s.root()
+func (c *cursor) letGo(number int) {
+	s := &c.open
+	if i := slices.IndexFunc(c.closed, func(s segment) bool { return s.number >= number }); i >= 0 {
+		s = &c.closed[i]
+	}
 	if s.held--; s.held == 0 {
 		c.advance()
 	}
@@ -116,15 +111,13 @@ func (c *cursor) resume() {
 	if cp == nil || !c.f.connected || c.asks > 0 || c.releasing > 0 || cp.AnsweredLists < c.lists {
 		return
 	}
-	ended := c.open
-	ended.cursor = cp.Cursor
-	c.deferred, c.open = nil, &segment{}
+	ended := segment{cp.Cursor, c.open.number, c.open.held}
+	c.deferred, c.open = nil, segment{number: ended.number + 1}
 	if n := len(c.closed); n == maxSegments {
-		ended.join(c.closed[n-1])
-		c.closed[n-1].cursor = cp.Cursor
-	} else {
-		c.closed = append(c.closed, ended)
+		ended.held += c.closed[n-1].held
+		c.closed = c.closed[:n-1]
 	}
+	c.closed = append(c.closed, ended)
 	c.advance()
 }
 
@@ -159,7 +152,7 @@ func (c *cursor) holdBack() {
 // join makes one part of all that no cursor has passed.
 func (c *cursor) join() {
 	for _, old := range c.closed {
-		old.join(c.open)
+		c.open.held += old.held
 	}
 	c.closed = nil
 }
@@ -196,4 +189,138 @@ func (c *cursor) doneSendAck(at codec.Cursor, r Result) {
 	c.ackRetry.reset()
 	c.ackDue = c.ackDue && c.reached != at
 	c.f.wake(SpecLane, Key{}, ackEvery)
+}
+
+// statusLists is what is to be asked for of the statuses of a cluster: those that
+// may have been missed.
+type statusLists struct {
+	// all: those of all its works; left is what is left to be listed. attempt tells
+	// an answer to an earlier attempt.
+	all, asking bool
+	left        []types.UID
+	attempt     int
+	counted     bool // one of them is to be done
+	retry       retry
+}
+
+// maxListed is the number of works in one [Ask].
+const maxListed = resync.MaxHashes
+
+// repeat begins anew with listing all works of the cluster, or with nothing.
+func (s *statusLists) repeat(c *cursor, all bool) {
+	s.all, s.left = all, nil
+	s.attempt++
+	s.count(c)
+}
+
+// add lists one work.
+func (s *statusLists) add(c *cursor, uid types.UID) {
+	if !s.all {
+		s.left = append(s.left, uid)
+		s.count(c)
+	}
+}
+
+// count keeps the number of clusters whose statuses are still to be asked for.
+func (s *statusLists) count(c *cursor) {
+	if open := s.all || s.asking || len(s.left) > 0; open != s.counted {
+		s.counted = open
+		c.asking(open)
+	}
+}
+
+// subscribe begins anew with a subscription. What was to be listed still is.
+func (s *statusLists) subscribe(c *cursor, all bool) {
+	s.asking = false
+	s.retry.reset()
+	if all {
+		s.repeat(c, true)
+		return
+	}
+	s.attempt++
+	s.count(c)
+}
+
+// listed lets go of the first n that were to be listed.
+func (s *statusLists) listed(n int) {
+	if s.left = s.left[n:]; len(s.left) == 0 {
+		s.left = nil
+	}
+}
+
+// askFor lists one work. What there was before the first subscription is listed there,
+// if it has to be.
+func (c *cursor) askFor(w *work) {
+	if c.f.begun && w.cl.selected {
+		w.cl.lists.add(c, w.uid)
+		c.f.wakeCluster(SpecLane, w.cl)
+	}
+}
+
+// nextAsk decides about the statuses of a cluster that may have been missed.
+func (s *statuses) nextAsk(cl *cluster) *todo {
+	l := &cl.lists
+	defer l.count(s.cursor)
+	if l.asking || !s.f.mayTell(cl) {
+		return nil
+	}
+	if l.all {
+		l.all, l.left = false, slices.Sorted(maps.Keys(cl.works))
+	}
+	for len(l.left) > 0 {
+		n := min(maxListed, len(l.left))
+		held := heldOf(cl, l.left[:n])
+		if len(held) == 0 { // they left since
+			l.listed(n)
+			continue
+		}
+		if !s.f.due(SpecLane, cl.key(), &l.retry) {
+			return nil
+		}
+		l.asking = true
+		attempt := l.attempt
+		return s.f.ofCluster(cl, Ask{Cluster: cl.name, Held: held}, func(r Result) { s.doneAsk(cl, n, attempt == l.attempt, r) })
+	}
+	return nil
+}
+
+// heldOf returns what the hub holds of the statuses of works.
+func heldOf(cl *cluster, uids []types.UID) []Held {
+	var held []Held
+	for _, uid := range uids {
+		w := cl.works[uid]
+		if w == nil || w.hub.object == nil || w.hub.ended != alive {
+			continue
+		}
+		h := Held{UID: uid}
+		if p := w.report.pending; p != nil && p.Hash != "" {
+			h.Hash = p.Hash
+		} else {
+			h.Work = w.hub.object
+		}
+		held = append(held, h)
+	}
+	return held
+}
+
+// doneAsk takes what came of asking for n works of a list; wanted: it still is.
+func (s *statuses) doneAsk(cl *cluster, n int, wanted bool, r Result) {
+	l := &cl.lists
+	l.asking = false
+	refused := false
+	switch {
+	case !wanted:
+	case r.Err == nil:
+		l.retry.reset()
+		l.listed(n)
+	case transport.Retryable(r.Err):
+		s.f.brokerFailed(cl.key(), &l.retry, r.Err)
+	default: // until the next subscription
+		l.left, refused = nil, true
+	}
+	s.cursor.listed(r.Sent, refused)
+	l.count(s.cursor)
+	s.cursor.resume()
+	s.f.wakeCluster(SpecLane, cl)
+	s.compare.tidy(cl)
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	workv1 "open-cluster-management.io/api/work/v1"
 
@@ -108,23 +109,16 @@ func said(err error) string {
 // the hub: an unchanged Delivered keeps its transition time.
 func withDelivered(agents, old []metav1.Condition, b blame, now metav1.Time) []metav1.Condition {
 	conditions := slices.DeleteFunc(slices.Clone(agents), isDelivered)
-	var had *metav1.Condition
-	if i := slices.IndexFunc(old, isDelivered); i >= 0 {
-		had = &old[i]
+	if had := meta.FindStatusCondition(old, ConditionDelivered); had != nil {
+		conditions = append(conditions, *had)
 	}
-	p := b.problem()
-	switch {
-	case p != nil:
-		want := metav1.Condition{
+	if p := b.problem(); p != nil {
+		meta.SetStatusCondition(&conditions, metav1.Condition{
 			Type: ConditionDelivered, Status: metav1.ConditionFalse, Reason: p.reason, Message: p.message,
 			ObservedGeneration: p.generation, LastTransitionTime: now,
-		}
-		if had != nil && had.Status == want.Status {
-			want.LastTransitionTime = had.LastTransitionTime
-		}
-		return append(conditions, want)
-	case !b.known && had != nil:
-		return append(conditions, *had)
+		})
+	} else if b.known {
+		meta.RemoveStatusCondition(&conditions, ConditionDelivered)
 	}
 	return conditions
 }

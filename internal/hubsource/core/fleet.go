@@ -68,7 +68,9 @@ type cluster struct {
 	release   release
 	comparing comparing
 	lists     statusLists
-	asking    askingHub
+	listing   retry // of a list of the hub that answers for many works
+	// open counts works that the broker does not have as they are.
+	open int
 }
 
 func newFleet(cfg Config, sub int) *fleet {
@@ -175,8 +177,7 @@ func (f *fleet) recount(w *work) {
 	open := known && w.cl.comparing.stage != notCompared && !w.isUpToDate(f.sub)
 	if open != w.open {
 		w.open = open
-		w.cl.comparing.count(open)
-		if w.cl.comparing.open == 0 {
+		if w.cl.open += sign(open); w.cl.open == 0 {
 			f.wakeCluster(SpecLane, w.cl)
 		}
 	}

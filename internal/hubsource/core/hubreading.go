@@ -188,7 +188,7 @@ func (h *hubReading) notThere(asked, tick int, now time.Time) {
 	h.asking = h.ended == alive && h.object != nil
 }
 
-func (h *hubReading) want(wanted bool) { h.asking = wanted }
+func (h *hubReading) ask() { h.asking = true }
 
 // gone reports whether the deletion of a work was seen, and the hub says so too.
 func (h *hubReading) gone() bool { return h.ended != alive && h.absent }

@@ -69,14 +69,14 @@ func (c *comparisons) wantedPage() *codec.InventoryRequest {
 	records, n := uint64(0), 0
 	for _, name := range v.wanted {
 		cl := c.f.clusters[name]
-		if cl != nil && cl.comparing.stage == wantsRecords && !cl.comparing.asked {
+		if cl != nil && cl.comparing.stage == wantsRecords {
 			count := cl.comparing.digest.Count
 			if len(names) > 0 && (len(names) == maxAskedClusters || records+count > maxAskedRecords) {
 				break
 			}
 			records += count
 			names = append(names, name)
-			cl.comparing.ask()
+			c.setStage(cl, awaitsRecords)
 		}
 		n++
 	}
@@ -133,14 +133,14 @@ func (c *comparisons) page(page codec.Inventory) {
 	if first {
 		v.revision = page.Revision
 	}
-	asked := v.request.Clusters
+	names := v.request.Clusters
 	if v.request.PageToken = page.NextPageToken; last {
 		v.request = nil
 	}
-	if len(asked) == 0 {
+	if len(names) == 0 {
 		c.digestsCame(page, first, last)
 	} else {
-		c.recordsCame(asked, page.Records, last)
+		c.recordsCame(names, page.Records, last)
 	}
 	c.f.wake(SpecLane, Key{}, 0)
 }
@@ -170,17 +170,17 @@ func (c *comparisons) digestsCame(page codec.Inventory, first, last bool) {
 	c.f.wakeJudged()
 }
 
-func (c *comparisons) recordsCame(asked []string, records []codec.InventoryRecord, last bool) {
+func (c *comparisons) recordsCame(names []string, records []codec.InventoryRecord, last bool) {
 	for _, r := range records {
-		if cl := c.f.clusters[r.Cluster]; cl != nil && cl.comparing.asked && slices.Contains(asked, r.Cluster) {
+		if cl := c.f.clusters[r.Cluster]; cl != nil && cl.comparing.stage == awaitsRecords && slices.Contains(names, r.Cluster) {
 			cl.comparing.collect(r)
 		}
 	}
 	if !last {
 		return
 	}
-	for _, name := range asked {
-		if cl := c.f.clusters[name]; cl != nil && cl.comparing.asked {
+	for _, name := range names {
+		if cl := c.f.clusters[name]; cl != nil && cl.comparing.stage == awaitsRecords {
 			c.judge(cl, c.inventory.revision)
 		}
 	}

@@ -15,23 +15,10 @@ type questions struct {
 // maxGets is how many works of a cluster are asked for one by one.
 const maxGets = 10
 
-// askingHub counts the works of a cluster that are asked for.
-type askingHub struct {
-	wanted int
-	retry  retry
-}
-
 // ask wants the hub's own word of a work.
 func (q *questions) ask(w *work) {
-	q.want(w, true)
+	w.hub.ask()
 	q.f.wake(HubLane, w.key(), 0)
-}
-
-func (q *questions) want(w *work, wanted bool) {
-	if w.hub.asking != wanted {
-		w.hub.want(wanted)
-		w.cl.asking.wanted += sign(wanted)
-	}
 }
 
 // write writes a work on the hub. done is told what came of it, and says whether that
@@ -62,26 +49,16 @@ func (q *questions) wrote(w *work, o *workv1.ManifestWork, asked int) {
 	q.f.recount(w)
 }
 
-// less takes it that one of them is no more.
-func (a *askingHub) less() { a.wanted-- }
-
-// keep brings the count up to date after an answer changed what is wanted.
-func (q *questions) keep(w *work, was bool) {
-	if w.hub.asking != was {
-		w.cl.asking.wanted += sign(w.hub.asking)
-	}
-}
-
 // next decides about asking for a work.
 func (q *questions) next(w *work) *todo {
 	h := &w.hub
 	if !h.asking && !h.lagging.IsZero() && !q.f.until(HubLane, w.key(), h.lagging.Add(informerLag)) {
-		q.want(w, true)
+		h.ask()
 	}
 	switch {
 	case !h.asking:
 		return nil
-	case w.cl.asking.wanted > maxGets && h.object != nil:
+	case h.object != nil && asksForMany(w.cl):
 		q.f.wakeCluster(HubLane, w.cl)
 		return nil
 	case !q.f.due(HubLane, w.key(), &h.retry):
@@ -91,9 +68,24 @@ func (q *questions) next(w *work) *todo {
 	return q.f.ofWork(w, Get{UID: w.uid, Namespace: w.cl.name, Name: w.name()}, func(r Result) { q.doneGet(w, asked, r) })
 }
 
+// asksForMany reports whether so many works of a cluster are asked for that one list
+// answers for all.
+func asksForMany(cl *cluster) bool {
+	n := 0
+	for _, w := range cl.works {
+		if w.hub.asking {
+			n++
+		}
+		if n > maxGets {
+			return true
+		}
+	}
+	return false
+}
+
 // nextList decides about asking for all works of a cluster.
 func (q *questions) nextList(cl *cluster) *todo {
-	if cl.asking.wanted <= maxGets || !q.f.due(HubLane, cl.key(), &cl.asking.retry) {
+	if !asksForMany(cl) || !q.f.due(HubLane, cl.key(), &cl.listing) {
 		return nil
 	}
 	asked := q.f.tick()
@@ -101,7 +93,6 @@ func (q *questions) nextList(cl *cluster) *todo {
 }
 
 func (q *questions) doneGet(w *work, asked int, r Result) {
-	was := w.hub.asking
 	switch {
 	case r.lacks(w.uid):
 		w.hub.notThere(asked, q.f.tick(), q.f.Now())
@@ -114,16 +105,15 @@ func (q *questions) doneGet(w *work, asked int, r Result) {
 		q.lives.shown(r.Work)
 		q.lives.contradicted(w.hub.found(r.Work, asked, q.f.tick(), q.f.Now()))
 	}
-	q.keep(w, was)
 	q.heard(w)
 }
 
 func (q *questions) doneList(cl *cluster, asked int, r Result) {
 	if r.Err != nil {
-		q.f.hubFailed(HubLane, cl.key(), &cl.asking.retry, r.Err)
+		q.f.hubFailed(HubLane, cl.key(), &cl.listing, r.Err)
 		return
 	}
-	cl.asking.retry.reset()
+	cl.listing.reset()
 	for uid, w := range cl.works {
 		if !w.hub.asking {
 			continue
@@ -133,11 +123,10 @@ func (q *questions) doneList(cl *cluster, asked int, r Result) {
 		} else {
 			w.hub.notThere(asked, q.f.tick(), q.f.Now())
 		}
-		q.keep(w, true)
 		q.heard(w)
 	}
-	if cl.asking.wanted > maxGets { // the informer is about to say what became of them
-		q.f.failed(HubLane, cl.key(), &cl.asking.retry, missingDelay)
+	if asksForMany(cl) { // the informer is about to say what became of them
+		q.f.failed(HubLane, cl.key(), &cl.listing, missingDelay)
 	}
 }
 

@@ -6,9 +6,11 @@ import (
 
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	workv1 "open-cluster-management.io/api/work/v1"
+	workv1alpha1 "open-cluster-management.io/api/work/v1alpha1"
 
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
@@ -69,9 +71,9 @@ type reportState struct {
 	version  int64
 	warned   bool // NotDeleting was told
 	retry    retry
-	// held is the part of the stream whose cursor waits for the report, or for
-	// the end that it brought about; see cursor.
-	held *segment
+	// held is the number of the part of the stream whose cursor waits for the report, or
+	// for the end that it brought about, 0 for none; see cursor.
+	held int
 	// early is since when the pending report waits for something that the hub has
 	// not shown yet.
 	early time.Time
@@ -92,9 +94,9 @@ func (r *reportState) forgetSequence() { r.sequence = "" }
 
 // letGo ends that the cursor waits for the work.
 func (r *reportState) letGo(c *cursor) {
-	if s := r.held; s != nil {
-		r.held = nil
-		c.letGo(s)
+	if n := r.held; n != 0 {
+		r.held = 0
+		c.letGo(n)
 	}
 }
 
@@ -117,9 +119,9 @@ func (r *reportState) drop(f *fleet, c *cursor) {
 
 // hold keeps the cursor back until the work's report is dealt with.
 func (r *reportState) hold(c *cursor) {
-	s := c.hold()
+	n := c.hold()
 	r.letGo(c)
-	r.held = s
+	r.held = n
 }
 
 // receive takes a report.
@@ -404,4 +406,61 @@ func (s *statuses) written(w *work, r *Report) {
 // Rejected reports whether the hub will never take what it was given.
 func Rejected(err error) bool {
 	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsRequestEntityTooLargeError(err)
+}
+
+// longestTTL is a time to live that nobody waits for; longer ones could not be
+// added to a time.
+const longestTTL = 100 * 365 * 24 * time.Hour
+
+// expiry returns when a work is to be deleted because it has completed: the time
+// at which it completed and its time to live. What a ManifestWorkReplicaSet made
+// it looks after itself.
+//
+// Everything is read off the work, so that any leader comes to the same end.
+func expiry(o *workv1.ManifestWork) (at time.Time, expires bool) {
+	d := o.Spec.DeleteOption
+	if d == nil || d.TTLSecondsAfterFinished == nil || o.DeletionTimestamp != nil {
+		return at, false
+	}
+	if _, owned := o.Labels[workv1alpha1.ManifestWorkReplicaSetControllerNameLabelKey]; owned {
+		return at, false
+	}
+	complete := meta.FindStatusCondition(o.Status.Conditions, workv1.WorkComplete)
+	ttl := *d.TTLSecondsAfterFinished
+	if complete == nil || complete.Status != "True" || ttl > int64(longestTTL/time.Second) {
+		return at, false
+	}
+	return complete.LastTransitionTime.Add(time.Duration(max(ttl, 0)) * time.Second), true
+}
+
+// expires returns when this source is to delete a work, if it is. A report that
+// waits may say that the work is not complete any more, so it is written first.
+func (s *statuses) expires(w *work, o *workv1.ManifestWork) (at time.Time, expires bool) {
+	if !s.f.CleanUp || w.report.pending != nil || !w.cl.selected {
+		return at, false
+	}
+	return expiry(o)
+}
+
+// nextCleanUp decides whether a work that has nothing else to be written has had
+// its time.
+func (s *statuses) nextCleanUp(w *work, o *workv1.ManifestWork) *todo {
+	at, expires := s.expires(w, o)
+	if !expires || s.f.until(HubLane, w.key(), at) || !s.f.due(HubLane, w.key(), &w.report.retry) {
+		return nil
+	}
+	return s.f.ofWork(w, DeleteCompleted{Work: o}, func(r Result) { s.doneDeleteCompleted(w, o.ResourceVersion, r) })
+}
+
+func (s *statuses) doneDeleteCompleted(w *work, version string, r Result) {
+	if r.Err != nil && !apierrors.IsNotFound(r.Err) {
+		s.f.hubFailed(HubLane, w.key(), &w.report.retry, r.Err)
+		return
+	}
+	after := time.Duration(0)
+	if w.report.retry.reset(); w.hub.object.ResourceVersion == version {
+		after = informerLag // the informer is about to show what has become of it
+		w.report.retry.wait(s.f.Now().Add(after), true)
+	}
+	s.f.wake(HubLane, w.key(), after)
 }

@@ -37,10 +37,10 @@ const (
 // tellSoon has the broker told of a cluster, if there is something to tell.
 func (c *comparisons) tellSoon(cl *cluster) {
 	k := &cl.comparing
-	if !c.on || k.told || !k.outcome(cl) {
+	if !c.on || k.stage == outcomeTold || !k.outcome(cl) {
 		return
 	}
-	if k.open == 0 {
+	if cl.open == 0 {
 		k.retry.reset()
 	}
 	c.tellIn(tellAfter)
@@ -70,10 +70,10 @@ func (c *comparisons) nextCompared() *todo {
 	if !c.on || !c.f.connected || t.at.IsZero() || t.busy || c.f.until(SpecLane, Key{}, t.at) || !c.f.due(SpecLane, Key{}, &t.retry) {
 		return nil
 	}
-	told, all := c.outcomes()
-	if len(told.Clusters) > 0 || told.Position != nil || told.AllClusters {
+	o, all := c.outcomes()
+	if len(o.Clusters) > 0 || o.Position != nil || o.AllClusters {
 		t.busy = true
-		return &todo{SendCompared{Compared: told, Order: c.f.nextOrder()}, func(r Result) { c.doneSendCompared(told, all, r) }}
+		return &todo{SendCompared{Compared: o, Order: c.f.nextOrder()}, func(r Result) { c.doneSendCompared(o, all, r) }}
 	}
 	t.at = time.Time{}
 	if c.clean() { // and the broker knows the position
@@ -83,23 +83,23 @@ func (c *comparisons) nextCompared() *todo {
 }
 
 // outcomes collects what the broker is to be told now, and whether that is all.
-func (c *comparisons) outcomes() (told codec.Compared, all bool) {
+func (c *comparisons) outcomes() (o codec.Compared, all bool) {
 	untold, withheld, done := c.ends()
-	told.AllClusters = c.f.All && done && !c.tell.all && fits(withheld)
-	if told.AllClusters {
+	o.AllClusters = c.f.All && done && !c.tell.all && fits(withheld)
+	if o.AllClusters {
 		untold = withheld
 	}
 	all = fits(untold)
 	for _, cl := range untold {
-		if len(told.Clusters) > 0 && !fits(untold[:len(told.Clusters)+1]) {
+		if len(o.Clusters) > 0 && !fits(untold[:len(o.Clusters)+1]) {
 			break
 		}
-		told.Clusters = append(told.Clusters, cl.outcomeOf())
+		o.Clusters = append(o.Clusters, cl.outcomeOf())
 	}
 	if all && c.clean() && !samePosition(c.tell.position, c.lives.position) {
-		told.Position = c.lives.position
+		o.Position = c.lives.position
 	}
-	return told, all
+	return o, all
 }
 
 // ends returns the clusters of which there is something to tell, those with
@@ -118,7 +118,7 @@ func (c *comparisons) ends() (untold, withheld []*cluster, done bool) {
 		if len(cl.comparing.missing.withheld) > 0 {
 			withheld = append(withheld, cl)
 		}
-		if !cl.comparing.told {
+		if cl.comparing.stage != outcomeTold {
 			untold = append(untold, cl)
 		}
 	}
@@ -132,7 +132,7 @@ func (c *comparisons) clean() bool {
 		return false
 	}
 	for _, cl := range c.f.clusters {
-		if k := &cl.comparing; cl.selected && (k.stage != concluded || !k.missing.none() || cl.release.strays > 0) {
+		if k := &cl.comparing; cl.selected && (k.stage < concluded || !k.missing.none() || cl.release.strays > 0) {
 			return false
 		}
 	}
@@ -154,7 +154,7 @@ func (cl *cluster) outcomeOf() codec.ClusterComparison {
 }
 
 // doneSendCompared takes the answer to what the broker was told; all: nothing else was to be.
-func (c *comparisons) doneSendCompared(told codec.Compared, all bool, r Result) {
+func (c *comparisons) doneSendCompared(o codec.Compared, all bool, r Result) {
 	if isOpen(r.Err) { // late, it would count for what is so then
 		c.f.endSubscription()
 		return
@@ -173,14 +173,14 @@ func (c *comparisons) doneSendCompared(told codec.Compared, all bool, r Result) 
 	// Where the broker refused it, the next subscription tells it again.
 	c.f.answered()
 	t.retry.reset()
-	t.all = t.all || told.AllClusters
-	if told.Position != nil {
-		t.position = told.Position
+	t.all = t.all || o.AllClusters
+	if o.Position != nil {
+		t.position = o.Position
 		if r.Err == nil && c.clean() {
 			c.lives.trustAll(t.position)
 		}
 	}
-	c.markTold(told)
+	c.markTold(o)
 	if all {
 		t.at = time.Time{}
 	}
@@ -192,17 +192,17 @@ func (c *comparisons) doneSendCompared(told codec.Compared, all bool, r Result) 
 }
 
 // markTold notes what the broker knows, unless it is no longer so.
-func (c *comparisons) markTold(told codec.Compared) {
-	names := make([]string, 0, len(told.Clusters))
-	for _, o := range told.Clusters {
-		names = append(names, o.Cluster)
+func (c *comparisons) markTold(o codec.Compared) {
+	names := make([]string, 0, len(o.Clusters))
+	for _, cl := range o.Clusters {
+		names = append(names, cl.Cluster)
 	}
-	if told.AllClusters {
+	if o.AllClusters {
 		names = slices.Collect(maps.Keys(c.f.clusters))
 	}
 	for _, name := range names {
 		if cl := c.f.clusters[name]; cl != nil && cl.comparing.outcome(cl) {
-			cl.comparing.setTold()
+			c.setStage(cl, outcomeTold)
 			c.tidy(cl)
 		}
 	}
