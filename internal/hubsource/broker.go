@@ -3,6 +3,7 @@ package hubsource
 import (
 	"context"
 	"log/slog"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -20,7 +21,7 @@ type broker struct {
 
 // do publishes the events of an effect, and tells of the answer.
 func (b broker) do(ctx context.Context, k core.Key, e core.ForBroker) (r core.Result) {
-	events, err := e.Events(uuid.NewString, b.now(), b.id)
+	events, err := e.Events(uuid.NewString, time.Now(), b.id)
 	if err != nil {
 		r.Err = &transport.Error{Code: transport.CodeInvalid, Next: transport.NextStop, Message: "cannot be encoded: " + err.Error(), Err: err}
 	}

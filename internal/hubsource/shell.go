@@ -40,13 +40,8 @@ const (
 // shell runs a core: it carries out effects with a few workers per lane, and
 // guards the core with a lock that is never held across a call.
 type shell struct {
-	id      string
-	hub     Hub
-	keeper  *keeper
-	log     *slog.Logger
-	metrics *metrics
-	now     func() time.Time
-	queues  [core.Lanes]workqueue.TypedDelayingInterface[core.Key]
+	shellConfig
+	queues [core.Lanes]workqueue.TypedDelayingInterface[core.Key]
 
 	mu      sync.Mutex // guards what follows
 	core    *core.Core
@@ -68,7 +63,7 @@ type shellConfig struct {
 }
 
 func newShell(c shellConfig) *shell {
-	s := &shell{id: c.id, hub: c.hub, keeper: c.keeper, log: c.log, metrics: c.metrics, now: time.Now, failing: map[string]bool{}}
+	s := &shell{shellConfig: c, failing: map[string]bool{}}
 	for l := range s.queues {
 		s.queues[l] = workqueue.NewTypedDelayingQueue[core.Key]()
 	}

@@ -155,23 +155,28 @@ func (s *Source) logWatch(ctx context.Context, _ *cache.Reflector, err error) {
 	s.cfg.Log.Warn("watch on the hub ended and is started again", "err", err)
 }
 
+// feeding hands objects of one kind to the core, one at a time.
+func feeding[T any](s *shell, life int, f func(int, T)) func(any) {
+	return func(o any) {
+		if d, ok := o.(cache.DeletedFinalStateUnknown); ok {
+			o = d.Obj
+		}
+		if t, ok := o.(T); ok {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			f(life, t)
+		}
+	}
+}
+
 // workEvents feeds the core with an informer's works. A work that is not in a
 // new list was not necessarily deleted, one of which the hub sent the deletion
 // was.
 func (s *shell) workEvents(life int) cache.ResourceEventHandler {
-	locked := func(f func(int, *workv1.ManifestWork)) func(any) {
-		return func(o any) {
-			if w, ok := o.(*workv1.ManifestWork); ok {
-				s.mu.Lock()
-				defer s.mu.Unlock()
-				f(life, w)
-			}
-		}
-	}
 	byID := func(f func(int, types.UID)) func(any) {
-		return locked(func(life int, w *workv1.ManifestWork) { f(life, w.UID) })
+		return feeding(s, life, func(life int, w *workv1.ManifestWork) { f(life, w.UID) })
 	}
-	seen, deleted, missing := locked(s.core.WorkSeen), byID(s.core.WorkDeleted), byID(s.core.WorkMissing)
+	seen, deleted, missing := feeding(s, life, s.core.WorkSeen), byID(s.core.WorkDeleted), byID(s.core.WorkMissing)
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc: seen,
 		UpdateFunc: func(old, o any) {
@@ -183,8 +188,8 @@ func (s *shell) workEvents(life int) cache.ResourceEventHandler {
 			seen(o)
 		},
 		DeleteFunc: func(o any) {
-			if d, ok := o.(cache.DeletedFinalStateUnknown); ok {
-				missing(d.Obj)
+			if _, unseen := o.(cache.DeletedFinalStateUnknown); unseen {
+				missing(o)
 				return
 			}
 			deleted(o)
@@ -194,17 +199,8 @@ func (s *shell) workEvents(life int) cache.ResourceEventHandler {
 
 // clusterEvents feeds the core with the selected clusters.
 func (s *shell) clusterEvents(life int) cache.ResourceEventHandler {
-	locked := func(f func(int, string)) func(any) {
-		return func(o any) {
-			if d, ok := o.(cache.DeletedFinalStateUnknown); ok {
-				o = d.Obj
-			}
-			if m, ok := o.(*metav1.PartialObjectMetadata); ok {
-				s.mu.Lock()
-				defer s.mu.Unlock()
-				f(life, m.Name)
-			}
-		}
+	byName := func(f func(int, string)) func(any) {
+		return feeding(s, life, func(life int, m *metav1.PartialObjectMetadata) { f(life, m.Name) })
 	}
-	return cache.ResourceEventHandlerFuncs{AddFunc: locked(s.core.ClusterSelected), DeleteFunc: locked(s.core.ClusterUnselected)}
+	return cache.ResourceEventHandlerFuncs{AddFunc: byName(s.core.ClusterSelected), DeleteFunc: byName(s.core.ClusterUnselected)}
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/hawser-io/hawser/internal/resync"
 	"github.com/hawser-io/hawser/pkg/codec"
-	"github.com/hawser-io/hawser/pkg/transport"
 )
 
 // cursor is how far the reports of the broker's stream are on the hub.
@@ -181,8 +180,7 @@ func (c *cursor) nextAck() *todo {
 }
 
 func (c *cursor) doneSendAck(at codec.Cursor, r Result) {
-	if r.Err != nil && transport.Retryable(r.Err) {
-		c.f.brokerFailed(Key{}, &c.ackRetry, r.Err)
+	if c.f.brokerFailed(Key{}, &c.ackRetry, r.Err) {
 		return
 	}
 	c.ackAt = c.f.Now().Add(ackEvery)
@@ -313,8 +311,7 @@ func (s *statuses) doneAsk(cl *cluster, n int, wanted bool, r Result) {
 	case r.Err == nil:
 		l.retry.reset()
 		l.listed(n)
-	case transport.Retryable(r.Err):
-		s.f.brokerFailed(cl.key(), &l.retry, r.Err)
+	case s.f.brokerFailed(cl.key(), &l.retry, r.Err):
 	default: // until the next subscription
 		l.left, refused = nil, true
 	}

@@ -376,8 +376,12 @@ func (a *agenda) hubFailed(l Lane, k Key, r *retry, err error) {
 	r.onChange = apierrors.IsConflict(err) || apierrors.IsNotFound(err)
 }
 
-// brokerFailed plans the next attempt of a request to the broker.
-func (a *agenda) brokerFailed(k Key, r *retry, err error) {
+// brokerFailed plans the next attempt of a request to the broker, where one may help;
+// it reports whether it may.
+func (a *agenda) brokerFailed(k Key, r *retry, err error) bool {
+	if err == nil || !transport.Retryable(err) {
+		return false
+	}
 	var delay time.Duration
 	var e *transport.Error
 	if errors.As(err, &e) {
@@ -388,6 +392,7 @@ func (a *agenda) brokerFailed(k Key, r *retry, err error) {
 		a.wake(SpecLane, Key{}, delay)
 	}
 	a.failed(SpecLane, k, r, delay)
+	return true
 }
 
 func (a *agenda) unpause() { a.pausedUntil = time.Time{} }

@@ -7,7 +7,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/hawser-io/hawser/pkg/codec"
-	"github.com/hawser-io/hawser/pkg/transport"
 )
 
 // inventory is what the broker is asked for on a subscription.
@@ -95,9 +94,8 @@ func (c *comparisons) doneAskInventory(id string, r Result) {
 	case id != v.id: // its page has come already
 	case r.Err == nil:
 		c.f.wakeAt(SpecLane, Key{}, v.deadline)
-	case transport.Retryable(r.Err):
+	case c.f.brokerFailed(Key{}, &v.retry, r.Err):
 		v.id = ""
-		c.f.brokerFailed(Key{}, &v.retry, r.Err)
 	default:
 		c.publishEverything()
 	}

@@ -130,8 +130,7 @@ func (c *comparisons) doneDelete(cl *cluster, r Result) {
 		c.resolved(cl)
 	case transport.CodeOf(r.Err) == transport.CodeConflict:
 		c.repeat(cl, 0)
-	case transport.Retryable(r.Err):
-		c.f.brokerFailed(cl.key(), &cl.comparing.retry, r.Err)
+	case c.f.brokerFailed(cl.key(), &cl.comparing.retry, r.Err):
 	default: // it is another source's by now, or beyond us; the shell has logged it
 		c.resolved(cl)
 	}

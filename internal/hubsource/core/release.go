@@ -1,7 +1,5 @@
 package core
 
-import "github.com/hawser-io/hawser/pkg/transport"
-
 // release is where telling the broker stands that a cluster is not served any
 // more.
 type release struct {
@@ -91,8 +89,7 @@ func (s *releases) done(cl *cluster, r Result) {
 		return
 	}
 	cl.release.sending = false
-	if r.Err != nil && transport.Retryable(r.Err) {
-		s.f.brokerFailed(cl.key(), &cl.release.retry, r.Err)
+	if s.f.brokerFailed(cl.key(), &cl.release.retry, r.Err) {
 		return
 	}
 	s.f.answered()

@@ -263,12 +263,11 @@ func (s *specs) outcome(w *work, e Publish, r Result) {
 		s.f.failed(SpecLane, w.key(), &w.spec.retry, 0)
 		w.broker.forget()
 		s.compare.repeat(w.cl, 0)
-	case transport.Retryable(r.Err):
+	case s.f.brokerFailed(w.key(), &w.spec.retry, r.Err):
 		if isOpen(r.Err) {
 			w.broker.assume(unsure, s.f.sub, s.f.tick())
 			s.nameTaken(w, e) // perhaps
 		}
-		s.f.brokerFailed(w.key(), &w.spec.retry, r.Err)
 	default:
 		s.refused(w, e, r)
 	}

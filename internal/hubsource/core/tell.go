@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/hawser-io/hawser/pkg/codec"
-	"github.com/hawser-io/hawser/pkg/transport"
 )
 
 // tell is what the broker is still to be told of comparisons.
@@ -166,8 +165,7 @@ func (c *comparisons) doneSendCompared(o codec.Compared, all bool, r Result) {
 			c.f.wakeCluster(SpecLane, cl)
 		}
 	}
-	if r.Err != nil && transport.Retryable(r.Err) {
-		c.f.brokerFailed(Key{}, &t.retry, r.Err)
+	if c.f.brokerFailed(Key{}, &t.retry, r.Err) {
 		return
 	}
 	// Where the broker refused it, the next subscription tells it again.
