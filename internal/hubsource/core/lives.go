@@ -79,9 +79,9 @@ func newLives(f *fleet, cursor *cursor, s State, reason string) *lives {
 
 // state returns what is to be saved, and whether that is something new.
 func (l *lives) state() (s State, unsaved bool) {
-	s = State{Cursor: l.saved.Cursor, Withheld: withheldOf(l.withheld), Trusted: l.trusted, Against: l.against, Version: l.saved.Version}
-	if l.located() && !l.over { // else what was written up to there may be there no more
-		s.Cursor = l.cursor.at()
+	s = State{Withheld: withheldOf(l.withheld), Trusted: l.trusted, Against: l.against, Version: l.saved.Version}
+	if bare := l.saved.Version != "" && l.saved.Cursor == ""; !l.over && (!bare || l.located()) {
+		s.Cursor = l.cursor.at() // else what was written up to there may be there no more
 	}
 	return s, !s.equal(l.saved)
 }
