@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -21,58 +22,64 @@ import (
 // AppliedManifestWork keeps it over restarts, because a job that ran must not run
 // again for a new agent.
 
-// leave finds out what is left alone, and how those objects are. The results
-// are by place in the work.
-func (r *reconciliation) leave(ctx context.Context, w *desired.Work, manifests []apply.Manifest) map[int]apply.Result {
-	if r.completes = slices.ContainsFunc(manifests, completes); !r.completes {
-		return nil
+// completion is what of a work is complete, in one reconciliation.
+type completion struct {
+	recorder *recorder
+	observer *observer
+	// ruled: a rule of the work says when something is complete. held: the work is, and
+	// left alone. since says of each manifest since when it is, left has the results of
+	// those that are left alone, by place in the work.
+	ruled, held bool
+	since       []time.Time
+	left        map[int]apply.Result
+}
+
+// leave finds out what is left alone, and how those objects are.
+func (c *completion) leave(ctx context.Context, w *desired.Work, manifests []apply.Manifest) {
+	if c.ruled = slices.ContainsFunc(manifests, completes); !c.ruled {
+		return
 	}
-	done := conditions.CompletionOf(r.previous(w))
-	if !r.completeSince(w, manifests, done) && !done.Work {
-		return nil
+	done := conditions.CompletionOf(c.recorder.previous(w))
+	if !c.completeSince(w, manifests, done) && !done.Work {
+		return
 	}
-	left := map[int]apply.Result{}
+	c.left = map[int]apply.Result{}
 	work, contributions := done.Work, 0
 	for i, m := range manifests {
-		if !done.Work && r.since[i].IsZero() {
+		if !done.Work && c.since[i].IsZero() {
 			continue
 		}
-		res := r.glance(ctx, m)
-		left[i] = res
-		said, complete := r.saysComplete(ctx, i, res)
+		res := c.glance(ctx, m)
+		c.left[i] = res
+		said, complete := c.saysComplete(ctx, i, res)
 		if said {
 			contributions++
 			work = work && complete
 		}
 		if !complete {
-			r.since[i] = time.Time{}
+			c.since[i] = time.Time{}
 		}
 	}
-	if r.held = work && contributions > 0; r.held {
-		return left
+	if c.held = work && contributions > 0; c.held {
+		return
 	}
-	for i := range left {
-		if r.since[i].IsZero() {
-			delete(left, i)
-		}
-	}
-	return left
+	maps.DeleteFunc(c.left, func(i int, _ apply.Result) bool { return c.since[i].IsZero() })
 }
 
 // completeSince fills in since when manifests are complete, by the last status
 // or by the record, and reports whether there are any.
-func (r *reconciliation) completeSince(w *desired.Work, manifests []apply.Manifest, done conditions.Completion) bool {
-	recorded := r.record.Completed(w.ResourceID)
-	r.since = make([]time.Time, len(manifests))
+func (c *completion) completeSince(w *desired.Work, manifests []apply.Manifest, done conditions.Completion) bool {
+	recorded := c.recorder.record.Completed(w.ResourceID)
+	c.since = make([]time.Time, len(manifests))
 	found := false
 	for i, m := range manifests {
 		if !completes(m) {
 			continue
 		}
-		if r.since[i] = done.Since(m.Meta); r.since[i].IsZero() {
-			r.since[i] = recorded[inventory.CompletedID(m)]
+		if c.since[i] = done.Since(m.Meta); c.since[i].IsZero() {
+			c.since[i] = recorded[inventory.CompletedID(m)]
 		}
-		found = found || !r.since[i].IsZero()
+		found = found || !c.since[i].IsZero()
 	}
 	return found
 }
@@ -84,34 +91,34 @@ func completes(m apply.Manifest) bool {
 
 // glance reads an object that is perhaps left alone, unless it is as it was when
 // it was read last.
-func (r *reconciliation) glance(ctx context.Context, m apply.Manifest) apply.Result {
+func (c *completion) glance(ctx context.Context, m apply.Manifest) apply.Result {
 	m.Err = nil // it does not matter whether it could be applied
-	owner, k := r.record.Owner(), r.known[m.Ref]
-	if (k.Same(m, owner) || m.Resolved && k.heldFor == m.Hash()) && r.quiet(m.Ref) {
+	owner, k := c.recorder.record.Owner(), c.recorder.known[m.Ref]
+	if (k.Same(m, owner) || m.Resolved && k.heldFor == m.Hash()) && c.observer.quiet(m.Ref) {
 		return apply.Remembered(m, k.Known)
 	}
-	s := r.applier.Plan(ctx, m, owner, k.Known)
+	s := c.recorder.applier.Plan(ctx, m, owner, k.Known)
 	return s.Held()
 }
 
 // saysComplete reports whether a manifest has a word in whether the work is
 // complete, and which. While its object is away, the last word counts.
-func (r *reconciliation) saysComplete(ctx context.Context, i int, res apply.Result) (said, complete bool) {
+func (c *completion) saysComplete(ctx context.Context, i int, res apply.Result) (said, complete bool) {
 	if !completes(res.Manifest) {
 		return false, false
 	}
 	if res.Presence != conditions.Present {
-		return !r.since[i].IsZero(), !r.since[i].IsZero()
+		return !c.since[i].IsZero(), !c.since[i].IsZero()
 	}
-	o := r.observer.observe(ctx, res)
+	o := c.observer.observe(ctx, res)
 	said = slices.ContainsFunc(o.outcomes, func(o rule.Outcome) bool { return o.Type == workv1.WorkComplete })
 	return said, conditions.Completes(o.outcomes)
 }
 
 // noteComplete has the record keep what is complete.
-func (r *reconciliation) noteComplete(ctx context.Context, w *desired.Work, manifests []apply.Manifest, status workv1.ManifestWorkStatus) error {
+func (c *completion) noteComplete(ctx context.Context, w *desired.Work, manifests []apply.Manifest, status workv1.ManifestWorkStatus) error {
 	completed := map[string]time.Time{}
-	if r.completes {
+	if c.ruled {
 		done := conditions.CompletionOf(status)
 		for _, m := range manifests {
 			if since := done.Since(m.Meta); !since.IsZero() && completes(m) {
@@ -119,5 +126,5 @@ func (r *reconciliation) noteComplete(ctx context.Context, w *desired.Work, mani
 			}
 		}
 	}
-	return r.recorder.took(r.store.SetCompleted(ctx, r.record, w.ResourceID, completed))
+	return c.recorder.took(c.recorder.store.SetCompleted(ctx, c.recorder.record, w.ResourceID, completed))
 }

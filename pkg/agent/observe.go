@@ -34,6 +34,7 @@ type observer struct {
 	rules  *rule.Evaluator
 	rights *rights
 	*state
+	pass
 	// found is what was found, took how long the rules took.
 	found map[cluster.Ref]observation
 	took  time.Duration
@@ -65,6 +66,17 @@ func (r *observer) observe(ctx context.Context, res apply.Result) observation {
 	return o
 }
 
+// quiet reports whether an object was read before, and the watch has seen no
+// change since.
+func (r *observer) quiet(ref cluster.Ref) bool {
+	k, has := r.known[ref]
+	if !has || r.full {
+		return false
+	}
+	seen, ok := r.config.Tracker.Seen(ref)
+	return ok && seen.Is(k.signature)
+}
+
 // ruleTime is how long the rules of one work may take in one reconciliation, besides the
 // bound that each manifest has. Whoever writes works must not keep a worker.
 const ruleTime = 10 * time.Second
@@ -92,12 +104,12 @@ func (r *reconciliation) said(ctx context.Context, i int, res apply.Result) cond
 	o := r.observer.observe(ctx, res)
 	m := conditions.Manifest{
 		Meta: res.Meta, ApplyErr: explained(res.Err), Presence: res.Presence, ReadErr: explained(res.ReadErr),
-		Held:     r.held || r.postponed[i],
+		Held:     r.completion.held || r.postponed[i],
 		Feedback: len(res.Config.Feedback) > 0, Values: o.values, FeedbackErrs: o.errs,
 		Rules: o.outcomes, RuleTypes: rule.Types(res.Config.Conditions),
 	}
-	if i < len(r.since) {
-		m.CompleteSince = r.since[i]
+	if i < len(r.completion.since) {
+		m.CompleteSince = r.completion.since[i]
 	}
 	return m
 }
@@ -141,7 +153,7 @@ func (r *reconciliation) rememberObserved(i int, res apply.Result) {
 	}
 	k.observation = r.observer.found[res.Ref]
 	k.observation.of = nil // its life ends with the reconciliation
-	if _, left := r.left[i]; left && res.Presence == conditions.Present {
+	if _, left := r.completion.left[i]; left && res.Presence == conditions.Present {
 		k.heldFor = res.Hash()
 	}
 	r.known[res.Ref] = k

@@ -51,9 +51,10 @@ type reconciliation struct {
 	strays *strays
 	keeper *keeper
 
-	recorder recorder
-	rights   rights
-	observer observer
+	recorder   recorder
+	rights     rights
+	observer   observer
+	completion completion
 
 	pass
 	view desired.View
@@ -61,12 +62,6 @@ type reconciliation struct {
 	// was started, by id.
 	doubted map[string]bool
 
-	// completes: a rule of the work says when something is complete. held: the
-	// work is, and left alone. since says of each manifest since when it is, left
-	// has the results of those that are left alone, by place in the work.
-	completes, held bool
-	since           []time.Time
-	left            map[int]apply.Result
 	// paused: nothing is repaired for so long, only told of. postponed are the
 	// manifests that are not as wanted meanwhile, by place in the work.
 	paused    time.Duration
@@ -125,7 +120,8 @@ func (c *Core) begin(key string) *reconciliation {
 	r := &reconciliation{works: c.works, state: kept, tools: c.tools, strays: c.strays, keeper: c.keeper, pass: p}
 	r.recorder = recorder{config: c.config, tools: c.tools, strays: c.strays, state: kept, pass: p}
 	r.rights = rights{config: c.config, roles: c.roles, state: kept, pass: p}
-	r.observer = observer{config: c.config, rules: &c.rules, rights: &r.rights, state: kept}
+	r.observer = observer{config: c.config, rules: &c.rules, rights: &r.rights, state: kept, pass: p}
+	r.completion = completion{recorder: &r.recorder, observer: &r.observer}
 	if name, ours := c.workName(key); ours {
 		r.review(name)
 	}
@@ -195,7 +191,7 @@ func (r *reconciliation) bring(ctx context.Context, w *desired.Work) (time.Durat
 	r.removed()
 	r.track(manifests)
 	r.rights.actFor(w.Spec.Executor)
-	r.left = r.leave(ctx, w, manifests)
+	r.completion.leave(ctx, w, manifests)
 	results, err := r.apply(ctx, manifests)
 	if err != nil {
 		return 0, r.recorder.forgetRecord(err)
@@ -209,7 +205,7 @@ func (r *reconciliation) bring(ctx context.Context, w *desired.Work) (time.Durat
 func (r *reconciliation) conclude(ctx context.Context, w *desired.Work, manifests []apply.Manifest, results []apply.Result) (time.Duration, error) {
 	remaining, settleErr := r.pruneAndRecord(ctx, manifests, results)
 	status := r.statusOf(ctx, w, results)
-	reportErr := errors.Join(r.report(w, status), r.recorder.forgetRecord(r.noteComplete(ctx, w, manifests, status)))
+	reportErr := errors.Join(r.report(w, status), r.recorder.forgetRecord(r.completion.noteComplete(ctx, w, manifests, status)))
 	next := r.paused
 	if next == 0 {
 		next = r.noteRejected(w, results)
@@ -296,7 +292,7 @@ func (r *reconciliation) apply(ctx context.Context, manifests []apply.Manifest) 
 	var order []int
 	unheard := inventory.Unheard(r.record.Entries())
 	for _, i := range apply.Order(manifests) {
-		if res, left := r.left[i]; left {
+		if res, left := r.completion.left[i]; left {
 			results[i] = res
 			continue
 		}
@@ -343,23 +339,12 @@ func (r *reconciliation) plan(ctx context.Context, m apply.Manifest, unheard boo
 // and the watch has seen no change since.
 func (r *reconciliation) unchanged(m apply.Manifest, owner apply.Owner) (apply.Known, bool) {
 	k := r.known[m.Ref].Known
-	return k, m.Err == nil && k.Same(m, owner) && r.quiet(m.Ref)
-}
-
-// quiet reports whether an object was read before, and the watch has seen no
-// change since.
-func (r *reconciliation) quiet(ref cluster.Ref) bool {
-	k, has := r.known[ref]
-	if !has || r.full {
-		return false
-	}
-	seen, ok := r.config.Tracker.Seen(ref)
-	return ok && seen.Is(k.signature)
+	return k, m.Err == nil && k.Same(m, owner) && r.observer.quiet(m.Ref)
 }
 
 // pruneAndRecord removes what the work no longer wants, and records what there is.
 func (r *reconciliation) pruneAndRecord(ctx context.Context, manifests []apply.Manifest, results []apply.Result) (remaining []inventory.Entry, err error) {
-	if r.held {
+	if r.completion.held {
 		return nil, nil
 	}
 	entries := r.record.Entries()
