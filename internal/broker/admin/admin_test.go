@@ -1,0 +1,363 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/claims"
+	"github.com/hawser-io/hawser/internal/broker/feed"
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/broker/store/mem"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
+)
+
+var (
+	noon = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
+	olga = identity.Identity{Role: identity.Operator, Name: "olga"}
+)
+
+// desk is an admin over a store in memory, and the rooms beside it: agents as the test says, and
+// an intake that commits at once.
+type desk struct {
+	*testing.T
+	*Admin
+	agents  []feed.Agent
+	closing error
+	failing error // of the next commits
+	orders  []string
+}
+
+func newDesk(t *testing.T) *desk {
+	t.Helper()
+	ids := 0
+	s := mem.Open(mem.Options{NewID: func() string { ids++; return fmt.Sprint("store-", ids) }})
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	cfg := &call.Config{
+		Store: s, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(), Now: func() time.Time { return noon },
+		QueueBytes: 1 << 20, Comparisons: 1,
+	}
+	d := &desk{T: t}
+	c := claims.New(cfg)
+	c.Connect(d, d)
+	d.Admin = New(cfg, c, d, d)
+	return d
+}
+
+func (d *desk) Agents(cluster string) []feed.Agent {
+	return slices.DeleteFunc(slices.Clone(d.agents), func(a feed.Agent) bool { return cluster != "" && a.Place.Cluster != cluster })
+}
+
+func (d *desk) Resolve(cluster, uid string, adopt bool) (string, error) {
+	d.orders = append(d.orders, fmt.Sprint(cluster, " ", uid, " ", adopt))
+	return "work-of-" + uid, nil
+}
+
+func (d *desk) Closing() error                          { return d.closing }
+func (*desk) Recheck(claims.Change)                     {}
+func (*desk) End(store.Scope, string, *transport.Error) {}
+
+func (d *desk) Commit(ctx context.Context, _ identity.Identity, ops ...store.Op) ([]store.Outcome, error) {
+	if d.failing != nil {
+		return nil, d.failing
+	}
+	return d.cfg.Store.Commit(ctx, ops)
+}
+
+func must[T any](v T, err error) func(*testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+func placed(cluster string) store.Scope {
+	return store.Scope{DataType: codec.ManifestBundles, Cluster: cluster}
+}
+
+func recordKey(cluster, id string) store.Key {
+	return store.Key{DataType: codec.ManifestBundles, Cluster: cluster, ResourceID: id}
+}
+
+func (d *desk) vouches(cluster, owner string) bool {
+	return d.claims.Sources.Vouches(placed(cluster), owner)
+}
+
+// put makes live records of source "src"; a name is that of its id, backwards in the alphabet.
+func (d *desk) put(cluster string, ids ...string) {
+	d.Helper()
+	for _, id := range ids {
+		must(d.cfg.Store.Commit(d.Context(), []store.Op{{
+			Kind: store.PutSpec, Key: recordKey(cluster, id), Owner: "src", Name: fmt.Sprint(string('z'-id[len(id)-1]+'0'), id),
+			Action: codec.CreateRequest, Version: 1, Tag: codec.TagOf(false, 1, id, nil), Event: []byte(id), At: noon,
+		}}))(d.T)
+	}
+}
+
+// source is the subscription on which source "src" speaks.
+type source struct{}
+
+func (source) Scope() store.Scope    { return store.Scope{DataType: codec.ManifestBundles, Owner: "src"} }
+func (source) Compares(uint64) error { return nil }
+
+// compare has source "src" say that it has compared a cluster, and lacks works.
+func (d *desk) compare(cluster string, lacks ...string) (withheld []*hawserv1.WithheldDeletion) {
+	d.Helper()
+	c := codec.ClusterComparison{Cluster: cluster, Reason: "the hub lacks them"}
+	for _, id := range lacks {
+		r := must(d.cfg.Store.Get(d.Context(), recordKey(cluster, id)))(d.T)
+		c.Withheld = append(c.Withheld, codec.WithheldDeletion{ResourceID: id, Name: r.Name, Revision: r.SpecRevision})
+		withheld = append(withheld, &hawserv1.WithheldDeletion{ResourceId: id, Revision: r.SpecRevision})
+	}
+	p := codec.SyncParams{ID: "1", Source: "src", Time: noon}
+	b := must(codec.Marshal(must(codec.NewCompared(p, codec.Compared{Clusters: []codec.ClusterComparison{c}}))(d.T)))(d.T)
+	if err := d.claims.Sources.Compared(d.Context(), &call.Event{Env: &codec.Envelope{}, Bytes: b}, source{}); err != nil {
+		d.Fatal(err)
+	}
+	return withheld
+}
+
+func (d *desk) wantCode(what string, err error, code transport.Code) {
+	d.Helper()
+	var e *transport.Error
+	if !errors.As(err, &e) || e.Code != code || e.Message == "" {
+		d.Errorf("%s: %v, want code %v", what, err, code)
+	}
+}
+
+// TestListClusters_OfSeveralAgentsTheWorstCounts: one that is in step does not hide another one
+// that is not.
+func TestListClusters_OfSeveralAgentsTheWorstCounts(t *testing.T) {
+	d := newDesk(t)
+	d.put("c1", "w1", "w2")
+	inSync := feed.Agent{Place: placed("c1"), Since: noon, Acked: 2, Proof: feed.Matched}
+	behind := feed.Agent{Place: placed("c1"), Since: noon, Acked: 1, Proof: feed.Matched, Pending: 3}
+	silent := feed.Agent{Place: placed("c1"), Since: noon}
+	differs := feed.Agent{Place: placed("c1"), Since: noon, Acked: 2, Proof: feed.Differs}
+	for _, c := range []struct {
+		agents  []feed.Agent
+		sync    hawserv1.SyncState
+		pending uint64
+		acked   uint64
+	}{
+		{[]feed.Agent{inSync}, hawserv1.SyncState_SYNC_STATE_IN_SYNC, 0, 2},
+		{[]feed.Agent{inSync, behind}, hawserv1.SyncState_SYNC_STATE_BEHIND, 3, 1},
+		{[]feed.Agent{behind, inSync, silent}, hawserv1.SyncState_SYNC_STATE_UNSPECIFIED, 3, 0},
+		{[]feed.Agent{differs, behind, silent}, hawserv1.SyncState_SYNC_STATE_DIFFERS, 3, 0},
+	} {
+		d.agents = c.agents
+		var got []*hawserv1.ListClustersResponse
+		err := d.ListClusters(t.Context(), &hawserv1.ListClustersRequest{}, func(r *hawserv1.ListClustersResponse) error {
+			got = append(got, r)
+			return nil
+		})
+		if err != nil || len(got) != 1 || got[0].GetSync() != c.sync || got[0].GetPending() != c.pending || got[0].GetAckedRevision() != c.acked || int(got[0].GetSubscriptions()) != len(c.agents) {
+			t.Errorf("%+v, %v; want %v, %d pending, %d acknowledged", got, err, c.sync, c.pending, c.acked)
+		}
+	}
+}
+
+// TestListWorks_ByClusterThenName, of the one that is named only, until whoever asks leaves.
+func TestListWorks_ByClusterThenName(t *testing.T) {
+	d := newDesk(t)
+	d.put("c2", "w1")
+	d.put("c1", "w1", "w2", "w3")
+	list := func(ctx context.Context, cluster, source string, most int) (ids []string, err error) {
+		err = d.ListWorks(ctx, &hawserv1.ListWorksRequest{Cluster: cluster, Source: source}, func(w *hawserv1.ListWorksResponse) error {
+			if ids = append(ids, w.GetCluster()+w.GetResourceId()); len(ids) == most {
+				return errors.New("it has left")
+			}
+			return nil
+		})
+		return ids, err
+	}
+	if got, err := list(t.Context(), "", "", 0); err != nil || !slices.Equal(got, []string{"c1w3", "c1w2", "c1w1", "c2w1"}) {
+		t.Errorf("all are %q, %v", got, err)
+	}
+	if got, err := list(t.Context(), "c2", "src", 0); err != nil || !slices.Equal(got, []string{"c2w1"}) {
+		t.Errorf("those of c2 are %q, %v", got, err)
+	}
+	if got, err := list(t.Context(), "", "another", 0); err != nil || len(got) != 0 {
+		t.Errorf("those of another source are %q, %v", got, err)
+	}
+	if got, err := list(t.Context(), "", "", 2); err == nil || len(got) != 2 {
+		t.Errorf("who left was sent %q, %v", got, err)
+	}
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	if got, err := list(gone, "", "", 0); !errors.Is(err, context.Canceled) || len(got) != 0 {
+		t.Errorf("who is gone was sent %q, %v", got, err)
+	}
+}
+
+// TestApprove_AllOrNothing: one work that is not withheld keeps the others, and what could not be
+// written stays withheld.
+func TestApprove_AllOrNothing(t *testing.T) {
+	d := newDesk(t)
+	d.put("c1", "w1", "w2", "w3")
+	withheld := d.compare("c1", "w1", "w2")
+	approve := func(works ...*hawserv1.WithheldDeletion) error {
+		_, err := d.Approve(t.Context(), olga, &hawserv1.ApproveRequest{Source: "src", Cluster: "c1", Works: works})
+		return err
+	}
+	state := func(id string) store.State { return must(d.cfg.Store.Get(t.Context(), recordKey("c1", id)))(t).State }
+	d.wantCode("with one that is wanted", approve(withheld[0], &hawserv1.WithheldDeletion{ResourceId: "w3", Revision: 3}), transport.CodeConflict)
+	d.failing = store.ErrReadOnly
+	d.wantCode("on a disk that fails", approve(withheld...), transport.CodeUnavailable)
+	d.failing = nil
+	if state("w1") != store.Live || d.vouches("c1", "src") {
+		t.Error("something was decided")
+	}
+	if err := approve(withheld[0]); err != nil || state("w1") == store.Live || d.vouches("c1", "src") {
+		t.Errorf("of two withheld one is approved: %v, %v", state("w1"), err)
+	}
+	if err := approve(withheld[1]); err != nil || state("w2") == store.Live || state("w3") != store.Live || !d.vouches("c1", "src") {
+		t.Errorf("both are approved: %v, %v", state("w2"), err)
+	}
+}
+
+// TestForgetWork_IsNoWordOfTheSource: what an operator takes away says nothing about what the
+// source wants, so that it vouches for nothing there until it has compared again.
+func TestForgetWork_IsNoWordOfTheSource(t *testing.T) {
+	for name, do := range map[string]func(d *desk) error{
+		"forget": func(d *desk) error {
+			_, err := d.ForgetWork(d.Context(), olga, &hawserv1.ForgetWorkRequest{Cluster: "c1", ResourceId: "w1"})
+			return err
+		},
+		"adopt": func(d *desk) error {
+			_, err := d.Adopt(d.Context(), olga, &hawserv1.AdoptRequest{Cluster: "c1", ResourceId: "w1", Source: "heir"})
+			return err
+		},
+		"forget the cluster": func(d *desk) error {
+			r, err := d.ForgetCluster(d.Context(), olga, &hawserv1.ForgetClusterRequest{Cluster: "c1", Works: true})
+			if r.GetWorks() != 2 {
+				d.Errorf("%d works are forgotten", r.GetWorks())
+			}
+			return err
+		},
+	} {
+		d := newDesk(t)
+		d.put("c1", "w1", "w2")
+		d.put("c2", "w3")
+		d.compare("c1")
+		d.compare("c2")
+		if err := do(d); err != nil || d.vouches("c1", "src") || !d.vouches("c2", "src") {
+			t.Errorf("%s: %v; it vouches for c1: %t, for c2: %t", name, err, d.vouches("c1", "src"), d.vouches("c2", "src"))
+		}
+	}
+}
+
+// TestOperations_AreRefused where nothing is named, there is no such thing, or the broker ends.
+func TestOperations_AreRefused(t *testing.T) {
+	d := newDesk(t)
+	d.put("c1", "w1")
+	forget := func(cluster, id string) error {
+		_, err := d.ForgetWork(t.Context(), olga, &hawserv1.ForgetWorkRequest{Cluster: cluster, ResourceId: id})
+		return err
+	}
+	d.wantCode("no cluster", forget("", "w1"), transport.CodeInvalid)
+	d.wantCode("no id", forget("c1", ""), transport.CodeInvalid)
+	d.wantCode("no such work", forget("c1", "w9"), transport.CodeNotFound)
+	_, err := d.ForgetCluster(t.Context(), olga, &hawserv1.ForgetClusterRequest{Cluster: "c9", Works: true})
+	d.wantCode("no such cluster", err, transport.CodeNotFound)
+	_, err = d.Admin.Resolve(t.Context(), olga, &hawserv1.ResolveRequest{Cluster: "c1"})
+	d.wantCode("no uid", err, transport.CodeInvalid)
+	d.closing = call.GoingAway()
+	d.wantCode("at the end", forget("c1", "w1"), transport.CodeUnavailable)
+	d.closing = nil
+	d.failing = store.ErrClosed
+	_, err = d.ForgetCluster(t.Context(), olga, &hawserv1.ForgetClusterRequest{Cluster: "c1", Works: true})
+	d.wantCode("on a store that is closed", err, transport.CodeUnavailable)
+	if r := must(d.cfg.Store.Get(t.Context(), recordKey("c1", "w1")))(t); r.State != store.Live || len(d.orders) != 0 {
+		t.Errorf("the work is %v, orders: %q", r.State, d.orders)
+	}
+}
+
+// TestListOrphans_NamesWhatAgentsSeeOnce: two agents of a cluster see the same AppliedManifestWorks;
+// how many they do not name is told.
+func TestListOrphans_NamesWhatAgentsSeeOnce(t *testing.T) {
+	d := newDesk(t)
+	lost := codec.UnexplainedRecord{UID: "u1", Name: "lost", Objects: 2, Created: noon.Add(-time.Hour), Outcome: "the API server is away"}
+	shared := codec.UnexplainedRecord{UID: "u2", Name: "shared", Objects: 1, Shared: true}
+	d.agents = []feed.Agent{
+		{Place: placed("c1"), Applied: codec.Unexplained{Records: []codec.UnexplainedRecord{lost, shared}}},
+		{Place: placed("c1"), Applied: codec.Unexplained{Records: []codec.UnexplainedRecord{lost}, More: 7}},
+		{Place: placed("c2"), Applied: codec.Unexplained{Records: []codec.UnexplainedRecord{lost}}},
+	}
+	list := func(cluster string) (lines []string) {
+		err := d.ListOrphans(t.Context(), &hawserv1.ListOrphansRequest{Cluster: cluster}, func(o *hawserv1.ListOrphansResponse) error {
+			lines = append(lines, strings.TrimPrefix(o.GetCause().String(), "ORPHAN_CAUSE_")+" "+o.GetCluster()+" "+o.GetName()+": "+o.GetDetail())
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return lines
+	}
+	want := []string{
+		"NO_OWNER c1 lost: AppliedManifestWork with 2 objects, 1h0m0s old, and no work; the API server is away",
+		"SHARED c1 shared: AppliedManifestWork of another hub with 1 objects, an unknown age old",
+		"NO_OWNER c1 : and 7 more AppliedManifestWorks, which are counted and not named",
+	}
+	if got := list("c1"); !slices.Equal(got, want) {
+		t.Errorf("%q", got)
+	}
+	if got := list(""); len(got) != len(want)+1 {
+		t.Errorf("%q", got)
+	}
+	if r, err := d.Admin.Resolve(t.Context(), olga, &hawserv1.ResolveRequest{Cluster: "c1", Uid: "u1", Adopt: true}); err != nil || r.GetName() != "work-of-u1" || !slices.Equal(d.orders, []string{"c1 u1 true"}) {
+		t.Errorf("%+v, %v; orders: %q", r, err, d.orders)
+	}
+}
+
+// copying is a store that sends two files.
+type copying struct{ store.Store }
+
+func (copying) Backup(_ context.Context, send func(string, []byte) error) error {
+	return errors.Join(send("a", []byte("1")), send("b", []byte("2")))
+}
+
+// TestBackup_SaysWhichEndIsBroken: the receiver's, or the store's.
+func TestBackup_SaysWhichEndIsBroken(t *testing.T) {
+	d := newDesk(t)
+	backup := func(ctx context.Context, fails error) (paths []string, err error) {
+		err = d.Backup(ctx, nil, func(r *hawserv1.BackupResponse) error {
+			paths = append(paths, r.GetPath())
+			return fails
+		})
+		return paths, err
+	}
+	_, err := backup(t.Context(), nil)
+	d.wantCode("a store without files", err, transport.CodeInvalid)
+	d.cfg.Store = copying{d.cfg.Store}
+	if paths, err := backup(t.Context(), nil); err != nil || !slices.Equal(paths, []string{"a", "b"}) {
+		t.Errorf("%q, %v", paths, err)
+	}
+	_, err = backup(t.Context(), errors.New("broken pipe"))
+	d.wantCode("a stream that breaks", err, transport.CodeUnavailable)
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	_, err = backup(gone, errors.New("broken pipe"))
+	d.wantCode("who is gone", err, transport.CodeUnavailable)
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("who is gone: %v", err)
+	}
+}
