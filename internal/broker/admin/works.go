@@ -185,9 +185,6 @@ func (a *Admin) deletionOf(ctx context.Context, place store.Scope, source string
 }
 
 func notWithheld(id string, revision uint64) *transport.Error {
-	return &transport.Error{
-		Code: transport.CodeConflict, Next: transport.NextStop,
-		Message: fmt.Sprintf("the deletion of work %s at revision %d is not withheld any more", id, revision),
-		Hint:    "look again with: hawser get orphans",
-	}
+	return call.Refused(transport.CodeConflict, "",
+		fmt.Sprintf("the deletion of work %s at revision %d is not withheld any more", id, revision), "look again with: hawser get orphans")
 }

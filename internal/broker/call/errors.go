@@ -16,12 +16,23 @@ import (
 // or failed.
 const ComeBack = time.Second
 
-// Invalid is the error for what is wrong in itself.
-func Invalid(attribute, message, hint string) *transport.Error {
+// Refused is the error for what is the same however often it is tried; attribute is what
+// is wrong, "" if nothing single is.
+func Refused(code transport.Code, attribute, message, hint string) *transport.Error {
+	return &transport.Error{Code: code, Next: transport.NextStop, Attribute: attribute, Message: message, Hint: hint}
+}
+
+// Unavailable is the error for what may succeed when it is tried again.
+func Unavailable(attribute, message, hint string) *transport.Error {
 	return &transport.Error{
-		Code: transport.CodeInvalid, Next: transport.NextStop,
+		Code: transport.CodeUnavailable, Next: transport.NextBackOff, Delay: ComeBack,
 		Attribute: attribute, Message: message, Hint: hint,
 	}
+}
+
+// Invalid is the error for what is wrong in itself.
+func Invalid(attribute, message, hint string) *transport.Error {
+	return Refused(transport.CodeInvalid, attribute, message, hint)
 }
 
 // Missing is the error for an event that lacks an attribute.
@@ -41,16 +52,12 @@ func Undecodable(err error) *transport.Error {
 
 // TooLarge is the error for an event above the limit.
 func TooLarge(size, limit int) *transport.Error {
-	return &transport.Error{
-		Code: transport.CodeTooLarge, Next: transport.NextStop,
-		Message: fmt.Sprintf("event of %d bytes, at most %d are taken", size, limit),
-		Hint:    "make the work smaller or split it",
-	}
+	return Refused(transport.CodeTooLarge, "", fmt.Sprintf("event of %d bytes, at most %d are taken", size, limit), "make the work smaller or split it")
 }
 
 // NotFound is the error for something named that is not there.
 func NotFound(message, hint string) *transport.Error {
-	return &transport.Error{Code: transport.CodeNotFound, Next: transport.NextStop, Message: message, Hint: hint}
+	return Refused(transport.CodeNotFound, "", message, hint)
 }
 
 // Overloaded is the error where there is no room at the moment.
@@ -60,11 +67,7 @@ func Overloaded(message string, delay time.Duration) *transport.Error {
 
 // GoingAway is the error of a broker that drains.
 func GoingAway() *transport.Error {
-	return &transport.Error{
-		Code: transport.CodeUnavailable, Next: transport.NextBackOff, Delay: ComeBack,
-		Message: "the broker is shutting down",
-		Hint:    "connect again, to another replica if there is one",
-	}
+	return Unavailable("", "the broker is shutting down", "connect again, to another replica if there is one")
 }
 
 // Internal is the error for what nobody but the broker can help.
@@ -125,8 +128,5 @@ func NotOfSource() *transport.Error {
 
 // Superseded is the error for what a source said before something later.
 func Superseded() *transport.Error {
-	return &transport.Error{
-		Code: transport.CodeUnavailable, Next: transport.NextBackOff, Delay: ComeBack, Attribute: codec.ExtOrder,
-		Message: "the source has said something later", Hint: "say it again of what is so now, with a higher number",
-	}
+	return Unavailable(codec.ExtOrder, "the source has said something later", "say it again of what is so now, with a higher number")
 }

@@ -146,9 +146,6 @@ func (n *Names) findings(place store.Scope) []Finding {
 
 // anotherCluster is the answer to an agent whose name is another cluster's.
 func anotherCluster(name string) *transport.Error {
-	return &transport.Error{
-		Code: transport.CodeDenied, Next: transport.NextStop,
-		Message: "another cluster is known under the name " + name,
-		Hint:    "if it was replaced for good, an operator runs: hawser forget cluster " + name,
-	}
+	return call.Refused(transport.CodeDenied, "", "another cluster is known under the name "+name,
+		"if it was replaced for good, an operator runs: hawser forget cluster "+name)
 }

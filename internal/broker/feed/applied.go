@@ -78,10 +78,7 @@ func (f *Feed) Unexplained(_ context.Context, e *call.Event) error {
 func (f *Feed) Resolve(cluster, uid string, adopt bool) (name string, err error) {
 	agents := f.registry.agents(cluster)
 	if len(agents) == 0 {
-		return "", &transport.Error{
-			Code: transport.CodeUnavailable, Next: transport.NextBackOff, Message: "no agent of cluster " + cluster + " is connected",
-			Hint: "hawser get clusters shows who is; try again when the agent is there",
-		}
+		return "", call.Unavailable("", "no agent of cluster "+cluster+" is connected", "hawser get clusters shows who is; try again when the agent is there")
 	}
 	for _, s := range agents {
 		named, err := s.resolve(cluster, uid, adopt)
@@ -108,10 +105,7 @@ func (s *subscription) resolve(cluster, uid string, adopt bool) (name string, er
 	}
 	r := s.applied.said.Records[i]
 	if r.Shared {
-		return "", &transport.Error{
-			Code: transport.CodeConflict, Next: transport.NextStop, Message: r.Name + " belongs to another hub",
-			Hint: "the owner of the cluster can hand it over with: hawser move",
-		}
+		return "", call.Refused(transport.CodeConflict, "", r.Name+" belongs to another hub", "the owner of the cluster can hand it over with: hawser move")
 	}
 	if !s.applied.order(codec.Resolve{UID: uid, Name: r.Name, Adopt: adopt}) {
 		return "", call.Overloaded("too many orders wait for the agent of cluster "+cluster, time.Minute)

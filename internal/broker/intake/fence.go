@@ -90,11 +90,8 @@ func (x *Fences) endBefore(f *Fence) {
 	}
 	x.mu.Unlock()
 	for _, o := range earlier {
-		o.end(&transport.Error{
-			Code: transport.CodeUnavailable, Next: transport.NextBackOff, Delay: call.ComeBack,
-			Message: "another session of " + f.party.String() + " compares what it owns, or releases a cluster",
-			Hint:    "run one process for each source id, or let them elect a leader",
-		})
+		o.end(call.Unavailable("", "another session of "+f.party.String()+" compares what it owns, or releases a cluster",
+			"run one process for each source id, or let them elect a leader"))
 	}
 }
 

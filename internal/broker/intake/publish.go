@@ -124,17 +124,12 @@ func receiptOf(o store.Outcome, env *codec.Envelope) (transport.Receipt, error) 
 func refusalOf(o store.Outcome, env *codec.Envelope) *transport.Error {
 	switch o.Verdict {
 	case store.OwnedByOther:
-		return &transport.Error{
-			Code: transport.CodeDenied, Next: transport.NextStop, Attribute: codec.ExtResourceID,
-			Message: fmt.Sprintf("work %s of cluster %s belongs to another source", env.ResourceID, env.Cluster),
-			Hint:    "use another resource id, or let an operator move the work with: hawser adopt",
-		}
+		return call.Refused(transport.CodeDenied, codec.ExtResourceID,
+			fmt.Sprintf("work %s of cluster %s belongs to another source", env.ResourceID, env.Cluster),
+			"use another resource id, or let an operator move the work with: hawser adopt")
 	case store.NameTaken:
-		return &transport.Error{
-			Code: transport.CodeAlreadyExists, Next: transport.NextStop, Attribute: codec.ExtMetadata,
-			Message: fmt.Sprintf("the name %q is taken on cluster %s by another work", env.ObjectName, env.Cluster),
-			Hint:    "choose another name, or delete the other work first",
-		}
+		return call.Refused(transport.CodeAlreadyExists, codec.ExtMetadata,
+			fmt.Sprintf("the name %q is taken on cluster %s by another work", env.ObjectName, env.Cluster), "choose another name, or delete the other work first")
 	case store.ConditionFailed:
 		return &transport.Error{
 			Code: transport.CodeConflict, Next: transport.NextResync,
