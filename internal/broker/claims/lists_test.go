@@ -139,7 +139,7 @@ func TestJudge_ExplainedByAnOlderRecord(t *testing.T) {
 	if d, _ := c.Judge(l, record); d != Wait || !l.HasNewer() {
 		t.Errorf("decision %d about the older one", d)
 	}
-	c.Sources.say(t, statement{owner: owned("s"), compared: []string{"c1"}})
+	c.Sources.say(t, statement{owner: owned("s"), clusters: compares("c1")})
 	if d, w := c.Judge(l, record); d != Force || l.HasNewer() || w != (NewerWork{Owner: "s", Version: 4, Revision: 7, Listed: 5}) {
 		t.Errorf("decision %d when its source has compared: %+v", d, w)
 	}

@@ -54,6 +54,18 @@ func works(ids ...string) map[string]codec.WithheldDeletion {
 	return all
 }
 
+// compares is that clusters are compared, lacks that works of one are withheld.
+func compares(clusters ...string) (said []word) {
+	for _, c := range clusters {
+		said = append(said, word{cluster: c})
+	}
+	return said
+}
+
+func lacks(cluster, reason string, works map[string]codec.WithheldDeletion) []word {
+	return []word{{cluster, true, reason, works}}
+}
+
 // say makes a statement count.
 func (s *Sources) say(t *testing.T, st statement) Change {
 	t.Helper()
@@ -87,7 +99,7 @@ func TestTransitions(t *testing.T) {
 // counts no more.
 func TestSources_WhatIsSaidMeanwhile(t *testing.T) {
 	s := newSources()
-	st := &statement{owner: owned("s"), compared: []string{"c1"}}
+	st := &statement{owner: owned("s"), clusters: compares("c1")}
 	before := s.now(st.owner)
 	if !s.begin(st, before) || s.begin(st, before) {
 		t.Error("of two at the same time not the first one is begun")
@@ -101,9 +113,9 @@ func TestSources_WhatIsSaidMeanwhile(t *testing.T) {
 // TestSources_AreBounded: a source names so many clusters and no more.
 func TestSources_AreBounded(t *testing.T) {
 	s := newSources()
-	st := &statement{owner: owned("s"), compared: make([]string, maxNamed+1)}
-	for i := range st.compared {
-		st.compared[i] = "c" + string(rune(i))
+	st := &statement{owner: owned("s"), clusters: make([]word, maxNamed+1)}
+	for i := range st.clusters {
+		st.clusters[i].cluster = "c" + string(rune(i))
 	}
 	if _, _, err := s.apply(st); err == nil {
 		t.Error("too many clusters are remembered")
@@ -124,8 +136,8 @@ func TestSources_WithheldGoesWithItsCause(t *testing.T) {
 		}
 	}
 	expect("nothing")
-	s.say(t, statement{owner: owned("s"), subscription: "a", withheld: []withholding{{"c1", "why", works("w1", "w2", "w3")}}})
-	s.say(t, statement{owner: owned("r"), subscription: "a", withheld: []withholding{{"c1", "other", works("w1")}}})
+	s.say(t, statement{owner: owned("s"), subscription: "a", clusters: lacks("c1", "why", works("w1", "w2", "w3"))})
+	s.say(t, statement{owner: owned("r"), subscription: "a", clusters: lacks("c1", "other", works("w1"))})
 	expect("all", "r w1 other", "s w1 why", "s w2 why", "s w3 why")
 	s.changed(&store.Change{Key: recordKey("c1", "w1"), Revision: 1, Part: store.SpecPart}) // it was seen like this
 	s.changed(&store.Change{Key: recordKey("c1", "w2"), Revision: 9, Part: store.SpecPart})
@@ -145,7 +157,7 @@ func TestSources_WithheldGoesWithItsCause(t *testing.T) {
 	if !s.Vouches(placed("c1"), "s") {
 		t.Error("nothing is withheld any more, and the cluster is not compared")
 	}
-	s.say(t, statement{owner: owned("s"), subscription: "b", withheld: []withholding{{"c1", "why", works("w1")}}})
+	s.say(t, statement{owner: owned("s"), subscription: "b", clusters: lacks("c1", "why", works("w1"))})
 	s.Revoke(placed("c1"), "s")
 	expect("what an operator changed revokes nothing of it", "s w1 why")
 	s.Release("s", "c1")()
@@ -158,7 +170,7 @@ func TestSources_WithheldGoesWithItsCause(t *testing.T) {
 // TestSources_EqualTheNaiveOnes: what every source said last about every
 // cluster, kept as it is written in docs/protocol.md.
 func TestSources_EqualTheNaiveOnes(t *testing.T) {
-	type word struct {
+	type last struct {
 		compared     bool
 		withheld     bool
 		subscription string
@@ -167,9 +179,9 @@ func TestSources_EqualTheNaiveOnes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := newSources()
 		all := map[string]bool{}
-		last := map[string]map[string]word{"s0": {}, "s1": {}}
+		said := map[string]map[string]last{"s0": {}, "s1": {}}
 		has := func(owner, cluster string) bool {
-			s, ok := last[owner][cluster]
+			s, ok := said[owner][cluster]
 			return ok && s.compared || !ok && all[owner]
 		}
 		set := func() map[string][]string {
@@ -190,27 +202,28 @@ func TestSources_EqualTheNaiveOnes(t *testing.T) {
 			var changed Change
 			if rapid.IntRange(0, 4).Draw(t, "revoke") == 0 {
 				n := rapid.SampledFrom(names).Draw(t, "cluster")
-				last[owner][n] = word{}
+				said[owner][n] = last{}
 				if c.revoke(o.owner, n, rapid.Bool().Draw(t, "drop")) {
 					changed.Clusters = []string{n}
 				}
 			} else {
-				o.compared = rapid.SliceOfDistinct(rapid.SampledFrom(names), rapid.ID).Draw(t, "compared")
+				closed := rapid.SliceOfDistinct(rapid.SampledFrom(names), rapid.ID).Draw(t, "compared")
+				o.clusters = compares(closed...)
 				open := rapid.SliceOfDistinct(rapid.SampledFrom(names), rapid.ID).Draw(t, "open")
-				open = slices.DeleteFunc(open, func(n string) bool { return slices.Contains(o.compared, n) })
+				open = slices.DeleteFunc(open, func(n string) bool { return slices.Contains(closed, n) })
 				o.all = rapid.Bool().Draw(t, "all")
 				for _, n := range open {
-					o.withheld = append(o.withheld, withholding{cluster: n, works: works("w")})
-					last[owner][n] = word{withheld: true, subscription: o.subscription}
+					o.clusters = append(o.clusters, lacks(n, "", works("w"))...)
+					said[owner][n] = last{withheld: true, subscription: o.subscription}
 				}
-				for _, n := range o.compared {
-					last[owner][n] = word{compared: true}
+				for _, n := range closed {
+					said[owner][n] = last{compared: true}
 				}
 				if o.all {
 					all[owner] = true
-					for n, s := range last[owner] {
+					for n, s := range said[owner] {
 						if !s.withheld || s.subscription != o.subscription {
-							delete(last[owner], n)
+							delete(said[owner], n)
 						}
 					}
 				}
