@@ -19,7 +19,7 @@ import (
 // held while keys go into mailboxes, never while anything is sent.
 type registry struct {
 	mu       sync.Mutex
-	index    route.Index[*subscription]
+	byScope  map[store.Scope][]*subscription
 	byID     map[string]*subscription
 	perParty map[identity.Identity]int
 	// routed is the revision up to which every change is in the mailboxes where it belongs.
@@ -37,7 +37,7 @@ type registry struct {
 
 func newRegistry(revision uint64) *registry {
 	r := &registry{
-		byID: map[string]*subscription{}, perParty: map[identity.Identity]int{}, unrouted: unrouted{},
+		byScope: map[store.Scope][]*subscription{}, byID: map[string]*subscription{}, perParty: map[identity.Identity]int{}, unrouted: unrouted{},
 		awaited: map[*subscription]uint64{}, empty: make(chan struct{}),
 	}
 	r.routed.Store(revision)
@@ -70,7 +70,7 @@ func (r *registry) add(s *subscription, perParty int) error {
 	}
 	r.perParty[s.party]++
 	r.byID[s.id] = s
-	r.index.Add(s.scope, s)
+	r.byScope[s.scope] = append(r.byScope[s.scope], s)
 	return nil
 }
 
@@ -78,7 +78,10 @@ func (r *registry) add(s *subscription, perParty int) error {
 func (r *registry) remove(s *subscription) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.index.Remove(s.scope, s)
+	rest := slices.DeleteFunc(r.byScope[s.scope], func(o *subscription) bool { return o == s })
+	if r.byScope[s.scope] = rest; len(rest) == 0 {
+		delete(r.byScope, s.scope)
+	}
 	delete(r.byID, s.id)
 	delete(r.awaited, s)
 	if r.perParty[s.party]--; r.perParty[s.party] == 0 {
@@ -149,7 +152,7 @@ func (r *registry) routeOne(c *store.Change) {
 	if c.Part == store.SpecPart {
 		flags = r.unrouted.flags(c)
 	}
-	for _, s := range r.index.Get(scope) {
+	for _, s := range r.byScope[scope] {
 		if c.Gone {
 			s.discard(keyOf(c.Key))
 		} else {
@@ -169,7 +172,7 @@ func keyOf(k store.Key) route.Key { return route.Key{Cluster: k.Cluster, Resourc
 func (r *registry) of(scope store.Scope) []*subscription {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return slices.Clone(r.index.Get(scope))
+	return slices.Clone(r.byScope[scope])
 }
 
 // agents returns the subscriptions of a cluster's agents, of every cluster where it is "".
@@ -179,7 +182,7 @@ func (r *registry) agents(cluster string) []*subscription {
 	var list []*subscription
 	if cluster != "" {
 		for _, d := range codec.DataTypes() {
-			list = append(list, r.index.Get(store.Scope{DataType: d, Cluster: cluster})...)
+			list = append(list, r.byScope[store.Scope{DataType: d, Cluster: cluster}]...)
 		}
 		return list
 	}
@@ -204,7 +207,7 @@ func (r *registry) askers(scope store.Scope, id string, conn uint64) []*subscrip
 		return nil
 	}
 	var same, all []*subscription
-	for _, s := range r.index.Get(scope) {
+	for _, s := range r.byScope[scope] {
 		if s.conn == conn {
 			same = append(same, s)
 		}

@@ -148,7 +148,7 @@ func (r *registry) accepted(k store.Key, revision uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	stock := func(s *subscription) bool { return s.hello.Protocol == 0 }
-	if revision > r.routed.Load() && slices.ContainsFunc(r.index.Get(scopeOf(k)), stock) {
+	if revision > r.routed.Load() && slices.ContainsFunc(r.byScope[scopeOf(k)], stock) {
 		r.unrouted[k] = revision
 	}
 }

@@ -58,7 +58,8 @@ func (f *Feed) Subscribe(ctx context.Context, p transport.Peer, raw transport.Ra
 		}
 	}
 	t.resume()
-	t.start(f.cfg.Now(), f.cfg.Heartbeat, f.cfg.ListGrace)
+	now := f.cfg.Now()
+	t.nextBeat, t.graceEnd = now.Add(f.cfg.Heartbeat), now.Add(f.cfg.ListGrace)
 	return t.serve(ctx)
 }
 
@@ -302,11 +303,6 @@ type agenda struct {
 	hashes [][]codec.StatusHash
 	// asking alternates between mailbox and what else is to be sent.
 	asking bool
-}
-
-// start sets the clock of a stream.
-func (a *agenda) start(now time.Time, heartbeat, grace time.Duration) {
-	a.nextBeat, a.graceEnd = now.Add(heartbeat), now.Add(grace)
 }
 
 // calmFactor is how many times as long as a comparison took the stream then makes none, so

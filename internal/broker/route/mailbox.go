@@ -1,3 +1,10 @@
+// Package route decides in which order a subscription is sent what: a [Mailbox] is the set
+// of records that it still has to be sent, and a [Progress] says when it is told how far it is.
+//
+// A mailbox holds keys, not events: a subscriber that is slow, stuck or away
+// costs a few bytes per work and delays nobody, and when it reads again it gets
+// the latest state of each record once. The package is pure; the broker gives
+// every mailbox to exactly one stream and guards it.
 package route
 
 import "math"
