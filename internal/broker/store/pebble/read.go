@@ -50,8 +50,7 @@ func (s *Store) read(ctx context.Context, look func(), f func(v *view) error) er
 	defer leave()
 	v := s.present(look)
 	defer v.unref()
-	err = f(v)
-	if errors.As(err, new(unreadable)) || errors.As(err, new(*store.DamageError)) {
+	if err = f(v); err != nil && (errors.As(err, new(unreadable)) || errors.As(err, new(*store.DamageError))) {
 		s.failure.set(err)
 	}
 	return err
