@@ -240,8 +240,12 @@ func (c *comparisons) compareDigest(cl *cluster) {
 		return
 	}
 	for _, w := range cl.works {
-		if w.comparable() != nil {
+		switch {
+		case w.comparable() != nil:
 			c.inSync(w, c.inventory.digests)
+		case w.hub.ended == deleted: // and is not among what lives there
+			w.broker.list(c.f.sub, c.inventory.digests, nil, c.f.tick())
+			c.f.look(w.key())
 		}
 	}
 	c.setStage(cl, judged) // and nothing is missing

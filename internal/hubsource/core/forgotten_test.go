@@ -83,10 +83,13 @@ func TestCore_DeletesFirstWhatHadTheNameBefore(t *testing.T) {
 	}
 	f.deliver(w.UID)
 
-	// What has left the hub waits for nobody.
+	// What has left the hub waits for no other work.
 	f = comparingFixture(t, State{}, newWork("w", 1))
 	f.deleted(w.UID)
 	f.done(next[Get](f, HubLane, w.UID), Result{Err: errNotFound()})
+	f.page(codec.Inventory{Clusters: []codec.ClusterDigest{{Cluster: "cluster1", Digest: codec.Digest{Count: 1}}}})
+	f.clusterIdle("cluster1")
+	f.page(codec.Inventory{Records: []codec.InventoryRecord{recordOf(t, newWork("w", 1), 3)}})
 	f.done(next[Publish](f, SpecLane, w.UID), conflict)
 	f.idle(SpecLane, w.UID)
 	if n := f.core.Stats().Works; n != 0 {
@@ -208,5 +211,32 @@ func TestCore_DeletesWhatTookItsNameLate(t *testing.T) {
 	}
 	if p := next[Publish](f, SpecLane, gone.UID); p.Action != codec.DeleteRequest {
 		t.Fatalf("published %s", p.Action)
+	}
+}
+
+// t1 a work is deleted, confirmed, and forgotten by the broker. t2 hub-source begins anew, with an
+// informer that shows the work and then its end. Therefore its deletion waits until the broker has
+// said what it has: a stock agent would be sent the work once more before its deletion.
+func TestCore_DeletesNothingTwiceThatLeftTheHub(t *testing.T) {
+	w, other := newWork("w", 2, deleting), newWork("other", 1)
+	for name, has := range map[string][]*workv1.ManifestWork{"nothing": nil, "what the hub has": {other}} {
+		t.Run(name, func(t *testing.T) {
+			f := comparingFixture(t, State{}, append([]*workv1.ManifestWork{w}, has...)...)
+			f.deleted(w.UID)
+			f.done(next[Get](f, HubLane, w.UID), Result{Err: errNotFound()})
+			f.idle(SpecLane, w.UID)
+			var answer codec.Inventory
+			if len(has) > 0 {
+				answer.Clusters = []codec.ClusterDigest{digestOf(t, has...)}
+			}
+			f.page(answer)
+			if len(has) > 0 {
+				f.tag()
+			}
+			f.idle(SpecLane, w.UID)
+			if n := f.core.Stats().Works; n != len(has) {
+				t.Errorf("%d works are kept", n)
+			}
+		})
 	}
 }

@@ -87,10 +87,15 @@ func (s *specs) next(w *work) *todo {
 		return s.nextHeld(w)
 	case m.deleting:
 		s.compare.giveUpName(w)
-	case s.compare.on && (has == unknown || w.cl.comparing.stage < waits):
-		return nil // until it is compared
+	case s.isUncompared(w):
+		return nil
 	}
 	return s.nextPublish(w, m)
+}
+
+// isUncompared reports whether it is still to come out what the broker has of a work.
+func (s *specs) isUncompared(w *work) bool {
+	return s.compare.on && (w.broker.on(s.f.sub) == unknown || w.cl.comparing.stage < waits)
 }
 
 // nextHeld decides about a work that the broker has as it is. It keeps its
@@ -168,7 +173,7 @@ func (s *specs) nextEnded(w *work) *todo {
 	case !w.hub.absent || w.hub.asking:
 		s.questions.ask(w)
 		return nil
-	case !s.f.mayTell(w.cl) || !s.f.ready(w.key(), &w.spec.retry):
+	case s.isUncompared(w), !s.f.mayTell(w.cl), !s.f.ready(w.key(), &w.spec.retry):
 		return nil
 	}
 	return s.publish(w, w.hub.mark())
