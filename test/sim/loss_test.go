@@ -155,10 +155,11 @@ func (o *oracle) torn(w *workv1.ManifestWork) {
 	o.mustStay[id] = o.mustStay[id] && o.orphansThere(store.Key{DataType: codec.ManifestBundles, Cluster: w.Namespace, ResourceID: id})
 }
 
-// countedAgain hears that a restored hub gave a deletion the version of a spec that a stock
-// agent has from before. Such an agent takes nothing from a deletion but its version, and
-// the broker cannot tell it the last spec first: it may have the deletion already.
-func (o *oracle) countedAgain(id string) { o.mustStay[id] = false }
+// overtook hears that a restored hub gave a deletion no higher version than that of a spec
+// that a stock agent has from before. Such an agent takes nothing from a deletion but its
+// version, and the broker cannot tell it the last spec first: it may have the deletion
+// already, or the broker's store was lost.
+func (o *oracle) overtook(id string) { o.mustStay[id] = false }
 
 // forgetOrphans: that a work which left its hub became Orphan, only an agent that
 // received it so knows after a loss of the broker's store, or the release of its

@@ -153,8 +153,8 @@ func (a *stockAgent) take(e codec.Event) {
 		held = &stockWork{}
 		a.works[spec.ResourceID] = held
 	case spec.Deleting:
-		if a.w.hub.life > 0 && !held.deleting && held.version == spec.Version {
-			a.w.oracle.countedAgain(spec.ResourceID)
+		if a.w.hub.life > 0 && !held.deleting && held.version >= spec.Version {
+			a.w.oracle.overtook(spec.ResourceID)
 		}
 		held.deleting, held.dirty, held.version, held.Generation = true, true, spec.Version, spec.Generation
 		return
