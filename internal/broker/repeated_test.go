@@ -1,6 +1,7 @@
 package broker_test
 
 import (
+	"cmp"
 	"testing"
 
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -20,13 +21,14 @@ func TestAhead_OfADeletionThatItsSourceRepeats(t *testing.T) {
 	for name, c := range map[string]struct {
 		before, again []work
 		outcome       string // of the last one
+		action        string // of what the agent is sent, "" for an answer to its list
 	}{
-		"the deletion":                {[]work{deletion}, []work{deletion}, codec.OutcomeUnchanged},
-		"what waits behind it":        {[]work{deletion}, []work{anew}, codec.OutcomeWaits},
-		"what waited behind it":       {[]work{deletion, anew}, []work{anew}, codec.OutcomeUnchanged},
-		"the end of what waited":      {[]work{deletion, anew}, []work{{version: 7, deleting: true}}, codec.OutcomeAccepted},
-		"all, and more than once":     {[]work{deletion}, []work{deletion, anew, anew}, codec.OutcomeUnchanged},
-		"an update, which is no word": {[]work{deletion}, []work{{version: 6, action: codec.UpdateRequest}}, codec.OutcomeStale},
+		"the deletion":                {[]work{deletion}, []work{deletion}, codec.OutcomeUnchanged, ""},
+		"what waits behind it":        {[]work{deletion}, []work{anew}, codec.OutcomeWaits, ""},
+		"what waited behind it":       {[]work{deletion, anew}, []work{anew}, codec.OutcomeUnchanged, ""},
+		"the end of what waited":      {[]work{deletion, anew}, []work{{version: 7, deleting: true}}, codec.OutcomeAccepted, "delete_request"},
+		"all, and more than once":     {[]work{deletion}, []work{deletion, anew, anew}, codec.OutcomeUnchanged, ""},
+		"an update, which is no word": {[]work{deletion}, []work{{version: 6, action: codec.UpdateRequest}}, codec.OutcomeStale, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := func(w *world) {
@@ -55,7 +57,7 @@ func TestAhead_OfADeletionThatItsSourceRepeats(t *testing.T) {
 					return
 				}
 				// With the version that it has: else it would call the deletion stale.
-				ours.expect("spec resync_response w1 v7 deleting")
+				ours.expect("spec " + cmp.Or(c.action, "resync_response") + " w1 v7 deleting")
 				late.expectAny("spec resync_response w1 v7 deleting", "status resync_request  v0")
 				if o := w.put(ours.peer, w.event(report{version: 7, deleted: true})); o != codec.OutcomeConfirmed {
 					t.Errorf("the confirmation is %q", o)

@@ -126,14 +126,24 @@ func (p *plan) putBehind(m *Meta, own bool) {
 	}
 }
 
-// takeBack: the deletion is of the create that waits behind its own tombstone.
+// takeBack: the deletion is of the create that waits behind its own tombstone. It is one
+// of that life too:
+//
+//	t1 The deletion was confirmed, and an agent made the next life.
+//	t2 The store goes back to before t1, and is told again what its source had said.
+//	t3 The source deletes the next life.
+//	t4 The agent lists that life. The deletion is no older.
 func (p *plan) takeBack(m *Meta) {
-	if !p.wins(m.Waiting.Version) {
+	switch {
+	case !p.wins(m.Waiting.Version):
 		p.stale(m, m.SpecRevision, detailOlderVersion)
-		return
+	case p.op.Version > m.Version:
+		p.wrote(Accepted, p.revise(m, Tombstone, Keep, Clear))
+		p.d.Outcome.Replaced = m.SpecRevision
+	default:
+		p.slot(m, nil, Clear)
+		p.say(Accepted, m, m.SpecRevision)
 	}
-	p.slot(m, nil, Clear)
-	p.say(Accepted, m, m.SpecRevision)
 }
 
 // putNew: there is no record, or only a grave; the spec is live.
