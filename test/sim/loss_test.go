@@ -179,6 +179,17 @@ func (o *oracle) forgetOrphans() {
 	}
 }
 
+// broughtBack hears that the broker's store is lost. What an older store had brought back to
+// the stock agent, and the hub has deleted for long, nobody knows then.
+func (o *oracle) broughtBack() {
+	for id, w := range o.clusters[o.w.stock.name].wanted {
+		if w.live && strings.HasPrefix(id, "hub-") && o.w.hub.byID(id) == nil {
+			o.lost[id] = true
+			o.unknown(o.w.stock.name, root(w.life))
+		}
+	}
+}
+
 // unknown hears that a work is deleted of which nobody but its cluster knows any
 // more. A release is the end of what source and broker know of the works of a
 // cluster: stock agents keep such a work until somebody cleans up; ours evict it

@@ -404,6 +404,7 @@ func (w *world) replaceStore(b *mem.Backup) {
 	w.oracle.backInTime("")
 	w.oracle.forgot = true
 	w.oracle.forgetOrphans()
+	w.oracle.broughtBack()
 	for _, a := range w.agents {
 		a.keepTime()
 	}
