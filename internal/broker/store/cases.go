@@ -138,8 +138,7 @@ func (p *plan) takeBack(m *Meta) {
 	case !p.wins(m.Waiting.Version):
 		p.stale(m, m.SpecRevision, detailOlderVersion)
 	case p.op.Version > m.Version:
-		p.wrote(Accepted, p.revise(m, Tombstone, Keep, Clear))
-		p.d.Outcome.Replaced = m.SpecRevision
+		p.mark(m, Keep, Clear)
 	default:
 		p.slot(m, nil, Clear)
 		p.say(Accepted, m, m.SpecRevision)

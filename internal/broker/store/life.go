@@ -50,7 +50,12 @@ func (p *plan) entomb(m *Meta) {
 		p.giveUp(m, p.revised(m), "", Clear)
 		return
 	}
-	p.wrote(Accepted, p.revise(m, Tombstone, p.eventOr(Keep), Keep))
+	p.mark(m, p.eventOr(Keep), Keep)
+}
+
+// mark makes a tombstone of m, or a later one.
+func (p *plan) mark(m *Meta, spec, waiting Payload) {
+	p.wrote(Accepted, p.revise(m, Tombstone, spec, waiting))
 	p.d.Outcome.Replaced = m.SpecRevision
 }
 
