@@ -329,8 +329,8 @@ func (o *oracle) committed(op *store.Op, before, after *store.Meta) {
 	if changed && op.Kind == store.TakeOver {
 		o.takenOver(op, before)
 	}
-	if changed && before == nil && after.State == store.Grave && op.Name != "" && o.nameTaken(op) {
-		o.handedOn[id] = true
+	if changed && before == nil && after.State == store.Live {
+		o.takesName(op)
 	}
 	if changed && before == nil && after.State == store.Live && o.ended[id] {
 		o.w.fail("I2", "work %s has left the hub, and is delivered once more", id)
@@ -567,14 +567,13 @@ func (o *oracle) orphansThere(k store.Key) bool {
 	return err == nil && orphans(spec.Work.Spec.DeleteOption)
 }
 
-// nameTaken reports whether the name of a deleted work is a live one's of its source.
-func (o *oracle) nameTaken(op *store.Op) (taken bool) {
-	scope := store.Scope{DataType: op.Key.DataType, Cluster: op.Key.Cluster}
-	err := o.w.broker.gate.Scan(context.Background(), scope, func(m store.Meta) error {
-		taken = taken || m.Name == op.Name && m.Owner == op.Owner && m.State == store.Live
-		return nil
-	})
-	return err == nil && taken
+// takesName hears of a new record: what its cluster has under that name is its own from now on.
+func (o *oracle) takesName(op *store.Op) {
+	for id, w := range o.clusters[op.Key.Cluster].wanted {
+		if w.name == op.Name && id != op.Key.ResourceID {
+			o.handedOn[id] = true
+		}
+	}
 }
 
 // record returns a record of the store, nil when there is none.
