@@ -180,7 +180,7 @@ type stock struct {
 	// notCompared before the first one.
 	answered uint64
 	// deleted are the deletions that were sent, with the revisions of their specs, until the
-	// router is past the last comparison.
+	// router is past them: what is sent is the record as it is, and the router may lag.
 	deleted map[string]uint64
 	// early are the works of which a spec was sent before the first comparison, until the
 	// router is past that.
@@ -194,8 +194,9 @@ func (k *stock) compared(seen uint64) { k.answered = seen }
 
 // routed says how far the router is, when nothing is left to do.
 func (k *stock) routed(position uint64) {
+	maps.DeleteFunc(k.deleted, func(_ string, revision uint64) bool { return revision <= position })
 	if position >= k.answered {
-		k.deleted, k.early = nil, nil
+		k.early = nil
 	}
 }
 
