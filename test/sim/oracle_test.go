@@ -533,8 +533,12 @@ func (o *oracle) abandoned(where, id string) bool {
 }
 
 // removedOrphan judges that an object was deleted whose work was Orphan when it
-// was deleted: only an earlier spec that no longer has it may do that.
+// was deleted: only an earlier spec that no longer has it may do that, or the word of
+// a cluster that was replaced, that it is gone: a grave has no delete options.
 func (o *oracle) removedOrphan(where string, t *truth, name, life string) {
+	if o.usurped[where] {
+		return
+	}
 	for id, w := range t.wanted {
 		if root(w.life) == root(life) && (!w.live || w.objects[name] != nil) {
 			o.w.fail("I3", "%s: %s was deleted with work %s (%s), which is Orphan", where, name, w.name, id)
