@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 
 	"github.com/spf13/pflag"
 
 	"github.com/hawser-io/hawser/internal/broker"
+	"github.com/hawser-io/hawser/internal/broker/listen/grpc"
 	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/internal/identity"
 )
@@ -29,8 +31,14 @@ type config struct {
 	Identities identity.Mapping `json:"identities"`
 	Insecure   bool             `json:"insecure"`
 
-	MaxEventBytes int              `json:"maxEventBytes"`
-	DrainTimeout  cmdline.Duration `json:"drainTimeout"`
+	MaxEventBytes int `json:"maxEventBytes"`
+	// HandshakesPerAddress bounds the handshakes of one address at a time, and
+	// with that those that lead to nothing.
+	HandshakesPerAddress int `json:"handshakesPerAddress"`
+	// ProxyProtocolFrom are the load balancers that say who connects.
+	ProxyProtocolFrom []string `json:"proxyProtocolFrom"`
+
+	DrainTimeout cmdline.Duration `json:"drainTimeout"`
 
 	cmdline.Output
 }
@@ -38,7 +46,7 @@ type config struct {
 func defaults() *config {
 	return &config{
 		Listen: "0.0.0.0:8090", DataDir: "/var/lib/hawser-broker",
-		MaxEventBytes: broker.DefaultMaxEventBytes, DrainTimeout: cmdline.Duration(broker.DefaultDrainTimeout),
+		MaxEventBytes: broker.DefaultMaxEventBytes, HandshakesPerAddress: grpc.DefaultHandshakesPerAddress, DrainTimeout: cmdline.Duration(broker.DefaultDrainTimeout),
 		Output: cmdline.NewOutput("127.0.0.1:8081"),
 	}
 }
@@ -52,6 +60,8 @@ func (c *config) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.TLS.ClientCAFile, "client-ca-file", c.TLS.ClientCAFile, "PEM file of the CAs that sign the certificates of agents and sources")
 	f.BoolVar(&c.Insecure, "insecure", c.Insecure, "serve plaintext and believe every peer who it says it is; only on a loopback address")
 	f.IntVar(&c.MaxEventBytes, "max-event-bytes", c.MaxEventBytes, "largest event; stock clients receive at most 4 MiB")
+	f.IntVar(&c.HandshakesPerAddress, "handshakes-per-address", c.HandshakesPerAddress, "TLS handshakes of one address at a time, and a quarter of it the failed ones per second; more where many agents share an address")
+	f.StringSliceVar(&c.ProxyProtocolFrom, "proxy-protocol-from", c.ProxyProtocolFrom, "addresses (CIDR) of load balancers that send the PROXY protocol; of nobody else it is believed")
 	f.Var(&c.DrainTimeout, "drain-timeout", "how long ending may take after SIGTERM")
 	c.Output.AddFlags(f)
 }
@@ -88,10 +98,29 @@ func (c *config) validate() error {
 	if c.MaxEventBytes <= 0 {
 		wrong("max-event-bytes %d: use a positive number of bytes", c.MaxEventBytes)
 	}
+	if c.HandshakesPerAddress <= 0 {
+		wrong("handshakes-per-address %d: use a positive number", c.HandshakesPerAddress)
+	}
+	if _, err := c.proxies(); err != nil {
+		errs = append(errs, err)
+	}
 	if c.DrainTimeout <= 0 {
 		wrong("drain-timeout %s: use a positive duration, as 10s", c.DrainTimeout.String())
 	}
 	return errors.Join(errs...)
+}
+
+// proxies are the load balancers that say who connects.
+func (c *config) proxies() ([]netip.Prefix, error) {
+	var all []netip.Prefix
+	for _, s := range c.ProxyProtocolFrom {
+		p, err := netip.ParsePrefix(s)
+		if err != nil {
+			return nil, fmt.Errorf("proxy-protocol-from %q: use addresses with a prefix length, as 10.0.0.0/24 or 10.0.0.7/32", s)
+		}
+		all = append(all, p)
+	}
+	return all, nil
 }
 
 // validateTLS: three files, or plaintext on a loopback host.

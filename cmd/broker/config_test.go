@@ -57,6 +57,8 @@ identities:
   role: viewer
   name: people
 maxEventBytes: 100000
+handshakesPerAddress: 256
+proxyProtocolFrom: [10.0.0.0/24, "fd00::1/128"]
 drainTimeout: 30s
 log:
   level: debug
@@ -74,7 +76,7 @@ func TestConfig_File(t *testing.T) {
 			{CommonName: "hawser:source:hub", Role: identity.Source, Name: "hub"},
 			{Organization: "people", Role: identity.Viewer, Name: "people"},
 		},
-		MaxEventBytes: 100000, DrainTimeout: cmdline.Duration(30 * time.Second),
+		MaxEventBytes: 100000, HandshakesPerAddress: 256, ProxyProtocolFrom: []string{"10.0.0.0/24", "fd00::1/128"}, DrainTimeout: cmdline.Duration(30 * time.Second),
 	}
 	want.TLS.CertFile, want.TLS.KeyFile, want.TLS.ClientCAFile = "tls.crt", "tls.key", "ca.crt"
 	want.Log.Level, want.Log.Format = "debug", "json"
@@ -123,6 +125,8 @@ func TestConfig_Refuses(t *testing.T) {
 		"no data directory":    {"", append([]string{"--data-dir="}, tls...), "data-dir"},
 		"no event fits":        {"", append([]string{"--max-event-bytes=0"}, tls...), "positive"},
 		"no time to drain":     {"", append([]string{"--drain-timeout=-1s"}, tls...), "positive"},
+		"no handshakes":        {"", append([]string{"--handshakes-per-address=0"}, tls...), "positive"},
+		"proxy without length": {"", append([]string{"--proxy-protocol-from=10.0.0.1"}, tls...), "10.0.0.7/32"},
 		"no such file":         {"", []string{"--config=FILE.not"}, "no such file"},
 		"unknown key":          {"listn: x", []string{"--config=FILE"}, "listn"},
 		"number as duration":   {"drainTimeout: 10", []string{"--config=FILE"}, "unit"},

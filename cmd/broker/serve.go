@@ -56,10 +56,15 @@ func (c *config) tasks(s *pebble.Store, creds credentials.TransportCredentials, 
 	if err != nil {
 		return nil, err
 	}
+	proxies, err := c.proxies()
+	if err != nil {
+		return nil, err
+	}
 	front, err := grpc.New(grpc.Config{
 		Server: b, Inspector: b, Addr: c.Listen, Credentials: creds, Mapping: c.Identities, Insecure: c.Insecure,
-		MaxMessageBytes: max(grpc.DefaultMaxMessageBytes, 2*c.MaxEventBytes),
-		DrainTimeout:    time.Duration(c.DrainTimeout), Log: log, OnPanic: b.Panicked,
+		MaxMessageBytes:      max(grpc.DefaultMaxMessageBytes, 2*c.MaxEventBytes),
+		HandshakesPerAddress: c.HandshakesPerAddress, Proxies: proxies,
+		DrainTimeout: time.Duration(c.DrainTimeout), Log: log, Registry: registry, OnPanic: b.Panicked,
 	})
 	if err != nil {
 		return nil, err

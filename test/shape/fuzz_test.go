@@ -30,6 +30,7 @@ var decoders = map[string]string{
 	"internal/broker/call Decode":                          "internal/broker FuzzPublish",
 	"internal/broker/claims Sources.LastPosition":          "internal/broker/claims FuzzLastPosition",
 	"internal/broker/feed parsePageToken":                  "internal/broker/feed FuzzParsePageToken",
+	"internal/broker/listen/grpc frames.parse":             "internal/broker/listen/grpc FuzzFrames",
 	"internal/broker/listen/grpc publishRequest.unmarshal": "internal/broker/listen/grpc FuzzPublishRequest",
 	"internal/broker/listen/grpc rawCodec.Unmarshal":       "internal/broker/listen/grpc FuzzPublishRequest",
 	"internal/broker/store/pebble decodeMeta":              "internal/broker/store/pebble FuzzDecodeMeta",

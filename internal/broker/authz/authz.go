@@ -75,8 +75,8 @@ var table = map[string]map[identity.Role]scope{
 		identity.Agent:  subscribeAsAgent,
 		identity.Source: subscribeAsSource,
 	},
-	// A load balancer has no certificate, and "serving" is no secret.
-	HealthCheck:     anyScope(anonymous, identity.Agent, identity.Source, identity.Operator, identity.Viewer),
+	// A load balancer has no certificate: it asks the admin port.
+	HealthCheck:     anyScope(identity.Agent, identity.Source, identity.Operator, identity.Viewer),
 	HealthList:      anyScope(identity.Agent, identity.Source, identity.Operator, identity.Viewer),
 	HealthWatch:     anyScope(identity.Agent, identity.Source, identity.Operator, identity.Viewer),
 	Reflection:      anyScope(identity.Agent, identity.Source, identity.Operator, identity.Viewer),
@@ -101,25 +101,41 @@ func anyScope(roles ...identity.Role) map[identity.Role]scope {
 	return row
 }
 
+// May returns nil when there are calls of the method that id may make; which,
+// Authorize says. It is for who knows no more than the method yet. The error is
+// that of Authorize.
+func May(id identity.Identity, method string) error {
+	_, err := scopeOf(id, method)
+	return err
+}
+
 // Authorize returns nil when id may make the call. The error is a
 // *transport.Error: CodeUnauthenticated for a peer without an identity, else
 // CodeDenied. The zero Identity is such a peer.
 func Authorize(id identity.Identity, c Call) error {
-	allowed, ok := table[c.Method][id.Role]
+	allowed, err := scopeOf(id, c.Method)
+	if err != nil {
+		return err
+	}
+	if err := allowed(id.Name, c); err != nil {
+		return err
+	}
+	return nil
+}
+
+func scopeOf(id identity.Identity, method string) (scope, error) {
+	allowed, ok := table[method][id.Role]
 	if !ok && id.Role == anonymous {
-		return &transport.Error{
+		return nil, &transport.Error{
 			Code: transport.CodeUnauthenticated, Next: transport.NextRefreshCredentials,
 			Message: "the call needs an identity",
 			Hint:    "connect with a client certificate that the broker's CA signed and its configuration maps to a role",
 		}
 	}
 	if !ok {
-		return denied("", "%s has no right to call %s", id, c.Method)
+		return nil, denied("", "%s has no right to call %s", id, method)
 	}
-	if err := allowed(id.Name, c); err != nil {
-		return err
-	}
-	return nil
+	return allowed, nil
 }
 
 func denied(attribute, format string, args ...any) *transport.Error {

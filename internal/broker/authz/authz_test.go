@@ -42,7 +42,7 @@ var may = map[string][]identity.Identity{
 
 	authz.Subscribe + " spec":   {agent},
 	authz.Subscribe + " status": {source},
-	authz.HealthCheck:           everyone,
+	authz.HealthCheck:           {agent, source, operator, viewer},
 	authz.HealthList:            {agent, source, operator, viewer},
 	authz.HealthWatch:           {agent, source, operator, viewer},
 	authz.Reflection:            {agent, source, operator, viewer},
@@ -207,5 +207,32 @@ func TestClaimed_IsWhoMayMakeTheCall(t *testing.T) {
 	}
 	if got := authz.Claimed(authz.Call{Method: authz.Subscribe, Cluster: "c"}); got.Role != identity.Agent {
 		t.Errorf("subscribing agent claims to be %v", got)
+	}
+}
+
+// TestMay: by its method alone a call is refused exactly where Authorize refuses
+// every call of that method.
+func TestMay(t *testing.T) {
+	type pair struct {
+		id     identity.Identity
+		method string
+	}
+	some := map[pair]bool{}
+	for name, c := range calls("me", "me") {
+		for _, id := range everyone {
+			some[pair{id, c.Method}] = some[pair{id, c.Method}] || allowed(name, id)
+		}
+	}
+	for _, id := range everyone {
+		some[pair{id, authz.Subscribe}] = id == agent || id == source
+	}
+	for p, want := range some {
+		err := authz.May(p.id, p.method)
+		if (err == nil) != want {
+			t.Errorf("%v, %s: %v, want allowed: %v", p.id, p.method, err, want)
+		}
+		if other := authz.Authorize(p.id, authz.Call{Method: p.method}); err != nil && (other == nil || other.Error() != err.Error()) {
+			t.Errorf("%v, %s: %v, and asked about the call %v", p.id, p.method, err, other)
+		}
 	}
 }

@@ -1,12 +1,16 @@
 package grpc
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
 	"errors"
+	"log/slog"
 	"net"
+	"sync"
 	"sync/atomic"
 
+	"golang.org/x/net/http2"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
 
@@ -23,41 +27,95 @@ type connection struct {
 	credentials.AuthInfo
 	id       uint64
 	addr     string
-	identity identity.Identity // zero when the peer showed no certificate
-	// unknown: the peer showed a certificate that maps to no identity.
-	unknown error
+	identity identity.Identity // zero when the peer showed no certificate that means one
+	// believed: without TLS everybody is who he says.
+	believed bool
+	// refusal is what every call is told; nil when calls may be made.
+	refusal *transport.Error
+
+	raw     net.Conn
+	party   *party // nil for a stranger
+	allowed allowance
+	bodies  map[uint32]*body // by stream; the gate's
+	cutFor  string           // why the gate ended it; the gate's
+
+	// What follows is used by the goroutine that reads the connection alone, which
+	// is also the one that admits its calls.
+	frames               frames
+	opened               *body // of the headers that were read last, until its call is admitted
+	idle, refused, stray bucket
 }
 
-// handshake wraps the credentials of the port: it adds to every connection who
-// is at the other end.
+// handshake wraps the credentials of the port: it counts the connection, and adds
+// who is at the other end.
 type handshake struct {
 	credentials.TransportCredentials
-	mapping identity.Mapping
+	mapping  identity.Mapping
+	insecure bool
+	gate     *gate
+	refused  func(reason string)
+	log      *slog.Logger
 }
 
 // ServerHandshake implements credentials.TransportCredentials.
 func (h *handshake) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	a := h.gate.arrival(raw)
+	if a == nil {
+		return nil, nil, errNoConnection
+	}
+	if reason := h.gate.from(a, raw.RemoteAddr()); reason != "" {
+		h.gate.leave(a)
+		return h.refuse(reason)
+	}
 	conn, info, err := h.TransportCredentials.ServerHandshake(raw)
 	if err != nil {
+		h.gate.leave(a)
+		h.refused(failed)
 		return nil, nil, err
 	}
-	c := &connection{AuthInfo: info, id: connIDs.Add(1), addr: raw.RemoteAddr().String()}
-	if t, ok := info.(credentials.TLSInfo); ok {
-		c.identity, c.unknown = h.identify(t.State)
+	c := &connection{
+		AuthInfo: info, id: connIDs.Add(1), addr: raw.RemoteAddr().String(), believed: h.insecure,
+		raw: raw, bodies: map[uint32]*body{},
 	}
-	return conn, c, nil
+	c.identity, c.refusal = h.identify(info)
+	if !h.gate.enter(a, c) {
+		return h.refuse(noRoom)
+	}
+	if h.insecure { // TLS reads whole records anyway
+		conn = &buffered{Conn: conn, r: bufio.NewReaderSize(conn, readBuffer)}
+	}
+	return &counted{Conn: conn, gate: h.gate, connection: c, log: h.log}, c, nil
 }
 
-func (h *handshake) identify(s tls.ConnectionState) (identity.Identity, error) {
-	if len(s.VerifiedChains) == 0 {
-		return identity.Identity{}, nil
+func (h *handshake) refuse(reason string) (net.Conn, credentials.AuthInfo, error) {
+	h.refused(reason)
+	return nil, nil, errors.New("grpc listener: handshake refused: " + reason)
+}
+
+func (h *handshake) identify(info credentials.AuthInfo) (identity.Identity, *transport.Error) {
+	if h.insecure {
+		return identity.Identity{Role: identity.Operator, Name: "anonymous"}, nil
 	}
-	return h.mapping.FromCertificate(s.VerifiedChains[0][0])
+	t, ok := info.(credentials.TLSInfo)
+	if !ok || len(t.State.VerifiedChains) == 0 {
+		return identity.Identity{}, unidentified()
+	}
+	return h.known(t.State)
+}
+
+func (h *handshake) known(s tls.ConnectionState) (identity.Identity, *transport.Error) {
+	id, err := h.mapping.FromCertificate(s.VerifiedChains[0][0])
+	if err != nil {
+		return id, unmapped(err)
+	}
+	return id, nil
 }
 
 // Clone implements credentials.TransportCredentials.
 func (h *handshake) Clone() credentials.TransportCredentials {
-	return &handshake{TransportCredentials: h.TransportCredentials.Clone(), mapping: h.mapping}
+	clone := *h
+	clone.TransportCredentials = h.TransportCredentials.Clone()
+	return &clone
 }
 
 // connectionOf returns the connection a call came on.
@@ -75,16 +133,100 @@ func connectionOf(ctx context.Context) (*connection, error) {
 
 var errNoConnection = errors.New("call without a connection")
 
-// unauthenticated is the error for a certificate nobody knows.
-func (c *connection) unauthenticated() *transport.Error {
-	return &transport.Error{
-		Code: transport.CodeUnauthenticated, Next: transport.NextRefreshCredentials,
-		Message: c.unknown.Error(),
-		Hint:    "add an identity rule for this subject to the broker's configuration, or use another certificate",
+// caller is who called, as authorization sees it: nobody where everybody is
+// believed.
+func (c *connection) caller() identity.Identity {
+	if c.believed {
+		return identity.Identity{}
 	}
+	return c.identity
 }
 
 // peer is how the broker sees the other end.
 func (c *connection) peer() transport.Peer {
-	return transport.Peer{Role: string(c.identity.Role), Name: c.identity.Name, Addr: c.addr, Conn: c.id}
+	id := c.caller()
+	return transport.Peer{Role: string(id.Role), Name: id.Name, Addr: c.addr, Conn: c.id}
+}
+
+// readBuffer is that of a connection without TLS.
+const readBuffer = 8 << 10
+
+// buffered reads ahead, below what is counted.
+type buffered struct {
+	net.Conn
+	r *bufio.Reader
+}
+
+// Read implements net.Conn.
+func (b *buffered) Read(p []byte) (int, error) { return b.r.Read(p) }
+
+// counted is a connection that is decrypted: the library reads from it one frame
+// after the other, and never ahead, so that what was read last is what it is
+// about to handle.
+type counted struct {
+	net.Conn
+	gate       *gate
+	connection *connection
+	log        *slog.Logger
+	once       sync.Once
+}
+
+// Read implements net.Conn.
+func (c *counted) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if e := c.connection.frames.parse(b[:n], c.frame); e != nil {
+		return 0, e
+	}
+	return n, err
+}
+
+// Close implements net.Conn.
+func (c *counted) Close() error {
+	c.once.Do(func() {
+		// Strangers are too many to be named.
+		if reason := c.gate.exit(c.connection); reason != "" && c.connection.party != nil {
+			c.log.Warn("connection ended because of what its peer did", "reason", reason, "peer", c.connection.identity.String(), "addr", c.connection.addr)
+		}
+	})
+	return c.Conn.Close()
+}
+
+// errFlood ends the reading of a connection.
+var errFlood = errors.New("grpc listener: the peer sends too much that belongs to no call")
+
+// frame counts one frame of the peer, before what it carries is read.
+func (c *counted) frame(h frameHeader) error {
+	conn := c.connection
+	if h.kind != http2.FrameContinuation {
+		conn.opened = nil // where it is still there, the library has refused the call without asking
+	}
+	ended := h.flags.Has(http2.FlagDataEndStream)
+	switch h.kind {
+	case http2.FrameHeaders:
+		conn.opened = &body{of: conn, stream: h.stream, ended: ended}
+		return nil
+	case http2.FrameData:
+		b := c.gate.bodyOf(conn, h.stream)
+		if b == nil {
+			return c.unless(conn.stray.spend(conn.allowed.stray, c.gate.now(), float64(cost(h.length))))
+		}
+		c.gate.grow(b, cost(h.length), ended)
+		if h.length > smallFrame || ended {
+			return nil
+		}
+	case http2.FrameRSTStream:
+		if b := c.gate.bodyOf(conn, h.stream); b != nil {
+			c.gate.reset(b)
+		}
+	}
+	return c.unless(c.gate.idle(conn))
+}
+
+// unless ends the connection of a flood.
+func (c *counted) unless(fine bool) error {
+	if fine {
+		return nil
+	}
+	c.gate.flood(c.connection)
+	return errFlood
 }

@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
+	"github.com/prometheus/client_golang/prometheus"
 	ggrpc "google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
@@ -23,7 +25,6 @@ import (
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 
-	"github.com/hawser-io/hawser/internal/broker/authz"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/transport"
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
@@ -35,12 +36,14 @@ const (
 	DefaultMaxMessageBytes = 16 << 20
 	DefaultPublishTimeout  = 30 * time.Second
 	DefaultDrainTimeout    = 10 * time.Second
+	// DefaultHandshakesPerAddress lets a fleet come back that is behind one address.
+	DefaultHandshakesPerAddress = 64
 )
 
 const (
 	// idleConnection is how long a connection without a call stays open: every
 	// party has a stream.
-	idleConnection = 10 * time.Minute
+	idleConnection = time.Minute
 	// pingEvery and pingTimeout find dead peers below an idle stream.
 	pingEvery   = 30 * time.Second
 	pingTimeout = 10 * time.Second
@@ -61,7 +64,7 @@ const (
 	streamWindow     = 64 << 10
 	connectionWindow = 1 << 20
 	// handshakeTimeout bounds TLS and HTTP/2 set-up of a connection.
-	handshakeTimeout = 20 * time.Second
+	handshakeTimeout = 10 * time.Second
 	// headerBytes bounds the headers of a call.
 	headerBytes = 64 << 10
 )
@@ -80,18 +83,27 @@ type Config struct {
 	// Mapping says which certificates are whose.
 	Mapping identity.Mapping
 	// Insecure allows plaintext, on loopback addresses only. Peers then have no
-	// identity, and may do what an operator may.
+	// identity, may do what an operator may, and are not limited.
 	Insecure bool
 
 	// MaxMessageBytes bounds what is read for one Publish. The broker has a
 	// limit of its own for events; lists of versions may be larger.
 	MaxMessageBytes int
-	// PublishTimeout is the deadline of a Publish whose caller gives none.
+	// PublishTimeout is how long a call may take that is one request and one
+	// answer, from its headers on; a caller may give it less.
 	PublishTimeout time.Duration
 	// DrainTimeout bounds Run after its context ended: what still runs is cut.
 	DrainTimeout time.Duration
 
-	Log *slog.Logger // nil: slog.Default()
+	// HandshakesPerAddress bounds the handshakes that are under way of one address,
+	// and with that those that lead to nothing: a quarter of it in a second.
+	HandshakesPerAddress int
+	// Proxies are the addresses of load balancers that say in the PROXY protocol,
+	// versions 1 and 2, who connects; nobody else is believed.
+	Proxies []netip.Prefix
+
+	Log      *slog.Logger          // nil: slog.Default()
+	Registry prometheus.Registerer // nil: metrics are kept and not shown
 	// OnPanic hears of every call that panicked; may be nil.
 	OnPanic func()
 	// StatsHandler observes the calls, for traces; may be nil.
@@ -100,9 +112,12 @@ type Config struct {
 
 // Front serves one port. Create it with [New], run it once with [Front.Run].
 type Front struct {
-	cfg    Config
-	health *health.Server
-	open   atomic.Bool
+	cfg     Config
+	gate    *gate
+	metrics metrics
+	idle    time.Duration
+	health  *health.Server
+	open    atomic.Bool
 }
 
 // New returns a front. It opens nothing; the error says which field of cfg is
@@ -112,7 +127,13 @@ func New(cfg Config) (*Front, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &Front{cfg: cfg, health: health.NewServer()}
+	l := limitsFor(available(), cfg.MaxMessageBytes, cfg.HandshakesPerAddress)
+	if cfg.Insecure {
+		l = l.trusting()
+	}
+	f := &Front{cfg: cfg, idle: idleConnection, metrics: newMetrics(cfg.Registry), health: health.NewServer()}
+	f.gate = newGate(l, func(reason string) { f.metrics.endedConnections.WithLabelValues(reason).Inc() })
+	show(cfg.Registry, f.gate)
 	f.health.SetServingStatus(serviceDesc.ServiceName, grpc_health_v1.HealthCheckResponse_SERVING)
 	return f, nil
 }
@@ -139,7 +160,7 @@ func (c Config) withDefaults() (Config, error) {
 		return c, errors.New("grpc listener: no TLS credentials: give certificate, key and client CA, or allow plaintext on loopback with --insecure")
 	case c.Credentials != nil && c.Insecure:
 		return c, errors.New("grpc listener: TLS credentials and insecure exclude each other: drop one of them")
-	case min(int64(c.MaxMessageBytes), int64(c.PublishTimeout), int64(c.DrainTimeout)) < 0:
+	case min(int64(c.MaxMessageBytes), int64(c.PublishTimeout), int64(c.DrainTimeout), int64(c.HandshakesPerAddress)) < 0:
 		return c, errors.New("grpc listener: sizes and timeouts must not be negative")
 	}
 	if c.Insecure {
@@ -148,8 +169,12 @@ func (c Config) withDefaults() (Config, error) {
 	c.MaxMessageBytes = cmp.Or(c.MaxMessageBytes, DefaultMaxMessageBytes)
 	c.PublishTimeout = cmp.Or(c.PublishTimeout, DefaultPublishTimeout)
 	c.DrainTimeout = cmp.Or(c.DrainTimeout, DefaultDrainTimeout)
+	c.HandshakesPerAddress = cmp.Or(c.HandshakesPerAddress, DefaultHandshakesPerAddress)
 	if c.Log == nil {
 		c.Log = slog.Default()
+	}
+	if c.Registry == nil {
+		c.Registry = prometheus.NewRegistry()
 	}
 	if c.OnPanic == nil {
 		c.OnPanic = func() {}
@@ -160,7 +185,10 @@ func (c Config) withDefaults() (Config, error) {
 func (f *Front) options() []ggrpc.ServerOption {
 	caught := recovery.WithRecoveryHandlerContext(f.panicked)
 	opts := []ggrpc.ServerOption{
-		ggrpc.Creds(&handshake{TransportCredentials: f.cfg.Credentials, mapping: f.cfg.Mapping}),
+		ggrpc.Creds(&handshake{
+			TransportCredentials: f.cfg.Credentials, mapping: f.cfg.Mapping, insecure: f.cfg.Insecure, gate: f.gate, refused: f.refused, log: f.cfg.Log,
+		}),
+		ggrpc.InTapHandle(f.tap),
 		ggrpc.ForceServerCodecV2(rawCodec{}),
 		ggrpc.MaxRecvMsgSize(f.cfg.MaxMessageBytes),
 		ggrpc.MaxHeaderListSize(headerBytes),
@@ -169,29 +197,21 @@ func (f *Front) options() []ggrpc.ServerOption {
 		ggrpc.StaticConnWindowSize(connectionWindow),
 		ggrpc.ConnectionTimeout(handshakeTimeout),
 		ggrpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: mayPingEvery, PermitWithoutStream: true}),
-		ggrpc.KeepaliveParams(keepalive.ServerParameters{Time: pingEvery, Timeout: pingTimeout, MaxConnectionIdle: idleConnection}),
+		ggrpc.KeepaliveParams(keepalive.ServerParameters{Time: pingEvery, Timeout: pingTimeout, MaxConnectionIdle: f.idle}),
 		// Thousands of connections are idle most of the time: what they need to
 		// read and write is taken when they do.
 		ggrpc.SharedWriteBuffer(true),
-		ggrpc.ReadBufferSize(f.readBuffer()),
+		// What is counted must not be ahead of what is handled.
+		ggrpc.ReadBufferSize(0),
 		ggrpc.WaitForHandlers(true),
 		ggrpc.NumStreamWorkers(streamWorkers),
-		ggrpc.ChainUnaryInterceptor(recovery.UnaryServerInterceptor(caught), f.guardUnary),
-		ggrpc.ChainStreamInterceptor(recovery.StreamServerInterceptor(caught), f.guardStream),
+		ggrpc.ChainUnaryInterceptor(recovery.UnaryServerInterceptor(caught), f.answerUnary),
+		ggrpc.ChainStreamInterceptor(recovery.StreamServerInterceptor(caught), f.answerStream),
 	}
 	if f.cfg.StatsHandler != nil {
 		opts = append(opts, ggrpc.StatsHandler(f.cfg.StatsHandler))
 	}
 	return opts
-}
-
-// readBuffer is the size of a connection's read buffer. TLS reads whole records
-// anyway, so behind it another buffer would only be copied through.
-func (f *Front) readBuffer() int {
-	if f.cfg.Insecure {
-		return 8 << 10
-	}
-	return 0
 }
 
 // Run listens and serves until ctx ends. Then no connection and no call is
@@ -209,7 +229,9 @@ func (f *Front) Run(ctx context.Context) error {
 	defer wg.Wait()
 	failed := make(chan error, 1)
 	server := f.server()
-	wg.Go(func() { failed <- server.Serve(l) })
+	wg.Go(func() {
+		failed <- server.Serve(&listener{Listener: l, gate: f.gate, proxies: f.cfg.Proxies, refused: f.refused})
+	})
 	select {
 	case err := <-failed:
 		server.Stop()
@@ -229,6 +251,9 @@ func (f *Front) Run(ctx context.Context) error {
 	return nil
 }
 
+// refused counts a handshake that is refused.
+func (f *Front) refused(reason string) { f.metrics.refusedHandshakes.WithLabelValues(reason).Inc() }
+
 // Ready returns nil while the port is open and takes calls.
 func (f *Front) Ready() error {
 	if !f.open.Load() {
@@ -240,7 +265,9 @@ func (f *Front) Ready() error {
 func (f *Front) listen(ctx context.Context) (net.Listener, error) {
 	l := f.cfg.Listener
 	if l == nil {
-		var lc net.ListenConfig
+		// Whether a peer is there, the library asks with pings; connections that are
+		// refused should not cost what it takes to ask otherwise.
+		lc := net.ListenConfig{KeepAlive: -1}
 		var err error
 		if l, err = lc.Listen(ctx, "tcp", f.cfg.Addr); err != nil {
 			return nil, fmt.Errorf("grpc listener: %w (choose another address with --listen)", err)
@@ -258,48 +285,7 @@ func isLoopback(a net.Addr) bool {
 	return !ok || t.IP.IsLoopback() // what is not TCP never leaves the process
 }
 
-// caller returns the connection of a call to our own service, or why its peer
-// may not call at all.
-func (f *Front) caller(ctx context.Context) (*connection, error) {
-	c, err := connectionOf(ctx)
-	switch {
-	case err != nil:
-		return nil, err
-	case c.unknown != nil:
-		return nil, c.unauthenticated()
-	case c.identity == (identity.Identity{}) && !f.cfg.Insecure:
-		return nil, authz.Authorize(c.identity, authz.Call{Method: authz.Publish})
-	}
-	return c, nil
-}
-
-// guard authorizes the calls of the other services; the broker authorizes
-// those of ours, by their events.
-func (f *Front) guard(ctx context.Context, method string) error {
-	if method == authz.Publish || method == authz.Subscribe {
-		return nil
-	}
-	c, err := connectionOf(ctx)
-	if err != nil {
-		return transportgrpc.Status(err).Err()
-	}
-	id := c.identity
-	if f.cfg.Insecure {
-		id = identity.Identity{Role: identity.Operator, Name: "anonymous"}
-	}
-	if err := authz.Authorize(id, authz.Call{Method: method}); err != nil {
-		if c.unknown != nil {
-			err = c.unauthenticated()
-		}
-		return transportgrpc.Status(err).Err()
-	}
-	return nil
-}
-
-func (f *Front) guardUnary(ctx context.Context, req any, info *ggrpc.UnaryServerInfo, next ggrpc.UnaryHandler) (any, error) {
-	if err := f.guard(ctx, info.FullMethod); err != nil {
-		return nil, err
-	}
+func (f *Front) answerUnary(ctx context.Context, req any, _ *ggrpc.UnaryServerInfo, next ggrpc.UnaryHandler) (any, error) {
 	resp, err := next(ctx, req)
 	if err != nil {
 		return nil, f.answer(ctx, err)
@@ -307,11 +293,14 @@ func (f *Front) guardUnary(ctx context.Context, req any, info *ggrpc.UnaryServer
 	return resp, nil
 }
 
-func (f *Front) guardStream(srv any, ss ggrpc.ServerStream, info *ggrpc.StreamServerInfo, next ggrpc.StreamHandler) error {
-	if err := f.guard(ss.Context(), info.FullMethod); err != nil {
-		return err
+func (f *Front) answerStream(srv any, ss ggrpc.ServerStream, info *ggrpc.StreamServerInfo, next ggrpc.StreamHandler) error {
+	var err error
+	if kindOf(info.FullMethod) == reflecting {
+		err = f.reflect(srv, ss, next)
+	} else {
+		err = next(srv, ss)
 	}
-	if err := next(srv, ss); err != nil {
+	if err != nil {
 		return f.answer(ss.Context(), err)
 	}
 	return nil

@@ -81,6 +81,14 @@ type front struct {
 // start runs a front on a free port until the test ends.
 func start(t *testing.T, s transport.Server, edit func(*grpc.Config)) *front {
 	t.Helper()
+	f := prepare(t, s, edit)
+	f.run(t)
+	return f
+}
+
+// prepare makes a front that does not run yet.
+func prepare(t *testing.T, s transport.Server, edit func(*grpc.Config)) *front {
+	t.Helper()
 	l := listen(t)
 	var err error
 	tracked := &trackedListener{Listener: l}
@@ -94,6 +102,12 @@ func start(t *testing.T, s transport.Server, edit func(*grpc.Config)) *front {
 	if f.Front, err = grpc.New(cfg); err != nil {
 		t.Fatal(err)
 	}
+	return f
+}
+
+// run runs it until the test ends.
+func (f *front) run(t *testing.T) {
+	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	f.stop = stop
 	go func() { f.ended <- f.Run(ctx); close(f.ended) }() // received from below
@@ -103,7 +117,6 @@ func start(t *testing.T, s transport.Server, edit func(*grpc.Config)) *front {
 			t.Errorf("front: %v", err)
 		}
 	})
-	return f
 }
 
 // listen opens a free port.

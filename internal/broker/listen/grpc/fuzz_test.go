@@ -1,8 +1,11 @@
 package grpc
 
 import (
+	"bytes"
+	"slices"
 	"testing"
 
+	"golang.org/x/net/http2"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 
@@ -43,6 +46,49 @@ func FuzzPublishRequest(f *testing.F) {
 		var e cloudeventsv1.CloudEvent
 		if err := proto.Unmarshal(got.event, &e); err != nil || want.GetEvent() != nil && !proto.Equal(&e, want.GetEvent()) {
 			t.Fatalf("event %v, %v; the library has %v", &e, err, want.GetEvent())
+		}
+	})
+}
+
+// FuzzFrames: the headers of frames are found where the library finds them, in
+// whatever pieces they come.
+func FuzzFrames(f *testing.F) {
+	var some bytes.Buffer
+	w := http2.NewFramer(&some, nil)
+	for _, err := range []error{
+		w.WriteSettings(), w.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: []byte{0x82}, EndHeaders: true}),
+		w.WriteData(1, false, []byte("body")), w.WriteData(1, true, nil), w.WriteRSTStream(3, http2.ErrCodeCancel),
+	} {
+		if err != nil {
+			f.Fatal(err)
+		}
+	}
+	f.Add(some.Bytes(), 1)
+	f.Add(some.Bytes(), 9)
+	f.Add(some.Bytes()[:20], 1000)
+	f.Add([]byte{0xff, 0xff, 0xff, 0, 0xff, 0xff, 0xff, 0xff, 0xff}, 4)
+	f.Fuzz(func(t *testing.T, b []byte, piece int) {
+		var want []frameHeader
+		for rest := b; len(rest) >= frameHeaderBytes; {
+			h, err := http2.ReadFrameHeader(bytes.NewReader(rest))
+			if err != nil {
+				t.Fatal(err)
+			}
+			want = append(want, frameHeader{int(h.Length), h.Type, h.Flags, h.StreamID})
+			rest = rest[min(frameHeaderBytes+int(h.Length), len(rest)):]
+		}
+		var got []frameHeader
+		parser := frames{}
+		piece = max(1, piece&0xffff)
+		for rest := append([]byte(http2.ClientPreface), b...); len(rest) > 0; {
+			n := min(piece, len(rest))
+			if err := parser.parse(rest[:n], func(h frameHeader) error { got = append(got, h); return nil }); err != nil {
+				t.Fatal(err)
+			}
+			rest = rest[n:]
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("got %v, the library has %v", got, want)
 		}
 	})
 }

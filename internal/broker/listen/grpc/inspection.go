@@ -31,7 +31,7 @@ func callerOf(ctx context.Context) identity.Identity {
 	if err != nil {
 		return identity.Identity{}
 	}
-	return c.identity
+	return c.caller()
 }
 
 // inspection gives an Inspector the shape of the generated service.

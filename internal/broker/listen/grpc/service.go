@@ -29,8 +29,7 @@ var empty = &emptypb.Empty{}
 
 func handlePublish(srv any, ctx context.Context, decode func(any) error, interceptor ggrpc.UnaryServerInterceptor) (any, error) { //nolint:revive // the signature is the library's
 	f := srv.(*Front)
-	// Before a byte of the message is read: who sends it?
-	c, err := f.caller(ctx)
+	c, err := connectionOf(ctx)
 	if err != nil {
 		return nil, transportgrpc.Status(err).Err()
 	}
@@ -48,11 +47,6 @@ func handlePublish(srv any, ctx context.Context, decode func(any) error, interce
 }
 
 func (f *Front) publish(ctx context.Context, c *connection, r *publishRequest) (any, error) {
-	if _, ok := ctx.Deadline(); !ok {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, f.cfg.PublishTimeout)
-		defer cancel()
-	}
 	if r.event == nil {
 		return nil, transportgrpc.Status(&transport.Error{
 			Code: transport.CodeInvalid, Next: transport.NextStop, Message: "the request carries no event",
@@ -83,7 +77,7 @@ func trailerOf(r transport.Receipt) metadata.MD {
 func handleSubscribe(srv any, ss ggrpc.ServerStream) error {
 	f := srv.(*Front)
 	ctx := ss.Context()
-	c, err := f.caller(ctx)
+	c, err := connectionOf(ctx)
 	if err != nil {
 		return transportgrpc.Status(err).Err()
 	}

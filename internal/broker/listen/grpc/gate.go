@@ -1,0 +1,507 @@
+package grpc
+
+import (
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hawser-io/hawser/internal/identity"
+)
+
+// gate counts what peers use and says what is too much. It does no I/O but to
+// end connections, and never waits. Methods may be called concurrently.
+type gate struct {
+	limits limits
+	now    func() time.Time
+	// ended hears why a connection was ended; it must not block.
+	ended func(reason string)
+
+	mu        sync.Mutex
+	open      int                       // connections, those below included
+	waiting   []*arrival                // handshakes under way, oldest first
+	arrivals  map[net.Conn]*arrival     // accepted, and not looked at yet
+	addresses map[netip.Prefix]*address // that have a handshake under way, or failures
+	strangers int
+	parties   map[identity.Identity]*party
+	sweepAt   int // so many addresses and parties are looked through
+	bodies    int64
+	lists     int
+}
+
+func newGate(l limits, ended func(string)) *gate {
+	return &gate{
+		limits: l, now: time.Now, ended: ended, sweepAt: 1 << 10,
+		arrivals:  map[net.Conn]*arrival{},
+		addresses: map[netip.Prefix]*address{}, parties: map[identity.Identity]*party{},
+	}
+}
+
+// arrival is a connection before the end of its handshake.
+type arrival struct {
+	raw     net.Conn
+	address netip.Prefix // zero before it is known
+}
+
+// address is where handshakes come from.
+type address struct {
+	pending  int
+	failures bucket
+}
+
+// party is an identity, and what it uses.
+type party struct {
+	allowance
+
+	connects, calls, questions, idle bucket
+
+	conns      map[*connection]struct{}
+	kinds      [kinds]int
+	bodies     int64
+	reflection *body // the last one
+}
+
+// forgettable reports whether nothing is known of the party that would be missed.
+func (p *party) forgettable(now time.Time) bool {
+	return len(p.conns) == 0 && p.kinds == [kinds]int{} && p.connects.full(p.allowance.connects, now) && p.calls.full(p.allowance.calls, now) &&
+		p.questions.full(p.allowance.questions, now)
+}
+
+// why a handshake is refused or a connection ended; "" where it is not.
+const (
+	fullPort    = "full"
+	fullAddress = "address"
+	failed      = "failed"
+	noRoom      = "strangers"
+)
+
+// arrive counts a connection that was just accepted; the result is why it is
+// refused. Where too many handshakes are under way, the oldest of the address
+// that has the most is ended: whoever means it well has long finished.
+func (g *gate) arrive(raw net.Conn, proxied bool) string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.open >= g.limits.connections {
+		return fullPort
+	}
+	a := &arrival{raw: raw}
+	if !proxied { // else its address is read from it, which takes time
+		if reason := g.locate(a, raw.RemoteAddr()); reason != "" {
+			return reason
+		}
+	}
+	if len(g.waiting) >= g.limits.pending {
+		oldest := g.heaviest()
+		g.remove(oldest)
+		_ = oldest.raw.Close() // its handshake fails, and is counted there
+	}
+	g.open++
+	g.waiting = append(g.waiting, a)
+	g.arrivals[raw] = a
+	return ""
+}
+
+// arrival returns what arrive counted.
+func (g *gate) arrival(raw net.Conn) *arrival {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	a := g.arrivals[raw]
+	delete(g.arrivals, raw)
+	return a
+}
+
+// heaviest is the oldest handshake of the address that has the most.
+func (g *gate) heaviest() *arrival {
+	most := g.waiting[0]
+	for _, a := range g.waiting {
+		if g.pendingOf(a) > g.pendingOf(most) {
+			most = a
+		}
+	}
+	return most
+}
+
+func (g *gate) pendingOf(a *arrival) int {
+	if at := g.addresses[a.address]; at != nil {
+		return at.pending
+	}
+	return 0
+}
+
+// from tells the address of a proxied arrival; the result is why it is refused.
+func (g *gate) from(a *arrival, remote net.Addr) string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if a.address.IsValid() {
+		return ""
+	}
+	return g.locate(a, remote)
+}
+
+func (g *gate) locate(a *arrival, remote net.Addr) string {
+	prefix := prefixOf(remote)
+	at := g.addresses[prefix]
+	if at == nil {
+		g.sweep()
+		at = &address{}
+		g.addresses[prefix] = at
+	}
+	if at.pending >= g.limits.pendingEach || !at.failures.room(g.limits.failures, g.now()) {
+		return fullAddress
+	}
+	at.pending++
+	a.address = prefix
+	return ""
+}
+
+// prefixOf is whom an address belongs to: a customer has all of an IPv6 /64.
+func prefixOf(a net.Addr) netip.Prefix {
+	t, ok := a.(*net.TCPAddr)
+	if !ok {
+		return netip.PrefixFrom(netip.IPv4Unspecified(), 32) // what is not TCP never leaves the process
+	}
+	ip := t.AddrPort().Addr().Unmap()
+	bits := 32
+	if ip.Is6() {
+		bits = 64
+	}
+	p, err := ip.WithZone("").Prefix(bits)
+	if err != nil {
+		return netip.PrefixFrom(netip.IPv4Unspecified(), 32)
+	}
+	return p
+}
+
+// leave ends the handshake of an arrival that did not become a connection.
+func (g *gate) leave(a *arrival) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.open--
+	g.shaken(a, false)
+}
+
+// shaken forgets a handshake, one that led to nothing is remembered.
+func (g *gate) shaken(a *arrival, identified bool) {
+	g.remove(a)
+	at := g.addresses[a.address]
+	if at == nil {
+		return // refused before its address was counted
+	}
+	at.pending--
+	if !identified {
+		at.failures.charge(g.limits.failures, g.now(), 1)
+	}
+}
+
+func (g *gate) remove(a *arrival) {
+	if i := slices.Index(g.waiting, a); i >= 0 {
+		g.waiting = slices.Delete(g.waiting, i, i+1)
+	}
+}
+
+// enter makes a connection of an arrival. One whose peer may not have it gets in
+// as a stranger, who is told so at its first call; false where even for that
+// there is no room.
+func (g *gate) enter(a *arrival, c *connection) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := g.now()
+	if c.refusal == nil {
+		p := g.partyOf(c.identity)
+		switch {
+		case len(p.conns) >= p.allowance.connections:
+			c.refusal = tooMany(c.identity, "connections", p.allowance.connections)
+		case !p.connects.spend(p.allowance.connects, now, 1):
+			c.refusal = tooOften(c.identity, "connections")
+		default:
+			c.party = p
+			p.conns[c] = struct{}{}
+		}
+	}
+	g.shaken(a, c.party != nil)
+	c.allowed = g.limits.roles[nobody]
+	if c.party != nil {
+		c.allowed = c.party.allowance
+		return true
+	}
+	if g.strangers >= g.limits.strangers {
+		g.open--
+		return false
+	}
+	g.strangers++
+	return true
+}
+
+func (g *gate) partyOf(id identity.Identity) *party {
+	p := g.parties[id]
+	if p == nil {
+		g.sweep()
+		p = &party{allowance: g.limits.roles[id.Role], conns: map[*connection]struct{}{}}
+		g.parties[id] = p
+	}
+	return p
+}
+
+// sweep forgets addresses and parties of which nothing is known that counts. It
+// costs, over time, as much as remembering them did.
+func (g *gate) sweep() {
+	if len(g.addresses)+len(g.parties) < g.sweepAt {
+		return
+	}
+	now := g.now()
+	for k, at := range g.addresses {
+		if at.pending == 0 && at.failures.full(g.limits.failures, now) {
+			delete(g.addresses, k)
+		}
+	}
+	for k, p := range g.parties {
+		if p.forgettable(now) {
+			delete(g.parties, k)
+		}
+	}
+	g.sweepAt = max(1<<10, 2*(len(g.addresses)+len(g.parties)))
+}
+
+// exit ends the use of a connection; it is called once. The result is why the
+// gate ended it, "" where it did not.
+func (g *gate) exit(c *connection) (reason string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.open--
+	if c.party == nil {
+		g.strangers--
+		return c.cutFor
+	}
+	g.drop(c)
+	delete(c.party.conns, c)
+	return c.cutFor
+}
+
+// begin counts a call of c, whose body b is counted from now on. The result is
+// why it is refused.
+func (g *gate) begin(c *connection, k kind, b *body) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	p := c.party
+	if k == reflecting {
+		g.supersede(p)
+	}
+	switch {
+	case p.kinds[k] >= p.running[k]:
+		return tooMany(c.identity, k.String(), p.running[k])
+	case k == listing && g.lists >= g.limits.lists:
+		return tooManyLists(g.limits.lists)
+	case k == reflecting && !p.questions.spend(p.allowance.questions, g.now(), 1),
+		!p.calls.spend(p.allowance.calls, g.now(), 1):
+		return tooOften(c.identity, k.String())
+	}
+	p.kinds[k]++
+	if k == listing {
+		g.lists++
+	}
+	b.kind, b.running = k, true
+	c.bodies[b.stream] = b
+	if k == reflecting {
+		p.reflection = b
+	}
+	return nil
+}
+
+// supersede ends the reflection stream of a party, which has one at a time. Its
+// caller may have left it already: t1 it cancels its stream and opens the next,
+// t2 its library sends the next one's headers, t3 it sends the reset of the first.
+func (g *gate) supersede(p *party) {
+	if b := p.reflection; b != nil && b.running {
+		g.stop(b)
+		b.cancel()
+	}
+}
+
+// ask counts a message on a reflection stream.
+func (g *gate) ask(b *body) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	c := b.of
+	if !c.party.questions.spend(c.party.allowance.questions, g.now(), 1) {
+		return tooOften(c.identity, "questions")
+	}
+	return nil
+}
+
+// end gives back what a call used; it may be called again.
+func (g *gate) end(b *body) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.stop(b)
+	g.forget(b)
+}
+
+func (g *gate) stop(b *body) {
+	if !b.running {
+		return
+	}
+	b.running = false
+	b.of.party.kinds[b.kind]--
+	if b.kind == listing {
+		g.lists--
+	}
+}
+
+// body is what was read of one call.
+type body struct {
+	of      *connection
+	stream  uint32
+	kind    kind
+	running bool
+	held    int64
+	ended   bool // no more comes
+
+	cancel func() // of a reflection stream
+}
+
+// bodyOf returns the body of a call that runs, nil where none does.
+func (g *gate) bodyOf(c *connection, stream uint32) *body {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return c.bodies[stream]
+}
+
+// endUnlessEnded ends the connection of a call whose request did not come.
+func (g *gate) endUnlessEnded(b *body) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !b.ended && b.of.bodies[b.stream] == b {
+		g.drop(b.of)
+		g.cut(b.of, "late")
+	}
+}
+
+// forget stops counting a body.
+func (g *gate) forget(b *body) {
+	if b.of.bodies[b.stream] != b {
+		return // its connection was ended
+	}
+	delete(b.of.bodies, b.stream)
+	b.of.party.bodies -= b.held
+	g.bodies -= b.held
+}
+
+// reset tells that the peer took a call back before it was sent, which costs the
+// broker as much as many calls that are answered.
+func (g *gate) reset(b *body) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !b.ended && b.kind != reflecting {
+		b.ended = true
+		b.of.party.calls.charge(b.of.party.allowance.calls, g.now(), costOfReset)
+	}
+}
+
+// costOfReset is in calls.
+const costOfReset = 20
+
+// drop stops counting all bodies of a connection that ends.
+func (g *gate) drop(c *connection) {
+	for _, b := range c.bodies {
+		g.forget(b)
+	}
+}
+
+// grow counts what a frame adds to a body. Whoever then has the most that is not
+// ended, of the identity or of all, loses its connection: what it holds is
+// given back at once, for the memory follows.
+func (g *gate) grow(b *body, n int64, ended bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	c := b.of
+	if c.bodies[b.stream] != b {
+		return // ended meanwhile
+	}
+	b.held += n
+	b.ended = b.ended || ended
+	c.party.bodies += n
+	g.bodies += n
+	if c.party.bodies > c.party.allowance.bodies {
+		g.endLargest(c.party.conns)
+	}
+	if g.bodies <= g.limits.bodies {
+		return
+	}
+	all := map[*connection]struct{}{}
+	for _, p := range g.parties {
+		for c := range p.conns {
+			all[c] = struct{}{}
+		}
+	}
+	g.endLargest(all)
+}
+
+// endLargest ends the connection that holds the most in bodies that are not
+// ended.
+func (g *gate) endLargest(of map[*connection]struct{}) {
+	var largest *connection
+	var most int64
+	for c := range of {
+		if n := c.unfinished(); n > most {
+			largest, most = c, n
+		}
+	}
+	if largest != nil {
+		g.drop(largest)
+		g.cut(largest, "bodies")
+	}
+}
+
+// flood ends the connection of who sends too much that belongs to no call.
+func (g *gate) flood(c *connection) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.cut(c, "flood")
+}
+
+// costOfCut is in connections: who is cut again and again stays out for a while.
+const costOfCut = 20
+
+// cut ends a connection; what runs on it ends as if the network had broken.
+func (g *gate) cut(c *connection, reason string) {
+	_ = c.raw.Close() // who reads it hears of it
+	c.cutFor = reason
+	if c.party != nil {
+		c.party.connects.charge(c.party.allowance.connects, g.now(), costOfCut)
+	}
+	g.ended(reason)
+}
+
+// idle counts a frame that carries nothing of a call; false where there were too
+// many.
+func (g *gate) idle(c *connection) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	b := &c.idle
+	if c.party != nil {
+		b = &c.party.idle
+	}
+	return b.spend(c.allowed.idle, g.now(), 1)
+}
+
+// unfinished is how much a connection holds in bodies that are not ended.
+func (c *connection) unfinished() (n int64) {
+	for _, b := range c.bodies {
+		if !b.ended {
+			n += b.held
+		}
+	}
+	return n
+}
+
+// usage is what is in use, for metrics.
+func (g *gate) usage() (connections map[identity.Role]int, bodies int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	connections = map[identity.Role]int{nobody: g.strangers}
+	for id, p := range g.parties {
+		connections[id.Role] += len(p.conns)
+	}
+	return connections, g.bodies
+}

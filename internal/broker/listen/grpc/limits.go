@@ -1,0 +1,188 @@
+package grpc
+
+import (
+	"time"
+
+	"github.com/hawser-io/hawser/internal/broker/authz"
+	"github.com/hawser-io/hawser/internal/identity"
+)
+
+// resources are what the process may use.
+type resources struct {
+	memory int64 // bytes
+	files  int   // open files
+}
+
+// limits bound what the peers of one port may use of it.
+type limits struct {
+	// connections are all that are open, those before their handshake included.
+	connections int
+	// pending are handshakes under way, in all and of one address.
+	pending, pendingEach int
+	// failures are handshakes of one address that lead to no identity.
+	failures rate
+	// strangers are connections that may not call anything: without an identity,
+	// or of one that has all it may have. They exist so that a party is told why.
+	strangers int
+	// bodies are the bytes of calls that are being read or served.
+	bodies int64
+	// lists run at a time, of all identities.
+	lists int
+	roles map[identity.Role]allowance
+}
+
+// allowance is what one identity may use.
+type allowance struct {
+	connections int
+	connects    rate
+	// running are its calls of each kind at a time, calls how many it may begin.
+	running [kinds]int
+	calls   rate
+	// bodies are the bytes of all of them.
+	bodies int64
+	// questions are messages on its reflection stream.
+	questions rate
+	// idle are frames that carry nothing of a call, of all its connections. Of one
+	// connection, refused are calls that are refused, stray bytes sent to calls that
+	// are over.
+	idle, refused, stray rate
+}
+
+// kind of a call: those of one kind cost alike.
+type kind int
+
+const (
+	unary     kind = iota // and what else is one request and one answer
+	streaming             // subscriptions, and watching health
+	listing
+	reflecting
+	kinds
+)
+
+// kindOf says of which kind a method is.
+func kindOf(method string) kind {
+	switch method {
+	case authz.Subscribe, authz.HealthWatch:
+		return streaming
+	case authz.ListClusters, authz.ListWorks, authz.ListOrphans, authz.Backup:
+		return listing
+	case authz.Reflection, authz.ReflectionAlpha:
+		return reflecting
+	}
+	return unary
+}
+
+// String names the kind as refusals do.
+func (k kind) String() string {
+	return [...]string{"calls", "subscriptions", "lists", "reflection streams"}[k]
+}
+
+const (
+	mib = 1 << 20
+	// filesOfStore are open at most of the store's tables; filesOfRest are its logs,
+	// the admin port, and what the runtime needs.
+	filesOfStore, filesOfRest = 500, 100
+	// fewestConnections are allowed whatever the process may use.
+	fewestConnections = 64
+)
+
+// limitsFor divides what there is. Of the memory an eighth is for bodies, which
+// are copied once and are garbage afterwards: all in all they take up to half.
+func limitsFor(r resources, maxMessage, handshakesEach int) limits {
+	connections := max(r.files-filesOfStore-filesOfRest, fewestConnections)
+	message := int64(maxMessage)
+	bodies := max(min(r.memory/8, 256*mib), 64*mib, 8*message)
+	// Two of the largest lists at a time are nothing special.
+	each := max(bodies/8, 3*message)
+	return limits{
+		connections: connections,
+		pendingEach: min(handshakesEach, connections/4),
+		pending:     min(max(256, 2*handshakesEach), connections/2),
+		failures:    rate{perSecond: float64(handshakesEach) / 4, burst: 2 * float64(handshakesEach)},
+		strangers:   min(32, connections/8),
+		bodies:      bodies,
+		lists:       8,
+		roles: map[identity.Role]allowance{
+			// Several agents may run under the name of one cluster, and what a
+			// network cut off counts until it is noticed.
+			identity.Agent: perIdentity(16, [kinds]int{unary: 256, streaming: 32, reflecting: 1}, rate{2_000, 10_000}, each),
+			// A source publishes for all its clusters, and large works side by side; how
+			// much it may is decided where its events wait for their commit.
+			identity.Source:   perIdentity(64, [kinds]int{unary: 4096, streaming: 32, reflecting: 1}, rate{50_000, 100_000}, max(bodies*3/4, each)),
+			identity.Operator: perIdentity(32, [kinds]int{unary: 32, streaming: 8, listing: 4, reflecting: 1}, rate{100, 500}, each),
+			// People share it where an organization is mapped.
+			identity.Viewer: perIdentity(64, [kinds]int{unary: 32, streaming: 8, listing: 4, reflecting: 1}, rate{100, 500}, each),
+			nobody: {
+				idle: rate{100, 1_000}, refused: rate{10, 100}, stray: rate{64 << 10, 256 << 10},
+			},
+		},
+	}
+}
+
+// nobody is the role of who has no identity.
+const nobody identity.Role = ""
+
+func perIdentity(connections int, running [kinds]int, calls rate, bodies int64) allowance {
+	return allowance{
+		connections: connections, connects: rate{float64(connections) / 2, 4 * float64(connections)}, running: running, calls: calls, bodies: bodies,
+		questions: rate{50, 200},
+		// A peer that receives fast sends thousands of window updates in a second.
+		idle: rate{20_000, 20_000}, refused: rate{50, 200}, stray: rate{mib, 8 * mib},
+	}
+}
+
+// trusting lets one identity use all there is: without TLS every peer is the same
+// one.
+func (l limits) trusting() limits {
+	many := 1 << 30
+	everything := perIdentity(many, [kinds]int{many, many, many, many}, rate{1e9, 1e9}, l.bodies)
+	everything.connects, everything.questions, everything.refused = rate{1e9, 1e9}, rate{1e9, 1e9}, rate{1e9, 1e9}
+	l.lists, l.pendingEach = many, l.pending
+	l.roles = map[identity.Role]allowance{identity.Operator: everything}
+	return l
+}
+
+// rate is how often something may happen: burst times at once, then perSecond.
+type rate struct{ perSecond, burst float64 }
+
+// bucket counts against a rate. The zero value is full.
+type bucket struct {
+	used float64
+	at   time.Time
+}
+
+// spend takes n if so much is there.
+func (b *bucket) spend(r rate, now time.Time, n float64) bool {
+	b.leak(r, now)
+	if b.used+n > r.burst {
+		return false
+	}
+	b.used += n
+	return true
+}
+
+// room reports whether one could be spent.
+func (b *bucket) room(r rate, now time.Time) bool {
+	b.leak(r, now)
+	return b.used+1 <= r.burst
+}
+
+// charge takes n whether or not it is there, so that whoever caused a cost that
+// nobody could foresee waits for it. Nobody owes more than another burst.
+func (b *bucket) charge(r rate, now time.Time, n float64) {
+	b.leak(r, now)
+	b.used = min(b.used+n, 2*r.burst)
+}
+
+// full reports whether nothing is spent any more, so that the bucket need not be
+// kept.
+func (b *bucket) full(r rate, now time.Time) bool {
+	b.leak(r, now)
+	return b.used == 0
+}
+
+func (b *bucket) leak(r rate, now time.Time) {
+	if gone := now.Sub(b.at).Seconds(); gone > 0 {
+		b.used, b.at = max(0, b.used-gone*r.perSecond), now
+	}
+}

@@ -1,0 +1,68 @@
+package grpc_test
+
+import (
+	"io"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/hawser-io/hawser/internal/broker/authz"
+	"github.com/hawser-io/hawser/internal/broker/listen/grpc"
+)
+
+var row = regexp.MustCompile("(?m)^\\| `(hawser_grpc_[a-z_]+)` \\| (counter|gauge) \\| (.*?) \\| .+ \\|$")
+
+// TestMetrics_AreDocumented: docs/metrics.md and the registry say the same.
+func TestMetrics_AreDocumented(t *testing.T) {
+	page, err := os.ReadFile("../../../../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{}
+	for _, m := range row.FindAllStringSubmatch(string(page), -1) {
+		want[m[1]] = m[2] + " " + strings.Trim(m[3], "`–")
+	}
+	registry := prometheus.NewRegistry()
+	f, ca := limited(t, accepts, func(c *grpc.Config) { c.Registry = registry })
+	// Metrics with labels appear when they count.
+	w := openWire(t, f.addr, ca.Anonymous())
+	for range 200 {
+		w.data(w.call(authz.HealthCheck), true, begin(0))
+	}
+	w.ended()
+	raw := openPlain(t, f.addr)
+	if _, err := raw.Write([]byte("no TLS at all")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(io.Discard, raw); err != nil {
+		t.Errorf("after a bad handshake: %v", err)
+	}
+	if _, err := grpc_health_v1.NewHealthClient(dial(t, f.addr, ca.Client(agent1))).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{}); err != nil {
+		t.Error(err)
+	}
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for _, f := range families {
+		var labels []string
+		for _, p := range f.GetMetric()[0].GetLabel() {
+			labels = append(labels, p.GetName())
+		}
+		slices.Sort(labels)
+		got[f.GetName()] = strings.ToLower(f.GetType().String()) + " " + strings.Join(labels, ",")
+		if f.GetName() == "hawser_grpc_connections" && f.GetMetric()[0].GetLabel()[0].GetValue() == "agent" && f.GetMetric()[0].GetGauge().GetValue() != 1 {
+			t.Errorf("%v connections of agents", f.GetMetric()[0].GetGauge().GetValue())
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("docs/metrics.md (-) and the registry (+) differ:\n%s", diff)
+	}
+}
