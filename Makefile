@@ -19,7 +19,7 @@ tool = go tool -modfile=$(CURDIR)/tools/$(1)/go.mod $(1)
 
 # All packages but those whose tests need a control plane, built programs or
 # the results of the others.
-UNIT = $$(go list ./... | grep -Ev '/test/(e2e|docs|interoptest|guarantees/passed)(/|$$)')
+UNIT = $$(go list ./... | grep -Ev '/test/(e2e|docs|hostile|interoptest|guarantees/passed)(/|$$)')
 # Behind `go test -json`: keeps the events for the stage guarantees and prints
 # what go test prints without -json.
 gotest = go run ./test/gotest .cache/tests/$@.json
@@ -110,6 +110,14 @@ docs: build ## run the commands that README and docs/ print
 e2e: build ## run the end-to-end tests on real kube-apiservers; RUN=TestX runs one
 	@go test -json -count=1 -p 1 -parallel 8 -timeout 30m $(if $(RUN),-run '$(RUN)') ./test/e2e/... | $(gotest)
 
+.PHONY: hostile
+hostile: build ## attack a broker beside a well-behaved fleet, a few seconds each; HOSTILE=10s measures for longer, RUN=TestX runs one
+	@HOSTILE=$(HOSTILE) go test -json -count=1 -timeout 60m $(if $(RUN),-run '$(RUN)') ./test/hostile | $(gotest)
+
+.PHONY: hostile-long
+hostile-long: ## the same for a minute and more each
+	@$(MAKE) --no-print-directory hostile HOSTILE=15s
+
 .PHONY: guarantees
 guarantees: ## fail unless the tests that docs/guarantees.md names passed in the stages before
 	@go test -count=1 ./test/guarantees/...
@@ -121,7 +129,7 @@ test-fast: unit ## the quick check while working: two minutes once built
 .PHONY: test
 test: ## everything a change must pass
 	@rm -rf .cache/tests
-	@MAKE='$(MAKE)' .ci/stages fresh tidy lint-proto lint-go controlplane unit race fuzz-short interop docs e2e guarantees
+	@MAKE='$(MAKE)' .ci/stages fresh tidy lint-proto lint-go controlplane unit race fuzz-short interop docs hostile e2e guarantees
 
 .PHONY: fuzz
 fuzz: ## fuzz every target for FUZZTIME (default 60s) each, going on where it ended
@@ -141,7 +149,7 @@ race-long: ## run the tests under the race detector ten times
 
 .PHONY: test-all
 test-all: ## make test, then long race, fuzz and soak runs
-	@MAKE='$(MAKE)' .ci/stages test race-long fuzz soak
+	@MAKE='$(MAKE)' .ci/stages test race-long fuzz hostile-long soak
 
 .PHONY: demo
 demo: ## a hub, two clusters and Hawser between them on this machine, until Ctrl-C

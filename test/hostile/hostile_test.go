@@ -1,0 +1,247 @@
+//go:build linux
+
+package hostile
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+	"time"
+)
+
+// The bounds, as docs/guarantees.md states them.
+const (
+	maxGrowth   = 256 << 20 // of the broker's memory, over what it took when idle
+	maxFactor   = 1.5       // of the reference's p99
+	maxMore     = 5 * time.Millisecond
+	maxRecovery = 5 * time.Second
+	maxLog      = 1 << 20 // bytes of log in a minute
+
+	windows = 5 // the median of their p99 counts
+)
+
+// window is how long one measurement lasts; HOSTILE=5s makes attacks long.
+func window(t *testing.T) time.Duration {
+	t.Helper()
+	s := os.Getenv("HOSTILE")
+	if s == "" {
+		return 500 * time.Millisecond
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// TestHealthBodies: who has no certificate has no body read.
+func TestHealthBodies(t *testing.T) { attack(t, "health") }
+
+// TestPublishBodies: what one identity leaves unfinished is bounded.
+func TestPublishBodies(t *testing.T) { attack(t, "publish") }
+
+// TestConnections: connections without a handshake do not use up the files of
+// the store, nor those of whoever comes next.
+func TestConnections(t *testing.T) { attack(t, "tcp") }
+
+// TestIdleConnections: neither do those with one.
+func TestIdleConnections(t *testing.T) { attack(t, "idle") }
+
+// TestHandshakes: handshakes that lead to nothing are few.
+func TestHandshakes(t *testing.T) { attack(t, "handshakes") }
+
+// TestReflection: asking what is served is no way to keep a broker busy.
+func TestReflection(t *testing.T) { attack(t, "reflection") }
+
+// TestResets: neither are calls that are reset at once.
+func TestResets(t *testing.T) { attack(t, "resets") }
+
+// TestCrumbs: nor are bodies that come byte by byte, and cost much more than
+// their bytes.
+func TestCrumbs(t *testing.T) { attack(t, "crumbs") }
+
+// attempts are made before a time that is too long counts: beside a fleet that
+// shares its core with others, the p99 of a few seconds is sometimes theirs.
+const attempts = 3
+
+// attack runs an attack on a sink and on the broker, and compares what the fleet
+// notices.
+func attack(t *testing.T, name string) {
+	s := newStage(t)
+	for n := 1; ; n++ {
+		late := s.attack(name, window(t))
+		if late == "" {
+			break
+		}
+		if n == attempts || t.Failed() {
+			t.Error(late)
+			break
+		}
+		t.Logf("%s; measured again", late)
+	}
+	s.verify()
+}
+
+// attack does it once. The result says which time was too long, if any.
+func (s *stage) attack(name string, length time.Duration) string {
+	s.t.Helper()
+	sinkAt := freeAddr(s.t)
+	sink := s.play("0", "sink", sinkAt)
+	beside := s.play("1", name+"-on-sink", sinkAt)
+	beside.wait("ready")
+	reference := s.measure(length)
+	s.t.Logf("%s, on the sink:   %s; %s", name, reference, s.end(beside))
+	sink.process.Kill()
+
+	idle := s.memory("VmRSS")
+	s.restartPeak()
+	logged := s.logSize()
+	attacker := s.play("1", name, s.addr)
+	attacker.wait("ready")
+	began := time.Now()
+	under := s.measure(length)
+	load := s.end(attacker)
+	ended := time.Now()
+	if err := s.alive(); err != nil {
+		s.t.Fatalf("%s, on the broker: %s; %s: %v", name, under, load, err)
+	}
+	growth := s.memory("VmHWM") - idle
+	log := float64(s.logSize()-logged) / ended.Sub(began).Minutes()
+	recovery := s.recovery(ended, bound(reference.delivery))
+	s.t.Logf("%s, on the broker: %s; %s; %d MiB over %d MiB idle, recovered after %v", name, under, load, growth>>20, idle>>20, recovery)
+
+	if growth > maxGrowth {
+		s.t.Errorf("the broker grew by %d MiB, at most %d are allowed", growth>>20, maxGrowth>>20)
+	}
+	if log > maxLog {
+		s.t.Errorf("it logs %.0f bytes a minute, at most %d are allowed", log, maxLog)
+	}
+	if recovery > maxRecovery {
+		s.t.Errorf("it recovered after %v, at most %v are allowed", recovery, maxRecovery)
+	}
+	return late(reference, under)
+}
+
+// late says which times are beyond their bounds.
+func late(reference, under noticed) string {
+	switch {
+	case under.delivery > bound(reference.delivery):
+		return fmt.Sprintf("p99 of delivery is %v, at most %v is allowed", under.delivery, bound(reference.delivery))
+	case under.connect > bound(reference.connect):
+		return fmt.Sprintf("p99 of connect is %v, at most %v is allowed", under.connect, bound(reference.connect))
+	}
+	return ""
+}
+
+func bound(reference time.Duration) time.Duration {
+	return time.Duration(float64(reference)*maxFactor) + maxMore
+}
+
+// noticed is what the fleet notices: medians of the p99 of several windows.
+type noticed struct{ delivery, connect time.Duration }
+
+func (n noticed) String() string {
+	return fmt.Sprintf("p99 of delivery %v, of connect %v", n.delivery.Round(100*time.Microsecond), n.connect.Round(100*time.Microsecond))
+}
+
+// measure takes as long as its windows. What began in one counts when it has
+// ended, or was given up.
+func (s *stage) measure(length time.Duration) noticed {
+	s.t.Helper()
+	began := time.Now()
+	pause(s.t, windows*length)
+	var deliveries, connects []time.Duration
+	for i := range windows {
+		from := began.Add(time.Duration(i) * length)
+		deliveries = append(deliveries, percentile(s.fleet.took("delivery", from, from.Add(length))))
+		connects = append(connects, percentile(s.fleet.took("connect", from, from.Add(length))))
+	}
+	return noticed{delivery: median(deliveries), connect: median(connects)}
+}
+
+// percentile is the p99. Where nothing ended, nothing went on.
+func percentile(all []time.Duration) time.Duration {
+	if len(all) == 0 {
+		return givenUp
+	}
+	slices.Sort(all)
+	return all[len(all)*99/100]
+}
+
+func median(all []time.Duration) time.Duration {
+	slices.Sort(all)
+	return all[len(all)/2]
+}
+
+// pause lets an attack go on for a while.
+func pause(t *testing.T, d time.Duration) {
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	defer cancel()
+	<-ctx.Done()
+}
+
+// end ends an attacker and returns the load that it offered.
+func (s *stage) end(a *actor) string {
+	s.t.Helper()
+	if err := a.process.Stop(); err != nil {
+		s.t.Errorf("%v: %s", err, a.process.LogTail())
+	}
+	return a.wait("load").Text
+}
+
+func (s *stage) logSize() int64 {
+	s.t.Helper()
+	f, err := os.Stat(s.brokerAt.LogFile)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return f.Size()
+}
+
+// recovery is how long after a moment the last delivery or connection began that
+// took too long, once 200 ms went well.
+func (s *stage) recovery(since time.Time, allowed time.Duration) time.Duration {
+	s.t.Helper()
+	const enough = 200 * time.Millisecond
+	var last time.Time
+	ctx, cancel := context.WithTimeout(s.t.Context(), maxRecovery+time.Second)
+	defer cancel()
+	_ = every(ctx, 20*time.Millisecond, func() error { // until it has recovered
+		last = since
+		n := 0
+		for _, l := range s.fleet.said() {
+			late := l.Took > 4*allowed // no window, single ones
+			switch {
+			case l.At.Before(since) || l.What != "delivery" && l.What != "connect":
+			case late && l.At.After(last):
+				last, n = l.At, 0
+			case !late:
+				n++
+			}
+		}
+		if n > 0 && time.Since(last) > enough {
+			cancel()
+		}
+		return nil
+	})
+	if s.t.Context().Err() == nil && time.Since(since) > maxRecovery+time.Second {
+		return time.Since(since)
+	}
+	return last.Sub(since)
+}
+
+// verify kills the broker, starts it again, and asks every agent whether what
+// was acknowledged is there.
+func (s *stage) verify() {
+	s.t.Helper()
+	s.fleet.order("stop")
+	s.fleet.wait("stopped")
+	s.broker.Kill()
+	s.startBroker()
+	s.fleet.order("verify")
+	if lost := s.fleet.wait("verified").Text; lost != "" {
+		s.t.Errorf("lost:%s", lost)
+	}
+}
