@@ -13,7 +13,6 @@ import (
 	"github.com/google/cel-go/common/types/ref"
 	"github.com/google/cel-go/common/types/traits"
 	"github.com/google/cel-go/ext"
-	"github.com/google/cel-go/interpreter"
 	"k8s.io/apiserver/pkg/cel/library"
 	"k8s.io/utils/lru"
 )
@@ -31,8 +30,6 @@ const (
 	// maxPrograms bounds the compiled expressions that are kept; one takes some
 	// 10 KiB.
 	maxPrograms = 256
-	// A loop asks whether its time is over after so many turns.
-	interruptEvery = 16
 )
 
 // Evaluator follows rules. The zero value is ready; its methods may be called
@@ -51,12 +48,10 @@ type Evaluator struct {
 
 // limits bound what rules may cost.
 type limits struct {
-	// expression and manifest are units of CEL for one expression, and for all
-	// rules of one manifest; expression also bounds what the arguments of one call
-	// weigh.
+	// expression and manifest are units for one expression, and for all rules of
+	// one manifest.
 	expression, manifest uint64
-	// time is for all rules of one manifest. It is what ends long loops: counting
-	// their units takes CEL the longer, the longer they run.
+	// time is for all rules of one manifest.
 	time time.Duration
 }
 
@@ -78,7 +73,9 @@ type program struct {
 // compiled is an expression that can be evaluated, or why it cannot.
 type compiled struct {
 	cel.Program
-	err error
+	// units are what it takes besides its calls and the turns of its loops.
+	units float64
+	err   error
 }
 
 // internalError is one that no expression is to blame for.
@@ -89,15 +86,14 @@ func (e *internalError) Unwrap() error { return e.error }
 // environment is what expressions may use.
 type environment struct {
 	*cel.Env
-	guard  guard
-	limits limits
+	guard guard
 }
 
 // evaluate evaluates an expression within what is left of the manifest's
 // budget.
 func (r *run) evaluate(ctx context.Context, p program, variables map[string]any) (ref.Val, error) {
 	if r.left == 0 {
-		return nil, errBudget
+		return nil, r.overBudget()
 	}
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -106,18 +102,27 @@ func (r *run) evaluate(ctx context.Context, p program, variables map[string]any)
 	if c.err != nil {
 		return nil, c.err
 	}
-	v, details, err := c.ContextEval(ctx, variables)
-	cost := r.bounds().expression // of one that was ended
-	if details != nil && details.ActualCost() != nil {
-		cost = *details.ActualCost()
+	m := newMeter(ctx, min(r.bounds().expression, r.left))
+	v, err := m.run(c, variables)
+	r.left -= m.spent()
+	var tooMuch *costError
+	if errors.As(err, &tooMuch) && r.left == 0 {
+		return nil, r.overBudget()
 	}
-	if cost > r.left {
-		r.left = 0
-		return nil, errBudget
+	return v, err
+}
+
+// run evaluates an expression.
+func (m *meter) run(c compiled, variables map[string]any) (ref.Val, error) {
+	if c.units > m.left {
+		m.left = 0
+		return nil, m.tooMuch("it is too long")
 	}
-	r.left -= cost
-	if errors.Is(err, interpreter.InterruptError{}) {
-		return nil, context.Cause(ctx)
+	m.left -= c.units
+	variables[meterName] = m
+	v, _, err := c.Eval(variables)
+	if m.err != nil {
+		return nil, m.err
 	}
 	return v, err
 }
@@ -135,7 +140,7 @@ func (e *Evaluator) compiled(p program) compiled {
 		return c.(compiled)
 	}
 	var c compiled
-	c.Program, c.err = env.compile(p.text)
+	c.Program, c.units, c.err = env.compile(p.text)
 	e.programs.Add(p, c)
 	return c
 }
@@ -153,12 +158,12 @@ func (e *Evaluator) environment(message bool) (*environment, error) {
 		if err != nil {
 			return nil, fmt.Errorf("prepare CEL: %w", err)
 		}
-		guard, err := newGuard(rules, weigher{float64(e.bounds().expression)})
+		guard, err := newGuard(rules)
 		if err != nil {
 			return nil, fmt.Errorf("prepare CEL: %w", err)
 		}
 		e.programs = lru.New(maxPrograms)
-		e.rules, e.messages = &environment{rules, guard, e.bounds()}, &environment{messages, guard, e.bounds()}
+		e.rules, e.messages = &environment{rules, guard}, &environment{messages, guard}
 	}
 	if message {
 		return e.messages, nil
@@ -168,11 +173,11 @@ func (e *Evaluator) environment(message bool) (*environment, error) {
 
 // options are the libraries that rules may use, and the object.
 func options() []cel.EnvOption {
-	return []cel.EnvOption{
+	return append([]cel.EnvOption{
 		cel.Variable("object", cel.DynType), cel.OptionalTypes(), cel.DefaultUTCTimeZone(true), cel.ParserRecursionLimit(maxDepth),
 		ext.Strings(), library.Lists(), library.Regex(), library.URLs(), library.Quantity(), library.IP(), library.CIDR(), library.Format(), library.SemverLib(),
 		cel.Function("hasConditions", cel.Overload("has_conditions_map", []*cel.Type{cel.MapType(cel.StringType, cel.DynType)}, cel.BoolType, cel.UnaryBinding(hasConditions))),
-	}
+	}, hidden()...)
 }
 
 // hasConditions reports whether a map, usually a status, has a list of
@@ -187,21 +192,21 @@ func hasConditions(status ref.Val) ref.Val {
 	return types.Bool(found && ok && list.Size() != types.IntZero)
 }
 
-func (e *environment) compile(text string) (cel.Program, error) {
+func (e *environment) compile(text string) (cel.Program, float64, error) {
 	parsed, issues := e.Parse(text)
 	if issues.Err() != nil {
-		return nil, issues.Err()
+		return nil, 0, issues.Err()
 	}
 	if err := acceptable(parsed.NativeRep()); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
+	units := plan(parsed.NativeRep())
 	checked, issues := e.Check(parsed)
 	if issues.Err() != nil {
-		return nil, issues.Err()
+		return nil, 0, issues.Err()
 	}
-	return e.Program(checked,
-		cel.CostLimit(e.limits.expression), cel.CostTracking(&estimator{weigher: e.guard.weigher}), cel.InterruptCheckFrequency(interruptEvery), cel.CustomDecoratorV2(e.guard.decorate),
-	)
+	program, err := e.Program(checked, cel.CustomDecoratorV2(e.guard.decorate))
+	return program, units, err
 }
 
 // acceptable returns why an expression has no place in a rule. What goes into

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/cel-go/common/types"
+	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	workv1 "open-cluster-management.io/api/work/v1"
@@ -100,7 +102,8 @@ func TestEvaluator_CostOfAManifestIsBounded(t *testing.T) {
 		t.Fatalf("got %+v", o[0])
 	}
 	last := o[len(o)-1]
-	if last.Status != metav1.ConditionFalse || last.Reason != workv1.ConditionRuleExpressionError || last.Message != "CEL evaluation budget exceeded" {
+	if last.Status != metav1.ConditionFalse || last.Reason != workv1.ConditionRuleExpressionError ||
+		last.Message != `celExpressions[0] of condition rule "C19": CEL evaluation budget exceeded: the rules of one manifest may take 200000 units together: use fewer or simpler ones` {
 		t.Errorf("got %+v", last)
 	}
 	// The next manifest has its own.
@@ -125,5 +128,76 @@ func TestEvaluator_UsualLimits(t *testing.T) {
 	o = e.Evaluate(ctx, large, []workv1.ConditionRule{cost("C", "object.list.all(x, x == 1)")})
 	if o[0].Status != metav1.ConditionFalse || o[0].Reason != workv1.ConditionRuleExpressionError || o[0].Message != "enough" {
 		t.Errorf("got %+v", o[0])
+	}
+}
+
+// Each of these took from seconds to hours, or gigabytes, while what it cost was
+// counted after a call, or not at all. Nothing that an expression does with
+// errors keeps it going.
+func TestEvaluator_IsPaidBeforehand(t *testing.T) {
+	object := bigList(t, 100_000)
+	object.Object["half"] = strings.Repeat("x", 50_000) + "y"
+	object.Object["digits"] = strings.Repeat("9", 1_000_000)
+	keys := map[string]any{}
+	for i := range 20_000 {
+		keys[fmt.Sprint(i)] = int64(i)
+	}
+	object.Object["map"] = keys
+	many := strings.TrimSuffix(strings.Repeat("1,", 3_000), ",")
+	patient := usual
+	patient.time = time.Hour
+	for name, x := range map[string]string{
+		"indexOf":              "object.text.indexOf(object.half) < 0",
+		"lastIndexOf":          "object.text.lastIndexOf(object.half) < 0",
+		"in spite of an or":    "object.list.exists(x, object.text.indexOf(object.half) == 0 || false)",
+		"found again":          "object.text.findAll('x.*y|x').size() == 0",
+		"found with a border":  `object.text.findAll('\\bx.*y|x').size() == 0`,
+		"digits":               "isQuantity(object.digits)",
+		"long lists in a loop": "object.list.map(x, [" + many + "]).size() == 0",
+		"keys in a loop":       "object.list.all(x, object.map.exists(k, true))",
+		"long keys in a loop":  "object.list.all(x, {object.digits: 1}[object.digits] == 1)",
+		"sizes in a loop":      "object.list.all(x, size(object.digits) > 0)",
+		"zones in a loop":      "object.list.all(x, timestamp('2020-01-01T00:00:00Z').getHours('Europe/Berlin') > 0)",
+		"long pattern":         "'x'.matches(object.half)",
+		"huge pattern":         "'x'.matches('" + strings.Repeat("x{1000}", 1_000) + "')",
+		"refused all the time": "object.list.exists(x, [object.list] == [object.list] && false)",
+		"elements":             "object.list.exists(x, -x in object.list)",
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := (&Evaluator{limits: patient}).Evaluate(t.Context(), object, []workv1.ConditionRule{cost("C", x)})
+			for _, part := range []string{`celExpressions[0] of condition rule "C": operation cancelled: actual cost limit exceeded: `, ", and an expression may take 1000000 units: use fewer loops, shorter texts or smaller lists"} {
+				if o[0].Status != metav1.ConditionFalse || o[0].Reason != workv1.ConditionRuleExpressionError || !strings.Contains(o[0].Message, part) {
+					t.Errorf("got %+v, want %q in it", o[0], part)
+				}
+			}
+		})
+	}
+}
+
+// An agent that stops does not wait for a rule.
+func TestEvaluator_EndsWithItsContext(t *testing.T) {
+	patient := limits{expression: 1 << 60, manifest: 1 << 60, time: time.Hour}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	object := bigList(t, 1_000)
+	e := &Evaluator{limits: patient}
+	go cancel(fmt.Errorf("the agent stops"))
+	o := e.Evaluate(ctx, object, []workv1.ConditionRule{cost("C", "object.list.all(a, object.list.all(b, object.list.all(c, object.list.all(d, a + b + c + d > 0))))")})
+	if o[0].Message != "the agent stops" {
+		t.Errorf("got %+v", o[0])
+	}
+}
+
+// What findAll finds here is what it would find there.
+func TestFindAll_IsThatOfTheLibrary(t *testing.T) {
+	m := newMeter(t.Context(), 1<<50)
+	for _, pattern := range []string{"", "a", "a*", "a+", "b|", "(a|b)*", "é", ".", "x", "a?b", "a.*c|a"} {
+		for _, text := range []string{"", "a", "aab", "éaéb", "abcabc", "\xff\xfea", "bb"} {
+			p := m.compile("findAll", types.String(pattern))
+			for _, most := range []int{0, 1, 2, 100} {
+				if d := cmp.Diff(p.FindAllString(text, most), p.all(m, text, most)); d != "" {
+					t.Errorf("%q in %q, %d (-want +got)\n%s", pattern, text, most, d)
+				}
+			}
+		}
 	}
 }

@@ -25,8 +25,19 @@ const (
 	maxMessage = 33 << 10
 )
 
-// errBudget says that the rules of a manifest cost too much together.
-var errBudget = errors.New("CEL evaluation budget exceeded")
+// overBudget says that the rules of a manifest cost too much together.
+func (r *run) overBudget() error {
+	return &costError{fmt.Sprintf("CEL evaluation budget exceeded: the rules of one manifest may take %d units together: use fewer or simpler ones", r.bounds().manifest)}
+}
+
+// at says in which expression of which rule something costs too much.
+func at(err error, rule workv1.ConditionRule, expression string) error {
+	var tooMuch *costError
+	if errors.As(err, &tooMuch) {
+		return fmt.Errorf("%s of condition rule %q: %w", expression, rule.Condition, err)
+	}
+	return err
+}
 
 // Outcome is a condition that a rule yields. Its reason begins with
 // "ConditionRule".
@@ -97,7 +108,7 @@ func (e *Evaluator) Evaluate(ctx context.Context, obj *unstructured.Unstructured
 		return nil
 	}
 	limits := e.bounds()
-	ctx, cancel := context.WithTimeoutCause(ctx, limits.time, fmt.Errorf("the rules of this manifest take longer than %v", limits.time))
+	ctx, cancel := context.WithTimeoutCause(ctx, limits.time, fmt.Errorf("the rules of this manifest take longer than %v: use fewer or simpler ones", limits.time))
 	defer cancel()
 	run := &run{Evaluator: e, object: obj, left: limits.manifest}
 	types, refused := sort(rules)
@@ -147,7 +158,7 @@ func (r *run) follow(ctx context.Context, rule workv1.ConditionRule) (o Outcome,
 		}
 		result, message, err = known(r.object.Object)
 	case workv1.CelConditionExpressionsType:
-		result, err = r.all(ctx, rule.CelExpressions)
+		result, err = r.all(ctx, rule)
 	default:
 		return Outcome{Status: metav1.ConditionUnknown, Reason: workv1.ConditionRuleInvalid, Message: fmt.Sprintf("unrecognized condition rule type %s", shorten(string(rule.Type)))}, true
 	}
@@ -172,11 +183,11 @@ func failed(err error) Outcome {
 }
 
 // all is the conjunction of expressions; it ends at the first that is false.
-func (r *run) all(ctx context.Context, expressions []string) (bool, error) {
-	for _, x := range expressions {
+func (r *run) all(ctx context.Context, rule workv1.ConditionRule) (bool, error) {
+	for i, x := range rule.CelExpressions {
 		v, err := r.evaluate(ctx, program{text: x}, map[string]any{"object": r.object.Object})
 		if err != nil {
-			return false, err
+			return false, at(err, rule, fmt.Sprintf("celExpressions[%d]", i))
 		}
 		b, ok := v.Value().(bool)
 		if !ok {
@@ -200,7 +211,7 @@ func (r *run) message(ctx context.Context, rule workv1.ConditionRule, result boo
 	if rule.MessageExpression != "" {
 		v, err := r.evaluate(ctx, program{text: rule.MessageExpression, message: true}, map[string]any{"object": r.object.Object, "result": result})
 		if err != nil {
-			text, _, _ := strings.Cut(err.Error(), excerpt)
+			text, _, _ := strings.Cut(at(err, rule, "messageExpression").Error(), excerpt)
 			return text
 		}
 		text, ok := v.Value().(string)
