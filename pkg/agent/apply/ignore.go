@@ -21,9 +21,12 @@ import (
 
 const (
 	maxExpression = 4 << 10 // bytes
-	// An expression costs expressionSteps, apart from those it takes itself; a
-	// manifest has baseSteps, and stepsPerValue for each value in the object.
+	// An expression costs expressionSteps, apart from those it takes itself, and
+	// foundSteps for each place that it finds, for it is kept; a manifest has
+	// baseSteps, and stepsPerValue for each value in the object, maxSteps at most.
 	expressionSteps = 1000
+	foundSteps      = 8
+	maxSteps        = 5_000_000
 	baseSteps       = 100_000
 	stepsPerValue   = 200
 	// expressionTime is the longest that one expression may take, manifestTime
@@ -33,7 +36,7 @@ const (
 )
 
 var (
-	errTooManySteps = errors.New("it takes too many steps: name the fields more directly, or fewer of them")
+	errTooManySteps = fmt.Errorf("it takes too many steps (those of a manifest may take %d, and %d for each value in the object, %d at most): name the fields more directly, or fewer of them", baseSteps, stepsPerValue, maxSteps)
 	errTooLong      = fmt.Errorf("it is longer than %d bytes", maxExpression)
 	errWholeObject  = errors.New("it selects the whole object: select fields in it")
 )
@@ -45,16 +48,46 @@ type ignored struct {
 }
 
 // meter counts the steps that the expressions of a manifest may still take.
-type meter struct{ left int }
+type meter struct {
+	ctx context.Context //nolint:containedctx // it is that of the evaluation
+	// until is the end of the expression that is evaluated.
+	until time.Time
+	// left are steps; where they come down to look, context and time are asked.
+	left, look int
+	// err is why an evaluation was cut short.
+	err error
+}
 
-func newMeter(object any) *meter { return &meter{left: baseSteps + stepsPerValue*values(object)} }
+// lookEvery is after how many steps they are asked again.
+const lookEvery = 1000
 
+func newMeter(ctx context.Context, object any) *meter {
+	return &meter{ctx: ctx, left: min(maxSteps, baseSteps+stepsPerValue*values(object))}
+}
+
+// begin begins an expression.
+func (m *meter) begin() error {
+	m.until, m.look = time.Now().Add(expressionTime), m.left
+	return m.spend(expressionSteps)
+}
+
+// spend takes steps, before they are done.
 func (m *meter) spend(steps int) error {
-	m.left -= steps
-	if m.left < 0 {
-		return errTooManySteps
+	switch {
+	case m.err != nil:
+		return m.err
+	case steps > m.left:
+		m.err = errTooManySteps
+		return m.err
 	}
-	return nil
+	if m.left -= steps; m.left > m.look {
+		return nil
+	}
+	m.look = m.left - lookEvery
+	if m.err = m.ctx.Err(); m.err == nil && time.Now().After(m.until) {
+		m.err = context.DeadlineExceeded
+	}
+	return m.err
 }
 
 // values counts what an object consists of.
@@ -83,7 +116,7 @@ func ignoredIn(ctx context.Context, fields []workv1.IgnoreField, object map[stri
 	ctx, cancel := context.WithTimeout(ctx, manifestTime)
 	defer cancel()
 	i := ignored{present: &cut{}, change: &cut{}}
-	m := newMeter(object)
+	m := newMeter(ctx, object)
 	for _, f := range fields {
 		into := i.present
 		if f.Condition == workv1.IgnoreFieldsConditionOnSpokeChange {
@@ -116,14 +149,23 @@ func evaluate(ctx context.Context, by func(context.Context, string, map[string]a
 	if len(expression) > maxExpression {
 		return nil, errTooLong
 	}
-	if err := m.spend(expressionSteps); err != nil {
-		return nil, err
+	if err := m.begin(); err != nil {
+		return nil, timed(err)
 	}
 	places, err := by(ctx, expression, object, m)
+	err = timed(err)
 	if slices.ContainsFunc(places, func(p place) bool { return len(p) == 0 }) {
 		return nil, errWholeObject
 	}
 	return places, err
+}
+
+// timed says how long an expression may take, if its time was over.
+func timed(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("it takes longer than %v, or all of the manifest longer than %v: %w", expressionTime, manifestTime, err)
+	}
+	return err
 }
 
 // limited reports whether an evaluation was cut short.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -239,6 +240,54 @@ func TestIgnoreFields_AreBoundedTogether(t *testing.T) {
 	_, err := ignoredIn(t.Context(), []workv1.IgnoreField{{JSONPaths: many}}, parsed(t, sampleObject), false)
 	if !errors.Is(err, errTooManySteps) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// What looks at each part of something for each part of something else is paid
+// before it is done, and what is kept as well: each of these took seconds to
+// minutes, or gigabytes.
+func TestIgnoreFields_ProductsArePaidBeforehand(t *testing.T) {
+	list := make([]any, 3_000)
+	for i := range list {
+		list[i] = map[string]any{}
+	}
+	list[len(list)-1] = map[string]any{"a": int64(1)}
+	numbers := make([]any, 6_000)
+	for i := range numbers {
+		numbers[i] = int64(1)
+	}
+	half := slices.Clone(numbers[:3_000])
+	half[len(half)-1] = int64(2)
+	fields := map[string]any{}
+	for i := range 3_000 {
+		fields["f"+strconv.Itoa(i)] = int64(i)
+	}
+	o := map[string]any{"list": list, "numbers": numbers, "half": half, "fields": fields, "text": strings.Repeat("x", 1_000_000)}
+	for name, c := range map[string]struct{ notation, expression, want string }{
+		"contains":     {"jq", `.list | select(contains([` + strings.TrimSuffix(strings.Repeat("{a:1},", 600), ",") + `]))`, "it takes too many steps"},
+		"test":         {"jq", `select(.text | test("` + strings.Repeat("x{1000}", 30) + `y")).text`, "it takes too many steps"},
+		"list in list": {"jq", `select(.numbers[.half] != []).text`, "a list cannot be used in brackets here"},
+		"written list": {"jq", `select(.numbers[[1,1,1]] != []).text`, "a list cannot be used in brackets here"},
+		"slices":       {"jq", strings.Repeat("(.,.)|", 10) + `.numbers[0:]`, "it takes too many steps"},
+		"many times":   {"path", `[` + strings.TrimSuffix(strings.Repeat("'fields',", 400), ",") + `].*.x`, "it takes too many steps"},
+		"inside":       {"jq", `.list | select(inside([` + strings.TrimSuffix(strings.Repeat("{a:1},", 600), ",") + `]))`, "it takes too many steps"},
+		"slice of few": {"path", `[` + strings.TrimSuffix(strings.Repeat("'numbers',", 400), ",") + `][0:6000].x`, "it takes too many steps"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := ignoredIn(t.Context(), []workv1.IgnoreField{in(c.notation, c.expression)}, o, false)
+			if err == nil || !strings.Contains(err.Error(), c.want) && !errors.Is(err, context.DeadlineExceeded) { // on a slow machine
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+		})
+	}
+	// What is wanted of such an object can be had.
+	for _, c := range []struct{ notation, expression string }{
+		{"jq", `.list | select(contains([{a:1}])) | .[0]`}, {"jq", `select(.text | test("^x+$")).text`}, {"jq", `.numbers[0:]`}, {"jq", `.fields | .[keys[0]]`},
+		{"path", `.fields.f7`}, {"path", `.list[*].a`}, {"path", `..f7`},
+	} {
+		if _, err := ignoredIn(t.Context(), []workv1.IgnoreField{in(c.notation, c.expression)}, o, false); err != nil {
+			t.Errorf("%s: %v", c.expression, err)
+		}
 	}
 }
 

@@ -2,7 +2,6 @@ package apply
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -40,12 +39,10 @@ func jqPlaces(ctx context.Context, expression string, object map[string]any, m *
 	if err := jqQuery(q); err != nil {
 		return nil, err
 	}
-	code, err := gojq.Compile(pathOf(q))
+	code, err := gojq.Compile(pathOf(q), m.functions()...)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, expressionTime)
-	defer cancel()
 	copied := runtime.DeepCopyJSONValue(object) // jq changes numbers in what it is given
 	iter := code.RunWithContext(&jqContext{Context: ctx, meter: m}, copied)
 	var places []place
@@ -57,14 +54,14 @@ func jqPlaces(ctx context.Context, expression string, object map[string]any, m *
 		switch v := v.(type) {
 		case error:
 			if limited(v) {
-				return nil, jqLimit(v)
+				return nil, v
 			}
 			return places, v
 		case []any:
-			if err := m.spend(1 + len(v)); err != nil {
+			steps, err := jqSteps(object, v, m)
+			if limited(err) {
 				return nil, err
 			}
-			steps, err := jqSteps(object, v)
 			if err != nil {
 				return places, err
 			}
@@ -73,13 +70,6 @@ func jqPlaces(ctx context.Context, expression string, object map[string]any, m *
 			return places, fmt.Errorf("it selects %v, which is no field", v)
 		}
 	}
-}
-
-func jqLimit(err error) error {
-	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("it takes longer than %v, or all of the manifest longer than %v: %w", expressionTime, manifestTime, err)
-	}
-	return err
 }
 
 // pathOf is path(q).
@@ -110,21 +100,24 @@ func (c *jqContext) Done() <-chan struct{} {
 
 // Err implements context.Context.
 func (c *jqContext) Err() error {
-	if c.meter.left < 0 {
-		return errTooManySteps
+	if c.meter.err != nil {
+		return c.meter.err
 	}
 	return c.Context.Err()
 }
 
 // jqSteps turns a path of jq into places: positions may count from the end, and
 // a slice stands for several.
-func jqSteps(object any, path []any) ([]place, error) {
+func jqSteps(object any, path []any, m *meter) ([]place, error) {
 	places, at := []place{nil}, []any{object}
 	for _, step := range path {
 		var nextPlaces []place
 		var next []any
 		for n, v := range at {
 			steps, err := jqStep(v, step)
+			if err == nil {
+				err = m.spend(1 + len(steps)*(foundSteps+len(places[n])))
+			}
 			if err != nil {
 				return nil, err
 			}

@@ -15,7 +15,8 @@ func jqRefuse(what string) error {
 	return fmt.Errorf("%s cannot be used here: select fields by paths and select(...)", what)
 }
 
-// jqQuery refuses what an expression may not consist of.
+// jqQuery refuses what an expression may not consist of, and has what takes more
+// than a look at one value paid.
 func jqQuery(q *gojq.Query) error {
 	switch {
 	case q == nil:
@@ -52,7 +53,9 @@ func jqTerm(t *gojq.Term) error {
 	case gojq.TermTypeIndex:
 		err = jqIndex(t.Index)
 	case gojq.TermTypeFunc:
-		err = jqFunc(t.Func)
+		if err = jqFunc(t.Func); err == nil {
+			jqPaid(t)
+		}
 	case gojq.TermTypeQuery:
 		err = jqQuery(t.Query)
 	case gojq.TermTypeTry:
@@ -82,7 +85,14 @@ func jqIndex(i *gojq.Index) error {
 	if i.Str != nil && len(i.Str.Queries) > 0 {
 		return jqRefuse("a text with computed content")
 	}
-	return jqQueries(i.Start, i.End)
+	if err := jqQueries(i.Start, i.End); err != nil || i.Start == nil || i.IsSlice {
+		return err
+	}
+	if t := i.Start.Term; t != nil && t.Type != gojq.TermTypeArray && constant(t) {
+		return nil
+	}
+	i.Start = jqPipe(i.Start, jqCall(jqPosition))
+	return nil
 }
 
 func jqIf(i *gojq.If) error {

@@ -130,9 +130,9 @@ func (q pathQuery) step(n jsonpath.Node, f found) ([]found, error) {
 	case *jsonpath.BoolNode:
 		return []found{{nil, n.Value}}, q.spend(1)
 	case *jsonpath.FieldNode:
-		return q.children(f, func(step any) bool { return step == n.Value })
+		return q.field(n.Value, f)
 	case *jsonpath.WildcardNode:
-		return q.children(f, func(any) bool { return true })
+		return q.children(f)
 	case *jsonpath.ArrayNode:
 		return q.slice(n.Params, f)
 	case *jsonpath.RecursiveNode:
@@ -143,32 +143,46 @@ func (q pathQuery) step(n jsonpath.Node, f found) ([]found, error) {
 	return nil, fmt.Errorf("unexpected %v", n)
 }
 
+// pay takes the steps for n values right below one.
+func (q pathQuery) pay(f found, n int) error { return q.spend(1 + n*(foundSteps+len(f.place))) }
+
+// below is a value right below one.
+func (f found) below(step, v any) found {
+	p := make(place, len(f.place), len(f.place)+1)
+	copy(p, f.place)
+	return found{append(p, step), v}
+}
+
+// field returns the field of a map.
+func (q pathQuery) field(name string, f found) ([]found, error) {
+	m, _ := f.value.(map[string]any)
+	v, has := m[name]
+	if !has {
+		return nil, q.pay(f, 0)
+	}
+	return []found{f.below(name, v)}, q.pay(f, 1)
+}
+
 // children returns the values right below one, of maps in the order of names.
-func (q pathQuery) children(f found, want func(step any) bool) ([]found, error) {
+func (q pathQuery) children(f found) ([]found, error) {
 	var out []found
-	add := func(step, v any) error {
-		if !want(step) {
-			return nil
-		}
-		out = append(out, found{append(slices.Clone(f.place), step), v})
-		return q.spend(1 + len(f.place))
-	}
-	if err := q.spend(1); err != nil {
-		return nil, err
-	}
 	switch v := f.value.(type) {
 	case map[string]any:
+		if err := q.pay(f, len(v)); err != nil {
+			return nil, err
+		}
 		for _, name := range slices.Sorted(maps.Keys(v)) {
-			if err := add(name, v[name]); err != nil {
-				return nil, err
-			}
+			out = append(out, f.below(name, v[name]))
 		}
 	case []any:
-		for i, e := range v {
-			if err := add(i, e); err != nil {
-				return nil, err
-			}
+		if err := q.pay(f, len(v)); err != nil {
+			return nil, err
 		}
+		for i, e := range v {
+			out = append(out, f.below(i, e))
+		}
+	default:
+		return nil, q.pay(f, 0)
 	}
 	return out, nil
 }
@@ -193,15 +207,26 @@ func (q pathQuery) slice(p [3]jsonpath.ParamsEntry, f found) ([]found, error) {
 	if p[2].Known {
 		by = p[2].Value
 	}
-	return q.children(f, func(step any) bool {
-		i := step.(int)
-		return i >= from && i < to && (i-from)%by == 0
-	})
+	from, to = min(from, len(l)), min(to, len(l)) // before the first position there is nothing, but steps are counted from there
+	if from < 0 {
+		from = (by - -from%by) % by
+	}
+	var out []found
+	for i := from; i < to; i += by {
+		if err := q.pay(f, 1); err != nil {
+			return nil, err
+		}
+		out = append(out, f.below(i, l[i]))
+		if by > len(l) {
+			break
+		}
+	}
+	return out, q.spend(1)
 }
 
 // descend returns a value and everything below it that has something below.
 func (q pathQuery) descend(f found) ([]found, error) {
-	below, err := q.children(f, func(any) bool { return true })
+	below, err := q.children(f)
 	if err != nil || len(below) == 0 {
 		return nil, err
 	}
@@ -222,9 +247,12 @@ func (q pathQuery) filter(n *jsonpath.FilterNode, f found) ([]found, error) {
 	if !ok {
 		return nil, errors.New("only a list can be filtered")
 	}
+	if err := q.pay(f, len(l)); err != nil {
+		return nil, err
+	}
 	var out []found
 	for i, e := range l {
-		item := found{append(slices.Clone(f.place), i), e}
+		item := f.below(i, e)
 		holds, err := q.holds(n, item)
 		if err != nil {
 			return nil, err
@@ -233,7 +261,7 @@ func (q pathQuery) filter(n *jsonpath.FilterNode, f found) ([]found, error) {
 			out = append(out, item)
 		}
 	}
-	return out, q.spend(len(l))
+	return out, nil
 }
 
 func (q pathQuery) holds(n *jsonpath.FilterNode, item found) (bool, error) {
