@@ -328,6 +328,7 @@ func FuzzIgnoreFields(f *testing.F) {
 		`/spec/template/spec/containers/1`, `/metadata/annotations/example.com~1a`, `//~`,
 		`.spec.template.spec.containers[] | select(.name == "app") | .env[] | select(.name == "MODE")`, `.. | select(has("image")?) | .image`,
 		`(.,.)|(.,.)|.[1:-1]`, `first(.a[]), .b[-1:], if .a then .b else .c end`, `.a as $x | reduce .[] as $y (0; . + $y)`, `try error catch .`, `.["\(1)"]`, `getpath(["spec","replicas"])`, `.spec | contains({a:[1,"x"]})`,
+		`.spec | select(.template | inside([{}]) | not) | .template.spec.containers[0:].name`, `select(.kind | test("x{3}"; "g"), test(["D", "i"])).spec`, `.spec[.a[]]?`, `['spec','spec'].*.x`,
 	} {
 		f.Add(seed, sampleObject)
 	}

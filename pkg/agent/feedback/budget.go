@@ -1,54 +1,83 @@
 package feedback
 
 import (
-	"errors"
+	"fmt"
 
 	"k8s.io/client-go/util/jsonpath"
 )
 
-// maxVisits is how many values of the object a path may visit, by an upper
-// bound that does not look at what the path finds; they take less than a second.
-const maxVisits = 5_000_000
+// A path may visit maxVisits values of the object, and the paths of an object
+// maxVisitsTogether, by an upper bound that does not look at what they find.
+const (
+	maxVisits         = 5_000_000 // less than a second
+	maxVisitsTogether = 10_000_000
+)
 
-// errTooMuch says that a path goes over that bound.
-var errTooMuch = errors.New("the path would visit too many values of the object: use fewer of '..' and of lists in brackets")
+var (
+	errTooMuch         = fmt.Errorf("the path would visit too many values of the object, more than %d: use fewer of '..' and of lists in brackets", maxVisits)
+	errTooMuchTogether = fmt.Errorf("the paths for this object would visit too many of its values together, more than %d: use fewer paths, or name the fields more directly", maxVisitsTogether)
+)
 
-// budget knows how large an object is.
+// budget knows how large an object is, and what its paths may still visit.
 type budget struct {
 	object        map[string]any
 	values, depth int // 0: not counted yet
+	// chars is the length of all texts: of a text, '*' and '..' find each byte.
+	chars int
+	left  float64
 }
 
-func newBudget(object map[string]any) *budget { return &budget{object: object} }
+func newBudget(object map[string]any) *budget {
+	return &budget{object: object, left: maxVisitsTogether}
+}
 
-// allows returns nil if the path is cheap enough. A descent ('..') finds every
-// value again for each of its ancestors, and a list of names or indexes finds as
-// many as it has entries; one after the other they multiply. Everything else
-// finds each value at most once.
+// allows returns nil if the path is cheap enough, and takes what it costs. A
+// descent ('..') finds every value again for each of its ancestors, and a list of
+// names or indexes finds as many as it has entries; what follows a range that is
+// not ended is evaluated in it and after it. One after the other they multiply.
+// Everything else finds each value at most once.
 func (b *budget) allows(p path) error {
-	if b.values == 0 {
-		b.values, b.depth = measure(b.object)
-	}
 	var c cost
 	c.nodes(p.root)
-	visits := float64(c.steps) * float64(b.values) * c.lists
-	for range c.descents {
-		visits *= float64(b.depth)
+	visits := float64(c.steps)
+	if !c.direct() {
+		visits *= b.all(c) * c.lists
 	}
-	if visits > maxVisits {
+	switch {
+	case visits > maxVisits:
 		return errTooMuch
+	case visits > b.left:
+		return errTooMuchTogether
 	}
+	b.left -= visits
 	return nil
 }
 
+// all is how many values a step can find that each path is through once.
+func (b *budget) all(c cost) float64 {
+	if b.values == 0 {
+		b.values, b.depth = b.measure(b.object)
+	}
+	all := float64(b.values)
+	if c.wild {
+		all += float64(b.chars)
+	}
+	for range c.descents {
+		all *= float64(b.depth + 1) // a byte is below its text
+	}
+	return all
+}
+
 // measure counts the values in v, and how deep they go.
-func measure(v any) (values, depth int) {
+func (b *budget) measure(v any) (values, depth int) {
 	values = 1
 	inner := func(v any) {
-		n, d := measure(v)
+		n, d := b.measure(v)
 		values, depth = values+n, max(depth, d)
 	}
 	switch v := v.(type) {
+	case string:
+		b.chars += len(v)
 	case map[string]any:
 		for _, e := range v {
 			inner(e)
@@ -65,7 +94,12 @@ func measure(v any) (values, depth int) {
 type cost struct {
 	steps, descents int
 	lists           float64
+	// many says that a step can find several values, wild that these can be bytes.
+	many, wild bool
 }
+
+// direct reports whether each step finds one value at most.
+func (c *cost) direct() bool { return !c.many && !c.wild && c.lists == 1 }
 
 func (c *cost) nodes(l *jsonpath.ListNode) {
 	c.lists = max(c.lists, 1)
@@ -78,6 +112,7 @@ func (c *cost) nodes(l *jsonpath.ListNode) {
 		case *jsonpath.ListNode:
 			c.nodes(n)
 		case *jsonpath.FilterNode:
+			c.many = true
 			c.nodes(n.Left)
 			c.nodes(n.Right)
 		case *jsonpath.UnionNode:
@@ -85,7 +120,14 @@ func (c *cost) nodes(l *jsonpath.ListNode) {
 			for _, inner := range n.Nodes {
 				c.nodes(inner)
 			}
+		case *jsonpath.ArrayNode:
+			c.many = c.many || !n.Params[1].Derived
+		case *jsonpath.IdentifierNode:
+			c.lists *= 2
+		case *jsonpath.WildcardNode:
+			c.wild = true
 		case *jsonpath.RecursiveNode:
+			c.wild = true
 			c.descents++
 		}
 	}

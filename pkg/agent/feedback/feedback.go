@@ -2,7 +2,6 @@ package feedback
 
 import (
 	"fmt"
-	"slices"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	workv1 "open-cluster-management.io/api/work/v1"
@@ -29,6 +28,7 @@ type Reader struct {
 // is not modified.
 func (r Reader) Read(obj *unstructured.Unstructured, rules []workv1.FeedbackRule) (values []workv1.FeedbackValue, errs []error) {
 	limit := newBudget(obj.Object)
+	named := map[string]bool{}
 	for _, rule := range rules {
 		paths := rule.JsonPaths
 		switch rule.Type {
@@ -50,9 +50,10 @@ func (r Reader) Read(obj *unstructured.Unstructured, rules []workv1.FeedbackRule
 			case err != nil:
 				errs = append(errs, err)
 			case value == nil:
-			case slices.ContainsFunc(values, func(v workv1.FeedbackValue) bool { return v.Name == p.Name }):
+			case named[p.Name]:
 				errs = append(errs, fmt.Errorf("the name %s is given to more than one value: only the first is reported, use another name for %s", p.Name, p.Path))
 			default:
+				named[p.Name] = true
 				values = append(values, workv1.FeedbackValue{Name: p.Name, Value: *value})
 			}
 		}

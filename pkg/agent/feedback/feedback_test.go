@@ -148,7 +148,7 @@ func TestReader_Paths(t *testing.T) {
 		{path: "{.status.i}", errBoth: "failed to parse json path {.status.i} of n with error: unrecognized character in action: U+007B '{'"},
 		{path: ".status.i", version: "v1", off: "Integer=3", on: "Integer=3"},
 		{path: ".status.i", version: "v2", errBoth: "version set in the path n is not matched for the related resource"},
-		{path: ".x" + strings.Repeat("[0,0]", 40), errBoth: "failed to find value for n with error: the path would visit too many values of the object: use fewer of '..' and of lists in brackets"},
+		{path: ".x" + strings.Repeat("[0,0]", 40), errBoth: "failed to find value for n with error: the path would visit too many values of the object, more than 5000000: use fewer of '..' and of lists in brackets"},
 		{path: strings.Repeat(".x", 3000), errBoth: "failed to parse json path " + strings.Repeat(".x", 3000) + " of n with error: it has 6000 bytes, use at most 4096"},
 	} {
 		t.Run(fmt.Sprintf("%.40s", c.path), func(t *testing.T) {
@@ -209,5 +209,48 @@ func TestReader_HostilePathsAreRefused(t *testing.T) {
 	_, errs := feedback.Reader{}.Read(usual, []workv1.FeedbackRule{paths(workv1.JsonPath{Name: "n", Path: "..t..v"})})
 	if len(errs) != 0 {
 		t.Errorf("an ordinary path is refused: %v", errs)
+	}
+}
+
+// Ranges that are not ended double what follows each time, a text has as many
+// values as bytes, and an error may hold the whole object.
+func TestReader_HostilePathsAreBounded(t *testing.T) {
+	o := object(t, rope)
+	o.Object["text"] = strings.Repeat("x", 300_000)
+	for _, path := range []string{
+		".x}" + strings.Repeat("{range .x}", 40) + "{.y", ".x}" + strings.Repeat("{range .status.l[*]}", 40) + "{.y",
+		"[" + strings.TrimSuffix(strings.Repeat("'text',", 40), ",") + "].*",
+	} {
+		_, errs := feedback.Reader{}.Read(o, []workv1.FeedbackRule{paths(workv1.JsonPath{Name: "n", Path: path})})
+		if len(errs) != 1 || !strings.Contains(errs[0].Error(), "would visit too many values of the object, more than 5000000: use fewer of '..' and of lists in brackets") {
+			t.Errorf("%.60s: got %.300v", path, errs)
+		}
+	}
+	_, errs := feedback.Reader{}.Read(o, []workv1.FeedbackRule{paths(workv1.JsonPath{Name: "n", Path: "[?(@.x==1)]"})})
+	if len(errs) != 1 || len(errs[0].Error()) > 2_000 {
+		t.Errorf("got %d errors, %.300v", len(errs), errs)
+	}
+}
+
+// What the paths of an object visit is bounded together, but direct ones cost
+// next to nothing.
+func TestReader_PathsAreBoundedTogether(t *testing.T) {
+	o := object(t, rope)
+	o.Object["text"] = strings.Repeat("x", 30_000)
+	var wild, direct []workv1.JsonPath
+	for i := range 30 {
+		wild = append(wild, workv1.JsonPath{Name: fmt.Sprint("n", i), Path: "..i"})
+	}
+	for i := range 3_000 {
+		direct = append(direct, workv1.JsonPath{Name: fmt.Sprint("d", i), Path: ".status.l[1]"})
+	}
+	values, errs := feedback.Reader{}.Read(o, []workv1.FeedbackRule{paths(direct...), paths(wild...)})
+	if len(values) <= len(direct) || len(values) == len(direct)+len(wild) || len(errs) != len(direct)+len(wild)-len(values) {
+		t.Fatalf("%d values, %d errors", len(values), len(errs))
+	}
+	for _, err := range errs {
+		if !strings.Contains(err.Error(), "the paths for this object would visit too many of its values together, more than 10000000: use fewer paths, or name the fields more directly") {
+			t.Errorf("got %v", err)
+		}
 	}
 }

@@ -14,6 +14,8 @@ import (
 func FuzzRead(f *testing.F) {
 	f.Add(".status.i", []byte(rope))
 	f.Add(`.status.t[?(@.t=="B")].v}{range .status.l[*]}{.}{end`, []byte(rope))
+	f.Add(".status.l}{range .x}{range .status.l[*]}{.y", []byte(rope))
+	f.Add("['status','status'].*..*", []byte(rope))
 	f.Fuzz(func(t *testing.T, path string, object []byte) {
 		o := &unstructured.Unstructured{}
 		if o.UnmarshalJSON(object) != nil {

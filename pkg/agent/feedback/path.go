@@ -2,8 +2,10 @@ package feedback
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"reflect"
+	"strings"
 
 	"k8s.io/client-go/util/jsonpath"
 	workv1 "open-cluster-management.io/api/work/v1"
@@ -44,7 +46,21 @@ func parse(p workv1.JsonPath) (parsed path, err error) {
 
 func find(p path, object map[string]any) (results [][]reflect.Value, err error) {
 	defer recovered(&err)
-	return p.template.FindResults(object)
+	if results, err = p.template.FindResults(object); err != nil {
+		return nil, shortened(err)
+	}
+	return results, nil
+}
+
+// maxError is above what anybody reads of an error; the library writes all of a
+// value into some.
+const maxError = 1 << 10
+
+func shortened(err error) error {
+	if text := err.Error(); len(text) > maxError {
+		return errors.New(strings.ToValidUTF8(text[:maxError], "") + "…")
+	}
+	return err
 }
 
 // recovered turns a panic of the library into an error.
@@ -97,13 +113,42 @@ func (r Reader) raw(name string, v any) (*workv1.FieldValue, error) {
 	if r.RawLength > 0 {
 		limit = min(limit, r.RawLength)
 	}
+	tooLong := fmt.Errorf("the length of returned json raw string for name %s is larger than the maximum length %d", name, limit)
+	if shortest(v, limit) > limit {
+		return nil, tooLong
+	}
 	b, err := json.Marshal(v)
 	if err != nil {
 		return nil, fmt.Errorf("failed to parse the result %v of %s with error: %w", v, name, err)
 	}
 	if len(b) > limit {
-		return nil, fmt.Errorf("the length of returned json raw string for name %s is larger than the maximum length %d", name, limit)
+		return nil, tooLong
 	}
 	text := string(b)
 	return &workv1.FieldValue{Type: workv1.JsonRaw, JsonRaw: &text}, nil
+}
+
+// shortest is what a value has as JSON at least, in bytes; above limit it is not
+// exact.
+func shortest(v any, limit int) int {
+	n := 1
+	switch v := v.(type) {
+	case string:
+		n += len(v)
+	case map[string]any:
+		for k, e := range v {
+			if n > limit {
+				break
+			}
+			n += len(k) + 3 + shortest(e, limit-n)
+		}
+	case []any:
+		for _, e := range v {
+			if n > limit {
+				break
+			}
+			n += 1 + shortest(e, limit-n)
+		}
+	}
+	return n
 }

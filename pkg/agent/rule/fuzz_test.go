@@ -16,6 +16,8 @@ func FuzzEvaluate(f *testing.F) {
 	f.Add("C", "object.status.conditions.exists(c, c.type == 'Ready')", "result ? 'a' : 'b'", []byte(rope))
 	f.Add("Applied", "hasConditions(object.status)", "", []byte(rope))
 	f.Add("C", "object.?x.orValue([1]).map(a, [a, a]) == [[1, 1]]", "'%s'.format([object.metadata.name])", []byte(rope))
+	f.Add("C", "object.metadata.name.indexOf('r') == 0 && object.spec.version.findAll('x.*y|.', 2).size() == 2", "'a'.replace('', object.kind)", []byte(rope))
+	f.Add("C", "object.status.conditions.all(c, c[object.kind == '' ? 'x' : 'type'] in ['Ready'])", "quantity(object.spec.load).asInteger() > 1 ? '' : 'x'", []byte(rope))
 	var e rule.Evaluator
 	f.Fuzz(func(t *testing.T, condition, expression, message string, object []byte) {
 		o := &unstructured.Unstructured{}
