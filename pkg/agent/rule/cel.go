@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/google/cel-go/cel"
 	"github.com/google/cel-go/common/ast"
+	"github.com/google/cel-go/common/operators"
 	"github.com/google/cel-go/common/types"
 	"github.com/google/cel-go/common/types/ref"
 	"github.com/google/cel-go/common/types/traits"
@@ -27,6 +29,12 @@ const (
 	// maxDepth bounds how deep an expression is nested, for the same reason; chains
 	// of calls and of additions count too.
 	maxDepth = 64
+	// maxCopies bounds optMap and optFlatMap: each is written out with two copies
+	// of all that is before it, while the expression is parsed.
+	maxCopies = 4
+	// maxNested bounds how deep lists and maps can be in others: the checker takes
+	// the cube of that.
+	maxNested = 100
 	// maxPrograms bounds the compiled expressions that are kept; one takes some
 	// 10 KiB.
 	maxPrograms = 256
@@ -193,6 +201,9 @@ func hasConditions(status ref.Val) ref.Val {
 }
 
 func (e *environment) compile(text string) (cel.Program, float64, error) {
+	if n := strings.Count(text, "optMap") + strings.Count(text, "optFlatMap"); n > maxCopies {
+		return nil, 0, fmt.Errorf("the expression has %d times optMap or optFlatMap, use them at most %d times", n, maxCopies)
+	}
 	parsed, issues := e.Parse(text)
 	if issues.Err() != nil {
 		return nil, 0, issues.Err()
@@ -227,6 +238,48 @@ func acceptable(a *ast.AST) error {
 		return fmt.Errorf("the expression has %d loops (all, exists, exists_one, filter, map), use at most %d", loops, maxLoops)
 	case messages > 0:
 		return errors.New("messages of protocol buffers cannot be made in rules")
+	case nested(a.Expr()) > maxNested:
+		return fmt.Errorf("the expression makes lists and maps in others, more than %d deep: use fewer of them", maxNested)
 	}
 	return nil
+}
+
+// nested bounds how deep the value of an expression is. What a loop makes of its
+// variable can be as deep as what it goes through, and its step.
+func nested(e ast.Expr) int {
+	switch e.Kind() {
+	case ast.ListKind:
+		return 1 + deepest(e.AsList().Elements()...)
+	case ast.MapKind:
+		n := 0
+		for _, entry := range e.AsMap().Entries() {
+			n = max(n, deepest(entry.AsMapEntry().Key(), entry.AsMapEntry().Value()))
+		}
+		return 1 + n
+	case ast.CallKind:
+		n := deepest(e.AsCall().Args()...)
+		if e.AsCall().IsMemberFunction() {
+			n = max(n, nested(e.AsCall().Target()))
+		}
+		switch strings.TrimPrefix(e.AsCall().FunctionName(), "optional.") {
+		case "of", "ofNonZeroValue", "first", "last", operators.OptIndex, operators.OptSelect: // an optional value is in something, too
+			n++
+		}
+		return n
+	case ast.SelectKind:
+		return nested(e.AsSelect().Operand())
+	case ast.ComprehensionKind:
+		l := e.AsComprehension()
+		return nested(l.IterRange()) + deepest(l.AccuInit(), l.LoopCondition(), l.LoopStep(), l.Result())
+	case ast.IdentKind, ast.LiteralKind, ast.StructKind, ast.UnspecifiedExprKind:
+	}
+	return 0
+}
+
+func deepest(list ...ast.Expr) int {
+	n := 0
+	for _, e := range list {
+		n = max(n, nested(e))
+	}
+	return n
 }

@@ -59,6 +59,8 @@ func TestEvaluator_CostIsBounded(t *testing.T) {
 		"format of many":                   {"'%s'.format([object.list.map(x, object.text)]) == ''", "too large"},
 		"format with many digits":          {"'%.999999999f'.format([1.0]) == ''", "precision"},
 		"many loops":                       {double("1", "a + a", 40) + "[0] > 1", "the expression has 40 loops (all, exists, exists_one, filter, map), use at most 32"},
+		"deep types":                       {double("1", "[[[[[a]]]]]", 30) + " == []", "the expression makes lists and maps in others, more than 100 deep"},
+		"copies of copies":                 {"optional.of(1)" + strings.Repeat(".optMap(a, a)", 30) + " == optional.none()", "the expression has 30 times optMap or optFlatMap, use them at most 4 times"},
 		"deep nesting":                     {strings.Repeat("{'a':", 200) + "1" + strings.Repeat("}", 200) + " == {}", "recursion"},
 		"regular expression":               {"object.text.matches('(x?y){1000}(x?y){1000}y')", "matches: the text is too long for this regular expression"},
 		"found by it":                      {"object.text.findAll('(x?y){1000}(x?y){1000}y') == []", "findAll: the text is too long for this regular expression"},

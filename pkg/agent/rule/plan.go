@@ -62,7 +62,8 @@ func (p *planner) expr(e ast.Expr) float64 {
 	case ast.SelectKind:
 		return 1 + text(e.AsSelect().FieldName()) + p.expr(e.AsSelect().Operand())
 	case ast.ListKind:
-		return 10 + p.exprs(e.AsList().Elements())
+		elements := e.AsList().Elements()
+		return 10 + float64(len(elements))/2 + p.exprs(elements)
 	case ast.MapKind:
 		units := 30.0
 		for _, entry := range e.AsMap().Entries() {
@@ -78,9 +79,8 @@ func (p *planner) expr(e ast.Expr) float64 {
 	return 1
 }
 
-// exprs are elements or arguments: each is also put somewhere.
 func (p *planner) exprs(list []ast.Expr) float64 {
-	units := float64(len(list)) / 2
+	units := 0.0
 	for _, e := range list {
 		units += p.expr(e)
 	}

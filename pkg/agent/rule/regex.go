@@ -49,7 +49,7 @@ func (m *meter) compile(function string, v ref.Val) *pattern {
 	if parsed, err := syntax.Parse(string(text), syntax.Perl); err == nil {
 		p = &pattern{}
 		p.size, p.assertions = instructions(parsed)
-		m.pay(function+": "+longText, 2*p.size)
+		m.pay(function+": "+longText, 8*p.size)
 		p.Regexp = regexp.MustCompile(string(text))
 	}
 	if m.patterns == nil {
