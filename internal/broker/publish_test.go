@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/hawser-io/hawser/internal/broker"
+	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -274,6 +275,40 @@ func TestPublish_RestEndsWithTheAnswer(t *testing.T) {
 		agent.expect()
 		pass(time.Millisecond)
 		agent.expect("spec create_request w1 v2")
+	})
+}
+
+// t1 A work waits behind the deletion of the one that had its name before. t2 The cluster is
+// released, and what is there is looked up. t3 The agent confirms the deletion, and what waited
+// begins. t4 What was found at t2 is dropped. Therefore what waited was found there too.
+func TestPublish_ReleaseTakesWhatBeginsMeanwhile(t *testing.T) {
+	inSlowWorld(t, broker.Config{}, func(w *world, s *slowStore) {
+		agent, source := w.open(w.agentOf(s, "c1"), nil), w.source("src")
+		for _, k := range []work{{version: 1}, {version: 2, deleting: true}, {id: "w2", name: "name-of-w1", version: 1}} {
+			done := w.begin(w.Context(), source, k.event())
+			s.tokens <- nil
+			if r := <-done; r.err != nil {
+				t.Fatal(r.err)
+			}
+		}
+		release := w.begin(w.Context(), source, releaseOf(t, "src", "c1"))
+		confirmed := w.begin(w.Context(), agent.peer, w.event(report{version: 2, deleted: true}))
+		for pending(release) || pending(confirmed) {
+			s.tokens <- nil
+		}
+		if r := <-confirmed; r.receipt.Outcome != codec.OutcomeConfirmed {
+			t.Errorf("the confirmation: %+v", r)
+		}
+		if r := <-release; r.err != nil {
+			t.Fatal(r.err)
+		}
+		err := s.Scan(w.Context(), store.Scope{DataType: codec.ManifestBundles, Cluster: "c1"}, func(m store.Meta) error {
+			t.Errorf("%s is left", m.ResourceID)
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
 	})
 }
 

@@ -171,9 +171,15 @@ func (i *Intake) Release(ctx context.Context, e *call.Event) (r transport.Receip
 		return r, call.Store(err)
 	}
 	var ops []store.Op
+	drop := func(k store.Key) {
+		ops = append(ops, store.Op{Kind: store.Drop, Key: k, Owner: owner, At: i.cfg.Now()})
+	}
 	for _, d := range codec.DataTypes() {
 		err := i.cfg.Store.Scan(ctx, store.Scope{DataType: d, Cluster: cluster, Owner: owner}, func(m store.Meta) error {
-			ops = append(ops, store.Op{Kind: store.Drop, Key: m.Key, Owner: owner, At: i.cfg.Now()})
+			drop(m.Key)
+			if w := m.Waiting; w != nil && w.ResourceID != m.ResourceID { // it may have begun by then
+				drop(store.Key{DataType: d, Cluster: cluster, ResourceID: w.ResourceID})
+			}
 			return nil
 		})
 		if err != nil {
