@@ -170,21 +170,9 @@ func (i *Intake) Release(ctx context.Context, e *call.Event) (r transport.Receip
 	if _, err := i.commits.commit(ctx, e.From, void); err != nil {
 		return r, call.Store(err)
 	}
-	var ops []store.Op
-	drop := func(k store.Key) {
-		ops = append(ops, store.Op{Kind: store.Drop, Key: k, Owner: owner, At: i.cfg.Now()})
-	}
-	for _, d := range codec.DataTypes() {
-		err := i.cfg.Store.Scan(ctx, store.Scope{DataType: d, Cluster: cluster, Owner: owner}, func(m store.Meta) error {
-			drop(m.Key)
-			if w := m.Waiting; w != nil && w.ResourceID != m.ResourceID { // it may have begun by then
-				drop(store.Key{DataType: d, Cluster: cluster, ResourceID: w.ResourceID})
-			}
-			return nil
-		})
-		if err != nil {
-			return r, call.Store(err)
-		}
+	ops, err := i.drops(ctx, owner, cluster)
+	if err != nil {
+		return r, call.Store(err)
 	}
 	if len(ops) == 0 {
 		r.Outcome = codec.OutcomeIgnored
@@ -195,6 +183,27 @@ func (i *Intake) Release(ctx context.Context, e *call.Event) (r transport.Receip
 	}
 	r.Outcome = codec.OutcomeAccepted
 	return r, nil
+}
+
+// drops are the drops of what a source has of a cluster, and of what waits there: that may
+// have begun by then.
+func (i *Intake) drops(ctx context.Context, owner, cluster string) (ops []store.Op, err error) {
+	drop := func(k store.Key) {
+		ops = append(ops, store.Op{Kind: store.Drop, Key: k, Owner: owner, At: i.cfg.Now()})
+	}
+	for _, d := range codec.DataTypes() {
+		err := i.cfg.Store.Scan(ctx, store.Scope{DataType: d, Cluster: cluster, Owner: owner}, func(m store.Meta) error {
+			drop(m.Key)
+			if w := m.Waiting; w != nil && w.ResourceID != m.ResourceID {
+				drop(store.Key{DataType: d, Cluster: cluster, ResourceID: w.ResourceID})
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return ops, nil
 }
 
 // beginRelease ends the earlier subscriptions of the source, and what it said of the cluster.
