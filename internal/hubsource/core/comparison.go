@@ -287,6 +287,9 @@ func (c *comparisons) judge(cl *cluster, revision uint64) {
 	if k.missing.begin(plan) {
 		c.lives.locateNow()
 	}
+	for _, id := range plan.Replacing {
+		k.missing.replacing = append(k.missing.replacing, cl.works[uidOf(id)])
+	}
 	c.setStage(cl, judged)
 	c.f.wake(SpecLane, Key{}, 0)
 }

@@ -27,6 +27,9 @@ type missing struct {
 	// withheld are deletions that are left to a person, for a reason.
 	withheld []codec.WithheldDeletion
 	reason   string
+	// replacing are works that were to take the name of another record. As long as one of
+	// them has not, that record is as good as missing.
+	replacing []*work
 }
 
 // begin takes what a comparison found; it reports whether there is anything.
@@ -37,6 +40,13 @@ func (m *missing) begin(plan resync.Works) bool {
 
 // none reports whether nothing is left, for us or for a person.
 func (m *missing) none() bool { return len(m.records) == 0 && len(m.withheld) == 0 && !m.later }
+
+// isFinal reports whether nothing is left, and nothing can turn out to be missing after all
+// on this subscription.
+func (m *missing) isFinal(sub int) bool {
+	replaces := func(w *work) bool { return w.broker.sub == sub && w.broker.displaces }
+	return m.none() && !slices.ContainsFunc(m.replacing, replaces)
+}
 
 // nextMissing decides about works that only the broker has.
 func (c *comparisons) nextMissing(cl *cluster) *todo {
@@ -163,7 +173,7 @@ func (c *comparisons) withhold(cl *cluster, reason string) {
 // conclude ends the comparison of a cluster.
 func (c *comparisons) conclude(cl *cluster) {
 	c.setStage(cl, concluded)
-	if len(cl.comparing.missing.withheld) == 0 {
+	if cl.comparing.missing.isFinal(c.f.sub) {
 		c.lives.trust(cl.name)
 	}
 	c.tellSoon(cl)

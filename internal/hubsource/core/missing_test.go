@@ -245,3 +245,35 @@ func TestCore_AsksNobodyAboutWhatTheHubSaysIsThere(t *testing.T) {
 		t.Errorf("%d works are withheld", n)
 	}
 }
+
+// t1 a hub goes back, lacks a work, and is doubted. t2 another work of its name is made there,
+// and is to take the place of the record. t3 it is deleted before that. Therefore the record is
+// missing after all, and the doubt has not ended at t2.
+func TestCore_DoubtsAsLongAsARecordIsToBeReplaced(t *testing.T) {
+	made := newWork("m000", 1, withoutFinalizer, version("150"), func(o *workv1.ManifestWork) { o.UID = "another" })
+	f := comparingFixture(t, State{Withheld: []string{everywhere}}, made)
+	f.page(codec.Inventory{Clusters: []codec.ClusterDigest{{Cluster: "cluster1", Digest: codec.Digest{Count: 1}}}})
+	f.tag()
+	f.page(codec.Inventory{Records: missingRecords(1)})
+	f.locate("200")
+	add := next[AddFinalizer](f, SpecLane, made.UID)
+	f.clusterIdle("cluster1")
+	f.now = f.now.Add(tellAfter)
+	if e := f.core.Next(SpecLane, Key{}); e != nil {
+		t.Fatalf("next is %T %+v", e, e)
+	}
+	if s, _ := f.core.State(); !s.doubtsAll() {
+		t.Fatal("the doubt has ended")
+	}
+	f.done(add, Result{Err: errNotFound()})
+	f.deleted(made.UID)
+	f.idle(SpecLane, made.UID)
+	f.now = f.now.Add(time.Minute)
+	f.clusterIdle("cluster1")
+	f.page(codec.Inventory{Records: missingRecords(1)})
+	f.locate("200")
+	f.clusterIdle("cluster1")
+	if told := f.told(); len(told.Clusters) != 1 || len(told.Clusters[0].Withheld) != 1 {
+		t.Errorf("told %+v", told)
+	}
+}

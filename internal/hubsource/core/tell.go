@@ -131,7 +131,7 @@ func (c *comparisons) clean() bool {
 		return false
 	}
 	for _, cl := range c.f.clusters {
-		if k := &cl.comparing; cl.selected && (k.stage < concluded || !k.missing.none() || cl.release.strays > 0) {
+		if k := &cl.comparing; cl.selected && (k.stage < concluded || !k.missing.isFinal(c.f.sub) || cl.release.strays > 0) {
 			return false
 		}
 	}
