@@ -65,10 +65,12 @@ func (o *oracle) lostOnHub(w *workv1.ManifestWork) {
 	o.torn(w)
 }
 
-// leftUnserved hears that a work left the hub, perhaps while its cluster was not
-// served.
-func (o *oracle) leftUnserved(w *workv1.ManifestWork) {
-	if !o.w.source.selected[w.Namespace] {
+// left hears that a work left the hub. Where its cluster was served then, an eviction may
+// begin, and go on when it no longer is.
+func (o *oracle) left(w *workv1.ManifestWork) {
+	if o.w.source.selected[w.Namespace] {
+		o.evictable[string(w.UID)] = true
+	} else {
 		o.unknown(w.Namespace, string(w.UID))
 	}
 }
@@ -151,7 +153,7 @@ func (o *oracle) refused(clusterName string) bool {
 func (o *oracle) torn(w *workv1.ManifestWork) {
 	id := string(w.UID)
 	o.lost[id] = true
-	o.leftUnserved(w)
+	o.left(w)
 	o.mustStay[id] = o.mustStay[id] && o.orphansThere(store.Key{DataType: codec.ManifestBundles, Cluster: w.Namespace, ResourceID: id})
 }
 
