@@ -55,7 +55,7 @@ func (o *oracle) older(w *workv1.ManifestWork) {
 func (o *oracle) backOnHub(w *workv1.ManifestWork) {
 	id := string(w.UID)
 	deleting := w.DeletionTimestamp != nil
-	o.gone[id], o.dead[id], o.ended[id] = deleting, deleting, false
+	o.gone[id], o.dead[id], o.ended[id], o.confirmed[id] = deleting, deleting, false, false
 	o.mustStay[id] = deleting && orphans(w.Spec.DeleteOption)
 	o.older(w)
 }

@@ -56,13 +56,14 @@ func (o *oracle) appliedOnHub(work *workv1.ManifestWork) {
 // endOnHub judges that a work was let go on the hub. After the broker lost its
 // store nobody knows of a work whose first status was still under way, nor which of
 // two clusters had the name. The objects of a work whose name another one took over
-// are that one's, which prunes what it lacks; a restored hub may have the former again.
+// are that one's, which prunes what it lacks; a restored hub may have the former again. So
+// may a restored store have one of which nothing was left, until its source compares.
 func (o *oracle) endOnHub(work *workv1.ManifestWork) {
 	o.ended[string(work.UID)] = true
 	if o.handedOn[string(work.UID)] {
 		return
 	}
-	if o.forgot && (len(work.Status.ResourceStatus.Manifests) == 0 || o.overtaken(work) || o.usurped[work.Namespace]) {
+	if o.forgot && (o.confirmed[string(work.UID)] || len(work.Status.ResourceStatus.Manifests) == 0 || o.overtaken(work) || o.usurped[work.Namespace]) {
 		return
 	}
 	for name, object := range o.clusters[work.Namespace].objects {

@@ -102,6 +102,7 @@ type oracle struct {
 
 	told       map[string]bool   // by cluster and id: its agent was sent the deletion
 	handedOn   map[string]bool   // ids whose names were taken over
+	confirmed  map[string]bool   // ids whose clusters said that nothing is left
 	successors map[string]string // by id that was deleted: the one that took over its name
 
 	kept  map[string]bool   // what was committed
@@ -154,7 +155,7 @@ type object struct {
 func newOracle(w *world) *oracle {
 	return &oracle{
 		w: w, gone: map[string]bool{}, everGone: map[string]bool{}, dead: map[string]bool{}, ended: map[string]bool{}, lost: map[string]bool{}, mayStay: map[string]bool{}, mustStay: map[string]bool{},
-		told: map[string]bool{}, successors: map[string]string{}, handedOn: map[string]bool{}, released: map[string]bool{}, evictable: map[string]bool{}, dropped: map[string]bool{}, kept: map[string]bool{}, where: map[string]string{}, clusters: map[string]*truth{},
+		told: map[string]bool{}, successors: map[string]string{}, handedOn: map[string]bool{}, confirmed: map[string]bool{}, released: map[string]bool{}, evictable: map[string]bool{}, dropped: map[string]bool{}, kept: map[string]bool{}, where: map[string]string{}, clusters: map[string]*truth{},
 		speaker: map[string]string{}, usurped: map[string]bool{}, taken: map[string]bool{}, sequences: map[string]string{},
 		reports: map[string][]string{}, settled: map[string]int{}, shown: map[string]int{},
 	}
@@ -340,6 +341,7 @@ func (o *oracle) committed(op *store.Op, before, after *store.Meta) {
 	}
 	if op.Kind == store.PutStatus {
 		o.speaks(op)
+		o.confirmed[id] = o.confirmed[id] || op.Deleted && (after == nil || after.State == store.Grave)
 	}
 	if op.Kind == store.PutStatus && after != nil && before.StatusRevision != after.StatusRevision && len(op.Event) > 0 {
 		o.reported(op)
