@@ -18,6 +18,8 @@ type informer struct {
 	// news are of a list, and not told yet.
 	news []news
 	of   int // the life of the core that it was made for
+	// until is how much of the log one had read when it was stopped.
+	until int
 }
 
 // news is what an informer has to tell of a work after it has listed anew.
@@ -67,15 +69,27 @@ func (i *informer) behind(h *hub) bool {
 	return len(i.news) > 0 || i.seen < len(h.log) || i.life != h.life
 }
 
+// stop ends the informer of a life of the core. It reads nothing any more, but what it
+// has read by then it still tells: that is all that the hub has sent, or a list.
+func (i informer) stop(h *hub) *informer {
+	if i.life != h.life && len(i.news) == 0 {
+		i.list(h)
+	}
+	i.until = len(h.log)
+	return &i
+}
+
+// toldAll reports whether one that was stopped has nothing more to tell.
+func (i *informer) toldAll(h *hub) bool {
+	return len(i.news) == 0 && (i.life != h.life || i.seen >= i.until)
+}
+
 // watchFormer is what the informer of the life before tells next.
 func (s *source) watchFormer() {
 	present := s.informer
 	s.informer = *s.former
 	s.watch()
 	*s.former, s.informer = s.informer, present
-	if !s.former.behind(s.hub) {
-		s.former = nil
-	}
 }
 
 // watch is what the informer sees next.
@@ -91,7 +105,8 @@ func (s *source) watch() {
 		}
 		return
 	case s.life != s.hub.life:
-		s.list()
+		s.list(s.hub)
+		s.head = s.seen
 		return
 	}
 	e := s.hub.log[s.seen]
@@ -119,15 +134,14 @@ func (s *source) take(o *workv1.ManifestWork) {
 
 // list reads the hub anew, as an informer does whose watch cannot go on. What is
 // missing is told first, and one work after the other.
-func (s *source) list() {
-	s.seen, s.life = len(s.hub.log), s.hub.life
-	s.head = s.seen
-	for _, key := range slices.Sorted(maps.Keys(s.has)) {
-		if s.hub.works[key] == nil {
-			s.news = append(s.news, news{s.has[key], true})
+func (i *informer) list(h *hub) {
+	i.seen, i.life = len(h.log), h.life
+	for _, key := range slices.Sorted(maps.Keys(i.has)) {
+		if h.works[key] == nil {
+			i.news = append(i.news, news{i.has[key], true})
 		}
 	}
-	for _, key := range s.hub.keys() {
-		s.news = append(s.news, news{s.hub.works[key], false})
+	for _, key := range h.keys() {
+		i.news = append(i.news, news{h.works[key], false})
 	}
 }

@@ -508,7 +508,7 @@ func (o *oracle) removed(where string, t *truth, name string, old object) {
 			continue
 		}
 		// A work that has not got hold of a shared object yet makes it anew.
-		if old.data["work"] != "" || slices.Contains(old.owners, w.name) {
+		if old.data["work"] != "" || slices.Contains(old.owners, w.name) && !o.w.stock.hasBefore(where, w.name, id) {
 			o.w.fail("I3", "%s: %s was deleted, and work %s (%s) wants it", where, name, w.name, id)
 		}
 	}

@@ -39,7 +39,7 @@ type source struct {
 
 	informer           // of the replica that leads
 	standby  *informer // of the one that waits, nil: it shows what the hub has
-	former   *informer // of the life of the hub before, until it has told all
+	former   *informer // of the life of the hub before, stopped; nil: there is none
 }
 
 type write struct {
@@ -88,13 +88,10 @@ func (s *source) inform(read *informer) {
 	}
 }
 
-// beginLife makes the informers anew, by a list that no cache answered. Those of
-// before end when they have told what they had to tell.
+// beginLife makes the informers anew, by a list that no cache answered.
 func (s *source) beginLife() {
 	s.link.loseIfAny("another life of the hub begins")
-	if before := s.informer; before.behind(s.hub) {
-		s.former = &before
-	}
+	s.former = s.informer.stop(s.hub)
 	s.inform(s.hub.informer(0))
 }
 
@@ -177,7 +174,7 @@ func (s *source) steps(list []step) []step {
 	if !s.blind && s.behind(s.hub) {
 		list = append(list, step{"hub", "watch", "", s.watch})
 	}
-	if !s.blind && s.former != nil {
+	if !s.blind && s.former != nil && !s.former.toldAll(s.hub) {
 		list = append(list, step{"hub", "watch of the life before", "", s.watchFormer})
 	}
 	now := time.Now()

@@ -238,6 +238,13 @@ func (a *stockAgent) apply(id string, w *stockWork) {
 	w.unsent = true
 }
 
+// hasBefore reports whether this is the agent's cluster, and what carries the name of a
+// work is still of the one before: the agent gets a deletion and the next work of that
+// name in one list, and may carry out the deletion first.
+func (a *stockAgent) hasBefore(cluster, name, id string) bool {
+	return cluster == a.name && a.applied[name] != nil && a.applied[name].id != id
+}
+
 // othersOf names the other works that have an object.
 func (a *stockAgent) othersOf(object, work string) (others []string) {
 	for _, name := range slices.Sorted(maps.Keys(a.applied)) {
