@@ -207,9 +207,9 @@ func (p *plan) mayHave(h *Meta) bool {
 		// The cluster had the work, so h is older: the store went back in time.
 		return p.op.Reported
 	}
-	// No cluster has said that it had h. It may have the work, from before a loss of
-	// the store, after which the other source was the first to come, with a deletion.
-	return h.State == Tombstone && h.StatusRevision == 0 && h.Sequence == ""
+	// The cluster may have the work, where the store lost its record, or went back to
+	// before it was made; h is confirmed before long, and then it is known.
+	return h.State == Tombstone
 }
 
 // putWaiting: the op's id waits behind b, the tombstone of another id.

@@ -114,8 +114,8 @@ const (
 	// is the record's current spec revision, 0 when there is none. Also where a
 	// deletion of a reported work that has no record meets a record of its name:
 	// that one has to be deleted first. And where a deletion of a work that has no
-	// record meets another source's tombstone of its name, of which no status came:
-	// it can succeed after the confirmation.
+	// record meets another source's tombstone of its name: it can succeed after the
+	// confirmation.
 	ConditionFailed
 	// Invalid: the op lacks a field its kind needs, or holds one that cannot be
 	// stored; Outcome.Detail says which. The other ops of the batch are not
