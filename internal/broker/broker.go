@@ -43,6 +43,8 @@ type Broker struct {
 	claims *claims.Claims
 	intake *intake.Intake
 	feed   *feed.Feed
+	// reading is for what is being read of lists and sync events.
+	reading *call.Budget
 
 	publishes       *prometheus.CounterVec
 	publishDuration *prometheus.HistogramVec
@@ -62,6 +64,7 @@ func New(cfg Config) (*Broker, error) {
 	b := &Broker{
 		cfg:             cfg,
 		claims:          claims.New(&cfg),
+		reading:         call.NewBudget(cfg.QueueBytes),
 		publishes:       meter.Counters("publishes_total", "Publish calls by kind of event and result.", "kind", "result"),
 		publishDuration: meter.Seconds("publish_duration_seconds", "Time from an event's arrival to its answer.", "kind"),
 		panics:          meter.Counter("panics_total", "Calls that panicked; each is a bug."),

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/hawser-io/hawser/internal/broker/authz"
 	"github.com/hawser-io/hawser/internal/broker/call"
@@ -30,15 +31,19 @@ func (b *Broker) Publish(ctx context.Context, p transport.Peer, event []byte, su
 	if ctx.Err() != nil { // it was delayed until nobody waits for it any more
 		return r, call.CallerGone(ctx)
 	}
-	env, normal, err := codec.Ingest(event)
+	env, incoming, err := codec.Ingest(event)
 	if err != nil {
 		return r, call.Undecodable(err)
 	}
-	e := &call.Event{Conn: p.Conn, Subscription: subscriptionID, Size: len(event), Env: env, Bytes: normal}
+	e := &call.Event{Conn: p.Conn, Subscription: subscriptionID, Size: len(event), Env: env, Incoming: incoming}
 	kind, handle := b.handler(env)
 	if e.From, err = b.admit(p, env); err != nil {
 		return r, err
 	}
+	if e.Payload, err = b.room(e); err != nil {
+		return r, err
+	}
+	defer b.reading.Free(e.From, e.Payload)
 	// Where it is not the store that decides, the receipt has the revision at which it is now.
 	defer func() {
 		if r.Revision == 0 {
@@ -46,6 +51,24 @@ func (b *Broker) Publish(ctx context.Context, p transport.Peer, event []byte, su
 		}
 	}()
 	return handle(ctx, e)
+}
+
+// room reserves the memory that reading a list or a sync event takes. It has nothing to do
+// with the number of bytes that came: two of them make an empty entry.
+func (b *Broker) room(e *call.Event) (int, error) {
+	n, err := e.Env.PayloadBytes()
+	switch {
+	case err != nil:
+		refused := call.Undecodable(err)
+		refused.Attribute = "data"
+		return 0, refused
+	case n > b.cfg.QueueBytes/2: // it would never fit
+		return 0, call.Refused(transport.CodeTooLarge, "data",
+			fmt.Sprintf("the data takes %d bytes when it is read, at most %d are taken", n, b.cfg.QueueBytes/2), "say it in several events")
+	case !b.reading.Reserve(e.From, n):
+		return 0, call.Overloaded("too much that was sent is being read", call.ComeBack)
+	}
+	return n, nil
 }
 
 // handler handles one kind of event.

@@ -313,7 +313,11 @@ func TestResync_MemoryOfListsIsBounded(t *testing.T) {
 		w.put(source.peer, work{version: 1}.event())
 		w.put(w.agent("c1"), w.event(report{version: 1})) // the stream is stuck in this one
 		synctest.Wait()
-		list := hashes("src", "", codec.StatusHash{ResourceID: strings.Repeat("x", 10<<10)})
+		long := make([]codec.StatusHash, 10)
+		for i := range long {
+			long[i].ResourceID = fmt.Sprintf("%01000d", i)
+		}
+		list := hashes("src", "", long...)
 		var err error
 		n := 0
 		for ; err == nil && n < 100; n++ {

@@ -1,7 +1,6 @@
 package codec
 
 import (
-	"encoding/json"
 	"math"
 	"strconv"
 	"strings"
@@ -73,24 +72,27 @@ func ParseEnvelope(b []byte) (Envelope, error) {
 	return *env, nil
 }
 
-// Ingest is ParseEnvelope and Normalize in one pass: the envelope to decide by,
-// and the event to store, which is memory of its own. An Envelope is large: handed
-// on by value, it would make the stack of every publish grow once more.
-func Ingest(b []byte) (*Envelope, []byte, error) {
+// Incoming is an event that was read and not copied yet.
+type Incoming struct{ w *wireEvent }
+
+// Ingest is ParseEnvelope, and Normalize where the event is to be stored: the envelope
+// to decide by is there first, so that nothing is copied of what is refused. An Envelope
+// is large: handed on by value, it would make the stack of every publish grow once more.
+func Ingest(b []byte) (*Envelope, Incoming, error) {
 	w, err := parse(b)
 	if err != nil {
-		return nil, nil, err
+		return nil, Incoming{}, err
 	}
 	env, err := w.envelope()
 	if err != nil {
-		return nil, nil, err
+		return nil, Incoming{}, err
 	}
-	n, err := w.normalized()
-	if err != nil {
-		return nil, nil, err
-	}
-	return env, n, nil
+	return env, Incoming{w}, nil
 }
+
+// Normalized returns the event to store, which is memory of its own. It may be called
+// once, while the input of Ingest is there.
+func (i Incoming) Normalized() ([]byte, error) { return i.w.normalized() }
 
 func (w *wireEvent) envelope() (*Envelope, error) {
 	env := &Envelope{
@@ -115,7 +117,21 @@ func (w *wireEvent) envelope() (*Envelope, error) {
 			return nil, err
 		}
 	}
-	return env, nil
+	return env, env.checkNames()
+}
+
+// checkNames refuses what nobody could print, or keep for what it is.
+func (env *Envelope) checkNames() error {
+	for _, n := range [...]struct{ attribute, text string }{
+		{"id", env.ID}, {"source", env.Source}, {"type", env.RawType}, {"datacontenttype", env.ContentType},
+		{ExtClusterName, env.Cluster}, {ExtOriginalSource, env.OriginalSource}, {ExtResourceID, env.ResourceID},
+		{ExtSequenceID, env.SequenceID}, {ExtStatusHash, env.StatusHash},
+	} {
+		if err := CheckName(n.attribute, n.text); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // set takes one extension over; unknown ones mean nothing to a broker.
@@ -139,9 +155,10 @@ func (env *Envelope) set(a *attribute) (err error) {
 	case ExtStatusHash:
 		env.StatusHash, err = a.text()
 	case ExtMetadata:
-		if env.RawMetadata, err = a.text(); err == nil {
-			err = env.readMetadata()
+		if a.value.kind != fieldString {
+			return attributeError(ExtMetadata, "", "must be a string")
 		}
+		err = env.readMetadata(a.value.bytes)
 	default:
 		err = env.setOwn(a)
 	}
@@ -175,39 +192,31 @@ func (env *Envelope) setOwn(a *attribute) (err error) {
 	return err
 }
 
-// objectMeta is what a broker reads of the metadata extension. Member names
-// are matched like every Go receiver of this protocol matches them, so that
-// broker and receivers see the same name.
-type objectMeta struct {
-	Name       string `json:"name"`
-	Namespace  string `json:"namespace"`
-	UID        string `json:"uid"`
-	Generation int64  `json:"generation"`
-}
-
-// readMetadata parses RawMetadata; an empty text is taken like {}.
-func (env *Envelope) readMetadata() error {
-	env.HasMetadata = true
-	m, err := parseMetadata(env.RawMetadata)
-	if err != nil {
+// readMetadata reads what a broker needs of RawMetadata; an empty text is taken like
+// {}. Member names are matched like every Go receiver of this protocol matches them,
+// and no member may be there twice, so that broker and receivers see the same name.
+func (env *Envelope) readMetadata(text []byte) error {
+	env.HasMetadata, env.RawMetadata = true, string(text)
+	if len(text) == 0 {
+		return nil
+	}
+	err := readObject(text, metadataMembers, func(r *jsonReader, member int) (err error) {
+		if member == 0 {
+			env.ObjectGen, err = r.integer()
+			return err
+		}
+		var name []byte
+		name, err = r.name("has a " + metadataMembers[member] + " that")
+		*[]*string{nil, &env.ObjectName, &env.ObjectNS, &env.ObjectUID}[member] = string(name)
 		return err
+	})
+	if err == nil && env.ObjectGen < 0 {
+		return attributeError(ExtMetadata, "", "its generation must not be negative")
 	}
-	env.ObjectName, env.ObjectNS, env.ObjectUID, env.ObjectGen = m.Name, m.Namespace, m.UID, m.Generation
-	return nil
+	return problemWith(ExtMetadata, "must be the JSON of a Kubernetes ObjectMeta", err)
 }
 
-func parseMetadata(text string) (m objectMeta, err error) {
-	if text == "" {
-		return m, nil
-	}
-	if err := json.Unmarshal([]byte(text), &m); err != nil {
-		return m, attributeError(ExtMetadata, "", "must be the JSON of a Kubernetes ObjectMeta")
-	}
-	if m.Generation < 0 {
-		return m, attributeError(ExtMetadata, "", "its generation must not be negative")
-	}
-	return m, nil
-}
+var metadataMembers = []string{"generation", "name", "namespace", "uid"}
 
 func (a *attribute) text() (string, error) {
 	if a.value.kind != fieldString {

@@ -194,7 +194,7 @@ func TestParseEnvelope_LeavesVersionsOfUnknownTypesAlone(t *testing.T) {
 	p := specProto()
 	p.Type = "certificates.k8s.io.v1.certificatesigningrequests.spec.create_request"
 	p.Attributes["ce-resourceversion"] = pString("123456789012")
-	env, n, err := Ingest(marshalProto(t, p))
+	env, n, err := ingest(marshalProto(t, p))
 	if err != nil || env.HasVersion || env.Version != 0 {
 		t.Errorf("got %+v, %v", env, err)
 	}
@@ -210,7 +210,7 @@ func TestVersion_StringForm(t *testing.T) {
 	p := specProto()
 	p.Type = d.String() + ".spec.update_request"
 	p.Attributes["ce-resourceversion"] = pString("123456789012")
-	env, n, err := Ingest(marshalProto(t, p))
+	env, n, err := ingest(marshalProto(t, p))
 	if err != nil || env.Version != 123456789012 || !env.HasVersion {
 		t.Errorf("got %+v, %v", env, err)
 	}

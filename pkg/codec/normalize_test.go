@@ -33,13 +33,23 @@ func TestNormalize_KeepsWhatHasAMeaning(t *testing.T) {
 	if d := diffProto(want, unmarshalProto(t, got)); d != "" {
 		t.Error(d)
 	}
-	env, same, err := Ingest(marshalProto(t, p))
+	env, same, err := ingest(marshalProto(t, p))
 	if err != nil || !bytes.Equal(got, same) {
 		t.Errorf("Ingest normalises differently: %v", err)
 	}
 	if env.Revision != 7 || env.Supersedes != 7 || env.Version != 3 {
 		t.Errorf("Ingest lost what the source said: %+v", env)
 	}
+}
+
+// ingest is Ingest of an event that is stored.
+func ingest(b []byte) (*Envelope, []byte, error) {
+	env, incoming, err := Ingest(b)
+	if err != nil {
+		return nil, nil, err
+	}
+	n, err := incoming.Normalized()
+	return env, n, err
 }
 
 // The order of fields and entries on the wire does not matter.

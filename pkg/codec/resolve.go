@@ -2,6 +2,7 @@ package codec
 
 import (
 	"bytes"
+	"fmt"
 	"net/url"
 	"strings"
 	"time"
@@ -108,13 +109,8 @@ func mediaType(contentType []byte) string {
 
 // check validates name and value on their own.
 func (a *attribute) check() error {
-	if len(a.name) == 0 {
-		return attributeError("ce-", "", "has no name")
-	}
-	for _, c := range a.name {
-		if (c < 'a' || c > 'z') && (c < '0' || c > '9') {
-			return attributeError(string(a.name), "", "the name of an attribute consists of lower-case letters and digits")
-		}
+	if err := checkAttributeName(a.name); err != nil {
+		return err
 	}
 	switch a.value.kind {
 	case 0:
@@ -126,6 +122,21 @@ func (a *attribute) check() error {
 	case fieldURI, fieldURIRef:
 		if !canonicalURIRef(a.value.bytes) {
 			return attributeError(string(a.name), string(a.value.bytes), "must be a URI in its normal form")
+		}
+	}
+	return nil
+}
+
+func checkAttributeName(name []byte) error {
+	if len(name) == 0 {
+		return attributeError("ce-", "", "has no name")
+	}
+	if len(name) > maxAttributeName {
+		return attributeError(string(name), "", fmt.Sprintf("the name of an attribute has at most %d bytes", maxAttributeName))
+	}
+	for _, c := range name {
+		if (c < 'a' || c > 'z') && (c < '0' || c > '9') {
+			return attributeError(string(name), "", "the name of an attribute consists of lower-case letters and digits")
 		}
 	}
 	return nil

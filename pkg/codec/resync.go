@@ -36,6 +36,9 @@ type StatusHashList struct {
 // nothing, not even that its sender holds nothing, as {} does.
 var ErrNoPayload = errors.New("the resync request has no data; send at least {}")
 
+// MaxListed bounds the entries of one resync request.
+const MaxListed = 1 << 17
+
 // EncodeVersions returns the payload of a spec resync request. No versions
 // become an empty list, never null.
 func EncodeVersions(versions []ResourceVersion) ([]byte, error) {
@@ -48,21 +51,11 @@ func EncodeVersions(versions []ResourceVersion) ([]byte, error) {
 // DecodeVersions reads the payload of a spec resync request: what the agent
 // holds, in its order, duplicates included. It returns ErrNoPayload for an
 // empty body, and an *AttributeError about "data" for one that is not such a
-// list.
-func DecodeVersions(b []byte) ([]ResourceVersion, error) {
-	var l ResourceVersionList
-	if err := decodePayload(b, &l, "resourceVersions"); err != nil {
-		return nil, err
-	}
-	for i, v := range l.Versions {
-		if v.Tag == "" {
-			continue
-		}
-		if _, err := ParseTag(v.Tag); err != nil {
-			return nil, attributeError("data", v.Tag, fmt.Sprintf("resourceVersions[%d].hawserTag must be 32 lower-case hex digits", i))
-		}
-	}
-	return l.Versions, nil
+// list, has more than [MaxListed] entries, or an entry without an id.
+func DecodeVersions(b []byte) (list []ResourceVersion, err error) {
+	return decodeList(b, versionMembers, func(e *listed) ResourceVersion {
+		return ResourceVersion{ResourceID: string(e.id), ResourceVersion: e.version, Tag: string(e.text)}
+	})
 }
 
 // EncodeHashes returns the payload of a status resync request. No hashes
@@ -77,21 +70,91 @@ func EncodeHashes(hashes []StatusHash) ([]byte, error) {
 // DecodeHashes reads the payload of a status resync request; see
 // DecodeVersions.
 func DecodeHashes(b []byte) ([]StatusHash, error) {
-	var l StatusHashList
-	if err := decodePayload(b, &l, "statusHashes"); err != nil {
-		return nil, err
-	}
-	return l.Hashes, nil
+	return decodeList(b, hashMembers, func(e *listed) StatusHash {
+		return StatusHash{ResourceID: string(e.id), StatusHash: string(e.text)}
+	})
 }
 
-func decodePayload(b []byte, into any, member string) error {
-	if len(b) == 0 {
-		return ErrNoPayload
+// Names of the list, and of the members of an entry: id, text, version.
+var (
+	versionMembers = []string{"resourceVersions", "resourceID", "hawserTag", "resourceVersion"}
+	hashMembers    = []string{"statusHashes", "resourceID", "statusHash"}
+)
+
+// listed is one entry of a resync request; its slices are of the input.
+type listed struct {
+	id, text []byte
+	version  int64
+}
+
+// decodeList reads a list twice, so that it takes no more memory than it needs, and
+// none for a list that is refused.
+func decodeList[T any](b []byte, members []string, make1 func(e *listed) T) (list []T, err error) {
+	entries, _, err := measureList(b, members)
+	if err != nil || entries == 0 {
+		return nil, err
 	}
-	if err := json.Unmarshal(b, into); err != nil {
-		return attributeError("data", "", `must be the JSON object {"`+member+`":[...]}`)
+	list = make([]T, 0, entries)
+	err = eachListed(b, members, func(e *listed) error {
+		list = append(list, make1(e))
+		return nil
+	})
+	return list, err
+}
+
+// entryBytes is what an entry of a list takes while it is compared, besides its texts.
+const entryBytes = 160
+
+// measureList returns the number of entries, and the memory that they take.
+func measureList(b []byte, members []string) (entries, bytes int, err error) {
+	if len(b) == 0 {
+		return 0, 0, ErrNoPayload
+	}
+	err = eachListed(b, members, func(e *listed) error {
+		if entries++; entries > MaxListed {
+			return atMost(MaxListed, "entries")
+		}
+		bytes += entryBytes + len(e.id) + len(e.text)
+		return e.check(members)
+	})
+	return entries, bytes, problemWith("data", `must be the JSON object {"`+members[0]+`":[...]}`, err)
+}
+
+func (e *listed) check(members []string) error {
+	if len(e.id) == 0 {
+		return jsonError("has an entry without " + members[1])
+	}
+	if len(members) > 3 && len(e.text) > 0 {
+		if _, err := ParseTag(string(e.text)); err != nil {
+			return jsonError("has a " + members[2] + " that is not 32 lower-case hex digits")
+		}
 	}
 	return nil
+}
+
+// eachListed calls f for every entry.
+func eachListed(b []byte, members []string, f func(e *listed) error) error {
+	var e listed
+	return readObject(b, members[:1], func(r *jsonReader, _ int) error {
+		return r.list(func() error {
+			e = listed{}
+			err := r.object(members[1:], func(member int) (err error) {
+				switch member {
+				case 0:
+					e.id, err = r.name("has a " + members[1] + " that")
+				case 1:
+					e.text, err = r.name("has a " + members[2] + " that")
+				default:
+					e.version, err = r.integer()
+				}
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			return f(&e)
+		})
+	})
 }
 
 // ResyncParams is the envelope of a resync request.
@@ -146,28 +209,82 @@ func (p *ResyncParams) event(sub Subresource, body []byte) (Event, error) {
 // condition Deleted=True: the agent has removed everything. It is all that a
 // broker must know of a status, and it looks at nothing but the type and the
 // status of the top-level conditions. It returns an *AttributeError about
-// "data" when the data is not a JSON object with conditions; no data reports
-// nothing.
-func ReportsDeleted(data []byte) (bool, error) {
+// "data" when the data is not a JSON object with conditions, or a larger one than a
+// status can be; no data reports nothing.
+func ReportsDeleted(data []byte) (deleted bool, err error) {
 	if len(data) == 0 {
 		return false, nil
 	}
-	var body struct {
-		Conditions []struct {
-			Type   string `json:"type"`
-			Status string `json:"status"`
-		} `json:"conditions"`
+	r := &jsonReader{b: data, counts: true, room: MaxParts}
+	conditions, decided := 0, false
+	err = r.object(statusMembers, func(int) error {
+		return r.list(func() error {
+			if conditions++; conditions > MaxConditions {
+				return atMost(MaxConditions, "conditions")
+			}
+			of, status, err := r.condition()
+			if !decided && of == ConditionDeleted { // of two with one type the first counts
+				deleted, decided = status == "True", true
+			}
+			return err
+		})
+	})
+	if err == nil {
+		err = r.end()
 	}
-	if err := json.Unmarshal(data, &body); err != nil {
-		return false, attributeError("data", "", `must be the JSON object {"conditions":[...],...}`)
+	if err != nil {
+		return false, problemWith("data", `must be the JSON object {"conditions":[...],...}`, err)
 	}
-	for _, c := range body.Conditions {
-		if c.Type == ConditionDeleted {
-			return c.Status == "True", nil // of two with one type the first counts
-		}
-	}
-	return false, nil
+	return deleted, nil
 }
+
+func (r *jsonReader) condition() (of, status string, err error) {
+	err = r.object(conditionMembers, func(member int) (err error) {
+		if member == 0 {
+			of, err = r.text()
+		} else {
+			status, err = r.text()
+		}
+		return err
+	})
+	return of, status, err
+}
+
+// CheckSpec says why the data of a spec event takes too much memory to be read, nil if
+// it does not. The error is an *AttributeError about "data"; what is no work otherwise is
+// not its business.
+func CheckSpec(data []byte) error {
+	r := &jsonReader{b: data, counts: true, room: MaxParts}
+	manifests := 0
+	err := r.object(specMembers, func(int) error {
+		r.counts = false // manifests stay as they are
+		err := r.list(func() error {
+			if manifests++; manifests > MaxManifests {
+				return atMost(MaxManifests, "manifests")
+			}
+			return r.skip()
+		})
+		r.counts, r.room = true, MaxParts
+		return err
+	})
+	return problemWith("data", `must be the JSON object {"manifests":[...],...}`, err)
+}
+
+var (
+	statusMembers, conditionMembers = []string{"conditions"}, []string{"type", "status"}
+	specMembers                     = []string{"manifests"}
+)
+
+// Bounds of works and statuses.
+const (
+	// MaxManifests bounds the manifests of a work.
+	MaxManifests = 10_000
+	// MaxConditions bounds the conditions of a work, those of its manifests aside.
+	MaxConditions = 1000
+	// MaxParts bounds the objects and lists in a status, and in a work outside of its
+	// manifests: each takes far more memory than bytes.
+	MaxParts = 1 << 17
+)
 
 // ConditionDeleted is the type of the condition with which an agent reports
 // that a deleted work is gone from its cluster.

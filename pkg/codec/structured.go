@@ -4,8 +4,8 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -17,18 +17,16 @@ func (w *wireEvent) readStructured() error {
 	if len(w.attributes) > 0 {
 		return attributeError(string(w.attributes[0].name), "", "is given next to a structured event; put it into the JSON")
 	}
-	var members map[string]json.RawMessage
-	if err := json.Unmarshal(w.data, &members); err != nil || members == nil {
-		return malformed("the structured event is not a JSON object")
-	}
 	outer := *w
 	*w = wireEvent{hasAttributes: true}
-	for _, name := range slices.Sorted(maps.Keys(members)) {
-		if err := w.setMember(name, members[name]); err != nil {
-			return err
-		}
+	data, encoded, err := w.readMembers(outer.data)
+	if p := jsonError(""); errors.As(err, &p) {
+		return malformed("the structured event is not a JSON object: it %s", string(p))
 	}
-	if err := w.setStructuredData(members); err != nil {
+	if err == nil {
+		err = w.setStructuredData(data, encoded)
+	}
+	if err != nil {
 		return err
 	}
 	for _, f := range []struct {
@@ -47,12 +45,45 @@ func (w *wireEvent) readStructured() error {
 	return nil
 }
 
-func (w *wireEvent) setMember(name string, raw json.RawMessage) error {
-	if name == "data" || name == "data_base64" || !isSet(raw) {
+// readMembers takes the attributes over and returns the values of data and data_base64,
+// nil where they are absent. A member that is null is as good as absent.
+func (w *wireEvent) readMembers(event []byte) (data, encoded []byte, err error) {
+	var seen []string
+	r := &jsonReader{b: event}
+	err = r.members(func(raw []byte) error {
+		name, ok := unquote(raw[:min(len(raw), 6*maxAttributeName)])
+		switch {
+		case len(seen) == MaxAttributes:
+			return atMost(MaxAttributes, "members")
+		case !ok || len(raw) > 6*maxAttributeName:
+			return jsonError("has a member with a name that is too long")
+		case slices.Contains(seen, name):
+			return jsonError("has the member " + strconv.Quote(name) + " twice")
+		}
+		seen = append(seen, name)
+		value, err := r.value()
+		if err != nil || string(value) == "null" {
+			return err
+		}
+		switch name {
+		case "data":
+			data = value
+		case "data_base64":
+			encoded = value
+		default:
+			return w.setMember(name, value)
+		}
 		return nil
+	})
+	if err == nil {
+		err = r.end()
 	}
-	if len(w.attributes) >= MaxAttributes {
-		return malformed("more than %d attributes", MaxAttributes)
+	return data, encoded, err
+}
+
+func (w *wireEvent) setMember(name string, raw []byte) error {
+	if raw[0] == '{' || raw[0] == '[' {
+		return attributeError(name, "", "must be a string, a number or a boolean")
 	}
 	var v any
 	dec := json.NewDecoder(bytes.NewReader(raw))
@@ -89,14 +120,10 @@ func (w *wireEvent) setMember(name string, raw json.RawMessage) error {
 	return attributeError(name, "", "must be a string, a number or a boolean")
 }
 
-// isSet: a member that is null is as good as absent.
-func isSet(raw json.RawMessage) bool { return len(raw) > 0 && string(raw) != "null" }
-
 // setStructuredData takes data as it stands when it is JSON, and the content
 // of its string otherwise; data_base64 in any case by its bytes.
-func (w *wireEvent) setStructuredData(members map[string]json.RawMessage) error {
-	raw, encoded := members["data"], members["data_base64"]
-	plain, binary := isSet(raw), isSet(encoded)
+func (w *wireEvent) setStructuredData(raw, encoded []byte) error {
+	plain, binary := raw != nil, encoded != nil
 	var text string
 	switch {
 	case plain && binary:

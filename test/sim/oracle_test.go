@@ -377,6 +377,9 @@ func (o *oracle) acknowledged(c *call, r transport.Receipt) {
 	if err != nil || env.Type.Action == codec.ResyncRequest || env.Type.DataType != codec.ManifestBundles {
 		return
 	}
+	if env.Type.Subresource == codec.Status && r.Outcome == codec.OutcomeIgnored {
+		return // there was nothing that it is about, so there is nothing to keep
+	}
 	tag := codec.Tag{}
 	if env.Type.Subresource == codec.Spec {
 		tag = codec.TagOf(env.Deleting, env.Version, env.RawMetadata, env.Data)

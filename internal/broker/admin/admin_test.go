@@ -128,8 +128,8 @@ func (d *desk) compare(cluster string, lacks ...string) (withheld []*hawserv1.Wi
 		withheld = append(withheld, &hawserv1.WithheldDeletion{ResourceId: id, Revision: r.SpecRevision})
 	}
 	p := codec.SyncParams{ID: "1", Source: "src", Time: noon}
-	b := must(codec.Marshal(must(codec.NewCompared(p, codec.Compared{Clusters: []codec.ClusterComparison{c}}))(d.T)))(d.T)
-	if err := d.claims.Sources.Compared(d.Context(), &call.Event{Env: &codec.Envelope{}, Bytes: b}, source{}); err != nil {
+	e := must(codec.NewCompared(p, codec.Compared{Clusters: []codec.ClusterComparison{c}}))(d.T)
+	if err := d.claims.Sources.Compared(d.Context(), &call.Event{Env: &codec.Envelope{RawType: e.Type(), ContentType: e.DataContentType(), Data: e.Data()}}, source{}); err != nil {
 		d.Fatal(err)
 	}
 	return withheld

@@ -26,18 +26,33 @@ type Event struct {
 	// Size is how many bytes arrived.
 	Size int
 	Env  *codec.Envelope
-	// Bytes is the event as it is stored.
-	Bytes []byte
+	// Payload is how much memory its payload takes when it is read; see
+	// [codec.Envelope.PayloadBytes].
+	Payload int
+	// Incoming is the event as it came.
+	Incoming codec.Incoming
+}
+
+// Stored returns the event as it is stored, if it has at most so many bytes. It may be
+// called once.
+func (e *Event) Stored(most int) ([]byte, error) {
+	if e.Size > most+AddedBytes { // it is not even copied
+		return nil, TooLarge(e.Size, most)
+	}
+	b, err := e.Incoming.Normalized()
+	if err != nil {
+		return nil, Undecodable(err)
+	}
+	if len(b) > most {
+		return nil, TooLarge(len(b), most)
+	}
+	return b, nil
 }
 
 // Decode reads the payload of a sync event.
 func Decode[T any](e *Event, parse func(codec.Event) (T, error)) (T, error) {
 	var zero T
-	event, err := codec.Unmarshal(e.Bytes)
-	if err != nil {
-		return zero, Undecodable(err)
-	}
-	payload, err := parse(event)
+	payload, err := parse(e.Env.SyncEvent())
 	if err != nil {
 		return zero, Undecodable(err)
 	}

@@ -66,11 +66,10 @@ func TestDecode_NamesWhatIsWrong(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b, err := codec.Marshal(e)
-		if err != nil {
-			t.Fatal(err)
+		return &Event{
+			From: identity.Identity{Role: identity.Source, Name: "s"},
+			Env:  &codec.Envelope{RawType: e.Type(), ContentType: e.DataContentType(), Data: e.Data()},
 		}
-		return &Event{From: identity.Identity{Role: identity.Source, Name: "s"}, Bytes: b}
 	}
 	if a, err := Decode(ack("e"), codec.ParseAck); err != nil || a.Cursor.Revision != 7 {
 		t.Errorf("an ack is %+v, %v", a, err)
@@ -79,7 +78,7 @@ func TestDecode_NamesWhatIsWrong(t *testing.T) {
 	if _, err := Decode(ack("of/two"), codec.ParseAck); !errors.As(err, &refused) || refused.Code != transport.CodeInvalid || refused.Attribute != "data" {
 		t.Errorf("a cursor that is none: %v", err)
 	}
-	if _, err := Decode(&Event{Bytes: []byte("no event")}, codec.ParseAck); !errors.As(err, &refused) || refused.Code != transport.CodeInvalid || refused.Next != transport.NextStop {
-		t.Errorf("bytes that are no event: %v", err)
+	if _, err := Decode(&Event{Env: &codec.Envelope{}}, codec.ParseAck); !errors.As(err, &refused) || refused.Code != transport.CodeInvalid || refused.Next != transport.NextStop {
+		t.Errorf("an event of another type: %v", err)
 	}
 }

@@ -74,7 +74,7 @@ func (f *Feed) RequestPage(ctx context.Context, e *call.Event) error {
 			return err
 		}
 	}
-	size := len(e.Bytes)
+	size := e.Payload
 	if !f.lists.Reserve(s.party, size) {
 		return call.Overloaded("too many requests wait to be answered", call.ComeBack)
 	}

@@ -96,34 +96,46 @@ func (t *stream) fill(ctx context.Context) error {
 // Resync notes what a party says it has, for the streams that are to answer. A party that is
 // not subscribed gets no answer; when it subscribes and does not ask then, it is believed to
 // have nothing.
-func (f *Feed) Resync(_ context.Context, e *call.Event) (err error) {
-	l := list{}
+func (f *Feed) Resync(ctx context.Context, e *call.Event) error {
 	scope := store.Scope{DataType: e.Env.Type.DataType}
 	if e.Env.Type.Subresource == codec.Spec {
 		if e.Env.Cluster == "" {
 			return call.Missing(codec.ExtClusterName)
 		}
 		scope.Cluster = e.Env.Cluster
-		l.versions, err = codec.DecodeVersions(e.Env.Data)
 	} else {
-		scope.Owner, l.cluster = e.Env.Source, e.Env.Cluster
-		l.hashes, err = codec.DecodeHashes(e.Env.Data)
-	}
-	if err != nil {
-		refused := call.Undecodable(err)
-		refused.Attribute = "data"
-		return refused
+		scope.Owner = e.Env.Source
 	}
 	for _, s := range f.registry.askers(scope, e.Subscription, e.Conn) {
-		if !f.lists.Reserve(e.From, e.Size) {
-			return call.Overloaded("too many lists wait to be compared", call.ComeBack)
+		if ctx.Err() != nil {
+			return call.CallerGone(ctx)
 		}
-		mine := l
-		mine.free = func() { f.lists.Free(e.From, e.Size) }
-		if !s.request(&mine) {
-			mine.free()
-			return call.Overloaded("too many lists of this subscription wait to be compared", call.ComeBack)
+		if err := f.hand(s, e); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+// hand hands a list to a stream, which gets memory of its own for it.
+func (f *Feed) hand(s *subscription, e *call.Event) (err error) {
+	if !f.lists.Reserve(e.From, e.Payload) {
+		return call.Overloaded("too many lists wait to be compared", call.ComeBack)
+	}
+	l := list{free: func() { f.lists.Free(e.From, e.Payload) }}
+	if e.Env.Type.Subresource == codec.Spec {
+		l.versions, err = codec.DecodeVersions(e.Env.Data)
+	} else {
+		l.cluster = e.Env.Cluster
+		l.hashes, err = codec.DecodeHashes(e.Env.Data)
+	}
+	switch {
+	case err != nil:
+		l.free()
+		return call.Undecodable(err)
+	case !s.request(&l):
+		l.free()
+		return call.Overloaded("too many lists of this subscription wait to be compared", call.ComeBack)
 	}
 	return nil
 }

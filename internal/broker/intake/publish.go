@@ -2,6 +2,7 @@ package intake
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 
@@ -14,10 +15,14 @@ import (
 // PutSpec commits a spec or a deletion.
 func (i *Intake) PutSpec(ctx context.Context, e *call.Event) (transport.Receipt, error) {
 	env := e.Env
-	if err := i.check(e); err != nil {
+	if err := check(e); err != nil {
 		return transport.Receipt{}, err
 	}
 	if err := checkSpec(env); err != nil {
+		return transport.Receipt{}, err
+	}
+	event, err := e.Stored(i.cfg.MaxEventBytes)
+	if err != nil {
 		return transport.Receipt{}, err
 	}
 	op := store.Op{
@@ -26,7 +31,7 @@ func (i *Intake) PutSpec(ctx context.Context, e *call.Event) (transport.Receipt,
 		Tag:      codec.TagOf(env.Deleting, env.Version, env.RawMetadata, env.Data),
 		Deleting: env.Deleting, DeletedAt: env.DeletedAt,
 		Supersedes: env.Supersedes, IfRevision: env.IfRevision, Reported: env.Reported,
-		Event: e.Bytes, At: i.cfg.Now(),
+		Event: event, At: i.cfg.Now(),
 	}
 	if env.Deleting {
 		// What is stored is the last spec; that it is deleted, and when, is in the record.
@@ -34,7 +39,7 @@ func (i *Intake) PutSpec(ctx context.Context, e *call.Event) (transport.Receipt,
 		if len(env.Data) > 0 {
 			live := env.Type
 			live.Action = codec.UpdateRequest
-			op.Event = codec.AppendType(codec.WithoutAttribute(e.Bytes, codec.ExtDeletionTimestamp), live)
+			op.Event = codec.AppendType(codec.WithoutAttribute(event, codec.ExtDeletionTimestamp), live)
 		}
 	}
 	return i.put(ctx, e, op)
@@ -43,20 +48,34 @@ func (i *Intake) PutSpec(ctx context.Context, e *call.Event) (transport.Receipt,
 // PutStatus commits what an agent reports.
 func (i *Intake) PutStatus(ctx context.Context, e *call.Event) (transport.Receipt, error) {
 	env := e.Env
-	if err := i.check(e); err != nil {
+	if err := check(e); err != nil {
 		return transport.Receipt{}, err
 	}
 	if env.SequenceID == "" {
 		return transport.Receipt{}, call.Missing(codec.ExtSequenceID)
 	}
+	// Of what is not there nothing is read or copied but whether it says that it is gone: an
+	// agent which does forgets its name, too.
+	m, err := i.cfg.Store.Meta(ctx, keyOf(env))
+	unknown := errors.Is(err, store.ErrNotFound) || m.State == store.Grave
+	if err != nil && !unknown {
+		return transport.Receipt{}, call.Store(err)
+	}
 	deleted, err := codec.ReportsDeleted(env.Data)
 	if err != nil {
 		return transport.Receipt{}, call.Undecodable(err)
 	}
+	if unknown && !deleted {
+		return transport.Receipt{Outcome: codec.OutcomeIgnored}, nil
+	}
+	event, err := e.Stored(i.cfg.MaxEventBytes)
+	if err != nil {
+		return transport.Receipt{}, err
+	}
 	return i.put(ctx, e, store.Op{
 		Kind: store.PutStatus, Key: keyOf(env), Action: env.Type.Action, Version: trueVersion(env),
 		Sequence: env.SequenceID, StatusHash: env.StatusHash, Deleted: deleted,
-		Event: e.Bytes, At: i.cfg.Now(),
+		Event: event, At: i.cfg.Now(),
 	})
 }
 
@@ -65,10 +84,8 @@ func keyOf(env *codec.Envelope) store.Key {
 }
 
 // check says what an event of a work lacks.
-func (i *Intake) check(e *call.Event) error {
+func check(e *call.Event) error {
 	switch {
-	case len(e.Bytes) > i.cfg.MaxEventBytes:
-		return call.TooLarge(len(e.Bytes), i.cfg.MaxEventBytes)
 	case e.Env.Cluster == "":
 		return call.Missing(codec.ExtClusterName)
 	case e.Env.ResourceID == "":

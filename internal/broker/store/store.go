@@ -68,6 +68,8 @@ type Store interface {
 	Commit(ctx context.Context, ops []Op) ([]Outcome, error)
 	// Get returns the record, payloads included, or ErrNotFound.
 	Get(ctx context.Context, k Key) (Record, error)
+	// Meta returns the record without its payloads, or ErrNotFound.
+	Meta(ctx context.Context, k Key) (Meta, error)
 	// Scan calls f for the Meta of every record in scope (tombstones and graves
 	// too) in key order, on one consistent snapshot. An error of f ends the
 	// scan and is returned.

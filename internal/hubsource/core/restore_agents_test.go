@@ -34,13 +34,17 @@ func (r *realm) agent(m store.Meta) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	env, normal, err := codec.Ingest(b)
+	env, incoming, err := codec.Ingest(b)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	normal, err := incoming.Normalized()
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	r.agents[m.Key] = m.SpecRevision
 	o := r.commit(store.Op{Kind: store.PutStatus, Key: m.Key, Action: env.Type.Action, Version: env.Version,
-		Sequence: env.SequenceID, StatusHash: env.StatusHash, Deleted: deleted, Event: normal})
+		Sequence: env.SequenceID, StatusHash: env.StatusHash, Deleted: deleted, Event: normal, At: r.now})
 	if o.Verdict == store.SpecAgain {
 		delete(r.agents, m.Key)
 	}

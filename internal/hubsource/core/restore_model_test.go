@@ -305,7 +305,11 @@ func (r *realm) publish(e codec.Event, err error) Result {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	env, normal, err := codec.Ingest(b)
+	env, incoming, err := codec.Ingest(b)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	normal, err := incoming.Normalized()
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -313,7 +317,7 @@ func (r *realm) publish(e codec.Event, err error) Result {
 		Kind: store.PutSpec, Key: store.Key{DataType: manifestBundles, Cluster: env.Cluster, ResourceID: env.ResourceID},
 		Owner: "hub", Name: env.ObjectName, Action: env.Type.Action, Version: env.Version,
 		Tag: codec.TagOf(env.Deleting, env.Version, env.RawMetadata, env.Data), Deleting: env.Deleting, DeletedAt: env.DeletedAt,
-		Supersedes: env.Supersedes, IfRevision: env.IfRevision, Event: normal,
+		Supersedes: env.Supersedes, IfRevision: env.IfRevision, Event: normal, At: r.now,
 	}
 	if env.Deleting {
 		r.checkDeletion(*env)

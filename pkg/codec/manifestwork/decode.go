@@ -3,6 +3,7 @@ package manifestwork
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"mime"
 	"strings"
@@ -198,6 +199,10 @@ func (s *Spec) readData(e codec.Event) (problem string) {
 	}
 	if !isJSON(e.DataContentType()) {
 		return "the data must be " + codec.ContentTypeJSON
+	}
+	var a *codec.AttributeError
+	if err := codec.CheckSpec(e.Data()); errors.As(err, &a) {
+		return "the data " + a.Problem
 	}
 	var p specPayload
 	if err := json.Unmarshal(e.Data(), &p); err != nil {

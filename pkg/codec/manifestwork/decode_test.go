@@ -158,7 +158,11 @@ func TestDecodeSpec_TagIsWhatTheBrokerComputes(t *testing.T) {
 		p := params(codec.UpdateRequest)
 		p.DeletionWithData = true
 		e := encodeSpecT(t, w, p)
-		env, n, err := codec.Ingest(marshal(t, e))
+		env, incoming, err := codec.Ingest(marshal(t, e))
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := incoming.Normalized()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -206,6 +206,9 @@ func (r *StatusReport) readData(e codec.Event) error {
 	if !isJSON(e.DataContentType()) {
 		return &codec.AttributeError{Attribute: "datacontenttype", Value: e.DataContentType(), Problem: "must be " + codec.ContentTypeJSON}
 	}
+	if _, err := codec.ReportsDeleted(e.Data()); err != nil { // before it takes memory
+		return err
+	}
 	var p statusPayload
 	if err := json.Unmarshal(e.Data(), &p); err != nil {
 		return &codec.AttributeError{Attribute: "data", Problem: `must be the JSON object {"conditions":[...],"resourceStatus":[...]}`}

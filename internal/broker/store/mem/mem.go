@@ -107,6 +107,12 @@ func (s *Store) Get(ctx context.Context, k store.Key) (store.Record, error) {
 	return store.Record{Meta: *r.meta, Spec: r.spec, Status: r.status}, nil
 }
 
+// Meta implements [store.Store].
+func (s *Store) Meta(ctx context.Context, k store.Key) (store.Meta, error) {
+	r, err := s.Get(ctx, k)
+	return r.Meta, err
+}
+
 // Changes implements [store.Store].
 func (s *Store) Changes(ctx context.Context, after uint64, limit int) ([]store.Change, error) {
 	for {

@@ -171,6 +171,24 @@ func each(ctx context.Context, r engine.Reader, in *engine.IterOptions, f func(k
 	return cmp.Or(unreadableAt(in.LowerBound, it.Error()), ctx.Err())
 }
 
+// Meta implements [store.Store].
+func (s *Store) Meta(ctx context.Context, k store.Key) (store.Meta, error) {
+	var m *store.Meta
+	err := s.read(ctx, func() { m, _ = s.metas.get(k) }, func(v *view) (err error) {
+		if m == nil {
+			m, err = getMeta(v.snapshot, k)
+		}
+		if err == nil && m == nil {
+			err = store.ErrNotFound
+		}
+		return err
+	})
+	if err != nil {
+		return store.Meta{}, err
+	}
+	return *m, nil
+}
+
 // Get implements [store.Store]. What was written last is not looked up on disk.
 func (s *Store) Get(ctx context.Context, k store.Key) (r store.Record, err error) {
 	var m *store.Meta

@@ -1,0 +1,64 @@
+package broker_test
+
+import (
+	"bytes"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hawser-io/hawser/internal/broker"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// TestPublish_WhatIsDearToReadIsRefusedCheaply: what a peer sends costs a broker about as
+// much as it has bytes, whatever is in it.
+func TestPublish_WhatIsDearToReadIsRefusedCheaply(t *testing.T) {
+	fill := func(open, one, end string, bytes int) string {
+		return open + strings.TrimSuffix(strings.Repeat(one, bytes/len(one)), ",") + end
+	}
+	conditions, entries := fill(`{"conditions":[`, "{},", "]}", 3<<20), fill(`{"resourceVersions":[`, "{},", "]}", 15<<20)
+	inWorld(t, broker.Config{}, func(w *world) {
+		source := w.open(w.source("src"), hawser)
+		agent := w.open(w.agent("c1"), hawser)
+		w.put(source.peer, work{version: 1}.event())
+		status := func(id string) []byte {
+			return build("agent-id", "c1", statusType(codec.UpdateRequest), map[string]any{
+				codec.ExtResourceID: id, codec.ExtResourceVersion: 1, codec.ExtSequenceID: fmt.Sprint(1<<22 | 1<<12),
+			}, nil, conditions)
+		}
+		compared, err := codec.NewCompared(codec.SyncParams{ID: "1", Time: time.Unix(1, 0), Source: "src", Owner: "src"}, codec.Compared{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		compared.DataEncoded = bytes.Repeat([]byte{1<<3 | 2, 0}, 7<<20) // clusters without anything
+		compared.SetDataContentType(codec.ContentTypeProtobuf)
+		many, err := codec.Marshal(compared)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, c := range map[string]struct {
+			to    *tap
+			event []byte
+			code  transport.Code
+		}{
+			"a status of nothing":      {agent, status("unknown"), transport.CodeInvalid},
+			"a status of a work":       {agent, status("w1"), transport.CodeInvalid},
+			"a list":                   {agent, build("agent-id", "c1", specType(codec.ResyncRequest), map[string]any{}, nil, entries), transport.CodeInvalid},
+			"a comparison":             {source, many, transport.CodeTooLarge},
+			"a spec that is too large": {source, work{version: 2, data: entries}.event(), transport.CodeTooLarge},
+			"an id":                    {agent, versions("c1", codec.ResourceVersion{ResourceID: strings.Repeat("i", 1_600_000)}), transport.CodeInvalid},
+		} {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			_, err := w.Publish(w.Context(), c.to.peer, c.event, c.to.accepted.SubscriptionID)
+			runtime.ReadMemStats(&after)
+			e := w.refused(err, c.code)
+			if took := after.TotalAlloc - before.TotalAlloc; took > 1<<20 || len(e.Error()) > 500 {
+				t.Errorf("%s: took %d KiB, %.500v", name, took>>10, e)
+			}
+		}
+	})
+}
