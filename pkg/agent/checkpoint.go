@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -17,7 +18,7 @@ func (c *Core) checkpoint(ctx context.Context, e codec.Event) {
 		c.config.Log.WarnContext(ctx, "checkpoint that cannot be read", "error", err)
 		return
 	}
-	f, ok := c.heed(cp)
+	f, ok := c.heed(cp, e.Time())
 	if !ok {
 		c.drop(ctx, eventIgnored, e)
 		return
@@ -63,14 +64,15 @@ type findings struct {
 	sync, save     bool
 }
 
-// heed lets a checkpoint count. ok is false if this broker gives none.
-func (c *Core) heed(cp codec.Checkpoint) (f findings, ok bool) {
+// heed lets a checkpoint count; at is the broker's time. ok is false if this broker gives none.
+func (c *Core) heed(cp codec.Checkpoint, at time.Time) (f findings, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.link.hawser {
 		return f, false
 	}
 	before := *c.link
+	c.outbox.Clock(at, c.config.Now())
 	f.send, f.sequenceErr = c.outbox.Observe(cp.HighestSequenceID)
 	slices.Sort(cp.Orphans)
 	orphans := c.set.Lacks(slices.Compact(cp.Orphans), c.link.mark)

@@ -3,6 +3,7 @@ package codec
 import (
 	"fmt"
 	"strconv"
+	"time"
 )
 
 // A sequence id orders the statuses of one agent. It is a 63 bit number in
@@ -21,6 +22,12 @@ const (
 	// milliseconds, each good for 4096 ids.
 	sequenceHeadroom = 366 * 24 * 3600 * 1000
 )
+
+// SequenceTolerance is how far a sequence id may be ahead of the clock of the broker
+// that takes it. It is long, so that a cluster whose clock is wrong by hours or days still
+// reports, and it ends: for no longer are the statuses of an agent older than one that
+// came with a wrong id. Agents that are told the highest one go on from it at once.
+const SequenceTolerance = 72 * time.Hour
 
 type sequence struct {
 	time, node, step int64
@@ -63,6 +70,36 @@ func CompareSequence(prev, next string) (newer bool, err error) {
 	}
 	return n.step > p.step, nil
 }
+
+// CheckSequence says why a broker does not take a sequence id at the time now: no agent
+// makes it, or nobody could make a newer one soon. The error is an *AttributeError about
+// "sequenceid".
+func CheckSequence(id string, now time.Time) error {
+	s, err := parseSequence(id)
+	if err != nil {
+		return err
+	}
+	if s.node != sequenceNode {
+		return attributeError(ExtSequenceID, id, fmt.Sprintf("was made by node %d; agents are node %d", s.node, sequenceNode))
+	}
+	if ahead := s.time - max(now.UnixMilli()-sequenceEpoch, 0); ahead > SequenceTolerance.Milliseconds() {
+		return attributeError(ExtSequenceID, id, fmt.Sprintf("is %d hours ahead of the clock of the broker, at most %d are taken: set the clock of the cluster",
+			ahead/time.Hour.Milliseconds(), int(SequenceTolerance.Hours())))
+	}
+	return nil
+}
+
+// FollowableSequence returns id, or where [CheckSequence] would refuse what follows it
+// a little less than the highest that it takes.
+func FollowableSequence(id string, now time.Time) string {
+	if id == "" || CheckSequence(id, now.Add(-sequenceMargin)) == nil {
+		return id
+	}
+	return (&Sequencer{}).Ahead(now.UnixMilli(), (SequenceTolerance - sequenceMargin).Milliseconds())
+}
+
+// sequenceMargin is in time what agents have for ids above the one that they are told.
+const sequenceMargin = time.Minute
 
 // Sequencer makes sequence ids, each newer than all it made or observed, even
 // when the clock stands still or goes back. The zero value is ready. It is not

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strconv"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 )
@@ -155,5 +156,33 @@ func TestC8_ResourceID(t *testing.T) {
 	got := ResourceID("src1", "manifestworks.work.open-cluster-management.io", "cluster1", "w1")
 	if want := "28e8bfbf-1292-522f-999a-20f1a0f81b1e"; got != want {
 		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// TestCheckSequence: what no agent makes is refused, and what is told as the highest can
+// be followed.
+func TestCheckSequence(t *testing.T) {
+	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	at := func(d time.Duration) string { return (&Sequencer{}).Next(now.Add(d).UnixMilli()) }
+	for id, ok := range map[string]bool{
+		at(0): true, at(-1000 * time.Hour): true, at(SequenceTolerance): true, strconv.Itoa(1<<22 | sequenceNode<<sequenceStepBits): true,
+		at(SequenceTolerance + time.Second): false, "0": false, "7": false, "": false, "x": false, "9223372036854775807": false,
+	} {
+		err := CheckSequence(id, now)
+		var a *AttributeError
+		if (err == nil) != ok || err != nil && (!errors.As(err, &a) || a.Attribute != ExtSequenceID) {
+			t.Errorf("%s: %v", id, err)
+		}
+	}
+	for _, id := range []string{"", at(0), at(SequenceTolerance - 2*time.Minute)} {
+		if got := FollowableSequence(id, now); got != id {
+			t.Errorf("%s became %s", id, got)
+		}
+	}
+	for _, id := range []string{at(SequenceTolerance), at(1000 * time.Hour), "9223372036854775807"} {
+		var s Sequencer
+		if err := s.Observe(FollowableSequence(id, now)); err != nil || CheckSequence(s.Next(now.UnixMilli()), now) != nil {
+			t.Errorf("%s cannot be followed: %v", id, err)
+		}
 	}
 }

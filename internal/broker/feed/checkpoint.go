@@ -172,7 +172,7 @@ func (t *stream) checkpoint(m mark) error {
 		if m.complete {
 			c.Digest = &cluster.Digest
 		}
-		c.HighestSequenceID = cluster.Sequence
+		c.HighestSequenceID = codec.FollowableSequence(cluster.Sequence, t.cfg.Now())
 		c.ComparedSources = t.claims.Sources.Vouching(s.scope)
 		c.Orphans = s.list.Unexplained()
 	}

@@ -109,6 +109,9 @@ func (f *Feed) Begin(_ context.Context, op *store.Op, env *codec.Envelope) (done
 			return nil
 		}, nil
 	case op.Kind == store.PutStatus:
+		if err := f.checkSequence(op); err != nil {
+			return nil, err
+		}
 		if op.Deleted {
 			f.registry.rest(key, env.ObjectName, unanswered)
 		}
@@ -130,6 +133,19 @@ func (f *Feed) Begin(_ context.Context, op *store.Op, env *codec.Envelope) (done
 		}, nil
 	}
 	return nil, nil
+}
+
+// checkSequence refuses a status whose sequence id would make all later ones stale. Its
+// agents are told what the time is here, and how high the ids are.
+func (f *Feed) checkSequence(op *store.Op) error {
+	err := codec.CheckSequence(op.Sequence, op.At)
+	if err == nil {
+		return nil
+	}
+	for _, s := range f.registry.of(scopeOf(op.Key)) {
+		s.touch()
+	}
+	return call.Undecodable(err)
 }
 
 // Recheck tells agents that other sources than before vouch for their cluster.

@@ -14,7 +14,7 @@ const (
 	detailOlderVersion    = "a newer version is stored"
 	detailUpdateOfDeleted = "the work was deleted"
 	detailOlderSequence   = "a newer sequence id is stored"
-	detailBadSequence     = "the sequence id is not a number or was made by another node than the one stored"
+	detailBadSequence     = "no agent makes such a sequence id now"
 )
 
 func (p *plan) putSpec() {
@@ -247,15 +247,12 @@ func (p *plan) putStatus() {
 		p.refuse(SpecAgain, m)
 		return
 	}
-	newer, err := codec.CompareSequence(m.Sequence, p.op.Sequence)
-	switch {
+	switch why := p.outdated(m); {
 	case p.sameStatus(m):
 		// It came twice, and whoever waits for the answer may have sent the other.
 		p.say(Unchanged, m, m.StatusRevision)
-	case err != nil:
-		p.stale(m, m.StatusRevision, detailBadSequence)
-	case !newer:
-		p.stale(m, m.StatusRevision, detailOlderSequence)
+	case why != "":
+		p.stale(m, m.StatusRevision, why)
 	case p.op.Deleted && !confirms(m, p.op.Version):
 		p.refuse(SpecAgain, m)
 	default:
@@ -264,6 +261,22 @@ func (p *plan) putStatus() {
 		// the cluster is not there yet. Sources drop what they cannot use.
 		p.report(m)
 	}
+}
+
+// outdated says why the op's status is older than that of m, "" if it is not.
+func (p *plan) outdated(m *Meta) string {
+	newer, err := codec.CompareSequence(m.Sequence, p.op.Sequence)
+	switch {
+	case codec.CheckSequence(p.op.Sequence, p.op.At) != nil:
+		return detailBadSequence
+	case m.Sequence != "" && codec.CheckSequence(m.Sequence, p.op.At) != nil:
+		return "" // what no agent makes is no measure: a clock was wrong when it was stored
+	case p.op.Deleted && p.op.Version == m.Version && m.StatusRevision != 0 && !unversioned(m):
+		return "" // it answers this deletion and no other, whatever its agent's clock says
+	case err != nil || !newer:
+		return detailOlderSequence
+	}
+	return ""
 }
 
 // sameStatus reports whether the op is the status that m has.
@@ -275,8 +288,11 @@ func (p *plan) sameStatus(m *Meta) bool {
 // confirms reports whether a Deleted status about version answers tombstone m.
 // A deletion that goes out as version 0 comes back as anything.
 func confirms(m *Meta, version int64) bool {
-	unversioned := m.SpecSupersedes || m.Version == 0 || m.Version > math.MaxInt32
-	return unversioned || version >= m.Version
+	return unversioned(m) || version >= m.Version
+}
+
+func unversioned(m *Meta) bool {
+	return m.SpecSupersedes || m.Version == 0 || m.Version > math.MaxInt32
 }
 
 func (p *plan) acked() {

@@ -1,5 +1,7 @@
 package store
 
+import "github.com/hawser-io/hawser/pkg/codec"
+
 // The steps in the life of a record (the arrows of the picture in the package
 // comment). Each writes the record, tells the feed, and is the only place that does;
 // which one is taken, and when, is in cases.go.
@@ -170,7 +172,10 @@ func (p *plan) dig(old, n *Meta, spec, status, waiting Payload) {
 // report writes the op's status.
 func (p *plan) report(m *Meta) {
 	n := *m
-	n.Sequence, n.StatusVersion, n.StatusHash = p.op.Sequence, p.op.Version, p.op.StatusHash
+	n.StatusVersion, n.StatusHash = p.op.Version, p.op.StatusHash
+	if newer, err := codec.CompareSequence(p.op.Sequence, m.Sequence); err != nil || !newer || codec.CheckSequence(m.Sequence, p.op.At) != nil {
+		n.Sequence = p.op.Sequence // else it confirms a deletion although its number is lower
+	}
 	if p.op.Deleted {
 		p.confirm(m, n, FromOp)
 		return

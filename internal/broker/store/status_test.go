@@ -2,14 +2,25 @@ package store_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/pkg/codec"
 )
 
 const (
 	olderSeq = ": a newer sequence id is stored"
-	badSeq   = ": the sequence id is not a number or was made by another node than the one stored"
+	badSeq   = ": no agent makes such a sequence id now"
 )
+
+// ahead is the sequence id of an agent whose clock is ahead.
+func ahead(by time.Duration) string { return (&codec.Sequencer{}).Next(noon.Add(by).UnixMilli()) }
+
+// early is what a broker took while its clock was a week ahead.
+func early(o store.Op) store.Op {
+	o.At, o.Sequence = noon.Add(7*24*time.Hour), ahead(7*24*time.Hour)
+	return o
+}
 
 func TestDecide_Status(t *testing.T) {
 	t.Parallel()
@@ -40,6 +51,14 @@ func TestDecide_Status(t *testing.T) {
 		{name: "equal sequence of another version", before: ten, op: status("u1", 6, 10, "x"), want: "stale 2 s1" + olderSeq, after: x},
 		{name: "equal sequence", before: ten, op: status("u1", 5, 10, "y"), want: "stale 2 s1" + olderSeq, after: x},
 		{name: "older sequence", before: ten, op: status("u1", 5, 9, "y"), want: "stale 2 s1" + olderSeq, after: x},
+		{name: "sequence that is days ahead", before: ten, op: garbage(ahead(codec.SequenceTolerance + time.Second)), want: "stale 2 s1" + badSeq, after: x},
+		// t1 A broker whose clock was days ahead took the status of an agent whose clock was.
+		// t2 Its clock is put right.
+		// Therefore the number that it took is no measure for those that come.
+		{
+			name: "a sequence behind one that is days ahead", before: with(early(status("u1", 5, 10, "x"))), op: status("u1", 5, 11, "y"),
+			want: "accepted 3 s1", after: []string{"u1 live s1/n1 v5 a@1 y@3 v5"}, feed: []string{"3 u1 status s1 live"},
+		},
 		{name: "unparsable sequence", before: ten, op: garbage("abc"), want: "stale 2 s1" + badSeq, after: x},
 		{name: "no sequence", before: ten, op: garbage(""), want: "stale 2 s1" + badSeq, after: x},
 		{name: "sequence of another node", before: ten, op: garbage("46145536"), want: "stale 2 s1" + badSeq, after: x},
@@ -84,8 +103,18 @@ func TestDecide_Deleted(t *testing.T) {
 			want: "confirmed 3 s1", after: []string{"u1 grave s1/n1 v3 -@3 gone0@3 v0 over v5"}, feed: feed,
 		},
 		{
-			name: "of an older sequence does not", before: with(status("u1", 5, 10, "x"), del("u1", "n1", 5)), op: deleted("u1", 5, 9),
-			want: "stale 2 s1" + olderSeq, after: []string{"u1 tombstone s1/n1 v5 a@3 x@2 v5"},
+			name: "of an older sequence too", before: with(status("u1", 5, 10, "x"), del("u1", "n1", 5)), op: deleted("u1", 5, 9),
+			want: "confirmed 4 s1", after: []string{"u1 grave s1/n1 v5 -@4 gone5@4 v5"}, feed: []string{"4 u1 status s1 grave"},
+		},
+		// Of an unversioned deletion, or of one of a life that has no status yet, it may be
+		// the confirmation of an earlier one that comes late.
+		{
+			name: "of an older sequence and no version does not", before: with(status("u1", 5, 10, "x"), del("u1", "n1", 0)), op: deleted("u1", 0, 9),
+			want: "stale 2 s1" + olderSeq, after: []string{"u1 tombstone s1/n1 v0 a@3 x@2 v5 over v5"},
+		},
+		{
+			name: "of the life before does not", before: []store.Op{create("u1", "n1", 5, "a"), status("u1", 5, 10, "x"), del("u1", "n1", 5), deleted("u1", 5, 11), create("u1", "n1", 5, "b"), del("u1", "n1", 5)},
+			op: deleted("u1", 5, 11), want: "stale 0 s1" + olderSeq, after: []string{"u1 tombstone s1/n1 v5 b@6"},
 		},
 		{name: "of a live record: the spec again", before: live, op: deleted("u1", 5, 1), want: "specagain 1 s1", after: []string{"u1 live s1/n1 v5 a@1"}},
 		{

@@ -77,10 +77,10 @@ func (o *Outbox) ToReserve(id string, now time.Time, ahead time.Duration) (limit
 		return "", false
 	}
 	next := o.sequence
-	if o.reserved != "" && !newer(o.reserved, next.Next(now.UnixMilli())) {
+	if o.reserved != "" && !newer(o.reserved, next.Next(o.millis(now))) {
 		return "", false
 	}
-	return o.sequence.Ahead(now.UnixMilli(), ahead.Milliseconds()), true
+	return o.sequence.Ahead(o.millis(now), ahead.Milliseconds()), true
 }
 
 // Reserved says up to where sequence ids are reserved.

@@ -13,6 +13,7 @@
 package report
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -44,6 +45,8 @@ type Outbox struct {
 	// none above it.
 	observed     string
 	unfollowable bool
+	// lead is by how much the clock here is ahead of the broker's, where that matters.
+	lead time.Duration
 	// reserved is up to where ids may be used without asking first.
 	reserved string
 	memory   memory
@@ -163,7 +166,7 @@ func (o *Outbox) Next(id string, now time.Time) (l Letter, ok bool, err error) {
 	}
 	l = Letter{
 		Work: i.work, Deleted: i.deleted, fingerprint: i.fingerprint(), asked: i.asked,
-		sequence: o.sequence.Next(now.UnixMilli()), connection: o.connection,
+		sequence: o.sequence.Next(o.millis(now)), connection: o.connection,
 	}
 	if o.Remember {
 		l.essence = i.makeEssence()
@@ -205,6 +208,12 @@ func (o *Outbox) Done(l Letter, r transport.Receipt, err error) (again bool) {
 			i.sequence, i.connection, i.essence = l.sequence, l.connection, l.essence
 			o.memory.accepted(l.sequence)
 		}
+	case refusesSequence(err):
+		// A clock is wrong by days, or was when ids were reserved: they begin anew above
+		// those that the broker has. That none can follow them was told when they came.
+		o.sequence = codec.Sequencer{}
+		o.unfollowable = o.sequence.Observe(o.observed) != nil
+		i.lost(l)
 	case !transport.Retryable(err):
 		i.refused = l.fingerprint
 	default:
@@ -212,6 +221,24 @@ func (o *Outbox) Done(l Letter, r transport.Receipt, err error) (again bool) {
 	}
 	return o.due(i)
 }
+
+// refusesSequence reports whether a broker refuses a sequence id and nothing else.
+func refusesSequence(err error) bool {
+	var e *transport.Error
+	return errors.As(err, &e) && e.Code == transport.CodeInvalid && e.Attribute == codec.ExtSequenceID
+}
+
+// Clock says what the time is at the broker when it is now here. Sequence ids follow the
+// earlier clock where they are so far apart that the broker would soon refuse them.
+func (o *Outbox) Clock(broker, now time.Time) {
+	o.lead = 0
+	if lead := now.Sub(broker); !broker.IsZero() && lead > codec.SequenceTolerance/2 {
+		o.lead = lead
+	}
+}
+
+// millis is the time of sequence ids.
+func (o *Outbox) millis(now time.Time) int64 { return now.Add(-o.lead).UnixMilli() }
 
 // lost: the broker does not have the letter.
 func (i *item) lost(l Letter) {

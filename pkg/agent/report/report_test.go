@@ -488,3 +488,43 @@ func TestOutbox_RemembersAnEarlierProcess(t *testing.T) {
 		}
 	})
 }
+
+// TestOutbox_SequenceIDsThatAreTooHigh: a broker refuses ids of a clock that is days ahead
+// of its own. They begin anew by its clock, above what it has.
+func TestOutbox_SequenceIDsThatAreTooHigh(t *testing.T) {
+	b := newBench(t)
+	b.Reconnected(false)
+	broker := now.Add(-30 * 24 * time.Hour)
+	check := func(l report.Letter) error { return codec.CheckSequence(decode(t, l.Event).SequenceID, broker) }
+	refused := &transport.Error{Code: transport.CodeInvalid, Next: transport.NextStop, Attribute: codec.ExtSequenceID, Message: "too far ahead"}
+
+	b.put(work("w", 1), "Applied", true)
+	first := b.take("w") // before anything is known of the other clock
+	if check(first) == nil {
+		t.Fatal("the broker takes it: there is nothing to test")
+	}
+	b.Clock(broker, now)
+	highest := (&codec.Sequencer{}).Next(broker.Add(time.Hour).UnixMilli())
+	if due, err := b.Observe(highest); len(due) > 0 || err != nil {
+		t.Fatalf("due %v, %v", due, err)
+	}
+	b.done(first, refused, true)
+	second := b.take("w")
+	if err := check(second); err != nil {
+		t.Error(err)
+	}
+	if newer, err := codec.CompareSequence(highest, decode(t, second.Event).SequenceID); !newer || err != nil {
+		t.Errorf("the second id is not above what the broker has: %v", err)
+	}
+	b.done(second, nil, false)
+
+	// A clock that is wrong by hours stays as it is: ids follow it, as those of other agents.
+	b.Clock(now.Add(-time.Hour), now)
+	b.put(work("w", 2), "Applied", true)
+	third := b.take("w")
+	if newer, err := codec.CompareSequence((&codec.Sequencer{}).Next(now.Add(-time.Second).UnixMilli()), decode(t, third.Event).SequenceID); !newer || err != nil {
+		t.Errorf("the third id is not of this clock: %v", err)
+	}
+	// What is refused for another reason is not tried again.
+	b.done(third, &transport.Error{Code: transport.CodeInvalid, Next: transport.NextStop, Attribute: "data"}, false)
+}
