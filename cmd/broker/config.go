@@ -27,9 +27,11 @@ type config struct {
 	} `json:"tls"`
 	// Identities says which client certificates are sources, operators and
 	// viewers; agents are known by the common name that Open Cluster Management
-	// gives them.
+	// gives them. It also says what each source may have.
 	Identities identity.Mapping `json:"identities"`
-	Insecure   bool             `json:"insecure"`
+	// ClusterQuota is how much a cluster may have, of all sources together.
+	ClusterQuota identity.Limits `json:"clusterQuota"`
+	Insecure     bool            `json:"insecure"`
 
 	MaxEventBytes int `json:"maxEventBytes"`
 	// HandshakesPerAddress bounds the handshakes of one address at a time, and
@@ -94,6 +96,12 @@ func (c *config) validate() error {
 	}
 	if err := c.Identities.Validate(); err != nil {
 		wrong("identities: %w", err)
+	}
+	if err := c.ClusterQuota.Validate(); err != nil {
+		wrong("clusterQuota: %w", err)
+	}
+	if c.ClusterQuota.Clusters != 0 {
+		wrong("clusterQuota.clusters: a cluster has works and bytes; clusters is in the quota of a source")
 	}
 	if c.MaxEventBytes <= 0 {
 		wrong("max-event-bytes %d: use a positive number of bytes", c.MaxEventBytes)

@@ -53,9 +53,13 @@ identities:
 - commonName: hawser:source:hub
   role: source
   name: hub
+  clusters: [one]
+  clusterPrefixes: [edge-]
+  quota: {works: 10, bytes: 1000, clusters: 3}
 - organization: people
   role: viewer
   name: people
+clusterQuota: {works: 5}
 maxEventBytes: 100000
 handshakesPerAddress: 256
 proxyProtocolFrom: [10.0.0.0/24, "fd00::1/128"]
@@ -73,9 +77,13 @@ func TestConfig_File(t *testing.T) {
 	want := &config{
 		Listen: "10.0.0.1:9000", DataDir: "/data", Output: cmdline.NewOutput("127.0.0.1:9001"),
 		Identities: identity.Mapping{
-			{CommonName: "hawser:source:hub", Role: identity.Source, Name: "hub"},
+			{
+				CommonName: "hawser:source:hub", Role: identity.Source, Name: "hub",
+				Clusters: []string{"one"}, ClusterPrefixes: []string{"edge-"}, Quota: identity.Limits{Works: 10, Bytes: 1000, Clusters: 3},
+			},
 			{Organization: "people", Role: identity.Viewer, Name: "people"},
 		},
+		ClusterQuota:  identity.Limits{Works: 5},
 		MaxEventBytes: 100000, HandshakesPerAddress: 256, ProxyProtocolFrom: []string{"10.0.0.0/24", "fd00::1/128"}, DrainTimeout: cmdline.Duration(30 * time.Second),
 	}
 	want.TLS.CertFile, want.TLS.KeyFile, want.TLS.ClientCAFile = "tls.crt", "tls.key", "ca.crt"
@@ -116,22 +124,24 @@ func TestConfig_Refuses(t *testing.T) {
 		args []string
 		want string
 	}{
-		"no TLS":               {"", nil, "--insecure"},
-		"half of TLS":          {"", tls[:2], "client-ca-file"},
-		"insecure and TLS":     {"", append([]string{"--insecure", "--listen=127.0.0.1:1"}, tls...), "exclude each other"},
-		"insecure everywhere":  {"", []string{"--insecure"}, "loopback"},
-		"address without port": {"", append([]string{"--listen=host"}, tls...), "host:port"},
-		"bad admin address":    {"", append([]string{"--admin-listen=x"}, tls...), "host:port"},
-		"no data directory":    {"", append([]string{"--data-dir="}, tls...), "data-dir"},
-		"no event fits":        {"", append([]string{"--max-event-bytes=0"}, tls...), "positive"},
-		"no time to drain":     {"", append([]string{"--drain-timeout=-1s"}, tls...), "positive"},
-		"no handshakes":        {"", append([]string{"--handshakes-per-address=0"}, tls...), "positive"},
-		"proxy without length": {"", append([]string{"--proxy-protocol-from=10.0.0.1"}, tls...), "10.0.0.7/32"},
-		"no such file":         {"", []string{"--config=FILE.not"}, "no such file"},
-		"unknown key":          {"listn: x", []string{"--config=FILE"}, "listn"},
-		"number as duration":   {"drainTimeout: 10", []string{"--config=FILE"}, "unit"},
-		"no duration":          {"drainTimeout: soon", []string{"--config=FILE"}, "unit"},
-		"agent by rule":        {"identities: [{commonName: x, role: agent, name: c1}]", append([]string{"--config=FILE"}, tls...), "identity rule 1"},
+		"no TLS":                {"", nil, "--insecure"},
+		"half of TLS":           {"", tls[:2], "client-ca-file"},
+		"insecure and TLS":      {"", append([]string{"--insecure", "--listen=127.0.0.1:1"}, tls...), "exclude each other"},
+		"insecure everywhere":   {"", []string{"--insecure"}, "loopback"},
+		"address without port":  {"", append([]string{"--listen=host"}, tls...), "host:port"},
+		"bad admin address":     {"", append([]string{"--admin-listen=x"}, tls...), "host:port"},
+		"no data directory":     {"", append([]string{"--data-dir="}, tls...), "data-dir"},
+		"no event fits":         {"", append([]string{"--max-event-bytes=0"}, tls...), "positive"},
+		"no time to drain":      {"", append([]string{"--drain-timeout=-1s"}, tls...), "positive"},
+		"no handshakes":         {"", append([]string{"--handshakes-per-address=0"}, tls...), "positive"},
+		"proxy without length":  {"", append([]string{"--proxy-protocol-from=10.0.0.1"}, tls...), "10.0.0.7/32"},
+		"no such file":          {"", []string{"--config=FILE.not"}, "no such file"},
+		"unknown key":           {"listn: x", []string{"--config=FILE"}, "listn"},
+		"number as duration":    {"drainTimeout: 10", []string{"--config=FILE"}, "unit"},
+		"no duration":           {"drainTimeout: soon", []string{"--config=FILE"}, "unit"},
+		"negative quota":        {"clusterQuota: {works: -1}", append([]string{"--config=FILE"}, tls...), "clusterQuota: a quota is negative"},
+		"clusters of a cluster": {"clusterQuota: {clusters: 1}", append([]string{"--config=FILE"}, tls...), "quota of a source"},
+		"agent by rule":         {"identities: [{commonName: x, role: agent, name: c1}]", append([]string{"--config=FILE"}, tls...), "identity rule 1"},
 	} {
 		_, err := loaded(t, c.file, c.args...)
 		if err == nil || !strings.Contains(err.Error(), c.want) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker"
 	"github.com/hawser-io/hawser/internal/broker/listen/grpc"
+	"github.com/hawser-io/hawser/internal/broker/quota"
 	"github.com/hawser-io/hawser/internal/broker/store/pebble"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/run"
@@ -51,7 +52,7 @@ func (c *config) tasks(s *pebble.Store, creds credentials.TransportCredentials, 
 	b, err := broker.New(broker.Config{
 		Store: s, Log: log, Registry: registry, Insecure: c.Insecure,
 		MaxEventBytes: c.MaxEventBytes, QueueBytes: max(broker.DefaultQueueBytes, 8*c.MaxEventBytes),
-		DrainTimeout: time.Duration(c.DrainTimeout),
+		DrainTimeout: time.Duration(c.DrainTimeout), Quotas: quota.NewTable(c.Identities, c.ClusterQuota),
 	})
 	if err != nil {
 		return nil, err

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hawser-io/hawser/internal/broker"
+	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -37,10 +38,13 @@ func documented(t *testing.T) map[string]string {
 // TestMetrics_AreDocumented: docs/metrics.md and the registry say the same.
 func TestMetrics_AreDocumented(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	inWorld(t, broker.Config{Registry: registry}, func(w *world) {
+	cfg := ruled(identity.Limits{Works: 1}, identity.Limits{})
+	cfg.Registry = registry
+	inWorld(t, cfg, func(w *world) {
 		// Metrics with labels appear when they count.
 		agent, source := w.subscribe(w.agent("c1")), w.subscribe(w.source("src"))
 		w.put(source.peer, work{version: 1}.event())
+		w.tries("one too many", "overloaded resourceid", source.peer, work{id: "w2", version: 1}.event())
 		w.put(agent.peer, w.event(report{version: 1}))
 		agent.take()
 		source.take()

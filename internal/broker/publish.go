@@ -125,6 +125,7 @@ func (b *Broker) admit(p transport.Peer, env *codec.Envelope) (identity.Identity
 	c := authz.Call{
 		Method: authz.Publish, Type: env.Type,
 		Source: env.Source, Cluster: env.Cluster, Namespace: env.ObjectNS,
+		Deleting: env.Deleting, Reach: b.cfg.Quotas.Of(env.Source).Reach,
 	}
 	if env.Type == (codec.EventType{}) {
 		c.RawType = env.RawType

@@ -41,6 +41,13 @@ type Rule struct {
 	Organization string `json:"organization,omitempty"`
 	Role         Role   `json:"role"`
 	Name         string `json:"name"`
+
+	// Clusters and ClusterPrefixes are where a source may have works: on the clusters with these
+	// names, and on those whose names begin so. Without either it may on all.
+	Clusters        []string `json:"clusters,omitempty"`
+	ClusterPrefixes []string `json:"clusterPrefixes,omitempty"`
+	// Quota is how much a source may have.
+	Quota Limits `json:"quota,omitzero"`
 }
 
 // Mapping is a list of rules; the first that matches wins.
@@ -57,6 +64,9 @@ func (m Mapping) Validate() error {
 			return fmt.Errorf("identity rule %d: role is %q, use source, operator or viewer", i+1, r.Role)
 		case r.Name == "":
 			return fmt.Errorf("identity rule %d: name is empty, set the %s's name", i+1, r.Role)
+		}
+		if err := m.validateTerms(i); err != nil {
+			return fmt.Errorf("identity rule %d: %w", i+1, err)
 		}
 	}
 	return nil
@@ -78,7 +88,7 @@ func (m Mapping) FromCertificate(c *x509.Certificate) (Identity, error) {
 	}
 	if rest, ok := strings.CutPrefix(c.Subject.CommonName, agentPrefix); ok {
 		cluster, agent, hasAgent := strings.Cut(rest, ":")
-		if cluster != "" && (!hasAgent || agent != "" && !strings.Contains(agent, ":")) {
+		if CheckCluster(cluster) == nil && (!hasAgent || agent != "" && !strings.Contains(agent, ":")) {
 			return Identity{Role: Agent, Name: cluster}, nil
 		}
 	}

@@ -26,6 +26,9 @@ func TestMapping_FromCertificate(t *testing.T) {
 		{cn: "system:open-cluster-management:c1:x7k2", want: "agent/c1"},
 		{cn: "system:open-cluster-management:"},
 		{cn: "system:open-cluster-management::agent"},
+		{cn: "system:open-cluster-management:C1"},
+		{cn: "system:open-cluster-management:a.b:agent"},
+		{cn: "system:open-cluster-management:a/b"},
 		{cn: "system:open-cluster-management:c1:"},
 		{cn: "system:open-cluster-management:c1:agent:more"},
 		{cn: "hub-east", want: "source/east"},
@@ -52,9 +55,33 @@ func TestMapping_ValidateRefuses(t *testing.T) {
 		"no name":    {Role: identity.Source, Name: "x"},
 		"agent":      {CommonName: "a", Role: identity.Agent, Name: "c1"},
 		"empty name": {CommonName: "a", Role: identity.Viewer},
+
+		"clusters of a viewer": {CommonName: "a", Role: identity.Viewer, Name: "v", Clusters: []string{"c1"}},
+		"quota of an operator": {CommonName: "a", Role: identity.Operator, Name: "o", Quota: identity.Limits{Works: 1}},
+		"no name of a cluster": {CommonName: "a", Role: identity.Source, Name: "x", Clusters: []string{"c1", "*"}},
+		"no prefix":            {CommonName: "a", Role: identity.Source, Name: "x", ClusterPrefixes: []string{""}},
+		"pattern":              {CommonName: "a", Role: identity.Source, Name: "x", ClusterPrefixes: []string{"edge-*"}},
+		"negative quota":       {CommonName: "a", Role: identity.Source, Name: "x", Quota: identity.Limits{Bytes: -1}},
 	} {
 		if (identity.Mapping{r}).Validate() == nil {
 			t.Errorf("%s: must be refused", name)
 		}
+	}
+}
+
+// TestMapping_OneSourceHasOneReach: which of its certificates it shows must not matter.
+func TestMapping_OneSourceHasOneReach(t *testing.T) {
+	one := identity.Rule{CommonName: "a", Role: identity.Source, Name: "hub", ClusterPrefixes: []string{"edge-"}, Quota: identity.Limits{Works: 1}}
+	same, other, wider := one, one, one
+	same.CommonName, other.Name, wider.ClusterPrefixes = "b", "another", nil
+	other.Quota.Works = 2
+	if err := (identity.Mapping{one, other, same}).Validate(); err != nil {
+		t.Error(err)
+	}
+	if (identity.Mapping{one, wider}).Validate() == nil {
+		t.Error("a rule gives a source that another one limits all clusters")
+	}
+	if r := one.Reach(); !r.Covers("edge-1") || r.Covers("edge") || !wider.Reach().Covers("any") {
+		t.Errorf("%+v", r)
 	}
 }

@@ -21,6 +21,7 @@ var rows = [][]string{
 	{"internal/broker/call"},
 	{"internal/broker/listen/..."},
 	{"internal/broker/store/..."},
+	{"internal/broker/quota"},
 	{"internal/broker/authz"},
 	{"internal/hubsource/...", "internal/admission/..."},
 	{"pkg/agent"},
@@ -53,7 +54,7 @@ var apart = []struct{ from, to, why string }{
 
 // pure lists the packages without clock, socket, lock, file, logger or chance:
 // inputs in, decisions out.
-var pure = []string{"pkg/codec/...", "internal/resync", "internal/broker/route", "internal/admission", "internal/hubsource/core"}
+var pure = []string{"pkg/codec/...", "internal/resync", "internal/broker/route", "internal/broker/quota", "internal/admission", "internal/hubsource/core"}
 
 // impure lists what those may not import. time is allowed as a type.
 var impure = []string{

@@ -57,6 +57,10 @@ type Call struct {
 	Cluster string
 	// Namespace is the one in the event's metadata, "" when there is none.
 	Namespace string
+	// Deleting: the event is a deletion.
+	Deleting bool
+	// Reach is where the event's source may have works.
+	Reach identity.Reach
 }
 
 // scope says within which bounds a role may call a method; nil means that it
@@ -163,7 +167,31 @@ func publishAsSource(name string, c Call) *transport.Error {
 	if c.Source != name {
 		return denied("source", "source/%s publishes as source %q", name, c.Source)
 	}
+	if err := mayHave(name, c); err != nil {
+		return err
+	}
 	return sameNamespace(c)
+}
+
+// mayHave says why a source may not have a work on a cluster. What it has there all the same,
+// from before its reach was narrowed, it may delete.
+func mayHave(name string, c Call) *transport.Error {
+	if c.Type.Subresource != codec.Spec || c.Deleting || c.Cluster == "" {
+		return nil
+	}
+	if !c.Reach.Covers(c.Cluster) {
+		return denied(codec.ExtClusterName, "source/%s may have no works on cluster %q", name, c.Cluster)
+	}
+	return namesCluster(c)
+}
+
+// namesCluster refuses what cannot be the name of a cluster.
+func namesCluster(c Call) *transport.Error {
+	err := identity.CheckCluster(c.Cluster)
+	if err == nil {
+		return nil
+	}
+	return &transport.Error{Code: transport.CodeInvalid, Next: transport.NextStop, Attribute: codec.ExtClusterName, Message: err.Error()}
 }
 
 // sameNamespace refuses an object that claims to live elsewhere than where the
@@ -216,6 +244,9 @@ func senders(row codec.Row, s codec.Subresource) codec.Party {
 func subscribeAsAgent(name string, c Call) *transport.Error {
 	if c.Cluster != name || c.Source != "" {
 		return denied(codec.ExtClusterName, "agent/%s subscribes for cluster %q, source %q", name, c.Cluster, c.Source)
+	}
+	if err := namesCluster(c); err != nil {
+		return err
 	}
 	return mayReceive(codec.FromAgent, "agent/"+name, c)
 }

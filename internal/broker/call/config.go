@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/hawser-io/hawser/internal/broker/quota"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/telemetry"
 )
@@ -46,6 +47,10 @@ type Config struct {
 	// Comparisons is how many comparisons of lists run at a time. Default: the
 	// number of processors.
 	Comparisons int
+
+	// Quotas say where each source may have works, and how much it and each cluster may have.
+	// nil: everywhere, and the defaults.
+	Quotas *quota.Table
 
 	// Insecure believes peers without an identity who they say they are. For
 	// fronts that listen on loopback without TLS, and nothing else.

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/quota"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/telemetry"
@@ -277,6 +278,7 @@ type metrics struct {
 	commitOperations                         prometheus.Histogram
 	commitFailures, graveRemoved, graveAcked prometheus.Counter
 	graves                                   prometheus.Gauge
+	overQuota                                *prometheus.CounterVec
 }
 
 func newMetrics(m telemetry.Meter) *metrics {
@@ -286,7 +288,15 @@ func newMetrics(m telemetry.Meter) *metrics {
 		commitFailures:   m.Counter("commit_failures_total", "Commits that failed; nothing of them was acknowledged."),
 		graveRemoved:     m.Counter("graves_removed_total", "Graves removed after their retention."),
 		graveAcked:       m.Counter("graves_acknowledged_total", "Graves removed because their source has seen them."),
+		overQuota:        m.Counters("over_quota_total", "Specs and statuses refused because of a quota, by whose it is and what it bounds.", "of", "what"),
 		graves:           m.Gauge("graves", "Confirmed deletions kept for their sources, at the last sweep."),
+	}
+}
+
+// refused counts what was over a quota, if it was.
+func (m *metrics) refused(x quota.Excess) {
+	if x != (quota.Excess{}) {
+		m.overQuota.WithLabelValues(string(x.Of), string(x.What)).Inc()
 	}
 }
 

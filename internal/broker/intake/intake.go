@@ -121,5 +121,6 @@ func (i *Intake) put(ctx context.Context, e *call.Event, op store.Op) (r transpo
 		return r, call.Store(err)
 	}
 	outcome = outcomes[0]
+	i.commits.metrics.refused(outcome.Excess)
 	return receiptOf(outcome, e.Env)
 }

@@ -25,12 +25,14 @@ func (i *Intake) PutSpec(ctx context.Context, e *call.Event) (transport.Receipt,
 	if err != nil {
 		return transport.Receipt{}, err
 	}
+	terms := i.cfg.Quotas.Of(env.Source)
 	op := store.Op{
 		Kind: store.PutSpec, Key: keyOf(env), Owner: env.Source, Name: env.ObjectName,
 		Action: env.Type.Action, Version: trueVersion(env),
 		Tag:      codec.TagOf(env.Deleting, env.Version, env.RawMetadata, env.Data),
 		Deleting: env.Deleting, DeletedAt: env.DeletedAt,
 		Supersedes: env.Supersedes, IfRevision: env.IfRevision, Reported: env.Reported,
+		Quota: &terms.Quota, Beyond: !terms.Reach.Covers(env.Cluster),
 		Event: event, At: i.cfg.Now(),
 	}
 	if env.Deleting {
@@ -42,7 +44,11 @@ func (i *Intake) PutSpec(ctx context.Context, e *call.Event) (transport.Receipt,
 			op.Event = codec.AppendType(codec.WithoutAttribute(event, codec.ExtDeletionTimestamp), live)
 		}
 	}
-	return i.put(ctx, e, op)
+	r, err := i.put(ctx, e, op)
+	if op.Beyond && r.Outcome == codec.OutcomeIgnored {
+		r.Outcome = codec.OutcomeConfirmed // the source has nothing there
+	}
+	return r, err
 }
 
 // PutStatus commits what an agent reports.
@@ -75,6 +81,7 @@ func (i *Intake) PutStatus(ctx context.Context, e *call.Event) (transport.Receip
 	return i.put(ctx, e, store.Op{
 		Kind: store.PutStatus, Key: keyOf(env), Action: env.Type.Action, Version: trueVersion(env),
 		Sequence: env.SequenceID, StatusHash: env.StatusHash, Deleted: deleted,
+		Quota: &i.cfg.Quotas.Of("").Quota,
 		Event: event, At: i.cfg.Now(),
 	})
 }
@@ -153,6 +160,8 @@ func refusalOf(o store.Outcome, env *codec.Envelope) *transport.Error {
 			Message: fmt.Sprintf("the condition does not hold: the record is at revision %d (0: there is none, and its name may be another's)", o.Revision),
 			Hint:    "compare with the broker's inventory and try again with that revision",
 		}
+	case store.OverQuota:
+		return overQuota(o.Excess, env)
 	case store.Invalid:
 		return call.Invalid("", o.Detail, "")
 	}

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"math"
 
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -23,16 +24,17 @@ func (p *plan) putSpec() {
 		current = p.Record.SpecRevision
 	}
 	conditionFails := func(want uint64) bool { return want != 0 && want != current }
+	foreign := p.foreign(p.Record) || p.foreign(p.Barrier)
 	switch {
-	case p.Record != nil && p.Record.Owner != p.op.Owner:
-		p.refuse(OwnedByOther, p.Record)
-	case p.Barrier != nil && p.Barrier.Owner != p.op.Owner:
-		p.refuse(OwnedByOther, p.Barrier)
+	case p.op.Beyond && (foreign || p.isUnknown()):
+		p.say(Ignored, nil, 0)
+	case foreign:
+		p.putForeign()
 	case conditionFails(p.op.Supersedes), conditionFails(p.op.IfRevision):
 		p.refuse(ConditionFailed, p.Record)
 	case p.Barrier != nil:
 		p.putWaiting(p.Barrier)
-	case p.Record == nil || p.Record.State == Grave:
+	case p.isUnknown():
 		if p.op.Deleting {
 			p.deleteUnknown(p.Record)
 		} else {
@@ -43,6 +45,23 @@ func (p *plan) putSpec() {
 	default:
 		p.putLive(p.Record)
 	}
+}
+
+func (p *plan) foreign(m *Meta) bool { return m != nil && m.Owner != p.op.Owner }
+
+// isUnknown reports whether there is no record of a work with the op's id, but for a grave.
+func (p *plan) isUnknown() bool {
+	return p.Barrier == nil && (p.Record == nil || p.Record.State == Grave)
+}
+
+// putForeign: the id is another source's. Whoever names a condition is told what it would be
+// told if there were no record.
+func (p *plan) putForeign() {
+	if p.op.Supersedes != 0 || p.op.IfRevision != 0 {
+		p.refuse(ConditionFailed, nil)
+		return
+	}
+	p.refuse(OwnedByOther, cmp.Or(p.Record, p.Barrier))
 }
 
 // wins reports whether the op's version takes the place of the stored one.

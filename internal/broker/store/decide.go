@@ -231,6 +231,7 @@ func (p *plan) stale(m *Meta, revision uint64, why string) {
 
 // put writes a record; n is not shared with anything.
 func (p *plan) put(old, n *Meta, spec, status, waiting Payload) {
+	n.Sizes = p.sizes(old, spec, status, waiting)
 	p.d.Writes = append(p.d.Writes, Write{Key: n.Key, Old: old, New: n, Spec: spec, Status: status, Waiting: waiting})
 }
 

@@ -80,6 +80,8 @@ func by(owner string, o store.Op) store.Op { o.Owner = owner; return o }
 // anew is another deletion than the one that these tests make else.
 func anew(o store.Op) store.Op { o.DeletedAt = o.DeletedAt.Add(time.Hour); return o }
 
+func beyond(o store.Op) store.Op { o.Beyond = true; return o }
+
 func supersedes(revision uint64, o store.Op) store.Op { o.Supersedes = revision; return o }
 
 func ifRevision(revision uint64, o store.Op) store.Op { o.IfRevision = revision; return o }

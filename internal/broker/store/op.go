@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hawser-io/hawser/internal/broker/quota"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -32,6 +33,11 @@ type Op struct {
 	// In Acked, IfRevision is the status revision up to which the owner has seen
 	// everything; in TakeOver, the revision of the tombstone.
 	Supersedes, IfRevision uint64
+	// Quota is what the source, and the cluster, may have (PutSpec, PutStatus); nil: anything.
+	Quota *quota.Quota
+	// Beyond: the source may have no works on the cluster (PutSpec). Only the deletion of what
+	// it has there all the same counts; any other is as if nothing were there.
+	Beyond bool
 	// Reported: the source has a status of the work, so its cluster has had it
 	// even if this store knows nothing of that.
 	Reported bool
@@ -121,6 +127,8 @@ const (
 	// stored; Outcome.Detail says which. The other ops of the batch are not
 	// concerned.
 	Invalid
+	// OverQuota: there is no room for what the op adds; Outcome.Excess says which limit.
+	OverQuota
 )
 
 // Outcome answers one Op.
@@ -141,6 +149,8 @@ type Outcome struct {
 	// Detail says more in a few words where the verdict alone leaves a question
 	// (Stale, Invalid); never from a payload; mostly "".
 	Detail string
+	// Excess is the limit of an op that is over its quota.
+	Excess quota.Excess
 }
 
 // maxKeyPart bounds what becomes part of a storage key, in bytes. Kubernetes

@@ -55,6 +55,8 @@ type Meta struct {
 
 	// Waiting is the revision-less spec that waits behind this tombstone, nil when none.
 	Waiting *Waiting
+
+	Sizes Sizes
 }
 
 // GoesWhenSeen reports whether m is a grave that is of no use when its source has seen

@@ -103,7 +103,15 @@ func TestDecide_Conditions(t *testing.T) {
 		},
 		{name: "supersedes another revision", before: live, op: supersedes(9, put("u1", "n1", 6, "b")), want: "conditionfailed 1 s1", after: a},
 		{name: "supersedes what is not there", op: supersedes(9, put("u1", "n1", 6, "b")), want: "conditionfailed 0"},
-		{name: "supersedes the record of another", before: live, op: by("s2", supersedes(1, put("u1", "n1", 6, "b"))), want: "ownedbyother 1 s1", after: a},
+		{name: "supersedes the record of another", before: live, op: by("s2", supersedes(1, put("u1", "n1", 6, "b"))), want: "conditionfailed 0", after: a},
+		{name: "deletes the record of another on a condition", before: live, op: by("s2", ifRevision(1, del("u1", "n1", 6))), want: "conditionfailed 0", after: a},
+		{name: "deletes what is not there on a condition", op: by("s2", ifRevision(1, del("u1", "n1", 6))), want: "conditionfailed 0"},
+		{name: "deletes the record of another where it may have none", before: live, op: beyond(by("s2", del("u1", "n1", 6))), want: "ignored 0", after: a},
+		{name: "deletes what is not there where it may have none", op: beyond(by("s2", del("u1", "n1", 6))), want: "ignored 0"},
+		{
+			name: "deletes its own where it may have none any more", before: live, op: beyond(del("u1", "n1", 6)),
+			want: "accepted 2 s1", after: []string{"u1 tombstone s1/n1 v6 a@2"}, feed: []string{"2 u1 spec s1 tombstone"},
+		},
 		{
 			name: "supersedes a tombstone: the work lives", before: tomb, op: supersedes(2, put("u1", "n1", 3, "b")),
 			want: "accepted 3 s1", after: []string{"u1 live s1/n1 v3 b@3 over v5"}, feed: []string{"3 u1 spec s1 live"},

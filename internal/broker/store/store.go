@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/hawser-io/hawser/internal/broker/quota"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -101,6 +102,9 @@ type Store interface {
 	// ClusterHead reads no disk. Records that are gone do not count, so revision
 	// and sequence id may be lower after a reopening.
 	ClusterHead(dt codec.DataType, cluster string) ClusterHead
+	// Rows returns the use of sources, or of clusters, by name: those after one, at most limit
+	// (at least 1). It reads no disk.
+	Rows(of quota.Of, after string, limit int) []quota.Row
 	// Digests returns the digest of an owner's live records, and of what waits
 	// behind its tombstones to become live, on every cluster where it has some,
 	// or has tombstones, sorted by cluster. It reads no disk.

@@ -5,13 +5,14 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/hawser-io/hawser/internal/broker/quota"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/resident"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
 // data is what a store holds. Records and metas are never changed in place, so
-// copying the maps is enough for a backup. Tally and ring are not in it: an opening
+// copying the maps is enough for a backup. Tally, book and ring are not in it: an opening
 // makes them anew, as that of every engine does.
 type data struct {
 	epoch      string
@@ -19,6 +20,7 @@ type data struct {
 	head       uint64
 	places     map[resident.Place]*place
 	tally      *resident.Tally
+	book       *quota.Book
 	subscribed resident.Subscriptions
 	bookmarks  resident.Bookmarks
 	ring       *resident.Ring
@@ -51,7 +53,7 @@ func (d *data) clone() data {
 	c := *d
 	c.terms = slices.Clone(d.terms)
 	c.subscribed = maps.Clone(d.subscribed)
-	c.tally, c.ring, c.feed = nil, nil, maps.Clone(d.feed)
+	c.tally, c.book, c.ring, c.feed = nil, nil, nil, maps.Clone(d.feed)
 	c.bookmarks = maps.Clone(d.bookmarks)
 	c.places = make(map[resident.Place]*place, len(d.places))
 	for w, p := range d.places {
@@ -63,10 +65,11 @@ func (d *data) clone() data {
 // begin begins a term.
 func (d *data) begin(t resident.Term) {
 	d.terms = d.terms.Begin(t)
-	d.tally, d.ring = resident.NewTally(), resident.NewRing(ringSize, t.First)
+	d.tally, d.book, d.ring = resident.NewTally(), quota.NewBook(), resident.NewRing(ringSize, t.First)
 	for _, p := range d.places {
 		for _, r := range p.records {
 			d.tally.Load(r.meta)
+			d.book.Add(quota.Change{Source: r.meta.Owner, Cluster: r.meta.Cluster, By: store.UseOf(r.meta)})
 		}
 	}
 	d.tally.Sort()
@@ -121,6 +124,9 @@ func (d *data) apply(dec store.Decision, op *store.Op) {
 		if !c.Gone {
 			d.feed[c.Revision] = c
 		}
+	}
+	for _, c := range dec.Uses() {
+		d.book.Add(c)
 	}
 	for _, w := range dec.Writes {
 		d.ring.Forget(w.Old, w.New)

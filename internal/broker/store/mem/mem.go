@@ -8,6 +8,7 @@ import (
 	"context"
 	"sync"
 
+	"github.com/hawser-io/hawser/internal/broker/quota"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/resident"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -74,7 +75,7 @@ func (s *Store) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, er
 		if err != nil {
 			return nil, err
 		}
-		d := store.Decide(v, &ops[i])
+		d := store.Admit(s.data.book, &ops[i], store.Decide(v, &ops[i]))
 		s.data.apply(d, &ops[i])
 		outcomes[i] = d.Outcome
 	}
@@ -169,6 +170,13 @@ func (s *Store) Digests(dt codec.DataType, owner string) []codec.ClusterDigest {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.data.tally.Digests(dt, owner)
+}
+
+// Rows implements [store.Store].
+func (s *Store) Rows(of quota.Of, after string, limit int) []quota.Row {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.data.book.Rows(of, after, max(limit, 1))
 }
 
 // ValidCursor implements [store.Store].

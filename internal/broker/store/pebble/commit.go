@@ -9,6 +9,7 @@ import (
 
 	engine "github.com/cockroachdb/pebble/v2"
 
+	"github.com/hawser-io/hawser/internal/broker/quota"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/resident"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -130,6 +131,7 @@ type transaction struct {
 	memory *memory // of the commit before
 	batch  *batch
 	head   uint64
+	use    *quota.Draft
 
 	metas  map[store.Key]*store.Meta // nil: removed
 	names  map[store.Key]string      // in the place of ids; "": free
@@ -150,7 +152,7 @@ type payload struct {
 // newTransaction begins one of so many ops.
 func newTransaction(db engine.Reader, m *memory, b *batch, ops int) *transaction {
 	return &transaction{
-		db: db, memory: m, batch: b, head: m.head.Revision,
+		db: db, memory: m, batch: b, head: m.head.Revision, use: m.book.Draft(),
 		metas: make(map[store.Key]*store.Meta), names: make(map[store.Key]string), behind: make(map[store.Key]string),
 		writes: make([]store.Write, 0, ops), changes: make([]store.Change, 0, ops), events: make([]payload, 0, ops),
 	}
@@ -205,7 +207,10 @@ func (t *transaction) do(op *store.Op) (store.Outcome, error) {
 	if err != nil {
 		return store.Outcome{}, err
 	}
-	d := store.Decide(v, op)
+	d := store.Admit(t.use, op, store.Decide(v, op))
+	for _, c := range d.Uses() {
+		t.use.Add(c)
+	}
 	waited, err := t.waited(d, op.Key)
 	if err != nil {
 		return store.Outcome{}, err
@@ -306,6 +311,7 @@ func (t *transaction) index(w *store.Write) {
 func (t *transaction) apply() {
 	m := t.memory
 	m.head.Revision = t.head
+	t.use.Keep()
 	for _, w := range t.writes {
 		m.tally.Count(w.Old, w.New)
 		if w.New == nil {

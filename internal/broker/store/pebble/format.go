@@ -146,7 +146,8 @@ func printable(key []byte) string {
 	}
 }
 
-// format is what this release writes and the newest it reads. A value is
+// format is what this release writes and the newest it reads. In format 1 a meta has no sizes.
+// A value is
 //
 //	1 byte   format
 //	1 byte   flags, 0 (compression, when it comes)
@@ -154,7 +155,7 @@ func printable(key []byte) string {
 //	         body
 //	4 bytes  CRC-32C, little endian, over storage key and all before
 const (
-	format      = 1
+	format      = 2
 	valueHead   = 3
 	valueTail   = 4
 	valueExtras = valueHead + valueTail
@@ -213,7 +214,7 @@ func unseal(key, v []byte) ([]byte, error) {
 	switch {
 	case v[0] > format:
 		return nil, &FormatError{Key: printable(key), Format: v[0]}
-	case v[0] != format:
+	case v[0] == 0:
 		return nil, damage(key, fmt.Sprintf("no release wrote format %d", v[0]))
 	case v[1] != 0 || v[2] != 0:
 		return nil, damage(key, fmt.Sprintf("format %d has no flags %#x and no key id %d", v[0], v[1], v[2]))
@@ -251,9 +252,12 @@ func appendBool(b []byte, v bool) []byte {
 	return append(b, 0)
 }
 
+// sized marks the state of a meta that ends with the sizes of its payloads, as format 2 has it.
+const sized = 0x80
+
 // encodeMeta is the body of a meta; the key is not in it.
 func encodeMeta(m *store.Meta) []byte {
-	b := append(make([]byte, 0, 192), byte(m.State))
+	b := append(make([]byte, 0, 192), byte(m.State)|sized)
 	b = appendString(b, m.Owner)
 	b = appendString(b, m.Name)
 	b = binary.AppendVarint(b, m.Version)
@@ -276,13 +280,17 @@ func encodeMeta(m *store.Meta) []byte {
 		b = appendBool(b, w.Deleting)
 		b = appendTime(b, w.DeletedAt)
 	}
+	for _, size := range []int{m.Sizes.Spec, m.Sizes.Status, m.Sizes.Waiting} {
+		b = binary.AppendUvarint(b, uint64(size))
+	}
 	return b
 }
 
 // decodeMeta is the inverse of encodeMeta, for the record k under a storage key.
 func decodeMeta(k store.Key, key, body []byte) (*store.Meta, error) {
 	r := reader{b: body}
-	m := &store.Meta{Key: k, State: store.State(r.byte())}
+	state := r.byte()
+	m := &store.Meta{Key: k, State: store.State(state &^ sized)}
 	m.Owner, m.Name = r.string(), r.string()
 	m.Version, m.Tag = r.int64(), r.tag()
 	m.SpecRevision, m.Superseded = r.uint64(), r.int64()
@@ -295,6 +303,9 @@ func decodeMeta(k store.Key, key, body []byte) (*store.Meta, error) {
 		w.Version, w.Tag = r.int64(), r.tag()
 		w.Deleting, w.DeletedAt = r.bool(), r.time()
 		m.Waiting = w
+	}
+	if state&sized != 0 {
+		m.Sizes = store.Sizes{Spec: r.size(), Status: r.size(), Waiting: r.size()}
 	}
 	if m.State < store.Live || m.State > store.Grave {
 		r.fail("the state is unknown")
@@ -429,6 +440,16 @@ func (r *reader) int64() int64 {
 	}
 	r.b = r.b[n:]
 	return v
+}
+
+// size is that of a payload.
+func (r *reader) size() int {
+	n := r.uint64()
+	if n > math.MaxInt32 {
+		r.fail(outOfRange)
+		return 0
+	}
+	return int(n)
 }
 
 func (r *reader) string() string { return string(r.next(r.uint64())) }

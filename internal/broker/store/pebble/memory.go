@@ -5,6 +5,7 @@ import (
 	"math"
 	"sync"
 
+	"github.com/hawser-io/hawser/internal/broker/quota"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/resident"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -17,6 +18,7 @@ type state struct {
 	subscribed resident.Subscriptions
 	marks      resident.Bookmarks
 	tally      *resident.Tally
+	book       *quota.Book
 	behind     map[store.Key]string // id that waits to the id of its tombstone
 
 	// Of loading:
@@ -26,7 +28,7 @@ type state struct {
 
 func newState() state {
 	return state{
-		subscribed: make(resident.Subscriptions), tally: resident.NewTally(), behind: make(map[store.Key]string),
+		subscribed: make(resident.Subscriptions), tally: resident.NewTally(), book: quota.NewBook(), behind: make(map[store.Key]string),
 		marks: make(resident.Bookmarks),
 	}
 }
@@ -79,6 +81,7 @@ func (s *state) loadTerm(key, body []byte) error {
 // addRecord takes in a record.
 func (s *state) addRecord(m *store.Meta) {
 	s.tally.Load(m)
+	s.book.Add(quota.Change{Source: m.Owner, Cluster: m.Cluster, By: store.UseOf(m)})
 	if id := store.WaitsBehind(m); id != "" {
 		s.behind[beside(m.Key, id)] = m.ResourceID
 	}
@@ -177,6 +180,13 @@ func (m *memory) Digests(dt codec.DataType, owner string) []codec.ClusterDigest 
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	return m.tally.Digests(dt, owner)
+}
+
+// Rows implements [store.Store].
+func (m *memory) Rows(of quota.Of, after string, limit int) []quota.Row {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.book.Rows(of, after, max(limit, 1))
 }
 
 // ValidCursor implements [store.Store].

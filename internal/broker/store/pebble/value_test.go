@@ -3,6 +3,7 @@ package pebble
 import (
 	"bytes"
 	"errors"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -98,6 +99,8 @@ func drawMeta(t *rapid.T) *store.Meta {
 		Sequence: str.Draw(t, "sequence"), StatusHash: str.Draw(t, "hash"), DeletedAt: when("deleted"), Buried: when("buried"),
 	}
 	m.SpecSupersedes = m.Superseded != 0
+	size := rapid.IntRange(0, math.MaxInt32)
+	m.Sizes = store.Sizes{Spec: size.Draw(t, "spec"), Status: size.Draw(t, "status"), Waiting: size.Draw(t, "waiting")}
 	if rapid.Bool().Draw(t, "waits") {
 		m.Waiting = &store.Waiting{
 			ResourceID: str.Draw(t, "waiting id"), Owner: str.Draw(t, "waiting owner"), Name: str.Draw(t, "waiting name"),

@@ -291,6 +291,7 @@ func commitBoth(t *rapid.T, b *bench, l *Model, clusters []string) {
 	var want []store.Outcome
 	for range rapid.IntRange(1, 8).Draw(t, "ops") {
 		op := Draw(t, clusters, func(k store.Key) uint64 { e, _ := l.Get(k); return e.SpecRevision })
+		drawQuota(t, &op)
 		s, err := l.Apply(op)
 		if err != nil {
 			t.Fatal(err)
@@ -356,6 +357,7 @@ func compareScopes(t *rapid.T, b *bench, l *Model, clusters []string) {
 			check("changed specs of "+c+" "+owner, l.Since(s, store.SpecPart, after), b.since(s, store.SpecPart, after))
 		}
 	}
+	compareUse(t, b, l)
 	for _, prefix := range []string{"", "a", "ab", "c"} {
 		check("bookmarks under "+prefix, l.Bookmarks(prefix), b.Bookmarks(prefix))
 	}

@@ -56,7 +56,7 @@ func (l *Model) Apply(op store.Op) (Step, error) {
 	if err != nil {
 		return Step{}, err
 	}
-	s := Step{Decision: store.Decide(v, &op), Before: l.head, After: l.head}
+	s := Step{Decision: store.Admit(l, &op, store.Decide(v, &op)), Before: l.head, After: l.head}
 	if s.Outcome.Verdict == 0 {
 		return s, fmt.Errorf("%+v has no verdict", op)
 	}

@@ -113,6 +113,10 @@ func testGet(t *testing.T, site Site) {
 	for i, s := range steps {
 		b.accept(s.op)
 		s.change()
+		meta.Sizes = store.Sizes{Spec: len(s.spec), Status: len(s.status)}
+		if meta.Waiting != nil {
+			meta.Sizes.Waiting = len(waits.Event)
+		}
 		got := b.get(u1)
 		diff(t, "record", store.Record{Meta: meta, Spec: s.spec, Status: s.status}, got)
 		if !same(got.Spec, s.spec) || !same(got.Status, s.status) {

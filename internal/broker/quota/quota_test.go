@@ -1,0 +1,166 @@
+package quota_test
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/hawser-io/hawser/internal/broker/quota"
+	"github.com/hawser-io/hawser/internal/identity"
+)
+
+// TestExceeded_NamesTheFirstLimit, of the source before that of the cluster; what does not
+// become more is never too much.
+func TestExceeded_NamesTheFirstLimit(t *testing.T) {
+	book := quota.NewBook()
+	for _, c := range []string{"c1", "c2"} {
+		book.Add(quota.Change{Source: "hub", Cluster: c, By: quota.Use{Works: 5, Records: 5, Bytes: 50}})
+	}
+	book.Add(quota.Change{Source: "ci", Cluster: "c1", By: quota.Use{Works: 2, Records: 60, Bytes: 20, Statuses: 90}})
+	work := quota.Use{Works: 1, Records: 1, Bytes: 10}
+	none := identity.Limits{}
+	for _, c := range []struct {
+		what             string
+		source, on       string
+		ofSource, ofEach identity.Limits
+		more             quota.Use
+		want             quota.Excess
+	}{
+		{"no limit", "hub", "c1", none, none, work, quota.Excess{}},
+		{"room for one", "hub", "c1", identity.Limits{Works: 11, Bytes: 110, Clusters: 2}, identity.Limits{Works: 8, Bytes: 80}, work, quota.Excess{}},
+		{"works", "hub", "c1", identity.Limits{Works: 10}, none, work, quota.Excess{Of: quota.Source, What: quota.Works, Limit: 10}},
+		{"bytes", "hub", "c1", identity.Limits{Bytes: 109}, none, work, quota.Excess{Of: quota.Source, What: quota.Bytes, Limit: 109}},
+		{"bytes of an update", "hub", "c1", identity.Limits{Works: 1, Bytes: 100}, none, quota.Use{Bytes: 1}, quota.Excess{Of: quota.Source, What: quota.Bytes, Limit: 100}},
+		{"a smaller update", "hub", "c1", identity.Limits{Works: 1, Bytes: 1}, identity.Limits{Works: 1, Bytes: 1}, quota.Use{Bytes: -1}, quota.Excess{}},
+		{"another cluster", "hub", "c3", identity.Limits{Clusters: 2}, none, work, quota.Excess{Of: quota.Source, What: quota.Clusters, Limit: 2}},
+		{"one that it uses", "hub", "c2", identity.Limits{Clusters: 1}, none, work, quota.Excess{}},
+		{"works of a cluster", "ci", "c1", none, identity.Limits{Works: 7}, work, quota.Excess{Of: quota.Cluster, What: quota.Works, Limit: 7}},
+		{"bytes of a cluster", "ci", "c1", none, identity.Limits{Bytes: 79}, work, quota.Excess{Of: quota.Cluster, What: quota.Bytes, Limit: 79}},
+		{"names of a cluster do not count", "ci", "c3", none, identity.Limits{Clusters: 1}, work, quota.Excess{}},
+		{"the source first", "ci", "c1", identity.Limits{Works: 2}, identity.Limits{Works: 1}, work, quota.Excess{Of: quota.Source, What: quota.Works, Limit: 2}},
+		{"what is kept of deleted works", "ci", "c1", identity.Limits{Works: 6}, none, quota.Use{Records: 1}, quota.Excess{Of: quota.Source, What: quota.Records, Limit: 60}},
+	} {
+		q := &quota.Quota{Source: c.ofSource, Cluster: c.ofEach}
+		if got := q.Exceeded(book, c.source, c.on, c.more); got != c.want {
+			t.Errorf("%s: %+v, want %+v", c.what, got, c.want)
+		}
+	}
+	q := &quota.Quota{Cluster: identity.Limits{Bytes: 100}}
+	if got, want := q.Reported(book, "c1", quota.Use{Statuses: 11}), (quota.Excess{Of: quota.Cluster, What: quota.Statuses, Limit: 100}); got != want {
+		t.Errorf("a status: %+v, want %+v", got, want)
+	}
+	if got := q.Reported(book, "c1", quota.Use{Statuses: 10}); got != (quota.Excess{}) {
+		t.Errorf("a status that fits: %+v", got)
+	}
+}
+
+// TestBook_IsTheSumOfItsChanges, whatever is drafted and not kept.
+func TestBook_IsTheSumOfItsChanges(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		name := rapid.SampledFrom([]string{"a", "b", "c"})
+		works := map[[2]string]quota.Use{} // by source and cluster: what is there
+		book := quota.NewBook()
+		for range rapid.IntRange(1, 20).Draw(t, "commits") {
+			draft, after := book.Draft(), maps.Clone(works)
+			for range rapid.IntRange(0, 5).Draw(t, "changes") {
+				at := [2]string{name.Draw(t, "source"), name.Draw(t, "cluster")}
+				w := rapid.Int64Range(0, 2).Draw(t, "works")
+				now := quota.Use{Works: w, Records: w + rapid.Int64Range(0, 1).Draw(t, "graves"), Bytes: w * rapid.Int64Range(0, 9).Draw(t, "bytes")}
+				draft.Add(quota.Change{Source: at[0], Cluster: at[1], By: now.Minus(after[at])})
+				after[at] = now
+			}
+			compare(t, draft, after)
+			if rapid.Bool().Draw(t, "kept") {
+				draft.Keep()
+				works = after
+			}
+			compare(t, book, works)
+			for _, of := range []quota.Of{quota.Source, quota.Cluster} {
+				checkRows(t, book, of, works)
+			}
+		}
+	})
+}
+
+// sums are what the works add up to, by source or by cluster.
+func sums(of quota.Of, works map[[2]string]quota.Use) map[string]quota.Use {
+	all := map[string]quota.Use{}
+	for at, u := range works {
+		n := at[0]
+		if of == quota.Cluster {
+			n = at[1]
+		} else if u.Works > 0 {
+			u.Clusters = 1
+		}
+		all[n] = all[n].Plus(u)
+	}
+	maps.DeleteFunc(all, func(_ string, u quota.Use) bool { return u == quota.Use{} })
+	return all
+}
+
+func compare(t *rapid.T, u quota.Usage, works map[[2]string]quota.Use) {
+	sources, clusters := sums(quota.Source, works), sums(quota.Cluster, works)
+	for _, n := range []string{"a", "b", "c"} {
+		if got := u.Source(n); got != sources[n] {
+			t.Fatalf("source %s has %+v, want %+v", n, got, sources[n])
+		}
+		if got := u.Cluster(n); got != clusters[n] {
+			t.Fatalf("cluster %s has %+v, want %+v", n, got, clusters[n])
+		}
+		for _, c := range []string{"a", "b", "c"} {
+			if got := u.Works(n, c); got != works[[2]string{n, c}].Works {
+				t.Fatalf("%s has %d works on %s", n, got, c)
+			}
+		}
+	}
+}
+
+func checkRows(t *rapid.T, b *quota.Book, of quota.Of, works map[[2]string]quota.Use) {
+	want := sums(of, works)
+	got, after := map[string]quota.Use{}, ""
+	var names []string
+	for {
+		page := b.Rows(of, after, 2)
+		for _, r := range page {
+			got[r.Name] = r.Use
+			names = append(names, r.Name)
+			after = r.Name
+		}
+		if len(page) < 2 {
+			break
+		}
+	}
+	if d := cmp.Diff(want, got); d != "" || !slices.IsSorted(names) || len(names) != len(got) {
+		t.Fatalf("rows %v: %s", names, d)
+	}
+}
+
+// TestTable_HasTheTermsOfEverySource.
+func TestTable_HasTheTermsOfEverySource(t *testing.T) {
+	table := quota.NewTable(identity.Mapping{
+		{CommonName: "a", Role: identity.Source, Name: "small", ClusterPrefixes: []string{"edge-"}, Clusters: []string{"one"}, Quota: identity.Limits{Works: 3}},
+		{CommonName: "b", Role: identity.Source, Name: "hub"},
+		{CommonName: "c", Role: identity.Viewer, Name: "small"},
+	}, identity.Limits{Works: 9})
+	show := func(table *quota.Table, name string) string {
+		terms := table.Of(name)
+		return fmt.Sprint(terms.Quota.Source, terms.Quota.Cluster, terms.Reach.Covers("one"), terms.Reach.Covers("edge-7"), terms.Reach.Covers("two"))
+	}
+	def := "{1000000 68719476736 65536}"
+	for name, want := range map[string]string{
+		"small": "{3 68719476736 65536} {9 17179869184 0} true true false",
+		"hub":   def + " {9 17179869184 0} true true true",
+		"other": def + " {9 17179869184 0} true true true",
+	} {
+		if got := show(table, name); got != want {
+			t.Errorf("%s: %s, want %s", name, got, want)
+		}
+	}
+	if got, want := show(nil, "hub"), def+" {100000 17179869184 0} true true true"; got != want {
+		t.Errorf("without a table: %s, want %s", got, want)
+	}
+}

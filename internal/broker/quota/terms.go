@@ -1,0 +1,55 @@
+package quota
+
+import "github.com/hawser-io/hawser/internal/identity"
+
+// Limits where none are configured: far above what one hub of Open Cluster Management has, and
+// low enough that what a broker keeps in memory of one source is bounded.
+var (
+	defaultSource  = identity.Limits{Works: 1_000_000, Bytes: 64 << 30, Clusters: 1 << 16}
+	defaultCluster = identity.Limits{Works: 100_000, Bytes: 16 << 30}
+)
+
+// Terms is what one source may do.
+type Terms struct {
+	Quota Quota
+	Reach identity.Reach
+}
+
+// Table has the terms of every source. It is never modified. The nil table has the same for all:
+// every cluster, and the default quota.
+type Table struct {
+	sources map[string]*Terms
+	others  *Terms
+}
+
+var unconfigured = newTerms(identity.Rule{}, identity.Limits{})
+
+// NewTable returns the terms of a configuration: what the identity rules of sources say, and
+// what a cluster may have.
+func NewTable(rules identity.Mapping, cluster identity.Limits) *Table {
+	t := &Table{sources: map[string]*Terms{}, others: newTerms(identity.Rule{}, cluster)}
+	for _, r := range rules {
+		if r.Role == identity.Source {
+			t.sources[r.Name] = newTerms(r, cluster)
+		}
+	}
+	return t
+}
+
+func newTerms(r identity.Rule, cluster identity.Limits) *Terms {
+	return &Terms{
+		Quota: Quota{Source: r.Quota.Or(defaultSource), Cluster: cluster.Or(defaultCluster)},
+		Reach: r.Reach(),
+	}
+}
+
+// Of returns the terms of a source, which are not modified.
+func (t *Table) Of(source string) *Terms {
+	if t == nil {
+		return unconfigured
+	}
+	if terms := t.sources[source]; terms != nil {
+		return terms
+	}
+	return t.others
+}

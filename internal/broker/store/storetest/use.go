@@ -1,0 +1,100 @@
+package storetest
+
+import (
+	"cmp"
+	"slices"
+
+	"pgregory.net/rapid"
+
+	"github.com/hawser-io/hawser/internal/broker/quota"
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/identity"
+)
+
+var _ quota.Usage = (*Model)(nil)
+
+// use adds up what the payloads themselves say.
+func (l *Model) use(of func(e *Entry) bool) (u quota.Use) {
+	on := map[string]bool{}
+	for i := range l.records {
+		e := &l.records[i]
+		if !of(e) {
+			continue
+		}
+		u.Records++
+		u.Bytes += int64(len(e.Spec) + len(e.Waiting))
+		u.Statuses += int64(len(e.Status))
+		if e.State != store.Grave {
+			u.Works++
+			on[e.Cluster] = true
+		}
+	}
+	u.Clusters = int64(len(on))
+	return u
+}
+
+// Source implements [quota.Usage].
+func (l *Model) Source(name string) quota.Use {
+	return l.use(func(e *Entry) bool { return e.Owner == name })
+}
+
+// Cluster implements [quota.Usage].
+func (l *Model) Cluster(name string) quota.Use {
+	u := l.use(func(e *Entry) bool { return e.Key.Cluster == name })
+	u.Clusters = 0
+	return u
+}
+
+// Works implements [quota.Usage].
+func (l *Model) Works(source, cluster string) int64 {
+	return l.use(func(e *Entry) bool { return e.Owner == source && e.Key.Cluster == cluster }).Works
+}
+
+// Rows as in [store.Store], all of them.
+func (l *Model) Rows(of quota.Of) (rows []quota.Row) {
+	names := map[string]quota.Use{}
+	for _, e := range l.records {
+		if of == quota.Source {
+			names[e.Owner] = l.Source(e.Owner)
+		} else {
+			names[e.Key.Cluster] = l.Cluster(e.Key.Cluster)
+		}
+	}
+	for name, u := range names {
+		rows = append(rows, quota.Row{Name: name, Use: u})
+	}
+	slices.SortFunc(rows, func(a, b quota.Row) int { return cmp.Compare(a.Name, b.Name) })
+	return rows
+}
+
+// drawQuota gives some ops a quota that is soon used up, and some a cluster where they may not
+// have works.
+func drawQuota(t *rapid.T, o *store.Op) {
+	if o.Kind != store.PutSpec && o.Kind != store.PutStatus || rapid.Bool().Draw(t, "unlimited") {
+		return
+	}
+	few := func(label string, most int64) int64 { return rapid.Int64Range(0, most).Draw(t, label) }
+	o.Quota = &quota.Quota{
+		Source:  identity.Limits{Works: few("works", 5), Bytes: few("bytes", 40), Clusters: few("clusters", 2)},
+		Cluster: identity.Limits{Works: few("works of a cluster", 5), Bytes: few("bytes of a cluster", 40)},
+	}
+	o.Beyond = o.Deleting && rapid.IntRange(0, 3).Draw(t, "beyond") == 0
+}
+
+// compareUse compares what is used, page by page.
+func compareUse(t *rapid.T, b *bench, l *Model) {
+	for _, of := range []quota.Of{quota.Source, quota.Cluster} {
+		var got []quota.Row
+		for after := ""; ; {
+			page := b.Rows(of, after, 2)
+			if len(page) == 0 {
+				break
+			}
+			got = append(got, page...)
+			after = page[len(page)-1].Name
+		}
+		if d := delta(l.Rows(of), got); d != "" {
+			t.Fatalf("use by %s (-model +store):\n%s", of, d)
+		}
+	}
+}
