@@ -29,12 +29,14 @@ const (
 	ReasonRefused = "Refused"
 	// ReasonStale: the broker holds a newer version of the work.
 	ReasonStale = "Stale"
+	// ReasonOverQuota: the broker has no room for the work.
+	ReasonOverQuota = "OverQuota"
 	// ReasonStatusRejected: the hub does not take the cluster's report.
 	ReasonStatusRejected = "StatusRejected"
 )
 
 // Reasons lists them for the metric.
-var Reasons = []string{ReasonTooLarge, ReasonNameTaken, ReasonRefused, ReasonStale, ReasonStatusRejected}
+var Reasons = []string{ReasonTooLarge, ReasonNameTaken, ReasonRefused, ReasonOverQuota, ReasonStale, ReasonStatusRejected}
 
 // longestMessage keeps a condition readable, whatever a peer's error says.
 const longestMessage = 1024
@@ -80,6 +82,8 @@ func staleSpec(o *workv1.ManifestWork) *problem {
 // refusal turns the broker's error into a problem that says what to do.
 func refusal(o *workv1.ManifestWork, err error) *problem {
 	switch transport.CodeOf(err) {
+	case transport.CodeOverloaded:
+		return newProblem(o, ReasonOverQuota, "the broker has no room for the work, it is tried again: "+said(err))
 	case transport.CodeTooLarge:
 		return newProblem(o, ReasonTooLarge, "the broker takes no event of this size: split the manifests over several ManifestWorks: "+said(err))
 	case transport.CodeAlreadyExists:

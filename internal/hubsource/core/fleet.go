@@ -382,17 +382,29 @@ func (a *agenda) brokerFailed(k Key, r *retry, err error) bool {
 	if err == nil || !transport.Retryable(err) {
 		return false
 	}
-	var delay time.Duration
-	var e *transport.Error
-	if errors.As(err, &e) {
-		delay = e.Delay
-	}
-	if transport.CodeOf(err) == transport.CodeOverloaded && delay > 0 {
+	delay := delayOf(err)
+	if transport.CodeOf(err) == transport.CodeOverloaded && delay > 0 && !isOverQuota(err) {
 		a.pausedUntil = a.Now().Add(delay)
 		a.wake(SpecLane, Key{}, delay)
 	}
 	a.failed(SpecLane, k, r, delay)
 	return true
+}
+
+// delayOf is how long the broker asks to wait, 0 where it does not say.
+func delayOf(err error) time.Duration {
+	var e *transport.Error
+	if errors.As(err, &e) {
+		return e.Delay
+	}
+	return 0
+}
+
+// isOverQuota reports whether the broker has no room for what one event asks for, which says
+// nothing about others: then the error names the attribute that asks for it.
+func isOverQuota(err error) bool {
+	var e *transport.Error
+	return errors.As(err, &e) && e.Code == transport.CodeOverloaded && e.Attribute != ""
 }
 
 func (a *agenda) unpause() { a.pausedUntil = time.Time{} }

@@ -268,6 +268,9 @@ func (s *specs) outcome(w *work, e Publish, r Result) {
 		s.f.failed(SpecLane, w.key(), &w.spec.retry, 0)
 		w.broker.forget()
 		s.compare.repeat(w.cl, 0)
+	case isOverQuota(r.Err) && !e.mark().deleting:
+		s.refused(w, e, r)
+		s.tryAgainAfter(w, delayOf(r.Err))
 	case s.f.brokerFailed(w.key(), &w.spec.retry, r.Err):
 		if isOpen(r.Err) {
 			w.broker.assume(unsure, s.f.sub, s.f.tick())
@@ -352,7 +355,13 @@ func (s *specs) stale(w *work, e Publish, revision uint64) {
 func (s *specs) refuse(w *work, e Publish, revision uint64) {
 	w.broker.answer(s.f.sub, refused, e.mark(), revision, s.f.tick())
 	w.spec.retry.reset()
-	w.spec.tryAgain = s.f.Now().Add(refusedDelay/2 + s.f.jittered(refusedDelay/2))
+	s.tryAgainAfter(w, refusedDelay)
+}
+
+// tryAgainAfter has a refused work wait so long at most, although nothing changes.
+func (s *specs) tryAgainAfter(w *work, delay time.Duration) {
+	delay = min(delay, refusedDelay)
+	w.spec.tryAgain = s.f.Now().Add(delay/2 + s.f.jittered(delay/2))
 }
 
 // changed takes it that a work has another state on the hub than was known, or is

@@ -197,6 +197,43 @@ func TestCore_ShowsWhyAWorkIsNotDelivered(t *testing.T) {
 	}
 }
 
+// TestCore_OneWorkOverItsQuotaHoldsNoOtherUp: it says so, the others go on, and it is tried again
+// when the broker said. Its deletion is never given up.
+func TestCore_OneWorkOverItsQuotaHoldsNoOtherUp(t *testing.T) {
+	over := &transport.Error{
+		Code: transport.CodeOverloaded, Next: transport.NextBackOff, Delay: time.Minute, Attribute: codec.ExtResourceID,
+		Message: "said the broker", Hint: "do it so",
+	}
+	f := newFixture(t, true)
+	f.seen(newWork("w", 1))
+	f.seen(newWork("v", 1))
+	f.connect()
+	f.done(next[Publish](f, SpecLane, "uid-w"), Result{Err: over})
+	f.idle(SpecLane, "uid-w")
+	f.deliver("uid-v")
+	e := next[PatchStatus](f, HubLane, "uid-w")
+	if d := delivered(e.Status); d == nil || d.Reason != ReasonOverQuota || !strings.Contains(d.Message, "said the broker (do it so)") {
+		t.Errorf("Delivered is %+v", d)
+	}
+	f.done(e, Result{Work: newWork("w", 1, version("102"), withStatus(e.Status))})
+	f.seen(newWork("w", 1, version("102"), withStatus(e.Status)))
+	f.now = f.now.Add(time.Minute)
+	f.deliver("uid-w")
+	if cleared := next[PatchStatus](f, HubLane, "uid-w"); delivered(cleared.Status) != nil {
+		t.Errorf("with room it says %+v", cleared.Status.Conditions)
+	}
+
+	f.seen(newWork("v", 1, version("104"), deleting))
+	f.done(next[Publish](f, SpecLane, "uid-v"), Result{Err: over})
+	f.idle(SpecLane, "uid-v")
+	f.seen(newWork("u", 1))
+	f.deliver("uid-u") // nobody waits
+	f.now = f.now.Add(time.Minute)
+	if p := next[Publish](f, SpecLane, "uid-v"); p.Action != codec.DeleteRequest {
+		t.Errorf("then it publishes %s", p.Action)
+	}
+}
+
 func TestCore_KeepsConditionsReadableWhateverABrokerSays(t *testing.T) {
 	f := newFixture(t, true)
 	f.seen(newWork("w", 1))
