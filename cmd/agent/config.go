@@ -31,7 +31,7 @@ type config struct {
 	sourceDriver, sourceConfig, clientID string
 	insecure                             bool
 
-	stateDir, namespace                       string
+	stateDir, namespace, policyFile           string
 	noLeaderElection                          bool
 	leaseDuration, renewDeadline, retryPeriod time.Duration
 
@@ -75,6 +75,7 @@ func (c *config) addFlags(f *pflag.FlagSet) {
 	f.BoolVar(&c.insecure, "insecure", c.insecure, "plaintext; only to a broker on a loopback address")
 	f.StringVar(&c.stateDir, "state-dir", c.stateDir, "directory for what is wanted on this cluster, so that a restart without the broker knows it; works can hold Secrets, and it has them as they are. No other process may use it. Empty: an agent that starts waits for the broker")
 	f.StringVar(&c.namespace, "namespace", c.namespace, "namespace on the managed cluster for the Lease by which one agent is active, and for the ConfigMap that says which hub is which; empty means that of the pod")
+	f.StringVar(&c.policyFile, "policy-file", c.policyFile, "file that says which kinds works of which hub may have in which namespaces of this cluster; read again when it changes. Empty: what the service account may, except what agents live by")
 	f.BoolVar(&c.noLeaderElection, "disable-leader-election", c.noLeaderElection, "do without the Lease: there must be only one agent then")
 	f.DurationVar(&c.leaseDuration, "leader-election-lease-duration", c.leaseDuration, "how long other agents wait for an active one that is silent; one that starts again with the same state directory does not wait")
 	f.DurationVar(&c.renewDeadline, "leader-election-renew-deadline", c.renewDeadline, "how long the active agent tries to renew the Lease before it ends")

@@ -12,9 +12,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/rest"
 
+	"github.com/hawser-io/hawser/internal/run"
 	"github.com/hawser-io/hawser/pkg/agent"
 	"github.com/hawser-io/hawser/pkg/agent/hub"
 	"github.com/hawser-io/hawser/pkg/agent/journal"
+	"github.com/hawser-io/hawser/pkg/agent/protect"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
@@ -39,6 +41,8 @@ type process struct {
 type running struct {
 	*agent.Agent
 	lease *lease
+	// policy is nil without a policy file.
+	policy *policyFile
 	// proven says that the address of the broker is that of the identity; else only
 	// its store can show it, and a standby does not see that.
 	proven bool
@@ -56,6 +60,7 @@ func (p *process) run(ctx context.Context) error {
 	}
 	p.registry.Unregister(waiting)
 	c.HubIdentity = identity
+	c.Guard = &protect.Guard{Hub: identity, Own: protect.Own{Namespace: p.namespace, Account: accountOf(p.rest)}}
 	c.Admit = func(ctx context.Context, a transport.Accepted) error { return p.admit(ctx, identity, a) }
 	l, err := p.cfg.newLease(p.rest, p.namespace, identity, p.journal, c.Log)
 	if err != nil {
@@ -65,10 +70,20 @@ func (p *process) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	policy, err := p.cfg.openPolicy(identity, a, c.Log)
+	if err != nil {
+		return err
+	}
 	c.Log.InfoContext(ctx, "the hub has an identity", "hub_identity", identity)
-	p.running.Store(&running{Agent: a, lease: l, proven: proven})
+	p.running.Store(&running{Agent: a, lease: l, policy: policy, proven: proven})
 	p.unknown.Store(nil)
-	return l.lead(ctx, a.Run)
+	if policy == nil {
+		return l.lead(ctx, a.Run)
+	}
+	return l.lead(ctx, func(ctx context.Context) error {
+		policy.look(ctx) // an agent may have stood by for long
+		return run.Group(ctx, run.Task{Name: "agent", Run: a.Run}, run.Task{Name: "policy file", Run: policy.watch})
+	})
 }
 
 // identifyAgain is the longest time until it is looked again which identity the
@@ -148,6 +163,14 @@ func (p *process) refused() prometheus.Collector {
 		}
 		return 0
 	})
+}
+
+// policyReady returns why the policy file cannot be used as it is.
+func (p *process) policyReady() error {
+	if r := p.running.Load(); r != nil {
+		return r.policy.ready()
+	}
+	return nil
 }
 
 var errNotYet = errors.New("the agent has not begun")

@@ -74,6 +74,7 @@ func serve(ctx context.Context, cfg *config, stderr io.Writer) (err error) {
 	p.hubs = hub.Registry{Objects: c.Client, Records: hub.RecordsOf(c.Metadata), Namespace: namespace, Now: time.Now}
 	health.Add("identity", p.identityReady)
 	health.Add("lease", p.leaseReady)
+	health.Add("policy", p.policyReady)
 	health.Add("cluster", p.unlessStandby(p.clusterReady))
 	health.Add("broker", p.unlessStandby(p.brokerReady))
 	log.Info("starting", "program", telemetry.Version(program), "cluster", cfg.clusterName, "broker", broker.URL)

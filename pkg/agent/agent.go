@@ -22,6 +22,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/drift"
 	"github.com/hawser-io/hawser/pkg/agent/feedback"
 	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/agent/protect"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/session"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -56,6 +57,10 @@ type Config struct {
 	// KeepPermits: what the executor of a work was allowed is asked for again when
 	// roles change, and not before each write too.
 	KeepPermits bool
+
+	// Guard says which objects no work may have. Default: one that knows agents by their
+	// names. Its Objects may be left to New.
+	Guard *protect.Guard
 
 	// Journal keeps what is wanted over restarts; it is not closed here. nil: an
 	// agent that is started knows nothing until the broker tells it.
@@ -153,7 +158,7 @@ func New(c Config) (*Agent, error) {
 	a.core = NewCore(CoreConfig{
 		Cluster: c.Cluster, ClientID: c.ClientID, HubHash: hubHash, AgentID: c.AgentID,
 		StatusSyncInterval: c.StatusSyncInterval, EvictionGracePeriod: c.EvictionGracePeriod, Feedback: c.Feedback,
-		Client: c.Client, Tracker: a.watcher, Roles: a.roles, KeepPermits: c.KeepPermits,
+		Client: c.Client, Tracker: a.watcher, Roles: a.roles, KeepPermits: c.KeepPermits, Guard: c.Guard,
 		Wait: jittered, Now: time.Now, Random: rand.Float64, NewID: uuid.NewString,
 		Wake: a.wake, Send: a.send, Sync: a.sync, Save: a.save, Journal: c.Journal, Log: c.Log, Metrics: a.metrics,
 	})
@@ -193,7 +198,19 @@ func (c *Config) complete() error {
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
+	c.Guard = c.guard()
 	return nil
+}
+
+func (c *Config) guard() *protect.Guard {
+	g := c.Guard
+	if g == nil {
+		g = &protect.Guard{Hub: c.HubIdentity}
+	}
+	if g.Objects == nil {
+		g.Objects = c.Client
+	}
+	return g
 }
 
 // Run works until ctx ends, and then returns nil. It is called once. What is on the
@@ -220,6 +237,13 @@ func (a *Agent) Run(ctx context.Context) error {
 	)
 	a.core.Stop(context.WithoutCancel(ctx))
 	return err
+}
+
+// Follow has the agent follow what the owner of the cluster says works of its hub may have,
+// from now on.
+func (a *Agent) Follow(r protect.Rules) {
+	a.config.Guard.Follow(r)
+	a.core.RulesChanged()
 }
 
 // ClusterReady returns nil once the agent sees the cluster, BrokerReady while

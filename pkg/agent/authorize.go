@@ -12,6 +12,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/apply"
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
 	"github.com/hawser-io/hawser/pkg/agent/executor"
+	"github.com/hawser-io/hawser/pkg/agent/protect"
 )
 
 // A permission whose end no watch would show is asked for again after a random
@@ -202,9 +203,12 @@ func (r *rights) holds(p permit, m apply.Manifest) bool {
 	return r.now.Before(p.until)
 }
 
-// hides reports whether nothing that is in an object may be told, because the
-// executor may not read it, or nobody knows whether it may.
+// hides reports whether nothing that is in an object may be told, because no work may
+// have it, or because the executor may not read it, or nobody knows whether it may.
 func (r *rights) hides(res apply.Result) bool {
+	if protect.Refused(res.Err) != nil {
+		return true
+	}
 	if r.authority == nil || res.Err == nil {
 		return false
 	}
@@ -212,7 +216,14 @@ func (r *rights) hides(res apply.Result) bool {
 	return !known || p.hidden
 }
 
-// errHidden takes the place of feedback then.
+// whyHidden takes the place of feedback then.
+func whyHidden(err error) error {
+	if refused := protect.Refused(err); refused != nil {
+		return refused
+	}
+	return errHidden
+}
+
 var errHidden = errors.New("the executor is not allowed to get the object")
 
 // refused reports whether an error ends when somebody gets a right: the

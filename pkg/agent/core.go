@@ -17,6 +17,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/drift"
 	"github.com/hawser-io/hawser/pkg/agent/feedback"
 	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/agent/protect"
 	"github.com/hawser-io/hawser/pkg/agent/report"
 	"github.com/hawser-io/hawser/pkg/agent/rule"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -38,7 +39,7 @@ type Tracker interface {
 	Unwatched(key string) int
 }
 
-// CoreConfig is what a Core works with. All fields but Journal, Log and Metrics
+// CoreConfig is what a Core works with. All fields but Guard, Journal, Log and Metrics
 // are required.
 type CoreConfig struct {
 	// Cluster is the name of the cluster; ClientID the source of the events that
@@ -63,6 +64,8 @@ type CoreConfig struct {
 	// KeepPermits: what an executor was allowed is not asked for again before each
 	// write, while roles are watched and do not change.
 	KeepPermits bool
+	// Guard says which objects no work may have; nil: none.
+	Guard *protect.Guard
 	// Journal is where what is wanted outlives the process; nil: nowhere.
 	Journal Journal
 	// Wait sleeps between attempts to write one object.
@@ -142,8 +145,8 @@ func NewCore(c CoreConfig) *Core {
 		works: w, link: l, keeper: k, strays: newStrays(w, l, k), roles: &roleState{waiting: map[string]int{}},
 		tools: &tools{
 			store:   inventory.Store{Objects: c.Client, HubHash: c.HubHash, AgentID: c.AgentID},
-			remover: inventory.Remover{Client: c.Client, Done: func(d inventory.Decision, err error) { c.Metrics.write(string(d), err) }},
-			applier: apply.Applier{Objects: c.Client, Wait: c.Wait},
+			remover: inventory.Remover{Client: c.Client, Guard: c.Guard, Done: func(d inventory.Decision, err error) { c.Metrics.write(string(d), err) }},
+			applier: apply.Applier{Objects: c.Client, Wait: c.Wait, Guard: c.Guard},
 		},
 	}
 }
@@ -358,6 +361,17 @@ func (c *Core) Drifted(key string) time.Duration {
 		return wait
 	}
 	return driftPause
+}
+
+// RulesChanged is told that the owner of the cluster says something else about what works
+// may have.
+func (c *Core) RulesChanged() {
+	c.mu.Lock()
+	names := c.set.Names()
+	c.mu.Unlock()
+	for _, name := range names {
+		c.config.Wake(c.keyOf(name), true)
+	}
 }
 
 // NextReport returns the status to publish for an id; ok is false if there is

@@ -47,7 +47,7 @@ func (r *observer) observe(ctx context.Context, res apply.Result) observation {
 		return observation{}
 	}
 	if r.rights.hides(res) {
-		return observation{errs: []error{errHidden}}
+		return observation{errs: []error{whyHidden(res.Err)}}
 	}
 	o, has := r.found[res.Ref]
 	switch {

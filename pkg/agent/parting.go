@@ -26,7 +26,7 @@ func (r *reconciliation) reportParting(ctx context.Context, w *desired.Work) err
 		return nil
 	}
 	last := r.previous(w)
-	manifests := apply.Load(ctx, r.config.Client, *w.Spec)
+	manifests := r.load(ctx, w)
 	if slices.ContainsFunc(manifests, func(m apply.Manifest) bool { return observed(m.Config) }) {
 		r.rights.actFor(w.Spec.Executor)
 	}
@@ -56,6 +56,10 @@ func (r *reconciliation) reportParting(ctx context.Context, w *desired.Work) err
 // parting is how the object of one manifest is.
 func (r *reconciliation) parting(ctx context.Context, m apply.Manifest, last workv1.ManifestWorkStatus) apply.Result {
 	res := apply.Result{Manifest: m, Action: apply.Refuse, Presence: conditions.Unidentified}
+	if res.ReadErr = m.Forbidden(); res.ReadErr != nil {
+		res.Presence = conditions.Unreadable
+		return res
+	}
 	before := saidOf(last, m.Meta)
 	if before != nil {
 		res.Meta = before.ResourceMeta // its kind may have gone, and with it the name of the resource
@@ -75,7 +79,9 @@ func (r *reconciliation) parting(ctx context.Context, m apply.Manifest, last wor
 		readParting(ctx, r.config.Client, &res)
 	}
 	if res.Err = nil; res.Live != nil && m.Resolved && observed(m.Config) {
-		res.Err = r.rights.permitted(ctx, m, true) // it is only told of; see hides
+		if res.Err = r.config.Guard.Object(ctx, m.ID(), res.Live); res.Err == nil {
+			res.Err = r.rights.permitted(ctx, m, true) // it is only told of; see hides
+		}
 	}
 	return res
 }

@@ -180,7 +180,7 @@ func (r *reconciliation) bring(ctx context.Context, w *desired.Work) (time.Durat
 	if backed, err := r.backed(ctx, w); err != nil || !backed {
 		return 0, err // what confirms it wakes the key
 	}
-	manifests := apply.Load(ctx, r.config.Client, *w.Spec)
+	manifests := r.load(ctx, w)
 	if gone, err := r.recorder.claim(ctx, w); err != nil || !gone {
 		if err != nil {
 			r.rights.noteRefusals(err)
@@ -198,6 +198,20 @@ func (r *reconciliation) bring(ctx context.Context, w *desired.Work) (time.Durat
 	}
 	r.looked()
 	return r.conclude(ctx, w, manifests, results)
+}
+
+// load reads the manifests of a work, and forbids those whose objects no work may have.
+func (r *reconciliation) load(ctx context.Context, w *desired.Work) []apply.Manifest {
+	manifests := apply.Load(ctx, r.config.Client, *w.Spec)
+	for i, m := range manifests {
+		if !m.Resolved {
+			continue
+		}
+		if err := r.config.Guard.Manifest(m.ID(), m.Object); err != nil {
+			manifests[i] = m.Forbid(err)
+		}
+	}
+	return manifests
 }
 
 // conclude records and reports what became of the manifests, and returns when to
@@ -348,7 +362,7 @@ func (r *reconciliation) pruneAndRecord(ctx context.Context, manifests []apply.M
 		return nil, nil
 	}
 	entries := r.record.Entries()
-	stale := inventory.Stale(entries, manifests)
+	stale := append(inventory.Stale(entries, manifests), inventory.Forfeit(entries, results)...)
 	remaining, err = r.remover.Remove(ctx, stale, r.record.Owner(), nil)
 	setErr := r.recorder.took(r.store.SetEntries(ctx, r.record, inventory.Merge(entries, results, stale, remaining)))
 	if setErr != nil {

@@ -68,6 +68,7 @@ var decoders = map[string]string{
 	"pkg/agent/feedback parse":          "pkg/agent/feedback FuzzRead",
 	"pkg/agent/rule Evaluator.Evaluate": "pkg/agent/rule FuzzEvaluate",
 	"pkg/agent/inventory recordOf":      "pkg/agent/inventory FuzzRecord",
+	"pkg/agent/protect ParsePolicy":     "pkg/agent/protect FuzzParsePolicy",
 	"pkg/agent/journal Journal.Load":    "pkg/agent/journal FuzzLog",
 	"pkg/agent/journal decodeRecord":    "pkg/agent/journal FuzzDecodeRecord",
 	"pkg/agent/journal unseal":          "pkg/agent/journal FuzzUnseal",

@@ -16,6 +16,7 @@ import (
 
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
 	"github.com/hawser-io/hawser/pkg/agent/conditions"
+	"github.com/hawser-io/hawser/pkg/agent/protect"
 )
 
 // Action is what applying a manifest did, or would do.
@@ -144,6 +145,8 @@ type Applier struct {
 	Objects cluster.Objects
 	// Wait sleeps; its error (of ctx) ends the attempts. Jitter is added by it.
 	Wait func(ctx context.Context, d time.Duration) error
+	// Guard says which of the objects that there are no work may have; nil: none.
+	Guard *protect.Guard
 }
 
 // Plan reads the object of a manifest and compares. It writes nothing. known is
@@ -165,6 +168,12 @@ func (a Applier) Plan(ctx context.Context, m Manifest, owner Owner, known Known)
 		}
 	default:
 		s.Presence, s.Live = conditions.Present, live
+		if refused := a.Guard.Object(ctx, m.ID(), live); refused != nil {
+			s.Err = refused
+			if protect.Refused(refused) != nil {
+				s.Err = permanent{refused}
+			}
+		}
 	}
 	switch {
 	case s.Err != nil:

@@ -4,9 +4,10 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
-	"strings"
 
 	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/agent/cluster"
 )
 
 // Config is what spec.manifestConfigs say about one manifest. Each part comes
@@ -66,26 +67,5 @@ func hashOf(raw []byte, c Config) [sha256.Size]byte {
 
 // matches compares group and resource exactly, namespace and name by pattern.
 func matches(pattern, id workv1.ResourceIdentifier) bool {
-	return pattern.Group == id.Group && pattern.Resource == id.Resource && wildcard(pattern.Namespace, id.Namespace) && wildcard(pattern.Name, id.Name)
-}
-
-// wildcard matches s as a whole; "*" stands for any characters, also none.
-func wildcard(pattern, s string) bool {
-	parts := strings.Split(pattern, "*")
-	if len(parts) == 1 {
-		return pattern == s
-	}
-	first, last := parts[0], parts[len(parts)-1]
-	if len(s) < len(first)+len(last) || !strings.HasPrefix(s, first) || !strings.HasSuffix(s, last) {
-		return false
-	}
-	s = s[len(first) : len(s)-len(last)]
-	for _, p := range parts[1 : len(parts)-1] {
-		_, rest, found := strings.Cut(s, p)
-		if !found {
-			return false
-		}
-		s = rest
-	}
-	return true
+	return pattern.Group == id.Group && pattern.Resource == id.Resource && cluster.Matches(pattern.Namespace, id.Namespace) && cluster.Matches(pattern.Name, id.Name)
 }

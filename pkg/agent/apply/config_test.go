@@ -8,6 +8,7 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 	"pgregory.net/rapid"
 
+	"github.com/hawser-io/hawser/pkg/agent/cluster"
 	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
 )
 
@@ -73,11 +74,11 @@ func TestWildcard_StandsForAnyPart(t *testing.T) {
 			pattern += p
 		}
 		before, behind := strings.HasPrefix(pattern, "*"), strings.HasSuffix(pattern, "*")
-		if !wildcard(pattern, text) {
+		if !cluster.Matches(pattern, text) {
 			t.Fatalf("%q does not match %q", pattern, text)
 		}
-		if wildcard(pattern, "x"+text) != before || wildcard(pattern, text+"x") != behind {
-			t.Fatalf("%q: %t before %q, %t behind", pattern, wildcard(pattern, "x"+text), text, wildcard(pattern, text+"x"))
+		if cluster.Matches(pattern, "x"+text) != before || cluster.Matches(pattern, text+"x") != behind {
+			t.Fatalf("%q: %t before %q, %t behind", pattern, cluster.Matches(pattern, "x"+text), text, cluster.Matches(pattern, text+"x"))
 		}
 	})
 }

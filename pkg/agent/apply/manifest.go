@@ -35,7 +35,9 @@ type Manifest struct {
 	// Err is why the manifest cannot be applied as it is; nil if it can.
 	Err error
 
-	hash [sha256.Size]byte
+	// forbidden is why no work may have the object; nil if one may.
+	forbidden error
+	hash      [sha256.Size]byte
 }
 
 // Hash identifies the manifest and its Config.
@@ -46,6 +48,16 @@ func (m Manifest) Hash() [sha256.Size]byte { return m.hash }
 func (m Manifest) ID() workv1.ResourceIdentifier {
 	return workv1.ResourceIdentifier{Group: m.Meta.Group, Resource: m.Meta.Resource, Namespace: m.Meta.Namespace, Name: m.Meta.Name}
 }
+
+// Forbid returns the manifest with its object left alone: it is neither written nor read. err
+// is why no work may have it.
+func (m Manifest) Forbid(err error) Manifest {
+	m.Resolved, m.forbidden, m.Err = false, err, permanent{err}
+	return m
+}
+
+// Forbidden returns why no work may have the object, nil if one may.
+func (m Manifest) Forbidden() error { return m.forbidden }
 
 // permanent marks an error that only another spec can end.
 type permanent struct{ error }
@@ -157,6 +169,8 @@ var errNoNamespace = errors.New("an empty namespace may not be set when a resour
 // it is; err is why nobody can tell, if somebody would have to ask.
 func (m Manifest) presence() (p conditions.Presence, err error) {
 	switch {
+	case m.forbidden != nil:
+		return conditions.Unreadable, m.forbidden
 	case m.Meta.Resource == "" || m.Meta.Name == "":
 		return conditions.Unidentified, nil
 	case errors.Is(m.Err, errNoNamespace):

@@ -21,10 +21,11 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
 	"github.com/hawser-io/hawser/pkg/agent/drift"
 	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/agent/protect"
 )
 
 // BookName is the name of the ConfigMap that the Book of a cluster is kept in.
-const BookName = "hawser-agent-identities"
+const BookName = protect.BookName
 
 // configMaps is where that lives.
 var configMaps = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
@@ -249,7 +250,7 @@ func LeaseName(hash, agentID string) string {
 		agentID = hash
 	}
 	sum := sha256.Sum256([]byte(hash + "/" + agentID))
-	return "hawser-agent-" + hex.EncodeToString(sum[:8])
+	return protect.LeaseName(hex.EncodeToString(sum[:8]))
 }
 
 // Fingerprints returns the hashes of the certificates in a PEM file, in the form

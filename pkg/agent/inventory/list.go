@@ -8,6 +8,7 @@ import (
 
 	"github.com/hawser-io/hawser/pkg/agent/apply"
 	"github.com/hawser-io/hawser/pkg/agent/conditions"
+	"github.com/hawser-io/hawser/pkg/agent/protect"
 )
 
 // Entry is one line of the list. An empty UID is an intent: the object may
@@ -88,6 +89,8 @@ func Merge(recorded []Entry, results []apply.Result, stale, remaining []Entry) [
 		}
 		e := entryOf(r.Manifest)
 		switch {
+		case protect.Refused(r.Err) != nil: // made by somebody else, and theirs
+			next = slices.DeleteFunc(next, func(o Entry) bool { return o.ResourceIdentifier == e.ResourceIdentifier && o.UID == "" })
 		case r.Presence == conditions.Present:
 			e.UID = string(r.UID())
 			next = append(next, e)
@@ -120,6 +123,21 @@ func Stale(recorded []Entry, manifests []apply.Manifest) []Entry {
 		}
 	}
 	return stale
+}
+
+// Forfeit returns the entries of objects that agents live by: the work, which has a manifest
+// for each, must let go of them at once.
+func Forfeit(recorded []Entry, results []apply.Result) (forfeit []Entry) {
+	known := byIdentity(recorded)
+	for _, r := range results {
+		if refused := protect.Refused(r.Err); refused != nil && refused.Own() {
+			if e, has := known[r.ID()]; has {
+				forfeit = append(forfeit, e)
+				delete(known, r.ID())
+			}
+		}
+	}
+	return forfeit
 }
 
 // mayBe reports whether a manifest whose resource is not known may be about

@@ -16,6 +16,7 @@ import (
 
 	"github.com/hawser-io/hawser/pkg/agent/apply"
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/protect"
 )
 
 // Decision says what removing an entry means for the object as it is now.
@@ -57,6 +58,9 @@ func Decide(e Entry, live *unstructured.Unstructured, owner apply.Owner, orphan 
 // Remover removes recorded objects from the cluster.
 type Remover struct {
 	Client cluster.Client
+	// Guard says which objects no work may have: they are not deleted, and only lose the
+	// reference of the work. nil: none.
+	Guard *protect.Guard
 	// Done hears what became of every Disown and Delete; may be nil.
 	Done func(d Decision, err error)
 	// Saw hears of every object that was read, before anything is done about it;
@@ -109,6 +113,11 @@ func (r Remover) remove(ctx context.Context, e Entry, owner apply.Owner, orphan 
 	}
 	if err != nil || live == nil {
 		return false, err
+	}
+	if err := r.Guard.Object(ctx, e.ResourceIdentifier, live); protect.Refused(err) != nil {
+		orphan = true
+	} else if err != nil {
+		return true, err
 	}
 	switch d := Decide(e, live, owner, orphan); d {
 	case Drop:

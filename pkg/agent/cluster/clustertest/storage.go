@@ -72,6 +72,7 @@ func builtin() map[schema.GroupVersionKind]kind {
 	add("v1", "Service", "services", true, kind{defaults: setDefault("ClusterIP", "spec", "type")})
 	add("v1", "Pod", "pods", true, kind{hasStatus: true, defaults: setDefault("Always", "spec", "restartPolicy")})
 	add("apps/v1", "Deployment", "deployments", true, kind{hasStatus: true, defaults: setDefault(int64(1), "spec", "replicas")})
+	add("coordination.k8s.io/v1", "Lease", "leases", true, kind{})
 	add("batch/v1", "Job", "jobs", true, kind{hasStatus: true, immutable: fixed("spec", "template")})
 	add(rbac, "ClusterRole", "clusterroles", false, kind{})
 	add(rbac, "ClusterRoleBinding", "clusterrolebindings", false, kind{defaults: bindingDefaults, immutable: fixed("roleRef")})

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/hawser-io/hawser/pkg/agent"
+	"github.com/hawser-io/hawser/pkg/agent/protect"
+)
+
+// policyFile is what the owner of the cluster says about the works of one hub.
+type policyFile struct {
+	path, hub string
+	follow    func(protect.Rules)
+	log       *slog.Logger
+
+	text []byte
+	// bad is why the file cannot be used as it is; then what it said before holds.
+	bad atomic.Pointer[error]
+}
+
+// lookAtPolicy is how often it is looked whether the file has changed.
+const lookAtPolicy = 5 * time.Second
+
+// openPolicy has the agent follow the policy file, which must be good; nil if there is none.
+func (c *config) openPolicy(hub string, a *agent.Agent, log *slog.Logger) (*policyFile, error) {
+	if c.policyFile == "" {
+		return nil, nil
+	}
+	p := &policyFile{path: c.policyFile, hub: hub, follow: a.Follow, log: log}
+	_, err := p.read()
+	return p, err
+}
+
+// read has the agent follow what the file says, if that has changed.
+func (p *policyFile) read() (changed bool, err error) {
+	text, err := os.ReadFile(p.path)
+	if err != nil {
+		return false, fmt.Errorf("policy-file: %w", err)
+	}
+	if p.text != nil && bytes.Equal(text, p.text) {
+		return false, nil
+	}
+	policy, err := protect.ParsePolicy(text)
+	var rules protect.Rules
+	if err == nil {
+		rules, err = policy.For(p.hub)
+	}
+	if err != nil {
+		return false, fmt.Errorf("policy-file %s: %w", p.path, err)
+	}
+	p.text = text
+	p.follow(rules)
+	return true, nil
+}
+
+// look reads the file again. One that cannot be used is told of once.
+func (p *policyFile) look(ctx context.Context) {
+	changed, err := p.read()
+	if changed {
+		p.log.InfoContext(ctx, "the policy file has changed", "file", p.path)
+	}
+	if err == nil {
+		p.bad.Store(nil)
+		return
+	}
+	if before := p.bad.Load(); before == nil || (*before).Error() != err.Error() {
+		p.log.ErrorContext(ctx, "the policy file cannot be used, what it said before holds", "error", err)
+	}
+	p.bad.Store(&err)
+}
+
+// watch does that until ctx ends.
+func (p *policyFile) watch(ctx context.Context) error {
+	t := time.NewTicker(lookAtPolicy)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.C:
+			p.look(ctx)
+		}
+	}
+}
+
+// ready returns why the file cannot be used as it is.
+func (p *policyFile) ready() error {
+	if p == nil {
+		return nil
+	}
+	if bad := p.bad.Load(); bad != nil {
+		return fmt.Errorf("%w; what it said before holds", *bad)
+	}
+	return nil
+}
+
+// accountOf returns the service account that acts on the cluster, as the token says; zero if
+// it is none.
+func accountOf(r *rest.Config) types.NamespacedName {
+	token := r.BearerToken
+	if b, err := os.ReadFile(r.BearerTokenFile); err == nil {
+		token = string(bytes.TrimSpace(b))
+	}
+	parts := strings.Split(token, ".")
+	if len(parts) != 3 {
+		return types.NamespacedName{}
+	}
+	claims, err := base64.RawURLEncoding.DecodeString(parts[1])
+	var subject struct {
+		Sub string `json:"sub"`
+	}
+	if err != nil || json.Unmarshal(claims, &subject) != nil {
+		return types.NamespacedName{}
+	}
+	account, is := strings.CutPrefix(subject.Sub, "system:serviceaccount:")
+	namespace, name, whole := strings.Cut(account, ":")
+	if !is || !whole {
+		return types.NamespacedName{}
+	}
+	return types.NamespacedName{Namespace: namespace, Name: name}
+}
