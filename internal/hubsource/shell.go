@@ -6,10 +6,10 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
-	"k8s.io/client-go/util/workqueue"
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/internal/hubsource/core"
@@ -41,7 +41,8 @@ const (
 // guards the core with a lock that is never held across a call.
 type shell struct {
 	shellConfig
-	queues [core.Lanes]workqueue.TypedDelayingInterface[core.Key]
+	lanes [core.Lanes]lane
+	swept atomic.Uint64 // how often the sweep was looked at
 
 	mu      sync.Mutex // guards what follows
 	core    *core.Core
@@ -64,9 +65,7 @@ type shellConfig struct {
 
 func newShell(c shellConfig) *shell {
 	s := &shell{shellConfig: c, failing: map[string]bool{}}
-	for l := range s.queues {
-		s.queues[l] = workqueue.NewTypedDelayingQueue[core.Key]()
-	}
+	s.lanes[core.SpecLane], s.lanes[core.HubLane] = newLane(specWorkers), newLane(hubWorkers)
 	s.core = core.New(core.Config{
 		Now: time.Now, Jitter: rand.Float64, Waker: s, All: c.all, CleanUp: c.cleanUp, NewID: uuid.NewString, State: c.state,
 	})
@@ -92,16 +91,19 @@ func (s *shell) use(l link) {
 // Wake implements [core.Waker].
 func (s *shell) Wake(l core.Lane, k core.Key, after time.Duration) {
 	if after <= 0 {
-		s.queues[l].Add(k)
+		s.lanes[l].Add(k)
 		return
 	}
-	s.queues[l].AddAfter(k, after)
+	s.lanes[l].AddAfter(k, after)
 }
+
+// Hurry implements [core.Waker].
+func (s *shell) Hurry(l core.Lane, k core.Key) { s.lanes[l].Hurry(k) }
 
 // shutDown ends the queues, which have goroutines from the beginning.
 func (s *shell) shutDown() {
-	for _, q := range s.queues {
-		q.ShutDown()
+	for _, l := range s.lanes {
+		l.ShutDown()
 	}
 }
 
@@ -123,52 +125,66 @@ func (s *shell) Run(ctx context.Context) error {
 func (s *shell) stats() (core.Stats, [core.Lanes]int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.core.Stats(), [core.Lanes]int{s.queues[core.SpecLane].Len(), s.queues[core.HubLane].Len()}
+	return s.core.Stats(), [core.Lanes]int{s.lanes[core.SpecLane].Len(), s.lanes[core.HubLane].Len()}
 }
 
 // work is one worker of a lane.
 func (s *shell) work(ctx context.Context, l core.Lane) error {
 	for {
-		k, shutdown := s.queues[l].Get()
+		k, shutdown := s.lanes[l].Get()
 		if shutdown {
 			return nil
 		}
-		s.process(ctx, l, k)
-		s.queues[l].Done(k)
+		began := time.Now()
+		if s.process(ctx, l, k) {
+			s.lanes[l].Add(k) // there may be more to do, in its next turn
+		}
+		s.lanes[l].End(k, time.Since(began))
 		if l == core.SpecLane {
 			s.feed()
 		}
 	}
 }
 
-// process does everything that is to be done for a key now.
-func (s *shell) process(ctx context.Context, l core.Lane, k core.Key) {
+// process does the next thing that is to be done for a key; false: there was nothing. A work
+// that somebody changes faster than that is done has its turns with the others. Only a
+// finalizer is not worth a turn: a work that just came would wait once more behind all that
+// came with it.
+func (s *shell) process(ctx context.Context, l core.Lane, k core.Key) bool {
 	for ctx.Err() == nil {
 		s.mu.Lock()
 		e, to := s.core.Next(l, k), broker{s, s.broker, s.core.Subscription()}
 		s.mu.Unlock()
 		if e == nil {
-			return
+			return false
 		}
 		r := s.do(ctx, to, k, e)
 		s.mu.Lock()
 		s.core.Done(l, k, r)
 		s.mu.Unlock()
+		if _, more := e.(core.AddFinalizer); !more {
+			return true
+		}
 	}
+	return false
 }
 
 // feed takes more of the sweep when the workers are about to run dry, so that a
-// fresh change never waits behind all works of the hub.
+// fresh change never waits behind all works of the hub, and a little in any case, so that
+// whoever makes changes without end does not keep the sweep from going on.
 func (s *shell) feed() {
-	const low = 2 * specWorkers
-	if s.queues[core.SpecLane].Len() >= low {
-		return
+	const low, seldom = 2 * specWorkers, 4
+	n := low
+	if s.lanes[core.SpecLane].Len() >= low {
+		if n = 1; s.swept.Add(1)%seldom != 0 {
+			return
+		}
 	}
 	s.mu.Lock()
-	keys := s.core.Sweep(low)
+	keys := s.core.Sweep(n)
 	s.mu.Unlock()
 	for _, k := range keys {
-		s.queues[core.SpecLane].Add(k)
+		s.lanes[core.SpecLane].Add(k)
 	}
 }
 

@@ -35,9 +35,7 @@ func TestShell_PublishesOnTheSubscriptionItDecidedOn(t *testing.T) {
 	s := newShell(shellConfig{id: "hub", log: slog.New(slog.DiscardHandler), metrics: m})
 	s.use(sent)
 	defer func() {
-		for l := range s.queues {
-			s.queues[l].ShutDown()
-		}
+		s.shutDown()
 	}()
 	s.core.ClusterSelected(1, "cluster1")
 	s.core.WorkSeen(1, newWork("w", 1, deleting))
@@ -75,9 +73,7 @@ func TestShell_TakesAWorkWhoseNameAnotherHasInANewListForMissing(t *testing.T) {
 	}
 	s := newShell(shellConfig{id: "hub", all: true, log: slog.New(slog.DiscardHandler), metrics: m})
 	defer func() {
-		for l := range s.queues {
-			s.queues[l].ShutDown()
-		}
+		s.shutDown()
 	}()
 	first, second := newWork("w", 1), newWork("w", 1, version("200"))
 	second.UID = "uid-second"

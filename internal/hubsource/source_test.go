@@ -183,9 +183,7 @@ func TestSource_SurvivesEventsItCannotRead(t *testing.T) {
 		if n := sh.core.Stats().Works; n != 0 {
 			b.Errorf("%d works kept", n)
 		}
-		for l := range sh.queues {
-			sh.queues[l].ShutDown()
-		}
+		sh.shutDown()
 	})
 }
 

@@ -31,7 +31,7 @@ var rows = [][]string{
 	{"pkg/transport/..."},
 	{"pkg/codec/..."},
 	{"internal/cmdline"},
-	{"internal/identity", "internal/leader", "internal/run", "internal/telemetry", "internal/pki", "internal/proc", "internal/kubeconfig"},
+	{"internal/fair", "internal/identity", "internal/leader", "internal/run", "internal/telemetry", "internal/pki", "internal/proc", "internal/kubeconfig"},
 	{"internal/testkit/..."},
 	{"proto/..."},
 }
@@ -54,7 +54,7 @@ var apart = []struct{ from, to, why string }{
 
 // pure lists the packages without clock, socket, lock, file, logger or chance:
 // inputs in, decisions out.
-var pure = []string{"pkg/codec/...", "internal/resync", "internal/broker/route", "internal/broker/quota", "internal/admission", "internal/hubsource/core"}
+var pure = []string{"pkg/codec/...", "internal/fair", "internal/resync", "internal/broker/route", "internal/broker/quota", "internal/admission", "internal/hubsource/core"}
 
 // impure lists what those may not import. time is allowed as a type.
 var impure = []string{

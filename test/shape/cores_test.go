@@ -19,6 +19,7 @@ import (
 // head: the bounds below hold for them. whole is the type that stands for the
 // package to its users, "" where there is none: no part points back at it.
 var cores = []struct{ dir, whole string }{
+	{"internal/fair", ""},
 	{"internal/hubsource", ""},
 	{"internal/hubsource/core", "Core"},
 	{"internal/broker", "Broker"},

@@ -20,8 +20,8 @@ var rooms = []struct {
 	limit int
 }{
 	// Statuses from a cursor on 240, deletions left to a person 170, comparison by digest 150,
-	// Delivered 90.
-	{"hub-source", []string{"internal/hubsource/"}, 4575},
+	// shares of clusters 140, Delivered 90.
+	{"hub-source", []string{"internal/hubsource/"}, 4705},
 	// Pebble 2,600, of which a check that names each wrong index entry takes 250, the proof
 	// that a store was closed whole 165, copies that cannot be taken half 130; stock agents 200,
 	// the inventory in pages 190, order of late events 150, works made anew 140; what one peer

@@ -132,6 +132,9 @@ func (s *source) Wake(l core.Lane, k core.Key, after time.Duration) {
 	}
 }
 
+// Hurry implements core.Waker. Which of the keys that wait is next is drawn.
+func (*source) Hurry(core.Lane, core.Key) {}
+
 // sourceParty is the session's side.
 type sourceParty struct{ *source }
 

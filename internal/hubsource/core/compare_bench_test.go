@@ -15,6 +15,7 @@ import (
 type nobody struct{}
 
 func (nobody) Wake(Lane, Key, time.Duration) {}
+func (nobody) Hurry(Lane, Key)               {}
 
 // BenchmarkCore_ComparesInSync is a connection of a source whose 10,000 works
 // of 10 KiB the broker has as they are. The first one of a process has to

@@ -53,6 +53,14 @@ type slot struct {
 	key  Key
 }
 
+// slotFor is that of a key: a work is known by its uid.
+func slotFor(l Lane, k Key) slot {
+	if k.UID != "" {
+		k.Cluster = ""
+	}
+	return slot{l, k}
+}
+
 // underWay is an effect, and the life of the hub and the subscription in which it was
 // decided.
 type underWay struct {
@@ -89,7 +97,7 @@ func (c *Core) Life() int { return c.life }
 // effect must be given to Done before Next is called again for the same lane
 // and key.
 func (c *Core) Next(lane Lane, key Key) Effect {
-	at := slot{lane, key}
+	at := slotFor(lane, key)
 	if was, busy := c.inFlight[at]; busy && was.life == c.life && was.sub == c.fleet.sub {
 		return nil
 	}
@@ -186,7 +194,7 @@ func (c *Core) nextOfAll(lane Lane) *todo {
 // decided in another life of the hub, or was for another subscription, says nothing any
 // more.
 func (c *Core) Done(lane Lane, key Key, r Result) {
-	at := slot{lane, key}
+	at := slotFor(lane, key)
 	u, busy := c.inFlight[at]
 	delete(c.inFlight, at)
 	if !busy || u.life != c.life || u.done == nil {
@@ -281,6 +289,9 @@ func (c *Core) moved(w *work, before *workv1.ManifestWork) {
 	w.report.changed(before == nil)
 	c.specs.changed(w, before)
 	c.fleet.recount(w)
+	if w.hub.deleting() && (before == nil || before.DeletionTimestamp == nil) {
+		c.fleet.hurry(SpecLane, w)
+	}
 	c.fleet.wakeWork(w)
 }
 

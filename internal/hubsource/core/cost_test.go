@@ -3,6 +3,7 @@ package core
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	workv1 "open-cluster-management.io/api/work/v1"
 
@@ -30,6 +31,7 @@ func TestCore_CostOfAReport(t *testing.T) {
 				}
 			}
 			for _, w := range works {
+				f.now = f.now.Add(time.Second) // their cluster has a budget
 				next[PatchStatus](f, HubLane, w.UID)
 			}
 		}

@@ -39,9 +39,10 @@ func (l Lane) String() string {
 	return "hub"
 }
 
-// Key is a unit of scheduling: a work (UID is set) or a cluster (only Cluster
-// is set). The zero Key is the source as a whole; to wake it in the spec lane
-// also makes a worker take more of the sweep.
+// Key is a unit of scheduling: a work (UID is set, and says which) or a cluster (only
+// Cluster is set). The zero Key is the source as a whole; to wake it in the spec lane
+// also makes a worker take more of the sweep. Clusters take turns, by what was done for
+// each.
 type Key struct {
 	UID     types.UID
 	Cluster string
@@ -52,6 +53,9 @@ type Key struct {
 // back and must not block. Waking a key that has nothing to do is harmless.
 type Waker interface {
 	Wake(lane Lane, key Key, after time.Duration)
+	// Hurry has a key go before the others of its cluster, the next time that it is
+	// woken or if it is waiting then. It must not block either.
+	Hurry(lane Lane, key Key)
 }
 
 // Effect is one thing to do outside. Its result belongs to the life of the hub, and
@@ -359,7 +363,7 @@ func ReportOf(e codec.Event) (*Report, error) {
 	}
 	return &Report{
 		UID: types.UID(s.ResourceID), Cluster: s.Cluster, Name: s.Name,
-		Version: s.Version, Sequence: s.SequenceID, Hash: s.Hash, Deleted: s.Deleted, Status: s.Status, Revision: s.Revision,
+		Version: s.Version, Sequence: s.SequenceID, Hash: s.Hash, Deleted: s.Deleted, Status: s.Status, Revision: s.Revision, Size: len(e.Data()),
 	}, nil
 }
 

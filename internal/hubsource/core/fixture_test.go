@@ -23,8 +23,10 @@ type fixture struct {
 	core  *Core
 	now   time.Time
 	wakes []wakeup
-	ids   int
-	lags  bool // what the informer shows is not what the hub has
+	// hurried is what was to go first.
+	hurried []slot
+	ids     int
+	lags    bool // what the informer shows is not what the hub has
 }
 
 type wakeup struct {
@@ -36,6 +38,8 @@ type wakeup struct {
 func (f *fixture) Wake(l Lane, k Key, after time.Duration) {
 	f.wakes = append(f.wakes, wakeup{l, k, after})
 }
+
+func (f *fixture) Hurry(l Lane, k Key) { f.hurried = append(f.hurried, slot{l, k}) }
 
 func newFixture(t *testing.T, all bool) *fixture {
 	f := &fixture{t: t, now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}

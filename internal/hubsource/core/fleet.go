@@ -69,6 +69,7 @@ type cluster struct {
 	comparing comparing
 	lists     statusLists
 	listing   retry // of a list of the hub that answers for many works
+	budget    budget
 	// open counts works that the broker does not have as they are.
 	open int
 }
@@ -80,7 +81,7 @@ func newFleet(cfg Config, sub int) *fleet {
 	}
 }
 
-func (w *work) key() Key { return Key{UID: w.uid} }
+func (w *work) key() Key { return Key{UID: w.uid, Cluster: w.cl.name} }
 
 func (cl *cluster) key() Key { return Key{Cluster: cl.name} }
 
@@ -322,6 +323,12 @@ func (a *agenda) wake(l Lane, k Key, after time.Duration) { a.Waker.Wake(l, k, m
 func (a *agenda) wakeAt(l Lane, k Key, at time.Time) { a.wake(l, k, at.Sub(a.Now())) }
 
 func (a *agenda) wakeCluster(l Lane, cl *cluster) { a.wake(l, Key{Cluster: cl.name}, 0) }
+
+// hurry has something done for a work before what is done for others of its cluster.
+func (a *agenda) hurry(l Lane, w *work) {
+	a.Waker.Hurry(l, w.key())
+	a.wake(l, w.key(), 0)
+}
 
 func (a *agenda) wakeWork(w *work) {
 	a.wake(SpecLane, w.key(), 0)

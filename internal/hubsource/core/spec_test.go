@@ -88,7 +88,7 @@ func TestCore_PublishesEverythingAgainOnEachConnection(t *testing.T) {
 		t.Errorf("published %s", p.Action)
 	}
 	f.idle(SpecLane, "uid-w")
-	if keys := f.core.Sweep(10); !slices.Contains(keys, Key{UID: "uid-w"}) {
+	if keys := f.core.Sweep(10); !slices.Contains(keys, Key{UID: "uid-w", Cluster: "cluster1"}) {
 		t.Errorf("swept %v", keys)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 	workv1alpha1 "open-cluster-management.io/api/work/v1alpha1"
 
+	"github.com/hawser-io/hawser/internal/fair"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 )
@@ -32,6 +33,8 @@ type Report struct {
 	// Deleted: nothing of the work is left on the cluster.
 	Deleted bool
 	Status  workv1.ManifestWorkStatus
+	// Size is that of Status, in bytes as it came.
+	Size int
 }
 
 // Verdict says what became of a [Report].
@@ -77,6 +80,27 @@ type reportState struct {
 	// early is since when the pending report waits for something that the hub has
 	// not shown yet.
 	early time.Time
+	// planned: the next write is within the budget of its cluster, at retry's time.
+	planned bool
+}
+
+// What the reports of one cluster may have the hub write. Beyond that they wait, and of each
+// work the latest is written then: a hub that takes all that one cluster reports has no time
+// for the others.
+var (
+	writesEach = fair.Rate{PerSecond: 100, Burst: 1000}
+	bytesEach  = fair.Rate{PerSecond: 4 << 20, Burst: 32 << 20}
+)
+
+// budget is what the reports of one cluster have had.
+type budget struct{ writes, bytes fair.Bucket }
+
+// plan has a report wait until its cluster's budget has room for it.
+func (r *reportState) plan(b *budget, size int, now time.Time) {
+	if !r.planned {
+		r.planned = true
+		r.retry.wait(now.Add(max(b.writes.Reserve(writesEach, now, 1), b.bytes.Reserve(bytesEach, now, float64(size)))), false)
+	}
 }
 
 // changed takes it that the hub shows another state of the work; first: for the
@@ -199,7 +223,7 @@ func (s *statuses) confirm(w *work, r *Report) Verdict {
 	w.report.hold(s.cursor)
 	w.report.clear(s.f)
 	s.f.recount(w)
-	s.f.wake(HubLane, w.key(), 0)
+	s.f.hurry(HubLane, w)
 	return Taken
 }
 
@@ -285,6 +309,11 @@ func (s *statuses) next(w *work) *todo {
 	}
 	if !s.f.due(HubLane, w.key(), &w.report.retry) {
 		return nil
+	}
+	if r != nil {
+		if w.report.plan(&w.cl.budget, r.Size, s.f.Now()); !s.f.due(HubLane, w.key(), &w.report.retry) {
+			return nil
+		}
 	}
 	return s.patch(w, status, r)
 }
@@ -383,6 +412,7 @@ func (s *statuses) desired(w *work, o *workv1.ManifestWork, r *Report) workv1.Ma
 // changes.
 func (s *statuses) patch(w *work, status workv1.ManifestWorkStatus, r *Report) *todo {
 	o := w.hub.object
+	w.report.planned = false
 	return s.questions.write(HubLane, w, &w.report.retry, PatchStatus{Work: o, Status: status}, func(err error) bool {
 		rejected := r != nil && Rejected(err)
 		if err == nil || apierrors.IsNotFound(err) || rejected {

@@ -35,7 +35,7 @@ func (f *Front) tap(ctx context.Context, info *tap.Info) (context.Context, error
 		return admitted, nil
 	}
 	f.metrics.refusedCalls.WithLabelValues(transport.CodeOf(err).String()).Inc()
-	if deadline, _ := ctx.Deadline(); !c.refused.spend(c.allowed.refused, f.gate.now(), costOfRefusal(time.Until(deadline))) {
+	if deadline, _ := ctx.Deadline(); !c.refused.Spend(c.allowed.refused, f.gate.now(), costOfRefusal(time.Until(deadline))) {
 		f.gate.flood(c)
 	}
 	return ctx, transportgrpc.Status(err).Err()

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
 
+	"github.com/hawser-io/hawser/internal/fair"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -43,7 +44,7 @@ type connection struct {
 	// is also the one that admits its calls.
 	frames               frames
 	opened               *body // of the headers that were read last, until its call is admitted
-	idle, refused, stray bucket
+	idle, refused, stray fair.Bucket
 }
 
 // handshake wraps the credentials of the port: it counts the connection, and adds
@@ -208,7 +209,7 @@ func (c *counted) frame(h frameHeader) error {
 	case http2.FrameData:
 		b := c.gate.bodyOf(conn, h.stream)
 		if b == nil {
-			return c.unless(conn.stray.spend(conn.allowed.stray, c.gate.now(), float64(cost(h.length))))
+			return c.unless(conn.stray.Spend(conn.allowed.stray, c.gate.now(), float64(cost(h.length))))
 		}
 		c.gate.grow(b, cost(h.length), ended)
 		if h.length > smallFrame || ended {

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hawser-io/hawser/internal/fair"
 	"github.com/hawser-io/hawser/internal/identity"
 )
 
@@ -47,14 +48,14 @@ type arrival struct {
 // address is where handshakes come from.
 type address struct {
 	pending  int
-	failures bucket
+	failures fair.Bucket
 }
 
 // party is an identity, and what it uses.
 type party struct {
 	allowance
 
-	connects, calls, questions, idle bucket
+	connects, calls, questions, idle fair.Bucket
 
 	conns      map[*connection]struct{}
 	kinds      [kinds]int
@@ -64,8 +65,8 @@ type party struct {
 
 // forgettable reports whether nothing is known of the party that would be missed.
 func (p *party) forgettable(now time.Time) bool {
-	return len(p.conns) == 0 && p.kinds == [kinds]int{} && p.connects.full(p.allowance.connects, now) && p.calls.full(p.allowance.calls, now) &&
-		p.questions.full(p.allowance.questions, now)
+	return len(p.conns) == 0 && p.kinds == [kinds]int{} && p.connects.Full(p.allowance.connects, now) && p.calls.Full(p.allowance.calls, now) &&
+		p.questions.Full(p.allowance.questions, now)
 }
 
 // why a handshake is refused or a connection ended; "" where it is not.
@@ -147,7 +148,7 @@ func (g *gate) locate(a *arrival, remote net.Addr) string {
 		at = &address{}
 		g.addresses[prefix] = at
 	}
-	if at.pending >= g.limits.pendingEach || !at.failures.room(g.limits.failures, g.now()) {
+	if at.pending >= g.limits.pendingEach || !at.failures.Room(g.limits.failures, g.now()) {
 		return fullAddress
 	}
 	at.pending++
@@ -190,7 +191,7 @@ func (g *gate) shaken(a *arrival, identified bool) {
 	}
 	at.pending--
 	if !identified {
-		at.failures.charge(g.limits.failures, g.now(), 1)
+		at.failures.Charge(g.limits.failures, g.now(), 1)
 	}
 }
 
@@ -212,7 +213,7 @@ func (g *gate) enter(a *arrival, c *connection) bool {
 		switch {
 		case len(p.conns) >= p.allowance.connections:
 			c.refusal = tooMany(c.identity, "connections", p.allowance.connections)
-		case !p.connects.spend(p.allowance.connects, now, 1):
+		case !p.connects.Spend(p.allowance.connects, now, 1):
 			c.refusal = tooOften(c.identity, "connections")
 		default:
 			c.party = p
@@ -251,7 +252,7 @@ func (g *gate) sweep() {
 	}
 	now := g.now()
 	for k, at := range g.addresses {
-		if at.pending == 0 && at.failures.full(g.limits.failures, now) {
+		if at.pending == 0 && at.failures.Full(g.limits.failures, now) {
 			delete(g.addresses, k)
 		}
 	}
@@ -292,8 +293,8 @@ func (g *gate) begin(c *connection, k kind, b *body) error {
 		return tooMany(c.identity, k.String(), p.running[k])
 	case k == listing && g.lists >= g.limits.lists:
 		return tooManyLists(g.limits.lists)
-	case k == reflecting && !p.questions.spend(p.allowance.questions, g.now(), 1),
-		!p.calls.spend(p.allowance.calls, g.now(), 1):
+	case k == reflecting && !p.questions.Spend(p.allowance.questions, g.now(), 1),
+		!p.calls.Spend(p.allowance.calls, g.now(), 1):
 		return tooOften(c.identity, k.String())
 	}
 	p.kinds[k]++
@@ -323,7 +324,7 @@ func (g *gate) ask(b *body) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	c := b.of
-	if !c.party.questions.spend(c.party.allowance.questions, g.now(), 1) {
+	if !c.party.questions.Spend(c.party.allowance.questions, g.now(), 1) {
 		return tooOften(c.identity, "questions")
 	}
 	return nil
@@ -394,7 +395,7 @@ func (g *gate) reset(b *body) {
 	defer g.mu.Unlock()
 	if !b.ended && b.kind != reflecting {
 		b.ended = true
-		b.of.party.calls.charge(b.of.party.allowance.calls, g.now(), costOfReset)
+		b.of.party.calls.Charge(b.of.party.allowance.calls, g.now(), costOfReset)
 	}
 }
 
@@ -468,7 +469,7 @@ func (g *gate) cut(c *connection, reason string) {
 	_ = c.raw.Close() // who reads it hears of it
 	c.cutFor = reason
 	if c.party != nil {
-		c.party.connects.charge(c.party.allowance.connects, g.now(), costOfCut)
+		c.party.connects.Charge(c.party.allowance.connects, g.now(), costOfCut)
 	}
 	g.ended(reason)
 }
@@ -482,7 +483,7 @@ func (g *gate) idle(c *connection) bool {
 	if c.party != nil {
 		b = &c.party.idle
 	}
-	return b.spend(c.allowed.idle, g.now(), 1)
+	return b.Spend(c.allowed.idle, g.now(), 1)
 }
 
 // unfinished is how much a connection holds in bodies that are not ended.

@@ -38,37 +38,10 @@ func TestLimitsFor(t *testing.T) {
 			t.Errorf("%s: %d strangers", name, l.strangers)
 		}
 		for _, r := range []identity.Role{identity.Agent, identity.Source, identity.Operator, identity.Viewer} {
-			if a := l.roles[r]; a.connections == 0 || a.running[unary] == 0 || a.running[reflecting] != 1 || a.calls.burst == 0 {
+			if a := l.roles[r]; a.connections == 0 || a.running[unary] == 0 || a.running[reflecting] != 1 || a.calls.Burst == 0 {
 				t.Errorf("%s: %s may use %+v", name, r, a)
 			}
 		}
-	}
-}
-
-func TestBucket(t *testing.T) {
-	r, now := rate{perSecond: 10, burst: 5}, time.Unix(1, 0)
-	var b bucket
-	for n := range 5 {
-		if !b.spend(r, now, 1) {
-			t.Errorf("the burst ends after %d", n)
-		}
-	}
-	if b.spend(r, now, 1) {
-		t.Error("more than the burst")
-	}
-	now = now.Add(100 * time.Millisecond)
-	if !b.spend(r, now, 1) || b.spend(r, now, 1) {
-		t.Error("not one after a tenth of a second")
-	}
-	b.charge(r, now, 1000)
-	if now = now.Add(500 * time.Millisecond); b.spend(r, now, 1) {
-		t.Error("who was charged waits no longer than others")
-	}
-	if now = now.Add(500 * time.Millisecond); !b.full(r, now) {
-		t.Error("who was charged owes more than two bursts")
-	}
-	if now = now.Add(-time.Hour); !b.spend(r, now, 1) {
-		t.Error("a clock that goes back costs something")
 	}
 }
 
@@ -113,10 +86,10 @@ func gateOf(l limits) (*gate, *time.Time, *[]string) {
 }
 
 var smallLimits = limits{
-	connections: 6, pending: 4, pendingEach: 3, failures: rate{1, 2}, strangers: 1, bodies: 1000, lists: 1,
+	connections: 6, pending: 4, pendingEach: 3, failures: per(1, 2), strangers: 1, bodies: 1000, lists: 1,
 	roles: map[identity.Role]allowance{
-		identity.Agent:  perIdentity(2, [kinds]int{2, 1, 0, 1}, rate{1, 10}, 600),
-		identity.Viewer: perIdentity(2, [kinds]int{2, 1, 4, 1}, rate{1, 10}, 600),
+		identity.Agent:  perIdentity(2, [kinds]int{2, 1, 0, 1}, per(1, 10), 600),
+		identity.Viewer: perIdentity(2, [kinds]int{2, 1, 4, 1}, per(1, 10), 600),
 	},
 }
 

@@ -1,9 +1,8 @@
 package grpc
 
 import (
-	"time"
-
 	"github.com/hawser-io/hawser/internal/broker/authz"
+	"github.com/hawser-io/hawser/internal/fair"
 	"github.com/hawser-io/hawser/internal/identity"
 )
 
@@ -20,7 +19,7 @@ type limits struct {
 	// pending are handshakes under way, in all and of one address.
 	pending, pendingEach int
 	// failures are handshakes of one address that lead to no identity.
-	failures rate
+	failures fair.Rate
 	// strangers are connections that may not call anything: without an identity,
 	// or of one that has all it may have. They exist so that a party is told why.
 	strangers int
@@ -34,18 +33,18 @@ type limits struct {
 // allowance is what one identity may use.
 type allowance struct {
 	connections int
-	connects    rate
+	connects    fair.Rate
 	// running are its calls of each kind at a time, calls how many it may begin.
 	running [kinds]int
-	calls   rate
+	calls   fair.Rate
 	// bodies are the bytes of all of them.
 	bodies int64
 	// questions are messages on its reflection stream.
-	questions rate
+	questions fair.Rate
 	// idle are frames that carry nothing of a call, of all its connections. Of one
 	// connection, refused are calls that are refused, stray bytes sent to calls that
 	// are over.
-	idle, refused, stray rate
+	idle, refused, stray fair.Rate
 }
 
 // kind of a call: those of one kind cost alike.
@@ -98,22 +97,22 @@ func limitsFor(r resources, maxMessage, handshakesEach int) limits {
 		connections: connections,
 		pendingEach: min(handshakesEach, connections/4),
 		pending:     min(max(256, 2*handshakesEach), connections/2),
-		failures:    rate{perSecond: float64(handshakesEach) / 4, burst: 2 * float64(handshakesEach)},
+		failures:    per(float64(handshakesEach)/4, 2*float64(handshakesEach)),
 		strangers:   min(32, connections/8),
 		bodies:      bodies,
 		lists:       8,
 		roles: map[identity.Role]allowance{
 			// Several agents may run under the name of one cluster, and what a
 			// network cut off counts until it is noticed.
-			identity.Agent: perIdentity(16, [kinds]int{unary: 256, streaming: 32, reflecting: 1}, rate{2_000, 10_000}, each),
+			identity.Agent: perIdentity(16, [kinds]int{unary: 256, streaming: 32, reflecting: 1}, per(2_000, 10_000), each),
 			// A source publishes for all its clusters, and large works side by side; how
 			// much it may is decided where its events wait for their commit.
-			identity.Source:   perIdentity(64, [kinds]int{unary: 4096, streaming: 32, reflecting: 1}, rate{50_000, 100_000}, max(bodies*3/4, each)),
-			identity.Operator: perIdentity(32, [kinds]int{unary: 32, streaming: 8, listing: 4, reflecting: 1}, rate{100, 500}, each),
+			identity.Source:   perIdentity(64, [kinds]int{unary: 4096, streaming: 32, reflecting: 1}, per(50_000, 100_000), max(bodies*3/4, each)),
+			identity.Operator: perIdentity(32, [kinds]int{unary: 32, streaming: 8, listing: 4, reflecting: 1}, per(100, 500), each),
 			// People share it where an organization is mapped.
-			identity.Viewer: perIdentity(64, [kinds]int{unary: 32, streaming: 8, listing: 4, reflecting: 1}, rate{100, 500}, each),
+			identity.Viewer: perIdentity(64, [kinds]int{unary: 32, streaming: 8, listing: 4, reflecting: 1}, per(100, 500), each),
 			nobody: {
-				idle: rate{100, 1_000}, refused: rate{10, 100}, stray: rate{64 << 10, 256 << 10},
+				idle: per(100, 1_000), refused: per(10, 100), stray: per(64<<10, 256<<10),
 			},
 		},
 	}
@@ -122,12 +121,12 @@ func limitsFor(r resources, maxMessage, handshakesEach int) limits {
 // nobody is the role of who has no identity.
 const nobody identity.Role = ""
 
-func perIdentity(connections int, running [kinds]int, calls rate, bodies int64) allowance {
+func perIdentity(connections int, running [kinds]int, calls fair.Rate, bodies int64) allowance {
 	return allowance{
-		connections: connections, connects: rate{float64(connections) / 2, 4 * float64(connections)}, running: running, calls: calls, bodies: bodies,
-		questions: rate{50, 200},
+		connections: connections, connects: per(float64(connections)/2, 4*float64(connections)), running: running, calls: calls, bodies: bodies,
+		questions: per(50, 200),
 		// A peer that receives fast sends thousands of window updates in a second.
-		idle: rate{20_000, 20_000}, refused: rate{50, 200}, stray: rate{mib, 8 * mib},
+		idle: per(20_000, 20_000), refused: per(50, 200), stray: per(mib, 8*mib),
 	}
 }
 
@@ -135,54 +134,12 @@ func perIdentity(connections int, running [kinds]int, calls rate, bodies int64) 
 // one.
 func (l limits) trusting() limits {
 	many := 1 << 30
-	everything := perIdentity(many, [kinds]int{many, many, many, many}, rate{1e9, 1e9}, l.bodies)
-	everything.connects, everything.questions, everything.refused = rate{1e9, 1e9}, rate{1e9, 1e9}, rate{1e9, 1e9}
+	everything := perIdentity(many, [kinds]int{many, many, many, many}, per(1e9, 1e9), l.bodies)
+	everything.connects, everything.questions, everything.refused = per(1e9, 1e9), per(1e9, 1e9), per(1e9, 1e9)
 	l.lists, l.pendingEach = many, l.pending
 	l.roles = map[identity.Role]allowance{identity.Operator: everything}
 	return l
 }
 
-// rate is how often something may happen: burst times at once, then perSecond.
-type rate struct{ perSecond, burst float64 }
-
-// bucket counts against a rate. The zero value is full.
-type bucket struct {
-	used float64
-	at   time.Time
-}
-
-// spend takes n if so much is there.
-func (b *bucket) spend(r rate, now time.Time, n float64) bool {
-	b.leak(r, now)
-	if b.used+n > r.burst {
-		return false
-	}
-	b.used += n
-	return true
-}
-
-// room reports whether one could be spent.
-func (b *bucket) room(r rate, now time.Time) bool {
-	b.leak(r, now)
-	return b.used+1 <= r.burst
-}
-
-// charge takes n whether or not it is there, so that whoever caused a cost that
-// nobody could foresee waits for it. Nobody owes more than another burst.
-func (b *bucket) charge(r rate, now time.Time, n float64) {
-	b.leak(r, now)
-	b.used = min(b.used+n, 2*r.burst)
-}
-
-// full reports whether nothing is spent any more, so that the bucket need not be
-// kept.
-func (b *bucket) full(r rate, now time.Time) bool {
-	b.leak(r, now)
-	return b.used == 0
-}
-
-func (b *bucket) leak(r rate, now time.Time) {
-	if gone := now.Sub(b.at).Seconds(); gone > 0 {
-		b.used, b.at = max(0, b.used-gone*r.perSecond), now
-	}
-}
+// per is how often something may happen: burst times at once, then second in a second.
+func per(second, burst float64) fair.Rate { return fair.Rate{PerSecond: second, Burst: burst} }

@@ -1,0 +1,129 @@
+package fair
+
+import "slices"
+
+// Queue keeps items that wait, in one line for each key; the lines take [Turns]. In a line
+// what is urgent goes first, else whatever came first. What is urgent does not overtake what
+// has the same id, nor what has the zero id, which stands for all of the line. So the items
+// of one id leave in the order in which they came, and nobody's urgent items delay another
+// key.
+//
+// Its length is bounded by who pushes. The zero value is empty and ready.
+type Queue[K, ID comparable, T any] struct {
+	turns  Turns[K]
+	lines  map[K]*waiting[ID, T]
+	parked map[K]bool
+	size   int
+}
+
+// waiting is the line of one key.
+type waiting[ID comparable, T any] struct {
+	urgent, plain []item[ID, T]
+	ids           map[ID]int // number of plain items by id
+}
+
+type item[ID comparable, T any] struct {
+	id   ID
+	cost int
+	what T
+}
+
+// Push adds an item. cost is the least that its turn costs.
+func (q *Queue[K, ID, T]) Push(k K, id ID, urgent bool, cost int, what T) {
+	l := q.lines[k]
+	if l == nil {
+		if q.lines == nil {
+			q.lines = map[K]*waiting[ID, T]{}
+		}
+		l = &waiting[ID, T]{ids: map[ID]int{}}
+		q.lines[k] = l
+		if !q.parked[k] {
+			q.turns.Join(k)
+		}
+	}
+	q.size++
+	var all ID
+	if i := (item[ID, T]{id, cost, what}); urgent && l.ids[id] == 0 && l.ids[all] == 0 {
+		l.urgent = append(l.urgent, i)
+	} else {
+		l.plain = append(l.plain, i)
+		l.ids[id]++
+	}
+}
+
+// Urge makes urgent what waits with an id. It looks at all of the line.
+func (q *Queue[K, ID, T]) Urge(k K, id ID) {
+	l := q.lines[k]
+	if l == nil || l.ids[id] == 0 {
+		return
+	}
+	delete(l.ids, id)
+	l.plain = slices.DeleteFunc(l.plain, func(i item[ID, T]) bool {
+		if i.id == id {
+			l.urgent = append(l.urgent, i)
+		}
+		return i.id == id
+	})
+}
+
+// Park leaves a key out until it resumes, whatever waits for it.
+func (q *Queue[K, ID, T]) Park(k K) {
+	if q.parked == nil {
+		q.parked = map[K]bool{}
+	}
+	q.parked[k] = true
+	q.turns.Leave(k)
+}
+
+// Resume ends that.
+func (q *Queue[K, ID, T]) Resume(k K) {
+	delete(q.parked, k)
+	if q.lines[k] != nil {
+		q.turns.Join(k)
+	}
+}
+
+// Pop takes the next item out; false: there is none but of keys that are parked.
+func (q *Queue[K, ID, T]) Pop() (k K, what T, ok bool) {
+	if k, ok = q.turns.Next(0); !ok {
+		return k, what, false
+	}
+	l := q.lines[k]
+	i := l.pop()
+	q.size--
+	q.turns.Charge(k, i.cost)
+	if len(l.urgent)+len(l.plain) == 0 {
+		delete(q.lines, k)
+		q.turns.Leave(k)
+	}
+	return k, i.what, true
+}
+
+func (l *waiting[ID, T]) pop() item[ID, T] {
+	if len(l.urgent) > 0 {
+		return shift(&l.urgent)
+	}
+	i := shift(&l.plain)
+	if l.ids[i.id]--; l.ids[i.id] == 0 {
+		delete(l.ids, i.id)
+	}
+	return i
+}
+
+// shift removes the first item of a list that is not empty.
+func shift[T any](list *[]T) T {
+	var zero T
+	first := (*list)[0]
+	(*list)[0] = zero
+	*list = (*list)[1:]
+	return first
+}
+
+// Charge says that the turn of an item that was popped cost so much more.
+func (q *Queue[K, ID, T]) Charge(k K, cost int) { q.turns.Charge(k, cost) }
+
+// Len returns the number of items, those of parked keys included.
+func (q *Queue[K, ID, T]) Len() int { return q.size }
+
+// Ready reports whether there is an item to pop.
+func (q *Queue[K, ID, T]) Ready() bool { return len(q.turns.waiting) > 0 }

@@ -1,0 +1,188 @@
+package fair_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/hawser-io/hawser/internal/fair"
+)
+
+// TestTurns_Share: of keys that always wait each is served for as much as the others, but for
+// the dearest turns, whatever a turn costs and whenever that becomes known.
+func TestTurns_Share(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		const dearest = 1000
+		keys := rapid.IntRange(2, 6).Draw(t, "keys")
+		var turns fair.Turns[int]
+		served := make([]int, keys)
+		for k := range keys {
+			turns.Join(k)
+		}
+		for range rapid.IntRange(1, 300).Draw(t, "turns") {
+			cost := rapid.IntRange(1, dearest).Draw(t, "cost")
+			known := rapid.IntRange(1, cost).Draw(t, "known before")
+			k, ok := turns.Next(known)
+			if !ok {
+				t.Fatal("nobody's turn")
+			}
+			turns.Charge(k, cost-known)
+			served[k] += cost
+			if most, least := slices.Max(served), slices.Min(served); most-least > 2*dearest {
+				t.Fatalf("served for %v: one has %d more than another", served, most-least)
+			}
+		}
+	})
+}
+
+// TestTurns_NobodyStarves: whoever comes is served after at most one turn of each other key,
+// however many turns those had.
+func TestTurns_NobodyStarves(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var turns fair.Turns[string]
+		cost := rapid.Custom(func(t *rapid.T) int { return rapid.IntRange(1, 1<<30).Draw(t, "cost") })
+		others := rapid.IntRange(1, 5).Draw(t, "others")
+		for k := range others {
+			turns.Join(fmt.Sprint("flood", k))
+		}
+		for range rapid.IntRange(0, 50).Draw(t, "turns before") {
+			if k, _ := turns.Next(cost.Draw(t, "cost")); rapid.Bool().Draw(t, "leaves") {
+				turns.Leave(k)
+				turns.Join(k) // as who has one at a time
+			}
+		}
+		turns.Join("late")
+		had := map[string]int{}
+		for {
+			k, _ := turns.Next(cost.Draw(t, "cost"))
+			if k == "late" {
+				return
+			}
+			if had[k]++; had[k] > 1 {
+				t.Fatalf("%s had two turns before who came meanwhile", k)
+			}
+		}
+	})
+}
+
+// TestTurns_RemembersWhoHadMore while others wait, also when nothing waits for it.
+func TestTurns_RemembersWhoHadMore(t *testing.T) {
+	var turns fair.Turns[string]
+	turns.Join("flood")
+	turns.Join("other")
+	if k, _ := turns.Next(1); k != "flood" {
+		t.Fatalf("%s is first", k)
+	}
+	turns.Leave("flood")
+	turns.Charge("flood", 1000)
+	turns.Join("flood")
+	for n := range 900 {
+		if k, _ := turns.Next(1); k != "other" {
+			t.Fatalf("after %d turns of the other one it is the turn of %s, which owes 1000", n, k)
+		}
+	}
+	turns.Leave("other")
+	if k, ok := turns.Next(1); !ok || k != "flood" {
+		t.Errorf("%s, %v: nobody else waits", k, ok)
+	}
+	turns.Leave("flood")
+	if k, ok := turns.Next(1); ok {
+		t.Errorf("%s: nobody waits", k)
+	}
+	turns.Join("flood")
+	turns.Join("other")
+	if k, _ := turns.Next(1); k != "flood" {
+		t.Errorf("%s is first: what was taken while nobody waited was taken from nobody", k)
+	}
+}
+
+// TestTurns_ForgetsWhoIsAway: what is kept is bounded by who waits, not by who ever came.
+func TestTurns_ForgetsWhoIsAway(t *testing.T) {
+	var turns fair.Turns[int]
+	turns.Join(-1)
+	for k := range 100_000 {
+		turns.Join(k)
+		turns.Next(1)
+		turns.Next(1) // each had one
+		turns.Leave(k)
+	}
+	if n := turns.Places(); n > 200 {
+		t.Errorf("%d places are kept of two that wait at a time", n)
+	}
+}
+
+// naive is a queue written for readers only.
+type naive []entry
+
+type entry struct {
+	key    string
+	id, n  int
+	urgent bool
+}
+
+// push adds an entry; one that may not overtake is not urgent.
+func (q naive) push(e entry) naive {
+	e.urgent = e.urgent && !slices.ContainsFunc(q, func(o entry) bool { return o.key == e.key && !o.urgent && (o.id == e.id || o.id == 0) })
+	return append(q, e)
+}
+
+// firstOf returns what has to be next of a key.
+func (q naive) firstOf(key string) entry {
+	i := slices.IndexFunc(q, func(e entry) bool { return e.key == key && e.urgent })
+	if i < 0 {
+		i = slices.IndexFunc(q, func(e entry) bool { return e.key == key })
+	}
+	return q[i]
+}
+
+// TestQueue_UrgentFirstAndInOrder: in a line what is urgent is first, but never before what
+// was pushed earlier of the same id or of all, and everything that was pushed is popped once.
+func TestQueue_UrgentFirstAndInOrder(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var q fair.Queue[string, int, entry]
+		var want naive
+		n := 0
+		pop := func(t *rapid.T) {
+			waiting := map[string]bool{}
+			for _, e := range want {
+				waiting[e.key] = true
+			}
+			k, got, ok := q.Pop()
+			if ok != (len(want) > 0) {
+				t.Fatalf("popped %v of %d", ok, len(want))
+			}
+			if !ok {
+				return
+			}
+			if k != got.key || !waiting[k] || got.n != want.firstOf(k).n {
+				t.Fatalf("popped %+v for %s of %+v", got, k, want)
+			}
+			want = slices.DeleteFunc(want, func(e entry) bool { return e.n == got.n })
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"push": func(t *rapid.T) {
+				n++
+				e := entry{
+					key: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "key"), id: rapid.IntRange(0, 3).Draw(t, "id"), n: n,
+					urgent: rapid.Bool().Draw(t, "urgent"),
+				}
+				if e.id == 0 {
+					e.urgent = false
+				}
+				q.Push(e.key, e.id, e.urgent, 1, e)
+				want = want.push(e)
+			},
+			"pop": pop,
+			"": func(t *rapid.T) {
+				if q.Len() != len(want) {
+					t.Fatalf("%d items, want %d", q.Len(), len(want))
+				}
+			},
+		})
+		for len(want) > 0 {
+			pop(t)
+		}
+	})
+}

@@ -1,0 +1,71 @@
+package core
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	workv1 "open-cluster-management.io/api/work/v1"
+)
+
+// writesNow writes what may be written at this moment, and returns how many statuses were of
+// the works.
+func writesNow(f *fixture, works []*workv1.ManifestWork) (n int) {
+	f.t.Helper()
+	for _, w := range works {
+		if e, ok := f.core.Next(HubLane, Key{UID: w.UID}).(PatchStatus); ok {
+			o := e.Work.DeepCopy()
+			o.Status, o.ResourceVersion = e.Status, fmt.Sprint("9", e.Work.ResourceVersion)
+			f.done(e, Result{Work: o})
+			f.seen(o)
+			n++
+		}
+	}
+	return n
+}
+
+// TestStatus_BudgetOfACluster: statuses of one cluster have the hub write so much and no more,
+// those of another one go on; what waits is written in time, each work once and the latest of it.
+func TestStatus_BudgetOfACluster(t *testing.T) {
+	for name, tc := range map[string]struct {
+		size, atOnce, perSecond int
+	}{
+		"many":  {size: 1 << 10, atOnce: 1000, perSecond: 100},
+		"large": {size: 200 << 10, atOnce: 163, perSecond: 20},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, true)
+			var flood []*workv1.ManifestWork
+			for i := range 1500 {
+				flood = append(flood, newWork(fmt.Sprint("w", i), 1))
+			}
+			quiet := newWork("quiet", 1, func(w *workv1.ManifestWork) { w.Namespace = "cluster2" })
+			for _, w := range append(flood, quiet) {
+				f.seen(w)
+			}
+			say := func(n int) {
+				for _, w := range flood {
+					r := report(w, n, applied(1))
+					r.Status.Conditions[0].Message = fmt.Sprint(n)
+					r.Size = tc.size
+					f.core.Report(r)
+				}
+			}
+			say(1)
+			if n := writesNow(f, flood); n != tc.atOnce {
+				t.Errorf("%d are written at once, want %d", n, tc.atOnce)
+			}
+			say(2) // takes the place of what waits, not another one's
+			for range 3 {
+				f.now = f.now.Add(time.Second)
+				if n := writesNow(f, flood); n < tc.perSecond-1 || n > tc.perSecond+1 {
+					t.Errorf("%d are written in a second, want %d", n, tc.perSecond)
+				}
+			}
+			f.core.Report(report(quiet, 1, applied(1)))
+			if n := writesNow(f, []*workv1.ManifestWork{quiet}); n != 1 {
+				t.Error("the status of another cluster waits with them")
+			}
+		})
+	}
+}
