@@ -20,9 +20,9 @@ type Files struct {
 	CA, Cert, Key string
 }
 
-// checkEvery bounds how often the files are looked at: a storm of handshakes
-// costs one stat per file and second.
-const checkEvery = time.Second
+// checkEvery bounds how often the files are looked at, whatever storm of
+// handshakes there is.
+const checkEvery = 500 * time.Millisecond
 
 // material is what the files held when they were last read.
 type material struct {
@@ -140,38 +140,6 @@ func (f Files) read() (m material, err error) {
 		m.cert = &c
 	}
 	return m, nil
-}
-
-// Server returns the credentials of a listening port. Clients may come without
-// a certificate (they then have no identity); one that is shown must be signed
-// by CA. onError hears of files that changed into something unusable; it is
-// called from handshakes and must not block.
-func (f Files) Server(onError func(error)) (credentials.TransportCredentials, error) {
-	if f.CA == "" || f.Cert == "" {
-		return nil, errors.New("tls: a server needs a certificate, its key and the CA of its clients")
-	}
-	l, err := newLoader(f, onError)
-	if err != nil {
-		return nil, err
-	}
-	return l.server(), nil
-}
-
-func (l *loader) server() credentials.TransportCredentials {
-	return credentials.NewTLS(&tls.Config{
-		MinVersion: tls.VersionTLS12,
-		NextProtos: []string{"h2"},
-		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
-			m := l.get()
-			return &tls.Config{
-				MinVersion:   tls.VersionTLS12,
-				NextProtos:   []string{"h2"},
-				Certificates: []tls.Certificate{*m.cert},
-				ClientCAs:    m.pool,
-				ClientAuth:   tls.VerifyClientCertIfGiven,
-			}, nil
-		},
-	})
 }
 
 // Client returns the credentials for connections to a server signed by CA (the

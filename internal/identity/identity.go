@@ -6,6 +6,7 @@ package identity
 
 import (
 	"crypto/x509"
+	"encoding/asn1"
 	"fmt"
 	"slices"
 	"strings"
@@ -76,10 +77,23 @@ func (m Mapping) Validate() error {
 // signs for an agent: system:open-cluster-management:<cluster>[:<agent>].
 const agentPrefix = "system:open-cluster-management:"
 
+// oidCommonName is that of the attribute of a subject.
+var oidCommonName = asn1.ObjectIdentifier{2, 5, 4, 3}
+
 // FromCertificate returns the identity of a verified client certificate. Rules
 // come first; without one, the common name must have the form OCM gives to
-// agents. The error says which subject nobody knows.
+// agents. Of several common names nobody knows which one counts, so they are
+// refused. The error says which subject nobody knows.
 func (m Mapping) FromCertificate(c *x509.Certificate) (Identity, error) {
+	names := 0
+	for _, n := range c.Subject.Names {
+		if n.Type.Equal(oidCommonName) {
+			names++
+		}
+	}
+	if names > 1 {
+		return Identity{}, fmt.Errorf("certificate subject %q has %d common names, and one is allowed", c.Subject.String(), names)
+	}
 	for _, r := range m {
 		if r.CommonName != "" && r.CommonName == c.Subject.CommonName ||
 			r.Organization != "" && slices.Contains(c.Subject.Organization, r.Organization) {

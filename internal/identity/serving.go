@@ -26,29 +26,32 @@ func (f Files) Serving(onError func(error)) (*Serving, error) {
 func (s *Serving) TLS() *tls.Config {
 	return &tls.Config{
 		MinVersion:     tls.VersionTLS12,
-		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.certificate() },
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.loader.certificate() },
 	}
 }
 
 // Check returns nil when clients are shown a certificate that is valid at this
 // moment, as far as its dates go; else why not.
-func (s *Serving) Check() error {
-	cert, err := s.certificate()
+func (s *Serving) Check() error { return s.loader.valid() }
+
+// valid returns nil when the certificate in use is valid at this moment.
+func (l *loader) valid() error {
+	cert, err := l.certificate()
 	if err != nil {
 		return err
 	}
-	now := s.loader.now()
+	now := l.now()
 	switch leaf := cert.Leaf; {
 	case now.After(leaf.NotAfter):
-		return fmt.Errorf("the certificate in %s has expired at %s: renew it", s.loader.files.Cert, leaf.NotAfter.UTC().Format(time.RFC3339))
+		return fmt.Errorf("the certificate in %s has expired at %s: renew it", l.files.Cert, leaf.NotAfter.UTC().Format(time.RFC3339))
 	case now.Before(leaf.NotBefore):
-		return fmt.Errorf("the certificate in %s is not valid before %s: look at the clocks", s.loader.files.Cert, leaf.NotBefore.UTC().Format(time.RFC3339))
+		return fmt.Errorf("the certificate in %s is not valid before %s: look at the clocks", l.files.Cert, leaf.NotBefore.UTC().Format(time.RFC3339))
 	}
 	return nil
 }
 
-func (s *Serving) certificate() (*tls.Certificate, error) {
-	m, err := s.loader.look()
+func (l *loader) certificate() (*tls.Certificate, error) {
+	m, err := l.look()
 	if m.cert != nil { // what a file holds now does not count as long as there is one
 		return m.cert, nil
 	}

@@ -1,0 +1,87 @@
+package identity
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+)
+
+// Server is the TLS of a listening port, read again when its files change.
+// Methods may be called concurrently.
+type Server struct {
+	credentials.TransportCredentials
+
+	loader *loader
+}
+
+// Server returns the credentials of a listening port. Clients may come without
+// a certificate (they then have no identity); one that is shown must be signed
+// by CA. onError hears of files that changed into something unusable; it is
+// called from handshakes and from the methods of the result, and must not block.
+func (f Files) Server(onError func(error)) (*Server, error) {
+	if f.CA == "" || f.Cert == "" {
+		return nil, errors.New("tls: a server needs a certificate, its key and the CA of its clients")
+	}
+	l, err := newLoader(f, onError)
+	if err != nil {
+		return nil, err
+	}
+	return l.server(), nil
+}
+
+func (l *loader) server() *Server {
+	// A session that is resumed is not verified again: t1 a client keeps a ticket,
+	// t2 its CA is taken out, t3 the ticket would let it in.
+	config := tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"}, SessionTicketsDisabled: true}
+	outer := config.Clone()
+	outer.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		m, c := l.get(), config.Clone()
+		c.Certificates, c.ClientCAs, c.ClientAuth = []tls.Certificate{*m.cert}, m.pool, tls.VerifyClientCertIfGiven
+		return c, nil
+	}
+	return &Server{TransportCredentials: credentials.NewTLS(outer), loader: l}
+}
+
+// Authorities returns the CAs whose clients are let in at this moment: another
+// pool after each change of the files.
+func (s *Server) Authorities() *x509.CertPool { return s.loader.get().pool }
+
+// Check returns nil when clients are shown a certificate that is valid at this
+// moment, as far as its dates go; else why not.
+func (s *Server) Check() error { return s.loader.valid() }
+
+// End is when the certificate ends that clients are shown.
+func (s *Server) End() time.Time { return s.loader.get().cert.Leaf.NotAfter }
+
+// EndOf is when the last of these chains ends, each with the first of its
+// certificates. Without a chain it is the zero time.
+func EndOf(chains [][]*x509.Certificate) (end time.Time) {
+	for _, chain := range chains {
+		first := chain[0].NotAfter
+		for _, c := range chain[1:] {
+			if c.NotAfter.Before(first) {
+				first = c.NotAfter
+			}
+		}
+		if first.After(end) {
+			end = first
+		}
+	}
+	return end
+}
+
+// Covers returns until when these CAs vouch for a client that showed some
+// certificates, its own first, or why they do not.
+func Covers(authorities *x509.CertPool, shown []*x509.Certificate, now time.Time) (end time.Time, err error) {
+	between := x509.NewCertPool()
+	for _, c := range shown[1:] {
+		between.AddCert(c)
+	}
+	chains, err := shown[0].Verify(x509.VerifyOptions{
+		Roots: authorities, Intermediates: between, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	})
+	return EndOf(chains), err
+}

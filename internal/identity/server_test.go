@@ -1,0 +1,213 @@
+package identity
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/asn1"
+	"math/big"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hawser-io/hawser/internal/pki"
+)
+
+// TestServer_NothingIsResumed: who keeps a ticket is verified again, so that a CA
+// that is taken out lets nobody in any more.
+func TestServer_NothingIsResumed(t *testing.T) {
+	a, b, now := authority(t, "a"), authority(t, "b"), time.Now()
+	d := side{t, t.TempDir()}
+	d.renew(a, pki.Request{Role: pki.Broker, Name: "b", Hosts: []string{"127.0.0.1"}}, a, b)
+	s := loaderFor(t, d.files(), func(err error) { t.Error(err) }, &now).server()
+	p, err := b.Issue(pki.Request{Role: pki.Agent, Name: "c1", Valid: pki.Starting(now, time.Hour)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := p.TLS()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := &tls.Config{
+		MinVersion: tls.VersionTLS12, RootCAs: a.Pool(), ServerName: "127.0.0.1", NextProtos: []string{"h2"},
+		// Whatever CAs the server names; else none would be shown to it.
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &cert, nil },
+		ClientSessionCache:   tls.NewLRUClientSessionCache(8),
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	connect := func() (resumed bool, err error) {
+		here, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			return false, err
+		}
+		defer here.Close()
+		there, err := l.Accept()
+		if err != nil {
+			return false, err
+		}
+		defer there.Close()
+		served := make(chan error, 1)
+		go func() { // received from below
+			conn, _, err := s.ServerHandshake(there)
+			if err == nil {
+				_, err = conn.Write([]byte{1})
+			} else {
+				there.Close()
+			}
+			served <- err
+		}()
+		c := tls.Client(here, config)
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		if err = c.HandshakeContext(ctx); err == nil {
+			_, err = c.Read(make([]byte, 1)) // tickets come before it
+		}
+		here.Close()
+		if e := <-served; e != nil {
+			err = e
+		}
+		return c.ConnectionState().DidResume, err
+	}
+	for range 2 {
+		if resumed, err := connect(); resumed || err != nil {
+			t.Fatalf("resumed is %v, %v", resumed, err)
+		}
+	}
+	before := s.Authorities()
+	d.renew(a, pki.Request{Role: pki.Broker, Name: "b", Hosts: []string{"127.0.0.1"}}, a)
+	now = now.Add(checkEvery)
+	if resumed, err := connect(); err == nil {
+		t.Errorf("its CA is gone, and it gets in; resumed is %v", resumed)
+	}
+	if s.Authorities() == before {
+		t.Error("the CAs have changed, and are the same")
+	}
+}
+
+// TestServer_Check: a port knows when its own certificate is no good.
+func TestServer_Check(t *testing.T) {
+	now := time.Now()
+	d := side{t, t.TempDir()}
+	a := authority(t, "a")
+	d.renew(a, pki.Request{Role: pki.Broker, Name: "b", Hosts: []string{"127.0.0.1"}}, a)
+	s := loaderFor(t, d.files(), func(error) {}, &now).server()
+	if err := s.Check(); err != nil {
+		t.Error(err)
+	}
+	if left := s.End().Sub(now); left < 59*time.Minute || left > time.Hour {
+		t.Errorf("it ends in %v", left)
+	}
+	for moved, want := range map[time.Duration]string{2 * time.Hour: "has expired at", -2 * time.Hour: "is not valid before"} {
+		was := now
+		now = now.Add(moved)
+		if err := s.Check(); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), d.files().Cert) {
+			t.Errorf("%v later: %v", moved, err)
+		}
+		now = was
+	}
+}
+
+// TestEndOf: of a chain the first end counts, of several chains the last.
+func TestEndOf(t *testing.T) {
+	at := func(hour int) *x509.Certificate {
+		return &x509.Certificate{NotAfter: time.Unix(int64(hour)*3600, 0)}
+	}
+	for want, chains := range map[int][][]*x509.Certificate{
+		2: {{at(5), at(2), at(9)}}, 4: {{at(5), at(2)}, {at(5), at(4)}}, 5: {{at(5)}},
+	} {
+		if got := EndOf(chains); got != time.Unix(int64(want)*3600, 0) {
+			t.Errorf("%v, want %d h", got, want)
+		}
+	}
+	if !EndOf(nil).IsZero() {
+		t.Error("no chain has an end")
+	}
+}
+
+// TestCovers: as a handshake would.
+func TestCovers(t *testing.T) {
+	a, b, now := authority(t, "a"), authority(t, "b"), time.Now()
+	shown := func(role pki.Role, hosts ...string) []*x509.Certificate {
+		p, err := a.Issue(pki.Request{Role: role, Name: "x", Hosts: hosts, Valid: pki.Starting(now, time.Hour)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := p.TLS()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return []*x509.Certificate{c.Leaf}
+	}
+	agent := shown(pki.Agent)
+	if end, err := Covers(a.Pool(), agent, now); err != nil || !end.Equal(agent[0].NotAfter) {
+		t.Errorf("%v, %v", end, err)
+	}
+	for name, c := range map[string]struct {
+		pool  *x509.CertPool
+		shown []*x509.Certificate
+		now   time.Time
+	}{
+		"another CA":         {b.Pool(), agent, now},
+		"later":              {a.Pool(), agent, now.Add(2 * time.Hour)},
+		"before":             {a.Pool(), agent, now.Add(-2 * time.Hour)},
+		"not for clients":    {a.Pool(), shown(pki.Broker, "b"), now},
+		"no CA at all":       {x509.NewCertPool(), agent, now},
+		"its own as a CA":    {a.Pool(), []*x509.Certificate{selfSigned(t, pkix.Name{CommonName: "system:open-cluster-management:c1"})}, now},
+		"shown beside it, b": {b.Pool(), append(shown(pki.Agent), agent...), now},
+	} {
+		if end, err := Covers(c.pool, c.shown, c.now); err == nil {
+			t.Errorf("%s: covered until %v", name, end)
+		}
+	}
+}
+
+// selfSigned is a certificate with a subject, as it is read from the wire.
+func selfSigned(t *testing.T, subject pkix.Name) *x509.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: subject, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// TestFromCertificate_SeveralNames: nobody chooses who to be by a second common
+// name; of several organizations the first rule that matches counts.
+func TestFromCertificate_SeveralNames(t *testing.T) {
+	name := func(cn string) pkix.AttributeTypeAndValue {
+		return pkix.AttributeTypeAndValue{Type: asn1.ObjectIdentifier{2, 5, 4, 3}, Value: cn}
+	}
+	m := Mapping{{CommonName: "hub", Role: Source, Name: "hub"}, {Organization: "viewers", Role: Viewer, Name: "v"}, {Organization: "operators", Role: Operator, Name: "o"}}
+	for _, names := range [][]string{{"hub", "system:open-cluster-management:c1"}, {"system:open-cluster-management:c1", "hub"}, {"hub", "hub"}, {"x", "y"}} {
+		subject := pkix.Name{Organization: []string{"operators"}}
+		for _, n := range names {
+			subject.ExtraNames = append(subject.ExtraNames, name(n))
+		}
+		if id, err := m.FromCertificate(selfSigned(t, subject)); err == nil || !strings.Contains(err.Error(), "2 common names") {
+			t.Errorf("%v is %v, %v", names, id, err)
+		}
+	}
+	for _, all := range [][]string{{"operators", "viewers"}, {"viewers", "operators"}} {
+		if id, err := m.FromCertificate(selfSigned(t, pkix.Name{CommonName: "x", Organization: all})); err != nil || id.Role != Viewer {
+			t.Errorf("%v is %v, %v", all, id, err)
+		}
+	}
+}
