@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/hawser-io/hawser/internal/broker"
+	"github.com/hawser-io/hawser/internal/broker/audit"
 	"github.com/hawser-io/hawser/internal/broker/listen/grpc"
 	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/internal/identity"
@@ -42,6 +43,9 @@ type config struct {
 
 	DrainTimeout cmdline.Duration `json:"drainTimeout"`
 
+	// Audit is what the audit stream on the standard output tells.
+	Audit audit.Level `json:"audit"`
+
 	cmdline.Output
 }
 
@@ -49,7 +53,7 @@ func defaults() *config {
 	return &config{
 		Listen: "0.0.0.0:8090", DataDir: "/var/lib/hawser-broker",
 		MaxEventBytes: broker.DefaultMaxEventBytes, HandshakesPerAddress: grpc.DefaultHandshakesPerAddress, DrainTimeout: cmdline.Duration(broker.DefaultDrainTimeout),
-		Output: cmdline.NewOutput("127.0.0.1:8081"),
+		Audit: audit.Off, Output: cmdline.NewOutput("127.0.0.1:8081"),
 	}
 }
 
@@ -65,6 +69,7 @@ func (c *config) addFlags(f *pflag.FlagSet) {
 	f.IntVar(&c.HandshakesPerAddress, "handshakes-per-address", c.HandshakesPerAddress, "TLS handshakes of one address at a time, and a quarter of it the failed ones per second; more where many agents share an address")
 	f.StringSliceVar(&c.ProxyProtocolFrom, "proxy-protocol-from", c.ProxyProtocolFrom, "addresses (CIDR) of load balancers that send the PROXY protocol; of nobody else it is believed")
 	f.Var(&c.DrainTimeout, "drain-timeout", "how long ending may take after SIGTERM")
+	f.StringVar((*string)(&c.Audit), "audit", string(c.Audit), "what is written to the standard output, a line of JSON each: off, refusals (and what operators do), or all (connections and publishes too)")
 	c.Output.AddFlags(f)
 }
 
@@ -114,6 +119,9 @@ func (c *config) validate() error {
 	}
 	if c.DrainTimeout <= 0 {
 		wrong("drain-timeout %s: use a positive duration, as 10s", c.DrainTimeout.String())
+	}
+	if err := c.Audit.Validate(); err != nil {
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/hawser-io/hawser/internal/broker"
+	"github.com/hawser-io/hawser/internal/broker/audit"
 	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/internal/identity"
 )
@@ -64,6 +65,7 @@ maxEventBytes: 100000
 handshakesPerAddress: 256
 proxyProtocolFrom: [10.0.0.0/24, "fd00::1/128"]
 drainTimeout: 30s
+audit: refusals
 log:
   level: debug
   format: json
@@ -85,6 +87,7 @@ func TestConfig_File(t *testing.T) {
 		},
 		ClusterQuota:  identity.Limits{Works: 5},
 		MaxEventBytes: 100000, HandshakesPerAddress: 256, ProxyProtocolFrom: []string{"10.0.0.0/24", "fd00::1/128"}, DrainTimeout: cmdline.Duration(30 * time.Second),
+		Audit: audit.Refusals,
 	}
 	want.TLS.CertFile, want.TLS.KeyFile, want.TLS.ClientCAFile = "tls.crt", "tls.key", "ca.crt"
 	want.Log.Level, want.Log.Format = "debug", "json"

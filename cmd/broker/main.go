@@ -23,7 +23,7 @@ func command(stdout, stderr io.Writer) *cobra.Command {
 		if err := cfg.load(cmd.Flags()); err != nil {
 			return err
 		}
-		return serve(cmd.Context(), cfg, stderr)
+		return serve(cmd.Context(), cfg, stdout, stderr)
 	})
 	cfg.addFlags(root.Flags())
 	return root

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -33,10 +34,30 @@ func TestMain(m *testing.M) {
 
 const patience = 30 * time.Second
 
+// output is what the program writes.
+type output struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (o *output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.Write(b)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.String()
+}
+
 // process is the program, running in the test.
 type process struct {
 	t           *testing.T
 	grpc, admin string
+	out         *output
 	stop        context.CancelFunc
 	ended       chan error
 }
@@ -46,8 +67,8 @@ func launch(t *testing.T, args ...string) *process {
 	t.Helper()
 	lines, w := io.Pipe()
 	ctx, stop := context.WithCancel(context.Background())
-	p := &process{t: t, stop: stop, ended: make(chan error, 1)}
-	c := command(io.Discard, w)
+	p := &process{t: t, stop: stop, ended: make(chan error, 1), out: &output{}}
+	c := command(p.out, w)
 	c.SetArgs(append(args, "--log-format=json"))
 	go func() { // received from by end
 		err := c.ExecuteContext(ctx)
@@ -121,7 +142,7 @@ func certificates(t *testing.T) pki.Dir {
 	}
 	for _, r := range []pki.Request{
 		{Role: pki.Broker, Name: "broker", Hosts: []string{"127.0.0.1"}},
-		{Role: pki.Source, Name: "hub"}, {Role: pki.Agent, Name: "c1"},
+		{Role: pki.Source, Name: "hub"}, {Role: pki.Agent, Name: "c1"}, {Role: pki.Operator, Name: "olga"},
 	} {
 		r.Valid = pki.Starting(time.Now(), time.Hour)
 		if _, err := d.Issue(r, false); err != nil {
@@ -237,6 +258,7 @@ func TestProgram_Refuses(t *testing.T) {
 		args []string
 		want string
 	}{
+		"audit":           {[]string{"--insecure", "--listen=127.0.0.1:0", "--audit=loud"}, "off, refusals or all"},
 		"argument":        {[]string{"start"}, "unknown command"},
 		"flag":            {[]string{"--port=1"}, "unknown flag"},
 		"log level":       {[]string{"--insecure", "--listen=127.0.0.1:0", "--log-level=loud"}, "log level"},

@@ -8,9 +8,11 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/credentials"
 
 	"github.com/hawser-io/hawser/internal/broker"
+	"github.com/hawser-io/hawser/internal/broker/audit"
 	"github.com/hawser-io/hawser/internal/broker/listen/grpc"
 	"github.com/hawser-io/hawser/internal/broker/quota"
 	"github.com/hawser-io/hawser/internal/broker/store/pebble"
@@ -20,7 +22,7 @@ import (
 )
 
 // serve runs the broker until ctx ends and everything has stopped.
-func serve(ctx context.Context, c *config, stderr io.Writer) error {
+func serve(ctx context.Context, c *config, stdout, stderr io.Writer) error {
 	log, err := telemetry.NewLogger(stderr, c.Log.Level, c.Log.Format)
 	if err != nil {
 		return err
@@ -35,10 +37,14 @@ func serve(ctx context.Context, c *config, stderr io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("store: %w", err)
 	}
-	tasks, err := c.tasks(s, creds, log)
+	registry := telemetry.NewRegistry()
+	stream := audit.New(c.Audit, stdout, registry)
+	ended := audited(stream)
+	tasks, err := c.tasks(s, creds, log, registry, stream)
 	if err == nil {
 		err = run.Group(ctx, tasks...)
 	}
+	ended()
 	log.Info("stopped")
 	if closed := s.Close(); !errors.Is(err, closed) { // it may be why the tasks ended
 		err = errors.Join(err, closed)
@@ -46,11 +52,34 @@ func serve(ctx context.Context, c *config, stderr io.Writer) error {
 	return err
 }
 
+// audited writes the audit stream until the result is called: after all that it
+// tells of has ended.
+func audited(stream *audit.Log) (end func()) {
+	if stream == nil {
+		return func() {}
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { // end waits for it, unless nobody reads the stream
+		defer close(done)
+		stream.Run(ctx)
+	}()
+	return func() {
+		stop()
+		select {
+		case <-done:
+		case <-time.After(time.Second):
+		}
+	}
+}
+
 // tasks wires the parts of the program.
-func (c *config) tasks(s *pebble.Store, creds credentials.TransportCredentials, log *slog.Logger) ([]run.Task, error) {
-	registry, health := telemetry.NewRegistry(), &telemetry.Health{}
+func (c *config) tasks(
+	s *pebble.Store, creds *identity.Server, log *slog.Logger, registry *prometheus.Registry, stream *audit.Log,
+) ([]run.Task, error) {
+	health := &telemetry.Health{}
 	b, err := broker.New(broker.Config{
-		Store: s, Log: log, Registry: registry, Insecure: c.Insecure,
+		Store: s, Log: log, Registry: registry, Audit: stream, Insecure: c.Insecure,
 		MaxEventBytes: c.MaxEventBytes, QueueBytes: max(broker.DefaultQueueBytes, 8*c.MaxEventBytes),
 		DrainTimeout: time.Duration(c.DrainTimeout), Quotas: quota.NewTable(c.Identities, c.ClusterQuota),
 	})
@@ -62,7 +91,7 @@ func (c *config) tasks(s *pebble.Store, creds credentials.TransportCredentials, 
 		return nil, err
 	}
 	front, err := grpc.New(grpc.Config{
-		Server: b, Inspector: b, Addr: c.Listen, Credentials: creds, Mapping: c.Identities, Insecure: c.Insecure,
+		Server: b, Inspector: b, Addr: c.Listen, Credentials: transportCredentials(creds), Denials: b.Denials(), Audit: stream, Mapping: c.Identities, Insecure: c.Insecure,
 		MaxMessageBytes:      max(grpc.DefaultMaxMessageBytes, 2*c.MaxEventBytes),
 		HandshakesPerAddress: c.HandshakesPerAddress, Proxies: proxies,
 		DrainTimeout: time.Duration(c.DrainTimeout), Log: log, Registry: registry, OnPanic: b.Panicked,
@@ -73,6 +102,9 @@ func (c *config) tasks(s *pebble.Store, creds credentials.TransportCredentials, 
 	health.Add("broker", b.Ready)
 	health.Add("grpc", front.Ready)
 	health.Add("store", s.Err)
+	if creds != nil {
+		health.Add("certificate", creds.Check)
+	}
 	admin := telemetry.Admin{Addr: c.AdminListen, Registry: registry, Health: health, Log: log}
 	return []run.Task{
 		{Name: "broker", Run: b.Run},
@@ -81,8 +113,16 @@ func (c *config) tasks(s *pebble.Store, creds credentials.TransportCredentials, 
 	}, nil
 }
 
+// transportCredentials are those of a port that may be without.
+func transportCredentials(s *identity.Server) credentials.TransportCredentials {
+	if s == nil {
+		return nil
+	}
+	return s
+}
+
 // credentials returns those of the port; nil for plaintext.
-func (c *config) credentials(log *slog.Logger) (credentials.TransportCredentials, error) {
+func (c *config) credentials(log *slog.Logger) (*identity.Server, error) {
 	if c.Insecure {
 		log.Warn("plaintext: every peer is believed who it says it is", "listen", c.Listen)
 		return nil, nil

@@ -54,7 +54,7 @@ type Broker struct {
 var _ transport.Server = (*Broker)(nil)
 
 // New returns a broker over cfg.Store, which the caller closes after Run has returned. It
-// starts nothing. The error names the field of cfg that is wrong.
+// starts nothing. The error names the field of cfg that is wrong, or what in the store is.
 func New(cfg Config) (*Broker, error) {
 	cfg, err := withDefaults(cfg)
 	if err != nil {
@@ -72,7 +72,9 @@ func New(cfg Config) (*Broker, error) {
 	meter.Shown("store_revision", "Revision of the last commit.", nil, func() float64 { return float64(cfg.Store.Head().Revision) })
 	b.intake = intake.New(&cfg, b.claims.Sources)
 	b.feed = feed.New(&cfg, b.claims, b.intake)
-	b.Admin = admin.New(&cfg, b.claims, b.feed, b.intake)
+	if b.Admin, err = admin.New(&cfg, b.claims, b.feed, b.intake); err != nil {
+		return nil, err
+	}
 	b.claims.Connect(b.feed, b.intake)
 	b.intake.Connect(b.claims.Deletions, b.feed)
 	return b, nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/hawser-io/hawser/internal/broker/audit"
 	"github.com/hawser-io/hawser/internal/broker/authz"
 	"github.com/hawser-io/hawser/internal/broker/call"
 	"github.com/hawser-io/hawser/internal/identity"
@@ -16,6 +17,7 @@ import (
 func (b *Broker) Publish(ctx context.Context, p transport.Peer, event []byte, subscriptionID string) (r transport.Receipt, err error) {
 	start := b.cfg.Now()
 	kind := "unknown"
+	var env *codec.Envelope
 	defer func() {
 		result := r.Outcome
 		if err != nil {
@@ -23,6 +25,9 @@ func (b *Broker) Publish(ctx context.Context, p transport.Peer, event []byte, su
 		}
 		b.publishes.WithLabelValues(kind, result).Inc()
 		b.publishDuration.WithLabelValues(kind).Observe(b.cfg.Now().Sub(start).Seconds())
+		b.cfg.Audit.Published(audit.Publish{
+			Role: p.Role, Name: p.Name, Addr: p.Addr, Conn: p.Conn, Kind: kind, Envelope: env, Bytes: len(event), Result: result,
+		})
 	}()
 	defer b.recovered(&err)
 	if err := b.feed.Closing(); err != nil {

@@ -20,17 +20,19 @@ func newGet(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "get",
 		Short: "Show what a broker holds",
-		Long: `Show what a broker holds: its clusters, its works, and what does not fit together.
+		Long: `Show what a broker holds: its clusters, its works, what does not fit together, and who
+is kept out.
 
   export HAWSER_BROKER=broker.example:8090 HAWSER_CA=certs/ca.crt
   export HAWSER_CERT=certs/viewer-me.crt HAWSER_KEY=certs/viewer-me.key
   hawser get clusters
   hawser get works --cluster cluster1
-  hawser get orphans`,
+  hawser get orphans
+  hawser get denials`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newGetClusters(env), newGetWorks(env), newGetOrphans(env))
+	cmd.AddCommand(newGetClusters(env), newGetWorks(env), newGetOrphans(env), newGetDenials(env))
 	return cmd
 }
 

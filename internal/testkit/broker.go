@@ -87,7 +87,7 @@ func (b *Broker) front(o Options) *listengrpc.Front {
 	}
 	b.Addr, b.CA = l.Addr().String(), NewCA(b.t)
 	f, err := listengrpc.New(listengrpc.Config{
-		Server: b.Broker, Inspector: b.Broker, Listener: l, Credentials: b.CA.Server(), Mapping: Mapping(o.Known...), Log: o.Broker.Log,
+		Server: b.Broker, Inspector: b.Broker, Listener: l, Credentials: b.CA.Server(), Mapping: Mapping(o.Known...), Denials: b.Denials(), Log: o.Broker.Log,
 		DrainTimeout: o.Broker.DrainTimeout,
 	})
 	if err != nil {

@@ -1,7 +1,12 @@
 package testkit
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/tls"
+	"crypto/x509"
+	"math/big"
 	"os"
 	"path/filepath"
 	"testing"
@@ -82,6 +87,42 @@ func (c *CA) Client(id identity.Identity) credentials.TransportCredentials {
 	c.t.Helper()
 	cert := c.issue(pki.Request{Role: pki.Role(id.Role), Name: id.Name})
 	return credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS12, RootCAs: c.authority.Pool(), Certificates: []tls.Certificate{cert}})
+}
+
+// Sign signs a certificate as the template says, whatever that is. What is missing
+// of a period and a serial number is filled in.
+func (c *CA) Sign(template x509.Certificate) tls.Certificate {
+	c.t.Helper()
+	valid := pki.Starting(time.Now(), validFor)
+	if template.NotBefore.IsZero() {
+		template.NotBefore = valid.NotBefore
+	}
+	if template.NotAfter.IsZero() {
+		template.NotAfter = valid.NotAfter
+	}
+	template.SerialNumber, template.ExtKeyUsage = big.NewInt(time.Now().UnixNano()), []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+	ca, err := tls.X509KeyPair(c.authority.CertificatePEM(), c.authority.KeyPEM())
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	der, err := x509.CreateCertificate(rand.Reader, &template, ca.Leaf, key.Public(), ca.PrivateKey)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+// Showing returns the credentials of who trusts the authority, and shows a
+// certificate whatever CAs the other side names.
+func (c *CA) Showing(cert tls.Certificate) credentials.TransportCredentials {
+	return credentials.NewTLS(&tls.Config{
+		MinVersion: tls.VersionTLS12, RootCAs: c.authority.Pool(),
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &cert, nil },
+	})
 }
 
 // Anonymous returns the credentials of somebody without a certificate.

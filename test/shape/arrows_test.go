@@ -22,7 +22,7 @@ var rows = [][]string{
 	{"internal/broker/listen/..."},
 	{"internal/broker/store/..."},
 	{"internal/broker/quota"},
-	{"internal/broker/authz"},
+	{"internal/broker/authz", "internal/broker/audit", "internal/broker/denials"},
 	{"internal/hubsource/...", "internal/admission/..."},
 	{"pkg/agent"},
 	{"pkg/agent/..."},

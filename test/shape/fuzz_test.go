@@ -29,6 +29,7 @@ var decoders = map[string]string{
 	"internal/broker Broker.Publish":                       "internal/broker FuzzPublish",
 	"internal/broker/call Decode":                          "internal/broker FuzzPublish",
 	"internal/broker/claims Sources.LastPosition":          "internal/broker/claims FuzzLastPosition",
+	"internal/broker/denials ParseSubject":                 "internal/broker/denials FuzzParseSubject",
 	"internal/broker/feed parsePageToken":                  "internal/broker/feed FuzzParsePageToken",
 	"internal/broker/listen/grpc frames.parse":             "internal/broker/listen/grpc FuzzFrames",
 	"internal/broker/listen/grpc publishRequest.unmarshal": "internal/broker/listen/grpc FuzzPublishRequest",

@@ -1,6 +1,6 @@
 // Package admin is what operators and viewers ask of a broker: what there is (clusters, works,
 // what does not fit together), and what only a person may decide (approve, forget, adopt,
-// resolve), and a backup. Who calls is authorized already.
+// resolve), who is kept out, and a backup. Who calls is authorized already.
 package admin
 
 import (
@@ -8,6 +8,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker/call"
 	"github.com/hawser-io/hawser/internal/broker/claims"
+	"github.com/hawser-io/hawser/internal/broker/denials"
 	"github.com/hawser-io/hawser/internal/broker/feed"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
@@ -26,15 +27,21 @@ type Agents interface {
 
 // Admin answers operators and viewers. Its methods may be called concurrently.
 type Admin struct {
-	cfg    *call.Config
-	claims *claims.Claims
-	agents Agents
-	writer claims.Writer
+	cfg     *call.Config
+	claims  *claims.Claims
+	agents  Agents
+	writer  claims.Writer
+	denials *denials.List
 }
 
-// New returns an admin, which writes through w.
-func New(cfg *call.Config, c *claims.Claims, a Agents, w claims.Writer) *Admin {
-	return &Admin{cfg: cfg, claims: c, agents: a, writer: w}
+// New returns an admin, which writes through w. The error says what in the store
+// cannot be read.
+func New(cfg *call.Config, c *claims.Claims, a Agents, w claims.Writer) (*Admin, error) {
+	d, err := denials.New(cfg.Store)
+	if err != nil {
+		return nil, err
+	}
+	return &Admin{cfg: cfg, claims: c, agents: a, writer: w, denials: d}, nil
 }
 
 // commit writes what an operator wants done.

@@ -55,7 +55,10 @@ func newDesk(t *testing.T) *desk {
 	d := &desk{T: t}
 	c := claims.New(cfg)
 	c.Connect(d, d)
-	d.Admin = New(cfg, c, d, d)
+	var err error
+	if d.Admin, err = New(cfg, c, d, d); err != nil {
+		t.Fatal(err)
+	}
 	return d
 }
 

@@ -40,6 +40,9 @@ const (
 	Adopt         = hawserv1.InspectionService_Adopt_FullMethodName
 	Approve       = hawserv1.InspectionService_Approve_FullMethodName
 	Resolve       = hawserv1.InspectionService_Resolve_FullMethodName
+	Deny          = hawserv1.InspectionService_Deny_FullMethodName
+	Allow         = hawserv1.InspectionService_Allow_FullMethodName
+	ListDenials   = hawserv1.InspectionService_ListDenials_FullMethodName
 	Backup        = hawserv1.InspectionService_Backup_FullMethodName
 )
 
@@ -94,6 +97,9 @@ var table = map[string]map[identity.Role]scope{
 	Adopt:         anyScope(identity.Operator),
 	Approve:       anyScope(identity.Operator),
 	Resolve:       anyScope(identity.Operator),
+	Deny:          anyScope(identity.Operator),
+	Allow:         anyScope(identity.Operator),
+	ListDenials:   anyScope(identity.Operator, identity.Viewer),
 	Backup:        anyScope(identity.Operator),
 }
 

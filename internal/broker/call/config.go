@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/hawser-io/hawser/internal/broker/audit"
 	"github.com/hawser-io/hawser/internal/broker/quota"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/telemetry"
@@ -16,6 +17,7 @@ type Config struct {
 	Store    store.Store
 	Log      *slog.Logger          // nil: slog.Default()
 	Registry prometheus.Registerer // nil: metrics are kept and not shown
+	Audit    *audit.Log            // hears of what is published; nil: nobody does
 
 	// MaxEventBytes is the largest event, in bytes of its protobuf form.
 	MaxEventBytes int

@@ -1203,6 +1203,282 @@ func (x *ResolveResponse) GetName() string {
 	return ""
 }
 
+type DenyRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "ROLE/NAME", or the serial number of a certificate in hexadecimal digits.
+	Subject string `protobuf:"bytes,1,opt,name=subject,proto3" json:"subject,omitempty"`
+	// For who looks at it later; at most 256 bytes.
+	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DenyRequest) Reset() {
+	*x = DenyRequest{}
+	mi := &file_hawser_v1_inspection_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DenyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DenyRequest) ProtoMessage() {}
+
+func (x *DenyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_hawser_v1_inspection_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DenyRequest.ProtoReflect.Descriptor instead.
+func (*DenyRequest) Descriptor() ([]byte, []int) {
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *DenyRequest) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+func (x *DenyRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type DenyResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DenyResponse) Reset() {
+	*x = DenyResponse{}
+	mi := &file_hawser_v1_inspection_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DenyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DenyResponse) ProtoMessage() {}
+
+func (x *DenyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_hawser_v1_inspection_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DenyResponse.ProtoReflect.Descriptor instead.
+func (*DenyResponse) Descriptor() ([]byte, []int) {
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{17}
+}
+
+type AllowRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in DenyRequest.
+	Subject       string `protobuf:"bytes,1,opt,name=subject,proto3" json:"subject,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AllowRequest) Reset() {
+	*x = AllowRequest{}
+	mi := &file_hawser_v1_inspection_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AllowRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AllowRequest) ProtoMessage() {}
+
+func (x *AllowRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_hawser_v1_inspection_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AllowRequest.ProtoReflect.Descriptor instead.
+func (*AllowRequest) Descriptor() ([]byte, []int) {
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *AllowRequest) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+type AllowResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AllowResponse) Reset() {
+	*x = AllowResponse{}
+	mi := &file_hawser_v1_inspection_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AllowResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AllowResponse) ProtoMessage() {}
+
+func (x *AllowResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_hawser_v1_inspection_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AllowResponse.ProtoReflect.Descriptor instead.
+func (*AllowResponse) Descriptor() ([]byte, []int) {
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{19}
+}
+
+type ListDenialsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListDenialsRequest) Reset() {
+	*x = ListDenialsRequest{}
+	mi := &file_hawser_v1_inspection_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListDenialsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListDenialsRequest) ProtoMessage() {}
+
+func (x *ListDenialsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_hawser_v1_inspection_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListDenialsRequest.ProtoReflect.Descriptor instead.
+func (*ListDenialsRequest) Descriptor() ([]byte, []int) {
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{20}
+}
+
+type ListDenialsResponse struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Subject string                 `protobuf:"bytes,1,opt,name=subject,proto3" json:"subject,omitempty"`
+	// Name of the operator who denied it.
+	Operator      string                 `protobuf:"bytes,2,opt,name=operator,proto3" json:"operator,omitempty"`
+	At            *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=at,proto3" json:"at,omitempty"`
+	Reason        string                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListDenialsResponse) Reset() {
+	*x = ListDenialsResponse{}
+	mi := &file_hawser_v1_inspection_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListDenialsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListDenialsResponse) ProtoMessage() {}
+
+func (x *ListDenialsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_hawser_v1_inspection_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListDenialsResponse.ProtoReflect.Descriptor instead.
+func (*ListDenialsResponse) Descriptor() ([]byte, []int) {
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *ListDenialsResponse) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+func (x *ListDenialsResponse) GetOperator() string {
+	if x != nil {
+		return x.Operator
+	}
+	return ""
+}
+
+func (x *ListDenialsResponse) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *ListDenialsResponse) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 type BackupRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1211,7 +1487,7 @@ type BackupRequest struct {
 
 func (x *BackupRequest) Reset() {
 	*x = BackupRequest{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[16]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1223,7 +1499,7 @@ func (x *BackupRequest) String() string {
 func (*BackupRequest) ProtoMessage() {}
 
 func (x *BackupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[16]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1236,7 +1512,7 @@ func (x *BackupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
 func (*BackupRequest) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{16}
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{22}
 }
 
 type BackupResponse struct {
@@ -1250,7 +1526,7 @@ type BackupResponse struct {
 
 func (x *BackupResponse) Reset() {
 	*x = BackupResponse{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[17]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1262,7 +1538,7 @@ func (x *BackupResponse) String() string {
 func (*BackupResponse) ProtoMessage() {}
 
 func (x *BackupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[17]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1275,7 +1551,7 @@ func (x *BackupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupResponse.ProtoReflect.Descriptor instead.
 func (*BackupResponse) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{17}
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *BackupResponse) GetPath() string {
@@ -1371,7 +1647,20 @@ const file_hawser_v1_inspection_proto_rawDesc = "" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x14\n" +
 	"\x05adopt\x18\x03 \x01(\bR\x05adopt\"%\n" +
 	"\x0fResolveResponse\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"\x0f\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"?\n" +
+	"\vDenyRequest\x12\x18\n" +
+	"\asubject\x18\x01 \x01(\tR\asubject\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"\x0e\n" +
+	"\fDenyResponse\"(\n" +
+	"\fAllowRequest\x12\x18\n" +
+	"\asubject\x18\x01 \x01(\tR\asubject\"\x0f\n" +
+	"\rAllowResponse\"\x14\n" +
+	"\x12ListDenialsRequest\"\x8f\x01\n" +
+	"\x13ListDenialsResponse\x12\x18\n" +
+	"\asubject\x18\x01 \x01(\tR\asubject\x12\x1a\n" +
+	"\boperator\x18\x02 \x01(\tR\boperator\x12*\n" +
+	"\x02at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"\x0f\n" +
 	"\rBackupRequest\"8\n" +
 	"\x0eBackupResponse\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
@@ -1393,7 +1682,7 @@ const file_hawser_v1_inspection_proto_rawDesc = "" +
 	"\x15ORPHAN_CAUSE_WITHHELD\x10\x03\x12\x19\n" +
 	"\x15ORPHAN_CAUSE_STRANGER\x10\x04\x12\x19\n" +
 	"\x15ORPHAN_CAUSE_NO_OWNER\x10\x05\x12\x17\n" +
-	"\x13ORPHAN_CAUSE_SHARED\x10\x062\xa0\x05\n" +
+	"\x13ORPHAN_CAUSE_SHARED\x10\x062\xe5\x06\n" +
 	"\x11InspectionService\x12Q\n" +
 	"\fListClusters\x12\x1e.hawser.v1.ListClustersRequest\x1a\x1f.hawser.v1.ListClustersResponse0\x01\x12H\n" +
 	"\tListWorks\x12\x1b.hawser.v1.ListWorksRequest\x1a\x1c.hawser.v1.ListWorksResponse0\x01\x12N\n" +
@@ -1403,7 +1692,10 @@ const file_hawser_v1_inspection_proto_rawDesc = "" +
 	"\rForgetCluster\x12\x1f.hawser.v1.ForgetClusterRequest\x1a .hawser.v1.ForgetClusterResponse\x12:\n" +
 	"\x05Adopt\x12\x17.hawser.v1.AdoptRequest\x1a\x18.hawser.v1.AdoptResponse\x12@\n" +
 	"\aApprove\x12\x19.hawser.v1.ApproveRequest\x1a\x1a.hawser.v1.ApproveResponse\x12@\n" +
-	"\aResolve\x12\x19.hawser.v1.ResolveRequest\x1a\x1a.hawser.v1.ResolveResponse\x12?\n" +
+	"\aResolve\x12\x19.hawser.v1.ResolveRequest\x1a\x1a.hawser.v1.ResolveResponse\x127\n" +
+	"\x04Deny\x12\x16.hawser.v1.DenyRequest\x1a\x17.hawser.v1.DenyResponse\x12:\n" +
+	"\x05Allow\x12\x17.hawser.v1.AllowRequest\x1a\x18.hawser.v1.AllowResponse\x12N\n" +
+	"\vListDenials\x12\x1d.hawser.v1.ListDenialsRequest\x1a\x1e.hawser.v1.ListDenialsResponse0\x01\x12?\n" +
 	"\x06Backup\x12\x18.hawser.v1.BackupRequest\x1a\x19.hawser.v1.BackupResponse0\x01B6Z4github.com/hawser-io/hawser/proto/hawser/v1;hawserv1b\x06proto3"
 
 var (
@@ -1419,7 +1711,7 @@ func file_hawser_v1_inspection_proto_rawDescGZIP() []byte {
 }
 
 var file_hawser_v1_inspection_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_hawser_v1_inspection_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_hawser_v1_inspection_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_hawser_v1_inspection_proto_goTypes = []any{
 	(SyncState)(0),                // 0: hawser.v1.SyncState
 	(WorkState)(0),                // 1: hawser.v1.WorkState
@@ -1440,41 +1732,54 @@ var file_hawser_v1_inspection_proto_goTypes = []any{
 	(*ApproveResponse)(nil),       // 16: hawser.v1.ApproveResponse
 	(*ResolveRequest)(nil),        // 17: hawser.v1.ResolveRequest
 	(*ResolveResponse)(nil),       // 18: hawser.v1.ResolveResponse
-	(*BackupRequest)(nil),         // 19: hawser.v1.BackupRequest
-	(*BackupResponse)(nil),        // 20: hawser.v1.BackupResponse
-	(*timestamppb.Timestamp)(nil), // 21: google.protobuf.Timestamp
-	(*WithheldDeletion)(nil),      // 22: hawser.v1.WithheldDeletion
+	(*DenyRequest)(nil),           // 19: hawser.v1.DenyRequest
+	(*DenyResponse)(nil),          // 20: hawser.v1.DenyResponse
+	(*AllowRequest)(nil),          // 21: hawser.v1.AllowRequest
+	(*AllowResponse)(nil),         // 22: hawser.v1.AllowResponse
+	(*ListDenialsRequest)(nil),    // 23: hawser.v1.ListDenialsRequest
+	(*ListDenialsResponse)(nil),   // 24: hawser.v1.ListDenialsResponse
+	(*BackupRequest)(nil),         // 25: hawser.v1.BackupRequest
+	(*BackupResponse)(nil),        // 26: hawser.v1.BackupResponse
+	(*timestamppb.Timestamp)(nil), // 27: google.protobuf.Timestamp
+	(*WithheldDeletion)(nil),      // 28: hawser.v1.WithheldDeletion
 }
 var file_hawser_v1_inspection_proto_depIdxs = []int32{
-	21, // 0: hawser.v1.ListClustersResponse.since:type_name -> google.protobuf.Timestamp
+	27, // 0: hawser.v1.ListClustersResponse.since:type_name -> google.protobuf.Timestamp
 	0,  // 1: hawser.v1.ListClustersResponse.sync:type_name -> hawser.v1.SyncState
 	1,  // 2: hawser.v1.ListWorksResponse.state:type_name -> hawser.v1.WorkState
-	21, // 3: hawser.v1.ListWorksResponse.deleted_at:type_name -> google.protobuf.Timestamp
+	27, // 3: hawser.v1.ListWorksResponse.deleted_at:type_name -> google.protobuf.Timestamp
 	2,  // 4: hawser.v1.ListOrphansResponse.cause:type_name -> hawser.v1.OrphanCause
-	22, // 5: hawser.v1.ApproveRequest.works:type_name -> hawser.v1.WithheldDeletion
-	3,  // 6: hawser.v1.InspectionService.ListClusters:input_type -> hawser.v1.ListClustersRequest
-	5,  // 7: hawser.v1.InspectionService.ListWorks:input_type -> hawser.v1.ListWorksRequest
-	7,  // 8: hawser.v1.InspectionService.ListOrphans:input_type -> hawser.v1.ListOrphansRequest
-	9,  // 9: hawser.v1.InspectionService.ForgetWork:input_type -> hawser.v1.ForgetWorkRequest
-	11, // 10: hawser.v1.InspectionService.ForgetCluster:input_type -> hawser.v1.ForgetClusterRequest
-	13, // 11: hawser.v1.InspectionService.Adopt:input_type -> hawser.v1.AdoptRequest
-	15, // 12: hawser.v1.InspectionService.Approve:input_type -> hawser.v1.ApproveRequest
-	17, // 13: hawser.v1.InspectionService.Resolve:input_type -> hawser.v1.ResolveRequest
-	19, // 14: hawser.v1.InspectionService.Backup:input_type -> hawser.v1.BackupRequest
-	4,  // 15: hawser.v1.InspectionService.ListClusters:output_type -> hawser.v1.ListClustersResponse
-	6,  // 16: hawser.v1.InspectionService.ListWorks:output_type -> hawser.v1.ListWorksResponse
-	8,  // 17: hawser.v1.InspectionService.ListOrphans:output_type -> hawser.v1.ListOrphansResponse
-	10, // 18: hawser.v1.InspectionService.ForgetWork:output_type -> hawser.v1.ForgetWorkResponse
-	12, // 19: hawser.v1.InspectionService.ForgetCluster:output_type -> hawser.v1.ForgetClusterResponse
-	14, // 20: hawser.v1.InspectionService.Adopt:output_type -> hawser.v1.AdoptResponse
-	16, // 21: hawser.v1.InspectionService.Approve:output_type -> hawser.v1.ApproveResponse
-	18, // 22: hawser.v1.InspectionService.Resolve:output_type -> hawser.v1.ResolveResponse
-	20, // 23: hawser.v1.InspectionService.Backup:output_type -> hawser.v1.BackupResponse
-	15, // [15:24] is the sub-list for method output_type
-	6,  // [6:15] is the sub-list for method input_type
-	6,  // [6:6] is the sub-list for extension type_name
-	6,  // [6:6] is the sub-list for extension extendee
-	0,  // [0:6] is the sub-list for field type_name
+	28, // 5: hawser.v1.ApproveRequest.works:type_name -> hawser.v1.WithheldDeletion
+	27, // 6: hawser.v1.ListDenialsResponse.at:type_name -> google.protobuf.Timestamp
+	3,  // 7: hawser.v1.InspectionService.ListClusters:input_type -> hawser.v1.ListClustersRequest
+	5,  // 8: hawser.v1.InspectionService.ListWorks:input_type -> hawser.v1.ListWorksRequest
+	7,  // 9: hawser.v1.InspectionService.ListOrphans:input_type -> hawser.v1.ListOrphansRequest
+	9,  // 10: hawser.v1.InspectionService.ForgetWork:input_type -> hawser.v1.ForgetWorkRequest
+	11, // 11: hawser.v1.InspectionService.ForgetCluster:input_type -> hawser.v1.ForgetClusterRequest
+	13, // 12: hawser.v1.InspectionService.Adopt:input_type -> hawser.v1.AdoptRequest
+	15, // 13: hawser.v1.InspectionService.Approve:input_type -> hawser.v1.ApproveRequest
+	17, // 14: hawser.v1.InspectionService.Resolve:input_type -> hawser.v1.ResolveRequest
+	19, // 15: hawser.v1.InspectionService.Deny:input_type -> hawser.v1.DenyRequest
+	21, // 16: hawser.v1.InspectionService.Allow:input_type -> hawser.v1.AllowRequest
+	23, // 17: hawser.v1.InspectionService.ListDenials:input_type -> hawser.v1.ListDenialsRequest
+	25, // 18: hawser.v1.InspectionService.Backup:input_type -> hawser.v1.BackupRequest
+	4,  // 19: hawser.v1.InspectionService.ListClusters:output_type -> hawser.v1.ListClustersResponse
+	6,  // 20: hawser.v1.InspectionService.ListWorks:output_type -> hawser.v1.ListWorksResponse
+	8,  // 21: hawser.v1.InspectionService.ListOrphans:output_type -> hawser.v1.ListOrphansResponse
+	10, // 22: hawser.v1.InspectionService.ForgetWork:output_type -> hawser.v1.ForgetWorkResponse
+	12, // 23: hawser.v1.InspectionService.ForgetCluster:output_type -> hawser.v1.ForgetClusterResponse
+	14, // 24: hawser.v1.InspectionService.Adopt:output_type -> hawser.v1.AdoptResponse
+	16, // 25: hawser.v1.InspectionService.Approve:output_type -> hawser.v1.ApproveResponse
+	18, // 26: hawser.v1.InspectionService.Resolve:output_type -> hawser.v1.ResolveResponse
+	20, // 27: hawser.v1.InspectionService.Deny:output_type -> hawser.v1.DenyResponse
+	22, // 28: hawser.v1.InspectionService.Allow:output_type -> hawser.v1.AllowResponse
+	24, // 29: hawser.v1.InspectionService.ListDenials:output_type -> hawser.v1.ListDenialsResponse
+	26, // 30: hawser.v1.InspectionService.Backup:output_type -> hawser.v1.BackupResponse
+	19, // [19:31] is the sub-list for method output_type
+	7,  // [7:19] is the sub-list for method input_type
+	7,  // [7:7] is the sub-list for extension type_name
+	7,  // [7:7] is the sub-list for extension extendee
+	0,  // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_hawser_v1_inspection_proto_init() }
@@ -1489,7 +1794,7 @@ func file_hawser_v1_inspection_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_hawser_v1_inspection_proto_rawDesc), len(file_hawser_v1_inspection_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   18,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

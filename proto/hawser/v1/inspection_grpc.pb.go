@@ -27,6 +27,9 @@ const (
 	InspectionService_Adopt_FullMethodName         = "/hawser.v1.InspectionService/Adopt"
 	InspectionService_Approve_FullMethodName       = "/hawser.v1.InspectionService/Approve"
 	InspectionService_Resolve_FullMethodName       = "/hawser.v1.InspectionService/Resolve"
+	InspectionService_Deny_FullMethodName          = "/hawser.v1.InspectionService/Deny"
+	InspectionService_Allow_FullMethodName         = "/hawser.v1.InspectionService/Allow"
+	InspectionService_ListDenials_FullMethodName   = "/hawser.v1.InspectionService/ListDenials"
 	InspectionService_Backup_FullMethodName        = "/hawser.v1.InspectionService/Backup"
 )
 
@@ -54,6 +57,13 @@ type InspectionServiceClient interface {
 	Approve(ctx context.Context, in *ApproveRequest, opts ...grpc.CallOption) (*ApproveResponse, error)
 	// Resolve has an agent remove or adopt what no work explains.
 	Resolve(ctx context.Context, in *ResolveRequest, opts ...grpc.CallOption) (*ResolveResponse, error)
+	// Deny keeps an identity, or one certificate, out: its connections end, and it
+	// is refused until it is allowed again.
+	Deny(ctx context.Context, in *DenyRequest, opts ...grpc.CallOption) (*DenyResponse, error)
+	// Allow lets who was denied in again.
+	Allow(ctx context.Context, in *AllowRequest, opts ...grpc.CallOption) (*AllowResponse, error)
+	// ListDenials returns who is denied, by subject.
+	ListDenials(ctx context.Context, in *ListDenialsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListDenialsResponse], error)
 	// Backup returns a consistent copy of the store, file by file.
 	Backup(ctx context.Context, in *BackupRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[BackupResponse], error)
 }
@@ -173,9 +183,48 @@ func (c *inspectionServiceClient) Resolve(ctx context.Context, in *ResolveReques
 	return out, nil
 }
 
+func (c *inspectionServiceClient) Deny(ctx context.Context, in *DenyRequest, opts ...grpc.CallOption) (*DenyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DenyResponse)
+	err := c.cc.Invoke(ctx, InspectionService_Deny_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *inspectionServiceClient) Allow(ctx context.Context, in *AllowRequest, opts ...grpc.CallOption) (*AllowResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AllowResponse)
+	err := c.cc.Invoke(ctx, InspectionService_Allow_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *inspectionServiceClient) ListDenials(ctx context.Context, in *ListDenialsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListDenialsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &InspectionService_ServiceDesc.Streams[3], InspectionService_ListDenials_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ListDenialsRequest, ListDenialsResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type InspectionService_ListDenialsClient = grpc.ServerStreamingClient[ListDenialsResponse]
+
 func (c *inspectionServiceClient) Backup(ctx context.Context, in *BackupRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[BackupResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &InspectionService_ServiceDesc.Streams[3], InspectionService_Backup_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &InspectionService_ServiceDesc.Streams[4], InspectionService_Backup_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -216,6 +265,13 @@ type InspectionServiceServer interface {
 	Approve(context.Context, *ApproveRequest) (*ApproveResponse, error)
 	// Resolve has an agent remove or adopt what no work explains.
 	Resolve(context.Context, *ResolveRequest) (*ResolveResponse, error)
+	// Deny keeps an identity, or one certificate, out: its connections end, and it
+	// is refused until it is allowed again.
+	Deny(context.Context, *DenyRequest) (*DenyResponse, error)
+	// Allow lets who was denied in again.
+	Allow(context.Context, *AllowRequest) (*AllowResponse, error)
+	// ListDenials returns who is denied, by subject.
+	ListDenials(*ListDenialsRequest, grpc.ServerStreamingServer[ListDenialsResponse]) error
 	// Backup returns a consistent copy of the store, file by file.
 	Backup(*BackupRequest, grpc.ServerStreamingServer[BackupResponse]) error
 	mustEmbedUnimplementedInspectionServiceServer()
@@ -251,6 +307,15 @@ func (UnimplementedInspectionServiceServer) Approve(context.Context, *ApproveReq
 }
 func (UnimplementedInspectionServiceServer) Resolve(context.Context, *ResolveRequest) (*ResolveResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Resolve not implemented")
+}
+func (UnimplementedInspectionServiceServer) Deny(context.Context, *DenyRequest) (*DenyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Deny not implemented")
+}
+func (UnimplementedInspectionServiceServer) Allow(context.Context, *AllowRequest) (*AllowResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Allow not implemented")
+}
+func (UnimplementedInspectionServiceServer) ListDenials(*ListDenialsRequest, grpc.ServerStreamingServer[ListDenialsResponse]) error {
+	return status.Error(codes.Unimplemented, "method ListDenials not implemented")
 }
 func (UnimplementedInspectionServiceServer) Backup(*BackupRequest, grpc.ServerStreamingServer[BackupResponse]) error {
 	return status.Error(codes.Unimplemented, "method Backup not implemented")
@@ -399,6 +464,53 @@ func _InspectionService_Resolve_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _InspectionService_Deny_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DenyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(InspectionServiceServer).Deny(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: InspectionService_Deny_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(InspectionServiceServer).Deny(ctx, req.(*DenyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _InspectionService_Allow_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AllowRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(InspectionServiceServer).Allow(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: InspectionService_Allow_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(InspectionServiceServer).Allow(ctx, req.(*AllowRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _InspectionService_ListDenials_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(ListDenialsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(InspectionServiceServer).ListDenials(m, &grpc.GenericServerStream[ListDenialsRequest, ListDenialsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type InspectionService_ListDenialsServer = grpc.ServerStreamingServer[ListDenialsResponse]
+
 func _InspectionService_Backup_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(BackupRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -437,6 +549,14 @@ var InspectionService_ServiceDesc = grpc.ServiceDesc{
 			MethodName: "Resolve",
 			Handler:    _InspectionService_Resolve_Handler,
 		},
+		{
+			MethodName: "Deny",
+			Handler:    _InspectionService_Deny_Handler,
+		},
+		{
+			MethodName: "Allow",
+			Handler:    _InspectionService_Allow_Handler,
+		},
 	},
 	Streams: []grpc.StreamDesc{
 		{
@@ -452,6 +572,11 @@ var InspectionService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "ListOrphans",
 			Handler:       _InspectionService_ListOrphans_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "ListDenials",
+			Handler:       _InspectionService_ListDenials_Handler,
 			ServerStreams: true,
 		},
 		{

@@ -2,6 +2,7 @@ package grpc
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"google.golang.org/grpc/tap"
 
 	"github.com/hawser-io/hawser/internal/broker/authz"
+	"github.com/hawser-io/hawser/internal/broker/denials"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/transport"
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
@@ -32,12 +34,13 @@ func (f *Front) tap(ctx context.Context, info *tap.Info) (context.Context, error
 	}
 	admitted, err := f.admit(ctx, c, info.FullMethodName)
 	if err == nil {
+		c.calls.Inc()
 		return admitted, nil
 	}
-	f.metrics.refusedCalls.WithLabelValues(transport.CodeOf(err).String()).Inc()
 	if deadline, _ := ctx.Deadline(); !c.refused.Spend(c.allowed.refused, f.gate.now(), costOfRefusal(time.Until(deadline))) {
 		f.gate.flood(c)
 	}
+	f.refusedCall(c, info.FullMethodName, reasonOf(err), err)
 	return ctx, transportgrpc.Status(err).Err()
 }
 
@@ -48,8 +51,8 @@ func (f *Front) admit(ctx context.Context, c *connection, method string) (contex
 		return ctx, c.refusal
 	}
 	if !c.believed {
-		if err := authz.May(c.identity, method); err != nil {
-			return ctx, err
+		if e := (*transport.Error)(nil); errors.As(authz.May(c.identity, method), &e) {
+			return ctx, &refusal{reason: "role", told: e}
 		}
 	}
 	b, k := c.opened, kindOf(method)
@@ -110,49 +113,82 @@ func (a asked) RecvMsg(m any) error {
 	return a.gate.ask(a.body)
 }
 
+// refusal is an answer to a call that is not let in.
+type refusal struct {
+	told *transport.Error
+	// reason is a value of a metric's label.
+	reason string
+}
+
+// Error implements error.
+func (r *refusal) Error() string { return r.told.Error() }
+
+// Unwrap returns what the caller is told.
+func (r *refusal) Unwrap() error { return r.told }
+
+// reasonOf is why a call is refused, as metrics and the audit stream name it.
+func reasonOf(err error) string {
+	if r := (*refusal)(nil); errors.As(err, &r) {
+		return r.reason
+	}
+	return transport.CodeOf(err).String()
+}
+
 // unidentified is the answer to who showed no certificate.
-func unidentified() *transport.Error {
-	return &transport.Error{
+func unidentified() *refusal {
+	return &refusal{reason: "no_certificate", told: &transport.Error{
 		Code: transport.CodeUnauthenticated, Next: transport.NextRefreshCredentials,
 		Message: "the call needs an identity",
 		Hint:    "connect with a client certificate that the broker's CA signed and its configuration maps to a role; health for probes is at /readyz of the admin port",
-	}
+	}}
 }
 
 // unmapped is the answer to a certificate nobody knows.
-func unmapped(err error) *transport.Error {
-	return &transport.Error{
+func unmapped(err error) *refusal {
+	return &refusal{reason: "unmapped", told: &transport.Error{
 		Code: transport.CodeUnauthenticated, Next: transport.NextRefreshCredentials,
 		Message: err.Error(),
 		Hint:    "add an identity rule for this subject to the broker's configuration, or use another certificate",
+	}}
+}
+
+// keptOut is the answer to who an operator keeps out. What to do is said by the
+// code too: a party gets new credentials, and comes back until it is let in.
+func keptOut(id identity.Identity, d denials.Denial) *refusal {
+	e := &transport.Error{
+		Code: transport.CodeUnauthenticated, Next: transport.NextRefreshCredentials,
+		Message: fmt.Sprintf("%s is denied by an operator of the broker since %s", id, d.At.UTC().Format(time.RFC3339)),
+		Hint:    "an operator lets it in again with: hawser allow " + d.Subject.String(),
 	}
+	if d.Subject.Serial != "" {
+		e.Message = fmt.Sprintf("certificate %s of %s is denied by an operator of the broker since %s", d.Subject.Serial, id, d.At.UTC().Format(time.RFC3339))
+		e.Hint = "get another certificate, or have an operator let this one in again with: hawser allow " + d.Subject.String()
+	}
+	return &refusal{reason: denied, told: e}
 }
 
 // comeBack is what who asks too much is told to wait.
 const comeBack = time.Second
 
+// overloaded is the answer to who asks too much.
+func overloaded(reason, message, hint string) *refusal {
+	return &refusal{reason: reason, told: &transport.Error{
+		Code: transport.CodeOverloaded, Next: transport.NextBackOff, Delay: comeBack, Message: message, Hint: hint,
+	}}
+}
+
 // tooMany is the answer to who has all it may have.
-func tooMany(id identity.Identity, what string, most int) *transport.Error {
-	return &transport.Error{
-		Code: transport.CodeOverloaded, Next: transport.NextBackOff, Delay: comeBack,
-		Message: fmt.Sprintf("%s has %d %s, which is all it may have at a time", id, most, what),
-		Hint:    "end some, or give programs that share a certificate one each",
-	}
+func tooMany(id identity.Identity, what string, most int) *refusal {
+	return overloaded("number", fmt.Sprintf("%s has %d %s, which is all it may have at a time", id, most, what),
+		"end some, or give programs that share a certificate one each")
 }
 
 // tooManyLists is the answer where others list.
-func tooManyLists(most int) *transport.Error {
-	return &transport.Error{
-		Code: transport.CodeOverloaded, Next: transport.NextBackOff, Delay: comeBack,
-		Message: fmt.Sprintf("%d lists are being made, which is all that are at a time", most), Hint: "try again",
-	}
+func tooManyLists(most int) *refusal {
+	return overloaded("lists", fmt.Sprintf("%d lists are being made, which is all that are at a time", most), "try again")
 }
 
 // tooOften is the answer to who asks too fast.
-func tooOften(id identity.Identity, what string) *transport.Error {
-	return &transport.Error{
-		Code: transport.CodeOverloaded, Next: transport.NextBackOff, Delay: comeBack,
-		Message: fmt.Sprintf("%s begins %s faster than it may", id, what),
-		Hint:    "try again later, and less often",
-	}
+func tooOften(id identity.Identity, what string) *refusal {
+	return overloaded("rate", fmt.Sprintf("%s begins %s faster than it may", id, what), "try again later, and less often")
 }

@@ -2,6 +2,10 @@ package grpc_test
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/asn1"
 	"errors"
 	"fmt"
 	"io"
@@ -31,7 +35,7 @@ import (
 
 // caller is somebody with a connection to the port.
 type caller struct {
-	name  string // role, "nobody" or "stranger"
+	name  string // role, or a key of refusals
 	cc    *ggrpc.ClientConn
 	scope string // the cluster of the agent, the id of the source
 }
@@ -58,6 +62,17 @@ var probes = map[string]func(ctx context.Context, c *ggrpc.ClientConn, scope str
 	}),
 	authz.Backup: listed("backup", func(ctx context.Context, c inspector) (ggrpc.ServerStreamingClient[hawserv1.BackupResponse], error) {
 		return c.Backup(ctx, &hawserv1.BackupRequest{})
+	}),
+	authz.ListDenials: listed("list denials", func(ctx context.Context, c inspector) (ggrpc.ServerStreamingClient[hawserv1.ListDenialsResponse], error) {
+		return c.ListDenials(ctx, &hawserv1.ListDenialsRequest{})
+	}),
+	authz.Deny: asked("deny", func(ctx context.Context, c inspector) error {
+		_, err := c.Deny(ctx, &hawserv1.DenyRequest{Subject: "agent/nobody"})
+		return err
+	}),
+	authz.Allow: asked("allow", func(ctx context.Context, c inspector) error {
+		_, err := c.Allow(ctx, &hawserv1.AllowRequest{Subject: "agent/nobody"})
+		return err
 	}),
 	authz.ForgetWork: asked("forget work", func(ctx context.Context, c inspector) error {
 		_, err := c.ForgetWork(ctx, &hawserv1.ForgetWorkRequest{Cluster: "me", ResourceId: "nothing"})
@@ -143,6 +158,9 @@ var verdicts = map[string][]string{
 	"list clusters":                  {"operator", "viewer"},
 	"list works":                     {"operator", "viewer"},
 	"list orphans":                   {"operator", "viewer"},
+	"list denials":                   {"operator", "viewer"},
+	"deny":                           {"operator"},
+	"allow":                          {"operator"},
 	"backup":                         {"operator"},
 	"forget work":                    {"operator"},
 	"forget cluster":                 {"operator"},
@@ -154,11 +172,62 @@ var verdicts = map[string][]string{
 // scoped reports whether a call concerns one party's works.
 func scoped(what string) bool { return what[:3] == "pub" || what[:3] == "sub" }
 
+// refusals are the answers to who may call nothing at all; a party whose role
+// lacks the right gets PermissionDenied.
+var refusals = map[string]codes.Code{
+	"nobody": codes.Unauthenticated, "stranger": codes.Unauthenticated, "denied": codes.Unauthenticated, "denied certificate": codes.Unauthenticated,
+	"several names": codes.Unauthenticated, "names in one": codes.Unauthenticated,
+	"expired": codes.Unavailable, "not yet valid": codes.Unavailable, "other CA": codes.Unavailable,
+}
+
+// refused are those who hold a certificate that would make them an operator, or
+// somebody else, but for one thing.
+func refused(t *testing.T, b *testkit.Broker) (all []caller) {
+	t.Helper()
+	named := func(names ...string) (s pkix.Name) {
+		for _, n := range names {
+			s.ExtraNames = append(s.ExtraNames, pkix.AttributeTypeAndValue{Type: asn1.ObjectIdentifier{2, 5, 4, 3}, Value: n})
+		}
+		return s
+	}
+	const operator, agent = "hawser:operator:me", "system:open-cluster-management:me"
+	good := x509.Certificate{Subject: named(operator)}
+	expired, early, several, inOne := good, good, good, good
+	expired.NotAfter, expired.NotBefore = time.Now().Add(-time.Minute), time.Now().Add(-time.Hour)
+	early.NotBefore = time.Now().Add(time.Minute)
+	several.Subject = named(agent, operator)
+	inOne.Subject = named(operator + "," + "CN=" + agent)
+	add := func(name, scope string, cert tls.Certificate) {
+		all = append(all, caller{name, dial(t, b.Addr, b.CA.Showing(cert)), scope})
+	}
+	add("expired", "me", b.CA.Sign(expired))
+	add("not yet valid", "me", b.CA.Sign(early))
+	add("other CA", "me", testkit.NewCA(t).Sign(good))
+	add("several names", "me", b.CA.Sign(several))
+	add("names in one", "me", b.CA.Sign(inOne))
+	banned := identity.Identity{Role: identity.Operator, Name: "banned"}
+	all = append(all, caller{"denied", dial(t, b.Addr, b.CA.Client(banned)), "me"})
+	cert := b.CA.Sign(good)
+	leaf, err := x509.ParseCertificate(cert.Certificate[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	add("denied certificate", "me", cert)
+	for _, subject := range []string{banned.String(), leaf.SerialNumber.Text(16)} {
+		if _, err := b.Deny(t.Context(), identity.Identity{}, &hawserv1.DenyRequest{Subject: subject}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return all
+}
+
 // TestAuthorization_EveryRPCByEveryRole walks every RPC the port serves, as it
-// lists them itself, by every role, in its own and in a foreign scope.
+// lists them itself, by every role, in its own and in a foreign scope, and by who
+// has a certificate that does not count.
 func TestAuthorization_EveryRPCByEveryRole(t *testing.T) {
 	b := testkit.StartBroker(t, testkit.Options{Port: true, Known: []identity.Identity{
 		{Role: identity.Source, Name: "me"}, {Role: identity.Operator, Name: "me"}, {Role: identity.Viewer, Name: "me"},
+		{Role: identity.Operator, Name: "banned"},
 	}})
 	callers := []caller{
 		{"agent", dial(t, b.Addr, b.CA.Client(identity.Identity{Role: identity.Agent, Name: "me"})), "me"},
@@ -168,6 +237,7 @@ func TestAuthorization_EveryRPCByEveryRole(t *testing.T) {
 		{"nobody", dial(t, b.Addr, b.CA.Anonymous()), "me"},
 		{"stranger", dial(t, b.Addr, b.CA.Client(identity.Identity{Role: identity.Source, Name: "unmapped"})), "unmapped"},
 	}
+	callers = append(callers, refused(t, b)...)
 	methods := served(t, callers[0].cc)
 	if len(methods) != len(probes) {
 		t.Errorf("%d methods are served, %d have a probe", len(methods), len(probes))
@@ -205,9 +275,9 @@ func TestAuthorization_EveryRPCByEveryRole(t *testing.T) {
 
 func judge(t *testing.T, who, scope string, a attempt, allowed bool) {
 	t.Helper()
-	refusal := codes.PermissionDenied
-	if who == "nobody" || who == "stranger" {
-		refusal = codes.Unauthenticated
+	refusal, nobody := refusals[who]
+	if !nobody {
+		refusal = codes.PermissionDenied
 	}
 	switch code := status.Code(a.err); {
 	case allowed && code != codes.OK:

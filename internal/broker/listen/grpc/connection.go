@@ -4,16 +4,20 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
-	"log/slog"
 	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
+	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/net/http2"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
 
+	"github.com/hawser-io/hawser/internal/broker/audit"
 	"github.com/hawser-io/hawser/internal/fair"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -32,13 +36,25 @@ type connection struct {
 	// believed: without TLS everybody is who he says.
 	believed bool
 	// refusal is what every call is told; nil when calls may be made.
-	refusal *transport.Error
+	refusal *refusal
+
+	shown []*x509.Certificate // by the peer, its own first; none without a good one
+	// ends is when they do, in Unix nanoseconds; 0: never.
+	ends atomic.Int64
+	// until is when the connection ends whatever its peer is.
+	until time.Time
+	// authorities are those that its certificates were looked at with last; the
+	// watch's.
+	authorities *x509.CertPool
 
 	raw     net.Conn
+	from    netip.Prefix
 	party   *party // nil for a stranger
 	allowed allowance
 	bodies  map[uint32]*body // by stream; the gate's
 	cutFor  string           // why the gate ended it; the gate's
+
+	calls, received, sent prometheus.Counter // of its role
 
 	// What follows is used by the goroutine that reads the connection alone, which
 	// is also the one that admits its calls.
@@ -53,47 +69,67 @@ type handshake struct {
 	credentials.TransportCredentials
 	mapping  identity.Mapping
 	insecure bool
-	gate     *gate
-	refused  func(reason string)
-	log      *slog.Logger
+	front    *Front
 }
 
 // ServerHandshake implements credentials.TransportCredentials.
 func (h *handshake) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	a := h.gate.arrival(raw)
+	gate := h.front.gate
+	a := gate.arrival(raw)
 	if a == nil {
 		return nil, nil, errNoConnection
 	}
-	if reason := h.gate.from(a, raw.RemoteAddr()); reason != "" {
-		h.gate.leave(a)
-		return h.refuse(reason)
+	if reason := gate.from(a, raw.RemoteAddr()); reason != "" {
+		gate.leave(a)
+		return h.refuse(reason, raw)
 	}
+	authorities := h.front.authorities() // those that it is verified with, or ones before
 	conn, info, err := h.TransportCredentials.ServerHandshake(raw)
 	if err != nil {
-		h.gate.leave(a)
-		h.refused(failed)
+		gate.leave(a)
+		h.front.refused(failureOf(err), raw.RemoteAddr(), err)
 		return nil, nil, err
 	}
 	c := &connection{
 		AuthInfo: info, id: connIDs.Add(1), addr: raw.RemoteAddr().String(), believed: h.insecure,
-		raw: raw, bodies: map[uint32]*body{},
+		raw: raw, from: prefixOf(raw.RemoteAddr()), bodies: map[uint32]*body{}, authorities: authorities,
 	}
 	c.identity, c.refusal = h.identify(info)
-	if !h.gate.enter(a, c) {
-		return h.refuse(noRoom)
+	c.learn(info, gate.now())
+	if !gate.enter(a, c) {
+		return h.refuse(noRoom, raw)
+	}
+	c.calls, c.received, c.sent = h.front.metrics.of(c.identity.Role)
+	if c.refusal == nil {
+		h.front.cfg.Audit.Connected(c.who(), time.Unix(0, c.ends.Load()))
 	}
 	if h.insecure { // TLS reads whole records anyway
 		conn = &buffered{Conn: conn, r: bufio.NewReaderSize(conn, readBuffer)}
 	}
-	return &counted{Conn: conn, gate: h.gate, connection: c, log: h.log}, c, nil
+	return &counted{Conn: conn, gate: gate, connection: c, ended: h.front.ended}, c, nil
 }
 
-func (h *handshake) refuse(reason string) (net.Conn, credentials.AuthInfo, error) {
-	h.refused(reason)
+func (h *handshake) refuse(reason string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	h.front.refused(reason, raw.RemoteAddr(), nil)
 	return nil, nil, errors.New("grpc listener: handshake refused: " + reason)
 }
 
-func (h *handshake) identify(info credentials.AuthInfo) (identity.Identity, *transport.Error) {
+// failureOf is the reason of a handshake that failed.
+func failureOf(err error) string {
+	var invalid x509.CertificateInvalidError
+	var unknown x509.UnknownAuthorityError
+	switch {
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired && invalid.Cert != nil && time.Now().Before(invalid.Cert.NotBefore):
+		return notYetValid
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		return expired
+	case errors.As(err, &unknown), errors.As(err, &invalid):
+		return untrusted
+	}
+	return failed
+}
+
+func (h *handshake) identify(info credentials.AuthInfo) (identity.Identity, *refusal) {
 	if h.insecure {
 		return identity.Identity{Role: identity.Operator, Name: "anonymous"}, nil
 	}
@@ -104,7 +140,7 @@ func (h *handshake) identify(info credentials.AuthInfo) (identity.Identity, *tra
 	return h.known(t.State)
 }
 
-func (h *handshake) known(s tls.ConnectionState) (identity.Identity, *transport.Error) {
+func (h *handshake) known(s tls.ConnectionState) (identity.Identity, *refusal) {
 	id, err := h.mapping.FromCertificate(s.VerifiedChains[0][0])
 	if err != nil {
 		return id, unmapped(err)
@@ -149,6 +185,15 @@ func (c *connection) peer() transport.Peer {
 	return transport.Peer{Role: string(id.Role), Name: id.Name, Addr: c.addr, Conn: c.id}
 }
 
+// who is how the audit stream names the other end.
+func (c *connection) who() audit.Who {
+	w := audit.Who{Addr: c.addr, Conn: c.id, Serial: c.serial()}
+	if c.identity.Role != nobody {
+		w.Identity = c.identity.String()
+	}
+	return w
+}
+
 // readBuffer is that of a connection without TLS.
 const readBuffer = 8 << 10
 
@@ -168,25 +213,51 @@ type counted struct {
 	net.Conn
 	gate       *gate
 	connection *connection
-	log        *slog.Logger
+	ended      func(c *connection, reason string)
 	once       sync.Once
 }
 
 // Read implements net.Conn.
 func (c *counted) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
+	if e := c.inTime(); e != nil {
+		return 0, e
+	}
+	c.connection.received.Add(float64(n))
 	if e := c.connection.frames.parse(b[:n], c.frame); e != nil {
 		return 0, e
 	}
 	return n, err
 }
 
+// Write implements net.Conn.
+func (c *counted) Write(b []byte) (int, error) {
+	if e := c.inTime(); e != nil {
+		return 0, e
+	}
+	n, err := c.Conn.Write(b)
+	c.connection.sent.Add(float64(n))
+	return n, err
+}
+
+// inTime returns an error when the peer's certificate has ended: the next look
+// may be a moment away.
+func (c *counted) inTime() error {
+	if !c.connection.over(c.gate.now()) {
+		return nil
+	}
+	c.gate.finish(c.connection, expired)
+	return errOver
+}
+
+// errOver ends a connection whose certificate has.
+var errOver = errors.New("grpc listener: the peer's certificate has expired")
+
 // Close implements net.Conn.
 func (c *counted) Close() error {
 	c.once.Do(func() {
-		// Strangers are too many to be named.
-		if reason := c.gate.exit(c.connection); reason != "" && c.connection.party != nil {
-			c.log.Warn("connection ended because of what its peer did", "reason", reason, "peer", c.connection.identity.String(), "addr", c.connection.addr)
+		if reason := c.gate.exit(c.connection); reason != "" {
+			c.ended(c.connection, reason)
 		}
 	})
 	return c.Conn.Close()

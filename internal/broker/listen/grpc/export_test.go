@@ -30,3 +30,16 @@ func (f *Front) Held() (bodies int64, calls int) {
 	}
 	return f.gate.bodies, calls
 }
+
+// SetClock sets what time it is for the front; before Run.
+func (f *Front) SetClock(now func() time.Time) { f.gate.now = now }
+
+// Look ends the connections that may not go on.
+func (f *Front) Look() { f.look() }
+
+// Strangers are the connections that may call nothing.
+func (f *Front) Strangers() int {
+	f.gate.mu.Lock()
+	defer f.gate.mu.Unlock()
+	return len(f.gate.strangers)
+}

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,6 +26,9 @@ import (
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 
+	"github.com/hawser-io/hawser/internal/broker/audit"
+	"github.com/hawser-io/hawser/internal/broker/authz"
+	"github.com/hawser-io/hawser/internal/broker/denials"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/transport"
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
@@ -78,7 +82,8 @@ type Config struct {
 	// Addr is the host:port that Run listens on, unless Listener is given.
 	Addr     string
 	Listener net.Listener
-	// Credentials of the port; see identity.Files.Server.
+	// Credentials of the port. Of an *identity.Server the changes are followed:
+	// connections of clients end that its CAs cover no more.
 	Credentials credentials.TransportCredentials
 	// Mapping says which certificates are whose.
 	Mapping identity.Mapping
@@ -94,6 +99,12 @@ type Config struct {
 	PublishTimeout time.Duration
 	// DrainTimeout bounds Run after its context ended: what still runs is cut.
 	DrainTimeout time.Duration
+
+	// Denials say who is kept out; nil: nobody is.
+	Denials *denials.List
+	// Audit hears of connections, refusals, and what operators and viewers call;
+	// nil: nobody does.
+	Audit *audit.Log
 
 	// HandshakesPerAddress bounds the handshakes that are under way of one address,
 	// and with that those that lead to nothing: a quarter of it in a second.
@@ -118,6 +129,11 @@ type Front struct {
 	idle    time.Duration
 	health  *health.Server
 	open    atomic.Bool
+	files   *identity.Server // nil where the credentials do not change
+
+	looking sync.Mutex    // guards what follows
+	seen    []*connection // room for all
+	serving string        // what was wrong with the port's own certificate
 }
 
 // New returns a front. It opens nothing; the error says which field of cfg is
@@ -133,7 +149,17 @@ func New(cfg Config) (*Front, error) {
 	}
 	f := &Front{cfg: cfg, idle: idleConnection, metrics: newMetrics(cfg.Registry), health: health.NewServer()}
 	f.gate = newGate(l, func(reason string) { f.metrics.endedConnections.WithLabelValues(reason).Inc() })
-	show(cfg.Registry, f.gate)
+	if cfg.Denials != nil {
+		f.gate.denied = func(c *connection) *refusal {
+			if d, ok := cfg.Denials.Of(c.identity, c.serial()); ok {
+				return keptOut(c.identity, d)
+			}
+			return nil
+		}
+		cfg.Denials.OnChange(f.look)
+	}
+	f.files, _ = cfg.Credentials.(*identity.Server)
+	f.show(cfg.Registry)
 	f.health.SetServingStatus(serviceDesc.ServiceName, grpc_health_v1.HealthCheckResponse_SERVING)
 	return f, nil
 }
@@ -186,7 +212,7 @@ func (f *Front) options() []ggrpc.ServerOption {
 	caught := recovery.WithRecoveryHandlerContext(f.panicked)
 	opts := []ggrpc.ServerOption{
 		ggrpc.Creds(&handshake{
-			TransportCredentials: f.cfg.Credentials, mapping: f.cfg.Mapping, insecure: f.cfg.Insecure, gate: f.gate, refused: f.refused, log: f.cfg.Log,
+			TransportCredentials: f.cfg.Credentials, mapping: f.cfg.Mapping, insecure: f.cfg.Insecure, front: f,
 		}),
 		ggrpc.InTapHandle(f.tap),
 		ggrpc.ForceServerCodecV2(rawCodec{}),
@@ -229,6 +255,9 @@ func (f *Front) Run(ctx context.Context) error {
 	defer wg.Wait()
 	failed := make(chan error, 1)
 	server := f.server()
+	watching, unwatch := context.WithCancel(context.WithoutCancel(ctx))
+	defer unwatch() // connections end that may not go on also while the others drain
+	wg.Go(func() { f.watch(watching) })
 	wg.Go(func() {
 		failed <- server.Serve(&listener{Listener: l, gate: f.gate, proxies: f.cfg.Proxies, refused: f.refused})
 	})
@@ -251,8 +280,17 @@ func (f *Front) Run(ctx context.Context) error {
 	return nil
 }
 
-// refused counts a handshake that is refused.
-func (f *Front) refused(reason string) { f.metrics.refusedHandshakes.WithLabelValues(reason).Inc() }
+// refused counts a handshake that is refused; err may be nil.
+func (f *Front) refused(reason string, from net.Addr, err error) {
+	f.metrics.refusedHandshakes.WithLabelValues(reason).Inc()
+	f.cfg.Audit.Refused(audit.Who{Addr: from.String()}, prefixOf(from).String(), "", reason, err)
+}
+
+// refusedCall counts a call that is refused.
+func (f *Front) refusedCall(c *connection, method, reason string, err error) {
+	f.metrics.refusedCalls.WithLabelValues(reason, transport.CodeOf(err).String()).Inc()
+	f.cfg.Audit.Refused(c.who(), c.from.String(), method, reason, err)
+}
 
 // Ready returns nil while the port is open and takes calls.
 func (f *Front) Ready() error {
@@ -285,8 +323,9 @@ func isLoopback(a net.Addr) bool {
 	return !ok || t.IP.IsLoopback() // what is not TCP never leaves the process
 }
 
-func (f *Front) answerUnary(ctx context.Context, req any, _ *ggrpc.UnaryServerInfo, next ggrpc.UnaryHandler) (any, error) {
+func (f *Front) answerUnary(ctx context.Context, req any, info *ggrpc.UnaryServerInfo, next ggrpc.UnaryHandler) (any, error) {
 	resp, err := next(ctx, req)
+	f.audit(ctx, info.FullMethod, req, err)
 	if err != nil {
 		return nil, f.answer(ctx, err)
 	}
@@ -300,11 +339,35 @@ func (f *Front) answerStream(srv any, ss ggrpc.ServerStream, info *ggrpc.StreamS
 	} else {
 		err = next(srv, ss)
 	}
+	f.audit(ss.Context(), info.FullMethod, nil, err)
 	if err != nil {
 		return f.answer(ss.Context(), err)
 	}
 	return nil
 }
+
+// audit tells of a call that has ended. Events are the server's to tell of, which
+// knows what they say.
+func (f *Front) audit(ctx context.Context, method string, request any, err error) {
+	c, e := connectionOf(ctx)
+	if e != nil {
+		return
+	}
+	told := transportgrpc.FromStatus(err) // some are answers already
+	switch {
+	case told != nil && (told.Code == transport.CodeDenied || told.Code == transport.CodeUnauthenticated):
+		f.refusedCall(c, method, "scope", told)
+	case method == authz.Publish:
+	case strings.HasPrefix(method, inspectionMethods) && (kindOf(method) == unary || method == authz.Backup):
+		f.cfg.Audit.Operated(c.who(), method, request, err)
+	default:
+		f.cfg.Audit.Called(c.who(), method, err)
+	}
+}
+
+// inspectionMethods begins the methods of the inspection service, of which those
+// that are not lists change something.
+var inspectionMethods = "/" + hawserv1.InspectionService_ServiceDesc.ServiceName + "/"
 
 // panicked is the answer to a call that panicked.
 func (f *Front) panicked(_ context.Context, p any) error {

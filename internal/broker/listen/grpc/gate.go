@@ -18,13 +18,16 @@ type gate struct {
 	now    func() time.Time
 	// ended hears why a connection was ended; it must not block.
 	ended func(reason string)
+	// denied says why an operator keeps the peer of a connection out, nil when none
+	// does.
+	denied func(*connection) *refusal
 
 	mu        sync.Mutex
 	open      int                       // connections, those below included
 	waiting   []*arrival                // handshakes under way, oldest first
 	arrivals  map[net.Conn]*arrival     // accepted, and not looked at yet
 	addresses map[netip.Prefix]*address // that have a handshake under way, or failures
-	strangers int
+	strangers map[*connection]struct{}
 	parties   map[identity.Identity]*party
 	sweepAt   int // so many addresses and parties are looked through
 	bodies    int64
@@ -34,6 +37,7 @@ type gate struct {
 func newGate(l limits, ended func(string)) *gate {
 	return &gate{
 		limits: l, now: time.Now, ended: ended, sweepAt: 1 << 10,
+		denied: func(*connection) *refusal { return nil }, strangers: map[*connection]struct{}{},
 		arrivals:  map[net.Conn]*arrival{},
 		addresses: map[netip.Prefix]*address{}, parties: map[identity.Identity]*party{},
 	}
@@ -74,6 +78,7 @@ const (
 	fullPort    = "full"
 	fullAddress = "address"
 	failed      = "failed"
+	notYetValid = "not_yet_valid"
 	noRoom      = "strangers"
 )
 
@@ -209,6 +214,11 @@ func (g *gate) enter(a *arrival, c *connection) bool {
 	defer g.mu.Unlock()
 	now := g.now()
 	if c.refusal == nil {
+		// Whoever denies it meanwhile looks at all connections afterwards, and finds
+		// this one.
+		c.refusal = g.denied(c)
+	}
+	if c.refusal == nil {
 		p := g.partyOf(c.identity)
 		switch {
 		case len(p.conns) >= p.allowance.connections:
@@ -226,11 +236,11 @@ func (g *gate) enter(a *arrival, c *connection) bool {
 		c.allowed = c.party.allowance
 		return true
 	}
-	if g.strangers >= g.limits.strangers {
+	if len(g.strangers) >= g.limits.strangers {
 		g.open--
 		return false
 	}
-	g.strangers++
+	g.strangers[c] = struct{}{}
 	return true
 }
 
@@ -271,7 +281,7 @@ func (g *gate) exit(c *connection) (reason string) {
 	defer g.mu.Unlock()
 	g.open--
 	if c.party == nil {
-		g.strangers--
+		delete(g.strangers, c)
 		return c.cutFor
 	}
 	g.drop(c)
@@ -466,6 +476,9 @@ const costOfCut = 20
 
 // cut ends a connection; what runs on it ends as if the network had broken.
 func (g *gate) cut(c *connection, reason string) {
+	if c.cutFor != "" {
+		return
+	}
 	_ = c.raw.Close() // who reads it hears of it
 	c.cutFor = reason
 	if c.party != nil {
@@ -500,9 +513,20 @@ func (c *connection) unfinished() (n int64) {
 func (g *gate) usage() (connections map[identity.Role]int, bodies int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	connections = map[identity.Role]int{nobody: g.strangers}
+	connections = map[identity.Role]int{nobody: len(g.strangers)}
 	for id, p := range g.parties {
 		connections[id.Role] += len(p.conns)
 	}
 	return connections, g.bodies
+}
+
+// nearestEnd is when the first certificate of a connection ends, in Unix
+// nanoseconds; 0 without one.
+func (g *gate) nearestEnd() (first int64) {
+	for _, c := range g.all(nil) {
+		if end := c.ends.Load(); end != 0 && (first == 0 || end < first) {
+			first = end
+		}
+	}
+	return first
 }

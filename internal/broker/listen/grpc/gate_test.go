@@ -171,7 +171,7 @@ func TestGate_ConnectionsOfOneIdentity(t *testing.T) {
 	first := enters(t, g, arrives(t, g, "192.0.2.1"), id)
 	enters(t, g, arrives(t, g, "192.0.2.1"), id)
 	third := enters(t, g, arrives(t, g, "192.0.2.1"), id)
-	if third.party != nil || transport.CodeOf(third.refusal) != transport.CodeOverloaded || third.refusal.Hint == "" {
+	if third.party != nil || transport.CodeOf(third.refusal) != transport.CodeOverloaded || third.refusal.told.Hint == "" {
 		t.Errorf("the third: %v", third.refusal)
 	}
 	raw := arrives(t, g, "192.0.2.2")

@@ -22,6 +22,9 @@ type Inspector interface {
 	Adopt(ctx context.Context, by identity.Identity, r *hawserv1.AdoptRequest) (*hawserv1.AdoptResponse, error)
 	Approve(ctx context.Context, by identity.Identity, r *hawserv1.ApproveRequest) (*hawserv1.ApproveResponse, error)
 	Resolve(ctx context.Context, by identity.Identity, r *hawserv1.ResolveRequest) (*hawserv1.ResolveResponse, error)
+	Deny(ctx context.Context, by identity.Identity, r *hawserv1.DenyRequest) (*hawserv1.DenyResponse, error)
+	Allow(ctx context.Context, by identity.Identity, r *hawserv1.AllowRequest) (*hawserv1.AllowResponse, error)
+	ListDenials(ctx context.Context, r *hawserv1.ListDenialsRequest, send func(*hawserv1.ListDenialsResponse) error) error
 	Backup(ctx context.Context, r *hawserv1.BackupRequest, send func(*hawserv1.BackupResponse) error) error
 }
 
@@ -70,6 +73,18 @@ func (i inspection) Approve(ctx context.Context, r *hawserv1.ApproveRequest) (*h
 
 func (i inspection) Resolve(ctx context.Context, r *hawserv1.ResolveRequest) (*hawserv1.ResolveResponse, error) {
 	return i.to.Resolve(ctx, callerOf(ctx), r)
+}
+
+func (i inspection) Deny(ctx context.Context, r *hawserv1.DenyRequest) (*hawserv1.DenyResponse, error) {
+	return i.to.Deny(ctx, callerOf(ctx), r)
+}
+
+func (i inspection) Allow(ctx context.Context, r *hawserv1.AllowRequest) (*hawserv1.AllowResponse, error) {
+	return i.to.Allow(ctx, callerOf(ctx), r)
+}
+
+func (i inspection) ListDenials(r *hawserv1.ListDenialsRequest, s ggrpc.ServerStreamingServer[hawserv1.ListDenialsResponse]) error {
+	return i.to.ListDenials(s.Context(), r, s.Send)
 }
 
 func (i inspection) Backup(r *hawserv1.BackupRequest, s ggrpc.ServerStreamingServer[hawserv1.BackupResponse]) error {

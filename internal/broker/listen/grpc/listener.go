@@ -14,7 +14,7 @@ type listener struct {
 	net.Listener
 	gate    *gate
 	proxies []netip.Prefix
-	refused func(reason string)
+	refused func(reason string, from net.Addr, err error)
 }
 
 // Accept implements net.Listener.
@@ -35,7 +35,7 @@ func (l *listener) Accept() (net.Conn, error) {
 			return c, nil
 		}
 		_ = c.Close() // nobody waits for how it ends
-		l.refused(reason)
+		l.refused(reason, c.RemoteAddr(), nil)
 	}
 }
 

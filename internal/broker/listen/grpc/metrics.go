@@ -2,6 +2,7 @@ package grpc
 
 import (
 	"cmp"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -12,23 +13,42 @@ import (
 // metrics are what the port shows of itself.
 type metrics struct {
 	refusedHandshakes, refusedCalls, endedConnections *prometheus.CounterVec
+	calls, received, sent                             *prometheus.CounterVec
 }
 
 func newMetrics(r prometheus.Registerer) metrics {
 	meter := telemetry.NewMeter(r, "hawser_grpc_")
 	return metrics{
 		refusedHandshakes: meter.Counters("refused_handshakes_total", "Connections that ended before they could make a call.", "reason"),
-		refusedCalls:      meter.Counters("refused_calls_total", "Calls refused by their headers.", "code"),
-		endedConnections:  meter.Counters("ended_connections_total", "Connections ended because of what their peer did.", "reason"),
+		refusedCalls:      meter.Counters("refused_calls_total", "Calls refused, by their headers or for what they are about.", "reason", "code"),
+		endedConnections:  meter.Counters("ended_connections_total", "Connections that the broker ended.", "reason"),
+		calls:             meter.Counters("calls_total", "Calls that were let in.", "role"),
+		received:          meter.Counters("received_bytes_total", "Bytes received on connections, after TLS.", "role"),
+		sent:              meter.Counters("sent_bytes_total", "Bytes sent on connections, before TLS.", "role"),
 	}
 }
 
-// show adds what the gate counts.
-func show(r prometheus.Registerer, g *gate) {
+// of are the counters of a role.
+func (m metrics) of(r identity.Role) (calls, received, sent prometheus.Counter) {
+	label := cmp.Or(string(r), "none")
+	return m.calls.WithLabelValues(label), m.received.WithLabelValues(label), m.sent.WithLabelValues(label)
+}
+
+// show adds what is asked for when somebody looks.
+func (f *Front) show(r prometheus.Registerer) {
+	g := f.gate
 	meter := telemetry.NewMeter(r, "hawser_grpc_")
 	meter.Shown("body_bytes", "Memory of calls that are being read or served.", nil, func() float64 {
 		_, bodies := g.usage()
 		return float64(bodies)
+	})
+	const name, help = "certificate_end_timestamp_seconds", "When the first certificate ends: of the clients that are connected, and the port's own; 0 without one."
+	meter.Shown(name, help, prometheus.Labels{"of": "client"}, func() float64 { return float64(g.nearestEnd() / int64(time.Second)) })
+	meter.Shown(name, help, prometheus.Labels{"of": "broker"}, func() float64 {
+		if f.files == nil {
+			return 0
+		}
+		return float64(f.files.End().Unix())
 	})
 	for _, role := range []identity.Role{identity.Agent, identity.Source, identity.Operator, identity.Viewer, nobody} {
 		meter.Shown("connections", "Open connections.", prometheus.Labels{"role": cmp.Or(string(role), "none")}, func() float64 {

@@ -26,7 +26,7 @@ func TestMetrics_AreDocumented(t *testing.T) {
 	}
 	want := map[string]string{}
 	for _, m := range row.FindAllStringSubmatch(string(page), -1) {
-		want[m[1]] = m[2] + " " + strings.Trim(m[3], "`–")
+		want[m[1]] = m[2] + " " + strings.NewReplacer("`", "", " ", "", "–", "").Replace(m[3])
 	}
 	registry := prometheus.NewRegistry()
 	f, ca := limited(t, accepts, func(c *grpc.Config) { c.Registry = registry })

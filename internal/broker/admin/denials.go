@@ -1,0 +1,72 @@
+package admin
+
+import (
+	"context"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/denials"
+	"github.com/hawser-io/hawser/internal/identity"
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
+)
+
+// maxReason bounds what an operator says of a denial, bytes.
+const maxReason = 256
+
+// Denials returns who is kept out, for the ports that do it.
+func (a *Admin) Denials() *denials.List { return a.denials }
+
+// Deny keeps an identity, or one certificate, out. When it returns, no connection
+// of it is left.
+func (a *Admin) Deny(ctx context.Context, by identity.Identity, r *hawserv1.DenyRequest) (*hawserv1.DenyResponse, error) {
+	s, err := subjectOf(r.GetSubject())
+	switch {
+	case err != nil:
+		return nil, err
+	case s.Serial == "" && s.Identity == by:
+		return nil, call.Invalid("subject", by.String()+" would keep itself out", "have another operator do it")
+	case len(r.GetReason()) > maxReason:
+		return nil, call.Invalid("reason", "the reason is too long", "say it in 256 bytes")
+	}
+	d := denials.Denial{Subject: s, By: by.Name, At: a.cfg.Now().UTC(), Reason: r.GetReason()}
+	if err := a.denials.Deny(ctx, d); err != nil {
+		return nil, call.Store(err)
+	}
+	a.cfg.Log.Warn("an operator denied somebody", "operator", by.Name, "subject", s.String())
+	return &hawserv1.DenyResponse{}, nil
+}
+
+// Allow lets who was denied in again.
+func (a *Admin) Allow(ctx context.Context, by identity.Identity, r *hawserv1.AllowRequest) (*hawserv1.AllowResponse, error) {
+	s, err := subjectOf(r.GetSubject())
+	if err != nil {
+		return nil, err
+	}
+	switch known, err := a.denials.Allow(ctx, s); {
+	case err != nil:
+		return nil, call.Store(err)
+	case !known:
+		return nil, call.NotFound(s.String()+" is not denied", "hawser get denials shows who is")
+	}
+	a.cfg.Log.Info("an operator allowed somebody who was denied", "operator", by.Name, "subject", s.String())
+	return &hawserv1.AllowResponse{}, nil
+}
+
+func subjectOf(text string) (denials.Subject, error) {
+	s, err := denials.ParseSubject(text)
+	if err != nil {
+		return s, call.Invalid("subject", err.Error(), "")
+	}
+	return s, nil
+}
+
+// ListDenials sends who is denied, by subject.
+func (a *Admin) ListDenials(_ context.Context, _ *hawserv1.ListDenialsRequest, send func(*hawserv1.ListDenialsResponse) error) error {
+	for _, d := range a.denials.All() {
+		if err := send(&hawserv1.ListDenialsResponse{Subject: d.Subject.String(), Operator: d.By, At: timestamppb.New(d.At), Reason: d.Reason}); err != nil {
+			return err
+		}
+	}
+	return nil
+}

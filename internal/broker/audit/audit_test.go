@@ -1,0 +1,216 @@
+package audit
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
+)
+
+var somebody = Who{Identity: "agent/c1", Addr: "192.0.2.1:7", Conn: 3, Serial: "a1"}
+
+// heard returns what a stream of some level says of what do tells it, and how
+// many bytes that are.
+func heard(t *testing.T, level Level, do func(*Log)) (lines []map[string]any, size int) {
+	t.Helper()
+	var out bytes.Buffer
+	l := New(level, &out, prometheus.NewRegistry())
+	do(l)
+	if l == nil {
+		return nil, 0
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	l.Run(ended)
+	size = out.Len()
+	for line := range strings.Lines(out.String()) {
+		var m map[string]any
+		if err := json.Unmarshal([]byte(line), &m); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		if at, err := time.Parse(time.RFC3339Nano, fmt.Sprint(m["time"])); err != nil || at.IsZero() {
+			t.Errorf("%q has no time", line)
+		}
+		delete(m, "time")
+		lines = append(lines, m)
+	}
+	return lines, size
+}
+
+// everything tells a stream of one thing of each kind.
+func everything(l *Log) {
+	l.Connected(somebody, time.Unix(1000, 0).UTC())
+	l.Ended(somebody, "expired")
+	l.Refused(Who{Addr: "192.0.2.9:1"}, "192.0.2.9/32", "", "untrusted", errors.New("x509: no"))
+	l.Published(Publish{
+		Role: "source", Name: "hub", Addr: "192.0.2.2:1", Conn: 4, Kind: "spec", Bytes: 99, Result: "accepted",
+		Envelope: &codec.Envelope{RawType: "t", Source: "hub", Cluster: "c1", ResourceID: "w", Version: 7, Data: []byte("a Secret"), RawMetadata: "a Secret"},
+	})
+	l.Called(somebody, "/s/Subscribe", nil)
+	l.Operated(Who{Identity: "operator/o", Addr: "192.0.2.3:1"}, "/s/Approve", &hawserv1.ApproveRequest{
+		Source: "hub", Cluster: "c1", Works: []*hawserv1.WithheldDeletion{{ResourceId: "w1", Revision: 3}, {ResourceId: "w2"}},
+	}, nil)
+	l.Operated(Who{Identity: "operator/o", Addr: "192.0.2.3:1"}, "/s/Backup", nil, errors.New("no room"))
+}
+
+func TestLevels(t *testing.T) {
+	agent := map[string]any{"identity": "agent/c1", "addr": "192.0.2.1:7", "conn": 3.0, "serial": "a1"}
+	with := func(base map[string]any, more ...any) map[string]any {
+		m := map[string]any{}
+		for k, v := range base {
+			m[k] = v
+		}
+		for i := 0; i < len(more); i += 2 {
+			m[more[i].(string)] = more[i+1]
+		}
+		return m
+	}
+	operator := map[string]any{"identity": "operator/o", "addr": "192.0.2.3:1", "event": "operated"}
+	ended := with(agent, "event", "ended", "reason", "expired")
+	refused := map[string]any{"event": "refused", "addr": "192.0.2.9:1", "reason": "untrusted", "error": "x509: no"}
+	approved := with(operator, "method", "/s/Approve", "result", "ok", "request", map[string]any{
+		"source": "hub", "cluster": "c1", "works": []any{"w1", "w2"}, "works_count": 2.0,
+	})
+	backup := with(operator, "method", "/s/Backup", "error", "no room")
+	for level, want := range map[Level][]map[string]any{
+		Off:      nil,
+		Refusals: {ended, refused, approved, backup},
+		All: {
+			with(agent, "event", "connected", "certificate_ends", "1970-01-01T00:16:40Z"), ended, refused,
+			{
+				"event": "published", "identity": "source/hub", "addr": "192.0.2.2:1", "conn": 4.0, "kind": "spec", "bytes": 99.0, "result": "accepted",
+				"type": "t", "source": "hub", "cluster": "c1", "resource_id": "w", "version": 7.0,
+			},
+			with(agent, "event", "called", "method", "/s/Subscribe", "result", "ok"), approved, backup,
+		},
+	} {
+		got, _ := heard(t, level, everything)
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("%s (-want +got):\n%s", level, d)
+		}
+	}
+	if err := Level("loud").Validate(); err == nil {
+		t.Error("a level that is none")
+	}
+}
+
+// TestRefused_RepeatedIsCounted: the first of a kind is told of at once, the others
+// when the time is over; however many kinds there are, the stream stays small.
+func TestRefused_RepeatedIsCounted(t *testing.T) {
+	lines, size := heard(t, Refusals, func(l *Log) {
+		now, wrong := time.Unix(1000, 0), errors.New(strings.Repeat("\x00", 1<<20))
+		l.now = func() time.Time { return now }
+		for range 1000 {
+			l.Refused(somebody, "192.0.2.1/32", "/s/Publish", "scope", errors.New("not yours"))
+		}
+		for n := range 100_000 {
+			from := fmt.Sprintf("10.%d.%d.%d", n>>16, n>>8&255, n&255)
+			l.Refused(Who{Addr: from + ":1"}, from+"/32", "", "failed", wrong)
+		}
+		l.repeat(false) // it is too early
+		now = now.Add(period)
+		l.repeat(false)
+		l.Refused(somebody, "192.0.2.1/32", "/s/Publish", "scope", errors.New("not yours"))
+	})
+	first, again := lines[0], lines[len(lines)-1]
+	if first["method"] != "/s/Publish" || first["error"] != "not yours" || cmp.Diff(first, again) != "" {
+		t.Errorf("first %v, in the next period %v", first, again)
+	}
+	count := map[string]float64{}
+	for _, l := range lines {
+		n := 1.0
+		if r, ok := l["repeated"].(float64); ok {
+			n = r
+		}
+		count[fmt.Sprint(l["reason"])] += n
+	}
+	if count["scope"] != 1001 || count["failed"] != 100_000 {
+		t.Errorf("counted %v", count)
+	}
+	if len(lines) > 3*kinds || size > 150_000 {
+		t.Errorf("%d lines, %d bytes", len(lines), size)
+	}
+}
+
+// TestLines_AreBoundedAndPrintable: what a peer chose neither makes a line long nor
+// breaks it.
+func TestLines_AreBoundedAndPrintable(t *testing.T) {
+	huge := strings.Repeat("\x1b[2J\n\xff", 1<<18)
+	lines, size := heard(t, All, func(l *Log) {
+		l.Published(Publish{Role: huge, Name: huge, Addr: huge, Kind: "spec", Envelope: &codec.Envelope{RawType: huge, Source: huge, Cluster: huge, ResourceID: huge}})
+		l.Operated(Who{}, huge, &hawserv1.ApproveRequest{Source: huge, Works: slices.Repeat([]*hawserv1.WithheldDeletion{{ResourceId: huge}}, 1000)}, errors.New(huge))
+		l.Called(Who{Identity: huge, Serial: huge}, huge, nil)
+	})
+	if len(lines) != 3 || size > 40_000 {
+		t.Errorf("%d lines, %d bytes", len(lines), size)
+	}
+}
+
+// stuck is a reader of the stream that does not read.
+type stuck struct{}
+
+func (stuck) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
+
+// TestNobodyWaits: what finds no room, or cannot be written, is counted.
+func TestNobodyWaits(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	l := New(All, stuck{}, registry)
+	const more = 10
+	for range queued + more {
+		l.Called(somebody, "/s/M", nil)
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	l.Run(ended)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "hawser_audit_dropped_lines_total" && f.GetMetric()[0].GetCounter().GetValue() != queued+more {
+			t.Errorf("%v were dropped, want %d", f.GetMetric()[0], queued+more)
+		}
+	}
+}
+
+var row = regexp.MustCompile("(?m)^\\| `(hawser_audit_[a-z_]+)` \\| (counter) \\| (.*?) \\| .+ \\|$")
+
+// TestMetrics_AreDocumented: docs/metrics.md and the registry say the same.
+func TestMetrics_AreDocumented(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, got := map[string]string{}, map[string]string{}
+	for _, m := range row.FindAllStringSubmatch(string(page), -1) {
+		want[m[1]] = strings.Trim(m[3], "`–")
+	}
+	registry := prometheus.NewRegistry()
+	everything(New(All, &bytes.Buffer{}, registry))
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		got[f.GetName()] = ""
+		for _, p := range f.GetMetric()[0].GetLabel() {
+			got[f.GetName()] += p.GetName()
+		}
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("docs/metrics.md (-) and the registry (+) differ:\n%s", d)
+	}
+}

@@ -1,0 +1,166 @@
+// Package denials says who is kept out of a broker although the certificate is a
+// good one: identities, and single certificates by their serial numbers. An
+// operator names them; the store keeps them, over restarts and in backups.
+package denials
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math/big"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hawser-io/hawser/internal/identity"
+)
+
+// Subject is who is denied: an identity, or a certificate by its serial number,
+// in hexadecimal digits. One of them is set.
+type Subject struct {
+	Identity identity.Identity
+	Serial   string
+}
+
+// String returns what [ParseSubject] takes.
+func (s Subject) String() string {
+	if s.Serial != "" {
+		return s.Serial
+	}
+	return s.Identity.String()
+}
+
+// maxSubject bounds the text of a subject: the name of a cluster, and more.
+const maxSubject = 512
+
+// ParseSubject reads ROLE/NAME, or a serial number in hexadecimal digits, with or
+// without colons, as openssl prints it. The error says what is wrong.
+func ParseSubject(s string) (Subject, error) {
+	if len(s) > maxSubject {
+		return Subject{}, fmt.Errorf("%.40q… is longer than %d bytes", s, maxSubject)
+	}
+	if role, name, ok := strings.Cut(s, "/"); ok {
+		id := identity.Identity{Role: identity.Role(role), Name: name}
+		switch {
+		case !slices.Contains([]identity.Role{identity.Agent, identity.Source, identity.Operator, identity.Viewer}, id.Role):
+			return Subject{}, fmt.Errorf("%q is no role: use agent, source, operator or viewer", role)
+		case name == "" || strings.ContainsFunc(name, func(r rune) bool { return r < ' ' }):
+			return Subject{}, fmt.Errorf("%q names nobody: use ROLE/NAME, as agent/cluster1", s)
+		}
+		return Subject{Identity: id}, nil
+	}
+	digits := strings.ReplaceAll(s, ":", "")
+	n, ok := new(big.Int).SetString(digits, 16)
+	if !ok || n.Sign() <= 0 || strings.ContainsAny(digits, "+_") {
+		return Subject{}, fmt.Errorf("%q is neither ROLE/NAME, as agent/cluster1, nor a serial number in hexadecimal digits, as openssl x509 -serial prints it", s)
+	}
+	return Subject{Serial: n.Text(16)}, nil
+}
+
+// Denial is one subject that is kept out.
+type Denial struct {
+	Subject Subject `json:"-"`
+	// By is the operator who did it, since At, and Reason what was said of it.
+	By     string    `json:"by,omitempty"`
+	At     time.Time `json:"at"`
+	Reason string    `json:"reason,omitempty"`
+}
+
+// Store keeps small values under names, as store.Store does.
+type Store interface {
+	SetBookmarks(ctx context.Context, set map[string][]byte) error
+	Bookmarks(prefix string) map[string][]byte
+}
+
+// prefix begins the names of denials in the store.
+const prefix = "denied/"
+
+// List is what is denied. Its methods may be called concurrently.
+type List struct {
+	store Store
+
+	writing sync.Mutex // held over a change, until everybody has heard of it
+
+	mu      sync.RWMutex
+	denied  map[Subject]Denial
+	changed []func()
+}
+
+// New returns the list that a store keeps. The error names an entry that is none.
+func New(s Store) (*List, error) {
+	l := &List{store: s, denied: map[Subject]Denial{}}
+	for name, value := range s.Bookmarks(prefix) {
+		subject, err := ParseSubject(strings.TrimPrefix(name, prefix))
+		d := Denial{Subject: subject}
+		if err = errors.Join(err, json.Unmarshal(value, &d)); err != nil {
+			return nil, fmt.Errorf("denials: the store's %q: %w", name, err)
+		}
+		l.denied[subject] = d
+	}
+	return l, nil
+}
+
+// OnChange has f called after each change, before its caller is answered.
+func (l *List) OnChange(f func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.changed = append(l.changed, f)
+}
+
+// Of returns why an identity, or its certificate, is denied, if it is.
+func (l *List) Of(id identity.Identity, serial string) (Denial, bool) {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	if d, ok := l.denied[Subject{Identity: id}]; ok {
+		return d, true
+	}
+	d, ok := l.denied[Subject{Serial: serial}]
+	return d, ok && serial != ""
+}
+
+// All returns what is denied, in the order of its text.
+func (l *List) All() []Denial {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return slices.SortedFunc(maps.Values(l.denied), func(a, b Denial) int { return cmp.Compare(a.Subject.String(), b.Subject.String()) })
+}
+
+// Deny keeps a subject out from now on. The error is that of the store.
+func (l *List) Deny(ctx context.Context, d Denial) error {
+	value, err := json.Marshal(d)
+	if err != nil {
+		return err
+	}
+	return l.set(ctx, d.Subject, value, func() { l.denied[d.Subject] = d })
+}
+
+// Allow lets a subject in again; false: it was not denied. The error is that of
+// the store.
+func (l *List) Allow(ctx context.Context, s Subject) (bool, error) {
+	known := false
+	err := l.set(ctx, s, nil, func() {
+		_, known = l.denied[s]
+		delete(l.denied, s)
+	})
+	return known, err
+}
+
+func (l *List) set(ctx context.Context, s Subject, value []byte, apply func()) error {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	if err := l.store.SetBookmarks(ctx, map[string][]byte{prefix + s.String(): value}); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	apply()
+	tell := slices.Clone(l.changed)
+	l.mu.Unlock()
+	for _, f := range tell {
+		f()
+	}
+	return nil
+}

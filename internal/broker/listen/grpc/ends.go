@@ -1,0 +1,202 @@
+package grpc
+
+import (
+	"context"
+	"crypto/x509"
+	"math/rand/v2"
+	"net"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+
+	"github.com/pires/go-proxyproto"
+
+	"github.com/hawser-io/hawser/internal/identity"
+)
+
+// why a connection ends of which its peer did nothing wrong; see [Front.over].
+const (
+	expired   = "expired"
+	untrusted = "untrusted"
+	denied    = "denied"
+	aged      = "age"
+)
+
+const (
+	// lookEvery is how often all connections are looked at.
+	lookEvery = 250 * time.Millisecond
+	// oldest is how long a connection stays open at most; each gets an age of its
+	// own, down to half of it, so that those which came together do not come back
+	// together.
+	oldest = 12 * time.Hour
+)
+
+// learn notes what the handshake showed, and until when the connection may stay.
+func (c *connection) learn(info credentials.AuthInfo, now time.Time) {
+	c.until = now.Add(oldest - rand.N(oldest/2))
+	if c.refusal != nil {
+		c.until = now.Add(idleConnection) // it may become better for who comes anew
+	}
+	t, ok := info.(credentials.TLSInfo)
+	if !ok || len(t.State.VerifiedChains) == 0 {
+		return
+	}
+	c.shown = t.State.PeerCertificates
+	c.ends.Store(identity.EndOf(t.State.VerifiedChains).UnixNano())
+}
+
+// serial is the serial number of the peer's certificate, "" without one.
+func (c *connection) serial() string {
+	if len(c.shown) == 0 {
+		return ""
+	}
+	return c.shown[0].SerialNumber.Text(16)
+}
+
+// over reports whether the peer's certificate has ended.
+func (c *connection) over(now time.Time) bool {
+	end := c.ends.Load()
+	return end != 0 && now.UnixNano() > end
+}
+
+// watch ends connections that may not go on, until ctx ends.
+func (f *Front) watch(ctx context.Context) {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		f.look()
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// look ends the connections that may not go on at this moment. When it returns,
+// nothing is read from them or sent to them any more.
+func (f *Front) look() {
+	f.looking.Lock()
+	defer f.looking.Unlock()
+	f.checkServing()
+	now, authorities := f.gate.now(), f.authorities()
+	f.seen = f.gate.all(f.seen[:0])
+	for _, c := range f.seen {
+		if reason := f.over(c, authorities, now); reason != "" {
+			f.gate.finish(c, reason)
+		}
+	}
+	clear(f.seen)
+}
+
+// over says why a connection may not go on, "" when it may.
+func (f *Front) over(c *connection, authorities *x509.CertPool, now time.Time) string {
+	if c.believed {
+		return ""
+	}
+	if authorities != c.authorities && len(c.shown) > 0 {
+		end, err := identity.Covers(authorities, c.shown, now)
+		switch {
+		case err != nil && c.over(now):
+			return expired
+		case err != nil:
+			return untrusted
+		}
+		c.authorities = authorities
+		c.ends.Store(end.UnixNano())
+	}
+	switch {
+	case c.over(now):
+		return expired
+	case c.party != nil && f.gate.denied(c) != nil:
+		return denied
+	case now.After(c.until):
+		return aged
+	}
+	return ""
+}
+
+// authorities are the CAs of clients; nil where they do not change.
+func (f *Front) authorities() *x509.CertPool {
+	if f.files == nil {
+		return nil
+	}
+	return f.files.Authorities()
+}
+
+// checkServing logs once what is wrong with the port's own certificate.
+func (f *Front) checkServing() {
+	if f.files == nil {
+		return
+	}
+	text := ""
+	if err := f.files.Check(); err != nil {
+		text = err.Error()
+	}
+	if text != f.serving && text != "" {
+		f.cfg.Log.Error("agents and sources cannot connect", "error", text)
+	}
+	f.serving = text
+}
+
+// all appends the connections that are open.
+func (g *gate) all(to []*connection) []*connection {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, p := range g.parties {
+		for c := range p.conns {
+			to = append(to, c)
+		}
+	}
+	for c := range g.strangers {
+		to = append(to, c)
+	}
+	return to
+}
+
+// finish ends a connection that may not go on, through no fault of its peer:
+// that may come back at once, if it can.
+func (g *gate) finish(c *connection, reason string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if c.cutFor != "" {
+		return
+	}
+	c.cutFor = reason
+	if c.party != nil {
+		g.drop(c)
+	}
+	if reason != aged {
+		forgetUnsent(c.raw)
+	}
+	_ = c.raw.Close() // who reads it hears of it
+	g.ended(reason)
+}
+
+// forgetUnsent makes the end of a connection take what its peer has not received
+// along.
+func forgetUnsent(raw net.Conn) {
+	if p, ok := raw.(*proxyproto.Conn); ok {
+		raw = p.Raw()
+	}
+	if t, ok := raw.(interface{ SetLinger(seconds int) error }); ok {
+		_ = t.SetLinger(0) // it is closed already, at worst
+	}
+}
+
+// ended tells why the broker ended a connection. Strangers are too many to be
+// named.
+func (f *Front) ended(c *connection, reason string) {
+	if c.party == nil {
+		return
+	}
+	f.cfg.Audit.Ended(c.who(), reason)
+	log, who := f.cfg.Log, []any{"reason", reason, "peer", c.identity.String(), "addr", c.addr, "serial", c.serial()}
+	switch reason {
+	case aged:
+		log.Debug("connection ended because of its age", who...)
+	case expired, untrusted, denied:
+		log.Warn("connection ended because its certificate does not count any more", who...)
+	default:
+		log.Warn("connection ended because of what its peer did", who...)
+	}
+}

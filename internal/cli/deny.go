@@ -1,0 +1,84 @@
+package cli
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
+)
+
+func newDeny(env Env) *cobra.Command {
+	var r remote
+	var reason string
+	cmd := &cobra.Command{
+		Use:   "deny ROLE/NAME | SERIAL",
+		Short: "Keep an identity, or one certificate, out",
+		Long: `Keep an identity, or one certificate, out.
+
+Its connections end at once, and it is refused until somebody allows it again. Deny a
+certificate by its serial number where its key was lost and its owner got another one:
+
+  hawser deny $(openssl x509 -noout -serial -in agent.crt | cut -d= -f2)
+
+Deny an identity where nobody is to come under its name, whatever certificate it has:
+
+  hawser deny agent/cluster1 --reason "taken out of the rack"
+
+Works stay as they are. The broker keeps what is denied in its store.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return r.call(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient) error {
+				if _, err := c.Deny(ctx, &hawserv1.DenyRequest{Subject: args[0], Reason: reason}); err != nil {
+					return err
+				}
+				return say(env.Stdout, "%s is denied\n", args[0])
+			})
+		},
+	}
+	r.flags(cmd)
+	cmd.Flags().StringVar(&reason, "reason", "", "why, for who looks at it later")
+	return cmd
+}
+
+func newAllow(env Env) *cobra.Command {
+	var r remote
+	cmd := &cobra.Command{
+		Use:   "allow ROLE/NAME | SERIAL",
+		Short: "Let in again who was denied",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return r.call(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient) error {
+				if _, err := c.Allow(ctx, &hawserv1.AllowRequest{Subject: args[0]}); err != nil {
+					return err
+				}
+				return say(env.Stdout, "%s is allowed\n", args[0])
+			})
+		},
+	}
+	r.flags(cmd)
+	return cmd
+}
+
+func newGetDenials(env Env) *cobra.Command {
+	l := listing[hawserv1.ListDenialsResponse]{
+		env: env, header: []string{"SUBJECT", "SINCE", "OPERATOR", "REASON"},
+		row: func(m *hawserv1.ListDenialsResponse) []string {
+			return []string{m.GetSubject(), m.GetAt().AsTime().Format(time.RFC3339), m.GetOperator(), m.GetReason()}
+		},
+	}
+	cmd := &cobra.Command{
+		Use:   "denials",
+		Short: "Show who is denied: see hawser deny",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return l.run(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient) (grpc.ServerStreamingClient[hawserv1.ListDenialsResponse], error) {
+				return c.ListDenials(ctx, &hawserv1.ListDenialsRequest{})
+			})
+		},
+	}
+	l.flags(cmd)
+	return cmd
+}
