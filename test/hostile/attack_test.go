@@ -41,6 +41,9 @@ var attacks = map[string]func(ctx context.Context, t target) error{
 	"reflection": reflection,
 	"resets":     resets,
 	"crumbs":     crumbs,
+	"lists":      lists,
+	"statuses":   statuses,
+	"ids":        ids,
 }
 
 func runAttack(ctx context.Context, name string) error {

@@ -1,0 +1,166 @@
+package telemetry
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+	"unicode/utf8"
+)
+
+// Bounds of what one party can have a program log. Whoever makes a program say the same of
+// it again and again fills no disk with that: it is less than 1 MB a minute.
+const (
+	// linesAtOnce of one message about one party are written, then one every second.
+	linesAtOnce = 20
+	// maxValue bounds a value, maxListed each of several, in bytes.
+	maxValue, maxListed = 2 << 10, 64
+	// maxSubjects is how many messages about parties are told apart.
+	maxSubjects = 4096
+)
+
+// parties are the attributes that say which party a line is about.
+var parties = []string{"cluster", "source", "peer"}
+
+// quiet is a handler of log lines that says of each party only so much.
+type quiet struct {
+	slog.Handler
+	party string // that With named
+	said  *said
+}
+
+// Handle writes a line, or counts it for the next one of its kind.
+func (q quiet) Handle(ctx context.Context, r slog.Record) error {
+	party := q.party
+	r.Attrs(func(a slog.Attr) bool {
+		party = partyOf(a, party)
+		return party == ""
+	})
+	if party == "" || r.Level < slog.LevelInfo {
+		return q.Handler.Handle(ctx, r)
+	}
+	write, leftOut := q.said.line(r.Message, party, r.Time)
+	if !write {
+		return nil
+	}
+	if leftOut > 0 {
+		r.AddAttrs(slog.Int("left_out_before", leftOut))
+	}
+	return q.Handler.Handle(ctx, r)
+}
+
+// WithAttrs returns the handler for lines that all have attrs.
+func (q quiet) WithAttrs(attrs []slog.Attr) slog.Handler {
+	for _, a := range attrs {
+		q.party = partyOf(a, q.party)
+	}
+	q.Handler = q.Handler.WithAttrs(attrs)
+	return q
+}
+
+// WithGroup returns the handler for lines whose attributes are in a group.
+func (q quiet) WithGroup(name string) slog.Handler {
+	q.Handler = q.Handler.WithGroup(name)
+	return q
+}
+
+func partyOf(a slog.Attr, known string) string {
+	if known != "" || !slices.Contains(parties, a.Key) {
+		return known
+	}
+	return a.Key + "/" + a.Value.String()
+}
+
+// said counts lines.
+type said struct {
+	mu    sync.Mutex
+	lines map[[2]string]*subject // by message and party
+	swept time.Time              // when those with nothing to count were forgotten
+}
+
+// subject is one message about one party.
+type subject struct {
+	used    int // of linesAtOnce
+	at      time.Time
+	leftOut int
+}
+
+// line reports whether a line is to be written, and how many before it were not.
+func (s *said) line(message, party string, now time.Time) (write bool, leftOut int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.about(message, party, now)
+	l.recover(now)
+	if l.used == linesAtOnce {
+		l.leftOut++
+		return false, 0
+	}
+	l.used++
+	leftOut, l.leftOut = l.leftOut, 0
+	return true, leftOut
+}
+
+// about returns what was said of a party, or, where there are too many, of all others.
+func (s *said) about(message, party string, now time.Time) *subject {
+	if l := s.lines[[2]string{message, party}]; l != nil {
+		return l
+	}
+	if len(s.lines) >= maxSubjects && now.Sub(s.swept) >= time.Second {
+		s.swept = now
+		maps.DeleteFunc(s.lines, func(_ [2]string, l *subject) bool {
+			l.recover(now)
+			return l.used == 0
+		})
+	}
+	if len(s.lines) >= maxSubjects {
+		party = "" // there are few messages, so these always have room
+	}
+	key := [2]string{message, party}
+	if s.lines[key] == nil {
+		s.lines[key] = &subject{at: now}
+	}
+	return s.lines[key]
+}
+
+// recover allows what time has given back.
+func (l *subject) recover(now time.Time) {
+	if n := int(now.Sub(l.at) / time.Second); n > 0 {
+		l.used, l.at = max(0, l.used-n), l.at.Add(time.Duration(n)*time.Second)
+	}
+}
+
+// cut shortens the values of an attribute.
+func cut(_ []string, a slog.Attr) slog.Attr {
+	if a.Key == "stack" { // of the program's own
+		return a
+	}
+	switch v := a.Value.Any().(type) {
+	case string:
+		a.Value = slog.StringValue(shortened(v, maxValue))
+	case error:
+		if text := v.Error(); len(text) > maxValue {
+			a.Value = slog.StringValue(shortened(text, maxValue))
+		}
+	case []string:
+		short := make([]string, min(len(v), maxValue/maxListed))
+		for i := range short {
+			short[i] = shortened(v[i], maxListed)
+		}
+		a.Value = slog.AnyValue(short)
+	}
+	return a
+}
+
+func shortened(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	end := most
+	for end > 0 && !utf8.RuneStart(s[end]) {
+		end--
+	}
+	return fmt.Sprintf("%s... (%d bytes)", s[:end], len(s))
+}
