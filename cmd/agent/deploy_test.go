@@ -37,6 +37,9 @@ func TestConfig_LoadsWhatDeployShips(t *testing.T) {
 		t.Errorf("deploy/agent/config.yaml has keys that mean nothing: %v", d.unknown)
 	}
 	pod := shipped.Deployment(t, "../..", "agent")
+	if r := pod.Spec.Template.Spec.Containers[0].Resources; r.Limits.Memory().Value() < 2*r.Requests.Memory().Value() {
+		t.Errorf("%v of memory are the limit, and %v are asked for", r.Limits.Memory(), r.Requests.Memory())
+	}
 	if pod.Spec.Template.Spec.ServiceAccountName != program || pod.Name != program {
 		t.Errorf("Deployment %s runs as %s, want %s for both: its permissions are bound to that name",
 			pod.Name, pod.Spec.Template.Spec.ServiceAccountName, program)

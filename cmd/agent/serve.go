@@ -37,6 +37,7 @@ func serve(ctx context.Context, cfg *config, stderr io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
+	run.LimitMemory(log)
 	klog.SetSlogLogger(log)
 	broker, err := cfg.readBroker(log)
 	if err != nil {
@@ -81,6 +82,7 @@ func serve(ctx context.Context, cfg *config, stderr io.Writer) (err error) {
 	return run.Group(ctx,
 		run.Task{Name: "agent", Run: p.run},
 		run.Task{Name: "admin", Run: telemetry.Admin{Addr: cfg.output.AdminListen, Registry: registry, Health: health, Log: log}.Run},
+		run.GiveMemoryBack(),
 	)
 }
 

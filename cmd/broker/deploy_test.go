@@ -17,6 +17,12 @@ func TestConfig_LoadsWhatDeployShips(t *testing.T) {
 		t.Errorf("configuration %+v is not what deploy/broker says", cfg)
 	}
 	pod := shipped.Deployment(t, "../..", "broker").Spec.Template.Spec
+	// What the broker takes under full load, and what an attacker may add: test/hostile.
+	const measured, attacked = 440 << 20, 256 << 20
+	r := pod.Containers[0].Resources
+	if r.Requests.Memory().Value() < measured || r.Limits.Memory().Value() < measured+attacked {
+		t.Errorf("%v of memory are asked for, %v are the limit", r.Requests.Memory(), r.Limits.Memory())
+	}
 	if drain, grace := time.Duration(cfg.DrainTimeout), time.Duration(*pod.TerminationGracePeriodSeconds)*time.Second; grace <= drain {
 		t.Errorf("terminationGracePeriodSeconds %v ends a drain of %v", grace, drain)
 	}

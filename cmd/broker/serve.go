@@ -28,6 +28,7 @@ func serve(ctx context.Context, c *config, stdout, stderr io.Writer) error {
 		return err
 	}
 	slog.SetDefault(log)
+	run.LimitMemory(log)
 	log.Info("starting", "version", telemetry.Version(program))
 	creds, err := c.credentials(log)
 	if err != nil {
@@ -110,6 +111,7 @@ func (c *config) tasks(
 		{Name: "broker", Run: b.Run},
 		{Name: "grpc", Run: front.Run},
 		{Name: "admin", Run: admin.Run},
+		run.GiveMemoryBack(),
 	}, nil
 }
 

@@ -34,6 +34,7 @@ func serve(ctx context.Context, cfg *config, stderr io.Writer) error {
 		return err
 	}
 	klog.SetSlogLogger(log)
+	run.LimitMemory(log)
 	c := hubsource.Config{
 		ID: cfg.SourceID, Selection: cfg.selection(), CleanUp: cfg.FeatureGates.Enabled(gateCleanUp), Health: &telemetry.Health{}, Log: log,
 	}
@@ -53,6 +54,7 @@ func serve(ctx context.Context, cfg *config, stderr io.Writer) error {
 	tasks := []run.Task{
 		{Name: "hub source", Run: source.Run},
 		{Name: "admin", Run: telemetry.Admin{Addr: cfg.AdminListen, Registry: registry, Health: c.Health, Log: log}.Run},
+		run.GiveMemoryBack(),
 	}
 	if cfg.Webhook.Listen != "" {
 		w, err := cfg.webhook(hub, c)

@@ -4,23 +4,14 @@ import (
 	"math"
 	"os"
 	"runtime/debug"
-	"strconv"
-	"strings"
+
+	"github.com/hawser-io/hawser/internal/run"
 )
 
 // available is what this process may use, as far as it is told: an unlimited one
 // counts as a large one.
 func available() resources {
-	memory := debug.SetMemoryLimit(-1) // reads it, GOMEMLIMIT
-	for _, file := range []string{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"} {
-		b, err := os.ReadFile(file)
-		if err != nil {
-			continue // no cgroup of this version
-		}
-		if n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64); err == nil { // else it says "max"
-			memory = min(memory, n)
-		}
-	}
+	memory := min(debug.SetMemoryLimit(-1), run.MemoryLimit(os.DirFS("/"))) // the first reads GOMEMLIMIT
 	if memory == math.MaxInt64 {
 		memory = unlimited
 	}

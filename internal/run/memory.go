@@ -1,0 +1,130 @@
+package run
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"io/fs"
+	"log/slog"
+	"math"
+	"os"
+	"path"
+	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// MemoryLimit is how many bytes the control groups of this process let it have,
+// [math.MaxInt64] where they do not bound it. root is the root of the file system.
+func MemoryLimit(root fs.FS) int64 {
+	limit := int64(math.MaxInt64)
+	groups, err := fs.ReadFile(root, "proc/self/cgroup")
+	if err != nil {
+		return limit // it is not Linux
+	}
+	for lines := bufio.NewScanner(bytes.NewReader(groups)); lines.Scan(); {
+		// "0::/PATH" of version 2, "N:memory:/PATH" of version 1.
+		parts := strings.SplitN(lines.Text(), ":", 3)
+		if len(parts) < 3 {
+			continue
+		}
+		switch {
+		case parts[0] == "0" && parts[1] == "":
+			limit = min(limit, lowest(root, "sys/fs/cgroup", parts[2], "memory.max"))
+		case parts[1] == "memory":
+			limit = min(limit, lowest(root, "sys/fs/cgroup/memory", parts[2], "memory.limit_in_bytes"))
+		}
+	}
+	return limit
+}
+
+// lowest is the lowest limit of a control group and those above it. In a container
+// the path may be that on the host: then there is only the top.
+func lowest(root fs.FS, top, group, file string) int64 {
+	limit := int64(math.MaxInt64)
+	for group = path.Clean("/" + group); ; group = path.Dir(group) {
+		if b, err := fs.ReadFile(root, path.Join(top, group, file)); err == nil {
+			if n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64); err == nil { // else it says "max"
+				limit = min(limit, n)
+			}
+		}
+		if group == "/" {
+			return limit
+		}
+	}
+}
+
+// LimitMemory has the runtime collect garbage so early that the process stays below nine
+// tenths of what its control groups let it have: beyond that the kernel would kill it.
+// GOMEMLIMIT in the environment wins.
+func LimitMemory(log *slog.Logger) {
+	limit := MemoryLimit(os.DirFS("/"))
+	if os.Getenv("GOMEMLIMIT") == "" && limit < math.MaxInt64 {
+		debug.SetMemoryLimit(limit / 10 * 9)
+	}
+	if set := debug.SetMemoryLimit(-1); set < math.MaxInt64 {
+		log.Info("memory is limited", "bytes", set, "control_group", limit)
+	}
+}
+
+const (
+	// lookAtMemory is how often memory is looked at; quietBytes is what a program allocates
+	// meanwhile that is at rest, and burstBytes how much it has too much after a burst.
+	lookAtMemory = 10 * time.Second
+	quietBytes   = 16 << 20
+	burstBytes   = 64 << 20
+)
+
+// GiveMemoryBack is a task that gives memory back to the system after a burst. The
+// runtime does that too, but only with a collection, and a program that is at rest makes
+// one every two minutes.
+func GiveMemoryBack() Task {
+	return Task{Name: "memory", Run: func(ctx context.Context) error {
+		tick := time.NewTicker(lookAtMemory)
+		defer tick.Stop()
+		for b := (burst{}); ; {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-tick.C:
+			}
+			if b.over(memoryNow()) {
+				runtime.GC() // what pools keep goes with the second one
+				debug.FreeOSMemory()
+				b.rest(memoryNow())
+			}
+		}
+	}}
+}
+
+// memory is what a process has of the system, and what it ever allocated, in bytes.
+type memory struct{ held, allocated uint64 }
+
+func memoryNow() memory {
+	s := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}, {Name: "/gc/heap/allocs:bytes"}}
+	metrics.Read(s)
+	return memory{held: s[0].Value.Uint64() - s[1].Value.Uint64(), allocated: s[2].Value.Uint64()}
+}
+
+// burst notices when a burst is over.
+type burst struct {
+	last memory
+	// least is the least that was held since memory was given back.
+	least uint64
+}
+
+// over reports whether much more is held than was needed, and little is needed now.
+func (b *burst) over(now memory) bool {
+	quiet := now.allocated-b.last.allocated < quietBytes
+	if b.least == 0 || now.held < b.least {
+		b.least = now.held
+	}
+	b.last = now
+	return quiet && now.held > b.least+burstBytes
+}
+
+// rest takes it that no less is needed than is held now.
+func (b *burst) rest(now memory) { b.last, b.least = now, now.held }
