@@ -453,3 +453,48 @@ func TestAuthorization_UnknownCertificateIsNamed(t *testing.T) {
 		}
 	}
 }
+
+// TestViewer_IsShownNoPayload: nothing that a viewer may call returns bytes, which
+// is what works and statuses are to a broker.
+func TestViewer_IsShownNoPayload(t *testing.T) {
+	seen := map[protoreflect.FullName]bool{}
+	var bytesIn func(m protoreflect.MessageDescriptor) []protoreflect.FullName
+	bytesIn = func(m protoreflect.MessageDescriptor) (found []protoreflect.FullName) {
+		if seen[m.FullName()] {
+			return nil
+		}
+		seen[m.FullName()] = true
+		for i := range m.Fields().Len() {
+			f := m.Fields().Get(i)
+			switch f.Kind() { //nolint:exhaustive // the others are values
+			case protoreflect.BytesKind:
+				found = append(found, f.FullName())
+			case protoreflect.MessageKind:
+				found = append(found, bytesIn(f.Message())...)
+			}
+		}
+		return found
+	}
+	d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(hawserv1.InspectionService_ServiceDesc.ServiceName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	methods := d.(protoreflect.ServiceDescriptor).Methods()
+	may := 0
+	for i := range methods.Len() {
+		m := methods.Get(i)
+		if authz.May(viewer, fmt.Sprintf("/%s/%s", d.FullName(), m.Name())) != nil {
+			continue
+		}
+		may++
+		for _, f := range bytesIn(m.Output()) {
+			t.Errorf("a viewer may call %s, whose answer has %s", m.Name(), f)
+		}
+	}
+	if may == 0 {
+		t.Error("a viewer may call nothing")
+	}
+	if found := bytesIn((&hawserv1.BackupResponse{}).ProtoReflect().Descriptor()); len(found) != 1 {
+		t.Errorf("a backup has %v", found)
+	}
+}
