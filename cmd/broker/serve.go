@@ -15,6 +15,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/audit"
 	"github.com/hawser-io/hawser/internal/broker/listen/grpc"
 	"github.com/hawser-io/hawser/internal/broker/quota"
+	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/pebble"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/run"
@@ -34,7 +35,7 @@ func serve(ctx context.Context, c *config, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	s, err := pebble.Open(pebble.Options{Dir: c.DataDir, Log: log})
+	s, err := pebble.Open(pebble.Options{Dir: c.DataDir, Log: log, Stop: ctx.Done()})
 	if err != nil {
 		return fmt.Errorf("store: %w", err)
 	}
@@ -102,7 +103,13 @@ func (c *config) tasks(
 	}
 	health.Add("broker", b.Ready)
 	health.Add("grpc", front.Ready)
-	health.Add("store", s.Err)
+	health.Add("store", func() error {
+		err := s.Err()
+		if errors.Is(err, store.ErrLow) { // who has deletions has to find the broker
+			err = telemetry.Notice(err)
+		}
+		return err
+	})
 	if creds != nil {
 		health.Add("certificate", creds.Check)
 	}

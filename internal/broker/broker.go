@@ -29,6 +29,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/claims"
 	"github.com/hawser-io/hawser/internal/broker/feed"
 	"github.com/hawser-io/hawser/internal/broker/intake"
+	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/run"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -70,6 +71,15 @@ func New(cfg Config) (*Broker, error) {
 		panics:          meter.Counter("panics_total", "Calls that panicked; each is a bug."),
 	}
 	meter.Shown("store_revision", "Revision of the last commit.", nil, func() float64 { return float64(cfg.Store.Head().Revision) })
+	meter.Shown("store_room", "2 while the store takes everything, 1 what makes room alone, 0 nothing.", nil, func() float64 {
+		switch err := cfg.Store.Err(); {
+		case err == nil:
+			return 2
+		case errors.Is(err, store.ErrLow):
+			return 1
+		}
+		return 0
+	})
 	b.intake = intake.New(&cfg, b.claims.Sources)
 	b.feed = feed.New(&cfg, b.claims, b.intake)
 	if b.Admin, err = admin.New(&cfg, b.claims, b.feed, b.intake); err != nil {

@@ -8,12 +8,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"runtime"
 	"runtime/debug"
 	"slices"
-	"sort"
 	"strings"
 	"sync"
 	"time"
@@ -86,25 +86,53 @@ func (h *Health) Add(name string, check func() error) {
 	h.checks[name] = check
 }
 
+// Notice makes the error of a check one that is told and does not count: the program
+// is ready all the same.
+func Notice(err error) error { return &notice{err} }
+
+type notice struct{ error }
+
+func (n *notice) Unwrap() error { return n.error }
+
 // Ready returns nil, or one error naming every check that fails, those named
 // by exclude aside.
 func (h *Health) Ready(exclude ...string) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	var failed []string
-	for name, check := range h.checks {
-		if slices.Contains(exclude, name) {
-			continue
-		}
-		if err := check(); err != nil {
-			failed = append(failed, name+": "+err.Error())
-		}
-	}
+	failed, _ := h.look(exclude)
 	if len(failed) == 0 {
 		return nil
 	}
-	sort.Strings(failed)
 	return errors.New(strings.Join(failed, "; "))
+}
+
+// look asks all checks, in the order of their names.
+func (h *Health) look(exclude []string) (failed, notices []string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(h.checks)) {
+		if slices.Contains(exclude, name) {
+			continue
+		}
+		switch err := h.checks[name](); {
+		case err == nil:
+		case errors.As(err, new(*notice)):
+			notices = append(notices, name+": "+err.Error())
+		default:
+			failed = append(failed, name+": "+err.Error())
+		}
+	}
+	return failed, notices
+}
+
+// serve answers a request for /readyz. What does not count is told behind what does.
+func (h *Health) serve(w http.ResponseWriter, r *http.Request) {
+	failed, notices := h.look(r.URL.Query()["exclude"])
+	code, text := http.StatusOK, "ok"
+	if len(failed) > 0 {
+		code, text = http.StatusServiceUnavailable, strings.Join(failed, "; ")
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(code)
+	_, _ = io.WriteString(w, strings.Join(append([]string{text}, notices...), "\n")+"\n") // whoever asked may be gone
 }
 
 // Admin serves /livez, /readyz and /metrics over plain HTTP.
@@ -143,13 +171,7 @@ func (a Admin) Run(ctx context.Context) error {
 func (a Admin) Handler() http.Handler {
 	m := http.NewServeMux()
 	m.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
-	m.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-		if err := a.Health.Ready(r.URL.Query()["exclude"]...); err != nil {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
-			return
-		}
-		_, _ = io.WriteString(w, "ok\n")
-	})
+	m.HandleFunc("GET /readyz", a.Health.serve)
 	m.Handle("GET /metrics", promhttp.HandlerFor(a.Registry, promhttp.HandlerOpts{Registry: a.Registry}))
 	return m
 }

@@ -36,6 +36,13 @@ func TestAdmin_Endpoints(t *testing.T) {
 	if code, _ := get(t, h, "/readyz?exclude=b&exclude=a&exclude=unknown"); code != http.StatusOK {
 		t.Errorf("/readyz without both: %d", code)
 	}
+	health.Add("b", func() error { return telemetry.Notice(errors.New("late")) })
+	if code, body := get(t, h, "/readyz"); code != http.StatusServiceUnavailable || body != "a: down\nb: late\n" {
+		t.Errorf("/readyz with a notice: %d %q", code, body)
+	}
+	if code, body := get(t, h, "/readyz?exclude=a"); code != http.StatusOK || body != "ok\nb: late\n" {
+		t.Errorf("/readyz with only a notice: %d %q", code, body)
+	}
 	if code, _ := get(t, h, "/livez"); code != http.StatusOK {
 		t.Errorf("/livez must not depend on checks: %d", code)
 	}

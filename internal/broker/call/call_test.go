@@ -26,6 +26,7 @@ func TestStore_SaysWhatToDoNext(t *testing.T) {
 		"closed":         {fmt.Errorf("commit: %w", store.ErrClosed), transport.CodeUnavailable, transport.NextBackOff},
 		"another backup": {store.ErrBackup, transport.CodeOverloaded, transport.NextBackOff},
 		"read-only":      {fmt.Errorf("%w: %w", store.ErrReadOnly, boom), transport.CodeUnavailable, transport.NextBackOff},
+		"no room":        {fmt.Errorf("%w: %w", store.ErrNoRoom, boom), transport.CodeOverloaded, transport.NextBackOff},
 		"a bug":          {boom, transport.CodeInternal, transport.NextBackOff},
 		"an answer":      {fmt.Errorf("so: %w", Invalid("name", "it is wrong", "")), transport.CodeInvalid, transport.NextStop},
 	} {
@@ -39,6 +40,15 @@ func TestStore_SaysWhatToDoNext(t *testing.T) {
 		if errors.Is(c.err, boom) != errors.Is(e, boom) {
 			t.Errorf("%s: the log would lack the cause of %v", name, e)
 		}
+	}
+}
+
+// TestStore_LowOnRoom: a publish that is refused for that holds back no other of its source,
+// which may be a deletion.
+func TestStore_LowOnRoom(t *testing.T) {
+	e := Store(fmt.Errorf("%w: 3 MiB are free", store.ErrLow))
+	if e.Code != transport.CodeOverloaded || e.Delay != 0 || !transport.Retryable(e) {
+		t.Errorf("%+v", e)
 	}
 }
 

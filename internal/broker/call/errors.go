@@ -91,6 +91,18 @@ func Store(err error) *transport.Error {
 	if errors.Is(err, store.ErrBackup) {
 		return Overloaded("another backup is being made", ComeBack)
 	}
+	if errors.Is(err, store.ErrLow) {
+		// Without a delay: a source that waits with all it has to say would wait with
+		// deletions too.
+		e = Overloaded("the broker's disk is nearly full: it takes deletions, and nothing new", 0)
+		e.Err = err
+		return e
+	}
+	if errors.Is(err, store.ErrNoRoom) {
+		e = Overloaded("the broker's disk is full, or it has no file descriptor left", ComeBack)
+		e.Err = err
+		return e
+	}
 	if errors.Is(err, store.ErrReadOnly) {
 		return &transport.Error{
 			Code: transport.CodeUnavailable, Next: transport.NextBackOff, Delay: 10 * ComeBack,

@@ -2,6 +2,7 @@ package intake
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -61,6 +62,9 @@ func (c *committer) commit(ctx context.Context, from identity.Identity, void fun
 }
 
 func (c *committer) commitPart(ctx context.Context, from identity.Identity, void func() *transport.Error, ops []store.Op) ([]store.Outcome, error) {
+	if err := c.room(ops); err != nil {
+		return nil, call.Store(err)
+	}
 	p := &pending{from: from, ops: ops, size: entryBytes * len(ops), void: void, done: make(chan answer, 1)}
 	for i := range ops {
 		p.size += len(ops[i].Event)
@@ -78,6 +82,16 @@ func (c *committer) commitPart(ctx context.Context, from identity.Identity, void
 	case <-ctx.Done():
 		return nil, call.CallerGone(ctx)
 	}
+}
+
+// room says why the store has none for ops.
+func (c *committer) room(ops []store.Op) error {
+	err := c.cfg.Store.Err()
+	stays := func(op store.Op) bool { return !op.MakesRoom() }
+	if errors.Is(err, store.ErrLow) && !slices.ContainsFunc(ops, stays) {
+		return nil
+	}
+	return err
 }
 
 // delay is when somebody who found the queue full should try again: it holds several
@@ -150,6 +164,9 @@ func (c *committer) result(took time.Duration, err error) {
 	c.pace.Store(int64(took))
 	if err == nil {
 		c.failure.Store(nil)
+		return
+	}
+	if errors.Is(err, store.ErrNoRoom) { // which the store tells, until there is
 		return
 	}
 	c.cfg.Log.Error("commit failed", "error", err)

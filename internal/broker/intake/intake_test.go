@@ -41,6 +41,8 @@ type accepting struct {
 	err error
 }
 
+func (accepting) Err() error { return nil }
+
 func (a accepting) Commit(_ context.Context, ops []store.Op) ([]store.Outcome, error) {
 	return []store.Outcome{{Verdict: store.Accepted, Head: 7}}[:len(ops)], a.err
 }

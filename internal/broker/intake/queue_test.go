@@ -120,6 +120,8 @@ type recorder struct {
 	commits int
 }
 
+func (*recorder) Err() error { return nil }
+
 func (r *recorder) Commit(_ context.Context, ops []store.Op) ([]store.Outcome, error) {
 	r.commits++
 	return make([]store.Outcome, len(ops)), nil

@@ -195,6 +195,12 @@ func CheckSince(s Scope, part Part) error {
 	}
 }
 
+// MakesRoom reports whether less is on disk in the end: after everything but a spec or a
+// status of a work that stays.
+func (op *Op) MakesRoom() bool {
+	return op.Kind != PutSpec && op.Kind != PutStatus || op.Deleting || op.Deleted
+}
+
 // problem says what makes the op invalid, "" when nothing does.
 func (op *Op) problem() string {
 	return cmp.Or(

@@ -37,6 +37,12 @@ var (
 	ErrClosed = errors.New("store is closed")
 	// ErrReadOnly: a write failed or damage was found; restart after repair.
 	ErrReadOnly = errors.New("store is read-only after an error")
+	// ErrLow: the disk is nearly full, and the store shall get nothing but what makes
+	// room ([Op.MakesRoom]). It would write something else all the same.
+	ErrLow = errors.New("store is low on room and takes only what makes room")
+	// ErrNoRoom: there is no room on the disk, or no file descriptor left. Nothing is
+	// written until there is, and nothing has to be started again.
+	ErrNoRoom = errors.New("store waits for room or for a file descriptor")
 	// ErrBackup: another backup of the store is being made.
 	ErrBackup = errors.New("another backup of this store is being made; wait until it is done")
 )
@@ -133,6 +139,9 @@ type Store interface {
 	// Bookmarks returns the bookmarks whose names start with prefix; the map is
 	// the caller's. It reads no disk.
 	Bookmarks(prefix string) map[string][]byte
+	// Err is nil while the store takes every write. Else it says why not: [ErrLow],
+	// [ErrNoRoom] or [ErrReadOnly]. It does not block.
+	Err() error
 	// Fatal gives at most one error: why the store cannot go on, and its process
 	// has to end. Whatever was not acknowledged before never will be.
 	Fatal() <-chan error

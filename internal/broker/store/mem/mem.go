@@ -250,6 +250,9 @@ func (s *Store) Bookmarks(prefix string) map[string][]byte {
 	return s.data.bookmarks.Under(prefix)
 }
 
+// Err implements [store.Store]: memory has room.
+func (*Store) Err() error { return nil }
+
 // Fatal implements [store.Store]: memory does not fail.
 func (*Store) Fatal() <-chan error { return nil }
 

@@ -124,18 +124,23 @@ func (c clean) value() []byte {
 }
 
 // sign writes the file about a store that is closed; it survives a power loss when
-// sign returns.
+// sign returns. Before, there is none: half of one would be damage.
 func (c clean) sign(files vfs.FS, dir string) error {
 	c, err := c.at(files, dir)
 	if err != nil {
 		return err
 	}
-	f, err := files.Create(files.PathJoin(dir, cleanName), vfs.WriteCategoryUnspecified)
+	name := files.PathJoin(dir, cleanName)
+	draft := name + ".new"
+	f, err := files.Create(draft, vfs.WriteCategoryUnspecified)
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(c.value())
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return errors.Join(err, files.Remove(draft))
+	}
+	if err := files.Rename(draft, name); err != nil {
 		return err
 	}
 	return syncDir(files, dir)

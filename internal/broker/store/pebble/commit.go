@@ -92,6 +92,9 @@ func (s *Store) update(ctx context.Context, size int, f func(b *batch) (apply fu
 		return err
 	}
 	defer leave()
+	if err := s.room.none(); err != nil {
+		return err // and does not wait for the one that met it
+	}
 	s.commit.Lock()
 	defer s.commit.Unlock()
 	if err := s.failure.refusal(); err != nil {
@@ -111,6 +114,7 @@ func (s *Store) update(ctx context.Context, size int, f func(b *batch) (apply fu
 		return err
 	}
 	s.publish(newView(s.db, s.failure), apply)
+	s.room.written.Store(true)
 	return nil
 }
 

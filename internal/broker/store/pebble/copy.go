@@ -111,7 +111,7 @@ func sendFiles(ctx context.Context, files vfs.FS, dir string, send func(name str
 		if err != nil {
 			return err
 		}
-		if info.IsDir() || name == lockName { // to open the lock would give it up
+		if info.IsDir() || name == lockName || name == reserveName { // to open the lock would give it up
 			continue
 		}
 		if err := sendFile(ctx, files, path, name, send); err != nil {

@@ -7,7 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
-	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -22,8 +21,9 @@ import (
 //
 //   - Something cannot be read. The store is read-only; the engine works.
 //   - A write or a sync failed. Then the engine gets no answer from the disk any
-//     more (see disk), and whoever owns the store has to end the process. For
-//     want of room or of file descriptors the store is read-only instead.
+//     more (see disk), and whoever owns the store has to end the process.
+//
+// Want of room and of file descriptors is neither: see room.
 type failure struct {
 	log   *slog.Logger
 	fatal chan error // has room for the only one
@@ -61,22 +61,12 @@ func (f *failure) refuse(err error) (first bool) {
 // refusing writes finds out too whether it is fatal.
 func (f *failure) writeFailed(err error) {
 	f.noAnswer.Do(func() {
-		if exhausted(err) {
-			f.set(err)
-		} else {
-			f.fatal <- err
-			if f.refuse(err) {
-				f.log.Error("store takes no more writes; the process ends", "error", err)
-			}
+		f.fatal <- err
+		if f.refuse(err) {
+			f.log.Error("store takes no more writes; the process ends", "error", err)
 		}
 		close(f.stopped)
 	})
-}
-
-// exhausted: there is no room, or no file descriptor is left.
-func exhausted(err error) bool {
-	want := []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EMFILE, syscall.ENFILE}
-	return slices.ContainsFunc(want, func(e syscall.Errno) bool { return errors.Is(err, e) })
 }
 
 // get returns the cause, nil while the store is well.
@@ -166,8 +156,9 @@ func (f *failure) listener() *engine.EventListener {
 	}
 }
 
-// disk is the file system that the engine sees. The first write or sync that
-// fails is the last: it is told to failure, and its goroutine never comes back
+// disk is the file system that the engine sees. What finds no room, or no file
+// descriptor, is done again until it does. The first other write or sync that fails
+// is the last: it is told to failure, and its goroutine never comes back
 // from it. The engine would answer some of these errors with a panic or with a
 // mutex unlocked twice, which ends the process without the reason, and would try
 // others again without end. After a failed sync nobody knows what is on disk, so
@@ -175,24 +166,41 @@ func (f *failure) listener() *engine.EventListener {
 type disk struct {
 	vfs.FS
 	failure *failure
+	room    *room
 	// staging is the directory of a backup in the making. An error there is one
 	// of the backup.
 	staging string
 }
+
+func (d *disk) staged(name string) bool { return name == d.staging || d.PathDir(name) == d.staging }
 
 // check returns nil; or the error, if it is one of a backup; or never.
 func (d *disk) check(op, name string, err error) error {
 	switch {
 	case err != nil && name == d.staging && op == "sync": // about which the engine would panic
 		return nil // what is staged survives nothing
-	case err == nil, name == d.staging, d.PathDir(name) == d.staging:
+	case err == nil, d.staged(name):
 		return err
 	}
-	d.failure.writeFailed(fmt.Errorf("store: %s %s: %w", op, name, err))
+	d.failure.writeFailed(named(op, name, err))
 	select {}
 }
 
-func (d *disk) file(op, name string, f vfs.File, err error) (vfs.File, error) {
+func named(op, name string, err error) error { return fmt.Errorf("store: %s %s: %w", op, name, err) }
+
+// patient makes a call again while there is no room for it. A sync is not among these:
+// what it failed to write is not written by another one.
+func (d *disk) patient(op, name string, call func() error) error {
+	err := call()
+	if exhausted(err) && !d.staged(name) {
+		err = d.room.retry(named(op, name, err), call)
+	}
+	return err
+}
+
+// file opens one for writing.
+func (d *disk) file(op, name string, open func() (vfs.File, error)) (f vfs.File, err error) {
+	err = d.patient(op, name, func() error { f, err = open(); return err })
 	if err := d.check(op, name, err); err != nil {
 		return nil, err
 	}
@@ -202,28 +210,35 @@ func (d *disk) file(op, name string, f vfs.File, err error) (vfs.File, error) {
 // Unwrap returns the file system below.
 func (d *disk) Unwrap() vfs.FS { return d.FS }
 
+// Open opens a file for reading.
+func (d *disk) Open(name string, opts ...vfs.OpenOption) (f vfs.File, err error) {
+	err = d.patient("open", name, func() error { f, err = d.FS.Open(name, opts...); return err })
+	return f, err
+}
+
 func (d *disk) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
-	f, err := d.FS.Create(name, category)
-	return d.file("create", name, f, err)
+	return d.file("create", name, func() (vfs.File, error) { return d.FS.Create(name, category) })
 }
 
 func (d *disk) OpenReadWrite(name string, category vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
-	f, err := d.FS.OpenReadWrite(name, category, opts...)
-	return d.file("open", name, f, err)
+	return d.file("open", name, func() (vfs.File, error) { return d.FS.OpenReadWrite(name, category, opts...) })
 }
 
 func (d *disk) OpenDir(name string) (vfs.File, error) {
-	f, err := d.FS.OpenDir(name)
-	return d.file("open", name, f, err)
+	return d.file("open", name, func() (vfs.File, error) { return d.FS.OpenDir(name) })
 }
 
 func (d *disk) Rename(oldname, newname string) error {
-	return d.check("rename", newname, d.FS.Rename(oldname, newname))
+	err := d.patient("rename", newname, func() error { return d.FS.Rename(oldname, newname) })
+	return d.check("rename", newname, err)
 }
 
+// ReuseForWrite has two steps, of which the second may have to wait.
 func (d *disk) ReuseForWrite(oldname, newname string, category vfs.DiskWriteCategory) (vfs.File, error) {
-	f, err := d.FS.ReuseForWrite(oldname, newname, category)
-	return d.file("reuse", newname, f, err)
+	if err := d.Rename(oldname, newname); err != nil {
+		return nil, err
+	}
+	return d.OpenReadWrite(newname, category)
 }
 
 // diskFile is a file opened for writing.
@@ -233,9 +248,21 @@ type diskFile struct {
 	name string
 }
 
-func (f *diskFile) Write(p []byte) (int, error) {
-	n, err := f.File.Write(p)
+func (f *diskFile) Write(p []byte) (n int, err error) {
+	err = f.disk.patient("write", f.name, func() error {
+		some, err := f.File.Write(p[n:])
+		n += some
+		return err
+	})
 	return n, f.disk.check("write", f.name, err)
+}
+
+// Preallocate takes room before it is needed, but not of what little is left.
+func (f *diskFile) Preallocate(offset, length int64) error {
+	if f.disk.room.ample() {
+		return f.File.Preallocate(offset, length)
+	}
+	return nil
 }
 
 func (f *diskFile) Sync() error { return f.disk.check("sync", f.name, f.File.Sync()) }

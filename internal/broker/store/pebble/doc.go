@@ -51,8 +51,9 @@
 //
 // The first write or sync that fails is the last one: nothing is acknowledged
 // after it, and [Store.Fatal] tells whoever owns the store to end the process.
-// What is on disk then is known only to the next opening. A full disk, or no file
-// descriptor left, and a value that cannot be read turn the store read-only
-// instead: readers go on with what was durable, Commit returns
-// [store.ErrReadOnly], the cause is in [Store.Err].
+// What is on disk then is known only to the next opening. A value that cannot be read
+// turns the store read-only instead: readers go on with what was durable, Commit
+// returns [store.ErrReadOnly]. A full disk, or no file descriptor left, is waited for,
+// and a part of the disk is kept for bad times: see room. What a store does not take,
+// and why, is in [Store.Err].
 package pebble

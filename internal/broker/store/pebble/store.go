@@ -34,6 +34,9 @@ type Options struct {
 	// NewID makes an epoch or a term: no two calls may return the same, and no
 	// result may contain "/" or be empty. nil for 26 random characters.
 	NewID func() string
+	// Stop is closed when nothing shall be waited for any more: room on the disk,
+	// or file descriptors. nil: when the store is closed.
+	Stop <-chan struct{}
 	// CacheBytes is the size of the cache of blocks read from disk, 0 for 16 MiB.
 	CacheBytes int64
 
@@ -76,6 +79,7 @@ type Store struct {
 	db      *engine.DB
 	lock    *engine.Lock
 	failure *failure
+	room    *room
 	fs      vfs.FS
 	dir     string
 	closed  *clean     // how it was, before it was opened
@@ -110,9 +114,12 @@ func Open(o Options) (*Store, error) {
 		failure: newFailure(o.Log), closing: make(chan struct{}),
 		memory: memory{state: newState(), metas: newMetas(), events: newEvents(), commits: make(chan struct{})},
 	}
+	s.room = &room{fs: o.FS, dir: o.Dir, log: o.Log, stop: o.Stop, closing: s.closing}
 	if err := s.open(&o); err != nil {
 		return nil, fmt.Errorf("store: open %s: %w", o.Dir, err)
 	}
+	s.room.look()
+	s.failure.calls.Go(s.watch)
 	return s, nil
 }
 
@@ -142,7 +149,7 @@ func (s *Store) tidy(o *Options) error {
 }
 
 func (s *Store) openEngine(o *Options) error {
-	e := engineOptions(o, &disk{FS: o.FS, failure: s.failure, staging: s.staging}, s.failure)
+	e := engineOptions(o, &disk{FS: o.FS, failure: s.failure, room: s.room, staging: s.staging}, s.failure)
 	e.Lock = s.lock
 	err := s.failure.attempt(func() (err error) {
 		s.db, err = openEngine(o.Dir, e)
@@ -238,11 +245,11 @@ func (s *Store) begin(o *Options) error {
 	})
 }
 
-// Err returns why the store takes no writes, nil while it does.
-func (s *Store) Err() error { return s.failure.get() }
+// Err implements [store.Store].
+func (s *Store) Err() error { return cmp.Or(s.failure.refusal(), s.room.err()) }
 
 // Fatal implements [store.Store]. A full disk and too many open files are no
-// such errors: then the store is read-only, and [Store.Err] has the cause.
+// such errors: then the store waits, and [Store.Err] has the cause.
 func (s *Store) Fatal() <-chan error { return s.failure.fatal }
 
 // enter begins a call; leave ends it.

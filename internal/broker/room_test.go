@@ -1,0 +1,68 @@
+package broker_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/hawser-io/hawser/internal/broker"
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// scarce is a store that says how much room it has.
+type scarce struct {
+	store.Store
+	err error
+}
+
+func (s *scarce) Err() error { return s.err }
+
+// Commit fails as that of a store does whose room went after the publish was queued.
+func (s *scarce) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, error) {
+	if ops[0].Name == "late" {
+		return nil, store.ErrNoRoom
+	}
+	return s.Store.Commit(ctx, ops)
+}
+
+// TestPublish_NoRoom: on a disk that is nearly full the broker refuses what is new, and takes
+// what makes room; without any it refuses everything; then it goes on by itself.
+func TestPublish_NoRoom(t *testing.T) {
+	disk := &scarce{}
+	inWrapped(t, broker.Config{}, func(s store.Store) store.Store { disk.Store = s; return disk }, func(w *world) {
+		source, agent := w.source("src"), w.agent("c1")
+		w.subscribe(agent)
+		w.put(source, work{id: "u1", version: 1}.event())
+		w.put(source, work{id: "u2", name: "n2", version: 1}.event())
+		refused := func(p transport.Peer, event []byte, says string) {
+			w.Helper()
+			_, err := w.Publish(w.Context(), p, event, "")
+			if e := w.refused(err, transport.CodeOverloaded); !strings.Contains(e.Message, says) {
+				t.Errorf("refused with %v", e)
+			}
+		}
+
+		disk.err = store.ErrLow
+		refused(source, work{id: "u3", name: "n3", version: 1}.event(), "nearly full")
+		refused(source, work{id: "u1", version: 2}.event(), "nearly full")
+		refused(agent, w.event(report{id: "u1", version: 1}), "nearly full")
+		if got := w.put(source, work{id: "u1", version: 2, deleting: true}.event()); got != codec.OutcomeAccepted {
+			t.Errorf("a deletion: %s", got)
+		}
+		if got := w.put(agent, w.event(report{id: "u1", version: 2, deleted: true})); got != codec.OutcomeConfirmed {
+			t.Errorf("the status of a deletion: %s", got)
+		}
+
+		disk.err = store.ErrNoRoom
+		refused(source, work{id: "u2", name: "n2", version: 2, deleting: true}.event(), "is full")
+
+		disk.err = nil
+		refused(source, work{id: "u4", name: "late", version: 1}.event(), "is full")
+		if err := w.Ready(); err != nil {
+			t.Errorf("it has room again: %v", err)
+		}
+		w.put(source, work{id: "u3", name: "n3", version: 1}.event())
+	})
+}

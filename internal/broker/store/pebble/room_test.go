@@ -1,0 +1,368 @@
+package pebble
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// until waits for what another goroutine does.
+func until(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	deadline := time.After(30 * time.Second)
+	for !done() {
+		select {
+		case <-deadline:
+			t.Fatalf("not within 30 s: %s", what)
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+// waits holds a store without room to its promise: it refuses what is new, at once, and
+// does not ask for an end.
+func waits(t *testing.T, s *Store, cause error) {
+	t.Helper()
+	for what, err := range map[string]error{
+		"err":    s.Err(),
+		"commit": func() error { _, err := s.Commit(t.Context(), []store.Op{testOp(1, 1<<40)}); return err }(),
+	} {
+		if !errors.Is(err, store.ErrNoRoom) || !errors.Is(err, cause) {
+			t.Errorf("%s of a store without room: %v", what, err)
+		}
+	}
+	select {
+	case err := <-s.Fatal():
+		t.Errorf("it is to be ended: %v", err)
+	default:
+	}
+}
+
+// exhausting is a file system that fails with err where it is told to, as long as that is on.
+// met gets something each time, if nobody has taken it the last time.
+func exhausting(fs vfs.FS, err error, fault func(op errorfs.Op) bool) (files vfs.FS, on *atomic.Bool, met chan struct{}) {
+	met = make(chan struct{}, 1)
+	files, on = failing(fs, func(op errorfs.Op) error {
+		if !fault(op) {
+			return nil
+		}
+		select {
+		case met <- struct{}{}:
+		default:
+		}
+		return err
+	})
+	return files, on, met
+}
+
+func created(op errorfs.Op) bool { return op.Kind == errorfs.OpCreate || op.Kind == errorfs.OpRename }
+
+// TestRoom_GoesOnByItself: whatever of the engine finds no room, or no file descriptor,
+// nothing is acknowledged that is not on disk, and when there is some the store goes on.
+func TestRoom_GoesOnByItself(t *testing.T) {
+	t.Parallel()
+	for name, f := range map[string]struct {
+		err   error
+		fault func(op errorfs.Op) bool
+	}{
+		"disk full":                           {syscall.ENOSPC, func(op errorfs.Op) bool { return op.Kind == errorfs.OpFileWrite }},
+		"quota":                               {syscall.EDQUOT, func(op errorfs.Op) bool { return op.Kind == errorfs.OpFileWrite }},
+		"no new log":                          {syscall.ENOSPC, func(op errorfs.Op) bool { return created(op) && ofFile(op, "*.log") }},
+		"no new table":                        {syscall.ENOSPC, func(op errorfs.Op) bool { return created(op) && ofFile(op, "*.sst") }},
+		"too many open files, of the process": {syscall.EMFILE, func(op errorfs.Op) bool { return created(op) && ofFile(op, "*.log") }},
+		"too many open files, of all":         {syscall.ENFILE, func(op errorfs.Op) bool { return created(op) && ofFile(op, "*.sst") }},
+		"no log is opened":                    {syscall.EMFILE, func(op errorfs.Op) bool { return op.Kind == errorfs.OpOpen && ofFile(op, "*.log") }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			mem := vfs.NewCrashableMem()
+			files, on, met := exhausting(mem, f.err, f.fault)
+			s := mustOpen(t, tiny(files))
+			a := newAcked()
+			if err := a.churn(s, 0, 20); err != nil {
+				t.Fatal(err)
+			}
+			on.Store(true)
+			churned := make(chan error, 1)
+			go func() { churned <- a.churn(s, 20, 500) }() // received below
+			<-met
+			<-met // the call was made again: it waits
+			waits(t, s, f.err)
+			r, err := s.Get(t.Context(), testKey(1))
+			if err != nil || string(r.Spec) != string(content(1, r.Version)) {
+				t.Errorf("get from a store without room: version %d, %v", r.Version, err)
+			}
+			on.Store(false)
+			if err := <-churned; err != nil && !errors.Is(err, store.ErrNoRoom) {
+				t.Errorf("commit: %v", err)
+			}
+			until(t, "there is room", func() bool { return !errors.Is(s.Err(), store.ErrNoRoom) })
+			if err := a.churn(s, 600, 50); err != nil {
+				t.Fatal(err)
+			}
+			a.check(t, s)
+			mustClose(t, s)
+			s = mustOpen(t, tiny(mem.CrashClone(vfs.CrashCloneCfg{})))
+			a.check(t, s)
+			mustClose(t, s)
+		})
+	}
+}
+
+// TestRoom_ReadersWait: a file that cannot be opened for want of a descriptor is not
+// damaged.
+func TestRoom_ReadersWait(t *testing.T) {
+	t.Parallel()
+	files, on, met := exhausting(vfs.NewMem(), syscall.EMFILE, func(op errorfs.Op) bool { return op.Kind == errorfs.OpOpen && ofFile(op, "*.sst") })
+	s := mustOpen(t, tiny(files))
+	a := newAcked()
+	if err := a.churn(s, 0, 3); err != nil {
+		t.Fatal(err)
+	}
+	on.Store(true)
+	if err := s.db.Flush(); err != nil { // into a table that nobody has opened yet
+		t.Fatal(err)
+	}
+	read := make(chan error, 1)
+	go func() { // received below
+		read <- s.Scan(context.Background(), store.Scope{DataType: codec.ManifestBundles}, func(store.Meta) error { return nil })
+	}()
+	<-met
+	<-met
+	waits(t, s, syscall.EMFILE)
+	on.Store(false)
+	if err := <-read; err != nil {
+		t.Errorf("scan: %v", err)
+	}
+	until(t, "there is a descriptor", func() bool { return s.Err() == nil })
+	a.check(t, s)
+	mustClose(t, s)
+}
+
+// TestRoom_NobodyWaitsAtTheEnd: a store that is to stop does not wait for room. What was
+// under way is not acknowledged.
+func TestRoom_NobodyWaitsAtTheEnd(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(s *Store, stop chan struct{}){
+		"close": func(*Store, chan struct{}) {},
+		"stop":  func(_ *Store, stop chan struct{}) { close(stop) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			mem := vfs.NewCrashableMem()
+			files, on, met := exhausting(mem, syscall.ENOSPC, func(op errorfs.Op) bool { return op.Kind == errorfs.OpFileWrite })
+			o, stop := tiny(files), make(chan struct{})
+			o.Stop = stop
+			s := mustOpen(t, o)
+			a := newAcked()
+			if err := a.churn(s, 0, 20); err != nil {
+				t.Fatal(err)
+			}
+			on.Store(true)
+			committed := make(chan error, 1)
+			go func() { _, err := s.Commit(context.Background(), []store.Op{testOp(1, 1<<40)}); committed <- err }() // received below
+			<-met
+			<-met
+			end(s, stop)
+			if err := s.Close(); !errors.Is(err, syscall.ENOSPC) {
+				t.Errorf("close: %v", err)
+			}
+			if err := <-committed; !errors.Is(err, store.ErrReadOnly) {
+				t.Errorf("commit: %v", err)
+			}
+			s = mustOpen(t, tiny(mem.CrashClone(vfs.CrashCloneCfg{})))
+			a.tried[1] = 1 << 40
+			a.check(t, s)
+			mustClose(t, s)
+		})
+	}
+}
+
+// measured makes files a file system of 1 MiB that says what is free.
+func measured(t *testing.T, files *vfs.MemFS, free uint64) {
+	t.Helper()
+	files.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: free, TotalBytes: 1 << 20})
+}
+
+// TestRoom_OpensOnAFullDisk: the reserve makes it possible. Then the store takes what makes
+// room, and everything when the reserve is there again.
+func TestRoom_OpensOnAFullDisk(t *testing.T) {
+	t.Parallel()
+	mem := vfs.NewMem()
+	measured(t, mem, 1<<19)
+	s := mustOpen(t, tiny(mem))
+	a := newAcked()
+	if err := errors.Join(s.Err(), a.churn(s, 0, 20)); err != nil {
+		t.Fatal(err)
+	}
+	mustClose(t, s)
+	reserve := mem.PathJoin(dir, reserveName)
+	if info, err := mem.Stat(reserve); err != nil || info.Size() != 1<<15 {
+		t.Fatalf("reserve: %+v, %v", info, err)
+	}
+	full := errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Kind != errorfs.OpCreate && op.Kind != errorfs.OpFileWrite {
+			return nil
+		}
+		if _, err := mem.Stat(reserve); errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return syscall.ENOSPC
+	}))
+	measured(t, mem, 0)
+	s = mustOpen(t, tiny(full))
+	if err := s.Err(); !errors.Is(err, store.ErrLow) {
+		t.Errorf("on a full disk: %v", err)
+	}
+	a.check(t, s)
+	deletion := testOp(1, 1<<30)
+	deletion.Deleting, deletion.Event = true, nil
+	if out, err := s.Commit(t.Context(), []store.Op{deletion}); err != nil || out[0].Verdict != store.Confirmed {
+		t.Errorf("deletion: %+v, %v", out, err)
+	}
+	measured(t, mem, 1<<19)
+	s.room.look()
+	if err := s.Err(); err != nil {
+		t.Errorf("with room: %v", err)
+	}
+	if _, err := mem.Stat(reserve); err != nil {
+		t.Errorf("the reserve is not there again: %v", err)
+	}
+	mustClose(t, s)
+}
+
+// TestRoom_Marks: below the mark the store is low on room, until half as much more is free
+// and the reserve is there.
+func TestRoom_Marks(t *testing.T) {
+	t.Parallel()
+	missing := errors.New("missing")
+	for _, c := range []struct {
+		was     bool
+		free    uint64
+		missing error
+		low     string
+	}{
+		{false, 1000 << 20, nil, ""},
+		{false, 99 << 20, nil, "99 MiB are free, 100 MiB have to be"},
+		{false, 100 << 20, nil, ""},
+		{true, 100 << 20, nil, "100 MiB are free, 150 MiB have to be"},
+		{true, 150 << 20, nil, ""},
+		{false, 1000 << 20, missing, "missing"},
+		{true, 1000 << 20, missing, "missing"},
+		{true, 0, missing, "0 MiB are free"},
+	} {
+		err := lowness(c.was, c.free, 100<<20, c.missing)
+		if (err == nil) != (c.low == "") || err != nil && (!errors.Is(err, store.ErrLow) || !strings.Contains(err.Error(), c.low)) {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
+// TestRoom_IsGivenBack: deletions are taken on a disk that is nearly full, and make room
+// although nothing else is written.
+func TestRoom_IsGivenBack(t *testing.T) {
+	t.Parallel()
+	mem := vfs.NewMem()
+	s := mustOpen(t, tiny(mem))
+	var puts, drops []store.Op
+	random := rand.NewChaCha8([32]byte{})
+	for n := range 100 {
+		op := testOp(n, 1)
+		op.Event = make([]byte, 4<<10) // that cannot be compressed
+		if _, err := random.Read(op.Event); err != nil {
+			t.Fatal(err)
+		}
+		puts = append(puts, op)
+		drops = append(drops, store.Op{Kind: store.Drop, Key: op.Key, At: op.At})
+	}
+	if _, err := s.Commit(t.Context(), puts); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.db.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	before := tables(t, mem)
+	measured(t, mem, 0)
+	s.room.look()
+	if _, err := s.Commit(t.Context(), drops); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "there is a tenth of the tables", func() bool { return tables(t, mem) < before/10 })
+	mustClose(t, s)
+}
+
+// tables is how many bytes tables take.
+func tables(t *testing.T, files vfs.FS) (bytes int64) {
+	t.Helper()
+	names, err := files.List(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		if filepath.Ext(name) != ".sst" {
+			continue
+		}
+		if info, err := files.Stat(files.PathJoin(dir, name)); err == nil { // else it was just removed
+			bytes += info.Size()
+		}
+	}
+	return bytes
+}
+
+// TestRoom_ReserveStays: it belongs to the directory, not to the works.
+func TestRoom_ReserveStays(t *testing.T) {
+	t.Parallel()
+	mem := vfs.NewMem()
+	measured(t, mem, 1<<19)
+	s := mustOpen(t, tiny(mem))
+	a := newAcked()
+	if err := a.churn(s, 0, 20); err != nil {
+		t.Fatal(err)
+	}
+	mustClose(t, s)
+	if _, err := copyStore(t.Context(), mem, dir, "copy"); err != nil {
+		t.Fatal(err)
+	}
+	names, err := mem.List("copy")
+	if err != nil || slices.Contains(names, reserveName) {
+		t.Errorf("copied: %q, %v", names, err)
+	}
+}
+
+// TestClose_NoRoomForTheMark: half a mark would be damage, so there is none.
+func TestClose_NoRoomForTheMark(t *testing.T) {
+	t.Parallel()
+	mem := vfs.NewMem()
+	files, on := failing(mem, func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpFileWrite && ofFile(op, cleanName+"*") {
+			return syscall.ENOSPC
+		}
+		return nil
+	})
+	s := mustOpen(t, tiny(files))
+	a := newAcked()
+	if err := a.churn(s, 0, 20); err != nil {
+		t.Fatal(err)
+	}
+	on.Store(true)
+	if err := s.Close(); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("close: %v", err)
+	}
+	s = mustOpen(t, tiny(mem))
+	a.check(t, s)
+	mustClose(t, s)
+}
