@@ -26,7 +26,7 @@ type node struct {
 	stop     context.CancelFunc
 	done     chan error
 	up       bool
-	full     bool // the disk
+	disk     disk
 	clock    time.Duration
 	backup   *mem.Backup // what the next start finds
 	old      *mem.Backup // a copy
@@ -45,11 +45,10 @@ type gate struct {
 
 	commits, routes chan struct{} // turns
 	dead            chan struct{} // closed when the broker crashes
+	fatal           chan error    // gets one when a write fails
 	// late: what is about to be committed when the broker crashes is on disk, and
 	// nobody is told.
 	late bool
-	// readOnly: a write failed, and the store takes none any more.
-	readOnly bool
 
 	// Written by the broker's goroutines, read when they rest.
 	committing bool   // a commit waits
@@ -65,11 +64,17 @@ func (g *gate) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, err
 	select {
 	case <-g.commits:
 	case <-g.dead:
-		if !g.late || g.broken() {
+		if !g.late || g.w.broker.disk >= diskFull {
 			return nil, store.ErrClosed
 		}
 	}
-	if g.broken() {
+	switch g.w.broker.disk {
+	case diskFull: // it has its turn all the same where the broker stops
+		return nil, store.ErrReadOnly
+	case diskFails:
+		if len(g.fatal) == 0 {
+			g.fatal <- store.ErrReadOnly
+		}
 		return nil, store.ErrReadOnly
 	}
 	outcomes := make([]store.Outcome, 0, len(ops))
@@ -86,18 +91,47 @@ func (g *gate) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, err
 	return outcomes, nil
 }
 
-// broken reports whether writes fail: from the first that met a full disk on.
-func (g *gate) broken() bool {
-	g.readOnly = g.readOnly || g.w.broker.full
-	return g.readOnly
+// disk is what the broker's disk is like.
+type disk int
+
+const (
+	diskAmple disk = iota
+	// diskLow: it is nearly full, and the broker is to take what makes room alone.
+	diskLow
+	// diskFull: writes wait until it no longer is. Want of file descriptors is the same.
+	diskFull
+	// diskFails: the next write fails, as it does after somebody made the disk
+	// read-only. That ends the broker.
+	diskFails
+)
+
+// Err implements store.Store.
+func (g *gate) Err() error {
+	return [...]error{diskLow: store.ErrLow, diskFull: store.ErrNoRoom, diskFails: nil}[g.w.broker.disk]
+}
+
+// Fatal implements store.Store.
+func (g *gate) Fatal() <-chan error { return g.fatal }
+
+// write does at once what waits for no turn.
+func (g *gate) write(do func() error) error {
+	switch g.w.broker.disk {
+	case diskFull:
+		return store.ErrNoRoom
+	case diskFails:
+		return store.ErrReadOnly
+	}
+	return do()
 }
 
 // MarkSubscribed implements store.Store.
 func (g *gate) MarkSubscribed(ctx context.Context, dt codec.DataType, cluster, uid string) error {
-	if g.broken() {
-		return store.ErrReadOnly
-	}
-	return g.Store.MarkSubscribed(ctx, dt, cluster, uid)
+	return g.write(func() error { return g.Store.MarkSubscribed(ctx, dt, cluster, uid) })
+}
+
+// SetBookmarks implements store.Store.
+func (g *gate) SetBookmarks(ctx context.Context, set map[string][]byte) error {
+	return g.write(func() error { return g.Store.SetBookmarks(ctx, set) })
 }
 
 func (g *gate) look(k store.Key) *store.Meta {
@@ -143,7 +177,7 @@ func (n *node) start() {
 	n.starts++
 	start, ids := n.starts, 0
 	inner := mem.Open(mem.Options{From: n.backup, NewID: func() string { ids++; return fmt.Sprintf("store%d-%d", start, ids) }})
-	n.gate = &gate{Store: inner, w: n.w, commits: make(chan struct{}), routes: make(chan struct{}), dead: make(chan struct{})}
+	n.gate = &gate{Store: inner, w: n.w, commits: make(chan struct{}), routes: make(chan struct{}), dead: make(chan struct{}), fatal: make(chan error, 1)}
 	n.registry = prometheus.NewRegistry()
 	b, err := broker.New(broker.Config{
 		Store: n.gate, Log: slog.New(slog.DiscardHandler), Registry: n.registry,
@@ -203,6 +237,15 @@ func (n *node) end() {
 	}
 }
 
+// commit lets one be made. If it fails, the broker ends.
+func (n *node) commit() {
+	n.gate.commits <- struct{}{}
+	synctest.Wait()
+	if n.disk == diskFails {
+		n.drain()
+	}
+}
+
 func (n *node) canRoute() bool {
 	return n.up && n.gate.routing && n.gate.Head().Revision > n.gate.routed
 }
@@ -211,8 +254,8 @@ func (n *node) steps(list []step) []step {
 	if !n.up {
 		return list
 	}
-	if n.gate.committing {
-		list = append(list, step{"broker", "commit", "", func() { n.gate.commits <- struct{}{} }})
+	if n.gate.committing && n.disk != diskFull {
+		list = append(list, step{"broker", "commit", "", n.commit})
 	}
 	if n.canRoute() {
 		list = append(list, step{"broker", "route", "", func() { n.gate.routes <- struct{}{} }})

@@ -216,12 +216,12 @@ var operations = []operation{
 	{"crash broker", 4, func(w *world, a, _ uint32) string {
 		return w.stopBroker(func() { w.broker.crash(a%2 == 0) })
 	}},
-	{"disk of the broker full", 2, func(w *world, _, _ uint32) string {
-		if !w.broker.up || w.broker.full {
-			return ""
+	{"disk of the broker", 6, func(w *world, a, _ uint32) string {
+		if d := disk(a % 4); w.broker.up && w.broker.disk < diskFails && w.broker.disk != d {
+			w.broker.disk = d
+			return [...]string{"has room", "is nearly full", "is full", "fails the next write"}[d]
 		}
-		w.broker.full = true
-		return "from now on"
+		return ""
 	}},
 	{"drain broker", 3, func(w *world, _, _ uint32) string { return w.stopBroker(w.broker.drain) }},
 	{"start broker", 12, func(w *world, _, b uint32) string {
@@ -229,7 +229,7 @@ var operations = []operation{
 			return ""
 		}
 		w.broker.clock = otherClock(w.broker.clock, b)
-		w.broker.full = false
+		w.broker.disk = diskAmple
 		w.broker.start()
 		return "from its store"
 	}},

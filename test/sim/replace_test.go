@@ -88,7 +88,7 @@ func (w *world) strangers() (list []*agentNode) {
 // letIn lets those in, once their agents have come. If that of a third cluster was
 // the last to come, it is let in first, and refused the next time.
 func (w *world) letIn() string {
-	if !w.broker.up || w.broker.full || w.broker.gate.readOnly {
+	if !w.broker.up || w.broker.disk != diskAmple {
 		return ""
 	}
 	var did []string

@@ -204,10 +204,7 @@ func (w *world) heal() {
 	for _, l := range w.links {
 		l.cut, l.slow = false, false
 	}
-	w.broker.full = false
-	if w.broker.up && w.broker.gate.readOnly {
-		w.broker.crash(false)
-	}
+	w.broker.disk = diskAmple
 	if !w.broker.up {
 		w.broker.start()
 	}
@@ -283,7 +280,7 @@ func (w *world) settleAround(order *rand.Rand) string {
 			stuck[a.name] = true
 		}
 	}
-	if len(stuck) == 0 || w.hub.down || w.source.blind || !w.broker.up || w.broker.full || w.broker.gate.readOnly {
+	if len(stuck) == 0 || w.hub.down || w.source.blind || !w.broker.up || w.broker.disk != diskAmple {
 		return ""
 	}
 	// A create that a stock source gave up, and that comes long after its deletion
