@@ -41,6 +41,7 @@ var attacks = map[string]func(ctx context.Context, t target) error{
 	"reflection": reflection,
 	"resets":     resets,
 	"crumbs":     crumbs,
+	"outlive":    outlive,
 	"lists":      lists,
 	"statuses":   statuses,
 	"ids":        ids,
@@ -275,5 +276,46 @@ func crumbs(ctx context.Context, t target) error {
 			}
 		}
 		return err
+	})
+}
+
+// outlived is what must not be: a connection that was open a second after its
+// certificate had ended.
+const outlived = "connections that outlived their certificates"
+
+// outlive comes with certificates that end within a second, and stays as long as
+// it is let.
+func outlive(ctx context.Context, t target) error {
+	a, err := t.pki.Authority()
+	if err != nil {
+		return err
+	}
+	return sideBySide(ctx, 8, again, func(ctx context.Context) error {
+		now := time.Now()
+		pair, err := a.Issue(pki.Request{Role: pki.Agent, Name: evil, Valid: pki.Period{NotBefore: now.Add(-time.Minute), NotAfter: now.Add(time.Second)}})
+		if err != nil {
+			return err
+		}
+		cert, err := pair.TLS()
+		if err != nil {
+			return err
+		}
+		config := t.config(false)
+		config.Certificates = []tls.Certificate{cert}
+		w, err := t.openWith(ctx, config)
+		if err != nil {
+			return err
+		}
+		defer w.Close()
+		late, cancel := context.WithDeadline(ctx, cert.Leaf.NotAfter.Add(time.Second))
+		defer cancel()
+		select {
+		case <-w.ended.Done():
+		case <-late.Done():
+			if ctx.Err() == nil && t.real {
+				t.load.add(outlived, 1)
+			}
+		}
+		return nil
 	})
 }

@@ -72,13 +72,9 @@ func reuse(_, _ string, raw syscall.RawConn) error {
 	return errors.Join(err, failed)
 }
 
-// secure opens a connection with TLS, with the attacker's certificate or with
-// none. The sink does not shake hands: what would be encrypted is sent in clear.
-func (t target) secure(ctx context.Context, identified bool) (net.Conn, error) {
-	return t.secureWith(ctx, t.config(identified))
-}
-
-func (t target) secureWith(ctx context.Context, config *tls.Config) (net.Conn, error) {
+// secure opens a connection with TLS. The sink does not shake hands: what would be
+// encrypted is sent in clear.
+func (t target) secure(ctx context.Context, config *tls.Config) (net.Conn, error) {
 	raw, err := t.tcp(ctx)
 	if err != nil || !t.real {
 		return raw, err
@@ -127,7 +123,11 @@ type wire struct {
 
 // open speaks the preface; it reads until the connection ends.
 func (t target) open(ctx context.Context, identified bool) (*wire, error) {
-	c, err := t.secure(ctx, identified)
+	return t.openWith(ctx, t.config(identified))
+}
+
+func (t target) openWith(ctx context.Context, config *tls.Config) (*wire, error) {
+	c, err := t.secure(ctx, config)
 	if err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -62,6 +63,9 @@ func TestResets(t *testing.T) { attack(t, "resets") }
 // their bytes.
 func TestCrumbs(t *testing.T) { attack(t, "crumbs") }
 
+// TestOutlive: no connection lives on when its certificate has ended.
+func TestOutlive(t *testing.T) { attack(t, "outlive") }
+
 // attempts are made before a time that is too long counts: beside a fleet that
 // shares its core with others, the p99 of a few seconds is sometimes theirs.
 const attempts = 3
@@ -112,6 +116,9 @@ func (s *stage) attack(name string, length time.Duration) string {
 	recovery := s.recovery(ended, bound(reference.delivery))
 	s.t.Logf("%s, on the broker: %s; %s; %d MiB over %d MiB idle, recovered after %v", name, under, load, growth>>20, idle>>20, recovery)
 
+	if strings.Contains(load, outlived) {
+		s.t.Errorf("there are %s", outlived)
+	}
 	if growth > maxGrowth {
 		s.t.Errorf("the broker grew by %d MiB, at most %d are allowed", growth>>20, maxGrowth>>20)
 	}
