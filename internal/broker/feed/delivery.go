@@ -42,6 +42,7 @@ func (t *stream) deliver(ctx context.Context, e route.Entry) error {
 	if r.Owner != s.scope.Owner {
 		return nil
 	}
+	s.locked(func() { s.mail.Charge(e.Cluster, len(r.Status)) })
 	return t.send(f.status)
 }
 

@@ -149,8 +149,11 @@ func (r *registry) routeOne(c *store.Change) {
 		scope = store.Scope{DataType: c.Key.DataType, Owner: c.Owner}
 	}
 	var flags route.Flags
-	if c.Part == store.SpecPart {
+	switch {
+	case c.Part == store.SpecPart:
 		flags = r.unrouted.flags(c)
+	case c.State == store.Grave: // its source waits for that
+		flags = route.Deletion
 	}
 	for _, s := range r.byScope[scope] {
 		if c.Gone {

@@ -144,7 +144,7 @@ func (f *Feed) open(p transport.Peer, raw transport.RawSubscription) (*subscript
 	s := &subscription{
 		id: f.cfg.NewID(), hello: raw.Hello, conn: p.Conn, since: f.cfg.Now(), party: party, scope: scope, part: part,
 		cursor: f.cursorOf(raw.Hello), intake: f.intake, wake: make(chan struct{}, 1),
-		list: f.claims.Lists.Open(scope, party), applied: applied{budget: f.applied, party: party},
+		list: f.claims.Lists.Open(scope, party), applied: applied{budget: f.applied, party: party}, mail: mailboxFor(part),
 	}
 	return s, nil
 }

@@ -42,6 +42,14 @@ type subscription struct {
 	applied  applied
 }
 
+// mailboxFor returns an empty mailbox: a source's is shared by its clusters.
+func mailboxFor(part codec.Subresource) route.Mailbox {
+	if part == codec.Status {
+		return route.Shared()
+	}
+	return route.Mailbox{}
+}
+
 // list is what a party says it has.
 type list struct {
 	versions []codec.ResourceVersion // of an agent

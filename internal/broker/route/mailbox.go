@@ -7,7 +7,11 @@
 // every mailbox to exactly one stream and guards it.
 package route
 
-import "math"
+import (
+	"math"
+
+	"github.com/hawser-io/hawser/internal/fair"
+)
 
 // Key names a record within the data type of a subscription.
 type Key struct {
@@ -64,20 +68,79 @@ type slot struct {
 
 type list struct{ head, tail int32 }
 
+// line is what there is of one cluster, or of all.
+type line struct {
+	queue [queues]list
+	turn  uint8
+	size  int
+}
+
+var nothing = [queues]list{{none, none}, {none, none}, {none, none}}
+
 // Mailbox is the set of records one subscription still has to be sent. A record
 // is in it at most once, and one that is posted again keeps its place, so that
 // neither a fast source nor a slow reader makes it grow beyond the number of
 // works, and no work waits for ever. Three queues (fresh changes, deletions,
 // answers to resync requests) take turns.
 //
-// The zero value is empty and ready. Every method but Oldest takes constant time
-// (amortised). A Mailbox is for one goroutine at a time.
+// A mailbox that is [Shared] has such queues for each cluster, and the clusters take turns: a
+// cluster whose records change all the time, or are large, delays those of another one by a turn.
+//
+// The zero value is empty and ready, for one cluster. Every method but Oldest takes constant time
+// (amortised), Next of a shared one the logarithm of the number of clusters. A Mailbox is for
+// one goroutine at a time.
 type Mailbox struct {
 	slots []slot
 	free  int32 // list of unused slots, linked by next; valid when slots != nil
 	byKey map[Key]int32
-	queue [queues]list
-	turn  uint8
+	only  line // unless it is shared
+	// clusters are the lines of a shared one that are not empty; turns says whose turn it is.
+	shared   bool
+	clusters map[string]*line
+	turns    fair.Turns[string]
+}
+
+// Shared returns an empty mailbox in which clusters take turns.
+func Shared() Mailbox { return Mailbox{shared: true} }
+
+// turnCost is what an entry costs whatever its size, in bytes.
+const turnCost = 1 << 10
+
+// Charge says how many bytes an entry of a cluster had that Next returned.
+func (m *Mailbox) Charge(cluster string, bytes int) {
+	if m.shared {
+		m.turns.Charge(cluster, bytes)
+	}
+}
+
+// lineOf is where the entries of a cluster stand.
+func (m *Mailbox) lineOf(cluster string) *line {
+	if m.shared {
+		return m.clusters[cluster]
+	}
+	return &m.only
+}
+
+// open is lineOf for an entry that comes.
+func (m *Mailbox) open(cluster string) *line {
+	l := m.lineOf(cluster)
+	if l == nil {
+		l = &line{queue: nothing}
+		if m.clusters == nil {
+			m.clusters = map[string]*line{}
+		}
+		m.clusters[cluster] = l
+		m.turns.Join(cluster)
+	}
+	return l
+}
+
+// shut forgets the line of a cluster if it is empty.
+func (m *Mailbox) shut(cluster string, l *line) {
+	if m.shared && l.size == 0 {
+		delete(m.clusters, cluster)
+		m.turns.Leave(cluster)
+	}
 }
 
 // Post adds a change that the router saw. For an entry that is there already, what is known of it is merged:
@@ -126,11 +189,16 @@ func (m *Mailbox) Next() (Entry, bool) {
 	if len(m.byKey) == 0 {
 		return Entry{}, false
 	}
-	for m.queue[m.turn].head == none {
-		m.turn = (m.turn + 1) % queues
+	l := &m.only
+	if m.shared {
+		cluster, _ := m.turns.Next(turnCost)
+		l = m.clusters[cluster]
 	}
-	i := m.queue[m.turn].head
-	m.turn = (m.turn + 1) % queues
+	for l.queue[l.turn].head == none {
+		l.turn = (l.turn + 1) % queues
+	}
+	i := l.queue[l.turn].head
+	l.turn = (l.turn + 1) % queues
 	e := m.slots[i].Entry
 	m.remove(i)
 	return e, true
@@ -151,10 +219,8 @@ func (m *Mailbox) Len() int { return len(m.byKey) }
 // then. false: the mailbox is empty.
 func (m *Mailbox) Oldest() (uint64, bool) {
 	oldest := uint64(math.MaxUint64)
-	for _, l := range m.queue {
-		for i := l.head; len(m.byKey) > 0 && i != none; i = m.slots[i].next {
-			oldest = min(oldest, m.slots[i].Revision)
-		}
+	for _, i := range m.byKey {
+		oldest = min(oldest, m.slots[i].Revision)
 	}
 	return oldest, len(m.byKey) > 0
 }
@@ -187,8 +253,7 @@ func (m *Mailbox) insert(k Key, revision uint64, f Flags) {
 
 // reset makes an empty mailbox whose lists are linked by slot numbers.
 func (m *Mailbox) reset() {
-	nothing := list{head: none, tail: none}
-	*m = Mailbox{slots: m.slots[:0], free: none, byKey: map[Key]int32{}, queue: [queues]list{nothing, nothing, nothing}, turn: m.turn}
+	*m = Mailbox{slots: m.slots[:0], free: none, byKey: map[Key]int32{}, only: line{queue: nothing, turn: m.only.turn}, shared: m.shared}
 }
 
 func (m *Mailbox) setFlags(i int32, f Flags) {
@@ -200,8 +265,10 @@ func (m *Mailbox) setFlags(i int32, f Flags) {
 }
 
 func (m *Mailbox) enqueue(i int32, q uint8) {
-	l := &m.queue[q]
 	s := &m.slots[i]
+	line := m.open(s.Cluster)
+	line.size++
+	l := &line.queue[q]
 	s.queue, s.prev, s.next = q, l.tail, none
 	if l.tail == none {
 		l.head = i
@@ -213,7 +280,9 @@ func (m *Mailbox) enqueue(i int32, q uint8) {
 
 func (m *Mailbox) dequeue(i int32) {
 	s := &m.slots[i]
-	l := &m.queue[s.queue]
+	line := m.lineOf(s.Cluster)
+	line.size--
+	l := &line.queue[s.queue]
 	if s.prev == none {
 		l.head = s.next
 	} else {
@@ -232,9 +301,11 @@ const shrinkAbove = 4
 
 func (m *Mailbox) remove(i int32) {
 	m.dequeue(i)
+	cluster := m.slots[i].Cluster
+	m.shut(cluster, m.lineOf(cluster))
 	delete(m.byKey, m.slots[i].Key)
 	if len(m.byKey) == 0 && len(m.slots) > shrinkAbove {
-		*m = Mailbox{turn: m.turn}
+		*m = Mailbox{only: line{turn: m.only.turn}, shared: m.shared}
 		return
 	}
 	m.slots[i] = slot{next: m.free}

@@ -75,6 +75,126 @@ func TestMailbox_FreshChangeLeavesTheAnswer(t *testing.T) {
 	}
 }
 
+// TestMailbox_ClustersTakeTurns: a cluster with many records, or with large ones that are posted
+// again as soon as they were sent, delays those of another one by a turn each.
+func TestMailbox_ClustersTakeTurns(t *testing.T) {
+	m := route.Shared()
+	flood := func(n int) route.Key { return route.Key{Cluster: "flood", ResourceID: fmt.Sprint("w", n)} }
+	for i := range 100 {
+		m.Post(flood(i), uint64(i+1), 0)
+	}
+	const quiet, large, small = 16, 200 << 10, 2 << 10
+	for i := range quiet {
+		m.Post(key(i), uint64(200+i), 0)
+	}
+	revision, sent, bytes := uint64(300), 0, 0
+	for sent < quiet {
+		e, ok := m.Next()
+		if !ok {
+			t.Fatalf("nothing is left, and %d of %d were sent", sent, quiet)
+		}
+		if e.Cluster != "flood" {
+			m.Charge(e.Cluster, small)
+			sent++
+			continue
+		}
+		m.Charge(e.Cluster, large)
+		bytes += large
+		revision++
+		m.Post(e.Key, revision, 0)
+	}
+	if bytes > 2*large {
+		t.Errorf("%d bytes of the flood were sent before all of the other cluster", bytes)
+	}
+	if n := m.Len(); n != 100 {
+		t.Errorf("%d entries are left", n)
+	}
+	for i := range 100 {
+		m.Remove(flood(i))
+	}
+	m.Post(key(0), 1000, 0)
+	if e, ok := m.Next(); !ok || e.Key != key(0) || m.Len() != 0 {
+		t.Errorf("after all %+v, %v", e, ok)
+	}
+}
+
+// TestMailbox_SharedEqualsOneForEachCluster: what a cluster's entries are, and in which order,
+// does not depend on the others.
+func TestMailbox_SharedEqualsOneForEachCluster(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := route.Shared()
+		apart := map[string]*route.Mailbox{"a": {}, "b": {}, "c": {}}
+		revision := uint64(100)
+		flag := rapid.SampledFrom([]route.Flags{0, 0, route.Deletion})
+		k := rapid.Custom(func(t *rapid.T) route.Key {
+			return route.Key{Cluster: rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "cluster"), ResourceID: fmt.Sprint(rapid.IntRange(0, 5).Draw(t, "n"))}
+		})
+		size := func() (n int) {
+			for _, o := range apart {
+				n += o.Len()
+			}
+			return n
+		}
+		emptied := func(cluster string) { // whose turn it was among its queues is forgotten then
+			if apart[cluster].Len() == 0 {
+				apart[cluster] = &route.Mailbox{}
+			}
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"post": func(t *rapid.T) {
+				revision++
+				k, f := k.Draw(t, "key"), flag.Draw(t, "flags")
+				m.Post(k, revision, f)
+				apart[k.Cluster].Post(k, revision, f)
+			},
+			"answer": func(t *rapid.T) {
+				k := k.Draw(t, "key")
+				m.Answer(k, revision, 0)
+				apart[k.Cluster].Answer(k, revision, 0)
+			},
+			"remove": func(t *rapid.T) {
+				k := k.Draw(t, "key")
+				m.Remove(k)
+				apart[k.Cluster].Remove(k)
+				emptied(k.Cluster)
+			},
+			"next": func(t *rapid.T) {
+				had := size()
+				e, ok := m.Next()
+				if ok != (had > 0) {
+					t.Fatalf("next %v of %d", ok, had)
+				}
+				if !ok {
+					return
+				}
+				if want, _ := apart[e.Cluster].Next(); want != e {
+					t.Fatalf("next is %+v, of this cluster alone %+v", e, want)
+				}
+				emptied(e.Cluster)
+				m.Charge(e.Cluster, rapid.IntRange(0, 1<<20).Draw(t, "bytes"))
+				if rapid.Bool().Draw(t, "returned") {
+					m.Return(e)
+					apart[e.Cluster].Return(e)
+				}
+			},
+			"": func(t *rapid.T) {
+				if m.Len() != size() {
+					t.Fatalf("%d entries, want %d", m.Len(), size())
+				}
+				oldest := uint64(0)
+				for _, o := range apart {
+					if r, ok := o.Oldest(); ok && (oldest == 0 || r < oldest) {
+						oldest = r
+					}
+				}
+				if got, ok := m.Oldest(); ok != (size() > 0) || ok && got != oldest {
+					t.Fatalf("oldest %d (%v), want %d", got, ok, oldest)
+				}
+			},
+		})
+	})
+}
+
 // naive is a mailbox written for readers only: one slice, searched.
 type naive struct {
 	entries []route.Entry // in order of arrival in their queue
