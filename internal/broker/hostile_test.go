@@ -62,3 +62,26 @@ func TestPublish_WhatIsDearToReadIsRefusedCheaply(t *testing.T) {
 		}
 	})
 }
+
+// TestSubscribe_NamesAreShortAndPrintable: what a subscription names is kept and logged.
+func TestSubscribe_NamesAreShortAndPrintable(t *testing.T) {
+	for name, edit := range map[string]func(r *transport.RawSubscription, bad string){
+		"data_type":    func(r *transport.RawSubscription, bad string) { r.DataType += bad },
+		"cluster_name": func(r *transport.RawSubscription, bad string) { r.Cluster = bad },
+		"source":       func(r *transport.RawSubscription, bad string) { r.Source = bad },
+		codec.HeaderClusterUID: func(r *transport.RawSubscription, bad string) {
+			r.Hello = transport.Hello{Protocol: 1, ClusterUID: bad}
+		},
+	} {
+		for _, bad := range []string{strings.Repeat("x", 60_000), "\x1b[2J"} {
+			inWorld(t, broker.Config{}, func(w *world) {
+				raw := transport.RawSubscription{DataType: codec.ManifestBundles.String(), Cluster: "c1"}
+				edit(&raw, bad)
+				e := w.refused(w.Subscribe(w.Context(), w.agent("c1"), raw, nil), transport.CodeInvalid)
+				if e.Attribute != name || len(e.Error()) > 500 {
+					t.Errorf("%s: %.500v", name, e)
+				}
+			})
+		}
+	}
+}

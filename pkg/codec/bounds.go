@@ -2,6 +2,7 @@ package codec
 
 import (
 	"strconv"
+	"strings"
 	"unicode"
 	"unicode/utf8"
 
@@ -35,6 +36,35 @@ func nameProblem[T string | []byte](text T) string {
 		}
 	}
 	return ""
+}
+
+// checkNames is CheckName for what the data of an event names.
+func checkNames(texts ...string) error {
+	for _, text := range texts {
+		if err := CheckName("data", text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// shown is a text for people as far as it may be shown: cut, and without what cannot be
+// printed.
+func shown(text string) string {
+	if nameProblem(text) == "" {
+		return text
+	}
+	text = strings.Map(func(c rune) rune {
+		if c == utf8.RuneError || !unicode.IsPrint(c) {
+			return ' '
+		}
+		return c
+	}, text[:min(len(text), 2*MaxNameBytes)])
+	for len(text) > MaxNameBytes {
+		_, last := utf8.DecodeLastRuneInString(text)
+		text = text[:len(text)-last]
+	}
+	return text
 }
 
 // foreignProblem is nameProblem for what is not ASCII.

@@ -1,6 +1,7 @@
 package codec
 
 import (
+	"cmp"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -190,6 +191,9 @@ func ParseInventoryRequest(e Event) (InventoryRequest, error) {
 	if err := syncPayload(e, TypeInventoryRequest, &m); err != nil {
 		return InventoryRequest{}, err
 	}
+	if err := checkNames(m.GetClusters()...); err != nil {
+		return InventoryRequest{}, err
+	}
 	return InventoryRequest{Clusters: m.GetClusters(), PageToken: m.GetPageToken()}, nil
 }
 
@@ -277,20 +281,35 @@ func ParseCompared(e Event) (Compared, error) {
 		return Compared{}, err
 	}
 	c := Compared{Position: positionOf(m.GetPosition()), AllClusters: m.GetAllClusters()}
-	for _, pc := range m.GetClusters() {
-		cl := ClusterComparison{Cluster: pc.GetCluster(), Reason: pc.GetReason()}
-		if cl.Cluster == "" {
-			return Compared{}, attributeError("data", "", "a compared cluster has no name")
+	if p := m.GetPosition(); p != nil {
+		if err := checkNames(p.GetUid(), p.GetResourceVersion()); err != nil {
+			return Compared{}, err
 		}
-		for _, w := range pc.GetWithheld() {
-			if w.GetResourceId() == "" || w.GetRevision() == 0 {
-				return Compared{}, attributeError("data", "", "a withheld deletion needs resource_id and revision")
-			}
-			cl.Withheld = append(cl.Withheld, WithheldDeletion{ResourceID: w.GetResourceId(), Name: w.GetName(), Revision: w.GetRevision()})
+	}
+	for _, pc := range m.GetClusters() {
+		cl, err := comparisonOf(pc)
+		if err != nil {
+			return Compared{}, err
 		}
 		c.Clusters = append(c.Clusters, cl)
 	}
 	return c, nil
+}
+
+func comparisonOf(m *hawserv1.ClusterComparison) (c ClusterComparison, err error) {
+	c = ClusterComparison{Cluster: m.GetCluster(), Reason: shown(m.GetReason())}
+	if c.Cluster == "" {
+		return c, attributeError("data", "", "a compared cluster has no name")
+	}
+	err = checkNames(c.Cluster)
+	for _, w := range m.GetWithheld() {
+		if w.GetResourceId() == "" || w.GetRevision() == 0 {
+			return c, attributeError("data", "", "a withheld deletion needs resource_id and revision")
+		}
+		err = cmp.Or(err, checkNames(w.GetResourceId(), w.GetName()))
+		c.Withheld = append(c.Withheld, WithheldDeletion{ResourceID: w.GetResourceId(), Name: w.GetName(), Revision: w.GetRevision()})
+	}
+	return c, err
 }
 
 func protoPosition(p *HubPosition) *hawserv1.HubPosition {

@@ -82,8 +82,11 @@ func drawPosition(t *rapid.T) *HubPosition {
 	if rapid.Bool().Draw(t, "no position") {
 		return nil
 	}
-	return &HubPosition{UID: rapid.String().Draw(t, "hub"), ResourceVersion: rapid.String().Draw(t, "resource version")}
+	return &HubPosition{UID: names.Draw(t, "hub"), ResourceVersion: names.Draw(t, "resource version")}
 }
+
+// names are what may be a name, the empty one too.
+var names = rapid.StringMatching(`[a-zA-Z0-9 äö.-]{0,12}`)
 
 func drawCursor(t *rapid.T) Cursor {
 	token := rapid.StringMatching(`[a-z0-9-]{1,10}`)
@@ -121,7 +124,7 @@ func TestSyncEvents_RoundTrip(t *testing.T) {
 		gotA, err := ParseAck(wire(t, e, err))
 		same(t, a, gotA, err)
 
-		r := InventoryRequest{Clusters: rapid.SliceOfN(rapid.String(), 1, 3).Draw(t, "clusters"), PageToken: rapid.String().Draw(t, "page")}
+		r := InventoryRequest{Clusters: rapid.SliceOfN(names, 1, 3).Draw(t, "clusters"), PageToken: rapid.String().Draw(t, "page")}
 		e, err = NewInventoryRequest(syncSource, r)
 		gotR, err := ParseInventoryRequest(wire(t, e, err))
 		same(t, r, gotR, err)
@@ -141,8 +144,8 @@ func TestSyncEvents_RoundTrip(t *testing.T) {
 
 		compared := Compared{
 			Clusters: []ClusterComparison{{
-				Cluster: rapid.StringN(1, 9, -1).Draw(t, "compared cluster"), Reason: rapid.String().Draw(t, "reason"),
-				Withheld: []WithheldDeletion{{ResourceID: "u", Name: rapid.String().Draw(t, "withheld"), Revision: rapid.Uint64Min(1).Draw(t, "of")}},
+				Cluster: "c" + names.Draw(t, "compared cluster"), Reason: names.Draw(t, "reason"),
+				Withheld: []WithheldDeletion{{ResourceID: "u", Name: names.Draw(t, "withheld"), Revision: rapid.Uint64Min(1).Draw(t, "of")}},
 			}},
 			Position: drawPosition(t), AllClusters: rapid.Bool().Draw(t, "all"),
 		}
@@ -182,6 +185,8 @@ func TestParseSync_NamesWhatIsWrong(t *testing.T) {
 	inventory := func(e Event) error { _, err := ParseInventory(e); return err }
 	request := func(e Event) error { _, err := ParseInventoryRequest(e); return err }
 	compared := func(e Event) error { _, err := ParseCompared(e); return err }
+	unexplained := func(e Event) error { _, err := ParseUnexplained(e); return err }
+	long := strings.Repeat("l", MaxNameBytes+1)
 	of := func(c *hawserv1.ClusterComparison) Event {
 		return build(TypeCompared, &hawserv1.Compared{Clusters: []*hawserv1.ClusterComparison{c}})
 	}
@@ -207,6 +212,11 @@ func TestParseSync_NamesWhatIsWrong(t *testing.T) {
 		{"cluster without a name", "data", compared, of(&hawserv1.ClusterComparison{})},
 		{"withheld without an id", "data", compared, of(&hawserv1.ClusterComparison{Cluster: "c", Withheld: []*hawserv1.WithheldDeletion{{Revision: 1}}})},
 		{"withheld without a revision", "data", compared, of(&hawserv1.ClusterComparison{Cluster: "c", Withheld: []*hawserv1.WithheldDeletion{{ResourceId: "u"}}})},
+		{"cluster that cannot be printed", "data", compared, of(&hawserv1.ClusterComparison{Cluster: "c\x1b[2J"})},
+		{"withheld with a long id", "data", compared, of(&hawserv1.ClusterComparison{Cluster: "c", Withheld: []*hawserv1.WithheldDeletion{{ResourceId: long, Revision: 1}}})},
+		{"position that is long", "data", compared, build(TypeCompared, &hawserv1.Compared{Position: &hawserv1.HubPosition{Uid: long}})},
+		{"cluster with a long name", "data", request, build(TypeInventoryRequest, &hawserv1.InventoryRequest{Clusters: []string{long}})},
+		{"name that cannot be printed", "data", unexplained, build(TypeUnexplained, &hawserv1.Unexplained{Records: []*hawserv1.UnexplainedRecord{{Uid: "u", Name: "\u202e"}}})},
 		{"tag", "data", inventory, build(TypeInventory, &hawserv1.Inventory{Records: []*hawserv1.InventoryRecord{{Tag: []byte("short")}}})},
 	} {
 		err := c.parse(c.event)
@@ -214,5 +224,23 @@ func TestParseSync_NamesWhatIsWrong(t *testing.T) {
 		if !errors.As(err, &a) || a.Attribute != c.attribute {
 			t.Errorf("%s in %s: %v does not name %q", c.name, c.event.Type(), err, c.attribute)
 		}
+	}
+}
+
+// TestParseSync_TextsForPeopleAreShown: what explains something is cut and cleaned, not
+// refused.
+func TestParseSync_TextsForPeopleAreShown(t *testing.T) {
+	reason := "two lines\nand \x1b[2J" + strings.Repeat("ä", MaxNameBytes)
+	e, err := NewCompared(syncSource, Compared{Clusters: []ClusterComparison{{Cluster: "c", Reason: reason}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := ParseCompared(e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := c.Clusters[0].Reason
+	if !strings.HasPrefix(got, "two lines and  [2Jää") || CheckName("reason", got) != nil || len(got) < MaxNameBytes-2 {
+		t.Errorf("%d bytes: %q", len(got), got)
 	}
 }

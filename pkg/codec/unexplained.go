@@ -66,7 +66,10 @@ func ParseUnexplained(e Event) (Unexplained, error) {
 		if r.GetUid() == "" || r.GetName() == "" || max(len(r.GetUid()), len(r.GetName()), len(r.GetOutcome())) > maxUnexplainedText {
 			return Unexplained{}, attributeError("data", "", fmt.Sprintf("a record needs uid and name, and no text of more than %d bytes", maxUnexplainedText))
 		}
-		next := UnexplainedRecord{UID: r.GetUid(), Name: r.GetName(), Objects: r.GetObjects(), Shared: r.GetShared(), Outcome: r.GetOutcome()}
+		if err := checkNames(r.GetUid(), r.GetName()); err != nil {
+			return Unexplained{}, err
+		}
+		next := UnexplainedRecord{UID: r.GetUid(), Name: r.GetName(), Objects: r.GetObjects(), Shared: r.GetShared(), Outcome: shown(r.GetOutcome())}
 		if r.GetCreated() != nil {
 			if r.GetCreated().CheckValid() != nil {
 				return Unexplained{}, attributeError("data", "", "a record has a time that is none")
@@ -91,6 +94,9 @@ func ParseResolve(e Event) (Resolve, error) {
 	}
 	if m.GetUid() == "" || m.GetName() == "" {
 		return Resolve{}, attributeError("data", "", "needs uid and name")
+	}
+	if err := checkNames(m.GetUid(), m.GetName()); err != nil {
+		return Resolve{}, err
 	}
 	return Resolve{UID: m.GetUid(), Name: m.GetName(), Adopt: m.GetAdopt()}, nil
 }

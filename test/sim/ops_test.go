@@ -507,7 +507,7 @@ func hostile(w *world, a, b uint32) string {
 	from := w.shop.link
 	var e codec.Event
 	var err error
-	switch a % 5 {
+	switch a % 6 {
 	case 1: // another source's work
 		o.Generation, o.DeletionTimestamp = o.Generation+1, nil
 		o.Spec.Workload.Manifests = manifests("stolen", "stolen", o.Generation, b)
@@ -519,6 +519,13 @@ func hostile(w *world, a, b uint32) string {
 	case 3: // under another source's name
 		params.Source, params.Action = hubName, codec.DeleteRequest
 		e, err = manifestwork.EncodeSpec(o, params)
+	case 4: // an agent whose status no later one could follow
+		from = w.agents[0].link
+		ref := manifestwork.Ref{ResourceID: string(o.UID), Name: o.Name, Cluster: o.Namespace, Generation: o.Generation}
+		e, err = manifestwork.EncodeStatus(ref, o.Status, manifestwork.StatusParams{
+			ID: w.newID(), Now: time.Now(), Source: "liar", OriginalSource: hubName, Action: codec.UpdateRequest,
+			SequenceID: []string{"9223372036854771711", fmt.Sprint(1<<60 | 7<<12)}[b/8%2], Deleted: b/16%2 == 1,
+		})
 	default: // a lying agent: the work is gone
 		from = w.agents[0].link
 		ref := manifestwork.Ref{ResourceID: string(o.UID), Name: o.Name, Cluster: o.Namespace, Generation: o.Generation + 1}
@@ -540,7 +547,7 @@ func hostile(w *world, a, b uint32) string {
 	go func() { // ends with the broker, at the latest; nobody waits for the answer
 		_, _ = broker.Publish(context.Background(), peer, raw, "")
 	}()
-	return fmt.Sprintf("%s: case %d about %s", from.id, a%5, o.UID)
+	return fmt.Sprintf("%s: case %d about %s", from.id, a%6, o.UID)
 }
 
 // eavesdrop subscribes to what is another party's.

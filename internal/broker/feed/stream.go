@@ -1,6 +1,7 @@
 package feed
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -110,15 +111,23 @@ func (f *Feed) accepted(s *subscription) transport.Accepted {
 	return a
 }
 
+// checkNames refuses names that could be neither kept nor shown.
+func checkNames(raw *transport.RawSubscription) error {
+	return cmp.Or(codec.CheckName("data_type", raw.DataType), codec.CheckName("source", raw.Source),
+		codec.CheckName("cluster_name", raw.Cluster), codec.CheckName(codec.HeaderClusterUID, raw.Hello.ClusterUID))
+}
+
 // open checks what was asked for and who asks.
 func (f *Feed) open(p transport.Peer, raw transport.RawSubscription) (*subscription, error) {
 	if err := f.registry.closing(); err != nil {
 		return nil, err
 	}
 	d, err := codec.ParseDataType(raw.DataType)
-	if err != nil {
+	if err = cmp.Or(checkNames(&raw), err); err != nil {
 		e := call.Undecodable(err)
-		e.Attribute = "data_type"
+		if e.Attribute == "type" {
+			e.Attribute = "data_type"
+		}
 		return nil, e
 	}
 	if _, ok := codec.Lookup(d); !ok {
