@@ -334,13 +334,20 @@ func (s *Set) Each(f func(w *Work, unconfirmed bool)) {
 
 // Versions is the content of a spec resync request: everything that is held. A
 // stock broker answers no list as such, so that nobody would ever confirm what
-// it does not send: it is not told of unconfirmed works.
+// it does not send: it is not told of unconfirmed works. Ours repeats a deletion that
+// was loaded, and is not told its version.
 func (s *Set) Versions() []codec.ResourceVersion {
 	list := make([]codec.ResourceVersion, 0, len(s.works))
 	for _, w := range s.All() {
-		if s.hawser || !s.works[w.ResourceID].unconfirmed {
-			list = append(list, codec.ResourceVersion{ResourceID: w.ResourceID, ResourceVersion: w.Version, Tag: w.Tag.String()})
+		e := s.works[w.ResourceID]
+		if e.unconfirmed && !s.hawser {
+			continue
 		}
+		v := codec.ResourceVersion{ResourceID: w.ResourceID, ResourceVersion: w.Version, Tag: w.Tag.String()}
+		if e.loadedDeletion() {
+			v.ResourceVersion = 0
+		}
+		list = append(list, v)
 	}
 	return list
 }

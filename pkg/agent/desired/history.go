@@ -72,11 +72,21 @@ func (s *Set) judge(held *entry, spec *manifestwork.Spec) Outcome {
 		}
 	case spec.Version == 0 || spec.Version >= held.Version:
 		return Accepted // another store, with revisions of its own
-	case held.finished && !spec.Deleting:
+	case (held.finished || held.loadedDeletion()) && !spec.Deleting:
 		return Accepted // as if it had been forgotten already: the work was made anew
 	}
 	return Stale
 }
+
+// loadedDeletion reports whether a deletion was loaded, and no broker has repeated it since. It
+// may be older than the work:
+//
+//	t1 The agent confirms the deletion.
+//	t2 The work is made anew under its id. Versions begin anew.
+//	t3 A power loss takes the journal back behind t2.
+//
+// Therefore its version says nothing against a work, neither here nor to the broker.
+func (e *entry) loadedDeletion() bool { return e.Deleting && e.unconfirmed }
 
 // Finished says that nothing is left of a deleted work, unless it was replaced
 // meanwhile.

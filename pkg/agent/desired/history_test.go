@@ -163,6 +163,40 @@ func TestSet_LoadedWorks(t *testing.T) {
 	}
 }
 
+// A deletion that was loaded may be older than the life of the work that the broker has,
+// whose versions began anew: it says nothing against that one. What came in this process,
+// and a work that was loaded, do.
+func TestSet_LoadedDeletionOfAnEarlierLife(t *testing.T) {
+	for name, c := range map[string]struct {
+		loaded, deleting bool
+		version          int64
+		want             desired.Outcome
+	}{
+		"a deletion":            {loaded: true, deleting: true, version: 0, want: desired.Accepted},
+		"a work":                {loaded: true, version: 2, want: desired.Stale},
+		"a deletion, confirmed": {deleting: true, version: 2, want: desired.Stale},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := desired.New()
+			s.Subscribed(true)
+			held := spec{id: "1", version: 2, revision: 10, deleting: c.deleting}.received()
+			s.Accept(held, "")
+			if c.loaded {
+				w := s.Get("1")
+				s = desired.New()
+				s.Load(w)
+			}
+			s.Subscribed(true)
+			if l := s.Versions(); len(l) != 1 || l[0].ResourceVersion != c.version {
+				t.Errorf("listed %v", l)
+			}
+			if d := s.Accept(spec{id: "1", version: 1, revision: 4}.received(), ""); d.Outcome != c.want {
+				t.Errorf("the next life is %v, want %v", d.Outcome, c.want)
+			}
+		})
+	}
+}
+
 // A stock broker sends what its hub has now. What an earlier process held says
 // nothing against that: the hub may have gone back in time, the work may have been
 // made anew under its id, or have another source there. Deletions obey their owner.
