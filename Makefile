@@ -129,7 +129,7 @@ test-fast: unit ## the quick check while working: two minutes once built
 .PHONY: test
 test: ## everything a change must pass
 	@rm -rf .cache/tests
-	@MAKE='$(MAKE)' .ci/stages fresh tidy lint-proto lint-go controlplane unit race fuzz-short interop docs e2e guarantees
+	@MAKE='$(MAKE)' .ci/stages fresh tidy lint-proto lint-go controlplane unit race fuzz-short interop docs hostile e2e guarantees
 
 .PHONY: fuzz
 fuzz: ## fuzz every target for FUZZTIME (default 60s) each, going on where it ended

@@ -25,7 +25,7 @@ const (
 )
 
 // stages are those that have to have run.
-var stages = []string{"unit", "race", "interop", "docs", "e2e"}
+var stages = []string{"unit", "race", "interop", "docs", "hostile", "e2e"}
 
 // outcomes is what became of the tests of one stage.
 type outcomes map[testlog.Name]testlog.Outcome
