@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/pkg/agent"
 	"github.com/hawser-io/hawser/pkg/agent/hub"
 	"github.com/hawser-io/hawser/pkg/agent/journal"
@@ -169,6 +170,16 @@ func (p *process) refused() prometheus.Collector {
 func (p *process) policyReady() error {
 	if r := p.running.Load(); r != nil {
 		return r.policy.ready()
+	}
+	return nil
+}
+
+// late names the works that take long; the agent is ready all the same.
+func (p *process) late() error {
+	if r := p.running.Load(); r != nil {
+		if late := r.Late(); late != "" {
+			return telemetry.Notice(errors.New("these take long, others do not wait for them: " + late))
+		}
 	}
 	return nil
 }

@@ -78,6 +78,7 @@ func serve(ctx context.Context, cfg *config, stderr io.Writer) (err error) {
 	health.Add("policy", p.policyReady)
 	health.Add("cluster", p.unlessStandby(p.clusterReady))
 	health.Add("broker", p.unlessStandby(p.brokerReady))
+	health.Add("works", p.late)
 	log.Info("starting", "program", telemetry.Version(program), "cluster", cfg.clusterName, "broker", broker.URL)
 	return run.Group(ctx,
 		run.Task{Name: "agent", Run: p.run},

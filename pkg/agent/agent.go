@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -112,6 +113,7 @@ type Agent struct {
 	session *session.Session
 	gate    *gate
 	metrics *Metrics
+	turns   *turns
 
 	clusterUID atomic.Pointer[string]
 	started    chan struct{} // closed once the journal was read
@@ -162,6 +164,7 @@ func New(c Config) (*Agent, error) {
 		Wait: jittered, Now: time.Now, Random: rand.Float64, NewID: uuid.NewString,
 		Wake: a.wake, Send: a.send, Sync: a.sync, Save: a.save, Journal: c.Journal, Log: c.Log, Metrics: a.metrics,
 	})
+	a.turns = newTurns(c.Workers, a.reconcile)
 	a.gate = &gate{Dialer: c.Dialer, admit: c.Admit, identity: c.HubIdentity, log: c.Log}
 	a.session = session.New(session.Config{
 		Dialer: a.gate, Party: party{a}, Log: c.Log, Metrics: sessions,
@@ -229,8 +232,9 @@ func (a *Agent) Run(ctx context.Context) error {
 			case <-a.started:
 			case <-ctx.Done():
 			}
-			return works.serve(ctx, a.config.Workers, a.reconcile)
+			return a.turns.serve(ctx, works, a.config.Workers)
 		}},
+		run.Task{Name: "watchdog", Run: a.tellLate},
 		run.Task{Name: "reports", Run: func(ctx context.Context) error { return reports.serve(ctx, publishesInFlight, a.publish) }},
 		run.Task{Name: "journal", Run: func(ctx context.Context) error { return saves.serve(ctx, 1, a.saveNow) }},
 		run.Task{Name: "session", Run: a.connect},
@@ -244,6 +248,38 @@ func (a *Agent) Run(ctx context.Context) error {
 func (a *Agent) Follow(r protect.Rules) {
 	a.config.Guard.Follow(r)
 	a.core.RulesChanged()
+}
+
+// tellLate says of works that take long that they do.
+func (a *Agent) tellLate(ctx context.Context) error {
+	t := time.NewTicker(lookForLate)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.C:
+		}
+		for _, w := range a.turns.late(true) {
+			if w.news {
+				a.config.Log.WarnContext(ctx, "a work takes long", "applied_manifest_work", w.key, "since", w.since, "waits_for", w.waits)
+				a.core.TakesLong(w.key, w.since, w.waits)
+				if !a.turns.goesOn(w) {
+					a.wake(w.key, false) // it has ended meanwhile, and its status must not say so
+				}
+			}
+		}
+	}
+}
+
+// Late names the works that the agent has been bringing in line for long, with what each waits
+// for; "" if there are none. All else goes on meanwhile.
+func (a *Agent) Late() string {
+	var names []string
+	for _, w := range a.turns.late(false) {
+		names = append(names, w.String())
+	}
+	return strings.Join(names, "; ")
 }
 
 // ClusterReady returns nil once the agent sees the cluster, BrokerReady while

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/hawser-io/hawser/pkg/agent/cluster"
 	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
@@ -99,7 +100,8 @@ type running struct {
 	b        *broker
 	a        *Agent
 	registry *prometheus.Registry
-	events   *rig // makes events
+	events   *rig           // makes events
+	client   cluster.Client // in place of f; nil: f
 	journal  Journal
 	admit    func(context.Context, transport.Accepted) error
 }
@@ -111,9 +113,12 @@ func runAgent(t *testing.T, before func(*running), f func(*running)) {
 		if before != nil {
 			before(r)
 		}
+		if r.client == nil {
+			r.client = r.f
+		}
 		var err error
 		r.a, err = New(Config{
-			Cluster: testCluster, HubIdentity: "hub.example.com:8090", Dialer: r.b, Client: r.f, Metadata: r.f.Metadata,
+			Cluster: testCluster, HubIdentity: "hub.example.com:8090", Dialer: r.b, Client: r.client, Metadata: r.f.Metadata,
 			Log: slog.New(slog.DiscardHandler), Registry: r.registry, Journal: r.journal, Admit: r.admit,
 		})
 		if err != nil {

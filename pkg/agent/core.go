@@ -13,6 +13,7 @@ import (
 	"github.com/hawser-io/hawser/internal/resync"
 	"github.com/hawser-io/hawser/pkg/agent/apply"
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/conditions"
 	"github.com/hawser-io/hawser/pkg/agent/desired"
 	"github.com/hawser-io/hawser/pkg/agent/drift"
 	"github.com/hawser-io/hawser/pkg/agent/feedback"
@@ -371,6 +372,39 @@ func (c *Core) RulesChanged() {
 	c.mu.Unlock()
 	for _, name := range names {
 		c.config.Wake(c.keyOf(name), true)
+	}
+}
+
+// TakesLong is told that the agent has been bringing the works of a key in line since that time,
+// and what request it waits for. What was said of them last stays, with a condition that says so.
+func (c *Core) TakesLong(key string, since time.Time, waits string) {
+	name, ours := c.workName(key)
+	if !ours {
+		return
+	}
+	c.mu.Lock()
+	v := c.set.ByName(name)
+	works := slices.Clone(v.Deleted)
+	if v.Live != nil {
+		works = append(works, v.Live)
+	}
+	var due []string
+	for _, w := range works {
+		status, deleted := c.outbox.Last(w.ResourceID)
+		if deleted {
+			continue
+		}
+		is, err := c.outbox.Put(w, conditions.Late(status, w.Generation, since, waits), false)
+		if err != nil {
+			c.config.Log.Error("status that cannot be made", "work", w.Name, "error", err)
+		}
+		if is {
+			due = append(due, w.ResourceID)
+		}
+	}
+	c.mu.Unlock()
+	for _, id := range due {
+		c.config.Send(id)
 	}
 }
 

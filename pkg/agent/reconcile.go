@@ -229,6 +229,7 @@ func (r *reconciliation) conclude(ctx context.Context, w *desired.Work, manifest
 	r.expect(results, remaining)
 	r.rights.noteRefusals(settleErr, results...)
 	next = sooner(conflictWait(results, r.config.Random), sooner(next, r.rights.comeBack(results)))
+	next = sooner(slowWait(results, r.config.Random), next)
 	if err := errors.Join(r.recorder.forgetRecord(settleErr), reportErr, errors.Join(r.rights.failed(), retryable(results))); err != nil {
 		return next, err
 	}
@@ -455,6 +456,7 @@ func retryable(results []apply.Result) error {
 		switch {
 		case apply.Rejected(res.Err): // see noteRejected
 		case cluster.IsFieldConflict(res.Err): // see conflicted
+		case slow(res): // see slowWait
 		case refused(res.Err) || res.Err == nil && refused(res.ReadErr): // see comeBack
 		case res.Err != nil && !apply.Permanent(res.Err):
 			errs = append(errs, fmt.Errorf("apply %s: %w", describe(res.Manifest), res.Err))

@@ -419,7 +419,8 @@ func (r *Result) fail(err error) {
 		return
 	}
 	var status apierrors.APIStatus
-	refused := errors.As(err, &status) && status.Status().Code >= 400 && status.Status().Code < 500
+	var slow *cluster.SlowError // it was not even sent
+	refused := errors.As(err, &slow) || errors.As(err, &status) && status.Status().Code >= 400 && status.Status().Code < 500
 	if r.Action == Recreate || !refused || r.metOther() && !apierrors.IsConflict(err) {
 		r.Presence, r.ReadErr, r.Live = conditions.Unreadable, err, nil
 	}

@@ -33,6 +33,8 @@ type kinds struct {
 	flight singleflight.Group
 	mu     sync.Mutex
 	known  map[schema.GroupVersion]versionKinds
+	// asked says since when an answer is waited for.
+	asked map[schema.GroupVersion]time.Time
 }
 
 type versionKinds struct {
@@ -57,7 +59,7 @@ func newKinds(cfg *rest.Config, hc *http.Client) (*kinds, error) {
 		}
 		return json.Unmarshal(b, into)
 	}
-	return &kinds{fetch: fetch, now: time.Now, known: map[schema.GroupVersion]versionKinds{}}, nil
+	return &kinds{fetch: fetch, now: time.Now, known: map[schema.GroupVersion]versionKinds{}, asked: map[schema.GroupVersion]time.Time{}}, nil
 }
 
 func (k *kinds) resolve(ctx context.Context, gvk schema.GroupVersionKind) (Resource, error) {
@@ -79,13 +81,29 @@ func (k *kinds) resolve(ctx context.Context, gvk schema.GroupVersionKind) (Resou
 	return r, nil
 }
 
-// read asks the server, once for all who ask at the same time.
+// read asks the server, once for all who ask at the same time. Nobody waits longer than
+// kindsPatience from the first of them on.
 func (k *kinds) read(ctx context.Context, gv schema.GroupVersion) (versionKinds, error) {
+	patience := kindsPatience
+	k.mu.Lock()
+	if asked, waits := k.asked[gv]; waits {
+		patience -= k.now().Sub(asked)
+	}
+	k.mu.Unlock()
+	defer note(ctx, "kinds of "+gv.String())()
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
 	ch := k.flight.DoChan(gv.String(), func() (any, error) {
 		// The answer serves others too, so it does not end with this caller.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 		defer cancel()
+		k.mu.Lock()
+		k.asked[gv] = k.now()
+		k.mu.Unlock()
 		v, err := k.list(ctx, gv)
+		k.mu.Lock()
+		delete(k.asked, gv)
+		k.mu.Unlock()
 		if err != nil {
 			return nil, err
 		}
@@ -95,6 +113,8 @@ func (k *kinds) read(ctx context.Context, gv schema.GroupVersion) (versionKinds,
 	select {
 	case <-ctx.Done():
 		return versionKinds{}, ctx.Err()
+	case <-timer.C:
+		return versionKinds{}, &SlowError{What: "the kinds of " + gv.String()}
 	case r := <-ch:
 		if r.Err != nil {
 			return versionKinds{}, r.Err

@@ -64,7 +64,7 @@ func (d *discovery) count() int {
 func newTestKinds() (*kinds, *discovery, *time.Time) {
 	d := &discovery{answers: map[string]any{}, entered: make(chan struct{}, 1)}
 	now := time.Unix(1000, 0)
-	return &kinds{fetch: d.fetch, now: func() time.Time { return now }, known: map[schema.GroupVersion]versionKinds{}}, d, &now
+	return &kinds{fetch: d.fetch, now: func() time.Time { return now }, known: map[schema.GroupVersion]versionKinds{}, asked: map[schema.GroupVersion]time.Time{}}, d, &now
 }
 
 var ropeList = metav1.APIResourceList{APIResources: []metav1.APIResource{

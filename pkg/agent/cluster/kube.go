@@ -45,6 +45,7 @@ func NewKube(c KubeConfig) (*Kube, error) {
 	cfg.UserAgent = UserAgent
 	cfg.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(c.QPS, c.Burst)
 	cfg.WarningHandler = rest.NoWarnings{} // a manifest's warnings are its author's business
+	cfg.Wrap(newBreaker)
 	hc, err := rest.HTTPClientFor(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("connection to the cluster: %w", err)
@@ -144,7 +145,11 @@ func within(c dynamic.Interface, gvr schema.GroupVersionResource, namespace stri
 // both with 404. It names the object that it misses; where it does not, its list
 // of resources decides.
 func (k *Kube) served(ctx context.Context, gvr schema.GroupVersionResource, err error) error {
-	if err == nil || !apierrors.IsNotFound(err) {
+	var slow *SlowError
+	switch {
+	case errors.As(err, &slow):
+		return slow // without the address of the cluster around it
+	case err == nil || !apierrors.IsNotFound(err):
 		return err
 	}
 	var s apierrors.APIStatus

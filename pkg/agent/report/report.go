@@ -125,6 +125,15 @@ func (o *Outbox) Put(w *desired.Work, status workv1.ManifestWorkStatus, deleted 
 	return o.due(i), nil
 }
 
+// Last returns the status of a work that was put last, and whether it is the last one of
+// all; the zero value if there is none.
+func (o *Outbox) Last(id string) (status workv1.ManifestWorkStatus, deleted bool) {
+	if i := o.items[id]; i != nil {
+		return i.status, i.deleted
+	}
+	return status, false
+}
+
 // Answers reports whether the status of a work is about the spec with this tag:
 // what there is of an earlier one need not be said again.
 func (o *Outbox) Answers(id string, tag codec.Tag) bool {

@@ -1,0 +1,33 @@
+package conditions
+
+import (
+	"slices"
+	"time"
+
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	workv1 "open-cluster-management.io/api/work/v1"
+)
+
+// TypeInTime is the condition of a work that the agent cannot bring in line in a
+// reasonable time. It is only there while it is False.
+const TypeInTime = "InTime"
+
+// ReasonTakesLong is its reason.
+const ReasonTakesLong = "TakesLong"
+
+// Late returns the status with the condition that the agent works on it since that time;
+// waits is the request that it waits for, "" if there is none. Nothing else differs, and status
+// is not modified.
+func Late(status workv1.ManifestWorkStatus, generation int64, since time.Time, waits string) workv1.ManifestWorkStatus {
+	message := "The agent has been bringing this work in line since " + since.UTC().Format(time.RFC3339) + ". Other works do not wait for it."
+	if waits != "" {
+		message += " It waits for the cluster to answer: " + waits
+	}
+	status.Conditions = slices.Clone(status.Conditions)
+	apimeta.SetStatusCondition(&status.Conditions, metav1.Condition{
+		Type: TypeInTime, Status: metav1.ConditionFalse, Reason: ReasonTakesLong, Message: cut(message),
+		ObservedGeneration: generation, LastTransitionTime: stamp(since),
+	})
+	return status
+}

@@ -1,0 +1,208 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hawser-io/hawser/pkg/agent/cluster"
+)
+
+// Works are brought in line by a number of workers. One that takes long, because the cluster
+// does not answer, because there is much to do, or because its rules take their time, keeps
+// its worker for longTurn only: then it goes on in a place beside the workers, if there is one. A
+// work that took long last time takes no worker, and waits for a place. So works that take long
+// wait for each other, and all else goes on.
+const (
+	longTurn = 2 * time.Second
+	// longPlaces is how many works that take long go on at a time, for each worker.
+	longPlaces = 3
+	// A work that takes lateTurn is told of; it is looked for such every lookForLate.
+	lateTurn    = 30 * time.Second
+	lookForLate = 10 * time.Second
+)
+
+// turns gives works their turns.
+type turns struct {
+	work   func(ctx context.Context, q *queue, key string)
+	places int
+	// beside are those that have no worker.
+	beside sync.WaitGroup
+
+	mu      sync.Mutex
+	running map[string]*turn
+	// long are the keys whose last turn took long, waiting those of them that wait for
+	// a place, in order; taken counts the places.
+	long    map[string]bool
+	waiting []string
+	taken   int
+}
+
+// turn is one reconciliation of one key.
+type turn struct {
+	key   string
+	since time.Time
+	waits cluster.Progress
+	// placed: it has no worker. told: somebody has heard that it takes long.
+	placed, told bool
+}
+
+func newTurns(workers int, work func(ctx context.Context, q *queue, key string)) *turns {
+	return &turns{work: work, places: workers * longPlaces, running: map[string]*turn{}, long: map[string]bool{}}
+}
+
+// serve gives the keys of a queue to n workers until ctx ends.
+func (t *turns) serve(ctx context.Context, q *queue, n int) error {
+	stop := context.AfterFunc(ctx, q.ShutDown)
+	defer stop()
+	var workers sync.WaitGroup
+	for range n {
+		workers.Go(func() {
+			for {
+				key, ended := q.Get()
+				if ended {
+					return
+				}
+				t.give(ctx, q, key)
+			}
+		})
+	}
+	workers.Wait()
+	t.beside.Wait()
+	return ctx.Err()
+}
+
+// give returns when the worker is free again.
+func (t *turns) give(ctx context.Context, q *queue, key string) {
+	u := t.begin(key)
+	if u == nil {
+		return // whoever leaves a place goes on with it
+	}
+	done, placed := make(chan struct{}), u.placed
+	t.beside.Go(func() {
+		defer close(done)
+		for u := u; u != nil; u = t.end(u, q) {
+			if ctx.Err() == nil {
+				t.work(cluster.WithProgress(ctx, &u.waits), q, u.key)
+			}
+		}
+	})
+	for !placed {
+		long := time.NewTimer(longTurn)
+		select {
+		case <-done:
+			placed = true // as good as
+		case <-long.C:
+			placed = t.place(u)
+		}
+		long.Stop()
+	}
+}
+
+// begin returns the turn of a key; nil if it took long and there is no place for it now.
+func (t *turns) begin(key string) *turn {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.long[key] && t.taken >= t.places {
+		t.waiting = append(t.waiting, key)
+		return nil
+	}
+	return t.start(key)
+}
+
+// start begins a turn. t.mu is held.
+func (t *turns) start(key string) *turn {
+	u := &turn{key: key, since: time.Now(), placed: t.long[key]}
+	if u.placed {
+		t.taken++
+	}
+	t.running[key] = u
+	return u
+}
+
+// place lets a turn go on without its worker, if there is a place.
+func (t *turns) place(u *turn) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.running[u.key] != u {
+		return true // it has just ended
+	}
+	if t.taken >= t.places {
+		return false
+	}
+	u.placed = true
+	t.taken++
+	return true
+}
+
+// end ends a turn, and returns that of a key that gets its place; nil if none does.
+func (t *turns) end(u *turn, q *queue) (next *turn) {
+	defer q.Done(u.key) // from here on another one may begin
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.running, u.key)
+	if t.long[u.key] = time.Since(u.since) >= longTurn; !t.long[u.key] {
+		delete(t.long, u.key)
+	}
+	if !u.placed {
+		return nil
+	}
+	t.taken--
+	if len(t.waiting) == 0 {
+		return nil
+	}
+	key := t.waiting[0]
+	t.waiting = t.waiting[1:]
+	return t.start(key)
+}
+
+// goesOn reports whether the turn of a work has not ended.
+func (t *turns) goesOn(w lateWork) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	u := t.running[w.key]
+	return u != nil && u.since.Equal(w.since)
+}
+
+// lateWork is one that takes long.
+type lateWork struct {
+	key   string
+	since time.Time
+	// waits is the request that it waits for, "" if it waits for none.
+	waits string
+	// news: nobody has heard of it.
+	news bool
+}
+
+func (w lateWork) String() string {
+	s := fmt.Sprintf("%s since %s", w.key, w.since.UTC().Format(time.RFC3339))
+	if w.waits != "" {
+		s += ", waits for " + w.waits
+	}
+	return s
+}
+
+// late returns the works whose turn takes too long, the longest first. tell says that the
+// caller tells of them.
+func (t *turns) late(tell bool) []lateWork {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var late []lateWork
+	for key, u := range t.running {
+		if time.Since(u.since) < lateTurn {
+			continue
+		}
+		late = append(late, lateWork{key: key, since: u.since, waits: u.waits.Waits(), news: !u.told})
+		u.told = u.told || tell
+	}
+	slices.SortFunc(late, func(a, b lateWork) int {
+		if c := a.since.Compare(b.since); c != 0 {
+			return c
+		}
+		return strings.Compare(a.key, b.key)
+	})
+	return late
+}
