@@ -61,43 +61,62 @@ func Decode[T any](e *Event, parse func(codec.Event) (T, error)) (T, error) {
 
 // Budget shares a number of bytes among parties: each may have as much as is free. So one
 // alone gets half of all, and however many reserve what they can, something is left for the
-// next one.
+// next one. What a party may have it shares in the same way among its parts.
 type Budget struct {
 	whole int
 
 	mu       sync.Mutex
 	free     int
-	reserved map[identity.Identity]int
+	reserved map[share]int
+}
+
+// share is a party, or a part of one.
+type share struct {
+	id   identity.Identity
+	part string
 }
 
 // NewBudget returns a budget of which nothing is reserved.
 func NewBudget(bytes int) *Budget {
-	return &Budget{whole: bytes, free: bytes, reserved: map[identity.Identity]int{}}
+	return &Budget{whole: bytes, free: bytes, reserved: map[share]int{}}
 }
 
 // Reserve reports whether id may have n bytes more, and gives them.
-func (b *Budget) Reserve(id identity.Identity, n int) bool {
+func (b *Budget) Reserve(id identity.Identity, n int) bool { return b.ReservePart(id, "", n) }
+
+// ReservePart is Reserve for a part of what id has; "" is no part.
+func (b *Budget) ReservePart(id identity.Identity, part string, n int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	has := b.reserved[id]
-	if has+n > b.free-n {
+	more := (b.free - b.reserved[share{id, ""}]) / 2
+	if n > more || part != "" && n > (more-b.reserved[share{id, part}])/2 {
 		return false
 	}
-	b.add(id, n)
+	b.add(id, part, n)
 	return true
 }
 
 // Free gives n bytes back that id had reserved.
-func (b *Budget) Free(id identity.Identity, n int) {
+func (b *Budget) Free(id identity.Identity, n int) { b.FreePart(id, "", n) }
+
+// FreePart gives n bytes back that a part of id had reserved.
+func (b *Budget) FreePart(id identity.Identity, part string, n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.add(id, -n)
+	b.add(id, part, -n)
 }
 
-func (b *Budget) add(id identity.Identity, n int) {
+func (b *Budget) add(id identity.Identity, part string, n int) {
 	b.free -= n
-	if b.reserved[id] += n; b.reserved[id] == 0 {
-		delete(b.reserved, id)
+	b.count(share{id, ""}, n)
+	if part != "" {
+		b.count(share{id, part}, n)
+	}
+}
+
+func (b *Budget) count(of share, n int) {
+	if b.reserved[of] += n; b.reserved[of] == 0 {
+		delete(b.reserved, of)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hawser-io/hawser/internal/broker/call"
@@ -44,6 +45,125 @@ func TestQueue_PartiesTakeTurns(t *testing.T) {
 	want := []string{"flood1000", "other2000", "flood1001", "other2001", "flood1002"}
 	if !slices.Equal(got, want) {
 		t.Errorf("batch %v, want %v", got, want)
+	}
+}
+
+// said is a publish of a source about a work; n tells it from others.
+func said(cluster, id string, n int, change ...func(*store.Op)) *pending {
+	op := store.Op{Kind: store.PutSpec, Key: store.Key{Cluster: cluster, ResourceID: id}, Version: int64(n), Event: make([]byte, 200<<10)}
+	for _, c := range change {
+		c(&op)
+	}
+	return newPending(party("hub"), []store.Op{op})
+}
+
+func deletes(op *store.Op) { op.Deleting, op.Event = true, nil }
+
+// popped pops one publish after the other.
+func popped(t *testing.T, q *queue) (list []string) {
+	t.Helper()
+	for {
+		batch := q.pop(nil, 1, 1)
+		if len(batch) == 0 {
+			return list
+		}
+		for _, p := range batch {
+			if len(p.ops) == 0 {
+				list = append(list, "barrier")
+				continue
+			}
+			list = append(list, fmt.Sprintf("%s/%s %d", p.cluster, p.ops[0].Key.ResourceID, p.ops[0].Version))
+		}
+		q.free(batch)
+	}
+}
+
+func put(t *testing.T, q *queue, list ...*pending) {
+	t.Helper()
+	for _, p := range list {
+		if ok, err := q.put(t.Context(), p); !ok || err != nil {
+			t.Fatalf("put: %v, %v", ok, err)
+		}
+	}
+}
+
+// TestQueue_ClustersOfOnePartyTakeTurns: a source that floods one of its clusters is heard of the
+// others; deletions are first in theirs, never before what is about the same work.
+func TestQueue_ClustersOfOnePartyTakeTurns(t *testing.T) {
+	q := newQueue(64 << 20)
+	put(t, q, said("flood", "w", 1), said("flood", "w", 2), said("flood", "x", 3))
+	put(t, q, said("quiet", "w", 4), said("flood", "y", 5, deletes), said("flood", "w", 6, deletes))
+	want := []string{"flood/y 5", "quiet/w 4", "flood/w 1", "flood/w 2", "flood/x 3", "flood/w 6"}
+	if diff := cmp.Diff(want, popped(t, q)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestQueue_BarrierWaitsForAllOfItsParty, of every cluster, and for nothing that came later.
+func TestQueue_BarrierWaitsForAllOfItsParty(t *testing.T) {
+	q := newQueue(64 << 20)
+	barrier := func() *pending { return newPending(party("hub"), nil) }
+	put(t, q, said("a", "w", 1), said("b", "w", 2), said("a", "x", 3), barrier(), said("c", "w", 4), said("c", "x", 5, deletes))
+	want := []string{"a/w 1", "b/w 2", "c/x 5", "c/w 4", "a/x 3", "barrier"}
+	if diff := cmp.Diff(want, popped(t, q)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	put(t, q, barrier())
+	if got := popped(t, q); len(got) != 1 || q.budget.Used() != 0 {
+		t.Errorf("%v, %d bytes in use", got, q.budget.Used())
+	}
+}
+
+// TestQueue_ListGoesBehindAllThatIsQueuedOfItsCluster, and nothing overtakes it: what it drops
+// may be made anew behind it.
+func TestQueue_ListGoesBehindAllThatIsQueuedOfItsCluster(t *testing.T) {
+	q := newQueue(64 << 20)
+	drop := store.Op{Kind: store.Drop, Key: store.Key{Cluster: "a", ResourceID: "w"}}
+	put(t, q, said("a", "x", 1), newPending(party("hub"), []store.Op{drop, drop}), said("a", "w", 2, deletes))
+	want := []string{"a/x 1", "a/w 0", "a/w 2"}
+	if diff := cmp.Diff(want, popped(t, q)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestQueue_PartyFillsAShareOfACommit: what comes while a commit is written waits for that, not
+// for all that a flood has queued.
+func TestQueue_PartyFillsAShareOfACommit(t *testing.T) {
+	q := newQueue(64 << 20)
+	for n := range 40 {
+		put(t, q, said("flood", "w", n))
+	}
+	batch := q.pop(nil, commitOps, commitBytes)
+	if len(batch) != 3 {
+		t.Errorf("%d publishes of 200 KiB in one commit, want those that fill a quarter of it", len(batch))
+	}
+	put(t, q, publishOf("other", 1))
+	if next := q.pop(nil, commitOps, commitBytes); next[0].from != party("other") && next[1].from != party("other") {
+		t.Error("what came while a commit was written is not among the first of the next one")
+	}
+}
+
+// TestQueue_ClusterLeavesRoomForTheOthersOfItsSource.
+func TestQueue_ClusterLeavesRoomForTheOthersOfItsSource(t *testing.T) {
+	q := newQueue(16 << 20)
+	fill := func(cluster string) (bytes int) {
+		for {
+			p := said(cluster, "w", 0)
+			ok, err := q.put(t.Context(), p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !ok {
+				return bytes
+			}
+			bytes += p.size
+		}
+	}
+	if n := fill("flood"); n < 3<<20 || n > 4<<20 {
+		t.Errorf("one cluster has %d bytes of 16 MiB, want half of its source's half", n)
+	}
+	if n := fill("quiet"); n < 1<<20 {
+		t.Errorf("the next one has %d bytes", n)
 	}
 }
 

@@ -1,0 +1,209 @@
+package intake
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/fair"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// pending is one publish that waits for its commit.
+type pending struct {
+	from identity.Identity
+	// cluster is the one that it is about, of a source: its clusters have shares of their own.
+	cluster string
+	ops     []store.Op // mostly one; none: it waits for what its party has queued
+	size    int        // bytes it counts for
+	// void, if set, says why it counts no longer when it is queued, nil if it does.
+	void func() *transport.Error
+	// number counts what its party has queued. One without ops waits for left of those up to it.
+	number uint64
+	left   int
+	// done receives once, when the commit is over; nobody has to listen.
+	done chan answer
+}
+
+type answer struct {
+	outcomes []store.Outcome // one per op
+	err      error
+}
+
+func newPending(from identity.Identity, ops []store.Op) *pending {
+	p := &pending{from: from, ops: ops, size: entryBytes * len(ops), done: make(chan answer, 1)}
+	for i := range ops {
+		p.size += len(ops[i].Event)
+	}
+	if from.Role == identity.Source && len(ops) > 0 {
+		p.cluster = ops[0].Key.Cluster
+	}
+	return p
+}
+
+// place returns the work that it is about, the zero key if that is not one, and whether it
+// goes before others of its cluster: deletions do.
+func (p *pending) place() (id store.Key, urgent bool) {
+	if len(p.ops) != 1 {
+		return id, false
+	}
+	return p.ops[0].Key, p.ops[0].Deleting || p.ops[0].Deleted
+}
+
+// queue holds what waits for a commit. Parties take turns, and in each its clusters, by bytes:
+// whoever publishes a lot, or for one of its clusters, waits for itself. What is about one
+// work stays in order. The queue is bounded by its budget.
+type queue struct {
+	budget *call.Budget
+
+	mu      sync.Mutex
+	turns   fair.Turns[identity.Identity]
+	parties map[identity.Identity]*waiting
+	passed  []*pending // without ops, of parties that have nothing queued
+	commits uint64
+	closed  bool
+	// wake holds a token when something was put since the last look.
+	wake chan struct{}
+}
+
+// waiting is what waits of one party.
+type waiting struct {
+	queue    fair.Queue[string, store.Key, *pending]
+	number   uint64
+	barriers []*pending // without ops
+	// taken is how much of a commit it has, of the one that is counted in commit.
+	taken  int
+	commit uint64
+}
+
+func newQueue(bytes int) *queue {
+	return &queue{budget: call.NewBudget(bytes), parties: map[identity.Identity]*waiting{}, wake: make(chan struct{}, 1)}
+}
+
+// put adds p. false: there is no room. It returns [call.CallerGone] when ctx has ended:
+// whoever gave up may have put something newer since. After close it returns
+// [call.GoingAway], and of what no longer counts the reason.
+func (q *queue) put(ctx context.Context, p *pending) (bool, error) {
+	if !q.budget.ReservePart(p.from, p.cluster, p.size) {
+		return false, nil
+	}
+	if refused := q.add(ctx, p); refused != nil {
+		q.budget.FreePart(p.from, p.cluster, p.size)
+		return false, refused
+	}
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+	return true, nil
+}
+
+func (q *queue) add(ctx context.Context, p *pending) *transport.Error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	switch {
+	case ctx.Err() != nil:
+		return call.CallerGone(ctx)
+	case q.closed:
+		return call.GoingAway()
+	case p.void != nil:
+		if refused := p.void(); refused != nil {
+			return refused
+		}
+	}
+	of := q.parties[p.from]
+	switch {
+	case of == nil && len(p.ops) == 0:
+		q.passed = append(q.passed, p)
+		return nil
+	case of == nil:
+		of = &waiting{}
+		q.parties[p.from] = of
+		q.turns.Join(p.from)
+	case len(p.ops) == 0:
+		p.number, p.left = of.number, of.queue.Len()
+		of.barriers = append(of.barriers, p)
+		return nil
+	}
+	of.number++
+	p.number = of.number
+	id, urgent := p.place()
+	of.queue.Push(p.cluster, id, urgent, p.size, p)
+	return nil
+}
+
+// pop appends to batch what goes into the next commit, until ops or bytes are reached. No party
+// gets more than its share of it. At least one is popped, if there is one.
+func (q *queue) pop(batch []*pending, ops, bytes int) []*pending {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	batch = append(batch, q.passed...)
+	q.passed = nil
+	q.commits++
+	var full []identity.Identity
+	for ops > 0 && bytes > 0 {
+		from, ok := q.turns.Next(0)
+		if !ok {
+			break
+		}
+		of := q.parties[from]
+		_, p, _ := of.queue.Pop()
+		q.turns.Charge(from, p.size)
+		batch = of.passed(append(batch, p), p.number)
+		ops -= len(p.ops)
+		bytes -= p.size
+		switch {
+		case of.queue.Len() == 0:
+			q.turns.Leave(from)
+			delete(q.parties, from)
+		case of.takes(q.commits, p.size) >= shareBytes:
+			q.turns.Leave(from)
+			full = append(full, from)
+		}
+	}
+	for _, from := range full {
+		q.turns.Join(from)
+	}
+	return batch
+}
+
+// takes counts what goes into a commit, and returns how much of it the party has.
+func (w *waiting) takes(commit uint64, bytes int) int {
+	if w.commit != commit {
+		w.commit, w.taken = commit, 0
+	}
+	w.taken += bytes
+	return w.taken
+}
+
+// passed takes it that a publish was popped, and appends those that waited for it and for
+// nothing else.
+func (w *waiting) passed(batch []*pending, number uint64) []*pending {
+	w.barriers = slices.DeleteFunc(w.barriers, func(b *pending) bool {
+		if number <= b.number {
+			b.left--
+		}
+		if b.left == 0 {
+			batch = append(batch, b)
+		}
+		return b.left == 0
+	})
+	return batch
+}
+
+// free gives the room of a batch back, once it is answered.
+func (q *queue) free(batch []*pending) {
+	for _, p := range batch {
+		q.budget.FreePart(p.from, p.cluster, p.size)
+	}
+}
+
+// close refuses what comes from now on. What is in the queue stays.
+func (q *queue) close() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed = true
+}
