@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
+	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/internal/run"
 	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/pkg/agent"
@@ -39,6 +40,7 @@ func serve(ctx context.Context, cfg *config, stderr io.Writer) (err error) {
 	}
 	run.LimitMemory(log)
 	klog.SetSlogLogger(log)
+	cmdline.KeepPrivate() // the state directory
 	broker, err := cfg.readBroker(log)
 	if err != nil {
 		return err

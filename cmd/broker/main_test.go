@@ -4,17 +4,20 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 
+	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/pki"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -241,6 +244,23 @@ func TestProgram_Insecure(t *testing.T) {
 		t.Errorf("readyz: %d %s", code, body)
 	}
 	p.end()
+}
+
+// TestProgram_KeepsFilesToItself, also in a directory that is there and open to all, with
+// files of a former release.
+func TestProgram_KeepsFilesToItself(t *testing.T) {
+	data := t.TempDir()
+	former := filepath.Join(data, "former")
+	err := errors.Join(os.WriteFile(former, nil, 0o600), os.Chmod(former, 0o644), os.Chmod(data, 0o755))
+	if err != nil {
+		t.Fatal(err)
+	}
+	syscall.Umask(0o022)
+	p := launch(t, "--insecure", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--data-dir", data)
+	defer p.end()
+	if open, err := cmdline.MakePrivate(data); open != 0 || err != nil {
+		t.Errorf("others can read %d files, %v", open, err)
+	}
 }
 
 func TestProgram_Version(t *testing.T) {

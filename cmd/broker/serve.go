@@ -17,6 +17,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/quota"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/pebble"
+	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/run"
 	"github.com/hawser-io/hawser/internal/telemetry"
@@ -34,6 +35,10 @@ func serve(ctx context.Context, c *config, stdout, stderr io.Writer) error {
 	creds, err := c.credentials(log)
 	if err != nil {
 		return err
+	}
+	cmdline.KeepPrivate()
+	if open, err := cmdline.MakePrivate(c.DataDir); open > 0 || err != nil {
+		log.Warn("others could read files of the data directory; they no longer can, unless there is an error", "files", open, "error", err)
 	}
 	s, err := pebble.Open(pebble.Options{Dir: c.DataDir, Log: log, Stop: ctx.Done()})
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hawser-io/hawser/internal/broker/store/pebble"
+	"github.com/hawser-io/hawser/internal/cmdline"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
@@ -30,8 +31,9 @@ func newStore(env Env) *cobra.Command {
 
 A directory that a broker has open is left alone: only the broker itself can back it
 up. The store is what --data-dir of hawser-broker says; a backup is a store too.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Args:             cobra.NoArgs,
+		PersistentPreRun: func(*cobra.Command, []string) { cmdline.KeepPrivate() },
+		RunE:             func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newStoreCheck(env), newStoreBackup(env), newStoreRestore(env))
 	return cmd

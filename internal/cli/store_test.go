@@ -1,14 +1,20 @@
 package cli_test
 
 import (
+	"errors"
+	"io"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/hawser-io/hawser/internal/broker"
 	"github.com/hawser-io/hawser/internal/broker/store/pebble"
+	"github.com/hawser-io/hawser/internal/cli"
+	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/testkit"
 )
@@ -45,6 +51,26 @@ func TestStoreScripts(t *testing.T) {
 			return nil
 		},
 	})
+}
+
+// TestStore_BackupIsPrivate, also in a directory that is there and open to all.
+func TestStore_BackupIsPrivate(t *testing.T) {
+	data, to := filepath.Join(t.TempDir(), "data"), t.TempDir()
+	s, err := pebble.Open(pebble.Options{Dir: data})
+	if err == nil {
+		err = s.Close()
+	}
+	if err = errors.Join(err, os.Chmod(to, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	syscall.Umask(0o022)
+	env := cli.Env{Stdout: io.Discard, Stderr: t.Output(), Now: time.Now}
+	if status := cli.Main(t.Context(), env, []string{"store", "backup", "--data-dir", data, "--to", to}); status != 0 {
+		t.Fatalf("status %d", status)
+	}
+	if open, err := cmdline.MakePrivate(to); open != 0 || err != nil {
+		t.Errorf("others can read %d files, %v", open, err)
+	}
 }
 
 type brokerKey struct{}
