@@ -251,6 +251,7 @@ func TestProgram_Insecure(t *testing.T) {
 func TestProgram_KeepsFilesToItself(t *testing.T) {
 	data := t.TempDir()
 	former := filepath.Join(data, "former")
+	//nolint:gosec // that others can read them is what is to be mended
 	err := errors.Join(os.WriteFile(former, nil, 0o600), os.Chmod(former, 0o644), os.Chmod(data, 0o755))
 	if err != nil {
 		t.Fatal(err)

@@ -60,7 +60,7 @@ func TestStore_BackupIsPrivate(t *testing.T) {
 	if err == nil {
 		err = s.Close()
 	}
-	if err = errors.Join(err, os.Chmod(to, 0o755)); err != nil {
+	if err = errors.Join(err, os.Chmod(to, 0o755)); err != nil { //nolint:gosec // open to all is what is tested
 		t.Fatal(err)
 	}
 	syscall.Umask(0o022)
