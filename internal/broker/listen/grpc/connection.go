@@ -99,6 +99,10 @@ func (h *handshake) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInf
 	if !gate.enter(a, c) {
 		return h.refuse(noRoom, raw)
 	}
+	gate.lookAt(c.end())
+	if h.front.authorities() != authorities {
+		gate.lookAt(0) // who looked when they changed did not see this one
+	}
 	c.calls, c.received, c.sent = h.front.metrics.of(c.identity.Role)
 	if c.refusal == nil {
 		h.front.cfg.Audit.Connected(c.who(), time.Unix(0, c.ends.Load()))

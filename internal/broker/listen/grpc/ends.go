@@ -3,6 +3,7 @@ package grpc
 import (
 	"context"
 	"crypto/x509"
+	"math"
 	"math/rand/v2"
 	"net"
 	"time"
@@ -64,7 +65,7 @@ func (f *Front) watch(ctx context.Context) {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	for ctx.Err() == nil {
-		f.look()
+		f.look(false)
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -73,19 +74,49 @@ func (f *Front) watch(ctx context.Context) {
 }
 
 // look ends the connections that may not go on at this moment. When it returns,
-// nothing is read from them or sent to them any more.
-func (f *Front) look() {
+// nothing is read from them or sent to them any more. Where there are thousands,
+// to look at each several times a second would cost more than they do: that is
+// done where one ends, or the CAs have changed, or somebody says so.
+func (f *Front) look(all bool) {
 	f.looking.Lock()
 	defer f.looking.Unlock()
 	f.checkServing()
 	now, authorities := f.gate.now(), f.authorities()
+	if !all && authorities == f.trusted && now.UnixNano() < f.gate.next.Load() {
+		return
+	}
+	f.trusted = authorities
+	f.gate.next.Store(math.MaxInt64)
 	f.seen = f.gate.all(f.seen[:0])
 	for _, c := range f.seen {
 		if reason := f.over(c, authorities, now); reason != "" {
 			f.gate.finish(c, reason)
+		} else {
+			f.gate.lookAt(c.end())
 		}
 	}
 	clear(f.seen)
+}
+
+// end is when the connection has to be looked at, in Unix nanoseconds.
+func (c *connection) end() int64 {
+	if c.believed {
+		return math.MaxInt64
+	}
+	end := c.until.UnixNano()
+	if certificate := c.ends.Load(); certificate != 0 {
+		end = min(end, certificate)
+	}
+	return end
+}
+
+// lookAt has all connections looked at then, or before.
+func (g *gate) lookAt(when int64) {
+	for next := g.next.Load(); when < next; next = g.next.Load() {
+		if g.next.CompareAndSwap(next, when) {
+			return
+		}
+	}
 }
 
 // over says why a connection may not go on, "" when it may.

@@ -35,7 +35,7 @@ func (f *Front) Held() (bodies int64, calls int) {
 func (f *Front) SetClock(now func() time.Time) { f.gate.now = now }
 
 // Look ends the connections that may not go on.
-func (f *Front) Look() { f.look() }
+func (f *Front) Look() { f.look(true) }
 
 // Strangers are the connections that may call nothing.
 func (f *Front) Strangers() int {

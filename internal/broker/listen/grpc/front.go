@@ -3,6 +3,7 @@ package grpc
 import (
 	"cmp"
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -134,6 +135,7 @@ type Front struct {
 	looking sync.Mutex    // guards what follows
 	seen    []*connection // room for all
 	serving string        // what was wrong with the port's own certificate
+	trusted *x509.CertPool
 }
 
 // New returns a front. It opens nothing; the error says which field of cfg is
@@ -156,7 +158,7 @@ func New(cfg Config) (*Front, error) {
 			}
 			return nil
 		}
-		cfg.Denials.OnChange(f.look)
+		cfg.Denials.OnChange(func() { f.look(true) })
 	}
 	f.files, _ = cfg.Credentials.(*identity.Server)
 	f.show(cfg.Registry)

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hawser-io/hawser/internal/fair"
@@ -21,6 +22,8 @@ type gate struct {
 	// denied says why an operator keeps the peer of a connection out, nil when none
 	// does.
 	denied func(*connection) *refusal
+
+	next atomic.Int64 // when a connection ends, in Unix nanoseconds
 
 	mu        sync.Mutex
 	open      int                       // connections, those below included
