@@ -92,9 +92,7 @@ func GiveMemoryBack() Task {
 			case <-tick.C:
 			}
 			if b.over(memoryNow()) {
-				runtime.GC() // what pools keep goes with the second one
-				debug.FreeOSMemory()
-				b.rest(memoryNow())
+				b.giveBack()
 			}
 		}
 	}}
@@ -124,6 +122,13 @@ func (b *burst) over(now memory) bool {
 	}
 	b.last = now
 	return quiet && now.held > b.least+burstBytes
+}
+
+// giveBack gives back what is not needed.
+func (b *burst) giveBack() {
+	runtime.GC() // what pools keep goes with the second one
+	debug.FreeOSMemory()
+	b.rest(memoryNow())
 }
 
 // rest takes it that no less is needed than is held now.

@@ -72,8 +72,9 @@ func TestBurst_IsOverWhenTheProgramIsAtRest(t *testing.T) {
 	}
 }
 
-// TestMemoryNow_SeesABurst: what is measured grows with what is allocated.
-func TestMemoryNow_SeesABurst(t *testing.T) {
+// TestGiveBack_AfterABurst: what is measured grows with what is allocated, and the system
+// has it again afterwards.
+func TestGiveBack_AfterABurst(t *testing.T) {
 	before := memoryNow()
 	all := make([]byte, 2*burstBytes)
 	for i := 0; i < len(all); i += 4096 {
@@ -83,5 +84,10 @@ func TestMemoryNow_SeesABurst(t *testing.T) {
 	runtime.KeepAlive(all)
 	if during.held < before.held+burstBytes || during.allocated < before.allocated+2*burstBytes {
 		t.Errorf("%+v became %+v", before, during)
+	}
+	b := burst{}
+	b.giveBack()
+	if after := memoryNow(); after.held > during.held-burstBytes || b.least > after.held+burstBytes {
+		t.Errorf("%+v became %+v", during, after)
 	}
 }

@@ -44,7 +44,11 @@ func BenchmarkIngest(b *testing.B) {
 	event := benchEvent(b)
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, _, err := Ingest(event); err != nil {
+		_, incoming, err := Ingest(event)
+		if err == nil {
+			_, err = incoming.Normalized()
+		}
+		if err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -201,13 +201,18 @@ func (env *Envelope) readMetadata(text []byte) error {
 		return nil
 	}
 	err := readObject(text, metadataMembers, func(r *jsonReader, member int) (err error) {
-		if member == 0 {
+		to := &env.ObjectName
+		switch member {
+		case 0:
 			env.ObjectGen, err = r.integer()
 			return err
+		case 2:
+			to = &env.ObjectNS
+		case 3:
+			to = &env.ObjectUID
 		}
-		var name []byte
-		name, err = r.name("has a " + metadataMembers[member] + " that")
-		*[]*string{nil, &env.ObjectName, &env.ObjectNS, &env.ObjectUID}[member] = string(name)
+		name, err := r.name(metadataMembers[member])
+		*to = string(name)
 		return err
 	})
 	if err == nil && env.ObjectGen < 0 {

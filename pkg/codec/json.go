@@ -299,7 +299,7 @@ func (r *jsonReader) name(what string) ([]byte, error) {
 		raw = []byte(s)
 	}
 	if p := nameProblem(raw); p != "" {
-		return nil, jsonError(what + " " + p)
+		return nil, jsonError("has a " + what + " that " + p)
 	}
 	return raw, nil
 }

@@ -141,9 +141,9 @@ func eachListed(b []byte, members []string, f func(e *listed) error) error {
 			err := r.object(members[1:], func(member int) (err error) {
 				switch member {
 				case 0:
-					e.id, err = r.name("has a " + members[1] + " that")
+					e.id, err = r.name(members[1])
 				case 1:
-					e.text, err = r.name("has a " + members[2] + " that")
+					e.text, err = r.name(members[2])
 				default:
 					e.version, err = r.integer()
 				}
