@@ -35,16 +35,18 @@ var attacks = map[string]func(ctx context.Context, t target) error{
 	"publish": func(ctx context.Context, t target) error {
 		return bodies(ctx, t, true, "/io.cloudevents.v1.CloudEventService/Publish")
 	},
-	"tcp":        connections,
-	"idle":       idle,
-	"handshakes": handshakes,
-	"reflection": reflection,
-	"resets":     resets,
-	"crumbs":     crumbs,
-	"outlive":    outlive,
-	"lists":      lists,
-	"statuses":   statuses,
-	"ids":        ids,
+	"tcp":         connections,
+	"idle":        idle,
+	"handshakes":  handshakes,
+	"reflection":  reflection,
+	"resets":      resets,
+	"crumbs":      crumbs,
+	"outlive":     outlive,
+	"lists":       lists,
+	"statuses":    statuses,
+	"ids":         ids,
+	"statusflood": statusFlood,
+	"specflood":   specFlood,
 }
 
 func runAttack(ctx context.Context, name string) error {

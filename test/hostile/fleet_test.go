@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"strconv"
 	"sync"
 	"time"
 
@@ -59,6 +58,7 @@ func runFleet(ctx context.Context) error {
 	}
 	wg.Go(func() { f.publish(working) })
 	wg.Go(func() { f.reconnect(working) })
+	wg.Go(func() { f.report(working) })
 	return ordered(ctx, func(what string) error {
 		switch what {
 		case "stop":
@@ -193,15 +193,7 @@ func workID(i int) string { return fmt.Sprintf("w%d-of-%d", i/clusters, i%cluste
 // deliver publishes a version and waits until the agent got it.
 func (f *fleet) deliver(ctx context.Context, c transport.Conn, i, version int) (time.Duration, error) {
 	id, name := workID(i), cluster(i%clusters)
-	e, err := codec.Builder{
-		ID: strconv.Itoa(version), Time: time.Now(), Source: source, Cluster: name,
-		Type:        codec.EventType{DataType: codec.ManifestBundles, Subresource: codec.Spec, Action: codec.UpdateRequest}.String(),
-		ContentType: codec.ContentTypeJSON, Data: []byte(`{"manifests":[]}`),
-		Extensions: map[string]any{
-			codec.ExtResourceID: id, codec.ExtResourceVersion: version,
-			codec.ExtMetadata: fmt.Sprintf(`{"name":%q,"namespace":%q}`, id, name),
-		},
-	}.Event()
+	e, err := specOf(source, name, id, version, `{"manifests":[]}`)
 	if err != nil {
 		return givenUp, err
 	}

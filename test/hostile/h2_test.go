@@ -91,15 +91,20 @@ func (t target) secure(ctx context.Context, config *tls.Config) (net.Conn, error
 }
 
 func (t target) config(identified bool) *tls.Config {
-	// Whose certificate the broker has does not matter to an attacker.
-	c := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}} //nolint:gosec // see above
 	if identified {
-		pair, err := tls.LoadX509KeyPair(t.pki.Cert(pki.Agent, evil), t.pki.Key(pki.Agent, evil))
-		if err != nil {
-			panic(err) // the stage made them
-		}
-		c.Certificates = []tls.Certificate{pair}
+		return t.configOf(pki.Agent, evil)
 	}
+	// Whose certificate the broker has does not matter to an attacker.
+	return &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}} //nolint:gosec // see above
+}
+
+func (t target) configOf(role pki.Role, name string) *tls.Config {
+	pair, err := tls.LoadX509KeyPair(t.pki.Cert(role, name), t.pki.Key(role, name))
+	if err != nil {
+		panic(err) // the stage made them
+	}
+	c := t.config(false)
+	c.Certificates = []tls.Certificate{pair}
 	return c
 }
 

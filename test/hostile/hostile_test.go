@@ -136,6 +136,8 @@ func late(reference, under noticed) string {
 	switch {
 	case under.delivery > bound(reference.delivery):
 		return fmt.Sprintf("p99 of delivery is %v, at most %v is allowed", under.delivery, bound(reference.delivery))
+	case under.status > bound(reference.status):
+		return fmt.Sprintf("p99 of status is %v, at most %v is allowed", under.status, bound(reference.status))
 	case under.connect > bound(reference.connect):
 		return fmt.Sprintf("p99 of connect is %v, at most %v is allowed", under.connect, bound(reference.connect))
 	}
@@ -147,10 +149,11 @@ func bound(reference time.Duration) time.Duration {
 }
 
 // noticed is what the fleet notices: medians of the p99 of several windows.
-type noticed struct{ delivery, connect time.Duration }
+type noticed struct{ delivery, status, connect time.Duration }
 
 func (n noticed) String() string {
-	return fmt.Sprintf("p99 of delivery %v, of connect %v", n.delivery.Round(100*time.Microsecond), n.connect.Round(100*time.Microsecond))
+	const exact = 100 * time.Microsecond
+	return fmt.Sprintf("p99 of delivery %v, of status %v, of connect %v", n.delivery.Round(exact), n.status.Round(exact), n.connect.Round(exact))
 }
 
 // measure takes as long as its windows. What began in one counts when it has
@@ -159,13 +162,14 @@ func (s *stage) measure(length time.Duration) noticed {
 	s.t.Helper()
 	began := time.Now()
 	pause(s.t, windows*length)
-	var deliveries, connects []time.Duration
+	var deliveries, statuses, connects []time.Duration
 	for i := range windows {
 		from := began.Add(time.Duration(i) * length)
 		deliveries = append(deliveries, percentile(s.fleet.took("delivery", from, from.Add(length))))
+		statuses = append(statuses, percentile(s.fleet.took("status", from, from.Add(length))))
 		connects = append(connects, percentile(s.fleet.took("connect", from, from.Add(length))))
 	}
-	return noticed{delivery: median(deliveries), connect: median(connects)}
+	return noticed{delivery: median(deliveries), status: median(statuses), connect: median(connects)}
 }
 
 // percentile is the p99. Where nothing ended, nothing went on.

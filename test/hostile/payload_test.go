@@ -47,6 +47,11 @@ func eventOf(sub codec.Subresource, action codec.Action, extensions map[string]a
 	if err != nil {
 		return nil, err
 	}
+	return publishOf(e)
+}
+
+// publishOf is the body of a publish.
+func publishOf(e codec.Event) ([]byte, error) {
 	p, err := codec.ToProto(e)
 	if err != nil {
 		return nil, err

@@ -59,7 +59,8 @@ func newStage(t *testing.T) *stage {
 	s := &stage{t: t, dir: t.TempDir(), addr: freeAddr(t), admin: freeAddr(t)}
 	s.certify()
 	config := filepath.Join(s.dir, "broker.yaml")
-	rule := fmt.Sprintf("identities: [{commonName: 'hawser:source:%s', role: source, name: %s}]\n", source, source)
+	rule := fmt.Sprintf("identities: [{commonName: 'hawser:source:%s', role: source, name: %s}, {commonName: 'hawser:source:%s', role: source, name: %s}]\n",
+		source, source, evilSource, evilSource)
 	if err := os.WriteFile(config, []byte(rule), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +109,7 @@ func (s *stage) certify() {
 	}
 	requests := []pki.Request{
 		{Role: pki.Broker, Name: "broker", Hosts: []string{"127.0.0.1"}},
-		{Role: pki.Source, Name: source}, {Role: pki.Agent, Name: evil},
+		{Role: pki.Source, Name: source}, {Role: pki.Source, Name: evilSource}, {Role: pki.Agent, Name: evil},
 	}
 	for i := range clusters {
 		requests = append(requests, pki.Request{Role: pki.Agent, Name: cluster(i)})
@@ -210,8 +211,8 @@ type actor struct {
 // line is one thing that an actor says.
 type line struct {
 	At   time.Time     // when what it tells of began
-	What string        // delivery, connect, ready, stopped, verified, load
-	Took time.Duration // delivery, connect
+	What string        // delivery, status, connect, ready, stopped, verified, load
+	Took time.Duration // delivery, status, connect
 	Text string
 }
 

@@ -62,7 +62,7 @@ type address struct {
 type party struct {
 	allowance
 
-	connects, calls, questions, idle fair.Bucket
+	connects, calls, bytes, questions, idle fair.Bucket
 
 	conns      map[*connection]struct{}
 	kinds      [kinds]int
@@ -73,7 +73,7 @@ type party struct {
 // forgettable reports whether nothing is known of the party that would be missed.
 func (p *party) forgettable(now time.Time) bool {
 	return len(p.conns) == 0 && p.kinds == [kinds]int{} && p.connects.Full(p.allowance.connects, now) && p.calls.Full(p.allowance.calls, now) &&
-		p.questions.Full(p.allowance.questions, now)
+		p.questions.Full(p.allowance.questions, now) && p.bytes.Full(p.allowance.bytes, now)
 }
 
 // why a handshake is refused or a connection ended; "" where it is not.
@@ -309,6 +309,8 @@ func (g *gate) begin(c *connection, k kind, b *body) error {
 	case k == reflecting && !p.questions.Spend(p.allowance.questions, g.now(), 1),
 		!p.calls.Spend(p.allowance.calls, g.now(), 1):
 		return tooOften(c.identity, k.String())
+	case k == unary && p.allowance.bytes != (fair.Rate{}) && !p.bytes.Room(p.allowance.bytes, g.now()):
+		return tooMuch(c.identity)
 	}
 	p.kinds[k]++
 	if k == listing {
@@ -435,6 +437,7 @@ func (g *gate) grow(b *body, n int64, ended bool) {
 	b.held += n
 	b.ended = b.ended || ended
 	c.party.bodies += n
+	c.party.bytes.Charge(c.party.allowance.bytes, g.now(), float64(n))
 	g.bodies += n
 	if c.party.bodies > c.party.allowance.bodies {
 		g.endLargest(c.party.conns)

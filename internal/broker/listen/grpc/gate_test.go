@@ -2,6 +2,7 @@ package grpc
 
 import (
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"testing"
@@ -300,5 +301,49 @@ func TestGate_Forgets(t *testing.T) {
 	}
 	if n := len(g.addresses) + len(g.parties); n > 2<<10 {
 		t.Errorf("%d are remembered", n)
+	}
+}
+
+// TestGate_BytesOfOneAgent: who sent more than it may is refused at the headers of its next
+// call, until that is made up for; it stays subscribed, and a source is not bounded.
+func TestGate_BytesOfOneAgent(t *testing.T) {
+	l := smallLimits
+	l.roles = maps.Clone(l.roles)
+	l.roles[identity.Agent] = perIdentity(2, [kinds]int{8, 8, 0, 1}, per(1e3, 1e3), 1e6).atMost(per(100, 400))
+	l.roles[identity.Source] = perIdentity(2, [kinds]int{8, 8, 0, 1}, per(1e3, 1e3), 1e6)
+	l.bodies = 1e6
+	g, now, _ := gateOf(l)
+	send := func(c *connection, stream uint32, n int64) error {
+		b := &body{of: c, stream: stream}
+		err := g.begin(c, unary, b)
+		if err == nil {
+			g.grow(b, n, true)
+			g.end(b)
+		}
+		return err
+	}
+	agent := enters(t, g, arrives(t, g, "192.0.2.1"), identity.Identity{Role: identity.Agent, Name: "c1"})
+	source := enters(t, g, arrives(t, g, "192.0.2.2"), identity.Identity{Role: identity.Source, Name: "hub"})
+	if err := send(agent, 1, 600); err != nil {
+		t.Fatal(err)
+	}
+	if err := send(agent, 3, 1); transport.CodeOf(err) != transport.CodeOverloaded {
+		t.Errorf("beyond its bytes: %v", err)
+	}
+	if err := g.begin(agent, streaming, &body{of: agent, stream: 5}); err != nil {
+		t.Errorf("its subscription: %v", err)
+	}
+	for stream := range uint32(5) {
+		if err := send(source, 2*stream+1, 600); err != nil {
+			t.Errorf("a source: %v", err)
+		}
+	}
+	*now = now.Add(2 * time.Second)
+	if err := send(agent, 7, 1); transport.CodeOf(err) != transport.CodeOverloaded {
+		t.Errorf("before that is made up for: %v", err)
+	}
+	*now = now.Add(time.Second)
+	if err := send(agent, 9, 1); err != nil {
+		t.Errorf("after that is made up for: %v", err)
 	}
 }

@@ -37,8 +37,10 @@ type allowance struct {
 	// running are its calls of each kind at a time, calls how many it may begin.
 	running [kinds]int
 	calls   fair.Rate
-	// bodies are the bytes of all of them.
+	// bodies are the bytes of all of them, bytes how many may come;
+	// the zero rate does not bound them.
 	bodies int64
+	bytes  fair.Rate
 	// questions are messages on its reflection stream.
 	questions fair.Rate
 	// idle are frames that carry nothing of a call, of all its connections. Of one
@@ -104,7 +106,7 @@ func limitsFor(r resources, maxMessage, handshakesEach int) limits {
 		roles: map[identity.Role]allowance{
 			// Several agents may run under the name of one cluster, and what a
 			// network cut off counts until it is noticed.
-			identity.Agent: perIdentity(16, [kinds]int{unary: 256, streaming: 32, reflecting: 1}, per(2_000, 10_000), each),
+			identity.Agent: perIdentity(16, [kinds]int{unary: 256, streaming: 32, reflecting: 1}, per(2_000, 10_000), each).atMost(per(4*mib, 16*mib)),
 			// A source publishes for all its clusters, and large works side by side; how
 			// much it may is decided where its events wait for their commit.
 			identity.Source:   perIdentity(64, [kinds]int{unary: 4096, streaming: 32, reflecting: 1}, per(50_000, 100_000), max(bodies*3/4, each)),
@@ -128,6 +130,12 @@ func perIdentity(connections int, running [kinds]int, calls fair.Rate, bodies in
 		// A peer that receives fast sends thousands of window updates in a second.
 		idle: per(20_000, 20_000), refused: per(50, 200), stray: per(mib, 8*mib),
 	}
+}
+
+// atMost bounds what may come of an identity.
+func (a allowance) atMost(bytes fair.Rate) allowance {
+	a.bytes = bytes
+	return a
 }
 
 // trusting lets one identity use all there is: without TLS every peer is the same
