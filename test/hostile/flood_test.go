@@ -30,11 +30,10 @@ const (
 	evilSource = "evil-hub"
 	// reportEvery is how often a well-behaved agent reports a status.
 	reportEvery = 25 * time.Millisecond
-	flooders    = 64
 )
 
 // flood makes calls with whole bodies side by side, each so often, whatever the answers are.
-func (t target) flood(ctx context.Context, role pki.Role, name, what string, pause time.Duration, body func(n int64) ([]byte, error)) error {
+func (t target) flood(ctx context.Context, role pki.Role, name, what string, flooders int, pause time.Duration, body func(n int64) ([]byte, error)) error {
 	var n atomic.Int64
 	return sideBySide(ctx, 4, again, func(ctx context.Context) error {
 		w, err := t.openWith(ctx, t.configOf(role, name))
@@ -68,7 +67,7 @@ func statusFlood(ctx context.Context, t target) error {
 	message := strings.Repeat("x", 200<<10)
 	var mu sync.Mutex
 	var sequence codec.Sequencer
-	return t.flood(ctx, pki.Agent, evil, "statuses of 200 KiB", 200*time.Millisecond, func(n int64) ([]byte, error) {
+	return t.flood(ctx, pki.Agent, evil, "statuses of 200 KiB", 64, 200*time.Millisecond, func(n int64) ([]byte, error) {
 		mu.Lock()
 		next := sequence.Next(time.Now().UnixMilli())
 		mu.Unlock()
@@ -82,7 +81,7 @@ func statusFlood(ctx context.Context, t target) error {
 // specFlood publishes works of 20 KB, 64 side by side.
 func specFlood(ctx context.Context, t target) error {
 	data := fmt.Sprintf(`{"manifests":[{"data":%q}]}`, strings.Repeat("x", 20<<10))
-	return t.flood(ctx, pki.Source, evilSource, "works of 20 KiB", 32*time.Millisecond, func(n int64) ([]byte, error) {
+	return t.flood(ctx, pki.Source, evilSource, "works of 20 KiB", 64, 32*time.Millisecond, func(n int64) ([]byte, error) {
 		id := fmt.Sprint("flood-", n%1000)
 		e, err := specOf(evilSource, evil, id, int(n), data)
 		if err != nil {
