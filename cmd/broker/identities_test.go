@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/hawser-io/hawser/internal/broker/store/pebble"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/pki"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -56,7 +57,7 @@ func (p *process) operate(d pki.Dir, do func(hawserv1.InspectionServiceClient) e
 }
 
 // TestProgram_Denials: an agent that is denied loses its subscription, is refused
-// after a restart of the broker too, and is told what to do; the audit stream says
+// after a restart of the broker and by one that has a backup too, and is told what to do; the audit stream says
 // who did what.
 func TestProgram_Denials(t *testing.T) {
 	d := certificates(t)
@@ -64,11 +65,12 @@ func TestProgram_Denials(t *testing.T) {
 	if err := os.WriteFile(file, []byte("identities: [{commonName: 'hawser:operator:olga', role: operator, name: olga}]\naudit: refusals\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	data, copied := filepath.Join(t.TempDir(), "data"), filepath.Join(t.TempDir(), "copy")
 	args := []string{
-		"--config", file, "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--data-dir", filepath.Join(t.TempDir(), "data"),
+		"--config", file, "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0",
 		"--tls-cert-file", d.Cert(pki.Broker, "broker"), "--tls-key-file", d.Key(pki.Broker, "broker"), "--client-ca-file", d.CACert(),
 	}
-	p := launch(t, args...)
+	p := launch(t, append(args, "--data-dir", data)...)
 	agent := p.connect(d, pki.Agent, "c1")
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -97,18 +99,23 @@ func TestProgram_Denials(t *testing.T) {
 		}
 	}
 
-	p = launch(t, args...)
-	if err := p.tried(d); transport.CodeOf(err) != transport.CodeUnauthenticated || !strings.Contains(err.Error(), "hawser allow agent/c1") {
-		t.Errorf("after a restart: %v", err)
+	if _, err := pebble.Copy(ctx, data, copied); err != nil {
+		t.Fatal(err)
 	}
-	p.operate(d, func(c hawserv1.InspectionServiceClient) error {
-		_, err := c.Allow(ctx, &hawserv1.AllowRequest{Subject: "agent/c1"})
-		return err
-	})
-	if err := p.tried(d); err != nil {
-		t.Errorf("when it is allowed: %v", err)
+	for name, dir := range map[string]string{"after a restart": data, "of a backup": copied} {
+		p = launch(t, append(args, "--data-dir", dir)...)
+		if err := p.tried(d); transport.CodeOf(err) != transport.CodeUnauthenticated || !strings.Contains(err.Error(), "hawser allow agent/c1") {
+			t.Errorf("%s: %v", name, err)
+		}
+		p.operate(d, func(c hawserv1.InspectionServiceClient) error {
+			_, err := c.Allow(ctx, &hawserv1.AllowRequest{Subject: "agent/c1"})
+			return err
+		})
+		if err := p.tried(d); err != nil {
+			t.Errorf("%s, when it is allowed: %v", name, err)
+		}
+		p.end()
 	}
-	p.end()
 }
 
 // TestProgram_ExpiredCertificate: a broker whose own certificate has expired is not
