@@ -262,16 +262,24 @@ func TestIgnoreFields_ProductsArePaidBeforehand(t *testing.T) {
 	for i := range 3_000 {
 		fields["f"+strconv.Itoa(i)] = int64(i)
 	}
-	o := map[string]any{"list": list, "numbers": numbers, "half": half, "fields": fields, "text": strings.Repeat("x", 1_000_000)}
+	o := map[string]any{"list": list, "numbers": numbers, "half": half, "fields": fields, "text": strings.Repeat("x", 1_000_000), "nines": strings.Repeat("9", 1_000_000)}
+	const thousandTimes, hundredTimes = "(.,.)|(.,.)|(.,.)|(.,.)|(.,.)|(.,.)|(.,.)|(.,.)|(.,.)|(.,.)|", "(.,.)|(.,.)|(.,.)|(.,.)|(.,.)|(.,.)|(.,.)|"
 	for name, c := range map[string]struct{ notation, expression, want string }{
-		"contains":     {"jq", `.list | select(contains([` + strings.TrimSuffix(strings.Repeat("{a:1},", 600), ",") + `]))`, "it takes too many steps"},
-		"test":         {"jq", `select(.text | test("` + strings.Repeat("x{1000}", 30) + `y")).text`, "it takes too many steps"},
-		"list in list": {"jq", `select(.numbers[.half] != []).text`, "a list cannot be used in brackets here"},
-		"written list": {"jq", `select(.numbers[[1,1,1]] != []).text`, "a list cannot be used in brackets here"},
-		"slices":       {"jq", strings.Repeat("(.,.)|", 10) + `.numbers[0:]`, "it takes too many steps"},
-		"many times":   {"path", `[` + strings.TrimSuffix(strings.Repeat("'fields',", 400), ",") + `].*.x`, "it takes too many steps"},
-		"inside":       {"jq", `.list | select(inside([` + strings.TrimSuffix(strings.Repeat("{a:1},", 600), ",") + `]))`, "it takes too many steps"},
-		"slice of few": {"path", `[` + strings.TrimSuffix(strings.Repeat("'numbers',", 400), ",") + `][0:6000].x`, "it takes too many steps"},
+		"contains":        {"jq", `.list | select(contains([` + strings.TrimSuffix(strings.Repeat("{a:1},", 600), ",") + `]))`, "it takes too many steps"},
+		"test":            {"jq", `select(.text | test("` + strings.Repeat("x{1000}", 30) + `y")).text`, "it takes too many steps"},
+		"list in list":    {"jq", `select(.numbers[.half] != []).text`, "a list cannot be used in brackets here"},
+		"written list":    {"jq", `select(.numbers[[1,1,1]] != []).text`, "a list cannot be used in brackets here"},
+		"slices":          {"jq", strings.Repeat("(.,.)|", 10) + `.numbers[0:]`, "it takes too many steps"},
+		"many times":      {"path", `[` + strings.TrimSuffix(strings.Repeat("'fields',", 400), ",") + `].*.x`, "it takes too many steps"},
+		"inside":          {"jq", `.list | select(inside([` + strings.TrimSuffix(strings.Repeat("{a:1},", 600), ",") + `]))`, "it takes too many steps"},
+		"a long number":   {"jq", `select((.nines | tonumber) != 1).text`, "it takes too many steps"},
+		"comparing":       {"jq", thousandTimes + `select(.numbers == .half).text`, "it takes too many steps"},
+		"not the same":    {"jq", thousandTimes + `select(.numbers != .half).text`, "it takes too many steps"},
+		"one of":          {"jq", thousandTimes + `select(IN(.numbers; .half)).text`, "it takes too many steps"},
+		"lower case":      {"jq", hundredTimes + `select((.text | ascii_downcase) == "x").text`, "it takes too many steps"},
+		"length of texts": {"jq", hundredTimes + `select((.text | length) == 1).text`, "it takes too many steps"},
+		"keys":            {"jq", thousandTimes + `select((.fields | keys) == []).text`, "it takes too many steps"},
+		"slice of few":    {"path", `[` + strings.TrimSuffix(strings.Repeat("'numbers',", 400), ",") + `][0:6000].x`, "it takes too many steps"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := ignoredIn(t.Context(), []workv1.IgnoreField{in(c.notation, c.expression)}, o, false)
@@ -282,11 +290,64 @@ func TestIgnoreFields_ProductsArePaidBeforehand(t *testing.T) {
 	}
 	// What is wanted of such an object can be had.
 	for _, c := range []struct{ notation, expression string }{
-		{"jq", `.list | select(contains([{a:1}])) | .[0]`}, {"jq", `select(.text | test("^x+$")).text`}, {"jq", `.numbers[0:]`}, {"jq", `.fields | .[keys[0]]`},
+		{"jq", `.list | select(contains([{a:1}])) | .[0]`}, {"jq", `select(.text | test("^x+$")).text`}, {"jq", `.numbers[0:]`}, {"jq", `select((.text | length) == 1000000).numbers`}, {"jq", `select(.numbers == .half | not).text`}, {"jq", `.fields | .[keys[0]]`},
 		{"path", `.fields.f7`}, {"path", `.list[*].a`}, {"path", `..f7`},
 	} {
 		if _, err := ignoredIn(t.Context(), []workv1.IgnoreField{in(c.notation, c.expression)}, o, false); err != nil {
 			t.Errorf("%s: %v", c.expression, err)
+		}
+	}
+}
+
+// jqCalls has a call of each function that takes arguments; the others are called by name.
+var jqCalls = map[string]string{
+	"select": "select(.)", "any": "any(.[]?; .)", "all": "all(.[]?; .)", "first": "first(.[]?)", "last": "last(.[]?)", "has": `has("x")`,
+	"startswith": `startswith("x")`, "endswith": `endswith("x")`, "IN": `IN(.)`, "getpath": `getpath(["a"])`,
+	"contains": `contains({a: "x"})`, "inside": `inside(["x"])`, "test": `test("(x*)*y")`,
+}
+
+// Whatever a function is given, its call ends soon: after 100 ms, or 200 times of what this machine
+// takes now for an expression that does nothing. What takes longer gets further tries, for
+// others use the machine too.
+func TestIgnoreFields_WorstCallOfEachFunction(t *testing.T) {
+	list, fields := make([]any, 10_000), map[string]any{}
+	for i := range list {
+		list[i] = int64(i)
+		fields["f"+strconv.Itoa(i)] = "x"
+	}
+	var nested any = "x"
+	for range 1_000 {
+		nested = []any{nested}
+	}
+	const length = 400_000
+	o := map[string]any{"list": list, "fields": fields, "nested": nested, "text": strings.Repeat("x", length), "nines": strings.Repeat("9", length), "dots": "0." + strings.Repeat("9", length)}
+	least := func(expression string, enough time.Duration) (took time.Duration) {
+		for range 5 {
+			begun := time.Now()
+			_, err := ignoredIn(t.Context(), []workv1.IgnoreField{in("jq", expression)}, o, false)
+			if d := time.Since(begun); took == 0 || d < took {
+				took = d
+			}
+			if err != nil && strings.Contains(err.Error(), "select fields by paths") {
+				t.Fatal(err) // it was not called
+			}
+			if took <= enough {
+				return took
+			}
+		}
+		return took
+	}
+	for _, name := range slices.Concat(jqFilters, jqComparisons) {
+		call := jqCalls[name]
+		if call == "" {
+			call = name
+		}
+		for field := range o {
+			x := `select((.` + field + ` | ` + call + `) == "y").text`
+			took := least(x, 100*time.Millisecond)
+			if took > 100*time.Millisecond && took > 200*least(".nothing", 0) {
+				t.Errorf("%s took %v, nothing takes %v", x, took, least(".nothing", 0))
+			}
 		}
 	}
 }

@@ -11,6 +11,9 @@ var jqOperators = []gojq.Operator{
 	gojq.OpPipe, gojq.OpComma, gojq.OpAnd, gojq.OpOr, gojq.OpAlt, gojq.OpEq, gojq.OpNe, gojq.OpGt, gojq.OpLt, gojq.OpGe, gojq.OpLe,
 }
 
+// jqComparing are those that compare all that is in two values.
+var jqComparing = []gojq.Operator{gojq.OpEq, gojq.OpNe, gojq.OpGt, gojq.OpLt, gojq.OpGe, gojq.OpLe}
+
 func jqRefuse(what string) error {
 	return fmt.Errorf("%s cannot be used here: select fields by paths and select(...)", what)
 }
@@ -34,7 +37,11 @@ func jqQuery(q *gojq.Query) error {
 	case !slices.Contains(jqOperators, q.Op):
 		return jqRefuse("the operator " + q.Op.String())
 	}
-	return jqQueries(q.Left, q.Right)
+	if err := jqQueries(q.Left, q.Right); err != nil || !slices.Contains(jqComparing, q.Op) {
+		return err
+	}
+	q.Left, q.Right = jqPaidValue(q.Left), jqPaidValue(q.Right)
+	return nil
 }
 
 func jqQueries(list ...*gojq.Query) error {
