@@ -43,7 +43,7 @@ func TestSeen(t *testing.T) {
 		}
 	}
 	call(x509.Certificate{NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(-time.Minute)}, ca)
-	call(x509.Certificate{NotBefore: time.Now().Add(time.Minute)}, ca)
+	call(x509.Certificate{NotBefore: time.Now().Add(30 * time.Minute)}, ca)
 	call(x509.Certificate{}, testkit.NewCA(t))
 	agent := dial(t, f.addr, ca.Client(agent1))
 	for _, err := range []error{

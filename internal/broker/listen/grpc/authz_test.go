@@ -194,7 +194,7 @@ func refused(t *testing.T, b *testkit.Broker) (all []caller) {
 	good := x509.Certificate{Subject: named(operator)}
 	expired, early, several, inOne := good, good, good, good
 	expired.NotAfter, expired.NotBefore = time.Now().Add(-time.Minute), time.Now().Add(-time.Hour)
-	early.NotBefore = time.Now().Add(time.Minute)
+	early.NotBefore = time.Now().Add(30 * time.Minute)
 	several.Subject = named(agent, operator)
 	inOne.Subject = named(operator + "," + "CN=" + agent)
 	add := func(name, scope string, cert tls.Certificate) {
