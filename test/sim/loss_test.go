@@ -34,10 +34,23 @@ func (o *oracle) backInTime(prefix string) {
 			}
 		}
 	}
+	o.showOlder(prefix)
+}
+
+func (o *oracle) showOlder(prefix string) {
 	for id := range o.shown {
 		if strings.HasPrefix(id, prefix) {
 			o.shown[id] = 0
 		}
+	}
+}
+
+// sourceForgets hears that a core of the hub source begins without what the one before had
+// heard. Once the broker's store went back nobody else knows that: a status that was under
+// way then may have come to the hub, and an older one may follow it.
+func (o *oracle) sourceForgets() {
+	if o.forgot {
+		o.showOlder("hub-")
 	}
 }
 

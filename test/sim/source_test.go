@@ -65,6 +65,7 @@ func (s *source) start(read *informer) {
 	s.queue = [2]map[core.Key]time.Time{{}, {}}
 	s.busy = [2]map[core.Key]bool{{}, {}}
 	s.writes, s.former = nil, nil
+	s.w.oracle.sourceForgets()
 	s.core = core.New(core.Config{
 		Now: s.now, Jitter: s.w.jitter("hub source"), Waker: s, NewID: s.w.newID, State: s.hub.kept(),
 	})
@@ -90,6 +91,7 @@ func (s *source) inform(read *informer) {
 
 // beginLife makes the informers anew, by a list that no cache answered.
 func (s *source) beginLife() {
+	s.w.oracle.sourceForgets()
 	s.link.loseIfAny("another life of the hub begins")
 	s.former = s.informer.stop(s.hub)
 	s.inform(s.hub.informer(0))
