@@ -101,7 +101,7 @@ func (r *room) retry(err error, call func() error) error {
 	r.begin(err)
 	for err = call(); exhausted(err) && r.wait(); err = call() {
 	}
-	r.end()
+	r.end(err)
 	return err
 }
 
@@ -120,10 +120,10 @@ func (r *room) begin(err error) {
 	}
 }
 
-func (r *room) end() {
+func (r *room) end(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.waiting--; r.waiting == 0 {
+	if r.waiting--; r.waiting == 0 && !exhausted(err) {
 		r.log.Info("store goes on writing")
 	}
 }
