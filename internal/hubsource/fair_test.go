@@ -113,7 +113,7 @@ func TestSource_FloodOfOneClusterLeavesTheOthersTheirShare(t *testing.T) {
 				for i := range hubWorkers {
 					flood.say(fmt.Sprint("w", i), fmt.Sprint("flood ", n))
 				}
-				<-time.After(time.Millisecond) // of the bubble
+				<-time.After(patch / 2) // of the bubble
 			}
 			return nil
 		})
