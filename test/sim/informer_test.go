@@ -71,12 +71,13 @@ func (i *informer) behind(h *hub) bool {
 
 // stop ends the informer of a life of the core. It reads nothing any more, but what it
 // has read by then it still tells: that is all that the hub has sent, or a list.
-func (i informer) stop(h *hub) *informer {
-	if i.life != h.life && len(i.news) == 0 {
-		i.list(h)
+func (i *informer) stop(h *hub) *informer {
+	stopped := *i
+	if stopped.life != h.life && len(stopped.news) == 0 {
+		stopped.list(h)
 	}
-	i.until = len(h.log)
-	return &i
+	stopped.until = len(h.log)
+	return &stopped
 }
 
 // toldAll reports whether one that was stopped has nothing more to tell.
