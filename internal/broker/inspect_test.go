@@ -64,7 +64,7 @@ func (w *world) differs(what string, want, got any) {
 }
 
 // TestListWorks_ShowsEveryState: live, deleted and confirmed records, by
-// cluster and name, and what waits.
+// cluster and id, and what waits.
 func TestListWorks_ShowsEveryState(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.source("src")
@@ -84,8 +84,8 @@ func TestListWorks_ShowsEveryState(t *testing.T) {
 		deleted := timestamppb.New(time.Unix(1_700_000_000, 5))
 		live, tombstone, grave := hawserv1.WorkState_WORK_STATE_LIVE, hawserv1.WorkState_WORK_STATE_TOMBSTONE, hawserv1.WorkState_WORK_STATE_GRAVE
 		want := []*hawserv1.ListWorksResponse{
-			{Cluster: "c1", ResourceId: "w2", Name: "a", Source: "src", State: live, Version: 3, Reported: true, ReportedVersion: 2},
 			{Cluster: "c1", ResourceId: "w1", Name: "b", Source: "src", State: tombstone, Version: 1, DeletedAt: deleted, WaitingResourceId: "w6"},
+			{Cluster: "c1", ResourceId: "w2", Name: "a", Source: "src", State: live, Version: 3, Reported: true, ReportedVersion: 2},
 			{Cluster: "c1", ResourceId: "w3", Name: "c", Source: "src", State: grave, Version: 1, Reported: true, ReportedVersion: 1, DeletedAt: deleted},
 		}
 		got := w.works(&hawserv1.ListWorksRequest{Cluster: "c1", Source: "src"})
@@ -100,7 +100,7 @@ func TestListWorks_ShowsEveryState(t *testing.T) {
 		for _, m := range w.works(&hawserv1.ListWorksRequest{}) {
 			all = append(all, m.GetCluster()+"/"+m.GetResourceId())
 		}
-		w.differs("all works", []string{"c0/w4", "c1/w2", "c1/w1", "c1/w3", "c1/w5"}, all)
+		w.differs("all works", []string{"c0/w4", "c1/w1", "c1/w2", "c1/w3", "c1/w5"}, all)
 	})
 }
 

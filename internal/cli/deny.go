@@ -74,7 +74,7 @@ func newGetDenials(env Env) *cobra.Command {
 		Short: "Show who is denied: see hawser deny",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return l.run(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient) (grpc.ServerStreamingClient[hawserv1.ListDenialsResponse], error) {
+			return l.run(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient, _ string) (grpc.ServerStreamingClient[hawserv1.ListDenialsResponse], error) {
 				return c.ListDenials(ctx, &hawserv1.ListDenialsRequest{})
 			})
 		},

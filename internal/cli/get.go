@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -20,19 +22,20 @@ func newGet(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "get",
 		Short: "Show what a broker holds",
-		Long: `Show what a broker holds: its clusters, its works, what does not fit together, and who
-is kept out.
+		Long: `Show what a broker holds: its clusters, its works, what does not fit together, what
+sources and clusters may have, and who is kept out.
 
   export HAWSER_BROKER=broker.example:8090 HAWSER_CA=certs/ca.crt
   export HAWSER_CERT=certs/viewer-me.crt HAWSER_KEY=certs/viewer-me.key
   hawser get clusters
   hawser get works --cluster cluster1
   hawser get orphans
+  hawser get limits
   hawser get denials`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newGetClusters(env), newGetWorks(env), newGetOrphans(env), newGetDenials(env))
+	cmd.AddCommand(newGetClusters(env), newGetWorks(env), newGetOrphans(env), newGetLimits(env), newGetDenials(env))
 	return cmd
 }
 
@@ -44,6 +47,9 @@ type listing[T any] struct {
 	header []string
 	// row is one line of the table.
 	row func(*T) []string
+	// The broker's order is that of group; within a group this is the order to show, if any.
+	group func(*T) string
+	order func(x, y *T) int
 }
 
 func (l *listing[T]) flags(cmd *cobra.Command) {
@@ -51,25 +57,59 @@ func (l *listing[T]) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&l.output, "output", "o", "table", "table, or json for one line of JSON each")
 }
 
-func (l *listing[T]) run(cmd *cobra.Command, list func(context.Context, hawserv1.InspectionServiceClient) (grpc.ServerStreamingClient[T], error)) error {
+func (l *listing[T]) run(cmd *cobra.Command, list func(context.Context, hawserv1.InspectionServiceClient, string) (grpc.ServerStreamingClient[T], error)) error {
 	if l.output != "table" && l.output != "json" {
 		return usageOf(cmd, fmt.Errorf("--output %s: use table or json", l.output))
 	}
 	var rows [][]string
-	err := l.remote.call(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient) error {
-		s, err := list(ctx, c)
-		return received(s, err, func(m *T) error {
-			if l.output == "json" {
-				return asJSON(l.env.Stdout, any(m).(proto.Message))
-			}
-			rows = append(rows, l.row(m))
-			return nil
-		})
+	show := func(m *T) error {
+		if l.output == "json" {
+			return asJSON(l.env.Stdout, any(m).(proto.Message))
+		}
+		rows = append(rows, l.row(m))
+		return nil
+	}
+	err := l.remote.connected(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient) error {
+		pages := func(ctx context.Context, token string) (grpc.ServerStreamingClient[T], error) {
+			return list(ctx, c, token)
+		}
+		if l.order == nil {
+			return paged(ctx, l.remote.timeout, pages, show)
+		}
+		return l.sorted(func(f func(*T) error) error { return paged(ctx, l.remote.timeout, pages, f) }, show)
 	})
 	if err != nil || l.output == "json" {
 		return err
 	}
 	return table(l.env.Stdout, l.header, rows)
+}
+
+// sorted shows what each brings, group by group, in order.
+func (l *listing[T]) sorted(each func(func(*T) error) error, show func(*T) error) error {
+	var group []*T
+	flush := func() error {
+		slices.SortStableFunc(group, l.order)
+		for _, m := range group {
+			if err := show(m); err != nil {
+				return err
+			}
+		}
+		group = group[:0]
+		return nil
+	}
+	err := each(func(m *T) error {
+		if len(group) > 0 && l.group(group[0]) != l.group(m) {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+		group = append(group, m)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return flush()
 }
 
 // table prints rows under their header, or says that there is nothing.
@@ -117,7 +157,8 @@ an agent, and "never" where none ever came.`,
 			if len(args) > 0 {
 				r.Cluster = args[0]
 			}
-			return l.run(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient) (grpc.ServerStreamingClient[hawserv1.ListClustersResponse], error) {
+			return l.run(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient, token string) (grpc.ServerStreamingClient[hawserv1.ListClustersResponse], error) {
+				r.PageToken = token
 				return c.ListClusters(ctx, r)
 			})
 		},
@@ -157,6 +198,8 @@ func newGetWorks(env Env) *cobra.Command {
 				number(m.GetRevision()), m.GetResourceId(),
 			}
 		},
+		group: (*hawserv1.ListWorksResponse).GetCluster,
+		order: func(x, y *hawserv1.ListWorksResponse) int { return cmp.Compare(x.GetName(), y.GetName()) },
 	}
 	cmd := &cobra.Command{
 		Use:   "works",
@@ -168,7 +211,8 @@ STATE is "live", "deleting" until the cluster has confirmed that nothing is left
 status of the cluster is about.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return l.run(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient) (grpc.ServerStreamingClient[hawserv1.ListWorksResponse], error) {
+			return l.run(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient, token string) (grpc.ServerStreamingClient[hawserv1.ListWorksResponse], error) {
+				r.PageToken = token
 				return c.ListWorks(ctx, r)
 			})
 		},
@@ -218,7 +262,8 @@ leaves it: see hawser approve. "shared": one of another hub has objects that wor
 this hub have too; the owner of the cluster can hand it over with hawser move.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return l.run(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient) (grpc.ServerStreamingClient[hawserv1.ListOrphansResponse], error) {
+			return l.run(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient, token string) (grpc.ServerStreamingClient[hawserv1.ListOrphansResponse], error) {
+				r.PageToken = token
 				return c.ListOrphans(ctx, r)
 			})
 		},
@@ -237,4 +282,41 @@ func causeWord(c hawserv1.OrphanCause) string {
 		hawserv1.OrphanCause_ORPHAN_CAUSE_NO_OWNER:  "no owner",
 		hawserv1.OrphanCause_ORPHAN_CAUSE_SHARED:    "shared",
 	}[c]
+}
+
+func newGetLimits(env Env) *cobra.Command {
+	of := func(has, most uint64) string {
+		if most == 0 {
+			return ""
+		}
+		return number(has) + "/" + number(most)
+	}
+	l := listing[hawserv1.ListLimitsResponse]{
+		env: env, header: []string{"SOURCE", "CLUSTER", "WORKS", "BYTES", "STATUS BYTES", "CLUSTERS", "RECORDS", "ONLY ON"},
+		row: func(m *hawserv1.ListLimitsResponse) []string {
+			return []string{
+				m.GetSource(), m.GetCluster(), of(m.GetWorks(), m.GetMaxWorks()), of(m.GetBytes(), m.GetMaxBytes()),
+				of(m.GetStatusBytes(), m.GetMaxStatusBytes()), of(m.GetClusters(), m.GetMaxClusters()), of(m.GetRecords(), m.GetMaxRecords()),
+				strings.Join(m.GetReach(), ","),
+			}
+		},
+	}
+	cmd := &cobra.Command{
+		Use:   "limits",
+		Short: "Show what sources and clusters have, and what they may have",
+		Long: `Show what sources and clusters have, and what they may have, as 3/500.
+
+WORKS are those that live and those whose deletion is not confirmed, BYTES those of
+their specs, RECORDS the works and what is kept of deleted ones until their source
+knows. CLUSTERS is on how many a source has works, ONLY ON where it may. The limits
+are in the configuration of the broker.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return l.run(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient, token string) (grpc.ServerStreamingClient[hawserv1.ListLimitsResponse], error) {
+				return c.ListLimits(ctx, &hawserv1.ListLimitsRequest{PageToken: token})
+			})
+		},
+	}
+	l.flags(cmd)
+	return cmd
 }

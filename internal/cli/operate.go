@@ -7,8 +7,10 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
 
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
@@ -201,8 +203,10 @@ func resolveAll(ctx context.Context, env Env, c hawserv1.InspectionServiceClient
 func withheld(ctx context.Context, c hawserv1.InspectionServiceClient, source, clusterName string, ids []string) ([]*hawserv1.WithheldDeletion, error) {
 	var works []*hawserv1.WithheldDeletion
 	missing := slices.Clone(ids)
-	s, err := c.ListOrphans(ctx, &hawserv1.ListOrphansRequest{Cluster: clusterName})
-	err = received(s, err, func(o *hawserv1.ListOrphansResponse) error {
+	list := func(ctx context.Context, token string) (grpc.ServerStreamingClient[hawserv1.ListOrphansResponse], error) {
+		return c.ListOrphans(ctx, &hawserv1.ListOrphansRequest{Cluster: clusterName, PageToken: token})
+	}
+	err := paged(ctx, time.Hour, list, func(o *hawserv1.ListOrphansResponse) error {
 		named := len(ids) == 0 || slices.Contains(ids, o.GetResourceId())
 		if o.GetCause() == hawserv1.OrphanCause_ORPHAN_CAUSE_WITHHELD && o.GetSource() == source && named {
 			works = append(works, &hawserv1.WithheldDeletion{ResourceId: o.GetResourceId(), Name: o.GetName(), Revision: o.GetRevision()})

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,8 +13,10 @@ import (
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
@@ -66,8 +69,18 @@ func (r *remote) credentials() (credentials.TransportCredentials, error) {
 	return identity.Files{CA: r.ca, Cert: r.cert, Key: r.key}.Client("", func(error) {})
 }
 
-// call connects and calls do. Errors of the broker come back with its hint.
-func (r *remote) call(cmd *cobra.Command, do func(context.Context, hawserv1.InspectionServiceClient) error) (err error) {
+// call connects and calls do, for so long as the broker may take. Errors of the broker come
+// back with its hint.
+func (r *remote) call(cmd *cobra.Command, do func(context.Context, hawserv1.InspectionServiceClient) error) error {
+	return r.connected(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient) error {
+		ctx, cancel := context.WithTimeout(ctx, r.timeout)
+		defer cancel()
+		return do(ctx, c)
+	})
+}
+
+// connected is call without an end.
+func (r *remote) connected(cmd *cobra.Command, do func(context.Context, hawserv1.InspectionServiceClient) error) (err error) {
 	if err := r.check(); err != nil {
 		return usageOf(cmd, err)
 	}
@@ -80,9 +93,7 @@ func (r *remote) call(cmd *cobra.Command, do func(context.Context, hawserv1.Insp
 		return err
 	}
 	defer func() { err = errors.Join(err, cc.Close()) }()
-	ctx, cancel := context.WithTimeout(cmd.Context(), r.timeout)
-	defer cancel()
-	err = do(ctx, hawserv1.NewInspectionServiceClient(cc))
+	err = do(cmd.Context(), hawserv1.NewInspectionServiceClient(cc))
 	var hinted interface{ Hint() string }
 	if err == nil || errors.As(err, &hinted) {
 		return err
@@ -99,6 +110,48 @@ func (r *remote) call(cmd *cobra.Command, do func(context.Context, hawserv1.Insp
 func onLoopback(target string) bool {
 	host, _, err := net.SplitHostPort(target)
 	return err == nil && cmdline.Loopback(host)
+}
+
+// paged calls f with each message of a list, page by page; list asks for the page behind a
+// token. Each page may take so long, the time included that a broker asks to wait at which too many
+// list.
+func paged[T any](ctx context.Context, timeout time.Duration, list func(ctx context.Context, token string) (grpc.ServerStreamingClient[T], error), f func(*T) error) error {
+	for token := ""; ; {
+		next := ""
+		err := bounded(ctx, timeout, func(ctx context.Context) error {
+			s, err := list(ctx, token)
+			return received(s, err, func(m *T) error {
+				if l, ok := any(m).(interface{ GetNextPageToken() string }); ok && l.GetNextPageToken() != "" {
+					next = l.GetNextPageToken()
+					return nil
+				}
+				return f(m)
+			})
+		})
+		if err != nil || next == "" {
+			return err
+		}
+		token = next
+	}
+}
+
+// bounded calls f, again where the broker is overloaded: it says so before it sends anything.
+func bounded(ctx context.Context, timeout time.Duration, f func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	for {
+		err := f(ctx)
+		if err == nil || status.Code(err) != codes.ResourceExhausted {
+			return err
+		}
+		wait := time.NewTimer(max(transportgrpc.FromStatus(err).Delay, 100*time.Millisecond))
+		select {
+		case <-wait.C:
+		case <-ctx.Done():
+			wait.Stop()
+			return err
+		}
+	}
 }
 
 // received calls f with each message of a stream.
@@ -132,6 +185,7 @@ func asJSON(w io.Writer, m proto.Message) error {
 	if err != nil {
 		return err
 	}
+	line = bytes.Replace(line, []byte(`,"next_page_token":""`), nil, 1) // of the list, not of what is listed
 	_, err = fmt.Fprintf(w, "%s\n", line)
 	return err
 }

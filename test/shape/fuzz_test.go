@@ -27,6 +27,7 @@ var decoders = map[string]string{
 	"internal/admission Decode":                            "internal/admission FuzzReview",
 	"internal/admission decodeWork":                        "internal/admission FuzzReview",
 	"internal/broker Broker.Publish":                       "internal/broker FuzzPublish",
+	"internal/broker/admin parseToken":                     "internal/broker/admin FuzzParseToken",
 	"internal/broker/call Decode":                          "internal/broker FuzzPublish",
 	"internal/broker/claims Sources.LastPosition":          "internal/broker/claims FuzzLastPosition",
 	"internal/broker/denials ParseSubject":                 "internal/broker/denials FuzzParseSubject",

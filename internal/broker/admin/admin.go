@@ -12,7 +12,6 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/feed"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
-	"github.com/hawser-io/hawser/pkg/codec"
 )
 
 // Agents are the running subscriptions of agents.
@@ -32,6 +31,7 @@ type Admin struct {
 	agents  Agents
 	writer  claims.Writer
 	denials *denials.List
+	turns   turns
 }
 
 // New returns an admin, which writes through w. The error says what in the store
@@ -41,7 +41,7 @@ func New(cfg *call.Config, c *claims.Claims, a Agents, w claims.Writer) (*Admin,
 	if err != nil {
 		return nil, err
 	}
-	return &Admin{cfg: cfg, claims: c, agents: a, writer: w, denials: d}, nil
+	return &Admin{cfg: cfg, claims: c, agents: a, writer: w, denials: d, turns: newTurns(cfg)}, nil
 }
 
 // commit writes what an operator wants done.
@@ -54,24 +54,6 @@ func (a *Admin) commit(ctx context.Context, by identity.Identity, ops []store.Op
 		return outcomes, call.Store(err)
 	}
 	return outcomes, nil
-}
-
-// eachCluster calls f for the cluster named, or for all that are known.
-func (a *Admin) eachCluster(ctx context.Context, name string, f func(place store.Scope) error) error {
-	for _, d := range codec.DataTypes() {
-		for _, c := range a.cfg.Store.Clusters(d) {
-			if name != "" && c != name {
-				continue
-			}
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			if err := f(store.Scope{DataType: d, Cluster: c}); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }
 
 // required is the error for the first of the named values that is empty.

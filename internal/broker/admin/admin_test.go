@@ -178,8 +178,8 @@ func TestListClusters_OfSeveralAgentsTheWorstCounts(t *testing.T) {
 	}
 }
 
-// TestListWorks_ByClusterThenName, of the one that is named only, until whoever asks leaves.
-func TestListWorks_ByClusterThenName(t *testing.T) {
+// TestListWorks_ByClusterThenID, of the one that is named only, until whoever asks leaves.
+func TestListWorks_ByClusterThenID(t *testing.T) {
 	d := newDesk(t)
 	d.put("c2", "w1")
 	d.put("c1", "w1", "w2", "w3")
@@ -192,7 +192,7 @@ func TestListWorks_ByClusterThenName(t *testing.T) {
 		})
 		return ids, err
 	}
-	if got, err := list(t.Context(), "", "", 0); err != nil || !slices.Equal(got, []string{"c1w3", "c1w2", "c1w1", "c2w1"}) {
+	if got, err := list(t.Context(), "", "", 0); err != nil || !slices.Equal(got, []string{"c1w1", "c1w2", "c1w3", "c2w1"}) {
 		t.Errorf("all are %q, %v", got, err)
 	}
 	if got, err := list(t.Context(), "c2", "src", 0); err != nil || !slices.Equal(got, []string{"c2w1"}) {

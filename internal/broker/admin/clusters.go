@@ -16,14 +16,24 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// ListClusters sends what is known of each cluster, sorted by name.
+// ListClusters sends a page of what is known of each cluster, by name.
 func (a *Admin) ListClusters(ctx context.Context, r *hawserv1.ListClustersRequest, send func(*hawserv1.ListClustersResponse) error) error {
-	agents := map[store.Scope][]feed.Agent{}
-	for _, s := range a.agents.Agents(r.GetCluster()) {
-		agents[s.Place] = append(agents[s.Place], s)
+	more := func(token string) *hawserv1.ListClustersResponse {
+		return &hawserv1.ListClustersResponse{NextPageToken: token}
 	}
-	return a.eachCluster(ctx, r.GetCluster(), func(place store.Scope) error {
-		return send(a.describe(place, agents[place]))
+	var places []position
+	return list(ctx, a, r.GetPageToken(), reader[hawserv1.ListClustersResponse]{send, more}, func(p *part[hawserv1.ListClustersResponse]) error {
+		if places == nil {
+			places = a.places(r.GetCluster())
+		}
+		for _, at := range behind(places, p.after) {
+			if p.full() {
+				return nil
+			}
+			p.add(at, a.describe(at.place, a.agents.Agents(at.place.Cluster)))
+		}
+		p.done = true
+		return nil
 	})
 }
 
@@ -33,10 +43,11 @@ func (a *Admin) describe(place store.Scope, agents []feed.Agent) *hawserv1.ListC
 	uid, known := a.cfg.Store.Subscribed(place.DataType, place.Cluster)
 	c := &hawserv1.ListClustersResponse{
 		Cluster: place.Cluster, DataType: place.DataType.String(), Uid: uid, Known: known,
-		Subscriptions: uint32(min(len(agents), math.MaxUint32)),
-		Live:          head.Digest.Count, Tombstones: uint64(head.Tombstones), Revision: head.SpecRevision,
+		Live: head.Digest.Count, Tombstones: uint64(head.Tombstones), Revision: head.SpecRevision,
 		ComparedSources: a.claims.Sources.Vouching(place),
 	}
+	agents = slices.DeleteFunc(agents, func(s feed.Agent) bool { return s.Place != place })
+	c.Subscriptions = uint32(min(len(agents), math.MaxUint32))
 	for i, s := range agents {
 		c.Pending = max(c.Pending, uint64(s.Pending))
 		if i == 0 {

@@ -4,32 +4,65 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/hawser-io/hawser/internal/broker/call"
 	"github.com/hawser-io/hawser/internal/broker/claims"
+	"github.com/hawser-io/hawser/internal/broker/feed"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/codec"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// ListOrphans sends what does not fit together, sorted by cluster.
+// ListOrphans sends a page of what does not fit together, by cluster: first of works, then
+// of AppliedManifestWorks.
 func (a *Admin) ListOrphans(ctx context.Context, r *hawserv1.ListOrphansRequest, send func(*hawserv1.ListOrphansResponse) error) error {
-	err := a.claims.Findings(r.GetCluster(), func(f claims.Finding) error {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		o, err := a.explain(ctx, f)
-		if err != nil {
-			return err
-		}
-		return send(o)
-	})
-	if err != nil {
-		return err
+	more := func(token string) *hawserv1.ListOrphansResponse {
+		return &hawserv1.ListOrphansResponse{NextPageToken: token}
 	}
-	return a.listApplied(r.GetCluster(), send)
+	return list(ctx, a, r.GetPageToken(), reader[hawserv1.ListOrphansResponse]{send, more}, func(p *part[hawserv1.ListOrphansResponse]) error {
+		agents := a.agents.Agents(r.GetCluster())
+		for _, at := range behind(a.orphanPlaces(r.GetCluster(), agents), p.after) {
+			if p.full() {
+				return nil
+			}
+			p.skip(at)
+			if at.phase == applied {
+				a.addApplied(p, at, agents)
+				continue
+			}
+			for _, f := range a.claims.Findings(at.place) {
+				o, err := a.explain(ctx, f)
+				if err != nil {
+					return err
+				}
+				p.add(at, o)
+			}
+		}
+		p.done = true
+		return nil
+	})
+}
+
+// applied is the second phase of the list of what does not fit together.
+const applied = 1
+
+// orphanPlaces are where something does not fit together, in the order of the list.
+func (a *Admin) orphanPlaces(cluster string, agents []feed.Agent) (all []position) {
+	for _, place := range a.claims.Places() {
+		if cluster == "" || place.Cluster == cluster {
+			all = append(all, position{place: place})
+		}
+	}
+	for _, s := range agents {
+		if len(s.Applied.Records) > 0 || s.Applied.More > 0 {
+			all = append(all, position{phase: applied, place: store.Scope{Cluster: s.Place.Cluster}})
+		}
+	}
+	slices.SortFunc(all, position.compare)
+	return slices.Compact(all)
 }
 
 // explain is what is sent of a finding.
@@ -63,32 +96,26 @@ func (a *Admin) explain(ctx context.Context, f claims.Finding) (*hawserv1.ListOr
 	return o, nil
 }
 
-// listApplied sends the AppliedManifestWorks that no work explains.
-func (a *Admin) listApplied(cluster string, send func(*hawserv1.ListOrphansResponse) error) error {
-	type object struct{ cluster, uid string }
-	told := map[object]bool{} // several agents of one cluster see the same
-	for _, s := range a.agents.Agents(cluster) {
+// addApplied adds the AppliedManifestWorks of a cluster that no work explains.
+func (a *Admin) addApplied(p *part[hawserv1.ListOrphansResponse], at position, agents []feed.Agent) {
+	told := map[string]bool{} // several agents of one cluster see the same
+	for _, s := range agents {
+		if s.Place.Cluster != at.place.Cluster {
+			continue
+		}
 		for _, r := range s.Applied.Records {
-			key := object{s.Place.Cluster, r.UID}
-			if told[key] {
-				continue
-			}
-			told[key] = true
-			if err := send(appliedOf(s.Place.Cluster, r, a.cfg.Now())); err != nil {
-				return err
+			if !told[r.UID] {
+				told[r.UID] = true
+				p.add(at, appliedOf(s.Place.Cluster, r, a.cfg.Now()))
 			}
 		}
 		if s.Applied.More > 0 {
-			err := send(&hawserv1.ListOrphansResponse{
+			p.add(at, &hawserv1.ListOrphansResponse{
 				Cluster: s.Place.Cluster, Cause: hawserv1.OrphanCause_ORPHAN_CAUSE_NO_OWNER,
 				Detail: fmt.Sprintf("and %d more AppliedManifestWorks, which are counted and not named", s.Applied.More),
 			})
-			if err != nil {
-				return err
-			}
 		}
 	}
-	return nil
 }
 
 func appliedOf(cluster string, r codec.UnexplainedRecord, now time.Time) *hawserv1.ListOrphansResponse {

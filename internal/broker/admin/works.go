@@ -1,11 +1,9 @@
 package admin
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -17,29 +15,52 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// ListWorks sends the records of a cluster, a source, or both, sorted by cluster and name. What
-// is read from the store of one cluster is let go before it is sent, however slowly it is
-// received.
+// ListWorks sends a page of the records of a cluster, a source, or both, by cluster and id.
 func (a *Admin) ListWorks(ctx context.Context, r *hawserv1.ListWorksRequest, send func(*hawserv1.ListWorksResponse) error) error {
-	return a.eachCluster(ctx, r.GetCluster(), func(scope store.Scope) error {
-		var metas []store.Meta
-		scope.Owner = r.GetSource()
-		err := a.cfg.Store.Scan(ctx, scope, func(m store.Meta) error {
-			metas = append(metas, m)
-			return nil
-		})
-		if err != nil {
-			return call.Store(err)
+	more := func(token string) *hawserv1.ListWorksResponse {
+		return &hawserv1.ListWorksResponse{NextPageToken: token}
+	}
+	var places []position
+	return list(ctx, a, r.GetPageToken(), reader[hawserv1.ListWorksResponse]{send, more}, func(p *part[hawserv1.ListWorksResponse]) error {
+		if places == nil {
+			places = a.places(r.GetCluster())
 		}
-		slices.SortStableFunc(metas, func(x, y store.Meta) int { return cmp.Compare(x.Name, y.Name) })
-		for i := range metas {
-			if err := send(workOf(&metas[i])); err != nil {
-				return err
+		from := p.after
+		from.id = ""
+		for i, at := range append(from.within(places), behind(places, from)...) {
+			if i == 0 && at == from {
+				at.id = p.after.id
+			}
+			err := a.cfg.Store.ScanAfter(ctx, at.place, at.id, func(m store.Meta) error {
+				if p.full() {
+					return errPageFull
+				}
+				at.id = m.ResourceID
+				if owner := r.GetSource(); owner != "" && m.Owner != owner {
+					p.skip(at)
+				} else {
+					p.add(at, workOf(&m))
+				}
+				return nil
+			})
+			switch {
+			case errors.Is(err, errPageFull):
+				return nil
+			case err != nil:
+				return call.Store(err)
+			}
+			p.skip(at) // there may be many clusters without works
+			if p.full() {
+				return nil
 			}
 		}
+		p.done = true
 		return nil
 	})
 }
+
+// errPageFull ends a scan.
+var errPageFull = errors.New("the page is full")
 
 var states = map[store.State]hawserv1.WorkState{
 	store.Live:      hawserv1.WorkState_WORK_STATE_LIVE,

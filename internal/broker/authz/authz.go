@@ -35,6 +35,7 @@ const (
 	ListClusters  = hawserv1.InspectionService_ListClusters_FullMethodName
 	ListWorks     = hawserv1.InspectionService_ListWorks_FullMethodName
 	ListOrphans   = hawserv1.InspectionService_ListOrphans_FullMethodName
+	ListLimits    = hawserv1.InspectionService_ListLimits_FullMethodName
 	ForgetWork    = hawserv1.InspectionService_ForgetWork_FullMethodName
 	ForgetCluster = hawserv1.InspectionService_ForgetCluster_FullMethodName
 	Adopt         = hawserv1.InspectionService_Adopt_FullMethodName
@@ -92,6 +93,7 @@ var table = map[string]map[identity.Role]scope{
 	ListClusters:  anyScope(identity.Operator, identity.Viewer),
 	ListWorks:     anyScope(identity.Operator, identity.Viewer),
 	ListOrphans:   anyScope(identity.Operator, identity.Viewer),
+	ListLimits:    anyScope(identity.Operator, identity.Viewer),
 	ForgetWork:    anyScope(identity.Operator),
 	ForgetCluster: anyScope(identity.Operator),
 	Adopt:         anyScope(identity.Operator),

@@ -50,6 +50,7 @@ var may = map[string][]identity.Identity{
 	authz.ListClusters:          {operator, viewer},
 	authz.ListWorks:             {operator, viewer},
 	authz.ListOrphans:           {operator, viewer},
+	authz.ListLimits:            {operator, viewer},
 	authz.ForgetWork:            {operator},
 	authz.ForgetCluster:         {operator},
 	authz.Adopt:                 {operator},
@@ -74,7 +75,7 @@ func calls(cluster, src string) map[string]authz.Call {
 	}
 	for _, m := range []string{
 		authz.HealthCheck, authz.HealthList, authz.HealthWatch, authz.Reflection, authz.ReflectionAlpha,
-		authz.ListClusters, authz.ListWorks, authz.ListOrphans, authz.ForgetWork, authz.ForgetCluster, authz.Adopt, authz.Approve, authz.Backup,
+		authz.ListClusters, authz.ListWorks, authz.ListOrphans, authz.ListLimits, authz.ForgetWork, authz.ForgetCluster, authz.Adopt, authz.Approve, authz.Backup,
 		"/some.Other/Method",
 	} {
 		all[m] = authz.Call{Method: m}

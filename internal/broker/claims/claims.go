@@ -202,29 +202,22 @@ const (
 	Quarantined
 )
 
-// Findings calls f for what does not fit together on a cluster, or everywhere where it is "",
-// by cluster, data type, cause, source and id. No lock is held while it does.
-func (c *Claims) Findings(cluster string, f func(Finding) error) error {
+// Places returns where something does not fit together, by cluster and data type.
+func (c *Claims) Places() []store.Scope {
 	places := map[store.Scope]struct{}{}
 	c.Lists.places(places)
 	c.Sources.places(places)
 	c.Names.places(places)
-	sorted := slices.SortedFunc(maps.Keys(places), func(a, b store.Scope) int {
+	return slices.SortedFunc(maps.Keys(places), func(a, b store.Scope) int {
 		return cmp.Or(cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.DataType.String(), b.DataType.String()))
 	})
-	for _, place := range sorted {
-		if cluster != "" && place.Cluster != cluster {
-			continue
-		}
-		found := slices.Concat(c.Lists.findings(place), c.Sources.findings(place), c.Names.findings(place))
-		slices.SortFunc(found, func(a, b Finding) int {
-			return cmp.Or(cmp.Compare(a.Omitted, b.Omitted), cmp.Compare(a.Cause, b.Cause), cmp.Compare(a.Source, b.Source), cmp.Compare(a.ResourceID, b.ResourceID))
-		})
-		for _, one := range found {
-			if err := f(one); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+}
+
+// Findings returns what does not fit together at a place, by cause, source and id.
+func (c *Claims) Findings(place store.Scope) []Finding {
+	found := slices.Concat(c.Lists.findings(place), c.Sources.findings(place), c.Names.findings(place))
+	slices.SortFunc(found, func(a, b Finding) int {
+		return cmp.Or(cmp.Compare(a.Omitted, b.Omitted), cmp.Compare(a.Cause, b.Cause), cmp.Compare(a.Source, b.Source), cmp.Compare(a.ResourceID, b.ResourceID))
+	})
+	return found
 }

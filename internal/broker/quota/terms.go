@@ -1,6 +1,11 @@
 package quota
 
-import "github.com/hawser-io/hawser/internal/identity"
+import (
+	"maps"
+	"slices"
+
+	"github.com/hawser-io/hawser/internal/identity"
+)
 
 // Limits where none are configured: far above what one hub of Open Cluster Management has, and
 // low enough that what a broker keeps in memory of one source is bounded.
@@ -41,6 +46,14 @@ func newTerms(r identity.Rule, cluster identity.Limits) *Terms {
 		Quota: Quota{Source: r.Quota.Or(defaultSource), Cluster: cluster.Or(defaultCluster)},
 		Reach: r.Reach(),
 	}
+}
+
+// Sources are the names of those that are configured, sorted.
+func (t *Table) Sources() []string {
+	if t == nil {
+		return nil
+	}
+	return slices.Sorted(maps.Keys(t.sources))
 }
 
 // Of returns the terms of a source, which are not modified.

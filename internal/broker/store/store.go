@@ -81,6 +81,8 @@ type Store interface {
 	// too) in key order, on one consistent snapshot. An error of f ends the
 	// scan and is returned.
 	Scan(ctx context.Context, s Scope, f func(Meta) error) error
+	// ScanAfter is Scan of one cluster, which s names, for the records behind an id.
+	ScanAfter(ctx context.Context, s Scope, id string, f func(Meta) error) error
 	// Changes returns up to limit changes (at least 1) with a revision above
 	// after, in revision order, each (record, part) once with its latest
 	// revision. It waits until there is one or ctx ends.

@@ -207,6 +207,7 @@ type ListClustersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// All clusters when empty.
 	Cluster       string `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -248,6 +249,13 @@ func (x *ListClustersRequest) GetCluster() string {
 	return ""
 }
 
+func (x *ListClustersRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
 type ListClustersResponse struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Cluster  string                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
@@ -271,6 +279,7 @@ type ListClustersResponse struct {
 	Sync          SyncState `protobuf:"varint,12,opt,name=sync,proto3,enum=hawser.v1.SyncState" json:"sync,omitempty"`
 	// Sources that finished comparing what they own on this cluster.
 	ComparedSources []string `protobuf:"bytes,13,rep,name=compared_sources,json=comparedSources,proto3" json:"compared_sources,omitempty"`
+	NextPageToken   string   `protobuf:"bytes,14,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -396,12 +405,20 @@ func (x *ListClustersResponse) GetComparedSources() []string {
 	return nil
 }
 
+func (x *ListClustersResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
 type ListWorksRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// All when empty.
 	Cluster string `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	// All when empty.
 	Source        string `protobuf:"bytes,2,opt,name=source,proto3" json:"source,omitempty"`
+	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -450,6 +467,13 @@ func (x *ListWorksRequest) GetSource() string {
 	return ""
 }
 
+func (x *ListWorksRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
 type ListWorksResponse struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Cluster    string                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
@@ -466,6 +490,7 @@ type ListWorksResponse struct {
 	DeletedAt *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=deleted_at,json=deletedAt,proto3" json:"deleted_at,omitempty"`
 	// A newer work of the same name waits until this one is gone.
 	WaitingResourceId string `protobuf:"bytes,11,opt,name=waiting_resource_id,json=waitingResourceId,proto3" json:"waiting_resource_id,omitempty"`
+	NextPageToken     string `protobuf:"bytes,12,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
@@ -577,10 +602,18 @@ func (x *ListWorksResponse) GetWaitingResourceId() string {
 	return ""
 }
 
+func (x *ListWorksResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
 type ListOrphansRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// All when empty.
 	Cluster       string `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -622,6 +655,13 @@ func (x *ListOrphansRequest) GetCluster() string {
 	return ""
 }
 
+func (x *ListOrphansRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
 type ListOrphansResponse struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Cluster    string                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
@@ -632,6 +672,7 @@ type ListOrphansResponse struct {
 	Revision   uint64                 `protobuf:"varint,6,opt,name=revision,proto3" json:"revision,omitempty"`
 	// One sentence for a person.
 	Detail        string `protobuf:"bytes,7,opt,name=detail,proto3" json:"detail,omitempty"`
+	NextPageToken string `protobuf:"bytes,8,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -715,6 +756,212 @@ func (x *ListOrphansResponse) GetDetail() string {
 	return ""
 }
 
+func (x *ListOrphansResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+type ListLimitsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	PageToken     string                 `protobuf:"bytes,1,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListLimitsRequest) Reset() {
+	*x = ListLimitsRequest{}
+	mi := &file_hawser_v1_inspection_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListLimitsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListLimitsRequest) ProtoMessage() {}
+
+func (x *ListLimitsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_hawser_v1_inspection_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListLimitsRequest.ProtoReflect.Descriptor instead.
+func (*ListLimitsRequest) Descriptor() ([]byte, []int) {
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ListLimitsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// ListLimitsResponse is about the source or the cluster that it names.
+type ListLimitsResponse struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Source  string                 `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
+	Cluster string                 `protobuf:"bytes,2,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// Those that live, and those whose deletion is not confirmed.
+	Works    uint64 `protobuf:"varint,3,opt,name=works,proto3" json:"works,omitempty"`
+	MaxWorks uint64 `protobuf:"varint,4,opt,name=max_works,json=maxWorks,proto3" json:"max_works,omitempty"`
+	// Of their specs.
+	Bytes    uint64 `protobuf:"varint,5,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	MaxBytes uint64 `protobuf:"varint,6,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`
+	// Of statuses; only of a cluster.
+	StatusBytes    uint64 `protobuf:"varint,7,opt,name=status_bytes,json=statusBytes,proto3" json:"status_bytes,omitempty"`
+	MaxStatusBytes uint64 `protobuf:"varint,8,opt,name=max_status_bytes,json=maxStatusBytes,proto3" json:"max_status_bytes,omitempty"`
+	// On which a source has works.
+	Clusters    uint64 `protobuf:"varint,9,opt,name=clusters,proto3" json:"clusters,omitempty"`
+	MaxClusters uint64 `protobuf:"varint,10,opt,name=max_clusters,json=maxClusters,proto3" json:"max_clusters,omitempty"`
+	// Works, and what is kept of deleted ones.
+	Records    uint64 `protobuf:"varint,11,opt,name=records,proto3" json:"records,omitempty"`
+	MaxRecords uint64 `protobuf:"varint,12,opt,name=max_records,json=maxRecords,proto3" json:"max_records,omitempty"`
+	// Where a source may have works: names, and prefixes with a "*" behind; everywhere when empty.
+	Reach         []string `protobuf:"bytes,13,rep,name=reach,proto3" json:"reach,omitempty"`
+	NextPageToken string   `protobuf:"bytes,14,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListLimitsResponse) Reset() {
+	*x = ListLimitsResponse{}
+	mi := &file_hawser_v1_inspection_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListLimitsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListLimitsResponse) ProtoMessage() {}
+
+func (x *ListLimitsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_hawser_v1_inspection_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListLimitsResponse.ProtoReflect.Descriptor instead.
+func (*ListLimitsResponse) Descriptor() ([]byte, []int) {
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *ListLimitsResponse) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *ListLimitsResponse) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
+func (x *ListLimitsResponse) GetWorks() uint64 {
+	if x != nil {
+		return x.Works
+	}
+	return 0
+}
+
+func (x *ListLimitsResponse) GetMaxWorks() uint64 {
+	if x != nil {
+		return x.MaxWorks
+	}
+	return 0
+}
+
+func (x *ListLimitsResponse) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *ListLimitsResponse) GetMaxBytes() uint64 {
+	if x != nil {
+		return x.MaxBytes
+	}
+	return 0
+}
+
+func (x *ListLimitsResponse) GetStatusBytes() uint64 {
+	if x != nil {
+		return x.StatusBytes
+	}
+	return 0
+}
+
+func (x *ListLimitsResponse) GetMaxStatusBytes() uint64 {
+	if x != nil {
+		return x.MaxStatusBytes
+	}
+	return 0
+}
+
+func (x *ListLimitsResponse) GetClusters() uint64 {
+	if x != nil {
+		return x.Clusters
+	}
+	return 0
+}
+
+func (x *ListLimitsResponse) GetMaxClusters() uint64 {
+	if x != nil {
+		return x.MaxClusters
+	}
+	return 0
+}
+
+func (x *ListLimitsResponse) GetRecords() uint64 {
+	if x != nil {
+		return x.Records
+	}
+	return 0
+}
+
+func (x *ListLimitsResponse) GetMaxRecords() uint64 {
+	if x != nil {
+		return x.MaxRecords
+	}
+	return 0
+}
+
+func (x *ListLimitsResponse) GetReach() []string {
+	if x != nil {
+		return x.Reach
+	}
+	return nil
+}
+
+func (x *ListLimitsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
 type ForgetWorkRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Cluster       string                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
@@ -725,7 +972,7 @@ type ForgetWorkRequest struct {
 
 func (x *ForgetWorkRequest) Reset() {
 	*x = ForgetWorkRequest{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[6]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -737,7 +984,7 @@ func (x *ForgetWorkRequest) String() string {
 func (*ForgetWorkRequest) ProtoMessage() {}
 
 func (x *ForgetWorkRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[6]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -750,7 +997,7 @@ func (x *ForgetWorkRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetWorkRequest.ProtoReflect.Descriptor instead.
 func (*ForgetWorkRequest) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{6}
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ForgetWorkRequest) GetCluster() string {
@@ -775,7 +1022,7 @@ type ForgetWorkResponse struct {
 
 func (x *ForgetWorkResponse) Reset() {
 	*x = ForgetWorkResponse{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[7]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -787,7 +1034,7 @@ func (x *ForgetWorkResponse) String() string {
 func (*ForgetWorkResponse) ProtoMessage() {}
 
 func (x *ForgetWorkResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[7]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -800,7 +1047,7 @@ func (x *ForgetWorkResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetWorkResponse.ProtoReflect.Descriptor instead.
 func (*ForgetWorkResponse) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{7}
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{9}
 }
 
 type ForgetClusterRequest struct {
@@ -814,7 +1061,7 @@ type ForgetClusterRequest struct {
 
 func (x *ForgetClusterRequest) Reset() {
 	*x = ForgetClusterRequest{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[8]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -826,7 +1073,7 @@ func (x *ForgetClusterRequest) String() string {
 func (*ForgetClusterRequest) ProtoMessage() {}
 
 func (x *ForgetClusterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[8]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -839,7 +1086,7 @@ func (x *ForgetClusterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetClusterRequest.ProtoReflect.Descriptor instead.
 func (*ForgetClusterRequest) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{8}
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ForgetClusterRequest) GetCluster() string {
@@ -866,7 +1113,7 @@ type ForgetClusterResponse struct {
 
 func (x *ForgetClusterResponse) Reset() {
 	*x = ForgetClusterResponse{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[9]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -878,7 +1125,7 @@ func (x *ForgetClusterResponse) String() string {
 func (*ForgetClusterResponse) ProtoMessage() {}
 
 func (x *ForgetClusterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[9]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -891,7 +1138,7 @@ func (x *ForgetClusterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetClusterResponse.ProtoReflect.Descriptor instead.
 func (*ForgetClusterResponse) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{9}
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ForgetClusterResponse) GetWorks() uint64 {
@@ -913,7 +1160,7 @@ type AdoptRequest struct {
 
 func (x *AdoptRequest) Reset() {
 	*x = AdoptRequest{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[10]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -925,7 +1172,7 @@ func (x *AdoptRequest) String() string {
 func (*AdoptRequest) ProtoMessage() {}
 
 func (x *AdoptRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[10]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -938,7 +1185,7 @@ func (x *AdoptRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptRequest.ProtoReflect.Descriptor instead.
 func (*AdoptRequest) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{10}
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *AdoptRequest) GetCluster() string {
@@ -970,7 +1217,7 @@ type AdoptResponse struct {
 
 func (x *AdoptResponse) Reset() {
 	*x = AdoptResponse{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[11]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -982,7 +1229,7 @@ func (x *AdoptResponse) String() string {
 func (*AdoptResponse) ProtoMessage() {}
 
 func (x *AdoptResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[11]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -995,7 +1242,7 @@ func (x *AdoptResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptResponse.ProtoReflect.Descriptor instead.
 func (*AdoptResponse) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{11}
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{13}
 }
 
 type ApproveRequest struct {
@@ -1011,7 +1258,7 @@ type ApproveRequest struct {
 
 func (x *ApproveRequest) Reset() {
 	*x = ApproveRequest{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[12]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1023,7 +1270,7 @@ func (x *ApproveRequest) String() string {
 func (*ApproveRequest) ProtoMessage() {}
 
 func (x *ApproveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[12]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1036,7 +1283,7 @@ func (x *ApproveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApproveRequest.ProtoReflect.Descriptor instead.
 func (*ApproveRequest) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{12}
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ApproveRequest) GetSource() string {
@@ -1068,7 +1315,7 @@ type ApproveResponse struct {
 
 func (x *ApproveResponse) Reset() {
 	*x = ApproveResponse{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[13]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1080,7 +1327,7 @@ func (x *ApproveResponse) String() string {
 func (*ApproveResponse) ProtoMessage() {}
 
 func (x *ApproveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[13]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1093,7 +1340,7 @@ func (x *ApproveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApproveResponse.ProtoReflect.Descriptor instead.
 func (*ApproveResponse) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{13}
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{15}
 }
 
 type ResolveRequest struct {
@@ -1109,7 +1356,7 @@ type ResolveRequest struct {
 
 func (x *ResolveRequest) Reset() {
 	*x = ResolveRequest{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[14]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1121,7 +1368,7 @@ func (x *ResolveRequest) String() string {
 func (*ResolveRequest) ProtoMessage() {}
 
 func (x *ResolveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[14]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1134,7 +1381,7 @@ func (x *ResolveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveRequest.ProtoReflect.Descriptor instead.
 func (*ResolveRequest) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{14}
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ResolveRequest) GetCluster() string {
@@ -1168,7 +1415,7 @@ type ResolveResponse struct {
 
 func (x *ResolveResponse) Reset() {
 	*x = ResolveResponse{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[15]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1180,7 +1427,7 @@ func (x *ResolveResponse) String() string {
 func (*ResolveResponse) ProtoMessage() {}
 
 func (x *ResolveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[15]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1193,7 +1440,7 @@ func (x *ResolveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveResponse.ProtoReflect.Descriptor instead.
 func (*ResolveResponse) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{15}
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ResolveResponse) GetName() string {
@@ -1215,7 +1462,7 @@ type DenyRequest struct {
 
 func (x *DenyRequest) Reset() {
 	*x = DenyRequest{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[16]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1227,7 +1474,7 @@ func (x *DenyRequest) String() string {
 func (*DenyRequest) ProtoMessage() {}
 
 func (x *DenyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[16]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1240,7 +1487,7 @@ func (x *DenyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyRequest.ProtoReflect.Descriptor instead.
 func (*DenyRequest) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{16}
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DenyRequest) GetSubject() string {
@@ -1265,7 +1512,7 @@ type DenyResponse struct {
 
 func (x *DenyResponse) Reset() {
 	*x = DenyResponse{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[17]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1277,7 +1524,7 @@ func (x *DenyResponse) String() string {
 func (*DenyResponse) ProtoMessage() {}
 
 func (x *DenyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[17]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1290,7 +1537,7 @@ func (x *DenyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyResponse.ProtoReflect.Descriptor instead.
 func (*DenyResponse) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{17}
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{19}
 }
 
 type AllowRequest struct {
@@ -1303,7 +1550,7 @@ type AllowRequest struct {
 
 func (x *AllowRequest) Reset() {
 	*x = AllowRequest{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[18]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1315,7 +1562,7 @@ func (x *AllowRequest) String() string {
 func (*AllowRequest) ProtoMessage() {}
 
 func (x *AllowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[18]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1328,7 +1575,7 @@ func (x *AllowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllowRequest.ProtoReflect.Descriptor instead.
 func (*AllowRequest) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{18}
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *AllowRequest) GetSubject() string {
@@ -1346,7 +1593,7 @@ type AllowResponse struct {
 
 func (x *AllowResponse) Reset() {
 	*x = AllowResponse{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[19]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1358,7 +1605,7 @@ func (x *AllowResponse) String() string {
 func (*AllowResponse) ProtoMessage() {}
 
 func (x *AllowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[19]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1371,7 +1618,7 @@ func (x *AllowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllowResponse.ProtoReflect.Descriptor instead.
 func (*AllowResponse) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{19}
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{21}
 }
 
 type ListDenialsRequest struct {
@@ -1382,7 +1629,7 @@ type ListDenialsRequest struct {
 
 func (x *ListDenialsRequest) Reset() {
 	*x = ListDenialsRequest{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[20]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1394,7 +1641,7 @@ func (x *ListDenialsRequest) String() string {
 func (*ListDenialsRequest) ProtoMessage() {}
 
 func (x *ListDenialsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[20]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1407,7 +1654,7 @@ func (x *ListDenialsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDenialsRequest.ProtoReflect.Descriptor instead.
 func (*ListDenialsRequest) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{20}
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{22}
 }
 
 type ListDenialsResponse struct {
@@ -1423,7 +1670,7 @@ type ListDenialsResponse struct {
 
 func (x *ListDenialsResponse) Reset() {
 	*x = ListDenialsResponse{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[21]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1435,7 +1682,7 @@ func (x *ListDenialsResponse) String() string {
 func (*ListDenialsResponse) ProtoMessage() {}
 
 func (x *ListDenialsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[21]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1448,7 +1695,7 @@ func (x *ListDenialsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDenialsResponse.ProtoReflect.Descriptor instead.
 func (*ListDenialsResponse) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{21}
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListDenialsResponse) GetSubject() string {
@@ -1487,7 +1734,7 @@ type BackupRequest struct {
 
 func (x *BackupRequest) Reset() {
 	*x = BackupRequest{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[22]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1499,7 +1746,7 @@ func (x *BackupRequest) String() string {
 func (*BackupRequest) ProtoMessage() {}
 
 func (x *BackupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[22]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1512,7 +1759,7 @@ func (x *BackupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
 func (*BackupRequest) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{22}
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{24}
 }
 
 type BackupResponse struct {
@@ -1526,7 +1773,7 @@ type BackupResponse struct {
 
 func (x *BackupResponse) Reset() {
 	*x = BackupResponse{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[23]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1538,7 +1785,7 @@ func (x *BackupResponse) String() string {
 func (*BackupResponse) ProtoMessage() {}
 
 func (x *BackupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[23]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1551,7 +1798,7 @@ func (x *BackupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupResponse.ProtoReflect.Descriptor instead.
 func (*BackupResponse) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{23}
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *BackupResponse) GetPath() string {
@@ -1572,9 +1819,11 @@ var File_hawser_v1_inspection_proto protoreflect.FileDescriptor
 
 const file_hawser_v1_inspection_proto_rawDesc = "" +
 	"\n" +
-	"\x1ahawser/v1/inspection.proto\x12\thawser.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x14hawser/v1/sync.proto\"/\n" +
+	"\x1ahawser/v1/inspection.proto\x12\thawser.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x14hawser/v1/sync.proto\"N\n" +
 	"\x13ListClustersRequest\x12\x18\n" +
-	"\acluster\x18\x01 \x01(\tR\acluster\"\xb3\x03\n" +
+	"\acluster\x18\x01 \x01(\tR\acluster\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\"\xdb\x03\n" +
 	"\x14ListClustersResponse\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x1b\n" +
 	"\tdata_type\x18\x02 \x01(\tR\bdataType\x12\x10\n" +
@@ -1591,10 +1840,13 @@ const file_hawser_v1_inspection_proto_rawDesc = "" +
 	" \x01(\x04R\brevision\x12%\n" +
 	"\x0eacked_revision\x18\v \x01(\x04R\rackedRevision\x12(\n" +
 	"\x04sync\x18\f \x01(\x0e2\x14.hawser.v1.SyncStateR\x04sync\x12)\n" +
-	"\x10compared_sources\x18\r \x03(\tR\x0fcomparedSources\"D\n" +
+	"\x10compared_sources\x18\r \x03(\tR\x0fcomparedSources\x12&\n" +
+	"\x0fnext_page_token\x18\x0e \x01(\tR\rnextPageToken\"c\n" +
 	"\x10ListWorksRequest\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x16\n" +
-	"\x06source\x18\x02 \x01(\tR\x06source\"\x8e\x03\n" +
+	"\x06source\x18\x02 \x01(\tR\x06source\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x03 \x01(\tR\tpageToken\"\xb6\x03\n" +
 	"\x11ListWorksResponse\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x1f\n" +
 	"\vresource_id\x18\x02 \x01(\tR\n" +
@@ -1609,9 +1861,12 @@ const file_hawser_v1_inspection_proto_rawDesc = "" +
 	"\n" +
 	"deleted_at\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\tdeletedAt\x12.\n" +
-	"\x13waiting_resource_id\x18\v \x01(\tR\x11waitingResourceId\".\n" +
+	"\x13waiting_resource_id\x18\v \x01(\tR\x11waitingResourceId\x12&\n" +
+	"\x0fnext_page_token\x18\f \x01(\tR\rnextPageToken\"M\n" +
 	"\x12ListOrphansRequest\x12\x18\n" +
-	"\acluster\x18\x01 \x01(\tR\acluster\"\xde\x01\n" +
+	"\acluster\x18\x01 \x01(\tR\acluster\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\"\x86\x02\n" +
 	"\x13ListOrphansResponse\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12,\n" +
 	"\x05cause\x18\x02 \x01(\x0e2\x16.hawser.v1.OrphanCauseR\x05cause\x12\x1f\n" +
@@ -1620,7 +1875,28 @@ const file_hawser_v1_inspection_proto_rawDesc = "" +
 	"\x04name\x18\x04 \x01(\tR\x04name\x12\x16\n" +
 	"\x06source\x18\x05 \x01(\tR\x06source\x12\x1a\n" +
 	"\brevision\x18\x06 \x01(\x04R\brevision\x12\x16\n" +
-	"\x06detail\x18\a \x01(\tR\x06detail\"N\n" +
+	"\x06detail\x18\a \x01(\tR\x06detail\x12&\n" +
+	"\x0fnext_page_token\x18\b \x01(\tR\rnextPageToken\"2\n" +
+	"\x11ListLimitsRequest\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x01 \x01(\tR\tpageToken\"\xb1\x03\n" +
+	"\x12ListLimitsResponse\x12\x16\n" +
+	"\x06source\x18\x01 \x01(\tR\x06source\x12\x18\n" +
+	"\acluster\x18\x02 \x01(\tR\acluster\x12\x14\n" +
+	"\x05works\x18\x03 \x01(\x04R\x05works\x12\x1b\n" +
+	"\tmax_works\x18\x04 \x01(\x04R\bmaxWorks\x12\x14\n" +
+	"\x05bytes\x18\x05 \x01(\x04R\x05bytes\x12\x1b\n" +
+	"\tmax_bytes\x18\x06 \x01(\x04R\bmaxBytes\x12!\n" +
+	"\fstatus_bytes\x18\a \x01(\x04R\vstatusBytes\x12(\n" +
+	"\x10max_status_bytes\x18\b \x01(\x04R\x0emaxStatusBytes\x12\x1a\n" +
+	"\bclusters\x18\t \x01(\x04R\bclusters\x12!\n" +
+	"\fmax_clusters\x18\n" +
+	" \x01(\x04R\vmaxClusters\x12\x18\n" +
+	"\arecords\x18\v \x01(\x04R\arecords\x12\x1f\n" +
+	"\vmax_records\x18\f \x01(\x04R\n" +
+	"maxRecords\x12\x14\n" +
+	"\x05reach\x18\r \x03(\tR\x05reach\x12&\n" +
+	"\x0fnext_page_token\x18\x0e \x01(\tR\rnextPageToken\"N\n" +
 	"\x11ForgetWorkRequest\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x1f\n" +
 	"\vresource_id\x18\x02 \x01(\tR\n" +
@@ -1682,11 +1958,13 @@ const file_hawser_v1_inspection_proto_rawDesc = "" +
 	"\x15ORPHAN_CAUSE_WITHHELD\x10\x03\x12\x19\n" +
 	"\x15ORPHAN_CAUSE_STRANGER\x10\x04\x12\x19\n" +
 	"\x15ORPHAN_CAUSE_NO_OWNER\x10\x05\x12\x17\n" +
-	"\x13ORPHAN_CAUSE_SHARED\x10\x062\xe5\x06\n" +
+	"\x13ORPHAN_CAUSE_SHARED\x10\x062\xb2\a\n" +
 	"\x11InspectionService\x12Q\n" +
 	"\fListClusters\x12\x1e.hawser.v1.ListClustersRequest\x1a\x1f.hawser.v1.ListClustersResponse0\x01\x12H\n" +
 	"\tListWorks\x12\x1b.hawser.v1.ListWorksRequest\x1a\x1c.hawser.v1.ListWorksResponse0\x01\x12N\n" +
-	"\vListOrphans\x12\x1d.hawser.v1.ListOrphansRequest\x1a\x1e.hawser.v1.ListOrphansResponse0\x01\x12I\n" +
+	"\vListOrphans\x12\x1d.hawser.v1.ListOrphansRequest\x1a\x1e.hawser.v1.ListOrphansResponse0\x01\x12K\n" +
+	"\n" +
+	"ListLimits\x12\x1c.hawser.v1.ListLimitsRequest\x1a\x1d.hawser.v1.ListLimitsResponse0\x01\x12I\n" +
 	"\n" +
 	"ForgetWork\x12\x1c.hawser.v1.ForgetWorkRequest\x1a\x1d.hawser.v1.ForgetWorkResponse\x12R\n" +
 	"\rForgetCluster\x12\x1f.hawser.v1.ForgetClusterRequest\x1a .hawser.v1.ForgetClusterResponse\x12:\n" +
@@ -1711,7 +1989,7 @@ func file_hawser_v1_inspection_proto_rawDescGZIP() []byte {
 }
 
 var file_hawser_v1_inspection_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_hawser_v1_inspection_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_hawser_v1_inspection_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_hawser_v1_inspection_proto_goTypes = []any{
 	(SyncState)(0),                // 0: hawser.v1.SyncState
 	(WorkState)(0),                // 1: hawser.v1.WorkState
@@ -1722,61 +2000,65 @@ var file_hawser_v1_inspection_proto_goTypes = []any{
 	(*ListWorksResponse)(nil),     // 6: hawser.v1.ListWorksResponse
 	(*ListOrphansRequest)(nil),    // 7: hawser.v1.ListOrphansRequest
 	(*ListOrphansResponse)(nil),   // 8: hawser.v1.ListOrphansResponse
-	(*ForgetWorkRequest)(nil),     // 9: hawser.v1.ForgetWorkRequest
-	(*ForgetWorkResponse)(nil),    // 10: hawser.v1.ForgetWorkResponse
-	(*ForgetClusterRequest)(nil),  // 11: hawser.v1.ForgetClusterRequest
-	(*ForgetClusterResponse)(nil), // 12: hawser.v1.ForgetClusterResponse
-	(*AdoptRequest)(nil),          // 13: hawser.v1.AdoptRequest
-	(*AdoptResponse)(nil),         // 14: hawser.v1.AdoptResponse
-	(*ApproveRequest)(nil),        // 15: hawser.v1.ApproveRequest
-	(*ApproveResponse)(nil),       // 16: hawser.v1.ApproveResponse
-	(*ResolveRequest)(nil),        // 17: hawser.v1.ResolveRequest
-	(*ResolveResponse)(nil),       // 18: hawser.v1.ResolveResponse
-	(*DenyRequest)(nil),           // 19: hawser.v1.DenyRequest
-	(*DenyResponse)(nil),          // 20: hawser.v1.DenyResponse
-	(*AllowRequest)(nil),          // 21: hawser.v1.AllowRequest
-	(*AllowResponse)(nil),         // 22: hawser.v1.AllowResponse
-	(*ListDenialsRequest)(nil),    // 23: hawser.v1.ListDenialsRequest
-	(*ListDenialsResponse)(nil),   // 24: hawser.v1.ListDenialsResponse
-	(*BackupRequest)(nil),         // 25: hawser.v1.BackupRequest
-	(*BackupResponse)(nil),        // 26: hawser.v1.BackupResponse
-	(*timestamppb.Timestamp)(nil), // 27: google.protobuf.Timestamp
-	(*WithheldDeletion)(nil),      // 28: hawser.v1.WithheldDeletion
+	(*ListLimitsRequest)(nil),     // 9: hawser.v1.ListLimitsRequest
+	(*ListLimitsResponse)(nil),    // 10: hawser.v1.ListLimitsResponse
+	(*ForgetWorkRequest)(nil),     // 11: hawser.v1.ForgetWorkRequest
+	(*ForgetWorkResponse)(nil),    // 12: hawser.v1.ForgetWorkResponse
+	(*ForgetClusterRequest)(nil),  // 13: hawser.v1.ForgetClusterRequest
+	(*ForgetClusterResponse)(nil), // 14: hawser.v1.ForgetClusterResponse
+	(*AdoptRequest)(nil),          // 15: hawser.v1.AdoptRequest
+	(*AdoptResponse)(nil),         // 16: hawser.v1.AdoptResponse
+	(*ApproveRequest)(nil),        // 17: hawser.v1.ApproveRequest
+	(*ApproveResponse)(nil),       // 18: hawser.v1.ApproveResponse
+	(*ResolveRequest)(nil),        // 19: hawser.v1.ResolveRequest
+	(*ResolveResponse)(nil),       // 20: hawser.v1.ResolveResponse
+	(*DenyRequest)(nil),           // 21: hawser.v1.DenyRequest
+	(*DenyResponse)(nil),          // 22: hawser.v1.DenyResponse
+	(*AllowRequest)(nil),          // 23: hawser.v1.AllowRequest
+	(*AllowResponse)(nil),         // 24: hawser.v1.AllowResponse
+	(*ListDenialsRequest)(nil),    // 25: hawser.v1.ListDenialsRequest
+	(*ListDenialsResponse)(nil),   // 26: hawser.v1.ListDenialsResponse
+	(*BackupRequest)(nil),         // 27: hawser.v1.BackupRequest
+	(*BackupResponse)(nil),        // 28: hawser.v1.BackupResponse
+	(*timestamppb.Timestamp)(nil), // 29: google.protobuf.Timestamp
+	(*WithheldDeletion)(nil),      // 30: hawser.v1.WithheldDeletion
 }
 var file_hawser_v1_inspection_proto_depIdxs = []int32{
-	27, // 0: hawser.v1.ListClustersResponse.since:type_name -> google.protobuf.Timestamp
+	29, // 0: hawser.v1.ListClustersResponse.since:type_name -> google.protobuf.Timestamp
 	0,  // 1: hawser.v1.ListClustersResponse.sync:type_name -> hawser.v1.SyncState
 	1,  // 2: hawser.v1.ListWorksResponse.state:type_name -> hawser.v1.WorkState
-	27, // 3: hawser.v1.ListWorksResponse.deleted_at:type_name -> google.protobuf.Timestamp
+	29, // 3: hawser.v1.ListWorksResponse.deleted_at:type_name -> google.protobuf.Timestamp
 	2,  // 4: hawser.v1.ListOrphansResponse.cause:type_name -> hawser.v1.OrphanCause
-	28, // 5: hawser.v1.ApproveRequest.works:type_name -> hawser.v1.WithheldDeletion
-	27, // 6: hawser.v1.ListDenialsResponse.at:type_name -> google.protobuf.Timestamp
+	30, // 5: hawser.v1.ApproveRequest.works:type_name -> hawser.v1.WithheldDeletion
+	29, // 6: hawser.v1.ListDenialsResponse.at:type_name -> google.protobuf.Timestamp
 	3,  // 7: hawser.v1.InspectionService.ListClusters:input_type -> hawser.v1.ListClustersRequest
 	5,  // 8: hawser.v1.InspectionService.ListWorks:input_type -> hawser.v1.ListWorksRequest
 	7,  // 9: hawser.v1.InspectionService.ListOrphans:input_type -> hawser.v1.ListOrphansRequest
-	9,  // 10: hawser.v1.InspectionService.ForgetWork:input_type -> hawser.v1.ForgetWorkRequest
-	11, // 11: hawser.v1.InspectionService.ForgetCluster:input_type -> hawser.v1.ForgetClusterRequest
-	13, // 12: hawser.v1.InspectionService.Adopt:input_type -> hawser.v1.AdoptRequest
-	15, // 13: hawser.v1.InspectionService.Approve:input_type -> hawser.v1.ApproveRequest
-	17, // 14: hawser.v1.InspectionService.Resolve:input_type -> hawser.v1.ResolveRequest
-	19, // 15: hawser.v1.InspectionService.Deny:input_type -> hawser.v1.DenyRequest
-	21, // 16: hawser.v1.InspectionService.Allow:input_type -> hawser.v1.AllowRequest
-	23, // 17: hawser.v1.InspectionService.ListDenials:input_type -> hawser.v1.ListDenialsRequest
-	25, // 18: hawser.v1.InspectionService.Backup:input_type -> hawser.v1.BackupRequest
-	4,  // 19: hawser.v1.InspectionService.ListClusters:output_type -> hawser.v1.ListClustersResponse
-	6,  // 20: hawser.v1.InspectionService.ListWorks:output_type -> hawser.v1.ListWorksResponse
-	8,  // 21: hawser.v1.InspectionService.ListOrphans:output_type -> hawser.v1.ListOrphansResponse
-	10, // 22: hawser.v1.InspectionService.ForgetWork:output_type -> hawser.v1.ForgetWorkResponse
-	12, // 23: hawser.v1.InspectionService.ForgetCluster:output_type -> hawser.v1.ForgetClusterResponse
-	14, // 24: hawser.v1.InspectionService.Adopt:output_type -> hawser.v1.AdoptResponse
-	16, // 25: hawser.v1.InspectionService.Approve:output_type -> hawser.v1.ApproveResponse
-	18, // 26: hawser.v1.InspectionService.Resolve:output_type -> hawser.v1.ResolveResponse
-	20, // 27: hawser.v1.InspectionService.Deny:output_type -> hawser.v1.DenyResponse
-	22, // 28: hawser.v1.InspectionService.Allow:output_type -> hawser.v1.AllowResponse
-	24, // 29: hawser.v1.InspectionService.ListDenials:output_type -> hawser.v1.ListDenialsResponse
-	26, // 30: hawser.v1.InspectionService.Backup:output_type -> hawser.v1.BackupResponse
-	19, // [19:31] is the sub-list for method output_type
-	7,  // [7:19] is the sub-list for method input_type
+	9,  // 10: hawser.v1.InspectionService.ListLimits:input_type -> hawser.v1.ListLimitsRequest
+	11, // 11: hawser.v1.InspectionService.ForgetWork:input_type -> hawser.v1.ForgetWorkRequest
+	13, // 12: hawser.v1.InspectionService.ForgetCluster:input_type -> hawser.v1.ForgetClusterRequest
+	15, // 13: hawser.v1.InspectionService.Adopt:input_type -> hawser.v1.AdoptRequest
+	17, // 14: hawser.v1.InspectionService.Approve:input_type -> hawser.v1.ApproveRequest
+	19, // 15: hawser.v1.InspectionService.Resolve:input_type -> hawser.v1.ResolveRequest
+	21, // 16: hawser.v1.InspectionService.Deny:input_type -> hawser.v1.DenyRequest
+	23, // 17: hawser.v1.InspectionService.Allow:input_type -> hawser.v1.AllowRequest
+	25, // 18: hawser.v1.InspectionService.ListDenials:input_type -> hawser.v1.ListDenialsRequest
+	27, // 19: hawser.v1.InspectionService.Backup:input_type -> hawser.v1.BackupRequest
+	4,  // 20: hawser.v1.InspectionService.ListClusters:output_type -> hawser.v1.ListClustersResponse
+	6,  // 21: hawser.v1.InspectionService.ListWorks:output_type -> hawser.v1.ListWorksResponse
+	8,  // 22: hawser.v1.InspectionService.ListOrphans:output_type -> hawser.v1.ListOrphansResponse
+	10, // 23: hawser.v1.InspectionService.ListLimits:output_type -> hawser.v1.ListLimitsResponse
+	12, // 24: hawser.v1.InspectionService.ForgetWork:output_type -> hawser.v1.ForgetWorkResponse
+	14, // 25: hawser.v1.InspectionService.ForgetCluster:output_type -> hawser.v1.ForgetClusterResponse
+	16, // 26: hawser.v1.InspectionService.Adopt:output_type -> hawser.v1.AdoptResponse
+	18, // 27: hawser.v1.InspectionService.Approve:output_type -> hawser.v1.ApproveResponse
+	20, // 28: hawser.v1.InspectionService.Resolve:output_type -> hawser.v1.ResolveResponse
+	22, // 29: hawser.v1.InspectionService.Deny:output_type -> hawser.v1.DenyResponse
+	24, // 30: hawser.v1.InspectionService.Allow:output_type -> hawser.v1.AllowResponse
+	26, // 31: hawser.v1.InspectionService.ListDenials:output_type -> hawser.v1.ListDenialsResponse
+	28, // 32: hawser.v1.InspectionService.Backup:output_type -> hawser.v1.BackupResponse
+	20, // [20:33] is the sub-list for method output_type
+	7,  // [7:20] is the sub-list for method input_type
 	7,  // [7:7] is the sub-list for extension type_name
 	7,  // [7:7] is the sub-list for extension extendee
 	0,  // [0:7] is the sub-list for field type_name
@@ -1794,7 +2076,7 @@ func file_hawser_v1_inspection_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_hawser_v1_inspection_proto_rawDesc), len(file_hawser_v1_inspection_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   24,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -22,6 +22,7 @@ const (
 	InspectionService_ListClusters_FullMethodName  = "/hawser.v1.InspectionService/ListClusters"
 	InspectionService_ListWorks_FullMethodName     = "/hawser.v1.InspectionService/ListWorks"
 	InspectionService_ListOrphans_FullMethodName   = "/hawser.v1.InspectionService/ListOrphans"
+	InspectionService_ListLimits_FullMethodName    = "/hawser.v1.InspectionService/ListLimits"
 	InspectionService_ForgetWork_FullMethodName    = "/hawser.v1.InspectionService/ForgetWork"
 	InspectionService_ForgetCluster_FullMethodName = "/hawser.v1.InspectionService/ForgetCluster"
 	InspectionService_Adopt_FullMethodName         = "/hawser.v1.InspectionService/Adopt"
@@ -39,14 +40,20 @@ const (
 //
 // InspectionService shows what a broker holds, and lets an operator end what
 // nobody else will. Viewers may list, operators may do everything.
+//
+// A list comes page by page. Where there is more, the last message of a page has a
+// next_page_token and nothing else; the same request with it as page_token gets the next page.
+// Tokens stay good whatever changes: what is there all the time is on exactly one page.
 type InspectionServiceClient interface {
 	// ListClusters returns every cluster that has records or had an agent, by
 	// name.
 	ListClusters(ctx context.Context, in *ListClustersRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListClustersResponse], error)
-	// ListWorks returns records by cluster and name.
+	// ListWorks returns records by cluster and resource id.
 	ListWorks(ctx context.Context, in *ListWorksRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListWorksResponse], error)
 	// ListOrphans returns what does not fit together and is therefore left alone.
 	ListOrphans(ctx context.Context, in *ListOrphansRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListOrphansResponse], error)
+	// ListLimits returns what sources, and then what clusters may have, and what they have.
+	ListLimits(ctx context.Context, in *ListLimitsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListLimitsResponse], error)
 	// ForgetWork gives a record up as if its cluster had confirmed its deletion.
 	ForgetWork(ctx context.Context, in *ForgetWorkRequest, opts ...grpc.CallOption) (*ForgetWorkResponse, error)
 	// ForgetCluster forgets which cluster goes by a name, so that another may.
@@ -133,6 +140,25 @@ func (c *inspectionServiceClient) ListOrphans(ctx context.Context, in *ListOrpha
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type InspectionService_ListOrphansClient = grpc.ServerStreamingClient[ListOrphansResponse]
 
+func (c *inspectionServiceClient) ListLimits(ctx context.Context, in *ListLimitsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListLimitsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &InspectionService_ServiceDesc.Streams[3], InspectionService_ListLimits_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ListLimitsRequest, ListLimitsResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type InspectionService_ListLimitsClient = grpc.ServerStreamingClient[ListLimitsResponse]
+
 func (c *inspectionServiceClient) ForgetWork(ctx context.Context, in *ForgetWorkRequest, opts ...grpc.CallOption) (*ForgetWorkResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ForgetWorkResponse)
@@ -205,7 +231,7 @@ func (c *inspectionServiceClient) Allow(ctx context.Context, in *AllowRequest, o
 
 func (c *inspectionServiceClient) ListDenials(ctx context.Context, in *ListDenialsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListDenialsResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &InspectionService_ServiceDesc.Streams[3], InspectionService_ListDenials_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &InspectionService_ServiceDesc.Streams[4], InspectionService_ListDenials_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -224,7 +250,7 @@ type InspectionService_ListDenialsClient = grpc.ServerStreamingClient[ListDenial
 
 func (c *inspectionServiceClient) Backup(ctx context.Context, in *BackupRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[BackupResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &InspectionService_ServiceDesc.Streams[4], InspectionService_Backup_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &InspectionService_ServiceDesc.Streams[5], InspectionService_Backup_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -247,14 +273,20 @@ type InspectionService_BackupClient = grpc.ServerStreamingClient[BackupResponse]
 //
 // InspectionService shows what a broker holds, and lets an operator end what
 // nobody else will. Viewers may list, operators may do everything.
+//
+// A list comes page by page. Where there is more, the last message of a page has a
+// next_page_token and nothing else; the same request with it as page_token gets the next page.
+// Tokens stay good whatever changes: what is there all the time is on exactly one page.
 type InspectionServiceServer interface {
 	// ListClusters returns every cluster that has records or had an agent, by
 	// name.
 	ListClusters(*ListClustersRequest, grpc.ServerStreamingServer[ListClustersResponse]) error
-	// ListWorks returns records by cluster and name.
+	// ListWorks returns records by cluster and resource id.
 	ListWorks(*ListWorksRequest, grpc.ServerStreamingServer[ListWorksResponse]) error
 	// ListOrphans returns what does not fit together and is therefore left alone.
 	ListOrphans(*ListOrphansRequest, grpc.ServerStreamingServer[ListOrphansResponse]) error
+	// ListLimits returns what sources, and then what clusters may have, and what they have.
+	ListLimits(*ListLimitsRequest, grpc.ServerStreamingServer[ListLimitsResponse]) error
 	// ForgetWork gives a record up as if its cluster had confirmed its deletion.
 	ForgetWork(context.Context, *ForgetWorkRequest) (*ForgetWorkResponse, error)
 	// ForgetCluster forgets which cluster goes by a name, so that another may.
@@ -292,6 +324,9 @@ func (UnimplementedInspectionServiceServer) ListWorks(*ListWorksRequest, grpc.Se
 }
 func (UnimplementedInspectionServiceServer) ListOrphans(*ListOrphansRequest, grpc.ServerStreamingServer[ListOrphansResponse]) error {
 	return status.Error(codes.Unimplemented, "method ListOrphans not implemented")
+}
+func (UnimplementedInspectionServiceServer) ListLimits(*ListLimitsRequest, grpc.ServerStreamingServer[ListLimitsResponse]) error {
+	return status.Error(codes.Unimplemented, "method ListLimits not implemented")
 }
 func (UnimplementedInspectionServiceServer) ForgetWork(context.Context, *ForgetWorkRequest) (*ForgetWorkResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ForgetWork not implemented")
@@ -373,6 +408,17 @@ func _InspectionService_ListOrphans_Handler(srv interface{}, stream grpc.ServerS
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type InspectionService_ListOrphansServer = grpc.ServerStreamingServer[ListOrphansResponse]
+
+func _InspectionService_ListLimits_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(ListLimitsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(InspectionServiceServer).ListLimits(m, &grpc.GenericServerStream[ListLimitsRequest, ListLimitsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type InspectionService_ListLimitsServer = grpc.ServerStreamingServer[ListLimitsResponse]
 
 func _InspectionService_ForgetWork_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ForgetWorkRequest)
@@ -572,6 +618,11 @@ var InspectionService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "ListOrphans",
 			Handler:       _InspectionService_ListOrphans_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "ListLimits",
+			Handler:       _InspectionService_ListLimits_Handler,
 			ServerStreams: true,
 		},
 		{

@@ -60,6 +60,9 @@ var probes = map[string]func(ctx context.Context, c *ggrpc.ClientConn, scope str
 	authz.ListOrphans: listed("list orphans", func(ctx context.Context, c inspector) (ggrpc.ServerStreamingClient[hawserv1.ListOrphansResponse], error) {
 		return c.ListOrphans(ctx, &hawserv1.ListOrphansRequest{})
 	}),
+	authz.ListLimits: listed("list limits", func(ctx context.Context, c inspector) (ggrpc.ServerStreamingClient[hawserv1.ListLimitsResponse], error) {
+		return c.ListLimits(ctx, &hawserv1.ListLimitsRequest{})
+	}),
 	authz.Backup: listed("backup", func(ctx context.Context, c inspector) (ggrpc.ServerStreamingClient[hawserv1.BackupResponse], error) {
 		return c.Backup(ctx, &hawserv1.BackupRequest{})
 	}),
@@ -161,6 +164,7 @@ var verdicts = map[string][]string{
 	"list denials":                   {"operator", "viewer"},
 	"deny":                           {"operator"},
 	"allow":                          {"operator"},
+	"list limits":                    {"operator", "viewer"},
 	"backup":                         {"operator"},
 	"forget work":                    {"operator"},
 	"forget cluster":                 {"operator"},

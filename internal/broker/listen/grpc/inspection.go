@@ -17,6 +17,7 @@ type Inspector interface {
 	ListClusters(ctx context.Context, r *hawserv1.ListClustersRequest, send func(*hawserv1.ListClustersResponse) error) error
 	ListWorks(ctx context.Context, r *hawserv1.ListWorksRequest, send func(*hawserv1.ListWorksResponse) error) error
 	ListOrphans(ctx context.Context, r *hawserv1.ListOrphansRequest, send func(*hawserv1.ListOrphansResponse) error) error
+	ListLimits(ctx context.Context, r *hawserv1.ListLimitsRequest, send func(*hawserv1.ListLimitsResponse) error) error
 	ForgetWork(ctx context.Context, by identity.Identity, r *hawserv1.ForgetWorkRequest) (*hawserv1.ForgetWorkResponse, error)
 	ForgetCluster(ctx context.Context, by identity.Identity, r *hawserv1.ForgetClusterRequest) (*hawserv1.ForgetClusterResponse, error)
 	Adopt(ctx context.Context, by identity.Identity, r *hawserv1.AdoptRequest) (*hawserv1.AdoptResponse, error)
@@ -53,6 +54,10 @@ func (i inspection) ListWorks(r *hawserv1.ListWorksRequest, s ggrpc.ServerStream
 
 func (i inspection) ListOrphans(r *hawserv1.ListOrphansRequest, s ggrpc.ServerStreamingServer[hawserv1.ListOrphansResponse]) error {
 	return i.to.ListOrphans(s.Context(), r, s.Send)
+}
+
+func (i inspection) ListLimits(r *hawserv1.ListLimitsRequest, s ggrpc.ServerStreamingServer[hawserv1.ListLimitsResponse]) error {
+	return i.to.ListLimits(s.Context(), r, s.Send)
 }
 
 func (i inspection) ForgetWork(ctx context.Context, r *hawserv1.ForgetWorkRequest) (*hawserv1.ForgetWorkResponse, error) {

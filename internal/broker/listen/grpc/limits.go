@@ -65,7 +65,7 @@ func kindOf(method string) kind {
 	switch method {
 	case authz.Subscribe, authz.HealthWatch:
 		return streaming
-	case authz.ListClusters, authz.ListWorks, authz.ListOrphans, authz.ListDenials, authz.Backup:
+	case authz.ListClusters, authz.ListWorks, authz.ListOrphans, authz.ListLimits, authz.ListDenials, authz.Backup:
 		return listing
 	case authz.Reflection, authz.ReflectionAlpha:
 		return reflecting

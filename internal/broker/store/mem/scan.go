@@ -15,6 +15,13 @@ func (s *Store) Scan(ctx context.Context, scope store.Scope, f func(store.Meta) 
 	return s.report(ctx, func() []*store.Meta { return s.data.scan(scope) }, f)
 }
 
+// ScanAfter implements [store.Store].
+func (s *Store) ScanAfter(ctx context.Context, scope store.Scope, id string, f func(store.Meta) error) error {
+	return s.report(ctx, func() []*store.Meta {
+		return slices.DeleteFunc(s.data.scan(scope), func(m *store.Meta) bool { return m.ResourceID <= id })
+	}, f)
+}
+
 // report calls f for what collect returns; nobody changes these metas.
 func (s *Store) report(ctx context.Context, collect func() []*store.Meta, f func(store.Meta) error) error {
 	metas, err := s.snapshot(collect)

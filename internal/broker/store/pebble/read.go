@@ -242,13 +242,26 @@ func (s *Store) Scan(ctx context.Context, scope store.Scope, f func(store.Meta) 
 		if scope.Cluster != "" {
 			lead = prefix(keyMeta, dt.Group, dt.Version, dt.Resource, scope.Cluster)
 		}
-		return each(ctx, v.snapshot, within(lead), func(key, body []byte) error {
-			m, err := parseMeta(key, body)
-			if err != nil || scope.Owner != "" && m.Owner != scope.Owner {
-				return err
-			}
-			return f(*m)
-		})
+		return v.scan(ctx, within(lead), scope.Owner, f)
+	})
+}
+
+// ScanAfter implements [store.Store].
+func (s *Store) ScanAfter(ctx context.Context, scope store.Scope, id string, f func(store.Meta) error) error {
+	k := store.Key{DataType: scope.DataType, Cluster: scope.Cluster, ResourceID: id}
+	in := within(prefix(keyMeta, k.DataType.Group, k.DataType.Version, k.DataType.Resource, k.Cluster))
+	in.LowerBound = append(recordKey(keyMeta, k), 0) // no id has a zero byte
+	return s.read(ctx, func() {}, func(v *view) error { return v.scan(ctx, in, scope.Owner, f) })
+}
+
+// scan calls f for the records in a range that are of an owner, "" for all.
+func (v *view) scan(ctx context.Context, in *engine.IterOptions, owner string, f func(store.Meta) error) error {
+	return each(ctx, v.snapshot, in, func(key, body []byte) error {
+		m, err := parseMeta(key, body)
+		if err != nil || owner != "" && m.Owner != owner {
+			return err
+		}
+		return f(*m)
 	})
 }
 

@@ -354,6 +354,15 @@ func compareScopes(t *rapid.T, b *bench, l *Model, clusters []string) {
 		check("tombstones of "+c, l.Tombstones(dt, c), b.tombstones(c))
 		for _, owner := range []string{"", "s1"} {
 			s := store.Scope{DataType: dt, Cluster: c, Owner: owner}
+			for _, id := range []string{"", "u", "u2", "u3", "v"} {
+				var behind []store.Meta
+				for _, e := range l.Scan(s) {
+					if e.ResourceID > id {
+						behind = append(behind, e.Meta)
+					}
+				}
+				check("records of "+c+" "+owner+" behind "+id, behind, b.scanAfter(s, id))
+			}
 			check("changed specs of "+c+" "+owner, l.Since(s, store.SpecPart, after), b.since(s, store.SpecPart, after))
 		}
 	}

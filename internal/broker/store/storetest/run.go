@@ -160,6 +160,14 @@ func (b *bench) scan(s store.Scope) []store.Meta {
 	return out
 }
 
+func (b *bench) scanAfter(s store.Scope, id string) (out []store.Meta) {
+	b.t.Helper()
+	if err := b.ScanAfter(b.context(), s, id, func(m store.Meta) error { out = append(out, m); return nil }); err != nil {
+		b.t.Fatalf("scan after %q: %v", id, err)
+	}
+	return out
+}
+
 func (b *bench) changes(after uint64, limit int) []store.Change {
 	b.t.Helper()
 	out, err := b.Changes(b.context(), after, limit)

@@ -1,0 +1,76 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"github.com/hawser-io/hawser/internal/broker/quota"
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/identity"
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
+)
+
+// ListLimits sends a page of what each source, and then each cluster may have, and has.
+func (a *Admin) ListLimits(ctx context.Context, r *hawserv1.ListLimitsRequest, send func(*hawserv1.ListLimitsResponse) error) error {
+	more := func(token string) *hawserv1.ListLimitsResponse {
+		return &hawserv1.ListLimitsResponse{NextPageToken: token}
+	}
+	return list(ctx, a, r.GetPageToken(), reader[hawserv1.ListLimitsResponse]{send, more}, func(p *part[hawserv1.ListLimitsResponse]) error {
+		for phase, of := range []quota.Of{quota.Source, quota.Cluster} {
+			for _, row := range a.used(p, phase, of) {
+				p.add(position{phase: phase, place: store.Scope{Cluster: row.Name}}, a.limitsOf(of, row))
+			}
+			if p.full() {
+				return nil
+			}
+		}
+		p.done = true
+		return nil
+	})
+}
+
+// used are the rows of a phase that the part has room for; sources that are configured are
+// shown before they have anything.
+func (a *Admin) used(p *part[hawserv1.ListLimitsResponse], phase int, of quota.Of) []quota.Row {
+	if phase < p.after.phase {
+		return nil
+	}
+	after, room := "", partRows-p.looked
+	if p.after.phase == phase {
+		after = p.after.place.Cluster
+	}
+	rows := a.cfg.Store.Rows(of, after, room)
+	if of == quota.Source {
+		for _, name := range a.cfg.Quotas.Sources() {
+			if name > after && !slices.ContainsFunc(rows, func(r quota.Row) bool { return r.Name == name }) {
+				rows = append(rows, quota.Row{Name: name})
+			}
+		}
+		slices.SortFunc(rows, func(x, y quota.Row) int { return cmp.Compare(x.Name, y.Name) })
+	}
+	return rows[:min(room, len(rows))]
+}
+
+func (a *Admin) limitsOf(of quota.Of, row quota.Row) *hawserv1.ListLimitsResponse {
+	terms := a.cfg.Quotas.Of(row.Name)
+	most := terms.Quota.Source
+	l := &hawserv1.ListLimitsResponse{Source: row.Name, Reach: reachOf(terms.Reach)}
+	if of == quota.Cluster {
+		most = terms.Quota.Cluster
+		l = &hawserv1.ListLimitsResponse{Cluster: row.Name, StatusBytes: uint64(row.Statuses), MaxStatusBytes: uint64(most.Bytes)}
+	}
+	l.Works, l.MaxWorks = uint64(row.Works), uint64(most.Works)
+	l.Bytes, l.MaxBytes = uint64(row.Bytes), uint64(most.Bytes)
+	l.Records, l.MaxRecords = uint64(row.Records), uint64(quota.RecordsPerWork*most.Works)
+	l.Clusters, l.MaxClusters = uint64(row.Clusters), uint64(most.Clusters)
+	return l
+}
+
+func reachOf(r identity.Reach) []string {
+	all := append([]string{}, r.Clusters...)
+	for _, p := range r.Prefixes {
+		all = append(all, p+"*")
+	}
+	return all
+}
