@@ -42,6 +42,7 @@ var attacks = map[string]func(ctx context.Context, t target) error{
 	"resets":      resets,
 	"crumbs":      crumbs,
 	"outlive":     outlive,
+	"viewers":     view,
 	"lists":       lists,
 	"statuses":    statuses,
 	"ids":         ids,

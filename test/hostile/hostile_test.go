@@ -74,6 +74,9 @@ const attempts = 3
 // notices.
 func attack(t *testing.T, name string) {
 	s := newStage(t)
+	if prepare := prepared[name]; prepare != nil {
+		prepare(s)
+	}
 	for n := 1; ; n++ {
 		late := s.attack(name, window(t))
 		if late == "" {

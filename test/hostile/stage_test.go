@@ -59,8 +59,8 @@ func newStage(t *testing.T) *stage {
 	s := &stage{t: t, dir: t.TempDir(), addr: freeAddr(t), admin: freeAddr(t)}
 	s.certify()
 	config := filepath.Join(s.dir, "broker.yaml")
-	rule := fmt.Sprintf("identities: [{commonName: 'hawser:source:%s', role: source, name: %s}, {commonName: 'hawser:source:%s', role: source, name: %s}]\n",
-		source, source, evilSource, evilSource)
+	rule := fmt.Sprintf("identities: [{commonName: 'hawser:source:%s', role: source, name: %s}, {commonName: 'hawser:source:%s', role: source, name: %s}, "+
+		"{commonName: 'hawser:viewer:%s', role: viewer, name: %s}]\n", source, source, evilSource, evilSource, viewer, viewer)
 	if err := os.WriteFile(config, []byte(rule), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func (s *stage) certify() {
 	}
 	requests := []pki.Request{
 		{Role: pki.Broker, Name: "broker", Hosts: []string{"127.0.0.1"}},
-		{Role: pki.Source, Name: source}, {Role: pki.Source, Name: evilSource}, {Role: pki.Agent, Name: evil},
+		{Role: pki.Source, Name: source}, {Role: pki.Source, Name: evilSource}, {Role: pki.Agent, Name: evil}, {Role: pki.Viewer, Name: viewer},
 	}
 	for i := range clusters {
 		requests = append(requests, pki.Request{Role: pki.Agent, Name: cluster(i)})
