@@ -13,6 +13,7 @@ type Queue[K, ID comparable, T any] struct {
 	turns  Turns[K]
 	lines  map[K]*waiting[ID, T]
 	parked map[K]bool
+	spare  *waiting[ID, T] // an empty line, for the next key that comes
 	size   int
 }
 
@@ -35,7 +36,9 @@ func (q *Queue[K, ID, T]) Push(k K, id ID, urgent bool, cost int, what T) {
 		if q.lines == nil {
 			q.lines = map[K]*waiting[ID, T]{}
 		}
-		l = &waiting[ID, T]{ids: map[ID]int{}}
+		if l, q.spare = q.spare, nil; l == nil {
+			l = &waiting[ID, T]{ids: map[ID]int{}}
+		}
 		q.lines[k] = l
 		if !q.parked[k] {
 			q.turns.Join(k)
@@ -95,6 +98,8 @@ func (q *Queue[K, ID, T]) Pop() (k K, what T, ok bool) {
 	if len(l.urgent)+len(l.plain) == 0 {
 		delete(q.lines, k)
 		q.turns.Leave(k)
+		l.urgent, l.plain = nil, nil // which may have been long
+		q.spare = l
 	}
 	return k, i.what, true
 }

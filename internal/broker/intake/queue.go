@@ -64,6 +64,7 @@ type queue struct {
 	parties map[identity.Identity]*waiting
 	passed  []*pending // without ops, of parties that have nothing queued
 	commits uint64
+	spare   *waiting // of a party that has nothing queued any more
 	closed  bool
 	// wake holds a token when something was put since the last look.
 	wake chan struct{}
@@ -120,7 +121,9 @@ func (q *queue) add(ctx context.Context, p *pending) *transport.Error {
 		q.passed = append(q.passed, p)
 		return nil
 	case of == nil:
-		of = &waiting{}
+		if of, q.spare = q.spare, nil; of == nil {
+			of = &waiting{}
+		}
 		q.parties[p.from] = of
 		q.turns.Join(p.from)
 	case len(p.ops) == 0:
@@ -159,6 +162,8 @@ func (q *queue) pop(batch []*pending, ops, bytes int) []*pending {
 		case of.queue.Len() == 0:
 			q.turns.Leave(from)
 			delete(q.parties, from)
+			of.commit = 0 // counts from 1
+			q.spare = of
 		case of.takes(q.commits, p.size) >= shareBytes:
 			q.turns.Leave(from)
 			full = append(full, from)
