@@ -17,11 +17,13 @@ func (s *Set) Subscribed(hawser bool) {
 
 // Continued begins a subscription to a Hawser broker that continues from the
 // agent's cursor: everything new has a revision above it. What was received
-// with a higher revision may have been lost with the store that gave it.
+// with a higher revision may have been lost with the store that gave it. The cursor is
+// of the last subscription, and says nothing of revisions of another history.
 func (s *Set) Continued(cursor uint64) {
+	last := s.history
 	s.Subscribed(true)
 	for _, e := range s.works {
-		if e.revision <= cursor {
+		if e.history == last && e.revision <= cursor {
 			e.history = s.history
 		}
 	}
@@ -67,7 +69,8 @@ func (s *Set) judge(held *entry, spec *manifestwork.Spec) Outcome {
 	case held == nil:
 		return Accepted
 	case held.history == s.history:
-		if spec.Revision > held.revision {
+		// What was loaded may be of another store than the cursor beside it.
+		if spec.Revision > held.revision || held.unconfirmed && spec.Version == 0 {
 			return Accepted
 		}
 	case spec.Version == 0 || spec.Version >= held.Version:

@@ -72,6 +72,24 @@ func TestSet_HistoriesOfRevisions(t *testing.T) {
 	expectOutcome(t, s, spec{id: "2", name: "b", version: 0, revision: 8, content: "j"}, stale)
 }
 
+// t1 A work is received with revision 30. t2 The broker goes on with another store, in which
+// the work is older; it is not sent, for nobody knows yet which of the two is true. t3 The
+// agent has a cursor of that store, beyond 30. t4 It continues from there, and the source
+// says that the older one is true. Its revision is below 30, and of another history.
+func TestSet_CursorOfAnotherHistory(t *testing.T) {
+	older := spec{id: "1", version: 0, revision: 4, content: "b"}
+	s := desired.New()
+	s.Subscribed(true)
+	expectOutcome(t, s, spec{id: "1", version: 5, revision: 30, content: "a"}, desired.Accepted)
+	loaded := desired.New()
+	loaded.Load(s.Get("1"))
+	s.Subscribed(true)
+	for _, s := range []*desired.Set{s, loaded} {
+		s.Continued(40)
+		expectOutcome(t, s, older, desired.Accepted)
+	}
+}
+
 // TestSet_ADuplicateHasItsOwnRevision: the source had something else in between, or
 // the store is another. What comes once more has not.
 func TestSet_ADuplicateHasItsOwnRevision(t *testing.T) {
