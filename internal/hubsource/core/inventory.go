@@ -197,4 +197,7 @@ func (c *comparisons) located() {
 	c.judgeHub()
 	c.f.wakeJudged()
 	c.tellPosition()
+	if !c.tell.at.IsZero() { // it waited for this
+		c.f.wake(SpecLane, Key{}, 0)
+	}
 }

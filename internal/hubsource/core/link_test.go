@@ -171,6 +171,7 @@ func TestCore_ReleasesNothingWhileItTellsWhatItCompared(t *testing.T) {
 			f.selected("cluster2")
 			f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
 			f.page(codec.Inventory{})
+			f.locate("7")
 			f.core.Next(SpecLane, Key{Cluster: "cluster1"})
 			f.core.Next(SpecLane, Key{Cluster: "cluster2"})
 			f.now = f.now.Add(tellAfter)
@@ -199,6 +200,35 @@ func TestCore_ReleasesNothingWhileItTellsWhatItCompared(t *testing.T) {
 	}
 }
 
+// TestCore_TellsNothingWhileTheHubDoesNotAnswer:
+//
+//	t1 The broker has lost its store, and hub-source starts with informers that lag.
+//	t2 It has compared: neither side has a work of the cluster.
+//	t3 Agents are told so, and evict what they have in a minute.
+//	t4 The informers show a work. The hub does not answer, so it is not published.
+//
+// Therefore nobody is told before the hub has answered.
+func TestCore_TellsNothingWhileTheHubDoesNotAnswer(t *testing.T) {
+	f := comparingCore(t, Config{})
+	f.selected("cluster1")
+	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+	f.page(codec.Inventory{})
+	f.core.Next(SpecLane, Key{Cluster: "cluster1"})
+	f.done(nextOf[Locate](f, HubLane, Key{}), Result{Err: &transport.Error{Code: transport.CodeUnavailable}})
+	f.now = f.now.Add(time.Hour)
+	if e := f.core.Next(SpecLane, Key{}); e != nil {
+		t.Fatalf("decided on %T", e)
+	}
+	f.wakes = nil
+	f.locate("7")
+	if !slices.Contains(f.wakes, wakeup{SpecLane, Key{}, 0}) {
+		t.Errorf("nobody goes on, only %v", f.wakes)
+	}
+	if told := nextOf[SendCompared](f, SpecLane, Key{}); len(told.Compared.Clusters) != 1 {
+		t.Errorf("told of %v", told.Compared)
+	}
+}
+
 // TestCore_ReleasesOnTheNextConnection: what the one before was told counts there
 // no longer, answered or not.
 func TestCore_ReleasesOnTheNextConnection(t *testing.T) {
@@ -206,6 +236,7 @@ func TestCore_ReleasesOnTheNextConnection(t *testing.T) {
 	f.selected("cluster1")
 	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
 	f.page(codec.Inventory{})
+	f.locate("7")
 	f.core.Next(SpecLane, Key{Cluster: "cluster1"})
 	f.now = f.now.Add(tellAfter)
 	told := nextOf[SendCompared](f, SpecLane, Key{})

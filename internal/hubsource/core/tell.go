@@ -63,10 +63,12 @@ func (c *comparisons) tellIn(d time.Duration) {
 // telling reports whether the broker is being told of comparisons.
 func (c *comparisons) telling() bool { return c.tell.busy }
 
-// nextCompared decides about telling the broker what was compared.
+// nextCompared decides about telling the broker what was compared. A hub that does not
+// say where it is answers no question about a work either: what its informers have not
+// shown yet could not be published before agents evict it.
 func (c *comparisons) nextCompared() *todo {
 	t := &c.tell
-	if !c.on || !c.f.connected || t.at.IsZero() || t.busy || c.f.until(SpecLane, Key{}, t.at) || !c.f.due(SpecLane, Key{}, &t.retry) {
+	if !c.on || !c.f.connected || !c.lives.located() || t.at.IsZero() || t.busy || c.f.until(SpecLane, Key{}, t.at) || !c.f.due(SpecLane, Key{}, &t.retry) {
 		return nil
 	}
 	o, all := c.outcomes()
