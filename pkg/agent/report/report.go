@@ -237,11 +237,16 @@ func refusesSequence(err error) bool {
 	return errors.As(err, &e) && e.Code == transport.CodeInvalid && e.Attribute == codec.ExtSequenceID
 }
 
+// leadMargin is how far below the broker's bound the clock here counts as it is. Where it
+// does not, an agent that comes after this one and knows nothing may make lower ids, if
+// the broker's clock is another by then.
+const leadMargin = 12 * time.Hour
+
 // Clock says what the time is at the broker when it is now here. Sequence ids follow the
 // earlier clock where they are so far apart that the broker would soon refuse them.
 func (o *Outbox) Clock(broker, now time.Time) {
 	o.lead = 0
-	if lead := now.Sub(broker); !broker.IsZero() && lead > codec.SequenceTolerance/2 {
+	if lead := now.Sub(broker); !broker.IsZero() && lead > codec.SequenceTolerance-leadMargin {
 		o.lead = lead
 	}
 }
