@@ -178,6 +178,9 @@ func (h *hub) restore(b *hubBackup) {
 	h.life, h.since = h.life+1, time.Now()
 	h.log, h.saves, h.born = nil, nil, b
 	h.w.oracle.backInTime("hub-")
+	if h.w.oracle.released[h.w.stock.name] { // its list may be from before the release
+		h.w.stock.confused = true
+	}
 	for _, key := range h.keys() {
 		o := h.works[key]
 		h.w.oracle.backOnHub(o)
@@ -208,6 +211,9 @@ func (h *hub) count(o *workv1.ManifestWork) {
 	g := generation{o.UID, o.Generation}
 	if life, has := h.generations[g]; has && life != h.life && o.Namespace == h.w.stock.name {
 		h.w.stock.confused = true
+		if o.DeletionTimestamp != nil { // it may answer the first deletion late
+			h.w.oracle.mayStay[string(o.UID)] = true
+		}
 	} else if !has {
 		h.generations[g] = h.life
 	}
