@@ -86,6 +86,9 @@ func (d *Deletions) changed(c *store.Change) {
 	a := d.clusters[placeOf(c.Key)]
 	if a != nil && c.State != store.Tombstone && a.deletions[c.Key.ResourceID].Last < c.Revision {
 		delete(a.deletions, c.Key.ResourceID)
+		if len(a.deletions) == 0 && a.agents == 0 && a.left == 0 && !a.waits {
+			delete(d.clusters, placeOf(c.Key)) // no agent of it ever came
+		}
 	}
 }
 
@@ -141,16 +144,20 @@ func (d *Deletions) noteUnheard(k store.Key, o store.Outcome, met *store.Met) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	a := d.cluster(placeOf(k))
-	if a.agents > 0 {
-		return
+	place := placeOf(k)
+	var known store.Unheard
+	if a := d.clusters[place]; a != nil {
+		if a.agents > 0 {
+			return
+		}
+		known = a.deletions[k.ResourceID]
 	}
 	if met == nil {
-		a.waits = true
+		d.cluster(place).waits = true
 		return
 	}
-	if u := a.deletions[k.ResourceID].Deleted(*met, o); u.Last != 0 {
-		a.deletions[k.ResourceID] = u // else what is known is about a revision that is no more
+	if u := known.Deleted(*met, o); u.Last != 0 {
+		d.cluster(place).deletions[k.ResourceID] = u // else what is known is about a revision that is no more
 	}
 }
 

@@ -255,3 +255,23 @@ func TestSources_EqualTheNaiveOnes(t *testing.T) {
 		}
 	})
 }
+
+// TestDeletions_ForgetClusters: what was noted of clusters that no agent ever came for goes
+// with the deletions.
+func TestDeletions_ForgetClusters(t *testing.T) {
+	d := &Deletions{repeated: map[store.Key]uint64{}, clusters: map[store.Scope]*absence{}}
+	k := store.Key{Cluster: "c1", ResourceID: "1"}
+	met := &store.Met{State: store.Live, Revision: 1, Unchanged: true}
+	d.noteUnheard(k, store.Outcome{Verdict: store.Confirmed, Revision: 2}, met)
+	if len(d.clusters) != 0 {
+		t.Error("a deletion that nobody had to confirm is kept")
+	}
+	d.noteUnheard(k, store.Outcome{Verdict: store.Accepted, Revision: 2, Replaced: 1}, met)
+	if len(d.clusters) != 1 {
+		t.Fatal("a deletion that no agent heard of is not kept")
+	}
+	d.changed(&store.Change{Key: k, Part: store.StatusPart, State: store.Grave, Revision: 3})
+	if len(d.clusters) != 0 {
+		t.Error("it is kept after it went")
+	}
+}

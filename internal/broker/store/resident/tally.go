@@ -95,6 +95,9 @@ func (t *Tally) move(old, n *store.Meta, add func(*revisions, uint64)) {
 		c.records--
 	}
 	if n == nil {
+		if c.records == 0 { // as after a restart: a source may use names of clusters without end
+			delete(t.clusters, store.Scope{DataType: old.DataType, Cluster: old.Cluster})
+		}
 		return
 	}
 	c.records++

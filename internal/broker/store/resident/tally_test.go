@@ -109,3 +109,22 @@ func BenchmarkTally_Count(b *testing.B) {
 		*metas[n] = m
 	}
 }
+
+// TestTally_ForgetsClusters: a source that uses names of clusters without end costs what it
+// has now.
+func TestTally_ForgetsClusters(t *testing.T) {
+	tally := NewTally()
+	m := &store.Meta{Key: store.Key{Cluster: "c1", ResourceID: "1"}, State: store.Live, Owner: "s", SpecRevision: 1, Version: 1}
+	n := *m
+	n.ResourceID, n.SpecRevision = "2", 2
+	tally.Count(nil, m)
+	tally.Count(nil, &n)
+	tally.Count(m, nil)
+	if len(tally.clusters) != 1 || tally.ClusterHead(m.DataType, "c1").Digest.Count != 1 {
+		t.Errorf("holds %d clusters", len(tally.clusters))
+	}
+	tally.Count(&n, nil)
+	if len(tally.clusters) != 0 {
+		t.Errorf("holds %d clusters of nobody", len(tally.clusters))
+	}
+}
