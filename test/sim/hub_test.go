@@ -212,7 +212,7 @@ func (h *hub) count(o *workv1.ManifestWork) {
 	if life, has := h.generations[g]; has && life != h.life && o.Namespace == h.w.stock.name {
 		h.w.stock.confused = true
 		if o.DeletionTimestamp != nil { // it may answer the first deletion late
-			h.w.oracle.mayStay[string(o.UID)] = true
+			h.w.oracle.mayStay[string(o.UID)], h.w.oracle.clusters[o.Namespace].sharedMayStay = true, true
 		}
 	} else if !has {
 		h.generations[g] = h.life
