@@ -264,6 +264,27 @@ func TestCore_RetriesAReleaseUntilItIsAccepted(t *testing.T) {
 	}
 }
 
+// TestCore_ServesAClusterWhoseReleaseWasRefused: it was selected again meanwhile, and is
+// compared although nothing was released.
+func TestCore_ServesAClusterWhoseReleaseWasRefused(t *testing.T) {
+	f := comparingCore(t, Config{})
+	f.selected("cluster1")
+	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+	f.page(codec.Inventory{})
+	f.unselected("cluster1")
+	f.seen(newWork("w", 1))
+	r := nextRelease(f, "cluster1")
+	f.selected("cluster1")
+	f.wakes = nil
+	f.done(r, Result{Err: &transport.Error{Code: transport.CodeOverloaded}})
+	if stage := f.core.fleet.clusters["cluster1"].comparing.stage; stage == notCompared {
+		t.Error("nobody compares it")
+	}
+	if key := (Key{UID: "uid-w", Cluster: "cluster1"}); !slices.ContainsFunc(f.wakes, func(w wakeup) bool { return w.key == key }) {
+		t.Errorf("nobody looks at its work, only %v", f.wakes)
+	}
+}
+
 func TestCore_ReleasesWhatLeftTheSelectionWhileItWasDown(t *testing.T) {
 	f := newFixture(t, false)
 	f.seen(newWork("w", 1))

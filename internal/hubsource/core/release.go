@@ -90,6 +90,9 @@ func (s *releases) done(cl *cluster, r Result) {
 	}
 	cl.release.sending = false
 	if s.f.brokerFailed(cl.key(), &cl.release.retry, r.Err) {
+		if !cl.release.must { // it is served again, and keeps what the broker has of it
+			s.goOn(cl)
+		}
 		return
 	}
 	s.f.answered()
@@ -99,14 +102,20 @@ func (s *releases) done(cl *cluster, r Result) {
 // released ends the release of a cluster; it may be served again by now.
 func (s *releases) released(cl *cluster) {
 	s.set(cl, false)
-	if cl.selected {
-		s.compare.enter(cl)
-	} else {
+	if !cl.selected {
 		s.lives.trust(cl.name)
 	}
 	s.cursor.resume()
+	s.goOn(cl)
+	s.compare.tidy(cl)
+}
+
+// goOn goes on with what waited for the end of a release.
+func (s *releases) goOn(cl *cluster) {
+	if cl.selected {
+		s.compare.enter(cl)
+	}
 	for _, w := range cl.works {
 		s.f.wake(SpecLane, w.key(), 0)
 	}
-	s.compare.tidy(cl)
 }
