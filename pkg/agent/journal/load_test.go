@@ -17,6 +17,27 @@ import (
 )
 
 // agedLeft is what aged says of objects.
+// A record may lack nothing but its last newline. The one that is added next begins with
+// one: what was read before and what is read after it are the same.
+func TestLoad_CutOffAtTheEnd(t *testing.T) {
+	t.Parallel()
+	d := newMemDisk()
+	j, _, _ := open(t, Config{Dir: "state", disk: d})
+	must(t, j.Put(spec(t, "a", 1)))
+	must(t, j.Put(spec(t, "a", 2)))
+	must(t, j.Close())
+	cut := bytes.TrimSuffix(d.files[logFile].data, newline)
+	d.files[logFile] = &inode{data: cut, stable: cut}
+	for _, next := range []string{"b", "c"} {
+		j, _, h := open(t, Config{Dir: "state", disk: d})
+		if h["a"] != 2 {
+			t.Fatalf("a is %d before %s is put", h["a"], next)
+		}
+		must(t, j.Put(spec(t, next, 1)))
+		must(t, j.Close())
+	}
+}
+
 var agedLeft = map[string]map[string]string{"a": {"object": "left"}}
 
 var agedState = State{Cursor: cursor(5), Reserved: "2", Reported: Reported{Sequence: "1", Accepted: map[string]string{"a": "x"}}, Left: agedLeft}

@@ -148,7 +148,10 @@ func (l *log) read(yield func(record, error) bool) {
 		}
 		r, err := decodeRecord(line[:len(line)-1])
 		if err != nil && !bytes.HasSuffix(line, newline) {
-			err = errTorn
+			// One that lacks nothing but its newline counts: the next record brings that.
+			if r, err = decodeRecord(line); err != nil {
+				err = errTorn
+			}
 		}
 		more = yield(r, l.locate(logFile, err))
 	}
