@@ -342,6 +342,7 @@ func (o *oracle) committed(op *store.Op, before, after *store.Meta) {
 	if op.Kind == store.PutStatus {
 		o.speaks(op)
 		o.confirmed[id] = o.confirmed[id] || op.Deleted && (after == nil || after.State == store.Grave)
+		o.confirmedByFormer(op)
 	}
 	if op.Kind == store.PutStatus && after != nil && before.StatusRevision != after.StatusRevision && len(op.Event) > 0 {
 		o.reported(op)

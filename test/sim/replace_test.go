@@ -129,6 +129,20 @@ func (o *oracle) heard(l *link) {
 	}
 }
 
+// confirmedByFormer hears that a status was committed. One of a cluster that was replaced
+// says that a work is gone, and the broker, which lost its store, cannot tell: so the
+// cluster that has the name now is never told of the deletion.
+func (o *oracle) confirmedByFormer(op *store.Op) {
+	where := op.Key.Cluster
+	if !op.Deleted || !o.usurped[where] {
+		return
+	}
+	if w := o.clusters[where].wanted[op.Key.ResourceID]; w != nil {
+		o.mayStay[root(w.life)] = true
+		o.clusters[where].sharedMayStay = true
+	}
+}
+
 // arrived hears that a publish comes to the broker.
 func (o *oracle) arrived(c *call) {
 	if c.conn.link.uid != "" {
