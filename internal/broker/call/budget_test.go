@@ -12,14 +12,21 @@ func TestBudget_NeverMoreThanThereIs(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const whole = 1000
 		b := NewBudget(whole)
-		taken := map[identity.Identity][]int{}
+		type taker struct {
+			id   identity.Identity
+			part string
+		}
+		taken := map[taker][]int{}
 		for range rapid.IntRange(0, 100).Draw(t, "steps") {
-			id := identity.Identity{Role: identity.Source, Name: rapid.StringMatching(`[a-e]`).Draw(t, "party")}
-			if had := taken[id]; len(had) > 0 && rapid.Bool().Draw(t, "give") {
-				b.Free(id, had[0])
-				taken[id] = had[1:]
-			} else if n := rapid.IntRange(1, 600).Draw(t, "bytes"); b.Reserve(id, n) {
-				taken[id] = append(taken[id], n)
+			by := taker{
+				id:   identity.Identity{Role: identity.Source, Name: rapid.StringMatching(`[a-e]`).Draw(t, "party")},
+				part: rapid.StringMatching(`[xy]?`).Draw(t, "part"),
+			}
+			if had := taken[by]; len(had) > 0 && rapid.Bool().Draw(t, "give") {
+				b.FreePart(by.id, by.part, had[0])
+				taken[by] = had[1:]
+			} else if n := rapid.IntRange(0, 600).Draw(t, "bytes"); b.ReservePart(by.id, by.part, n) {
+				taken[by] = append(taken[by], n)
 			}
 			sum := 0
 			for _, l := range taken {
@@ -31,9 +38,9 @@ func TestBudget_NeverMoreThanThereIs(t *testing.T) {
 				t.Fatalf("%d bytes taken, %d in use of %d", sum, b.Used(), whole)
 			}
 		}
-		for id, l := range taken {
+		for by, l := range taken {
 			for _, n := range l {
-				b.Free(id, n)
+				b.FreePart(by.id, by.part, n)
 			}
 		}
 		if b.Used() != 0 || len(b.reserved) != 0 {

@@ -65,34 +65,45 @@ func Decode[T any](e *Event, parse func(codec.Event) (T, error)) (T, error) {
 type Budget struct {
 	whole int
 
-	mu       sync.Mutex
-	free     int
-	reserved map[share]int
+	mu   sync.Mutex
+	free int
+	// reserved is what parties have of it, those that have something.
+	reserved map[identity.Identity]*share
 }
 
-// share is a party, or a part of one.
+// share is what a party has, and of that its parts.
 type share struct {
-	id   identity.Identity
-	part string
+	bytes int
+	parts map[string]int
 }
 
 // NewBudget returns a budget of which nothing is reserved.
 func NewBudget(bytes int) *Budget {
-	return &Budget{whole: bytes, free: bytes, reserved: map[share]int{}}
+	return &Budget{whole: bytes, free: bytes, reserved: map[identity.Identity]*share{}}
 }
 
-// Reserve reports whether id may have n bytes more, and gives them.
+// Reserve reports whether id may have n bytes more, and gives them. Nothing may be had always.
 func (b *Budget) Reserve(id identity.Identity, n int) bool { return b.ReservePart(id, "", n) }
 
 // ReservePart is Reserve for a part of what id has; "" is no part.
 func (b *Budget) ReservePart(id identity.Identity, part string, n int) bool {
+	if n == 0 {
+		return true
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	more := (b.free - b.reserved[share{id, ""}]) / 2
-	if n > more || part != "" && n > (more-b.reserved[share{id, part}])/2 {
+	s := b.reserved[id]
+	if s == nil {
+		s = &share{parts: map[string]int{}}
+	}
+	more := (b.free - s.bytes) / 2
+	if n > more || part != "" && n > (more-s.parts[part])/2 {
 		return false
 	}
-	b.add(id, part, n)
+	if s.bytes == 0 {
+		b.reserved[id] = s
+	}
+	b.add(s, part, n)
 	return true
 }
 
@@ -101,22 +112,27 @@ func (b *Budget) Free(id identity.Identity, n int) { b.FreePart(id, "", n) }
 
 // FreePart gives n bytes back that a part of id had reserved.
 func (b *Budget) FreePart(id identity.Identity, part string, n int) {
+	if n == 0 {
+		return
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.add(id, part, -n)
-}
-
-func (b *Budget) add(id identity.Identity, part string, n int) {
-	b.free -= n
-	b.count(share{id, ""}, n)
-	if part != "" {
-		b.count(share{id, part}, n)
+	s := b.reserved[id]
+	if b.add(s, part, -n); s.bytes == 0 {
+		delete(b.reserved, id)
 	}
 }
 
-func (b *Budget) count(of share, n int) {
-	if b.reserved[of] += n; b.reserved[of] == 0 {
-		delete(b.reserved, of)
+func (b *Budget) add(s *share, part string, n int) {
+	b.free -= n
+	s.bytes += n
+	if part == "" {
+		return
+	}
+	if left := s.parts[part] + n; left == 0 {
+		delete(s.parts, part)
+	} else {
+		s.parts[part] = left
 	}
 }
 
