@@ -109,8 +109,10 @@ func (l *waiting[ID, T]) pop() item[ID, T] {
 		return shift(&l.urgent)
 	}
 	i := shift(&l.plain)
-	if l.ids[i.id]--; l.ids[i.id] == 0 {
+	if left := l.ids[i.id] - 1; left == 0 {
 		delete(l.ids, i.id)
+	} else {
+		l.ids[i.id] = left
 	}
 	return i
 }

@@ -2,6 +2,7 @@ package intake
 
 import (
 	"context"
+	"hash/maphash"
 	"slices"
 	"sync"
 
@@ -44,14 +45,20 @@ func newPending(from identity.Identity, ops []store.Op) *pending {
 	return p
 }
 
-// place returns the work that it is about, the zero key if that is not one, and whether it
+// place returns the work that it is about, 0 if that is not one, and whether it
 // goes before others of its cluster: deletions do.
-func (p *pending) place() (id store.Key, urgent bool) {
+//
+// Instead of the key, which has five strings, its hash is the id: then the queue compares numbers.
+// Of two works with one hash, a deletion would only wait for its turn.
+func (p *pending) place() (id uint64, urgent bool) {
 	if len(p.ops) != 1 {
-		return id, false
+		return 0, false
 	}
-	return p.ops[0].Key, p.ops[0].Deleting || p.ops[0].Deleted
+	op := &p.ops[0]
+	return max(maphash.Comparable(seed, op.Key), 1), op.Deleting || op.Deleted
 }
+
+var seed = maphash.MakeSeed()
 
 // queue holds what waits for a commit. Parties take turns, and in each its clusters, by bytes:
 // whoever publishes a lot, or for one of its clusters, waits for itself. What is about one
@@ -72,7 +79,7 @@ type queue struct {
 
 // waiting is what waits of one party.
 type waiting struct {
-	queue    fair.Queue[string, store.Key, *pending]
+	queue    fair.Queue[string, uint64, *pending]
 	number   uint64
 	barriers []*pending // without ops
 	// taken is how much of a commit it has, of the one that is counted in commit.
