@@ -85,6 +85,9 @@ type Quota struct{ Source, Cluster identity.Limits }
 // cluster. Only what becomes more counts: whoever is over a limit that was lowered can still
 // change works without making them larger, and delete them.
 func (q *Quota) Exceeded(u Usage, source, cluster string, more Use) Excess {
+	if more.Works <= 0 && more.Bytes <= 0 && more.Records <= 0 {
+		return Excess{} // most publishes are of a work that is there
+	}
 	if more.Works > 0 && u.Works(source, cluster) == 0 {
 		more.Clusters = 1
 	}

@@ -1,6 +1,10 @@
 package store
 
-import "github.com/hawser-io/hawser/internal/broker/quota"
+import (
+	"iter"
+
+	"github.com/hawser-io/hawser/internal/broker/quota"
+)
 
 // Sizes are the bytes of a record's payloads. Those of a record that was last written by a
 // release that did not count them are 0.
@@ -20,22 +24,24 @@ func UseOf(m *Meta) quota.Use {
 }
 
 // Uses are the changes of use that a decision makes.
-func (d *Decision) Uses() []quota.Change {
-	changes := make([]quota.Change, 0, 2*len(d.Writes))
-	for _, w := range d.Writes {
-		cluster := w.Key.Cluster
-		if w.Old != nil && w.New != nil && w.Old.Owner == w.New.Owner {
-			changes = append(changes, quota.Change{Source: w.Old.Owner, Cluster: cluster, By: UseOf(w.New).Minus(UseOf(w.Old))})
-			continue
-		}
-		if w.Old != nil {
-			changes = append(changes, quota.Change{Source: w.Old.Owner, Cluster: cluster, By: quota.Use{}.Minus(UseOf(w.Old))})
-		}
-		if w.New != nil {
-			changes = append(changes, quota.Change{Source: w.New.Owner, Cluster: cluster, By: UseOf(w.New)})
+func (d *Decision) Uses() iter.Seq[quota.Change] {
+	return func(yield func(quota.Change) bool) {
+		for i := range d.Writes {
+			if !d.Writes[i].uses(yield) {
+				return
+			}
 		}
 	}
-	return changes
+}
+
+// uses yields one change, or, where the owner changes, one of each; false: no more are wanted.
+func (w *Write) uses(yield func(quota.Change) bool) bool {
+	cluster := w.Key.Cluster
+	if w.Old != nil && w.New != nil && w.Old.Owner == w.New.Owner {
+		return yield(quota.Change{Source: w.Old.Owner, Cluster: cluster, By: UseOf(w.New).Minus(UseOf(w.Old))})
+	}
+	return (w.Old == nil || yield(quota.Change{Source: w.Old.Owner, Cluster: cluster, By: quota.Use{}.Minus(UseOf(w.Old))})) &&
+		(w.New == nil || yield(quota.Change{Source: w.New.Owner, Cluster: cluster, By: UseOf(w.New)}))
 }
 
 // Admit returns d, or, where it would take more than the op's quota allows, a refusal in its
@@ -45,7 +51,7 @@ func Admit(u quota.Usage, op *Op, d Decision) Decision {
 		return d
 	}
 	var more quota.Use
-	for _, c := range d.Uses() {
+	for c := range d.Uses() {
 		more = more.Plus(c.By)
 	}
 	var excess quota.Excess

@@ -125,7 +125,7 @@ func (d *data) apply(dec store.Decision, op *store.Op) {
 			d.feed[c.Revision] = c
 		}
 	}
-	for _, c := range dec.Uses() {
+	for c := range dec.Uses() {
 		d.book.Add(c)
 	}
 	for _, w := range dec.Writes {

@@ -212,7 +212,7 @@ func (t *transaction) do(op *store.Op) (store.Outcome, error) {
 		return store.Outcome{}, err
 	}
 	d := store.Admit(t.use, op, store.Decide(v, op))
-	for _, c := range d.Uses() {
+	for c := range d.Uses() {
 		t.use.Add(c)
 	}
 	waited, err := t.waited(d, op.Key)
