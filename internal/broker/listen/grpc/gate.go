@@ -437,7 +437,9 @@ func (g *gate) grow(b *body, n int64, ended bool) {
 	b.held += n
 	b.ended = b.ended || ended
 	c.party.bodies += n
-	c.party.bytes.Charge(c.party.allowance.bytes, g.now(), float64(n))
+	if rate := c.party.allowance.bytes; rate != (fair.Rate{}) {
+		c.party.bytes.Charge(rate, g.now(), float64(n))
+	}
 	g.bodies += n
 	if c.party.bodies > c.party.allowance.bodies {
 		g.endLargest(c.party.conns)
