@@ -28,7 +28,8 @@ const (
 	CodeConflict
 	// CodeTooLarge: the event is above the limit.
 	CodeTooLarge
-	// CodeOverloaded: try again after Error.Delay.
+	// CodeOverloaded: try again after Error.Delay. With Error.Attribute or
+	// Error.ClusterOnly other events may be taken meanwhile.
 	CodeOverloaded
 	// CodeUnavailable: the connection or the peer is gone or going away.
 	CodeUnavailable
@@ -69,6 +70,9 @@ type Error struct {
 	Delay time.Duration
 	// Attribute is the context attribute at fault, without "ce-"; may be empty.
 	Attribute string
+	// ClusterOnly: it is about what comes for the same cluster; what comes for others
+	// need not wait.
+	ClusterOnly bool
 	// Message says what is wrong, Hint what a person can do; Hint may be empty.
 	Message string
 	Hint    string

@@ -8,6 +8,28 @@ import (
 	"github.com/hawser-io/hawser/internal/identity"
 )
 
+// TestBudget_TellsAPartFromTheWhole: who is refused learns whether other parts would be, too.
+func TestBudget_TellsAPartFromTheWhole(t *testing.T) {
+	b := NewBudget(1000)
+	id := identity.Identity{Role: identity.Source, Name: "a"}
+	for n, c := range []struct {
+		part       string
+		bytes      int
+		ok, others bool
+	}{
+		{"one", 251, false, false}, // no part of it has so much
+		{"one", 125, true, true},
+		{"one", 126, false, true},
+		{"two", 125, true, true},
+		{"two", 100, false, true},
+		{"two", 140, false, false},
+	} {
+		if ok, others := b.ReservePart(id, c.part, c.bytes); ok != c.ok || others != c.others {
+			t.Errorf("%d: %d bytes for %s: %t, for others %t", n, c.bytes, c.part, ok, others)
+		}
+	}
+}
+
 func TestBudget_NeverMoreThanThereIs(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const whole = 1000
@@ -25,8 +47,11 @@ func TestBudget_NeverMoreThanThereIs(t *testing.T) {
 			if had := taken[by]; len(had) > 0 && rapid.Bool().Draw(t, "give") {
 				b.FreePart(by.id, by.part, had[0])
 				taken[by] = had[1:]
-			} else if n := rapid.IntRange(0, 600).Draw(t, "bytes"); b.ReservePart(by.id, by.part, n) {
-				taken[by] = append(taken[by], n)
+			} else {
+				n := rapid.IntRange(0, 600).Draw(t, "bytes")
+				if ok, _ := b.ReservePart(by.id, by.part, n); ok {
+					taken[by] = append(taken[by], n)
+				}
 			}
 			sum := 0
 			for _, l := range taken {

@@ -83,12 +83,16 @@ func NewBudget(bytes int) *Budget {
 }
 
 // Reserve reports whether id may have n bytes more, and gives them. Nothing may be had always.
-func (b *Budget) Reserve(id identity.Identity, n int) bool { return b.ReservePart(id, "", n) }
+func (b *Budget) Reserve(id identity.Identity, n int) bool {
+	ok, _ := b.ReservePart(id, "", n)
+	return ok
+}
 
-// ReservePart is Reserve for a part of what id has; "" is no part.
-func (b *Budget) ReservePart(id identity.Identity, part string, n int) bool {
+// ReservePart is Reserve for a part of what id has; "" is no part. Where it may not have
+// them, others reports whether other parts may have as much.
+func (b *Budget) ReservePart(id identity.Identity, part string, n int) (ok, others bool) {
 	if n == 0 {
-		return true
+		return true, true
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -98,13 +102,13 @@ func (b *Budget) ReservePart(id identity.Identity, part string, n int) bool {
 	}
 	more := (b.free - s.bytes) / 2
 	if n > more || part != "" && n > (more-s.parts[part])/2 {
-		return false
+		return false, n <= more/2
 	}
 	if s.bytes == 0 {
 		b.reserved[id] = s
 	}
 	b.add(s, part, n)
-	return true
+	return true, true
 }
 
 // Free gives n bytes back that id had reserved.

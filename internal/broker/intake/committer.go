@@ -69,12 +69,11 @@ func (c *committer) commitPart(ctx context.Context, from identity.Identity, void
 	}
 	p := newPending(from, ops)
 	p.void = void
-	ok, err := c.queue.put(ctx, p)
-	if err != nil {
-		return nil, err
-	}
-	if !ok {
-		return nil, call.Overloaded("the broker has too much to write", c.delay())
+	if refused := c.queue.put(ctx, p); refused != nil {
+		if refused.Code == transport.CodeOverloaded {
+			refused.Delay = c.delay()
+		}
+		return nil, refused
 	}
 	select {
 	case a := <-p.done:

@@ -91,22 +91,26 @@ func newQueue(bytes int) *queue {
 	return &queue{budget: call.NewBudget(bytes), parties: map[identity.Identity]*waiting{}, wake: make(chan struct{}, 1)}
 }
 
-// put adds p. false: there is no room. It returns [call.CallerGone] when ctx has ended:
-// whoever gave up may have put something newer since. After close it returns
-// [call.GoingAway], and of what no longer counts the reason.
-func (q *queue) put(ctx context.Context, p *pending) (bool, error) {
-	if !q.budget.ReservePart(p.from, p.cluster, p.size) {
-		return false, nil
+// put adds p, or says why not. A refusal for want of room has no delay yet. It returns
+// [call.CallerGone] when ctx has ended: whoever gave up may have put something newer since.
+// After close it returns [call.GoingAway], and of what no longer counts the reason.
+func (q *queue) put(ctx context.Context, p *pending) *transport.Error {
+	if ok, others := q.budget.ReservePart(p.from, p.cluster, p.size); !ok {
+		full := call.Overloaded("the broker has too much to write", 0)
+		if p.cluster != "" && others {
+			full.ClusterOnly, full.Message = true, "the broker has too much to write of cluster "+p.cluster
+		}
+		return full
 	}
 	if refused := q.add(ctx, p); refused != nil {
 		q.budget.FreePart(p.from, p.cluster, p.size)
-		return false, refused
+		return refused
 	}
 	select {
 	case q.wake <- struct{}{}:
 	default:
 	}
-	return true, nil
+	return nil
 }
 
 func (q *queue) add(ctx context.Context, p *pending) *transport.Error {

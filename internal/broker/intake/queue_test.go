@@ -28,13 +28,13 @@ func publishOf(name string, size int) *pending {
 func TestQueue_PartiesTakeTurns(t *testing.T) {
 	q := newQueue(1 << 20)
 	for i := range 100 {
-		if ok, err := q.put(t.Context(), publishOf("flood", 1000+i)); !ok || err != nil {
-			t.Fatalf("put: %v, %v", ok, err)
+		if err := q.put(t.Context(), publishOf("flood", 1000+i)); err != nil {
+			t.Fatalf("put: %v", err)
 		}
 	}
 	for i := range 2 {
-		if ok, err := q.put(t.Context(), publishOf("other", 2000+i)); !ok || err != nil {
-			t.Fatalf("put: %v, %v", ok, err)
+		if err := q.put(t.Context(), publishOf("other", 2000+i)); err != nil {
+			t.Fatalf("put: %v", err)
 		}
 	}
 	batch := q.pop(nil, 5, 1<<20)
@@ -81,8 +81,8 @@ func popped(t *testing.T, q *queue) (list []string) {
 func put(t *testing.T, q *queue, list ...*pending) {
 	t.Helper()
 	for _, p := range list {
-		if ok, err := q.put(t.Context(), p); !ok || err != nil {
-			t.Fatalf("put: %v, %v", ok, err)
+		if err := q.put(t.Context(), p); err != nil {
+			t.Fatalf("put: %v", err)
 		}
 	}
 }
@@ -149,11 +149,7 @@ func TestQueue_ClusterLeavesRoomForTheOthersOfItsSource(t *testing.T) {
 	fill := func(cluster string) (bytes int) {
 		for {
 			p := said(cluster, "w", 0)
-			ok, err := q.put(t.Context(), p)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !ok {
+			if isFull(t, q.put(t.Context(), p), true) {
 				return bytes
 			}
 			bytes += p.size
@@ -167,16 +163,22 @@ func TestQueue_ClusterLeavesRoomForTheOthersOfItsSource(t *testing.T) {
 	}
 }
 
+// isFull reports whether there was no room; clusterOnly: others of the same source have some,
+// and the refusal says so.
+func isFull(t *testing.T, refused *transport.Error, clusterOnly bool) bool {
+	t.Helper()
+	if refused != nil && (refused.Code != transport.CodeOverloaded || refused.ClusterOnly != clusterOnly || refused.Next != transport.NextBackOff) {
+		t.Fatalf("refused with %+v", refused)
+	}
+	return refused != nil
+}
+
 func TestQueue_FloodLeavesRoomForOthers(t *testing.T) {
 	q := newQueue(64 << 10)
 	const size = 1 << 10
 	fill := func(name string) (n int) {
 		for {
-			ok, err := q.put(t.Context(), publishOf(name, size))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !ok {
+			if isFull(t, q.put(t.Context(), publishOf(name, size)), false) {
 				return n
 			}
 			n++
@@ -202,8 +204,8 @@ func TestQueue_TakesWithinBoundsAndAtLeastOne(t *testing.T) {
 	q := newQueue(64 << 20)
 	big := publishOf("a", 16<<20)
 	for _, p := range []*pending{big, publishOf("a", 1)} {
-		if ok, err := q.put(t.Context(), p); !ok || err != nil {
-			t.Fatalf("put: %v, %v", ok, err)
+		if err := q.put(t.Context(), p); err != nil {
+			t.Fatalf("put: %v", err)
 		}
 	}
 	if batch := q.pop(nil, 10, 8<<20); len(batch) != 1 || batch[0] != big {
@@ -219,11 +221,11 @@ func TestQueue_TakesWithinBoundsAndAtLeastOne(t *testing.T) {
 
 func TestQueue_RefusesWhenClosed(t *testing.T) {
 	q := newQueue(1 << 20)
-	if ok, err := q.put(t.Context(), publishOf("a", 1)); !ok || err != nil {
-		t.Fatalf("put: %v, %v", ok, err)
+	if err := q.put(t.Context(), publishOf("a", 1)); err != nil {
+		t.Fatalf("put: %v", err)
 	}
 	q.close()
-	if _, err := q.put(t.Context(), publishOf("a", 1)); transport.CodeOf(err) != transport.CodeUnavailable {
+	if err := q.put(t.Context(), publishOf("a", 1)); transport.CodeOf(err) != transport.CodeUnavailable {
 		t.Errorf("put after close: %v", err)
 	}
 	if batch := q.pop(nil, 10, 10); len(batch) != 1 {
@@ -254,8 +256,8 @@ func TestCommitter_WritesWhatIsQueuedWhenItEnds(t *testing.T) {
 	s := &recorder{}
 	c := New(&call.Config{Store: s, QueueBytes: 1 << 20, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(), Now: time.Now}, nil).commits
 	queued := publishOf("a", 1)
-	if ok, err := c.queue.put(t.Context(), queued); !ok || err != nil {
-		t.Fatalf("put: %v, %v", ok, err)
+	if err := c.queue.put(t.Context(), queued); err != nil {
+		t.Fatalf("put: %v", err)
 	}
 	c.finish()
 	select {

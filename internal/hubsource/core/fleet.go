@@ -2,6 +2,7 @@ package core
 
 import (
 	"errors"
+	"maps"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -76,7 +77,7 @@ type cluster struct {
 
 func newFleet(cfg Config, sub int) *fleet {
 	return &fleet{
-		agenda: agenda{Config: cfg}, sub: sub,
+		agenda: agenda{Config: cfg, pauses: map[string]time.Time{}}, sub: sub,
 		works: map[types.UID]*work{}, clusters: map[string]*cluster{}, undelivered: map[string]int{},
 	}
 }
@@ -161,7 +162,7 @@ func (f *fleet) look(k Key) { f.sweep = append(f.sweep, k) }
 
 // sweepUp hands out up to n keys to look at.
 func (f *fleet) sweepUp(n int) []Key {
-	if f.pausedUntil.After(f.Now()) {
+	if f.pauses[""].After(f.Now()) {
 		return nil
 	}
 	n = min(n, len(f.sweep))
@@ -284,8 +285,9 @@ func sign(up bool) int {
 // agenda is when what is looked at again.
 type agenda struct {
 	Config
-	// pausedUntil: an overloaded broker asked to wait.
-	pausedUntil time.Time
+	// pauses are until when an overloaded broker asked to wait with what is for a cluster;
+	// under "" with everything.
+	pauses map[string]time.Time
 }
 
 // retry is the back-off of one thing that is tried.
@@ -349,7 +351,15 @@ func (a *agenda) due(l Lane, k Key, r *retry) bool { return !a.until(l, k, r.not
 
 // ready is due for what is for the broker, which may have asked to wait.
 func (a *agenda) ready(k Key, r *retry) bool {
-	return !a.until(SpecLane, k, a.pausedUntil) && a.due(SpecLane, k, r)
+	return !a.until(SpecLane, k, a.pauses[""]) && !a.until(SpecLane, k, a.pauses[k.Cluster]) && a.due(SpecLane, k, r)
+}
+
+// pause has what is for a cluster wait; for "" everything.
+func (a *agenda) pause(cluster string, delay time.Duration) {
+	now := a.Now()
+	maps.DeleteFunc(a.pauses, func(_ string, until time.Time) bool { return !until.After(now) })
+	a.pauses[cluster] = now.Add(delay)
+	a.wake(SpecLane, Key{Cluster: cluster}, delay)
 }
 
 // failed plans the next attempt, at least least from now.
@@ -390,9 +400,12 @@ func (a *agenda) brokerFailed(k Key, r *retry, err error) bool {
 		return false
 	}
 	delay := delayOf(err)
-	if transport.CodeOf(err) == transport.CodeOverloaded && delay > 0 && !isOverQuota(err) {
-		a.pausedUntil = a.Now().Add(delay)
-		a.wake(SpecLane, Key{}, delay)
+	switch e, ok := overload(err); {
+	case !ok || delay == 0 || e.Attribute != "":
+	case e.ClusterOnly:
+		a.pause(k.Cluster, delay)
+	default:
+		a.pause("", delay)
 	}
 	a.failed(SpecLane, k, r, delay)
 	return true
@@ -407,14 +420,20 @@ func delayOf(err error) time.Duration {
 	return 0
 }
 
+// overload returns the error of a broker that has no room.
+func overload(err error) (e *transport.Error, ok bool) {
+	ok = errors.As(err, &e) && e.Code == transport.CodeOverloaded
+	return e, ok
+}
+
 // isOverQuota reports whether the broker has no room for what one event asks for, which says
 // nothing about others: then the error names the attribute that asks for it.
 func isOverQuota(err error) bool {
-	var e *transport.Error
-	return errors.As(err, &e) && e.Code == transport.CodeOverloaded && e.Attribute != ""
+	e, ok := overload(err)
+	return ok && e.Attribute != ""
 }
 
-func (a *agenda) unpause() { a.pausedUntil = time.Time{} }
+func (a *agenda) unpause() { a.pauses = map[string]time.Time{} }
 
 // isOpen reports whether nobody knows what became of a request to the broker: it
 // may be carried out yet, or have been.

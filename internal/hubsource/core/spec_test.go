@@ -118,6 +118,31 @@ func TestCore_RetriesWithTheDelayTheBrokerAsksFor(t *testing.T) {
 	f.deliver("uid-v")
 }
 
+// TestCore_WaitsWithOneClusterAlone: what the broker says of one cluster holds up all that is for
+// it, and nothing else.
+func TestCore_WaitsWithOneClusterAlone(t *testing.T) {
+	f := newFixture(t, true)
+	f.seen(newWork("w", 1))
+	f.seen(newWork("v", 1, deleting))
+	f.seen(newWork("other", 1, func(w *workv1.ManifestWork) { w.Namespace = "cluster2" }))
+	f.connect()
+	p := next[Publish](f, SpecLane, "uid-w")
+	f.wakes = nil
+	f.done(p, Result{Err: &transport.Error{Code: transport.CodeOverloaded, Delay: 3 * time.Second, ClusterOnly: true}})
+	if d := f.nextWake(SpecLane); d != 3*time.Second {
+		t.Errorf("woken after %s, want 3s", d)
+	}
+	f.idle(SpecLane, "uid-w")
+	f.idle(SpecLane, "uid-v") // not the deletion either: there is no room for it
+	if n := len(f.core.Stats().Undelivered); n != 0 {
+		t.Errorf("%d reasons are shown for what waits for a moment", n)
+	}
+	f.deliver("uid-other")
+	f.now = f.now.Add(3 * time.Second)
+	f.deliver("uid-w")
+	f.deliver("uid-v")
+}
+
 func TestCore_BacksOffFromAFailingBroker(t *testing.T) {
 	f := newFixture(t, true)
 	f.seen(newWork("w", 1))

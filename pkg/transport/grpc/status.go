@@ -81,7 +81,7 @@ var fromNextStep = map[hawserv1.NextStep]transport.NextStep{
 }
 
 // Status returns what to answer when a call failed with err, OK for nil. Only
-// code, message, attribute, hint, next step and delay of the first
+// code, message, attribute, hint, next step, delay and scope of the first
 // *transport.Error in err's chain are told, never its cause. An error that is
 // already a status stays as it is, a context error becomes Canceled or
 // DeadlineExceeded, and any other is answered as Internal without its text,
@@ -109,13 +109,14 @@ func fromError(e *transport.Error) *status.Status {
 		code = codes.Internal
 	}
 	st := status.New(code, clip(e.Message))
-	if e.Next == transport.NextUnspecified && e.Delay <= 0 && e.Attribute == "" && e.Hint == "" {
+	if e.Next == transport.NextUnspecified && e.Delay <= 0 && e.Attribute == "" && !e.ClusterOnly && e.Hint == "" {
 		return st
 	}
 	detail := &hawserv1.ErrorDetail{
-		NextStep:  toNextStep[e.Next],
-		Attribute: clip(e.Attribute),
-		Hint:      clip(e.Hint),
+		NextStep:    toNextStep[e.Next],
+		Attribute:   clip(e.Attribute),
+		ClusterOnly: e.ClusterOnly,
+		Hint:        clip(e.Hint),
 	}
 	if e.Delay > 0 {
 		detail.Delay = durationpb.New(e.Delay)
@@ -165,7 +166,7 @@ func FromStatus(err error) *transport.Error {
 	if detail := errorDetail(st); detail != nil {
 		e.Next = fromNextStep[detail.GetNextStep()]
 		e.Delay = delayOf(detail.GetDelay())
-		e.Attribute = detail.GetAttribute()
+		e.Attribute, e.ClusterOnly = detail.GetAttribute(), detail.GetClusterOnly()
 		e.Hint = detail.GetHint()
 		return e
 	}
