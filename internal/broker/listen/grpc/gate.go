@@ -306,6 +306,8 @@ func (g *gate) begin(c *connection, k kind, b *body) error {
 		return tooMany(c.identity, k.String(), p.running[k])
 	case k == listing && g.lists >= g.limits.lists:
 		return tooManyLists(g.limits.lists)
+	case k == listing && p.kinds[k] >= g.limits.lists-g.lists: // it has as many as are free
+		return tooMany(c.identity, k.String(), p.kinds[k])
 	case k == reflecting && !p.questions.Spend(p.allowance.questions, g.now(), 1),
 		!p.calls.Spend(p.allowance.calls, g.now(), 1):
 		return tooOften(c.identity, k.String())

@@ -237,6 +237,29 @@ func TestGate_Calls(t *testing.T) {
 	}
 }
 
+// TestGate_ListsOfOneIdentity: each has as many lists as are left over, and no two have all.
+func TestGate_ListsOfOneIdentity(t *testing.T) {
+	l := limitsFor(resources{memory: 4 << 30, files: 1024}, mib, 64)
+	g, _, _ := gateOf(l)
+	var all []*body
+	for n, most := range []int{4, 2, 1, 1, 0} {
+		c := enters(t, g, arrives(t, g, "192.0.2.1"), identity.Identity{Role: identity.Viewer, Name: fmt.Sprint("v", n)})
+		for i := range l.lists {
+			b := &body{of: c, stream: uint32(2*i + 1)}
+			if err := g.begin(c, listing, b); (err == nil) != (i < most) || err != nil && transport.CodeOf(err) != transport.CodeOverloaded {
+				t.Errorf("viewer %d, list %d of %d: %v", n, i, most, err)
+			}
+			all = append(all, b)
+		}
+	}
+	for _, b := range all {
+		g.end(b)
+	}
+	if g.lists != 0 {
+		t.Errorf("%d lists run when all have ended", g.lists)
+	}
+}
+
 // TestGate_Bodies: over the budget whoever has the most that is unfinished goes,
 // and what it had is given back at once.
 func TestGate_Bodies(t *testing.T) {

@@ -25,7 +25,8 @@ type limits struct {
 	strangers int
 	// bodies are the bytes of calls that are being read or served.
 	bodies int64
-	// lists run at a time, of all identities.
+	// lists run at a time, of all identities: each has at most as many as are free, so
+	// that two of them leave some to others.
 	lists int
 	roles map[identity.Role]allowance
 }
