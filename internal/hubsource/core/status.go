@@ -70,7 +70,9 @@ type reportState struct {
 	came    int
 	// sequence and version are the highest taken from this process on. After a
 	// restart the generations in the conditions on the hub stand in for version.
+	// revision is that of the report which was taken last.
 	sequence string
+	revision uint64
 	version  int64
 	warned   bool // NotDeleting was told
 	retry    retry
@@ -166,7 +168,7 @@ func (s *statuses) receive(r *Report) Verdict {
 	case w.broker.on(s.f.sub) == buried:
 		return Ignored
 	}
-	newer, err := codec.CompareSequence(w.report.sequence, r.Sequence)
+	newer, err := s.isNewer(w, r)
 	switch {
 	case err != nil:
 		s.forgetUnseen(w)
@@ -174,13 +176,26 @@ func (s *statuses) receive(r *Report) Verdict {
 	case !newer, r.Version != 0 && r.Version < reportedVersion(w):
 		return Stale
 	}
-	w.report.sequence, w.report.version = r.Sequence, max(w.report.version, r.Version)
+	w.report.sequence, w.report.revision, w.report.version = r.Sequence, r.Revision, max(w.report.version, r.Version)
 	if s.compare.nameWaits(cl, r.Name) && !cl.comparing.missing.has(string(r.UID)) {
 		s.compare.repeat(cl, 0) // what had the name is no more: a publish came late and took it
 	}
 	s.keep(w, r)
 	return Taken
 }
+
+// isNewer reports whether a report is newer than the one that was taken last. As in the broker,
+// an id that nobody makes now is no measure: a clock was days ahead when it was made. Then that
+// report is newer which the broker took later.
+func (s *statuses) isNewer(w *work, r *Report) (bool, error) {
+	if last := &w.report; last.sequence != "" && r.Revision > last.revision && !mayBeMade(last.sequence, s.f.Now()) {
+		return true, nil
+	}
+	return codec.CompareSequence(w.report.sequence, r.Sequence)
+}
+
+// mayBeMade reports whether an agent may make such an id now.
+func mayBeMade(id string, now time.Time) bool { return codec.CheckSequence(id, now) == nil }
 
 // reportDeleted takes the word that the cluster is rid of the work. Where
 // nobody is left to say so, or an operator gave the work up, the broker says it

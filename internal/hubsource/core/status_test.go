@@ -3,6 +3,7 @@ package core
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -65,6 +66,32 @@ func TestCore_NeverGoesBackInReports(t *testing.T) {
 			t.Errorf("%s: verdict is %s, want %s", c.name, v, c.want)
 		}
 	}
+}
+
+// TestCore_TakesReportsAfterAClockWasDaysAhead: t1 the clocks of broker and agent are five days
+// ahead, and a status comes with an id of then; t2 they are set right, and the broker takes ids
+// of now, because nobody makes such as the one before. hub-source takes them too, instead of
+// showing the status of t1 for five days.
+func TestCore_TakesReportsAfterAClockWasDaysAhead(t *testing.T) {
+	w := newWork("w", 1)
+	f := served(t, w)
+	var ids codec.Sequencer
+	say := func(what string, want Verdict, at time.Time, revision uint64) {
+		t.Helper()
+		r := report(w, 0, applied(1))
+		r.Sequence, r.Revision = ids.Ahead(at.UnixMilli(), 0), revision
+		if v := f.core.Report(r); v != want {
+			t.Errorf("%s: verdict is %s, want %s", what, v, want)
+		}
+	}
+	say("of now", Taken, f.now, 10)
+	say("days ahead", Taken, f.now.Add(120*time.Hour), 11)
+	say("of now, from before", Stale, f.now.Add(time.Second), 10)
+	say("of now, from a stock broker", Stale, f.now.Add(time.Second), 0)
+	say("of now", Taken, f.now.Add(time.Second), 12)
+	say("older than that, and later", Stale, f.now, 13) // the broker decides by ids again
+	say("an hour ahead", Taken, f.now.Add(time.Hour), 14)
+	say("of now, where ids count", Stale, f.now.Add(2*time.Second), 15)
 }
 
 func TestCore_TakesNoOlderGenerationThanTheHubShows(t *testing.T) {
