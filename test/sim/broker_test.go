@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hawser-io/hawser/internal/broker"
+	"github.com/hawser-io/hawser/internal/broker/quota"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/mem"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -31,6 +32,7 @@ type node struct {
 	backup   *mem.Backup // what the next start finds
 	old      *mem.Backup // a copy
 	starts   int
+	quota    *quota.Quota // of the hub, nil: anything
 }
 
 // now is the clock of the broker's machine.
@@ -79,6 +81,7 @@ func (g *gate) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, err
 	}
 	outcomes := make([]store.Outcome, 0, len(ops))
 	for i := range ops {
+		g.w.broker.limited(&ops[i])
 		before := g.look(ops[i].Key)
 		o, err := g.Store.Commit(ctx, ops[i:i+1])
 		if err != nil {
@@ -86,7 +89,7 @@ func (g *gate) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, err
 		}
 		outcomes = append(outcomes, o...)
 		g.w.note("  commit %s", describe(&ops[i], o[0]))
-		g.w.oracle.committed(&ops[i], before, g.look(ops[i].Key))
+		g.w.oracle.committed(&ops[i], o[0].Verdict, before, g.look(ops[i].Key))
 	}
 	return outcomes, nil
 }

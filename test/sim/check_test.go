@@ -107,7 +107,7 @@ func (w *world) checkCluster(name, invariant string) {
 			data[k], _ = v.(string)
 		}
 		released := !w.source.selected[name] && (strings.HasPrefix(ref.Name, "hub-") || strings.HasPrefix(ref.Name, "shared-"))
-		left := w.oracle.mayStay[root(data["work"])] || w.oracle.lostEverywhere(name, root(data["work"])) || data["shared"] != "" && w.oracle.sharedLeft(name)
+		left := w.oracle.mayStay[root(data["work"])] || w.oracle.isWithoutRoom(root(data["work"])) || w.oracle.lostEverywhere(name, root(data["work"])) || data["shared"] != "" && (w.oracle.sharedLeft(name) || w.oracle.sharesWithoutRoom(name))
 		if !released && !left || want[ref.Name] != nil {
 			got[ref.Name] = data
 		}
@@ -158,6 +158,9 @@ func (w *world) checkHub() {
 		}
 		if d := meta.FindStatusCondition(o.Status.Conditions, core.ConditionDelivered); d != nil {
 			r := w.shop.works[key]
+			if w.isOverQuota(o, d) {
+				continue
+			}
 			if d.Reason != core.ReasonNameTaken || d.ObservedGeneration != o.Generation || r == nil || o.Namespace != clusters[0] {
 				w.fail("I1", "the hub shows of work %s (generation %d) %+v", key, o.Generation, d)
 			}
@@ -220,7 +223,7 @@ func (w *world) checkRest() {
 	}
 	if live := slices.Collect(maps.Keys(w.stock.works)); !w.oracle.released[w.stock.name] {
 		for _, id := range live {
-			if w.oracle.record(w.stock.name, id) == nil && !w.oracle.lostEverywhere(w.stock.name, id) {
+			if w.oracle.record(w.stock.name, id) == nil && !w.oracle.lostEverywhere(w.stock.name, id) && !w.oracle.isWithoutRoom(id) {
 				w.fail("I1", "the stock agent still has work %s", id)
 			}
 		}

@@ -304,9 +304,11 @@ func statusHash(s workv1.ManifestWorkStatus) string {
 }
 
 // committed judges one write of the store by the record before and after it.
-func (o *oracle) committed(op *store.Op, before, after *store.Meta) {
+func (o *oracle) committed(op *store.Op, verdict store.Verdict, before, after *store.Meta) {
 	id := op.Key.ResourceID
-	o.kept[fmt.Sprint(id, op.Tag, op.Sequence)] = true
+	if verdict != store.OverQuota {
+		o.kept[fmt.Sprint(id, op.Tag, op.Sequence)] = true
+	}
 	changed := before == nil != (after == nil) || before != nil && *before != *after
 	switch {
 	case !o.forgot || op.Kind != store.PutSpec || after == nil:

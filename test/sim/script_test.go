@@ -31,6 +31,7 @@ var themes = [][]string{
 	{"lose broker's store", "copy broker's store", "restore broker's store", "hub create", "hub delete", "partition"},
 	{"copy broker's store", "restore broker's store", "hub create", "hub delete", "hub down or up", "settle"},
 	{"select", "lose answer", "give up on", "duplicate", "hub update", "hub delete"},
+	{"quota", "hub create", "hub delete", "hub make anew", "shop create", "select"},
 	{"select", "restart agent", "hub update", "hub down or up", "restart hub source", "cut connection"},
 }
 
