@@ -66,9 +66,17 @@ func TestCrumbs(t *testing.T) { attack(t, "crumbs") }
 // TestOutlive: no connection lives on when its certificate has ended.
 func TestOutlive(t *testing.T) { attack(t, "outlive") }
 
-// attempts are made before a time that is too long counts: beside a fleet that
-// shares its core with others, the p99 of a few seconds is sometimes theirs.
-const attempts = 3
+// A time that is too long has to be found so in as many attempts as count, each of which
+// takes twice as long as the one before: the p99 of a few seconds is sometimes that of
+// others on the machine. One in which they had much of core 0 does not count, as
+// long as there are not too many measurements.
+const (
+	attempts     = 3
+	measurements = 10
+)
+
+// judged are the attacks that are not judged by the times that the fleet notices.
+var judged = map[string]func(s *stage, attacker *actor, from, to time.Time) string{"specflood": share}
 
 // attack runs an attack on a sink and on the broker, and compares what the fleet
 // notices.
@@ -77,12 +85,17 @@ func attack(t *testing.T, name string) {
 	if prepare := prepared[name]; prepare != nil {
 		prepare(s)
 	}
+	counted := 0
 	for n := 1; ; n++ {
-		late := s.attack(name, window(t))
+		late, others := s.attack(name, window(t)<<counted)
 		if late == "" {
 			break
 		}
-		if n == attempts || t.Failed() {
+		late = fmt.Sprintf("%s; others had %.0f %% of the core", late, 100*others)
+		if others <= maxOthers {
+			counted++
+		}
+		if counted == attempts || n == measurements || t.Failed() {
 			t.Error(late)
 			break
 		}
@@ -91,24 +104,19 @@ func attack(t *testing.T, name string) {
 	s.verify()
 }
 
-// attack does it once. The result says which time was too long, if any.
-func (s *stage) attack(name string, length time.Duration) string {
+// attack does it once. The result says which time was too long, if any, and what share of
+// the core others had.
+func (s *stage) attack(name string, length time.Duration) (tooLong string, others float64) {
 	s.t.Helper()
-	sinkAt := freeAddr(s.t)
-	sink := s.play("0", "sink", sinkAt)
-	beside := s.play("1", name+"-on-sink", sinkAt)
-	beside.wait("ready")
-	reference := s.measure(length)
-	s.t.Logf("%s, on the sink:   %s; %s", name, reference, s.end(beside))
-	sink.process.Kill()
-
+	reference := s.reference(name, length)
 	idle := s.memory("VmRSS")
 	s.restartPeak()
 	logged := s.logSize()
 	attacker := s.play("1", name, s.addr)
 	attacker.wait("ready")
 	began := time.Now()
-	under := s.measure(length)
+	var under noticed
+	others = s.others(func() { under = s.measure(length) })
 	load := s.end(attacker)
 	ended := time.Now()
 	if err := s.alive(); err != nil {
@@ -131,7 +139,32 @@ func (s *stage) attack(name string, length time.Duration) string {
 	if recovery > maxRecovery {
 		s.t.Errorf("it recovered after %v, at most %v are allowed", recovery, maxRecovery)
 	}
-	return late(reference, under)
+	if judge := judged[name]; judge != nil {
+		return judge(s, attacker, began, ended), others
+	}
+	if late(reference, under) == "" {
+		return "", others
+	}
+	// What others on the machine began to do meanwhile is in a reference after it, unless
+	// nothing went on in that.
+	after := s.reference(name, length)
+	if max(after.delivery, after.status, after.connect) == givenUp {
+		return late(reference, under), 1
+	}
+	return late(longer(reference, after), under), others
+}
+
+// reference is what the fleet notices while the same attacker meets a sink.
+func (s *stage) reference(name string, length time.Duration) noticed {
+	s.t.Helper()
+	sinkAt := freeAddr(s.t)
+	sink := s.play("0", "sink", sinkAt)
+	beside := s.play("1", name+"-on-sink", sinkAt)
+	beside.wait("ready")
+	reference := s.measure(length)
+	s.t.Logf("%s, on the sink:   %s; %s", name, reference, s.end(beside))
+	sink.process.Kill()
+	return reference
 }
 
 // late says which times are beyond their bounds.
@@ -145,6 +178,11 @@ func late(reference, under noticed) string {
 		return fmt.Sprintf("p99 of connect is %v, at most %v is allowed", under.connect, bound(reference.connect))
 	}
 	return ""
+}
+
+// longer has the longer times of both.
+func longer(a, b noticed) noticed {
+	return noticed{delivery: max(a.delivery, b.delivery), status: max(a.status, b.status), connect: max(a.connect, b.connect)}
 }
 
 func bound(reference time.Duration) time.Duration {

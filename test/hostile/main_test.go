@@ -21,8 +21,9 @@ const part = "HAWSER_HOSTILE_PART"
 
 // parts are those processes. Each ends with its context, at SIGTERM.
 var parts = map[string]func(ctx context.Context) error{
-	"fleet": runFleet,
-	"sink":  runSink,
+	"fleet":       runFleet,
+	"sink":        runSink,
+	"slow-broker": runSlowBroker,
 }
 
 func TestMain(m *testing.M) {
