@@ -17,9 +17,9 @@ LDFLAGS := -s -w -X github.com/hawser-io/hawser/internal/telemetry.version=$(VER
 TOOLS := buf golangci-lint grpcurl protoc-gen-go protoc-gen-go-grpc
 tool = go tool -modfile=$(CURDIR)/tools/$(1)/go.mod $(1)
 
-# All packages but those whose tests need a control plane, built programs or
-# the results of the others.
-UNIT = $$(go list ./... | grep -Ev '/test/(e2e|docs|hostile|interoptest|guarantees/passed)(/|$$)')
+# All packages but those whose tests need a control plane, Mosquitto, built programs
+# or the results of the others.
+UNIT = $$(go list ./... | grep -Ev '/internal/mosquitto$$|/test/(e2e|docs|hostile|interoptest|guarantees/passed)(/|$$)')
 # Behind `go test -json`: keeps the events for the stage guarantees and prints
 # what go test prints without -json.
 gotest = go run ./test/gotest .cache/tests/$@.json
@@ -80,8 +80,13 @@ controlplane: ## build the Kubernetes control plane and kubectl that tests and d
 		go -C test/controlplane test ./internal/...; \
 		HAWSER_CONTROLPLANE_DIR=$$dir go -C test/controlplane test -count=1 ./functional
 
+.PHONY: mosquitto
+mosquitto: ## fetch the stock MQTT broker that tests and demo use (Debian's package, unpacked into the cache)
+	@test/mosquitto/fetch.sh
+	@go test -json -count=1 ./internal/mosquitto | $(gotest)
+
 .PHONY: unit
-unit: ## run the tests that need no control plane
+unit: ## run the tests that need no control plane and no Mosquitto
 	@go test -json $(UNIT) | $(gotest)
 
 .PHONY: race
@@ -129,7 +134,7 @@ test-fast: unit ## the quick check while working: two minutes once built
 .PHONY: test
 test: ## everything a change must pass
 	@rm -rf .cache/tests
-	@MAKE='$(MAKE)' .ci/stages fresh tidy lint-proto lint-go controlplane unit race fuzz-short interop docs hostile e2e guarantees
+	@MAKE='$(MAKE)' .ci/stages fresh tidy lint-proto lint-go controlplane mosquitto unit race fuzz-short interop docs hostile e2e guarantees
 
 .PHONY: fuzz
 fuzz: ## fuzz every target for FUZZTIME (default 60s) each, going on where it ended
