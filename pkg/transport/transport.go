@@ -107,6 +107,9 @@ type Accepted struct {
 	SubscriptionID string
 	// Protocol is 1 when the broker is a Hawser broker, else 0.
 	Protocol int
+	// Plain: nobody keeps anything between the parties, as with a stock MQTT broker. What is
+	// published reaches who is there, and may be lost all the same after it was accepted.
+	Plain bool
 	// Resync is codec.ResyncList (send me what you hold) or codec.ResyncCursor (I
 	// continue from yours); "" from a stock broker, which means list.
 	Resync string
