@@ -13,6 +13,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker"
 	"github.com/hawser-io/hawser/internal/broker/audit"
+	"github.com/hawser-io/hawser/internal/broker/listen"
 	"github.com/hawser-io/hawser/internal/broker/listen/grpc"
 	"github.com/hawser-io/hawser/internal/broker/quota"
 	"github.com/hawser-io/hawser/internal/broker/store"
@@ -98,10 +99,12 @@ func (c *config) tasks(
 		return nil, err
 	}
 	front, err := grpc.New(grpc.Config{
-		Server: b, Inspector: b, Addr: c.Listen, Credentials: transportCredentials(creds), Denials: b.Denials(), Audit: stream, Mapping: c.Identities, Insecure: c.Insecure,
-		MaxMessageBytes:      max(grpc.DefaultMaxMessageBytes, 2*c.MaxEventBytes),
-		HandshakesPerAddress: c.HandshakesPerAddress, Proxies: proxies,
-		DrainTimeout: time.Duration(c.DrainTimeout), Log: log, Registry: registry, OnPanic: b.Panicked,
+		Config: listen.Config{
+			Addr: c.Listen, Credentials: transportCredentials(creds), Denials: b.Denials(), Audit: stream, Mapping: c.Identities, Insecure: c.Insecure,
+			MaxMessageBytes:      max(listen.DefaultMaxMessageBytes, 2*c.MaxEventBytes),
+			HandshakesPerAddress: c.HandshakesPerAddress, Proxies: proxies, Log: log, Registry: registry,
+		},
+		Server: b, Inspector: b, DrainTimeout: time.Duration(c.DrainTimeout), OnPanic: b.Panicked,
 	})
 	if err != nil {
 		return nil, err

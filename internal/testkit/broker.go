@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/hawser-io/hawser/internal/broker"
+	"github.com/hawser-io/hawser/internal/broker/listen"
 	listengrpc "github.com/hawser-io/hawser/internal/broker/listen/grpc"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/mem"
@@ -87,8 +88,8 @@ func (b *Broker) front(o Options) *listengrpc.Front {
 	}
 	b.Addr, b.CA = l.Addr().String(), NewCA(b.t)
 	f, err := listengrpc.New(listengrpc.Config{
-		Server: b.Broker, Inspector: b.Broker, Listener: l, Credentials: b.CA.Server(), Mapping: Mapping(o.Known...), Denials: b.Denials(), Log: o.Broker.Log,
-		DrainTimeout: o.Broker.DrainTimeout,
+		Config: listen.Config{Listener: l, Credentials: b.CA.Server(), Mapping: Mapping(o.Known...), Denials: b.Denials(), Log: o.Broker.Log},
+		Server: b.Broker, Inspector: b.Broker, DrainTimeout: o.Broker.DrainTimeout,
 	})
 	if err != nil {
 		b.t.Fatalf("port: %v", err)

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/hawser-io/hawser/internal/broker"
+	"github.com/hawser-io/hawser/internal/broker/listen"
 	listengrpc "github.com/hawser-io/hawser/internal/broker/listen/grpc"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/mem"
@@ -66,10 +67,13 @@ func startBroker(t testing.TB, configure ...func(*broker.Config)) *ourBroker {
 	}
 	b.addr = l.Addr().String()
 	front, err := listengrpc.New(listengrpc.Config{
-		Server: tap{b.Broker, b.wire}, Listener: l, Log: cfg.Log,
-		Credentials: serverCredentials(t),
-		Mapping: testkit.Mapping(identity.Identity{Role: identity.Source, Name: src1},
-			identity.Identity{Role: identity.Source, Name: src2}),
+		Config: listen.Config{
+			Listener: l, Log: cfg.Log,
+			Credentials: serverCredentials(t),
+			Mapping: testkit.Mapping(identity.Identity{Role: identity.Source, Name: src1},
+				identity.Identity{Role: identity.Source, Name: src2}),
+		},
+		Server: tap{b.Broker, b.wire},
 	})
 	if err != nil {
 		t.Fatal(err)

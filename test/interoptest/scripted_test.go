@@ -6,6 +6,7 @@ import (
 	"net"
 	"testing"
 
+	"github.com/hawser-io/hawser/internal/broker/listen"
 	"github.com/hawser-io/hawser/internal/broker/listen/grpc"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -27,7 +28,9 @@ func startScripted(t *testing.T) *scripted {
 		t.Fatal(err)
 	}
 	s := &scripted{addr: l.Addr().String(), wire: newJournal("scripted broker", passed.String), send: make(chan codec.Event)}
-	front, err := grpc.New(grpc.Config{Server: s, Listener: l, Log: slog.New(slog.DiscardHandler), Credentials: serverCredentials(t)})
+	front, err := grpc.New(grpc.Config{
+		Server: s, Config: listen.Config{Listener: l, Log: slog.New(slog.DiscardHandler), Credentials: serverCredentials(t)},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

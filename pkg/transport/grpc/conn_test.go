@@ -26,7 +26,7 @@ type stream = ggrpc.ServerStreamingServer[cloudeventsv1.CloudEvent]
 // dial serves s on loopback and connects to it with o.
 func dial(t *testing.T, s *service, o grpc.Options) transport.Conn {
 	t.Helper()
-	l := listen(t)
+	l := freePort(t)
 	serve(t, l, s)
 	o.Target, o.Insecure = l.Addr().String(), true
 	c, err := newDialer(t, o).Dial(t.Context())
@@ -122,7 +122,7 @@ func TestPublish_SizeLimit(t *testing.T) {
 		wantCode(t, err, transport.CodeTooLarge, "at most 3000")
 	})
 	t.Run("of the broker's library", func(t *testing.T) {
-		l := listen(t)
+		l := freePort(t)
 		serveLimited(t, l, 1000)
 		c, err := newDialer(t, grpc.Options{Target: l.Addr().String(), Insecure: true}).Dial(t.Context())
 		if err != nil {

@@ -11,6 +11,7 @@ import (
 	ggrpc "google.golang.org/grpc"
 	"google.golang.org/grpc/test/bufconn"
 
+	"github.com/hawser-io/hawser/internal/broker/listen"
 	listengrpc "github.com/hawser-io/hawser/internal/broker/listen/grpc"
 	"github.com/hawser-io/hawser/pkg/transport"
 	"github.com/hawser-io/hawser/pkg/transport/grpc"
@@ -28,7 +29,7 @@ func TestContract(t *testing.T) {
 		ca := newAuthority(t)
 		transporttest.Run(t, func(t *testing.T, s transport.Server) transporttest.Fixture {
 			t.Helper()
-			l := listen(t)
+			l := freePort(t)
 			cut := serve(t, l, front(s), ggrpc.Creds(ca.server(tls.RequireAndVerifyClientCert, "127.0.0.1")))
 			d := newDialer(t, grpc.Options{Target: l.Addr().String(), Credentials: ca.client()})
 			return transporttest.Fixture{Dialer: d, Peer: agent, Cut: cut}
@@ -40,16 +41,18 @@ func TestContract(t *testing.T) {
 			t.Helper()
 			pipe := bufconn.Listen(64 << 10)
 			tracked := &trackedListener{Listener: pipe}
-			listen, err := listengrpc.New(listengrpc.Config{
-				Server: s, Listener: tracked, Credentials: ca.server(tls.VerifyClientCertIfGiven, "broker.example"),
-				Log: slog.New(slog.DiscardHandler),
+			front, err := listengrpc.New(listengrpc.Config{
+				Server: s, Config: listen.Config{
+					Listener: tracked, Credentials: ca.server(tls.VerifyClientCertIfGiven, "broker.example"),
+					Log: slog.New(slog.DiscardHandler),
+				},
 			})
 			if err != nil {
 				t.Fatal(err)
 			}
 			ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 			done := make(chan error, 1)
-			go func() { done <- listen.Run(ctx) }() // done is received from at the end of the test
+			go func() { done <- front.Run(ctx) }() // done is received from at the end of the test
 			t.Cleanup(func() {
 				stop()
 				if err := <-done; err != nil {
@@ -66,7 +69,7 @@ func TestContract(t *testing.T) {
 	t.Run("generated server, plaintext over loopback", func(t *testing.T) {
 		transporttest.Run(t, func(t *testing.T, s transport.Server) transporttest.Fixture {
 			t.Helper()
-			l := listen(t)
+			l := freePort(t)
 			cut := serve(t, l, front(s))
 			d := newDialer(t, grpc.Options{Target: l.Addr().String(), Insecure: true})
 			return transporttest.Fixture{Dialer: d, Cut: cut}

@@ -79,13 +79,13 @@ func TestDial_TellsWhyItFailed(t *testing.T) {
 	ca, stranger := newAuthority(t), newAuthority(t)
 	mtls := func(t *testing.T, hosts ...string) string {
 		t.Helper()
-		l := listen(t)
+		l := freePort(t)
 		serve(t, l, &service{}, ggrpc.Creds(ca.server(tls.RequireAndVerifyClientCert, hosts...)))
 		return l.Addr().String()
 	}
 
 	t.Run("nobody listens", func(t *testing.T) {
-		l := listen(t)
+		l := freePort(t)
 		if err := l.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -127,13 +127,13 @@ func TestDial_TellsWhyItFailed(t *testing.T) {
 		wantCode(t, err, transport.CodeUnauthenticated, "check the client certificate")
 	})
 	t.Run("plaintext server", func(t *testing.T) {
-		l := listen(t)
+		l := freePort(t)
 		serve(t, l, &service{})
 		err := dialError(t, grpc.Options{Target: l.Addr().String(), Credentials: ca.client()})
 		wantCode(t, err, transport.CodeUnavailable, "does not speak TLS")
 	})
 	t.Run("server of another protocol", func(t *testing.T) {
-		l := listen(t)
+		l := freePort(t)
 		go func() { // ends with the connection
 			c, err := l.Accept()
 			if err == nil {
@@ -148,7 +148,7 @@ func TestDial_TellsWhyItFailed(t *testing.T) {
 		}
 	})
 	t.Run("silent server", func(t *testing.T) {
-		l := listen(t)
+		l := freePort(t)
 		defer func() { _ = l.Close() }() // its end is all that matters
 		err := dialError(t, grpc.Options{Target: l.Addr().String(), Credentials: ca.client(), DialTimeout: 50 * time.Millisecond})
 		wantCode(t, err, transport.CodeDeadline, "within 50ms")
@@ -159,7 +159,7 @@ func TestDial_TellsWhyItFailed(t *testing.T) {
 // Dial, and a Conn never connects a second time behind the caller's back.
 func TestDial_UsesRenewedCredentials(t *testing.T) {
 	ca := newAuthority(t)
-	l := listen(t)
+	l := freePort(t)
 	cut := serve(t, l, &service{}, ggrpc.Creds(ca.server(tls.RequireAndVerifyClientCert, "127.0.0.1")))
 	handshakes := make(chan struct{}, 10)
 	creds := &counting{TransportCredentials: ca.client(), handshakes: handshakes}
@@ -212,9 +212,9 @@ func TestDial_HonoursProxyOfEnvironment(t *testing.T) {
 		return
 	}
 	ca := newAuthority(t)
-	broker := listen(t)
+	broker := freePort(t)
 	serve(t, broker, &service{}, ggrpc.Creds(ca.server(tls.NoClientCert, "broker.example")))
-	proxy := listen(t)
+	proxy := freePort(t)
 	asked := make(chan string, 4)
 	go connectProxy(proxy, broker.Addr().String(), asked) // ends with the listener
 	defer func() { _ = proxy.Close() }()                  // its end is all that matters
@@ -297,7 +297,7 @@ func newEvent() codec.Event {
 // certificate was verified: that is how it knows a broker again at another address.
 func TestSubscribe_TellsWhoseBrokerItIs(t *testing.T) {
 	ca := newAuthority(t)
-	l := listen(t)
+	l := freePort(t)
 	serve(t, l, accepting(metadata.Pairs(codec.HeaderProtocol, "1", codec.HeaderEpoch, "e1"), func(stream) error { return nil }),
 		ggrpc.Creds(ca.server(tls.RequireAndVerifyClientCert, "127.0.0.1")))
 	c, err := newDialer(t, grpc.Options{Target: l.Addr().String(), Credentials: ca.client()}).Dial(t.Context())

@@ -185,7 +185,7 @@ func (l *trackedListener) cut() {
 	l.conns = nil
 }
 
-func listen(t *testing.T) net.Listener {
+func freePort(t *testing.T) net.Listener {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -261,7 +261,7 @@ func serveLimited(t *testing.T, l net.Listener, limit int) {
 // dialEmptyServer connects to a gRPC server without the service.
 func dialEmptyServer(t *testing.T) transport.Conn {
 	t.Helper()
-	l := listen(t)
+	l := freePort(t)
 	run(t, ggrpc.NewServer(), l)
 	c, err := newDialer(t, grpc.Options{Target: l.Addr().String(), Insecure: true}).Dial(t.Context())
 	if err != nil {

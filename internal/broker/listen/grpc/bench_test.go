@@ -64,7 +64,7 @@ func BenchmarkEcho(b *testing.B) {
 	ca := testkit.NewCA(b)
 	g := ggrpc.NewServer(ggrpc.Creds(ca.Server()))
 	cloudeventsv1.RegisterCloudEventServiceServer(g, echo{})
-	l := listen(b)
+	l := freePort(b)
 	done := make(chan error, 1)
 	go func() { done <- g.Serve(l) }() // received from below
 	defer func() {

@@ -129,8 +129,8 @@ func open(t *testing.T, d *denials.List, trusted ...*pki.Authority) *site {
 	}
 	s.front = prepare(t, s.server.server(), func(c *grpc.Config) {
 		c.Credentials, c.Denials, c.Log = creds, d, slog.New(slog.NewTextHandler(s.log, nil))
+		c.Now = func() time.Time { return time.Now().Add(time.Duration(s.passed.Load())) }
 	})
-	s.front.SetClock(func() time.Time { return time.Now().Add(time.Duration(s.passed.Load())) })
 	s.front.run(t)
 	return s
 }

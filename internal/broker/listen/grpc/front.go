@@ -3,12 +3,8 @@ package grpc
 import (
 	"cmp"
 	"context"
-	"crypto/x509"
 	"errors"
 	"fmt"
-	"log/slog"
-	"net"
-	"net/netip"
 	"runtime/debug"
 	"strings"
 	"sync"
@@ -16,10 +12,7 @@ import (
 	"time"
 
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
-	"github.com/prometheus/client_golang/prometheus"
 	ggrpc "google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
@@ -27,10 +20,8 @@ import (
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 
-	"github.com/hawser-io/hawser/internal/broker/audit"
 	"github.com/hawser-io/hawser/internal/broker/authz"
-	"github.com/hawser-io/hawser/internal/broker/denials"
-	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/broker/listen"
 	"github.com/hawser-io/hawser/pkg/transport"
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
@@ -38,17 +29,11 @@ import (
 
 // Defaults of [Config].
 const (
-	DefaultMaxMessageBytes = 16 << 20
-	DefaultPublishTimeout  = 30 * time.Second
-	DefaultDrainTimeout    = 10 * time.Second
-	// DefaultHandshakesPerAddress lets a fleet come back that is behind one address.
-	DefaultHandshakesPerAddress = 64
+	DefaultPublishTimeout = 30 * time.Second
+	DefaultDrainTimeout   = 10 * time.Second
 )
 
 const (
-	// idleConnection is how long a connection without a call stays open: every
-	// party has a stream.
-	idleConnection = time.Minute
 	// pingEvery and pingTimeout find dead peers below an idle stream.
 	pingEvery   = 30 * time.Second
 	pingTimeout = 10 * time.Second
@@ -68,54 +53,25 @@ const (
 	// length is known; a connection takes 20 MiB/s from a peer 50 ms away.
 	streamWindow     = 64 << 10
 	connectionWindow = 1 << 20
-	// handshakeTimeout bounds TLS and HTTP/2 set-up of a connection.
-	handshakeTimeout = 10 * time.Second
 	// headerBytes bounds the headers of a call.
 	headerBytes = 64 << 10
 )
 
-// Config is what a [Front] is made of. Server and either Listener or Addr are
-// required, and Credentials unless Insecure.
+// Config is what a [Front] is made of. Server is required.
 type Config struct {
+	// Config is that of the port.
+	listen.Config
+
 	Server transport.Server
 	// Inspector answers the inspection service; nil: it is not served.
 	Inspector Inspector
-	// Addr is the host:port that Run listens on, unless Listener is given.
-	Addr     string
-	Listener net.Listener
-	// Credentials of the port. Of an *identity.Server the changes are followed:
-	// connections of clients end that its CAs cover no more.
-	Credentials credentials.TransportCredentials
-	// Mapping says which certificates are whose.
-	Mapping identity.Mapping
-	// Insecure allows plaintext, on loopback addresses only. Peers then have no
-	// identity, may do what an operator may, and are not limited.
-	Insecure bool
 
-	// MaxMessageBytes bounds what is read for one Publish. The broker has a
-	// limit of its own for events; lists of versions may be larger.
-	MaxMessageBytes int
 	// PublishTimeout is how long a call may take that is one request and one
 	// answer, from its headers on; a caller may give it less.
 	PublishTimeout time.Duration
 	// DrainTimeout bounds Run after its context ended: what still runs is cut.
 	DrainTimeout time.Duration
 
-	// Denials say who is kept out; nil: nobody is.
-	Denials *denials.List
-	// Audit hears of connections, refusals, and what operators and viewers call;
-	// nil: nobody does.
-	Audit *audit.Log
-
-	// HandshakesPerAddress bounds the handshakes that are under way of one address,
-	// and with that those that lead to nothing: a quarter of it in a second.
-	HandshakesPerAddress int
-	// Proxies are the addresses of load balancers that say in the PROXY protocol,
-	// versions 1 and 2, who connects; nobody else is believed.
-	Proxies []netip.Prefix
-
-	Log      *slog.Logger          // nil: slog.Default()
-	Registry prometheus.Registerer // nil: metrics are kept and not shown
 	// OnPanic hears of every call that panicked; may be nil.
 	OnPanic func()
 	// StatsHandler observes the calls, for traces; may be nil.
@@ -124,18 +80,11 @@ type Config struct {
 
 // Front serves one port. Create it with [New], run it once with [Front.Run].
 type Front struct {
-	cfg     Config
-	gate    *gate
-	metrics metrics
-	idle    time.Duration
-	health  *health.Server
-	open    atomic.Bool
-	files   *identity.Server // nil where the credentials do not change
-
-	looking sync.Mutex    // guards what follows
-	seen    []*connection // room for all
-	serving string        // what was wrong with the port's own certificate
-	trusted *x509.CertPool
+	cfg    Config
+	port   *listen.Port
+	idle   time.Duration
+	health *health.Server
+	open   atomic.Bool
 }
 
 // New returns a front. It opens nothing; the error says which field of cfg is
@@ -145,23 +94,11 @@ func New(cfg Config) (*Front, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := limitsFor(available(), cfg.MaxMessageBytes, cfg.HandshakesPerAddress)
-	if cfg.Insecure {
-		l = l.trusting()
+	f := &Front{idle: listen.IdleConnection, health: health.NewServer()}
+	if f.port, cfg.Config, err = listen.New(cfg.Config); err != nil {
+		return nil, err
 	}
-	f := &Front{cfg: cfg, idle: idleConnection, metrics: newMetrics(cfg.Registry), health: health.NewServer()}
-	f.gate = newGate(l, func(reason string) { f.metrics.endedConnections.WithLabelValues(reason).Inc() })
-	if cfg.Denials != nil {
-		f.gate.denied = func(c *connection) *refusal {
-			if d, ok := cfg.Denials.Of(c.identity, c.serial()); ok {
-				return keptOut(c.identity, d)
-			}
-			return nil
-		}
-		cfg.Denials.OnChange(func() { f.look(true) })
-	}
-	f.files, _ = cfg.Credentials.(*identity.Server)
-	f.show(cfg.Registry)
+	f.cfg = cfg
 	f.health.SetServingStatus(serviceDesc.ServiceName, grpc_health_v1.HealthCheckResponse_SERVING)
 	return f, nil
 }
@@ -182,28 +119,11 @@ func (c Config) withDefaults() (Config, error) {
 	switch {
 	case c.Server == nil:
 		return c, errors.New("grpc listener: no server to hand calls to")
-	case c.Listener == nil && c.Addr == "":
-		return c, errors.New("grpc listener: no address to listen on")
-	case c.Credentials == nil && !c.Insecure:
-		return c, errors.New("grpc listener: no TLS credentials: give certificate, key and client CA, or allow plaintext on loopback with --insecure")
-	case c.Credentials != nil && c.Insecure:
-		return c, errors.New("grpc listener: TLS credentials and insecure exclude each other: drop one of them")
-	case min(int64(c.MaxMessageBytes), int64(c.PublishTimeout), int64(c.DrainTimeout), int64(c.HandshakesPerAddress)) < 0:
-		return c, errors.New("grpc listener: sizes and timeouts must not be negative")
+	case min(c.PublishTimeout, c.DrainTimeout) < 0:
+		return c, errors.New("grpc listener: timeouts must not be negative")
 	}
-	if c.Insecure {
-		c.Credentials = insecure.NewCredentials()
-	}
-	c.MaxMessageBytes = cmp.Or(c.MaxMessageBytes, DefaultMaxMessageBytes)
 	c.PublishTimeout = cmp.Or(c.PublishTimeout, DefaultPublishTimeout)
 	c.DrainTimeout = cmp.Or(c.DrainTimeout, DefaultDrainTimeout)
-	c.HandshakesPerAddress = cmp.Or(c.HandshakesPerAddress, DefaultHandshakesPerAddress)
-	if c.Log == nil {
-		c.Log = slog.Default()
-	}
-	if c.Registry == nil {
-		c.Registry = prometheus.NewRegistry()
-	}
 	if c.OnPanic == nil {
 		c.OnPanic = func() {}
 	}
@@ -213,9 +133,7 @@ func (c Config) withDefaults() (Config, error) {
 func (f *Front) options() []ggrpc.ServerOption {
 	caught := recovery.WithRecoveryHandlerContext(f.panicked)
 	opts := []ggrpc.ServerOption{
-		ggrpc.Creds(&handshake{
-			TransportCredentials: f.cfg.Credentials, mapping: f.cfg.Mapping, insecure: f.cfg.Insecure, front: f,
-		}),
+		ggrpc.Creds(&handshake{TransportCredentials: f.cfg.Credentials, port: f.port, insecure: f.cfg.Insecure}),
 		ggrpc.InTapHandle(f.tap),
 		ggrpc.ForceServerCodecV2(rawCodec{}),
 		ggrpc.MaxRecvMsgSize(f.cfg.MaxMessageBytes),
@@ -223,7 +141,7 @@ func (f *Front) options() []ggrpc.ServerOption {
 		ggrpc.MaxConcurrentStreams(streamsPerConnection),
 		ggrpc.StaticStreamWindowSize(streamWindow),
 		ggrpc.StaticConnWindowSize(connectionWindow),
-		ggrpc.ConnectionTimeout(handshakeTimeout),
+		ggrpc.ConnectionTimeout(listen.HandshakeTimeout),
 		ggrpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: mayPingEvery, PermitWithoutStream: true}),
 		ggrpc.KeepaliveParams(keepalive.ServerParameters{Time: pingEvery, Timeout: pingTimeout, MaxConnectionIdle: f.idle}),
 		// Thousands of connections are idle most of the time: what they need to
@@ -246,7 +164,7 @@ func (f *Front) options() []ggrpc.ServerOption {
 // taken any more, running calls may end, and what still runs after the drain
 // timeout is cut. It returns when all calls have returned.
 func (f *Front) Run(ctx context.Context) error {
-	l, err := f.listen(ctx)
+	l, err := f.port.Listen(ctx)
 	if err != nil {
 		return err
 	}
@@ -259,10 +177,8 @@ func (f *Front) Run(ctx context.Context) error {
 	server := f.server()
 	watching, unwatch := context.WithCancel(context.WithoutCancel(ctx))
 	defer unwatch() // connections end that may not go on also while the others drain
-	wg.Go(func() { f.watch(watching) })
-	wg.Go(func() {
-		failed <- server.Serve(&listener{Listener: l, gate: f.gate, proxies: f.cfg.Proxies, refused: f.refused})
-	})
+	wg.Go(func() { f.port.Watch(watching) })
+	wg.Go(func() { failed <- server.Serve(l) })
 	select {
 	case err := <-failed:
 		server.Stop()
@@ -282,47 +198,12 @@ func (f *Front) Run(ctx context.Context) error {
 	return nil
 }
 
-// refused counts a handshake that is refused; err may be nil.
-func (f *Front) refused(reason string, from net.Addr, err error) {
-	f.metrics.refusedHandshakes.WithLabelValues(reason).Inc()
-	f.cfg.Audit.Refused(audit.Who{Addr: from.String()}, prefixOf(from).String(), "", reason, err)
-}
-
-// refusedCall counts a call that is refused.
-func (f *Front) refusedCall(c *connection, method, reason string, err error) {
-	f.metrics.refusedCalls.WithLabelValues(reason, transport.CodeOf(err).String()).Inc()
-	f.cfg.Audit.Refused(c.who(), c.from.String(), method, reason, err)
-}
-
 // Ready returns nil while the port is open and takes calls.
 func (f *Front) Ready() error {
 	if !f.open.Load() {
 		return errors.New("the port is not open")
 	}
 	return nil
-}
-
-func (f *Front) listen(ctx context.Context) (net.Listener, error) {
-	l := f.cfg.Listener
-	if l == nil {
-		// Whether a peer is there, the library asks with pings; connections that are
-		// refused should not cost what it takes to ask otherwise.
-		lc := net.ListenConfig{KeepAlive: -1}
-		var err error
-		if l, err = lc.Listen(ctx, "tcp", f.cfg.Addr); err != nil {
-			return nil, fmt.Errorf("grpc listener: %w (choose another address with --listen)", err)
-		}
-	}
-	if f.cfg.Insecure && !isLoopback(l.Addr()) {
-		err := fmt.Errorf("grpc listener: %s is not a loopback address: plaintext is allowed only there, give TLS files or listen on 127.0.0.1", l.Addr())
-		return nil, errors.Join(err, l.Close())
-	}
-	return l, nil
-}
-
-func isLoopback(a net.Addr) bool {
-	t, ok := a.(*net.TCPAddr)
-	return !ok || t.IP.IsLoopback() // what is not TCP never leaves the process
 }
 
 func (f *Front) answerUnary(ctx context.Context, req any, info *ggrpc.UnaryServerInfo, next ggrpc.UnaryHandler) (any, error) {
@@ -336,7 +217,7 @@ func (f *Front) answerUnary(ctx context.Context, req any, info *ggrpc.UnaryServe
 
 func (f *Front) answerStream(srv any, ss ggrpc.ServerStream, info *ggrpc.StreamServerInfo, next ggrpc.StreamHandler) error {
 	var err error
-	if kindOf(info.FullMethod) == reflecting {
+	if listen.KindOf(info.FullMethod) == listen.Reflecting {
 		err = f.reflect(srv, ss, next)
 	} else {
 		err = next(srv, ss)
@@ -361,12 +242,12 @@ func (f *Front) audit(ctx context.Context, method string, request any, err error
 	told := transportgrpc.FromStatus(err) // some are answers already
 	switch {
 	case told != nil && (told.Code == transport.CodeDenied || told.Code == transport.CodeUnauthenticated):
-		f.refusedCall(c, method, "scope", told)
+		c.Refused(method, "scope", told)
 	case method == authz.Publish:
-	case strings.HasPrefix(method, inspectionMethods) && (kindOf(method) == unary || method == authz.Backup):
-		f.cfg.Audit.Operated(c.who(), method, request, err)
+	case strings.HasPrefix(method, inspectionMethods) && (listen.KindOf(method) == listen.Unary || method == authz.Backup):
+		f.cfg.Audit.Operated(c.Who(), method, request, err)
 	default:
-		f.cfg.Audit.Called(c.who(), method, err)
+		f.cfg.Audit.Called(c.Who(), method, err)
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/hawser-io/hawser/internal/broker/listen"
 	"github.com/hawser-io/hawser/internal/broker/listen/grpc"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/testkit"
@@ -89,13 +90,13 @@ func start(t *testing.T, s transport.Server, edit func(*grpc.Config)) *front {
 // prepare makes a front that does not run yet.
 func prepare(t *testing.T, s transport.Server, edit func(*grpc.Config)) *front {
 	t.Helper()
-	l := listen(t)
+	l := freePort(t)
 	var err error
 	tracked := &trackedListener{Listener: l}
 	f := &front{addr: l.Addr().String(), cut: tracked.cut, ended: make(chan error, 1), panics: make(chan struct{}, 8)}
 	cfg := grpc.Config{
-		Server: s, Listener: tracked, Log: slog.New(slog.DiscardHandler), DrainTimeout: 10 * time.Second,
-		Mapping: testkit.Mapping(source1, operator, viewer),
+		Config: listen.Config{Listener: tracked, Log: slog.New(slog.DiscardHandler), Mapping: testkit.Mapping(source1, operator, viewer)},
+		Server: s, DrainTimeout: 10 * time.Second,
 		OnPanic: func() { f.panics <- struct{}{} },
 	}
 	edit(&cfg)
@@ -119,8 +120,8 @@ func (f *front) run(t *testing.T) {
 	})
 }
 
-// listen opens a free port.
-func listen(t testing.TB) net.Listener {
+// freePort opens one.
+func freePort(t testing.TB) net.Listener {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -401,13 +402,13 @@ func TestNew_Refuses(t *testing.T) {
 	s := server{}
 	creds := testkit.NewCA(t).Server()
 	for name, c := range map[string]grpc.Config{
-		"no server":           {Addr: ":0", Insecure: true},
-		"no address":          {Server: s, Insecure: true},
-		"no credentials":      {Server: s, Addr: ":0"},
-		"both":                {Server: s, Addr: ":0", Insecure: true, Credentials: creds},
-		"negative timeout":    {Server: s, Addr: ":0", Insecure: true, PublishTimeout: -1},
-		"negative drain":      {Server: s, Addr: ":0", Insecure: true, DrainTimeout: -1},
-		"negative size limit": {Server: s, Addr: ":0", Insecure: true, MaxMessageBytes: -1},
+		"no server":           {Config: listen.Config{Addr: ":0", Insecure: true}},
+		"no address":          {Server: s, Config: listen.Config{Insecure: true}},
+		"no credentials":      {Server: s, Config: listen.Config{Addr: ":0"}},
+		"both":                {Server: s, Config: listen.Config{Addr: ":0", Insecure: true, Credentials: creds}},
+		"negative timeout":    {Server: s, Config: listen.Config{Addr: ":0", Insecure: true}, PublishTimeout: -1},
+		"negative drain":      {Server: s, Config: listen.Config{Addr: ":0", Insecure: true}, DrainTimeout: -1},
+		"negative size limit": {Server: s, Config: listen.Config{Addr: ":0", Insecure: true, MaxMessageBytes: -1}},
 	} {
 		if _, err := grpc.New(c); err == nil {
 			t.Errorf("%s: no error", name)
@@ -416,7 +417,7 @@ func TestNew_Refuses(t *testing.T) {
 }
 
 func TestFront_PlaintextOnlyOnLoopback(t *testing.T) {
-	f, err := grpc.New(grpc.Config{Server: server{}, Addr: "0.0.0.0:0", Insecure: true})
+	f, err := grpc.New(grpc.Config{Server: server{}, Config: listen.Config{Addr: "0.0.0.0:0", Insecure: true}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -431,7 +432,7 @@ func TestFront_AddressInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	f, err := grpc.New(grpc.Config{Server: server{}, Addr: l.Addr().String(), Insecure: true})
+	f, err := grpc.New(grpc.Config{Server: server{}, Config: listen.Config{Addr: l.Addr().String(), Insecure: true}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -35,7 +35,7 @@ func callerOf(ctx context.Context) identity.Identity {
 	if err != nil {
 		return identity.Identity{}
 	}
-	return c.caller()
+	return c.Caller()
 }
 
 // inspection gives an Inspector the shape of the generated service.

@@ -242,8 +242,7 @@ func TestLimits_UnreadStream(t *testing.T) {
 // TestLimits_UnfinishedBodies: of what one identity sends, and of all, no more is
 // held than the budget; the largest loses its connection, the others go on.
 func TestLimits_UnfinishedBodies(t *testing.T) {
-	f, ca := limited(t, accepts, func(*grpc.Config) {})
-	f.LimitBodies(300<<10, 140<<10)
+	f, ca := limited(t, accepts, func(c *grpc.Config) { c.BodyBytes, c.BodyBytesEach = 150<<10, 140<<10 })
 	large, small, other := openWire(t, f.addr, ca.Client(agent1)), openWire(t, f.addr, ca.Client(agent1)), openWire(t, f.addr, ca.Client(source1))
 	piece := make([]byte, 16<<10)
 	fill := func(w *wire, n int) uint32 {
@@ -261,8 +260,7 @@ func TestLimits_UnfinishedBodies(t *testing.T) {
 	large.ended()
 	f.held(t, "the other one", func(bodies int64, calls int) bool { return calls == 1 && bodies > 48<<10 && bodies < 64<<10 })
 	fill(other, 3)
-	f.LimitBodies(100<<10, 150<<10)
-	fill(other, 1) // beyond what all may have
+	fill(other, 4) // beyond what all may have
 	other.ended()
 	small.data(rest, true, nil) // too short, but it is answered
 	if code, _ := small.answer(rest); code == "0" {

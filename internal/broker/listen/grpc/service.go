@@ -52,7 +52,7 @@ func (f *Front) publish(ctx context.Context, c *connection, r *publishRequest) (
 			Code: transport.CodeInvalid, Next: transport.NextStop, Message: "the request carries no event",
 		}).Err()
 	}
-	receipt, err := f.cfg.Server.Publish(ctx, c.peer(), r.event, header(ctx, codec.HeaderSubscriptionID))
+	receipt, err := f.cfg.Server.Publish(ctx, c.Peer(), r.event, header(ctx, codec.HeaderSubscriptionID))
 	if e := ggrpc.SetTrailer(ctx, trailerOf(receipt)); err == nil { // beside an error too
 		err = e
 	}
@@ -86,7 +86,7 @@ func handleSubscribe(srv any, ss ggrpc.ServerStream) error {
 		return err
 	}
 	raw := transport.RawSubscription{Source: r.GetSource(), Cluster: r.GetClusterName(), DataType: r.GetDataType(), Hello: helloOf(ctx)}
-	if err := f.cfg.Server.Subscribe(ctx, c.peer(), raw, stream{ss}); err != nil {
+	if err := f.cfg.Server.Subscribe(ctx, c.Peer(), raw, stream{ss}); err != nil {
 		return f.answer(ctx, err)
 	}
 	return nil

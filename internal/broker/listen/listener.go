@@ -1,4 +1,4 @@
-package grpc
+package listen
 
 import (
 	"net"
@@ -28,7 +28,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		if proxied {
 			// Who is behind it is read when the handshake begins. One that does not say
 			// who is gets no handshake: else all of its clients would be one address.
-			c = proxyproto.NewConn(c, proxyproto.WithPolicy(proxyproto.REQUIRE), proxyproto.SetReadHeaderTimeout(handshakeTimeout))
+			c = proxyproto.NewConn(c, proxyproto.WithPolicy(proxyproto.REQUIRE), proxyproto.SetReadHeaderTimeout(HandshakeTimeout))
 		}
 		reason := l.gate.arrive(c, proxied)
 		if reason == "" {

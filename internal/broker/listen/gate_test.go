@@ -1,4 +1,4 @@
-package grpc
+package listen
 
 import (
 	"fmt"
@@ -39,18 +39,9 @@ func TestLimitsFor(t *testing.T) {
 			t.Errorf("%s: %d strangers", name, l.strangers)
 		}
 		for _, r := range []identity.Role{identity.Agent, identity.Source, identity.Operator, identity.Viewer} {
-			if a := l.roles[r]; a.connections == 0 || a.running[unary] == 0 || a.running[reflecting] != 1 || a.calls.Burst == 0 {
+			if a := l.roles[r]; a.connections == 0 || a.running[Unary] == 0 || a.running[Reflecting] != 1 || a.calls.Burst == 0 {
 				t.Errorf("%s: %s may use %+v", name, r, a)
 			}
-		}
-	}
-}
-
-// TestCost: bytes that come one by one cost more than those that come together.
-func TestCost(t *testing.T) {
-	for length, want := range map[int]int64{0: 256, 1: 257, 1 << 10: 1280, 1<<10 + 1: 4<<10 + 256, 4<<10 + 1: 16<<10 + 256, 16 << 10: 16<<10 + 256} {
-		if got := cost(length); got != want {
-			t.Errorf("a frame of %d bytes costs %d, want %d", length, got, want)
 		}
 	}
 }
@@ -103,9 +94,9 @@ func arrives(t *testing.T, g *gate, addr string) *fromConn {
 	return c
 }
 
-func enters(t *testing.T, g *gate, raw net.Conn, id identity.Identity) *connection {
+func enters(t *testing.T, g *gate, raw net.Conn, id identity.Identity) *Connection {
 	t.Helper()
-	c := &connection{identity: id, raw: raw, bodies: map[uint32]*body{}}
+	c := &Connection{identity: id, raw: raw, bodies: map[uint32]*Body{}}
 	if !g.enter(g.arrival(raw), c) {
 		t.Fatalf("%s: no room", id)
 	}
@@ -176,7 +167,7 @@ func TestGate_ConnectionsOfOneIdentity(t *testing.T) {
 		t.Errorf("the third: %v", third.refusal)
 	}
 	raw := arrives(t, g, "192.0.2.2")
-	if g.enter(g.arrival(raw), &connection{identity: id, raw: raw}) {
+	if g.enter(g.arrival(raw), &Connection{identity: id, raw: raw}) {
 		t.Error("the fourth finds room")
 	}
 	other := enters(t, g, arrives(t, g, "192.0.2.2"), identity.Identity{Role: identity.Agent, Name: "c2"})
@@ -188,8 +179,8 @@ func TestGate_ConnectionsOfOneIdentity(t *testing.T) {
 	if again := enters(t, g, arrives(t, g, "192.0.2.3"), id); again.refusal != nil {
 		t.Errorf("after one has left: %v", again.refusal)
 	}
-	if connections, _ := g.usage(); connections[identity.Agent] != 3 || connections[nobody] != 0 || g.open != 3 {
-		t.Errorf("%v, %d open", connections, g.open)
+	if u := g.usage(); u.Connections[identity.Agent] != 3 || u.Connections[nobody] != 0 || g.open != 3 {
+		t.Errorf("%v, %d open", u.Connections, g.open)
 	}
 }
 
@@ -198,41 +189,41 @@ func TestGate_ConnectionsOfOneIdentity(t *testing.T) {
 func TestGate_Calls(t *testing.T) {
 	g, now, _ := gateOf(smallLimits)
 	agent := enters(t, g, arrives(t, g, "192.0.2.1"), identity.Identity{Role: identity.Agent, Name: "c1"})
-	bodies := []*body{{of: agent, stream: 1}, {of: agent, stream: 3}, {of: agent, stream: 5}, {of: agent, stream: 7}}
+	bodies := []*Body{{of: agent, stream: 1}, {of: agent, stream: 3}, {of: agent, stream: 5}, {of: agent, stream: 7}}
 	for n, want := range []transport.Code{-1, -1, transport.CodeOverloaded} {
-		if err := g.begin(agent, unary, bodies[n]); (err == nil) != (want < 0) || err != nil && transport.CodeOf(err) != want {
+		if err := g.begin(agent, Unary, bodies[n]); (err == nil) != (want < 0) || err != nil && transport.CodeOf(err) != want {
 			t.Errorf("call %d: %v", n, err)
 		}
 	}
-	if err := g.begin(agent, streaming, bodies[3]); err != nil {
+	if err := g.begin(agent, Streaming, bodies[3]); err != nil {
 		t.Errorf("a stream beside them: %v", err)
 	}
 	g.end(bodies[0])
 	g.end(bodies[0])
-	if err := g.begin(agent, unary, bodies[2]); err != nil {
+	if err := g.begin(agent, Unary, bodies[2]); err != nil {
 		t.Errorf("after one has ended: %v", err)
 	}
 	g.end(bodies[2])
 	g.reset(bodies[1]) // costs more than the rest of the burst
-	if err := g.begin(agent, unary, bodies[2]); transport.CodeOf(err) != transport.CodeOverloaded {
+	if err := g.begin(agent, Unary, bodies[2]); transport.CodeOf(err) != transport.CodeOverloaded {
 		t.Errorf("after a reset: %v", err)
 	}
 	*now = now.Add(time.Minute)
-	if err := g.begin(agent, unary, bodies[2]); err != nil {
+	if err := g.begin(agent, Unary, bodies[2]); err != nil {
 		t.Errorf("a minute later: %v", err)
 	}
 
 	one := enters(t, g, arrives(t, g, "192.0.2.2"), identity.Identity{Role: identity.Viewer, Name: "v1"})
 	two := enters(t, g, arrives(t, g, "192.0.2.2"), identity.Identity{Role: identity.Viewer, Name: "v2"})
-	listed := &body{of: one, stream: 1}
-	if err := g.begin(one, listing, listed); err != nil {
+	listed := &Body{of: one, stream: 1}
+	if err := g.begin(one, Listing, listed); err != nil {
 		t.Error(err)
 	}
-	if err := g.begin(two, listing, &body{of: two, stream: 1}); transport.CodeOf(err) != transport.CodeOverloaded {
+	if err := g.begin(two, Listing, &Body{of: two, stream: 1}); transport.CodeOf(err) != transport.CodeOverloaded {
 		t.Errorf("a second list: %v", err)
 	}
 	g.end(listed)
-	if err := g.begin(two, listing, &body{of: two, stream: 3}); err != nil {
+	if err := g.begin(two, Listing, &Body{of: two, stream: 3}); err != nil {
 		t.Errorf("after the first: %v", err)
 	}
 }
@@ -241,12 +232,12 @@ func TestGate_Calls(t *testing.T) {
 func TestGate_ListsOfOneIdentity(t *testing.T) {
 	l := limitsFor(resources{memory: 4 << 30, files: 1024}, mib, 64)
 	g, _, _ := gateOf(l)
-	var all []*body
+	var all []*Body
 	for n, most := range []int{4, 2, 1, 1, 0} {
 		c := enters(t, g, arrives(t, g, "192.0.2.1"), identity.Identity{Role: identity.Viewer, Name: fmt.Sprint("v", n)})
 		for i := range l.lists {
-			b := &body{of: c, stream: uint32(2*i + 1)}
-			if err := g.begin(c, listing, b); (err == nil) != (i < most) || err != nil && transport.CodeOf(err) != transport.CodeOverloaded {
+			b := &Body{of: c, stream: uint32(2*i + 1)}
+			if err := g.begin(c, Listing, b); (err == nil) != (i < most) || err != nil && transport.CodeOf(err) != transport.CodeOverloaded {
 				t.Errorf("viewer %d, list %d of %d: %v", n, i, most, err)
 			}
 			all = append(all, b)
@@ -264,13 +255,13 @@ func TestGate_ListsOfOneIdentity(t *testing.T) {
 // and what it had is given back at once.
 func TestGate_Bodies(t *testing.T) {
 	g, _, ended := gateOf(smallLimits)
-	conn := func(role identity.Role, name string) (*connection, *fromConn) {
+	conn := func(role identity.Role, name string) (*Connection, *fromConn) {
 		raw := arrives(t, g, "192.0.2.1")
 		return enters(t, g, raw, identity.Identity{Role: role, Name: name}), raw
 	}
-	begin := func(c *connection, stream uint32) *body {
-		b := &body{of: c, stream: stream}
-		if err := g.begin(c, unary, b); err != nil {
+	begin := func(c *Connection, stream uint32) *Body {
+		b := &Body{of: c, stream: stream}
+		if err := g.begin(c, Unary, b); err != nil {
 			t.Fatal(err)
 		}
 		return b
@@ -291,7 +282,7 @@ func TestGate_Bodies(t *testing.T) {
 	if !raw2.closed || raw1.closed || rawB.closed {
 		t.Error("not the one that holds the most unfinished")
 	}
-	if _, bodies := g.usage(); bodies != 700 {
+	if bodies := g.usage().Bodies; bodies != 700 {
 		t.Errorf("%d bytes are held after the end of a connection", bodies)
 	}
 	g.grow(half, 1000, false) // what was on its way counts no more
@@ -306,7 +297,7 @@ func TestGate_Bodies(t *testing.T) {
 	g.end(other)
 	g.end(finished)
 	g.end(last)
-	if _, bodies := g.usage(); bodies != 0 || fmt.Sprint(*ended) != "[bodies bodies]" {
+	if bodies := g.usage().Bodies; bodies != 0 || fmt.Sprint(*ended) != "[bodies bodies]" {
 		t.Errorf("%d bytes in the end, ended %v", bodies, *ended)
 	}
 }
@@ -336,9 +327,9 @@ func TestGate_BytesOfOneAgent(t *testing.T) {
 	l.roles[identity.Source] = perIdentity(2, [kinds]int{8, 8, 0, 1}, per(1e3, 1e3), 1e6)
 	l.bodies = 1e6
 	g, now, _ := gateOf(l)
-	send := func(c *connection, stream uint32, n int64) error {
-		b := &body{of: c, stream: stream}
-		err := g.begin(c, unary, b)
+	send := func(c *Connection, stream uint32, n int64) error {
+		b := &Body{of: c, stream: stream}
+		err := g.begin(c, Unary, b)
 		if err == nil {
 			g.grow(b, n, true)
 			g.end(b)
@@ -353,7 +344,7 @@ func TestGate_BytesOfOneAgent(t *testing.T) {
 	if err := send(agent, 3, 1); transport.CodeOf(err) != transport.CodeOverloaded {
 		t.Errorf("beyond its bytes: %v", err)
 	}
-	if err := g.begin(agent, streaming, &body{of: agent, stream: 5}); err != nil {
+	if err := g.begin(agent, Streaming, &Body{of: agent, stream: 5}); err != nil {
 		t.Errorf("its subscription: %v", err)
 	}
 	for stream := range uint32(5) {

@@ -1,4 +1,4 @@
-package grpc
+package listen
 
 import (
 	"cmp"
@@ -35,25 +35,23 @@ func (m metrics) of(r identity.Role) (calls, received, sent prometheus.Counter) 
 }
 
 // show adds what is asked for when somebody looks.
-func (f *Front) show(r prometheus.Registerer) {
-	g := f.gate
+func (p *Port) show(r prometheus.Registerer) {
+	g := p.gate
 	meter := telemetry.NewMeter(r, "hawser_grpc_")
 	meter.Shown("body_bytes", "Memory of calls that are being read or served.", nil, func() float64 {
-		_, bodies := g.usage()
-		return float64(bodies)
+		return float64(g.usage().Bodies)
 	})
 	const name, help = "certificate_end_timestamp_seconds", "When the first certificate ends: of the clients that are connected, and the port's own; 0 without one."
 	meter.Shown(name, help, prometheus.Labels{"of": "client"}, func() float64 { return float64(g.nearestEnd() / int64(time.Second)) })
 	meter.Shown(name, help, prometheus.Labels{"of": "broker"}, func() float64 {
-		if f.files == nil {
+		if p.files == nil {
 			return 0
 		}
-		return float64(f.files.End().Unix())
+		return float64(p.files.End().Unix())
 	})
 	for _, role := range []identity.Role{identity.Agent, identity.Source, identity.Operator, identity.Viewer, nobody} {
 		meter.Shown("connections", "Open connections.", prometheus.Labels{"role": cmp.Or(string(role), "none")}, func() float64 {
-			connections, _ := g.usage()
-			return float64(connections[role])
+			return float64(g.usage().Connections[role])
 		})
 	}
 }

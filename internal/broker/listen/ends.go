@@ -1,4 +1,4 @@
-package grpc
+package listen
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 	"github.com/hawser-io/hawser/internal/identity"
 )
 
-// why a connection ends of which its peer did nothing wrong; see [Front.over].
+// why a connection ends of which its peer did nothing wrong; see [Port.over].
 const (
 	expired   = "expired"
 	untrusted = "untrusted"
@@ -33,10 +33,10 @@ const (
 )
 
 // learn notes what the handshake showed, and until when the connection may stay.
-func (c *connection) learn(info credentials.AuthInfo, now time.Time) {
+func (c *Connection) learn(info credentials.AuthInfo, now time.Time) {
 	c.until = now.Add(oldest - rand.N(oldest/2))
 	if c.refusal != nil {
-		c.until = now.Add(idleConnection) // it may become better for who comes anew
+		c.until = now.Add(IdleConnection) // it may become better for who comes anew
 	}
 	t, ok := info.(credentials.TLSInfo)
 	if !ok || len(t.State.VerifiedChains) == 0 {
@@ -47,7 +47,7 @@ func (c *connection) learn(info credentials.AuthInfo, now time.Time) {
 }
 
 // serial is the serial number of the peer's certificate, "" without one.
-func (c *connection) serial() string {
+func (c *Connection) serial() string {
 	if len(c.shown) == 0 {
 		return ""
 	}
@@ -55,17 +55,17 @@ func (c *connection) serial() string {
 }
 
 // over reports whether the peer's certificate has ended.
-func (c *connection) over(now time.Time) bool {
+func (c *Connection) over(now time.Time) bool {
 	end := c.ends.Load()
 	return end != 0 && now.UnixNano() > end
 }
 
-// watch ends connections that may not go on, until ctx ends.
-func (f *Front) watch(ctx context.Context) {
+// Watch ends connections that may not go on, until ctx ends.
+func (p *Port) Watch(ctx context.Context) {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	for ctx.Err() == nil {
-		f.look(false)
+		p.look(false)
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -73,33 +73,37 @@ func (f *Front) watch(ctx context.Context) {
 	}
 }
 
+// Look ends the connections that may not go on at this moment, whatever is known
+// of when the next one ends.
+func (p *Port) Look() { p.look(true) }
+
 // look ends the connections that may not go on at this moment. When it returns,
 // nothing is read from them or sent to them any more. Where there are thousands,
 // to look at each several times a second would cost more than they do: that is
 // done where one ends, or the CAs have changed, or somebody says so.
-func (f *Front) look(all bool) {
-	f.looking.Lock()
-	defer f.looking.Unlock()
-	f.checkServing()
-	now, authorities := f.gate.now(), f.authorities()
-	if !all && authorities == f.trusted && now.UnixNano() < f.gate.next.Load() {
+func (p *Port) look(all bool) {
+	p.looking.Lock()
+	defer p.looking.Unlock()
+	p.checkServing()
+	now, authorities := p.gate.now(), p.authorities()
+	if !all && authorities == p.trusted && now.UnixNano() < p.gate.next.Load() {
 		return
 	}
-	f.trusted = authorities
-	f.gate.next.Store(math.MaxInt64)
-	f.seen = f.gate.all(f.seen[:0])
-	for _, c := range f.seen {
-		if reason := f.over(c, authorities, now); reason != "" {
-			f.gate.finish(c, reason)
+	p.trusted = authorities
+	p.gate.next.Store(math.MaxInt64)
+	p.seen = p.gate.all(p.seen[:0])
+	for _, c := range p.seen {
+		if reason := p.over(c, authorities, now); reason != "" {
+			p.gate.finish(c, reason)
 		} else {
-			f.gate.lookAt(c.end())
+			p.gate.lookAt(c.end())
 		}
 	}
-	clear(f.seen)
+	clear(p.seen)
 }
 
 // end is when the connection has to be looked at, in Unix nanoseconds.
-func (c *connection) end() int64 {
+func (c *Connection) end() int64 {
 	if c.believed {
 		return math.MaxInt64
 	}
@@ -120,7 +124,7 @@ func (g *gate) lookAt(when int64) {
 }
 
 // over says why a connection may not go on, "" when it may.
-func (f *Front) over(c *connection, authorities *x509.CertPool, now time.Time) string {
+func (p *Port) over(c *Connection, authorities *x509.CertPool, now time.Time) string {
 	if c.believed {
 		return ""
 	}
@@ -138,7 +142,7 @@ func (f *Front) over(c *connection, authorities *x509.CertPool, now time.Time) s
 	switch {
 	case c.over(now):
 		return expired
-	case c.party != nil && f.gate.denied(c) != nil:
+	case c.party != nil && p.gate.denied(c) != nil:
 		return denied
 	case now.After(c.until):
 		return aged
@@ -147,30 +151,30 @@ func (f *Front) over(c *connection, authorities *x509.CertPool, now time.Time) s
 }
 
 // authorities are the CAs of clients; nil where they do not change.
-func (f *Front) authorities() *x509.CertPool {
-	if f.files == nil {
+func (p *Port) authorities() *x509.CertPool {
+	if p.files == nil {
 		return nil
 	}
-	return f.files.Authorities()
+	return p.files.Authorities()
 }
 
 // checkServing logs once what is wrong with the port's own certificate.
-func (f *Front) checkServing() {
-	if f.files == nil {
+func (p *Port) checkServing() {
+	if p.files == nil {
 		return
 	}
 	text := ""
-	if err := f.files.Check(); err != nil {
+	if err := p.files.Check(); err != nil {
 		text = err.Error()
 	}
-	if text != f.serving && text != "" {
-		f.cfg.Log.Error("agents and sources cannot connect", "error", text)
+	if text != p.serving && text != "" {
+		p.cfg.Log.Error("agents and sources cannot connect", "error", text)
 	}
-	f.serving = text
+	p.serving = text
 }
 
 // all appends the connections that are open.
-func (g *gate) all(to []*connection) []*connection {
+func (g *gate) all(to []*Connection) []*Connection {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, p := range g.parties {
@@ -186,7 +190,7 @@ func (g *gate) all(to []*connection) []*connection {
 
 // finish ends a connection that may not go on, through no fault of its peer:
 // that may come back at once, if it can.
-func (g *gate) finish(c *connection, reason string) {
+func (g *gate) finish(c *Connection, reason string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if c.cutFor != "" {
@@ -206,8 +210,8 @@ func (g *gate) finish(c *connection, reason string) {
 // forgetUnsent makes the end of a connection take what its peer has not received
 // along.
 func forgetUnsent(raw net.Conn) {
-	if p, ok := raw.(*proxyproto.Conn); ok {
-		raw = p.Raw()
+	if c, ok := raw.(*proxyproto.Conn); ok {
+		raw = c.Raw()
 	}
 	if t, ok := raw.(interface{ SetLinger(seconds int) error }); ok {
 		_ = t.SetLinger(0) // it is closed already, at worst
@@ -216,12 +220,12 @@ func forgetUnsent(raw net.Conn) {
 
 // ended tells why the broker ended a connection. Strangers are too many to be
 // named.
-func (f *Front) ended(c *connection, reason string) {
+func (p *Port) ended(c *Connection, reason string) {
 	if c.party == nil {
 		return
 	}
-	f.cfg.Audit.Ended(c.who(), reason)
-	log, who := f.cfg.Log, []any{"reason", reason, "peer", c.identity.String(), "addr", c.addr, "serial", c.serial()}
+	p.cfg.Audit.Ended(c.Who(), reason)
+	log, who := p.cfg.Log, []any{"reason", reason, "peer", c.identity.String(), "addr", c.addr, "serial", c.serial()}
 	switch reason {
 	case aged:
 		log.Debug("connection ended because of its age", who...)

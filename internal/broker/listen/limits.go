@@ -1,6 +1,8 @@
-package grpc
+package listen
 
 import (
+	"cmp"
+
 	"github.com/hawser-io/hawser/internal/broker/authz"
 	"github.com/hawser-io/hawser/internal/fair"
 	"github.com/hawser-io/hawser/internal/identity"
@@ -50,32 +52,33 @@ type allowance struct {
 	idle, refused, stray fair.Rate
 }
 
-// kind of a call: those of one kind cost alike.
-type kind int
+// Kind of a call: those of one kind cost alike.
+type Kind int
 
+// The kinds.
 const (
-	unary     kind = iota // and what else is one request and one answer
-	streaming             // subscriptions, and watching health
-	listing
-	reflecting
+	Unary     Kind = iota // publishes, and what else is one request and one answer
+	Streaming             // subscriptions, and watching health
+	Listing
+	Reflecting
 	kinds
 )
 
-// kindOf says of which kind a method is.
-func kindOf(method string) kind {
+// KindOf says of which kind a method is.
+func KindOf(method string) Kind {
 	switch method {
 	case authz.Subscribe, authz.HealthWatch:
-		return streaming
+		return Streaming
 	case authz.ListClusters, authz.ListWorks, authz.ListOrphans, authz.ListLimits, authz.ListDenials, authz.Backup:
-		return listing
+		return Listing
 	case authz.Reflection, authz.ReflectionAlpha:
-		return reflecting
+		return Reflecting
 	}
-	return unary
+	return Unary
 }
 
 // String names the kind as refusals do.
-func (k kind) String() string {
+func (k Kind) String() string {
 	return [...]string{"calls", "subscriptions", "lists", "reflection streams"}[k]
 }
 
@@ -107,13 +110,13 @@ func limitsFor(r resources, maxMessage, handshakesEach int) limits {
 		roles: map[identity.Role]allowance{
 			// Several agents may run under the name of one cluster, and what a
 			// network cut off counts until it is noticed.
-			identity.Agent: perIdentity(16, [kinds]int{unary: 256, streaming: 32, reflecting: 1}, per(2_000, 10_000), each).atMost(per(4*mib, 16*mib)),
+			identity.Agent: perIdentity(16, [kinds]int{Unary: 256, Streaming: 32, Reflecting: 1}, per(2_000, 10_000), each).atMost(per(4*mib, 16*mib)),
 			// A source publishes for all its clusters, and large works side by side; how
 			// much it may is decided where its events wait for their commit.
-			identity.Source:   perIdentity(64, [kinds]int{unary: 4096, streaming: 32, reflecting: 1}, per(50_000, 100_000), max(bodies*3/4, each)),
-			identity.Operator: perIdentity(32, [kinds]int{unary: 32, streaming: 8, listing: 4, reflecting: 1}, per(100, 500), each),
+			identity.Source:   perIdentity(64, [kinds]int{Unary: 4096, Streaming: 32, Reflecting: 1}, per(50_000, 100_000), max(bodies*3/4, each)),
+			identity.Operator: perIdentity(32, [kinds]int{Unary: 32, Streaming: 8, Listing: 4, Reflecting: 1}, per(100, 500), each),
 			// People share it where an organization is mapped.
-			identity.Viewer: perIdentity(64, [kinds]int{unary: 32, streaming: 8, listing: 4, reflecting: 1}, per(100, 500), each),
+			identity.Viewer: perIdentity(64, [kinds]int{Unary: 32, Streaming: 8, Listing: 4, Reflecting: 1}, per(100, 500), each),
 			nobody: {
 				idle: per(100, 1_000), refused: per(10, 100), stray: per(64<<10, 256<<10),
 			},
@@ -137,6 +140,16 @@ func perIdentity(connections int, running [kinds]int, calls fair.Rate, bodies in
 func (a allowance) atMost(bytes fair.Rate) allowance {
 	a.bytes = bytes
 	return a
+}
+
+// holding bounds bodies as somebody says, in all and of one identity; 0: as before.
+func (l limits) holding(all, each int64) limits {
+	l.bodies = cmp.Or(all, l.bodies)
+	for role, a := range l.roles {
+		a.bodies = cmp.Or(each, a.bodies)
+		l.roles[role] = a
+	}
+	return l
 }
 
 // trusting lets one identity use all there is: without TLS every peer is the same

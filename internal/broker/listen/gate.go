@@ -1,4 +1,4 @@
-package grpc
+package listen
 
 import (
 	"net"
@@ -21,7 +21,7 @@ type gate struct {
 	ended func(reason string)
 	// denied says why an operator keeps the peer of a connection out, nil when none
 	// does.
-	denied func(*connection) *refusal
+	denied func(*Connection) *refusal
 
 	next atomic.Int64 // when a connection ends, in Unix nanoseconds
 
@@ -30,7 +30,7 @@ type gate struct {
 	waiting   []*arrival                // handshakes under way, oldest first
 	arrivals  map[net.Conn]*arrival     // accepted, and not looked at yet
 	addresses map[netip.Prefix]*address // that have a handshake under way, or failures
-	strangers map[*connection]struct{}
+	strangers map[*Connection]struct{}
 	parties   map[identity.Identity]*party
 	sweepAt   int // so many addresses and parties are looked through
 	bodies    int64
@@ -40,7 +40,7 @@ type gate struct {
 func newGate(l limits, ended func(string)) *gate {
 	return &gate{
 		limits: l, now: time.Now, ended: ended, sweepAt: 1 << 10,
-		denied: func(*connection) *refusal { return nil }, strangers: map[*connection]struct{}{},
+		denied: func(*Connection) *refusal { return nil }, strangers: map[*Connection]struct{}{},
 		arrivals:  map[net.Conn]*arrival{},
 		addresses: map[netip.Prefix]*address{}, parties: map[identity.Identity]*party{},
 	}
@@ -64,10 +64,10 @@ type party struct {
 
 	connects, calls, bytes, questions, idle fair.Bucket
 
-	conns      map[*connection]struct{}
+	conns      map[*Connection]struct{}
 	kinds      [kinds]int
 	bodies     int64
-	reflection *body // the last one
+	reflection *Body // the last one
 }
 
 // forgettable reports whether nothing is known of the party that would be missed.
@@ -212,7 +212,7 @@ func (g *gate) remove(a *arrival) {
 // enter makes a connection of an arrival. One whose peer may not have it gets in
 // as a stranger, who is told so at its first call; false where even for that
 // there is no room.
-func (g *gate) enter(a *arrival, c *connection) bool {
+func (g *gate) enter(a *arrival, c *Connection) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := g.now()
@@ -251,7 +251,7 @@ func (g *gate) partyOf(id identity.Identity) *party {
 	p := g.parties[id]
 	if p == nil {
 		g.sweep()
-		p = &party{allowance: g.limits.roles[id.Role], conns: map[*connection]struct{}{}}
+		p = &party{allowance: g.limits.roles[id.Role], conns: map[*Connection]struct{}{}}
 		g.parties[id] = p
 	}
 	return p
@@ -279,7 +279,7 @@ func (g *gate) sweep() {
 
 // exit ends the use of a connection; it is called once. The result is why the
 // gate ended it, "" where it did not.
-func (g *gate) exit(c *connection) (reason string) {
+func (g *gate) exit(c *Connection) (reason string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.open--
@@ -294,33 +294,33 @@ func (g *gate) exit(c *connection) (reason string) {
 
 // begin counts a call of c, whose body b is counted from now on. The result is
 // why it is refused.
-func (g *gate) begin(c *connection, k kind, b *body) error {
+func (g *gate) begin(c *Connection, k Kind, b *Body) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	p := c.party
-	if k == reflecting {
+	if k == Reflecting {
 		g.supersede(p)
 	}
 	switch {
 	case p.kinds[k] >= p.running[k]:
 		return tooMany(c.identity, k.String(), p.running[k])
-	case k == listing && g.lists >= g.limits.lists:
+	case k == Listing && g.lists >= g.limits.lists:
 		return tooManyLists(g.limits.lists)
-	case k == listing && p.kinds[k] >= g.limits.lists-g.lists: // it has as many as are free
+	case k == Listing && p.kinds[k] >= g.limits.lists-g.lists: // it has as many as are free
 		return tooMany(c.identity, k.String(), p.kinds[k])
-	case k == reflecting && !p.questions.Spend(p.allowance.questions, g.now(), 1),
+	case k == Reflecting && !p.questions.Spend(p.allowance.questions, g.now(), 1),
 		!p.calls.Spend(p.allowance.calls, g.now(), 1):
 		return tooOften(c.identity, k.String())
-	case k == unary && p.allowance.bytes != (fair.Rate{}) && !p.bytes.Room(p.allowance.bytes, g.now()):
+	case k == Unary && p.allowance.bytes != (fair.Rate{}) && !p.bytes.Room(p.allowance.bytes, g.now()):
 		return tooMuch(c.identity)
 	}
 	p.kinds[k]++
-	if k == listing {
+	if k == Listing {
 		g.lists++
 	}
 	b.kind, b.running = k, true
 	c.bodies[b.stream] = b
-	if k == reflecting {
+	if k == Reflecting {
 		p.reflection = b
 	}
 	return nil
@@ -337,7 +337,7 @@ func (g *gate) supersede(p *party) {
 }
 
 // ask counts a message on a reflection stream.
-func (g *gate) ask(b *body) error {
+func (g *gate) ask(b *Body) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	c := b.of
@@ -348,29 +348,29 @@ func (g *gate) ask(b *body) error {
 }
 
 // end gives back what a call used; it may be called again.
-func (g *gate) end(b *body) {
+func (g *gate) end(b *Body) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.stop(b)
 	g.forget(b)
 }
 
-func (g *gate) stop(b *body) {
+func (g *gate) stop(b *Body) {
 	if !b.running {
 		return
 	}
 	b.running = false
 	b.of.party.kinds[b.kind]--
-	if b.kind == listing {
+	if b.kind == Listing {
 		g.lists--
 	}
 }
 
-// body is what was read of one call.
-type body struct {
-	of      *connection
+// Body is what was read of one call.
+type Body struct {
+	of      *Connection
 	stream  uint32
-	kind    kind
+	kind    Kind
 	running bool
 	held    int64
 	ended   bool // no more comes
@@ -378,15 +378,35 @@ type body struct {
 	cancel func() // of a reflection stream
 }
 
+// Superseded has f called when the peer begins a call that takes the place of this
+// one; before it begins.
+func (b *Body) Superseded(f func()) { b.cancel = f }
+
+// Grow counts what came of it, in memory; ended: that is all. A peer that has too much
+// that is not ended loses its connection.
+func (b *Body) Grow(n int64, ended bool) { b.of.port.gate.grow(b, n, ended) }
+
+// Ask counts a message on a reflection stream.
+func (b *Body) Ask() error { return b.of.port.gate.ask(b) }
+
+// Reset tells that the peer took the call back.
+func (b *Body) Reset() { b.of.port.gate.reset(b) }
+
+// EndUnlessEnded ends the connection where the call is not all there.
+func (b *Body) EndUnlessEnded() { b.of.port.gate.endUnlessEnded(b) }
+
+// End gives back what the call used; it may be called again.
+func (b *Body) End() { b.of.port.gate.end(b) }
+
 // bodyOf returns the body of a call that runs, nil where none does.
-func (g *gate) bodyOf(c *connection, stream uint32) *body {
+func (g *gate) bodyOf(c *Connection, stream uint32) *Body {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return c.bodies[stream]
 }
 
 // endUnlessEnded ends the connection of a call whose request did not come.
-func (g *gate) endUnlessEnded(b *body) {
+func (g *gate) endUnlessEnded(b *Body) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !b.ended && b.of.bodies[b.stream] == b {
@@ -396,7 +416,7 @@ func (g *gate) endUnlessEnded(b *body) {
 }
 
 // forget stops counting a body.
-func (g *gate) forget(b *body) {
+func (g *gate) forget(b *Body) {
 	if b.of.bodies[b.stream] != b {
 		return // its connection was ended
 	}
@@ -407,10 +427,10 @@ func (g *gate) forget(b *body) {
 
 // reset tells that the peer took a call back before it was sent, which costs the
 // broker as much as many calls that are answered.
-func (g *gate) reset(b *body) {
+func (g *gate) reset(b *Body) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !b.ended && b.kind != reflecting {
+	if !b.ended && b.kind != Reflecting {
 		b.ended = true
 		b.of.party.calls.Charge(b.of.party.allowance.calls, g.now(), costOfReset)
 	}
@@ -420,7 +440,7 @@ func (g *gate) reset(b *body) {
 const costOfReset = 20
 
 // drop stops counting all bodies of a connection that ends.
-func (g *gate) drop(c *connection) {
+func (g *gate) drop(c *Connection) {
 	for _, b := range c.bodies {
 		g.forget(b)
 	}
@@ -429,7 +449,7 @@ func (g *gate) drop(c *connection) {
 // grow counts what a frame adds to a body. Whoever then has the most that is not
 // ended, of the identity or of all, loses its connection: what it holds is
 // given back at once, for the memory follows.
-func (g *gate) grow(b *body, n int64, ended bool) {
+func (g *gate) grow(b *Body, n int64, ended bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	c := b.of
@@ -449,7 +469,7 @@ func (g *gate) grow(b *body, n int64, ended bool) {
 	if g.bodies <= g.limits.bodies {
 		return
 	}
-	all := map[*connection]struct{}{}
+	all := map[*Connection]struct{}{}
 	for _, p := range g.parties {
 		for c := range p.conns {
 			all[c] = struct{}{}
@@ -460,8 +480,8 @@ func (g *gate) grow(b *body, n int64, ended bool) {
 
 // endLargest ends the connection that holds the most in bodies that are not
 // ended.
-func (g *gate) endLargest(of map[*connection]struct{}) {
-	var largest *connection
+func (g *gate) endLargest(of map[*Connection]struct{}) {
+	var largest *Connection
 	var most int64
 	for c := range of {
 		if n := c.unfinished(); n > most {
@@ -475,7 +495,7 @@ func (g *gate) endLargest(of map[*connection]struct{}) {
 }
 
 // flood ends the connection of who sends too much that belongs to no call.
-func (g *gate) flood(c *connection) {
+func (g *gate) flood(c *Connection) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.cut(c, "flood")
@@ -485,7 +505,7 @@ func (g *gate) flood(c *connection) {
 const costOfCut = 20
 
 // cut ends a connection; what runs on it ends as if the network had broken.
-func (g *gate) cut(c *connection, reason string) {
+func (g *gate) cut(c *Connection, reason string) {
 	if c.cutFor != "" {
 		return
 	}
@@ -499,7 +519,7 @@ func (g *gate) cut(c *connection, reason string) {
 
 // idle counts a frame that carries nothing of a call; false where there were too
 // many.
-func (g *gate) idle(c *connection) bool {
+func (g *gate) idle(c *Connection) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	b := &c.idle
@@ -510,7 +530,7 @@ func (g *gate) idle(c *connection) bool {
 }
 
 // unfinished is how much a connection holds in bodies that are not ended.
-func (c *connection) unfinished() (n int64) {
+func (c *Connection) unfinished() (n int64) {
 	for _, b := range c.bodies {
 		if !b.ended {
 			n += b.held
@@ -519,15 +539,17 @@ func (c *connection) unfinished() (n int64) {
 	return n
 }
 
-// usage is what is in use, for metrics.
-func (g *gate) usage() (connections map[identity.Role]int, bodies int64) {
+func (g *gate) usage() Usage {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	connections = map[identity.Role]int{nobody: len(g.strangers)}
+	u := Usage{Connections: map[identity.Role]int{nobody: len(g.strangers)}, Bodies: g.bodies}
 	for id, p := range g.parties {
-		connections[id.Role] += len(p.conns)
+		u.Connections[id.Role] += len(p.conns)
+		for _, n := range p.kinds {
+			u.Calls += n
+		}
 	}
-	return connections, g.bodies
+	return u
 }
 
 // nearestEnd is when the first certificate of a connection ends, in Unix

@@ -1,6 +1,6 @@
 //go:build unix
 
-package grpc
+package listen
 
 import (
 	"math"

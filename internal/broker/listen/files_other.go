@@ -1,6 +1,6 @@
 //go:build !unix
 
-package grpc
+package listen
 
 // openFiles is how many files the process may open: other systems have no such
 // limit.

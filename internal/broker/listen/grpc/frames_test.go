@@ -1,0 +1,12 @@
+package grpc
+
+import "testing"
+
+// TestCost: bytes that come one by one cost more than those that come together.
+func TestCost(t *testing.T) {
+	for length, want := range map[int]int64{0: 256, 1: 257, 1 << 10: 1280, 1<<10 + 1: 4<<10 + 256, 4<<10 + 1: 16<<10 + 256, 16 << 10: 16<<10 + 256} {
+		if got := cost(length); got != want {
+			t.Errorf("a frame of %d bytes costs %d, want %d", length, got, want)
+		}
+	}
+}
