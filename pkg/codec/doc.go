@@ -3,7 +3,8 @@
 // the table of data types, and the payloads of resync and sync events.
 //
 // There are two views of an event. An [Event] is what sources and agents work
-// with; [Marshal] and [Unmarshal] turn it into its protobuf bytes and back. An
+// with; [Marshal] and [Unmarshal] turn it into its protobuf bytes and back, and
+// [ToMessage] and [FromMessage] into what MQTT 5 carries. An
 // [Envelope] is what a broker needs to route, order and authorize an event
 // without looking into its data; [ParseEnvelope] reads it straight from the
 // protobuf bytes.

@@ -27,7 +27,13 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 // file when the test runs with -update.
 func Golden(t *testing.T, name string, event []byte) {
 	t.Helper()
-	got := Dump(t, event)
+	GoldenText(t, name, Dump(t, event))
+}
+
+// GoldenText compares a text with testdata/name, or writes that file when the test
+// runs with -update.
+func GoldenText(t *testing.T, name, got string) {
+	t.Helper()
 	path := filepath.Join("testdata", name)
 	if *update {
 		if err := os.WriteFile(path, []byte(got), 0o644); err != nil { //nolint:gosec // a file of the source tree
