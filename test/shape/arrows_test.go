@@ -12,7 +12,7 @@ import (
 // means everything below it; the longest pattern that matches counts.
 var rows = [][]string{
 	{"cmd/..."},
-	{"internal/cli", "internal/demo", "internal/fleet", "internal/controlplane", "internal/mosquitto"},
+	{"internal/cli", "internal/demo", "internal/fleet", "internal/controlplane", "internal/mosquitto", "internal/mqttacl"},
 	{"internal/broker"},
 	{"internal/broker/admin"},
 	{"internal/broker/feed", "internal/broker/intake"},

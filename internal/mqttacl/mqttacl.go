@@ -1,0 +1,127 @@
+// Package mqttacl writes the rules by which a stock MQTT broker lets each party
+// use its own topics and no others. Identities are not topic names, so that no
+// template of a broker can: the rules name every cluster.
+//
+// The package is pure: names go in, text comes out.
+package mqttacl
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport/mqtt/topic"
+)
+
+// Layout is where a source and its agents publish.
+type Layout struct {
+	// Source is the id of the source, Topics what stands in the configuration of
+	// its parties.
+	Source string
+	Topics topic.Set
+}
+
+// Usual is the layout that is used where nobody says otherwise.
+func Usual(source string) Layout {
+	return Layout{Source: source, Topics: topic.Set{
+		SourceEvents:    "sources/" + source + "/clusters/+/sourceevents",
+		AgentEvents:     "sources/" + source + "/clusters/+/agentevents",
+		SourceBroadcast: "sources/+/sourcebroadcast",
+		AgentBroadcast:  "clusters/+/agentbroadcast",
+	}}
+}
+
+// Party is who gets rules.
+type Party struct {
+	// Name is the source id or the name of the cluster.
+	Name string
+	// User is who the broker says it is, ClientID the one MQTT client id it may have.
+	User, ClientID string
+}
+
+// Rules are what one party may do.
+type Rules struct {
+	Party
+	// Publish and Subscribe are topics; those of a source have "+" for the cluster.
+	Publish, Subscribe []string
+}
+
+// OfSource returns the rules of the source.
+func (l Layout) OfSource(p Party) (Rules, error) {
+	if err := p.check(); err != nil {
+		return Rules{}, err
+	}
+	s, err := topic.NewSource(l.Topics, l.Source)
+	if err != nil {
+		return Rules{}, err
+	}
+	r := Rules{Party: p, Publish: []string{l.Topics.SourceEvents}, Subscribe: ungrouped(s.Filters(false))}
+	if l.Topics.SourceBroadcast != "" {
+		all, err := s.Topic(statusResync, "", false)
+		if err != nil {
+			return Rules{}, err
+		}
+		r.Publish = append(r.Publish, all)
+	}
+	return r, nil
+}
+
+// OfAgent returns the rules of the agent of the cluster that p names.
+func (l Layout) OfAgent(p Party) (Rules, error) {
+	if err := p.check(); err != nil {
+		return Rules{}, err
+	}
+	topics := l.Topics
+	topics.SourceEvents, topics.AgentEvents = ungroup(topics.SourceEvents), ungroup(topics.AgentEvents)
+	topics.SourceBroadcast, topics.AgentBroadcast = ungroup(topics.SourceBroadcast), ungroup(topics.AgentBroadcast)
+	a, err := topic.NewAgent(topics, p.Name)
+	if err != nil {
+		return Rules{}, err
+	}
+	own, err := a.Topic(statusUpdate, l.Source, false)
+	if err != nil {
+		return Rules{}, err
+	}
+	all, err := a.Topic(specResync, "", false)
+	if err != nil {
+		return Rules{}, err
+	}
+	return Rules{Party: p, Publish: slices.Compact([]string{own, all}), Subscribe: a.Filters(false)}, nil
+}
+
+// The types of events that go to a topic each.
+var (
+	statusUpdate = codec.EventType{DataType: codec.ManifestBundles, Subresource: codec.Status, Action: codec.UpdateRequest}
+	statusResync = codec.EventType{DataType: codec.ManifestBundles, Subresource: codec.Status, Action: codec.ResyncRequest}
+	specResync   = codec.EventType{DataType: codec.ManifestBundles, Subresource: codec.Spec, Action: codec.ResyncRequest}
+)
+
+// check refuses names that would end a line or a text of a rule, or mean more
+// than themselves: of whoever may choose a name, nobody shall get the rights of
+// another.
+func (p Party) check() error {
+	for _, f := range []struct{ what, name string }{{"user name", p.User}, {"client id", p.ClientID}} {
+		if f.name == "" || strings.ContainsFunc(f.name, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`"\+#*?$%`, r) }) {
+			return fmt.Errorf(`%s %q of %s: use printable ASCII without space and without any of " \ + # * ? $ %%`, f.what, f.name, p.Name)
+		}
+	}
+	return nil
+}
+
+func ungrouped(filters []string) []string {
+	for i, f := range filters {
+		filters[i] = ungroup(f)
+	}
+	return filters
+}
+
+// ungroup takes $share/<group>/ off: rules are about the topics of messages.
+func ungroup(filter string) string {
+	rest, shared := strings.CutPrefix(filter, "$share/")
+	if !shared {
+		return filter
+	}
+	_, rest, _ = strings.Cut(rest, "/")
+	return rest
+}
