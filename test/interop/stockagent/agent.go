@@ -17,7 +17,7 @@ import (
 	agentcodec "open-cluster-management.io/sdk-go/pkg/cloudevents/clients/work/agent/codec"
 	workstore "open-cluster-management.io/sdk-go/pkg/cloudevents/clients/work/store"
 	"open-cluster-management.io/sdk-go/pkg/cloudevents/generic/clients"
-	grpcoptions "open-cluster-management.io/sdk-go/pkg/cloudevents/generic/options/grpc"
+	"open-cluster-management.io/sdk-go/pkg/cloudevents/generic/options/builder"
 
 	"github.com/hawser-io/hawser/test/interop/internal/console"
 	"github.com/hawser-io/hawser/test/interop/internal/wire"
@@ -25,9 +25,9 @@ import (
 
 // agent is one stock work agent: client, store and informer.
 type agent struct {
-	config, cluster, id string
-	backOff             time.Duration
-	quiet               bool
+	transport, config, cluster, id string
+	backOff                        time.Duration
+	quiet                          bool
 
 	console  *console.Console
 	received atomic.Int64
@@ -36,7 +36,7 @@ type agent struct {
 
 func (a *agent) run(ctx context.Context, in io.Reader) error {
 	clients.DelayFn = func() time.Duration { return a.backOff }
-	grpcOptions, err := grpcoptions.BuildGRPCOptionsFromFlags(a.config)
+	_, transport, err := builder.NewConfigLoader(a.transport, a.config).LoadConfig()
 	if err != nil {
 		return err
 	}
@@ -50,7 +50,7 @@ func (a *agent) run(ctx context.Context, in io.Reader) error {
 	store := &tellingStore{AgentInformerWatcherStore: workstore.NewAgentInformerWatcherStore(), subscribed: func() {
 		a.console.Say(console.Line{What: "subscribed"})
 	}}
-	o := options.NewGenericClientOptions(grpcOptions, codec, a.id).WithClusterName(a.cluster).WithClientWatcherStore(store)
+	o := options.NewGenericClientOptions(transport, codec, a.id).WithClusterName(a.cluster).WithClientWatcherStore(store)
 	if a.works, err = work.NewAgentClientHolder(ctx, o); err != nil {
 		return err
 	}

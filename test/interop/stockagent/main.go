@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"k8s.io/klog/v2"
+	"open-cluster-management.io/sdk-go/pkg/cloudevents/constants"
 
 	"github.com/hawser-io/hawser/test/interop/internal/console"
 )
@@ -21,7 +22,8 @@ import (
 func main() {
 	var a agent
 	klog.InitFlags(nil)
-	flag.StringVar(&a.config, "config", "", "file with the client configuration of sdk-go: url, caFile, clientCertFile, clientKeyFile")
+	flag.StringVar(&a.transport, "transport", constants.ConfigTypeGRPC, "transport of sdk-go: grpc or mqtt")
+	flag.StringVar(&a.config, "config", "", "file with the client configuration of sdk-go for that transport: url or brokerHost and topics, caFile, clientCertFile, clientKeyFile")
 	flag.StringVar(&a.cluster, "cluster", "", "name of the managed cluster")
 	flag.StringVar(&a.id, "agent-id", "", "id of the agent")
 	flag.DurationVar(&a.backOff, "back-off", 100*time.Millisecond, "wait between attempts to connect, instead of sdk-go's 5 s to 2 min")

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"k8s.io/klog/v2"
+	"open-cluster-management.io/sdk-go/pkg/cloudevents/constants"
 
 	"github.com/hawser-io/hawser/test/interop/internal/console"
 )
@@ -21,7 +22,8 @@ import (
 func main() {
 	var s source
 	klog.InitFlags(nil)
-	flag.StringVar(&s.config, "config", "", "file with the client configuration of sdk-go: url, caFile, clientCertFile, clientKeyFile")
+	flag.StringVar(&s.transport, "transport", constants.ConfigTypeGRPC, "transport of sdk-go: grpc or mqtt")
+	flag.StringVar(&s.config, "config", "", "file with the client configuration of sdk-go for that transport: url or brokerHost and topics, caFile, clientCertFile, clientKeyFile")
 	flag.StringVar(&s.id, "source-id", "", "id of the source")
 	flag.DurationVar(&s.backOff, "back-off", 100*time.Millisecond, "wait between attempts to connect, instead of sdk-go's 5 s to 2 min")
 	flag.Parse()

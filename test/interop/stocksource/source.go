@@ -16,7 +16,7 @@ import (
 	sourcecodec "open-cluster-management.io/sdk-go/pkg/cloudevents/clients/work/source/codec"
 	workstore "open-cluster-management.io/sdk-go/pkg/cloudevents/clients/work/store"
 	"open-cluster-management.io/sdk-go/pkg/cloudevents/generic/clients"
-	grpcoptions "open-cluster-management.io/sdk-go/pkg/cloudevents/generic/options/grpc"
+	"open-cluster-management.io/sdk-go/pkg/cloudevents/generic/options/builder"
 
 	"github.com/hawser-io/hawser/test/interop/internal/console"
 	"github.com/hawser-io/hawser/test/interop/internal/wire"
@@ -24,8 +24,8 @@ import (
 
 // source is one stock work source: client, store and informer.
 type source struct {
-	config, id string
-	backOff    time.Duration
+	transport, config, id string
+	backOff               time.Duration
 
 	console *console.Console
 	works   *work.ClientHolder
@@ -33,7 +33,7 @@ type source struct {
 
 func (s *source) run(ctx context.Context, in io.Reader) error {
 	clients.DelayFn = func() time.Duration { return s.backOff }
-	grpcOptions, err := grpcoptions.BuildGRPCOptionsFromFlags(s.config)
+	_, transport, err := builder.NewConfigLoader(s.transport, s.config).LoadConfig()
 	if err != nil {
 		return err
 	}
@@ -54,7 +54,7 @@ func (s *source) run(ctx context.Context, in io.Reader) error {
 	store := &tellingStore{SourceInformerWatcherStore: workstore.NewSourceInformerWatcherStore(ctx), subscribed: func() {
 		s.console.Say(console.Line{What: "subscribed"})
 	}, ready: make(chan struct{})}
-	o := options.NewGenericClientOptions(grpcOptions, codec, s.id).WithSourceID(s.id).WithClientWatcherStore(store)
+	o := options.NewGenericClientOptions(transport, codec, s.id).WithSourceID(s.id).WithClientWatcherStore(store)
 	if s.works, err = work.NewSourceClientHolder(ctx, o); err != nil {
 		return err
 	}
