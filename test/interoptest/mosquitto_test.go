@@ -1,6 +1,8 @@
 package interoptest
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/hawser-io/hawser/internal/mqttacl"
@@ -14,14 +16,19 @@ import (
 // with our parties in the place of one of them stands on this.
 func TestMosquitto_StockParties_WholeLife(t *testing.T) {
 	t.Parallel()
-	for name, l := range map[string]mqttacl.Layout{"usual": mqttacl.Usual(src1), "maestro": maestro(src1)} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := startMosquitto(t, rulesOf(t, l))
-			source, agent := startMQTTSource(t, b.addr, l), startMQTTAgent(t, cluster1, b.addr, l)
-			wholeLife(t, source, agent)
-		})
-	}
+	stockLife(t, mqttacl.Usual(src1))
+}
+
+// The same on Maestro's topics, on which sources share what agents say.
+func TestC54_StockParties_SharedSubscription(t *testing.T) {
+	t.Parallel()
+	stockLife(t, maestro(src1))
+}
+
+func stockLife(t *testing.T, l mqttacl.Layout) {
+	t.Helper()
+	b := startMosquitto(t, rulesOf(t, l))
+	wholeLife(t, startMQTTSource(t, b.addr, l), startMQTTAgent(t, cluster1, b.addr, l))
 }
 
 // maestro is how Maestro lays out its topics: clusters are consumers, nothing is
@@ -90,5 +97,57 @@ func TestC51_StockParties_PublishOnTheirTopics(t *testing.T) {
 	})
 	if want := "sources/src1/clusters/cluster1/agentevents"; m.topic != want {
 		t.Errorf("answer on %s, want %s", m.topic, want)
+	}
+}
+
+// Without broadcast topics an agent asks on the topic of its events, and a source
+// cannot ask all agents: it says so and publishes nothing.
+func TestC52_C53_StockParties_NoBroadcast(t *testing.T) {
+	t.Parallel()
+	l := maestro(src1)
+	b := startMosquitto(t, rulesOf(t, l))
+	spy := connectMQTT(t, b.addr, pki.Operator, onlooker, "spy").subscribe("#")
+	source := startMQTTSource(t, b.addr, l)
+	source.await(t, 0, "its subscription", what("subscribed"))
+	agent := startMQTTAgent(t, cluster1, b.addr, l)
+	m := spy.got.await(t, 0, "the request of the agent", func(m message) bool {
+		return m.properties["ce-type"] == codec.ManifestBundles.String()+".spec.resync_request"
+	})
+	if want := "sources/src1/consumers/cluster1/agentevents"; m.topic != want {
+		t.Errorf("request on %s, want %s", m.topic, want)
+	}
+	agent.awaitAdded(source.create(newWork(cluster1, "w", 1)))
+	if asked := spy.got.since(0, func(m message) bool {
+		return m.properties["ce-type"] == codec.ManifestBundles.String()+".status.resync_request"
+	}); len(asked) != 0 {
+		t.Errorf("the source asked on %v", asked)
+	}
+	source.kill()
+	if said := source.log.String(); !strings.Contains(said, "source broadcast topic not set") {
+		t.Errorf("the source said: %s", said)
+	}
+}
+
+// Mosquitto is killed with messages under way, and has forgotten all when it
+// comes back: the agent asks, and has what the source has.
+func TestC56_StockParties_BrokerKilled(t *testing.T) {
+	t.Parallel()
+	b := startMosquitto(t, rulesOf(t, layouts...), "persistence false")
+	source, agent := startMQTTSource(t, b.addr, mqttacl.Usual(src1)), startMQTTAgent(t, cluster1, b.addr, mqttacl.Usual(src1))
+	agent.await(t, 0, "its subscription", what("subscribed"))
+	source.await(t, 0, "its subscription", what("subscribed"))
+	want := map[string]bool{}
+	for i := range 10 {
+		want[source.create(newWork(cluster1, fmt.Sprintf("w%d", i), 1))] = true
+	}
+	from := agent.mark()
+	sourceFrom := source.mark()
+	b.kill()
+	b.start()
+	source.await(t, sourceFrom, "its subscription again", what("subscribed"))
+	agent.await(t, from, "its subscription again", what("subscribed"))
+	want[source.create(newWork(cluster1, "late", 1))] = true
+	for id := range want {
+		agent.awaitAdded(id)
 	}
 }
