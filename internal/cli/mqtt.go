@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -80,9 +81,9 @@ For aws it writes a line of JSON per party, for aws iot create-policy --cli-inpu
 	s.StringVar(&f.config, "config", "", "MQTT configuration file of hub-source: its topics are used; without it sources/ID/clusters/CLUSTER/...")
 	s.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the hub, for its ManagedClusters; empty means the file in KUBECONFIG")
 	s.StringVar(&f.user, "user", "system:open-cluster-management:{cluster}:agent", "user name of an agent, {cluster} being the name of its cluster")
-	s.StringVar(&f.clientID, "client-id", "", "MQTT client id of an agent, {cluster} being the name of its cluster; empty means its user name")
+	s.StringVar(&f.clientID, "client-id", "", "MQTT client id of an agent, {cluster} being the name of its cluster; empty means for aws what Hawser's agent takes, else the user name, which the broker puts in its place")
 	s.StringVar(&f.sourceUser, "source-user", "hawser:source:{source}", "user name of the source, {source} being its id")
-	s.StringVar(&f.sourceClientID, "source-client-id", "", "MQTT client id of the source, {source} being its id; empty means its user name")
+	s.StringVar(&f.sourceClientID, "source-client-id", "", "MQTT client id of the source, {source} being its id; empty as for --client-id")
 	s.StringVar(&f.region, "aws-region", "", "region of AWS IoT Core, as eu-west-1 (required for aws)")
 	s.StringVar(&f.account, "aws-account", "", "number of the account (required for aws)")
 	s.StringVar(&f.partition, "aws-partition", "aws", "partition of the account")
@@ -106,6 +107,9 @@ func (f *aclFlags) write(ctx context.Context, out io.Writer, clusters []string) 
 	layout, err := f.layout()
 	if err != nil {
 		return err
+	}
+	if f.broker == forAWS { // which leaves client ids as they come
+		f.clientID, f.sourceClientID = cmp.Or(f.clientID, "hawser-agent-{cluster}"), cmp.Or(f.sourceClientID, "hawser-source-{source}")
 	}
 	if len(clusters) == 0 {
 		if clusters, err = managedClusters(ctx, f.kubeconfig); err != nil {
