@@ -15,6 +15,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/audit"
 	"github.com/hawser-io/hawser/internal/broker/listen"
 	"github.com/hawser-io/hawser/internal/broker/listen/grpc"
+	"github.com/hawser-io/hawser/internal/broker/listen/mqtt"
 	"github.com/hawser-io/hawser/internal/broker/quota"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/pebble"
@@ -22,6 +23,7 @@ import (
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/run"
 	"github.com/hawser-io/hawser/internal/telemetry"
+	"github.com/hawser-io/hawser/pkg/transport/mqtt/property"
 )
 
 // serve runs the broker until ctx ends and everything has stopped.
@@ -98,13 +100,23 @@ func (c *config) tasks(
 	if err != nil {
 		return nil, err
 	}
+	messages := max(listen.DefaultMaxMessageBytes, 2*c.MaxEventBytes)
+	mqttFront, err := mqtt.New(mqtt.Config{
+		Server: b, MaxPacketBytes: messages, DrainTimeout: time.Duration(c.DrainTimeout), Log: log, OnPanic: b.Panicked,
+		Announce: func() property.Announcement {
+			return property.Announcement{Epoch: s.Head().Epoch, MaxEventBytes: b.MaxEventBytes()}
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
 	front, err := grpc.New(grpc.Config{
 		Config: listen.Config{
 			Addr: c.Listen, Credentials: transportCredentials(creds), Denials: b.Denials(), Audit: stream, Mapping: c.Identities, Insecure: c.Insecure,
-			MaxMessageBytes:      max(listen.DefaultMaxMessageBytes, 2*c.MaxEventBytes),
+			MaxMessageBytes:      messages,
 			HandshakesPerAddress: c.HandshakesPerAddress, Proxies: proxies, Log: log, Registry: registry,
 		},
-		Server: b, Inspector: b, DrainTimeout: time.Duration(c.DrainTimeout), OnPanic: b.Panicked,
+		Server: b, Inspector: b, DrainTimeout: time.Duration(c.DrainTimeout), Other: mqttFront.Serve, OnPanic: b.Panicked,
 	})
 	if err != nil {
 		return nil, err
@@ -125,6 +137,7 @@ func (c *config) tasks(
 	return []run.Task{
 		{Name: "broker", Run: b.Run},
 		{Name: "grpc", Run: front.Run},
+		{Name: "mqtt", Run: mqttFront.Run},
 		{Name: "admin", Run: admin.Run},
 		run.GiveMemoryBack(),
 	}, nil

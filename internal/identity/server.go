@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"net"
 	"time"
 
 	"google.golang.org/grpc/credentials"
@@ -14,6 +15,7 @@ import (
 type Server struct {
 	credentials.TransportCredentials
 
+	config *tls.Config
 	loader *loader
 }
 
@@ -35,14 +37,26 @@ func (f Files) Server(onError func(error)) (*Server, error) {
 func (l *loader) server() *Server {
 	// A session that is resumed is not verified again: t1 a client keeps a ticket,
 	// t2 its CA is taken out, t3 the ticket would let it in.
-	config := tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"}, SessionTicketsDisabled: true}
+	config := tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1", "mqtt"}, SessionTicketsDisabled: true}
 	outer := config.Clone()
 	outer.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		m, c := l.get(), config.Clone()
 		c.Certificates, c.ClientCAs, c.ClientAuth = []tls.Certificate{*m.cert}, m.pool, tls.VerifyClientCertIfGiven
 		return c, nil
 	}
-	return &Server{TransportCredentials: credentials.NewTLS(outer), loader: l}
+	return &Server{TransportCredentials: credentials.NewTLS(outer), config: outer, loader: l}
+}
+
+// ServerHandshake implements credentials.TransportCredentials. What is spoken may be left
+// open, for a plain MQTT client agrees upon nothing.
+func (s *Server) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conn := tls.Server(raw, s.config)
+	if err := conn.Handshake(); err != nil { //nolint:noctx // whoever serves sets a deadline
+		return nil, nil, errors.Join(err, conn.Close())
+	}
+	return conn, credentials.TLSInfo{
+		State: conn.ConnectionState(), CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity},
+	}, nil
 }
 
 // Authorities returns the CAs whose clients are let in at this moment: another

@@ -11,6 +11,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker"
 	"github.com/hawser-io/hawser/internal/broker/listen"
 	listengrpc "github.com/hawser-io/hawser/internal/broker/listen/grpc"
+	listenmqtt "github.com/hawser-io/hawser/internal/broker/listen/mqtt"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/mem"
 	"github.com/hawser-io/hawser/internal/identity"
@@ -65,7 +66,7 @@ func StartBroker(t testing.TB, o Options) *Broker {
 	}
 	tasks := []run.Task{{Name: "broker", Run: b.Broker.Run}}
 	if o.Port {
-		tasks = append(tasks, run.Task{Name: "port", Run: b.front(o).Run})
+		tasks = append(tasks, b.fronts(o)...)
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	b.stop = stop
@@ -80,21 +81,26 @@ func StartBroker(t testing.TB, o Options) *Broker {
 	return b
 }
 
-func (b *Broker) front(o Options) *listengrpc.Front {
+// fronts returns what serves the port.
+func (b *Broker) fronts(o Options) []run.Task {
 	b.t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		b.t.Fatalf("port: %v", err)
 	}
 	b.Addr, b.CA = l.Addr().String(), NewCA(b.t)
+	m, err := listenmqtt.New(listenmqtt.Config{Server: b.Broker, Log: o.Broker.Log, DrainTimeout: o.Broker.DrainTimeout})
+	if err != nil {
+		b.t.Fatalf("port: %v", err)
+	}
 	f, err := listengrpc.New(listengrpc.Config{
 		Config: listen.Config{Listener: l, Credentials: b.CA.Server(), Mapping: Mapping(o.Known...), Denials: b.Denials(), Log: o.Broker.Log},
-		Server: b.Broker, Inspector: b.Broker, DrainTimeout: o.Broker.DrainTimeout,
+		Server: b.Broker, Inspector: b.Broker, DrainTimeout: o.Broker.DrainTimeout, Other: m.Serve,
 	})
 	if err != nil {
 		b.t.Fatalf("port: %v", err)
 	}
-	return f
+	return []run.Task{{Name: "port", Run: f.Run}, {Name: "mqtt", Run: m.Run}}
 }
 
 // Stop drains the broker and waits for its end. It may be called again.

@@ -1,12 +1,14 @@
 package testkit
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"math/big"
+	"net"
 	"os"
 	"path/filepath"
 	"testing"
@@ -68,17 +70,35 @@ func (c *CA) Write(dir string, id identity.Identity) (ca, cert, key string) {
 	return ca, cert, key
 }
 
-// Server returns the credentials of a port on 127.0.0.1. As in production,
-// clients may come without a certificate; one that is shown must be this
-// authority's.
+// Server returns the credentials of a port on 127.0.0.1, as those of a broker are made.
 func (c *CA) Server() credentials.TransportCredentials {
 	c.t.Helper()
-	return credentials.NewTLS(&tls.Config{
-		MinVersion:   tls.VersionTLS12,
-		Certificates: []tls.Certificate{c.issue(pki.Request{Role: pki.Broker, Name: "broker", Hosts: []string{"127.0.0.1", "localhost"}})},
-		ClientCAs:    c.authority.Pool(),
-		ClientAuth:   tls.VerifyClientCertIfGiven,
+	pair, err := c.authority.Issue(pki.Request{Role: pki.Broker, Name: "broker", Hosts: []string{"127.0.0.1", "localhost"}, Valid: pki.Starting(time.Now(), validFor)})
+	if err != nil {
+		c.t.Fatalf("certificate: %v", err)
+	}
+	dir := c.t.TempDir()
+	files := identity.Files{CA: filepath.Join(dir, "ca.crt"), Cert: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key")}
+	for path, content := range map[string][]byte{files.CA: c.authority.CertificatePEM(), files.Cert: pair.CertPEM, files.Key: pair.KeyPEM} {
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	s, err := files.Server(func(err error) { c.t.Error(err) })
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return s
+}
+
+// Dial shakes hands on a connection as a party, and offers protocols.
+func (c *CA) Dial(raw net.Conn, id identity.Identity, protocols ...string) (net.Conn, error) {
+	c.t.Helper()
+	conn := tls.Client(raw, &tls.Config{
+		MinVersion: tls.VersionTLS12, RootCAs: c.authority.Pool(), ServerName: "127.0.0.1", NextProtos: protocols,
+		Certificates: []tls.Certificate{c.issue(pki.Request{Role: pki.Role(id.Role), Name: id.Name})},
 	})
+	return conn, conn.HandshakeContext(context.Background())
 }
 
 // Client returns the credentials of a party, with a certificate that Mapping

@@ -190,22 +190,21 @@ func (c *Connection) Refused(method, reason string, err error) {
 	c.port.cfg.Audit.Refused(c.Who(), c.from.String(), method, reason, err)
 }
 
+// Called tells of a call that has ended.
+func (c *Connection) Called(method string, err error) { c.port.cfg.Audit.Called(c.Who(), method, err) }
+
 // Insist counts a call that is refused by what came before its body: who insists on
-// it loses the connection. Cost is in calls. It is for the goroutine that reads.
-func (c *Connection) Insist(cost float64) {
-	if !c.refused.Spend(c.allowed.refused, c.port.gate.now(), cost) {
-		c.port.gate.flood(c)
-	}
-}
+// it loses the connection. Cost is in calls.
+func (c *Connection) Insist(cost float64) { c.port.gate.insist(c, cost) }
 
 // ErrFlood ends the reading of a connection.
 var ErrFlood = errors.New("listener: the peer sends too much that belongs to no call")
 
-// Idle counts what carries nothing of a call; too much of it ends the connection. It
-// is for the goroutine that reads.
+// Idle counts what carries nothing of a call; too much of it ends the connection.
 func (c *Connection) Idle() error { return c.unless(c.port.gate.idle(c)) }
 
-// Stray is Idle for bytes that belong to a call that is over.
+// Stray is Idle for bytes that belong to a call that is over. It is for the goroutine
+// that reads.
 func (c *Connection) Stray(n int64) error {
 	return c.unless(c.stray.Spend(c.allowed.stray, c.port.gate.now(), float64(n)))
 }

@@ -494,6 +494,15 @@ func (g *gate) endLargest(of map[*Connection]struct{}) {
 	}
 }
 
+// insist counts a call that was refused.
+func (g *gate) insist(c *Connection, cost float64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !c.refused.Spend(c.allowed.refused, g.now(), cost) {
+		g.cut(c, "flood")
+	}
+}
+
 // flood ends the connection of who sends too much that belongs to no call.
 func (g *gate) flood(c *Connection) {
 	g.mu.Lock()

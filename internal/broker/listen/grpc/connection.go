@@ -3,8 +3,11 @@ package grpc
 import (
 	"bufio"
 	"context"
+	"errors"
 	"net"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"golang.org/x/net/http2"
 	"google.golang.org/grpc/credentials"
@@ -29,19 +32,73 @@ type handshake struct {
 	credentials.TransportCredentials
 	port     *listen.Port
 	insecure bool
+	other    func(net.Conn, *listen.Connection, listen.Protocol)
 }
 
 // ServerHandshake implements credentials.TransportCredentials.
 func (h *handshake) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	conn, who, err := h.port.Handshake(raw)
+	arrived, ok := raw.(*arrived)
+	if !ok {
+		return nil, nil, listen.ErrNoConnection
+	}
+	conn, who, err := h.port.Handshake(arrived.Conn)
 	if err != nil {
 		return nil, nil, err
+	}
+	conn, spoken, err := h.spoken(conn, who)
+	switch {
+	case err != nil:
+		who.Leave()
+		return nil, nil, err
+	case spoken != listen.HTTP2:
+		arrived.gone.Store(true)
+		h.other(conn, who, spoken)
+		return nil, nil, credentials.ErrConnDispatched
 	}
 	if h.insecure { // TLS reads whole records anyway
 		conn = &buffered{Conn: conn, r: bufio.NewReaderSize(conn, readBuffer)}
 	}
 	c := &connection{Connection: who}
 	return &counted{Conn: conn, connection: c}, c, nil
+}
+
+// spoken returns what is spoken on a connection, and what to read instead of it.
+func (h *handshake) spoken(conn net.Conn, who *listen.Connection) (net.Conn, listen.Protocol, error) {
+	if h.other == nil && h.insecure {
+		return conn, listen.HTTP2, nil
+	}
+	conn, spoken, err := who.Spoken(conn)
+	if err == nil && spoken != listen.HTTP2 && h.other == nil {
+		err = errors.New("grpc listener: the peer does not speak HTTP/2, which it has to agree upon in its handshake")
+	}
+	return conn, spoken, err
+}
+
+// arrivals are the connections of a port, as the library sees them.
+type arrivals struct{ net.Listener }
+
+// Accept implements net.Listener.
+func (a arrivals) Accept() (net.Conn, error) {
+	c, err := a.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return &arrived{Conn: c}, nil
+}
+
+// arrived is a connection that may turn out to be another front's: the library
+// still removes the deadline of its handshake then.
+type arrived struct {
+	net.Conn
+	gone atomic.Bool
+}
+
+// SetDeadline implements net.Conn.
+func (a *arrived) SetDeadline(t time.Time) error {
+	if a.gone.Load() {
+		return nil
+	}
+	return a.Conn.SetDeadline(t)
 }
 
 // Clone implements credentials.TransportCredentials.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"runtime/debug"
 	"strings"
 	"sync"
@@ -72,6 +73,10 @@ type Config struct {
 	// DrainTimeout bounds Run after its context ended: what still runs is cut.
 	DrainTimeout time.Duration
 
+	// Other takes over connections on which something else than HTTP/2 is spoken, and does
+	// not wait for their end; nil: they are closed.
+	Other func(net.Conn, *listen.Connection, listen.Protocol)
+
 	// OnPanic hears of every call that panicked; may be nil.
 	OnPanic func()
 	// StatsHandler observes the calls, for traces; may be nil.
@@ -133,7 +138,7 @@ func (c Config) withDefaults() (Config, error) {
 func (f *Front) options() []ggrpc.ServerOption {
 	caught := recovery.WithRecoveryHandlerContext(f.panicked)
 	opts := []ggrpc.ServerOption{
-		ggrpc.Creds(&handshake{TransportCredentials: f.cfg.Credentials, port: f.port, insecure: f.cfg.Insecure}),
+		ggrpc.Creds(&handshake{TransportCredentials: f.cfg.Credentials, port: f.port, insecure: f.cfg.Insecure, other: f.cfg.Other}),
 		ggrpc.InTapHandle(f.tap),
 		ggrpc.ForceServerCodecV2(rawCodec{}),
 		ggrpc.MaxRecvMsgSize(f.cfg.MaxMessageBytes),
@@ -178,7 +183,7 @@ func (f *Front) Run(ctx context.Context) error {
 	watching, unwatch := context.WithCancel(context.WithoutCancel(ctx))
 	defer unwatch() // connections end that may not go on also while the others drain
 	wg.Go(func() { f.port.Watch(watching) })
-	wg.Go(func() { failed <- server.Serve(l) })
+	wg.Go(func() { failed <- server.Serve(arrivals{l}) })
 	select {
 	case err := <-failed:
 		server.Stop()

@@ -1,0 +1,101 @@
+package mqtt
+
+import (
+	"encoding/binary"
+	"errors"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/mochi-mqtt/server/v2/packets"
+
+	"github.com/hawser-io/hawser/internal/broker/authz"
+	"github.com/hawser-io/hawser/internal/broker/listen"
+	"github.com/hawser-io/hawser/pkg/transport/mqtt/property"
+)
+
+// longestKeepAlive is the keep alive that clients are given which want a longer one, or none.
+const longestKeepAlive = 60
+
+// connackOfOld tells a client of MQTT 3 that its version is not spoken.
+var connackOfOld = []byte{packets.Connack << 4, 2, 0, 1}
+
+// connect reads CONNECT and answers it. Who the peer is, is known; nothing in the packet
+// changes that.
+func (c *conn) connect() error {
+	p, err := c.read()
+	if err != nil {
+		return err
+	}
+	if err := check(p.header, p.body); err != nil {
+		return err
+	}
+	pk := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Connect, Remaining: len(p.body)}}
+	if err := decoded(pk.ConnectDecode(p.body)); err != nil {
+		return err
+	}
+	if err := c.who.May(authz.Subscribe); err != nil { // who may subscribe may publish too
+		c.who.Refused(authz.Subscribe, listen.ReasonOf(err), err)
+		return err
+	}
+	c.agree(&pk)
+	c.enter(c)
+	must := c.offer(&pk)
+	c.send(connack(property.Refusal{Properties: c.cfg.Announce().Properties()}, must))
+	c.connected, c.greeted = true, true
+	return c.flush()
+}
+
+// agree takes over what the client wants.
+func (c *conn) agree(pk *packets.Packet) {
+	c.terms = terms{window: inFlight, most: math.MaxInt32, told: !pk.Properties.RequestProblemInfoFlag || pk.Properties.RequestProblemInfo == 1}
+	if n := int(pk.Properties.ReceiveMaximum); n > 0 {
+		c.terms.window = min(n, inFlight)
+	}
+	if n := pk.Properties.MaximumPacketSize; n > 0 {
+		c.terms.most = int(min(n, math.MaxInt32))
+	}
+	c.client = client{party: c.who.Caller(), id: string([]byte(pk.Connect.ClientIdentifier))}
+	c.within = c.cfg.PublishTimeout
+	c.silence = time.Duration(keepAlive(pk)) * time.Second * 3 / 2
+}
+
+func keepAlive(pk *packets.Packet) uint16 {
+	if k := pk.Connect.Keepalive; k > 0 && k <= longestKeepAlive {
+		return k
+	}
+	return longestKeepAlive
+}
+
+// offer is what CONNACK says of us, as it is on the wire. What is absent there has the value
+// that we mean: no topic aliases, wildcards and shared subscriptions in filters.
+func (c *conn) offer(pk *packets.Packet) []byte {
+	b := binary.BigEndian.AppendUint32([]byte{packets.PropSessionExpiryInterval}, 0)
+	b = binary.BigEndian.AppendUint16(append(b, packets.PropReceiveMaximum), inFlight)
+	b = append(b, packets.PropMaximumQos, 1, packets.PropRetainAvailable, 0, packets.PropSubIDAvailable, 0)
+	b = binary.BigEndian.AppendUint32(append(b, packets.PropMaximumPacketSize), uint32(c.cfg.MaxPacketBytes))
+	if c.client.id == "" {
+		b = appendText(append(b, packets.PropAssignedClientID), "hawser-"+strconv.FormatUint(c.who.Peer().Conn, 10))
+	}
+	if k := keepAlive(pk); k != pk.Connect.Keepalive {
+		b = binary.BigEndian.AppendUint16(append(b, packets.PropServerKeepAlive), k)
+	}
+	return b
+}
+
+// connack answers CONNECT; must are properties as they are on the wire.
+func connack(r property.Refusal, must []byte) *answer {
+	return &answer{kind: packets.Connack, before: []byte{0, byte(r.Reason)}, must: must, text: r.Text, properties: r.Properties}
+}
+
+// decoded is the error of the codec as one of ours.
+func decoded(err error) error {
+	var code packets.Code
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &code):
+		return violated(property.Reason(code.Code), "%s", code.Reason)
+	}
+	return malformed("%v", err)
+}

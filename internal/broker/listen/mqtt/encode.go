@@ -1,0 +1,153 @@
+package mqtt
+
+import (
+	"encoding/binary"
+
+	"github.com/mochi-mqtt/server/v2/packets"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport/mqtt/property"
+)
+
+// What the broker sends is written here: the codec copies each payload several times, and
+// leaves out of acknowledgements what it does not expect.
+
+// answer is a packet of the broker that acknowledges or ends something. Text and
+// properties are what it may be sent without.
+type answer struct {
+	kind byte
+	// id is the identifier of what is acknowledged, 0 in packets without.
+	id uint16
+	// before stands before the properties, codes after them.
+	before, codes []byte
+	// must are properties, as they are on the wire, that stay whatever the limits are.
+	must       []byte
+	text       string
+	properties []codec.Property
+}
+
+// append appends the packet, of at most so many bytes: beyond that, and where that is not
+// wanted, without text and properties.
+func (a *answer) append(dst []byte, most int, told bool) []byte {
+	properties := a.must
+	if told && (a.text != "" || len(a.properties) > 0) {
+		properties = append([]byte{}, a.must...)
+		if a.text != "" {
+			properties = appendText(append(properties, packets.PropReasonString), a.text)
+		}
+		for _, p := range a.properties {
+			properties = appendUser(properties, p)
+		}
+	}
+	if a.size(properties) > most && len(properties) > len(a.must) {
+		properties = a.must
+	}
+	dst = append(dst, a.kind<<4)
+	dst = appendNumber(dst, a.remaining(properties))
+	if a.id != 0 {
+		dst = binary.BigEndian.AppendUint16(dst, a.id)
+	}
+	dst = append(dst, a.before...)
+	dst = append(appendNumber(dst, len(properties)), properties...)
+	return append(dst, a.codes...)
+}
+
+func (a *answer) remaining(properties []byte) int {
+	n := len(a.before) + lengthOf(len(properties)) + len(properties) + len(a.codes)
+	if a.id != 0 {
+		n += 2
+	}
+	return n
+}
+
+func (a *answer) size(properties []byte) int {
+	n := a.remaining(properties)
+	return 1 + lengthOf(n) + n
+}
+
+// puback acknowledges a publish.
+func puback(id uint16, r property.Refusal) *answer {
+	return &answer{kind: packets.Puback, id: id, before: []byte{byte(r.Reason)}, text: r.Text, properties: r.Properties}
+}
+
+// appendPuback acknowledges a publish that was accepted. It is for speed what puback does.
+func appendAccepted(dst []byte, id uint16, receipt []codec.Property, most int, told bool) []byte {
+	a := answer{kind: packets.Puback, id: id, before: success, properties: receipt}
+	return a.append(dst, most, told)
+}
+
+var success = []byte{byte(property.Success)}
+
+// disconnect ends a connection.
+func disconnect(r property.Refusal) *answer {
+	return &answer{kind: packets.Disconnect, before: []byte{byte(r.Reason)}, text: r.Text, properties: r.Properties}
+}
+
+// pingresp answers a ping.
+var pingresp = []byte{packets.Pingresp << 4, 0}
+
+// publication is an event as a PUBLISH, but for its identifier.
+type publication struct {
+	packet []byte
+	// id is where the identifier goes, 0 where there is none.
+	id int
+}
+
+// newPublication returns the PUBLISH of an event.
+func newPublication(topic string, m codec.Message, qos byte) publication {
+	properties := 0
+	if m.ContentType != "" {
+		properties += 3 + len(m.ContentType)
+	}
+	for _, p := range m.Properties {
+		properties += 5 + len(p.Key) + len(p.Value)
+	}
+	n := 2 + len(topic) + 2*int(qos) + lengthOf(properties) + properties + len(m.Payload)
+	b := make([]byte, 0, 1+lengthOf(n)+n)
+	b = append(b, packets.Publish<<4|qos<<1)
+	b = appendText(appendNumber(b, n), topic)
+	var p publication
+	if qos > 0 {
+		p.id = len(b)
+		b = append(b, 0, 0)
+	}
+	b = appendNumber(b, properties)
+	if m.ContentType != "" {
+		b = appendText(append(b, packets.PropContentType), m.ContentType)
+	}
+	for _, u := range m.Properties {
+		b = appendUser(b, u)
+	}
+	p.packet = append(b, m.Payload...)
+	return p
+}
+
+// number gives the packet its identifier.
+func (p publication) number(id uint16) { binary.BigEndian.PutUint16(p.packet[p.id:], id) }
+
+func appendUser(dst []byte, p codec.Property) []byte {
+	return appendText(appendText(append(dst, packets.PropUser), p.Key), p.Value)
+}
+
+// appendText appends a text, of which no more is taken than a packet can hold.
+func appendText(dst []byte, s string) []byte {
+	s = s[:min(len(s), codec.MaxTextBytes)]
+	return append(binary.BigEndian.AppendUint16(dst, uint16(len(s))), s...)
+}
+
+// appendNumber appends a variable byte integer.
+func appendNumber(dst []byte, n int) []byte {
+	for n >= 0x80 {
+		dst = append(dst, byte(n)|0x80)
+		n >>= 7
+	}
+	return append(dst, byte(n))
+}
+
+// lengthOf is the length of a variable byte integer.
+func lengthOf(n int) (bytes int) {
+	for bytes = 1; n >= 0x80; bytes++ {
+		n >>= 7
+	}
+	return bytes
+}

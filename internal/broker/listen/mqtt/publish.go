@@ -1,0 +1,249 @@
+package mqtt
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/mochi-mqtt/server/v2/packets"
+
+	"github.com/hawser-io/hawser/internal/broker/authz"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+	"github.com/hawser-io/hawser/pkg/transport/mqtt/property"
+	"github.com/hawser-io/hawser/pkg/transport/mqtt/topic"
+)
+
+// publishing is what a connection knows of the publishes that it has not answered.
+type publishing struct {
+	// queue has those that are to be acknowledged, in the order in which they came.
+	queue []*pending
+	// running is how many are served, those included that nobody acknowledges.
+	running int
+	// last is the one that came last of those about a resource. Publishes are handed on side by
+	// side, so that they are committed together; but two about one resource, whose order decides,
+	// one after the other.
+	last map[string]*pending
+}
+
+// pending is a publish that is not answered.
+type pending struct {
+	id  uint16 // 0: nobody acknowledges it
+	key string
+	// next waits for this one.
+	next *pending
+
+	packet       *packet
+	topic        topic.Topic
+	message      codec.Message
+	subscription string
+
+	started, finished bool
+
+	receipt transport.Receipt
+	reason  property.Reason // of err, where it does not follow from it
+	err     error
+}
+
+// published takes a PUBLISH.
+func (c *conn) published(p *packet) error {
+	pk := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Publish, Qos: p.header >> 1 & 3, Remaining: len(p.body)}, ProtocolVersion: 5}
+	if err := decoded(pk.PublishDecode(p.body)); err != nil {
+		p.done()
+		return err
+	}
+	n := &pending{id: pk.PacketID, packet: p}
+	if err := c.expect(n); err != nil {
+		p.done()
+		return err
+	}
+	if n.id == 0 && c.running >= 2*inFlight { // QoS 0 means that it may be lost
+		c.who.Refused(authz.Publish, "number", errTooMany)
+		p.done()
+		return nil
+	}
+	n.message = codec.Message{ContentType: pk.Properties.ContentType, Payload: pk.Payload, Properties: make([]codec.Property, len(pk.Properties.User))}
+	for i, u := range pk.Properties.User {
+		n.message.Properties[i] = codec.Property{Key: u.Key, Value: u.Val}
+	}
+	n.subscription = property.SubscriptionIDOf(n.message.Properties)
+	n.key = property.Get(n.message.Properties, "ce-"+codec.ExtResourceID)
+	if n.on(pk.TopicName) {
+		c.start(n)
+		return nil
+	}
+	p.done()
+	c.finished(n)
+	return nil
+}
+
+// on notes the topic of a publish; false: it is none of the grammar.
+func (n *pending) on(name string) bool {
+	t, err := topic.Parse(name)
+	if err != nil {
+		n.reason, n.err = property.TopicNameInvalid, &transport.Error{Code: transport.CodeInvalid, Next: transport.NextStop, Message: err.Error()}
+	}
+	n.topic = t
+	return err == nil
+}
+
+// errTooMany is why a publish is dropped of which nobody hears.
+var errTooMany = &transport.Error{Code: transport.CodeOverloaded, Message: "too many publishes of QoS 0 wait"}
+
+// expect puts a publish into the queue that is to be acknowledged.
+func (c *conn) expect(n *pending) error {
+	if n.id == 0 {
+		return nil
+	}
+	for _, other := range c.queue {
+		if other.id == n.id {
+			return wrong("the packet identifier %d is in use", n.id)
+		}
+	}
+	if len(c.queue) >= inFlight {
+		return violated(property.ReceiveMaximumExceeded, "more than %d publishes are not acknowledged yet", inFlight)
+	}
+	c.queue = append(c.queue, n)
+	return nil
+}
+
+// refused answers a PUBLISH of which only the beginning was read.
+func (c *conn) refused(p *packet) error {
+	w := &walk{rest: p.body}
+	w.head(p.header & 0x0F)
+	if w.err != nil {
+		return w.err
+	}
+	if p.header&0x06 == 0 {
+		return nil
+	}
+	id := p.body[len(p.body)-len(w.rest)-2:]
+	n := &pending{id: uint16(id[0])<<8 | uint16(id[1]), packet: p, err: p.refusal}
+	if err := c.expect(n); err != nil {
+		return err
+	}
+	c.finished(n)
+	return nil
+}
+
+// start hands a publish on, once the one before about the same resource is through.
+func (c *conn) start(n *pending) {
+	n.started = true
+	c.running++
+	before := c.last[n.key]
+	if c.last == nil {
+		c.last = map[string]*pending{}
+	}
+	c.last[n.key] = n
+	if before != nil {
+		before.next = n
+		return
+	}
+	c.serving.Add(1)
+	go c.publish(n) // serving waits for it
+}
+
+// publish hands a publish on, and tells the owner what came of it.
+func (c *conn) publish(n *pending) {
+	defer c.serving.Done()
+	func() {
+		defer n.packet.done()
+		defer func() {
+			if p := recover(); p != nil {
+				n.err = c.panicked(p)
+			}
+		}()
+		ctx, cancel := context.WithTimeout(c.ctx, c.cfg.PublishTimeout)
+		defer cancel()
+		n.receipt, n.err = c.accept(ctx, n)
+	}()
+	c.post(n)
+}
+
+// accept checks a publish against its topic, and hands it on.
+func (c *conn) accept(ctx context.Context, n *pending) (transport.Receipt, error) {
+	event, err := n.message.Proto()
+	if err != nil {
+		return transport.Receipt{}, undecodable(err)
+	}
+	e, err := codec.ParseEnvelope(event)
+	if err != nil {
+		return transport.Receipt{}, undecodable(err)
+	}
+	peer := c.who.Peer()
+	if err := bind(identity.Role(peer.Role), n.topic, &e); err != nil {
+		return transport.Receipt{}, err
+	}
+	return c.cfg.Server.Publish(ctx, peer, event, n.subscription)
+}
+
+// undecodable is what the publisher of something that is no event is told.
+func undecodable(err error) *transport.Error {
+	e := &transport.Error{Code: transport.CodeInvalid, Next: transport.NextStop, Message: err.Error()}
+	if a := (*codec.AttributeError)(nil); errors.As(err, &a) {
+		e.Attribute = a.Attribute
+	}
+	return e
+}
+
+// finished notes what came of a publish, and acknowledges those whose turn it is.
+func (c *conn) finished(n *pending) {
+	n.finished = true
+	if n.started {
+		c.running--
+		if n.next != nil {
+			c.serving.Add(1)
+			go c.publish(n.next) // serving waits for it
+		} else {
+			delete(c.last, n.key)
+		}
+	}
+	c.tell(n)
+	acked := 0
+	for ; acked < len(c.queue) && c.queue[acked].finished; acked++ {
+		c.acknowledge(c.queue[acked])
+	}
+	clear(c.queue[:acked])
+	if c.queue = c.queue[acked:]; len(c.queue) == 0 {
+		c.queue = nil
+	}
+}
+
+// tell makes known what an operator has to know of a publish that failed.
+func (c *conn) tell(n *pending) {
+	switch code := transport.CodeOf(n.err); {
+	case n.err == nil || n.packet.refusal != nil:
+	case code == transport.CodeDenied || code == transport.CodeUnauthenticated:
+		c.who.Refused(authz.Publish, "scope", n.err)
+	case code == transport.CodeInternal && c.ctx.Err() == nil:
+		c.cfg.Log.Error("call failed", "error", n.err)
+	}
+}
+
+// acknowledge writes the PUBACK of a publish.
+func (c *conn) acknowledge(n *pending) {
+	if n.err == nil {
+		c.out = appendAccepted(c.buffer(), n.id, property.Receipt(n.receipt), c.terms.most, c.terms.told)
+		return
+	}
+	r := property.RefusalOf(told(n.err), n.receipt.Revision)
+	if n.reason != 0 {
+		r.Reason = n.reason
+	}
+	c.send(puback(n.id, r))
+}
+
+// told is what the peer is told of an error: of one that is not meant for it, nothing.
+func told(err error) *transport.Error {
+	var e *transport.Error
+	switch {
+	case errors.As(err, &e):
+		return e
+	case errors.Is(err, context.DeadlineExceeded):
+		return &transport.Error{Code: transport.CodeDeadline, Next: transport.NextBackOff, Delay: time.Second, Message: "the call took too long"}
+	case err == nil, errors.Is(err, context.Canceled):
+		return &transport.Error{Code: transport.CodeUnavailable, Message: "the broker ended the call"}
+	}
+	return &transport.Error{Code: transport.CodeInternal, Message: "internal error"}
+}
