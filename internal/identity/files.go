@@ -160,12 +160,26 @@ type reloading struct {
 }
 
 func (r *reloading) inner() credentials.TransportCredentials {
-	m := r.loader.get()
-	c := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: m.pool, ServerName: r.serverName}
+	return credentials.NewTLS(r.loader.get().client(r.serverName))
+}
+
+// client returns the configuration of the client's side.
+func (m material) client(serverName string) *tls.Config {
+	c := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: m.pool, ServerName: serverName}
 	if m.cert != nil {
 		c.Certificates = []tls.Certificate{*m.cert}
 	}
-	return credentials.NewTLS(c)
+	return c
+}
+
+// TLS is Client for connections that are not gRPC's, whose credentials ask for HTTP/2: it returns
+// what makes the configuration for the next connection.
+func (f Files) TLS(onError func(error)) (func() *tls.Config, error) {
+	l, err := newLoader(f, onError)
+	if err != nil {
+		return nil, err
+	}
+	return func() *tls.Config { return l.get().client("") }, nil
 }
 
 func (r *reloading) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {

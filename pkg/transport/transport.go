@@ -61,6 +61,9 @@ type Receipt struct {
 	// it decided about the event, also when it refused it. 0 when it is not known,
 	// as from a stock broker, or when no answer came.
 	Revision uint64
+	// Unheard: a stock MQTT broker said that nobody has subscribed to what was published. It is a
+	// hint: brokers leave it out, and say it falsely.
+	Unheard bool
 }
 
 // Subscriber receives events.

@@ -2,12 +2,8 @@ package grpc
 
 import (
 	"context"
-	"crypto/sha256"
-	"crypto/tls"
-	"encoding/hex"
 	"errors"
 	"net"
-	"slices"
 	"sync"
 	"time"
 
@@ -19,6 +15,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/hawser-io/hawser/pkg/transport"
+	"github.com/hawser-io/hawser/pkg/transport/internal/dialing"
 )
 
 const (
@@ -150,21 +147,7 @@ func (d *Dialer) explain(ctx context.Context, cc *ggrpc.ClientConn, a *attempt) 
 			&grpc_health_v1.HealthCheckRequest{}, &grpc_health_v1.HealthCheckResponse{})).Message)
 	}
 	e := &transport.Error{Code: transport.CodeUnavailable, Message: "cannot connect to " + d.opts.Target, Err: cause}
-	var (
-		untrusted *tls.CertificateVerificationError
-		plaintext tls.RecordHeaderError
-		netError  *net.OpError
-	)
-	switch {
-	case errors.As(cause, &untrusted):
-		e.Code, e.Next = transport.CodeUnauthenticated, transport.NextRefreshCredentials
-		e.Hint = "the broker's certificate is not accepted here: check the CA file, and that the certificate names this host"
-	case errors.As(cause, &netError) && netError.Op == "remote error":
-		e.Code, e.Next = transport.CodeUnauthenticated, transport.NextRefreshCredentials
-		e.Hint = "the broker refused the TLS handshake: check the client certificate, its expiry and the CA that signed it"
-	case errors.As(cause, &plaintext):
-		e.Hint = "the server does not speak TLS: check the port"
-	case a.isShaken():
+	if !dialing.Explain(e, cause) && a.isShaken() {
 		e.Hint = "the server closed the connection before it spoke HTTP/2: check the port, and that it accepts this client"
 	}
 	return e
@@ -216,15 +199,8 @@ func (a *attempt) handshaken(info credentials.AuthInfo) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.shaken = true
-	t, ok := info.(credentials.TLSInfo)
-	if !ok {
-		return
-	}
-	for _, chain := range t.State.VerifiedChains {
-		sum := sha256.Sum256(chain[len(chain)-1].Raw)
-		if root := hex.EncodeToString(sum[:]); !slices.Contains(a.roots, root) {
-			a.roots = append(a.roots, root)
-		}
+	if t, ok := info.(credentials.TLSInfo); ok {
+		a.roots = dialing.Roots(t.State.VerifiedChains)
 	}
 }
 

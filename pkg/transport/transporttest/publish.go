@@ -183,10 +183,16 @@ func publishCancelled(b *bench) {
 		close(gone)
 		return transport.Receipt{}, serverCtx.Err()
 	}
-	_, err := b.dial().Publish(ctx, newEvent(1, nil), "")
+	c := b.dial()
+	_, err := c.Publish(ctx, newEvent(1, nil), "")
 	b.wantCode(err, transport.CodeUnavailable)
 	if !errors.Is(err, context.Canceled) {
 		b.Errorf("got %v, want it to wrap context.Canceled", err)
+	}
+	if b.fixture.GivesUpAlone {
+		if err := c.Close(); err != nil {
+			b.Errorf("close: %v", err)
+		}
 	}
 	await(b, gone, "end of the server's context")
 }

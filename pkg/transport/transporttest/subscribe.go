@@ -36,7 +36,6 @@ func subscribeRequest(b *bench) {
 	}
 	hello := transport.Hello{Protocol: 1, Cursor: "e/t/42", ClusterUID: "uid"}
 	dataType := codec.ManifestBundles.String()
-	c := b.dial()
 	for _, tc := range []struct {
 		ask  transport.Subscription
 		want transport.RawSubscription
@@ -46,12 +45,12 @@ func subscribeRequest(b *bench) {
 			transport.RawSubscription{Cluster: "cluster1", DataType: dataType, Hello: hello},
 		},
 		{
-			transport.Subscription{Filter: transport.Filter{Source: "hub1", DataType: codec.ManifestBundles}},
-			transport.RawSubscription{Source: "hub1", DataType: dataType},
+			transport.Subscription{Filter: transport.Filter{Source: "source1", DataType: codec.ManifestBundles}},
+			transport.RawSubscription{Source: "source1", DataType: dataType},
 		},
 	} {
 		var got transport.Accepted
-		err := c.Subscribe(b.Context(), tc.ask, func(a transport.Accepted) { got = a }, acceptAll)
+		err := b.dial().Subscribe(b.Context(), tc.ask, func(a transport.Accepted) { got = a }, acceptAll)
 		b.wantCode(err, transport.CodeNotFound)
 		seen := await(b, calls, "subscription at the server")
 		if diff := cmp.Diff(tc.want, seen.raw); diff != "" {
@@ -190,11 +189,11 @@ func subscribeCancelled(b *bench) {
 	}
 }
 
+// subscribeError: a transport may end the connection with the subscription.
 func subscribeError(b *bench) {
-	c := b.dial()
 	for name, tc := range serverErrors() {
 		b.accept(func(context.Context, transport.Stream) error { return tc[0] })
-		err := c.Subscribe(b.Context(), agentSubscription(), func(transport.Accepted) {}, acceptAll)
+		err := b.dial().Subscribe(b.Context(), agentSubscription(), func(transport.Accepted) {}, acceptAll)
 		if diff := cmp.Diff(tc[1], err); diff != "" {
 			b.Errorf("%s (-want +got):\n%s", name, diff)
 		}
@@ -302,7 +301,7 @@ func publishWhileHandling(b *bench) {
 // before it answers the Publish hangs a party that does not receive meanwhile.
 func publishAnsweredOnStream(b *bench) {
 	const answers = 500
-	asked, answered := make(chan struct{}), make(chan struct{})
+	asked, answered, published := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	b.accept(func(ctx context.Context, out transport.Stream) error {
 		select {
 		case <-asked:
@@ -316,6 +315,10 @@ func publishAnsweredOnStream(b *bench) {
 			}
 		}
 		close(answered)
+		select {
+		case <-published: // a transport may end the connection with the subscription
+		case <-ctx.Done():
+		}
 		return &transport.Error{Code: transport.CodeNotFound, Message: "done"}
 	})
 	b.server.publish = func(ctx context.Context, _ transport.Peer, _ []byte, _ string) (transport.Receipt, error) {
@@ -333,6 +336,7 @@ func publishAnsweredOnStream(b *bench) {
 	if _, err := c.Publish(b.Context(), newEvent(1, nil), "s"); err != nil {
 		b.Fatalf("publish: %v", err)
 	}
+	close(published)
 	b.wantCode(s.awaitEnd(), transport.CodeNotFound)
 	if handled != answers {
 		b.Errorf("%d of %d answers were delivered", handled, answers)

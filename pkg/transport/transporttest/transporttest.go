@@ -23,6 +23,9 @@ type Fixture struct {
 	// Peer is who the server must see at the other end; only Role and Name are
 	// looked at.
 	Peer transport.Peer
+	// GivesUpAlone: the server does not learn that the caller of a Publish gave up, as there is
+	// no such message, but for the end of the connection.
+	GivesUpAlone bool
 	// Cut fails the open connections as a broken network does. Dialing again
 	// succeeds, if need be after Cut has returned.
 	Cut func()

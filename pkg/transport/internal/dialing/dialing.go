@@ -1,0 +1,49 @@
+// Package dialing is what the transports do alike when they connect: through proxies, with
+// TLS, and with the same words when it fails.
+package dialing
+
+import (
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"errors"
+	"net"
+	"slices"
+
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// Roots returns what a peer's certificate was verified by, as [transport.Accepted] has it.
+func Roots(verified [][]*x509.Certificate) (roots []string) {
+	for _, chain := range verified {
+		sum := sha256.Sum256(chain[len(chain)-1].Raw)
+		if root := hex.EncodeToString(sum[:]); !slices.Contains(roots, root) {
+			roots = append(roots, root)
+		}
+	}
+	return roots
+}
+
+// Explain completes the error e of a Dial whose cause is about TLS: which side does not accept
+// the other, and what to look at. It reports whether the cause is one of these.
+func Explain(e *transport.Error, cause error) bool {
+	var (
+		untrusted *tls.CertificateVerificationError
+		plaintext tls.RecordHeaderError
+		netError  *net.OpError
+	)
+	switch {
+	case errors.As(cause, &untrusted):
+		e.Code, e.Next = transport.CodeUnauthenticated, transport.NextRefreshCredentials
+		e.Hint = "the broker's certificate is not accepted here: check the CA file, and that the certificate names this host"
+	case errors.As(cause, &netError) && netError.Op == "remote error":
+		e.Code, e.Next = transport.CodeUnauthenticated, transport.NextRefreshCredentials
+		e.Hint = "the broker refused the TLS handshake: check the client certificate, its expiry and the CA that signed it"
+	case errors.As(cause, &plaintext):
+		e.Hint = "the server does not speak TLS: check the port"
+	default:
+		return false
+	}
+	return true
+}

@@ -1,0 +1,292 @@
+package mqtt
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/hawser-io/hawser/internal/cmdline"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/pkg/transport"
+	"github.com/hawser-io/hawser/pkg/transport/mqtt/topic"
+)
+
+// File is the file of Open Cluster Management's mqtt driver: how to reach the broker, and the
+// topics. Its keys are those of the tags.
+type File struct {
+	// BrokerHost is host:port, or a URL; see Options.Broker.
+	BrokerHost string `json:"brokerHost"`
+	Username   string `json:"username"`
+	Password   string `json:"password"`
+
+	// KeepAlive is in seconds.
+	KeepAlive   *uint16           `json:"keepAlive"`
+	DialTimeout *cmdline.Duration `json:"dialTimeout"`
+	// PubQoS and SubQoS are read, and what is used is 1.
+	PubQoS *int `json:"pubQoS"`
+	SubQoS *int `json:"subQoS"`
+
+	Topics topic.Set `json:"topics"`
+
+	// Data is PEM and wins over the file of the same name.
+	CAFile         string `json:"caFile"`
+	CAData         []byte `json:"caData"`
+	ClientCertFile string `json:"clientCertFile"`
+	ClientCertData []byte `json:"clientCertData"`
+	ClientKeyFile  string `json:"clientKeyFile"`
+	ClientKeyData  []byte `json:"clientKeyData"`
+
+	// Unknown are the keys that mean nothing here, for the log. Open Cluster Management ignores
+	// what it does not know, so that one file can serve both.
+	Unknown []string `json:"-"`
+}
+
+// ReadFile reads and checks a file. insecure allows plaintext to a broker on this machine.
+func ReadFile(path string, insecure bool) (*File, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	f, err := ParseFile(b)
+	if err == nil {
+		err = f.validate(insecure)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return f, nil
+}
+
+// ParseFile reads what is in a file, YAML or JSON, and does not check it.
+func ParseFile(b []byte) (*File, error) {
+	f := &File{}
+	if err := yaml.Unmarshal(b, f); err != nil {
+		return nil, err
+	}
+	var keys map[string]json.RawMessage
+	if err := yaml.Unmarshal(b, &keys); err != nil {
+		return nil, err
+	}
+	f.unknownOf("", keys, reflect.TypeFor[File]())
+	if topics := keys["topics"]; topics != nil {
+		var inner map[string]json.RawMessage
+		if err := json.Unmarshal(topics, &inner); err != nil {
+			return nil, fmt.Errorf("topics: %w", err)
+		}
+		f.unknownOf("topics.", inner, reflect.TypeFor[topic.Set]())
+	}
+	slices.Sort(f.Unknown)
+	return f, nil
+}
+
+// unknownOf notes the keys that are none of a struct's.
+func (f *File) unknownOf(prefix string, keys map[string]json.RawMessage, of reflect.Type) {
+	var known []string
+	for field := range of.Fields() {
+		name := field.Tag.Get("json")
+		if i := slices.Index([]byte(name), ','); i >= 0 {
+			name = name[:i]
+		}
+		known = append(known, name)
+	}
+	for k := range keys {
+		if !slices.Contains(known, k) || k == "-" {
+			f.Unknown = append(f.Unknown, prefix+k)
+		}
+	}
+}
+
+// validate returns everything that is wrong, and what to do about it.
+func (f *File) validate(insecure bool) error {
+	errs := []error{f.validateBroker(insecure), f.validateTLS(insecure), f.Topics.Validate()}
+	if f.Password != "" && f.Username == "" {
+		errs = append(errs, errors.New("password: needs a username, without which brokers refuse it"))
+	}
+	if t := f.DialTimeout; t != nil && *t <= 0 {
+		errs = append(errs, fmt.Errorf("dialTimeout %s: use a positive duration, such as 60s", t))
+	}
+	for key, q := range map[string]*int{"pubQoS": f.PubQoS, "subQoS": f.SubQoS} {
+		if q != nil && (*q < 0 || *q > 2) {
+			errs = append(errs, fmt.Errorf("%s %d: use 1", key, *q))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (f *File) validateBroker(insecure bool) error {
+	e, secure, err := parseBroker(f.BrokerHost)
+	switch {
+	case err != nil:
+		return fmt.Errorf("brokerHost %.200q: use host:port, such as broker.example.com:8883, or a URL that begins with mqtts:// or wss://", f.BrokerHost)
+	case insecure && !cmdline.Loopback(e.host):
+		return fmt.Errorf("--insecure to %s: plaintext is allowed to a loopback address only, such as 127.0.0.1:1883", f.BrokerHost)
+	case secure != nil && *secure == insecure:
+		return fmt.Errorf("brokerHost %s: use mqtts:// or wss://, and mqtt:// or ws:// with --insecure only", f.BrokerHost)
+	}
+	return nil
+}
+
+func (f *File) validateTLS(insecure bool) error {
+	if insecure && f.hasTLS() {
+		return errors.New("--insecure and TLS settings exclude each other: drop one of them")
+	}
+	if f.hasCert() != f.hasKey() {
+		return errors.New("a client certificate needs its key and a key its certificate: set clientCertFile and clientKeyFile, or clientCertData and clientKeyData")
+	}
+	return nil
+}
+
+func (f *File) hasCert() bool { return f.ClientCertFile != "" || f.ClientCertData != nil }
+
+func (f *File) hasKey() bool { return f.ClientKeyFile != "" || f.ClientKeyData != nil }
+
+func (f *File) hasTLS() bool {
+	return f.hasCert() || f.hasKey() || f.CAFile != "" || f.CAData != nil
+}
+
+// Load reads a file and returns the options of a party, for NewDialer: the topics are checked to
+// be those of the party. Password, certificates and CA are read again for each connection, from
+// this file and from those that it names; the rest is not. A connection is encrypted unless
+// insecure is set: with a CA alone as well.
+func Load(path string, party transport.Filter, insecure bool, log *slog.Logger) (Options, *File, error) {
+	f, err := ReadFile(path, insecure)
+	if err != nil {
+		return Options{}, nil, err
+	}
+	if _, err := (routes{set: f.Topics}).filters(party, false); err != nil {
+		return Options{}, nil, fmt.Errorf("%s: %w", path, errors.Unwrap(err))
+	}
+	for key, q := range map[string]*int{"pubQoS": f.PubQoS, "subQoS": f.SubQoS} {
+		if q != nil && *q != qos {
+			log.Warn("another quality of service is configured than what is used, which is 1", "file", path, "key", key, "value", *q)
+		}
+	}
+	o := Options{Broker: f.BrokerHost, ClientID: ClientID(party), Topics: f.Topics, Insecure: insecure, Log: log}
+	if f.KeepAlive != nil {
+		o.KeepAlive = time.Duration(*f.KeepAlive) * time.Second
+	}
+	if f.DialTimeout != nil {
+		o.DialTimeout = time.Duration(*f.DialTimeout)
+	}
+	secrets := &secrets{path: path, insecure: insecure, log: log}
+	if err := secrets.use(f); err != nil {
+		return Options{}, nil, fmt.Errorf("%s: %w", path, err)
+	}
+	o.Login = secrets.login
+	if !insecure {
+		o.TLS = secrets.config
+	}
+	return o, f, nil
+}
+
+// secrets are what of a file is read again for each connection. What cannot be used is told to
+// the log, and what was before stays in use.
+type secrets struct {
+	path     string
+	insecure bool
+	log      *slog.Logger
+
+	mu    sync.Mutex // also held while tls runs
+	file  *File
+	files identity.Files // what tls reads, if that are files
+	tls   func() *tls.Config
+}
+
+func (s *secrets) login() Login {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refresh()
+	return Login{User: s.file.Username, Password: s.file.Password}
+}
+
+func (s *secrets) config() *tls.Config {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refresh()
+	return s.tls()
+}
+
+// refresh reads the file again.
+func (s *secrets) refresh() {
+	f, err := ReadFile(s.path, s.insecure)
+	if err == nil && !reflect.DeepEqual(f, s.file) {
+		err = s.use(f)
+	}
+	if err != nil {
+		s.log.Error("the configuration of the broker cannot be used, the previous one stays in use", "error", err)
+	}
+}
+
+// use takes over what f says.
+func (s *secrets) use(f *File) error {
+	files := identity.Files{CA: f.CAFile, Cert: f.ClientCertFile, Key: f.ClientKeyFile}
+	switch {
+	case s.insecure:
+	case f.CAData == nil && f.ClientCertData == nil && f.ClientKeyData == nil:
+		if s.tls != nil && files == s.files {
+			break // it reads them again itself
+		}
+		config, err := files.TLS(func(err error) { s.log.Error("tls files", "error", err) })
+		if err != nil {
+			return err
+		}
+		s.files, s.tls = files, config
+	default:
+		config, err := f.static()
+		if err != nil {
+			return err
+		}
+		s.files, s.tls = identity.Files{}, func() *tls.Config {
+			if c, err := f.static(); err == nil { // files that it names may have changed
+				config = c
+			} else {
+				s.log.Error("tls files changed and cannot be used, the previous ones stay in use", "error", err)
+			}
+			return config
+		}
+	}
+	s.file = f
+	return nil
+}
+
+// static is the TLS configuration where some of it is in the file itself.
+func (f *File) static() (*tls.Config, error) {
+	ca, err1 := content(f.CAData, f.CAFile)
+	cert, err2 := content(f.ClientCertData, f.ClientCertFile)
+	key, err3 := content(f.ClientKeyData, f.ClientKeyFile)
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return nil, err
+	}
+	c := &tls.Config{MinVersion: tls.VersionTLS12}
+	if cert != nil {
+		pair, err := tls.X509KeyPair(cert, key)
+		if err != nil {
+			return nil, fmt.Errorf("client certificate and key: %w", err)
+		}
+		c.Certificates = []tls.Certificate{pair}
+	}
+	if ca != nil {
+		if c.RootCAs = x509.NewCertPool(); !c.RootCAs.AppendCertsFromPEM(ca) {
+			return nil, errors.New("caData, or the file in caFile, holds no PEM certificate")
+		}
+	}
+	return c, nil
+}
+
+// content is data, or what the file holds; nil if there is neither.
+func content(data []byte, file string) ([]byte, error) {
+	if data != nil || file == "" {
+		return data, nil
+	}
+	return os.ReadFile(file)
+}

@@ -1,0 +1,207 @@
+package mqtt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+	"github.com/eclipse/paho.golang/paho"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+	"github.com/hawser-io/hawser/pkg/transport/mqtt/property"
+)
+
+// Conn is one connection to a broker. No lock is held across a call, and publishing and receiving
+// do not wait for each other, unless the broker sends more than it may (see maxQueued).
+type Conn struct {
+	dialer    *Dialer
+	client    *paho.Client
+	link      *link
+	pinger    *pinger
+	maxPacket int // that we take
+	roots     []string
+
+	// hawser: the broker announced itself as one of ours. brokerPacket is the largest packet it
+	// takes, 0 if it does not say.
+	hawser       bool
+	brokerPacket int
+	since        time.Time // the CONNACK
+
+	// turn is taken for a SUBSCRIBE or an UNSUBSCRIBE, so that they stay in order.
+	turn   chan struct{}
+	closed atomic.Bool
+	tasks  sync.WaitGroup // UNSUBSCRIBEs that wait for their answer
+
+	endOnce sync.Once
+	end     *transport.Error
+
+	mu       sync.Mutex      // tasks are added under it
+	reported map[string]bool // reasons of drops that the log has heard of
+}
+
+var _ transport.Conn = (*Conn)(nil)
+
+// connected takes over what the CONNACK says.
+func (c *Conn) connected(ca *paho.Connack) error {
+	c.since = time.Now()
+	_, c.hawser = property.Announced(userPropertiesOf(ca.Properties.User))
+	if ca.Properties.MaximumPacketSize != nil {
+		c.brokerPacket = int(*ca.Properties.MaximumPacketSize)
+	}
+	if ca.Properties.MaximumQoS != nil && *ca.Properties.MaximumQoS < qos {
+		return &transport.Error{
+			Code: transport.CodeInvalid, Next: transport.NextStop,
+			Message: "the broker " + c.dialer.opts.Broker + " takes messages of QoS 0 only, which it may lose",
+			Hint:    "allow QoS 1 at the broker",
+		}
+	}
+	if ca.Properties.AssignedClientID != "" {
+		c.dialer.opts.Log.Warn("the broker gave this client another id", "broker", c.dialer.opts.Broker,
+			"client_id", c.dialer.opts.ClientID, "assigned", ca.Properties.AssignedClientID)
+	}
+	return nil
+}
+
+// Close implements [transport.Conn]. It says goodbye, so that no will is published.
+func (c *Conn) Close() error {
+	c.mu.Lock()
+	again := c.closed.Swap(true)
+	c.mu.Unlock()
+	if again {
+		<-c.client.Done()
+		return nil
+	}
+	// Writers that wait for a broker which reads nothing must not hold this up.
+	_ = c.link.stream.SetWriteDeadline(time.Now().Add(lastWords)) // fails if it is closed already
+	_ = c.client.Disconnect(&paho.Disconnect{ReasonCode: byte(property.Success)})
+	c.tasks.Wait()
+	return nil
+}
+
+// Publish implements [transport.Publisher]. An event that cannot be encoded, or for which the
+// configuration has no topic, is CodeInvalid, one that MQTT or the broker cannot carry
+// CodeTooLarge; neither leaves the process. The broker acknowledges in the order in which it
+// likes, so publishes run side by side, as many as it allows.
+func (c *Conn) Publish(ctx context.Context, e codec.Event, subscriptionID string) (transport.Receipt, error) {
+	p, err := c.dialer.topics.publish(e, subscriptionID, c.hawser)
+	if err != nil {
+		return transport.Receipt{}, err
+	}
+	size := publishSize(p.Packet())
+	if limit := c.sendLimit(); size > limit {
+		return transport.Receipt{}, &transport.Error{
+			Code: transport.CodeTooLarge, Next: transport.NextStop,
+			Message: fmt.Sprintf("the event takes an MQTT packet of %d bytes, at most %d are taken", size, limit),
+			Hint:    "make the work smaller or split it",
+		}
+	}
+	o := &c.dialer.opts
+	callCtx, cancel := context.WithTimeout(ctx, o.PublishTimeout)
+	defer cancel()
+	answer, err := c.client.Publish(callCtx, p)
+	switch {
+	case answer != nil:
+		return c.answered(p.Topic, answer)
+	case ctx.Err() != nil:
+		return transport.Receipt{}, contextError(ctx, "the event was not published")
+	case callCtx.Err() != nil:
+		if c.link.window.stuck(size, o.PublishTimeout) {
+			// MQTT repeats nothing on a connection: what is lost would take its room for ever.
+			c.link.stream.fail(fmt.Errorf("it acknowledges nothing, for %v", o.PublishTimeout))
+		}
+		return transport.Receipt{}, &transport.Error{
+			Code: transport.CodeDeadline, Message: "the broker did not acknowledge the event within " + o.PublishTimeout.String(),
+		}
+	case errors.Is(err, paho.ErrInvalidArguments):
+		return transport.Receipt{}, invalid("the broker cannot take the event", err)
+	}
+	return transport.Receipt{}, c.gone()
+}
+
+// answered reads a PUBACK.
+func (c *Conn) answered(topic string, answer *paho.PublishResponse) (transport.Receipt, error) {
+	reason, properties := property.Reason(answer.ReasonCode), userPropertiesOf(answer.Properties.User)
+	receipt := property.ReceiptOf(properties)
+	if reason.Failed() {
+		e := property.Refusal{Reason: reason, Text: answer.Properties.ReasonString, Properties: properties}.Error()
+		return transport.Receipt{Revision: receipt.Revision}, e
+	}
+	if reason == property.NoMatchingSubscribers {
+		// A hint only: brokers say it falsely, and leave it out where it is true.
+		receipt.Unheard = true
+		c.dialer.opts.Metrics.unheard()
+		c.dialer.opts.Log.Debug("the broker says that nobody has subscribed to what was published", "broker", c.dialer.opts.Broker, "topic", topic)
+	}
+	return receipt, nil
+}
+
+// sendLimit returns the size of the largest packet that may be sent.
+func (c *Conn) sendLimit() int {
+	if c.brokerPacket > 0 {
+		return min(c.brokerPacket, c.maxPacket)
+	}
+	return c.maxPacket
+}
+
+// gone is the error of a call whose connection ended.
+func (c *Conn) gone() *transport.Error {
+	return &transport.Error{Code: transport.CodeUnavailable, Message: "the connection to " + c.dialer.opts.Broker + " is gone", Err: c.ended()}
+}
+
+// ended returns why the connection is over. It must be.
+func (c *Conn) ended() *transport.Error {
+	c.endOnce.Do(func() { c.end = c.whyEnded() })
+	return c.end
+}
+
+func (c *Conn) whyEnded() *transport.Error {
+	broker, farewell, cause := c.dialer.opts.Broker, c.link.end(), c.link.stream.failure()
+	lived := time.Since(c.since)
+	switch {
+	case c.closed.Load():
+		return &transport.Error{Code: transport.CodeUnavailable, Message: "the connection to " + broker + " was closed"}
+	case farewell == nil && !c.hawser && isBareEnd(cause) && lived < soon:
+		return c.takenOver(fmt.Sprintf("the connection to %s ended %v after it began, and the broker did not say why: another client may have come", broker, lived.Round(time.Millisecond)), cause)
+	case farewell == nil && cause == nil:
+		return &transport.Error{Code: transport.CodeUnavailable, Message: "the connection to " + broker + " is broken", Err: errProtocol}
+	case farewell == nil:
+		c.dialer.takeover.quiet(lived)
+		return &transport.Error{Code: transport.CodeUnavailable, Message: "the connection to " + broker + " is broken", Err: cause}
+	}
+	r := refusalOf(farewell)
+	switch r.Reason {
+	case property.TakenOver:
+		return c.takenOver("another client has come to "+broker, nil)
+	case property.PacketTooLarge:
+		e := r.Error()
+		e.Code, e.Next = transport.CodeUnavailable, transport.NextBackOff // the event was told its own error
+		return e
+	case property.Success: // a normal goodbye, of which MQTT 5 knows none from a broker
+		return &transport.Error{Code: transport.CodeUnavailable, Message: "the broker " + broker + " ended the connection"}
+	}
+	c.dialer.takeover.quiet(lived)
+	return r.Error()
+}
+
+// refusalOf reads a DISCONNECT.
+func refusalOf(d *packets.Disconnect) property.Refusal {
+	r := property.Refusal{Reason: property.Reason(d.ReasonCode)}
+	if d.Properties != nil {
+		r.Text, r.Properties = d.Properties.ReasonString, userProperties(d.Properties.User)
+	}
+	return r
+}
+
+// contextError is what a call returns whose caller gave up.
+func contextError(ctx context.Context, message string) *transport.Error {
+	e := &transport.Error{Code: transport.CodeUnavailable, Message: message, Err: ctx.Err()}
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		e.Code = transport.CodeDeadline
+	}
+	return e
+}

@@ -1,0 +1,304 @@
+package mqtt
+
+import (
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/eclipse/paho.golang/packets"
+)
+
+const (
+	// receiveMaximum is how many messages the broker may have sent that are not accepted yet.
+	receiveMaximum = 64
+	// maxQueued bounds their bytes, also when a broker sends more messages than it may: then
+	// nothing more is read until some were accepted.
+	maxQueued = 16 << 20
+	// messageWeight is what a message takes beside its text, propertyWeight a property.
+	messageWeight, propertyWeight = 512, 64
+	// acksAtOnce is how many accepted messages may wait for their acknowledgement while the
+	// next one is handled. It is far below receiveMaximum.
+	acksAtOnce = 8
+)
+
+// message is a PUBLISH that arrived.
+type message struct {
+	packet *packets.Publish // nil once it is done
+	id     uint16           // its packet id, 0 for QoS 0
+	size   int
+	left   int // subscriptions that have to accept it
+}
+
+// inbox is what arrived and is not acknowledged. Messages are acknowledged in the order in which
+// they came, as MQTT wants it, each when every subscription that it is for has accepted it.
+type inbox struct {
+	// acknowledge sends PUBACKs in this order.
+	acknowledge func(ids []uint16)
+	// dropped hears of messages that nobody here subscribed to.
+	dropped func(p *packets.Publish)
+
+	acking sync.Mutex // held while acknowledgements are sent, so that they stay in order
+
+	mu sync.Mutex
+	// keeps: the broker keeps what is not acknowledged for the next connection.
+	keeps  bool
+	order  []*message
+	subs   []*subscription
+	bytes  int
+	room   chan struct{} // closed when bytes shrink; nil when nobody waits
+	closed bool
+}
+
+// subscription is one Subscribe that runs. Its fields are the inbox's.
+type subscription struct {
+	filters []string
+	queue   []*message
+	wake    chan struct{} // has one element when something was added
+	ready   bool          // the broker has accepted it
+}
+
+// keepUnaccepted says that the broker keeps what is not acknowledged for the next connection.
+func (b *inbox) keepUnaccepted() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.keeps = true
+}
+
+// push adds a message; it waits while the inbox is full.
+func (b *inbox) push(p *packets.Publish) {
+	m := &message{packet: p, id: p.PacketID, size: messageWeight + len(p.Payload) + len(p.Topic)}
+	if p.QoS == 0 {
+		m.id = 0
+	}
+	for i := range p.Properties.User {
+		m.size += propertyWeight + len(p.Properties.User[i].Key) + len(p.Properties.User[i].Value)
+	}
+	flush := false
+	b.mu.Lock()
+	for b.bytes > maxQueued && !b.closed {
+		if !b.anyReady() {
+			// t1 a session that the broker kept brings more than fits, t2 its acknowledgement of
+			// our SUBSCRIBE comes behind that, and would never be read. A party that subscribes
+			// asks for what it lacks, so nothing is lost that is let go here.
+			b.letGo()
+			flush = true
+			continue
+		}
+		room := b.waitForRoom()
+		b.mu.Unlock()
+		<-room
+		b.mu.Lock()
+	}
+	b.order = append(b.order, m)
+	b.bytes += m.size
+	unclaimed := !b.hand(m) && (len(b.subs) > 0 || !b.keeps)
+	if unclaimed {
+		b.done(m)
+	}
+	b.mu.Unlock()
+	if unclaimed {
+		b.dropped(p)
+	}
+	if unclaimed || flush {
+		b.flush()
+	}
+}
+
+// hand gives m to the subscriptions that it is for, and reports whether there are any.
+func (b *inbox) hand(m *message) bool {
+	for _, s := range b.subs {
+		if slices.ContainsFunc(s.filters, func(f string) bool { return matches(f, m.packet.Topic) }) {
+			m.left++
+			s.queue = append(s.queue, m)
+			s.notify()
+		}
+	}
+	return m.left > 0
+}
+
+func (s *subscription) notify() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (b *inbox) anyReady() bool {
+	return slices.ContainsFunc(b.subs, func(s *subscription) bool { return s.ready })
+}
+
+// letGo gives up all messages.
+func (b *inbox) letGo() {
+	for _, s := range b.subs {
+		s.queue = nil
+	}
+	for _, m := range b.order {
+		b.done(m)
+	}
+}
+
+func (b *inbox) waitForRoom() <-chan struct{} {
+	if b.room == nil {
+		b.room = make(chan struct{})
+	}
+	return b.room
+}
+
+func (b *inbox) madeRoom() {
+	if b.room != nil {
+		close(b.room)
+		b.room = nil
+	}
+}
+
+// full reports whether nothing is read because the party is slow.
+func (b *inbox) full() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.room != nil
+}
+
+// done marks a message as accepted.
+func (b *inbox) done(m *message) {
+	if m.packet == nil {
+		return
+	}
+	m.packet, m.left = nil, 0
+	b.bytes -= m.size
+	b.madeRoom()
+}
+
+// flush acknowledges what is done, as far as nothing before it is not.
+func (b *inbox) flush() {
+	b.acking.Lock()
+	defer b.acking.Unlock()
+	var ids []uint16
+	b.mu.Lock()
+	n := 0
+	for ; n < len(b.order) && b.order[n].packet == nil; n++ {
+		if b.order[n].id != 0 {
+			ids = append(ids, b.order[n].id)
+		}
+	}
+	b.order = slices.Delete(b.order, 0, n)
+	b.mu.Unlock()
+	if len(ids) > 0 {
+		b.acknowledge(ids)
+	}
+}
+
+// add begins a subscription. It gets what waits for one.
+func (b *inbox) add(filters []string) *subscription {
+	s := &subscription{filters: filters, wake: make(chan struct{}, 1)}
+	var foreign []*packets.Publish
+	b.mu.Lock()
+	b.subs = append(b.subs, s)
+	for _, m := range b.order {
+		if m.packet != nil && m.left == 0 && !b.hand(m) {
+			foreign = append(foreign, m.packet)
+			b.done(m)
+		}
+	}
+	b.mu.Unlock()
+	for _, p := range foreign {
+		b.dropped(p)
+	}
+	b.flush()
+	return s
+}
+
+// accepted says that the broker has accepted the subscription.
+func (b *inbox) accepted(s *subscription) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s.ready = true
+}
+
+// remove ends a subscription. What it has not accepted waits for the next one, if the broker
+// keeps it too.
+func (b *inbox) remove(s *subscription) {
+	b.mu.Lock()
+	b.subs = slices.DeleteFunc(b.subs, func(o *subscription) bool { return o == s })
+	for _, m := range s.queue {
+		if m.left--; m.left <= 0 && !b.keeps {
+			b.done(m)
+		}
+	}
+	s.queue = nil
+	b.mu.Unlock()
+	b.flush()
+}
+
+// orphaned returns those of the filters of s, which is removed, that no subscription has.
+func (b *inbox) orphaned(s *subscription) []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(s.filters), func(f string) bool {
+		return slices.ContainsFunc(b.subs, func(o *subscription) bool { return slices.Contains(o.filters, f) })
+	})
+}
+
+// next takes the next message of s; false when there is none at the moment.
+func (b *inbox) next(s *subscription) (*message, *packets.Publish, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(s.queue) == 0 {
+		return nil, nil, false
+	}
+	m := s.queue[0]
+	s.queue = slices.Delete(s.queue, 0, 1)
+	return m, m.packet, true
+}
+
+// handled says that s has accepted m.
+func (b *inbox) handled(s *subscription, m *message) {
+	b.mu.Lock()
+	if m.left--; m.left <= 0 {
+		b.done(m)
+	}
+	waiting := 0
+	for waiting < len(b.order) && b.order[waiting].packet == nil {
+		waiting++
+	}
+	now := len(s.queue) == 0 || waiting >= acksAtOnce
+	b.mu.Unlock()
+	if now {
+		b.flush()
+	}
+}
+
+// refused says that s has not accepted m, and ends.
+func (b *inbox) refused(s *subscription, m *message) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s.queue = append([]*message{m}, s.queue...)
+}
+
+// close ends all waiting.
+func (b *inbox) close() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed = true
+	b.madeRoom()
+	for _, s := range b.subs {
+		s.notify()
+	}
+}
+
+// matches reports whether a topic matches a filter of ours, whose "+" stand for one level.
+func matches(filter, topic string) bool {
+	if shared, ok := strings.CutPrefix(filter, "$share/"); ok {
+		_, filter, _ = strings.Cut(shared, "/")
+	}
+	for {
+		f, restFilter, moreFilter := strings.Cut(filter, "/")
+		t, restTopic, moreTopic := strings.Cut(topic, "/")
+		if f != "+" && f != t || moreFilter != moreTopic {
+			return false
+		}
+		if !moreFilter {
+			return true
+		}
+		filter, topic = restFilter, restTopic
+	}
+}

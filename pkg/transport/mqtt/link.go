@@ -1,0 +1,226 @@
+package mqtt
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math"
+	"sync"
+
+	"github.com/eclipse/paho.golang/packets"
+	"github.com/eclipse/paho.golang/paho/log"
+	"github.com/eclipse/paho.golang/paho/session"
+
+	"github.com/hawser-io/hawser/pkg/transport/mqtt/property"
+)
+
+// errLost is what a call learns whose connection ended; why is asked of the Conn.
+var errLost = session.ErrNoConnection
+
+// errProtocol is the error about a broker that does not keep to MQTT 5.
+var errProtocol = errors.New("it does not keep to MQTT 5")
+
+// link is the state of one MQTT connection: what we asked and the broker has not answered, and
+// what arrived and is not accepted yet. It takes the place of paho's session state, which lives
+// longer than a connection, sends again what may never fit, counts wrongly then, and leaves
+// calls waiting whose answer cannot come.
+type link struct {
+	stream *stream
+	inbox  *inbox
+	window window
+
+	mu       sync.Mutex
+	requests map[uint16]request // by packet id
+	last     uint16             // the packet id given out last
+	ended    bool
+	farewell *packets.Disconnect // of the broker, nil if there was none
+	over     chan struct{}       // closed when ended
+}
+
+var _ session.SessionManager = (*link)(nil)
+
+// request is what the broker has not answered yet.
+type request struct {
+	kind   byte // of the answer
+	answer chan<- packets.ControlPacket
+	size   int // of a PUBLISH
+}
+
+func newLink(s *stream, in *inbox) *link {
+	return &link{stream: s, inbox: in, requests: map[uint16]request{}, over: make(chan struct{})}
+}
+
+// What may be on its way to a stock broker, whatever larger numbers it allows: every stock broker
+// that we know takes this much. To a Hawser broker it is what that says, and this at most.
+const (
+	stockInFlight, stockInFlightBytes = 20, 64 << 10
+	hawserInFlight                    = 1024
+)
+
+// ConAckReceived implements [session.SessionManager].
+func (l *link) ConAckReceived(_ io.Writer, _ *packets.Connect, ca *packets.Connack) error {
+	count := math.MaxUint16
+	if ca.Properties.ReceiveMaximum != nil {
+		count = int(*ca.Properties.ReceiveMaximum)
+	}
+	if count == 0 {
+		return errProtocol
+	}
+	if _, hawser := property.Announced(userProperties(ca.Properties.User)); hawser {
+		l.window.open(min(count, hawserInFlight), 0)
+		return nil
+	}
+	l.inbox.keepUnaccepted()
+	l.window.open(min(count, stockInFlight), stockInFlightBytes)
+	return nil
+}
+
+// AddToSession implements [session.SessionManager]: it waits for room if packet is a PUBLISH,
+// and gives it a packet id. answer is sent the answer, or an empty packet when there will be
+// none.
+func (l *link) AddToSession(ctx context.Context, packet session.Packet, answer chan<- packets.ControlPacket) error {
+	r := request{answer: answer}
+	switch p := packet.(type) {
+	case *packets.Publish:
+		r.kind, r.size = packets.PUBACK, publishSize(p)
+		if err := l.window.acquire(ctx, r.size); err != nil {
+			return err
+		}
+	case *packets.Subscribe:
+		r.kind = packets.SUBACK
+	case *packets.Unsubscribe:
+		r.kind = packets.UNSUBACK
+	default:
+		return errProtocol
+	}
+	id, err := l.register(r)
+	if err != nil {
+		if r.size > 0 {
+			l.window.release(r.size)
+		}
+		return err
+	}
+	packet.SetIdentifier(id)
+	return nil
+}
+
+func (l *link) register(r request) (uint16, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended {
+		return 0, errLost
+	}
+	if len(l.requests) == math.MaxUint16 {
+		return 0, session.ErrPacketIdentifiersExhausted
+	}
+	for {
+		if l.last++; l.last == 0 {
+			l.last = 1
+		}
+		if _, taken := l.requests[l.last]; !taken {
+			l.requests[l.last] = r
+			return l.last, nil
+		}
+	}
+}
+
+// PacketReceived implements [session.SessionManager].
+func (l *link) PacketReceived(recv *packets.ControlPacket, _ chan<- *packets.Publish) error {
+	switch p := recv.Content.(type) {
+	case *packets.Publish:
+		if p.QoS != 1 || p.PacketID == 0 {
+			return l.violated()
+		}
+		l.inbox.push(p)
+		return nil
+	case *packets.Puback, *packets.Suback, *packets.Unsuback:
+		return l.answered(recv)
+	}
+	return l.violated() // those of QoS 2
+}
+
+func (l *link) answered(recv *packets.ControlPacket) error {
+	l.mu.Lock()
+	id := recv.PacketID()
+	r, known := l.requests[id]
+	good := !known || r.kind == recv.Type
+	if known && good {
+		delete(l.requests, id)
+	}
+	l.mu.Unlock()
+	switch {
+	case !good:
+		return l.violated()
+	case known: // else it answers what nobody asked, which harms nobody
+		if r.size > 0 {
+			l.window.release(r.size)
+		}
+		r.answer <- *recv // has room for one
+	}
+	return nil
+}
+
+func (l *link) violated() error {
+	l.stream.fail(errProtocol)
+	return errProtocol
+}
+
+// ConnectionLost implements [session.SessionManager]: it ends all calls. paho calls it at once
+// with the broker's DISCONNECT if there is one, and when the connection is closed.
+func (l *link) ConnectionLost(farewell *packets.Disconnect) error {
+	l.mu.Lock()
+	if l.ended {
+		l.mu.Unlock()
+		return nil
+	}
+	l.ended, l.farewell = true, farewell
+	requests := l.requests
+	l.requests = map[uint16]request{}
+	close(l.over)
+	l.mu.Unlock()
+
+	l.window.close()
+	l.inbox.close()
+	largest := largestOf(requests)
+	for id, r := range requests {
+		if farewell != nil && id == largest && property.Reason(farewell.ReasonCode) == property.PacketTooLarge {
+			// Of all that was on its way only one can have been too large. Without this its
+			// sender would publish it again on each later connection.
+			r.answer <- packets.ControlPacket{FixedHeader: packets.FixedHeader{Type: packets.PUBACK}, Content: &packets.Puback{
+				PacketID: id, ReasonCode: farewell.ReasonCode, Properties: &packets.Properties{},
+			}}
+			continue
+		}
+		r.answer <- packets.ControlPacket{}
+	}
+	return nil
+}
+
+// largestOf returns the packet id of the largest PUBLISH, 0 if there is none.
+func largestOf(requests map[uint16]request) (id uint16) {
+	for i, r := range requests {
+		if r.size > requests[id].size {
+			id = i
+		}
+	}
+	return id
+}
+
+// end returns the broker's DISCONNECT, nil if there was none.
+func (l *link) end() *packets.Disconnect {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.farewell
+}
+
+// Ack implements [session.SessionManager]. The inbox acknowledges.
+func (l *link) Ack(*packets.Publish) error { return nil }
+
+// Close implements [session.SessionManager].
+func (l *link) Close() error { return l.ConnectionLost(nil) }
+
+// SetErrorLogger implements [session.SessionManager].
+func (l *link) SetErrorLogger(log.Logger) {}
+
+// SetDebugLogger implements [session.SessionManager].
+func (l *link) SetDebugLogger(log.Logger) {}

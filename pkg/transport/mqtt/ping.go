@@ -1,0 +1,97 @@
+package mqtt
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+	"github.com/eclipse/paho.golang/paho/log"
+)
+
+// pinger asks a silent broker whether it is there. It differs from paho's in what silence
+// means: only while we are ready to read, so that a slow party is not taken for a dead broker.
+type pinger struct {
+	stream *stream
+	// stalled reports whether nothing is read because the party is slow.
+	stalled func() bool
+
+	mu             sync.Mutex
+	sent, received time.Time // the last packets
+	asked          time.Time // since when an answer is waited for; zero when none is
+}
+
+// Run implements [paho.Pinger]: MQTT wants a packet of ours within keepAlive seconds, and we
+// want one of the broker's.
+func (p *pinger) Run(ctx context.Context, _ net.Conn, keepAlive uint16) error {
+	if keepAlive == 0 {
+		return nil
+	}
+	interval := time.Duration(keepAlive) * time.Second
+	p.PacketSent()
+	p.PacketReceived()
+	tick := time.NewTicker(interval / 4)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		due, err := p.look(time.Now(), interval)
+		if err != nil {
+			p.stream.fail(err)
+			return err
+		}
+		if !due {
+			continue
+		}
+		if _, err := packets.NewControlPacket(packets.PINGREQ).WriteTo(p.stream); err != nil {
+			return err
+		}
+		p.PacketSent()
+	}
+}
+
+// look says whether it is time to ask, or why the broker counts as gone.
+func (p *pinger) look(now time.Time, interval time.Duration) (due bool, err error) {
+	stalled := p.stalled()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if stalled || p.received.After(p.asked) {
+		p.asked = time.Time{}
+	}
+	if !p.asked.IsZero() && now.Sub(p.asked) >= interval {
+		return false, fmt.Errorf("it did not answer a ping within %v", interval)
+	}
+	heard := p.asked.IsZero() && now.Sub(p.received) < interval/2
+	if now.Sub(p.sent) < interval/2 && (heard || !p.asked.IsZero()) {
+		return false, nil
+	}
+	if p.asked.IsZero() && !stalled {
+		p.asked = now
+	}
+	return true, nil
+}
+
+// PacketSent implements [paho.Pinger].
+func (p *pinger) PacketSent() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sent = time.Now()
+}
+
+// PacketReceived implements [paho.Pinger].
+func (p *pinger) PacketReceived() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.received = time.Now()
+}
+
+// PingResp implements [paho.Pinger].
+func (p *pinger) PingResp() {}
+
+// SetDebug implements [paho.Pinger].
+func (p *pinger) SetDebug(log.Logger) {}

@@ -1,0 +1,123 @@
+package mqtt
+
+import (
+	"errors"
+
+	"github.com/eclipse/paho.golang/paho"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+	"github.com/hawser-io/hawser/pkg/transport/mqtt/property"
+	"github.com/hawser-io/hawser/pkg/transport/mqtt/topic"
+)
+
+// routes says where events go and come from.
+type routes struct{ set topic.Set }
+
+// shared reports whether a subscription is shared with others.
+func (r routes) shared() bool {
+	for _, pattern := range []string{r.set.SourceEvents, r.set.AgentEvents} {
+		if t, err := topic.Parse(pattern); err == nil && t.Group != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// filters returns what a party subscribes to.
+func (r routes) filters(f transport.Filter, hawser bool) ([]string, error) {
+	if f.Source != "" {
+		source, err := topic.NewSource(r.set, f.Source)
+		if err != nil {
+			return nil, invalid("these topics are not those of the source "+f.Source, err)
+		}
+		return source.Filters(hawser), nil
+	}
+	agent, err := topic.NewAgent(r.set, f.Cluster)
+	if err != nil {
+		return nil, invalid("these topics are not those of the agent of "+f.Cluster, err)
+	}
+	return agent.Filters(hawser), nil
+}
+
+// publish makes the message of an event. The errors are CodeInvalid, or CodeTooLarge where a text
+// is longer than MQTT can carry.
+func (r routes) publish(e codec.Event, subscriptionID string, hawser bool) (*paho.Publish, error) {
+	m, err := codec.ToMessage(e)
+	if err != nil {
+		return nil, invalid("the event cannot be encoded", err)
+	}
+	if err := m.Fits(); err != nil {
+		tooLarge := invalid("the event does not fit into an MQTT packet", err)
+		tooLarge.Code = transport.CodeTooLarge
+		return nil, tooLarge
+	}
+	name, err := r.topic(e, hawser)
+	if err != nil {
+		return nil, invalid("the event has no topic", err)
+	}
+	p := &paho.Publish{QoS: qos, Topic: name, Payload: m.Payload, Properties: &paho.PublishProperties{ContentType: m.ContentType}}
+	if hawser {
+		m.Properties = append(m.Properties, property.SubscriptionID(subscriptionID)...)
+	}
+	p.Properties.User = make(paho.UserProperties, len(m.Properties))
+	for i, u := range m.Properties {
+		p.Properties.User[i] = paho.UserProperty{Key: u.Key, Value: u.Value}
+	}
+	return p, nil
+}
+
+// topic returns where an event is published, which its type tells: a spec of a source, or a
+// status of an agent. An event of Hawser's own is an agent's if it names a cluster.
+func (r routes) topic(e codec.Event, hawser bool) (string, error) {
+	cluster, _, err := codec.StringExtension(e, codec.ExtClusterName)
+	if err != nil {
+		return "", err
+	}
+	original, _, err := codec.StringExtension(e, codec.ExtOriginalSource)
+	if err != nil {
+		return "", err
+	}
+	t, err := codec.ParseEventType(e.Type())
+	if err != nil {
+		t = codec.EventType{} // outside the grammar
+	}
+	if fromSource(t, cluster) {
+		source, err := topic.NewSource(r.set, e.Source())
+		if err != nil {
+			return "", err
+		}
+		return source.Topic(t, cluster, hawser)
+	}
+	agent, err := topic.NewAgent(r.set, cluster)
+	if err != nil {
+		return "", err
+	}
+	return agent.Topic(t, original, hawser)
+}
+
+// fromSource reports whether an event is one of a source.
+func fromSource(t codec.EventType, cluster string) bool {
+	row, known := codec.Lookup(t.DataType)
+	from := row.SpecFrom
+	if t.Subresource == codec.Status {
+		from = row.StatusFrom
+	}
+	switch {
+	case !known:
+		return cluster == ""
+	case t.Action == codec.ResyncRequest: // the receiver of that subresource asks
+		return !from.Has(codec.FromSource)
+	}
+	return from.Has(codec.FromSource)
+}
+
+// invalid is the error about an event or a subscription that can never be taken.
+func invalid(message string, err error) *transport.Error {
+	e := &transport.Error{Code: transport.CodeInvalid, Next: transport.NextStop, Message: message, Err: err}
+	var attribute *codec.AttributeError
+	if errors.As(err, &attribute) {
+		e.Attribute = attribute.Attribute
+	}
+	return e
+}

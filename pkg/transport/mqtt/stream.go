@@ -1,0 +1,255 @@
+package mqtt
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// writeTimeout is how long a broker may take nothing before the connection counts as dead.
+	writeTimeout = 20 * time.Second
+	// lastWords is how long a failed write waits for the reader, which may still find the
+	// broker's reason in what arrived before the connection broke.
+	lastWords = time.Second
+	// maxOther is the largest packet that is no PUBLISH, and maxProperties how much of a PUBLISH
+	// its properties may be, bytes: what they take once they are read is a multiple.
+	maxOther      = 1 << 20
+	maxProperties = 1 << 20
+)
+
+// Types of MQTT packets that are looked at here.
+const (
+	typeConnack  = 2
+	typePublish  = 3
+	typePuback   = 4
+	typePubcomp  = 7
+	typeSuback   = 9
+	typeUnsuback = 11
+	typePingresp = 13
+	typeDisconn  = 14
+)
+
+// emptied is the payload of a PUBLISH from which properties and payload were taken because
+// they are too large.
+const emptied = "\x00too large"
+
+// errForeign is the error about bytes that no broker sends.
+var errForeign = errors.New("it sent what is no packet of an MQTT broker")
+
+// stream is the connection below paho.
+//
+// Reading looks at the beginning of each packet, because paho allocates whatever length is
+// announced: packets above the limit that we told the broker do not get through. A PUBLISH is
+// not refused for its size but emptied: on a broker that does not keep to the limit anybody
+// could end the connection otherwise, again and again.
+//
+// Writing collects what paho writes in pieces into packets, and the packets of writers that
+// wait for each other into one write, each with a deadline. paho calls Lock and Unlock around
+// a packet.
+type stream struct {
+	net.Conn
+	maxPacket int
+
+	r        *bufio.Reader
+	welcomed bool   // the CONNACK, which comes first, has begun
+	head     []byte // of the packet that is being read: what was looked at
+	rest     int    // of it behind head
+	tooBig   func(topic string, size int)
+	stopped  atomic.Bool // we closed it ourselves
+
+	writers atomic.Int32 // that wait for the lock
+	writing sync.Mutex
+	w       *bufio.Writer
+
+	mu    sync.Mutex
+	cause error // why it failed, the first
+}
+
+func newStream(c net.Conn, maxPacket int, tooBig func(topic string, size int)) *stream {
+	return &stream{Conn: c, maxPacket: maxPacket, tooBig: tooBig, r: bufio.NewReaderSize(c, 16<<10), w: bufio.NewWriterSize(c, 16<<10)}
+}
+
+// Read implements [net.Conn].
+func (s *stream) Read(p []byte) (n int, err error) {
+	if len(s.head) == 0 && s.rest == 0 {
+		if err := s.begin(); err != nil {
+			s.failed(err)
+			return 0, err
+		}
+	}
+	if len(s.head) > 0 {
+		n = copy(p, s.head)
+		s.head = s.head[n:]
+		return n, nil
+	}
+	n, err = s.r.Read(p[:min(len(p), s.rest)])
+	s.rest -= n
+	if err != nil {
+		s.failed(err)
+	}
+	return n, err
+}
+
+// begin reads the beginning of the next packet and judges it.
+func (s *stream) begin() error {
+	first, err := s.r.ReadByte()
+	if err != nil {
+		return err
+	}
+	if !s.welcomed && first != typeConnack<<4 {
+		return errForeign
+	}
+	s.welcomed = true
+	length, err := s.length()
+	if err != nil {
+		return unexpected(err)
+	}
+	s.head = binary.AppendUvarint(append(s.head[:0], first), uint64(length)) // the same form as MQTT has
+	s.rest = length
+	switch first >> 4 {
+	case typePublish:
+		return unexpected(s.publish(first, length))
+	case typeConnack, typeSuback, typeUnsuback, typePingresp, typeDisconn:
+	default:
+		if t := first >> 4; t < typePuback || t > typePubcomp {
+			return errForeign
+		}
+	}
+	if length > maxOther {
+		return fmt.Errorf("%w: one of type %d with %d bytes", errForeign, first>>4, length)
+	}
+	return nil
+}
+
+// unexpected is the error of an end within a packet.
+func unexpected(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// length reads the length of a packet, of at most four bytes.
+func (s *stream) length() (n int, err error) {
+	for shift := 0; shift < 28; shift += 7 {
+		b, err := s.r.ReadByte()
+		if err != nil {
+			return 0, err
+		}
+		n |= int(b&0x7f) << shift
+		if b < 0x80 {
+			return n, nil
+		}
+	}
+	return 0, errForeign
+}
+
+// publish looks at the topic of a PUBLISH and the length of its properties, and empties it if
+// it is too large.
+func (s *stream) publish(first byte, length int) error {
+	var size [2]byte
+	if _, err := io.ReadFull(s.r, size[:]); err != nil {
+		return err
+	}
+	fixed := int(binary.BigEndian.Uint16(size[:]))
+	topic := len(s.head) + 2
+	if first&0x06 != 0 {
+		fixed += 2 // the packet id
+	}
+	if 2+fixed > length {
+		return errForeign
+	}
+	s.head = append(append(s.head, size[:]...), make([]byte, fixed)...)
+	if _, err := io.ReadFull(s.r, s.head[topic:]); err != nil {
+		return err
+	}
+	properties, err := s.length()
+	if err != nil {
+		return err
+	}
+	end := len(s.head)
+	s.head = binary.AppendUvarint(s.head, uint64(properties)) // not negative
+	if s.rest = length - 2 - fixed - (len(s.head) - end); properties > s.rest {
+		return errForeign
+	}
+	if length <= s.maxPacket && properties <= maxProperties {
+		return nil
+	}
+	if _, err := s.r.Discard(s.rest); err != nil {
+		return err
+	}
+	s.rest = 0
+	s.tooBig(string(s.head[topic:topic+int(binary.BigEndian.Uint16(size[:]))]), length)
+	variable := append(append([]byte{}, s.head[topic-2:end]...), 0) // no properties
+	s.head = binary.AppendUvarint([]byte{first}, uint64(len(variable)+len(emptied)))
+	s.head = append(append(s.head, variable...), emptied...)
+	return nil
+}
+
+// Lock begins a packet.
+func (s *stream) Lock() {
+	s.writers.Add(1)
+	s.writing.Lock()
+	s.writers.Add(-1)
+	_ = s.Conn.SetWriteDeadline(time.Now().Add(writeTimeout)) // fails on a closed connection, as writing will
+}
+
+// Write implements [net.Conn] between Lock and Unlock.
+func (s *stream) Write(p []byte) (int, error) {
+	n, err := s.w.Write(p)
+	if err != nil {
+		s.broke(err)
+	}
+	return n, err
+}
+
+// Unlock ends a packet. It is sent, unless another writer waits, who will send it too.
+func (s *stream) Unlock() {
+	if s.writers.Load() == 0 {
+		if err := s.w.Flush(); err != nil {
+			s.broke(err)
+		}
+	}
+	s.writing.Unlock()
+}
+
+// broke ends a connection that cannot be written to. A packet that is half sent cannot be
+// taken back.
+func (s *stream) broke(err error) {
+	time.AfterFunc(lastWords, func() { s.fail(err) })
+}
+
+// fail keeps the reason and closes the connection, which makes paho end.
+func (s *stream) fail(err error) {
+	s.failed(err)
+	_ = s.Conn.Close() // what went wrong is known already
+}
+
+// failed keeps the first reason. What reading says after we closed is none.
+func (s *stream) failed(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cause == nil && !s.stopped.Load() {
+		s.cause = err
+	}
+}
+
+// failure returns the reason, nil if there is none.
+func (s *stream) failure() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cause
+}
+
+// Close implements [net.Conn].
+func (s *stream) Close() error {
+	s.stopped.Store(true)
+	return s.Conn.Close()
+}
