@@ -166,17 +166,17 @@ var errBye = errors.New("the peer has disconnected")
 
 // next handles what happens next, and writes what that leads to once there is nothing more.
 func (c *conn) next() error {
-	if len(c.out) >= flushBytes || len(c.inbox) == 0 && len(c.deliveries) == 0 {
-		if err := c.flush(); err != nil {
-			return err
-		}
-	}
 	if c.ending != nil && c.before == 0 {
 		return c.ending
 	}
 	deliveries := c.deliveries
 	if len(c.unacked) >= c.terms.window {
 		deliveries = nil
+	}
+	if len(c.out) >= flushBytes || len(c.inbox) == 0 && len(deliveries) == 0 {
+		if err := c.flush(); err != nil {
+			return err
+		}
 	}
 	select {
 	case what := <-c.inbox:

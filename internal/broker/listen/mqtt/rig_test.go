@@ -171,7 +171,7 @@ func (s *site) join(id identity.Identity) *peer {
 func connectPacket() packets.Packet {
 	return packets.Packet{
 		FixedHeader: packets.FixedHeader{Type: packets.Connect}, ProtocolVersion: 5,
-		Connect: packets.ConnectParams{ProtocolName: []byte("MQTT"), Clean: true, Keepalive: 30, ClientIdentifier: "c"},
+		Connect: packets.ConnectParams{ProtocolName: []byte("MQTT"), Clean: true, Keepalive: 60, ClientIdentifier: "c"},
 	}
 }
 

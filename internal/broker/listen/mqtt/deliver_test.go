@@ -1,0 +1,206 @@
+package mqtt_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/mochi-mqtt/server/v2/packets"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+const allSpecs = "sources/+/clusters/cluster1/sourceevents"
+
+// subscribed is an agent, and its subscription at the server.
+func subscribed(t *testing.T, edit func(*packets.Packet), filter string) (*peer, *called) {
+	t.Helper()
+	s, all := calls()
+	p, _ := open(t, s, plain).connect(agent1, edit)
+	p.send(subscribe(1, filter))
+	if k := p.expect(packets.Suback); k.ReasonCodes[0] != 1 {
+		t.Fatalf("%x", k.ReasonCodes)
+	}
+	return p, await(t, all)
+}
+
+// TestDeliver_Window: no more is unacknowledged than the client's Receive Maximum; until there
+// is room, Send blocks, and what is to be sent waits in the mailbox.
+func TestDeliver_Window(t *testing.T) {
+	agent, call := subscribed(t, func(k *packets.Packet) { k.Properties.ReceiveMaximum = 2 }, allSpecs)
+	sent, e := make(chan int, 1000), wire(t, event(t, "hub1", "cluster1", "w1", 1))
+	go func() { // until the test ends
+		for n := 0; call.out.Send(e) == nil; n++ {
+			sent <- n
+		}
+		close(sent)
+	}()
+	one, two := agent.expect(packets.Publish), agent.expect(packets.Publish)
+	if one.FixedHeader.Qos != 1 || one.PacketID == two.PacketID || one.PacketID == 0 {
+		t.Errorf("%+v, %+v", one.FixedHeader, two.FixedHeader)
+	}
+	agent.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Pingreq}})
+	agent.expect(packets.Pingresp) // and no third event, however long it lasts
+	agent.send(puback(two.PacketID, 0))
+	three := agent.expect(packets.Publish)
+	if three.PacketID == one.PacketID {
+		t.Error("the identifier of a delivery that is not acknowledged is used again")
+	}
+	agent.send(puback(99, 0), puback(one.PacketID, 0x10), puback(three.PacketID, 0)) // one that nobody waits for
+	agent.expect(packets.Publish)
+	agent.expect(packets.Publish)
+	if n := len(sent); n > 2+2*16+4 {
+		t.Errorf("%d events were taken from the server", n)
+	}
+	if err := agent.Close(); err != nil {
+		t.Error(err)
+	}
+	for range sent {
+	}
+}
+
+// TestDeliver_AtMostOnce: who asks for QoS 0 acknowledges nothing.
+func TestDeliver_AtMostOnce(t *testing.T) {
+	s, all := calls()
+	agent := open(t, s, plain).join(agent1)
+	k := subscribe(1, allSpecs)
+	k.Filters[0].Qos = 0
+	agent.send(k)
+	if k := agent.expect(packets.Suback); k.ReasonCodes[0] != 0 {
+		t.Fatalf("%x", k.ReasonCodes)
+	}
+	call := await(t, all)
+	for range 600 { // more than any window
+		if err := call.out.Send(wire(t, event(t, "hub1", "cluster1", "w1", 1))); err != nil {
+			t.Fatal(err)
+		}
+		if k := agent.expect(packets.Publish); k.FixedHeader.Qos != 0 || k.PacketID != 0 {
+			t.Fatalf("%+v", k.FixedHeader)
+		}
+	}
+}
+
+// TestDeliver_NotAccepted: who could not take an event has no way to get it but to subscribe again.
+func TestDeliver_NotAccepted(t *testing.T) {
+	agent, call := subscribed(t, func(*packets.Packet) {}, allSpecs)
+	if err := call.out.Send(wire(t, event(t, "hub1", "cluster1", "w1", 1))); err != nil {
+		t.Fatal(err)
+	}
+	agent.send(puback(agent.expect(packets.Publish).PacketID, 0x83))
+	if k := agent.gone(); k.ReasonCode != 0x83 || !strings.Contains(k.Properties.ReasonString, "not accepted") {
+		t.Errorf("%#02x %q", k.ReasonCode, k.Properties.ReasonString)
+	}
+	await(t, call.ctx.Done())
+}
+
+// TestDeliver_TooLarge: an event above the client's Maximum Packet Size is never left out: the
+// connection ends, and says which event it is.
+func TestDeliver_TooLarge(t *testing.T) {
+	agent, call := subscribed(t, func(k *packets.Packet) { k.Properties.MaximumPacketSize = 2000 }, allSpecs)
+	small, large := event(t, "hub1", "cluster1", "w1", 1), event(t, "hub1", "cluster1", "the-large-one", 1)
+	large.Payload = []byte(strings.Repeat(" ", 2000))
+	if err := call.out.Send(wire(t, small)); err != nil {
+		t.Fatal(err)
+	}
+	err := call.out.Send(wire(t, large))
+	if err == nil {
+		t.Fatal("it was sent")
+	}
+	call.end <- err // as a broker does
+	agent.expect(packets.Publish)
+	if k := agent.gone(); k.ReasonCode != 0x95 || !strings.Contains(k.Properties.ReasonString, "the-large-one") || user(k, "hawser-code") != "too_large" {
+		t.Errorf("%#02x %q %v", k.ReasonCode, k.Properties.ReasonString, k.Properties.User)
+	}
+}
+
+// TestDeliver_Heartbeat: a keep alive is what MQTT has for that.
+func TestDeliver_Heartbeat(t *testing.T) {
+	agent, call := subscribed(t, func(*packets.Packet) {}, allSpecs)
+	for _, e := range [][]byte{codec.Heartbeat("h"), wire(t, event(t, "hub1", "cluster1", "w1", 1))} {
+		if err := call.out.Send(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if k := agent.expect(packets.Publish); user(k, "ce-resourceid") != "w1" {
+		t.Errorf("%+v", k.Properties.User)
+	}
+}
+
+// TestDeliver_LongAttribute: what no property can hold goes in structured mode.
+func TestDeliver_LongAttribute(t *testing.T) {
+	agent, call := subscribed(t, func(*packets.Packet) {}, allSpecs)
+	long := event(t, "hub1", "cluster1", "w1", 1)
+	for i, p := range long.Properties {
+		if p.Key == "ce-metadata" {
+			long.Properties[i].Value = `{"name":"w1","annotations":{"a":"` + strings.Repeat("x", 70_000) + `"}}`
+		}
+	}
+	if err := call.out.Send(wire(t, long)); err != nil {
+		t.Fatal(err)
+	}
+	k := agent.expect(packets.Publish)
+	m := codec.Message{ContentType: k.Properties.ContentType, Payload: k.Payload}
+	got, err := codec.FromMessage(m)
+	if err != nil || k.TopicName != specs1 {
+		t.Fatalf("%s %s: %v", k.TopicName, m.ContentType, err)
+	}
+	want, err := codec.FromMessage(long)
+	if err != nil || got.String() != want.String() {
+		t.Errorf("%v: the event changed on its way", err)
+	}
+}
+
+// TestDeliver_Topics: the topic is the subscriber's own filter, filled in; what is not of the
+// source or the cluster that it names is not sent, but for what the broker asks.
+func TestDeliver_Topics(t *testing.T) {
+	spec := func(source string) codec.Message { return event(t, source, "cluster1", "w1", 1) }
+	ask := messageOf(t, codec.Builder{
+		ID: "1", Time: time.Unix(7, 0), Source: "hawser-broker", Cluster: "cluster1",
+		Type: codec.EventType{DataType: codec.ManifestBundles, Subresource: codec.Status, Action: codec.ResyncRequest}.String(),
+	})
+	for name, c := range map[string]struct {
+		filter string
+		events []codec.Message
+		want   []string
+	}{
+		"all sources": {allSpecs, []codec.Message{spec("hub1"), spec("a/b+"), ask}, []string{specs1, "sources/a%2Fb%2B/clusters/cluster1/sourceevents", "sources/hawser-broker/clusters/cluster1/sourceevents"}},
+		"one source":  {"from/hub2/to/cluster1/sourceevents", []codec.Message{spec("hub1"), spec("hub2"), ask}, []string{"from/hub2/to/cluster1/sourceevents", "from/hub2/to/cluster1/sourceevents"}},
+		"all clusters": {
+			"sources/hub1/clusters/+/agentevents",
+			[]codec.Message{status(t, "hub1", "cluster1", "w1", 1), status(t, "hub1", "cluster2", "w1", 1)},
+			[]string{statuses1, "sources/hub1/clusters/cluster2/agentevents"},
+		},
+		"one cluster": {
+			"sources/hub1/clusters/cluster2/agentevents",
+			[]codec.Message{status(t, "hub1", "cluster1", "w1", 1), status(t, "hub1", "cluster2", "w1", 1)},
+			[]string{"sources/hub1/clusters/cluster2/agentevents"},
+		},
+	} {
+		agent, call := subscribed(t, func(*packets.Packet) {}, c.filter)
+		for _, m := range c.events {
+			if err := call.out.Send(wire(t, m)); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+		}
+		for _, want := range c.want {
+			if k := agent.expect(packets.Publish); k.TopicName != want {
+				t.Errorf("%s: on %s, want %s", name, k.TopicName, want)
+			}
+		}
+		agent.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Pingreq}})
+		agent.expect(packets.Pingresp)
+	}
+}
+
+// TestDeliver_NobodyThere: a stream whose connection is gone ends.
+func TestDeliver_NobodyThere(t *testing.T) {
+	agent, call := subscribed(t, func(*packets.Packet) {}, allSpecs)
+	if err := agent.Close(); err != nil {
+		t.Fatal(err)
+	}
+	await(t, call.ctx.Done())
+	if err := call.out.Send(wire(t, event(t, "hub1", "cluster1", "w1", 1))); err == nil || context.Cause(call.ctx) == nil {
+		t.Errorf("%v", err)
+	}
+}
