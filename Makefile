@@ -94,8 +94,8 @@ race: ## the same under the race detector
 	@CGO_ENABLED=1 go test -json -race $(UNIT) | $(gotest)
 
 .PHONY: sim
-sim: ## play SEEDS (default 2000) seeds of the simulator; FIRST=n begins with seed n
-	@SEEDS=$(or $(SEEDS),2000) FIRST=$(FIRST) go test -count=1 -timeout 0 -v -run '^TestSeeds$$' ./test/sim
+sim: ## play SEEDS (default 2000) seeds of each shape of the simulator; FIRST=n begins with seed n
+	@SEEDS=$(or $(SEEDS),2000) FIRST=$(FIRST) go test -count=1 -timeout 0 -v -run '^Test(Bus)?Seeds$$' ./test/sim
 
 .PHONY: mutants
 mutants: ## plant bugs in a copy; the simulator must find each; MUTANT=name tries one

@@ -68,6 +68,9 @@ func (p party) Handle(ctx context.Context, e codec.Event) error {
 			"clusters", len(page.Clusters), "records", len(page.Records), "more", page.NextPageToken != "")
 		return err
 	}
+	if t, err := codec.ParseEventType(e.Type()); err == nil && t.Subresource == codec.Spec && t.Action == codec.ResyncRequest {
+		return p.listed(ctx, e)
+	}
 	r := p.decode(ctx, e)
 	if r == nil {
 		return nil
@@ -78,6 +81,18 @@ func (p party) Handle(ctx context.Context, e codec.Event) error {
 		p.metrics.report(verdict)
 		p.logReport(ctx, r, e.Source(), verdict)
 	}
+	return err
+}
+
+// listed takes what an agent says that it holds.
+func (p party) listed(ctx context.Context, e codec.Event) error {
+	l, err := core.ListedOf(e)
+	if !p.readable(ctx, e, err) {
+		return nil
+	}
+	taken := false
+	err = p.tell(func(c *core.Core) { taken = c.Listed(l) })
+	p.log.DebugContext(ctx, "list of an agent", "cluster", l.Cluster, "works", len(l.Versions), "taken", taken)
 	return err
 }
 
@@ -104,9 +119,11 @@ func (p party) logReport(ctx context.Context, r *core.Report, agent string, v co
 	switch v {
 	case core.NotDeleting:
 		p.log.WarnContext(ctx, "cluster reports a work as deleted that the hub does not delete", attrs...)
+	case core.Foreign:
+		p.log.WarnContext(ctx, "status of a work that is not this hub's, or not of this cluster", attrs...)
 	case core.Incomparable:
 		p.log.WarnContext(ctx, "status has a sequence id that cannot be compared", attrs...)
-	case core.Taken, core.Stale, core.Ignored:
+	case core.Taken, core.Stale, core.Ignored, core.Void:
 		p.log.DebugContext(ctx, "status received", attrs...)
 	}
 }

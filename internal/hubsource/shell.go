@@ -67,7 +67,7 @@ func newShell(c shellConfig) *shell {
 	s := &shell{shellConfig: c, failing: map[string]bool{}}
 	s.lanes[core.SpecLane], s.lanes[core.HubLane] = newLane(specWorkers), newLane(hubWorkers)
 	s.core = core.New(core.Config{
-		Now: time.Now, Jitter: rand.Float64, Waker: s, All: c.all, CleanUp: c.cleanUp, NewID: uuid.NewString, State: c.state,
+		Now: time.Now, Jitter: rand.Float64, Waker: s, All: c.all, CleanUp: c.cleanUp, Source: c.id, NewID: uuid.NewString, State: c.state,
 	})
 	return s
 }
@@ -200,6 +200,9 @@ func (s *shell) do(ctx context.Context, to broker, k core.Key, e core.Effect) co
 		s.endLife()
 		s.mu.Unlock()
 		return core.Result{}
+	case core.Withhold:
+		s.logWithheld(ctx, e)
+		return core.Result{}
 	case core.EndSubscription:
 		if to.link != nil {
 			to.link.End(e.ID)
@@ -209,6 +212,13 @@ func (s *shell) do(ctx context.Context, to broker, k core.Key, e core.Effect) co
 		return to.do(ctx, k, e)
 	}
 	return s.onHub(ctx, e)
+}
+
+// logWithheld tells of works that agents have, that the hub lacks, and that nobody dares to delete.
+func (s *shell) logWithheld(ctx context.Context, e core.Withhold) {
+	s.log.ErrorContext(ctx, "works that the hub lacks stay on the cluster until somebody decides",
+		"cluster", e.Cluster, "count", len(e.Names), "first_works", e.Names[:min(len(e.Names), shownWithheld)], "reason", e.Reason,
+		"delete_them", "create a ManifestWork of the same name in the namespace of the cluster, and delete it")
 }
 
 func (s *shell) onHub(ctx context.Context, e core.Effect) (r core.Result) {

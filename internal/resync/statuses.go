@@ -82,12 +82,20 @@ const (
 // about [MaxHashesSize] bytes of JSON; an entry that is larger by itself goes
 // alone. Of an empty list there is no chunk: an empty request asks for every
 // status, so whoever wants that must say so.
-func Chunks(hashes []codec.StatusHash) iter.Seq[[]codec.StatusHash] {
+func Chunks(hashes []codec.StatusHash) iter.Seq[[]codec.StatusHash] { return ChunksOf(hashes, 0) }
+
+// ChunksOf does the same where an event may have so many bytes at most, 0 if nobody knows:
+// half of that is left for all that is not the list.
+func ChunksOf(hashes []codec.StatusHash, event int) iter.Seq[[]codec.StatusHash] {
+	most := MaxHashesSize
+	if event > 0 {
+		most = min(most, event/2)
+	}
 	return func(yield func([]codec.StatusHash) bool) {
 		start, size := 0, 0
 		for i, h := range hashes {
 			n := jsonSize(h)
-			if i > start && (i-start == MaxHashes || size+n > MaxHashesSize) {
+			if i > start && (i-start == MaxHashes || size+n > most) {
 				if !yield(hashes[start:i:i]) {
 					return
 				}

@@ -124,10 +124,14 @@ func (c *Core) advance(cp codec.Checkpoint, f *findings) {
 
 // list builds the list of everything that is held. c.mu is held.
 func (c *Core) list() (codec.Event, error) {
-	c.link.listing(c.set.Clock())
-	return codec.NewSpecResyncRequest(codec.ResyncParams{
+	c.link.listing(c.set.Clock(), c.config.Now())
+	e, err := codec.NewSpecResyncRequest(codec.ResyncParams{
 		ID: c.config.NewID(), Time: c.config.Now(), Source: c.config.ClientID, Cluster: c.config.Cluster, DataType: codec.ManifestBundles,
 	}, c.set.Versions())
+	if err == nil {
+		c.line.mark(c.link, c.line.peer, &e)
+	}
+	return e, err
 }
 
 // SyncLetter is an event that belongs to one subscription: an ack, or a list.

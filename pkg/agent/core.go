@@ -106,6 +106,7 @@ type Core struct {
 	keeper *keeper
 	roles  *roleState
 	strays *strays
+	line   *line
 }
 
 // works is what is wanted on the cluster, and what the broker is told of it. Its mutex
@@ -143,7 +144,7 @@ func NewCore(c CoreConfig) *Core {
 	l := &link{}
 	k := newKeeper(w, l)
 	return &Core{
-		works: w, link: l, keeper: k, strays: newStrays(w, l, k), roles: &roleState{waiting: map[string]int{}},
+		works: w, link: l, keeper: k, strays: newStrays(w, l, k), roles: &roleState{waiting: map[string]int{}}, line: newLine(&c),
 		tools: &tools{
 			store:   inventory.Store{Objects: c.Client, HubHash: c.HubHash, AgentID: c.AgentID},
 			remover: inventory.Remover{Client: c.Client, Guard: c.Guard, Done: func(d inventory.Decision, err error) { c.Metrics.write(string(d), err) }},
@@ -231,6 +232,9 @@ func (c *Core) Disconnected(err error) {
 // wrong with it is reported to the source where possible, else logged.
 func (c *Core) Handle(ctx context.Context, e codec.Event) {
 	t, err := codec.ParseEventType(e.Type())
+	if err == nil && !c.counts(ctx, e) {
+		return
+	}
 	switch {
 	case e.Type() == codec.TypeCheckpoint:
 		c.checkpoint(ctx, e)
@@ -295,6 +299,7 @@ func (c *Core) receive(ctx context.Context, e codec.Event) {
 		c.config.Log.WarnContext(ctx, "spec that cannot be read: it is not known which work it is about", "source", e.Source(), "error", err)
 		return
 	}
+	c.number(spec, e)
 	d, repeat := c.accept(spec, problem)
 	c.config.Metrics.event(string(d.Outcome))
 	log := c.config.Log.With("work", spec.Name, "id", spec.ResourceID, "version", spec.Version, "revision", spec.Revision)
@@ -415,7 +420,11 @@ func (c *Core) NextReport(id string) (l report.Letter, ok bool) {
 	c.mu.Lock()
 	if c.connected {
 		var err error
-		if l, ok, err = c.outbox.Next(id, c.config.Now()); err != nil {
+		l, ok, err = c.outbox.Next(id, c.config.Now())
+		if ok {
+			c.line.mark(c.link, l.Work.Source, &l.Event)
+		}
+		if err != nil {
 			c.mu.Unlock()
 			c.config.Log.Error("status that cannot be sent", "id", id, "error", err)
 			return l, false

@@ -3,6 +3,7 @@ package agent
 import (
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -19,6 +20,10 @@ type link struct {
 
 	subscription string
 	hawser       bool // the broker gives checkpoints
+	// plain: nobody keeps anything between the agent and its source. listedAt is when the
+	// latter was told last what is held.
+	plain    bool
+	listedAt time.Time
 
 	resyncProgress
 	// listDue: a list is about to be sent. What was received after the mark of the set's
@@ -49,7 +54,7 @@ type link struct {
 // begin begins a subscription. resumed says that it goes on from the cursor; else there
 // is none any more, and everything is to be listed.
 func (l *link) begin(a transport.Accepted) (resumed bool) {
-	*l = link{serial: l.serial + 1, cursor: l.cursor, subscription: a.SubscriptionID, hawser: a.Protocol > 0}
+	*l = link{serial: l.serial + 1, cursor: l.cursor, subscription: a.SubscriptionID, hawser: a.Protocol > 0, plain: a.Plain}
 	resumed = l.hawser && a.Resync == codec.ResyncCursor && l.cursor != (codec.Cursor{})
 	if !resumed {
 		l.cursor, l.state = codec.Cursor{}, listed
@@ -124,7 +129,16 @@ func sameAck(a, b codec.Ack) bool {
 }
 
 // listing says that a list is about to be sent, at this time of the set's clock.
-func (l *link) listing(clock uint64) { l.listDue, l.mark = false, clock }
+func (l *link) listing(clock uint64, now time.Time) {
+	l.listDue, l.mark, l.listedAt = false, clock, now
+}
+
+// list has a list sent, if the last one was a while ago.
+func (l *link) list(now time.Time, every time.Duration) (due bool) {
+	due = !l.listDue && now.Sub(l.listedAt) >= every
+	l.listDue = l.listDue || due
+	return due
+}
 
 // takeAck returns the ack that is about to be sent.
 func (l *link) takeAck() *codec.Ack {

@@ -18,6 +18,7 @@ const (
 	eventAsked       = "status_request"
 	eventCheckpoint  = "checkpoint"
 	eventResolve     = "resolve"
+	eventVoid        = "void" // an earlier session of its sender, or said to one of ours
 )
 
 // Values of the label result of reconciliations.

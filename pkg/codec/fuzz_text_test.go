@@ -18,6 +18,7 @@ func FuzzParseText(f *testing.F) {
 		{"5189427453056163840", "5189427453056163841"},
 		{"", "9223372036854775807"},
 		{"+1", "01"},
+		{"1795442048000.0f5b6c3e-5a1b", "1.a"},
 	} {
 		f.Add(seed[0], seed[1])
 	}
@@ -27,6 +28,9 @@ func FuzzParseText(f *testing.F) {
 				if again, err := ParseCursor(c.String()); err != nil || again != c || strings.Count(c.String(), "/") != 2 {
 					t.Errorf("cursor %q is %+v, then %+v, %v", s, c, again, err)
 				}
+			}
+			if session, err := ParseSession(ExtSession, s); err == nil && session.String() != s {
+				t.Errorf("session %q is written as %s", s, session)
 			}
 			if tag, err := ParseTag(s); err == nil && tag.String() != s {
 				t.Errorf("tag %q is written as %s", s, tag)

@@ -23,7 +23,9 @@ const (
 	ExtSupersedes = "hawsersupersedes" // decimal text, set by a source: replace exactly this revision, whatever the versions
 	ExtIfRevision = "hawserifrevision" // decimal text, set by a source: delete only if this is the record's revision
 	ExtReported   = "hawserreported"   // "true", set by a source in a deletion: the cluster has reported on the work
-	ExtOrder      = "hawserorder"      // decimal text, set by a source in what must not be taken behind a later event of the same subscription
+	ExtOrder      = "hawserorder"      // decimal text, set by a source in what must not be taken behind a later event of the same subscription, or session
+	ExtSession    = "hawsersession"    // "<number>.<id>", set by a party behind a broker that keeps nothing: its session
+	ExtHeard      = "hawserheard"      // the same of the receiver, as far as the sender has heard of it
 )
 
 // hawserPrefix begins the names of all attributes that are Hawser's own.

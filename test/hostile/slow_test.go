@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hawser-io/hawser/internal/broker"
+	"github.com/hawser-io/hawser/internal/broker/listen"
 	listengrpc "github.com/hawser-io/hawser/internal/broker/listen/grpc"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/pebble"
@@ -87,8 +88,11 @@ func runSlowBroker(ctx context.Context) (err error) {
 		return err
 	}
 	front, err := listengrpc.New(listengrpc.Config{
-		Server: b, Inspector: b, Addr: os.Getenv("HAWSER_HOSTILE_ADDR"), Credentials: creds, Denials: b.Denials(), Log: log,
-		Mapping: testkit.Mapping(identity.Identity{Role: identity.Source, Name: source}),
+		Config: listen.Config{
+			Addr: os.Getenv("HAWSER_HOSTILE_ADDR"), Credentials: creds, Denials: b.Denials(), Log: log,
+			Mapping: testkit.Mapping(identity.Identity{Role: identity.Source, Name: source}),
+		},
+		Server: b, Inspector: b,
 	})
 	if err != nil {
 		return err

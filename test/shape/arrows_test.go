@@ -27,7 +27,7 @@ var rows = [][]string{
 	{"pkg/agent"},
 	{"pkg/agent/..."},
 	{"pkg/session/..."},
-	{"internal/resync"},
+	{"internal/resync", "internal/plain"},
 	{"pkg/transport/..."},
 	{"pkg/codec/..."},
 	{"internal/cmdline"},
@@ -54,7 +54,7 @@ var apart = []struct{ from, to, why string }{
 
 // pure lists the packages without clock, socket, lock, file, logger or chance:
 // inputs in, decisions out.
-var pure = []string{"pkg/codec/...", "internal/fair", "internal/resync", "internal/broker/route", "internal/broker/quota", "internal/admission", "internal/hubsource/core"}
+var pure = []string{"pkg/codec/...", "internal/fair", "internal/resync", "internal/plain", "internal/broker/route", "internal/broker/quota", "internal/admission", "internal/hubsource/core"}
 
 // impure lists what those may not import. time is allowed as a type.
 var impure = []string{

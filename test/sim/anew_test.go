@@ -71,3 +71,12 @@ func (o *oracle) removedOfTheNext(where string, t *truth, name, id string) {
 	}
 	o.w.fail("I3", "%s: %s of work %s was deleted, and work %s took it over", where, name, id, next)
 }
+
+// takesName hears of a new record: what its cluster has under that name is its own from now on.
+func (o *oracle) takesName(op *store.Op) {
+	for id, w := range o.clusters[op.Key.Cluster].wanted {
+		if w.name == op.Name && id != op.Key.ResourceID {
+			o.handedOn[id] = true
+		}
+	}
+}

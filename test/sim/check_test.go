@@ -23,7 +23,9 @@ func (w *world) check() {
 	if w.broken != nil {
 		return
 	}
-	w.checkRecords()
+	if w.bus == nil {
+		w.checkRecords()
+	}
 	for _, c := range clusters {
 		w.checkCluster(c, "I1")
 	}
@@ -217,9 +219,13 @@ func (w *world) checkRest() {
 			}
 		}
 		n := a.core.Counts()
-		if n.ReportsDue != 0 || n.Deleting != 0 && w.source.selected[a.name] || n.Unusable != 0 || n.Live-n.Unconfirmed != live && !w.oracle.released[a.name] && !w.oracle.refused(a.name) {
+		if n.ReportsDue != 0 || n.Deleting != 0 && w.source.selected[a.name] && !w.oracle.keeps[a.name] || n.Unusable != 0 || n.Live-n.Unconfirmed != live && !w.oracle.keeps[a.name] && !w.oracle.released[a.name] && !w.oracle.refused(a.name) {
 			w.fail("I5", "the agent of %s keeps %+v for %d works", a.name, n, live)
 		}
+	}
+	if w.bus != nil {
+		w.checkStock()
+		return
 	}
 	if live := slices.Collect(maps.Keys(w.stock.works)); !w.oracle.released[w.stock.name] {
 		for _, id := range live {

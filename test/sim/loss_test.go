@@ -104,7 +104,7 @@ func (o *oracle) lostEverywhere(clusterName, id string) bool {
 		return false
 	}
 	o.unknown(clusterName, id)
-	return clusterName == o.w.stock.name || o.refused(clusterName) || o.evictsNothing(clusterName)
+	return o.w.bus != nil || clusterName == o.w.stock.name || o.refused(clusterName) || o.evictsNothing(clusterName)
 }
 
 func (o *oracle) nobodyHas(clusterName, id string) bool {
@@ -166,6 +166,9 @@ func (o *oracle) refused(clusterName string) bool {
 func (o *oracle) torn(w *workv1.ManifestWork) {
 	id := string(w.UID)
 	o.lost[id] = true
+	if o.w.bus != nil { // it may be withheld, and only a person ends that
+		o.keeps[w.Namespace], o.clusters[w.Namespace].sharedMayStay = true, true
+	}
 	o.left(w)
 	o.mustStay[id] = o.mustStay[id] && o.orphansThere(store.Key{DataType: codec.ManifestBundles, Cluster: w.Namespace, ResourceID: id})
 }

@@ -105,12 +105,13 @@ type oracle struct {
 	confirmed  map[string]bool   // ids whose clusters said that nothing is left
 	successors map[string]string // by id that was deleted: the one that took over its name
 
-	kept  map[string]bool   // what was committed
-	where map[string]string // by id: the cluster whose agent reported
-
+	kept    map[string]bool   // what was committed
+	where   map[string]string // by id: the cluster whose agent reported
 	speaker map[string]string // by cluster name: the uid of the one that was heard last
 	usurped map[string]bool   // names of clusters under which one that was replaced was heard since the store was lost
 	taken   map[string]bool   // by id of the event: whether it was for the broker to take when it came
+
+	keeps map[string]bool // clusters behind a stock broker on which there may be works that a hub lost
 
 	forgot bool // the broker's store was lost, or an older one taken
 
@@ -155,7 +156,7 @@ type object struct {
 func newOracle(w *world) *oracle {
 	return &oracle{
 		w: w, gone: map[string]bool{}, everGone: map[string]bool{}, dead: map[string]bool{}, ended: map[string]bool{}, lost: map[string]bool{}, mayStay: map[string]bool{}, mustStay: map[string]bool{},
-		told: map[string]bool{}, successors: map[string]string{}, handedOn: map[string]bool{}, confirmed: map[string]bool{}, released: map[string]bool{}, evictable: map[string]bool{}, dropped: map[string]bool{}, kept: map[string]bool{}, where: map[string]string{}, clusters: map[string]*truth{},
+		told: map[string]bool{}, successors: map[string]string{}, handedOn: map[string]bool{}, confirmed: map[string]bool{}, released: map[string]bool{}, keeps: map[string]bool{}, evictable: map[string]bool{}, dropped: map[string]bool{}, kept: map[string]bool{}, where: map[string]string{}, clusters: map[string]*truth{},
 		speaker: map[string]string{}, usurped: map[string]bool{}, taken: map[string]bool{}, sequences: map[string]string{},
 		reports: map[string][]string{}, settled: map[string]int{}, shown: map[string]int{},
 	}
@@ -207,6 +208,7 @@ func (o *oracle) bornAtSource(id string) {
 // sent hears of every publish of a party.
 func (o *oracle) sent(l *link, e codec.Event) {
 	env := envelope(e)
+	l.spoke, _ = e.Extensions()[codec.ExtSession].(string)
 	switch {
 	case env.Type.Action == codec.ResyncRequest || env.RawType == codec.TypeRelease:
 	case l.id.Role == identity.Source || o.stranger(l):
@@ -237,7 +239,7 @@ func (o *oracle) processEnded(a *agentNode) {
 		w.orphan = false
 	}
 	o.forgetOrphans()
-	if o.speaker[a.name] == a.uid {
+	if o.speaker[a.name] == a.uid && o.w.bus == nil { // else it may be under way yet
 		o.forgetReports(a.name)
 	}
 }
@@ -398,6 +400,9 @@ func (o *oracle) received(l *link, env *codec.Envelope, e codec.Event) {
 	if env.Type == (codec.EventType{}) { // about the subscription itself
 		return
 	}
+	if to.Role == identity.Source && env.Type.Action == codec.ResyncRequest {
+		return
+	}
 	if to.Role == identity.Source {
 		if strings.HasPrefix(env.ResourceID, "hub-") != (to.Name == hubName) {
 			o.w.fail("I8", "%s was sent a status of work %s", to, env.ResourceID)
@@ -408,7 +413,7 @@ func (o *oracle) received(l *link, env *codec.Envelope, e codec.Event) {
 		o.w.fail("I8", "%s was sent what is for cluster %s", to, env.Cluster)
 		return
 	}
-	if env.Type.Subresource == codec.Spec {
+	if env.Type.Subresource == codec.Spec && l.counts(e) {
 		o.want(l.truth, env, e)
 	}
 }
@@ -577,15 +582,6 @@ func (o *oracle) orphansThere(k store.Key) bool {
 	}
 	spec, err := manifestwork.DecodeSpec(e)
 	return err == nil && orphans(spec.Work.Spec.DeleteOption)
-}
-
-// takesName hears of a new record: what its cluster has under that name is its own from now on.
-func (o *oracle) takesName(op *store.Op) {
-	for id, w := range o.clusters[op.Key.Cluster].wanted {
-		if w.name == op.Name && id != op.Key.ResourceID {
-			o.handedOn[id] = true
-		}
-	}
 }
 
 // record returns a record of the store, nil when there is none.

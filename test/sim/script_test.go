@@ -37,15 +37,15 @@ var themes = [][]string{
 
 // swarm chooses the operations that come oftener in a seed: those of a theme, any, or
 // none.
-func swarm(r *rand.Rand) (names []string) {
+func (k *shape) swarm(r *rand.Rand) (names []string) {
 	switch r.IntN(4) {
 	case 0:
 	case 1:
 		for range 2 + r.IntN(5) {
-			names = append(names, operations[r.IntN(len(operations))].name)
+			names = append(names, k.operations[r.IntN(len(k.operations))].name)
 		}
 	default:
-		for _, name := range themes[r.IntN(len(themes))] {
+		for _, name := range k.themes[r.IntN(len(k.themes))] {
 			if r.IntN(4) > 0 {
 				names = append(names, name)
 			}
@@ -55,9 +55,9 @@ func swarm(r *rand.Rand) (names []string) {
 }
 
 // weights are those of the operations of a seed.
-func weights(r *rand.Rand) (list []int, total int) {
-	more := slices.Concat(oftenHere(), swarm(r))
-	for _, o := range operations {
+func (k *shape) weights(r *rand.Rand) (list []int, total int) {
+	more := slices.Concat(oftenHere(), k.swarm(r))
+	for _, o := range k.operations {
 		w := o.weight
 		if o.name != "run" && slices.Contains(more, o.name) {
 			w *= oftener
@@ -67,15 +67,30 @@ func weights(r *rand.Rand) (list []int, total int) {
 	return list, total
 }
 
+// shape is what stands between the parties, and what may happen there.
+type shape struct {
+	operations []operation
+	themes     [][]string
+	// bus: it is a stock MQTT broker, not ours.
+	bus bool
+	// settles is how long it takes until all that is lost was said again.
+	settles time.Duration
+}
+
+var (
+	brokered = &shape{operations: operations, themes: themes, settles: settleTime}
+	bused    = &shape{operations: busOperations, themes: busThemes, bus: true, settles: busSettleTime}
+)
+
 // script makes the operations of a seed.
-func script(seed uint64) []op {
+func (k *shape) script(seed uint64) []op {
 	r := rand.New(rand.NewPCG(seed, 1))
-	each, total := weights(r)
+	each, total := k.weights(r)
 	list := make([]op, 10+r.IntN(110))
 	for i := range list {
 		n := r.IntN(total)
-		for k, o := range operations {
-			if n -= each[k]; n < 0 {
+		for j, o := range k.operations {
+			if n -= each[j]; n < 0 {
 				list[i] = op{o.name, r.Uint32(), r.Uint32()}
 				break
 			}
@@ -93,9 +108,9 @@ type result struct {
 
 // play performs a script, then lets the world settle and checks it; clusters
 // that were released are then served again, and everything is checked again.
-func play(t *testing.T, seed uint64, list []op) (r result) {
+func (k *shape) play(t *testing.T, seed uint64, list []op) (r result) {
 	synctest.Test(t, func(*testing.T) {
-		w := newWorld(seed)
+		w := newWorld(seed, k)
 		defer w.close()
 		defer func() { r.broken, r.lines = w.broken, w.lines }()
 		defer func() {
@@ -105,9 +120,9 @@ func play(t *testing.T, seed uint64, list []op) (r result) {
 		}()
 		for _, o := range list {
 			w.note("> %s", o)
-			i := slices.IndexFunc(operations, func(k operation) bool { return k.name == o.name })
+			i := slices.IndexFunc(k.operations, func(p operation) bool { return p.name == o.name })
 			w.pass(time.Millisecond)
-			did := operations[i].do(w, o.a, o.b)
+			did := k.operations[i].do(w, o.a, o.b)
 			synctest.Wait()
 			w.note("> %s: %s", o.name, did)
 			r.did = append(r.did, did)
@@ -132,9 +147,9 @@ func play(t *testing.T, seed uint64, list []op) (r result) {
 }
 
 // minimise takes ops out of a script as long as the same invariant breaks.
-func minimise(t *testing.T, seed uint64, list []op, invariant string) []op {
+func (k *shape) minimise(t *testing.T, seed uint64, list []op, invariant string) []op {
 	breaks := func(list []op) bool {
-		r := play(t, seed, list)
+		r := k.play(t, seed, list)
 		return r.broken != nil && r.broken.invariant == invariant
 	}
 	for size := max(len(list)/2, 1); ; {

@@ -60,6 +60,7 @@ func number(t *testing.T, name string) uint64 {
 // search plays seeds until one fails, or what it is to play has been played.
 type search struct {
 	first uint64
+	asked bool      // the environment says how many, or how long
 	seeds uint64    // at least so many
 	end   time.Time // and more until then; the zero time is no time
 	want  string
@@ -73,12 +74,14 @@ func newSearch(t *testing.T) *search {
 	s.next.Store(s.first - 1)
 	switch text := os.Getenv(envTime); {
 	case text != "":
+		s.asked = true
 		d, err := time.ParseDuration(text)
 		if err != nil || d <= 0 {
 			t.Fatalf("%s=%q: give a duration such as 1m", envTime, text)
 		}
 		s.end = time.Now().Add(d)
 	case s.seeds > 0:
+		s.asked = true
 	case raceDetector:
 		s.seeds = raceSeeds
 	default:
@@ -99,17 +102,23 @@ func (s *search) take() (uint64, bool) {
 // TestSeeds plays seeds from 1 on, as the environment says.
 func TestSeeds(t *testing.T) {
 	if seed := number(t, envSeed); seed != 0 {
-		replay(t, seed)
+		replay(t, brokered, seed)
 		return
 	}
 	s, began := newSearch(t), time.Now()
+	s.playAll(t, brokered, runtime.GOMAXPROCS(0))
+	s.tell(t, began)
+}
+
+// playAll plays the seeds.
+func (s *search) playAll(t *testing.T, k *shape, workers int) {
 	t.Run("play", func(t *testing.T) {
-		for range runtime.GOMAXPROCS(0) {
+		for range workers {
 			t.Run("worker", func(t *testing.T) {
 				t.Parallel()
 				for seed, more := s.take(); more; seed, more = s.take() {
-					list := script(seed)
-					r := play(t, seed, list)
+					list := k.script(seed)
+					r := k.play(t, seed, list)
 					s.played.Add(1)
 					switch {
 					case r.broken == nil:
@@ -117,41 +126,47 @@ func TestSeeds(t *testing.T) {
 						t.Logf("seed %d breaks %s", seed, r.broken.invariant)
 					case !s.failed.Swap(true):
 						if s.want == "" {
-							list = minimise(t, seed, list, r.broken.invariant)
+							list = k.minimise(t, seed, list, r.broken.invariant)
 						}
-						announce(t, seed, list)
+						announce(t, k, seed, list)
 					}
 				}
 			})
 		}
 	})
+}
+
+// tell says what was played.
+func (s *search) tell(t *testing.T, began time.Time) {
 	n := s.played.Load()
 	t.Logf("%d seeds from %d on, %.0f each second", n, s.first, float64(n)/time.Since(began).Seconds())
 	t.Attr("seeds", fmt.Sprintf("from %d to %d", s.first, s.first+max(n, 1)-1))
 }
 
-func announce(t *testing.T, seed uint64, list []op) {
-	r := play(t, seed, list)
+func announce(t *testing.T, k *shape, seed uint64, list []op) {
+	r := k.play(t, seed, list)
 	lines := r.lines[max(0, len(r.lines)-shownLines):]
-	t.Errorf("seed %d breaks %s\nthese %d operations are enough:\n%s\nwhat happened at the end:\n%s\nto replay the whole of it: SEED=%d go test -v -run TestSeeds ./test/sim",
-		seed, r.broken, len(list), tell(list, r), strings.Join(lines, "\n"), seed)
+	t.Errorf("seed %d breaks %s\nthese %d operations are enough:\n%s\nwhat happened at the end:\n%s\nto replay the whole of it: SEED=%d go test -v -run %s ./test/sim",
+		seed, r.broken, len(list), tell(list, r), strings.Join(lines, "\n"), seed, strings.Split(t.Name(), "/")[0])
 }
 
-func replay(t *testing.T, seed uint64) {
-	list := script(seed)
-	r := play(t, seed, list)
+func replay(t *testing.T, k *shape, seed uint64) {
+	list := k.script(seed)
+	r := k.play(t, seed, list)
 	t.Logf("seed %d:\n%s", seed, strings.Join(r.lines, "\n"))
 	if r.broken != nil {
-		announce(t, seed, minimise(t, seed, list, r.broken.invariant))
+		announce(t, k, seed, k.minimise(t, seed, list, r.broken.invariant))
 	}
 }
 
 // TestPlay_IsExact: a seed does the same each time.
 func TestPlay_IsExact(t *testing.T) {
-	for seed := uint64(1); seed <= 20; seed++ {
-		a, b := play(t, seed, script(seed)), play(t, seed, script(seed))
-		if !slices.Equal(a.lines, b.lines) {
-			t.Fatalf("seed %d differs from itself (-first +second):\n%s", seed, cmp.Diff(a.lines, b.lines))
+	for _, k := range []*shape{brokered, bused} {
+		for seed := uint64(1); seed <= 20; seed++ {
+			a, b := k.play(t, seed, k.script(seed)), k.play(t, seed, k.script(seed))
+			if !slices.Equal(a.lines, b.lines) {
+				t.Fatalf("seed %d differs from itself (-first +second):\n%s", seed, cmp.Diff(a.lines, b.lines))
+			}
 		}
 	}
 }
@@ -159,22 +174,24 @@ func TestPlay_IsExact(t *testing.T) {
 // TestScript_IsWhole: every operation has a place in the scripts of the first
 // seeds and does something there.
 func TestScript_IsWhole(t *testing.T) {
-	idle := map[string]bool{}
-	for _, o := range operations {
-		idle[o.name] = true
-	}
-	seed := uint64(0)
-	for ; len(idle) > 0 && seed < raceSeeds*5; seed++ {
-		list := script(seed + 1)
-		r := play(t, seed+1, list)
-		for i, what := range r.did {
-			if what != "" {
-				delete(idle, list[i].name)
+	for _, k := range []*shape{brokered, bused} {
+		idle := map[string]bool{}
+		for _, o := range k.operations {
+			idle[o.name] = true
+		}
+		seed := uint64(0)
+		for ; len(idle) > 0 && seed < raceSeeds*5; seed++ {
+			list := k.script(seed + 1)
+			r := k.play(t, seed+1, list)
+			for i, what := range r.did {
+				if what != "" {
+					delete(idle, list[i].name)
+				}
 			}
 		}
+		for name := range idle {
+			t.Errorf("operation %q never did anything", name)
+		}
+		fmt.Fprintln(t.Output(), len(k.operations), "operations in", seed, "seeds")
 	}
-	for name := range idle {
-		t.Errorf("operation %q never did anything", name)
-	}
-	fmt.Fprintln(t.Output(), len(operations), "operations in", seed, "seeds")
 }

@@ -67,7 +67,7 @@ func (s *source) start(read *informer) {
 	s.writes, s.former = nil, nil
 	s.w.oracle.sourceForgets()
 	s.core = core.New(core.Config{
-		Now: s.now, Jitter: s.w.jitter("hub source"), Waker: s, NewID: s.w.newID, State: s.hub.kept(),
+		Now: s.now, Jitter: s.w.jitter("hub source"), Waker: s, Source: hubName, NewID: s.w.newID, State: s.hub.kept(),
 	})
 	s.inform(read)
 	if s.link == nil {
@@ -164,6 +164,13 @@ func (p sourceParty) Handle(_ context.Context, e codec.Event) error {
 			p.w.note("  %d clusters, %d records: %t", len(page.Clusters), len(page.Records), p.core.Inventory(page))
 		}
 	default:
+		if t, terr := codec.ParseEventType(e.Type()); terr == nil && t.Subresource == codec.Spec {
+			var l *core.Listed
+			if l, err = core.ListedOf(e); err == nil {
+				p.w.note("  list of %d works: %t", len(l.Versions), p.core.Listed(l))
+			}
+			break
+		}
 		var r *core.Report
 		if r, err = core.ReportOf(e); err == nil {
 			p.w.note("  report of %s v%d: %s", r.UID, r.Version, p.core.Report(r))
@@ -245,6 +252,9 @@ func (s *source) begin(l core.Lane, k core.Key) {
 		if c := s.link.conn; c != nil && c.id == e.ID {
 			s.link.lose(unavailable("its party ends the subscription"))
 		}
+		s.done(w, core.Result{})
+	case core.Withhold:
+		s.w.note("  withheld on %s: %v, %s", e.Cluster, e.Names, e.Reason)
 		s.done(w, core.Result{})
 	case core.BeginLife:
 		s.w.note("  life %d: %s", e.Life, e.Reason)

@@ -273,7 +273,11 @@ func (a *stockAgent) prune(work string, keep []string) {
 }
 
 func (a *stockAgent) report(id string, w *stockWork) {
-	e, err := manifestwork.EncodeStatus(w.Ref, *w.status, manifestwork.StatusParams{
+	ref := w.Ref
+	if a.w.bus != nil { // nobody has told it the version before it says this
+		ref.Generation = w.version
+	}
+	e, err := manifestwork.EncodeStatus(ref, *w.status, manifestwork.StatusParams{
 		ID: a.w.newID(), Now: time.Now(), Source: a.name + "-stock", OriginalSource: w.source, Action: codec.UpdateRequest,
 		SequenceID: a.sequence.Next(time.Now().UnixMilli()), Deleted: w.deleting && w.removed,
 	})

@@ -30,7 +30,9 @@ type world struct {
 	ids    atomic.Int64
 
 	oracle *oracle
+	shape  *shape
 	broker *node
+	bus    *bus // in its place; nil: there is none
 	hub    *hub
 	source *source
 	shop   *shop
@@ -75,11 +77,14 @@ const later = 26 * 365 * 24 * time.Hour
 // startTime is the least that a process needs to end and start again.
 const startTime = 50 * time.Millisecond
 
-func newWorld(seed uint64) *world {
+func newWorld(seed uint64, k *shape) *world {
 	<-time.After(later)
-	w := &world{seed: seed, rng: rand.New(rand.NewPCG(seed, 2)), fakes: map[string]*clustertest.Fake{}}
+	w := &world{seed: seed, shape: k, rng: rand.New(rand.NewPCG(seed, 2)), fakes: map[string]*clustertest.Fake{}}
 	w.oracle = newOracle(w)
-	w.broker = newNode(w)
+	w.broker = newNode(w) // where there is a bus nobody goes there
+	if k.bus {
+		w.bus = newBus(w)
+	}
 	w.hub = &hub{w: w, works: map[string]*workv1.ManifestWork{}, generations: map[generation]int{}, rv: 100, born: &hubBackup{rv: 100}}
 	w.source = newSource(w, w.hub)
 	w.shop = newShop(w)
@@ -125,6 +130,9 @@ func (w *world) fail(invariant, format string, args ...any) {
 // the next one.
 func (w *world) steps() []step {
 	list := w.callSteps(w.broker.steps(w.list[:0]))
+	if w.bus != nil {
+		list = w.bus.steps(list)
+	}
 	for _, l := range w.links {
 		list = l.steps(list)
 	}
@@ -184,6 +192,11 @@ func (w *world) next() (first time.Time) {
 			times = append(times, c.notBefore)
 		}
 	}
+	if w.bus != nil {
+		for _, p := range w.bus.late {
+			times = append(times, p.at)
+		}
+	}
 	for _, t := range times {
 		if !t.IsZero() && (first.IsZero() || t.Before(first)) {
 			first = t
@@ -204,6 +217,9 @@ func (w *world) heal() {
 	for _, l := range w.links {
 		l.cut, l.slow = false, false
 	}
+	if w.bus != nil {
+		w.bus.heal()
+	}
 	w.broker.disk = diskAmple
 	if !w.broker.up {
 		w.broker.start()
@@ -217,12 +233,15 @@ func (w *world) heal() {
 const (
 	settleTime  = 20 * time.Minute
 	settleSteps = 20000
+	// busSettleTime: what a stock broker lost is said again within half an hour, and what that
+	// brings to light half an hour later.
+	busSettleTime = 100 * time.Minute
 )
 
 // settle ends the faults and lets everything happen that will.
 func (w *world) settle(order *rand.Rand) {
 	w.heal()
-	w.rest(order, settleTime)
+	w.rest(order, w.shape.settles)
 }
 
 // rest lets everything happen that will within a time.

@@ -86,7 +86,7 @@ func (k *comparing) outcome(cl *cluster) bool {
 func (c *comparisons) subscribe() {
 	c.on = !c.f.stock
 	c.inventory, c.tell = inventory{}, tell{}
-	c.lives.locateOn(c.on)
+	c.lives.locateOn(c.on || c.f.plain)
 }
 
 // off takes it that the broker does not tell what it has.
@@ -196,29 +196,38 @@ const maxTagged = 256
 // computed again: it differs from what the broker has, which is enough.
 func (c *comparisons) nextTag(cl *cluster) *todo {
 	k := &cl.comparing
-	var works []*workv1.ManifestWork
-	for len(k.untagged) > 0 && len(works) < maxTagged {
-		w := k.untagged[0]
-		k.untagged = k.untagged[1:]
-		if o := w.comparable(); o != nil && c.f.works[w.uid] == w && !w.hub.isTagged() {
-			works = append(works, o)
-		}
+	if t := c.f.nextTag(cl, &k.untagged); t != nil {
+		return t
 	}
-	if len(works) > 0 {
-		return c.f.ofCluster(cl, Tag{Works: works}, func(r Result) { c.doneTag(cl, works, r) })
-	}
-	k.untagged = nil
 	c.compareDigest(cl)
 	return nil
 }
 
-func (c *comparisons) doneTag(cl *cluster, works []*workv1.ManifestWork, r Result) {
+// nextTag decides which of the works that are left have their tags computed.
+func (f *fleet) nextTag(cl *cluster, left *[]*work) *todo {
+	var works []*workv1.ManifestWork
+	for len(*left) > 0 && len(works) < maxTagged {
+		w := (*left)[0]
+		*left = (*left)[1:]
+		if o := w.comparable(); o != nil && f.works[w.uid] == w && !w.hub.isTagged() {
+			works = append(works, o)
+		}
+	}
+	if len(works) == 0 {
+		*left = nil
+		return nil
+	}
+	return f.ofCluster(cl, Tag{Works: works}, func(r Result) { f.tagged(cl, works, r) })
+}
+
+// tagged takes the tags of works of a cluster.
+func (f *fleet) tagged(cl *cluster, works []*workv1.ManifestWork, r Result) {
 	for i, o := range works {
-		if w := c.f.works[o.UID]; w != nil && i < len(r.Tags) && r.Tags[i] != (codec.Tag{}) {
+		if w := f.works[o.UID]; w != nil && i < len(r.Tags) && r.Tags[i] != (codec.Tag{}) {
 			w.hub.setTag(o, r.Tags[i])
 		}
 	}
-	c.f.wakeCluster(SpecLane, cl)
+	f.wakeCluster(SpecLane, cl)
 }
 
 // compareDigest compares the sums. Where they are equal, nothing is asked and
@@ -398,7 +407,7 @@ func (c *comparisons) there(w *work) {
 // tidy drops a cluster that nothing is known about any more.
 func (c *comparisons) tidy(cl *cluster) {
 	k := &cl.comparing
-	kept := cl.selected && !c.f.All || cl.release.pending() || cl.lists.asking || cl.release.inFlight > 0 || len(cl.works) > 0 ||
+	kept := cl.selected && !c.f.All || cl.release.pending() || cl.lists.asking || cl.release.inFlight > 0 || len(cl.works) > 0 || cl.far.waits() ||
 		k.stage != notCompared && (k.stage != outcomeTold || len(k.missing.withheld) > 0)
 	if !kept {
 		cl.lists.repeat(c.cursor, false)

@@ -6,6 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	workv1 "open-cluster-management.io/api/work/v1"
 
+	"github.com/hawser-io/hawser/internal/plain"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -17,6 +18,8 @@ type Config struct {
 	// Jitter returns a number in [0, 1); it spreads retries.
 	Jitter func() float64
 	Waker  Waker
+	// Source is the id of this source, as agents name it.
+	Source string
 	// NewID returns a new id for a request.
 	NewID func() string
 	// All serves every namespace that has works; otherwise the clusters named
@@ -45,6 +48,7 @@ type Core struct {
 	specs     *specs
 	statuses  *statuses
 	releases  *releases
+	plains    *plains
 }
 
 // slot is where one effect at a time is carried out.
@@ -71,7 +75,8 @@ type underWay struct {
 // New returns a core that knows no work and no broker.
 func New(cfg Config) *Core {
 	c := &Core{inFlight: map[slot]underWay{}}
-	c.begin(newFleet(cfg, 0), cfg.State, reasonKept)
+	line := plain.NewLine(uint64(max(cfg.Now().UnixMilli(), 1)), cfg.NewID())
+	c.begin(newFleet(cfg, 0, line), cfg.State, reasonKept)
 	return c
 }
 
@@ -83,8 +88,9 @@ func (c *Core) begin(f *fleet, s State, reason string) {
 	q := &questions{f: f, lives: l}
 	v := &comparisons{f: f, lives: l, cursor: cur}
 	c.fleet, c.cursor, c.lives, c.questions, c.compare = f, cur, l, q, v
-	c.specs = &specs{f: f, lives: l, questions: q, compare: v}
-	c.statuses = &statuses{f: f, questions: q, compare: v, cursor: cur}
+	c.plains = &plains{f: f, lives: l, questions: q, cursor: cur}
+	c.specs = &specs{f: f, lives: l, questions: q, compare: v, plains: c.plains}
+	c.statuses = &statuses{f: f, questions: q, compare: v, cursor: cur, plains: c.plains}
 	c.releases = &releases{f: f, cursor: cur, lives: l, compare: v}
 }
 
@@ -124,7 +130,7 @@ func (c *Core) next(lane Lane, key Key) *todo {
 	case lane == HubLane:
 		return c.questions.nextList(cl)
 	default:
-		return first(cl, c.releases.next, c.compare.next, c.statuses.nextAsk)
+		return first(cl, c.releases.next, c.compare.next, c.plains.next, c.statuses.nextAsk)
 	}
 }
 
@@ -161,6 +167,7 @@ func (c *Core) locate() *todo {
 	return &todo{t.Effect, func(r Result) {
 		if t.done(r); !c.lives.over && c.lives.located() {
 			c.compare.located()
+			c.plains.located()
 		}
 	}}
 }
@@ -171,7 +178,8 @@ func (c *Core) nextOfAll(lane Lane) *todo {
 	switch {
 	case lane == HubLane && l.ended():
 		s, _ := l.state()
-		c.begin(newFleet(c.fleet.Config, c.fleet.sub), s, l.reason)
+		c.fleet.line.Renew() // what agents said to the life before may be about what is no more
+		c.begin(newFleet(c.fleet.Config, c.fleet.sub, c.fleet.line), s, l.reason)
 		return &todo{Effect: BeginLife{Life: c.life, Reason: l.reason}}
 	case lane == HubLane && l.over:
 		return l.nextSave()
@@ -239,7 +247,7 @@ func (c *Core) Stats() Stats {
 		if c.compare.on && !cl.comparing.compared(cl) {
 			s.Comparing++
 		}
-		if n := len(cl.comparing.missing.withheld); n > 0 {
+		if n := len(cl.comparing.missing.withheld) + cl.far.withheld(); n > 0 {
 			s.WithheldClusters++
 			s.WithheldWorks += n
 		}
@@ -285,6 +293,7 @@ func (c *Core) moved(w *work, before *workv1.ManifestWork) {
 	c.adopt(w, before)
 	if before == nil {
 		c.compare.there(w)
+		w.cl.found(w.uid)
 	}
 	w.report.changed(before == nil)
 	c.specs.changed(w, before)
@@ -390,6 +399,7 @@ func (c *Core) ClusterUnselected(life int, name string) {
 	cl.serve(false)
 	cl.lists.repeat(c.cursor, false)
 	c.compare.leave(cl)
+	cl.leaveFar()
 	c.cursor.holdBack()
 	for _, w := range cl.works {
 		c.statuses.lose(w)
@@ -420,6 +430,7 @@ func (c *Core) Connected(a transport.Accepted) {
 		cl.lists.subscribe(c.cursor, cl.selected && f.lists)
 		c.compare.leave(cl)
 		c.compare.enter(cl)
+		c.plains.subscribe(cl)
 		f.look(Key{Cluster: name})
 	}
 	for _, w := range f.works {
@@ -484,5 +495,21 @@ func (c *Core) Report(r *Report) Verdict {
 	if c.fleet.All {
 		c.cluster(r.Cluster)
 	}
+	if !c.plains.believes(r.Cluster, r.Marks) {
+		return Void
+	}
 	return c.statuses.receive(r)
+}
+
+// Listed takes what an agent says that it holds, where nobody else answers it. The core
+// keeps l. It returns false for a list that does not count.
+func (c *Core) Listed(l *Listed) bool {
+	if c.fleet.All && l.Cluster != "" {
+		c.cluster(l.Cluster)
+	}
+	if !c.plains.believes(l.Cluster, l.Marks) {
+		return false
+	}
+	c.plains.listed(l)
+	return c.fleet.plain
 }

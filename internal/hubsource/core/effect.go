@@ -1,6 +1,7 @@
 package core
 
 import (
+	"math"
 	"slices"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	workv1 "open-cluster-management.io/api/work/v1"
 
+	"github.com/hawser-io/hawser/internal/plain"
 	"github.com/hawser-io/hawser/internal/resync"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
@@ -102,7 +104,24 @@ type Publish struct {
 	Held bool
 	// Order is the number of the event, 0 for a broker that knows none.
 	Order uint64
+	// Line is the place of the event where no broker keeps anything, First what goes out
+	// before it.
+	Line  plain.Marks
+	First Before
 }
+
+// Before is what an agent that orders by version has to have before a spec or a deletion.
+type Before uint8
+
+// What may go first.
+const (
+	// Nothing goes first.
+	Nothing Before = iota
+	// Unversioned: the same spec without a version, which is never older than another.
+	Unversioned
+	// LastSpec: the spec that is deleted, which says what deletion means. It goes out alone.
+	LastSpec
+)
 
 // Release tells the broker that this source no longer serves a cluster.
 type Release struct {
@@ -115,6 +134,9 @@ type Ask struct {
 	Cluster string
 	// Held is never empty: that would ask for everything.
 	Held []Held
+	Line plain.Marks // as in [Publish]
+	// Limit is the largest event that fits, 0 if nobody knows.
+	Limit int
 }
 
 // Held is what the hub holds of a work's status. Exactly one of Hash (of a
@@ -172,7 +194,15 @@ type AskInventory struct {
 // left, not even what it was.
 type Delete struct {
 	Record codec.InventoryRecord
-	Order  uint64 // as in [Publish]
+	Order  uint64      // as in [Publish]
+	Line   plain.Marks // as in [Publish]
+}
+
+// Withhold tells somebody of deletions that are left to a person.
+type Withhold struct {
+	Cluster string
+	Names   []string
+	Reason  string
 }
 
 // SendCompared tells the broker the outcome of comparisons.
@@ -260,6 +290,9 @@ func (Publish) Operation() string { return "publish" }
 func (Delete) Operation() string { return "delete" }
 
 // Operation implements [Effect].
+func (Withhold) Operation() string { return "withhold" }
+
+// Operation implements [Effect].
 func (Release) Operation() string { return "release" }
 
 // Operation implements [Effect].
@@ -293,14 +326,37 @@ func (p Publish) Events(newID func() string, now time.Time, source string) ([]co
 		}
 		o = &copied
 	}
+	action := p.Action
+	if p.First == LastSpec {
+		o, action = o.DeepCopy(), codec.UpdateRequest
+		o.DeletionTimestamp = nil
+	}
 	e, err := manifestwork.EncodeSpec(o, manifestwork.SpecParams{
-		ID: newID(), Now: now, Source: source, Action: p.Action, DeletionWithData: p.Action == codec.DeleteRequest,
+		ID: newID(), Now: now, Source: source, Action: action, DeletionWithData: action == codec.DeleteRequest,
 		Reported: p.Held || isReported(o.Status),
 	})
 	if err == nil && p.Supersedes != 0 {
 		e.SetExtension(codec.ExtSupersedes, codec.FormatRevision(p.Supersedes))
 	}
-	return one(e, err, p.Order)
+	events, err := one(e, err, p.Order)
+	if err != nil || p.Line == (plain.Marks{}) {
+		return events, err
+	}
+	return p.inLine(events[0], newID())
+}
+
+// inLine gives an event its place, behind the one that goes first.
+func (p Publish) inLine(e codec.Event, id string) ([]codec.Event, error) {
+	if p.First != Unversioned {
+		p.Line.Put(&e)
+		return []codec.Event{e}, nil
+	}
+	before := e.Clone()
+	before.SetID(id)
+	before.SetExtension(codec.ExtResourceVersion, 0)
+	p.Line.Put(&before)
+	p.Line.Second().Put(&e)
+	return []codec.Event{before, e}, nil
 }
 
 // one returns one event, with its number if it has one.
@@ -343,13 +399,14 @@ func (a Ask) Events(newID func() string, now time.Time, source string) ([]codec.
 		hashes = append(hashes, codec.StatusHash{ResourceID: string(h.UID), StatusHash: hash})
 	}
 	var events []codec.Event
-	for chunk := range resync.Chunks(hashes) {
+	for chunk := range resync.ChunksOf(hashes, a.Limit) {
 		e, err := codec.NewStatusResyncRequest(codec.ResyncParams{
 			ID: newID(), Time: now, Source: source, Cluster: a.Cluster, DataType: codec.ManifestBundles,
 		}, chunk)
 		if err != nil {
 			return nil, err
 		}
+		a.Line.Put(&e)
 		events = append(events, e)
 	}
 	return events, nil
@@ -361,7 +418,16 @@ func ReportOf(e codec.Event) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
+	marks, err := plain.MarksOf(e)
+	if err != nil {
+		return nil, err
+	}
+	version, _, err := codec.VersionExtension(e)
+	if err != nil {
+		return nil, err
+	}
 	return &Report{
+		Unversioned: version == 0 && s.Version <= math.MaxInt32, Marks: marks, Source: s.OriginalSource,
 		UID: types.UID(s.ResourceID), Cluster: s.Cluster, Name: s.Name,
 		Version: s.Version, Sequence: s.SequenceID, Hash: s.Hash, Deleted: s.Deleted, Status: s.Status, Revision: s.Revision, Size: len(e.Data()),
 	}, nil
@@ -392,9 +458,10 @@ func (d Delete) Events(newID func() string, now time.Time, source string) ([]cod
 		Namespace: r.Cluster, Name: r.Name, UID: types.UID(r.ResourceID), Generation: r.Version,
 	}}
 	e, err := manifestwork.EncodeSpec(o, manifestwork.SpecParams{ID: newID(), Now: now, Source: source, Action: codec.DeleteRequest})
-	if err == nil {
+	if err == nil && r.Revision != 0 {
 		e.SetExtension(codec.ExtIfRevision, codec.FormatRevision(r.Revision))
 	}
+	d.Line.Put(&e)
 	return one(e, err, d.Order)
 }
 

@@ -9,6 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	workv1 "open-cluster-management.io/api/work/v1"
 
+	"github.com/hawser-io/hawser/internal/fair"
+	"github.com/hawser-io/hawser/internal/plain"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
@@ -37,6 +39,12 @@ type fleet struct {
 	// stock: the broker speaks no Hawser protocol. lists: it does not know up to
 	// where statuses are on this hub, and is asked for them.
 	stock, lists bool
+	// plain: there is no broker that keeps anything, only agents behind it. limit is the
+	// largest event that fits, 0 if nobody knows; repaired is what they were told again.
+	plain    bool
+	limit    int
+	repaired fair.Bucket
+	line     *plain.Line
 	// ending: the subscription has to end, because something is under way on it
 	// that would do harm when it is late. ends bounds how often.
 	ending bool
@@ -71,13 +79,14 @@ type cluster struct {
 	lists     statusLists
 	listing   retry // of a list of the hub that answers for many works
 	budget    budget
+	far       far
 	// open counts works that the broker does not have as they are.
 	open int
 }
 
-func newFleet(cfg Config, sub int) *fleet {
+func newFleet(cfg Config, sub int, line *plain.Line) *fleet {
 	return &fleet{
-		agenda: agenda{Config: cfg, pauses: map[string]time.Time{}}, sub: sub,
+		agenda: agenda{Config: cfg, pauses: map[string]time.Time{}}, sub: sub, line: line,
 		works: map[types.UID]*work{}, clusters: map[string]*cluster{}, undelivered: map[string]int{},
 	}
 }
@@ -101,6 +110,7 @@ func (f *fleet) subscribe(a transport.Accepted, lists bool) {
 	f.sub++
 	f.id, f.connected, f.stock, f.lists, f.ending = a.SubscriptionID, true, a.Protocol == 0, lists, false
 	f.begun = true
+	f.plain, f.limit = a.Plain, a.MaxEventBytes
 	f.sweep = make([]Key, 0, len(f.clusters)+len(f.works))
 	f.unpause()
 }
@@ -124,6 +134,14 @@ func (f *fleet) nextOrder() uint64 {
 	}
 	f.order++
 	return f.order
+}
+
+// marks are those of what is published next for a cluster.
+func (f *fleet) marks(cl *cluster) plain.Marks {
+	if !f.plain {
+		return plain.Marks{}
+	}
+	return f.line.Marks(cl.name)
 }
 
 // answered takes it that what is dangerous when it is late was answered.

@@ -69,3 +69,45 @@ func FuzzReportOf(f *testing.F) {
 		next[PatchStatus](fx, HubLane, other.UID)
 	})
 }
+
+// FuzzListedOf: whatever an agent lists behind a broker that keeps nothing, nothing is deleted
+// for that alone, and the work that the hub has is delivered.
+func FuzzListedOf(f *testing.F) {
+	w := newWork("w", 3)
+	for _, list := range [][]codec.ResourceVersion{nil, {{ResourceID: "uid-w", ResourceVersion: 2}}, {{ResourceID: "uid-x", ResourceVersion: 7, Tag: codec.Tag{1}.String()}}} {
+		e, err := codec.NewSpecResyncRequest(codec.ResyncParams{ID: "e", Time: time.Unix(1_700_000_000, 0), Source: "agent", Cluster: "cluster1", DataType: codec.ManifestBundles}, list)
+		if err != nil {
+			f.Fatal(err)
+		}
+		b, err := codec.Marshal(e)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		e, err := codec.Unmarshal(b)
+		if err != nil {
+			return
+		}
+		l, err := ListedOf(e)
+		if err != nil {
+			return
+		}
+		c := plainly(t, w)
+		c.deliver(w.UID)
+		c.core.Listed(l)
+		for range 20 {
+			switch e := c.core.Next(SpecLane, Key{Cluster: "cluster1"}).(type) {
+			case List:
+				c.done(e, Result{Present: present(w)})
+			case Ask:
+				c.done(e, Result{Sent: 1})
+			case Delete:
+				t.Fatalf("deletes %+v", e)
+			case Tag:
+				c.done(e, Result{Tags: e.Tags()})
+			}
+		}
+	})
+}

@@ -16,6 +16,7 @@ type specs struct {
 	lives     *lives
 	questions *questions
 	compare   *comparisons
+	plains    *plains
 }
 
 // specState is the way of one work's spec.
@@ -40,6 +41,18 @@ type specState struct {
 	// the zero time is never.
 	tryAgain time.Time
 	retry    retry
+	// redelivery is when it is published once more where nobody keeps it; planned: at
+	// retry's time it is its turn.
+	redelivery redelivery
+	planned    bool
+}
+
+// plan gives the next publish its turn.
+func (s *specState) plan(turn func() time.Time) {
+	if !s.planned {
+		s.planned = true
+		s.retry.wait(turn(), false)
+	}
 }
 
 func (s *specState) markElsewhere() { s.elsewhere = true }
@@ -82,7 +95,7 @@ func (s *specs) next(w *work) *todo {
 		return nil
 	case has == buried && m.deleting:
 		return nil // the finalizer goes
-	case has == holds && w.broker.mark.equal(m):
+	case has == holds && w.broker.mark.equal(m) && !s.plains.dueAgain(w):
 		w.broker.setMark(m) // lets go of an older object's maps
 		return s.nextHeld(w)
 	case m.deleting:
@@ -154,7 +167,9 @@ func (s *specs) needsWord(w *work) bool {
 		return started && w.hub.answered <= w.broker.heard
 	case differs:
 		return started && !w.spec.attempted && w.hub.answered == 0
-	case unknown, unsure, holds, buried, refused:
+	case unknown:
+		return s.f.plain && started && !w.spec.attempted && w.hub.answered == 0
+	case unsure, holds, buried, refused:
 	}
 	return false
 }
@@ -175,6 +190,10 @@ func (s *specs) nextEnded(w *work) *todo {
 		return nil
 	case s.isUncompared(w), !s.f.mayTell(w.cl), !s.f.ready(w.key(), &w.spec.retry):
 		return nil
+	case s.f.plain:
+		s.plains.bury(w)
+		s.compare.forget(w)
+		return nil
 	}
 	return s.publish(w, w.hub.mark())
 }
@@ -186,7 +205,7 @@ func (s *specs) owesDeletion(w *work) bool {
 	case lacks, buried:
 		return false
 	case holds:
-		if w.broker.mark.deleting {
+		if w.broker.mark.deleting && !s.f.plain {
 			return false
 		}
 	case unknown, differs, unsure, listed, refused:
@@ -207,6 +226,9 @@ func (s *specs) stillRefused(w *work, m mark) bool {
 // publish publishes the current state of a work. A broker that knows of its
 // deletion takes a create_request for a new life, so that needs the hub's word.
 func (s *specs) publish(w *work, m mark) *todo {
+	if !s.plains.paced(w) {
+		return nil
+	}
 	o := w.hub.object
 	if m.deleting && o.DeletionTimestamp == nil {
 		o = o.DeepCopy()
@@ -215,6 +237,10 @@ func (s *specs) publish(w *work, m mark) *todo {
 	p := Publish{Work: o, Action: codec.UpdateRequest, Slim: isLarge(o), Order: s.f.nextOrder()}
 	p.Unversioned = m.deleting && w.spec.staleRuns > 0
 	p.Held = m.deleting && w.spec.elsewhere
+	if s.f.plain {
+		p.Line, p.First = s.f.marks(w.cl), s.plains.first(w, m)
+		w.spec.planned = false
+	}
 	has := w.broker.on(s.f.sub)
 	switch {
 	case m.deleting:
@@ -291,6 +317,7 @@ func (s *specs) accepted(w *work, e Publish, r transport.Receipt) {
 	}
 	w.broker.answer(s.f.sub, what, e.mark(), r.Revision, s.f.tick())
 	w.spec.agreed()
+	w.spec.redelivery.sent(e, &s.f.agenda)
 	w.hub.untag()
 	s.f.blameSpec(w, nil)
 	if p := w.report.pending; p != nil && p.Deleted && !e.mark().deleting {
@@ -371,7 +398,7 @@ func (s *specs) changed(w *work, before *workv1.ManifestWork) {
 	w.spec.retry.changed()
 	w.spec.late = w.spec.late || before == nil && s.f.begun && !hasFinalizer(w.hub.object)
 	if before == nil || !markOf(before).equal(w.hub.mark()) {
-		if w.broker.on(s.f.sub) == unknown && s.f.mayTell(w.cl) && s.compare.on {
+		if w.broker.on(s.f.sub) == unknown && s.f.mayTell(w.cl) && (s.compare.on || s.f.plain) {
 			w.broker.assume(differs, s.f.sub, s.f.tick())
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	workv1alpha1 "open-cluster-management.io/api/work/v1alpha1"
 
 	"github.com/hawser-io/hawser/internal/fair"
+	"github.com/hawser-io/hawser/internal/plain"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 )
@@ -23,6 +24,8 @@ type Report struct {
 	Cluster, Name string
 	// Version is the generation the report is about, 0 when it has none.
 	Version int64
+	// Unversioned: the agent got the work without a version, and orders it so.
+	Unversioned bool
 	// Sequence orders the reports of one work, decimal.
 	Sequence string
 	// Hash is the agent's hash of Status; may be "".
@@ -33,6 +36,9 @@ type Report struct {
 	// Deleted: nothing of the work is left on the cluster.
 	Deleted bool
 	Status  workv1.ManifestWorkStatus
+	// Source is whose work it is, as the agent knows it. Marks are those of the event.
+	Source string
+	Marks  plain.Marks
 	// Size is that of Status, in bytes as it came.
 	Size int
 }
@@ -51,6 +57,11 @@ const (
 	// NotDeleting: it says that a work is deleted which the hub does not delete;
 	// told once per work, then Ignored.
 	NotDeleting Verdict = "not_deleting"
+	// Void: it was said to an earlier session of this source, or in an earlier one of the
+	// agent. It is asked for again.
+	Void Verdict = "void"
+	// Foreign: it is about another source's work, or one of another cluster.
+	Foreign Verdict = "foreign"
 	// Incomparable: its sequence id cannot be ordered; it is dropped.
 	Incomparable Verdict = "incomparable"
 )
@@ -61,6 +72,7 @@ type statuses struct {
 	questions *questions
 	compare   *comparisons
 	cursor    *cursor
+	plains    *plains
 }
 
 // reportState is the way of one work's status to the hub.
@@ -74,7 +86,9 @@ type reportState struct {
 	sequence string
 	revision uint64
 	version  int64
-	warned   bool // NotDeleting was told
+	last     int64         // what the last one was about
+	session  codec.Session // of the agent whose sequence that is
+	warned   bool          // NotDeleting was told
 	retry    retry
 	// held is the number of the part of the stream whose cursor waits for the report, or
 	// for the end that it brought about, 0 for none; see cursor.
@@ -112,6 +126,21 @@ func (r *reportState) changed(first bool) {
 		r.retry.wait(time.Time{}, false)
 	}
 	r.retry.changed()
+}
+
+// heed takes the session of the agent that reports: in another one its sequence begins anew.
+func (r *reportState) heed(s codec.Session) {
+	if r.session != s {
+		r.session, r.sequence = s, ""
+	}
+}
+
+// take takes a report that is newer than those before.
+func (r *reportState) take(now *Report) {
+	r.sequence, r.revision, r.version, r.last = now.Sequence, now.Revision, max(r.version, now.Version), now.Version
+	if now.Unversioned {
+		r.last = 0
+	}
 }
 
 // forgetSequence takes it that reports begin anew: the broker has no record of
@@ -157,9 +186,13 @@ func (s *statuses) receive(r *Report) Verdict {
 		return Ignored
 	}
 	w := s.f.works[r.UID]
+	if s.plains.isForeign(w, cl, r) {
+		return Foreign
+	}
 	if w == nil {
 		w = s.f.add(r.UID, cl)
 	}
+	w.report.heed(r.Marks.Session)
 	switch {
 	case w.cl != cl, w.hub.ended != alive:
 		return Ignored
@@ -176,11 +209,12 @@ func (s *statuses) receive(r *Report) Verdict {
 	case !newer, r.Version != 0 && r.Version < reportedVersion(w):
 		return Stale
 	}
-	w.report.sequence, w.report.revision, w.report.version = r.Sequence, r.Revision, max(w.report.version, r.Version)
+	w.report.take(r)
 	if s.compare.nameWaits(cl, r.Name) && !cl.comparing.missing.has(string(r.UID)) {
 		s.compare.repeat(cl, 0) // what had the name is no more: a publish came late and took it
 	}
 	s.keep(w, r)
+	s.plains.heard(w)
 	return Taken
 }
 
@@ -201,6 +235,7 @@ func mayBeMade(id string, now time.Time) bool { return codec.CheckSequence(id, n
 // nobody is left to say so, or an operator gave the work up, the broker says it
 // in the agent's place: its sequence id is not newer than the agent's last one.
 func (s *statuses) reportDeleted(w *work, r *Report) Verdict {
+	w.cl.gone(w.uid)
 	if m := &w.cl.comparing.missing; m.later || m.withholds(string(r.UID)) {
 		s.compare.repeat(w.cl, 0) // what waited does no longer; an operator had it deleted
 	}
@@ -356,8 +391,9 @@ func (s *statuses) nextUnseen(w *work) *todo {
 	case p == nil:
 		s.forgetUnseen(w)
 	case w.hub.absent:
-		if !p.Deleted { // so the broker has a work that the hub has not
+		if !p.Deleted { // so the broker has a work that the hub has not, or the agent has
 			s.compare.repeat(w.cl, missingDelay)
+			s.plains.lack(w.cl, w.uid, p.Name, p.Version)
 		}
 		w.report.drop(s.f, s.cursor)
 		s.forgetUnseen(w)

@@ -90,6 +90,9 @@ type Set struct {
 	// history numbers the histories of revisions, clock what was received.
 	history, clock uint64
 	hawser         bool
+	// lines are the histories of sources that number their events themselves, because no
+	// broker does; see Line.
+	lines map[string]line
 }
 
 // entry is a work and what is known about it.
@@ -116,7 +119,9 @@ type name struct {
 }
 
 // New returns an empty set.
-func New() *Set { return &Set{works: map[string]*entry{}, names: map[string]*name{}} }
+func New() *Set {
+	return &Set{works: map[string]*entry{}, names: map[string]*name{}, lines: map[string]line{}}
+}
 
 // Decision is the answer of Accept.
 type Decision struct {
@@ -188,7 +193,7 @@ func (e *entry) work() *Work {
 
 // put holds a work, drop holds it no longer.
 func (s *Set) put(e *entry) {
-	s.drop(e.ResourceID)
+	s.take(e.ResourceID)
 	s.works[e.ResourceID] = e
 	if !e.Deleting {
 		s.digest = codec.Digest{Count: s.digest.Count + 1, Sum: s.digest.Sum.Add(codec.RecordHash(e.ResourceID, e.Tag))}
@@ -196,6 +201,13 @@ func (s *Set) put(e *entry) {
 }
 
 func (s *Set) drop(id string) {
+	if e := s.works[id]; e != nil {
+		s.forgotten(e, 0)
+		s.take(id)
+	}
+}
+
+func (s *Set) take(id string) {
 	e := s.works[id]
 	if e == nil {
 		return
@@ -250,6 +262,7 @@ func (s *Set) claim(w *Work) (replaced string) {
 		return ""
 	}
 	if replaced = n.live; replaced != "" {
+		s.forgotten(s.works[replaced], w.Revision)
 		s.drop(replaced)
 	}
 	n.live, n.renamed = w.ResourceID, ""

@@ -39,20 +39,54 @@ func (s *Set) Proven(revision uint64) {
 	}
 }
 
+// line is the present session of a source that numbers its events itself.
+type line struct {
+	history uint64
+	// forgotten is the highest number of an event that made the work which was forgotten
+	// last. What the source sent before that, of works that are not held, came too late.
+	forgotten uint64
+}
+
+// Line begins another session of a source that numbers its events itself: behind a broker
+// that keeps nothing. The numbers are in Revision.
+func (s *Set) Line(source string) {
+	s.history++
+	s.lines[source] = line{history: s.history}
+}
+
+// forgotten takes note of a work that is about to be forgotten, at least as of a number.
+func (s *Set) forgotten(e *entry, number uint64) {
+	if l := s.lines[e.Source]; l.history != 0 && e.history == l.history {
+		l.forgotten = max(l.forgotten, e.revision, number)
+		s.lines[e.Source] = l
+	}
+}
+
+// numbered reports whether a spec has a number of its source's own.
+func (s *Set) numbered(spec *manifestwork.Spec) bool { return !s.hawser && spec.Revision > 0 }
+
+// historyOf is the history that the revision of a spec is of.
+func (s *Set) historyOf(spec *manifestwork.Spec) uint64 {
+	if s.numbered(spec) {
+		return s.lines[spec.Source].history
+	}
+	return s.history
+}
+
 // received notes that a work was received as it is.
 func (s *Set) received(e *entry, spec *manifestwork.Spec) {
 	s.clock++
-	if e.history == s.history {
+	if history := s.historyOf(spec); e.history == history {
 		e.revision = max(e.revision, spec.Revision)
 	} else {
-		e.history, e.revision = s.history, spec.Revision
+		e.history, e.revision = history, spec.Revision
 	}
 	e.received, e.unconfirmed = s.clock, false
 }
 
 // renewed returns what is held as a duplicate of it has it, nil if that came before.
 func (s *Set) renewed(held *entry, spec *manifestwork.Spec) *Work {
-	known := held.history == s.history && spec.Revision <= held.revision
+	known := held.history == s.historyOf(spec) && spec.Revision <= held.revision
 	if known || spec.Revision == 0 || spec.Revision == held.Revision {
 		return nil
 	}
@@ -64,6 +98,8 @@ func (s *Set) renewed(held *entry, spec *manifestwork.Spec) *Work {
 // judge compares a spec with what is held of the same work, or of its name.
 func (s *Set) judge(held *entry, spec *manifestwork.Spec) Outcome {
 	switch {
+	case s.numbered(spec):
+		return s.judgeByNumber(held, spec)
 	case !s.hawser:
 		return s.judgeByVersion(held, spec)
 	case held == nil:
@@ -97,6 +133,21 @@ func (s *Set) Finished(w *Work) {
 	if held := s.works[w.ResourceID]; held != nil && held.Tag == w.Tag && held.Deleting {
 		held.finished = true
 	}
+}
+
+// judgeByNumber compares where the source numbers its events. Of what is held from another
+// session of it, or from an earlier process, only the version tells.
+func (s *Set) judgeByNumber(held *entry, spec *manifestwork.Spec) Outcome {
+	l := s.lines[spec.Source]
+	switch {
+	case held == nil && spec.Revision <= l.forgotten:
+		return Stale
+	case held == nil, held.history != l.history, held.unconfirmed, held.Source != spec.Source:
+		return s.judgeByVersion(held, spec)
+	case spec.Revision <= held.revision:
+		return Stale
+	}
+	return Accepted
 }
 
 // judgeByVersion compares where there are no revisions.

@@ -328,3 +328,42 @@ func TestSet_DigestIsOfTheLiveWorks(t *testing.T) {
 		}
 	})
 }
+
+// TestSet_NumbersOfASource: behind a broker that keeps nothing a source numbers its events
+// itself, and begins anew with each of its sessions.
+func TestSet_NumbersOfASource(t *testing.T) {
+	const accepted, dup, stale, foreign = desired.Accepted, desired.Duplicate, desired.Stale, desired.Foreign
+	s := desired.New()
+	s.Subscribed(false)
+	s.Line("hub")
+	expectOutcome(t, s, spec{id: "1", version: 5, revision: 10, content: "a"}, accepted)
+	expectOutcome(t, s, spec{id: "1", version: 5, revision: 12, content: "b"}, accepted)
+	expectOutcome(t, s, spec{id: "1", version: 5, revision: 11, content: "a"}, stale) // its labels as they were
+	expectOutcome(t, s, spec{id: "1", version: 5, revision: 13, content: "b"}, dup)
+	expectOutcome(t, s, spec{id: "1", version: 3, revision: 14, content: "c"}, accepted) // the hub went back
+	expectOutcome(t, s, spec{id: "1", version: 9, revision: 15, content: "x", source: "source2"}, foreign)
+
+	// It is deleted and forgotten; what comes late does not bring it back, but what is new does.
+	expectOutcome(t, s, spec{id: "1", version: 4, revision: 20, deleting: true}, accepted)
+	s.Forget(s.Get("1"))
+	expectOutcome(t, s, spec{id: "1", version: 3, revision: 16, content: "c"}, stale)
+	expectOutcome(t, s, spec{id: "2", name: "b", version: 1, revision: 21, content: "d"}, accepted)
+
+	// A work that lost its name to another one does not come back either.
+	expectOutcome(t, s, spec{id: "3", name: "b", version: 1, revision: 23, content: "e"}, accepted)
+	expectOutcome(t, s, spec{id: "2", name: "b", version: 2, revision: 22, content: "f"}, stale)
+
+	// Another session: an informer that lags has an older version; one without a version counts.
+	s.Subscribed(false)
+	s.Line("hub")
+	expectOutcome(t, s, spec{id: "3", name: "b", version: 0, revision: 1, content: "g"}, accepted)
+	expectOutcome(t, s, spec{id: "3", name: "b", version: 7, revision: 2, content: "h"}, accepted)
+	s.Line("hub")
+	expectOutcome(t, s, spec{id: "3", name: "b", version: 6, revision: 1, content: "i"}, stale)
+	expectOutcome(t, s, spec{id: "3", name: "b", version: 7, revision: 1, content: "h"}, dup)
+	expectOutcome(t, s, spec{id: "3", name: "b", version: 6, revision: 2, content: "i"}, accepted)
+
+	// A stock source beside it has no numbers.
+	expectOutcome(t, s, spec{id: "9", name: "z", version: 2, content: "a", source: "stock"}, accepted)
+	expectOutcome(t, s, spec{id: "9", name: "z", version: 1, content: "b", source: "stock"}, stale)
+}

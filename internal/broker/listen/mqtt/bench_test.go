@@ -78,7 +78,7 @@ func benchmarkDeliver(b *testing.B, sessions int) {
 	perSession := float64(heap()-before) / 1024 / float64(sessions)
 	for _, a := range agents {
 		a.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Pingreq}}) // which lasts for 90 seconds
-		go func() { // ends with its connection
+		go func() {                                                                     // ends with its connection
 			for {
 				k, err := a.next()
 				if err == nil && k.FixedHeader.Type == packets.Publish {

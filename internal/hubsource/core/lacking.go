@@ -1,0 +1,243 @@
+package core
+
+import (
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/types"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/internal/resync"
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// Behind a broker that keeps nothing only the agent knows of a work that the hub lacks. That
+// is no deletion:
+//
+//	an agent lists an id ──asked for its status──► it names work and source
+//	      a status came for an id that is not there ───────┘
+//	                                 │ the source is this one, and the hub says that it has no
+//	                                 ▼ such work, or another one of that name
+//	       few are missing, and nothing casts doubt on the hub?
+//	             │ yes: the hub is asked once more, and      │ no: withheld, for a person
+//	             ▼ where it is; then a deletion goes out     ▼
+//	       published again until the agent says that it is gone
+type lacking struct {
+	// unknown are ids of a list that the agent is still to be asked for, listed how many the
+	// last list had.
+	unknown []string
+	listed  int
+	lost    map[types.UID]*lost
+	// gone counts those that were deleted since a list explained all, told those withheld that
+	// somebody was told of.
+	gone, told int
+	asking     bool
+}
+
+// lost is a work that an agent has and the hub lacks.
+type lost struct {
+	name    string
+	version int64
+	// work is its last state, where that is known. seen: the hub showed its deletion.
+	work *workv1.ManifestWork
+	seen bool
+	// withheld is why it is left to a person, "" if it is not.
+	withheld string
+	// absent: the hub was asked for it since the last deletion went out, and does not have it.
+	absent bool
+	times  int
+	retry  retry
+}
+
+func (l *lacking) subscribe() {
+	l.asking, l.unknown, l.told = false, nil, 0
+	for _, one := range l.lost {
+		one.retry.reset()
+		one.times, one.absent, one.withheld = 0, false, ""
+	}
+}
+
+// withheld is how many deletions are left to a person.
+func (l *lacking) withheld() (n int) {
+	for _, one := range l.lost {
+		if one.withheld != "" {
+			n++
+		}
+	}
+	return n
+}
+
+// unexplained takes the ids of a list that the hub lacks. Where there is none, nothing that was
+// missing is any more.
+func (p *plains) unexplained(cl *cluster, ids []string) {
+	cl.far.unknown, cl.far.lacking.listed = ids, len(ids)
+	if len(ids) == 0 {
+		cl.far.lost, cl.far.gone, cl.far.told = nil, 0, 0
+		p.lives.trust(cl.name)
+	}
+	p.f.wakeCluster(SpecLane, cl)
+}
+
+// lack takes it that an agent has a work of ours, and that the hub has it not.
+func (p *plains) lack(cl *cluster, uid types.UID, name string, version int64) {
+	if p.f.plain && cl.far.lost[uid] == nil {
+		p.lose(cl, uid, &lost{name: name, version: version})
+	}
+}
+
+// bury takes it that a work left the hub, and its cluster has not said that it is gone.
+func (p *plains) bury(w *work) {
+	o := w.hub.object
+	p.lose(w.cl, w.uid, &lost{name: o.Name, version: o.Generation, work: o, seen: w.hub.ended == deleted})
+}
+
+func (p *plains) lose(cl *cluster, uid types.UID, one *lost) {
+	if cl.far.lost == nil {
+		cl.far.lost = map[types.UID]*lost{}
+	}
+	cl.far.lost[uid] = one
+	if !one.seen {
+		one.retry.wait(p.f.Now().Add(missingDelay), false) // so that all that is missing is known by then
+		p.lives.locateNow()
+	}
+	p.f.wakeCluster(SpecLane, cl)
+}
+
+// found takes it that a work is on the hub, gone that its cluster says that it is gone.
+func (cl *cluster) found(uid types.UID) { delete(cl.far.lost, uid) }
+
+func (cl *cluster) gone(uid types.UID) {
+	if one := cl.far.lost[uid]; one != nil {
+		if !one.seen {
+			cl.far.gone++
+		}
+		cl.found(uid)
+	}
+}
+
+// nextLacking decides about works that only an agent has.
+func (p *plains) nextLacking(cl *cluster) *todo {
+	l := &cl.far.lacking
+	if l.asking || !p.f.ready(cl.key(), &cl.far.retry) {
+		return nil
+	}
+	if len(l.unknown) > 0 {
+		return p.askFor(cl, l.unknown[:min(len(l.unknown), maxListed)])
+	}
+	for _, uid := range sortedKeys(l.lost) {
+		if t := p.nextLost(cl, uid, l.lost[uid]); t != nil {
+			return t
+		}
+	}
+	if n := l.withheld(); n > l.told {
+		l.told = n
+		return &todo{Effect: p.withheldOf(cl)}
+	}
+	return nil
+}
+
+// withheldOf says what is left to a person.
+func (p *plains) withheldOf(cl *cluster) Effect {
+	e := Withhold{Cluster: cl.name}
+	for _, uid := range sortedKeys(cl.far.lost) {
+		if one := cl.far.lost[uid]; one.withheld != "" {
+			e.Names, e.Reason = append(e.Names, one.name), one.withheld
+		}
+	}
+	return e
+}
+
+// askFor asks an agent for the statuses of works: they say whose they are, and how they are
+// called.
+func (p *plains) askFor(cl *cluster, ids []string) *todo {
+	var held []Held
+	for _, id := range ids {
+		held = append(held, Held{UID: types.UID(id), Hash: "none"})
+	}
+	return p.ask(cl, Ask{Cluster: cl.name, Held: held, Line: p.f.marks(cl), Limit: p.f.limit}, func(r Result) {
+		if !p.f.brokerFailed(cl.key(), &cl.far.retry, r.Err) {
+			cl.far.unknown = cl.far.unknown[min(len(ids), len(cl.far.unknown)):]
+		}
+	})
+}
+
+// ask does one thing at a time for a cluster.
+func (p *plains) ask(cl *cluster, e Effect, done func(Result)) *todo {
+	cl.far.asking = true
+	return p.f.ofCluster(cl, e, func(r Result) {
+		cl.far.asking = false
+		done(r)
+		p.f.wakeCluster(SpecLane, cl)
+	})
+}
+
+func (p *plains) nextLost(cl *cluster, uid types.UID, one *lost) *todo {
+	if one.withheld != "" || !p.f.due(SpecLane, cl.key(), &one.retry) {
+		return nil
+	}
+	if !one.seen {
+		if one.withheld = p.doubts(cl); one.withheld != "" {
+			p.f.wake(HubLane, Key{}, 0)
+			return nil
+		}
+		if !one.absent {
+			return p.ask(cl, Get{UID: uid, Namespace: cl.name, Name: one.name}, func(r Result) { p.doneGet(cl, uid, one, r) })
+		}
+		if !p.lives.located() {
+			return nil // see missing.records
+		}
+	}
+	one.absent = false
+	var e Effect = Delete{Record: codec.InventoryRecord{Cluster: cl.name, ResourceID: string(uid), Name: one.name, Version: one.version}, Line: p.f.marks(cl)}
+	if one.work != nil {
+		e = p.deletion(cl, one.work)
+	}
+	return p.ask(cl, e, func(r Result) {
+		if p.f.brokerFailed(cl.key(), &one.retry, r.Err) {
+			return
+		}
+		one.retry.wait(p.f.Now().Add(p.f.jitteredAbout(againAfter[min(one.times, len(againAfter)-1)])), false)
+		one.times++
+	})
+}
+
+// deletion publishes the deletion of a work that has left the hub.
+func (p *plains) deletion(cl *cluster, o *workv1.ManifestWork) Effect {
+	return Publish{Work: o, Action: codec.DeleteRequest, Slim: isLarge(o), Line: p.f.marks(cl)}
+}
+
+func (p *plains) doneGet(cl *cluster, uid types.UID, one *lost, r Result) {
+	switch {
+	case r.lacks(uid):
+		one.absent = true
+		one.retry.reset()
+		p.lives.locateNow()
+	case r.Err != nil:
+		p.f.hubFailed(SpecLane, cl.key(), &one.retry, r.Err)
+	default: // only the informer does not have it yet
+		p.lives.shown(r.Work)
+		cl.found(uid)
+	}
+}
+
+// doubts returns why nothing may be deleted on a cluster because the hub lacks it, "" when it
+// may be.
+func (p *plains) doubts(cl *cluster) string {
+	if reason := p.lives.doubts(everywhere); reason != "" {
+		return reason
+	}
+	missing := max(cl.far.lacking.listed, len(cl.far.lost)+cl.far.gone)
+	if live := len(cl.works) + missing; !resync.MayDelete(missing, live) {
+		p.lives.distrust(cl.name)
+		return fmt.Sprintf("%d of %d works are missing on the hub at once", missing, live)
+	}
+	return p.lives.doubts(cl.name)
+}
+
+// located goes on when it is known where the hub is.
+func (p *plains) located() {
+	for _, cl := range p.f.clusters {
+		if len(cl.far.lost) > 0 {
+			p.f.wakeCluster(SpecLane, cl)
+		}
+	}
+}

@@ -1,0 +1,358 @@
+package core
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/hawser-io/hawser/internal/fair"
+	"github.com/hawser-io/hawser/internal/plain"
+	"github.com/hawser-io/hawser/internal/resync"
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// plains stands in for a broker that keeps nothing: it answers the lists of agents, asks them
+// for what they may have said to nobody, and publishes again what was not answered. What an
+// agent has that the hub lacks is in lacking.go.
+type plains struct {
+	f         *fleet
+	lives     *lives
+	questions *questions
+	cursor    *cursor
+}
+
+// far is what is known of the agent of one cluster across a broker that keeps nothing.
+type far struct {
+	// list waits for its answer; hub is what the hub has at that moment, nil before it was
+	// asked. untagged are works whose tags have to be computed for the answer.
+	list     *Listed
+	hub      Present
+	untagged []*work
+	retry    retry
+	// askAt is when statuses are to be asked for again. greetAt is when an agent may be told
+	// again that it has not heard of us; greet: it is to be told.
+	askAt, greetAt time.Time
+	greet          bool
+	lacking
+}
+
+// Listed is what an agent says that it holds.
+type Listed struct {
+	Cluster  string
+	Versions []codec.ResourceVersion
+	Marks    plain.Marks
+}
+
+// ListedOf reads a spec resync request. The error is a *codec.AttributeError, or
+// codec.ErrNoPayload.
+func ListedOf(e codec.Event) (l *Listed, err error) {
+	l = &Listed{}
+	if l.Cluster, _, err = codec.StringExtension(e, codec.ExtClusterName); err != nil {
+		return nil, err
+	}
+	if l.Marks, err = plain.MarksOf(e); err != nil {
+		return nil, err
+	}
+	l.Versions, err = codec.DecodeVersions(e.Data())
+	return l, err
+}
+
+const (
+	// askEvery is how often the statuses of a cluster are asked for: of a report that was
+	// lost nobody else knows.
+	askEvery = 30 * time.Minute
+	// greetEvery bounds how often an agent is told that it has not heard of us.
+	greetEvery = 10 * time.Second
+)
+
+// repairs is how fast the agents are told what they should know already: answers to lists,
+// what is published again, and all works at the start. Brokers in the cloud take 100 events a
+// second from one connection. A change on the hub does not wait for that.
+var repairs = fair.Rate{PerSecond: 50, Burst: 100}
+
+// redelivery says when a state of a work is published once more, because nobody has said that it
+// arrived.
+type redelivery struct {
+	mark  mark
+	times int
+	at    time.Time
+	// known: an agent has listed this state.
+	known bool
+	// went is what went out last.
+	went outgoing
+}
+
+// outgoing is what was published of a work.
+type outgoing uint8
+
+const (
+	aSpec outgoing = iota
+	// theLastSpec: it is to be deleted, and an agent has to have this before.
+	theLastSpec
+	// aDeletion: what its agent gets after that it has to get as a deletion.
+	aDeletion
+)
+
+// againAfter is after how long that is, and then as often as the last.
+var againAfter = []time.Duration{time.Minute, 4 * time.Minute, 30 * time.Minute}
+
+// jitteredAbout is a time near another one.
+func (a *agenda) jitteredAbout(d time.Duration) time.Duration { return d - d/20 + a.jittered(d/10) }
+
+// sent takes it that a state was published.
+func (g *redelivery) sent(e Publish, a *agenda) {
+	m, goes := e.mark(), aSpec
+	switch {
+	case e.First == LastSpec:
+		goes = theLastSpec
+	case m.deleting:
+		goes = aDeletion
+	}
+	if !g.mark.equal(m) || g.went != goes {
+		*g = redelivery{mark: m, went: goes}
+	}
+	g.at = a.Now().Add(a.jitteredAbout(againAfter[min(g.times, len(againAfter)-1)]))
+	g.times++
+}
+
+// listed takes it that an agent lists a state, or something else.
+func (g *redelivery) listed(m mark, has bool) {
+	if g.known = has; !g.mark.equal(m) {
+		*g = redelivery{mark: m, known: has, went: g.went}
+	}
+}
+
+// restart takes it that the cluster knows nothing of a work's end.
+func (g *redelivery) restart() { *g = redelivery{} }
+
+// arrived reports whether its cluster has said something of the present state of a work. A hub
+// in doubt may count a generation once more.
+func (p *plains) arrived(w *work) bool {
+	m := w.hub.mark()
+	switch {
+	case m.deleting:
+		return false // then it says that it is gone
+	case w.spec.redelivery.known && w.spec.redelivery.mark.equal(m):
+		return true
+	case p.lives.doubts(everywhere) != "":
+		return w.report.last == w.hub.object.Generation
+	}
+	return reportedVersion(w) >= w.hub.object.Generation
+}
+
+// dueAgain reports whether a work that was published is to be published once more.
+func (p *plains) dueAgain(w *work) bool {
+	switch {
+	case !p.f.plain, p.arrived(w):
+		return false
+	case w.spec.redelivery.went == theLastSpec && p.first(w, w.hub.mark()) == Nothing:
+		return true
+	}
+	return !p.f.until(SpecLane, w.key(), w.spec.redelivery.at)
+}
+
+// paced reports whether it is the turn of a work that the broker may be told already.
+func (p *plains) paced(w *work) bool {
+	has := w.broker.on(p.f.sub)
+	if repeats := has == unknown || has == holds && w.broker.mark.equal(w.hub.mark()); !p.f.plain || !repeats {
+		return true
+	}
+	w.spec.plan(func() time.Time { return p.f.Now().Add(p.f.repaired.Reserve(repairs, p.f.Now(), 1)) })
+	return p.f.due(SpecLane, w.key(), &w.spec.retry)
+}
+
+// believes reports whether an event of a cluster's agent counts. One that has not heard of this
+// session is told of it.
+func (p *plains) believes(cluster string, m plain.Marks) bool {
+	cl := p.f.clusters[cluster]
+	if !p.f.plain || cl == nil {
+		return true
+	}
+	if p.f.line.Hear(cluster, m).Believed() {
+		return true
+	}
+	if now := p.f.Now(); !now.Before(cl.far.greetAt) && cl.selected {
+		cl.far.greetAt, cl.far.greet = now.Add(greetEvery), true
+		cl.lists.repeat(p.cursor, true)
+		p.f.wakeCluster(SpecLane, cl)
+	}
+	return false
+}
+
+// listed takes the list of an agent, in the place of the one before.
+func (p *plains) listed(l *Listed) {
+	if cl := p.f.clusters[l.Cluster]; cl != nil && p.f.mayTell(cl) && p.f.plain {
+		cl.far.list, cl.far.hub, cl.far.untagged = l, nil, nil
+		cl.far.retry.reset()
+		p.f.wakeCluster(SpecLane, cl)
+	}
+}
+
+// subscribe begins anew with a subscription.
+func (p *plains) subscribe(cl *cluster) {
+	cl.far.list, cl.far.hub, cl.far.untagged, cl.far.greet = nil, nil, nil, false
+	cl.far.askAt = p.f.Now().Add(p.f.jitteredAbout(askEvery))
+	cl.far.lacking.subscribe()
+}
+
+// waits reports whether something is still to be done for an agent.
+func (r *far) waits() bool { return r.list != nil || r.greet || len(r.unknown) > 0 || len(r.lost) > 0 }
+
+// leaveFar ends what is known of a cluster that is served no longer.
+func (cl *cluster) leaveFar() { cl.far = far{} }
+
+// next decides about a cluster.
+func (p *plains) next(cl *cluster) *todo {
+	if !p.f.plain || !p.f.mayTell(cl) {
+		return nil
+	}
+	if !p.f.until(SpecLane, cl.key(), cl.far.askAt) {
+		cl.far.askAt = p.f.Now().Add(p.f.jitteredAbout(askEvery))
+		cl.lists.repeat(p.cursor, true)
+		p.f.wakeCluster(SpecLane, cl)
+	}
+	return first(cl, p.nextAnswer, p.nextGreeting, p.nextLacking)
+}
+
+// nextGreeting tells an agent of this session where there is nothing else to say.
+func (p *plains) nextGreeting(cl *cluster) *todo {
+	if !cl.far.greet || len(cl.works) > 0 || !p.f.ready(cl.key(), &cl.far.retry) {
+		return nil
+	}
+	cl.far.greet = false
+	nobody := []Held{{UID: "none", Hash: "none"}}
+	return p.f.ofCluster(cl, Ask{Cluster: cl.name, Held: nobody, Line: p.f.marks(cl), Limit: p.f.limit}, func(Result) {})
+}
+
+// nextAnswer decides about the list of an agent. It is answered when the informers have shown
+// all that the hub has on that cluster: what they have not shown yet is not missing.
+func (p *plains) nextAnswer(cl *cluster) *todo {
+	r := &cl.far
+	l := r.list
+	if l == nil || !p.f.due(SpecLane, cl.key(), &r.retry) {
+		return nil
+	}
+	if r.hub == nil {
+		return p.f.ofCluster(cl, List{Namespace: cl.name}, func(r Result) {
+			if cl.far.list == l {
+				p.doneList(cl, r)
+			}
+		})
+	}
+	if t := p.f.nextTag(cl, &r.untagged); t != nil {
+		return t
+	}
+	r.list = nil
+	p.answer(cl, resync.NewSpecs(l.Versions), r.hub)
+	return p.nextLacking(cl)
+}
+
+func (p *plains) doneList(cl *cluster, r Result) {
+	switch {
+	case r.Err != nil:
+		p.f.hubFailed(SpecLane, cl.key(), &cl.far.retry, r.Err)
+	case !p.isShown(cl, r.Present):
+		p.f.failed(SpecLane, cl.key(), &cl.far.retry, 0)
+	default:
+		cl.far.retry.reset()
+		cl.far.hub = r.Present
+		if len(cl.far.list.Versions) > 0 && cl.far.list.Versions[0].Tag != "" {
+			for _, w := range cl.works {
+				if w.comparable() != nil && !w.hub.isTagged() {
+					cl.far.untagged = append(cl.far.untagged, w)
+				}
+			}
+		}
+		p.f.wakeCluster(SpecLane, cl)
+	}
+}
+
+// isShown reports whether the informers have shown all that the hub has on a cluster.
+func (p *plains) isShown(cl *cluster, has Present) bool {
+	for uid, version := range has {
+		w := cl.works[uid]
+		if w == nil || w.hub.object == nil || olderVersion(w.hub.object.ResourceVersion, version) {
+			return false
+		}
+	}
+	return true
+}
+
+// answer compares what an agent lists with the hub. Each work is published on its own, in its
+// turn.
+func (p *plains) answer(cl *cluster, s *resync.Specs, has Present) {
+	for uid, w := range cl.works {
+		switch {
+		case w.hub.object == nil:
+		case w.hub.ended == alive && has[uid] == "": // the informer lags behind its end
+			s.Explain(string(uid))
+			p.questions.ask(w)
+		case isLarge(w.hub.object) && !w.hub.deleting():
+			s.Explain(string(uid))
+		default:
+			p.answerOf(w, s)
+		}
+	}
+	p.unexplained(cl, s.Unexplained())
+}
+
+// answerOf decides about one work of an agent's list.
+func (p *plains) answerOf(w *work, s *resync.Specs) {
+	id, m := string(w.uid), w.hub.mark()
+	spec := resync.Spec{ID: id, State: resync.Live, Version: m.generation, Tag: w.hub.tag, Reported: reportedVersion(w) > 0, ReportedVersion: reportedVersion(w)}
+	if m.deleting {
+		spec.State = resync.Deleted
+	}
+	switch s.Decide(spec) {
+	case resync.Skip:
+		w.spec.redelivery.listed(m, true)
+		w.broker.sync(p.f.sub, m, 0, p.f.tick())
+		w.spec.agreed()
+	case resync.SpecThenDeletion:
+		w.spec.redelivery.restart()
+		w.broker.forget()
+	case resync.Ahead:
+		w.broker.forget()
+		if !m.deleting {
+			w.broker.list(p.f.sub, 0, &codec.InventoryRecord{ResourceID: id, Version: s.Version(id)}, p.f.tick())
+		}
+	case resync.Send:
+		w.spec.redelivery.listed(m, false)
+		w.broker.forget()
+	}
+	p.f.recount(w)
+	p.f.wakeWork(w)
+}
+
+// isForeign reports whether a report is about another source's work, or one of another cluster:
+// nobody on the way has looked whose it is.
+func (p *plains) isForeign(w *work, cl *cluster, r *Report) bool {
+	return p.f.plain && (r.Source != p.f.Source || w != nil && w.cl != cl)
+}
+
+// heard takes it that a cluster has said something of a work: it may have the last spec.
+func (p *plains) heard(w *work) {
+	if w.spec.redelivery.went == theLastSpec {
+		p.f.wake(SpecLane, w.key(), 0)
+	}
+}
+
+// first says what an agent of OCM has to have before what is published now. The last spec says
+// what deletion means, and a deletion that it has means nothing without: so it has to say first
+// that it has that. After the deletion went out the spec would bring the work back.
+func (p *plains) first(w *work, m mark) Before {
+	switch behind := w.isBehind(p.f.sub) || p.lives.doubts(everywhere) != ""; {
+	case !m.deleting && behind:
+		return Unversioned
+	case !m.deleting, w.spec.redelivery.went == aDeletion, p.f.line.Knows(w.cl.name):
+		return Nothing // ours takes the data of the deletion
+	case reportedVersion(w) >= m.generation, w.hub.object.Spec.DeleteOption == nil && reportedVersion(w) >= m.generation-1:
+		return Nothing
+	}
+	return LastSpec
+}
+
+// sortedKeys returns the uids of a map, sorted.
+func sortedKeys[V any](m map[types.UID]V) []types.UID { return slices.Sorted(maps.Keys(m)) }

@@ -1,0 +1,520 @@
+package core
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/internal/plain"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// plainly is a core behind a broker that keeps nothing, of whose works the cluster has said
+// nothing.
+func plainly(t *testing.T, works ...*workv1.ManifestWork) *fixture {
+	f := newFixture(t, true)
+	for _, w := range works {
+		f.seen(w)
+	}
+	f.core.Connected(transport.Accepted{Plain: true, SubscriptionID: "s"})
+	f.core.Sweep(1 << 10)
+	f.locate("1000")
+	return f
+}
+
+// ours is an agent that has heard of the core's session.
+func (f *fixture) ours(cluster string) *plain.Line {
+	f.t.Helper()
+	agent := plain.NewLine(5, "agent")
+	f.core.fleet.line.Hear(cluster, agent.Marks("hub"))
+	agent.Hear("hub", f.core.fleet.line.Marks(cluster))
+	if !f.core.plains.believes(cluster, agent.Marks("hub")) {
+		f.t.Fatal("it is not heard")
+	}
+	return agent
+}
+
+// asked answers requests for statuses until there is none.
+func (f *fixture) asked(cluster string) (asks []Ask) {
+	for {
+		e, ok := f.core.Next(SpecLane, Key{Cluster: cluster}).(Ask)
+		if !ok {
+			return asks
+		}
+		f.done(e, Result{Sent: 1})
+		asks = append(asks, e)
+	}
+}
+
+// lists has an agent list what it holds, and the hub say what it has.
+func (f *fixture) lists(has Present, versions ...codec.ResourceVersion) {
+	f.t.Helper()
+	f.asked("cluster1")
+	if !f.core.Listed(&Listed{Cluster: "cluster1", Versions: versions}) {
+		f.t.Fatal("the list does not count")
+	}
+	f.done(nextOf[List](f, SpecLane, Key{Cluster: "cluster1"}), Result{Present: has})
+}
+
+func present(works ...*workv1.ManifestWork) Present {
+	p := Present{}
+	for _, w := range works {
+		p[w.UID] = w.ResourceVersion
+	}
+	return p
+}
+
+// TestPlain_PublishesAgain: after one and five minutes, then every thirty, until a status of
+// that version came.
+func TestPlain_PublishesAgain(t *testing.T) {
+	w := newWork("a", 3)
+	f := plainly(t, w)
+	for _, after := range []time.Duration{time.Minute, 4 * time.Minute, 30 * time.Minute, 30 * time.Minute} {
+		f.deliver(w.UID)
+		f.idle(SpecLane, w.UID)
+		f.now = f.now.Add(after - after/20 - time.Second)
+		f.idle(SpecLane, w.UID)
+		f.now = f.now.Add(after/20 + time.Second)
+	}
+	older := report(newWork("a", 2), 1, applied(2))
+	f.core.Report(older)
+	f.deliver(w.UID)
+	if v := f.core.Report(report(w, 2, applied(3))); v != Taken {
+		t.Fatalf("the report is %s", v)
+	}
+	f.now = f.now.Add(time.Hour)
+	f.idle(SpecLane, w.UID)
+}
+
+func TestPlain_DeletesAgainUntilItIsGone(t *testing.T) {
+	w := newWork("a", 4, deleting, withStatus(applied(3)))
+	f := plainly(t, w)
+	for range 3 {
+		if p := f.deliver(w.UID); p.Action != codec.DeleteRequest || p.First != Nothing {
+			t.Fatalf("published %+v", p)
+		}
+		f.idle(SpecLane, w.UID)
+		f.now = f.now.Add(31 * time.Minute)
+	}
+	gone := report(w, 1, workv1.ManifestWorkStatus{})
+	gone.Deleted = true
+	f.core.Report(gone)
+	f.idle(SpecLane, w.UID)
+	next[RemoveFinalizer](f, HubLane, w.UID)
+}
+
+// TestPlain_LastSpecBeforeADeletion: an agent of OCM takes nothing from a deletion but that it
+// is one, so it has to have what deletion means before.
+func TestPlain_LastSpecBeforeADeletion(t *testing.T) {
+	orphan := func(w *workv1.ManifestWork) {
+		w.Spec.DeleteOption = &workv1.DeleteOption{PropagationPolicy: workv1.DeletePropagationPolicyTypeOrphan}
+	}
+	for name, w := range map[string]*workv1.ManifestWork{
+		"orphan":                 newWork("a", 4, deleting, orphan, withStatus(applied(3))),
+		"last spec not heard of": newWork("a", 4, deleting, withStatus(applied(2))),
+	} {
+		f := plainly(t, w)
+		p := f.deliver(w.UID)
+		e, err := eventOf(p, f.id, f.now)
+		if err != nil || p.First != LastSpec || e.Extensions()[codec.ExtDeletionTimestamp] != nil || len(e.Data()) == 0 {
+			t.Fatalf("%s: published %+v, %v", name, p, err)
+		}
+		f.idle(SpecLane, w.UID)
+		f.core.Report(report(w, 1, applied(4)))
+		p = f.deliver(w.UID)
+		if e, err = eventOf(p, f.id, f.now); err != nil || p.First != Nothing || e.Extensions()[codec.ExtDeletionTimestamp] == nil {
+			t.Fatalf("%s: published then %+v, %v", name, p, err)
+		}
+
+		f = plainly(t, w)
+		f.ours("cluster1")
+		if p := f.deliver(w.UID); p.First != Nothing {
+			t.Errorf("%s: our agent, which takes the data of a deletion, got %+v before", name, p)
+		}
+	}
+}
+
+func TestPlain_AnswersAList(t *testing.T) {
+	a, b, c := newWork("a", 3), newWork("b", 3), newWork("c", 3)
+	f := plainly(t, a, b, c)
+	for _, w := range []*workv1.ManifestWork{a, b, c} {
+		f.deliver(w.UID)
+	}
+	f.lists(present(a, b, c), codec.ResourceVersion{ResourceID: "uid-a", ResourceVersion: 3}, codec.ResourceVersion{ResourceID: "uid-b", ResourceVersion: 2})
+	f.clusterIdle("cluster1")
+	f.deliver("uid-b")
+	f.deliver("uid-c")
+	f.now = f.now.Add(time.Hour)
+	f.idle(SpecLane, "uid-a") // it arrived
+}
+
+// TestPlain_AnswersNoListBeforeInformersHaveShownAll: what they have not shown is not missing.
+func TestPlain_AnswersNoListBeforeInformersHaveShownAll(t *testing.T) {
+	a, b := newWork("a", 3), newWork("b", 3)
+	f := plainly(t, a)
+	f.deliver("uid-a")
+	f.lists(present(a, b), codec.ResourceVersion{ResourceID: "uid-b", ResourceVersion: 3})
+	f.clusterIdle("cluster1")
+	f.idle(SpecLane, "uid-a")
+	f.now = f.now.Add(time.Minute)
+	f.seen(b)
+	f.done(nextOf[List](f, SpecLane, Key{Cluster: "cluster1"}), Result{Err: errHubDown()})
+	f.asked("cluster1")
+	f.clusterIdle("cluster1")
+	f.now = f.now.Add(time.Minute)
+	f.done(nextOf[List](f, SpecLane, Key{Cluster: "cluster1"}), Result{Present: present(a, b)})
+	f.clusterIdle("cluster1") // nothing is unexplained
+	f.deliver("uid-a")
+}
+
+func TestPlain_AsksTheHubAboutWhatItDoesNotListAnyMore(t *testing.T) {
+	a := newWork("a", 3)
+	f := plainly(t, a)
+	f.deliver("uid-a")
+	f.lists(present(), codec.ResourceVersion{ResourceID: "uid-a", ResourceVersion: 2})
+	f.clusterIdle("cluster1")
+	f.idle(SpecLane, "uid-a")
+	next[Get](f, HubLane, "uid-a")
+}
+
+// lackingOne is an agent that lists a work which the hub lacks, and was asked for it.
+func lackingOne(t *testing.T) (*fixture, *Report) {
+	a := newWork("a", 3)
+	f := plainly(t, a)
+	f.deliver("uid-a")
+	f.lists(present(a), codec.ResourceVersion{ResourceID: "uid-a", ResourceVersion: 3}, codec.ResourceVersion{ResourceID: "uid-x", ResourceVersion: 7})
+	asks := f.asked("cluster1")
+	if len(asks) != 1 || len(asks[0].Held) != 1 || asks[0].Held[0].UID != "uid-x" || asks[0].Held[0].Hash == "" {
+		t.Fatalf("asks %+v", asks)
+	}
+	return f, report(newWork("x", 7), 1, applied(7))
+}
+
+// TestPlain_DeletesWhatTheHubLacks: never for the absence alone.
+func TestPlain_DeletesWhatTheHubLacks(t *testing.T) {
+	cluster := Key{Cluster: "cluster1"}
+	f, r := lackingOne(t)
+	f.clusterIdle("cluster1")
+	f.core.Report(r)
+	f.done(next[Get](f, HubLane, "uid-x"), Result{Err: errNotFound()})
+	f.idle(HubLane, "uid-x")
+	f.clusterIdle("cluster1")
+	f.now = f.now.Add(missingDelay)
+	f.done(nextOf[Get](f, SpecLane, cluster), Result{Work: newWork("x", 1, func(o *workv1.ManifestWork) { o.UID = "another" })})
+	f.clusterIdle("cluster1") // where the hub is now, is not known
+	f.locate("1001")
+	for range 3 { // until the agent says that it is gone
+		d := nextOf[Delete](f, SpecLane, cluster)
+		e, err := eventOf(d, f.id, f.now)
+		if err != nil || e.Extensions()[codec.ExtResourceID] != "uid-x" || e.Extensions()[codec.ExtIfRevision] != nil {
+			t.Fatalf("published %v, %v", e.Extensions(), err)
+		}
+		f.done(d, Result{})
+		f.now = f.now.Add(32 * time.Minute)
+		f.done(nextOf[Get](f, SpecLane, cluster), Result{Err: errNotFound()})
+		f.locate("1002")
+	}
+	r.Deleted, r.Sequence = true, sequence(2)
+	f.core.Report(r)
+	f.asked("cluster1")
+	f.now = f.now.Add(time.Hour)
+	f.asked("cluster1")
+	f.clusterIdle("cluster1")
+}
+
+func TestPlain_DeletesNothingThatIsThereAfterAll(t *testing.T) {
+	f, r := lackingOne(t)
+	f.core.Report(r)
+	f.done(next[Get](f, HubLane, "uid-x"), Result{Err: errNotFound()})
+	f.idle(HubLane, "uid-x")
+	f.now = f.now.Add(missingDelay)
+	f.done(nextOf[Get](f, SpecLane, Key{Cluster: "cluster1"}), Result{Work: newWork("x", 7)})
+	f.now = f.now.Add(time.Minute)
+	f.locate("1001")
+	f.clusterIdle("cluster1")
+}
+
+func TestPlain_DeletesNothingOfAnotherSource(t *testing.T) {
+	f, r := lackingOne(t)
+	r.Source = "somebody"
+	if v := f.core.Report(r); v != Foreign {
+		t.Errorf("the report is %s", v)
+	}
+	elsewhere := report(newWork("a", 3), 1, applied(3))
+	elsewhere.Cluster = "cluster2"
+	if v := f.core.Report(elsewhere); v != Foreign {
+		t.Errorf("the report from another cluster is %s", v)
+	}
+	f.idle(HubLane, "uid-x")
+	f.clusterIdle("cluster1")
+}
+
+// TestPlain_WithholdsMany: more than the bound, and nothing at all of a hub in doubt.
+func TestPlain_WithholdsMany(t *testing.T) {
+	for name, doubt := range map[string]bool{"many": false, "doubt": true} {
+		f := plainly(t, newWork("a", 1))
+		n := 11
+		if doubt {
+			n = 1
+			f.core.lives.suspect("the hub went back")
+		}
+		var list []codec.ResourceVersion
+		for i := range n {
+			list = append(list, codec.ResourceVersion{ResourceID: fmt.Sprint("uid-x", i), ResourceVersion: 1})
+		}
+		f.lists(present(newWork("a", 1)), list...)
+		f.asked("cluster1")
+		x := report(newWork("x0", 1), 1, applied(1))
+		f.core.Report(x)
+		f.done(next[Get](f, HubLane, x.UID), Result{Err: errNotFound()})
+		f.idle(HubLane, x.UID)
+		f.now = f.now.Add(missingDelay)
+		e := nextOf[Withhold](f, SpecLane, Key{Cluster: "cluster1"})
+		if len(e.Names) != 1 || e.Names[0] != "x0" || e.Reason == "" {
+			t.Errorf("%s: withholds %+v", name, e)
+		}
+		f.core.Done(SpecLane, Key{Cluster: "cluster1"}, Result{})
+		f.clusterIdle("cluster1")
+		if s := f.core.Stats(); s.WithheldClusters != 1 || s.WithheldWorks != 1 {
+			t.Errorf("%s: shows %+v", name, s)
+		}
+		s, _ := f.core.State()
+		if len(s.Withheld) != 1 {
+			t.Errorf("%s: keeps %+v", name, s)
+		}
+	}
+}
+
+// TestPlain_ManyOneByOneAreMany: reports of works that a hub lost come in no hurry.
+func TestPlain_ManyOneByOneAreMany(t *testing.T) {
+	f := plainly(t, newWork("a", 1))
+	f.asked("cluster1")
+	deleted := 0
+	for i := range 12 {
+		x := report(newWork(fmt.Sprint("x", i), 1), 1, applied(1))
+		f.core.Report(x)
+		f.done(next[Get](f, HubLane, x.UID), Result{Err: errNotFound()})
+		f.idle(HubLane, x.UID)
+		f.now = f.now.Add(missingDelay)
+		g, ok := f.core.Next(SpecLane, Key{Cluster: "cluster1"}).(Get)
+		if !ok {
+			break
+		}
+		f.done(g, Result{Err: errNotFound()})
+		f.locate(fmt.Sprint(2000 + i))
+		f.done(nextOf[Delete](f, SpecLane, Key{Cluster: "cluster1"}), Result{})
+		deleted++
+		x.Deleted, x.Sequence = true, sequence(2)
+		f.core.Report(x)
+	}
+	if deleted != 10 {
+		t.Errorf("%d were deleted", deleted)
+	}
+}
+
+// TestPlain_HubThatWentBack: an agent lists something later than the hub has.
+func TestPlain_HubThatWentBack(t *testing.T) {
+	a := newWork("a", 3)
+	f := plainly(t, a)
+	f.deliver("uid-a")
+	f.lists(present(a), codec.ResourceVersion{ResourceID: "uid-a", ResourceVersion: 5})
+	f.clusterIdle("cluster1")
+	f.lags = true
+	f.idle(SpecLane, "uid-a")
+	f.done(next[Get](f, HubLane, "uid-a"), Result{Work: a})
+	f.idle(SpecLane, "uid-a")
+	f.beginLife(a)
+	f.lags = false
+	f.core.Connected(transport.Accepted{Plain: true, SubscriptionID: "s2"})
+	p := next[Publish](f, SpecLane, "uid-a")
+	events, err := p.Events(f.id, f.now, "hub")
+	if err != nil || p.First != Unversioned || len(events) != 2 {
+		t.Fatalf("published %+v: %d events, %v", p, len(events), err)
+	}
+	for i, want := range []int32{0, 3} { // without a version it is stale for nobody
+		if v := events[i].Extensions()[codec.ExtResourceVersion]; v != want {
+			t.Errorf("event %d has version %v", i, v)
+		}
+	}
+	first, _ := plain.MarksOf(events[0])
+	second, _ := plain.MarksOf(events[1])
+	if first.Order >= second.Order || events[0].ID() == events[1].ID() {
+		t.Errorf("the events are %+v and %+v", first, second)
+	}
+}
+
+func TestPlain_AsksForStatusesEveryHalfHour(t *testing.T) {
+	a := newWork("a", 3)
+	f := plainly(t, a)
+	for range 3 {
+		if asks := f.asked("cluster1"); len(asks) != 1 || asks[0].Held[0].UID != a.UID {
+			t.Fatalf("asks %+v", asks)
+		}
+		f.now = f.now.Add(askEvery - askEvery/20 - time.Second)
+		f.clusterIdle("cluster1")
+		f.now = f.now.Add(askEvery/10 + time.Second)
+	}
+}
+
+// TestPlain_WhatWasSaidToAnEarlierSessionIsAskedFor: it may be older than what the hub shows.
+func TestPlain_WhatWasSaidToAnEarlierSessionIsAskedFor(t *testing.T) {
+	a := newWork("a", 3, withStatus(applied(3)))
+	f := plainly(t, a)
+	f.asked("cluster1")
+	agent := plain.NewLine(5, "agent")
+	say := func() *Report {
+		r := report(a, 1, applied(3))
+		r.Marks = agent.Marks("hub")
+		return r
+	}
+	if v := f.core.Report(say()); v != Void {
+		t.Fatalf("the report is %s", v)
+	}
+	asks := f.asked("cluster1")
+	if len(asks) != 1 || asks[0].Line.Session == (codec.Session{}) || asks[0].Line.Heard.ID != "agent" {
+		t.Fatalf("asks %+v", asks)
+	}
+	if v := f.core.Report(say()); v != Void || len(f.asked("cluster1")) != 0 {
+		t.Errorf("the next report, soon after, is %s", v)
+	}
+	agent.Hear("hub", asks[0].Line)
+	if v := f.core.Report(say()); v != Taken {
+		t.Errorf("the answer is %s", v)
+	}
+	if f.core.Listed(&Listed{Cluster: "cluster1", Marks: plain.Marks{Session: codec.Session{Number: 4, ID: "agent"}}}) {
+		t.Error("a list of an earlier agent counts")
+	}
+}
+
+// TestPlain_GreetsAnAgentWithoutWorks: it has to hear of the session all the same.
+func TestPlain_GreetsAnAgentWithoutWorks(t *testing.T) {
+	f := plainly(t)
+	agent := plain.NewLine(5, "agent")
+	if f.core.Listed(&Listed{Cluster: "cluster1", Marks: agent.Marks("hub")}) {
+		t.Error("a list to nobody counts")
+	}
+	asks := f.asked("cluster1")
+	if len(asks) != 1 || len(asks[0].Held) != 1 || agent.Hear("hub", asks[0].Line) != plain.First {
+		t.Fatalf("asks %+v", asks)
+	}
+	if !f.core.Listed(&Listed{Cluster: "cluster1", Marks: agent.Marks("hub")}) {
+		t.Error("its next list does not count")
+	}
+}
+
+// TestPlain_SequencesBeginAnewWithAnAgent: its clock may have gone back.
+func TestPlain_SequencesBeginAnewWithAnAgent(t *testing.T) {
+	a := newWork("a", 3)
+	f := plainly(t, a)
+	agent := f.ours("cluster1")
+	say := func(n int) Verdict {
+		r := report(a, n, applied(3))
+		r.Marks = agent.Marks("hub")
+		return f.core.Report(r)
+	}
+	if v := say(7); v != Taken {
+		t.Fatalf("the report is %s", v)
+	}
+	if v := say(6); v != Stale {
+		t.Errorf("an older one is %s", v)
+	}
+	agent = plain.NewLine(6, "next")
+	agent.Hear("hub", f.core.fleet.line.Marks("cluster1"))
+	f.core.Report(&Report{Cluster: "cluster1", Marks: agent.Marks("hub")})
+	agent.Hear("hub", f.core.fleet.line.Marks("cluster1"))
+	if v := say(5); v != Taken {
+		t.Errorf("the first report of the next process is %s", v)
+	}
+}
+
+// TestPlain_RepairsArePaced, and a change on the hub waits for none.
+func TestPlain_RepairsArePaced(t *testing.T) {
+	var works []*workv1.ManifestWork
+	for i := range 300 {
+		works = append(works, newWork(fmt.Sprintf("w%03d", i), 1))
+	}
+	f := plainly(t, works...)
+	publishes := func() (n int) {
+		for _, w := range works {
+			f.sure()
+			if p, ok := f.core.Next(SpecLane, Key{UID: w.UID}).(Publish); ok {
+				f.done(p, Result{})
+				n++
+			}
+		}
+		return n
+	}
+	for range 20 { // the hub is asked for all of them
+		if l, ok := f.core.Next(HubLane, Key{Cluster: "cluster1"}).(List); ok {
+			f.done(l, Result{Present: present(works...)})
+		}
+		for _, w := range works {
+			if w := f.core.fleet.works[w.UID]; w.hub.answered == 0 {
+				f.core.Next(SpecLane, w.key())
+			}
+		}
+	}
+	first := publishes()
+	f.now = f.now.Add(time.Second)
+	second := publishes()
+	if first > 110 || second < 40 || second > 60 {
+		t.Errorf("%d were published at once, and %d within a second", first, second)
+	}
+	f.seen(newWork("fresh", 1))
+	f.deliver("uid-fresh")
+}
+
+func TestPlain_AWorkThatLeftTheHubIsDeletedUntilItIsGone(t *testing.T) {
+	a := newWork("a", 3, withStatus(applied(3)))
+	f := plainly(t, a)
+	f.deliver("uid-a")
+	f.asked("cluster1")
+	f.deleted("uid-a")
+	f.idle(SpecLane, "uid-a")
+	f.done(next[Get](f, HubLane, "uid-a"), Result{Err: errNotFound()})
+	f.idle(SpecLane, "uid-a")
+	for range 2 {
+		p := nextOf[Publish](f, SpecLane, Key{Cluster: "cluster1"})
+		e, err := eventOf(p, f.id, f.now)
+		if err != nil || e.Extensions()[codec.ExtDeletionTimestamp] == nil || len(e.Data()) == 0 {
+			t.Fatalf("published %v, %v", e.Extensions(), err)
+		}
+		f.core.Done(SpecLane, Key{Cluster: "cluster1"}, Result{})
+		f.now = f.now.Add(5 * time.Minute)
+	}
+	gone := report(a, 1, workv1.ManifestWorkStatus{})
+	gone.Deleted = true
+	f.core.Report(gone)
+	f.clusterIdle("cluster1")
+}
+
+func TestListedOf_NamesWhatIsWrong(t *testing.T) {
+	build := func(change func(*codec.Event)) codec.Event {
+		e, err := codec.NewSpecResyncRequest(codec.ResyncParams{
+			ID: "e", Time: time.Unix(1, 0), Source: "agent", Cluster: "c", DataType: codec.ManifestBundles,
+		}, []codec.ResourceVersion{{ResourceID: "x", ResourceVersion: 1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		change(&e)
+		return e
+	}
+	l, err := ListedOf(build(func(*codec.Event) {}))
+	if err != nil || l.Cluster != "c" || len(l.Versions) != 1 {
+		t.Errorf("%+v, %v", l, err)
+	}
+	for name, change := range map[string]func(*codec.Event){
+		codec.ExtSession: func(e *codec.Event) { e.SetExtension(codec.ExtSession, "x") },
+		"data":           func(e *codec.Event) { e.DataEncoded = []byte("[]") },
+	} {
+		_, err := ListedOf(build(change))
+		var a *codec.AttributeError
+		if !errors.As(err, &a) || a.Attribute != name {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

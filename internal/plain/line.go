@@ -1,0 +1,144 @@
+package plain
+
+import "github.com/hawser-io/hawser/pkg/codec"
+
+// Marks are what an event says of its place.
+type Marks struct {
+	// Session is the sender's, the zero session where it is no Hawser party. Heard is the
+	// receiver's that the sender has heard of.
+	Session, Heard codec.Session
+	// Order counts the events of a session. 0: the event has no place among the others.
+	Order uint64
+}
+
+// MarksOf reads the marks of an event. The error is a *codec.AttributeError.
+func MarksOf(e codec.Event) (m Marks, err error) {
+	if m.Session, err = codec.SessionExtension(e, codec.ExtSession); err != nil {
+		return Marks{}, err
+	}
+	if m.Heard, err = codec.SessionExtension(e, codec.ExtHeard); err != nil {
+		return Marks{}, err
+	}
+	m.Order, err = codec.RevisionExtension(e, codec.ExtOrder)
+	return m, err
+}
+
+// Second are the marks of an event that goes with the one that these are of, and behind it.
+func (m Marks) Second() Marks {
+	if m.Order != 0 {
+		m.Order++
+	}
+	return m
+}
+
+// Put writes the marks into an event. Without a session there are none.
+func (m Marks) Put(e *codec.Event) {
+	if m.Session == (codec.Session{}) {
+		return
+	}
+	e.SetExtension(codec.ExtSession, m.Session.String())
+	if m.Heard != (codec.Session{}) {
+		e.SetExtension(codec.ExtHeard, m.Heard.String())
+	}
+	if m.Order != 0 {
+		e.SetExtension(codec.ExtOrder, codec.FormatRevision(m.Order))
+	}
+}
+
+// Verdict says whether an event counts.
+type Verdict uint8
+
+// The verdicts.
+const (
+	// Stock: its sender is no Hawser party. It counts, and says nothing of its place.
+	Stock Verdict = iota
+	// Counts: it does. First: so it does, and it is the first of a later session.
+	Counts
+	First
+	// Void: it is of an earlier session than was heard of.
+	Void
+	// Unaware: its sender had not heard of the present session.
+	Unaware
+)
+
+// Believed reports whether the event counts.
+func (v Verdict) Believed() bool { return v != Void && v != Unaware }
+
+// Line is the place of a party's events among each other and among those of its peers. It
+// is not safe for concurrent use.
+type Line struct {
+	session codec.Session
+	order   uint64
+	peers   map[string]*peer
+}
+
+// peer is what is known of one other party.
+type peer struct {
+	// heard is its latest session that was heard of, believed the one of which an event has
+	// counted.
+	heard, believed codec.Session
+	// above is the number above which our sessions have to be for this peer. What one peer
+	// says of that concerns no other.
+	above uint64
+}
+
+// NewLine begins a session. number is what the clock says; id is of this session alone.
+func NewLine(number uint64, id string) *Line {
+	return &Line{session: codec.Session{Number: number, ID: id}, peers: map[string]*peer{}}
+}
+
+// Renew begins another session of the same party: what was said to the one before counts no
+// longer.
+func (l *Line) Renew() {
+	l.session.Number++
+	for _, p := range l.peers {
+		p.above++
+	}
+}
+
+func (l *Line) peer(name string) *peer {
+	if l.peers[name] == nil {
+		l.peers[name] = &peer{}
+	}
+	return l.peers[name]
+}
+
+// own is the present session, for one peer.
+func (l *Line) own(p *peer) codec.Session {
+	return codec.Session{Number: max(l.session.Number, p.above+1), ID: l.session.ID}
+}
+
+// Hear takes an event of a peer, and says whether it counts.
+func (l *Line) Hear(name string, m Marks) Verdict {
+	if m.Session == (codec.Session{}) {
+		return Stock
+	}
+	p := l.peer(name)
+	if m.Heard.Compare(l.own(p)) > 0 { // our clock went back
+		p.above = m.Heard.Number
+	}
+	if m.Session.Compare(p.heard) < 0 {
+		return Void
+	}
+	p.heard = m.Session
+	switch {
+	case m.Heard != l.own(p):
+		return Unaware
+	case p.believed != m.Session:
+		p.believed = m.Session
+		return First
+	}
+	return Counts
+}
+
+// Knows reports whether a peer has shown itself as a Hawser party.
+func (l *Line) Knows(name string) bool {
+	return l.peers[name] != nil && l.peers[name].heard != codec.Session{}
+}
+
+// Marks are those of the next event to a peer, or of two; see [Marks.Second].
+func (l *Line) Marks(name string) Marks {
+	l.order += 2
+	p := l.peer(name)
+	return Marks{Session: l.own(p), Heard: p.heard, Order: l.order}
+}

@@ -1,0 +1,112 @@
+package plain_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/cloudevents/sdk-go/v2/event"
+
+	"github.com/hawser-io/hawser/internal/plain"
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// talk is two parties that have heard of each other.
+func talk() (hub, agent *plain.Line) {
+	hub, agent = plain.NewLine(100, "h1"), plain.NewLine(50, "a1")
+	hub.Hear("c", agent.Marks("hub"))
+	agent.Hear("hub", hub.Marks("c"))
+	hub.Hear("c", agent.Marks("hub"))
+	return hub, agent
+}
+
+func hears(t *testing.T, who string, got, want plain.Verdict) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s: verdict %d, want %d", who, got, want)
+	}
+}
+
+func TestLine_OneRoundTripIsEnough(t *testing.T) {
+	hub, agent := plain.NewLine(100, "h1"), plain.NewLine(50, "a1")
+	hears(t, "the first list", hub.Hear("c", agent.Marks("hub")), plain.Unaware)
+	hears(t, "the answer", agent.Hear("hub", hub.Marks("c")), plain.First)
+	hears(t, "the second list", hub.Hear("c", agent.Marks("hub")), plain.First)
+	hears(t, "what follows", hub.Hear("c", agent.Marks("hub")), plain.Counts)
+	hears(t, "what follows", agent.Hear("hub", hub.Marks("c")), plain.Counts)
+	if !hub.Knows("c") || hub.Knows("d") {
+		t.Error("who is a Hawser party is not known")
+	}
+}
+
+func TestLine_StockPartiesCount(t *testing.T) {
+	hub, _ := talk()
+	hears(t, "another agent", hub.Hear("d", plain.Marks{}), plain.Stock)
+	hears(t, "one that took its place", hub.Hear("c", plain.Marks{}), plain.Stock)
+}
+
+func TestLine_WhatWasLateIsVoid(t *testing.T) {
+	hub, agent := talk()
+	late := hub.Marks("c")
+	next := plain.NewLine(200, "h2") // another leader
+	hears(t, "an agent that has not heard of it", next.Hear("c", agent.Marks("hub")), plain.Unaware)
+	hears(t, "the next leader", agent.Hear("hub", next.Marks("c")), plain.First)
+	hears(t, "the leader before", agent.Hear("hub", late), plain.Void)
+	hears(t, "a report to the next leader", next.Hear("c", agent.Marks("hub")), plain.First)
+}
+
+// TestLine_AProcessThatRemembersNothing is the picture in the package comment.
+func TestLine_AProcessThatRemembersNothing(t *testing.T) {
+	hub, agent := talk()
+	late := hub.Marks("c")
+	hears(t, "in time", agent.Hear("hub", late), plain.Counts)
+	agent = plain.NewLine(60, "a2")
+	hears(t, "late", agent.Hear("hub", late), plain.Unaware)
+	hub.Hear("c", agent.Marks("hub"))
+	hears(t, "published again", agent.Hear("hub", hub.Marks("c")), plain.First)
+	hears(t, "late", agent.Hear("hub", late), plain.Unaware)
+}
+
+func TestLine_AClockThatWentBack(t *testing.T) {
+	_, agent := talk()
+	back := plain.NewLine(3, "h2")
+	hears(t, "lower than was heard of", agent.Hear("hub", back.Marks("c")), plain.Void)
+	hears(t, "an agent that tells so", back.Hear("c", agent.Marks("hub")), plain.Unaware)
+	hears(t, "above what was heard of", agent.Hear("hub", back.Marks("c")), plain.First)
+	other := plain.NewLine(3, "b1")
+	if m := back.Marks("d"); m.Session.Number != 3 {
+		t.Errorf("what one peer says moved the session for another to %s", m.Session)
+	}
+	hears(t, "another", other.Hear("hub", back.Marks("d")), plain.Unaware)
+}
+
+func TestLine_ANewLifeVoidsWhatWasSaidBefore(t *testing.T) {
+	hub, agent := talk()
+	late := agent.Marks("hub")
+	hub.Renew()
+	hears(t, "a report to the life before", hub.Hear("c", late), plain.Unaware)
+	hears(t, "the next life", agent.Hear("hub", hub.Marks("c")), plain.First)
+	hears(t, "a report to it", hub.Hear("c", agent.Marks("hub")), plain.Counts)
+}
+
+func TestMarks_ThereAndBack(t *testing.T) {
+	hub, _ := talk()
+	e := event.New()
+	m := hub.Marks("c")
+	m.Put(&e)
+	if got, err := plain.MarksOf(e); err != nil || got != m {
+		t.Errorf("%+v, %v; want %+v", got, err, m)
+	}
+	bare := event.New()
+	plain.Marks{Order: 7}.Put(&bare)
+	if got, err := plain.MarksOf(bare); err != nil || got != (plain.Marks{}) || len(bare.Extensions()) != 0 {
+		t.Errorf("a stock party got %+v, %v", got, err)
+	}
+	for _, name := range []string{codec.ExtSession, codec.ExtHeard, codec.ExtOrder} {
+		bad := event.New()
+		bad.SetTime(time.Unix(1, 0))
+		bad.SetExtension(name, "x")
+		if _, err := plain.MarksOf(bad); err == nil {
+			t.Errorf("%s=x was taken", name)
+		}
+	}
+}

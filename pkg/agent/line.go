@@ -1,0 +1,77 @@
+package agent
+
+import (
+	"context"
+	"time"
+
+	"github.com/hawser-io/hawser/internal/plain"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
+)
+
+// line is the place of the agent's events, and of its source's, where no broker keeps
+// anything between the two; see package plain. Guarded by works.mu.
+type line struct {
+	*plain.Line
+	// peer is the source that was heard last: there is one, to which the topic of the agent's
+	// events leads.
+	peer string
+}
+
+func newLine(c *CoreConfig) *line {
+	return &line{Line: plain.NewLine(uint64(max(c.Now().UnixMilli(), 1)), c.NewID())}
+}
+
+// mark gives an event to a source its place.
+func (n *line) mark(l *link, source string, e *codec.Event) {
+	if l.plain {
+		n.Marks(source).Put(e)
+	}
+}
+
+// tellEvery bounds how often a source is told what is held because it does not know this agent.
+const tellEvery = 5 * time.Second
+
+// counts reports whether an event of a source counts. The first of a session does, and the
+// source is told what is held; so it is when it has not heard of this agent yet.
+func (c *Core) counts(ctx context.Context, e codec.Event) bool {
+	c.mu.Lock()
+	if !c.link.plain {
+		c.mu.Unlock()
+		return true
+	}
+	m, err := plain.MarksOf(e)
+	if err != nil {
+		c.mu.Unlock()
+		c.config.Metrics.event(eventUndecodable)
+		c.config.Log.WarnContext(ctx, "event without a place among the others", "source", e.Source(), "error", err)
+		return false
+	}
+	c.line.peer = e.Source()
+	v, every := c.line.Hear(e.Source(), m), tellEvery
+	if v == plain.First {
+		c.set.Line(e.Source())
+		every = 0
+	}
+	tell := (v == plain.First || !v.Believed()) && c.link.list(c.config.Now(), every)
+	c.mu.Unlock()
+	if tell {
+		c.config.Sync()
+	}
+	if !v.Believed() {
+		c.drop(ctx, eventVoid, e)
+	}
+	return v.Believed()
+}
+
+// number puts the number of an event where a broker would have put its own.
+func (c *Core) number(spec *manifestwork.Spec, e codec.Event) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if m, err := plain.MarksOf(e); c.link.plain && err == nil {
+		spec.Revision = 0
+		if m.Session != (codec.Session{}) {
+			spec.Revision = m.Order
+		}
+	}
+}

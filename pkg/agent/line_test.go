@@ -1,0 +1,107 @@
+package agent
+
+import (
+	"testing"
+	"time"
+
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/internal/plain"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// plainly is an agent behind a broker that keeps nothing, and hub the line of its source,
+// which has heard of it.
+func plainly(t *testing.T) (r *rig, hub *plain.Line) {
+	r = newRig(t)
+	r.start()
+	events, err := r.core.Subscribed(transport.Accepted{Plain: true, SubscriptionID: "s"})
+	if err != nil || len(events) != 1 {
+		t.Fatalf("%v, %v", events, err)
+	}
+	hub = plain.NewLine(100, "hub")
+	hub.Hear(testCluster, r.marks(events[0]))
+	return r, hub
+}
+
+func (r *rig) marks(e codec.Event) plain.Marks {
+	r.t.Helper()
+	m, err := plain.MarksOf(e)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return m
+}
+
+// placed is a spec of the source at a place in its line.
+func (r *rig) placed(m plain.Marks, w *workv1.ManifestWork, action codec.Action) codec.Event {
+	return r.stockEvent(w, action, m.Put)
+}
+
+// lists takes the list that the agent has to send, and returns it with what it is stamped with.
+func (r *rig) lists() (plain.Marks, bool) {
+	r.t.Helper()
+	l, ok := r.core.NextSync()
+	if !ok {
+		return plain.Marks{}, false
+	}
+	r.core.SyncDone(l, nil)
+	return r.marks(l.Event), true
+}
+
+func TestCore_TellsASourceThatItHasHeardOfIt(t *testing.T) {
+	r, hub := plainly(t)
+	r.core.Handle(t.Context(), r.placed(hub.Marks(testCluster), hubWork("w-1", "web", 1, configMap("a", "1")), codec.CreateRequest))
+	m, ok := r.lists()
+	if !ok || hub.Hear(testCluster, m) != plain.First {
+		t.Fatalf("after the first event of a session it says %+v", m)
+	}
+	r.settle(time.Second)
+	r.expectValue("a", "1")
+	r.core.Handle(t.Context(), r.placed(hub.Marks(testCluster), hubWork("w-1", "web", 2, configMap("a", "2")), codec.UpdateRequest))
+	if _, ok := r.lists(); ok {
+		t.Error("it says so after each event")
+	}
+}
+
+// TestCore_LateEventsCountNoLonger: neither one of an earlier session, nor one to an earlier
+// process, nor one behind its successor.
+func TestCore_LateEventsCountNoLonger(t *testing.T) {
+	r, hub := plainly(t)
+	old := hub.Marks(testCluster)
+	older := hubWork("w-1", "web", 1, configMap("a", "old"))
+	late := r.placed(hub.Marks(testCluster), older, codec.UpdateRequest)
+	r.handle(r.placed(hub.Marks(testCluster), hubWork("w-1", "web", 1, configMap("a", "1")), codec.UpdateRequest))
+	r.handle(late)
+	r.expectValue("a", "1")
+
+	next := plain.NewLine(200, "next")
+	next.Hear(testCluster, r.core.line.Marks("hub"))
+	r.handle(r.placed(next.Marks(testCluster), hubWork("w-1", "web", 2, configMap("a", "2")), codec.UpdateRequest))
+	r.now = r.now.Add(time.Minute)
+	r.core.Handle(t.Context(), r.placed(old, hubWork("w-1", "web", 9, configMap("a", "old")), codec.UpdateRequest))
+	r.expectValue("a", "2")
+	if m, ok := r.lists(); !ok || m.Heard.ID != "next" {
+		t.Errorf("to an earlier session it says %+v: whose clock went back does not hear of it", m)
+	}
+
+	before := next.Marks(testCluster)
+	r.start()
+	if _, err := r.core.Subscribed(transport.Accepted{Plain: true, SubscriptionID: "t"}); err != nil {
+		t.Fatal(err)
+	}
+	r.handle(r.placed(before, hubWork("w-1", "web", 9, configMap("a", "old")), codec.UpdateRequest))
+	r.expectValue("a", "2")
+}
+
+// TestCore_StockSourceBehindAPlainBroker: it says nothing of sessions, and its versions count.
+func TestCore_StockSourceBehindAPlainBroker(t *testing.T) {
+	r, _ := plainly(t)
+	r.handle(r.placed(plain.Marks{}, hubWork("w-1", "web", 2, configMap("a", "2")), codec.UpdateRequest))
+	r.handle(r.placed(plain.Marks{}, hubWork("w-1", "web", 1, configMap("a", "1")), codec.UpdateRequest))
+	r.expectValue("a", "2")
+	bad := r.stockEvent(hubWork("w-1", "web", 3, configMap("a", "3")), codec.UpdateRequest, func(e *codec.Event) { e.SetExtension(codec.ExtSession, "x") })
+	r.handle(bad)
+	r.expectValue("a", "2")
+}

@@ -1,0 +1,230 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// bus is a stock MQTT broker in the place of ours. It acknowledges what it gets, keeps
+// nothing but what it owes to sessions that it remembers, and promises little: an event
+// comes once, twice, late, behind its successors, on a later session, or not at all.
+type bus struct {
+	w     *world
+	subs  map[*link]*conn
+	owed  map[*link][][]byte // to who is away, and whose session is remembered
+	late  []*parcel
+	lossy int // so many deliveries do not come, although they were acknowledged
+	twice int // so many come twice
+	tardy int // so many are late
+	conns int
+}
+
+// parcel is an event that is late. It reaches whatever session its receiver has then.
+type parcel struct {
+	to    *link
+	event []byte
+	at    time.Time
+}
+
+// queued is how many events wait for a party that does not read; more are lost.
+const queued = 200
+
+func newBus(w *world) *bus {
+	return &bus{w: w, subs: map[*link]*conn{}, owed: map[*link][][]byte{}}
+}
+
+// subscribe begins a session; the one before of that party is taken over.
+func (b *bus) subscribe(l *link) *conn {
+	b.conns++
+	ctx, cancel := context.WithCancel(context.Background())
+	c := &conn{
+		link: l, cancel: cancel, ended: make(chan error, 1), over: make(chan struct{}),
+		peer:   b.w.peer(l.id),
+		stream: &stream{ctx: ctx, accepted: make(chan transport.Accepted, 1), events: make(chan []byte, queued)},
+	}
+	close(c.over) // nothing runs behind it
+	b.subs[l] = c
+	c.stream.accepted <- transport.Accepted{SubscriptionID: fmt.Sprint("session-", b.conns), Plain: true}
+	for _, event := range b.owed[l] {
+		b.deliver(l, event)
+	}
+	delete(b.owed, l)
+	return c
+}
+
+// publish takes an event, and brings it to who has subscribed to its topic.
+func (b *bus) publish(c *call) {
+	env := envelope(c.event)
+	for _, l := range b.w.links {
+		toAgent := c.conn.link.id.Role == identity.Source && l.id.Role == identity.Agent && l.id.Name == env.Cluster
+		toSource := c.conn.link.id.Role == identity.Agent && l.id.Role == identity.Source && l.id.Name == hubName
+		if toAgent || toSource {
+			b.bring(l, c)
+		}
+	}
+}
+
+// stockBetween reports whether one end is of Open Cluster Management: then nothing in an event
+// tells what is late.
+func (b *bus) stockBetween(from, to *link) bool {
+	return from == b.w.stock.link || to == b.w.stock.link
+}
+
+func (b *bus) bring(l *link, c *call) {
+	n := 1
+	switch {
+	case b.lossy > 0:
+		b.lossy--
+		b.w.note("  %s is not sent %s", l.name, c.what)
+		return
+	case b.twice > 0:
+		b.twice--
+		n = 2
+	}
+	for range n {
+		if b.tardy > 0 && !b.stockBetween(c.conn.link, l) {
+			b.tardy--
+			longest := []time.Duration{time.Second, time.Minute, 10 * time.Minute}[b.w.rng.IntN(3)]
+			b.late = append(b.late, &parcel{l, c.bytes, time.Now().Add(time.Duration(b.w.rng.Float64() * float64(longest)))})
+			continue
+		}
+		if l.conn == nil && !b.stockBetween(c.conn.link, l) && len(b.owed[l]) < queued {
+			b.owed[l] = append(b.owed[l], c.bytes)
+			continue
+		}
+		b.deliver(l, c.bytes)
+	}
+}
+
+// deliver sends an event on the present session of a party, if there is one.
+func (b *bus) deliver(l *link, event []byte) {
+	c := b.subs[l]
+	if c == nil || c.stream.ctx.Err() != nil {
+		return
+	}
+	select {
+	case c.stream.events <- event:
+	default: // the queue is full
+	}
+}
+
+func (b *bus) steps(list []step) []step {
+	for _, p := range b.late {
+		if !p.at.After(time.Now()) {
+			list = append(list, step{p.to.name, "is sent late", "", func() {
+				b.late = slices.DeleteFunc(b.late, func(o *parcel) bool { return o == p })
+				b.deliver(p.to, p.event)
+			}})
+		}
+	}
+	return list
+}
+
+// heal ends the faults; what is late comes now.
+func (b *bus) heal() {
+	b.lossy, b.twice, b.tardy = 0, 0, 0
+	for _, p := range b.late {
+		p.at = time.Now()
+	}
+}
+
+// forget loses all sessions of who is away.
+func (b *bus) forget() { clear(b.owed) }
+
+// busOperations are those of a world with a stock broker.
+var busOperations = append(slices.DeleteFunc(slices.Clone(operations), func(o operation) bool {
+	ours := []string{
+		"settle around the stuck", "approve", "replace cluster", "let cluster in", "end replaced cluster", "hostile",
+		"crash broker", "drain broker", "start broker", "disk of the broker", "copy broker's store", "restore broker's store", "lose broker's store",
+	}
+	return strings.HasPrefix(o.name, "shop ") || slices.Contains(ours, o.name)
+}), []operation{
+	{"bus restarts", 5, func(w *world, _, _ uint32) string {
+		w.bus.forget()
+		w.bus.late = nil
+		w.cutAll()
+		return "empty"
+	}},
+	{"bus forgets sessions", 4, func(w *world, _, _ uint32) string { w.bus.forget(); return "all" }},
+	{"bus loses", 10, func(w *world, a, _ uint32) string {
+		w.bus.lossy += 1 + int(a%3)
+		return fmt.Sprint("the next ", w.bus.lossy)
+	}},
+	{"bus duplicates", 6, func(w *world, a, _ uint32) string {
+		w.bus.twice += 1 + int(a%4)
+		return fmt.Sprint("the next ", w.bus.twice)
+	}},
+	{"bus delays", 12, func(w *world, a, _ uint32) string {
+		w.bus.tardy += 1 + int(a%4)
+		return fmt.Sprint("the next ", w.bus.tardy)
+	}},
+}...)
+
+// counts reports whether an event can be in force for who got it: one that a hub source of
+// before published, or to an agent of before, is as good as lost.
+func (l *link) counts(e codec.Event) bool {
+	if l.w.bus == nil || l == l.w.stock.link {
+		return true
+	}
+	text, _ := e.Extensions()[codec.ExtSession].(string)
+	number, _, _ := strings.Cut(text, ".")
+	n, err := strconv.ParseUint(number, 10, 64)
+	if err != nil {
+		l.w.fail("I2", "%s was sent an event of no session", l.name)
+		return false
+	}
+	late := n < l.latest
+	l.latest = max(l.latest, n)
+	return !late && e.Extensions()[codec.ExtHeard] == l.spoke
+}
+
+// checkStock: a stock agent holds what the hub has; nobody keeps records.
+func (w *world) checkStock() {
+	for id := range w.stock.works {
+		if w.hub.byID(id) == nil && !w.oracle.lost[id] && w.source.selected[w.stock.name] {
+			w.fail("I1", "the stock agent still has work %s", id)
+		}
+	}
+}
+
+// TestBusSeeds plays seeds with a stock MQTT broker in the place of ours, as the environment
+// says.
+func TestBusSeeds(t *testing.T) {
+	if seed := number(t, envSeed); seed != 0 {
+		replay(t, bused, seed)
+		return
+	}
+	s, began := newSearch(t), time.Now()
+	if !s.asked && !raceDetector {
+		s.seeds, s.end = leastBusSeeds, began.Add(busTime)
+	}
+	s.playAll(t, bused, runtime.GOMAXPROCS(0))
+	s.tell(t, began)
+}
+
+// What TestBusSeeds plays if nobody says more.
+const (
+	busTime       = 20 * time.Second
+	leastBusSeeds = 300
+)
+
+// busThemes are the themes with a stock broker.
+var busThemes = [][]string{
+	{"bus loses", "bus restarts", "hub update", "hub delete", "restart agent", "restart stock agent"},
+	{"bus delays", "hub update", "hub label", "hub delete", "restart hub source", "cut connection"},
+	{"bus delays", "bus duplicates", "hub create", "hub delete", "restart agent"},
+	{"hub goes back", "bus loses", "hub create", "hub delete", "cut connection"},
+	{"hub tear off", "hub make anew", "bus loses", "restart hub source", "cut connection"},
+	{"restart hub source", "informers stop or go on", "hub create", "hub delete", "cut connection", "restart agent"},
+	{"select", "bus loses", "hub update", "hub delete", "cut connection"},
+}
