@@ -174,14 +174,14 @@ func (c *Conn) whyEnded() *transport.Error {
 		return &transport.Error{Code: transport.CodeUnavailable, Message: "the connection to " + broker + " is broken", Err: cause}
 	}
 	r := refusalOf(farewell)
-	switch r.Reason {
-	case property.TakenOver:
+	switch {
+	case r.Reason == property.TakenOver:
 		return c.takenOver("another client has come to "+broker, nil)
-	case property.PacketTooLarge:
+	case r.Reason == property.PacketTooLarge && !c.hawser:
 		e := r.Error()
 		e.Code, e.Next = transport.CodeUnavailable, transport.NextBackOff // the event was told its own error
 		return e
-	case property.Success: // a normal goodbye, of which MQTT 5 knows none from a broker
+	case r.Reason == property.Success: // a normal goodbye, of which MQTT 5 knows none from a broker
 		return &transport.Error{Code: transport.CodeUnavailable, Message: "the broker " + broker + " ended the connection"}
 	}
 	c.dialer.takeover.quiet(lived)

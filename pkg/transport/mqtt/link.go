@@ -28,6 +28,9 @@ type link struct {
 	stream *stream
 	inbox  *inbox
 	window window
+	// answersAll: the broker is one of ours, which answers a PUBLISH that is too large instead of
+	// ending the connection.
+	answersAll bool
 
 	mu       sync.Mutex
 	requests map[uint16]request // by packet id
@@ -68,6 +71,7 @@ func (l *link) ConAckReceived(_ io.Writer, _ *packets.Connect, ca *packets.Conna
 	}
 	if _, hawser := property.Announced(userProperties(ca.Properties.User)); hawser {
 		l.window.open(min(count, hawserInFlight), 0)
+		l.answersAll = true
 		return nil
 	}
 	l.inbox.keepUnaccepted()
@@ -183,7 +187,7 @@ func (l *link) ConnectionLost(farewell *packets.Disconnect) error {
 	l.inbox.close()
 	largest := largestOf(requests)
 	for id, r := range requests {
-		if farewell != nil && id == largest && property.Reason(farewell.ReasonCode) == property.PacketTooLarge {
+		if !l.answersAll && farewell != nil && id == largest && property.Reason(farewell.ReasonCode) == property.PacketTooLarge {
 			// Of all that was on its way only one can have been too large. Without this its
 			// sender would publish it again on each later connection.
 			r.answer <- packets.ControlPacket{FixedHeader: packets.FixedHeader{Type: packets.PUBACK}, Content: &packets.Puback{

@@ -18,7 +18,7 @@ func (b *bench) running(c transport.Conn) (published <-chan error, s *subscripti
 	}
 	done := make(chan error, 1)
 	go func() { // done is received from by the caller
-		_, err := c.Publish(b.Context(), newEvent(1, nil), "")
+		_, err := c.Publish(b.Context(), newReport(1, nil), "")
 		done <- err
 	}()
 	await(b, entered, "the event at the server")
@@ -35,7 +35,7 @@ func (b *bench) wantFailed(c transport.Conn) {
 		return transport.Receipt{}, nil
 	}
 	for range 3 { // and it does not heal
-		_, err := c.Publish(b.Context(), newEvent(1, nil), "")
+		_, err := c.Publish(b.Context(), newReport(1, nil), "")
 		b.wantCode(err, transport.CodeUnavailable)
 		err = c.Subscribe(b.Context(), agentSubscription(), func(transport.Accepted) { b.Error("ready was called") }, acceptAll)
 		b.wantCode(err, transport.CodeUnavailable)
@@ -67,7 +67,7 @@ func cutEndsCalls(b *bench) {
 	b.server.publish = func(context.Context, transport.Peer, []byte, string) (transport.Receipt, error) {
 		return transport.Receipt{Outcome: "accepted"}, nil
 	}
-	if r, err := b.dial().Publish(b.Context(), newEvent(1, nil), ""); err != nil || r.Outcome != "accepted" {
+	if r, err := b.dial().Publish(b.Context(), newReport(1, nil), ""); err != nil || r.Outcome != "accepted" {
 		b.Errorf("publish on a new connection: %v, %v", r, err)
 	}
 }

@@ -22,7 +22,7 @@ func publishWaits(b *bench) {
 	c := b.dial()
 	done := make(chan error, 1)
 	go func() { // done is received from below
-		_, err := c.Publish(b.Context(), newEvent(1, nil), "")
+		_, err := c.Publish(b.Context(), newReport(1, nil), "")
 		done <- err
 	}()
 	await(b, entered, "the event at the server")
@@ -47,7 +47,7 @@ func publishKeepsEvent(b *bench) {
 	}
 	c := b.dial()
 	for n, id := range []string{"", "subscription-7"} {
-		want := newEvent(n, []byte(`{"manifests":[]}`))
+		want := newReport(n, []byte(`{"conditions":null}`))
 		if _, err := c.Publish(b.Context(), want, id); err != nil {
 			b.Fatalf("publish: %v", err)
 		}
@@ -77,7 +77,7 @@ func publishTellsPeer(b *bench) {
 		return accept(ctx, p, r, out)
 	}
 	publish := func(c transport.Conn) transport.Peer {
-		if _, err := c.Publish(b.Context(), newEvent(1, nil), ""); err != nil {
+		if _, err := c.Publish(b.Context(), newReport(1, nil), ""); err != nil {
 			b.Fatalf("publish: %v", err)
 		}
 		return await(b, peers, "peer")
@@ -106,13 +106,13 @@ func publishReceipt(b *bench) {
 		b.server.publish = func(context.Context, transport.Peer, []byte, string) (transport.Receipt, error) {
 			return want, nil
 		}
-		if got, err := b.dial().Publish(b.Context(), newEvent(1, nil), ""); err != nil || got != want {
+		if got, err := b.dial().Publish(b.Context(), newReport(1, nil), ""); err != nil || got != want {
 			b.Errorf("got %+v, %v; want %+v", got, err, want)
 		}
 		b.server.publish = func(context.Context, transport.Peer, []byte, string) (transport.Receipt, error) {
 			return transport.Receipt{Revision: want.Revision}, &transport.Error{Code: transport.CodeConflict, Message: "refused"}
 		}
-		if got, err := b.dial().Publish(b.Context(), newEvent(1, nil), ""); transport.CodeOf(err) != transport.CodeConflict || got.Revision != want.Revision {
+		if got, err := b.dial().Publish(b.Context(), newReport(1, nil), ""); transport.CodeOf(err) != transport.CodeConflict || got.Revision != want.Revision {
 			b.Errorf("of a refusal: got %+v, %v; want revision %d", got, err, want.Revision)
 		}
 	}
@@ -143,7 +143,7 @@ func publishError(b *bench) {
 		b.server.publish = func(context.Context, transport.Peer, []byte, string) (transport.Receipt, error) {
 			return transport.Receipt{}, tc[0]
 		}
-		_, err := c.Publish(b.Context(), newEvent(1, nil), "")
+		_, err := c.Publish(b.Context(), newReport(1, nil), "")
 		if diff := cmp.Diff(tc[1], err); diff != "" {
 			b.Errorf("%s (-want +got):\n%s", name, diff)
 		}
@@ -163,7 +163,7 @@ func publishConcurrently(b *bench) {
 	done := make(chan error, calls)
 	for n := range calls {
 		go func() { // done is received from below
-			_, err := c.Publish(b.Context(), newEvent(n, nil), "")
+			_, err := c.Publish(b.Context(), newReport(n, nil), "")
 			done <- err
 		}()
 	}
@@ -184,7 +184,7 @@ func publishCancelled(b *bench) {
 		return transport.Receipt{}, serverCtx.Err()
 	}
 	c := b.dial()
-	_, err := c.Publish(ctx, newEvent(1, nil), "")
+	_, err := c.Publish(ctx, newReport(1, nil), "")
 	b.wantCode(err, transport.CodeUnavailable)
 	if !errors.Is(err, context.Canceled) {
 		b.Errorf("got %v, want it to wrap context.Canceled", err)
@@ -204,7 +204,7 @@ func publishDeadline(b *bench) {
 	}
 	ctx, cancel := context.WithTimeout(b.Context(), 50*time.Millisecond)
 	defer cancel()
-	_, err := b.dial().Publish(ctx, newEvent(1, nil), "")
+	_, err := b.dial().Publish(ctx, newReport(1, nil), "")
 	b.wantCode(err, transport.CodeDeadline)
 }
 
@@ -213,7 +213,7 @@ func publishInvalid(b *bench) {
 		b.Error("the event reached the server")
 		return transport.Receipt{}, nil
 	}
-	e := newEvent(1, nil)
+	e := newReport(1, nil)
 	e.SetExtension(codec.ExtResourceVersion, int64(1)<<40) // the wire has 32 bits
 	_, err := b.dial().Publish(b.Context(), e, "")
 	b.wantCode(err, transport.CodeInvalid)

@@ -279,7 +279,7 @@ func publishWhileHandling(b *bench) {
 			return errors.New("enough")
 		}
 		// From within the handler ...
-		if _, err := c.Publish(ctx, newEvent(2, nil), "s"); err != nil {
+		if _, err := c.Publish(ctx, newReport(2, nil), "s"); err != nil {
 			b.Errorf("publish from the handler: %v", err)
 		}
 		close(stuck)
@@ -289,7 +289,7 @@ func publishWhileHandling(b *bench) {
 	await(b, stuck, "first event")
 	// ... and beside one that is stuck, with more than a window's worth of data.
 	for n := range 20 {
-		if _, err := c.Publish(b.Context(), newEvent(n, make([]byte, 64<<10)), "s"); err != nil {
+		if _, err := c.Publish(b.Context(), newReport(n, make([]byte, 64<<10)), "s"); err != nil {
 			b.Fatalf("publish beside the handler: %v", err)
 		}
 	}
@@ -333,7 +333,7 @@ func publishAnsweredOnStream(b *bench) {
 	handled := 0
 	s := b.subscribe(b.Context(), c, func(context.Context, codec.Event) error { handled++; return nil })
 	s.awaitReady()
-	if _, err := c.Publish(b.Context(), newEvent(1, nil), "s"); err != nil {
+	if _, err := c.Publish(b.Context(), newReport(1, nil), "s"); err != nil {
 		b.Fatalf("publish: %v", err)
 	}
 	close(published)
@@ -360,7 +360,7 @@ func subscribeTwice(b *bench) {
 	await(b, got, "event of the second subscription")
 	cancel()
 	_ = one.awaitEnd() // subscribeCancelled looks at the error
-	if _, err := c.Publish(b.Context(), newEvent(1, nil), ""); err != nil {
+	if _, err := c.Publish(b.Context(), newReport(1, nil), ""); err != nil {
 		b.Errorf("the end of one subscription broke the connection: %v", err)
 	}
 	select {

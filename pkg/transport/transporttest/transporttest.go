@@ -184,7 +184,18 @@ func (b *bench) wantCode(err error, code transport.Code) {
 	}
 }
 
-// newEvent returns a spec event whose id is "event-<n>".
+// newReport returns what an agent publishes: a status whose id is "event-<n>".
+func newReport(n int, data []byte) codec.Event {
+	e := newEvent(n, data)
+	e.SetSource("agent1")
+	e.SetType(codec.EventType{DataType: codec.ManifestBundles, Subresource: codec.Status, Action: codec.UpdateRequest}.String())
+	e.SetExtension(codec.ExtOriginalSource, "source1")
+	// Each of another work: an implementation may hand those of one on one by one.
+	e.SetExtension(codec.ExtResourceID, fmt.Sprintf("6e0c5be5-7a4b-4c1c-8f0e-%012d", n))
+	return e
+}
+
+// newEvent returns what an agent receives: a spec whose id is "event-<n>".
 func newEvent(n int, data []byte) codec.Event {
 	e := event.New()
 	e.SetID(fmt.Sprintf("event-%d", n))

@@ -1,0 +1,131 @@
+package mqtt
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/hawser-io/hawser/internal/broker/listen"
+	listengrpc "github.com/hawser-io/hawser/internal/broker/listen/grpc"
+	listenmqtt "github.com/hawser-io/hawser/internal/broker/listen/mqtt"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/testkit"
+	"github.com/hawser-io/hawser/pkg/transport"
+	"github.com/hawser-io/hawser/pkg/transport/transporttest"
+)
+
+var agent1 = identity.Identity{Role: identity.Agent, Name: "cluster1"}
+
+// cutting is a listener whose connections can be broken.
+type cutting struct {
+	net.Listener
+	mu    sync.Mutex
+	conns []net.Conn
+}
+
+func (c *cutting) Accept() (net.Conn, error) {
+	conn, err := c.Listener.Accept()
+	if err == nil {
+		c.mu.Lock()
+		c.conns = append(c.conns, conn)
+		c.mu.Unlock()
+	}
+	return conn, err
+}
+
+func (c *cutting) cut() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, conn := range c.conns {
+		_ = conn.Close() // may be closed already
+	}
+	c.conns = nil
+}
+
+// listener opens the broker's own port in front of s.
+func listener(t testing.TB, s transport.Server, ca *testkit.CA) *cutting {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cutting{Listener: l}
+	log := slog.New(slog.DiscardHandler)
+	front, err := listenmqtt.New(listenmqtt.Config{Server: s, Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := listengrpc.Config{Server: s, Other: front.Serve, Config: listen.Config{Listener: c, Log: log, Insecure: ca == nil}}
+	if ca != nil {
+		config.Credentials = ca.Server()
+	}
+	port, err := listengrpc.New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended := make(chan error, 2)
+	go func() { ended <- port.Run(ctx) }()  // received from below
+	go func() { ended <- front.Run(ctx) }() // received from below
+	t.Cleanup(func() {
+		stop()
+		for range 2 {
+			if err := <-ended; err != nil {
+				t.Errorf("port: %v", err)
+			}
+		}
+	})
+	return c
+}
+
+// credentials are those of a party, as identity.Files reads them.
+func credentials(t testing.TB, ca *testkit.CA, id identity.Identity) func() *tls.Config {
+	t.Helper()
+	authority, cert, key := ca.Write(t.TempDir(), id)
+	config, err := identity.Files{CA: authority, Cert: cert, Key: key}.TLS(func(err error) { t.Error(err) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return config
+}
+
+// TestContract_OwnListener: over TLS and over WebSockets in TLS.
+func TestContract_OwnListener(t *testing.T) {
+	for name, prefix := range map[string]string{"TLS": "", "WebSocket": "wss://"} {
+		t.Run(name, func(t *testing.T) {
+			ca := testkit.NewCA(t)
+			tlsConfig := credentials(t, ca, agent1)
+			transporttest.Run(t, func(t *testing.T, s transport.Server) transporttest.Fixture {
+				t.Helper()
+				l := listener(t, s, ca)
+				return transporttest.Fixture{
+					Dialer:       &unique{o: Options{Broker: prefix + l.Addr().String(), TLS: tlsConfig, Topics: testTopics, Log: quiet}},
+					Peer:         transport.Peer{Role: "agent", Name: "cluster1"},
+					GivesUpAlone: true, Cut: l.cut,
+				}
+			})
+		})
+	}
+}
+
+// unique dials each time with another client id: the suite has several connections at once, and
+// by one id the later ends the earlier.
+type unique struct {
+	o Options
+	n atomic.Int32
+}
+
+func (u *unique) Dial(ctx context.Context) (transport.Conn, error) {
+	o := u.o
+	o.ClientID = fmt.Sprintf("client-%d", u.n.Add(1))
+	d, err := NewDialer(o)
+	if err != nil {
+		return nil, err
+	}
+	return d.Dial(ctx)
+}
