@@ -218,3 +218,30 @@ func (o *oracle) unknown(clusterName, life string) {
 		o.clusters[clusterName].sharedMayStay = true
 	}
 }
+
+// deletedAfterLoss hears that a deletion is in a store that went back. What is to become of
+// the objects says the last spec in the store, which may be older than that of the cluster.
+func (o *oracle) deletedAfterLoss(op *store.Op, after *store.Meta) {
+	if !o.forgot || op.Kind != store.PutSpec || after == nil || after.State == store.Live {
+		return
+	}
+	orphan := o.orphansThere(op.Key)
+	switch {
+	case after.State == store.Tombstone && len(op.Event) > 0:
+	case after.State == store.Tombstone && orphan:
+		// It was Orphan when the store was copied, and is not since: its objects stay.
+		if w := o.clusters[op.Key.Cluster].wanted[op.Key.ResourceID]; w != nil {
+			o.mayStay[root(w.life)] = true
+			o.clusters[op.Key.Cluster].sharedMayStay = true
+		}
+	default:
+		// As far as anybody knows no cluster has the work, or the spec that the store
+		// went back to is from before it was Orphan, and its source has none any more:
+		// so nobody knows what is to become of its objects.
+		for life := range o.mustStay {
+			if life == op.Key.ResourceID || strings.HasPrefix(life, op.Key.ResourceID+"#") {
+				o.mustStay[life] = false
+			}
+		}
+	}
+}

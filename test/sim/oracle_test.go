@@ -312,18 +312,7 @@ func (o *oracle) committed(op *store.Op, verdict store.Verdict, before, after *s
 		o.kept[fmt.Sprint(id, op.Tag, op.Sequence)] = true
 	}
 	changed := before == nil != (after == nil) || before != nil && *before != *after
-	switch {
-	case !o.forgot || op.Kind != store.PutSpec || after == nil:
-	case after.State == store.Grave, after.State == store.Tombstone && len(op.Event) == 0 && !o.orphansThere(op.Key):
-		// As far as anybody knows no cluster has the work, or the spec that the store
-		// went back to is from before it was Orphan, and its source has none any more:
-		// so nobody knows what is to become of its objects.
-		for life := range o.mustStay {
-			if life == id || strings.HasPrefix(life, id+"#") {
-				o.mustStay[life] = false
-			}
-		}
-	}
+	o.deletedAfterLoss(op, after)
 	if op.Kind == store.Drop && before != nil && o.w.hub.byID(id) == nil {
 		// The hub does not have it any more, or the older store brought back what it
 		// had deleted, and before it was deleted its cluster was released.
