@@ -81,7 +81,7 @@ func newAgent(w *world, name string, n int) *agentNode {
 // start is a new process that knows what is in its state directory.
 func (a *agentNode) start() {
 	a.process++
-	a.link.spoke, a.link.latest = "", 0
+	a.link.spoke, a.link.latest, a.link.places = "", 0, nil
 	process := a.process
 	a.due, a.failures, a.sends = map[string]time.Time{}, map[string]int{}, map[string]time.Time{}
 	a.watch = &watches{objects: map[cluster.Ref]*watched{}, owners: map[string]map[cluster.Ref]drift.Signature{}, wake: func(key string) {

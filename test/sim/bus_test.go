@@ -171,7 +171,8 @@ var busOperations = append(slices.DeleteFunc(slices.Clone(operations), func(o op
 }...)
 
 // counts reports whether an event can be in force for who got it: one that a hub source of
-// before published, or to an agent of before, is as good as lost.
+// before published, or to an agent of before, or that comes behind a later one, is as good as
+// lost.
 func (l *link) counts(e codec.Event) bool {
 	if l.w.bus == nil || l == l.w.stock.link {
 		return true
@@ -183,9 +184,21 @@ func (l *link) counts(e codec.Event) bool {
 		l.w.fail("I2", "%s was sent an event of no session", l.name)
 		return false
 	}
-	late := n < l.latest
-	l.latest = max(l.latest, n)
-	return !late && e.Extensions()[codec.ExtHeard] == l.spoke
+	if n > l.latest {
+		l.latest, l.places = n, map[string]uint64{}
+	}
+	if n < l.latest || e.Extensions()[codec.ExtHeard] != l.spoke {
+		return false
+	}
+	order, _ := e.Extensions()[codec.ExtOrder].(string)
+	place, err := strconv.ParseUint(order, 10, 64)
+	if err != nil {
+		l.w.fail("I2", "%s was sent an event of no place", l.name)
+	}
+	id := fmt.Sprint(e.Extensions()[codec.ExtResourceID])
+	late := place < l.places[id]
+	l.places[id] = max(place, l.places[id])
+	return !late
 }
 
 // checkStock: a stock agent holds what the hub has; nobody keeps records.

@@ -30,10 +30,11 @@ type link struct {
 	uid   string // of an agent's cluster, "" if it does not say
 	truth *truth // of an agent's cluster
 
-	// With a stock broker: the session of the party that spoke last, and the latest one of
-	// the hub source that it got an event of.
+	// With a stock broker: the session of the party that spoke last, the latest one of the hub
+	// source that it got an event of, and the places of those events by work.
 	spoke  string
 	latest uint64
+	places map[string]uint64
 }
 
 // conn is one connection with its subscription.

@@ -101,8 +101,8 @@ var againAfter = []time.Duration{time.Minute, 4 * time.Minute, 30 * time.Minute}
 // jitteredAbout is a time near another one.
 func (a *agenda) jitteredAbout(d time.Duration) time.Duration { return d - d/20 + a.jittered(d/10) }
 
-// sent takes it that a state was published.
-func (g *redelivery) sent(e Publish, a *agenda) {
+// goes takes it that a state is about to be published.
+func (g *redelivery) goes(e Publish) {
 	m, goes := e.mark(), aSpec
 	switch {
 	case e.First == LastSpec:
@@ -113,6 +113,10 @@ func (g *redelivery) sent(e Publish, a *agenda) {
 	if !g.mark.equal(m) || g.went != goes {
 		*g = redelivery{mark: m, went: goes}
 	}
+}
+
+// sent takes it that it was.
+func (g *redelivery) sent(a *agenda) {
 	g.at = a.Now().Add(a.jitteredAbout(againAfter[min(g.times, len(againAfter)-1)]))
 	g.times++
 }

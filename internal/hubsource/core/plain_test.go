@@ -124,7 +124,12 @@ func TestPlain_LastSpecBeforeADeletion(t *testing.T) {
 			t.Fatalf("%s: published %+v, %v", name, p, err)
 		}
 		f.idle(SpecLane, w.UID)
-		f.core.Report(report(w, 1, applied(4)))
+		gone := report(w, 1, workv1.ManifestWorkStatus{})
+		gone.Deleted = true
+		if v := f.core.Report(gone); v != Void {
+			t.Errorf("%s: that a deletion of before was carried out is %s, while the work is made anew", name, v)
+		}
+		f.core.Report(report(w, 2, applied(4)))
 		p = f.deliver(w.UID)
 		if e, err = eventOf(p, f.id, f.now); err != nil || p.First != Nothing || e.Extensions()[codec.ExtDeletionTimestamp] == nil {
 			t.Fatalf("%s: published then %+v, %v", name, p, err)

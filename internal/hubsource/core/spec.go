@@ -250,6 +250,7 @@ func (s *specs) publish(w *work, m mark) *todo {
 	case has == lacks, w.spec.fresh, has == unknown:
 		p.Action = codec.CreateRequest
 	}
+	w.spec.redelivery.goes(p)
 	w.spec.attempted, w.spec.sending = true, s.f.sub
 	w.cl.release.begin()
 	return &todo{p, func(r Result) { s.donePublish(w, p, r) }}
@@ -317,7 +318,7 @@ func (s *specs) accepted(w *work, e Publish, r transport.Receipt) {
 	}
 	w.broker.answer(s.f.sub, what, e.mark(), r.Revision, s.f.tick())
 	w.spec.agreed()
-	w.spec.redelivery.sent(e, &s.f.agenda)
+	w.spec.redelivery.sent(&s.f.agenda)
 	w.hub.untag()
 	s.f.blameSpec(w, nil)
 	if p := w.report.pending; p != nil && p.Deleted && !e.mark().deleting {

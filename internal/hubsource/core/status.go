@@ -235,6 +235,9 @@ func mayBeMade(id string, now time.Time) bool { return codec.CheckSequence(id, n
 // nobody is left to say so, or an operator gave the work up, the broker says it
 // in the agent's place: its sequence id is not newer than the agent's last one.
 func (s *statuses) reportDeleted(w *work, r *Report) Verdict {
+	if w.spec.redelivery.went == theLastSpec {
+		return Void // it answers a deletion of an earlier process, and the last spec may have come behind it
+	}
 	w.cl.gone(w.uid)
 	if m := &w.cl.comparing.missing; m.later || m.withholds(string(r.UID)) {
 		s.compare.repeat(w.cl, 0) // what waited does no longer; an operator had it deleted
