@@ -37,7 +37,7 @@ func (f Files) Server(onError func(error)) (*Server, error) {
 func (l *loader) server() *Server {
 	// A session that is resumed is not verified again: t1 a client keeps a ticket,
 	// t2 its CA is taken out, t3 the ticket would let it in.
-	config := tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1", "mqtt"}, SessionTicketsDisabled: true}
+	config := tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "mqtt", "http/1.1"}, SessionTicketsDisabled: true}
 	outer := config.Clone()
 	outer.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		m, c := l.get(), config.Clone()

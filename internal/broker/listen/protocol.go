@@ -17,37 +17,41 @@ const (
 	MQTT      Protocol = "mqtt"
 )
 
-// Spoken returns what the peer speaks: what was agreed upon in the handshake, else what its
-// first byte says, which it waits for. The result is read instead of conn.
-func (c *Connection) Spoken(conn net.Conn) (net.Conn, Protocol, error) {
-	if t, ok := c.AuthInfo.(credentials.TLSInfo); ok && t.State.NegotiatedProtocol != "" {
-		return conn, Protocol(t.State.NegotiatedProtocol), nil
+// Agreed returns what was agreed upon in the handshake, "" where nothing was.
+func (c *Connection) Agreed() Protocol {
+	if t, ok := c.AuthInfo.(credentials.TLSInfo); ok {
+		return Protocol(t.State.NegotiatedProtocol)
 	}
-	p := &peeked{Conn: conn}
-	if _, err := io.ReadFull(conn, p.first[:]); err != nil {
-		return nil, "", err
-	}
-	switch {
-	case p.first[0] == 'G': // GET, which begins WebSocket
-		return p, WebSocket, nil
-	case p.first[0] == 'P' && c.believed: // PRI, which begins HTTP/2; with TLS it has to be agreed upon
-		return p, HTTP2, nil
-	}
-	return p, MQTT, nil
+	return ""
 }
 
-// peeked is a connection whose first byte was read.
-type peeked struct {
+// Peeked is a connection whose first byte says what is spoken on it.
+type Peeked struct {
 	net.Conn
 	first [1]byte
-	given bool
+	held  bool // first was read, and not given to anybody
+}
+
+// Guess returns what is spoken, for which it waits. It is called once, before anything is read.
+func (p *Peeked) Guess() (Protocol, error) {
+	if _, err := io.ReadFull(p.Conn, p.first[:]); err != nil {
+		return "", err
+	}
+	p.held = true
+	switch p.first[0] {
+	case 'P': // PRI
+		return HTTP2, nil
+	case 'G': // GET
+		return WebSocket, nil
+	}
+	return MQTT, nil
 }
 
 // Read implements net.Conn.
-func (p *peeked) Read(b []byte) (int, error) {
-	if p.given || len(b) == 0 {
+func (p *Peeked) Read(b []byte) (int, error) {
+	if !p.held || len(b) == 0 {
 		return p.Conn.Read(b)
 	}
-	p.given = true
+	p.held = false
 	return copy(b, p.first[:]), nil
 }

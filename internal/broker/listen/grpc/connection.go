@@ -51,7 +51,7 @@ func (h *handshake) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInf
 		who.Leave()
 		return nil, nil, err
 	case spoken != listen.HTTP2:
-		arrived.gone.Store(true)
+		arrived.leave()
 		h.other(conn, who, spoken)
 		return nil, nil, credentials.ErrConnDispatched
 	}
@@ -62,16 +62,22 @@ func (h *handshake) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInf
 	return &counted{Conn: conn, connection: c}, c, nil
 }
 
-// spoken returns what is spoken on a connection, and what to read instead of it.
+// spoken returns what is spoken on a connection, "" where only its peer can tell, and what to
+// read instead of it.
 func (h *handshake) spoken(conn net.Conn, who *listen.Connection) (net.Conn, listen.Protocol, error) {
-	if h.other == nil && h.insecure {
+	switch {
+	case h.insecure && h.other == nil:
 		return conn, listen.HTTP2, nil
+	case h.insecure:
+		p := &listen.Peeked{Conn: conn}
+		spoken, err := p.Guess()
+		return p, spoken, err
 	}
-	conn, spoken, err := who.Spoken(conn)
-	if err == nil && spoken != listen.HTTP2 && h.other == nil {
-		err = errors.New("grpc listener: the peer does not speak HTTP/2, which it has to agree upon in its handshake")
+	p := who.Agreed() // HTTP/2 has to be
+	if p != listen.HTTP2 && h.other == nil {
+		return nil, p, errors.New("grpc listener: the peer does not speak HTTP/2, which it has to agree upon in its handshake")
 	}
-	return conn, spoken, err
+	return conn, p, nil
 }
 
 // arrivals are the connections of a port, as the library sees them.
@@ -91,6 +97,12 @@ func (a arrivals) Accept() (net.Conn, error) {
 type arrived struct {
 	net.Conn
 	gone atomic.Bool
+}
+
+// leave makes the connection another front's, without a deadline.
+func (a *arrived) leave() {
+	_ = a.Conn.SetDeadline(time.Time{}) // fails where it is closed
+	a.gone.Store(true)
 }
 
 // SetDeadline implements net.Conn.

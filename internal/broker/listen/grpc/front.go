@@ -73,8 +73,8 @@ type Config struct {
 	// DrainTimeout bounds Run after its context ended: what still runs is cut.
 	DrainTimeout time.Duration
 
-	// Other takes over connections on which something else than HTTP/2 is spoken, and does
-	// not wait for their end; nil: they are closed.
+	// Other takes over connections on which something else than HTTP/2 is spoken, "" what
+	// their first byte says, and does not wait for it; nil: they are closed.
 	Other func(net.Conn, *listen.Connection, listen.Protocol)
 
 	// OnPanic hears of every call that panicked; may be nil.

@@ -36,6 +36,7 @@ type conn struct {
 	*Front
 	*wire
 	ctx    context.Context //nolint:containedctx // it is the life of the connection
+	cancel context.CancelFunc
 	client client
 	terms  terms
 
@@ -47,6 +48,7 @@ type conn struct {
 
 	// What follows is the owner's.
 	connected bool // CONNACK was sent
+	reading   bool // there is a reader
 	out       []byte
 	publishing
 	subscribing
@@ -86,22 +88,25 @@ func (c *conn) post(what any) bool {
 	}
 }
 
-// serve serves a connection until it ends; left is called then.
-func (f *Front) serve(raw net.Conn, who *listen.Connection, left func()) {
+func newConn(f *Front, raw net.Conn, who *listen.Connection) *conn {
 	ctx, cancel := context.WithCancel(context.Background())
-	c := &conn{
+	return &conn{
 		Front: f, wire: &wire{Conn: raw, who: who, most: f.cfg.MaxPacketBytes, silence: listen.HandshakeTimeout, within: listen.HandshakeTimeout},
-		ctx: ctx, inbox: make(chan any, ahead), deliveries: make(chan *delivery, ahead), orders: make(chan order, 4), done: make(chan struct{}),
+		ctx: ctx, cancel: cancel,
+		inbox: make(chan any, ahead), deliveries: make(chan *delivery, ahead), orders: make(chan order, 4), done: make(chan struct{}),
 		terms: terms{window: inFlight, most: f.cfg.MaxPacketBytes, told: true},
 	}
-	f.arrive(c)
+}
+
+// serve serves a connection until it ends; left is called then.
+func (c *conn) serve(left func()) {
 	defer c.leave(left)
-	defer cancel()
 	c.end(c.run())
 }
 
 // leave is the end of a connection, and of all that belongs to it.
 func (c *conn) leave(left func()) {
+	c.cancel()
 	_ = c.Close() // at worst it is closed already
 	close(c.done)
 	c.reader.Wait()
@@ -124,6 +129,7 @@ func (c *conn) run() (err error) {
 	if err := c.connect(); err != nil {
 		return err
 	}
+	c.reading = true
 	c.reader.Go(c.receive)
 	for {
 		if err := c.next(); err != nil {
@@ -204,7 +210,8 @@ func (c *conn) handle(what any) error {
 		return c.opened(w)
 	case ended:
 		return c.ended(w)
-	case error:
+	case error: // of the reader, which has ended
+		c.reading = false
 		return w
 	}
 	return nil
@@ -311,8 +318,8 @@ func (c *conn) end(err error) {
 // linger reads on, and handles nothing: closed with something unread, the connection would
 // lose what was sent last.
 func (c *conn) linger() {
-	if !c.connected {
-		_, _ = io.CopyN(io.Discard, c.Conn, smallBytes) // until its peer closes it, at best
+	if !c.reading {
+		_, _ = io.CopyN(io.Discard, c.Conn, int64(c.cfg.MaxPacketBytes)) // until its peer closes it, at best
 		return
 	}
 	for timeout := time.After(lingering); ; {

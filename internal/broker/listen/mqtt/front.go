@@ -86,20 +86,31 @@ func New(cfg Config) (*Front, error) {
 	return f, nil
 }
 
-// Serve takes a connection over on which p is spoken, and does not wait for its end.
+// Serve takes a connection over on which p is spoken, "" what its first byte says, and does not
+// wait for it.
 func (f *Front) Serve(raw net.Conn, who *listen.Connection, p listen.Protocol) {
 	if !f.begin() {
 		who.Leave()
 		_ = raw.Close() // it was not begun
 		return
 	}
-	if p == listen.WebSocket {
-		go f.web.take(raw, who) // it ends when the server has taken the connection, or the front has ended
-		return
-	}
 	go func() { // Run waits for it
 		defer f.serving.Done()
-		f.serve(raw, who, who.Leave)
+		first := &listen.Peeked{Conn: raw}
+		c := f.arrive(first, who)
+		if p == "" {
+			var err error
+			if p, err = first.Guess(); err != nil {
+				c.leave(who.Leave)
+				return
+			}
+		}
+		if p == listen.WebSocket {
+			f.depart(c)
+			f.web.take(first, who)
+			return
+		}
+		c.serve(who.Leave)
 	}()
 }
 
@@ -143,14 +154,17 @@ func (f *Front) Run(ctx context.Context) error {
 	return err
 }
 
-// arrive makes c one of those that a drain ends.
-func (f *Front) arrive(c *conn) {
+// arrive makes a connection one of those that a drain ends.
+func (f *Front) arrive(raw net.Conn, who *listen.Connection) *conn {
+	c := newConn(f, raw, who)
+	_ = raw.SetReadDeadline(time.Now().Add(listen.HandshakeTimeout)) // fails where it is closed
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.conns[c] = struct{}{}
 	if f.closing {
 		c.order(draining)
 	}
+	return c
 }
 
 // enter makes c the connection of its client id. The one before is told.

@@ -126,15 +126,15 @@ type peer struct {
 	net.Conn
 }
 
-// raw opens a connection, and says nothing.
-func (s *site) raw(id identity.Identity) *peer {
+// raw opens a connection, and says nothing; protocols are offered.
+func (s *site) raw(id identity.Identity, protocols ...string) *peer {
 	s.t.Helper()
 	conn, err := net.Dial("tcp", s.addr)
 	if err == nil {
 		err = conn.SetDeadline(time.Now().Add(patience))
 	}
 	if err == nil && s.ca != nil {
-		conn, err = s.ca.Dial(conn, id, "mqtt")
+		conn, err = s.ca.Dial(conn, id, protocols...)
 	}
 	if err != nil {
 		s.t.Fatal(err)
@@ -151,7 +151,7 @@ func (s *site) raw(id identity.Identity) *peer {
 // handshake is returned too.
 func (s *site) connect(id identity.Identity, edit func(*packets.Packet)) (*peer, packets.Packet) {
 	s.t.Helper()
-	p := s.raw(id)
+	p := s.raw(id, "mqtt")
 	c := connectPacket()
 	edit(&c)
 	p.send(c)

@@ -54,6 +54,7 @@ func (r *requesting) Close() error {
 
 // take serves a connection; it waits until the server has taken it.
 func (w *webSockets) take(raw net.Conn, who *listen.Connection) {
+	w.front.serving.Add(1)
 	r := &requesting{Conn: raw, who: who, over: func() {
 		who.Leave()
 		w.front.serving.Done()
@@ -105,7 +106,8 @@ func (w *webSockets) upgrade(out http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer w.front.serving.Done()
-	w.front.serve(&framed{Conn: websocket.NetConn(context.Background(), socket, websocket.MessageBinary), socket: socket}, c.who, func() {})
+	frames := &framed{Conn: websocket.NetConn(context.Background(), socket, websocket.MessageBinary), socket: socket}
+	w.front.arrive(frames, c.who).serve(func() {})
 }
 
 // framed is a WebSocket as a stream of bytes.
