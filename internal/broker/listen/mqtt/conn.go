@@ -45,6 +45,7 @@ type conn struct {
 	orders     chan order
 	done       chan struct{} // closed when nobody reads the inbox any more
 	reader     sync.WaitGroup
+	sharing    sync.WaitGroup // memberships of groups
 
 	// What follows is the owner's.
 	connected bool // CONNACK was sent
@@ -112,6 +113,8 @@ func (c *conn) leave(left func()) {
 	c.reader.Wait()
 	left()
 	c.depart(c)
+	c.sharing.Wait()
+	c.returned()
 	for len(c.inbox) > 0 {
 		if p, ok := (<-c.inbox).(*packet); ok {
 			p.done()
@@ -139,9 +142,9 @@ func (c *conn) run() (err error) {
 }
 
 // panicked counts a panic, and is what the peer is told.
-func (c *conn) panicked(p any) error {
-	c.cfg.OnPanic()
-	c.cfg.Log.Error("mqtt connection panicked", "panic", p, "stack", string(debug.Stack()))
+func (f *Front) panicked(p any) error {
+	f.cfg.OnPanic()
+	f.cfg.Log.Error("mqtt call panicked", "panic", p, "stack", string(debug.Stack()))
 	return internal()
 }
 
@@ -176,7 +179,7 @@ func (c *conn) next() error {
 		return c.ending
 	}
 	deliveries := c.deliveries
-	if len(c.unacked) >= c.terms.window {
+	if !c.room() {
 		deliveries = nil
 	}
 	if len(c.out) >= flushBytes || len(c.inbox) == 0 && len(deliveries) == 0 {

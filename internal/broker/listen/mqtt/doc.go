@@ -20,6 +20,8 @@
 //	topics outside the grammar            refused: PUBACK 0x90, SUBACK 0x8F
 //	"+" in the place of the own name      refused: SUBACK 0x87
 //	"+" for the other side                all of it; a name there: only what is of that name, and nothing to resume
+//	$share                                statuses of a source: one member gets each, and another one if that leaves
+//	                                      before its PUBACK; no resume; No Local 0x82; works of a cluster 0x9E
 //	broadcast topics                      publishes are taken; nothing is ever sent on them, as the broker answers
 //	topic aliases, subscription ids       refused: DISCONNECT 0x94, 0xA1
 //	Message Expiry, Response Topic,       ignored

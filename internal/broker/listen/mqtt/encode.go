@@ -91,6 +91,8 @@ type publication struct {
 	packet []byte
 	// id is where the identifier goes, 0 where there is none.
 	id int
+	// about is the id of the resource, which is part of the packet.
+	about string
 }
 
 // newPublication returns the PUBLISH of an event.
@@ -106,7 +108,7 @@ func newPublication(topic string, m codec.Message, qos byte) publication {
 	b := make([]byte, 0, 1+lengthOf(n)+n)
 	b = append(b, packets.Publish<<4|qos<<1)
 	b = appendText(appendNumber(b, n), topic)
-	var p publication
+	p := publication{about: property.Get(m.Properties, "ce-"+codec.ExtResourceID)}
 	if qos > 0 {
 		p.id = len(b)
 		b = append(b, 0, 0)

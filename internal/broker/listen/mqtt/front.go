@@ -50,6 +50,7 @@ type Front struct {
 	closing bool
 	conns   map[*conn]struct{}
 	clients map[client]*conn
+	groups  map[groupKey]*group
 
 	serving sync.WaitGroup
 }
@@ -81,7 +82,7 @@ func New(cfg Config) (*Front, error) {
 	if cfg.OnPanic == nil {
 		cfg.OnPanic = func() {}
 	}
-	f := &Front{cfg: cfg, conns: map[*conn]struct{}{}, clients: map[client]*conn{}}
+	f := &Front{cfg: cfg, conns: map[*conn]struct{}{}, clients: map[client]*conn{}, groups: map[groupKey]*group{}}
 	f.web = newWebSockets(f)
 	return f, nil
 }

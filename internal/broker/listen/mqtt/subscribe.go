@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/url"
 	"strings"
@@ -31,6 +32,7 @@ type subscribing struct {
 	// given last.
 	unacked map[uint16]*delivery
 	lastID  uint16
+	held    int // bytes of those that may be given back
 	// ending is why the connection ends once as many deliveries as before were sent, which the
 	// server sent before it ended their subscription.
 	ending error
@@ -82,7 +84,8 @@ type (
 // delivery is an event on its way to the peer.
 type delivery struct {
 	publication
-	of *subscription
+	of    *subscription
+	group *group // to which it goes back when it is not acknowledged; may be nil
 }
 
 // subscribe takes a SUBSCRIBE.
@@ -128,7 +131,7 @@ func (c *conn) newSubscription(filter, dataType string, hello transport.Hello) (
 	filter = strings.Clone(filter)
 	t, err := topic.Parse(filter)
 	if err != nil {
-		return nil, &filterError{err}
+		return nil, &filterError{property.TopicFilterInvalid, &transport.Error{Code: transport.CodeInvalid, Next: transport.NextStop, Message: err.Error()}}
 	}
 	if len(c.subscriptions)+len(c.silent) >= mostSubscriptions {
 		return nil, &transport.Error{
@@ -148,10 +151,13 @@ func (c *conn) newSubscription(filter, dataType string, hello transport.Hello) (
 		if s.raw.Source = t.Source; t.AnySource() {
 			return nil, contradiction("source", "the filter %q is of no source: nobody is sent the statuses of all", filter)
 		}
-		if !t.AnyCluster() {
+		if !t.AnyCluster() || t.Group != "" {
 			s.raw.Hello = transport.Hello{} // who gets a part has no position in the whole
 		}
 	default:
+		if t.Group != "" {
+			return nil, errNotShared
+		}
 		if s.raw.Cluster = t.Cluster; t.AnyCluster() {
 			return nil, contradiction(codec.ExtClusterName, "the filter %q is of no cluster: nobody is sent the works of all", filter)
 		}
@@ -162,13 +168,17 @@ func (c *conn) newSubscription(filter, dataType string, hello transport.Hello) (
 	return s, nil
 }
 
-// filterError is the error of a filter that is outside the grammar.
-type filterError struct{ error }
+// filterError is an error for which SUBACK has a reason code of its own.
+type filterError struct {
+	reason property.Reason
+	told   *transport.Error
+}
+
+// Error implements error.
+func (e *filterError) Error() string { return e.told.Error() }
 
 // Unwrap returns what the peer is told.
-func (e *filterError) Unwrap() error {
-	return &transport.Error{Code: transport.CodeInvalid, Next: transport.NextStop, Message: e.Error()}
-}
+func (e *filterError) Unwrap() error { return e.told }
 
 // begin starts a subscription. One with the same filter is replaced.
 func (c *conn) begin(s *subscription) error {
@@ -187,6 +197,9 @@ func (c *conn) begin(s *subscription) error {
 	c.subscriptions[s.text] = s
 	s.request.waiting++
 	c.serving.Add(1)
+	if s.filter.Group != "" {
+		c.sharing.Add(1)
+	}
 	go s.run() // serving waits for it
 	return nil
 }
@@ -211,17 +224,26 @@ func (c *conn) current(s *subscription) bool { return c.subscriptions[s.text] ==
 func (s *subscription) run() {
 	c := s.conn
 	defer c.serving.Done()
-	err := func() (err error) {
-		defer func() {
-			if p := recover(); p != nil {
-				err = c.panicked(p)
-			}
-		}()
-		return c.cfg.Server.Subscribe(s.ctx, c.who.Peer(), s.raw, stream{s})
-	}()
+	var err error
+	if s.filter.Group != "" {
+		err = s.share()
+		c.sharing.Done()
+	} else {
+		err = c.called(s.ctx, s, stream{s})
+	}
 	s.cancel()
 	s.call.End()
 	c.post(ended{s, err})
+}
+
+// called calls the server for a subscription.
+func (f *Front) called(ctx context.Context, s *subscription, out transport.Stream) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = f.panicked(p)
+		}
+	}()
+	return f.cfg.Server.Subscribe(ctx, s.conn.who.Peer(), s.raw, out)
 }
 
 // opened is where a subscription was accepted.
@@ -266,8 +288,8 @@ func (c *conn) ended(e ended) error {
 // refuse notes why a filter was not granted.
 func (r *request) refuse(place int, err error) {
 	refused := property.RefusalOf(told(err), 0)
-	if _, ok := err.(*filterError); ok { //nolint:errorlint // it is made here
-		refused.Reason = property.TopicFilterInvalid
+	if f := (*filterError)(nil); errors.As(err, &f) {
+		refused.Reason = f.reason
 	}
 	r.codes[place] = byte(refused.Reason)
 	if r.refused == nil {
@@ -325,8 +347,13 @@ func (c *conn) unsubscribe(p *packet) error {
 
 // deliver writes an event.
 func (c *conn) deliver(d *delivery) error {
-	if !c.current(d.of) {
+	switch {
+	case !c.current(d.of):
+		d.giveBack()
 		return nil
+	case len(d.packet) > c.terms.most: // of a group, whose members differ
+		d.giveBack()
+		return tooLarge(d.publication, c.terms.most)
 	}
 	if d.id > 0 {
 		if c.unacked == nil {
@@ -337,18 +364,23 @@ func (c *conn) deliver(d *delivery) error {
 		c.unacked[c.lastID] = d
 		d.number(c.lastID)
 	}
-	if len(d.packet) < flushBytes {
-		c.out = append(c.buffer(), d.packet...)
+	packet := d.packet
+	if d.group == nil || d.id == 0 {
 		d.packet = nil
+	}
+	c.held += len(d.packet)
+	if len(packet) < flushBytes {
+		c.out = append(c.buffer(), packet...)
 		return nil
 	}
 	if err := c.flush(); err != nil {
 		return err
 	}
-	packet := d.packet
-	d.packet = nil
 	return c.write(packet)
 }
+
+// room tells whether more may be sent that has to be acknowledged.
+func (c *conn) room() bool { return len(c.unacked) < c.terms.window && c.held < mostHeld }
 
 // acknowledged takes the PUBACK of a delivery. A peer that could not take an event has no way
 // to get it but to subscribe again.
@@ -362,7 +394,8 @@ func (c *conn) acknowledged(p *packet) error {
 		return c.who.Idle()
 	}
 	delete(c.unacked, pk.PacketID)
-	if r := property.Reason(pk.ReasonCode); r.Failed() && c.current(d.of) {
+	c.held -= len(d.packet)
+	if r := property.Reason(pk.ReasonCode); r.Failed() && d.group == nil && c.current(d.of) { // in a group, that ends the event
 		return violated(property.ImplementationSpecific, "an event was not accepted: %s %.200s", r, pk.Properties.ReasonString)
 	}
 	return nil
@@ -391,28 +424,12 @@ var errGone = &transport.Error{Code: transport.CodeUnavailable, Message: "the pe
 
 // Send implements [transport.Stream].
 func (s stream) Send(parts ...[]byte) error {
-	event := parts[0]
-	if len(parts) > 1 {
-		event = bytes.Join(parts, nil)
-	}
-	if codec.IsHeartbeat(event) { // a keep alive is what MQTT has for that
-		return s.ctx.Err()
-	}
-	m, err := message(event)
-	if err != nil {
+	d, err := s.delivery(parts)
+	if err != nil || d == nil {
 		return err
 	}
-	to, ok, err := s.to(m)
-	if err != nil || !ok {
-		return err
-	}
-	d := &delivery{publication: newPublication(to, m, s.qos), of: s.subscription}
 	if most := s.conn.terms.most; len(d.packet) > most {
-		return &transport.Error{
-			Code: transport.CodeTooLarge, Next: transport.NextBackOff, Delay: time.Second,
-			Message: fmt.Sprintf("the event about %.200s takes %d bytes, and Maximum Packet Size of this client is %d", property.Get(m.Properties, "ce-"+codec.ExtResourceID), len(d.packet), most),
-			Hint:    "let the client take larger packets, or make the work smaller",
-		}
+		return tooLarge(d.publication, most)
 	}
 	if s.ctx.Err() != nil {
 		return errGone
@@ -424,6 +441,36 @@ func (s stream) Send(parts ...[]byte) error {
 		return errGone
 	case <-s.conn.done:
 		return errGone
+	}
+}
+
+// delivery returns an event as it is sent to a subscription, nil where it is not.
+func (s *subscription) delivery(parts [][]byte) (*delivery, error) {
+	event := parts[0]
+	if len(parts) > 1 {
+		event = bytes.Join(parts, nil)
+	}
+	if codec.IsHeartbeat(event) { // a keep alive is what MQTT has for that
+		return nil, nil //nolint:nilnil // there is none, and that is fine
+	}
+	m, err := message(event)
+	if err != nil {
+		return nil, err
+	}
+	to, ok, err := s.to(m)
+	if err != nil || !ok {
+		return nil, err
+	}
+	return &delivery{publication: newPublication(to, m, s.qos), of: s}, nil
+}
+
+// tooLarge ends a subscription whose client does not take an event: what is left out would
+// never be sent again.
+func tooLarge(p publication, most int) *transport.Error {
+	return &transport.Error{
+		Code: transport.CodeTooLarge, Next: transport.NextBackOff, Delay: time.Second,
+		Message: fmt.Sprintf("the event about %.200q takes %d bytes, and Maximum Packet Size of this client is %d", p.about, len(p.packet), most),
+		Hint:    "let the client take larger packets, or make the work smaller",
 	}
 }
 

@@ -1,0 +1,219 @@
+package mqtt
+
+import (
+	"context"
+	"sync"
+
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/pkg/transport"
+	"github.com/hawser-io/hawser/pkg/transport/mqtt/property"
+)
+
+// mostHeld bounds the bytes that a member of a group has not acknowledged: they are kept, as
+// another member gets them when this one leaves.
+const mostHeld = 8 << 20
+
+// group is a source that consists of several connections, each of which gets a share of the
+// statuses. At the server it is one subscription. It lasts as long as it has a member; it does
+// not resume, so whoever is a member asks for what it missed.
+type group struct {
+	key    groupKey
+	cancel context.CancelFunc
+	of     *subscription // the member that founded it, for what all have in common
+	out    chan *delivery
+	// ready is closed when the server accepted the group or ended it, ended when it ended it.
+	ready, ended chan struct{}
+	opened       bool
+	accepted     transport.Accepted
+	err          error
+	// wake holds a token while something came back.
+	wake chan struct{}
+
+	mu      sync.Mutex
+	members int // the front's
+	back    []*delivery
+}
+
+// groupKey says what members of one group have in common.
+type groupKey struct {
+	party            identity.Identity
+	filter, dataType string
+	qos              byte
+}
+
+// join makes s a member of its group, which begins with the first one.
+func (f *Front) join(s *subscription) *group {
+	key := groupKey{party: s.conn.who.Caller(), filter: s.text, dataType: s.raw.DataType, qos: s.qos}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	g := f.groups[key]
+	if g == nil {
+		ctx, cancel := context.WithCancel(context.Background())
+		g = &group{
+			key: key, cancel: cancel, of: s, out: make(chan *delivery), ready: make(chan struct{}), ended: make(chan struct{}),
+			wake: make(chan struct{}, 1),
+		}
+		f.groups[key] = g
+		f.serving.Add(1)
+		go f.serveGroup(ctx, g) // serving waits for it
+	}
+	g.members++
+	return g
+}
+
+// part ends the membership of one.
+func (f *Front) part(g *group) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if g.members--; g.members == 0 {
+		g.cancel()
+		if f.groups[g.key] == g {
+			delete(f.groups, g.key)
+		}
+	}
+}
+
+// serveGroup calls the server.
+func (f *Front) serveGroup(ctx context.Context, g *group) {
+	defer f.serving.Done()
+	g.err = f.called(ctx, g.of, groupStream{ctx, g})
+	f.mu.Lock()
+	if f.groups[g.key] == g {
+		delete(f.groups, g.key) // whoever comes now founds another one
+	}
+	f.mu.Unlock()
+	close(g.ended)
+	select {
+	case <-g.ready:
+	default:
+		close(g.ready)
+	}
+}
+
+// share is the membership of a subscription in its group, until either ends.
+func (s *subscription) share() error {
+	g := s.conn.join(s)
+	defer s.conn.part(g)
+	select {
+	case <-g.ready:
+	case <-s.ctx.Done():
+		return errGone
+	}
+	if !g.opened {
+		return g.err
+	}
+	if err := (stream{s}).Accept(g.accepted); err != nil {
+		return err
+	}
+	for {
+		d, err := g.next(s)
+		if err != nil {
+			return err
+		}
+		mine := &delivery{publication: d.publication, of: s, group: g}
+		select {
+		case s.conn.deliveries <- mine:
+		case <-s.ctx.Done():
+			g.giveBack(mine)
+			return errGone
+		}
+	}
+}
+
+// next returns what a member gets: first what another one did not acknowledge.
+func (g *group) next(s *subscription) (*delivery, error) {
+	for {
+		if d := g.take(); d != nil {
+			return d, nil
+		}
+		select {
+		case d := <-g.out:
+			return d, nil
+		case <-g.wake:
+		case <-g.ended:
+			return nil, g.err
+		case <-s.ctx.Done():
+			return nil, errGone
+		}
+	}
+}
+
+func (g *group) take() *delivery {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.back) == 0 {
+		return nil
+	}
+	d := g.back[0]
+	if g.back = g.back[1:]; len(g.back) > 0 {
+		g.signal()
+	}
+	return d
+}
+
+func (g *group) signal() {
+	select {
+	case g.wake <- struct{}{}:
+	default: // one token is enough: who takes it signals again
+	}
+}
+
+// giveBack has another member get what one did not acknowledge.
+func (g *group) giveBack(d *delivery) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.back = append(g.back, d)
+	g.signal()
+}
+
+// groupStream is the sending side of a group.
+type groupStream struct {
+	ctx context.Context //nolint:containedctx // it is the life of the group
+	*group
+}
+
+var _ transport.Stream = groupStream{}
+
+// Accept implements [transport.Stream].
+func (s groupStream) Accept(a transport.Accepted) error {
+	s.opened, s.accepted = true, a
+	close(s.ready)
+	return nil
+}
+
+// Send implements [transport.Stream].
+func (s groupStream) Send(parts ...[]byte) error {
+	d, err := s.of.delivery(parts)
+	if d == nil || err != nil {
+		return err
+	}
+	select {
+	case s.out <- d:
+		return nil
+	case <-s.ctx.Done():
+		return errGone
+	}
+}
+
+// returned gives back what the connection holds of its groups.
+func (c *conn) returned() {
+	for _, d := range c.unacked {
+		d.giveBack()
+	}
+	for len(c.deliveries) > 0 {
+		(<-c.deliveries).giveBack()
+	}
+}
+
+// giveBack gives a delivery of a group back to it.
+func (d *delivery) giveBack() {
+	if d.group != nil {
+		d.group.giveBack(d)
+	}
+}
+
+// errNotShared is why a filter of an agent is not granted to a group.
+var errNotShared = &filterError{property.SharedNotSupported, &transport.Error{
+	Code: transport.CodeInvalid, Next: transport.NextStop, Message: "only the statuses of a source are shared by a group",
+	Hint: "subscribe to the works of a cluster without $share",
+}}

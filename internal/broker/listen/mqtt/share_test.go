@@ -1,0 +1,115 @@
+package mqtt_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/mochi-mqtt/server/v2/packets"
+
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+const shared = "$share/workers/sources/hub1/clusters/+/agentevents"
+
+// member joins the group.
+func member(t *testing.T, s *site, id string, window uint16) *peer {
+	t.Helper()
+	p, _ := s.connect(source1, func(k *packets.Packet) { k.Connect.ClientIdentifier, k.Properties.ReceiveMaximum = id, window })
+	p.send(said(subscribe(1, shared), "hawser-protocol", "1", "hawser-cursor", "e/t/1"))
+	if k := p.expect(packets.Suback); k.ReasonCodes[0] != 1 {
+		t.Fatalf("%x %q", k.ReasonCodes, k.Properties.ReasonString)
+	}
+	return p
+}
+
+// TestShare_OneMemberGetsEachStatus: a group is one subscription; each status goes to one of
+// its members, and to another one when that leaves without having acknowledged it.
+func TestShare_OneMemberGetsEachStatus(t *testing.T) {
+	s, all := calls()
+	o := open(t, s, plain)
+	one := member(t, o, "one", 3)
+	call := await(t, all)
+	if call.raw.Hello != (transport.Hello{}) || call.raw.Source != "hub1" {
+		t.Errorf("a group resumes: %+v", call.raw)
+	}
+	two := member(t, o, "two", 3)
+	sent := make(chan error, 1)
+	const events = 5
+	go func() { // received from below
+		for n := range events {
+			if err := call.out.Send(wire(t, status(t, "hub1", "cluster1", fmt.Sprint("w", n), 1))); err != nil {
+				sent <- err
+				return
+			}
+		}
+		sent <- nil
+	}()
+	if err := await(t, sent); err != nil { // with one window alone they would not all go
+		t.Fatal(err)
+	}
+	got := map[string]int{}
+	if err := one.Close(); err != nil { // which acknowledges nothing of what it was given
+		t.Fatal(err)
+	}
+	for len(got) < events {
+		k := two.expect(packets.Publish)
+		if k.TopicName != statuses1 {
+			t.Errorf("on %s", k.TopicName)
+		}
+		got[user(k, "ce-resourceid")]++
+		two.send(puback(k.PacketID, 0))
+	}
+	for id, n := range got {
+		if n != 1 {
+			t.Errorf("%s came %d times", id, n)
+		}
+	}
+	select {
+	case <-call.ctx.Done():
+		t.Error("the group ended although it has a member")
+	default:
+	}
+	two.send(said(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Unsubscribe}, PacketID: 9, Filters: packets.Subscriptions{{Filter: shared}}}))
+	two.expect(packets.Unsuback)
+	await(t, call.ctx.Done())
+	member(t, o, "three", 3) // begins anew
+	await(t, all)
+}
+
+// TestShare_Rules: what a group cannot be.
+func TestShare_Rules(t *testing.T) {
+	s, all := calls()
+	o := open(t, s, plain)
+	agent := o.join(agent1)
+	agent.send(subscribe(1, "$share/g/sources/+/clusters/cluster1/sourceevents"))
+	if k := agent.expect(packets.Suback); k.ReasonCodes[0] != 0x9E {
+		t.Errorf("%x %q", k.ReasonCodes, k.Properties.ReasonString)
+	}
+	local := subscribe(2, "$share/g/sources/hub1/clusters/+/agentevents")
+	local.Filters[0].NoLocal = true
+	agent.send(local)
+	if k := agent.gone(); k.ReasonCode != 0x82 {
+		t.Errorf("%#02x", k.ReasonCode)
+	}
+	// The end by the server ends all its members.
+	one, two := member(t, o, "one", 3), member(t, o, "two", 3)
+	call := await(t, all)
+	call.end <- &transport.Error{Code: transport.CodeUnavailable, Message: "going away"}
+	for _, p := range []*peer{one, two} {
+		if k := p.gone(); k.ReasonCode != 0x8B {
+			t.Errorf("%#02x", k.ReasonCode)
+		}
+	}
+	// Who may not have it is told so.
+	denies := accepts
+	denies.subscribe = func(context.Context, transport.Peer, transport.RawSubscription, transport.Stream) error {
+		return &transport.Error{Code: transport.CodeDenied, Message: "not yours"}
+	}
+	o = open(t, denies, plain)
+	p := o.join(source1)
+	p.send(subscribe(1, shared))
+	if k := p.expect(packets.Suback); k.ReasonCodes[0] != 0x87 {
+		t.Errorf("%x", k.ReasonCodes)
+	}
+}
