@@ -92,6 +92,8 @@ func TestRefusal_IsTheSameError(t *testing.T) {
 			Message:   rapid.StringMatching(`[ -~é]{1,20}`).Draw(t, "message"),
 			Hint:      rapid.StringMatching(`[ -~é]{0,20}`).Draw(t, "hint"),
 			Err:       errors.New("secret"),
+
+			ClusterOnly: rapid.Bool().Draw(t, "cluster only"),
 		}
 		revision := rapid.Uint64().Draw(t, "revision")
 		r := RefusalOf(want, revision)

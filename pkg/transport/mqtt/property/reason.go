@@ -138,6 +138,8 @@ const (
 	nameDelay     = "hawser-delay"
 	nameAttribute = "hawser-attribute"
 	nameHint      = "hawser-hint"
+	// nameClusterOnly is there, with the value 1, where it is about one cluster.
+	nameClusterOnly = "hawser-cluster-only"
 )
 
 var nextSteps = map[transport.NextStep]string{
@@ -175,6 +177,9 @@ func RefusalOf(e *transport.Error, revision uint64) Refusal {
 	p = append(p, Delay(e.Delay)...)
 	p = add(p, nameAttribute, clip(e.Attribute))
 	p = add(p, nameHint, clip(e.Hint))
+	if e.ClusterOnly {
+		p = add(p, nameClusterOnly, "1")
+	}
 	return Refusal{Reason: reason, Text: clip(e.Message), Properties: append(p, Receipt(transport.Receipt{Revision: revision})...)}
 }
 
@@ -200,6 +205,8 @@ func (r Refusal) Error() *transport.Error {
 		Attribute: clip(Get(r.Properties, nameAttribute)),
 		Message:   clip(r.Text),
 		Hint:      clip(Get(r.Properties, nameHint)),
+
+		ClusterOnly: Get(r.Properties, nameClusterOnly) == "1",
 	}
 	if code, ok := codeOf(Get(r.Properties, nameCode)); ok {
 		e.Code = code
