@@ -102,6 +102,40 @@ func handshake(t *testing.T, client, server credentials.TransportCredentials) (*
 	return r.info.(credentials.TLSInfo).State.VerifiedChains[0][0], nil
 }
 
+// TestFiles_TLS: what is made for the next connection is of the files as they are, and asks for no
+// protocol, which is what a broker of another one would refuse.
+func TestFiles_TLS(t *testing.T) {
+	first, second := authority(t, "first"), authority(t, "second")
+	agent := side{t, t.TempDir()}
+	agent.renew(first, pki.Request{Role: pki.Agent, Name: "c1"}, first)
+	config, err := agent.files().TLS(func(err error) { t.Error(err) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := config()
+	if len(one.NextProtos) > 0 || one.RootCAs == nil || one.Certificates[0].Leaf.Subject.CommonName != commonName("c1") {
+		t.Errorf("%+v", one)
+	}
+	agent.renew(second, pki.Request{Role: pki.Agent, Name: "c2"}, second)
+	deadline := time.NewTimer(20 * checkEvery)
+	defer deadline.Stop()
+	tick := time.NewTicker(checkEvery / 10)
+	defer tick.Stop()
+	for config().Certificates[0].Leaf.Subject.CommonName != commonName("c2") {
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			t.Fatal("renewed files are not used")
+		}
+	}
+	if two := config(); two.RootCAs.Equal(one.RootCAs) {
+		t.Error("the renewed CA is not used")
+	}
+	if _, err := (Files{CA: "/none"}).TLS(nil); err == nil {
+		t.Error("files that are missing were taken")
+	}
+}
+
 func TestFiles_RenewedFilesAreUsedWithoutRestart(t *testing.T) {
 	first, second := authority(t, "first"), authority(t, "second")
 	broker, agent := side{t, t.TempDir()}, side{t, t.TempDir()}

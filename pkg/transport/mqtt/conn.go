@@ -76,8 +76,7 @@ func (c *Conn) Close() error {
 		<-c.client.Done()
 		return nil
 	}
-	// Writers that wait for a broker which reads nothing must not hold this up.
-	_ = c.link.stream.SetWriteDeadline(time.Now().Add(lastWords)) // fails if it is closed already
+	c.link.stream.leave()
 	_ = c.client.Disconnect(&paho.Disconnect{ReasonCode: byte(property.Success)})
 	c.tasks.Wait()
 	return nil

@@ -9,7 +9,10 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport/transporttest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// It holds the thread that started a Mosquitto, for the life of the process.
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/hawser-io/hawser/internal/proc.newKeeper.func1"))
+}
 
 // TestContract runs against a broker that is played here. The broker's own listener runs it too.
 func TestContract(t *testing.T) {

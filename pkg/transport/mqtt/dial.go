@@ -83,7 +83,7 @@ func (d *Dialer) Dial(ctx context.Context) (transport.Conn, error) {
 		if err == nil { // a code below those of failures, which paho takes for success
 			_ = c.Close() // is always nil
 		}
-		return nil, d.refused(ca)
+		return nil, d.refused(ca, connect.PasswordFlag)
 	case err != nil:
 		if cause := c.link.stream.failure(); cause != nil && dialCtx.Err() == nil {
 			err = cause
@@ -164,7 +164,7 @@ func (d *Dialer) prepare(raw net.Conn) (*Conn, *paho.Connect, error) {
 		dropped:     func(p *packets.Publish) { c.drop(dropTopic, p.Topic, errors.New("nobody here has subscribed to it")) },
 	}
 	c.link = newLink(s, in)
-	c.pinger = &pinger{stream: s, stalled: in.full}
+	c.pinger = &pinger{stream: s, interval: o.KeepAlive, stalled: in.full}
 	c.client = paho.NewClient(paho.ClientConfig{
 		ClientID: o.ClientID, Conn: s, Session: c.link, PingHandler: c.pinger, AuthHandler: noAuth{}, PacketTimeout: never,
 		// What has QoS 0 comes this way; what has more goes to the link.
@@ -229,13 +229,16 @@ func (noAuth) Authenticate(*paho.Auth) *paho.Auth {
 func (noAuth) Authenticated() {}
 
 // refused is the error of a CONNACK that is none of success.
-func (d *Dialer) refused(ca *paho.Connack) error {
+func (d *Dialer) refused(ca *paho.Connack, password bool) error {
 	r := property.Refusal{Reason: property.Reason(ca.ReasonCode)}
 	if !r.Reason.Failed() { // of an older version, which has other codes
 		r.Reason = property.UnsupportedVersion
 	}
 	if ca.Properties != nil {
 		r.Text, r.Properties = ca.Properties.ReasonString, userPropertiesOf(ca.Properties.User)
+	}
+	if r.Reason == property.NotAuthorized && password && len(r.Properties) == 0 {
+		r.Reason = property.BadUserNameOrPassword // so say some brokers that
 	}
 	e := r.Error()
 	e.Message = "the broker " + d.opts.Broker + " refuses the client " + d.opts.ClientID + ": " + e.Message

@@ -4,8 +4,11 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -112,6 +115,58 @@ func TestContract_OwnListener(t *testing.T) {
 		})
 	}
 }
+
+// TestDial_ThroughAProxy: the proxy of the environment sees an address and what TLS makes of the rest.
+func TestDial_ThroughAProxy(t *testing.T) {
+	ca := testkit.NewCA(t)
+	l := listener(t, nobody{}, ca)
+	asked := make(chan string, 1)
+	p := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked <- r.Method + " " + r.Host
+		target, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer target.Close()
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\n\r\n") // a failure shows at the client
+		back := make(chan struct{})
+		go func() { // ends with target
+			defer close(back)
+			_, _ = io.Copy(conn, target)
+			_ = conn.Close() // ends the copy below
+		}()
+		_, _ = io.Copy(target, conn)
+		_ = target.Close() // ends the copy above
+		<-back
+	}))
+	defer p.Close()
+	t.Setenv("HTTPS_PROXY", p.URL)
+	config := credentials(t, ca, agent1)
+	d := newDialer(t, Options{
+		Broker: "broker.example:8883", ClientID: "x", Topics: testTopics, Log: quiet,
+		TLS: func() *tls.Config { c := config(); c.ServerName = "127.0.0.1"; return c },
+	})
+	c, err := d.Dial(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	if got := <-asked; got != "CONNECT broker.example:8883" {
+		t.Errorf("the proxy was asked for %s", got)
+	}
+}
+
+// nobody is a server without any calls.
+type nobody struct{ transport.Server }
 
 // unique dials each time with another client id: the suite has several connections at once, and
 // by one id the later ends the earlier.

@@ -56,7 +56,7 @@ type Options struct {
 	// the broker says it takes limits sending further.
 	MaxEventBytes int
 	// KeepAlive is how long the connection may be silent, in whole seconds: then the broker is
-	// asked whether it is there. 0 means DefaultKeepAlive. A broker may ask for another.
+	// asked whether it is there. 0 means DefaultKeepAlive. A broker may ask for a shorter time.
 	KeepAlive time.Duration
 	// Will returns the event that a stock broker publishes when this party has been gone for 30
 	// seconds without having said so, a hint at best; ok is false if there is none. nil means none.

@@ -15,6 +15,8 @@ import (
 // means: only while we are ready to read, so that a slow party is not taken for a dead broker.
 type pinger struct {
 	stream *stream
+	// interval is how long silence is taken for nothing.
+	interval time.Duration
 	// stalled reports whether nothing is read because the party is slow.
 	stalled func() bool
 
@@ -23,13 +25,13 @@ type pinger struct {
 	asked          time.Time // since when an answer is waited for; zero when none is
 }
 
-// Run implements [paho.Pinger]: MQTT wants a packet of ours within keepAlive seconds, and we
-// want one of the broker's.
+// Run implements [paho.Pinger]: the broker wants a packet of ours within keepAlive seconds, or
+// never if that is 0, and we want one of the broker's within ours.
 func (p *pinger) Run(ctx context.Context, _ net.Conn, keepAlive uint16) error {
-	if keepAlive == 0 {
-		return nil
+	interval := p.interval
+	if wanted := time.Duration(keepAlive) * time.Second; wanted > 0 {
+		interval = min(interval, wanted)
 	}
-	interval := time.Duration(keepAlive) * time.Second
 	p.PacketSent()
 	p.PacketReceived()
 	tick := time.NewTicker(interval / 4)

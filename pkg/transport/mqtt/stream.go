@@ -63,6 +63,7 @@ type stream struct {
 	rest     int    // of it behind head
 	tooBig   func(topic string, size int)
 	stopped  atomic.Bool // we closed it ourselves
+	leaving  atomic.Bool // we are about to
 
 	writers atomic.Int32 // that wait for the lock
 	writing sync.Mutex
@@ -198,7 +199,11 @@ func (s *stream) Lock() {
 	s.writers.Add(1)
 	s.writing.Lock()
 	s.writers.Add(-1)
-	_ = s.Conn.SetWriteDeadline(time.Now().Add(writeTimeout)) // fails on a closed connection, as writing will
+	patience := writeTimeout
+	if s.leaving.Load() {
+		patience = lastWords
+	}
+	_ = s.Conn.SetWriteDeadline(time.Now().Add(patience)) // fails on a closed connection, as writing will
 }
 
 // Write implements [net.Conn] between Lock and Unlock.
@@ -218,6 +223,12 @@ func (s *stream) Unlock() {
 		}
 	}
 	s.writing.Unlock()
+}
+
+// leave lets nobody wait long any more for a broker that reads nothing.
+func (s *stream) leave() {
+	s.leaving.Store(true)
+	_ = s.Conn.SetWriteDeadline(time.Now().Add(lastWords)) // fails if it is closed already
 }
 
 // broke ends a connection that cannot be written to. A packet that is half sent cannot be
