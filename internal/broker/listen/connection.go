@@ -50,7 +50,8 @@ type Connection struct {
 	bodies  map[uint32]*Body // by stream; the gate's
 	cutFor  string           // why the gate ended it; the gate's
 
-	calls, received, sent prometheus.Counter // of its role
+	transport             Transport          // the gate's
+	calls, received, sent prometheus.Counter // of its role and transport
 
 	idle, refused, stray fair.Bucket // of the goroutine that reads the connection
 }
@@ -86,7 +87,6 @@ func (p *Port) Handshake(raw net.Conn) (net.Conn, *Connection, error) {
 	if p.authorities() != authorities {
 		p.gate.lookAt(0) // who looked when they changed did not see this one
 	}
-	c.calls, c.received, c.sent = p.metrics.of(c.identity.Role)
 	if c.refusal == nil {
 		p.cfg.Audit.Connected(c.Who(), time.Unix(0, c.ends.Load()))
 	}

@@ -551,9 +551,14 @@ func (c *Connection) unfinished() (n int64) {
 func (g *gate) usage() Usage {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	u := Usage{Connections: map[identity.Role]int{nobody: len(g.strangers)}, Bodies: g.bodies}
+	u := Usage{Connections: map[Peers]int{}, Bodies: g.bodies}
+	for c := range g.strangers {
+		u.Connections[Peers{nobody, c.transport}]++
+	}
 	for id, p := range g.parties {
-		u.Connections[id.Role] += len(p.conns)
+		for c := range p.conns {
+			u.Connections[Peers{id.Role, c.transport}]++
+		}
 		for _, n := range p.kinds {
 			u.Calls += n
 		}

@@ -179,7 +179,7 @@ func TestGate_ConnectionsOfOneIdentity(t *testing.T) {
 	if again := enters(t, g, arrives(t, g, "192.0.2.3"), id); again.refusal != nil {
 		t.Errorf("after one has left: %v", again.refusal)
 	}
-	if u := g.usage(); u.Connections[identity.Agent] != 3 || u.Connections[nobody] != 0 || g.open != 3 {
+	if u := g.usage(); u.Connections[Peers{Role: identity.Agent}] != 3 || u.Connections[Peers{}] != 0 || g.open != 3 {
 		t.Errorf("%v, %d open", u.Connections, g.open)
 	}
 }

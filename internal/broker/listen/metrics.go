@@ -17,27 +17,27 @@ type metrics struct {
 }
 
 func newMetrics(r prometheus.Registerer) metrics {
-	meter := telemetry.NewMeter(r, "hawser_grpc_")
+	meter := telemetry.NewMeter(r, "hawser_port_")
 	return metrics{
 		refusedHandshakes: meter.Counters("refused_handshakes_total", "Connections that ended before they could make a call.", "reason"),
 		refusedCalls:      meter.Counters("refused_calls_total", "Calls refused, by their headers or for what they are about.", "reason", "code"),
 		endedConnections:  meter.Counters("ended_connections_total", "Connections that the broker ended.", "reason"),
-		calls:             meter.Counters("calls_total", "Calls that were let in.", "role"),
-		received:          meter.Counters("received_bytes_total", "Bytes received on connections, after TLS.", "role"),
-		sent:              meter.Counters("sent_bytes_total", "Bytes sent on connections, before TLS.", "role"),
+		calls:             meter.Counters("calls_total", "Calls that were let in.", "role", "transport"),
+		received:          meter.Counters("received_bytes_total", "Bytes received on connections, after TLS.", "role", "transport"),
+		sent:              meter.Counters("sent_bytes_total", "Bytes sent on connections, before TLS.", "role", "transport"),
 	}
 }
 
-// of are the counters of a role.
-func (m metrics) of(r identity.Role) (calls, received, sent prometheus.Counter) {
-	label := cmp.Or(string(r), "none")
-	return m.calls.WithLabelValues(label), m.received.WithLabelValues(label), m.sent.WithLabelValues(label)
+// of are the counters of a role on a transport.
+func (m metrics) of(r identity.Role, t Transport) (calls, received, sent prometheus.Counter) {
+	labels := []string{cmp.Or(string(r), "none"), string(t)}
+	return m.calls.WithLabelValues(labels...), m.received.WithLabelValues(labels...), m.sent.WithLabelValues(labels...)
 }
 
 // show adds what is asked for when somebody looks.
 func (p *Port) show(r prometheus.Registerer) {
 	g := p.gate
-	meter := telemetry.NewMeter(r, "hawser_grpc_")
+	meter := telemetry.NewMeter(r, "hawser_port_")
 	meter.Shown("body_bytes", "Memory of calls that are being read or served.", nil, func() float64 {
 		return float64(g.usage().Bodies)
 	})
@@ -50,8 +50,9 @@ func (p *Port) show(r prometheus.Registerer) {
 		return float64(p.files.End().Unix())
 	})
 	for _, role := range []identity.Role{identity.Agent, identity.Source, identity.Operator, identity.Viewer, nobody} {
-		meter.Shown("connections", "Open connections.", prometheus.Labels{"role": cmp.Or(string(role), "none")}, func() float64 {
-			return float64(g.usage().Connections[role])
-		})
+		for _, t := range []Transport{GRPC, PlainMQTT, WebSockets} {
+			labels := prometheus.Labels{"role": cmp.Or(string(role), "none"), "transport": string(t)}
+			meter.Shown("connections", "Open connections.", labels, func() float64 { return float64(g.usage().Connections[Peers{role, t}]) })
+		}
 	}
 }

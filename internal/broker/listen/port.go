@@ -175,9 +175,15 @@ func (p *Port) refused(reason string, from net.Addr, err error) {
 	p.cfg.Audit.Refused(audit.Who{Addr: from.String()}, prefixOf(from).String(), "", reason, err)
 }
 
+// Peers are all of one role that come in the same way.
+type Peers struct {
+	Role      identity.Role
+	Transport Transport // "" before it is known
+}
+
 // Usage is what peers use of a port at a moment.
 type Usage struct {
-	Connections map[identity.Role]int
+	Connections map[Peers]int
 	Calls       int
 	Bodies      int64
 }

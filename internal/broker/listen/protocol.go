@@ -17,6 +17,25 @@ const (
 	MQTT      Protocol = "mqtt"
 )
 
+// Transport is how calls come, as metrics name it.
+type Transport string
+
+// The transports.
+const (
+	GRPC       Transport = "grpc"
+	PlainMQTT  Transport = "mqtt"
+	WebSockets Transport = "websocket" // of MQTT
+)
+
+// Speaks says how the calls of the connection come, before anything is counted.
+func (c *Connection) Speaks(t Transport) {
+	g := c.port.gate
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	c.transport = t
+	c.calls, c.received, c.sent = c.port.metrics.of(c.identity.Role, t)
+}
+
 // Agreed returns what was agreed upon in the handshake, "" where nothing was.
 func (c *Connection) Agreed() Protocol {
 	if t, ok := c.AuthInfo.(credentials.TLSInfo); ok {

@@ -55,6 +55,7 @@ func (h *handshake) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInf
 		h.other(conn, who, spoken)
 		return nil, nil, credentials.ErrConnDispatched
 	}
+	who.Speaks(listen.GRPC)
 	if h.insecure { // TLS reads whole records anyway
 		conn = &buffered{Conn: conn, r: bufio.NewReaderSize(conn, readBuffer)}
 	}

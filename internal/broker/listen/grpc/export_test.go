@@ -3,7 +3,7 @@ package grpc
 import (
 	"time"
 
-	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/broker/listen"
 )
 
 // LimitIdle sets how long a connection without a call stays open.
@@ -19,4 +19,6 @@ func (f *Front) Held() (bodies int64, calls int) {
 func (f *Front) Look() { f.port.Look() }
 
 // Strangers are the connections that may call nothing.
-func (f *Front) Strangers() int { return f.port.Usage().Connections[identity.Identity{}.Role] }
+func (f *Front) Strangers() int {
+	return f.port.Usage().Connections[listen.Peers{Transport: listen.GRPC}]
+}

@@ -16,7 +16,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/listen/grpc"
 )
 
-var row = regexp.MustCompile("(?m)^\\| `(hawser_grpc_[a-z_]+)` \\| (counter|gauge) \\| (.*?) \\| .+ \\|$")
+var row = regexp.MustCompile("(?m)^\\| `(hawser_port_[a-z_]+)` \\| (counter|gauge) \\| (.*?) \\| .+ \\|$")
 
 // TestMetrics_AreDocumented: docs/metrics.md and the registry say the same.
 func TestMetrics_AreDocumented(t *testing.T) {
@@ -58,7 +58,7 @@ func TestMetrics_AreDocumented(t *testing.T) {
 		}
 		slices.Sort(labels)
 		got[f.GetName()] = strings.ToLower(f.GetType().String()) + " " + strings.Join(labels, ",")
-		if f.GetName() == "hawser_grpc_connections" && f.GetMetric()[0].GetLabel()[0].GetValue() == "agent" && f.GetMetric()[0].GetGauge().GetValue() != 1 {
+		if f.GetName() == "hawser_port_connections" && f.GetMetric()[0].GetLabel()[0].GetValue() == "agent" && f.GetMetric()[0].GetLabel()[1].GetValue() == "grpc" && f.GetMetric()[0].GetGauge().GetValue() != 1 {
 			t.Errorf("%v connections of agents", f.GetMetric()[0].GetGauge().GetValue())
 		}
 	}

@@ -111,6 +111,7 @@ func (f *Front) Serve(raw net.Conn, who *listen.Connection, p listen.Protocol) {
 			f.web.take(first, who)
 			return
 		}
+		who.Speaks(listen.PlainMQTT)
 		c.serve(who.Leave)
 	}()
 }

@@ -106,6 +106,7 @@ func (w *webSockets) upgrade(out http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer w.front.serving.Done()
+	c.who.Speaks(listen.WebSockets)
 	frames := &framed{Conn: websocket.NetConn(context.Background(), socket, websocket.MessageBinary), socket: socket}
 	w.front.arrive(frames, c.who).serve(func() {})
 }
