@@ -134,10 +134,10 @@ func table(w io.Writer, header []string, rows [][]string) error {
 
 func newGetClusters(env Env) *cobra.Command {
 	l := listing[hawserv1.ListClustersResponse]{
-		env: env, header: []string{"CLUSTER", "AGENTS", "SYNC", "WORKS", "DELETING", "PENDING", "REVISION", "ACKED"},
+		env: env, header: []string{"CLUSTER", "AGENTS", "OVER", "SYNC", "WORKS", "DELETING", "PENDING", "REVISION", "ACKED"},
 		row: func(m *hawserv1.ListClustersResponse) []string {
 			return []string{
-				m.GetCluster(), strconv.Itoa(int(m.GetSubscriptions())), syncWord(m), number(m.GetLive()), number(m.GetTombstones()),
+				m.GetCluster(), strconv.Itoa(int(m.GetSubscriptions())), strings.Join(m.GetTransports(), ","), syncWord(m), number(m.GetLive()), number(m.GetTombstones()),
 				number(m.GetPending()), number(m.GetRevision()), number(m.GetAckedRevision()),
 			}
 		},
@@ -147,7 +147,7 @@ func newGetClusters(env Env) *cobra.Command {
 		Short: "Show clusters, and whether they hold what they should",
 		Long: `Show clusters, and whether they hold what they should.
 
-SYNC is "in sync" where the agent proved that it holds exactly the works that the
+OVER is the transport of its agents, grpc or mqtt. SYNC is "in sync" where the agent proved that it holds exactly the works that the
 broker holds for it, "behind" while changes are under way, "differs" where it holds
 something else even after a comparison (see hawser get orphans), "offline" without
 an agent, and "never" where none ever came.`,

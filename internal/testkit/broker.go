@@ -115,7 +115,7 @@ func (b *Broker) Stop() {
 
 // Dialer returns a dialer of id in the same process.
 func (b *Broker) Dialer(id identity.Identity) *transportmem.Dialer {
-	return transportmem.New(b.Broker, transport.Peer{Role: string(id.Role), Name: id.Name})
+	return transportmem.New(b.Broker, transport.Peer{Role: string(id.Role), Name: id.Name, Transport: transport.GRPC})
 }
 
 // PortDialer returns a dialer of id to the port, with a certificate of its own.

@@ -125,12 +125,21 @@ type Accepted struct {
 	MaxEventBytes int
 }
 
+// The transports that people are told of.
+const (
+	GRPC = "grpc"
+	MQTT = "mqtt"
+)
+
 // Peer is who is at the other end of a call, as the front authenticated it.
 type Peer struct {
 	// Role and Name are the identity; both empty when the peer gave none.
 	Role, Name string
 	// Addr is the remote address, for logs.
 	Addr string
+	// Transport is how the peer is connected, [GRPC] or [MQTT], for people; "" is
+	// not known.
+	Transport string
 	// Conn identifies the connection the call came on, unique per process:
 	// calls with the same value share a connection.
 	Conn uint64

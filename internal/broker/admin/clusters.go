@@ -50,6 +50,9 @@ func (a *Admin) describe(place store.Scope, agents []feed.Agent) *hawserv1.ListC
 	c.Subscriptions = uint32(min(len(agents), math.MaxUint32))
 	for i, s := range agents {
 		c.Pending = max(c.Pending, uint64(s.Pending))
+		if s.Transport != "" && !slices.Contains(c.Transports, s.Transport) {
+			c.Transports = append(c.Transports, s.Transport)
+		}
 		if i == 0 {
 			c.Since, c.AckedRevision, c.Sync = timestamppb.New(s.Since), s.Acked, syncOf(s, head)
 			continue

@@ -176,11 +176,12 @@ func (f *Feed) End(place store.Scope, uid string, why *transport.Error) {
 
 // Agent is one running subscription of an agent, for whoever looks.
 type Agent struct {
-	Place   store.Scope
-	Since   time.Time // when it was opened
-	Pending int       // works that still have to be sent to it
-	Acked   uint64    // revision up to which it confirmed that it has everything; 0: none
-	Proof   Proof
+	Place     store.Scope
+	Transport string    // over which it is connected
+	Since     time.Time // when it was opened
+	Pending   int       // works that still have to be sent to it
+	Acked     uint64    // revision up to which it confirmed that it has everything; 0: none
+	Proof     Proof
 	// Applied are the AppliedManifestWorks on its cluster that no work explains.
 	Applied codec.Unexplained
 }
@@ -239,14 +240,13 @@ func newMetrics(f telemetry.Meter, x *registry, lists *call.Budget) *metrics {
 	f.Shown("mailbox_records", "Records that subscribers still have to be sent, over all mailboxes.", nil, func() float64 {
 		return float64(x.mailed())
 	})
-	f.Shown("subscriptions", "Running subscriptions by role.", prometheus.Labels{"role": "agent"}, func() float64 {
-		agents, _ := x.count()
-		return float64(agents)
-	})
-	f.Shown("subscriptions", "Running subscriptions by role.", prometheus.Labels{"role": "source"}, func() float64 {
-		_, sources := x.count()
-		return float64(sources)
-	})
+	for role, part := range map[string]codec.Subresource{"agent": codec.Spec, "source": codec.Status} {
+		for _, over := range []string{transport.GRPC, transport.MQTT} {
+			f.Shown("subscriptions", "Running subscriptions by role and transport.", prometheus.Labels{"role": role, "transport": over}, func() float64 {
+				return float64(x.count(part, over))
+			})
+		}
+	}
 	f.Shown("pending_list_bytes", "Bytes of resync requests that wait for their comparison.", nil, func() float64 { return float64(lists.Used()) })
 	f.Shown("routed_revision", "Revision up to which changes are in the mailboxes.", nil, func() float64 { return float64(x.position()) })
 	return m

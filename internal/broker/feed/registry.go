@@ -244,16 +244,17 @@ func heard[T any](r *registry, e *call.Event, parse func(codec.Event) (T, error)
 	return s, said, err
 }
 
-// count returns the number of subscriptions by kind.
-func (r *registry) count() (agents, sources int) {
+// count returns how many subscriptions are sent this part over this transport, any
+// where it is "".
+func (r *registry) count(part codec.Subresource, over string) (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, s := range r.byID {
-		if s.part == codec.Spec {
-			agents++
+		if s.part == part && (over == "" || s.transport == over) {
+			n++
 		}
 	}
-	return agents, len(r.byID) - agents
+	return n
 }
 
 // mailed returns the number of records in all mailboxes.
@@ -309,7 +310,6 @@ func (f *Feed) pause(streams int) time.Duration {
 }
 
 func (f *Feed) abandon() error {
-	agents, sources := f.registry.count()
-	f.cfg.Log.Warn("drain timeout is over, some streams did not end", "agents", agents, "sources", sources)
+	f.cfg.Log.Warn("drain timeout is over, some streams did not end", "agents", f.registry.count(codec.Spec, ""), "sources", f.registry.count(codec.Status, ""))
 	return nil
 }

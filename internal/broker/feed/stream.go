@@ -151,7 +151,7 @@ func (f *Feed) open(p transport.Peer, raw transport.RawSubscription) (*subscript
 	}
 	scope := store.Scope{DataType: d, Cluster: raw.Cluster, Owner: raw.Source}
 	s := &subscription{
-		id: f.cfg.NewID(), hello: raw.Hello, conn: p.Conn, since: f.cfg.Now(), party: party, scope: scope, part: part,
+		id: f.cfg.NewID(), hello: raw.Hello, conn: p.Conn, transport: p.Transport, since: f.cfg.Now(), party: party, scope: scope, part: part,
 		cursor: f.cursorOf(raw.Hello), intake: f.intake, wake: make(chan struct{}, 1),
 		list: f.claims.Lists.Open(scope, party), applied: applied{budget: f.applied, party: party}, mail: mailboxFor(part),
 	}

@@ -21,7 +21,9 @@ type subscription struct {
 	part  codec.Subresource // what it receives
 	hello transport.Hello
 	conn  uint64
-	since time.Time
+	// transport is how it is connected.
+	transport string
+	since     time.Time
 	// cursor is where it continues from; nil: it says what it has.
 	cursor *codec.Cursor
 	intake Intake

@@ -280,8 +280,10 @@ type ListClustersResponse struct {
 	// Sources that finished comparing what they own on this cluster.
 	ComparedSources []string `protobuf:"bytes,13,rep,name=compared_sources,json=comparedSources,proto3" json:"compared_sources,omitempty"`
 	NextPageToken   string   `protobuf:"bytes,14,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Over what its agents are connected now: "grpc", "mqtt".
+	Transports    []string `protobuf:"bytes,15,rep,name=transports,proto3" json:"transports,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListClustersResponse) Reset() {
@@ -410,6 +412,13 @@ func (x *ListClustersResponse) GetNextPageToken() string {
 		return x.NextPageToken
 	}
 	return ""
+}
+
+func (x *ListClustersResponse) GetTransports() []string {
+	if x != nil {
+		return x.Transports
+	}
+	return nil
 }
 
 type ListWorksRequest struct {
@@ -1823,7 +1832,7 @@ const file_hawser_v1_inspection_proto_rawDesc = "" +
 	"\x13ListClustersRequest\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x02 \x01(\tR\tpageToken\"\xdb\x03\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\"\xfb\x03\n" +
 	"\x14ListClustersResponse\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x1b\n" +
 	"\tdata_type\x18\x02 \x01(\tR\bdataType\x12\x10\n" +
@@ -1841,7 +1850,10 @@ const file_hawser_v1_inspection_proto_rawDesc = "" +
 	"\x0eacked_revision\x18\v \x01(\x04R\rackedRevision\x12(\n" +
 	"\x04sync\x18\f \x01(\x0e2\x14.hawser.v1.SyncStateR\x04sync\x12)\n" +
 	"\x10compared_sources\x18\r \x03(\tR\x0fcomparedSources\x12&\n" +
-	"\x0fnext_page_token\x18\x0e \x01(\tR\rnextPageToken\"c\n" +
+	"\x0fnext_page_token\x18\x0e \x01(\tR\rnextPageToken\x12\x1e\n" +
+	"\n" +
+	"transports\x18\x0f \x03(\tR\n" +
+	"transports\"c\n" +
 	"\x10ListWorksRequest\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x16\n" +
 	"\x06source\x18\x02 \x01(\tR\x06source\x12\x1d\n" +

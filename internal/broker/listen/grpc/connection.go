@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/hawser-io/hawser/internal/broker/listen"
+	"github.com/hawser-io/hawser/pkg/transport"
 )
 
 // connection is what is known of a peer since its handshake. gRPC carries it to
@@ -25,6 +26,13 @@ type connection struct {
 	// is also the one that admits its calls.
 	frames frames
 	opened *listen.Body // of the headers that were read last, until its call is admitted
+}
+
+// Peer is how the broker sees the other end.
+func (c *connection) Peer() transport.Peer {
+	p := c.Connection.Peer()
+	p.Transport = transport.GRPC
+	return p
 }
 
 // handshake is that of the port, as credentials: it adds who is at the other end.

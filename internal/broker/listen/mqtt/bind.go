@@ -46,3 +46,10 @@ func contradiction(attribute, format string, args ...any) *transport.Error {
 		Hint: "publish on the topic of the event's own source and cluster",
 	}
 }
+
+// peer is how the broker sees the other end.
+func (c *conn) peer() transport.Peer {
+	p := c.who.Peer()
+	p.Transport = transport.MQTT
+	return p
+}

@@ -171,7 +171,7 @@ func (c *conn) accept(ctx context.Context, n *pending) (transport.Receipt, error
 	if err != nil {
 		return transport.Receipt{}, undecodable(err)
 	}
-	peer := c.who.Peer()
+	peer := c.peer()
 	if err := bind(identity.Role(peer.Role), n.topic, &e); err != nil {
 		return transport.Receipt{}, err
 	}

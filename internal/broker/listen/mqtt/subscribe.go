@@ -243,7 +243,7 @@ func (f *Front) called(ctx context.Context, s *subscription, out transport.Strea
 			err = f.panicked(p)
 		}
 	}()
-	return f.cfg.Server.Subscribe(ctx, s.conn.who.Peer(), s.raw, out)
+	return f.cfg.Server.Subscribe(ctx, s.conn.peer(), s.raw, out)
 }
 
 // opened is where a subscription was accepted.
