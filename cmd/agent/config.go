@@ -62,15 +62,15 @@ func (c *config) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.clusterName, "spoke-cluster-name", c.clusterName, "name of this cluster on the hub")
 	f.StringVar(&c.clusterName, "cluster-name", c.clusterName, "the same as --spoke-cluster-name")
 	f.StringVar(&c.agentID, "agent-id", c.agentID, "recorded in AppliedManifestWorks: the agent looks after those with its own id; empty means the hash of the hub identity")
-	f.StringVar(&c.hubIdentity, "hub-identity", c.hubIdentity, "names the hub on this cluster, whatever address its broker has. Empty means the identity that was used with this broker before, at first the url of --workload-source-config. Another identity is another hub; hawser move hands objects over")
+	f.StringVar(&c.hubIdentity, "hub-identity", c.hubIdentity, "names the hub on this cluster, whatever address its broker has. Empty means the identity that was used with this broker before, at first the url, or brokerHost, of --workload-source-config. Another identity is another hub; hawser move hands objects over")
 	f.StringVar(&c.spokeKubeconfig, "spoke-kubeconfig", c.spokeKubeconfig, "kubeconfig of the managed cluster; empty means the file in KUBECONFIG, else the service account of the pod")
 	f.Float32Var(&c.kubeAPIQPS, "kube-api-qps", c.kubeAPIQPS, "requests per second to the managed cluster")
 	f.IntVar(&c.kubeAPIBurst, "kube-api-burst", c.kubeAPIBurst, "requests to the managed cluster at once")
 	f.DurationVar(&c.statusSyncInterval, "status-sync-interval", c.statusSyncInterval, "how often objects are looked at that cannot be watched")
 	f.DurationVar(&c.evictionGrace, "appliedmanifestwork-eviction-grace-period", c.evictionGrace, "how long what a work applied stays after it is certain that no source has the work any more; 100 years (876000h) or more mean for ever")
 	f.IntVar(&c.workers, "workload-agent-workers", c.workers, "works that are brought in line at the same time")
-	f.StringVar(&c.sourceDriver, "workload-source-driver", c.sourceDriver, "how works arrive: grpc")
-	f.StringVar(&c.sourceConfig, "workload-source-config", c.sourceConfig, "file that says how to reach the broker, as OCM's grpc driver has it (url, caFile, clientCertFile, clientKeyFile, ...)")
+	f.StringVar(&c.sourceDriver, "workload-source-driver", c.sourceDriver, "how works arrive: grpc or mqtt")
+	f.StringVar(&c.sourceConfig, "workload-source-config", c.sourceConfig, "file that says how to reach the broker, as OCM's driver has it: with grpc url, caFile, clientCertFile, clientKeyFile, ..., with mqtt brokerHost and topics in the place of url")
 	f.StringVar(&c.clientID, "cloudevents-client-id", c.clientID, "name of this agent in the events that it sends; empty means <cluster>-work-agent")
 	f.BoolVar(&c.insecure, "insecure", c.insecure, "plaintext; only to a broker on a loopback address")
 	f.StringVar(&c.stateDir, "state-dir", c.stateDir, "directory for what is wanted on this cluster, so that a restart without the broker knows it; works can hold Secrets, and it has them as they are. No other process may use it. Empty: an agent that starts waits for the broker")
@@ -110,8 +110,8 @@ func (c *config) validate() error {
 	if c.maxRawLength < 1 || c.maxRawLength > feedback.MaxRawLength {
 		wrong("max-json-raw-length %d: use 1 to %d; the hub accepts no longer values", c.maxRawLength, feedback.MaxRawLength)
 	}
-	if c.sourceDriver != driverGRPC {
-		wrong("workload-source-driver %q is not supported by this agent: use %s", c.sourceDriver, driverGRPC)
+	if c.sourceDriver != driverGRPC && c.sourceDriver != driverMQTT {
+		wrong("workload-source-driver %q is not supported by this agent: use %s or %s", c.sourceDriver, driverGRPC, driverMQTT)
 	}
 	if c.sourceConfig == "" {
 		wrong("workload-source-config is empty: name the file that says how to reach the broker")

@@ -12,9 +12,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 
 	"github.com/hawser-io/hawser/internal/pki"
+	transportmqtt "github.com/hawser-io/hawser/pkg/transport/mqtt"
 )
 
 func parse(t *testing.T, args ...string) (*config, error) {
@@ -241,6 +243,40 @@ func TestCommand_VersionAndErrors(t *testing.T) {
 	for _, args := range [][]string{nil, {"something"}, {"--cluster-name=c1", "--log-level=loud"}, {"--cluster-name=c1", "--workload-source-config=/none"}} {
 		if _, err := run(args...); err == nil {
 			t.Errorf("%q: accepted", args)
+		}
+	}
+}
+
+// A file of OCM's mqtt driver moves the agent to MQTT.
+func TestDriver_MQTT(t *testing.T) {
+	dir := files(t)
+	const topics = "topics:\n  sourceEvents: sources/hub/clusters/+/sourceevents\n  agentEvents: sources/hub/clusters/+/agentevents\n"
+	const tls = "caFile: DIR/ca.crt\nclientCertFile: DIR/tls.crt\nclientKeyFile: DIR/tls.key\n"
+	c := defaults()
+	c.clusterName, c.sourceDriver = "c1", driverMQTT
+	if err := c.validate(); err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	c.sourceConfig = driverFile(t, dir, "brokerHost: broker.example.com:8883\nbroker: x\n"+tls+topics)
+	b, err := c.reachBroker(prometheus.NewRegistry(), slog.New(slog.NewTextHandler(&log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := b.dialer.(*transportmqtt.Dialer); !ok || b.addr != "broker.example.com:8883" || !strings.Contains(log.String(), "keys=[broker]") {
+		t.Errorf("dialer %T to %s; log %s", b.dialer, b.addr, log.String())
+	}
+	if trusted, err := b.trusted(); err != nil || len(trusted) != 1 {
+		t.Errorf("trusted are %v, %v; want the CA of the file", trusted, err)
+	}
+	for text, want := range map[string]string{
+		"url: broker.example.com:8090\n" + tls:                            "brokerHost",
+		"brokerHost: b:1\n" + tls:                                         "topics.sourceEvents",
+		"brokerHost: b:1\n" + tls + strings.ReplaceAll(topics, "+", "c2"): `names the cluster "c2", and this is "c1"`,
+	} {
+		c.sourceConfig = driverFile(t, dir, text)
+		if _, err := c.reachBroker(prometheus.NewRegistry(), slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %v, want %q", text, err, want)
 		}
 	}
 }

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/spf13/pflag"
@@ -9,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/hawser-io/hawser/internal/testkit/shipped"
+	transportmqtt "github.com/hawser-io/hawser/pkg/transport/mqtt"
 )
 
 // What deploy/ ships is read by the loaders that the program uses.
@@ -76,5 +79,26 @@ func TestDriver_LoadsWhatDeployShips(t *testing.T) {
 	d, err := readDriver("../../deploy/agent/config.yaml", false)
 	if err != nil || d.unknown != nil || d.CAFile == "" {
 		t.Fatalf("got %+v, %v", d, err)
+	}
+}
+
+// What deploy/agent/config.yaml has in comments, for MQTT, is read as well.
+func TestConfig_MQTTKeysOfDeploy(t *testing.T) {
+	b, err := os.ReadFile("../../deploy/agent/config.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, _, _ := strings.Cut(string(b), "\n# The same over MQTT")
+	_, commented, ok := strings.Cut(string(b), "\n# brokerHost:")
+	if !ok {
+		t.Fatal("deploy/agent/config.yaml has no brokerHost in a comment")
+	}
+	text += "\nbrokerHost:" + strings.ReplaceAll(commented, "\n# ", "\n")
+	f, err := transportmqtt.ParseFile([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Topics.Validate(); err != nil || f.BrokerHost == "" || f.CAFile == "" || !slices.Equal(f.Unknown, []string{"url"}) {
+		t.Errorf("read %+v, topics %v", f, err)
 	}
 }

@@ -22,8 +22,11 @@ import (
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
 )
 
-// driverGRPC is the only driver so far.
-const driverGRPC = "grpc"
+// The drivers.
+const (
+	driverGRPC = "grpc"
+	driverMQTT = "mqtt"
+)
 
 // driver is the file of OCM's grpc driver: how to reach the broker.
 type driver struct {

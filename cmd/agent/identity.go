@@ -26,7 +26,7 @@ import (
 type process struct {
 	cfg       *config
 	agent     agent.Config // without identity
-	broker    *driver
+	broker    *broker
 	rest      *rest.Config
 	namespace string
 	journal   *journal.Journal
@@ -99,7 +99,7 @@ func (p *process) identify(ctx context.Context) (identity string, proven bool, e
 	}
 	told := ""
 	for delay := time.Second; ; delay = min(2*delay, identifyAgain) {
-		identity, proven, err = p.hubs.Identify(ctx, p.cfg.clusterName, p.broker.URL)
+		identity, proven, err = p.hubs.Identify(ctx, p.cfg.clusterName, p.broker.addr)
 		if err == nil || ctx.Err() != nil {
 			return identity, proven, errors.Join(err, ctx.Err())
 		}
@@ -123,22 +123,12 @@ func (p *process) admit(ctx context.Context, identity string, a transport.Accept
 	if err != nil {
 		return err
 	}
-	strays, err := p.hubs.Admit(ctx, identity, hub.Through{Cluster: p.cfg.clusterName, Broker: p.broker.URL, Roots: a.Roots, Epoch: a.Epoch}, trusted)
+	strays, err := p.hubs.Admit(ctx, identity, hub.Through{Cluster: p.cfg.clusterName, Broker: p.broker.addr, Roots: a.Roots, Epoch: a.Epoch}, trusted)
 	for _, hash := range slices.Sorted(maps.Keys(strays)) {
 		p.agent.Log.WarnContext(ctx, "this hub is new on the cluster, and another one has AppliedManifestWorks whose identity nobody has claimed: if it is the same hub under a former identity, hand its objects over with hawser move",
 			"hub_identity", identity, "other_hub_hash", hash, "applied_manifest_works", strays[hash])
 	}
 	return err
-}
-
-// trusted returns the fingerprints of the CAs of the broker; nil where those of
-// the system count.
-func (d *driver) trusted() ([]string, error) {
-	ca, err := content(d.CAData, d.CAFile)
-	if err != nil {
-		return nil, fmt.Errorf("caFile: %w", err)
-	}
-	return hub.Fingerprints(ca), nil
 }
 
 // identityReady returns why the agent may not act as its hub.
@@ -151,7 +141,7 @@ func (p *process) identityReady() error {
 		}
 		return errors.New("the cluster has not said yet which hub this is")
 	case !r.proven && r.lease.standby():
-		return fmt.Errorf("the hub identity of this cluster was not used with broker %s before; only the active agent can find out whether it is the same: if it is another hub, set --hub-identity", p.broker.URL)
+		return fmt.Errorf("the hub identity of this cluster was not used with broker %s before; only the active agent can find out whether it is the same: if it is another hub, set --hub-identity", p.broker.addr)
 	}
 	return r.IdentityReady()
 }

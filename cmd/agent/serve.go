@@ -41,10 +41,6 @@ func serve(ctx context.Context, cfg *config, stderr io.Writer) (err error) {
 	run.LimitMemory(log)
 	klog.SetSlogLogger(log)
 	cmdline.KeepPrivate() // the state directory
-	broker, err := cfg.readBroker(log)
-	if err != nil {
-		return err
-	}
 	registry, health := telemetry.NewRegistry(), &telemetry.Health{}
 	c := agent.Config{
 		Cluster: cfg.clusterName, AgentID: cfg.agentID, ClientID: cfg.clientID,
@@ -58,9 +54,11 @@ func serve(ctx context.Context, cfg *config, stderr io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	if c.Dialer, err = broker.dialer(cfg.insecure, log); err != nil {
+	broker, err := cfg.reachBroker(registry, log)
+	if err != nil {
 		return err
 	}
+	c.Dialer = broker.dialer
 	kube, err := cfg.reachCluster(&c)
 	if err != nil {
 		return err
@@ -81,27 +79,12 @@ func serve(ctx context.Context, cfg *config, stderr io.Writer) (err error) {
 	health.Add("cluster", p.unlessStandby(p.clusterReady))
 	health.Add("broker", p.unlessStandby(p.brokerReady))
 	health.Add("works", p.late)
-	log.Info("starting", "program", telemetry.Version(program), "cluster", cfg.clusterName, "broker", broker.URL)
+	log.Info("starting", "program", telemetry.Version(program), "cluster", cfg.clusterName, "broker", broker.addr, "transport", cfg.sourceDriver)
 	return run.Group(ctx,
 		run.Task{Name: "agent", Run: p.run},
 		run.Task{Name: "admin", Run: telemetry.Admin{Addr: cfg.output.AdminListen, Registry: registry, Health: health, Log: log}.Run},
 		run.GiveMemoryBack(),
 	)
-}
-
-// readBroker reads the file that says how to reach the broker.
-func (c *config) readBroker(log *slog.Logger) (*driver, error) {
-	broker, err := readDriver(c.sourceConfig, c.insecure)
-	if err != nil {
-		return nil, err
-	}
-	if len(broker.unknown) > 0 {
-		log.Warn("keys of the workload source configuration that mean nothing here", "file", c.sourceConfig, "keys", broker.unknown)
-	}
-	if broker.KeepAliveConfig != nil {
-		log.Info("keepAliveConfig is not needed: connections are always watched by pings and heartbeats", "file", c.sourceConfig)
-	}
-	return broker, nil
 }
 
 // openJournal opens the state directory; nil if there is to be none.

@@ -14,6 +14,7 @@ import (
 	"github.com/hawser-io/hawser/internal/hubsource"
 	"github.com/hawser-io/hawser/internal/leader"
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
+	"github.com/hawser-io/hawser/pkg/transport"
 )
 
 // config is everything that can be set. The file has these names; a flag wins
@@ -21,7 +22,11 @@ import (
 type config struct {
 	SourceID   string `json:"sourceID"`
 	Kubeconfig string `json:"kubeconfig"`
-	Broker     string `json:"broker"`
+	// Transport is how the broker is reached: grpc, by what follows, or mqtt, by
+	// the file that TransportConfig names.
+	Transport       string `json:"transport"`
+	TransportConfig string `json:"transportConfig"`
+	Broker          string `json:"broker"`
 
 	TLS struct {
 		CertFile   string `json:"certFile"`
@@ -67,7 +72,7 @@ const (
 )
 
 func defaults() *config {
-	c := &config{StateNamespace: "hawser", KubeAPIQPS: 200, KubeAPIBurst: 400, Output: cmdline.NewOutput("127.0.0.1:8082")}
+	c := &config{Transport: transport.GRPC, StateNamespace: "hawser", KubeAPIQPS: 200, KubeAPIBurst: 400, Output: cmdline.NewOutput("127.0.0.1:8082")}
 	e := &c.LeaderElection
 	e.Enabled, e.ResourceName, e.ResourceNamespace = true, program, "hawser"
 	e.LeaseDuration, e.RenewDeadline, e.RetryPeriod = cmdline.Duration(15*time.Second), cmdline.Duration(10*time.Second), cmdline.Duration(2*time.Second)
@@ -80,6 +85,8 @@ func (c *config) addFlags(f *pflag.FlagSet) {
 	cmdline.AddConfigFlag(f)
 	f.StringVar(&c.SourceID, "source-id", c.SourceID, "name of this hub towards the broker, unique per hub: the one that the broker gives to the client certificate; it owns the works, so never change it")
 	f.StringVar(&c.Kubeconfig, "kubeconfig", c.Kubeconfig, "kubeconfig of the hub; empty means KUBECONFIG, then the service account of the pod")
+	f.StringVar(&c.Transport, "transport", c.Transport, "how the broker is reached: grpc or mqtt")
+	f.StringVar(&c.TransportConfig, "transport-config", c.TransportConfig, "with mqtt, file that says how to reach the broker, as OCM's mqtt driver has it (brokerHost, topics, caFile, clientCertFile, clientKeyFile, ...); --broker and the TLS files are for grpc")
 	f.StringVar(&c.Broker, "broker", c.Broker, "host:port of the broker")
 	f.StringVar(&c.TLS.CertFile, "tls-cert-file", c.TLS.CertFile, "PEM file of the client certificate")
 	f.StringVar(&c.TLS.KeyFile, "tls-key-file", c.TLS.KeyFile, "PEM file of its key")
@@ -129,7 +136,7 @@ func (c *config) validate() error {
 	if err := c.Output.Validate(); err != nil {
 		errs = append(errs, err)
 	}
-	errs = append(errs, c.validateBroker()...)
+	errs = append(errs, c.validateTransport()...)
 	errs = append(errs, c.validateWebhook()...)
 	if err := c.selection().Validate(); err != nil {
 		wrong("%w (flags --cluster-selector and --namespace-selector)", err)
@@ -146,6 +153,22 @@ func (c *config) validate() error {
 		wrong("kube-api-qps %v and kube-api-burst %d: use positive numbers", c.KubeAPIQPS, c.KubeAPIBurst)
 	}
 	return errors.Join(errs...)
+}
+
+// validateTransport leaves what says how to reach a broker over grpc alone where
+// that is not used: it may stay, for the way back.
+func (c *config) validateTransport() []error {
+	switch {
+	case c.Transport == transport.MQTT && c.TransportConfig == "":
+		return []error{errors.New("transport mqtt needs transport-config, the file that says how to reach the broker")}
+	case c.Transport == transport.MQTT:
+		return nil
+	case c.Transport != transport.GRPC:
+		return []error{fmt.Errorf("transport %q: use %s or %s", c.Transport, transport.GRPC, transport.MQTT)}
+	case c.TransportConfig != "":
+		return []error{errors.New("transport-config is for transport mqtt: over grpc, broker and the TLS files say how to reach the broker")}
+	}
+	return c.validateBroker()
 }
 
 func (c *config) validateBroker() (errs []error) {

@@ -3,13 +3,17 @@ package main
 import (
 	"bytes"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
+
+	transportmqtt "github.com/hawser-io/hawser/pkg/transport/mqtt"
 )
 
 // load reads arguments as the program does.
@@ -91,6 +95,9 @@ func TestConfig_SaysWhatIsWrong(t *testing.T) {
 		"limit above agents'":  {"", append(hub, "--webhook-manifest-limit=512001"), []string{"webhook-manifest-limit: 512001", "agents"}},
 		"unknown gate":         {"featureGates: {ManifestWorkReplicaSet: true}\n", hub, []string{`"ManifestWorkReplicaSet"`, "CleanUpCompletedManifestWork, NilExecutorValidating"}},
 		"gate without webhook": {"", append(hub, "--feature-gates=NilExecutorValidating=true"), []string{"NilExecutorValidating", "webhook-listen"}},
+		"unknown transport":    {"", append(hub, "--transport=amqp"), []string{`"amqp"`, "grpc or mqtt"}},
+		"mqtt without a file":  {"transport: mqtt\n", hub, []string{"transport-config"}},
+		"a file for grpc":      {"transportConfig: mqtt.yaml\n", hub, []string{"transport-config is for transport mqtt"}},
 		"bad admin port":       {"", append(hub, "--admin-listen=8082"), []string{`"8082"`, "host:port"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -131,14 +138,46 @@ func TestConfig_AcceptsPlaintextOnLoopback(t *testing.T) {
 	}
 }
 
+// mqttFile is a file of OCM's mqtt driver, of a source, and what is added to it.
+func mqttFile(t *testing.T, source, more string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "mqtt.yaml")
+	text := "brokerHost: 127.0.0.1:1883\ntopics:\n  sourceEvents: sources/" + source + "/clusters/+/sourceevents\n  agentEvents: sources/" + source + "/clusters/+/agentevents\n" + more
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// One key moves hub-source to MQTT; what says how to reach a broker over gRPC may
+// stay. Keys that mean nothing are named.
+func TestConfig_MovesToMQTT(t *testing.T) {
+	c, err := loaded(t, "transport: mqtt\n", append(tls, "--source-id=hub", "--transport-config="+mqttFile(t, "hub", "keepalive: 5\n"))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Insecure = true
+	var log bytes.Buffer
+	d, err := c.dialer(prometheus.NewRegistry(), slog.New(slog.NewTextHandler(&log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := d.(*transportmqtt.Dialer); !ok || c.Broker != "127.0.0.1:1883" || !strings.Contains(log.String(), "keepalive") {
+		t.Errorf("dialer %T to %s; log %s", d, c.Broker, log.String())
+	}
+}
+
 func TestServe_SaysWhatItCannotReach(t *testing.T) {
 	dir := t.TempDir()
+	of := mqttFile(t, "other", "")
 	for name, c := range map[string]struct {
 		args []string
 		want string
 	}{
 		"no kubeconfig":   {[]string{"--insecure", "--broker=127.0.0.1:8090", "--kubeconfig=" + filepath.Join(dir, "none")}, "find the kube-apiserver"},
 		"no certificate":  {[]string{"--broker=127.0.0.1:8090", "--tls-cert-file=" + filepath.Join(dir, "none"), "--tls-key-file=k"}, "none"},
+		"another source":  {[]string{"--insecure", "--transport=mqtt", "--transport-config=" + of}, `names the source "other", and this is "hub"`},
+		"no such file":    {[]string{"--insecure", "--transport=mqtt", "--transport-config=none"}, "transport-config: open none"},
 		"bad log level":   {[]string{"--insecure", "--broker=127.0.0.1:8090", "--log-level=loud"}, "loud"},
 		"unknown flag":    {[]string{"--colour"}, "--colour"},
 		"stray arguments": {[]string{"start"}, "start"},

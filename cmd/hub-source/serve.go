@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
 	authorizationv1 "k8s.io/client-go/kubernetes/typed/authorization/v1"
 	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -24,7 +25,9 @@ import (
 	"github.com/hawser-io/hawser/internal/leader"
 	"github.com/hawser-io/hawser/internal/run"
 	"github.com/hawser-io/hawser/internal/telemetry"
+	"github.com/hawser-io/hawser/pkg/transport"
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
+	transportmqtt "github.com/hawser-io/hawser/pkg/transport/mqtt"
 )
 
 // serve runs the hub source and its admin port until ctx ends.
@@ -40,7 +43,7 @@ func serve(ctx context.Context, cfg *config, stderr io.Writer) error {
 	}
 	registry := telemetry.NewRegistry()
 	c.Registerer = registry
-	if c.Dialer, err = cfg.dialer(log); err != nil {
+	if c.Dialer, err = cfg.dialer(registry, log); err != nil {
 		return err
 	}
 	hub, err := cfg.reachHub(&c)
@@ -63,7 +66,7 @@ func serve(ctx context.Context, cfg *config, stderr io.Writer) error {
 		}
 		tasks = append(tasks, run.Task{Name: "webhook", Run: w.Run})
 	}
-	log.Info("starting", "program", telemetry.Version(program), "source_id", cfg.SourceID, "broker", cfg.Broker)
+	log.Info("starting", "program", telemetry.Version(program), "source_id", cfg.SourceID, "broker", cfg.Broker, "transport", cfg.Transport)
 	return run.Group(ctx, tasks...)
 }
 
@@ -93,7 +96,10 @@ func (c *config) webhook(hub *rest.Config, source hubsource.Config) (*webhook.We
 }
 
 // dialer reaches the broker as the configuration says.
-func (c *config) dialer(log *slog.Logger) (*transportgrpc.Dialer, error) {
+func (c *config) dialer(registry prometheus.Registerer, log *slog.Logger) (transport.Dialer, error) {
+	if c.Transport == transport.MQTT {
+		return c.overMQTT(registry, log)
+	}
 	o := transportgrpc.Options{Target: c.Broker, Insecure: c.Insecure, Log: log}
 	if !c.Insecure {
 		files := identity.Files{CA: c.TLS.CAFile, Cert: c.TLS.CertFile, Key: c.TLS.KeyFile}
@@ -104,6 +110,21 @@ func (c *config) dialer(log *slog.Logger) (*transportgrpc.Dialer, error) {
 		o.Credentials = credentials
 	}
 	return transportgrpc.NewDialer(o)
+}
+
+func (c *config) overMQTT(registry prometheus.Registerer, log *slog.Logger) (transport.Dialer, error) {
+	o, f, err := transportmqtt.Load(c.TransportConfig, transport.Filter{Source: c.SourceID}, c.Insecure, log)
+	if err != nil {
+		return nil, fmt.Errorf("transport-config: %w", err)
+	}
+	if len(f.Unknown) > 0 {
+		log.Warn("keys of the transport configuration that mean nothing here", "file", c.TransportConfig, "keys", f.Unknown)
+	}
+	c.Broker = f.BrokerHost // for people
+	if o.Metrics, err = transportmqtt.NewMetrics(registry); err != nil {
+		return nil, err
+	}
+	return transportmqtt.NewDialer(o)
 }
 
 // reachHub fills in the clients of the hub, and returns how it is reached.
