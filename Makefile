@@ -115,6 +115,20 @@ docs: build ## run the commands that README and docs/ print
 e2e: build ## run the end-to-end tests on real kube-apiservers; RUN=TestX runs one
 	@go test -json -count=1 -p 1 -parallel 8 -timeout 30m $(if $(RUN),-run '$(RUN)') ./test/e2e/... | $(gotest)
 
+# The scenarios over MQTT, at Hawser's broker.
+overMQTT = for t in mqtt; do \
+	echo "over $$t:"; \
+	TRANSPORT=$$t go test -json -count=1 -timeout 30m -run '$(1)' -p 1 ./test/e2e ./test/e2e/demo | go run ./test/gotest .cache/tests/$@-$$t.json; \
+done
+
+.PHONY: e2e-mqtt
+e2e-mqtt: build ## run the main path over MQTT on real kube-apiservers; RUN=TestX runs one
+	@$(call overMQTT,$(or $(RUN),^TestLifecycle$$))
+
+.PHONY: e2e-mqtt-long
+e2e-mqtt-long: build ## run all end-to-end scenarios over MQTT
+	@$(call overMQTT,.)
+
 .PHONY: hostile
 hostile: build ## attack a broker beside a well-behaved fleet, a few seconds each; HOSTILE=10s measures for longer, RUN=TestX runs one
 	@HOSTILE=$(HOSTILE) go test -json -count=1 -timeout 60m $(if $(RUN),-run '$(RUN)') ./test/hostile | $(gotest)
@@ -134,7 +148,7 @@ test-fast: unit ## the quick check while working: two minutes once built
 .PHONY: test
 test: ## everything a change must pass
 	@rm -rf .cache/tests
-	@MAKE='$(MAKE)' .ci/stages fresh tidy lint-proto lint-go controlplane mosquitto unit race fuzz-short interop docs hostile e2e guarantees
+	@MAKE='$(MAKE)' .ci/stages fresh tidy lint-proto lint-go controlplane mosquitto unit race fuzz-short interop docs hostile e2e e2e-mqtt guarantees
 
 .PHONY: fuzz
 fuzz: ## fuzz every target for FUZZTIME (default 60s) each, going on where it ended
@@ -154,7 +168,7 @@ race-long: ## run the tests under the race detector ten times
 
 .PHONY: test-all
 test-all: ## make test, then long race, fuzz and soak runs
-	@MAKE='$(MAKE)' .ci/stages test race-long fuzz hostile-long soak
+	@MAKE='$(MAKE)' .ci/stages test e2e-mqtt-long race-long fuzz hostile-long soak
 
 .PHONY: demo
 demo: ## a hub, two clusters and Hawser between them on this machine, until Ctrl-C

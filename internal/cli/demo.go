@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hawser-io/hawser/internal/demo"
+	"github.com/hawser-io/hawser/internal/fleet"
 )
 
 const (
@@ -17,7 +18,7 @@ const (
 )
 
 func newDemo(env Env) *cobra.Command {
-	d := demo.Demo{Out: env.Stdout}
+	d := demo.Demo{Out: env.Stdout, Transport: fleet.GRPC}
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Run a hub, two managed clusters and Hawser between them on this machine",
@@ -46,6 +47,7 @@ from a checkout of the repository: minutes the first time, seconds afterwards.`,
 	cmd.Flags().StringVar(&d.Root, "root", ".", "checkout of the repository")
 	cmd.Flags().StringVar(&d.Dir, "dir", "", "where to keep certificates, stores and logs; emptied at the start (default ROOT/"+demoDir+")")
 	cmd.Flags().Uint8Var(&d.Subnet, "subnet", demoSubnet, "N of the loopback addresses 127.N.0.x that the programs listen on")
+	cmd.Flags().Var(&d.Transport, "transport", "what goes between the parties: grpc, mqtt (at Hawser's broker), or mosquitto in the place of Hawser's broker")
 	cmd.Flags().BoolVar(&d.Once, "once", false, "end after the first work is there; the exit status tells whether it worked")
 	return cmd
 }

@@ -78,7 +78,7 @@ func (d *Demo) check() error {
 			hint: fmt.Sprintf("free up to %d MiB, or choose another disk with --dir", uint64(freeBytes)>>20),
 		}
 	}
-	for _, addr := range fleet.Addresses(d.Subnet, Clusters) {
+	for _, addr := range fleet.Addresses(d.Subnet, Clusters, d.Transport) {
 		l, err := net.Listen("tcp", addr)
 		if err != nil {
 			return &hinted{

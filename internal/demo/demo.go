@@ -24,6 +24,8 @@ type Demo struct {
 	Root, Dir string
 	// Subnet makes the loopback addresses 127.<Subnet>.0.x of the programs.
 	Subnet byte
+	// Transport is what goes between the parties.
+	Transport fleet.Transport
 	// Once ends the run after the tour.
 	Once bool
 	// Out is where people read.
@@ -56,7 +58,7 @@ func (d *Demo) Run(ctx context.Context) (err error) {
 	}
 	f := fleet.New(fleet.Config{
 		Root: d.Root, Dir: d.Dir, Bin: filepath.Join(d.Root, "bin"), ControlPlane: programs,
-		Clusters: Clusters, Subnet: d.Subnet, Say: d.say,
+		Clusters: Clusters, Subnet: d.Subnet, Transport: d.Transport, Say: d.say,
 	})
 	if err := f.Start(ctx); err != nil {
 		return err

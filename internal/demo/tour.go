@@ -114,7 +114,6 @@ func (d *Demo) showConditions(work *workv1.ManifestWork, shown map[string]metav1
 
 // instructions are for copying into another terminal.
 func (d *Demo) instructions(f *fleet.Fleet) {
-	p := f.PKI()
 	fmt.Fprintf(d.Out, `
 Everything is running. In another terminal:
 
@@ -132,14 +131,24 @@ Everything is running. In another terminal:
 
   # delete it: the objects go, then the work
   kubectl --kubeconfig $HUB -n %[4]s delete manifestwork %[5]s
-
-  # look at the stream, as a source of your own: the statuses of its works
-  cd %[6]s && go tool -modfile=tools/grpcurl/go.mod grpcurl \
-    -cacert %[7]s -cert %[8]s -key %[9]s \
-    -d '{"source":"program","data_type":"io.open-cluster-management.works.v1alpha1.manifestbundles"}' \
-    %[10]s io.cloudevents.v1.CloudEventService/Subscribe
-
-Logs are in %[11]s. Ctrl-C stops it all.
+%[6]s
+Logs are in %[7]s. Ctrl-C stops it all.
 `, filepath.Dir(f.Kubectl()), f.Hub.KubeconfigPath, f.Clusters[exampleCluster].KubeconfigPath, exampleCluster, exampleWork,
-		d.Root, p.CACert(), p.Cert("source", "program"), p.Key("source", "program"), f.BrokerAddr(), f.LogDir())
+		d.stream(f), f.LogDir())
+}
+
+// stream says how to look at what Hawser's broker sends.
+func (d *Demo) stream(f *fleet.Fleet) string {
+	if d.Transport == fleet.Mosquitto {
+		return ""
+	}
+	p := f.PKI()
+	return fmt.Sprintf(`
+  # look at the stream, as a source of your own: the statuses of its works
+  cd %[1]s && go tool -modfile=tools/grpcurl/go.mod grpcurl \
+    -cacert %[2]s -cert %[3]s -key %[4]s \
+    -d '{"source":"program","data_type":"io.open-cluster-management.works.v1alpha1.manifestbundles"}' \
+    %[5]s io.cloudevents.v1.CloudEventService/Subscribe
+`,
+		d.Root, p.CACert(), p.Cert("source", "program"), p.Key("source", "program"), f.BrokerAddr())
 }

@@ -38,6 +38,9 @@ type Config struct {
 	// Args are added to the arguments that deploy/ gives the programs, and win
 	// over them: by Broker, HubSource or Agent, the latter for every agent.
 	Args map[string][]string
+	// Transport is what goes between the parties; empty means GRPC. With Mosquitto
+	// that is the program Broker of the fleet.
+	Transport Transport
 	// NoWebhook leaves the hub without the webhook that deploy/ puts on it: works
 	// that it would refuse get there, and works change while hub-source is away.
 	NoWebhook bool
@@ -303,9 +306,12 @@ func (f *Fleet) controlPlane(name string) *controlplane.Cluster {
 
 // Addresses returns what the programs of a fleet listen on, so that a caller can
 // look whether the ports are free.
-func Addresses(subnet byte, clusters []string) []string {
-	f := New(Config{Subnet: subnet, Clusters: clusters})
-	addrs := []string{f.BrokerAddr(), net.JoinHostPort(f.ip(HubSource), webhookPort)}
+func Addresses(subnet byte, clusters []string, transport Transport) []string {
+	f := New(Config{Subnet: subnet, Clusters: clusters, Transport: transport})
+	addrs := []string{net.JoinHostPort(f.ip(HubSource), webhookPort), f.BrokerAddr()}
+	if transport == Mosquitto {
+		addrs[1] = f.MQTTAddr()
+	}
 	for _, c := range append([]string{Broker, HubSource}, clusters...) {
 		addrs = append(addrs, net.JoinHostPort(f.ip(c), adminPort))
 	}

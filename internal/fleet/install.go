@@ -109,8 +109,8 @@ func (f *Fleet) ensureNamespace(ctx context.Context, c *controlplane.Cluster, na
 
 // startPrograms starts broker, hub-source and agents.
 func (f *Fleet) startPrograms(ctx context.Context) error {
-	f.cfg.Say("starting broker, hub-source and %d agents over mTLS", len(f.cfg.Clusters))
-	if err := f.startProgram(ctx, Broker, Broker, nil); err != nil {
+	f.cfg.Say("starting %s, hub-source and %d agents over mTLS", f.brokerName(), len(f.cfg.Clusters))
+	if err := f.startBroker(ctx); err != nil {
 		return err
 	}
 	if err := f.startProgram(ctx, HubSource, HubSource, f.Hub); err != nil {
@@ -122,6 +122,18 @@ func (f *Fleet) startPrograms(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// startBroker starts what is between the parties.
+func (f *Fleet) startBroker(ctx context.Context) (err error) {
+	if f.cfg.Transport != Mosquitto {
+		return f.startProgram(ctx, Broker, Broker, nil)
+	}
+	if f.programs[Broker], err = f.newMosquitto(ctx); err != nil {
+		delete(f.programs, Broker)
+		return err
+	}
+	return f.programs[Broker].Start(ctx)
 }
 
 func (f *Fleet) startProgram(ctx context.Context, name, base string, c *controlplane.Cluster) error {

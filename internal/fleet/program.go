@@ -26,7 +26,7 @@ import (
 // called at any time.
 type Program struct {
 	spec proc.Spec
-	// Admin is host:port of its admin endpoints.
+	// Admin is host:port of its admin endpoints; Mosquitto has none.
 	Admin string
 	say   func(format string, args ...any)
 
@@ -244,7 +244,7 @@ func (f *Fleet) newProgram(ctx context.Context, name, base string, kubeconfig st
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	args, env := append(cmd.args, f.cfg.Args[base]...), cmd.env
+	args, env := slices.Concat(cmd.args, f.transportArgs(base), f.cfg.Args[base]), cmd.env
 	switch {
 	case kubeconfig == "":
 	case base == Agent: // as one that runs outside of the cluster it manages
@@ -308,8 +308,10 @@ func (f *Fleet) secretFiles(name, secret string) (map[string][]byte, error) {
 	if role == pki.Agent {
 		files["cluster-name"] = []byte(holder)
 		files["hub-identity"] = []byte(f.BrokerAddr())
-		files["config.yaml"] = fmt.Appendf(nil, "url: %s\ncaFile: %s\nclientCertFile: %s\nclientKeyFile: %s\n",
-			f.BrokerAddr(), dir.CACert(), dir.Cert(role, holder), dir.Key(role, holder))
+		files["config.yaml"] = f.ConnectionFile(role, holder)
+	}
+	if name == HubSource && f.cfg.overMQTT() {
+		files[hubSourceConfig] = f.ConnectionFile(role, holder)
 	}
 	return files, nil
 }

@@ -4,7 +4,10 @@
 package e2e
 
 import (
+	"flag"
+	"fmt"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/hawser-io/hawser/internal/fleet"
@@ -27,9 +30,16 @@ const (
 var shared Fleet
 
 func TestMain(m *testing.M) {
+	flag.Parse()
+	transport := fleet.GRPC
+	if err := choose(os.Getenv("TRANSPORT"), &transport); err != nil {
+		fmt.Fprintf(os.Stderr, "e2e: TRANSPORT: %v\n", err)
+		os.Exit(2)
+	}
 	os.Exit(harness.Main(m, fleet.Config{
-		Root:     "../..",
-		Clusters: []string{cluster1, cluster2},
+		Root:      "../..",
+		Clusters:  []string{cluster1, cluster2},
+		Transport: transport,
 		// Works change while hub-source is away, and some are too large.
 		NoWebhook: true,
 		// Scenarios with a hundred works must not wait for the default rate, and
@@ -38,4 +48,36 @@ func TestMain(m *testing.M) {
 			"--kube-api-qps=500", "--kube-api-burst=500", "--appliedmanifestwork-eviction-grace-period=2s",
 		}},
 	}, func(f *harness.Fleet) { shared.Fleet = f }, shared.endLoad))
+}
+
+// needBroker are the scenarios that ask Hawser's broker for something, onlyMQTT
+// those that are about MQTT.
+var (
+	needBroker = []string{
+		"TestBrokerRestoredFromBackup", "TestClusterReplaced", "TestDocumentation_CommandsForTheDemo", "TestForeignCluster", "TestForeignSource",
+		"TestMadeAnewWhileAgentIsAway", "TestNoCredentials", "TestProgramSource",
+	}
+	onlyMQTT = []string{"TestSessionTakenOver"}
+)
+
+// choose reads which transport the fleet has, and leaves out the scenarios that
+// are not for it.
+func choose(name string, transport *fleet.Transport) error {
+	if name == "" {
+		name = string(fleet.GRPC)
+	}
+	if err := transport.Set(name); err != nil {
+		return err
+	}
+	leave := onlyMQTT
+	switch *transport {
+	case fleet.MQTT:
+		leave = nil
+	case fleet.Mosquitto:
+		leave = needBroker
+	}
+	if len(leave) == 0 {
+		return nil
+	}
+	return flag.Set("test.skip", "^("+strings.Join(leave, "|")+")$")
 }

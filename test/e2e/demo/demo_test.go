@@ -3,6 +3,7 @@
 package demo
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/hawser-io/hawser/internal/fleet"
 	"github.com/hawser-io/hawser/internal/proc"
 )
 
@@ -44,7 +46,7 @@ func newDemo(t *testing.T) demo {
 }
 
 func (d demo) args(more ...string) []string {
-	return append([]string{"demo", "--root", d.root, "--dir", d.dir, "--subnet", strconv.Itoa(subnet)}, more...)
+	return append([]string{"demo", "--root", d.root, "--dir", d.dir, "--subnet", strconv.Itoa(subnet), "--transport", transport()}, more...)
 }
 
 // run runs it to its end.
@@ -136,7 +138,16 @@ func TestDemo_OutsideOfACheckout(t *testing.T) {
 	}
 }
 
-func brokerAddr() string { return fmt.Sprintf("127.%d.0.10:8090", subnet) }
+// transport is that of TRANSPORT, as for the other scenarios.
+func transport() string { return cmp.Or(os.Getenv("TRANSPORT"), string(fleet.GRPC)) }
+
+func brokerAddr() string {
+	port := 8090
+	if transport() == string(fleet.Mosquitto) {
+		port = 8883
+	}
+	return fmt.Sprintf("127.%d.0.10:%d", subnet, port)
+}
 
 // brokerGone waits until nothing listens on the broker's address.
 func brokerGone(t *testing.T) {

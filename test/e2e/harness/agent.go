@@ -1,7 +1,6 @@
 package harness
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -40,9 +39,8 @@ func (f *Fleet) RunAgent(t *testing.T, cluster, name string, more ...string) (st
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	driver, keys := filepath.Join(dir, "config.yaml"), f.PKI()
-	text := fmt.Sprintf("url: %s\ncaFile: %s\nclientCertFile: %s\nclientKeyFile: %s\n", f.BrokerAddr(), keys.CACert(), keys.Cert(pki.Agent, name), keys.Key(pki.Agent, name))
-	if err := os.WriteFile(driver, []byte(text), 0o600); err != nil {
+	driver := filepath.Join(dir, "config.yaml")
+	if err := os.WriteFile(driver, f.ConnectionFile(pki.Agent, name), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	args := append([]string{}, f.Program(fleet.AgentOf(cluster)).Args()...)
