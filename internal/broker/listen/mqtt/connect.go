@@ -2,7 +2,6 @@ package mqtt
 
 import (
 	"encoding/binary"
-	"errors"
 	"math"
 	"strconv"
 	"time"
@@ -30,17 +29,17 @@ func (c *conn) connect() error {
 	if err := check(p.header, p.body); err != nil {
 		return err
 	}
-	pk := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Connect, Remaining: len(p.body)}}
-	if err := decoded(pk.ConnectDecode(p.body)); err != nil {
+	pk, err := decode(p.header, p.body)
+	if err != nil {
 		return err
 	}
 	if err := c.who.May(authz.Subscribe); err != nil { // who may subscribe may publish too
 		c.who.Refused(authz.Subscribe, listen.ReasonOf(err), err)
 		return err
 	}
-	c.agree(&pk)
+	c.agree(pk)
 	c.enter(c)
-	must := c.offer(&pk)
+	must := c.offer(pk)
 	c.send(connack(property.Refusal{Properties: c.cfg.Announce().Properties()}, must))
 	c.connected, c.greeted = true, true
 	return c.flush()
@@ -86,16 +85,4 @@ func (c *conn) offer(pk *packets.Packet) []byte {
 // connack answers CONNECT; must are properties as they are on the wire.
 func connack(r property.Refusal, must []byte) *answer {
 	return &answer{kind: packets.Connack, before: []byte{0, byte(r.Reason)}, must: must, text: r.Text, properties: r.Properties}
-}
-
-// decoded is the error of the codec as one of ours.
-func decoded(err error) error {
-	var code packets.Code
-	switch {
-	case err == nil:
-		return nil
-	case errors.As(err, &code):
-		return violated(property.Reason(code.Code), "%s", code.Reason)
-	}
-	return malformed("%v", err)
 }

@@ -76,6 +76,33 @@ func check(header byte, body []byte) error {
 	return w.err
 }
 
+// decode returns a packet that check has let through. What it consists of aliases body.
+func decode(header byte, body []byte) (*packets.Packet, error) {
+	k := &packets.Packet{ProtocolVersion: 5, FixedHeader: packets.FixedHeader{Type: header >> 4, Remaining: len(body)}}
+	var err error
+	switch k.FixedHeader.Type {
+	case packets.Connect:
+		err = k.ConnectDecode(body)
+	case packets.Publish:
+		k.FixedHeader.Qos = header >> 1 & 3
+		err = k.PublishDecode(body)
+	case packets.Puback:
+		err = k.PubackDecode(body)
+	case packets.Subscribe:
+		err = k.SubscribeDecode(body)
+	case packets.Unsubscribe:
+		err = k.UnsubscribeDecode(body)
+	}
+	var code packets.Code
+	switch {
+	case err == nil:
+		return k, nil
+	case errors.As(err, &code):
+		return nil, violated(property.Reason(code.Code), "%s", code.Reason)
+	}
+	return nil, malformed("%v", err)
+}
+
 // flagsOf are the flags that a kind of packet must have.
 func flagsOf(kind byte) byte {
 	switch kind {

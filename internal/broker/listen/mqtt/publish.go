@@ -5,8 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/mochi-mqtt/server/v2/packets"
-
 	"github.com/hawser-io/hawser/internal/broker/authz"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -48,8 +46,8 @@ type pending struct {
 
 // published takes a PUBLISH.
 func (c *conn) published(p *packet) error {
-	pk := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Publish, Qos: p.header >> 1 & 3, Remaining: len(p.body)}, ProtocolVersion: 5}
-	if err := decoded(pk.PublishDecode(p.body)); err != nil {
+	pk, err := decode(p.header, p.body)
+	if err != nil {
 		p.done()
 		return err
 	}

@@ -90,8 +90,8 @@ type delivery struct {
 
 // subscribe takes a SUBSCRIBE.
 func (c *conn) subscribe(p *packet) error {
-	pk := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Subscribe, Remaining: len(p.body)}, ProtocolVersion: 5}
-	if err := decoded(pk.SubscribeDecode(p.body)); err != nil {
+	pk, err := decode(p.header, p.body)
+	if err != nil {
 		return err
 	}
 	if err := c.who.Idle(); err != nil {
@@ -318,8 +318,8 @@ func (c *conn) decided(r *request) error {
 
 // unsubscribe takes an UNSUBSCRIBE.
 func (c *conn) unsubscribe(p *packet) error {
-	pk := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Unsubscribe, Remaining: len(p.body)}, ProtocolVersion: 5}
-	if err := decoded(pk.UnsubscribeDecode(p.body)); err != nil {
+	pk, err := decode(p.header, p.body)
+	if err != nil {
 		return err
 	}
 	a := &answer{kind: packets.Unsuback, id: pk.PacketID}
@@ -385,8 +385,8 @@ func (c *conn) room() bool { return len(c.unacked) < c.terms.window && c.held < 
 // acknowledged takes the PUBACK of a delivery. A peer that could not take an event has no way
 // to get it but to subscribe again.
 func (c *conn) acknowledged(p *packet) error {
-	pk := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Puback, Remaining: len(p.body)}, ProtocolVersion: 5}
-	if err := decoded(pk.PubackDecode(p.body)); err != nil {
+	pk, err := decode(p.header, p.body)
+	if err != nil {
 		return err
 	}
 	d := c.unacked[pk.PacketID]
