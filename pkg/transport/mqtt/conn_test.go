@@ -120,13 +120,11 @@ func TestConnect(t *testing.T) {
 	o := options(f)
 	o.Login = func() Login { return Login{User: "u", Password: "p"} }
 	o.Will = func() (codec.Event, bool) {
-		e := newEvent(1)
-		e.SetType(codec.EventType{DataType: codec.ManifestBundles, Subresource: codec.Status, Action: codec.UpdateRequest}.String())
-		return e, true
+		return newStatus(1), true
 	}
 	dial(t, newDialer(t, o))
 	c := await(t, got, "CONNECT")
-	if c.ClientID != "client-1" || c.Username != "u" || string(c.Password) != "p" || c.KeepAlive != 10 || c.CleanStart {
+	if c.ClientID != "client-1" || c.Username != "u" || string(c.Password) != "p" || c.KeepAlive != 30 || c.CleanStart {
 		t.Errorf("%+v", c)
 	}
 	p := c.Properties
@@ -136,6 +134,19 @@ func TestConnect(t *testing.T) {
 	if !c.WillFlag || c.WillTopic != statusTopic || c.WillQOS != 1 || c.WillRetain || *c.WillProperties.WillDelayInterval != 30 || len(c.WillProperties.User) == 0 {
 		t.Errorf("will %+v", c)
 	}
+
+	// paho would cut what is longer.
+	o.Login = func() Login { return Login{User: "u", Password: strings.Repeat("p", codec.MaxTextBytes+1)} }
+	_, err := newDialer(t, o).Dial(t.Context())
+	wantCode(t, err, transport.CodeInvalid, "password")
+	o.Login = nil
+	o.Will = func() (codec.Event, bool) {
+		e := newStatus(1)
+		e.DataEncoded = make([]byte, codec.MaxTextBytes+1)
+		return e, true
+	}
+	_, err = newDialer(t, o).Dial(t.Context())
+	wantCode(t, err, transport.CodeInvalid, "the will")
 
 	// The share of a member that is away must not wait for it.
 	o = options(f)

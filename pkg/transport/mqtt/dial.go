@@ -31,6 +31,9 @@ const (
 	sessionExpiry = time.Hour
 	// willDelay is how long a party must be gone for its will to be published.
 	willDelay = 30 * time.Second
+	// askAfter is how long the broker may be silent until it is asked whether it is there, whatever
+	// it asks of us.
+	askAfter = 10 * time.Second
 	// envelopeBytes is what the topic, and the names of attributes, put on top of an event.
 	envelopeBytes = 64 << 10
 	// never is longer than any call: paho's own timeouts are not used.
@@ -67,15 +70,15 @@ func (d *Dialer) Dial(ctx context.Context) (transport.Conn, error) {
 	}
 	dialCtx, cancel := context.WithTimeout(ctx, d.opts.DialTimeout)
 	defer cancel()
+	connect, err := d.connect()
+	if err != nil {
+		return nil, err
+	}
 	raw, roots, err := d.open(dialCtx)
 	if err != nil {
 		return nil, d.explain(ctx, dialCtx, err)
 	}
-	c, connect, err := d.prepare(raw)
-	if err != nil {
-		_ = raw.Close() // nothing was sent
-		return nil, err
-	}
+	c := d.newConn(raw)
 	c.roots = roots
 	ca, err := c.client.Connect(dialCtx, connect)
 	switch {
@@ -152,19 +155,22 @@ func (d *Dialer) upgrade(conn net.Conn) (net.Conn, error) {
 	return ws, nil
 }
 
-// prepare puts everything together that a connection needs, and returns the CONNECT.
-func (d *Dialer) prepare(raw net.Conn) (*Conn, *paho.Connect, error) {
+// newConn puts together what a connection is made of.
+func (d *Dialer) newConn(raw net.Conn) *Conn {
 	o := &d.opts
-	c := &Conn{dialer: d, maxPacket: o.MaxEventBytes + envelopeBytes, turn: make(chan struct{}, 1), reported: map[string]bool{}}
+	c := &Conn{dialer: d, maxPacket: d.maxPacket(), turn: make(chan struct{}, 1), reported: map[string]bool{}}
 	s := newStream(raw, c.maxPacket, func(topic string, size int) {
 		c.drop(dropTooLarge, topic, fmt.Errorf("it has %d bytes, at most %d are taken", size, c.maxPacket))
 	})
 	in := &inbox{
 		acknowledge: func(ids []uint16) { acknowledge(s, ids) },
-		dropped:     func(p *packets.Publish) { c.drop(dropTopic, p.Topic, errors.New("nobody here has subscribed to it")) },
+		dropped: func(p *packets.Publish) {
+			c.drop(dropTopic, p.Topic, errors.New("nobody here has subscribed to it"))
+		},
 	}
 	c.link = newLink(s, in)
-	c.pinger = &pinger{stream: s, interval: o.KeepAlive, stalled: in.full}
+	c.pinger = &pinger{stream: s, interval: min(o.KeepAlive, askAfter), stalled: in.full}
+	s.heard = c.pinger.PacketReceived
 	c.client = paho.NewClient(paho.ClientConfig{
 		ClientID: o.ClientID, Conn: s, Session: c.link, PingHandler: c.pinger, AuthHandler: noAuth{}, PacketTimeout: never,
 		// What has QoS 0 comes this way; what has more goes to the link.
@@ -175,11 +181,20 @@ func (d *Dialer) prepare(raw net.Conn) (*Conn, *paho.Connect, error) {
 		OnServerDisconnect: func(*paho.Disconnect) {}, // the link has heard
 		OnClientError:      func(error) {},            // the stream has seen
 	})
+	return c
+}
+
+// maxPacket is the largest packet that we take.
+func (d *Dialer) maxPacket() int { return d.opts.MaxEventBytes + envelopeBytes }
+
+// connect returns the CONNECT.
+func (d *Dialer) connect() (*paho.Connect, error) {
+	o := &d.opts
 	connect := &paho.Connect{
 		ClientID: o.ClientID, KeepAlive: uint16(o.KeepAlive / time.Second),
 		Properties: &paho.ConnectProperties{
 			ReceiveMaximum:     pointer(uint16(receiveMaximum)),
-			MaximumPacketSize:  pointer(uint32(c.maxPacket)),
+			MaximumPacketSize:  pointer(uint32(d.maxPacket())),
 			RequestProblemInfo: true,
 		},
 	}
@@ -193,8 +208,11 @@ func (d *Dialer) prepare(raw net.Conn) (*Conn, *paho.Connect, error) {
 		login := o.Login()
 		connect.Username, connect.UsernameFlag = login.User, login.User != ""
 		connect.Password, connect.PasswordFlag = []byte(login.Password), login.Password != ""
+		if max(len(login.User), len(login.Password)) > codec.MaxTextBytes {
+			return nil, invalid("the user name or the password does not fit into an MQTT packet", nil)
+		}
 	}
-	return c, connect, d.addWill(connect)
+	return connect, d.addWill(connect)
 }
 
 // addWill adds the event that the broker publishes when this party is gone.
@@ -209,6 +227,9 @@ func (d *Dialer) addWill(connect *paho.Connect) error {
 	p, err := d.topics.publish(e, "", false)
 	if err != nil {
 		return err
+	}
+	if len(p.Payload) > codec.MaxTextBytes { // paho would cut it
+		return invalid(fmt.Sprintf("the will has a payload of %d bytes, at most %d are possible", len(p.Payload), codec.MaxTextBytes), nil)
 	}
 	connect.WillMessage = &paho.WillMessage{QoS: qos, Topic: p.Topic, Payload: p.Payload}
 	connect.WillProperties = &paho.WillProperties{

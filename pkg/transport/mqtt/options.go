@@ -24,7 +24,7 @@ const (
 	DefaultDialTimeout      = 20 * time.Second
 	DefaultPublishTimeout   = 30 * time.Second
 	DefaultSubscribeTimeout = 30 * time.Second
-	DefaultKeepAlive        = 10 * time.Second
+	DefaultKeepAlive        = 30 * time.Second
 )
 
 // Login is a user name and a password; both may be empty.
@@ -55,8 +55,10 @@ type Options struct {
 	// MaxEventBytes bounds the packets that are sent or taken. 0 means DefaultMaxEventBytes. What
 	// the broker says it takes limits sending further.
 	MaxEventBytes int
-	// KeepAlive is how long the connection may be silent, in whole seconds: then the broker is
-	// asked whether it is there. 0 means DefaultKeepAlive. A broker may ask for a shorter time.
+	// KeepAlive is how long the broker lets this party be silent, in whole seconds; it ends the
+	// connection after one and a half times that. Brokers count whole packets, so it must be longer
+	// than the largest takes. 0 means DefaultKeepAlive. The broker itself is asked whether it is
+	// there after 10 s.
 	KeepAlive time.Duration
 	// Will returns the event that a stock broker publishes when this party has been gone for 30
 	// seconds without having said so, a hint at best; ok is false if there is none. nil means none.

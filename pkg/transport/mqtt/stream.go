@@ -13,8 +13,10 @@ import (
 )
 
 const (
-	// writeTimeout is how long a broker may take nothing before the connection counts as dead.
+	// writeTimeout is how long a broker may take nothing before the connection counts as dead. It is
+	// about pieces of writePiece bytes, so that a large packet may take its time on a slow line.
 	writeTimeout = 20 * time.Second
+	writePiece   = 32 << 10
 	// lastWords is how long a failed write waits for the reader, which may still find the
 	// broker's reason in what arrived before the connection broke.
 	lastWords = time.Second
@@ -51,11 +53,13 @@ var errForeign = errors.New("it sent what is no packet of an MQTT broker")
 // could end the connection otherwise, again and again.
 //
 // Writing collects what paho writes in pieces into packets, and the packets of writers that
-// wait for each other into one write, each with a deadline. paho calls Lock and Unlock around
+// wait for each other into one write, with deadlines. paho calls Lock and Unlock around
 // a packet.
 type stream struct {
 	net.Conn
 	maxPacket int
+	// heard is called when something came, be it a piece of a large packet.
+	heard func()
 
 	r        *bufio.Reader
 	welcomed bool   // the CONNACK, which comes first, has begun
@@ -74,7 +78,37 @@ type stream struct {
 }
 
 func newStream(c net.Conn, maxPacket int, tooBig func(topic string, size int)) *stream {
-	return &stream{Conn: c, maxPacket: maxPacket, tooBig: tooBig, r: bufio.NewReaderSize(c, 16<<10), w: bufio.NewWriterSize(c, 16<<10)}
+	s := &stream{Conn: c, maxPacket: maxPacket, tooBig: tooBig, heard: func() {}}
+	s.r, s.w = bufio.NewReaderSize(noted{s}, 16<<10), bufio.NewWriterSize(pieces{s}, 16<<10)
+	return s
+}
+
+// noted notes that something came.
+type noted struct{ s *stream }
+
+func (r noted) Read(p []byte) (int, error) {
+	n, err := r.s.Conn.Read(p)
+	if n > 0 {
+		r.s.heard()
+	}
+	return n, err
+}
+
+// pieces writes in pieces, each with a deadline.
+type pieces struct{ s *stream }
+
+func (w pieces) Write(p []byte) (n int, err error) {
+	for n < len(p) && err == nil {
+		patience := writeTimeout
+		if w.s.leaving.Load() {
+			patience = lastWords
+		}
+		_ = w.s.Conn.SetWriteDeadline(time.Now().Add(patience)) // fails on a closed connection, as writing will
+		var written int
+		written, err = w.s.Conn.Write(p[n:min(len(p), n+writePiece)])
+		n += written
+	}
+	return n, err
 }
 
 // Read implements [net.Conn].
@@ -199,11 +233,6 @@ func (s *stream) Lock() {
 	s.writers.Add(1)
 	s.writing.Lock()
 	s.writers.Add(-1)
-	patience := writeTimeout
-	if s.leaving.Load() {
-		patience = lastWords
-	}
-	_ = s.Conn.SetWriteDeadline(time.Now().Add(patience)) // fails on a closed connection, as writing will
 }
 
 // Write implements [net.Conn] between Lock and Unlock.
