@@ -240,3 +240,33 @@ func TestCore_DeletesNothingTwiceThatLeftTheHub(t *testing.T) {
 		})
 	}
 }
+
+// The informer lags behind the end of a work, and the broker is connected to anew
+// meanwhile: its digests say nothing of a deletion that was confirmed.
+func TestCore_ForgetsWhatEndedBetweenTwoSubscriptions(t *testing.T) {
+	w, v := newWork("w", 2, deleting), newWork("v", 1)
+	f := comparingFixture(t, State{}, newWork("w", 1), v)
+	f.page(codec.Inventory{Clusters: []codec.ClusterDigest{digestOf(t, newWork("w", 1), v)}})
+	f.locate("200")
+	f.tag()
+	f.told()
+	f.seen(w)
+	f.deliver(w.UID)
+	f.lags = true // the informer does not show what follows
+	f.core.fleet.works[w.UID].hub.ask()
+	f.done(next[Get](f, HubLane, w.UID), Result{Err: errNotFound()})
+
+	f.core.Disconnected()
+	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+	f.page(codec.Inventory{Clusters: []codec.ClusterDigest{digestOf(t, v)}})
+	f.clusterIdle("cluster1")
+	f.deleted(w.UID)
+	f.done(next[Get](f, HubLane, w.UID), Result{Err: errNotFound()})
+	if p := f.deliver(w.UID); p.Action != codec.DeleteRequest {
+		t.Errorf("published %s", p.Action)
+	}
+	f.idle(SpecLane, w.UID)
+	if s := f.core.Stats(); s.Works != 1 {
+		t.Errorf("%d works are kept", s.Works)
+	}
+}

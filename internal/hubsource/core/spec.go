@@ -188,8 +188,8 @@ func (s *specs) nextEnded(w *work) *todo {
 	case !w.hub.absent || w.hub.asking:
 		s.questions.ask(w)
 		return nil
-	case s.isUncompared(w), !s.f.mayTell(w.cl), !s.f.ready(w.key(), &w.spec.retry):
-		return nil
+	case s.isUncompared(w) && !w.cl.comparing.stage.isJudged(), !s.f.mayTell(w.cl), !s.f.ready(w.key(), &w.spec.retry):
+		return nil // by digests nothing comes out of a work that is being deleted: the broker is told once more
 	case s.f.plain:
 		s.plains.bury(w)
 		s.compare.forget(w)
