@@ -68,7 +68,8 @@ func (r routes) publish(e codec.Event, subscriptionID string, hawser bool) (*pah
 }
 
 // topic returns where an event is published, which its type tells: a spec of a source, or a
-// status of an agent. An event of Hawser's own is an agent's if it names a cluster.
+// status of an agent. An event of Hawser's own is an agent's if it names a cluster, unless it is
+// a release, by which a source gives one up.
 func (r routes) topic(e codec.Event, hawser bool) (string, error) {
 	cluster, _, err := codec.StringExtension(e, codec.ExtClusterName)
 	if err != nil {
@@ -82,7 +83,7 @@ func (r routes) topic(e codec.Event, hawser bool) (string, error) {
 	if err != nil {
 		t = codec.EventType{} // outside the grammar
 	}
-	if fromSource(t, cluster) {
+	if fromSource(t, cluster) || e.Type() == codec.TypeRelease {
 		source, err := topic.NewSource(r.set, e.Source())
 		if err != nil {
 			return "", err

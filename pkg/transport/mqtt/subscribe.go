@@ -76,6 +76,13 @@ func (c *Conn) ask(ctx context.Context, s transport.Subscription, filters []stri
 		}
 	}
 	answer, err := c.client.Subscribe(callCtx, packet)
+	if answer == nil && callCtx.Err() == nil && !errors.Is(err, paho.ErrInvalidArguments) {
+		// t1 writing fails, t2 the reader finds out why, therefore the reason is asked for then.
+		select {
+		case <-c.link.over:
+		case <-callCtx.Done():
+		}
+	}
 	switch {
 	case answer != nil:
 	case ctx.Err() != nil:
