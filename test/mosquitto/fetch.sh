@@ -8,7 +8,7 @@
 #
 # APT checks the signatures; the file "packages" beside the program tells the
 # versions and digests. Standard output has the directory only. Needs apt-get
-# with package lists, and dpkg: Debian 12 or later, or Ubuntu 22.04 or later.
+# and dpkg: Debian 12 or later, or Ubuntu 22.04 or later.
 set -eu
 
 say() { echo "mosquitto: $*" >&2; }
@@ -37,10 +37,20 @@ trap 'exit 129' HUP
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
+# The lists of this machine may be missing or out of date, and only root may renew
+# them: then lists of our own are fetched beside them.
+download() {
+	(cd "$tmp" && apt-get -q "$@" download $packages)
+}
+download_anew() {
+	mkdir -p "$tmp/state/lists/partial" "$tmp/cache/archives/partial"
+	set -- -o Dir::State="$tmp/state" -o Dir::State::status=/var/lib/dpkg/status -o Dir::Cache="$tmp/cache" -o Debug::NoLocking=1 -o APT::Sandbox::User=
+	apt-get -q "$@" update && download "$@"
+}
 say "fetching $packages with apt-get"
-if ! (cd "$tmp" && apt-get -q download $packages) >"$tmp/log" 2>&1; then
+if ! download >"$tmp/log" 2>&1 && ! download_anew >>"$tmp/log" 2>&1; then
 	cat "$tmp/log" >&2
-	fail "apt-get cannot download $packages: is there a network, and are there package lists? apt-get update (as root) gets those"
+	fail "apt-get cannot download $packages: is there a network, and do /etc/apt/sources.list or sources.list.d name Debian's or Ubuntu's packages?"
 fi
 mkdir "$tmp/out" "$tmp/out/root"
 for deb in "$tmp"/*.deb; do
