@@ -16,6 +16,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker"
 	"github.com/hawser-io/hawser/internal/broker/listen"
 	listengrpc "github.com/hawser-io/hawser/internal/broker/listen/grpc"
+	listenmqtt "github.com/hawser-io/hawser/internal/broker/listen/mqtt"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/mem"
 	"github.com/hawser-io/hawser/internal/identity"
@@ -66,6 +67,10 @@ func startBroker(t testing.TB, configure ...func(*broker.Config)) *ourBroker {
 		t.Fatal(err)
 	}
 	b.addr = l.Addr().String()
+	overMQTT, err := listenmqtt.New(listenmqtt.Config{Server: tap{b.Broker, b.wire}, Log: cfg.Log})
+	if err != nil {
+		t.Fatal(err)
+	}
 	front, err := listengrpc.New(listengrpc.Config{
 		Config: listen.Config{
 			Listener: l, Log: cfg.Log,
@@ -73,7 +78,7 @@ func startBroker(t testing.TB, configure ...func(*broker.Config)) *ourBroker {
 			Mapping: testkit.Mapping(identity.Identity{Role: identity.Source, Name: src1},
 				identity.Identity{Role: identity.Source, Name: src2}),
 		},
-		Server: tap{b.Broker, b.wire},
+		Server: tap{b.Broker, b.wire}, Other: overMQTT.Serve,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -81,7 +86,7 @@ func startBroker(t testing.TB, configure ...func(*broker.Config)) *ourBroker {
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() {
-		done <- run.Group(ctx, run.Task{Name: "broker", Run: b.Run}, run.Task{Name: "port", Run: front.Run})
+		done <- run.Group(ctx, run.Task{Name: "broker", Run: b.Run}, run.Task{Name: "port", Run: front.Run}, run.Task{Name: "mqtt", Run: overMQTT.Run})
 	}()
 	t.Cleanup(func() {
 		stop()

@@ -27,6 +27,7 @@ import (
 	"github.com/hawser-io/hawser/internal/pki"
 	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
 )
 
@@ -161,24 +162,35 @@ func (h *fakeHub) work(namespace, name string) *workv1.ManifestWork {
 	return h.get(namespace, name)
 }
 
-// kubeSystem is as much of the hub's other API as its source looks at: the
-// namespace whose uid says which hub it is.
-func kubeSystem(t *testing.T) metadata.Interface {
+// metadata is as much of the hub's other API as its source looks at: the
+// namespace whose uid says which hub it is, and which works there are.
+func (h *fakeHub) metadata(t *testing.T) metadata.Interface {
 	t.Helper()
 	scheme := metadatafake.NewTestScheme()
 	if err := metav1.AddMetaToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
-	return metadatafake.NewSimpleMetadataClient(scheme, &metav1.PartialObjectMetadata{
+	c := metadatafake.NewSimpleMetadataClient(scheme, &metav1.PartialObjectMetadata{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
 		ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem, UID: "hub"},
 	})
+	c.PrependReactor("list", manifestWorks.Resource, func(action k8stesting.Action) (bool, runtime.Object, error) {
+		works, err := h.client.WorkV1().ManifestWorks(action.GetNamespace()).List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			return true, nil, err
+		}
+		list := &metav1.List{}
+		for _, w := range works.Items {
+			list.Items = append(list.Items, runtime.RawExtension{Object: &metav1.PartialObjectMetadata{ObjectMeta: w.ObjectMeta}})
+		}
+		return true, list, nil
+	})
+	return c
 }
 
 // startHubSource runs a hub source, as source src1, on a hub in memory.
 func startHubSource(t *testing.T, addr string) *fakeHub {
 	t.Helper()
-	h := newFakeHub(t)
 	cert, key := certify(t, pki.Source, src1)
 	creds, err := identity.Files{CA: certs.CACert(), Cert: cert, Key: key}.Client("", func(err error) { t.Errorf("certificates: %v", err) })
 	if err != nil {
@@ -188,9 +200,17 @@ func startHubSource(t *testing.T, addr string) *fakeHub {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return runHubSource(t, d)
+}
+
+// runHubSource is startHubSource with any dialer.
+func runHubSource(t *testing.T, d transport.Dialer) *fakeHub {
+	t.Helper()
+	h := newFakeHub(t)
+	health := &telemetry.Health{}
 	s, err := hubsource.New(hubsource.Config{
-		ID: src1, Works: h.client, Metadata: kubeSystem(t), Dialer: d,
-		Registerer: prometheus.NewRegistry(), Health: &telemetry.Health{}, Log: logOf(t),
+		ID: src1, Works: h.client, Metadata: h.metadata(t), Dialer: d,
+		Registerer: prometheus.NewRegistry(), Health: health, Log: logOf(t),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -211,6 +231,7 @@ func startHubSource(t *testing.T, addr string) *fakeHub {
 			return false
 		}
 	})
+	eventually(t, "the hub source at its broker", func() bool { return health.Ready() == nil })
 	return h
 }
 
