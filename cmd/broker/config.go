@@ -59,7 +59,7 @@ func defaults() *config {
 
 func (c *config) addFlags(f *pflag.FlagSet) {
 	cmdline.AddConfigFlag(f)
-	f.StringVar(&c.Listen, "listen", c.Listen, "host:port for agents and sources (gRPC)")
+	f.StringVar(&c.Listen, "listen", c.Listen, "host:port for agents and sources (gRPC and MQTT 5)")
 	f.StringVar(&c.DataDir, "data-dir", c.DataDir, "directory of the store; created when it does not exist")
 	f.StringVar(&c.TLS.CertFile, "tls-cert-file", c.TLS.CertFile, "PEM file of the serving certificate")
 	f.StringVar(&c.TLS.KeyFile, "tls-key-file", c.TLS.KeyFile, "PEM file of its key")

@@ -3,6 +3,7 @@ package mqtt_test
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 	"net"
 	"net/http"
 	"strings"
@@ -15,6 +16,8 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker/listen/grpc"
 	"github.com/hawser-io/hawser/internal/broker/listen/mqtt"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/testkit"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
@@ -233,6 +236,36 @@ func TestSubscribe_Panic(t *testing.T) {
 		t.Errorf("%#02x %q", k.ReasonCodes[0], k.Properties.ReasonString)
 	}
 	await(t, o.panics)
+}
+
+// TestIdle_Memory: an agent that waits for works over TLS takes at most 40 KiB.
+func TestIdle_Memory(t *testing.T) {
+	const sessions, each = 400, 40 << 10
+	k := testkit.StartBroker(t, testkit.Options{Port: true})
+	s := &site{t: t, addr: k.Addr, ca: k.CA}
+	s.join(agent1)
+	before := heap()
+	for n := range sessions {
+		raw, err := net.Dial("tcp", s.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer raw.Close() // all that is left of this end of the connection
+		agent := identity.Identity{Role: identity.Agent, Name: fmt.Sprint("c", n)}
+		conn, err := s.ca.Dial(raw, agent, "mqtt")
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := &peer{t, conn}
+		p.send(connectPacket(), subscribe(1, "sources/+/clusters/"+agent.Name+"/sourceevents"))
+		p.expect(packets.Connack)
+		p.expect(packets.Suback)
+	}
+	used := int64(heap()) - int64(before)
+	t.Logf("%d bytes for each session", used/sessions)
+	if used > sessions*each && !raceDetector {
+		t.Errorf("%d bytes for each session, want %d at most", used/sessions, each)
+	}
 }
 
 // NetConn is the connection below TLS.

@@ -1,0 +1,6 @@
+//go:build race
+
+package mqtt_test
+
+// raceDetector: the program is larger than it is.
+const raceDetector = true
