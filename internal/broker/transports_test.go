@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"testing"
 	"time"
@@ -15,6 +16,8 @@ import (
 	"github.com/hawser-io/hawser/internal/testkit"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
+	"github.com/hawser-io/hawser/pkg/transport/mqtt"
+	"github.com/hawser-io/hawser/pkg/transport/mqtt/topic"
 )
 
 // party is a Hawser party on a real connection; everything it does has the
@@ -142,10 +145,11 @@ func TestSync_OverEveryTransport(t *testing.T) {
 	for name, dialer := range map[string]func(*testkit.Broker, identity.Identity) transport.Dialer{
 		"mem":  func(b *testkit.Broker, id identity.Identity) transport.Dialer { return b.Dialer(id) },
 		"grpc": func(b *testkit.Broker, id identity.Identity) transport.Dialer { return b.PortDialer(id) },
+		"mqtt": func(b *testkit.Broker, id identity.Identity) transport.Dialer { return mqttDialer(t, b, id) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := testkit.StartBroker(t, testkit.Options{
-				Port: name == "grpc", Known: []identity.Identity{source},
+				Port: name != "mem", Known: []identity.Identity{source},
 				Broker: broker.Config{Checkpoint: time.Millisecond},
 			})
 			s := join(t, dialer(b, source), transport.Filter{Source: "src"}, "")
@@ -185,7 +189,26 @@ func TestSync_OverEveryTransport(t *testing.T) {
 			s.publish(codec.NewCompared(own, codec.Compared{AllClusters: true}))
 			a.worksUntil(func(c codec.Checkpoint) bool { return slices.Equal(c.ComparedSources, []string{"src"}) })
 			a.leave()
+			s.publish(codec.NewRelease("release", now, "src", "c1"))
 			s.leave()
 		})
 	}
+}
+
+// mqttDialer returns a dialer of id to the port, over MQTT.
+func mqttDialer(t *testing.T, b *testkit.Broker, id identity.Identity) transport.Dialer {
+	t.Helper()
+	ca, cert, key := b.CA.Write(t.TempDir(), id)
+	config, err := identity.Files{CA: ca, Cert: cert, Key: key}.TLS(func(err error) { t.Error(err) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := mqtt.NewDialer(mqtt.Options{
+		Broker: b.Addr, TLS: config, ClientID: id.Name, Log: slog.New(slog.DiscardHandler),
+		Topics: topic.Set{SourceEvents: "sources/src/clusters/+/sourceevents", AgentEvents: "sources/src/clusters/+/agentevents"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
 }
