@@ -57,6 +57,11 @@ func (p party) Handle(ctx context.Context, e codec.Event) error {
 			return p.tell(func(c *core.Core) { c.Checkpoint(cp) })
 		}
 		return nil
+	case codec.TypeAck:
+		if a, err := core.AliveOf(e); p.readable(ctx, e, err) {
+			return p.tell(func(c *core.Core) { c.Alive(a) })
+		}
+		return nil
 	case codec.TypeInventory:
 		page, err := codec.ParseInventory(e)
 		if !p.readable(ctx, e, err) {

@@ -238,6 +238,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		run.Task{Name: "reports", Run: func(ctx context.Context) error { return reports.serve(ctx, publishesInFlight, a.publish) }},
 		run.Task{Name: "journal", Run: func(ctx context.Context) error { return saves.serve(ctx, 1, a.saveNow) }},
 		run.Task{Name: "session", Run: a.connect},
+		run.Task{Name: "keepalive", Run: a.keepAlive},
 	)
 	a.core.Stop(context.WithoutCancel(ctx))
 	return err
@@ -473,6 +474,13 @@ func (a *Agent) publishSync(ctx context.Context) (again, ok bool, err error) {
 	}
 	_, err = a.session.PublishOn(ctx, l.Subscription, l.Event)
 	return a.core.SyncDone(l, err), true, err
+}
+
+// keepAlive tells the source now and then that the agent is there.
+func (a *Agent) keepAlive(ctx context.Context) error {
+	for jittered(ctx, a.core.KeepAlive()) == nil {
+	}
+	return nil
 }
 
 // jittered waits for about d, or until ctx ends.

@@ -142,8 +142,8 @@ type SyncLetter struct {
 	Subscription string
 
 	ack *codec.Ack
-	// unexplained: it says what no work explains. Neither: a list.
-	unexplained bool
+	// unexplained: it says what no work explains; alive: that the agent is there. Neither: a list.
+	unexplained, alive bool
 }
 
 // NextSync returns the next event about the subscription itself; ok is false if
@@ -170,6 +170,9 @@ func (c *Core) NextSync() (l SyncLetter, ok bool) {
 		l.Event, err = codec.NewUnexplained(codec.SyncParams{
 			ID: c.config.NewID(), Time: c.config.Now(), Source: c.config.ClientID, Cluster: c.config.Cluster,
 		}, found)
+	case c.link.aliveDue:
+		l.alive = true
+		l.Event, err = c.keepAlive()
 	default:
 		return l, false
 	}

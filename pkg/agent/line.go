@@ -29,6 +29,35 @@ func (n *line) mark(l *link, source string, e *codec.Event) {
 	}
 }
 
+// keepAliveEvery is how often a source hears that the agent is there, and what it holds in sum.
+const keepAliveEvery = time.Minute
+
+// KeepAlive has the source told that the agent is there, if nobody else would say so. It says
+// when to call it next.
+func (c *Core) KeepAlive() (next time.Duration) {
+	c.mu.Lock()
+	due := c.connected && c.link.plain && c.line.Knows(c.line.peer)
+	c.link.alive(due)
+	c.mu.Unlock()
+	if due {
+		c.config.Sync()
+	}
+	return keepAliveEvery
+}
+
+// keepAlive is the event that says so.
+func (c *Core) keepAlive() (codec.Event, error) {
+	c.link.alive(false)
+	d := c.set.DigestOf(c.line.peer)
+	e, err := codec.NewAlive(codec.SyncParams{
+		ID: c.config.NewID(), Time: c.config.Now(), Source: c.config.ClientID, Cluster: c.config.Cluster, Owner: c.line.peer,
+	}, d)
+	if err == nil {
+		c.line.mark(c.link, c.line.peer, &e)
+	}
+	return e, err
+}
+
 // tellEvery bounds how often a source is told what is held because it does not know this agent.
 const tellEvery = 5 * time.Second
 

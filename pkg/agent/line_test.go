@@ -105,3 +105,31 @@ func TestCore_StockSourceBehindAPlainBroker(t *testing.T) {
 	r.handle(bad)
 	r.expectValue("a", "2")
 }
+
+// TestCore_SaysThatItIsThere to a source of ours, every minute, with what it holds in sum.
+func TestCore_SaysThatItIsThere(t *testing.T) {
+	r, hub := plainly(t)
+	if r.core.KeepAlive() != time.Minute {
+		t.Error("it does not come back in a minute")
+	}
+	if l, ok := r.core.NextSync(); ok {
+		t.Fatalf("before it knows its source it says %s", l.Event.Type())
+	}
+	web := r.placed(hub.Marks(testCluster), hubWork("w-1", "web", 1, configMap("a", "1")), codec.CreateRequest)
+	r.handle(web)
+	r.core.KeepAlive()
+	l, ok := r.core.NextSync()
+	if !ok || l.Event.Type() != codec.TypeAck {
+		t.Fatalf("it says %v", l.Event)
+	}
+	d, err := codec.ParseAlive(l.Event)
+	if err != nil || d != r.core.set.DigestOf("hub") || d.Count != 1 {
+		t.Errorf("it holds %+v, %v", d, err)
+	}
+	if v := hub.Hear(testCluster, r.marks(l.Event)); !v.Believed() {
+		t.Errorf("that does not count: %d", v)
+	}
+	if r.core.SyncDone(l, &transport.Error{Code: transport.CodeUnavailable}) {
+		t.Error("what is lost of that is sent again")
+	}
+}

@@ -24,6 +24,8 @@ type link struct {
 	// latter was told last what is held.
 	plain    bool
 	listedAt time.Time
+	// aliveDue: it is to hear that the agent is there.
+	aliveDue bool
 
 	resyncProgress
 	// listDue: a list is about to be sent. What was received after the mark of the set's
@@ -133,6 +135,9 @@ func (l *link) listing(clock uint64, now time.Time) {
 	l.listDue, l.mark, l.listedAt = false, clock, now
 }
 
+// alive says whether the source is to hear that the agent is there.
+func (l *link) alive(due bool) { l.aliveDue = due }
+
 // list has a list sent, if the last one was a while ago.
 func (l *link) list(now time.Time, every time.Duration) (due bool) {
 	due = !l.listDue && now.Sub(l.listedAt) >= every
@@ -163,6 +168,7 @@ func (l *link) told(s SyncLetter, err error) {
 	case s.unexplained:
 		l.unexplainedDue, l.deaf = l.unexplainedDue || retry, !retry
 	case !retry:
+	case s.alive: // the next one says the same
 	case s.ack == nil:
 		l.listDue = true
 	case l.ack == nil:
@@ -171,4 +177,4 @@ func (l *link) told(s SyncLetter, err error) {
 }
 
 // due reports whether NextSync has something.
-func (l *link) due() bool { return l.listDue || l.ack != nil || l.unexplainedDue }
+func (l *link) due() bool { return l.listDue || l.ack != nil || l.unexplainedDue || l.aliveDue }

@@ -404,6 +404,13 @@ func FuzzParseSync(f *testing.F) {
 				t.Fatalf("%+v became %+v, %v", a, got, err)
 			}
 		}
+		if d, err := ParseAlive(e); err == nil {
+			if again, err := NewAlive(syncAgent, d); err != nil {
+				t.Fatal(err)
+			} else if got, err := ParseAlive(again); err != nil || got != d {
+				t.Fatalf("%+v became %+v, %v", d, got, err)
+			}
+		}
 		e.SetType(TypeInventory)
 		if inv, err := ParseInventory(e); err == nil {
 			if again, err := NewInventory(syncSource, inv); err != nil {

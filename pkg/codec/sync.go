@@ -179,6 +179,28 @@ func ParseAck(e Event) (a Ack, err error) {
 	return a, err
 }
 
+// NewAlive builds the event with which an agent behind a broker that keeps nothing says that it
+// is there, and what it holds of one source: an ack without a cursor.
+func NewAlive(p SyncParams, d Digest) (Event, error) {
+	return p.event(TypeAck, &hawserv1.Ack{Digest: protoDigest(&d)})
+}
+
+// ParseAlive reads it; see ParseCheckpoint.
+func ParseAlive(e Event) (Digest, error) {
+	var m hawserv1.Ack
+	if err := syncPayload(e, TypeAck, &m); err != nil {
+		return Digest{}, err
+	}
+	d, err := digestOf(m.GetDigest())
+	if err == nil && d == nil {
+		err = attributeError("data", "", "needs a digest")
+	}
+	if err != nil {
+		return Digest{}, err
+	}
+	return *d, nil
+}
+
 // NewInventoryRequest builds the event of an inventory request.
 func NewInventoryRequest(p SyncParams, r InventoryRequest) (Event, error) {
 	return p.event(TypeInventoryRequest, &hawserv1.InventoryRequest{Clusters: r.Clusters, PageToken: r.PageToken})

@@ -84,6 +84,7 @@ var decoders = map[string]string{
 	"pkg/codec IsHeartbeat":                     "pkg/codec FuzzUnmarshal",
 	"pkg/codec Normalize":                       "pkg/codec FuzzParseEnvelope",
 	"pkg/codec ParseAck":                        "pkg/codec FuzzParseSync",
+	"pkg/codec ParseAlive":                      "pkg/codec FuzzParseSync",
 	"pkg/codec ParseCheckpoint":                 "pkg/codec FuzzParseSync",
 	"pkg/codec ParseCompared":                   "pkg/codec FuzzParseSync",
 	"pkg/codec ParseCursor":                     "pkg/codec FuzzParseText",

@@ -42,6 +42,7 @@ type agentNode struct {
 
 	process  int // counts restarts
 	saveAt   time.Time
+	aliveAt  time.Time // when it says that it is there; zero: never
 	due      map[string]time.Time
 	failures map[string]int
 	sends    map[string]time.Time
@@ -81,13 +82,16 @@ func newAgent(w *world, name string, n int) *agentNode {
 // start is a new process that knows what is in its state directory.
 func (a *agentNode) start() {
 	a.process++
-	a.link.spoke, a.link.latest, a.link.places = "", 0, nil
+	a.link.spoke, a.link.latest, a.link.places = "", "", nil
 	process := a.process
 	a.due, a.failures, a.sends = map[string]time.Time{}, map[string]int{}, map[string]time.Time{}
 	a.watch = &watches{objects: map[cluster.Ref]*watched{}, owners: map[string]map[cluster.Ref]drift.Signature{}, wake: func(key string) {
 		a.wake(key, a.core.Drifted(key))
 	}, core: func() *agent.Core { return a.core }}
 	a.saveAt = time.Time{}
+	if a.w.bus != nil {
+		a.aliveAt = time.Now().Add(time.Minute)
+	}
 	config := agent.CoreConfig{
 		Cluster: a.name, ClientID: a.name + "-agent", HubHash: hubHash, AgentID: hubHash, StatusSyncInterval: 10 * time.Second, EvictionGracePeriod: evictionGrace,
 		Client: a.cluster, Tracker: a.watch,
@@ -178,6 +182,9 @@ func (a *agentNode) steps(list []step) []step {
 	if !a.saveAt.IsZero() && !a.saveAt.After(now) {
 		list = append(list, step{a.title, "saves", "", a.save})
 	}
+	if !a.aliveAt.IsZero() && !a.aliveAt.After(now) {
+		list = append(list, step{a.title, "is alive", "", func() { a.aliveAt = now.Add(a.core.KeepAlive()) }})
+	}
 	for _, key := range due(a.due, now) {
 		list = append(list, step{a.title, "reconcile", short(key), func() { a.reconcile(key) }})
 	}
@@ -191,7 +198,9 @@ func short(key string) string { return key[len(hubHash)+1:] }
 
 // next is when something is due, if nothing is now.
 func (a *agentNode) next() (first time.Time) {
-	first = a.saveAt
+	if first = a.saveAt; first.IsZero() || !a.aliveAt.IsZero() && a.aliveAt.Before(first) {
+		first = a.aliveAt
+	}
 	for _, m := range []map[string]time.Time{a.due, a.sends} {
 		for _, at := range m {
 			if first.IsZero() || at.Before(first) {

@@ -10,8 +10,12 @@ import (
 	"testing"
 	"time"
 
+	workv1 "open-cluster-management.io/api/work/v1"
+
 	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/pkg/agent/inventory"
 	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
@@ -179,15 +183,15 @@ func (l *link) counts(e codec.Event) bool {
 	}
 	text, _ := e.Extensions()[codec.ExtSession].(string)
 	number, _, _ := strings.Cut(text, ".")
-	n, err := strconv.ParseUint(number, 10, 64)
-	if err != nil {
+	if _, err := strconv.ParseUint(number, 10, 64); err != nil {
 		l.w.fail("I2", "%s was sent an event of no session", l.name)
 		return false
 	}
-	if n > l.latest {
-		l.latest, l.places = n, map[string]uint64{}
+	session := fmt.Sprintf("%20s%s", number, strings.TrimPrefix(text, number)) // compares by number, then by id
+	if session > l.latest {
+		l.latest, l.places = session, map[string]uint64{}
 	}
-	if n < l.latest || e.Extensions()[codec.ExtHeard] != l.spoke {
+	if session < l.latest || e.Extensions()[codec.ExtHeard] != l.spoke {
 		return false
 	}
 	order, _ := e.Extensions()[codec.ExtOrder].(string)
@@ -207,6 +211,22 @@ func (w *world) checkStock() {
 		if w.hub.byID(id) == nil && !w.oracle.lost[id] && w.source.selected[w.stock.name] {
 			w.fail("I1", "the stock agent still has work %s", id)
 		}
+	}
+}
+
+// checkTag: the AppliedManifestWork records the spec that the hub has, labels and all.
+func (w *world) checkTag(a *agentNode, o *workv1.ManifestWork) {
+	tag, err := manifestwork.SpecTag(o)
+	if err != nil {
+		panic(err)
+	}
+	applied := a.cluster.Look(inventory.Ref(inventory.Name(hubHash, o.Name)))
+	if applied == nil {
+		w.fail("I1", "cluster %s has no AppliedManifestWork of %s", a.name, o.Name)
+		return
+	}
+	if notes := applied.GetAnnotations(); notes[inventory.AnnotationTag] != tag.String() || notes[inventory.AnnotationWorkID] != string(o.UID) {
+		w.fail("I1", "cluster %s records %v of %s, the hub has tag %s of %s with labels %v", a.name, notes, o.Name, tag, o.UID, o.Labels)
 	}
 }
 

@@ -121,8 +121,10 @@ func (w *world) checkCluster(name, invariant string) {
 		if a.name != name {
 			continue
 		}
-		for k := range w.live() {
-			if k.Cluster == name {
+		for k, o := range w.live() {
+			if k.Cluster == name && w.bus != nil {
+				w.checkTag(a, o)
+			} else if k.Cluster == name {
 				w.checkApplied(a, k, invariant)
 			}
 		}

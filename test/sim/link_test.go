@@ -33,7 +33,7 @@ type link struct {
 	// With a stock broker: the session of the party that spoke last, the latest one of the hub
 	// source that it got an event of, and the places of those events by work.
 	spoke  string
-	latest uint64
+	latest string
 	places map[string]uint64
 }
 

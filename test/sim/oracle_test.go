@@ -210,7 +210,7 @@ func (o *oracle) sent(l *link, e codec.Event) {
 	env := envelope(e)
 	l.spoke, _ = e.Extensions()[codec.ExtSession].(string)
 	switch {
-	case env.Type.Action == codec.ResyncRequest || env.RawType == codec.TypeRelease:
+	case env.Type.Action == codec.ResyncRequest || env.RawType == codec.TypeRelease || env.RawType == codec.TypeAck:
 	case l.id.Role == identity.Source || o.stranger(l):
 	default:
 		if r, err := core.ReportOf(e); err == nil {

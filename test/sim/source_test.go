@@ -158,6 +158,11 @@ func (p sourceParty) Handle(_ context.Context, e codec.Event) error {
 		if c, err = codec.ParseCheckpoint(e); err == nil {
 			p.core.Checkpoint(c)
 		}
+	case codec.TypeAck:
+		var a *core.Alive
+		if a, err = core.AliveOf(e); err == nil {
+			p.core.Alive(a)
+		}
 	case codec.TypeInventory:
 		var page codec.Inventory
 		if page, err = codec.ParseInventory(e); err == nil {

@@ -501,6 +501,13 @@ func (c *Core) Report(r *Report) Verdict {
 	return c.statuses.receive(r)
 }
 
+// Alive takes an agent's word that it is there.
+func (c *Core) Alive(a *Alive) {
+	if c.plains.believes(a.Cluster, a.Marks) {
+		c.plains.alive(a)
+	}
+}
+
 // Listed takes what an agent says that it holds, where nobody else answers it. The core
 // keeps l. It returns false for a list that does not count.
 func (c *Core) Listed(l *Listed) bool {

@@ -35,6 +35,7 @@ type far struct {
 	// again that it has not heard of us; greet: it is to be told.
 	askAt, greetAt time.Time
 	greet          bool
+	sums           sums
 	lacking
 }
 
@@ -197,6 +198,7 @@ func (p *plains) listed(l *Listed) {
 // subscribe begins anew with a subscription.
 func (p *plains) subscribe(cl *cluster) {
 	cl.far.list, cl.far.hub, cl.far.untagged, cl.far.greet = nil, nil, nil, false
+	cl.far.sums = sums{}
 	cl.far.askAt = p.f.Now().Add(p.f.jitteredAbout(askEvery))
 	cl.far.lacking.subscribe()
 }
@@ -214,11 +216,15 @@ func (p *plains) next(cl *cluster) *todo {
 	}
 	if !p.f.until(SpecLane, cl.key(), cl.far.askAt) {
 		cl.far.askAt = p.f.Now().Add(p.f.jitteredAbout(askEvery))
+		cl.far.sums = sums{}
 		cl.lists.repeat(p.cursor, true)
 		p.f.wakeCluster(SpecLane, cl)
 	}
-	return first(cl, p.nextAnswer, p.nextGreeting, p.nextLacking)
+	return first(cl, p.nextAnswer, p.nextSum, p.nextGreeting, p.nextLacking)
 }
+
+// ofNobody is a list of statuses that asks for none.
+var ofNobody = []Held{{UID: "none", Hash: "none"}}
 
 // nextGreeting tells an agent of this session where there is nothing else to say.
 func (p *plains) nextGreeting(cl *cluster) *todo {
@@ -226,8 +232,7 @@ func (p *plains) nextGreeting(cl *cluster) *todo {
 		return nil
 	}
 	cl.far.greet = false
-	nobody := []Held{{UID: "none", Hash: "none"}}
-	return p.f.ofCluster(cl, Ask{Cluster: cl.name, Held: nobody, Line: p.f.marks(cl), Limit: p.f.limit}, func(Result) {})
+	return p.f.ofCluster(cl, Ask{Cluster: cl.name, Held: ofNobody, Line: p.f.marks(cl), Limit: p.f.limit}, func(Result) {})
 }
 
 // nextAnswer decides about the list of an agent. It is answered when the informers have shown
@@ -263,13 +268,18 @@ func (p *plains) doneList(cl *cluster, r Result) {
 		cl.far.retry.reset()
 		cl.far.hub = r.Present
 		if len(cl.far.list.Versions) > 0 && cl.far.list.Versions[0].Tag != "" {
-			for _, w := range cl.works {
-				if w.comparable() != nil && !w.hub.isTagged() {
-					cl.far.untagged = append(cl.far.untagged, w)
-				}
-			}
+			cl.far.tagAll(cl)
 		}
 		p.f.wakeCluster(SpecLane, cl)
+	}
+}
+
+// tagAll has the tags of all works computed that have none.
+func (r *far) tagAll(cl *cluster) {
+	for _, w := range cl.works {
+		if w.comparable() != nil && !w.hub.isTagged() {
+			r.untagged = append(r.untagged, w)
+		}
 	}
 }
 

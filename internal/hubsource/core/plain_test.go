@@ -523,3 +523,60 @@ func TestListedOf_NamesWhatIsWrong(t *testing.T) {
 		}
 	}
 }
+
+// TestPlain_FindsByDigestsWhatWasLost: labels that changed are of the same version, so no status
+// tells whether they arrived.
+func TestPlain_FindsByDigestsWhatWasLost(t *testing.T) {
+	a := newWork("a", 3, withStatus(applied(3)))
+	f := plainly(t, a)
+	agent := f.ours("cluster1")
+	f.asked("cluster1")
+	f.deliver("uid-a")
+	sum := digestOf(t, a).Digest
+	other := codec.Digest{Count: 1, Sum: codec.DigestSum{1}}
+	say := func(d codec.Digest) Effect {
+		f.core.Alive(&Alive{Cluster: "cluster1", Held: d, Marks: agent.Marks("hub")})
+		e := f.core.Next(SpecLane, Key{Cluster: "cluster1"})
+		if tag, ok := e.(Tag); ok {
+			f.done(tag, Result{Tags: tag.Tags()})
+			e = f.core.Next(SpecLane, Key{Cluster: "cluster1"})
+		}
+		return e
+	}
+	if e := say(sum); e != nil {
+		t.Fatalf("equal digests lead to %T", e)
+	}
+	if e := say(other); e != nil {
+		t.Fatalf("what may be under way leads to %T", e)
+	}
+	ask, ok := say(other).(Ask)
+	if !ok || ask.Line.Heard != (codec.Session{}) || agent.Hear("hub", ask.Line) != plain.Unaware {
+		t.Fatalf("digests that stay different lead to %+v", ask)
+	}
+	f.done(ask, Result{Sent: 1})
+	asked := 0
+	for range 16 {
+		if e, ok := say(other).(Ask); ok {
+			f.done(e, Result{Sent: 1})
+			asked++
+		}
+	}
+	if asked != 3 { // the fourth, the eighth and the sixteenth time
+		t.Errorf("it is asked %d times more for what does not change", asked)
+	}
+}
+
+func TestAliveOf_NamesWhatIsWrong(t *testing.T) {
+	e, err := codec.NewAlive(codec.SyncParams{ID: "e", Time: time.Unix(1, 0), Source: "agent", Cluster: "c", Owner: "hub"}, codec.Digest{Count: 2, Sum: codec.DigestSum{7}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := AliveOf(e)
+	if err != nil || a.Cluster != "c" || a.Held.Count != 2 || a.Held.Sum != (codec.DigestSum{7}) {
+		t.Errorf("%+v, %v", a, err)
+	}
+	e.DataEncoded = nil
+	if _, err := AliveOf(e); err == nil {
+		t.Error("a digest is missing, and nobody says so")
+	}
+}

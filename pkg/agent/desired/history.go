@@ -198,6 +198,16 @@ func (s *Set) Lacks(ids []string, mark uint64) []string {
 	return list
 }
 
+// DigestOf is that of all live works of a source.
+func (s *Set) DigestOf(source string) (d codec.Digest) {
+	for id, e := range s.works {
+		if !e.Deleting && e.Source == source {
+			d = codec.Digest{Count: d.Count + 1, Sum: d.Sum.Add(codec.RecordHash(id, e.Tag))}
+		}
+	}
+	return d
+}
+
 // Digest is that of all live works but these, each of which is given once.
 func (s *Set) Digest(but []string) codec.Digest {
 	d := s.digest
