@@ -6,6 +6,7 @@
 //	make bench            the table
 //	make bench CHECK=1    and a failure where a target is missed
 //	make bench ONLY=works only what many works cost on one cluster
+//	make bench ONLY=mqtt  only MQTT beside gRPC
 package main
 
 import (
@@ -20,7 +21,7 @@ import (
 
 func main() {
 	check := flag.Bool("check", false, "fail where a ratio misses its target")
-	only := flag.String("only", "", "measure one part only: "+partCore+" (broker and delivery) or "+partWorks+" (many works on one cluster)")
+	only := flag.String("only", "", "measure one part only: "+partCore+" (broker and delivery), "+partWorks+" (many works on one cluster) or "+partMQTT+" (MQTT beside gRPC)")
 	idle := flag.Duration("idle", defaultIdle, "how long the fleet rests before its memory is read")
 	echoDir := flag.String("serve-echo", "", "internal: serve the bare echo with the certificates of this directory")
 	echoAddr := flag.String("echo-addr", "", "internal: where to serve it")

@@ -31,6 +31,9 @@ type results struct {
 	restRequests           float64 // a minute, counted
 	worksMemory            float64
 
+	// Over gRPC, over MQTT, and through Mosquitto.
+	roads []*road
+
 	// parts says what was measured.
 	parts func(part string) bool
 }
@@ -43,6 +46,9 @@ func (r *results) write(w io.Writer) {
 	}
 	if r.parts(partWorks) {
 		r.writeWorks(row)
+	}
+	if r.parts(partMQTT) {
+		r.writeRoads(row)
 	}
 	row("targets", "", "")
 	for _, g := range r.goals() {
@@ -93,6 +99,29 @@ func (r *results) writeWorks(row func(...string)) {
 	row("  an agent that polls every 10 s, as OCM's", fmt.Sprintf("%.0f", polledReads()), "a minute, computed: 0.069 reads/s a manifest")
 }
 
+func (r *results) writeRoads(row func(...string)) {
+	for _, w := range r.roads {
+		row("over "+w.name+", one connection of a source", "", "")
+		row("  publishes, 1 in flight", w.publish1.text("%.0f"), "works/s of 4 KiB")
+		row("  publishes, 64 in flight", w.publish64.text("%.0f"), "works/s of 4 KiB")
+		row("  publish → delivered p50", w.delivered50.text("%.3f"), "ms")
+		row("  deliveries, 3,000 sessions", w.deliver3000.text("%.0f"), "deliveries/s, closed loop of 64")
+		row("  memory per idle session", fmt.Sprintf("%.0f", w.perSession), "KiB, at 3,000 sessions")
+	}
+}
+
+// roadGoals compare MQTT at our broker with gRPC.
+func (r *results) roadGoals() []goal {
+	grpc, mqtt := r.roads[0], r.roads[1]
+	return []goal{
+		{name: "publishes with 1 in flight, MQTT : gRPC", got: ratios(mqtt.publish1, grpc.publish1).median(), want: 0.8},
+		{name: "publishes with 64 in flight, MQTT : gRPC", got: ratios(mqtt.publish64, grpc.publish64).median(), want: 0.8},
+		{name: "publish → delivered p50, MQTT : gRPC", got: ratios(mqtt.delivered50, grpc.delivered50).median(), want: 1.2, atMost: true},
+		{name: "deliveries at 3,000 sessions, MQTT : gRPC", got: ratios(mqtt.deliver3000, grpc.deliver3000).median(), want: 0.8},
+		{name: "memory per idle MQTT session, KiB", got: mqtt.perSession, want: 40, atMost: true},
+	}
+}
+
 // hourlyReads is what the agent adds to a minute by reading every object and
 // AppliedManifestWork once in 60 to 90 minutes.
 func hourlyReads() float64 { return workCount * (manifestsPerWork + 1) / lookAgain.Minutes() }
@@ -128,6 +157,9 @@ func (r *results) goals() []goal {
 	}
 	if r.parts(partWorks) {
 		gs = append(gs, r.worksGoals()...)
+	}
+	if r.parts(partMQTT) {
+		gs = append(gs, r.roadGoals()...)
 	}
 	return gs
 }

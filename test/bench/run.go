@@ -36,6 +36,7 @@ const (
 const (
 	partCore  = "core"
 	partWorks = "works"
+	partMQTT  = "mqtt"
 )
 
 type options struct {
@@ -60,8 +61,8 @@ type bench struct {
 }
 
 func run(ctx context.Context, o options) (err error) {
-	if o.only != "" && o.only != partCore && o.only != partWorks {
-		return fmt.Errorf("--only %q: use %s or %s", o.only, partCore, partWorks)
+	if o.only != "" && o.only != partCore && o.only != partWorks && o.only != partMQTT {
+		return fmt.Errorf("--only %q: use %s, %s or %s", o.only, partCore, partWorks, partMQTT)
 	}
 	root, err := os.Getwd()
 	if err != nil {
@@ -100,6 +101,11 @@ func run(ctx context.Context, o options) (err error) {
 	}
 	if o.measures(partWorks) {
 		if err := b.works(ctx); err != nil {
+			return err
+		}
+	}
+	if o.measures(partMQTT) {
+		if err := b.transports(ctx); err != nil {
 			return err
 		}
 	}
