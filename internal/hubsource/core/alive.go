@@ -1,6 +1,8 @@
 package core
 
 import (
+	"time"
+
 	"github.com/hawser-io/hawser/internal/plain"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
@@ -31,6 +33,15 @@ type sums struct {
 	// have.
 	held *codec.Digest
 	gap  gap
+}
+
+// silentAfter is after how long an agent that says every minute that it is there is not.
+const silentAfter = 3 * time.Minute
+
+// isSilent reports whether a cluster's agent, which is one of ours, is away. Of others nobody
+// can tell: they speak when they have something to say.
+func (f *fleet) isSilent(cl *cluster) bool {
+	return f.plain && f.line.Knows(cl.name) && f.Now().Sub(cl.far.heardAt) > silentAfter
 }
 
 // gap is a sum that an agent holds and should not, and how often it has said so in a row.

@@ -230,6 +230,9 @@ type Stats struct {
 	// WithheldClusters and WithheldWorks count the clusters on which deletions
 	// are withheld, and those deletions.
 	WithheldClusters, WithheldWorks int
+	// Silent is the number of clusters whose agent, one of ours behind a broker that keeps
+	// nothing, was not heard for a while.
+	Silent int
 	// Undelivered is the number of works with Delivered=False by reason.
 	Undelivered map[string]int
 	Connected   bool
@@ -244,6 +247,9 @@ func (c *Core) Stats() Stats {
 			continue
 		}
 		s.Clusters++
+		if f.isSilent(cl) {
+			s.Silent++
+		}
 		if c.compare.on && !cl.comparing.compared(cl) {
 			s.Comparing++
 		}

@@ -36,6 +36,8 @@ type far struct {
 	askAt, greetAt time.Time
 	greet          bool
 	sums           sums
+	// heardAt is when its agent was heard last.
+	heardAt time.Time
 	lacking
 }
 
@@ -175,6 +177,7 @@ func (p *plains) believes(cluster string, m plain.Marks) bool {
 	if !p.f.plain || cl == nil {
 		return true
 	}
+	cl.far.heardAt = p.f.Now()
 	if p.f.line.Hear(cluster, m).Believed() {
 		return true
 	}
