@@ -44,7 +44,7 @@ download() {
 }
 download_anew() {
 	mkdir -p "$tmp/state/lists/partial" "$tmp/cache/archives/partial"
-	set -- -o Dir::State="$tmp/state" -o Dir::State::status=/var/lib/dpkg/status -o Dir::Cache="$tmp/cache" -o Debug::NoLocking=1 -o APT::Sandbox::User=
+	set -- -o Dir::State="$tmp/state" -o Dir::State::lists="$tmp/state/lists" -o Dir::State::status=/var/lib/dpkg/status -o Dir::Cache="$tmp/cache" -o Debug::NoLocking=1 -o APT::Sandbox::User=
 	apt-get -q "$@" update && download "$@"
 }
 say "fetching $packages with apt-get"
