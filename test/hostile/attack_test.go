@@ -48,6 +48,10 @@ var attacks = map[string]func(ctx context.Context, t target) error{
 	"ids":         ids,
 	"statusflood": statusFlood,
 	"specflood":   specFlood,
+
+	"mqttlengths":    mqttLengths,
+	"mqttproperties": mqttProperties,
+	"mqttstorm":      mqttStorm,
 }
 
 func runAttack(ctx context.Context, name string) error {

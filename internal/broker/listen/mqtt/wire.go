@@ -167,10 +167,14 @@ func (w *wire) publish(p *packet, length int) error {
 	return nil
 }
 
-// skip reads a packet that is refused; its beginning, which says what to answer, is kept.
+// skip reads a packet that is refused; its beginning, which says what to answer, is kept. To
+// read it costs almost as much as to serve it, so nobody may go on like that for long.
 func (w *wire) skip(p *packet, length int) error {
 	p.body = make([]byte, min(length, mostTopicBytes+4))
 	if err := w.fill(p.body); err != nil {
+		return err
+	}
+	if err := w.who.Stray(int64(length)); err != nil {
 		return err
 	}
 	var rest [4 << 10]byte
