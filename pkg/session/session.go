@@ -16,6 +16,12 @@
 // connection, and publishes again what it has no acceptance for. That is safe,
 // for a broker answers a repeated event with OK.
 //
+// Where [transport.Accepted] says Plain, nobody keeps anything between the parties: an
+// accepted event may be lost, and is to be published again until the agent answered. A work
+// that is created again under the id of one that was deleted, as where ids follow from names,
+// is to be held back until the agent has reported that one as Deleted: nobody else would keep
+// the two apart.
+//
 // A session never gives up. What the broker says about an error decides how
 // long it waits (see [Backoff]); a refusal makes it wait longest, for somebody
 // has to change something first, and shows in the log, in [Session.Err] and in
