@@ -107,7 +107,13 @@ func (l *lives) nextSave() *todo {
 // doneSave takes the answer to a save; over: the life had ended.
 func (l *lives) doneSave(s State, over bool, r Result) {
 	if l.savedAt = l.f.Now(); r.Err != nil {
-		if apierrors.IsConflict(r.Err) || apierrors.IsNotFound(r.Err) {
+		switch {
+		case apierrors.IsConflict(r.Err):
+			// Nobody else writes it but another leader just before. So the hub is another
+			// one: also one that was restored to an old backup and then to a newer one,
+			// which none of its positions shows.
+			l.contradicted("what the hub keeps for this source is not what was written last")
+		case apierrors.IsNotFound(r.Err):
 			l.saved = State{Version: l.saved.Version} // it may have gone back; the hub is asked
 			l.locateNow()
 		}
