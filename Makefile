@@ -155,8 +155,8 @@ fuzz: ## fuzz every target for FUZZTIME (default 60s) each, going on where it en
 	@.ci/fuzz $(or $(FUZZTIME),60s) .cache/fuzz
 
 .PHONY: fuzz-short
-fuzz-short: ## fuzz every target for 10s, beginning with the committed corpus
-	@.ci/fuzz 10s
+fuzz-short: ## fuzz every target for 6s, beginning with the committed corpus
+	@.ci/fuzz 6s
 
 .PHONY: soak
 soak: build ## run a fleet under load and faults for SOAK (default 10m); SEED=n repeats a run
