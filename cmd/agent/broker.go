@@ -33,7 +33,7 @@ func (c *config) reachBroker(registry prometheus.Registerer, log *slog.Logger) (
 	if d.KeepAliveConfig != nil {
 		log.Info("keepAliveConfig is not needed: connections are always watched by pings and heartbeats", "file", c.sourceConfig)
 	}
-	b := &broker{addr: d.URL, ca: func() ([]byte, error) { return content(d.CAData, d.CAFile) }}
+	b := &broker{addr: d.URL, ca: d.CA}
 	b.dialer, err = d.dialer(c.insecure, log)
 	return b, err
 }
@@ -47,7 +47,7 @@ func (c *config) reachMQTT(registry prometheus.Registerer, log *slog.Logger) (*b
 	if o.Metrics, err = transportmqtt.NewMetrics(registry); err != nil {
 		return nil, err
 	}
-	b := &broker{addr: f.BrokerHost, ca: func() ([]byte, error) { return content(f.CAData, f.CAFile) }}
+	b := &broker{addr: f.BrokerHost, ca: f.CA}
 	b.dialer, err = transportmqtt.NewDialer(o)
 	return b, err
 }

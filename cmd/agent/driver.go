@@ -1,16 +1,12 @@
 package main
 
 import (
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"os"
-	"reflect"
-	"slices"
 	"strings"
 	"time"
 
@@ -32,14 +28,8 @@ const (
 type driver struct {
 	URL string `json:"url"`
 
-	// Data is PEM and wins over the file of the same name; files are read again
-	// when they change.
-	CAFile         string `json:"caFile"`
-	CAData         []byte `json:"caData"`
-	ClientCertFile string `json:"clientCertFile"`
-	ClientCertData []byte `json:"clientCertData"`
-	ClientKeyFile  string `json:"clientKeyFile"`
-	ClientKeyData  []byte `json:"clientKeyData"`
+	// Files are read again when they change.
+	identity.Driver
 
 	Token     string `json:"token"`
 	TokenFile string `json:"tokenFile"`
@@ -74,24 +64,9 @@ func parseDriver(b []byte) (*driver, error) {
 	if err := yaml.Unmarshal(b, d); err != nil {
 		return nil, err
 	}
-	var keys map[string]json.RawMessage
-	if err := yaml.Unmarshal(b, &keys); err != nil {
-		return nil, err
-	}
-	for k := range keys {
-		if !slices.Contains(driverKeys(), k) {
-			d.unknown = append(d.unknown, k)
-		}
-	}
-	slices.Sort(d.unknown)
-	return d, nil
-}
-
-func driverKeys() (keys []string) {
-	for f := range reflect.TypeFor[driver]().Fields() {
-		keys = append(keys, f.Tag.Get("json"))
-	}
-	return keys
+	var err error
+	d.unknown, err = cmdline.UnknownKeys(b, d)
+	return d, err
 }
 
 // validate returns everything that is wrong, and what to do about it.
@@ -117,22 +92,14 @@ func (d *driver) validateTLS(insecure bool, host string) error {
 	switch {
 	case d.Token != "" || d.TokenFile != "":
 		return errors.New("token and tokenFile are not supported by this agent yet: use a client certificate (clientCertFile, clientKeyFile)")
-	case insecure && d.hasTLS():
+	case insecure && d.HasTLS():
 		return errors.New("--insecure and TLS settings exclude each other: drop one of them")
 	case insecure && host != "" && !cmdline.Loopback(host):
 		return fmt.Errorf("--insecure to %s: plaintext is allowed to a loopback address only, as 127.0.0.1:8090", d.URL)
-	case !insecure && !(d.hasCert() && d.hasKey()):
+	case !insecure && !(d.HasCert() && d.HasKey()):
 		return errors.New("clientCertFile and clientKeyFile (or clientCertData and clientKeyData) are needed: the broker knows the cluster by its certificate; to try things out on one machine, use --insecure with a broker on 127.0.0.1")
 	}
 	return nil
-}
-
-func (d *driver) hasCert() bool { return d.ClientCertFile != "" || d.ClientCertData != nil }
-
-func (d *driver) hasKey() bool { return d.ClientKeyFile != "" || d.ClientKeyData != nil }
-
-func (d *driver) hasTLS() bool {
-	return d.hasCert() || d.hasKey() || d.CAFile != "" || d.CAData != nil
 }
 
 // dialer reaches the broker.
@@ -151,33 +118,12 @@ func (d *driver) dialer(insecure bool, log *slog.Logger) (*transportgrpc.Dialer,
 }
 
 func (d *driver) credentials(log *slog.Logger) (credentials.TransportCredentials, error) {
-	if d.CAData == nil && d.ClientCertData == nil && d.ClientKeyData == nil {
-		files := identity.Files{CA: d.CAFile, Cert: d.ClientCertFile, Key: d.ClientKeyFile}
+	if files, ok := d.Files(); ok {
 		return files.Client("", func(err error) { log.Error("tls files", "error", err) })
 	}
-	ca, err1 := content(d.CAData, d.CAFile)
-	cert, err2 := content(d.ClientCertData, d.ClientCertFile)
-	key, err3 := content(d.ClientKeyData, d.ClientKeyFile)
-	if err := errors.Join(err1, err2, err3); err != nil {
+	c, err := d.Config()
+	if err != nil {
 		return nil, err
 	}
-	pair, err := tls.X509KeyPair(cert, key)
-	if err != nil {
-		return nil, fmt.Errorf("client certificate and key: %w", err)
-	}
-	c := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}}
-	if ca != nil {
-		if c.RootCAs = x509.NewCertPool(); !c.RootCAs.AppendCertsFromPEM(ca) {
-			return nil, errors.New("caData, or the file in caFile, holds no PEM certificate")
-		}
-	}
 	return credentials.NewTLS(c), nil
-}
-
-// content is data, or what the file holds; nil if there is neither.
-func content(data []byte, file string) ([]byte, error) {
-	if data != nil || file == "" {
-		return data, nil
-	}
-	return os.ReadFile(file)
 }

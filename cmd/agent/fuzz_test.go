@@ -32,7 +32,7 @@ func FuzzDriver(f *testing.F) {
 			return
 		}
 		host, _, err := net.SplitHostPort(d.URL)
-		if err != nil || insecure && !cmdline.Loopback(host) || !insecure && (!d.hasCert() || !d.hasKey()) || d.Token != "" || d.TokenFile != "" {
+		if err != nil || insecure && !cmdline.Loopback(host) || !insecure && (!d.HasCert() || !d.HasKey()) || d.Token != "" || d.TokenFile != "" {
 			t.Errorf("accepted: url %q, insecure %v", d.URL, insecure)
 		}
 		if v := d.ServerHealthinessTimeout; v != nil && *v <= 0 {

@@ -2,14 +2,11 @@ package mqtt
 
 import (
 	"crypto/tls"
-	"crypto/x509"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"reflect"
-	"slices"
 	"sync"
 	"time"
 
@@ -38,13 +35,7 @@ type File struct {
 
 	Topics topic.Set `json:"topics"`
 
-	// Data is PEM and wins over the file of the same name.
-	CAFile         string `json:"caFile"`
-	CAData         []byte `json:"caData"`
-	ClientCertFile string `json:"clientCertFile"`
-	ClientCertData []byte `json:"clientCertData"`
-	ClientKeyFile  string `json:"clientKeyFile"`
-	ClientKeyData  []byte `json:"clientKeyData"`
+	identity.Driver
 
 	// Unknown are the keys that mean nothing here, for the log. Open Cluster Management ignores
 	// what it does not know, so that one file can serve both.
@@ -73,37 +64,9 @@ func ParseFile(b []byte) (*File, error) {
 	if err := yaml.Unmarshal(b, f); err != nil {
 		return nil, err
 	}
-	var keys map[string]json.RawMessage
-	if err := yaml.Unmarshal(b, &keys); err != nil {
-		return nil, err
-	}
-	f.unknownOf("", keys, reflect.TypeFor[File]())
-	if topics := keys["topics"]; topics != nil {
-		var inner map[string]json.RawMessage
-		if err := json.Unmarshal(topics, &inner); err != nil {
-			return nil, fmt.Errorf("topics: %w", err)
-		}
-		f.unknownOf("topics.", inner, reflect.TypeFor[topic.Set]())
-	}
-	slices.Sort(f.Unknown)
-	return f, nil
-}
-
-// unknownOf notes the keys that are none of a struct's.
-func (f *File) unknownOf(prefix string, keys map[string]json.RawMessage, of reflect.Type) {
-	var known []string
-	for field := range of.Fields() {
-		name := field.Tag.Get("json")
-		if i := slices.Index([]byte(name), ','); i >= 0 {
-			name = name[:i]
-		}
-		known = append(known, name)
-	}
-	for k := range keys {
-		if !slices.Contains(known, k) || k == "-" {
-			f.Unknown = append(f.Unknown, prefix+k)
-		}
-	}
+	var err error
+	f.Unknown, err = cmdline.UnknownKeys(b, f)
+	return f, err
 }
 
 // validate returns everything that is wrong, and what to do about it.
@@ -137,21 +100,13 @@ func (f *File) validateBroker(insecure bool) error {
 }
 
 func (f *File) validateTLS(insecure bool) error {
-	if insecure && f.hasTLS() {
+	if insecure && f.HasTLS() {
 		return errors.New("--insecure and TLS settings exclude each other: drop one of them")
 	}
-	if f.hasCert() != f.hasKey() {
+	if f.HasCert() != f.HasKey() {
 		return errors.New("a client certificate needs its key and a key its certificate: set clientCertFile and clientKeyFile, or clientCertData and clientKeyData")
 	}
 	return nil
-}
-
-func (f *File) hasCert() bool { return f.ClientCertFile != "" || f.ClientCertData != nil }
-
-func (f *File) hasKey() bool { return f.ClientKeyFile != "" || f.ClientKeyData != nil }
-
-func (f *File) hasTLS() bool {
-	return f.hasCert() || f.hasKey() || f.CAFile != "" || f.CAData != nil
 }
 
 // Load reads a file and returns the options of a party, for NewDialer: the topics are checked to
@@ -229,10 +184,10 @@ func (s *secrets) refresh() {
 
 // use takes over what f says.
 func (s *secrets) use(f *File) error {
-	files := identity.Files{CA: f.CAFile, Cert: f.ClientCertFile, Key: f.ClientKeyFile}
+	files, inFiles := f.Files()
 	switch {
 	case s.insecure:
-	case f.CAData == nil && f.ClientCertData == nil && f.ClientKeyData == nil:
+	case inFiles:
 		if s.tls != nil && files == s.files {
 			break // it reads them again itself
 		}
@@ -242,12 +197,12 @@ func (s *secrets) use(f *File) error {
 		}
 		s.files, s.tls = files, config
 	default:
-		config, err := f.static()
+		config, err := f.Config()
 		if err != nil {
 			return err
 		}
 		s.files, s.tls = identity.Files{}, func() *tls.Config {
-			if c, err := f.static(); err == nil { // files that it names may have changed
+			if c, err := f.Config(); err == nil { // files that it names may have changed
 				config = c
 			} else {
 				s.log.Error("tls files changed and cannot be used, the previous ones stay in use", "error", err)
@@ -257,36 +212,4 @@ func (s *secrets) use(f *File) error {
 	}
 	s.file = f
 	return nil
-}
-
-// static is the TLS configuration where some of it is in the file itself.
-func (f *File) static() (*tls.Config, error) {
-	ca, err1 := content(f.CAData, f.CAFile)
-	cert, err2 := content(f.ClientCertData, f.ClientCertFile)
-	key, err3 := content(f.ClientKeyData, f.ClientKeyFile)
-	if err := errors.Join(err1, err2, err3); err != nil {
-		return nil, err
-	}
-	c := &tls.Config{MinVersion: tls.VersionTLS12}
-	if cert != nil {
-		pair, err := tls.X509KeyPair(cert, key)
-		if err != nil {
-			return nil, fmt.Errorf("client certificate and key: %w", err)
-		}
-		c.Certificates = []tls.Certificate{pair}
-	}
-	if ca != nil {
-		if c.RootCAs = x509.NewCertPool(); !c.RootCAs.AppendCertsFromPEM(ca) {
-			return nil, errors.New("caData, or the file in caFile, holds no PEM certificate")
-		}
-	}
-	return c, nil
-}
-
-// content is data, or what the file holds; nil if there is neither.
-func content(data []byte, file string) ([]byte, error) {
-	if data != nil || file == "" {
-		return data, nil
-	}
-	return os.ReadFile(file)
 }

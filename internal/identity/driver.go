@@ -1,0 +1,74 @@
+package identity
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+)
+
+// Driver is what the configuration files of Open Cluster Management's drivers, for gRPC and
+// for MQTT alike, say about TLS; their types embed it. Data is PEM and wins over the file of
+// the same name.
+type Driver struct {
+	CAFile         string `json:"caFile"`
+	CAData         []byte `json:"caData"`
+	ClientCertFile string `json:"clientCertFile"`
+	ClientCertData []byte `json:"clientCertData"`
+	ClientKeyFile  string `json:"clientKeyFile"`
+	ClientKeyData  []byte `json:"clientKeyData"`
+}
+
+// HasCert reports whether there is a client certificate.
+func (d *Driver) HasCert() bool { return d.ClientCertFile != "" || d.ClientCertData != nil }
+
+// HasKey reports whether there is the key of one.
+func (d *Driver) HasKey() bool { return d.ClientKeyFile != "" || d.ClientKeyData != nil }
+
+// HasTLS reports whether anything is said about TLS.
+func (d *Driver) HasTLS() bool {
+	return d.HasCert() || d.HasKey() || d.CAFile != "" || d.CAData != nil
+}
+
+// Files returns the files that are named; ok is false where some of it is data, so that the
+// files alone are not all of it.
+func (d *Driver) Files() (f Files, ok bool) {
+	ok = d.CAData == nil && d.ClientCertData == nil && d.ClientKeyData == nil
+	return Files{CA: d.CAFile, Cert: d.ClientCertFile, Key: d.ClientKeyFile}, ok
+}
+
+// CA returns the CAs of the broker, nil for those of the system.
+func (d *Driver) CA() ([]byte, error) { return content(d.CAData, d.CAFile) }
+
+// Config returns the TLS configuration as files and data are now.
+func (d *Driver) Config() (*tls.Config, error) {
+	ca, err1 := d.CA()
+	cert, err2 := content(d.ClientCertData, d.ClientCertFile)
+	key, err3 := content(d.ClientKeyData, d.ClientKeyFile)
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return nil, err
+	}
+	c := &tls.Config{MinVersion: tls.VersionTLS12}
+	if cert != nil {
+		pair, err := tls.X509KeyPair(cert, key)
+		if err != nil {
+			return nil, fmt.Errorf("client certificate and key: %w", err)
+		}
+		c.Certificates = []tls.Certificate{pair}
+	}
+	if ca != nil {
+		if c.RootCAs = x509.NewCertPool(); !c.RootCAs.AppendCertsFromPEM(ca) {
+			return nil, errors.New("caData, or the file in caFile, holds no PEM certificate")
+		}
+	}
+	return c, nil
+}
+
+// content is data, or what the file holds; nil if there is neither.
+func content(data []byte, file string) ([]byte, error) {
+	if data != nil || file == "" {
+		return data, nil
+	}
+	return os.ReadFile(file)
+}
