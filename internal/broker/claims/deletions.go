@@ -187,7 +187,8 @@ func (d *Deletions) noteRepeated(ctx context.Context, op *store.Op, o store.Outc
 	return nil
 }
 
-// repeat notes that a deletion was published again; false: that is known.
+// repeat remembers that a deletion was published again. It reports false where that was
+// remembered before.
 func (d *Deletions) repeat(k store.Key, revision uint64) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -182,7 +182,7 @@ func (t *stream) checkpoint(m mark) error {
 	return t.sendEvent(codec.NewCheckpoint(t.params(), c))
 }
 
-// tell completes a checkpoint with what the subscription itself knows, and notes that it goes
+// tell fills in what the subscription itself knows of a checkpoint, and remembers that the checkpoint goes
 // out.
 func (s *subscription) tell(now time.Time, pause time.Duration, m mark, c *codec.Checkpoint) {
 	s.mu.Lock()

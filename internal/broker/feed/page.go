@@ -55,7 +55,7 @@ func parsePageToken(s string) (t pageToken, ok bool) {
 	return t, errors.Join(errs[:]...) == nil && t.cluster != ""
 }
 
-// RequestPage notes that a source wants a page of what it owns. The first one begins a
+// RequestPage takes a source's wish for a page of what it owns. The first page begins a
 // comparison, after which nothing of an earlier subscription may arrive.
 func (f *Feed) RequestPage(ctx context.Context, e *call.Event) error {
 	s, r, err := heard(f.registry, e, codec.ParseInventoryRequest)
