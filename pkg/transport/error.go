@@ -1,9 +1,12 @@
 package transport
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/hawser-io/hawser/pkg/codec"
 )
 
 // Code is the closed set of reasons for which a call fails. Every front maps
@@ -94,6 +97,26 @@ func (e *Error) Error() string {
 
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
+
+// GaveUp is the error of a call whose caller gave up, which ctx tells.
+func GaveUp(ctx context.Context, message string) *Error {
+	e := &Error{Code: CodeUnavailable, Message: message, Err: ctx.Err()}
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		e.Code = CodeDeadline
+	}
+	return e
+}
+
+// Invalid is the error about what can never be taken as it is. It names the attribute that
+// cause is about, if any; cause may be nil.
+func Invalid(message string, cause error) *Error {
+	e := &Error{Code: CodeInvalid, Next: NextStop, Message: message, Err: cause}
+	var attribute *codec.AttributeError
+	if errors.As(cause, &attribute) {
+		e.Attribute = attribute.Attribute
+	}
+	return e
+}
 
 // CodeOf returns the code of the first *Error in err's chain, else CodeInternal.
 func CodeOf(err error) Code {

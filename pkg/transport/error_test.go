@@ -1,11 +1,14 @@
 package transport_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"testing"
+	"time"
 
+	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
@@ -57,5 +60,25 @@ func TestRetryable(t *testing.T) {
 	}
 	if !transport.Retryable(io.EOF) {
 		t.Error("an untyped error is worth another try")
+	}
+}
+
+func TestGaveUp(t *testing.T) {
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	late, stop := context.WithDeadline(t.Context(), time.Unix(1, 0))
+	defer stop()
+	for ctx, code := range map[context.Context]transport.Code{cancelled: transport.CodeUnavailable, late: transport.CodeDeadline} {
+		if e := transport.GaveUp(ctx, "no answer"); e.Code != code || e.Message != "no answer" || !errors.Is(e, ctx.Err()) {
+			t.Errorf("%v: %v", ctx.Err(), e)
+		}
+	}
+}
+
+func TestInvalid_NamesTheAttribute(t *testing.T) {
+	for want, cause := range map[string]error{"": nil, "time": fmt.Errorf("at 7: %w", &codec.AttributeError{Attribute: "time"})} {
+		if e := transport.Invalid("unreadable", cause); e.Code != transport.CodeInvalid || transport.Retryable(e) || e.Attribute != want || !errors.Is(e, cause) && cause != nil {
+			t.Errorf("%v: %+v", cause, e)
+		}
 	}
 }

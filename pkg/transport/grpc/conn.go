@@ -2,7 +2,6 @@ package grpc
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"sync/atomic"
@@ -40,7 +39,7 @@ func (c *Conn) Close() error {
 func (c *Conn) Publish(ctx context.Context, e codec.Event, subscriptionID string) (transport.Receipt, error) {
 	event, err := codec.Marshal(e)
 	if err != nil {
-		return transport.Receipt{}, invalidEvent(err)
+		return transport.Receipt{}, transport.Invalid("the event cannot be encoded", err)
 	}
 	if size, limit := len(event), c.sendLimit(); size > limit {
 		return transport.Receipt{}, &transport.Error{
@@ -59,7 +58,7 @@ func (c *Conn) Publish(ctx context.Context, e codec.Event, subscriptionID string
 		publishRequest(event), &emptypb.Empty{}, ggrpc.ForceCodecV2(raw{}), ggrpc.Trailer(&trailer))
 	if err != nil {
 		if ctx.Err() != nil {
-			return transport.Receipt{}, contextError(ctx, "the event was not published")
+			return transport.Receipt{}, transport.GaveUp(ctx, "the event was not published")
 		}
 		return transport.Receipt{Revision: revision(trailer)}, c.callError(err)
 	}
@@ -88,24 +87,6 @@ func (c *Conn) callError(err error) *transport.Error {
 	if e.Code == transport.CodeUnavailable && c.attempt.isGone() {
 		// The text of the status tells of a handshake that we refused ourselves.
 		return &transport.Error{Code: transport.CodeUnavailable, Message: "the connection to " + c.opts.Target + " is gone", Err: c.attempt.failure()}
-	}
-	return e
-}
-
-// contextError is what a call returns whose caller gave up.
-func contextError(ctx context.Context, message string) *transport.Error {
-	e := &transport.Error{Code: transport.CodeUnavailable, Message: message, Err: ctx.Err()}
-	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		e.Code = transport.CodeDeadline
-	}
-	return e
-}
-
-func invalidEvent(err error) *transport.Error {
-	e := &transport.Error{Code: transport.CodeInvalid, Next: transport.NextStop, Message: "the event cannot be encoded", Err: err}
-	var attribute *codec.AttributeError
-	if errors.As(err, &attribute) {
-		e.Attribute = attribute.Attribute
 	}
 	return e
 }

@@ -65,7 +65,7 @@ func (d *Dialer) Dial(ctx context.Context) (transport.Conn, error) {
 	// given up, t2 the connection is up before the loop below looks for the
 	// first time, therefore the caller is asked before anything is begun.
 	if ctx.Err() != nil {
-		return nil, d.timedOut(ctx)
+		return nil, dialing.TimedOut(ctx, d.opts.Target, d.opts.DialTimeout)
 	}
 	dialCtx, cancel := context.WithTimeout(ctx, d.opts.DialTimeout)
 	defer cancel()
@@ -85,7 +85,7 @@ func (d *Dialer) Dial(ctx context.Context) (transport.Conn, error) {
 		case connectivity.Idle, connectivity.Connecting:
 		}
 		if !cc.WaitForStateChange(dialCtx, state) {
-			return nil, abandon(cc, d.timedOut(ctx))
+			return nil, abandon(cc, dialing.TimedOut(ctx, d.opts.Target, d.opts.DialTimeout))
 		}
 	}
 }
@@ -123,17 +123,6 @@ func abandon(cc *ggrpc.ClientConn, e *transport.Error) error {
 		e.Err = errors.Join(e.Err, err)
 	}
 	return e
-}
-
-func (d *Dialer) timedOut(ctx context.Context) *transport.Error {
-	message := "no connection to " + d.opts.Target
-	if ctx.Err() != nil {
-		return contextError(ctx, message)
-	}
-	return &transport.Error{
-		Code: transport.CodeDeadline, Message: message + " within " + d.opts.DialTimeout.String(),
-		Hint: "check the address, and that firewalls and proxies on the way let it through",
-	}
 }
 
 // explain turns the failure of the only connection attempt into an error that

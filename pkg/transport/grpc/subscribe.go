@@ -26,10 +26,7 @@ var subscribeDesc = ggrpc.StreamDesc{StreamName: "Subscribe", ServerStreams: tru
 // could do anything else about it than send it again.
 func (c *Conn) Subscribe(ctx context.Context, s transport.Subscription, ready func(transport.Accepted), h transport.Handler) error {
 	if (s.Source == "") == (s.Cluster == "") {
-		return &transport.Error{
-			Code: transport.CodeInvalid, Next: transport.NextStop,
-			Message: "a subscription names either a source or a cluster",
-		}
+		return transport.Invalid("a subscription names either a source or a cluster", nil)
 	}
 	streamCtx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

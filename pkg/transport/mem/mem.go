@@ -44,7 +44,7 @@ func New(server transport.Server, peer transport.Peer) *Dialer {
 // and Restore.
 func (d *Dialer) Dial(ctx context.Context) (transport.Conn, error) {
 	if ctx.Err() != nil {
-		return nil, contextError(ctx)
+		return nil, transport.GaveUp(ctx, "the call was given up")
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -128,7 +128,7 @@ func (c *Conn) serve(ctx context.Context, side func(ctx context.Context)) (over 
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if ctx.Err() != nil {
-		return nil, contextError(ctx)
+		return nil, transport.GaveUp(ctx, "the call was given up")
 	}
 	if c.reason != nil {
 		return nil, c.reason
@@ -152,7 +152,7 @@ func (c *Conn) serve(ctx context.Context, side func(ctx context.Context)) (over 
 // neither has.
 func (c *Conn) ended(ctx context.Context) error {
 	if ctx.Err() != nil {
-		return contextError(ctx)
+		return transport.GaveUp(ctx, "the call was given up")
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -166,12 +166,7 @@ func (c *Conn) ended(ctx context.Context) error {
 func (c *Conn) Publish(ctx context.Context, e codec.Event, subscriptionID string) (transport.Receipt, error) {
 	b, err := codec.Marshal(e)
 	if err != nil {
-		invalid := &transport.Error{Code: transport.CodeInvalid, Next: transport.NextStop, Message: "the event cannot be encoded", Err: err}
-		var attribute *codec.AttributeError
-		if errors.As(err, &attribute) {
-			invalid.Attribute = attribute.Attribute
-		}
-		return transport.Receipt{}, invalid
+		return transport.Receipt{}, transport.Invalid("the event cannot be encoded", err)
 	}
 	type answer struct {
 		receipt transport.Receipt
@@ -199,15 +194,6 @@ func (c *Conn) Publish(ctx context.Context, e codec.Event, subscriptionID string
 	case <-c.gone:
 	}
 	return transport.Receipt{}, c.ended(ctx)
-}
-
-// contextError is the error of a call whose caller gave up.
-func contextError(ctx context.Context) *transport.Error {
-	e := &transport.Error{Code: transport.CodeUnavailable, Message: "the call was cancelled", Err: ctx.Err()}
-	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		e.Code, e.Message = transport.CodeDeadline, "the call took too long"
-	}
-	return e
 }
 
 // asSent is a server's error as the peer sees it: without the cause, and

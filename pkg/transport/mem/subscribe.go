@@ -18,10 +18,7 @@ const window = 4
 // ends it with CodeInternal: the server of this process made it.
 func (c *Conn) Subscribe(ctx context.Context, s transport.Subscription, ready func(transport.Accepted), h transport.Handler) error {
 	if (s.Source == "") == (s.Cluster == "") {
-		return &transport.Error{
-			Code: transport.CodeInvalid, Next: transport.NextStop,
-			Message: "a subscription names either a source or a cluster",
-		}
+		return transport.Invalid("a subscription names either a source or a cluster", nil)
 	}
 	raw := transport.RawSubscription{Source: s.Source, Cluster: s.Cluster, DataType: s.DataType.String(), Hello: s.Hello}
 	out := &stream{accepted: make(chan transport.Accepted, 1), events: make(chan []byte, window)}

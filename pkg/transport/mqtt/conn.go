@@ -107,7 +107,7 @@ func (c *Conn) Publish(ctx context.Context, e codec.Event, subscriptionID string
 	case answer != nil:
 		return c.answered(p.Topic, answer)
 	case ctx.Err() != nil:
-		return transport.Receipt{}, contextError(ctx, "the event was not published")
+		return transport.Receipt{}, transport.GaveUp(ctx, "the event was not published")
 	case callCtx.Err() != nil:
 		if c.link.window.stuck(size, o.PublishTimeout) {
 			// MQTT repeats nothing on a connection: what is lost would take its room for ever.
@@ -117,7 +117,7 @@ func (c *Conn) Publish(ctx context.Context, e codec.Event, subscriptionID string
 			Code: transport.CodeDeadline, Message: "the broker did not acknowledge the event within " + o.PublishTimeout.String(),
 		}
 	case errors.Is(err, paho.ErrInvalidArguments):
-		return transport.Receipt{}, invalid("the broker cannot take the event", err)
+		return transport.Receipt{}, transport.Invalid("the broker cannot take the event", err)
 	}
 	return transport.Receipt{}, c.gone()
 }
@@ -194,13 +194,4 @@ func refusalOf(d *packets.Disconnect) property.Refusal {
 		r.Text, r.Properties = d.Properties.ReasonString, userProperties(d.Properties.User)
 	}
 	return r
-}
-
-// contextError is what a call returns whose caller gave up.
-func contextError(ctx context.Context, message string) *transport.Error {
-	e := &transport.Error{Code: transport.CodeUnavailable, Message: message, Err: ctx.Err()}
-	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		e.Code = transport.CodeDeadline
-	}
-	return e
 }

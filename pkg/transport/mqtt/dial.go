@@ -66,7 +66,7 @@ func NewDialer(o Options) (*Dialer, error) {
 // the dial timeout or ctx ran out, and else what the broker's reason means.
 func (d *Dialer) Dial(ctx context.Context) (transport.Conn, error) {
 	if ctx.Err() != nil {
-		return nil, d.timedOut(ctx)
+		return nil, dialing.TimedOut(ctx, d.opts.Broker, d.opts.DialTimeout)
 	}
 	dialCtx, cancel := context.WithTimeout(ctx, d.opts.DialTimeout)
 	defer cancel()
@@ -209,7 +209,7 @@ func (d *Dialer) connect() (*paho.Connect, error) {
 		connect.Username, connect.UsernameFlag = login.User, login.User != ""
 		connect.Password, connect.PasswordFlag = []byte(login.Password), login.Password != ""
 		if max(len(login.User), len(login.Password)) > codec.MaxTextBytes {
-			return nil, invalid("the user name or the password does not fit into an MQTT packet", nil)
+			return nil, transport.Invalid("the user name or the password does not fit into an MQTT packet", nil)
 		}
 	}
 	return connect, d.addWill(connect)
@@ -229,7 +229,7 @@ func (d *Dialer) addWill(connect *paho.Connect) error {
 		return err
 	}
 	if len(p.Payload) > codec.MaxTextBytes { // paho would cut it
-		return invalid(fmt.Sprintf("the will has a payload of %d bytes, at most %d are possible", len(p.Payload), codec.MaxTextBytes), nil)
+		return transport.Invalid(fmt.Sprintf("the will has a payload of %d bytes, at most %d are possible", len(p.Payload), codec.MaxTextBytes), nil)
 	}
 	connect.WillMessage = &paho.WillMessage{QoS: qos, Topic: p.Topic, Payload: p.Payload}
 	connect.WillProperties = &paho.WillProperties{
@@ -275,21 +275,10 @@ func (d *Dialer) refused(ca *paho.Connack, password bool) error {
 	return e
 }
 
-func (d *Dialer) timedOut(ctx context.Context) error {
-	message := "no connection to " + d.opts.Broker
-	if ctx.Err() != nil {
-		return contextError(ctx, message)
-	}
-	return &transport.Error{
-		Code: transport.CodeDeadline, Message: message + " within " + d.opts.DialTimeout.String(),
-		Hint: "check the address, and that firewalls and proxies on the way let it through",
-	}
-}
-
 // explain turns the failure of a Dial into an error that says which side is to do what.
 func (d *Dialer) explain(ctx, dialCtx context.Context, cause error) error {
 	if dialCtx.Err() != nil {
-		return d.timedOut(ctx)
+		return dialing.TimedOut(ctx, d.opts.Broker, d.opts.DialTimeout)
 	}
 	e := &transport.Error{Code: transport.CodeUnavailable, Message: "cannot connect to " + d.opts.Broker, Err: cause}
 	switch {

@@ -1,8 +1,6 @@
 package mqtt
 
 import (
-	"errors"
-
 	"github.com/eclipse/paho.golang/paho"
 
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -29,13 +27,13 @@ func (r routes) filters(f transport.Filter, hawser bool) ([]string, error) {
 	if f.Source != "" {
 		source, err := topic.NewSource(r.set, f.Source)
 		if err != nil {
-			return nil, invalid("these topics are not those of the source "+f.Source, err)
+			return nil, transport.Invalid("these topics are not those of the source "+f.Source, err)
 		}
 		return source.Filters(hawser), nil
 	}
 	agent, err := topic.NewAgent(r.set, f.Cluster)
 	if err != nil {
-		return nil, invalid("these topics are not those of the agent of "+f.Cluster, err)
+		return nil, transport.Invalid("these topics are not those of the agent of "+f.Cluster, err)
 	}
 	return agent.Filters(hawser), nil
 }
@@ -45,16 +43,16 @@ func (r routes) filters(f transport.Filter, hawser bool) ([]string, error) {
 func (r routes) publish(e codec.Event, subscriptionID string, hawser bool) (*paho.Publish, error) {
 	m, err := codec.ToMessage(e)
 	if err != nil {
-		return nil, invalid("the event cannot be encoded", err)
+		return nil, transport.Invalid("the event cannot be encoded", err)
 	}
 	if err := m.Fits(); err != nil {
-		tooLarge := invalid("the event does not fit into an MQTT packet", err)
+		tooLarge := transport.Invalid("the event does not fit into an MQTT packet", err)
 		tooLarge.Code = transport.CodeTooLarge
 		return nil, tooLarge
 	}
 	name, err := r.topic(e, hawser)
 	if err != nil {
-		return nil, invalid("the event has no topic", err)
+		return nil, transport.Invalid("the event has no topic", err)
 	}
 	p := &paho.Publish{QoS: qos, Topic: name, Payload: m.Payload, Properties: &paho.PublishProperties{ContentType: m.ContentType}}
 	if hawser {
@@ -111,14 +109,4 @@ func fromSource(t codec.EventType, cluster string) bool {
 		return !from.Has(codec.FromSource)
 	}
 	return from.Has(codec.FromSource)
-}
-
-// invalid is the error about an event or a subscription that can never be taken.
-func invalid(message string, err error) *transport.Error {
-	e := &transport.Error{Code: transport.CodeInvalid, Next: transport.NextStop, Message: message, Err: err}
-	var attribute *codec.AttributeError
-	if errors.As(err, &attribute) {
-		e.Attribute = attribute.Attribute
-	}
-	return e
 }

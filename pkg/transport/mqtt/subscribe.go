@@ -22,10 +22,7 @@ import (
 // subscribed to once; the last of them says to the broker what it wants.
 func (c *Conn) Subscribe(ctx context.Context, s transport.Subscription, ready func(transport.Accepted), h transport.Handler) error {
 	if (s.Source == "") == (s.Cluster == "") {
-		return &transport.Error{
-			Code: transport.CodeInvalid, Next: transport.NextStop,
-			Message: "a subscription names either a source or a cluster",
-		}
+		return transport.Invalid("a subscription names either a source or a cluster", nil)
 	}
 	filters, err := c.dialer.topics.filters(s.Filter, c.hawser)
 	if err != nil {
@@ -92,7 +89,7 @@ func (c *Conn) ask(ctx context.Context, s transport.Subscription, filters []stri
 			Code: transport.CodeDeadline, Message: "the broker did not answer the subscription within " + o.SubscribeTimeout.String(),
 		}
 	case errors.Is(err, paho.ErrInvalidArguments):
-		return transport.Accepted{}, invalid("the broker cannot take the subscription", err)
+		return transport.Accepted{}, transport.Invalid("the broker cannot take the subscription", err)
 	default:
 		return transport.Accepted{}, c.ended()
 	}

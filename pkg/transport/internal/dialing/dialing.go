@@ -3,6 +3,7 @@
 package dialing
 
 import (
+	"context"
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
@@ -10,6 +11,7 @@ import (
 	"errors"
 	"net"
 	"slices"
+	"time"
 
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -23,6 +25,18 @@ func Roots(verified [][]*x509.Certificate) (roots []string) {
 		}
 	}
 	return roots
+}
+
+// TimedOut is the error of a Dial that was not through within its timeout, or when ctx ended.
+func TimedOut(ctx context.Context, broker string, timeout time.Duration) *transport.Error {
+	message := "no connection to " + broker
+	if ctx.Err() != nil {
+		return transport.GaveUp(ctx, message)
+	}
+	return &transport.Error{
+		Code: transport.CodeDeadline, Message: message + " within " + timeout.String(),
+		Hint: "check the address, and that firewalls and proxies on the way let it through",
+	}
 }
 
 // Explain completes the error e of a Dial whose cause is about TLS: which side does not accept
