@@ -417,3 +417,28 @@ func TestResync_DeletedBeforeTheAgentCame(t *testing.T) {
 		agent.expect("spec resync_response w1 v2 deleting")
 	})
 }
+
+// TestResync_GoneAndItsNameHasAnotherWork: t1 an agent leaves, t2 the next work of a name is
+// published, t3 the first one is deleted. A stock agent lists the first one, and is sent the next one
+// alone, which takes its place: on the cluster the deletion would hit the objects of the next one.
+// Once the next one is deleted, the agent hears of both.
+func TestResync_GoneAndItsNameHasAnotherWork(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		agent, source := w.subscribe(w.agent("c1")), w.source("src")
+		w.put(source, work{id: "u1", name: "n", version: 1}.event())
+		agent.take()
+		w.leave(agent)
+		w.put(source, work{id: "u2", name: "n", version: 1}.event())
+		if got := w.put(source, work{id: "u1", name: "n", version: 2, deleting: true}.event()); got != codec.OutcomeConfirmed {
+			t.Fatalf("the deletion is %s", got)
+		}
+		agent = w.subscribe(w.agent("c1"))
+		w.ask(agent, held("u1", 1))
+		agent.expectAny("spec resync_response u2 v1")
+		w.leave(agent)
+		w.put(source, work{id: "u2", name: "n", version: 2, deleting: true}.event())
+		agent = w.subscribe(w.agent("c1"))
+		w.ask(agent, held("u1", 1))
+		agent.expectAny("spec resync_response u1 v2 deleting", "spec resync_response u2 v2 deleting")
+	})
+}

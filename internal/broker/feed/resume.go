@@ -168,7 +168,8 @@ type specList struct {
 	plan   *resync.Specs
 	newer  map[string]claims.NewerWork
 	hashes []codec.StatusHash
-	seen   uint64 // highest revision
+	graves []store.Meta // that a stock agent lists
+	seen   uint64       // highest revision
 	sends  int
 }
 
@@ -178,6 +179,9 @@ func (t *stream) compareSpecs(ctx context.Context, l *list) (sends int, err erro
 		c.add(&m)
 		return nil
 	})
+	if err == nil {
+		err = c.answerGraves(ctx)
+	}
 	if err != nil {
 		return c.sends, err
 	}
@@ -209,6 +213,10 @@ func (c *specList) add(m *store.Meta) {
 		flags |= route.SpecFirst
 		fallthrough
 	case resync.Send:
+		if m.State == store.Grave && c.sub.hello.Protocol == 0 {
+			c.graves = append(c.graves, *m)
+			break
+		}
 		c.sub.answer(keyOf(m.Key), m.SpecRevision, flags)
 		c.sends++
 	case resync.Ahead:
@@ -228,6 +236,40 @@ func (c *specList) add(m *store.Meta) {
 		// No status has the empty hash: the agent is asked to report.
 		c.hashes = append(c.hashes, codec.StatusHash{ResourceID: m.ResourceID, StatusHash: m.StatusHash})
 	}
+}
+
+// answerGraves sends the deletions of works that ended and that a stock agent lists all the same,
+// but for those whose name another work has:
+//
+//	t1 an agent has the first work, and leaves
+//	t2 its source publishes the next work of that name; the first one gives way to it
+//	t3 the deletion of the first one comes, and is confirmed at once: the name is not its own
+//	t4 the agent comes back, and lists the first work
+//
+// Therefore the next work alone is sent, which takes the place of the first one. An agent that
+// got both could carry out the deletion on what the next one wants: on the cluster a name tells
+// whose objects they are.
+func (c *specList) answerGraves(ctx context.Context) error {
+	if len(c.graves) == 0 {
+		return nil
+	}
+	names := map[string]bool{} // of graves; true: a live work has it
+	for _, m := range c.graves {
+		names[m.Name] = false
+	}
+	err := c.cfg.Store.Scan(ctx, c.sub.scope, func(m store.Meta) error {
+		if _, asked := names[m.Name]; asked && m.State == store.Live {
+			names[m.Name] = true
+		}
+		return nil
+	})
+	for _, m := range c.graves {
+		if err == nil && !names[m.Name] {
+			c.sub.answer(keyOf(m.Key), m.SpecRevision, route.Deletion)
+			c.sends++
+		}
+	}
+	return err
 }
 
 // specOf is a record as a comparison sees it.
