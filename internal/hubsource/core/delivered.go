@@ -85,7 +85,7 @@ func refusal(o *workv1.ManifestWork, err error) *problem {
 	case transport.CodeOverloaded:
 		return newProblem(o, ReasonOverQuota, "the broker has no room for the work, it is tried again: "+said(err))
 	case transport.CodeTooLarge:
-		return newProblem(o, ReasonTooLarge, "the broker takes no event of this size: split the manifests over several ManifestWorks: "+said(err))
+		return newProblem(o, ReasonTooLarge, "the work is too large for the broker: split its manifests over several ManifestWorks, or make its labels and annotations shorter: "+said(err))
 	case transport.CodeAlreadyExists:
 		return newProblem(o, ReasonNameTaken, fmt.Sprintf(
 			"another source owns a work named %q on cluster %q: give this one another name, or have the other one deleted: %s", o.Name, o.Namespace, said(err)))

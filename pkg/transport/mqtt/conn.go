@@ -91,13 +91,9 @@ func (c *Conn) Publish(ctx context.Context, e codec.Event, subscriptionID string
 	if err != nil {
 		return transport.Receipt{}, err
 	}
-	size := publishSize(p.Packet())
-	if limit := c.sendLimit(); size > limit {
-		return transport.Receipt{}, &transport.Error{
-			Code: transport.CodeTooLarge, Next: transport.NextStop,
-			Message: fmt.Sprintf("the event takes an MQTT packet of %d bytes, at most %d are taken", size, limit),
-			Hint:    "make the work smaller or split it",
-		}
+	size, err := c.fits(p.Packet())
+	if err != nil {
+		return transport.Receipt{}, err
 	}
 	o := &c.dialer.opts
 	callCtx, cancel := context.WithTimeout(ctx, o.PublishTimeout)
@@ -120,6 +116,23 @@ func (c *Conn) Publish(ctx context.Context, e codec.Event, subscriptionID string
 		return transport.Receipt{}, transport.Invalid("the broker cannot take the event", err)
 	}
 	return transport.Receipt{}, c.gone()
+}
+
+// fits returns the size of a packet, or an error if it must not be sent: paho sends whatever it
+// is given.
+func (c *Conn) fits(p *packets.Publish) (size int, err error) {
+	size = publishSize(p)
+	if limit := c.sendLimit(); size > limit {
+		return size, &transport.Error{
+			Code: transport.CodeTooLarge, Next: transport.NextStop,
+			Message: fmt.Sprintf("the event takes an MQTT packet of %d bytes, at most %d are taken", size, limit),
+			Hint:    "make the work smaller or split it",
+		}
+	}
+	if c.link.managed {
+		return size, checkManaged(p)
+	}
+	return size, nil
 }
 
 // answered reads a PUBACK.

@@ -28,6 +28,9 @@ type link struct {
 	stream *stream
 	inbox  *inbox
 	window window
+	// managed: the broker is a managed one, to which publishes go at a pace.
+	managed bool
+	pace    pace
 	// answersAll: the broker is one of ours, which answers a PUBLISH that is too large instead of
 	// ending the connection.
 	answersAll bool
@@ -75,6 +78,7 @@ func (l *link) ConAckReceived(_ io.Writer, _ *packets.Connect, ca *packets.Conna
 		return nil
 	}
 	l.inbox.keepUnaccepted()
+	l.managed = isManaged(ca.Properties)
 	l.window.open(min(count, stockInFlight), stockInFlightBytes)
 	return nil
 }
@@ -89,6 +93,12 @@ func (l *link) AddToSession(ctx context.Context, packet session.Packet, answer c
 		r.kind, r.size = packets.PUBACK, publishSize(p)
 		if err := l.window.acquire(ctx, r.size); err != nil {
 			return err
+		}
+		if l.managed {
+			if err := l.pace.wait(ctx, r.size, l.over); err != nil {
+				l.window.release(r.size)
+				return err
+			}
 		}
 	case *packets.Subscribe:
 		r.kind = packets.SUBACK

@@ -58,12 +58,19 @@ func listener(t testing.TB, s transport.Server, ca *testkit.CA) *cutting {
 		t.Fatal(err)
 	}
 	c := &cutting{Listener: l}
+	serve(t, c, s, ca)
+	return c
+}
+
+// serve serves a listener until the test ends, as the broker's own port.
+func serve(t testing.TB, l net.Listener, s transport.Server, ca *testkit.CA) {
+	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	front, err := listenmqtt.New(listenmqtt.Config{Server: s, Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := listengrpc.Config{Server: s, Other: front.Serve, Config: listen.Config{Listener: c, Log: log, Insecure: ca == nil}}
+	config := listengrpc.Config{Server: s, Other: front.Serve, Config: listen.Config{Listener: l, Log: log, Insecure: ca == nil}}
 	if ca != nil {
 		config.Credentials = ca.Server()
 	}
@@ -83,7 +90,6 @@ func listener(t testing.TB, s transport.Server, ca *testkit.CA) *cutting {
 			}
 		}
 	})
-	return c
 }
 
 // credentials are those of a party, as identity.Files reads them.

@@ -46,9 +46,11 @@ func (r routes) publish(e codec.Event, subscriptionID string, hawser bool) (*pah
 		return nil, transport.Invalid("the event cannot be encoded", err)
 	}
 	if err := m.Fits(); err != nil {
-		tooLarge := transport.Invalid("the event does not fit into an MQTT packet", err)
-		tooLarge.Code = transport.CodeTooLarge
-		return nil, tooLarge
+		large := transport.Invalid("the event does not fit into an MQTT packet", err)
+		large.Code = transport.CodeTooLarge
+		large.Message += ": " + err.Error() // it is shown with the work, and a cause is not
+		large.Err = nil
+		return nil, large
 	}
 	name, err := r.topic(e, hawser)
 	if err != nil {
