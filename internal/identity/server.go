@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/credentials"
@@ -34,14 +35,26 @@ func (f Files) Server(onError func(error)) (*Server, error) {
 	return l.server(), nil
 }
 
+// offer is the configuration that follows from what the files held.
+type offer struct {
+	material
+	config *tls.Config
+}
+
 func (l *loader) server() *Server {
 	// A session that is resumed is not verified again: t1 a client keeps a ticket,
 	// t2 its CA is taken out, t3 the ticket would let it in.
 	config := tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "mqtt", "http/1.1"}, SessionTicketsDisabled: true}
 	outer := config.Clone()
+	var last atomic.Pointer[offer] // every connection keeps its configuration, so they share one
 	outer.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
-		m, c := l.get(), config.Clone()
+		m := l.get()
+		if s := last.Load(); s != nil && s.material == m {
+			return s.config, nil
+		}
+		c := config.Clone()
 		c.Certificates, c.ClientCAs, c.ClientAuth = []tls.Certificate{*m.cert}, m.pool, tls.VerifyClientCertIfGiven
+		last.Store(&offer{material: m, config: c})
 		return c, nil
 	}
 	return &Server{TransportCredentials: credentials.NewTLS(outer), config: outer, loader: l}

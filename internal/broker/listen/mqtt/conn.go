@@ -7,6 +7,7 @@ import (
 	"net"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/mochi-mqtt/server/v2/packets"
@@ -30,8 +31,10 @@ const (
 	flushBytes = 32 << 10
 )
 
-// conn is one connection, owned by one goroutine: it alone uses the state and writes. Another
-// one reads, and tells it what came, as do those that serve publishes and subscriptions.
+// conn is one connection, owned by one goroutine at a time: it alone uses the state and writes.
+// Another one reads, and tells it what came, as do those that serve publishes and subscriptions.
+// As long as there is nothing to do, nobody is the owner: thousands of connections are idle, and
+// each of their goroutines would take at least 4 KiB.
 type conn struct {
 	*Front
 	*wire
@@ -44,8 +47,12 @@ type conn struct {
 	deliveries chan *delivery
 	orders     chan order
 	done       chan struct{} // closed when nobody reads the inbox any more
-	reader     sync.WaitGroup
-	sharing    sync.WaitGroup // memberships of groups
+	// woken is how often the owner was told of something since it had a look; whoever makes it 1
+	// has to find an owner. Once the connection ends, it never is 0 again.
+	woken   atomic.Int32
+	left    func() // is called when all of it has ended
+	reader  sync.WaitGroup
+	sharing sync.WaitGroup // memberships of groups
 
 	// What follows is the owner's.
 	connected bool // CONNACK was sent
@@ -75,6 +82,7 @@ const (
 func (c *conn) order(o order) {
 	select {
 	case c.orders <- o:
+		c.wake()
 	default: // there are no more orders than fit, each at most twice
 	}
 }
@@ -83,35 +91,63 @@ func (c *conn) order(o order) {
 func (c *conn) post(what any) bool {
 	select {
 	case c.inbox <- what:
+		c.wake()
 		return true
 	case <-c.done:
 		return false
 	}
 }
 
-func newConn(f *Front, raw net.Conn, who *listen.Connection) *conn {
+// wake tells the owner that something waits for it.
+func (c *conn) wake() {
+	if c.woken.Add(1) == 1 {
+		go c.own() // whoever waits for left waits for it
+	}
+}
+
+func newConn(f *Front, raw net.Conn, who *listen.Connection, left func()) *conn {
 	ctx, cancel := context.WithCancel(context.Background())
-	return &conn{
-		Front: f, wire: &wire{Conn: raw, who: who, most: f.cfg.MaxPacketBytes, silence: listen.HandshakeTimeout, within: listen.HandshakeTimeout},
+	c := &conn{
+		Front: f, left: left, wire: &wire{Conn: raw, who: who, most: f.cfg.MaxPacketBytes, silence: listen.HandshakeTimeout, within: listen.HandshakeTimeout},
 		ctx: ctx, cancel: cancel,
 		inbox: make(chan any, ahead), deliveries: make(chan *delivery, ahead), orders: make(chan order, 4), done: make(chan struct{}),
 		terms: terms{window: inFlight, most: f.cfg.MaxPacketBytes, told: true},
 	}
+	c.woken.Store(1) // whoever serves it is the owner
+	return c
 }
 
-// serve serves a connection until it ends; left is called then.
-func (c *conn) serve(left func()) {
-	defer c.leave(left)
-	c.end(c.run())
+// serve begins to serve a connection, and does not wait for its end. Its reader is another
+// goroutine, whose stack has not grown yet.
+func (c *conn) serve() {
+	if err := c.guarded(c.connect); err != nil {
+		c.finish(err)
+		return
+	}
+	c.reading = true
+	c.reader.Go(c.receive)
+	c.own()
+}
+
+// own handles what happened. The caller is the owner, and no more when it returns.
+func (c *conn) own() {
+	if err := c.guarded(c.work); err != nil {
+		c.finish(err)
+	}
+}
+
+// finish ends the connection because of err, which is errBye where its peer ended it.
+func (c *conn) finish(err error) {
+	defer c.leave()
+	c.end(err)
 }
 
 // leave is the end of a connection, and of all that belongs to it.
-func (c *conn) leave(left func()) {
+func (c *conn) leave() {
 	c.cancel()
 	_ = c.Close() // at worst it is closed already
 	close(c.done)
 	c.reader.Wait()
-	left()
 	c.depart(c)
 	c.sharing.Wait()
 	c.returned()
@@ -120,25 +156,17 @@ func (c *conn) leave(left func()) {
 			p.done()
 		}
 	}
+	c.left()
 }
 
-// run serves the connection; the result is why it ends, nil where its peer ended it.
-func (c *conn) run() (err error) {
+// guarded turns a panic of f into its error.
+func (c *conn) guarded(f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = c.panicked(p)
 		}
 	}()
-	if err := c.connect(); err != nil {
-		return err
-	}
-	c.reading = true
-	c.reader.Go(c.receive)
-	for {
-		if err := c.next(); err != nil {
-			return err
-		}
-	}
+	return f()
 }
 
 // panicked counts a panic, and is what the peer is told.
@@ -163,42 +191,84 @@ func (c *conn) receive() {
 			c.post(err)
 			return
 		}
-		if !c.post(p) {
+		if !c.aside(p) && !c.post(p) {
 			p.done()
 			return
 		}
 	}
 }
 
+// aside handles what leads to nothing, the acknowledgement of a delivery, on the goroutine that
+// reads: where nobody is the owner, to find one would take longer. The result is whether it did.
+func (c *conn) aside(p *packet) bool {
+	if p.kind() != packets.Puback || !c.woken.CompareAndSwap(0, 1) {
+		return false
+	}
+	waited := !c.room() || c.ending != nil
+	err := c.guarded(func() error {
+		if err := check(p.header, p.body); err != nil {
+			return err
+		}
+		return c.acknowledged(p)
+	})
+	switch {
+	case err != nil:
+		go c.finish(err) // whoever waits for left waits for it
+	case waited, c.woken.Add(-1) > 0:
+		go c.own() // whoever waits for left waits for it
+	}
+	return true
+}
+
 // errBye ends a connection in which there is nobody to be told why.
 var errBye = errors.New("the peer has disconnected")
 
-// next handles what happens next, and writes what that leads to once there is nothing more.
-func (c *conn) next() error {
+// work handles what happened until there is nothing more, and writes what that leads to.
+func (c *conn) work() error {
+	for {
+		// t1 there is nothing more, t2 somebody tells of something, t3 the owner goes: what came
+		// at t2 would wait for ever. So it goes only if it was told of nothing since t0, here.
+		seen := c.woken.Load()
+		for more := true; more; {
+			var err error
+			if more, err = c.next(); err != nil {
+				return err
+			}
+			if len(c.out) >= flushBytes || !more {
+				if err := c.flush(); err != nil {
+					return err
+				}
+			}
+		}
+		if c.woken.Add(-seen) == 0 {
+			return nil
+		}
+	}
+}
+
+// next handles one thing that happened; more: there was one.
+func (c *conn) next() (more bool, err error) {
 	if c.ending != nil && c.before == 0 {
-		return c.ending
+		return false, c.ending
 	}
 	deliveries := c.deliveries
 	if !c.room() {
 		deliveries = nil
 	}
-	if len(c.out) >= flushBytes || len(c.inbox) == 0 && len(deliveries) == 0 {
-		if err := c.flush(); err != nil {
-			return err
-		}
-	}
 	select {
 	case what := <-c.inbox:
-		return c.handle(what)
+		return true, c.handle(what)
 	case d := <-deliveries:
 		c.before--
-		return c.deliver(d)
+		return true, c.deliver(d)
 	case o := <-c.orders:
 		if o == takenOver {
-			return violated(property.TakenOver, "another connection of this party uses the client id")
+			return false, violated(property.TakenOver, "another connection of this party uses the client id")
 		}
 		c.draining = true
-		return c.drained()
+		return true, c.drained()
+	default:
+		return false, nil
 	}
 }
 

@@ -2,8 +2,9 @@
 // on which no HTTP/2 is spoken, as they are or as WebSockets, and hands every publish and every
 // subscription to a [transport.Server], as the front for gRPC does.
 //
-// A connection is owned by one goroutine, which writes, and has one that reads. What is read is
-// bounded before the codec sees it, judged by a guard of our own, and only then decoded.
+// A connection has a goroutine that reads, and, while there is something to do, an owner, which
+// writes: most connections are idle. What is read is bounded before the codec sees it, judged by a
+// guard of our own, and only then decoded.
 //
 // It is a broker for the topics of Open Cluster Management and nothing else. What of MQTT is
 // served, refused and ignored:

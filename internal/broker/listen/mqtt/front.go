@@ -95,24 +95,27 @@ func (f *Front) Serve(raw net.Conn, who *listen.Connection, p listen.Protocol) {
 		_ = raw.Close() // it was not begun
 		return
 	}
-	go func() { // Run waits for it
-		defer f.serving.Done()
+	go func() { // Run waits for it, and for the connection
 		first := &listen.Peeked{Conn: raw}
-		c := f.arrive(first, who)
+		c := f.arrive(first, who, func() {
+			who.Leave()
+			f.serving.Done()
+		})
 		if p == "" {
 			var err error
 			if p, err = first.Guess(); err != nil {
-				c.leave(who.Leave)
+				c.leave()
 				return
 			}
 		}
 		if p == listen.WebSocket {
 			f.depart(c)
 			f.web.take(first, who)
+			f.serving.Done()
 			return
 		}
 		who.Speaks(listen.PlainMQTT)
-		c.serve(who.Leave)
+		c.serve()
 	}()
 }
 
@@ -156,9 +159,9 @@ func (f *Front) Run(ctx context.Context) error {
 	return err
 }
 
-// arrive makes a connection one of those that a drain ends.
-func (f *Front) arrive(raw net.Conn, who *listen.Connection) *conn {
-	c := newConn(f, raw, who)
+// arrive makes a connection one of those that a drain ends; left is called when it has ended.
+func (f *Front) arrive(raw net.Conn, who *listen.Connection, left func()) *conn {
+	c := newConn(f, raw, who, left)
 	_ = raw.SetReadDeadline(time.Now().Add(listen.HandshakeTimeout)) // fails where it is closed
 	f.mu.Lock()
 	defer f.mu.Unlock()

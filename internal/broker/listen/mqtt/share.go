@@ -113,6 +113,7 @@ func (s *subscription) share() error {
 		mine := &delivery{publication: d.publication, of: s, group: g}
 		select {
 		case s.conn.deliveries <- mine:
+			s.conn.wake()
 		case <-s.ctx.Done():
 			g.giveBack(mine)
 			return errGone

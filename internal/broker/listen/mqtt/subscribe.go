@@ -3,6 +3,7 @@ package mqtt
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -385,20 +386,24 @@ func (c *conn) room() bool { return len(c.unacked) < c.terms.window && c.held < 
 // acknowledged takes the PUBACK of a delivery. A peer that could not take an event has no way
 // to get it but to subscribe again.
 func (c *conn) acknowledged(p *packet) error {
+	id, reason := binary.BigEndian.Uint16(p.body), property.Success // what ends there means that
+	if len(p.body) > 2 {
+		reason = property.Reason(p.body[2])
+	}
+	d := c.unacked[id]
+	if d == nil {
+		return c.who.Idle()
+	}
+	delete(c.unacked, id)
+	c.held -= len(d.packet)
+	if !reason.Failed() || d.group != nil || !c.current(d.of) { // in a group, that ends the event
+		return nil
+	}
 	pk, err := decode(p.header, p.body)
 	if err != nil {
 		return err
 	}
-	d := c.unacked[pk.PacketID]
-	if d == nil {
-		return c.who.Idle()
-	}
-	delete(c.unacked, pk.PacketID)
-	c.held -= len(d.packet)
-	if r := property.Reason(pk.ReasonCode); r.Failed() && d.group == nil && c.current(d.of) { // in a group, that ends the event
-		return violated(property.ImplementationSpecific, "an event was not accepted: %s %.200s", r, pk.Properties.ReasonString)
-	}
-	return nil
+	return violated(property.ImplementationSpecific, "an event was not accepted: %s %.200s", reason, pk.Properties.ReasonString)
 }
 
 // stream is the sending side of a subscription.
@@ -436,6 +441,7 @@ func (s stream) Send(parts ...[]byte) error {
 	}
 	select {
 	case s.conn.deliveries <- d:
+		s.conn.wake()
 		return nil
 	case <-s.ctx.Done():
 		return errGone

@@ -108,7 +108,9 @@ func (w *webSockets) upgrade(out http.ResponseWriter, r *http.Request) {
 	defer w.front.serving.Done()
 	c.who.Speaks(listen.WebSockets)
 	frames := &framed{Conn: websocket.NetConn(context.Background(), socket, websocket.MessageBinary), socket: socket}
-	w.front.arrive(frames, c.who).serve(func() {})
+	over := make(chan struct{})
+	w.front.arrive(frames, c.who, func() { close(over) }).serve()
+	<-over
 }
 
 // framed is a WebSocket as a stream of bytes.
