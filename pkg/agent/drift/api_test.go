@@ -3,6 +3,7 @@ package drift
 import (
 	"context"
 	"errors"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
@@ -31,6 +33,7 @@ type api struct {
 	forgotten int // events up to this version are gone
 	streams   map[*apiStream]bool
 	denied    map[Scope]bool
+	undefined map[schema.GroupVersionResource]bool
 	failing   bool // every request
 	snapshots map[snapshot][]metav1.PartialObjectMetadata
 	lists     map[Scope]int
@@ -50,7 +53,7 @@ type snapshot struct {
 func newAPI() *api {
 	return &api{
 		lag: func(Scope) time.Duration { return 0 }, page: 500, version: 100, objects: map[cluster.Ref]*metav1.PartialObjectMetadata{}, born: map[cluster.Ref]time.Time{},
-		streams: map[*apiStream]bool{}, denied: map[Scope]bool{}, snapshots: map[snapshot][]metav1.PartialObjectMetadata{}, lists: map[Scope]int{},
+		streams: map[*apiStream]bool{}, denied: map[Scope]bool{}, undefined: map[schema.GroupVersionResource]bool{}, snapshots: map[snapshot][]metav1.PartialObjectMetadata{}, lists: map[Scope]int{},
 	}
 }
 
@@ -140,6 +143,12 @@ func (a *api) forbid(s Scope, denied bool) {
 	a.denied[s] = denied
 }
 
+func (a *api) undefine(r schema.GroupVersionResource) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.undefined[r] = true
+}
+
 func (a *api) fail(on bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -151,6 +160,8 @@ func (a *api) refused(s Scope) error {
 	switch {
 	case a.failing:
 		return errors.New("connection refused")
+	case a.undefined[s.GroupVersionResource]:
+		return apierrors.NewGenericServerResponse(http.StatusNotFound, "list", s.GroupResource(), "", "", 0, true)
 	case a.denied[s]:
 		return apierrors.NewForbidden(s.GroupResource(), "", errors.New("no rule"))
 	}

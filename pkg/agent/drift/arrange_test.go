@@ -248,6 +248,22 @@ func TestWatcher_WhereNotAllNamespacesMayBeWatched(t *testing.T) {
 	})
 }
 
+// A definition can go before the objects of its kind are seen to be gone: nobody has to do
+// anything about it.
+func TestWatcher_KindThatIsNotServedAnyMore(t *testing.T) {
+	atWork(t, 0, everywhere(1), func(s *station) {
+		s.trackOne(0)
+		s.expectKnown("at first", 0)
+		s.undefine(configMaps)
+		s.cut(true)
+		<-time.After(deniedRetry)
+		s.expectWoken("who has to look", "w00")
+		if log := s.logged(); !strings.Contains(log, "could not find the requested resource") || strings.Contains(log, "WARN") {
+			t.Errorf("log %s", log)
+		}
+	})
+}
+
 // Between the moment in which a list is asked for and that in which it is made
 // an owner can come to track an object, read it, and be too early.
 func TestWatcher_ReadBeforeTheListWasMade(t *testing.T) {

@@ -191,10 +191,21 @@ func (f *follower) deny(ctx context.Context, err error) (retry time.Duration) {
 		return wideDeniedRetry
 	}
 	if first {
-		f.log.WarnContext(ctx, "objects cannot be watched: they are looked at from time to time", "error", err)
+		f.log.Log(ctx, denialLevel(err), "objects cannot be watched: they are looked at from time to time", "error", err)
 		f.unsure()
 	}
 	return deniedRetry
+}
+
+// denialLevel is how loud a denial is. A permission that lacks is somebody's to give. A kind
+// that is not served is not: t1 a work is deleted, t2 the definition that it has goes, t3 a
+// watch of its objects ends and finds no such kind, t4 the agent sees the last object gone and
+// ends the watch.
+func denialLevel(err error) slog.Level {
+	if apierrors.IsNotFound(err) {
+		return slog.LevelInfo
+	}
+	return slog.LevelWarn
 }
 
 // unsure tells who watches a standing resource that it may have missed changes.
