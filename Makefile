@@ -115,19 +115,19 @@ docs: build ## run the commands that README and docs/ print
 e2e: build ## run the end-to-end tests on real kube-apiservers; RUN=TestX runs one
 	@go test -json -count=1 -p 1 -parallel 8 -timeout 30m $(if $(RUN),-run '$(RUN)') ./test/e2e/... | $(gotest)
 
-# The scenarios over MQTT: at Hawser's broker, and through Mosquitto.
-overMQTT = for t in mqtt mosquitto; do \
-	echo "over $$t:"; \
-	TRANSPORT=$$t go test -json -count=1 -timeout 30m -run '$(1)' -p 1 ./test/e2e ./test/e2e/demo | go run ./test/gotest .cache/tests/$@-$$t.json; \
-done
+# Scenarios over MQTT, at Hawser's broker (mqtt) or through Mosquitto (mosquitto).
+over = echo "over $(1):"; \
+	TRANSPORT=$(1) go test -json -count=1 -timeout 30m -run '$(2)' -p 1 ./test/e2e ./test/e2e/demo | go run ./test/gotest .cache/tests/$@-$(1).json
 
 .PHONY: e2e-mqtt
 e2e-mqtt: build ## run the main path over MQTT on real kube-apiservers, at our broker and through Mosquitto; RUN=TestX runs one
-	@$(call overMQTT,$(or $(RUN),^TestLifecycle$$))
+	@$(call over,mqtt,$(or $(RUN),^(TestLifecycle|TestMessagesTwice)$$))
+	@$(call over,mosquitto,$(or $(RUN),^(TestLifecycle|TestSpecsLost)$$))
 
 .PHONY: e2e-mqtt-long
 e2e-mqtt-long: build ## run all end-to-end scenarios over MQTT, at our broker and through Mosquitto
-	@$(call overMQTT,.)
+	@$(call over,mqtt,.)
+	@$(call over,mosquitto,.)
 
 .PHONY: hostile
 hostile: build ## attack a broker beside a well-behaved fleet, a few seconds each; HOSTILE=10s measures for longer, RUN=TestX runs one

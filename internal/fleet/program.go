@@ -205,6 +205,9 @@ func (p *Program) LogFile() string { return p.spec.LogFile }
 // Args are the arguments the program is started with.
 func (p *Program) Args() []string { return p.spec.Args }
 
+// SetArgs changes them, from the next start on.
+func (p *Program) SetArgs(args []string) { p.spec.Args = args }
+
 // ready asks the readiness endpoint as kubelet would.
 func ready(url string) func(context.Context) error {
 	return func(ctx context.Context) error {

@@ -256,7 +256,12 @@ func emptyDir(t *testing.T, dir string) {
 // hawser runs the command-line tool.
 func (f *Fleet) hawser(t *testing.T, args ...string) {
 	t.Helper()
-	if _, err := proc.Run(t.Context(), filepath.Join(f.Root, "bin", "hawser"), args...); err != nil {
+	if err := f.tryHawser(t.Context(), args...); err != nil {
 		t.Fatal(err)
 	}
+}
+
+func (f *Fleet) tryHawser(ctx context.Context, args ...string) error {
+	_, err := proc.Run(ctx, filepath.Join(f.Root, "bin", "hawser"), args...)
+	return err
 }

@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -17,7 +18,8 @@ import (
 // Fleet is what a scenario runs on.
 type Fleet struct {
 	*harness.Fleet
-	load *load // see Fleet.outage
+	load  *load // see Fleet.outage
+	plain bool  // between the parties is a stock broker
 }
 
 const (
@@ -36,6 +38,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintf(os.Stderr, "e2e: TRANSPORT: %v\n", err)
 		os.Exit(2)
 	}
+	shared.plain = transport == fleet.Mosquitto
 	os.Exit(harness.Main(m, fleet.Config{
 		Root:      "../..",
 		Clusters:  []string{cluster1, cluster2},
@@ -51,13 +54,14 @@ func TestMain(m *testing.M) {
 }
 
 // needBroker are the scenarios that ask Hawser's broker for something, onlyMQTT
-// those that are about MQTT.
+// those that are about MQTT, onlyPlain those about what only a stock broker does.
 var (
 	needBroker = []string{
 		"TestBrokerRestoredFromBackup", "TestClusterReplaced", "TestDocumentation_CommandsForTheDemo", "TestForeignCluster", "TestForeignSource",
 		"TestMadeAnewWhileAgentIsAway", "TestNoCredentials", "TestProgramSource",
 	}
-	onlyMQTT = []string{"TestSessionTakenOver"}
+	onlyMQTT  = []string{"TestMessagesTwice", "TestSessionTakenOver"}
+	onlyPlain = []string{"TestSpecsLost", "TestStatusesLost"}
 )
 
 // choose reads which transport the fleet has, and leaves out the scenarios that
@@ -69,15 +73,12 @@ func choose(name string, transport *fleet.Transport) error {
 	if err := transport.Set(name); err != nil {
 		return err
 	}
-	leave := onlyMQTT
+	leave := slices.Concat(onlyMQTT, onlyPlain)
 	switch *transport {
 	case fleet.MQTT:
-		leave = nil
+		leave = onlyPlain
 	case fleet.Mosquitto:
 		leave = needBroker
-	}
-	if len(leave) == 0 {
-		return nil
 	}
 	return flag.Set("test.skip", "^("+strings.Join(leave, "|")+")$")
 }

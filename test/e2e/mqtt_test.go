@@ -1,9 +1,10 @@
 package e2e
 
 import (
+	"context"
 	"crypto/tls"
-	"crypto/x509"
-	"os"
+	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/eclipse/paho.golang/packets"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/fleet"
 	"github.com/hawser-io/hawser/internal/pki"
+	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
 // TestSessionTakenOver: in the middle of updates somebody with the certificate of
@@ -37,18 +39,7 @@ func TestSessionTakenOver(t *testing.T) {
 // takeOver connects as a party and leaves.
 func (f *Fleet) takeOver(t *testing.T, role pki.Role, name, clientID string) {
 	t.Helper()
-	keys := f.PKI()
-	pair, err := tls.LoadX509KeyPair(keys.Cert(role, name), keys.Key(role, name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ca, err := os.ReadFile(keys.CACert())
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(ca)
-	d := tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool, Certificates: []tls.Certificate{pair}, NextProtos: []string{"mqtt"}}}
+	d := tls.Dialer{Config: f.tlsOf(t, role, name)}
 	conn, err := d.DialContext(t.Context(), "tcp", f.MQTTAddr())
 	if err != nil {
 		t.Fatal(err)
@@ -59,4 +50,88 @@ func (f *Fleet) takeOver(t *testing.T, role pki.Role, name, clientID string) {
 	}
 	_ = c.Disconnect(&paho.Disconnect{}) // the party may have taken it over already
 	<-c.Done()
+}
+
+// TestMessagesTwice: in the middle of updates messages come more than once, of all
+// parties and for them, and all connections break.
+func TestMessagesTwice(t *testing.T) {
+	f := &shared
+	l := f.outage(t)
+	before := keys("twice-1", "twice-2")
+	l.each(t, before, l.Create)
+	r := f.relayed(t)
+	l.settled(t)
+	roles := []pki.Role{pki.Agent, pki.Source}
+	for _, role := range roles {
+		r.set(role, odds{twice: 0.3}, odds{twice: 0.3})
+	}
+	l.duringUpdates(t, 2, r.cut)
+	l.each(t, before, l.Delete)
+	l.each(t, keys("twice-3"), l.Create)
+	l.settled(t)
+	for _, role := range roles {
+		has := r.has(role)
+		t.Logf("%s: repeated %d messages to the broker, %d from it", role, has[toBroker].twice, has[toParty].twice)
+		if has[toBroker].twice == 0 || has[toParty].twice == 0 {
+			t.Error("nothing was repeated")
+		}
+	}
+}
+
+// TestSpecsLost: the broker acknowledges every second message for agents, and loses it,
+// while works are created, changed and deleted. The connections live on, so nobody asks;
+// hub-source publishes again what nobody has answered for a minute.
+//
+// Hawser's broker never does that: what it acknowledged is on its disk.
+func TestSpecsLost(t *testing.T) {
+	f := &shared
+	l := f.outage(t)
+	before := keys("lost-specs-1", "lost-specs-2", "lost-specs-3", "lost-specs-4")
+	l.each(t, before, l.Create)
+	r := f.relayed(t)
+	l.settled(t)
+	r.set(pki.Agent, odds{}, odds{lost: 0.5})
+	l.each(t, before[:4], l.Delete)
+	l.each(t, before[4:], l.Update)
+	l.each(t, l.steady[:10], l.Update)
+	l.each(t, keys("lost-specs-5", "lost-specs-6", "lost-specs-7", "lost-specs-8"), l.Create)
+	f.losing(t, l, r, toParty)
+	l.settled(t)
+}
+
+// TestStatusesLost: the same with what agents say. A status that was lost nobody misses:
+// hub-source asks for all every 30 minutes, and when it subscribes, which it does
+// again here because Mosquitto is killed.
+func TestStatusesLost(t *testing.T) {
+	f := &shared
+	l := f.outage(t)
+	deleted := keys("lost-statuses-1", "lost-statuses-2")
+	l.each(t, deleted, l.Create)
+	r := f.relayed(t)
+	l.settled(t)
+	r.set(pki.Agent, odds{lost: 0.5}, odds{lost: 0.1})
+	l.each(t, deleted, l.Delete)
+	l.each(t, keys("lost-statuses-3", "lost-statuses-4"), l.Create)
+	l.each(t, l.steady, l.Update)
+	f.losing(t, l, r, toBroker)
+	f.broker().Kill()
+	f.start(t, fleet.Broker)
+	l.settled(t)
+}
+
+// losing waits until messages of agents, or for them, were lost, and has no more lost.
+func (f *Fleet) losing(t *testing.T, l *load, r *relay, d int) {
+	t.Helper()
+	harness.Eventually(t, func(ctx context.Context) error {
+		if lost := r.has(pki.Agent)[d].lost; lost < 3 {
+			return fmt.Errorf("%d messages were lost", lost)
+		}
+		if l.Converged(ctx) == nil {
+			return errors.New("what was lost makes no difference")
+		}
+		return nil
+	})
+	r.set(pki.Agent, odds{}, odds{})
+	has := r.has(pki.Agent)
+	t.Logf("lost %d messages of agents, %d for them", has[toBroker].lost, has[toParty].lost)
 }
