@@ -131,17 +131,22 @@ func mqttConfig(t testing.TB, role pki.Role, name, addr string, topics topic.Set
 // the source, without the group that only who subscribes to agents may have.
 func startMQTTAgent(t testing.TB, cluster, addr string, l mqttacl.Layout) *stockAgent {
 	t.Helper()
-	topics := l.Topics
-	topics.AgentEvents = strings.TrimPrefix(topics.AgentEvents, shareGroup)
-	config := mqttConfig(t, pki.Agent, cluster, addr, topics)
+	config := mqttConfig(t, pki.Agent, cluster, addr, ofAgents(l).Topics)
 	return &stockAgent{cluster: cluster, program: start(t, "stockagent", "-transport", "mqtt", "-config", config, "-cluster", cluster, "-agent-id", cluster+"-stock")}
 }
 
+// ofAgents is a layout as agents have it: without the group, on which nobody can publish.
+func ofAgents(l mqttacl.Layout) mqttacl.Layout {
+	l.Topics.AgentEvents = strings.TrimPrefix(l.Topics.AgentEvents, shareGroup)
+	return l
+}
+
 // startMQTTSource runs a stock source over MQTT.
-func startMQTTSource(t testing.TB, addr string, l mqttacl.Layout) *stockSource {
+func startMQTTSource(t testing.TB, addr string, l mqttacl.Layout, args ...string) *stockSource {
 	t.Helper()
 	config := mqttConfig(t, pki.Source, l.Source, addr, l.Topics)
-	return &stockSource{program: start(t, "stocksource", "-transport", "mqtt", "-config", config, "-source-id", l.Source)}
+	args = append([]string{"-transport", "mqtt", "-config", config, "-source-id", l.Source}, args...)
+	return &stockSource{program: start(t, "stocksource", args...)}
 }
 
 // message is what an MQTT client of a test received.

@@ -39,9 +39,9 @@ func dialMQTT(t testing.TB, role pki.Role, name, addr string, l mqttacl.Layout) 
 }
 
 // startMQTTHub runs our hub source as src1 over MQTT.
-func startMQTTHub(t *testing.T, addr string) *fakeHub {
+func startMQTTHub(t *testing.T, addr string, l mqttacl.Layout) *fakeHub {
 	t.Helper()
-	return runHubSource(t, dialMQTT(t, pki.Source, src1, addr, mqttacl.Usual(src1)))
+	return runHubSource(t, dialMQTT(t, pki.Source, src1, addr, l))
 }
 
 // startOurMQTTAgent runs our agent of cluster1 over MQTT.
@@ -58,14 +58,14 @@ func TestMosquitto_HubAndStockAgent_WholeLife(t *testing.T) {
 	agent := startMQTTAgent(t, cluster1, b.addr, mqttacl.Usual(src1))
 	agent.plain.Store(true)
 	agent.await(t, 0, "its subscription", what("subscribed"))
-	hubLife(t, startMQTTHub(t, b.addr), agent)
+	hubLife(t, startMQTTHub(t, b.addr, mqttacl.Usual(src1)), agent)
 }
 
 // The same at our broker.
 func TestListener_HubAndStockAgent_WholeLife(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)
-	hubLife(t, startMQTTHub(t, b.addr), startMQTTAgent(t, cluster1, b.addr, mqttacl.Usual(src1)))
+	hubLife(t, startMQTTHub(t, b.addr, mqttacl.Usual(src1)), startMQTTAgent(t, cluster1, b.addr, mqttacl.Usual(src1)))
 }
 
 // hubLife plays a work of our hub source at a stock agent.
@@ -102,12 +102,7 @@ func TestMosquitto_StockSourceAndOurAgent_WholeLife(t *testing.T) {
 			source := startMQTTSource(t, b.addr, l)
 			source.plain.Store(true)
 			source.await(t, 0, "its subscription", what("subscribed"))
-			ours := l
-			ours.Topics.AgentEvents = mqttacl.Usual(src1).Topics.AgentEvents
-			if name == "maestro" {
-				ours.Topics.AgentEvents = "sources/src1/consumers/+/agentevents"
-			}
-			sourceLife(t, source, startOurMQTTAgent(t, b.addr, ours))
+			sourceLife(t, source, startOurMQTTAgent(t, b.addr, ofAgents(l)))
 		})
 	}
 }
@@ -174,7 +169,7 @@ func TestC51_OurParties_PublishOnTheirTopics(t *testing.T) {
 	t.Parallel()
 	b := startMosquitto(t, rulesOf(t, layouts...))
 	spy := connectMQTT(t, b.addr, pki.Operator, onlooker, "spy").subscribe("#")
-	hub := startMQTTHub(t, b.addr)
+	hub := startMQTTHub(t, b.addr, mqttacl.Usual(src1))
 	a := startOurMQTTAgent(t, b.addr, mqttacl.Usual(src1))
 	hub.apply(newWork(cluster1, "w", 0))
 	eventuallyWithin(t, publishedAgain, "the status on the hub", func() bool { return appliedMessage(hub.work(cluster1, "w").Status) != "" })
@@ -203,7 +198,7 @@ func TestC51_OurParties_PublishOnTheirTopics(t *testing.T) {
 func TestC56_OurParties_BrokerKilled(t *testing.T) {
 	t.Parallel()
 	b := startMosquitto(t, rulesOf(t, layouts...), "persistence false")
-	hub := startMQTTHub(t, b.addr)
+	hub := startMQTTHub(t, b.addr, mqttacl.Usual(src1))
 	a := startOurMQTTAgent(t, b.addr, mqttacl.Usual(src1))
 	hub.apply(newWork(cluster1, "first", 0))
 	eventuallyWithin(t, publishedAgain, "the first work on the cluster", func() bool { return a.value("first") == "0" })

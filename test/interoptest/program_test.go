@@ -73,11 +73,29 @@ type program struct {
 	t      testing.TB
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
-	log    bytes.Buffer // standard error; complete when done is closed
+	log    said // standard error; complete when done is closed
 	done   chan struct{}
 	lastID int
 	// plain: what is between the parties takes no attribute of Hawser out.
 	plain atomic.Bool
+}
+
+// said is what a program wrote so far.
+type said struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *said) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(b)
+}
+
+func (s *said) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
 }
 
 // start runs a stock program.

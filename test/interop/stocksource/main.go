@@ -25,6 +25,7 @@ func main() {
 	flag.StringVar(&s.transport, "transport", constants.ConfigTypeGRPC, "transport of sdk-go: grpc or mqtt")
 	flag.StringVar(&s.config, "config", "", "file with the client configuration of sdk-go for that transport: url or brokerHost and topics, caFile, clientCertFile, clientKeyFile")
 	flag.StringVar(&s.id, "source-id", "", "id of the source")
+	flag.StringVar(&s.client, "client-id", "", "id of the client, the source's unless set")
 	flag.DurationVar(&s.backOff, "back-off", 100*time.Millisecond, "wait between attempts to connect, instead of sdk-go's 5 s to 2 min")
 	flag.Parse()
 

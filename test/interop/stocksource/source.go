@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -24,8 +25,8 @@ import (
 
 // source is one stock work source: client, store and informer.
 type source struct {
-	transport, config, id string
-	backOff               time.Duration
+	transport, config, id, client string
+	backOff                       time.Duration
 
 	console *console.Console
 	works   *work.ClientHolder
@@ -54,7 +55,7 @@ func (s *source) run(ctx context.Context, in io.Reader) error {
 	store := &tellingStore{SourceInformerWatcherStore: workstore.NewSourceInformerWatcherStore(ctx), subscribed: func() {
 		s.console.Say(console.Line{What: "subscribed"})
 	}, ready: make(chan struct{})}
-	o := options.NewGenericClientOptions(transport, codec, s.id).WithSourceID(s.id).WithClientWatcherStore(store)
+	o := options.NewGenericClientOptions(transport, codec, cmp.Or(s.client, s.id)).WithSourceID(s.id).WithClientWatcherStore(store)
 	if s.works, err = work.NewSourceClientHolder(ctx, o); err != nil {
 		return err
 	}
