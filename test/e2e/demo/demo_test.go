@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -162,5 +163,33 @@ func brokerGone(t *testing.T) {
 	})
 	if err != nil {
 		t.Fatalf("the broker still listens: %v", err)
+	}
+}
+
+// The lines of docs/mqtt.md that start the demo over other transports work as they
+// are; only --once is added, and where this demo is.
+func TestDemo_LinesOfTheDocumentation(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/mqtt.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := regexp.MustCompile(`(?m)^make demo ARGS=--transport=(\w+)`).FindAllStringSubmatch(string(page), -1)
+	if len(lines) != 2 {
+		t.Fatalf("docs/mqtt.md has the lines %q, want two", lines)
+	}
+	for _, line := range lines {
+		if only := os.Getenv("TRANSPORT"); only != "" && only != line[1] {
+			continue
+		}
+		t.Run(line[1], func(t *testing.T) {
+			d := newDemo(t)
+			ctx, cancel := context.WithTimeout(t.Context(), within)
+			defer cancel()
+			args := fmt.Sprintf("ARGS=--transport=%s --once --dir %s --subnet %d", line[1], d.dir, subnet)
+			out, err := exec.CommandContext(ctx, "make", "-C", d.root, "demo", args).CombinedOutput()
+			if err != nil || !strings.Contains(string(out), "Applied=True AppliedManifestWorkComplete") {
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
 	}
 }
