@@ -106,6 +106,7 @@ func (r *results) writeRoads(row func(...string)) {
 		row("  publishes, 64 in flight", w.publish64.text("%.0f"), "works/s of 4 KiB")
 		row("  publish → delivered p50", w.delivered50.text("%.3f"), "ms")
 		row("  deliveries, 3,000 sessions", w.deliver3000.text("%.0f"), "deliveries/s, closed loop of 64")
+		row("  memory per session that has just come", fmt.Sprintf("%.0f", w.opened), "KiB, at 3,000 sessions")
 		row("  memory per idle session", fmt.Sprintf("%.0f", w.perSession), "KiB, at 3,000 sessions")
 	}
 }
