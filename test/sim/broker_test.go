@@ -23,6 +23,7 @@ type node struct {
 	w        *world
 	gate     *gate
 	broker   *broker.Broker
+	front    *front // for MQTT; nil where nobody speaks it
 	registry *prometheus.Registry
 	stop     context.CancelFunc
 	done     chan error
@@ -194,6 +195,9 @@ func (n *node) start() {
 	done := make(chan error, 1)
 	n.broker, n.stop, n.done, n.up = b, stop, done, true
 	go func() { done <- b.Run(ctx) }() // end waits for it
+	if n.w.shape.mqtt {
+		n.front = newFront(ctx, n.w, b)
+	}
 	synctest.Wait()
 }
 
@@ -233,6 +237,7 @@ func (n *node) end() {
 	if err := <-n.done; err != nil && !errors.Is(err, store.ErrClosed) && !errors.Is(err, store.ErrReadOnly) {
 		n.w.fail("I6", "the broker ended with %v", err)
 	}
+	n.front.end()
 	synctest.Wait()
 	n.backup = n.gate.Backup()
 	if err := n.gate.Close(); err != nil {
@@ -263,7 +268,7 @@ func (n *node) steps(list []step) []step {
 	if n.canRoute() {
 		list = append(list, step{"broker", "route", "", func() { n.gate.routes <- struct{}{} }})
 	}
-	return list
+	return n.front.steps(list)
 }
 
 // knowsLater reports whether the broker has been told of a state of the hub that

@@ -26,6 +26,7 @@ type link struct {
 	cut     bool // nothing gets through
 	slow    bool // it does not read
 	window  int
+	mqtt    bool // it speaks MQTT, not gRPC
 
 	uid   string // of an agent's cluster, "" if it does not say
 	truth *truth // of an agent's cluster
@@ -46,6 +47,7 @@ type conn struct {
 	ended  chan error
 	over   chan struct{} // closed when the broker's side has returned
 	id     string        // of the subscription
+	client *client       // of MQTT, else nil
 }
 
 // stream is the receiving side: a window of events that were sent and not read.
@@ -85,6 +87,7 @@ func newLink(w *world, id identity.Identity, p session.Party) *link {
 		panic(err)
 	}
 	l := &link{w: w, id: id, name: id.String(), machine: m, window: 1 + w.rng.IntN(2)}
+	l.mqtt = w.shape.mqtt && w.spoken.IntN(4) > 0
 	w.links = append(w.links, l)
 	return l
 }
@@ -112,9 +115,13 @@ func (l *link) dial() {
 		return
 	}
 	sub := l.machine.Dialed()
-	if l.w.bus != nil {
+	switch {
+	case l.w.bus != nil:
 		l.conn = l.w.bus.subscribe(l)
-	} else {
+	case l.mqtt:
+		l.conn = l.w.connectMQTT(l, sub.Filter, sub.Hello)
+		synctest.Wait()
+	default:
 		l.conn = l.w.connect(l, sub.Filter, sub.Hello)
 		synctest.Wait()
 	}
@@ -189,8 +196,12 @@ func (l *link) receive() {
 	}
 	l.w.note("  %s gets %s", l.id, show(&env))
 	l.w.oracle.received(l, &env, e)
-	if err := l.machine.Received(context.Background(), e); err != nil {
+	c := l.conn
+	switch err := l.machine.Received(context.Background(), e); {
+	case err != nil:
 		l.lose(err)
+	case c.client != nil:
+		c.client.acknowledge()
 	}
 }
 
@@ -223,6 +234,9 @@ func (l *link) leave(err error) {
 		return
 	}
 	l.w.ghosts = append(l.w.ghosts, c)
+	if c.client != nil {
+		c.client.left.Store(true)
+	}
 	for _, call := range slices.Clone(l.w.calls) {
 		if call.conn == c {
 			l.w.breakOff(call)
@@ -426,6 +440,10 @@ func (w *world) arrive(c *call) {
 	if w.bus != nil {
 		w.bus.publish(c)
 		c.answers <- answer{given: time.Now()}
+		return
+	}
+	if c.conn.client != nil {
+		c.conn.client.send(c)
 		return
 	}
 	b, ctx := w.broker.broker, c.conn.stream.ctx

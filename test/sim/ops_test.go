@@ -559,7 +559,11 @@ func (w *world) eavesdrop(b uint32) string {
 		l.id = identity.Identity{Role: identity.Source, Name: shopName}
 		f = transport.Filter{Source: hubName, DataType: codec.ManifestBundles}
 	}
-	c := w.connect(l, f, transport.Hello{Protocol: int(b / 2 % 2)})
+	connect := w.connect
+	if w.shape.mqtt {
+		connect = w.connectMQTT
+	}
+	c := connect(l, f, transport.Hello{Protocol: int(b / 2 % 2)})
 	w.ghosts = append(w.ghosts, c)
 	synctest.Wait()
 	if len(c.stream.accepted) > 0 {

@@ -73,12 +73,15 @@ type shape struct {
 	themes     [][]string
 	// bus: it is a stock MQTT broker, not ours.
 	bus bool
+	// mqtt: many parties speak it to our broker, the others gRPC.
+	mqtt bool
 	// settles is how long it takes until all that is lost was said again.
 	settles time.Duration
 }
 
 var (
 	brokered = &shape{operations: operations, themes: themes, settles: settleTime}
+	spoken   = &shape{operations: operations, themes: themes, settles: settleTime, mqtt: true}
 	bused    = &shape{operations: busOperations, themes: busThemes, bus: true, settles: busSettleTime}
 )
 

@@ -25,6 +25,7 @@ var clusters = []string{"c1", "c2", "c3"}
 type world struct {
 	seed   uint64
 	rng    *rand.Rand // what happens by chance in the world
+	spoken *rand.Rand // who speaks MQTT; apart, so that all else is as without it
 	lines  []string   // what happened
 	broken *violation
 	ids    atomic.Int64
@@ -79,7 +80,7 @@ const startTime = 50 * time.Millisecond
 
 func newWorld(seed uint64, k *shape) *world {
 	<-time.After(later)
-	w := &world{seed: seed, shape: k, rng: rand.New(rand.NewPCG(seed, 2)), fakes: map[string]*clustertest.Fake{}}
+	w := &world{seed: seed, shape: k, rng: rand.New(rand.NewPCG(seed, 2)), spoken: rand.New(rand.NewPCG(seed, 9)), fakes: map[string]*clustertest.Fake{}}
 	w.oracle = newOracle(w)
 	w.broker = newNode(w) // where there is a bus nobody goes there
 	if k.bus {

@@ -1,0 +1,473 @@
+package sim
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/big"
+	"net"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/mochi-mqtt/server/v2/packets"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/hawser-io/hawser/internal/broker"
+	"github.com/hawser-io/hawser/internal/broker/listen"
+	"github.com/hawser-io/hawser/internal/broker/listen/mqtt"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/pki"
+	"github.com/hawser-io/hawser/internal/testkit"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+	"github.com/hawser-io/hawser/pkg/transport/mqtt/property"
+	"github.com/hawser-io/hawser/pkg/transport/mqtt/topic"
+)
+
+// The real MQTT listener, on connections in memory. A publish that it hands on waits for its
+// turn, so that those of one connection which it serves side by side come in an order that the
+// seed decides.
+
+// front is the listener of one process of the broker. It is also the server that it calls.
+type front struct {
+	w      *world
+	broker *broker.Broker
+	port   *listen.Port
+	front  *mqtt.Front
+	dialed chan net.Conn // to be accepted
+	accept net.Listener
+	done   chan error
+
+	mu    sync.Mutex // guards what follows, which the goroutines of the listener use
+	conns map[uint64]*conn
+	turns []*turn
+}
+
+// turn is a publish that the listener handed on, and the broker has not taken.
+type turn struct {
+	conn *conn
+	env  codec.Envelope
+	take chan struct{}
+}
+
+func newFront(ctx context.Context, w *world, b *broker.Broker) *front {
+	f := &front{w: w, broker: b, dialed: make(chan net.Conn, 1), done: make(chan error, 1), conns: map[uint64]*conn{}}
+	log := slog.New(slog.DiscardHandler)
+	var err error
+	f.port, _, err = listen.New(listen.Config{
+		Listener: f, Log: log, Credentials: known{},
+		Mapping: testkit.Mapping(identity.Identity{Role: identity.Source, Name: hubName}, identity.Identity{Role: identity.Source, Name: shopName}),
+	})
+	if err != nil {
+		panic(err)
+	}
+	if f.accept, err = f.port.Listen(ctx); err != nil {
+		panic(err)
+	}
+	f.front, err = mqtt.New(mqtt.Config{Server: f, Log: log, OnPanic: func() { panic("the MQTT listener panicked") }})
+	if err != nil {
+		panic(err)
+	}
+	go func() { f.done <- f.front.Run(ctx) }() // end waits for it
+	return f
+}
+
+// end waits for the listener, whose context and connections have ended.
+func (f *front) end() {
+	if f == nil {
+		return
+	}
+	if err := <-f.done; err != nil {
+		panic(err)
+	}
+}
+
+// Accept implements net.Listener.
+func (f *front) Accept() (net.Conn, error) { return <-f.dialed, nil }
+
+// Close implements net.Listener.
+func (f *front) Close() error { return nil }
+
+// Addr implements net.Listener.
+func (f *front) Addr() net.Addr { return &net.UnixAddr{} }
+
+// Publish implements transport.Server.
+func (f *front) Publish(ctx context.Context, p transport.Peer, event []byte, subscription string) (transport.Receipt, error) {
+	env, err := codec.ParseEnvelope(event)
+	if err != nil {
+		return transport.Receipt{}, err
+	}
+	f.mu.Lock()
+	t := &turn{conn: f.conns[p.Conn], env: env, take: make(chan struct{})}
+	f.turns = append(f.turns, t)
+	f.mu.Unlock()
+	select {
+	case <-t.take:
+	case <-ctx.Done():
+	}
+	f.mu.Lock()
+	f.turns = slices.DeleteFunc(f.turns, func(o *turn) bool { return o == t })
+	f.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return transport.Receipt{}, err
+	}
+	lent := slices.Clone(event)
+	defer clear(lent) // the memory is used again
+	return f.broker.Publish(ctx, t.conn.peer, lent, subscription)
+}
+
+// Subscribe implements transport.Server.
+func (f *front) Subscribe(ctx context.Context, p transport.Peer, raw transport.RawSubscription, out transport.Stream) error {
+	f.mu.Lock()
+	c := f.conns[p.Conn]
+	f.mu.Unlock()
+	c.client.entered.Store(true)
+	defer close(c.over)
+	return f.broker.Subscribe(ctx, c.peer, raw, out)
+}
+
+// steps let a publish through to the broker.
+func (f *front) steps(list []step) []step {
+	if f == nil {
+		return list
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	slices.SortFunc(f.turns, func(a, b *turn) int { // one of each resource, as the listener has it
+		return cmp.Or(cmp.Compare(a.conn.peer.Conn, b.conn.peer.Conn), cmp.Compare(a.env.ResourceID, b.env.ResourceID))
+	})
+	for _, t := range f.turns {
+		list = append(list, step{t.conn.link.name, "is served", t.env.ResourceID, func() { close(t.take) }})
+	}
+	return list
+}
+
+// known are credentials that believe a peer who it is, as TLS would have found out.
+type known struct {
+	credentials.TransportCredentials
+}
+
+// ServerHandshake implements credentials.TransportCredentials.
+func (known) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	id := raw.(*socket).id
+	name, organization := pki.Subject(pki.Role(id.Role), id.Name)
+	shown := []*x509.Certificate{{
+		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(1e6 * time.Hour),
+		Subject: pkix.Name{CommonName: name, Organization: []string{organization}},
+	}}
+	return raw, credentials.TLSInfo{State: tls.ConnectionState{PeerCertificates: shown, VerifiedChains: [][]*x509.Certificate{shown}}}, nil
+}
+
+// socket is the broker's end of a connection.
+type socket struct {
+	net.Conn
+	id identity.Identity
+}
+
+// client is a party's end of an MQTT connection. It reads all the time, as every client does that
+// keeps its connection alive; what the party has not taken it has not acknowledged.
+type client struct {
+	conn    *conn
+	wire    net.Conn
+	publish func(t codec.EventType, env *codec.Envelope) (string, error) // says on which topic
+	entered atomic.Bool                                                  // the broker was asked for the subscription
+	left    atomic.Bool                                                  // the party uses another connection by now
+
+	unacked chan uint16 // deliveries, as in stream.events
+
+	mu       sync.Mutex // guards what follows
+	last     uint16
+	unknown  map[uint16]*call // publishes that are not acknowledged
+	finished bool
+}
+
+// pings are that far apart: often enough for the longest keep alive of the listener, and at times
+// at which nothing else happens.
+const pings = 44_987_123_457 * time.Nanosecond
+
+// connectMQTT subscribes over MQTT; the caller sees to the answer.
+func (w *world) connectMQTT(l *link, f transport.Filter, h transport.Hello) *conn {
+	near, far := net.Pipe()
+	ctx, cancel := context.WithCancel(context.Background())
+	c := &conn{
+		link: l, ended: make(chan error, 1), over: make(chan struct{}), peer: w.peer(l.id),
+		stream: &stream{ctx: ctx, accepted: make(chan transport.Accepted, 1), events: make(chan []byte, l.window)},
+	}
+	c.peer.Transport = transport.MQTT
+	c.client = &client{conn: c, wire: near, unacked: make(chan uint16, l.window), unknown: map[uint16]*call{}}
+	c.cancel = func() {
+		cancel()
+		_ = near.Close() // the other end notices
+	}
+	var filter string
+	c.client.publish, filter = topicsOf(f)
+	w.broker.front.take(c, &socket{far, l.id})
+	go c.client.run(filter, h) // ends with the connection
+	go c.client.ping(ctx)      // ends with ctx
+	return c
+}
+
+// take accepts a connection.
+func (f *front) take(c *conn, far net.Conn) {
+	f.dialed <- far
+	raw, err := f.accept.Accept()
+	if err != nil {
+		panic(err)
+	}
+	raw, who, err := f.port.Handshake(raw)
+	if err != nil {
+		panic(err)
+	}
+	f.mu.Lock()
+	f.conns[who.Peer().Conn] = c
+	f.mu.Unlock()
+	if p := who.Peer(); p.Name != c.peer.Name || p.Role != c.peer.Role {
+		f.w.fail("I8", "%s is taken for %s/%s", c.link.id, p.Role, p.Name)
+	}
+	f.front.Serve(raw, who, listen.MQTT)
+}
+
+// topicsOf is where a party publishes, and what it subscribes to.
+func topicsOf(f transport.Filter) (publish func(codec.EventType, *codec.Envelope) (string, error), filter string) {
+	set := topic.Set{
+		SourceEvents: "sources/+/clusters/+/sourceevents", AgentEvents: "sources/+/clusters/+/agentevents",
+		SourceBroadcast: "sources/+/sourcebroadcast", AgentBroadcast: "clusters/+/agentbroadcast",
+	}
+	if f.Source == "" {
+		a, err := topic.NewAgent(set, f.Cluster)
+		if err != nil {
+			panic(err)
+		}
+		return func(t codec.EventType, env *codec.Envelope) (string, error) {
+			return a.Topic(t, env.OriginalSource, true)
+		}, a.Filters(true)[0]
+	}
+	set.SourceEvents, set.AgentEvents = "sources/"+f.Source+"/clusters/+/sourceevents", "sources/"+f.Source+"/clusters/+/agentevents"
+	s, err := topic.NewSource(set, f.Source)
+	if err != nil {
+		panic(err)
+	}
+	return func(t codec.EventType, env *codec.Envelope) (string, error) { return s.Topic(t, env.Cluster, true) }, s.Filters(true)[0]
+}
+
+func (c *client) ping(ctx context.Context) {
+	for tick := time.NewTicker(pings); ; {
+		select {
+		case <-tick.C:
+			if !c.left.Load() {
+				_ = c.say(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Pingreq}}) // run sees the end
+			}
+		case <-ctx.Done():
+			tick.Stop()
+			return
+		}
+	}
+}
+
+// run begins the subscription, and reads what comes until the connection ends.
+func (c *client) run(filter string, h transport.Hello) {
+	err := c.say(packets.Packet{
+		FixedHeader: packets.FixedHeader{Type: packets.Connect},
+		Connect:     packets.ConnectParams{ProtocolName: []byte("MQTT"), Clean: true, Keepalive: 60, ClientIdentifier: c.conn.link.name},
+		Properties:  packets.Properties{ReceiveMaximum: uint16(c.conn.link.window)},
+	})
+	for err == nil {
+		var k packets.Packet
+		if k, err = c.read(); err == nil {
+			err = c.took(&k, filter, h)
+		}
+	}
+	e, told := err.(*transport.Error) //nolint:errorlint // of ours, or of the connection
+	if !told {
+		e = unavailable("the connection broke")
+	}
+	c.mu.Lock()
+	c.finished = true
+	for _, call := range c.unknown {
+		call.answers <- answer{err: unavailable("the connection broke"), given: time.Now()}
+	}
+	c.unknown = nil
+	c.mu.Unlock()
+	if !c.entered.Load() {
+		close(c.conn.over)
+	}
+	c.conn.ended <- e
+	_ = c.wire.Close() // at worst it is closed already
+}
+
+// took handles what the broker sent. The error ends the connection.
+func (c *client) took(k *packets.Packet, filter string, h transport.Hello) error {
+	said := make([]codec.Property, 0, len(k.Properties.User))
+	for _, u := range k.Properties.User {
+		said = append(said, codec.Property{Key: u.Key, Value: u.Val})
+	}
+	refusal := property.Refusal{Reason: property.Reason(k.ReasonCode), Text: k.Properties.ReasonString, Properties: said}
+	switch k.FixedHeader.Type {
+	case packets.Connack:
+		if refusal.Reason.Failed() {
+			return refusal.Error()
+		}
+		s := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Subscribe, Qos: 1}, PacketID: 1, Filters: packets.Subscriptions{{Filter: filter, Qos: 1}}}
+		for _, p := range property.Hello(h, codec.ManifestBundles) {
+			s.Properties.User = append(s.Properties.User, packets.UserProperty{Key: p.Key, Val: p.Value})
+		}
+		return c.say(s)
+	case packets.Suback:
+		if refusal.Reason = property.Reason(k.ReasonCodes[0]); refusal.Reason.Failed() {
+			return refusal.Error()
+		}
+		c.conn.stream.accepted <- property.AcceptedOf(said)
+	case packets.Publish:
+		event, err := (codec.Message{ContentType: k.Properties.ContentType, Properties: said, Payload: k.Payload}).Proto()
+		if err != nil {
+			return err
+		}
+		c.unacked <- k.PacketID
+		c.conn.stream.events <- event
+	case packets.Puback:
+		c.answered(k.PacketID, answer{receipt: property.ReceiptOf(said), given: time.Now()}, refusal)
+	case packets.Disconnect:
+		return refusal.Error()
+	}
+	return nil
+}
+
+// answered is where a publish was acknowledged.
+func (c *client) answered(id uint16, a answer, r property.Refusal) {
+	if r.Reason.Failed() {
+		e := r.Error()
+		if e.Code == transport.CodeUnavailable { // whether that or the end of the connection comes first, is chance
+			e = unavailable("the connection broke")
+		}
+		a.receipt.Outcome, a.err = "", e
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if call := c.unknown[id]; call != nil {
+		delete(c.unknown, id)
+		call.answers <- a
+	}
+}
+
+// send publishes.
+func (c *client) send(call *call) {
+	m, err := codec.ToMessage(call.event)
+	if err != nil {
+		panic(err)
+	}
+	env := envelope(call.event)
+	t, _ := codec.ParseEventType(call.event.Type()) // events of ours have none
+	to, err := c.publish(t, &env)
+	if err != nil {
+		panic(fmt.Errorf("%s cannot publish %s: %w", c.conn.link.name, call.what, err))
+	}
+	k := packets.Packet{
+		FixedHeader: packets.FixedHeader{Type: packets.Publish, Qos: 1}, TopicName: to, Payload: m.Payload,
+		Properties: packets.Properties{ContentType: m.ContentType},
+	}
+	for _, p := range append(m.Properties, property.SubscriptionID(c.conn.id)...) {
+		k.Properties.User = append(k.Properties.User, packets.UserProperty{Key: p.Key, Val: p.Value})
+	}
+	c.mu.Lock()
+	over := c.finished
+	if !over {
+		c.last++
+		k.PacketID = c.last
+		c.unknown[k.PacketID] = call
+	}
+	c.mu.Unlock()
+	if over {
+		call.answers <- answer{err: unavailable("no way"), given: time.Now()}
+		return
+	}
+	_ = c.say(k) // where that fails the connection has ended, and run tells the call
+}
+
+// acknowledge says that the party has what it was sent, oldest first.
+func (c *client) acknowledge() {
+	_ = c.say(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Puback}, PacketID: <-c.unacked}) // run sees the end
+}
+
+// say writes a packet.
+func (c *client) say(k packets.Packet) error {
+	var b bytes.Buffer
+	k.ProtocolVersion = 5
+	encode := map[byte]func(*bytes.Buffer) error{
+		packets.Connect: k.ConnectEncode, packets.Publish: k.PublishEncode, packets.Puback: k.PubackEncode,
+		packets.Subscribe: k.SubscribeEncode, packets.Pingreq: k.PingreqEncode,
+	}[k.FixedHeader.Type]
+	if err := encode(&b); err != nil {
+		panic(err)
+	}
+	_, err := c.wire.Write(b.Bytes())
+	return err
+}
+
+// read reads a packet.
+func (c *client) read() (k packets.Packet, err error) {
+	var head [1]byte
+	if _, err := io.ReadFull(c.wire, head[:]); err != nil {
+		return k, err
+	}
+	if err := k.FixedHeader.Decode(head[0]); err != nil {
+		return k, err
+	}
+	k.ProtocolVersion = 5
+	for shift := 0; shift == 0 || head[0]&0x80 != 0; shift += 7 {
+		if _, err := io.ReadFull(c.wire, head[:]); err != nil {
+			return k, err
+		}
+		k.FixedHeader.Remaining |= int(head[0]&0x7F) << shift
+	}
+	body := make([]byte, k.FixedHeader.Remaining)
+	if _, err := io.ReadFull(c.wire, body); err != nil {
+		return k, err
+	}
+	switch k.FixedHeader.Type {
+	case packets.Connack:
+		err = k.ConnackDecode(body)
+	case packets.Publish:
+		err = k.PublishDecode(body)
+	case packets.Puback:
+		err = k.PubackDecode(body)
+	case packets.Suback:
+		err = k.SubackDecode(body)
+	case packets.Disconnect:
+		err = k.DisconnectDecode(body)
+	case packets.Pingresp:
+	default:
+		err = fmt.Errorf("a packet of kind %d", k.FixedHeader.Type)
+	}
+	return k, err
+}
+
+// TestMQTTSeeds plays seeds in which many parties speak MQTT to our broker, and the others
+// gRPC, as the environment says.
+func TestMQTTSeeds(t *testing.T) {
+	if seed := number(t, envSeed); seed != 0 {
+		replay(t, spoken, seed)
+		return
+	}
+	s, began := newSearch(t), time.Now()
+	if !s.asked && !raceDetector {
+		s.seeds, s.end = leastMQTTSeeds, began.Add(mqttTime)
+	}
+	s.playAll(t, spoken, runtime.GOMAXPROCS(0))
+	s.tell(t, began)
+}
+
+// What TestMQTTSeeds plays if nobody says more.
+const (
+	mqttTime       = 15 * time.Second
+	leastMQTTSeeds = 300
+)
