@@ -57,12 +57,14 @@ const (
 	First
 	// Void: it is of an earlier session than was heard of.
 	Void
-	// Unaware: its sender had not heard of the present session.
+	// Unaware: its sender had not heard of the present session. Stranger: neither, and it is
+	// of a later session of its own than was heard of.
 	Unaware
+	Stranger
 )
 
 // Believed reports whether the event counts.
-func (v Verdict) Believed() bool { return v != Void && v != Unaware }
+func (v Verdict) Believed() bool { return v == Stock || v == Counts || v == First }
 
 // Line is the place of a party's events among each other and among those of its peers. It
 // is not safe for concurrent use.
@@ -120,8 +122,11 @@ func (l *Line) Hear(name string, m Marks) Verdict {
 	if m.Session.Compare(p.heard) < 0 {
 		return Void
 	}
+	later := m.Session != p.heard
 	p.heard = m.Session
 	switch {
+	case m.Heard != l.own(p) && later:
+		return Stranger
 	case m.Heard != l.own(p):
 		return Unaware
 	case p.believed != m.Session:
@@ -134,6 +139,13 @@ func (l *Line) Hear(name string, m Marks) Verdict {
 // Knows reports whether a peer has shown itself as a Hawser party.
 func (l *Line) Knows(name string) bool {
 	return l.peers[name] != nil && l.peers[name].heard != codec.Session{}
+}
+
+// Counts reports whether a peer believes an event with these marks of ours, as far as is known
+// by now: it may have begun another session since they were made.
+func (l *Line) Counts(name string, m Marks) bool {
+	p := l.peer(name)
+	return m.Session == l.own(p) && m.Heard == p.heard
 }
 
 // Marks are those of the next event to a peer, or of two; see [Marks.Second].

@@ -28,7 +28,8 @@ func hears(t *testing.T, who string, got, want plain.Verdict) {
 
 func TestLine_OneRoundTripIsEnough(t *testing.T) {
 	hub, agent := plain.NewLine(100, "h1"), plain.NewLine(50, "a1")
-	hears(t, "the first list", hub.Hear("c", agent.Marks("hub")), plain.Unaware)
+	hears(t, "the first list", hub.Hear("c", agent.Marks("hub")), plain.Stranger)
+	hears(t, "what follows before the answer", hub.Hear("c", agent.Marks("hub")), plain.Unaware)
 	hears(t, "the answer", agent.Hear("hub", hub.Marks("c")), plain.First)
 	hears(t, "the second list", hub.Hear("c", agent.Marks("hub")), plain.First)
 	hears(t, "what follows", hub.Hear("c", agent.Marks("hub")), plain.Counts)
@@ -48,7 +49,7 @@ func TestLine_WhatWasLateIsVoid(t *testing.T) {
 	hub, agent := talk()
 	late := hub.Marks("c")
 	next := plain.NewLine(200, "h2") // another leader
-	hears(t, "an agent that has not heard of it", next.Hear("c", agent.Marks("hub")), plain.Unaware)
+	hears(t, "an agent that has not heard of it", next.Hear("c", agent.Marks("hub")), plain.Stranger)
 	hears(t, "the next leader", agent.Hear("hub", next.Marks("c")), plain.First)
 	hears(t, "the leader before", agent.Hear("hub", late), plain.Void)
 	hears(t, "a report to the next leader", next.Hear("c", agent.Marks("hub")), plain.First)
@@ -60,7 +61,7 @@ func TestLine_AProcessThatRemembersNothing(t *testing.T) {
 	late := hub.Marks("c")
 	hears(t, "in time", agent.Hear("hub", late), plain.Counts)
 	agent = plain.NewLine(60, "a2")
-	hears(t, "late", agent.Hear("hub", late), plain.Unaware)
+	hears(t, "late", agent.Hear("hub", late), plain.Stranger)
 	hub.Hear("c", agent.Marks("hub"))
 	hears(t, "published again", agent.Hear("hub", hub.Marks("c")), plain.First)
 	hears(t, "late", agent.Hear("hub", late), plain.Unaware)
@@ -70,13 +71,13 @@ func TestLine_AClockThatWentBack(t *testing.T) {
 	_, agent := talk()
 	back := plain.NewLine(3, "h2")
 	hears(t, "lower than was heard of", agent.Hear("hub", back.Marks("c")), plain.Void)
-	hears(t, "an agent that tells so", back.Hear("c", agent.Marks("hub")), plain.Unaware)
+	hears(t, "an agent that tells so", back.Hear("c", agent.Marks("hub")), plain.Stranger)
 	hears(t, "above what was heard of", agent.Hear("hub", back.Marks("c")), plain.First)
 	other := plain.NewLine(3, "b1")
 	if m := back.Marks("d"); m.Session.Number != 3 {
 		t.Errorf("what one peer says moved the session for another to %s", m.Session)
 	}
-	hears(t, "another", other.Hear("hub", back.Marks("d")), plain.Unaware)
+	hears(t, "another", other.Hear("hub", back.Marks("d")), plain.Stranger)
 }
 
 func TestLine_ANewLifeVoidsWhatWasSaidBefore(t *testing.T) {
@@ -86,6 +87,24 @@ func TestLine_ANewLifeVoidsWhatWasSaidBefore(t *testing.T) {
 	hears(t, "a report to the life before", hub.Hear("c", late), plain.Unaware)
 	hears(t, "the next life", agent.Hear("hub", hub.Marks("c")), plain.First)
 	hears(t, "a report to it", hub.Hear("c", agent.Marks("hub")), plain.Counts)
+}
+
+func TestLine_CountsWhileBothSessionsAreThePresentOnes(t *testing.T) {
+	hub, _ := talk()
+	made := hub.Marks("c")
+	if !hub.Counts("c", made) {
+		t.Error("what was just said does not count")
+	}
+	hub.Hear("c", plain.NewLine(60, "a2").Marks("hub"))
+	if hub.Counts("c", made) || !hub.Counts("c", hub.Marks("c")) {
+		t.Error("what was said to the agent before counts, or not what is said to the next one")
+	}
+	hub.Hear("c", plain.Marks{Session: codec.Session{Number: 61, ID: "a3"}, Heard: codec.Session{Number: 900, ID: "h0"}})
+	made = hub.Marks("c")
+	hub.Renew()
+	if hub.Counts("c", made) {
+		t.Error("what an earlier session said counts")
+	}
 }
 
 func TestMarks_ThereAndBack(t *testing.T) {

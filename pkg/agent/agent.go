@@ -384,7 +384,15 @@ func (a *Agent) send(id string) {
 // work has this id.
 const syncItem = ""
 
-func (a *Agent) sync() { a.send(syncItem) }
+// sync has what concerns the subscription sent after some time. Of several times, the first
+// counts.
+func (a *Agent) sync(after time.Duration) {
+	if q := a.reports.Load(); q != nil && after > 0 {
+		q.AddAfter(syncItem, after)
+		return
+	}
+	a.send(syncItem)
+}
 
 func (a *Agent) save(after time.Duration) {
 	if q := a.saves.Load(); q != nil {

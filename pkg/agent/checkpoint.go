@@ -38,7 +38,7 @@ func (c *Core) checkpoint(ctx context.Context, e codec.Event) {
 		c.config.Send(id)
 	}
 	if f.sync {
-		c.config.Sync()
+		c.config.Sync(0)
 	}
 	if f.save {
 		c.save(0)
@@ -156,7 +156,7 @@ func (c *Core) NextSync() (l SyncLetter, ok bool) {
 	switch {
 	case !c.connected:
 		return l, false
-	case c.link.listDue:
+	case c.link.lists(c.config.Now()):
 		l.Event, err = c.list()
 	case c.link.ack != nil:
 		l.ack = c.link.takeAck()
@@ -188,7 +188,7 @@ func (c *Core) SyncDone(l SyncLetter, err error) (again bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.connected || c.link.subscription != l.Subscription {
-		return c.link.due()
+		return c.link.due(c.config.Now())
 	}
 	switch refused := err != nil && !transport.Retryable(err); {
 	case refused && l.unexplained:
@@ -197,5 +197,5 @@ func (c *Core) SyncDone(l SyncLetter, err error) (again bool) {
 		c.config.Log.Error("the broker refused what it was told about the subscription", "type", l.Event.Type(), "error", err)
 	}
 	c.link.told(l, err)
-	return c.link.due()
+	return c.link.due(c.config.Now())
 }

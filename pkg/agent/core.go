@@ -80,11 +80,11 @@ type CoreConfig struct {
 	// Wake is told that Reconcile is due for a key at once; fresh says that
 	// there is something new, so that earlier failures do not count. Send is
 	// told that NextReport has something for an id, Sync that NextSync has
-	// something, Save (with a Journal only) that Save is due after some time. They
-	// must neither block nor call the Core.
+	// something after some time, Save (with a Journal only) that Save is due after some
+	// time. They must neither block nor call the Core.
 	Wake func(key string, fresh bool)
 	Send func(id string)
-	Sync func()
+	Sync func(after time.Duration)
 	Save func(after time.Duration)
 
 	Log     *slog.Logger

@@ -279,7 +279,7 @@ func (k *keeper) saveCursor() error {
 		k.target = nil
 	}
 	if k.link.acknowledge(serial, target) {
-		k.config.Sync()
+		k.config.Sync(0)
 	}
 	if k.drop = k.drop || k.link.cursor == (codec.Cursor{}); k.drop { // a broker refused it meanwhile
 		k.save(0)

@@ -40,7 +40,7 @@ func (c *Core) KeepAlive() (next time.Duration) {
 	c.link.alive(due)
 	c.mu.Unlock()
 	if due {
-		c.config.Sync()
+		c.config.Sync(0)
 	}
 	return keepAliveEvery
 }
@@ -62,7 +62,12 @@ func (c *Core) keepAlive() (codec.Event, error) {
 const tellEvery = 5 * time.Second
 
 // counts reports whether an event of a source counts. The first of a session does, and the
-// source is told what is held; so it is when it has not heard of this agent yet.
+// source is told what is held; so it is when it has not heard of this agent yet. That is told
+// at once to a session that is new here, and else when tellEvery has passed, but never not at all:
+//
+//	t1  The agent lists what it holds; hub-source is about to subscribe, and does not get it.
+//	t2  hub-source publishes a spec, which names no session of the agent, and is dropped.
+//	t3  Only another list tells hub-source of the session, and that it has to publish again.
 func (c *Core) counts(ctx context.Context, e codec.Event) bool {
 	c.mu.Lock()
 	if !c.link.plain {
@@ -77,15 +82,22 @@ func (c *Core) counts(ctx context.Context, e codec.Event) bool {
 		return false
 	}
 	c.line.peer = e.Source()
-	v, every := c.line.Hear(e.Source(), m), tellEvery
+	v := c.line.Hear(e.Source(), m)
 	if v == plain.First {
 		c.set.Line(e.Source())
-		every = 0
 	}
-	tell := (v == plain.First || !v.Believed()) && c.link.list(c.config.Now(), every)
+	var after time.Duration
+	tell := false
+	switch v {
+	case plain.First, plain.Stranger:
+		after, tell = c.link.list(c.config.Now(), 0)
+	case plain.Void, plain.Unaware:
+		after, tell = c.link.list(c.config.Now(), tellEvery)
+	case plain.Stock, plain.Counts:
+	}
 	c.mu.Unlock()
 	if tell {
-		c.config.Sync()
+		c.config.Sync(after)
 	}
 	if !v.Believed() {
 		c.drop(ctx, eventVoid, e)

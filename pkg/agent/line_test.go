@@ -65,6 +65,38 @@ func TestCore_TellsASourceThatItHasHeardOfIt(t *testing.T) {
 	}
 }
 
+// TestCore_OwesTheListToWhoHasNotHeardOfIt: hub-source subscribes after the agent's first list, and
+// what it publishes does not count before it hears of the agent.
+func TestCore_OwesTheListToWhoHasNotHeardOfIt(t *testing.T) {
+	r := newRig(t)
+	r.start()
+	if _, err := r.core.Subscribed(transport.Accepted{Plain: true, SubscriptionID: "s"}); err != nil {
+		t.Fatal(err)
+	}
+	hub := plain.NewLine(100, "hub")
+	publish := func() {
+		r.syncIn = 0
+		r.core.Handle(t.Context(), r.placed(hub.Marks(testCluster), hubWork("w-1", "web", 1, configMap("a", "1")), codec.CreateRequest))
+	}
+	publish()
+	if m, ok := r.lists(); !ok || m.Heard != hub.Marks(testCluster).Session {
+		t.Fatalf("to a session that is new it says %+v at once", m)
+	}
+	r.now = r.now.Add(time.Second)
+	publish()
+	if _, ok := r.lists(); ok || r.syncIn != tellEvery-time.Second {
+		t.Errorf("to the same it says it again, or in %v", r.syncIn)
+	}
+	r.now = r.now.Add(time.Second)
+	if publish(); r.syncIn != 0 {
+		t.Errorf("each event starts a timer of %v", r.syncIn)
+	}
+	r.now = r.now.Add(tellEvery - 2*time.Second)
+	if m, ok := r.lists(); !ok || hub.Hear(testCluster, m) != plain.First {
+		t.Errorf("after %v it says %+v", tellEvery, m)
+	}
+}
+
 // TestCore_LateEventsCountNoLonger: neither one of an earlier session, nor one to an earlier
 // process, nor one behind its successor.
 func TestCore_LateEventsCountNoLonger(t *testing.T) {

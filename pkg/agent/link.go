@@ -28,9 +28,10 @@ type link struct {
 	aliveDue bool
 
 	resyncProgress
-	// listDue: a list is about to be sent. What was received after the mark of the set's
-	// clock was not on the latest.
+	// listDue: a list is about to be sent, at listAt if that is ahead. What was received after
+	// the mark of the set's clock was not on the latest.
 	listDue bool
+	listAt  time.Time
 	mark    uint64
 	// logged: it was logged that the digests differ after a list.
 	logged bool
@@ -132,18 +133,25 @@ func sameAck(a, b codec.Ack) bool {
 
 // listing says that a list is about to be sent, at this time of the set's clock.
 func (l *link) listing(clock uint64, now time.Time) {
-	l.listDue, l.mark, l.listedAt = false, clock, now
+	l.listDue, l.listAt, l.mark, l.listedAt = false, time.Time{}, clock, now
 }
 
 // alive says whether the source is to hear that the agent is there.
 func (l *link) alive(due bool) { l.aliveDue = due }
 
-// list has a list sent, if the last one was a while ago.
-func (l *link) list(now time.Time, every time.Duration) (due bool) {
-	due = !l.listDue && now.Sub(l.listedAt) >= every
-	l.listDue = l.listDue || due
-	return due
+// list has a list sent when the last one was so long ago. It says after how long that is, and
+// whether one is due sooner than it was.
+func (l *link) list(now time.Time, every time.Duration) (after time.Duration, sooner bool) {
+	at := l.listedAt.Add(every)
+	if l.listDue && !at.Before(l.listAt) {
+		return 0, false
+	}
+	l.listDue, l.listAt = true, at
+	return max(0, at.Sub(now)), true
 }
+
+// lists reports whether a list is to be sent now.
+func (l *link) lists(now time.Time) bool { return l.listDue && !l.listAt.After(now) }
 
 // takeAck returns the ack that is about to be sent.
 func (l *link) takeAck() *codec.Ack {
@@ -177,4 +185,6 @@ func (l *link) told(s SyncLetter, err error) {
 }
 
 // due reports whether NextSync has something.
-func (l *link) due() bool { return l.listDue || l.ack != nil || l.unexplainedDue || l.aliveDue }
+func (l *link) due(now time.Time) bool {
+	return l.lists(now) || l.ack != nil || l.unexplainedDue || l.aliveDue
+}

@@ -53,6 +53,7 @@ type rig struct {
 	refuse   func(codec.Event) error // of the broker
 	outcome  string                  // of what it does not refuse
 	syncs    bool                    // Core has something about the subscription
+	syncIn   time.Duration           // it has something after that time
 	synced   []agentSync             // what it told
 	told     codec.Unexplained       // that it told last
 	statuses map[string]manifestwork.StatusReport
@@ -123,7 +124,7 @@ func (r *rig) start() {
 		NewID:  func() string { ids++; return fmt.Sprintf("e-%d", ids) },
 		Wake:   func(key string, _ bool) { r.wakeAt(key, r.now) },
 		Send:   func(id string) { r.sends[id] = true },
-		Sync:   func() { r.syncs = true },
+		Sync:   func(after time.Duration) { r.syncs, r.syncIn = r.syncs || after == 0, max(r.syncIn, after) },
 		Save: func(after time.Duration) {
 			if at := r.now.Add(after); r.save.IsZero() || at.Before(r.save) {
 				r.save = at

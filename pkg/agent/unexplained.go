@@ -51,7 +51,7 @@ func toldOf(rec *inventory.Record) codec.UnexplainedRecord {
 // revise has the broker told if it was told something else last.
 func (s *strays) revise() {
 	if s.link.retell(func(last codec.Unexplained) bool { return reflect.DeepEqual(s.find(), last) }) {
-		s.config.Sync()
+		s.config.Sync(0)
 	}
 }
 

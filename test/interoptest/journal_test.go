@@ -119,20 +119,14 @@ func (j *journal[T]) String() string {
 // eventually returns when ok does, which is asked again and again.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	eventuallyWithin(t, patience, what, ok)
-}
-
-// eventuallyWithin is eventually with another bound.
-func eventuallyWithin(t testing.TB, within time.Duration, what string, ok func() bool) {
-	t.Helper()
-	tick, timeout := time.NewTicker(time.Millisecond), time.NewTimer(within)
+	tick, timeout := time.NewTicker(time.Millisecond), time.NewTimer(patience)
 	defer tick.Stop()
 	defer timeout.Stop()
 	for !ok() {
 		select {
 		case <-tick.C:
 		case <-timeout.C:
-			t.Fatalf("waited %s for %s", within, what)
+			t.Fatalf("waited %s for %s", patience, what)
 		}
 	}
 }

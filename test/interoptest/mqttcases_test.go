@@ -22,7 +22,7 @@ func TestC52_C53_OurParties_NoBroadcast(t *testing.T) {
 	hub := startMQTTHub(t, b.addr, l)
 	startOurMQTTAgent(t, b.addr, ofAgents(l))
 	hub.apply(newWork(cluster1, "w", 0))
-	eventuallyWithin(t, publishedAgain, "the status on the hub", func() bool { return appliedMessage(hub.work(cluster1, "w").Status) != "" })
+	eventually(t, "the status on the hub", func() bool { return appliedMessage(hub.work(cluster1, "w").Status) != "" })
 	for kind, want := range map[string]string{
 		"spec.resync_request":   "sources/src1/consumers/cluster1/agentevents",
 		"status.resync_request": "sources/src1/consumers/cluster1/sourceevents",

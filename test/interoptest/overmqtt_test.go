@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -159,10 +158,6 @@ func TestListener_StockParties_WholeLife(t *testing.T) {
 	}
 }
 
-// publishedAgain is longer than hub-source waits until it publishes again what was
-// on its way while the parties had not heard of each other yet: a minute.
-const publishedAgain = 2 * time.Minute
-
 // Where our parties publish, of the six cases those that they have through a
 // stock broker.
 func TestC51_OurParties_PublishOnTheirTopics(t *testing.T) {
@@ -172,7 +167,7 @@ func TestC51_OurParties_PublishOnTheirTopics(t *testing.T) {
 	hub := startMQTTHub(t, b.addr, mqttacl.Usual(src1))
 	a := startOurMQTTAgent(t, b.addr, mqttacl.Usual(src1))
 	hub.apply(newWork(cluster1, "w", 0))
-	eventuallyWithin(t, publishedAgain, "the status on the hub", func() bool { return appliedMessage(hub.work(cluster1, "w").Status) != "" })
+	eventually(t, "the status on the hub", func() bool { return appliedMessage(hub.work(cluster1, "w").Status) != "" })
 	got := map[string]string{}
 	for kind, want := range map[string]string{
 		"spec.resync_request":   "clusters/cluster1/agentbroadcast",
@@ -201,7 +196,7 @@ func TestC56_OurParties_BrokerKilled(t *testing.T) {
 	hub := startMQTTHub(t, b.addr, mqttacl.Usual(src1))
 	a := startOurMQTTAgent(t, b.addr, mqttacl.Usual(src1))
 	hub.apply(newWork(cluster1, "first", 0))
-	eventuallyWithin(t, publishedAgain, "the first work on the cluster", func() bool { return a.value("first") == "0" })
+	a.awaitValue("first", "0")
 	want := map[string]string{"first": "0", "late": "0"}
 	for i := range 10 {
 		name := fmt.Sprintf("w%d", i)
@@ -211,7 +206,7 @@ func TestC56_OurParties_BrokerKilled(t *testing.T) {
 	b.kill()
 	hub.apply(newWork(cluster1, "late", 0))
 	b.start()
-	eventuallyWithin(t, publishedAgain, "all works on the cluster", func() bool {
+	eventually(t, "all works on the cluster", func() bool {
 		got := map[string]string{}
 		for name := range want {
 			got[name] = a.value(name)
@@ -219,6 +214,6 @@ func TestC56_OurParties_BrokerKilled(t *testing.T) {
 		return cmp.Equal(got, want)
 	})
 	for name := range want {
-		eventuallyWithin(t, publishedAgain, "the status of "+name, func() bool { return appliedMessage(hub.work(cluster1, name).Status) != "" })
+		eventually(t, "the status of "+name, func() bool { return appliedMessage(hub.work(cluster1, name).Status) != "" })
 	}
 }

@@ -109,9 +109,16 @@ func (a *agentNode) start() {
 				a.sends[id] = time.Now()
 			}
 		},
-		Sync: func() {
-			if process == a.process {
-				a.sends[syncItem] = time.Now()
+		Sync: func(after time.Duration) {
+			if process != a.process {
+				return
+			}
+			item := syncItem
+			if after > 0 {
+				item = syncLater
+			}
+			if at, has := a.sends[item]; !has || time.Now().Add(after).Before(at) {
+				a.sends[item] = time.Now().Add(after)
 			}
 		},
 		Save: func(after time.Duration) {
@@ -289,12 +296,16 @@ func (a *agentNode) restartAs(b uint32) string {
 	return how
 }
 
-// syncItem stands among the ids of works for what concerns the subscription.
-const syncItem = ""
+// syncItem stands among the ids of works for what concerns the subscription, syncLater for what
+// does after some time.
+const (
+	syncItem  = ""
+	syncLater = "later"
+)
 
 func (a *agentNode) report(id string) {
 	delete(a.sends, id)
-	if id == syncItem {
+	if id == syncItem || id == syncLater {
 		a.sync()
 		return
 	}

@@ -187,22 +187,22 @@ func (p *plains) nextLost(cl *cluster, uid types.UID, one *lost) *todo {
 		}
 	}
 	one.absent = false
-	var e Effect = Delete{Record: codec.InventoryRecord{Cluster: cl.name, ResourceID: string(uid), Name: one.name, Version: one.version}, Line: p.f.marks(cl)}
-	if one.work != nil {
-		e = p.deletion(cl, one.work)
+	line := p.f.marks(cl)
+	var e Effect = Delete{Record: codec.InventoryRecord{Cluster: cl.name, ResourceID: string(uid), Name: one.name, Version: one.version}, Line: line}
+	if o := one.work; o != nil {
+		e = Publish{Work: o, Action: codec.DeleteRequest, Slim: isLarge(o), Line: line}
 	}
 	return p.ask(cl, e, func(r Result) {
-		if p.f.brokerFailed(cl.key(), &one.retry, r.Err) {
+		switch {
+		case p.f.brokerFailed(cl.key(), &one.retry, r.Err):
+			return
+		case r.Err == nil && p.isDropped(cl, line):
+			p.f.failed(SpecLane, cl.key(), &one.retry, 0)
 			return
 		}
 		one.retry.wait(p.f.Now().Add(p.f.jitteredAbout(againAfter[min(one.times, len(againAfter)-1)])), false)
 		one.times++
 	})
-}
-
-// deletion publishes the deletion of a work that has left the hub.
-func (p *plains) deletion(cl *cluster, o *workv1.ManifestWork) Effect {
-	return Publish{Work: o, Action: codec.DeleteRequest, Slim: isLarge(o), Line: p.f.marks(cl)}
 }
 
 func (p *plains) doneGet(cl *cluster, uid types.UID, one *lost, r Result) {

@@ -160,6 +160,16 @@ func (p *plains) dueAgain(w *work) bool {
 	return !p.f.until(SpecLane, w.key(), w.spec.redelivery.at)
 }
 
+// isDropped reports whether an event that was published does not count at its agent: it began a
+// session, or told of its present one, while the event was on its way.
+//
+//	t1  A spec is published. It names no session of the agent.
+//	t2  The agent drops it and says so, by its list or a report.
+//	t3  The broker acknowledges what was published at t1.
+func (p *plains) isDropped(cl *cluster, m plain.Marks) bool {
+	return p.f.plain && !p.f.line.Counts(cl.name, m)
+}
+
 // paced reports whether it is the turn of a work that the broker may be told already.
 func (p *plains) paced(w *work) bool {
 	has := w.broker.on(p.f.sub)
@@ -171,30 +181,44 @@ func (p *plains) paced(w *work) bool {
 }
 
 // believes reports whether an event of a cluster's agent counts. One that has not heard of this
-// session is told of it.
+// session is told of it. One whose session was not known when its statuses were asked for is asked
+// again: it dropped the request.
 func (p *plains) believes(cluster string, m plain.Marks) bool {
 	cl := p.f.clusters[cluster]
 	if !p.f.plain || cl == nil {
 		return true
 	}
 	cl.far.heardAt = p.f.Now()
-	if p.f.line.Hear(cluster, m).Believed() {
-		return true
-	}
-	if now := p.f.Now(); !now.Before(cl.far.greetAt) && cl.selected {
-		cl.far.greetAt, cl.far.greet = now.Add(greetEvery), true
-		cl.lists.repeat(p.cursor, true)
+	v := p.f.line.Hear(cluster, m)
+	switch {
+	case !cl.selected:
+	case v == plain.First:
+		p.askAgain(cl)
+	case !v.Believed():
+		cl.far.greet = true
 		p.f.wakeCluster(SpecLane, cl)
 	}
-	return false
+	return v.Believed()
 }
 
-// listed takes the list of an agent, in the place of the one before.
+// askAgain has all statuses of a cluster asked for.
+func (p *plains) askAgain(cl *cluster) {
+	cl.lists.repeat(p.cursor, true)
+	p.f.wakeCluster(SpecLane, cl)
+}
+
+// listed takes the list of an agent, in the place of the one before. Who lists has just subscribed,
+// or heard of us, and may not have got what it was asked before, nor what is on its way:
+//
+//	t1  A broker comes back that has forgotten its sessions. hub-source subscribes and asks for
+//	    statuses, and publishes; nobody is there.
+//	t2  The agent subscribes and lists. What it had reported went with the broker.
+//	t3  The broker acknowledges a spec of t1.
 func (p *plains) listed(l *Listed) {
 	if cl := p.f.clusters[l.Cluster]; cl != nil && p.f.mayTell(cl) && p.f.plain {
 		cl.far.list, cl.far.hub, cl.far.untagged = l, nil, nil
 		cl.far.retry.reset()
-		p.f.wakeCluster(SpecLane, cl)
+		p.askAgain(cl)
 	}
 }
 
@@ -220,8 +244,7 @@ func (p *plains) next(cl *cluster) *todo {
 	if !p.f.until(SpecLane, cl.key(), cl.far.askAt) {
 		cl.far.askAt = p.f.Now().Add(p.f.jitteredAbout(askEvery))
 		cl.far.sums = sums{}
-		cl.lists.repeat(p.cursor, true)
-		p.f.wakeCluster(SpecLane, cl)
+		p.askAgain(cl)
 	}
 	return first(cl, p.nextAnswer, p.nextSum, p.nextGreeting, p.nextLacking)
 }
@@ -229,13 +252,26 @@ func (p *plains) next(cl *cluster) *todo {
 // ofNobody is a list of statuses that asks for none.
 var ofNobody = []Held{{UID: "none", Hash: "none"}}
 
-// nextGreeting tells an agent of this session where there is nothing else to say.
+// nextGreeting tells an agent of this session, with a request for its statuses or, where there are
+// no works, for none. One that comes too early after the last is owed:
+//
+//	t1  The agent is told of this session.
+//	t2  It is restarted, says so, and has nothing to say after that.
+//	t3  greetEvery after t1 it is told once more. Before its next report nothing else would.
 func (p *plains) nextGreeting(cl *cluster) *todo {
-	if !cl.far.greet || len(cl.works) > 0 || !p.f.ready(cl.key(), &cl.far.retry) {
+	if !cl.far.greet || p.f.until(SpecLane, cl.key(), cl.far.greetAt) || !p.f.ready(cl.key(), &cl.far.retry) {
 		return nil
 	}
-	cl.far.greet = false
-	return p.f.ofCluster(cl, Ask{Cluster: cl.name, Held: ofNobody, Line: p.f.marks(cl), Limit: p.f.limit}, func(Result) {})
+	cl.far.greet, cl.far.greetAt = false, p.f.Now().Add(greetEvery)
+	if len(cl.works) > 0 {
+		p.askAgain(cl)
+		return nil
+	}
+	return p.f.ofCluster(cl, Ask{Cluster: cl.name, Held: ofNobody, Line: p.f.marks(cl), Limit: p.f.limit}, func(r Result) {
+		if p.f.brokerFailed(cl.key(), &cl.far.retry, r.Err) {
+			cl.far.greet = true
+		}
+	})
 }
 
 // nextAnswer decides about the list of an agent. It is answered when the informers have shown
@@ -322,7 +358,9 @@ func (p *plains) answerOf(w *work, s *resync.Specs) {
 	if m.deleting {
 		spec.State = resync.Deleted
 	}
-	switch s.Decide(spec) {
+	decision := s.Decide(spec)
+	w.spec.overtake(decision != resync.Skip, p.f.sub)
+	switch decision {
 	case resync.Skip:
 		w.spec.redelivery.listed(m, true)
 		w.broker.sync(p.f.sub, m, 0, p.f.tick())

@@ -150,6 +150,7 @@ func TestPlain_AnswersAList(t *testing.T) {
 		f.deliver(w.UID)
 	}
 	f.lists(present(a, b, c), codec.ResourceVersion{ResourceID: "uid-a", ResourceVersion: 3}, codec.ResourceVersion{ResourceID: "uid-b", ResourceVersion: 2})
+	f.asked("cluster1")
 	f.clusterIdle("cluster1")
 	f.deliver("uid-b")
 	f.deliver("uid-c")
@@ -163,6 +164,7 @@ func TestPlain_AnswersNoListBeforeInformersHaveShownAll(t *testing.T) {
 	f := plainly(t, a)
 	f.deliver("uid-a")
 	f.lists(present(a, b), codec.ResourceVersion{ResourceID: "uid-b", ResourceVersion: 3})
+	f.asked("cluster1")
 	f.clusterIdle("cluster1")
 	f.idle(SpecLane, "uid-a")
 	f.now = f.now.Add(time.Minute)
@@ -181,6 +183,7 @@ func TestPlain_AsksTheHubAboutWhatItDoesNotListAnyMore(t *testing.T) {
 	f := plainly(t, a)
 	f.deliver("uid-a")
 	f.lists(present(), codec.ResourceVersion{ResourceID: "uid-a", ResourceVersion: 2})
+	f.asked("cluster1")
 	f.clusterIdle("cluster1")
 	f.idle(SpecLane, "uid-a")
 	next[Get](f, HubLane, "uid-a")
@@ -193,7 +196,7 @@ func lackingOne(t *testing.T) (*fixture, *Report) {
 	f.deliver("uid-a")
 	f.lists(present(a), codec.ResourceVersion{ResourceID: "uid-a", ResourceVersion: 3}, codec.ResourceVersion{ResourceID: "uid-x", ResourceVersion: 7})
 	asks := f.asked("cluster1")
-	if len(asks) != 1 || len(asks[0].Held) != 1 || asks[0].Held[0].UID != "uid-x" || asks[0].Held[0].Hash == "" {
+	if len(asks) != 2 || len(asks[0].Held) != 1 || asks[0].Held[0].UID != "uid-x" || asks[0].Held[0].Hash == "" || asks[1].Held[0].UID != "uid-a" {
 		t.Fatalf("asks %+v", asks)
 	}
 	return f, report(newWork("x", 7), 1, applied(7))
@@ -327,6 +330,7 @@ func TestPlain_HubThatWentBack(t *testing.T) {
 	f := plainly(t, a)
 	f.deliver("uid-a")
 	f.lists(present(a), codec.ResourceVersion{ResourceID: "uid-a", ResourceVersion: 5})
+	f.asked("cluster1")
 	f.clusterIdle("cluster1")
 	f.lags = true
 	f.idle(SpecLane, "uid-a")
@@ -392,22 +396,6 @@ func TestPlain_WhatWasSaidToAnEarlierSessionIsAskedFor(t *testing.T) {
 	}
 	if f.core.Listed(&Listed{Cluster: "cluster1", Marks: plain.Marks{Session: codec.Session{Number: 4, ID: "agent"}}}) {
 		t.Error("a list of an earlier agent counts")
-	}
-}
-
-// TestPlain_GreetsAnAgentWithoutWorks: it has to hear of the session all the same.
-func TestPlain_GreetsAnAgentWithoutWorks(t *testing.T) {
-	f := plainly(t)
-	agent := plain.NewLine(5, "agent")
-	if f.core.Listed(&Listed{Cluster: "cluster1", Marks: agent.Marks("hub")}) {
-		t.Error("a list to nobody counts")
-	}
-	asks := f.asked("cluster1")
-	if len(asks) != 1 || len(asks[0].Held) != 1 || agent.Hear("hub", asks[0].Line) != plain.First {
-		t.Fatalf("asks %+v", asks)
-	}
-	if !f.core.Listed(&Listed{Cluster: "cluster1", Marks: agent.Marks("hub")}) {
-		t.Error("its next list does not count")
 	}
 }
 

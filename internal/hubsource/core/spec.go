@@ -45,6 +45,8 @@ type specState struct {
 	// retry's time it is its turn.
 	redelivery redelivery
 	planned    bool
+	// overtaken: what is under way was not on a list of its agent that was answered meanwhile.
+	overtaken bool
 }
 
 // plan gives the next publish its turn.
@@ -59,6 +61,9 @@ func (s *specState) markElsewhere() { s.elsewhere = true }
 
 // isSending reports whether the answer to a publish is still to come on a subscription.
 func (s *specState) isSending(sub int) bool { return sub != 0 && s.sending == sub }
+
+// overtake takes it that a list of the agent was answered, and whether the work was missing there.
+func (s *specState) overtake(missed bool, sub int) { s.overtaken = missed && s.isSending(sub) }
 
 // known takes it that the broker has a record. It reports whether that is from another
 // life of the hub.
@@ -251,7 +256,7 @@ func (s *specs) publish(w *work, m mark) *todo {
 		p.Action = codec.CreateRequest
 	}
 	w.spec.redelivery.goes(p)
-	w.spec.attempted, w.spec.sending = true, s.f.sub
+	w.spec.attempted, w.spec.sending, w.spec.overtaken = true, s.f.sub, false
 	w.cl.release.begin()
 	return &todo{p, func(r Result) { s.donePublish(w, p, r) }}
 }
@@ -309,6 +314,10 @@ func (s *specs) outcome(w *work, e Publish, r Result) {
 }
 
 func (s *specs) accepted(w *work, e Publish, r transport.Receipt) {
+	if w.spec.overtaken || s.plains.isDropped(w.cl, e.Line) {
+		s.f.failed(SpecLane, w.key(), &w.spec.retry, 0) // as if it had not been published
+		return
+	}
 	if w.spec.fresh && r.Outcome == codec.OutcomeUnchanged {
 		s.compare.cursor.askFor(w) // it has the work from another life of the hub
 	}

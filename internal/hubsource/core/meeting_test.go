@@ -1,0 +1,144 @@
+package core
+
+import (
+	"testing"
+	"time"
+
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/internal/plain"
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// meets has an agent hear of the core's session from an event, and say so with its list.
+func (f *fixture) meets(agent *plain.Line, m plain.Marks, has Present) {
+	f.t.Helper()
+	if agent.Hear("hub", m).Believed() {
+		f.t.Fatal("an event that names no session of the agent counts")
+	}
+	f.core.Listed(&Listed{Cluster: "cluster1", Marks: agent.Marks("hub")})
+	f.done(nextOf[List](f, SpecLane, Key{Cluster: "cluster1"}), Result{Present: has})
+	f.asked("cluster1")
+	f.clusterIdle("cluster1")
+}
+
+// TestPlain_PublishesAtOnceAgainWhatItsAgentDrops: the agent's list is answered while the spec
+// that it dropped is still on its way to the broker, whose word says nothing then.
+func TestPlain_PublishesAtOnceAgainWhatItsAgentDrops(t *testing.T) {
+	for action, a := range map[codec.Action]*workv1.ManifestWork{
+		codec.CreateRequest: newWork("a", 3),
+		codec.DeleteRequest: newWork("a", 4, deleting, withStatus(applied(4))),
+	} {
+		f := plainly(t, a)
+		f.asked("cluster1")
+		agent := plain.NewLine(5, "agent")
+		p := next[Publish](f, SpecLane, "uid-a")
+		f.meets(agent, p.Line, present(a))
+		f.done(p, Result{})
+		f.now = f.now.Add(firstDelay)
+		p = f.deliver("uid-a")
+		if p.Action != action || agent.Hear("hub", p.Line) != plain.First {
+			t.Errorf("%v: published then %+v", action, p)
+		}
+		f.idle(SpecLane, "uid-a")
+	}
+}
+
+// TestPlain_BacksOffFromAnAgentThatBeginsSessionsAllTheTime: each of them has what is on its way
+// dropped.
+func TestPlain_BacksOffFromAnAgentThatBeginsSessionsAllTheTime(t *testing.T) {
+	a := newWork("a", 3)
+	f := plainly(t, a)
+	f.asked("cluster1")
+	published, start := 0, f.now
+	for i := range uint64(1000) {
+		if p, ok := f.core.Next(SpecLane, Key{UID: "uid-a"}).(Publish); ok {
+			f.core.Report(&Report{Cluster: "cluster1", Marks: plain.NewLine(5+i, "agent").Marks("hub")})
+			f.done(p, Result{})
+			published++
+		}
+		f.sure()
+		f.now = f.now.Add(100 * time.Millisecond)
+	}
+	if published < 5 || published > 20 {
+		t.Errorf("published %d times in %v", published, f.now.Sub(start))
+	}
+}
+
+// TestPlain_AsksAgainForStatusesThatWereAskedOfNobody: an agent drops a request that does not name
+// its session, and says so with a list.
+func TestPlain_AsksAgainForStatusesThatWereAskedOfNobody(t *testing.T) {
+	a := newWork("a", 3)
+	f := plainly(t, a)
+	asks := f.asked("cluster1")
+	if len(asks) != 1 {
+		t.Fatalf("asks %+v", asks)
+	}
+	agent := plain.NewLine(5, "agent")
+	agent.Hear("hub", asks[0].Line)
+	if !f.core.Listed(&Listed{Cluster: "cluster1", Marks: agent.Marks("hub")}) {
+		t.Fatal("the list does not count")
+	}
+	f.done(nextOf[List](f, SpecLane, Key{Cluster: "cluster1"}), Result{Present: present(a)})
+	if asks = f.asked("cluster1"); len(asks) != 1 || agent.Hear("hub", asks[0].Line) != plain.First {
+		t.Errorf("asks then %+v", asks)
+	}
+}
+
+// TestPlain_RepeatsWhatAnAgentMayHaveMissed: hub-source published and asked before the agent had
+// subscribed, to a broker that keeps nothing for who is away.
+func TestPlain_RepeatsWhatAnAgentMayHaveMissed(t *testing.T) {
+	a := newWork("a", 3)
+	f := plainly(t, a)
+	agent := f.ours("cluster1")
+	f.asked("cluster1")
+	p := next[Publish](f, SpecLane, "uid-a")
+	f.core.Listed(&Listed{Cluster: "cluster1", Marks: agent.Marks("hub")})
+	f.done(nextOf[List](f, SpecLane, Key{Cluster: "cluster1"}), Result{Present: present(a)})
+	if asks := f.asked("cluster1"); len(asks) != 1 || len(asks[0].Held) != 1 {
+		t.Errorf("it asks for statuses: %+v", asks)
+	}
+	f.done(p, Result{})
+	f.now = f.now.Add(firstDelay)
+	f.deliver("uid-a")
+	f.idle(SpecLane, "uid-a")
+}
+
+// TestPlain_GreetsAnAgentWithoutWorks: it has to hear of the session all the same.
+func TestPlain_GreetsAnAgentWithoutWorks(t *testing.T) {
+	f := plainly(t)
+	agent := plain.NewLine(5, "agent")
+	if f.core.Listed(&Listed{Cluster: "cluster1", Marks: agent.Marks("hub")}) {
+		t.Error("a list to nobody counts")
+	}
+	asks := f.asked("cluster1")
+	if len(asks) != 1 || len(asks[0].Held) != 1 || agent.Hear("hub", asks[0].Line) != plain.First {
+		t.Fatalf("asks %+v", asks)
+	}
+	if !f.core.Listed(&Listed{Cluster: "cluster1", Marks: agent.Marks("hub")}) {
+		t.Error("its next list does not count")
+	}
+}
+
+// TestPlain_OwesAGreeting to an agent that was restarted soon after the last.
+func TestPlain_OwesAGreeting(t *testing.T) {
+	for _, works := range []int{0, 1} {
+		f := plainly(t)
+		if works == 1 {
+			f.seen(newWork("a", 3))
+		}
+		f.asked("cluster1")
+		for n := range uint64(2) {
+			agent := plain.NewLine(5+n, "agent")
+			f.core.Listed(&Listed{Cluster: "cluster1", Marks: agent.Marks("hub")})
+			asks := f.asked("cluster1")
+			if n == 1 && len(asks) == 0 {
+				f.now = f.now.Add(greetEvery)
+				asks = f.asked("cluster1")
+			}
+			if len(asks) != 1 || agent.Hear("hub", asks[0].Line) != plain.First {
+				t.Errorf("with %d works, agent %d is asked %+v", works, n, asks)
+			}
+		}
+	}
+}
