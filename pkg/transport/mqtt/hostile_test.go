@@ -1,0 +1,256 @@
+package mqtt
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"net"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hawser-io/hawser/internal/mqttacl"
+	"github.com/hawser-io/hawser/internal/pki"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// intrude connects to a broker as a client that sends what it likes, first some packets that
+// the broker has taken when it returns.
+func intrude(t *testing.T, s *stock, id string, config *tls.Config, first ...*packets.ControlPacket) *peer {
+	t.Helper()
+	conn, err := net.Dial("tcp", s.config.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if config != nil {
+		conn = tls.Client(conn, config)
+	}
+	p := &peer{Conn: conn, t: t}
+	hello := packets.NewControlPacket(packets.CONNECT)
+	hello.Content.(*packets.Connect).ClientID, hello.Content.(*packets.Connect).CleanStart = id, true
+	p.write(hello)
+	p.expect(packets.CONNACK)
+	for _, cp := range first {
+		p.write(cp)
+		p.expect(packets.PUBACK)
+	}
+	acks := p.acks()
+	over := make(chan struct{})
+	go func() { // ends with the connection
+		defer close(over)
+		for range acks {
+		}
+	}()
+	t.Cleanup(func() {
+		_ = conn.Close() // the broker may have closed it
+		<-over
+	})
+	return p
+}
+
+// counted are the options of a party whose metrics are looked at.
+func counted(t *testing.T, o Options) (*Dialer, *prometheus.Registry) {
+	t.Helper()
+	reg := prometheus.NewRegistry()
+	var err error
+	if o.Metrics, err = NewMetrics(reg); err != nil {
+		t.Fatal(err)
+	}
+	return newDialer(t, o), reg
+}
+
+func wantDrops(t *testing.T, reg *prometheus.Registry, want map[string]float64) {
+	t.Helper()
+	for _, reason := range []string{dropUndecodable, dropTooLarge, dropRetained, dropDataType, dropTopic} {
+		waitFor(t, reason, func() bool { return count(t, reg, "hawser_mqtt_dropped_total", reason) >= want[reason] })
+		if n := count(t, reg, "hawser_mqtt_dropped_total", reason); n != want[reason] {
+			t.Errorf("%s: %v were dropped, want %v", reason, n, want[reason])
+		}
+	}
+}
+
+// kept is a message that the broker is asked to retain.
+func kept(name string, m codec.Message) *packets.ControlPacket {
+	cp := publishPacket(1, name, m)
+	cp.Content.(*packets.Publish).Retain = true
+	return cp
+}
+
+// giant has more properties than a party reads of one packet.
+var giant = codec.Message{Properties: slices.Repeat([]codec.Property{{Key: "x", Value: strings.Repeat("x", codec.MaxTextBytes)}}, 20)}
+
+// TestMosquitto_NoRules: at a stock broker without rules everybody may be anybody. A party cannot
+// tell a good forgery, but drops and counts what contradicts itself, holds no more than it has
+// room for, is thrown out at a growing distance, and goes on when it is over.
+func TestMosquitto_NoRules(t *testing.T) {
+	s := startMosquitto(t, "allow_anonymous true\nmax_queued_messages 2000\n")
+	evil := intrude(t, s, "evil", nil, kept(specTopic, messageOf(t, newEvent(99)))) // before the agent is there
+	source := dial(t, newDialer(t, s.options("source")))
+	d, reg := counted(t, s.options("agent"))
+	agent := dial(t, d)
+	stuck := make(chan struct{})
+	got := make(chan string, 2000)
+	sub := subscribe(t, agent, agentSubscription(), func(_ context.Context, e codec.Event) error {
+		if e.ID() == "event-50" {
+			<-stuck
+		}
+		got <- e.ID()
+		return nil
+	})
+	await(t, sub.ready, "agent")
+
+	of := func(n int, name string, v any) codec.Message {
+		e := newEvent(n)
+		if name == "" {
+			e.SetSource("source2")
+		} else {
+			e.SetExtension(name, v)
+		}
+		return messageOf(t, e)
+	}
+	other := newEvent(3)
+	other.SetType("g.v1.r.spec.create_request")
+	for id, m := range []codec.Message{of(1, "", nil), of(2, codec.ExtClusterName, "cluster2"), messageOf(t, other), {Payload: []byte("x")}, giant} {
+		evil.publish(uint16(id+2), specTopic, m)
+	}
+	evil.publish(8, specTopic, messageOf(t, newEvent(7))) // forged, and nothing tells
+	if id := await(t, got, "the forgery"); id != "event-7" {
+		t.Errorf("got %s", id)
+	}
+	wantDrops(t, reg, map[string]float64{dropTopic: 2, dropDataType: 1, dropUndecodable: 1, dropTooLarge: 1})
+
+	// A flood, while the party is busy.
+	const flood = 60
+	large := newEvent(50)
+	large.DataEncoded = make([]byte, 1<<20)
+	m := messageOf(t, large)
+	for n := range uint16(flood) {
+		evil.publish(n+10, specTopic, m)
+	}
+	waitFor(t, "a full inbox", agent.link.inbox.full)
+	agent.link.inbox.mu.Lock()
+	held := agent.link.inbox.bytes
+	agent.link.inbox.mu.Unlock()
+	if held > maxQueued+2<<20 {
+		t.Errorf("%d bytes are held", held)
+	}
+	close(stuck)
+	if _, err := source.Publish(t.Context(), newEvent(8), ""); err != nil {
+		t.Error(err)
+	}
+	for id := ""; id != "event-8"; {
+		id = await(t, got, "the event behind the flood")
+	}
+
+	// Its client id.
+	for n := range 3 {
+		thief := intrude(t, s, "agent", nil)
+		e := wantCode(t, await(t, sub.ended, "the end"), transport.CodeUnavailable, "another client", `"agent"`)
+		if want := time.Second << n; e.Delay != want {
+			t.Errorf("the %d. time it waits %v, want %v", n+1, e.Delay, want)
+		}
+		_ = thief.Close() // it has had what it wanted
+		sub = subscribe(t, dial(t, d), agentSubscription(), func(_ context.Context, e codec.Event) error { got <- e.ID(); return nil })
+		await(t, sub.ready, "agent again")
+	}
+	if n := count(t, reg, "hawser_mqtt_takeovers_total", ""); n != 3 {
+		t.Errorf("%v takeovers", n)
+	}
+	if _, err := source.Publish(t.Context(), newEvent(9), ""); err != nil {
+		t.Error(err)
+	}
+	for id := ""; id != "event-9"; { // behind what was not acknowledged when the thief came
+		id = await(t, got, "the event after it")
+	}
+}
+
+// TestMosquitto_HostileCluster: with the rules that hawser mqtt acl writes, who has the certificate
+// of one cluster reaches nobody but the source, and that as its own cluster alone.
+func TestMosquitto_HostileCluster(t *testing.T) {
+	ca := newAuthority(t)
+	text, dir := secured(t, ca, true)
+	layout := mqttacl.Usual("source1")
+	var rules []mqttacl.Rules
+	config := func(role pki.Role, name string) *tls.Config {
+		pair := issue(t, ca, role, name)
+		cert, err := pair.TLS()
+		if err != nil {
+			t.Fatal(err)
+		}
+		user, _ := pki.Subject(role, name)
+		party, of := mqttacl.Party{Name: name, User: user, ClientID: user}, layout.OfAgent
+		if role == pki.Source {
+			of = layout.OfSource
+		}
+		r, err := of(party)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rules = append(rules, r)
+		roots := x509.NewCertPool()
+		roots.AppendCertsFromPEM(ca.CertificatePEM())
+		return &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{cert}, ServerName: "127.0.0.1", MinVersion: tls.VersionTLS13}
+	}
+	asSource, asAgent, asEvil := config(pki.Source, "source1"), config(pki.Agent, "cluster1"), config(pki.Agent, "cluster2")
+	acl := filepath.Join(dir, "acl")
+	writeFile(t, acl, mqttacl.Mosquitto(rules))
+	s := startMosquitto(t, text+"allow_anonymous false\nuse_identity_as_username true\nuse_username_as_clientid true\nacl_file "+acl+"\n")
+	options := func(id string, config *tls.Config) Options {
+		return Options{Broker: s.config.Addr, TLS: func() *tls.Config { return config }, ClientID: id, Topics: testTopics, Log: quiet}
+	}
+	const own = "sources/source1/clusters/cluster2/agentevents"
+	event := func(n int, cluster string) codec.Message {
+		e := newStatus(n)
+		e.SetExtension(codec.ExtClusterName, cluster)
+		return messageOf(t, e)
+	}
+	intrude(t, s, "hawser-source-source1", asEvil, kept(own, event(99, "cluster2")))
+
+	d, reg := counted(t, options("hawser-source-source1", asSource))
+	source, agent := dial(t, d), dial(t, newDialer(t, options("hawser-agent-cluster1", asAgent)))
+	statuses, takeStatus := collect(1000)
+	specs, takeSpec := collect(1000)
+	ofSource := subscribe(t, source, sourceSubscription(), takeStatus)
+	await(t, ofSource.ready, "source")
+	ofAgent := subscribe(t, agent, agentSubscription(), takeSpec)
+	await(t, ofAgent.ready, "agent")
+
+	// A client id that is another's ends its own connection before, and no other.
+	intrude(t, s, "hawser-source-source1", asEvil)
+	evil := intrude(t, s, "hawser-agent-cluster1", asEvil)
+	evil.publish(1, statusTopic, event(1, "cluster1"))        // another cluster's
+	evil.publish(2, specTopic, messageOf(t, newEvent(2)))     // the source's
+	evil.publish(3, own, event(3, "cluster1"))                // says it is another cluster
+	evil.publish(4, own, giant)                               // more than is read
+	evil.publish(5, own, codec.Message{Payload: []byte("x")}) // no event
+	for n := range uint16(200) {
+		evil.publish(n+10, own, event(4, "cluster2"))
+	}
+	for range 200 {
+		if id := await(t, statuses, "a status of its own"); id != "event-4" {
+			t.Fatalf("got %s", id)
+		}
+	}
+	wantDrops(t, reg, map[string]float64{dropTopic: 1, dropTooLarge: 1, dropUndecodable: 1})
+	if _, err := agent.Publish(t.Context(), newStatus(5), ""); err != nil {
+		t.Error(err)
+	}
+	if id := await(t, statuses, "the status of the other cluster"); id != "event-5" {
+		t.Errorf("got %s", id)
+	}
+	if _, err := source.Publish(t.Context(), newEvent(6), ""); err != nil {
+		t.Error(err)
+	}
+	if id := await(t, specs, "the work of the other cluster"); id != "event-6" {
+		t.Errorf("got %s", id)
+	}
+	if n := count(t, reg, "hawser_mqtt_takeovers_total", ""); n != 0 {
+		t.Errorf("%v takeovers of the source", n)
+	}
+}
