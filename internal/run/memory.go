@@ -85,7 +85,7 @@ func GiveMemoryBack() Task {
 	return Task{Name: "memory", Run: func(ctx context.Context) error {
 		tick := time.NewTicker(lookAtMemory)
 		defer tick.Stop()
-		for b := (burst{}); ; {
+		for b := newBurst(memoryNow()); ; {
 			select {
 			case <-ctx.Done():
 				return nil
@@ -114,12 +114,17 @@ type burst struct {
 	least uint64
 }
 
+// newBurst returns a burst of a program that starts. What is held now counts: the first look is
+// later, and may come in the middle of a burst, as when all agents come to a broker that starts.
+func newBurst(now memory) (b burst) {
+	b.rest(now)
+	return b
+}
+
 // over reports whether much more is held than was needed, and little is needed now.
 func (b *burst) over(now memory) bool {
 	quiet := now.allocated-b.last.allocated < quietBytes
-	if b.least == 0 || now.held < b.least {
-		b.least = now.held
-	}
+	b.least = min(b.least, now.held)
 	b.last = now
 	return quiet && now.held > b.least+burstBytes
 }

@@ -49,7 +49,7 @@ func TestMemoryLimit(t *testing.T) {
 // TestBurst_IsOverWhenTheProgramIsAtRest: memory is given back once after each burst.
 func TestBurst_IsOverWhenTheProgramIsAtRest(t *testing.T) {
 	const mib = 1 << 20
-	b := burst{}
+	b := newBurst(memory{held: 30 * mib})
 	allocated := uint64(0)
 	for i, c := range []struct {
 		held, more uint64
@@ -89,5 +89,18 @@ func TestGiveBack_AfterABurst(t *testing.T) {
 	b.giveBack()
 	if after := memoryNow(); after.held > during.held-burstBytes || b.least > after.held+burstBytes {
 		t.Errorf("%+v became %+v", during, after)
+	}
+}
+
+// TestBurst_AtTheStart: what a program held when it started is known, also where the first look
+// comes in the middle of a burst.
+func TestBurst_AtTheStart(t *testing.T) {
+	const mib = 1 << 20
+	b := newBurst(memory{held: 30 * mib})
+	if b.over(memory{held: 200 * mib, allocated: 500 * mib}) {
+		t.Error("it gives memory back in the middle of a burst")
+	}
+	if !b.over(memory{held: 200 * mib, allocated: 502 * mib}) {
+		t.Error("it gives nothing back after a burst in which it started")
 	}
 }
