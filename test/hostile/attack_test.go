@@ -52,6 +52,9 @@ var attacks = map[string]func(ctx context.Context, t target) error{
 	"mqttlengths":    mqttLengths,
 	"mqttproperties": mqttProperties,
 	"mqttstorm":      mqttStorm,
+	"mqttslow":       mqttSlow,
+	"mqtthalves":     mqttHalves,
+	"mqttids":        mqttIDs,
 }
 
 func runAttack(ctx context.Context, name string) error {

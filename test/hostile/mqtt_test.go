@@ -26,8 +26,32 @@ func TestMQTT_Properties(t *testing.T) { attack(t, "mqttproperties") }
 // on topics of others and acknowledges what was never sent, holds up nobody.
 func TestMQTT_Storm(t *testing.T) { attack(t, "mqttstorm") }
 
+// TestMQTT_SlowReading: who asks for answers and reads none of them has them kept nowhere.
+func TestMQTT_SlowReading(t *testing.T) { attack(t, "mqttslow") }
+
+// TestMQTT_HalfPackets: connections that end within a packet, or stay there, are few and short.
+func TestMQTT_HalfPackets(t *testing.T) { attack(t, "mqtthalves") }
+
+// TestMQTT_PacketIDs: who uses packet identifiers that are in use, are none, or are more than it
+// may have under way, loses its connection and costs no more.
+func TestMQTT_PacketIDs(t *testing.T) { attack(t, "mqttids") }
+
 // mqtt opens a connection and says CONNECT. What comes back is discarded.
 func (t target) mqtt(ctx context.Context, id string) (net.Conn, error) {
+	c, err := t.unread(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	go func() { // ends with the connection
+		_, _ = io.Copy(io.Discard, c) // how it ends does not matter
+		_ = c.Close()
+		t.load.add("connections ended", 1)
+	}()
+	return c, nil
+}
+
+// unread is mqtt, and nobody reads what comes back.
+func (t target) unread(ctx context.Context, id string) (net.Conn, error) {
 	config := t.configOf(pki.Agent, evil)
 	config.NextProtos = []string{"mqtt"}
 	c, err := t.secure(ctx, config)
@@ -47,11 +71,6 @@ func (t target) mqtt(ctx context.Context, id string) (net.Conn, error) {
 		_ = c.Close() // it is of no use any more
 		return nil, err
 	}
-	go func() { // ends with the connection
-		_, _ = io.Copy(io.Discard, c) // how it ends does not matter
-		_ = c.Close()
-		t.load.add("connections ended", 1)
-	}()
 	return c, nil
 }
 
@@ -90,6 +109,114 @@ func mqttProperties(ctx context.Context, t target) error {
 	return t.repeat(ctx, 4, "packets of 9 MiB", k)
 }
 
+// mqttSlow asks for the longest answers there are, and reads none.
+func mqttSlow(ctx context.Context, t target) error {
+	var all []packets.Packet // refusals say why, and are longer than what they refuse
+	for id := range uint16(400) {
+		k := ask(packets.Subscribe, "#", "sources/+/clusters/c1/sourceevents")
+		k.PacketID = id + 1
+		all = append(all, k)
+	}
+	many, err := encode(all...)
+	if err != nil {
+		return err
+	}
+	return sideBySide(ctx, 16, again, func(ctx context.Context) error {
+		c, err := t.unread(ctx, "")
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		for err == nil {
+			_, err = c.Write(many)
+			t.load.add("questions", int64(len(all)))
+		}
+		return err
+	})
+}
+
+// mqttHalves sends halves of packets, of SUBSCRIBE and of PUBLISH, byte by byte, stays there, and
+// leaves every other time.
+func mqttHalves(ctx context.Context, t target) error {
+	b, err := encode(ask(packets.Subscribe, "#"), foreign(1))
+	if err != nil {
+		return err
+	}
+	return sideBySide(ctx, 32, again, func(ctx context.Context) error {
+		for n := 1; n < len(b) && ctx.Err() == nil; n += 7 {
+			c, err := t.mqtt(ctx, "")
+			if err != nil {
+				return err
+			}
+			for i := 0; err == nil && i < n; i++ {
+				_, err = c.Write(b[i : i+1])
+			}
+			if n%2 == 0 && err == nil {
+				hold(ctx, c)
+			}
+			_ = c.Close()
+			t.load.add("halves", 1)
+		}
+		return nil
+	})
+}
+
+// mqttIDs breaks each rule for packet identifiers, over and over.
+func mqttIDs(ctx context.Context, t target) error {
+	unasked := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Puback}, ProtocolVersion: 5, PacketID: 9}
+	var flood []packets.Packet // more than may be under way
+	for id := range uint16(1000) {
+		flood = append(flood, foreign(id+1))
+	}
+	var tricks [][]byte
+	for _, trick := range [][]packets.Packet{{foreign(7), foreign(7), foreign(7)}, {foreign(3), ask(packets.Subscribe, "#"), ask(packets.Unsubscribe, "#")}, {unasked, unasked}, flood} {
+		b, err := encode(trick...)
+		if err != nil {
+			return err
+		}
+		tricks = append(tricks, b)
+	}
+	none := bytes.Clone(tricks[0]) // identifier 0
+	if at := bytes.Index(none, []byte{0, 7}); at > 0 {
+		none[at+1] = 0
+	}
+	tricks = append(tricks, none)
+	return sideBySide(ctx, 16, again, func(ctx context.Context) error {
+		for _, b := range tricks {
+			c, err := t.mqtt(ctx, "")
+			if err != nil {
+				return err
+			}
+			for range 20 {
+				if _, err = c.Write(b); err != nil {
+					break // as it should be
+				}
+				t.load.add("tricks", 1)
+			}
+			_ = c.Close()
+		}
+		return nil
+	})
+}
+
+// ask is a SUBSCRIBE or UNSUBSCRIBE of these filters.
+func ask(kind byte, filters ...string) packets.Packet {
+	k := packets.Packet{FixedHeader: packets.FixedHeader{Type: kind, Qos: 1}, ProtocolVersion: 5, PacketID: 1}
+	for _, f := range filters {
+		k.Filters = append(k.Filters, packets.Subscription{Filter: f, Qos: 1})
+	}
+	return k
+}
+
+// foreign is a publish on a topic of another cluster, of QoS 0 where id is 0.
+func foreign(id uint16) packets.Packet {
+	return packets.Packet{
+		FixedHeader: packets.FixedHeader{Type: packets.Publish, Qos: byte(min(id, 1))}, ProtocolVersion: 5, PacketID: id,
+		TopicName:  fmt.Sprintf("sources/%s/clusters/%s/agentevents", source, cluster(int(id)%clusters)),
+		Properties: packets.Properties{User: []packets.UserProperty{{Key: "ce-specversion", Val: "1.0"}, {Key: "ce-id", Val: "1"}}},
+	}
+}
+
 // mqttStorm says what costs a broker more than its client, over and over.
 func mqttStorm(ctx context.Context, t target) error {
 	id := func(kind byte) packets.Packet {
@@ -107,16 +234,15 @@ func mqttStorm(ctx context.Context, t target) error {
 		}
 	}
 	for n := range 100 {
-		p := id(packets.Publish)
+		p := foreign(0)
 		p.TopicName = fmt.Sprintf("sources/%s/clusters/%s/agentevents", source, cluster(n%clusters))
-		p.Properties.User = []packets.UserProperty{{Key: "ce-specversion", Val: "1.0"}, {Key: "ce-id", Val: "1"}}
-		all = append(all, p) // of QoS 0
+		all = append(all, p)
 	}
 	return t.repeat(ctx, 16, "rounds", all...)
 }
 
-// repeat sends packets again and again, on so many connections.
-func (t target) repeat(ctx context.Context, connections int, what string, all ...packets.Packet) error {
+// encode returns packets as they are on the wire.
+func encode(all ...packets.Packet) ([]byte, error) {
 	var b bytes.Buffer
 	for _, k := range all {
 		var err error
@@ -133,8 +259,17 @@ func (t target) repeat(ctx context.Context, connections int, what string, all ..
 			err = k.PubackEncode(&b)
 		}
 		if err != nil {
-			return err
+			return nil, err
 		}
+	}
+	return b.Bytes(), nil
+}
+
+// repeat sends packets again and again, on so many connections.
+func (t target) repeat(ctx context.Context, connections int, what string, all ...packets.Packet) error {
+	b, err := encode(all...)
+	if err != nil {
+		return err
 	}
 	return sideBySide(ctx, connections, again, func(ctx context.Context) error {
 		c, err := t.mqtt(ctx, "")
@@ -143,7 +278,7 @@ func (t target) repeat(ctx context.Context, connections int, what string, all ..
 		}
 		defer c.Close()
 		for err == nil {
-			_, err = c.Write(b.Bytes())
+			_, err = c.Write(b)
 			t.load.add(what, 1)
 		}
 		return err
