@@ -3,10 +3,13 @@ package main
 import (
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/hawser-io/hawser/pkg/agent"
 	"github.com/hawser-io/hawser/pkg/agent/hub"
+	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 	transportmqtt "github.com/hawser-io/hawser/pkg/transport/mqtt"
 )
@@ -16,6 +19,8 @@ type broker struct {
 	// addr is the broker's, as the file has it.
 	addr   string
 	dialer transport.Dialer
+	// agent is set once there is one: its will goes with each connection over MQTT.
+	agent atomic.Pointer[agent.Agent]
 	// ca returns the CAs of the broker; nil where those of the system count.
 	ca func() ([]byte, error)
 }
@@ -48,6 +53,12 @@ func (c *config) reachMQTT(registry prometheus.Registerer, log *slog.Logger) (*b
 		return nil, err
 	}
 	b := &broker{addr: f.BrokerHost, ca: f.CA}
+	o.Will = func() (e codec.Event, ok bool) {
+		if a := b.agent.Load(); a != nil {
+			return a.Will()
+		}
+		return e, false
+	}
 	b.dialer, err = transportmqtt.NewDialer(o)
 	return b, err
 }

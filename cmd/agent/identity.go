@@ -71,6 +71,7 @@ func (p *process) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	p.broker.agent.Store(a)
 	policy, err := p.cfg.openPolicy(identity, a, c.Log)
 	if err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hawser-io/hawser/internal/hubsource/core"
+	"github.com/hawser-io/hawser/internal/plain"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -97,14 +98,15 @@ var (
 	descComparing   = prometheus.NewDesc(metricPrefix+"uncompared_clusters", "Clusters of which it is not certain yet that the broker has exactly the hub's works.", nil, nil)
 	descWithheldIn  = prometheus.NewDesc(metricPrefix+"withheld_clusters", "Clusters on which deletions wait for an operator's approval.", nil, nil)
 	descWithheld    = prometheus.NewDesc(metricPrefix+"withheld_works", "Deletions that wait for an operator's approval.", nil, nil)
-	descSilent      = prometheus.NewDesc(metricPrefix+"silent_clusters", "Clusters behind a stock MQTT broker whose Hawser agent was not heard for three minutes.", nil, nil)
+	descSilent      = prometheus.NewDesc(metricPrefix+"silent_clusters", "Clusters behind a stock MQTT broker whose Hawser agent was not heard for five minutes, or said farewell.", nil, nil)
+	descAgents      = prometheus.NewDesc(metricPrefix+"agents", "Clusters behind a stock MQTT broker, by who speaks for them and how long ago that was heard, at most.", []string{"agent", "heard"}, nil)
 	descUndelivered = prometheus.NewDesc(metricPrefix+"undelivered_works", "Works with the condition Delivered=False, by reason.", []string{"reason"}, nil)
 	descQueue       = prometheus.NewDesc(metricPrefix+"queue_works", "Works waiting for a worker, by lane.", []string{"lane"}, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (c *stateCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descWorks, descClusters, descPending, descSweep, descComparing, descWithheldIn, descWithheld, descSilent, descUndelivered, descQueue} {
+	for _, d := range []*prometheus.Desc{descWorks, descClusters, descPending, descSweep, descComparing, descWithheldIn, descWithheld, descSilent, descAgents, descUndelivered, descQueue} {
 		ch <- d
 	}
 }
@@ -130,6 +132,9 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge(descWithheldIn, s.WithheldClusters)
 	gauge(descWithheld, s.WithheldWorks)
 	gauge(descSilent, s.Silent)
+	for _, a := range plain.Agents() {
+		gauge(descAgents, s.Agents[a], a.Kind, a.Heard)
+	}
 	for _, reason := range core.Reasons {
 		gauge(descUndelivered, s.Undelivered[reason], reason)
 	}

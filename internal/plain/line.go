@@ -148,6 +148,23 @@ func (l *Line) Counts(name string, m Marks) bool {
 	return m.Session == l.own(p) && m.Heard == p.heard
 }
 
+// Farewell are the marks of the event by which a broker tells a peer that this party is gone. It
+// is made before the party has heard of anybody, so it names the session alone.
+func (l *Line) Farewell(name string) Marks {
+	p := l.peers[name]
+	if p == nil {
+		p = &peer{}
+	}
+	return Marks{Session: l.own(p)}
+}
+
+// Parts reports whether a farewell is about the session of a peer that was heard of last. One
+// of a session before says nothing of this one. The id tells: the number of a session may rise
+// after its farewell was made.
+func (l *Line) Parts(name string, m Marks) bool {
+	return l.Knows(name) && m.Session.ID == l.peers[name].heard.ID
+}
+
 // Marks are those of the next event to a peer, or of two; see [Marks.Second].
 func (l *Line) Marks(name string) Marks {
 	l.order += 2

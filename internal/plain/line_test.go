@@ -107,6 +107,36 @@ func TestLine_CountsWhileBothSessionsAreThePresentOnes(t *testing.T) {
 	}
 }
 
+// TestLine_AFarewellIsOfOneSession: it was made before the party had heard of anybody.
+func TestLine_AFarewellIsOfOneSession(t *testing.T) {
+	hub, agent := plain.NewLine(100, "h1"), plain.NewLine(50, "a1")
+	farewell := agent.Farewell("hub")
+	if farewell != (plain.Marks{Session: codec.Session{Number: 50, ID: "a1"}}) {
+		t.Errorf("it says %+v", farewell)
+	}
+	parts := func(when string, m plain.Marks, want bool) {
+		t.Helper()
+		if hub.Parts("c", m) != want {
+			t.Errorf("%s: %t", when, !want)
+		}
+	}
+	parts("before anything was heard", farewell, false)
+	hub.Hear("c", plain.Marks{})
+	parts("behind a stock agent", farewell, false)
+	parts("of a stock agent", plain.Marks{}, false)
+	hub.Hear("c", plain.NewLine(70, "a0").Marks("hub")) // whose clock was ahead
+	parts("of a session before", farewell, false)
+	hears(t, "a clock that went back", hub.Hear("c", agent.Marks("hub")), plain.Void)
+	agent.Hear("hub", hub.Marks("c"))
+	if m := agent.Marks("hub"); m.Session.Number <= 70 || hub.Hear("c", m) != plain.First {
+		t.Fatalf("it goes on as %+v", m)
+	}
+	parts("of the session whose number has risen since", farewell, true)
+	parts("of a stock agent that took its place", plain.Marks{}, false)
+	hub.Hear("c", plain.NewLine(200, "a2").Marks("hub"))
+	parts("of a session before", farewell, false)
+}
+
 func TestMarks_ThereAndBack(t *testing.T) {
 	hub, _ := talk()
 	e := event.New()

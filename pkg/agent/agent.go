@@ -299,6 +299,16 @@ func (a *Agent) BrokerReady() error { return a.session.Err() }
 // it may or nobody has said that it may not.
 func (a *Agent) IdentityReady() error { return a.gate.err() }
 
+// Will is the event that a broker which keeps nothing publishes when the agent is gone; see
+// mqtt.Options.
+func (a *Agent) Will() (e codec.Event, ok bool) {
+	e, err := a.core.Farewell()
+	if err != nil {
+		a.config.Log.Error("bug: the agent has no will", "error", err)
+	}
+	return e, err == nil
+}
+
 // connect finds out which cluster this is, then keeps the session.
 func (a *Agent) connect(ctx context.Context) error {
 	namespace := cluster.Ref{GroupVersionResource: schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}, Name: metav1.NamespaceSystem}

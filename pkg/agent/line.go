@@ -58,6 +58,20 @@ func (c *Core) keepAlive() (codec.Event, error) {
 	return e, err
 }
 
+// Farewell is the event that says that the agent is gone. A broker that keeps nothing has it from
+// the beginning of a connection, when the agent may not have heard of its source yet.
+func (c *Core) Farewell() (codec.Event, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e, err := codec.NewFarewell(codec.SyncParams{
+		ID: c.config.NewID(), Time: c.config.Now(), Source: c.config.ClientID, Cluster: c.config.Cluster, Owner: c.line.peer,
+	})
+	if err == nil {
+		c.line.Farewell(c.line.peer).Put(&e)
+	}
+	return e, err
+}
+
 // tellEvery bounds how often a source is told what is held because it does not know this agent.
 const tellEvery = 5 * time.Second
 

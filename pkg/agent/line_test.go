@@ -138,6 +138,26 @@ func TestCore_StockSourceBehindAPlainBroker(t *testing.T) {
 	r.expectValue("a", "2")
 }
 
+// TestCore_HasAFarewell before it has heard of a source, and of its session alone.
+func TestCore_HasAFarewell(t *testing.T) {
+	r, hub := plainly(t)
+	for _, source := range []string{"", "hub"} {
+		e, err := r.core.Farewell()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, farewell, err := codec.ParseAlive(e)
+		original, _, _ := codec.StringExtension(e, codec.ExtOriginalSource)
+		if err != nil || !farewell || len(e.Data()) == 0 || original != source {
+			t.Errorf("to %q it says %v, %v", source, e, err)
+		}
+		if m := r.marks(e); m.Heard != (codec.Session{}) || m.Order != 0 || !hub.Parts(testCluster, m) {
+			t.Errorf("to %q its place is %+v", source, m)
+		}
+		r.core.Handle(t.Context(), r.placed(hub.Marks(testCluster), hubWork("w-1", "web", 1, configMap("a", "1")), codec.CreateRequest))
+	}
+}
+
 // TestCore_SaysThatItIsThere to a source of ours, every minute, with what it holds in sum.
 func TestCore_SaysThatItIsThere(t *testing.T) {
 	r, hub := plainly(t)
@@ -154,7 +174,7 @@ func TestCore_SaysThatItIsThere(t *testing.T) {
 	if !ok || l.Event.Type() != codec.TypeAck {
 		t.Fatalf("it says %v", l.Event)
 	}
-	d, err := codec.ParseAlive(l.Event)
+	d, _, err := codec.ParseAlive(l.Event)
 	if err != nil || d != r.core.set.DigestOf("hub") || d.Count != 1 {
 		t.Errorf("it holds %+v, %v", d, err)
 	}

@@ -371,6 +371,7 @@ func FuzzParseSync(f *testing.F) {
 			return NewCheckpoint(syncAgent, Checkpoint{Cursor: someCursor, Digest: someDigest, HighestSequenceID: "1"})
 		},
 		func() (Event, error) { return NewAck(syncAgent, Ack{Cursor: someCursor}) },
+		func() (Event, error) { return NewFarewell(syncAgent) },
 		func() (Event, error) {
 			return NewInventory(syncSource, Inventory{Records: []InventoryRecord{{Cluster: "c"}}, Clusters: []ClusterDigest{{}}})
 		},
@@ -404,10 +405,15 @@ func FuzzParseSync(f *testing.F) {
 				t.Fatalf("%+v became %+v, %v", a, got, err)
 			}
 		}
-		if d, err := ParseAlive(e); err == nil {
-			if again, err := NewAlive(syncAgent, d); err != nil {
+		if d, farewell, err := ParseAlive(e); err == nil {
+			again, err := NewAlive(syncAgent, d)
+			if farewell {
+				again, err = NewFarewell(syncAgent)
+			}
+			if err != nil {
 				t.Fatal(err)
-			} else if got, err := ParseAlive(again); err != nil || got != d {
+			}
+			if got, same, err := ParseAlive(again); err != nil || got != d || same != farewell {
 				t.Fatalf("%+v became %+v, %v", d, got, err)
 			}
 		}

@@ -185,20 +185,32 @@ func NewAlive(p SyncParams, d Digest) (Event, error) {
 	return p.event(TypeAck, &hawserv1.Ack{Digest: protoDigest(&d)})
 }
 
-// ParseAlive reads it; see ParseCheckpoint.
-func ParseAlive(e Event) (Digest, error) {
+// NewFarewell builds the event that says of such an agent that it is gone.
+func NewFarewell(p SyncParams) (Event, error) {
+	return p.event(TypeAck, &hawserv1.Ack{Farewell: true})
+}
+
+// ParseAlive reads either of them; see ParseCheckpoint. A farewell has no digest, and perhaps no
+// content type: some MQTT libraries send none with a will.
+func ParseAlive(e Event) (d Digest, farewell bool, err error) {
 	var m hawserv1.Ack
-	if err := syncPayload(e, TypeAck, &m); err != nil {
-		return Digest{}, err
+	if e.Type() == TypeAck && e.DataContentType() == "" && proto.Unmarshal(e.Data(), &m) == nil && m.GetFarewell() {
+		return Digest{}, true, nil
 	}
-	d, err := digestOf(m.GetDigest())
-	if err == nil && d == nil {
+	if err := syncPayload(e, TypeAck, &m); err != nil {
+		return Digest{}, false, err
+	}
+	if m.GetFarewell() {
+		return Digest{}, true, nil
+	}
+	held, err := digestOf(m.GetDigest())
+	if err == nil && held == nil {
 		err = attributeError("data", "", "needs a digest")
 	}
 	if err != nil {
-		return Digest{}, err
+		return Digest{}, false, err
 	}
-	return *d, nil
+	return *held, false, nil
 }
 
 // NewInventoryRequest builds the event of an inventory request.

@@ -36,6 +36,7 @@ type agentNode struct {
 	core    *agent.Core
 	watch   *watches
 	link    *link
+	will    []byte // a broker has it, perhaps of a session before
 
 	// dir is its state directory, nil if it is switched off; old is a copy of it.
 	dir, old *stateDir

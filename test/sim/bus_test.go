@@ -164,6 +164,21 @@ var busOperations = append(slices.DeleteFunc(slices.Clone(operations), func(o op
 		w.bus.lossy += 1 + int(a%3)
 		return fmt.Sprint("the next ", w.bus.lossy)
 	}},
+	{"bus tells a farewell", 6, func(w *world, a, b uint32) string {
+		// Of one that is gone or not, in time or on a later session.
+		agent := w.agents[int(a)%len(w.agents)]
+		if agent.will == nil || b%2 == 0 {
+			e, err := agent.core.Farewell()
+			if err == nil {
+				agent.will, err = codec.Marshal(e)
+			}
+			if err != nil {
+				panic(err)
+			}
+		}
+		w.bus.bring(w.source.link, &call{conn: &conn{link: agent.link}, bytes: agent.will, what: "a farewell"})
+		return "of " + agent.title
+	}},
 	{"bus duplicates", 6, func(w *world, a, _ uint32) string {
 		w.bus.twice += 1 + int(a%4)
 		return fmt.Sprint("the next ", w.bus.twice)

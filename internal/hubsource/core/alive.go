@@ -1,17 +1,17 @@
 package core
 
 import (
-	"time"
-
 	"github.com/hawser-io/hawser/internal/plain"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// Alive is an agent's word that it is there, and what it holds of this source in sum.
+// Alive is an agent's word that it is there, and what it holds of this source in sum, or its
+// farewell, by which a broker says that it is gone.
 type Alive struct {
-	Cluster string
-	Held    codec.Digest
-	Marks   plain.Marks
+	Cluster  string
+	Held     codec.Digest
+	Farewell bool
+	Marks    plain.Marks
 }
 
 // AliveOf reads it. The error is a *codec.AttributeError.
@@ -23,7 +23,7 @@ func AliveOf(e codec.Event) (a *Alive, err error) {
 	if a.Marks, err = plain.MarksOf(e); err != nil {
 		return nil, err
 	}
-	a.Held, err = codec.ParseAlive(e)
+	a.Held, a.Farewell, err = codec.ParseAlive(e)
 	return a, err
 }
 
@@ -33,15 +33,6 @@ type sums struct {
 	// have.
 	held *codec.Digest
 	gap  gap
-}
-
-// silentAfter is after how long an agent that says every minute that it is there is not.
-const silentAfter = 3 * time.Minute
-
-// isSilent reports whether a cluster's agent, which is one of ours, is away. Of others nobody
-// can tell: they speak when they have something to say.
-func (f *fleet) isSilent(cl *cluster) bool {
-	return f.plain && f.line.Knows(cl.name) && f.Now().Sub(cl.far.heardAt) > silentAfter
 }
 
 // gap is a sum that an agent holds and should not, and how often it has said so in a row.

@@ -231,8 +231,9 @@ type Stats struct {
 	// are withheld, and those deletions.
 	WithheldClusters, WithheldWorks int
 	// Silent is the number of clusters whose agent, one of ours behind a broker that keeps
-	// nothing, was not heard for a while.
+	// nothing, is away. Agents are all clusters behind such a broker.
 	Silent int
+	Agents map[plain.Agent]int
 	// Undelivered is the number of works with Delivered=False by reason.
 	Undelivered map[string]int
 	Connected   bool
@@ -241,12 +242,16 @@ type Stats struct {
 // Stats returns the current numbers.
 func (c *Core) Stats() Stats {
 	f := c.fleet
-	s := Stats{Works: len(f.works), Pending: f.pending, Sweep: len(f.sweep), Connected: f.connected, Undelivered: make(map[string]int, len(f.undelivered))}
+	s := Stats{Works: len(f.works), Pending: f.pending, Sweep: len(f.sweep), Connected: f.connected,
+		Undelivered: make(map[string]int, len(f.undelivered)), Agents: map[plain.Agent]int{}}
 	for _, cl := range f.clusters {
 		if !cl.selected {
 			continue
 		}
 		s.Clusters++
+		if f.plain {
+			s.Agents[plain.AgentOf(f.Now(), cl.far.heardAt, f.line.Knows(cl.name))]++
+		}
 		if f.isSilent(cl) {
 			s.Silent++
 		}
@@ -507,9 +512,12 @@ func (c *Core) Report(r *Report) Verdict {
 	return c.statuses.receive(r)
 }
 
-// Alive takes an agent's word that it is there.
+// Alive takes an agent's word that it is there, or its farewell.
 func (c *Core) Alive(a *Alive) {
-	if c.plains.believes(a.Cluster, a.Marks) {
+	switch {
+	case a.Farewell:
+		c.plains.parts(a)
+	case c.plains.believes(a.Cluster, a.Marks):
 		c.plains.alive(a)
 	}
 }

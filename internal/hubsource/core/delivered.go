@@ -1,10 +1,12 @@
 package core
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -33,10 +35,13 @@ const (
 	ReasonOverQuota = "OverQuota"
 	// ReasonStatusRejected: the hub does not take the cluster's report.
 	ReasonStatusRejected = "StatusRejected"
+	// ReasonAgentNotHeard: nobody knows whether the cluster has this version, and its agent
+	// says nothing.
+	ReasonAgentNotHeard = "AgentNotHeard"
 )
 
 // Reasons lists them for the metric.
-var Reasons = []string{ReasonTooLarge, ReasonNameTaken, ReasonRefused, ReasonOverQuota, ReasonStale, ReasonStatusRejected}
+var Reasons = []string{ReasonTooLarge, ReasonNameTaken, ReasonRefused, ReasonOverQuota, ReasonStale, ReasonStatusRejected, ReasonAgentNotHeard}
 
 // longestMessage keeps a condition readable, whatever a peer's error says.
 const longestMessage = 1024
@@ -50,16 +55,11 @@ type problem struct {
 // blame is what is known to be wrong with a work; until known, a condition
 // that an earlier process wrote stays.
 type blame struct {
-	known        bool
-	spec, status *problem
+	known               bool
+	spec, status, agent *problem
 }
 
-func (b blame) problem() *problem {
-	if b.spec != nil {
-		return b.spec
-	}
-	return b.status
-}
+func (b blame) problem() *problem { return cmp.Or(b.spec, b.status, b.agent) }
 
 func newProblem(o *workv1.ManifestWork, reason, message string) *problem {
 	if len(message) > longestMessage {
@@ -72,6 +72,13 @@ func tooLarge(o *workv1.ManifestWork) *problem {
 	return newProblem(o, ReasonTooLarge, fmt.Sprintf(
 		"the manifests are %d bytes, at most %d can be delivered: split them over several ManifestWorks",
 		manifestwork.ManifestsSize(o), manifestwork.MaxManifestsSize))
+}
+
+// notHeard is what a work says whose cluster has not confirmed the present version.
+func notHeard(o *workv1.ManifestWork, since time.Time) *problem {
+	return newProblem(o, ReasonAgentNotHeard, fmt.Sprintf(
+		"the agent of cluster %q has not been heard since %s UTC, and nobody knows whether it has this version: check that it runs and reaches the MQTT broker; the work is published again until it answers",
+		o.Namespace, since.UTC().Format(time.DateTime)))
 }
 
 func staleSpec(o *workv1.ManifestWork) *problem {

@@ -33,7 +33,9 @@ type fleet struct {
 	sub       int
 	id        string
 	connected bool
-	begun     bool // there was one in this life of the hub
+	// connectedAt is since when.
+	connectedAt time.Time
+	begun       bool // there was one in this life of the hub
 	// order numbers what must not change places on the way to the broker.
 	order uint64
 	// stock: the broker speaks no Hawser protocol. lists: it does not know up to
@@ -63,6 +65,9 @@ type work struct {
 	spec   specState
 	report reportState
 	blame  blame
+
+	// turn is when its Delivered may say something else of its agent; zero if it need not.
+	turn time.Time
 
 	// open: its cluster does not count as compared as long as the broker has not
 	// accepted the work as it is. behind: the broker has something later.
@@ -109,7 +114,7 @@ func (cl *cluster) serve(selected bool) { cl.selected = selected }
 func (f *fleet) subscribe(a transport.Accepted, lists bool) {
 	f.sub++
 	f.id, f.connected, f.stock, f.lists, f.ending = a.SubscriptionID, true, a.Protocol == 0, lists, false
-	f.begun = true
+	f.begun, f.connectedAt = true, f.Now()
 	f.plain, f.limit = a.Plain, a.MaxEventBytes
 	f.sweep = make([]Key, 0, len(f.clusters)+len(f.works))
 	f.unpause()
@@ -253,11 +258,15 @@ func (f *fleet) setBlame(w *work, b blame) {
 }
 
 func (f *fleet) blameSpec(w *work, p *problem) {
-	f.setBlame(w, blame{known: true, spec: p, status: w.blame.status})
+	b := w.blame
+	b.known, b.spec = true, p
+	f.setBlame(w, b)
 }
 
 func (f *fleet) blameStatus(w *work, p *problem) {
-	f.setBlame(w, blame{known: w.blame.known, spec: w.blame.spec, status: p})
+	b := w.blame
+	b.status = p
+	f.setBlame(w, b)
 }
 
 // remove drops a work; the rest of the core has let go of it.

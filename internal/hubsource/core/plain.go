@@ -21,6 +21,8 @@ type plains struct {
 	lives     *lives
 	questions *questions
 	cursor    *cursor
+	// told is how many works were told of late that their agent is not heard, or that it is.
+	told fair.Bucket
 }
 
 // far is what is known of the agent of one cluster across a broker that keeps nothing.
@@ -36,8 +38,7 @@ type far struct {
 	askAt, greetAt time.Time
 	greet          bool
 	sums           sums
-	// heardAt is when its agent was heard last.
-	heardAt time.Time
+	heard
 	lacking
 }
 
@@ -81,6 +82,8 @@ type redelivery struct {
 	mark  mark
 	times int
 	at    time.Time
+	// since is when the state went out first.
+	since time.Time
 	// known: an agent has listed this state.
 	known bool
 	// went is what went out last.
@@ -120,6 +123,9 @@ func (g *redelivery) goes(e Publish) {
 
 // sent takes it that it was.
 func (g *redelivery) sent(a *agenda) {
+	if g.times == 0 {
+		g.since = a.Now()
+	}
 	g.at = a.Now().Add(a.jitteredAbout(againAfter[min(g.times, len(againAfter)-1)]))
 	g.times++
 }
@@ -188,8 +194,10 @@ func (p *plains) believes(cluster string, m plain.Marks) bool {
 	if !p.f.plain || cl == nil {
 		return true
 	}
-	cl.far.heardAt = p.f.Now()
 	v := p.f.line.Hear(cluster, m)
+	if v != plain.Void {
+		p.hear(cl)
+	}
 	switch {
 	case !cl.selected:
 	case v == plain.First:
@@ -228,6 +236,7 @@ func (p *plains) subscribe(cl *cluster) {
 	cl.far.sums = sums{}
 	cl.far.askAt = p.f.Now().Add(p.f.jitteredAbout(askEvery))
 	cl.far.lacking.subscribe()
+	cl.far.unsay()
 }
 
 // waits reports whether something is still to be done for an agent.

@@ -554,23 +554,6 @@ func TestPlain_FindsByDigestsWhatWasLost(t *testing.T) {
 	}
 }
 
-func TestPlain_CountsSilentClusters(t *testing.T) {
-	f := plainly(t, newWork("a", 3))
-	agent := f.ours("cluster1")
-	f.now = f.now.Add(silentAfter)
-	if n := f.core.Stats().Silent; n != 0 {
-		t.Errorf("%d are silent", n)
-	}
-	f.now = f.now.Add(time.Second)
-	if n := f.core.Stats().Silent; n != 1 {
-		t.Errorf("%d are silent later", n)
-	}
-	f.core.Alive(&Alive{Cluster: "cluster1", Marks: agent.Marks("hub")})
-	if n := f.core.Stats().Silent; n != 0 {
-		t.Errorf("%d are silent after it was heard", n)
-	}
-}
-
 func TestAliveOf_NamesWhatIsWrong(t *testing.T) {
 	e, err := codec.NewAlive(codec.SyncParams{ID: "e", Time: time.Unix(1, 0), Source: "agent", Cluster: "c", Owner: "hub"}, codec.Digest{Count: 2, Sum: codec.DigestSum{7}})
 	if err != nil {

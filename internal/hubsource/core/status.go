@@ -346,6 +346,7 @@ func (s *statuses) next(w *work) *todo {
 	if w.broker.on(s.f.sub) == buried {
 		return s.nextEnd(w, o)
 	}
+	s.plains.judge(w)
 	r := s.ready(w, o)
 	status := o.Status
 	if r != nil || deliveredMayDiffer(w) {

@@ -25,6 +25,7 @@ type Conn struct {
 	pinger    *pinger
 	maxPacket int // that we take
 	roots     []string
+	will      bool // the CONNECT had one
 
 	// hawser: the broker announced itself as one of ours. brokerPacket is the largest packet it
 	// takes, 0 if it does not say.
@@ -67,7 +68,8 @@ func (c *Conn) connected(ca *paho.Connack) error {
 	return nil
 }
 
-// Close implements [transport.Conn]. It says goodbye, so that no will is published.
+// Close implements [transport.Conn]. It says goodbye, and has a stock broker keep the will: it is
+// published if this party does not connect again within 30 seconds.
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	again := c.closed.Swap(true)
@@ -77,7 +79,11 @@ func (c *Conn) Close() error {
 		return nil
 	}
 	c.link.stream.leave()
-	_ = c.client.Disconnect(&paho.Disconnect{ReasonCode: byte(property.Success)})
+	goodbye := property.Success
+	if c.will && !c.hawser {
+		goodbye = property.DisconnectWithWill
+	}
+	_ = c.client.Disconnect(&paho.Disconnect{ReasonCode: byte(goodbye)})
 	c.tasks.Wait()
 	return nil
 }

@@ -152,8 +152,59 @@ func TestConnect(t *testing.T) {
 	o = options(f)
 	o.Topics.AgentEvents = "$share/g/" + o.Topics.AgentEvents
 	dial(t, newDialer(t, o))
-	if c := await(t, got, "CONNECT"); !c.CleanStart || c.Properties.SessionExpiryInterval != nil || c.WillFlag || c.UsernameFlag {
-		t.Errorf("shared: %+v", c)
+	o.Will = func() (codec.Event, bool) { return newStatus(1), true } // would be published at once
+	dial(t, newDialer(t, o))
+	for range 2 {
+		if c := await(t, got, "CONNECT"); !c.CleanStart || c.Properties.SessionExpiryInterval != nil || c.WillFlag || c.UsernameFlag {
+			t.Errorf("shared: %+v", c)
+		}
+	}
+
+	// One that has no topic keeps nobody from connecting.
+	o = options(f)
+	o.Topics.AgentEvents = "sources/+/clusters/+/agentevents"
+	o.Will = func() (codec.Event, bool) {
+		e := newStatus(1)
+		e.SetExtension(codec.ExtOriginalSource, "")
+		return e, true
+	}
+	dial(t, newDialer(t, o))
+	if c := await(t, got, "CONNECT"); c.WillFlag {
+		t.Errorf("a will without a topic: %+v", c)
+	}
+}
+
+// TestClose_SaysWhatBecomesOfTheWill: a stock broker keeps it, a Hawser broker has none.
+func TestClose_SaysWhatBecomesOfTheWill(t *testing.T) {
+	reasons := make(chan byte, 1)
+	hawser := make(chan bool, 1)
+	f := newFake(t, func(p *peer) {
+		p.welcome(<-hawser)
+		if d, ok := p.expect(packets.DISCONNECT).Content.(*packets.Disconnect); ok {
+			reasons <- d.ReasonCode
+		}
+	})
+	for _, c := range []struct {
+		name         string
+		will, hawser bool
+		reason       property.Reason
+	}{
+		{"with a will", true, false, property.DisconnectWithWill},
+		{"without", false, false, property.Success},
+		{"with a will, at a Hawser broker", true, true, property.Success},
+	} {
+		o := options(f)
+		if c.will {
+			o.Will = func() (codec.Event, bool) { return newStatus(1), true }
+		}
+		hawser <- c.hawser
+		conn := dial(t, newDialer(t, o))
+		if err := conn.Close(); err != nil {
+			t.Error(err)
+		}
+		if r := property.Reason(await(t, reasons, "DISCONNECT")); r != c.reason {
+			t.Errorf("%s: it leaves with %s, want %s", c.name, r, c.reason)
+		}
 	}
 }
 

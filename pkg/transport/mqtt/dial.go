@@ -29,7 +29,7 @@ const (
 	// sessionExpiry is how long a stock broker keeps what arrives for a party that is away. It is
 	// what AWS IoT Core and Azure Event Grid give by default.
 	sessionExpiry = time.Hour
-	// willDelay is how long a party must be gone for its will to be published.
+	// willDelay is that of a Dialer. A party that comes back within it was not gone.
 	willDelay = 30 * time.Second
 	// askAfter is how long the broker may be silent until it is asked whether it is there, whatever
 	// it asks of us.
@@ -47,6 +47,8 @@ type Dialer struct {
 	endpoint endpoint
 	topics   routes
 	takeover takeovers
+	// willDelay is how long this party must be gone for its will to be published.
+	willDelay time.Duration
 }
 
 var _ transport.Dialer = (*Dialer)(nil)
@@ -57,7 +59,7 @@ func NewDialer(o Options) (*Dialer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Dialer{opts: o, endpoint: e, topics: routes{set: o.Topics}}, nil
+	return &Dialer{opts: o, endpoint: e, topics: routes{set: o.Topics}, willDelay: willDelay}, nil
 }
 
 // Dial connects and returns once the broker has accepted the CONNECT. The code of its
@@ -79,7 +81,7 @@ func (d *Dialer) Dial(ctx context.Context) (transport.Conn, error) {
 		return nil, d.explain(ctx, dialCtx, err)
 	}
 	c := d.newConn(raw)
-	c.roots = roots
+	c.roots, c.will = roots, connect.WillMessage != nil
 	ca, err := c.client.Connect(dialCtx, connect)
 	switch {
 	case ca != nil && property.Reason(ca.ReasonCode) != property.Success:
@@ -215,9 +217,11 @@ func (d *Dialer) connect() (*paho.Connect, error) {
 	return connect, d.addWill(connect)
 }
 
-// addWill adds the event that the broker publishes when this party is gone.
+// addWill adds the event that the broker publishes when this party is gone. Without a session that
+// outlives the connection the broker would not wait until it is certain that the party does not
+// come back, so there is none then.
 func (d *Dialer) addWill(connect *paho.Connect) error {
-	if d.opts.Will == nil {
+	if d.opts.Will == nil || connect.Properties.SessionExpiryInterval == nil {
 		return nil
 	}
 	e, ok := d.opts.Will()
@@ -225,15 +229,16 @@ func (d *Dialer) addWill(connect *paho.Connect) error {
 		return nil
 	}
 	p, err := d.topics.publish(e, "", false)
-	if err != nil {
-		return err
+	if err != nil { // as where it is for no single source, and the topics have no place for that
+		d.opts.Log.Warn("no will goes with the connection: nobody hears at once when this party is gone", "broker", d.opts.Broker, "error", err)
+		return nil
 	}
 	if len(p.Payload) > codec.MaxTextBytes { // paho would cut it
 		return transport.Invalid(fmt.Sprintf("the will has a payload of %d bytes, at most %d are possible", len(p.Payload), codec.MaxTextBytes), nil)
 	}
 	connect.WillMessage = &paho.WillMessage{QoS: qos, Topic: p.Topic, Payload: p.Payload}
 	connect.WillProperties = &paho.WillProperties{
-		WillDelayInterval: pointer(uint32(willDelay / time.Second)), ContentType: p.Properties.ContentType, User: p.Properties.User,
+		WillDelayInterval: pointer(uint32(d.willDelay / time.Second)), User: p.Properties.User, // paho sends no content type here
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"crypto/sha512"
 	"encoding/base64"
 	"fmt"
+	"net"
 	"path/filepath"
 	"testing"
 	"time"
@@ -152,6 +153,61 @@ func TestMosquitto_Takeover(t *testing.T) {
 	if e := wantCode(t, await(t, first.ended, "end of the first"), transport.CodeUnavailable, "another client", `"same"`, s.config.Addr); e.Delay != time.Second {
 		t.Errorf("%+v", e)
 	}
+}
+
+// TestMosquitto_Will: the broker tells the source of an agent that is gone, whether it said goodbye
+// or not, and not of one that came back in time. Of what another connection replaced it tells
+// nothing, so a will is a hint.
+func TestMosquitto_Will(t *testing.T) {
+	s := startMosquitto(t, "allow_anonymous true\n")
+	ids, take := collect(10)
+	source := dial(t, newDialer(t, s.options("source")))
+	await(t, subscribe(t, source, sourceSubscription(), func(ctx context.Context, e codec.Event) error {
+		if _, farewell, err := codec.ParseAlive(e); err != nil || !farewell {
+			t.Errorf("%v, %v", e, err)
+		}
+		return take(ctx, e)
+	}).ready, "source")
+
+	var raw net.Conn
+	wills := 0
+	o := s.options("agent")
+	o.DialContext = func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
+		raw, err = new(net.Dialer).DialContext(ctx, network, addr)
+		return raw, err
+	}
+	o.Will = func() (codec.Event, bool) {
+		wills++
+		e, err := codec.NewFarewell(codec.SyncParams{ID: fmt.Sprint("will-", wills), Time: time.Now(), Source: "agent1", Cluster: "cluster1", Owner: "source1"})
+		return e, err == nil
+	}
+	d := newDialer(t, o)
+	d.willDelay = time.Second
+	cut := func() {
+		if err := raw.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	told := func(when, want string) {
+		t.Helper()
+		if id := await(t, ids, when); id != want {
+			t.Errorf("%s: %s, want %s", when, id, want)
+		}
+	}
+	dial(t, d)
+	cut()
+	told("a connection that broke", "will-1")
+	dial(t, d)
+	cut()
+	if err := dial(t, d).Close(); err != nil {
+		t.Error(err)
+	}
+	told("one that was replaced in time, and ended", "will-3")
+	dial(t, d)
+	if err := dial(t, d).Close(); err != nil {
+		t.Error(err)
+	}
+	told("one that was taken over, and ended", "will-5")
 }
 
 // TestMosquitto_TooLarge: a limit that the CONNACK tells is kept, before anything is sent.

@@ -60,8 +60,10 @@ type Options struct {
 	// than the largest takes. 0 means DefaultKeepAlive. The broker itself is asked whether it is
 	// there after 10 s.
 	KeepAlive time.Duration
-	// Will returns the event that a stock broker publishes when this party has been gone for 30
-	// seconds without having said so, a hint at best; ok is false if there is none. nil means none.
+	// Will is asked at every Dial for the event that a stock broker publishes when this party has
+	// been gone for 30 seconds, in whatever way; ok is false if there is none. It is a hint at best:
+	// brokers lose it when a connection takes the place of another. A Hawser broker ignores it. nil
+	// means none.
 	Will func() (e codec.Event, ok bool)
 
 	// DialTimeout bounds a Dial, to the broker's answer. 0 means DefaultDialTimeout.

@@ -314,11 +314,15 @@ func (x *Checkpoint) GetAnsweredLists() uint64 {
 }
 
 // Ack is the payload of dev.hawser.sync.v1.ack, party to broker: everything
-// before the cursor is on the party's disk.
+// before the cursor is on the party's disk. Behind a broker that keeps nothing an
+// agent says with one without a cursor that it is there, or that it is gone.
 type Ack struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Cursor        *Cursor                `protobuf:"bytes,1,opt,name=cursor,proto3" json:"cursor,omitempty"`
-	Digest        *Digest                `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Cursor *Cursor                `protobuf:"bytes,1,opt,name=cursor,proto3" json:"cursor,omitempty"`
+	Digest *Digest                `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
+	// The agent is gone: a will, or what takes its place at a clean end. It has neither
+	// cursor nor digest.
+	Farewell      bool `protobuf:"varint,3,opt,name=farewell,proto3" json:"farewell,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -365,6 +369,13 @@ func (x *Ack) GetDigest() *Digest {
 		return x.Digest
 	}
 	return nil
+}
+
+func (x *Ack) GetFarewell() bool {
+	if x != nil {
+		return x.Farewell
+	}
+	return false
 }
 
 // InventoryRequest is the payload of dev.hawser.sync.v1.inventory_request,
@@ -1219,10 +1230,11 @@ const file_hawser_v1_sync_proto_rawDesc = "" +
 	"\x10compared_sources\x18\x04 \x03(\tR\x0fcomparedSources\x12\x16\n" +
 	"\x06listed\x18\x05 \x01(\bR\x06listed\x12\x18\n" +
 	"\aorphans\x18\x06 \x03(\tR\aorphans\x12%\n" +
-	"\x0eanswered_lists\x18\a \x01(\x04R\ransweredLists\"[\n" +
+	"\x0eanswered_lists\x18\a \x01(\x04R\ransweredLists\"w\n" +
 	"\x03Ack\x12)\n" +
 	"\x06cursor\x18\x01 \x01(\v2\x11.hawser.v1.CursorR\x06cursor\x12)\n" +
-	"\x06digest\x18\x02 \x01(\v2\x11.hawser.v1.DigestR\x06digest\"M\n" +
+	"\x06digest\x18\x02 \x01(\v2\x11.hawser.v1.DigestR\x06digest\x12\x1a\n" +
+	"\bfarewell\x18\x03 \x01(\bR\bfarewell\"M\n" +
 	"\x10InventoryRequest\x12\x1a\n" +
 	"\bclusters\x18\x01 \x03(\tR\bclusters\x12\x1d\n" +
 	"\n" +

@@ -15,6 +15,7 @@ type Reason byte
 // The reason codes that this project's code names.
 const (
 	Success                   Reason = 0x00
+	DisconnectWithWill        Reason = 0x04 // of a client: the broker keeps the will
 	NoMatchingSubscribers     Reason = 0x10
 	Unspecified               Reason = 0x80
 	MalformedPacket           Reason = 0x81
@@ -103,6 +104,8 @@ func (r Reason) String() string {
 	switch r {
 	case Success:
 		return "success (0x00)"
+	case DisconnectWithWill:
+		return "disconnect with will message (0x04)"
 	case NoMatchingSubscribers:
 		return "no matching subscribers (0x10)"
 	}

@@ -1,0 +1,137 @@
+package core
+
+import (
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"github.com/hawser-io/hawser/internal/fair"
+	"github.com/hawser-io/hawser/internal/plain"
+)
+
+// Where no broker keeps anything nobody but the agent itself can say that it is there. What is
+// known of that changes what works and metrics say, and nothing else: nothing is deleted, given
+// up or withheld because an agent is not heard.
+
+// heard is what is known of whether an agent is there.
+type heard struct {
+	// heardAt is when it was heard last.
+	heardAt time.Time
+	// farewell: the broker has said since that it is gone.
+	farewell bool
+}
+
+// unsay drops a farewell that was told on another connection of ours.
+func (h *heard) unsay() { h.farewell = false }
+
+// presence is that of a cluster's agent. Without a connection of our own nobody is heard.
+func (f *fleet) presence(cl *cluster) plain.Presence {
+	if !f.connected {
+		return plain.Untold
+	}
+	return plain.PresenceOf(f.Now(), cl.far.heardAt, f.connectedAt, cl.far.farewell)
+}
+
+// isSilent reports whether a cluster's agent, which is one of ours, is away. Of others nobody
+// can tell: they speak when they have something to say.
+func (f *fleet) isSilent(cl *cluster) bool {
+	return f.plain && f.line.Knows(cl.name) && f.presence(cl) == plain.Away
+}
+
+// hear takes it that an agent said something.
+func (p *plains) hear(cl *cluster) {
+	was := p.f.presence(cl)
+	cl.far.heard = heard{heardAt: p.f.Now()}
+	if was != plain.There {
+		p.rejudge(cl)
+	}
+}
+
+// parts takes the farewell of an agent. It is a hint: it may never come, and where it comes late
+// it is void with the agent's next word, within a minute.
+func (p *plains) parts(a *Alive) {
+	cl := p.f.clusters[a.Cluster]
+	if cl != nil && p.f.plain && p.f.line.Parts(a.Cluster, a.Marks) && !cl.far.farewell {
+		cl.far.farewell = true
+		p.rejudge(cl)
+	}
+}
+
+// rejudge has another look at what works say of their agent.
+func (p *plains) rejudge(cl *cluster) {
+	for _, w := range cl.works {
+		if w.blame.agent != nil || w.hub.object != nil && !p.arrived(w) {
+			p.f.wake(HubLane, w.key(), 0)
+		}
+	}
+}
+
+// tellings is how fast works say that their agent is not heard, or is heard again: a cluster
+// may have thousands, and the hub has other things to write.
+var tellings = fair.Rate{PerSecond: 20, Burst: 1}
+
+// judge brings up to date what a work says of its agent, in its turn. As long as nobody can tell,
+// it says what it said, also what an earlier process had it say.
+func (p *plains) judge(w *work) {
+	says, told := p.notHeard(w)
+	if !told {
+		w.turn = time.Time{}
+		p.f.keepSaying(w)
+		return
+	}
+	if has := w.blame.agent; says == nil && has == nil || says != nil && has != nil && says.generation == has.generation {
+		w.turn = time.Time{}
+		return // it goes on with the time that it names
+	}
+	if w.turn.IsZero() {
+		w.turn = p.f.Now().Add(p.told.Reserve(tellings, p.f.Now(), 1))
+	}
+	if p.f.until(HubLane, w.key(), w.turn) {
+		return
+	}
+	w.turn = time.Time{}
+	p.f.blameAgent(w, says)
+}
+
+// notHeard is what a work is to say of its agent, nil if it has nothing to say; told: somebody
+// can tell.
+func (p *plains) notHeard(w *work) (says *problem, told bool) {
+	f, r := p.f, &w.cl.far
+	switch {
+	case !w.cl.selected:
+		return nil, true
+	case !f.connected:
+		return nil, false
+	case !f.plain, p.arrived(w):
+		return nil, true
+	case w.broker.on(f.sub) != holds:
+		return nil, false // it was not published yet
+	}
+	listening, farewell := f.connectedAt, r.farewell
+	if !f.line.Knows(w.cl.name) { // it need not speak before it has something to say
+		listening, farewell = plain.Latest(listening, w.spec.redelivery.since), false
+	}
+	since := plain.Latest(r.heardAt, listening)
+	switch plain.PresenceOf(f.Now(), r.heardAt, listening, farewell) {
+	case plain.Away:
+		return notHeard(w.hub.object, since), true
+	case plain.There:
+		told = true
+	case plain.Untold:
+	}
+	f.wakeAt(HubLane, w.key(), since.Add(plain.SilentAfter))
+	return nil, told
+}
+
+// keepSaying lets stand what an earlier process had a work say of its agent.
+func (f *fleet) keepSaying(w *work) {
+	if c := meta.FindStatusCondition(w.hub.object.Status.Conditions, ConditionDelivered); c != nil && c.Reason == ReasonAgentNotHeard && w.blame.agent == nil {
+		f.blameAgent(w, &problem{reason: c.Reason, message: c.Message, generation: c.ObservedGeneration})
+	}
+}
+
+func (f *fleet) blameAgent(w *work, p *problem) {
+	b := w.blame
+	b.agent = p
+	f.setBlame(w, b)
+}

@@ -1,0 +1,274 @@
+package core
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/internal/plain"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// wantSilent asserts that so many clusters count as away.
+func (f *fixture) wantSilent(when string, want int) {
+	f.t.Helper()
+	if n := f.core.Stats().Silent; n != want {
+		f.t.Errorf("%s: %d are silent, want %d", when, n, want)
+	}
+}
+
+func TestPlain_CountsSilentClusters(t *testing.T) {
+	f := plainly(t, newWork("a", 3))
+	agent := f.ours("cluster1")
+	f.now = f.now.Add(plain.SilentAfter - 1)
+	f.wantSilent("in time", 0)
+	f.now = f.now.Add(1)
+	f.wantSilent("later", 1)
+	f.core.Alive(&Alive{Cluster: "cluster1", Marks: agent.Marks("hub")})
+	f.wantSilent("heard again", 0)
+
+	// Late, of a session before: it says nothing of now.
+	f.now = f.now.Add(plain.SilentAfter)
+	before := plain.NewLine(4, "before")
+	f.core.Alive(&Alive{Cluster: "cluster1", Marks: before.Marks("hub")})
+	f.wantSilent("an event of a session before", 1)
+}
+
+// TestPlain_AFarewellIsAHint: of the session that was heard of last, until the next word.
+func TestPlain_AFarewellIsAHint(t *testing.T) {
+	f := plainly(t, newWork("a", 3))
+	agent := f.ours("cluster1")
+	farewell := func(l *plain.Line) {
+		f.core.Alive(&Alive{Cluster: "cluster1", Farewell: true, Marks: l.Farewell("hub")})
+	}
+	farewell(plain.NewLine(4, "before"))
+	f.wantSilent("that of a session before", 0)
+	farewell(plain.NewLine(9, "unheard"))
+	f.wantSilent("that of a session of which nobody has heard", 0)
+	f.core.Alive(&Alive{Cluster: "other", Farewell: true, Marks: agent.Farewell("hub")})
+	f.core.Alive(&Alive{Cluster: "cluster1", Farewell: true})
+	f.wantSilent("that of nobody", 0)
+	for range 2 {
+		farewell(agent)
+		f.wantSilent("its own, perhaps twice", 1)
+	}
+	f.core.Alive(&Alive{Cluster: "cluster1", Marks: agent.Marks("hub")})
+	f.wantSilent("after its next word", 0)
+	farewell(agent)
+	f.core.Disconnected()
+	f.wantSilent("without a connection", 0)
+	f.core.Connected(transport.Accepted{Plain: true, SubscriptionID: "s2"})
+	f.wantSilent("on the next connection", 0)
+	f.now = f.now.Add(plain.SilentAfter)
+	f.wantSilent("as it says nothing", 1)
+}
+
+func TestPlain_CountsAgentsByWhenTheyWereHeard(t *testing.T) {
+	f := plainly(t, newWork("a", 3))
+	want := func(a plain.Agent) {
+		t.Helper()
+		if got := f.core.Stats().Agents; len(got) != 1 || got[a] != 1 {
+			t.Errorf("%v, want one %v", got, a)
+		}
+	}
+	want(plain.Agent{Kind: "unknown", Heard: "never"})
+	f.core.Report(report(newWork("a", 3), 1, applied(3)))
+	want(plain.Agent{Kind: "stock", Heard: "5m"})
+	f.ours("cluster1")
+	for _, c := range []struct {
+		after time.Duration
+		heard string
+	}{{5 * time.Minute, "5m"}, {1, "1h"}, {time.Hour, "24h"}, {24 * time.Hour, "older"}} {
+		f.now = f.now.Add(c.after)
+		want(plain.Agent{Kind: "hawser", Heard: c.heard})
+	}
+}
+
+// says patches the status of a work and returns what its Delivered says of its agent.
+func (f *fixture) says(uid types.UID) *metav1.Condition {
+	f.t.Helper()
+	f.now = f.now.Add(time.Second / 20) // its turn
+	e := next[PatchStatus](f, HubLane, uid)
+	o := e.Work.DeepCopy()
+	n, err := strconv.Atoi(o.ResourceVersion)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	o.Status, o.ResourceVersion = e.Status, fmt.Sprint(n+1)
+	f.done(e, Result{Work: o})
+	f.seen(o)
+	f.idle(HubLane, uid)
+	return delivered(e.Status)
+}
+
+// wantNotHeard asserts that a work says that its agent was not heard since then.
+func (f *fixture) wantNotHeard(uid types.UID, since time.Time, generation int64) {
+	f.t.Helper()
+	d := f.says(uid)
+	if d == nil || d.Status != metav1.ConditionFalse || d.Reason != ReasonAgentNotHeard || d.ObservedGeneration != generation ||
+		!strings.Contains(d.Message, `the agent of cluster "cluster1" has not been heard since `+since.Format("2006-01-02 15:04:05")+" UTC") {
+		f.t.Errorf("it says %+v, want that its agent was not heard since %s", d, since)
+	}
+}
+
+// TestPlain_WorksSayThatTheirAgentIsNotHeard: those whose present version is not confirmed.
+func TestPlain_WorksSayThatTheirAgentIsNotHeard(t *testing.T) {
+	waiting, done := newWork("waiting", 3, withStatus(applied(2))), newWork("done", 3, withStatus(applied(3)))
+	f := plainly(t, waiting, done)
+	f.deliver("uid-waiting")
+	f.deliver("uid-done")
+	agent := f.ours("cluster1")
+	heard := f.now
+	f.nextWake(HubLane)
+	f.idle(HubLane, "uid-waiting")
+	if d := f.nextWake(HubLane); d != plain.SilentAfter {
+		t.Errorf("it is looked at again after %v", d)
+	}
+	f.now = f.now.Add(plain.SilentAfter)
+	f.wantNotHeard("uid-waiting", heard, 3)
+	f.idle(HubLane, "uid-done")
+	if n := f.core.Stats().Undelivered[ReasonAgentNotHeard]; n != 1 {
+		t.Errorf("%d works count as not heard of", n)
+	}
+	f.now = f.now.Add(time.Hour)
+	f.idle(HubLane, "uid-waiting") // nothing new
+
+	// Nobody can tell without a connection, nor when one has just begun: it goes on saying it.
+	f.core.Disconnected()
+	f.now = f.now.Add(time.Hour)
+	f.idle(HubLane, "uid-waiting")
+	f.core.Connected(transport.Accepted{Plain: true, SubscriptionID: "s2"})
+	f.core.Sweep(1 << 10)
+	f.sure()
+	f.idle(HubLane, "uid-waiting")
+	f.deliver("uid-waiting")
+	f.idle(HubLane, "uid-waiting")
+
+	// Heard again, without a word of the work.
+	f.now = f.now.Add(time.Minute)
+	f.nextWake(HubLane)
+	f.core.Alive(&Alive{Cluster: "cluster1", Marks: agent.Marks("hub")})
+	if d := f.says("uid-waiting"); d != nil {
+		t.Errorf("it was heard, and the work says %+v", d)
+	}
+	if n := f.core.Stats().Undelivered[ReasonAgentNotHeard]; n != 0 {
+		t.Errorf("%d works count as not heard of", n)
+	}
+
+	// Gone, as the broker says.
+	heard = f.now.Add(-time.Second / 20)
+	f.core.Alive(&Alive{Cluster: "cluster1", Farewell: true, Marks: agent.Farewell("hub")})
+	f.wantNotHeard("uid-waiting", heard, 3)
+	f.core.Report(report(waiting, 1, applied(3)))
+	if d := f.says("uid-waiting"); d != nil {
+		t.Errorf("it is confirmed, and says %+v", d)
+	}
+}
+
+// TestPlain_SilenceOfOthersIsNotTheAgents: a source that was away hears nobody.
+func TestPlain_SilenceOfOthersIsNotTheAgents(t *testing.T) {
+	w := newWork("a", 3)
+	f := plainly(t, w)
+	f.ours("cluster1")
+	f.deliver("uid-a")
+	f.core.Disconnected()
+	f.now = f.now.Add(time.Hour)
+	f.idle(HubLane, "uid-a")
+	f.core.Connected(transport.Accepted{Plain: true, SubscriptionID: "s2"})
+	f.core.Sweep(1 << 10)
+	f.sure()
+	back := f.now
+	f.deliver("uid-a")
+	f.now = f.now.Add(plain.SilentAfter - 1)
+	f.idle(HubLane, "uid-a")
+	f.now = f.now.Add(1)
+	f.wantNotHeard("uid-a", back, 3)
+}
+
+// TestPlain_WhatAnEarlierProcessHadAWorkSay stays until somebody can tell.
+func TestPlain_WhatAnEarlierProcessHadAWorkSay(t *testing.T) {
+	said := metav1.Condition{Type: ConditionDelivered, Status: metav1.ConditionFalse, Reason: ReasonAgentNotHeard, Message: "since yesterday", ObservedGeneration: 3, LastTransitionTime: metav1.Unix(7, 0)}
+	f := plainly(t, newWork("a", 3, withStatus(workv1.ManifestWorkStatus{Conditions: []metav1.Condition{said}})))
+	f.idle(HubLane, "uid-a")
+	f.sure()
+	f.deliver("uid-a")
+	f.idle(HubLane, "uid-a")
+	f.now = f.now.Add(plain.SilentAfter)
+	f.idle(HubLane, "uid-a") // it is so still
+	f.ours("cluster1")
+	if d := f.says("uid-a"); d != nil {
+		t.Errorf("it was heard, and the work says %+v", d)
+	}
+}
+
+// TestPlain_StockAgentsNeedNotSpeak before they have something to say.
+func TestPlain_StockAgentsNeedNotSpeak(t *testing.T) {
+	f := plainly(t, newWork("a", 3))
+	f.deliver("uid-a")
+	f.core.Report(report(newWork("a", 3), 1, applied(3)))
+	f.done(next[PatchStatus](f, HubLane, "uid-a"), Result{Work: newWork("a", 3, version("200"), withStatus(applied(3)))})
+	f.now = f.now.Add(24 * time.Hour)
+	f.wantSilent("a stock agent", 0)
+	f.seen(newWork("a", 4, version("201"), withStatus(applied(3))))
+	sent := f.now
+	f.deliver("uid-a")
+	f.core.Alive(&Alive{Cluster: "cluster1", Farewell: true, Marks: plain.Marks{Session: codec.Session{Number: 1, ID: "x"}}})
+	f.now = f.now.Add(plain.SilentAfter - 1)
+	f.idle(HubLane, "uid-a")
+	f.now = f.now.Add(1)
+	f.wantNotHeard("uid-a", sent, 4)
+	f.core.Report(report(newWork("b", 1), 1, applied(1)))
+	if d := f.says("uid-a"); d != nil {
+		t.Errorf("it was heard, and the work says %+v", d)
+	}
+}
+
+// TestPlain_TellsWorksOfTheirAgentInTurn: twenty a second at most.
+func TestPlain_TellsWorksOfTheirAgentInTurn(t *testing.T) {
+	const count = 100
+	var works []*workv1.ManifestWork
+	for n := range count {
+		works = append(works, newWork(fmt.Sprint("w", n), 1))
+	}
+	f := plainly(t, works...)
+	agent := f.ours("cluster1")
+	for _, w := range works { // paced too
+		for e := f.core.Next(SpecLane, Key{UID: w.UID}); ; e = f.core.Next(SpecLane, Key{UID: w.UID}) {
+			if p, ok := e.(Publish); ok {
+				f.done(p, Result{})
+				break
+			}
+			f.now = f.now.Add(time.Second / 50)
+			f.sure()
+		}
+	}
+	f.core.Alive(&Alive{Cluster: "cluster1", Marks: agent.Marks("hub")})
+	f.wakes = nil
+	f.core.Alive(&Alive{Cluster: "cluster1", Farewell: true, Marks: agent.Farewell("hub")})
+	if n := len(f.wakes); n != count {
+		t.Fatalf("%d works are looked at", n)
+	}
+	began, told := f.now, map[types.UID]bool{}
+	for len(told) < count {
+		for _, w := range works {
+			if e, ok := f.core.Next(HubLane, Key{UID: w.UID}).(PatchStatus); ok {
+				told[w.UID] = true
+				f.done(e, Result{Work: newWork(w.Name, 1, version("300"), withStatus(e.Status))})
+			}
+		}
+		if most := 1 + int(20*f.now.Sub(began).Seconds()); len(told) > most {
+			t.Fatalf("after %v %d works say so, at most %d may", f.now.Sub(began), len(told), most)
+		}
+		f.now = f.now.Add(time.Second / 100)
+	}
+	if took := f.now.Sub(began); took > 6*time.Second {
+		t.Errorf("%d works take %v", count, took)
+	}
+}

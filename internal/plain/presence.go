@@ -1,0 +1,82 @@
+package plain
+
+import (
+	"math"
+	"time"
+)
+
+// Presence is whether a party is there, as far as anybody can tell who hears it through a broker
+// that keeps nothing.
+type Presence uint8
+
+// The presences.
+const (
+	// Untold: it was not heard yet, and had no time to speak.
+	Untold Presence = iota
+	There
+	Away
+)
+
+// SilentAfter is after how long a party that speaks every minute and is not heard is away. After a
+// restart of the broker it may take a minute or two until it is back, and a broker may lose single
+// events. So it is four minutes that have to go by without a word. Of one that ends its farewell
+// tells earlier.
+const SilentAfter = 5 * time.Minute
+
+// PresenceOf says whether a party is there that was heard at heardAt, by somebody who has listened
+// since listening. What nobody could hear is no silence.
+func PresenceOf(now, heardAt, listening time.Time, farewell bool) Presence {
+	switch {
+	case farewell, now.Sub(Latest(heardAt, listening)) >= SilentAfter:
+		return Away
+	case heardAt.Before(listening):
+		return Untold
+	}
+	return There
+}
+
+// Latest returns the later one of two times.
+func Latest(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
+}
+
+// Agent is what is known of who speaks for a cluster.
+type Agent struct {
+	// Kind is "hawser", "stock", or "unknown" for one that was not heard yet.
+	Kind string
+	// Heard is how long ago it was heard at most, one of "5m", "1h" and "24h"; "older", or "never".
+	Heard string
+}
+
+// ages are the steps of [Agent].Heard.
+var ages = []struct {
+	name string
+	most time.Duration
+}{{"5m", 5 * time.Minute}, {"1h", time.Hour}, {"24h", 24 * time.Hour}, {"older", math.MaxInt64}}
+
+// Agents lists them all, for a metric.
+func Agents() []Agent {
+	list := []Agent{AgentOf(time.Time{}, time.Time{}, false)}
+	for _, age := range ages {
+		list = append(list, Agent{"hawser", age.name}, Agent{"stock", age.name})
+	}
+	return list
+}
+
+// AgentOf is one that was heard at heardAt, or never; hawser: it has shown itself as a Hawser party.
+func AgentOf(now, heardAt time.Time, hawser bool) Agent {
+	if heardAt.IsZero() {
+		return Agent{"unknown", "never"}
+	}
+	a := Agent{Kind: "stock"}
+	if hawser {
+		a.Kind = "hawser"
+	}
+	for i := len(ages) - 1; i >= 0 && now.Sub(heardAt) <= ages[i].most; i-- {
+		a.Heard = ages[i].name
+	}
+	return a
+}
