@@ -198,10 +198,15 @@ func (s *Set) Lacks(ids []string, mark uint64) []string {
 	return list
 }
 
-// DigestOf is that of all live works of a source.
+// DigestOf is that of all live works of a source, but for the unconfirmed ones: those have to come
+// once more, as for a list.
+//
+//	t1  An agent is restarted, and lists nothing, so that all works come once more.
+//	t2  The broker between it and the source loses the list.
+//	t3  With a digest of all works nobody would notice: they would stay unconfirmed.
 func (s *Set) DigestOf(source string) (d codec.Digest) {
 	for id, e := range s.works {
-		if !e.Deleting && e.Source == source {
+		if !e.Deleting && !e.unconfirmed && e.Source == source {
 			d = codec.Digest{Count: d.Count + 1, Sum: d.Sum.Add(codec.RecordHash(id, e.Tag))}
 		}
 	}

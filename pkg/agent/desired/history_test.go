@@ -367,3 +367,22 @@ func TestSet_NumbersOfASource(t *testing.T) {
 	expectOutcome(t, s, spec{id: "9", name: "z", version: 2, content: "a", source: "stock"}, accepted)
 	expectOutcome(t, s, spec{id: "9", name: "z", version: 1, content: "b", source: "stock"}, stale)
 }
+
+// TestSet_DigestOfASource: what a list leaves out, so that it comes once more, is not in it.
+func TestSet_DigestOfASource(t *testing.T) {
+	loaded := desired.New()
+	for _, w := range []*desired.Work{
+		{Ref: manifestwork.Ref{ResourceID: "1", Name: "a"}, Source: "hub", Tag: codec.Tag{1}},
+		{Ref: manifestwork.Ref{ResourceID: "2", Name: "b"}, Source: "other", Tag: codec.Tag{2}},
+	} {
+		loaded.Load(w)
+	}
+	if d := loaded.DigestOf("hub"); d != (codec.Digest{}) || len(loaded.Versions()) != 0 {
+		t.Errorf("a work that is unconfirmed, and not listed, is in %+v", d)
+	}
+	loaded.Confirm(nil)
+	h := codec.Digest{Count: 1, Sum: codec.DigestSum{}.Add(codec.RecordHash("1", codec.Tag{1}))}
+	if d := loaded.DigestOf("hub"); d != h {
+		t.Errorf("confirmed: %+v, want %+v", d, h)
+	}
+}
