@@ -2,6 +2,7 @@ package core
 
 import (
 	"fmt"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
 	workv1 "open-cluster-management.io/api/work/v1"
@@ -22,11 +23,10 @@ import (
 //	             ▼ where it is; then a deletion goes out     ▼
 //	       published again until the agent says that it is gone
 type lacking struct {
-	// unknown are ids of a list that the agent is still to be asked for, listed how many the
-	// last list had.
-	unknown []string
-	listed  int
-	lost    map[types.UID]*lost
+	// unknown are ids of a list that the agent is still to be asked for, listed all those of the
+	// last list.
+	unknown, listed []string
+	lost            map[types.UID]*lost
 	// gone counts those that were deleted since a list explained all, told those withheld that
 	// somebody was told of.
 	gone, told int
@@ -49,11 +49,18 @@ type lost struct {
 }
 
 func (l *lacking) subscribe() {
-	l.asking, l.unknown, l.told = false, nil, 0
+	l.asking, l.unknown, l.listed, l.told = false, nil, nil, 0
 	for _, one := range l.lost {
 		one.retry.reset()
 		one.times, one.absent, one.withheld = 0, false, ""
 	}
+}
+
+// askAgain has an agent asked once more for what it has not said: its answer may be lost, and a stock
+// agent does not list again before it connects anew.
+func (l *lacking) askAgain() {
+	known := func(id string) bool { return l.lost[types.UID(id)] != nil }
+	l.unknown = slices.DeleteFunc(slices.Clone(l.listed), known)
 }
 
 // withheld is how many deletions are left to a person.
@@ -69,7 +76,7 @@ func (l *lacking) withheld() (n int) {
 // unexplained takes the ids of a list that the hub lacks. Where there is none, nothing that was
 // missing is any more.
 func (p *plains) unexplained(cl *cluster, ids []string) {
-	cl.far.unknown, cl.far.lacking.listed = ids, len(ids)
+	cl.far.unknown, cl.far.lacking.listed = ids, ids
 	if len(ids) == 0 {
 		cl.far.lost, cl.far.gone, cl.far.told = nil, 0, 0
 		p.lives.trust(cl.name)
@@ -225,7 +232,7 @@ func (p *plains) doubts(cl *cluster) string {
 	if reason := p.lives.doubts(everywhere); reason != "" {
 		return reason
 	}
-	missing := max(cl.far.lacking.listed, len(cl.far.lost)+cl.far.gone)
+	missing := max(len(cl.far.lacking.listed), len(cl.far.lost)+cl.far.gone)
 	if live := len(cl.works) + missing; !resync.MayDelete(missing, live) {
 		p.lives.distrust(cl.name)
 		return fmt.Sprintf("%d of %d works are missing on the hub at once", missing, live)

@@ -142,3 +142,22 @@ func TestPlain_OwesAGreeting(t *testing.T) {
 		}
 	}
 }
+
+// TestPlain_AsksAgainForWhatTheHubLacks: the status of a work that only a stock agent has may be
+// lost, and nothing else tells whose it is.
+func TestPlain_AsksAgainForWhatTheHubLacks(t *testing.T) {
+	f, r := lackingOne(t)
+	f.clusterIdle("cluster1")
+	f.now = f.now.Add(32 * time.Minute)
+	asks := f.asked("cluster1")
+	if len(asks) != 2 || asks[0].Held[0] != (Held{UID: "uid-x", Hash: "none"}) {
+		t.Errorf("asks %+v", asks)
+	}
+	if v := f.core.Report(r); v != Taken {
+		t.Errorf("the answer is %s", v)
+	}
+	next[Get](f, HubLane, "uid-x")
+	if asks = f.asked("cluster1"); len(asks) != 0 {
+		t.Errorf("asks without end: %+v", asks)
+	}
+}

@@ -253,6 +253,7 @@ func (p *plains) next(cl *cluster) *todo {
 	if !p.f.until(SpecLane, cl.key(), cl.far.askAt) {
 		cl.far.askAt = p.f.Now().Add(p.f.jitteredAbout(askEvery))
 		cl.far.sums = sums{}
+		cl.far.lacking.askAgain()
 		p.askAgain(cl)
 	}
 	return first(cl, p.nextAnswer, p.nextSum, p.nextGreeting, p.nextLacking)
