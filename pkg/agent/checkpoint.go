@@ -125,11 +125,16 @@ func (c *Core) advance(cp codec.Checkpoint, f *findings) {
 // list builds the list of everything that is held. c.mu is held.
 func (c *Core) list() (codec.Event, error) {
 	c.link.listing(c.set.Clock(), c.config.Now())
+	versions := c.set.Versions()
 	e, err := codec.NewSpecResyncRequest(codec.ResyncParams{
 		ID: c.config.NewID(), Time: c.config.Now(), Source: c.config.ClientID, Cluster: c.config.Cluster, DataType: codec.ManifestBundles,
-	}, c.set.Versions())
+	}, versions)
 	if err == nil {
 		c.line.mark(c.link, c.line.peer, &e)
+	}
+	if limit := c.link.limit; c.link.plain && limit > 0 && len(e.Data()) > limit {
+		c.config.Log.Error("the works of this cluster are too many for the broker: the list of them does not fit into one event, and without it nothing is delivered; raise the broker's largest message, or have fewer works on this cluster",
+			"works", len(versions), "bytes", len(e.Data()), "limit", limit)
 	}
 	return e, err
 }

@@ -1,6 +1,9 @@
 package agent
 
 import (
+	"bytes"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -183,5 +186,21 @@ func TestCore_SaysThatItIsThere(t *testing.T) {
 	}
 	if r.core.SyncDone(l, &transport.Error{Code: transport.CodeUnavailable}) {
 		t.Error("what is lost of that is sent again")
+	}
+}
+
+// TestCore_SaysThatItsListIsTooLargeForTheBroker: it is one event.
+func TestCore_SaysThatItsListIsTooLargeForTheBroker(t *testing.T) {
+	r, hub := plainly(t)
+	r.handle(r.placed(hub.Marks(testCluster), hubWork("w-1", "web", 1, configMap("a", "1")), codec.CreateRequest))
+	for limit, want := range map[int]bool{0: false, 20: true, 1 << 10: false} {
+		var said bytes.Buffer
+		r.core.config.Log = slog.New(slog.NewTextHandler(&said, nil))
+		if _, err := r.core.Subscribed(transport.Accepted{Plain: true, SubscriptionID: "t", MaxEventBytes: limit}); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(said.String(), "works=1 bytes="); got != want {
+			t.Errorf("with a limit of %d it says %s", limit, said.String())
+		}
 	}
 }

@@ -20,9 +20,10 @@ type link struct {
 
 	subscription string
 	hawser       bool // the broker gives checkpoints
-	// plain: nobody keeps anything between the agent and its source. listedAt is when the
-	// latter was told last what is held.
+	// plain: nobody keeps anything between the agent and its source. limit is the largest event
+	// that fits, 0 if nobody knows. listedAt is when the source was told last what is held.
 	plain    bool
+	limit    int
 	listedAt time.Time
 	// aliveDue: it is to hear that the agent is there.
 	aliveDue bool
@@ -57,7 +58,7 @@ type link struct {
 // begin begins a subscription. resumed says that it goes on from the cursor; else there
 // is none any more, and everything is to be listed.
 func (l *link) begin(a transport.Accepted) (resumed bool) {
-	*l = link{serial: l.serial + 1, cursor: l.cursor, subscription: a.SubscriptionID, hawser: a.Protocol > 0, plain: a.Plain}
+	*l = link{serial: l.serial + 1, cursor: l.cursor, subscription: a.SubscriptionID, hawser: a.Protocol > 0, plain: a.Plain, limit: a.MaxEventBytes}
 	resumed = l.hawser && a.Resync == codec.ResyncCursor && l.cursor != (codec.Cursor{})
 	if !resumed {
 		l.cursor, l.state = codec.Cursor{}, listed
