@@ -36,13 +36,13 @@ type Metrics struct {
 // NewMetrics registers the metrics with reg. The error says which name is
 // taken.
 func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
-	const dataType, outcome, code = "data_type", "outcome", "code"
+	const dataType, outcome, code, over = "data_type", "outcome", "code", "transport"
 	// From a call within the machine to the 30 s at which a publish times out.
 	seconds := prometheus.ExponentialBucketsRange(0.0005, 30, 16)
 	m := &Metrics{
 		connected: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "hawser_session_connected", Help: "Sessions with an accepted subscription.",
-		}, []string{dataType}),
+			Name: "hawser_session_connected", Help: "Sessions with an accepted subscription, by what they are over: grpc, mqtt.",
+		}, []string{dataType, over}),
 		connects: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "hawser_session_connects_total", Help: "Attempts to connect and subscribe, by outcome: accepted, or the code of the error.",
 		}, []string{dataType, outcome}),
@@ -81,20 +81,20 @@ func (m *Metrics) of(d codec.DataType) *labelled {
 	return &labelled{Metrics: m, dataType: d.String()}
 }
 
-func (l *labelled) accepted() {
+func (l *labelled) accepted(over string) {
 	if l == nil {
 		return
 	}
 	l.connects.WithLabelValues(l.dataType, outcomeAccepted).Inc()
-	l.connected.WithLabelValues(l.dataType).Inc()
+	l.connected.WithLabelValues(l.dataType, over).Inc()
 }
 
-// ended counts the end of an accepted subscription, or that there was none.
-func (l *labelled) ended(accepted bool, err error) {
+// ended counts the end of an accepted subscription, or that there was none: then a is nil.
+func (l *labelled) ended(a *transport.Accepted, err error) {
 	switch {
 	case l == nil:
-	case accepted:
-		l.connected.WithLabelValues(l.dataType).Dec()
+	case a != nil:
+		l.connected.WithLabelValues(l.dataType, a.Transport).Dec()
 		l.disconnects.WithLabelValues(l.dataType, codeOf(err)).Inc()
 	default:
 		l.connects.WithLabelValues(l.dataType, codeOf(err)).Inc()

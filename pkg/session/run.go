@@ -150,7 +150,7 @@ type runner struct {
 // connect is one connection, from the dial to its end. It returns how long to
 // wait for the next.
 func (r *runner) connect(ctx context.Context) time.Duration {
-	accepted := false
+	var accepted *transport.Accepted
 	err := r.serve(ctx, &accepted)
 	if ctx.Err() != nil {
 		// Whatever broke then broke because of it.
@@ -164,15 +164,15 @@ func (r *runner) connect(ctx context.Context) time.Duration {
 		r.log.InfoContext(ctx, "session stopped")
 	case wait.Advice == transport.NextStop:
 		r.log.ErrorContext(ctx, "the broker refuses this session until something is changed",
-			"accepted", accepted, "error", err, "retry_in", wait.For)
+			"accepted", accepted != nil, "error", err, "retry_in", wait.For)
 	default:
-		r.log.WarnContext(ctx, "no connection to the broker", "accepted", accepted, "error", err, "retry_in", wait.For)
+		r.log.WarnContext(ctx, "no connection to the broker", "accepted", accepted != nil, "error", err, "retry_in", wait.For)
 	}
 	return wait.For
 }
 
 // serve dials and subscribes, and returns why that is over.
-func (r *runner) serve(ctx context.Context, accepted *bool) (err error) {
+func (r *runner) serve(ctx context.Context, accepted **transport.Accepted) (err error) {
 	conn, err := r.dialer.Dial(ctx)
 	if err != nil {
 		return err
@@ -188,9 +188,9 @@ func (r *runner) serve(ctx context.Context, accepted *bool) (err error) {
 	defer end(nil)
 
 	ready := func(a transport.Accepted) {
-		*accepted = true
-		r.metrics.accepted()
-		r.log.InfoContext(ctx, "subscribed", "subscription", a.SubscriptionID, "protocol", a.Protocol, "resync", a.Resync)
+		*accepted = &a
+		r.metrics.accepted(a.Transport)
+		r.log.InfoContext(ctx, "subscribed", "transport", a.Transport, "subscription", a.SubscriptionID, "protocol", a.Protocol, "resync", a.Resync)
 		c := &connection{Conn: conn, subscription: a.SubscriptionID, end: end}
 		// First, so that whoever the party wakes up can publish.
 		r.current.Store(c)

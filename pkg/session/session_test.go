@@ -65,7 +65,7 @@ func (b *broker) Subscribe(ctx context.Context, _ transport.Peer, r transport.Ra
 			return err
 		}
 	}
-	if err := out.Accept(transport.Accepted{SubscriptionID: fmt.Sprintf("s%d", n), Protocol: 1, Resync: "list"}); err != nil {
+	if err := out.Accept(transport.Accepted{SubscriptionID: fmt.Sprintf("s%d", n), Protocol: 1, Resync: "list", Transport: transport.MQTT}); err != nil {
 		return err
 	}
 	if b.serve != nil {
@@ -514,7 +514,7 @@ func TestSession_Metrics(t *testing.T) {
 	simulate(t, b, asking("spec"), func(w *world) {
 		w.after(10 * time.Minute)
 		want := map[string]float64{
-			"hawser_session_connected":                     1,
+			"hawser_session_connected mqtt":                1,
 			"hawser_session_connects_total accepted":       2,
 			"hawser_session_connects_total denied":         1,
 			"hawser_session_disconnects_total unavailable": 1,
@@ -527,7 +527,7 @@ func TestSession_Metrics(t *testing.T) {
 		}
 		w.stop()
 		got := gather(w.t, w.metrics)
-		if got["hawser_session_connected"] != 0 || got["hawser_session_disconnects_total stopped"] != 1 {
+		if got["hawser_session_connected mqtt"] != 0 || got["hawser_session_disconnects_total stopped"] != 1 {
 			w.t.Errorf("after the end: %v", got)
 		}
 		if _, err := session.NewMetrics(w.metrics); err == nil {
@@ -544,7 +544,7 @@ func TestMetrics_Documented(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, rest := range map[string]string{
-		"connected":                "gauge | `data_type` |",
+		"connected":                "gauge | `data_type`, `transport` |",
 		"connects_total":           "counter | `data_type`, `outcome` |",
 		"disconnects_total":        "counter | `data_type`, `code` |",
 		"events_total":             "counter | `data_type`, `outcome` |",

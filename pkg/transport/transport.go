@@ -123,6 +123,8 @@ type Accepted struct {
 	Roots []string
 	// MaxEventBytes is the largest event the broker takes, 0 when unknown.
 	MaxEventBytes int
+	// Transport is what the connection is over, [GRPC] or [MQTT], for people; "" within a process.
+	Transport string
 }
 
 // The transports that people are told of.

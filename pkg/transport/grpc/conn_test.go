@@ -237,7 +237,7 @@ func TestSubscribe_StockAnswer(t *testing.T) {
 			c := dial(t, accepting(header, func(stream) error { return nil }), grpc.Options{})
 			accepted, err := subscribe(t.Context(), c, nil)
 			wantCode(t, err, transport.CodeUnavailable, "ended the subscription")
-			if want := (transport.Accepted{SubscriptionID: "s"}); !reflect.DeepEqual(accepted, want) {
+			if want := (transport.Accepted{SubscriptionID: "s", Transport: transport.GRPC}); !reflect.DeepEqual(accepted, want) {
 				t.Errorf("got %+v, want %+v", accepted, want)
 			}
 		})

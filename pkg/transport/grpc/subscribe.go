@@ -108,6 +108,7 @@ func (c *Conn) open(ctx context.Context, cancel context.CancelCauseFunc, s trans
 		Epoch:          single(header, codec.HeaderEpoch),
 		Roots:          c.attempt.verifiedBy(),
 		MaxEventBytes:  positive(single(header, codec.HeaderMaxEventBytes)),
+		Transport:      transport.GRPC,
 	}
 	if single(header, codec.HeaderProtocol) == "1" {
 		accepted.Protocol = 1

@@ -275,6 +275,7 @@ func TestAccepted(t *testing.T) {
 		} else {
 			want = transport.Accepted{Plain: true, MaxEventBytes: 100_000 - envelopeBytes}
 		}
+		want.Transport = transport.MQTT
 		if d := cmp.Diff(want, accepted); d != "" {
 			t.Errorf("hawser %v (-want +got):\n%s", hawser, d)
 		}

@@ -119,10 +119,10 @@ func (c *Conn) judge(answer *paho.Suback, filters []string) (transport.Accepted,
 		if limit > 0 {
 			limit = max(1, limit-envelopeBytes)
 		}
-		return transport.Accepted{Plain: true, Roots: c.roots, MaxEventBytes: limit}, nil
+		return transport.Accepted{Plain: true, Roots: c.roots, MaxEventBytes: limit, Transport: transport.MQTT}, nil
 	}
 	accepted := property.AcceptedOf(properties)
-	accepted.Roots = c.roots
+	accepted.Roots, accepted.Transport = c.roots, transport.MQTT
 	return accepted, nil
 }
 

@@ -113,7 +113,7 @@ func Accepted(a transport.Accepted) []codec.Property {
 	return add(p, codec.HeaderMaxEventBytes, number(a.MaxEventBytes))
 }
 
-// AcceptedOf reads a SUBACK. Roots and Plain are not said in it.
+// AcceptedOf reads a SUBACK. Roots, Plain and Transport are not said in it.
 func AcceptedOf(properties []codec.Property) transport.Accepted {
 	a := transport.Accepted{
 		SubscriptionID: Get(properties, codec.HeaderSubscriptionID),
