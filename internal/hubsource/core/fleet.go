@@ -218,7 +218,7 @@ func (f *fleet) recount(w *work) {
 // concerns all.
 func (f *fleet) wakeJudged() {
 	for _, cl := range f.clusters {
-		if cl.comparing.stage == judged {
+		if cl.comparing.stage == judged || len(cl.far.lost) > 0 {
 			f.wakeCluster(SpecLane, cl)
 		}
 	}

@@ -18,7 +18,7 @@ import (
 //	      a status came for an id that is not there ───────┘
 //	                                 │ the source is this one, and the hub says that it has no
 //	                                 ▼ such work, or another one of that name
-//	       few are missing, and nothing casts doubt on the hub?
+//	       one of ours has listed all that it has, few are missing, and nothing casts doubt on the hub?
 //	             │ yes: the hub is asked once more, and      │ no: withheld, for a person
 //	             ▼ where it is; then a deletion goes out     ▼
 //	       published again until the agent says that it is gone
@@ -26,7 +26,10 @@ type lacking struct {
 	// unknown are ids of a list that the agent is still to be asked for, listed all those of the
 	// last list.
 	unknown, listed []string
-	lost            map[types.UID]*lost
+	// answered: a list was answered on this subscription. wanted paces asking for one.
+	answered bool
+	wanted   retry
+	lost     map[types.UID]*lost
 	// gone counts those that were deleted since a list explained all, told those withheld that
 	// somebody was told of.
 	gone, told int
@@ -49,7 +52,8 @@ type lost struct {
 }
 
 func (l *lacking) subscribe() {
-	l.asking, l.unknown, l.listed, l.told = false, nil, nil, 0
+	l.asking, l.unknown, l.listed, l.told, l.answered = false, nil, nil, 0, false
+	l.wanted.reset()
 	for _, one := range l.lost {
 		one.retry.reset()
 		one.times, one.absent, one.withheld = 0, false, ""
@@ -81,6 +85,7 @@ func (p *plains) unexplained(cl *cluster, ids []string) {
 		cl.far.lost, cl.far.gone, cl.far.told = nil, 0, 0
 		p.lives.trust(cl.name)
 	}
+	cl.far.answered = true
 	p.f.wakeCluster(SpecLane, cl)
 }
 
@@ -186,6 +191,9 @@ func (p *plains) nextLost(cl *cluster, uid types.UID, one *lost) *todo {
 			p.f.wake(HubLane, Key{}, 0)
 			return nil
 		}
+		if ask, judged := p.isJudged(cl); !judged {
+			return ask
+		}
 		if !one.absent {
 			return p.ask(cl, Get{UID: uid, Namespace: cl.name, Name: one.name}, func(r Result) { p.doneGet(cl, uid, one, r) })
 		}
@@ -210,6 +218,28 @@ func (p *plains) nextLost(cl *cluster, uid types.UID, one *lost) *todo {
 		one.retry.wait(p.f.Now().Add(p.f.jitteredAbout(againAfter[min(one.times, len(againAfter)-1)])), false)
 		one.times++
 	})
+}
+
+// isJudged reports whether all that may show that the hub went back has been looked at; where the agent
+// has not said it, ask asks for it. A lost work alone may be what a restore took:
+//
+//	t1  A hub is restored to a state in which it lacks one work, and has an older version of
+//	    another. A hub-source begins.
+//	t2  The status of the lost work comes. The list, and the status of the other, are lost.
+//	t3  The hub says that it lacks the work. Nothing that arrived says that it had it once.
+//
+// Stock agents are asked for statuses alone: a list of theirs comes when they connect.
+func (p *plains) isJudged(cl *cluster) (ask *todo, judged bool) {
+	l := &cl.far.lacking
+	switch {
+	case p.f.behind > 0: // the hub is asked, and then in doubt
+	case l.answered || !p.f.line.Knows(cl.name):
+		return nil, true
+	case p.f.due(SpecLane, cl.key(), &l.wanted):
+		l.wanted.wait(p.f.Now().Add(missingDelay), false)
+		return p.whatDoYouHold(cl), false
+	}
+	return nil, false
 }
 
 func (p *plains) doneGet(cl *cluster, uid types.UID, one *lost, r Result) {

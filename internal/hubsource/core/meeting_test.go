@@ -161,3 +161,62 @@ func TestPlain_AsksAgainForWhatTheHubLacks(t *testing.T) {
 		t.Errorf("asks without end: %+v", asks)
 	}
 }
+
+// TestPlain_AStatusShowsThatTheHubWentBack: a restored hub lacks one work and has an older version of
+// another. A stock agent does not list again before it connects.
+func TestPlain_AStatusShowsThatTheHubWentBack(t *testing.T) {
+	a := newWork("a", 3)
+	f := plainly(t, a)
+	f.asked("cluster1")
+	f.lags = true
+	later := report(newWork("a", 5), 1, applied(5))
+	for _, r := range []*Report{report(newWork("x", 1), 1, applied(1)), later} {
+		if v := f.core.Report(r); v != Taken {
+			t.Fatalf("the report of %s is %s", r.Name, v)
+		}
+	}
+	f.idle(HubLane, a.UID)
+	f.done(next[Get](f, HubLane, "uid-x"), Result{Err: errNotFound()})
+	f.idle(HubLane, "uid-x")
+	f.now = f.now.Add(missingDelay)
+	f.clusterIdle("cluster1")
+	f.idle(SpecLane, a.UID) // it has the hub asked
+	f.done(next[Get](f, HubLane, a.UID), Result{Work: a})
+	f.idle(SpecLane, a.UID)
+	f.beginLife(a)
+	if f.core.lives.doubts(everywhere) == "" {
+		t.Error("it does not doubt the hub")
+	}
+}
+
+// TestPlain_DeletesNothingBeforeOursHasListed: what is missing tells less than what the agent has.
+func TestPlain_DeletesNothingBeforeOursHasListed(t *testing.T) {
+	a, cluster := newWork("a", 3), Key{Cluster: "cluster1"}
+	f := plainly(t, a)
+	agent := f.ours("cluster1")
+	f.asked("cluster1")
+	r := report(newWork("x", 1), 1, applied(1))
+	r.Marks = agent.Marks("hub")
+	if v := f.core.Report(r); v != Taken {
+		t.Fatalf("the report is %s", v)
+	}
+	f.done(next[Get](f, HubLane, "uid-x"), Result{Err: errNotFound()})
+	f.idle(HubLane, "uid-x")
+	for range 3 { // the first ones are lost
+		f.now = f.now.Add(missingDelay)
+		asks := f.asked("cluster1")
+		if len(asks) != 1 || len(asks[0].Held) != 1 || asks[0].Held[0] != ofNobody[0] || asks[0].Line.Heard != (codec.Session{}) {
+			t.Fatalf("asks %+v", asks)
+		}
+		f.clusterIdle("cluster1")
+	}
+	list := &Listed{Cluster: "cluster1", Marks: agent.Marks("hub"), Versions: []codec.ResourceVersion{{ResourceID: "uid-a", ResourceVersion: 3}, {ResourceID: "uid-x", ResourceVersion: 1}}}
+	if !f.core.Listed(list) {
+		t.Fatal("the list does not count")
+	}
+	f.done(nextOf[List](f, SpecLane, cluster), Result{Present: present(a)})
+	f.done(nextOf[Ask](f, SpecLane, cluster), Result{Sent: 1})
+	f.done(nextOf[Get](f, SpecLane, cluster), Result{Err: errNotFound()})
+	f.locate("1001")
+	nextOf[Delete](f, SpecLane, cluster)
+}

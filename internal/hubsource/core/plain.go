@@ -379,16 +379,31 @@ func (p *plains) answerOf(w *work, s *resync.Specs) {
 		w.spec.redelivery.restart()
 		w.broker.forget()
 	case resync.Ahead:
-		w.broker.forget()
-		if !m.deleting {
-			w.broker.list(p.f.sub, 0, &codec.InventoryRecord{ResourceID: id, Version: s.Version(id)}, p.f.tick())
-		}
+		p.ahead(w, s.Version(id))
 	case resync.Send:
 		w.spec.redelivery.listed(m, false)
 		w.broker.forget()
 	}
 	p.f.recount(w)
 	p.f.wakeWork(w)
+}
+
+// ahead takes it that an agent has a later version of a work than the hub has shown. The hub is asked:
+// the informer may lag, or the hub went back.
+func (p *plains) ahead(w *work, version int64) {
+	w.broker.forget()
+	if !w.hub.deleting() {
+		w.broker.list(p.f.sub, 0, &codec.InventoryRecord{ResourceID: string(w.uid), Version: version}, p.f.tick())
+	}
+}
+
+// reported takes it that an agent has said something of a version that the hub has not shown.
+func (p *plains) reported(w *work, r *Report) {
+	if p.f.plain && !r.Unversioned && r.Version > w.hub.object.Generation {
+		p.ahead(w, r.Version)
+		p.f.recount(w)
+		p.f.wakeWork(w)
+	}
 }
 
 // isForeign reports whether a report is about another source's work, or one of another cluster:

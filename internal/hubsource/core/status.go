@@ -429,6 +429,7 @@ func (s *statuses) ready(w *work, o *workv1.ManifestWork) *Report {
 	case w.report.early.IsZero():
 		w.report.early = s.f.Now()
 		s.f.wake(HubLane, w.key(), informerPatience)
+		s.plains.reported(w, p)
 	case w.hub.answered > w.report.came:
 		if p.Deleted && !w.hub.absent { // so the broker has the work no longer
 			w.broker.forget()
