@@ -14,7 +14,7 @@ export GOFLAGS := $(strip $(GOFLAGS) -trimpath -buildvcs=false)
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X github.com/hawser-io/hawser/internal/telemetry.version=$(VERSION)
-TOOLS := buf golangci-lint grpcurl protoc-gen-go protoc-gen-go-grpc
+TOOLS := buf crane golangci-lint grpcurl protoc-gen-go protoc-gen-go-grpc
 tool = go tool -modfile=$(CURDIR)/tools/$(1)/go.mod $(1)
 
 # All packages but those whose tests need a control plane, Mosquitto, built programs
@@ -24,8 +24,24 @@ UNIT = $$(go list ./... | grep -Ev '/internal/mosquitto$$|/test/(e2e|docs|hostil
 # what go test prints without -json.
 gotest = go run ./test/gotest .cache/tests/$@.json
 # The modules of this repository, those of the tools aside.
-MODULES := . test/controlplane test/interop
+MODULES := . test/controlplane test/interop tools/release
 CONTROLPLANE := test/controlplane/build.sh
+
+# What is released, and for what. The time of all that is packed is the commit's.
+PROGRAMS := hawser-broker hawser-hub-source hawser-agent hawser
+PLATFORMS ?= linux/amd64 linux/arm64 darwin/amd64 darwin/arm64
+export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
+# programs builds $(2) into $(1); platforms builds them for each of $(1).
+programs = mkdir -p $(1); for p in $(2); do \
+	go build -ldflags '$(LDFLAGS)' -o $(1)/$$p ./cmd/$${p\#hawser-}; echo $(1)/$$p; \
+done
+platforms = for platform in $(1); do \
+	export GOOS=$${platform%/*} GOARCH=$${platform\#*/} GOAMD64=v1 GOARM64=v8.0; \
+	$(call programs,bin/$${platform//\//_},$(2)); \
+done
+comma := ,
+space := $(subst ,, )
+release = go run -C tools/release . -root $(CURDIR) -version $(VERSION) -time $(SOURCE_DATE_EPOCH) -platforms $(subst $(space),$(comma),$(strip $(1)))
 
 .PHONY: help
 help: ## list the targets
@@ -43,11 +59,24 @@ generate: ## write generated code, the proto image and the CRDs
 
 .PHONY: build
 build: ## build the programs into bin/
-	@mkdir -p bin
-	@for p in broker hub-source agent; do \
-		go build -ldflags '$(LDFLAGS)' -o bin/hawser-$$p ./cmd/$$p; echo "bin/hawser-$$p"; \
+	@$(call programs,bin,$(PROGRAMS))
+
+.PHONY: images
+images: ## write OCI layouts of the programs for Linux on amd64 and arm64 into bin/images/, without a daemon
+	@$(call platforms,linux/amd64 linux/arm64,$(PROGRAMS))
+	@$(call release,linux/amd64 linux/arm64) images
+
+.PHONY: push
+push: ## push them, and tag them with the version: REGISTRY=registry.example.com/hawser
+	@$(MAKE) --no-print-directory images
+	@for p in $(PROGRAMS); do \
+		$(call tool,crane) push bin/images/$$p $(or $(REGISTRY),$(error REGISTRY is not set: say where to, as in make push REGISTRY=registry.example.com/hawser))/$$p:$(VERSION); \
 	done
-	@go build -ldflags '$(LDFLAGS)' -o bin/hawser ./cmd/hawser; echo bin/hawser
+
+.PHONY: release
+release: images ## write archives, bills of materials, notes and digests into bin/release/
+	@$(call platforms,$(filter-out linux/%,$(PLATFORMS)),hawser)
+	@$(call release,$(PLATFORMS)) archives
 
 .PHONY: lint
 lint: fresh tidy lint-proto lint-go ## check generated files, modules, protos and Go code
@@ -88,6 +117,7 @@ mosquitto: ## fetch the stock MQTT broker that tests and demo use (Debian's pack
 .PHONY: unit
 unit: ## run the tests that need no control plane and no Mosquitto
 	@go test -json $(UNIT) | $(gotest)
+	@go -C tools/release test
 
 .PHONY: race
 race: ## the same under the race detector
@@ -166,9 +196,13 @@ soak: build ## run a fleet under load and faults for SOAK (default 10m); SEED=n 
 race-long: ## run the tests under the race detector ten times
 	@CGO_ENABLED=1 go test -race -count=10 -timeout 60m $(UNIT)
 
+.PHONY: reproducible
+reproducible: ## make the release of the last commit in two folders, the second from nothing, and compare
+	@MAKE='$(MAKE)' .ci/reproducible
+
 .PHONY: test-all
-test-all: ## make test, then long race, fuzz and soak runs
-	@MAKE='$(MAKE)' .ci/stages test e2e-mqtt-long race-long fuzz hostile-long soak
+test-all: ## make test, then long race, fuzz and soak runs, and the release twice
+	@MAKE='$(MAKE)' .ci/stages test e2e-mqtt-long race-long fuzz hostile-long soak reproducible
 
 .PHONY: demo
 demo: ## a hub, two clusters and Hawser between them on this machine, until Ctrl-C
