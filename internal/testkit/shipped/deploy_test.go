@@ -1,6 +1,7 @@
 package shipped
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -8,7 +9,10 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/yaml"
 )
 
@@ -97,6 +101,106 @@ func TestBases_LeaveNothingOut(t *testing.T) {
 			if !slices.Contains(named, e.Name()) && !slices.Contains(mounted, base+"/"+e.Name()) {
 				t.Errorf("deploy/%s/%s is in no list of its kustomization.yaml", base, e.Name())
 			}
+		}
+	}
+}
+
+// A NetworkPolicy is about the pods of its base, and opens every port that their
+// containers have, and no other.
+func TestNetworkPolicies_OpenThePortsOfTheirPods(t *testing.T) {
+	for _, base := range bases {
+		var p networkingv1.NetworkPolicy
+		read(t, &p, base, "networkpolicy.yaml")
+		pod := Deployment(t, root, base).Spec.Template
+		selects(t, "the NetworkPolicy of deploy/"+base, &p.Spec.PodSelector, pod.Labels)
+		var have, open []string
+		for _, c := range pod.Spec.Containers[0].Ports {
+			have = append(have, fmt.Sprint(c.ContainerPort))
+		}
+		for _, rule := range p.Spec.Ingress {
+			for _, port := range rule.Ports {
+				open = append(open, port.Port.String())
+				if port.Port.IntValue() == adminPort && len(rule.From) == 0 {
+					t.Errorf("deploy/%s: the admin port, plain HTTP, is open to everybody", base)
+				}
+			}
+		}
+		slices.Sort(have)
+		slices.Sort(open)
+		if !slices.Equal(have, open) {
+			t.Errorf("deploy/%s: the NetworkPolicy opens ports %v, the container has %v", base, open, have)
+		}
+		egress := slices.Contains(p.Spec.PolicyTypes, networkingv1.PolicyTypeEgress)
+		if len(p.Spec.Egress) > 0 || egress != (base == "broker") {
+			t.Errorf("deploy/%s: policy types %v, egress %v: the broker calls nobody, the others whom they must", base, p.Spec.PolicyTypes, p.Spec.Egress)
+		}
+	}
+}
+
+const adminPort = 8081
+
+func selects(t *testing.T, what string, s *metav1.LabelSelector, pod map[string]string) {
+	t.Helper()
+	selector, err := metav1.LabelSelectorAsSelector(s)
+	if err != nil || selector.Empty() || !selector.Matches(labels.Set(pod)) {
+		t.Errorf("%s selects %v (%v), the pods have %v", what, selector, err, pod)
+	}
+}
+
+// Of several replicas a drain leaves some; one replica never keeps a node.
+func TestDisruptionBudgets_LetNodesBeDrained(t *testing.T) {
+	for _, base := range bases {
+		d := Deployment(t, root, base)
+		_, err := os.Stat(filepath.Join(root, "deploy", base, "poddisruptionbudget.yaml"))
+		if several := *d.Spec.Replicas > 1; several != (err == nil) {
+			t.Errorf("deploy/%s: %d replicas, PodDisruptionBudget: %v", base, *d.Spec.Replicas, err)
+		}
+		if err != nil {
+			continue
+		}
+		var b policyv1.PodDisruptionBudget
+		read(t, &b, base, "poddisruptionbudget.yaml")
+		selects(t, "the PodDisruptionBudget of deploy/"+base, b.Spec.Selector, d.Spec.Template.Labels)
+		if b.Spec.MaxUnavailable == nil || b.Spec.MaxUnavailable.IntValue() != 1 || b.Spec.MinAvailable != nil {
+			t.Errorf("deploy/%s: budget %+v, want one unavailable", base, b.Spec)
+		}
+	}
+}
+
+// Liveness says that the process answers and asks for nothing else, since a restart
+// helps nobody whose peer is away. What reads a disk before it answers has ten
+// minutes for it, and is not killed meanwhile.
+func TestProbes_KillNobodyWhoReads(t *testing.T) {
+	for _, base := range bases {
+		c := container(t, base)
+		live, started := c.LivenessProbe, c.StartupProbe
+		if live == nil || live.HTTPGet == nil || live.HTTPGet.Path != "/livez" {
+			t.Errorf("deploy/%s: liveness probe %+v, want /livez", base, live)
+		}
+		if base == "hub-source" {
+			continue // it keeps nothing on a disk
+		}
+		if started == nil || started.HTTPGet == nil || started.HTTPGet.Path != "/livez" || started.PeriodSeconds*started.FailureThreshold < 600 {
+			t.Errorf("deploy/%s: startup probe %+v, want ten minutes of /livez", base, started)
+		}
+	}
+}
+
+// Every container says what it needs, and what it may have of what cannot be taken
+// back; it may write to its volumes and nowhere else.
+func TestContainers_AreBounded(t *testing.T) {
+	for _, base := range bases {
+		c := container(t, base)
+		for name, q := range map[string]bool{
+			"requests.cpu": c.Resources.Requests.Cpu().IsZero(), "requests.memory": c.Resources.Requests.Memory().IsZero(), "limits.memory": c.Resources.Limits.Memory().IsZero(),
+		} {
+			if q {
+				t.Errorf("deploy/%s: %s is not set", base, name)
+			}
+		}
+		s := c.SecurityContext
+		if s == nil || s.ReadOnlyRootFilesystem == nil || !*s.ReadOnlyRootFilesystem || s.AllowPrivilegeEscalation == nil || *s.AllowPrivilegeEscalation {
+			t.Errorf("deploy/%s: security context %+v", base, s)
 		}
 	}
 }
