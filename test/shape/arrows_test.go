@@ -12,7 +12,7 @@ import (
 // means everything below it; the longest pattern that matches counts.
 var rows = [][]string{
 	{"cmd/..."},
-	{"internal/cli", "internal/demo", "internal/fleet", "internal/controlplane", "internal/mosquitto", "internal/mqttacl"},
+	{"internal/cli", "internal/demo", "internal/fleet", "internal/controlplane", "internal/mosquitto", "internal/mqttacl", "internal/install"},
 	{"internal/broker"},
 	{"internal/broker/admin"},
 	{"internal/broker/feed", "internal/broker/intake"},
@@ -33,7 +33,7 @@ var rows = [][]string{
 	{"internal/cmdline"},
 	{"internal/fair", "internal/identity", "internal/leader", "internal/run", "internal/telemetry", "internal/pki", "internal/proc", "internal/kubeconfig"},
 	{"internal/testkit/..."},
-	{"proto/..."},
+	{"proto/...", "deploy"},
 }
 
 // apart lists what the order alone would allow: the left package, and all

@@ -70,6 +70,7 @@ func builtin() map[schema.GroupVersionKind]kind {
 	add("v1", "Secret", "secrets", true, kind{defaults: setDefault("Opaque", "type"), immutable: secretImmutable})
 	add("v1", "ServiceAccount", "serviceaccounts", true, kind{})
 	add("v1", "Service", "services", true, kind{defaults: setDefault("ClusterIP", "spec", "type")})
+	add("v1", "PersistentVolumeClaim", "persistentvolumeclaims", true, kind{hasStatus: true})
 	add("v1", "Pod", "pods", true, kind{hasStatus: true, defaults: setDefault("Always", "spec", "restartPolicy")})
 	add("apps/v1", "Deployment", "deployments", true, kind{hasStatus: true, defaults: setDefault(int64(1), "spec", "replicas")})
 	add("coordination.k8s.io/v1", "Lease", "leases", true, kind{})

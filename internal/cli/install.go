@@ -1,0 +1,245 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/yaml"
+
+	"github.com/hawser-io/hawser/internal/install"
+	"github.com/hawser-io/hawser/internal/telemetry"
+	"github.com/hawser-io/hawser/pkg/agent/cluster"
+)
+
+// connection is how a hub or a cluster is reached, as kubectl reaches it.
+type connection struct {
+	kubeconfig, context string
+	timeout             time.Duration
+}
+
+func (c *connection) add(cmd *cobra.Command, of string) {
+	fs := cmd.Flags()
+	fs.StringVar(&c.kubeconfig, "kubeconfig", "", "kubeconfig file; empty means KUBECONFIG, else that of kubectl")
+	fs.StringVar(&c.context, "context", "", "context of "+of)
+	fs.DurationVar(&c.timeout, "timeout", 5*time.Minute, "how long to wait in all")
+}
+
+func (c *connection) check(cmd *cobra.Command) error {
+	if c.timeout <= 0 {
+		return usageOf(cmd, fmt.Errorf("--timeout %s: programs need some time to start and to stop", c.timeout))
+	}
+	return nil
+}
+
+// checkCluster is check where a hub is meant, too.
+func (c *connection) checkCluster(cmd *cobra.Command) error {
+	if c.context == "" {
+		return usageOf(cmd, errors.New("--context is not set: name the managed cluster's, so that it is not the hub by mistake"))
+	}
+	return c.check(cmd)
+}
+
+// dial returns a client of a context of the kubeconfig.
+func (c *connection) dial(name string) (*cluster.Kube, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = c.kubeconfig
+	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: name}).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("context %q: %w", name, err)
+	}
+	return cluster.NewKube(cluster.KubeConfig{REST: cfg, QPS: moveQPS, Burst: moveBurst})
+}
+
+// both are the clients of a hub and of a cluster of it.
+type both struct{ hub, cluster *cluster.Kube }
+
+func (c *connection) dialBoth(hubContext string) (b both, err error) {
+	if b.hub, err = c.dial(hubContext); err == nil {
+		b.cluster, err = c.dial(c.context)
+	}
+	return b, err
+}
+
+func installer(env Env, client cluster.Client) install.Installer {
+	return install.Installer{Client: client, Say: func(format string, args ...any) { fmt.Fprintf(env.Stdout, format+"\n", args...) }}
+}
+
+// installFlags are those that both verbs have.
+type installFlags struct {
+	connection
+	images install.Images
+	output string
+	dryRun bool
+}
+
+func (f *installFlags) add(cmd *cobra.Command, of string) {
+	f.connection.add(cmd, of)
+	fs := cmd.Flags()
+	fs.StringVar(&f.images.Registry, "image-registry", "", "where the images are pulled from, such as registry.example.com/hawser")
+	fs.StringVar(&f.images.Version, "image-version", "", "version of the images (default that of this program)")
+	fs.BoolVar(&f.dryRun, "dry-run", false, "say what would be done, and do nothing; with -o yaml print it")
+	fs.StringVarP(&f.output, "output", "o", "", "with --dry-run: yaml, Secrets included")
+}
+
+func (f *installFlags) check(cmd *cobra.Command) error {
+	if f.output != "" && (f.output != "yaml" || !f.dryRun) {
+		return usageOf(cmd, fmt.Errorf("--output %s: only --dry-run prints something else than what is done, and that as yaml", f.output))
+	}
+	return f.connection.check(cmd)
+}
+
+// carryOut applies plans, or says or prints what would be applied.
+func (f *installFlags) carryOut(ctx context.Context, env Env, client cluster.Client, p install.Plan) error {
+	i := installer(env, client)
+	switch {
+	case f.output == "yaml":
+		for _, o := range slices.Concat(p.Objects, p.Last) {
+			text, err := yaml.Marshal(o.Object)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(env.Stdout, "---\n%s", text)
+		}
+		return nil
+	case f.dryRun:
+		return i.DryRun(ctx, p)
+	}
+	return i.Apply(ctx, p)
+}
+
+// builtAs is the version of this program, empty if it was built without one.
+func builtAs() string {
+	if v := strings.Fields(telemetry.Version("hawser"))[1]; !strings.HasPrefix(v, "(") && v != "unknown" {
+		return v
+	}
+	return ""
+}
+
+func newInstall(env Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "install",
+		Short: "Put Hawser on a hub and on managed clusters",
+		Long: `Put Hawser on a hub and on managed clusters:
+
+  hawser install hub --context hub --address broker.example.com:8090 --image-registry registry.example.com/hawser
+  hawser install cluster cluster1 --hub-context hub --context cluster1
+
+Both apply the manifests of deploy/, with your rights in the kubeconfig, and wait until
+the programs run. Run again they change nothing, renew certificates in the last third
+of their life, and with a newer program they upgrade.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newInstallHub(env), newInstallCluster(env))
+	return cmd
+}
+
+func newInstallHub(env Env) *cobra.Command {
+	var f installFlags
+	var address, access string
+	cmd := &cobra.Command{
+		Use:   "hub --address HOST:PORT --image-registry REGISTRY",
+		Short: "Put broker and hub-source on a hub, with certificates for both and for an operator",
+		Long: `Put broker and hub-source on a hub, with certificates for both and for an operator.
+
+The authority that signs them is made on the first run and kept in the Secret hawser-ca
+in the namespace hawser: whoever reads it can be anybody to the broker. The Service
+hawser-broker is for the hub alone: let --address lead to its port 8090, by a load
+balancer that does not end TLS.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := f.check(cmd); err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
+			defer cancel()
+			client, err := f.dial(f.context)
+			if err != nil {
+				return err
+			}
+			if f.images.Version == "" {
+				f.images.Version = builtAs()
+			}
+			p, err := install.Hub(ctx, client, install.Settings{Address: address, Images: f.images}, env.Now())
+			if err != nil {
+				return err
+			}
+			if err := f.carryOut(ctx, env, client, p); err != nil || f.dryRun {
+				return err
+			}
+			return giveAccess(env, p, access)
+		},
+	}
+	f.add(cmd, "the hub (default the current one)")
+	cmd.Flags().StringVar(&address, "address", "", "host:port by which agents on other clusters dial the broker")
+	cmd.Flags().StringVar(&access, "access", "hawser-access", "directory for the operator's certificate")
+	return cmd
+}
+
+// giveAccess writes the operator's certificate, and says how to use it.
+func giveAccess(env Env, p install.Plan, dir string) error {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	settings := fmt.Sprintf("export HAWSER_BROKER=%s HAWSER_CA='%s' HAWSER_CERT='%s' HAWSER_KEY='%s'\n",
+		p.Settings.Address, filepath.Join(dir, "ca.crt"), filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"))
+	for name, data := range map[string][]byte{"ca.crt": p.Operator["ca.crt"], "tls.crt": p.Operator["tls.crt"], "tls.key": p.Operator["tls.key"], "env": []byte(settings)} {
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+			return err
+		}
+	}
+	return say(env.Stdout, "the hub is ready; agents dial %s\nyour own access:  . '%s' && hawser get clusters\na cluster:        hawser install cluster NAME --hub-context HUB --context CLUSTER\n",
+		p.Settings.Address, filepath.Join(dir, "env"))
+}
+
+func newInstallCluster(env Env) *cobra.Command {
+	var f installFlags
+	var hubContext string
+	cmd := &cobra.Command{
+		Use:   "cluster NAME --context CONTEXT",
+		Short: "Put the agent on a managed cluster, with a certificate that the hub's authority signs",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := f.checkCluster(cmd); err != nil {
+				return err
+			}
+			if err := f.check(cmd); err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
+			defer cancel()
+			b, err := f.dialBoth(hubContext)
+			if err != nil {
+				return err
+			}
+			p, err := install.Cluster(ctx, install.Managed{Name: args[0], Hub: b.hub, Client: b.cluster, Images: f.images}, env.Now())
+			if err != nil {
+				return err
+			}
+			if f.output == "" { // what is printed is for the cluster alone
+				if err := f.carryOut(ctx, env, b.hub, install.OnHub(args[0])); err != nil {
+					return err
+				}
+			}
+			if err := f.carryOut(ctx, env, b.cluster, p); err != nil || f.dryRun {
+				return err
+			}
+			return say(env.Stdout, "cluster %s is ready: apply its works on the hub, in the namespace %[1]s\n", args[0])
+		},
+	}
+	f.add(cmd, "the managed cluster (required)")
+	cmd.Flags().StringVar(&hubContext, "hub-context", "", "context of the hub (default the current one)")
+	return cmd
+}

@@ -1,0 +1,131 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hawser-io/hawser/internal/install"
+)
+
+func newUninstall(env Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "uninstall",
+		Short: "Take Hawser off a managed cluster or a hub, and what it delivered if that is asked for",
+		Long: `Take off a managed cluster or a hub what hawser install has put there. What works have
+on clusters stays, and so does what a later installation goes on from: the definitions
+with works and records, the broker's volume, the authority, and the namespace hawser.
+With --delete-workloads the works are deleted first, which takes what they have off
+their clusters, and then nothing stays.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newUninstallHub(env), newUninstallCluster(env))
+	return cmd
+}
+
+// uninstallFlags add to those of an installation what is to go.
+type uninstallFlags struct {
+	connection
+	workloads bool
+}
+
+func (f *uninstallFlags) add(cmd *cobra.Command, of, works string) {
+	f.connection.add(cmd, of)
+	cmd.Flags().BoolVar(&f.workloads, "delete-workloads", false, "delete "+works+" first, wait until they are gone, and leave nothing")
+}
+
+// remove takes off what a plan has.
+func (f *uninstallFlags) remove(ctx context.Context, i install.Installer, p install.Plan) error {
+	keep, err := install.Keeps(ctx, i.Client, p, f.workloads)
+	if err != nil {
+		return err
+	}
+	return i.Remove(ctx, p, keep)
+}
+
+func newUninstallHub(env Env) *cobra.Command {
+	var f uninstallFlags
+	cmd := &cobra.Command{
+		Use:   "hub",
+		Short: "Take broker and hub-source off a hub",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := f.check(cmd); err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
+			defer cancel()
+			hub, err := f.dial(f.context)
+			if err != nil {
+				return err
+			}
+			p, err := install.Hub(ctx, hub, install.Settings{}, env.Now())
+			if err != nil {
+				return fmt.Errorf("is this the hub, and was it installed by hawser install? %w", err)
+			}
+			i := installer(env, hub)
+			if f.workloads {
+				if err := i.DeleteWorks(ctx, hub.Metadata(), ""); err != nil {
+					return err
+				}
+			}
+			return f.remove(ctx, i, p)
+		},
+	}
+	f.add(cmd, "the hub (default the current one)", "the works of all clusters")
+	return cmd
+}
+
+func newUninstallCluster(env Env) *cobra.Command {
+	var f uninstallFlags
+	var hubContext string
+	cmd := &cobra.Command{
+		Use:   "cluster NAME --context CONTEXT",
+		Short: "Take the agent off a managed cluster",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := f.checkCluster(cmd); err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
+			defer cancel()
+			b, err := f.dialBoth(hubContext)
+			if err != nil {
+				return err
+			}
+			p, err := install.Cluster(ctx, install.Managed{Name: args[0], Hub: b.hub, Client: b.cluster}, env.Now())
+			if err != nil {
+				return err
+			}
+			return f.uninstallCluster(ctx, env, args[0], b, p)
+		},
+	}
+	f.add(cmd, "the managed cluster (required)", "the works of this cluster")
+	cmd.Flags().StringVar(&hubContext, "hub-context", "", "context of the hub (default the current one)")
+	return cmd
+}
+
+func (f *uninstallFlags) uninstallCluster(ctx context.Context, env Env, name string, b both, p install.Plan) error {
+	i := installer(env, b.cluster)
+	if !f.workloads {
+		if err := f.remove(ctx, i, p); err != nil {
+			return err
+		}
+		return say(env.Stdout, "what works have on the cluster stays; hawser install cluster %s goes on with it\n", name)
+	}
+	if err := i.DeleteWorks(ctx, b.hub.Metadata(), name); err != nil {
+		return err
+	}
+	left, err := install.HasRecords(ctx, b.cluster.Metadata())
+	if err != nil {
+		return err
+	}
+	if left {
+		return hint(errors.New("the cluster has records of works that are not on this hub, so its agent stays"),
+			"see whose they are with: kubectl get appliedmanifestworks")
+	}
+	return f.remove(ctx, i, p)
+}

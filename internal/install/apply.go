@@ -1,0 +1,201 @@
+package install
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/hawser-io/hawser/pkg/agent/cluster"
+)
+
+// managedBy marks what this package put there. Nothing else is ever deleted.
+const (
+	managedBy   = "app.kubernetes.io/managed-by"
+	managedByUs = "hawser"
+)
+
+// pause is the time between two looks at what is waited for.
+const pause = 500 * time.Millisecond
+
+// Installer brings hubs and clusters in line with plans.
+type Installer struct {
+	Client cluster.Client
+	// Say tells a person what is done, and what is waited for.
+	Say func(format string, args ...any)
+}
+
+// Apply applies a plan, waits until its programs run, and applies what comes last.
+// ctx ends the wait; the error says then what was not ready.
+func (i Installer) Apply(ctx context.Context, p Plan) error {
+	if err := i.apply(ctx, p.Manager, p.Objects); err != nil {
+		return err
+	}
+	for _, o := range p.Objects {
+		if o.GetKind() != "Deployment" {
+			continue
+		}
+		if err := i.await(ctx, o, running); err != nil {
+			return notRunningError{err, o.GetName()}
+		}
+	}
+	return i.apply(ctx, p.Manager, p.Last)
+}
+
+// notRunningError is an error about the pods of a program.
+type notRunningError struct {
+	error
+	program string
+}
+
+func (e notRunningError) Unwrap() error { return e.error }
+
+// Hint says where to look.
+func (e notRunningError) Hint() string {
+	return "see why with: kubectl -n " + namespace + " describe pods -l app.kubernetes.io/name=" + e.program
+}
+
+// DryRun says what Apply would do.
+func (i Installer) DryRun(ctx context.Context, p Plan) error {
+	for _, o := range slices.Concat(p.Objects, p.Last) {
+		have, err := get(ctx, i.Client, o)
+		switch {
+		case err != nil:
+			return err
+		case have == nil:
+			i.Say("%s would be created", nameOf(o))
+		case left(o, have):
+			i.Say("%s would be left as it is", nameOf(o))
+		default:
+			i.Say("%s would be applied", nameOf(o))
+		}
+	}
+	return nil
+}
+
+func (i Installer) apply(ctx context.Context, manager string, objects []*unstructured.Unstructured) error {
+	for _, o := range objects {
+		have, err := get(ctx, i.Client, o)
+		if err != nil {
+			return err
+		}
+		if have != nil && left(o, have) {
+			i.Say("%s is there, and left as it is", nameOf(o))
+			continue
+		}
+		ref, err := refOf(ctx, i.Client, o)
+		if err != nil {
+			return err
+		}
+		is, err := i.Client.ServerSideApply(ctx, ref.GroupVersionResource, o, cluster.FieldManager{Name: manager, Force: true})
+		switch {
+		case err != nil:
+			return fmt.Errorf("%s: %w", nameOf(o), err)
+		case have == nil:
+			i.Say("%s created", nameOf(o))
+		case have.GetResourceVersion() == is.GetResourceVersion():
+			i.Say("%s unchanged", nameOf(o))
+		default:
+			i.Say("%s changed", nameOf(o))
+		}
+		if o.GetKind() == "CustomResourceDefinition" {
+			if err := i.await(ctx, o, established); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// left tells whether an object that is there is not changed: a definition or a
+// namespace that somebody else made, a volume, which its owner may have made larger,
+// and the authority.
+func left(o, have *unstructured.Unstructured) bool {
+	switch o.GetKind() {
+	case "PersistentVolumeClaim":
+		return true
+	case "Secret":
+		return o.GetName() == authoritySecret
+	case "CustomResourceDefinition":
+		return !ours(have)
+	case "Namespace":
+		return o.GetName() != namespace
+	}
+	return false
+}
+
+func ours(o *unstructured.Unstructured) bool { return o.GetLabels()[managedBy] == managedByUs }
+
+// await waits until the object is as done wants it, which else says what is missing.
+func (i Installer) await(ctx context.Context, o *unstructured.Unstructured, done func(*unstructured.Unstructured) string) error {
+	said := ""
+	for {
+		have, err := get(ctx, i.Client, o)
+		if err != nil && ctx.Err() == nil {
+			return err
+		}
+		missing := "is not there"
+		if have != nil {
+			missing = done(have)
+		}
+		if missing == "" && err == nil {
+			return nil
+		}
+		if missing != said && err == nil {
+			said = missing
+			i.Say("waiting for %s: %s", nameOf(o), missing)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waited for %s: it %s", nameOf(o), said)
+		case <-time.After(pause):
+		}
+	}
+}
+
+// running says what a Deployment lacks of all its pods, at the version it has.
+func running(o *unstructured.Unstructured) string {
+	number := func(fields ...string) int64 {
+		n, _, err := unstructured.NestedInt64(o.Object, fields...)
+		if err != nil {
+			return 0
+		}
+		return n
+	}
+	want := number("spec", "replicas")
+	switch ready, updated := number("status", "availableReplicas"), number("status", "updatedReplicas"); {
+	case number("status", "observedGeneration") < o.GetGeneration():
+		return "has not been looked at by its controller"
+	case updated < want:
+		return fmt.Sprintf("has %d of %d pods of this version", updated, want)
+	case ready < want:
+		return fmt.Sprintf("has %d of %d pods ready", ready, want)
+	case number("status", "replicas") > want:
+		return "has pods of another version"
+	}
+	return ""
+}
+
+// established says whether a definition is served.
+func established(o *unstructured.Unstructured) string {
+	conditions, _, err := unstructured.NestedSlice(o.Object, "status", "conditions")
+	for _, c := range conditions {
+		if m, ok := c.(map[string]any); ok && err == nil && m["type"] == "Established" && m["status"] == "True" {
+			return ""
+		}
+	}
+	return "is not served yet"
+}
+
+// nameOf is how an object is called to a person, as kubectl does it.
+func nameOf(o *unstructured.Unstructured) string {
+	gvk := o.GroupVersionKind()
+	name := strings.ToLower(gvk.Kind)
+	if gvk.Group != "" {
+		name += "." + gvk.Group
+	}
+	return name + "/" + o.GetName()
+}

@@ -1,0 +1,455 @@
+package install
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	metadatafake "k8s.io/client-go/metadata/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/hawser-io/hawser/internal/pki"
+	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
+)
+
+var (
+	epoch  = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	wanted = Settings{Address: "broker.example.com:8090", Images: images}
+)
+
+// plane is a cluster whose controllers do at once what they are asked for, unless
+// they are stuck.
+type plane struct {
+	*clustertest.Fake
+	stuck bool
+	said  []string
+}
+
+func newPlane() *plane { return &plane{Fake: clustertest.New()} }
+
+func (p *plane) ServerSideApply(ctx context.Context, gvr schema.GroupVersionResource, o *unstructured.Unstructured, by cluster.FieldManager) (*unstructured.Unstructured, error) {
+	is, err := p.Fake.ServerSideApply(ctx, gvr, o, by)
+	if err != nil || p.stuck {
+		return is, err
+	}
+	ref := cluster.Ref{GroupVersionResource: gvr, Namespace: o.GetNamespace(), Name: o.GetName()}
+	switch o.GetKind() {
+	case "Deployment":
+		n, _, _ := unstructured.NestedInt64(o.Object, "spec", "replicas")
+		return p.Patch(ctx, ref, fmt.Appendf(nil, `{"status": {"observedGeneration": %d, "replicas": %d, "updatedReplicas": %[2]d, "availableReplicas": %[2]d}}`, is.GetGeneration(), n), "status")
+	case "CustomResourceDefinition":
+		return p.Patch(ctx, ref, []byte(served), "status")
+	}
+	return is, nil
+}
+
+const served = `{"status": {"conditions": [{"type": "Established", "status": "True"}]}}`
+
+func (p *plane) installer() Installer {
+	return Installer{Client: p, Say: func(format string, args ...any) { p.said = append(p.said, fmt.Sprintf(format, args...)) }}
+}
+
+// content is everything that is there, by what each object is called.
+func (p *plane) content() map[string]string {
+	all := map[string]string{}
+	for _, ref := range p.Refs() {
+		o := p.Look(ref)
+		all[ref.String()] = fmt.Sprint(o.Object["data"], o.Object["spec"], o.Object["rules"], o.GetLabels())
+	}
+	return all
+}
+
+func (p *plane) secret(t *testing.T, name string) map[string][]byte {
+	t.Helper()
+	data, err := readSecret(t.Context(), p, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+func (p *plane) installHub(t *testing.T, s Settings, now time.Time) Plan {
+	t.Helper()
+	plan, err := Hub(t.Context(), p, s, now)
+	if err == nil {
+		err = p.installer().Apply(t.Context(), plan)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return plan
+}
+
+func (p *plane) installCluster(t *testing.T, hub *plane, name string) {
+	t.Helper()
+	plan, err := Cluster(t.Context(), Managed{Name: name, Hub: hub, Client: p}, epoch)
+	if err == nil {
+		err = p.installer().Apply(t.Context(), plan)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A second run keeps authority and certificates, and changes nothing.
+func TestHub_TwiceIsHarmless(t *testing.T) {
+	hub := newPlane()
+	hub.installHub(t, wanted, epoch)
+	before := hub.content()
+	if len(before) < 25 {
+		t.Fatalf("only %v was made", slices.Sorted(maps.Keys(before)))
+	}
+	hub.said = nil
+	p := hub.installHub(t, Settings{}, epoch.Add(24*time.Hour)) // the settings are on the hub
+	if diff := cmp.Diff(before, hub.content()); diff != "" {
+		t.Errorf("the second run changed (-before +after):\n%s", diff)
+	}
+	for _, line := range hub.said {
+		if !strings.HasSuffix(line, " unchanged") && !strings.HasSuffix(line, " is there, and left as it is") {
+			t.Errorf("the second run said %q", line)
+		}
+	}
+	if p.Settings.Address != wanted.Address || p.Settings.Images != images || p.Settings.HubIdentity == "" {
+		t.Errorf("settings %+v, want those of the first run", p.Settings)
+	}
+	if string(p.Operator[caKey]) != string(hub.secret(t, authoritySecret)[certKey]) || len(p.Operator[keyKey]) == 0 {
+		t.Error("the operator's access is not signed by the authority of the hub")
+	}
+}
+
+// The webhook, which refuses works while no hub-source runs, comes last, and with
+// the authority that signs for it.
+func TestHub_WebhookComesWhenTheProgramsRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hub := newPlane()
+		p, err := Hub(t.Context(), hub, wanted, epoch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(p.Last) != 1 || p.Last[0].GetKind() != "ValidatingWebhookConfiguration" || len(p.Last[0].GetAnnotations()) > 0 {
+			t.Fatalf("last comes %v", p.Last)
+		}
+		webhooks, _, err := unstructured.NestedSlice(p.Last[0].Object, "webhooks")
+		if err != nil || len(webhooks) != 1 {
+			t.Fatal(webhooks, err)
+		}
+		if ca := webhooks[0].(map[string]any)["clientConfig"].(map[string]any)["caBundle"]; ca != base64Of(p.Operator[caKey]) {
+			t.Errorf("caBundle %v is not the authority", ca)
+		}
+		for _, o := range p.Objects { // definitions are served, Deployments do not start
+			if o.GetKind() == "CustomResourceDefinition" {
+				hub.Put(o)
+				ref, err := refOf(t.Context(), hub, o)
+				if err == nil {
+					_, err = hub.Patch(t.Context(), ref, []byte(served), "status")
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		hub.stuck = true
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		err = hub.installer().Apply(ctx, p)
+		var hinted interface{ Hint() string }
+		if err == nil || !strings.Contains(err.Error(), "waited for deployment.apps/hawser-broker: it has not been looked at by its controller") ||
+			!errors.As(err, &hinted) || !strings.HasSuffix(hinted.Hint(), "describe pods -l app.kubernetes.io/name=hawser-broker") {
+			t.Errorf("error %v", err)
+		}
+		if !slices.Contains(hub.said, "waiting for deployment.apps/hawser-broker: has not been looked at by its controller") {
+			t.Errorf("said %q", hub.said)
+		}
+		for ref := range hub.content() {
+			if strings.HasPrefix(ref, "validatingwebhookconfigurations") {
+				t.Errorf("%s is there before its program", ref)
+			}
+		}
+	})
+}
+
+// Certificates are made anew where they have to be, and nowhere else.
+func TestHub_RenewsWhatHasToBe(t *testing.T) {
+	secrets := []string{authoritySecret, brokerSecret, sourceSecret, webhookSecret, operatorSecret}
+	elsewhere := wanted
+	elsewhere.Address = "192.0.2.7:443"
+	for name, c := range map[string]struct {
+		settings Settings
+		after    time.Duration
+		renewed  []string
+	}{
+		"in the first two thirds":   {Settings{}, 240 * 24 * time.Hour, nil},
+		"in the last third":         {Settings{}, 250 * 24 * time.Hour, []string{brokerSecret, sourceSecret, webhookSecret, operatorSecret}},
+		"the broker goes elsewhere": {elsewhere, time.Hour, []string{brokerSecret}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hub := newPlane()
+			hub.installHub(t, wanted, epoch)
+			before := map[string]string{}
+			for _, s := range secrets {
+				before[s] = string(hub.secret(t, s)[certKey])
+			}
+			hub.installHub(t, c.settings, epoch.Add(c.after))
+			var renewed []string
+			for _, s := range secrets {
+				if string(hub.secret(t, s)[certKey]) != before[s] {
+					renewed = append(renewed, s)
+				}
+			}
+			if !slices.Equal(renewed, c.renewed) {
+				t.Errorf("renewed %v, want %v", renewed, c.renewed)
+			}
+		})
+	}
+}
+
+func TestHub_SaysWhatIsMissing(t *testing.T) {
+	for want, s := range map[string]Settings{
+		"--address is not set":           {Images: images},
+		"--address broker.example.com":   {Address: "broker.example.com", Images: images},
+		"--image-registry is not set":    {Address: wanted.Address},
+		"--image-version is not set, an": {Address: wanted.Address, Images: Images{Registry: "r"}},
+	} {
+		if _, err := Hub(t.Context(), newPlane(), s, epoch); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v, want %q", s, err, want)
+		}
+	}
+}
+
+// Certificates of somebody else's authority, which all agents trust, are never
+// replaced.
+func TestHub_LeavesAForeignAuthorityAlone(t *testing.T) {
+	hub := newPlane()
+	hub.Put(object("v1", "Namespace", "", namespace))
+	hub.Put(secretOf(brokerSecret, map[string][]byte{caKey: []byte("ours")}))
+	_, err := Hub(t.Context(), hub, wanted, epoch)
+	if err == nil || !strings.Contains(err.Error(), "was not made by hawser install") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// An authority that an operator brings signs, in a Secret of whatever type.
+func TestHub_TakesAnAuthorityThatIsThere(t *testing.T) {
+	hub := newPlane()
+	own, err := pki.NewAuthority("own", pki.Starting(epoch, time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := secretOf(authoritySecret, map[string][]byte{certKey: own.CertificatePEM(), keyKey: own.KeyPEM()})
+	s.Object["type"] = "kubernetes.io/tls"
+	hub.Put(object("v1", "Namespace", "", namespace))
+	hub.Put(s)
+	if p := hub.installHub(t, wanted, epoch); string(p.Operator[caKey]) != string(own.CertificatePEM()) {
+		t.Error("another authority signs")
+	}
+}
+
+// What others made is left alone: a definition of Open Cluster Management, a volume
+// that was made larger.
+func TestApply_LeavesWhatIsOthers(t *testing.T) {
+	hub := newPlane()
+	hub.Put(object("v1", "Namespace", "", namespace))
+	theirs := object("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", "manifestworks.work.open-cluster-management.io", "spec", map[string]any{"group": "theirs"})
+	hub.Put(theirs)
+	volume := object("v1", "PersistentVolumeClaim", namespace, "hawser-broker", "spec", map[string]any{"resources": map[string]any{"requests": map[string]any{"storage": "1Ti"}}})
+	hub.Put(volume)
+	hub.installHub(t, wanted, epoch)
+	for _, o := range []*unstructured.Unstructured{theirs, volume} {
+		have, err := get(t.Context(), hub, o)
+		if err != nil || ours(have) {
+			t.Errorf("%s is %v, %v", nameOf(o), have, err)
+		}
+		if line := nameOf(o) + " is there, and left as it is"; !slices.Contains(hub.said, line) {
+			t.Errorf("said %q, want %q", hub.said, line)
+		}
+	}
+}
+
+// A cluster gets a certificate in its name, the address of the hub's broker and its
+// images; a second run changes nothing.
+func TestCluster_GetsWhatItsHubHas(t *testing.T) {
+	hub, spoke := newPlane(), newPlane()
+	hub.installHub(t, wanted, epoch)
+	spoke.installCluster(t, hub, "cluster1")
+	s := spoke.secret(t, agentSecret)
+	c := certificates{now: epoch}
+	var err error
+	if c.authority, err = readAuthority(t.Context(), hub); err != nil {
+		t.Fatal(err)
+	}
+	if !c.good(s, pki.Request{Role: pki.Agent, Name: "cluster1"}) {
+		t.Error("the certificate is not cluster1's")
+	}
+	identity, _, err := readSettings(t.Context(), hub)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(s["cluster-name"]) != "cluster1" || string(s["hub-identity"]) != identity.HubIdentity || !strings.Contains(string(s["config.yaml"]), "\nurl: broker.example.com:8090\n") {
+		t.Errorf("the agent is told %s, %s, %s", s["cluster-name"], s["hub-identity"], s["config.yaml"])
+	}
+	before := spoke.content()
+	spoke.installCluster(t, hub, "cluster1")
+	if diff := cmp.Diff(before, spoke.content()); diff != "" {
+		t.Errorf("the second run changed (-before +after):\n%s", diff)
+	}
+}
+
+// An installation by hand keeps the hub identity it has: what is on the cluster
+// belongs to it.
+func TestCluster_KeepsItsHubIdentity(t *testing.T) {
+	hub, spoke := newPlane(), newPlane()
+	hub.installHub(t, wanted, epoch)
+	spoke.Put(object("v1", "Namespace", "", namespace))
+	spoke.Put(secretOf(agentSecret, map[string][]byte{"cluster-name": []byte("cluster1"), "hub-identity": []byte("hub1"), caKey: hub.secret(t, authoritySecret)[certKey]}))
+	spoke.installCluster(t, hub, "cluster1")
+	if got := string(spoke.secret(t, agentSecret)["hub-identity"]); got != "hub1" {
+		t.Errorf("hub identity %q, want the former one", got)
+	}
+}
+
+func TestCluster_Refusals(t *testing.T) {
+	hub, spoke := newPlane(), newPlane()
+	refused := func(name, want string) {
+		t.Helper()
+		if _, err := Cluster(t.Context(), Managed{Name: name, Hub: hub, Client: spoke}, epoch); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("cluster %s: %v, want %q", name, err, want)
+		}
+	}
+	refused("Cluster_1", `cluster "Cluster_1"`)
+	refused("cluster1", "run hawser install hub first")
+	hub.installHub(t, wanted, epoch)
+	spoke.installCluster(t, hub, "cluster1")
+	refused("cluster2", "this cluster is installed as cluster1")
+	hub = newPlane()
+	hub.installHub(t, wanted, epoch)
+	refused("cluster1", "trusts another authority than this hub's")
+}
+
+// Without being asked to, a removal leaves what a later installation goes on from;
+// nothing that others made is deleted.
+func TestRemove_LeavesWhatLasts(t *testing.T) {
+	for everything, want := range map[bool][]string{
+		false: {
+			"configmaps hawser/hawser-install", "customresourcedefinitions.apiextensions.k8s.io manifestworks.work.open-cluster-management.io",
+			"namespaces default", "namespaces hawser", "namespaces kube-system", "persistentvolumeclaims hawser/hawser-broker", "secrets hawser/hawser-ca", "secrets hawser/mine",
+		},
+		true: {"namespaces default", "namespaces kube-system"},
+	} {
+		hub := newPlane()
+		p := hub.installHub(t, wanted, epoch)
+		hub.Put(secretOf("mine", nil))
+		keep, err := Keeps(t.Context(), hub, p, everything)
+		if err == nil {
+			err = hub.installer().Remove(t.Context(), p, keep)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, slices.Sorted(maps.Keys(hub.content()))); diff != "" {
+			t.Errorf("everything %v (-want +got):\n%s", everything, diff)
+		}
+	}
+}
+
+// A hub that manages itself keeps its namespace when the agent goes, and a
+// Deployment that somebody made by hand stays.
+func TestRemove_OfOneOfTwo(t *testing.T) {
+	hub := newPlane()
+	hub.installHub(t, wanted, epoch)
+	hub.installCluster(t, hub, "local")
+	p, err := Cluster(t.Context(), Managed{Name: "local", Hub: hub, Client: hub}, epoch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keep, err := Keeps(t.Context(), hub, p, true)
+	if err == nil {
+		err = hub.installer().Remove(t.Context(), p, keep)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	content := hub.content()
+	if _, gone := content["deployments.apps hawser/hawser-agent"]; gone {
+		t.Error("the agent stays")
+	}
+	for _, stays := range []string{"namespaces hawser", "deployments.apps hawser/hawser-broker", "secrets hawser/hawser-ca"} {
+		if _, ok := content[stays]; !ok {
+			t.Errorf("%s is gone", stays)
+		}
+	}
+}
+
+// Works are deleted once, and waited for until their clusters have let go.
+func TestDeleteWorks_WaitsForTheClusters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		scheme := runtime.NewScheme()
+		if err := metav1.AddMetaToScheme(scheme); err != nil {
+			t.Fatal(err)
+		}
+		work := func(namespace, name string) *metav1.PartialObjectMetadata {
+			return &metav1.PartialObjectMetadata{
+				TypeMeta:   metav1.TypeMeta{APIVersion: works.GroupVersion().String(), Kind: "ManifestWork"},
+				ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+			}
+		}
+		client := metadatafake.NewSimpleMetadataClient(scheme, work("cluster1", "a"), work("cluster1", "b"), work("cluster2", "c"))
+		lists, deletions := 0, 0
+		client.PrependReactor("list", works.Resource, func(clienttesting.Action) (bool, runtime.Object, error) {
+			lists++
+			return false, nil, nil
+		})
+		client.PrependReactor("delete", works.Resource, func(a clienttesting.Action) (bool, runtime.Object, error) {
+			deletions++
+			if a.GetNamespace() != "cluster1" {
+				t.Errorf("deletes in %s", a.GetNamespace())
+			}
+			return false, nil, nil
+		})
+		hub := newPlane()
+		if err := hub.installer().DeleteWorks(t.Context(), client, "cluster1"); err != nil {
+			t.Fatal(err)
+		}
+		if lists != 2 || deletions != 2 || len(hub.said) != 1 {
+			t.Errorf("%d lists, %d deletions, said %q", lists, deletions, hub.said)
+		}
+		// One that no agent lets go.
+		held := work("cluster1", "held")
+		held.DeletionTimestamp, held.Finalizers = &metav1.Time{Time: epoch}, []string{"x"}
+		client = metadatafake.NewSimpleMetadataClient(scheme, held)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := hub.installer().DeleteWorks(ctx, client, "cluster1"); err == nil || !strings.HasPrefix(err.Error(), "1 works are not gone") {
+			t.Errorf("error %v", err)
+		}
+	})
+}
+
+// A program runs when all pods of the version that was applied are ready, and no
+// other is left.
+func TestRunning_SaysWhatIsMissing(t *testing.T) {
+	for want, status := range map[string]map[string]any{
+		"has not been looked at by its controller": {"observedGeneration": int64(1), "replicas": int64(2), "updatedReplicas": int64(2), "availableReplicas": int64(2)},
+		"has 1 of 2 pods of this version":          {"observedGeneration": int64(2), "replicas": int64(3), "updatedReplicas": int64(1), "availableReplicas": int64(2)},
+		"has 1 of 2 pods ready":                    {"observedGeneration": int64(2), "replicas": int64(2), "updatedReplicas": int64(2), "availableReplicas": int64(1)},
+		"has pods of another version":              {"observedGeneration": int64(2), "replicas": int64(3), "updatedReplicas": int64(2), "availableReplicas": int64(3)},
+		"":                                         {"observedGeneration": int64(2), "replicas": int64(2), "updatedReplicas": int64(2), "availableReplicas": int64(2)},
+	} {
+		d := object("apps/v1", "Deployment", namespace, "hawser-hub-source", "spec", map[string]any{"replicas": int64(2)}, "status", status)
+		d.SetGeneration(2)
+		if got := running(d); got != want {
+			t.Errorf("%v: %q, want %q", status, got, want)
+		}
+	}
+}

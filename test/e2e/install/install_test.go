@@ -1,0 +1,182 @@
+// Package install runs `hawser install` as an operator does, on bare control
+// planes whose nodes start pods without containers: what the API servers make of
+// the objects, and that they are those which kustomize makes of deploy/.
+package install
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+
+	"github.com/hawser-io/hawser/internal/controlplane"
+)
+
+const root = "../../.."
+
+// where is a machine with bare control planes, contexts of its kubeconfig.
+type where struct {
+	*testing.T
+	kubectl, hawser, dir string
+	env                  []string
+}
+
+func newWhere(t *testing.T, nodes int, contexts ...string) where {
+	t.Helper()
+	programs, err := controlplane.Build(t.Context(), root, os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := where{T: t, kubectl: filepath.Join(programs, "kubectl"), dir: t.TempDir()}
+	if w.hawser, err = filepath.Abs(filepath.Join(root, "bin", "hawser")); err != nil {
+		t.Fatal(err)
+	}
+	var files []string
+	for _, name := range contexts {
+		c, err := controlplane.Start(context.WithoutCancel(t.Context()), controlplane.Config{
+			Binary: filepath.Join(programs, "controlplane"), Dir: filepath.Join(t.TempDir(), name), Nodes: nodes,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := c.Stop(); err != nil {
+				t.Error(err)
+			}
+		})
+		files = append(files, c.KubeconfigPath)
+	}
+	w.env = append(os.Environ(), "KUBECONFIG="+strings.Join(files, string(filepath.ListSeparator)))
+	return w
+}
+
+// runs a program, in whose output each line counts.
+func (w where) run(program string, args ...string) []string {
+	w.Helper()
+	cmd := exec.CommandContext(w.Context(), program, args...)
+	cmd.Env, cmd.Dir = w.env, w.dir
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		w.Fatalf("%s %s: %v\n%s%s", filepath.Base(program), strings.Join(args, " "), err, out, stderr.Bytes())
+	}
+	return strings.Split(strings.TrimSpace(string(out)), "\n")
+}
+
+var hubArgs = []string{"install", "hub", "--context", "hub", "--address", "broker.example.com:8090", "--image-registry", "registry.example.com/hawser", "--image-version", "dev"}
+
+// Two commands install a hub and a cluster, with what kustomize makes of deploy/;
+// each again changes nothing; and uninstalling leaves what was asked for.
+func TestInstall_TwoCommands(t *testing.T) {
+	w := newWhere(t, 1, "hub", "cluster1")
+	cluster := []string{"install", "cluster", "cluster1", "--hub-context", "hub", "--context", "cluster1"}
+	dry := []string{"--dry-run", "-o", "yaml"}
+	w.compare(w.objects(slices.Concat(hubArgs, dry)...), "broker", "hub-source")
+	w.run(w.hawser, hubArgs...)
+	w.compare(w.objects(slices.Concat(cluster, dry)...), "agent")
+	w.run(w.hawser, cluster...)
+	for _, again := range [][]string{{"install", "hub", "--context", "hub", "--image-version", "dev"}, cluster} {
+		for _, line := range w.run(w.hawser, again...) {
+			if object, what, _ := strings.Cut(line, " "); strings.Contains(object, "/") && what != "unchanged" && what != "is there, and left as it is" {
+				t.Errorf("%v again: %s", again[:2], line)
+			}
+		}
+	}
+	for context, programs := range map[string]string{"hub": "hawser-broker 1 hawser-hub-source 2", "cluster1": "hawser-agent 1"} {
+		if got := w.run(w.kubectl, "--context", context, "-n", "hawser", "get", "deployments", "-o", `jsonpath={range .items[*]}{.metadata.name} {.status.readyReplicas} {end}`); strings.TrimSpace(got[0]) != programs {
+			t.Errorf("%s has %v, want %s", context, got, programs)
+		}
+	}
+	access, err := os.ReadFile(filepath.Join(w.dir, "hawser-access", "env"))
+	if err != nil || !strings.HasPrefix(string(access), "export HAWSER_BROKER=broker.example.com:8090 ") {
+		t.Errorf("access %s, %v", access, err)
+	}
+
+	w.run(w.hawser, "uninstall", "cluster", "cluster1", "--hub-context", "hub", "--context", "cluster1")
+	if got := w.run(w.kubectl, "--context", "cluster1", "get", "namespaces,customresourcedefinitions", "-l", "app.kubernetes.io/managed-by=hawser", "-o", "name"); len(got) != 2 {
+		t.Errorf("%v stay on the cluster, want namespace and definition", got)
+	}
+	w.run(w.hawser, "uninstall", "hub", "--context", "hub", "--delete-workloads")
+	// It is gone once its volume is, which nobody lets go here.
+	if got := w.run(w.kubectl, "--context", "hub", "get", "namespace", "hawser", "--ignore-not-found", "-o", "jsonpath={.status.phase}"); got[0] != "" && got[0] != "Terminating" {
+		t.Errorf("the namespace on the hub is %v", got)
+	}
+	if got := w.run(w.kubectl, "--context", "hub", "get", "clusterroles,customresourcedefinitions,validatingwebhookconfigurations", "-l", "app.kubernetes.io/managed-by=hawser", "-o", "name"); got[0] != "" {
+		t.Errorf("%v stay on the hub", got)
+	}
+}
+
+type manifest = map[string]any
+
+func (w where) objects(args ...string) map[string]manifest {
+	w.Helper()
+	return parse(w.T, strings.Join(w.run(w.hawser, args...), "\n"))
+}
+
+// parse leaves out what has to differ from kustomize's: the CA of the webhook, and
+// the label by which uninstall knows its own.
+func parse(t *testing.T, text string) map[string]manifest {
+	t.Helper()
+	all := map[string]manifest{}
+	for document := range strings.SplitSeq("\n"+text, "\n---\n") {
+		var o manifest
+		if err := yaml.Unmarshal([]byte(document), &o); err != nil {
+			t.Fatal(err)
+		}
+		if o == nil {
+			continue
+		}
+		metadata := o["metadata"].(manifest)
+		all[o["kind"].(string)+" "+metadata["name"].(string)] = o
+		delete(metadata["labels"].(manifest), "app.kubernetes.io/managed-by")
+		if o["kind"] == "ValidatingWebhookConfiguration" {
+			delete(metadata, "annotations")
+			for _, hook := range o["webhooks"].([]any) {
+				delete(hook.(manifest)["clientConfig"].(manifest), "caBundle")
+			}
+		}
+	}
+	return all
+}
+
+func (w where) compare(installed map[string]manifest, bases ...string) {
+	w.Helper()
+	for _, base := range bases {
+		dir, err := filepath.Abs(filepath.Join(root, "deploy", base))
+		if err != nil {
+			w.Fatal(err)
+		}
+		for name, want := range parse(w.T, strings.Join(w.run(w.kubectl, "kustomize", dir), "\n")) {
+			if diff := cmp.Diff(want, installed[name]); diff != "" {
+				w.Errorf("%s of deploy/%s (-kustomize +install):\n%s", name, base, diff)
+			}
+		}
+	}
+}
+
+// Where the programs do not start, the command says what it waits for, and fails.
+func TestInstall_SaysWhatItWaitsFor(t *testing.T) {
+	w := newWhere(t, 0, "hub") // pods stay Pending
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, w.hawser, append(slices.Clone(hubArgs), "--timeout", "10s")...)
+	cmd.Env, cmd.Dir = w.env, w.dir
+	out, err := cmd.CombinedOutput()
+	for _, want := range []string{
+		"waiting for deployment.apps/hawser-broker: has 0 of 1 pods ready", "hawser: waited for deployment.apps/hawser-broker: it has 0 of 1 pods ready",
+		"hint: see why with: kubectl -n hawser describe pods -l app.kubernetes.io/name=hawser-broker",
+	} {
+		if err == nil || !strings.Contains(string(out), want) {
+			t.Errorf("ended with %v and said %s, want %q", err, out, want)
+		}
+	}
+}
