@@ -43,6 +43,7 @@ func newWhere(t *testing.T, nodes int, contexts ...string) where {
 	for _, name := range contexts {
 		c, err := controlplane.Start(context.WithoutCancel(t.Context()), controlplane.Config{
 			Binary: filepath.Join(programs, "controlplane"), Dir: filepath.Join(t.TempDir(), name), Nodes: nodes,
+			ExtraArgs: []string{"--enable-aggregator-routing=true"}, // webhooks are called at endpoints, as no Service has an address here
 		})
 		if err != nil {
 			t.Fatal(err)
