@@ -56,6 +56,11 @@ func (d *Demo) tour(ctx context.Context, f *fleet.Fleet) error {
 		return err
 	}
 	fmt.Fprintf(d.Out, "\n%s\n", out)
+	if out, err = proc.Run(ctx, f.Kubectl(), "--kubeconfig", hubConfig, "get", "manifestworks", "-A"); err != nil {
+		return err
+	}
+	d.say("kubectl get manifestworks -A   (on the hub)")
+	fmt.Fprintf(d.Out, "\n%s\n", out)
 	return nil
 }
 

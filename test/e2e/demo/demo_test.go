@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -101,7 +102,35 @@ func TestDemo_SecondRunAndKill(t *testing.T) {
 			t.Errorf("the tour does not show %q:\n%s", want, out)
 		}
 	}
+	if page, tour := d.worksIn(t, "README.md"), worksShown(out); !slices.Equal(page, tour) {
+		t.Errorf("README.md shows %q, the tour %q", page, tour)
+	}
 	brokerGone(t)
+}
+
+// worksShown is the table of works in a text, without times.
+func worksShown(text string) (rows []string) {
+	for line := range strings.Lines(text) {
+		if f := strings.Fields(line); len(f) > 6 && (f[0] == "NAMESPACE" || len(rows) > 0) {
+			rows = append(rows, strings.Join(f[:len(f)-2], " "))
+		} else if len(rows) > 0 {
+			break
+		}
+	}
+	return rows
+}
+
+func (d demo) worksIn(t *testing.T, page string) []string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(d.root, page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := worksShown(string(b))
+	if len(rows) < 2 {
+		t.Fatalf("%s shows no works", page)
+	}
+	return rows
 }
 
 func TestDemo_InterruptEndsItInOrder(t *testing.T) {

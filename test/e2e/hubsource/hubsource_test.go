@@ -242,6 +242,7 @@ func TestHubSource_OnAKubeAPIServer(t *testing.T) {
 	}{
 		{"CarriesAWorkToTheEnd", carriesAWorkToTheEnd},
 		{"TakesEveryStatusTheSchemaTakes", takesEveryStatus},
+		{"TellsKubectl", tellsKubectl},
 		{"ShowsAStatusTheSchemaRejects", showsARejectedStatus},
 		{"KeepsForeignFinalizers", keepsForeignFinalizers},
 		{"DeletesWhatWasTornOff", deletesWhatWasTornOff},
@@ -311,6 +312,27 @@ func takesEveryStatus(h *hub) {
 	}
 	h.delete("statuses")
 	h.gone("statuses")
+}
+
+// tellsKubectl: the columns of deploy/crds, as a kube-apiserver fills them in.
+func tellsKubectl(h *hub) {
+	h.create("told", "1")
+	h.shows("told", "Applied", "as sent")
+	lines := func(args ...string) []string {
+		return strings.Split(strings.TrimSpace(h.Kubectl(append([]string{"-n", cluster, "get", "manifestworks", "told"}, args...)...)), "\n")
+	}
+	got := lines()
+	if d := cmp.Diff("NAME APPLIED AVAILABLE DELIVERED GENERATION OBSERVED CHANGED AGE", strings.Join(strings.Fields(got[0]), " ")); d != "" {
+		h.Error(d)
+	}
+	if row := strings.Fields(got[1]); len(row) != 6 || !cmp.Equal(row[:4], []string{"told", "True", "1", "1"}) || !strings.HasSuffix(row[4], "s") {
+		h.Errorf("the row is %q", row)
+	}
+	if wide := lines("-o", "wide"); !strings.Contains(wide[0], "NOT DELIVERED") || !strings.HasSuffix(strings.TrimSpace(wide[1]), "as sent") {
+		h.Errorf("-o wide shows %q", wide)
+	}
+	h.delete("told")
+	h.gone("told")
 }
 
 func showsARejectedStatus(h *hub) {
