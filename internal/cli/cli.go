@@ -63,7 +63,7 @@ func newRoot(env Env) *cobra.Command {
 	root.SetOut(env.Stdout)
 	root.SetErr(env.Stderr)
 	root.SetFlagErrorFunc(usageOf)
-	root.AddCommand(newVersion(env), newPKI(env), newDemo(env), newInstall(env), newUninstall(env), newGet(env), newForget(env), newAdopt(env), newApprove(env), newDeny(env), newAllow(env), newMove(env), newMQTT(env), newStore(env))
+	root.AddCommand(newVersion(env), newPKI(env), newDemo(env), newInstall(env), newUninstall(env), newGet(env), newDoctor(env), newForget(env), newAdopt(env), newApprove(env), newDeny(env), newAllow(env), newMove(env), newMQTT(env), newStore(env))
 	checkArgs(root)
 	return root
 }

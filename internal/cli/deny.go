@@ -11,7 +11,7 @@ import (
 )
 
 func newDeny(env Env) *cobra.Command {
-	var r remote
+	r := remote{env: env}
 	var reason string
 	cmd := &cobra.Command{
 		Use:   "deny ROLE/NAME | SERIAL",
@@ -44,7 +44,7 @@ Works stay as they are. The broker keeps what is denied in its store.`,
 }
 
 func newAllow(env Env) *cobra.Command {
-	var r remote
+	r := remote{env: env}
 	cmd := &cobra.Command{
 		Use:   "allow ROLE/NAME | SERIAL",
 		Short: "Let in again who was denied",
@@ -64,7 +64,7 @@ func newAllow(env Env) *cobra.Command {
 
 func newGetDenials(env Env) *cobra.Command {
 	l := listing[hawserv1.ListDenialsResponse]{
-		env: env, header: []string{"SUBJECT", "SINCE", "OPERATOR", "REASON"},
+		env: env, remote: remote{env: env}, header: []string{"SUBJECT", "SINCE", "OPERATOR", "REASON"},
 		row: func(m *hawserv1.ListDenialsResponse) []string {
 			return []string{m.GetSubject(), m.GetAt().AsTime().Format(time.RFC3339), m.GetOperator(), m.GetReason()}
 		},

@@ -134,7 +134,7 @@ func table(w io.Writer, header []string, rows [][]string) error {
 
 func newGetClusters(env Env) *cobra.Command {
 	l := listing[hawserv1.ListClustersResponse]{
-		env: env, header: []string{"CLUSTER", "AGENTS", "OVER", "SYNC", "WORKS", "DELETING", "PENDING", "REVISION", "ACKED"},
+		env: env, remote: remote{env: env}, header: []string{"CLUSTER", "AGENTS", "OVER", "SYNC", "WORKS", "DELETING", "PENDING", "REVISION", "ACKED"},
 		row: func(m *hawserv1.ListClustersResponse) []string {
 			return []string{
 				m.GetCluster(), strconv.Itoa(int(m.GetSubscriptions())), strings.Join(m.GetTransports(), ","), syncWord(m), number(m.GetLive()), number(m.GetTombstones()),
@@ -187,7 +187,7 @@ func number(n uint64) string { return strconv.FormatUint(n, 10) }
 func newGetWorks(env Env) *cobra.Command {
 	r := &hawserv1.ListWorksRequest{}
 	l := listing[hawserv1.ListWorksResponse]{
-		env: env, header: []string{"CLUSTER", "NAME", "SOURCE", "STATE", "VERSION", "REPORTED", "REVISION", "ID"},
+		env: env, remote: remote{env: env}, header: []string{"CLUSTER", "NAME", "SOURCE", "STATE", "VERSION", "REPORTED", "REVISION", "ID"},
 		row: func(m *hawserv1.ListWorksResponse) []string {
 			reported := ""
 			if m.GetReported() {
@@ -238,7 +238,7 @@ func stateWord(m *hawserv1.ListWorksResponse) string {
 func newGetOrphans(env Env) *cobra.Command {
 	r := &hawserv1.ListOrphansRequest{}
 	l := listing[hawserv1.ListOrphansResponse]{
-		env: env, header: []string{"CLUSTER", "CAUSE", "SOURCE", "NAME", "REVISION", "ID", "DETAIL"},
+		env: env, remote: remote{env: env}, header: []string{"CLUSTER", "CAUSE", "SOURCE", "NAME", "REVISION", "ID", "DETAIL"},
 		row: func(m *hawserv1.ListOrphansResponse) []string {
 			revision := ""
 			if m.GetRevision() != 0 {
@@ -292,7 +292,7 @@ func newGetLimits(env Env) *cobra.Command {
 		return number(has) + "/" + number(most)
 	}
 	l := listing[hawserv1.ListLimitsResponse]{
-		env: env, header: []string{"SOURCE", "CLUSTER", "WORKS", "BYTES", "STATUS BYTES", "CLUSTERS", "RECORDS", "ONLY ON"},
+		env: env, remote: remote{env: env}, header: []string{"SOURCE", "CLUSTER", "WORKS", "BYTES", "STATUS BYTES", "CLUSTERS", "RECORDS", "ONLY ON"},
 		row: func(m *hawserv1.ListLimitsResponse) []string {
 			return []string{
 				m.GetSource(), m.GetCluster(), of(m.GetWorks(), m.GetMaxWorks()), of(m.GetBytes(), m.GetMaxBytes()),

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/pki"
 	"github.com/hawser-io/hawser/internal/testkit"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -34,12 +36,16 @@ func TestBrokerScripts(t *testing.T) {
 	ca, operatorCert, operatorKey := b.CA.Write(dir, operator)
 	_, viewerCert, viewerKey := b.CA.Write(dir, viewer)
 	_, agentCert, agentKey := b.CA.Write(dir, agent1)
+	_, oldCert, oldKey := b.CA.WriteValid(t.TempDir(), operator, pki.Starting(time.Now().Add(-2*time.Hour), time.Hour))
+	otherCA, otherCert, otherKey := testkit.NewCA(t).Write(t.TempDir(), operator)
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/broker", RequireExplicitExec: true, RequireUniqueNames: true,
 		Setup: func(e *testscript.Env) error {
 			for name, value := range map[string]string{
 				"HAWSER_BROKER": b.Addr, "HAWSER_CA": ca, "HAWSER_CERT": operatorCert, "HAWSER_KEY": operatorKey,
 				"VIEWER_CERT": viewerCert, "VIEWER_KEY": viewerKey, "AGENT_CERT": agentCert, "AGENT_KEY": agentKey,
+				"OLD_CERT": oldCert, "OLD_KEY": oldKey, "OTHER_CA": otherCA, "OTHER_CERT": otherCert, "OTHER_KEY": otherKey,
+				"PORT": b.Addr[strings.LastIndex(b.Addr, ":")+1:],
 			} {
 				e.Setenv(name, value)
 			}

@@ -27,7 +27,7 @@ func newForget(env Env) *cobra.Command {
 }
 
 func newForgetWork(env Env) *cobra.Command {
-	var r remote
+	r := remote{env: env}
 	cmd := &cobra.Command{
 		Use:   "work CLUSTER ID",
 		Short: "Give a work up as if its cluster had confirmed its deletion",
@@ -51,7 +51,7 @@ wants, and the source publishes it again at its next comparison.`,
 }
 
 func newForgetCluster(env Env) *cobra.Command {
-	var r remote
+	r := remote{env: env}
 	var works bool
 	cmd := &cobra.Command{
 		Use:   "cluster NAME",
@@ -84,7 +84,7 @@ that nothing of them is left.`,
 }
 
 func newAdopt(env Env) *cobra.Command {
-	var r remote
+	r := remote{env: env}
 	var source string
 	cmd := &cobra.Command{
 		Use:   "adopt CLUSTER ID --source NEW",
@@ -110,7 +110,7 @@ only the new source may change or delete it, and statuses go there.`,
 }
 
 func newApprove(env Env) *cobra.Command {
-	var r remote
+	r := remote{env: env}
 	var source, clusterName string
 	var all, remove, adopt bool
 	cmd := &cobra.Command{

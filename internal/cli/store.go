@@ -65,7 +65,7 @@ with the records. Nothing is changed. The exit status is 0 when all is sound.`,
 }
 
 func newStoreBackup(env Env) *cobra.Command {
-	var r remote
+	r := remote{env: env}
 	var dir, to string
 	cmd := &cobra.Command{
 		Use:   "backup --to DIR",

@@ -57,7 +57,13 @@ func (c *CA) issue(r pki.Request) tls.Certificate {
 // into files below dir, and returns their paths.
 func (c *CA) Write(dir string, id identity.Identity) (ca, cert, key string) {
 	c.t.Helper()
-	pair, err := c.authority.Issue(pki.Request{Role: pki.Role(id.Role), Name: id.Name, Valid: pki.Starting(time.Now(), validFor)})
+	return c.WriteValid(dir, id, pki.Starting(time.Now(), validFor))
+}
+
+// WriteValid is Write with a certificate that is valid for some period.
+func (c *CA) WriteValid(dir string, id identity.Identity, valid pki.Period) (ca, cert, key string) {
+	c.t.Helper()
+	pair, err := c.authority.Issue(pki.Request{Role: pki.Role(id.Role), Name: id.Name, Valid: valid})
 	if err != nil {
 		c.t.Fatalf("certificate of %s: %v", id, err)
 	}

@@ -34,6 +34,9 @@ func (c *Conn) Close() error {
 	return c.close()
 }
 
+// Calls is for services beside the one of events. [FromStatus] reads the errors of its calls.
+func (c *Conn) Calls() ggrpc.ClientConnInterface { return c.cc }
+
 // Publish implements [transport.Publisher]. An event that cannot be encoded is
 // CodeInvalid, one above the limit CodeTooLarge; neither leaves the process.
 func (c *Conn) Publish(ctx context.Context, e codec.Event, subscriptionID string) (transport.Receipt, error) {

@@ -61,6 +61,15 @@ func NewDialer(o Options) (*Dialer, error) {
 // CodeUnauthenticated when one side does not accept the other's certificate,
 // CodeDeadline when the dial timeout or ctx ran out.
 func (d *Dialer) Dial(ctx context.Context) (transport.Conn, error) {
+	c, err := d.Connect(ctx)
+	if err != nil { // a nil *Conn in the interface would be one that is there
+		return nil, err
+	}
+	return c, nil
+}
+
+// Connect is Dial for who calls other services of the broker too; see [Conn.Calls].
+func (d *Dialer) Connect(ctx context.Context) (*Conn, error) {
 	// The library connects in the background, whoever waits: t1 the caller has
 	// given up, t2 the connection is up before the loop below looks for the
 	// first time, therefore the caller is asked before anything is begun.
@@ -106,11 +115,15 @@ func (d *Dialer) dialOptions(a *attempt) []ggrpc.DialOption {
 		ggrpc.WithIdleTimeout(0),
 		ggrpc.WithDisableServiceConfig(),
 	}
-	if d.opts.DialContext != nil {
-		opts = append(opts, ggrpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
-			return d.opts.DialContext(ctx, "tcp", addr)
-		}))
+	// The library's own dialer reads the proxies of the environment too, but only once
+	// per process, and knows none that is reached by https.
+	dial := d.opts.DialContext
+	if dial == nil {
+		dial = dialing.TCP
 	}
+	opts = append(opts, ggrpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
+		return dial(ctx, "tcp", addr)
+	}))
 	if d.opts.StatsHandler != nil {
 		opts = append(opts, ggrpc.WithStatsHandler(d.opts.StatsHandler))
 	}

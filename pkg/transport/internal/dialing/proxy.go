@@ -18,10 +18,9 @@ import (
 // is one: with CONNECT, as the gRPC library does, whatever is spoken behind it. It has the type
 // of [transport.DialContext].
 func TCP(ctx context.Context, network, addr string) (net.Conn, error) {
-	// The proxies are chosen as for an https address: what passes is opaque to them.
-	proxy, err := httpproxy.FromEnvironment().ProxyFunc()(&url.URL{Scheme: "https", Host: addr})
+	proxy, err := ProxyFor(addr)
 	if err != nil {
-		return nil, fmt.Errorf("the proxy of the environment: %w", err)
+		return nil, err
 	}
 	if proxy == nil {
 		return (&net.Dialer{}).DialContext(ctx, network, addr)
@@ -31,6 +30,29 @@ func TCP(ctx context.Context, network, addr string) (net.Conn, error) {
 		return nil, fmt.Errorf("through the proxy %s: %w", proxy.Redacted(), err)
 	}
 	return conn, nil
+}
+
+// ProxyFor returns the proxy of the environment for addr, nil where there is none. It is
+// chosen as for an https address: what passes is opaque to it.
+func ProxyFor(addr string) (*url.URL, error) {
+	proxy, err := httpproxy.FromEnvironment().ProxyFunc()(&url.URL{Scheme: "https", Host: addr})
+	if err != nil {
+		return nil, fmt.Errorf("the proxy of the environment: %w", err)
+	}
+	return proxy, nil
+}
+
+// RefusedError is a proxy's refusal to connect to Addr.
+type RefusedError struct {
+	Addr string
+	// Status is the whole line, Code its number.
+	Status string
+	Code   int
+}
+
+// Error says what the proxy refused.
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("it refuses CONNECT to %s: %s", e.Addr, e.Status)
 }
 
 func throughProxy(ctx context.Context, network, addr string, proxy *url.URL) (net.Conn, error) {
@@ -83,7 +105,7 @@ func connect(ctx context.Context, conn net.Conn, addr string, user *url.Userinfo
 	}
 	_ = resp.Body.Close() // there is none: what follows is not HTTP
 	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("it refuses CONNECT to %s: %s", addr, resp.Status)
+		return nil, &RefusedError{Addr: addr, Status: resp.Status, Code: resp.StatusCode}
 	}
 	if r.Buffered() == 0 {
 		return conn, nil

@@ -1,0 +1,97 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
+)
+
+// paged calls f with each message of a list, page by page; list asks for the page behind a
+// token. Each page may take so long, the time included that a broker asks to wait at which too many
+// list.
+func paged[T any](ctx context.Context, timeout time.Duration, list func(ctx context.Context, token string) (grpc.ServerStreamingClient[T], error), f func(*T) error) error {
+	for token := ""; ; {
+		next := ""
+		err := bounded(ctx, timeout, func(ctx context.Context) error {
+			s, err := list(ctx, token)
+			return received(s, err, func(m *T) error {
+				if l, ok := any(m).(interface{ GetNextPageToken() string }); ok && l.GetNextPageToken() != "" {
+					next = l.GetNextPageToken()
+					return nil
+				}
+				return f(m)
+			})
+		})
+		if err != nil || next == "" {
+			return err
+		}
+		token = next
+	}
+}
+
+// bounded calls f, again where the broker is overloaded: it says so before it sends anything.
+func bounded(ctx context.Context, timeout time.Duration, f func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	for {
+		err := f(ctx)
+		if err == nil || status.Code(err) != codes.ResourceExhausted {
+			return err
+		}
+		wait := time.NewTimer(max(transportgrpc.FromStatus(err).Delay, 100*time.Millisecond))
+		select {
+		case <-wait.C:
+		case <-ctx.Done():
+			wait.Stop()
+			return err
+		}
+	}
+}
+
+// received calls f with each message of a stream.
+func received[T any](s grpc.ServerStreamingClient[T], err error, f func(*T) error) error {
+	if err != nil {
+		return err
+	}
+	for {
+		m, err := s.Recv()
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		}
+		if err := f(m); err != nil {
+			return err
+		}
+	}
+}
+
+// asJSON writes one message as a line of JSON.
+func asJSON(w io.Writer, m proto.Message) error {
+	b, err := protojson.MarshalOptions{EmitUnpopulated: true, UseProtoNames: true}.Marshal(m)
+	if err != nil {
+		return err
+	}
+	// The library varies its white space; a line for scripts does not.
+	var compact json.RawMessage = b
+	line, err := json.Marshal(compact)
+	if err != nil {
+		return err
+	}
+	line = bytes.Replace(line, []byte(`,"next_page_token":""`), nil, 1) // of the list, not of what is listed
+	_, err = fmt.Fprintf(w, "%s\n", line)
+	return err
+}

@@ -1,0 +1,155 @@
+// Package doctor walks the way from a party to its broker, step by step: files,
+// name, proxy, TCP, TLS, clock, identity, and what the party asks of the broker. At
+// the first step that fails it says which certificate, name or file it is about and
+// what to do, in words that an operator can forward to whoever runs the network.
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/hawser-io/hawser/internal/identity"
+	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
+)
+
+// Way is the way that is walked.
+type Way struct {
+	// Broker is "host:port". ServerName is the name that its certificate has to have;
+	// empty means the host.
+	Broker, ServerName string
+	// Files are those of the party. They are not used if Insecure.
+	Files    identity.Files
+	Insecure bool
+	// Timeout bounds each step.
+	Timeout time.Duration
+	// Now is the clock of this machine; nil means time.Now.
+	Now func() time.Time
+	// Calls are what the party asks of the broker, in order, each a step of its own.
+	Calls []Call
+
+	lookup func(ctx context.Context, host string) ([]string, error)                     // nil: the system's
+	bound  func(ctx context.Context, step string) (context.Context, context.CancelFunc) // nil: by Timeout
+}
+
+// Call is a step that needs a connection. It returns what it found out.
+type Call struct {
+	Name string
+	Make func(context.Context, *transportgrpc.Conn) (found string, err error)
+}
+
+// StepError is the error of a step.
+type StepError struct {
+	// Step is its name.
+	Step string
+	// What is wrong, and what a person can do about it.
+	What, Advice string
+	// Err is the cause; may be nil.
+	Err error
+}
+
+// Error returns the step and what is wrong.
+func (p *StepError) Error() string { return p.Step + ": " + p.What }
+
+// Unwrap returns the cause.
+func (p *StepError) Unwrap() error { return p.Err }
+
+// Hint is what a person can do.
+func (p *StepError) Hint() string { return p.Advice }
+
+// problem is the error of a step; Walk fills in which.
+func problem(err error, advice, format string, args ...any) error {
+	return &StepError{What: fmt.Sprintf(format, args...), Advice: advice, Err: err}
+}
+
+// Walk takes the steps until one fails, and tells what each found out. The error is
+// that of ctx if it ended, else a *StepError.
+func (w Way) Walk(ctx context.Context, tell func(step, found string)) (err error) {
+	if w.Now == nil {
+		w.Now = time.Now
+	}
+	if w.lookup == nil {
+		w.lookup = net.DefaultResolver.LookupHost
+	}
+	if w.bound == nil {
+		w.bound = func(ctx context.Context, _ string) (context.Context, context.CancelFunc) {
+			return context.WithTimeout(ctx, w.Timeout)
+		}
+	}
+	k := &walk{Way: w}
+	defer func() { err = errors.Join(err, k.close()) }()
+	for _, s := range k.steps() {
+		found, err := k.take(ctx, s)
+		if err != nil {
+			return err
+		}
+		tell(s.name, found)
+	}
+	return nil
+}
+
+type step struct {
+	name string
+	look func(context.Context) (found string, err error)
+}
+
+// walk is what the steps hand on to each other.
+type walk struct {
+	Way
+	host, port string
+	addrs      []string // of the host
+	through    proxy
+	raw        net.Conn // to the broker
+	seen       seen
+	conn       *transportgrpc.Conn
+}
+
+func (k *walk) steps() []step {
+	all := []step{{"files", k.files}, {"name", k.name}, {"proxy", k.proxy}, {"tcp", k.tcp}}
+	if !k.Insecure {
+		all = append(all, step{"tls", k.tls}, step{"clock", k.clock})
+	}
+	all = append(all, step{"identity", k.identity})
+	for _, c := range k.Calls {
+		all = append(all, step{c.Name, func(ctx context.Context) (string, error) { return c.Make(ctx, k.conn) }})
+	}
+	return all
+}
+
+func (k *walk) take(ctx context.Context, s step) (string, error) {
+	bounded, cancel := k.bound(ctx, s.name)
+	defer cancel()
+	found, err := s.look(bounded)
+	if err == nil {
+		return found, nil
+	}
+	if ctx.Err() != nil {
+		return "", ctx.Err()
+	}
+	var p *StepError
+	if errors.As(err, &p) {
+		p.Step = s.name
+		return "", p
+	}
+	p = &StepError{Step: s.name, What: err.Error(), Err: err}
+	var hinted interface{ Hint() string }
+	if errors.As(err, &hinted) {
+		p.Advice = hinted.Hint()
+	}
+	return "", p
+}
+
+func (k *walk) close() error {
+	var errs []error
+	if k.raw != nil {
+		// The other side may have closed it before, for instance because it
+		// refused our certificate; the step that found that has told.
+		_ = k.raw.Close()
+	}
+	if k.conn != nil {
+		errs = append(errs, k.conn.Close())
+	}
+	return errors.Join(errs...)
+}

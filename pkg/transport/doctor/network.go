@@ -1,0 +1,109 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/hawser-io/hawser/pkg/transport/internal/dialing"
+)
+
+// files reads what the party shows and trusts.
+func (k *walk) files(context.Context) (string, error) {
+	if k.Insecure {
+		return "none: plaintext", nil
+	}
+	m, err := readFiles(k.Files)
+	if err != nil {
+		return "", problem(err, "check the path, and that this user may read the file", "%v", err)
+	}
+	k.seen.files = m
+	return fmt.Sprintf("%s is %s; trusted are the CAs of %s", k.Files.Cert, describe(m.own), k.trusted()), nil
+}
+
+// name looks the host up.
+func (k *walk) name(ctx context.Context) (string, error) {
+	var err error
+	if k.host, k.port, err = net.SplitHostPort(k.Broker); err != nil || k.host == "" || k.port == "" {
+		return "", problem(err, "write the broker as host:port, as broker.example:8090", "%q is not host:port", k.Broker)
+	}
+	if k.through.url, err = dialing.ProxyFor(k.Broker); err != nil {
+		return "", problem(err, "correct HTTPS_PROXY, as http://proxy.example:3128", "%v", err)
+	}
+	if net.ParseIP(k.host) != nil {
+		k.addrs = []string{k.host}
+		return k.host + " is an address", nil
+	}
+	k.addrs, err = k.lookup(ctx, k.host)
+	switch {
+	case err == nil:
+		return k.host + " is " + strings.Join(k.addrs, ", "), nil
+	case k.through.url != nil: // which knows more names than this machine
+		return k.host + " is not known to this machine; the proxy has to know it", nil
+	}
+	var unknown *net.DNSError
+	if errors.As(err, &unknown) && unknown.IsNotFound {
+		return "", problem(err, fmt.Sprintf("check the name of the broker; if it is right, ask the network team for a DNS record of %s that this machine can see", k.host),
+			"no DNS server that this machine asks knows %s", k.host)
+	}
+	return "", problem(err, "ask the network team why DNS does not answer here; an address in the place of the name needs no DNS, and then --server-name with the name",
+		"the DNS servers of this machine gave no answer about %s: %v", k.host, err)
+}
+
+// proxy is what stands between, by the settings of this process.
+type proxy struct{ url *url.URL }
+
+// proxy asks the proxy, if there is one, for a way to the broker.
+func (k *walk) proxy(ctx context.Context) (string, error) {
+	if k.through.url == nil {
+		return "none for this address", nil
+	}
+	conn, err := dialing.TCP(ctx, "tcp", k.Broker)
+	if err == nil {
+		k.raw = conn
+		return k.through.url.Redacted() + " lets us through", nil
+	}
+	name := k.through.url.Redacted()
+	var refused *dialing.RefusedError
+	switch {
+	case !errors.As(err, &refused):
+		return "", problem(err, fmt.Sprintf("check HTTPS_PROXY; an address that needs no proxy goes into NO_PROXY, as NO_PROXY=%s", k.host),
+			"the proxy %s cannot be used: %v", name, err)
+	case refused.Code == http.StatusProxyAuthRequired:
+		return "", problem(err, "set HTTPS_PROXY=http://USER:PASSWORD@"+k.through.url.Host, "the proxy %s wants another user name and password", name)
+	}
+	return "", problem(err, fmt.Sprintf("ask the network team to allow CONNECT to %s through %s, without inspection of TLS", k.Broker, k.through.url.Host),
+		"the proxy %s refuses a connection to %s: %s", name, k.Broker, refused.Status)
+}
+
+// tcp connects.
+func (k *walk) tcp(ctx context.Context) (string, error) {
+	if k.raw != nil {
+		return "by the proxy", nil
+	}
+	began := k.Now()
+	conn, err := dialing.TCP(ctx, "tcp", net.JoinHostPort(k.host, k.port))
+	if err == nil {
+		k.raw = conn
+		return fmt.Sprintf("%s answered in %s", conn.RemoteAddr(), k.Now().Sub(began).Round(time.Millisecond)), nil
+	}
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "", problem(err, "check the port, and that the broker runs and listens there; a firewall that rejects looks the same",
+			"nobody listens at %s (%s)", k.Broker, strings.Join(k.addrs, ", "))
+	case errors.Is(err, context.DeadlineExceeded):
+		return "", problem(err, fmt.Sprintf("ask the network team to allow TCP from this machine to %s; something on the way drops it", k.where()),
+			"%s did not answer within %s", k.where(), k.Timeout)
+	}
+	return "", problem(err, fmt.Sprintf("ask the network team for a route from this machine to %s", k.where()), "no connection to %s: %v", k.Broker, err)
+}
+
+func (k *walk) where() string {
+	return fmt.Sprintf("%s port %s", strings.Join(k.addrs, " or "), k.port)
+}

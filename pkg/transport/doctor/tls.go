@@ -1,0 +1,230 @@
+package doctor
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/pkg/transport"
+	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
+)
+
+// seen is what the handshake showed.
+type seen struct {
+	files material
+	shown []*x509.Certificate // by the other side, its own first
+	asked bool                // for our certificate
+}
+
+// material is what the files hold.
+type material struct {
+	config *tls.Config
+	own    *x509.Certificate
+}
+
+// readFiles reads them as a connection does.
+func readFiles(f identity.Files) (m material, err error) {
+	if f.Cert == "" {
+		return m, errors.New("no certificate is named: the broker knows a party by its certificate")
+	}
+	next, err := f.TLS(func(error) {})
+	if err != nil {
+		return m, err
+	}
+	m.config = next()
+	m.own = m.config.Certificates[0].Leaf
+	return m, nil
+}
+
+// tls shakes hands, whatever is shown, and looks at it afterwards: who is at the other
+// end is told best by its certificate.
+func (k *walk) tls(ctx context.Context) (string, error) {
+	c := k.seen.files.config.Clone()
+	c.ServerName, c.NextProtos = k.expected(), []string{"h2"}
+	c.InsecureSkipVerify = true // it is verified below, and nothing is sent over this connection
+	own := c.Certificates[0]
+	c.Certificates, c.GetClientCertificate = nil, func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		k.seen.asked = true
+		return &own, nil
+	}
+	conn := tls.Client(k.raw, c)
+	if err := conn.HandshakeContext(ctx); err != nil {
+		return "", k.noHandshake(err)
+	}
+	k.seen.shown = conn.ConnectionState().PeerCertificates
+	leaf := k.seen.shown[0]
+	if err := k.verify(leaf); err != nil {
+		return "", err
+	}
+	if !k.seen.asked {
+		return "", k.inspected(leaf)
+	}
+	if got := conn.ConnectionState().NegotiatedProtocol; got != "h2" {
+		return "", problem(nil, "check the port; a load balancer in front of the broker has to pass TLS through",
+			"%s shows the certificate of a broker, and does not speak HTTP/2 with TLS", k.Broker)
+	}
+	return fmt.Sprintf("the broker is %s, signed by %q", describe(leaf), leaf.Issuer.String()), nil
+}
+
+// expected is the name that the certificate has to have.
+func (k *walk) expected() string {
+	if k.ServerName != "" {
+		return k.ServerName
+	}
+	return k.host
+}
+
+// trusted names the CAs that count.
+func (k *walk) trusted() string {
+	if k.Files.CA == "" {
+		return "this system"
+	}
+	return "the file " + k.Files.CA
+}
+
+func (k *walk) noHandshake(err error) error {
+	var plaintext tls.RecordHeaderError
+	switch {
+	case errors.As(err, &plaintext):
+		return problem(err, "check the port; a broker that was started with --insecure is reached with --insecure, on its own machine", "%s does not speak TLS", k.Broker)
+	case isAlert(err):
+		return k.refused(err)
+	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return problem(err, fmt.Sprintf("check the port; if it is right, ask the network team which device ends TLS connections to %s", k.Broker),
+			"%s closed the connection during the TLS handshake", k.Broker)
+	case errors.Is(err, context.DeadlineExceeded):
+		return problem(err, "check the port; if it is right, ask the network team whether large packets (TLS certificates) get through: it may be the MTU",
+			"%s takes TCP connections and did not answer the TLS handshake within %s", k.Broker, k.Timeout)
+	}
+	return problem(err, "check the port, and that the broker runs", "TLS with %s failed: %v", k.Broker, err)
+}
+
+// verify checks name and signature. Dates are the next step's: they tell of clocks.
+func (k *walk) verify(leaf *x509.Certificate) error {
+	between := x509.NewCertPool()
+	for _, c := range k.seen.shown[1:] {
+		between.AddCert(c)
+	}
+	at := k.Now()
+	if at.Before(leaf.NotBefore) || at.After(leaf.NotAfter) {
+		at = leaf.NotBefore // its CA was valid then
+	}
+	_, err := leaf.Verify(x509.VerifyOptions{Roots: k.seen.files.config.RootCAs, Intermediates: between, CurrentTime: at})
+	var invalid x509.CertificateInvalidError
+	named := leaf.VerifyHostname(k.expected()) == nil
+	switch {
+	case err != nil && !k.seen.asked && named:
+		return k.inspected(leaf)
+	case errors.As(err, &invalid):
+		return problem(err, "have whoever runs the broker look at its CA and certificate (tls-cert-file)",
+			"the certificate of %s, %s, signed by %q, is not valid: %v", k.Broker, describe(leaf), leaf.Issuer.String(), err)
+	case err != nil:
+		return problem(err, fmt.Sprintf("give the CA that signed the broker's certificate, %q; whoever runs the broker has it", leaf.Issuer.String()),
+			"the certificate of %s, %s, is signed by %q, and %s does not have that CA", k.Broker, describe(leaf), leaf.Issuer.String(), k.trusted())
+	case !named:
+		return problem(leaf.VerifyHostname(k.expected()), fmt.Sprintf("use one of these names for the broker, or --server-name with one, or have the certificate issued for %s too", k.expected()),
+			"the certificate of %s is %s, not for %s", k.Broker, describe(leaf), k.expected())
+	}
+	return nil
+}
+
+// inspected is about somebody between who ends TLS: the certificate has the right name,
+// and nobody asks for ours, as every broker does.
+func (k *walk) inspected(leaf *x509.Certificate) error {
+	return problem(nil, fmt.Sprintf("ask the network team to exempt %s from TLS inspection: client and broker know each other by their certificates, which do not get through it", k.Broker),
+		"something on the way to %s inspects TLS: it shows %s, signed by %q, and does not ask for a client certificate, as a broker does", k.Broker, describe(leaf), leaf.Issuer.String())
+}
+
+// clock compares the dates of the certificates with this machine's.
+func (k *walk) clock(context.Context) (string, error) {
+	now := k.Now()
+	for _, c := range k.seen.shown {
+		if err := inTime(c, now, "the broker shows", "have whoever runs the broker renew its certificate (tls-cert-file)"); err != nil {
+			return "", err
+		}
+	}
+	if err := inTime(k.seen.files.own, now, "your certificate "+k.Files.Cert+" is", "have it issued again"); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("here it is %s; both certificates are valid", now.UTC().Format(time.RFC3339)), nil
+}
+
+func inTime(c *x509.Certificate, now time.Time, whose, renew string) error {
+	here := now.UTC().Format(time.RFC3339)
+	switch {
+	case now.Before(c.NotBefore):
+		return problem(nil, "set the clock of this machine, with NTP; if it is right, the clock of who issued the certificate is not",
+			"%s %s, which is valid only from %s on, and the clock of this machine says %s", whose, describe(c), c.NotBefore.UTC().Format(time.RFC3339), here)
+	case now.After(c.NotAfter):
+		return problem(nil, renew+"; if it should still be valid, set the clock of this machine, with NTP",
+			"%s %s: it has expired, by the clock of this machine, which says %s", whose, describe(c), here)
+	}
+	return nil
+}
+
+// identity connects as the party does.
+func (k *walk) identity(ctx context.Context) (string, error) {
+	o := transportgrpc.Options{Target: k.Broker, Insecure: k.Insecure, DialTimeout: k.Timeout}
+	who := "anonymous: plaintext"
+	if !k.Insecure {
+		creds, err := k.Files.Client(k.ServerName, func(error) {})
+		if err != nil {
+			return "", err
+		}
+		o.Credentials, who = creds, describe(k.seen.files.own)+" is accepted"
+	}
+	d, err := transportgrpc.NewDialer(o)
+	if err != nil {
+		return "", err
+	}
+	if k.conn, err = d.Connect(ctx); err != nil {
+		if isAlert(err) {
+			return "", k.refused(err)
+		}
+		var e *transport.Error
+		if errors.As(err, &e) && e.Err != nil {
+			return "", problem(err, e.Hint, "%s: %v", e.Message, e.Err)
+		}
+		return "", err
+	}
+	return who, nil
+}
+
+// isAlert tells whether the other side refused our part of the handshake.
+func isAlert(err error) bool {
+	var o *net.OpError
+	return errors.As(err, &o) && o.Op == "remote error"
+}
+
+// refused is about our certificate, and why the broker does not take it.
+func (k *walk) refused(err error) error {
+	var o *net.OpError
+	errors.As(err, &o)
+	reason, own := o.Err.Error(), k.seen.files.own
+	advice := "have the certificate issued by the CA that the broker trusts (client-ca-file of hawser-broker)"
+	if strings.Contains(reason, "expired") {
+		advice = fmt.Sprintf("set the clocks: by the broker's it has expired, or not begun, and here it is %s", k.Now().UTC().Format(time.RFC3339))
+	}
+	return problem(err, advice, "the broker refused your certificate %s, %s, signed by %q: %s", k.Files.Cert, describe(own), own.Issuer.String(), reason)
+}
+
+// describe says whose certificate it is.
+func describe(c *x509.Certificate) string {
+	s := fmt.Sprintf("%q", c.Subject.CommonName)
+	names := append([]string(nil), c.DNSNames...)
+	for _, ip := range c.IPAddresses {
+		names = append(names, ip.String())
+	}
+	if len(names) > 0 {
+		s += " for " + strings.Join(names, ", ")
+	}
+	return s + " valid until " + c.NotAfter.UTC().Format(time.RFC3339)
+}
