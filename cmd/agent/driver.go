@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc/credentials"
-	"sigs.k8s.io/yaml"
 
 	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/internal/identity"
@@ -61,7 +60,7 @@ func readDriver(path string, insecure bool) (*driver, error) {
 
 func parseDriver(b []byte) (*driver, error) {
 	d := &driver{}
-	if err := yaml.Unmarshal(b, d); err != nil {
+	if err := cmdline.DecodeLenient(b, d); err != nil {
 		return nil, err
 	}
 	var err error

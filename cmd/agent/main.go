@@ -21,7 +21,7 @@ func command(stdout, stderr io.Writer) *cobra.Command {
 	cfg := defaults()
 	root := cmdline.Command(program, "Apply the works of this cluster, keep them, and report their status", stdout, stderr, func(cmd *cobra.Command) error {
 		if err := cfg.validate(); err != nil {
-			return err
+			return cmdline.Usage(err)
 		}
 		return serve(cmd.Context(), cfg, stderr)
 	})

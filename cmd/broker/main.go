@@ -21,7 +21,7 @@ func command(stdout, stderr io.Writer) *cobra.Command {
 	cfg := defaults()
 	root := cmdline.Command(program, "Keep and deliver works between hubs and clusters", stdout, stderr, func(cmd *cobra.Command) error {
 		if err := cfg.load(cmd.Flags()); err != nil {
-			return err
+			return cmdline.Usage(err)
 		}
 		return serve(cmd.Context(), cfg, stdout, stderr)
 	})

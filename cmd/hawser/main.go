@@ -15,7 +15,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	status := cli.Main(ctx, cli.Env{Stdout: os.Stdout, Stderr: os.Stderr, Now: time.Now}, os.Args[1:])
+	status := cli.Main(ctx, cli.Env{Stdout: os.Stdout, Stderr: os.Stderr, Now: time.Now, Program: os.Args[0]}, os.Args[1:])
 	stop()
 	os.Exit(status)
 }

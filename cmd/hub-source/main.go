@@ -21,7 +21,7 @@ func command(stdout, stderr io.Writer) *cobra.Command {
 	cfg := defaults()
 	root := cmdline.Command(program, "Deliver the ManifestWorks of a hub through a broker", stdout, stderr, func(cmd *cobra.Command) error {
 		if err := cfg.load(cmd.Flags()); err != nil {
-			return err
+			return cmdline.Usage(err)
 		}
 		return serve(cmd.Context(), cfg, stderr)
 	})

@@ -8,9 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/hawser-io/hawser/internal/cmdline"
+	"github.com/hawser-io/hawser/internal/telemetry"
 )
 
 // Exit statuses of [Main].
@@ -25,6 +30,35 @@ type Env struct {
 	Stdout, Stderr io.Writer
 	// Now is the clock that certificates are dated by.
 	Now func() time.Time
+	// Program is the path of the program. As kubectl-hawser it is a plugin of kubectl, and
+	// its help and hints say so.
+	Program string
+}
+
+// plugin is the name of the file by which kubectl finds hawser.
+const plugin = "kubectl-hawser"
+
+// name is how the program is called by who uses it.
+func (e Env) name() string {
+	if base := filepath.Base(e.Program); strings.HasPrefix(base, plugin) {
+		return "kubectl hawser"
+	}
+	return program
+}
+
+// program is the usual name.
+const program = "hawser"
+
+// called makes the commands in a text such that can be typed: hawser get works may have to
+// be kubectl hawser get works.
+func (e Env) called(root *cobra.Command, text string) string {
+	if e.name() == program {
+		return text
+	}
+	for _, c := range root.Commands() {
+		text = strings.ReplaceAll(text, program+" "+c.Name(), e.name()+" "+c.Name())
+	}
+	return strings.ReplaceAll(text, "kubectl "+e.name(), e.name()) // what had the name already
 }
 
 // Main runs the verb that args name (without the program's own name) until it
@@ -38,59 +72,65 @@ func Main(ctx context.Context, env Env, args []string) int {
 		return exitOK
 	}
 	status := exitFailed
-	var usage *usageError
+	var usage *cmdline.UsageError
 	if errors.As(err, &usage) {
 		status = exitUsage
 	}
-	fmt.Fprintf(env.Stderr, "hawser: %v\n", err)
+	fmt.Fprintf(env.Stderr, "%s: %v\n", program, err)
 	var hinted interface{ Hint() string }
-	if errors.As(err, &hinted) {
-		fmt.Fprintf(env.Stderr, "hint: %s\n", hinted.Hint())
+	if errors.As(err, &hinted) && hinted.Hint() != "" {
+		fmt.Fprintf(env.Stderr, "hint: %s\n", env.called(root, hinted.Hint()))
 	}
 	return status
 }
 
 func newRoot(env Env) *cobra.Command {
 	root := &cobra.Command{
-		Use:               "hawser",
-		Short:             "Deliver ManifestWorks from a hub to its clusters",
-		Args:              cobra.NoArgs,
-		SilenceErrors:     true,
-		SilenceUsage:      true,
-		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
-		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Use:           program,
+		Short:         "Deliver ManifestWorks from a hub to its clusters",
+		Version:       telemetry.Version(program),
+		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: env.name()},
+		Args:          cmdline.NoArgs,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetOut(env.Stdout)
 	root.SetErr(env.Stderr)
 	root.SetFlagErrorFunc(usageOf)
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.AddCommand(newVersion(env), newPKI(env), newDemo(env), newInstall(env), newUninstall(env), newGet(env), newDoctor(env), newForget(env), newAdopt(env), newApprove(env), newDeny(env), newAllow(env), newMove(env), newMQTT(env), newStore(env))
 	checkArgs(root)
+	each(root, func(c *cobra.Command) { c.Long = env.called(root, c.Long) })
 	return root
 }
 
 // checkArgs makes wrong arguments of cmd and everything below it usage errors.
-func checkArgs(cmd *cobra.Command) {
-	if check := cmd.Args; check != nil {
+func checkArgs(root *cobra.Command) {
+	each(root, func(cmd *cobra.Command) {
+		check := cmd.Args
+		if check == nil {
+			return
+		}
 		cmd.Args = func(c *cobra.Command, args []string) error {
 			if err := check(c, args); err != nil {
 				return usageOf(c, err)
 			}
 			return nil
 		}
-	}
+	})
+}
+
+// each calls f with cmd and everything below it.
+func each(cmd *cobra.Command, f func(*cobra.Command)) {
+	f(cmd)
 	for _, c := range cmd.Commands() {
-		checkArgs(c)
+		each(c, f)
 	}
 }
 
-// usageError marks an error about the arguments themselves.
-type usageError struct{ err error }
-
-func (e *usageError) Error() string { return e.err.Error() }
-func (e *usageError) Unwrap() error { return e.err }
-
 func usageOf(cmd *cobra.Command, err error) error {
-	return &usageError{hint(err, "run %s --help", cmd.CommandPath())}
+	return cmdline.Usage(hint(err, "run %s --help", cmd.CommandPath()))
 }
 
 // hintedError is an error with what the person can do about it.

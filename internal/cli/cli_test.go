@@ -12,15 +12,14 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){
-		"hawser": func() {
-			now := func() time.Time { return time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC) }
-			if os.Getenv("HAWSER_BROKER") != "" { // whose certificates are dated by the true one
-				now = time.Now
-			}
-			os.Exit(cli.Main(context.Background(), cli.Env{Stdout: os.Stdout, Stderr: os.Stderr, Now: now}, os.Args[1:]))
-		},
-	})
+	program := func() {
+		now := func() time.Time { return time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC) }
+		if os.Getenv("HAWSER_BROKER") != "" { // whose certificates are dated by the true one
+			now = time.Now
+		}
+		os.Exit(cli.Main(context.Background(), cli.Env{Stdout: os.Stdout, Stderr: os.Stderr, Now: now, Program: os.Args[0]}, os.Args[1:]))
+	}
+	testscript.Main(m, map[string]func(){"hawser": program, "kubectl-hawser": program})
 }
 
 // Each script in testdata is a session at a terminal.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/internal/demo"
 	"github.com/hawser-io/hawser/internal/fleet"
 )
@@ -25,7 +26,7 @@ func newDemo(env Env) *cobra.Command {
 		Long: `Run a hub, two managed clusters and Hawser between them on this machine, deliver
 a first work, and keep everything running until Ctrl-C. It builds what it needs
 from a checkout of the repository: minutes the first time, seconds afterwards.`,
-		Args: cobra.NoArgs,
+		Args: cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
 			if d.Root, err = filepath.Abs(d.Root); err != nil {

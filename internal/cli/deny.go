@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/hawser-io/hawser/internal/cmdline"
 	"google.golang.org/grpc"
 
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
@@ -72,7 +74,7 @@ func newGetDenials(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "denials",
 		Short: "Show who is denied: see hawser deny",
-		Args:  cobra.NoArgs,
+		Args:  cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return l.run(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient, _ string) (grpc.ServerStreamingClient[hawserv1.ListDenialsResponse], error) {
 				return c.ListDenials(ctx, &hawserv1.ListDenialsRequest{})

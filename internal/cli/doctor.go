@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/pkg/transport"
 	"github.com/hawser-io/hawser/pkg/transport/doctor"
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
@@ -23,7 +24,7 @@ TLS, clock, identity, authorization, round trip.
 
 It stops at the first step that fails and says what to do, in words for whoever runs
 the network. A proxy that inspects TLS is called so.`,
-		Args: cobra.NoArgs,
+		Args: cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := r.check(); err != nil {
 				return usageOf(cmd, err)

@@ -12,6 +12,8 @@ import (
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+
+	"github.com/hawser-io/hawser/internal/cmdline"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
@@ -32,7 +34,7 @@ sources and clusters may have, and who is kept out.
   hawser get orphans
   hawser get limits
   hawser get denials`,
-		Args: cobra.NoArgs,
+		Args: cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newGetClusters(env), newGetWorks(env), newGetOrphans(env), newGetLimits(env), newGetDenials(env))
@@ -209,7 +211,7 @@ func newGetWorks(env Env) *cobra.Command {
 STATE is "live", "deleting" until the cluster has confirmed that nothing is left, and
 "deleted" from then until the source knows. REPORTED is the version that the last
 status of the cluster is about.`,
-		Args: cobra.NoArgs,
+		Args: cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return l.run(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient, token string) (grpc.ServerStreamingClient[hawserv1.ListWorksResponse], error) {
 				r.PageToken = token
@@ -260,7 +262,7 @@ under a name that is taken: see hawser forget cluster. "no owner": on the cluste
 AppliedManifestWork without a work that does not say whose it is, as another agent
 leaves it: see hawser approve. "shared": one of another hub has objects that works of
 this hub have too; the owner of the cluster can hand it over with hawser move.`,
-		Args: cobra.NoArgs,
+		Args: cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return l.run(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient, token string) (grpc.ServerStreamingClient[hawserv1.ListOrphansResponse], error) {
 				r.PageToken = token
@@ -310,7 +312,7 @@ WORKS are those that live and those whose deletion is not confirmed, BYTES those
 their specs, RECORDS the works and what is kept of deleted ones until their source
 knows. CLUSTERS is on how many a source has works, ONLY ON where it may. The limits
 are in the configuration of the broker.`,
-		Args: cobra.NoArgs,
+		Args: cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return l.run(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient, token string) (grpc.ServerStreamingClient[hawserv1.ListLimitsResponse], error) {
 				return c.ListLimits(ctx, &hawserv1.ListLimitsRequest{PageToken: token})

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
+	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/internal/install"
 	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
@@ -135,7 +136,7 @@ func newInstall(env Env) *cobra.Command {
 Both apply the manifests of deploy/, with your rights in the kubeconfig, and wait until
 the programs run. Run again they change nothing, renew certificates in the last third
 of their life, and with a newer program they upgrade.`,
-		Args: cobra.NoArgs,
+		Args: cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newInstallHub(env), newInstallCluster(env))
@@ -154,7 +155,7 @@ The authority that signs them is made on the first run and kept in the Secret ha
 in the namespace hawser: whoever reads it can be anybody to the broker. The Service
 hawser-broker is for the hub alone: let --address lead to its port 8090, by a load
 balancer that does not end TLS.`,
-		Args: cobra.NoArgs,
+		Args: cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.check(cmd); err != nil {
 				return err

@@ -15,8 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/metadata"
-	"sigs.k8s.io/yaml"
 
+	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/internal/kubeconfig"
 	"github.com/hawser-io/hawser/internal/mqttacl"
 	"github.com/hawser-io/hawser/pkg/transport/mqtt/topic"
@@ -26,7 +26,7 @@ func newMQTT(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "mqtt",
 		Short: "Set up a stock MQTT broker",
-		Args:  cobra.NoArgs,
+		Args:  cmdline.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newMQTTACL(env))
@@ -158,7 +158,7 @@ func (f *aclFlags) layout() (mqttacl.Layout, error) {
 	var file struct {
 		Topics topic.Set `json:"topics"`
 	}
-	if err := yaml.Unmarshal(b, &file); err != nil {
+	if err := cmdline.DecodeLenient(b, &file); err != nil {
 		return l, fmt.Errorf("%s: %w", f.config, err)
 	}
 	l.Topics = file.Topics

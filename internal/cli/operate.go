@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/hawser-io/hawser/internal/cmdline"
 	"google.golang.org/grpc"
 
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
@@ -19,7 +21,7 @@ func newForget(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "forget",
 		Short: "Give up a work, or which cluster goes by a name",
-		Args:  cobra.NoArgs,
+		Args:  cmdline.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newForgetWork(env), newForgetCluster(env))

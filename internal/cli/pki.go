@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/internal/pki"
 )
 
@@ -23,7 +24,7 @@ func newPKI(env Env) *cobra.Command {
   hawser pki issue --dir certs --role agent  --name cluster1
 
 Keep ca.key to yourself: whoever has it can be anybody to the broker.`,
-		Args: cobra.NoArgs,
+		Args: cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newPKIInit(env), newPKIIssue(env))
@@ -58,7 +59,7 @@ func newPKIInit(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "init --dir DIR",
 		Short: "Make a certificate authority: DIR/ca.crt and DIR/ca.key",
-		Args:  cobra.NoArgs,
+		Args:  cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.check(cmd); err != nil {
 				return err
@@ -93,7 +94,7 @@ role source; for the others it is yours to choose. The roles broker and webhook
 need every DNS name and IP address that they are reached by as --host. For the
 roles source, operator and viewer it prints the rule by which a broker recognises the
 certificate; put it into the broker's configuration.`,
-		Args: cobra.NoArgs,
+		Args: cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.check(cmd); err != nil {
 				return err
@@ -121,9 +122,9 @@ func issue(env Env, d pki.Dir, req pki.Request, force bool) error {
 	case errors.Is(err, fs.ErrNotExist):
 		return hint(err, "make the authority first: hawser pki init --dir %s", string(d))
 	case errors.Is(err, pki.ErrInvalidHosts):
-		return &usageError{hint(err, "give --host with the roles broker and webhook, once for each name or address, and with no other role")}
+		return cmdline.Usage(hint(err, "give --host with the roles broker and webhook, once for each name or address, and with no other role"))
 	case errors.Is(err, pki.ErrInvalidName):
-		return &usageError{hint(err, "give --name the name of the cluster, the source id or a name of your choice")}
+		return cmdline.Usage(hint(err, "give --name the name of the cluster, the source id or a name of your choice"))
 	case err != nil:
 		return err
 	}

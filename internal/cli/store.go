@@ -31,7 +31,7 @@ func newStore(env Env) *cobra.Command {
 
 A directory that a broker has open is left alone: only the broker itself can back it
 up. The store is what --data-dir of hawser-broker says; a backup is a store too.`,
-		Args:             cobra.NoArgs,
+		Args:             cmdline.NoArgs,
 		PersistentPreRun: func(*cobra.Command, []string) { cmdline.KeepPrivate() },
 		RunE:             func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -48,7 +48,7 @@ func newStoreCheck(env Env) *cobra.Command {
 
 Every value is read and its checksum compared, and what finds records is compared
 with the records. Nothing is changed. The exit status is 0 when all is sound.`,
-		Args: cobra.NoArgs,
+		Args: cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := given(cmd, "data-dir", "name the directory of the store, or of a backup"); err != nil {
 				return err
@@ -76,7 +76,7 @@ A broker that runs is asked over its port, which needs a certificate of an opera
 it goes on meanwhile. With --data-dir the store of a stopped one is read from the disk.
 The copy is checked; when the command succeeds, everything is on disk in DIR, which
 must be empty or not there. Whoever has it can read every work: keep it like a Secret.`,
-		Args: cobra.NoArgs,
+		Args: cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := given(cmd, "to", "name an empty directory for the backup"); err != nil {
 				return err
@@ -113,7 +113,7 @@ The backup is checked before, and the store after. The directory of the store mu
 empty or not there: move what is in it away, and keep it until all is well. When the
 broker starts, sources and agents notice by themselves that it lost what came after the
 backup, and send it again.`,
-		Args: cobra.NoArgs,
+		Args: cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			err := given(cmd, "from", "name the directory of the backup")
 			if err == nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/internal/install"
 )
 
@@ -19,7 +20,7 @@ on clusters stays, and so does what a later installation goes on from: the defin
 with works and records, the broker's volume, the authority, and the namespace hawser.
 With --delete-workloads the works are deleted first, which takes what they have off
 their clusters, and then nothing stays.`,
-		Args: cobra.NoArgs,
+		Args: cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newUninstallHub(env), newUninstallCluster(env))
@@ -51,7 +52,7 @@ func newUninstallHub(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "hub",
 		Short: "Take broker and hub-source off a hub",
-		Args:  cobra.NoArgs,
+		Args:  cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.check(cmd); err != nil {
 				return err

@@ -1,20 +1,21 @@
 // Package cmdline is what the command lines of Hawser's long-running programs
 // have in common: without a verb they serve until they are told to stop, they
-// know the verb "version", and those with a configuration file read it before
-// their flags, which win.
+// tell their version, arguments that make no sense end them with status 2, and
+// those with a configuration file read it before their flags, which win.
 package cmdline
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"sigs.k8s.io/yaml"
 
 	"github.com/hawser-io/hawser/internal/telemetry"
 )
@@ -25,7 +26,8 @@ func Command(name, short string, stdout, stderr io.Writer, serve func(cmd *cobra
 	root := &cobra.Command{
 		Use:               name,
 		Short:             short,
-		Args:              cobra.NoArgs,
+		Version:           telemetry.Version(name),
+		Args:              NoArgs,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
@@ -33,8 +35,10 @@ func Command(name, short string, stdout, stderr io.Writer, serve func(cmd *cobra
 	}
 	root.SetOut(stdout)
 	root.SetErr(stderr)
+	root.SetVersionTemplate("{{.Version}}\n")
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return Usage(err) })
 	root.AddCommand(&cobra.Command{
-		Use: "version", Short: "Print the version of this program", Args: cobra.NoArgs,
+		Use: "version", Short: "Print the version of this program", Args: NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			_, err := fmt.Fprintln(stdout, telemetry.Version(name))
 			return err
@@ -44,7 +48,8 @@ func Command(name, short string, stdout, stderr io.Writer, serve func(cmd *cobra
 }
 
 // Main runs the command of a program until it ends or SIGINT or SIGTERM has it
-// end, prints its error and returns the exit status, 0 or 1.
+// end, prints its error and returns the exit status: 0 when it worked, 1 when it
+// failed, 2 when the arguments or the configuration make no sense.
 func Main(name string, command func(stdout, stderr io.Writer) *cobra.Command) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := command(os.Stdout, os.Stderr).ExecuteContext(ctx)
@@ -52,9 +57,53 @@ func Main(name string, command func(stdout, stderr io.Writer) *cobra.Command) in
 	if err != nil {
 		// There is nobody left to tell if standard error is closed.
 		_, _ = fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
-		return 1
 	}
-	return 0
+	return status(err)
+}
+
+func status(err error) int {
+	var usage *UsageError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &usage):
+		return 2
+	}
+	return 1
+}
+
+// UsageError marks an error about arguments or configuration: it is the person's, who can
+// correct it.
+type UsageError struct{ err error }
+
+// Error is that of the error it marks.
+func (e *UsageError) Error() string { return e.err.Error() }
+
+// Unwrap returns the error it marks.
+func (e *UsageError) Unwrap() error { return e.err }
+
+// Usage marks err, if there is one.
+func Usage(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &UsageError{err}
+}
+
+// NoArgs refuses arguments, and says which verb was meant if one has such a name.
+func NoArgs(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	if !cmd.HasAvailableSubCommands() {
+		return Usage(fmt.Errorf("%s takes no arguments, and got %q", cmd.CommandPath(), args[0]))
+	}
+	cmd.SuggestionsMinimumDistance = 2
+	text := fmt.Sprintf("unknown command %q for %q", args[0], cmd.CommandPath())
+	if meant := cmd.SuggestionsFor(args[0]); len(meant) > 0 {
+		text += ": did you mean " + strings.Join(meant, " or ") + "?"
+	}
+	return Usage(errors.New(text))
 }
 
 // configFlag names the file that [Load] reads.
@@ -76,7 +125,7 @@ func Load(f *pflag.FlagSet, into any) error {
 		if err != nil {
 			return fmt.Errorf("configuration: %w", err)
 		}
-		if err := yaml.UnmarshalStrict(b, into); err != nil {
+		if err := Decode(b, into); err != nil {
 			return fmt.Errorf("configuration %s: %w", file, err)
 		}
 	}

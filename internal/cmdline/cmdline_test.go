@@ -60,7 +60,7 @@ func TestLoad_FlagsWinOverTheFile(t *testing.T) {
 }
 
 func TestLoad_RefusesWhatItCannotRead(t *testing.T) {
-	if _, err := load(t, "unknown: 1\n"); err == nil || !strings.Contains(err.Error(), "unknown") {
+	if _, err := load(t, "unknown: 1\n"); err == nil || !strings.Contains(err.Error(), "config.yaml: line 1: unknown: there is no such field; there are level, listen") {
 		t.Errorf("an unknown field: %v", err)
 	}
 	if _, err := load(t, "", "--config", filepath.Join(t.TempDir(), "none")); !errors.Is(err, os.ErrNotExist) {
@@ -85,9 +85,39 @@ func TestCommand_ServesUnlessThereIsAVerb(t *testing.T) {
 			t.Errorf("%s: error %v, output %q", name, err, out.String())
 		}
 	}
+}
+
+func TestCommand_TellsItsVersion(t *testing.T) {
+	var out bytes.Buffer
+	cmd := cmdline.Command("hawser-test", "Test", &out, io.Discard, func(*cobra.Command) error { return errors.New("it serves") })
+	cmd.SetArgs([]string{"--version"})
+	if err := cmd.Execute(); err != nil || !strings.HasPrefix(out.String(), "hawser-test ") || strings.Count(out.String(), "\n") != 1 {
+		t.Errorf("%q, %v", out.String(), err)
+	}
+}
+
+// TestCommand_UsageErrors: what a person can correct is told apart from what failed.
+func TestCommand_UsageErrors(t *testing.T) {
+	for arg, want := range map[string]string{
+		"versio":     `unknown command "versio" for "hawser-test": did you mean version?`,
+		"serv":       `unknown command "serv" for "hawser-test"`,
+		"--no-flag":  "unknown flag: --no-flag",
+		"--number=x": "invalid argument",
+	} {
+		cmd := cmdline.Command("hawser-test", "Test", io.Discard, io.Discard, func(*cobra.Command) error { return nil })
+		cmd.Flags().Int("number", 0, "")
+		cmd.SetArgs([]string{arg})
+		var usage *cmdline.UsageError
+		if err := cmd.Execute(); !errors.As(err, &usage) || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%s: %v", arg, err)
+		}
+	}
 	cmd := cmdline.Command("hawser-test", "Test", io.Discard, io.Discard, func(*cobra.Command) error { return nil })
-	cmd.SetArgs([]string{"serv"})
-	if err := cmd.Execute(); err == nil {
-		t.Error("an unknown verb is taken")
+	cmd.SetArgs([]string{"version", "now"})
+	if err := cmd.Execute(); err == nil || err.Error() != `hawser-test version takes no arguments, and got "now"` {
+		t.Error(err)
+	}
+	if err := cmdline.Usage(nil); err != nil {
+		t.Error(err)
 	}
 }

@@ -55,6 +55,8 @@ var decoders = map[string]string{
 	"internal/hubsource/core ListedOf":                     "internal/hubsource/core FuzzListedOf",
 	"internal/hubsource/core ReportOf":                     "internal/hubsource/core FuzzReportOf",
 	"internal/hubsource/core StateOf":                      "internal/hubsource/core FuzzStateOf",
+	"internal/cmdline Decode":                              "internal/cmdline FuzzDecode",
+	"internal/cmdline DecodeLenient":                       "internal/cmdline FuzzDecode",
 	"internal/identity Files.read":                         "internal/identity FuzzFiles",
 	"internal/identity Mapping.FromCertificate":            "internal/identity FuzzFromCertificate",
 	"internal/pki ParseAuthority":                          "internal/pki FuzzParseAuthority",

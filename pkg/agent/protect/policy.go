@@ -13,6 +13,7 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
 )
 
@@ -50,7 +51,7 @@ type Rule struct {
 // ParsePolicy reads a policy in YAML. The error says what is wrong in it.
 func ParsePolicy(text []byte) (Policy, error) {
 	var p Policy
-	if err := yaml.UnmarshalStrict(text, &p); err != nil {
+	if err := cmdline.Decode(text, &p); err != nil {
 		return Policy{}, err
 	}
 	var whole any

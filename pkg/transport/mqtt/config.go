@@ -10,8 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"sigs.k8s.io/yaml"
-
 	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -61,7 +59,7 @@ func ReadFile(path string, insecure bool) (*File, error) {
 // ParseFile reads what is in a file, YAML or JSON, and does not check it.
 func ParseFile(b []byte) (*File, error) {
 	f := &File{}
-	if err := yaml.Unmarshal(b, f); err != nil {
+	if err := cmdline.DecodeLenient(b, f); err != nil {
 		return nil, err
 	}
 	var err error
