@@ -26,8 +26,8 @@ It stops at the first step that fails and says what to do, in words for whoever 
 the network. A proxy that inspects TLS is called so.`,
 		Args: cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := r.check(); err != nil {
-				return usageOf(cmd, err)
+			if err := r.ready(cmd); err != nil {
+				return err
 			}
 			w := r.way(r.timeout)
 			w.Calls = []doctor.Call{{Name: "authorization", Make: mayLook}, {Name: "round trip", Make: r.roundTrip}}

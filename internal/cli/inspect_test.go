@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -22,6 +24,7 @@ import (
 var (
 	operator = identity.Identity{Role: identity.Operator, Name: "olga"}
 	viewer   = identity.Identity{Role: identity.Viewer, Name: "vera"}
+	dora     = identity.Identity{Role: identity.Viewer, Name: "dora"} // who is denied while other scripts run
 	hub1     = identity.Identity{Role: identity.Source, Name: "hub1"}
 	agent1   = identity.Identity{Role: identity.Agent, Name: "cluster1"}
 )
@@ -30,11 +33,12 @@ var (
 // with a broker that holds some works. Its agent of cluster1 lists one work that
 // the broker does not know, hub1 withholds one deletion.
 func TestBrokerScripts(t *testing.T) {
-	b := testkit.StartBroker(t, testkit.Options{Port: true, Known: []identity.Identity{operator, viewer, hub1}})
+	b := testkit.StartBroker(t, testkit.Options{Port: true, Known: []identity.Identity{operator, viewer, dora, hub1}})
 	fill(t, b)
 	dir := t.TempDir()
 	ca, operatorCert, operatorKey := b.CA.Write(dir, operator)
 	_, viewerCert, viewerKey := b.CA.Write(dir, viewer)
+	_, doraCert, doraKey := b.CA.Write(dir, dora)
 	_, agentCert, agentKey := b.CA.Write(dir, agent1)
 	_, oldCert, oldKey := b.CA.WriteValid(t.TempDir(), operator, pki.Starting(time.Now().Add(-2*time.Hour), time.Hour))
 	otherCA, otherCert, otherKey := testkit.NewCA(t).Write(t.TempDir(), operator)
@@ -44,12 +48,14 @@ func TestBrokerScripts(t *testing.T) {
 			for name, value := range map[string]string{
 				"HAWSER_BROKER": b.Addr, "HAWSER_CA": ca, "HAWSER_CERT": operatorCert, "HAWSER_KEY": operatorKey,
 				"VIEWER_CERT": viewerCert, "VIEWER_KEY": viewerKey, "AGENT_CERT": agentCert, "AGENT_KEY": agentKey,
+				"DORA_CERT": doraCert, "DORA_KEY": doraKey,
 				"OLD_CERT": oldCert, "OLD_KEY": oldKey, "OTHER_CA": otherCA, "OTHER_CERT": otherCert, "OTHER_KEY": otherKey,
 				"PORT": b.Addr[strings.LastIndex(b.Addr, ":")+1:],
 			} {
 				e.Setenv(name, value)
 			}
-			return nil
+			e.Setenv("HOME", e.WorkDir)
+			return writeContexts(e.WorkDir, b.Addr, map[string]string{ca: "ca.crt", viewerCert: "vera.crt", viewerKey: "vera.key"})
 		},
 	})
 }
@@ -184,4 +190,21 @@ func say(t *testing.T, b *testkit.Broker, id identity.Identity, f transport.Filt
 		ended <- err
 		t.Fatal(err)
 	}
+}
+
+// writeContexts writes the file of contexts where it is looked for below a home, with
+// copies of what it names.
+func writeContexts(home, broker string, copies map[string]string) error {
+	dir := filepath.Join(home, ".config", "hawser")
+	err := os.MkdirAll(dir, 0o700)
+	for from, to := range copies {
+		b, failed := os.ReadFile(from)
+		err = errors.Join(err, failed, os.WriteFile(filepath.Join(dir, to), b, 0o600))
+	}
+	text := fmt.Sprintf(`currentContext: demo
+contexts:
+  demo: {broker: %q, ca: ca.crt, cert: vera.crt, key: vera.key}
+  far: {broker: "127.0.0.1:1", serverName: broker.example, ca: ca.crt, cert: vera.crt, key: vera.key}
+`, broker)
+	return errors.Join(err, os.WriteFile(filepath.Join(dir, "config.yaml"), []byte(text), 0o600))
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -21,22 +20,37 @@ import (
 // remote is how a verb reaches the broker.
 type remote struct {
 	env                               Env
+	config, contextName               string
 	broker, ca, cert, key, serverName string
 	insecure                          bool
 	timeout                           time.Duration
 }
 
-// flags adds those of the connection. Each but --timeout may come from the
-// environment, so that a terminal session names them once.
+// flags adds those of the connection. Each but --timeout may come from the environment or
+// from a context, so that a person names them once.
 func (r *remote) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&r.broker, "broker", os.Getenv("HAWSER_BROKER"), "host:port of the broker (or $HAWSER_BROKER)")
-	f.StringVar(&r.ca, "ca", os.Getenv("HAWSER_CA"), "CA that signed the broker's certificate (or $HAWSER_CA)")
-	f.StringVar(&r.cert, "cert", os.Getenv("HAWSER_CERT"), "certificate of an operator or viewer (or $HAWSER_CERT)")
-	f.StringVar(&r.key, "key", os.Getenv("HAWSER_KEY"), "its private key (or $HAWSER_KEY)")
-	f.StringVar(&r.serverName, "server-name", os.Getenv("HAWSER_SERVER_NAME"), "name that the broker's certificate has, if it is not the host of --broker (or $HAWSER_SERVER_NAME)")
+	f.StringVar(&r.config, "config", "", "file with contexts (or $"+envConfig+"; else hawser/config.yaml in the directory for configuration, as ~/.config)")
+	f.StringVar(&r.contextName, "context", "", "context of that file to use, in the place of the environment and of its currentContext")
+	f.StringVar(&r.broker, "broker", "", "host:port of the broker (or $HAWSER_BROKER)")
+	f.StringVar(&r.ca, "ca", "", "CA that signed the broker's certificate (or $HAWSER_CA)")
+	f.StringVar(&r.cert, "cert", "", "certificate of an operator or viewer (or $HAWSER_CERT)")
+	f.StringVar(&r.key, "key", "", "its private key (or $HAWSER_KEY)")
+	f.StringVar(&r.serverName, "server-name", "", "name that the broker's certificate has, if it is not the host of --broker (or $HAWSER_SERVER_NAME)")
 	f.BoolVar(&r.insecure, "insecure", false, "plaintext, to a broker on this machine only")
+	complete(cmd, "context", r.contextNames)
 	f.DurationVar(&r.timeout, "timeout", 30*time.Second, "how long to wait for the broker")
+}
+
+// ready completes the flags and says what is wrong with them.
+func (r *remote) ready(cmd *cobra.Command) error {
+	if err := r.resolve(cmd.Flags()); err != nil {
+		return usageOf(cmd, err)
+	}
+	if err := r.check(); err != nil {
+		return usageOf(cmd, err)
+	}
+	return nil
 }
 
 // check says what is wrong with the flags.
@@ -44,7 +58,7 @@ func (r *remote) check() error {
 	host, port, err := net.SplitHostPort(r.broker)
 	switch {
 	case r.broker == "":
-		return errors.New("--broker is not set: name the broker as host:port")
+		return errors.New("--broker is not set: name the broker as host:port, or use a context (--context)")
 	case err != nil || host == "" || port == "":
 		return fmt.Errorf("--broker %s: use host:port, as broker.example:8090", r.broker)
 	case r.timeout <= 0:
@@ -71,8 +85,8 @@ func (r *remote) call(cmd *cobra.Command, do func(context.Context, hawserv1.Insp
 
 // connected is call without an end.
 func (r *remote) connected(cmd *cobra.Command, do func(context.Context, hawserv1.InspectionServiceClient) error) (err error) {
-	if err := r.check(); err != nil {
-		return usageOf(cmd, err)
+	if err := r.ready(cmd); err != nil {
+		return err
 	}
 	conn, err := r.connect(cmd.Context())
 	if err != nil {

@@ -1,0 +1,133 @@
+package cli
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/hawser-io/hawser/internal/cmdline"
+)
+
+// contexts is the file that names brokers, so that a person writes them down once.
+type contexts struct {
+	CurrentContext string            `json:"currentContext"`
+	Contexts       map[string]access `json:"contexts"`
+}
+
+// access is one broker, and as who to come to it. Paths are relative to the file.
+type access struct {
+	Broker     string `json:"broker"`
+	ServerName string `json:"serverName"`
+	CA         string `json:"ca"`
+	Cert       string `json:"cert"`
+	Key        string `json:"key"`
+	Insecure   bool   `json:"insecure"`
+}
+
+// envConfig names the file, where --config does not.
+const envConfig = "HAWSER_CONFIG"
+
+// readContexts reads the file that is named, or else the usual one, which need not be there.
+func readContexts(named string) (c contexts, file string, err error) {
+	if file = named; file == "" {
+		dir, err := os.UserConfigDir()
+		if err != nil { // nobody's home: then there is no file either
+			return c, "", nil //nolint:nilerr // as it says
+		}
+		file = filepath.Join(dir, program, "config.yaml")
+	}
+	text, err := os.ReadFile(file)
+	switch {
+	case err == nil:
+	case named == "" && errors.Is(err, fs.ErrNotExist):
+		return c, file, nil
+	default:
+		return c, file, err
+	}
+	if err := cmdline.Decode(text, &c); err != nil {
+		return c, file, fmt.Errorf("%s: %w", file, err)
+	}
+	return c, file, nil
+}
+
+// context returns the broker that a context names, the current one if name is empty.
+func (r *remote) context(name string) (access, error) {
+	c, file, err := readContexts(cmp.Or(r.config, os.Getenv(envConfig)))
+	if err != nil {
+		return access{}, err
+	}
+	if name == "" {
+		name = c.CurrentContext
+	}
+	if name == "" {
+		return access{}, nil
+	}
+	a, ok := c.Contexts[name]
+	if !ok {
+		return a, fmt.Errorf("%s has no context %q: there are %s", file, name, strings.Join(slices.Sorted(maps.Keys(c.Contexts)), ", "))
+	}
+	for _, path := range []*string{&a.CA, &a.Cert, &a.Key} {
+		if *path != "" && !filepath.IsAbs(*path) {
+			*path = filepath.Join(filepath.Dir(file), *path)
+		}
+	}
+	return a, nil
+}
+
+// complete says how a flag is completed.
+func complete(cmd *cobra.Command, flag string, f cobra.CompletionFunc) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, f); err != nil {
+		panic(err) // there is no such flag, or it is said twice: a mistake here
+	}
+}
+
+// contextNames completes the name of a context.
+func (r *remote) contextNames(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	c, _, err := readContexts(cmp.Or(r.config, os.Getenv(envConfig)))
+	if err != nil {
+		cobra.CompDebugln(err.Error(), false)
+	}
+	return slices.Sorted(maps.Keys(c.Contexts)), cobra.ShellCompDirectiveNoFileComp
+}
+
+// resolve fills in what the flags do not say: from the environment and then from the current
+// context or, where a context is named, from that alone, so that no command goes to another
+// broker than the one that was named.
+func (r *remote) resolve(flags *pflag.FlagSet) error {
+	a, err := r.context(r.contextName)
+	if err != nil {
+		return err
+	}
+	for _, v := range []struct {
+		flag, env string
+		from      string
+		into      *string
+	}{
+		{"broker", "HAWSER_BROKER", a.Broker, &r.broker},
+		{"server-name", "HAWSER_SERVER_NAME", a.ServerName, &r.serverName},
+		{"ca", "HAWSER_CA", a.CA, &r.ca},
+		{"cert", "HAWSER_CERT", a.Cert, &r.cert},
+		{"key", "HAWSER_KEY", a.Key, &r.key},
+	} {
+		if flags.Changed(v.flag) {
+			continue
+		}
+		*v.into = v.from
+		if set := os.Getenv(v.env); set != "" && r.contextName == "" {
+			*v.into = set
+		}
+	}
+	if !flags.Changed("insecure") {
+		r.insecure = a.Insecure
+	}
+	return nil
+}
