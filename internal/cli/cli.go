@@ -33,6 +33,8 @@ type Env struct {
 	// Program is the path of the program. As kubectl-hawser it is a plugin of kubectl, and
 	// its help and hints say so.
 	Program string
+	// LookEvery is how often --watch asks the broker; 0 means every two seconds.
+	LookEvery time.Duration
 }
 
 // plugin is the name of the file by which kubectl finds hawser.

@@ -5,10 +5,9 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-
-	"github.com/hawser-io/hawser/internal/cmdline"
 	"google.golang.org/grpc"
 
+	"github.com/hawser-io/hawser/internal/cmdline"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
@@ -48,9 +47,10 @@ Works stay as they are. The broker keeps what is denied in its store.`,
 func newAllow(env Env) *cobra.Command {
 	r := remote{env: env}
 	cmd := &cobra.Command{
-		Use:   "allow ROLE/NAME | SERIAL",
-		Short: "Let in again who was denied",
-		Args:  cobra.ExactArgs(1),
+		Use:               "allow ROLE/NAME | SERIAL",
+		Short:             "Let in again who was denied",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: r.args(deniedNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return r.call(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient) error {
 				if _, err := c.Allow(ctx, &hawserv1.AllowRequest{Subject: args[0]}); err != nil {
@@ -65,20 +65,28 @@ func newAllow(env Env) *cobra.Command {
 }
 
 func newGetDenials(env Env) *cobra.Command {
-	l := listing[hawserv1.ListDenialsResponse]{
-		env: env, remote: remote{env: env}, header: []string{"SUBJECT", "SINCE", "OPERATOR", "REASON"},
-		row: func(m *hawserv1.ListDenialsResponse) []string {
-			return []string{m.GetSubject(), m.GetAt().AsTime().Format(time.RFC3339), m.GetOperator(), m.GetReason()}
-		},
+	type item = hawserv1.ListDenialsResponse
+	l := listing[item]{
+		env: env, remote: remote{env: env}, kind: "Denial",
+		path: (*item).GetSubject,
+		meta: func(m *item) map[string]any { return objectMeta(m.GetSubject(), "", "") },
+	}
+	l.columns = []column[item]{
+		{header: "SUBJECT", cell: (*item).GetSubject},
+		{header: "AGE", cell: func(m *item) string { return age(env.Now(), m.GetAt()) }},
+		{header: "SINCE", wide: true, cell: func(m *item) string { return m.GetAt().AsTime().Format(time.RFC3339) }},
+		{header: "OPERATOR", cell: (*item).GetOperator},
+		{header: "REASON", cell: (*item).GetReason},
 	}
 	cmd := &cobra.Command{
-		Use:   "denials",
-		Short: "Show who is denied: see hawser deny",
-		Args:  cmdline.NoArgs,
+		Use:     "denials",
+		Aliases: []string{"denial"},
+		Short:   "Show who is denied: see hawser deny",
+		Args:    cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return l.run(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient, _ string) (grpc.ServerStreamingClient[hawserv1.ListDenialsResponse], error) {
+			return l.run(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient, _ string) (grpc.ServerStreamingClient[item], error) {
 				return c.ListDenials(ctx, &hawserv1.ListDenialsRequest{})
-			})
+			}, "")
 		},
 	}
 	l.flags(cmd)

@@ -3,20 +3,13 @@ package cli
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
-	"io"
-	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
 
 	"github.com/hawser-io/hawser/internal/cmdline"
-	"google.golang.org/grpc"
-	"google.golang.org/protobuf/proto"
-
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
@@ -29,11 +22,15 @@ sources and clusters may have, and who is kept out.
 
   export HAWSER_BROKER=broker.example:8090 HAWSER_CA=certs/ca.crt
   export HAWSER_CERT=certs/viewer-me.crt HAWSER_KEY=certs/viewer-me.key
-  hawser get clusters
+  hawser get clusters --sync offline
   hawser get works --cluster cluster1
-  hawser get orphans
+  hawser get work web --cluster cluster1 -o yaml
+  hawser get orphans --watch
   hawser get limits
-  hawser get denials`,
+  hawser get denials
+
+With -o json and -o yaml it prints a List, as kubectl does, or one object if that was
+asked for by its name.`,
 		Args: cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -41,131 +38,55 @@ sources and clusters may have, and who is kept out.
 	return cmd
 }
 
-// listing is a verb that prints what a stream brings: a table, or JSON lines.
-type listing[T any] struct {
-	env    Env
-	remote remote
-	output string
-	header []string
-	// row is one line of the table.
-	row func(*T) []string
-	// The broker's order is that of group; within a group this is the order to show, if any.
-	group func(*T) string
-	order func(x, y *T) int
-}
-
-func (l *listing[T]) flags(cmd *cobra.Command) {
-	l.remote.flags(cmd)
-	cmd.Flags().StringVarP(&l.output, "output", "o", "table", "table, or json for one line of JSON each")
-}
-
-func (l *listing[T]) run(cmd *cobra.Command, list func(context.Context, hawserv1.InspectionServiceClient, string) (grpc.ServerStreamingClient[T], error)) error {
-	if l.output != "table" && l.output != "json" {
-		return usageOf(cmd, fmt.Errorf("--output %s: use table or json", l.output))
-	}
-	var rows [][]string
-	show := func(m *T) error {
-		if l.output == "json" {
-			return asJSON(l.env.Stdout, any(m).(proto.Message))
-		}
-		rows = append(rows, l.row(m))
-		return nil
-	}
-	err := l.remote.connected(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient) error {
-		pages := func(ctx context.Context, token string) (grpc.ServerStreamingClient[T], error) {
-			return list(ctx, c, token)
-		}
-		if l.order == nil {
-			return paged(ctx, l.remote.timeout, pages, show)
-		}
-		return l.sorted(func(f func(*T) error) error { return paged(ctx, l.remote.timeout, pages, f) }, show)
-	})
-	if err != nil || l.output == "json" {
-		return err
-	}
-	return table(l.env.Stdout, l.header, rows)
-}
-
-// sorted shows what each brings, group by group, in order.
-func (l *listing[T]) sorted(each func(func(*T) error) error, show func(*T) error) error {
-	var group []*T
-	flush := func() error {
-		slices.SortStableFunc(group, l.order)
-		for _, m := range group {
-			if err := show(m); err != nil {
-				return err
-			}
-		}
-		group = group[:0]
-		return nil
-	}
-	err := each(func(m *T) error {
-		if len(group) > 0 && l.group(group[0]) != l.group(m) {
-			if err := flush(); err != nil {
-				return err
-			}
-		}
-		group = append(group, m)
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	return flush()
-}
-
-// table prints rows under their header, or says that there is nothing.
-func table(w io.Writer, header []string, rows [][]string) error {
-	if len(rows) == 0 {
-		_, err := fmt.Fprintln(w, "none")
-		return err
-	}
-	t := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
-	var failed error
-	for _, row := range append([][]string{header}, rows...) {
-		for i, cell := range row {
-			if cell == "" {
-				row[i] = "-"
-			}
-		}
-		_, err := fmt.Fprintln(t, strings.Join(row, "\t"))
-		failed = errors.Join(failed, err)
-	}
-	return errors.Join(failed, t.Flush())
-}
-
 func newGetClusters(env Env) *cobra.Command {
-	l := listing[hawserv1.ListClustersResponse]{
-		env: env, remote: remote{env: env}, header: []string{"CLUSTER", "AGENTS", "OVER", "SYNC", "WORKS", "DELETING", "PENDING", "REVISION", "ACKED"},
-		row: func(m *hawserv1.ListClustersResponse) []string {
-			return []string{
-				m.GetCluster(), strconv.Itoa(int(m.GetSubscriptions())), strings.Join(m.GetTransports(), ","), syncWord(m), number(m.GetLive()), number(m.GetTombstones()),
-				number(m.GetPending()), number(m.GetRevision()), number(m.GetAckedRevision()),
-			}
-		},
+	type item = hawserv1.ListClustersResponse
+	var sync string
+	l := listing[item]{
+		env: env, remote: remote{env: env}, kind: "Cluster",
+		path: (*item).GetCluster,
+		meta: func(m *item) map[string]any { return objectMeta(m.GetCluster(), "", m.GetUid()) },
+		keep: func(m *item) bool { return sync == "" || dashed(syncWord(m)) == sync },
 	}
+	l.columns = []column[item]{
+		{header: "CLUSTER", cell: (*item).GetCluster},
+		{header: "AGENTS", cell: func(m *item) string { return strconv.Itoa(int(m.GetSubscriptions())) }},
+		{header: "OVER", cell: func(m *item) string { return strings.Join(m.GetTransports(), ",") }},
+		{header: "SYNC", cell: syncWord},
+		{header: "WORKS", cell: func(m *item) string { return number(m.GetLive()) }},
+		{header: "DELETING", cell: func(m *item) string { return number(m.GetTombstones()) }},
+		{header: "PENDING", cell: func(m *item) string { return number(m.GetPending()) }},
+		{header: "CONNECTED", cell: func(m *item) string { return age(env.Now(), m.GetSince()) }},
+		{header: "REVISION", wide: true, cell: func(m *item) string { return number(m.GetRevision()) }},
+		{header: "ACKED", wide: true, cell: func(m *item) string { return number(m.GetAckedRevision()) }},
+		{header: "UID", wide: true, cell: (*item).GetUid},
+	}
+	words := []string{"in-sync", "behind", "differs", "unknown", "offline", "never"}
 	cmd := &cobra.Command{
-		Use:   "clusters [NAME]",
-		Short: "Show clusters, and whether they hold what they should",
+		Use:     "clusters [NAME]",
+		Aliases: []string{"cluster"},
+		Short:   "Show clusters, and whether they hold what they should",
 		Long: `Show clusters, and whether they hold what they should.
 
-OVER is the transport of its agents, grpc or mqtt. SYNC is "in sync" where the agent proved that it holds exactly the works that the
-broker holds for it, "behind" while changes are under way, "differs" where it holds
-something else even after a comparison (see hawser get orphans), "offline" without
-an agent, and "never" where none ever came.`,
-		Args: cobra.MaximumNArgs(1),
+OVER is the transport of its agents, grpc or mqtt. SYNC is "in sync" where the agent
+proved that it holds exactly the works that the broker holds for it, "behind" while
+changes are under way, "differs" where it holds something else even after a comparison
+(see hawser get orphans), "offline" without an agent, and "never" where none ever came.
+CONNECTED is for how long the agent has been there.`,
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: l.remote.args(clusterNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			r := &hawserv1.ListClustersRequest{}
-			if len(args) > 0 {
-				r.Cluster = args[0]
+			if err := oneOf(cmd, "sync", sync, words); err != nil {
+				return err
 			}
-			return l.run(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient, token string) (grpc.ServerStreamingClient[hawserv1.ListClustersResponse], error) {
-				r.PageToken = token
-				return c.ListClusters(ctx, r)
-			})
+			named := first(args)
+			return l.run(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient, token string) (grpc.ServerStreamingClient[item], error) {
+				return c.ListClusters(ctx, &hawserv1.ListClustersRequest{Cluster: named, PageToken: token})
+			}, named)
 		},
 	}
 	l.flags(cmd)
+	cmd.Flags().StringVar(&sync, "sync", "", "only clusters that are so: "+strings.Join(words, ", "))
+	complete(cmd, "sync", fixed(words...))
 	return cmd
 }
 
@@ -186,42 +107,88 @@ func syncWord(m *hawserv1.ListClustersResponse) string {
 
 func number(n uint64) string { return strconv.FormatUint(n, 10) }
 
-func newGetWorks(env Env) *cobra.Command {
-	r := &hawserv1.ListWorksRequest{}
-	l := listing[hawserv1.ListWorksResponse]{
-		env: env, remote: remote{env: env}, header: []string{"CLUSTER", "NAME", "SOURCE", "STATE", "VERSION", "REPORTED", "REVISION", "ID"},
-		row: func(m *hawserv1.ListWorksResponse) []string {
-			reported := ""
-			if m.GetReported() {
-				reported = strconv.FormatInt(m.GetReportedVersion(), 10)
-			}
-			return []string{
-				m.GetCluster(), m.GetName(), m.GetSource(), stateWord(m), strconv.FormatInt(m.GetVersion(), 10), reported,
-				number(m.GetRevision()), m.GetResourceId(),
-			}
-		},
-		group: (*hawserv1.ListWorksResponse).GetCluster,
-		order: func(x, y *hawserv1.ListWorksResponse) int { return cmp.Compare(x.GetName(), y.GetName()) },
+// objectMeta is what an object of Kubernetes has of these in its metadata.
+func objectMeta(name, namespace, uid string) map[string]any {
+	m := map[string]any{"name": name}
+	if namespace != "" {
+		m["namespace"] = namespace
 	}
+	if uid != "" {
+		m["uid"] = uid
+	}
+	return m
+}
+
+// first returns the first argument, if there is one.
+func first(args []string) string {
+	if len(args) == 0 {
+		return ""
+	}
+	return args[0]
+}
+
+func newGetWorks(env Env) *cobra.Command {
+	type item = hawserv1.ListWorksResponse
+	r := &hawserv1.ListWorksRequest{}
+	var state, named string
+	l := listing[item]{
+		env: env, remote: remote{env: env}, kind: "Work",
+		path:  func(m *item) string { return m.GetCluster() + "/" + m.GetName() },
+		id:    func(m *item) string { return m.GetCluster() + "/" + m.GetResourceId() },
+		meta:  func(m *item) map[string]any { return objectMeta(m.GetName(), m.GetCluster(), m.GetResourceId()) },
+		group: (*item).GetCluster,
+		order: func(x, y *item) int { return cmp.Compare(x.GetName(), y.GetName()) },
+		keep: func(m *item) bool {
+			return (named == "" || isNamed(m, named)) && (state == "" || strings.HasPrefix(stateWord(m), state))
+		},
+	}
+	l.columns = []column[item]{
+		{header: "CLUSTER", cell: (*item).GetCluster},
+		{header: "NAME", cell: (*item).GetName},
+		{header: "SOURCE", cell: (*item).GetSource},
+		{header: "STATE", cell: stateWord},
+		{header: "VERSION", cell: func(m *item) string { return strconv.FormatInt(m.GetVersion(), 10) }},
+		{header: "REPORTED", cell: func(m *item) string {
+			if !m.GetReported() {
+				return ""
+			}
+			return strconv.FormatInt(m.GetReportedVersion(), 10)
+		}},
+		{header: "DELETED", cell: func(m *item) string { return age(env.Now(), m.GetDeletedAt()) }},
+		{header: "REVISION", wide: true, cell: func(m *item) string { return number(m.GetRevision()) }},
+		{header: "ID", wide: true, cell: (*item).GetResourceId},
+		{header: "NEXT", wide: true, cell: (*item).GetWaitingResourceId},
+	}
+	words := []string{"live", "deleting", "deleted"}
 	cmd := &cobra.Command{
-		Use:   "works",
-		Short: "Show works as the broker holds them",
+		Use:     "works [NAME]",
+		Aliases: []string{"work"},
+		Short:   "Show works as the broker holds them",
 		Long: `Show works as the broker holds them.
 
 STATE is "live", "deleting" until the cluster has confirmed that nothing is left, and
 "deleted" from then until the source knows. REPORTED is the version that the last
-status of the cluster is about.`,
-		Args: cmdline.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return l.run(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient, token string) (grpc.ServerStreamingClient[hawserv1.ListWorksResponse], error) {
+status of the cluster is about, DELETED how long ago the source deleted it.`,
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: l.remote.args(func(ctx context.Context, c *lookup, _ []string) error { return workNames(ctx, c, r.GetCluster()) }),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := oneOf(cmd, "state", state, words); err != nil {
+				return err
+			}
+			named = first(args)
+			return l.run(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient, token string) (grpc.ServerStreamingClient[item], error) {
 				r.PageToken = token
 				return c.ListWorks(ctx, r)
-			})
+			}, named)
 		},
 	}
 	l.flags(cmd)
 	cmd.Flags().StringVar(&r.Cluster, "cluster", "", "only works of this cluster")
 	cmd.Flags().StringVar(&r.Source, "source", "", "only works of this source")
+	cmd.Flags().StringVar(&state, "state", "", "only works in this state: "+strings.Join(words, ", "))
+	complete(cmd, "cluster", l.remote.args(clusterNames))
+	complete(cmd, "source", l.remote.args(sourceNames))
+	complete(cmd, "state", fixed(words...))
 	return cmd
 }
 
@@ -238,20 +205,39 @@ func stateWord(m *hawserv1.ListWorksResponse) string {
 }
 
 func newGetOrphans(env Env) *cobra.Command {
+	type item = hawserv1.ListOrphansResponse
 	r := &hawserv1.ListOrphansRequest{}
-	l := listing[hawserv1.ListOrphansResponse]{
-		env: env, remote: remote{env: env}, header: []string{"CLUSTER", "CAUSE", "SOURCE", "NAME", "REVISION", "ID", "DETAIL"},
-		row: func(m *hawserv1.ListOrphansResponse) []string {
-			revision := ""
-			if m.GetRevision() != 0 {
-				revision = number(m.GetRevision())
-			}
-			return []string{m.GetCluster(), causeWord(m.GetCause()), m.GetSource(), m.GetName(), revision, m.GetResourceId(), m.GetDetail()}
+	var source, cause string
+	l := listing[item]{
+		env: env, remote: remote{env: env}, kind: "Orphan",
+		path: func(m *item) string { return m.GetCluster() + "/" + cmp.Or(m.GetName(), m.GetResourceId()) },
+		id:   func(m *item) string { return m.GetCluster() + "/" + m.GetCause().String() + "/" + m.GetResourceId() },
+		meta: func(m *item) map[string]any {
+			return objectMeta(cmp.Or(m.GetName(), m.GetResourceId()), m.GetCluster(), m.GetResourceId())
+		},
+		keep: func(m *item) bool {
+			return (source == "" || m.GetSource() == source) && (cause == "" || dashed(causeWord(m.GetCause())) == cause)
 		},
 	}
+	l.columns = []column[item]{
+		{header: "CLUSTER", cell: (*item).GetCluster},
+		{header: "CAUSE", cell: func(m *item) string { return causeWord(m.GetCause()) }},
+		{header: "SOURCE", cell: (*item).GetSource},
+		{header: "NAME", cell: (*item).GetName},
+		{header: "REVISION", wide: true, cell: func(m *item) string {
+			if m.GetRevision() == 0 {
+				return ""
+			}
+			return number(m.GetRevision())
+		}},
+		{header: "ID", cell: (*item).GetResourceId},
+		{header: "DETAIL", cell: (*item).GetDetail},
+	}
+	words := []string{"no-record", "ahead", "withheld", "stranger", "no-owner", "shared"}
 	cmd := &cobra.Command{
-		Use:   "orphans",
-		Short: "Show what does not fit together and is therefore left alone",
+		Use:     "orphans",
+		Aliases: []string{"orphan"},
+		Short:   "Show what does not fit together and is therefore left alone",
 		Long: `Show what does not fit together and is therefore left alone.
 
 CAUSE "no record": the agent holds the work, and the broker knows nothing of it.
@@ -264,14 +250,22 @@ leaves it: see hawser approve. "shared": one of another hub has objects that wor
 this hub have too; the owner of the cluster can hand it over with hawser move.`,
 		Args: cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return l.run(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient, token string) (grpc.ServerStreamingClient[hawserv1.ListOrphansResponse], error) {
+			if err := oneOf(cmd, "cause", cause, words); err != nil {
+				return err
+			}
+			return l.run(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient, token string) (grpc.ServerStreamingClient[item], error) {
 				r.PageToken = token
 				return c.ListOrphans(ctx, r)
-			})
+			}, "")
 		},
 	}
 	l.flags(cmd)
 	cmd.Flags().StringVar(&r.Cluster, "cluster", "", "only of this cluster")
+	cmd.Flags().StringVar(&source, "source", "", "only of this source")
+	cmd.Flags().StringVar(&cause, "cause", "", "only for this cause: "+strings.Join(words, ", "))
+	complete(cmd, "cluster", l.remote.args(clusterNames))
+	complete(cmd, "source", l.remote.args(sourceNames))
+	complete(cmd, "cause", fixed(words...))
 	return cmd
 }
 
@@ -287,25 +281,39 @@ func causeWord(c hawserv1.OrphanCause) string {
 }
 
 func newGetLimits(env Env) *cobra.Command {
-	of := func(has, most uint64) string {
-		if most == 0 {
-			return ""
-		}
-		return number(has) + "/" + number(most)
-	}
-	l := listing[hawserv1.ListLimitsResponse]{
-		env: env, remote: remote{env: env}, header: []string{"SOURCE", "CLUSTER", "WORKS", "BYTES", "STATUS BYTES", "CLUSTERS", "RECORDS", "ONLY ON"},
-		row: func(m *hawserv1.ListLimitsResponse) []string {
-			return []string{
-				m.GetSource(), m.GetCluster(), of(m.GetWorks(), m.GetMaxWorks()), of(m.GetBytes(), m.GetMaxBytes()),
-				of(m.GetStatusBytes(), m.GetMaxStatusBytes()), of(m.GetClusters(), m.GetMaxClusters()), of(m.GetRecords(), m.GetMaxRecords()),
-				strings.Join(m.GetReach(), ","),
+	type item = hawserv1.ListLimitsResponse
+	of := func(has, most func(*item) uint64) func(*item) string {
+		return func(m *item) string {
+			if most(m) == 0 {
+				return ""
 			}
+			return number(has(m)) + "/" + number(most(m))
+		}
+	}
+	l := listing[item]{
+		env: env, remote: remote{env: env}, kind: "Limit",
+		path: func(m *item) string {
+			if m.GetSource() != "" {
+				return "source/" + m.GetSource()
+			}
+			return "cluster/" + m.GetCluster()
 		},
+		meta: func(m *item) map[string]any { return objectMeta(cmp.Or(m.GetSource(), m.GetCluster()), "", "") },
+	}
+	l.columns = []column[item]{
+		{header: "SOURCE", cell: (*item).GetSource},
+		{header: "CLUSTER", cell: (*item).GetCluster},
+		{header: "WORKS", cell: of((*item).GetWorks, (*item).GetMaxWorks)},
+		{header: "BYTES", cell: of((*item).GetBytes, (*item).GetMaxBytes)},
+		{header: "STATUS BYTES", cell: of((*item).GetStatusBytes, (*item).GetMaxStatusBytes)},
+		{header: "CLUSTERS", cell: of((*item).GetClusters, (*item).GetMaxClusters)},
+		{header: "RECORDS", cell: of((*item).GetRecords, (*item).GetMaxRecords)},
+		{header: "ONLY ON", cell: func(m *item) string { return strings.Join(m.GetReach(), ",") }},
 	}
 	cmd := &cobra.Command{
-		Use:   "limits",
-		Short: "Show what sources and clusters have, and what they may have",
+		Use:     "limits",
+		Aliases: []string{"limit"},
+		Short:   "Show what sources and clusters have, and what they may have",
 		Long: `Show what sources and clusters have, and what they may have, as 3/500.
 
 WORKS are those that live and those whose deletion is not confirmed, BYTES those of
@@ -314,9 +322,9 @@ knows. CLUSTERS is on how many a source has works, ONLY ON where it may. The lim
 are in the configuration of the broker.`,
 		Args: cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return l.run(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient, token string) (grpc.ServerStreamingClient[hawserv1.ListLimitsResponse], error) {
+			return l.run(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient, token string) (grpc.ServerStreamingClient[item], error) {
 				return c.ListLimits(ctx, &hawserv1.ListLimitsRequest{PageToken: token})
-			})
+			}, "")
 		},
 	}
 	l.flags(cmd)

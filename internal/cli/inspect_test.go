@@ -31,7 +31,8 @@ var (
 
 // TestBrokerScripts: each script in testdata/broker is a session at a terminal
 // with a broker that holds some works. Its agent of cluster1 lists one work that
-// the broker does not know, hub1 withholds one deletion.
+// the broker does not know, and one AppliedManifestWork without an owner; hub1
+// withholds one deletion.
 func TestBrokerScripts(t *testing.T) {
 	b := testkit.StartBroker(t, testkit.Options{Port: true, Known: []identity.Identity{operator, viewer, dora, hub1}})
 	fill(t, b)
@@ -124,7 +125,10 @@ func fill(t *testing.T, b *testkit.Broker) {
 	list, err := codec.NewSpecResyncRequest(
 		codec.ResyncParams{ID: "1", Time: at, Source: "cluster1-work-agent", Cluster: "cluster1", DataType: codec.ManifestBundles},
 		[]codec.ResourceVersion{{ResourceID: "id-web", ResourceVersion: 4}, {ResourceID: "id-ghost", ResourceVersion: 1}})
-	say(t, b, agent1, transport.Filter{Cluster: "cluster1", DataType: codec.ManifestBundles}, list, err)
+	lost, err2 := codec.NewUnexplained(
+		codec.SyncParams{ID: "2", Time: at, Source: "cluster1-work-agent", Cluster: "cluster1"},
+		codec.Unexplained{Records: []codec.UnexplainedRecord{{UID: "uid-lost", Name: "hash-lost", Objects: 2, Created: at}}})
+	say(t, b, agent1, transport.Filter{Cluster: "cluster1", DataType: codec.ManifestBundles}, errors.Join(err, err2), list, lost)
 	left := b.Store.Head().Revision
 	compared, err := codec.NewCompared(codec.SyncParams{ID: "1", Time: at, Source: "hub1", Owner: "hub1"}, codec.Compared{
 		Clusters: []codec.ClusterComparison{{
@@ -132,7 +136,7 @@ func fill(t *testing.T, b *testkit.Broker) {
 			Withheld: []codec.WithheldDeletion{{ResourceID: "id-left", Name: "left", Revision: left}},
 		}},
 	})
-	say(t, b, hub1, transport.Filter{Source: "hub1", DataType: codec.ManifestBundles}, compared, err)
+	say(t, b, hub1, transport.Filter{Source: "hub1", DataType: codec.ManifestBundles}, err, compared)
 	settled := func() bool {
 		listed, pending := false, true
 		err := errors.Join(
@@ -155,8 +159,9 @@ func fill(t *testing.T, b *testkit.Broker) {
 	}
 }
 
-// say subscribes as id until the test ends, and publishes e on the subscription.
-func say(t *testing.T, b *testkit.Broker, id identity.Identity, f transport.Filter, e codec.Event, err error) {
+// say subscribes as id until the test ends, and publishes events on the subscription,
+// which were made without an error.
+func say(t *testing.T, b *testkit.Broker, id identity.Identity, f transport.Filter, err error, events ...codec.Event) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -183,8 +188,10 @@ func say(t *testing.T, b *testkit.Broker, id identity.Identity, f transport.Filt
 	})
 	select {
 	case a := <-accepted:
-		if _, err := conn.Publish(t.Context(), e, a.SubscriptionID); err != nil {
-			t.Fatal(err)
+		for _, e := range events {
+			if _, err := conn.Publish(t.Context(), e, a.SubscriptionID); err != nil {
+				t.Fatal(err)
+			}
 		}
 	case err := <-ended:
 		ended <- err

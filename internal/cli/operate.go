@@ -10,10 +10,9 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-
-	"github.com/hawser-io/hawser/internal/cmdline"
 	"google.golang.org/grpc"
 
+	"github.com/hawser-io/hawser/internal/cmdline"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
@@ -31,17 +30,23 @@ func newForget(env Env) *cobra.Command {
 func newForgetWork(env Env) *cobra.Command {
 	r := remote{env: env}
 	cmd := &cobra.Command{
-		Use:   "work CLUSTER ID",
+		Use:   "work CLUSTER WORK",
 		Short: "Give a work up as if its cluster had confirmed its deletion",
 		Long: `Give a work up as if its cluster had confirmed its deletion.
 
 For a cluster that will never come back. The source is told that nothing of the work
 is left; what is on the cluster stays there. Give up a work that its source still
-wants, and the source publishes it again at its next comparison.`,
-		Args: cobra.ExactArgs(2),
+wants, and the source publishes it again at its next comparison. WORK is its name, or
+its id.`,
+		Args:              cobra.ExactArgs(2),
+		ValidArgsFunction: r.args(workOfCluster),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return r.call(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient) error {
-				if _, err := c.ForgetWork(ctx, &hawserv1.ForgetWorkRequest{Cluster: args[0], ResourceId: args[1]}); err != nil {
+				id, err := workID(ctx, c, args[0], args[1])
+				if err != nil {
+					return err
+				}
+				if _, err := c.ForgetWork(ctx, &hawserv1.ForgetWorkRequest{Cluster: args[0], ResourceId: id}); err != nil {
 					return err
 				}
 				return say(env.Stdout, "work %s of cluster %s is given up\n", args[1], args[0])
@@ -66,7 +71,8 @@ cluster that was refused meanwhile (hawser get orphans) has the name from now on
 if none was, the next that comes. The works stay and go to it, and agents of the old
 cluster are refused. With --works the works are given up too: every source is told
 that nothing of them is left.`,
-		Args: cobra.ExactArgs(1),
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: r.args(clusterNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return r.call(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient) error {
 				resp, err := c.ForgetCluster(ctx, &hawserv1.ForgetClusterRequest{Cluster: args[0], Works: works})
@@ -89,17 +95,23 @@ func newAdopt(env Env) *cobra.Command {
 	r := remote{env: env}
 	var source string
 	cmd := &cobra.Command{
-		Use:   "adopt CLUSTER ID --source NEW",
+		Use:   "adopt CLUSTER WORK --source NEW",
 		Short: "Give a work to another source",
 		Long: `Give a work to another source, for instance after a hub was renamed. From then on
-only the new source may change or delete it, and statuses go there.`,
-		Args: cobra.ExactArgs(2),
+only the new source may change or delete it, and statuses go there. WORK is its name,
+or its id.`,
+		Args:              cobra.ExactArgs(2),
+		ValidArgsFunction: r.args(workOfCluster),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if source == "" {
 				return usageOf(cmd, errors.New("--source is not set: name the source that the work is to belong to"))
 			}
 			return r.call(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient) error {
-				if _, err := c.Adopt(ctx, &hawserv1.AdoptRequest{Cluster: args[0], ResourceId: args[1], Source: source}); err != nil {
+				id, err := workID(ctx, c, args[0], args[1])
+				if err != nil {
+					return err
+				}
+				if _, err := c.Adopt(ctx, &hawserv1.AdoptRequest{Cluster: args[0], ResourceId: id, Source: source}); err != nil {
 					return err
 				}
 				return say(env.Stdout, "work %s of cluster %s belongs to %s\n", args[1], args[0], source)
@@ -108,15 +120,21 @@ only the new source may change or delete it, and statuses go there.`,
 	}
 	r.flags(cmd)
 	cmd.Flags().StringVar(&source, "source", "", "the new owner (required)")
+	complete(cmd, "source", r.args(sourceNames))
 	return cmd
 }
 
+// approval is what hawser approve is asked to do.
+type approval struct {
+	remote             remote
+	source, cluster    string
+	all, remove, adopt bool
+}
+
 func newApprove(env Env) *cobra.Command {
-	r := remote{env: env}
-	var source, clusterName string
-	var all, remove, adopt bool
+	a := approval{remote: remote{env: env}}
 	cmd := &cobra.Command{
-		Use:   "approve --cluster CLUSTER (--source SOURCE (--all | ID…) | (--remove | --adopt) UID…)",
+		Use:   "approve --cluster CLUSTER (--source SOURCE (--all | WORK…) | (--remove | --adopt) NAME…)",
 		Short: "Delete what is left alone until somebody decides about it",
 		Long: `Delete works that their source lacks and did not dare to delete.
 
@@ -126,46 +144,71 @@ after a restore from a backup. Then they are withheld: look at them with
 
   hawser get orphans --cluster CLUSTER
 
-and, if they are to go, approve. Without ids and without --all nothing is deleted.
+and, if they are to go, approve. Without names and without --all nothing is deleted.
 
 What is listed as "no owner" is on the cluster and no source knows of it. The agent
 removes it with its objects (--remove), or gives it to the work of its name (--adopt),
-if it is still the one with this uid and still nobody's; it has to be connected.`,
-		Args: cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, ids []string) error {
-			if remove || adopt {
-				switch {
-				case remove && adopt || all || source != "":
-					return usageOf(cmd, errors.New("--remove, --adopt, and --source or --all exclude each other"))
-				case clusterName == "" || len(ids) == 0:
-					return usageOf(cmd, errors.New("name the cluster with --cluster, and each AppliedManifestWork by its uid, as hawser get orphans shows it"))
+if it is still the one that is listed and still nobody's; it has to be connected.
+Everything may be named by its id, too.`,
+		Args:              cobra.ArbitraryArgs,
+		ValidArgsFunction: a.remote.args(a.names),
+		RunE: func(cmd *cobra.Command, names []string) error {
+			if err := a.check(names); err != nil {
+				return usageOf(cmd, err)
+			}
+			return a.remote.call(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient) error {
+				if a.remove || a.adopt {
+					return resolveAll(ctx, env, c, &hawserv1.ResolveRequest{Cluster: a.cluster, Adopt: a.adopt}, names)
 				}
-				return r.call(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient) error {
-					return resolveAll(ctx, env, c, &hawserv1.ResolveRequest{Cluster: clusterName, Adopt: adopt}, ids)
-				})
-			}
-			switch {
-			case source == "" || clusterName == "":
-				return usageOf(cmd, errors.New("--source and --cluster are not both set"))
-			case all == (len(ids) > 0):
-				return usageOf(cmd, errors.New("name the works by id, or all that are withheld with --all"))
-			}
-			return r.call(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient) error {
-				works, err := withheld(ctx, c, source, clusterName, ids)
+				works, err := withheld(ctx, c, a.source, a.cluster, names)
 				if err != nil {
 					return err
 				}
-				return approve(ctx, env, c, &hawserv1.ApproveRequest{Source: source, Cluster: clusterName, Works: works})
+				return approve(ctx, env, c, &hawserv1.ApproveRequest{Source: a.source, Cluster: a.cluster, Works: works})
 			})
 		},
 	}
-	r.flags(cmd)
-	cmd.Flags().StringVar(&source, "source", "", "the source that lacks the works")
-	cmd.Flags().StringVar(&clusterName, "cluster", "", "their cluster (required)")
-	cmd.Flags().BoolVar(&all, "all", false, "all that are withheld now")
-	cmd.Flags().BoolVar(&remove, "remove", false, "remove AppliedManifestWorks without an owner, with their objects")
-	cmd.Flags().BoolVar(&adopt, "adopt", false, "let the works of their names have them")
+	a.remote.flags(cmd)
+	cmd.Flags().StringVar(&a.source, "source", "", "the source that lacks the works")
+	cmd.Flags().StringVar(&a.cluster, "cluster", "", "their cluster (required)")
+	cmd.Flags().BoolVar(&a.all, "all", false, "all that are withheld now")
+	cmd.Flags().BoolVar(&a.remove, "remove", false, "remove AppliedManifestWorks without an owner, with their objects")
+	cmd.Flags().BoolVar(&a.adopt, "adopt", false, "let the works of their names have them")
+	complete(cmd, "source", a.remote.args(sourceNames))
+	complete(cmd, "cluster", a.remote.args(clusterNames))
 	return cmd
+}
+
+// check says what is wrong with flags and arguments.
+func (a *approval) check(names []string) error {
+	resolve := a.remove || a.adopt
+	switch {
+	case a.remove && a.adopt, resolve && (a.all || a.source != ""):
+		return errors.New("--remove, --adopt, and --source or --all exclude each other")
+	case resolve && (a.cluster == "" || len(names) == 0):
+		return errors.New("name the cluster with --cluster, and each AppliedManifestWork as hawser get orphans shows it")
+	case resolve:
+		return nil
+	case a.source == "" || a.cluster == "":
+		return errors.New("--source and --cluster are not both set")
+	case a.all == (len(names) > 0):
+		return errors.New("name the works, or all that are withheld with --all")
+	}
+	return nil
+}
+
+// names completes what may be approved.
+func (a *approval) names(ctx context.Context, l *lookup, _ []string) error {
+	cause := hawserv1.OrphanCause_ORPHAN_CAUSE_WITHHELD
+	if a.remove || a.adopt {
+		cause = hawserv1.OrphanCause_ORPHAN_CAUSE_NO_OWNER
+	}
+	return orphans(ctx, l.client, a.cluster, func(o *hawserv1.ListOrphansResponse) error {
+		if o.GetCause() != cause || a.source != "" && o.GetSource() != a.source {
+			return nil
+		}
+		return l.add(o.GetName())
+	})
 }
 
 // approve has the broker delete what a source lacks on a cluster, as r says.
@@ -183,10 +226,14 @@ func approve(ctx context.Context, env Env, c hawserv1.InspectionServiceClient, r
 
 // resolveAll has the agent of a cluster remove or adopt, as r says, what is
 // nobody's.
-func resolveAll(ctx context.Context, env Env, c hawserv1.InspectionServiceClient, r *hawserv1.ResolveRequest, uids []string) error {
+func resolveAll(ctx context.Context, env Env, c hawserv1.InspectionServiceClient, r *hawserv1.ResolveRequest, names []string) error {
 	what := "removes it with its objects"
 	if r.GetAdopt() {
 		what = "gives it to the work of its name"
+	}
+	uids, err := ownerless(ctx, c, r.GetCluster(), names)
+	if err != nil {
+		return err
 	}
 	for _, uid := range uids {
 		resp, err := c.Resolve(ctx, &hawserv1.ResolveRequest{Cluster: r.GetCluster(), Uid: uid, Adopt: r.GetAdopt()})
@@ -200,19 +247,36 @@ func resolveAll(ctx context.Context, env Env, c hawserv1.InspectionServiceClient
 	return nil
 }
 
-// withheld returns what the source withholds on the cluster, of it the ids, or
-// everything where there are none.
-func withheld(ctx context.Context, c hawserv1.InspectionServiceClient, source, clusterName string, ids []string) ([]*hawserv1.WithheldDeletion, error) {
-	var works []*hawserv1.WithheldDeletion
-	missing := slices.Clone(ids)
-	list := func(ctx context.Context, token string) (grpc.ServerStreamingClient[hawserv1.ListOrphansResponse], error) {
+func orphans(ctx context.Context, c hawserv1.InspectionServiceClient, clusterName string, f func(*hawserv1.ListOrphansResponse) error) error {
+	return paged(ctx, time.Hour, func(ctx context.Context, token string) (grpc.ServerStreamingClient[hawserv1.ListOrphansResponse], error) {
 		return c.ListOrphans(ctx, &hawserv1.ListOrphansRequest{Cluster: clusterName, PageToken: token})
-	}
-	err := paged(ctx, time.Hour, list, func(o *hawserv1.ListOrphansResponse) error {
-		named := len(ids) == 0 || slices.Contains(ids, o.GetResourceId())
+	}, f)
+}
+
+// ownerless returns the uids of the AppliedManifestWorks without an owner that are named.
+// What is not listed is left to the broker to refuse.
+func ownerless(ctx context.Context, c hawserv1.InspectionServiceClient, clusterName string, names []string) ([]string, error) {
+	uids := slices.Clone(names)
+	err := orphans(ctx, c, clusterName, func(o *hawserv1.ListOrphansResponse) error {
+		if i := slices.Index(names, o.GetName()); i >= 0 && o.GetCause() == hawserv1.OrphanCause_ORPHAN_CAUSE_NO_OWNER {
+			uids[i] = o.GetResourceId()
+		}
+		return nil
+	})
+	return uids, err
+}
+
+// withheld returns what the source withholds on the cluster, of it those that are named, or
+// everything where there are no names.
+func withheld(ctx context.Context, c hawserv1.InspectionServiceClient, source, clusterName string, names []string) ([]*hawserv1.WithheldDeletion, error) {
+	var works []*hawserv1.WithheldDeletion
+	missing := slices.Clone(names)
+	err := orphans(ctx, c, clusterName, func(o *hawserv1.ListOrphansResponse) error {
+		means := func(name string) bool { return name == o.GetResourceId() || name == o.GetName() }
+		named := len(names) == 0 || slices.ContainsFunc(names, means)
 		if o.GetCause() == hawserv1.OrphanCause_ORPHAN_CAUSE_WITHHELD && o.GetSource() == source && named {
 			works = append(works, &hawserv1.WithheldDeletion{ResourceId: o.GetResourceId(), Name: o.GetName(), Revision: o.GetRevision()})
-			missing = slices.DeleteFunc(missing, func(id string) bool { return id == o.GetResourceId() })
+			missing = slices.DeleteFunc(missing, means)
 		}
 		return nil
 	})

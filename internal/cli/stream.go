@@ -1,19 +1,14 @@
 package cli
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
 
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
 )
@@ -77,21 +72,4 @@ func received[T any](s grpc.ServerStreamingClient[T], err error, f func(*T) erro
 			return err
 		}
 	}
-}
-
-// asJSON writes one message as a line of JSON.
-func asJSON(w io.Writer, m proto.Message) error {
-	b, err := protojson.MarshalOptions{EmitUnpopulated: true, UseProtoNames: true}.Marshal(m)
-	if err != nil {
-		return err
-	}
-	// The library varies its white space; a line for scripts does not.
-	var compact json.RawMessage = b
-	line, err := json.Marshal(compact)
-	if err != nil {
-		return err
-	}
-	line = bytes.Replace(line, []byte(`,"next_page_token":""`), nil, 1) // of the list, not of what is listed
-	_, err = fmt.Fprintf(w, "%s\n", line)
-	return err
 }

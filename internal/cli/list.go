@@ -1,0 +1,246 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
+)
+
+// lookEvery is how often --watch asks the broker.
+const lookEvery = 2 * time.Second
+
+// listing is a verb that shows what a stream brings.
+type listing[T any] struct {
+	env     Env
+	remote  remote
+	kind    string
+	columns []column[T]
+	// meta is what its object has in its metadata, path its name with that of its cluster.
+	// What has the same id, path if there is none, is the same thing.
+	meta     func(*T) map[string]any
+	path, id func(*T) string
+	// The broker's order is that of group; within a group this is the order to show, if any.
+	group func(*T) string
+	order func(x, y *T) int
+	// keep leaves out what is not wanted; nil keeps everything.
+	keep func(*T) bool
+
+	output string
+	watch  bool
+}
+
+// column is one of a table.
+type column[T any] struct {
+	header string
+	cell   func(*T) string
+	// wide: only with --output wide.
+	wide bool
+}
+
+// pages asks for the page behind a token.
+type pages[T any] func(ctx context.Context, c hawserv1.InspectionServiceClient, token string) (grpc.ServerStreamingClient[T], error)
+
+func (l *listing[T]) flags(cmd *cobra.Command) {
+	l.remote.flags(cmd)
+	cmd.Flags().StringVarP(&l.output, "output", "o", asTable, strings.Join(outputs, ", "))
+	cmd.Flags().BoolVarP(&l.watch, "watch", "w", false, "show what changes too, until Ctrl-C")
+	complete(cmd, "output", fixed(outputs...))
+}
+
+// run lists, and goes on if that is wanted. named is what was asked for by its name, if
+// anything: then it has to be there.
+func (l *listing[T]) run(cmd *cobra.Command, list pages[T], named string) error {
+	if err := oneOf(cmd, "output", l.output, outputs); err != nil {
+		return err
+	}
+	return l.remote.connected(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient) error {
+		p := newPrinter(l.env.Stdout, l.output, l.header(), l.watch || named != "")
+		look := func(show func(*T) error) error {
+			return paged(ctx, l.remote.timeout, func(ctx context.Context, token string) (grpc.ServerStreamingClient[T], error) {
+				return list(ctx, c, token)
+			}, l.wanted(show))
+		}
+		if l.watch {
+			return l.follow(ctx, look, p)
+		}
+		shown := 0
+		err := l.sorted(look, func(m *T) error {
+			shown++
+			return p.show(l.thing(m))
+		})
+		switch {
+		case err != nil:
+			return err
+		case named != "" && shown == 0:
+			kind := strings.ToLower(l.kind)
+			return hint(fmt.Errorf("there is no %s %s", kind, named), "see which there are with: hawser get %ss", kind)
+		}
+		return p.end()
+	})
+}
+
+// wanted calls show with what is not to be left out.
+func (l *listing[T]) wanted(show func(*T) error) func(*T) error {
+	if l.keep == nil {
+		return show
+	}
+	return func(m *T) error {
+		if !l.keep(m) {
+			return nil
+		}
+		return show(m)
+	}
+}
+
+// seen is what a look found under one id.
+type seen struct {
+	path string
+	sum  [sha256.Size]byte
+}
+
+// follow shows what there is, and then again and again what changed, until ctx ends.
+func (l *listing[T]) follow(ctx context.Context, look func(func(*T) error) error, p printer) error {
+	tick := time.NewTicker(cmp.Or(l.env.LookEvery, lookEvery))
+	defer tick.Stop()
+	var before map[string]seen
+	for {
+		now, err := l.changes(look, p, before)
+		if ctx.Err() != nil {
+			return nil // whoever watches has seen enough
+		}
+		if err == nil {
+			err = l.tellGone(before, now)
+		}
+		if err != nil {
+			return err
+		}
+		before = now
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// changes shows what is not as it was before, and returns what there is now.
+func (l *listing[T]) changes(look func(func(*T) error) error, p printer, before map[string]seen) (now map[string]seen, err error) {
+	now = map[string]seen{}
+	err = l.sorted(look, func(m *T) error {
+		t := l.thing(m)
+		b, err := proto.MarshalOptions{Deterministic: true}.Marshal(t.message)
+		if err != nil {
+			return err
+		}
+		id, is := l.idOf(m), seen{path: t.path, sum: sha256.Sum256(b)}
+		now[id] = is
+		if before[id] == is {
+			return nil
+		}
+		return p.show(t)
+	})
+	if err != nil || before != nil && len(now) == 0 {
+		return now, err
+	}
+	return now, p.end()
+}
+
+// tellGone says what was there before and is not now: to a person only, a program sees it
+// by its absence.
+func (l *listing[T]) tellGone(before, now map[string]seen) error {
+	if l.output != asTable && l.output != asWide {
+		return nil
+	}
+	for _, id := range slices.Sorted(maps.Keys(before)) {
+		if _, ok := now[id]; ok {
+			continue
+		}
+		if err := say(l.env.Stdout, "%s/%s is gone\n", strings.ToLower(l.kind), before[id].path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *listing[T]) idOf(m *T) string {
+	if l.id != nil {
+		return l.id(m)
+	}
+	return l.path(m)
+}
+
+func (l *listing[T]) header() (header []string) {
+	for _, c := range l.shown() {
+		header = append(header, c.header)
+	}
+	return header
+}
+
+// shown are the columns to show.
+func (l *listing[T]) shown() []column[T] {
+	if l.output == asWide {
+		return l.columns
+	}
+	return slices.DeleteFunc(slices.Clone(l.columns), func(c column[T]) bool { return c.wide })
+}
+
+func (l *listing[T]) thing(m *T) thing {
+	t := thing{kind: l.kind, meta: l.meta(m), path: l.path(m), message: any(m).(proto.Message)}
+	for _, c := range l.shown() {
+		t.row = append(t.row, c.cell(m))
+	}
+	return t
+}
+
+// sorted shows what each brings, group by group, in order.
+func (l *listing[T]) sorted(each func(func(*T) error) error, show func(*T) error) error {
+	if l.order == nil {
+		return each(show)
+	}
+	var group []*T
+	flush := func() error {
+		slices.SortStableFunc(group, l.order)
+		for _, m := range group {
+			if err := show(m); err != nil {
+				return err
+			}
+		}
+		group = group[:0]
+		return nil
+	}
+	err := each(func(m *T) error {
+		if len(group) > 0 && l.group(group[0]) != l.group(m) {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+		group = append(group, m)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return flush()
+}
+
+// oneOf says what is wrong with a flag that takes one of some words; empty is none of them.
+func oneOf(cmd *cobra.Command, flag, value string, words []string) error {
+	if value == "" || slices.Contains(words, value) {
+		return nil
+	}
+	return usageOf(cmd, fmt.Errorf("--%s %s: use one of %s", flag, value, strings.Join(words, ", ")))
+}
+
+// dashed writes the words of a table as flags take them: in-sync.
+func dashed(words string) string { return strings.ReplaceAll(words, " ", "-") }

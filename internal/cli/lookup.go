@@ -1,0 +1,147 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
+)
+
+// isNamed tells whether a person who wrote this means the work.
+func isNamed(m *hawserv1.ListWorksResponse, written string) bool {
+	return m.GetName() == written || m.GetResourceId() == written
+}
+
+// workID returns the id of the work on a cluster that a person names, or its id if that is
+// what was written. Of several works with this name that which is not deleted yet is meant.
+func workID(ctx context.Context, c hawserv1.InspectionServiceClient, cluster, written string) (string, error) {
+	var exact, ids, deleted []string
+	err := allWorks(ctx, c, cluster, func(m *hawserv1.ListWorksResponse) error {
+		switch {
+		case m.GetResourceId() == written:
+			exact = append(exact, written)
+		case m.GetName() != written:
+		case m.GetState() == hawserv1.WorkState_WORK_STATE_GRAVE:
+			deleted = append(deleted, m.GetResourceId())
+		default:
+			ids = append(ids, m.GetResourceId())
+		}
+		return nil
+	})
+	if err != nil {
+		return "", err
+	}
+	for _, found := range [][]string{exact, ids, deleted} {
+		if len(found) == 1 || len(found) > 0 && len(exact) > 0 {
+			return found[0], nil
+		}
+		if len(found) > 1 {
+			return "", hint(fmt.Errorf("cluster %s has several works %s: %s", cluster, written, strings.Join(found, ", ")), "name one by its id; hawser get works --cluster %s -o wide shows whose they are", cluster)
+		}
+	}
+	return "", hint(fmt.Errorf("cluster %s has no work %s", cluster, written), "hawser get works --cluster %s shows those it has", cluster)
+}
+
+func allWorks(ctx context.Context, c hawserv1.InspectionServiceClient, cluster string, f func(*hawserv1.ListWorksResponse) error) error {
+	return paged(ctx, time.Hour, func(ctx context.Context, token string) (grpc.ServerStreamingClient[hawserv1.ListWorksResponse], error) {
+		return c.ListWorks(ctx, &hawserv1.ListWorksRequest{Cluster: cluster, PageToken: token})
+	}, f)
+}
+
+// lookup collects what a word on the command line can become.
+type lookup struct {
+	client hawserv1.InspectionServiceClient
+	// prefix is what is there of the word.
+	prefix string
+	words  []string
+}
+
+// For a completion a person waits only so long, and reads only so many.
+const (
+	completeWithin = 3 * time.Second
+	completeMost   = 500
+)
+
+// errEnough ends a lookup.
+var errEnough = errors.New("enough")
+
+func (l *lookup) add(word string) error {
+	if word != "" && strings.HasPrefix(word, l.prefix) && !slices.Contains(l.words, word) {
+		l.words = append(l.words, word)
+	}
+	if len(l.words) == completeMost {
+		return errEnough
+	}
+	return nil
+}
+
+// args completes arguments, or the value of a flag, with what the broker knows: look is told
+// which arguments there are before. Without a broker there is nothing to complete.
+func (r *remote) args(look func(ctx context.Context, l *lookup, args []string) error) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		l := &lookup{prefix: prefix}
+		ctx, cancel := context.WithTimeout(cmd.Context(), completeWithin)
+		defer cancel()
+		cmd.SetContext(ctx)
+		err := r.connected(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient) error {
+			l.client = c
+			return look(ctx, l, args)
+		})
+		if err != nil && !errors.Is(err, errEnough) {
+			cobra.CompDebugln(err.Error(), false)
+		}
+		return l.words, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// fixed completes with these words.
+func fixed(words ...string) cobra.CompletionFunc {
+	return cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)
+}
+
+func clusterNames(ctx context.Context, l *lookup, args []string) error {
+	if len(args) > 0 {
+		return nil
+	}
+	return paged(ctx, completeWithin, func(ctx context.Context, token string) (grpc.ServerStreamingClient[hawserv1.ListClustersResponse], error) {
+		return l.client.ListClusters(ctx, &hawserv1.ListClustersRequest{PageToken: token})
+	}, func(m *hawserv1.ListClustersResponse) error { return l.add(m.GetCluster()) })
+}
+
+func sourceNames(ctx context.Context, l *lookup, _ []string) error {
+	return paged(ctx, completeWithin, func(ctx context.Context, token string) (grpc.ServerStreamingClient[hawserv1.ListLimitsResponse], error) {
+		return l.client.ListLimits(ctx, &hawserv1.ListLimitsRequest{PageToken: token})
+	}, func(m *hawserv1.ListLimitsResponse) error {
+		if m.GetSource() == "" { // sources come first
+			return errEnough
+		}
+		return l.add(m.GetSource())
+	})
+}
+
+func workNames(ctx context.Context, l *lookup, cluster string) error {
+	return allWorks(ctx, l.client, cluster, func(m *hawserv1.ListWorksResponse) error { return l.add(m.GetName()) })
+}
+
+// workOfCluster completes CLUSTER WORK.
+func workOfCluster(ctx context.Context, l *lookup, args []string) error {
+	switch len(args) {
+	case 0:
+		return clusterNames(ctx, l, args)
+	case 1:
+		return workNames(ctx, l, args[0])
+	}
+	return nil
+}
+
+func deniedNames(ctx context.Context, l *lookup, _ []string) error {
+	s, err := l.client.ListDenials(ctx, &hawserv1.ListDenialsRequest{})
+	return received(s, err, func(m *hawserv1.ListDenialsResponse) error { return l.add(m.GetSubject()) })
+}

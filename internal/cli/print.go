@@ -1,0 +1,248 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	"k8s.io/apimachinery/pkg/util/duration"
+	"sigs.k8s.io/yaml"
+)
+
+// The values of --output.
+const (
+	asTable = "table"
+	asWide  = "wide"
+	asJSON  = "json"
+	asYAML  = "yaml"
+	asName  = "name"
+)
+
+var outputs = []string{asTable, asWide, asJSON, asYAML, asName}
+
+// thing is one thing that a list shows.
+type thing struct {
+	kind string
+	// meta is what every object has: name, namespace where it is about a cluster, uid.
+	meta map[string]any
+	// path is its name with that of its cluster, as arguments have it.
+	path    string
+	message proto.Message
+	row     []string
+}
+
+// printer shows things one by one.
+type printer interface {
+	show(t thing) error
+	// end is called after the last of a list.
+	end() error
+}
+
+// newPrinter returns what prints in a format. alone is for one object that was asked for by
+// its name, or for a list without an end.
+func newPrinter(w io.Writer, format string, header []string, alone bool) printer {
+	switch format {
+	case asName:
+		return nameLines{w}
+	case asJSON, asYAML:
+		return &objects{w: w, yaml: format == asYAML, alone: alone}
+	}
+	return &grid{w: w, header: header}
+}
+
+// nameLines prints kind/name.
+type nameLines struct{ w io.Writer }
+
+func (n nameLines) show(t thing) error {
+	return say(n.w, "%s/%s\n", strings.ToLower(t.kind), t.path)
+}
+func (nameLines) end() error { return nil }
+
+// objects prints a List as kubectl does, or objects one after the other.
+type objects struct {
+	w           io.Writer
+	yaml, alone bool
+	shown       int
+}
+
+// What is before, between and after the objects of a list.
+const (
+	jsonHead, jsonTail = "{\n    \"apiVersion\": \"v1\",\n    \"items\": [", "],\n    \"kind\": \"List\",\n    \"metadata\": {\n        \"resourceVersion\": \"\"\n    }\n}\n"
+	yamlHead, yamlTail = "apiVersion: v1\nitems:", "kind: List\nmetadata:\n  resourceVersion: \"\"\n"
+)
+
+func (o *objects) show(t thing) error {
+	o.shown++
+	object := map[string]any{
+		"apiVersion": "hawser.dev/v1", "kind": t.kind, "metadata": t.meta, "status": fieldsOf(t.message.ProtoReflect()),
+	}
+	if o.yaml {
+		return o.showYAML(object)
+	}
+	if o.alone {
+		b, err := json.MarshalIndent(object, "", "    ")
+		return errors.Join(err, say(o.w, "%s\n", b))
+	}
+	before := jsonHead
+	if o.shown > 1 {
+		before = ","
+	}
+	b, err := json.MarshalIndent(object, "        ", "    ")
+	return errors.Join(err, say(o.w, "%s\n        %s", before, b))
+}
+
+func (o *objects) showYAML(object any) error {
+	b, err := yaml.Marshal(object)
+	if err != nil {
+		return err
+	}
+	text := string(b)
+	switch {
+	case o.alone && o.shown > 1:
+		return say(o.w, "---\n%s", text)
+	case o.alone:
+		return say(o.w, "%s", text)
+	}
+	if o.shown == 1 {
+		if err := say(o.w, "%s\n", yamlHead); err != nil {
+			return err
+		}
+	}
+	return say(o.w, "- %s\n", strings.ReplaceAll(strings.TrimSuffix(text, "\n"), "\n", "\n  "))
+}
+
+func (o *objects) end() error {
+	switch {
+	case o.alone:
+		return nil
+	case o.yaml && o.shown == 0:
+		return say(o.w, "%s []\n%s", yamlHead, yamlTail)
+	case o.yaml:
+		return say(o.w, "%s", yamlTail)
+	case o.shown == 0:
+		return say(o.w, "%s%s", jsonHead, jsonTail)
+	}
+	return say(o.w, "\n    %s", jsonTail)
+}
+
+// fieldsOf returns the fields of a message as objects of Kubernetes have them: numbers are
+// numbers, times are texts, and words of a closed set are written LikeThis.
+func fieldsOf(m protoreflect.Message) map[string]any {
+	fields := map[string]any{}
+	all := m.Descriptor().Fields()
+	for i := range all.Len() {
+		f := all.Get(i)
+		name := f.JSONName()
+		switch {
+		case name == "nextPageToken": // of the list, not of what is listed
+		case f.IsList():
+			items := []any{}
+			for j := range m.Get(f).List().Len() {
+				items = append(items, valueOf(f, m.Get(f).List().Get(j)))
+			}
+			fields[name] = items
+		case f.Message() != nil && !m.Has(f):
+			fields[name] = nil
+		default:
+			fields[name] = valueOf(f, m.Get(f))
+		}
+	}
+	return fields
+}
+
+func valueOf(f protoreflect.FieldDescriptor, v protoreflect.Value) any {
+	if f.Message() != nil {
+		if t, ok := v.Message().Interface().(*timestamppb.Timestamp); ok {
+			return t.AsTime().Format(time.RFC3339)
+		}
+		return fieldsOf(v.Message())
+	}
+	if e := f.Enum(); e != nil {
+		return camel(e, v.Enum())
+	}
+	return v.Interface()
+}
+
+// camel returns the word of a value without the name of its type: IN_SYNC of SyncState is
+// InSync.
+func camel(e protoreflect.EnumDescriptor, n protoreflect.EnumNumber) string {
+	value := e.Values().ByNumber(n)
+	if value == nil { // of a newer broker
+		return fmt.Sprint(n)
+	}
+	// All values begin with the words of the first one but its last, UNSPECIFIED.
+	prefix := strings.TrimSuffix(string(e.Values().Get(0).Name()), "UNSPECIFIED")
+	word := ""
+	for part := range strings.SplitSeq(strings.TrimPrefix(string(value.Name()), prefix), "_") {
+		word += part[:1] + strings.ToLower(part[1:])
+	}
+	return word
+}
+
+// grid prints rows below their header, in columns that do not become narrower.
+type grid struct {
+	w      io.Writer
+	header []string
+	rows   [][]string
+	widths []int
+}
+
+func (g *grid) show(t thing) error {
+	g.rows = append(g.rows, t.row)
+	return nil
+}
+
+// end prints the rows there are. The header is printed once; what comes later is below it.
+func (g *grid) end() error {
+	first := g.widths == nil
+	if first && len(g.rows) == 0 {
+		return say(g.w, "none\n")
+	}
+	if first {
+		g.widths = make([]int, len(g.header))
+		g.rows = append([][]string{g.header}, g.rows...)
+	}
+	for _, row := range g.rows {
+		for i, cell := range row {
+			if cell == "" {
+				row[i] = "-"
+			}
+			g.widths[i] = max(g.widths[i], utf8.RuneCountInString(row[i]))
+		}
+	}
+	for _, row := range g.rows {
+		line := ""
+		for i, cell := range row {
+			line += cell
+			if i < len(row)-1 {
+				line += strings.Repeat(" ", g.widths[i]-utf8.RuneCountInString(cell)+3)
+			}
+		}
+		if err := say(g.w, "%s\n", line); err != nil {
+			return err
+		}
+	}
+	g.rows = nil
+	return nil
+}
+
+// table prints rows under their header, or says that there is nothing.
+func table(w io.Writer, header []string, rows [][]string) error {
+	g := &grid{w: w, header: header, rows: rows}
+	return g.end()
+}
+
+// age says how long ago something was; empty where it is not known.
+func age(now time.Time, at *timestamppb.Timestamp) string {
+	if at == nil {
+		return ""
+	}
+	return duration.HumanDuration(max(0, now.Sub(at.AsTime())))
+}
