@@ -83,6 +83,7 @@ func serve(ctx context.Context, cfg *config, stderr io.Writer) (err error) {
 	return run.Group(ctx,
 		run.Task{Name: "agent", Run: p.run},
 		run.Task{Name: "admin", Run: telemetry.Admin{Addr: cfg.output.AdminListen, Registry: registry, Health: health, Log: log}.Run},
+		run.Task{Name: "log level", Run: telemetry.DebugOnSignal(log)},
 		run.GiveMemoryBack(),
 	)
 }

@@ -139,6 +139,7 @@ func (c *config) tasks(
 		{Name: "grpc", Run: front.Run},
 		{Name: "mqtt", Run: mqttFront.Run},
 		{Name: "admin", Run: admin.Run},
+		{Name: "log level", Run: telemetry.DebugOnSignal(log)},
 		run.GiveMemoryBack(),
 	}, nil
 }

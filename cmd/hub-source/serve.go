@@ -57,6 +57,7 @@ func serve(ctx context.Context, cfg *config, stderr io.Writer) error {
 	tasks := []run.Task{
 		{Name: "hub source", Run: source.Run},
 		{Name: "admin", Run: telemetry.Admin{Addr: cfg.AdminListen, Registry: registry, Health: c.Health, Log: log}.Run},
+		{Name: "log level", Run: telemetry.DebugOnSignal(log)},
 		run.GiveMemoryBack(),
 	}
 	if cfg.Webhook.Listen != "" {

@@ -30,6 +30,7 @@ type quiet struct {
 	slog.Handler
 	party string // that With named
 	said  *said
+	level *slog.LevelVar
 }
 
 // Handle writes a line, or counts it for the next one of its kind.

@@ -11,11 +11,14 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"os"
+	"os/signal"
 	"runtime"
 	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -47,8 +50,10 @@ func NewLogger(w io.Writer, level, format string) (*slog.Logger, error) {
 	if err := l.UnmarshalText([]byte(level)); err != nil {
 		return nil, fmt.Errorf("log level %q: use debug, info, warn or error", level)
 	}
-	o := &slog.HandlerOptions{Level: l, ReplaceAttr: cut}
-	q := quiet{said: &said{lines: map[[2]string]*subject{}}}
+	now := &slog.LevelVar{}
+	now.Set(l)
+	o := &slog.HandlerOptions{Level: now, ReplaceAttr: cut}
+	q := quiet{said: &said{lines: map[[2]string]*subject{}}, level: now}
 	switch format {
 	case "text":
 		q.Handler = slog.NewTextHandler(w, o)
@@ -58,6 +63,35 @@ func NewLogger(w io.Writer, level, format string) (*slog.Logger, error) {
 		return slog.New(q), nil
 	}
 	return nil, fmt.Errorf("log format %q: use text or json", format)
+}
+
+// DebugOnSignal returns a task that, at each SIGUSR1, switches debug lines of a logger of
+// [NewLogger] on, and back to the level before at the next. It is a signal and no request to
+// the admin port, because that port believes everybody who reaches it.
+func DebugOnSignal(log *slog.Logger) func(context.Context) error {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGUSR1) // here, for until then it would end the program
+	return func(ctx context.Context) error {
+		defer signal.Stop(signals)
+		q, ok := log.Handler().(quiet)
+		if !ok {
+			return errors.New("the logger has no level that can be changed")
+		}
+		usual := q.level.Level()
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-signals:
+			}
+			next := slog.LevelDebug
+			if q.level.Level() == next {
+				next = usual
+			}
+			q.level.Set(next)
+			log.Log(ctx, max(next, slog.LevelInfo), "log level is changed, because of SIGUSR1", "level", next)
+		}
+	}
 }
 
 // NewRegistry returns a metrics registry that already holds the Go runtime's

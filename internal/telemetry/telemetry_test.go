@@ -2,11 +2,14 @@ package telemetry_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/hawser-io/hawser/internal/telemetry"
@@ -66,5 +69,42 @@ func TestNewLogger(t *testing.T) {
 		if _, err := telemetry.NewLogger(&b, bad[0], bad[1]); err == nil {
 			t.Errorf("%v must be refused", bad)
 		}
+	}
+}
+
+// lines hands on what is written, line by line.
+type lines chan string
+
+func (l lines) Write(b []byte) (int, error) {
+	l <- string(b)
+	return len(b), nil
+}
+
+func TestDebugOnSignal(t *testing.T) {
+	out := make(lines, 8)
+	log, err := telemetry.NewLogger(out, "warn", "text")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended, run := make(chan error, 1), telemetry.DebugOnSignal(log)
+	go func() { ended <- run(ctx) }()
+	for _, want := range []string{"level=DEBUG", "level=WARN", "level=DEBUG"} {
+		if err := syscall.Kill(os.Getpid(), syscall.SIGUSR1); err != nil {
+			t.Fatal(err)
+		}
+		if line := <-out; !strings.Contains(line, "SIGUSR1") || !strings.Contains(line, want) {
+			t.Errorf("want %s: %s", want, line)
+		}
+		if debug := log.Enabled(ctx, slog.LevelDebug); debug != (want == "level=DEBUG") {
+			t.Errorf("%s: debug lines are written: %t", want, debug)
+		}
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if err := telemetry.DebugOnSignal(slog.New(slog.DiscardHandler))(t.Context()); err == nil {
+		t.Error("a logger of somebody else is taken")
 	}
 }
