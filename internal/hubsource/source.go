@@ -254,7 +254,11 @@ func (s *Source) ask(ctx context.Context, request func() error) error {
 		case forbidden && time.Since(began) >= patience:
 			return fmt.Errorf("the hub does not let this service account read what it needs (deploy/hub-source/rbac.yaml grants it): %w", err)
 		}
-		s.cfg.Log.Warn("hub does not answer, waiting for it", "err", err, "delay", delay)
+		if forbidden {
+			s.cfg.Log.Warn("the hub does not let this service account read what it needs: a role is missing (deploy/hub-source/rbac.yaml has them), or the hub has just begun and has not read them yet", "err", err, "delay", delay)
+		} else {
+			s.cfg.Log.Warn("hub does not answer, waiting for it", "err", err, "delay", delay)
+		}
 		select {
 		case <-time.After(delay):
 		case <-ctx.Done():

@@ -1,6 +1,7 @@
 package hubsource
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -303,6 +304,22 @@ func TestSource_SaysWhatItLacks(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A role that somebody forgot is called so, from the first line on.
+func TestSource_TellsAForgottenRoleFromADeadHub(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		var lines bytes.Buffer
+		b.hub.forbidden["leases"] = true
+		s := b.source(elected(b, "only", nil), func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&lines, nil)) })
+		<-s.ended
+		if err := s.stop(); err == nil {
+			b.Error("it ended without an error")
+		}
+		if out := lines.String(); !strings.Contains(out, "a role is missing") || strings.Contains(out, "does not answer") {
+			b.Errorf("log:\n%s", out)
+		}
+	})
 }
 
 func TestSource_WaitsForAHubThatIsDown(t *testing.T) {
