@@ -54,6 +54,9 @@ const program = "hawser"
 // called makes the commands in a text such that can be typed: hawser get works may have to
 // be kubectl hawser get works.
 func (e Env) called(root *cobra.Command, text string) string {
+	if runByMake() {
+		text = strings.ReplaceAll(text, program+" demo --help", "make demo ARGS=--help")
+	}
 	if e.name() == program {
 		return text
 	}

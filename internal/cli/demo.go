@@ -2,6 +2,7 @@ package cli
 
 import (
 	"errors"
+	"os"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
@@ -18,8 +19,14 @@ const (
 	demoSubnet = 77
 )
 
+// runByMake tells whether the demo was started by the Makefile, so that flags go into ARGS.
+func runByMake() bool { return os.Getenv("HAWSER_RUN_BY") == "make" }
+
 func newDemo(env Env) *cobra.Command {
-	d := demo.Demo{Out: env.Stdout, Transport: fleet.GRPC}
+	d := demo.Demo{Out: env.Stdout, Transport: fleet.GRPC, Command: env.name() + " demo %s"}
+	if runByMake() {
+		d.Command = `make demo ARGS="%s"`
+	}
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Run a hub, two managed clusters and Hawser between them on this machine",

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -84,6 +85,10 @@ func Start(ctx context.Context, cfg Config) (*Cluster, error) {
 	c.cmd = exec.CommandContext(ctx, cfg.Binary, cfg.args()...)
 	c.cmd.Stderr = c.log
 	c.cmd.Cancel = c.kill
+	// t1 Ctrl-C at a terminal is sent to every process of our group, t2 a control plane of
+	// that group ends at once, t3 we find that it ended by itself, which is a failure;
+	// therefore it is in a group of its own, and ends when we say so.
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	stdin, err := c.cmd.StdinPipe()
 	if err != nil {
 		return nil, fmt.Errorf("start control plane: %w", err)

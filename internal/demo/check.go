@@ -29,9 +29,13 @@ func (e *hinted) Error() string { return e.what }
 // Hint is what the person can do.
 func (e *hinted) Hint() string { return e.hint }
 
+// with is the command that runs the demo with flags.
+func (d *Demo) with(flags string) string { return fmt.Sprintf(d.Command, flags) }
+
 // lock keeps a second demo out of the directory; the system drops the lock when
 // this process ends, however it ends.
-func lock(dir string) (unlock func(), err error) {
+func (d *Demo) lock() (unlock func(), err error) {
+	dir := d.Dir
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -44,7 +48,7 @@ func lock(dir string) (unlock func(), err error) {
 		_ = f.Close()
 		return nil, &hinted{
 			what: fmt.Sprintf("a demo already runs in %s (process %s)", dir, strings.TrimSpace(string(owner))),
-			hint: "stop it with Ctrl-C there, or run a second one with --dir and --subnet",
+			hint: "stop it with Ctrl-C there, or run a second one: " + d.with("--dir=DIRECTORY --subnet=NUMBER"),
 		}
 	}
 	if err := errors.Join(f.Truncate(0), writePID(f)); err != nil {
@@ -64,7 +68,7 @@ func (d *Demo) check() error {
 		if _, err := os.Stat(filepath.Join(d.Root, name)); err != nil {
 			return &hinted{
 				what: fmt.Sprintf("%s is no checkout of Hawser: %v", d.Root, err),
-				hint: "run the demo in a clone of the repository, or name it with --root",
+				hint: "run the demo in a clone of the repository, or name one: " + d.with("--root=DIRECTORY"),
 			}
 		}
 	}
@@ -75,7 +79,7 @@ func (d *Demo) check() error {
 	if free := fs.Bavail * uint64(fs.Bsize); free < freeBytes {
 		return &hinted{
 			what: fmt.Sprintf("only %d MiB are free in %s", free>>20, d.Dir),
-			hint: fmt.Sprintf("free up to %d MiB, or choose another disk with --dir", uint64(freeBytes)>>20),
+			hint: fmt.Sprintf("free up to %d MiB, or choose another disk: %s", uint64(freeBytes)>>20, d.with("--dir=DIRECTORY")),
 		}
 	}
 	for _, addr := range fleet.Addresses(d.Subnet, Clusters, d.Transport) {
@@ -83,7 +87,7 @@ func (d *Demo) check() error {
 		if err != nil {
 			return &hinted{
 				what: fmt.Sprintf("the demo needs %s: %v", addr, err),
-				hint: "stop the program that listens there, or move the demo to other addresses with --subnet",
+				hint: "stop the program that listens there, or move the demo to other addresses: " + d.with("--subnet=NUMBER"),
 			}
 		}
 		if err := l.Close(); err != nil {

@@ -30,6 +30,8 @@ type Demo struct {
 	Once bool
 	// Out is where people read.
 	Out io.Writer
+	// Command is how the person runs the demo with more flags: "%s" in it stands for them.
+	Command string
 
 	began time.Time
 }
@@ -41,7 +43,7 @@ var Clusters = []string{"cluster1", "cluster2"}
 // error as soon as a step fails; whatever happens, nothing is left running.
 func (d *Demo) Run(ctx context.Context) (err error) {
 	d.began = time.Now()
-	unlock, err := lock(d.Dir)
+	unlock, err := d.lock()
 	if err != nil {
 		return err
 	}

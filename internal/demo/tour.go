@@ -30,8 +30,9 @@ const (
 // tour applies the example and follows it to the cluster and back.
 func (d *Demo) tour(ctx context.Context, f *fleet.Fleet) error {
 	hubConfig := f.Hub.KubeconfigPath
-	d.say("kubectl apply -f %s   (on the hub)", exampleFile)
-	if _, err := proc.Run(ctx, f.Kubectl(), "--kubeconfig", hubConfig, "apply", "-f", filepath.Join(d.Root, exampleFile)); err != nil {
+	file := filepath.Join(d.Root, exampleFile)
+	d.say("kubectl apply -f %s   (on the hub)", file)
+	if _, err := proc.Run(ctx, f.Kubectl(), "--kubeconfig", hubConfig, "apply", "-f", file); err != nil {
 		return err
 	}
 	if err := d.follow(ctx, f); err != nil {
