@@ -139,7 +139,9 @@ func Next(prev workv1.ManifestWorkStatus, generation int64, manifests []Manifest
 	if len(manifests) > 0 && !held {
 		apimeta.SetStatusCondition(&next.Conditions, workApplied(entries, generation, stamp(now)))
 	}
-	sumUp(&next.Conditions, entries, generation, stamp(now))
+	available := workAvailable(entries, generation, stamp(now))
+	sayFirstMissing(&available, entries)
+	sumUp(&next.Conditions, entries, available, generation, stamp(now))
 	return next
 }
 
@@ -156,7 +158,7 @@ func Deleting(prev workv1.ManifestWorkStatus, generation int64, manifests []Mani
 			entries = append(entries, nextManifest(old.find(m.Meta), generation, m, stamp(now)))
 		}
 		next.ResourceStatus.Manifests = entries
-		sumUp(&next.Conditions, entries, generation, stamp(now))
+		sumUp(&next.Conditions, entries, workAvailable(entries, generation, stamp(now)), generation, stamp(now)) // what is gone is as it should be
 	}
 	apimeta.SetStatusCondition(&next.Conditions, metav1.Condition{
 		Type: workv1.WorkDeleting, Status: metav1.ConditionTrue, Reason: ReasonWorkDeleting, Message: messageWorkDeleting,
@@ -277,6 +279,7 @@ func workApplied(entries []workv1.ManifestCondition, generation int64, now metav
 		return apimeta.IsStatusConditionFalse(e.Conditions, workv1.ManifestApplied)
 	}) {
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, ReasonWorkApplyFailed, messageWorkApplyFailed
+		sayFirst(&c, entries)
 	}
 	return c
 }
@@ -307,10 +310,12 @@ func format(text string, args ...any) string { return cut(fmt.Sprintf(text, args
 
 // cut keeps a message within what the API accepts, so that one endless error
 // text cannot make the hub refuse the whole status.
-func cut(s string) string {
+func cut(s string) string { return cutTo(maxMessage, s) }
+
+func cutTo(limit int, s string) string {
 	s = strings.ToValidUTF8(s, "?")
-	if len(s) <= maxMessage {
+	if len(s) <= limit {
 		return s
 	}
-	return strings.ToValidUTF8(s[:maxMessage-len(truncated)], "") + truncated
+	return strings.ToValidUTF8(s[:limit-len(truncated)], "") + truncated
 }

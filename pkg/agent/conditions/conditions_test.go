@@ -137,7 +137,10 @@ func TestNext_WorkConditions(t *testing.T) {
 		return conditions.Manifest{Meta: configMap(ordinal, "a"), Presence: p, ApplyErr: err, ReadErr: failed}
 	}
 	ok := one("Applied", "True", "AppliedManifestWorkComplete", "Apply manifest work complete", 3, s0)
-	bad := one("Applied", "False", "AppliedManifestWorkFailed", "Failed to apply manifest work", 3, s0)
+	bad := func(n, of int) metav1.Condition {
+		return one("Applied", "False", "AppliedManifestWorkFailed",
+			fmt.Sprintf("Failed to apply manifest work: %d of %d manifests failed, the first is ConfigMap default/a: boom", n, of), 3, s0)
+	}
 	for name, c := range map[string]struct {
 		in   []conditions.Manifest
 		want []metav1.Condition
@@ -148,15 +151,15 @@ func TestNext_WorkConditions(t *testing.T) {
 		},
 		"one failed to apply and exists": {
 			in:   []conditions.Manifest{entry(0, conditions.Present, failed), entry(1, conditions.Present, nil)},
-			want: []metav1.Condition{bad, one("Available", "True", "ResourcesAvailable", "All resources are available", 3, s0)},
+			want: []metav1.Condition{bad(1, 2), one("Available", "True", "ResourcesAvailable", "All resources are available", 3, s0)},
 		},
 		"absent wins over unknown": {
 			in:   []conditions.Manifest{entry(0, conditions.Absent, failed), entry(1, conditions.Unreadable, failed), entry(2, conditions.Present, nil)},
-			want: []metav1.Condition{bad, one("Available", "False", "ResourcesNotAvailable", "1 of 3 resources are not available", 3, s0)},
+			want: []metav1.Condition{bad(2, 3), one("Available", "False", "ResourcesNotAvailable", "1 of 3 resources are not available, the first is ConfigMap default/a: boom", 3, s0)},
 		},
 		"unknown": {
 			in:   []conditions.Manifest{entry(0, conditions.Unidentified, failed), entry(1, conditions.Unreadable, failed), entry(2, conditions.Present, nil)},
-			want: []metav1.Condition{bad, one("Available", "Unknown", "ResourcesStatusUnknown", "2 of 3 resources have unknown status", 3, s0)},
+			want: []metav1.Condition{bad(2, 3), one("Available", "Unknown", "ResourcesStatusUnknown", "2 of 3 resources have unknown status, the first is ConfigMap default/a: boom", 3, s0)},
 		},
 		"no manifests: nothing is applied": {
 			want: []metav1.Condition{one("Available", "Unknown", "ResourcesStatusUnknown", "cannot get any available resource ", 3, s0)},

@@ -51,10 +51,10 @@ func setRules(list *[]metav1.Condition, m Manifest, generation int64, now metav1
 	*list = slices.DeleteFunc(*list, func(c metav1.Condition) bool { return fromRule(c) && !slices.Contains(keep, c.Type) })
 }
 
-// sumUp says of the work what is said of its manifests: whether they are
-// available, and what their rules yield. It removes what rules say no more. New
+// sumUp says of the work what is said of its manifests: that they are
+// available, or not, and what their rules yield. It removes what rules say no more. New
 // conditions are in the order of their types.
-func sumUp(list *[]metav1.Condition, entries []workv1.ManifestCondition, generation int64, now metav1.Time) {
+func sumUp(list *[]metav1.Condition, entries []workv1.ManifestCondition, available metav1.Condition, generation int64, now metav1.Time) {
 	contributions := map[string][]metav1.Condition{}
 	for _, e := range entries {
 		for _, c := range e.Conditions {
@@ -64,7 +64,6 @@ func sumUp(list *[]metav1.Condition, entries []workv1.ManifestCondition, generat
 			contributions[c.Type] = append(contributions[c.Type], c)
 		}
 	}
-	available := workAvailable(entries, generation, now)
 	types := append(slices.Collect(maps.Keys(contributions)), available.Type)
 	slices.Sort(types)
 	for _, typ := range types {

@@ -70,9 +70,13 @@ var (
 	incomplete    = told{"Available", "Unknown", "IncompleteResourceMeta", "Resource meta is incomplete", 0}
 	noFeedback    = told{"StatusFeedbackSynced", "True", "NoStatusFeedbackSynced", "", 0}
 	workApplied   = told{"Applied", "True", "AppliedManifestWorkComplete", "Apply manifest work complete", 1}
-	workFailed    = told{"Applied", "False", "AppliedManifestWorkFailed", "Failed to apply manifest work", 1}
 	workAvailable = told{"Available", "True", "ResourcesAvailable", "All resources are available", 1}
 )
+
+// workFailed is Applied of a work, with what it says of the first manifest that failed.
+func workFailed(text string) told {
+	return told{"Applied", "False", "AppliedManifestWorkFailed", "Failed to apply manifest work: " + text, 1}
+}
 
 // failed is Applied with the text of an error.
 func failed(text string) told {
@@ -96,7 +100,10 @@ func TestConditions_OfWhatDoesNot(t *testing.T) {
 		`{apiVersion: v1, kind: Node, metadata: {name: forbidden-node}}`,
 	))
 	tells(t, w,
-		[]told{workFailed, {"Available", "False", "ResourcesNotAvailable", "1 of 4 resources are not available", 1}},
+		[]told{
+			workFailed(`3 of 4 manifests failed, the first is ConfigMap no-such-namespace/lost: namespaces "no-such-namespace" not found`),
+			{"Available", "False", "ResourcesNotAvailable", `1 of 4 resources are not available, the first is ConfigMap no-such-namespace/lost: namespaces "no-such-namespace" not found`, 1},
+		},
 		[]told{applied, available, noFeedback},
 		[]told{failed(`namespaces "no-such-namespace" not found`), absent},
 		[]told{failed(`the server doesn't have a resource type "Unheard"`), incomplete},
@@ -113,7 +120,10 @@ func TestConditions_OfWhatIsNotKnown(t *testing.T) {
 	w := shared.Create(t, harness.NewWork(t, cluster, "told-unknown",
 		harness.ConfigMapYAML(ns, "one", "x"), `{apiVersion: example.org/v1, kind: Unheard, metadata: {name: x, namespace: `+ns+`}}`))
 	tells(t, w,
-		[]told{workFailed, {"Available", "Unknown", "ResourcesStatusUnknown", "1 of 2 resources have unknown status", 1}},
+		[]told{
+			workFailed(`1 of 2 manifests failed, the first is Unheard ` + ns + `/x: the server doesn't have a resource type "Unheard"`),
+			{"Available", "Unknown", "ResourcesStatusUnknown", `1 of 2 resources have unknown status, the first is Unheard ` + ns + `/x: the server doesn't have a resource type "Unheard"`, 1},
+		},
 		[]told{applied, available, noFeedback},
 		[]told{failed(`the server doesn't have a resource type "Unheard"`), incomplete},
 	)
