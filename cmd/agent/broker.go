@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/agent"
 	"github.com/hawser-io/hawser/pkg/agent/hub"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -21,6 +22,8 @@ type broker struct {
 	dialer transport.Dialer
 	// agent is set once there is one: its will goes with each connection over MQTT.
 	agent atomic.Pointer[agent.Agent]
+	// watch looks at the files by which the broker knows the agent, and the agent the broker.
+	watch *identity.Watch
 	// ca returns the CAs of the broker; nil where those of the system count.
 	ca func() ([]byte, error)
 }
@@ -39,11 +42,19 @@ func (c *config) reachBroker(registry prometheus.Registerer, log *slog.Logger) (
 		log.Info("keepAliveConfig is not needed: connections are always watched by pings and heartbeats", "file", c.sourceConfig)
 	}
 	b := &broker{addr: d.URL, ca: d.CA}
+	read := func() (identity.Driver, error) { return d.Driver, nil }
+	if b.watch, err = identity.NewWatch(identity.WatchConfig{Read: read, Log: log, Registry: registry}); err != nil {
+		return nil, err
+	}
 	b.dialer, err = d.dialer(c.insecure, log)
 	return b, err
 }
 
 func (c *config) reachMQTT(registry prometheus.Registerer, log *slog.Logger) (*broker, error) {
+	watch, err := transportmqtt.Watch(c.sourceConfig, c.insecure, registry, log)
+	if err != nil {
+		return nil, err
+	}
 	o, f, err := transportmqtt.Load(c.sourceConfig, transport.Filter{Cluster: c.clusterName}, c.insecure, log)
 	if err != nil {
 		return nil, fmt.Errorf("workload-source-config: %w", err)
@@ -52,7 +63,7 @@ func (c *config) reachMQTT(registry prometheus.Registerer, log *slog.Logger) (*b
 	if o.Metrics, err = transportmqtt.NewMetrics(registry); err != nil {
 		return nil, err
 	}
-	b := &broker{addr: f.BrokerHost, ca: f.CA}
+	b := &broker{addr: f.BrokerHost, ca: f.CA, watch: watch}
 	o.Will = func() (e codec.Event, ok bool) {
 		if a := b.agent.Load(); a != nil {
 			return a.Will()

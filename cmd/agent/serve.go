@@ -79,9 +79,11 @@ func serve(ctx context.Context, cfg *config, stderr io.Writer) (err error) {
 	health.Add("cluster", p.unlessStandby(p.clusterReady))
 	health.Add("broker", p.unlessStandby(p.brokerReady))
 	health.Add("works", p.late)
+	health.Add("certificates", broker.watch.Check)
 	log.Info("starting", "program", telemetry.Version(program), "cluster", cfg.clusterName, "broker", broker.addr, "transport", cfg.sourceDriver)
 	return run.Group(ctx,
 		run.Task{Name: "agent", Run: p.run},
+		run.Task{Name: "certificates", Run: broker.watch.Run},
 		run.Task{Name: "admin", Run: telemetry.Admin{Addr: cfg.output.AdminListen, Registry: registry, Health: health, Log: log}.Run},
 		run.Task{Name: "log level", Run: telemetry.DebugOnSignal(log)},
 		run.GiveMemoryBack(),

@@ -39,6 +39,7 @@ func serve(ctx context.Context, c *config, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+	registry := telemetry.NewRegistry()
 	cmdline.KeepPrivate()
 	if open, err := cmdline.MakePrivate(c.DataDir); open > 0 || err != nil {
 		log.Warn("others could read files of the data directory; they no longer can, unless there is an error", "files", open, "error", err)
@@ -47,7 +48,6 @@ func serve(ctx context.Context, c *config, stdout, stderr io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("store: %w", err)
 	}
-	registry := telemetry.NewRegistry()
 	stream := audit.New(c.Audit, stdout, registry)
 	ended := audited(stream)
 	tasks, err := c.tasks(s, creds, log, registry, stream)
@@ -88,6 +88,10 @@ func (c *config) tasks(
 	s *pebble.Store, creds *identity.Server, log *slog.Logger, registry *prometheus.Registry, stream *audit.Log,
 ) ([]run.Task, error) {
 	health := &telemetry.Health{}
+	watch, err := c.watch(registry, log)
+	if err != nil {
+		return nil, err
+	}
 	b, err := broker.New(broker.Config{
 		Store: s, Log: log, Registry: registry, Audit: stream, Insecure: c.Insecure,
 		MaxEventBytes: c.MaxEventBytes, QueueBytes: max(broker.DefaultQueueBytes, 8*c.MaxEventBytes),
@@ -133,11 +137,13 @@ func (c *config) tasks(
 	if creds != nil {
 		health.Add("certificate", creds.Check)
 	}
+	health.Add("certificates", watch.Check)
 	admin := telemetry.Admin{Addr: c.AdminListen, Registry: registry, Health: health, Log: log}
 	return []run.Task{
 		{Name: "broker", Run: b.Run},
 		{Name: "grpc", Run: front.Run},
 		{Name: "mqtt", Run: mqttFront.Run},
+		{Name: "certificates", Run: watch.Run},
 		{Name: "admin", Run: admin.Run},
 		{Name: "log level", Run: telemetry.DebugOnSignal(log)},
 		run.GiveMemoryBack(),
@@ -150,6 +156,14 @@ func transportCredentials(s *identity.Server) credentials.TransportCredentials {
 		return nil
 	}
 	return s
+}
+
+// watch looks at the files of the port's TLS.
+func (c *config) watch(registry prometheus.Registerer, log *slog.Logger) (*identity.Watch, error) {
+	read := func() (identity.Driver, error) {
+		return identity.Driver{CAFile: c.TLS.ClientCAFile, ClientCertFile: c.TLS.CertFile, ClientKeyFile: c.TLS.KeyFile}, nil
+	}
+	return identity.NewWatch(identity.WatchConfig{Read: read, Log: log, Registry: registry})
 }
 
 // credentials returns those of the port; nil for plaintext.

@@ -43,9 +43,14 @@ func serve(ctx context.Context, cfg *config, stderr io.Writer) error {
 	}
 	registry := telemetry.NewRegistry()
 	c.Registerer = registry
+	watch, err := cfg.watch(registry, log)
+	if err != nil {
+		return err
+	}
 	if c.Dialer, err = cfg.dialer(registry, log); err != nil {
 		return err
 	}
+	c.Health.Add("certificates", watch.Check)
 	hub, err := cfg.reachHub(&c)
 	if err != nil {
 		return err
@@ -56,6 +61,7 @@ func serve(ctx context.Context, cfg *config, stderr io.Writer) error {
 	}
 	tasks := []run.Task{
 		{Name: "hub source", Run: source.Run},
+		{Name: "certificates", Run: watch.Run},
 		{Name: "admin", Run: telemetry.Admin{Addr: cfg.AdminListen, Registry: registry, Health: c.Health, Log: log}.Run},
 		{Name: "log level", Run: telemetry.DebugOnSignal(log)},
 		run.GiveMemoryBack(),
@@ -94,6 +100,17 @@ func (c *config) webhook(hub *rest.Config, source hubsource.Config) (*webhook.We
 		},
 		Registerer: source.Registerer, Health: source.Health, Log: source.Log,
 	})
+}
+
+// watch looks at the files by which the broker knows hub-source, and hub-source the broker.
+func (c *config) watch(registry prometheus.Registerer, log *slog.Logger) (*identity.Watch, error) {
+	if c.Transport == transport.MQTT {
+		return transportmqtt.Watch(c.TransportConfig, c.Insecure, registry, log)
+	}
+	read := func() (identity.Driver, error) {
+		return identity.Driver{CAFile: c.TLS.CAFile, ClientCertFile: c.TLS.CertFile, ClientKeyFile: c.TLS.KeyFile}, nil
+	}
+	return identity.NewWatch(identity.WatchConfig{Read: read, Log: log, Registry: registry})
 }
 
 // dialer reaches the broker as the configuration says.

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -140,6 +142,20 @@ func Load(path string, party transport.Filter, insecure bool, log *slog.Logger) 
 		o.TLS = secrets.config
 	}
 	return o, f, nil
+}
+
+// Watch looks at a file and at those that it names.
+func Watch(path string, insecure bool, r prometheus.Registerer, log *slog.Logger) (*identity.Watch, error) {
+	return identity.NewWatch(identity.WatchConfig{
+		Read: func() (identity.Driver, error) {
+			f, err := ReadFile(path, insecure)
+			if err != nil {
+				return identity.Driver{}, err
+			}
+			return f.Driver, nil
+		},
+		Also: []string{path}, Log: log, Registry: r,
+	})
 }
 
 // secrets are what of a file is read again for each connection. What cannot be used is told to

@@ -1,0 +1,34 @@
+package main
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hawser-io/hawser/internal/pki"
+)
+
+// TestProgram_WarnsOfItsCertificate: the broker stays ready, and says in /readyz and by a metric that
+// its certificate is near its end.
+func TestProgram_WarnsOfItsCertificate(t *testing.T) {
+	d := pki.Dir(t.TempDir())
+	day := pki.Period{NotBefore: time.Now().Add(-23 * time.Hour), NotAfter: time.Now().Add(time.Hour)}
+	if _, err := d.Init("test", pki.Starting(time.Now(), time.Hour), false); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Issue(pki.Request{Role: pki.Broker, Name: "broker", Hosts: []string{"127.0.0.1"}, Valid: day}, false); err != nil {
+		t.Fatal(err)
+	}
+	cert := d.Cert(pki.Broker, "broker")
+	p := launch(t, "--listen=127.0.0.1:0", "--admin-listen=127.0.0.1:0", "--data-dir="+t.TempDir(),
+		"--tls-cert-file="+cert, "--tls-key-file="+d.Key(pki.Broker, "broker"), "--client-ca-file="+d.CACert())
+	code, body := p.get("/readyz?verbose")
+	if code != http.StatusOK || !strings.HasPrefix(body, "ok\ncertificates: the certificate in "+cert+" ends in ") || strings.Contains(body, "a CA") {
+		t.Errorf("/readyz: %d %s", code, body)
+	}
+	if _, body := p.get("/metrics"); !strings.Contains(body, `hawser_certificate_remaining_seconds{of="own"} 3`) || !strings.Contains(body, `_remaining_seconds{of="ca"} 3`) {
+		t.Error("the metric does not say that an hour is left")
+	}
+	p.end()
+}

@@ -1,0 +1,268 @@
+package identity
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hawser-io/hawser/internal/telemetry"
+)
+
+const (
+	// lookEvery is how often a Watch looks at its files. It is longer than checkEvery, see look.
+	lookEvery = 2 * time.Second
+	// warnEvery is how often the log warns of one certificate.
+	warnEvery = 24 * time.Hour
+	// nearEnd is the part of its life in which a certificate is near its end: the last fifth.
+	nearEnd = 5
+)
+
+// remaining describes the metric of a Watch.
+var remaining = prometheus.NewDesc("hawser_certificate_remaining_seconds",
+	"Time until the first certificate ends; below 0 when it has ended.", []string{"of"}, nil)
+
+// WatchConfig says what a [Watch] looks at.
+type WatchConfig struct {
+	// Read returns the certificates and CAs of the party as they are configured now.
+	Read func() (Driver, error)
+	// Also are other files that decide how an attempt to connect ends.
+	Also []string
+	Log  *slog.Logger
+	// Registry gets the metric.
+	Registry prometheus.Registerer
+}
+
+// Watch looks at the files of a party's identity. It says when they have changed, and warns
+// of a certificate that is near its end: in the log once a day, by a metric, and in Check.
+// Create it with [NewWatch]. Methods may be called concurrently.
+type Watch struct {
+	cfg     WatchConfig
+	changed chan struct{}
+
+	// Of Run alone. told is when the log warned last, by what it was about.
+	files       []string
+	known, seen []fileStamp
+	told        map[string]time.Time
+
+	mu   sync.Mutex
+	ends map[string]ending // by what it is of: "own" or "ca"
+	err  error             // why they are not known as they are now
+}
+
+// ending is the certificate that ends first, of a file or of data.
+type ending struct {
+	file       string // or the key of the data
+	begin, end time.Time
+}
+
+// NewWatch returns a watch of the files as they are. Create it before anything else reads
+// them. Otherwise: t1 somebody reads a file, t2 it changes, t3 the watch looks for the first
+// time, therefore nobody hears of the change. Files that cannot be used are no error here, but
+// one of Check.
+func NewWatch(c WatchConfig) (*Watch, error) {
+	w := &Watch{cfg: c, changed: make(chan struct{}, 1), told: map[string]time.Time{}}
+	w.read()
+	w.known = stampsOf(w.files)
+	w.seen = w.known
+	w.read() // what the stamps are of, or newer
+	return w, c.Registry.Register(w)
+}
+
+// Changed gets a value when files have changed.
+func (w *Watch) Changed() <-chan struct{} { return w.changed }
+
+// Run looks at the files until ctx ends.
+func (w *Watch) Run(ctx context.Context) error {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		w.warn(ctx, time.Now())
+		select {
+		case <-tick.C:
+			w.look(ctx)
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// look tells of a change at the second look that finds it: then nobody is writing any more,
+// and whoever reads the files again only every 500 ms has them as they are now.
+func (w *Watch) look(ctx context.Context) {
+	stamps := stampsOf(w.files)
+	if slices.Equal(stamps, w.known) || !slices.Equal(stamps, w.seen) {
+		w.seen = stamps
+		return
+	}
+	w.known = stamps
+	before := w.files
+	if w.read(); !slices.Equal(before, w.files) {
+		w.known = stampsOf(w.files)
+		w.seen = w.known
+	}
+	w.cfg.Log.InfoContext(ctx, "files have changed by which this party is known", "files", w.files)
+	select {
+	case w.changed <- struct{}{}:
+	default: // who is to hear of it has not heard of the last one yet
+	}
+}
+
+func stampsOf(files []string) []fileStamp {
+	stamps := make([]fileStamp, len(files))
+	for i, name := range files {
+		if st, err := os.Stat(name); err == nil { // a file that is not there is one that changes when it comes
+			stamps[i] = fileStamp{modified: st.ModTime(), size: st.Size()}
+		}
+	}
+	return stamps
+}
+
+// read finds out when the certificates end. Where that fails, what was found before counts.
+func (w *Watch) read() {
+	d, err := w.cfg.Read()
+	var ends map[string]ending
+	if err == nil {
+		w.files = append(slices.DeleteFunc([]string{d.CAFile, d.ClientCertFile, d.ClientKeyFile}, func(f string) bool { return f == "" }), w.cfg.Also...)
+		ends, err = d.ends()
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.err = err; err == nil {
+		w.ends = ends
+	}
+}
+
+// ends returns which certificates end first. Without a file, and without data, there is none.
+func (d *Driver) ends() (map[string]ending, error) {
+	all := map[string]ending{}
+	for _, c := range []struct {
+		of, key, file string
+		data          []byte
+	}{
+		{"own", "clientCertData", d.ClientCertFile, d.ClientCertData},
+		{"ca", "caData", d.CAFile, d.CAData},
+	} {
+		text, err := content(c.data, c.file)
+		if err != nil {
+			return nil, err
+		}
+		if text == nil {
+			continue
+		}
+		e := ending{file: c.file}
+		if c.data != nil {
+			e.file = c.key
+		}
+		if err := e.first(text); err != nil {
+			return nil, fmt.Errorf("%s: %w", e.file, err)
+		}
+		all[c.of] = e
+	}
+	return all, nil
+}
+
+// first takes the period of the certificate that ends first.
+func (e *ending) first(text []byte) error {
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type != "CERTIFICATE" {
+			continue
+		}
+		c, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			continue // x509.CertPool leaves it out of a bundle, too
+		}
+		if e.end.IsZero() || c.NotAfter.Before(e.end) {
+			e.begin, e.end = c.NotBefore, c.NotAfter
+		}
+	}
+	if e.end.IsZero() {
+		return errors.New("holds no PEM certificate")
+	}
+	return nil
+}
+
+// warning returns what to say of a certificate that is near its end, "" if it is not.
+func (e *ending) warning(of string, now time.Time) string {
+	left := e.end.Sub(now)
+	if left > e.end.Sub(e.begin)/nearEnd {
+		return ""
+	}
+	what, do := "the certificate", "renew it"
+	if of == "ca" {
+		what, do = "a CA", "put the next one beside it, renew the certificates that it signed, then take it out"
+	}
+	end := e.end.UTC().Format(time.RFC3339)
+	if left <= 0 {
+		return fmt.Sprintf("%s in %s has ended at %s: %s", what, e.file, end, do)
+	}
+	return fmt.Sprintf("%s in %s ends in %s, at %s: %s", what, e.file, inDays(left), end, do)
+}
+
+// inDays says a time as people plan it.
+func inDays(d time.Duration) string {
+	if days := int(d / (24 * time.Hour)); days >= 2 {
+		return fmt.Sprintf("%d days", days)
+	}
+	return d.Truncate(time.Minute).String()
+}
+
+// warnings returns what there is to say at this moment.
+func (w *Watch) warnings(now time.Time) (all map[string]string, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	all = map[string]string{}
+	for of, e := range w.ends {
+		if text := e.warning(of, now); text != "" {
+			all[of] = text
+		}
+	}
+	return all, w.err
+}
+
+// warn has the log say it once a day.
+func (w *Watch) warn(ctx context.Context, now time.Time) {
+	warnings, _ := w.warnings(now) // files that cannot be used are told of by who uses them
+	for of, text := range warnings {
+		if last, told := w.told[of]; !told || now.Sub(last) >= warnEvery {
+			w.told[of] = now
+			w.cfg.Log.WarnContext(ctx, "a certificate is near its end", "of", of, "warning", text)
+		}
+	}
+	maps.DeleteFunc(w.told, func(of string, _ time.Time) bool { return warnings[of] == "" })
+}
+
+// Check names the certificates that are near their end. The program is ready all the same.
+func (w *Watch) Check() error {
+	warnings, err := w.warnings(time.Now())
+	texts := slices.Sorted(maps.Values(warnings))
+	if err != nil {
+		texts = append(texts, err.Error())
+	}
+	if len(texts) == 0 {
+		return nil
+	}
+	return telemetry.Notice(errors.New(strings.Join(texts, "; ")))
+}
+
+// Describe implements prometheus.Collector.
+func (w *Watch) Describe(to chan<- *prometheus.Desc) { to <- remaining }
+
+// Collect implements prometheus.Collector.
+func (w *Watch) Collect(to chan<- prometheus.Metric) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for of, e := range w.ends {
+		to <- prometheus.MustNewConstMetric(remaining, prometheus.GaugeValue, time.Until(e.end).Seconds(), of)
+	}
+}

@@ -1,0 +1,238 @@
+package identity
+
+import (
+	"bytes"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hawser-io/hawser/internal/pki"
+	"github.com/hawser-io/hawser/internal/telemetry"
+)
+
+const day = 24 * time.Hour
+
+// watched is a party whose files a test renews, in a bubble of synctest.
+type watched struct {
+	side
+	log   bytes.Buffer // read while every goroutine of the bubble waits
+	watch *Watch
+	more  string
+}
+
+func newWatched(t *testing.T, own, ca time.Duration) *watched {
+	w := &watched{side: side{t, t.TempDir()}}
+	w.issue(own, ca)
+	w.more = filepath.Join(w.dir, "config.yaml")
+	w.write("config.yaml", []byte("a: b"))
+	f := w.files()
+	var err error
+	w.watch, err = NewWatch(WatchConfig{
+		Read: func() (Driver, error) { return Driver{CAFile: f.CA, ClientCertFile: f.Cert, ClientKeyFile: f.Key}, nil },
+		Also: []string{w.more}, Log: slog.New(slog.NewTextHandler(&w.log, nil)), Registry: prometheus.NewRegistry(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// run lets the watch look by itself.
+func (w *watched) run() { go func() { _ = w.watch.Run(w.t.Context()) }() } // it returns nil
+
+// pass lets time pass in which the watch looks every hour, which is cheaper.
+func (w *watched) pass(d time.Duration) {
+	for end := time.Now().Add(d); time.Now().Before(end); w.after(time.Hour) {
+		w.watch.look(w.t.Context())
+		w.watch.warn(w.t.Context(), time.Now())
+	}
+}
+
+// issue writes a certificate and its CA, which begin now.
+func (w *watched) issue(own, ca time.Duration) {
+	w.t.Helper()
+	a, err := pki.NewAuthority("ca", pki.Starting(time.Now(), ca))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	p, err := a.Issue(pki.Request{Role: pki.Agent, Name: "c1", Valid: pki.Starting(time.Now(), own)})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.write("ca.crt", a.CertificatePEM())
+	w.write("tls.crt", p.CertPEM)
+	w.write("tls.key", p.KeyPEM)
+	w.stamp("ca.crt", "tls.crt", "tls.key")
+}
+
+// stamp gives files the time of the bubble.
+func (w *watched) stamp(names ...string) {
+	w.t.Helper()
+	for _, name := range names {
+		if err := os.Chtimes(filepath.Join(w.dir, name), time.Now(), time.Now()); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+func (w *watched) after(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
+
+// ready returns what /readyz?verbose says, which must not fail.
+func (w *watched) ready() string {
+	w.t.Helper()
+	health := &telemetry.Health{}
+	health.Add("certificates", w.watch.Check)
+	if err := health.Ready(); err != nil {
+		w.t.Errorf("a certificate that is near its end makes the program not ready: %v", err)
+	}
+	if err := w.watch.Check(); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+func (w *watched) warnings(of string) int {
+	return strings.Count(w.log.String(), "level=WARN msg=\"a certificate is near its end\" of="+of)
+}
+
+func (w *watched) heard() bool {
+	select {
+	case <-w.watch.Changed():
+		return true
+	default:
+		return false
+	}
+}
+
+// TestWatch_WarnsOfTheEnd: in the last fifth of its life a certificate is warned of, once a day in
+// the log and always in Check, its CA apart from it, until it is renewed.
+func TestWatch_WarnsOfTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWatched(t, 100*day, 1000*day)
+		w.pass(79 * day)
+		if w.warnings("own") != 0 || w.ready() != "" {
+			t.Errorf("too early: %q %q", w.log.String(), w.ready())
+		}
+		w.pass(2*day + time.Hour)
+		if n := w.warnings("own"); n != 2 {
+			t.Errorf("%d warnings in little more than a day:\n%s", n, w.log.String())
+		}
+		if got := w.ready(); !strings.Contains(got, w.files().Cert+" ends in 18 days") || !strings.Contains(got, "renew it") {
+			t.Errorf("Check: %q", got)
+		}
+		w.pass(19 * day)
+		if got := w.ready(); !strings.Contains(got, "has ended") {
+			t.Errorf("Check: %q", got)
+		}
+		if left := w.left("own"); left > 0 || left < -day.Seconds() {
+			t.Errorf("%v seconds remain of what has ended", left)
+		}
+		w.issue(100*day, 100*day)
+		w.pass(3 * time.Hour)
+		if got := w.ready(); got != "" {
+			t.Errorf("after the renewal: %q", got)
+		}
+		if left := w.left("ca"); left < 99*day.Seconds() || left > 100*day.Seconds() {
+			t.Errorf("%v seconds remain of the CA", left)
+		}
+		w.pass(81 * day)
+		if got := w.ready(); w.warnings("ca") == 0 || !strings.Contains(got, "a CA in "+w.files().CA) {
+			t.Errorf("of the CA: %q\n%s", got, w.log.String())
+		}
+	})
+}
+
+func (w *watched) left(of string) float64 {
+	w.t.Helper()
+	r := prometheus.NewRegistry()
+	if err := r.Register(w.watch); err != nil {
+		w.t.Fatal(err)
+	}
+	families, err := r.Gather()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, m := range families[0].GetMetric() {
+		if m.GetLabel()[0].GetValue() == of {
+			return m.GetGauge().GetValue()
+		}
+	}
+	w.t.Errorf("nothing is said of %s", of)
+	return 0
+}
+
+// TestWatch_TellsOfEachChangeOnce: also of a file that goes and of one that is no certificate, and
+// not while it is being written.
+func TestWatch_TellsOfEachChangeOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWatched(t, 10*lookEvery, day)
+		w.run()
+		w.after(10 * lookEvery)
+		if w.heard() || w.warnings("own") != 1 {
+			t.Errorf("nothing has changed, and one certificate is near its end:\n%s", w.log.String())
+		}
+		for what, change := range map[string]func(){
+			"certificate":   func() { w.issue(day, day) },
+			"configuration": func() { w.write("config.yaml", []byte("c: d")); w.stamp("config.yaml") },
+			"file gone":     func() { _ = os.Remove(w.more) },
+		} {
+			change()
+			w.after(3 * lookEvery)
+			if !w.heard() {
+				t.Errorf("%s: not heard of", what)
+			}
+			w.after(10 * lookEvery)
+			if w.heard() {
+				t.Errorf("%s: heard of twice", what)
+			}
+		}
+		w.write("tls.crt", []byte("half of it"))
+		for range 5 {
+			w.stamp("tls.crt")
+			w.after(lookEvery)
+			if w.heard() {
+				t.Error("it is being written")
+			}
+		}
+		w.after(2 * lookEvery)
+		if got := w.ready(); !w.heard() || !strings.Contains(got, "no PEM certificate") {
+			t.Errorf("of a broken file: %q", got)
+		}
+	})
+}
+
+// TestWatch_WithoutCertificates: who has none is not warned of, and what is missing is told.
+func TestWatch_WithoutCertificates(t *testing.T) {
+	r := prometheus.NewRegistry()
+	w, err := NewWatch(WatchConfig{Read: func() (Driver, error) { return Driver{}, nil }, Registry: r})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if families, err := r.Gather(); len(families) != 0 || err != nil || w.Check() != nil {
+		t.Errorf("metrics %v, %v, %v", families, err, w.Check())
+	}
+	w, err = NewWatch(WatchConfig{Read: func() (Driver, error) { return Driver{CAFile: "/none"}, nil }, Registry: prometheus.NewRegistry()})
+	if err != nil || w.Check() == nil {
+		t.Errorf("of a CA that is not there: %v, %v", err, w.Check())
+	}
+}
+
+// TestWatch_MetricIsDocumented: docs/metrics.md has the row.
+func TestWatch_MetricIsDocumented(t *testing.T) {
+	page, err := os.ReadFile("../../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(page), "\n| `hawser_certificate_remaining_seconds` | gauge | `of` |") {
+		t.Error("docs/metrics.md does not tell of hawser_certificate_remaining_seconds")
+	}
+}
