@@ -58,7 +58,7 @@ func serve(ctx context.Context, cfg *config, stderr io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	c.Dialer = broker.dialer
+	c.Dialer, c.Changed = broker.dialer, broker.watch.Changed()
 	kube, err := cfg.reachCluster(&c)
 	if err != nil {
 		return err

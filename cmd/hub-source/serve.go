@@ -50,6 +50,7 @@ func serve(ctx context.Context, cfg *config, stderr io.Writer) error {
 	if c.Dialer, err = cfg.dialer(registry, log); err != nil {
 		return err
 	}
+	c.Changed = watch.Changed()
 	c.Health.Add("certificates", watch.Check)
 	hub, err := cfg.reachHub(&c)
 	if err != nil {

@@ -43,8 +43,9 @@ type Config struct {
 	// Election is how replicas agree on the one that works. The others keep
 	// their caches warm.
 	Election leader.Election
-	// Dialer reaches the broker.
+	// Dialer reaches the broker. Changed, which may be nil, is that of session.Config.
 	Dialer     transport.Dialer
+	Changed    <-chan struct{}
 	Registerer prometheus.Registerer
 	Health     *telemetry.Health
 	Log        *slog.Logger

@@ -132,7 +132,7 @@ func (s *Source) session(ctx context.Context, sh *shell, w *watch, life int) err
 		return ctx.Err()
 	}
 	link := session.New(session.Config{
-		Dialer: s.cfg.Dialer, Filter: transport.Filter{Source: s.cfg.ID, DataType: codec.ManifestBundles},
+		Dialer: s.cfg.Dialer, Changed: s.cfg.Changed, Filter: transport.Filter{Source: s.cfg.ID, DataType: codec.ManifestBundles},
 		Party: party{sh, life}, Log: s.cfg.Log, Metrics: s.sessions,
 	})
 	sh.use(link)

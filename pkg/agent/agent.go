@@ -69,6 +69,8 @@ type Config struct {
 
 	// Dialer connects to the broker.
 	Dialer transport.Dialer
+	// Changed is that of [session.Config].
+	Changed <-chan struct{}
 	// Admit says whether HubIdentity may be used through the broker that accepted a
 	// subscription; nothing is applied or deleted for a broker before. It returns a
 	// *hub.RefusedError if it may not, another error if that could not be found out.
@@ -167,7 +169,7 @@ func New(c Config) (*Agent, error) {
 	a.turns = newTurns(c.Workers, a.reconcile)
 	a.gate = &gate{Dialer: c.Dialer, admit: c.Admit, identity: c.HubIdentity, log: c.Log}
 	a.session = session.New(session.Config{
-		Dialer: a.gate, Party: party{a}, Log: c.Log, Metrics: sessions,
+		Dialer: a.gate, Changed: c.Changed, Party: party{a}, Log: c.Log, Metrics: sessions,
 		Filter: transport.Filter{Cluster: c.Cluster, DataType: codec.ManifestBundles},
 	})
 	return a, a.metrics.observe(a)

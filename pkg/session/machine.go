@@ -100,6 +100,10 @@ func (m *Machine) Ended(now time.Time, err error) Wait {
 	return m.wait(err)
 }
 
+// Changed says that something has changed by which the next attempt may end otherwise. What
+// failed before counts no more, and nobody has to wait any longer.
+func (m *Machine) Changed() { m.failures, m.urged = 0, false }
+
 // wait is the one place that turns the reason of an end into a delay.
 func (m *Machine) wait(err error) Wait {
 	advice, delay := adviceOf(err)

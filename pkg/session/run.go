@@ -59,9 +59,11 @@ func (s *Session) Run(ctx context.Context) error {
 	}
 	defer s.running.Store(false)
 	r := &runner{Session: s, machine: machine, dialer: c.Dialer, log: c.Log.With("data_type", c.Filter.DataType.String())}
+	r.changed = c.Changed
+	r.forgetChange() // what there was before the first attempt is known to it
 	for {
 		wait := r.connect(ctx)
-		if !sleep(ctx, wait) {
+		if !r.sleep(ctx, wait) {
 			return nil
 		}
 	}
@@ -128,15 +130,26 @@ func (s *Session) disconnected(err error) {
 	s.current.Store(nil)
 }
 
-// sleep returns false when ctx has ended.
-func sleep(ctx context.Context, d time.Duration) bool {
+// sleep waits, but not longer than until something changes, and returns false when ctx has ended.
+func (r *runner) sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
+	case <-r.changed:
+		r.log.InfoContext(ctx, "something has changed on which the connection depends, trying it at once")
+		r.machine.Changed()
 	case <-ctx.Done():
 	}
 	return ctx.Err() == nil
+}
+
+// forgetChange forgets a change that nobody waited for.
+func (r *runner) forgetChange() {
+	select {
+	case <-r.changed:
+	default:
+	}
 }
 
 // runner is one Run.
@@ -145,6 +158,7 @@ type runner struct {
 	machine *Machine
 	dialer  transport.Dialer
 	log     *slog.Logger
+	changed <-chan struct{}
 }
 
 // connect is one connection, from the dial to its end. It returns how long to
@@ -159,6 +173,11 @@ func (r *runner) connect(ctx context.Context) time.Duration {
 	r.disconnected(err)
 	wait := r.machine.Ended(time.Now(), err)
 	r.metrics.ended(accepted, err)
+	if accepted != nil && wait.Advice == transport.NextBackOff {
+		// Otherwise: t1 the certificates of a thousand agents are renewed while they are connected,
+		// t2, much later, the broker is restarted, therefore all of them come at the same moment.
+		r.forgetChange()
+	}
 	switch {
 	case ctx.Err() != nil:
 		r.log.InfoContext(ctx, "session stopped")

@@ -124,6 +124,10 @@ type Config struct {
 	Party  Party
 
 	Backoff Backoff
+	// Changed may get a value when something has changed by which the next attempt may end
+	// otherwise, as a certificate on disk: then the session does not wait any longer, and what
+	// failed before counts no more. A connection that stands is left alone. May be nil.
+	Changed <-chan struct{}
 	// Rand returns numbers in [0, 1) for the jitter. nil means the random
 	// source of the process.
 	Rand func() float64

@@ -116,6 +116,7 @@ type world struct {
 	session *session.Session
 	log     *buffer
 	metrics *prometheus.Registry
+	changed chan struct{}
 	stop    func() // ends Run and waits for it
 }
 
@@ -126,7 +127,7 @@ func simulate(t *testing.T, b *broker, d *diary, f func(w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{
 			t: t, broker: b, party: d, dialer: mem.New(b, transport.Peer{Role: "agent", Name: "cluster1"}),
-			log: &buffer{}, metrics: prometheus.NewRegistry(),
+			log: &buffer{}, metrics: prometheus.NewRegistry(), changed: make(chan struct{}, 1),
 		}
 		metrics, err := session.NewMetrics(w.metrics)
 		if err != nil {
@@ -134,7 +135,7 @@ func simulate(t *testing.T, b *broker, d *diary, f func(w *world)) {
 		}
 		w.session = session.New(session.Config{
 			Dialer: w.dialer, Filter: filter, Party: d, Rand: func() float64 { return 0.5 },
-			Log: slog.New(slog.NewTextHandler(w.log, nil)), Metrics: metrics,
+			Log: slog.New(slog.NewTextHandler(w.log, nil)), Metrics: metrics, Changed: w.changed,
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)

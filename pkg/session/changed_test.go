@@ -1,0 +1,93 @@
+package session_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// TestSession_TriesAtOnceWhatHasChanged: who was refused, or is late for another reason, waits no longer
+// once a file has changed, and begins anew with the shortest wait.
+func TestSession_TriesAtOnceWhatHasChanged(t *testing.T) {
+	for name, err := range map[string]error{
+		"refused": refused,
+		"delayed": &transport.Error{Code: transport.CodeOverloaded, Next: transport.NextBackOff, Delay: 9 * time.Minute, Message: "later"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			good := false // told to the broker through the channel
+			b := &broker{refuse: func(int) error {
+				if good {
+					return nil
+				}
+				return err
+			}}
+			simulate(t, b, &diary{}, func(w *world) {
+				w.after(time.Second)
+				w.changed <- struct{}{} // it changed, and is no better
+				synctest.Wait()
+				w.wantConnected(false)
+				if n := len(b.subscriptions()); n != 2 {
+					w.t.Errorf("%d attempts after a change", n)
+				}
+				w.after(time.Second)
+				good = true
+				w.changed <- struct{}{}
+				synctest.Wait()
+				w.wantConnected(true)
+			})
+		})
+	}
+}
+
+// TestSession_AChangeBeginsTheBackOffAnew: waits are as short after it as after the first failure.
+func TestSession_AChangeBeginsTheBackOffAnew(t *testing.T) {
+	b := &broker{refuse: func(int) error { return lost }}
+	simulate(t, b, &diary{}, func(w *world) {
+		w.after(time.Minute)
+		before := len(b.subscriptions())
+		w.changed <- struct{}{}
+		synctest.Wait()
+		w.after(250 * time.Millisecond)
+		if n := len(b.subscriptions()) - before; n != 2 {
+			w.t.Errorf("%d attempts a quarter of a second after the change", n)
+		}
+	})
+}
+
+// TestSession_AChangeLeavesAConnectionAlone, and does not shorten the wait after it is lost much later:
+// a thousand agents whose certificates were renewed do not all come at once.
+func TestSession_AChangeLeavesAConnectionAlone(t *testing.T) {
+	simulate(t, &broker{}, &diary{}, func(w *world) {
+		w.changed <- struct{}{}
+		w.after(time.Hour)
+		w.wantConnected(true)
+		w.session.End("s1")
+		synctest.Wait()
+		w.wantConnected(false)
+		w.after(250 * time.Millisecond)
+		w.wantConnected(true)
+	})
+}
+
+// TestSession_AChangeBeforeARefusalCounts: it may be what the refusal asks for.
+func TestSession_AChangeBeforeARefusalCounts(t *testing.T) {
+	b := &broker{serve: func(ctx context.Context, n int, _ transport.Stream) error {
+		if n == 1 {
+			<-time.After(time.Minute)
+			return refused
+		}
+		<-ctx.Done()
+		return ctx.Err()
+	}}
+	simulate(t, b, &diary{}, func(w *world) {
+		w.changed <- struct{}{}
+		w.after(time.Minute)
+		w.wantConnected(true)
+		if n := len(b.subscriptions()); n != 2 {
+			w.t.Errorf("%d subscriptions", n)
+		}
+	})
+}
