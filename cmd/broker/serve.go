@@ -48,7 +48,7 @@ func serve(ctx context.Context, c *config, stdout, stderr io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("store: %w", err)
 	}
-	stream := audit.New(c.Audit, stdout, registry)
+	stream := audit.New(c.Audit, stdout, registry, log)
 	ended := audited(stream)
 	tasks, err := c.tasks(s, creds, log, registry, stream)
 	if err == nil {
@@ -65,9 +65,6 @@ func serve(ctx context.Context, c *config, stdout, stderr io.Writer) error {
 // audited writes the audit stream until the result is called: after all that it
 // tells of has ended.
 func audited(stream *audit.Log) (end func()) {
-	if stream == nil {
-		return func() {}
-	}
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { // end waits for it, unless nobody reads the stream

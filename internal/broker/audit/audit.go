@@ -1,6 +1,7 @@
 // Package audit writes who did what with a broker, one line of JSON each: who was
 // refused and why, what operators did, and, where that is wanted, who connects and
-// what is published. It never writes what is in a work.
+// what is published. It never writes what is in a work. Whatever its level, it tells the
+// log of the program who came, who went and who was refused.
 //
 // Whoever is audited waits for nothing: lines go through a queue, and are counted
 // where that is full. Refusals that repeat are counted into one line, so that who
@@ -66,10 +67,13 @@ type Who struct {
 	Serial string
 }
 
-func (w Who) attrs() []slog.Attr {
+func (w Who) attrs() []slog.Attr { return w.as("identity") }
+
+// as returns them with the identity under a key.
+func (w Who) as(key string) []slog.Attr {
 	all := []slog.Attr{slog.String("addr", clip(w.Addr))}
 	if w.Identity != "" {
-		all = append(all, slog.String("identity", clip(w.Identity)))
+		all = append(all, slog.String(key, clip(w.Identity)))
 	}
 	if w.Conn != 0 {
 		all = append(all, slog.Uint64("conn", w.Conn))
@@ -109,23 +113,23 @@ type Log struct {
 	lines   *prometheus.CounterVec
 	dropped prometheus.Counter
 
+	program *slog.Logger
+
 	mu       sync.Mutex
 	repeated repeated
+	met      repeated // who came and who went
 }
 
-// New returns an audit stream that writes to out while [Log.Run] runs; nil for
-// Off.
-func New(level Level, out io.Writer, r prometheus.Registerer) *Log {
+// New returns an audit stream that writes to out while [Log.Run] runs, and tells the log of
+// the program.
+func New(level Level, out io.Writer, r prometheus.Registerer, program *slog.Logger) *Log {
 	meter := telemetry.NewMeter(r, "hawser_audit_")
 	l := &Log{
-		level: level, out: out, queue: make(chan []byte, queued), now: time.Now,
+		level: level, out: out, program: program, queue: make(chan []byte, queued), now: time.Now,
 		lines:   meter.Counters("lines_total", "Lines of the audit stream.", "event"),
 		dropped: meter.Counter("dropped_lines_total", "Lines that were not written because they could not be, or not as fast."),
 	}
 	l.log = slog.New(slog.NewJSONHandler((*queue)(l), &slog.HandlerOptions{ReplaceAttr: rename}))
-	if level == Off {
-		return nil
-	}
 	return l
 }
 
@@ -190,13 +194,39 @@ func (l *Log) write(event string, attrs []slog.Attr) {
 	l.log.LogAttrs(context.Background(), slog.LevelInfo, event, attrs...) //nolint:sloglint // one of the constants
 }
 
-func (l *Log) writes(level Level) bool { return l != nil && (level == Refusals || l.level == All) }
+func (l *Log) writes(level Level) bool {
+	return l != nil && l.level != Off && (level == Refusals || l.level == All)
+}
 
 // Connected tells of a connection whose peer has an identity.
 func (l *Log) Connected(w Who, until time.Time) {
+	if l.meets(w, connected) {
+		attrs := w.as("peer")
+		if until.Unix() > 0 {
+			attrs = append(attrs, slog.Time("certificate_ends", until))
+		}
+		l.program.LogAttrs(context.Background(), slog.LevelInfo, "a party has connected", attrs...)
+	}
 	if l.writes(All) {
 		l.write(connected, append(w.attrs(), slog.Time("certificate_ends", until)))
 	}
+}
+
+// Left tells of a connection whose peer has gone, or lost it.
+func (l *Log) Left(w Who) {
+	if l.meets(w, "left") {
+		l.program.LogAttrs(context.Background(), slog.LevelInfo, "a party has left", w.as("peer")...)
+	}
+}
+
+// meets counts that somebody came or went, and reports whether the log is to say it.
+func (l *Log) meets(w Who, what string) bool {
+	if l == nil {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.met.count(refusal{who: w.Identity, reason: what}, l.now())
 }
 
 // Ended tells that the broker ended a connection.
@@ -209,7 +239,7 @@ func (l *Log) Ended(w Who, reason string) {
 // Refused tells that a handshake, or a call, was refused: from is the network it
 // came from, method "" for a handshake, err may be nil.
 func (l *Log) Refused(w Who, from, method, reason string, err error) {
-	if !l.writes(Refusals) {
+	if l == nil {
 		return
 	}
 	r := refusal{who: w.Identity, from: from, method: method, reason: reason}
@@ -219,21 +249,31 @@ func (l *Log) Refused(w Who, from, method, reason string, err error) {
 	if !first {
 		return
 	}
-	attrs := append(w.attrs(), slog.String("reason", reason))
+	attrs := []slog.Attr{slog.String("reason", reason)}
 	if method != "" {
 		attrs = append(attrs, slog.String("method", clip(method)))
 	}
 	if err != nil {
 		attrs = append(attrs, slog.String("error", clip(err.Error())))
 	}
-	l.write(refused, attrs)
+	l.program.LogAttrs(context.Background(), slog.LevelInfo, "a party was refused", append(w.as("peer"), attrs...)...)
+	if l.writes(Refusals) {
+		l.write(refused, append(w.attrs(), attrs...))
+	}
 }
 
-// repeat writes how often refusals repeated, when their time is over.
+// repeat writes how often refusals repeated, when their time is over; the log hears also
+// how often parties came and went.
 func (l *Log) repeat(all bool) {
 	l.mu.Lock()
-	counted := l.repeated.over(l.now(), all)
+	counted, met := l.repeated.over(l.now(), all), l.met.over(l.now(), all)
 	l.mu.Unlock()
+	for _, c := range append(met, counted...) {
+		l.program.Info("the same again", "of", c.reason, "peer", clip(c.who), "from", clip(c.from), "method", clip(c.method), "times", c.n)
+	}
+	if !l.writes(Refusals) {
+		return
+	}
 	for _, c := range counted {
 		attrs := []slog.Attr{slog.String("reason", c.reason), slog.Int("repeated", c.n)}
 		for key, value := range map[string]string{"from": c.from, "identity": c.who, "method": c.method} {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"regexp"
 	"slices"
@@ -27,11 +28,8 @@ var somebody = Who{Identity: "agent/c1", Addr: "192.0.2.1:7", Conn: 3, Serial: "
 func heard(t *testing.T, level Level, do func(*Log)) (lines []map[string]any, size int) {
 	t.Helper()
 	var out bytes.Buffer
-	l := New(level, &out, prometheus.NewRegistry())
+	l := New(level, &out, prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
 	do(l)
-	if l == nil {
-		return nil, 0
-	}
 	ended, end := context.WithCancel(t.Context())
 	end()
 	l.Run(ended)
@@ -167,7 +165,7 @@ func (stuck) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
 // TestNobodyWaits: what finds no room, or cannot be written, is counted.
 func TestNobodyWaits(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	l := New(All, stuck{}, registry)
+	l := New(All, stuck{}, registry, slog.New(slog.DiscardHandler))
 	const more = 10
 	for range queued + more {
 		l.Called(somebody, "/s/M", nil)
@@ -199,7 +197,7 @@ func TestMetrics_AreDocumented(t *testing.T) {
 		want[m[1]] = strings.Trim(m[3], "`–")
 	}
 	registry := prometheus.NewRegistry()
-	everything(New(All, &bytes.Buffer{}, registry))
+	everything(New(All, &bytes.Buffer{}, registry, slog.New(slog.DiscardHandler)))
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -212,5 +210,46 @@ func TestMetrics_AreDocumented(t *testing.T) {
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("docs/metrics.md (-) and the registry (+) differ:\n%s", d)
+	}
+}
+
+// TestLog_SaysWhoComesAndGoes: also where there is no stream, the log of the program says who came, went
+// and was refused and why, and nothing of what is published. What repeats is counted.
+func TestLog_SaysWhoComesAndGoes(t *testing.T) {
+	var out, log bytes.Buffer
+	l := New(Off, &out, prometheus.NewRegistry(), slog.New(slog.NewTextHandler(&log, nil)))
+	now := time.Unix(1000, 0)
+	l.now = func() time.Time { return now }
+	everything(l)
+	for range 5 {
+		l.Left(somebody)
+	}
+	for _, want := range []string{
+		`level=INFO msg="a party has connected" addr=192.0.2.1:7 peer=agent/c1 conn=3 serial=a1 certificate_ends=1970-01-01T00:16:40.000Z` + "\n",
+		`level=INFO msg="a party has left" addr=192.0.2.1:7 peer=agent/c1 conn=3 serial=a1` + "\n",
+		`level=INFO msg="a party was refused" addr=192.0.2.9:1 reason=untrusted error="x509: no"` + "\n",
+	} {
+		if strings.Count(log.String(), want) != 1 {
+			t.Errorf("not once %q in:\n%s", want, log.String())
+		}
+	}
+	if n := strings.Count(log.String(), "\n"); n != 3 || out.Len() != 0 || strings.Contains(log.String(), "Secret") {
+		t.Errorf("%d lines, and %q:\n%s", n, out.String(), log.String())
+	}
+	now = now.Add(period)
+	l.repeat(false)
+	if want := `msg="the same again" of=left peer=agent/c1 from="" method="" times=4`; !strings.Contains(log.String(), want) {
+		t.Errorf("no %q in:\n%s", want, log.String())
+	}
+	log.Reset()
+	for n := range 100_000 { // a fleet comes back, and somebody scans
+		who := Who{Identity: fmt.Sprint("agent/c", n), Addr: "192.0.2.1:7"}
+		l.Connected(who, time.Time{})
+		l.Refused(Who{Addr: "192.0.2.9:1"}, fmt.Sprint(n), "", "failed", errors.New("EOF"))
+	}
+	now = now.Add(period)
+	l.repeat(false)
+	if n := strings.Count(log.String(), "\n"); n > 2*kinds+2 || !strings.Contains(log.String(), fmt.Sprint("of=connected peer=\"\" from=\"\" method=\"\" times=", 100_000-kinds)) {
+		t.Errorf("%d lines of 100,000 parties, the last of them:\n%.600s", n, log.String()[max(0, log.Len()-600):])
 	}
 }

@@ -241,5 +241,7 @@ var errOver = errors.New("listener: the peer's certificate has expired")
 func (c *Connection) Leave() {
 	if reason := c.port.gate.exit(c); reason != "" {
 		c.port.ended(c, reason)
+	} else if c.refusal == nil {
+		c.port.cfg.Audit.Left(c.Who())
 	}
 }

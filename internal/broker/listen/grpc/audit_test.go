@@ -6,6 +6,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net"
 	"strings"
 	"testing"
@@ -26,9 +27,9 @@ import (
 // TestSeen: each refusal is told of with its cause and who it was, in the audit
 // stream and in the metrics.
 func TestSeen(t *testing.T) {
-	var out logged
+	var out, log logged
 	registry := prometheus.NewRegistry()
-	stream := audit.New(audit.All, &out, prometheus.NewRegistry())
+	stream := audit.New(audit.All, &out, prometheus.NewRegistry(), slog.New(slog.NewTextHandler(&log, nil)))
 	denies := accepts
 	denies.publish = func(context.Context, transport.Peer, []byte, string) (transport.Receipt, error) {
 		return transport.Receipt{}, &transport.Error{Code: transport.CodeDenied, Next: transport.NextStop, Message: "not your cluster"}
@@ -90,6 +91,14 @@ func TestSeen(t *testing.T) {
 	} {
 		if !got[want] {
 			t.Errorf("no line %q in:\n%s", want, out.String())
+		}
+	}
+	for _, want := range []string{
+		`msg="a party has connected" addr=127.0.0.1:`, " peer=agent/cluster1 conn=", " certificate_ends=", `msg="a party has left" addr=127.0.0.1:`,
+		" reason=expired error=", " reason=untrusted error=", " reason=no_certificate method=", " reason=scope method=",
+	} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("no line with %q in the log:\n%s", want, log.String())
 		}
 	}
 	families, err := registry.Gather()
