@@ -74,6 +74,7 @@ func (p *plains) nextSum(cl *cluster) *todo {
 				w.spec.redelivery.listed(w.hub.mark(), true)
 			}
 		}
+		p.rejudge(cl)
 	case s.gap.held != held:
 		s.gap = gap{held: held, times: 1}
 	default:

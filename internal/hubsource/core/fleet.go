@@ -263,6 +263,12 @@ func (f *fleet) blameSpec(w *work, p *problem) {
 	f.setBlame(w, b)
 }
 
+func (f *fleet) blameAgent(w *work, p *problem) {
+	b := w.blame
+	b.agent, b.known = p, b.known || p == nil // it was said for want of anything else
+	f.setBlame(w, b)
+}
+
 func (f *fleet) blameStatus(w *work, p *problem) {
 	b := w.blame
 	b.status = p

@@ -74,9 +74,11 @@ var tellings = fair.Rate{PerSecond: 20, Burst: 1}
 // it says what it said, also what an earlier process had it say.
 func (p *plains) judge(w *work) {
 	says, told := p.notHeard(w)
+	if !told || !w.blame.known {
+		p.f.keepSaying(w)
+	}
 	if !told {
 		w.turn = time.Time{}
-		p.f.keepSaying(w)
 		return
 	}
 	if has := w.blame.agent; says == nil && has == nil || says != nil && has != nil && says.generation == has.generation {
@@ -123,15 +125,10 @@ func (p *plains) notHeard(w *work) (says *problem, told bool) {
 	return nil, told
 }
 
-// keepSaying lets stand what an earlier process had a work say of its agent.
+// keepSaying lets stand what an earlier process had a work say of its agent, until something else is
+// known of the work.
 func (f *fleet) keepSaying(w *work) {
 	if c := meta.FindStatusCondition(w.hub.object.Status.Conditions, ConditionDelivered); c != nil && c.Reason == ReasonAgentNotHeard && w.blame.agent == nil {
 		f.blameAgent(w, &problem{reason: c.Reason, message: c.Message, generation: c.ObservedGeneration})
 	}
-}
-
-func (f *fleet) blameAgent(w *work, p *problem) {
-	b := w.blame
-	b.agent = p
-	f.setBlame(w, b)
 }

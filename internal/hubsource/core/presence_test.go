@@ -208,6 +208,27 @@ func TestPlain_WhatAnEarlierProcessHadAWorkSay(t *testing.T) {
 	}
 }
 
+// TestPlain_WhatAnEarlierProcessHadAWorkSayEnds also where the agent has the work by then, and nothing is
+// published.
+func TestPlain_WhatAnEarlierProcessHadAWorkSayEnds(t *testing.T) {
+	said := metav1.Condition{Type: ConditionDelivered, Status: metav1.ConditionFalse, Reason: ReasonAgentNotHeard, Message: "since yesterday", ObservedGeneration: 3, LastTransitionTime: metav1.Unix(7, 0)}
+	a := newWork("a", 3, withStatus(workv1.ManifestWorkStatus{Conditions: []metav1.Condition{said}}))
+	for _, listed := range []bool{true, false} {
+		f := plainly(t, a)
+		f.idle(HubLane, "uid-a")
+		f.sure()
+		if listed {
+			f.lists(present(a), codec.ResourceVersion{ResourceID: "uid-a", ResourceVersion: 3})
+			f.asked("cluster1")
+		} else if v := f.core.Report(report(a, 1, applied(3))); v != Taken {
+			t.Fatalf("the report is %s", v)
+		}
+		if d := f.says("uid-a"); d != nil {
+			t.Errorf("its cluster has it, listed: %v, and the work says %+v", listed, d)
+		}
+	}
+}
+
 // TestPlain_StockAgentsNeedNotSpeak before they have something to say.
 func TestPlain_StockAgentsNeedNotSpeak(t *testing.T) {
 	f := plainly(t, newWork("a", 3))
