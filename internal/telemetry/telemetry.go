@@ -32,14 +32,18 @@ var version string
 // Version returns one line: the program's version, the Go version and the
 // platform.
 func Version(program string) string {
-	v := version
-	if v == "" {
-		v = "devel"
-		if b, ok := debug.ReadBuildInfo(); ok && b.Main.Version != "" {
-			v = b.Main.Version
-		}
+	return fmt.Sprintf("%s %s %s %s/%s", program, built(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+}
+
+// built is the version of the program.
+func built() string {
+	if version != "" {
+		return version
 	}
-	return fmt.Sprintf("%s %s %s %s/%s", program, v, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	if b, ok := debug.ReadBuildInfo(); ok && b.Main.Version != "" {
+		return b.Main.Version
+	}
+	return "devel"
 }
 
 // NewLogger returns a logger writing to w. level is debug, info, warn or error;
@@ -94,11 +98,14 @@ func DebugOnSignal(log *slog.Logger) func(context.Context) error {
 	}
 }
 
-// NewRegistry returns a metrics registry that already holds the Go runtime's
-// and the process's own metrics.
+// NewRegistry returns a metrics registry that already holds the version of the program,
+// and the Go runtime's and the process's own metrics.
 func NewRegistry() *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	info := prometheus.GaugeOpts{Name: "hawser_build_info", Help: "1; the labels say what the program was built from.",
+		ConstLabels: prometheus.Labels{"version": built(), "go_version": runtime.Version()}}
+	r.MustRegister(prometheus.NewGaugeFunc(info, func() float64 { return 1 }))
 	return r
 }
 

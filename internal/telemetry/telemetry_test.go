@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -49,8 +50,13 @@ func TestAdmin_Endpoints(t *testing.T) {
 	if code, _ := get(t, h, "/livez"); code != http.StatusOK {
 		t.Errorf("/livez must not depend on checks: %d", code)
 	}
-	if code, body := get(t, h, "/metrics"); code != http.StatusOK || !strings.Contains(body, "go_goroutines") {
+	code, body := get(t, h, "/metrics")
+	if code != http.StatusOK || !strings.Contains(body, "go_goroutines") {
 		t.Errorf("/metrics: %d", code)
+	}
+	words := strings.Fields(telemetry.Version("program"))
+	if want := fmt.Sprintf("hawser_build_info{go_version=%q,version=%q} 1\n", words[2], words[1]); !strings.Contains(body, want) {
+		t.Errorf("/metrics has no %s", want)
 	}
 }
 
