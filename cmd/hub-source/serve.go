@@ -165,6 +165,12 @@ func (c *config) reachHub(into *hubsource.Config) (*rest.Config, error) {
 			return nil, fmt.Errorf("reach the hub: %w", err)
 		}
 	}
+	// Events are written one at a time, and wait for nothing that matters.
+	events := rest.CopyConfig(hub)
+	events.QPS = -1
+	if into.Events, err = corev1.NewForConfig(events); err != nil {
+		return nil, fmt.Errorf("reach the hub: %w", err)
+	}
 	if !c.LeaderElection.Enabled {
 		return hub, nil
 	}

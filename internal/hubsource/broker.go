@@ -34,6 +34,7 @@ func (b broker) do(ctx context.Context, k core.Key, e core.ForBroker) (r core.Re
 	switch e := e.(type) {
 	case core.Publish:
 		b.metrics.publishes.WithLabelValues(brokerResult(r)).Inc()
+		b.teller.published(e, r)
 		b.log.Log(ctx, levelOf(r), "spec published", "cluster", e.Work.Namespace, "work", e.Work.Name, "uid", e.Work.UID,
 			"action", e.Action, "generation", e.Work.Generation, "outcome", r.Receipt.Outcome, "err", r.Err)
 		return r
@@ -95,6 +96,7 @@ func (b broker) logCompared(ctx context.Context, e core.SendCompared) {
 		for _, w := range o.Withheld[:min(len(o.Withheld), shownWithheld)] {
 			names = append(names, w.Name)
 		}
+		b.teller.withheld(o, "the hub lacks this work, and it is not deleted on its cluster until somebody decides (hawser get orphans --cluster "+o.Cluster+"): "+o.Reason)
 		b.log.ErrorContext(ctx, "works that the hub lacks are not deleted on the cluster until somebody decides",
 			"cluster", o.Cluster, "count", len(o.Withheld), "first_works", names, "reason", o.Reason,
 			"look", "hawser get orphans --cluster "+o.Cluster, "delete_them", "hawser approve --source "+b.id+" --cluster "+o.Cluster+" --all")

@@ -23,6 +23,7 @@ type metrics struct {
 	clusters  *prometheus.CounterVec
 	reports   *prometheus.CounterVec
 	writes    *prometheus.CounterVec
+	events    *prometheus.CounterVec
 
 	state *stateCollector
 }
@@ -38,9 +39,12 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 			Help: "Status events received, by what became of them."}, []string{"verdict"}),
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: metricPrefix + "hub_requests_total",
 			Help: "Requests to the hub besides the informers', by operation and result."}, []string{"operation", "result"}),
+		events: prometheus.NewCounterVec(prometheus.CounterOpts{Name: metricPrefix + "events_total",
+			Help: "Kubernetes Events about works, by what became of them."}, []string{"result"}),
 		state: &stateCollector{},
 	}
-	for _, c := range []prometheus.Collector{m.leader, m.publishes, m.clusters, m.reports, m.writes, m.state} {
+	m.events.WithLabelValues("dropped") // so that it can be seen to rise
+	for _, c := range []prometheus.Collector{m.leader, m.publishes, m.clusters, m.reports, m.writes, m.events, m.state} {
 		if err := r.Register(c); err != nil {
 			return nil, err
 		}

@@ -57,6 +57,7 @@ type shellConfig struct {
 	all     bool // serve every namespace
 	cleanUp bool // delete completed works
 	hub     Hub
+	teller  *teller // nil: no Events
 	keeper  *keeper
 	state   core.State // saved last
 	log     *slog.Logger

@@ -37,7 +37,9 @@ type Config struct {
 	// keeps it in memory.
 	ConfigMaps     typedcorev1.ConfigMapsGetter
 	StateNamespace string
-	Selection      Selection
+	// Events is where the source tells people what happens to works; nil: nowhere.
+	Events    typedcorev1.EventsGetter
+	Selection Selection
 	// CleanUp deletes completed works whose ttlSecondsAfterFinished is over.
 	CleanUp bool
 	// Election is how replicas agree on the one that works. The others keep
@@ -147,8 +149,10 @@ func (s *Source) serve(ctx context.Context, first *watch) error {
 	if err != nil {
 		return err
 	}
+	t := newTeller(s.cfg.Events, s.metrics, s.cfg.Log)
 	sh := newShell(shellConfig{
-		id: s.cfg.ID, all: s.cfg.Selection.all(), cleanUp: s.cfg.CleanUp, hub: NewHub(s.cfg.Works.WorkV1(), s.cfg.Metadata),
+		id: s.cfg.ID, all: s.cfg.Selection.all(), cleanUp: s.cfg.CleanUp, teller: t,
+		hub:    tellingHub{NewHub(s.cfg.Works.WorkV1(), s.cfg.Metadata), t},
 		keeper: s.keeper, state: state, log: s.cfg.Log, metrics: s.metrics,
 	})
 	defer sh.shutDown() // it may end before it runs
@@ -159,9 +163,14 @@ func (s *Source) serve(ctx context.Context, first *watch) error {
 	s.connected.Store(&connected)
 	defer s.connected.Store(nil)
 
-	err = run.Group(ctx,
-		run.Task{Name: "workers", Run: sh.Run},
-		run.Task{Name: "hub", Run: func(ctx context.Context) error { return s.live(ctx, sh, first) }})
+	tasks := []run.Task{
+		{Name: "workers", Run: sh.Run},
+		{Name: "hub", Run: func(ctx context.Context) error { return s.live(ctx, sh, first) }},
+	}
+	if t != nil {
+		tasks = append(tasks, run.Task{Name: "events", Run: t.Run})
+	}
+	err = run.Group(ctx, tasks...)
 	s.saveLast(ctx, sh)
 	return err
 }

@@ -74,6 +74,7 @@ func (h *hub) sourceConfig(change ...func(*hubsource.Config)) hubsource.Config {
 			Identity: replica(), Duration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: time.Second,
 		},
 		ConfigMaps: kubernetes.NewForConfigOrDie(h.Limited).CoreV1(), StateNamespace: "hawser",
+		Events:     kubernetes.NewForConfigOrDie(h.Limited).CoreV1(),
 		Dialer:     h.broker.Dialer(identity.Identity{Role: identity.Source, Name: "hub"}),
 		Registerer: prometheus.NewRegistry(), Health: &telemetry.Health{}, Log: slog.New(slog.NewTextHandler(h.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
@@ -314,7 +315,8 @@ func takesEveryStatus(h *hub) {
 	h.gone("statuses")
 }
 
-// tellsKubectl: the columns of deploy/crds, as a kube-apiserver fills them in.
+// tellsKubectl: the columns of deploy/crds, as a kube-apiserver fills them in, and Events,
+// with the rights of deploy/hub-source.
 func tellsKubectl(h *hub) {
 	h.create("told", "1")
 	h.shows("told", "Applied", "as sent")
@@ -331,6 +333,15 @@ func tellsKubectl(h *hub) {
 	if wide := lines("-o", "wide"); !strings.Contains(wide[0], "NOT DELIVERED") || !strings.HasSuffix(strings.TrimSpace(wide[1]), "as sent") {
 		h.Errorf("-o wide shows %q", wide)
 	}
+	h.Eventually(func() error {
+		out := h.Kubectl("-n", cluster, "describe", "manifestwork", "told")
+		for _, want := range []string{"Published", "the cluster has applied generation 1"} {
+			if !strings.Contains(out, want) {
+				return fmt.Errorf("kubectl describe does not show %q:\n%s", want, out)
+			}
+		}
+		return nil
+	})
 	h.delete("told")
 	h.gone("told")
 }

@@ -1,0 +1,190 @@
+package hubsource
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/record"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/internal/hubsource/core"
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// What Events may cost the hub. They are for people who look: whatever does not fit is dropped
+// and counted, and no work waits for one. The hub keeps an Event for an hour, so it has at most
+// 36,000 of these.
+const (
+	eventQueue    = 1000
+	eventInterval = 100 * time.Millisecond
+	eventTimeout  = 10 * time.Second
+	longestEvent  = 1024 // bytes of a message
+	longestPrefix = 200  // bytes of a work's name in that of its Event
+)
+
+// teller writes Kubernetes Events about works. A nil teller tells nothing.
+type teller struct {
+	events  typedcorev1.EventsGetter
+	queue   chan *corev1.Event
+	metrics *metrics
+	log     *slog.Logger
+}
+
+// newTeller returns nil where Events are not wanted.
+func newTeller(events typedcorev1.EventsGetter, m *metrics, log *slog.Logger) *teller {
+	if events == nil {
+		return nil
+	}
+	return &teller{events: events, queue: make(chan *corev1.Event, eventQueue), metrics: m, log: log}
+}
+
+// Run writes Events until ctx ends: one at a time, the same one again as its count, and of one
+// work no more than a few in five minutes.
+func (t *teller) Run(ctx context.Context) error {
+	correlator := record.NewEventCorrelatorWithOptions(record.CorrelatorOptions{})
+	pause := time.NewTicker(eventInterval)
+	defer pause.Stop()
+	failing := false
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case e := <-t.queue:
+			result, err := t.write(ctx, correlator, e)
+			t.metrics.events.WithLabelValues(result).Inc()
+			if forbidden := result == "forbidden"; forbidden != failing {
+				failing = forbidden
+				t.log.WarnContext(ctx, "whether the hub lets this service account write Events about works (deploy/hub-source/rbac.yaml grants it)", "allowed", !failing, "err", err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-pause.C:
+		}
+	}
+}
+
+// write returns what became of an Event, as the metric names it.
+func (t *teller) write(ctx context.Context, c *record.EventCorrelator, e *corev1.Event) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, eventTimeout)
+	defer cancel()
+	r, err := c.EventCorrelate(e)
+	if err != nil || r.Skip {
+		return "dropped", err
+	}
+	into, again := t.events.Events(e.Namespace), r.Event.Count > 1
+	if again {
+		e, err = into.Patch(ctx, r.Event.Name, types.StrategicMergePatchType, r.Patch, metav1.PatchOptions{FieldManager: fieldManager})
+	}
+	if !again || apierrors.IsNotFound(err) { // the hub forgets Events after an hour
+		r.Event.ResourceVersion = ""
+		e, err = into.Create(ctx, r.Event, metav1.CreateOptions{FieldManager: fieldManager})
+	}
+	if err == nil {
+		c.UpdateState(e)
+	}
+	return hubResult(err), err
+}
+
+// tell has an Event written about a work, if there is room.
+func (t *teller) tell(about types.NamespacedName, uid types.UID, severity, reason, message string) {
+	if t == nil {
+		return
+	}
+	if len(message) > longestEvent {
+		message = strings.ToValidUTF8(message[:longestEvent-3], "") + "..."
+	}
+	now := metav1.Now()
+	prefix := strings.TrimRight(about.Name[:min(len(about.Name), longestPrefix)], ".-")
+	e := &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{Namespace: about.Namespace, Name: prefix + "." + uuid.NewString()},
+		InvolvedObject: corev1.ObjectReference{
+			APIVersion: workv1.GroupVersion.String(), Kind: "ManifestWork", Namespace: about.Namespace, Name: about.Name, UID: uid,
+		},
+		Type: severity, Reason: reason, Message: message, Count: 1, FirstTimestamp: now, LastTimestamp: now,
+		Source: corev1.EventSource{Component: fieldManager}, ReportingController: fieldManager,
+	}
+	select {
+	case t.queue <- e:
+	default:
+		t.metrics.events.WithLabelValues("dropped").Inc()
+	}
+}
+
+func (t *teller) ofWork(o *workv1.ManifestWork, severity, reason, message string) {
+	t.tell(types.NamespacedName{Namespace: o.Namespace, Name: o.Name}, o.UID, severity, reason, message)
+}
+
+// published tells of what a broker holds that it did not hold before.
+func (t *teller) published(e core.Publish, r core.Result) {
+	switch {
+	case r.Err != nil || r.Receipt.Outcome != codec.OutcomeAccepted:
+	case e.Action == codec.DeleteRequest:
+		t.ofWork(e.Work, corev1.EventTypeNormal, "DeletionWaits", "the broker has the deletion; the work goes when its cluster says that nothing is left of it")
+	default:
+		t.ofWork(e.Work, corev1.EventTypeNormal, "Published", fmt.Sprintf("the broker has generation %d", e.Work.Generation))
+	}
+}
+
+// withheld tells of the first works that only a person may have deleted. The hub lacks them.
+func (t *teller) withheld(o codec.ClusterComparison, what string) {
+	for _, w := range o.Withheld[:min(len(o.Withheld), shownWithheld)] {
+		t.tell(types.NamespacedName{Namespace: o.Cluster, Name: w.Name}, types.UID(w.ResourceID), corev1.EventTypeWarning, "DeletionWithheld", what)
+	}
+}
+
+// changed tells what is new in a status that was written. That a text changes is no news.
+func (t *teller) changed(o *workv1.ManifestWork, status workv1.ManifestWorkStatus) {
+	news := func(typ string) *metav1.Condition {
+		is, was := meta.FindStatusCondition(status.Conditions, typ), meta.FindStatusCondition(o.Status.Conditions, typ)
+		if is != nil && was != nil && is.Status == was.Status && is.Reason == was.Reason && is.ObservedGeneration == was.ObservedGeneration {
+			return nil
+		}
+		return is
+	}
+	switch c := news(workv1.WorkApplied); {
+	case c == nil:
+	case c.Status == metav1.ConditionTrue:
+		t.ofWork(o, corev1.EventTypeNormal, "Applied", fmt.Sprintf("the cluster has applied generation %d", c.ObservedGeneration))
+	case c.Status == metav1.ConditionFalse:
+		t.ofWork(o, corev1.EventTypeWarning, "ApplyFailed", c.Message)
+	}
+	if c := news(core.ConditionDelivered); c != nil {
+		t.ofWork(o, corev1.EventTypeWarning, c.Reason, c.Message)
+	}
+}
+
+// tellingHub tells of what it writes.
+type tellingHub struct {
+	Hub
+	teller *teller
+}
+
+// PatchStatus implements [Hub].
+func (h tellingHub) PatchStatus(ctx context.Context, o *workv1.ManifestWork, status workv1.ManifestWorkStatus) (*workv1.ManifestWork, error) {
+	n, err := h.Hub.PatchStatus(ctx, o, status)
+	if err == nil {
+		h.teller.changed(o, status)
+	}
+	return n, err
+}
+
+// RemoveFinalizer implements [Hub].
+func (h tellingHub) RemoveFinalizer(ctx context.Context, o *workv1.ManifestWork) (*workv1.ManifestWork, error) {
+	n, err := h.Hub.RemoveFinalizer(ctx, o)
+	if err == nil {
+		h.teller.ofWork(o, corev1.EventTypeNormal, "Deleted", "nothing of the work is left on its cluster")
+	}
+	return n, err
+}

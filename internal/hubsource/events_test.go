@@ -1,0 +1,206 @@
+package hubsource
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/internal/hubsource/core"
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// eventsOf are the Events of a hub, as kubectl describe shows them.
+func eventsOf(t *testing.T, c *fake.Clientset) (all []string) {
+	t.Helper()
+	list, err := c.CoreV1().Events(metav1.NamespaceAll).List(context.Background(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range list.Items {
+		if o := e.InvolvedObject; o.Namespace != e.Namespace || o.Kind != "ManifestWork" || o.UID == "" {
+			t.Errorf("an Event about %+v", o)
+		}
+		all = append(all, fmt.Sprintf("%s/%s %s %s x%d: %s", e.Namespace, e.InvolvedObject.Name, e.Type, e.Reason, e.Count, e.Message))
+	}
+	slices.Sort(all)
+	return all
+}
+
+// eventsThat counts the Events that had this result.
+func eventsThat(t *testing.T, r prometheus.Gatherer, result string) (n int) {
+	t.Helper()
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == metricPrefix+"events_total" && m.GetLabel()[0].GetValue() == result {
+				n += int(m.GetCounter().GetValue())
+			}
+		}
+	}
+	return n
+}
+
+func TestEvents_OfALife(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		hub := fake.NewClientset()
+		b.agent("c1")
+		b.source(func(c *Config) { c.Events = hub.CoreV1() })
+		b.hub.apply(example("c1", "w"))
+		b.settle(time.Second)
+		b.hub.remove("manifestworks", "c1/w")
+		b.settle(time.Second)
+		want := []string{
+			"c1/w Normal Applied x1: the cluster has applied generation 1",
+			"c1/w Normal Deleted x1: nothing of the work is left on its cluster",
+			"c1/w Normal DeletionWaits x1: the broker has the deletion; the work goes when its cluster says that nothing is left of it",
+			"c1/w Normal Published x1: the broker has generation 1",
+		}
+		if d := cmp.Diff(want, eventsOf(b.T, hub)); d != "" {
+			b.Error(d)
+		}
+	})
+}
+
+// newTold is a teller that runs in a bubble, and what it writes to.
+func newTold(t *testing.T) (*teller, *fake.Clientset, prometheus.Gatherer) {
+	t.Helper()
+	r := prometheus.NewRegistry()
+	m, err := newMetrics(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hub := fake.NewClientset()
+	tell := newTeller(hub.CoreV1(), m, slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- tell.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return tell, hub, r
+}
+
+func conditionsOf(c ...metav1.Condition) workv1.ManifestWorkStatus {
+	return workv1.ManifestWorkStatus{Conditions: c}
+}
+
+func TestEvents_OfWhatDoesNotWork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tell, hub, _ := newTold(t)
+		failed := metav1.Condition{Type: "Applied", Status: metav1.ConditionFalse, Reason: "AppliedManifestWorkFailed", ObservedGeneration: 2, Message: strings.Repeat("é", 1000)}
+		tooLarge := metav1.Condition{Type: core.ConditionDelivered, Status: metav1.ConditionFalse, Reason: core.ReasonTooLarge, Message: "too large"}
+		o := example("c1", "w")
+		o.UID, o.Status = "uid", conditionsOf()
+		tell.changed(o, conditionsOf(failed))
+		o.Status = conditionsOf(failed)
+		failed.Message = "another text"
+		tell.changed(o, conditionsOf(failed)) // no news
+		tell.changed(o, conditionsOf(failed, tooLarge))
+		tell.withheld(codec.ClusterComparison{Cluster: "c1", Withheld: []codec.WithheldDeletion{{Name: "lost", ResourceID: "uid-lost"}}}, "somebody decides")
+		<-time.After(time.Second) // of the bubble
+		want := []string{
+			"c1/lost Warning DeletionWithheld x1: somebody decides",
+			"c1/w Warning ApplyFailed x1: " + strings.Repeat("é", 510) + "...",
+			"c1/w Warning TooLarge x1: too large",
+		}
+		if d := cmp.Diff(want, eventsOf(t, hub)); d != "" {
+			t.Error(d)
+		}
+	})
+}
+
+// The same again is one Event with a count. A work of which there is too much to say, or a
+// hub that is slower than what happens, costs the hub no more than ten writes a second, and
+// nobody waits.
+func TestEvents_AreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tell, hub, registry := newTold(t)
+		o := example("c1", "w")
+		o.UID = "uid"
+		for range 100 {
+			tell.ofWork(o, corev1.EventTypeNormal, "Applied", "once more")
+		}
+		<-time.After(20 * time.Second) // of the bubble
+		if d := cmp.Diff([]string{"c1/w Normal Applied x25: once more"}, eventsOf(t, hub)); d != "" {
+			t.Error(d)
+		}
+		if n := eventsThat(t, registry, "dropped"); n != 75 {
+			t.Errorf("%d dropped", n)
+		}
+		hub.ClearActions()
+		for i := range 3 * eventQueue {
+			o := example("c2", fmt.Sprint("w-", i))
+			o.UID = "uid"
+			tell.ofWork(o, corev1.EventTypeNormal, "Applied", "once")
+		}
+		<-time.After(10*time.Second + time.Millisecond) // of the bubble
+		if n := len(hub.Actions()); n < 95 || n > 105 {
+			t.Errorf("%d writes in 10 s", n)
+		}
+		if n := eventsThat(t, registry, "dropped"); n < 75+2*eventQueue-2 {
+			t.Errorf("%d dropped", n)
+		}
+	})
+}
+
+// The hub forgets Events, and may forbid them: then the next one is tried all the same.
+func TestEvents_HubThatForgetsOrForbids(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tell, hub, registry := newTold(t)
+		o := example("c1", "w")
+		o.UID = "uid"
+		say := func() []string {
+			tell.ofWork(o, corev1.EventTypeNormal, "Applied", "once")
+			<-time.After(time.Second) // of the bubble
+			return eventsOf(t, hub)
+		}
+		say()
+		list, err := hub.CoreV1().Events("c1").List(t.Context(), metav1.ListOptions{})
+		if err != nil || len(list.Items) != 1 {
+			t.Fatal(err, list.Items)
+		}
+		if err := hub.CoreV1().Events("c1").Delete(t.Context(), list.Items[0].Name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff([]string{"c1/w Normal Applied x2: once"}, say()); d != "" {
+			t.Error(d)
+		}
+		forbids := true
+		hub.PrependReactor("*", "events", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			if a.GetVerb() == "list" || !forbids {
+				return false, nil, nil
+			}
+			return true, nil, apierrors.NewForbidden(corev1.Resource("events"), "", errors.New("no role"))
+		})
+		say()
+		forbids = false
+		if got := say(); len(got) != 1 || !strings.HasPrefix(got[0], "c1/w Normal Applied x") {
+			t.Errorf("%q", got)
+		}
+		if n := eventsThat(t, registry, "forbidden"); n != 1 {
+			t.Errorf("%d forbidden", n)
+		}
+	})
+}
