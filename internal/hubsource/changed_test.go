@@ -1,0 +1,25 @@
+package hubsource
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestSource_TriesAtOnceWhatHasChanged: a source that has waited longer and longer connects at the moment
+// in which it hears of a change.
+func TestSource_TriesAtOnceWhatHasChanged(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		changed := make(chan struct{}, 1)
+		s := b.source(func(c *Config) { c.Changed = changed })
+		b.settle(time.Second)
+		s.dialer.Cut()
+		b.settle(10 * time.Minute)
+		s.dialer.Restore()
+		changed <- struct{}{}
+		synctest.Wait()
+		if connected := s.source.connected.Load(); connected == nil || !(*connected)() {
+			b.Error("it waits")
+		}
+	})
+}
