@@ -216,12 +216,14 @@ func show(env *codec.Envelope) string {
 	return s
 }
 
-// lose ends the connection for both sides.
+// lose ends the connection for both sides. The party leaves first: whether a call hears that its
+// connection broke before it is looked at is chance else.
 func (l *link) lose(err error) {
-	if l.conn != nil {
-		l.conn.cancel()
-	}
+	c := l.conn
 	l.leave(err)
+	if c != nil {
+		c.cancel()
+	}
 }
 
 // leave ends the connection for the party; the broker does not notice unless
