@@ -41,7 +41,7 @@ func TestSpecFlood(t *testing.T) {
 		Ready: s.ready,
 	}
 	s.start()
-	if late, _ := s.attack("specflood", window(t)); late != "" {
+	if late, _ := s.attack("specflood", window(t), 1); late != "" {
 		t.Error(late)
 	}
 	s.verify()
