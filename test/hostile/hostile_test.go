@@ -89,7 +89,7 @@ func attack(t *testing.T, name string) {
 	}
 	counted := 0
 	for n := 1; ; n++ {
-		slack := time.Duration(1)
+		slack := 1
 		if n == measurements && counted == 0 {
 			slack = wide
 		}
@@ -112,7 +112,7 @@ func attack(t *testing.T, name string) {
 
 // attack does it once. The result says which time was too long, slack times, if any, and what
 // share of the core others had.
-func (s *stage) attack(name string, length, slack time.Duration) (tooLong string, others float64) {
+func (s *stage) attack(name string, length time.Duration, slack int) (tooLong string, others float64) {
 	s.t.Helper()
 	reference := s.reference(name, length).times(slack)
 	idle := s.memory("VmRSS")
@@ -154,7 +154,7 @@ func (s *stage) attack(name string, length, slack time.Duration) (tooLong string
 	// What others on the machine began to do meanwhile is in a reference after it, unless
 	// nothing went on in that.
 	after := s.reference(name, length).times(slack)
-	if max(after.delivery, after.status, after.connect) == slack*givenUp {
+	if max(after.delivery, after.status, after.connect) == time.Duration(slack)*givenUp {
 		return late(reference, under), 1
 	}
 	return late(longer(reference, after), under), others
@@ -191,8 +191,8 @@ func longer(a, b noticed) noticed {
 	return noticed{delivery: max(a.delivery, b.delivery), status: max(a.status, b.status), connect: max(a.connect, b.connect)}
 }
 
-func (n noticed) times(k time.Duration) noticed {
-	return noticed{delivery: k * n.delivery, status: k * n.status, connect: k * n.connect}
+func (n noticed) times(k int) noticed {
+	return noticed{delivery: time.Duration(k) * n.delivery, status: time.Duration(k) * n.status, connect: time.Duration(k) * n.connect}
 }
 
 func bound(reference time.Duration) time.Duration {
