@@ -24,8 +24,11 @@ const (
 	events = "../../../.cache/tests"
 )
 
-// stages are those that have to have run.
-var stages = []string{"unit", "race", "interop", "docs", "hostile", "e2e"}
+// stages are those that have to have run, by what they leave, with the target that runs them.
+var stages = []struct{ name, target string }{
+	{"unit", "unit"}, {"race", "race"}, {"interop", "interop"}, {"docs", "docs"}, {"hostile", "hostile"}, {"e2e", "e2e"},
+	{"e2e-mqtt-mqtt", "e2e-mqtt"}, {"e2e-mqtt-mosquitto", "e2e-mqtt"},
+}
 
 // outcomes is what became of the tests of one stage.
 type outcomes map[testlog.Name]testlog.Outcome
@@ -51,10 +54,11 @@ func TestGuarantees_TestsPassed(t *testing.T) {
 func results(t *testing.T) map[string]outcomes {
 	t.Helper()
 	all := map[string]outcomes{}
-	for _, stage := range stages {
+	for _, s := range stages {
+		stage := s.name
 		f, err := os.Open(filepath.Join(events, stage+".json"))
 		if err != nil {
-			t.Fatalf("%v\nrun everything: make test; or the stage alone: make %s", err, stage)
+			t.Fatalf("%v\nrun everything: make test; or the stage alone: make %s", err, s.target)
 		}
 		if all[stage], err = testlog.Results(f); err != nil {
 			t.Fatalf("stage %s: %v", stage, err)
