@@ -3,7 +3,6 @@ package sim
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -248,16 +247,7 @@ func (w *world) checkTag(a *agentNode, o *workv1.ManifestWork) {
 // TestBusSeeds plays seeds with a stock MQTT broker in the place of ours, as the environment
 // says.
 func TestBusSeeds(t *testing.T) {
-	if seed := number(t, envSeed); seed != 0 {
-		replay(t, bused, seed)
-		return
-	}
-	s, began := newSearch(t), time.Now()
-	if !s.asked && !raceDetector {
-		s.seeds, s.end = leastBusSeeds, began.Add(busTime)
-	}
-	s.playAll(t, bused, runtime.GOMAXPROCS(0))
-	s.tell(t, began)
+	playSeeds(t, bused, leastBusSeeds, busTime)
 }
 
 // What TestBusSeeds plays if nobody says more.

@@ -12,7 +12,6 @@ import (
 	"log/slog"
 	"math/big"
 	"net"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -454,16 +453,7 @@ func (c *client) read() (k packets.Packet, err error) {
 // TestMQTTSeeds plays seeds in which many parties speak MQTT to our broker, and the others
 // gRPC, as the environment says.
 func TestMQTTSeeds(t *testing.T) {
-	if seed := number(t, envSeed); seed != 0 {
-		replay(t, spoken, seed)
-		return
-	}
-	s, began := newSearch(t), time.Now()
-	if !s.asked && !raceDetector {
-		s.seeds, s.end = leastMQTTSeeds, began.Add(mqttTime)
-	}
-	s.playAll(t, spoken, runtime.GOMAXPROCS(0))
-	s.tell(t, began)
+	playSeeds(t, spoken, leastMQTTSeeds, mqttTime)
 }
 
 // What TestMQTTSeeds plays if nobody says more.

@@ -60,7 +60,6 @@ func number(t *testing.T, name string) uint64 {
 // search plays seeds until one fails, or what it is to play has been played.
 type search struct {
 	first uint64
-	asked bool      // the environment says how many, or how long
 	seeds uint64    // at least so many
 	end   time.Time // and more until then; the zero time is no time
 	want  string
@@ -69,23 +68,23 @@ type search struct {
 	failed       atomic.Bool
 }
 
-func newSearch(t *testing.T) *search {
+// newSearch does what the environment says; if it says nothing, it plays at least so many seeds,
+// and for that long.
+func newSearch(t *testing.T, least uint64, length time.Duration) *search {
 	s := &search{first: max(number(t, envFirst), 1), seeds: number(t, envSeeds), want: os.Getenv(envWant)}
 	s.next.Store(s.first - 1)
 	switch text := os.Getenv(envTime); {
 	case text != "":
-		s.asked = true
 		d, err := time.ParseDuration(text)
 		if err != nil || d <= 0 {
 			t.Fatalf("%s=%q: give a duration such as 1m", envTime, text)
 		}
 		s.end = time.Now().Add(d)
 	case s.seeds > 0:
-		s.asked = true
 	case raceDetector:
 		s.seeds = raceSeeds
 	default:
-		s.seeds, s.end = leastSeeds, time.Now().Add(defaultTime)
+		s.seeds, s.end = least, time.Now().Add(length)
 	}
 	return s
 }
@@ -100,13 +99,17 @@ func (s *search) take() (uint64, bool) {
 }
 
 // TestSeeds plays seeds from 1 on, as the environment says.
-func TestSeeds(t *testing.T) {
+func TestSeeds(t *testing.T) { playSeeds(t, brokered, leastSeeds, defaultTime) }
+
+// playSeeds plays the seeds of a shape; see newSearch.
+func playSeeds(t *testing.T, k *shape, least uint64, length time.Duration) {
+	t.Helper()
 	if seed := number(t, envSeed); seed != 0 {
-		replay(t, brokered, seed)
+		replay(t, k, seed)
 		return
 	}
-	s, began := newSearch(t), time.Now()
-	s.playAll(t, brokered, runtime.GOMAXPROCS(0))
+	s, began := newSearch(t, least, length), time.Now()
+	s.playAll(t, k, runtime.GOMAXPROCS(0))
 	s.tell(t, began)
 }
 
