@@ -2,8 +2,11 @@ package mqtt
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -13,6 +16,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/hawser-io/hawser/internal/pki"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 	"github.com/hawser-io/hawser/pkg/transport/mqtt/property"
@@ -249,6 +253,41 @@ func TestDial_NoBroker(t *testing.T) {
 	o.DialTimeout = 50 * time.Millisecond
 	_, err = newDialer(t, o).Dial(t.Context())
 	wantCode(t, err, transport.CodeDeadline, "within 50ms")
+}
+
+// TestUpgrade_Refused: the server refuses the certificate after the handshake and is gone before
+// the request; why is still said.
+func TestUpgrade_Refused(t *testing.T) {
+	ca := newAuthority(t)
+	server := issue(t, ca, pki.Broker, "broker", "127.0.0.1")
+	pair, err := tls.X509KeyPair(server.CertPEM, server.KeyPEM)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := make(chan struct{})
+	f := newFake(t, func(p *peer) {
+		defer close(gone)
+		if err := tls.Server(p.Conn, &tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAnyClientCert}).Handshake(); err == nil {
+			t.Error("the server wants no certificate")
+		}
+		if err := p.Conn.(*net.TCPConn).SetLinger(0); err != nil { // its end is a reset
+			t.Error(err)
+		}
+		_ = p.Close()
+	})
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(ca.CertificatePEM())
+	o := options(f)
+	o.Broker, o.Insecure, o.TLS = "wss://"+f.Addr().String(), false, func() *tls.Config { return &tls.Config{RootCAs: roots} }
+	d := newDialer(t, o)
+	conn, err := tls.Dial("tcp", f.Addr().String(), o.TLS())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	await(t, gone, "the end of the connection")
+	_, err = d.upgrade(conn)
+	wantCode(t, d.explain(t.Context(), t.Context(), err), transport.CodeUnauthenticated, "check the client certificate")
 }
 
 // TestAccepted: what a party learns of a stock broker and of ours, and that user properties are

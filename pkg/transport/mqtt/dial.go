@@ -151,10 +151,28 @@ func (d *Dialer) upgrade(conn net.Conn) (net.Conn, error) {
 	config.Protocol = []string{"mqtt"}
 	ws, err := websocket.NewClient(config, conn)
 	if err != nil {
-		return nil, err
+		return nil, lastWord(conn, err)
 	}
 	ws.PayloadType = websocket.BinaryFrame
 	return ws, nil
+}
+
+// lastWord returns why the server closed conn, if it said so before a request failed with err.
+//
+//	t1 We finish the TLS handshake and take the connection for open.
+//	t2 The server finds our certificate wrong, says so in an alert, and closes.
+//	t3 We send the request, and learn only that the connection is gone.
+//
+// Therefore the alert is looked for in what arrived before. Nothing is waited for: what is
+// gone sends nothing more.
+func lastWord(conn net.Conn, err error) error {
+	if !isBareEnd(err) {
+		return err
+	}
+	if _, why := conn.Read(make([]byte, 1)); why != nil && !isBareEnd(why) {
+		return why
+	}
+	return err
 }
 
 // newConn puts together what a connection is made of.
