@@ -148,9 +148,17 @@ interop: ## run our parties against those of OCM's sdk-go, as processes of their
 docs: build ## run the commands that README and docs/ print
 	@go test -json -count=1 ./test/docs | $(gotest)
 
+# The end-to-end tests that take long and are about what changes seldom.
+E2E_LONG := ./test/e2e/install
+e2e = go test -json -count=1 -p 1 -parallel 8 -timeout 30m $(if $(RUN),-run '$(RUN)') $(1) | $(gotest)
+
 .PHONY: e2e
 e2e: build ## run the end-to-end tests on real kube-apiservers; RUN=TestX runs one
-	@go test -json -count=1 -p 1 -parallel 8 -timeout 30m $(if $(RUN),-run '$(RUN)') ./test/e2e/... | $(gotest)
+	@$(call e2e,$$(go list ./test/e2e/... | grep -Ev '$(subst $(space),|,$(E2E_LONG:./%=/%$$))'))
+
+.PHONY: e2e-long
+e2e-long: build ## run those that take long: what is installed from nothing; RUN=TestX runs one
+	@$(call e2e,$(E2E_LONG))
 
 # Scenarios over MQTT, at Hawser's broker (mqtt) or through Mosquitto (mosquitto).
 over = echo "over $(1):"; \
@@ -192,8 +200,8 @@ fuzz: ## fuzz every target for FUZZTIME (default 60s) each, going on where it en
 	@.ci/fuzz $(or $(FUZZTIME),60s) .cache/fuzz
 
 .PHONY: fuzz-short
-fuzz-short: ## fuzz every target for 6s, beginning with the committed corpus
-	@.ci/fuzz 6s
+fuzz-short: ## fuzz every target for 3s, beginning with the committed corpus
+	@.ci/fuzz 3s
 
 .PHONY: soak
 soak: build ## run a fleet under load and faults for SOAK (default 10m); SEED=n repeats a run
@@ -209,7 +217,7 @@ reproducible: ## make the release of the last commit in two folders, the second 
 
 .PHONY: test-all
 test-all: ## make test, then long race, fuzz and soak runs, and the release twice
-	@MAKE='$(MAKE)' .ci/stages test e2e-mqtt-long race-long fuzz hostile-long soak reproducible
+	@MAKE='$(MAKE)' .ci/stages test e2e-long e2e-mqtt-long race-long fuzz hostile-long soak reproducible
 
 .PHONY: demo
 demo: ## a hub, two clusters and Hawser between them on this machine, until Ctrl-C
