@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -20,6 +19,7 @@ import (
 	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/pki"
+	"github.com/hawser-io/hawser/internal/testkit/output"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
@@ -37,30 +37,11 @@ func TestMain(m *testing.M) {
 
 const patience = 30 * time.Second
 
-// output is what the program writes.
-type output struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-// Write implements io.Writer.
-func (o *output) Write(b []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.Write(b)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.String()
-}
-
 // process is the program, running in the test.
 type process struct {
 	t           *testing.T
 	grpc, admin string
-	out         *output
+	out         *output.Buffer
 	stop        context.CancelFunc
 	ended       chan error
 }
@@ -70,7 +51,7 @@ func launch(t *testing.T, args ...string) *process {
 	t.Helper()
 	lines, w := io.Pipe()
 	ctx, stop := context.WithCancel(context.Background())
-	p := &process{t: t, stop: stop, ended: make(chan error, 1), out: &output{}}
+	p := &process{t: t, stop: stop, ended: make(chan error, 1), out: &output.Buffer{}}
 	c := command(p.out, w)
 	c.SetArgs(append(args, "--log-format=json"))
 	go func() { // received from by end

@@ -1,7 +1,6 @@
 package identity
 
 import (
-	"bytes"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/pki"
 	"github.com/hawser-io/hawser/internal/telemetry"
+	"github.com/hawser-io/hawser/internal/testkit/output"
 )
 
 const day = 24 * time.Hour
@@ -21,7 +21,7 @@ const day = 24 * time.Hour
 // watched is a party whose files a test renews, in a bubble of synctest.
 type watched struct {
 	side
-	log   bytes.Buffer // read while every goroutine of the bubble waits
+	log   output.Buffer
 	watch *Watch
 	more  string
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
+	"github.com/hawser-io/hawser/internal/testkit/output"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/session"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -114,7 +115,7 @@ type world struct {
 	dialer  *mem.Dialer
 	party   *diary
 	session *session.Session
-	log     *buffer
+	log     *output.Buffer
 	metrics *prometheus.Registry
 	changed chan struct{}
 	stop    func() // ends Run and waits for it
@@ -127,7 +128,7 @@ func simulate(t *testing.T, b *broker, d *diary, f func(w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{
 			t: t, broker: b, party: d, dialer: mem.New(b, transport.Peer{Role: "agent", Name: "cluster1"}),
-			log: &buffer{}, metrics: prometheus.NewRegistry(), changed: make(chan struct{}, 1),
+			log: &output.Buffer{}, metrics: prometheus.NewRegistry(), changed: make(chan struct{}, 1),
 		}
 		metrics, err := session.NewMetrics(w.metrics)
 		if err != nil {
@@ -153,24 +154,6 @@ func simulate(t *testing.T, b *broker, d *diary, f func(w *world)) {
 			t.Error("connected after the end")
 		}
 	})
-}
-
-// buffer is a log that can be read while it is written.
-type buffer struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
 }
 
 // after lets so much time pass.

@@ -2,7 +2,6 @@ package interoptest
 
 import (
 	"bufio"
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,6 +18,7 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/internal/pki"
+	"github.com/hawser-io/hawser/internal/testkit/output"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -73,29 +73,11 @@ type program struct {
 	t      testing.TB
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
-	log    said // standard error; complete when done is closed
+	log    output.Buffer // standard error; complete when done is closed
 	done   chan struct{}
 	lastID int
 	// plain: what is between the parties takes no attribute of Hawser out.
 	plain atomic.Bool
-}
-
-// said is what a program wrote so far.
-type said struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *said) Write(b []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(b)
-}
-
-func (s *said) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
 }
 
 // start runs a stock program.

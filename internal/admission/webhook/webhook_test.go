@@ -29,6 +29,7 @@ import (
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/pki"
 	"github.com/hawser-io/hawser/internal/telemetry"
+	"github.com/hawser-io/hawser/internal/testkit/output"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -339,7 +340,7 @@ func TestWebhook_FinishesWhatItHasAtTheEnd(t *testing.T) {
 }
 
 func TestWebhook_IsNotReadyWithoutACertificate(t *testing.T) {
-	var log syncBuffer
+	var log output.Buffer
 	f := newFixture(t, denied, slog.New(slog.NewTextHandler(&log, nil)))
 	if err := f.health.Ready(); err == nil || !strings.Contains(err.Error(), "webhook: tls files cannot be used") || !strings.Contains(err.Error(), f.files.Cert) {
 		t.Errorf("readiness says %v", err)
@@ -370,22 +371,4 @@ func TestNew_RefusesLimitsThatAgentsDoNotHave(t *testing.T) {
 			t.Errorf("%d: %v", limit, err)
 		}
 	}
-}
-
-// syncBuffer takes the writes of a logger in another goroutine.
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *syncBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *syncBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
 }

@@ -1,7 +1,6 @@
 package grpc_test
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -25,6 +24,7 @@ import (
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/pki"
 	"github.com/hawser-io/hawser/internal/testkit"
+	"github.com/hawser-io/hawser/internal/testkit/output"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/session"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -39,7 +39,7 @@ type site struct {
 	passed atomic.Int64 // of the clock
 	front  *front
 	server *streams
-	log    *logged
+	log    *output.Buffer
 }
 
 // streams is a server whose subscriptions send an event when the test says so, and
@@ -77,24 +77,6 @@ func (s *streams) server() server {
 	}
 }
 
-// logged is a log that a test reads.
-type logged struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *logged) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 const long = 1000 * time.Hour
 
 func authority(t *testing.T, name string) *pki.Authority {
@@ -120,7 +102,7 @@ func issue(t *testing.T, a *pki.Authority, r pki.Request, valid time.Duration) p
 // all of them.
 func open(t *testing.T, d *denials.List, trusted ...*pki.Authority) *site {
 	t.Helper()
-	s := &site{t: t, dir: t.TempDir(), server: &streams{}, log: &logged{}}
+	s := &site{t: t, dir: t.TempDir(), server: &streams{}, log: &output.Buffer{}}
 	s.trust(trusted...)
 	s.serve(issue(t, trusted[0], pki.Request{Role: pki.Broker, Name: "b", Hosts: []string{"127.0.0.1"}}, long))
 	creds, err := identity.Files{CA: s.file("ca"), Cert: s.file("crt"), Key: s.file("key")}.Server(func(error) {}) // a key may be read before its certificate
