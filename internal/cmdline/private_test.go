@@ -11,19 +11,22 @@ import (
 // TestMakePrivate: files of former releases are mended, in a directory of anybody.
 func TestMakePrivate(t *testing.T) {
 	dir := t.TempDir()
-	for name, mode := range map[string]os.FileMode{".": 0o755, "a": 0o644, "b": 0o600, "below": 0o755, "below/c": 0o660, "link": 0} {
-		path := filepath.Join(dir, name)
+	for _, file := range []struct {
+		name string
+		mode os.FileMode
+	}{{".", 0o755}, {"a", 0o644}, {"b", 0o600}, {"below", 0o755}, {"below/c", 0o660}, {"link", 0}} {
+		path := filepath.Join(dir, file.name)
 		var err error
 		switch {
-		case mode == 0:
+		case file.mode == 0:
 			err = os.Symlink("/nonexistent", path)
-		case mode == 0o755:
+		case file.mode == 0o755:
 			err = os.MkdirAll(path, 0o700)
 		default:
 			err = os.WriteFile(path, nil, 0o600)
 		}
-		if err == nil && mode != 0 {
-			err = os.Chmod(path, mode)
+		if err == nil && file.mode != 0 {
+			err = os.Chmod(path, file.mode)
 		}
 		if err != nil {
 			t.Fatal(err)
