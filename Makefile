@@ -24,9 +24,9 @@ LDFLAGS := -s -w -X github.com/hawser-io/hawser/internal/telemetry.version=$(VER
 TOOLS := buf crane golangci-lint grpcurl protoc-gen-go protoc-gen-go-grpc
 tool = go tool -modfile=$(CURDIR)/tools/$(1)/go.mod $(1)
 
-# All packages but those whose tests need a control plane, Mosquitto, built programs
-# or the results of the others.
-UNIT = $$(go list ./... | grep -Ev '/internal/mosquitto$$|/test/(e2e|docs|hostile|interoptest|guarantees/passed)(/|$$)')
+# All packages but those whose tests need a control plane, programs of Debian, built
+# programs or the results of the others.
+UNIT = $$(go list ./... | grep -Ev '/internal/(debian|mosquitto)$$|/test/(e2e|docs|hostile|interoptest|guarantees/passed)(/|$$)')
 # Behind `go test -json`: keeps the events for the stage guarantees and prints
 # what go test prints without -json.
 gotest = go run ./test/gotest .cache/tests/$@.json
@@ -116,13 +116,13 @@ controlplane: ## build the Kubernetes control plane and kubectl that tests and d
 		go -C test/controlplane test ./internal/...; \
 		HAWSER_CONTROLPLANE_DIR=$$dir go -C test/controlplane test -count=1 ./functional
 
-.PHONY: mosquitto
-mosquitto: ## fetch the stock MQTT broker that tests and demo use (Debian's package, unpacked into the cache)
-	@test/mosquitto/fetch.sh
-	@go test -json -count=1 ./internal/mosquitto | $(gotest)
+.PHONY: debian
+debian: ## fetch Mosquitto, Squid and Prometheus, which tests and demo use (Debian's packages, unpacked into the cache)
+	@for p in mosquitto squid prometheus; do test/debian/fetch.sh $$p; done
+	@go test -json -count=1 ./internal/debian ./internal/mosquitto | $(gotest)
 
 .PHONY: unit
-unit: ## run the tests that need no control plane and no Mosquitto
+unit: ## run the tests that need no control plane and no program of Debian
 	@go test -json $(UNIT) | $(gotest)
 	@go -C tools/release test
 
@@ -193,7 +193,7 @@ test-fast: unit ## the quick check while working: two minutes once built
 .PHONY: test
 test: ## everything a change must pass
 	@rm -rf .cache/tests
-	@MAKE='$(MAKE)' .ci/stages fresh tidy lint-proto lint-go controlplane mosquitto unit race fuzz-short interop docs hostile e2e e2e-mqtt guarantees
+	@MAKE='$(MAKE)' .ci/stages fresh tidy lint-proto lint-go controlplane debian unit race fuzz-short interop docs hostile e2e e2e-mqtt guarantees
 
 .PHONY: fuzz
 fuzz: ## fuzz every target for FUZZTIME (default 60s) each, going on where it ended

@@ -1,4 +1,4 @@
-// Package mosquitto fetches and runs Mosquitto, the stock MQTT 5 broker that the
+// Package mosquitto runs Mosquitto, the stock MQTT 5 broker that the
 // demo, tests and benchmarks put between parties.
 package mosquitto
 
@@ -11,35 +11,19 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
 
+	"github.com/hawser-io/hawser/internal/debian"
 	"github.com/hawser-io/hawser/internal/proc"
 )
 
-// Fetch fetches Mosquitto by test/mosquitto/fetch.sh of the source tree at root,
-// unless that was done before, and returns the path of the program. progress,
-// which may be nil, gets what the script says. The error says what to do where
-// the machine has no packages.
+// Fetch fetches Mosquitto as [debian.Fetch] does and returns the path of the program.
 func Fetch(ctx context.Context, root string, progress io.Writer) (string, error) {
-	script := filepath.Join(root, "test", "mosquitto", "fetch.sh")
-	if _, err := os.Stat(script); err != nil {
-		return "", fmt.Errorf("fetch Mosquitto: run this in the source tree of Hawser: %w", err)
-	}
-	var said bytes.Buffer
-	cmd := exec.CommandContext(ctx, script)
-	cmd.Stderr = &said
-	if progress != nil {
-		cmd.Stderr = io.MultiWriter(&said, progress)
-	}
-	out, err := cmd.Output()
-	if err != nil {
-		return "", fmt.Errorf("fetch Mosquitto: %w\n%s", err, strings.TrimSpace(said.String()))
-	}
-	return filepath.Join(strings.TrimSpace(string(out)), "mosquitto"), nil
+	dir, err := debian.Fetch(ctx, root, "mosquitto", progress)
+	return filepath.Join(dir, "mosquitto"), err
 }
 
 // Config says which Mosquitto to run. What it keeps outlives it: one that is

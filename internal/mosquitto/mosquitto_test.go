@@ -1,8 +1,6 @@
 package mosquitto
 
 import (
-	"context"
-	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -117,55 +115,4 @@ func TestDeployed_Starts(t *testing.T) {
 		t.Fatal(err)
 	}
 	stop(t, p)
-}
-
-func TestFetch_SaysWhatIsMissing(t *testing.T) {
-	t.Run("no source tree", func(t *testing.T) {
-		if _, err := Fetch(t.Context(), t.TempDir(), nil); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "source tree") {
-			t.Errorf("got %v", err)
-		}
-	})
-	// apt has apt-get read a configuration, with lists that are empty.
-	apt := func(t *testing.T, more string) (cache string) {
-		empty := t.TempDir()
-		conf := filepath.Join(empty, "apt.conf")
-		if err := os.WriteFile(conf, []byte("Dir::State::lists \""+empty+"\";\n"+more), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		t.Setenv("APT_CONFIG", conf)
-		cache = filepath.Join(empty, "cache")
-		t.Setenv("HAWSER_CACHE", cache)
-		return cache
-	}
-	t.Run("no package lists", func(t *testing.T) {
-		apt(t, "")
-		if path, err := Fetch(context.Background(), root, nil); err != nil {
-			t.Errorf("got %s, %v: the lists can be fetched too", path, err)
-		}
-	})
-	t.Run("no network", func(t *testing.T) {
-		cache := apt(t, "Acquire::http::Proxy \"http://127.0.0.1:1\";\nAcquire::https::Proxy \"http://127.0.0.1:1\";\nAcquire::Retries \"0\";\n")
-		_, err := Fetch(context.Background(), root, nil)
-		if err == nil || !strings.Contains(err.Error(), "is there a network") {
-			t.Errorf("got %v, want what to do", err)
-		}
-		left, err := filepath.Glob(filepath.Join(cache, "mosquitto", "*"))
-		if err != nil || len(left) != 0 {
-			t.Errorf("left %v, %v", left, err)
-		}
-	})
-	t.Run("no apt-get", func(t *testing.T) {
-		tools := t.TempDir()
-		for _, name := range []string{"sh", "cut", "cksum", "dirname"} {
-			if err := os.Symlink("/usr/bin/"+name, filepath.Join(tools, name)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		t.Setenv("PATH", tools)
-		t.Setenv("HAWSER_CACHE", filepath.Join(tools, "cache"))
-		_, err := Fetch(context.Background(), root, nil)
-		if err == nil || !strings.Contains(err.Error(), "apt-get is not in the PATH") {
-			t.Errorf("got %v, want what to do", err)
-		}
-	})
 }

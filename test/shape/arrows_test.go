@@ -31,7 +31,7 @@ var rows = [][]string{
 	{"pkg/transport/..."},
 	{"pkg/codec/..."},
 	{"internal/cmdline"},
-	{"internal/fair", "internal/identity", "internal/leader", "internal/run", "internal/telemetry", "internal/pki", "internal/proc", "internal/kubeconfig"},
+	{"internal/fair", "internal/identity", "internal/leader", "internal/run", "internal/telemetry", "internal/pki", "internal/proc", "internal/debian", "internal/kubeconfig"},
 	{"internal/testkit/..."},
 	{"proto/...", "deploy"},
 }
