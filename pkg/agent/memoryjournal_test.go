@@ -6,14 +6,17 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/hawser-io/hawser/pkg/agent/journal"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// memoryJournal is a state directory in memory. It outlives the agent.
+// memoryJournal is a state directory in memory. It outlives the agent. As the one on disk it may
+// be called by several goroutines; tests look at its fields while none does.
 type memoryJournal struct {
+	mu       sync.Mutex
 	binding  journal.Binding
 	entries  map[string][]byte
 	cursor   codec.Cursor
@@ -53,6 +56,8 @@ func (j *memoryJournal) do(op, id string) error {
 }
 
 func (j *memoryJournal) Load(b journal.Binding, put func(codec.Event) error, _ func(string)) (journal.State, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
 	j.loaded, j.broken = true, nil
 	if j.binding != b {
 		j.binding, j.cursor, j.reported, j.left = b, codec.Cursor{}, journal.Reported{}, nil
@@ -82,6 +87,8 @@ func (j *memoryJournal) Load(b journal.Binding, put func(codec.Event) error, _ f
 }
 
 func (j *memoryJournal) Put(e codec.Event) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
 	id, _, err := codec.StringExtension(e, codec.ExtResourceID)
 	if err == nil {
 		err = j.do("put", id)
@@ -94,6 +101,8 @@ func (j *memoryJournal) Put(e codec.Event) error {
 }
 
 func (j *memoryJournal) Remove(id string) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
 	if err := j.do("remove", id); err != nil {
 		return err
 	}
@@ -102,6 +111,8 @@ func (j *memoryJournal) Remove(id string) error {
 }
 
 func (j *memoryJournal) Checkpoint(c codec.Cursor) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
 	op, about := "checkpoint", c.String()
 	if c == (codec.Cursor{}) {
 		op, about = "drop", ""
@@ -113,9 +124,15 @@ func (j *memoryJournal) Checkpoint(c codec.Cursor) error {
 	return nil
 }
 
-func (j *memoryJournal) Due() bool { return j.broken != nil }
+func (j *memoryJournal) Due() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.broken != nil
+}
 
 func (j *memoryJournal) Renew(c journal.Content) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
 	if err := j.do("renew", ""); err != nil {
 		return err
 	}
@@ -137,6 +154,8 @@ func (j *memoryJournal) Renew(c journal.Content) error {
 }
 
 func (j *memoryJournal) Note(r journal.Reported, left map[string]map[string]string) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
 	if err := j.do("reported", ""); err != nil {
 		return err
 	}
@@ -152,6 +171,8 @@ func (j *memoryJournal) Note(r journal.Reported, left map[string]map[string]stri
 }
 
 func (j *memoryJournal) Reserve(sequence string) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
 	if err := j.do("reserve", ""); err != nil {
 		return err
 	}
