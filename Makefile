@@ -26,7 +26,7 @@ tool = go tool -modfile=$(CURDIR)/tools/$(1)/go.mod $(1)
 
 # All packages but those whose tests need a control plane, programs of Debian, built
 # programs or the results of the others.
-UNIT = $$(go list ./... | grep -Ev '/internal/(debian|mosquitto)$$|/test/(e2e|docs|hostile|interoptest|guarantees/passed)(/|$$)')
+UNIT = $$(go list ./... | grep -Ev '/internal/(debian|mosquitto)$$|/test/(alerts|e2e|docs|hostile|interoptest|guarantees/passed)(/|$$)')
 # Behind `go test -json`: keeps the events for the stage guarantees and prints
 # what go test prints without -json.
 gotest = go run ./test/gotest .cache/tests/$@.json
@@ -117,9 +117,9 @@ controlplane: ## build the Kubernetes control plane and kubectl that tests and d
 		HAWSER_CONTROLPLANE_DIR=$$dir go -C test/controlplane test -count=1 ./functional
 
 .PHONY: debian
-debian: ## fetch Mosquitto, Squid and Prometheus, which tests and demo use (Debian's packages, unpacked into the cache)
+debian: ## fetch Mosquitto, Squid and Prometheus (Debian's packages, unpacked into the cache), try them, and test the alerts
 	@for p in mosquitto squid prometheus; do test/debian/fetch.sh $$p; done
-	@go test -json -count=1 ./internal/debian ./internal/mosquitto | $(gotest)
+	@go test -json -count=1 ./internal/debian ./internal/mosquitto ./test/alerts | $(gotest)
 
 .PHONY: unit
 unit: ## run the tests that need no control plane and no program of Debian
