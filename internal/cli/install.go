@@ -18,6 +18,7 @@ import (
 	"github.com/hawser-io/hawser/internal/install"
 	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/drift"
 )
 
 // connection is how a hub or a cluster is reached, as kubectl reaches it.
@@ -69,8 +70,8 @@ func (c *connection) dialBoth(hubContext string) (b both, err error) {
 	return b, err
 }
 
-func installer(env Env, client cluster.Client) install.Installer {
-	return install.Installer{Client: client, Say: func(format string, args ...any) { fmt.Fprintf(env.Stdout, format+"\n", args...) }}
+func installer(env Env, client *cluster.Kube) install.Installer {
+	return install.Installer{Client: client, List: drift.Metadata(client.Metadata()), Say: func(format string, args ...any) { fmt.Fprintf(env.Stdout, format+"\n", args...) }}
 }
 
 // installFlags are those that both verbs have.
@@ -98,7 +99,7 @@ func (f *installFlags) check(cmd *cobra.Command) error {
 }
 
 // carryOut applies plans, or says or prints what would be applied.
-func (f *installFlags) carryOut(ctx context.Context, env Env, client cluster.Client, p install.Plan) error {
+func (f *installFlags) carryOut(ctx context.Context, env Env, client *cluster.Kube, p install.Plan) error {
 	i := installer(env, client)
 	switch {
 	case f.output == "yaml":

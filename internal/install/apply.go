@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/drift"
 )
 
 // managedBy marks what this package put there. Nothing else is ever deleted.
@@ -24,12 +25,14 @@ const pause = 500 * time.Millisecond
 // Installer brings hubs and clusters in line with plans.
 type Installer struct {
 	Client cluster.Client
+	// List finds what earlier runs applied.
+	List func(drift.Scope) drift.Source
 	// Say tells a person what is done, and what is waited for.
 	Say func(format string, args ...any)
 }
 
-// Apply applies a plan, waits until its programs run, and applies what comes last.
-// ctx ends the wait; the error says then what was not ready.
+// Apply applies a plan, waits until its programs run, applies what comes last, and
+// deletes what an earlier run applied and the plan has no more. ctx ends the wait; the error says then what was not ready.
 func (i Installer) Apply(ctx context.Context, p Plan) error {
 	if err := i.apply(ctx, p.Manager, p.Objects); err != nil {
 		return err
@@ -42,7 +45,10 @@ func (i Installer) Apply(ctx context.Context, p Plan) error {
 			return notRunningError{err, o.GetName()}
 		}
 	}
-	return i.apply(ctx, p.Manager, p.Last)
+	if err := i.apply(ctx, p.Manager, p.Last); err != nil {
+		return err
+	}
+	return i.prune(ctx, p)
 }
 
 // notRunningError is an error about the pods of a program.
@@ -72,6 +78,13 @@ func (i Installer) DryRun(ctx context.Context, p Plan) error {
 		default:
 			i.Say("%s would be applied", nameOf(o))
 		}
+	}
+	gone, err := i.former(ctx, p)
+	if err != nil {
+		return err
+	}
+	for _, o := range gone {
+		i.Say("%s would be deleted: an earlier run made it, and it is not needed any more", nameOf(o))
 	}
 	return nil
 }

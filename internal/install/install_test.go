@@ -58,7 +58,7 @@ func (p *plane) ServerSideApply(ctx context.Context, gvr schema.GroupVersionReso
 const served = `{"status": {"conditions": [{"type": "Established", "status": "True"}]}}`
 
 func (p *plane) installer() Installer {
-	return Installer{Client: p, Say: func(format string, args ...any) { p.said = append(p.said, fmt.Sprintf(format, args...)) }}
+	return Installer{Client: p, List: p.Metadata, Say: func(format string, args ...any) { p.said = append(p.said, fmt.Sprintf(format, args...)) }}
 }
 
 // content is everything that is there, by what each object is called.
@@ -335,6 +335,55 @@ func TestCluster_Refusals(t *testing.T) {
 	hub = newPlane()
 	hub.installHub(t, wanted, epoch)
 	refused("cluster1", "trusts another authority than this hub's")
+}
+
+// What an earlier version had and this one has not goes, at the end; what others made
+// and what holds data stays, and a dry run says so.
+func TestApply_DeletesWhatIsNotNeededAnyMore(t *testing.T) {
+	hub := newPlane()
+	old := hub.installHub(t, wanted, epoch)
+	config := object("v1", "ConfigMap", namespace, "hawser-broker-config-old")
+	role := object("rbac.authorization.k8s.io/v1", "ClusterRole", "", "hawser-of-an-earlier-version")
+	lasting := []*unstructured.Unstructured{
+		object("v1", "Secret", namespace, "hawser-of-an-earlier-version"),
+		object("v1", "PersistentVolumeClaim", namespace, "hawser-of-an-earlier-version"),
+		object("v1", "Namespace", "", "hawser-of-an-earlier-version"),
+	}
+	old.take(slices.Concat(lasting, []*unstructured.Unstructured{config, role}))
+	if err := hub.installer().Apply(t.Context(), old); err != nil {
+		t.Fatal(err)
+	}
+	hub.installCluster(t, hub, "local") // by another manager, with the same label
+	if err := hub.installer().Apply(t.Context(), OnHub("local")); err != nil {
+		t.Fatal(err)
+	}
+	mine := object("v1", "ConfigMap", namespace, "mine")
+	label(mine, map[string]string{managedBy: managedByUs}) // a copy, labels and all
+	hub.Put(mine)
+	before := hub.content()
+
+	hub.said = nil
+	p, err := Hub(t.Context(), hub, Settings{}, epoch)
+	if err == nil {
+		err = hub.installer().DryRun(t.Context(), p)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range []*unstructured.Unstructured{config, role} {
+		if !slices.Contains(hub.said, nameOf(o)+" would be deleted: an earlier run made it, and it is not needed any more") {
+			t.Errorf("the dry run said %q", hub.said)
+		}
+	}
+	if diff := cmp.Diff(before, hub.content()); diff != "" {
+		t.Errorf("the dry run changed (-before +after):\n%s", diff)
+	}
+	hub.installHub(t, Settings{}, epoch)
+	delete(before, "configmaps hawser/hawser-broker-config-old")
+	delete(before, "clusterroles.rbac.authorization.k8s.io hawser-of-an-earlier-version")
+	if diff := cmp.Diff(before, hub.content()); diff != "" {
+		t.Errorf("the next run left (-want +got):\n%s", diff)
+	}
 }
 
 // Without being asked to, a removal leaves what a later installation goes on from;

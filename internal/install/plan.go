@@ -38,12 +38,15 @@ type Plan struct {
 	Settings Settings
 	// Operator is the Secret with the certificate of an operator; nil on a cluster.
 	Operator map[string][]byte
+	// whole tells that the plan has all that its manager applies: what else has been
+	// applied by it is not needed any more.
+	whole bool
 }
 
 // Hub says what is to be on the hub that client leads to. What settings leave out
 // is as it was.
 func Hub(ctx context.Context, client cluster.Client, settings Settings, now time.Time) (Plan, error) {
-	p := Plan{Manager: "hawser-install-hub"}
+	p := Plan{Manager: "hawser-install-hub", whole: true}
 	kept, _, err := readSettings(ctx, client)
 	if err != nil {
 		return p, err
@@ -155,7 +158,7 @@ type Managed struct {
 
 // Cluster says what is to be on a managed cluster.
 func Cluster(ctx context.Context, m Managed, now time.Time) (Plan, error) {
-	p := Plan{Manager: "hawser-install-cluster"}
+	p := Plan{Manager: "hawser-install-cluster", whole: true}
 	if wrong := validation.IsDNS1123Label(m.Name); len(wrong) > 0 {
 		return p, fmt.Errorf("cluster %q: %s", m.Name, strings.Join(wrong, "; "))
 	}
@@ -254,11 +257,10 @@ func (p *Plan) take(objects []*unstructured.Unstructured) {
 	slices.SortStableFunc(objects, func(a, b *unstructured.Unstructured) int { return place(a) - place(b) })
 	seen := map[string]bool{}
 	for _, o := range objects {
-		key := o.GetKind() + " " + o.GetNamespace() + "/" + o.GetName()
-		if seen[key] {
+		if seen[keyOf(o)] {
 			continue // the namespace, which each base has
 		}
-		seen[key] = true
+		seen[keyOf(o)] = true
 		label(o, map[string]string{managedBy: managedByUs})
 		if o.GetKind() == "ValidatingWebhookConfiguration" {
 			p.Last = append(p.Last, o)

@@ -106,12 +106,16 @@ func sharedNamespace(ctx context.Context, client cluster.Client, p Plan) (bool, 
 	return false, nil
 }
 
-// Remove deletes what a plan has and this package put there, the last first. What
-// keep names stays.
+// Remove deletes what a plan has, or had in an earlier run, and this package put there,
+// the last first. What keep names stays.
 func (i Installer) Remove(ctx context.Context, p Plan, keep func(*unstructured.Unstructured) bool) error {
 	objects := slices.Concat(p.Objects, p.Last)
 	slices.Reverse(objects)
-	for _, o := range objects {
+	earlier, err := i.former(ctx, p)
+	if err != nil {
+		return err
+	}
+	for _, o := range slices.Concat(earlier, objects) {
 		have, err := get(ctx, i.Client, o)
 		var unknown *cluster.NoKindError
 		switch {
@@ -125,14 +129,22 @@ func (i Installer) Remove(ctx context.Context, p Plan, keep func(*unstructured.U
 			i.Say("%s stays", nameOf(o))
 			continue
 		}
-		ref, err := refOf(ctx, i.Client, o)
-		if err == nil {
-			err = i.Client.Delete(ctx, ref, have.GetUID())
-		}
-		if err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("%s: %w", nameOf(o), err)
+		if err := i.remove(ctx, have); err != nil {
+			return err
 		}
 		i.Say("%s deleted", nameOf(o))
+	}
+	return nil
+}
+
+// remove deletes an object as it was read.
+func (i Installer) remove(ctx context.Context, have *unstructured.Unstructured) error {
+	ref, err := refOf(ctx, i.Client, have)
+	if err == nil {
+		err = i.Client.Delete(ctx, ref, have.GetUID())
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("%s: %w", nameOf(have), err)
 	}
 	return nil
 }

@@ -92,6 +92,7 @@ func TestInstall_TwoCommands(t *testing.T) {
 			}
 		}
 	}
+	w.leavesNothingBehind()
 	for context, programs := range map[string]string{"hub": "hawser-broker 1 hawser-hub-source 2", "cluster1": "hawser-agent 1"} {
 		if got := w.run(w.kubectl, "--context", context, "-n", "hawser", "get", "deployments", "-o", `jsonpath={range .items[*]}{.metadata.name} {.status.readyReplicas} {end}`); strings.TrimSpace(got[0]) != programs {
 			t.Errorf("%s has %v, want %s", context, got, programs)
@@ -113,6 +114,31 @@ func TestInstall_TwoCommands(t *testing.T) {
 	}
 	if got := w.run(w.kubectl, "--context", "hub", "get", "clusterroles,customresourcedefinitions,validatingwebhookconfigurations", "-l", "app.kubernetes.io/managed-by=hawser", "-o", "name"); got[0] != "" {
 		t.Errorf("%v stay on the hub", got)
+	}
+}
+
+// leavesNothingBehind has the next run meet what an earlier version of the program
+// applied, and beside it what a person made with the same label.
+func (w where) leavesNothingBehind() {
+	w.Helper()
+	for name, manager := range map[string]string{"earlier": "hawser-install-hub", "mine": "kubectl"} {
+		file := filepath.Join(w.dir, name+".yaml")
+		text := "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: " + name + ", namespace: hawser, labels: {app.kubernetes.io/managed-by: hawser}}\n"
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			w.Fatal(err)
+		}
+		w.run(w.kubectl, "--context", "hub", "apply", "--server-side", "--field-manager", manager, "-f", file)
+	}
+	again := []string{"install", "hub", "--context", "hub", "--image-version", "dev"}
+	const why = "an earlier run made it, and it is not needed any more"
+	if said := w.run(w.hawser, append(slices.Clone(again), "--dry-run")...); !slices.Contains(said, "configmap/earlier would be deleted: "+why) {
+		w.Errorf("the dry run said %q", said)
+	}
+	if said := w.run(w.hawser, again...); !slices.Contains(said, "configmap/earlier deleted: "+why) {
+		w.Errorf("the next run said %q", said)
+	}
+	if got := w.run(w.kubectl, "--context", "hub", "-n", "hawser", "get", "configmaps", "earlier", "mine", "--ignore-not-found", "-o", "name"); !slices.Equal(got, []string{"configmap/mine"}) {
+		w.Errorf("there are %v, want what a person made", got)
 	}
 }
 

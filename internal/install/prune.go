@@ -1,0 +1,119 @@
+package install
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/drift"
+)
+
+// passing lists the kinds of objects that go when a plan has them no more, those first
+// that others need least. A plan of any version has no other kinds but those that
+// stay: definitions, namespaces and volumes, which hold what people made, and
+// Secrets, since a key that is gone is gone for ever.
+var passing = []schema.GroupVersionKind{
+	{Group: "admissionregistration.k8s.io", Version: "v1", Kind: "ValidatingWebhookConfiguration"},
+	{Group: "apps", Version: "v1", Kind: "Deployment"},
+	{Group: "policy", Version: "v1", Kind: "PodDisruptionBudget"},
+	{Group: "networking.k8s.io", Version: "v1", Kind: "NetworkPolicy"},
+	{Version: "v1", Kind: "Service"},
+	{Version: "v1", Kind: "ConfigMap"},
+	{Group: "rbac.authorization.k8s.io", Version: "v1", Kind: "RoleBinding"},
+	{Group: "rbac.authorization.k8s.io", Version: "v1", Kind: "ClusterRoleBinding"},
+	{Group: "rbac.authorization.k8s.io", Version: "v1", Kind: "Role"},
+	{Group: "rbac.authorization.k8s.io", Version: "v1", Kind: "ClusterRole"},
+	{Version: "v1", Kind: "ServiceAccount"},
+}
+
+// former returns what an earlier run for the same plan applied and the plan has no
+// more: what has the label of this package and fields that the plan's manager
+// applied. Hub and agent may be on one cluster, each with a manager of its own.
+func (i Installer) former(ctx context.Context, p Plan) ([]*unstructured.Unstructured, error) {
+	if !p.whole {
+		return nil, nil
+	}
+	wanted := map[string]bool{}
+	for _, o := range slices.Concat(p.Objects, p.Last) {
+		wanted[keyOf(o)] = true
+	}
+	var all []*unstructured.Unstructured
+	for _, kind := range passing {
+		found, err := i.labelled(ctx, kind)
+		if err != nil {
+			return nil, err
+		}
+		for _, o := range found {
+			if wanted[keyOf(o)] {
+				continue
+			}
+			have, err := get(ctx, i.Client, o)
+			if err != nil {
+				return nil, err
+			}
+			if have != nil && ours(have) && have.GetDeletionTimestamp() == nil && appliedBy(have, p.Manager) {
+				all = append(all, have)
+			}
+		}
+	}
+	return all, nil
+}
+
+// labelled returns the objects of a kind with the label of this package, by name
+// alone; none if the cluster does not have the kind.
+func (i Installer) labelled(ctx context.Context, kind schema.GroupVersionKind) ([]*unstructured.Unstructured, error) {
+	r, err := i.Client.Resolve(ctx, kind)
+	var unknown *cluster.NoKindError
+	if errors.As(err, &unknown) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	scope := drift.Scope{GroupVersionResource: r.GroupVersionResource}
+	if r.Namespaced {
+		scope.Namespace = namespace
+	}
+	list, err := i.List(scope).List(ctx, metav1.ListOptions{LabelSelector: managedBy + "=" + managedByUs})
+	if err != nil {
+		return nil, fmt.Errorf("%s that an earlier installation may have left: %w", r.GroupVersionResource.GroupResource(), err)
+	}
+	var found []*unstructured.Unstructured
+	for _, m := range list.Items {
+		if m.Labels[managedBy] == managedByUs {
+			found = append(found, object(kind.GroupVersion().String(), kind.Kind, m.Namespace, m.Name))
+		}
+	}
+	return found, nil
+}
+
+func appliedBy(o *unstructured.Unstructured, manager string) bool {
+	return slices.ContainsFunc(o.GetManagedFields(), func(f metav1.ManagedFieldsEntry) bool {
+		return f.Manager == manager && f.Operation == metav1.ManagedFieldsOperationApply
+	})
+}
+
+// prune deletes what the plan has no more.
+func (i Installer) prune(ctx context.Context, p Plan) error {
+	gone, err := i.former(ctx, p)
+	if err != nil {
+		return err
+	}
+	for _, o := range gone {
+		if err := i.remove(ctx, o); err != nil {
+			return err
+		}
+		i.Say("%s deleted: an earlier run made it, and it is not needed any more", nameOf(o))
+	}
+	return nil
+}
+
+func keyOf(o *unstructured.Unstructured) string {
+	return o.GetKind() + " " + o.GetNamespace() + "/" + o.GetName()
+}
