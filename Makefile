@@ -21,12 +21,12 @@ export GOFLAGS := $(strip $(GOFLAGS) -trimpath -buildvcs=false)
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X github.com/hawser-io/hawser/internal/telemetry.version=$(VERSION)
-TOOLS := buf crane golangci-lint grpcurl protoc-gen-go protoc-gen-go-grpc
+TOOLS := buf crane golangci-lint grpcurl helm protoc-gen-go protoc-gen-go-grpc
 tool = go tool -modfile=$(CURDIR)/tools/$(1)/go.mod $(1)
 
-# All packages but those whose tests need a control plane, programs of Debian, built
-# programs or the results of the others.
-UNIT = $$(go list ./... | grep -Ev '/internal/(debian|mosquitto)$$|/test/(alerts|e2e|docs|hostile|interoptest|guarantees/passed)(/|$$)')
+# All packages but those whose tests need a control plane, programs of Debian, Helm,
+# built programs or the results of the others.
+UNIT = $$(go list ./... | grep -Ev '/internal/(debian|mosquitto)$$|/test/(alerts|charts|e2e|docs|hostile|interoptest|guarantees/passed)(/|$$)')
 # Behind `go test -json`: keeps the events for the stage guarantees and prints
 # what go test prints without -json.
 gotest = go run ./test/gotest .cache/tests/$@.json
@@ -144,6 +144,11 @@ interop: ## run our parties against those of OCM's sdk-go, as processes of their
 	@go -C test/interop build -o $(CURDIR)/bin/interop/ ./...
 	@go test -json -count=1 ./test/interoptest | $(gotest)
 
+.PHONY: charts
+charts: ## lint the Helm charts and compare what they render with what kustomize does
+	@$(call tool,helm) version --short
+	@go test -json -count=1 ./test/charts | $(gotest)
+
 .PHONY: docs
 docs: build ## run the commands that README and docs/ print
 	@go test -json -count=1 ./test/docs | $(gotest)
@@ -217,8 +222,8 @@ reproducible: ## make the release of the last commit in two folders, the second 
 	@MAKE='$(MAKE)' .ci/reproducible
 
 .PHONY: test-all
-test-all: ## make test, then long race, fuzz and soak runs, and the release twice
-	@MAKE='$(MAKE)' .ci/stages test e2e-long e2e-mqtt-long race-long fuzz hostile-long soak reproducible
+test-all: ## make test, then the charts, long race, fuzz and soak runs, and the release twice
+	@MAKE='$(MAKE)' .ci/stages test charts e2e-long e2e-mqtt-long race-long fuzz hostile-long soak reproducible
 
 .PHONY: demo
 demo: ## a hub, two clusters and Hawser between them on this machine, until Ctrl-C

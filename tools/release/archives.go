@@ -20,8 +20,8 @@ import (
 var onLaptops = []string{"hawser"}
 
 // archives writes what a release consists of into bin/release: for each platform
-// the programs and what is in them, the manifests with the documentation, the
-// images, the notes, and the digests of all these.
+// the programs and what is in them, the manifests with the documentation, the charts,
+// the images, the notes, and the digests of all these.
 func (b build) archives() error {
 	if err := os.RemoveAll(b.path()); err != nil {
 		return err
@@ -39,7 +39,7 @@ func (b build) archives() error {
 			return err
 		}
 	}
-	if err := errors.Join(r.manifests(), r.imageArchives(), r.notes()); err != nil {
+	if err := errors.Join(r.manifests(), r.charts(), r.imageArchives(), r.notes()); err != nil {
 		return err
 	}
 	return r.write("SHA256SUMS", []byte(r.sums.String()))
@@ -71,15 +71,20 @@ func (r *release) write(name string, data []byte) error {
 
 // archive writes NAME.tar.gz, in which everything is below NAME.
 func (r *release) archive(name string, files []file) error {
-	var buf bytes.Buffer
 	for i := range files {
 		files[i].name = name + "/" + files[i].name
 	}
+	return r.pack(name+".tar.gz", files)
+}
+
+// pack writes an archive of files.
+func (r *release) pack(name string, files []file) error {
+	var buf bytes.Buffer
 	w := gzip.NewWriter(&buf)
 	if err := errors.Join(writeTar(w, r.at, files), w.Close()); err != nil {
 		return err
 	}
-	return r.write(name+".tar.gz", buf.Bytes())
+	return r.write(name, buf.Bytes())
 }
 
 func (r *release) programs(name string, programs []string, path func(program string) string) error {
@@ -113,6 +118,9 @@ func (r *release) manifests() error {
 		return err
 	}
 	files = slices.DeleteFunc(files, func(f file) bool { return path.Ext(f.name) == ".go" })
+	if files, err = r.stamp(files); err != nil {
+		return err
+	}
 	found := false
 	for i, f := range files {
 		if f.name == "deploy/images/kustomization.yaml" {
@@ -194,6 +202,11 @@ func readTree(root, name string) ([]file, error) {
 	var files []file
 	err := fs.WalkDir(os.DirFS(root), name, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() {
+			return err
+		}
+		if e.Type()&fs.ModeSymlink != 0 {
+			there, err := follow(root, path)
+			files = append(files, there...)
 			return err
 		}
 		data, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(path)))

@@ -42,8 +42,12 @@ func checkout(t *testing.T) build {
 		"deploy/images/kustomization.yaml": "images:\n  - name: a\n    newTag: dev\n  - name: b\n    newTag: dev\n",
 		"deploy/files.go":                  "package deploy",
 		"docs/operations.md":               "# Operations",
+		"deploy/charts/a/Chart.yaml":       "name: a\nversion: 0.0.0\nappVersion: dev\n",
 	} {
 		write(t, filepath.Join(b.root, filepath.FromSlash(name)), []byte(text))
+	}
+	if err := os.Symlink("../../images", filepath.Join(b.root, "deploy", "charts", "a", "base")); err != nil {
+		t.Fatal(err)
 	}
 	for _, p := range b.platforms {
 		for _, program := range programs {
@@ -284,9 +288,14 @@ func TestArchives_AreComplete(t *testing.T) {
 	for name, want := range map[string][]string{
 		"hawser_v1.2.3_linux_arm64":  {"LICENSE", "hawser", "hawser-agent", "hawser-broker", "hawser-hub-source"},
 		"hawser_v1.2.3_darwin_arm64": {"LICENSE", "hawser"},
-		"hawser_v1.2.3_manifests":    {"CHANGELOG.md", "LICENSE", "README.md", "deploy/images/kustomization.yaml", "docs/operations.md"},
+		"hawser_v1.2.3_manifests":    {"CHANGELOG.md", "LICENSE", "README.md", "deploy/charts/a/Chart.yaml", "deploy/charts/a/base/kustomization.yaml", "deploy/images/kustomization.yaml", "docs/operations.md"},
+		"a":                          {"Chart.yaml", "base/kustomization.yaml"},
 	} {
-		held := unpack(t, b.path(name+".tar.gz"))
+		file := name + ".tar.gz"
+		if name == "a" {
+			file = "a-1.2.3.tgz"
+		}
+		held := unpack(t, b.path(file))
 		var got []string
 		for path := range held {
 			got = append(got, strings.TrimPrefix(path, name+"/"))
@@ -297,6 +306,11 @@ func TestArchives_AreComplete(t *testing.T) {
 		}
 		if k, ok := held[name+"/deploy/images/kustomization.yaml"]; ok && strings.Count(string(k), "newTag: \"v1.2.3\"\n") != 2 {
 			t.Errorf("the manifests name images %s", k)
+		}
+		for _, in := range []string{"/Chart.yaml", "/deploy/charts/a/Chart.yaml"} {
+			if c, ok := held[name+in]; ok && string(c) != "name: a\nversion: \"1.2.3\"\nappVersion: \"v1.2.3\"\n" {
+				t.Errorf("%s has the chart %s", name, c)
+			}
 		}
 	}
 	if text, err := os.ReadFile(b.path("notes.md")); err != nil || string(text) != "# Hawser v1.2.3\n\n* Works.\n" {
@@ -385,6 +399,17 @@ func TestRun_SaysWhatIsMissing(t *testing.T) {
 	} {
 		if err := run(strings.Fields(c.args)); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", c.args, err, c.want)
+		}
+	}
+}
+
+func TestChartVersion_IsSemantic(t *testing.T) {
+	for version, want := range map[string]string{
+		"v1.2.3": "1.2.3", "v1.2.3-rc.1": "1.2.3-rc.1", "v0.1.0-20-gabc1234-dirty": "0.1.0-20-gabc1234-dirty",
+		"0123456": "0.0.0-g0123456", "unknown": "0.0.0-gunknown", "abc_1": "0.0.0-gabc-1",
+	} {
+		if got := chartVersion(version); got != want {
+			t.Errorf("%s: %s, want %s", version, got, want)
 		}
 	}
 }

@@ -1,0 +1,84 @@
+{{- /*
+Shared by the charts. Each has its kustomize base as the folder base/: a chart renders
+those very manifests, and changes what its values say.
+*/ -}}
+
+{{- /* hawser.objects: the objects of the base, with what every chart changes, as {"objects": […]}. */ -}}
+{{- define "hawser.objects" -}}
+{{- $all := list -}}
+{{- $kustomization := .Files.Get "base/kustomization.yaml" | fromYaml -}}
+{{- $namespace := .Release.Namespace -}}
+{{- $cluster := list "ClusterRole" "ClusterRoleBinding" "ValidatingWebhookConfiguration" -}}
+{{- range $file := $kustomization.resources -}}
+{{- if ne $file "../namespace" -}}
+{{- range $text := regexSplit "(?m)^---$" ($.Files.Get (printf "base/%s" $file)) -1 -}}
+{{- $o := fromYaml $text -}}
+{{- if $o.kind -}}
+{{- if not (has $o.kind $cluster) -}}{{- $_ := set $o.metadata "namespace" $namespace -}}{{- end -}}
+{{- range $kustomization.labels -}}
+{{- $_ := set $o.metadata "labels" (merge (dict) .pairs ($o.metadata.labels | default dict)) -}}
+{{- end -}}
+{{- range $o.subjects -}}{{- $_ := set . "namespace" $namespace -}}{{- end -}}
+{{- $all = append $all $o -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- dict "objects" $all | toJson -}}
+{{- end -}}
+
+{{- /* hawser.configMap: of config.yaml in the base, with the settings of .config over it, and without those that .without names. Its name ends in a hash of what it holds, as kustomize has it, so that pods start anew when it changes. */ -}}
+{{- define "hawser.configMap" -}}
+{{- $text := .root.Files.Get "base/config.yaml" -}}
+{{- $base := fromYaml $text -}}
+{{- $config := mergeOverwrite (deepCopy $base) .config -}}
+{{- range .without -}}{{- $config = omit $config . -}}{{- end -}}
+{{- if ne (toJson $base) (toJson $config) -}}{{- $text = printf "%s\n" (toYaml $config) -}}{{- end -}}
+{{- $kustomization := .root.Files.Get "base/kustomization.yaml" | fromYaml -}}
+{{- $data := dict "config.yaml" $text -}}
+{{- $sum := dict "kind" "ConfigMap" "name" "" "data" $data | toJson | sha256sum | trunc 10 -}}
+{{- range $from, $to := dict "0" "g" "1" "h" "3" "k" "a" "m" "e" "t" -}}{{- $sum = replace $from $to $sum -}}{{- end -}}
+{{- $labels := dict -}}
+{{- range $kustomization.labels -}}{{- $labels = merge $labels .pairs -}}{{- end -}}
+{{- dict "apiVersion" "v1" "kind" "ConfigMap" "metadata" (dict "name" (printf "%s-%s" .name $sum) "namespace" .root.Release.Namespace "labels" $labels) "data" $data | toJson -}}
+{{- end -}}
+
+{{- /* hawser.deployment: the Deployment .object, with the values that every chart has. */ -}}
+{{- define "hawser.deployment" -}}
+{{- $o := .object -}}
+{{- $values := .root.Values -}}
+{{- $template := $o.spec.template -}}
+{{- $pod := $template.spec -}}
+{{- $container := first $pod.containers -}}
+{{- $image := $values.image -}}
+{{- $name := printf "%s/%s" $image.registry $container.image -}}
+{{- if $image.digest -}}{{- $name = printf "%s@%s" $name $image.digest -}}{{- else -}}{{- $name = printf "%s:%s" $name ($image.tag | default .root.Chart.AppVersion) -}}{{- end -}}
+{{- $_ := set $container "image" $name -}}
+{{- with $image.pullPolicy -}}{{- $_ := set $container "imagePullPolicy" . -}}{{- end -}}
+{{- $_ := set $container "args" (concat $container.args $values.extraArgs) -}}
+{{- $_ := set $container "env" (concat $container.env $values.extraEnv) -}}
+{{- $_ := set $container "resources" (mergeOverwrite $container.resources $values.resources) -}}
+{{- $_ := set $container "volumeMounts" (concat $container.volumeMounts $values.extraVolumeMounts) -}}
+{{- $_ := set $pod "volumes" (concat $pod.volumes $values.extraVolumes) -}}
+{{- range $field := list "imagePullSecrets" "nodeSelector" "tolerations" "affinity" "topologySpreadConstraints" "priorityClassName" -}}
+{{- with index $values $field -}}{{- $_ := set $pod $field . -}}{{- end -}}
+{{- end -}}
+{{- with $values.podLabels -}}{{- $_ := set $template.metadata "labels" (merge $template.metadata.labels .) -}}{{- end -}}
+{{- with $values.podAnnotations -}}{{- $_ := set $template.metadata "annotations" . -}}{{- end -}}
+{{- end -}}
+
+{{- /* hawser.networkPolicy: the NetworkPolicy .object, with the namespace of who reads metrics. */ -}}
+{{- define "hawser.networkPolicy" -}}
+{{- $from := .root.Values.networkPolicy.metricsFrom -}}
+{{- range .object.spec.ingress -}}
+{{- range .from -}}{{- $_ := set . "namespaceSelector" (dict "matchLabels" (dict "kubernetes.io/metadata.name" $from)) -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* hawser.print: objects as YAML. */ -}}
+{{- define "hawser.print" -}}
+{{- range . }}
+---
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
