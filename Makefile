@@ -23,6 +23,8 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 LDFLAGS := -s -w -X github.com/hawser-io/hawser/internal/telemetry.version=$(VERSION)
 TOOLS := buf crane golangci-lint grpcurl helm protoc-gen-go protoc-gen-go-grpc
 tool = go tool -modfile=$(CURDIR)/tools/$(1)/go.mod $(1)
+# Builds a tool and says how far that is; the first time, some take minutes.
+ready = .ci/progress "building $(1)" go tool -modfile=$(CURDIR)/tools/$(1)/go.mod -n $(1) >/dev/null
 
 # All packages but those whose tests need a control plane, programs of Debian, Helm,
 # built programs or the results of the others.
@@ -40,7 +42,7 @@ PLATFORMS ?= linux/amd64 linux/arm64 darwin/amd64 darwin/arm64
 export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 # programs builds $(2) into $(1); platforms builds them for each of $(1).
 programs = mkdir -p $(1); for p in $(2); do \
-	go build -ldflags '$(LDFLAGS)' -o $(1)/$$p ./cmd/$${p\#hawser-}; echo $(1)/$$p; \
+	.ci/progress "building $$p" go build -v -ldflags '$(LDFLAGS)' -o $(1)/$$p ./cmd/$${p\#hawser-}; echo $(1)/$$p; \
 done
 platforms = for platform in $(1); do \
 	export GOOS=$${platform%/*} GOARCH=$${platform\#*/} GOAMD64=v1 GOARM64=v8.0; \
@@ -57,8 +59,13 @@ help: ## list the targets
 .PHONY: tools
 tools: ## build the pinned tools into Go's build cache (each is run by `go tool`)
 	@for t in $(TOOLS); do \
-		go tool -modfile=tools/$$t/go.mod -n $$t >/dev/null; echo "$$t: ready"; \
+		$(call ready,$$t); echo "$$t: ready"; \
 	done
+
+.PHONY: grpcurl
+grpcurl: ## build grpcurl, with which README talks to the broker, into bin/
+	@mkdir -p bin
+	@.ci/progress 'building grpcurl' go build -v -modfile=tools/grpcurl/go.mod -o bin/grpcurl github.com/fullstorydev/grpcurl/cmd/grpcurl
 
 .PHONY: generate
 generate: ## write generated code, the proto image and the CRDs
@@ -76,6 +83,7 @@ images: ## write OCI layouts of the programs for Linux on amd64 and arm64 into b
 .PHONY: push
 push: ## push them, and tag them with the version: REGISTRY=registry.example.com/hawser
 	@$(MAKE) --no-print-directory images
+	@$(call ready,crane)
 	@for p in $(PROGRAMS); do \
 		$(call tool,crane) push bin/images/$$p $(or $(REGISTRY),$(error REGISTRY is not set: say where to, as in make push REGISTRY=registry.example.com/hawser))/$$p:$(VERSION); \
 	done
@@ -90,6 +98,7 @@ lint: fresh tidy lint-proto lint-go ## check generated files, modules, protos an
 
 .PHONY: fresh
 fresh: ## fail if generated files differ from their sources
+	@$(call ready,buf)
 	@.ci/fresh
 
 .PHONY: tidy
@@ -106,6 +115,7 @@ lint-proto: ## lint the protos and compare them with the committed image
 
 .PHONY: lint-go
 lint-go: ## run golangci-lint on all Go modules
+	@$(call ready,golangci-lint)
 	@for m in $(MODULES); do \
 		echo "$$m:"; (cd $$m && $(call tool,golangci-lint) run); \
 	done
@@ -159,7 +169,7 @@ E2E_LONG := ./test/e2e/install
 e2e = go test -json -count=1 -p 1 -parallel 8 -timeout 30m $(if $(RUN),-run '$(RUN)',-skip '^TestDemo_LinesOfTheDocumentation$$') $(1) | $(gotest)
 
 .PHONY: e2e
-e2e: build ## run the end-to-end tests on real kube-apiservers; RUN=TestX runs one
+e2e: build grpcurl ## run the end-to-end tests on real kube-apiservers; RUN=TestX runs one
 	@$(call e2e,$$(go list ./test/e2e/... | grep -Ev '$(subst $(space),|,$(E2E_LONG:./%=/%$$))'))
 
 .PHONY: e2e-long
@@ -229,7 +239,7 @@ test-all: ## make test, then the charts, long race, fuzz and soak runs, and the 
 demo: ## a hub, two clusters and Hawser between them on this machine, until Ctrl-C
 	@echo 'building hawser (a minute or two the first time) …'
 	@mkdir -p bin
-	@go build -ldflags '$(LDFLAGS)' -o bin/hawser ./cmd/hawser
+	@.ci/progress 'building hawser' go build -v -ldflags '$(LDFLAGS)' -o bin/hawser ./cmd/hawser
 # A job of its own: Ctrl-C is for the demo, which ends in order, and not for make, which
 # would call that an error. Its hints are written for who runs make.
 	@set -m; HAWSER_RUN_BY=make bin/hawser demo $(ARGS) || exit $$?

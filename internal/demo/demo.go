@@ -9,12 +9,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"time"
 
 	"github.com/hawser-io/hawser/internal/controlplane"
 	"github.com/hawser-io/hawser/internal/fleet"
-	"github.com/hawser-io/hawser/internal/proc"
 )
 
 // Demo is one run.
@@ -95,8 +95,10 @@ func (d *Demo) build(ctx context.Context) (string, error) {
 		return "", err
 	}
 	d.say("building Hawser")
-	if _, err := proc.Run(ctx, "make", "-s", "-C", d.Root, "build"); err != nil {
-		return "", err
+	build := exec.CommandContext(ctx, "make", "-s", "-C", d.Root, "build")
+	build.Stderr = d.Out // it says how far it is
+	if err := build.Run(); err != nil {
+		return "", fmt.Errorf("make build: %w", err)
 	}
 	return programs, nil
 }

@@ -123,7 +123,7 @@ func (d *Demo) instructions(f *fleet.Fleet) {
 	fmt.Fprintf(d.Out, `
 Everything is running. In another terminal:
 
-  export PATH=%[1]s:$PATH
+  export PATH=%[8]s:%[1]s:$PATH
   export HUB=%[2]s
   export CLUSTER1=%[3]s
 
@@ -140,7 +140,7 @@ Everything is running. In another terminal:
 %[6]s
 Logs are in %[7]s. Ctrl-C stops it all.
 `, filepath.Dir(f.Kubectl()), f.Hub.KubeconfigPath, f.Clusters[exampleCluster].KubeconfigPath, exampleCluster, exampleWork,
-		d.stream(f), f.LogDir())
+		d.stream(f), f.LogDir(), filepath.Join(d.Root, "bin"))
 }
 
 // stream says how to look at what Hawser's broker sends.
@@ -151,8 +151,8 @@ func (d *Demo) stream(f *fleet.Fleet) string {
 	p := f.PKI()
 	return fmt.Sprintf(`
   # look at the stream, as a source of your own: the statuses of its works
-  cd %[1]s && go tool -modfile=tools/grpcurl/go.mod grpcurl \
-    -cacert %[2]s -cert %[3]s -key %[4]s \
+  make --silent -C %[1]s grpcurl
+  grpcurl -cacert %[2]s -cert %[3]s -key %[4]s \
     -d '{"source":"program","data_type":"io.open-cluster-management.works.v1alpha1.manifestbundles"}' \
     %[5]s io.cloudevents.v1.CloudEventService/Subscribe
 `,

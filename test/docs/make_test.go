@@ -1,6 +1,8 @@
 package docs
 
 import (
+	"bufio"
+	"bytes"
 	"errors"
 	"os"
 	"os/exec"
@@ -28,5 +30,50 @@ func TestMake_WithoutGo(t *testing.T) {
 		if failed := errors.As(err, new(*exec.ExitError)); failed != missing || strings.Contains(string(out), "Go is not in the PATH: install Go") != missing {
 			t.Errorf("make %s: %v\n%s", target, err, out)
 		}
+	}
+}
+
+// TestProgress: who builds something sees how far it is while it goes on, and nothing of
+// what is not said for him.
+func TestProgress(t *testing.T) {
+	goOn := filepath.Join(t.TempDir(), "go-on")
+	cmd := exec.CommandContext(t.Context(), filepath.Join(root(t), ".ci", "progress"), "building x", "sh", "-c", `
+		echo the result
+		echo go: downloading example.com/a v1.0.0 >&2
+		echo example.com/a/b >&2
+		until [ -e "$0" ]; do sleep 0.1; done
+		echo 'x.go:1:2: wrong' >&2
+		exit 3`, goOn)
+	cmd.Env = append(os.Environ(), "HAWSER_PROGRESS_SECONDS=1")
+	var out bytes.Buffer
+	cmd.Stdout = &out
+	stderr, err := cmd.StderrPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	reports, others := 0, ""
+	lines := bufio.NewScanner(stderr)
+	for lines.Scan() {
+		switch {
+		case !strings.HasPrefix(lines.Text(), "building x: "):
+			others += lines.Text() + "\n"
+		case strings.Contains(lines.Text(), ": 1 modules downloaded, 1 packages compiled, "):
+			reports++
+		}
+		if reports == 2 { // it goes on saying so
+			if err := os.WriteFile(goOn, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	var ended *exec.ExitError
+	if err := cmd.Wait(); !errors.As(err, &ended) || ended.ExitCode() != 3 {
+		t.Errorf("it ended with %v, want the command's status 3", err)
+	}
+	if out.String() != "the result\n" || others != "x.go:1:2: wrong\n" {
+		t.Errorf("standard output %q, beside the reports %q", out.String(), others)
 	}
 }
