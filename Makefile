@@ -68,7 +68,7 @@ grpcurl: ## build grpcurl, with which README talks to the broker, into bin/
 	@.ci/progress 'building grpcurl' go build -v -modfile=tools/grpcurl/go.mod -o bin/grpcurl github.com/fullstorydev/grpcurl/cmd/grpcurl
 
 .PHONY: generate
-generate: ## write generated code, the proto image and the CRDs
+generate: ## write generated code, the proto image, the CRDs and docs/reference
 	@.ci/generate .
 
 .PHONY: build

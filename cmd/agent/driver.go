@@ -25,17 +25,21 @@ const (
 
 // driver is the file of OCM's grpc driver: how to reach the broker.
 type driver struct {
+	// URL is host:port of the broker; required.
 	URL string `json:"url"`
 
 	// Files are read again when they change.
 	identity.Driver
 
-	Token     string `json:"token"`
+	// Token is refused: an agent of Hawser has a client certificate.
+	Token string `json:"token"`
+	// TokenFile is refused, as token is.
 	TokenFile string `json:"tokenFile"`
 
+	// KeepAliveConfig is ignored, and the log says so: the agent looks after its connection itself.
 	KeepAliveConfig json.RawMessage `json:"keepAliveConfig"`
 	// ServerHealthinessTimeout is how long a silent broker counts as alive; the
-	// broker sends a heartbeat every 10 s.
+	// broker sends a heartbeat every 10 s. More than 0.
 	ServerHealthinessTimeout *cmdline.Duration `json:"serverHealthinessTimeout"`
 
 	// unknown keys, which OCM ignores.

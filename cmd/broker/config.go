@@ -65,10 +65,10 @@ func (c *config) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.TLS.KeyFile, "tls-key-file", c.TLS.KeyFile, "PEM file of its key")
 	f.StringVar(&c.TLS.ClientCAFile, "client-ca-file", c.TLS.ClientCAFile, "PEM file of the CAs that sign the certificates of agents and sources")
 	f.BoolVar(&c.Insecure, "insecure", c.Insecure, "serve plaintext and believe every peer who it says it is; only on a loopback address")
-	f.IntVar(&c.MaxEventBytes, "max-event-bytes", c.MaxEventBytes, "largest event; stock clients receive at most 4 MiB")
-	f.IntVar(&c.HandshakesPerAddress, "handshakes-per-address", c.HandshakesPerAddress, "TLS handshakes of one address at a time, and a quarter of it the failed ones per second; more where many agents share an address")
+	f.IntVar(&c.MaxEventBytes, "max-event-bytes", c.MaxEventBytes, "largest event, more than 0; stock clients receive at most 4 MiB")
+	f.IntVar(&c.HandshakesPerAddress, "handshakes-per-address", c.HandshakesPerAddress, "TLS handshakes of one address at a time, more than 0, and a quarter of it the failed ones per second; more where many agents share an address")
 	f.StringSliceVar(&c.ProxyProtocolFrom, "proxy-protocol-from", c.ProxyProtocolFrom, "addresses (CIDR) of load balancers that send the PROXY protocol; of nobody else it is believed")
-	f.Var(&c.DrainTimeout, "drain-timeout", "how long ending may take after SIGTERM")
+	f.Var(&c.DrainTimeout, "drain-timeout", "how long ending may take after SIGTERM, more than 0")
 	f.StringVar((*string)(&c.Audit), "audit", string(c.Audit), "what is written to the standard output, a line of JSON each: off, refusals (and what operators do), or all (connections and publishes too)")
 	c.Output.AddFlags(f)
 }

@@ -19,18 +19,26 @@ import (
 
 // contexts is the file that names brokers, so that a person writes them down once.
 type contexts struct {
-	CurrentContext string            `json:"currentContext"`
-	Contexts       map[string]access `json:"contexts"`
+	// CurrentContext is the name of the one that is used where --context names none.
+	CurrentContext string `json:"currentContext"`
+	// Contexts are the brokers by name; paths are relative to this file.
+	Contexts map[string]access `json:"contexts"`
 }
 
 // access is one broker, and as who to come to it. Paths are relative to the file.
 type access struct {
-	Broker     string `json:"broker"`
+	// Broker is its host:port.
+	Broker string `json:"broker"`
+	// ServerName is the name that its certificate has, if it is not the host of broker.
 	ServerName string `json:"serverName"`
-	CA         string `json:"ca"`
-	Cert       string `json:"cert"`
-	Key        string `json:"key"`
-	Insecure   bool   `json:"insecure"`
+	// CA is the PEM file of the CA that signed its certificate.
+	CA string `json:"ca"`
+	// Cert is the PEM file of an operator's or viewer's certificate.
+	Cert string `json:"cert"`
+	// Key is the PEM file of its private key.
+	Key string `json:"key"`
+	// Insecure is for plaintext, to a broker on this machine only.
+	Insecure bool `json:"insecure"`
 }
 
 // envConfig names the file, where --config does not.

@@ -12,12 +12,19 @@ import (
 // for MQTT alike, say about TLS; their types embed it. Data is PEM and wins over the file of
 // the same name.
 type Driver struct {
-	CAFile         string `json:"caFile"`
-	CAData         []byte `json:"caData"`
+	// CAFile is a PEM file of the CAs that sign the broker's certificate. Without any, those
+	// of the system count.
+	CAFile string `json:"caFile"`
+	// CAData is the same in the file itself, and wins over caFile.
+	CAData []byte `json:"caData"`
+	// ClientCertFile is a PEM file of the client certificate. It is read again when it changes.
 	ClientCertFile string `json:"clientCertFile"`
+	// ClientCertData is the same in the file itself, and wins over clientCertFile.
 	ClientCertData []byte `json:"clientCertData"`
-	ClientKeyFile  string `json:"clientKeyFile"`
-	ClientKeyData  []byte `json:"clientKeyData"`
+	// ClientKeyFile is a PEM file of its private key.
+	ClientKeyFile string `json:"clientKeyFile"`
+	// ClientKeyData is the same in the file itself, and wins over clientKeyFile.
+	ClientKeyData []byte `json:"clientKeyData"`
 }
 
 // HasCert reports whether there is a client certificate.

@@ -38,14 +38,20 @@ func (i Identity) String() string { return string(i.Role) + "/" + i.Name }
 // has this common name or, where the rule names an organization instead, this
 // organization.
 type Rule struct {
-	CommonName   string `json:"commonName,omitempty"`
+	// CommonName is that of the certificate's subject. A rule has this or organization.
+	CommonName string `json:"commonName,omitempty"`
+	// Organization is one of the certificate's subject. A rule has this or commonName.
 	Organization string `json:"organization,omitempty"`
-	Role         Role   `json:"role"`
-	Name         string `json:"name"`
+	// Role is source, operator or viewer. Required.
+	Role Role `json:"role"`
+	// Name is the source id of a source, any name of an operator or viewer. Required.
+	Name string `json:"name"`
 
-	// Clusters and ClusterPrefixes are where a source may have works: on the clusters with these
-	// names, and on those whose names begin so. Without either it may on all.
-	Clusters        []string `json:"clusters,omitempty"`
+	// Clusters are those on which a source may have works, by their names. Without these and
+	// clusterPrefixes it may on all.
+	Clusters []string `json:"clusters,omitempty"`
+	// ClusterPrefixes are how the names of further clusters begin on which a source may have
+	// works.
 	ClusterPrefixes []string `json:"clusterPrefixes,omitempty"`
 	// Quota is how much a source may have.
 	Quota Limits `json:"quota,omitzero"`

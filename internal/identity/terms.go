@@ -10,9 +10,11 @@ import (
 
 // Limits bound what there may be; 0 is the default.
 type Limits struct {
+	// Works is how many there may be; 0 is the default.
 	Works int64 `json:"works,omitempty"`
-	Bytes int64 `json:"bytes,omitempty"` // of their specs
-	// Clusters is on how many clusters a source may have works.
+	// Bytes is how many their specs may have together; 0 is the default.
+	Bytes int64 `json:"bytes,omitempty"`
+	// Clusters is on how many clusters a source may have works; 0 is the default. Only in the quota of a source.
 	Clusters int64 `json:"clusters,omitempty"`
 }
 

@@ -19,7 +19,7 @@ import (
 
 // Policy is what the owner of a cluster says works of hubs may have there.
 type Policy struct {
-	// Hubs are the rules for each hub, by its identity. Those of AnyHub are for hubs that
+	// Hubs are the rules for each hub, by its identity. Those of "*" are for hubs that
 	// are not named.
 	Hubs map[string]Rules `json:"hubs"`
 }
@@ -30,9 +30,9 @@ const AnyHub = "*"
 // Rules say what works of a hub may have. The zero value allows everything but what agents
 // live by, which no rule allows.
 type Rules struct {
-	// Allow, if it is there, has everything that is allowed.
+	// Allow is everything that is allowed; if it is not there, everything is.
 	Allow []Rule `json:"allow,omitempty"`
-	// Deny wins over Allow.
+	// Deny is what is not allowed, whatever allow says.
 	Deny []Rule `json:"deny,omitempty"`
 }
 

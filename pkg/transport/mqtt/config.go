@@ -21,16 +21,22 @@ import (
 // File is the file of Open Cluster Management's mqtt driver: how to reach the broker, and the
 // topics. Its keys are those of the tags.
 type File struct {
-	// BrokerHost is host:port, or a URL; see Options.Broker.
+	// BrokerHost is host:port, or a URL that begins with mqtts:// or wss://; mqtt:// and ws://
+	// are for --insecure. Required.
 	BrokerHost string `json:"brokerHost"`
-	Username   string `json:"username"`
-	Password   string `json:"password"`
+	// Username is for brokers that ask for one beside, or in the place of, a certificate.
+	Username string `json:"username"`
+	// Password is that of the user.
+	Password string `json:"password"`
 
-	// KeepAlive is in seconds.
-	KeepAlive   *uint16           `json:"keepAlive"`
+	// KeepAlive is after how many seconds without a packet the party asks whether the broker
+	// is there.
+	KeepAlive *uint16 `json:"keepAlive"`
+	// DialTimeout is how long connecting may take. More than 0.
 	DialTimeout *cmdline.Duration `json:"dialTimeout"`
-	// PubQoS and SubQoS are read, and what is used is 1.
+	// PubQoS is read, 0 to 2, and what is used is 1.
 	PubQoS *int `json:"pubQoS"`
+	// SubQoS is read, 0 to 2, and what is used is 1.
 	SubQoS *int `json:"subQoS"`
 
 	Topics topic.Set `json:"topics"`

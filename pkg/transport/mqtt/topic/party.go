@@ -9,10 +9,14 @@ import (
 
 // Set is the part "topics" of a configuration file of Open Cluster Management.
 type Set struct {
-	SourceEvents    string `json:"sourceEvents"`
-	AgentEvents     string `json:"agentEvents"`
+	// SourceEvents is where sources publish works, as sources/hub/clusters/+/sourceevents. Required.
+	SourceEvents string `json:"sourceEvents"`
+	// AgentEvents is where agents publish statuses, as sources/hub/clusters/+/agentevents. Required.
+	AgentEvents string `json:"agentEvents"`
+	// SourceBroadcast is where a source asks all agents, as sources/+/sourcebroadcast.
 	SourceBroadcast string `json:"sourceBroadcast,omitempty"`
-	AgentBroadcast  string `json:"agentBroadcast,omitempty"`
+	// AgentBroadcast is where an agent asks all sources, as clusters/+/agentbroadcast.
+	AgentBroadcast string `json:"agentBroadcast,omitempty"`
 }
 
 // Validate says all that is wrong with the patterns, each error naming its key.

@@ -1,0 +1,31 @@
+package main
+
+import (
+	"io"
+	"testing"
+
+	"github.com/hawser-io/hawser/internal/testkit/reference"
+	"github.com/hawser-io/hawser/pkg/agent/protect"
+	"github.com/hawser-io/hawser/pkg/transport/mqtt"
+)
+
+// TestReference: the page of this program in docs/reference says what there is.
+func TestReference(t *testing.T) {
+	reference.Check(t, reference.Page{Root: "../..", Command: command(io.Discard, io.Discard), Files: []reference.File{
+		{
+			Title: "The file of `--workload-source-config`, over gRPC",
+			About: "It has the form of Open Cluster Management's grpc driver file. Keys that mean nothing here are named in the log.",
+			Into:  &driver{},
+		},
+		{
+			Title: "The file of `--workload-source-config`, over MQTT",
+			About: "It has the form of Open Cluster Management's mqtt driver file. hub-source takes the same one (`--transport-config`).",
+			Into:  &mqtt.File{},
+		},
+		{
+			Title: "The file of `--policy-file`",
+			About: "What works of which hub may have on this cluster; `NAME` is a hub identity, or `*` for all hubs that are not named. See [operations](../operations.md#what-works-may-have).",
+			Into:  &protect.Policy{},
+		},
+	}})
+}

@@ -1,0 +1,17 @@
+package main
+
+import (
+	"io"
+	"testing"
+
+	"github.com/hawser-io/hawser/internal/cmdline"
+	"github.com/hawser-io/hawser/internal/testkit/reference"
+)
+
+// TestReference: the page of this program in docs/reference says what there is.
+func TestReference(t *testing.T) {
+	cfg := defaults()
+	root := cmdline.Command(program, command(io.Discard, io.Discard).Short, io.Discard, io.Discard, nil)
+	cfg.addFlags(root.Flags())
+	reference.Check(t, reference.Page{Root: "../..", Command: root, Config: cfg})
+}
