@@ -26,5 +26,6 @@ func command(stdout, stderr io.Writer) *cobra.Command {
 		return serve(cmd.Context(), cfg, stderr)
 	})
 	cfg.addFlags(root.Flags())
+	root.AddCommand(newDoctor(stdout))
 	return root
 }

@@ -2,7 +2,7 @@ package cli
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -30,17 +30,8 @@ the network. A proxy that inspects TLS is called so.`,
 				return err
 			}
 			w := r.way(r.timeout)
-			w.Calls = []doctor.Call{{Name: "authorization", Make: mayLook}, {Name: "round trip", Make: r.roundTrip}}
-			var failed error
-			err := w.Walk(cmd.Context(), func(step, found string) {
-				if failed == nil {
-					failed = say(env.Stdout, "ok    %-14s %s\n", step, found)
-				}
-			})
-			if err != nil {
-				return err
-			}
-			return failed
+			w.Calls = []doctor.Call{{Name: "authorization", Make: mayLook}, {Name: "round trip", Make: roundTrip}}
+			return w.Report(cmd.Context(), env.Stdout)
 		},
 	}
 	r.flags(cmd)
@@ -48,7 +39,7 @@ the network. A proxy that inspects TLS is called so.`,
 }
 
 // mayLook asks for what every operator and viewer may see.
-func mayLook(ctx context.Context, c *transportgrpc.Conn) (string, error) {
+func mayLook(ctx context.Context, c transport.Conn) (string, error) {
 	err := askDenials(ctx, c)
 	if transport.CodeOf(err) == transport.CodeDenied {
 		err = hint(err, "the broker knows this certificate, and everything up to here works; only an operator or a viewer may look into the broker")
@@ -57,15 +48,19 @@ func mayLook(ctx context.Context, c *transportgrpc.Conn) (string, error) {
 }
 
 // roundTrip measures the same, now that everything is warm.
-func (r *remote) roundTrip(ctx context.Context, c *transportgrpc.Conn) (string, error) {
+func roundTrip(ctx context.Context, c transport.Conn) (string, error) {
 	began := time.Now()
 	if err := askDenials(ctx, c); err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("the broker answered in %s", time.Since(began).Round(100*time.Microsecond)), nil
+	return doctor.Took(began), nil
 }
 
-func askDenials(ctx context.Context, c *transportgrpc.Conn) error {
-	s, err := hawserv1.NewInspectionServiceClient(c.Calls()).ListDenials(ctx, &hawserv1.ListDenialsRequest{})
+func askDenials(ctx context.Context, c transport.Conn) error {
+	over, ok := c.(*transportgrpc.Conn)
+	if !ok {
+		return errors.New("operators ask the broker over gRPC only")
+	}
+	s, err := hawserv1.NewInspectionServiceClient(over.Calls()).ListDenials(ctx, &hawserv1.ListDenialsRequest{})
 	return told(received(s, err, func(*hawserv1.ListDenialsResponse) error { return nil }))
 }

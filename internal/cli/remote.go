@@ -118,7 +118,7 @@ const diagnosisStep = 5 * time.Second
 
 // way is the way to the broker, for a walk along it.
 func (r *remote) way(step time.Duration) doctor.Way {
-	return doctor.Way{Broker: r.broker, ServerName: r.serverName, Files: r.files(), Insecure: r.insecure, Timeout: min(r.timeout, step), Now: r.env.Now}
+	return doctor.Way{Transport: doctor.GRPC(r.broker, r.serverName), Identity: identity.Driver{CAFile: r.ca, ClientCertFile: r.cert, ClientKeyFile: r.key}, Insecure: r.insecure, Timeout: min(r.timeout, step), Now: r.env.Now}
 }
 
 // diagnose finds out at which step a connection fails. Where none does any more, the error

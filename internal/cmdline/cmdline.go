@@ -57,6 +57,10 @@ func Main(name string, command func(stdout, stderr io.Writer) *cobra.Command) in
 	if err != nil {
 		// There is nobody left to tell if standard error is closed.
 		_, _ = fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
+		var hinted interface{ Hint() string }
+		if errors.As(err, &hinted) && hinted.Hint() != "" {
+			_, _ = fmt.Fprintf(os.Stderr, "hint: %s\n", hinted.Hint())
+		}
 	}
 	return status(err)
 }

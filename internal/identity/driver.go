@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+
+	"google.golang.org/grpc/credentials"
 )
 
 // Driver is what the configuration files of Open Cluster Management's drivers, for gRPC and
@@ -78,4 +80,17 @@ func content(data []byte, file string) ([]byte, error) {
 		return data, nil
 	}
 	return os.ReadFile(file)
+}
+
+// Client is [Files.Client] for what is named and for what is data. Data does not change.
+func (d *Driver) Client(serverName string, onError func(error)) (credentials.TransportCredentials, error) {
+	if f, ok := d.Files(); ok {
+		return f.Client(serverName, onError)
+	}
+	c, err := d.Config()
+	if err != nil {
+		return nil, err
+	}
+	c.ServerName = serverName
+	return credentials.NewTLS(c), nil
 }

@@ -1,43 +1,46 @@
 // Package doctor walks the way from a party to its broker, step by step: files,
-// name, proxy, TCP, TLS, clock, identity, and what the party asks of the broker. At
-// the first step that fails it says which certificate, name or file it is about and
-// what to do, in words that an operator can forward to whoever runs the network.
+// name, proxy, TCP, TLS, clock, identity, and what the party asks of the broker and
+// of others. At the first step that fails it says which certificate, name or file it
+// is about and what to do, in words that an operator can forward to whoever runs the
+// network. What is spoken with the broker is a [Transport]; the steps are the same.
 package doctor
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"time"
 
 	"github.com/hawser-io/hawser/internal/identity"
-	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
+	"github.com/hawser-io/hawser/pkg/transport"
 )
 
 // Way is the way that is walked.
 type Way struct {
-	// Broker is "host:port". ServerName is the name that its certificate has to have;
-	// empty means the host.
-	Broker, ServerName string
-	// Files are those of the party. They are not used if Insecure.
-	Files    identity.Files
+	// Transport is what is spoken with the broker.
+	Transport Transport
+	// Identity is what the party shows and trusts. It is not used if Insecure.
+	Identity identity.Driver
 	Insecure bool
 	// Timeout bounds each step.
 	Timeout time.Duration
 	// Now is the clock of this machine; nil means time.Now.
 	Now func() time.Time
-	// Calls are what the party asks of the broker, in order, each a step of its own.
+	// Calls are what the party asks of the broker and of others, in order, each a step
+	// of its own.
 	Calls []Call
 
 	lookup func(ctx context.Context, host string) ([]string, error)                     // nil: the system's
 	bound  func(ctx context.Context, step string) (context.Context, context.CancelFunc) // nil: by Timeout
 }
 
-// Call is a step that needs a connection. It returns what it found out.
+// Call is a step behind the connection. It returns what it found out. A Hint of its
+// error is what a person can do.
 type Call struct {
 	Name string
-	Make func(context.Context, *transportgrpc.Conn) (found string, err error)
+	Make func(context.Context, transport.Conn) (found string, err error)
 }
 
 // StepError is the error of a step.
@@ -90,6 +93,21 @@ func (w Way) Walk(ctx context.Context, tell func(step, found string)) (err error
 	return nil
 }
 
+// Report takes the steps, and writes a line for each that passed. The error is that of
+// Walk, or of writing.
+func (w Way) Report(ctx context.Context, out io.Writer) error {
+	var failed error
+	err := w.Walk(ctx, func(step, found string) {
+		if failed == nil {
+			_, failed = fmt.Fprintf(out, "ok    %-14s %s\n", step, found)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	return failed
+}
+
 type step struct {
 	name string
 	look func(context.Context) (found string, err error)
@@ -98,12 +116,13 @@ type step struct {
 // walk is what the steps hand on to each other.
 type walk struct {
 	Way
+	Broker     string // host:port
 	host, port string
 	addrs      []string // of the host
 	through    proxy
 	raw        net.Conn // to the broker
 	seen       seen
-	conn       *transportgrpc.Conn
+	conn       transport.Conn
 }
 
 func (k *walk) steps() []step {
@@ -133,12 +152,24 @@ func (k *walk) take(ctx context.Context, s step) (string, error) {
 		p.Step = s.name
 		return "", p
 	}
-	p = &StepError{Step: s.name, What: err.Error(), Err: err}
+	return "", explained(s.name, err)
+}
+
+// explained is the error of a step that says nothing about itself.
+func explained(step string, err error) *StepError {
+	p := &StepError{Step: step, What: err.Error(), Err: err}
 	var hinted interface{ Hint() string }
-	if errors.As(err, &hinted) {
+	var e *transport.Error
+	switch {
+	case errors.As(err, &hinted):
 		p.Advice = hinted.Hint()
+	case errors.As(err, &e):
+		p.What, p.Advice = e.Message, e.Hint
+		if e.Err != nil {
+			p.What += ": " + e.Err.Error()
+		}
 	}
-	return "", p
+	return p
 }
 
 func (k *walk) close() error {

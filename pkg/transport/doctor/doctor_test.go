@@ -20,6 +20,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/pki"
+	"github.com/hawser-io/hawser/pkg/transport"
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
 )
 
@@ -28,7 +29,7 @@ type place struct {
 	t     *testing.T
 	ca    *pki.Authority
 	dir   string
-	files identity.Files
+	files identity.Driver
 }
 
 var hour = func() pki.Period { return pki.Starting(time.Now(), time.Hour) }
@@ -50,13 +51,13 @@ func newPlace(t *testing.T) *place {
 }
 
 // party writes the files of an operator that this CA signed.
-func (p *place) party(ca *pki.Authority, valid pki.Period) identity.Files {
+func (p *place) party(ca *pki.Authority, valid pki.Period) identity.Driver {
 	p.t.Helper()
 	pair, err := ca.Issue(pki.Request{Role: pki.Operator, Name: "ann", Valid: valid})
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	return identity.Files{CA: p.write("ca.crt", p.ca.CertificatePEM()), Cert: p.write("ann.crt", pair.CertPEM), Key: p.write("ann.key", pair.KeyPEM)}
+	return identity.Driver{CAFile: p.write("ca.crt", p.ca.CertificatePEM()), ClientCertFile: p.write("ann.crt", pair.CertPEM), ClientKeyFile: p.write("ann.key", pair.KeyPEM)}
 }
 
 func (p *place) write(name string, content []byte) string {
@@ -174,45 +175,47 @@ func TestWalk(t *testing.T) {
 		way                func(p *place) Way
 		step, what, advice string
 	}{
-		"no port": {func(*place) Way { return Way{Broker: "broker"} }, "name", `"broker" is not host:port`, "as broker.example:8090"},
+		"no port": {func(*place) Way { return Way{Transport: GRPC("broker", "")} }, "name", `"broker" is not host:port`, "as broker.example:8090"},
 		"no such file": {func(p *place) Way {
-			return Way{Broker: "127.0.0.1:1", Files: identity.Files{CA: p.files.CA, Cert: "none.crt", Key: p.files.Key}}
+			return Way{Transport: GRPC("127.0.0.1:1", ""), Identity: identity.Driver{CAFile: p.files.CAFile, ClientCertFile: "none.crt", ClientKeyFile: p.files.ClientKeyFile}}
 		}, "files", "none.crt: no such file", "check the path"},
 		"key of another": {func(p *place) Way {
 			other := newPlace(p.t)
-			return Way{Broker: "127.0.0.1:1", Files: identity.Files{CA: p.files.CA, Cert: p.files.Cert, Key: other.files.Key}}
+			return Way{Transport: GRPC("127.0.0.1:1", ""), Identity: identity.Driver{CAFile: p.files.CAFile, ClientCertFile: p.files.ClientCertFile, ClientKeyFile: other.files.ClientKeyFile}}
 		}, "files", "private key does not match public key", ""},
-		"no certificate": {func(p *place) Way { return Way{Broker: "127.0.0.1:1", Files: identity.Files{CA: p.files.CA}} }, "files", "no certificate is named", ""},
-		"unknown name":   {func(*place) Way { return Way{Broker: "broker.example:8090", lookup: unknown} }, "name", "knows broker.example", "DNS record of broker.example"},
+		"no certificate": {func(p *place) Way {
+			return Way{Transport: GRPC("127.0.0.1:1", ""), Identity: identity.Driver{CAFile: p.files.CAFile}}
+		}, "files", "no certificate is named", ""},
+		"unknown name": {func(*place) Way { return Way{Transport: GRPC("broker.example:8090", ""), lookup: unknown} }, "name", "knows broker.example", "DNS record of broker.example"},
 		"dead DNS": {func(*place) Way {
-			return Way{Broker: "broker.example:8090", lookup: func(context.Context, string) ([]string, error) {
+			return Way{Transport: GRPC("broker.example:8090", ""), lookup: func(context.Context, string) ([]string, error) {
 				return nil, &net.DNSError{Err: "i/o timeout", IsTimeout: true}
 			}}
 		}, "name", "gave no answer about broker.example", "why DNS does not answer"},
 		"proxy is down": {func(p *place) Way {
 			p.t.Setenv("HTTPS_PROXY", "http://127.0.0.1:1")
-			return Way{Broker: "broker.example:8090", lookup: unknown}
+			return Way{Transport: GRPC("broker.example:8090", ""), lookup: unknown}
 		}, "proxy", "the proxy http://127.0.0.1:1 cannot be used", "NO_PROXY=broker.example"},
 		"proxy wants a password": {func(p *place) Way {
 			p.proxied("407 Proxy Authentication Required", "127.0.0.1:1")
-			return Way{Broker: "broker.example:8090", lookup: unknown}
+			return Way{Transport: GRPC("broker.example:8090", ""), lookup: unknown}
 		}, "proxy", "wants another user name and password", "USER:PASSWORD@127.0.0.1:"},
 		"proxy refuses": {func(p *place) Way {
 			p.proxied("403 Forbidden", "127.0.0.1:1")
-			return Way{Broker: "broker.example:8090", lookup: unknown}
+			return Way{Transport: GRPC("broker.example:8090", ""), lookup: unknown}
 		}, "proxy", "refuses a connection to broker.example:8090: 403 Forbidden", "allow CONNECT to broker.example:8090"},
-		"nobody listens": {func(*place) Way { return Way{Broker: "127.0.0.1:1"} }, "tcp", "nobody listens at 127.0.0.1:1", "check the port"},
+		"nobody listens": {func(*place) Way { return Way{Transport: GRPC("127.0.0.1:1", "")} }, "tcp", "nobody listens at 127.0.0.1:1", "check the port"},
 		"plaintext server": {func(p *place) Way {
-			return Way{Broker: p.answering(func(c net.Conn) { _, _ = io.WriteString(c, "220 mail.example ESMTP\r\n") })}
+			return Way{Transport: GRPC(p.answering(func(c net.Conn) { _, _ = io.WriteString(c, "220 mail.example ESMTP\r\n") }), "")}
 		}, "tls", "does not speak TLS", "--insecure"},
 		"closes": {func(p *place) Way {
-			return Way{Broker: p.answering(func(c net.Conn) {
+			return Way{Transport: GRPC(p.answering(func(c net.Conn) {
 				_, _ = c.Read(make([]byte, 1)) // so that it is no error of the write
 				_ = c.Close()
-			})}
+			}), "")}
 		}, "tls", "closed the connection during the TLS handshake", "ask the network team"},
 		"silent": {func(p *place) Way {
-			return Way{Broker: p.answering(func(net.Conn) {}), bound: func(ctx context.Context, step string) (context.Context, context.CancelFunc) {
+			return Way{Transport: GRPC(p.answering(func(net.Conn) {}), ""), bound: func(ctx context.Context, step string) (context.Context, context.CancelFunc) {
 				if step == "tls" {
 					return context.WithTimeout(ctx, 0)
 				}
@@ -220,37 +223,37 @@ func TestWalk(t *testing.T) {
 			}}
 		}, "tls", "did not answer the TLS handshake", "MTU"},
 		"wrong CA": {func(p *place) Way {
-			return Way{Broker: p.serve(server{ca: authority(p.t, "another CA"), auth: tls.RequestClientCert})}
+			return Way{Transport: GRPC(p.serve(server{ca: authority(p.t, "another CA"), auth: tls.RequestClientCert}), "")}
 		}, "tls", `is signed by "CN=another CA", and the file`, `the CA that signed the broker's certificate, "CN=another CA"`},
 		"wrong name": {func(p *place) Way {
-			return Way{Broker: p.serve(server{ca: p.ca, hosts: []string{"broker.example", "10.0.0.7"}, auth: tls.VerifyClientCertIfGiven})}
+			return Way{Transport: GRPC(p.serve(server{ca: p.ca, hosts: []string{"broker.example", "10.0.0.7"}, auth: tls.VerifyClientCertIfGiven}), "")}
 		}, "tls", `"hawser:broker:broker" for broker.example, 10.0.0.7 valid until`, "--server-name"},
 		"inspecting proxy": {func(p *place) Way {
 			p.proxied("200 OK", p.serve(server{ca: authority(p.t, "Corporate Inspection"), hosts: []string{"broker.example"}}))
-			return Way{Broker: "broker.example:8090", lookup: known}
+			return Way{Transport: GRPC("broker.example:8090", ""), lookup: known}
 		}, "tls", `inspects TLS: it shows "hawser:broker:broker" for broker.example`, "exempt broker.example:8090 from TLS inspection"},
-		"inspecting proxy whose CA is trusted": {func(p *place) Way { return Way{Broker: p.serve(server{ca: p.ca})} }, "tls", "does not ask for a client certificate", "exempt"},
+		"inspecting proxy whose CA is trusted": {func(p *place) Way { return Way{Transport: GRPC(p.serve(server{ca: p.ca}), "")} }, "tls", "does not ask for a client certificate", "exempt"},
 		"another protocol": {func(p *place) Way {
 			c := p.config(server{ca: p.ca, auth: tls.RequestClientCert})
-			return Way{Broker: p.answering(func(conn net.Conn) { _ = tls.Server(conn, c).Handshake() })} // told by the other end
+			return Way{Transport: GRPC(p.answering(func(conn net.Conn) { _ = tls.Server(conn, c).Handshake() }), "")} // told by the other end
 		}, "tls", "does not speak HTTP/2", "pass TLS through"},
 		"expired": {func(p *place) Way {
-			return Way{Broker: p.serve(server{ca: p.ca, auth: tls.RequestClientCert, valid: pki.Starting(time.Now().Add(-2*time.Hour), time.Hour)})}
+			return Way{Transport: GRPC(p.serve(server{ca: p.ca, auth: tls.RequestClientCert, valid: pki.Starting(time.Now().Add(-2*time.Hour), time.Hour)}), "")}
 		}, "clock", "it has expired, by the clock of this machine", "tls-cert-file"},
 		"clock is behind": {func(p *place) Way {
-			return Way{Broker: p.broker(), Now: func() time.Time { return time.Now().Add(-24 * time.Hour) }}
+			return Way{Transport: GRPC(p.broker(), ""), Now: func() time.Time { return time.Now().Add(-24 * time.Hour) }}
 		}, "clock", "the clock of this machine says", "NTP"},
 		"clock is ahead": {func(p *place) Way {
-			return Way{Broker: p.broker(), Now: func() time.Time { return time.Now().Add(24 * time.Hour) }}
+			return Way{Transport: GRPC(p.broker(), ""), Now: func() time.Time { return time.Now().Add(24 * time.Hour) }}
 		}, "clock", "it has expired", "NTP"},
 		"own certificate expired": {func(p *place) Way {
-			return Way{Broker: p.broker(), Files: p.party(p.ca, pki.Starting(time.Now().Add(-2*time.Hour), time.Hour))}
+			return Way{Transport: GRPC(p.broker(), ""), Identity: p.party(p.ca, pki.Starting(time.Now().Add(-2*time.Hour), time.Hour))}
 		}, "clock", `ann.crt is "hawser:operator:ann" valid until `, "have it issued again"},
 		"own certificate of another CA": {func(p *place) Way {
-			return Way{Broker: p.serve(server{ca: p.ca, auth: tls.RequireAndVerifyClientCert}), Files: p.party(authority(p.t, "another CA"), hour())}
+			return Way{Transport: GRPC(p.serve(server{ca: p.ca, auth: tls.RequireAndVerifyClientCert}), ""), Identity: p.party(authority(p.t, "another CA"), hour())}
 		}, "identity", `the broker refused your certificate`, "client-ca-file"},
 		"call fails": {func(p *place) Way {
-			return Way{Broker: p.broker(), Calls: []Call{{Name: "authorization", Make: func(context.Context, *transportgrpc.Conn) (string, error) {
+			return Way{Transport: GRPC(p.broker(), ""), Calls: []Call{{Name: "authorization", Make: func(context.Context, transport.Conn) (string, error) {
 				return "", errors.New("no right")
 			}}}}
 		}, "authorization", "no right", ""},
@@ -258,8 +261,8 @@ func TestWalk(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := newPlace(t)
 			w := c.way(p)
-			if w.Files == (identity.Files{}) {
-				w.Files = p.files
+			if !w.Identity.HasTLS() {
+				w.Identity = p.files
 			}
 			if w.Timeout == 0 {
 				w.Timeout = 10 * time.Second
@@ -283,21 +286,21 @@ func TestWalk(t *testing.T) {
 func TestWalk_ToTheEnd(t *testing.T) {
 	want := []string{"files", "name", "proxy", "tcp", "tls", "clock", "identity", "round trip"}
 	for name, way := range map[string]func(*place) Way{
-		"direct": func(p *place) Way { return Way{Broker: p.broker()} },
+		"direct": func(p *place) Way { return Way{Transport: GRPC(p.broker(), "")} },
 		"server name": func(p *place) Way {
-			return Way{Broker: p.serve(server{ca: p.ca, hosts: []string{"broker.example"}, auth: tls.RequireAndVerifyClientCert}), ServerName: "broker.example"}
+			return Way{Transport: GRPC(p.serve(server{ca: p.ca, hosts: []string{"broker.example"}, auth: tls.RequireAndVerifyClientCert}), "broker.example")}
 		},
 		"proxy": func(p *place) Way {
 			p.proxied("200 OK", p.serve(server{ca: p.ca, hosts: []string{"broker.example"}, auth: tls.RequireAndVerifyClientCert}))
-			return Way{Broker: "broker.example:8090", lookup: unknown}
+			return Way{Transport: GRPC("broker.example:8090", ""), lookup: unknown}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPlace(t)
 			w := way(p)
-			w.Files, w.Timeout = p.files, 10*time.Second
-			w.Calls = []Call{{Name: "round trip", Make: func(_ context.Context, c *transportgrpc.Conn) (string, error) {
-				if c.Calls() == nil {
+			w.Identity, w.Timeout = p.files, 10*time.Second
+			w.Calls = []Call{{Name: "round trip", Make: func(_ context.Context, c transport.Conn) (string, error) {
+				if _, ok := c.(*transportgrpc.Conn); !ok {
 					return "", errors.New("no connection")
 				}
 				return "done", nil
@@ -322,7 +325,7 @@ func TestWalk_Plaintext(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- g.Serve(l) }()
 	var steps []string
-	err := Way{Broker: l.Addr().String(), Insecure: true, Timeout: 10 * time.Second}.Walk(t.Context(), func(step, _ string) { steps = append(steps, step) })
+	err := Way{Transport: GRPC(l.Addr().String(), ""), Insecure: true, Timeout: 10 * time.Second}.Walk(t.Context(), func(step, _ string) { steps = append(steps, step) })
 	if err != nil || !slices.Equal(steps, []string{"files", "name", "proxy", "tcp", "identity"}) {
 		t.Errorf("%q, %v", steps, err)
 	}
@@ -335,7 +338,7 @@ func TestWalk_Plaintext(t *testing.T) {
 func TestWalk_EndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	p := newPlace(t)
-	w := Way{Broker: "broker.example:8090", Files: p.files, Timeout: time.Hour, lookup: func(ctx context.Context, _ string) ([]string, error) {
+	w := Way{Transport: GRPC("broker.example:8090", ""), Identity: p.files, Timeout: time.Hour, lookup: func(ctx context.Context, _ string) ([]string, error) {
 		cancel()
 		<-ctx.Done()
 		return nil, ctx.Err()

@@ -19,20 +19,25 @@ func (k *walk) files(context.Context) (string, error) {
 	if k.Insecure {
 		return "none: plaintext", nil
 	}
-	m, err := readFiles(k.Files)
+	m, err := readFiles(k.Identity, k.Transport.mutual)
 	if err != nil {
 		return "", problem(err, "check the path, and that this user may read the file", "%v", err)
 	}
 	k.seen.files = m
-	return fmt.Sprintf("%s is %s; trusted are the CAs of %s", k.Files.Cert, describe(m.own), k.trusted()), nil
+	own := "no certificate is named"
+	if m.own != nil {
+		own = k.ownName() + " is " + describe(m.own)
+	}
+	return fmt.Sprintf("%s; trusted are the CAs of %s", own, k.trusted()), nil
 }
 
 // name looks the host up.
 func (k *walk) name(ctx context.Context) (string, error) {
 	var err error
-	if k.host, k.port, err = net.SplitHostPort(k.Broker); err != nil || k.host == "" || k.port == "" {
-		return "", problem(err, "write the broker as host:port, as broker.example:8090", "%q is not host:port", k.Broker)
+	if k.host, k.port, err = net.SplitHostPort(k.Transport.addr); err != nil || k.host == "" || k.port == "" {
+		return "", problem(err, k.Transport.form, "%q is not host:port", k.Transport.broker)
 	}
+	k.Broker = k.Transport.addr
 	if k.through.url, err = dialing.ProxyFor(k.Broker); err != nil {
 		return "", problem(err, "correct HTTPS_PROXY, as http://proxy.example:3128", "%v", err)
 	}
@@ -91,7 +96,7 @@ func (k *walk) tcp(ctx context.Context) (string, error) {
 	conn, err := dialing.TCP(ctx, "tcp", net.JoinHostPort(k.host, k.port))
 	if err == nil {
 		k.raw = conn
-		return fmt.Sprintf("%s answered in %s", conn.RemoteAddr(), k.Now().Sub(began).Round(time.Millisecond)), nil
+		return fmt.Sprintf("%s answered in %s", conn.RemoteAddr(), k.Now().Sub(began).Round(100*time.Microsecond)), nil
 	}
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):

@@ -14,7 +14,6 @@ import (
 
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/transport"
-	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
 )
 
 // seen is what the handshake showed.
@@ -27,33 +26,50 @@ type seen struct {
 // material is what the files hold.
 type material struct {
 	config *tls.Config
-	own    *x509.Certificate
+	own    *x509.Certificate // nil without
 }
 
-// readFiles reads them as a connection does.
-func readFiles(f identity.Files) (m material, err error) {
-	if f.Cert == "" {
+// readFiles reads them, and what is data, as a connection does.
+func readFiles(d identity.Driver, needed bool) (m material, err error) {
+	if needed && !d.HasCert() {
 		return m, errors.New("no certificate is named: the broker knows a party by its certificate")
 	}
-	next, err := f.TLS(func(error) {})
-	if err != nil {
+	if f, inFiles := d.Files(); inFiles {
+		next, err := f.TLS(func(error) {})
+		if err != nil {
+			return m, err
+		}
+		m.config = next()
+	} else if m.config, err = d.Config(); err != nil {
 		return m, err
 	}
-	m.config = next()
-	m.own = m.config.Certificates[0].Leaf
+	if len(m.config.Certificates) > 0 {
+		m.own = m.config.Certificates[0].Leaf
+	}
 	return m, nil
+}
+
+// ownName says where our certificate is.
+func (k *walk) ownName() string {
+	if k.Identity.ClientCertData != nil {
+		return "clientCertData"
+	}
+	return k.Identity.ClientCertFile
 }
 
 // tls shakes hands, whatever is shown, and looks at it afterwards: who is at the other
 // end is told best by its certificate.
 func (k *walk) tls(ctx context.Context) (string, error) {
 	c := k.seen.files.config.Clone()
-	c.ServerName, c.NextProtos = k.expected(), []string{"h2"}
+	c.ServerName, c.NextProtos = k.expected(), k.Transport.protocols
 	c.InsecureSkipVerify = true // it is verified below, and nothing is sent over this connection
-	own := c.Certificates[0]
+	own := &tls.Certificate{}   // none
+	if len(c.Certificates) > 0 {
+		own = &c.Certificates[0]
+	}
 	c.Certificates, c.GetClientCertificate = nil, func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 		k.seen.asked = true
-		return &own, nil
+		return own, nil
 	}
 	conn := tls.Client(k.raw, c)
 	if err := conn.HandshakeContext(ctx); err != nil {
@@ -64,10 +80,10 @@ func (k *walk) tls(ctx context.Context) (string, error) {
 	if err := k.verify(leaf); err != nil {
 		return "", err
 	}
-	if !k.seen.asked {
+	if !k.seen.asked && k.Transport.mutual {
 		return "", k.inspected(leaf)
 	}
-	if got := conn.ConnectionState().NegotiatedProtocol; got != "h2" {
+	if got := conn.ConnectionState().NegotiatedProtocol; k.Transport.mutual && got != k.Transport.protocols[0] {
 		return "", problem(nil, "check the port; a load balancer in front of the broker has to pass TLS through",
 			"%s shows the certificate of a broker, and does not speak HTTP/2 with TLS", k.Broker)
 	}
@@ -76,18 +92,21 @@ func (k *walk) tls(ctx context.Context) (string, error) {
 
 // expected is the name that the certificate has to have.
 func (k *walk) expected() string {
-	if k.ServerName != "" {
-		return k.ServerName
+	if k.Transport.serverName != "" {
+		return k.Transport.serverName
 	}
 	return k.host
 }
 
 // trusted names the CAs that count.
 func (k *walk) trusted() string {
-	if k.Files.CA == "" {
+	switch {
+	case k.Identity.CAData != nil:
+		return "caData"
+	case k.Identity.CAFile == "":
 		return "this system"
 	}
-	return "the file " + k.Files.CA
+	return "the file " + k.Identity.CAFile
 }
 
 func (k *walk) noHandshake(err error) error {
@@ -121,13 +140,17 @@ func (k *walk) verify(leaf *x509.Certificate) error {
 	var invalid x509.CertificateInvalidError
 	named := leaf.VerifyHostname(k.expected()) == nil
 	switch {
-	case err != nil && !k.seen.asked && named:
+	case err != nil && !k.seen.asked && named && k.Transport.mutual:
 		return k.inspected(leaf)
 	case errors.As(err, &invalid):
 		return problem(err, "have whoever runs the broker look at its CA and certificate (tls-cert-file)",
 			"the certificate of %s, %s, signed by %q, is not valid: %v", k.Broker, describe(leaf), leaf.Issuer.String(), err)
 	case err != nil:
-		return problem(err, fmt.Sprintf("give the CA that signed the broker's certificate, %q; whoever runs the broker has it", leaf.Issuer.String()),
+		advice := fmt.Sprintf("give the CA that signed the broker's certificate, %q; whoever runs the broker has it", leaf.Issuer.String())
+		if !k.seen.asked && named {
+			advice += fmt.Sprintf(". If that is not the broker's CA, something on the way inspects TLS: ask the network team to exempt %s from it", k.Broker)
+		}
+		return problem(err, advice,
 			"the certificate of %s, %s, is signed by %q, and %s does not have that CA", k.Broker, describe(leaf), leaf.Issuer.String(), k.trusted())
 	case !named:
 		return problem(leaf.VerifyHostname(k.expected()), fmt.Sprintf("use one of these names for the broker, or --server-name with one, or have the certificate issued for %s too", k.expected()),
@@ -151,10 +174,15 @@ func (k *walk) clock(context.Context) (string, error) {
 			return "", err
 		}
 	}
-	if err := inTime(k.seen.files.own, now, "your certificate "+k.Files.Cert+" is", "have it issued again"); err != nil {
+	here := fmt.Sprintf("here it is %s; ", now.UTC().Format(time.RFC3339))
+	own := k.seen.files.own
+	if own == nil {
+		return here + "the broker's certificate is valid", nil
+	}
+	if err := inTime(own, now, "your certificate "+k.ownName()+" is", "have it issued again"); err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("here it is %s; both certificates are valid", now.UTC().Format(time.RFC3339)), nil
+	return here + "both certificates are valid", nil
 }
 
 func inTime(c *x509.Certificate, now time.Time, whose, renew string) error {
@@ -172,30 +200,22 @@ func inTime(c *x509.Certificate, now time.Time, whose, renew string) error {
 
 // identity connects as the party does.
 func (k *walk) identity(ctx context.Context) (string, error) {
-	o := transportgrpc.Options{Target: k.Broker, Insecure: k.Insecure, DialTimeout: k.Timeout}
-	who := "anonymous: plaintext"
-	if !k.Insecure {
-		creds, err := k.Files.Client(k.ServerName, func(error) {})
-		if err != nil {
-			return "", err
-		}
-		o.Credentials, who = creds, describe(k.seen.files.own)+" is accepted"
-	}
-	d, err := transportgrpc.NewDialer(o)
-	if err != nil {
-		return "", err
-	}
-	if k.conn, err = d.Connect(ctx); err != nil {
-		if isAlert(err) {
+	var err error
+	if k.conn, err = k.Transport.dial(ctx, k); err != nil {
+		k.conn = nil // nothing to close
+		if isAlert(err) && k.seen.files.own != nil {
 			return "", k.refused(err)
 		}
-		var e *transport.Error
-		if errors.As(err, &e) && e.Err != nil {
-			return "", problem(err, e.Hint, "%s: %v", e.Message, e.Err)
+		p := explained("", err)
+		if own := k.seen.files.own; own != nil && !k.seen.asked && transport.CodeOf(err) != transport.CodeDeadline {
+			p.What += fmt.Sprintf("; it never asked for your certificate %s", k.ownName())
 		}
-		return "", err
+		return "", p
 	}
-	return who, nil
+	if own := k.seen.files.own; own != nil && k.seen.asked {
+		return describe(own) + " is accepted", nil
+	}
+	return k.Transport.accepted(), nil
 }
 
 // isAlert tells whether the other side refused our part of the handshake.
@@ -213,7 +233,7 @@ func (k *walk) refused(err error) error {
 	if strings.Contains(reason, "expired") {
 		advice = fmt.Sprintf("set the clocks: by the broker's it has expired, or not begun, and here it is %s", k.Now().UTC().Format(time.RFC3339))
 	}
-	return problem(err, advice, "the broker refused your certificate %s, %s, signed by %q: %s", k.Files.Cert, describe(own), own.Issuer.String(), reason)
+	return problem(err, advice, "the broker refused your certificate %s, %s, signed by %q: %s", k.ownName(), describe(own), own.Issuer.String(), reason)
 }
 
 // describe says whose certificate it is.

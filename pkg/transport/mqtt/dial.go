@@ -218,7 +218,7 @@ func (d *Dialer) connect() (*paho.Connect, error) {
 			RequestProblemInfo: true,
 		},
 	}
-	if d.topics.shared() {
+	if d.topics.shared() || o.Fleeting {
 		// A broker goes on giving the share of a member that is away to its session.
 		connect.CleanStart = true
 	} else {

@@ -66,6 +66,10 @@ type Options struct {
 	// means none.
 	Will func() (e codec.Event, ok bool)
 
+	// Fleeting: the broker keeps nothing of this party once the connection has ended, neither what
+	// arrives for it nor a will.
+	Fleeting bool
+
 	// DialTimeout bounds a Dial, to the broker's answer. 0 means DefaultDialTimeout.
 	DialTimeout time.Duration
 	// PublishTimeout is the deadline of one Publish. 0 means DefaultPublishTimeout.
@@ -155,6 +159,16 @@ var schemes = map[string]struct {
 }{
 	"mqtt": {false, false, "1883"}, "mqtts": {true, false, "8883"},
 	"ws": {false, true, "80"}, "wss": {true, true, "443"},
+}
+
+// Address returns host:port of what Options.Broker names, and whether MQTT is spoken over WebSocket
+// there.
+func Address(broker string) (addr string, websocket bool, err error) {
+	e, _, err := parseBroker(broker)
+	if err != nil {
+		return "", false, err
+	}
+	return e.addr(), e.websocket, nil
 }
 
 // parseBroker reads host:port or a URL; secure is nil when the text does not say it.

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/hawser-io/hawser/internal/cmdline"
+	"github.com/hawser-io/hawser/internal/kubeconfig"
+	"github.com/hawser-io/hawser/pkg/agent/hub"
+	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+	"github.com/hawser-io/hawser/pkg/transport/doctor"
+)
+
+const doctorLong = `Walk the ways of this agent step by step, and say what fails: to the broker files, name,
+proxy, TCP, TLS, clock, identity, authorization, round trip; then the API of the managed
+cluster, the definitions and the rights there.
+
+It stops at the first step that fails and says what to do, in words for whoever runs the
+network. It changes nothing, and an agent that runs is not disturbed. Without flags it
+has those of the agent whose container it is started in:
+
+  kubectl -n hawser exec deploy/hawser-agent -- /hawser-agent doctor`
+
+func newDoctor(stdout io.Writer) *cobra.Command {
+	cfg := defaults()
+	return cmdline.Doctor(program, doctorLong, cfg.addFlags, func(cmd *cobra.Command, step time.Duration) error {
+		if err := cfg.validate(); err != nil {
+			return cmdline.Usage(err)
+		}
+		w, err := cfg.way(step)
+		if err != nil {
+			return err
+		}
+		return w.Report(cmd.Context(), stdout)
+	})
+}
+
+// way is everything that the agent needs to reach.
+func (c *config) way(step time.Duration) (doctor.Way, error) {
+	w := doctor.Way{Insecure: c.insecure, Timeout: step}
+	namespace, err := c.ownNamespace(podNamespace)
+	if err != nil {
+		return w, err
+	}
+	if err := c.wayToBroker(&w); err != nil {
+		return w, &doctor.StepError{Step: "files", What: err.Error(), Advice: "correct the file; its keys are in docs/operations.md and docs/mqtt.md", Err: err}
+	}
+	w.Calls = doctor.Subscriber{
+		Filter: transport.Filter{Cluster: c.clusterName, DataType: codec.ManifestBundles},
+		Hello:  c.hello,
+		Denied: fmt.Sprintf("the broker knows who this is, and it may not be cluster %s: use the certificate of that cluster, or correct --spoke-cluster-name", c.clusterName),
+	}.Calls()
+	for _, s := range c.check(namespace).Steps() {
+		w.Calls = append(w.Calls, doctor.Step(s.Name, s.Look))
+	}
+	return w, nil
+}
+
+func (c *config) wayToBroker(w *doctor.Way) error {
+	if c.sourceDriver == driverMQTT {
+		t, driver, err := doctor.MQTTFile(c.sourceConfig, transport.Filter{Cluster: c.clusterName}, c.insecure)
+		w.Transport, w.Identity = t, driver
+		return err
+	}
+	d, err := readDriver(c.sourceConfig, c.insecure)
+	if err == nil {
+		w.Transport, w.Identity = doctor.GRPC(d.URL, ""), d.Driver
+	}
+	return err
+}
+
+// uidPatience is how long the cluster may take to say which one it is: without that the
+// broker is asked all the same, and the steps behind say what is wrong with the cluster.
+const uidPatience = 3 * time.Second
+
+// hello says which cluster this is, as the agent does.
+func (c *config) hello(ctx context.Context) transport.Hello {
+	hello := transport.Hello{Protocol: 1}
+	r, err := c.cluster()
+	if err != nil {
+		return hello
+	}
+	r.Timeout = uidPatience
+	core, err := corev1.NewForConfig(r)
+	if err != nil {
+		return hello
+	}
+	if namespace, err := core.Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{}); err == nil {
+		hello.ClusterUID = string(namespace.UID)
+	}
+	return hello
+}
+
+// check is what the agent needs of its cluster for itself. What it needs for the objects of
+// works is told with the works.
+func (c *config) check(namespace string) kubeconfig.Check {
+	record := inventory.Resource
+	rights := []kubeconfig.Right{
+		{Verbs: []string{"get", "list", "watch", "create", "patch", "delete"}, Group: record.Group, Resource: record.Resource},
+		{Verbs: []string{"patch"}, Group: record.Group, Resource: record.Resource + "/status"},
+		{Verbs: []string{"get"}, Resource: "namespaces", Object: metav1.NamespaceSystem},
+		{Verbs: []string{"create"}, Resource: "configmaps", Namespace: namespace},
+		{Verbs: []string{"get", "update"}, Resource: "configmaps", Namespace: namespace, Object: hub.BookName},
+	}
+	if !c.noLeaderElection {
+		rights = append(rights, kubeconfig.Right{Verbs: []string{"get", "create", "update"}, Group: "coordination.k8s.io", Resource: "leases", Namespace: namespace})
+	}
+	return kubeconfig.Check{
+		Name: "cluster API", Load: c.cluster, Definition: record, Rights: rights,
+		Grant: "whoever runs the cluster applies deploy/agent and deploy/crds/appliedmanifestworks.yaml, or runs hawser install cluster",
+	}
+}

@@ -1,0 +1,53 @@
+package cmdline
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// mainProcess is where the arguments of the process are that a container was started for.
+const mainProcess = "/proc/1/cmdline"
+
+// Doctor returns the verb doctor of a program, which has the program's flags, those that
+// flags adds. walk is called with how long each step may take. Without a flag it has those
+// of the program that its container runs: kubectl exec needs no shell, and no flags.
+func Doctor(program, long string, flags func(*pflag.FlagSet), walk func(cmd *cobra.Command, step time.Duration) error) *cobra.Command {
+	var step time.Duration
+	cmd := &cobra.Command{
+		Use: "doctor", Short: "Walk the ways of this program step by step, and say what fails", Long: long, Args: NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			f := cmd.Flags()
+			given := f.NFlag()
+			if f.Changed("timeout") {
+				given--
+			}
+			if given == 0 {
+				if err := f.Parse(argumentsOf(mainProcess, program)); err != nil {
+					return Usage(err)
+				}
+			}
+			return walk(cmd, step)
+		},
+	}
+	flags(cmd.Flags())
+	cmd.Flags().DurationVar(&step, "timeout", 10*time.Second, "how long each step may take")
+	return cmd
+}
+
+// argumentsOf returns the arguments of a process, if it is one of this program.
+func argumentsOf(process, program string) []string {
+	text, err := os.ReadFile(process)
+	if err != nil { // as where there is no such file system
+		return nil
+	}
+	args := strings.Split(strings.TrimSuffix(string(text), "\x00"), "\x00")
+	if filepath.Base(args[0]) != program {
+		return nil
+	}
+	return args[1:]
+}

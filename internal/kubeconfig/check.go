@@ -1,0 +1,215 @@
+package kubeconfig
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"syscall"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/version"
+	authenticationclient "k8s.io/client-go/kubernetes/typed/authentication/v1"
+	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
+	"k8s.io/client-go/rest"
+)
+
+// Check finds out whether a program can work with its kube-apiserver: whether that
+// answers, serves what the program needs, and lets the program do it.
+type Check struct {
+	// Name is that of the first step, as "hub API".
+	Name string
+	// Load returns how to reach the kube-apiserver.
+	Load func() (*rest.Config, error)
+	// Definition has to be served.
+	Definition schema.GroupVersionResource
+	// Rights are what the program needs. Grant says how to get what is missing of all this.
+	Rights []Right
+	Grant  string
+}
+
+// Right is what a program does with a resource.
+type Right struct {
+	Verbs                              []string
+	Group, Resource, Namespace, Object string // Resource may end in /SUBRESOURCE
+}
+
+// Step is one thing to find out. A Hint of its error is what a person can do.
+type Step struct {
+	Name string
+	Look func(context.Context) (found string, err error)
+}
+
+// Steps are to be taken in order, until one fails.
+func (c Check) Steps() []Step {
+	l := &look{Check: c}
+	return []Step{{c.Name, l.reach}, {"definitions", l.definitions}, {"rights", l.rights}}
+}
+
+// look is what the steps of a Check hand on.
+type look struct {
+	Check
+	host string
+	who  authenticationclient.AuthenticationV1Interface
+	may  authorizationclient.AuthorizationV1Interface
+}
+
+// problem is an error with what to do.
+type problem struct {
+	err    error
+	what   string
+	advice string
+}
+
+func (p *problem) Error() string { return p.what }
+func (p *problem) Unwrap() error { return p.err }
+func (p *problem) Hint() string  { return p.advice }
+
+func wrong(err error, advice, format string, args ...any) error {
+	return &problem{err: err, what: fmt.Sprintf(format, args...), advice: advice}
+}
+
+// reach asks for the version, and who we are.
+func (l *look) reach(ctx context.Context) (string, error) {
+	cfg, err := l.Load()
+	if err != nil {
+		return "", err
+	}
+	l.host = cfg.Host
+	if l.who, err = authenticationclient.NewForConfig(cfg); err != nil {
+		return "", err
+	}
+	if l.may, err = authorizationclient.NewForConfig(cfg); err != nil {
+		return "", err
+	}
+	var v version.Info
+	if err := l.get(ctx, "/version", &v); err != nil {
+		return "", l.explain(err)
+	}
+	who, err := l.who.SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	switch {
+	case apierrors.IsNotFound(err): // before Kubernetes 1.28
+		return fmt.Sprintf("%s runs Kubernetes %s", l.host, v.GitVersion), nil
+	case err != nil && !apierrors.IsForbidden(err): // which is the answer to who is nobody
+		return "", l.explain(err)
+	case err != nil || who.Status.UserInfo.Username == "system:anonymous":
+		return "", wrong(err, "put a token or a client certificate into the kubeconfig", "%s answers, and does not know us: we gave no credentials", l.host)
+	}
+	return fmt.Sprintf("%s runs Kubernetes %s, and knows us as %s", l.host, v.GitVersion, who.Status.UserInfo.Username), nil
+}
+
+func (l *look) get(ctx context.Context, path string, into any) error {
+	text, err := l.may.RESTClient().Get().AbsPath(path).Do(ctx).Raw()
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(text, into)
+}
+
+// explain says what is between us and the kube-apiserver.
+func (l *look) explain(err error) error {
+	var (
+		name    *net.DNSError
+		signer  x509.UnknownAuthorityError
+		host    x509.HostnameError
+		invalid x509.CertificateInvalidError
+	)
+	switch {
+	case apierrors.IsUnauthorized(err):
+		return wrong(err, "the token or the client certificate has expired, or is of another cluster: get a new one", "%s does not accept our credentials", l.host)
+	case errors.As(err, &signer):
+		by := "an unknown CA"
+		if signer.Cert != nil {
+			by = fmt.Sprintf("%q", signer.Cert.Issuer.String())
+		}
+		return wrong(err, "put its CA into the kubeconfig; if that is not its CA, something on the way inspects TLS", "the certificate of %s is signed by %s, which the kubeconfig does not have", l.host, by)
+	case errors.As(err, &host):
+		return wrong(err, "use one of its names, or tls-server-name in the kubeconfig", "the certificate of %s is not for it: %v", l.host, host)
+	case errors.As(err, &invalid):
+		return wrong(err, "renew it, or set the clock of this machine, with NTP", "the certificate of %s is not valid: %v", l.host, invalid)
+	case errors.As(err, &name):
+		return wrong(err, "check the server in the kubeconfig, and DNS", "the name of %s is not found: %v", l.host, name)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return wrong(err, "check the server in the kubeconfig, and that the kube-apiserver runs", "nobody listens at %s", l.host)
+	case errors.Is(err, context.DeadlineExceeded):
+		return wrong(err, "look at the kube-apiserver; if it is well, ask the network team what on the way drops the connection", "%s did not answer in time", l.host)
+	}
+	return wrong(err, "check the server in the kubeconfig, and that the kube-apiserver runs", "%s cannot be asked: %v", l.host, err)
+}
+
+// definitions looks for the resource.
+func (l *look) definitions(ctx context.Context) (string, error) {
+	var served metav1.APIResourceList
+	d := l.Definition
+	err := l.get(ctx, "/apis/"+d.GroupVersion().String(), &served)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return "", l.explain(err)
+	}
+	for _, r := range served.APIResources {
+		if r.Name == d.Resource {
+			return fmt.Sprintf("%s are served, %s", d.GroupResource(), d.Version), nil
+		}
+	}
+	return "", wrong(err, l.Grant, "%s does not serve %s, %s: the CustomResourceDefinition is missing", l.host, d.GroupResource(), d.Version)
+}
+
+// rights asks for each of them.
+func (l *look) rights(ctx context.Context) (string, error) {
+	var missing []string
+	count := 0
+	for _, r := range l.Rights {
+		var verbs []string
+		for _, verb := range r.Verbs {
+			count++
+			allowed, err := l.allowed(ctx, r, verb)
+			if err != nil {
+				return "", l.explain(err)
+			}
+			if !allowed {
+				verbs = append(verbs, verb)
+			}
+		}
+		if len(verbs) > 0 {
+			missing = append(missing, strings.Join(verbs, ", ")+" "+r.what())
+		}
+	}
+	if len(missing) > 0 {
+		return "", wrong(nil, l.Grant, "%s does not let us %s", l.host, strings.Join(missing, "; "))
+	}
+	return fmt.Sprintf("all %d that are needed", count), nil
+}
+
+func (l *look) allowed(ctx context.Context, r Right, verb string) (bool, error) {
+	resource, subresource, _ := strings.Cut(r.Resource, "/")
+	review, err := l.may.SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
+		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Verb: verb, Group: r.Group, Resource: resource, Subresource: subresource, Namespace: r.Namespace, Name: r.Object,
+		}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return false, err
+	}
+	return review.Status.Allowed, nil
+}
+
+// what names the objects.
+func (r Right) what() string {
+	s := r.Resource
+	if r.Group != "" {
+		s += " of " + r.Group
+	}
+	if r.Object != "" {
+		s += " " + r.Object
+	}
+	if r.Namespace != "" {
+		s += " in namespace " + r.Namespace
+	}
+	return s
+}

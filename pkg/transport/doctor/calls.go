@@ -1,0 +1,77 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// Subscriber is a party that receives events.
+type Subscriber struct {
+	transport.Filter
+	// Hello is asked for what the party says about itself.
+	Hello func(context.Context) transport.Hello
+	// Denied says what to do when the broker lets it not.
+	Denied string
+}
+
+// Calls are the party's: authorization, which is a subscription that ends as soon as the
+// broker has accepted it, and the same again for the round trip. Nothing that the broker
+// sends meanwhile is taken.
+func (s Subscriber) Calls() []Call {
+	who := "cluster " + s.Cluster
+	if s.Source != "" {
+		who = "source " + s.Source
+	}
+	var hello transport.Hello
+	return []Call{{
+		Name: "authorization",
+		Make: func(ctx context.Context, c transport.Conn) (string, error) {
+			hello = s.Hello(ctx)
+			err := s.subscribe(ctx, c, hello)
+			if err == nil {
+				return "the broker lets us receive what is for " + who, nil
+			}
+			p := explained("", err)
+			if transport.CodeOf(err) == transport.CodeDenied && p.Advice == "" {
+				p.Advice = s.Denied
+			}
+			return "", p
+		},
+	}, {
+		Name: "round trip",
+		Make: func(ctx context.Context, c transport.Conn) (string, error) {
+			began := time.Now()
+			if err := s.subscribe(ctx, c, hello); err != nil {
+				return "", err
+			}
+			return Took(began), nil
+		},
+	}}
+}
+
+// Step is a call that needs no connection.
+func Step(name string, look func(context.Context) (found string, err error)) Call {
+	return Call{Name: name, Make: func(ctx context.Context, _ transport.Conn) (string, error) { return look(ctx) }}
+}
+
+// Took says how long the broker took to answer.
+func Took(began time.Time) string {
+	return fmt.Sprintf("the broker answered in %s", time.Since(began).Round(100*time.Microsecond))
+}
+
+func (s Subscriber) subscribe(ctx context.Context, c transport.Conn, hello transport.Hello) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	accepted := false
+	err := c.Subscribe(ctx, transport.Subscription{Filter: s.Filter, Hello: hello},
+		func(transport.Accepted) { accepted = true; cancel() },
+		func(ctx context.Context, _ codec.Event) error { <-ctx.Done(); return ctx.Err() })
+	if accepted {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,102 @@
+package doctor
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+
+	"github.com/hawser-io/hawser/internal/identity"
+
+	"github.com/hawser-io/hawser/pkg/transport"
+	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
+	transportmqtt "github.com/hawser-io/hawser/pkg/transport/mqtt"
+)
+
+// Transport is what is spoken with a broker. Make one with [GRPC] or [MQTT].
+type Transport struct {
+	// broker is as it is configured, addr its host:port, "" if it cannot be read; form
+	// says how it is written.
+	broker, addr, form string
+	serverName         string
+	// protocols are offered in the TLS handshake; mutual: the first of them is needed,
+	// and every such broker asks for a certificate.
+	protocols []string
+	mutual    bool
+	// accepted says, of a party without a certificate, as whom it was accepted.
+	accepted func() string
+	dial     func(context.Context, *walk) (transport.Conn, error)
+}
+
+// GRPC is the transport to a broker at host:port. serverName is the name that its
+// certificate has to have; empty means the host.
+func GRPC(broker, serverName string) Transport {
+	return Transport{
+		broker: broker, addr: broker, form: "write the broker as host:port, as broker.example:8090", serverName: serverName,
+		protocols: []string{"h2"}, mutual: true, accepted: func() string { return "anonymous: plaintext" },
+		dial: func(ctx context.Context, k *walk) (transport.Conn, error) {
+			o := transportgrpc.Options{Target: broker, Insecure: k.Insecure, DialTimeout: k.Timeout}
+			if !k.Insecure {
+				creds, err := k.Identity.Client(serverName, func(error) {})
+				if err != nil {
+					return nil, err
+				}
+				o.Credentials = creds
+			}
+			d, err := transportgrpc.NewDialer(o)
+			if err != nil {
+				return nil, err
+			}
+			return d.Dial(ctx)
+		},
+	}
+}
+
+// MQTT is the transport to the broker of o, whose TLS and Insecure are not used: those
+// of the [Way] are. The broker keeps nothing of the party.
+func MQTT(o transportmqtt.Options) Transport {
+	t := Transport{
+		broker: o.Broker, form: "write the broker as host:port, as broker.example:8883, or as a URL that begins with mqtts:// or wss://",
+		accepted: func() string {
+			who := "the client " + o.ClientID
+			if o.Login != nil {
+				if user := o.Login().User; user != "" {
+					who += fmt.Sprintf(" with the user name %q", user)
+				}
+			}
+			return who + " is accepted, without a certificate"
+		},
+	}
+	var websocket bool
+	if addr, ws, err := transportmqtt.Address(o.Broker); err == nil {
+		t.addr, websocket = addr, ws
+	}
+	if websocket {
+		t.protocols = []string{"http/1.1"}
+	}
+	t.dial = func(ctx context.Context, k *walk) (transport.Conn, error) {
+		o := o
+		o.Insecure, o.DialTimeout, o.Fleeting = k.Insecure, k.Timeout, true
+		if o.TLS = nil; !k.Insecure {
+			o.TLS = func() *tls.Config { return k.seen.files.config }
+		}
+		d, err := transportmqtt.NewDialer(o)
+		if err != nil {
+			return nil, err
+		}
+		return d.Dial(ctx)
+	}
+	return t
+}
+
+// MQTTFile is the transport to the broker that a file names, for a party, and what the
+// party shows and trusts there. insecure allows plaintext to a broker on this machine.
+// The client id is not that of the party, whose connection the broker would end.
+func MQTTFile(path string, party transport.Filter, insecure bool) (Transport, identity.Driver, error) {
+	o, f, err := transportmqtt.Load(path, party, insecure, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return Transport{}, identity.Driver{}, err
+	}
+	o.ClientID += "-doctor"
+	return MQTT(o), f.Driver, nil
+}
