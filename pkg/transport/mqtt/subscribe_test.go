@@ -283,6 +283,10 @@ func TestSubscribe_Drops(t *testing.T) {
 		"heartbeat":         {publishPacket(9, specTopic, messageOf(t, heartbeat)), "none"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			handled, want, all := 0, 1, make(chan struct{})
+			if c.reason == "" {
+				want = 2
+			}
 			f := newFake(t, func(p *peer) {
 				p.welcome(false)
 				p.grant(p.expect(packets.SUBSCRIBE).Content.(*packets.Subscribe))
@@ -291,6 +295,7 @@ func TestSubscribe_Drops(t *testing.T) {
 				p.publish(100, specTopic, good)
 				for id := range ids {
 					if id == 100 {
+						await(t, all, "all events") // what has QoS 0 may come later
 						p.goodbye(property.ShuttingDown, "", nil)
 					} else if id != c.packet.PacketID() {
 						t.Errorf("PUBACK of %d", id)
@@ -304,13 +309,13 @@ func TestSubscribe_Drops(t *testing.T) {
 			if o.Metrics, err = NewMetrics(reg); err != nil {
 				t.Fatal(err)
 			}
-			handled := 0
-			s := subscribe(t, dial(t, newDialer(t, o)), agentSubscription(), func(context.Context, codec.Event) error { handled++; return nil })
+			s := subscribe(t, dial(t, newDialer(t, o)), agentSubscription(), func(context.Context, codec.Event) error {
+				if handled++; handled == want {
+					close(all)
+				}
+				return nil
+			})
 			wantCode(t, await(t, s.ended, "end"), transport.CodeUnavailable)
-			want := 1
-			if c.reason == "" {
-				want = 2
-			}
 			if handled != want {
 				t.Errorf("%d events were handled, want %d", handled, want)
 			}
