@@ -38,6 +38,7 @@ func (c *config) reachBroker(registry prometheus.Registerer, log *slog.Logger) (
 		return nil, err
 	}
 	c.tellUnknown(log, d.unknown)
+	d.OverrideProxy(c.proxy.URL, c.proxy.CAFile)
 	if d.KeepAliveConfig != nil {
 		log.Info("keepAliveConfig is not needed: connections are always watched by pings and heartbeats", "file", c.sourceConfig)
 	}
@@ -60,6 +61,7 @@ func (c *config) reachMQTT(registry prometheus.Registerer, log *slog.Logger) (*b
 		return nil, fmt.Errorf("workload-source-config: %w", err)
 	}
 	c.tellUnknown(log, f.Unknown)
+	o.Proxy = c.proxy.Or(o.Proxy)
 	if o.Metrics, err = transportmqtt.NewMetrics(registry); err != nil {
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/hawser-io/hawser/internal/leader"
 	"github.com/hawser-io/hawser/pkg/agent"
 	"github.com/hawser-io/hawser/pkg/agent/feedback"
+	"github.com/hawser-io/hawser/pkg/transport"
 )
 
 // config is everything that can be set. Flags that OCM's work agent has too
@@ -30,6 +31,7 @@ type config struct {
 
 	sourceDriver, sourceConfig, clientID string
 	insecure                             bool
+	proxy                                transport.Proxy
 
 	stateDir, namespace, policyFile           string
 	noLeaderElection                          bool
@@ -73,6 +75,8 @@ func (c *config) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.sourceConfig, "workload-source-config", c.sourceConfig, "file that says how to reach the broker, as OCM's driver has it: with grpc url, caFile, clientCertFile, clientKeyFile, ..., with mqtt brokerHost and topics in the place of url")
 	f.StringVar(&c.clientID, "cloudevents-client-id", c.clientID, "name of this agent in the events that it sends; empty means <cluster>-work-agent")
 	f.BoolVar(&c.insecure, "insecure", c.insecure, "plaintext; only to a broker on a loopback address")
+	f.StringVar(&c.proxy.URL, "proxy", c.proxy.URL, "HTTP proxy through which the broker is reached, as http://proxy.example:3128, or none; wins over the key proxy of --workload-source-config, which wins over HTTPS_PROXY and NO_PROXY. Everybody on this machine can read a password in it: write one into the file")
+	f.StringVar(&c.proxy.CAFile, "proxy-ca-file", c.proxy.CAFile, "PEM file of the CAs that sign the certificate of a proxy with https://; wins over the key proxyCAFile; empty means those of the system")
 	f.StringVar(&c.stateDir, "state-dir", c.stateDir, "directory for what is wanted on this cluster, so that a restart without the broker knows it; works can hold Secrets, and it has them as they are. No other process may use it. Empty: an agent that starts waits for the broker")
 	f.StringVar(&c.namespace, "namespace", c.namespace, "namespace on the managed cluster for the Lease by which one agent is active, and for the ConfigMap that says which hub is which; empty means that of the pod")
 	f.StringVar(&c.policyFile, "policy-file", c.policyFile, "file that says which kinds works of which hub may have in which namespaces of this cluster; read again when it changes. Empty: what the service account may, except what agents live by")
@@ -112,6 +116,9 @@ func (c *config) validate() error {
 	}
 	if c.sourceDriver != driverGRPC && c.sourceDriver != driverMQTT {
 		wrong("workload-source-driver %q is not supported by this agent: use %s or %s", c.sourceDriver, driverGRPC, driverMQTT)
+	}
+	if _, err := c.proxy.Server(); err != nil {
+		errs = append(errs, err)
 	}
 	if c.sourceConfig == "" {
 		wrong("workload-source-config is empty: name the file that says how to reach the broker")

@@ -53,6 +53,7 @@ func (c *config) way(step time.Duration) (doctor.Way, error) {
 	if err := c.wayToBroker(&w); err != nil {
 		return w, &doctor.StepError{Step: "files", What: err.Error(), Advice: "correct the file; its keys are in docs/operations.md and docs/mqtt.md", Err: err}
 	}
+	w.Identity.OverrideProxy(c.proxy.URL, c.proxy.CAFile)
 	w.Calls = doctor.Subscriber{
 		Filter: transport.Filter{Cluster: c.clusterName, DataType: codec.ManifestBundles},
 		Hello:  c.hello,

@@ -14,6 +14,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/pkg/transport"
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
 )
 
@@ -83,6 +84,9 @@ func (d *driver) validate(insecure bool) error {
 	if t := d.ServerHealthinessTimeout; t != nil && *t <= 0 {
 		wrong("serverHealthinessTimeout %s: use a positive duration, as 30s", t)
 	}
+	if _, err := d.proxy().Server(); err != nil {
+		errs = append(errs, err)
+	}
 	if err := d.validateTLS(insecure, host); err != nil {
 		errs = append(errs, err)
 	}
@@ -105,9 +109,13 @@ func (d *driver) validateTLS(insecure bool, host string) error {
 	return nil
 }
 
+func (d *driver) proxy() transport.Proxy {
+	return transport.Proxy{URL: d.ProxyURL, CAFile: d.ProxyCAFile}
+}
+
 // dialer reaches the broker.
 func (d *driver) dialer(insecure bool, log *slog.Logger) (*transportgrpc.Dialer, error) {
-	o := transportgrpc.Options{Target: d.URL, Insecure: insecure, Log: log}
+	o := transportgrpc.Options{Target: d.URL, Insecure: insecure, Proxy: d.proxy(), Log: log}
 	if t := d.ServerHealthinessTimeout; t != nil {
 		o.HealthTimeout = time.Duration(*t)
 	}

@@ -35,6 +35,11 @@ type config struct {
 		ServerName string `json:"serverName"`
 	} `json:"tls"`
 	Insecure bool `json:"insecure"`
+	// Proxy is the HTTP proxy through which the broker is reached, over either transport, as
+	// http://user:password@proxy.example:3128, or none.
+	Proxy string `json:"proxy"`
+	// ProxyCAFile is a PEM file of the CAs that sign the certificate of a proxy with https://.
+	ProxyCAFile string `json:"proxyCAFile"`
 
 	ClusterSelector   string `json:"clusterSelector"`
 	NamespaceSelector string `json:"namespaceSelector"`
@@ -93,6 +98,8 @@ func (c *config) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.TLS.CAFile, "ca-file", c.TLS.CAFile, "PEM file of the CAs that sign the broker's certificate; empty means those of the system")
 	f.StringVar(&c.TLS.ServerName, "tls-server-name", c.TLS.ServerName, "name the broker's certificate must have; empty means the host of --broker")
 	f.BoolVar(&c.Insecure, "insecure", c.Insecure, "plaintext; only to a broker on a loopback address")
+	f.StringVar(&c.Proxy, "proxy", c.Proxy, "HTTP proxy through which the broker is reached, as http://proxy.example:3128, or none; empty means the key proxy of --transport-config, then HTTPS_PROXY and NO_PROXY. Everybody on this machine can read a password in a flag: write one into the file")
+	f.StringVar(&c.ProxyCAFile, "proxy-ca-file", c.ProxyCAFile, "PEM file of the CAs that sign the certificate of a proxy with https://; empty means those of the system")
 	f.StringVar(&c.ClusterSelector, "cluster-selector", c.ClusterSelector, "serve only the clusters whose ManagedCluster has these labels, as region=eu,tier!=test; empty means every namespace with works")
 	f.StringVar(&c.NamespaceSelector, "namespace-selector", c.NamespaceSelector, "serve only the clusters whose namespace has these labels; for hubs without ManagedClusters")
 	e := &c.LeaderElection
@@ -134,6 +141,9 @@ func (c *config) validate() error {
 		wrong("source-id %q: use lower-case letters, digits, '-' and '.', as hub-eu", c.SourceID)
 	}
 	if err := c.Output.Validate(); err != nil {
+		errs = append(errs, err)
+	}
+	if _, err := c.proxy().Server(); err != nil {
 		errs = append(errs, err)
 	}
 	errs = append(errs, c.validateTransport()...)
@@ -211,6 +221,10 @@ func (c *config) validateWebhook() (errs []error) {
 		wrong("webhook-listen needs webhook-cert-file and webhook-key-file: a kube-apiserver calls webhooks over HTTPS only")
 	}
 	return errs
+}
+
+func (c *config) proxy() transport.Proxy {
+	return transport.Proxy{URL: c.Proxy, CAFile: c.ProxyCAFile}
 }
 
 func (c *config) selection() hubsource.Selection {

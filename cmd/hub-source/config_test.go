@@ -202,3 +202,33 @@ func TestCommand_PrintsVersionAndHelp(t *testing.T) {
 		}
 	}
 }
+
+// TestConfig_Proxy: over gRPC and MQTT alike a flag wins over the file. Nobody listens at these proxies;
+// the error tells which one was asked.
+func TestConfig_Proxy(t *testing.T) {
+	for name, c := range map[string]struct {
+		file string
+		args []string
+		want string
+	}{
+		"file":      {"proxy: http://u:secret@127.0.0.1:2\n", []string{"--broker=127.0.0.1:1"}, "through the proxy http://u:xxxxx@127.0.0.1:2: "},
+		"flag":      {"proxy: http://u:secret@127.0.0.1:2\n", []string{"--broker=127.0.0.1:1", "--proxy=http://127.0.0.1:4"}, "through the proxy http://127.0.0.1:4: "},
+		"mqtt":      {"transport: mqtt\n", []string{"--transport-config=" + mqttFile(t, "hub", "proxy: http://u:secret@127.0.0.1:2\n")}, "through the proxy http://u:xxxxx@127.0.0.1:2: "},
+		"mqtt flag": {"transport: mqtt\n", []string{"--proxy=http://127.0.0.1:4", "--transport-config=" + mqttFile(t, "hub", "proxy: http://u:secret@127.0.0.1:2\n")}, "through the proxy http://127.0.0.1:4: "},
+	} {
+		cfg, err := loaded(t, c.file, append(c.args, "--source-id=hub", "--insecure")...)
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		d, err := cfg.dialer(prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		if _, err := d.Dial(t.Context()); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+	if _, err := loaded(t, "proxy: u:secret@proxy.example\n", append(tls, "--source-id=hub")...); err == nil || !strings.Contains(err.Error(), "http://proxy.example:3128") || strings.Contains(err.Error(), "secret") {
+		t.Errorf("a proxy that is none: %v", err)
+	}
+}

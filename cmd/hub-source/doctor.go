@@ -58,6 +58,7 @@ func (c *config) way(step time.Duration) (doctor.Way, error) {
 		w.Transport = doctor.GRPC(c.Broker, c.TLS.ServerName)
 		w.Identity = identity.Driver{CAFile: c.TLS.CAFile, ClientCertFile: c.TLS.CertFile, ClientKeyFile: c.TLS.KeyFile}
 	}
+	w.Identity.OverrideProxy(c.Proxy, c.ProxyCAFile)
 	w.Calls = doctor.Subscriber{
 		Filter: party,
 		Hello:  func(context.Context) transport.Hello { return transport.Hello{Protocol: 1} },

@@ -109,7 +109,7 @@ func (c *config) watch(registry prometheus.Registerer, log *slog.Logger) (*ident
 		return transportmqtt.Watch(c.TransportConfig, c.Insecure, registry, log)
 	}
 	read := func() (identity.Driver, error) {
-		return identity.Driver{CAFile: c.TLS.CAFile, ClientCertFile: c.TLS.CertFile, ClientKeyFile: c.TLS.KeyFile}, nil
+		return identity.Driver{CAFile: c.TLS.CAFile, ClientCertFile: c.TLS.CertFile, ClientKeyFile: c.TLS.KeyFile, ProxyCAFile: c.ProxyCAFile}, nil
 	}
 	return identity.NewWatch(identity.WatchConfig{Read: read, Log: log, Registry: registry})
 }
@@ -119,7 +119,7 @@ func (c *config) dialer(registry prometheus.Registerer, log *slog.Logger) (trans
 	if c.Transport == transport.MQTT {
 		return c.overMQTT(registry, log)
 	}
-	o := transportgrpc.Options{Target: c.Broker, Insecure: c.Insecure, Log: log}
+	o := transportgrpc.Options{Target: c.Broker, Insecure: c.Insecure, Proxy: c.proxy(), Log: log}
 	if !c.Insecure {
 		files := identity.Files{CA: c.TLS.CAFile, Cert: c.TLS.CertFile, Key: c.TLS.KeyFile}
 		credentials, err := files.Client(c.TLS.ServerName, func(err error) { log.Error("tls files", "err", err) })
@@ -140,6 +140,7 @@ func (c *config) overMQTT(registry prometheus.Registerer, log *slog.Logger) (tra
 		log.Warn("keys of the transport configuration that mean nothing here", "file", c.TransportConfig, "keys", f.Unknown)
 	}
 	c.Broker = f.BrokerHost // for people
+	o.Proxy = c.proxy().Or(o.Proxy)
 	if o.Metrics, err = transportmqtt.NewMetrics(registry); err != nil {
 		return nil, err
 	}

@@ -39,6 +39,10 @@ type access struct {
 	Key string `json:"key"`
 	// Insecure is for plaintext, to a broker on this machine only.
 	Insecure bool `json:"insecure"`
+	// Proxy is the HTTP proxy through which it is reached, as http://proxy.example:3128, or none.
+	Proxy string `json:"proxy"`
+	// ProxyCA is the PEM file of the CA that signed the certificate of a proxy with https://.
+	ProxyCA string `json:"proxyCA"`
 }
 
 // envConfig names the file, where --config does not.
@@ -83,7 +87,7 @@ func (r *remote) context(name string) (access, error) {
 	if !ok {
 		return a, fmt.Errorf("%s has no context %q: there are %s", file, name, strings.Join(slices.Sorted(maps.Keys(c.Contexts)), ", "))
 	}
-	for _, path := range []*string{&a.CA, &a.Cert, &a.Key} {
+	for _, path := range []*string{&a.CA, &a.Cert, &a.Key, &a.ProxyCA} {
 		if *path != "" && !filepath.IsAbs(*path) {
 			*path = filepath.Join(filepath.Dir(file), *path)
 		}
@@ -125,6 +129,8 @@ func (r *remote) resolve(flags *pflag.FlagSet) error {
 		{"ca", "HAWSER_CA", a.CA, &r.ca},
 		{"cert", "HAWSER_CERT", a.Cert, &r.cert},
 		{"key", "HAWSER_KEY", a.Key, &r.key},
+		{"proxy", "HAWSER_PROXY", a.Proxy, &r.proxy.URL},
+		{"proxy-ca", "HAWSER_PROXY_CA", a.ProxyCA, &r.proxy.CAFile},
 	} {
 		if flags.Changed(v.flag) {
 			continue

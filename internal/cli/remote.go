@@ -12,6 +12,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/pkg/transport"
 	"github.com/hawser-io/hawser/pkg/transport/doctor"
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
@@ -22,6 +23,7 @@ type remote struct {
 	env                               Env
 	config, contextName               string
 	broker, ca, cert, key, serverName string
+	proxy                             transport.Proxy
 	insecure                          bool
 	timeout                           time.Duration
 }
@@ -37,6 +39,8 @@ func (r *remote) flags(cmd *cobra.Command) {
 	f.StringVar(&r.cert, "cert", "", "certificate of an operator or viewer (or $HAWSER_CERT)")
 	f.StringVar(&r.key, "key", "", "its private key (or $HAWSER_KEY)")
 	f.StringVar(&r.serverName, "server-name", "", "name that the broker's certificate has, if it is not the host of --broker (or $HAWSER_SERVER_NAME)")
+	f.StringVar(&r.proxy.URL, "proxy", "", "HTTP proxy through which the broker is reached, as http://proxy.example:3128, or "+transport.NoProxy+" (or $HAWSER_PROXY; else $HTTPS_PROXY and $NO_PROXY)")
+	f.StringVar(&r.proxy.CAFile, "proxy-ca", "", "CA that signed the certificate of a proxy with https:// (or $HAWSER_PROXY_CA)")
 	f.BoolVar(&r.insecure, "insecure", false, "plaintext, to a broker on this machine only")
 	complete(cmd, "context", r.contextNames)
 	f.DurationVar(&r.timeout, "timeout", 30*time.Second, "how long to wait for the broker")
@@ -56,11 +60,14 @@ func (r *remote) ready(cmd *cobra.Command) error {
 // check says what is wrong with the flags.
 func (r *remote) check() error {
 	host, port, err := net.SplitHostPort(r.broker)
+	_, badProxy := r.proxy.Server()
 	switch {
 	case r.broker == "":
 		return errors.New("--broker is not set: name the broker as host:port, or use a context (--context)")
 	case err != nil || host == "" || port == "":
 		return fmt.Errorf("--broker %s: use host:port, as broker.example:8090", r.broker)
+	case badProxy != nil:
+		return badProxy
 	case r.timeout <= 0:
 		return fmt.Errorf("--timeout %s: the broker needs some time to answer", r.timeout)
 	case r.insecure && r.ca+r.cert+r.key+r.serverName != "":
@@ -99,7 +106,7 @@ func (r *remote) connected(cmd *cobra.Command, do func(context.Context, hawserv1
 func (r *remote) files() identity.Files { return identity.Files{CA: r.ca, Cert: r.cert, Key: r.key} }
 
 func (r *remote) connect(ctx context.Context) (*transportgrpc.Conn, error) {
-	o := transportgrpc.Options{Target: r.broker, Insecure: r.insecure, DialTimeout: min(r.timeout, transportgrpc.DefaultDialTimeout), Log: slog.New(slog.DiscardHandler)}
+	o := transportgrpc.Options{Target: r.broker, Insecure: r.insecure, DialTimeout: min(r.timeout, transportgrpc.DefaultDialTimeout), Proxy: r.proxy, Log: slog.New(slog.DiscardHandler)}
 	if !r.insecure {
 		var err error
 		if o.Credentials, err = r.files().Client(r.serverName, func(error) {}); err != nil {
@@ -118,7 +125,7 @@ const diagnosisStep = 5 * time.Second
 
 // way is the way to the broker, for a walk along it.
 func (r *remote) way(step time.Duration) doctor.Way {
-	return doctor.Way{Transport: doctor.GRPC(r.broker, r.serverName), Identity: identity.Driver{CAFile: r.ca, ClientCertFile: r.cert, ClientKeyFile: r.key}, Insecure: r.insecure, Timeout: min(r.timeout, step), Now: r.env.Now}
+	return doctor.Way{Transport: doctor.GRPC(r.broker, r.serverName), Identity: identity.Driver{CAFile: r.ca, ClientCertFile: r.cert, ClientKeyFile: r.key, ProxyURL: r.proxy.URL, ProxyCAFile: r.proxy.CAFile}, Insecure: r.insecure, Timeout: min(r.timeout, step), Now: r.env.Now}
 }
 
 // diagnose finds out at which step a connection fails. Where none does any more, the error

@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -11,8 +12,8 @@ import (
 )
 
 // Driver is what the configuration files of Open Cluster Management's drivers, for gRPC and
-// for MQTT alike, say about TLS; their types embed it. Data is PEM and wins over the file of
-// the same name.
+// for MQTT alike, say about TLS, and with keys of our own about a proxy; their types embed it.
+// Data is PEM and wins over the file of the same name.
 type Driver struct {
 	// CAFile is a PEM file of the CAs that sign the broker's certificate. Without any, those
 	// of the system count.
@@ -27,6 +28,17 @@ type Driver struct {
 	ClientKeyFile string `json:"clientKeyFile"`
 	// ClientKeyData is the same in the file itself, and wins over clientKeyFile.
 	ClientKeyData []byte `json:"clientKeyData"`
+	// ProxyURL is the HTTP proxy through which the broker is reached, as http://user:password@proxy.example:3128,
+	// or none. Without it HTTPS_PROXY and NO_PROXY of the environment count.
+	ProxyURL string `json:"proxy"`
+	// ProxyCAFile is a PEM file of the CAs that sign the certificate of a proxy with https://. Without it, those
+	// of the system count.
+	ProxyCAFile string `json:"proxyCAFile"`
+}
+
+// OverrideProxy puts what flags say about the proxy, if anything, over what the file says.
+func (d *Driver) OverrideProxy(url, caFile string) {
+	d.ProxyURL, d.ProxyCAFile = cmp.Or(url, d.ProxyURL), cmp.Or(caFile, d.ProxyCAFile)
 }
 
 // HasCert reports whether there is a client certificate.

@@ -24,8 +24,7 @@ import (
 )
 
 // DialContext opens the byte stream below a transport; tests and proxies
-// replace it. nil means TCP, through the proxy of the environment if there is
-// one.
+// replace it. nil means TCP, through the proxy that is configured if there is one.
 type DialContext func(ctx context.Context, network, addr string) (net.Conn, error)
 
 // Dialer opens connections to one broker.

@@ -21,7 +21,8 @@ import (
 type Way struct {
 	// Transport is what is spoken with the broker.
 	Transport Transport
-	// Identity is what the party shows and trusts. It is not used if Insecure.
+	// Identity is what the party shows and trusts, which is not used if Insecure, and
+	// through which proxy it goes.
 	Identity identity.Driver
 	Insecure bool
 	// Timeout bounds each step.

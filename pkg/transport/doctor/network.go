@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/hawser-io/hawser/pkg/transport"
 	"github.com/hawser-io/hawser/pkg/transport/internal/dialing"
 )
 
@@ -38,8 +39,8 @@ func (k *walk) name(ctx context.Context) (string, error) {
 		return "", problem(err, k.Transport.form, "%q is not host:port", k.Transport.broker)
 	}
 	k.Broker = k.Transport.addr
-	if k.through.url, err = dialing.ProxyFor(k.Broker); err != nil {
-		return "", problem(err, "correct HTTPS_PROXY, as http://proxy.example:3128", "%v", err)
+	if k.through.url, err = dialing.ProxyFor(k.settings(), k.Broker); err != nil {
+		return "", problem(err, "correct the setting of the proxy", "%v", err)
 	}
 	if net.ParseIP(k.host) != nil {
 		k.addrs = []string{k.host}
@@ -64,27 +65,35 @@ func (k *walk) name(ctx context.Context) (string, error) {
 // proxy is what stands between, by the settings of this process.
 type proxy struct{ url *url.URL }
 
+func (k *walk) settings() transport.Proxy {
+	return transport.Proxy{URL: k.Identity.ProxyURL, CAFile: k.Identity.ProxyCAFile}
+}
+
 // proxy asks the proxy, if there is one, for a way to the broker.
 func (k *walk) proxy(ctx context.Context) (string, error) {
 	if k.through.url == nil {
 		return "none for this address", nil
 	}
-	conn, err := dialing.TCP(ctx, "tcp", k.Broker)
+	conn, err := dialing.Dial(k.settings())(ctx, "tcp", k.Broker)
 	if err == nil {
 		k.raw = conn
 		return k.through.url.Redacted() + " lets us through", nil
 	}
+	var (
+		failed  *dialing.ProxyError
+		refused *dialing.RefusedError
+	)
+	if !errors.As(err, &failed) {
+		return "", err
+	}
 	name := k.through.url.Redacted()
-	var refused *dialing.RefusedError
 	switch {
 	case !errors.As(err, &refused):
-		return "", problem(err, fmt.Sprintf("check HTTPS_PROXY; an address that needs no proxy goes into NO_PROXY, as NO_PROXY=%s", k.host),
-			"the proxy %s cannot be used: %v", name, err)
+		return "", problem(err, failed.Hint(), "the proxy %s cannot be used: %v", name, failed.Err)
 	case refused.Code == http.StatusProxyAuthRequired:
-		return "", problem(err, "set HTTPS_PROXY=http://USER:PASSWORD@"+k.through.url.Host, "the proxy %s wants another user name and password", name)
+		return "", problem(err, failed.Hint(), "the proxy %s wants another user name and password", name)
 	}
-	return "", problem(err, fmt.Sprintf("ask the network team to allow CONNECT to %s through %s, without inspection of TLS", k.Broker, k.through.url.Host),
-		"the proxy %s refuses a connection to %s: %s", name, k.Broker, refused.Status)
+	return "", problem(err, failed.Hint(), "the proxy %s refuses a connection to %s: %s", name, k.Broker, refused.Status)
 }
 
 // tcp connects.
@@ -93,7 +102,7 @@ func (k *walk) tcp(ctx context.Context) (string, error) {
 		return "by the proxy", nil
 	}
 	began := k.Now()
-	conn, err := dialing.TCP(ctx, "tcp", net.JoinHostPort(k.host, k.port))
+	conn, err := dialing.Dial(k.settings())(ctx, "tcp", net.JoinHostPort(k.host, k.port))
 	if err == nil {
 		k.raw = conn
 		return fmt.Sprintf("%s answered in %s", conn.RemoteAddr(), k.Now().Sub(began).Round(100*time.Microsecond)), nil

@@ -35,7 +35,7 @@ func GRPC(broker, serverName string) Transport {
 		broker: broker, addr: broker, form: "write the broker as host:port, as broker.example:8090", serverName: serverName,
 		protocols: []string{"h2"}, mutual: true, accepted: func() string { return "anonymous: plaintext" },
 		dial: func(ctx context.Context, k *walk) (transport.Conn, error) {
-			o := transportgrpc.Options{Target: broker, Insecure: k.Insecure, DialTimeout: k.Timeout}
+			o := transportgrpc.Options{Target: broker, Insecure: k.Insecure, DialTimeout: k.Timeout, Proxy: k.settings()}
 			if !k.Insecure {
 				creds, err := k.Identity.Client(serverName, func(error) {})
 				if err != nil {
@@ -52,8 +52,8 @@ func GRPC(broker, serverName string) Transport {
 	}
 }
 
-// MQTT is the transport to the broker of o, whose TLS and Insecure are not used: those
-// of the [Way] are. The broker keeps nothing of the party.
+// MQTT is the transport to the broker of o, whose TLS, Proxy and Insecure are not used:
+// those of the [Way] are. The broker keeps nothing of the party.
 func MQTT(o transportmqtt.Options) Transport {
 	t := Transport{
 		broker: o.Broker, form: "write the broker as host:port, as broker.example:8883, or as a URL that begins with mqtts:// or wss://",
@@ -76,7 +76,7 @@ func MQTT(o transportmqtt.Options) Transport {
 	}
 	t.dial = func(ctx context.Context, k *walk) (transport.Conn, error) {
 		o := o
-		o.Insecure, o.DialTimeout, o.Fleeting = k.Insecure, k.Timeout, true
+		o.Insecure, o.DialTimeout, o.Fleeting, o.Proxy = k.Insecure, k.Timeout, true, k.settings()
 		if o.TLS = nil; !k.Insecure {
 			o.TLS = func() *tls.Config { return k.seen.files.config }
 		}

@@ -115,14 +115,12 @@ func (d *Dialer) dialOptions(a *attempt) []ggrpc.DialOption {
 		ggrpc.WithIdleTimeout(0),
 		ggrpc.WithDisableServiceConfig(),
 	}
-	// The library's own dialer reads the proxies of the environment too, but only once
-	// per process, and knows none that is reached by https.
-	dial := d.opts.DialContext
-	if dial == nil {
-		dial = dialing.TCP
-	}
 	opts = append(opts, ggrpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
-		return dial(ctx, "tcp", addr)
+		conn, err := d.opts.DialContext(ctx, "tcp", addr)
+		if err != nil {
+			a.failed(err) // the library would make a text of it
+		}
+		return conn, err
 	}))
 	if d.opts.StatsHandler != nil {
 		opts = append(opts, ggrpc.WithStatsHandler(d.opts.StatsHandler))

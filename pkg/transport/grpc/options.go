@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/stats"
 
 	"github.com/hawser-io/hawser/pkg/transport"
+	"github.com/hawser-io/hawser/pkg/transport/internal/dialing"
 )
 
 // Defaults of [Options].
@@ -31,8 +32,9 @@ type Options struct {
 	// Target is "host:port". The host is what the broker's certificate must be
 	// for, unless Credentials say otherwise. It is resolved at every Dial.
 	Target string
-	// DialContext opens the byte stream. nil means TCP, through the proxy that
-	// HTTPS_PROXY and NO_PROXY name for Target, if any.
+	// Proxy says through which proxy Target is reached, if through one.
+	Proxy transport.Proxy
+	// DialContext opens the byte stream. nil means TCP, by Proxy.
 	DialContext transport.DialContext
 	// Credentials secure the connection; see identity.Files.Client. They are
 	// asked at every Dial, so that renewed certificates are used.
@@ -84,6 +86,14 @@ func (o Options) withDefaults() (Options, error) {
 		return o, fmt.Errorf("grpc: target %q is not a loopback address: plaintext is allowed only there", o.Target)
 	case o.Insecure:
 		o.Credentials = insecure.NewCredentials()
+	}
+	if _, err := o.Proxy.Server(); err != nil {
+		return o, fmt.Errorf("grpc: %w", err)
+	}
+	// The library's own dialer reads the proxies of the environment only once per
+	// process, and knows none that is reached by https.
+	if o.DialContext == nil {
+		o.DialContext = dialing.Dial(o.Proxy)
 	}
 	if o.Log == nil {
 		o.Log = slog.Default()

@@ -78,6 +78,9 @@ func ParseFile(b []byte) (*File, error) {
 // validate returns everything that is wrong, and what to do about it.
 func (f *File) validate(insecure bool) error {
 	errs := []error{f.validateBroker(insecure), f.validateTLS(insecure), f.Topics.Validate()}
+	if _, err := (transport.Proxy{URL: f.ProxyURL}).Server(); err != nil {
+		errs = append(errs, err)
+	}
 	if f.Password != "" && f.Username == "" {
 		errs = append(errs, errors.New("password: needs a username, without which brokers refuse it"))
 	}
@@ -133,6 +136,7 @@ func Load(path string, party transport.Filter, insecure bool, log *slog.Logger) 
 		}
 	}
 	o := Options{Broker: f.BrokerHost, ClientID: ClientID(party), Topics: f.Topics, Insecure: insecure, Log: log}
+	o.Proxy = transport.Proxy{URL: f.ProxyURL, CAFile: f.ProxyCAFile}
 	if f.KeepAlive != nil {
 		o.KeepAlive = time.Duration(*f.KeepAlive) * time.Second
 	}

@@ -42,8 +42,9 @@ type Options struct {
 	// Topics are the patterns of the configuration file.
 	Topics topic.Set
 
-	// DialContext opens the byte stream. nil means TCP, through the proxy that HTTPS_PROXY and
-	// NO_PROXY name for the broker, if any.
+	// Proxy says through which proxy the broker is reached, if through one.
+	Proxy transport.Proxy
+	// DialContext opens the byte stream. nil means TCP, by Proxy.
 	DialContext transport.DialContext
 	// TLS is asked at every Dial, so that renewed certificates are used; see identity.Files.TLS.
 	TLS func() *tls.Config
@@ -121,8 +122,11 @@ func (o Options) withDefaults() (Options, endpoint, error) {
 	if err := o.checkSecurity(e, secure); err != nil {
 		return o, e, err
 	}
+	if _, err := o.Proxy.Server(); err != nil {
+		return o, e, fmt.Errorf("mqtt: %w", err)
+	}
 	if o.DialContext == nil {
-		o.DialContext = dialing.TCP
+		o.DialContext = dialing.Dial(o.Proxy)
 	}
 	if o.Log == nil {
 		o.Log = slog.Default()

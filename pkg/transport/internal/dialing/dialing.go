@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"net"
 	"slices"
 	"time"
@@ -39,18 +40,29 @@ func TimedOut(ctx context.Context, broker string, timeout time.Duration) *transp
 	}
 }
 
-// Explain completes the error e of a Dial whose cause is about TLS: which side does not accept
-// the other, and what to look at. It reports whether the cause is one of these.
+// issuer names who signed the certificate that was refused.
+func issuer(e *tls.CertificateVerificationError) string {
+	if len(e.UnverifiedCertificates) == 0 {
+		return ""
+	}
+	return e.UnverifiedCertificates[0].Issuer.String()
+}
+
+// Explain completes the error e of a Dial whose cause is about a proxy or TLS: which side does
+// not accept the other, and what to look at. It reports whether the cause is one of these.
 func Explain(e *transport.Error, cause error) bool {
 	var (
+		proxy     *ProxyError
 		untrusted *tls.CertificateVerificationError
 		plaintext tls.RecordHeaderError
 		netError  *net.OpError
 	)
 	switch {
+	case errors.As(cause, &proxy):
+		e.Hint = proxy.Hint() // nothing of this is the broker's
 	case errors.As(cause, &untrusted):
 		e.Code, e.Next = transport.CodeUnauthenticated, transport.NextRefreshCredentials
-		e.Hint = "the broker's certificate is not accepted here: check the CA file, and that the certificate names this host"
+		e.Hint = fmt.Sprintf("the broker's certificate, signed by %q, is not accepted here: check the CA file, and that the certificate names this host. If nobody who runs the broker knows that CA, something on the way inspects TLS: ask the network team to exempt this address", issuer(untrusted))
 	case errors.As(cause, &netError) && netError.Op == "remote error":
 		e.Code, e.Next = transport.CodeUnauthenticated, transport.NextRefreshCredentials
 		e.Hint = "the broker refused the TLS handshake: check the client certificate, its expiry and the CA that signed it"

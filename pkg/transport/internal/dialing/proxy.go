@@ -4,42 +4,110 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/url"
+	"os"
+	"strings"
 	"time"
 
 	"golang.org/x/net/http/httpproxy"
+
+	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// TCP connects to addr, through the proxy that HTTPS_PROXY and NO_PROXY name for it if there
-// is one: with CONNECT, as the gRPC library does, whatever is spoken behind it. It has the type
-// of [transport.DialContext].
-func TCP(ctx context.Context, network, addr string) (net.Conn, error) {
-	proxy, err := ProxyFor(addr)
+// Dial returns what connects by TCP, through the proxy that p names if there is one. Names are
+// looked up each time, and all addresses of a name are tried. What goes through a proxy is opaque
+// to it, and it looks the name of the broker up.
+func Dial(p transport.Proxy) transport.DialContext {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		return dial(ctx, &net.Dialer{}, p, network, addr)
+	}
+}
+
+func dial(ctx context.Context, d *net.Dialer, p transport.Proxy, network, addr string) (net.Conn, error) {
+	proxy, err := ProxyFor(p, addr)
 	if err != nil {
 		return nil, err
 	}
 	if proxy == nil {
-		return (&net.Dialer{}).DialContext(ctx, network, addr)
+		return d.DialContext(ctx, network, addr)
 	}
-	conn, err := throughProxy(ctx, network, addr, proxy)
+	conn, err := throughProxy(ctx, d, addr, proxy, p.CAFile)
 	if err != nil {
-		return nil, fmt.Errorf("through the proxy %s: %w", proxy.Redacted(), err)
+		return nil, &ProxyError{Proxy: proxy, Addr: addr, Err: err}
 	}
 	return conn, nil
 }
 
-// ProxyFor returns the proxy of the environment for addr, nil where there is none. It is
-// chosen as for an https address: what passes is opaque to it.
-func ProxyFor(addr string) (*url.URL, error) {
-	proxy, err := httpproxy.FromEnvironment().ProxyFunc()(&url.URL{Scheme: "https", Host: addr})
+// ProxyFor returns the proxy for addr, nil where there is none. One of the environment is chosen
+// as for an https address. Errors hold no password.
+func ProxyFor(p transport.Proxy, addr string) (*url.URL, error) {
+	if p.URL != "" {
+		return p.Server()
+	}
+	settings := httpproxy.FromEnvironment()
+	named := settings.HTTPSProxy
+	// The library takes a URL that it cannot read for none, and would have us go without: it is
+	// asked only for which addresses the proxy is.
+	settings.HTTPSProxy = "http://proxy.example"
+	used, err := settings.ProxyFunc()(&url.URL{Scheme: "https", Host: addr})
+	if err != nil || used == nil || named == "" {
+		return nil, err
+	}
+	if !strings.Contains(named, "://") {
+		named = "http://" + named
+	}
+	proxy, err := transport.Proxy{URL: named}.Server()
 	if err != nil {
-		return nil, fmt.Errorf("the proxy of the environment: %w", err)
+		return nil, fmt.Errorf("HTTPS_PROXY: %w", err)
 	}
 	return proxy, nil
+}
+
+// ProxyError is why there is no way to Addr through Proxy.
+type ProxyError struct {
+	Proxy *url.URL
+	Addr  string
+	Err   error
+}
+
+// Error shows no password.
+func (e *ProxyError) Error() string {
+	return fmt.Sprintf("through the proxy %s: %v", e.Proxy.Redacted(), e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *ProxyError) Unwrap() error { return e.Err }
+
+// Hint says what to do about it.
+func (e *ProxyError) Hint() string {
+	var (
+		refused   *RefusedError
+		untrusted *tls.CertificateVerificationError
+		plaintext tls.RecordHeaderError
+	)
+	host, _, err := net.SplitHostPort(e.Addr)
+	if err != nil {
+		host = e.Addr
+	}
+	switch {
+	case errors.As(e.Err, &refused) && refused.Code == http.StatusProxyAuthRequired:
+		return fmt.Sprintf("the proxy wants another user name and password: configure it as %s://USER:PASSWORD@%s", e.Proxy.Scheme, e.Proxy.Host)
+	case errors.As(e.Err, &refused) && refused.Code == http.StatusForbidden:
+		return fmt.Sprintf("ask the network team to allow CONNECT to %s through %s, without inspection of TLS", e.Addr, e.Proxy.Host)
+	case errors.As(e.Err, &refused):
+		return fmt.Sprintf("ask the network team why %s cannot connect to %s: it has to know the name, to reach the address and to let CONNECT through", e.Proxy.Host, e.Addr)
+	case errors.As(e.Err, &untrusted):
+		return fmt.Sprintf("the certificate is that of the proxy itself, not of the broker: give the CA that signed it (--proxy-ca-file, key proxyCAFile; %q), or check the name of the proxy", issuer(untrusted))
+	case errors.As(e.Err, &plaintext):
+		return fmt.Sprintf("the proxy itself does not speak TLS: configure it as http://%s", e.Proxy.Host)
+	}
+	return fmt.Sprintf("check the address of the proxy, and that this machine reaches it; if the broker is reached without one, name it in NO_PROXY, as NO_PROXY=%s, or configure the proxy %s", host, transport.NoProxy)
 }
 
 // RefusedError is a proxy's refusal to connect to Addr.
@@ -55,17 +123,22 @@ func (e *RefusedError) Error() string {
 	return fmt.Sprintf("it refuses CONNECT to %s: %s", e.Addr, e.Status)
 }
 
-func throughProxy(ctx context.Context, network, addr string, proxy *url.URL) (net.Conn, error) {
+func throughProxy(ctx context.Context, d *net.Dialer, addr string, proxy *url.URL, ca string) (net.Conn, error) {
 	host := proxy.Host
 	if proxy.Port() == "" {
 		host = net.JoinHostPort(proxy.Hostname(), map[string]string{"http": "80", "https": "443"}[proxy.Scheme])
 	}
-	conn, err := (&net.Dialer{}).DialContext(ctx, network, host)
+	conn, err := d.DialContext(ctx, "tcp", host)
 	if err != nil {
 		return nil, err
 	}
 	if proxy.Scheme == "https" {
-		conn = tls.Client(conn, &tls.Config{ServerName: proxy.Hostname(), MinVersion: tls.VersionTLS12})
+		config, err := proxyTLS(proxy.Hostname(), ca)
+		if err != nil {
+			_ = conn.Close() // nothing was said over it
+			return nil, err
+		}
+		conn = tls.Client(conn, config)
 	}
 	through, err := WithContext(ctx, conn, func() (net.Conn, error) { return connect(ctx, conn, addr, proxy.User) })
 	if err != nil {
@@ -73,6 +146,22 @@ func throughProxy(ctx context.Context, network, addr string, proxy *url.URL) (ne
 		return nil, err
 	}
 	return through, nil
+}
+
+// proxyTLS is for the proxy itself: what is spoken with the broker goes within.
+func proxyTLS(host, ca string) (*tls.Config, error) {
+	c := &tls.Config{ServerName: host, MinVersion: tls.VersionTLS12}
+	if ca == "" {
+		return c, nil
+	}
+	pem, err := os.ReadFile(ca)
+	if err != nil {
+		return nil, fmt.Errorf("CA of the proxy: %w", err)
+	}
+	if c.RootCAs = x509.NewCertPool(); !c.RootCAs.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("CA of the proxy: %s holds no PEM certificate", ca)
+	}
+	return c, nil
 }
 
 // WithContext runs f, which works on conn, and fails it when ctx ends: deadlines are the only

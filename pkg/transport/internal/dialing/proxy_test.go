@@ -55,7 +55,7 @@ func proxy(t *testing.T, user string, serve func(*http.Request, net.Conn)) {
 	t.Setenv("NO_PROXY", "direct.example")
 }
 
-func TestTCP_ThroughAProxy(t *testing.T) {
+func TestDial_ThroughAProxy(t *testing.T) {
 	proxy(t, "u:p@", func(r *http.Request, c net.Conn) {
 		if r.Method != http.MethodConnect || r.Host != "broker.example:8883" || r.Header.Get("Proxy-Authorization") != "Basic dTpw" {
 			t.Errorf("%s %s %v", r.Method, r.Host, r.Header)
@@ -66,7 +66,7 @@ func TestTCP_ThroughAProxy(t *testing.T) {
 		}
 		_, _ = io.Copy(c, c) // until the client leaves
 	})
-	conn, err := TCP(t.Context(), "tcp", "broker.example:8883")
+	conn, err := Dial(transport.Proxy{})(t.Context(), "tcp", "broker.example:8883")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,48 +83,48 @@ func TestTCP_ThroughAProxy(t *testing.T) {
 	}
 }
 
-func TestTCP_RefusedByTheProxy(t *testing.T) {
+func TestDial_RefusedByTheProxy(t *testing.T) {
 	proxy(t, "u:secret@", func(_ *http.Request, c net.Conn) {
 		if _, err := io.WriteString(c, "HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 4\r\n\r\nbody"); err != nil {
 			t.Error(err)
 		}
 	})
-	_, err := TCP(t.Context(), "tcp", "broker.example:8883")
+	_, err := Dial(transport.Proxy{})(t.Context(), "tcp", "broker.example:8883")
 	if err == nil || !strings.Contains(err.Error(), "407") || !strings.Contains(err.Error(), "broker.example:8883") || strings.Contains(err.Error(), "secret") {
 		t.Errorf("%v", err)
 	}
 }
 
-func TestTCP_GivesUpWithItsContext(t *testing.T) {
+func TestDial_GivesUpWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	proxy(t, "", func(_ *http.Request, c net.Conn) {
 		cancel()
 		_, _ = io.Copy(io.Discard, c) // until the client leaves
 	})
-	if _, err := TCP(ctx, "tcp", "broker.example:8883"); !errors.Is(err, context.Canceled) {
+	if _, err := Dial(transport.Proxy{})(ctx, "tcp", "broker.example:8883"); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
 	}
 }
 
-func TestTCP_WithoutAProxy(t *testing.T) {
+func TestDial_WithoutAProxy(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
 	t.Setenv("HTTPS_PROXY", "http://127.0.0.1:1") // not for this machine
-	conn, err := TCP(t.Context(), "tcp", l.Addr().String())
+	conn, err := Dial(transport.Proxy{})(t.Context(), "tcp", l.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := conn.Close(); err != nil {
 		t.Error(err)
 	}
-	if _, err := TCP(t.Context(), "tcp", "broker.example:8883"); err == nil || !strings.Contains(err.Error(), "through the proxy http://127.0.0.1:1") {
+	if _, err := Dial(transport.Proxy{})(t.Context(), "tcp", "broker.example:8883"); err == nil || !strings.Contains(err.Error(), "through the proxy http://127.0.0.1:1") {
 		t.Errorf("%v", err)
 	}
 	t.Setenv("HTTPS_PROXY", "://")
-	if _, err := TCP(t.Context(), "tcp", "broker.example:8883"); err == nil {
+	if _, err := Dial(transport.Proxy{})(t.Context(), "tcp", "broker.example:8883"); err == nil {
 		t.Error("a proxy that is none was taken")
 	}
 }
