@@ -43,7 +43,7 @@ func serve(ctx context.Context, cfg *config, stderr io.Writer) (err error) {
 	cmdline.KeepPrivate() // the state directory
 	registry, health := telemetry.NewRegistry(), &telemetry.Health{}
 	c := agent.Config{
-		Cluster: cfg.clusterName, AgentID: cfg.agentID, ClientID: cfg.clientID,
+		Cluster: cfg.clusterName, AgentID: cfg.agentID, ClientID: cfg.clientID, Version: telemetry.Release(),
 		Workers: cfg.workers, StatusSyncInterval: cfg.statusSyncInterval,
 		EvictionGracePeriod: max(cfg.evictionGrace, 1), // 0 would mean the default
 		KeepPermits:         cfg.gates.Enabled(gateExecutorCaches),

@@ -8,6 +8,7 @@
 //	             └─ resync, ack, inventory, unexplained ─► feed
 //	subscribe ─► feed ◄─ changes of the store
 //	operators ─► admin
+//	who came, went and was refused ─► peers
 //
 // Package intake commits, package feed brings what changed to the subscriptions, package claims
 // keeps what parties vouch for and what does not fit together, package admin is for people.
@@ -29,6 +30,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/claims"
 	"github.com/hawser-io/hawser/internal/broker/feed"
 	"github.com/hawser-io/hawser/internal/broker/intake"
+	"github.com/hawser-io/hawser/internal/broker/peers"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/run"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -81,10 +83,13 @@ func New(cfg Config) (*Broker, error) {
 		return 0
 	})
 	b.intake = intake.New(&cfg, b.claims.Sources)
-	b.feed = feed.New(&cfg, b.claims, b.intake)
-	if b.Admin, err = admin.New(&cfg, b.claims, b.feed, b.intake); err != nil {
+	known := peers.New(&cfg)
+	b.feed = feed.New(&cfg, b.claims, b.intake, known)
+	if b.Admin, err = admin.New(&cfg, b.claims, b.feed, b.intake, known); err != nil {
 		return nil, err
 	}
+	known.Connect(b.feed)
+	cfg.Audit.OnRefused(known.Refused)
 	b.claims.Connect(b.feed, b.intake)
 	b.intake.Connect(b.claims.Deletions, b.feed)
 	return b, nil

@@ -134,6 +134,7 @@ type report struct {
 	version     int32
 	sequence    string
 	deleted     bool
+	failing     bool
 	hash        string
 	extensions  map[string]any
 }
@@ -145,6 +146,9 @@ func (w *world) event(r report) []byte {
 		r.sequence = fmt.Sprint(w.seq<<22 | 1<<12)
 	}
 	data := `{"conditions":[{"type":"Applied","status":"True"}]}`
+	if r.failing {
+		data = `{"conditions":[{"type":"Applied","status":"False","message":"forbidden"}]}`
+	}
 	if r.deleted {
 		data = `{"conditions":[{"type":"Deleted","status":"True"}]}`
 	}

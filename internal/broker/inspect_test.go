@@ -85,7 +85,7 @@ func TestListWorks_ShowsEveryState(t *testing.T) {
 		live, tombstone, grave := hawserv1.WorkState_WORK_STATE_LIVE, hawserv1.WorkState_WORK_STATE_TOMBSTONE, hawserv1.WorkState_WORK_STATE_GRAVE
 		want := []*hawserv1.ListWorksResponse{
 			{Cluster: "c1", ResourceId: "w1", Name: "b", Source: "src", State: tombstone, Version: 1, DeletedAt: deleted, WaitingResourceId: "w6"},
-			{Cluster: "c1", ResourceId: "w2", Name: "a", Source: "src", State: live, Version: 3, Reported: true, ReportedVersion: 2},
+			{Cluster: "c1", ResourceId: "w2", Name: "a", Source: "src", State: live, Version: 3, Reported: true, ReportedVersion: 2, Health: hawserv1.WorkHealth_WORK_HEALTH_APPLIED},
 			{Cluster: "c1", ResourceId: "w3", Name: "c", Source: "src", State: grave, Version: 1, Reported: true, ReportedVersion: 1, DeletedAt: deleted},
 		}
 		got := w.works(&hawserv1.ListWorksRequest{Cluster: "c1", Source: "src"})
@@ -110,34 +110,48 @@ func TestListClusters_TellsWhetherItHoldsWhatItShould(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.source("src")
 		w.put(source, work{id: "w1", version: 1}.event())
-		is := func(what string, state hawserv1.SyncState, subscriptions uint32) {
+		is := func(what string, state hawserv1.ClusterState, sync hawserv1.SyncState, subscriptions uint32) {
 			w.Helper()
 			list := w.clusters("c1")
-			if len(list) != 1 || list[0].GetSync() != state || list[0].GetSubscriptions() != subscriptions {
+			if len(list) != 1 || list[0].GetState() != state || list[0].GetSync() != sync || list[0].GetSubscriptions() != subscriptions {
 				t.Errorf("%s: %v", what, list)
 			}
 		}
-		is("never there", hawserv1.SyncState_SYNC_STATE_UNSPECIFIED, 0)
+		is("never there", hawserv1.ClusterState_CLUSTER_STATE_NEVER_SEEN, hawserv1.SyncState_SYNC_STATE_UNSPECIFIED, 0)
 		agent := w.open(w.agent("c1"), hawser)
 		w.ask(agent)
 		c := agent.checkpoint()
-		is("not acknowledged", hawserv1.SyncState_SYNC_STATE_UNSPECIFIED, 1)
+		is("not acknowledged", hawserv1.ClusterState_CLUSTER_STATE_UNKNOWN, hawserv1.SyncState_SYNC_STATE_UNSPECIFIED, 1)
+		pass(time.Second)
 		agent.mustAck(c)
-		is("acknowledged", hawserv1.SyncState_SYNC_STATE_IN_SYNC, 1)
-		if got := w.clusters("")[0]; got.GetAckedRevision() != c.Cursor.Revision || got.GetLive() != 1 || got.GetPending() != 0 || !got.GetKnown() {
+		is("acknowledged", hawserv1.ClusterState_CLUSTER_STATE_IN_SYNC, hawserv1.SyncState_SYNC_STATE_IN_SYNC, 1)
+		if got := w.clusters("")[0]; got.GetAckedRevision() != c.Cursor.Revision || got.GetLive() != 1 || got.GetPending() != 0 || !got.GetKnown() ||
+			got.GetRoundTrip().AsDuration() < time.Second || got.GetLastSeen() != nil {
 			t.Errorf("in sync: %v", got)
 		}
+		w.put(agent.peer, w.event(report{id: "w1", version: 1, failing: true}))
+		is("a work fails", hawserv1.ClusterState_CLUSTER_STATE_FAILING, hawserv1.SyncState_SYNC_STATE_IN_SYNC, 1)
+		w.put(agent.peer, w.event(report{id: "w1", version: 1}))
 		w.put(source, work{id: "w2", version: 1}.event())
-		is("changed", hawserv1.SyncState_SYNC_STATE_BEHIND, 1)
+		is("changed", hawserv1.ClusterState_CLUSTER_STATE_BEHIND, hawserv1.SyncState_SYNC_STATE_BEHIND, 1)
 		pass(time.Second)
 		c = agent.checkpoint()
 		if err := agent.ack(c.Cursor, &codec.Digest{Count: 7}); err != nil {
 			t.Fatal(err)
 		}
-		is("another digest", hawserv1.SyncState_SYNC_STATE_DIFFERS, 1)
+		is("another digest", hawserv1.ClusterState_CLUSTER_STATE_DIFFERS, hawserv1.SyncState_SYNC_STATE_DIFFERS, 1)
 		agent.cancel()
 		w.wantCode(<-agent.ended, transport.CodeUnavailable)
-		is("gone", hawserv1.SyncState_SYNC_STATE_UNSPECIFIED, 0)
+		is("gone", hawserv1.ClusterState_CLUSTER_STATE_OFFLINE, hawserv1.SyncState_SYNC_STATE_UNSPECIFIED, 0)
+		if list := w.clusters("c1"); list[0].GetLastSeen() == nil || list[0].GetRefusedAt() != nil {
+			t.Errorf("it was there until just now: %v", list)
+		}
+		other := w.open(w.agent("c2"), func(r *transport.RawSubscription, _ *tap) { r.Cluster = "c1" })
+		w.wantCode(<-other.ended, transport.CodeDenied)
+		is("refused", hawserv1.ClusterState_CLUSTER_STATE_REFUSED, hawserv1.SyncState_SYNC_STATE_UNSPECIFIED, 0)
+		if got := w.clusters("c1")[0].GetRefusal(); got != "its agent came with the certificate of cluster c2" {
+			t.Errorf("it says %q", got)
+		}
 		if list := w.clusters("nowhere"); len(list) != 0 {
 			t.Errorf("a cluster that nobody knows: %v", list)
 		}

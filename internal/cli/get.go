@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"errors"
 	"strconv"
 	"strings"
 
@@ -22,7 +23,7 @@ sources and clusters may have, and who is kept out.
 
   export HAWSER_BROKER=broker.example:8090 HAWSER_CA=certs/ca.crt
   export HAWSER_CERT=certs/viewer-me.crt HAWSER_KEY=certs/viewer-me.key
-  hawser get clusters --sync offline
+  hawser get clusters --state offline
   hawser get works --cluster cluster1
   hawser get work web --cluster cluster1 -o yaml
   hawser get orphans --watch
@@ -38,44 +39,78 @@ asked for by its name.`,
 	return cmd
 }
 
+// clusterColumns are the table of clusters.
+func clusterColumns(env Env) []column[hawserv1.ListClustersResponse] {
+	type item = hawserv1.ListClustersResponse
+	return []column[item]{
+		{header: "CLUSTER", cell: (*item).GetCluster},
+		{header: "STATE", cell: clusterWord},
+		{header: "WORKS", cell: func(m *item) string { return number(m.GetLive()) }},
+		{header: "FAILING", cell: func(m *item) string { return number(m.GetFailing()) }},
+		{header: "PENDING", cell: func(m *item) string { return number(m.GetPending()) }},
+		{header: "DELETING", cell: func(m *item) string { return number(m.GetTombstones()) }},
+		{header: "LAST SEEN", cell: func(m *item) string { return lastSeen(env.Now(), m) }},
+		{header: "AGENT", cell: (*item).GetAgentVersion},
+		{header: "AGENTS", wide: true, cell: func(m *item) string { return strconv.Itoa(int(m.GetSubscriptions())) }},
+		{header: "OVER", wide: true, cell: func(m *item) string {
+			return cmp.Or(strings.Join(m.GetTransports(), ","), m.GetLastTransport())
+		}},
+		{header: "ADDRESS", wide: true, cell: (*item).GetAddress},
+		{header: "CONNECTED", wide: true, cell: func(m *item) string { return age(env.Now(), m.GetSince()) }},
+		{header: "CERTIFICATE", wide: true, cell: func(m *item) string { return until(env.Now(), m.GetCertificateEnds()) }},
+		{header: "ROUND TRIP", wide: true, cell: func(m *item) string { return tripOf(m.GetRoundTrip()) }},
+		{header: "REFUSED", wide: true, cell: func(m *item) string { return age(env.Now(), m.GetRefusedAt()) }},
+		{header: "REVISION", wide: true, cell: func(m *item) string { return number(m.GetRevision()) }},
+		{header: "ACKED", wide: true, cell: func(m *item) string { return number(m.GetAckedRevision()) }},
+		{header: "UID", wide: true, cell: (*item).GetUid},
+		{header: "MESSAGE", cell: func(m *item) string { return clusterMessage(env.Now(), m) }},
+	}
+}
+
 func newGetClusters(env Env) *cobra.Command {
 	type item = hawserv1.ListClustersResponse
-	var sync string
+	var state string
+	var sum tally
 	l := listing[item]{
 		env: env, remote: remote{env: env}, kind: "Cluster",
 		path: (*item).GetCluster,
 		meta: func(m *item) map[string]any { return objectMeta(m.GetCluster(), "", m.GetUid()) },
-		keep: func(m *item) bool { return sync == "" || dashed(syncWord(m)) == sync },
+		keep: func(m *item) bool { return state == "" || dashed(clusterWord(m)) == state },
+		sum:  func(m *item) { sum.add(clusterWord(m)) }, total: func() string { return sum.line("cluster", clusterWords) },
 	}
-	l.columns = []column[item]{
-		{header: "CLUSTER", cell: (*item).GetCluster},
-		{header: "AGENTS", cell: func(m *item) string { return strconv.Itoa(int(m.GetSubscriptions())) }},
-		{header: "OVER", cell: func(m *item) string { return strings.Join(m.GetTransports(), ",") }},
-		{header: "SYNC", cell: syncWord},
-		{header: "WORKS", cell: func(m *item) string { return number(m.GetLive()) }},
-		{header: "DELETING", cell: func(m *item) string { return number(m.GetTombstones()) }},
-		{header: "PENDING", cell: func(m *item) string { return number(m.GetPending()) }},
-		{header: "CONNECTED", cell: func(m *item) string { return age(env.Now(), m.GetSince()) }},
-		{header: "REVISION", wide: true, cell: func(m *item) string { return number(m.GetRevision()) }},
-		{header: "ACKED", wide: true, cell: func(m *item) string { return number(m.GetAckedRevision()) }},
-		{header: "UID", wide: true, cell: (*item).GetUid},
+	l.columns = clusterColumns(env)
+	words := make([]string, len(clusterWords))
+	for i, w := range clusterWords {
+		words[i] = dashed(w)
 	}
-	words := []string{"in-sync", "behind", "differs", "unknown", "offline", "never"}
 	cmd := &cobra.Command{
 		Use:     "clusters [NAME]",
 		Aliases: []string{"cluster"},
-		Short:   "Show clusters, and whether they hold what they should",
-		Long: `Show clusters, and whether they hold what they should.
+		Short:   "Show clusters: whether they are there, and hold what they should",
+		Long: `Show clusters: whether they are there, and hold what they should.
 
-OVER is the transport of its agents, grpc or mqtt. SYNC is "in sync" where the agent
-proved that it holds exactly the works that the broker holds for it, "behind" while
-changes are under way, "differs" where it holds something else even after a comparison
-(see hawser get orphans), "offline" without an agent, and "never" where none ever came.
-CONNECTED is for how long the agent has been there.`,
+STATE is one of these:
+
+  in sync     the agent proved that it holds exactly the works that the broker holds
+              for it, and none of them fails
+  behind      changes are under way
+  failing     works are not applied, or not available: FAILING says how many
+  differs     the agent holds something else, even after a comparison
+  unknown     an agent is connected that has proved nothing yet; agents of Open Cluster
+              Management never do
+  offline     no agent is connected
+  refused     no agent is connected, and one was refused in the last 15 minutes
+  never seen  there are works, and no agent ever came
+
+LAST SEEN is when an agent was connected last, AGENT its version. The broker does not
+know what was before it was started: then LAST SEEN is ">5m" where it runs for five
+minutes. With -o wide, CERTIFICATE is when the certificate ends that the agent showed,
+ROUND TRIP how long the last checkpoint was under way that it acknowledged: there, onto
+its disk and back. REFUSED is when an agent was refused last.`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: l.remote.args(clusterNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := oneOf(cmd, "sync", sync, words); err != nil {
+			if err := oneOf(cmd, "state", state, words); err != nil {
 				return err
 			}
 			named := first(args)
@@ -85,24 +120,9 @@ CONNECTED is for how long the agent has been there.`,
 		},
 	}
 	l.flags(cmd)
-	cmd.Flags().StringVar(&sync, "sync", "", "only clusters that are so: "+strings.Join(words, ", "))
-	complete(cmd, "sync", fixed(words...))
+	cmd.Flags().StringVar(&state, "state", "", "only clusters that are so: "+strings.Join(words, ", "))
+	complete(cmd, "state", fixed(words...))
 	return cmd
-}
-
-func syncWord(m *hawserv1.ListClustersResponse) string {
-	switch {
-	case !m.GetKnown():
-		return "never"
-	case m.GetSubscriptions() == 0:
-		return "offline"
-	}
-	return map[hawserv1.SyncState]string{
-		hawserv1.SyncState_SYNC_STATE_UNSPECIFIED: "unknown",
-		hawserv1.SyncState_SYNC_STATE_IN_SYNC:     "in sync",
-		hawserv1.SyncState_SYNC_STATE_BEHIND:      "behind",
-		hawserv1.SyncState_SYNC_STATE_DIFFERS:     "differs",
-	}[m.GetSync()]
 }
 
 func number(n uint64) string { return strconv.FormatUint(n, 10) }
@@ -127,22 +147,10 @@ func first(args []string) string {
 	return args[0]
 }
 
-func newGetWorks(env Env) *cobra.Command {
+// workColumns are the table of works, for an output that is known when it is shown.
+func workColumns(env Env, output *string) []column[hawserv1.ListWorksResponse] {
 	type item = hawserv1.ListWorksResponse
-	r := &hawserv1.ListWorksRequest{}
-	var state, named string
-	l := listing[item]{
-		env: env, remote: remote{env: env}, kind: "Work",
-		path:  func(m *item) string { return m.GetCluster() + "/" + m.GetName() },
-		id:    func(m *item) string { return m.GetCluster() + "/" + m.GetResourceId() },
-		meta:  func(m *item) map[string]any { return objectMeta(m.GetName(), m.GetCluster(), m.GetResourceId()) },
-		group: (*item).GetCluster,
-		order: func(x, y *item) int { return cmp.Compare(x.GetName(), y.GetName()) },
-		keep: func(m *item) bool {
-			return (named == "" || isNamed(m, named)) && (state == "" || strings.HasPrefix(stateWord(m), state))
-		},
-	}
-	l.columns = []column[item]{
+	return []column[item]{
 		{header: "CLUSTER", cell: (*item).GetCluster},
 		{header: "NAME", cell: (*item).GetName},
 		{header: "SOURCE", cell: (*item).GetSource},
@@ -154,12 +162,39 @@ func newGetWorks(env Env) *cobra.Command {
 			}
 			return strconv.FormatInt(m.GetReportedVersion(), 10)
 		}},
+		{header: "HEALTH", cell: healthWord},
 		{header: "DELETED", cell: func(m *item) string { return age(env.Now(), m.GetDeletedAt()) }},
 		{header: "REVISION", wide: true, cell: func(m *item) string { return number(m.GetRevision()) }},
 		{header: "ID", wide: true, cell: (*item).GetResourceId},
 		{header: "NEXT", wide: true, cell: (*item).GetWaitingResourceId},
+		{header: "MESSAGE", cell: func(m *item) string {
+			if *output == asWide {
+				return m.GetMessage()
+			}
+			return clipped(m.GetMessage())
+		}},
 	}
+}
+
+func newGetWorks(env Env) *cobra.Command {
+	type item = hawserv1.ListWorksResponse
+	r := &hawserv1.ListWorksRequest{}
+	var state, health, named string
+	l := listing[item]{
+		env: env, remote: remote{env: env}, kind: "Work",
+		path:  func(m *item) string { return m.GetCluster() + "/" + m.GetName() },
+		id:    func(m *item) string { return m.GetCluster() + "/" + m.GetResourceId() },
+		meta:  func(m *item) map[string]any { return objectMeta(m.GetName(), m.GetCluster(), m.GetResourceId()) },
+		group: (*item).GetCluster,
+		order: func(x, y *item) int { return cmp.Compare(x.GetName(), y.GetName()) },
+		keep: func(m *item) bool {
+			return (named == "" || isNamed(m, named)) && (state == "" || strings.HasPrefix(stateWord(m), state)) &&
+				(health == "" || dashed(healthWord(m)) == health)
+		},
+	}
+	l.columns = workColumns(env, &l.output)
 	words := []string{"live", "deleting", "deleted"}
+	healths := []string{"available", "applied", "not-applied", "not-available", "unknown", "not-reported"}
 	cmd := &cobra.Command{
 		Use:     "works [NAME]",
 		Aliases: []string{"work"},
@@ -168,11 +203,15 @@ func newGetWorks(env Env) *cobra.Command {
 
 STATE is "live", "deleting" until the cluster has confirmed that nothing is left, and
 "deleted" from then until the source knows. REPORTED is the version that the last
-status of the cluster is about, DELETED how long ago the source deleted it.`,
+status of the cluster is about, DELETED how long ago the source deleted it.
+
+HEALTH is what that status says: "available" and "applied" where all of it is,
+"not applied" and "not available" where something is not, and MESSAGE why, "unknown"
+where it says nothing of both, and "not reported" before the first status.`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: l.remote.args(func(ctx context.Context, c *lookup, _ []string) error { return workNames(ctx, c, r.GetCluster()) }),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := oneOf(cmd, "state", state, words); err != nil {
+			if err := errors.Join(oneOf(cmd, "state", state, words), oneOf(cmd, "health", health, healths)); err != nil {
 				return err
 			}
 			named = first(args)
@@ -186,9 +225,11 @@ status of the cluster is about, DELETED how long ago the source deleted it.`,
 	cmd.Flags().StringVar(&r.Cluster, "cluster", "", "only works of this cluster")
 	cmd.Flags().StringVar(&r.Source, "source", "", "only works of this source")
 	cmd.Flags().StringVar(&state, "state", "", "only works in this state: "+strings.Join(words, ", "))
+	cmd.Flags().StringVar(&health, "health", "", "only works of this health: "+strings.Join(healths, ", "))
 	complete(cmd, "cluster", l.remote.args(clusterNames))
 	complete(cmd, "source", l.remote.args(sourceNames))
 	complete(cmd, "state", fixed(words...))
+	complete(cmd, "health", fixed(healths...))
 	return cmd
 }
 

@@ -110,7 +110,7 @@ func fill(t *testing.T, b *testkit.Broker) {
 	ci := identity.Identity{Role: identity.Source, Name: "ci"}
 	publish(t, b, hub1, work("cluster1", "id-web", "web", 4))
 	publish(t, b, agent1, codec.Builder{
-		Source: "agent", Cluster: "cluster1", Type: kind(codec.Status, codec.UpdateRequest), Data: []byte(`{"conditions":[]}`),
+		Source: "agent", Cluster: "cluster1", Type: kind(codec.Status, codec.UpdateRequest), Data: []byte(`{"conditions":[{"type":"Applied","status":"True"},{"type":"Available","status":"True"}]}`),
 		Extensions: map[string]any{
 			codec.ExtResourceID: "id-web", codec.ExtResourceVersion: 4, codec.ExtSequenceID: strconv.Itoa(7<<22 | 1<<12), codec.ExtStatusHash: "h",
 		},
@@ -137,6 +137,7 @@ func fill(t *testing.T, b *testkit.Broker) {
 		}},
 	})
 	say(t, b, hub1, transport.Filter{Source: "hub1", DataType: codec.ManifestBundles}, err, compared)
+	away(t, b, identity.Identity{Role: identity.Source, Name: "batch"})
 	settled := func() bool {
 		listed, pending := false, true
 		err := errors.Join(
@@ -159,6 +160,37 @@ func fill(t *testing.T, b *testkit.Broker) {
 	}
 }
 
+// away puts clusters into the broker of which no agent is there: one whose work fails, and one whose
+// agent comes with the certificate of another cluster.
+func away(t *testing.T, b *testkit.Broker, source identity.Identity) {
+	t.Helper()
+	for _, cluster := range []string{"cluster3", "cluster4"} {
+		if err := b.Store.MarkSubscribed(t.Context(), codec.ManifestBundles, cluster, ""); err != nil {
+			t.Fatal(err)
+		}
+		publish(t, b, source, work(cluster, "id-bad-"+cluster, "bad", 2))
+	}
+	publish(t, b, identity.Identity{Role: identity.Agent, Name: "cluster3"}, codec.Builder{
+		Source: "agent", Cluster: "cluster3", Type: kind(codec.Status, codec.UpdateRequest),
+		Data: []byte(`{"conditions":[{"type":"Applied","status":"False","message":"manifest 0 (v1 ConfigMap default/a): quota exceeded: configmaps \"a\" is forbidden: it goes on and on and on"}]}`),
+		Extensions: map[string]any{
+			codec.ExtResourceID: "id-bad-cluster3", codec.ExtResourceVersion: 2, codec.ExtSequenceID: strconv.Itoa(7<<22 | 1<<12), codec.ExtStatusHash: "h",
+		},
+	})
+	conn, err := b.Dialer(agent1).Dial(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := transport.Subscription{Filter: transport.Filter{Cluster: "cluster4", DataType: codec.ManifestBundles}}
+	err = conn.Subscribe(t.Context(), s, func(transport.Accepted) {}, func(context.Context, codec.Event) error { return nil })
+	if transport.CodeOf(err) != transport.CodeDenied {
+		t.Errorf("an agent of another cluster: %v", err)
+	}
+	if err := conn.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // say subscribes as id until the test ends, and publishes events on the subscription,
 // which were made without an error.
 func say(t *testing.T, b *testkit.Broker, id identity.Identity, f transport.Filter, err error, events ...codec.Event) {
@@ -173,7 +205,7 @@ func say(t *testing.T, b *testkit.Broker, id identity.Identity, f transport.Filt
 	ctx, stop := context.WithCancel(context.Background())
 	accepted, ended := make(chan transport.Accepted, 1), make(chan error, 1)
 	go func() {
-		hello := transport.Hello{Protocol: 1, ClusterUID: map[bool]string{true: "uid-1"}[f.Cluster != ""]}
+		hello := transport.Hello{Protocol: 1, Version: "v1.2.3", ClusterUID: map[bool]string{true: "uid-1"}[f.Cluster != ""]}
 		ended <- conn.Subscribe(ctx, transport.Subscription{Filter: f, Hello: hello},
 			func(a transport.Accepted) { accepted <- a }, func(context.Context, codec.Event) error { return nil })
 	}()

@@ -35,6 +35,10 @@ type listing[T any] struct {
 	order func(x, y *T) int
 	// keep leaves out what is not wanted; nil keeps everything.
 	keep func(*T) bool
+	// sum counts what is shown, total is the line below a table that says how much; nil: there is
+	// none.
+	sum   func(*T)
+	total func() string
 
 	output string
 	watch  bool
@@ -77,6 +81,9 @@ func (l *listing[T]) run(cmd *cobra.Command, list pages[T], named string) error 
 		shown := 0
 		err := l.sorted(look, func(m *T) error {
 			shown++
+			if l.sum != nil {
+				l.sum(m)
+			}
 			return p.show(l.thing(m))
 		})
 		switch {
@@ -86,7 +93,10 @@ func (l *listing[T]) run(cmd *cobra.Command, list pages[T], named string) error 
 			kind := strings.ToLower(l.kind)
 			return hint(fmt.Errorf("there is no %s %s", kind, named), "see which there are with: hawser get %ss", kind)
 		}
-		return p.end()
+		if err := p.end(); err != nil || l.total == nil || shown == 0 || named != "" || l.output != asTable && l.output != asWide {
+			return err
+		}
+		return say(l.env.Stdout, "\n%s\n", l.total())
 	})
 }
 

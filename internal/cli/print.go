@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"sigs.k8s.io/yaml"
@@ -161,6 +162,9 @@ func valueOf(f protoreflect.FieldDescriptor, v protoreflect.Value) any {
 	if f.Message() != nil {
 		if t, ok := v.Message().Interface().(*timestamppb.Timestamp); ok {
 			return t.AsTime().Format(time.RFC3339)
+		}
+		if d, ok := v.Message().Interface().(*durationpb.Duration); ok {
+			return d.AsDuration().String()
 		}
 		return fieldsOf(v.Message())
 	}

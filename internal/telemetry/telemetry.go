@@ -32,11 +32,11 @@ var version string
 // Version returns one line: the program's version, the Go version and the
 // platform.
 func Version(program string) string {
-	return fmt.Sprintf("%s %s %s %s/%s", program, built(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return fmt.Sprintf("%s %s %s %s/%s", program, Release(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
-// built is the version of the program.
-func built() string {
+// Release is the version of the program.
+func Release() string {
 	if version != "" {
 		return version
 	}
@@ -104,7 +104,7 @@ func NewRegistry() *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	info := prometheus.GaugeOpts{Name: "hawser_build_info", Help: "1; the labels say what the program was built from.",
-		ConstLabels: prometheus.Labels{"version": built(), "go_version": runtime.Version()}}
+		ConstLabels: prometheus.Labels{"version": Release(), "go_version": runtime.Version()}}
 	r.MustRegister(prometheus.NewGaugeFunc(info, func() float64 { return 1 }))
 	return r
 }

@@ -43,6 +43,8 @@ type Config struct {
 	// ClientID is the source of the events that the agent sends. Default:
 	// "<Cluster>-work-agent".
 	ClientID string
+	// Version is which release the agent is, for people who look at the broker; may be empty.
+	Version string
 	// Workers is how many works are brought in line at the same time. Default 10.
 	Workers int
 	// StatusSyncInterval is how often objects are looked at that cannot be
@@ -160,7 +162,7 @@ func New(c Config) (*Agent, error) {
 	})
 	a.roles = newRoleWatch(c.Metadata, a.rolesChanged, c.Log)
 	a.core = NewCore(CoreConfig{
-		Cluster: c.Cluster, ClientID: c.ClientID, HubHash: hubHash, AgentID: c.AgentID,
+		Cluster: c.Cluster, ClientID: c.ClientID, Version: c.Version, HubHash: hubHash, AgentID: c.AgentID,
 		StatusSyncInterval: c.StatusSyncInterval, EvictionGracePeriod: c.EvictionGracePeriod, Feedback: c.Feedback,
 		Client: c.Client, Tracker: a.watcher, Roles: a.roles, KeepPermits: c.KeepPermits, Guard: c.Guard,
 		Wait: jittered, Now: time.Now, Random: rand.Float64, NewID: uuid.NewString,

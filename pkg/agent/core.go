@@ -46,6 +46,8 @@ type CoreConfig struct {
 	// Cluster is the name of the cluster; ClientID the source of the events that
 	// are sent.
 	Cluster, ClientID string
+	// Version is told the broker; see Config.
+	Version string
 	// HubHash and AgentID are recorded in AppliedManifestWorks; see Config.
 	HubHash, AgentID string
 	// StatusSyncInterval is how often objects are looked at that cannot be
@@ -185,7 +187,7 @@ func (c *Core) Start(clusterUID string) error {
 func (c *Core) Hello() transport.Hello {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return transport.Hello{Protocol: protocol, Cursor: c.link.cursor.String(), ClusterUID: c.clusterUID}
+	return transport.Hello{Protocol: protocol, Cursor: c.link.cursor.String(), ClusterUID: c.clusterUID, Version: c.config.Version}
 }
 
 // Subscribed begins a connection. It returns what to publish at once: the list

@@ -15,7 +15,7 @@ import (
 // What the readers of JSON take, in the words of encoding/json.
 type (
 	plainStatus struct {
-		Conditions []struct{ Type, Status string } `json:"conditions"`
+		Conditions []struct{ Type, Status, Message string } `json:"conditions"`
 	}
 	plainMetadata struct {
 		Name       string `json:"name"`
@@ -43,7 +43,7 @@ func FuzzJSON(f *testing.F) {
 		deleted, err := ReportsDeleted(b)
 		var s plainStatus
 		if plain := json.Unmarshal(b, &s); len(b) > 0 && agree(t, b, err, plain) {
-			i := slices.IndexFunc(s.Conditions, func(c struct{ Type, Status string }) bool { return c.Type == ConditionDeleted })
+			i := slices.IndexFunc(s.Conditions, func(c struct{ Type, Status, Message string }) bool { return c.Type == ConditionDeleted })
 			if want := i >= 0 && s.Conditions[i].Status == "True"; deleted != want {
 				t.Fatalf("%s: deleted is %v", b, deleted)
 			}

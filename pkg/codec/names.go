@@ -38,6 +38,7 @@ const (
 	HeaderProtocol       = "hawser-protocol"        // both ways: "1"
 	HeaderCursor         = "hawser-cursor"          // Subscribe: "<epoch>/<term>/<revision>"
 	HeaderClusterUID     = "hawser-cluster-uid"     // Subscribe of an agent: uid of the cluster's kube-system namespace
+	HeaderVersion        = "hawser-version"         // Subscribe: which release the party is, for people
 	HeaderResync         = "hawser-resync"          // answer: ResyncCursor or ResyncList
 	HeaderEpoch          = "hawser-epoch"           // answer: identity of the broker's store
 	HeaderMaxEventBytes  = "hawser-max-event-bytes" // answer: largest event the broker takes or sends, bytes, decimal

@@ -4,7 +4,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 )
 
 // ResourceVersion is one entry of a spec resync request: what an agent holds.
@@ -205,26 +208,49 @@ func (p *ResyncParams) event(sub Subresource, body []byte) (Event, error) {
 	}.Event()
 }
 
+// Verdict is what a status says of its work as a whole: all that a broker must know of it.
+type Verdict struct {
+	// Deleted: the agent has removed everything.
+	Deleted bool
+	// Applied and Available are the statuses of these conditions, "" without one.
+	Applied, Available string
+	// Message is that of the condition that is False, of Applied before that of Available; "" where
+	// none is. It is not longer than [MaxVerdictBytes].
+	Message string
+}
+
+// MaxVerdictBytes bounds the message of a [Verdict].
+const MaxVerdictBytes = 512
+
+// Fails reports whether the work is not applied, or not available.
+func (v *Verdict) Fails() bool { return v.Applied == conditionFalse || v.Available == conditionFalse }
+
 // ReportsDeleted reports whether the data of a status event carries the
-// condition Deleted=True: the agent has removed everything. It is all that a
-// broker must know of a status, and it looks at nothing but the type and the
-// status of the top-level conditions. It returns an *AttributeError about
-// "data" when the data is not a JSON object with conditions, or a larger one than a
-// status can be; no data reports nothing.
+// condition Deleted=True; see [VerdictOf].
 func ReportsDeleted(data []byte) (deleted bool, err error) {
+	v, err := VerdictOf(data)
+	return v.Deleted, err
+}
+
+// VerdictOf reads the data of a status event. It looks at nothing but the top-level conditions. It
+// returns an *AttributeError about "data" when the data is not a JSON object with conditions, or a
+// larger one than a status can be; no data says nothing.
+func VerdictOf(data []byte) (v Verdict, err error) {
 	if len(data) == 0 {
-		return false, nil
+		return Verdict{}, nil
 	}
 	r := &jsonReader{b: data, counts: true, room: MaxParts}
-	conditions, decided := 0, false
+	conditions, found := 0, [len(verdictConditions)]condition{}
 	err = r.object(statusMembers, func(int) error {
 		return r.list(func() error {
 			if conditions++; conditions > MaxConditions {
 				return atMost(MaxConditions, "conditions")
 			}
-			of, status, err := r.condition()
-			if !decided && of == ConditionDeleted { // of two with one type the first counts
-				deleted, decided = status == "True", true
+			c, err := r.condition()
+			for i, of := range verdictConditions {
+				if found[i].of == "" && c.of == of { // of two with one type the first counts
+					found[i] = c
+				}
 			}
 			return err
 		})
@@ -233,21 +259,69 @@ func ReportsDeleted(data []byte) (deleted bool, err error) {
 		err = r.end()
 	}
 	if err != nil {
-		return false, problemWith("data", `must be the JSON object {"conditions":[...],...}`, err)
+		return Verdict{}, problemWith("data", `must be the JSON object {"conditions":[...],...}`, err)
 	}
-	return deleted, nil
+	v = Verdict{Deleted: found[0].status == conditionTrue, Applied: found[1].status, Available: found[2].status}
+	for _, c := range found[1:] {
+		if c.status == conditionFalse {
+			v.Message = c.message()
+			break
+		}
+	}
+	return v, nil
 }
 
-func (r *jsonReader) condition() (of, status string, err error) {
+// condition is one, with its message as it stands between its quotes.
+type condition struct {
+	of, status string
+	raw        []byte
+}
+
+// message is the beginning of the message, in printable characters.
+func (c *condition) message() string {
+	end := 0
+	for end < len(c.raw) {
+		width := 1
+		if c.raw[end] == '\\' {
+			if width = 2; end+1 < len(c.raw) && c.raw[end+1] == 'u' {
+				width = 6
+			}
+		}
+		if end+width > MaxVerdictBytes {
+			break
+		}
+		end += width
+	}
+	text, ok := unquote(c.raw[:end])
+	if !ok {
+		return ""
+	}
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == utf8.RuneError:
+			return -1
+		case unicode.IsPrint(r):
+			return r
+		}
+		return ' '
+	}, text)
+}
+
+func (r *jsonReader) condition() (c condition, err error) {
 	err = r.object(conditionMembers, func(member int) (err error) {
-		if member == 0 {
-			of, err = r.text()
-		} else {
-			status, err = r.text()
+		switch member {
+		case 0:
+			c.of, err = r.text()
+		case 1:
+			c.status, err = r.text()
+		default:
+			if !r.null() {
+				c.raw, err = r.quoted()
+			}
 		}
 		return err
 	})
-	return of, status, err
+	return c, err
 }
 
 // CheckSpec says why the data of a spec event takes too much memory to be read, nil if
@@ -271,7 +345,7 @@ func CheckSpec(data []byte) error {
 }
 
 var (
-	statusMembers, conditionMembers = []string{"conditions"}, []string{"type", "status"}
+	statusMembers, conditionMembers = []string{"conditions"}, []string{"type", "status", "message"}
 	specMembers                     = []string{"manifests"}
 )
 
@@ -284,6 +358,15 @@ const (
 	// MaxParts bounds the objects and lists in a status, and in a work outside of its
 	// manifests: each takes far more memory than bytes.
 	MaxParts = 1 << 17
+)
+
+// verdictConditions are the types of the conditions of a [Verdict], in its order.
+var verdictConditions = [...]string{ConditionDeleted, "Applied", "Available"}
+
+// What conditions say.
+const (
+	conditionTrue  = "True"
+	conditionFalse = "False"
 )
 
 // ConditionDeleted is the type of the condition with which an agent reports

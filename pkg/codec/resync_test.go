@@ -2,6 +2,7 @@ package codec
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -110,6 +111,32 @@ func TestDecodeHashes(t *testing.T) {
 		if !errors.As(err, &a) || a.Attribute != "data" {
 			t.Errorf("%s: %v", bad, err)
 		}
+	}
+}
+
+// TestVerdictOf: of conditions of one type the first counts, of those that are False Applied before
+// Available; what is told of them is short and printable.
+func TestVerdictOf(t *testing.T) {
+	long := strings.Repeat("é", MaxVerdictBytes)
+	for data, want := range map[string]Verdict{
+		"": {},
+		`{"conditions":[{"type":"Applied","status":"True","message":"fine"},{"type":"Available","status":"Unknown","message":"?"}]}`:                           {Applied: "True", Available: "Unknown"},
+		`{"conditions":[{"message":"no CRD","type":"Available","status":"False"},{"type":"Applied","message":"not\u0020all\n\u001b[2J","status":"False"}]}`:    {Applied: "False", Available: "False", Message: "not all  [2J"},
+		`{"conditions":[{"type":"Applied","status":"True"},{"type":"Available","status":"False","message":"not there"},{"type":"Available","status":"True"}]}`: {Applied: "True", Available: "False", Message: "not there"},
+		`{"conditions":[{"type":"Applied","status":"False","message":null}]}`:                                                                                  {Applied: "False"},
+		`{"conditions":[{"type":"Applied","status":"False","message":"` + long + `"}]}`:                                                                        {Applied: "False", Message: long[:MaxVerdictBytes]},
+		`{"conditions":[{"type":"Applied","status":"False","message":"` + strings.Repeat(`\u00e9`, 100) + `"}]}`:                                               {Applied: "False", Message: strings.Repeat("é", MaxVerdictBytes/6)},
+	} {
+		got, err := VerdictOf([]byte(data))
+		if err != nil || got != want {
+			t.Errorf("%.200s: %+v, %v", data, got, err)
+		}
+		if got.Fails() != (want.Message != "" || want.Applied == "False") {
+			t.Errorf("%.200s: fails: %t", data, got.Fails())
+		}
+	}
+	if _, err := VerdictOf([]byte(`{"conditions":[{"type":"Applied","message":7}]}`)); err == nil {
+		t.Error("a message that is a number")
 	}
 }
 

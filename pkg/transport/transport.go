@@ -19,6 +19,7 @@ package transport
 import (
 	"context"
 	"net"
+	"time"
 
 	"github.com/hawser-io/hawser/pkg/codec"
 )
@@ -102,6 +103,8 @@ type Hello struct {
 	Cursor string
 	// ClusterUID is the uid of the cluster's kube-system namespace; agents only, may be empty.
 	ClusterUID string
+	// Version is which release the party is, for people; may be empty.
+	Version string
 }
 
 // Accepted is the broker's answer to a subscription.
@@ -144,6 +147,8 @@ type Peer struct {
 	// Conn identifies the connection the call came on, unique per process:
 	// calls with the same value share a connection.
 	Conn uint64
+	// CertificateEnds is when the certificate ends that it showed; zero without one.
+	CertificateEnds time.Time
 }
 
 // Server is the broker's end: what a front (the gRPC listener, the in-process

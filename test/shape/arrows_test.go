@@ -16,7 +16,7 @@ var rows = [][]string{
 	{"internal/broker"},
 	{"internal/broker/admin"},
 	{"internal/broker/feed", "internal/broker/intake"},
-	{"internal/broker/claims"},
+	{"internal/broker/claims", "internal/broker/peers"},
 	{"internal/broker/route"},
 	{"internal/broker/call"},
 	{"internal/broker/listen/..."},

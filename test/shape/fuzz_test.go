@@ -101,6 +101,7 @@ var decoders = map[string]string{
 	"pkg/codec Envelope.PayloadBytes":           "pkg/codec FuzzParseEnvelope",
 	"pkg/codec Envelope.readMetadata":           "pkg/codec FuzzJSON",
 	"pkg/codec ReportsDeleted":                  "pkg/codec FuzzJSON",
+	"pkg/codec VerdictOf":                       "pkg/codec FuzzJSON",
 	"pkg/codec Unmarshal":                       "pkg/codec FuzzUnmarshal",
 	"pkg/codec WithoutAttribute":                "pkg/codec FuzzParseEnvelope",
 	"pkg/codec decodeList":                      "pkg/codec FuzzDecodeVersions",

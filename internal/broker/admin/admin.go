@@ -10,6 +10,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/claims"
 	"github.com/hawser-io/hawser/internal/broker/denials"
 	"github.com/hawser-io/hawser/internal/broker/feed"
+	"github.com/hawser-io/hawser/internal/broker/peers"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
 )
@@ -31,17 +32,18 @@ type Admin struct {
 	agents  Agents
 	writer  claims.Writer
 	denials *denials.List
+	peers   *peers.Peers
 	turns   turns
 }
 
 // New returns an admin, which writes through w. The error says what in the store
 // cannot be read.
-func New(cfg *call.Config, c *claims.Claims, a Agents, w claims.Writer) (*Admin, error) {
+func New(cfg *call.Config, c *claims.Claims, a Agents, w claims.Writer, p *peers.Peers) (*Admin, error) {
 	d, err := denials.New(cfg.Store)
 	if err != nil {
 		return nil, err
 	}
-	return &Admin{cfg: cfg, claims: c, agents: a, writer: w, denials: d, turns: newTurns(cfg)}, nil
+	return &Admin{cfg: cfg, claims: c, agents: a, writer: w, denials: d, peers: p, turns: newTurns(cfg)}, nil
 }
 
 // commit writes what an operator wants done.

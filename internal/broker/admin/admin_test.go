@@ -15,6 +15,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/call"
 	"github.com/hawser-io/hawser/internal/broker/claims"
 	"github.com/hawser-io/hawser/internal/broker/feed"
+	"github.com/hawser-io/hawser/internal/broker/peers"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/mem"
 	"github.com/hawser-io/hawser/internal/identity"
@@ -55,15 +56,24 @@ func newDesk(t *testing.T) *desk {
 	d := &desk{T: t}
 	c := claims.New(cfg)
 	c.Connect(d, d)
+	known := peers.New(cfg)
 	var err error
-	if d.Admin, err = New(cfg, c, d, d); err != nil {
+	if d.Admin, err = New(cfg, c, d, d, known); err != nil {
 		t.Fatal(err)
 	}
+	known.Connect(d)
 	return d
 }
 
 func (d *desk) Agents(cluster string) []feed.Agent {
 	return slices.DeleteFunc(slices.Clone(d.agents), func(a feed.Agent) bool { return cluster != "" && a.Place.Cluster != cluster })
+}
+
+func (d *desk) Standing(place store.Scope) (worst peers.State) {
+	for _, a := range d.Agents(place.Cluster) {
+		worst = max(worst, a.Standing(d.cfg.Store.ClusterHead(place.DataType, place.Cluster)))
+	}
+	return worst
 }
 
 func (d *desk) Resolve(cluster, uid string, adopt bool) (string, error) {

@@ -4,11 +4,14 @@ import (
 	"context"
 	"math"
 	"slices"
+	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/hawser-io/hawser/internal/broker/call"
 	"github.com/hawser-io/hawser/internal/broker/feed"
+	"github.com/hawser-io/hawser/internal/broker/peers"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -39,53 +42,67 @@ func (a *Admin) ListClusters(ctx context.Context, r *hawserv1.ListClustersReques
 
 // describe is one cluster. Of several agents the one that is furthest behind counts.
 func (a *Admin) describe(place store.Scope, agents []feed.Agent) *hawserv1.ListClustersResponse {
+	facts, state := a.peers.Of(place)
 	head := a.cfg.Store.ClusterHead(place.DataType, place.Cluster)
 	uid, known := a.cfg.Store.Subscribed(place.DataType, place.Cluster)
 	c := &hawserv1.ListClustersResponse{
 		Cluster: place.Cluster, DataType: place.DataType.String(), Uid: uid, Known: known,
 		Live: head.Digest.Count, Tombstones: uint64(head.Tombstones), Revision: head.SpecRevision,
 		ComparedSources: a.claims.Sources.Vouching(place),
+		State:           clusterStates[state], Failing: uint64(max(head.Failing, 0)), BrokerSince: timestamppb.New(a.peers.Began()),
+		Address: facts.Address, AgentVersion: facts.Version, LastTransport: facts.Transport,
+		CertificateEnds: timeOf(facts.CertificateEnds), RefusedAt: timeOf(facts.RefusedAt), Refusal: facts.Refusal,
+	}
+	if facts.RoundTrip > 0 {
+		c.RoundTrip = durationpb.New(facts.RoundTrip)
 	}
 	agents = slices.DeleteFunc(agents, func(s feed.Agent) bool { return s.Place != place })
 	c.Subscriptions = uint32(min(len(agents), math.MaxUint32))
+	if len(agents) == 0 {
+		c.LastSeen = timeOf(facts.Seen)
+	}
+	var worst peers.State
 	for i, s := range agents {
+		worst = max(worst, s.Standing(head))
 		c.Pending = max(c.Pending, uint64(s.Pending))
 		if s.Transport != "" && !slices.Contains(c.Transports, s.Transport) {
 			c.Transports = append(c.Transports, s.Transport)
 		}
 		if i == 0 {
-			c.Since, c.AckedRevision, c.Sync = timestamppb.New(s.Since), s.Acked, syncOf(s, head)
+			c.Since, c.AckedRevision = timestamppb.New(s.Since), s.Acked
 			continue
 		}
 		c.AckedRevision = min(c.AckedRevision, s.Acked)
-		c.Sync = moreSevere(c.Sync, syncOf(s, head))
 	}
+	c.Sync = syncStates[worst]
 	return c
 }
 
-func syncOf(s feed.Agent, head store.ClusterHead) hawserv1.SyncState {
-	switch {
-	case s.Proof == feed.Unproven:
-		return hawserv1.SyncState_SYNC_STATE_UNSPECIFIED
-	case s.Proof == feed.Differs:
-		return hawserv1.SyncState_SYNC_STATE_DIFFERS
-	case s.Acked < head.SpecRevision || s.Pending > 0:
-		return hawserv1.SyncState_SYNC_STATE_BEHIND
+// timeOf leaves out what is unknown.
+func timeOf(t time.Time) *timestamppb.Timestamp {
+	if t.IsZero() {
+		return nil
 	}
-	return hawserv1.SyncState_SYNC_STATE_IN_SYNC
+	return timestamppb.New(t)
 }
 
-// moreSevere is what is shown of two agents: what differs, then what is not known.
-func moreSevere(x, y hawserv1.SyncState) hawserv1.SyncState {
-	for _, s := range []hawserv1.SyncState{
-		hawserv1.SyncState_SYNC_STATE_DIFFERS, hawserv1.SyncState_SYNC_STATE_UNSPECIFIED, hawserv1.SyncState_SYNC_STATE_BEHIND,
-	} {
-		if x == s || y == s {
-			return s
-		}
+var (
+	syncStates = map[peers.State]hawserv1.SyncState{
+		peers.InSync:  hawserv1.SyncState_SYNC_STATE_IN_SYNC,
+		peers.Behind:  hawserv1.SyncState_SYNC_STATE_BEHIND,
+		peers.Differs: hawserv1.SyncState_SYNC_STATE_DIFFERS,
 	}
-	return x
-}
+	clusterStates = map[peers.State]hawserv1.ClusterState{
+		peers.InSync:    hawserv1.ClusterState_CLUSTER_STATE_IN_SYNC,
+		peers.Behind:    hawserv1.ClusterState_CLUSTER_STATE_BEHIND,
+		peers.Differs:   hawserv1.ClusterState_CLUSTER_STATE_DIFFERS,
+		peers.Failing:   hawserv1.ClusterState_CLUSTER_STATE_FAILING,
+		peers.Unproven:  hawserv1.ClusterState_CLUSTER_STATE_UNKNOWN,
+		peers.Offline:   hawserv1.ClusterState_CLUSTER_STATE_OFFLINE,
+		peers.Refused:   hawserv1.ClusterState_CLUSTER_STATE_REFUSED,
+		peers.NeverSeen: hawserv1.ClusterState_CLUSTER_STATE_NEVER_SEEN,
+	}
+)
 
 // ForgetCluster forgets which cluster goes by a name and, where asked for, all its works. The
 // name is that of the cluster whose agent was refused then.
@@ -110,6 +127,7 @@ func (a *Admin) ForgetCluster(ctx context.Context, by identity.Identity, r *haws
 	if err != nil {
 		return resp, err
 	}
+	a.peers.Forget(cluster)
 	a.cfg.Log.Info("an operator let another cluster take over a name", "operator", by.Name, "cluster", cluster, "uid", uid, "works_given_up", resp.GetWorks())
 	return resp, nil
 }

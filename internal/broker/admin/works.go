@@ -22,6 +22,8 @@ func (a *Admin) ListWorks(ctx context.Context, r *hawserv1.ListWorksRequest, sen
 	}
 	var places []position
 	return list(ctx, a, r.GetPageToken(), reader[hawserv1.ListWorksResponse]{send, more}, func(p *part[hawserv1.ListWorksResponse]) error {
+		var metas []store.Meta // of the rows
+		defer func() { a.judge(ctx, p.rows, metas) }()
 		if places == nil {
 			places = a.places(r.GetCluster())
 		}
@@ -40,6 +42,7 @@ func (a *Admin) ListWorks(ctx context.Context, r *hawserv1.ListWorksRequest, sen
 					p.skip(at)
 				} else {
 					p.add(at, workOf(&m))
+					metas = append(metas, m)
 				}
 				return nil
 			})
@@ -81,6 +84,40 @@ func workOf(m *store.Meta) *hawserv1.ListWorksResponse {
 		w.WaitingResourceId = m.Waiting.ResourceID
 	}
 	return w
+}
+
+// judge adds to rows what the statuses say. A record that cannot be read says nothing; what is wrong
+// with it the store tells.
+func (a *Admin) judge(ctx context.Context, rows []*hawserv1.ListWorksResponse, metas []store.Meta) {
+	for i, m := range metas {
+		if m.State != store.Live || m.StatusRevision == 0 {
+			continue
+		}
+		if r, err := a.cfg.Store.Get(ctx, m.Key); err == nil {
+			rows[i].Health, rows[i].Message = healthOf(r.Status)
+		}
+	}
+}
+
+// healthOf is what the event of a status says; what cannot be read says nothing.
+func healthOf(event []byte) (hawserv1.WorkHealth, string) {
+	env, err := codec.ParseEnvelope(event)
+	if err != nil {
+		return hawserv1.WorkHealth_WORK_HEALTH_UNSPECIFIED, ""
+	}
+	v, err := codec.VerdictOf(env.Data)
+	switch {
+	case err != nil:
+	case v.Applied == "False":
+		return hawserv1.WorkHealth_WORK_HEALTH_NOT_APPLIED, v.Message
+	case v.Available == "False":
+		return hawserv1.WorkHealth_WORK_HEALTH_NOT_AVAILABLE, v.Message
+	case v.Applied == "True" && v.Available == "True":
+		return hawserv1.WorkHealth_WORK_HEALTH_AVAILABLE, ""
+	case v.Applied == "True":
+		return hawserv1.WorkHealth_WORK_HEALTH_APPLIED, ""
+	}
+	return hawserv1.WorkHealth_WORK_HEALTH_UNSPECIFIED, ""
 }
 
 // ForgetWork gives a record up.

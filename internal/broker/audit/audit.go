@@ -10,6 +10,7 @@ package audit
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -23,6 +24,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
 )
 
 // Level is what is written.
@@ -114,6 +116,8 @@ type Log struct {
 	dropped prometheus.Counter
 
 	program *slog.Logger
+	// onRefused hears of the agents of clusters that are refused, and why.
+	onRefused func(cluster, why string)
 
 	mu       sync.Mutex
 	repeated repeated
@@ -236,11 +240,22 @@ func (l *Log) Ended(w Who, reason string) {
 	}
 }
 
+// OnRefused has f called with the cluster of each agent that is refused, and why. It is called
+// once, before anybody can be.
+func (l *Log) OnRefused(f func(cluster, why string)) {
+	if l != nil {
+		l.onRefused = f
+	}
+}
+
 // Refused tells that a handshake, or a call, was refused: from is the network it
 // came from, method "" for a handshake, err may be nil.
 func (l *Log) Refused(w Who, from, method, reason string, err error) {
 	if l == nil {
 		return
+	}
+	if cluster, ok := strings.CutPrefix(w.Identity, "agent/"); ok && l.onRefused != nil {
+		l.onRefused(cluster, whyOf(reason, err))
 	}
 	r := refusal{who: w.Identity, from: from, method: method, reason: reason}
 	l.mu.Lock()
@@ -260,6 +275,17 @@ func (l *Log) Refused(w Who, from, method, reason string, err error) {
 	if l.writes(Refusals) {
 		l.write(refused, append(w.attrs(), attrs...))
 	}
+}
+
+// whyOf is why somebody was refused, for people.
+func whyOf(reason string, err error) string {
+	if e := (*transport.Error)(nil); errors.As(err, &e) {
+		return e.Message
+	}
+	if err != nil {
+		return err.Error()
+	}
+	return reason
 }
 
 // repeat writes how often refusals repeated, when their time is over; the log hears also

@@ -53,6 +53,7 @@ type syncState struct {
 type toldDigest struct {
 	revision uint64
 	digest   codec.Digest
+	at       time.Time
 }
 
 // mark is a checkpoint to be sent.
@@ -203,7 +204,7 @@ func (s *subscription) tell(now time.Time, pause time.Duration, m mark, c *codec
 	pause += time.Duration(size) * time.Second / unexplainedPace
 	y.progress.Told(m.revision, now.Add(pause), now.Add(max(pause, partialPause)))
 	if c.Digest != nil {
-		y.told[y.next] = toldDigest{m.revision, *c.Digest}
+		y.told[y.next] = toldDigest{m.revision, *c.Digest, now}
 		y.next = (y.next + 1) % len(y.told)
 	}
 }
@@ -223,8 +224,13 @@ func (f *Feed) Acknowledge(_ context.Context, e *call.Event) error {
 		f.intake.Seen(s.scope, a.Cursor.Revision)
 		return nil
 	}
-	p, complain := s.confirm(a)
+	told, p, complain := s.confirm(a)
 	f.metrics.acked(s.part, p)
+	if told.IsZero() {
+		f.peers.Refresh(s.scope)
+	} else {
+		f.peers.Answered(s.scope, f.cfg.Now().Sub(told))
+	}
 	if complain {
 		f.cfg.Log.Warn("agent holds something else than the store, also after it listed it",
 			"cluster", s.scope.Cluster, "subscription", s.id, "revision", a.Cursor.Revision, "works", a.Digest.Count)
@@ -241,23 +247,24 @@ func (s *subscription) wasTold(revision uint64) bool {
 
 // confirm notes an agent's acknowledgement and returns what it proves, and whether that is
 // worth a line in the log. One that comes so late that nobody remembers the digest proves
-// nothing.
-func (s *subscription) confirm(a codec.Ack) (p Proof, complain bool) {
+// nothing. told is when the checkpoint went out that it acknowledges.
+func (s *subscription) confirm(a codec.Ack) (told time.Time, p Proof, complain bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	y := &s.sync
 	y.acked = max(y.acked, a.Cursor.Revision)
 	if a.Digest == nil {
-		return Unproven, false
+		return told, Unproven, false
 	}
 	for _, t := range y.told {
 		if t.revision != a.Cursor.Revision {
 			continue
 		}
+		told = t.at
 		if t.digest == *a.Digest {
 			y.proof = Matched
 			s.list.Agrees()
-			return Matched, false
+			return told, Matched, false
 		}
 		p = Differs
 	}
@@ -265,7 +272,7 @@ func (s *subscription) confirm(a codec.Ack) (p Proof, complain bool) {
 		y.proof = Differs
 		complain, y.complained = !y.complained, true
 	}
-	return p, complain
+	return told, p, complain
 }
 
 // shown is the subscription for whoever looks.

@@ -23,6 +23,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker/call"
 	"github.com/hawser-io/hawser/internal/broker/claims"
+	"github.com/hawser-io/hawser/internal/broker/peers"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/run"
@@ -54,22 +55,23 @@ type Feed struct {
 	// lists is for what waits for a comparison; applied for what agents say of
 	// AppliedManifestWorks that no work explains.
 	lists, applied *call.Budget
+	peers          *peers.Peers
 	registry       *registry
 	metrics        *metrics
 }
 
 // New returns a feed of the store's changes from now on. It starts nothing.
-func New(cfg *call.Config, c *claims.Claims, i Intake) *Feed {
+func New(cfg *call.Config, c *claims.Claims, i Intake, p *peers.Peers) *Feed {
 	r, lists := newRegistry(cfg.Store.Head().Revision), call.NewBudget(cfg.QueueBytes)
 	return &Feed{
 		cfg: cfg, claims: c, intake: i, lists: lists, applied: call.NewBudget(cfg.QueueBytes),
-		registry: r, metrics: newMetrics(cfg.Meter(), r, lists),
+		peers: p, registry: r, metrics: newMetrics(cfg.Meter(), r, lists),
 	}
 }
 
 // Tasks are what has to run.
 func (f *Feed) Tasks() []run.Task {
-	return []run.Task{{Name: "router", Run: f.route}, {Name: "drain", Run: f.drain}}
+	return []run.Task{{Name: "router", Run: f.route}, {Name: "drain", Run: f.drain}, {Name: "peers", Run: f.peers.Run}}
 }
 
 // Closing returns the error that new calls are refused with while the feed drains, else nil.
@@ -93,6 +95,18 @@ func (f *Feed) route(ctx context.Context) error {
 		after = changes[len(changes)-1].Revision
 		// The store may return fewer than it has, so their number says nothing.
 		f.registry.route(changes, after >= f.cfg.Store.Head().Revision)
+		f.judge(changes)
+	}
+}
+
+// judge has another look at the clusters of which something has changed.
+func (f *Feed) judge(changes []store.Change) {
+	places := make(map[store.Scope]struct{}, 8)
+	for i := range changes {
+		places[scopeOf(changes[i].Key)] = struct{}{}
+	}
+	for place := range places {
+		f.peers.Refresh(place)
 	}
 }
 
@@ -184,6 +198,28 @@ type Agent struct {
 	Proof     Proof
 	// Applied are the AppliedManifestWorks on its cluster that no work explains.
 	Applied codec.Unexplained
+}
+
+// Standing is how the agent stands, where the store has this of its cluster.
+func (a *Agent) Standing(head store.ClusterHead) peers.State {
+	switch {
+	case a.Proof == Differs:
+		return peers.Differs
+	case a.Proof == Unproven:
+		return peers.Unproven
+	case a.Acked < head.SpecRevision || a.Pending > 0:
+		return peers.Behind
+	}
+	return peers.InSync
+}
+
+// Standing implements [peers.Agents].
+func (f *Feed) Standing(place store.Scope) (worst peers.State) {
+	for _, s := range f.registry.of(place) {
+		a := s.shown()
+		worst = max(worst, a.Standing(f.cfg.Store.ClusterHead(place.DataType, place.Cluster)))
+	}
+	return worst
 }
 
 // Agents returns the running subscriptions of agents, of every cluster where it is "", by

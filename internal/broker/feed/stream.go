@@ -3,13 +3,16 @@ package feed
 import (
 	"cmp"
 	"context"
+	"errors"
 	"time"
 
 	"github.com/hawser-io/hawser/internal/broker/authz"
 	"github.com/hawser-io/hawser/internal/broker/call"
 	"github.com/hawser-io/hawser/internal/broker/claims"
+	"github.com/hawser-io/hawser/internal/broker/peers"
 	"github.com/hawser-io/hawser/internal/broker/route"
 	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -22,12 +25,15 @@ type stream struct {
 	intake   Intake
 	registry *registry
 	metrics  *metrics
+	peers    *peers.Peers
 	sub      *subscription
 	out      transport.Stream
 	stock    stock
 	// forced are the versions that the agent listed of works that it is sent although it has
 	// a newer version, until they were sent.
 	forced map[string]int64
+	// delivered: it was sent something since it had nothing to do.
+	delivered bool
 }
 
 // Subscribe runs a subscription until ctx ends, the feed drains or out fails. The goroutine
@@ -41,9 +47,13 @@ func (f *Feed) Subscribe(ctx context.Context, p transport.Peer, raw transport.Ra
 	}
 	f.metrics.subscribed(raw, err)
 	if err != nil {
+		f.refused(p, raw, err)
 		return err
 	}
 	defer f.leave(s)
+	if s.part == codec.Spec {
+		f.peers.Came(s.scope, peers.Facts{Address: p.Addr, Version: raw.Hello.Version, Transport: p.Transport, CertificateEnds: p.CertificateEnds})
+	}
 	accepted := f.accepted(s)
 	if err := out.Accept(accepted); err != nil {
 		return streamFailed(ctx, err)
@@ -51,7 +61,7 @@ func (f *Feed) Subscribe(ctx context.Context, p transport.Peer, raw transport.Ra
 	f.metrics.accepted(s.part, accepted)
 	t := &stream{
 		cfg: f.cfg, claims: f.claims, intake: f.intake, registry: f.registry, metrics: f.metrics,
-		sub: s, out: out, stock: stock{answered: notCompared},
+		peers: f.peers, sub: s, out: out, stock: stock{answered: notCompared},
 	}
 	if s.part == codec.Spec {
 		if err := f.claims.Deletions.Arrive(ctx, s.scope, s.party, cursorRevision(s.cursor)); err != nil {
@@ -94,8 +104,21 @@ func (f *Feed) leave(s *subscription) {
 	f.registry.remove(s)
 	if s.part == codec.Spec {
 		f.claims.Deletions.Leave(s.scope, head)
+		f.peers.Left(s.scope)
 	}
 	s.leave()
+}
+
+// refused notes at a cluster who was refused that said to be its agent.
+func (f *Feed) refused(p transport.Peer, raw transport.RawSubscription, err error) {
+	e := (*transport.Error)(nil)
+	switch {
+	case raw.Cluster == "" || !errors.As(err, &e) || e.Code != transport.CodeDenied:
+	case p.Role == string(identity.Agent) && p.Name != raw.Cluster:
+		f.peers.Refused(raw.Cluster, "its agent came with the certificate of cluster "+p.Name)
+	default:
+		f.peers.Refused(raw.Cluster, e.Message)
+	}
 }
 
 // accepted is the header. A stock party learns its id and nothing else.
@@ -178,6 +201,10 @@ func (t *stream) serve(ctx context.Context) error {
 			return st.err
 		case idle:
 			t.stock.routed(position)
+			if t.delivered && t.sub.part == codec.Spec {
+				t.peers.Refresh(t.sub.scope)
+			}
+			t.delivered = false
 			timer.Reset(st.until.Sub(now))
 			slot = t.wait(ctx, timer)
 		default:
@@ -209,6 +236,7 @@ func (t *stream) perform(ctx context.Context, st step) error {
 	case ask:
 		return t.ask(st.chunk)
 	case deliver:
+		t.delivered = true
 		return t.deliver(ctx, st.entry)
 	case checkpoint:
 		return t.checkpoint(st.mark)

@@ -67,11 +67,11 @@ func (i *Intake) PutStatus(ctx context.Context, e *call.Event) (transport.Receip
 	if err != nil && !unknown {
 		return transport.Receipt{}, call.Store(err)
 	}
-	deleted, err := codec.ReportsDeleted(env.Data)
+	said, err := codec.VerdictOf(env.Data)
 	if err != nil {
 		return transport.Receipt{}, call.Undecodable(err)
 	}
-	if unknown && !deleted {
+	if unknown && !said.Deleted {
 		return transport.Receipt{Outcome: codec.OutcomeIgnored}, nil
 	}
 	event, err := e.Stored(i.cfg.MaxEventBytes)
@@ -80,7 +80,7 @@ func (i *Intake) PutStatus(ctx context.Context, e *call.Event) (transport.Receip
 	}
 	return i.put(ctx, e, store.Op{
 		Kind: store.PutStatus, Key: keyOf(env), Action: env.Type.Action, Version: trueVersion(env),
-		Sequence: env.SequenceID, StatusHash: env.StatusHash, Deleted: deleted,
+		Sequence: env.SequenceID, StatusHash: env.StatusHash, Deleted: said.Deleted, Failing: said.Fails(),
 		Quota: &i.cfg.Quotas.Of("").Quota,
 		Event: event, At: i.cfg.Now(),
 	})

@@ -143,7 +143,11 @@ func (c *Connection) Caller() identity.Identity {
 // Peer is how the broker sees the other end.
 func (c *Connection) Peer() transport.Peer {
 	id := c.Caller()
-	return transport.Peer{Role: string(id.Role), Name: id.Name, Addr: c.addr, Conn: c.id}
+	p := transport.Peer{Role: string(id.Role), Name: id.Name, Addr: c.addr, Conn: c.id}
+	if end := c.ends.Load(); end != 0 {
+		p.CertificateEnds = time.Unix(0, end)
+	}
+	return p
 }
 
 // Who is how the audit stream names the other end.

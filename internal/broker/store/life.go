@@ -172,7 +172,7 @@ func (p *plan) dig(old, n *Meta, spec, status, waiting Payload) {
 // report writes the op's status.
 func (p *plan) report(m *Meta) {
 	n := *m
-	n.StatusVersion, n.StatusHash = p.op.Version, p.op.StatusHash
+	n.StatusVersion, n.StatusHash, n.Failing = p.op.Version, p.op.StatusHash, p.op.Failing
 	if newer, err := codec.CompareSequence(p.op.Sequence, m.Sequence); err != nil || !newer || codec.CheckSequence(m.Sequence, p.op.At) != nil {
 		n.Sequence = p.op.Sequence // else it confirms a deletion although its number is lower
 	}

@@ -45,6 +45,7 @@ type Op struct {
 	Sequence   string // PutStatus
 	StatusHash string // PutStatus
 	Deleted    bool   // PutStatus: carries condition Deleted=True
+	Failing    bool   // PutStatus: says that the work is not applied, or not available
 
 	// Event is the normalised protobuf bytes; of a deletion they are in live
 	// form, and nil when it carried no data: the record then keeps its last spec.

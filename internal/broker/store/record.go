@@ -45,6 +45,7 @@ type Meta struct {
 	StatusVersion  int64  // spec version the status is about
 	Sequence       string // highest accepted sequence id, decimal; "" when none
 	StatusHash     string // statushash attribute of that status; may be ""
+	Failing        bool   // that status says that the work is not applied, or not available
 
 	// DeletedAt is the deletion timestamp the source gave (UTC): set in a
 	// tombstone and in the grave of one, zero in a live record and in the grave
@@ -129,6 +130,9 @@ type ClusterHead struct {
 	SpecRevision uint64
 	Digest       Digest // of the live records
 	Tombstones   int
+	// Failing is how many of the live records have a status that says so. Of statuses that a
+	// release before this one stored nobody knows; they do not count.
+	Failing int
 	// Sequence is the highest sequence id of an accepted status from which an
 	// agent can go on, "" when there is none. Ids that agents do not make (see
 	// [codec.Sequencer]) cannot be compared with it and do not count.

@@ -148,6 +148,9 @@ func helloContext(ctx context.Context, hello transport.Hello) context.Context {
 	if hello.ClusterUID != "" {
 		kv = append(kv, codec.HeaderClusterUID, hello.ClusterUID)
 	}
+	if hello.Version != "" {
+		kv = append(kv, codec.HeaderVersion, hello.Version)
+	}
 	return metadata.AppendToOutgoingContext(ctx, kv...)
 }
 

@@ -9,6 +9,7 @@ package hawserv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -21,6 +22,82 @@ const (
 	// Verify that runtime/protoimpl is sufficiently up-to-date.
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
+
+// ClusterState is how a cluster is, in one word.
+type ClusterState int32
+
+const (
+	ClusterState_CLUSTER_STATE_UNSPECIFIED ClusterState = 0
+	// The agent holds exactly the works of the store, and none of them fails.
+	ClusterState_CLUSTER_STATE_IN_SYNC ClusterState = 1
+	// Something was changed that the agent has not acknowledged.
+	ClusterState_CLUSTER_STATE_BEHIND ClusterState = 2
+	// The agent holds something else, also after it listed it; see ListOrphans.
+	ClusterState_CLUSTER_STATE_DIFFERS ClusterState = 3
+	// Works are not applied, or not available.
+	ClusterState_CLUSTER_STATE_FAILING ClusterState = 4
+	// An agent is connected that has proved nothing yet, as those of Open Cluster Management never do.
+	ClusterState_CLUSTER_STATE_UNKNOWN ClusterState = 5
+	// No agent is connected.
+	ClusterState_CLUSTER_STATE_OFFLINE ClusterState = 6
+	// No agent is connected, and one was refused in the last 15 minutes.
+	ClusterState_CLUSTER_STATE_REFUSED ClusterState = 7
+	// No agent ever came.
+	ClusterState_CLUSTER_STATE_NEVER_SEEN ClusterState = 8
+)
+
+// Enum value maps for ClusterState.
+var (
+	ClusterState_name = map[int32]string{
+		0: "CLUSTER_STATE_UNSPECIFIED",
+		1: "CLUSTER_STATE_IN_SYNC",
+		2: "CLUSTER_STATE_BEHIND",
+		3: "CLUSTER_STATE_DIFFERS",
+		4: "CLUSTER_STATE_FAILING",
+		5: "CLUSTER_STATE_UNKNOWN",
+		6: "CLUSTER_STATE_OFFLINE",
+		7: "CLUSTER_STATE_REFUSED",
+		8: "CLUSTER_STATE_NEVER_SEEN",
+	}
+	ClusterState_value = map[string]int32{
+		"CLUSTER_STATE_UNSPECIFIED": 0,
+		"CLUSTER_STATE_IN_SYNC":     1,
+		"CLUSTER_STATE_BEHIND":      2,
+		"CLUSTER_STATE_DIFFERS":     3,
+		"CLUSTER_STATE_FAILING":     4,
+		"CLUSTER_STATE_UNKNOWN":     5,
+		"CLUSTER_STATE_OFFLINE":     6,
+		"CLUSTER_STATE_REFUSED":     7,
+		"CLUSTER_STATE_NEVER_SEEN":  8,
+	}
+)
+
+func (x ClusterState) Enum() *ClusterState {
+	p := new(ClusterState)
+	*p = x
+	return p
+}
+
+func (x ClusterState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ClusterState) Descriptor() protoreflect.EnumDescriptor {
+	return file_hawser_v1_inspection_proto_enumTypes[0].Descriptor()
+}
+
+func (ClusterState) Type() protoreflect.EnumType {
+	return &file_hawser_v1_inspection_proto_enumTypes[0]
+}
+
+func (x ClusterState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ClusterState.Descriptor instead.
+func (ClusterState) EnumDescriptor() ([]byte, []int) {
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{0}
+}
 
 // SyncState says what the last acknowledgement of an agent proved.
 type SyncState int32
@@ -63,11 +140,11 @@ func (x SyncState) String() string {
 }
 
 func (SyncState) Descriptor() protoreflect.EnumDescriptor {
-	return file_hawser_v1_inspection_proto_enumTypes[0].Descriptor()
+	return file_hawser_v1_inspection_proto_enumTypes[1].Descriptor()
 }
 
 func (SyncState) Type() protoreflect.EnumType {
-	return &file_hawser_v1_inspection_proto_enumTypes[0]
+	return &file_hawser_v1_inspection_proto_enumTypes[1]
 }
 
 func (x SyncState) Number() protoreflect.EnumNumber {
@@ -76,7 +153,67 @@ func (x SyncState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use SyncState.Descriptor instead.
 func (SyncState) EnumDescriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{0}
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{1}
+}
+
+// WorkHealth is what the status of a work says, in one word.
+type WorkHealth int32
+
+const (
+	WorkHealth_WORK_HEALTH_UNSPECIFIED WorkHealth = 0
+	// All is applied and available.
+	WorkHealth_WORK_HEALTH_AVAILABLE WorkHealth = 1
+	// All is applied; whether it is available is not said.
+	WorkHealth_WORK_HEALTH_APPLIED WorkHealth = 2
+	// All is applied, and something is not available.
+	WorkHealth_WORK_HEALTH_NOT_AVAILABLE WorkHealth = 3
+	// Something is not applied.
+	WorkHealth_WORK_HEALTH_NOT_APPLIED WorkHealth = 4
+)
+
+// Enum value maps for WorkHealth.
+var (
+	WorkHealth_name = map[int32]string{
+		0: "WORK_HEALTH_UNSPECIFIED",
+		1: "WORK_HEALTH_AVAILABLE",
+		2: "WORK_HEALTH_APPLIED",
+		3: "WORK_HEALTH_NOT_AVAILABLE",
+		4: "WORK_HEALTH_NOT_APPLIED",
+	}
+	WorkHealth_value = map[string]int32{
+		"WORK_HEALTH_UNSPECIFIED":   0,
+		"WORK_HEALTH_AVAILABLE":     1,
+		"WORK_HEALTH_APPLIED":       2,
+		"WORK_HEALTH_NOT_AVAILABLE": 3,
+		"WORK_HEALTH_NOT_APPLIED":   4,
+	}
+)
+
+func (x WorkHealth) Enum() *WorkHealth {
+	p := new(WorkHealth)
+	*p = x
+	return p
+}
+
+func (x WorkHealth) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (WorkHealth) Descriptor() protoreflect.EnumDescriptor {
+	return file_hawser_v1_inspection_proto_enumTypes[2].Descriptor()
+}
+
+func (WorkHealth) Type() protoreflect.EnumType {
+	return &file_hawser_v1_inspection_proto_enumTypes[2]
+}
+
+func (x WorkHealth) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use WorkHealth.Descriptor instead.
+func (WorkHealth) EnumDescriptor() ([]byte, []int) {
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{2}
 }
 
 // WorkState is the state of a record.
@@ -118,11 +255,11 @@ func (x WorkState) String() string {
 }
 
 func (WorkState) Descriptor() protoreflect.EnumDescriptor {
-	return file_hawser_v1_inspection_proto_enumTypes[1].Descriptor()
+	return file_hawser_v1_inspection_proto_enumTypes[3].Descriptor()
 }
 
 func (WorkState) Type() protoreflect.EnumType {
-	return &file_hawser_v1_inspection_proto_enumTypes[1]
+	return &file_hawser_v1_inspection_proto_enumTypes[3]
 }
 
 func (x WorkState) Number() protoreflect.EnumNumber {
@@ -131,7 +268,7 @@ func (x WorkState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use WorkState.Descriptor instead.
 func (WorkState) EnumDescriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{1}
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{3}
 }
 
 // OrphanCause says what does not fit together.
@@ -187,11 +324,11 @@ func (x OrphanCause) String() string {
 }
 
 func (OrphanCause) Descriptor() protoreflect.EnumDescriptor {
-	return file_hawser_v1_inspection_proto_enumTypes[2].Descriptor()
+	return file_hawser_v1_inspection_proto_enumTypes[4].Descriptor()
 }
 
 func (OrphanCause) Type() protoreflect.EnumType {
-	return &file_hawser_v1_inspection_proto_enumTypes[2]
+	return &file_hawser_v1_inspection_proto_enumTypes[4]
 }
 
 func (x OrphanCause) Number() protoreflect.EnumNumber {
@@ -200,7 +337,7 @@ func (x OrphanCause) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use OrphanCause.Descriptor instead.
 func (OrphanCause) EnumDescriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{2}
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{4}
 }
 
 type ListClustersRequest struct {
@@ -281,7 +418,25 @@ type ListClustersResponse struct {
 	ComparedSources []string `protobuf:"bytes,13,rep,name=compared_sources,json=comparedSources,proto3" json:"compared_sources,omitempty"`
 	NextPageToken   string   `protobuf:"bytes,14,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	// Over what its agents are connected now: "grpc", "mqtt".
-	Transports    []string `protobuf:"bytes,15,rep,name=transports,proto3" json:"transports,omitempty"`
+	Transports []string     `protobuf:"bytes,15,rep,name=transports,proto3" json:"transports,omitempty"`
+	State      ClusterState `protobuf:"varint,16,opt,name=state,proto3,enum=hawser.v1.ClusterState" json:"state,omitempty"`
+	// Works of which the last status says that they are not applied, or not available.
+	Failing uint64 `protobuf:"varint,17,opt,name=failing,proto3" json:"failing,omitempty"`
+	// When an agent was connected last; absent while one is, and where nobody was since broker_since.
+	LastSeen *timestamppb.Timestamp `protobuf:"bytes,18,opt,name=last_seen,json=lastSeen,proto3" json:"last_seen,omitempty"`
+	// Since when the broker runs. Of what was before, it does not know what follows.
+	BrokerSince *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=broker_since,json=brokerSince,proto3" json:"broker_since,omitempty"`
+	// Of the agent that came last.
+	Address         string                 `protobuf:"bytes,20,opt,name=address,proto3" json:"address,omitempty"`
+	AgentVersion    string                 `protobuf:"bytes,21,opt,name=agent_version,json=agentVersion,proto3" json:"agent_version,omitempty"`
+	LastTransport   string                 `protobuf:"bytes,22,opt,name=last_transport,json=lastTransport,proto3" json:"last_transport,omitempty"`
+	CertificateEnds *timestamppb.Timestamp `protobuf:"bytes,23,opt,name=certificate_ends,json=certificateEnds,proto3" json:"certificate_ends,omitempty"`
+	// How long the last checkpoint that an agent acknowledged was under way: there, onto its disk,
+	// and back.
+	RoundTrip *durationpb.Duration `protobuf:"bytes,24,opt,name=round_trip,json=roundTrip,proto3" json:"round_trip,omitempty"`
+	// When an agent was refused last, and why.
+	RefusedAt     *timestamppb.Timestamp `protobuf:"bytes,25,opt,name=refused_at,json=refusedAt,proto3" json:"refused_at,omitempty"`
+	Refusal       string                 `protobuf:"bytes,26,opt,name=refusal,proto3" json:"refusal,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -421,6 +576,83 @@ func (x *ListClustersResponse) GetTransports() []string {
 	return nil
 }
 
+func (x *ListClustersResponse) GetState() ClusterState {
+	if x != nil {
+		return x.State
+	}
+	return ClusterState_CLUSTER_STATE_UNSPECIFIED
+}
+
+func (x *ListClustersResponse) GetFailing() uint64 {
+	if x != nil {
+		return x.Failing
+	}
+	return 0
+}
+
+func (x *ListClustersResponse) GetLastSeen() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LastSeen
+	}
+	return nil
+}
+
+func (x *ListClustersResponse) GetBrokerSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.BrokerSince
+	}
+	return nil
+}
+
+func (x *ListClustersResponse) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *ListClustersResponse) GetAgentVersion() string {
+	if x != nil {
+		return x.AgentVersion
+	}
+	return ""
+}
+
+func (x *ListClustersResponse) GetLastTransport() string {
+	if x != nil {
+		return x.LastTransport
+	}
+	return ""
+}
+
+func (x *ListClustersResponse) GetCertificateEnds() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CertificateEnds
+	}
+	return nil
+}
+
+func (x *ListClustersResponse) GetRoundTrip() *durationpb.Duration {
+	if x != nil {
+		return x.RoundTrip
+	}
+	return nil
+}
+
+func (x *ListClustersResponse) GetRefusedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.RefusedAt
+	}
+	return nil
+}
+
+func (x *ListClustersResponse) GetRefusal() string {
+	if x != nil {
+		return x.Refusal
+	}
+	return ""
+}
+
 type ListWorksRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// All when empty.
@@ -500,8 +732,12 @@ type ListWorksResponse struct {
 	// A newer work of the same name waits until this one is gone.
 	WaitingResourceId string `protobuf:"bytes,11,opt,name=waiting_resource_id,json=waitingResourceId,proto3" json:"waiting_resource_id,omitempty"`
 	NextPageToken     string `protobuf:"bytes,12,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// What the last status says; unspecified without one, and of what is deleted.
+	Health WorkHealth `protobuf:"varint,13,opt,name=health,proto3,enum=hawser.v1.WorkHealth" json:"health,omitempty"`
+	// Why not, at most 512 bytes.
+	Message       string `protobuf:"bytes,14,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListWorksResponse) Reset() {
@@ -614,6 +850,20 @@ func (x *ListWorksResponse) GetWaitingResourceId() string {
 func (x *ListWorksResponse) GetNextPageToken() string {
 	if x != nil {
 		return x.NextPageToken
+	}
+	return ""
+}
+
+func (x *ListWorksResponse) GetHealth() WorkHealth {
+	if x != nil {
+		return x.Health
+	}
+	return WorkHealth_WORK_HEALTH_UNSPECIFIED
+}
+
+func (x *ListWorksResponse) GetMessage() string {
+	if x != nil {
+		return x.Message
 	}
 	return ""
 }
@@ -1828,11 +2078,11 @@ var File_hawser_v1_inspection_proto protoreflect.FileDescriptor
 
 const file_hawser_v1_inspection_proto_rawDesc = "" +
 	"\n" +
-	"\x1ahawser/v1/inspection.proto\x12\thawser.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x14hawser/v1/sync.proto\"N\n" +
+	"\x1ahawser/v1/inspection.proto\x12\thawser.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x14hawser/v1/sync.proto\"N\n" +
 	"\x13ListClustersRequest\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x02 \x01(\tR\tpageToken\"\xfb\x03\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\"\xf8\a\n" +
 	"\x14ListClustersResponse\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x1b\n" +
 	"\tdata_type\x18\x02 \x01(\tR\bdataType\x12\x10\n" +
@@ -1853,12 +2103,25 @@ const file_hawser_v1_inspection_proto_rawDesc = "" +
 	"\x0fnext_page_token\x18\x0e \x01(\tR\rnextPageToken\x12\x1e\n" +
 	"\n" +
 	"transports\x18\x0f \x03(\tR\n" +
-	"transports\"c\n" +
+	"transports\x12-\n" +
+	"\x05state\x18\x10 \x01(\x0e2\x17.hawser.v1.ClusterStateR\x05state\x12\x18\n" +
+	"\afailing\x18\x11 \x01(\x04R\afailing\x127\n" +
+	"\tlast_seen\x18\x12 \x01(\v2\x1a.google.protobuf.TimestampR\blastSeen\x12=\n" +
+	"\fbroker_since\x18\x13 \x01(\v2\x1a.google.protobuf.TimestampR\vbrokerSince\x12\x18\n" +
+	"\aaddress\x18\x14 \x01(\tR\aaddress\x12#\n" +
+	"\ragent_version\x18\x15 \x01(\tR\fagentVersion\x12%\n" +
+	"\x0elast_transport\x18\x16 \x01(\tR\rlastTransport\x12E\n" +
+	"\x10certificate_ends\x18\x17 \x01(\v2\x1a.google.protobuf.TimestampR\x0fcertificateEnds\x128\n" +
+	"\n" +
+	"round_trip\x18\x18 \x01(\v2\x19.google.protobuf.DurationR\troundTrip\x129\n" +
+	"\n" +
+	"refused_at\x18\x19 \x01(\v2\x1a.google.protobuf.TimestampR\trefusedAt\x12\x18\n" +
+	"\arefusal\x18\x1a \x01(\tR\arefusal\"c\n" +
 	"\x10ListWorksRequest\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x16\n" +
 	"\x06source\x18\x02 \x01(\tR\x06source\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x03 \x01(\tR\tpageToken\"\xb6\x03\n" +
+	"page_token\x18\x03 \x01(\tR\tpageToken\"\xff\x03\n" +
 	"\x11ListWorksResponse\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x1f\n" +
 	"\vresource_id\x18\x02 \x01(\tR\n" +
@@ -1874,7 +2137,9 @@ const file_hawser_v1_inspection_proto_rawDesc = "" +
 	"deleted_at\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\tdeletedAt\x12.\n" +
 	"\x13waiting_resource_id\x18\v \x01(\tR\x11waitingResourceId\x12&\n" +
-	"\x0fnext_page_token\x18\f \x01(\tR\rnextPageToken\"M\n" +
+	"\x0fnext_page_token\x18\f \x01(\tR\rnextPageToken\x12-\n" +
+	"\x06health\x18\r \x01(\x0e2\x15.hawser.v1.WorkHealthR\x06health\x12\x18\n" +
+	"\amessage\x18\x0e \x01(\tR\amessage\"M\n" +
 	"\x12ListOrphansRequest\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x1d\n" +
 	"\n" +
@@ -1952,12 +2217,29 @@ const file_hawser_v1_inspection_proto_rawDesc = "" +
 	"\rBackupRequest\"8\n" +
 	"\x0eBackupResponse\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
-	"\x04data\x18\x02 \x01(\fR\x04data*n\n" +
+	"\x04data\x18\x02 \x01(\fR\x04data*\x87\x02\n" +
+	"\fClusterState\x12\x1d\n" +
+	"\x19CLUSTER_STATE_UNSPECIFIED\x10\x00\x12\x19\n" +
+	"\x15CLUSTER_STATE_IN_SYNC\x10\x01\x12\x18\n" +
+	"\x14CLUSTER_STATE_BEHIND\x10\x02\x12\x19\n" +
+	"\x15CLUSTER_STATE_DIFFERS\x10\x03\x12\x19\n" +
+	"\x15CLUSTER_STATE_FAILING\x10\x04\x12\x19\n" +
+	"\x15CLUSTER_STATE_UNKNOWN\x10\x05\x12\x19\n" +
+	"\x15CLUSTER_STATE_OFFLINE\x10\x06\x12\x19\n" +
+	"\x15CLUSTER_STATE_REFUSED\x10\a\x12\x1c\n" +
+	"\x18CLUSTER_STATE_NEVER_SEEN\x10\b*n\n" +
 	"\tSyncState\x12\x1a\n" +
 	"\x16SYNC_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12SYNC_STATE_IN_SYNC\x10\x01\x12\x15\n" +
 	"\x11SYNC_STATE_BEHIND\x10\x02\x12\x16\n" +
-	"\x12SYNC_STATE_DIFFERS\x10\x03*l\n" +
+	"\x12SYNC_STATE_DIFFERS\x10\x03*\x99\x01\n" +
+	"\n" +
+	"WorkHealth\x12\x1b\n" +
+	"\x17WORK_HEALTH_UNSPECIFIED\x10\x00\x12\x19\n" +
+	"\x15WORK_HEALTH_AVAILABLE\x10\x01\x12\x17\n" +
+	"\x13WORK_HEALTH_APPLIED\x10\x02\x12\x1d\n" +
+	"\x19WORK_HEALTH_NOT_AVAILABLE\x10\x03\x12\x1b\n" +
+	"\x17WORK_HEALTH_NOT_APPLIED\x10\x04*l\n" +
 	"\tWorkState\x12\x1a\n" +
 	"\x16WORK_STATE_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fWORK_STATE_LIVE\x10\x01\x12\x18\n" +
@@ -2000,80 +2282,90 @@ func file_hawser_v1_inspection_proto_rawDescGZIP() []byte {
 	return file_hawser_v1_inspection_proto_rawDescData
 }
 
-var file_hawser_v1_inspection_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_hawser_v1_inspection_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
 var file_hawser_v1_inspection_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_hawser_v1_inspection_proto_goTypes = []any{
-	(SyncState)(0),                // 0: hawser.v1.SyncState
-	(WorkState)(0),                // 1: hawser.v1.WorkState
-	(OrphanCause)(0),              // 2: hawser.v1.OrphanCause
-	(*ListClustersRequest)(nil),   // 3: hawser.v1.ListClustersRequest
-	(*ListClustersResponse)(nil),  // 4: hawser.v1.ListClustersResponse
-	(*ListWorksRequest)(nil),      // 5: hawser.v1.ListWorksRequest
-	(*ListWorksResponse)(nil),     // 6: hawser.v1.ListWorksResponse
-	(*ListOrphansRequest)(nil),    // 7: hawser.v1.ListOrphansRequest
-	(*ListOrphansResponse)(nil),   // 8: hawser.v1.ListOrphansResponse
-	(*ListLimitsRequest)(nil),     // 9: hawser.v1.ListLimitsRequest
-	(*ListLimitsResponse)(nil),    // 10: hawser.v1.ListLimitsResponse
-	(*ForgetWorkRequest)(nil),     // 11: hawser.v1.ForgetWorkRequest
-	(*ForgetWorkResponse)(nil),    // 12: hawser.v1.ForgetWorkResponse
-	(*ForgetClusterRequest)(nil),  // 13: hawser.v1.ForgetClusterRequest
-	(*ForgetClusterResponse)(nil), // 14: hawser.v1.ForgetClusterResponse
-	(*AdoptRequest)(nil),          // 15: hawser.v1.AdoptRequest
-	(*AdoptResponse)(nil),         // 16: hawser.v1.AdoptResponse
-	(*ApproveRequest)(nil),        // 17: hawser.v1.ApproveRequest
-	(*ApproveResponse)(nil),       // 18: hawser.v1.ApproveResponse
-	(*ResolveRequest)(nil),        // 19: hawser.v1.ResolveRequest
-	(*ResolveResponse)(nil),       // 20: hawser.v1.ResolveResponse
-	(*DenyRequest)(nil),           // 21: hawser.v1.DenyRequest
-	(*DenyResponse)(nil),          // 22: hawser.v1.DenyResponse
-	(*AllowRequest)(nil),          // 23: hawser.v1.AllowRequest
-	(*AllowResponse)(nil),         // 24: hawser.v1.AllowResponse
-	(*ListDenialsRequest)(nil),    // 25: hawser.v1.ListDenialsRequest
-	(*ListDenialsResponse)(nil),   // 26: hawser.v1.ListDenialsResponse
-	(*BackupRequest)(nil),         // 27: hawser.v1.BackupRequest
-	(*BackupResponse)(nil),        // 28: hawser.v1.BackupResponse
-	(*timestamppb.Timestamp)(nil), // 29: google.protobuf.Timestamp
-	(*WithheldDeletion)(nil),      // 30: hawser.v1.WithheldDeletion
+	(ClusterState)(0),             // 0: hawser.v1.ClusterState
+	(SyncState)(0),                // 1: hawser.v1.SyncState
+	(WorkHealth)(0),               // 2: hawser.v1.WorkHealth
+	(WorkState)(0),                // 3: hawser.v1.WorkState
+	(OrphanCause)(0),              // 4: hawser.v1.OrphanCause
+	(*ListClustersRequest)(nil),   // 5: hawser.v1.ListClustersRequest
+	(*ListClustersResponse)(nil),  // 6: hawser.v1.ListClustersResponse
+	(*ListWorksRequest)(nil),      // 7: hawser.v1.ListWorksRequest
+	(*ListWorksResponse)(nil),     // 8: hawser.v1.ListWorksResponse
+	(*ListOrphansRequest)(nil),    // 9: hawser.v1.ListOrphansRequest
+	(*ListOrphansResponse)(nil),   // 10: hawser.v1.ListOrphansResponse
+	(*ListLimitsRequest)(nil),     // 11: hawser.v1.ListLimitsRequest
+	(*ListLimitsResponse)(nil),    // 12: hawser.v1.ListLimitsResponse
+	(*ForgetWorkRequest)(nil),     // 13: hawser.v1.ForgetWorkRequest
+	(*ForgetWorkResponse)(nil),    // 14: hawser.v1.ForgetWorkResponse
+	(*ForgetClusterRequest)(nil),  // 15: hawser.v1.ForgetClusterRequest
+	(*ForgetClusterResponse)(nil), // 16: hawser.v1.ForgetClusterResponse
+	(*AdoptRequest)(nil),          // 17: hawser.v1.AdoptRequest
+	(*AdoptResponse)(nil),         // 18: hawser.v1.AdoptResponse
+	(*ApproveRequest)(nil),        // 19: hawser.v1.ApproveRequest
+	(*ApproveResponse)(nil),       // 20: hawser.v1.ApproveResponse
+	(*ResolveRequest)(nil),        // 21: hawser.v1.ResolveRequest
+	(*ResolveResponse)(nil),       // 22: hawser.v1.ResolveResponse
+	(*DenyRequest)(nil),           // 23: hawser.v1.DenyRequest
+	(*DenyResponse)(nil),          // 24: hawser.v1.DenyResponse
+	(*AllowRequest)(nil),          // 25: hawser.v1.AllowRequest
+	(*AllowResponse)(nil),         // 26: hawser.v1.AllowResponse
+	(*ListDenialsRequest)(nil),    // 27: hawser.v1.ListDenialsRequest
+	(*ListDenialsResponse)(nil),   // 28: hawser.v1.ListDenialsResponse
+	(*BackupRequest)(nil),         // 29: hawser.v1.BackupRequest
+	(*BackupResponse)(nil),        // 30: hawser.v1.BackupResponse
+	(*timestamppb.Timestamp)(nil), // 31: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 32: google.protobuf.Duration
+	(*WithheldDeletion)(nil),      // 33: hawser.v1.WithheldDeletion
 }
 var file_hawser_v1_inspection_proto_depIdxs = []int32{
-	29, // 0: hawser.v1.ListClustersResponse.since:type_name -> google.protobuf.Timestamp
-	0,  // 1: hawser.v1.ListClustersResponse.sync:type_name -> hawser.v1.SyncState
-	1,  // 2: hawser.v1.ListWorksResponse.state:type_name -> hawser.v1.WorkState
-	29, // 3: hawser.v1.ListWorksResponse.deleted_at:type_name -> google.protobuf.Timestamp
-	2,  // 4: hawser.v1.ListOrphansResponse.cause:type_name -> hawser.v1.OrphanCause
-	30, // 5: hawser.v1.ApproveRequest.works:type_name -> hawser.v1.WithheldDeletion
-	29, // 6: hawser.v1.ListDenialsResponse.at:type_name -> google.protobuf.Timestamp
-	3,  // 7: hawser.v1.InspectionService.ListClusters:input_type -> hawser.v1.ListClustersRequest
-	5,  // 8: hawser.v1.InspectionService.ListWorks:input_type -> hawser.v1.ListWorksRequest
-	7,  // 9: hawser.v1.InspectionService.ListOrphans:input_type -> hawser.v1.ListOrphansRequest
-	9,  // 10: hawser.v1.InspectionService.ListLimits:input_type -> hawser.v1.ListLimitsRequest
-	11, // 11: hawser.v1.InspectionService.ForgetWork:input_type -> hawser.v1.ForgetWorkRequest
-	13, // 12: hawser.v1.InspectionService.ForgetCluster:input_type -> hawser.v1.ForgetClusterRequest
-	15, // 13: hawser.v1.InspectionService.Adopt:input_type -> hawser.v1.AdoptRequest
-	17, // 14: hawser.v1.InspectionService.Approve:input_type -> hawser.v1.ApproveRequest
-	19, // 15: hawser.v1.InspectionService.Resolve:input_type -> hawser.v1.ResolveRequest
-	21, // 16: hawser.v1.InspectionService.Deny:input_type -> hawser.v1.DenyRequest
-	23, // 17: hawser.v1.InspectionService.Allow:input_type -> hawser.v1.AllowRequest
-	25, // 18: hawser.v1.InspectionService.ListDenials:input_type -> hawser.v1.ListDenialsRequest
-	27, // 19: hawser.v1.InspectionService.Backup:input_type -> hawser.v1.BackupRequest
-	4,  // 20: hawser.v1.InspectionService.ListClusters:output_type -> hawser.v1.ListClustersResponse
-	6,  // 21: hawser.v1.InspectionService.ListWorks:output_type -> hawser.v1.ListWorksResponse
-	8,  // 22: hawser.v1.InspectionService.ListOrphans:output_type -> hawser.v1.ListOrphansResponse
-	10, // 23: hawser.v1.InspectionService.ListLimits:output_type -> hawser.v1.ListLimitsResponse
-	12, // 24: hawser.v1.InspectionService.ForgetWork:output_type -> hawser.v1.ForgetWorkResponse
-	14, // 25: hawser.v1.InspectionService.ForgetCluster:output_type -> hawser.v1.ForgetClusterResponse
-	16, // 26: hawser.v1.InspectionService.Adopt:output_type -> hawser.v1.AdoptResponse
-	18, // 27: hawser.v1.InspectionService.Approve:output_type -> hawser.v1.ApproveResponse
-	20, // 28: hawser.v1.InspectionService.Resolve:output_type -> hawser.v1.ResolveResponse
-	22, // 29: hawser.v1.InspectionService.Deny:output_type -> hawser.v1.DenyResponse
-	24, // 30: hawser.v1.InspectionService.Allow:output_type -> hawser.v1.AllowResponse
-	26, // 31: hawser.v1.InspectionService.ListDenials:output_type -> hawser.v1.ListDenialsResponse
-	28, // 32: hawser.v1.InspectionService.Backup:output_type -> hawser.v1.BackupResponse
-	20, // [20:33] is the sub-list for method output_type
-	7,  // [7:20] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	31, // 0: hawser.v1.ListClustersResponse.since:type_name -> google.protobuf.Timestamp
+	1,  // 1: hawser.v1.ListClustersResponse.sync:type_name -> hawser.v1.SyncState
+	0,  // 2: hawser.v1.ListClustersResponse.state:type_name -> hawser.v1.ClusterState
+	31, // 3: hawser.v1.ListClustersResponse.last_seen:type_name -> google.protobuf.Timestamp
+	31, // 4: hawser.v1.ListClustersResponse.broker_since:type_name -> google.protobuf.Timestamp
+	31, // 5: hawser.v1.ListClustersResponse.certificate_ends:type_name -> google.protobuf.Timestamp
+	32, // 6: hawser.v1.ListClustersResponse.round_trip:type_name -> google.protobuf.Duration
+	31, // 7: hawser.v1.ListClustersResponse.refused_at:type_name -> google.protobuf.Timestamp
+	3,  // 8: hawser.v1.ListWorksResponse.state:type_name -> hawser.v1.WorkState
+	31, // 9: hawser.v1.ListWorksResponse.deleted_at:type_name -> google.protobuf.Timestamp
+	2,  // 10: hawser.v1.ListWorksResponse.health:type_name -> hawser.v1.WorkHealth
+	4,  // 11: hawser.v1.ListOrphansResponse.cause:type_name -> hawser.v1.OrphanCause
+	33, // 12: hawser.v1.ApproveRequest.works:type_name -> hawser.v1.WithheldDeletion
+	31, // 13: hawser.v1.ListDenialsResponse.at:type_name -> google.protobuf.Timestamp
+	5,  // 14: hawser.v1.InspectionService.ListClusters:input_type -> hawser.v1.ListClustersRequest
+	7,  // 15: hawser.v1.InspectionService.ListWorks:input_type -> hawser.v1.ListWorksRequest
+	9,  // 16: hawser.v1.InspectionService.ListOrphans:input_type -> hawser.v1.ListOrphansRequest
+	11, // 17: hawser.v1.InspectionService.ListLimits:input_type -> hawser.v1.ListLimitsRequest
+	13, // 18: hawser.v1.InspectionService.ForgetWork:input_type -> hawser.v1.ForgetWorkRequest
+	15, // 19: hawser.v1.InspectionService.ForgetCluster:input_type -> hawser.v1.ForgetClusterRequest
+	17, // 20: hawser.v1.InspectionService.Adopt:input_type -> hawser.v1.AdoptRequest
+	19, // 21: hawser.v1.InspectionService.Approve:input_type -> hawser.v1.ApproveRequest
+	21, // 22: hawser.v1.InspectionService.Resolve:input_type -> hawser.v1.ResolveRequest
+	23, // 23: hawser.v1.InspectionService.Deny:input_type -> hawser.v1.DenyRequest
+	25, // 24: hawser.v1.InspectionService.Allow:input_type -> hawser.v1.AllowRequest
+	27, // 25: hawser.v1.InspectionService.ListDenials:input_type -> hawser.v1.ListDenialsRequest
+	29, // 26: hawser.v1.InspectionService.Backup:input_type -> hawser.v1.BackupRequest
+	6,  // 27: hawser.v1.InspectionService.ListClusters:output_type -> hawser.v1.ListClustersResponse
+	8,  // 28: hawser.v1.InspectionService.ListWorks:output_type -> hawser.v1.ListWorksResponse
+	10, // 29: hawser.v1.InspectionService.ListOrphans:output_type -> hawser.v1.ListOrphansResponse
+	12, // 30: hawser.v1.InspectionService.ListLimits:output_type -> hawser.v1.ListLimitsResponse
+	14, // 31: hawser.v1.InspectionService.ForgetWork:output_type -> hawser.v1.ForgetWorkResponse
+	16, // 32: hawser.v1.InspectionService.ForgetCluster:output_type -> hawser.v1.ForgetClusterResponse
+	18, // 33: hawser.v1.InspectionService.Adopt:output_type -> hawser.v1.AdoptResponse
+	20, // 34: hawser.v1.InspectionService.Approve:output_type -> hawser.v1.ApproveResponse
+	22, // 35: hawser.v1.InspectionService.Resolve:output_type -> hawser.v1.ResolveResponse
+	24, // 36: hawser.v1.InspectionService.Deny:output_type -> hawser.v1.DenyResponse
+	26, // 37: hawser.v1.InspectionService.Allow:output_type -> hawser.v1.AllowResponse
+	28, // 38: hawser.v1.InspectionService.ListDenials:output_type -> hawser.v1.ListDenialsResponse
+	30, // 39: hawser.v1.InspectionService.Backup:output_type -> hawser.v1.BackupResponse
+	27, // [27:40] is the sub-list for method output_type
+	14, // [14:27] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_hawser_v1_inspection_proto_init() }
@@ -2087,7 +2379,7 @@ func file_hawser_v1_inspection_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_hawser_v1_inspection_proto_rawDesc), len(file_hawser_v1_inspection_proto_rawDesc)),
-			NumEnums:      3,
+			NumEnums:      5,
 			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,

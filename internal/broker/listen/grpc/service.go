@@ -102,6 +102,7 @@ func helloOf(ctx context.Context) transport.Hello {
 		Protocol:   1,
 		Cursor:     header(ctx, codec.HeaderCursor),
 		ClusterUID: header(ctx, codec.HeaderClusterUID),
+		Version:    header(ctx, codec.HeaderVersion),
 	}
 }
 

@@ -146,7 +146,8 @@ func printable(key []byte) string {
 	}
 }
 
-// format is what this release writes and the newest it reads. In format 1 a meta has no sizes.
+// format is what this release writes and the newest it reads. In format 1 a meta has no sizes, before
+// format 3 it does not say whether the work fails.
 // A value is
 //
 //	1 byte   format
@@ -155,7 +156,7 @@ func printable(key []byte) string {
 //	         body
 //	4 bytes  CRC-32C, little endian, over storage key and all before
 const (
-	format      = 2
+	format      = 3
 	valueHead   = 3
 	valueTail   = 4
 	valueExtras = valueHead + valueTail
@@ -252,12 +253,21 @@ func appendBool(b []byte, v bool) []byte {
 	return append(b, 0)
 }
 
-// sized marks the state of a meta that ends with the sizes of its payloads, as format 2 has it.
-const sized = 0x80
+// What marks the state of a meta.
+const (
+	// sized: it ends with the sizes of its payloads, as since format 2.
+	sized = 0x80
+	// fails: its status says that the work is not applied, or not available; since format 3.
+	fails = 0x40
+)
 
 // encodeMeta is the body of a meta; the key is not in it.
 func encodeMeta(m *store.Meta) []byte {
-	b := append(make([]byte, 0, 192), byte(m.State)|sized)
+	state := byte(m.State) | sized
+	if m.Failing {
+		state |= fails
+	}
+	b := append(make([]byte, 0, 192), state)
 	b = appendString(b, m.Owner)
 	b = appendString(b, m.Name)
 	b = binary.AppendVarint(b, m.Version)
@@ -290,7 +300,7 @@ func encodeMeta(m *store.Meta) []byte {
 func decodeMeta(k store.Key, key, body []byte) (*store.Meta, error) {
 	r := reader{b: body}
 	state := r.byte()
-	m := &store.Meta{Key: k, State: store.State(state &^ sized)}
+	m := &store.Meta{Key: k, State: store.State(state &^ (sized | fails)), Failing: state&fails != 0}
 	m.Owner, m.Name = r.string(), r.string()
 	m.Version, m.Tag = r.int64(), r.tag()
 	m.SpecRevision, m.Superseded = r.uint64(), r.int64()

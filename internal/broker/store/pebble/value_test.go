@@ -96,7 +96,7 @@ func drawMeta(t *rapid.T) *store.Meta {
 		Version: rapid.Int64().Draw(t, "version"), Tag: tag("tag"), SpecRevision: rapid.Uint64().Draw(t, "spec revision"),
 		Superseded:     rapid.Int64().Draw(t, "superseded"),
 		StatusRevision: rapid.Uint64().Draw(t, "status revision"), StatusVersion: rapid.Int64().Draw(t, "status version"),
-		Sequence: str.Draw(t, "sequence"), StatusHash: str.Draw(t, "hash"), DeletedAt: when("deleted"), Buried: when("buried"),
+		Sequence: str.Draw(t, "sequence"), StatusHash: str.Draw(t, "hash"), Failing: rapid.Bool().Draw(t, "failing"), DeletedAt: when("deleted"), Buried: when("buried"),
 	}
 	m.SpecSupersedes = m.Superseded != 0
 	size := rapid.IntRange(0, math.MaxInt32)

@@ -91,6 +91,7 @@ func (t *Tally) move(old, n *store.Meta, add func(*revisions, uint64)) {
 	replace(&c.tombstones, when(old, store.Tombstone, oldSpec), when(n, store.Tombstone, spec))
 	replace(&o.graves, seen(old), seen(n))
 	o.hold(c, old, n)
+	c.head.Failing += fails(n) - fails(old)
 	if old != nil {
 		c.records--
 	}
@@ -114,6 +115,14 @@ func seen(m *store.Meta) uint64 {
 		return 0
 	}
 	return m.StatusRevision
+}
+
+// fails is 1 if m is a live record of a work that fails, else 0.
+func fails(m *store.Meta) int {
+	if m == nil || m.State != store.Live || !m.Failing {
+		return 0
+	}
+	return 1
 }
 
 // when is revision if m is in a state, else 0.

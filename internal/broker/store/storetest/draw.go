@@ -37,6 +37,7 @@ func Draw(t *rapid.T, clusters []string, revision func(store.Key) uint64) store.
 		o.Version = rapid.Int64Range(0, 4).Draw(t, "version")
 		o.Sequence = Sequence(rapid.Int64Range(1, 40).Draw(t, "sequence"))
 		o.StatusHash = pick("hash", "h1", "h2")
+		o.Failing = rapid.Bool().Draw(t, "failing")
 		o.Deleted = rapid.Bool().Draw(t, "deleted")
 		o.Event = fmt.Appendf(nil, "status %d %s", o.Version, o.Sequence)
 	case store.Forget:

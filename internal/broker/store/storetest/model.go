@@ -239,6 +239,9 @@ func (l *Model) ClusterHead(dt codec.DataType, cluster string) store.ClusterHead
 		switch e.State {
 		case store.Live:
 			h.Digest.Count++
+			if e.Failing {
+				h.Failing++
+			}
 			h.Digest.Sum = h.Digest.Sum.Add(codec.RecordHash(e.ResourceID, e.Tag))
 		case store.Tombstone:
 			h.Tombstones++

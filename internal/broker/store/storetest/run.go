@@ -45,6 +45,7 @@ func Run(t *testing.T, newSite func(t *testing.T) Site) {
 		{"ChangesGone", testChangesGone},
 		{"ChangesWaits", testChangesWaits},
 		{"ClusterHead", testClusterHead},
+		{"Failing", testFailing},
 		{"Clusters", testClusters},
 		{"Since", testSince},
 		{"SinceSnapshot", testSinceSnapshot},

@@ -86,6 +86,32 @@ func testClusterHead(t *testing.T, site Site) {
 	diff(t, "another type", store.ClusterHead{}, b.ClusterHead(otherType, "c1"))
 }
 
+// testFailing: the live works are counted whose status says that they fail.
+func testFailing(t *testing.T, site Site) {
+	b := open(t, site)
+	b.mark()
+	u1, u2 := in("c1", "u1"), in("c1", "u2")
+	failing := func() int { return b.ClusterHead(codec.ManifestBundles, "c1").Failing }
+	fails := func(k store.Key, sequence int64) store.Op {
+		o := report(k, 1, sequence)
+		o.Failing = true
+		return o
+	}
+	b.accept(spec(u1, 1), spec(u2, 1), fails(u1, 1), fails(u2, 2))
+	diff(t, "both fail", 2, failing())
+	b.accept(report(u1, 1, 3))
+	diff(t, "one is better", 1, failing())
+	b.accept(spec(u2, 2))
+	diff(t, "that it was changed makes it no better", 1, failing())
+	b.close()
+	b = open(t, site)
+	diff(t, "reopened", 1, failing())
+	b.accept(deletion(u2, 2))
+	diff(t, "it is being deleted", 0, failing())
+	b.accept(fails(u1, 4), store.Op{Kind: store.Drop, Key: u1})
+	diff(t, "it is gone", 0, failing())
+}
+
 // testClusters: a cluster is known as long as it has a record in any state, or
 // was marked.
 func testClusters(t *testing.T, site Site) {

@@ -81,7 +81,8 @@ func Hello(h transport.Hello, d codec.DataType) []codec.Property {
 	}
 	p = add(p, codec.HeaderProtocol, strconv.Itoa(h.Protocol))
 	p = add(p, codec.HeaderCursor, h.Cursor)
-	return add(p, codec.HeaderClusterUID, h.ClusterUID)
+	p = add(p, codec.HeaderClusterUID, h.ClusterUID)
+	return add(p, codec.HeaderVersion, h.Version)
 }
 
 // HelloOf reads a SUBSCRIBE. The data type is as it arrived, and codec.ManifestBundles if
@@ -98,6 +99,7 @@ func HelloOf(properties []codec.Property) (h transport.Hello, dataType string) {
 		Protocol:   1,
 		Cursor:     Get(properties, codec.HeaderCursor),
 		ClusterUID: Get(properties, codec.HeaderClusterUID),
+		Version:    Get(properties, codec.HeaderVersion),
 	}, dataType
 }
 

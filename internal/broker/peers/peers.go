@@ -1,0 +1,278 @@
+// Package peers is what a broker knows of the agents of each cluster, also after they are gone:
+// when one was here last, from where, which release it is, and why one was refused. It is one small
+// entry for each cluster that the store knows, in memory: what a broker has not seen since it was
+// started is unknown to it, and it says so. Whether an agent ever came is in the store.
+//
+// From that, from how the agents stand that are connected, and from the statuses that the store
+// holds, it makes of each cluster one [State]. How many clusters are in which is counted as they
+// change, not when somebody looks.
+package peers
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// State is how a cluster is, in one word.
+type State uint8
+
+// The states. Of agents that are connected, a worse one is higher.
+const (
+	// NeverSeen: there are works for it, and no agent has ever come.
+	NeverSeen State = iota + 1
+	// Offline: no agent is connected.
+	Offline
+	// Refused: none is connected, and one was refused lately.
+	Refused
+	// InSync: the agent proved that it holds exactly what it should.
+	InSync
+	// Behind: something has changed since.
+	Behind
+	// Unproven: the agent proves nothing, as those of Open Cluster Management, or has not yet.
+	Unproven
+	// Failing: works are not applied, or not available.
+	Failing
+	// Differs: the agent holds something else, also after it listed it.
+	Differs
+	states
+)
+
+var words = [states]string{
+	NeverSeen: "never_seen", Offline: "offline", Refused: "refused", InSync: "in_sync", Behind: "behind",
+	Unproven: "unknown", Failing: "failing", Differs: "differs",
+}
+
+// String is the value of the metric's label.
+func (s State) String() string { return words[s] }
+
+const (
+	// refusalCounts is for how long a cluster whose agent was refused is called so. One that is
+	// refused comes back every few minutes.
+	refusalCounts = 15 * time.Minute
+	// lookEvery is how often all clusters are judged again: a refusal grows old, and the change
+	// feed may leave out what is gone.
+	lookEvery = time.Minute
+	// longest bounds what peers say of themselves, and what they are told, bytes.
+	longest = 64
+	// longestRefusal bounds why one was refused, bytes.
+	longestRefusal = 256
+)
+
+// Facts are what is known of a cluster's agents. What is zero is unknown.
+type Facts struct {
+	// Seen is when one was connected last; of one that is connected it is when it came.
+	Seen time.Time
+	// Address, Version, Transport and CertificateEnds are those of the one that came last.
+	Address, Version, Transport string
+	CertificateEnds             time.Time
+	// RoundTrip is how long the last checkpoint was under way that it acknowledged: there, onto
+	// its disk and back.
+	RoundTrip time.Duration
+	// RefusedAt is when one was refused last, Refusal why.
+	RefusedAt time.Time
+	Refusal   string
+}
+
+type peer struct {
+	Facts
+	state State
+}
+
+// Agents says how the agents stand that are connected.
+type Agents interface {
+	// Standing returns that of the worst one: InSync, Behind, Unproven or Differs; 0 without one.
+	Standing(place store.Scope) State
+}
+
+// Peers knows the clusters. Its methods may be called concurrently, by who holds no lock that
+// Agents need.
+type Peers struct {
+	cfg    *call.Config
+	agents Agents
+	// began is since when everything is seen.
+	began time.Time
+
+	mu     sync.Mutex
+	all    map[store.Scope]*peer
+	counts [states]int
+}
+
+// New returns what is known when a broker is started.
+func New(cfg *call.Config) *Peers {
+	p := &Peers{cfg: cfg, began: cfg.Now(), all: map[store.Scope]*peer{}}
+	for s := NeverSeen; s < states; s++ {
+		cfg.Meter().Shown("clusters", "Clusters by state.", prometheus.Labels{"state": s.String()}, func() float64 {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			return float64(p.counts[s])
+		})
+	}
+	return p
+}
+
+// Connect says who knows the agents. It is called once, before anything else.
+func (p *Peers) Connect(a Agents) {
+	p.agents = a
+	p.look()
+}
+
+// Run judges all clusters again now and then, until ctx ends.
+func (p *Peers) Run(ctx context.Context) error {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			p.look()
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func (p *Peers) look() {
+	p.mu.Lock()
+	places := make([]store.Scope, 0, len(p.all))
+	for place := range p.all {
+		places = append(places, place)
+	}
+	p.mu.Unlock()
+	for _, d := range codec.DataTypes() {
+		for _, c := range p.cfg.Store.Clusters(d) {
+			places = append(places, store.Scope{DataType: d, Cluster: c})
+		}
+	}
+	for _, place := range places {
+		p.Refresh(place)
+	}
+}
+
+// Began is since when everything is seen: what was before is unknown.
+func (p *Peers) Began() time.Time { return p.began }
+
+// Of returns what is known of a cluster, and its state; 0 if there is no such cluster.
+func (p *Peers) Of(place store.Scope) (Facts, State) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if e := p.judge(place); e != nil {
+		return e.Facts, e.state
+	}
+	return Facts{}, 0
+}
+
+// Refresh has another look at a cluster of which something has changed.
+func (p *Peers) Refresh(place store.Scope) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.judge(place)
+}
+
+// Came takes it that an agent has come, and what is known of it.
+func (p *Peers) Came(place store.Scope, f Facts) {
+	p.change(place, func(had *Facts) {
+		f.Seen, f.RefusedAt, f.Refusal = p.cfg.Now(), had.RefusedAt, had.Refusal
+		f.Address, f.Version = printable(f.Address, longest), printable(f.Version, longest)
+		*had = f
+	})
+}
+
+// Left takes it that an agent has gone.
+func (p *Peers) Left(place store.Scope) {
+	p.change(place, func(f *Facts) { f.Seen = p.cfg.Now() })
+}
+
+// Answered takes it that an agent has acknowledged a checkpoint, and how long that was under way.
+func (p *Peers) Answered(place store.Scope, after time.Duration) {
+	p.change(place, func(f *Facts) { f.RoundTrip = after })
+}
+
+// Refused takes it that an agent of a cluster, or one that said so, was refused. Of clusters that
+// nobody knows nothing is kept.
+func (p *Peers) Refused(cluster, why string) {
+	for _, d := range codec.DataTypes() {
+		p.change(store.Scope{DataType: d, Cluster: cluster}, func(f *Facts) {
+			f.RefusedAt, f.Refusal = p.cfg.Now(), printable(why, longestRefusal)
+		})
+	}
+}
+
+// Forget forgets what is known of a cluster: another one may have its name.
+func (p *Peers) Forget(cluster string) {
+	for _, d := range codec.DataTypes() {
+		p.change(store.Scope{DataType: d, Cluster: cluster}, func(f *Facts) { *f = Facts{} })
+	}
+}
+
+// change changes what is known of a cluster, if there is one.
+func (p *Peers) change(place store.Scope, f func(*Facts)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if e := p.judge(place); e != nil {
+		f(&e.Facts)
+		p.judge(place)
+	}
+}
+
+// judge brings the state of a cluster up to date, and the counts. It returns nil if there is no
+// such cluster. The caller holds mu: what is looked at later is written later.
+func (p *Peers) judge(place store.Scope) *peer {
+	head := p.cfg.Store.ClusterHead(place.DataType, place.Cluster)
+	_, came := p.cfg.Store.Subscribed(place.DataType, place.Cluster)
+	e := p.all[place]
+	if !came && head.SpecRevision == 0 {
+		if e != nil {
+			p.counts[e.state]--
+			delete(p.all, place)
+		}
+		return nil
+	}
+	if e == nil {
+		e = &peer{}
+		place.Cluster = strings.Clone(place.Cluster)
+		p.all[place] = e
+		p.counts[0]++
+	}
+	p.counts[e.state]--
+	e.state = p.stateOf(e, p.agents.Standing(place), came, head.Failing > 0)
+	p.counts[e.state]++
+	return e
+}
+
+func (p *Peers) stateOf(e *peer, standing State, came, fails bool) State {
+	switch {
+	case standing == 0 && !e.RefusedAt.IsZero() && !e.RefusedAt.Before(e.Seen) && p.cfg.Now().Sub(e.RefusedAt) < refusalCounts:
+		return Refused
+	case standing == 0 && !came:
+		return NeverSeen
+	case standing == 0:
+		return Offline
+	case fails:
+		return max(standing, Failing)
+	}
+	return standing
+}
+
+// printable is the beginning of what somebody else chose, of characters that can be shown.
+func printable(s string, most int) string {
+	if len(s) > most {
+		s = strings.ToValidUTF8(s[:most], "")
+	}
+	if i := strings.IndexFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }); i >= 0 {
+		s = strings.Map(func(r rune) rune {
+			if unicode.IsPrint(r) {
+				return r
+			}
+			return '.'
+		}, s)
+	}
+	return strings.Clone(s)
+}

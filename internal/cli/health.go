@@ -1,0 +1,149 @@
+package cli
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
+)
+
+// clusterWords are the states of clusters as they are shown, in the order of the summary.
+var clusterWords = []string{"in sync", "behind", "failing", "differs", "unknown", "offline", "refused", "never seen"}
+
+func clusterWord(m *hawserv1.ListClustersResponse) string {
+	return map[hawserv1.ClusterState]string{
+		hawserv1.ClusterState_CLUSTER_STATE_IN_SYNC:    "in sync",
+		hawserv1.ClusterState_CLUSTER_STATE_BEHIND:     "behind",
+		hawserv1.ClusterState_CLUSTER_STATE_FAILING:    "failing",
+		hawserv1.ClusterState_CLUSTER_STATE_DIFFERS:    "differs",
+		hawserv1.ClusterState_CLUSTER_STATE_UNKNOWN:    "unknown",
+		hawserv1.ClusterState_CLUSTER_STATE_OFFLINE:    "offline",
+		hawserv1.ClusterState_CLUSTER_STATE_REFUSED:    "refused",
+		hawserv1.ClusterState_CLUSTER_STATE_NEVER_SEEN: "never seen",
+	}[m.GetState()]
+}
+
+// lastSeen is how long ago an agent was connected. What was before the broker was started nobody
+// knows, but that it is longer ago.
+func lastSeen(now time.Time, m *hawserv1.ListClustersResponse) string {
+	switch {
+	case m.GetSubscriptions() > 0:
+		return "now"
+	case m.GetLastSeen() != nil:
+		return age(now, m.GetLastSeen())
+	case !m.GetKnown():
+		return "never"
+	case m.GetBrokerSince() != nil:
+		return ">" + age(now, m.GetBrokerSince())
+	}
+	return ""
+}
+
+// until is how long it is until then; "" where it is not known.
+func until(now time.Time, at *timestamppb.Timestamp) string {
+	switch {
+	case at == nil:
+		return ""
+	case at.AsTime().Before(now):
+		return "ended " + age(now, at) + " ago"
+	}
+	return duration.HumanDuration(at.AsTime().Sub(now))
+}
+
+func tripOf(d *durationpb.Duration) string {
+	if d == nil {
+		return ""
+	}
+	return d.AsDuration().Round(time.Millisecond).String()
+}
+
+// clusterMessage says why a cluster is as it is, as far as the broker knows, or where to look.
+func clusterMessage(now time.Time, m *hawserv1.ListClustersResponse) string {
+	ended := m.GetCertificateEnds() != nil && m.GetCertificateEnds().AsTime().Before(now)
+	switch m.GetState() {
+	case hawserv1.ClusterState_CLUSTER_STATE_REFUSED:
+		return age(now, m.GetRefusedAt()) + " ago: " + m.GetRefusal()
+	case hawserv1.ClusterState_CLUSTER_STATE_NEVER_SEEN:
+		return "is the name misspelt, or does its agent not reach the broker?"
+	case hawserv1.ClusterState_CLUSTER_STATE_OFFLINE:
+		if ended {
+			return "the certificate of its agent ended " + age(now, m.GetCertificateEnds()) + " ago"
+		}
+	case hawserv1.ClusterState_CLUSTER_STATE_FAILING:
+		return "see hawser get works --cluster " + m.GetCluster()
+	case hawserv1.ClusterState_CLUSTER_STATE_DIFFERS:
+		return "see hawser get orphans --cluster " + m.GetCluster()
+	case hawserv1.ClusterState_CLUSTER_STATE_UNSPECIFIED, hawserv1.ClusterState_CLUSTER_STATE_IN_SYNC,
+		hawserv1.ClusterState_CLUSTER_STATE_BEHIND, hawserv1.ClusterState_CLUSTER_STATE_UNKNOWN:
+	}
+	return ""
+}
+
+// healthWord is what the last status of a work says.
+func healthWord(m *hawserv1.ListWorksResponse) string {
+	if m.GetState() != hawserv1.WorkState_WORK_STATE_LIVE {
+		return ""
+	}
+	if !m.GetReported() {
+		return "not reported"
+	}
+	return map[hawserv1.WorkHealth]string{
+		hawserv1.WorkHealth_WORK_HEALTH_UNSPECIFIED:   "unknown",
+		hawserv1.WorkHealth_WORK_HEALTH_AVAILABLE:     "available",
+		hawserv1.WorkHealth_WORK_HEALTH_APPLIED:       "applied",
+		hawserv1.WorkHealth_WORK_HEALTH_NOT_AVAILABLE: "not available",
+		hawserv1.WorkHealth_WORK_HEALTH_NOT_APPLIED:   "not applied",
+	}[m.GetHealth()]
+}
+
+// clipped is the beginning of a text that would make the row of a table too long.
+func clipped(s string) string {
+	const most = 100
+	if r := []rune(s); len(r) > most {
+		return strings.TrimRight(string(r[:most-1]), " ") + "…"
+	}
+	return s
+}
+
+// tally counts what is listed, by word.
+type tally struct {
+	all  int
+	each map[string]int
+}
+
+func (t *tally) add(word string) {
+	if t.each == nil {
+		t.each = map[string]int{}
+	}
+	t.all++
+	t.each[word]++
+}
+
+// line is the summary: "1,001 clusters: 990 in sync, 11 offline".
+func (t *tally) line(what string, words []string) string {
+	if t.all != 1 {
+		what += "s"
+	}
+	var parts []string
+	for _, w := range words {
+		if n := t.each[w]; n > 0 {
+			parts = append(parts, grouped(n)+" "+w)
+		}
+	}
+	return fmt.Sprintf("%s %s: %s", grouped(t.all), what, strings.Join(parts, ", "))
+}
+
+// grouped writes a number with commas between thousands.
+func grouped(n int) string {
+	s := strconv.Itoa(n)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
