@@ -7,8 +7,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/hawser-io/hawser/internal/census"
 	"github.com/hawser-io/hawser/internal/hubsource/core"
 	"github.com/hawser-io/hawser/internal/plain"
+	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -24,6 +26,7 @@ type metrics struct {
 	reports   *prometheus.CounterVec
 	writes    *prometheus.CounterVec
 	events    *prometheus.CounterVec
+	answered  prometheus.Histogram
 
 	state *stateCollector
 }
@@ -41,10 +44,12 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 			Help: "Requests to the hub besides the informers', by operation and result."}, []string{"operation", "result"}),
 		events: prometheus.NewCounterVec(prometheus.CounterOpts{Name: metricPrefix + "events_total",
 			Help: "Kubernetes Events about works, by what became of them."}, []string{"result"}),
+		answered: prometheus.NewHistogram(prometheus.HistogramOpts{Name: metricPrefix + "status_duration_seconds", Buckets: telemetry.Waits,
+			Help: "Time from when the broker accepted a version of a work to when the first status about it came."}),
 		state: &stateCollector{},
 	}
 	m.events.WithLabelValues("dropped") // so that it can be seen to rise
-	for _, c := range []prometheus.Collector{m.leader, m.publishes, m.clusters, m.reports, m.writes, m.events, m.state} {
+	for _, c := range []prometheus.Collector{m.leader, m.publishes, m.clusters, m.reports, m.writes, m.events, m.answered, m.state} {
 		if err := r.Register(c); err != nil {
 			return nil, err
 		}
@@ -96,6 +101,7 @@ type stateCollector struct {
 
 var (
 	descWorks       = prometheus.NewDesc(metricPrefix+"works", "ManifestWorks known, those of clusters not served included.", nil, nil)
+	descConditions  = prometheus.NewDesc(metricPrefix+"condition_works", "Works by what their conditions say of their present generation.", []string{"condition", "state"}, nil)
 	descClusters    = prometheus.NewDesc(metricPrefix+"clusters", "Clusters served.", nil, nil)
 	descPending     = prometheus.NewDesc(metricPrefix+"pending_statuses", "Statuses received that are not written to the hub yet.", nil, nil)
 	descSweep       = prometheus.NewDesc(metricPrefix+"sweep_works", "Works still to look at since the session began.", nil, nil)
@@ -110,7 +116,7 @@ var (
 
 // Describe implements prometheus.Collector.
 func (c *stateCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descWorks, descClusters, descPending, descSweep, descComparing, descWithheldIn, descWithheld, descSilent, descAgents, descUndelivered, descQueue} {
+	for _, d := range []*prometheus.Desc{descWorks, descConditions, descClusters, descPending, descSweep, descComparing, descWithheldIn, descWithheld, descSilent, descAgents, descUndelivered, descQueue} {
 		ch <- d
 	}
 }
@@ -129,6 +135,11 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)
 	}
 	gauge(descWorks, s.Works)
+	for i, condition := range census.Conditions {
+		for _, state := range census.States {
+			gauge(descConditions, s.Census[i][state], condition, state.String())
+		}
+	}
 	gauge(descClusters, s.Clusters)
 	gauge(descPending, s.Pending)
 	gauge(descSweep, s.Sweep)

@@ -69,6 +69,7 @@ func newShell(c shellConfig) *shell {
 	s.lanes[core.SpecLane], s.lanes[core.HubLane] = newLane(specWorkers), newLane(hubWorkers)
 	s.core = core.New(core.Config{
 		Now: time.Now, Jitter: rand.Float64, Waker: s, All: c.all, CleanUp: c.cleanUp, Source: c.id, NewID: uuid.NewString, State: c.state,
+		Answered: func(took time.Duration) { c.metrics.answered.Observe(took.Seconds()) },
 	})
 	return s
 }

@@ -5,6 +5,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
+// Waits are the buckets of histograms of times that parties wait for each other, in seconds: from 5 ms to an hour.
+var Waits = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600}
+
 // Meter makes metrics and registers them. A name or a label that was registered before is a
 // panic: both are constants.
 type Meter struct{ f promauto.Factory }
@@ -42,4 +45,9 @@ func (m Meter) Sizes(name, help string) prometheus.Histogram {
 // Seconds makes a histogram of times, from 100 µs to 15 s, for each combination of labels.
 func (m Meter) Seconds(name, help string, labels ...string) *prometheus.HistogramVec {
 	return m.f.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: prometheus.ExponentialBuckets(0.0001, 2.5, 14)}, labels)
+}
+
+// Waits makes a histogram with the buckets [Waits].
+func (m Meter) Waits(name, help string) prometheus.Histogram {
+	return m.f.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: Waits})
 }

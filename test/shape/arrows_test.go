@@ -31,7 +31,7 @@ var rows = [][]string{
 	{"pkg/transport/..."},
 	{"pkg/codec/..."},
 	{"internal/cmdline"},
-	{"internal/fair", "internal/identity", "internal/leader", "internal/run", "internal/telemetry", "internal/pki", "internal/proc", "internal/debian", "internal/kubeconfig"},
+	{"internal/census", "internal/fair", "internal/identity", "internal/leader", "internal/run", "internal/telemetry", "internal/pki", "internal/proc", "internal/debian", "internal/kubeconfig"},
 	{"internal/testkit/..."},
 	{"proto/...", "deploy"},
 }
@@ -54,7 +54,7 @@ var apart = []struct{ from, to, why string }{
 
 // pure lists the packages without clock, socket, lock, file, logger or chance:
 // inputs in, decisions out.
-var pure = []string{"pkg/codec/...", "internal/fair", "internal/resync", "internal/plain", "internal/broker/route", "internal/broker/quota", "internal/admission", "internal/hubsource/core"}
+var pure = []string{"pkg/codec/...", "internal/census", "internal/fair", "internal/resync", "internal/plain", "internal/broker/route", "internal/broker/quota", "internal/admission", "internal/hubsource/core"}
 
 // impure lists what those may not import. time is allowed as a type.
 var impure = []string{

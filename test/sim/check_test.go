@@ -12,6 +12,7 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/census"
 	"github.com/hawser-io/hawser/internal/hubsource/core"
 	"github.com/hawser-io/hawser/pkg/agent/inventory"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -210,8 +211,13 @@ func (w *world) checkRest() {
 	if len(w.calls) != 0 {
 		w.fail("I1", "%d publishes are never answered", len(w.calls))
 	}
-	if s := w.source.core.Stats(); s.Pending != 0 || s.Sweep != 0 || s.Works != len(w.hub.works) {
-		w.fail("I5", "the hub source keeps %+v for %d works", s, len(w.hub.works))
+	s, counted := w.source.core.Stats(), census.Counts{}
+	for _, o := range w.hub.works {
+		var class census.Class
+		counted.Move(&class, census.Of(o))
+	}
+	if s.Pending != 0 || s.Sweep != 0 || s.Works != len(w.hub.works) || s.Census != counted {
+		w.fail("I5", "the hub source keeps %+v for %d works: %v", s, len(w.hub.works), counted)
 	}
 	for _, a := range w.agents {
 		live := 0

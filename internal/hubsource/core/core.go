@@ -6,12 +6,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	workv1 "open-cluster-management.io/api/work/v1"
 
+	"github.com/hawser-io/hawser/internal/census"
 	"github.com/hawser-io/hawser/internal/plain"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// Config is what a [Core] needs from outside; all of it is required.
+// Config is what a [Core] needs from outside; all of it is required
+// but what says otherwise.
 type Config struct {
 	// Now is the clock.
 	Now func() time.Time
@@ -29,6 +31,9 @@ type Config struct {
 	CleanUp bool
 	// State is what an earlier process saved.
 	State State
+	// Answered is told how long it took from when the broker accepted a version of a work to
+	// when the first status about it came. It must not block, and may be nil.
+	Answered func(took time.Duration)
 }
 
 // Core decides what to do for each work. It is not safe for concurrent use: the
@@ -234,6 +239,8 @@ type Stats struct {
 	// nothing, is away. Agents are all clusters behind such a broker.
 	Silent int
 	Agents map[plain.Agent]int
+	// Census counts works by what their conditions say.
+	Census census.Counts
 	// Undelivered is the number of works with Delivered=False by reason.
 	Undelivered map[string]int
 	Connected   bool
@@ -242,7 +249,7 @@ type Stats struct {
 // Stats returns the current numbers.
 func (c *Core) Stats() Stats {
 	f := c.fleet
-	s := Stats{Works: len(f.works), Pending: f.pending, Sweep: len(f.sweep), Connected: f.connected,
+	s := Stats{Works: len(f.works), Pending: f.pending, Sweep: len(f.sweep), Connected: f.connected, Census: f.census,
 		Undelivered: make(map[string]int, len(f.undelivered)), Agents: map[plain.Agent]int{}}
 	for _, cl := range f.clusters {
 		if !cl.selected {
@@ -283,6 +290,7 @@ func (c *Core) WorkSeen(life int, o *workv1.ManifestWork) {
 	before := w.hub.object
 	switch w.hub.show(o, c.fleet.tick(), c.fleet.Now()) {
 	case nothing:
+		c.fleet.recount(w) // a list may have lacked it meanwhile
 		return
 	case contradicts:
 		c.questions.ask(w)

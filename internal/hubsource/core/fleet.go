@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	workv1 "open-cluster-management.io/api/work/v1"
 
+	"github.com/hawser-io/hawser/internal/census"
 	"github.com/hawser-io/hawser/internal/fair"
 	"github.com/hawser-io/hawser/internal/plain"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -26,7 +27,8 @@ type fleet struct {
 	// behind counts the works of which the broker has something later.
 	behind      int
 	undelivered map[string]int // works by reason of Delivered=False
-	pending     int            // reports waiting for their patch
+	census      census.Counts
+	pending     int // reports waiting for their patch
 
 	// sub numbers the subscriptions from 1; id is what the broker calls the
 	// present one, or the last one.
@@ -65,6 +67,10 @@ type work struct {
 	spec   specState
 	report reportState
 	blame  blame
+
+	// class is as what the census has it.
+	class      census.Class
+	turnaround census.Turnaround
 
 	// turn is when its Delivered may say something else of its agent; zero if it need not.
 	turn time.Time
@@ -199,6 +205,11 @@ func (f *fleet) sweepUp(n int) []Key {
 // recount brings up to date what is counted of a work.
 func (f *fleet) recount(w *work) {
 	known := w.hub.object != nil && f.works[w.uid] == w
+	var class census.Class
+	if known && w.hub.ended == alive {
+		class = census.Of(w.hub.object)
+	}
+	f.census.Move(&w.class, class)
 	open := known && w.cl.comparing.stage != notCompared && !w.isUpToDate(f.sub)
 	if open != w.open {
 		w.open = open

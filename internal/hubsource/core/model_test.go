@@ -455,6 +455,9 @@ func (w *world) check() {
 			w.t.Fatalf("record of %s, which is not on the hub: %+v", r.work.Name, r)
 		}
 	}
+	if n := w.core.Stats().Census; n != censusOf(w.core) {
+		w.t.Fatalf("counted %v, there are %v", n, censusOf(w.core))
+	}
 	if s := w.core.Stats(); s.Pending != 0 || s.Works != len(w.hub) || len(s.Undelivered) != 0 {
 		w.t.Fatalf("core keeps %+v for %d works", s, len(w.hub))
 	}

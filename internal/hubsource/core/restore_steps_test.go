@@ -311,6 +311,9 @@ func (r *realm) check() {
 	if s.Pending != 0 || s.Works != len(r.hub.works) || len(s.Undelivered) != 0 || (s.Comparing != 0) != (len(r.withheld) > 0) {
 		t.Fatalf("core keeps %+v for %d works", s, len(r.hub.works))
 	}
+	if s.Census != censusOf(r.core) {
+		t.Fatalf("counted %v, there are %v", s.Census, censusOf(r.core))
+	}
 	state, unsaved := r.core.State()
 	if unsaved || (len(state.Withheld) > 0) != (len(r.withheld) > 0) {
 		t.Fatalf("state %+v is saved: %v, withheld are %v", state, !unsaved, r.withheld)

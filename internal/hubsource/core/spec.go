@@ -255,6 +255,9 @@ func (s *specs) publish(w *work, m mark) *todo {
 	case has == lacks, w.spec.fresh, has == unknown:
 		p.Action = codec.CreateRequest
 	}
+	if !m.deleting {
+		w.turnaround.Sent(o.Generation, reportedVersion(w))
+	}
 	w.spec.redelivery.goes(p)
 	w.spec.attempted, w.spec.sending, w.spec.overtaken = true, s.f.sub, false
 	w.cl.release.begin()
@@ -330,6 +333,9 @@ func (s *specs) accepted(w *work, e Publish, r transport.Receipt) {
 	w.spec.redelivery.sent(&s.f.agenda)
 	w.hub.untag()
 	s.f.blameSpec(w, nil)
+	if !e.mark().deleting {
+		w.turnaround.Accepted(e.Work.Generation, r.Outcome != "" && r.Outcome != codec.OutcomeAccepted, s.f.Now())
+	}
 	if p := w.report.pending; p != nil && p.Deleted && !e.mark().deleting {
 		w.report.drop(s.f, s.compare.cursor) // it was the end of an earlier life of the work
 	}

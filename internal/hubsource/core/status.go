@@ -210,6 +210,9 @@ func (s *statuses) receive(r *Report) Verdict {
 		return Stale
 	}
 	w.report.take(r)
+	if took, first := w.turnaround.Told(r.Version, s.f.Now()); first && s.f.Answered != nil {
+		s.f.Answered(took)
+	}
 	if s.compare.nameWaits(cl, r.Name) && !cl.comparing.missing.has(string(r.UID)) {
 		s.compare.repeat(cl, 0) // what had the name is no more: a publish came late and took it
 	}

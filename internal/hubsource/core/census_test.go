@@ -1,0 +1,115 @@
+package core
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/internal/census"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// censusOf counts the works that a core knows anew.
+func censusOf(c *Core) (n census.Counts) {
+	for _, w := range c.fleet.works {
+		if w.hub.object != nil && w.hub.ended == alive {
+			var class census.Class
+			n.Move(&class, census.Of(w.hub.object))
+		}
+	}
+	return n
+}
+
+func TestCore_CountsWorksByCondition(t *testing.T) {
+	f := newFixture(t, true)
+	f.connect()
+	counted := func(applied, missing, outdated, deleting int) {
+		t.Helper()
+		n := f.core.Stats().Census[0]
+		if got, want := []int{n[census.True], n[census.Missing], n[census.Outdated], n[census.Deleting]}, []int{applied, missing, outdated, deleting}; !slices.Equal(got, want) {
+			t.Errorf("applied, missing, outdated and deleting are %v, want %v", got, want)
+		}
+		if n := f.core.Stats().Census; n != censusOf(f.core) {
+			t.Errorf("counted %v, there are %v", n, censusOf(f.core))
+		}
+	}
+	f.seen(newWork("a", 1))
+	f.seen(newWork("b", 1, withStatus(applied(1))))
+	counted(1, 1, 0, 0)
+	f.seen(newWork("b", 2, withStatus(applied(1))))
+	counted(0, 1, 1, 0)
+	f.missing("uid-b") // a list lacks it, the next one has it again
+	counted(0, 1, 0, 0)
+	f.seen(newWork("b", 2, withStatus(applied(1))))
+	counted(0, 1, 1, 0)
+
+	f.deliver("uid-a") // what we write ourselves, the informer need not show
+	f.core.Report(report(newWork("a", 1), 1, applied(1)))
+	p := next[PatchStatus](f, HubLane, "uid-a")
+	f.done(p, Result{Work: newWork("a", 1, withStatus(p.Status), version("900"))})
+	counted(1, 0, 1, 0)
+
+	f.seen(newWork("a", 1, withStatus(applied(1)), version("901"), deleting))
+	counted(0, 0, 1, 1)
+	f.deleted("uid-a")
+	counted(0, 0, 1, 0)
+}
+
+// TestCore_MeasuresTheWayToTheFirstStatus: from when the broker accepts a version to when its
+// first status comes, once for each version that was accepted by this process.
+func TestCore_MeasuresTheWayToTheFirstStatus(t *testing.T) {
+	var took []time.Duration
+	f := newFixture(t, true)
+	f.core.fleet.Answered = func(d time.Duration) { took = append(took, d) }
+	f.connect()
+	measured := func(want ...time.Duration) {
+		t.Helper()
+		if !slices.Equal(took, want) {
+			t.Errorf("measured %v, want %v", took, want)
+		}
+		took = nil
+	}
+	n := 0
+	told := func(o *workv1.ManifestWork) {
+		n++
+		f.core.Report(report(o, n, applied(o.Generation)))
+	}
+	answer := func(uid types.UID, outcome string) {
+		t.Helper()
+		f.done(next[Publish](f, SpecLane, uid), Result{Receipt: transport.Receipt{Outcome: outcome, Revision: 500}})
+	}
+	one := newWork("a", 1)
+	f.seen(one)
+	answer("uid-a", codec.OutcomeAccepted)
+	f.now = f.now.Add(3 * time.Second)
+	told(one)
+	measured(3 * time.Second)
+	f.now = f.now.Add(time.Hour)
+	told(one) // something has changed on the cluster
+	measured()
+
+	two := newWork("a", 2)
+	f.seen(two)
+	p := next[Publish](f, SpecLane, "uid-a")
+	told(two) // it is faster than the answer to the publish
+	f.done(p, Result{Receipt: transport.Receipt{Outcome: codec.OutcomeAccepted, Revision: 501}})
+	told(two)
+	measured(0)
+
+	had := newWork("b", 1)
+	f.seen(had)
+	answer("uid-b", codec.OutcomeUnchanged) // the broker has it from an earlier process
+	told(had)
+	measured()
+
+	known := newWork("c", 4, withStatus(applied(4)))
+	f.seen(known)
+	answer("uid-c", codec.OutcomeAccepted) // the broker has lost it, the hub has its status
+	f.now = f.now.Add(time.Hour)
+	told(known)
+	measured()
+}
