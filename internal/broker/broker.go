@@ -64,6 +64,7 @@ func New(cfg Config) (*Broker, error) {
 		return nil, err
 	}
 	meter := cfg.Meter()
+	cfg.Times = call.NewTimes(&cfg)
 	b := &Broker{
 		cfg:             cfg,
 		claims:          claims.New(&cfg),

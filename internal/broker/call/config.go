@@ -58,6 +58,9 @@ type Config struct {
 	// fronts that listen on loopback without TLS, and nothing else.
 	Insecure bool
 
+	// Times measures how long works take; the broker sets it.
+	Times *Times
+
 	Now   func() time.Time // nil: time.Now
 	NewID func() string    // unique ids of events and subscriptions; nil: random UUIDs
 }

@@ -65,9 +65,9 @@ func (t *stream) deliverSpec(f form, e route.Entry) error {
 	}
 	switch {
 	case r.State == store.Live && f.hawser:
-		return t.send(f.spec)
+		return t.timed(r, t.send(f.spec))
 	case r.State == store.Live:
-		return t.liveToStock(f)
+		return t.timed(r, t.liveToStock(f))
 	case r.State == store.Tombstone && f.hawser:
 		return t.send(f.deletion)
 	case r.State == store.Tombstone:
@@ -76,6 +76,14 @@ func (t *stream) deliverSpec(f form, e route.Entry) error {
 		return t.send(f.deletion)
 	}
 	return nil
+}
+
+// timed measures how long a record took that was sent.
+func (t *stream) timed(r *store.Record, err error) error {
+	if err == nil {
+		t.cfg.Times.Sent(&r.Meta)
+	}
+	return err
 }
 
 // send sends the event that render makes, if it makes one.

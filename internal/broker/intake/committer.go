@@ -142,6 +142,9 @@ func (c *committer) step() bool {
 	// Callers come and go; what is written together is written to the end.
 	outcomes, err := c.cfg.Store.Commit(context.Background(), c.ops)
 	c.result(c.cfg.Now().Sub(start), err)
+	if n := len(outcomes); n > 0 {
+		c.cfg.Times.Committed(outcomes[n-1].Head)
+	}
 	written := 0
 	for _, p := range c.batch {
 		a := answer{err: err}

@@ -78,12 +78,16 @@ func (i *Intake) PutStatus(ctx context.Context, e *call.Event) (transport.Receip
 	if err != nil {
 		return transport.Receipt{}, err
 	}
-	return i.put(ctx, e, store.Op{
+	r, err := i.put(ctx, e, store.Op{
 		Kind: store.PutStatus, Key: keyOf(env), Action: env.Type.Action, Version: trueVersion(env),
 		Sequence: env.SequenceID, StatusHash: env.StatusHash, Deleted: said.Deleted, Failing: said.Fails(),
 		Quota: &i.cfg.Quotas.Of("").Quota,
 		Event: event, At: i.cfg.Now(),
 	})
+	if err == nil && r.Outcome == codec.OutcomeAccepted {
+		i.cfg.Times.Confirmed(&m, trueVersion(env))
+	}
+	return r, err
 }
 
 func keyOf(env *codec.Envelope) store.Key {

@@ -1,0 +1,71 @@
+package call
+
+import (
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/census"
+)
+
+// Times measures how long versions of works take from their commit. It knows nothing of what
+// was committed before this process. A nil Times measures nothing.
+type Times struct {
+	now             func() time.Time
+	sent, confirmed prometheus.Observer
+
+	mu      sync.Mutex // guards commits
+	commits *census.Commits
+}
+
+// NewTimes returns the times of the broker that cfg is for, and makes their metrics.
+func NewTimes(cfg *Config) *Times {
+	m := cfg.Meter()
+	return &Times{
+		now: cfg.Now, commits: census.NewCommits(cfg.Store.Head().Revision),
+		sent:      m.Waits("delivery_duration_seconds", "Time from the commit of a version of a work to when it was sent to its cluster."),
+		confirmed: m.Waits("status_duration_seconds", "Time from the commit of a version of a work to the commit of the first status about it."),
+	}
+}
+
+// Committed takes it that everything up to a revision is on disk now.
+func (t *Times) Committed(revision uint64) {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.commits.Committed(revision, t.now())
+}
+
+// Sent takes it that a record went to its cluster.
+func (t *Times) Sent(m *store.Meta) {
+	if t != nil && isUnanswered(m) {
+		t.observe(t.sent, m.SpecRevision)
+	}
+}
+
+// Confirmed takes it that a status about a version was committed. m is the record before.
+func (t *Times) Confirmed(m *store.Meta, version int64) {
+	if t != nil && isUnanswered(m) && version == m.Version {
+		t.observe(t.confirmed, m.SpecRevision)
+	}
+}
+
+// isUnanswered reports whether the cluster has yet to say something about the version of a
+// record. What it has answered may be sent and reported again at any time, which says nothing
+// about how long it took.
+func isUnanswered(m *store.Meta) bool {
+	return m.State == store.Live && (m.StatusRevision == 0 || m.StatusVersion < m.Version)
+}
+
+func (t *Times) observe(into prometheus.Observer, revision uint64) {
+	t.mu.Lock()
+	took, known := t.commits.Since(revision, t.now())
+	t.mu.Unlock()
+	if known {
+		into.Observe(took.Seconds())
+	}
+}
