@@ -55,7 +55,7 @@ func (c *connection) dial(name string) (*cluster.Kube, error) {
 	rules.ExplicitPath = c.kubeconfig
 	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: name}).ClientConfig()
 	if err != nil {
-		return nil, fmt.Errorf("context %q: %w", name, err)
+		return nil, hint(fmt.Errorf("kubeconfig: %w", err), "see which contexts there are with: kubectl config get-contexts")
 	}
 	return cluster.NewKube(cluster.KubeConfig{REST: cfg, QPS: moveQPS, Burst: moveBurst})
 }
@@ -78,6 +78,7 @@ func installer(env Env, client *cluster.Kube) install.Installer {
 type installFlags struct {
 	connection
 	images install.Images
+	issuer string
 	output string
 	dryRun bool
 }
@@ -87,6 +88,7 @@ func (f *installFlags) add(cmd *cobra.Command, of string) {
 	fs := cmd.Flags()
 	fs.StringVar(&f.images.Registry, "image-registry", "", "where the images are pulled from, such as registry.example.com/hawser")
 	fs.StringVar(&f.images.Version, "image-version", "", "version of the images (default that of this program)")
+	fs.StringVar(&f.issuer, "cert-manager", "", "issuer of cert-manager, on this very cluster, that makes the certificates: NAME of a ClusterIssuer, Issuer/NAME or KIND.GROUP/NAME")
 	fs.BoolVar(&f.dryRun, "dry-run", false, "say what would be done, and do nothing; with -o yaml print it")
 	fs.StringVarP(&f.output, "output", "o", "", "with --dry-run: yaml, Secrets included")
 }
@@ -155,7 +157,11 @@ func newInstallHub(env Env) *cobra.Command {
 The authority that signs them is made on the first run and kept in the Secret hawser-ca
 in the namespace hawser: whoever reads it can be anybody to the broker. The Service
 hawser-broker is for the hub alone: let --address lead to its port 8090, by a load
-balancer that does not end TLS.`,
+balancer that does not end TLS.
+
+With --cert-manager an issuer of cert-manager makes and renews the certificates, and
+there is no Secret hawser-ca. The issuer has to be of a private authority; those on the
+clusters have to be of the same.`,
 		Args: cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.check(cmd); err != nil {
@@ -170,14 +176,22 @@ balancer that does not end TLS.`,
 			if f.images.Version == "" {
 				f.images.Version = builtAs()
 			}
-			p, err := install.Hub(ctx, client, install.Settings{Address: address, Images: f.images}, env.Now())
+			issuer, err := install.ParseIssuer(f.issuer)
+			if err != nil {
+				return usageOf(cmd, err)
+			}
+			p, err := install.Hub(ctx, client, install.Settings{Address: address, Images: f.images, Issuer: issuer}, env.Now())
 			if err != nil {
 				return err
 			}
 			if err := f.carryOut(ctx, env, client, p); err != nil || f.dryRun {
 				return err
 			}
-			return giveAccess(env, p, access)
+			operator, err := install.Operator(ctx, client)
+			if err != nil {
+				return err
+			}
+			return giveAccess(env, p.Settings.Address, operator, access)
 		},
 	}
 	f.add(cmd, "the hub (default the current one)")
@@ -187,7 +201,7 @@ balancer that does not end TLS.`,
 }
 
 // giveAccess writes the operator's certificate, and says how to use it.
-func giveAccess(env Env, p install.Plan, dir string) error {
+func giveAccess(env Env, address string, operator map[string][]byte, dir string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return err
@@ -196,14 +210,14 @@ func giveAccess(env Env, p install.Plan, dir string) error {
 		return err
 	}
 	settings := fmt.Sprintf("export HAWSER_BROKER=%s HAWSER_CA='%s' HAWSER_CERT='%s' HAWSER_KEY='%s'\n",
-		p.Settings.Address, filepath.Join(dir, "ca.crt"), filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"))
-	for name, data := range map[string][]byte{"ca.crt": p.Operator["ca.crt"], "tls.crt": p.Operator["tls.crt"], "tls.key": p.Operator["tls.key"], "env": []byte(settings)} {
+		address, filepath.Join(dir, "ca.crt"), filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"))
+	for name, data := range map[string][]byte{"ca.crt": operator["ca.crt"], "tls.crt": operator["tls.crt"], "tls.key": operator["tls.key"], "env": []byte(settings)} {
 		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
 			return err
 		}
 	}
-	return say(env.Stdout, "the hub is ready; agents dial %s\nyour own access:  . '%s' && hawser get clusters\na cluster:        hawser install cluster NAME --hub-context HUB --context CLUSTER\n",
-		p.Settings.Address, filepath.Join(dir, "env"))
+	return say(env.Stdout, "the hub is ready\nagents dial %s:  let it lead to port 8090 of the Service hawser-broker in the namespace hawser\nyour own access:  . '%s' && hawser get clusters\na cluster:        hawser install cluster NAME --hub-context HUB --context CLUSTER\n",
+		address, filepath.Join(dir, "env"))
 }
 
 func newInstallCluster(env Env) *cobra.Command {
@@ -212,7 +226,12 @@ func newInstallCluster(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cluster NAME --context CONTEXT",
 		Short: "Put the agent on a managed cluster, with a certificate that the hub's authority signs",
-		Args:  cobra.ExactArgs(1),
+		Long: `Put the agent on a managed cluster, with a certificate that the hub's authority signs,
+and make the namespace of its works on the hub.
+
+Where the hub has its certificates from cert-manager, --cert-manager names an issuer on
+the managed cluster that is of the same authority.`,
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := f.checkCluster(cmd); err != nil {
 				return err
@@ -226,16 +245,29 @@ func newInstallCluster(env Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			p, err := install.Cluster(ctx, install.Managed{Name: args[0], Hub: b.hub, Client: b.cluster, Images: f.images}, env.Now())
+			issuer, err := install.ParseIssuer(f.issuer)
+			if err != nil {
+				return usageOf(cmd, err)
+			}
+			p, err := install.Cluster(ctx, install.Managed{Name: args[0], Hub: b.hub, Client: b.cluster, Images: f.images, Issuer: issuer}, env.Now())
 			if err != nil {
 				return err
 			}
 			if f.output == "" { // what is printed is for the cluster alone
+				if err := say(env.Stdout, "on the hub:\n"); err != nil {
+					return err
+				}
 				if err := f.carryOut(ctx, env, b.hub, install.OnHub(args[0])); err != nil {
+					return err
+				}
+				if err := say(env.Stdout, "on the cluster, context %s:\n", f.context); err != nil {
 					return err
 				}
 			}
 			if err := f.carryOut(ctx, env, b.cluster, p); err != nil || f.dryRun {
+				return err
+			}
+			if err := install.CheckTrust(ctx, b.hub, b.cluster, env.Now()); err != nil {
 				return err
 			}
 			return say(env.Stdout, "cluster %s is ready: apply its works on the hub, in the namespace %[1]s\n", args[0])

@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/spf13/cobra"
 
@@ -63,9 +62,9 @@ func newUninstallHub(env Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			p, err := install.Hub(ctx, hub, install.Settings{}, env.Now())
+			p, err := install.Installed(ctx, hub, env.Now())
 			if err != nil {
-				return fmt.Errorf("is this the hub, and was it installed by hawser install? %w", err)
+				return err
 			}
 			i := installer(env, hub)
 			if f.workloads {
@@ -73,7 +72,10 @@ func newUninstallHub(env Env) *cobra.Command {
 					return err
 				}
 			}
-			return f.remove(ctx, i, p)
+			if err := f.remove(ctx, i, p); err != nil || f.workloads {
+				return err
+			}
+			return say(env.Stdout, "what stays is for a later hawser install hub; agents that are left keep what they applied\n")
 		},
 	}
 	f.add(cmd, "the hub (default the current one)", "the works of all clusters")
@@ -128,5 +130,8 @@ func (f *uninstallFlags) uninstallCluster(ctx context.Context, env Env, name str
 		return hint(errors.New("the cluster has records of works that are not on this hub, so its agent stays"),
 			"see whose they are with: kubectl get appliedmanifestworks")
 	}
-	return f.remove(ctx, i, p)
+	if err := f.remove(ctx, i, p); err != nil {
+		return err
+	}
+	return say(env.Stdout, "nothing of Hawser stays on the cluster; on the hub the namespace %s stays\n", name)
 }

@@ -34,7 +34,16 @@ type Installer struct {
 // Apply applies a plan, waits until its programs run, applies what comes last, and
 // deletes what an earlier run applied and the plan has no more. ctx ends the wait; the error says then what was not ready.
 func (i Installer) Apply(ctx context.Context, p Plan) error {
-	if err := i.apply(ctx, p.Manager, p.Objects); err != nil {
+	// A program that starts before its certificate is there fails, and is started
+	// again only after a while.
+	programs := len(p.Objects)
+	if n := slices.IndexFunc(p.Objects, func(o *unstructured.Unstructured) bool { return place(o.GetKind()) == len(order) }); n >= 0 {
+		programs = n
+	}
+	if err := i.apply(ctx, p.Manager, p.Objects[:programs]); err != nil {
+		return err
+	}
+	if err := i.apply(ctx, p.Manager, p.Objects[programs:]); err != nil {
 		return err
 	}
 	for _, o := range p.Objects {
@@ -120,7 +129,33 @@ func (i Installer) apply(ctx context.Context, manager string, objects []*unstruc
 			}
 		}
 	}
+	return i.awaitCertificates(ctx, objects)
+}
+
+// awaitCertificates waits until cert-manager has filled the Secrets of Certificates.
+func (i Installer) awaitCertificates(ctx context.Context, objects []*unstructured.Unstructured) error {
+	for _, o := range objects {
+		if o.GetKind() != certificateKind.Kind {
+			continue
+		}
+		if err := i.await(ctx, o, issued); err != nil {
+			return notIssuedError{err}
+		}
+		if err := hasAuthority(ctx, i.Client, o); err != nil {
+			return err
+		}
+	}
 	return nil
+}
+
+// notIssuedError is an error about what cert-manager has not made.
+type notIssuedError struct{ error }
+
+func (e notIssuedError) Unwrap() error { return e.error }
+
+// Hint says where to look.
+func (e notIssuedError) Hint() string {
+	return "see why with: kubectl -n " + namespace + " describe certificate,certificaterequest; is the issuer there and ready?"
 }
 
 // left tells whether an object that is there is not changed: a definition or a

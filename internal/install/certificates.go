@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"slices"
 	"time"
 
@@ -139,4 +140,151 @@ func dataOf(o *unstructured.Unstructured) (map[string][]byte, error) {
 		return nil, fmt.Errorf("secret %s/%s: %w", o.GetNamespace(), o.GetName(), err)
 	}
 	return data, nil
+}
+
+// hubCertificates are the certificates of the parties on the hub, and the authority
+// unless an issuer of cert-manager makes them.
+func (s Settings) hubCertificates(ctx context.Context, hub cluster.Client, kept Settings, now time.Time) (all []*unstructured.Unstructured, caPEM []byte, err error) {
+	host, _, err := net.SplitHostPort(s.Address)
+	if err != nil {
+		return nil, nil, err
+	}
+	hosts := slices.Compact(slices.Sorted(slices.Values([]string{brokerService, host})))
+	parties := []party{
+		{"hawser-broker", brokerSecret, pki.Request{Role: pki.Broker, Name: "broker", Hosts: hosts}},
+		{"hawser-hub-source", sourceSecret, pki.Request{Role: pki.Source, Name: sourceID}},
+		{webhookCertificate, webhookSecret, pki.Request{Role: pki.Webhook, Name: sourceID, Hosts: []string{webhookService}}},
+		{"hawser-operator", operatorSecret, pki.Request{Role: pki.Operator, Name: operatorName}},
+	}
+	if !s.Issuer.none() {
+		if err := s.Issuer.takesOver(ctx, hub, kept); err != nil {
+			return nil, nil, err
+		}
+		for _, p := range parties {
+			c, err := s.Issuer.certificate(p.certificate, p.secret, p.Request)
+			if err != nil {
+				return nil, nil, err
+			}
+			all = append(all, c)
+		}
+		return all, nil, nil
+	}
+	authority, err := openAuthority(ctx, hub, now)
+	if err != nil {
+		return nil, nil, err
+	}
+	all = append(all, secretOf(authoritySecret, map[string][]byte{certKey: authority.CertificatePEM(), keyKey: authority.KeyPEM()}))
+	for _, p := range parties {
+		secret, err := certificates{authority, now}.secret(ctx, hub, p.secret, p.Request, nil)
+		if err != nil {
+			return nil, nil, err
+		}
+		all = append(all, secret)
+	}
+	return all, authority.CertificatePEM(), nil
+}
+
+// webhookCertificate is the name in the annotation of the webhook in deploy/.
+const webhookCertificate = "hawser-hub-source-webhook"
+
+// party is who gets a certificate, and where it is.
+type party struct {
+	certificate, secret string
+	pki.Request
+}
+
+// takesOver refuses a hub whose agents trust something else than what an issuer will
+// make.
+func (i Issuer) takesOver(ctx context.Context, hub cluster.Client, kept Settings) error {
+	if err := i.check(ctx, hub); err != nil || !kept.Issuer.none() {
+		return err
+	}
+	for _, name := range []string{authoritySecret, brokerSecret} {
+		if have, err := readSecret(ctx, hub, name); err != nil || have != nil {
+			return errors.Join(err, fmt.Errorf("the hub has the Secret %s/%s of another authority than that of %s, and every agent trusts it: "+
+				"delete the Secrets %s and %s to begin anew, and install the agent of every cluster again", namespace, name, i, authoritySecret, brokerSecret))
+		}
+	}
+	return nil
+}
+
+// certificate is the agent's Secret, and what of cert-manager goes on with it. Of the
+// settings it changes what was said on the cluster before.
+func (m Managed) certificate(ctx context.Context, s *Settings, now time.Time) ([]*unstructured.Unstructured, error) {
+	have, err := m.mine(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if was := string(have["hub-identity"]); was != "" {
+		s.HubIdentity = was // what is on the cluster belongs to it
+	}
+	driver, err := driverFile(s.Address)
+	if err != nil {
+		return nil, err
+	}
+	more := map[string][]byte{"cluster-name": []byte(m.Name), "hub-identity": []byte(s.HubIdentity), "config.yaml": driver}
+	request := pki.Request{Role: pki.Agent, Name: m.Name}
+	issuer := m.Issuer
+	if issuer.none() {
+		if issuer, err = ParseIssuer(string(have[issuerKey])); err != nil {
+			return nil, err
+		}
+	}
+	s.Issuer = issuer
+	if !issuer.none() {
+		if err := issuer.check(ctx, m.Client); err != nil {
+			return nil, err
+		}
+		more[issuerKey] = []byte(issuer.String())
+		// cert-manager adds to the Secret that is there, and keeps its type.
+		c, err := issuer.certificate("hawser-agent", agentSecret, request)
+		return []*unstructured.Unstructured{secretOf(agentSecret, more), c}, err
+	}
+	authority, err := m.authority(ctx, have)
+	if err != nil {
+		return nil, err
+	}
+	secret, err := certificates{authority, now}.secret(ctx, m.Client, agentSecret, request, more)
+	return []*unstructured.Unstructured{secret}, err
+}
+
+// mine returns what is in the agent's Secret, nothing if there is none. One of
+// another cluster is an error.
+func (m Managed) mine(ctx context.Context) (map[string][]byte, error) {
+	have, err := readSecret(ctx, m.Client, agentSecret)
+	if err != nil || have == nil {
+		return nil, err
+	}
+	if was := string(have["cluster-name"]); was != "" && was != m.Name {
+		return nil, fmt.Errorf("this cluster is installed as %s: is --context right? hawser uninstall cluster %s gives that name up", was, was)
+	}
+	return have, nil
+}
+
+// authority returns the one of the hub that signs for the agent, which has to be the
+// one that it trusts already.
+func (m Managed) authority(ctx context.Context, have map[string][]byte) (*pki.Authority, error) {
+	kept, _, err := readSettings(ctx, m.Hub)
+	if err != nil {
+		return nil, err
+	}
+	if !kept.Issuer.none() {
+		return nil, fmt.Errorf("the hub has its certificates from cert-manager (%s): say with --cert-manager which issuer on this cluster, of the same authority, makes the agent's", kept.Issuer)
+	}
+	authority, err := readAuthority(ctx, m.Hub)
+	if err != nil {
+		return nil, err
+	}
+	if authority == nil {
+		return nil, notInstalled(authoritySecret)
+	}
+	if have != nil && !bytes.Equal(have[caKey], authority.CertificatePEM()) {
+		return nil, fmt.Errorf("the agent of this cluster trusts another authority than this hub's: it belongs to another hub, or was installed by hand; "+
+			"go on by hand, or delete the Secret %s/%s to have it belong to this hub", namespace, agentSecret)
+	}
+	return authority, nil
+}
+
+func notInstalled(what string) error {
+	return fmt.Errorf("the hub has no %s in the namespace %s: run hawser install hub first, and name the hub with --hub-context", what, namespace)
 }

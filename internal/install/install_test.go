@@ -80,6 +80,31 @@ func (p *plane) secret(t *testing.T, name string) map[string][]byte {
 	return data
 }
 
+func (p *plane) operator(t *testing.T) map[string][]byte {
+	t.Helper()
+	data, err := Operator(t.Context(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// planned is what a plan puts into a Secret.
+func planned(t *testing.T, p Plan, name string) map[string][]byte {
+	t.Helper()
+	for _, o := range p.Objects {
+		if o.GetKind() == "Secret" && o.GetName() == name {
+			data, err := dataOf(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return data
+		}
+	}
+	t.Fatalf("the plan has no Secret %s", name)
+	return nil
+}
+
 func (p *plane) installHub(t *testing.T, s Settings, now time.Time) Plan {
 	t.Helper()
 	plan, err := Hub(t.Context(), p, s, now)
@@ -124,7 +149,7 @@ func TestHub_TwiceIsHarmless(t *testing.T) {
 	if p.Settings.Address != wanted.Address || p.Settings.Images != images || p.Settings.HubIdentity == "" {
 		t.Errorf("settings %+v, want those of the first run", p.Settings)
 	}
-	if string(p.Operator[caKey]) != string(hub.secret(t, authoritySecret)[certKey]) || len(p.Operator[keyKey]) == 0 {
+	if operator := hub.operator(t); string(operator[caKey]) != string(hub.secret(t, authoritySecret)[certKey]) || len(operator[keyKey]) == 0 {
 		t.Error("the operator's access is not signed by the authority of the hub")
 	}
 }
@@ -145,7 +170,7 @@ func TestHub_WebhookComesWhenTheProgramsRun(t *testing.T) {
 		if err != nil || len(webhooks) != 1 {
 			t.Fatal(webhooks, err)
 		}
-		if ca := webhooks[0].(map[string]any)["clientConfig"].(map[string]any)["caBundle"]; ca != base64Of(p.Operator[caKey]) {
+		if ca := webhooks[0].(map[string]any)["clientConfig"].(map[string]any)["caBundle"]; ca != base64Of(planned(t, p, authoritySecret)[certKey]) {
 			t.Errorf("caBundle %v is not the authority", ca)
 		}
 		for _, o := range p.Objects { // definitions are served, Deployments do not start
@@ -226,6 +251,13 @@ func TestHub_SaysWhatIsMissing(t *testing.T) {
 			t.Errorf("%+v: %v, want %q", s, err, want)
 		}
 	}
+	_, err := Hub(t.Context(), newPlane(), Settings{}, epoch)
+	if err == nil || strings.Count(err.Error(), " is not set") != 3 {
+		t.Errorf("%v, want all that is missing", err)
+	}
+	if _, err := Installed(t.Context(), newPlane(), epoch); err == nil || !strings.Contains(err.Error(), "is this the right --context") {
+		t.Errorf("a cluster without a hub: %v", err)
+	}
 }
 
 // Certificates of somebody else's authority, which all agents trust, are never
@@ -251,7 +283,8 @@ func TestHub_TakesAnAuthorityThatIsThere(t *testing.T) {
 	s.Object["type"] = "kubernetes.io/tls"
 	hub.Put(object("v1", "Namespace", "", namespace))
 	hub.Put(s)
-	if p := hub.installHub(t, wanted, epoch); string(p.Operator[caKey]) != string(own.CertificatePEM()) {
+	hub.installHub(t, wanted, epoch)
+	if string(hub.operator(t)[caKey]) != string(own.CertificatePEM()) {
 		t.Error("another authority signs")
 	}
 }

@@ -1,11 +1,9 @@
 package install
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"regexp"
 	"slices"
 	"strings"
@@ -15,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/hawser-io/hawser/deploy"
-	"github.com/hawser-io/hawser/internal/pki"
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
 )
 
@@ -36,8 +33,6 @@ type Plan struct {
 	Manager string
 	// Settings are those that the hub is, or was, installed with.
 	Settings Settings
-	// Operator is the Secret with the certificate of an operator; nil on a cluster.
-	Operator map[string][]byte
 	// whole tells that the plan has all that its manager applies: what else has been
 	// applied by it is not needed any more.
 	whole bool
@@ -64,11 +59,7 @@ func Hub(ctx context.Context, client cluster.Client, settings Settings, now time
 		settings.HubIdentity = string(system.GetUID())
 	}
 	p.Settings = settings
-	authority, err := openAuthority(ctx, client, now)
-	if err != nil {
-		return p, err
-	}
-	secrets, err := p.hubSecrets(ctx, client, certificates{authority, now})
+	secrets, caPEM, err := settings.hubCertificates(ctx, client, kept, now)
 	if err != nil {
 		return p, err
 	}
@@ -86,10 +77,10 @@ func Hub(ctx context.Context, client cluster.Client, settings Settings, now time
 	}
 	objects := slices.Concat(definition, broker, source)
 	for _, o := range objects {
-		if o.GetKind() != "ValidatingWebhookConfiguration" {
-			continue
+		if o.GetKind() != "ValidatingWebhookConfiguration" || caPEM == nil {
+			continue // with cert-manager an annotation says whose authority it puts there
 		}
-		if err := trust(o, authority.CertificatePEM()); err != nil {
+		if err := trust(o, caPEM); err != nil {
 			return p, err
 		}
 	}
@@ -97,35 +88,16 @@ func Hub(ctx context.Context, client cluster.Client, settings Settings, now time
 	return p, nil
 }
 
-// hubSecrets are the certificates of the parties on the hub, and the authority.
-func (p *Plan) hubSecrets(ctx context.Context, hub cluster.Client, c certificates) ([]*unstructured.Unstructured, error) {
-	host, _, err := net.SplitHostPort(p.Settings.Address)
+// Installed is what is on a hub, as it was said when it was installed.
+func Installed(ctx context.Context, hub cluster.Client, now time.Time) (Plan, error) {
+	_, found, err := readSettings(ctx, hub)
+	if err == nil && !found {
+		err = fmt.Errorf("hawser install has put nothing here: there is no ConfigMap %s/%s; is this the right --context", namespace, settingsName)
+	}
 	if err != nil {
-		return nil, err
+		return Plan{}, err
 	}
-	all := []*unstructured.Unstructured{secretOf(authoritySecret, map[string][]byte{certKey: c.authority.CertificatePEM(), keyKey: c.authority.KeyPEM()})}
-	hosts := slices.Compact(slices.Sorted(slices.Values([]string{brokerService, host})))
-	for _, of := range []struct {
-		name string
-		pki.Request
-	}{
-		{brokerSecret, pki.Request{Role: pki.Broker, Name: "broker", Hosts: hosts}},
-		{sourceSecret, pki.Request{Role: pki.Source, Name: sourceID}},
-		{webhookSecret, pki.Request{Role: pki.Webhook, Name: sourceID, Hosts: []string{webhookService}}},
-		{operatorSecret, pki.Request{Role: pki.Operator, Name: operatorName}},
-	} {
-		s, err := c.secret(ctx, hub, of.name, of.Request, nil)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, s)
-		if of.name == operatorSecret {
-			if p.Operator, err = dataOf(s); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return all, nil
+	return Hub(ctx, hub, Settings{}, now)
 }
 
 // trust has the kube-apiserver verify a webhook by an authority.
@@ -154,6 +126,9 @@ type Managed struct {
 	Hub, Client cluster.Client
 	// Images are those of the hub where they say nothing.
 	Images Images
+	// Issuer, of the cluster, makes the agent's certificate; none means the authority
+	// of the hub, or what was said the last time.
+	Issuer Issuer
 }
 
 // Cluster says what is to be on a managed cluster.
@@ -166,32 +141,17 @@ func Cluster(ctx context.Context, m Managed, now time.Time) (Plan, error) {
 	if err != nil {
 		return p, err
 	}
-	authority, err := readAuthority(ctx, m.Hub)
-	if err != nil {
-		return p, err
-	}
-	if !found || authority == nil {
-		return p, fmt.Errorf("the hub has no ConfigMap %s/%s and Secret %s: run hawser install hub first, and name the hub with --hub-context", namespace, settingsName, authoritySecret)
+	if !found {
+		return p, notInstalled(settingsName)
 	}
 	p.Settings = Settings{Images: m.Images}.or(kept)
-	have, err := m.mine(ctx, authority)
+	secrets, err := m.certificate(ctx, &p.Settings, now)
 	if err != nil {
 		return p, err
 	}
-	if was := string(have["hub-identity"]); was != "" {
-		p.Settings.HubIdentity = was // what is on the cluster belongs to it
+	for _, o := range secrets {
+		label(o, map[string]string{"hawser.io/agent": "true"})
 	}
-	driver, err := driverFile(p.Settings.Address)
-	if err != nil {
-		return p, err
-	}
-	secret, err := certificates{authority, now}.secret(ctx, m.Client, agentSecret, pki.Request{Role: pki.Agent, Name: m.Name}, map[string][]byte{
-		"cluster-name": []byte(m.Name), "hub-identity": []byte(p.Settings.HubIdentity), "config.yaml": driver,
-	})
-	if err != nil {
-		return p, err
-	}
-	label(secret, map[string]string{"hawser.io/agent": "true"})
 	definition, err := readObjects(deploy.Files, "crds/appliedmanifestworks.yaml")
 	if err != nil {
 		return p, err
@@ -200,25 +160,8 @@ func Cluster(ctx context.Context, m Managed, now time.Time) (Plan, error) {
 	if err != nil {
 		return p, err
 	}
-	p.take(append(slices.Concat(definition, agent), secret))
+	p.take(slices.Concat(definition, agent, secrets))
 	return p, nil
-}
-
-// mine returns what is in the agent's Secret, nothing if there is none. One of
-// another cluster or hub is an error.
-func (m Managed) mine(ctx context.Context, authority *pki.Authority) (map[string][]byte, error) {
-	have, err := readSecret(ctx, m.Client, agentSecret)
-	if err != nil || have == nil {
-		return nil, err
-	}
-	if was := string(have["cluster-name"]); was != "" && was != m.Name {
-		return nil, fmt.Errorf("this cluster is installed as %s: is --context right? hawser uninstall cluster %s gives that name up", was, was)
-	}
-	if !bytes.Equal(have[caKey], authority.CertificatePEM()) {
-		return nil, fmt.Errorf("the agent of this cluster trusts another authority than this hub's: it belongs to another hub, or was installed by hand; "+
-			"go on by hand, or delete the Secret %s/%s to have it belong to this hub", namespace, agentSecret)
-	}
-	return have, nil
 }
 
 // OnHub is what a cluster has on its hub: the namespace of its works.
@@ -244,17 +187,19 @@ func driverFile(address string) ([]byte, error) {
 }
 
 // order is that of kinds: what others are in, or name, comes before them.
-var order = []string{"CustomResourceDefinition", "Namespace", "ServiceAccount", "ClusterRole", "Role", "ClusterRoleBinding", "RoleBinding", "ConfigMap", "Secret"}
+var order = []string{"CustomResourceDefinition", "Namespace", "ServiceAccount", "ClusterRole", "Role", "ClusterRoleBinding", "RoleBinding", "ConfigMap", "Secret", "Certificate"}
+
+// place is where a kind is in that order; Deployments and others come last.
+func place(kind string) int {
+	if i := slices.Index(order, kind); i >= 0 {
+		return i
+	}
+	return len(order)
+}
 
 // take sorts the objects and marks them as those of this package.
 func (p *Plan) take(objects []*unstructured.Unstructured) {
-	place := func(o *unstructured.Unstructured) int {
-		if i := slices.Index(order, o.GetKind()); i >= 0 {
-			return i
-		}
-		return len(order)
-	}
-	slices.SortStableFunc(objects, func(a, b *unstructured.Unstructured) int { return place(a) - place(b) })
+	slices.SortStableFunc(objects, func(a, b *unstructured.Unstructured) int { return place(a.GetKind()) - place(b.GetKind()) })
 	seen := map[string]bool{}
 	for _, o := range objects {
 		if seen[keyOf(o)] {

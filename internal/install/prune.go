@@ -19,6 +19,7 @@ import (
 // stay: definitions, namespaces and volumes, which hold what people made, and
 // Secrets, since a key that is gone is gone for ever.
 var passing = []schema.GroupVersionKind{
+	certificateKind,
 	{Group: "admissionregistration.k8s.io", Version: "v1", Kind: "ValidatingWebhookConfiguration"},
 	{Group: "apps", Version: "v1", Kind: "Deployment"},
 	{Group: "policy", Version: "v1", Kind: "PodDisruptionBudget"},

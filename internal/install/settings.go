@@ -26,6 +26,8 @@ type Settings struct {
 	// HubIdentity names the hub on its clusters, for ever.
 	HubIdentity string
 	Images      Images
+	// Issuer makes the certificates; none means an authority of the hub's own.
+	Issuer Issuer
 }
 
 // or takes what is empty from others.
@@ -37,21 +39,27 @@ func (s Settings) or(kept Settings) Settings {
 			*value = other
 		}
 	}
+	if s.Issuer.none() {
+		s.Issuer = kept.Issuer
+	}
 	return s
 }
 
+// check says all that is missing at once.
 func (s Settings) check() error {
-	switch _, _, err := net.SplitHostPort(s.Address); {
-	case s.Address == "":
-		return errors.New("--address is not set: say by which host:port agents on other clusters will dial the broker")
-	case err != nil:
-		return fmt.Errorf("--address %s is not host:port: %w", s.Address, err)
-	case s.Images.Registry == "":
-		return errors.New("--image-registry is not set: say where `make push REGISTRY=…` has put the images")
-	case s.Images.Version == "":
-		return errors.New("--image-version is not set, and this program was built without one: say which was pushed")
+	var missing []error
+	if s.Address == "" {
+		missing = append(missing, errors.New("--address is not set: say by which host:port agents on other clusters will dial the broker"))
+	} else if _, _, err := net.SplitHostPort(s.Address); err != nil {
+		missing = append(missing, fmt.Errorf("--address %s is not host:port: %w", s.Address, err))
 	}
-	return nil
+	if s.Images.Registry == "" {
+		missing = append(missing, errors.New("--image-registry is not set: say where `make push REGISTRY=…` has put the images"))
+	}
+	if s.Images.Version == "" {
+		missing = append(missing, errors.New("--image-version is not set, and this program was built without one: say which was pushed"))
+	}
+	return errors.Join(missing...)
 }
 
 // readSettings returns what the hub was installed with, nothing if it was not.
@@ -64,16 +72,21 @@ func readSettings(ctx context.Context, hub cluster.Client) (s Settings, found bo
 	if err != nil {
 		return s, false, fmt.Errorf("ConfigMap %s/%s: %w", namespace, settingsName, err)
 	}
+	issuer, err := ParseIssuer(data[issuerKey])
 	return Settings{
-		Address: data["address"], HubIdentity: data["hub-identity"],
+		Address: data["address"], HubIdentity: data["hub-identity"], Issuer: issuer,
 		Images: Images{Registry: data["image-registry"], Version: data["image-version"]},
-	}, true, nil
+	}, true, err
 }
 
 func (s Settings) object() *unstructured.Unstructured {
-	return object("v1", "ConfigMap", namespace, settingsName, "data", map[string]any{
+	data := map[string]any{
 		"address": s.Address, "hub-identity": s.HubIdentity, "image-registry": s.Images.Registry, "image-version": s.Images.Version,
-	})
+	}
+	if !s.Issuer.none() {
+		data[issuerKey] = s.Issuer.String()
+	}
+	return object("v1", "ConfigMap", namespace, settingsName, "data", data)
 }
 
 // object makes an object; more are fields and their values.
