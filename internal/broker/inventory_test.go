@@ -260,3 +260,48 @@ func TestInventory_IsBounded(t *testing.T) {
 		}
 	})
 }
+
+// TestInventory_TellsAbsentClusters: a source is told which of its clusters have had no agent for five
+// minutes, once until that changes, and never because the broker was away.
+func TestInventory_TellsAbsentClusters(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		source := w.source("src")
+		for _, cluster := range []string{"c1", "c2", "c3"} {
+			w.put(source, work{cluster: cluster, id: "of-" + cluster, name: "a", version: 1}.event())
+		}
+		w.put(w.source("ci"), work{source: "ci", cluster: "c4", id: "w4", version: 1}.event())
+		began := time.Now()
+		there, leaves := w.open(w.agent("c1"), hawser), w.open(w.agent("c2"), hawser)
+		hub, stock := w.open(source, hawser), w.open(source, nil)
+		told := func(s *tap) (all []string) {
+			w.Helper()
+			for _, e := range s.takeSync(codec.TypeInventory) {
+				i, err := codec.ParseInventory(e)
+				if err != nil || !i.TellsAbsent || i.RequestID != "" || i.NextPageToken != "" {
+					t.Errorf("%+v, %v", i, err)
+				}
+				all = append(all, "told")
+				for _, a := range i.Absent {
+					all = append(all, fmt.Sprint(a.Cluster, " ", a.Since.Sub(began).Round(time.Second), " ", a.Never))
+				}
+			}
+			return all
+		}
+		pass(3 * time.Minute)
+		w.differs("nobody was away for long", []string{"told"}, told(hub))
+		leaves.cancel()
+		w.wantCode(<-leaves.ended, transport.CodeUnavailable)
+		pass(4 * time.Minute)
+		w.differs("c3 never came", []string{"told", "c3 0s true"}, told(hub))
+		pass(4 * time.Minute)
+		w.differs("c2 left", []string{"told", "c2 3m0s false", "c3 0s true"}, told(hub))
+		pass(4 * time.Minute)
+		w.differs("it was told", []string(nil), told(hub))
+		w.open(w.agent("c3"), hawser)
+		pass(2 * time.Minute)
+		w.differs("c3 came", []string{"told", "c2 3m0s false"}, told(hub))
+		w.differs("a stock source", []string(nil), told(stock))
+		there.cancel()
+		w.wantCode(<-there.ended, transport.CodeUnavailable)
+	})
+}

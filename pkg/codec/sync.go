@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
@@ -73,6 +74,19 @@ type Inventory struct {
 	// LastPosition is what the source said of its hub when it last finished a
 	// comparison; nil when it never did. Only on the first page.
 	LastPosition *HubPosition
+	// TellsAbsent: nobody asked, and it has no digests and no records. Absent are the clusters of
+	// the source that had no agent for a while; with a NextPageToken more of them follow.
+	TellsAbsent bool
+	Absent      []AbsentCluster
+}
+
+// AbsentCluster is a cluster of which no agent is connected.
+type AbsentCluster struct {
+	Cluster string
+	// Since is since when; what was before the broker was started does not count.
+	Since time.Time
+	// Never: none ever came.
+	Never bool
 }
 
 // HubPosition says which hub a source serves, and how far its history had come.
@@ -235,7 +249,10 @@ func ParseInventoryRequest(e Event) (InventoryRequest, error) {
 func NewInventory(p SyncParams, inv Inventory) (Event, error) {
 	m := &hawserv1.Inventory{
 		Revision: inv.Revision, NextPageToken: inv.NextPageToken,
-		RequestId: inv.RequestID, LastPosition: protoPosition(inv.LastPosition),
+		RequestId: inv.RequestID, LastPosition: protoPosition(inv.LastPosition), TellsAbsent: inv.TellsAbsent,
+	}
+	for _, a := range inv.Absent {
+		m.Absent = append(m.Absent, &hawserv1.AbsentCluster{Cluster: a.Cluster, Since: timestamppb.New(a.Since), Never: a.Never})
 	}
 	for i := range inv.Clusters {
 		m.Clusters = append(m.Clusters, &hawserv1.ClusterDigest{
@@ -266,7 +283,13 @@ func ParseInventory(e Event) (Inventory, error) {
 	}
 	inv := Inventory{
 		Revision: m.GetRevision(), NextPageToken: m.GetNextPageToken(),
-		RequestID: m.GetRequestId(), LastPosition: positionOf(m.GetLastPosition()),
+		RequestID: m.GetRequestId(), LastPosition: positionOf(m.GetLastPosition()), TellsAbsent: m.GetTellsAbsent(),
+	}
+	for _, a := range m.GetAbsent() {
+		if err := checkNames(a.GetCluster()); err != nil {
+			return Inventory{}, err
+		}
+		inv.Absent = append(inv.Absent, AbsentCluster{Cluster: a.GetCluster(), Since: a.GetSince().AsTime(), Never: a.GetNever()})
 	}
 	for _, c := range m.GetClusters() {
 		d, err := digestOf(c.GetDigest())

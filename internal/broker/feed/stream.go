@@ -32,6 +32,7 @@ type stream struct {
 	// forced are the versions that the agent listed of works that it is sent although it has
 	// a newer version, until they were sent.
 	forced map[string]int64
+	absent absent
 	// delivered: it was sent something since it had nothing to do.
 	delivered bool
 }
@@ -224,7 +225,10 @@ func (t *stream) perform(ctx context.Context, st step) error {
 	switch st.kind {
 	case beat:
 		t.metrics.heartbeats.Inc()
-		return t.out.Send(codec.Heartbeat(t.cfg.NewID()))
+		if err := t.out.Send(codec.Heartbeat(t.cfg.NewID())); err != nil {
+			return err
+		}
+		return t.tellAbsent()
 	case fill:
 		return t.fill(ctx)
 	case compare:

@@ -85,6 +85,8 @@ type Facts struct {
 type peer struct {
 	Facts
 	state State
+	// known is since when the cluster is.
+	known time.Time
 }
 
 // Agents says how the agents stand that are connected.
@@ -169,6 +171,27 @@ func (p *Peers) Of(place store.Scope) (Facts, State) {
 	return Facts{}, 0
 }
 
+// absentAfter is after how long a cluster without an agent is told its sources: one that is started
+// again, or loses its connection, is back before.
+const absentAfter = 5 * time.Minute
+
+// Absent reports whether a cluster has had no agent for a while, since when, and whether none ever
+// came. What was before the broker was started does not count.
+func (p *Peers) Absent(place store.Scope) (since time.Time, never, absent bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	e := p.judge(place)
+	if e == nil || e.state > Refused {
+		return since, false, false
+	}
+	since = e.known
+	if e.Seen.After(since) {
+		since = e.Seen
+	}
+	_, came := p.cfg.Store.Subscribed(place.DataType, place.Cluster)
+	return since, !came, p.cfg.Now().Sub(since) >= absentAfter
+}
+
 // Refresh has another look at a cluster of which something has changed.
 func (p *Peers) Refresh(place store.Scope) {
 	p.mu.Lock()
@@ -236,7 +259,7 @@ func (p *Peers) judge(place store.Scope) *peer {
 		return nil
 	}
 	if e == nil {
-		e = &peer{}
+		e = &peer{known: p.cfg.Now()}
 		place.Cluster = strings.Clone(place.Cluster)
 		p.all[place] = e
 		p.counts[0]++

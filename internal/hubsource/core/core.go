@@ -444,6 +444,7 @@ func (c *Core) Connected(a transport.Accepted) {
 	f.subscribe(a, a.Resync != codec.ResyncCursor)
 	c.cursor.subscribe()
 	c.compare.subscribe()
+	c.plains.absences.subscribe()
 	for name, cl := range f.clusters {
 		c.releases.subscribe(cl)
 		cl.lists.subscribe(c.cursor, cl.selected && f.lists)
@@ -493,6 +494,10 @@ func (c *Core) Compares() bool { return c.compare.on }
 // Inventory takes a page of the broker's inventory. It returns false for one
 // that nobody waits for (any more); such a page is dropped.
 func (c *Core) Inventory(page codec.Inventory) bool {
+	if page.TellsAbsent {
+		c.plains.absent(page)
+		return true
+	}
 	if !c.compare.expects(page) {
 		return false
 	}

@@ -38,10 +38,12 @@ const (
 	// ReasonAgentNotHeard: nobody knows whether the cluster has this version, and its agent
 	// says nothing.
 	ReasonAgentNotHeard = "AgentNotHeard"
+	// ReasonClusterUnknown: no agent ever came for the cluster.
+	ReasonClusterUnknown = "ClusterUnknown"
 )
 
 // Reasons lists them for the metric.
-var Reasons = []string{ReasonTooLarge, ReasonNameTaken, ReasonRefused, ReasonOverQuota, ReasonStale, ReasonStatusRejected, ReasonAgentNotHeard}
+var Reasons = []string{ReasonTooLarge, ReasonNameTaken, ReasonRefused, ReasonOverQuota, ReasonStale, ReasonStatusRejected, ReasonAgentNotHeard, ReasonClusterUnknown}
 
 // longestMessage keeps a condition readable, whatever a peer's error says.
 const longestMessage = 1024
@@ -74,11 +76,36 @@ func tooLarge(o *workv1.ManifestWork) *problem {
 		manifestwork.ManifestsSize(o), manifestwork.MaxManifestsSize))
 }
 
-// notHeard is what a work says whose cluster has not confirmed the present version.
-func notHeard(o *workv1.ManifestWork, since time.Time) *problem {
+// notHeard is what a work says whose cluster has not confirmed the present version, behind a broker
+// that keeps nothing.
+func notHeard(o *workv1.ManifestWork, since time.Time, ever bool) *problem {
+	what := fmt.Sprintf("the agent of cluster %q has not been heard since %s UTC", o.Namespace, since.UTC().Format(time.DateTime))
+	if !ever {
+		what = fmt.Sprintf("nothing was heard of an agent of cluster %q since %s UTC: is the namespace misspelt?", o.Namespace, since.UTC().Format(time.DateTime))
+	}
+	return newProblem(o, ReasonAgentNotHeard, what+
+		", and nobody knows whether it has this version: check that it runs and reaches the MQTT broker; the work is published again until it answers"+
+		howToEnd(o, fmt.Sprintf(`kubectl patch manifestwork %s -n %s --type=merge -p '{"metadata":{"finalizers":null}}'`, o.Name, o.Namespace)))
+}
+
+// offline is the same behind a broker that keeps works, and says that no agent is connected.
+func offline(o *workv1.ManifestWork, since time.Time, never bool) *problem {
+	end := howToEnd(o, fmt.Sprintf("hawser forget work %s %s", o.Namespace, o.Name))
+	if never {
+		return newProblem(o, ReasonClusterUnknown, fmt.Sprintf(
+			"no agent of cluster %q has ever come to the broker: is the namespace misspelt? Else start its agent; the broker keeps the work for it", o.Namespace)+end)
+	}
 	return newProblem(o, ReasonAgentNotHeard, fmt.Sprintf(
-		"the agent of cluster %q has not been heard since %s UTC, and nobody knows whether it has this version: check that it runs and reaches the MQTT broker; the work is published again until it answers",
-		o.Namespace, since.UTC().Format(time.DateTime)))
+		"no agent of cluster %q is connected to the broker since %s UTC: check that it runs and reaches the broker; the broker keeps this version for it",
+		o.Namespace, since.UTC().Format(time.DateTime))+end)
+}
+
+// howToEnd says, where a deletion waits, how it ends without the cluster.
+func howToEnd(o *workv1.ManifestWork, command string) string {
+	if o.DeletionTimestamp == nil {
+		return ""
+	}
+	return "; if the cluster is gone for good, this ends the deletion, and leaves what is on the cluster: " + command
 }
 
 func staleSpec(o *workv1.ManifestWork) *problem {

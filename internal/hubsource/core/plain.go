@@ -22,7 +22,8 @@ type plains struct {
 	questions *questions
 	cursor    *cursor
 	// told is how many works were told of late that their agent is not heard, or that it is.
-	told fair.Bucket
+	told     fair.Bucket
+	absences absences
 }
 
 // far is what is known of the agent of one cluster across a broker that keeps nothing.

@@ -4,9 +4,11 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hawser-io/hawser/internal/fair"
 	"github.com/hawser-io/hawser/internal/plain"
+	"github.com/hawser-io/hawser/pkg/codec"
 )
 
 // Where no broker keeps anything nobody but the agent itself can say that it is there. What is
@@ -81,7 +83,7 @@ func (p *plains) judge(w *work) {
 		w.turn = time.Time{}
 		return
 	}
-	if has := w.blame.agent; says == nil && has == nil || says != nil && has != nil && says.generation == has.generation {
+	if has := w.blame.agent; says == nil && has == nil || says != nil && has != nil && says.generation == has.generation && says.reason == has.reason {
 		w.turn = time.Time{}
 		return // it goes on with the time that it names
 	}
@@ -104,7 +106,9 @@ func (p *plains) notHeard(w *work) (says *problem, told bool) {
 		return nil, true
 	case !f.connected:
 		return nil, false
-	case !f.plain, p.arrived(w):
+	case !f.plain:
+		return p.absence(w)
+	case p.arrived(w):
 		return nil, true
 	case w.broker.on(f.sub) != holds:
 		return nil, false // it was not published yet
@@ -116,7 +120,7 @@ func (p *plains) notHeard(w *work) (says *problem, told bool) {
 	since := plain.Latest(r.heardAt, listening)
 	switch plain.PresenceOf(f.Now(), r.heardAt, listening, farewell) {
 	case plain.Away:
-		return notHeard(w.hub.object, since), true
+		return notHeard(w.hub.object, since, !r.heardAt.IsZero()), true
 	case plain.There:
 		told = true
 	case plain.Untold:
@@ -125,10 +129,68 @@ func (p *plains) notHeard(w *work) (says *problem, told bool) {
 	return nil, told
 }
 
+// toldWithin is how long a broker that tells of absent agents may take until it does. One that has not
+// by then does not tell.
+const toldWithin = 3 * time.Minute
+
+// absences are the clusters without an agent, as a broker tells that keeps works.
+type absences struct {
+	// sub is the subscription on which it has told, 0 before the first. coming are those of pages
+	// behind which more follow.
+	sub    int
+	now    map[string]codec.AbsentCluster
+	coming []codec.AbsentCluster
+}
+
+// subscribe begins a subscription: of pages that came on another one no more follow.
+func (a *absences) subscribe() { a.coming = nil }
+
+// absent takes what the broker tells of them: all that there are.
+func (p *plains) absent(page codec.Inventory) {
+	a := &p.absences
+	if a.coming = append(a.coming, page.Absent...); page.NextPageToken != "" {
+		return
+	}
+	before, first := a.now, a.sub != p.f.sub
+	a.sub, a.now = p.f.sub, make(map[string]codec.AbsentCluster, len(a.coming))
+	for _, c := range a.coming {
+		a.now[c.Cluster] = c
+	}
+	a.coming = nil
+	for name, cl := range p.f.clusters {
+		if first || before[name] != a.now[name] {
+			p.rejudge(cl)
+		}
+	}
+}
+
+// absence is notHeard where the broker tells which clusters have no agent.
+func (p *plains) absence(w *work) (says *problem, told bool) {
+	f := p.f
+	if p.absences.sub != f.sub {
+		says := w.blame.agent != nil || ofAgent(w) != nil
+		return nil, !says || !f.until(HubLane, w.key(), f.connectedAt.Add(toldWithin))
+	}
+	c, away := p.absences.now[w.cl.name]
+	if !away || p.arrived(w) {
+		return nil, true
+	}
+	return offline(w.hub.object, c.Since, c.Never), true
+}
+
 // keepSaying lets stand what an earlier process had a work say of its agent, until something else is
 // known of the work.
 func (f *fleet) keepSaying(w *work) {
-	if c := meta.FindStatusCondition(w.hub.object.Status.Conditions, ConditionDelivered); c != nil && c.Reason == ReasonAgentNotHeard && w.blame.agent == nil {
+	if c := ofAgent(w); c != nil && w.blame.agent == nil {
 		f.blameAgent(w, &problem{reason: c.Reason, message: c.Message, generation: c.ObservedGeneration})
 	}
+}
+
+// ofAgent is what a work says of its agent on the hub, nil if it says nothing.
+func ofAgent(w *work) *metav1.Condition {
+	c := meta.FindStatusCondition(w.hub.object.Status.Conditions, ConditionDelivered)
+	if c == nil || c.Reason != ReasonAgentNotHeard && c.Reason != ReasonClusterUnknown {
+		return nil
+	}
+	return c
 }

@@ -293,3 +293,55 @@ func TestPlain_TellsWorksOfTheirAgentInTurn(t *testing.T) {
 		t.Errorf("%d works take %v", count, took)
 	}
 }
+
+// absent has the broker tell which clusters have no agent.
+func (f *fixture) absent(more string, all ...codec.AbsentCluster) {
+	f.t.Helper()
+	if !f.core.Inventory(codec.Inventory{TellsAbsent: true, Absent: all, NextPageToken: more}) {
+		f.t.Error("it was not taken")
+	}
+}
+
+// TestCore_WorksSayThatTheirClusterIsOffline: as a broker tells that keeps works, those whose present
+// version is not confirmed; one that nobody knows is told as such, and a deletion how it ends.
+func TestCore_WorksSayThatTheirClusterIsOffline(t *testing.T) {
+	since := time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
+	waiting, done := newWork("waiting", 3, withStatus(applied(2))), newWork("done", 3, withStatus(applied(3)))
+	going := newWork("going", 3, deleting, withStatus(applied(3)))
+	f := newFixture(t, true)
+	for _, w := range []*workv1.ManifestWork{waiting, done, going} {
+		f.seen(w)
+	}
+	f.connect()
+	f.idle(HubLane, "uid-waiting") // nobody has told
+	f.absent("more", codec.AbsentCluster{Cluster: "another", Since: since})
+	f.idle(HubLane, "uid-waiting") // it is told the rest
+	f.absent("", codec.AbsentCluster{Cluster: "cluster1", Since: since})
+	says := func(uid types.UID, reason, what string) {
+		t.Helper()
+		if d := f.says(uid); d == nil || d.Reason != reason || d.ObservedGeneration != 3 || !strings.Contains(d.Message, what) {
+			t.Errorf("%s says %+v, want %s, %q", uid, d, reason, what)
+		}
+	}
+	says("uid-waiting", ReasonAgentNotHeard, `no agent of cluster "cluster1" is connected to the broker since 2026-05-04 12:00:00 UTC`)
+	f.now = f.now.Add(time.Second)
+	says("uid-going", ReasonAgentNotHeard, "hawser forget work cluster1 going")
+	f.idle(HubLane, "uid-done")
+
+	// Not while hub-source is away, nor before the broker has told again.
+	f.core.Disconnected()
+	f.now = f.now.Add(time.Hour)
+	f.idle(HubLane, "uid-waiting")
+	f.connect()
+	f.idle(HubLane, "uid-waiting")
+	f.absent("", codec.AbsentCluster{Cluster: "cluster1", Since: since, Never: true})
+	says("uid-waiting", ReasonClusterUnknown, "is the namespace misspelt?")
+	if n := f.core.Stats().Undelivered[ReasonClusterUnknown]; n != 1 {
+		t.Errorf("%d works count", n)
+	}
+	f.now = f.now.Add(time.Second)
+	f.absent("")
+	if d := f.says("uid-waiting"); d != nil {
+		t.Errorf("its agent came, and it says %+v", d)
+	}
+}

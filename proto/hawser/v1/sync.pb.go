@@ -448,7 +448,12 @@ type Inventory struct {
 	RequestId string `protobuf:"bytes,5,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// What the source said of its hub when it last finished a comparison; absent
 	// when it never did. Only on the first page.
-	LastPosition  *HubPosition `protobuf:"bytes,6,opt,name=last_position,json=lastPosition,proto3" json:"last_position,omitempty"`
+	LastPosition *HubPosition `protobuf:"bytes,6,opt,name=last_position,json=lastPosition,proto3" json:"last_position,omitempty"`
+	// Nobody asked: the broker tells which of the clusters on which the source has works had no
+	// agent for five minutes, first a minute after the subscription began, and when that changes.
+	TellsAbsent bool `protobuf:"varint,7,opt,name=tells_absent,json=tellsAbsent,proto3" json:"tells_absent,omitempty"`
+	// All of them, by name; with a next_page_token more follow in the next event.
+	Absent        []*AbsentCluster `protobuf:"bytes,8,rep,name=absent,proto3" json:"absent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -525,6 +530,83 @@ func (x *Inventory) GetLastPosition() *HubPosition {
 	return nil
 }
 
+func (x *Inventory) GetTellsAbsent() bool {
+	if x != nil {
+		return x.TellsAbsent
+	}
+	return false
+}
+
+func (x *Inventory) GetAbsent() []*AbsentCluster {
+	if x != nil {
+		return x.Absent
+	}
+	return nil
+}
+
+// AbsentCluster is a cluster of which no agent is connected.
+type AbsentCluster struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Cluster string                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// Since when; what was before the broker was started does not count.
+	Since *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"`
+	// None ever came.
+	Never         bool `protobuf:"varint,3,opt,name=never,proto3" json:"never,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AbsentCluster) Reset() {
+	*x = AbsentCluster{}
+	mi := &file_hawser_v1_sync_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AbsentCluster) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AbsentCluster) ProtoMessage() {}
+
+func (x *AbsentCluster) ProtoReflect() protoreflect.Message {
+	mi := &file_hawser_v1_sync_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AbsentCluster.ProtoReflect.Descriptor instead.
+func (*AbsentCluster) Descriptor() ([]byte, []int) {
+	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *AbsentCluster) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
+func (x *AbsentCluster) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *AbsentCluster) GetNever() bool {
+	if x != nil {
+		return x.Never
+	}
+	return false
+}
+
 // HubPosition says which hub a source serves, and how far that hub's history
 // had come.
 type HubPosition struct {
@@ -539,7 +621,7 @@ type HubPosition struct {
 
 func (x *HubPosition) Reset() {
 	*x = HubPosition{}
-	mi := &file_hawser_v1_sync_proto_msgTypes[6]
+	mi := &file_hawser_v1_sync_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -551,7 +633,7 @@ func (x *HubPosition) String() string {
 func (*HubPosition) ProtoMessage() {}
 
 func (x *HubPosition) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_sync_proto_msgTypes[6]
+	mi := &file_hawser_v1_sync_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -564,7 +646,7 @@ func (x *HubPosition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HubPosition.ProtoReflect.Descriptor instead.
 func (*HubPosition) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{6}
+	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *HubPosition) GetUid() string {
@@ -597,7 +679,7 @@ type Compared struct {
 
 func (x *Compared) Reset() {
 	*x = Compared{}
-	mi := &file_hawser_v1_sync_proto_msgTypes[7]
+	mi := &file_hawser_v1_sync_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -609,7 +691,7 @@ func (x *Compared) String() string {
 func (*Compared) ProtoMessage() {}
 
 func (x *Compared) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_sync_proto_msgTypes[7]
+	mi := &file_hawser_v1_sync_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -622,7 +704,7 @@ func (x *Compared) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Compared.ProtoReflect.Descriptor instead.
 func (*Compared) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{7}
+	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Compared) GetClusters() []*ClusterComparison {
@@ -661,7 +743,7 @@ type ClusterComparison struct {
 
 func (x *ClusterComparison) Reset() {
 	*x = ClusterComparison{}
-	mi := &file_hawser_v1_sync_proto_msgTypes[8]
+	mi := &file_hawser_v1_sync_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -673,7 +755,7 @@ func (x *ClusterComparison) String() string {
 func (*ClusterComparison) ProtoMessage() {}
 
 func (x *ClusterComparison) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_sync_proto_msgTypes[8]
+	mi := &file_hawser_v1_sync_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -686,7 +768,7 @@ func (x *ClusterComparison) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterComparison.ProtoReflect.Descriptor instead.
 func (*ClusterComparison) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{8}
+	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ClusterComparison) GetCluster() string {
@@ -723,7 +805,7 @@ type WithheldDeletion struct {
 
 func (x *WithheldDeletion) Reset() {
 	*x = WithheldDeletion{}
-	mi := &file_hawser_v1_sync_proto_msgTypes[9]
+	mi := &file_hawser_v1_sync_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -735,7 +817,7 @@ func (x *WithheldDeletion) String() string {
 func (*WithheldDeletion) ProtoMessage() {}
 
 func (x *WithheldDeletion) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_sync_proto_msgTypes[9]
+	mi := &file_hawser_v1_sync_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -748,7 +830,7 @@ func (x *WithheldDeletion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WithheldDeletion.ProtoReflect.Descriptor instead.
 func (*WithheldDeletion) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{9}
+	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *WithheldDeletion) GetResourceId() string {
@@ -783,7 +865,7 @@ type ClusterDigest struct {
 
 func (x *ClusterDigest) Reset() {
 	*x = ClusterDigest{}
-	mi := &file_hawser_v1_sync_proto_msgTypes[10]
+	mi := &file_hawser_v1_sync_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -795,7 +877,7 @@ func (x *ClusterDigest) String() string {
 func (*ClusterDigest) ProtoMessage() {}
 
 func (x *ClusterDigest) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_sync_proto_msgTypes[10]
+	mi := &file_hawser_v1_sync_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -808,7 +890,7 @@ func (x *ClusterDigest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterDigest.ProtoReflect.Descriptor instead.
 func (*ClusterDigest) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{10}
+	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ClusterDigest) GetCluster() string {
@@ -842,7 +924,7 @@ type InventoryRecord struct {
 
 func (x *InventoryRecord) Reset() {
 	*x = InventoryRecord{}
-	mi := &file_hawser_v1_sync_proto_msgTypes[11]
+	mi := &file_hawser_v1_sync_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -854,7 +936,7 @@ func (x *InventoryRecord) String() string {
 func (*InventoryRecord) ProtoMessage() {}
 
 func (x *InventoryRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_sync_proto_msgTypes[11]
+	mi := &file_hawser_v1_sync_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -867,7 +949,7 @@ func (x *InventoryRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InventoryRecord.ProtoReflect.Descriptor instead.
 func (*InventoryRecord) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{11}
+	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *InventoryRecord) GetCluster() string {
@@ -934,7 +1016,7 @@ type Unexplained struct {
 
 func (x *Unexplained) Reset() {
 	*x = Unexplained{}
-	mi := &file_hawser_v1_sync_proto_msgTypes[12]
+	mi := &file_hawser_v1_sync_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -946,7 +1028,7 @@ func (x *Unexplained) String() string {
 func (*Unexplained) ProtoMessage() {}
 
 func (x *Unexplained) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_sync_proto_msgTypes[12]
+	mi := &file_hawser_v1_sync_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -959,7 +1041,7 @@ func (x *Unexplained) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Unexplained.ProtoReflect.Descriptor instead.
 func (*Unexplained) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{12}
+	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Unexplained) GetRecords() []*UnexplainedRecord {
@@ -995,7 +1077,7 @@ type UnexplainedRecord struct {
 
 func (x *UnexplainedRecord) Reset() {
 	*x = UnexplainedRecord{}
-	mi := &file_hawser_v1_sync_proto_msgTypes[13]
+	mi := &file_hawser_v1_sync_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1007,7 +1089,7 @@ func (x *UnexplainedRecord) String() string {
 func (*UnexplainedRecord) ProtoMessage() {}
 
 func (x *UnexplainedRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_sync_proto_msgTypes[13]
+	mi := &file_hawser_v1_sync_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1020,7 +1102,7 @@ func (x *UnexplainedRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnexplainedRecord.ProtoReflect.Descriptor instead.
 func (*UnexplainedRecord) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{13}
+	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *UnexplainedRecord) GetUid() string {
@@ -1079,7 +1161,7 @@ type Resolve struct {
 
 func (x *Resolve) Reset() {
 	*x = Resolve{}
-	mi := &file_hawser_v1_sync_proto_msgTypes[14]
+	mi := &file_hawser_v1_sync_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1091,7 +1173,7 @@ func (x *Resolve) String() string {
 func (*Resolve) ProtoMessage() {}
 
 func (x *Resolve) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_sync_proto_msgTypes[14]
+	mi := &file_hawser_v1_sync_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1104,7 +1186,7 @@ func (x *Resolve) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resolve.ProtoReflect.Descriptor instead.
 func (*Resolve) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{14}
+	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Resolve) GetUid() string {
@@ -1147,7 +1229,7 @@ type ErrorDetail struct {
 
 func (x *ErrorDetail) Reset() {
 	*x = ErrorDetail{}
-	mi := &file_hawser_v1_sync_proto_msgTypes[15]
+	mi := &file_hawser_v1_sync_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1159,7 +1241,7 @@ func (x *ErrorDetail) String() string {
 func (*ErrorDetail) ProtoMessage() {}
 
 func (x *ErrorDetail) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_sync_proto_msgTypes[15]
+	mi := &file_hawser_v1_sync_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1172,7 +1254,7 @@ func (x *ErrorDetail) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ErrorDetail.ProtoReflect.Descriptor instead.
 func (*ErrorDetail) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{15}
+	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ErrorDetail) GetNextStep() NextStep {
@@ -1238,7 +1320,7 @@ const file_hawser_v1_sync_proto_rawDesc = "" +
 	"\x10InventoryRequest\x12\x1a\n" +
 	"\bclusters\x18\x01 \x03(\tR\bclusters\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x02 \x01(\tR\tpageToken\"\x97\x02\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\"\xec\x02\n" +
 	"\tInventory\x124\n" +
 	"\bclusters\x18\x01 \x03(\v2\x18.hawser.v1.ClusterDigestR\bclusters\x124\n" +
 	"\arecords\x18\x02 \x03(\v2\x1a.hawser.v1.InventoryRecordR\arecords\x12\x1a\n" +
@@ -1246,7 +1328,13 @@ const file_hawser_v1_sync_proto_rawDesc = "" +
 	"\x0fnext_page_token\x18\x04 \x01(\tR\rnextPageToken\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x05 \x01(\tR\trequestId\x12;\n" +
-	"\rlast_position\x18\x06 \x01(\v2\x16.hawser.v1.HubPositionR\flastPosition\"J\n" +
+	"\rlast_position\x18\x06 \x01(\v2\x16.hawser.v1.HubPositionR\flastPosition\x12!\n" +
+	"\ftells_absent\x18\a \x01(\bR\vtellsAbsent\x120\n" +
+	"\x06absent\x18\b \x03(\v2\x18.hawser.v1.AbsentClusterR\x06absent\"q\n" +
+	"\rAbsentCluster\x12\x18\n" +
+	"\acluster\x18\x01 \x01(\tR\acluster\x120\n" +
+	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x14\n" +
+	"\x05never\x18\x03 \x01(\bR\x05never\"J\n" +
 	"\vHubPosition\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12)\n" +
 	"\x10resource_version\x18\x02 \x01(\tR\x0fresourceVersion\"\x9b\x01\n" +
@@ -1315,7 +1403,7 @@ func file_hawser_v1_sync_proto_rawDescGZIP() []byte {
 }
 
 var file_hawser_v1_sync_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_hawser_v1_sync_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_hawser_v1_sync_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_hawser_v1_sync_proto_goTypes = []any{
 	(NextStep)(0),                 // 0: hawser.v1.NextStep
 	(*Cursor)(nil),                // 1: hawser.v1.Cursor
@@ -1324,40 +1412,43 @@ var file_hawser_v1_sync_proto_goTypes = []any{
 	(*Ack)(nil),                   // 4: hawser.v1.Ack
 	(*InventoryRequest)(nil),      // 5: hawser.v1.InventoryRequest
 	(*Inventory)(nil),             // 6: hawser.v1.Inventory
-	(*HubPosition)(nil),           // 7: hawser.v1.HubPosition
-	(*Compared)(nil),              // 8: hawser.v1.Compared
-	(*ClusterComparison)(nil),     // 9: hawser.v1.ClusterComparison
-	(*WithheldDeletion)(nil),      // 10: hawser.v1.WithheldDeletion
-	(*ClusterDigest)(nil),         // 11: hawser.v1.ClusterDigest
-	(*InventoryRecord)(nil),       // 12: hawser.v1.InventoryRecord
-	(*Unexplained)(nil),           // 13: hawser.v1.Unexplained
-	(*UnexplainedRecord)(nil),     // 14: hawser.v1.UnexplainedRecord
-	(*Resolve)(nil),               // 15: hawser.v1.Resolve
-	(*ErrorDetail)(nil),           // 16: hawser.v1.ErrorDetail
-	(*timestamppb.Timestamp)(nil), // 17: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 18: google.protobuf.Duration
+	(*AbsentCluster)(nil),         // 7: hawser.v1.AbsentCluster
+	(*HubPosition)(nil),           // 8: hawser.v1.HubPosition
+	(*Compared)(nil),              // 9: hawser.v1.Compared
+	(*ClusterComparison)(nil),     // 10: hawser.v1.ClusterComparison
+	(*WithheldDeletion)(nil),      // 11: hawser.v1.WithheldDeletion
+	(*ClusterDigest)(nil),         // 12: hawser.v1.ClusterDigest
+	(*InventoryRecord)(nil),       // 13: hawser.v1.InventoryRecord
+	(*Unexplained)(nil),           // 14: hawser.v1.Unexplained
+	(*UnexplainedRecord)(nil),     // 15: hawser.v1.UnexplainedRecord
+	(*Resolve)(nil),               // 16: hawser.v1.Resolve
+	(*ErrorDetail)(nil),           // 17: hawser.v1.ErrorDetail
+	(*timestamppb.Timestamp)(nil), // 18: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 19: google.protobuf.Duration
 }
 var file_hawser_v1_sync_proto_depIdxs = []int32{
 	1,  // 0: hawser.v1.Checkpoint.cursor:type_name -> hawser.v1.Cursor
 	2,  // 1: hawser.v1.Checkpoint.digest:type_name -> hawser.v1.Digest
 	1,  // 2: hawser.v1.Ack.cursor:type_name -> hawser.v1.Cursor
 	2,  // 3: hawser.v1.Ack.digest:type_name -> hawser.v1.Digest
-	11, // 4: hawser.v1.Inventory.clusters:type_name -> hawser.v1.ClusterDigest
-	12, // 5: hawser.v1.Inventory.records:type_name -> hawser.v1.InventoryRecord
-	7,  // 6: hawser.v1.Inventory.last_position:type_name -> hawser.v1.HubPosition
-	9,  // 7: hawser.v1.Compared.clusters:type_name -> hawser.v1.ClusterComparison
-	7,  // 8: hawser.v1.Compared.position:type_name -> hawser.v1.HubPosition
-	10, // 9: hawser.v1.ClusterComparison.withheld:type_name -> hawser.v1.WithheldDeletion
-	2,  // 10: hawser.v1.ClusterDigest.digest:type_name -> hawser.v1.Digest
-	14, // 11: hawser.v1.Unexplained.records:type_name -> hawser.v1.UnexplainedRecord
-	17, // 12: hawser.v1.UnexplainedRecord.created:type_name -> google.protobuf.Timestamp
-	0,  // 13: hawser.v1.ErrorDetail.next_step:type_name -> hawser.v1.NextStep
-	18, // 14: hawser.v1.ErrorDetail.delay:type_name -> google.protobuf.Duration
-	15, // [15:15] is the sub-list for method output_type
-	15, // [15:15] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	12, // 4: hawser.v1.Inventory.clusters:type_name -> hawser.v1.ClusterDigest
+	13, // 5: hawser.v1.Inventory.records:type_name -> hawser.v1.InventoryRecord
+	8,  // 6: hawser.v1.Inventory.last_position:type_name -> hawser.v1.HubPosition
+	7,  // 7: hawser.v1.Inventory.absent:type_name -> hawser.v1.AbsentCluster
+	18, // 8: hawser.v1.AbsentCluster.since:type_name -> google.protobuf.Timestamp
+	10, // 9: hawser.v1.Compared.clusters:type_name -> hawser.v1.ClusterComparison
+	8,  // 10: hawser.v1.Compared.position:type_name -> hawser.v1.HubPosition
+	11, // 11: hawser.v1.ClusterComparison.withheld:type_name -> hawser.v1.WithheldDeletion
+	2,  // 12: hawser.v1.ClusterDigest.digest:type_name -> hawser.v1.Digest
+	15, // 13: hawser.v1.Unexplained.records:type_name -> hawser.v1.UnexplainedRecord
+	18, // 14: hawser.v1.UnexplainedRecord.created:type_name -> google.protobuf.Timestamp
+	0,  // 15: hawser.v1.ErrorDetail.next_step:type_name -> hawser.v1.NextStep
+	19, // 16: hawser.v1.ErrorDetail.delay:type_name -> google.protobuf.Duration
+	17, // [17:17] is the sub-list for method output_type
+	17, // [17:17] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_hawser_v1_sync_proto_init() }
@@ -1371,7 +1462,7 @@ func file_hawser_v1_sync_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_hawser_v1_sync_proto_rawDesc), len(file_hawser_v1_sync_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   16,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,59 @@
+package feed
+
+import (
+	"slices"
+	"time"
+
+	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// absentEvery is how often it is looked at which clusters of a source have no agent.
+const absentEvery = time.Minute
+
+// absent is what a source was told of clusters without an agent.
+type absent struct {
+	next time.Time // when it is looked at again; zero before the first time
+	said bool
+	told []codec.AbsentCluster
+}
+
+// tellAbsent tells a source which of its clusters have had no agent for a while, if it has not been
+// told so. It comes with a heartbeat.
+func (t *stream) tellAbsent() error {
+	s, now := t.sub, t.cfg.Now()
+	if s.part != codec.Status || s.hello.Protocol == 0 || now.Before(t.absent.next) {
+		return nil
+	}
+	first := t.absent.next.IsZero()
+	if t.absent.next = now.Add(absentEvery); first {
+		return nil // who has just subscribed has other things to hear
+	}
+	var all []codec.AbsentCluster
+	for _, d := range t.cfg.Store.Digests(s.scope.DataType, s.scope.Owner) {
+		if since, never, ok := t.peers.Absent(store.Scope{DataType: s.scope.DataType, Cluster: d.Cluster}); ok {
+			all = append(all, codec.AbsentCluster{Cluster: d.Cluster, Since: since, Never: never})
+		}
+	}
+	if t.absent.said && slices.Equal(all, t.absent.told) {
+		return nil
+	}
+	t.absent.said, t.absent.told = true, all
+	room := min(pageBytes, t.cfg.MaxEventBytes) - call.AddedBytes
+	for first := true; first || len(all) > 0; first = false {
+		n, size := 0, 0
+		for n < len(all) && size < room {
+			size += rowBytes + len(all[n].Cluster)
+			n++
+		}
+		i := codec.Inventory{TellsAbsent: true, Absent: all[:n]}
+		if all = all[n:]; len(all) > 0 {
+			i.NextPageToken = all[0].Cluster
+		}
+		if err := t.sendEvent(codec.NewInventory(t.params(), i)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
