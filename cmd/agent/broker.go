@@ -15,17 +15,22 @@ import (
 	transportmqtt "github.com/hawser-io/hawser/pkg/transport/mqtt"
 )
 
-// broker is how the agent reaches the broker of its hub, by either driver.
+// broker is how the agent reaches the broker of its hub, by either driver. The file that
+// says so is read again for each connection.
 type broker struct {
-	// addr is the broker's, as the file has it.
-	addr   string
 	dialer transport.Dialer
+	// current returns what the last connection was made with.
+	current func() reached
 	// agent is set once there is one: its will goes with each connection over MQTT.
 	agent atomic.Pointer[agent.Agent]
-	// watch looks at the files by which the broker knows the agent, and the agent the broker.
+	// watch looks at that file and at those that it names.
 	watch *identity.Watch
-	// ca returns the CAs of the broker; nil where those of the system count.
-	ca func() ([]byte, error)
+}
+
+// reached is what is known of the broker by the file: its address, and the CAs.
+type reached struct {
+	addr string
+	identity.Driver
 }
 
 // reachBroker reads the file that says how to reach the broker.
@@ -33,22 +38,42 @@ func (c *config) reachBroker(registry prometheus.Registerer, log *slog.Logger) (
 	if c.sourceDriver == driverMQTT {
 		return c.reachMQTT(registry, log)
 	}
-	d, err := readDriver(c.sourceConfig, c.insecure)
+	read := func() (*driver, error) {
+		d, err := readDriver(c.sourceConfig, c.insecure)
+		if err == nil {
+			d.OverrideProxy(c.proxy.URL, c.proxy.CAFile)
+		}
+		return d, err
+	}
+	// It looks first: see NewWatch.
+	watch, err := identity.NewWatch(identity.WatchConfig{Log: log, Registry: registry, Also: []string{c.sourceConfig}, Read: func() (identity.Driver, error) {
+		d, err := read()
+		if err != nil {
+			return identity.Driver{}, err
+		}
+		return d.Driver, nil
+	}})
 	if err != nil {
 		return nil, err
 	}
-	c.tellUnknown(log, d.unknown)
-	d.OverrideProxy(c.proxy.URL, c.proxy.CAFile)
-	if d.KeepAliveConfig != nil {
-		log.Info("keepAliveConfig is not needed: connections are always watched by pings and heartbeats", "file", c.sourceConfig)
-	}
-	b := &broker{addr: d.URL, ca: d.CA}
-	read := func() (identity.Driver, error) { return d.Driver, nil }
-	if b.watch, err = identity.NewWatch(identity.WatchConfig{Read: read, Log: log, Registry: registry}); err != nil {
+	mayMove := c.mayMove()
+	r, err := transport.NewReread(read, func(d *driver) (transport.Dialer, error) {
+		if err := mayMove(d.URL); err != nil {
+			return nil, err
+		}
+		c.tellUnknown(log, d.unknown)
+		if d.KeepAliveConfig != nil {
+			log.Info("keepAliveConfig is not needed: connections are always watched by pings and heartbeats", "file", c.sourceConfig)
+		}
+		return d.dialer(c.insecure, log)
+	}, func(err error) {
+		log.Error("the file for the broker cannot be used, what it said before stays in use", "error", err)
+	})
+	if err != nil {
 		return nil, err
 	}
-	b.dialer, err = d.dialer(c.insecure, log)
-	return b, err
+	current := func() reached { d := r.Current(); return reached{d.URL, d.Driver} }
+	return &broker{dialer: r, current: current, watch: watch}, nil
 }
 
 func (c *config) reachMQTT(registry prometheus.Registerer, log *slog.Logger) (*broker, error) {
@@ -56,24 +81,44 @@ func (c *config) reachMQTT(registry prometheus.Registerer, log *slog.Logger) (*b
 	if err != nil {
 		return nil, err
 	}
-	o, f, err := transportmqtt.Load(c.sourceConfig, transport.Filter{Cluster: c.clusterName}, c.insecure, log)
+	metrics, err := transportmqtt.NewMetrics(registry)
 	if err != nil {
-		return nil, fmt.Errorf("workload-source-config: %w", err)
-	}
-	c.tellUnknown(log, f.Unknown)
-	o.Proxy = c.proxy.Or(o.Proxy)
-	if o.Metrics, err = transportmqtt.NewMetrics(registry); err != nil {
 		return nil, err
 	}
-	b := &broker{addr: f.BrokerHost, ca: f.CA, watch: watch}
-	o.Will = func() (e codec.Event, ok bool) {
+	b := &broker{watch: watch}
+	will := func() (e codec.Event, ok bool) {
 		if a := b.agent.Load(); a != nil {
 			return a.Will()
 		}
 		return e, false
 	}
-	b.dialer, err = transportmqtt.NewDialer(o)
-	return b, err
+	mayMove := c.mayMove()
+	r, err := transportmqtt.Reread(c.sourceConfig, transport.Filter{Cluster: c.clusterName}, c.insecure, log, func(o *transportmqtt.Options, f *transportmqtt.File) error {
+		c.tellUnknown(log, f.Unknown)
+		o.Metrics, o.Will, o.Proxy = metrics, will, c.proxy.Or(o.Proxy)
+		return mayMove(f.BrokerHost)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("workload-source-config: %w", err)
+	}
+	b.dialer, b.current = r, func() reached { f := r.Current(); return reached{f.BrokerHost, f.Driver} }
+	return b, nil
+}
+
+// mayMove returns what says why another address of the broker cannot be used than the first
+// that it was asked about. Without an identity of the hub the address tells which hub it is,
+// and that is found out at the start.
+func (c *config) mayMove() func(addr string) error {
+	first := ""
+	return func(addr string) error {
+		if first == "" {
+			first = addr
+		}
+		if c.hubIdentity == "" && addr != first {
+			return fmt.Errorf("%s names the broker %s in the place of %s: without --hub-identity that counts after a restart", c.sourceConfig, addr, first)
+		}
+		return nil
+	}
 }
 
 func (c *config) tellUnknown(log *slog.Logger, keys []string) {
@@ -85,7 +130,8 @@ func (c *config) tellUnknown(log *slog.Logger, keys []string) {
 // trusted returns the fingerprints of the CAs of the broker; nil where those of
 // the system count.
 func (b *broker) trusted() ([]string, error) {
-	ca, err := b.ca()
+	now := b.current()
+	ca, err := now.CA()
 	if err != nil {
 		return nil, fmt.Errorf("caFile: %w", err)
 	}

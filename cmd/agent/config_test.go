@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/hawser-io/hawser/internal/pki"
+	"github.com/hawser-io/hawser/pkg/transport"
 	transportmqtt "github.com/hawser-io/hawser/pkg/transport/mqtt"
 )
 
@@ -263,8 +264,8 @@ func TestDriver_MQTT(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := b.dialer.(*transportmqtt.Dialer); !ok || b.addr != "broker.example.com:8883" || !strings.Contains(log.String(), "keys=[broker]") {
-		t.Errorf("dialer %T to %s; log %s", b.dialer, b.addr, log.String())
+	if _, ok := b.dialer.(*transport.Reread[*transportmqtt.File]); !ok || b.current().addr != "broker.example.com:8883" || !strings.Contains(log.String(), "keys=[broker]") {
+		t.Errorf("dialer %T to %s; log %s", b.dialer, b.current().addr, log.String())
 	}
 	if trusted, err := b.trusted(); err != nil || len(trusted) != 1 {
 		t.Errorf("trusted are %v, %v; want the CA of the file", trusted, err)

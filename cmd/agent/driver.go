@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"google.golang.org/grpc/credentials"
-
 	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -121,20 +119,9 @@ func (d *driver) dialer(insecure bool, log *slog.Logger) (*transportgrpc.Dialer,
 	}
 	if !insecure {
 		var err error
-		if o.Credentials, err = d.credentials(log); err != nil {
+		if o.Credentials, err = d.Client("", func(err error) { log.Error("tls files", "error", err) }); err != nil {
 			return nil, err
 		}
 	}
 	return transportgrpc.NewDialer(o)
-}
-
-func (d *driver) credentials(log *slog.Logger) (credentials.TransportCredentials, error) {
-	if files, ok := d.Files(); ok {
-		return files.Client("", func(err error) { log.Error("tls files", "error", err) })
-	}
-	c, err := d.Config()
-	if err != nil {
-		return nil, err
-	}
-	return credentials.NewTLS(c), nil
 }

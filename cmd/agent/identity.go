@@ -100,7 +100,7 @@ func (p *process) identify(ctx context.Context) (identity string, proven bool, e
 	}
 	told := ""
 	for delay := time.Second; ; delay = min(2*delay, identifyAgain) {
-		identity, proven, err = p.hubs.Identify(ctx, p.cfg.clusterName, p.broker.addr)
+		identity, proven, err = p.hubs.Identify(ctx, p.cfg.clusterName, p.broker.current().addr)
 		if err == nil || ctx.Err() != nil {
 			return identity, proven, errors.Join(err, ctx.Err())
 		}
@@ -124,7 +124,7 @@ func (p *process) admit(ctx context.Context, identity string, a transport.Accept
 	if err != nil {
 		return err
 	}
-	strays, err := p.hubs.Admit(ctx, identity, hub.Through{Cluster: p.cfg.clusterName, Broker: p.broker.addr, Roots: a.Roots, Epoch: a.Epoch}, trusted)
+	strays, err := p.hubs.Admit(ctx, identity, hub.Through{Cluster: p.cfg.clusterName, Broker: p.broker.current().addr, Roots: a.Roots, Epoch: a.Epoch}, trusted)
 	for _, hash := range slices.Sorted(maps.Keys(strays)) {
 		p.agent.Log.WarnContext(ctx, "this hub is new on the cluster, and another one has AppliedManifestWorks whose identity nobody has claimed: if it is the same hub under a former identity, hand its objects over with hawser move",
 			"hub_identity", identity, "other_hub_hash", hash, "applied_manifest_works", strays[hash])
@@ -142,7 +142,7 @@ func (p *process) identityReady() error {
 		}
 		return errors.New("the cluster has not said yet which hub this is")
 	case !r.proven && r.lease.standby():
-		return fmt.Errorf("the hub identity of this cluster was not used with broker %s before; only the active agent can find out whether it is the same: if it is another hub, set --hub-identity", p.broker.addr)
+		return fmt.Errorf("the hub identity of this cluster was not used with broker %s before; only the active agent can find out whether it is the same: if it is another hub, set --hub-identity", p.broker.current().addr)
 	}
 	return r.IdentityReady()
 }

@@ -80,7 +80,7 @@ func serve(ctx context.Context, cfg *config, stderr io.Writer) (err error) {
 	health.Add("broker", p.unlessStandby(p.brokerReady))
 	health.Add("works", p.late)
 	health.Add("certificates", broker.watch.Check)
-	log.Info("starting", "program", telemetry.Version(program), "cluster", cfg.clusterName, "broker", broker.addr, "transport", cfg.sourceDriver)
+	log.Info("starting", "program", telemetry.Version(program), "cluster", cfg.clusterName, "broker", broker.current().addr, "transport", cfg.sourceDriver)
 	return run.Group(ctx,
 		run.Task{Name: "agent", Run: p.run},
 		run.Task{Name: "certificates", Run: broker.watch.Run},

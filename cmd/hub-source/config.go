@@ -68,6 +68,10 @@ type config struct {
 	KubeAPIBurst int     `json:"kubeAPIBurst"`
 
 	cmdline.Output
+
+	// file is the configuration file, "" without; reread reads it anew.
+	file   string
+	reread func() (*config, error)
 }
 
 // The feature gates, called as in Open Cluster Management.
@@ -126,6 +130,16 @@ func (c *config) addFlags(f *pflag.FlagSet) {
 func (c *config) load(f *pflag.FlagSet) error {
 	if err := cmdline.Load(f, c); err != nil {
 		return err
+	}
+	c.file = cmdline.ConfigFile(f)
+	c.reread = func() (*config, error) {
+		now := defaults()
+		flags := pflag.NewFlagSet(program, pflag.ContinueOnError)
+		now.addFlags(flags)
+		if err := cmdline.Repeat(flags, f); err != nil {
+			return nil, err
+		}
+		return now, now.load(flags)
 	}
 	return c.validate()
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 
+	"github.com/hawser-io/hawser/pkg/transport"
 	transportmqtt "github.com/hawser-io/hawser/pkg/transport/mqtt"
 )
 
@@ -162,7 +163,7 @@ func TestConfig_MovesToMQTT(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := d.(*transportmqtt.Dialer); !ok || c.Broker != "127.0.0.1:1883" || !strings.Contains(log.String(), "keepalive") {
+	if _, ok := d.(*transport.Reread[*transportmqtt.File]); !ok || c.Broker != "127.0.0.1:1883" || !strings.Contains(log.String(), "keepalive") {
 		t.Errorf("dialer %T to %s; log %s", d, c.Broker, log.String())
 	}
 }

@@ -37,7 +37,7 @@ func newDoctor(stdout io.Writer) *cobra.Command {
 		if err := cfg.load(cmd.Flags()); err != nil {
 			return cmdline.Usage(err)
 		}
-		w, err := cfg.way(step)
+		w, err := cfg.ways(step)
 		if err != nil {
 			return err
 		}
@@ -45,8 +45,8 @@ func newDoctor(stdout io.Writer) *cobra.Command {
 	})
 }
 
-// way is everything that hub-source needs to reach.
-func (c *config) way(step time.Duration) (doctor.Way, error) {
+// ways is everything that hub-source needs to reach.
+func (c *config) ways(step time.Duration) (doctor.Way, error) {
 	w := doctor.Way{Insecure: c.Insecure, Timeout: step}
 	party := transport.Filter{Source: c.SourceID, DataType: codec.ManifestBundles}
 	if c.Transport == transport.MQTT {

@@ -103,15 +103,43 @@ func (c *config) webhook(hub *rest.Config, source hubsource.Config) (*webhook.We
 	})
 }
 
-// watch looks at the files by which the broker knows hub-source, and hub-source the broker.
+// watch looks at the files by which the broker knows hub-source, and hub-source the broker,
+// and at that which names them.
 func (c *config) watch(registry prometheus.Registerer, log *slog.Logger) (*identity.Watch, error) {
 	if c.Transport == transport.MQTT {
 		return transportmqtt.Watch(c.TransportConfig, c.Insecure, registry, log)
 	}
-	read := func() (identity.Driver, error) {
-		return identity.Driver{CAFile: c.TLS.CAFile, ClientCertFile: c.TLS.CertFile, ClientKeyFile: c.TLS.KeyFile, ProxyCAFile: c.ProxyCAFile}, nil
+	w := identity.WatchConfig{Log: log, Registry: registry, Read: func() (identity.Driver, error) {
+		r, err := c.way()
+		return r.driver(), err
+	}}
+	if c.file != "" {
+		w.Also = []string{c.file}
 	}
-	return identity.NewWatch(identity.WatchConfig{Read: read, Log: log, Registry: registry})
+	return identity.NewWatch(w)
+}
+
+// way is what of the configuration says how to reach the broker over grpc.
+type way struct {
+	Broker, CA, Cert, Key, ServerName string
+	Insecure                          bool
+	Proxy                             transport.Proxy
+}
+
+func (w way) driver() identity.Driver {
+	return identity.Driver{CAFile: w.CA, ClientCertFile: w.Cert, ClientKeyFile: w.Key, ProxyCAFile: w.Proxy.CAFile}
+}
+
+// way reads it as it is now.
+func (c *config) way() (way, error) {
+	now, err := c.reread()
+	if err != nil {
+		return way{}, err
+	}
+	if now.Transport != c.Transport {
+		return way{}, fmt.Errorf("transport %s: it counts after a restart", now.Transport)
+	}
+	return way{now.Broker, now.TLS.CAFile, now.TLS.CertFile, now.TLS.KeyFile, now.TLS.ServerName, now.Insecure, now.proxy()}, nil
 }
 
 // dialer reaches the broker as the configuration says.
@@ -119,32 +147,38 @@ func (c *config) dialer(registry prometheus.Registerer, log *slog.Logger) (trans
 	if c.Transport == transport.MQTT {
 		return c.overMQTT(registry, log)
 	}
-	o := transportgrpc.Options{Target: c.Broker, Insecure: c.Insecure, Proxy: c.proxy(), Log: log}
-	if !c.Insecure {
-		files := identity.Files{CA: c.TLS.CAFile, Cert: c.TLS.CertFile, Key: c.TLS.KeyFile}
-		credentials, err := files.Client(c.TLS.ServerName, func(err error) { log.Error("tls files", "err", err) })
-		if err != nil {
-			return nil, err
+	return transport.NewReread(c.way, func(w way) (transport.Dialer, error) {
+		o := transportgrpc.Options{Target: w.Broker, Insecure: w.Insecure, Proxy: w.Proxy, Log: log}
+		if !w.Insecure {
+			d := w.driver()
+			var err error
+			if o.Credentials, err = d.Client(w.ServerName, func(err error) { log.Error("tls files", "err", err) }); err != nil {
+				return nil, err
+			}
 		}
-		o.Credentials = credentials
-	}
-	return transportgrpc.NewDialer(o)
+		return transportgrpc.NewDialer(o)
+	}, func(err error) {
+		log.Error("the configuration cannot be used, what it said of the broker before stays in use", "err", err)
+	})
 }
 
 func (c *config) overMQTT(registry prometheus.Registerer, log *slog.Logger) (transport.Dialer, error) {
-	o, f, err := transportmqtt.Load(c.TransportConfig, transport.Filter{Source: c.SourceID}, c.Insecure, log)
+	metrics, err := transportmqtt.NewMetrics(registry)
+	if err != nil {
+		return nil, err
+	}
+	r, err := transportmqtt.Reread(c.TransportConfig, transport.Filter{Source: c.SourceID}, c.Insecure, log, func(o *transportmqtt.Options, f *transportmqtt.File) error {
+		if len(f.Unknown) > 0 {
+			log.Warn("keys of the transport configuration that mean nothing here", "file", c.TransportConfig, "keys", f.Unknown)
+		}
+		o.Metrics, o.Proxy = metrics, c.proxy().Or(o.Proxy)
+		return nil
+	})
 	if err != nil {
 		return nil, fmt.Errorf("transport-config: %w", err)
 	}
-	if len(f.Unknown) > 0 {
-		log.Warn("keys of the transport configuration that mean nothing here", "file", c.TransportConfig, "keys", f.Unknown)
-	}
-	c.Broker = f.BrokerHost // for people
-	o.Proxy = c.proxy().Or(o.Proxy)
-	if o.Metrics, err = transportmqtt.NewMetrics(registry); err != nil {
-		return nil, err
-	}
-	return transportmqtt.NewDialer(o)
+	c.Broker = r.Current().BrokerHost // for people
+	return r, nil
 }
 
 // reachHub fills in the clients of the hub, and returns how it is reached.

@@ -140,3 +140,23 @@ func Load(f *pflag.FlagSet, into any) error {
 	}
 	return nil
 }
+
+// ConfigFile returns the file that --config names, "" if none.
+func ConfigFile(f *pflag.FlagSet) string {
+	file := f.Lookup(configFlag)
+	if file == nil {
+		return ""
+	}
+	return file.Value.String()
+}
+
+// Repeat gives the flags that were given to from to the flags f, which are those of another
+// configuration of the same program. What f does not have is left out.
+func Repeat(f, from *pflag.FlagSet) (err error) {
+	from.Visit(func(given *pflag.Flag) {
+		if f.Lookup(given.Name) != nil {
+			err = errors.Join(err, f.Set(given.Name, given.Value.String()))
+		}
+	})
+	return err
+}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 
 	"google.golang.org/grpc/credentials"
 )
@@ -94,15 +95,26 @@ func content(data []byte, file string) ([]byte, error) {
 	return os.ReadFile(file)
 }
 
-// Client is [Files.Client] for what is named and for what is data. Data does not change.
+// Client is [Files.Client] for what is named and for what is data.
 func (d *Driver) Client(serverName string, onError func(error)) (credentials.TransportCredentials, error) {
 	if f, ok := d.Files(); ok {
 		return f.Client(serverName, onError)
 	}
-	c, err := d.Config()
+	last, err := d.Config()
 	if err != nil {
 		return nil, err
 	}
-	c.ServerName = serverName
-	return credentials.NewTLS(c), nil
+	var mu sync.Mutex // for last
+	return &reloading{serverName: serverName, config: func(name string) *tls.Config {
+		mu.Lock()
+		defer mu.Unlock()
+		if c, err := d.Config(); err == nil { // files beside the data may have changed
+			last = c
+		} else {
+			onError(fmt.Errorf("tls files changed and cannot be used, the previous ones stay in use: %w", err))
+		}
+		c := last.Clone()
+		c.ServerName = name
+		return c
+	}}, nil
 }

@@ -150,17 +150,17 @@ func (f Files) Client(serverName string, onError func(error)) (credentials.Trans
 	if err != nil {
 		return nil, err
 	}
-	return &reloading{loader: l, serverName: serverName}, nil
+	return &reloading{config: func(name string) *tls.Config { return l.get().client(name) }, serverName: serverName}, nil
 }
 
 // reloading builds the TLS configuration anew for every handshake.
 type reloading struct {
-	loader     *loader
+	config     func(serverName string) *tls.Config
 	serverName string
 }
 
 func (r *reloading) inner() credentials.TransportCredentials {
-	return credentials.NewTLS(r.loader.get().client(r.serverName))
+	return credentials.NewTLS(r.config(r.serverName))
 }
 
 // client returns the configuration of the client's side.
@@ -193,7 +193,7 @@ func (r *reloading) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, e
 func (r *reloading) Info() credentials.ProtocolInfo { return r.inner().Info() }
 
 func (r *reloading) Clone() credentials.TransportCredentials {
-	return &reloading{loader: r.loader, serverName: r.serverName}
+	return &reloading{config: r.config, serverName: r.serverName}
 }
 
 func (r *reloading) OverrideServerName(name string) error {

@@ -2,6 +2,7 @@ package identity
 
 import (
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"net"
 	"os"
@@ -148,7 +149,8 @@ func TestFiles_RenewedFilesAreUsedWithoutRestart(t *testing.T) {
 	now := time.Now()
 	report := func(err error) { reported = append(reported, err) }
 	server := loaderFor(t, broker.files(), report, &now).server()
-	client := &reloading{loader: loaderFor(t, agent.files(), report, &now)}
+	own := loaderFor(t, agent.files(), report, &now)
+	client := &reloading{config: func(name string) *tls.Config { return own.get().client(name) }}
 
 	leaf, err := handshake(t, client, server)
 	if err != nil || leaf.Subject.CommonName != commonName("c1") {

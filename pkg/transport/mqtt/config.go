@@ -120,7 +120,7 @@ func (f *File) validateTLS(insecure bool) error {
 
 // Load reads a file and returns the options of a party, for NewDialer: the topics are checked to
 // be those of the party. Password, certificates and CA are read again for each connection, from
-// this file and from those that it names; the rest is not. A connection is encrypted unless
+// this file and from those that it names; the rest is by [Reread]. A connection is encrypted unless
 // insecure is set: with a CA alone as well.
 func Load(path string, party transport.Filter, insecure bool, log *slog.Logger) (Options, *File, error) {
 	f, err := ReadFile(path, insecure)
@@ -152,6 +152,26 @@ func Load(path string, party transport.Filter, insecure bool, log *slog.Logger) 
 		o.TLS = secrets.config
 	}
 	return o, f, nil
+}
+
+// Reread is a Dialer for a party whose file is read again for each connection. complete gets the
+// options of each Dialer that is made, and may refuse the file.
+func Reread(path string, party transport.Filter, insecure bool, log *slog.Logger, complete func(*Options, *File) error) (*transport.Reread[*File], error) {
+	return transport.NewReread(
+		func() (*File, error) { return ReadFile(path, insecure) },
+		func(*File) (transport.Dialer, error) {
+			o, f, err := Load(path, party, insecure, log)
+			if err != nil {
+				return nil, err
+			}
+			if err := complete(&o, f); err != nil {
+				return nil, err
+			}
+			return NewDialer(o)
+		},
+		func(err error) {
+			log.Error("the configuration of the broker cannot be used, the previous one stays in use", "error", err)
+		})
 }
 
 // Watch looks at a file and at those that it names.
