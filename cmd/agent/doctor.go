@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/hawser-io/hawser/internal/cmdline"
@@ -115,7 +116,7 @@ func (c *config) check(namespace string) kubeconfig.Check {
 		rights = append(rights, kubeconfig.Right{Verbs: []string{"get", "create", "update"}, Group: "coordination.k8s.io", Resource: "leases", Namespace: namespace})
 	}
 	return kubeconfig.Check{
-		Name: "cluster API", Load: c.cluster, Definition: record, Rights: rights,
+		Name: "cluster API", Load: c.cluster, Definitions: []schema.GroupVersionResource{record}, Rights: rights,
 		Grant: "whoever runs the cluster applies deploy/agent and deploy/crds/appliedmanifestworks.yaml, or runs hawser install cluster",
 	}
 }

@@ -96,7 +96,7 @@ func (c *config) check() kubeconfig.Check {
 	add(e.Enabled, kubeconfig.Right{Verbs: []string{"get", "update"}, Group: "coordination.k8s.io", Resource: "leases", Namespace: e.ResourceNamespace, Object: e.ResourceName})
 	add(c.Webhook.Listen != "", kubeconfig.Right{Verbs: []string{"create"}, Group: "authorization.k8s.io", Resource: "subjectaccessreviews"})
 	return kubeconfig.Check{
-		Name: "hub API", Definition: works, Rights: rights,
+		Name: "hub API", Definitions: []schema.GroupVersionResource{works}, Rights: rights,
 		Load:  func() (*rest.Config, error) { return kubeconfig.Load(c.Kubeconfig, "kubeconfig") },
 		Grant: "whoever runs the hub applies deploy/hub-source and deploy/crds/manifestworks.yaml, or runs hawser install hub",
 	}

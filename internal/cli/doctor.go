@@ -3,39 +3,116 @@ package cli
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/internal/cmdline"
+	"github.com/hawser-io/hawser/internal/kubeconfig"
+	"github.com/hawser-io/hawser/pkg/agent/inventory"
 	"github.com/hawser-io/hawser/pkg/transport"
 	"github.com/hawser-io/hawser/pkg/transport/doctor"
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
+	transportmqtt "github.com/hawser-io/hawser/pkg/transport/mqtt"
+	"github.com/hawser-io/hawser/pkg/transport/mqtt/topic"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
+// doctorFlags are those of hawser doctor beside those of the connection.
+type doctorFlags struct {
+	remote
+	user, passwordFile, kubeconfig string
+}
+
 func newDoctor(env Env) *cobra.Command {
-	r := remote{env: env}
+	d := doctorFlags{remote: remote{env: env, overMQTT: true}}
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Walk the way to a broker step by step, and say what fails",
 		Long: `Walk the way to a broker step by step, and say what fails: files, name, proxy, TCP,
-TLS, clock, identity, authorization, round trip.
+TLS, clock, identity, authorization, round trip; with --kubeconfig then the API of a hub
+or of a managed cluster, its definitions, and whether you may read works there.
 
 It stops at the first step that fails and says what to do, in words for whoever runs
-the network. A proxy that inspects TLS is called so.`,
+the network. A proxy that inspects TLS is called so. A broker that is named as
+mqtts://host:port or wss://host:port/path (mqtt:// and ws:// with --insecure) is reached
+over MQTT, with a user name too; operators have no rights there, so that the walk ends
+with a ping.`,
 		Args: cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := r.ready(cmd); err != nil {
+			if err := d.ready(cmd); err != nil {
 				return err
 			}
-			w := r.way(r.timeout)
+			w := d.way(d.timeout)
 			w.Calls = []doctor.Call{{Name: "authorization", Make: mayLook}, {Name: "round trip", Make: roundTrip}}
+			if d.isMQTT() {
+				o := transportmqtt.Options{Broker: d.broker, ClientID: "hawser-doctor", Topics: noTopics, Proxy: d.proxy, Log: slog.New(slog.DiscardHandler)}
+				login, err := d.login()
+				if err != nil {
+					return &doctor.StepError{Step: "files", What: err.Error(), Advice: "check the path, and that this user may read the file", Err: err}
+				}
+				o.Login = func() transportmqtt.Login { return login }
+				w.Transport, w.Calls = doctor.MQTT(o), []doctor.Call{{Name: "round trip", Make: ping}}
+			}
+			if d.kubeconfig != "" {
+				for _, s := range d.api().Steps() {
+					w.Calls = append(w.Calls, doctor.Step(s.Name, s.Look))
+				}
+			}
 			return w.Report(cmd.Context(), env.Stdout)
 		},
 	}
-	r.flags(cmd)
+	d.flags(cmd)
+	f := cmd.Flags()
+	f.StringVar(&d.user, "user", "", "user name towards an MQTT broker")
+	f.StringVar(&d.passwordFile, "password-file", "", "file with the password of --user")
+	f.StringVar(&d.kubeconfig, "kubeconfig", "", "kubeconfig of a hub or of a managed cluster, to look at that too")
 	return cmd
+}
+
+// noTopics are some that are well-formed: nothing is published or subscribed to.
+var noTopics = topic.Set{SourceEvents: "sources/+/clusters/+/sourceevents", AgentEvents: "sources/+/clusters/+/agentevents"}
+
+func (d *doctorFlags) login() (transportmqtt.Login, error) {
+	l := transportmqtt.Login{User: d.user}
+	if d.passwordFile == "" {
+		return l, nil
+	}
+	text, err := os.ReadFile(d.passwordFile)
+	l.Password = strings.TrimRight(string(text), "\r\n")
+	return l, err
+}
+
+// ping measures how long an MQTT broker takes to answer.
+func ping(ctx context.Context, c transport.Conn) (string, error) {
+	over, ok := c.(*transportmqtt.Conn)
+	if !ok {
+		return "", errors.New("this is no connection over MQTT")
+	}
+	began := time.Now()
+	if err := over.Ping(ctx); err != nil {
+		return "", err
+	}
+	return doctor.Took(began), nil
+}
+
+// api is what a person reads on a hub or on a managed cluster.
+func (d *doctorFlags) api() kubeconfig.Check {
+	works := schema.GroupVersionResource{Group: workv1.GroupName, Version: workv1.GroupVersion.Version, Resource: "manifestworks"}
+	applied := inventory.Resource
+	read := []string{"get", "list"}
+	return kubeconfig.Check{
+		Name: "hub or cluster", Definitions: []schema.GroupVersionResource{works, applied},
+		Load:   func() (*rest.Config, error) { return kubeconfig.Load(d.kubeconfig, "kubeconfig") },
+		Rights: []kubeconfig.Right{{Verbs: read, Group: works.Group, Resource: works.Resource}, {Verbs: read, Group: applied.Group, Resource: applied.Resource}},
+		Grant:  "whoever runs it installs Hawser there (hawser install hub, hawser install cluster) and lets you read works",
+	}
 }
 
 // mayLook asks for what every operator and viewer may see.

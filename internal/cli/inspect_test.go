@@ -16,6 +16,7 @@ import (
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/pki"
 	"github.com/hawser-io/hawser/internal/testkit"
+	"github.com/hawser-io/hawser/internal/testkit/kubeapi"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
@@ -43,6 +44,8 @@ func TestBrokerScripts(t *testing.T) {
 	_, agentCert, agentKey := b.CA.Write(dir, agent1)
 	_, oldCert, oldKey := b.CA.WriteValid(t.TempDir(), operator, pki.Starting(time.Now().Add(-2*time.Hour), time.Hour))
 	otherCA, otherCert, otherKey := testkit.NewCA(t).Write(t.TempDir(), operator)
+	hub := kubeapi.Start(t, []string{"manifestworks"}, "list manifestworks")
+	bare := kubeapi.Start(t, nil)
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/broker", RequireExplicitExec: true, RequireUniqueNames: true,
 		Setup: func(e *testscript.Env) error {
@@ -51,7 +54,9 @@ func TestBrokerScripts(t *testing.T) {
 				"VIEWER_CERT": viewerCert, "VIEWER_KEY": viewerKey, "AGENT_CERT": agentCert, "AGENT_KEY": agentKey,
 				"DORA_CERT": doraCert, "DORA_KEY": doraKey,
 				"OLD_CERT": oldCert, "OLD_KEY": oldKey, "OTHER_CA": otherCA, "OTHER_CERT": otherCert, "OTHER_KEY": otherKey,
-				"PORT": b.Addr[strings.LastIndex(b.Addr, ":")+1:],
+				"HUB_KUBECONFIG": hub.Kubeconfig(dir, "hub.kubeconfig", "full"), "FEW_KUBECONFIG": hub.Kubeconfig(dir, "few.kubeconfig", "few"),
+				"BARE_KUBECONFIG": bare.Kubeconfig(dir, "bare.kubeconfig", "full"),
+				"PORT":            b.Addr[strings.LastIndex(b.Addr, ":")+1:],
 			} {
 				e.Setenv(name, value)
 			}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,6 +16,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 	"github.com/hawser-io/hawser/pkg/transport/doctor"
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
+	transportmqtt "github.com/hawser-io/hawser/pkg/transport/mqtt"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
@@ -25,7 +27,9 @@ type remote struct {
 	broker, ca, cert, key, serverName string
 	proxy                             transport.Proxy
 	insecure                          bool
-	timeout                           time.Duration
+	// overMQTT: the verb can reach a broker over MQTT, too.
+	overMQTT bool
+	timeout  time.Duration
 }
 
 // flags adds those of the connection. Each but --timeout may come from the environment or
@@ -59,22 +63,53 @@ func (r *remote) ready(cmd *cobra.Command) error {
 
 // check says what is wrong with the flags.
 func (r *remote) check() error {
-	host, port, err := net.SplitHostPort(r.broker)
-	_, badProxy := r.proxy.Server()
-	switch {
-	case r.broker == "":
-		return errors.New("--broker is not set: name the broker as host:port, or use a context (--context)")
-	case err != nil || host == "" || port == "":
-		return fmt.Errorf("--broker %s: use host:port, as broker.example:8090", r.broker)
-	case badProxy != nil:
-		return badProxy
+	host, err := r.host()
+	if err != nil {
+		return err
+	}
+	switch _, err := r.proxy.Server(); {
+	case err != nil:
+		return err
 	case r.timeout <= 0:
 		return fmt.Errorf("--timeout %s: the broker needs some time to answer", r.timeout)
 	case r.insecure && r.ca+r.cert+r.key+r.serverName != "":
 		return errors.New("--insecure and certificates exclude each other: drop one of them")
 	case r.insecure && !cmdline.Loopback(host):
 		return fmt.Errorf("--broker %s is not a loopback address: plaintext is allowed only there", r.broker)
-	case !r.insecure && (r.cert == "" || r.key == ""):
+	}
+	return r.checkCert()
+}
+
+// host returns that of the broker.
+func (r *remote) host() (string, error) {
+	switch {
+	case r.broker == "":
+		return "", errors.New("--broker is not set: name the broker as host:port, or use a context (--context)")
+	case strings.Contains(r.broker, "://") && !r.overMQTT:
+		return "", fmt.Errorf("--broker %s: only hawser doctor reaches a broker over MQTT; use host:port, as broker.example:8090", r.broker)
+	}
+	addr := r.broker
+	if r.isMQTT() {
+		var err error
+		if addr, _, err = transportmqtt.Address(r.broker); err != nil {
+			return "", fmt.Errorf("--broker %s: use host:port for gRPC, or a URL that begins with mqtts:// or wss:// for MQTT", r.broker)
+		}
+	}
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil || host == "" || port == "" {
+		return "", fmt.Errorf("--broker %s: use host:port, as broker.example:8090", r.broker)
+	}
+	return host, nil
+}
+
+// checkCert says what is wrong with certificate and key.
+func (r *remote) checkCert() error {
+	switch plain := strings.HasPrefix(r.broker, "mqtt://") || strings.HasPrefix(r.broker, "ws://"); {
+	case r.isMQTT() && r.insecure != plain:
+		return fmt.Errorf("--broker %s: use mqtts:// or wss://, and mqtt:// or ws:// with --insecure only", r.broker)
+	case r.isMQTT() && (r.cert == "") != (r.key == ""):
+		return errors.New("--cert and --key belong together: set both or none")
+	case !r.insecure && !r.isMQTT() && (r.cert == "" || r.key == ""):
 		return errors.New("--cert and --key are not set: the broker tells only operators and viewers")
 	}
 	return nil
@@ -102,6 +137,9 @@ func (r *remote) connected(cmd *cobra.Command, do func(context.Context, hawserv1
 	defer func() { err = errors.Join(err, conn.Close()) }()
 	return told(do(cmd.Context(), hawserv1.NewInspectionServiceClient(conn.Calls())))
 }
+
+// isMQTT tells whether the broker is named by a URL, and the verb takes one.
+func (r *remote) isMQTT() bool { return r.overMQTT && strings.Contains(r.broker, "://") }
 
 func (r *remote) files() identity.Files { return identity.Files{CA: r.ca, Cert: r.cert, Key: r.key} }
 

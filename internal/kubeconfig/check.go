@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -28,9 +29,10 @@ type Check struct {
 	Name string
 	// Load returns how to reach the kube-apiserver.
 	Load func() (*rest.Config, error)
-	// Definition has to be served.
-	Definition schema.GroupVersionResource
-	// Rights are what the program needs. Grant says how to get what is missing of all this.
+	// Definitions: one of them has to be served.
+	Definitions []schema.GroupVersionResource
+	// Rights are what the program needs, of definitions where they are served. Grant says
+	// how to get what is missing of all this.
 	Rights []Right
 	Grant  string
 }
@@ -57,8 +59,10 @@ func (c Check) Steps() []Step {
 type look struct {
 	Check
 	host string
-	who  authenticationclient.AuthenticationV1Interface
-	may  authorizationclient.AuthorizationV1Interface
+	// absent are the definitions that are not served.
+	absent map[schema.GroupResource]bool
+	who    authenticationclient.AuthenticationV1Interface
+	may    authorizationclient.AuthorizationV1Interface
 }
 
 // problem is an error with what to do.
@@ -144,20 +148,27 @@ func (l *look) explain(err error) error {
 	return wrong(err, "check the server in the kubeconfig, and that the kube-apiserver runs", "%s cannot be asked: %v", l.host, err)
 }
 
-// definitions looks for the resource.
+// definitions looks for the resources.
 func (l *look) definitions(ctx context.Context) (string, error) {
-	var served metav1.APIResourceList
-	d := l.Definition
-	err := l.get(ctx, "/apis/"+d.GroupVersion().String(), &served)
-	if err != nil && !apierrors.IsNotFound(err) {
-		return "", l.explain(err)
-	}
-	for _, r := range served.APIResources {
-		if r.Name == d.Resource {
-			return fmt.Sprintf("%s are served, %s", d.GroupResource(), d.Version), nil
+	var names, there []string
+	l.absent = map[schema.GroupResource]bool{}
+	for _, d := range l.Definitions {
+		var served metav1.APIResourceList
+		if err := l.get(ctx, "/apis/"+d.GroupVersion().String(), &served); err != nil && !apierrors.IsNotFound(err) {
+			return "", l.explain(err)
+		}
+		name := fmt.Sprintf("%s, %s", d.GroupResource(), d.Version)
+		names = append(names, name)
+		if slices.ContainsFunc(served.APIResources, func(r metav1.APIResource) bool { return r.Name == d.Resource }) {
+			there = append(there, name)
+		} else {
+			l.absent[d.GroupResource()] = true
 		}
 	}
-	return "", wrong(err, l.Grant, "%s does not serve %s, %s: the CustomResourceDefinition is missing", l.host, d.GroupResource(), d.Version)
+	if len(there) == 0 {
+		return "", wrong(nil, l.Grant, "%s does not serve %s: the CustomResourceDefinition is missing", l.host, strings.Join(names, ", or "))
+	}
+	return strings.Join(there, "; ") + ": served", nil
 }
 
 // rights asks for each of them.
@@ -165,6 +176,9 @@ func (l *look) rights(ctx context.Context) (string, error) {
 	var missing []string
 	count := 0
 	for _, r := range l.Rights {
+		if l.absent[schema.GroupResource{Group: r.Group, Resource: r.Resource}] {
+			continue
+		}
 		var verbs []string
 		for _, verb := range r.Verbs {
 			count++

@@ -9,6 +9,8 @@ import (
 
 	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho/log"
+
+	"github.com/hawser-io/hawser/pkg/transport"
 )
 
 // pinger asks a silent broker whether it is there. It differs from paho's in what silence
@@ -21,8 +23,9 @@ type pinger struct {
 	stalled func() bool
 
 	mu             sync.Mutex
-	sent, received time.Time // the last packets
-	asked          time.Time // since when an answer is waited for; zero when none is
+	sent, received time.Time       // the last packets
+	asked          time.Time       // since when an answer is waited for; zero when none is
+	waiting        []chan struct{} // who asked by Ping, to be closed at the next answer
 }
 
 // Run implements [paho.Pinger]: the broker wants a packet of ours within keepAlive seconds, or
@@ -93,7 +96,33 @@ func (p *pinger) PacketReceived() {
 }
 
 // PingResp implements [paho.Pinger].
-func (p *pinger) PingResp() {}
+func (p *pinger) PingResp() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, w := range p.waiting {
+		close(w)
+	}
+	p.waiting = nil
+}
+
+// Ping asks the broker whether it is there, and waits for its answer.
+func (c *Conn) Ping(ctx context.Context) error {
+	answered := make(chan struct{})
+	c.pinger.mu.Lock()
+	c.pinger.waiting = append(c.pinger.waiting, answered)
+	c.pinger.mu.Unlock()
+	if _, err := packets.NewControlPacket(packets.PINGREQ).WriteTo(c.link.stream); err == nil {
+		c.pinger.PacketSent()
+	} // else the connection ends, with the reason
+	select {
+	case <-answered:
+		return nil
+	case <-c.link.over:
+		return c.ended()
+	case <-ctx.Done():
+		return transport.GaveUp(ctx, "the broker did not answer a ping")
+	}
+}
 
 // SetDebug implements [paho.Pinger].
 func (p *pinger) SetDebug(log.Logger) {}
