@@ -29,11 +29,10 @@ func (f *Fleet) JoinAs(t *testing.T, name string) {
 	}
 }
 
-// RunAgent runs one more agent on a managed cluster, beside that of the fleet and
-// with the same rights. It is the agent of name, see JoinAs, has the state
-// directory of its own name and, besides the arguments of the fleet's, more. It
-// ends with stop, or with the test.
-func (f *Fleet) RunAgent(t *testing.T, cluster, name string, more ...string) (stop func()) {
+// AgentSpec returns how to start one more agent on a managed cluster, beside that of
+// the fleet and with the same rights. It is the agent of name, see JoinAs, has the
+// state directory of its own name and, besides the arguments of the fleet's, more.
+func (f *Fleet) AgentSpec(t *testing.T, cluster, name string, more ...string) proc.Spec {
 	t.Helper()
 	dir := filepath.Join(filepath.Dir(f.LogDir()), fleet.AgentOf(name))
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -45,8 +44,22 @@ func (f *Fleet) RunAgent(t *testing.T, cluster, name string, more ...string) (st
 	}
 	args := append([]string{}, f.Program(fleet.AgentOf(cluster)).Args()...)
 	args = append(args, "--spoke-cluster-name="+name, "--workload-source-config="+driver, "--state-dir="+filepath.Join(dir, "state"), "--admin-listen=")
-	log := filepath.Join(f.LogDir(), fleet.AgentOf(name)+".log")
-	p, err := proc.Start(t.Context(), proc.Spec{Name: name, Path: filepath.Join(f.Root, "bin", "hawser-agent"), Args: append(args, more...), LogFile: log})
+	return proc.Spec{
+		Name: name, Path: filepath.Join(f.Root, "bin", "hawser-agent"), Args: append(args, more...),
+		LogFile: filepath.Join(f.LogDir(), fleet.AgentOf(name)+".log"),
+	}
+}
+
+// RunAgent runs the agent of AgentSpec. It ends with stop, or with the test.
+func (f *Fleet) RunAgent(t *testing.T, cluster, name string, more ...string) (stop func()) {
+	t.Helper()
+	return f.Run(t, f.AgentSpec(t, cluster, name, more...))
+}
+
+// Run runs a program until stop, or the end of the test.
+func (f *Fleet) Run(t *testing.T, s proc.Spec) (stop func()) {
+	t.Helper()
+	p, err := proc.Start(t.Context(), s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +70,7 @@ func (f *Fleet) RunAgent(t *testing.T, cluster, name string, more ...string) (st
 		}
 		stopped = true
 		if err := p.Stop(); err != nil {
-			t.Errorf("agent %s: %v: %s", name, err, strings.TrimSpace(p.LogTail()))
+			t.Errorf("%s: %v: %s", s.Name, err, strings.TrimSpace(p.LogTail()))
 		}
 	}
 	t.Cleanup(stop)

@@ -1,0 +1,212 @@
+// Package network lets an agent run in a network from which nothing but a proxy is reached: Debian's
+// Squid, with a user name and a password.
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hawser-io/hawser/internal/fleet"
+	"github.com/hawser-io/hawser/internal/mqttacl"
+	"github.com/hawser-io/hawser/internal/pki"
+	"github.com/hawser-io/hawser/internal/proc"
+	"github.com/hawser-io/hawser/test/e2e/harness"
+)
+
+const cluster = "cluster1"
+
+// within is how long a party may take that waits between its attempts to connect.
+const within = 3 * harness.Within
+
+var f *harness.Fleet
+
+func TestMain(m *testing.M) {
+	if ways := os.Getenv(envInside); ways != "" {
+		os.Exit(runInside(ways))
+	}
+	os.Exit(harness.Main(m, fleet.Config{Root: "../../..", Clusters: []string{cluster}}, func(started *harness.Fleet) { f = started }, nil))
+}
+
+// inner is where the proxy is for who is in the namespace.
+const inner = "127.0.0.1:3128"
+
+// far is an agent in a network from which only the proxy and its kube-apiserver are reached.
+type far struct {
+	name    string
+	network *isolated
+	// files are the lines of a driver file that say how to reach the broker, without the proxy.
+	file string
+	args []string
+}
+
+// runs makes names that no earlier run of a test had, whose works may still be on their way out.
+var runs atomic.Int64
+
+func newFar(t *testing.T, name, proxy string, overMQTT bool) *far {
+	t.Helper()
+	name = fmt.Sprintf("%s-%d", name, runs.Add(1))
+	f.JoinAs(t, name)
+	admin, err := f.Clusters[cluster].RESTConfig()
+	if err != nil {
+		t.Fatal(err)
+	}
+	api, err := url.Parse(admin.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &far{name: name, network: isolate(t, map[string]string{inner: proxy, api.Host: api.Host}), file: string(f.ConnectionFile(pki.Agent, name))}
+	if overMQTT {
+		topics := mqttacl.Usual(fleet.SourceID).Topics
+		a.file = strings.Replace(a.file, "url:", "brokerHost:", 1) + fmt.Sprintf("topics:\n  sourceEvents: %s\n  agentEvents: %s\n  sourceBroadcast: %s\n  agentBroadcast: %s\n",
+			topics.SourceEvents, topics.AgentEvents, topics.SourceBroadcast, topics.AgentBroadcast)
+		a.args = []string{"--workload-source-driver=mqtt"}
+	}
+	return a
+}
+
+// spec starts the agent with one more line of its file.
+func (a *far) spec(t *testing.T, line string) proc.Spec {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "config.yaml")
+	if err := os.WriteFile(file, []byte(a.file+line+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return f.AgentSpec(t, cluster, a.name, append(a.args, "--hub-identity="+a.name, "--workload-source-config="+file)...)
+}
+
+// doctor runs hawser-agent doctor where the agent is.
+func (a *far) doctor(t *testing.T, line string) (string, error) {
+	t.Helper()
+	s := a.spec(t, line)
+	s.Args = append([]string{"doctor"}, s.Args...)
+	return a.network.run(t, s)
+}
+
+const proxyLine = "proxy: http://" + user + ":" + password + "@" + inner
+
+// updated has the agent bring a ConfigMap, or its next version.
+func (a *far) updated(t *testing.T, version int) {
+	t.Helper()
+	works := f.HubAPI.Work.WorkV1().ManifestWorks(a.name)
+	w := harness.NewWork(t, a.name, "w", fmt.Sprintf("{apiVersion: v1, kind: ConfigMap, metadata: {namespace: default, name: %s}, data: {version: %q}}", a.name, fmt.Sprint(version)))
+	if version == 1 {
+		f.Create(t, w)
+	} else {
+		harness.Eventually(t, func(ctx context.Context) error {
+			now, err := works.Get(ctx, "w", metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			now.Spec = w.Spec
+			_, err = works.Update(ctx, now, metav1.UpdateOptions{})
+			return err
+		})
+	}
+	harness.EventuallyWithin(t, within, func(ctx context.Context) error {
+		got, err := f.API[cluster].Kube.CoreV1().ConfigMaps("default").Get(ctx, a.name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if got.Data["version"] != fmt.Sprint(version) {
+			return fmt.Errorf("the cluster has version %s, want %d", got.Data["version"], version)
+		}
+		now, err := works.Get(ctx, "w", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, c := range now.Status.Conditions {
+			if c.Type == "Applied" && c.Status == metav1.ConditionTrue && c.ObservedGeneration == now.Generation {
+				return nil
+			}
+		}
+		return fmt.Errorf("not applied: %v", now.Status.Conditions)
+	})
+}
+
+// ways are the transports.
+var ways = map[string]bool{"grpc": false, "mqtt": true}
+
+// TestProxy_IsTheOnlyWay: from where the agent is nobody answers at the broker's address. Through the
+// proxy works arrive and their statuses come back, over either transport. What is wrong with the proxy
+// is said by the doctor, where the agent is.
+func TestProxy_IsTheOnlyWay(t *testing.T) {
+	proxy := squid(t, "3128", 60)
+	for transport, overMQTT := range ways {
+		t.Run(transport, func(t *testing.T) {
+			a := newFar(t, "far-"+transport, proxy, overMQTT)
+			for line, want := range map[string]string{
+				"proxy: none":            "tcp: nobody listens at " + f.BrokerAddr(),
+				"proxy: http://" + inner: "proxy: the proxy http://" + inner + " wants another user name and password",
+				strings.Replace(proxyLine, password, "wrong", 1): "proxy: the proxy http://ann:xxxxx@" + inner + " wants another user name and password",
+			} {
+				if out, err := a.doctor(t, line); err == nil || !strings.Contains(out, want) || strings.Contains(out, "wrong@") {
+					t.Errorf("with %s the doctor says %v:\n%s\nwant %q", line, err, out, want)
+				}
+			}
+			if out, err := a.doctor(t, proxyLine); err != nil || !strings.Contains(out, "http://ann:xxxxx@"+inner+" lets us through") {
+				t.Errorf("the doctor says %v:\n%s", err, out)
+			}
+			f.Run(t, a.network.inside(t, a.spec(t, proxyLine)))
+			a.updated(t, 1)
+			a.updated(t, 2)
+		})
+	}
+}
+
+// TestProxy_Refuses: the proxy knows the user and does not let anybody connect to that address.
+func TestProxy_Refuses(t *testing.T) {
+	a := newFar(t, "refused", squid(t, "3129", 60), false)
+	a.file = strings.Replace(a.file, "url: "+f.BrokerAddr(), "url: 127.0.0.1:8090", 1)
+	out, err := a.doctor(t, proxyLine)
+	if err == nil || !strings.Contains(out, "refuses a connection to 127.0.0.1:8090: 403 Forbidden") || !strings.Contains(out, "ask the network team to allow CONNECT to 127.0.0.1:8090 through "+inner) {
+		t.Errorf("the doctor says %v:\n%s", err, out)
+	}
+}
+
+// TestProxy_EndsIdleConnections: a quiet connection stays, since there is a sign of life on it every 10 s,
+// and the proxy waits for longer than that. Where it does not, each connection is lost, and no update.
+func TestProxy_EndsIdleConnections(t *testing.T) {
+	patient, hasty := squid(t, "3128", 25), squid(t, "3129", 3)
+	for transport, overMQTT := range ways {
+		t.Run(transport, func(t *testing.T) {
+			t.Parallel()
+			stays, cut := newFar(t, "quiet-"+transport, patient, overMQTT), newFar(t, "cut-"+transport, hasty, overMQTT)
+			for _, a := range []*far{stays, cut} {
+				f.Run(t, a.network.inside(t, a.spec(t, proxyLine)))
+				a.updated(t, 1)
+			}
+			connections := stays.network.connections[inner].Load()
+			quiet := time.Now()
+			for version := 2; version < 5; version++ { // meanwhile nothing happens to the other agent
+				lost := cut.network.connections[inner].Load()
+				harness.EventuallyWithin(t, within, func(context.Context) error {
+					if cut.network.connections[inner].Load() == lost {
+						return errors.New("the proxy has not ended the connection")
+					}
+					return nil
+				})
+				cut.updated(t, version)
+			}
+			harness.EventuallyWithin(t, 2*harness.Within, func(context.Context) error {
+				if since := time.Since(quiet); since < 40*time.Second {
+					return fmt.Errorf("it was quiet for %s only", since)
+				}
+				return nil
+			})
+			if now := stays.network.connections[inner].Load(); now != connections {
+				t.Errorf("the quiet connection was made %d times anew", now-connections)
+			}
+			stays.updated(t, 2)
+		})
+	}
+}

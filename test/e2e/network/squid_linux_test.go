@@ -1,0 +1,93 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/hawser-io/hawser/internal/debian"
+	"github.com/hawser-io/hawser/internal/proc"
+)
+
+// The name and password of the proxy's one user; the password as it stands in a URL, and as crypt(3)
+// keeps it.
+const (
+	user     = "ann"
+	password = "p%40ss%3Aword%2F%25"
+	crypted  = "$1$hawser$GwP2LPYTvIrJwtUBbAsFJ1"
+)
+
+// squidConf is a proxy that lets a known user connect to one address, and ends connections over
+// which nothing came from the broker for a while.
+const squidConf = `
+http_port ADDR
+auth_param basic program ROOT/usr/lib/squid/basic_ncsa_auth DIR/users
+auth_param basic children 1 startup=1 idle=1
+auth_param basic realm test
+acl known proxy_auth REQUIRED
+acl broker dst BROKER
+http_access deny !broker
+http_access allow known
+http_access deny all
+read_timeout IDLE seconds
+cache deny all
+access_log stdio:DIR/access.log
+cache_log DIR/cache.log
+coredump_dir DIR
+pid_filename none
+netdb_filename none
+pinger_enable off
+shutdown_lifetime 0 seconds
+visible_hostname proxy.test
+dns_nameservers HOST
+unlinkd_program ROOT/usr/lib/squid/unlinkd
+logfile_daemon ROOT/usr/lib/squid/log_file_daemon
+error_directory ROOT/usr/share/squid-langpack/templates
+icon_directory ROOT/usr/share/squid/icons
+mime_table ROOT/usr/share/squid/mime.conf
+`
+
+// squid starts one at an address of the fleet's subnet, which nobody else uses. idle is in seconds.
+func squid(t *testing.T, port string, idle int) (addr string) {
+	t.Helper()
+	program, err := debian.Fetch(t.Context(), "../../..", "squid", os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	broker, _, err := net.SplitHostPort(f.BrokerAddr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	host := broker[:strings.LastIndexByte(broker, '.')] + ".200"
+	addr = net.JoinHostPort(host, port)
+	dir := t.TempDir()
+	conf := strings.NewReplacer("ADDR", addr, "BROKER", broker, "IDLE", fmt.Sprint(idle), "ROOT", filepath.Join(program, "root"), "DIR", dir, "HOST", host).Replace(squidConf)
+	for name, text := range map[string]string{"squid.conf": conf, "users": user + ":" + crypted + "\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Squid refuses to be root. In a user namespace it is somebody else, who owns the same files.
+	f.Run(t, proc.Spec{
+		Name: "squid", Path: "unshare", LogFile: filepath.Join(f.LogDir(), "squid-"+port+".log"),
+		Args: []string{"--user", "--map-user=1", "--map-group=1", filepath.Join(program, "squid"), "-N", "-f", filepath.Join(dir, "squid.conf")},
+		Ready: func(ctx context.Context) error {
+			conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+			if err != nil {
+				return err
+			}
+			return conn.Close()
+		},
+	})
+	t.Cleanup(func() {
+		if b, err := os.ReadFile(filepath.Join(dir, "access.log")); t.Failed() && (err == nil || !errors.Is(err, os.ErrNotExist)) {
+			t.Logf("the proxy: %s, %v", b, err)
+		}
+	})
+	return addr
+}
