@@ -272,7 +272,8 @@ func TestInventory_TellsAbsentClusters(t *testing.T) {
 		w.put(w.source("ci"), work{source: "ci", cluster: "c4", id: "w4", version: 1}.event())
 		began := time.Now()
 		there, leaves := w.open(w.agent("c1"), hawser), w.open(w.agent("c2"), hawser)
-		hub, stock := w.open(source, hawser), w.open(source, nil)
+		hub, other, stock := w.open(source, hawser), w.open(source, hawser), w.open(source, nil)
+		hub.page(codec.InventoryRequest{})
 		told := func(s *tap) (all []string) {
 			w.Helper()
 			for _, e := range s.takeSync(codec.TypeInventory) {
@@ -301,6 +302,7 @@ func TestInventory_TellsAbsentClusters(t *testing.T) {
 		pass(2 * time.Minute)
 		w.differs("c3 came", []string{"told", "c2 3m0s false"}, told(hub))
 		w.differs("a stock source", []string(nil), told(stock))
+		w.differs("a program that does not ask", []string(nil), told(other))
 		there.cancel()
 		w.wantCode(<-there.ended, transport.CodeUnavailable)
 	})

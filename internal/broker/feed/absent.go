@@ -19,11 +19,11 @@ type absent struct {
 	told []codec.AbsentCluster
 }
 
-// tellAbsent tells a source which of its clusters have had no agent for a while, if it has not been
+// tellAbsent tells a source that compares which of its clusters have had no agent for a while, if it has not been
 // told so. It comes with a heartbeat.
 func (t *stream) tellAbsent() error {
 	s, now := t.sub, t.cfg.Now()
-	if s.part != codec.Status || s.hello.Protocol == 0 || now.Before(t.absent.next) {
+	if s.part != codec.Status || now.Before(t.absent.next) || !s.compares() {
 		return nil
 	}
 	first := t.absent.next.IsZero()

@@ -38,6 +38,7 @@ type subscription struct {
 	mail     route.Mailbox
 	requests []*list        // lists to compare with, oldest first
 	pages    []*pageRequest // of a source's inventory, oldest first
+	asked    bool           // for a page, at some time
 	end      *transport.Error
 	rests    rests // of a stock agent
 	sync     syncState
@@ -171,8 +172,15 @@ func (s *subscription) requestPage(p *pageRequest) bool {
 	if s.phase == over || len(s.pages) >= maxPages {
 		return false
 	}
-	s.pages = append(s.pages, p)
+	s.pages, s.asked = append(s.pages, p), true
 	return true
+}
+
+// compares reports whether it is of a source that compares what it owns.
+func (s *subscription) compares() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.asked
 }
 
 // stop ends the stream with err. When it returns, nothing that the party publishes on the

@@ -449,7 +449,7 @@ type Inventory struct {
 	// What the source said of its hub when it last finished a comparison; absent
 	// when it never did. Only on the first page.
 	LastPosition *HubPosition `protobuf:"bytes,6,opt,name=last_position,json=lastPosition,proto3" json:"last_position,omitempty"`
-	// Nobody asked: the broker tells which of the clusters on which the source has works had no
+	// Nobody asked for it. A source that has asked for a page is told which of the clusters on which the source has works had no
 	// agent for five minutes, first a minute after the subscription began, and when that changes.
 	TellsAbsent bool `protobuf:"varint,7,opt,name=tells_absent,json=tellsAbsent,proto3" json:"tells_absent,omitempty"`
 	// All of them, by name; with a next_page_token more follow in the next event.
