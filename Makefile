@@ -165,7 +165,7 @@ docs: build ## run the commands that README and docs/ print
 
 # The end-to-end tests that take long and are about what changes seldom: packages, and one
 # that e2e-mqtt-long has.
-E2E_LONG := ./test/e2e/install ./test/e2e/faults ./test/e2e/network
+E2E_LONG := ./test/e2e/alerts ./test/e2e/install ./test/e2e/faults ./test/e2e/network
 e2e = go test -json -count=1 -p 1 -parallel 8 -timeout 30m $(if $(RUN),-run '$(RUN)',-skip '^TestDemo_LinesOfTheDocumentation$$') $(1) | $(gotest)
 
 .PHONY: e2e
@@ -173,7 +173,7 @@ e2e: build grpcurl ## run the end-to-end tests on real kube-apiservers; RUN=Test
 	@$(call e2e,$$(go list ./test/e2e/... | grep -Ev '$(subst $(space),|,$(E2E_LONG:./%=/%$$))'))
 
 .PHONY: e2e-long
-e2e-long: build ## run those that take long: what is installed from nothing, staged faults, proxies; RUN=TestX runs one
+e2e-long: build ## run those that take long: alerts, what is installed from nothing, staged faults, proxies; RUN=TestX runs one
 	@$(call e2e,$(E2E_LONG))
 
 # Scenarios over MQTT, at Hawser's broker (mqtt) or through Mosquitto (mosquitto).
