@@ -35,7 +35,7 @@ func Doctor(program, long string, flags func(*pflag.FlagSet), walk func(cmd *cob
 		},
 	}
 	flags(cmd.Flags())
-	cmd.Flags().DurationVar(&step, "timeout", 10*time.Second, "how long each step may take")
+	cmd.Flags().DurationVar(&step, "timeout", 20*time.Second, "how long each step may take")
 	return cmd
 }
 
