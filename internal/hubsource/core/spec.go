@@ -307,6 +307,9 @@ func (s *specs) outcome(w *work, e Publish, r Result) {
 		s.refused(w, e, r)
 		s.tryAgainAfter(w, delayOf(r.Err))
 	case s.f.brokerFailed(w.key(), &w.spec.retry, r.Err):
+		if _, full := overload(r.Err); full && delayOf(r.Err) == 0 && !e.mark().deleting {
+			s.f.blameSpec(w, refusal(e.Work, r.Err)) // who names no time needs a person, as for its disk
+		}
 		if isOpen(r.Err) {
 			w.broker.assume(unsure, s.f.sub, s.f.tick())
 			s.nameTaken(w, e) // perhaps

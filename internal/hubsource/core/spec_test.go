@@ -259,6 +259,29 @@ func TestCore_OneWorkOverItsQuotaHoldsNoOtherUp(t *testing.T) {
 	}
 }
 
+// TestCore_SaysThatTheBrokerHasNoRoom: a broker whose disk is nearly full names no time. Works say
+// so until it takes them; of a queue that is full for a moment they say nothing.
+func TestCore_SaysThatTheBrokerHasNoRoom(t *testing.T) {
+	f := newFixture(t, true)
+	f.seen(newWork("w", 1))
+	f.connect()
+	f.done(next[Publish](f, SpecLane, "uid-w"), Result{Err: &transport.Error{Code: transport.CodeOverloaded, Delay: time.Second, Message: "busy"}})
+	f.idle(HubLane, "uid-w")
+	f.now = f.now.Add(time.Minute)
+	f.done(next[Publish](f, SpecLane, "uid-w"), Result{Err: &transport.Error{Code: transport.CodeOverloaded, Message: "the disk is nearly full"}})
+	e := next[PatchStatus](f, HubLane, "uid-w")
+	if d := delivered(e.Status); d == nil || d.Reason != ReasonOverQuota || !strings.Contains(d.Message, "the disk is nearly full") {
+		t.Errorf("Delivered is %+v", d)
+	}
+	f.done(e, Result{Work: newWork("w", 1, version("102"), withStatus(e.Status))})
+	f.seen(newWork("w", 1, version("102"), withStatus(e.Status)))
+	f.now = f.now.Add(time.Minute)
+	f.deliver("uid-w")
+	if cleared := next[PatchStatus](f, HubLane, "uid-w"); delivered(cleared.Status) != nil {
+		t.Errorf("with room it says %+v", cleared.Status.Conditions)
+	}
+}
+
 func TestCore_KeepsConditionsReadableWhateverABrokerSays(t *testing.T) {
 	f := newFixture(t, true)
 	f.seen(newWork("w", 1))

@@ -1,23 +1,94 @@
 package faults
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
+
+	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/internal/pki"
 )
 
 func TestOperatorCertificateExpired(t *testing.T) {
 	o := sit(t)
-	if _, err := o.PKI().Issue(pki.Request{Role: pki.Operator, Name: "olga", Valid: pki.Starting(time.Now().Add(-48*time.Hour), 24*time.Hour)}, true); err != nil {
-		t.Fatal(err)
-	}
-	o.trust("olga", pki.Operator)
+	o.issueExpired(pki.Operator, "olga")
+	o.trust(o.BrokerAddr(), "", pki.Operator, "olga")
 	looks := []look{
 		{command: "hawser get clusters " + cluster, says: `expired`},
 		{command: "hawser doctor", says: `expired`},
 	}
 	o.sees("operator certificate expired", looks...)
-	o.trust("operator", pki.Operator)
+	o.trust(o.BrokerAddr(), "", pki.Operator, "operator")
 	o.isWell(looks...)
+}
+
+// issueExpired issues a certificate that ended yesterday.
+func (o *operator) issueExpired(role pki.Role, name string) {
+	o.t.Helper()
+	if _, err := o.PKI().Issue(pki.Request{Role: role, Name: name, Valid: pki.Starting(time.Now().Add(-48*time.Hour), 24*time.Hour)}, true); err != nil {
+		o.t.Fatal(err)
+	}
+}
+
+func TestWrongCertificate(t *testing.T) {
+	o := sit(t)
+	const name = "rome"
+	o.JoinAs(t, name)
+	o.comesWith(name, cluster)
+	looks := []look{
+		{command: theWork("web", name), says: `web +1 `},
+		{command: "hawser get clusters " + name, says: name + ` +refused .*certificate of cluster ` + cluster},
+	}
+	o.sees("wrong certificate", looks...)
+	o.carry(name, name)
+	o.isWell(looks...)
+	o.DeleteWork(t, name, "web")
+	o.leave()
+}
+
+// TestAgentCertificateExpired: the agent of a cluster has a certificate that ends after a while.
+func TestAgentCertificateExpired(t *testing.T) {
+	o := sit(t)
+	const name, life = "oslo", 20 * time.Second
+	o.JoinAs(t, name)
+	if _, err := o.PKI().Issue(pki.Request{Role: pki.Agent, Name: name, Valid: pki.Starting(time.Now(), life)}, true); err != nil {
+		t.Fatal(err)
+	}
+	o.Ready(t, o.comesWith(name, name))
+	looks := []look{{command: "hawser get clusters " + name, says: name + ` +offline .*certificate of its agent ended`}}
+	o.sees("agent certificate expired", looks...)
+	o.JoinAs(t, name)
+	o.carry(name, name)
+	o.isWell(looks...)
+	o.DeleteWork(t, name, "web")
+	o.leave()
+}
+
+// comesWith runs the agent of a cluster with the certificate of some cluster, in files of
+// its own, and gives it a work.
+func (o *operator) comesWith(name, certificate string) *workv1.ManifestWork {
+	o.t.Helper()
+	o.carry(name, certificate)
+	at := func(file string) string { return filepath.Join(o.home, name, file) }
+	o.write(name+"/driver.yaml", "url: "+o.BrokerAddr()+"\ncaFile: "+o.PKI().CACert()+"\nclientCertFile: "+at("tls.crt")+"\nclientKeyFile: "+at("tls.key")+"\n")
+	stop := o.RunAgent(o.t, cluster, name, "--hub-identity="+name, "--workload-source-config="+at("driver.yaml"))
+	o.t.Cleanup(stop)
+	o.forget(name)
+	w := web(o.t, "x")
+	w.Namespace = name
+	return o.Create(o.t, w)
+}
+
+// carry puts the certificate of a cluster to where an agent has its own.
+func (o *operator) carry(name, certificate string) {
+	o.t.Helper()
+	for file, from := range map[string]string{"tls.key": o.PKI().Key(pki.Agent, certificate), "tls.crt": o.PKI().Cert(pki.Agent, certificate)} {
+		b, err := os.ReadFile(from)
+		if err != nil {
+			o.t.Fatal(err)
+		}
+		o.write(filepath.Join(name, file), string(b))
+	}
 }

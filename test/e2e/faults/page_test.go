@@ -45,7 +45,7 @@ func (p page) write(screen string) error {
 var (
 	aHeader = regexp.MustCompile(`^[A-Z][A-Z-]*( [A-Z-]+)*( {2,}[A-Z-]+( [A-Z-]+)*)+ *$`)
 	aGap    = regexp.MustCompile(` {2,}`)
-	anAge   = regexp.MustCompile(`^(\d+[dhms])+( \(x\d+ over (\d+[dhms])+\))?$`)
+	anAge   = regexp.MustCompile(`^>?(\d+[dhms])+( \(x\d+ over (\d+[dhms])+\))?$`)
 	changes = []struct {
 		what *regexp.Regexp
 		with string
@@ -56,12 +56,14 @@ var (
 		{regexp.MustCompile(`which says \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ`), "which says 2026-11-23T09:00:00Z"},
 		{regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`), "0b3a2d7c-3f0e-4f4e-9a37-6d3f3f3b0042"},
 		{regexp.MustCompile(`\b(answered in) [0-9a-zµ.]+`), "$1 4ms"},
+		{regexp.MustCompile(`\b(\d+[dhms])+ ago\b`), "1m ago"},
 		{regexp.MustCompile(`127\.0\.0\.1:\d+`), "127.0.0.1:40404"},
 	}
 )
 
-// plain takes out of a screen what is another in each run: ages, times, ids, ports.
-func plain(screen string) string {
+// plain takes out of a screen what is another in each run: ages, times, ids, ports, the
+// version of the programs.
+func plain(screen, version string) string {
 	for _, c := range changes {
 		screen = c.what.ReplaceAllString(screen, c.with)
 	}
@@ -72,7 +74,7 @@ func plain(screen string) string {
 			for n < len(lines) && lines[n] != "" {
 				n++
 			}
-			lines = append(aligned(lines[:n]), lines[n:]...)
+			lines = append(aligned(lines[:n], version), lines[n:]...)
 		}
 		for _, l := range lines[:n] {
 			out += strings.TrimRight(l, " ") + "\n"
@@ -83,7 +85,7 @@ func plain(screen string) string {
 }
 
 // aligned gives a table the widths that it has without what changes.
-func aligned(lines []string) []string {
+func aligned(lines []string, version string) []string {
 	starts := []int{0}
 	for _, gap := range aGap.FindAllStringIndex(strings.TrimRight(lines[0], " "), -1) {
 		starts = append(starts, gap[1])
@@ -97,8 +99,11 @@ func aligned(lines []string) []string {
 				to = min(to, starts[n+1])
 			}
 			cell := strings.TrimSpace(string(runes[min(from, to):to]))
-			if anAge.MatchString(cell) {
+			switch {
+			case anAge.MatchString(cell):
 				cell = "1m"
+			case cell == version:
+				cell = "v1.0.0"
 			}
 			rows[i] = append(rows[i], cell)
 			widths[n] = max(widths[n], utf8.RuneCountInString(cell))
@@ -118,10 +123,10 @@ func aligned(lines []string) []string {
 
 func TestPlain(t *testing.T) {
 	const screen = "at 2026-11-23 20:15:10 UTC\n" +
-		"NAME   LAST SEEN             MESSAGE\nweb    12s (x3 over 1m10s)   it is  long\n       5s                    -\n"
+		"NAME   LAST SEEN             AGENT        MESSAGE\nweb    12s (x3 over 1m10s)   0a1b-dirty   it is  long\n       5s                    -            -\n"
 	const want = "at 2026-11-23 09:00:00 UTC\n" +
-		"NAME   LAST SEEN   MESSAGE\nweb    1m          it is  long\n       1m          -\n"
-	if got := plain(screen); got != want {
+		"NAME   LAST SEEN   AGENT    MESSAGE\nweb    1m          v1.0.0   it is  long\n       1m          -        -\n"
+	if got := plain(screen, "0a1b-dirty"); got != want {
 		t.Errorf("got:\n%s\nwant:\n%s", got, want)
 	}
 }

@@ -1,7 +1,15 @@
 package faults
 
 import (
+	"bufio"
 	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"syscall"
 	"testing"
 
 	workv1 "open-cluster-management.io/api/work/v1"
@@ -93,4 +101,96 @@ func TestDeletionOnADeadCluster(t *testing.T) {
 		t.Fatal(err, out)
 	}
 	o.isWell(looks...)
+}
+
+// TestDiskNearlyFull: the broker has a small disk, on which others have left little room.
+func TestDiskNearlyFull(t *testing.T) {
+	o := sit(t)
+	disk := o.onSmallDisk()
+	filler := filepath.Join(disk, "filler")
+	fill(t, filler)
+	w := web(t, "x")
+	w.Name = "new"
+	o.Create(t, w)
+	looks := []look{
+		{command: theWork("new", cluster), says: `new +False +1 `},
+		{command: warnings("new", cluster), says: `disk is nearly full`, past: true},
+	}
+	o.sees("disk nearly full", looks...)
+	if err := os.Remove(filler); err != nil {
+		t.Fatal(err)
+	}
+	o.isWell(looks...)
+}
+
+// onSmallDisk moves the broker's data to a file system of 256 MiB, in a namespace of its own,
+// until the test ends, and returns where this process sees it.
+func (o *operator) onSmallDisk() string {
+	t, broker := o.t, o.Program(fleet.Broker)
+	t.Helper()
+	dir := t.TempDir()
+	cmd := exec.CommandContext(context.Background(), "unshare", "--user", "--map-root-user", "--mount", "sh", "-c", `mount -t tmpfs -o size=256m,mode=700 none "$0" && echo mounted && exec cat`, dir)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		cmd.Stderr = t.Output()
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(in.Close(), cmd.Wait()); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+		t.Fatalf("a tmpfs in a namespace of its own: %v", err)
+	}
+	disk := filepath.Join("/proc", strconv.Itoa(cmd.Process.Pid), "root", dir)
+	large, small, args := o.Volume(fleet.Broker, "data"), filepath.Join(disk, "data"), broker.Args()
+	o.moveStore(large, small, append(slices.Clone(args), "--data-dir="+small))
+	t.Cleanup(func() {
+		if err := os.RemoveAll(large); err != nil {
+			t.Error(err)
+		}
+		o.moveStore(small, large, args)
+	})
+	return disk
+}
+
+// moveStore has the broker go on in another directory.
+func (o *operator) moveStore(from, to string, args []string) {
+	o.t.Helper()
+	broker, ctx := o.Program(fleet.Broker), context.WithoutCancel(o.t.Context())
+	err := broker.Stop()
+	if err == nil {
+		err = os.RemoveAll(filepath.Join(from, "RESERVE")) // which is as large as its disk
+	}
+	if err == nil {
+		err = os.CopyFS(to, os.DirFS(from))
+	}
+	broker.SetArgs(args)
+	if err := errors.Join(err, broker.Start(ctx)); err != nil {
+		o.t.Fatal(err)
+	}
+}
+
+// fill leaves less room on a file system than the broker wants.
+func fill(t *testing.T, name string) {
+	t.Helper()
+	f, err := os.Create(filepath.Clean(name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s syscall.Statfs_t
+	if err = syscall.Fstatfs(int(f.Fd()), &s); err == nil {
+		err = syscall.Fallocate(int(f.Fd()), 0, 0, int64(s.Bavail)*s.Bsize-20<<20)
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/hawser-io/hawser/internal/pki"
+	"github.com/hawser-io/hawser/internal/proc"
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
@@ -33,10 +34,12 @@ type look struct {
 // operator is who sits at the hub with kubectl and hawser.
 type operator struct {
 	*harness.Fleet
-	t     *testing.T
-	home  string
-	env   []string
-	names *strings.Replacer
+	t    *testing.T
+	home string
+	env  []string
+	// renamed are names of this run and those that the page has for them, in pairs.
+	renamed []string
+	version string
 }
 
 // sit gives a test an operator.
@@ -56,10 +59,15 @@ func sit(t *testing.T) *operator {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.names = strings.NewReplacer(string(f.PKI())+"/", "certs/", o.home+"/", "",
-		"https://"+webhook+":9443/", "https://hawser-hub-source.hawser.svc:443/", webhook, "10.0.0.7",
-		f.BrokerAddr(), "broker.example:8090", ip, "192.0.2.10")
-	o.trust("operator", pki.Operator)
+	version, err := proc.Run(t.Context(), filepath.Join(f.Root, "bin", "hawser"), "version")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.version = strings.Fields(string(version))[1]
+	o.renamed = []string{string(f.PKI()) + "/", "certs/", o.home + "/", "",
+		"https://" + webhook + ":9443/", "https://hawser-hub-source.hawser.svc:443/", webhook, "10.0.0.7",
+		f.BrokerAddr(), "broker.example:8090", ip, "192.0.2.10"}
+	o.trust(f.BrokerAddr(), "", pki.Operator, "operator")
 	o.forget(cluster)
 	t.Cleanup(o.leave)
 	return o
@@ -90,11 +98,11 @@ func (o *operator) leave() {
 }
 
 // trust writes the file by which hawser finds the broker, and the certificate it comes with.
-func (o *operator) trust(name string, role pki.Role) {
+func (o *operator) trust(broker, serverName string, role pki.Role, name string) {
 	o.t.Helper()
 	dir := o.PKI()
-	o.write(".config/hawser/config.yaml", fmt.Sprintf("currentContext: prod\ncontexts:\n  prod: {broker: %q, ca: %s, cert: %s, key: %s}\n",
-		o.BrokerAddr(), dir.CACert(), dir.Cert(role, name), dir.Key(role, name)))
+	o.write(".config/hawser/config.yaml", fmt.Sprintf("currentContext: prod\ncontexts:\n  prod: {broker: %q, serverName: %q, ca: %s, cert: %s, key: %s}\n",
+		broker, serverName, dir.CACert(), dir.Cert(role, name), dir.Key(role, name)))
 }
 
 // write puts a file into the home of the operator.
@@ -119,7 +127,7 @@ func (o *operator) types(ctx context.Context, command string) (string, error) {
 			if e := new(exec.ExitError); errors.As(err, &e) {
 				err = ctx.Err()
 			}
-			return plain(o.names.Replace(string(out))), err
+			return plain(strings.NewReplacer(o.renamed...).Replace(string(out)), o.version), err
 		}
 	}
 	return "", fmt.Errorf("%s: there is no program %s", command, argv[0])
@@ -195,5 +203,14 @@ func (o *operator) isWell(looks ...look) {
 			}
 		}
 		return nil
+	})
+}
+
+// passes has an operator look until a command says that all is well.
+func (o *operator) passes(command, says string) {
+	o.t.Helper()
+	harness.Eventually(o.t, func(ctx context.Context) error {
+		_, err := o.screen(ctx, []look{{command: command, says: says}})
+		return err
 	})
 }

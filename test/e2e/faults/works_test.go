@@ -120,7 +120,7 @@ func TestTooLarge(t *testing.T) {
 func TestMisspeltCluster(t *testing.T) {
 	o := sit(t)
 	const wrong = "clutser1"
-	looks := []look{{command: theWork("web", wrong), says: `web +1 `}, {command: "hawser get clusters " + wrong, says: wrong + ` .*never +1 `}}
+	looks := []look{{command: theWork("web", wrong), says: `web +1 `}, {command: "hawser get clusters " + wrong, says: wrong + ` +never seen +1 `}}
 	namespace(t, o.HubAPI, wrong)
 	o.Create(t, harness.NewWork(t, wrong, "web", harness.ConfigMapYAML("default", "web", "x")))
 	o.sees("misspelt cluster", looks...)
