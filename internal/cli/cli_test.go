@@ -3,12 +3,14 @@ package cli_test
 import (
 	"context"
 	"os"
+	"runtime"
 	"testing"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/hawser-io/hawser/internal/cli"
+	"github.com/hawser-io/hawser/internal/telemetry"
 )
 
 func TestMain(m *testing.M) {
@@ -24,5 +26,13 @@ func TestMain(m *testing.M) {
 
 // Each script in testdata is a session at a terminal.
 func TestScripts(t *testing.T) {
-	testscript.Run(t, testscript.Params{Dir: "testdata", RequireExplicitExec: true, RequireUniqueNames: true})
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata", RequireExplicitExec: true, RequireUniqueNames: true,
+		Setup: func(e *testscript.Env) error {
+			for name, value := range map[string]string{"RELEASE": telemetry.Release(), "GOVERSION": runtime.Version(), "GOOS": runtime.GOOS, "GOARCH": runtime.GOARCH} {
+				e.Setenv(name, value)
+			}
+			return nil
+		},
+	})
 }

@@ -48,6 +48,7 @@ func TestBrokerScripts(t *testing.T) {
 	bare := kubeapi.Start(t, nil)
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/broker", RequireExplicitExec: true, RequireUniqueNames: true,
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"cmpmasked": compareMasked},
 		Setup: func(e *testscript.Env) error {
 			for name, value := range map[string]string{
 				"HAWSER_BROKER": b.Addr, "HAWSER_CA": ca, "HAWSER_CERT": operatorCert, "HAWSER_KEY": operatorKey,

@@ -28,6 +28,7 @@ func TestStoreScripts(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"stop-broker": func(ts *testscript.TestScript, _ bool, _ []string) { ts.Check(ts.Value(brokerKey{}).(*stored).stop()) },
 			"damage":      damage,
+			"cmpmasked":   compareMasked,
 		},
 		Setup: func(e *testscript.Env) error {
 			s, err := startStored(t, filepath.Join(e.WorkDir, "data"))
