@@ -119,11 +119,16 @@ func TestEvents_OfWhatDoesNotWork(t *testing.T) {
 		tell.changed(o, conditionsOf(failed)) // no news
 		tell.changed(o, conditionsOf(failed, tooLarge))
 		tell.withheld(codec.ClusterComparison{Cluster: "c1", Withheld: []codec.WithheldDeletion{{Name: "lost", ResourceID: "uid-lost"}}}, "somebody decides")
+		(&shell{shellConfig: shellConfig{teller: tell, log: slog.New(slog.DiscardHandler)}}).tellWithheld(t.Context(), core.Withhold{ClusterComparison: codec.ClusterComparison{
+			Cluster: "c2", Withheld: []codec.WithheldDeletion{{Name: "held", ResourceID: "uid-held"}}, Reason: "the hub went back",
+		}})
 		<-time.After(time.Second) // of the bubble
 		want := []string{
 			"c1/lost Warning DeletionWithheld x1: somebody decides",
 			"c1/w Warning ApplyFailed x1: " + strings.Repeat("é", 510) + "...",
 			"c1/w Warning TooLarge x1: too large",
+			"c2/held Warning DeletionWithheld x1: the hub lacks this work, and it stays on its cluster until somebody decides" +
+				" (create a ManifestWork of the same name in the namespace of the cluster, and delete it): the hub went back",
 		}
 		if d := cmp.Diff(want, eventsOf(t, hub)); d != "" {
 			t.Error(d)

@@ -203,7 +203,7 @@ func (s *shell) do(ctx context.Context, to broker, k core.Key, e core.Effect) co
 		s.mu.Unlock()
 		return core.Result{}
 	case core.Withhold:
-		s.logWithheld(ctx, e)
+		s.tellWithheld(ctx, e)
 		return core.Result{}
 	case core.EndSubscription:
 		if to.link != nil {
@@ -216,11 +216,12 @@ func (s *shell) do(ctx context.Context, to broker, k core.Key, e core.Effect) co
 	return s.onHub(ctx, e)
 }
 
-// logWithheld tells of works that agents have, that the hub lacks, and that nobody dares to delete.
-func (s *shell) logWithheld(ctx context.Context, e core.Withhold) {
+// tellWithheld tells of works that agents have, that the hub lacks, and that nobody dares to delete.
+func (s *shell) tellWithheld(ctx context.Context, e core.Withhold) {
+	const how = "create a ManifestWork of the same name in the namespace of the cluster, and delete it"
+	s.teller.withheld(e.ClusterComparison, "the hub lacks this work, and it stays on its cluster until somebody decides ("+how+"): "+e.Reason)
 	s.log.ErrorContext(ctx, "works that the hub lacks stay on the cluster until somebody decides",
-		"cluster", e.Cluster, "count", len(e.Names), "first_works", e.Names[:min(len(e.Names), shownWithheld)], "reason", e.Reason,
-		"delete_them", "create a ManifestWork of the same name in the namespace of the cluster, and delete it")
+		"cluster", e.Cluster, "count", len(e.Withheld), "first_works", firstOf(e.ClusterComparison), "reason", e.Reason, "delete_them", how)
 }
 
 func (s *shell) onHub(ctx context.Context, e core.Effect) (r core.Result) {

@@ -259,7 +259,7 @@ func (s *source) begin(l core.Lane, k core.Key) {
 		}
 		s.done(w, core.Result{})
 	case core.Withhold:
-		s.w.note("  withheld on %s: %v, %s", e.Cluster, e.Names, e.Reason)
+		s.w.note("  withheld on %s: %v, %s", e.Cluster, e.Withheld, e.Reason)
 		s.done(w, core.Result{})
 	case core.BeginLife:
 		s.w.note("  life %d: %s", e.Life, e.Reason)

@@ -198,12 +198,9 @@ type Delete struct {
 	Line   plain.Marks // as in [Publish]
 }
 
-// Withhold tells somebody of deletions that are left to a person.
-type Withhold struct {
-	Cluster string
-	Names   []string
-	Reason  string
-}
+// Withhold tells somebody of deletions that are left to a person: works that an agent has and that
+// the hub lacks. There is no revision in it.
+type Withhold struct{ codec.ClusterComparison }
 
 // SendCompared tells the broker the outcome of comparisons.
 type SendCompared struct {

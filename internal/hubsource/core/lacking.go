@@ -149,13 +149,13 @@ func (p *plains) nextLacking(cl *cluster) *todo {
 
 // withheldOf says what is left to a person.
 func (p *plains) withheldOf(cl *cluster) Effect {
-	e := Withhold{Cluster: cl.name}
+	o := codec.ClusterComparison{Cluster: cl.name}
 	for _, uid := range sortedKeys(cl.far.lost) {
 		if one := cl.far.lost[uid]; one.withheld != "" {
-			e.Names, e.Reason = append(e.Names, one.name), one.withheld
+			o.Withheld, o.Reason = append(o.Withheld, codec.WithheldDeletion{ResourceID: string(uid), Name: one.name}), one.withheld
 		}
 	}
-	return e
+	return Withhold{o}
 }
 
 // askFor asks an agent for the statuses of works: they say whose they are, and how they are

@@ -282,7 +282,7 @@ func TestPlain_WithholdsMany(t *testing.T) {
 		f.idle(HubLane, x.UID)
 		f.now = f.now.Add(missingDelay)
 		e := nextOf[Withhold](f, SpecLane, Key{Cluster: "cluster1"})
-		if len(e.Names) != 1 || e.Names[0] != "x0" || e.Reason == "" {
+		if len(e.Withheld) != 1 || e.Withheld[0] != (codec.WithheldDeletion{ResourceID: "uid-x0", Name: "x0"}) || e.Reason == "" {
 			t.Errorf("%s: withholds %+v", name, e)
 		}
 		f.core.Done(SpecLane, Key{Cluster: "cluster1"}, Result{})
