@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/hawser-io/hawser/internal/testkit/smalldisk"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
@@ -27,57 +28,21 @@ import (
 
 // A real broker, in a process of its own, on a small disk of its own.
 
-// volume is a file system of 256 MiB in a namespace of its own, which lasts as long as the
-// process that holds it.
+// volume is a disk that a test fills and empties.
 type volume struct {
-	t      *testing.T
-	dir    string
-	holder int
+	*smalldisk.Disk
+	t *testing.T
 }
 
 func newVolume(t *testing.T) *volume {
 	t.Helper()
-	v := &volume{t: t, dir: t.TempDir()}
-	cmd := exec.CommandContext(context.Background(), "unshare", "--user", "--map-root-user", "--mount", "sh", "-c", `mount -t tmpfs -o size=256m,mode=700 none "$0" && echo mounted && exec cat`, v.dir)
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err == nil {
-		cmd.Stderr = t.Output()
-		err = cmd.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := errors.Join(in.Close(), cmd.Wait()); err != nil {
-			t.Error(err)
-		}
-	})
-	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
-		t.Fatalf("a tmpfs in a namespace of its own: %v", err)
-	}
-	v.holder = cmd.Process.Pid
-	return v
-}
-
-// inside is a command that sees the volume.
-func (v *volume) inside(ctx context.Context, args ...string) *exec.Cmd {
-	enter := []string{"--target", fmt.Sprint(v.holder), "--user", "--preserve-credentials", "--mount", "--"}
-	return exec.CommandContext(ctx, "nsenter", append(enter, args...)...)
-}
-
-// path is where this process sees a file of the volume.
-func (v *volume) path(name string) string {
-	return filepath.Join("/proc", fmt.Sprint(v.holder), "root", v.dir, name)
+	return &volume{smalldisk.New(t), t}
 }
 
 // fill leaves no room on the volume.
 func (v *volume) fill() {
 	v.t.Helper()
-	f, err := os.OpenFile(v.path("filler"), os.O_CREATE|os.O_WRONLY, 0o600)
+	f, err := os.OpenFile(v.Path("filler"), os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
 		v.t.Fatal(err)
 	}
@@ -100,7 +65,7 @@ func (v *volume) fill() {
 // empty takes away what filled it.
 func (v *volume) empty() {
 	v.t.Helper()
-	if err := os.Remove(v.path("filler")); err != nil {
+	if err := os.Remove(v.Path("filler")); err != nil {
 		v.t.Fatal(err)
 	}
 }
@@ -119,7 +84,7 @@ type onDisk struct {
 func (v *volume) start() *onDisk {
 	v.t.Helper()
 	b := &onDisk{t: v.t, log: &strings.Builder{}, logged: make(chan struct{})}
-	b.cmd = v.inside(v.t.Context(), os.Args[0], "--insecure", "--listen=127.0.0.1:0", "--admin-listen=127.0.0.1:0", "--data-dir="+filepath.Join(v.dir, "store"), "--log-format=json")
+	b.cmd = v.Inside(v.t.Context(), os.Args[0], "--insecure", "--listen=127.0.0.1:0", "--admin-listen=127.0.0.1:0", "--data-dir="+filepath.Join(v.Dir, "store"), "--log-format=json")
 	b.cmd.Env = append(os.Environ(), asProgram+"=1")
 	stderr, err := b.cmd.StderrPipe()
 	if err == nil {
@@ -325,7 +290,7 @@ func (b *onDisk) fill(v *volume, c *http.Client) {
 	for {
 		b.says(c, "/readyz", http.StatusOK, "ok\n")
 		v.fill()
-		_, err := os.Stat(v.path("store/RESERVE"))
+		_, err := os.Stat(v.Path("store/RESERVE"))
 		if err == nil {
 			return
 		}
@@ -370,7 +335,7 @@ func TestDisk_Full(t *testing.T) {
 	b.must(codec.OutcomeUnchanged, "kept", 1, false)
 	b.must(codec.OutcomeConfirmed, "deleted", 2, true)
 	b.says(c, "/readyz", http.StatusOK, "ok\n")
-	if _, err := os.Stat(v.path("store/RESERVE")); err != nil {
+	if _, err := os.Stat(v.Path("store/RESERVE")); err != nil {
 		t.Errorf("the reserve is not there again: %v", err)
 	}
 	if log := b.end(syscall.SIGTERM); !strings.Contains(log, "gave up its reserve") {
@@ -415,7 +380,7 @@ func TestDisk_ReadOnly(t *testing.T) {
 	b.end(syscall.SIGKILL)
 	mount := func(as string) {
 		t.Helper()
-		if out, err := v.inside(t.Context(), "mount", "-o", "remount,"+as, v.dir).CombinedOutput(); err != nil {
+		if out, err := v.Inside(t.Context(), "mount", "-o", "remount,"+as, v.Dir).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
 	}

@@ -30,7 +30,7 @@ func NewTimes(cfg *Config) *Times {
 	}
 }
 
-// Committed takes it that everything up to a revision is on disk now.
+// Committed notes that everything up to a revision is on disk now.
 func (t *Times) Committed(revision uint64) {
 	if t == nil {
 		return
@@ -40,14 +40,14 @@ func (t *Times) Committed(revision uint64) {
 	t.commits.Committed(revision, t.now())
 }
 
-// Sent takes it that a record went to its cluster.
+// Sent notes that a record was sent to its cluster.
 func (t *Times) Sent(m *store.Meta) {
 	if t != nil && isUnanswered(m) {
 		t.observe(t.sent, m.SpecRevision)
 	}
 }
 
-// Confirmed takes it that a status about a version was committed. m is the record before.
+// Confirmed notes that a status about a version was committed. m is the record before that.
 func (t *Times) Confirmed(m *store.Meta, version int64) {
 	if t != nil && isUnanswered(m) && version == m.Version {
 		t.observe(t.confirmed, m.SpecRevision)

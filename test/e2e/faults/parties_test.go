@@ -1,20 +1,18 @@
 package faults
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"syscall"
 	"testing"
 
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/internal/fleet"
+	"github.com/hawser-io/hawser/internal/testkit/smalldisk"
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
@@ -128,29 +126,7 @@ func TestDiskNearlyFull(t *testing.T) {
 func (o *operator) onSmallDisk() string {
 	t, broker := o.t, o.Program(fleet.Broker)
 	t.Helper()
-	dir := t.TempDir()
-	cmd := exec.CommandContext(context.Background(), "unshare", "--user", "--map-root-user", "--mount", "sh", "-c", `mount -t tmpfs -o size=256m,mode=700 none "$0" && echo mounted && exec cat`, dir)
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err == nil {
-		cmd.Stderr = t.Output()
-		err = cmd.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := errors.Join(in.Close(), cmd.Wait()); err != nil {
-			t.Error(err)
-		}
-	})
-	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
-		t.Fatalf("a tmpfs in a namespace of its own: %v", err)
-	}
-	disk := filepath.Join("/proc", strconv.Itoa(cmd.Process.Pid), "root", dir)
+	disk := smalldisk.New(t).Path("")
 	large, small, args := o.Volume(fleet.Broker, "data"), filepath.Join(disk, "data"), broker.Args()
 	o.moveStore(large, small, append(slices.Clone(args), "--data-dir="+small))
 	t.Cleanup(func() {
