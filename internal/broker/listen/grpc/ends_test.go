@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -247,11 +248,17 @@ func (s *site) logs(text string) {
 
 func (s *site) until(what string, is func() bool) {
 	s.t.Helper()
+	until(s.t, what, s.log, is)
+}
+
+// until waits until something is so; a test that fails shows the log.
+func until(t *testing.T, what string, log fmt.Stringer, is func() bool) {
+	t.Helper()
 	late := time.After(30 * time.Second)
 	for !is() {
 		select {
 		case <-late:
-			s.t.Fatalf("not so: %s:\n%s", what, s.log)
+			t.Fatalf("not so: %s:\n%s", what, log)
 		case <-time.After(time.Millisecond):
 		}
 	}

@@ -2,6 +2,7 @@ package grpc_test
 
 import (
 	"io"
+	"log/slog"
 	"os"
 	"regexp"
 	"slices"
@@ -10,10 +11,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/hawser-io/hawser/internal/broker/authz"
 	"github.com/hawser-io/hawser/internal/broker/listen/grpc"
+	"github.com/hawser-io/hawser/internal/testkit/output"
 )
 
 var row = regexp.MustCompile("(?m)^\\| `(hawser_port_[a-z_]+)` \\| (counter|gauge) \\| (.*?) \\| .+ \\|$")
@@ -29,7 +32,10 @@ func TestMetrics_AreDocumented(t *testing.T) {
 		want[m[1]] = m[2] + " " + strings.NewReplacer("`", "", " ", "", "–", "").Replace(m[3])
 	}
 	registry := prometheus.NewRegistry()
-	f, ca := limited(t, accepts, func(c *grpc.Config) { c.Registry = registry })
+	var log output.Buffer
+	f, ca := limited(t, accepts, func(c *grpc.Config) {
+		c.Registry, c.Log = registry, slog.New(slog.NewTextHandler(&log, nil))
+	})
 	// Metrics with labels appear when they count.
 	w := openWire(t, f.addr, ca.Anonymous())
 	for range 200 {
@@ -43,6 +49,11 @@ func TestMetrics_AreDocumented(t *testing.T) {
 	if _, err := io.Copy(io.Discard, raw); err != nil {
 		t.Errorf("after a bad handshake: %v", err)
 	}
+	// t1 the server closes the connection, t2 the client reads its end, t3 the server counts it.
+	until(t, "a handshake is counted as refused", &log, func() bool {
+		families, err := registry.Gather()
+		return err == nil && slices.ContainsFunc(families, func(f *dto.MetricFamily) bool { return f.GetName() == "hawser_port_refused_handshakes_total" })
+	})
 	if _, err := grpc_health_v1.NewHealthClient(dial(t, f.addr, ca.Client(agent1))).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{}); err != nil {
 		t.Error(err)
 	}
