@@ -144,6 +144,7 @@ func (c *config) tasks(
 		{Name: "admin", Run: admin.Run},
 		{Name: "log level", Run: telemetry.DebugOnSignal(log)},
 		run.GiveMemoryBack(),
+		run.CollectMoreInBursts(),
 	}, nil
 }
 

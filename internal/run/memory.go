@@ -98,6 +98,70 @@ func GiveMemoryBack() Task {
 	}}
 }
 
+const (
+	// lookAtGrowth is how often the goroutines are counted, moreGoroutines how many more there
+	// have to be for a burst, or a sixteenth if that is more, and burstLasts how many looks it
+	// lasts after that was seen last.
+	lookAtGrowth   = time.Second / 2
+	moreGoroutines = 256
+	burstLasts     = 4
+	// garbageInBursts is how much garbage there is in a burst, in percent of all else.
+	garbageInBursts = 20
+)
+
+// CollectMoreInBursts is a task that has garbage collected more often while there are more and
+// more goroutines. It is for a program to which thousands of connections come at once, each of
+// which leaves several times as much garbage as it needs from then on. Usually the runtime waits
+// until there is as much garbage as there is of all else. What is needed then stands between what
+// no longer is, as long as the connections last, and little of what is free between it is ever
+// used again.
+func CollectMoreInBursts() Task {
+	return Task{Name: "collections", Run: func(ctx context.Context) error {
+		usual := debug.SetGCPercent(garbageInBursts) // a program that starts may be in a burst
+		defer debug.SetGCPercent(usual)
+		if usual <= garbageInBursts { // of GOGC in the environment, which wins, also where that is off
+			debug.SetGCPercent(usual)
+			<-ctx.Done()
+			return nil
+		}
+		tick := time.NewTicker(lookAtGrowth)
+		defer tick.Stop()
+		for g := (growth{fewest: runtime.NumGoroutine(), left: burstLasts}); ; {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-tick.C:
+			}
+			before := g.left > 0
+			if burst := g.look(runtime.NumGoroutine()); burst == before {
+				continue
+			} else if burst {
+				debug.SetGCPercent(garbageInBursts)
+			} else {
+				debug.SetGCPercent(usual)
+			}
+		}
+	}}
+}
+
+// growth notices that there are more and more of something.
+type growth struct {
+	// fewest is how many there were when a growth was seen last, or the fewest since then.
+	fewest int
+	left   int // looks until the burst is over
+}
+
+// look reports whether there is a burst, now that there are so many.
+func (g *growth) look(now int) bool {
+	g.fewest = min(g.fewest, now)
+	if now > g.fewest+max(moreGoroutines, g.fewest/16) {
+		g.fewest, g.left = now, burstLasts
+	} else if g.left > 0 {
+		g.left--
+	}
+	return g.left > 0
+}
+
 // memory is what a process has of the system, and what it ever allocated, in bytes.
 type memory struct{ held, allocated uint64 }
 

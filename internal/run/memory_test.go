@@ -1,10 +1,14 @@
 package run
 
 import (
+	"context"
 	"math"
 	"runtime"
+	"runtime/debug"
 	"testing"
 	"testing/fstest"
+	"testing/synctest"
+	"time"
 )
 
 // TestMemoryLimit: the lowest limit counts of all control groups that a process is in.
@@ -103,4 +107,81 @@ func TestBurst_AtTheStart(t *testing.T) {
 	if !b.over(memory{held: 200 * mib, allocated: 502 * mib}) {
 		t.Error("it gives nothing back after a burst in which it started")
 	}
+}
+
+// TestGrowth_IsABurst: who comes by the hundred is a burst, who comes one after the other is not,
+// and it is over soon after the last have come.
+func TestGrowth_IsABurst(t *testing.T) {
+	g := growth{fewest: 1000}
+	for i, c := range []struct {
+		now  int
+		want bool
+	}{
+		{1100, false}, {1200, false}, {1257, true}, // since the beginning
+		{1258, true}, {1258, true}, {1258, true}, {1258, false},
+		{20000, true}, {21000, true}, {22000, true}, {21000, true}, {21000, true}, {21000, true}, {21000, false}, // a sixteenth more, and no more
+		{500, false}, {700, false}, {757, true}, // they went, and come again
+	} {
+		if got := g.look(c.now); got != c.want {
+			t.Errorf("look %d, at %d: %v", i, c.now, got)
+		}
+	}
+}
+
+// TestCollectMoreInBursts: there is less garbage while goroutines come, also at the beginning, and
+// as much as usual before and after.
+func TestCollectMoreInBursts(t *testing.T) {
+	const usual = 123
+	defer debug.SetGCPercent(debug.SetGCPercent(usual))
+	percent := func() int {
+		p := debug.SetGCPercent(usual)
+		debug.SetGCPercent(p)
+		return p
+	}
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- CollectMoreInBursts().Run(ctx) }() // received from below
+		is := func(want int, when string) {
+			t.Helper()
+			synctest.Wait()
+			if got := percent(); got != want {
+				t.Errorf("%s: %d, want %d", when, got, want)
+			}
+		}
+		is(garbageInBursts, "at the start")
+		<-time.After(burstLasts*lookAtGrowth + 1)
+		is(usual, "at rest")
+		for range 2 * moreGoroutines {
+			go func() { <-ctx.Done() }() // ends below
+		}
+		<-time.After(lookAtGrowth)
+		is(garbageInBursts, "when many have come")
+		<-time.After(burstLasts * lookAtGrowth)
+		is(usual, "afterwards")
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		is(usual, "at the end")
+	})
+}
+
+// TestCollectMoreInBursts_LeavesGOGC: who wants less garbage than that has it.
+func TestCollectMoreInBursts_LeavesGOGC(t *testing.T) {
+	const less = garbageInBursts / 2
+	defer debug.SetGCPercent(debug.SetGCPercent(less))
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- CollectMoreInBursts().Run(ctx) }() // received from below
+		synctest.Wait()
+		if got := debug.SetGCPercent(less); got != less {
+			t.Errorf("%d, want %d", got, less)
+		}
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -2,6 +2,7 @@ package feed
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/hawser-io/hawser/internal/broker/call"
@@ -32,10 +33,9 @@ const (
 // it. The lock of its subscription guards it.
 type syncState struct {
 	progress route.Progress
-	// told are the last complete checkpoints of an agent, which it may yet acknowledge; next
-	// is the place of the next one.
-	told [4]toldDigest
-	next int
+	// told are the last complete checkpoints of an agent, oldest first, which it may yet
+	// acknowledge.
+	told []toldDigest
 	// acked is the revision up to which an agent has confirmed, proof what the last
 	// confirmation showed; complained says that the log has it.
 	acked      uint64
@@ -49,6 +49,9 @@ type syncState struct {
 	// turned out to be the truth.
 	recheck bool
 }
+
+// remembered is how many checkpoints an agent may be behind with its acknowledgements.
+const remembered = 4
 
 type toldDigest struct {
 	revision uint64
@@ -204,8 +207,7 @@ func (s *subscription) tell(now time.Time, pause time.Duration, m mark, c *codec
 	pause += time.Duration(size) * time.Second / unexplainedPace
 	y.progress.Told(m.revision, now.Add(pause), now.Add(max(pause, partialPause)))
 	if c.Digest != nil {
-		y.told[y.next] = toldDigest{m.revision, *c.Digest, now}
-		y.next = (y.next + 1) % len(y.told)
+		y.told = append(slices.Delete(y.told, 0, max(0, len(y.told)+1-remembered)), toldDigest{m.revision, *c.Digest, now})
 	}
 }
 
