@@ -68,7 +68,9 @@ func TestOutlive(t *testing.T) { attack(t, "outlive") }
 
 // A time that is too long has to be found so in as many attempts as count, each of which
 // takes twice as long as the one before: the p99 of a few seconds is sometimes that of
-// others on the machine. One in which they had much of core 0 does not count, as
+// others on the machine. Beside one and the same attack on a sink it is 7 ms once and 90 ms the
+// next time, as the system happens to place the processes: so the longest times count that the
+// fleet noticed beside a sink in any attempt. One in which they had much of core 0 does not count, as
 // long as there are not too many measurements. Where none counts, the last one is judged by
 // times that are wide: an attack that holds a broker up takes seconds.
 const (
@@ -76,6 +78,12 @@ const (
 	measurements = 10
 	wide         = 3
 )
+
+// uneven are the attacks of which the last attempt is judged by wide times, whatever others had.
+// A storm keeps 16 goroutines of the broker reading, each for up to 10 ms at a time, so that its
+// fleet waits 80 to 120 ms. Beside the sink, which reads in the same way, it waits 6 ms or 90, as
+// the system places the two programs: whether 1.5 times that is more was left to chance.
+var uneven = map[string]bool{"mqttstorm": true}
 
 // judged are the attacks that are not judged by the times that the fleet notices.
 var judged = map[string]func(s *stage, attacker *actor, from, to time.Time) string{"specflood": share}
@@ -90,7 +98,7 @@ func attack(t *testing.T, name string) {
 	counted := 0
 	for n := 1; ; n++ {
 		slack := 1
-		if n == measurements && counted == 0 {
+		if n == measurements && counted == 0 || uneven[name] && (n == measurements || counted == attempts-1) {
 			slack = wide
 		}
 		late, others := s.attack(name, window(t)<<counted, slack)
@@ -114,7 +122,7 @@ func attack(t *testing.T, name string) {
 // share of the core others had.
 func (s *stage) attack(name string, length time.Duration, slack int) (tooLong string, others float64) {
 	s.t.Helper()
-	reference := s.reference(name, length).times(slack)
+	reference := longer(s.reference(name, length), s.beside).times(slack)
 	idle := s.memory("VmRSS")
 	s.restartPeak()
 	logged := s.logSize()
@@ -153,11 +161,11 @@ func (s *stage) attack(name string, length time.Duration, slack int) (tooLong st
 	}
 	// What others on the machine began to do meanwhile is in a reference after it, unless
 	// nothing went on in that.
-	after := s.reference(name, length).times(slack)
-	if max(after.delivery, after.status, after.connect) == time.Duration(slack)*givenUp {
+	after := s.reference(name, length)
+	if after.longest() == givenUp {
 		return late(reference, under), 1
 	}
-	return late(longer(reference, after), under), others
+	return late(longer(reference, after.times(slack)), under), others
 }
 
 // reference is what the fleet notices while the same attacker meets a sink.
@@ -170,6 +178,9 @@ func (s *stage) reference(name string, length time.Duration) noticed {
 	reference := s.measure(length)
 	s.t.Logf("%s, on the sink:   %s; %s", name, reference, s.end(beside))
 	sink.process.Kill()
+	if reference.longest() < givenUp {
+		s.beside = longer(s.beside, reference)
+	}
 	return reference
 }
 
@@ -190,6 +201,8 @@ func late(reference, under noticed) string {
 func longer(a, b noticed) noticed {
 	return noticed{delivery: max(a.delivery, b.delivery), status: max(a.status, b.status), connect: max(a.connect, b.connect)}
 }
+
+func (n noticed) longest() time.Duration { return max(n.delivery, n.status, n.connect) }
 
 func (n noticed) times(k int) noticed {
 	return noticed{delivery: time.Duration(k) * n.delivery, status: time.Duration(k) * n.status, connect: time.Duration(k) * n.connect}

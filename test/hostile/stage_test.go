@@ -51,6 +51,7 @@ type stage struct {
 	broker   *proc.Process
 	fleet    *actor
 	brokerAt proc.Spec
+	beside   noticed // the longest times beside an attack on a sink
 }
 
 // prepareStage prepares what broker and fleet need.
