@@ -51,7 +51,7 @@ type stage struct {
 	broker   *proc.Process
 	fleet    *actor
 	brokerAt proc.Spec
-	beside   noticed // the longest times beside an attack on a sink
+	beside   noticed // the longest times beside an uneven attack on a sink
 }
 
 // prepareStage prepares what broker and fleet need.
