@@ -18,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -29,15 +30,15 @@ import (
 )
 
 // TestClusterScripts: each script in testdata/cluster is a session at a terminal with clusters of
-// its own. The contexts hub and cluster1 lead to empty ones, and the file owner to one on which two
-// hubs are at work.
+// its own. The contexts hub and cluster1 lead to empty ones, the context fleet to a hub that clusters
+// ask to join, and the file owner to one on which two hubs are at work.
 func TestClusterScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/cluster", RequireExplicitExec: true, RequireUniqueNames: true,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"cmpmasked": compareMasked},
 		Setup: func(e *testscript.Env) error {
 			urls := map[string]string{}
-			for name, f := range map[string]*clustertest.Fake{"hub": clustertest.New(), "cluster1": clustertest.New(), "moved": inUse(t)} {
+			for name, f := range map[string]*clustertest.Fake{"hub": clustertest.New(), "cluster1": clustertest.New(), "fleet": asked(t), "moved": inUse(t)} {
 				s := httptest.NewServer(api{f})
 				e.Defer(s.Close)
 				urls[name] = s.URL
@@ -88,11 +89,12 @@ type api struct{ *clustertest.Fake }
 var kinds = []string{
 	"AppliedManifestWork", "ManifestWork", "CustomResourceDefinition", "Namespace", "ServiceAccount", "ClusterRole", "Role", "ClusterRoleBinding", "RoleBinding", "ConfigMap",
 	"Secret", "Service", "Deployment", "PersistentVolumeClaim", "PodDisruptionBudget", "NetworkPolicy", "ValidatingWebhookConfiguration", "Lease",
+	"ManagedCluster", "CertificateSigningRequest", "Klusterlet",
 }
 
 // ServeHTTP answers one request.
 func (a api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	ref, isVersion := refOf(r.URL.Path)
+	ref, subresource, isVersion := refOf(r.URL.Path)
 	body, err := io.ReadAll(r.Body)
 	var what any
 	switch {
@@ -100,7 +102,12 @@ func (a api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case isVersion:
 		what = a.resources(r, ref.GroupVersion())
 	default:
-		what, err = a.do(r, ref, body)
+		what, err = a.do(r, ref, subresource, body)
+	}
+	var unknown *cluster.NotServedError
+	if errors.As(err, &unknown) {
+		http.NotFound(w, r)
+		return
 	}
 	w.Header().Set("Content-Type", "application/json")
 	if err != nil {
@@ -116,7 +123,7 @@ func (a api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // refOf reads a path of the API; isVersion: it asks which kinds a version of a group has.
-func refOf(path string) (ref cluster.Ref, isVersion bool) {
+func refOf(path string) (ref cluster.Ref, subresource string, isVersion bool) {
 	words := strings.Split(strings.Trim(path, "/"), "/")
 	if words[0] == "api" { // of the group without a name
 		words = slices.Insert(words, 1, "")
@@ -127,13 +134,16 @@ func refOf(path string) (ref cluster.Ref, isVersion bool) {
 		ref.Namespace, words = words[1], words[2:]
 	}
 	if len(words) == 0 {
-		return ref, true
+		return ref, "", true
 	}
 	ref.Resource = words[0]
 	if len(words) > 1 {
 		ref.Name = words[1]
 	}
-	return ref, false
+	if len(words) > 2 {
+		subresource = words[2]
+	}
+	return ref, subresource, false
 }
 
 // resources lists the kinds of a version.
@@ -148,7 +158,7 @@ func (a api) resources(r *http.Request, gv schema.GroupVersion) metav1.APIResour
 }
 
 // do does what is asked for with an object, or with a list of them.
-func (a api) do(r *http.Request, ref cluster.Ref, body []byte) (any, error) {
+func (a api) do(r *http.Request, ref cluster.Ref, subresource string, body []byte) (any, error) {
 	o := &unstructured.Unstructured{}
 	if r.Method == http.MethodPost || r.Method == http.MethodPut || strings.Contains(r.Header.Get("Content-Type"), "apply-patch") {
 		if err := o.UnmarshalJSON(body); err != nil {
@@ -156,12 +166,18 @@ func (a api) do(r *http.Request, ref cluster.Ref, body []byte) (any, error) {
 		}
 	}
 	switch {
+	case r.Method == http.MethodGet && ref.Name == "" && !strings.Contains(r.Header.Get("Accept"), "PartialObjectMetadataList"):
+		return a.list(r, ref)
 	case r.Method == http.MethodGet && ref.Name == "":
 		l, err := a.Metadata(drift.Scope{GroupVersionResource: ref.GroupVersionResource, Namespace: ref.Namespace}).List(r.Context(), metav1.ListOptions{})
 		if l != nil {
 			l.TypeMeta = metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadataList"}
 		}
 		return l, err
+	case subresource == "token":
+		return a.token(r, ref, o)
+	case subresource == "approval":
+		return a.Patch(r.Context(), ref, body, "status")
 	case r.Method == http.MethodGet:
 		return a.Get(r.Context(), ref)
 	case r.Method == http.MethodPost:
@@ -173,11 +189,32 @@ func (a api) do(r *http.Request, ref cluster.Ref, body []byte) (any, error) {
 	case o.Object != nil:
 		return a.apply(r, ref, o)
 	}
-	subresource := ""
-	if strings.HasSuffix(r.URL.Path, "/status") {
-		subresource = "status"
-	}
 	return a.Patch(r.Context(), ref, body, subresource)
+}
+
+// list returns whole objects.
+func (a api) list(r *http.Request, ref cluster.Ref) (any, error) {
+	selector, err := labels.Parse(r.URL.Query().Get("labelSelector"))
+	if err != nil {
+		return nil, err
+	}
+	l := map[string]any{"apiVersion": ref.GroupVersion().String(), "kind": "List", "metadata": map[string]any{}}
+	items := []any{}
+	for _, at := range a.Refs() {
+		if o := a.Look(at); at.GroupVersionResource == ref.GroupVersionResource && (ref.Namespace == "" || at.Namespace == ref.Namespace) && selector.Matches(labels.Set(o.GetLabels())) {
+			items = append(items, o.Object)
+		}
+	}
+	l["items"] = items
+	return l, nil
+}
+
+// token answers for a service account that is there.
+func (a api) token(r *http.Request, ref cluster.Ref, o *unstructured.Unstructured) (any, error) {
+	if _, err := a.Get(r.Context(), ref); err != nil {
+		return nil, err
+	}
+	return o, unstructured.SetNestedField(o.Object, "token-of-"+ref.Name, "status", "token")
 }
 
 // apply applies an object: a Deployment runs at once, and a definition is served.

@@ -16,8 +16,8 @@ func newDeny(env Env) *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
 		Use:   "deny ROLE/NAME | SERIAL",
-		Short: "Keep an identity, or one certificate, out",
-		Long: `Keep an identity, or one certificate, out.
+		Short: "Keep an identity, one certificate, or a cluster out",
+		Long: `Keep an identity, or one certificate, out of the broker.
 
 Its connections end at once, and it is refused until somebody allows it again. Deny a
 certificate by its serial number where its key was lost and its owner got another one:
@@ -28,7 +28,11 @@ Deny an identity where nobody is to come under its name, whatever certificate it
 
   hawser deny agent/cluster1 --reason "taken out of the rack"
 
-Works stay as they are. The broker keeps what is denied in its store.`,
+Works stay as they are. The broker keeps what is denied in its store.
+
+Where clusters join by themselves, take back on the hub that a cluster was accepted:
+
+  hawser deny cluster cluster1`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return r.call(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient) error {
@@ -41,6 +45,7 @@ Works stay as they are. The broker keeps what is denied in its store.`,
 	}
 	r.flags(cmd)
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for who looks at it later")
+	cmd.AddCommand(newDenyCluster(env))
 	return cmd
 }
 

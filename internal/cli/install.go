@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
@@ -49,13 +50,22 @@ func (c *connection) checkCluster(cmd *cobra.Command) error {
 	return c.check(cmd)
 }
 
-// dial returns a client of a context of the kubeconfig.
-func (c *connection) dial(name string) (*cluster.Kube, error) {
+// config is how a context of the kubeconfig is reached.
+func (c *connection) config(name string) (*rest.Config, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = c.kubeconfig
 	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: name}).ClientConfig()
 	if err != nil {
 		return nil, hint(fmt.Errorf("kubeconfig: %w", err), "see which contexts there are with: kubectl config get-contexts")
+	}
+	return cfg, nil
+}
+
+// dial returns a client of a context of the kubeconfig.
+func (c *connection) dial(name string) (*cluster.Kube, error) {
+	cfg, err := c.config(name)
+	if err != nil {
+		return nil, err
 	}
 	return cluster.NewKube(cluster.KubeConfig{REST: cfg, QPS: moveQPS, Burst: moveBurst})
 }

@@ -13,7 +13,6 @@ import (
 
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/metadata"
 
 	"github.com/hawser-io/hawser/internal/cmdline"
@@ -209,8 +208,7 @@ func managedClusters(ctx context.Context, file string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	resource := schema.GroupVersionResource{Group: "cluster.open-cluster-management.io", Version: "v1", Resource: "managedclusters"}
-	list, err := client.Resource(resource).List(ctx, metav1.ListOptions{})
+	list, err := client.Resource(clusterKind).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("list ManagedClusters: %w", err)
 	}

@@ -80,6 +80,7 @@ func builtin() map[schema.GroupVersionKind]kind {
 	add(rbac, "Role", "roles", true, kind{})
 	add(rbac, "RoleBinding", "rolebindings", true, kind{defaults: bindingDefaults, immutable: fixed("roleRef")})
 	addCompleted(add, fixed)
+	add("certificates.k8s.io/v1", "CertificateSigningRequest", "certificatesigningrequests", false, kind{hasStatus: true})
 	add("work.open-cluster-management.io/v1", "AppliedManifestWork", "appliedmanifestworks", false, kind{hasStatus: true})
 	return kinds
 }

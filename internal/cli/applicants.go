@@ -1,0 +1,144 @@
+package cli
+
+import (
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	clusterv1 "open-cluster-management.io/api/cluster/v1"
+)
+
+// How requests of agents look on a hub of Open Cluster Management.
+const (
+	addOnLabel = "open-cluster-management.io/addon-name"
+	// askerAnnotation is the user who asked, where the request came over a broker.
+	askerAnnotation = "open-cluster-management.io/csr-user"
+	// courier creates the requests that came over a broker, for whom the annotation names.
+	courier = "system:serviceaccount:open-cluster-management-hub:grpc-server-sa"
+
+	grpcSigner = "open-cluster-management.io/grpc"
+)
+
+// bootstrapUser and bootstrapGroup are those with whose tokens clusters join.
+const (
+	bootstrapUser  = "system:serviceaccount:open-cluster-management:agent-registration-bootstrap"
+	bootstrapGroup = "system:bootstrappers:managedcluster"
+)
+
+// application is a request for a first certificate of a cluster that waits for a decision.
+type application struct {
+	name string
+	// agent is the common name that it asks for.
+	agent string
+	// asker is the user who asked, trusted that clusters join with it.
+	asker   string
+	trusted bool
+}
+
+// pending tells whether nobody has decided about a request.
+func pending(r *certificatesv1.CertificateSigningRequest) bool {
+	return len(r.Status.Certificate) == 0 && !hasCondition(r, certificatesv1.CertificateApproved) && !hasCondition(r, certificatesv1.CertificateDenied)
+}
+
+func hasCondition(r *certificatesv1.CertificateSigningRequest, kind certificatesv1.RequestConditionType) bool {
+	return slices.ContainsFunc(r.Status.Conditions, func(c certificatesv1.CertificateSigningRequestCondition) bool { return c.Type == kind })
+}
+
+// applicationOf reads a request of the cluster for its first certificate. A renewal is none, nor
+// is the request of an add-on: the hub's controllers approve these, of clusters that it accepts.
+// The error says why a request may not be approved, whoever says so.
+func applicationOf(cluster string, r *certificatesv1.CertificateSigningRequest) (a application, first bool, err error) {
+	if r.Labels[clusterv1.ClusterNameLabelKey] != cluster || r.Labels[addOnLabel] != "" {
+		return a, false, nil
+	}
+	a = application{name: r.Name, asker: r.Spec.Username}
+	a.trusted = a.asker == bootstrapUser || strings.HasPrefix(a.asker, "system:bootstrap:") || slices.Contains(r.Spec.Groups, bootstrapGroup)
+	if a.asker == courier {
+		a.asker = r.Annotations[askerAnnotation]
+		// Over a broker the user alone comes along, not its groups.
+		a.trusted = a.asker == bootstrapUser || strings.HasPrefix(a.asker, "system:bootstrap:")
+	}
+	if r.Spec.SignerName != grpcSigner && r.Spec.SignerName != certificatesv1.KubeAPIServerClientSignerName {
+		return a, false, fmt.Errorf("it asks for a certificate of the signer %s, which clusters do not join with", r.Spec.SignerName)
+	}
+	if a.agent, err = agentOf(cluster, r.Spec.Request); err != nil {
+		return a, false, err
+	}
+	return a, a.agent != a.asker, nil
+}
+
+// agentOf returns the common name that a request is for, if it is for an agent of the cluster and
+// for nothing more.
+func agentOf(cluster string, text []byte) (string, error) {
+	block, _ := pem.Decode(text)
+	if block == nil || block.Type != "CERTIFICATE REQUEST" {
+		return "", errors.New("it holds no PEM certificate request")
+	}
+	r, err := x509.ParseCertificateRequest(block.Bytes)
+	if err != nil {
+		return "", fmt.Errorf("it can not be read: %w", err)
+	}
+	group := "system:open-cluster-management:" + cluster
+	agent, ok := strings.CutPrefix(r.Subject.CommonName, group+":")
+	if !ok || agent == "" || strings.Contains(agent, ":") {
+		return "", fmt.Errorf("its common name %q is not that of an agent of the cluster", r.Subject.CommonName)
+	}
+	own := false
+	for _, o := range r.Subject.Organization {
+		switch o {
+		case group:
+			own = true
+		case "system:open-cluster-management:managed-clusters":
+		default:
+			return "", fmt.Errorf("it asks for the group %q, too", o)
+		}
+	}
+	if !own {
+		return "", fmt.Errorf("it does not ask for the group %q", group)
+	}
+	return r.Subject.CommonName, nil
+}
+
+// choice is which applications are to be approved.
+type choice struct {
+	// named are the names of requests; empty means those of the one agent that waits.
+	named []string
+	// all takes several agents, and several users who asked.
+	all bool
+	// askers are users that clusters join with, beside those of Open Cluster Management.
+	askers []string
+}
+
+// errSeveral: several agents wait, and nobody said which is the right one.
+var errSeveral = errors.New("several agents ask for a certificate of it")
+
+// strangerError: somebody asked whom nobody named.
+type strangerError struct{ application }
+
+func (e strangerError) Error() string {
+	return fmt.Sprintf("certificate request %s was made by %q, which clusters do not join with", e.name, e.asker)
+}
+
+// pick returns the applications to approve of those that wait.
+func (c choice) pick(waiting []application) ([]application, error) {
+	picked := waiting
+	if len(c.named) > 0 {
+		picked = slices.DeleteFunc(slices.Clone(waiting), func(a application) bool { return !slices.Contains(c.named, a.name) })
+	}
+	for _, a := range picked {
+		other := a.agent != picked[0].agent || a.asker != picked[0].asker
+		if other && !c.all && len(c.named) == 0 {
+			return nil, errSeveral
+		}
+	}
+	for _, a := range picked { // who names a request has looked at it
+		if !a.trusted && len(c.named) == 0 && !slices.Contains(c.askers, a.asker) {
+			return nil, strangerError{a}
+		}
+	}
+	return picked, nil
+}

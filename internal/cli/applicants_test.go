@@ -1,0 +1,135 @@
+package cli
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"strings"
+	"testing"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+)
+
+func csrOf(t *testing.T, subject pkix.Name) []byte {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: subject}, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})
+}
+
+const (
+	own     = "system:open-cluster-management:c1"
+	allOfUs = "system:open-cluster-management:managed-clusters"
+)
+
+// TestApplicationOf: only a request for the certificate of an agent of this very cluster is an
+// application, and it is told from whom it is, whoever says that it is somebody else.
+func TestApplicationOf(t *testing.T) {
+	good := pkix.Name{CommonName: own + ":a", Organization: []string{own, allOfUs}}
+	for name, c := range map[string]struct {
+		subject pkix.Name
+		change  func(*certificatesv1.CertificateSigningRequest)
+		first   bool
+		trusted bool
+		asker   string
+		wrong   string
+	}{
+		"over a broker":                 {subject: good, first: true, trusted: true, asker: bootstrapUser},
+		"by one without the annotation": {subject: good, change: func(r *certificatesv1.CertificateSigningRequest) { r.Annotations = nil }, first: true},
+		"directly, who claims to be the bootstrap account": {subject: good, change: func(r *certificatesv1.CertificateSigningRequest) {
+			r.Spec.Username = "mallory"
+		}, first: true, asker: "mallory"},
+		"directly, with a bootstrap token": {subject: good, change: func(r *certificatesv1.CertificateSigningRequest) {
+			r.Spec.Username, r.Spec.Groups = "system:bootstrap:abcdef", []string{bootstrapGroup}
+		}, first: true, trusted: true, asker: "system:bootstrap:abcdef"},
+		"over a broker, whose groups are not those of who asked": {subject: good, change: func(r *certificatesv1.CertificateSigningRequest) {
+			r.Annotations[askerAnnotation], r.Spec.Groups = "mallory", []string{bootstrapGroup}
+		}, first: true, asker: "mallory"},
+		"a renewal": {subject: good, change: func(r *certificatesv1.CertificateSigningRequest) {
+			r.Annotations[askerAnnotation] = good.CommonName
+		}},
+		"another cluster's label": {subject: good, change: func(r *certificatesv1.CertificateSigningRequest) {
+			r.Labels["open-cluster-management.io/cluster-name"] = "c2"
+		}},
+		"an add-on": {subject: good, change: func(r *certificatesv1.CertificateSigningRequest) { r.Labels[addOnLabel] = "x" }},
+		"another signer": {subject: good, change: func(r *certificatesv1.CertificateSigningRequest) {
+			r.Spec.SignerName = "kubernetes.io/kubelet-serving"
+		}, wrong: "the signer kubernetes.io/kubelet-serving"},
+		"a subject of another cluster": {subject: pkix.Name{CommonName: "system:open-cluster-management:c2:a", Organization: good.Organization}, wrong: "not that of an agent of the cluster"},
+		"a cluster whose name is longer": {
+			subject: pkix.Name{CommonName: own + "0:a", Organization: good.Organization}, wrong: "not that of an agent of the cluster",
+		},
+		"no agent":          {subject: pkix.Name{CommonName: own + ":", Organization: good.Organization}, wrong: "not that of an agent"},
+		"two agents":        {subject: pkix.Name{CommonName: own + ":a:b", Organization: good.Organization}, wrong: "not that of an agent"},
+		"a group more":      {subject: pkix.Name{CommonName: own + ":a", Organization: []string{own, "system:masters"}}, wrong: `the group "system:masters"`},
+		"without its group": {subject: pkix.Name{CommonName: own + ":a", Organization: []string{allOfUs}}, wrong: "does not ask for the group"},
+		"no PEM":            {change: func(r *certificatesv1.CertificateSigningRequest) { r.Spec.Request = []byte("x") }, wrong: "no PEM"},
+		"nothing that is read": {change: func(r *certificatesv1.CertificateSigningRequest) {
+			r.Spec.Request = []byte("-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n")
+		}, wrong: "can not be read"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := &certificatesv1.CertificateSigningRequest{}
+			r.Name = "c1-x"
+			r.Labels = map[string]string{"open-cluster-management.io/cluster-name": "c1"}
+			r.Annotations = map[string]string{askerAnnotation: bootstrapUser}
+			r.Spec = certificatesv1.CertificateSigningRequestSpec{SignerName: grpcSigner, Username: courier, Request: csrOf(t, c.subject)}
+			if c.change != nil {
+				c.change(r)
+			}
+			a, first, err := applicationOf("c1", r)
+			if (err != nil) != (c.wrong != "") || err != nil && !strings.Contains(err.Error(), c.wrong) {
+				t.Fatalf("error %v, want %q", err, c.wrong)
+			}
+			if first != c.first || first && (a.trusted != c.trusted || a.asker != c.asker || a.agent != good.CommonName) {
+				t.Errorf("got %+v, first %t; want %+v", a, first, c)
+			}
+		})
+	}
+}
+
+// TestChoice: nothing is approved that could be somebody else than the person at the terminal means.
+func TestChoice(t *testing.T) {
+	one := application{name: "1", agent: "a", asker: "boot", trusted: true}
+	again := application{name: "2", agent: "a", asker: "boot", trusted: true}
+	other := application{name: "3", agent: "b", asker: "boot", trusted: true}
+	stranger := application{name: "4", agent: "a", asker: "mallory"}
+	for name, c := range map[string]struct {
+		choice
+		waiting []application
+		want    string
+		err     error
+	}{
+		"nobody":                          {},
+		"one":                             {waiting: []application{one}, want: "1"},
+		"one that asked twice":            {waiting: []application{one, again}, want: "12"},
+		"two agents":                      {waiting: []application{one, other}, err: errSeveral},
+		"two that asked for one agent":    {waiting: []application{one, stranger}, err: errSeveral},
+		"one of two, by name":             {choice: choice{named: []string{"3"}}, waiting: []application{one, other}, want: "3"},
+		"both, by name":                   {choice: choice{named: []string{"3", "1"}}, waiting: []application{one, other}, want: "13"},
+		"all":                             {choice: choice{all: true}, waiting: []application{one, other}, want: "13"},
+		"all, and one is a stranger":      {choice: choice{all: true}, waiting: []application{one, stranger}, err: strangerError{stranger}},
+		"a stranger":                      {waiting: []application{stranger}, err: strangerError{stranger}},
+		"a stranger, by name":             {choice: choice{named: []string{"4"}}, waiting: []application{one, stranger}, want: "4"},
+		"a stranger whose name is known":  {choice: choice{askers: []string{"mallory"}}, waiting: []application{stranger}, want: "4"},
+		"a stranger beside a known other": {choice: choice{askers: []string{"boot"}}, waiting: []application{stranger}, err: strangerError{stranger}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			picked, err := c.pick(c.waiting)
+			got := strings.Join(names(picked, func(a application) string { return a.name }), "")
+			if got != c.want || !errors.Is(err, c.err) {
+				t.Errorf("picked %q, %v; want %q, %v", got, err, c.want, c.err)
+			}
+		})
+	}
+}

@@ -1,0 +1,92 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	certificatesv1 "k8s.io/api/certificates/v1"
+)
+
+func newDenyCluster(env Env) *cobra.Command {
+	var c connection
+	var reason string
+	cmd := &cobra.Command{
+		Use:   "cluster CLUSTER…",
+		Short: "Take back on the hub that clusters may join",
+		Long: `Take back on the hub that clusters may join, with your rights in its kubeconfig.
+
+It sets spec.hubAcceptsClient of the ManagedCluster to false, and denies the certificate
+requests of the cluster that wait. Its works stop at once, and no certificate of it is
+renewed. What works have on the cluster stays, and so do the works on the hub: hawser accept
+goes on with them.`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, clusters []string) error {
+			if err := c.check(cmd); err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), c.timeout)
+			defer cancel()
+			hub, err := c.hub()
+			if err != nil {
+				return err
+			}
+			var failed []error
+			for _, name := range clusters {
+				if err := denyCluster(ctx, env, hub, name, reason); err != nil {
+					failed = append(failed, err)
+				}
+			}
+			return several(failed)
+		},
+	}
+	c.add(cmd, "the hub (default the current one)")
+	cmd.Flags().StringVar(&reason, "reason", "", "why, for who looks at the certificate request later")
+	return cmd
+}
+
+// denyCluster has the hub not accept a cluster.
+func denyCluster(ctx context.Context, env Env, hub hubAPI, name, reason string) error {
+	c, err := hub.cluster(ctx, name)
+	if err != nil {
+		return err
+	}
+	if c == nil {
+		return unknownCluster(ctx, hub, name)
+	}
+	// First, so that no controller approves what waits.
+	if err := hub.setAccepted(ctx, name, false); err != nil {
+		return err
+	}
+	line := "cluster %s is denied: its works stop, and what it has of them stays\n"
+	if !c.Spec.HubAcceptsClient {
+		line = "cluster %s is not accepted\n"
+	}
+	if err := say(env.Stdout, line, name); err != nil {
+		return err
+	}
+	requests, err := hub.requests(ctx, name)
+	if err != nil {
+		return err
+	}
+	message := "hawser deny refused this cluster"
+	if reason != "" {
+		message += ": " + reason
+	}
+	for i := range requests {
+		if !pending(&requests[i]) {
+			continue
+		}
+		undecided, err := hub.decide(ctx, requests[i].Name, certificatesv1.CertificateDenied, "HawserDeny", message)
+		if err != nil {
+			return fmt.Errorf("certificate request %s: %w", requests[i].Name, err)
+		}
+		if !undecided {
+			continue
+		}
+		if err := say(env.Stdout, "certificate request %s is denied\n", requests[i].Name); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,115 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	clusterv1 "open-cluster-management.io/api/cluster/v1"
+	workv1 "open-cluster-management.io/api/work/v1"
+)
+
+// manifestWorks are the works of a hub.
+var manifestWorks = schema.GroupVersionResource{Group: workv1.GroupName, Version: "v1", Resource: "manifestworks"}
+
+func newDetach(env Env) *cobra.Command {
+	var c connection
+	var wait bool
+	cmd := &cobra.Command{
+		Use:   "detach CLUSTER",
+		Short: "Take a cluster out of the hub, with its works",
+		Long: `Take a cluster out of the hub, with its works.
+
+It deletes the ManagedCluster and waits until it is gone: the hub deletes the add-ons of the
+cluster and its works first, and a work is gone when its cluster has deleted what it has of
+it. The agent stays on the cluster until you take it off, and so does the namespace of the
+cluster on the hub.
+
+To keep what works have on a cluster, do not detach it: deny it (hawser deny cluster).`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := c.check(cmd); err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), c.timeout)
+			defer cancel()
+			hub, err := c.hub()
+			if err != nil {
+				return err
+			}
+			return detach(ctx, env, hub, args[0], wait)
+		},
+	}
+	c.add(cmd, "the hub (default the current one)")
+	cmd.Flags().BoolVar(&wait, "wait", true, "wait until it is gone")
+	return cmd
+}
+
+// detach deletes a ManagedCluster.
+func detach(ctx context.Context, env Env, hub hubAPI, name string, wait bool) error {
+	c, err := hub.cluster(ctx, name)
+	switch {
+	case err != nil:
+		return err
+	case c == nil:
+		return hint(fmt.Errorf("the hub has no cluster %s", name), "see those it has with: kubectl get managedclusters")
+	case c.DeletionTimestamp == nil:
+		only := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &c.UID}}
+		if err := hub.Resource(clusterKind).Delete(ctx, name, only); err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+	}
+	if !wait {
+		return say(env.Stdout, "cluster %s is being detached\n", name)
+	}
+	err = await(ctx, env, "cluster "+name, func(ctx context.Context) (string, error) { return attached(ctx, hub, c) })
+	if err != nil {
+		return hint(err, "does its agent run, and reach the broker? If it never comes back: hawser forget cluster %s --works", name)
+	}
+	return say(env.Stdout, `cluster %s is detached
+what stays on the hub:      the namespace %[1]s, with what others put there
+what stays on the cluster:  its agent; take it off with hawser uninstall cluster %[1]s, or as its klusterlet was installed
+`, name)
+}
+
+// attached says what of a cluster is still there.
+func attached(ctx context.Context, hub hubAPI, was *clusterv1.ManagedCluster) (missing string, err error) {
+	c, err := hub.cluster(ctx, was.Name)
+	if err != nil || c == nil || c.UID != was.UID {
+		return "", err
+	}
+	works, err := hub.Resource(manifestWorks).Namespace(c.Name).List(ctx, metav1.ListOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return "", err
+	}
+	if works != nil && len(works.Items) > 0 {
+		return "the cluster has to delete what it has of " + fewNames(works.Items), nil
+	}
+	if d := apimeta.FindStatusCondition(c.Status.Conditions, clusterv1.ManagedClusterConditionDeleting); d != nil && d.Message != "" {
+		return d.Message, nil
+	}
+	if len(c.Finalizers) > 0 {
+		return "who has put these finalizers on it has to be done: " + strings.Join(c.Finalizers, ", "), nil
+	}
+	return "the hub has to delete it", nil
+}
+
+// fewNames names works, not too many.
+func fewNames(works []unstructured.Unstructured) string {
+	const most = 5
+	all := names(works, func(o unstructured.Unstructured) string { return o.GetName() })
+	if len(all) == 1 {
+		return "the work " + all[0]
+	}
+	text := fmt.Sprintf("%d works: ", len(all))
+	if len(all) > most {
+		return text + strings.Join(all[:most], ", ") + ", …"
+	}
+	return text + strings.Join(all, ", ")
+}

@@ -1,0 +1,193 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	clusterv1 "open-cluster-management.io/api/cluster/v1"
+)
+
+// What of a hub's API the verbs for joining use.
+var (
+	clusterKind     = schema.GroupVersionResource{Group: clusterv1.GroupName, Version: "v1", Resource: "managedclusters"}
+	signingRequests = certificatesv1.SchemeGroupVersion.WithResource("certificatesigningrequests")
+)
+
+// hubAPI is the API of a hub, with the rights of the person at the terminal.
+type hubAPI struct{ dynamic.Interface }
+
+// hub returns the API of the hub that the kubeconfig's context leads to.
+func (c *connection) hub() (hubAPI, error) {
+	cfg, err := c.config(c.context)
+	if err != nil {
+		return hubAPI{}, err
+	}
+	cfg.QPS, cfg.Burst = moveQPS, moveBurst
+	api, err := dynamic.NewForConfig(cfg)
+	return hubAPI{api}, err
+}
+
+// cluster returns a ManagedCluster; nil: the hub has none of that name.
+func (h hubAPI) cluster(ctx context.Context, name string) (*clusterv1.ManagedCluster, error) {
+	o, err := h.Resource(clusterKind).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) && !unnamed(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, notServed(err)
+	}
+	return typed[clusterv1.ManagedCluster](o)
+}
+
+// clusters returns all ManagedClusters.
+func (h hubAPI) clusters(ctx context.Context) ([]clusterv1.ManagedCluster, error) {
+	l, err := h.Resource(clusterKind).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, notServed(err)
+	}
+	return typedAll[clusterv1.ManagedCluster](l)
+}
+
+// requests returns the CertificateSigningRequests of a cluster, those of its add-ons included.
+func (h hubAPI) requests(ctx context.Context, cluster string) ([]certificatesv1.CertificateSigningRequest, error) {
+	l, err := h.Resource(signingRequests).List(ctx, metav1.ListOptions{LabelSelector: clusterv1.ClusterNameLabelKey + "=" + cluster})
+	if err != nil {
+		return nil, err
+	}
+	return typedAll[certificatesv1.CertificateSigningRequest](l)
+}
+
+// setAccepted says on the hub whether a cluster is let in.
+func (h hubAPI) setAccepted(ctx context.Context, name string, accepted bool) error {
+	patch := fmt.Appendf(nil, `{"spec":{"hubAcceptsClient":%t}}`, accepted)
+	_, err := h.Resource(clusterKind).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
+}
+
+// decide approves or denies a request that nobody has decided about yet. undecided is false where
+// somebody had.
+func (h hubAPI) decide(ctx context.Context, name string, as certificatesv1.RequestConditionType, reason, message string) (undecided bool, err error) {
+	for {
+		o, err := h.Resource(signingRequests).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return false, err
+		}
+		r, err := typed[certificatesv1.CertificateSigningRequest](o)
+		if err != nil {
+			return false, err
+		}
+		if !pending(r) {
+			return false, nil
+		}
+		now := metav1.Now()
+		r.Status.Conditions = append(r.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
+			Type: as, Status: "True", Reason: reason, Message: message, LastUpdateTime: now, LastTransitionTime: now,
+		})
+		changed, err := untyped(r, o.GroupVersionKind())
+		if err != nil {
+			return false, err
+		}
+		_, err = h.Resource(signingRequests).Update(ctx, changed, metav1.UpdateOptions{}, "approval")
+		if apierrors.IsConflict(err) && ctx.Err() == nil {
+			continue // somebody else decided, or labelled it: look again
+		}
+		return err == nil, err
+	}
+}
+
+// unnamed tells whether an API server lacks the kind, not the object: it does not say then what it
+// misses, and client-go fills in what was asked for.
+func unnamed(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) || status.Status().Details == nil {
+		return true
+	}
+	return slices.ContainsFunc(status.Status().Details.Causes, func(c metav1.StatusCause) bool { return c.Type == metav1.CauseTypeUnexpectedServerResponse })
+}
+
+// notServed says what to do where a hub does not know ManagedClusters.
+func notServed(err error) error {
+	if apierrors.IsNotFound(err) && unnamed(err) {
+		return hint(errors.New("this hub has no ManagedClusters: clusters can not join it yet"), "run hawser install hub --registration, and is --context the hub's?")
+	}
+	return err
+}
+
+// typed returns an object as the type that it is of.
+func typed[T any](o *unstructured.Unstructured) (*T, error) {
+	t := new(T)
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, t); err != nil {
+		return nil, fmt.Errorf("%s %s: %w", o.GetKind(), o.GetName(), err)
+	}
+	return t, nil
+}
+
+func typedAll[T any](l *unstructured.UnstructuredList) ([]T, error) {
+	all := make([]T, 0, len(l.Items))
+	for i := range l.Items {
+		t, err := typed[T](&l.Items[i])
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, *t)
+	}
+	return all, nil
+}
+
+func untyped(t any, kind schema.GroupVersionKind) (*unstructured.Unstructured, error) {
+	m, err := runtime.DefaultUnstructuredConverter.ToUnstructured(t)
+	if err != nil {
+		return nil, err
+	}
+	o := &unstructured.Unstructured{Object: m}
+	o.SetGroupVersionKind(kind)
+	return o, nil
+}
+
+// lookPause is the time between two looks at what is waited for.
+const lookPause = 500 * time.Millisecond
+
+// await looks until there is nothing that is missing, and says each thing that it waits for once.
+func await(ctx context.Context, env Env, of string, look func(ctx context.Context) (missing string, err error)) error {
+	said := ""
+	for {
+		missing, err := look(ctx)
+		switch {
+		case err != nil && ctx.Err() == nil:
+			return err
+		case err == nil && missing == "":
+			return nil
+		case err == nil && missing != said:
+			said = missing
+			if err := say(env.Stdout, "waiting for %s: %s\n", of, missing); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waited for %s: %s", of, said)
+		case <-time.After(lookPause):
+		}
+	}
+}
+
+// names lists what is called so, sorted.
+func names[T any](of []T, name func(T) string) []string {
+	all := make([]string, len(of))
+	for i := range of {
+		all[i] = name(of[i])
+	}
+	slices.Sort(all)
+	return all
+}

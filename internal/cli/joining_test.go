@@ -1,0 +1,78 @@
+package cli_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/base64"
+	"encoding/pem"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
+)
+
+// The user in whose name a broker has requests made, and the one with whose token clusters join.
+const (
+	courier   = "system:serviceaccount:open-cluster-management-hub:grpc-server-sa"
+	bootstrap = "system:serviceaccount:open-cluster-management:agent-registration-bootstrap"
+)
+
+// asked is a hub that clusters ask to join: north by one agent, south by two, west in the name of
+// somebody else. Of the accepted, east has a request that no agent of it can have made, and held a
+// finalizer that nobody takes off.
+func asked(t *testing.T) *clustertest.Fake {
+	t.Helper()
+	f := clustertest.New()
+	f.Put(definition("managedclusters", "ManagedCluster"))
+	for _, name := range []string{"north", "south", "west", "east"} {
+		f.Put(clustertest.Object("cluster.open-cluster-management.io/v1", "ManagedCluster", "", name, "spec", map[string]any{"hubAcceptsClient": name == "east"}))
+	}
+	held := clustertest.Object("cluster.open-cluster-management.io/v1", "ManagedCluster", "", "held", "spec", map[string]any{"hubAcceptsClient": true})
+	held.SetFinalizers([]string{"example.com/held"})
+	f.Put(held)
+	f.Put(request(t, "north-aaaaa", "north", subject("north", "agent1"), bootstrap))
+	f.Put(request(t, "south-aaaaa", "south", subject("south", "agent1"), bootstrap))
+	f.Put(request(t, "south-bbbbb", "south", subject("south", "agent2"), bootstrap))
+	f.Put(request(t, "west-aaaaa", "west", subject("west", "agent1"), "system:serviceaccount:ci:deployer"))
+	f.Put(request(t, "east-aaaaa", "east", subject("north", "agent1"), bootstrap))
+	f.Put(request(t, "east-bbbbb", "east", subject("east", "agent1"), "system:open-cluster-management:east:agent1"))
+	return f
+}
+
+// definition is that of a kind which is in no namespace.
+func definition(plural, kind string) *unstructured.Unstructured {
+	return clustertest.Object("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", plural+".cluster.open-cluster-management.io", "spec", map[string]any{
+		"group": "cluster.open-cluster-management.io", "scope": "Cluster", "names": map[string]any{"plural": plural, "kind": kind},
+		"versions": []any{map[string]any{"name": "v1", "served": true, "storage": true, "subresources": map[string]any{"status": map[string]any{}}}},
+	})
+}
+
+func subject(cluster, agent string) pkix.Name {
+	own := "system:open-cluster-management:" + cluster
+	return pkix.Name{CommonName: own + ":" + agent, Organization: []string{own, "system:open-cluster-management:managed-clusters"}}
+}
+
+// request is one that a broker had made for a user.
+func request(t *testing.T, name, cluster string, of pkix.Name, asker string) *unstructured.Unstructured {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: of}, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})
+	o := clustertest.Object("certificates.k8s.io/v1", "CertificateSigningRequest", "", name, "spec", map[string]any{
+		"request": base64.StdEncoding.EncodeToString(text), "signerName": "open-cluster-management.io/grpc", "username": courier,
+		"usages": []any{"digital signature", "key encipherment", "client auth"},
+	})
+	o.SetLabels(map[string]string{"open-cluster-management.io/cluster-name": cluster})
+	o.SetAnnotations(map[string]string{"open-cluster-management.io/csr-user": asker})
+	return o
+}

@@ -1,0 +1,155 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/hawser-io/hawser/internal/cmdline"
+)
+
+// What a token is asked for with.
+var (
+	namespaces      = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
+	serviceAccounts = schema.GroupVersionResource{Version: "v1", Resource: "serviceaccounts"}
+)
+
+// bootstrapAccount is the service account with whose tokens clusters join, as Open Cluster
+// Management names it.
+const bootstrapAccount = "open-cluster-management/agent-registration-bootstrap"
+
+// The least that a hub's API gives a token for.
+const shortestToken = 10 * time.Minute
+
+func newToken(env Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "token",
+		Short: "Make the token with which clusters join the hub",
+		Args:  cmdline.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newTokenCreate(env))
+	return cmd
+}
+
+func newTokenCreate(env Env) *cobra.Command {
+	var c connection
+	a := tokenAsk{account: bootstrapAccount}
+	cmd := &cobra.Command{
+		Use:   "create",
+		Short: "Make a token with which clusters join the hub, and print it",
+		Long: `Make a token with which clusters join the hub, and print it.
+
+  hawser token create --context hub > token
+  hawser join cluster1 --context cluster1 --broker broker.example.com:8090 --broker-ca ca.crt --token-file token
+
+It is a token of a service account on the hub, for the audience hawser: the broker takes it,
+the hub's API does not. Whoever has it may ask to join, under any name, and nothing more;
+somebody has to accept the cluster (hawser accept). It ends by itself. Before that, end all
+tokens of the account with: kubectl -n open-cluster-management delete serviceaccount
+agent-registration-bootstrap.
+
+An account that is not there is made only if it is the usual one.`,
+		Args: cmdline.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := errors.Join(c.check(cmd), a.check(cmd)); err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), c.timeout)
+			defer cancel()
+			hub, err := c.hub()
+			if err != nil {
+				return err
+			}
+			token, err := a.create(ctx, hub)
+			if err != nil {
+				return err
+			}
+			return say(env.Stdout, "%s\n", token)
+		},
+	}
+	c.add(cmd, "the hub (default the current one)")
+	f := cmd.Flags()
+	f.StringVar(&a.account, "service-account", a.account, "NAMESPACE/NAME of the service account; the broker's configuration says which may join")
+	f.StringVar(&a.audience, "audience", "hawser", "whom the token is for, one of tokens.audiences of the broker")
+	f.DurationVar(&a.valid, "duration", time.Hour, "how long it is good; the hub may give less")
+	return cmd
+}
+
+// tokenAsk is which token is asked for.
+type tokenAsk struct {
+	account, audience string
+	valid             time.Duration
+}
+
+func (a *tokenAsk) check(cmd *cobra.Command) error {
+	namespace, name, ok := strings.Cut(a.account, "/")
+	switch {
+	case !ok || namespace == "" || name == "" || strings.Contains(name, "/"):
+		return usageOf(cmd, fmt.Errorf("--service-account %s is not NAMESPACE/NAME", a.account))
+	case a.audience == "":
+		return usageOf(cmd, errors.New("--audience is empty: the hub's API would take the token, too"))
+	case a.valid < shortestToken:
+		return usageOf(cmd, fmt.Errorf("--duration %s: a hub gives no token for less than %s", a.valid, shortestToken))
+	}
+	return nil
+}
+
+// create asks the hub for a token, and makes the usual account where it is not there.
+func (a *tokenAsk) create(ctx context.Context, hub hubAPI) (string, error) {
+	token, err := a.ask(ctx, hub)
+	if !apierrors.IsNotFound(err) {
+		return token, err
+	}
+	if a.account != bootstrapAccount {
+		return "", hint(fmt.Errorf("the hub has no service account %s", a.account), "make it with kubectl create serviceaccount, or leave --service-account out")
+	}
+	namespace, name, _ := strings.Cut(a.account, "/")
+	for _, o := range []struct {
+		gvr             schema.GroupVersionResource
+		kind            string
+		namespace, name string
+	}{{namespaces, "Namespace", "", namespace}, {serviceAccounts, "ServiceAccount", namespace, name}} {
+		u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": o.gvr.Version, "kind": o.kind}}
+		u.SetName(o.name)
+		u.SetNamespace(o.namespace)
+		if _, err := hub.Resource(o.gvr).Namespace(o.namespace).Create(ctx, u, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+			return "", err
+		}
+	}
+	return a.ask(ctx, hub)
+}
+
+func (a *tokenAsk) ask(ctx context.Context, hub hubAPI) (string, error) {
+	namespace, name, _ := strings.Cut(a.account, "/")
+	seconds := int64(a.valid / time.Second)
+	kind := authenticationv1.SchemeGroupVersion.WithKind("TokenRequest")
+	o, err := untyped(&authenticationv1.TokenRequest{
+		Spec: authenticationv1.TokenRequestSpec{Audiences: []string{a.audience}, ExpirationSeconds: &seconds},
+	}, kind)
+	if err != nil {
+		return "", err
+	}
+	o.SetName(name)
+	o, err = hub.Resource(serviceAccounts).Namespace(namespace).Create(ctx, o, metav1.CreateOptions{}, "token")
+	if err != nil {
+		return "", err
+	}
+	answer, err := typed[authenticationv1.TokenRequest](o)
+	if err == nil && answer.Status.Token == "" {
+		err = fmt.Errorf("the hub answered without a token for %s", a.account)
+	}
+	if err != nil {
+		return "", err
+	}
+	return answer.Status.Token, nil
+}
