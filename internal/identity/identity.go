@@ -22,10 +22,13 @@ const (
 	Source   Role = "source"
 	Operator Role = "operator"
 	Viewer   Role = "viewer"
+	// Bootstrap is who may ask that a cluster joins, by a token, and nothing else. Its name is a
+	// user of the hub: several clusters may share it.
+	Bootstrap Role = "bootstrap"
 )
 
 // Identity is a role and a name: the cluster name of an agent, the source id of
-// a source, any name of an operator or viewer.
+// a source, any name of an operator or viewer, the user name of a bootstrap account.
 type Identity struct {
 	Role Role
 	Name string

@@ -56,7 +56,7 @@ func outsideGrammar(t string) bool {
 	case TypeHeartbeat, TypeCheckpoint, TypeAck, TypeInventoryRequest, TypeInventory, TypeCompared, TypeRelease, TypeUnexplained, TypeResolve:
 		return true
 	}
-	return false
+	return RegistrationEvent(t)
 }
 
 // ParseDataType parses <group>.<version>.<resource> from the right, so that

@@ -139,6 +139,10 @@ const (
 type Peer struct {
 	// Role and Name are the identity; both empty when the peer gave none.
 	Role, Name string
+	// User and Groups are who the peer is for the API of the hub: common name and organizations of
+	// its certificate, or what its token says.
+	User   string
+	Groups []string
 	// Addr is the remote address, for logs.
 	Addr string
 	// Transport is how the peer is connected, [GRPC] or [MQTT], for people; "" is

@@ -9,6 +9,7 @@
 package authz
 
 import (
+	"cmp"
 	"fmt"
 
 	"google.golang.org/grpc/health/grpc_health_v1"
@@ -76,19 +77,21 @@ const anonymous identity.Role = ""
 
 var table = map[string]map[identity.Role]scope{
 	Publish: {
-		identity.Agent:  publishAsAgent,
-		identity.Source: publishAsSource,
+		identity.Agent:     publishAsAgent,
+		identity.Source:    publishAsSource,
+		identity.Bootstrap: publishToJoin,
 	},
 	Subscribe: {
-		identity.Agent:  subscribeAsAgent,
-		identity.Source: subscribeAsSource,
+		identity.Agent:     subscribeAsAgent,
+		identity.Source:    subscribeAsSource,
+		identity.Bootstrap: subscribeToJoin,
 	},
 	// A load balancer has no certificate: it asks the admin port.
-	HealthCheck:     anyScope(identity.Agent, identity.Source, identity.Operator, identity.Viewer),
-	HealthList:      anyScope(identity.Agent, identity.Source, identity.Operator, identity.Viewer),
-	HealthWatch:     anyScope(identity.Agent, identity.Source, identity.Operator, identity.Viewer),
-	Reflection:      anyScope(identity.Agent, identity.Source, identity.Operator, identity.Viewer),
-	ReflectionAlpha: anyScope(identity.Agent, identity.Source, identity.Operator, identity.Viewer),
+	HealthCheck:     anyScope(identity.Agent, identity.Source, identity.Operator, identity.Viewer, identity.Bootstrap),
+	HealthList:      anyScope(identity.Agent, identity.Source, identity.Operator, identity.Viewer, identity.Bootstrap),
+	HealthWatch:     anyScope(identity.Agent, identity.Source, identity.Operator, identity.Viewer, identity.Bootstrap),
+	Reflection:      anyScope(identity.Agent, identity.Source, identity.Operator, identity.Viewer, identity.Bootstrap),
+	ReflectionAlpha: anyScope(identity.Agent, identity.Source, identity.Operator, identity.Viewer, identity.Bootstrap),
 
 	ListClusters:  anyScope(identity.Operator, identity.Viewer),
 	ListWorks:     anyScope(identity.Operator, identity.Viewer),
@@ -220,6 +223,12 @@ func mayPublish(p codec.Party, who string, c Call) *transport.Error {
 		}
 		return nil
 	}
+	if row, ok := codec.Registration(c.Type.DataType); ok {
+		if p != codec.FromAgent || !row.Takes(c.Type, false) {
+			return denied("type", "%s has no right to publish %s", who, c.Type)
+		}
+		return nil
+	}
 	row, ok := codec.Lookup(c.Type.DataType)
 	if !ok {
 		return denied("type", "data type %s is not served", c.Type.DataType)
@@ -231,6 +240,24 @@ func mayPublish(p codec.Party, who string, c Call) *transport.Error {
 	return nil
 }
 
+// publishToJoin: who has a bootstrap token acts for no cluster. It may ask for any that one
+// with this name joins, which a person decides.
+func publishToJoin(name string, c Call) *transport.Error {
+	row, ok := codec.Registration(c.Type.DataType)
+	if !ok || c.RawType != "" || !row.Takes(c.Type, true) {
+		return denied("type", "bootstrap/%s has no right to publish %s", name, cmp.Or(c.RawType, c.Type.String()))
+	}
+	return namesCluster(c)
+}
+
+func subscribeToJoin(name string, c Call) *transport.Error {
+	row, ok := codec.Registration(c.Type.DataType)
+	if !ok || !row.Bootstrap || c.Source != "" {
+		return denied("type", "bootstrap/%s has no right to receive %s", name, c.Type.DataType)
+	}
+	return namesCluster(c)
+}
+
 // syncEvents says who publishes which of the events that keep party and broker
 // in step. Whoever receives something acknowledges it; the rest is about what a
 // source owns.
@@ -240,6 +267,10 @@ var syncEvents = map[string]codec.Party{
 	codec.TypeInventoryRequest: codec.FromSource,
 	codec.TypeCompared:         codec.FromSource,
 	codec.TypeRelease:          codec.FromSource,
+
+	codec.TypeRegistrationObjects: codec.FromSource,
+	codec.TypeRegistrationAnswer:  codec.FromSource,
+	codec.TypeRegistrationKeys:    codec.FromSource,
 }
 
 func senders(row codec.Row, s codec.Subresource) codec.Party {
@@ -267,9 +298,15 @@ func subscribeAsSource(name string, c Call) *transport.Error {
 }
 
 func mayReceive(p codec.Party, who string, c Call) *transport.Error {
+	if c.Type.DataType == codec.Registrations && p == codec.FromSource {
+		return nil
+	}
+	if row, ok := codec.Registration(c.Type.DataType); ok && p == codec.FromAgent && row.Streamed {
+		return nil
+	}
 	row, ok := codec.Lookup(c.Type.DataType)
 	if !ok {
-		return denied("type", "data type %s is not served", c.Type.DataType)
+		return denied("type", "%s has no right to receive %s", who, c.Type.DataType)
 	}
 	if senders(row, c.Type.Subresource).Has(p) {
 		return denied("type", "%s has no right to receive %s of %s", who, c.Type.Subresource, c.Type.DataType)
@@ -287,6 +324,11 @@ func Identify(p transport.Peer, asked Call, insecure bool) identity.Identity {
 	return id
 }
 
+func registers(d codec.DataType) bool {
+	_, ok := codec.Registration(d)
+	return ok
+}
+
 // Claimed returns the identity that a call itself implies: the source that the
 // event names when it is a source's business, else the agent of its cluster.
 // It is for peers that nobody authenticated, where that is allowed.
@@ -300,7 +342,7 @@ func Claimed(c Call) identity.Identity {
 		if sends := syncEvents[c.RawType]; sends == codec.FromSource || sends.Has(codec.FromSource) && c.Cluster == "" {
 			party = codec.FromSource
 		}
-	case c.Method == Publish && c.RawType == "":
+	case c.Method == Publish && c.RawType == "" && !registers(c.Type.DataType):
 		row, _ := codec.Lookup(c.Type.DataType)
 		if senders(row, c.Type.Subresource).Has(codec.FromSource) != (c.Type.Action == codec.ResyncRequest) {
 			party = codec.FromSource

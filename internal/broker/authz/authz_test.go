@@ -15,8 +15,9 @@ var (
 	source   = identity.Identity{Role: identity.Source, Name: "me"}
 	operator = identity.Identity{Role: identity.Operator, Name: "me"}
 	viewer   = identity.Identity{Role: identity.Viewer, Name: "me"}
+	joining  = identity.Identity{Role: identity.Bootstrap, Name: "system:serviceaccount:ns:bootstrap"}
 	nobody   = identity.Identity{}
-	everyone = []identity.Identity{agent, source, operator, viewer, nobody}
+	everyone = []identity.Identity{agent, source, operator, viewer, joining, nobody}
 )
 
 // may lists, for every call that is allowed in its scope, who is allowed. What
@@ -40,13 +41,17 @@ var may = map[string][]identity.Identity{
 
 	authz.Publish + " " + codec.TypeInventoryRequest: {source},
 
+	authz.Publish + " " + codec.TypeRegistrationObjects: {source},
+	authz.Publish + " " + codec.TypeRegistrationAnswer:  {source},
+	authz.Publish + " " + codec.TypeRegistrationKeys:    {source},
+
 	authz.Subscribe + " spec":   {agent},
 	authz.Subscribe + " status": {source},
-	authz.HealthCheck:           {agent, source, operator, viewer},
-	authz.HealthList:            {agent, source, operator, viewer},
-	authz.HealthWatch:           {agent, source, operator, viewer},
-	authz.Reflection:            {agent, source, operator, viewer},
-	authz.ReflectionAlpha:       {agent, source, operator, viewer},
+	authz.HealthCheck:           {agent, source, operator, viewer, joining},
+	authz.HealthList:            {agent, source, operator, viewer, joining},
+	authz.HealthWatch:           {agent, source, operator, viewer, joining},
+	authz.Reflection:            {agent, source, operator, viewer, joining},
+	authz.ReflectionAlpha:       {agent, source, operator, viewer, joining},
 	authz.ListClusters:          {operator, viewer},
 	authz.ListWorks:             {operator, viewer},
 	authz.ListOrphans:           {operator, viewer},
@@ -70,7 +75,8 @@ func calls(cluster, src string) map[string]authz.Call {
 			all[fmt.Sprintf("%s %s %s", authz.Publish, s, a)] = authz.Call{Method: authz.Publish, Type: t, Cluster: cluster, Source: src}
 		}
 	}
-	for _, raw := range []string{codec.TypeHeartbeat, codec.TypeCheckpoint, codec.TypeAck, codec.TypeInventoryRequest, codec.TypeInventory, codec.TypeCompared, codec.TypeRelease} {
+	for _, raw := range []string{codec.TypeHeartbeat, codec.TypeCheckpoint, codec.TypeAck, codec.TypeInventoryRequest, codec.TypeInventory, codec.TypeCompared, codec.TypeRelease,
+		codec.TypeRegistrationRequest, codec.TypeRegistrationObjects, codec.TypeRegistrationAnswer, codec.TypeRegistrationKeys} {
 		all[authz.Publish+" "+raw] = authz.Call{Method: authz.Publish, RawType: raw, Cluster: cluster, Source: src}
 	}
 	for _, m := range []string{
@@ -225,7 +231,10 @@ func TestMay(t *testing.T) {
 		}
 	}
 	for _, id := range everyone {
-		some[pair{id, authz.Subscribe}] = id == agent || id == source
+		some[pair{id, authz.Subscribe}] = id == agent || id == source || id == joining
+		if id == joining {
+			some[pair{id, authz.Publish}] = true // of other data types: see TestAuthorize_Registration
+		}
 	}
 	for p, want := range some {
 		err := authz.May(p.id, p.method)
@@ -235,5 +244,71 @@ func TestMay(t *testing.T) {
 		if other := authz.Authorize(p.id, authz.Call{Method: p.method}); err != nil && (other == nil || other.Error() != err.Error()) {
 			t.Errorf("%v, %s: %v, and asked about the call %v", p.id, p.method, err, other)
 		}
+	}
+}
+
+// TestAuthorize_Registration walks every event of every data type of registration by every role:
+// an agent asks for its own cluster, whoever joins for any, and nobody else asks.
+func TestAuthorize_Registration(t *testing.T) {
+	for _, d := range codec.RegistrationTypes() {
+		row, _ := codec.Registration(d)
+		for _, s := range []codec.Subresource{codec.Spec, codec.Status} {
+			for _, a := range []codec.Action{codec.CreateRequest, codec.UpdateRequest, codec.DeleteRequest, codec.ResyncRequest, codec.ResyncResponse, "anything"} {
+				e := codec.EventType{DataType: d, Subresource: s, Action: a}
+				for _, cluster := range []string{"me", "other", "", "no name"} {
+					c := authz.Call{Method: authz.Publish, Type: e, Cluster: cluster, Source: "me"}
+					for _, id := range everyone {
+						want := id == agent && row.Takes(e, false) && cluster == "me" ||
+							id == joining && row.Takes(e, true) && (cluster == "me" || cluster == "other")
+						checkAny(t, id, fmt.Sprintf("%s for %q", e, cluster), c, want)
+					}
+				}
+			}
+		}
+		for _, cluster := range []string{"me", "other", "", "no name"} {
+			for _, src := range []string{"", "me"} {
+				for _, sub := range []codec.Subresource{codec.Spec, codec.Status} {
+					c := authz.Call{Method: authz.Subscribe, Type: codec.EventType{DataType: d, Subresource: sub}, Cluster: cluster, Source: src}
+					for _, id := range everyone {
+						want := src == "" && (id == agent && row.Streamed && cluster == "me" ||
+							id == joining && row.Bootstrap && (cluster == "me" || cluster == "other"))
+						checkAny(t, id, fmt.Sprintf("%s of %q, source %q", d, cluster, src), c, want)
+					}
+				}
+			}
+		}
+	}
+	for _, id := range everyone {
+		for _, c := range []authz.Call{{Source: "me"}, {Source: "other"}, {Cluster: "me"}} {
+			c.Method, c.Type = authz.Subscribe, codec.EventType{DataType: codec.Registrations, Subresource: codec.Status}
+			checkAny(t, id, "requests", c, id == source && c.Source == "me")
+		}
+	}
+}
+
+// checkAny is check where a name that is none is invalid, and not denied.
+func checkAny(t *testing.T, id identity.Identity, what string, c authz.Call, want bool) {
+	t.Helper()
+	err := authz.Authorize(id, c)
+	if want != (err == nil) {
+		t.Errorf("%v, %s: %v, want allowed: %v", id, what, err, want)
+	}
+	if code := transport.CodeOf(err); err != nil && code != transport.CodeDenied && code != transport.CodeUnauthenticated && code != transport.CodeInvalid {
+		t.Errorf("%v, %s: %v", id, what, err)
+	}
+}
+
+// TestClaimed_Registration: who is believed without a certificate asks as the agent of the cluster.
+func TestClaimed_Registration(t *testing.T) {
+	for _, d := range codec.RegistrationTypes() {
+		for _, a := range []codec.Action{codec.CreateRequest, codec.UpdateRequest, codec.ResyncRequest} {
+			c := authz.Call{Method: authz.Publish, Cluster: "c", Source: "s", Type: codec.EventType{DataType: d, Subresource: codec.Spec, Action: a}}
+			if got := authz.Claimed(c); got != (identity.Identity{Role: identity.Agent, Name: "c"}) {
+				t.Errorf("%s: claims to be %v", c.Type, got)
+			}
+		}
+	}
+	if got := authz.Claimed(authz.Call{Method: authz.Publish, RawType: codec.TypeRegistrationAnswer, Source: "s"}); got.Role != identity.Source {
+		t.Errorf("who answers claims to be %v", got)
 	}
 }

@@ -46,8 +46,8 @@ func ParseSubject(s string) (Subject, error) {
 	if role, name, ok := strings.Cut(s, "/"); ok {
 		id := identity.Identity{Role: identity.Role(role), Name: name}
 		switch {
-		case !slices.Contains([]identity.Role{identity.Agent, identity.Source, identity.Operator, identity.Viewer}, id.Role):
-			return Subject{}, fmt.Errorf("%q is no role: use agent, source, operator or viewer", role)
+		case !slices.Contains([]identity.Role{identity.Agent, identity.Source, identity.Operator, identity.Viewer, identity.Bootstrap}, id.Role):
+			return Subject{}, fmt.Errorf("%q is no role: use agent, source, operator, viewer or bootstrap", role)
 		case name == "" || strings.ContainsFunc(name, func(r rune) bool { return r < ' ' }):
 			return Subject{}, fmt.Errorf("%q names nobody: use ROLE/NAME, as agent/cluster1", s)
 		}

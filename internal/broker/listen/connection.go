@@ -144,6 +144,9 @@ func (c *Connection) Caller() identity.Identity {
 func (c *Connection) Peer() transport.Peer {
 	id := c.Caller()
 	p := transport.Peer{Role: string(id.Role), Name: id.Name, Addr: c.addr, Conn: c.id}
+	if len(c.shown) > 0 {
+		p.User, p.Groups = c.shown[0].Subject.CommonName, c.shown[0].Subject.Organization
+	}
 	if end := c.ends.Load(); end != 0 {
 		p.CertificateEnds = time.Unix(0, end)
 	}

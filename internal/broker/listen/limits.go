@@ -117,6 +117,8 @@ func limitsFor(r resources, maxMessage, handshakesEach int) limits {
 			identity.Operator: perIdentity(32, [kinds]int{Unary: 32, Streaming: 8, Listing: 4, Reflecting: 1}, per(100, 500), each),
 			// People share it where an organization is mapped.
 			identity.Viewer: perIdentity(64, [kinds]int{Unary: 32, Streaming: 8, Listing: 4, Reflecting: 1}, per(100, 500), each),
+			// All clusters that join share one account.
+			identity.Bootstrap: perIdentity(4096, [kinds]int{Unary: 1024, Streaming: 16384, Reflecting: 1}, per(2_000, 10_000), each).atMost(per(4*mib, 16*mib)),
 			nobody: {
 				idle: per(100, 1_000), refused: per(10, 100), stray: per(64<<10, 256<<10),
 			},

@@ -1,0 +1,237 @@
+package codec
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
+)
+
+// The data types by which a cluster joins a hub. Agents ask by their events for what only the
+// hub can do, and receive what the hub has.
+var (
+	ManagedClusters = DataType{Group: "cluster.open-cluster-management.io", Version: "v1", Resource: "managedclusters"}
+	SigningRequests = DataType{Group: "certificates.k8s.io", Version: "v1", Resource: "certificatesigningrequests"}
+	Leases          = DataType{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"}
+	KubeEvents      = DataType{Group: "events.k8s.io", Version: "v1", Resource: "events"}
+	AddOnsV1Alpha1  = DataType{Group: "addon.open-cluster-management.io", Version: "v1alpha1", Resource: "managedclusteraddons"}
+	AddOnsV1Beta1   = DataType{Group: "addon.open-cluster-management.io", Version: "v1beta1", Resource: "managedclusteraddons"}
+	TokenRequests   = DataType{Group: "authentication.k8s.io", Version: "v1", Resource: "tokenrequests"}
+)
+
+// Registrations is what the source that serves registration subscribes to: the requests of all
+// agents. No event is of this type.
+var Registrations = DataType{Group: "dev.hawser", Version: "v1", Resource: "registrations"}
+
+// Types of the events between that source and the broker; they are outside the grammar.
+const (
+	TypeRegistrationRequest = "dev.hawser.registration.v1.request"
+	TypeRegistrationObjects = "dev.hawser.registration.v1.objects"
+	TypeRegistrationAnswer  = "dev.hawser.registration.v1.answer"
+	TypeRegistrationKeys    = "dev.hawser.registration.v1.keys"
+)
+
+// Verb is what an event of an agent asks for.
+type Verb struct {
+	Subresource Subresource
+	Action      Action
+}
+
+// RegistrationRow is what the protocol says about one data type of registration.
+type RegistrationRow struct {
+	DataType DataType
+	// Asks are what an agent may ask for, resync requests aside.
+	Asks []Verb
+	// Streamed: agents subscribe to the type, and may ask for what they lack.
+	Streamed bool
+	// Bootstrap: who has no certificate yet may do so too.
+	Bootstrap bool
+	// Early: its objects are shown to a cluster that the hub has not accepted.
+	Early bool
+}
+
+var (
+	creates      = Verb{Spec, CreateRequest}
+	updates      = Verb{Spec, UpdateRequest}
+	updateStatus = Verb{Status, UpdateRequest}
+)
+
+// registration is the table of these types, in the order of their names.
+var registration = []RegistrationRow{
+	{DataType: AddOnsV1Alpha1, Asks: []Verb{updateStatus}, Streamed: true},
+	{DataType: AddOnsV1Beta1, Asks: []Verb{updateStatus}, Streamed: true},
+	{DataType: TokenRequests, Asks: []Verb{creates}, Streamed: true},
+	{DataType: SigningRequests, Asks: []Verb{creates}, Streamed: true, Bootstrap: true, Early: true},
+	{DataType: ManagedClusters, Asks: []Verb{creates, updateStatus}, Streamed: true, Bootstrap: true, Early: true},
+	{DataType: Leases, Asks: []Verb{updates}, Streamed: true},
+	{DataType: KubeEvents, Asks: []Verb{creates, updates}},
+}
+
+// Registration returns the row of a data type of registration.
+func Registration(d DataType) (RegistrationRow, bool) {
+	for i := range registration {
+		if registration[i].DataType == d {
+			return registration[i], true
+		}
+	}
+	return RegistrationRow{}, false
+}
+
+// RegistrationTypes returns the data types of registration, in the order of their names.
+func RegistrationTypes() []DataType {
+	all := make([]DataType, len(registration))
+	for i := range registration {
+		all[i] = registration[i].DataType
+	}
+	return all
+}
+
+// Takes reports whether an agent may publish events of this type, of the row's data type.
+// bootstrap: one that has no certificate yet.
+func (r RegistrationRow) Takes(t EventType, bootstrap bool) bool {
+	v := Verb{t.Subresource, t.Action}
+	switch {
+	case bootstrap && !r.Bootstrap:
+		return false
+	case v == Verb{Spec, ResyncRequest}:
+		return r.Streamed
+	case bootstrap:
+		return v == creates
+	}
+	return slices.Contains(r.Asks, v)
+}
+
+// RegistrationEvent reports whether t is the type of an event between the broker and the source
+// that serves registration.
+func RegistrationEvent(t string) bool {
+	switch t {
+	case TypeRegistrationRequest, TypeRegistrationObjects, TypeRegistrationAnswer, TypeRegistrationKeys:
+		return true
+	}
+	return false
+}
+
+// NewRegistrationRequest builds the event of a request.
+func NewRegistrationRequest(p SyncParams, m *hawserv1.RegistrationRequest) (Event, error) {
+	return p.event(TypeRegistrationRequest, m)
+}
+
+// ParseRegistrationRequest reads it. The error is that of [ParseCheckpoint].
+func ParseRegistrationRequest(e Event) (*hawserv1.RegistrationRequest, error) {
+	return parseMessage(e, TypeRegistrationRequest, &hawserv1.RegistrationRequest{})
+}
+
+// NewRegistrationObjects builds the event of objects.
+func NewRegistrationObjects(p SyncParams, m *hawserv1.RegistrationObjects) (Event, error) {
+	return p.event(TypeRegistrationObjects, m)
+}
+
+// ParseRegistrationObjects reads it. Each object is of a data type of registration that agents
+// subscribe to, and has a cluster and a name; of a ManagedCluster these are the same. The error is
+// that of [ParseCheckpoint].
+func ParseRegistrationObjects(e Event) (*hawserv1.RegistrationObjects, error) {
+	m, err := parseMessage(e, TypeRegistrationObjects, &hawserv1.RegistrationObjects{})
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range m.GetObjects() {
+		if err := checkObject(o); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+func checkObject(o *hawserv1.RegistrationObject) error {
+	d, err := ParseDataType(o.GetDataType())
+	if row, ok := Registration(d); err != nil || !ok || !row.Streamed || d == TokenRequests {
+		return attributeError("data", o.GetDataType(), "is not a data type of objects that a hub has")
+	}
+	if o.GetCluster() == "" || o.GetName() == "" {
+		return attributeError("data", o.GetDataType(), "an object needs cluster and name")
+	}
+	if d == ManagedClusters && o.GetCluster() != o.GetName() {
+		return attributeError("data", o.GetName(), "is a ManagedCluster of cluster "+o.GetCluster())
+	}
+	return checkNames(o.GetCluster(), o.GetName(), o.GetUid(), o.GetResourceVersion(), o.GetRequester())
+}
+
+// NewRegistrationAnswer builds the event of an answer.
+func NewRegistrationAnswer(p SyncParams, m *hawserv1.RegistrationAnswer) (Event, error) {
+	return p.event(TypeRegistrationAnswer, m)
+}
+
+// ParseRegistrationAnswer reads it. The error is that of [ParseCheckpoint].
+func ParseRegistrationAnswer(e Event) (*hawserv1.RegistrationAnswer, error) {
+	return parseMessage(e, TypeRegistrationAnswer, &hawserv1.RegistrationAnswer{})
+}
+
+// NewRegistrationKeys builds the event of keys.
+func NewRegistrationKeys(p SyncParams, m *hawserv1.RegistrationKeys) (Event, error) {
+	return p.event(TypeRegistrationKeys, m)
+}
+
+// ParseRegistrationKeys reads it. The error is that of [ParseCheckpoint].
+func ParseRegistrationKeys(e Event) (*hawserv1.RegistrationKeys, error) {
+	return parseMessage(e, TypeRegistrationKeys, &hawserv1.RegistrationKeys{})
+}
+
+func parseMessage[M proto.Message](e Event, eventType string, into M) (m M, err error) {
+	if err := syncPayload(e, eventType, into); err != nil {
+		return m, err
+	}
+	return into, nil
+}
+
+// APIError is how the hub's API refused something, as far as a client acts upon it: the fields of
+// a Kubernetes Status.
+type APIError struct {
+	Code    int    `json:"code,omitempty"` // an HTTP status
+	Reason  string `json:"reason,omitempty"`
+	Message string `json:"message,omitempty"`
+}
+
+// maxAPIMessage bounds the message of an APIError in an answer, in bytes: the text travels in a
+// header that has about a kilobyte for it.
+const maxAPIMessage = 512
+
+// Text is the error as clients of Open Cluster Management read it from the message of a gRPC
+// status: {"ErrStatus":{…}}, a Kubernetes StatusError as Go writes it.
+func (e APIError) Text() string {
+	message := shown(e.Message)
+	if len(message) > maxAPIMessage {
+		message = strings.ToValidUTF8(message[:maxAPIMessage], "")
+	}
+	text, err := json.Marshal(struct {
+		ErrStatus any `json:"ErrStatus"`
+	}{struct {
+		Metadata struct{} `json:"metadata"`
+		Status   string   `json:"status"`
+		APIError
+	}{Status: "Failure", APIError: APIError{e.Code, e.Reason, message}}})
+	if err != nil {
+		panic("bug: three plain fields are not JSON: " + err.Error())
+	}
+	return string(text)
+}
+
+// ParseAPIError reads the text of an [APIError]; false: it is none.
+func ParseAPIError(text string) (e APIError, ok bool) {
+	var m struct{ ErrStatus *APIError }
+	if json.Unmarshal([]byte(text), &m) != nil || m.ErrStatus == nil {
+		return APIError{}, false
+	}
+	return *m.ErrStatus, true
+}
+
+// ParseAPIStatus reads the JSON of a Kubernetes Status. Of what is none the result says so.
+func ParseAPIStatus(status []byte) APIError {
+	var e APIError
+	if err := json.Unmarshal(status, &e); err != nil || e.Code == 0 && e.Reason == "" {
+		return APIError{Code: 500, Reason: "InternalError", Message: "the hub's refusal cannot be read"}
+	}
+	return e
+}

@@ -1,0 +1,156 @@
+package transport
+
+import (
+	"context"
+	"sync"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// Share returns a dialer that hands one connection of d to all who dial, so that the several
+// subscriptions of a program need no connection each. The connection closes when all have closed
+// theirs. Once a call on it has found that the peer is gone, or [Shared.Renew] was called, the
+// next Dial opens another. Dials wait for one another.
+func Share(d Dialer) *Shared { return &Shared{dialer: d, turn: make(chan struct{}, 1)} }
+
+// Shared is a [Dialer]; see [Share].
+type Shared struct {
+	dialer Dialer
+	turn   chan struct{} // holds a token while somebody dials
+
+	mu      sync.Mutex
+	current *sharedConn // nil: the next Dial opens one
+}
+
+// sharedConn is one connection and how many use it; the lock is that of its Shared.
+type sharedConn struct {
+	Conn
+	users int
+}
+
+// Dial implements [Dialer].
+func (s *Shared) Dial(ctx context.Context) (Conn, error) {
+	select {
+	case s.turn <- struct{}{}:
+	case <-ctx.Done():
+		return nil, GaveUp(ctx, "gave up waiting for the connection")
+	}
+	defer func() { <-s.turn }()
+	if c := s.join(); c != nil {
+		return c, nil
+	}
+	conn, err := s.dialer.Dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c := &sharedConn{Conn: conn}
+	s.mu.Lock()
+	s.current = c
+	s.mu.Unlock()
+	return s.join(), nil // nobody else dials, and who fails has not got it yet
+}
+
+// join returns a use of the present connection, nil without one.
+func (s *Shared) join() Conn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.current == nil {
+		return nil
+	}
+	s.current.users++
+	ctx, leave := context.WithCancel(context.Background())
+	return &use{of: s, on: s.current, ctx: ctx, leave: leave}
+}
+
+// Renew has the next Dial open another connection. Who uses the present one keeps it.
+func (s *Shared) Renew() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.current = nil
+}
+
+// failed notes that a connection is of no use any more.
+func (s *Shared) failed(c *sharedConn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.current == c {
+		s.current = nil
+	}
+}
+
+// left is the end of one use, and of the connection with the last.
+func (s *Shared) left(c *sharedConn) error {
+	s.mu.Lock()
+	c.users--
+	last := c.users == 0
+	if last && s.current == c {
+		s.current = nil
+	}
+	s.mu.Unlock()
+	if !last {
+		return nil
+	}
+	return c.Close()
+}
+
+// use is what one who dialed has of a shared connection.
+type use struct {
+	of    *Shared
+	on    *sharedConn
+	ctx   context.Context // ends with Close
+	leave context.CancelFunc
+	once  sync.Once
+}
+
+var errClosed = &Error{Code: CodeUnavailable, Message: "the connection is closed"}
+
+// Publish implements [Publisher].
+func (u *use) Publish(ctx context.Context, e codec.Event, subscriptionID string) (Receipt, error) {
+	if u.ctx.Err() != nil {
+		return Receipt{}, errClosed
+	}
+	ctx, stop := u.until(ctx)
+	defer stop()
+	r, err := u.on.Publish(ctx, e, subscriptionID)
+	return r, u.judged(err)
+}
+
+// Subscribe implements [Subscriber].
+func (u *use) Subscribe(ctx context.Context, s Subscription, ready func(Accepted), h Handler) error {
+	if u.ctx.Err() != nil {
+		return errClosed
+	}
+	ctx, stop := u.until(ctx)
+	defer stop()
+	return u.judged(u.on.Subscribe(ctx, s, ready, h))
+}
+
+// until returns a context that ends with ctx, and when this use of the connection does.
+func (u *use) until(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(u.ctx, cancel)
+	return ctx, func() { stop(); cancel() }
+}
+
+// judged is the error of a call; where it says that the peer is gone, the next Dial opens another
+// connection.
+func (u *use) judged(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case u.ctx.Err() != nil:
+		return errClosed
+	case CodeOf(err) == CodeUnavailable:
+		u.of.failed(u.on)
+	}
+	return err
+}
+
+// Close implements [Conn].
+func (u *use) Close() (err error) {
+	u.once.Do(func() {
+		u.leave()
+		err = u.of.left(u.on)
+	})
+	return err
+}

@@ -1,0 +1,177 @@
+package transport_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+	"github.com/hawser-io/hawser/pkg/transport/mem"
+	"github.com/hawser-io/hawser/pkg/transport/transporttest"
+)
+
+func TestShare_Contract(t *testing.T) {
+	transporttest.Run(t, func(_ *testing.T, s transport.Server) transporttest.Fixture {
+		peer := transport.Peer{Role: "agent", Name: "cluster1"}
+		d := mem.New(s, peer)
+		return transporttest.Fixture{Dialer: apart{transport.Share(d)}, Peer: peer, Cut: func() { d.Cut(); d.Restore() }}
+	})
+}
+
+// apart gives each who dials a connection of its own, as the suite wants to see two of them.
+type apart struct{ *transport.Shared }
+
+func (a apart) Dial(ctx context.Context) (transport.Conn, error) {
+	a.Renew()
+	return a.Shared.Dial(ctx)
+}
+
+// counted counts what it dials, and what of that is open.
+type counted struct {
+	transport.Dialer
+	dials, open int
+}
+
+func (c *counted) Dial(ctx context.Context) (transport.Conn, error) {
+	conn, err := c.Dialer.Dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c.dials++
+	c.open++
+	return &countedConn{conn, c}, nil
+}
+
+type countedConn struct {
+	transport.Conn
+	of *counted
+}
+
+func (c *countedConn) Close() error {
+	c.of.open--
+	return c.Conn.Close()
+}
+
+// waiting is a server whose subscriptions last until they are ended.
+type waiting struct{ subscribed int }
+
+func (*waiting) Publish(context.Context, transport.Peer, []byte, string) (transport.Receipt, error) {
+	return transport.Receipt{}, nil
+}
+
+func (w *waiting) Subscribe(ctx context.Context, _ transport.Peer, _ transport.RawSubscription, out transport.Stream) error {
+	if err := out.Accept(transport.Accepted{SubscriptionID: "s"}); err != nil {
+		return err
+	}
+	w.subscribed++
+	<-ctx.Done()
+	return transport.GaveUp(ctx, "gone")
+}
+
+// TestShare_OneConnectionForAll: several sessions of a program share a connection; the end of one
+// leaves the others theirs; the last one closes it.
+func TestShare_OneConnectionForAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &waiting{}
+		below := &counted{Dialer: mem.New(s, transport.Peer{})}
+		d := transport.Share(below)
+		var conns []transport.Conn
+		ends := make(chan error, 3)
+		for range 3 {
+			c, err := d.Dial(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			conns = append(conns, c)
+			go func() { // ends receives from it
+				ends <- c.Subscribe(t.Context(), transport.Subscription{Filter: transport.Filter{Cluster: "c", DataType: codec.Leases}},
+					func(transport.Accepted) {}, func(context.Context, codec.Event) error { return nil })
+			}()
+		}
+		synctest.Wait()
+		if below.dials != 1 || s.subscribed != 3 {
+			t.Fatalf("%d dials, %d subscriptions, want 1 and 3", below.dials, s.subscribed)
+		}
+		for i, c := range conns {
+			for range 2 { // a second close is none
+				if err := c.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+			if err := <-ends; transport.CodeOf(err) != transport.CodeUnavailable {
+				t.Errorf("a subscription on a closed connection ended with %v", err)
+			}
+			synctest.Wait()
+			if len(ends) != 0 || below.open == 0 != (i == 2) {
+				t.Fatalf("after close %d: %d others ended, %d connections open", i+1, len(ends), below.open)
+			}
+		}
+	})
+}
+
+// TestShare_RenewLeavesTheOld: a renewed certificate wants a new connection; what runs on the old
+// one ends with its own user.
+func TestShare_RenewLeavesTheOld(t *testing.T) {
+	below := &counted{Dialer: mem.New(&waiting{}, transport.Peer{})}
+	d := transport.Share(below)
+	old, err := d.Dial(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Renew()
+	fresh, err := d.Dial(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if below.dials != 2 || below.open != 2 {
+		t.Errorf("%d dials and %d open, want 2 and 2", below.dials, below.open)
+	}
+	if err := old.Close(); err != nil {
+		t.Error(err)
+	}
+	again, err := d.Dial(t.Context())
+	if err != nil || below.dials != 2 || below.open != 1 {
+		t.Errorf("%v, %d dials and %d open: want the new connection", err, below.dials, below.open)
+	}
+	for _, c := range []transport.Conn{fresh, again} {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if below.open != 0 {
+		t.Errorf("%d connections stay open", below.open)
+	}
+}
+
+// stuck dials until its context ends.
+type stuck struct{}
+
+func (stuck) Dial(ctx context.Context) (transport.Conn, error) {
+	<-ctx.Done()
+	return nil, transport.GaveUp(ctx, "stuck")
+}
+
+// TestShare_WhoWaitsMayGiveUp: a dial that hangs holds nobody else for longer than he wants.
+func TestShare_WhoWaitsMayGiveUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := transport.Share(stuck{})
+		first, end := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { // done receives from it
+			_, err := d.Dial(first)
+			done <- err
+		}()
+		synctest.Wait()
+		second, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := d.Dial(second); transport.CodeOf(err) != transport.CodeDeadline {
+			t.Errorf("waited behind another dial: %v", err)
+		}
+		end()
+		if err := <-done; transport.CodeOf(err) != transport.CodeUnavailable {
+			t.Errorf("the first: %v", err)
+		}
+	})
+}
