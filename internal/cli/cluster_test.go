@@ -31,14 +31,14 @@ import (
 
 // TestClusterScripts: each script in testdata/cluster is a session at a terminal with clusters of
 // its own. The contexts hub and cluster1 lead to empty ones, the context fleet to a hub that clusters
-// ask to join, and the file owner to one on which two hubs are at work.
+// ask to join, spoke to a cluster with a klusterlet, and the file owner to one on which two hubs are at work.
 func TestClusterScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/cluster", RequireExplicitExec: true, RequireUniqueNames: true,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"cmpmasked": compareMasked},
 		Setup: func(e *testscript.Env) error {
 			urls := map[string]string{}
-			for name, f := range map[string]*clustertest.Fake{"hub": clustertest.New(), "cluster1": clustertest.New(), "fleet": asked(t), "moved": inUse(t)} {
+			for name, f := range map[string]*clustertest.Fake{"hub": clustertest.New(), "cluster1": clustertest.New(), "fleet": asked(t), "spoke": spoke(), "moved": inUse(t)} {
 				s := httptest.NewServer(api{f})
 				e.Defer(s.Close)
 				urls[name] = s.URL

@@ -6,14 +6,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"sigs.k8s.io/yaml"
 
 	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/internal/install"
@@ -115,14 +113,7 @@ func (f *installFlags) carryOut(ctx context.Context, env Env, client *cluster.Ku
 	i := installer(env, client)
 	switch {
 	case f.output == "yaml":
-		for _, o := range slices.Concat(p.Objects, p.Last) {
-			text, err := yaml.Marshal(o.Object)
-			if err != nil {
-				return err
-			}
-			fmt.Fprintf(env.Stdout, "---\n%s", text)
-		}
-		return nil
+		return printYAML(env.Stdout, p)
 	case f.dryRun:
 		return i.DryRun(ctx, p)
 	}

@@ -27,7 +27,7 @@ const (
 func asked(t *testing.T) *clustertest.Fake {
 	t.Helper()
 	f := clustertest.New()
-	f.Put(definition("managedclusters", "ManagedCluster"))
+	f.Put(definition("cluster.open-cluster-management.io", "managedclusters", "ManagedCluster"))
 	for _, name := range []string{"north", "south", "west", "east"} {
 		f.Put(clustertest.Object("cluster.open-cluster-management.io/v1", "ManagedCluster", "", name, "spec", map[string]any{"hubAcceptsClient": name == "east"}))
 	}
@@ -44,9 +44,9 @@ func asked(t *testing.T) *clustertest.Fake {
 }
 
 // definition is that of a kind which is in no namespace.
-func definition(plural, kind string) *unstructured.Unstructured {
-	return clustertest.Object("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", plural+".cluster.open-cluster-management.io", "spec", map[string]any{
-		"group": "cluster.open-cluster-management.io", "scope": "Cluster", "names": map[string]any{"plural": plural, "kind": kind},
+func definition(group, plural, kind string) *unstructured.Unstructured {
+	return clustertest.Object("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", plural+"."+group, "spec", map[string]any{
+		"group": group, "scope": "Cluster", "names": map[string]any{"plural": plural, "kind": kind},
 		"versions": []any{map[string]any{"name": "v1", "served": true, "storage": true, "subresources": map[string]any{"status": map[string]any{}}}},
 	})
 }
@@ -75,4 +75,12 @@ func request(t *testing.T, name, cluster string, of pkix.Name, asker string) *un
 	o.SetLabels(map[string]string{"open-cluster-management.io/cluster-name": cluster})
 	o.SetAnnotations(map[string]string{"open-cluster-management.io/csr-user": asker})
 	return o
+}
+
+// spoke is a cluster with the operator of a klusterlet that has joined nothing.
+func spoke() *clustertest.Fake {
+	f := clustertest.New()
+	f.Put(definition("operator.open-cluster-management.io", "klusterlets", "Klusterlet"))
+	f.Put(clustertest.Object("operator.open-cluster-management.io/v1", "Klusterlet", "", "klusterlet", "spec", map[string]any{"clusterName": "spoke"}))
+	return f
 }

@@ -34,16 +34,7 @@ type Installer struct {
 // Apply applies a plan, waits until its programs run, applies what comes last, and
 // deletes what an earlier run applied and the plan has no more. ctx ends the wait; the error says then what was not ready.
 func (i Installer) Apply(ctx context.Context, p Plan) error {
-	// A program that starts before its certificate is there fails, and is started
-	// again only after a while.
-	programs := len(p.Objects)
-	if n := slices.IndexFunc(p.Objects, func(o *unstructured.Unstructured) bool { return place(o.GetKind()) == len(order) }); n >= 0 {
-		programs = n
-	}
-	if err := i.apply(ctx, p.Manager, p.Objects[:programs]); err != nil {
-		return err
-	}
-	if err := i.apply(ctx, p.Manager, p.Objects[programs:]); err != nil {
+	if err := i.put(ctx, p); err != nil {
 		return err
 	}
 	for _, o := range p.Objects {
@@ -58,6 +49,32 @@ func (i Installer) Apply(ctx context.Context, p Plan) error {
 		return err
 	}
 	return i.prune(ctx, p)
+}
+
+// Put is Apply without waiting until programs run: an agent is ready only when the hub has let it
+// in.
+func (i Installer) Put(ctx context.Context, p Plan) error {
+	if err := i.put(ctx, p); err != nil {
+		return err
+	}
+	if err := i.apply(ctx, p.Manager, p.Last); err != nil {
+		return err
+	}
+	return i.prune(ctx, p)
+}
+
+// put applies what does not come last.
+func (i Installer) put(ctx context.Context, p Plan) error {
+	// A program that starts before its certificate is there fails, and is started
+	// again only after a while.
+	programs := len(p.Objects)
+	if n := slices.IndexFunc(p.Objects, func(o *unstructured.Unstructured) bool { return place(o.GetKind()) == len(order) }); n >= 0 {
+		programs = n
+	}
+	if err := i.apply(ctx, p.Manager, p.Objects[:programs]); err != nil {
+		return err
+	}
+	return i.apply(ctx, p.Manager, p.Objects[programs:])
 }
 
 // notRunningError is an error about the pods of a program.

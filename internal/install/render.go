@@ -9,26 +9,35 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"path"
 	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/kubernetes/scheme"
 	sigsyaml "sigs.k8s.io/yaml"
 )
 
-// kustomization has the fields that the bases of deploy/ use. Any other is an
+// kustomization has the fields that the bases and overlays of deploy/ use. Any other is an
 // error: what is rendered here is what kustomize renders.
 type kustomization struct {
 	APIVersion, Kind, Namespace string
 	Labels                      []struct{ Pairs map[string]string }
 	Resources, Components       []string
 	Images                      []struct{ Name, NewName, NewTag string }
-	ConfigMapGenerator          []struct {
-		Name  string
-		Files []string
-	}
+	ConfigMapGenerator          []generator
+	// Patches are files with strategic merge patches.
+	Patches []struct{ Path string }
+}
+
+// generator makes a ConfigMap of files; with the behavior replace, in the place of the one that a
+// base makes.
+type generator struct {
+	Name, Behavior string
+	Files          []string
 }
 
 // Images says where images are pulled from, and which version.
@@ -37,62 +46,130 @@ type Images struct{ Registry, Version string }
 // of returns the image of a program.
 func (i Images) of(program string) string { return i.Registry + "/" + program + ":" + i.Version }
 
-// render returns the objects of a base of deploy/, with these images.
+// render returns the objects of a base of deploy/, or an overlay, with these images.
 func render(files fs.FS, base string, images Images) ([]*unstructured.Unstructured, error) {
-	var k kustomization
-	data, err := fs.ReadFile(files, path.Join(base, "kustomization.yaml"))
+	all, made, err := collect(files, base, images)
 	if err != nil {
 		return nil, err
 	}
-	if err := sigsyaml.UnmarshalStrict(data, &k); err != nil {
-		return nil, fmt.Errorf("%s: %w", base, err)
-	}
-	var all []*unstructured.Unstructured
-	for _, name := range k.Resources {
-		var objects []*unstructured.Unstructured
-		if path.Ext(name) == "" {
-			objects, err = render(files, path.Join(base, name), images)
-		} else {
-			objects, err = readObjects(files, path.Join(base, name))
-		}
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, objects...)
-	}
 	renamed := map[string]string{}
-	for _, g := range k.ConfigMapGenerator {
-		c, err := configMap(files, base, g.Name, g.Files)
-		if err != nil {
+	for name, c := range made {
+		if renamed[name], err = hashed(name, c); err != nil {
 			return nil, err
 		}
-		renamed[g.Name] = c.GetName()
-		all = append(all, c)
+		c.SetName(renamed[name])
 	}
 	for _, o := range all {
-		if err := k.finish(o, renamed, images); err != nil {
+		if o.GetKind() != "Deployment" {
+			continue
+		}
+		if err := useConfigMaps(o, renamed); err != nil {
 			return nil, err
 		}
 	}
 	return all, nil
 }
 
+// collect returns the objects of a base, or an overlay, and of them the ConfigMaps that are made
+// of files, by the names that they have before there is a hash in them.
+func collect(files fs.FS, base string, images Images) (all []*unstructured.Unstructured, made map[string]*unstructured.Unstructured, err error) {
+	var k kustomization
+	data, err := fs.ReadFile(files, path.Join(base, "kustomization.yaml"))
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := sigsyaml.UnmarshalStrict(data, &k); err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", base, err)
+	}
+	made = map[string]*unstructured.Unstructured{}
+	for _, name := range k.Resources {
+		var objects []*unstructured.Unstructured
+		var below map[string]*unstructured.Unstructured
+		if path.Ext(name) == "" {
+			objects, below, err = collect(files, path.Join(base, name), images)
+		} else {
+			objects, err = readObjects(files, path.Join(base, name))
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		maps.Copy(made, below)
+		all = append(all, objects...)
+	}
+	for _, g := range k.ConfigMapGenerator {
+		if all, err = g.add(files, base, all, made); err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", base, err)
+		}
+	}
+	for _, p := range k.Patches {
+		if err := patch(files, path.Join(base, p.Path), all); err != nil {
+			return nil, nil, err
+		}
+	}
+	for _, o := range all {
+		if err := k.finish(o, images); err != nil {
+			return nil, nil, err
+		}
+	}
+	return all, made, nil
+}
+
+// add makes the ConfigMap.
+func (g generator) add(files fs.FS, base string, all []*unstructured.Unstructured, made map[string]*unstructured.Unstructured) ([]*unstructured.Unstructured, error) {
+	data, err := configData(files, base, g.Files)
+	if err != nil {
+		return nil, err
+	}
+	have := made[g.Name]
+	switch {
+	case (g.Behavior == "replace") != (have != nil) || g.Behavior != "" && have == nil:
+		return nil, fmt.Errorf("ConfigMap %s: behavior %q, and a base makes it: %t", g.Name, g.Behavior, have != nil)
+	case have != nil:
+		have.Object["data"] = data
+		return all, nil
+	}
+	made[g.Name] = object("v1", "ConfigMap", "", g.Name, "data", data)
+	return append(all, made[g.Name]), nil
+}
+
+// patch changes the objects that the strategic merge patches in a file name.
+func patch(files fs.FS, file string, all []*unstructured.Unstructured) error {
+	patches, err := readObjects(files, file)
+	if err != nil {
+		return err
+	}
+	for _, p := range patches {
+		i := slices.IndexFunc(all, func(o *unstructured.Unstructured) bool {
+			return o.GroupVersionKind() == p.GroupVersionKind() && o.GetName() == p.GetName()
+		})
+		if i < 0 {
+			return fmt.Errorf("%s: no base has the %s %s", file, p.GetKind(), p.GetName())
+		}
+		kind, err := scheme.Scheme.New(p.GroupVersionKind())
+		if err != nil {
+			return fmt.Errorf("%s: %w", file, err)
+		}
+		changed, err := strategicpatch.StrategicMergeMapPatch(all[i].Object, p.Object, kind)
+		if err != nil {
+			return fmt.Errorf("%s: %w", file, err)
+		}
+		all[i].Object = changed
+	}
+	return nil
+}
+
 // finish gives an object what the kustomization says of all.
-func (k kustomization) finish(o *unstructured.Unstructured, renamed map[string]string, images Images) error {
+func (k kustomization) finish(o *unstructured.Unstructured, images Images) error {
 	if k.Namespace != "" && !ofTheCluster(o.GetKind()) {
 		o.SetNamespace(k.Namespace)
 	}
 	for _, l := range k.Labels {
 		label(o, l.Pairs)
 	}
-	if o.GetKind() != "Deployment" {
+	if o.GetKind() != "Deployment" || len(k.Components) == 0 { // ../images is the only one
 		return nil
 	}
-	err := useConfigMaps(o, renamed)
-	if err == nil && len(k.Components) > 0 { // ../images is the only one
-		err = useImages(o, images)
-	}
-	return err
+	return useImages(o, images)
 }
 
 func readObjects(files fs.FS, name string) ([]*unstructured.Unstructured, error) {
@@ -133,9 +210,8 @@ func label(o *unstructured.Unstructured, pairs map[string]string) {
 	o.SetLabels(labels)
 }
 
-// configMap makes a ConfigMap of files. Its name ends in a hash of them, the one
-// that kustomize gives it, so that pods start anew when they change.
-func configMap(files fs.FS, base, name string, from []string) (*unstructured.Unstructured, error) {
+// configData is what is in a ConfigMap of files.
+func configData(files fs.FS, base string, from []string) (map[string]any, error) {
 	data := map[string]any{}
 	for _, file := range from {
 		b, err := fs.ReadFile(files, path.Join(base, file))
@@ -144,16 +220,20 @@ func configMap(files fs.FS, base, name string, from []string) (*unstructured.Uns
 		}
 		data[file] = string(b)
 	}
-	b, err := json.Marshal(map[string]any{"kind": "ConfigMap", "name": "", "data": data}) // kustomize hashes no name
+	return data, nil
+}
+
+// hashed is the name of a ConfigMap with a hash of what it holds, the one that kustomize gives it,
+// so that pods start anew when it changes.
+func hashed(name string, c *unstructured.Unstructured) (string, error) {
+	b, err := json.Marshal(map[string]any{"kind": "ConfigMap", "name": "", "data": c.Object["data"]}) // kustomize hashes no name
 	if err != nil {
-		return nil, err
+		return "", err
 	}
 	sum := sha256.Sum256(b)
 	// Without digits and vowels that together could be words.
 	hash := strings.NewReplacer("0", "g", "1", "h", "3", "k", "a", "m", "e", "t").Replace(hex.EncodeToString(sum[:])[:10])
-	return &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name + "-" + hash}, "data": data,
-	}}, nil
+	return name + "-" + hash, nil
 }
 
 // useConfigMaps has the volumes of a Deployment name the ConfigMaps that were made.

@@ -1,6 +1,7 @@
 package install
 
 import (
+	"strings"
 	"testing"
 	"testing/fstest"
 
@@ -45,5 +46,52 @@ func TestRender_UnknownFieldsAreErrors(t *testing.T) {
 	files := fstest.MapFS{"base/kustomization.yaml": {Data: []byte("resources: []\nnamePrefix: a-\n")}}
 	if o, err := render(files, "base", images); err == nil {
 		t.Errorf("rendered %v", o)
+	}
+}
+
+// TestRender_Overlay: an overlay puts files and fields in the place of those of a base, whose pods
+// use them then.
+func TestRender_Overlay(t *testing.T) {
+	files := fstest.MapFS{
+		"base/kustomization.yaml": {Data: []byte("namespace: hawser\nresources: [d.yaml]\nconfigMapGenerator: [{name: c, files: [config.yaml]}]\n")},
+		"base/config.yaml":        {Data: []byte("a: 1\n")},
+		"base/d.yaml": {Data: []byte(`{apiVersion: apps/v1, kind: Deployment, metadata: {name: d}, spec: {template: {spec: {
+			containers: [{name: x, image: i, args: [a, b]}], volumes: [{name: v, configMap: {name: c}}]}}}}`)},
+		"over/kustomization.yaml": {Data: []byte("resources: [../base]\npatches: [{path: p.yaml}]\nconfigMapGenerator: [{name: c, behavior: replace, files: [config.yaml]}]\n")},
+		"over/config.yaml":        {Data: []byte("a: 2\n")},
+		"over/p.yaml": {Data: []byte(`{apiVersion: apps/v1, kind: Deployment, metadata: {name: d}, spec: {template: {spec: {
+			containers: [{name: x, args: [z]}], volumes: [{name: w, emptyDir: {}}]}}}}`)},
+		"wrong/kustomization.yaml": {Data: []byte("resources: [../base]\nconfigMapGenerator: [{name: c, files: [config.yaml]}]\n")},
+		"wrong/config.yaml":        {Data: []byte("a: 2\n")},
+		"none/kustomization.yaml":  {Data: []byte("resources: [../base]\npatches: [{path: p.yaml}]\n")},
+		"none/p.yaml":              {Data: []byte(`{apiVersion: apps/v1, kind: Deployment, metadata: {name: other}}`)},
+	}
+	base, err := render(files, "base", images)
+	if err != nil {
+		t.Fatal(err)
+	}
+	over, err := render(files, "over", images)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(base) != 2 || len(over) != 2 {
+		t.Fatalf("%d and %d objects", len(base), len(over))
+	}
+	if over[1].GetName() == base[1].GetName() || over[1].GetNamespace() != "hawser" || over[1].Object["data"].(map[string]any)["config.yaml"] != "a: 2\n" {
+		t.Errorf("the ConfigMap is %v, that of the base %s", over[1], base[1].GetName())
+	}
+	text, err := over[0].MarshalJSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`"args":["z"]`, `"image":"i"`, `"emptyDir":{}`, `"name":"` + over[1].GetName() + `"`} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("the Deployment lacks %s: %s", want, text)
+		}
+	}
+	for _, refused := range []string{"wrong", "none"} {
+		if o, err := render(files, refused, images); err == nil {
+			t.Errorf("%s: rendered %v", refused, o)
+		}
 	}
 }

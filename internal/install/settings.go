@@ -53,10 +53,16 @@ func (s Settings) check() error {
 	} else if _, _, err := net.SplitHostPort(s.Address); err != nil {
 		missing = append(missing, fmt.Errorf("--address %s is not host:port: %w", s.Address, err))
 	}
-	if s.Images.Registry == "" {
+	return errors.Join(append(missing, s.Images.check())...)
+}
+
+// check says what is missing.
+func (i Images) check() error {
+	var missing []error
+	if i.Registry == "" {
 		missing = append(missing, errors.New("--image-registry is not set: say where `make push REGISTRY=…` has put the images"))
 	}
-	if s.Images.Version == "" {
+	if i.Version == "" {
 		missing = append(missing, errors.New("--image-version is not set, and this program was built without one: say which was pushed"))
 	}
 	return errors.Join(missing...)

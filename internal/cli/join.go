@@ -1,0 +1,173 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+
+	"github.com/hawser-io/hawser/internal/install"
+	"github.com/hawser-io/hawser/pkg/agent/cluster"
+)
+
+// joining is what hawser join is asked to do.
+type joining struct {
+	connection
+	install.Join
+	agent, caFile, tokenFile, output string
+	klusterlet, dryRun, wait         bool
+}
+
+func newJoin(env Env) *cobra.Command {
+	var j joining
+	cmd := &cobra.Command{
+		Use:   "join CLUSTER --context CONTEXT --broker HOST:PORT --broker-ca FILE --token-file FILE",
+		Short: "Have a cluster ask to join a hub",
+		Long: `Have a cluster ask to join a hub, with your rights in the kubeconfig of the cluster:
+
+  hawser join cluster1 --context cluster1 --broker broker.example.com:8090 --broker-ca ca.crt --token-file token --image-registry registry.example.com/hawser
+  hawser accept cluster1 --context hub
+
+The first command gives the cluster what it needs to ask: our agent, or with --klusterlet what
+the klusterlet of Open Cluster Management looks for. The token is one of hawser token create.
+The cluster makes its own key, which never leaves it, and the hub signs its certificate once
+somebody has accepted it there. --wait waits until that is done, and says for what.
+
+Run again with another token or another broker, it takes that; a cluster that has a certificate
+goes on with it. With --dry-run -o yaml everything is printed, the token included, and no
+cluster is needed.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			j.Name = args[0]
+			if err := j.check(cmd); err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), j.timeout)
+			defer cancel()
+			return j.run(ctx, cmd, env)
+		},
+	}
+	j.add(cmd, "the managed cluster (required)")
+	f := cmd.Flags()
+	f.StringVar(&j.agent, "agent", "hawser", "hawser, the agent that joins; see also --klusterlet")
+	f.BoolVar(&j.klusterlet, "klusterlet", false, "let the klusterlet of Open Cluster Management join, which is installed already")
+	f.StringVar(&j.Broker, "broker", "", "host:port by which this cluster dials the broker (required)")
+	f.StringVar(&j.caFile, "broker-ca", "", "PEM file of the CA that signed the broker's certificate (required)")
+	f.StringVar(&j.Token, "token", "", "token of hawser token create; --token-file keeps it out of the list of processes")
+	f.StringVar(&j.tokenFile, "token-file", "", "file with that token; - means standard input")
+	f.StringVar(&j.HubIdentity, "hub-identity", "", "name of the hub on this cluster, for ever (default as it was, else the address of the broker)")
+	f.StringVar(&j.Images.Registry, "image-registry", "", "where the image of the agent is pulled from, such as registry.example.com/hawser")
+	f.StringVar(&j.Images.Version, "image-version", "", "version of the image (default that of this program)")
+	f.BoolVar(&j.dryRun, "dry-run", false, "say what would be done, and do nothing; with -o yaml print it")
+	f.StringVarP(&j.output, "output", "o", "", "with --dry-run: yaml, Secrets included")
+	f.BoolVar(&j.wait, "wait", false, "wait until the hub has let the cluster in")
+	cmd.MarkFlagsMutuallyExclusive("token", "token-file")
+	cmd.MarkFlagsMutuallyExclusive("agent", "klusterlet")
+	complete(cmd, "agent", fixed("hawser"))
+	return cmd
+}
+
+// prints tells that nothing but a text is wanted.
+func (j *joining) prints() bool { return j.dryRun && j.output == "yaml" }
+
+func (j *joining) check(cmd *cobra.Command) error {
+	if j.output != "" && !j.prints() {
+		return usageOf(cmd, fmt.Errorf("--output %s: only --dry-run prints something else than what is done, and that as yaml", j.output))
+	}
+	if j.agent != "hawser" {
+		return usageOf(cmd, fmt.Errorf("--agent %s: there is hawser; for the klusterlet of Open Cluster Management say --klusterlet", j.agent))
+	}
+	if j.prints() && j.context == "" {
+		return j.connection.check(cmd)
+	}
+	return j.checkCluster(cmd)
+}
+
+// run reads what the flags name, and gives it to the cluster.
+func (j *joining) run(ctx context.Context, cmd *cobra.Command, env Env) error {
+	if err := j.read(cmd.InOrStdin()); err != nil {
+		return err
+	}
+	if j.Images.Version == "" {
+		j.Images.Version = builtAs()
+	}
+	var client *cluster.Kube
+	if j.context != "" {
+		var err error
+		if client, err = j.dial(j.context); err != nil {
+			return err
+		}
+		j.Client = client
+	}
+	plan := j.Join.Agent
+	if j.klusterlet {
+		plan = j.Join.Klusterlet
+	}
+	p, err := plan(ctx)
+	if err != nil {
+		return err
+	}
+	switch {
+	case j.prints():
+		return printYAML(env.Stdout, p)
+	case j.dryRun:
+		return installer(env, client).DryRun(ctx, p)
+	}
+	if err := installer(env, client).Put(ctx, p); err != nil {
+		return err
+	}
+	if !j.wait {
+		return say(env.Stdout, "cluster %s asks to join; let it in on the hub:  hawser accept %[1]s\n", j.Name)
+	}
+	if err := await(ctx, env, "cluster "+j.Name, func(ctx context.Context) (string, error) { return j.Joined(ctx, j.klusterlet) }); err != nil {
+		return err
+	}
+	return say(env.Stdout, "cluster %s has joined\n", j.Name)
+}
+
+// read reads the files that are named.
+func (j *joining) read(stdin io.Reader) error {
+	if j.caFile != "" {
+		text, err := os.ReadFile(j.caFile)
+		if err != nil {
+			return err
+		}
+		j.CA = text
+	}
+	if j.tokenFile == "" {
+		return nil
+	}
+	read := func() ([]byte, error) { return os.ReadFile(j.tokenFile) }
+	if j.tokenFile == "-" {
+		read = func() ([]byte, error) { return io.ReadAll(stdin) }
+	}
+	text, err := read()
+	if err != nil {
+		return err
+	}
+	j.Token = strings.TrimSpace(string(text))
+	if j.Token == "" {
+		return errors.New("--token-file has no token in it")
+	}
+	return nil
+}
+
+// printYAML prints all objects of a plan.
+func printYAML(w io.Writer, p install.Plan) error {
+	for _, o := range slices.Concat(p.Objects, p.Last) {
+		text, err := yaml.Marshal(o.Object)
+		if err != nil {
+			return err
+		}
+		if err := say(w, "---\n%s", text); err != nil {
+			return err
+		}
+	}
+	return nil
+}

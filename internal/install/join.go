@@ -1,0 +1,278 @@
+package install
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	sigsyaml "sigs.k8s.io/yaml"
+
+	"github.com/hawser-io/hawser/deploy"
+	"github.com/hawser-io/hawser/pkg/agent/cluster"
+)
+
+// The Secrets of an agent that joins: with what it asks to, and what the hub gave it.
+const (
+	bootstrapSecret  = "hawser-agent-bootstrap"
+	registeredSecret = "hawser-agent-hub"
+)
+
+// Where the operator of Open Cluster Management's klusterlet looks for with what it is to join.
+const (
+	klusterletNamespace = "open-cluster-management-agent"
+	klusterletSecret    = "bootstrap-hub-kubeconfig"
+	klusterletName      = "klusterlet"
+)
+
+// klusterletKind is the object by which the operator is told how to join.
+var klusterletKind = schema.GroupVersionKind{Group: "operator.open-cluster-management.io", Version: "v1", Kind: "Klusterlet"}
+
+// Bootstrap is with what a cluster asks to join a hub.
+type Bootstrap struct {
+	// Broker is its host:port.
+	Broker string
+	// CA is the PEM of the authority that signed its certificate.
+	CA []byte
+	// Token is the bearer token that the broker takes from who asks to join.
+	Token string
+}
+
+// check says all that is missing at once.
+func (b Bootstrap) check() error {
+	var missing []error
+	if b.Broker == "" {
+		missing = append(missing, errors.New("--broker is not set: say by which host:port this cluster dials the broker"))
+	} else if _, _, err := net.SplitHostPort(b.Broker); err != nil {
+		missing = append(missing, fmt.Errorf("--broker %s is not host:port: %w", b.Broker, err))
+	}
+	if len(b.CA) == 0 {
+		missing = append(missing, errors.New("--broker-ca is not set: name the file of the authority that signed the broker's certificate"))
+	} else if !isAuthority(b.CA) {
+		missing = append(missing, errors.New("--broker-ca holds no PEM certificate"))
+	}
+	switch {
+	case b.Token == "":
+		missing = append(missing, errors.New("--token and --token-file are not set: make a token on the hub with hawser token create"))
+	case strings.ContainsFunc(b.Token, func(r rune) bool { return r <= ' ' || r > '~' }):
+		missing = append(missing, errors.New("the token has characters that no token has: give what hawser token create printed, and nothing else"))
+	}
+	return errors.Join(missing...)
+}
+
+// isAuthority tells whether a PEM text has a certificate, and each block of it is one.
+func isAuthority(text []byte) bool {
+	found := false
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		if _, err := x509.ParseCertificate(block.Bytes); err != nil || block.Type != "CERTIFICATE" {
+			return false
+		}
+		found = true
+	}
+	return found
+}
+
+// config is config.yaml of Open Cluster Management's grpc driver.
+func (b Bootstrap) config() ([]byte, error) {
+	return sigsyaml.Marshal(map[string]any{"url": b.Broker, "caData": b.CA, "token": b.Token})
+}
+
+// hub names the broker and its authority in a klusterlet's kubeconfig. A klusterlet asks to join
+// anew when this name changes, and only then: it does not look at config.yaml. So the name is
+// another one exactly when the address or the authority is.
+func (b Bootstrap) hub() string {
+	sum := sha256.Sum256(append([]byte(b.Broker+"\n"), b.CA...))
+	return "hawser-" + hex.EncodeToString(sum[:5])
+}
+
+// kubeconfig is that of a klusterlet, which reads it to know one hub from another. The token is not
+// in it: programs send that of a kubeconfig to a kube-apiserver.
+func (b Bootstrap) kubeconfig() ([]byte, error) {
+	c := clientcmdapi.NewConfig()
+	c.Clusters[b.hub()] = &clientcmdapi.Cluster{Server: "https://" + b.Broker, CertificateAuthorityData: b.CA}
+	c.Contexts["bootstrap"] = &clientcmdapi.Context{Cluster: b.hub(), AuthInfo: "bootstrap", Namespace: "default"}
+	c.AuthInfos["bootstrap"] = &clientcmdapi.AuthInfo{}
+	c.CurrentContext = "bootstrap"
+	return clientcmd.Write(*c)
+}
+
+// Join is a managed cluster that is to ask a hub to let it in.
+type Join struct {
+	// Name is what the hub is to call the cluster.
+	Name string
+	Bootstrap
+	// HubIdentity names the hub on the cluster, for ever; empty means as it was, and else the
+	// address of the broker. A klusterlet has no use for it.
+	HubIdentity string
+	// Images are those of our agent.
+	Images Images
+	// Client leads to the cluster; nil where nothing is to be applied, or looked at.
+	Client cluster.Client
+}
+
+func (j Join) check() error {
+	err := j.Bootstrap.check()
+	if wrong := validation.IsDNS1123Label(j.Name); len(wrong) > 0 {
+		err = errors.Join(fmt.Errorf("cluster %q: %s", j.Name, strings.Join(wrong, "; ")), err)
+	}
+	return err
+}
+
+// Agent says what our agent needs to join.
+func (j Join) Agent(ctx context.Context) (Plan, error) {
+	p := Plan{Manager: "hawser-install-cluster", whole: true, Settings: Settings{Images: j.Images}}
+	if err := errors.Join(j.check(), j.Images.check()); err != nil {
+		return p, err
+	}
+	identity, err := j.identity(ctx)
+	if err != nil {
+		return p, err
+	}
+	config, err := j.config()
+	if err != nil {
+		return p, err
+	}
+	secret := secretOf(bootstrapSecret, map[string][]byte{"cluster-name": []byte(j.Name), "hub-identity": []byte(identity), "config.yaml": config})
+	label(secret, map[string]string{"hawser.io/agent": "true"})
+	definition, err := readObjects(deploy.Files, "crds/appliedmanifestworks.yaml")
+	if err != nil {
+		return p, err
+	}
+	agent, err := render(deploy.Files, "agent-join", j.Images)
+	if err != nil {
+		return p, err
+	}
+	p.take(slices.Concat(definition, agent, []*unstructured.Unstructured{secret}))
+	return p, nil
+}
+
+// identity is what the hub is called on the cluster: what belongs to a name there never goes over
+// to another one by itself.
+func (j Join) identity(ctx context.Context) (string, error) {
+	identity := j.HubIdentity
+	if j.Client != nil {
+		for _, name := range []string{bootstrapSecret, agentSecret} {
+			have, err := readSecret(ctx, j.Client, name)
+			if err != nil {
+				return "", err
+			}
+			if was := string(have["cluster-name"]); was != "" && was != j.Name {
+				return "", fmt.Errorf("this cluster joined as %s: is --context right? hawser uninstall cluster %s gives that name up", was, was)
+			}
+			was := string(have["hub-identity"])
+			if was != "" && identity != "" && was != identity {
+				return "", fmt.Errorf("what is on this cluster belongs to the hub %s, not to %s: leave --hub-identity out, or hand it over with hawser move first", was, identity)
+			}
+			if was != "" {
+				identity = was
+			}
+		}
+	}
+	if identity == "" {
+		identity = j.Broker
+	}
+	return identity, nil
+}
+
+// Klusterlet says what the klusterlet of Open Cluster Management needs to join.
+func (j Join) Klusterlet(ctx context.Context) (Plan, error) {
+	p := Plan{Manager: "hawser-join"}
+	if err := j.check(); err != nil {
+		return p, err
+	}
+	if err := j.operator(ctx); err != nil {
+		return p, err
+	}
+	config, err := j.config()
+	if err != nil {
+		return p, err
+	}
+	kubeconfig, err := j.kubeconfig()
+	if err != nil {
+		return p, err
+	}
+	secret := secretOf(klusterletSecret, map[string][]byte{"kubeconfig": kubeconfig, "config.yaml": config})
+	secret.SetNamespace(klusterletNamespace)
+	klusterlet := object(klusterletKind.GroupVersion().String(), klusterletKind.Kind, "", klusterletName, "spec", map[string]any{
+		"clusterName": j.Name, "namespace": klusterletNamespace,
+		"registrationConfiguration": map[string]any{"registrationDriver": map[string]any{"authType": "grpc"}},
+	})
+	// None of them is marked as ours: they are the operator's.
+	p.Objects = []*unstructured.Unstructured{object("v1", "Namespace", "", klusterletNamespace), secret, klusterlet}
+	return p, nil
+}
+
+// operator checks what the operator has of the klusterlet already.
+func (j Join) operator(ctx context.Context) error {
+	if j.Client == nil {
+		return nil
+	}
+	var unknown *cluster.NoKindError
+	have, err := get(ctx, j.Client, object(klusterletKind.GroupVersion().String(), klusterletKind.Kind, "", klusterletName))
+	switch {
+	case errors.As(err, &unknown):
+		return errors.New("the cluster has no kind Klusterlet: install the klusterlet operator of Open Cluster Management first, or print what it needs with --dry-run -o yaml")
+	case err != nil || have == nil:
+		return err
+	}
+	for field, want := range map[string]string{"clusterName": j.Name, "namespace": klusterletNamespace} {
+		is, _, err := unstructured.NestedString(have.Object, "spec", field)
+		if err == nil && is != "" && is != want {
+			err = fmt.Errorf("the Klusterlet %s has the %s %s, not %s: is --context right? Of another form print what it needs with --dry-run -o yaml", klusterletName, field, is, want)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Joined says what an agent, or a klusterlet, of the cluster still waits for; empty when it has its
+// certificate and runs.
+func (j Join) Joined(ctx context.Context, klusterlet bool) (missing string, err error) {
+	at := object("v1", "Secret", namespace, registeredSecret)
+	if klusterlet {
+		at = object("v1", "Secret", klusterletNamespace, "hub-kubeconfig-secret")
+	}
+	o, err := get(ctx, j.Client, at)
+	if err != nil {
+		return "", err
+	}
+	data := map[string][]byte{}
+	if o != nil {
+		if data, err = dataOf(o); err != nil {
+			return "", err
+		}
+	}
+	if len(data[certKey]) == 0 {
+		if pending := string(data["pending-name"]); pending != "" {
+			return fmt.Sprintf("the hub has to approve its certificate request %s: hawser accept %s", pending, j.Name), nil
+		}
+		return fmt.Sprintf("it has to ask for a certificate, and the hub to let it in: hawser accept %s", j.Name), nil
+	}
+	if klusterlet {
+		return "", nil
+	}
+	d, err := get(ctx, j.Client, object("apps/v1", "Deployment", namespace, "hawser-agent"))
+	if err != nil {
+		return "", err
+	}
+	if d == nil {
+		return "there is no Deployment hawser-agent", nil
+	}
+	if missing := running(d); missing != "" {
+		return fmt.Sprintf("it has its certificate; its Deployment %s: the hub has to accept it (hawser accept %s)", missing, j.Name), nil
+	}
+	return "", nil
+}

@@ -1,0 +1,164 @@
+package install
+
+import (
+	"encoding/pem"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/tools/clientcmd"
+	sigsyaml "sigs.k8s.io/yaml"
+
+	"github.com/hawser-io/hawser/internal/pki"
+	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
+)
+
+func newBootstrap(t *testing.T) Bootstrap {
+	t.Helper()
+	a, err := pki.NewAuthority("test", pki.Starting(epoch, pki.AuthorityLifetime))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Bootstrap{Broker: "broker.example.com:8090", CA: a.CertificatePEM(), Token: "abc.def.ghi"}
+}
+
+// TestBootstrap_Check: what could not work is said before anything is done, all of it at once.
+func TestBootstrap_Check(t *testing.T) {
+	good := newBootstrap(t)
+	if err := good.check(); err != nil {
+		t.Error(err)
+	}
+	for name, c := range map[string]struct {
+		change func(*Bootstrap)
+		want   []string
+	}{
+		"nothing":        {func(b *Bootstrap) { *b = Bootstrap{} }, []string{"--broker is", "--broker-ca is", "--token"}},
+		"no port":        {func(b *Bootstrap) { b.Broker = "broker" }, []string{"not host:port"}},
+		"no certificate": {func(b *Bootstrap) { b.CA = []byte("x") }, []string{"no PEM certificate"}},
+		"a key beside it": {func(b *Bootstrap) {
+			b.CA = append(b.CA, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: []byte{1}})...)
+		}, []string{"no PEM certificate"}},
+		"two tokens":         {func(b *Bootstrap) { b.Token = "a b" }, []string{"characters that no token has"}},
+		"a token and a line": {func(b *Bootstrap) { b.Token = "a\nurl: evil:1" }, []string{"characters that no token has"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := good
+			b.CA = append([]byte(nil), good.CA...)
+			c.change(&b)
+			err := b.check()
+			for _, want := range c.want {
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("error %v, want %q", err, want)
+				}
+			}
+		})
+	}
+}
+
+// TestJoin_Klusterlet: a klusterlet finds with what to join, and takes it for another hub exactly
+// when the address or the authority of the broker is another one.
+func TestJoin_Klusterlet(t *testing.T) {
+	b := newBootstrap(t)
+	read := func(b Bootstrap) (hub string, config map[string]any) {
+		t.Helper()
+		p, err := Join{Name: "spoke", Bootstrap: b}.Klusterlet(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		data := planned(t, p, klusterletSecret)
+		kubeconfig, err := clientcmd.Load(data["kubeconfig"])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(data["kubeconfig"]), b.Token) {
+			t.Error("the token is in the kubeconfig, whose programs send it to a kube-apiserver")
+		}
+		if err := sigsyaml.Unmarshal(data["config.yaml"], &config); err != nil {
+			t.Fatal(err)
+		}
+		rest, err := clientcmd.NewDefaultClientConfig(*kubeconfig, nil).ClientConfig()
+		if err != nil || rest.Host != "https://"+b.Broker {
+			t.Errorf("the kubeconfig leads to %v, %v", rest, err)
+		}
+		return kubeconfig.Contexts[kubeconfig.CurrentContext].Cluster, config
+	}
+	hub, config := read(b)
+	if config["url"] != b.Broker || config["token"] != b.Token || config["caData"] != base64Of(b.CA) || len(config) != 3 {
+		t.Errorf("config.yaml says %v", config)
+	}
+	for name, c := range map[string]struct {
+		change func(*Bootstrap)
+		same   bool
+	}{
+		"another token":     {func(b *Bootstrap) { b.Token = "xxx.yyy.zzz" }, true},
+		"another address":   {func(b *Bootstrap) { b.Broker = "other.example.com:8090" }, false},
+		"another authority": {func(b *Bootstrap) { b.CA = newBootstrap(t).CA }, false},
+	} {
+		other := b
+		c.change(&other)
+		if got, _ := read(other); (got == hub) != c.same {
+			t.Errorf("%s: hub %s, before %s", name, got, hub)
+		}
+	}
+}
+
+// TestJoin_Identity: what is on a cluster belongs to a hub under one name, for ever.
+func TestJoin_Identity(t *testing.T) {
+	secret := func(name, cluster, identity string) *unstructured.Unstructured {
+		return secretOf(name, map[string][]byte{"cluster-name": []byte(cluster), "hub-identity": []byte(identity)})
+	}
+	for name, c := range map[string]struct {
+		have        *unstructured.Unstructured
+		said        string
+		want, wrong string
+	}{
+		"new":                           {want: "broker.example.com:8090"},
+		"new, and said":                 {said: "north", want: "north"},
+		"as it was":                     {have: secret(bootstrapSecret, "spoke", "north"), want: "north"},
+		"as it was installed":           {have: secret(agentSecret, "spoke", "north"), want: "north"},
+		"as it was, and said":           {have: secret(agentSecret, "spoke", "north"), said: "north", want: "north"},
+		"another than it was":           {have: secret(agentSecret, "spoke", "north"), said: "south", wrong: "belongs to the hub north, not to south"},
+		"a cluster of another name":     {have: secret(bootstrapSecret, "other", "north"), wrong: "this cluster joined as other"},
+		"installed under another name":  {have: secret(agentSecret, "other", "north"), wrong: "this cluster joined as other"},
+		"a Secret that says none of it": {have: secretOf(agentSecret, nil), want: "broker.example.com:8090"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := clustertest.New()
+			f.Put(clustertest.Object("v1", "Namespace", "", namespace))
+			if c.have != nil {
+				f.Put(c.have)
+			}
+			got, err := Join{Name: "spoke", Bootstrap: newBootstrap(t), HubIdentity: c.said, Client: f}.identity(t.Context())
+			if got != c.want || (err != nil) != (c.wrong != "") || err != nil && !strings.Contains(err.Error(), c.wrong) {
+				t.Errorf("identity %q, %v; want %q, %q", got, err, c.want, c.wrong)
+			}
+		})
+	}
+}
+
+// TestJoin_Joined: who waits hears for what, step by step.
+func TestJoin_Joined(t *testing.T) {
+	f := clustertest.New()
+	f.Put(clustertest.Object("v1", "Namespace", "", namespace))
+	j := Join{Name: "spoke", Client: f}
+	step := func(want string, o *unstructured.Unstructured) {
+		t.Helper()
+		if o != nil {
+			f.Put(o)
+		}
+		got, err := j.Joined(t.Context(), false)
+		if err != nil || !strings.Contains(got, want) || want == "" && got != "" {
+			t.Errorf("it waits for %q, %v; want %q", got, err, want)
+		}
+	}
+	step("it has to ask for a certificate", nil)
+	step("the hub has to approve its certificate request spoke-abcde: hawser accept spoke", secretOf(registeredSecret, map[string][]byte{"pending-name": []byte("spoke-abcde")}))
+	step("no Deployment", secretOf(registeredSecret, map[string][]byte{certKey: []byte("x")}))
+	agent := object("apps/v1", "Deployment", namespace, "hawser-agent", "spec", map[string]any{"replicas": int64(1)})
+	step("the hub has to accept it", agent)
+	ref := f.Ref("apps/v1", "Deployment", namespace, "hawser-agent")
+	if _, err := f.Patch(t.Context(), ref, []byte(`{"status": {"observedGeneration": 1, "replicas": 1, "updatedReplicas": 1, "availableReplicas": 1}}`), "status"); err != nil {
+		t.Fatal(err)
+	}
+	step("", nil)
+}
