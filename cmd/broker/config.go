@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/spf13/pflag"
 
@@ -33,6 +34,14 @@ type config struct {
 	// ClusterQuota is how much a cluster may have, of all sources together.
 	ClusterQuota identity.Limits `json:"clusterQuota"`
 	Insecure     bool            `json:"insecure"`
+
+	// Registration is for hubs that clusters join through this broker. Without it the broker
+	// serves works alone, and lets in whoever has a certificate.
+	Registration struct {
+		// Source is the source that serves registration, one of identities. Clusters that its hub has
+		// not accepted get no works.
+		Source string `json:"source"`
+	} `json:"registration"`
 
 	MaxEventBytes int `json:"maxEventBytes"`
 	// HandshakesPerAddress bounds the handshakes of one address at a time, and
@@ -108,6 +117,9 @@ func (c *config) validate() error {
 	if c.ClusterQuota.Clusters != 0 {
 		wrong("clusterQuota.clusters: a cluster has works and bytes; clusters is in the quota of a source")
 	}
+	if id := c.Registration.Source; id != "" && !c.Insecure && !c.knowsSource(id) {
+		wrong("registration.source %q is no source: give it a rule in identities, or name one that has one", id)
+	}
 	if c.MaxEventBytes <= 0 {
 		wrong("max-event-bytes %d: use a positive number of bytes", c.MaxEventBytes)
 	}
@@ -124,6 +136,11 @@ func (c *config) validate() error {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// knowsSource reports whether somebody can be this source.
+func (c *config) knowsSource(id string) bool {
+	return slices.ContainsFunc(c.Identities, func(r identity.Rule) bool { return r.Role == identity.Source && r.Name == id })
 }
 
 // proxies are the load balancers that say who connects.

@@ -61,6 +61,7 @@ identities:
   role: viewer
   name: people
 clusterQuota: {works: 5}
+registration: {source: hub}
 maxEventBytes: 100000
 handshakesPerAddress: 256
 proxyProtocolFrom: [10.0.0.0/24, "fd00::1/128"]
@@ -90,6 +91,7 @@ func TestConfig_File(t *testing.T) {
 		Audit: audit.Refusals,
 	}
 	want.TLS.CertFile, want.TLS.KeyFile, want.TLS.ClientCAFile = "tls.crt", "tls.key", "ca.crt"
+	want.Registration.Source = "hub"
 	want.Log.Level, want.Log.Format = "debug", "json"
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
@@ -144,6 +146,7 @@ func TestConfig_Refuses(t *testing.T) {
 		"no duration":           {"drainTimeout: soon", []string{"--config=FILE"}, "unit"},
 		"negative quota":        {"clusterQuota: {works: -1}", append([]string{"--config=FILE"}, tls...), "clusterQuota: a quota is negative"},
 		"clusters of a cluster": {"clusterQuota: {clusters: 1}", append([]string{"--config=FILE"}, tls...), "quota of a source"},
+		"nobody registers":      {"registration: {source: hub}", append([]string{"--config=FILE"}, tls...), "registration.source \"hub\" is no source"},
 		"agent by rule":         {"identities: [{commonName: x, role: agent, name: c1}]", append([]string{"--config=FILE"}, tls...), "identity rule 1"},
 	} {
 		_, err := loaded(t, c.file, c.args...)

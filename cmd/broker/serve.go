@@ -93,6 +93,7 @@ func (c *config) tasks(
 		Store: s, Log: log, Registry: registry, Audit: stream, Insecure: c.Insecure,
 		MaxEventBytes: c.MaxEventBytes, QueueBytes: max(broker.DefaultQueueBytes, 8*c.MaxEventBytes),
 		DrainTimeout: time.Duration(c.DrainTimeout), Quotas: quota.NewTable(c.Identities, c.ClusterQuota),
+		Registration: c.Registration.Source,
 	})
 	if err != nil {
 		return nil, err

@@ -5,6 +5,7 @@
 //	publish ─► parse, authorize, one switch by kind of event
 //	             ├─ spec, status, release ─► intake ─► store
 //	             ├─ compared ──────────────► claims
+//	             ├─ of a cluster that joins ► registration ─► a source
 //	             └─ resync, ack, inventory, unexplained ─► feed
 //	subscribe ─► feed ◄─ changes of the store
 //	operators ─► admin
@@ -31,8 +32,10 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/feed"
 	"github.com/hawser-io/hawser/internal/broker/intake"
 	"github.com/hawser-io/hawser/internal/broker/peers"
+	"github.com/hawser-io/hawser/internal/broker/registration"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
@@ -46,6 +49,8 @@ type Broker struct {
 	claims *claims.Claims
 	intake *intake.Intake
 	feed   *feed.Feed
+	// registration is nil where no source serves it.
+	registration *registration.Room
 	// reading is for what is being read of lists and sync events.
 	reading *call.Budget
 
@@ -89,6 +94,11 @@ func New(cfg Config) (*Broker, error) {
 	if b.Admin, err = admin.New(&cfg, b.claims, b.feed, b.intake, known); err != nil {
 		return nil, err
 	}
+	if cfg.Registration != "" {
+		b.registration = registration.New(&cfg, b.feed)
+		b.feed.Admit(b.registration.Accepted)
+		b.Admin.Show(b.registration)
+	}
 	known.Connect(b.feed)
 	cfg.Audit.OnRefused(known.Refused)
 	b.claims.Connect(b.feed, b.intake)
@@ -101,7 +111,11 @@ func New(cfg Config) (*Broker, error) {
 // the drain timeout is over. An error means that the broker cannot go on, for instance because
 // its store failed.
 func (b *Broker) Run(ctx context.Context) error {
-	return run.Group(ctx, slices.Concat([]run.Task{{Name: "store", Run: b.watchStore}}, b.intake.Tasks(), b.feed.Tasks())...)
+	tasks := slices.Concat([]run.Task{{Name: "store", Run: b.watchStore}}, b.intake.Tasks(), b.feed.Tasks())
+	if b.registration != nil {
+		tasks = append(tasks, b.registration.Tasks()...)
+	}
+	return run.Group(ctx, tasks...)
 }
 
 // watchStore ends the broker when its store cannot go on.
@@ -131,8 +145,14 @@ func (b *Broker) Panicked() { b.panics.Inc() }
 // Subscribe implements [transport.Server].
 func (b *Broker) Subscribe(ctx context.Context, p transport.Peer, raw transport.RawSubscription, out transport.Stream) (err error) {
 	defer b.recovered(&err)
+	if d, err := codec.ParseDataType(raw.DataType); err == nil && b.registration != nil && registration.Serves(d) {
+		return b.registration.Subscribe(ctx, p, raw, out)
+	}
 	return b.feed.Subscribe(ctx, p, raw, out)
 }
+
+// Registration is the room in which clusters join; nil where no source serves registration.
+func (b *Broker) Registration() *registration.Room { return b.registration }
 
 // recovered turns a panic of one call into its error; it must be deferred directly.
 func (b *Broker) recovered(err *error) {

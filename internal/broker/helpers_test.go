@@ -227,7 +227,7 @@ func (s *tap) Send(parts ...[]byte) error {
 	if err != nil {
 		s.w.Errorf("event of the broker: %v", err)
 	}
-	if strings.HasPrefix(env.RawType, "dev.hawser.sync.") {
+	if strings.HasPrefix(env.RawType, "dev.hawser.") {
 		e, err := codec.Unmarshal(whole)
 		if err != nil {
 			s.w.Errorf("event of the broker: %v", err)

@@ -39,9 +39,12 @@ func documented(t *testing.T) map[string]string {
 func TestMetrics_AreDocumented(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	cfg := ruled(identity.Limits{Works: 1}, identity.Limits{})
-	cfg.Registry = registry
+	cfg.Registry, cfg.Registration = registry, "hub"
 	inWorld(t, cfg, func(w *world) {
 		// Metrics with labels appear when they count.
+		w.hub().says(false, clusterOf("c1", 1, true))
+		w.watch(w.agent("c1"), codec.ManagedClusters, "c1")
+		w.put(w.agent("c1"), leaseOf("c1", ""))
 		agent, source := w.subscribe(w.agent("c1")), w.subscribe(w.source("src"))
 		w.put(source.peer, work{version: 1}.event())
 		w.tries("one too many", "overloaded resourceid", source.peer, work{id: "w2", version: 1}.event())

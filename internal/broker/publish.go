@@ -7,6 +7,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/audit"
 	"github.com/hawser-io/hawser/internal/broker/authz"
 	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/registration"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -40,7 +41,7 @@ func (b *Broker) Publish(ctx context.Context, p transport.Peer, event []byte, su
 	if err != nil {
 		return r, call.Undecodable(err)
 	}
-	e := &call.Event{Conn: p.Conn, Subscription: subscriptionID, Size: len(event), Env: env, Incoming: incoming}
+	e := &call.Event{User: p.User, Groups: p.Groups, Conn: p.Conn, Subscription: subscriptionID, Size: len(event), Env: env, Incoming: incoming}
 	kind, handle := b.handler(env)
 	if e.From, err = b.admit(p, env); err != nil {
 		return r, err
@@ -83,6 +84,8 @@ type handler func(ctx context.Context, e *call.Event) (transport.Receipt, error)
 // it.
 func (b *Broker) handler(env *codec.Envelope) (kind string, h handler) {
 	switch {
+	case b.registers(env):
+		return "registration", b.registration.Publish
 	case env.RawType == codec.TypeRelease:
 		return "release", b.intake.Release
 	case env.RawType == codec.TypeAck:
@@ -125,6 +128,11 @@ func (b *Broker) compared(ctx context.Context, e *call.Event) error {
 	return b.claims.Sources.Compared(ctx, e, f)
 }
 
+// registers reports whether an event is about registration, and registration is served.
+func (b *Broker) registers(env *codec.Envelope) bool {
+	return b.registration != nil && (codec.RegistrationEvent(env.RawType) || registration.Serves(env.Type.DataType))
+}
+
 // admit checks that the type is served and that the peer may publish the event.
 func (b *Broker) admit(p transport.Peer, env *codec.Envelope) (identity.Identity, error) {
 	c := authz.Call{
@@ -132,12 +140,20 @@ func (b *Broker) admit(p transport.Peer, env *codec.Envelope) (identity.Identity
 		Source: env.Source, Cluster: env.Cluster, Namespace: env.ObjectNS,
 		Deleting: env.Deleting, Reach: b.cfg.Quotas.Of(env.Source).Reach,
 	}
+	registers := b.registers(env)
 	if env.Type == (codec.EventType{}) {
 		c.RawType = env.RawType
-	} else if _, ok := codec.Lookup(env.Type.DataType); !ok {
+	} else if _, ok := codec.Lookup(env.Type.DataType); !ok && !registers {
 		return identity.Identity{}, call.Invalid("type", "data type "+env.Type.DataType.String()+" is not served",
 			"use "+codec.ManifestBundles.String())
 	}
 	id := authz.Identify(p, c, b.cfg.Insecure)
-	return id, authz.Authorize(id, c)
+	err := authz.Authorize(id, c)
+	switch {
+	case registers && err != nil:
+		err = registration.Refusal(err)
+	case !registers && err == nil && b.registration != nil && id.Role == identity.Agent:
+		err = b.registration.Accepted(id.Name)
+	}
+	return id, err
 }

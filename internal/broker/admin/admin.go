@@ -11,6 +11,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/denials"
 	"github.com/hawser-io/hawser/internal/broker/feed"
 	"github.com/hawser-io/hawser/internal/broker/peers"
+	"github.com/hawser-io/hawser/internal/broker/registration"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
 )
@@ -25,6 +26,13 @@ type Agents interface {
 	Closing() error
 }
 
+// Hub is what the hub says of clusters.
+type Hub interface {
+	// Clusters returns those that it knows, sorted.
+	Clusters() []string
+	Facts(cluster string) registration.Facts
+}
+
 // Admin answers operators and viewers. Its methods may be called concurrently.
 type Admin struct {
 	cfg     *call.Config
@@ -34,6 +42,8 @@ type Admin struct {
 	denials *denials.List
 	peers   *peers.Peers
 	turns   turns
+	// hub is nil where no source serves registration.
+	hub Hub
 }
 
 // New returns an admin, which writes through w. The error says what in the store
@@ -45,6 +55,9 @@ func New(cfg *call.Config, c *claims.Claims, a Agents, w claims.Writer, p *peers
 	}
 	return &Admin{cfg: cfg, claims: c, agents: a, writer: w, denials: d, peers: p, turns: newTurns(cfg)}, nil
 }
+
+// Show has the lists show what the hub says of clusters. It is called once, before anybody asks.
+func (a *Admin) Show(h Hub) { a.hub = h }
 
 // commit writes what an operator wants done.
 func (a *Admin) commit(ctx context.Context, by identity.Identity, ops []store.Op) ([]store.Outcome, error) {

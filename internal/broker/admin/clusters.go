@@ -43,6 +43,9 @@ func (a *Admin) ListClusters(ctx context.Context, r *hawserv1.ListClustersReques
 // describe is one cluster. Of several agents the one that is furthest behind counts.
 func (a *Admin) describe(place store.Scope, agents []feed.Agent) *hawserv1.ListClustersResponse {
 	facts, state := a.peers.Of(place)
+	if state == 0 { // only the hub knows it
+		state = peers.NeverSeen
+	}
 	head := a.cfg.Store.ClusterHead(place.DataType, place.Cluster)
 	uid, known := a.cfg.Store.Subscribed(place.DataType, place.Cluster)
 	c := &hawserv1.ListClustersResponse{
@@ -52,6 +55,10 @@ func (a *Admin) describe(place store.Scope, agents []feed.Agent) *hawserv1.ListC
 		State:           clusterStates[state], Failing: uint64(max(head.Failing, 0)), BrokerSince: timestamppb.New(a.peers.Began()),
 		Address: facts.Address, AgentVersion: facts.Version, LastTransport: facts.Transport,
 		CertificateEnds: timeOf(facts.CertificateEnds), RefusedAt: timeOf(facts.RefusedAt), Refusal: facts.Refusal,
+	}
+	if a.hub != nil {
+		f := a.hub.Facts(place.Cluster)
+		c.Registration = &hawserv1.ClusterRegistration{Accepted: f.Accepted, Joined: f.Joined, Available: f.Available}
 	}
 	if facts.RoundTrip > 0 {
 		c.RoundTrip = durationpb.New(facts.RoundTrip)

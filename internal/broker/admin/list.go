@@ -194,6 +194,13 @@ func (a *Admin) places(cluster string) []position {
 			}
 		}
 	}
+	if a.hub != nil {
+		for _, c := range a.hub.Clusters() {
+			if cluster == "" || c == cluster {
+				all = append(all, position{place: store.Scope{DataType: codec.ManifestBundles, Cluster: c}})
+			}
+		}
+	}
 	slices.SortFunc(all, position.compare)
-	return all
+	return slices.Compact(all)
 }

@@ -19,6 +19,9 @@ const BrokerSource = "hawser-broker"
 // Event is an event that a party published, and may publish.
 type Event struct {
 	From identity.Identity
+	// User and Groups are who the party is for the API of the hub.
+	User   string
+	Groups []string
 	// Conn is the connection that it came over.
 	Conn uint64
 	// Subscription is the id of the subscription that it names, "" for none.

@@ -54,6 +54,10 @@ type Config struct {
 	// nil: everywhere, and the defaults.
 	Quotas *quota.Table
 
+	// Registration is the id of the source that serves registration; "": nobody does, and its
+	// data types are not served.
+	Registration string
+
 	// Insecure believes peers without an identity who they say they are. For
 	// fronts that listen on loopback without TLS, and nothing else.
 	Insecure bool

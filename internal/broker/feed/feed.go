@@ -56,8 +56,10 @@ type Feed struct {
 	// AppliedManifestWorks that no work explains.
 	lists, applied *call.Budget
 	peers          *peers.Peers
-	registry       *registry
-	metrics        *metrics
+	// admits says why the agents of a cluster may have no works, nil where they may.
+	admits   func(cluster string) error
+	registry *registry
+	metrics  *metrics
 }
 
 // New returns a feed of the store's changes from now on. It starts nothing.
@@ -65,7 +67,18 @@ func New(cfg *call.Config, c *claims.Claims, i Intake, p *peers.Peers) *Feed {
 	r, lists := newRegistry(cfg.Store.Head().Revision), call.NewBudget(cfg.QueueBytes)
 	return &Feed{
 		cfg: cfg, claims: c, intake: i, lists: lists, applied: call.NewBudget(cfg.QueueBytes),
-		peers: p, registry: r, metrics: newMetrics(cfg.Meter(), r, lists),
+		admits: func(string) error { return nil }, peers: p, registry: r, metrics: newMetrics(cfg.Meter(), r, lists),
+	}
+}
+
+// Admit has the agents of a cluster subscribe only while admits returns nil for it. It is called
+// once, before anybody subscribes.
+func (f *Feed) Admit(admits func(cluster string) error) { f.admits = admits }
+
+// EndCluster ends the subscriptions of a cluster's agents.
+func (f *Feed) EndCluster(cluster string, why *transport.Error) {
+	for _, s := range f.registry.agents(cluster) {
+		s.stop(why)
 	}
 }
 

@@ -52,6 +52,11 @@ func (f *Feed) Subscribe(ctx context.Context, p transport.Peer, raw transport.Ra
 		return err
 	}
 	defer f.leave(s)
+	// Once more: it may have been withdrawn after it was asked, and before this one was there to
+	// be ended.
+	if err := f.admitted(s); err != nil {
+		return err
+	}
 	if s.part == codec.Spec {
 		f.peers.Came(s.scope, peers.Facts{Address: p.Addr, Version: raw.Hello.Version, Transport: p.Transport, CertificateEnds: p.CertificateEnds})
 	}
@@ -75,8 +80,19 @@ func (f *Feed) Subscribe(ctx context.Context, p transport.Peer, raw transport.Ra
 	return t.serve(ctx)
 }
 
+// admitted says why an agent may have no works.
+func (f *Feed) admitted(s *subscription) error {
+	if s.part == codec.Status {
+		return nil
+	}
+	return f.admits(s.scope.Cluster)
+}
+
 // enter registers a subscription.
 func (f *Feed) enter(ctx context.Context, s *subscription) (err error) {
+	if err := f.admitted(s); err != nil {
+		return err
+	}
 	if s.hello.Protocol > 0 {
 		f.intake.Open(s.id, s.party, s.scope, s.stop)
 	}

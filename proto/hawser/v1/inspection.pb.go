@@ -435,8 +435,10 @@ type ListClustersResponse struct {
 	// and back.
 	RoundTrip *durationpb.Duration `protobuf:"bytes,24,opt,name=round_trip,json=roundTrip,proto3" json:"round_trip,omitempty"`
 	// When an agent was refused last, and why.
-	RefusedAt     *timestamppb.Timestamp `protobuf:"bytes,25,opt,name=refused_at,json=refusedAt,proto3" json:"refused_at,omitempty"`
-	Refusal       string                 `protobuf:"bytes,26,opt,name=refusal,proto3" json:"refusal,omitempty"`
+	RefusedAt *timestamppb.Timestamp `protobuf:"bytes,25,opt,name=refused_at,json=refusedAt,proto3" json:"refused_at,omitempty"`
+	Refusal   string                 `protobuf:"bytes,26,opt,name=refusal,proto3" json:"refusal,omitempty"`
+	// What the hub says of it; absent where the broker serves no registration.
+	Registration  *ClusterRegistration `protobuf:"bytes,27,opt,name=registration,proto3" json:"registration,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -653,6 +655,77 @@ func (x *ListClustersResponse) GetRefusal() string {
 	return ""
 }
 
+func (x *ListClustersResponse) GetRegistration() *ClusterRegistration {
+	if x != nil {
+		return x.Registration
+	}
+	return nil
+}
+
+// ClusterRegistration is what the hub says of a ManagedCluster.
+type ClusterRegistration struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The hub has accepted it (spec.hubAcceptsClient).
+	Accepted bool `protobuf:"varint,1,opt,name=accepted,proto3" json:"accepted,omitempty"`
+	// It has joined (the condition ManagedClusterJoined).
+	Joined bool `protobuf:"varint,2,opt,name=joined,proto3" json:"joined,omitempty"`
+	// Status of the condition ManagedClusterConditionAvailable: True, False, Unknown, or empty.
+	Available     string `protobuf:"bytes,3,opt,name=available,proto3" json:"available,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClusterRegistration) Reset() {
+	*x = ClusterRegistration{}
+	mi := &file_hawser_v1_inspection_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClusterRegistration) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClusterRegistration) ProtoMessage() {}
+
+func (x *ClusterRegistration) ProtoReflect() protoreflect.Message {
+	mi := &file_hawser_v1_inspection_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClusterRegistration.ProtoReflect.Descriptor instead.
+func (*ClusterRegistration) Descriptor() ([]byte, []int) {
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ClusterRegistration) GetAccepted() bool {
+	if x != nil {
+		return x.Accepted
+	}
+	return false
+}
+
+func (x *ClusterRegistration) GetJoined() bool {
+	if x != nil {
+		return x.Joined
+	}
+	return false
+}
+
+func (x *ClusterRegistration) GetAvailable() string {
+	if x != nil {
+		return x.Available
+	}
+	return ""
+}
+
 type ListWorksRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// All when empty.
@@ -666,7 +739,7 @@ type ListWorksRequest struct {
 
 func (x *ListWorksRequest) Reset() {
 	*x = ListWorksRequest{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[2]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -678,7 +751,7 @@ func (x *ListWorksRequest) String() string {
 func (*ListWorksRequest) ProtoMessage() {}
 
 func (x *ListWorksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[2]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -691,7 +764,7 @@ func (x *ListWorksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorksRequest.ProtoReflect.Descriptor instead.
 func (*ListWorksRequest) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{2}
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ListWorksRequest) GetCluster() string {
@@ -742,7 +815,7 @@ type ListWorksResponse struct {
 
 func (x *ListWorksResponse) Reset() {
 	*x = ListWorksResponse{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[3]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -754,7 +827,7 @@ func (x *ListWorksResponse) String() string {
 func (*ListWorksResponse) ProtoMessage() {}
 
 func (x *ListWorksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[3]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -767,7 +840,7 @@ func (x *ListWorksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorksResponse.ProtoReflect.Descriptor instead.
 func (*ListWorksResponse) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{3}
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ListWorksResponse) GetCluster() string {
@@ -879,7 +952,7 @@ type ListOrphansRequest struct {
 
 func (x *ListOrphansRequest) Reset() {
 	*x = ListOrphansRequest{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[4]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -891,7 +964,7 @@ func (x *ListOrphansRequest) String() string {
 func (*ListOrphansRequest) ProtoMessage() {}
 
 func (x *ListOrphansRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[4]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -904,7 +977,7 @@ func (x *ListOrphansRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrphansRequest.ProtoReflect.Descriptor instead.
 func (*ListOrphansRequest) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{4}
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ListOrphansRequest) GetCluster() string {
@@ -938,7 +1011,7 @@ type ListOrphansResponse struct {
 
 func (x *ListOrphansResponse) Reset() {
 	*x = ListOrphansResponse{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[5]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -950,7 +1023,7 @@ func (x *ListOrphansResponse) String() string {
 func (*ListOrphansResponse) ProtoMessage() {}
 
 func (x *ListOrphansResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[5]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -963,7 +1036,7 @@ func (x *ListOrphansResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrphansResponse.ProtoReflect.Descriptor instead.
 func (*ListOrphansResponse) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{5}
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ListOrphansResponse) GetCluster() string {
@@ -1031,7 +1104,7 @@ type ListLimitsRequest struct {
 
 func (x *ListLimitsRequest) Reset() {
 	*x = ListLimitsRequest{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[6]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1043,7 +1116,7 @@ func (x *ListLimitsRequest) String() string {
 func (*ListLimitsRequest) ProtoMessage() {}
 
 func (x *ListLimitsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[6]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1056,7 +1129,7 @@ func (x *ListLimitsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLimitsRequest.ProtoReflect.Descriptor instead.
 func (*ListLimitsRequest) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{6}
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListLimitsRequest) GetPageToken() string {
@@ -1095,7 +1168,7 @@ type ListLimitsResponse struct {
 
 func (x *ListLimitsResponse) Reset() {
 	*x = ListLimitsResponse{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[7]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1107,7 +1180,7 @@ func (x *ListLimitsResponse) String() string {
 func (*ListLimitsResponse) ProtoMessage() {}
 
 func (x *ListLimitsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[7]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1120,7 +1193,7 @@ func (x *ListLimitsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLimitsResponse.ProtoReflect.Descriptor instead.
 func (*ListLimitsResponse) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{7}
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListLimitsResponse) GetSource() string {
@@ -1231,7 +1304,7 @@ type ForgetWorkRequest struct {
 
 func (x *ForgetWorkRequest) Reset() {
 	*x = ForgetWorkRequest{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[8]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1243,7 +1316,7 @@ func (x *ForgetWorkRequest) String() string {
 func (*ForgetWorkRequest) ProtoMessage() {}
 
 func (x *ForgetWorkRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[8]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1256,7 +1329,7 @@ func (x *ForgetWorkRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetWorkRequest.ProtoReflect.Descriptor instead.
 func (*ForgetWorkRequest) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{8}
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ForgetWorkRequest) GetCluster() string {
@@ -1281,7 +1354,7 @@ type ForgetWorkResponse struct {
 
 func (x *ForgetWorkResponse) Reset() {
 	*x = ForgetWorkResponse{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[9]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1293,7 +1366,7 @@ func (x *ForgetWorkResponse) String() string {
 func (*ForgetWorkResponse) ProtoMessage() {}
 
 func (x *ForgetWorkResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[9]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1306,7 +1379,7 @@ func (x *ForgetWorkResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetWorkResponse.ProtoReflect.Descriptor instead.
 func (*ForgetWorkResponse) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{9}
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{10}
 }
 
 type ForgetClusterRequest struct {
@@ -1320,7 +1393,7 @@ type ForgetClusterRequest struct {
 
 func (x *ForgetClusterRequest) Reset() {
 	*x = ForgetClusterRequest{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[10]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1332,7 +1405,7 @@ func (x *ForgetClusterRequest) String() string {
 func (*ForgetClusterRequest) ProtoMessage() {}
 
 func (x *ForgetClusterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[10]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1345,7 +1418,7 @@ func (x *ForgetClusterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetClusterRequest.ProtoReflect.Descriptor instead.
 func (*ForgetClusterRequest) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{10}
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ForgetClusterRequest) GetCluster() string {
@@ -1372,7 +1445,7 @@ type ForgetClusterResponse struct {
 
 func (x *ForgetClusterResponse) Reset() {
 	*x = ForgetClusterResponse{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[11]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1384,7 +1457,7 @@ func (x *ForgetClusterResponse) String() string {
 func (*ForgetClusterResponse) ProtoMessage() {}
 
 func (x *ForgetClusterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[11]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1397,7 +1470,7 @@ func (x *ForgetClusterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetClusterResponse.ProtoReflect.Descriptor instead.
 func (*ForgetClusterResponse) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{11}
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ForgetClusterResponse) GetWorks() uint64 {
@@ -1419,7 +1492,7 @@ type AdoptRequest struct {
 
 func (x *AdoptRequest) Reset() {
 	*x = AdoptRequest{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[12]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1431,7 +1504,7 @@ func (x *AdoptRequest) String() string {
 func (*AdoptRequest) ProtoMessage() {}
 
 func (x *AdoptRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[12]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1444,7 +1517,7 @@ func (x *AdoptRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptRequest.ProtoReflect.Descriptor instead.
 func (*AdoptRequest) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{12}
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *AdoptRequest) GetCluster() string {
@@ -1476,7 +1549,7 @@ type AdoptResponse struct {
 
 func (x *AdoptResponse) Reset() {
 	*x = AdoptResponse{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[13]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1488,7 +1561,7 @@ func (x *AdoptResponse) String() string {
 func (*AdoptResponse) ProtoMessage() {}
 
 func (x *AdoptResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[13]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1501,7 +1574,7 @@ func (x *AdoptResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptResponse.ProtoReflect.Descriptor instead.
 func (*AdoptResponse) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{13}
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{14}
 }
 
 type ApproveRequest struct {
@@ -1517,7 +1590,7 @@ type ApproveRequest struct {
 
 func (x *ApproveRequest) Reset() {
 	*x = ApproveRequest{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[14]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1529,7 +1602,7 @@ func (x *ApproveRequest) String() string {
 func (*ApproveRequest) ProtoMessage() {}
 
 func (x *ApproveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[14]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1542,7 +1615,7 @@ func (x *ApproveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApproveRequest.ProtoReflect.Descriptor instead.
 func (*ApproveRequest) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{14}
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ApproveRequest) GetSource() string {
@@ -1574,7 +1647,7 @@ type ApproveResponse struct {
 
 func (x *ApproveResponse) Reset() {
 	*x = ApproveResponse{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[15]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1586,7 +1659,7 @@ func (x *ApproveResponse) String() string {
 func (*ApproveResponse) ProtoMessage() {}
 
 func (x *ApproveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[15]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1599,7 +1672,7 @@ func (x *ApproveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApproveResponse.ProtoReflect.Descriptor instead.
 func (*ApproveResponse) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{15}
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{16}
 }
 
 type ResolveRequest struct {
@@ -1615,7 +1688,7 @@ type ResolveRequest struct {
 
 func (x *ResolveRequest) Reset() {
 	*x = ResolveRequest{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[16]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1627,7 +1700,7 @@ func (x *ResolveRequest) String() string {
 func (*ResolveRequest) ProtoMessage() {}
 
 func (x *ResolveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[16]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1640,7 +1713,7 @@ func (x *ResolveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveRequest.ProtoReflect.Descriptor instead.
 func (*ResolveRequest) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{16}
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ResolveRequest) GetCluster() string {
@@ -1674,7 +1747,7 @@ type ResolveResponse struct {
 
 func (x *ResolveResponse) Reset() {
 	*x = ResolveResponse{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[17]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1686,7 +1759,7 @@ func (x *ResolveResponse) String() string {
 func (*ResolveResponse) ProtoMessage() {}
 
 func (x *ResolveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[17]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1699,7 +1772,7 @@ func (x *ResolveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveResponse.ProtoReflect.Descriptor instead.
 func (*ResolveResponse) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{17}
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ResolveResponse) GetName() string {
@@ -1721,7 +1794,7 @@ type DenyRequest struct {
 
 func (x *DenyRequest) Reset() {
 	*x = DenyRequest{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[18]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1733,7 +1806,7 @@ func (x *DenyRequest) String() string {
 func (*DenyRequest) ProtoMessage() {}
 
 func (x *DenyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[18]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1746,7 +1819,7 @@ func (x *DenyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyRequest.ProtoReflect.Descriptor instead.
 func (*DenyRequest) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{18}
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DenyRequest) GetSubject() string {
@@ -1771,7 +1844,7 @@ type DenyResponse struct {
 
 func (x *DenyResponse) Reset() {
 	*x = DenyResponse{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[19]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1783,7 +1856,7 @@ func (x *DenyResponse) String() string {
 func (*DenyResponse) ProtoMessage() {}
 
 func (x *DenyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[19]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1796,7 +1869,7 @@ func (x *DenyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyResponse.ProtoReflect.Descriptor instead.
 func (*DenyResponse) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{19}
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{20}
 }
 
 type AllowRequest struct {
@@ -1809,7 +1882,7 @@ type AllowRequest struct {
 
 func (x *AllowRequest) Reset() {
 	*x = AllowRequest{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[20]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1821,7 +1894,7 @@ func (x *AllowRequest) String() string {
 func (*AllowRequest) ProtoMessage() {}
 
 func (x *AllowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[20]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1834,7 +1907,7 @@ func (x *AllowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllowRequest.ProtoReflect.Descriptor instead.
 func (*AllowRequest) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{20}
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *AllowRequest) GetSubject() string {
@@ -1852,7 +1925,7 @@ type AllowResponse struct {
 
 func (x *AllowResponse) Reset() {
 	*x = AllowResponse{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[21]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1864,7 +1937,7 @@ func (x *AllowResponse) String() string {
 func (*AllowResponse) ProtoMessage() {}
 
 func (x *AllowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[21]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1877,7 +1950,7 @@ func (x *AllowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllowResponse.ProtoReflect.Descriptor instead.
 func (*AllowResponse) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{21}
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{22}
 }
 
 type ListDenialsRequest struct {
@@ -1888,7 +1961,7 @@ type ListDenialsRequest struct {
 
 func (x *ListDenialsRequest) Reset() {
 	*x = ListDenialsRequest{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[22]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1900,7 +1973,7 @@ func (x *ListDenialsRequest) String() string {
 func (*ListDenialsRequest) ProtoMessage() {}
 
 func (x *ListDenialsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[22]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1913,7 +1986,7 @@ func (x *ListDenialsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDenialsRequest.ProtoReflect.Descriptor instead.
 func (*ListDenialsRequest) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{22}
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{23}
 }
 
 type ListDenialsResponse struct {
@@ -1929,7 +2002,7 @@ type ListDenialsResponse struct {
 
 func (x *ListDenialsResponse) Reset() {
 	*x = ListDenialsResponse{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[23]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1941,7 +2014,7 @@ func (x *ListDenialsResponse) String() string {
 func (*ListDenialsResponse) ProtoMessage() {}
 
 func (x *ListDenialsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[23]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1954,7 +2027,7 @@ func (x *ListDenialsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDenialsResponse.ProtoReflect.Descriptor instead.
 func (*ListDenialsResponse) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{23}
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListDenialsResponse) GetSubject() string {
@@ -1993,7 +2066,7 @@ type BackupRequest struct {
 
 func (x *BackupRequest) Reset() {
 	*x = BackupRequest{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[24]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2005,7 +2078,7 @@ func (x *BackupRequest) String() string {
 func (*BackupRequest) ProtoMessage() {}
 
 func (x *BackupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[24]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2018,7 +2091,7 @@ func (x *BackupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
 func (*BackupRequest) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{24}
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{25}
 }
 
 type BackupResponse struct {
@@ -2032,7 +2105,7 @@ type BackupResponse struct {
 
 func (x *BackupResponse) Reset() {
 	*x = BackupResponse{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[25]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2044,7 +2117,7 @@ func (x *BackupResponse) String() string {
 func (*BackupResponse) ProtoMessage() {}
 
 func (x *BackupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[25]
+	mi := &file_hawser_v1_inspection_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2057,7 +2130,7 @@ func (x *BackupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupResponse.ProtoReflect.Descriptor instead.
 func (*BackupResponse) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{25}
+	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *BackupResponse) GetPath() string {
@@ -2082,7 +2155,7 @@ const file_hawser_v1_inspection_proto_rawDesc = "" +
 	"\x13ListClustersRequest\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x02 \x01(\tR\tpageToken\"\xf8\a\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\"\xbc\b\n" +
 	"\x14ListClustersResponse\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x1b\n" +
 	"\tdata_type\x18\x02 \x01(\tR\bdataType\x12\x10\n" +
@@ -2116,7 +2189,12 @@ const file_hawser_v1_inspection_proto_rawDesc = "" +
 	"round_trip\x18\x18 \x01(\v2\x19.google.protobuf.DurationR\troundTrip\x129\n" +
 	"\n" +
 	"refused_at\x18\x19 \x01(\v2\x1a.google.protobuf.TimestampR\trefusedAt\x12\x18\n" +
-	"\arefusal\x18\x1a \x01(\tR\arefusal\"c\n" +
+	"\arefusal\x18\x1a \x01(\tR\arefusal\x12B\n" +
+	"\fregistration\x18\x1b \x01(\v2\x1e.hawser.v1.ClusterRegistrationR\fregistration\"g\n" +
+	"\x13ClusterRegistration\x12\x1a\n" +
+	"\baccepted\x18\x01 \x01(\bR\baccepted\x12\x16\n" +
+	"\x06joined\x18\x02 \x01(\bR\x06joined\x12\x1c\n" +
+	"\tavailable\x18\x03 \x01(\tR\tavailable\"c\n" +
 	"\x10ListWorksRequest\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x16\n" +
 	"\x06source\x18\x02 \x01(\tR\x06source\x12\x1d\n" +
@@ -2283,7 +2361,7 @@ func file_hawser_v1_inspection_proto_rawDescGZIP() []byte {
 }
 
 var file_hawser_v1_inspection_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_hawser_v1_inspection_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_hawser_v1_inspection_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_hawser_v1_inspection_proto_goTypes = []any{
 	(ClusterState)(0),             // 0: hawser.v1.ClusterState
 	(SyncState)(0),                // 1: hawser.v1.SyncState
@@ -2292,80 +2370,82 @@ var file_hawser_v1_inspection_proto_goTypes = []any{
 	(OrphanCause)(0),              // 4: hawser.v1.OrphanCause
 	(*ListClustersRequest)(nil),   // 5: hawser.v1.ListClustersRequest
 	(*ListClustersResponse)(nil),  // 6: hawser.v1.ListClustersResponse
-	(*ListWorksRequest)(nil),      // 7: hawser.v1.ListWorksRequest
-	(*ListWorksResponse)(nil),     // 8: hawser.v1.ListWorksResponse
-	(*ListOrphansRequest)(nil),    // 9: hawser.v1.ListOrphansRequest
-	(*ListOrphansResponse)(nil),   // 10: hawser.v1.ListOrphansResponse
-	(*ListLimitsRequest)(nil),     // 11: hawser.v1.ListLimitsRequest
-	(*ListLimitsResponse)(nil),    // 12: hawser.v1.ListLimitsResponse
-	(*ForgetWorkRequest)(nil),     // 13: hawser.v1.ForgetWorkRequest
-	(*ForgetWorkResponse)(nil),    // 14: hawser.v1.ForgetWorkResponse
-	(*ForgetClusterRequest)(nil),  // 15: hawser.v1.ForgetClusterRequest
-	(*ForgetClusterResponse)(nil), // 16: hawser.v1.ForgetClusterResponse
-	(*AdoptRequest)(nil),          // 17: hawser.v1.AdoptRequest
-	(*AdoptResponse)(nil),         // 18: hawser.v1.AdoptResponse
-	(*ApproveRequest)(nil),        // 19: hawser.v1.ApproveRequest
-	(*ApproveResponse)(nil),       // 20: hawser.v1.ApproveResponse
-	(*ResolveRequest)(nil),        // 21: hawser.v1.ResolveRequest
-	(*ResolveResponse)(nil),       // 22: hawser.v1.ResolveResponse
-	(*DenyRequest)(nil),           // 23: hawser.v1.DenyRequest
-	(*DenyResponse)(nil),          // 24: hawser.v1.DenyResponse
-	(*AllowRequest)(nil),          // 25: hawser.v1.AllowRequest
-	(*AllowResponse)(nil),         // 26: hawser.v1.AllowResponse
-	(*ListDenialsRequest)(nil),    // 27: hawser.v1.ListDenialsRequest
-	(*ListDenialsResponse)(nil),   // 28: hawser.v1.ListDenialsResponse
-	(*BackupRequest)(nil),         // 29: hawser.v1.BackupRequest
-	(*BackupResponse)(nil),        // 30: hawser.v1.BackupResponse
-	(*timestamppb.Timestamp)(nil), // 31: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 32: google.protobuf.Duration
-	(*WithheldDeletion)(nil),      // 33: hawser.v1.WithheldDeletion
+	(*ClusterRegistration)(nil),   // 7: hawser.v1.ClusterRegistration
+	(*ListWorksRequest)(nil),      // 8: hawser.v1.ListWorksRequest
+	(*ListWorksResponse)(nil),     // 9: hawser.v1.ListWorksResponse
+	(*ListOrphansRequest)(nil),    // 10: hawser.v1.ListOrphansRequest
+	(*ListOrphansResponse)(nil),   // 11: hawser.v1.ListOrphansResponse
+	(*ListLimitsRequest)(nil),     // 12: hawser.v1.ListLimitsRequest
+	(*ListLimitsResponse)(nil),    // 13: hawser.v1.ListLimitsResponse
+	(*ForgetWorkRequest)(nil),     // 14: hawser.v1.ForgetWorkRequest
+	(*ForgetWorkResponse)(nil),    // 15: hawser.v1.ForgetWorkResponse
+	(*ForgetClusterRequest)(nil),  // 16: hawser.v1.ForgetClusterRequest
+	(*ForgetClusterResponse)(nil), // 17: hawser.v1.ForgetClusterResponse
+	(*AdoptRequest)(nil),          // 18: hawser.v1.AdoptRequest
+	(*AdoptResponse)(nil),         // 19: hawser.v1.AdoptResponse
+	(*ApproveRequest)(nil),        // 20: hawser.v1.ApproveRequest
+	(*ApproveResponse)(nil),       // 21: hawser.v1.ApproveResponse
+	(*ResolveRequest)(nil),        // 22: hawser.v1.ResolveRequest
+	(*ResolveResponse)(nil),       // 23: hawser.v1.ResolveResponse
+	(*DenyRequest)(nil),           // 24: hawser.v1.DenyRequest
+	(*DenyResponse)(nil),          // 25: hawser.v1.DenyResponse
+	(*AllowRequest)(nil),          // 26: hawser.v1.AllowRequest
+	(*AllowResponse)(nil),         // 27: hawser.v1.AllowResponse
+	(*ListDenialsRequest)(nil),    // 28: hawser.v1.ListDenialsRequest
+	(*ListDenialsResponse)(nil),   // 29: hawser.v1.ListDenialsResponse
+	(*BackupRequest)(nil),         // 30: hawser.v1.BackupRequest
+	(*BackupResponse)(nil),        // 31: hawser.v1.BackupResponse
+	(*timestamppb.Timestamp)(nil), // 32: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 33: google.protobuf.Duration
+	(*WithheldDeletion)(nil),      // 34: hawser.v1.WithheldDeletion
 }
 var file_hawser_v1_inspection_proto_depIdxs = []int32{
-	31, // 0: hawser.v1.ListClustersResponse.since:type_name -> google.protobuf.Timestamp
+	32, // 0: hawser.v1.ListClustersResponse.since:type_name -> google.protobuf.Timestamp
 	1,  // 1: hawser.v1.ListClustersResponse.sync:type_name -> hawser.v1.SyncState
 	0,  // 2: hawser.v1.ListClustersResponse.state:type_name -> hawser.v1.ClusterState
-	31, // 3: hawser.v1.ListClustersResponse.last_seen:type_name -> google.protobuf.Timestamp
-	31, // 4: hawser.v1.ListClustersResponse.broker_since:type_name -> google.protobuf.Timestamp
-	31, // 5: hawser.v1.ListClustersResponse.certificate_ends:type_name -> google.protobuf.Timestamp
-	32, // 6: hawser.v1.ListClustersResponse.round_trip:type_name -> google.protobuf.Duration
-	31, // 7: hawser.v1.ListClustersResponse.refused_at:type_name -> google.protobuf.Timestamp
-	3,  // 8: hawser.v1.ListWorksResponse.state:type_name -> hawser.v1.WorkState
-	31, // 9: hawser.v1.ListWorksResponse.deleted_at:type_name -> google.protobuf.Timestamp
-	2,  // 10: hawser.v1.ListWorksResponse.health:type_name -> hawser.v1.WorkHealth
-	4,  // 11: hawser.v1.ListOrphansResponse.cause:type_name -> hawser.v1.OrphanCause
-	33, // 12: hawser.v1.ApproveRequest.works:type_name -> hawser.v1.WithheldDeletion
-	31, // 13: hawser.v1.ListDenialsResponse.at:type_name -> google.protobuf.Timestamp
-	5,  // 14: hawser.v1.InspectionService.ListClusters:input_type -> hawser.v1.ListClustersRequest
-	7,  // 15: hawser.v1.InspectionService.ListWorks:input_type -> hawser.v1.ListWorksRequest
-	9,  // 16: hawser.v1.InspectionService.ListOrphans:input_type -> hawser.v1.ListOrphansRequest
-	11, // 17: hawser.v1.InspectionService.ListLimits:input_type -> hawser.v1.ListLimitsRequest
-	13, // 18: hawser.v1.InspectionService.ForgetWork:input_type -> hawser.v1.ForgetWorkRequest
-	15, // 19: hawser.v1.InspectionService.ForgetCluster:input_type -> hawser.v1.ForgetClusterRequest
-	17, // 20: hawser.v1.InspectionService.Adopt:input_type -> hawser.v1.AdoptRequest
-	19, // 21: hawser.v1.InspectionService.Approve:input_type -> hawser.v1.ApproveRequest
-	21, // 22: hawser.v1.InspectionService.Resolve:input_type -> hawser.v1.ResolveRequest
-	23, // 23: hawser.v1.InspectionService.Deny:input_type -> hawser.v1.DenyRequest
-	25, // 24: hawser.v1.InspectionService.Allow:input_type -> hawser.v1.AllowRequest
-	27, // 25: hawser.v1.InspectionService.ListDenials:input_type -> hawser.v1.ListDenialsRequest
-	29, // 26: hawser.v1.InspectionService.Backup:input_type -> hawser.v1.BackupRequest
-	6,  // 27: hawser.v1.InspectionService.ListClusters:output_type -> hawser.v1.ListClustersResponse
-	8,  // 28: hawser.v1.InspectionService.ListWorks:output_type -> hawser.v1.ListWorksResponse
-	10, // 29: hawser.v1.InspectionService.ListOrphans:output_type -> hawser.v1.ListOrphansResponse
-	12, // 30: hawser.v1.InspectionService.ListLimits:output_type -> hawser.v1.ListLimitsResponse
-	14, // 31: hawser.v1.InspectionService.ForgetWork:output_type -> hawser.v1.ForgetWorkResponse
-	16, // 32: hawser.v1.InspectionService.ForgetCluster:output_type -> hawser.v1.ForgetClusterResponse
-	18, // 33: hawser.v1.InspectionService.Adopt:output_type -> hawser.v1.AdoptResponse
-	20, // 34: hawser.v1.InspectionService.Approve:output_type -> hawser.v1.ApproveResponse
-	22, // 35: hawser.v1.InspectionService.Resolve:output_type -> hawser.v1.ResolveResponse
-	24, // 36: hawser.v1.InspectionService.Deny:output_type -> hawser.v1.DenyResponse
-	26, // 37: hawser.v1.InspectionService.Allow:output_type -> hawser.v1.AllowResponse
-	28, // 38: hawser.v1.InspectionService.ListDenials:output_type -> hawser.v1.ListDenialsResponse
-	30, // 39: hawser.v1.InspectionService.Backup:output_type -> hawser.v1.BackupResponse
-	27, // [27:40] is the sub-list for method output_type
-	14, // [14:27] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	32, // 3: hawser.v1.ListClustersResponse.last_seen:type_name -> google.protobuf.Timestamp
+	32, // 4: hawser.v1.ListClustersResponse.broker_since:type_name -> google.protobuf.Timestamp
+	32, // 5: hawser.v1.ListClustersResponse.certificate_ends:type_name -> google.protobuf.Timestamp
+	33, // 6: hawser.v1.ListClustersResponse.round_trip:type_name -> google.protobuf.Duration
+	32, // 7: hawser.v1.ListClustersResponse.refused_at:type_name -> google.protobuf.Timestamp
+	7,  // 8: hawser.v1.ListClustersResponse.registration:type_name -> hawser.v1.ClusterRegistration
+	3,  // 9: hawser.v1.ListWorksResponse.state:type_name -> hawser.v1.WorkState
+	32, // 10: hawser.v1.ListWorksResponse.deleted_at:type_name -> google.protobuf.Timestamp
+	2,  // 11: hawser.v1.ListWorksResponse.health:type_name -> hawser.v1.WorkHealth
+	4,  // 12: hawser.v1.ListOrphansResponse.cause:type_name -> hawser.v1.OrphanCause
+	34, // 13: hawser.v1.ApproveRequest.works:type_name -> hawser.v1.WithheldDeletion
+	32, // 14: hawser.v1.ListDenialsResponse.at:type_name -> google.protobuf.Timestamp
+	5,  // 15: hawser.v1.InspectionService.ListClusters:input_type -> hawser.v1.ListClustersRequest
+	8,  // 16: hawser.v1.InspectionService.ListWorks:input_type -> hawser.v1.ListWorksRequest
+	10, // 17: hawser.v1.InspectionService.ListOrphans:input_type -> hawser.v1.ListOrphansRequest
+	12, // 18: hawser.v1.InspectionService.ListLimits:input_type -> hawser.v1.ListLimitsRequest
+	14, // 19: hawser.v1.InspectionService.ForgetWork:input_type -> hawser.v1.ForgetWorkRequest
+	16, // 20: hawser.v1.InspectionService.ForgetCluster:input_type -> hawser.v1.ForgetClusterRequest
+	18, // 21: hawser.v1.InspectionService.Adopt:input_type -> hawser.v1.AdoptRequest
+	20, // 22: hawser.v1.InspectionService.Approve:input_type -> hawser.v1.ApproveRequest
+	22, // 23: hawser.v1.InspectionService.Resolve:input_type -> hawser.v1.ResolveRequest
+	24, // 24: hawser.v1.InspectionService.Deny:input_type -> hawser.v1.DenyRequest
+	26, // 25: hawser.v1.InspectionService.Allow:input_type -> hawser.v1.AllowRequest
+	28, // 26: hawser.v1.InspectionService.ListDenials:input_type -> hawser.v1.ListDenialsRequest
+	30, // 27: hawser.v1.InspectionService.Backup:input_type -> hawser.v1.BackupRequest
+	6,  // 28: hawser.v1.InspectionService.ListClusters:output_type -> hawser.v1.ListClustersResponse
+	9,  // 29: hawser.v1.InspectionService.ListWorks:output_type -> hawser.v1.ListWorksResponse
+	11, // 30: hawser.v1.InspectionService.ListOrphans:output_type -> hawser.v1.ListOrphansResponse
+	13, // 31: hawser.v1.InspectionService.ListLimits:output_type -> hawser.v1.ListLimitsResponse
+	15, // 32: hawser.v1.InspectionService.ForgetWork:output_type -> hawser.v1.ForgetWorkResponse
+	17, // 33: hawser.v1.InspectionService.ForgetCluster:output_type -> hawser.v1.ForgetClusterResponse
+	19, // 34: hawser.v1.InspectionService.Adopt:output_type -> hawser.v1.AdoptResponse
+	21, // 35: hawser.v1.InspectionService.Approve:output_type -> hawser.v1.ApproveResponse
+	23, // 36: hawser.v1.InspectionService.Resolve:output_type -> hawser.v1.ResolveResponse
+	25, // 37: hawser.v1.InspectionService.Deny:output_type -> hawser.v1.DenyResponse
+	27, // 38: hawser.v1.InspectionService.Allow:output_type -> hawser.v1.AllowResponse
+	29, // 39: hawser.v1.InspectionService.ListDenials:output_type -> hawser.v1.ListDenialsResponse
+	31, // 40: hawser.v1.InspectionService.Backup:output_type -> hawser.v1.BackupResponse
+	28, // [28:41] is the sub-list for method output_type
+	15, // [15:28] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_hawser_v1_inspection_proto_init() }
@@ -2380,7 +2460,7 @@ func file_hawser_v1_inspection_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_hawser_v1_inspection_proto_rawDesc), len(file_hawser_v1_inspection_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   26,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

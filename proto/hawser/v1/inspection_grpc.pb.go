@@ -45,7 +45,7 @@ const (
 // next_page_token and nothing else; the same request with it as page_token gets the next page.
 // Tokens stay good whatever changes: what is there all the time is on exactly one page.
 type InspectionServiceClient interface {
-	// ListClusters returns every cluster that has records or had an agent, by
+	// ListClusters returns every cluster that has records, had an agent, or is known to the hub, by
 	// name.
 	ListClusters(ctx context.Context, in *ListClustersRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListClustersResponse], error)
 	// ListWorks returns records by cluster and resource id.
@@ -278,7 +278,7 @@ type InspectionService_BackupClient = grpc.ServerStreamingClient[BackupResponse]
 // next_page_token and nothing else; the same request with it as page_token gets the next page.
 // Tokens stay good whatever changes: what is there all the time is on exactly one page.
 type InspectionServiceServer interface {
-	// ListClusters returns every cluster that has records or had an agent, by
+	// ListClusters returns every cluster that has records, had an agent, or is known to the hub, by
 	// name.
 	ListClusters(*ListClustersRequest, grpc.ServerStreamingServer[ListClustersResponse]) error
 	// ListWorks returns records by cluster and resource id.

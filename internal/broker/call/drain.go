@@ -1,0 +1,34 @@
+package call
+
+import "time"
+
+// Drain ends so many streams one after the other, at the configured rate, or faster where that
+// would last more than half of the drain timeout. It waits until the last one is gone, and returns
+// false if the drain timeout is over before. Streams that are stuck in a send then end with their
+// connections, which the fronts close.
+func (c *Config) Drain(streams int, end func(i int), empty <-chan struct{}) bool {
+	deadline := time.NewTimer(c.DrainTimeout)
+	defer deadline.Stop()
+	pause := time.Second / time.Duration(c.DrainRate)
+	if most := c.DrainTimeout / time.Duration(2*max(streams, 1)); pause > most {
+		pause = most
+	}
+	pace := time.NewTicker(max(pause, time.Microsecond))
+	defer pace.Stop()
+	for i := range streams {
+		if end(i); i == streams-1 {
+			break
+		}
+		select {
+		case <-pace.C:
+		case <-deadline.C:
+			return false
+		}
+	}
+	select {
+	case <-empty:
+		return true
+	case <-deadline.C:
+		return false
+	}
+}

@@ -1,0 +1,83 @@
+package registration
+
+import (
+	"context"
+	"strings"
+	"time"
+)
+
+// accepted begins the names of the bookmarks of clusters that the hub has accepted.
+const accepted = "accepted/"
+
+// Store keeps small values under names, as store.Store does.
+type Store interface {
+	SetBookmarks(ctx context.Context, set map[string][]byte) error
+	Bookmarks(prefix string) map[string][]byte
+}
+
+// saved returns the clusters that a store says are accepted.
+func saved(s Store) (clusters []string) {
+	for name := range s.Bookmarks(accepted) {
+		clusters = append(clusters, strings.TrimPrefix(name, accepted))
+	}
+	return clusters
+}
+
+const (
+	// savedAtOnce is how many changes of acceptance are saved at once.
+	savedAtOnce = 1000
+	// saveAgain is the pause after the store did not take them.
+	saveAgain = time.Second
+)
+
+// save saves which clusters are accepted when that has changed, at the end once more.
+func (r *Room) save(ctx context.Context) error {
+	again := time.NewTimer(0)
+	defer again.Stop()
+	for {
+		select {
+		case <-r.unsaved:
+		case <-again.C:
+		case <-ctx.Done():
+			last, stop := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.DrainTimeout)
+			defer stop()
+			if err := r.saveChanges(last); err != nil {
+				r.cfg.Log.Warn("which clusters are accepted was not saved; the source says it again", "error", err)
+			}
+			return nil
+		}
+		if err := r.saveChanges(ctx); err != nil && ctx.Err() == nil {
+			r.cfg.Log.Warn("which clusters are accepted was not saved; trying again", "error", err)
+			again.Reset(saveAgain)
+		}
+	}
+}
+
+// saveSoon says that there is something to save.
+func (r *Room) saveSoon() {
+	select {
+	case r.unsaved <- struct{}{}:
+	default:
+	}
+}
+
+// saveChanges saves what has changed.
+func (r *Room) saveChanges(ctx context.Context) error {
+	for {
+		taken := r.mirror.takeUnsaved(savedAtOnce)
+		if len(taken) == 0 {
+			return nil
+		}
+		set := make(map[string][]byte, len(taken))
+		for cluster, is := range taken {
+			set[accepted+cluster] = nil
+			if is {
+				set[accepted+cluster] = []byte("1")
+			}
+		}
+		if err := r.cfg.Store.SetBookmarks(ctx, set); err != nil {
+			r.mirror.putBack(taken)
+			return err
+		}
+	}
+}

@@ -1,0 +1,283 @@
+package registration
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// bootstrapStreams is how many subscriptions a bootstrap account may have, as a multiple of what
+// the cluster may have for which it subscribes: many clusters join by one account.
+const bootstrapStreams = 512
+
+// maxHanded is how many events wait at a subscription that are for it alone.
+const maxHanded = 16
+
+// subscription is what everybody sees of an agent that subscribed. Others tell it that something
+// has changed; what that is its stream looks up.
+type subscription struct {
+	id    string
+	party identity.Identity
+	viewer
+	conn   uint64
+	hawser bool
+	wake   chan struct{}
+
+	mu     sync.Mutex
+	list   *list    // what it said that it has, until that is compared
+	handed [][]byte // events for it alone
+	why    *transport.Error
+	left   bool
+}
+
+// list is what a party says that it has; free gives its memory back.
+type list struct {
+	versions []codec.ResourceVersion
+	free     func()
+}
+
+func (s *subscription) signal() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// stop ends the stream with an error.
+func (s *subscription) stop(why *transport.Error) {
+	s.mu.Lock()
+	if s.why == nil {
+		s.why = why
+	}
+	s.mu.Unlock()
+	s.signal()
+}
+
+// request hands a list over. It is complete, so it replaces one that was not looked at yet.
+func (s *subscription) request(l *list) {
+	s.mu.Lock()
+	defer s.signal()
+	defer s.mu.Unlock()
+	if s.left {
+		l.free()
+		return
+	}
+	if s.list != nil {
+		s.list.free()
+	}
+	s.list = l
+}
+
+// hand hands an event over that is for this subscription alone; false: it takes no more.
+func (s *subscription) hand(event []byte) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.left || len(s.handed) >= maxHanded {
+		return false
+	}
+	s.handed = append(s.handed, event)
+	s.signal()
+	return true
+}
+
+// take returns what was put into it: an event that is for it alone, or why it ends. lists: also
+// the list, which is then the caller's.
+func (s *subscription) take(lists bool) (event []byte, l *list, why *transport.Error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.why != nil {
+		return nil, nil, s.why
+	}
+	if len(s.handed) > 0 {
+		event = s.handed[0]
+		s.handed[0] = nil
+		s.handed = s.handed[1:]
+		return event, nil, nil
+	}
+	if lists {
+		l, s.list = s.list, nil
+	}
+	return nil, l, nil
+}
+
+// leave gives back what it still had when its stream ended.
+func (s *subscription) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.left, s.handed = true, nil
+	if s.list != nil {
+		s.list.free()
+		s.list = nil
+	}
+}
+
+// agents is the set of running subscriptions of agents.
+type agents struct {
+	mu       sync.Mutex
+	byPlace  map[place][]*subscription
+	byID     map[string]*subscription
+	perShare map[share]int
+	end      *transport.Error
+	// empty is closed when nobody may come any more and the last one is gone.
+	empty chan struct{}
+}
+
+// share is what subscriptions are counted by: a party, or one cluster of it.
+type share struct {
+	party   identity.Identity
+	cluster string
+}
+
+func newAgents() *agents {
+	return &agents{byPlace: map[place][]*subscription{}, byID: map[string]*subscription{}, perShare: map[share]int{}, empty: make(chan struct{})}
+}
+
+// add adds s, or says why not.
+func (a *agents) add(s *subscription, perParty int) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.end != nil {
+		return a.end
+	}
+	most := perParty
+	if s.party.Role == identity.Bootstrap {
+		most *= bootstrapStreams
+	}
+	if a.perShare[share{s.party, s.cluster}] >= perParty || a.perShare[share{party: s.party}] >= most {
+		return overloaded("too many subscriptions of " + s.party.String())
+	}
+	for _, sh := range s.shares() {
+		a.perShare[sh]++
+	}
+	a.byID[s.id] = s
+	a.byPlace[s.place] = append(a.byPlace[s.place], s)
+	return nil
+}
+
+func (s *subscription) shares() [2]share {
+	return [2]share{{s.party, s.cluster}, {party: s.party}}
+}
+
+// remove is the end of s, which was added.
+func (a *agents) remove(s *subscription) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	rest := slices.DeleteFunc(a.byPlace[s.place], func(o *subscription) bool { return o == s })
+	if a.byPlace[s.place] = rest; len(rest) == 0 {
+		delete(a.byPlace, s.place)
+	}
+	delete(a.byID, s.id)
+	for _, sh := range s.shares() {
+		if a.perShare[sh]--; a.perShare[sh] == 0 {
+			delete(a.perShare, sh)
+		}
+	}
+	a.checkEmpty()
+}
+
+// checkEmpty: the caller has the lock.
+func (a *agents) checkEmpty() {
+	if a.end == nil || len(a.byID) > 0 {
+		return
+	}
+	select {
+	case <-a.empty:
+	default:
+		close(a.empty)
+	}
+}
+
+// close refuses new subscriptions, and returns those that there are.
+func (a *agents) close(why *transport.Error) []*subscription {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.end = why
+	a.checkEmpty()
+	all := make([]*subscription, 0, len(a.byID))
+	for _, s := range a.byID {
+		all = append(all, s)
+	}
+	return all
+}
+
+// closing returns why nobody may come any more, nil before close.
+func (a *agents) closing() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.end != nil {
+		return a.end
+	}
+	return nil
+}
+
+// count returns how many there are.
+func (a *agents) count() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.byID)
+}
+
+// wake tells the subscriptions of a place that something has changed there.
+func (a *agents) wake(p place) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, s := range a.byPlace[p] {
+		s.signal()
+	}
+}
+
+// wakeCluster tells all subscriptions of a cluster, wakeAll those of all clusters.
+func (a *agents) wakeCluster(cluster string) {
+	for _, d := range codec.RegistrationTypes() {
+		a.wake(place{d, cluster})
+	}
+}
+
+func (a *agents) wakeAll() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, s := range a.byID {
+		s.signal()
+	}
+}
+
+// askers returns the subscriptions that an event of a party is about: the one that it names; of a
+// party that names none those of its connection, or else all that it has of the place.
+func (a *agents) askers(p place, e *call.Event) []*subscription {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if e.Subscription != "" {
+		if s := a.byID[e.Subscription]; s != nil && s.place == p && s.party == e.From {
+			return []*subscription{s}
+		}
+		return nil
+	}
+	if same := a.onConnection(p, e); len(same) > 0 {
+		return same
+	}
+	return slices.DeleteFunc(slices.Clone(a.byPlace[p]), func(s *subscription) bool { return s.party != e.From })
+}
+
+// sameConnection returns those that a party has of a place on the connection of an event; of a
+// party that names one, that alone.
+func (a *agents) sameConnection(p place, e *call.Event) []*subscription {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.DeleteFunc(a.onConnection(p, e), func(s *subscription) bool {
+		return e.Subscription != "" && e.Subscription != s.id
+	})
+}
+
+// onConnection: the caller has the lock.
+func (a *agents) onConnection(p place, e *call.Event) (same []*subscription) {
+	for _, s := range a.byPlace[p] {
+		if s.conn == e.Conn && s.party == e.From {
+			same = append(same, s)
+		}
+	}
+	return same
+}

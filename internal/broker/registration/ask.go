@@ -1,0 +1,186 @@
+package registration
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
+)
+
+const (
+	// AnswerTimeout is how long an agent waits for the hub.
+	AnswerTimeout = 10 * time.Second
+	// maxAsk is the largest event of an agent, in bytes: a kube-apiserver takes no larger objects.
+	maxAsk = 3 << 19
+	// askBytes is what an ask takes besides its event.
+	askBytes = 1 << 10
+	// leaseName is the name of the Lease that shows that a cluster is alive.
+	leaseName = "managed-cluster-lease"
+)
+
+// Publish takes an event of an agent, or of the source. That of an agent returns when the hub has
+// answered.
+func (r *Room) Publish(ctx context.Context, e *call.Event) (transport.Receipt, error) {
+	switch {
+	case codec.RegistrationEvent(e.Env.RawType):
+		return r.fromSource(e)
+	case e.Env.Type.Action == codec.ResyncRequest:
+		return r.resync(e)
+	}
+	err := r.fromAgent(ctx, e)
+	r.metrics.asked(e.Env.Type.DataType.Resource, err)
+	if err != nil {
+		return transport.Receipt{}, err
+	}
+	return transport.Receipt{Outcome: codec.OutcomeAccepted}, nil
+}
+
+// fromAgent does what an agent asks for.
+func (r *Room) fromAgent(ctx context.Context, e *call.Event) error {
+	d, cluster := e.Env.Type.DataType, e.Env.Cluster
+	row, _ := codec.Registration(d)
+	joins := row.Early && e.Env.Type.Action == codec.CreateRequest
+	switch {
+	case !joins && !r.mirror.isAccepted(cluster):
+		return forbidden("the hub has not accepted cluster " + cluster)
+	case e.Size > maxAsk:
+		return Refusal(call.TooLarge(e.Size, maxAsk))
+	case len(e.Env.Data) == 0:
+		return Refusal(call.Invalid("data", "an event without data", ""))
+	case d == codec.Leases:
+		return r.renew(e)
+	}
+	// The event is the front's until this returns, and the request may then still be on its way.
+	event, err := e.Incoming.Normalized()
+	if err != nil {
+		return Refusal(call.Undecodable(err))
+	}
+	answer, err := r.await(ctx, &ask{
+		from: e.From, cluster: cluster, size: askBytes + len(event),
+		request: &hawserv1.RegistrationRequest{What: &hawserv1.RegistrationRequest_Ask{Ask: &hawserv1.RegistrationAsk{
+			Event: event, Cluster: cluster, User: e.User, Groups: e.Groups, Bootstrap: e.From.Role == identity.Bootstrap,
+		}}},
+	})
+	if err == nil && d == codec.TokenRequests {
+		err = r.handToken(e, answer.GetTokenRequest())
+	}
+	return err
+}
+
+// answerless is the error for an answer that lacks what was asked for.
+var answerless = codec.APIError{Code: 500, Reason: "InternalError", Message: "the source's answer does not have what was asked for"}
+
+// await puts a request to the source and waits for the answer.
+func (r *Room) await(ctx context.Context, a *ask) (*hawserv1.RegistrationAnswer, error) {
+	a.id, a.done = r.cfg.NewID(), make(chan outcome, 1)
+	a.request.Id = a.id
+	if err := r.desk.put(a); err != nil {
+		return nil, err
+	}
+	defer r.desk.drop(a)
+	timer := time.NewTimer(AnswerTimeout)
+	defer timer.Stop()
+	select {
+	case o := <-a.done:
+		switch {
+		case o.err != nil:
+			return nil, o.err
+		case len(o.answer.GetError()) > 0:
+			return nil, apiError(codec.ParseAPIStatus(o.answer.GetError()))
+		}
+		return o.answer, nil
+	case <-timer.C:
+		return nil, unavailable(fmt.Sprintf("the hub did not answer within %s; whether it has done it is not known", AnswerTimeout))
+	case <-ctx.Done():
+		return nil, call.CallerGone(ctx)
+	}
+}
+
+// handToken hands a token to who asked for it, on the connection on which it asked: nobody else
+// gets it, and nobody gets it again.
+func (r *Room) handToken(e *call.Event, token []byte) error {
+	if len(token) == 0 {
+		return apiError(answerless)
+	}
+	made, err := codec.Builder{
+		ID: r.cfg.NewID(), Source: r.cfg.Registration, Time: r.cfg.Now(), Cluster: e.Env.Cluster,
+		Type:        codec.EventType{DataType: codec.TokenRequests, Subresource: codec.Spec, Action: codec.CreateRequest}.String(),
+		Extensions:  map[string]any{codec.ExtResourceID: e.Env.ResourceID},
+		ContentType: codec.ContentTypeJSON, Data: token,
+	}.Event()
+	if err != nil {
+		return call.Internal(err)
+	}
+	event, err := codec.Marshal(made)
+	if err != nil {
+		return call.Internal(err)
+	}
+	for _, s := range r.agents.sameConnection(place{codec.TokenRequests, e.Env.Cluster}, e) {
+		s.hand(event) // one that takes no more does not read
+	}
+	return nil
+}
+
+// renew notes that an agent has renewed its Lease, and answers in the place of the hub.
+func (r *Room) renew(e *call.Event) error {
+	cluster := e.Env.Cluster
+	var lease struct {
+		Metadata struct{ Name, Namespace string }
+	}
+	if err := json.Unmarshal(e.Env.Data, &lease); err != nil {
+		return Refusal(call.Invalid("data", "the data is not the JSON of a Lease", ""))
+	}
+	if lease.Metadata.Name != leaseName || lease.Metadata.Namespace != cluster {
+		return forbidden(fmt.Sprintf("an agent of cluster %s renews the Lease %s/%s and no other", cluster, cluster, leaseName))
+	}
+	objects, _, complete := r.mirror.show(place{codec.Leases, cluster})
+	uid, known := "", false
+	for _, o := range objects {
+		if o.name == leaseName {
+			uid, known = o.uid, true
+		}
+	}
+	if complete && !known || known && e.Env.ResourceID != "" && e.Env.ResourceID != uid {
+		return apiError(codec.APIError{Code: 404, Reason: "NotFound", Message: "the hub does not have this Lease"})
+	}
+	now := r.cfg.Now()
+	n := renewal{at: now}
+	if !e.Env.Time.IsZero() {
+		n.skew = e.Env.Time.Sub(now)
+	}
+	if r.renewals.note(cluster, n) {
+		r.wakeSource()
+	}
+	return nil
+}
+
+// resync takes what an agent says that it has.
+func (r *Room) resync(e *call.Event) (receipt transport.Receipt, err error) {
+	p := place{e.Env.Type.DataType, e.Env.Cluster}
+	askers := r.agents.askers(p, e)
+	if len(askers) == 0 {
+		if e.Subscription != "" {
+			return receipt, call.NoSubscription(e.From)
+		}
+		receipt.Outcome = codec.OutcomeIgnored // it is sent everything when it subscribes
+		return receipt, nil
+	}
+	versions, err := codec.DecodeVersions(e.Env.Data)
+	if err != nil {
+		return receipt, call.Undecodable(err)
+	}
+	for _, s := range askers {
+		if !r.lists.Reserve(e.From, e.Payload) {
+			return receipt, overloaded("too many lists wait to be compared")
+		}
+		s.request(&list{versions: versions, free: func() { r.lists.Free(e.From, e.Payload) }})
+	}
+	receipt.Outcome = codec.OutcomeAccepted
+	return receipt, nil
+}

@@ -1,0 +1,244 @@
+package registration
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/fair"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/pkg/transport"
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
+)
+
+// How many asks there may be. The source works on some of them at a time; what waits, waits here,
+// where it has its turn.
+const (
+	// inFlight is how many asks the source has at a time, inFlightOfParty those of one party and
+	// inFlightOfMany those of a party that stands for many clusters.
+	inFlight        = 128
+	inFlightOfParty = 8
+	inFlightOfMany  = 32
+	// queuedOfCluster is how many asks of a party for one cluster wait, queuedOfParty for all.
+	queuedOfCluster = 32
+	queuedOfParty   = 4096
+)
+
+// ask is one request that waits for its answer.
+type ask struct {
+	id string
+	// from asks, for a cluster.
+	from    identity.Identity
+	cluster string
+	size    int
+	request *hawserv1.RegistrationRequest
+	// flying: it is at the source. told: it has its answer.
+	flying, told bool
+	// done receives once: the answer, or why there is none.
+	done chan outcome
+}
+
+type outcome struct {
+	answer *hawserv1.RegistrationAnswer
+	err    *transport.Error
+}
+
+// desk is where asks wait, for their turn and then for their answers. Parties take turns, and in
+// each of them the clusters for which it asks: a bootstrap account stands for many. Each ask
+// belongs to a call that runs, which takes it away when it ends; so what waits is bounded by the
+// calls, and none waits for whom nobody waits.
+type desk struct {
+	budget *call.Budget
+	// wake is told when there is something to send.
+	wake func()
+
+	mu      sync.Mutex
+	open    bool // there is a source
+	closed  *transport.Error
+	turns   fair.Turns[identity.Identity]
+	parties map[identity.Identity]*party
+	flying  map[string]*ask
+	queued  int
+}
+
+// party is what one party asks.
+type party struct {
+	turns          fair.Turns[string]
+	lines          map[string][]*ask // by cluster
+	queued, flying int
+}
+
+func newDesk(bytes int, wake func()) *desk {
+	return &desk{
+		budget: call.NewBudget(bytes), wake: wake,
+		parties: map[identity.Identity]*party{}, flying: map[string]*ask{},
+	}
+}
+
+// most is how many asks of a party the source has at a time.
+func most(of identity.Identity) int {
+	if of.Role == identity.Agent {
+		return inFlightOfParty
+	}
+	return inFlightOfMany
+}
+
+// put queues an ask, or says why not. Whoever put it calls drop in the end.
+func (d *desk) put(a *ask) *transport.Error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p := d.parties[a.from]
+	switch {
+	case d.closed != nil:
+		return d.closed
+	case !d.open:
+		return unavailable(noSource)
+	case p != nil && (len(p.lines[a.cluster]) >= queuedOfCluster || p.queued >= queuedOfParty):
+		return overloaded("too many requests of " + a.from.String() + " wait")
+	}
+	if ok, _ := d.budget.ReservePart(a.from, a.cluster, a.size); !ok {
+		return overloaded("too much that was asked waits for the hub")
+	}
+	if p == nil {
+		p = &party{lines: map[string][]*ask{}}
+		d.parties[a.from] = p
+	}
+	p.lines[a.cluster] = append(p.lines[a.cluster], a)
+	p.turns.Join(a.cluster)
+	p.queued++
+	d.queued++
+	d.join(a.from, p)
+	d.wake()
+	return nil
+}
+
+// join has a party take turns, if it may have more at the source. The caller has the lock.
+func (d *desk) join(of identity.Identity, p *party) {
+	if p.queued > 0 && p.flying < most(of) {
+		d.turns.Join(of)
+	} else {
+		d.turns.Leave(of)
+	}
+}
+
+// next returns the ask whose turn it is, nil if there is none at the moment. It is at the source
+// from then on.
+func (d *desk) next() *ask {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.flying) >= inFlight {
+		return nil
+	}
+	from, ok := d.turns.Next(1)
+	if !ok {
+		return nil
+	}
+	p := d.parties[from]
+	cluster, _ := p.turns.Next(1)
+	a := p.lines[cluster][0]
+	d.take(p, a)
+	a.flying = true
+	p.flying++
+	d.flying[a.id] = a
+	d.join(from, p)
+	return a
+}
+
+// take removes an ask from its line. The caller has the lock.
+func (d *desk) take(p *party, a *ask) {
+	line := slices.DeleteFunc(p.lines[a.cluster], func(o *ask) bool { return o == a })
+	if p.lines[a.cluster] = line; len(line) == 0 {
+		delete(p.lines, a.cluster)
+		p.turns.Leave(a.cluster)
+	}
+	p.queued--
+	d.queued--
+}
+
+// drop forgets an ask, wherever it is.
+func (d *desk) drop(a *ask) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p := d.parties[a.from]
+	if a.flying {
+		delete(d.flying, a.id)
+		p.flying--
+		d.wake() // there is room for another one
+	} else {
+		d.take(p, a)
+	}
+	d.join(a.from, p)
+	if p.queued+p.flying == 0 {
+		delete(d.parties, a.from)
+	}
+	d.budget.FreePart(a.from, a.cluster, a.size)
+}
+
+// answer hands an answer to the ask that it names; false: nobody waits for it.
+func (d *desk) answer(answer *hawserv1.RegistrationAnswer) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	a := d.flying[answer.GetId()]
+	return a != nil && a.tell(outcome{answer: answer})
+}
+
+// tell ends an ask; false: it has ended. The caller has the lock.
+func (a *ask) tell(o outcome) bool {
+	if a.told {
+		return false
+	}
+	a.told = true
+	a.done <- o // has room for it
+	return true
+}
+
+// begin says that there is a source, end that there is none: nobody waits for it then. What an
+// earlier subscription of the source had is lost: whether it was done nobody knows.
+func (d *desk) begin() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.open = true
+	d.fail(unavailable(lostSource))
+}
+
+func (d *desk) end() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.open = false
+	d.fail(unavailable(lostSource))
+	d.failQueued(unavailable(noSource))
+}
+
+// close refuses all asks from now on.
+func (d *desk) close(why *transport.Error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.closed = why
+	d.fail(why)
+	d.failQueued(why)
+}
+
+// fail ends what is at the source. The caller has the lock.
+func (d *desk) fail(why *transport.Error) {
+	for _, a := range d.flying {
+		a.tell(outcome{err: why})
+	}
+}
+
+// failQueued ends what waits for its turn. The caller has the lock.
+func (d *desk) failQueued(why *transport.Error) {
+	for _, p := range d.parties {
+		for _, line := range p.lines {
+			for _, a := range line {
+				a.tell(outcome{err: why})
+			}
+		}
+	}
+}
+
+// size returns how many asks wait, for their turn or for their answers.
+func (d *desk) size() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.queued + len(d.flying)
+}

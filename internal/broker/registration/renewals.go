@@ -1,0 +1,74 @@
+package registration
+
+import (
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
+)
+
+const (
+	// renewalsAtOnce is how many renewals go to the source in one request, renewalPause the time
+	// between two requests.
+	renewalsAtOnce = 1000
+	renewalPause   = time.Second
+)
+
+// renewals are the Leases that agents have renewed and the source does not know of: of each cluster
+// the last one. There are no more than clusters that the hub has accepted.
+type renewals struct {
+	mu      sync.Mutex
+	waiting map[string]renewal
+}
+
+// renewal is when a renewal came, and how far its agent's clock was ahead then.
+type renewal struct {
+	at   time.Time
+	skew time.Duration
+}
+
+// note notes a renewal; first: nothing waited.
+func (r *renewals) note(cluster string, n renewal) (first bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.waiting == nil {
+		r.waiting = map[string]renewal{}
+	}
+	first = len(r.waiting) == 0
+	r.waiting[cluster] = n
+	return first
+}
+
+// forget forgets that of a cluster.
+func (r *renewals) forget(cluster string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.waiting, cluster)
+}
+
+// take returns a request with what waits, nil if nothing does.
+func (r *renewals) take(now time.Time) *hawserv1.RegistrationRequest {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.waiting) == 0 {
+		return nil
+	}
+	all := &hawserv1.LeaseRenewals{}
+	for cluster, n := range r.waiting {
+		if len(all.Renewals) == renewalsAtOnce {
+			break
+		}
+		delete(r.waiting, cluster)
+		all.Renewals = append(all.Renewals, &hawserv1.LeaseRenewal{Cluster: cluster, Age: durationpb.New(now.Sub(n.at)), Skew: durationpb.New(n.skew)})
+	}
+	return &hawserv1.RegistrationRequest{What: &hawserv1.RegistrationRequest_Renewals{Renewals: all}}
+}
+
+// size returns how many wait.
+func (r *renewals) size() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.waiting)
+}

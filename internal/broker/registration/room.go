@@ -1,0 +1,232 @@
+// Package registration is the room of the broker in which clusters join a hub:
+//
+//	agent ── ask ──► desk ── request ──► the source that serves registration ──► the hub
+//	agent ◄─ objects ── mirror ◄─ objects, answer, keys ──┘
+//
+// The broker decides nothing here that is the hub's to decide. What an agent asks for (a
+// ManagedCluster, a certificate, a token, …) waits at the [desk] for its turn, goes to the source,
+// and its publish returns with what the hub has answered. What the hub has stands in the [mirror],
+// in memory, as the source says it; a [stream] brings each agent what it may see of it, without
+// being asked, because agents of Open Cluster Management do not compare versions and ask once at
+// most. Leases are answered here, and their renewals told to the source in sum.
+//
+// One thing is kept in the store: which clusters the hub has accepted. Works flow to those alone,
+// also when the broker is started while the source is away.
+//
+// Why it is a mirror, and nothing else is stored: docs/adr/013-registration-is-a-mirror.md.
+package registration
+
+import (
+	"cmp"
+	"context"
+	"hash/fnv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hawser-io/hawser/internal/broker/authz"
+	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/telemetry"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// Works are the subscriptions of agents to works.
+type Works interface {
+	// EndCluster ends those of a cluster.
+	EndCluster(cluster string, why *transport.Error)
+}
+
+// Room serves registration. Its methods may be called concurrently.
+type Room struct {
+	cfg      *call.Config
+	works    Works
+	mirror   *mirror
+	desk     *desk
+	renewals renewals
+	agents   *agents
+	keys     keys
+	lists    *call.Budget
+	metrics  *metrics
+
+	// serving is held while one subscription of the source follows another; source is the one that
+	// counts, nil while there is none.
+	serving sync.Mutex
+	source  atomic.Pointer[server]
+	// unsaved holds a token when something has to be saved since the last time.
+	unsaved chan struct{}
+}
+
+// New returns the room of the source that cfg.Registration names. It starts nothing. works are
+// ended of clusters whose acceptance is withdrawn.
+func New(cfg *call.Config, works Works) *Room {
+	r := &Room{
+		cfg: cfg, works: works, mirror: newMirror(saved(cfg.Store)), agents: newAgents(),
+		lists: call.NewBudget(cfg.QueueBytes), unsaved: make(chan struct{}, 1),
+	}
+	r.desk = newDesk(cfg.QueueBytes, r.wakeSource)
+	r.metrics = newMetrics(cfg.Meter(), r)
+	return r
+}
+
+// Tasks are what has to run.
+func (r *Room) Tasks() []run.Task {
+	return []run.Task{{Name: "acceptance", Run: r.save}, {Name: "registration", Run: r.drain}}
+}
+
+// Serves reports whether events of a data type are of this room.
+func Serves(d codec.DataType) bool {
+	_, ok := codec.Registration(d)
+	return ok || d == codec.Registrations
+}
+
+// Subscribe runs a subscription of an agent, or of the source, until ctx ends, the room drains or
+// out fails.
+func (r *Room) Subscribe(ctx context.Context, p transport.Peer, raw transport.RawSubscription, out transport.Stream) error {
+	d, err := codec.ParseDataType(raw.DataType)
+	if err = cmp.Or(err, codec.CheckName("source", raw.Source), codec.CheckName("cluster_name", raw.Cluster)); err != nil {
+		return call.Undecodable(err)
+	}
+	if d == codec.Registrations {
+		return r.subscribeSource(ctx, p, raw, out)
+	}
+	s, err := r.open(p, raw, d)
+	if err == nil {
+		err = r.agents.add(s, r.cfg.StreamsPerParty)
+	}
+	r.metrics.subscribed(d, err)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		r.agents.remove(s)
+		s.leave()
+	}()
+	accepted := transport.Accepted{SubscriptionID: s.id}
+	if raw.Hello.Protocol >= 1 {
+		accepted.Protocol, accepted.Resync, accepted.MaxEventBytes = 1, codec.ResyncList, r.cfg.MaxEventBytes
+		accepted.Epoch = r.cfg.Store.Head().Epoch
+	}
+	if err := out.Accept(accepted); err != nil {
+		return broken(ctx, err)
+	}
+	t := &stream{room: r, sub: s, out: out, told: map[string]sent{}}
+	return t.serve(ctx)
+}
+
+// open checks who asks, and for what.
+func (r *Room) open(p transport.Peer, raw transport.RawSubscription, d codec.DataType) (*subscription, error) {
+	asked := authz.Call{
+		Method: authz.Subscribe, Type: codec.EventType{DataType: d, Subresource: codec.Spec},
+		Source: raw.Source, Cluster: raw.Cluster,
+	}
+	party := authz.Identify(p, asked, r.cfg.Insecure)
+	if err := authz.Authorize(party, asked); err != nil {
+		return nil, Refusal(err)
+	}
+	row, _ := codec.Registration(d)
+	s := &subscription{
+		id: r.cfg.NewID(), party: party, conn: p.Conn, wake: make(chan struct{}, 1),
+		viewer: viewer{place: place{d, raw.Cluster}, early: row.Early},
+	}
+	if party.Role == identity.Bootstrap {
+		s.only = cmp.Or(p.User, party.Name)
+	}
+	return s, nil
+}
+
+// Accepted returns nil where the hub has accepted a cluster, else why it gets no works. Before
+// anybody has said so, no cluster is accepted.
+func (r *Room) Accepted(cluster string) error {
+	if r.mirror.isAccepted(cluster) {
+		return nil
+	}
+	return notAccepted(cluster)
+}
+
+// notAccepted is the error of a cluster that the hub has not accepted. Clusters come back at
+// different times, each after ten seconds to a minute.
+func notAccepted(cluster string) *transport.Error {
+	const least, spread = 10 * time.Second, 50
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(cluster)) // never fails
+	return &transport.Error{
+		Code: transport.CodeDenied, Next: transport.NextBackOff, Delay: least + time.Duration(h.Sum32()%spread)*time.Second,
+		Attribute: codec.ExtClusterName,
+		Message:   "the hub has not accepted cluster " + cluster, Hint: "hawser accept " + cluster,
+	}
+}
+
+// Clusters returns the names of the clusters that the hub knows, sorted.
+func (r *Room) Clusters() []string { return r.mirror.clusters() }
+
+// Facts returns what the hub says of a cluster.
+func (r *Room) Facts(cluster string) Facts { return r.mirror.factsOf(cluster) }
+
+// drain waits for ctx to end, then refuses new calls and ends those that wait, and the streams one
+// after the other.
+func (r *Room) drain(ctx context.Context) error {
+	<-ctx.Done()
+	r.desk.close(unavailable("the broker is shutting down"))
+	streams := r.agents.close(call.GoingAway())
+	if s := r.source.Load(); s != nil {
+		s.stop(call.GoingAway())
+	}
+	if !r.cfg.Drain(len(streams), func(i int) { streams[i].stop(call.GoingAway()) }, r.agents.empty) {
+		r.cfg.Log.Warn("drain timeout is over, some streams of registration did not end", "streams", r.agents.count())
+	}
+	return nil
+}
+
+// metrics are listed, with their meaning, in docs/metrics.md.
+type metrics struct {
+	asks, subscribes *prometheus.CounterVec
+	told             prometheus.Counter
+}
+
+func newMetrics(m telemetry.Meter, r *Room) *metrics {
+	m.Shown("registration_source", "1 while the source that serves registration is connected, else 0.", nil, func() float64 {
+		if r.source.Load() == nil {
+			return 0
+		}
+		return 1
+	})
+	m.Shown("registration_pending", "Requests of agents that wait for their turn, or for the answer of the hub.", nil, func() float64 { return float64(r.desk.size()) })
+	m.Shown("registration_renewals", "Clusters whose renewal of their Lease the source has not been told.", nil, func() float64 { return float64(r.renewals.size()) })
+	m.Shown("registration_objects", "Objects of the hub in memory.", nil, func() float64 {
+		n, _ := r.mirror.size()
+		return float64(n)
+	})
+	m.Shown("accepted_clusters", "Clusters that the hub has accepted.", nil, func() float64 {
+		_, n := r.mirror.size()
+		return float64(n)
+	})
+	m.Shown("registration_subscriptions", "Running subscriptions of agents to what the hub has.", nil, func() float64 { return float64(r.agents.count()) })
+	return &metrics{
+		asks:       m.Counters("registration_requests_total", "Requests to the hub by resource and result.", "resource", "result"),
+		subscribes: m.Counters("registration_subscribes_total", "Subscribe calls of agents by resource and result.", "resource", "result"),
+		told:       m.Counter("registration_deliveries_total", "Objects and deletions sent to agents."),
+	}
+}
+
+func (m *metrics) asked(resource string, err error) {
+	m.asks.WithLabelValues(resource, outcomeOf(err)).Inc()
+}
+
+func (m *metrics) subscribed(d codec.DataType, err error) {
+	if _, ok := codec.Registration(d); ok {
+		m.subscribes.WithLabelValues(d.Resource, outcomeOf(err)).Inc()
+	}
+}
+
+// outcomeOf is how a call ended, as a value of a label.
+func outcomeOf(err error) string {
+	if err == nil {
+		return "done"
+	}
+	return transport.CodeOf(err).String()
+}

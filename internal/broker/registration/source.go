@@ -1,0 +1,255 @@
+package registration
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/hawser-io/hawser/internal/broker/authz"
+	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
+)
+
+// server is a subscription of the source that serves registration. One counts at a time, the last
+// one that came.
+type server struct {
+	id    string
+	party identity.Identity
+	wake  chan struct{}
+
+	mu  sync.Mutex
+	why *transport.Error
+}
+
+func (s *server) signal() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// stop ends the stream with an error.
+func (s *server) stop(why *transport.Error) {
+	s.mu.Lock()
+	if s.why == nil {
+		s.why = why
+	}
+	s.mu.Unlock()
+	s.signal()
+}
+
+// ended returns why the stream has to end, nil if it need not.
+func (s *server) ended() *transport.Error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.why
+}
+
+// subscribeSource serves the source. Its requests go out over the stream, one at a time.
+func (r *Room) subscribeSource(ctx context.Context, p transport.Peer, raw transport.RawSubscription, out transport.Stream) error {
+	asked := authz.Call{
+		Method: authz.Subscribe, Type: codec.EventType{DataType: codec.Registrations, Subresource: codec.Status},
+		Source: raw.Source, Cluster: raw.Cluster,
+	}
+	party := authz.Identify(p, asked, r.cfg.Insecure)
+	if err := authz.Authorize(party, asked); err != nil {
+		return err
+	}
+	if raw.Source != r.cfg.Registration {
+		return call.Refused(transport.CodeDenied, "source", "registration is served by another source",
+			"name this source as registration.source in the configuration of the broker")
+	}
+	s := &server{id: r.cfg.NewID(), party: party, wake: make(chan struct{}, 1)}
+	if err := r.enter(s); err != nil {
+		return err
+	}
+	defer r.leave(s)
+	r.cfg.Log.Info("the source that serves registration is there", "source", raw.Source, "address", p.Addr, "subscription", s.id)
+	accepted := transport.Accepted{
+		SubscriptionID: s.id, Protocol: 1, Resync: codec.ResyncList, MaxEventBytes: r.cfg.MaxEventBytes, Epoch: r.cfg.Store.Head().Epoch,
+	}
+	if err := out.Accept(accepted); err != nil {
+		return broken(ctx, err)
+	}
+	return r.serve(ctx, s, out)
+}
+
+// enter makes a subscription the one that counts, and ends the one before.
+func (r *Room) enter(s *server) error {
+	r.serving.Lock()
+	defer r.serving.Unlock()
+	if err := r.agents.closing(); err != nil {
+		return err
+	}
+	if before := r.source.Swap(s); before != nil {
+		before.stop(call.Unavailable("", "another session of "+s.party.String()+" serves registration",
+			"run one process for each source id, or let them elect a leader"))
+	}
+	r.mirror.begin(s.id)
+	r.desk.begin()
+	return nil
+}
+
+// leave is the end of a subscription that has entered. One that was followed by another has
+// nothing left to end.
+func (r *Room) leave(s *server) {
+	r.serving.Lock()
+	defer r.serving.Unlock()
+	if !r.source.CompareAndSwap(s, nil) {
+		return
+	}
+	r.mirror.end(s.id)
+	r.desk.end()
+	r.cfg.Log.Info("the source that serves registration went away", "subscription", s.id)
+}
+
+// serve sends what the source has to do, until the stream ends.
+func (r *Room) serve(ctx context.Context, s *server, out transport.Stream) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	nextBeat, nextRenewals := r.cfg.Now().Add(r.cfg.Heartbeat), r.cfg.Now()
+	for ctx.Err() == nil {
+		now := r.cfg.Now()
+		if why := s.ended(); why != nil {
+			return why
+		}
+		var request *hawserv1.RegistrationRequest
+		switch {
+		case !now.Before(nextBeat):
+			nextBeat = now.Add(r.cfg.Heartbeat)
+			if err := out.Send(codec.Heartbeat(r.cfg.NewID())); err != nil {
+				return broken(ctx, err)
+			}
+			continue
+		case !now.Before(nextRenewals):
+			if request = r.renewals.take(now); request != nil && r.renewals.size() == 0 {
+				nextRenewals = now.Add(renewalPause)
+			}
+		}
+		if request == nil {
+			request = r.nextAsk()
+		}
+		if request != nil {
+			if err := r.send(out, request); err != nil {
+				return broken(ctx, err)
+			}
+			continue
+		}
+		until := nextBeat
+		if r.renewals.size() > 0 && nextRenewals.Before(until) {
+			until = nextRenewals
+		}
+		timer.Reset(until.Sub(now))
+		select {
+		case <-s.wake:
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+	}
+	return call.CallerGone(ctx)
+}
+
+func (r *Room) nextAsk() *hawserv1.RegistrationRequest {
+	if a := r.desk.next(); a != nil {
+		return a.request
+	}
+	return nil
+}
+
+// send sends a request. Renewals that are lost with the stream are made again within a period.
+func (r *Room) send(out transport.Stream, request *hawserv1.RegistrationRequest) error {
+	e, err := codec.NewRegistrationRequest(codec.SyncParams{
+		ID: r.cfg.NewID(), Time: r.cfg.Now(), Source: call.BrokerSource, Owner: r.cfg.Registration,
+	}, request)
+	if err != nil {
+		return call.Internal(err)
+	}
+	event, err := codec.Marshal(e)
+	if err != nil {
+		return call.Internal(err)
+	}
+	return out.Send(event)
+}
+
+// wakeSource says that there is something for the source.
+func (r *Room) wakeSource() {
+	if s := r.source.Load(); s != nil {
+		s.signal()
+	}
+}
+
+// fromSource takes an event of the source. It counts if it is of the subscription that counts.
+func (r *Room) fromSource(e *call.Event) (receipt transport.Receipt, err error) {
+	s := r.source.Load()
+	if s == nil || e.Subscription != s.id || e.From != s.party {
+		return receipt, sourceOver()
+	}
+	taken := true
+	switch e.Env.RawType {
+	case codec.TypeRegistrationObjects:
+		var said *hawserv1.RegistrationObjects
+		if said, err = call.Decode(e, codec.ParseRegistrationObjects); err == nil && !r.takeObjects(s.id, said) {
+			err = sourceOver()
+		}
+	case codec.TypeRegistrationAnswer:
+		var answer *hawserv1.RegistrationAnswer
+		if answer, err = call.Decode(e, codec.ParseRegistrationAnswer); err == nil {
+			taken = r.desk.answer(answer) // else nobody waits for it, or it is the second one
+		}
+	case codec.TypeRegistrationKeys:
+		var said *hawserv1.RegistrationKeys
+		if said, err = call.Decode(e, codec.ParseRegistrationKeys); err == nil {
+			r.keys.set(said)
+		}
+	default:
+		err = call.Invalid("type", "events of type "+e.Env.RawType+" are not taken", "")
+	}
+	switch {
+	case err != nil:
+	case taken:
+		receipt.Outcome = codec.OutcomeAccepted
+	default:
+		receipt.Outcome = codec.OutcomeIgnored
+	}
+	return receipt, err
+}
+
+// sourceOver is the error for what is said on a subscription that does not count.
+func sourceOver() *transport.Error {
+	return &transport.Error{
+		Code: transport.CodeUnavailable, Next: transport.NextBackOff, Attribute: codec.HeaderSubscriptionID,
+		Message: "the event names no running subscription that serves registration", Hint: "say it again through the next one",
+	}
+}
+
+// takeObjects brings the mirror up to date, and tells whom it concerns; false: the word of the
+// subscription counts no longer.
+func (r *Room) takeObjects(session string, said *hawserv1.RegistrationObjects) bool {
+	c, ok := r.mirror.apply(session, said)
+	if !ok {
+		return false
+	}
+	for p := range c.places {
+		r.agents.wake(p)
+	}
+	for _, cluster := range c.accepted {
+		r.agents.wakeCluster(cluster)
+	}
+	for _, cluster := range c.withdrawn {
+		r.renewals.forget(cluster)
+		r.agents.wakeCluster(cluster)
+		if !r.mirror.isAccepted(cluster) { // and not accepted again meanwhile
+			r.works.EndCluster(cluster, notAccepted(cluster))
+		}
+	}
+	if c.completed {
+		r.agents.wakeAll()
+	}
+	if len(c.accepted)+len(c.withdrawn) > 0 {
+		r.saveSoon()
+	}
+	return true
+}

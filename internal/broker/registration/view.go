@@ -1,0 +1,91 @@
+package registration
+
+import (
+	"strconv"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// viewer is who looks at a place, and what it may see there.
+type viewer struct {
+	place
+	// early: what is there is shown before the hub has accepted the cluster.
+	early bool
+	// only is the user whose requests alone are shown, of who has no certificate yet; "" shows all.
+	only string
+}
+
+// shut reports whether nothing may be said of the place. What was shown before is not said to be
+// gone either: that a cluster may not see its add-ons does not mean that the hub has none.
+func (v viewer) shut(accepted bool) bool { return !accepted && !v.early }
+
+// sees reports whether an object of the place is shown.
+func (v viewer) sees(o *object) bool {
+	return v.only == "" || v.dataType == codec.ManagedClusters || o.requester == v.only
+}
+
+// sent is what a stream has told of one name.
+type sent struct {
+	uid, version string
+	order        uint64
+}
+
+// note is one thing that a stream has to tell: an object, or that one is gone.
+type note struct {
+	name   string
+	object *object // nil: gone is
+	gone   sent
+}
+
+// lacks returns what has to be told, in this order, so that whoever was told of what is in told
+// knows what is shown, and nothing else. An object with another uid is another object: the one
+// before it is gone first.
+func lacks(v viewer, told map[string]sent, shown []*object) (notes []note) {
+	there := make(map[string]string, len(shown))
+	for _, o := range shown {
+		if v.sees(o) {
+			there[o.name] = o.uid
+		}
+	}
+	for name, s := range told {
+		if uid, ok := there[name]; !ok || uid != s.uid {
+			notes = append(notes, note{name: name, gone: s})
+		}
+	}
+	for _, o := range shown {
+		if s, ok := told[o.name]; v.sees(o) && (!ok || s.uid != o.uid || s.order < o.order) {
+			notes = append(notes, note{name: o.name, object: o})
+		}
+	}
+	return notes
+}
+
+// compare takes what a party says that it has. What of the shown it has in another version, or not
+// at all, counts as not told. It returns what the hub does not have. Who was shown a part only is
+// not told what is gone of what it was not sent.
+func compare(v viewer, told map[string]sent, shown []*object, list []codec.ResourceVersion) (gone []note) {
+	has := make(map[string]int64, len(list))
+	for _, e := range list {
+		has[e.ResourceID] = e.ResourceVersion
+	}
+	for _, o := range shown {
+		version, err := strconv.ParseInt(o.version, 10, 64)
+		if had, ok := has[o.uid]; !ok || err != nil || had != version {
+			if s, ok := told[o.name]; ok {
+				s.order = 0
+				told[o.name] = s
+			}
+		}
+		delete(has, o.uid)
+	}
+	if v.only != "" {
+		return nil
+	}
+	for _, s := range told {
+		delete(has, s.uid) // it is told by name that it is gone
+	}
+	for uid, version := range has {
+		gone = append(gone, note{gone: sent{uid: uid, version: strconv.FormatInt(version, 10)}})
+	}
+	return gone
+}

@@ -1,0 +1,224 @@
+package broker_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing/synctest"
+	"time"
+
+	"github.com/hawser-io/hawser/internal/broker"
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
+)
+
+// joining is a broker of which source "hub" serves registration.
+func joining() broker.Config { return broker.Config{Registration: "hub"} }
+
+// hub is the source that serves registration.
+type hub struct {
+	*tap
+	from transport.Peer
+}
+
+// hub subscribes the source.
+func (w *world) hub() *hub {
+	w.Helper()
+	p := w.source("hub")
+	return &hub{from: p, tap: w.open(p, func(raw *transport.RawSubscription, _ *tap) {
+		raw.DataType, raw.Hello.Protocol = codec.Registrations.String(), 1
+	})}
+}
+
+// requests returns what came since the last time, when nothing more comes at this moment.
+func (h *hub) requests() (all []*hawserv1.RegistrationRequest) {
+	h.w.Helper()
+	synctest.Wait()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, e := range h.syncs {
+		r, err := codec.ParseRegistrationRequest(e)
+		if err != nil {
+			h.w.Fatal(err)
+		}
+		all = append(all, r)
+	}
+	h.syncs = nil
+	return all
+}
+
+// one returns the one request that came.
+func (h *hub) one() *hawserv1.RegistrationRequest {
+	h.w.Helper()
+	all := h.requests()
+	if len(all) != 1 {
+		h.w.Fatalf("%d requests, want one", len(all))
+	}
+	return all[0]
+}
+
+var syncParams = codec.SyncParams{ID: "e", Time: time.Unix(1_700_000_000, 0), Source: "hub", Owner: "hub"}
+
+func (h *hub) publish(e codec.Event, err error) (string, error) {
+	h.w.Helper()
+	if err != nil {
+		h.w.Fatal(err)
+	}
+	b, err := codec.Marshal(e)
+	if err != nil {
+		h.w.Fatal(err)
+	}
+	r, err := h.w.Publish(context.Background(), h.from, b, h.accepted.SubscriptionID)
+	return r.Outcome, err
+}
+
+// must fails the test unless what the hub published was accepted.
+func (h *hub) must(outcome string, err error) {
+	h.w.Helper()
+	if err != nil || outcome != codec.OutcomeAccepted {
+		h.w.Fatalf("%q %v", outcome, err)
+	}
+}
+
+// says says what the hub has.
+func (h *hub) says(listed bool, objects ...*hawserv1.RegistrationObject) {
+	h.w.Helper()
+	h.must(h.publish(codec.NewRegistrationObjects(syncParams, &hawserv1.RegistrationObjects{Objects: objects, Listed: listed})))
+}
+
+// answers answers a request.
+func (h *hub) answers(a *hawserv1.RegistrationAnswer) (string, error) {
+	h.w.Helper()
+	return h.publish(codec.NewRegistrationAnswer(syncParams, a))
+}
+
+// clusterOf is a ManagedCluster.
+func clusterOf(name string, version int, accepted bool) *hawserv1.RegistrationObject {
+	o := objectOf(codec.ManagedClusters, name, name, version)
+	o.Facts = &hawserv1.ClusterFacts{Accepted: accepted, Joined: accepted, Available: "Unknown"}
+	return o
+}
+
+// objectOf is an object whose uid is uid-<name>; version 0: it is gone.
+func objectOf(d codec.DataType, cluster, name string, version int) *hawserv1.RegistrationObject {
+	o := &hawserv1.RegistrationObject{DataType: d.String(), Cluster: cluster, Name: name}
+	if version > 0 {
+		o.Uid, o.ResourceVersion = "uid-"+name, fmt.Sprint(version)
+		o.Json = fmt.Appendf(nil, `{"metadata":{"name":%q,"resourceVersion":"%d"}}`, name, version)
+	}
+	return o
+}
+
+// csrOf is a CertificateSigningRequest that a user asked for.
+func csrOf(cluster, name, requester string, version int) *hawserv1.RegistrationObject {
+	o := objectOf(codec.SigningRequests, cluster, name, version)
+	o.Requester = requester
+	return o
+}
+
+// bootstrap is a peer with a bootstrap token.
+func (w *world) bootstrap(user string) transport.Peer {
+	p := w.peer("bootstrap", user)
+	p.User = user
+	return p
+}
+
+// watch subscribes to what the hub has of a cluster.
+func (w *world) watch(p transport.Peer, d codec.DataType, cluster string) *tap {
+	w.Helper()
+	return w.open(p, func(raw *transport.RawSubscription, _ *tap) {
+		raw.DataType, raw.Source, raw.Cluster = d.String(), "", cluster
+	})
+}
+
+// wish is an event by which an agent asks for something.
+func wish(d codec.DataType, s codec.Subresource, a codec.Action, cluster, id, data string) []byte {
+	return build(cluster, cluster, codec.EventType{DataType: d, Subresource: s, Action: a}, map[string]any{codec.ExtResourceID: id}, nil, data)
+}
+
+func joinOf(cluster string) []byte {
+	return wish(codec.ManagedClusters, codec.Spec, codec.CreateRequest, cluster, "none", fmt.Sprintf(`{"metadata":{"name":%q}}`, cluster))
+}
+
+func leaseOf(cluster, uid string) []byte {
+	return wish(codec.Leases, codec.Spec, codec.UpdateRequest, cluster, uid,
+		fmt.Sprintf(`{"metadata":{"name":"managed-cluster-lease","namespace":%q}}`, cluster))
+}
+
+// asking is a publish that is on its way.
+type asking struct {
+	w      *world
+	cancel context.CancelFunc
+	done   chan error
+}
+
+// asks publishes without waiting for the answer.
+func (w *world) asks(p transport.Peer, event []byte) *asking {
+	ctx, cancel := context.WithCancel(context.Background())
+	w.Cleanup(cancel)
+	c := &asking{w: w, cancel: cancel, done: make(chan error, 1)}
+	go func() { // ends with its answer, after ten seconds, or when the test does
+		_, err := w.Publish(ctx, p, event, "")
+		c.done <- err
+	}()
+	synctest.Wait()
+	return c
+}
+
+// waits fails the test if the call has ended.
+func (c *asking) waits() {
+	c.w.Helper()
+	synctest.Wait()
+	select {
+	case err := <-c.done:
+		c.w.Fatalf("the call has ended: %v", err)
+	default:
+	}
+}
+
+// ended returns how the call ended; it must have.
+func (c *asking) ended() error {
+	c.w.Helper()
+	synctest.Wait()
+	select {
+	case err := <-c.done:
+		return err
+	default:
+		c.w.Fatal("the call has not ended")
+		return nil
+	}
+}
+
+// failed returns how the hub refused the call, in the form of Open Cluster Management.
+func (c *asking) failed(code transport.Code) codec.APIError {
+	c.w.Helper()
+	return c.w.apiError(c.ended(), code)
+}
+
+func (w *world) apiError(err error, code transport.Code) codec.APIError {
+	w.Helper()
+	e := w.refused(err, code)
+	status, ok := codec.ParseAPIError(e.Message)
+	if !ok {
+		w.Fatalf("not in the form of Open Cluster Management: %s", e.Message)
+	}
+	return status
+}
+
+// bookmarking counts writes of bookmarks; those that fail are counted down first.
+type bookmarking struct {
+	store.Store
+	writes *int
+	fail   int
+}
+
+func (s *bookmarking) SetBookmarks(ctx context.Context, set map[string][]byte) error {
+	if s.fail > 0 {
+		s.fail--
+		return errors.New("disk is tired")
+	}
+	*s.writes++
+	return s.Store.SetBookmarks(ctx, set)
+}

@@ -1,0 +1,256 @@
+package broker_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hawser-io/hawser/internal/broker"
+	"github.com/hawser-io/hawser/internal/broker/registration"
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/broker/store/mem"
+	"github.com/hawser-io/hawser/internal/testkit"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
+)
+
+// TestRegistration_Joins: a cluster asks with a bootstrap token, the hub accepts it, and it gets
+// its first work.
+func TestRegistration_Joins(t *testing.T) {
+	inWorld(t, joining(), func(w *world) {
+		h := w.hub()
+		h.says(true)
+		boot := w.bootstrap("system:serviceaccount:ocm:boot")
+		boot.Groups = []string{"system:bootstrappers:managedcluster"}
+		seen, csrs := w.watch(boot, codec.ManagedClusters, "c1"), w.watch(boot, codec.SigningRequests, "c1")
+
+		join := w.asks(boot, joinOf("c1"))
+		ask := h.one()
+		if a := ask.GetAsk(); a.GetCluster() != "c1" || a.GetUser() != boot.User || !slices.Equal(a.GetGroups(), boot.Groups) || !a.GetBootstrap() {
+			t.Errorf("the hub is asked as %v", a)
+		}
+		if env, err := codec.ParseEnvelope(ask.GetAsk().GetEvent()); err != nil || env.Cluster != "c1" || string(env.Data) != `{"metadata":{"name":"c1"}}` {
+			t.Errorf("the hub is sent %+v, %v", env, err)
+		}
+		join.waits()
+		h.must(h.answers(&hawserv1.RegistrationAnswer{Id: ask.GetId()}))
+		if err := join.ended(); err != nil {
+			t.Fatal(err)
+		}
+		h.says(false, clusterOf("c1", 5, false), csrOf("c1", "csr-a", boot.User, 6), csrOf("c1", "csr-b", "somebody", 7))
+		events := seen.take()
+		if len(events) != 1 || events[0].ResourceID != "uid-c1" || events[0].Source != "hub" || events[0].Cluster != "c1" ||
+			events[0].Type.String() != codec.ManagedClusters.String()+".spec.update_request" || len(events[0].Data) == 0 {
+			t.Errorf("the cluster is sent %+v", events)
+		}
+		csrs.expect("spec update_request uid-csr-a v0")
+
+		agent := w.agent("c1")
+		_, err := w.Publish(t.Context(), agent, leaseOf("c1", "uid-managed-cluster-lease"), "")
+		if e := w.apiError(err, transport.CodeDenied); e.Code != 403 || e.Reason != "Forbidden" {
+			t.Errorf("%+v", e)
+		}
+		works := w.open(agent, nil)
+		refused := w.refused(<-works.ended, transport.CodeDenied)
+		if refused.Next != transport.NextBackOff || refused.Delay < 10*time.Second || refused.Delay > time.Minute ||
+			refused.Message != "the hub has not accepted cluster c1" || refused.Hint != "hawser accept c1" {
+			t.Errorf("%+v", refused)
+		}
+		_, err = w.Publish(t.Context(), agent, w.event(report{cluster: "c1", id: "w1", version: 1}), "")
+		w.wantCode(err, transport.CodeDenied)
+
+		h.says(false, clusterOf("c1", 8, true))
+		seen.expect("spec update_request uid-c1 v0")
+		works = w.subscribe(agent)
+		w.put(w.source("src"), work{version: 1}.event())
+		works.expect("spec create_request w1 v1")
+	})
+}
+
+// TestRegistration_AnswersAreTheHubs: what the hub refuses is refused so, in the form that agents
+// of Open Cluster Management read.
+func TestRegistration_AnswersAreTheHubs(t *testing.T) {
+	inWorld(t, joining(), func(w *world) {
+		h := w.hub()
+		ask := w.asks(w.agent("c1"), joinOf("c1"))
+		h.must(h.answers(&hawserv1.RegistrationAnswer{Id: h.one().GetId(), Error: []byte(
+			`{"kind":"Status","status":"Failure","reason":"AlreadyExists","code":409,"message":"managedclusters \"c1\" already exists"}`)}))
+		err := ask.ended()
+		const want = `{"ErrStatus":{"metadata":{},"status":"Failure","code":409,"reason":"AlreadyExists","message":"managedclusters \"c1\" already exists"}}`
+		if e := w.refused(err, transport.CodeAlreadyExists); e.Message != want {
+			t.Errorf("got  %s\nwant %s", e.Message, want)
+		}
+
+		// Unknown, and a second time: nobody waits for it.
+		ask = w.asks(w.agent("c1"), joinOf("c1"))
+		id := h.one().GetId()
+		for _, a := range []struct{ id, want string }{{"other", codec.OutcomeIgnored}, {id, codec.OutcomeAccepted}, {id, codec.OutcomeIgnored}} {
+			if outcome, err := h.answers(&hawserv1.RegistrationAnswer{Id: a.id}); err != nil || outcome != a.want {
+				t.Errorf("answer to %s: %q, %v; want %q", a.id, outcome, err, a.want)
+			}
+		}
+		if err := ask.ended(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestRegistration_WithoutItsSource: nobody waits for a source that is not there, or for longer
+// than it may take.
+func TestRegistration_WithoutItsSource(t *testing.T) {
+	inWorld(t, joining(), func(w *world) {
+		agent := w.agent("c1")
+		gone := func(c *asking, text string) {
+			t.Helper()
+			if e := c.failed(transport.CodeUnavailable); e.Code != 503 || e.Reason != "ServiceUnavailable" || !strings.Contains(e.Message, text) {
+				t.Errorf("%+v, want %q", e, text)
+			}
+		}
+		gone(w.asks(agent, joinOf("c1")), "no source")
+
+		h := w.hub()
+		ask := w.asks(agent, joinOf("c1"))
+		h.one()
+		pass(registration.AnswerTimeout - time.Millisecond)
+		ask.waits()
+		pass(time.Millisecond)
+		gone(ask, "did not answer within 10s")
+
+		ask = w.asks(agent, joinOf("c1"))
+		h.one()
+		h.cancel()
+		gone(ask, "went away")
+		w.wantCode(<-h.ended, transport.CodeUnavailable)
+		gone(w.asks(agent, joinOf("c1")), "no source")
+
+		// A source that does not read: what waits goes with its askers.
+		h = w.hub()
+		release := make(chan struct{})
+		h.gate = func() { <-release }
+		first, second := w.asks(agent, joinOf("c1")), w.asks(agent, joinOf("c1"))
+		second.cancel()
+		w.wantCode(second.ended(), transport.CodeUnavailable)
+		first.cancel()
+		w.wantCode(first.ended(), transport.CodeUnavailable)
+		close(release)
+		if all := h.requests(); len(all) != 1 {
+			t.Errorf("%d requests, want the one that was on its way", len(all))
+		}
+	})
+}
+
+// TestRegistration_OneSessionCounts: of two sessions of the source the later one counts, whatever
+// the earlier one still says.
+func TestRegistration_OneSessionCounts(t *testing.T) {
+	inWorld(t, joining(), func(w *world) {
+		before := w.hub()
+		before.says(true, clusterOf("c1", 1, true))
+		ask := w.asks(w.agent("c1"), joinOf("c1"))
+		id := before.one().GetId()
+		after := w.hub()
+		w.wantCode(<-before.ended, transport.CodeUnavailable)
+		w.wantCode(ask.ended(), transport.CodeUnavailable)
+		_, err := before.answers(&hawserv1.RegistrationAnswer{Id: id})
+		w.wantCode(err, transport.CodeUnavailable)
+		_, err = before.publish(codec.NewRegistrationObjects(syncParams, &hawserv1.RegistrationObjects{Listed: true}))
+		w.wantCode(err, transport.CodeUnavailable)
+		if err := w.Registration().Accepted("c1"); err != nil {
+			t.Error(err)
+		}
+		after.says(false, clusterOf("c2", 1, true))
+		if err := w.Registration().Accepted("c1"); err != nil {
+			t.Errorf("gone before everything was said: %v", err)
+		}
+		after.says(true)
+		if w.Registration().Accepted("c1") == nil || w.Registration().Accepted("c2") != nil {
+			t.Error("what was not said is not gone, or what was said is")
+		}
+	})
+}
+
+// TestRegistration_OtherSourcesDoNotServe: neither subscription nor events of theirs count.
+func TestRegistration_OtherSourcesDoNotServe(t *testing.T) {
+	inWorld(t, joining(), func(w *world) {
+		h := w.hub()
+		other := w.source("other")
+		s := w.open(other, func(raw *transport.RawSubscription, _ *tap) { raw.DataType = codec.Registrations.String() })
+		w.wantCode(<-s.ended, transport.CodeDenied)
+		forged := &hub{from: other, tap: h.tap}
+		_, err := forged.publish(codec.NewRegistrationObjects(codec.SyncParams{ID: "e", Time: time.Now(), Source: "other", Owner: "other"},
+			&hawserv1.RegistrationObjects{Objects: []*hawserv1.RegistrationObject{clusterOf("c1", 1, true)}}))
+		w.wantCode(err, transport.CodeUnavailable)
+		if w.Registration().Accepted("c1") == nil {
+			t.Error("another source accepts clusters")
+		}
+	})
+}
+
+// TestRegistration_OutlivesARestart: works of accepted clusters flow after a restart of the
+// broker although the source is away, and those of others do not.
+func TestRegistration_OutlivesARestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := mem.Open(mem.Options{NewID: testkit.NewIDs("store")})
+		run := func(test func(w *world)) {
+			w := &world{T: t, Broker: testkit.StartBroker(t, testkit.Options{Broker: broker.Config{
+				Registration: "hub", Store: disk, NewID: testkit.NewIDs("id"),
+			}})}
+			test(w)
+			w.Stop()
+		}
+		run(func(w *world) {
+			h := w.hub()
+			h.says(true, clusterOf("c1", 1, true), clusterOf("c2", 1, true), clusterOf("c3", 1, false))
+			h.says(false, clusterOf("c2", 2, false))
+		})
+		run(func(w *world) {
+			works := w.subscribe(w.agent("c1"))
+			w.put(w.source("src"), work{version: 1}.event())
+			works.expect("spec create_request w1 v1")
+			for _, c := range []string{"c2", "c3", "c4"} {
+				w.wantCode(<-w.open(w.agent(c), nil).ended, transport.CodeDenied)
+			}
+			if _, err := w.Publish(t.Context(), w.agent("c1"), leaseOf("c1", "uid-managed-cluster-lease"), ""); err != nil {
+				t.Errorf("a Lease is not renewed while the source is away: %v", err)
+			}
+			pass(30 * time.Second)
+			h := w.hub()
+			if r := h.one().GetRenewals().GetRenewals(); len(r) != 1 || r[0].GetCluster() != "c1" || r[0].GetAge().AsDuration() != 30*time.Second {
+				t.Errorf("renewals %v", r)
+			}
+			h.says(true)
+			w.wantCode(<-works.ended, transport.CodeDenied)
+		})
+		if marks := disk.Bookmarks("accepted/"); len(marks) != 0 {
+			t.Errorf("the store has %v", marks)
+		}
+		if err := disk.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestRegistration_SavesWhatChanges: the source says everything again after each connect, and
+// nothing is written for it.
+func TestRegistration_SavesWhatChanges(t *testing.T) {
+	writes := 0
+	inWrapped(t, joining(), func(s store.Store) store.Store { return &bookmarking{Store: s, writes: &writes} }, func(w *world) {
+		var all []*hawserv1.RegistrationObject
+		for i := range 100 {
+			all = append(all, clusterOf(fmt.Sprintf("c%d", i), 1, true))
+		}
+		w.hub().says(true, all...)
+		synctest.Wait()
+		if writes != 1 {
+			t.Errorf("%d writes for one message", writes)
+		}
+		w.hub().says(true, all...)
+		synctest.Wait()
+		if writes != 1 {
+			t.Errorf("%d writes although nothing has changed", writes)
+		}
+	})
+}
