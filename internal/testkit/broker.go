@@ -14,6 +14,7 @@ import (
 	listenmqtt "github.com/hawser-io/hawser/internal/broker/listen/mqtt"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/mem"
+	"github.com/hawser-io/hawser/internal/broker/tokens"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/run"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -30,6 +31,8 @@ type Options struct {
 	// certificates it maps; agents are always known.
 	Port  bool
 	Known []identity.Identity
+	// Tokens are taken at the port; nil: none is.
+	Tokens *tokens.Tokens
 }
 
 // Broker is a running broker.
@@ -94,7 +97,7 @@ func (b *Broker) fronts(o Options) []run.Task {
 		b.t.Fatalf("port: %v", err)
 	}
 	f, err := listengrpc.New(listengrpc.Config{
-		Config: listen.Config{Listener: l, Credentials: b.CA.Server(), Mapping: Mapping(o.Known...), Denials: b.Denials(), Log: o.Broker.Log},
+		Config: listen.Config{Listener: l, Credentials: b.CA.Server(), Mapping: Mapping(o.Known...), Denials: b.Denials(), Tokens: o.Tokens, Log: o.Broker.Log},
 		Server: b.Broker, Inspector: b.Broker, DrainTimeout: o.Broker.DrainTimeout, Other: m.Serve,
 	})
 	if err != nil {

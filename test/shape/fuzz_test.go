@@ -57,6 +57,8 @@ var decoders = map[string]string{
 	"internal/hubsource/core StateOf":                      "internal/hubsource/core FuzzStateOf",
 	"internal/cmdline Decode":                              "internal/cmdline FuzzDecode",
 	"internal/cmdline DecodeLenient":                       "internal/cmdline FuzzDecode",
+	"internal/identity/token parseKeys":                    "internal/identity/token FuzzVerify",
+	"internal/identity/token Verifier.Verify":              "internal/identity/token FuzzVerify",
 	"internal/identity Files.read":                         "internal/identity FuzzFiles",
 	"internal/identity Mapping.FromCertificate":            "internal/identity FuzzFromCertificate",
 	"internal/pki ParseAuthority":                          "internal/pki FuzzParseAuthority",

@@ -36,8 +36,9 @@ var rooms = []struct {
 	// and 40 let idle connections be without an owner,
 	// over what each party is connected 20, who comes, goes and is refused in the log 33; what is known
 	// of each cluster's agents and the state of each cluster 290, what statuses say of works 60, how long
-	// versions take 66, telling sources of clusters without an agent 70.
-	{"broker", []string{"internal/broker/", "-internal/broker/registration/", "-internal/broker/tokens/"}, 16400},
+	// versions take 66, telling sources of clusters without an agent 70; connections that rest on a
+	// token 270.
+	{"broker", []string{"internal/broker/", "-internal/broker/registration/", "-internal/broker/tokens/"}, 16700},
 	// The former directory 100, unnecessary writes after a restart 70, the crash model 80, one
 	// process per directory 45.
 	{"journal and keeper", []string{"pkg/agent/journal/", "pkg/agent/keep.go", "pkg/agent/written.go"}, 1060},

@@ -67,6 +67,8 @@ type Who struct {
 	Conn     uint64
 	// Serial is that of the certificate, in hexadecimal digits.
 	Serial string
+	// Account is the user of the hub whose token it showed; "" where it is known by a certificate.
+	Account string
 }
 
 func (w Who) attrs() []slog.Attr { return w.as("identity") }
@@ -82,6 +84,9 @@ func (w Who) as(key string) []slog.Attr {
 	}
 	if w.Serial != "" {
 		all = append(all, slog.String("serial", clip(w.Serial)))
+	}
+	if w.Account != "" {
+		all = append(all, slog.String("account", clip(w.Account)))
 	}
 	return all
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker/audit"
 	"github.com/hawser-io/hawser/internal/broker/authz"
+	"github.com/hawser-io/hawser/internal/broker/tokens"
 	"github.com/hawser-io/hawser/internal/fair"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -25,36 +26,53 @@ var connIDs atomic.Uint64
 // concurrently, unless they say otherwise.
 type Connection struct {
 	credentials.AuthInfo
-	port     *Port
-	id       uint64
-	addr     string
-	identity identity.Identity // zero when the peer showed no certificate that means one
+	port *Port
+	id   uint64
+	addr string
 	// believed: without TLS everybody is who he says.
 	believed bool
-	// refusal is what every call is told; nil when calls may be made.
-	refusal *refusal
+	// who changes at most once after the handshake: when a token says who a stranger is.
+	who    atomic.Pointer[standing]
+	bearer bearer
 
 	shown []*x509.Certificate // by the peer, its own first; none without a good one
 	// ends is when they do, in Unix nanoseconds; 0: never.
 	ends atomic.Int64
-	// until is when the connection ends whatever its peer is.
-	until time.Time
 	// authorities are those that its certificates were looked at with last; the
 	// watch's.
 	authorities *x509.CertPool
 
-	raw     net.Conn
-	from    netip.Prefix
-	party   *party // nil for a stranger
-	allowed allowance
-	bodies  map[uint32]*Body // by stream; the gate's
-	cutFor  string           // why the gate ended it; the gate's
+	raw    net.Conn
+	from   netip.Prefix
+	party  *party           // nil for a stranger, unless calls of it wait; the gate's
+	bodies map[uint32]*Body // by stream; the gate's
+	cutFor string           // why the gate ended it; the gate's
+	left   bool             // nobody uses it any more; the gate's
 
-	transport             Transport          // the gate's
-	calls, received, sent prometheus.Counter // of its role and transport
+	transport Transport // the gate's
 
 	idle, refused, stray fair.Bucket // of the goroutine that reads the connection
 }
+
+// standing is who the peer of a connection is, and what follows from that. It is not modified.
+type standing struct {
+	identity identity.Identity // zero when neither certificate nor token says one
+	// user and groups are who that is at the hub.
+	user   string
+	groups []string
+	// refusal is what every call is told; nil when calls may be made.
+	refusal *refusal
+	// pass is the token that the identity is known by; nil where that is a certificate.
+	pass *tokens.Pass
+	// until is when the connection ends whatever its peer is.
+	until time.Time
+
+	allowed               *allowance
+	calls, received, sent prometheus.Counter // of its role and transport
+}
+
+// standing returns what is known of the peer at this moment.
+func (c *Connection) standing() *standing { return c.who.Load() }
 
 // Handshake counts a connection that Listen accepted, shakes hands, and finds out who is at
 // the other end. What is read from and written to the result is decrypted.
@@ -78,8 +96,7 @@ func (p *Port) Handshake(raw net.Conn) (net.Conn, *Connection, error) {
 		AuthInfo: info, port: p, id: connIDs.Add(1), addr: raw.RemoteAddr().String(), believed: p.cfg.Insecure,
 		raw: raw, from: prefixOf(raw.RemoteAddr()), bodies: map[uint32]*Body{}, authorities: authorities,
 	}
-	c.identity, c.refusal = p.identify(info)
-	c.learn(info, p.gate.now())
+	c.who.Store(c.learn(info, p.identify(info), p.gate.now()))
 	if !p.gate.enter(a, c) {
 		return nil, nil, p.refuse(noRoom, raw)
 	}
@@ -87,7 +104,7 @@ func (p *Port) Handshake(raw net.Conn) (net.Conn, *Connection, error) {
 	if p.authorities() != authorities {
 		p.gate.lookAt(0) // who looked when they changed did not see this one
 	}
-	if c.refusal == nil {
+	if c.standing().refusal == nil {
 		p.cfg.Audit.Connected(c.Who(), time.Unix(0, c.ends.Load()))
 	}
 	return conn, c, nil
@@ -113,19 +130,21 @@ func failureOf(err error) string {
 	return failed
 }
 
-func (p *Port) identify(info credentials.AuthInfo) (identity.Identity, *refusal) {
+// identify returns who the handshake says the peer is.
+func (p *Port) identify(info credentials.AuthInfo) standing {
 	if p.cfg.Insecure {
-		return identity.Identity{Role: identity.Operator, Name: "anonymous"}, nil
+		return standing{identity: identity.Identity{Role: identity.Operator, Name: "anonymous"}}
 	}
 	t, ok := info.(credentials.TLSInfo)
 	if !ok || len(t.State.VerifiedChains) == 0 {
-		return identity.Identity{}, unidentified()
+		return standing{refusal: unidentified()}
 	}
-	id, err := p.cfg.Mapping.FromCertificate(t.State.VerifiedChains[0][0])
+	leaf := t.State.VerifiedChains[0][0]
+	id, err := p.cfg.Mapping.FromCertificate(leaf)
 	if err != nil {
-		return id, unmapped(err)
+		return standing{refusal: unmapped(err)}
 	}
-	return id, nil
+	return standing{identity: id, user: leaf.Subject.CommonName, groups: leaf.Subject.Organization}
 }
 
 // ErrNoConnection is the error of a call that came on no connection.
@@ -137,16 +156,14 @@ func (c *Connection) Caller() identity.Identity {
 	if c.believed {
 		return identity.Identity{}
 	}
-	return c.identity
+	return c.standing().identity
 }
 
 // Peer is how the broker sees the other end.
 func (c *Connection) Peer() transport.Peer {
-	id := c.Caller()
+	id, s := c.Caller(), c.standing()
 	p := transport.Peer{Role: string(id.Role), Name: id.Name, Addr: c.addr, Conn: c.id}
-	if len(c.shown) > 0 {
-		p.User, p.Groups = c.shown[0].Subject.CommonName, c.shown[0].Subject.Organization
-	}
+	p.User, p.Groups = s.user, s.groups
 	if end := c.ends.Load(); end != 0 {
 		p.CertificateEnds = time.Unix(0, end)
 	}
@@ -155,19 +172,23 @@ func (c *Connection) Peer() transport.Peer {
 
 // Who is how the audit stream names the other end.
 func (c *Connection) Who() audit.Who {
-	w := audit.Who{Addr: c.addr, Conn: c.id, Serial: c.serial()}
-	if c.identity.Role != nobody {
-		w.Identity = c.identity.String()
+	w, s := audit.Who{Addr: c.addr, Conn: c.id, Serial: c.serial()}, c.standing()
+	if s.identity.Role != nobody {
+		w.Identity = s.identity.String()
+	}
+	if s.pass != nil {
+		w.Account = s.user
 	}
 	return w
 }
 
 // May returns why the peer may not call a method, as far as its name says.
 func (c *Connection) May(method string) error {
-	if c.refusal != nil {
-		return c.refusal
+	s := c.standing()
+	if s.refusal != nil {
+		return s.refusal
 	}
-	if e := (*transport.Error)(nil); !c.believed && errors.As(authz.May(c.identity, method), &e) {
+	if e := (*transport.Error)(nil); !c.believed && errors.As(authz.May(s.identity, method), &e) {
 		return &refusal{reason: "role", told: e}
 	}
 	return nil
@@ -183,7 +204,7 @@ func (c *Connection) NewBody(stream uint32, ended bool) *Body {
 func (c *Connection) Begin(k Kind, b *Body) error {
 	err := c.port.gate.begin(c, k, b)
 	if err == nil {
-		c.calls.Inc()
+		c.standing().calls.Inc()
 	}
 	return err
 }
@@ -213,7 +234,7 @@ func (c *Connection) Idle() error { return c.unless(c.port.gate.idle(c)) }
 // Stray is Idle for bytes that belong to a call that is over. It is for the goroutine
 // that reads.
 func (c *Connection) Stray(n int64) error {
-	return c.unless(c.stray.Spend(c.allowed.stray, c.port.gate.now(), float64(n)))
+	return c.unless(c.stray.Spend(c.standing().allowed.stray, c.port.gate.now(), float64(n)))
 }
 
 func (c *Connection) unless(fine bool) error {
@@ -225,30 +246,36 @@ func (c *Connection) unless(fine bool) error {
 }
 
 // Received counts bytes that came.
-func (c *Connection) Received(n int) { c.received.Add(float64(n)) }
+func (c *Connection) Received(n int) { c.standing().received.Add(float64(n)) }
 
 // Sent counts bytes that went.
-func (c *Connection) Sent(n int) { c.sent.Add(float64(n)) }
+func (c *Connection) Sent(n int) { c.standing().sent.Add(float64(n)) }
 
-// InTime returns an error when the peer's certificate has ended: the next look
+// InTime returns an error when the peer's certificate, or token, has ended: the next look
 // may be a moment away. It is asked before anything that came is handled, and
 // before anything is sent.
 func (c *Connection) InTime() error {
-	if !c.over(c.port.gate.now()) {
+	reason := c.over(c.port.gate.now())
+	if reason == "" {
 		return nil
 	}
-	c.port.gate.finish(c, expired)
+	c.port.gate.finish(c, reason)
 	return errOver
 }
 
-// errOver ends a connection whose certificate has.
-var errOver = errors.New("listener: the peer's certificate has expired")
+// errOver ends a connection whose certificate or token has.
+var errOver = errors.New("listener: the peer's certificate or token has ended")
 
 // Leave ends the use of a connection; it is called once.
 func (c *Connection) Leave() {
-	if reason := c.port.gate.exit(c); reason != "" {
+	reason := c.port.gate.exit(c)
+	s := c.standing()
+	if reason != "" {
 		c.port.ended(c, reason)
-	} else if c.refusal == nil {
+	} else if s.refusal == nil {
 		c.port.cfg.Audit.Left(c.Who())
+	}
+	if s.pass != nil {
+		s.pass.Release()
 	}
 }

@@ -19,6 +19,7 @@ import (
 const (
 	expired   = "expired"
 	untrusted = "untrusted"
+	revoked   = "revoked"
 	denied    = "denied"
 	aged      = "age"
 )
@@ -33,18 +34,20 @@ const (
 )
 
 // learn notes what the handshake showed, and until when the connection may stay.
-func (c *Connection) learn(info credentials.AuthInfo, now time.Time) {
-	c.until = now.Add(oldest - rand.N(oldest/2))
-	if c.refusal != nil {
-		c.until = now.Add(IdleConnection) // it may become better for who comes anew
+func (c *Connection) learn(info credentials.AuthInfo, s standing, now time.Time) *standing {
+	s.until = oldAt(now)
+	if s.refusal != nil {
+		s.until = now.Add(IdleConnection) // it may become better for who comes anew
 	}
-	t, ok := info.(credentials.TLSInfo)
-	if !ok || len(t.State.VerifiedChains) == 0 {
-		return
+	if t, ok := info.(credentials.TLSInfo); ok && len(t.State.VerifiedChains) > 0 {
+		c.shown = t.State.PeerCertificates
+		c.ends.Store(identity.EndOf(t.State.VerifiedChains).UnixNano())
 	}
-	c.shown = t.State.PeerCertificates
-	c.ends.Store(identity.EndOf(t.State.VerifiedChains).UnixNano())
+	return &s
 }
+
+// oldAt is when a connection ends that begins now, whoever its peer is.
+func oldAt(now time.Time) time.Time { return now.Add(oldest - rand.N(oldest/2)) }
 
 // serial is the serial number of the peer's certificate, "" without one.
 func (c *Connection) serial() string {
@@ -54,10 +57,19 @@ func (c *Connection) serial() string {
 	return c.shown[0].SerialNumber.Text(16)
 }
 
-// over reports whether the peer's certificate has ended.
-func (c *Connection) over(now time.Time) bool {
-	end := c.ends.Load()
-	return end != 0 && now.UnixNano() > end
+// over says why the peer's certificate, or its token, counts no more; "" where it does.
+func (c *Connection) over(now time.Time) string {
+	if end := c.ends.Load(); end != 0 && now.UnixNano() > end {
+		return expired
+	}
+	switch p := c.standing().pass; {
+	case p == nil:
+	case p.Gone():
+		return revoked
+	case !p.Ends.IsZero() && now.After(p.Ends):
+		return expired
+	}
+	return ""
 }
 
 // Watch ends connections that may not go on, until ctx ends.
@@ -107,7 +119,12 @@ func (c *Connection) end() int64 {
 	if c.believed {
 		return math.MaxInt64
 	}
-	end := c.until.UnixNano()
+	s := c.standing()
+	until := s.until
+	if s.pass != nil && !s.pass.Ends.IsZero() && s.pass.Ends.Before(until) {
+		until = s.pass.Ends
+	}
+	end := until.UnixNano()
 	if certificate := c.ends.Load(); certificate != 0 {
 		end = min(end, certificate)
 	}
@@ -131,7 +148,7 @@ func (p *Port) over(c *Connection, authorities *x509.CertPool, now time.Time) st
 	if authorities != c.authorities && len(c.shown) > 0 {
 		end, err := identity.Covers(authorities, c.shown, now)
 		switch {
-		case err != nil && c.over(now):
+		case err != nil && c.over(now) == expired:
 			return expired
 		case err != nil:
 			return untrusted
@@ -139,12 +156,14 @@ func (p *Port) over(c *Connection, authorities *x509.CertPool, now time.Time) st
 		c.authorities = authorities
 		c.ends.Store(end.UnixNano())
 	}
+	s := c.standing()
+	if reason := c.over(now); reason != "" {
+		return reason
+	}
 	switch {
-	case c.over(now):
-		return expired
-	case c.party != nil && p.gate.denied(c) != nil:
+	case s.refusal == nil && p.gate.denied(s.identity, c.serial()) != nil:
 		return denied
-	case now.After(c.until):
+	case now.After(s.until):
 		return aged
 	}
 	return ""
@@ -221,16 +240,17 @@ func forgetUnsent(raw net.Conn) {
 // ended tells why the broker ended a connection. Strangers are too many to be
 // named.
 func (p *Port) ended(c *Connection, reason string) {
-	if c.party == nil {
+	id := c.standing().identity
+	if c.standing().refusal != nil {
 		return
 	}
 	p.cfg.Audit.Ended(c.Who(), reason)
-	log, who := p.cfg.Log, []any{"reason", reason, "peer", c.identity.String(), "addr", c.addr, "serial", c.serial()}
+	log, who := p.cfg.Log, []any{"reason", reason, "peer", id.String(), "addr", c.addr, "serial", c.serial()}
 	switch reason {
 	case aged:
 		log.Debug("connection ended because of its age", who...)
-	case expired, untrusted, denied:
-		log.Warn("connection ended because its certificate does not count any more", who...)
+	case expired, untrusted, revoked, denied:
+		log.Warn("connection ended because its certificate or token does not count any more", who...)
 	default:
 		log.Warn("connection ended because of what its peer did", who...)
 	}

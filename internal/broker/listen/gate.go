@@ -1,6 +1,7 @@
 package listen
 
 import (
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -19,9 +20,8 @@ type gate struct {
 	now    func() time.Time
 	// ended hears why a connection was ended; it must not block.
 	ended func(reason string)
-	// denied says why an operator keeps the peer of a connection out, nil when none
-	// does.
-	denied func(*Connection) *refusal
+	// denied says why an operator keeps an identity, or a certificate, out; nil when none does.
+	denied func(id identity.Identity, serial string) *refusal
 
 	next atomic.Int64 // when a connection ends, in Unix nanoseconds
 
@@ -40,7 +40,7 @@ type gate struct {
 func newGate(l limits, ended func(string)) *gate {
 	return &gate{
 		limits: l, now: time.Now, ended: ended, sweepAt: 1 << 10,
-		denied: func(*Connection) *refusal { return nil }, strangers: map[*Connection]struct{}{},
+		denied: func(identity.Identity, string) *refusal { return nil }, strangers: map[*Connection]struct{}{},
 		arrivals:  map[net.Conn]*arrival{},
 		addresses: map[netip.Prefix]*address{}, parties: map[identity.Identity]*party{},
 	}
@@ -210,34 +210,31 @@ func (g *gate) remove(a *arrival) {
 }
 
 // enter makes a connection of an arrival. One whose peer may not have it gets in
-// as a stranger, who is told so at its first call; false where even for that
-// there is no room.
+// as a stranger, who is told so at its first call, or says who it is with a token; false where
+// even for that there is no room.
 func (g *gate) enter(a *arrival, c *Connection) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	now := g.now()
-	if c.refusal == nil {
+	s := *c.standing()
+	if s.refusal == nil {
 		// Whoever denies it meanwhile looks at all connections afterwards, and finds
 		// this one.
-		c.refusal = g.denied(c)
+		s.refusal = g.denied(s.identity, c.serial())
 	}
-	if c.refusal == nil {
-		p := g.partyOf(c.identity)
-		switch {
-		case len(p.conns) >= p.allowance.connections:
-			c.refusal = tooMany(c.identity, "connections", p.allowance.connections)
-		case !p.connects.Spend(p.allowance.connects, now, 1):
-			c.refusal = tooOften(c.identity, "connections")
-		default:
-			c.party = p
-			p.conns[c] = struct{}{}
-		}
+	if s.refusal == nil {
+		c.party, s.refusal = g.admit(s.identity)
 	}
-	g.shaken(a, c.party != nil)
-	c.allowed = g.limits.roles[nobody]
+	g.shaken(a, c.party != nil || c.bears())
 	if c.party != nil {
-		c.allowed = c.party.allowance
+		c.party.conns[c] = struct{}{}
+		s.allowed = &c.party.allowance
+		c.who.Store(&s)
 		return true
+	}
+	s.allowed = &g.limits.stranger
+	c.who.Store(&s)
+	if len(g.strangers) >= g.limits.strangers && c.bears() {
+		g.evict()
 	}
 	if len(g.strangers) >= g.limits.strangers {
 		g.open--
@@ -245,6 +242,19 @@ func (g *gate) enter(a *arrival, c *Connection) bool {
 	}
 	g.strangers[c] = struct{}{}
 	return true
+}
+
+// admit counts one more connection of an identity; the result is its party, or why that may not
+// have it.
+func (g *gate) admit(id identity.Identity) (*party, *refusal) {
+	p := g.partyOf(id)
+	switch {
+	case len(p.conns) >= p.allowance.connections:
+		return nil, tooMany(id, "connections", p.allowance.connections)
+	case !p.connects.Spend(p.allowance.connects, g.now(), 1):
+		return nil, tooOften(id, "connections")
+	}
+	return p, nil
 }
 
 func (g *gate) partyOf(id identity.Identity) *party {
@@ -283,12 +293,15 @@ func (g *gate) exit(c *Connection) (reason string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.open--
-	if c.party == nil {
-		delete(g.strangers, c)
-		return c.cutFor
+	c.left = true
+	delete(g.strangers, c)
+	if c.bears() && c.standing().refusal != nil {
+		g.fail(c.from) // it came without a certificate, and brought no token that counts
 	}
-	g.drop(c)
-	delete(c.party.conns, c)
+	if c.party != nil {
+		g.drop(c)
+		delete(c.party.conns, c)
+	}
 	return c.cutFor
 }
 
@@ -297,22 +310,25 @@ func (g *gate) exit(c *Connection) (reason string) {
 func (g *gate) begin(c *Connection, k Kind, b *Body) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	p := c.party
+	p, id := c.party, c.standing().identity
+	if id.Role == nobody && k != Unary {
+		k = Streaming // who waits for what a token says takes no place that is everybody's
+	}
 	if k == Reflecting {
 		g.supersede(p)
 	}
 	switch {
 	case p.kinds[k] >= p.running[k]:
-		return tooMany(c.identity, k.String(), p.running[k])
+		return tooMany(id, k.String(), p.running[k])
 	case k == Listing && g.lists >= g.limits.lists:
 		return tooManyLists(g.limits.lists)
 	case k == Listing && p.kinds[k] >= g.limits.lists-g.lists: // it has as many as are free
-		return tooMany(c.identity, k.String(), p.kinds[k])
+		return tooMany(id, k.String(), p.kinds[k])
 	case k == Reflecting && !p.questions.Spend(p.allowance.questions, g.now(), 1),
 		!p.calls.Spend(p.allowance.calls, g.now(), 1):
-		return tooOften(c.identity, k.String())
+		return tooOften(id, k.String())
 	case k == Unary && p.allowance.bytes != (fair.Rate{}) && !p.bytes.Room(p.allowance.bytes, g.now()):
-		return tooMuch(c.identity)
+		return tooMuch(id)
 	}
 	p.kinds[k]++
 	if k == Listing {
@@ -342,7 +358,7 @@ func (g *gate) ask(b *Body) error {
 	defer g.mu.Unlock()
 	c := b.of
 	if !c.party.questions.Spend(c.party.allowance.questions, g.now(), 1) {
-		return tooOften(c.identity, "questions")
+		return tooOften(c.standing().identity, "questions")
 	}
 	return nil
 }
@@ -469,7 +485,7 @@ func (g *gate) grow(b *Body, n int64, ended bool) {
 	if g.bodies <= g.limits.bodies {
 		return
 	}
-	all := map[*Connection]struct{}{}
+	all := maps.Clone(g.strangers)
 	for _, p := range g.parties {
 		for c := range p.conns {
 			all[c] = struct{}{}
@@ -498,7 +514,7 @@ func (g *gate) endLargest(of map[*Connection]struct{}) {
 func (g *gate) insist(c *Connection, cost float64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !c.refused.Spend(c.allowed.refused, g.now(), cost) {
+	if !c.refused.Spend(c.standing().allowed.refused, g.now(), cost) {
 		g.cut(c, "flood")
 	}
 }
@@ -535,7 +551,7 @@ func (g *gate) idle(c *Connection) bool {
 	if c.party != nil {
 		b = &c.party.idle
 	}
-	return b.Spend(c.allowed.idle, g.now(), 1)
+	return b.Spend(c.standing().allowed.idle, g.now(), 1)
 }
 
 // unfinished is how much a connection holds in bodies that are not ended.
@@ -554,6 +570,11 @@ func (g *gate) usage() Usage {
 	u := Usage{Connections: map[Peers]int{}, Bodies: g.bodies}
 	for c := range g.strangers {
 		u.Connections[Peers{nobody, c.transport}]++
+		if c.party != nil {
+			for _, n := range c.party.kinds {
+				u.Calls += n
+			}
+		}
 	}
 	for id, p := range g.parties {
 		for c := range p.conns {

@@ -94,9 +94,15 @@ func arrives(t *testing.T, g *gate, addr string) *fromConn {
 	return c
 }
 
+func connectionOf(id identity.Identity, raw net.Conn) *Connection {
+	c := &Connection{raw: raw, bodies: map[uint32]*Body{}}
+	c.who.Store(&standing{identity: id})
+	return c
+}
+
 func enters(t *testing.T, g *gate, raw net.Conn, id identity.Identity) *Connection {
 	t.Helper()
-	c := &Connection{identity: id, raw: raw, bodies: map[uint32]*Body{}}
+	c := connectionOf(id, raw)
 	if !g.enter(g.arrival(raw), c) {
 		t.Fatalf("%s: no room", id)
 	}
@@ -163,21 +169,21 @@ func TestGate_ConnectionsOfOneIdentity(t *testing.T) {
 	first := enters(t, g, arrives(t, g, "192.0.2.1"), id)
 	enters(t, g, arrives(t, g, "192.0.2.1"), id)
 	third := enters(t, g, arrives(t, g, "192.0.2.1"), id)
-	if third.party != nil || transport.CodeOf(third.refusal) != transport.CodeOverloaded || third.refusal.told.Hint == "" {
-		t.Errorf("the third: %v", third.refusal)
+	if third.party != nil || transport.CodeOf(third.standing().refusal) != transport.CodeOverloaded || third.standing().refusal.told.Hint == "" {
+		t.Errorf("the third: %v", third.standing().refusal)
 	}
 	raw := arrives(t, g, "192.0.2.2")
-	if g.enter(g.arrival(raw), &Connection{identity: id, raw: raw}) {
+	if g.enter(g.arrival(raw), connectionOf(id, raw)) {
 		t.Error("the fourth finds room")
 	}
 	other := enters(t, g, arrives(t, g, "192.0.2.2"), identity.Identity{Role: identity.Agent, Name: "c2"})
-	if other.refusal != nil {
-		t.Errorf("another identity: %v", other.refusal)
+	if other.standing().refusal != nil {
+		t.Errorf("another identity: %v", other.standing().refusal)
 	}
 	g.exit(first)
 	g.exit(third)
-	if again := enters(t, g, arrives(t, g, "192.0.2.3"), id); again.refusal != nil {
-		t.Errorf("after one has left: %v", again.refusal)
+	if again := enters(t, g, arrives(t, g, "192.0.2.3"), id); again.standing().refusal != nil {
+		t.Errorf("after one has left: %v", again.standing().refusal)
 	}
 	if u := g.usage(); u.Connections[Peers{Role: identity.Agent}] != 3 || u.Connections[Peers{}] != 0 || g.open != 3 {
 		t.Errorf("%v, %d open", u.Connections, g.open)

@@ -31,6 +31,9 @@ type limits struct {
 	// that two of them leave some to others.
 	lists int
 	roles map[identity.Role]allowance
+	// stranger is what a connection may use of which nobody knows whose it is, suspended what its
+	// calls may that wait for what its token says.
+	stranger, suspended allowance
 }
 
 // allowance is what one identity may use.
@@ -119,11 +122,17 @@ func limitsFor(r resources, maxMessage, handshakesEach int) limits {
 			identity.Viewer: perIdentity(64, [kinds]int{Unary: 32, Streaming: 8, Listing: 4, Reflecting: 1}, per(100, 500), each),
 			// All clusters that join share one account.
 			identity.Bootstrap: perIdentity(4096, [kinds]int{Unary: 1024, Streaming: 16384, Reflecting: 1}, per(2_000, 10_000), each).atMost(per(4*mib, 16*mib)),
-			nobody: {
-				idle: per(100, 1_000), refused: per(10, 100), stray: per(64<<10, 256<<10),
-			},
 		},
+		stranger: allowance{idle: per(100, 1_000), refused: per(10, 100), stray: per(64<<10, 256<<10)},
+		// A klusterlet begins with some streams, and small publishes.
+		suspended: perIdentity(1, [kinds]int{Unary: 16, Streaming: 16}, per(20, 64), mib),
 	}
+}
+
+// bearing leaves room for those who are strangers until a token says who they are.
+func (l limits) bearing() limits {
+	l.strangers = min(512, l.connections/4)
+	return l
 }
 
 // nobody is the role of who has no identity.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker/audit"
 	"github.com/hawser-io/hawser/internal/broker/denials"
+	"github.com/hawser-io/hawser/internal/broker/tokens"
 	"github.com/hawser-io/hawser/internal/identity"
 )
 
@@ -47,6 +48,8 @@ type Config struct {
 	Credentials credentials.TransportCredentials
 	// Mapping says which certificates are whose.
 	Mapping identity.Mapping
+	// Tokens say who shows a bearer token and no certificate; nil: none is taken.
+	Tokens *tokens.Tokens
 	// Insecure allows plaintext, on loopback addresses only. Peers then have no
 	// identity, may do what an operator may, and are not limited.
 	Insecure bool
@@ -97,20 +100,26 @@ func New(cfg Config) (*Port, Config, error) {
 		return nil, cfg, err
 	}
 	l := limitsFor(available(), cfg.MaxMessageBytes, cfg.HandshakesPerAddress)
-	if cfg.Insecure {
+	switch {
+	case cfg.Insecure:
 		l = l.trusting()
+	case cfg.Tokens != nil:
+		l = l.bearing()
 	}
 	p := &Port{cfg: cfg, metrics: newMetrics(cfg.Registry)}
 	p.gate = newGate(l.holding(cfg.BodyBytes, cfg.BodyBytesEach), func(reason string) { p.metrics.endedConnections.WithLabelValues(reason).Inc() })
 	p.gate.now = cfg.Now
 	if cfg.Denials != nil {
-		p.gate.denied = func(c *Connection) *refusal {
-			if d, ok := cfg.Denials.Of(c.identity, c.serial()); ok {
-				return keptOut(c.identity, d)
+		p.gate.denied = func(id identity.Identity, serial string) *refusal {
+			if d, ok := cfg.Denials.Of(id, serial); ok {
+				return keptOut(id, d)
 			}
 			return nil
 		}
 		cfg.Denials.OnChange(p.Look)
+	}
+	if cfg.Tokens != nil {
+		cfg.Tokens.OnEnd(p.Look)
 	}
 	p.files, _ = cfg.Credentials.(*identity.Server)
 	p.show(cfg.Registry)

@@ -33,7 +33,9 @@ func (c *Connection) Speaks(t Transport) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	c.transport = t
-	c.calls, c.received, c.sent = c.port.metrics.of(c.identity.Role, t)
+	s := *c.standing()
+	s.calls, s.received, s.sent = c.port.metrics.of(s.identity.Role, t)
+	c.who.Store(&s)
 }
 
 // Agreed returns what was agreed upon in the handshake, "" where nothing was.

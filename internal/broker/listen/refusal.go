@@ -3,6 +3,7 @@ package listen
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"github.com/hawser-io/hawser/internal/broker/denials"
@@ -31,9 +32,15 @@ func ReasonOf(err error) string {
 	return transport.CodeOf(err).String()
 }
 
+// reasons of refusals that are looked at.
+const (
+	noCertificate = "no_certificate"
+	badToken      = "token"
+)
+
 // unidentified is the answer to who showed no certificate.
 func unidentified() *refusal {
-	return &refusal{reason: "no_certificate", told: &transport.Error{
+	return &refusal{reason: noCertificate, told: &transport.Error{
 		Code: transport.CodeUnauthenticated, Next: transport.NextRefreshCredentials,
 		Message: "the call needs an identity",
 		Hint:    "connect with a client certificate that the broker's CA signed and its configuration maps to a role; health for probes is at /readyz of the admin port",
@@ -47,6 +54,33 @@ func unmapped(err error) *refusal {
 		Message: err.Error(),
 		Hint:    "add an identity rule for this subject to the broker's configuration, or use another certificate",
 	}}
+}
+
+// tokenless is the answer to who showed neither a certificate nor, with this call, a token.
+func tokenless() *refusal {
+	r := unidentified()
+	r.told.Hint = "connect with a client certificate that the broker's CA signed and its configuration maps to a role, or give a bearer token with each call"
+	return r
+}
+
+// unasked is the answer to a token that is not looked at.
+func unasked(message, hint string) *refusal {
+	return &refusal{reason: badToken, told: &transport.Error{Code: transport.CodeUnauthenticated, Next: transport.NextRefreshCredentials, Message: message, Hint: hint}}
+}
+
+// takesNone is the answer to a token where nobody can judge it.
+func takesNone() *refusal {
+	return unasked("this broker takes no tokens", "connect with a client certificate, or have an operator set tokens in the broker's configuration")
+}
+
+// severalTokens is the answer to a second token while the first one is being judged.
+func severalTokens() *refusal {
+	return unasked("another token of the same connection is being judged", "use another connection for another token")
+}
+
+// tooManyTokens is the answer to an address from which many bad tokens came.
+func tooManyTokens(from netip.Prefix) *refusal {
+	return overloaded("rate", fmt.Sprintf("too many tokens that do not count come from %s", from), "try again later, with a good one")
 }
 
 // keptOut is the answer to who an operator keeps out. What to do is said by the
@@ -74,9 +108,17 @@ func overloaded(reason, message, hint string) *refusal {
 	}}
 }
 
+// nameOf names an identity to its holder.
+func nameOf(id identity.Identity) string {
+	if id.Role == nobody {
+		return "who waits for what the hub says of its token"
+	}
+	return id.String()
+}
+
 // tooMany is the answer to who has all it may have.
 func tooMany(id identity.Identity, what string, most int) *refusal {
-	return overloaded("number", fmt.Sprintf("%s has %d %s, which is all it may have at a time", id, most, what),
+	return overloaded("number", fmt.Sprintf("%s has %d %s, which is all it may have at a time", nameOf(id), most, what),
 		"end some, or give programs that share a certificate one each")
 }
 
@@ -92,5 +134,5 @@ func tooMuch(id identity.Identity) *refusal {
 
 // tooOften is the answer to who asks too fast.
 func tooOften(id identity.Identity, what string) *refusal {
-	return overloaded("rate", fmt.Sprintf("%s begins %s faster than it may", id, what), "try again later, and less often")
+	return overloaded("rate", fmt.Sprintf("%s begins %s faster than it may", nameOf(id), what), "try again later, and less often")
 }

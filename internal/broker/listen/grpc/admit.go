@@ -2,9 +2,11 @@ package grpc
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	ggrpc "google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/tap"
 
 	"github.com/hawser-io/hawser/internal/broker/listen"
@@ -27,23 +29,35 @@ func (f *Front) tap(ctx context.Context, info *tap.Info) (context.Context, error
 	if err != nil {
 		return ctx, transportgrpc.Status(err).Err()
 	}
-	admitted, err := f.admit(ctx, c, info.FullMethodName)
+	admitted, err := f.admit(ctx, c, info)
 	if err == nil {
 		return admitted, nil
 	}
+	return ctx, refuse(ctx, c, info.FullMethodName, err)
+}
+
+// refuse is the answer to a call that is not let in.
+func refuse(ctx context.Context, c *connection, method string, err error) error {
 	deadline, _ := ctx.Deadline()
 	c.Insist(costOfRefusal(time.Until(deadline)))
-	c.Refused(info.FullMethodName, listen.ReasonOf(err), err)
-	return ctx, transportgrpc.Status(err).Err()
+	c.Refused(method, listen.ReasonOf(err), err)
+	return transportgrpc.Status(err).Err()
 }
 
 // admit counts a call, if c may make it: what it uses is given back when the
 // context ends that is returned.
-func (f *Front) admit(ctx context.Context, c *connection, method string) (context.Context, error) {
-	if err := c.May(method); err != nil {
+func (f *Front) admit(ctx context.Context, c *connection, info *tap.Info) (context.Context, error) {
+	pending, err := c.Bear(tokenOf(info.Header))
+	switch {
+	case pending:
+		ctx = context.WithValue(ctx, pendingKey{}, info.FullMethodName)
+	case err == nil:
+		err = c.May(info.FullMethodName)
+	}
+	if err != nil {
 		return ctx, err
 	}
-	b, k := c.opened, listen.KindOf(method)
+	b, k := c.opened, listen.KindOf(info.FullMethodName)
 	if b == nil {
 		return ctx, listen.ErrNoConnection
 	}
@@ -55,6 +69,61 @@ func (f *Front) admit(ctx context.Context, c *connection, method string) (contex
 	c.opened = nil
 	context.AfterFunc(admitted, func() { stop(); b.End() })
 	return admitted, nil
+}
+
+// tokenOf is the bearer token among the headers of a call, "" without one. What is none is
+// returned as it came: it will not count.
+func tokenOf(headers metadata.MD) string {
+	all := headers.Get("authorization")
+	if len(all) == 0 {
+		return ""
+	}
+	text := strings.TrimSpace(strings.Join(all, ","))
+	const scheme = "bearer "
+	if len(text) > len(scheme) && strings.EqualFold(text[:len(scheme)], scheme) {
+		return strings.TrimSpace(text[len(scheme):])
+	}
+	return text
+}
+
+// pendingKey is the key of the method in the context of a call that began before it was known
+// who calls.
+type pendingKey struct{}
+
+// waitForIdentity waits until it is known who calls, and judges the call then. Nothing is done for a call
+// before.
+func (f *Front) waitForIdentity(ctx context.Context) error {
+	method, pending := ctx.Value(pendingKey{}).(string)
+	if !pending {
+		return nil
+	}
+	c, err := connectionOf(ctx)
+	if err != nil {
+		return transportgrpc.Status(err).Err()
+	}
+	if err = c.WaitForIdentity(ctx); err == nil {
+		err = c.May(method)
+	}
+	if err != nil {
+		return refuse(ctx, c, method, err)
+	}
+	return nil
+}
+
+// identifiedUnary is waitForIdentity for calls that are one request and one answer.
+func (f *Front) identifiedUnary(ctx context.Context, req any, _ *ggrpc.UnaryServerInfo, next ggrpc.UnaryHandler) (any, error) {
+	if err := f.waitForIdentity(ctx); err != nil {
+		return nil, err
+	}
+	return next(ctx, req)
+}
+
+// identifiedStream is waitForIdentity for streams.
+func (f *Front) identifiedStream(srv any, ss ggrpc.ServerStream, _ *ggrpc.StreamServerInfo, next ggrpc.StreamHandler) error {
+	if err := f.waitForIdentity(ss.Context()); err != nil {
+		return err
+	}
+	return next(srv, ss)
 }
 
 // bounded bounds how long the message of a call may take, and the call where that

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/hawser-io/hawser/internal/broker/listen"
+	"github.com/hawser-io/hawser/internal/identity"
 )
 
 // LimitIdle sets how long a connection without a call stays open.
@@ -21,4 +22,9 @@ func (f *Front) Look() { f.port.Look() }
 // Strangers are the connections that may call nothing.
 func (f *Front) Strangers() int {
 	return f.port.Usage().Connections[listen.Peers{Transport: listen.GRPC}]
+}
+
+// Connections are those of a role.
+func (f *Front) Connections(r identity.Role) int {
+	return f.port.Usage().Connections[listen.Peers{Role: r, Transport: listen.GRPC}]
 }

@@ -156,8 +156,8 @@ func (f *Front) options() []ggrpc.ServerOption {
 		ggrpc.ReadBufferSize(0),
 		ggrpc.WaitForHandlers(true),
 		ggrpc.NumStreamWorkers(streamWorkers),
-		ggrpc.ChainUnaryInterceptor(recovery.UnaryServerInterceptor(caught), f.answerUnary),
-		ggrpc.ChainStreamInterceptor(recovery.StreamServerInterceptor(caught), f.answerStream),
+		ggrpc.ChainUnaryInterceptor(recovery.UnaryServerInterceptor(caught), f.identifiedUnary, f.answerUnary),
+		ggrpc.ChainStreamInterceptor(recovery.StreamServerInterceptor(caught), f.identifiedStream, f.answerStream),
 	}
 	if f.cfg.StatsHandler != nil {
 		opts = append(opts, ggrpc.StatsHandler(f.cfg.StatsHandler))

@@ -19,8 +19,8 @@ const longestKeepAlive = 60
 // connackOfOld tells a client of MQTT 3 that its version is not spoken.
 var connackOfOld = []byte{packets.Connack << 4, 2, 0, 1}
 
-// connect reads CONNECT and answers it. Who the peer is, is known; nothing in the packet
-// changes that.
+// connect reads CONNECT and answers it. Who the peer is, its certificate says, or the token that is
+// the packet's password; nothing else in the packet changes that.
 func (c *conn) connect() error {
 	p, err := c.read()
 	if err != nil {
@@ -33,7 +33,7 @@ func (c *conn) connect() error {
 	if err != nil {
 		return err
 	}
-	if err := c.who.May(authz.Subscribe); err != nil { // who may subscribe may publish too
+	if err := c.authenticate(pk); err != nil {
 		c.who.Refused(authz.Subscribe, listen.ReasonOf(err), err)
 		return err
 	}
@@ -43,6 +43,19 @@ func (c *conn) connect() error {
 	c.send(connack(property.Refusal{Properties: c.cfg.Announce().Properties()}, must))
 	c.connected, c.greeted = true, true
 	return c.flush()
+}
+
+// authenticate says why the peer may not be here. The password counts where its certificate does
+// not say who it is: it is a bearer token then.
+func (c *conn) authenticate(pk *packets.Packet) error {
+	pending, err := c.who.Bear(string(pk.Connect.Password))
+	if pending {
+		err = c.who.WaitForIdentity(c.ctx)
+	}
+	if err != nil {
+		return err
+	}
+	return c.who.May(authz.Subscribe) // who may subscribe may publish too
 }
 
 // agree takes over what the client wants.

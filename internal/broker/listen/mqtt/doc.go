@@ -14,7 +14,8 @@
 //	QoS 1                                 PUBACK when the event is on disk, in the order of the publishes
 //	QoS 2, retained messages              refused: DISCONNECT 0x9B, 0x9A, also as a will
 //	wills                                 ignored: the broker knows who is there
-//	user name, password                   ignored: the certificate says who it is
+//	user name                             ignored: the certificate says who it is, or the token
+//	password                              a bearer token, where the certificate says nothing; else ignored
 //	enhanced authentication               refused: CONNACK 0x8C
 //	client id                             taken over within one identity: DISCONNECT 0x8E to the one before
 //	sessions                              none: Session Expiry Interval is 0; who comes back compares

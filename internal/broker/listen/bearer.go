@@ -1,0 +1,257 @@
+package listen
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"net/netip"
+	"sync"
+
+	"github.com/hawser-io/hawser/internal/broker/tokens"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// bearer is what a connection keeps of tokens. A peer that showed no certificate which means
+// somebody is a stranger until a token has said who it is; from then on it is that as long as the
+// connection is open.
+//
+// To judge a token may need the hub. Whoever admits calls does not wait for that: calls may begin
+// meanwhile, within bounds, and each of them waits in [Connection.WaitForIdentity] before it does anything.
+type bearer struct {
+	mu sync.Mutex
+	// text is the token that is being judged, "" where none is. err is why the last one did not
+	// count.
+	text string
+	err  error
+	// turn has room for who asks about it; nil before the first one.
+	turn chan struct{}
+
+	// other is another token of the same account that came last; of who admits calls.
+	other [sha256.Size]byte
+}
+
+// bears reports whether the peer is known by a token, if at all.
+func (c *Connection) bears() bool {
+	s := c.standing()
+	return c.port != nil && c.port.cfg.Tokens != nil && !c.believed && (s.identity.Role == nobody || s.pass != nil)
+}
+
+// Bear takes the token that came with a call, "" where none did, and does not wait. pending: who
+// the peer is has to be waited for with [Connection.WaitForIdentity]. The error is why the call is refused.
+// It is for who admits calls, one at a time.
+//
+// A peer whose certificate means somebody is that, whatever token it gives. Where the peer is known
+// by a token, each of its calls has to bring that one, or another one of the same account.
+func (c *Connection) Bear(text string) (pending bool, err error) {
+	s := c.standing()
+	switch {
+	case c.believed, s.identity.Role != nobody && s.pass == nil:
+		return false, nil
+	case s.pass != nil && text == "", c.port.cfg.Tokens != nil && text == "" && s.refusal.reason == noCertificate:
+		return false, tokenless()
+	case c.port.cfg.Tokens == nil && text != "" && s.refusal.reason == noCertificate:
+		return false, takesNone()
+	case c.port.cfg.Tokens == nil, text == "":
+		return false, nil // what its certificate lacks, May says
+	case s.pass != nil:
+		return false, c.bearAgain(s.pass, text)
+	}
+	return c.bearFirst(text)
+}
+
+// bearFirst takes a token that is to say who the peer is.
+func (c *Connection) bearFirst(text string) (pending bool, err error) {
+	b := &c.bearer
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch b.text {
+	case text:
+		return true, nil
+	case "":
+	default:
+		return false, severalTokens()
+	}
+	if !c.port.gate.attempt(c.from) {
+		return false, tooManyTokens(c.from)
+	}
+	p, wait, err := c.port.cfg.Tokens.Look(text)
+	switch {
+	case err != nil:
+		return false, c.misbear(err)
+	case wait:
+		if b.turn == nil {
+			b.turn = make(chan struct{}, 1)
+		}
+		b.text, b.err = text, nil
+		c.port.gate.suspend(c)
+		return true, nil
+	}
+	return false, c.become(p)
+}
+
+// bearAgain takes the token of a later call.
+func (c *Connection) bearAgain(p *tokens.Pass, text string) error {
+	if p.Is(text) {
+		return nil
+	}
+	hash := sha256.Sum256([]byte(text))
+	if hash == c.bearer.other {
+		return nil
+	}
+	if !c.port.gate.attempt(c.from) {
+		return tooManyTokens(c.from)
+	}
+	if err := c.port.cfg.Tokens.SameAccount(p, text); err != nil {
+		return c.misbear(err)
+	}
+	c.bearer.other = hash // the connection ends with the first one all the same
+	return nil
+}
+
+// WaitForIdentity waits until it is known whose token a call brought. The error is why the call is refused.
+func (c *Connection) WaitForIdentity(ctx context.Context) error {
+	b := &c.bearer
+	select { // one asks
+	case b.turn <- struct{}{}:
+		defer func() { <-b.turn }()
+	case <-ctx.Done():
+		return transport.GaveUp(ctx, "nobody waits for what the hub says of the token")
+	}
+	if c.standing().pass != nil {
+		return nil
+	}
+	b.mu.Lock()
+	text, last := b.text, b.err
+	b.mu.Unlock()
+	if text == "" { // t1 two calls bring the token, t2 the first one is told that it does not count
+		return last
+	}
+	p, err := c.port.cfg.Tokens.Authenticate(ctx, text)
+	switch {
+	case err == nil:
+		err = c.become(p)
+	case ctx.Err() != nil:
+		return err // the next call asks
+	default:
+		err = c.misbear(err)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.text, b.err = "", err
+	return err
+}
+
+// misbear counts a token that does not count.
+func (c *Connection) misbear(err error) error {
+	if transport.CodeOf(err) == transport.CodeUnauthenticated {
+		c.port.gate.failed(c.from)
+	}
+	var told *transport.Error
+	if !errors.As(err, &told) {
+		return err
+	}
+	reason := badToken
+	if told.Code != transport.CodeUnauthenticated {
+		reason = told.Code.String()
+	}
+	return &refusal{reason: reason, told: told}
+}
+
+// become makes the stranger who its token says.
+func (c *Connection) become(p *tokens.Pass) error {
+	s := *c.standing()
+	s.identity, s.user, s.groups, s.pass, s.refusal = p.Identity, p.User, p.Groups, p, nil
+	s.until = oldAt(c.port.gate.now())
+	if err := c.port.gate.identify(c, &s, c.port.metrics); err != nil {
+		p.Release()
+		return err
+	}
+	c.port.gate.lookAt(c.end())
+	if p.Gone() { // t1 it counted, t2 it ended and everybody looked, t3 the connection was found to rest on it
+		c.port.gate.finish(c, revoked)
+	}
+	c.port.cfg.Audit.Connected(c.Who(), p.Ends)
+	return nil
+}
+
+// attempt reports whether somebody of an address may show a token that may be a bad one.
+func (g *gate) attempt(from netip.Prefix) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	at := g.addresses[from]
+	return at == nil || at.failures.Room(g.limits.failures, g.now())
+}
+
+// failed counts a token that was bad, or a connection that did not bring any.
+func (g *gate) failed(from netip.Prefix) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.fail(from)
+}
+
+func (g *gate) fail(from netip.Prefix) {
+	at := g.addresses[from]
+	if at == nil {
+		g.sweep()
+		at = &address{}
+		g.addresses[from] = at
+	}
+	at.failures.Charge(g.limits.failures, g.now(), 1)
+}
+
+// suspend lets a stranger begin calls that wait until it is known who that is: few, and small
+// ones.
+func (g *gate) suspend(c *Connection) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if c.party == nil {
+		c.party = &party{allowance: g.limits.suspended}
+	}
+}
+
+// identify makes a stranger a connection of its party, which has its calls from then on. The
+// result is why it may not be.
+func (g *gate) identify(c *Connection, s *standing, m metrics) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if c.left || c.cutFor != "" {
+		return errOver
+	}
+	// Whoever denies it meanwhile looks at all connections afterwards, and finds this one.
+	if r := g.denied(s.identity, c.serial()); r != nil {
+		return r
+	}
+	p, r := g.admit(s.identity)
+	if r != nil {
+		return r
+	}
+	if was := c.party; was != nil {
+		for k, n := range was.kinds {
+			p.kinds[k] += n
+		}
+		p.bodies += was.bodies
+	}
+	delete(g.strangers, c)
+	c.party = p
+	p.conns[c] = struct{}{}
+	s.allowed = &p.allowance
+	s.calls, s.received, s.sent = m.of(s.identity.Role, c.transport)
+	c.who.Store(s)
+	return nil
+}
+
+// evict ends the stranger that has been there for the longest without having said who it is, where
+// there is no room for another one. Whoever means it well says it at once.
+func (g *gate) evict() {
+	var oldest *Connection
+	for c := range g.strangers {
+		if c.bears() && c.cutFor == "" && (oldest == nil || c.id < oldest.id) {
+			oldest = c
+		}
+	}
+	if oldest != nil {
+		g.drop(oldest)
+		g.cut(oldest, noRoom)
+		delete(g.strangers, oldest)
+	}
+}

@@ -1,0 +1,443 @@
+package tokens_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hawser-io/hawser/internal/broker/tokens"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/testkit"
+	"github.com/hawser-io/hawser/pkg/transport"
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
+)
+
+const (
+	bootstrapUser = "system:serviceaccount:hub:agent-registration-bootstrap"
+	opaque        = "abcdef.0123456789abcdef"
+	joiners       = "system:bootstrappers:managedcluster"
+)
+
+var mapping = []tokens.Rule{
+	{User: bootstrapUser, Role: identity.Bootstrap},
+	{Group: joiners, Role: identity.Bootstrap},
+	{User: "system:serviceaccount:hub:source", Role: identity.Source, Name: "hub1"},
+	{Group: "system:serviceaccounts:people", Role: identity.Operator, Name: "olga"},
+}
+
+// hub is a Reviewer that knows accounts.
+type hub struct {
+	mu      sync.Mutex
+	gone    map[string]bool // accounts
+	away    bool
+	asked   []string // audiences
+	answers map[string]*hawserv1.TokenReviewResult
+	hold    chan struct{} // answers wait for it, unless nil
+}
+
+func (h *hub) Review(ctx context.Context, text string, audiences []string) (*hawserv1.TokenReviewResult, error) {
+	h.mu.Lock()
+	hold := h.hold
+	h.asked = append(h.asked, fmt.Sprint(audiences))
+	h.mu.Unlock()
+	if hold != nil {
+		select {
+		case <-hold:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch r := h.answers[text]; {
+	case h.away:
+		return nil, errors.New("no source is connected")
+	case r == nil || h.gone[r.GetUser()]:
+		return &hawserv1.TokenReviewResult{}, nil
+	default:
+		return r, nil
+	}
+}
+
+func (h *hub) times() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.asked)
+}
+
+func (h *hub) set(do func(*hub)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	do(h)
+}
+
+// rig is Tokens, and a hub that they ask.
+type rig struct {
+	*tokens.Tokens
+	*hub
+	t      *testing.T
+	issuer *testkit.Issuer
+	log    *bytes.Buffer
+	ended  int
+}
+
+// start is within a bubble of package synctest, whose clock the tokens follow.
+func start(t *testing.T) *rig {
+	t.Helper()
+	r := &rig{t: t, issuer: testkit.NewIssuer(t, "https://hub.example"), hub: &hub{answers: map[string]*hawserv1.TokenReviewResult{}, gone: map[string]bool{}}, log: &bytes.Buffer{}}
+	var err error
+	if r.Tokens, err = tokens.New(tokens.Options{
+		Config: tokens.Config{Audiences: []string{"hawser"}, HubAudience: true, Mapping: mapping}, Reviewer: r.hub,
+		Log: slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	}); err != nil {
+		t.Fatal(err)
+	}
+	r.keys()
+	r.OnEnd(func() { r.hub.set(func(*hub) { r.ended++ }) })
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- r.Run(ctx) }() // received from below
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+func (r *rig) keys() {
+	r.SetKeys(&hawserv1.RegistrationKeys{Issuer: r.issuer.Name, Jwks: r.issuer.Keys(), ApiAudiences: []string{"https://kubernetes.default.svc"}})
+}
+
+// account returns a token of one that the hub knows.
+func (r *rig) account(namespace, name string, edit func(map[string]any)) string {
+	text := r.issuer.Token(namespace, name, edit)
+	r.hub.set(func(h *hub) {
+		h.answers[text] = &hawserv1.TokenReviewResult{
+			Authenticated: true, User: "system:serviceaccount:" + namespace + ":" + name,
+			Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace, "system:authenticated"}, Audiences: []string{"hawser"},
+		}
+	})
+	return text
+}
+
+// authenticate wants an identity, or a code.
+func (r *rig) authenticate(text, want string) *tokens.Pass {
+	r.t.Helper()
+	p, err := r.Authenticate(r.t.Context(), text)
+	got := transport.CodeOf(err).String()
+	if err == nil {
+		got = p.Identity.String()
+	}
+	if got != want {
+		r.t.Errorf("%s (%v), want %s", got, err, want)
+	}
+	if err != nil && len(text) > 8 && strings.Contains(err.Error(), text[len(text)-8:]) {
+		r.t.Error("the error tells the token")
+	}
+	return p
+}
+
+func TestAuthenticate_FirstUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		p := r.authenticate(r.account("hub", "agent-registration-bootstrap", nil), "bootstrap/"+bootstrapUser)
+		if p.User != bootstrapUser || !slices.Contains(p.Groups, "system:serviceaccounts:hub") || p.Ends.IsZero() || p.Gone() {
+			t.Errorf("%+v", p)
+		}
+		p.Release()
+		p.Release()
+		r.authenticate(r.account("hub", "source", nil), "source/hub1").Release()
+		r.authenticate(r.account("people", "somebody", nil), "operator/olga").Release()
+		r.authenticate(r.account("hub", "source", func(c map[string]any) { c["aud"] = "https://kubernetes.default.svc" }), "unauthenticated") // the hub says hawser
+		if got := strings.Join(r.asked, " "); got != "[hawser] [hawser] [hawser] [https://kubernetes.default.svc]" {
+			t.Errorf("asked for %s", got)
+		}
+		asked := r.times()
+		r.authenticate(r.account("hub", "nobody", nil), "unauthenticated")
+		r.authenticate(r.account("hub", "source", func(c map[string]any) { c["exp"] = time.Now().Add(-time.Hour).Unix() }), "unauthenticated")
+		r.authenticate("no token", "unauthenticated")
+		if r.times() != asked {
+			t.Error("the hub is asked about what is known to be bad")
+		}
+		if strings.Contains(r.log.String(), "eyJ") {
+			t.Errorf("a token is in the log: %s", r.log)
+		}
+	})
+}
+
+// TestAuthenticate_DeletedAccount: the token is good by its signature, and its account is gone.
+func TestAuthenticate_DeletedAccount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		text := r.account("hub", "source", nil)
+		r.hub.set(func(h *hub) { h.gone["system:serviceaccount:hub:source"] = true })
+		r.authenticate(text, "unauthenticated")
+		r.authenticate(text, "unauthenticated")
+		if r.times() != 1 {
+			t.Errorf("asked %d times for one answer", r.times())
+		}
+		r.hub.set(func(h *hub) { clear(h.gone) })
+		<-time.After(10 * time.Second)
+		r.authenticate(text, "source/hub1").Release()
+	})
+}
+
+// TestAuthenticate_HubAway: who is known stays so, who is not has to wait, and so has who joins.
+func TestAuthenticate_HubAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		source, joins := r.account("hub", "source", nil), r.account("hub", "agent-registration-bootstrap", nil)
+		r.hub.set(func(h *hub) { h.away = true })
+		r.authenticate(source, "unavailable")
+		r.hub.set(func(h *hub) { h.away = false })
+		r.authenticate(source, "source/hub1").Release()
+		r.authenticate(joins, "bootstrap/"+bootstrapUser).Release()
+		r.hub.set(func(h *hub) { h.away = true })
+		r.authenticate(joins, "bootstrap/"+bootstrapUser).Release()
+		<-time.After(2 * time.Minute)
+		r.authenticate(source, "source/hub1").Release()
+		r.authenticate(joins, "unavailable")
+		<-time.After(time.Hour)
+		r.authenticate(source, "unauthenticated") // it has expired
+	})
+}
+
+// TestAuthenticate_NoKeys: before the hub's source has come, nobody knows.
+func TestAuthenticate_NoKeys(t *testing.T) {
+	h := &hub{}
+	all, err := tokens.New(tokens.Options{Config: tokens.Config{Audiences: []string{"hawser"}, Mapping: mapping}, Reviewer: h})
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := testkit.NewIssuer(t, "https://hub.example")
+	for _, k := range []*hawserv1.RegistrationKeys{nil, {Issuer: i.Name}, {Jwks: i.Keys()}, {Issuer: i.Name, Jwks: []byte("x")}} {
+		all.SetKeys(k)
+		if _, err := all.Authenticate(t.Context(), i.Token("hub", "source", nil)); transport.CodeOf(err) != transport.CodeUnavailable || h.times() > 0 {
+			t.Errorf("%v: %v", k, err)
+		}
+	}
+}
+
+// TestAuthenticate_Opaque tokens are the hub's to know; made up, they do not flood it.
+func TestAuthenticate_Opaque(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		r.hub.set(func(h *hub) {
+			h.answers[opaque] = &hawserv1.TokenReviewResult{Authenticated: true, User: "system:bootstrap:abcdef", Groups: []string{"system:bootstrappers", joiners}}
+			h.answers["root00.0123456789abcdef"] = &hawserv1.TokenReviewResult{Authenticated: true, User: "system:bootstrap:root00", Groups: []string{"system:masters"}}
+		})
+		p := r.authenticate(opaque, "bootstrap/system:bootstrap:abcdef")
+		if r.asked[0] != "[]" || !p.Ends.IsZero() {
+			t.Errorf("asked for %s, ends %s", r.asked[0], p.Ends)
+		}
+		r.authenticate("root00.0123456789abcdef", "unauthenticated")
+		var last error
+		for n := range 1000 {
+			_, last = r.Authenticate(t.Context(), fmt.Sprintf("%06d.0123456789abcdef", n))
+		}
+		if transport.CodeOf(last) != transport.CodeOverloaded || r.times() > 110 {
+			t.Errorf("%d questions, %v", r.times(), last)
+		}
+		r.authenticate(opaque, "bootstrap/system:bootstrap:abcdef").Release() // it is known
+		p.Release()
+	})
+}
+
+// TestAuthenticate_OneQuestion: those who come together with the same token ask once, also where
+// the first of them gives up.
+func TestAuthenticate_OneQuestion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		text := r.account("hub", "agent-registration-bootstrap", nil)
+		hold := make(chan struct{})
+		r.hub.set(func(h *hub) { h.hold = hold })
+		ctx, giveUp := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		results := make(chan error, 100)
+		ask := func(ctx context.Context) {
+			p, err := r.Authenticate(ctx, text)
+			if err == nil {
+				p.Release()
+			}
+			results <- err
+		}
+		all.Go(func() { ask(ctx) })
+		synctest.Wait()
+		for range 99 {
+			all.Go(func() { ask(t.Context()) })
+		}
+		synctest.Wait()
+		giveUp()
+		synctest.Wait()
+		close(hold)
+		all.Wait()
+		close(results)
+		for err := range results {
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		if r.times() != 1 {
+			t.Errorf("asked %d times", r.times())
+		}
+	})
+}
+
+// TestRun_AsksAgain: as long as somebody is connected by a token, its account has to be there.
+func TestRun_AsksAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		text := r.account("hub", "source", nil)
+		p := r.authenticate(text, "source/hub1")
+		<-time.After(5*time.Minute + time.Second)
+		if n := r.times(); n < 5 || n > 6 || p.Gone() {
+			t.Errorf("asked %d times in five minutes, gone: %v", n, p.Gone())
+		}
+		r.hub.set(func(h *hub) { h.away = true })
+		<-time.After(5 * time.Minute)
+		if p.Gone() {
+			t.Error("the hub cannot be asked, and the token has ended")
+		}
+		r.hub.set(func(h *hub) { h.away = false; h.gone["system:serviceaccount:hub:source"] = true })
+		<-time.After(time.Minute + 2*time.Second)
+		if !p.Gone() || r.ended != 1 {
+			t.Errorf("gone: %v, told %d times", p.Gone(), r.ended)
+		}
+		p.Release()
+		asked := r.times()
+		<-time.After(10 * time.Minute)
+		if r.times() != asked {
+			t.Error("the hub is asked about who has left")
+		}
+	})
+}
+
+// TestRun_KeysTakenBack: a hub that has changed its keys has ended what they signed.
+func TestRun_KeysTakenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		p := r.authenticate(r.account("hub", "source", nil), "source/hub1")
+		defer p.Release()
+		r.issuer = testkit.NewIssuer(t, r.issuer.Name)
+		r.keys()
+		<-time.After(time.Minute + 2*time.Second)
+		if !p.Gone() {
+			t.Error("the token of a key that is gone still counts")
+		}
+	})
+}
+
+// TestRun_OtherGroups: who is somebody else by what the hub says now is not who is connected.
+func TestRun_OtherGroups(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		answer := func(groups ...string) {
+			r.hub.set(func(h *hub) {
+				h.answers[opaque] = &hawserv1.TokenReviewResult{Authenticated: true, User: "system:bootstrap:abcdef", Groups: groups}
+			})
+		}
+		answer(joiners)
+		p := r.authenticate(opaque, "bootstrap/system:bootstrap:abcdef")
+		defer p.Release()
+		answer("system:bootstrappers")
+		<-time.After(time.Minute + 2*time.Second)
+		if !p.Gone() {
+			t.Error("it is still who it was")
+		}
+	})
+}
+
+func TestLook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		text := r.account("hub", "source", nil)
+		if p, wait, err := r.Look(text); p != nil || !wait || err != nil {
+			t.Errorf("before the first use: %v, %v, %v", p, wait, err)
+		}
+		r.authenticate(text, "source/hub1").Release()
+		p, wait, err := r.Look(text)
+		if err != nil || wait || p.Identity.Name != "hub1" || !p.Is(text) || p.Is(opaque) {
+			t.Fatalf("after it: %v, %v, %v", p, wait, err)
+		}
+		defer p.Release()
+		if p, wait, err := r.Look("x.y.z"); p != nil || wait || transport.CodeOf(err) != transport.CodeUnauthenticated {
+			t.Errorf("what is none: %v, %v, %v", p, wait, err)
+		}
+		if err := r.SameAccount(p, r.issuer.Token("hub", "source", func(c map[string]any) { c["exp"] = time.Now().Add(time.Minute).Unix() })); err != nil {
+			t.Errorf("another token of the account: %v", err)
+		}
+		for _, other := range []string{r.issuer.Token("hub", "agent-registration-bootstrap", nil), opaque, "x"} {
+			if err := r.SameAccount(p, other); transport.CodeOf(err) != transport.CodeUnauthenticated {
+				t.Errorf("another account: %v", err)
+			}
+		}
+	})
+}
+
+// TestKnown_Bounded: whoever has many tokens fills no memory with them.
+func TestKnown_Bounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		held := r.authenticate(r.account("hub", "source", nil), "source/hub1")
+		for n := range 10_000 {
+			text := fmt.Sprintf("%06d.0123456789abcdef", n)
+			if n%100 == 99 {
+				<-time.After(5 * time.Second)
+			}
+			_, err := r.Authenticate(t.Context(), text)
+			if transport.CodeOf(err) != transport.CodeUnauthenticated {
+				t.Fatalf("%d: %v", n, err)
+			}
+		}
+		if n := r.Known(); n > 4096 {
+			t.Errorf("%d are known", n)
+		}
+		if held.Gone() {
+			t.Error("the one that is held is forgotten")
+		}
+		held.Release()
+	})
+}
+
+func TestConfig_Validate(t *testing.T) {
+	rule := func(r tokens.Rule) tokens.Config {
+		return tokens.Config{Audiences: []string{"hawser"}, Mapping: []tokens.Rule{r}}
+	}
+	good := []tokens.Config{
+		{}, rule(mapping[0]), rule(mapping[1]), rule(mapping[2]), {HubAudience: true, Mapping: mapping},
+		rule(tokens.Rule{User: "u", Role: identity.Viewer, Name: "v"}),
+	}
+	for _, c := range good {
+		if err := c.Validate(); err != nil {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+	for want, c := range map[string]tokens.Config{
+		"audiences is empty":   {Mapping: mapping},
+		"an audience is empty": {Audiences: []string{""}, Mapping: mapping},
+		"mapping is empty":     {Audiences: []string{"hawser"}},
+		"exactly one":          rule(tokens.Rule{User: "u", Group: "g", Role: identity.Bootstrap}),
+		"rule 1: set exactly":  rule(tokens.Rule{Role: identity.Bootstrap}),
+		"makes no agent":       rule(tokens.Rule{User: "u", Role: identity.Agent, Name: "c1"}),
+		"role is \"root\"":     rule(tokens.Rule{User: "u", Role: "root", Name: "x"}),
+		"name is empty":        rule(tokens.Rule{User: "u", Role: identity.Source}),
+		"every account":        rule(tokens.Rule{Group: "system:authenticated", Role: identity.Bootstrap}),
+	} {
+		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v, want %q", c, err, want)
+		}
+	}
+	if _, err := tokens.New(tokens.Options{Config: good[1]}); err == nil {
+		t.Error("nobody to ask is fine")
+	}
+}
