@@ -1,0 +1,373 @@
+package registration
+
+import (
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "open-cluster-management.io/api/cluster/v1"
+
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// Kind is one of the streams.
+type Kind int
+
+// The streams. While bootstrapping there is none of Leases.
+const (
+	Clusters Kind = iota
+	Requests
+	Leases
+	kinds
+)
+
+// What is something that the agent asks the hub for.
+type What int
+
+// What there is to ask for. At most one of each is under way.
+const (
+	CreateCluster What = iota
+	CreateRequest
+	ReportStatus
+	RenewLease
+	whats
+)
+
+// String is for logs and metrics.
+func (w What) String() string {
+	return [...]string{"create_cluster", "create_request", "report_status", "renew_lease"}[w]
+}
+
+// Effect is one of [Connect], [Save], [Use], [Publish] and [Tell].
+type Effect interface{ effect() }
+
+// Connect ends the sessions that there are, and begins others.
+type Connect struct{ As As }
+
+// Save writes the Secret. The result goes to [Core.Saved].
+type Save struct{ Kept Kept }
+
+// Use has new connections use a certificate; nil: there is none.
+type Use struct{ Credential *Credential }
+
+// Publish asks the hub for something. The result goes to [Core.Published] with Life.
+type Publish struct {
+	What   What
+	Object runtime.Object
+	Life   int
+}
+
+// Tell says that the hub accepted the cluster: works may flow now.
+type Tell struct{}
+
+func (Connect) effect() {}
+func (Save) effect()    {}
+func (Use) effect()     {}
+func (Publish) effect() {}
+func (Tell) effect()    {}
+
+// CoreConfig is what a Core needs; everything is required.
+type CoreConfig struct {
+	// Cluster and Hub are of whom the certificate is to be, and for which hub.
+	Cluster, Hub string
+	// Config is what to write down about how the broker is reached.
+	Config []byte
+	// Random returns numbers in [0, 1), Name five random letters or digits.
+	Random func() float64
+	Name   func() string
+	// NewKey is [NewKey].
+	NewKey func(Subject) (key, request []byte, err error)
+}
+
+// Core decides what an agent does to be part of a fleet. Tell it what happened, then call
+// Step, perform the effects in their order, and call Step again when something else has
+// happened or [Core.Next] has come. It is not safe for concurrent use.
+type Core struct {
+	c CoreConfig
+
+	kept, saved Kept
+	// bootstrap says which bootstrap file there is now.
+	bootstrap string
+	// as is how the sessions connect, "" before the first Step; life counts those changes.
+	as   As
+	life int
+	// anew: a registration begins although there is a certificate.
+	anew bool
+	// used is the certificate that the last Use named; inUse: there was one.
+	used  *Credential
+	inUse bool
+	// obtained is when the certificate came, zero after a restart.
+	obtained time.Time
+	// spread is the random part of when to renew.
+	spread float64
+
+	streams [kinds]stream
+	flight  [whats]bool
+	saving  bool
+
+	// What the hub shows.
+	cluster  *clusterv1.ManagedCluster
+	gone     bool // it was there, and was deleted
+	accepted bool
+	lease    *coordinationv1.Lease
+	requests map[types.UID]*certificatesv1.CertificateSigningRequest
+
+	facts    Facts
+	known    bool      // facts are
+	silent   time.Time // since when the managed cluster does not answer, zero if it does
+	reported reported
+	leaseDue time.Time
+
+	secret, create, ask, renew retry
+	// sent is when the hub took the pending request, or said that it has it.
+	sent time.Time
+
+	now  time.Time
+	next time.Time
+}
+
+// stream is what is known of one.
+type stream struct {
+	since time.Time // zero: it does not run
+	err   error     // why
+}
+
+// Times.
+const (
+	// showFirst is how long a stream shows what there is before a request is made.
+	showFirst = time.Second
+	// unseen is how long something may be missing on a stream before it counts as not there.
+	unseen = 30 * time.Second
+	// firstRetry and lastRetry bound the wait after a failure, firstRequest and lastRequest
+	// that after a request that was denied or removed.
+	firstRetry   = time.Second
+	lastRetry    = 30 * time.Second
+	firstRequest = 30 * time.Second
+	lastRequest  = time.Hour
+	// recreate is when a ManagedCluster is created once more that does not show; up to twice
+	// that.
+	recreate = time.Hour
+	// MaxPending is how many requests of this cluster may wait on the hub for this agent to
+	// make one.
+	MaxPending = 5
+)
+
+// NewCore returns a Core that begins with what the Secret keeps.
+func NewCore(c CoreConfig, k Kept, bootstrap string) *Core {
+	core := &Core{c: c, kept: k, saved: k, bootstrap: bootstrap, requests: map[types.UID]*certificatesv1.CertificateSigningRequest{}}
+	if k.Agent == "" {
+		core.kept = Kept{Agent: c.Name()}
+	}
+	core.kept.Cluster, core.kept.Hub, core.kept.Config = c.Cluster, c.Hub, c.Config
+	core.spread = c.Random()
+	return core
+}
+
+// Bootstrap says which bootstrap file there is now.
+func (c *Core) Bootstrap(id string) { c.bootstrap = id }
+
+// Learned takes what the managed cluster says of itself.
+func (c *Core) Learned(now time.Time, f Facts) {
+	switch {
+	case f.Healthy:
+		c.silent = time.Time{}
+	case c.silent.IsZero():
+		c.silent = now
+	}
+	if !f.Healthy && c.known { // what it said before is all that is known
+		f = c.facts
+		f.Healthy = false
+	}
+	c.facts, c.known = f, true
+}
+
+// Connected says that a stream runs. What it showed before still counts: the agent lists
+// that, and hears of what is gone.
+func (c *Core) Connected(now time.Time, k Kind) { c.streams[k] = stream{since: now} }
+
+// Disconnected says that a stream does not run, and why.
+func (c *Core) Disconnected(k Kind, err error) { c.streams[k] = stream{err: err} }
+
+// refused reports whether the broker does not take the certificate.
+func (c *Core) refused() bool {
+	s := c.streams[Clusters]
+	return s.since.IsZero() && s.err != nil && transport.CodeOf(s.err) == transport.CodeUnauthenticated
+}
+
+// Saw takes an object that the hub showed.
+func (c *Core) Saw(o runtime.Object) {
+	switch o := o.(type) {
+	case *clusterv1.ManagedCluster:
+		if o.Name == c.c.Cluster {
+			c.sawCluster(o)
+		}
+	case *certificatesv1.CertificateSigningRequest:
+		if o.Labels[clusterv1.ClusterNameLabelKey] == c.c.Cluster {
+			c.requests[o.UID] = o
+		}
+	case *coordinationv1.Lease:
+		if o.Namespace == c.c.Cluster && o.Name == LeaseName {
+			c.lease = o
+		}
+	}
+}
+
+func (c *Core) sawCluster(o *clusterv1.ManagedCluster) {
+	if c.cluster == nil || c.cluster.UID != o.UID || c.cluster.ResourceVersion != o.ResourceVersion {
+		c.reported.heard()
+	}
+	c.cluster, c.gone = o, false
+}
+
+// Gone says that the hub has an object no more.
+func (c *Core) Gone(k Kind, uid types.UID) {
+	switch {
+	case k == Clusters && c.cluster != nil && c.cluster.UID == uid:
+		c.cluster, c.gone = nil, true
+	case k == Leases && c.lease != nil && c.lease.UID == uid:
+		c.lease = nil
+	case k == Requests:
+		if r := c.requests[uid]; r != nil {
+			delete(c.requests, uid)
+			if p := c.kept.Pending; p != nil && p.Name == r.Name {
+				c.discard("the hub has removed the CertificateSigningRequest " + p.Name)
+			}
+		}
+	}
+}
+
+// Held returns what a stream has shown, for the list that begins the next one.
+func (c *Core) Held(k Kind) (all []types.UID) {
+	switch {
+	case k == Clusters && c.cluster != nil:
+		all = append(all, c.cluster.UID)
+	case k == Leases && c.lease != nil:
+		all = append(all, c.lease.UID)
+	case k == Requests:
+		for uid := range c.requests {
+			all = append(all, uid)
+		}
+	}
+	return all
+}
+
+// Saved says what became of a Save.
+func (c *Core) Saved(now time.Time, k Kept, err error) {
+	c.saving = false
+	if err != nil {
+		c.secret.failed(now, c.c.Random(), firstRetry, lastRetry, err)
+		return
+	}
+	c.secret, c.saved = retry{}, k
+}
+
+// Published says what became of a Publish.
+func (c *Core) Published(now time.Time, p Publish, err error) {
+	if p.Life != c.life {
+		return // of sessions that are no more
+	}
+	c.flight[p.What] = false
+	switch p.What {
+	case CreateCluster:
+		c.clusterCreated(now, err)
+	case CreateRequest:
+		c.requestCreated(now, p.Object, err)
+	case ReportStatus:
+		c.reported.answered(now, c.c.Random(), err)
+	case RenewLease:
+		// Whatever the answer was, the next one is due a period later.
+	default:
+	}
+}
+
+// Next is when to call Step again although nothing has happened; zero: never.
+func (c *Core) Next() time.Time { return c.next }
+
+// due reports whether a time has come; if not, Step is called then.
+func (c *Core) due(t time.Time) bool {
+	if !c.now.Before(t) {
+		return true
+	}
+	if c.next.IsZero() || t.Before(c.next) {
+		c.next = t
+	}
+	return false
+}
+
+// Step returns what to do now.
+func (c *Core) Step(now time.Time) (effects []Effect) {
+	c.now, c.next = now, time.Time{}
+	c.answers()
+	c.choose()
+	if c.used != c.kept.Credential || !c.inUse {
+		c.used, c.inUse = c.kept.Credential, true
+		effects = append(effects, Use{c.used})
+	}
+	if as := c.way(); as != c.as {
+		c.turn(as)
+		effects = append(effects, Connect{as})
+	}
+	c.prepare()
+	if !c.saving && !c.kept.equal(c.saved) && c.due(c.secret.until) {
+		c.saving = true
+		effects = append(effects, Save{c.kept})
+	}
+	for _, p := range []*Publish{c.creation(), c.request(), c.report(), c.renewal()} {
+		if p != nil {
+			p.Life, c.flight[p.What] = c.life, true
+			effects = append(effects, *p)
+		}
+	}
+	if accepted := c.isAccepted(); accepted != c.accepted {
+		if c.accepted = accepted; accepted {
+			effects = append(effects, Tell{})
+		}
+	}
+	return effects
+}
+
+// choose drops a certificate that has ended, and begins again where that is asked for.
+func (c *Core) choose() {
+	if own := c.kept.Credential; own != nil && c.due(own.NotAfter) {
+		c.kept.Credential, c.anew = nil, false
+	}
+	if c.kept.Credential == nil || c.anew || c.bootstrap == c.kept.Bootstrap {
+		return
+	}
+	c.anew = c.refused() || c.missing()
+}
+
+// missing reports whether the hub has no ManagedCluster of this cluster.
+func (c *Core) missing() bool {
+	s := c.streams[Clusters]
+	return c.as == Registered && c.cluster == nil && (c.gone || !s.since.IsZero() && c.due(s.since.Add(unseen)))
+}
+
+func (c *Core) way() As {
+	if c.kept.Credential == nil || c.anew {
+		return Bootstrapping
+	}
+	return Registered
+}
+
+// turn forgets what the sessions of another identity have shown.
+func (c *Core) turn(as As) {
+	c.as = as
+	c.life++
+	c.streams, c.flight = [kinds]stream{}, [whats]bool{}
+	c.cluster, c.gone, c.lease = nil, false, nil
+	clear(c.requests)
+	c.reported, c.create, c.ask, c.sent = reported{}, retry{}, retry{}, time.Time{}
+	c.leaseDue = time.Time{}
+}
+
+// connected reports whether a stream runs.
+func (c *Core) connected(k Kind) bool { return !c.streams[k].since.IsZero() }
+
+// isAccepted reports whether the hub has accepted the cluster, by what it wants or by what
+// its controllers say.
+func (c *Core) isAccepted() bool {
+	return c.as == Registered && c.cluster != nil && (c.cluster.Spec.HubAcceptsClient || hasTrue(c.cluster, clusterv1.ManagedClusterConditionHubAccepted))
+}

@@ -1,0 +1,480 @@
+package registration
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "open-cluster-management.io/api/cluster/v1"
+
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// rig drives a core with a hub, a Secret and a clock of its own.
+type rig struct {
+	t      testing.TB
+	now    time.Time
+	hub    *fakeHub
+	core   *Core
+	secret map[string][]byte
+	file   string // the bootstrap file
+	names  int
+
+	as      As
+	down    [kinds]bool // streams that do not come up
+	saveErr error
+	used    *Credential
+	told    int
+	seen    []string // effects
+	random  func() float64
+}
+
+func newRig(t testing.TB) *rig {
+	r := &rig{t: t, now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), file: "file1", random: func() float64 { return 0.5 }}
+	r.hub = newFakeHub(t, func() time.Time { return r.now })
+	r.hub.changed = r.show
+	r.start()
+	return r
+}
+
+// start is a process that begins.
+func (r *rig) start() {
+	kept, _ := ReadKept(r.secret, cluster1, "hub1", r.now)
+	r.core = NewCore(CoreConfig{
+		Cluster: cluster1, Hub: "hub1", Config: []byte("url: broker:8090\n"), Random: r.random,
+		Name: func() string { r.names++; return fmt.Sprintf("n%04d", r.names) }, NewKey: NewKey,
+	}, kept, r.file)
+	r.as, r.used = "", nil
+	r.core.Learned(r.now, Facts{Healthy: true, Version: "v1.36.0", Capacity: clusterv1.ResourceList{clusterv1.ResourceCPU: resource.MustParse("4")}})
+}
+
+// show is the hub's stream: nothing comes where it is down.
+func (r *rig) show(k Kind, o runtime.Object, gone types.UID) {
+	switch {
+	case r.core == nil || !r.core.connected(k):
+	case o != nil:
+		r.core.Saw(o)
+	default:
+		r.core.Gone(k, gone)
+	}
+}
+
+// connect brings up the streams that may be.
+func (r *rig) connect() {
+	for k := range kinds {
+		if r.down[k] || k == Leases && r.as == Bootstrapping || r.core.connected(k) {
+			continue
+		}
+		held := r.core.Held(k)
+		r.core.Connected(r.now, k)
+		objects := r.hub.all(k)
+		for _, o := range objects {
+			r.core.Saw(o)
+		}
+		for _, uid := range held {
+			if !slices.ContainsFunc(objects, func(o runtime.Object) bool { return o.(interface{ GetUID() types.UID }).GetUID() == uid }) {
+				r.core.Gone(k, uid)
+			}
+		}
+	}
+}
+
+func (r *rig) disconnect(k Kind, err error) {
+	if r.core.connected(k) {
+		r.core.Disconnected(k, err)
+	}
+}
+
+// settle steps until there is nothing to do at this moment.
+func (r *rig) settle() {
+	r.t.Helper()
+	for range 50 {
+		if r.as != "" {
+			r.connect()
+		}
+		effects := r.core.Step(r.now)
+		if len(effects) == 0 {
+			return
+		}
+		for _, e := range effects {
+			r.perform(e)
+		}
+	}
+	r.t.Fatalf("it never rests: %s", strings.Join(r.seen[max(0, len(r.seen)-20):], ", "))
+}
+
+func (r *rig) perform(e Effect) {
+	r.t.Helper()
+	switch e := e.(type) {
+	case Connect:
+		r.as = e.As
+		r.seen = append(r.seen, "connect "+string(e.As))
+	case Use:
+		r.used = e.Credential
+		if e.Credential != nil {
+			if _, err := ReadCredential(e.Credential.Cert, e.Credential.Key, r.core.subject()); err != nil {
+				r.t.Fatalf("a certificate is used that does not fit: %v", err)
+			}
+			r.seen = append(r.seen, "use")
+		}
+	case Save:
+		if r.saveErr == nil {
+			r.secret = e.Kept.Data()
+		}
+		r.core.Saved(r.now, e.Kept, r.saveErr)
+	case Tell:
+		r.told++
+	case Publish:
+		r.seen = append(r.seen, e.What.String())
+		r.ask(e)
+	}
+}
+
+// ask checks what must hold whenever the hub is asked for something.
+func (r *rig) ask(p Publish) {
+	r.t.Helper()
+	if k := asked[p.What].kind; !r.core.connected(k) {
+		r.t.Fatalf("%s without a connection", p.What)
+	}
+	switch p.What {
+	case CreateRequest:
+		if pending := r.core.kept.Pending; string(r.secret[keyPendingName]) != pending.Name || !bytes.Equal(r.secret[keyPendingKey], pending.Key) {
+			r.t.Fatalf("%s is published, and its key is not in the Secret", pending.Name)
+		}
+	case CreateCluster:
+		if r.as != Bootstrapping {
+			r.t.Fatal("a registered agent creates its cluster")
+		}
+	case ReportStatus, RenewLease:
+		if !r.core.isAccepted() {
+			r.t.Fatalf("%s by a cluster that is not accepted", p.What)
+		}
+	}
+	r.core.Published(r.now, p, r.hub.do(p.What, p.Object))
+}
+
+// pass lets time go by.
+func (r *rig) pass(d time.Duration) {
+	r.t.Helper()
+	end := r.now.Add(d)
+	for {
+		r.settle()
+		next := r.core.Next()
+		if next.IsZero() || !next.Before(end) {
+			break
+		}
+		r.now = next
+	}
+	r.now = end
+	r.settle()
+}
+
+func (r *rig) wantWaits(text string) {
+	r.t.Helper()
+	if err := r.core.Waits(); text == "" && err != nil || !strings.Contains(fmt.Sprint(err), text) {
+		r.t.Errorf("it waits for %v, want %q", err, text)
+	}
+}
+
+// TestJoin is the main path: each thing that it waits for is said, and the key is kept before
+// the hub hears of it.
+func TestCore_Join(t *testing.T) {
+	r := newRig(t)
+	r.pass(5 * time.Second)
+	if r.hub.cluster == nil || len(r.hub.waiting()) != 1 {
+		t.Fatalf("cluster %v, requests %v", r.hub.cluster, r.hub.waiting())
+	}
+	name := r.hub.waiting()[0]
+	r.wantWaits("has to approve the CertificateSigningRequest " + name + ", as with hawser accept cluster1")
+	r.hub.approve(name)
+	r.settle()
+	if r.used == nil || r.as != Registered || !bytes.Equal(r.secret[keyCert], r.used.Cert) || r.secret[keyPendingName] != nil {
+		t.Fatalf("as %s, uses %v, keeps %v", r.as, r.used, r.secret)
+	}
+	r.wantWaits("the hub has not accepted the cluster: hawser accept cluster1 does")
+	if r.told != 0 || r.hub.renewals != 0 {
+		t.Errorf("told %d times, %d renewals before the acceptance", r.told, r.hub.renewals)
+	}
+	r.hub.accept(true)
+	r.pass(time.Second)
+	r.wantWaits("")
+	if r.told != 1 || !r.hub.available() || r.hub.renewals != 1 || r.hub.cluster.Status.Version.Kubernetes != "v1.36.0" {
+		t.Errorf("told %d, %d renewals, status %+v", r.told, r.hub.renewals, r.hub.cluster.Status)
+	}
+	r.pass(10 * time.Minute)
+	if r.hub.reports != 1 || r.hub.renewals < 8 || r.hub.renewals > 11 {
+		t.Errorf("%d reports of nothing new, %d renewals in ten minutes", r.hub.reports, r.hub.renewals)
+	}
+}
+
+// TestCore_RestartKeepsTheRequest: an agent that is killed while it waits asks for nothing new.
+func TestCore_RestartKeepsTheRequest(t *testing.T) {
+	r := newRig(t)
+	r.pass(5 * time.Second)
+	for range 5 {
+		r.start()
+		r.pass(5 * time.Second)
+	}
+	if len(r.hub.csrs) != 1 {
+		t.Fatalf("%d requests after restarts", len(r.hub.csrs))
+	}
+	r.hub.approve(r.hub.waiting()[0])
+	r.start()
+	r.pass(5 * time.Second)
+	if r.as != Registered || len(r.hub.csrs) != 1 {
+		t.Errorf("as %s, %d requests", r.as, len(r.hub.csrs))
+	}
+}
+
+// joined is a rig of a cluster that is part of the fleet.
+func joined(t testing.TB) *rig {
+	r := newRig(t)
+	r.hub.approving, r.hub.accepting = true, true
+	r.pass(10 * time.Second)
+	if r.wantWaits(""); r.as != Registered {
+		t.Fatalf("as %s", r.as)
+	}
+	r.seen = nil
+	return r
+}
+
+// TestCore_Renewal: at 75 to 80 % of its life, over the hub connection, again and again.
+func TestCore_Renewal(t *testing.T) {
+	r := joined(t)
+	r.hub.life = time.Minute
+	for range 30 {
+		before, at := r.used, r.core.RenewAt()
+		life := before.NotAfter.Sub(r.core.obtained)
+		if part := at.Sub(r.core.obtained); part < life*75/100 || part > life*80/100 {
+			t.Fatalf("renewed after %v of %v", part, life)
+		}
+		r.pass(at.Sub(r.now) + showFirst)
+		if r.used == before {
+			t.Fatalf("not renewed at %v: %v, %v", at, r.core.Trouble(), r.seen)
+		}
+	}
+	if slices.ContainsFunc(r.seen, func(s string) bool { return strings.HasPrefix(s, "connect") || s == CreateCluster.String() }) {
+		t.Errorf("the connection changed: %v", r.seen)
+	}
+}
+
+// TestCore_Denied: another request comes after a while, ever more seldom.
+func TestCore_Denied(t *testing.T) {
+	r := newRig(t)
+	for range 100 {
+		r.pass(15 * time.Minute)
+		for _, name := range r.hub.waiting() {
+			r.hub.deny(name)
+			r.settle()
+			r.wantWaits("is Denied: not this one; the next request is made at")
+		}
+	}
+	if n := len(r.hub.csrs); n < 20 || n > 40 { // 25 hours, one an hour at last
+		t.Errorf("%d requests in 25 hours", n)
+	}
+}
+
+// TestCore_WithdrawnAndGiven: nothing is asked of a hub that does not accept the cluster, and
+// all goes on when it does again.
+func TestCore_WithdrawnAndGiven(t *testing.T) {
+	r := joined(t)
+	r.hub.accept(false)
+	r.seen = nil
+	r.pass(50 * time.Minute) // beyond the time to renew
+	r.wantWaits("the hub has not accepted the cluster")
+	if len(r.seen) > 0 {
+		t.Errorf("it asked for %v", r.seen)
+	}
+	r.hub.accept(true)
+	r.pass(2 * time.Second)
+	if r.wantWaits(""); !slices.Contains(r.seen, "use") || r.told != 2 {
+		t.Errorf("saw %v, told %d", r.seen, r.told)
+	}
+}
+
+// TestCore_ExpiredWhileAway: a certificate that ended is replaced from the bootstrap file.
+func TestCore_ExpiredWhileAway(t *testing.T) {
+	for _, restart := range []bool{true, false} {
+		r := joined(t)
+		r.down = [kinds]bool{true, true, true}
+		for k := range kinds {
+			r.disconnect(k, errors.New("cut"))
+		}
+		r.pass(2 * time.Hour)
+		if restart {
+			r.start()
+			r.settle()
+		}
+		if r.as != Bootstrapping || r.used != nil {
+			t.Fatalf("as %s, uses %v", r.as, r.used)
+		}
+		r.down = [kinds]bool{}
+		r.pass(10 * time.Second)
+		if r.wantWaits(""); r.as != Registered {
+			t.Errorf("as %s", r.as)
+		}
+	}
+}
+
+// TestCore_BeginsAgainOnlyWithAnotherFile: a cluster that the hub deleted stays out until a
+// person lets it in; so does one that the broker refuses.
+func TestCore_BeginsAgainOnlyWithAnotherFile(t *testing.T) {
+	t.Run("deleted", func(t *testing.T) {
+		r := joined(t)
+		r.hub.removeCluster()
+		r.seen = nil
+		r.pass(10 * time.Minute)
+		r.wantWaits("the hub has no ManagedCluster cluster1: if the cluster is to join again")
+		if len(r.seen) > 0 || r.hub.cluster != nil {
+			t.Fatalf("it asked for %v", r.seen)
+		}
+		r.file = "file2"
+		r.core.Bootstrap(r.file)
+		r.pass(10 * time.Second)
+		if r.wantWaits(""); r.hub.cluster == nil || r.core.kept.Bootstrap != "file2" {
+			t.Errorf("cluster %v, registered by %q", r.hub.cluster, r.core.kept.Bootstrap)
+		}
+	})
+	t.Run("refused", func(t *testing.T) {
+		r := joined(t)
+		r.down = [kinds]bool{true, true, true}
+		for k := range kinds {
+			r.disconnect(k, &transport.Error{Code: transport.CodeUnauthenticated, Message: "unknown authority"})
+		}
+		r.pass(10 * time.Minute)
+		if r.as != Registered {
+			t.Fatalf("as %s", r.as)
+		}
+		r.core.Bootstrap("file2")
+		r.settle()
+		if r.as != Bootstrapping || r.used == nil {
+			t.Fatalf("as %s, uses %v: the old certificate stays until there is another", r.as, r.used)
+		}
+		r.down = [kinds]bool{}
+		r.pass(10 * time.Second)
+		if r.wantWaits(""); r.as != Registered {
+			t.Errorf("as %s", r.as)
+		}
+	})
+	t.Run("another file alone", func(t *testing.T) {
+		r := joined(t)
+		r.core.Bootstrap("file2")
+		r.pass(10 * time.Minute)
+		if r.as != Registered || slices.Contains(r.seen, "use") {
+			t.Errorf("as %s, saw %v", r.as, r.seen)
+		}
+	})
+}
+
+// TestCore_ReplacedCluster: another ManagedCluster of the same name is waited for, and reported to.
+func TestCore_ReplacedCluster(t *testing.T) {
+	r := joined(t)
+	r.hub.removeCluster()
+	r.hub.cluster = &clusterv1.ManagedCluster{}
+	r.hub.cluster.Name = cluster1
+	r.hub.showCluster()
+	r.pass(time.Minute)
+	r.wantWaits("has not accepted")
+	r.hub.accept(true)
+	r.pass(2 * time.Second)
+	if r.wantWaits(""); !r.hub.available() {
+		t.Error("the status of the new ManagedCluster is not reported")
+	}
+}
+
+// TestCore_SecretCannotBeWritten: nothing is asked for whose key could be lost.
+func TestCore_SecretCannotBeWritten(t *testing.T) {
+	r := newRig(t)
+	r.saveErr = errors.New("forbidden")
+	r.pass(10 * time.Minute)
+	r.wantWaits("the Secret for key and certificate cannot be written: forbidden")
+	if len(r.hub.csrs) > 0 {
+		t.Errorf("%d requests", len(r.hub.csrs))
+	}
+	r.saveErr, r.hub.approving = nil, true
+	r.pass(time.Minute)
+	if r.as != Registered {
+		t.Errorf("as %s: %v", r.as, r.core.Waits())
+	}
+}
+
+// TestCore_ManyRequestsWait: a cluster of which many requests wait makes no more.
+func TestCore_ManyRequestsWait(t *testing.T) {
+	r := newRig(t)
+	for i := range MaxPending {
+		p := r.otherRequest(fmt.Sprintf("cluster1-x%d", i))
+		if err := r.hub.createRequest(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.pass(10 * time.Minute)
+	r.wantWaits("5 CertificateSigningRequests of this cluster wait on the hub")
+	if len(r.hub.csrs) != MaxPending {
+		t.Errorf("%d requests", len(r.hub.csrs))
+	}
+	r.hub.deny("cluster1-x0")
+	r.pass(2 * time.Hour)
+	if len(r.hub.waiting()) != MaxPending {
+		t.Errorf("%v", r.hub.waiting())
+	}
+}
+
+// TestCore_UnusableCertificates: none of them is used, and another is asked for.
+func TestCore_UnusableCertificates(t *testing.T) {
+	for name, sign := range map[string]func(r *rig, request []byte) []byte{
+		"of another key": func(r *rig, _ []byte) []byte {
+			_, request, err := NewKey(r.core.subject())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return r.hub.sign(request, time.Hour)
+		},
+		"of another cluster": func(r *rig, _ []byte) []byte {
+			request, err := signRequest(r.core.kept.Pending.Key, Subject{"cluster2", "a"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return r.hub.sign(request, time.Hour)
+		},
+		"ended":   func(r *rig, request []byte) []byte { return r.hub.sign(request, -time.Second) },
+		"garbage": func(*rig, []byte) []byte { return []byte("no PEM") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			r.pass(5 * time.Second)
+			csr := r.hub.csrs[r.hub.waiting()[0]]
+			csr.Status.Certificate = sign(r, csr.Spec.Request)
+			r.hub.showRequest(csr)
+			r.settle()
+			if r.used != nil || r.as != Bootstrapping {
+				t.Fatalf("as %s, uses %v", r.as, r.used)
+			}
+			r.wantWaits("the next request is made at")
+			r.hub.approving = true
+			r.pass(time.Minute)
+			if r.as != Registered {
+				t.Errorf("as %s: %v", r.as, r.core.Waits())
+			}
+		})
+	}
+}
+
+// otherRequest is a request of the same cluster that this agent did not make.
+func (r *rig) otherRequest(name string) *certificatesv1.CertificateSigningRequest {
+	r.t.Helper()
+	_, request, err := NewKey(Subject{cluster1, "other"})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	o := &certificatesv1.CertificateSigningRequest{}
+	o.Name, o.Labels, o.Spec.Request = name, map[string]string{clusterv1.ClusterNameLabelKey: cluster1}, request
+	return o
+}

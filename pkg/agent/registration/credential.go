@@ -1,0 +1,97 @@
+package registration
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Prefixes and names of subjects, as Open Cluster Management has them.
+const (
+	userPrefix = "system:open-cluster-management:"
+	allAgents  = userPrefix + "managed-clusters"
+)
+
+// Subject is who an agent of a cluster is on the hub.
+type Subject struct{ Cluster, Agent string }
+
+// CommonName is the user.
+func (s Subject) CommonName() string { return userPrefix + s.Cluster + ":" + s.Agent }
+
+// Organizations are the groups.
+func (s Subject) Organizations() []string { return []string{userPrefix + s.Cluster, allAgents} }
+
+// Credential is a client certificate with its key.
+type Credential struct {
+	// Cert and Key are PEM.
+	Cert, Key []byte
+	// NotBefore and NotAfter are its life.
+	NotBefore, NotAfter time.Time
+}
+
+// String says until when it is good; the key is for no log.
+func (c Credential) String() string {
+	return "a certificate until " + c.NotAfter.UTC().Format(time.RFC3339)
+}
+
+// ReadCredential reads PEM. The error says why s could not show it: it does not fit
+// together, or is somebody else's.
+func ReadCredential(cert, key []byte, s Subject) (*Credential, error) {
+	pair, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		return nil, fmt.Errorf("certificate and key: %w", err)
+	}
+	leaf := pair.Leaf
+	if leaf == nil {
+		if leaf, err = x509.ParseCertificate(pair.Certificate[0]); err != nil {
+			return nil, fmt.Errorf("certificate: %w", err)
+		}
+	}
+	have, want := slices.Sorted(slices.Values(leaf.Subject.Organization)), slices.Sorted(slices.Values(s.Organizations()))
+	if leaf.Subject.CommonName != s.CommonName() || !slices.Equal(have, want) {
+		return nil, fmt.Errorf("the certificate is that of %q in %q, not that of %q in %q", leaf.Subject.CommonName, have, s.CommonName(), want)
+	}
+	return &Credential{Cert: cert, Key: key, NotBefore: leaf.NotBefore, NotAfter: leaf.NotAfter}, nil
+}
+
+// NewKey makes a key, and the certificate request that is signed with it; both are PEM.
+func NewKey(s Subject) (key, request []byte, err error) {
+	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make a key: %w", err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(k)
+	if err != nil {
+		return nil, nil, fmt.Errorf("encode the key: %w", err)
+	}
+	key = pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
+	request, err = signRequest(key, s)
+	return key, request, err
+}
+
+// signRequest returns the certificate request of s that is signed with key.
+func signRequest(key []byte, s Subject) ([]byte, error) {
+	block, _ := pem.Decode(key)
+	if block == nil {
+		return nil, errors.New("the key is not PEM")
+	}
+	k, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("read the key: %w", err)
+	}
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
+		Subject: pkix.Name{CommonName: s.CommonName(), Organization: s.Organizations()},
+	}, k)
+	if err != nil {
+		return nil, fmt.Errorf("sign the certificate request: %w", err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), nil
+}

@@ -1,0 +1,149 @@
+package registration
+
+import (
+	"bytes"
+	"fmt"
+	"time"
+)
+
+// As is with what the agent reaches the broker.
+type As string
+
+// Both ways.
+const (
+	// Bootstrapping: with the credentials of the bootstrap file.
+	Bootstrapping As = "bootstrap"
+	// Registered: with the certificate that the hub issued.
+	Registered As = "registered"
+)
+
+// Kept is what the Secret keeps over restarts.
+type Kept struct {
+	// Cluster and Agent are who asked; Hub is the identity of the hub.
+	Cluster, Agent, Hub string
+	// Bootstrap says which bootstrap file the registration began with.
+	Bootstrap string
+	// Config is how the broker is reached, for people and other programs.
+	Config []byte
+	// Credential is nil until the hub has issued one.
+	Credential *Credential
+	// Pending is the request that the hub has to answer, nil without one.
+	Pending *Pending
+}
+
+// Pending is a request for a certificate.
+type Pending struct {
+	// Name is that of the CertificateSigningRequest.
+	Name string
+	// Key is the private key, PEM; Request is signed with it, and made anew after a restart.
+	Key, Request []byte
+	// As is with what it was asked, Bootstrap with which file: another identity might not
+	// be shown the answer.
+	As        As
+	Bootstrap string
+}
+
+// String is the name of the request; the key is for no log.
+func (p Pending) String() string { return p.Name }
+
+// Keys of the Secret. The first five are those of Open Cluster Management.
+const (
+	keyCert      = "tls.crt"
+	keyKey       = "tls.key"
+	keyConfig    = "config.yaml"
+	keyCluster   = "cluster-name"
+	keyAgent     = "agent-name"
+	keyHub       = "hub-identity"
+	keyBootstrap = "bootstrap"
+
+	keyPendingName      = "pending-name"
+	keyPendingKey       = "pending.key"
+	keyPendingAs        = "pending-as"
+	keyPendingBootstrap = "pending-bootstrap"
+)
+
+// Data returns the content of the Secret.
+func (k Kept) Data() map[string][]byte {
+	d := map[string][]byte{
+		keyCluster: []byte(k.Cluster), keyAgent: []byte(k.Agent), keyHub: []byte(k.Hub),
+		keyBootstrap: []byte(k.Bootstrap), keyConfig: k.Config,
+	}
+	if c := k.Credential; c != nil {
+		d[keyCert], d[keyKey] = c.Cert, c.Key
+	}
+	if p := k.Pending; p != nil {
+		d[keyPendingName], d[keyPendingKey] = []byte(p.Name), p.Key
+		d[keyPendingAs], d[keyPendingBootstrap] = []byte(p.As), []byte(p.Bootstrap)
+	}
+	return d
+}
+
+// ReadKept reads the content of a Secret for a cluster and hub. What is of another one, or
+// cannot be read, is left out, and why says so: then the registration begins again. why is
+// also nil where there is nothing.
+func ReadKept(d map[string][]byte, cluster, hub string, now time.Time) (k Kept, why error) {
+	if len(d) == 0 {
+		return Kept{}, nil
+	}
+	for key, want := range map[string]string{keyCluster: cluster, keyHub: hub} {
+		if have, ok := d[key]; !ok || string(have) != want {
+			return Kept{}, fmt.Errorf("%s in it is %q, this agent's is %q", key, have, want)
+		}
+	}
+	k = Kept{Cluster: cluster, Hub: hub, Agent: string(d[keyAgent]), Bootstrap: string(d[keyBootstrap]), Config: d[keyConfig]}
+	if !validAgent(k.Agent) {
+		return Kept{}, fmt.Errorf("%s in it is %q, which is no name", keyAgent, k.Agent)
+	}
+	subject := Subject{k.Cluster, k.Agent}
+	if len(d[keyCert]) > 0 {
+		var err error
+		if k.Credential, err = ReadCredential(d[keyCert], d[keyKey], subject); err != nil {
+			k.Credential, why = nil, err
+		} else if !now.Before(k.Credential.NotAfter) {
+			why = fmt.Errorf("the certificate in it has ended at %s", k.Credential.NotAfter.UTC().Format(time.RFC3339))
+			k.Credential = nil
+		}
+	}
+	k.Pending = readPending(d, subject)
+	return k, why
+}
+
+// readPending returns nil for what cannot be used: another request is made then.
+func readPending(d map[string][]byte, s Subject) *Pending {
+	p := &Pending{Name: string(d[keyPendingName]), Key: d[keyPendingKey], As: As(d[keyPendingAs]), Bootstrap: string(d[keyPendingBootstrap])}
+	if p.Name == "" || p.As != Bootstrapping && p.As != Registered {
+		return nil
+	}
+	var err error
+	if p.Request, err = signRequest(p.Key, s); err != nil {
+		return nil
+	}
+	return p
+}
+
+// validAgent: what stands between colons in a user name.
+func validAgent(name string) bool {
+	if name == "" || len(name) > 63 {
+		return false
+	}
+	for _, r := range name {
+		if (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' {
+			return false
+		}
+	}
+	return true
+}
+
+// equal reports whether both would be the same Secret.
+func (k Kept) equal(o Kept) bool {
+	a, b := k.Data(), o.Data()
+	if len(a) != len(b) {
+		return false
+	}
+	for key, v := range a {
+		if w, ok := b[key]; !ok || !bytes.Equal(v, w) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,243 @@
+package registration
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/session"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// loop owns the core: it is the only goroutine that calls it.
+type loop struct {
+	*Registration
+	ctx  context.Context
+	core *Core
+	link *link // nil before the first
+	// work is what is under way besides sessions.
+	work sync.WaitGroup
+	// taken is why the Secret is no longer this process's.
+	taken error
+}
+
+// run drives the core until ctx ends.
+func (l *loop) run(ctx context.Context) error {
+	defer l.work.Wait()
+	defer func() { l.link.end() }()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for l.taken == nil {
+		l.step()
+		wait := time.Duration(1<<63 - 1)
+		if next := l.core.Next(); !next.IsZero() {
+			wait = max(time.Until(next), 0)
+		}
+		timer.Reset(wait)
+		select {
+		case e := <-l.events:
+			e(l.core, time.Now())
+		case <-l.c.Changed:
+			l.core.Bootstrap(l.bootstrapID(ctx))
+			l.link.hurry()
+		case <-timer.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	return l.taken
+}
+
+// step performs what the core wants done now.
+func (l *loop) step() {
+	for _, e := range l.core.Step(time.Now()) {
+		switch e := e.(type) {
+		case Connect:
+			l.connect(e.As)
+		case Use:
+			l.use(e.Credential)
+		case Save:
+			l.work.Go(func() { l.save(e.Kept) })
+		case Publish:
+			l.link.publish(e)
+		case Tell:
+			l.c.Log.InfoContext(l.ctx, "the hub has accepted the cluster")
+			l.c.Retry()
+		}
+	}
+	l.show()
+}
+
+func (l *loop) use(c *Credential) {
+	l.c.Use(c)
+	if c == nil {
+		l.c.Log.InfoContext(l.ctx, "there is no client certificate")
+		return
+	}
+	l.metrics.issued.Inc()
+	l.c.Log.InfoContext(l.ctx, "a client certificate is in use", "ends", c.NotAfter.UTC(), "renewed_at", l.core.RenewAt().UTC())
+	l.c.Retry()
+}
+
+func (l *loop) save(k Kept) {
+	ctx, cancel := context.WithTimeout(l.ctx, storeTimeout)
+	defer cancel()
+	err := l.c.Store.Save(ctx, k.Data())
+	l.tell(l.ctx, func(c *Core, now time.Time) {
+		if errors.Is(err, ErrTaken) {
+			l.taken = err
+		}
+		c.Saved(now, k, err)
+	})
+}
+
+// show makes visible how far the registration is, and says what is new.
+func (l *loop) show() {
+	before, now := l.state.Load(), &State{As: l.core.as, Waits: l.core.Waits(), Trouble: l.core.Trouble(), Credential: l.core.kept.Credential}
+	l.state.Store(now)
+	switch {
+	case text(now.Waits) != text(before.Waits) && now.Waits != nil:
+		l.c.Log.InfoContext(l.ctx, "the registration waits", "for", now.Waits)
+	case now.Waits == nil && before.Waits != nil:
+		l.c.Log.InfoContext(l.ctx, "the cluster is part of the fleet")
+	}
+	if text(now.Trouble) != text(before.Trouble) && now.Trouble != nil {
+		l.c.Log.WarnContext(l.ctx, "the registration has trouble", "error", now.Trouble)
+	}
+}
+
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// link is the sessions by one identity.
+type link struct {
+	loop     *loop
+	ctx      context.Context
+	cancel   context.CancelFunc
+	sessions [kinds]*session.Session // nil: there is none of this kind
+	hints    [kinds]chan struct{}
+	running  sync.WaitGroup
+}
+
+// connect replaces the sessions.
+func (l *loop) connect(as As) {
+	l.link.end()
+	n := &link{loop: l}
+	n.ctx, n.cancel = context.WithCancel(l.ctx)
+	dialer, streams := l.c.Registered, []Kind{Clusters, Requests, Leases}
+	if as == Bootstrapping {
+		dialer, streams = l.c.Bootstrap, []Kind{Clusters, Requests}
+	}
+	l.link = n
+	for _, k := range streams {
+		n.hints[k] = make(chan struct{}, 1)
+		n.sessions[k] = session.New(session.Config{
+			Dialer: dialer, Filter: transport.Filter{Cluster: l.c.Cluster, DataType: dataTypes[k]}, Party: &party{link: n, kind: k},
+			Changed: n.hints[k], Backoff: sessionBackoff, Log: l.c.Log,
+		})
+		n.running.Go(func() {
+			if err := n.sessions[k].Run(n.ctx); err != nil { // of the configuration
+				l.tell(n.ctx, func(c *Core, _ time.Time) { c.Disconnected(k, err) })
+			}
+		})
+	}
+}
+
+// end stops the sessions and what they publish, and waits for it.
+func (n *link) end() {
+	if n != nil {
+		n.cancel()
+		n.running.Wait()
+	}
+}
+
+// hurry has sessions that wait try at once.
+func (n *link) hurry() {
+	if n == nil {
+		return
+	}
+	for _, hint := range n.hints {
+		select {
+		case hint <- struct{}{}: // none for a session that there is not
+		default:
+		}
+	}
+}
+
+// publish asks the hub, and tells the core what became of it.
+func (n *link) publish(p Publish) {
+	l := n.loop
+	n.running.Go(func() {
+		e, err := newEnvelope(l.c.Cluster).event(p)
+		if err == nil {
+			ctx, cancel := context.WithTimeout(n.ctx, publishTimeout)
+			_, err = n.sessions[asked[p.What].kind].Publish(ctx, e)
+			cancel()
+		}
+		if n.ctx.Err() != nil {
+			return
+		}
+		l.metrics.asked(p.What, err)
+		if err != nil {
+			l.c.Log.DebugContext(n.ctx, "the hub did not do what was asked", "what", p.What.String(), "error", err)
+		}
+		l.tell(n.ctx, func(c *Core, now time.Time) { c.Published(now, p, err) })
+	})
+}
+
+// party is one stream.
+type party struct {
+	link *link
+	kind Kind
+}
+
+func (p *party) tell(e event) { p.link.loop.tell(p.link.ctx, e) }
+
+// Hello implements session.Party. There is nothing to say that a stock agent does not.
+func (p *party) Hello() transport.Hello { return transport.Hello{} }
+
+// Subscribed implements session.Party.
+func (p *party) Subscribed(ctx context.Context, _ transport.Accepted) ([]codec.Event, error) {
+	answer := make(chan codec.Event, 1)
+	var failed error
+	p.tell(func(c *Core, now time.Time) {
+		c.Connected(now, p.kind)
+		var e codec.Event
+		e, failed = newEnvelope(p.link.loop.c.Cluster).list(p.kind, c.Held(p.kind))
+		answer <- e
+	})
+	select {
+	case e := <-answer:
+		return []codec.Event{e}, failed
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Handle implements session.Party. What cannot be read ends no connection: it would come again.
+func (p *party) Handle(ctx context.Context, e codec.Event) error {
+	s, err := read(p.kind, e)
+	if err != nil {
+		p.link.loop.c.Log.WarnContext(ctx, "an event of the hub cannot be used", "error", err)
+		return nil
+	}
+	p.tell(func(c *Core, _ time.Time) {
+		if s.object == nil {
+			c.Gone(p.kind, s.uid)
+			return
+		}
+		c.Saw(s.object)
+	})
+	return nil
+}
+
+// Disconnected implements session.Party.
+func (p *party) Disconnected(err error) {
+	p.tell(func(c *Core, _ time.Time) { c.Disconnected(p.kind, err) })
+}

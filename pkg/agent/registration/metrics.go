@@ -1,0 +1,58 @@
+package registration
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metrics may hear everything before they are registered, and without a registry.
+type metrics struct {
+	issued   prometheus.Counter
+	requests *prometheus.CounterVec
+}
+
+func newMetrics(registry prometheus.Registerer, state func() State) (*metrics, error) {
+	m := &metrics{
+		issued: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "hawser_registration_certificates_total", Help: "Client certificates that were taken into use, the one in the Secret at the start included."}),
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "hawser_registration_requests_total", Help: "What the agent asked its hub for, by what it was and whether the hub did it."}, []string{"what", "result"}),
+	}
+	for w := range whats {
+		for _, result := range []string{"done", "failed"} {
+			m.requests.WithLabelValues(w.String(), result)
+		}
+	}
+	if registry == nil {
+		return m, nil
+	}
+	waiting := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "hawser_registration_waiting", Help: "1 while the cluster is not part of the fleet: /readyz says what it waits for."}, func() float64 {
+		if state().Waits != nil {
+			return 1
+		}
+		return 0
+	})
+	remaining := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "hawser_registration_certificate_remaining_seconds", Help: "Time until the client certificate that the hub issued ends; 0 without one."}, func() float64 {
+		if own := state().Credential; own != nil {
+			return time.Until(own.NotAfter).Seconds()
+		}
+		return 0
+	})
+	for _, c := range []prometheus.Collector{m.issued, m.requests, waiting, remaining} {
+		if err := registry.Register(c); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+func (m *metrics) asked(w What, err error) {
+	result := "done"
+	if err != nil {
+		result = "failed"
+	}
+	m.requests.WithLabelValues(w.String(), result).Inc()
+}

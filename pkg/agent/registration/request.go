@@ -1,0 +1,195 @@
+package registration
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clusterv1 "open-cluster-management.io/api/cluster/v1"
+)
+
+const (
+	// Signer is who signs the certificates of agents that reach the hub by a broker.
+	Signer = "open-cluster-management.io/grpc"
+	// addonLabel is on the requests of add-ons, which are none of ours.
+	addonLabel = "open-cluster-management.io/addon-name"
+)
+
+// creation asks for the ManagedCluster, while bootstrapping.
+func (c *Core) creation() *Publish {
+	if c.as != Bootstrapping || !c.connected(Clusters) || c.cluster != nil || c.flight[CreateCluster] || !c.due(c.create.until) {
+		return nil
+	}
+	return &Publish{What: CreateCluster, Object: &clusterv1.ManagedCluster{
+		TypeMeta:   metav1.TypeMeta{APIVersion: clusterv1.GroupVersion.String(), Kind: "ManagedCluster"},
+		ObjectMeta: metav1.ObjectMeta{Name: c.c.Cluster},
+	}}
+}
+
+func (c *Core) clusterCreated(now time.Time, err error) {
+	if err != nil && reasonOf(err) != metav1.StatusReasonAlreadyExists {
+		c.create.failed(now, c.c.Random(), firstRetry, lastRetry, err)
+		return
+	}
+	// A hub that removes it again does so for a reason.
+	c.create = retry{until: now.Add(recreate + time.Duration(c.c.Random()*float64(recreate)))}
+}
+
+// answers looks at what the hub did with the pending request.
+func (c *Core) answers() {
+	p := c.kept.Pending
+	if p == nil {
+		return
+	}
+	for _, r := range c.requests {
+		if r.Name != p.Name {
+			continue
+		}
+		for _, condition := range r.Status.Conditions {
+			if condition.Status != corev1.ConditionFalse && (condition.Type == certificatesv1.CertificateDenied || condition.Type == certificatesv1.CertificateFailed) {
+				c.discard(fmt.Sprintf("the CertificateSigningRequest %s is %s: %s", p.Name, condition.Type, condition.Message))
+				return
+			}
+		}
+		if len(r.Status.Certificate) > 0 {
+			c.issued(p, r.Status.Certificate)
+		}
+		return
+	}
+}
+
+// issued takes a certificate, if it can be used.
+func (c *Core) issued(p *Pending, cert []byte) {
+	own, err := ReadCredential(cert, p.Key, c.subject())
+	switch {
+	case err != nil:
+		c.discard(fmt.Sprintf("the CertificateSigningRequest %s has a certificate that cannot be used: %v", p.Name, err))
+		return
+	case !c.now.Before(own.NotAfter):
+		c.discard(fmt.Sprintf("the certificate in the CertificateSigningRequest %s has ended at %s: is the clock of this cluster right?", p.Name, own.NotAfter.UTC().Format(time.RFC3339)))
+		return
+	}
+	c.kept.Credential, c.kept.Pending, c.kept.Bootstrap = own, nil, c.foundation(p)
+	c.anew, c.obtained, c.spread = false, c.now, c.c.Random()
+	c.renew, c.ask = retry{}, retry{}
+}
+
+// foundation is the bootstrap file that the registration rests on: a renewal changes nothing.
+func (c *Core) foundation(p *Pending) string {
+	if p.As == Bootstrapping {
+		return p.Bootstrap
+	}
+	return c.kept.Bootstrap
+}
+
+// discard gives the pending request up, for a while.
+func (c *Core) discard(why string) {
+	c.kept.Pending, c.sent = nil, time.Time{}
+	c.renew.failed(c.now, c.c.Random(), firstRequest, lastRequest, errors.New(why))
+}
+
+func (c *Core) subject() Subject { return Subject{c.c.Cluster, c.kept.Agent} }
+
+// prepare makes a request where one is needed. It is published once it is in the Secret.
+func (c *Core) prepare() {
+	if p := c.kept.Pending; p != nil && (p.As != c.as || p.As == Bootstrapping && p.Bootstrap != c.bootstrap) {
+		// t1 the request is made, t2 the identity changes by which it was made, therefore its
+		// answer is shown to nobody who would know of it.
+		c.kept.Pending, c.sent = nil, time.Time{}
+	}
+	if c.kept.Pending != nil || !c.wanted() {
+		return
+	}
+	if !c.connected(Requests) || !c.due(c.streams[Requests].since.Add(showFirst)) || !c.due(c.renew.until) {
+		return
+	}
+	if n := c.undecided(); n >= MaxPending {
+		c.renew.failed(c.now, c.c.Random(), firstRequest, lastRequest, fmt.Errorf("%d CertificateSigningRequests of this cluster wait on the hub: deny or approve them", n))
+		return
+	}
+	key, request, err := c.c.NewKey(c.subject())
+	if err != nil {
+		c.renew.failed(c.now, c.c.Random(), firstRetry, lastRetry, err)
+		return
+	}
+	c.kept.Pending = &Pending{Name: c.c.Cluster + "-" + c.c.Name(), Key: key, Request: request, As: c.as, Bootstrap: c.bootstrap}
+}
+
+// wanted reports whether a certificate is needed. One that the hub does not accept at
+// present would be denied.
+func (c *Core) wanted() bool {
+	if c.as == Bootstrapping {
+		return true
+	}
+	return (c.cluster == nil && !c.missing() || c.isAccepted()) && c.due(c.RenewAt())
+}
+
+// RenewAt is when the certificate is to be renewed: after 75 to 80 % of its life, which a
+// signer may have let begin in the past.
+func (c *Core) RenewAt() time.Time {
+	own := c.kept.Credential
+	if own == nil {
+		return time.Time{}
+	}
+	from := own.NotBefore
+	if c.obtained.After(from) {
+		from = c.obtained
+	}
+	life := own.NotAfter.Sub(from)
+	return from.Add(life*75/100 + time.Duration(c.spread*float64(life)/20))
+}
+
+// undecided counts the requests of agents of this cluster that nobody has decided about.
+func (c *Core) undecided() (n int) {
+	for _, r := range c.requests {
+		if _, addon := r.Labels[addonLabel]; !addon && len(r.Status.Certificate) == 0 && len(r.Status.Conditions) == 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// request publishes the pending request, and again if it does not show.
+func (c *Core) request() *Publish {
+	p := c.kept.Pending
+	if p == nil || !c.connected(Requests) || c.flight[CreateRequest] || !c.kept.equal(c.saved) || c.pendingState() != nil {
+		return nil
+	}
+	if !c.sent.IsZero() && !c.due(c.sent.Add(unseen)) || !c.due(c.ask.until) {
+		return nil
+	}
+	return &Publish{What: CreateRequest, Object: &certificatesv1.CertificateSigningRequest{
+		TypeMeta:   metav1.TypeMeta{APIVersion: certificatesv1.SchemeGroupVersion.String(), Kind: "CertificateSigningRequest"},
+		ObjectMeta: metav1.ObjectMeta{Name: p.Name, Labels: map[string]string{clusterv1.ClusterNameLabelKey: c.c.Cluster}},
+		Spec: certificatesv1.CertificateSigningRequestSpec{
+			Request: p.Request, SignerName: Signer,
+			Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageKeyEncipherment, certificatesv1.UsageClientAuth},
+		},
+	}}
+}
+
+func (c *Core) requestCreated(now time.Time, o runtime.Object, err error) {
+	p := c.kept.Pending
+	if r, ok := o.(*certificatesv1.CertificateSigningRequest); !ok || p == nil || r.Name != p.Name {
+		return // of a request that was given up meanwhile
+	}
+	if err != nil && reasonOf(err) != metav1.StatusReasonAlreadyExists {
+		c.ask.failed(now, c.c.Random(), firstRetry, lastRetry, err)
+		return
+	}
+	c.ask, c.sent = retry{}, now
+}
+
+// pendingState is what the hub shows of the pending request, nil if it does not.
+func (c *Core) pendingState() *certificatesv1.CertificateSigningRequest {
+	for _, r := range c.requests {
+		if c.kept.Pending != nil && r.Name == c.kept.Pending.Name {
+			return r
+		}
+	}
+	return nil
+}

@@ -1,0 +1,76 @@
+package registration
+
+import (
+	"fmt"
+	"time"
+)
+
+// Waits says what keeps the cluster from being part of the fleet, nil if nothing does.
+func (c *Core) Waits() error {
+	if c.as == Registered {
+		return c.waitsRegistered()
+	}
+	return c.waitsBootstrapping()
+}
+
+func (c *Core) waitsBootstrapping() error {
+	for _, k := range []Kind{Clusters, Requests} {
+		if !c.connected(k) {
+			return fmt.Errorf("not registered: no connection with the credentials of the bootstrap file: %w", c.down(k))
+		}
+	}
+	p := c.kept.Pending
+	switch {
+	case c.secret.why != nil:
+		return fmt.Errorf("not registered: the Secret for key and certificate cannot be written: %w", c.secret.why)
+	case c.create.why != nil:
+		return fmt.Errorf("not registered: the hub does not create the ManagedCluster: %s", plainly(c.create.why))
+	case c.ask.why != nil:
+		return fmt.Errorf("not registered: the hub does not take the request for a certificate: %s", plainly(c.ask.why))
+	case p == nil && c.renew.why != nil:
+		return fmt.Errorf("not registered: %w; the next request is made at %s", c.renew.why, c.renew.until.UTC().Format(time.RFC3339))
+	case p == nil:
+		return fmt.Errorf("not registered: a request for a certificate is about to be made")
+	}
+	if r := c.pendingState(); r != nil && len(r.Status.Conditions) > 0 {
+		return fmt.Errorf("not registered: the hub has approved the CertificateSigningRequest %s, and has not signed it yet", p.Name)
+	}
+	return fmt.Errorf("not registered: the hub has to approve the CertificateSigningRequest %s, as with hawser accept %s", p.Name, c.c.Cluster)
+}
+
+func (c *Core) waitsRegistered() error {
+	switch {
+	case !c.connected(Clusters):
+		return fmt.Errorf("registered, but there is no connection: %w", c.down(Clusters))
+	case c.missing():
+		return fmt.Errorf("the hub has no ManagedCluster %s: if the cluster is to join again, give the agent a new bootstrap file, as with hawser join", c.c.Cluster)
+	case c.cluster == nil:
+		return fmt.Errorf("the hub has not shown the ManagedCluster %s yet", c.c.Cluster)
+	case !c.isAccepted():
+		return fmt.Errorf("the hub has not accepted the cluster: hawser accept %s does", c.c.Cluster)
+	}
+	return nil
+}
+
+// Trouble says what does not keep the cluster from working yet, nil if nothing does.
+func (c *Core) Trouble() error {
+	switch {
+	case c.as != Registered:
+	case c.secret.why != nil:
+		return fmt.Errorf("the Secret for key and certificate cannot be written: %w", c.secret.why)
+	case c.kept.Pending == nil && c.renew.why != nil:
+		return fmt.Errorf("the certificate is not renewed: %w", c.renew.why)
+	case c.ask.why != nil:
+		return fmt.Errorf("the certificate is not renewed: %s", plainly(c.ask.why))
+	case c.reported.why != nil:
+		return fmt.Errorf("the hub does not take the status of the cluster: %s", plainly(c.reported.why))
+	}
+	return nil
+}
+
+func (c *Core) down(k Kind) error {
+	if err := c.streams[k].err; err != nil {
+		return err
+	}
+	return fmt.Errorf("not connected yet")
+}
