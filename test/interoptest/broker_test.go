@@ -75,8 +75,8 @@ func startBroker(t testing.TB, configure ...func(*broker.Config)) *ourBroker {
 		Config: listen.Config{
 			Listener: l, Log: cfg.Log,
 			Credentials: serverCredentials(t),
-			Mapping: testkit.Mapping(identity.Identity{Role: identity.Source, Name: src1},
-				identity.Identity{Role: identity.Source, Name: src2}),
+			Mapping: append(testkit.Mapping(identity.Identity{Role: identity.Source, Name: src1},
+				identity.Identity{Role: identity.Source, Name: src2}), joiners...),
 		},
 		Server: tap{b.Broker, b.wire}, Other: overMQTT.Serve,
 	})
@@ -308,7 +308,9 @@ func (p *party) tryPublish(e codec.Event) (string, error) {
 // subscribe subscribes as a stock party does, and returns what comes in.
 func (p *party) subscribe(f transport.Filter) *journal[codec.Event] {
 	p.t.Helper()
-	f.DataType = codec.ManifestBundles
+	if f.DataType == (codec.DataType{}) {
+		f.DataType = codec.ManifestBundles
+	}
 	events := newJournal("subscription", func(e codec.Event) string { return fmt.Sprintf("%s %v", e.Type(), e.Extensions()) })
 	ctx, stop := context.WithCancel(context.Background())
 	ready := make(chan struct{})

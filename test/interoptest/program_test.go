@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/internal/pki"
@@ -43,7 +44,17 @@ type line struct {
 	Event  *event                `json:"event"`
 	Work   *workv1.ManifestWork  `json:"work"`
 	Works  []workv1.ManifestWork `json:"works"`
+
+	Type    string   `json:"type"`
+	Object  *object  `json:"object"`
+	Objects []object `json:"objects"`
 }
+
+// object is any object of Kubernetes, also one that does not name its kind.
+type object struct{ unstructured.Unstructured }
+
+// UnmarshalJSON implements [json.Unmarshaler].
+func (o *object) UnmarshalJSON(b []byte) error { return json.Unmarshal(b, &o.Object) }
 
 type command struct {
 	ID        int                  `json:"id"`
@@ -56,6 +67,8 @@ type command struct {
 	Event     *event               `json:"event,omitempty"`
 	Text      string               `json:"text,omitempty"`
 	Count     int                  `json:"count,omitempty"`
+	Type      string               `json:"type,omitempty"`
+	Object    any                  `json:"object,omitempty"`
 }
 
 func (l line) String() string {

@@ -21,7 +21,7 @@ func TestReadme_NamesEveryCase(t *testing.T) {
 		t.Fatal(err)
 	}
 	var named, there []string
-	for _, m := range regexp.MustCompile("`(TestC[0-9]\\w+)`").FindAllSubmatch(readme, -1) {
+	for _, m := range regexp.MustCompile("`(Test(?:C[0-9]|Klusterlet_)\\w+)`").FindAllSubmatch(readme, -1) {
 		named = append(named, string(m[1]))
 	}
 	files, err := filepath.Glob("*_test.go")
@@ -34,7 +34,7 @@ func TestReadme_NamesEveryCase(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, d := range f.Decls {
-			if fn, ok := d.(*ast.FuncDecl); ok && regexp.MustCompile("^TestC[0-9]").MatchString(fn.Name.Name) {
+			if fn, ok := d.(*ast.FuncDecl); ok && regexp.MustCompile("^Test(C[0-9]|Klusterlet_)").MatchString(fn.Name.Name) {
 				there = append(there, fn.Name.Name)
 			}
 		}

@@ -32,6 +32,11 @@ type Line struct {
 	Event *wire.Event           `json:"event,omitempty"`
 	Work  *workv1.ManifestWork  `json:"work,omitempty"`
 	Works []workv1.ManifestWork `json:"works,omitempty"`
+
+	// Type is the data type of what is no work; Object and Objects are of it.
+	Type    string `json:"type,omitempty"`
+	Object  any    `json:"object,omitempty"`
+	Objects []any  `json:"objects,omitempty"`
 }
 
 // Command is one line of input: Do names the command, the rest is what it
@@ -47,6 +52,9 @@ type Command struct {
 	Event     *wire.Event          `json:"event,omitempty"`
 	Text      string               `json:"text,omitempty"`
 	Count     int                  `json:"count,omitempty"`
+	// Type is the data type of what is no work, Object one of it.
+	Type   string          `json:"type,omitempty"`
+	Object json.RawMessage `json:"object,omitempty"`
 }
 
 // Handler performs one command; the Line it returns becomes the answer.

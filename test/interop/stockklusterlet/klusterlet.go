@@ -1,0 +1,207 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+	"open-cluster-management.io/sdk-go/pkg/cloudevents/clients/options"
+	"open-cluster-management.io/sdk-go/pkg/cloudevents/clients/serviceaccount"
+	"open-cluster-management.io/sdk-go/pkg/cloudevents/clients/store"
+	"open-cluster-management.io/sdk-go/pkg/cloudevents/constants"
+	"open-cluster-management.io/sdk-go/pkg/cloudevents/generic"
+	"open-cluster-management.io/sdk-go/pkg/cloudevents/generic/clients"
+	"open-cluster-management.io/sdk-go/pkg/cloudevents/generic/options/builder"
+	"open-cluster-management.io/sdk-go/pkg/cloudevents/generic/options/grpc"
+
+	"github.com/hawser-io/hawser/test/interop/internal/console"
+	"github.com/hawser-io/hawser/test/interop/internal/wire"
+)
+
+// klusterlet is the stock clients of one cluster. They share one connection, as
+// those of OCM's registration agent do.
+type klusterlet struct {
+	config, cluster string
+	types           []string
+	backOff         time.Duration
+
+	console *console.Console
+	options *grpc.GRPCOptions
+	kinds   map[string]kind // by data type
+}
+
+// kind is what a test can do with one data type. What is nil the stock client
+// has not.
+type kind struct {
+	create, update func(context.Context, json.RawMessage) (any, error)
+	patch          func(ctx context.Context, name string, patch []byte) (any, error)
+	list           func(context.Context) ([]any, error)
+	informer       cache.SharedInformer
+}
+
+func (k *klusterlet) run(ctx context.Context, in io.Reader) error {
+	clients.DelayFn = func() time.Duration { return k.backOff }
+	_, config, err := builder.NewConfigLoader(constants.ConfigTypeGRPC, k.config).LoadConfig()
+	if err != nil {
+		return err
+	}
+	var ok bool
+	if k.options, ok = config.(*grpc.GRPCOptions); !ok {
+		return fmt.Errorf("%s: no configuration of sdk-go for gRPC", k.config)
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	if err := k.connect(ctx); err != nil {
+		return err
+	}
+	for dataType, kind := range k.kinds {
+		if kind.informer == nil {
+			continue
+		}
+		if _, err := kind.informer.AddEventHandler(k.handlers(dataType)); err != nil {
+			return err
+		}
+		go kind.informer.Run(ctx.Done()) // ends with the process
+		if !cache.WaitForCacheSync(ctx.Done(), kind.informer.HasSynced) {
+			return errors.New("stopped before the informer was in sync")
+		}
+	}
+	return k.console.Serve(ctx, in, map[string]console.Handler{
+		"create": k.create, "update": k.update, "patch": k.patch, "list": k.list, "token": k.token,
+	})
+}
+
+// connect makes the clients, in the order in which OCM's agent does.
+func (k *klusterlet) connect(ctx context.Context) error {
+	k.kinds = map[string]kind{}
+	wanted := map[string]bool{}
+	for _, t := range k.types {
+		wanted[t] = true
+	}
+	for _, m := range makers {
+		if len(wanted) > 0 && !wanted[m.dataType] {
+			continue
+		}
+		made, err := m.make(ctx, k)
+		if err != nil {
+			return fmt.Errorf("%s: %w", m.dataType, err)
+		}
+		k.kinds[m.dataType] = made
+		delete(wanted, m.dataType)
+		if len(k.types) > 0 && len(wanted) == 0 {
+			break
+		}
+	}
+	for t := range wanted {
+		return fmt.Errorf("no stock client for data type %q", t)
+	}
+	return nil
+}
+
+// clientOptions are what OCM gives a client of a type; the codec and the store
+// tell what passes them.
+func clientOptions[T generic.ResourceObject](k *klusterlet, codec generic.Codec[T], held store.ClientWatcherStore[T]) *options.GenericClientOptions[T] {
+	dataType := codec.EventDataType().String()
+	telling := wire.Codec[T]{
+		Codec: codec,
+		Sent:  func(e *wire.Event) { k.console.Say(console.Line{What: "sent", Type: dataType, Event: e}) },
+		Received: func(e *wire.Event, err error) {
+			l := console.Line{}
+			if err != nil {
+				l = console.Failure("", err)
+			}
+			l.What, l.Type, l.Event = "received", dataType, e
+			k.console.Say(l)
+		},
+	}
+	return options.NewGenericClientOptions(any(k.options), telling, k.cluster).WithClusterName(k.cluster).
+		WithClientWatcherStore(tellingStore[T]{ClientWatcherStore: held, subscribed: func() {
+			k.console.Say(console.Line{What: "subscribed", Type: dataType})
+		}})
+}
+
+// tellingStore tells when the client has subscribed: the client asks only then
+// whether the store is ready for a resync.
+type tellingStore[T generic.ResourceObject] struct {
+	store.ClientWatcherStore[T]
+	subscribed func()
+}
+
+func (s tellingStore[T]) HasInitiated() bool {
+	ready := s.ClientWatcherStore.HasInitiated()
+	if ready {
+		s.subscribed()
+	}
+	return ready
+}
+
+// handlers tell what an informer, and so the controllers of a klusterlet, see.
+func (k *klusterlet) handlers(dataType string) cache.ResourceEventHandler {
+	tell := func(what string) func(any) {
+		return func(o any) {
+			if d, ok := o.(cache.DeletedFinalStateUnknown); ok {
+				o = d.Obj
+			}
+			k.console.Say(console.Line{What: what, Type: dataType, Object: o})
+		}
+	}
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc: tell("added"), DeleteFunc: tell("deleted"),
+		UpdateFunc: func(_, o any) { tell("modified")(o) },
+	}
+}
+
+var errNoVerb = errors.New("the stock client of this type has no such verb")
+
+func (k *klusterlet) create(ctx context.Context, c console.Command) (console.Line, error) {
+	do := k.kinds[c.Type].create
+	if do == nil {
+		return console.Line{}, errNoVerb
+	}
+	o, err := do(ctx, c.Object)
+	return console.Line{Object: o}, err
+}
+
+func (k *klusterlet) update(ctx context.Context, c console.Command) (console.Line, error) {
+	do := k.kinds[c.Type].update
+	if do == nil {
+		return console.Line{}, errNoVerb
+	}
+	o, err := do(ctx, c.Object)
+	return console.Line{Object: o}, err
+}
+
+func (k *klusterlet) patch(ctx context.Context, c console.Command) (console.Line, error) {
+	do := k.kinds[c.Type].patch
+	if do == nil {
+		return console.Line{}, errNoVerb
+	}
+	o, err := do(ctx, c.Name, c.Patch)
+	return console.Line{Object: o}, err
+}
+
+// list answers with what the client of a type holds.
+func (k *klusterlet) list(ctx context.Context, c console.Command) (console.Line, error) {
+	do := k.kinds[c.Type].list
+	if do == nil {
+		return console.Line{}, errNoVerb
+	}
+	held, err := do(ctx)
+	return console.Line{Objects: held}, err
+}
+
+// token asks for a token of a ServiceAccount: the client subscribes, asks, and
+// waits up to 10 s for the answer to its own request.
+func (k *klusterlet) token(ctx context.Context, c console.Command) (console.Line, error) {
+	seconds := int64(c.Count)
+	o, err := serviceaccount.NewServiceAccountClient(k.cluster, k.options).CreateToken(ctx, c.Name, &authenticationv1.TokenRequest{
+		Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds},
+	}, metav1.CreateOptions{})
+	return console.Line{Object: o}, err
+}

@@ -1,0 +1,286 @@
+package interoptest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/pki"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/session"
+	"github.com/hawser-io/hawser/pkg/transport"
+	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
+)
+
+// registrar is a hub and its source of registration in one: objects in memory,
+// and a session that serves as hub-source does. It decides as a kube-apiserver
+// would where a test does not say otherwise.
+type registrar struct {
+	*session.Session
+	t     testing.TB
+	asks  *journal[ask]
+	alive *journal[*hawserv1.LeaseRenewals]
+
+	mu      sync.Mutex
+	objects map[objectKey]*unstructured.Unstructured
+	version int
+	refuse  map[codec.DataType]*metav1.Status // the next ask of the type
+}
+
+// objectKey names an object of the hub.
+type objectKey struct {
+	dataType      codec.DataType
+	cluster, name string
+}
+
+// ask is what an agent wanted of the hub.
+type ask struct {
+	*hawserv1.RegistrationAsk
+	event codec.Event
+}
+
+func (a ask) String() string {
+	return fmt.Sprintf("%s of %s %v", a.event.Type(), a.GetUser(), a.GetGroups())
+}
+
+// newRegistrar returns a hub that has nothing. It serves once it is connected.
+func newRegistrar(t testing.TB) *registrar {
+	return &registrar{
+		t: t, objects: map[objectKey]*unstructured.Unstructured{}, refuse: map[codec.DataType]*metav1.Status{},
+		asks:  newJournal("asks", ask.String),
+		alive: newJournal("renewals", func(r *hawserv1.LeaseRenewals) string { return r.String() }),
+	}
+}
+
+// serve connects it to a broker as src1, until the test ends. It returns when the
+// broker knows all objects.
+func (r *registrar) serve(b *ourBroker) {
+	r.t.Helper()
+	defer b.wire.await(r.t, b.wire.mark(), "the objects of the hub", func(p passed) bool {
+		return !p.sent && p.event.Type() == codec.TypeRegistrationObjects && p.err == nil
+	})
+	cert, key := certify(r.t, pki.Source, src1)
+	creds, err := identity.Files{CA: certs.CACert(), Cert: cert, Key: key}.Client("", func(err error) { r.t.Errorf("certificates: %v", err) })
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	d, err := transportgrpc.NewDialer(transportgrpc.Options{Target: b.addr, Credentials: creds, Log: logOf(r.t)})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.Session = session.New(session.Config{
+		Dialer: d, Party: r, Filter: transport.Filter{Source: src1, DataType: codec.Registrations}, Log: logOf(r.t),
+	})
+	ctx, stop := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := r.Run(ctx); err != nil && ctx.Err() == nil {
+			r.t.Errorf("registrar: %v", err)
+		}
+	})
+	r.t.Cleanup(func() { stop(); wg.Wait() })
+}
+
+// Hello implements [session.Party].
+func (r *registrar) Hello() transport.Hello { return transport.Hello{Protocol: 1} }
+
+// Subscribed implements [session.Party]: it says all that the hub has.
+func (r *registrar) Subscribed(context.Context, transport.Accepted) ([]codec.Event, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := &hawserv1.RegistrationObjects{Listed: true}
+	for k, o := range r.objects {
+		all.Objects = append(all.Objects, r.message(k, o))
+	}
+	e, err := codec.NewRegistrationObjects(envelope(), all)
+	return []codec.Event{e}, err
+}
+
+// Disconnected implements [session.Party].
+func (r *registrar) Disconnected(error) {}
+
+func envelope() codec.SyncParams {
+	return codec.SyncParams{ID: uuid.NewString(), Time: time.Now(), Source: src1, Owner: src1}
+}
+
+// Handle implements [session.Party].
+func (r *registrar) Handle(ctx context.Context, e codec.Event) error {
+	if e.Type() != codec.TypeRegistrationRequest {
+		return nil // a checkpoint: it keeps no cursor
+	}
+	m, err := codec.ParseRegistrationRequest(e)
+	if err != nil {
+		return err
+	}
+	answer := &hawserv1.RegistrationAnswer{Id: m.GetId()}
+	switch {
+	case m.GetRenewals() != nil:
+		r.alive.add(m.GetRenewals())
+		return nil
+	case m.GetAsk() != nil:
+		event, err := codec.Unmarshal(m.GetAsk().GetEvent())
+		if err != nil {
+			return err
+		}
+		r.asks.add(ask{m.GetAsk(), event})
+		if refused := r.answer(event, m.GetAsk(), answer); refused != nil {
+			if answer.Error, err = json.Marshal(refused); err != nil {
+				return err
+			}
+		}
+	}
+	out, err := codec.NewRegistrationAnswer(envelope(), answer)
+	if err != nil {
+		return err
+	}
+	_, err = r.Publish(ctx, out)
+	return err
+}
+
+// answer does what an agent asks for, or says why not.
+func (r *registrar) answer(e codec.Event, a *hawserv1.RegistrationAsk, answer *hawserv1.RegistrationAnswer) *metav1.Status {
+	t, err := codec.ParseEventType(e.Type())
+	if err != nil {
+		return refusalOf(errors.NewBadRequest(err.Error()))
+	}
+	r.mu.Lock()
+	refused := r.refuse[t.DataType]
+	delete(r.refuse, t.DataType)
+	r.mu.Unlock()
+	o := &unstructured.Unstructured{}
+	switch err := json.Unmarshal(e.Data(), &o.Object); {
+	case refused != nil:
+		return refused
+	case err != nil:
+		return refusalOf(errors.NewBadRequest(err.Error()))
+	case t.DataType == codec.KubeEvents:
+		return nil
+	case t.DataType == codec.TokenRequests:
+		o.Object["status"] = map[string]any{"token": "token for " + o.GetName(), "expirationTimestamp": time.Now().UTC().Format(time.RFC3339)}
+		answer.TokenRequest, err = json.Marshal(o.Object)
+		if err != nil {
+			return refusalOf(errors.NewInternalError(err))
+		}
+		return nil
+	}
+	return r.change(t, objectKey{t.DataType, a.GetCluster(), o.GetName()}, a.GetUser(), o)
+}
+
+// change creates an object, or takes the status of one.
+func (r *registrar) change(t codec.EventType, k objectKey, user string, o *unstructured.Unstructured) *metav1.Status {
+	is := r.get(k)
+	resource := schema.GroupResource{Group: t.DataType.Group, Resource: t.DataType.Resource}
+	switch {
+	case t.Action == codec.CreateRequest && is != nil:
+		return refusalOf(errors.NewAlreadyExists(resource, k.name))
+	case t.Action == codec.CreateRequest:
+		o.SetAnnotations(map[string]string{"open-cluster-management.io/csr-user": user})
+		r.put(k, o)
+	case is == nil:
+		return refusalOf(errors.NewNotFound(resource, k.name))
+	case is.GetResourceVersion() != o.GetResourceVersion():
+		return refusalOf(errors.NewConflict(resource, k.name, fmt.Errorf("it has version %s", is.GetResourceVersion())))
+	default:
+		is.Object["status"] = o.Object["status"]
+		r.put(k, is)
+	}
+	return nil
+}
+
+func refusalOf(err errors.APIStatus) *metav1.Status { s := err.Status(); return &s }
+
+// refuseNext makes the hub refuse the next ask of a type.
+func (r *registrar) refuseNext(d codec.DataType, err errors.APIStatus) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.refuse[d] = refusalOf(err)
+}
+
+// get returns a copy of an object, nil if there is none.
+func (r *registrar) get(k objectKey) *unstructured.Unstructured {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if o := r.objects[k]; o != nil {
+		return o.DeepCopy()
+	}
+	return nil
+}
+
+// put creates or changes an object: it gets a new version, and a uid if it has none.
+func (r *registrar) put(k objectKey, o *unstructured.Unstructured) {
+	r.t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.version++
+	o.SetName(k.name)
+	o.SetResourceVersion(strconv.Itoa(r.version))
+	if o.GetUID() == "" {
+		o.SetUID(types.UID(uuid.NewString()))
+	}
+	r.objects[k] = o
+	r.tell(r.message(k, o))
+}
+
+// remove deletes an object.
+func (r *registrar) remove(k objectKey) {
+	r.t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	gone := r.message(k, r.objects[k])
+	gone.Json = nil
+	delete(r.objects, k)
+	r.tell(gone)
+}
+
+// tell publishes an object. The caller has the lock, so that they go in order.
+// Without a connection the next one begins with all objects.
+func (r *registrar) tell(o *hawserv1.RegistrationObject) {
+	if r.Session == nil {
+		return
+	}
+	e, err := codec.NewRegistrationObjects(envelope(), &hawserv1.RegistrationObjects{Objects: []*hawserv1.RegistrationObject{o}})
+	if err != nil {
+		r.t.Errorf("registrar: %v", err)
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if _, err := r.Publish(ctx, e); err != nil {
+		r.t.Errorf("registrar: %v", err)
+	}
+}
+
+func (r *registrar) message(k objectKey, o *unstructured.Unstructured) *hawserv1.RegistrationObject {
+	b, err := json.Marshal(o.Object)
+	if err != nil {
+		r.t.Errorf("registrar: %v", err)
+	}
+	m := &hawserv1.RegistrationObject{
+		DataType: k.dataType.String(), Cluster: k.cluster, Name: k.name, Uid: string(o.GetUID()),
+		ResourceVersion: o.GetResourceVersion(), Json: b,
+	}
+	switch k.dataType {
+	case codec.SigningRequests:
+		m.Requester = o.GetAnnotations()["open-cluster-management.io/csr-user"]
+	case codec.ManagedClusters:
+		accepted, _, err := unstructured.NestedBool(o.Object, "spec", "hubAcceptsClient")
+		if err != nil {
+			r.t.Errorf("registrar: %v", err)
+		}
+		m.Facts = &hawserv1.ClusterFacts{Accepted: accepted}
+	}
+	return m
+}
