@@ -39,12 +39,21 @@ asked for by its name.`,
 	return cmd
 }
 
-// clusterColumns are the table of clusters.
-func clusterColumns(env Env) []column[hawserv1.ListClustersResponse] {
+// clusterColumns are the table of clusters, for an output that is known when it is shown.
+func clusterColumns(env Env, output *string) []column[hawserv1.ListClustersResponse] {
 	type item = hawserv1.ListClustersResponse
 	return []column[item]{
 		{header: "CLUSTER", cell: (*item).GetCluster},
 		{header: "STATE", cell: clusterWord},
+		{header: "ACCEPTED", sparse: true, cell: func(m *item) string { return yesOrNo(m.GetRegistration(), m.GetRegistration().GetAccepted()) }},
+		{header: "JOINED", sparse: true, cell: func(m *item) string { return yesOrNo(m.GetRegistration(), m.GetRegistration().GetJoined()) }},
+		{header: "AVAILABLE", sparse: true, cell: availableWord},
+		{header: "CERTIFICATE", sparse: true, cell: func(m *item) string {
+			if *output == asWide || m.GetRegistration() == nil { // there is another column for it
+				return ""
+			}
+			return until(env.Now(), m.GetCertificateEnds())
+		}},
 		{header: "WORKS", cell: func(m *item) string { return number(m.GetLive()) }},
 		{header: "FAILING", cell: func(m *item) string { return number(m.GetFailing()) }},
 		{header: "PENDING", cell: func(m *item) string { return number(m.GetPending()) }},
@@ -78,7 +87,7 @@ func newGetClusters(env Env) *cobra.Command {
 		keep: func(m *item) bool { return state == "" || dashed(clusterWord(m)) == state },
 		sum:  func(m *item) { sum.add(clusterWord(m)) }, total: func() string { return sum.line("cluster", clusterWords) },
 	}
-	l.columns = clusterColumns(env)
+	l.columns = clusterColumns(env, &l.output)
 	words := make([]string, len(clusterWords))
 	for i, w := range clusterWords {
 		words[i] = dashed(w)
@@ -91,16 +100,20 @@ func newGetClusters(env Env) *cobra.Command {
 
 STATE is one of these:
 
-  in sync     the agent proved that it holds exactly the works that the broker holds
-              for it, and none of them fails
-  behind      changes are under way
-  failing     works are not applied, or not available: FAILING says how many
-  differs     the agent holds something else, even after a comparison
-  unknown     an agent is connected that has proved nothing yet; agents of Open Cluster
-              Management never do
-  offline     no agent is connected
-  refused     no agent is connected, and one was refused in the last 15 minutes
-  never seen  there are works, and no agent ever came
+  in sync       the agent proved that it holds exactly the works that the broker holds
+                for it, and none of them fails
+  behind        changes are under way
+  failing       works are not applied, or not available: FAILING says how many
+  differs       the agent holds something else, even after a comparison
+  unknown       an agent is connected that has proved nothing yet; agents of Open
+                Cluster Management never do
+  offline       no agent is connected
+  refused       no agent is connected, and one was refused in the last 15 minutes
+  never seen    there are works, or the hub accepted the cluster, and no agent ever came
+  not accepted  the hub has not accepted the cluster: see hawser accept
+
+Where clusters join through the broker, ACCEPTED, JOINED and AVAILABLE are what the hub says
+of them, and CERTIFICATE is when the certificate ends that the agent showed.
 
 LAST SEEN is when an agent was connected last, AGENT its version. The broker does not
 know what was before it was started: then LAST SEEN is ">5m" where it runs for five

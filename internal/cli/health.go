@@ -14,9 +14,12 @@ import (
 )
 
 // clusterWords are the states of clusters as they are shown, in the order of the summary.
-var clusterWords = []string{"in sync", "behind", "failing", "differs", "unknown", "offline", "refused", "never seen"}
+var clusterWords = []string{"in sync", "behind", "failing", "differs", "unknown", "offline", "refused", "never seen", "not accepted"}
 
 func clusterWord(m *hawserv1.ListClustersResponse) string {
+	if waitsForHub(m) {
+		return "not accepted"
+	}
 	return map[hawserv1.ClusterState]string{
 		hawserv1.ClusterState_CLUSTER_STATE_IN_SYNC:    "in sync",
 		hawserv1.ClusterState_CLUSTER_STATE_BEHIND:     "behind",
@@ -27,6 +30,27 @@ func clusterWord(m *hawserv1.ListClustersResponse) string {
 		hawserv1.ClusterState_CLUSTER_STATE_REFUSED:    "refused",
 		hawserv1.ClusterState_CLUSTER_STATE_NEVER_SEEN: "never seen",
 	}[m.GetState()]
+}
+
+// waitsForHub tells whether the hub has still to accept the cluster.
+func waitsForHub(m *hawserv1.ListClustersResponse) bool {
+	return m.GetRegistration() != nil && !m.GetRegistration().GetAccepted()
+}
+
+// yesOrNo is what the hub says of a cluster; empty where it says nothing.
+func yesOrNo(r *hawserv1.ClusterRegistration, yes bool) string {
+	switch {
+	case r == nil:
+		return ""
+	case yes:
+		return "yes"
+	}
+	return "no"
+}
+
+// availableWord is the hub's condition Available.
+func availableWord(m *hawserv1.ListClustersResponse) string {
+	return map[string]string{"True": "yes", "False": "no", "Unknown": "unknown"}[m.GetRegistration().GetAvailable()]
 }
 
 // lastSeen is how long ago an agent was connected. What was before the broker was started nobody
@@ -66,10 +90,16 @@ func tripOf(d *durationpb.Duration) string {
 // clusterMessage says why a cluster is as it is, as far as the broker knows, or where to look.
 func clusterMessage(now time.Time, m *hawserv1.ListClustersResponse) string {
 	ended := m.GetCertificateEnds() != nil && m.GetCertificateEnds().AsTime().Before(now)
+	if waitsForHub(m) {
+		return "let it in with hawser accept " + m.GetCluster()
+	}
 	switch m.GetState() {
 	case hawserv1.ClusterState_CLUSTER_STATE_REFUSED:
 		return age(now, m.GetRefusedAt()) + " ago: " + m.GetRefusal()
 	case hawserv1.ClusterState_CLUSTER_STATE_NEVER_SEEN:
+		if m.GetRegistration().GetAccepted() {
+			return "accepted; its agent has to come with its certificate"
+		}
 		return "is the name misspelt, or does its agent not reach the broker?"
 	case hawserv1.ClusterState_CLUSTER_STATE_OFFLINE:
 		if ended {

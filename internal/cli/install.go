@@ -150,6 +150,7 @@ of their life, and with a newer program they upgrade.`,
 func newInstallHub(env Env) *cobra.Command {
 	var f installFlags
 	var address, access string
+	var registration bool
 	cmd := &cobra.Command{
 		Use:   "hub --address HOST:PORT --image-registry REGISTRY",
 		Short: "Put broker and hub-source on a hub, with certificates for both and for an operator",
@@ -159,6 +160,10 @@ The authority that signs them is made on the first run and kept in the Secret ha
 in the namespace hawser: whoever reads it can be anybody to the broker. The Service
 hawser-broker is for the hub alone: let --address lead to its port 8090, by a load
 balancer that does not end TLS.
+
+With --registration clusters join by themselves (hawser join) and somebody accepts them
+(hawser accept). The authority that signs their certificates is kept in the Secret
+hawser-signer, unless the hub has the controllers of Open Cluster Management, which sign.
 
 With --cert-manager an issuer of cert-manager makes and renews the certificates, and
 there is no Secret hawser-ca. The issuer has to be of a private authority; those on the
@@ -181,7 +186,11 @@ clusters have to be of the same.`,
 			if err != nil {
 				return usageOf(cmd, err)
 			}
-			p, err := install.Hub(ctx, client, install.Settings{Address: address, Images: f.images, Issuer: issuer}, env.Now())
+			settings := install.Settings{Address: address, Images: f.images, Issuer: issuer}
+			if cmd.Flags().Changed("registration") {
+				settings.Registration = map[bool]install.Switch{true: install.On, false: install.Off}[registration]
+			}
+			p, err := install.Hub(ctx, client, settings, env.Now())
 			if err != nil {
 				return err
 			}
@@ -197,6 +206,7 @@ clusters have to be of the same.`,
 	}
 	f.add(cmd, "the hub (default the current one)")
 	cmd.Flags().StringVar(&address, "address", "", "host:port by which agents on other clusters dial the broker")
+	cmd.Flags().BoolVar(&registration, "registration", false, "let clusters join through the broker (default as it was)")
 	cmd.Flags().StringVar(&access, "access", "hawser-access", "directory for the operator's certificate")
 	return cmd
 }

@@ -50,6 +50,8 @@ type column[T any] struct {
 	cell   func(*T) string
 	// wide: only with --output wide.
 	wide bool
+	// sparse: only where there is something in it.
+	sparse bool
 }
 
 // pages asks for the page behind a token.
@@ -69,7 +71,7 @@ func (l *listing[T]) run(cmd *cobra.Command, list pages[T], named string) error 
 		return err
 	}
 	return l.remote.connected(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient) error {
-		p := newPrinter(l.env.Stdout, l.output, l.header(), l.watch || named != "")
+		p := newPrinter(l.env.Stdout, l.output, l.header(), l.sparse(), l.watch || named != "")
 		look := func(show func(*T) error) error {
 			return paged(ctx, l.remote.timeout, func(ctx context.Context, token string) (grpc.ServerStreamingClient[T], error) {
 				return list(ctx, c, token)
@@ -195,6 +197,16 @@ func (l *listing[T]) header() (header []string) {
 		header = append(header, c.header)
 	}
 	return header
+}
+
+// sparse are the columns that are left out where nothing is in them.
+func (l *listing[T]) sparse() (columns []int) {
+	for i, c := range l.shown() {
+		if c.sparse {
+			columns = append(columns, i)
+		}
+	}
+	return columns
 }
 
 // shown are the columns to show.

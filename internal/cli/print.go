@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -48,14 +49,14 @@ type printer interface {
 
 // newPrinter returns what prints in a format. alone is for one object that was asked for by
 // its name, or for a list without an end.
-func newPrinter(w io.Writer, format string, header []string, alone bool) printer {
+func newPrinter(w io.Writer, format string, header []string, sparse []int, alone bool) printer {
 	switch format {
 	case asName:
 		return nameLines{w}
 	case asJSON, asYAML:
 		return &objects{w: w, yaml: format == asYAML, alone: alone}
 	}
-	return &grid{w: w, header: header}
+	return &grid{w: w, header: header, sparse: sparse}
 }
 
 // nameLines prints kind/name.
@@ -194,6 +195,9 @@ func camel(e protoreflect.EnumDescriptor, n protoreflect.EnumNumber) string {
 type grid struct {
 	w      io.Writer
 	header []string
+	// sparse are the columns, by number, that are left out where nothing of the first list is in
+	// them.
+	sparse []int
 	rows   [][]string
 	widths []int
 }
@@ -210,8 +214,16 @@ func (g *grid) end() error {
 		return say(g.w, "none\n")
 	}
 	if first {
-		g.widths = make([]int, len(g.header))
+		g.sparse = slices.DeleteFunc(g.sparse, func(i int) bool {
+			return slices.ContainsFunc(g.rows, func(row []string) bool { return row[i] != "" })
+		})
 		g.rows = append([][]string{g.header}, g.rows...)
+	}
+	for i, row := range g.rows {
+		g.rows[i] = g.without(row)
+	}
+	if first {
+		g.widths = make([]int, len(g.rows[0]))
 	}
 	for _, row := range g.rows {
 		for i, cell := range row {
@@ -235,6 +247,20 @@ func (g *grid) end() error {
 	}
 	g.rows = nil
 	return nil
+}
+
+// without is a row without the columns that are left out.
+func (g *grid) without(row []string) []string {
+	if len(g.sparse) == 0 {
+		return row
+	}
+	var kept []string
+	for i, cell := range row {
+		if !slices.Contains(g.sparse, i) {
+			kept = append(kept, cell)
+		}
+	}
+	return kept
 }
 
 // table prints rows under their header, or says that there is nothing.

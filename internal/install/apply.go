@@ -177,13 +177,13 @@ func (e notIssuedError) Hint() string {
 
 // left tells whether an object that is there is not changed: a definition or a
 // namespace that somebody else made, a volume, which its owner may have made larger,
-// and the authority.
+// and the authorities.
 func left(o, have *unstructured.Unstructured) bool {
 	switch o.GetKind() {
 	case "PersistentVolumeClaim":
 		return true
 	case "Secret":
-		return o.GetName() == authoritySecret
+		return o.GetName() == authoritySecret || o.GetName() == signerSecret
 	case "CustomResourceDefinition":
 		return !ours(have)
 	case "Namespace":

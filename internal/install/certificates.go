@@ -167,15 +167,33 @@ func (s Settings) hubCertificates(ctx context.Context, hub cluster.Client, kept 
 			}
 			all = append(all, c)
 		}
-		return all, nil, nil
+		if s.Registration != On {
+			return all, nil, nil
+		}
+		own, err := issuedAuthority(ctx, hub)
+		if err != nil {
+			return nil, nil, err
+		}
+		secrets, more, err := s.registration(ctx, hub, own, now)
+		// cert-manager adds to the Secret that is there.
+		return slices.Concat(all, secrets, []*unstructured.Unstructured{secretOf(brokerSecret, more)}), nil, err
 	}
 	authority, err := openAuthority(ctx, hub, now)
 	if err != nil {
 		return nil, nil, err
 	}
 	all = append(all, secretOf(authoritySecret, map[string][]byte{certKey: authority.CertificatePEM(), keyKey: authority.KeyPEM()}))
+	signer, more, err := s.registration(ctx, hub, authority.CertificatePEM(), now)
+	if err != nil {
+		return nil, nil, err
+	}
+	all = append(all, signer...)
 	for _, p := range parties {
-		secret, err := certificates{authority, now}.secret(ctx, hub, p.secret, p.Request, nil)
+		var beside map[string][]byte
+		if p.secret == brokerSecret {
+			beside = more
+		}
+		secret, err := certificates{authority, now}.secret(ctx, hub, p.secret, p.Request, beside)
 		if err != nil {
 			return nil, nil, err
 		}

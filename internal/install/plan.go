@@ -63,19 +63,10 @@ func Hub(ctx context.Context, client cluster.Client, settings Settings, now time
 	if err != nil {
 		return p, err
 	}
-	definition, err := readObjects(deploy.Files, "crds/manifestworks.yaml")
+	objects, err := settings.programs()
 	if err != nil {
 		return p, err
 	}
-	broker, err := render(deploy.Files, "broker", settings.Images)
-	if err != nil {
-		return p, err
-	}
-	source, err := render(deploy.Files, "hub-source", settings.Images)
-	if err != nil {
-		return p, err
-	}
-	objects := slices.Concat(definition, broker, source)
 	for _, o := range objects {
 		if o.GetKind() != "ValidatingWebhookConfiguration" || caPEM == nil {
 			continue // with cert-manager an annotation says whose authority it puts there
@@ -86,6 +77,26 @@ func Hub(ctx context.Context, client cluster.Client, settings Settings, now time
 	}
 	p.take(slices.Concat(objects, secrets, []*unstructured.Unstructured{settings.object()}))
 	return p, nil
+}
+
+// programs is what deploy/ has for a hub.
+func (s Settings) programs() ([]*unstructured.Unstructured, error) {
+	all, err := readObjects(deploy.Files, "crds/manifestworks.yaml")
+	if err != nil {
+		return nil, err
+	}
+	bases := []string{"broker", "hub-source"}
+	if s.Registration == On {
+		bases = []string{"broker-registration", "hub-source-registration"}
+	}
+	for _, base := range bases {
+		objects, err := render(deploy.Files, base, s.Images)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, objects...)
+	}
+	return all, nil
 }
 
 // Installed is what is on a hub, as it was said when it was installed.

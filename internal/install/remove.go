@@ -85,7 +85,7 @@ func Keeps(ctx context.Context, client cluster.Client, p Plan, everything bool) 
 		if everything {
 			return shared && o.GetKind() == "Namespace"
 		}
-		return slices.Contains(lasting, o.GetKind()) || o.GetName() == authoritySecret || o.GetName() == settingsName
+		return slices.Contains(lasting, o.GetKind()) || o.GetName() == authoritySecret || o.GetName() == signerSecret || o.GetName() == settingsName
 	}, nil
 }
 

@@ -1,6 +1,7 @@
 package install
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,7 +29,18 @@ type Settings struct {
 	Images      Images
 	// Issuer makes the certificates; none means an authority of the hub's own.
 	Issuer Issuer
+	// Registration is whether clusters join the hub through the broker; empty means as it was.
+	Registration Switch
 }
+
+// Switch is On or Off, or empty.
+type Switch string
+
+// What a Switch can be.
+const (
+	On  Switch = "on"
+	Off Switch = "off"
+)
 
 // or takes what is empty from others.
 func (s Settings) or(kept Settings) Settings {
@@ -42,6 +54,7 @@ func (s Settings) or(kept Settings) Settings {
 	if s.Issuer.none() {
 		s.Issuer = kept.Issuer
 	}
+	s.Registration = cmp.Or(s.Registration, kept.Registration)
 	return s
 }
 
@@ -81,7 +94,7 @@ func readSettings(ctx context.Context, hub cluster.Client) (s Settings, found bo
 	issuer, err := ParseIssuer(data[issuerKey])
 	return Settings{
 		Address: data["address"], HubIdentity: data["hub-identity"], Issuer: issuer,
-		Images: Images{Registry: data["image-registry"], Version: data["image-version"]},
+		Images: Images{Registry: data["image-registry"], Version: data["image-version"]}, Registration: Switch(data["registration"]),
 	}, true, err
 }
 
@@ -91,6 +104,9 @@ func (s Settings) object() *unstructured.Unstructured {
 	}
 	if !s.Issuer.none() {
 		data[issuerKey] = s.Issuer.String()
+	}
+	if s.Registration != "" {
+		data["registration"] = string(s.Registration)
 	}
 	return object("v1", "ConfigMap", namespace, settingsName, "data", data)
 }

@@ -4,6 +4,7 @@
 //
 //	```sh test        runs by itself in the root of the repository
 //	```sh test demo   runs beside a fleet as `hawser demo` leaves it
+//	```sh test join   runs, after those before it in its file, on a hub that a cluster joins
 //	```sh             is shown only
 //
 // Any other word behind "sh" is an error, since a block with a typing error
@@ -33,6 +34,7 @@ const (
 	Shown      Kind = ""
 	Standalone Kind = "test"
 	Demo       Kind = "test demo"
+	Join       Kind = "test join"
 )
 
 // Block is one fenced block of shell commands.
@@ -100,8 +102,8 @@ func kindOf(info string) (Kind, error) {
 		return other, nil
 	}
 	kind := Kind(strings.Join(words[1:], " "))
-	if kind != Shown && kind != Standalone && kind != Demo {
-		return other, fmt.Errorf("%q: use sh, sh test or sh test demo", info)
+	if kind != Shown && kind != Standalone && kind != Demo && kind != Join {
+		return other, fmt.Errorf("%q: use sh, sh test, sh test demo or sh test join", info)
 	}
 	return kind, nil
 }
