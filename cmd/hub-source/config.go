@@ -64,6 +64,10 @@ type config struct {
 	} `json:"webhook"`
 	FeatureGates cmdline.Gates `json:"featureGates"`
 
+	// Membership is what hub-source does for the members of a hub that has no registration
+	// controllers.
+	Membership membershipConfig `json:"membership"`
+
 	KubeAPIQPS   float32 `json:"kubeAPIQPS"`
 	KubeAPIBurst int     `json:"kubeAPIBurst"`
 
@@ -86,6 +90,7 @@ func defaults() *config {
 	e.Enabled, e.ResourceName, e.ResourceNamespace = true, program, "hawser"
 	e.LeaseDuration, e.RenewDeadline, e.RetryPeriod = cmdline.Duration(15*time.Second), cmdline.Duration(10*time.Second), cmdline.Duration(2*time.Second)
 	c.Webhook.ManifestLimit = manifestwork.MaxManifestsSize
+	c.Membership = defaultMembership()
 	c.FeatureGates = cmdline.NewGates(map[string]bool{gateCleanUp: false, gateNilExecutor: false})
 	return c
 }
@@ -162,6 +167,7 @@ func (c *config) validate() error {
 	}
 	errs = append(errs, c.validateTransport()...)
 	errs = append(errs, c.validateWebhook()...)
+	errs = append(errs, c.Membership.validate()...)
 	if err := c.selection().Validate(); err != nil {
 		wrong("%w (flags --cluster-selector and --namespace-selector)", err)
 	}

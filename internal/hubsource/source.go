@@ -45,6 +45,9 @@ type Config struct {
 	// Election is how replicas agree on the one that works. The others keep
 	// their caches warm.
 	Election leader.Election
+	// Leading run beside the works while this replica leads. One that ends before that ends the
+	// source.
+	Leading []run.Task
 	// Dialer reaches the broker. Changed, which may be nil, is that of session.Config.
 	Dialer     transport.Dialer
 	Changed    <-chan struct{}
@@ -170,6 +173,7 @@ func (s *Source) serve(ctx context.Context, first *watch) error {
 	if t != nil {
 		tasks = append(tasks, run.Task{Name: "events", Run: t.Run})
 	}
+	tasks = append(tasks, s.cfg.Leading...)
 	err = run.Group(ctx, tasks...)
 	s.saveLast(ctx, sh)
 	return err

@@ -101,6 +101,9 @@ func (w *page) leaf(key, name string, v reflect.Value, comment *ast.Field) []row
 	}
 	if !v.IsZero() {
 		r.value = fmt.Sprint(v.Interface())
+		if s, ok := v.Addr().Interface().(fmt.Stringer); ok { // a duration as the file has it
+			r.value = s.String()
+		}
 	}
 	return []row{r}
 }

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	addonversioned "open-cluster-management.io/api/client/addon/clientset/versioned"
+	clusterversioned "open-cluster-management.io/api/client/cluster/clientset/versioned"
+
+	"github.com/hawser-io/hawser/internal/cmdline"
+	"github.com/hawser-io/hawser/internal/hubsource"
+	"github.com/hawser-io/hawser/internal/hubsource/membership"
+	"github.com/hawser-io/hawser/internal/run"
+)
+
+// membershipConfig is what hub-source does for the members of the hub: namespace, Lease and
+// conditions of each, approval and signing of their certificates.
+type membershipConfig struct {
+	// Mode says whether: off, on, or auto, which is on unless Open Cluster Management's
+	// registration controllers are found on the hub.
+	Mode membership.Mode `json:"mode"`
+	// Signer is the CA that signs the certificates of clusters. Without one nobody here does.
+	Signer struct {
+		// CertFile is the PEM file of the CA's certificate. It is read for each certificate.
+		CertFile string `json:"certFile"`
+		// KeyFile is the PEM file of its key.
+		KeyFile string `json:"keyFile"`
+		// Duration is for how long a certificate is valid, unless its CSR asks for less.
+		Duration cmdline.Duration `json:"duration"`
+	} `json:"signer"`
+	// AutoApprovedUsers are users of the hub, as system:serviceaccount:NAMESPACE:NAME, whose
+	// clusters are accepted and approved without a person, once, and before they have joined.
+	AutoApprovedUsers []string `json:"autoApprovedUsers"`
+}
+
+func defaultMembership() (c membershipConfig) {
+	c.Mode = membership.Off
+	c.Signer.Duration = cmdline.Duration(membership.DefaultDuration)
+	return c
+}
+
+func (c *membershipConfig) validate() (errs []error) {
+	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	switch c.Mode { // on and off without quotes are booleans to YAML
+	case "true":
+		c.Mode = membership.On
+	case "false":
+		c.Mode = membership.Off
+	case membership.Off, membership.On, membership.Auto:
+	default:
+		wrong("membership.mode %q: use %s, %s or %s", c.Mode, membership.Auto, membership.On, membership.Off)
+	}
+	if (c.Signer.CertFile == "") != (c.Signer.KeyFile == "") {
+		wrong("membership.signer: a CA needs certFile and keyFile; without both, nobody here signs")
+	}
+	if c.Signer.Duration <= 0 {
+		wrong("membership.signer.duration %s: use a positive time, as %s", time.Duration(c.Signer.Duration), membership.DefaultDuration)
+	}
+	for _, user := range c.AutoApprovedUsers {
+		if user == "" {
+			wrong("membership.autoApprovedUsers: a user has no name")
+		}
+	}
+	return errs
+}
+
+// addMembership has the members looked after while this replica leads.
+func (c *config) addMembership(hub *rest.Config, into *hubsource.Config) error {
+	if c.Membership.Mode == membership.Off {
+		return nil
+	}
+	// Members have a rate of their own: neither waits behind the other's storms.
+	reach := rest.CopyConfig(hub)
+	kube, err := kubernetes.NewForConfig(reach)
+	clusters, err2 := clusterversioned.NewForConfig(reach)
+	addons, err3 := addonversioned.NewForConfig(reach)
+	if err := errors.Join(err, err2, err3); err != nil {
+		return fmt.Errorf("reach the hub: %w", err)
+	}
+	m, err := membership.New(membership.Config{
+		Mode: c.Membership.Mode, AutoApprovedUsers: c.Membership.AutoApprovedUsers,
+		Signer: membership.Signer{CertFile: c.Membership.Signer.CertFile, KeyFile: c.Membership.Signer.KeyFile, Duration: time.Duration(c.Membership.Signer.Duration)},
+		Kube:   kube, Clusters: clusters, Addons: addons, Metadata: into.Metadata,
+		Registerer: into.Registerer, Health: into.Health, Log: into.Log,
+	})
+	if err != nil {
+		return fmt.Errorf("membership: %w", err)
+	}
+	into.Leading = append(into.Leading, run.Task{Name: "membership", Run: m.Run})
+	return nil
+}

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hawser-io/hawser/internal/cmdline"
+	"github.com/hawser-io/hawser/internal/hubsource/membership"
+)
+
+func TestConfig_Membership(t *testing.T) {
+	args := append(tls, "--source-id=hub1")
+	c, err := loaded(t, "", args...)
+	if err != nil || c.Membership.Mode != membership.Off {
+		t.Fatalf("without the key membership is %q: %v", c.Membership.Mode, err)
+	}
+	c, err = loaded(t, `
+membership:
+  mode: auto
+  signer: {certFile: /ca/tls.crt, keyFile: /ca/tls.key, duration: 24h}
+  autoApprovedUsers: [system:serviceaccount:open-cluster-management:agent-registration-bootstrap]
+`, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := membershipConfig{Mode: membership.Auto, AutoApprovedUsers: []string{"system:serviceaccount:open-cluster-management:agent-registration-bootstrap"}}
+	want.Signer.CertFile, want.Signer.KeyFile, want.Signer.Duration = "/ca/tls.crt", "/ca/tls.key", cmdline.Duration(24*time.Hour)
+	if diff := cmp.Diff(want, c.Membership); diff != "" {
+		t.Errorf("membership (-want +got): %s", diff)
+	}
+	for text, mode := range map[string]membership.Mode{"on": membership.On, "off": membership.Off, "'on'": membership.On, "'off'": membership.Off} {
+		if c, err := loaded(t, "membership: {mode: "+text+"}", args...); err != nil || c.Membership.Mode != mode {
+			t.Errorf("mode: %s is read as %q: %v", text, c.Membership.Mode, err)
+		}
+	}
+	for file, what := range map[string]string{
+		"membership: {mode: maybe}":                            "membership.mode",
+		"membership: {mode: on, signer: {certFile: x}}":        "keyFile",
+		"membership: {mode: on, signer: {duration: 0s}}":       "membership.signer.duration",
+		"membership: {mode: on, autoApprovedUsers: ['']}":      "membership.autoApprovedUsers",
+		"membership: {mode: on, autoApprovedUsers: [a], x: 1}": "no such field",
+	} {
+		if _, err := loaded(t, file, args...); err == nil || !strings.Contains(err.Error(), what) {
+			t.Errorf("%s: %v, want an error about %s", file, err, what)
+		}
+	}
+}

@@ -1,0 +1,195 @@
+package membership
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	addonversioned "open-cluster-management.io/api/client/addon/clientset/versioned"
+	clusterversioned "open-cluster-management.io/api/client/cluster/clientset/versioned"
+
+	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/telemetry"
+)
+
+// Config is what a [Controller] is made of.
+type Config struct {
+	Mode Mode
+	// Signer signs approved CSRs; without files nobody does.
+	Signer Signer
+	// AutoApprovedUsers are the users, by their names at the broker, whose clusters are accepted
+	// and approved by themselves.
+	AutoApprovedUsers []string
+
+	Kube     kubernetes.Interface
+	Clusters clusterversioned.Interface
+	Addons   addonversioned.Interface
+	Metadata metadata.Interface
+
+	Registerer prometheus.Registerer
+	Health     *telemetry.Health
+	Log        *slog.Logger
+}
+
+// Signer is the CA that signs the certificates of clusters, PEM files that are read each time,
+// and for how long.
+type Signer struct {
+	CertFile, KeyFile string
+	Duration          time.Duration
+}
+
+func (s Signer) configured() bool { return s.CertFile != "" }
+
+func (s Signer) read() (authority, error) { return readAuthority(s.CertFile, s.KeyFile) }
+
+// Controller looks after the members of a hub; see the package comment.
+type Controller struct {
+	cfg     Config
+	metrics metrics
+
+	// unread is why the members are not looked after although they should be, and unknown why
+	// nobody can tell whether they should be.
+	unread, unknown trouble
+}
+
+// trouble is an error that lasts until it is replaced. The zero value is none.
+type trouble struct{ atomic.Pointer[error] }
+
+func (t *trouble) set(err error) { t.Store(&err) }
+
+func (t *trouble) get() error {
+	if err := t.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// New returns a controller that does nothing yet. It fails on a CA that cannot sign, and on
+// metrics that are registered already.
+func New(cfg Config) (*Controller, error) {
+	c := &Controller{cfg: cfg, metrics: newMetrics(cfg.Registerer)}
+	if cfg.Signer.configured() {
+		if _, err := cfg.Signer.read(); err != nil {
+			return nil, fmt.Errorf("the CA that signs clusters: %w", err)
+		}
+		if err := cfg.Registerer.Register(remainingSeconds{cfg.Signer.read}); err != nil {
+			return nil, err
+		}
+	}
+	cfg.Health.Add("membership", c.check)
+	return c, nil
+}
+
+// check says what a person has to know. Works are carried all the same.
+func (c *Controller) check() error {
+	all := []error{c.unread.get(), c.unknown.get()}
+	if c.cfg.Signer.configured() {
+		all = append(all, c.cfg.Signer.look(time.Now()))
+	}
+	if err := errors.Join(all...); err != nil {
+		return telemetry.Notice(err)
+	}
+	return nil
+}
+
+// look returns what there is to say of the CA.
+func (s Signer) look(now time.Time) error {
+	a, err := s.read()
+	if err != nil {
+		return fmt.Errorf("the CA that signs clusters cannot be read, nothing is signed: %w", err)
+	}
+	return a.warning(now, s.Duration)
+}
+
+// Run looks after the members until ctx ends: while this replica leads. What the hub forbids, or
+// does not serve, is told in the log and by the health, and ends nothing.
+func (c *Controller) Run(ctx context.Context) error {
+	defer c.unknown.set(nil)
+	switch c.cfg.Mode {
+	case Off:
+		<-ctx.Done()
+		return nil
+	case On:
+		c.cfg.Log.InfoContext(ctx, "members of the hub are looked after here")
+		return c.work(ctx)
+	}
+	for shownBy := "-"; ctx.Err() == nil; {
+		was := shownBy
+		if shownBy = c.await(ctx, func(found string) bool { return found != was }); ctx.Err() != nil {
+			return nil
+		}
+		if shownBy != "" {
+			c.cfg.Log.InfoContext(ctx, "members of the hub are looked after by Open Cluster Management's registration controllers", "shown_by", shownBy)
+			continue
+		}
+		c.cfg.Log.InfoContext(ctx, "members of the hub are looked after here: Open Cluster Management's registration controllers were not found")
+		if err := c.workUntilFound(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// await looks for Open Cluster Management's controllers until what it finds is enough, and
+// returns that.
+func (c *Controller) await(ctx context.Context, enough func(shownBy string) bool) string {
+	for delay := time.Second; ; {
+		shownBy, err := findOCM(ctx, c.cfg.Kube)
+		switch {
+		case ctx.Err() != nil:
+			return ""
+		case err != nil:
+			err = fmt.Errorf("whether Open Cluster Management's registration controllers run here cannot be told (set membership.mode to on or off if the hub never allows to look): %w", err)
+			c.unknown.set(err)
+			c.cfg.Log.WarnContext(ctx, "look for other registration controllers", "err", err, "delay", delay)
+		default:
+			c.unknown.set(nil)
+			if enough(shownBy) {
+				return shownBy
+			}
+			delay = lookForOCM
+		}
+		select {
+		case <-ctx.Done():
+			return ""
+		case <-time.After(delay):
+		}
+		delay = min(2*delay, lookForOCM)
+	}
+}
+
+// workUntilFound works until Open Cluster Management's controllers are found.
+func (c *Controller) workUntilFound(ctx context.Context) error {
+	lives, end := context.WithCancel(ctx)
+	defer end()
+	return run.Group(lives,
+		run.Task{Name: "members", Run: c.work},
+		run.Task{Name: "look", Run: func(ctx context.Context) error {
+			c.await(ctx, func(shownBy string) bool { return shownBy != "" })
+			end()
+			return ctx.Err()
+		}})
+}
+
+// warnEvery is how often the log says that the CA is near its end.
+const warnEvery = 24 * time.Hour
+
+// warn says it.
+func (c *Controller) warn(ctx context.Context) error {
+	for {
+		if err := c.cfg.Signer.look(time.Now()); err != nil {
+			c.cfg.Log.WarnContext(ctx, "the CA that signs clusters needs a person", "warning", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(warnEvery):
+		}
+	}
+}

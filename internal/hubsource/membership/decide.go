@@ -1,0 +1,213 @@
+package membership
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	addonv1alpha1 "open-cluster-management.io/api/addon/v1alpha1"
+	clusterv1 "open-cluster-management.io/api/cluster/v1"
+)
+
+const (
+	// leaseName is the name of the Lease of a cluster, in the cluster's namespace.
+	leaseName = "managed-cluster-lease"
+	// defaultPeriod is how often an agent renews it if the cluster does not say.
+	defaultPeriod = 60 * time.Second
+	// silentPeriods is for how many periods an agent may be silent.
+	silentPeriods = 5
+	// resourceFinalizer is a second finalizer that the controllers of Open Cluster Management
+	// put on a cluster. Whoever leaves them behind wants it to go too.
+	resourceFinalizer = "cluster.open-cluster-management.io/resource-cleanup"
+)
+
+// situation is what the hub shows of one cluster at one moment.
+type situation struct {
+	name string
+	// cluster is nil where there is none, and so is lease.
+	cluster *clusterv1.ManagedCluster
+	renewal *renewal
+	// requests are the CSRs whose label names the cluster.
+	requests []*certificatesv1.CertificateSigningRequest
+	// namespace is read only where the cluster may be accepted by itself; nil: there is none.
+	namespace *corev1.Namespace
+	// remaining is read only of a cluster that is being deleted.
+	remaining remaining
+	now       time.Time
+}
+
+// renewal is what this process saw of the Lease of a cluster.
+type renewal struct {
+	// written is the time in the Lease, seen when this process saw that it had changed.
+	written, seen time.Time
+	// watched: it changed while this process watched, so that the two can be compared.
+	watched bool
+}
+
+// effects are what follows from a situation, in the order in which it is done.
+type effects struct {
+	namespace bool     // make the namespace
+	change    *change  // of metadata and spec
+	lease     bool     // make the Lease
+	addons    bool     // Available=Unknown on the add-ons
+	remove    []object // of the cluster
+	// conditions of the status to set.
+	conditions []metav1.Condition
+	verdicts   []verdict
+	// release takes the Lease away, then the finalizers off.
+	release bool
+	// after is when to look next without a change; 0: never.
+	after time.Duration
+}
+
+// change is a change of metadata and spec of a ManagedCluster.
+type change struct {
+	// finalizers and taints are what shall be there; nil: as they are.
+	finalizers []string
+	taints     []clusterv1.Taint
+	// claim is the key for which the cluster is accepted by itself, "" for none.
+	claim  string
+	accept bool
+}
+
+// decide says what follows. It changes nothing that it is given.
+func decide(r rules, s situation) effects {
+	var e effects
+	switch {
+	case s.cluster == nil:
+	case s.cluster.DeletionTimestamp != nil:
+		e = decideEnd(s)
+	default:
+		e = decideMember(s)
+	}
+	r.decideRequests(s, &e)
+	return e
+}
+
+func decideMember(s situation) (e effects) {
+	c := s.cluster
+	conditions := slices.Clone(c.Status.Conditions)
+	set := func(want metav1.Condition) {
+		have := meta.FindStatusCondition(conditions, want.Type)
+		if have == nil || have.Status != want.Status || have.Reason != want.Reason {
+			meta.SetStatusCondition(&conditions, want)
+			e.conditions = append(e.conditions, want)
+		}
+	}
+	if c.Spec.HubAcceptsClient {
+		e.lease = s.renewal == nil
+		// Before the condition says that the cluster is accepted, what it needs is there. Later
+		// its Lease says that all of that was made.
+		e.namespace = e.lease
+		set(accepted)
+	} else if meta.IsStatusConditionTrue(conditions, clusterv1.ManagedClusterConditionHubAccepted) {
+		set(denied)
+	}
+	if s.renewal != nil && meta.FindStatusCondition(conditions, clusterv1.ManagedClusterConditionHubAccepted) != nil {
+		left := s.renewal.seen.Add(patience(c)).Sub(s.now)
+		switch {
+		case left > 0:
+			e.after = left
+		case !meta.IsStatusConditionPresentAndEqual(conditions, clusterv1.ManagedClusterConditionAvailable, metav1.ConditionUnknown):
+			// Once the condition is there, nobody looks at the add-ons any more: they are first.
+			e.addons = true
+			set(silent)
+		}
+		if s.renewal.watched {
+			set(clock(s.renewal.seen.Sub(s.renewal.written).Abs() < patience(c)))
+		}
+	}
+	e.change = changeOf(c, conditions, s.now)
+	return e
+}
+
+// patience is for how long an agent may be silent.
+func patience(c *clusterv1.ManagedCluster) time.Duration {
+	period := time.Duration(c.Spec.LeaseDurationSeconds) * time.Second
+	if period <= 0 {
+		period = defaultPeriod
+	}
+	return silentPeriods * period
+}
+
+var (
+	accepted = metav1.Condition{
+		Type: clusterv1.ManagedClusterConditionHubAccepted, Status: metav1.ConditionTrue,
+		Reason: "HubClusterAdminAccepted", Message: "The hub accepts this cluster: spec.hubAcceptsClient is true",
+	}
+	denied = metav1.Condition{
+		Type: clusterv1.ManagedClusterConditionHubAccepted, Status: metav1.ConditionFalse,
+		Reason: "HubClusterAdminDenied", Message: "The hub has withdrawn its acceptance: spec.hubAcceptsClient is false",
+	}
+	silent = metav1.Condition{
+		Type: clusterv1.ManagedClusterConditionAvailable, Status: metav1.ConditionUnknown,
+		Reason: "ManagedClusterLeaseUpdateStopped", Message: "The agent of the cluster has not renewed its Lease for five periods",
+	}
+	// addonSilent is silent, for an add-on.
+	addonSilent = metav1.Condition{
+		Type: addonv1alpha1.ManagedClusterAddOnConditionAvailable, Status: silent.Status, Reason: silent.Reason, Message: silent.Message,
+	}
+)
+
+func clock(synced bool) metav1.Condition {
+	if synced {
+		return metav1.Condition{
+			Type: clusterv1.ManagedClusterConditionClockSynced, Status: metav1.ConditionTrue,
+			Reason: "ManagedClusterClockSynced", Message: "Renewals of the Lease have the time of the hub",
+		}
+	}
+	return metav1.Condition{
+		Type: clusterv1.ManagedClusterConditionClockSynced, Status: metav1.ConditionFalse,
+		Reason: "ManagedClusterClockOutOfSync", Message: "Renewals of the Lease are five periods or more off the time of the hub: set the clock of the cluster",
+	}
+}
+
+// changeOf returns the change of metadata and spec that conditions ask for, nil for none.
+func changeOf(c *clusterv1.ManagedCluster, conditions []metav1.Condition, now time.Time) *change {
+	var n change
+	if c.Spec.HubAcceptsClient && !slices.Contains(c.Finalizers, clusterv1.ManagedClusterFinalizer) {
+		n.finalizers = append(slices.Clone(c.Finalizers), clusterv1.ManagedClusterFinalizer)
+	}
+	key := taintFor(meta.FindStatusCondition(conditions, clusterv1.ManagedClusterConditionAvailable))
+	ours := func(t clusterv1.Taint) bool {
+		return t.Key == clusterv1.ManagedClusterTaintUnreachable || t.Key == clusterv1.ManagedClusterTaintUnavailable
+	}
+	right := func(t clusterv1.Taint) bool { return t.Key == key && t.Effect == clusterv1.TaintEffectNoSelect }
+	has := slices.ContainsFunc(c.Spec.Taints, right)
+	wrong := slices.ContainsFunc(c.Spec.Taints, func(t clusterv1.Taint) bool { return ours(t) && !right(t) })
+	if wrong || key != "" && !has {
+		n.taints = slices.DeleteFunc(slices.Clone(c.Spec.Taints), func(t clusterv1.Taint) bool { return ours(t) && !right(t) })
+		if key != "" && !has {
+			n.taints = append(n.taints, clusterv1.Taint{Key: key, Effect: clusterv1.TaintEffectNoSelect, TimeAdded: metav1.NewTime(now)})
+		}
+		if n.taints == nil {
+			n.taints = []clusterv1.Taint{}
+		}
+	}
+	if n.finalizers == nil && n.taints == nil {
+		return nil
+	}
+	return &n
+}
+
+// taintFor is the key of the taint that Available asks for, "" for none.
+func taintFor(available *metav1.Condition) string {
+	switch {
+	case available == nil || available.Status == metav1.ConditionUnknown:
+		return clusterv1.ManagedClusterTaintUnreachable
+	case available.Status == metav1.ConditionFalse:
+		return clusterv1.ManagedClusterTaintUnavailable
+	}
+	return ""
+}
+
+// ordered returns CSRs as they were made.
+func ordered(requests []*certificatesv1.CertificateSigningRequest) []*certificatesv1.CertificateSigningRequest {
+	return slices.SortedFunc(slices.Values(requests), func(a, b *certificatesv1.CertificateSigningRequest) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+	})
+}

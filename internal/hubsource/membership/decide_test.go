@@ -1,0 +1,186 @@
+package membership
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "open-cluster-management.io/api/cluster/v1"
+)
+
+// told says what was decided, in short.
+func told(e effects) string {
+	var all []string
+	say := func(yes bool, format string, args ...any) {
+		if yes {
+			all = append(all, fmt.Sprintf(format, args...))
+		}
+	}
+	say(e.namespace, "namespace")
+	if n := e.change; n != nil {
+		say(n.finalizers != nil, "finalizers=%s", strings.Join(n.finalizers, ","))
+		var keys []string
+		for _, t := range n.taints {
+			keys = append(keys, t.Key[strings.LastIndex(t.Key, "/")+1:])
+		}
+		say(n.taints != nil, "taints=%s", strings.Join(keys, ","))
+		say(n.claim != "", "claim")
+		say(n.accept, "accept")
+	}
+	say(e.lease, "lease")
+	say(e.addons, "addons")
+	for _, o := range e.remove {
+		say(true, "remove %s", o.name)
+	}
+	for _, c := range e.conditions {
+		say(true, "%s=%s/%s", c.Type, c.Status, c.Reason)
+	}
+	for _, v := range e.verdicts {
+		say(true, "%s %s", v.decision, v.csr.Name)
+	}
+	say(e.release, "release")
+	say(e.after > 0, "after %s", e.after)
+	return strings.Join(all, "; ")
+}
+
+const finalizer = clusterv1.ManagedClusterFinalizer
+
+func TestDecide_Member(t *testing.T) {
+	const unreachable, unavailable = clusterv1.ManagedClusterTaintUnreachable, clusterv1.ManagedClusterTaintUnavailable
+	seen := func(ago, skew time.Duration, watched bool) *renewal {
+		return &renewal{written: start.Add(-ago - skew), seen: start.Add(-ago), watched: watched}
+	}
+	heard := seen(time.Minute, 0, false)
+	slow := func(c *clusterv1.ManagedCluster) { c.Spec.LeaseDurationSeconds = 10 }
+	unset := func(c *clusterv1.ManagedCluster) { c.Spec.LeaseDurationSeconds = 0 }
+	foreign := func(c *clusterv1.ManagedCluster) {
+		c.Finalizers = append(c.Finalizers, "example.com/other")
+		c.Spec.Taints = append(c.Spec.Taints, clusterv1.Taint{Key: "example.com/gpu", Effect: clusterv1.TaintEffectPreferNoSelect})
+	}
+	softly := func(c *clusterv1.ManagedCluster) {
+		c.Spec.Taints = append(c.Spec.Taints, clusterv1.Taint{Key: unreachable, Effect: clusterv1.TaintEffectPreferNoSelect})
+	}
+	synced := says(clusterv1.ManagedClusterConditionClockSynced, metav1.ConditionTrue, "ManagedClusterClockSynced")
+	type changes = []func(*clusterv1.ManagedCluster)
+	for _, c := range []struct {
+		name    string
+		cluster changes
+		renewal *renewal
+		want    string
+	}{
+		{"asks to join", nil, nil, "taints=unreachable"},
+		{"waits", changes{tainted(unreachable)}, nil, ""},
+		{"is accepted", changes{accepts, tainted(unreachable)}, nil, "namespace; finalizers=" + finalizer + "; lease; HubAcceptedManagedCluster=True/HubClusterAdminAccepted"},
+		{"claims to be accepted, by a condition", changes{isAccepted, tainted(unreachable)}, nil, "HubAcceptedManagedCluster=False/HubClusterAdminDenied"},
+		{"at rest", changes{accepts, finalized, isAccepted, isAvailable}, heard, "after 4m0s"},
+		{"at rest, without a period", changes{accepts, unset, finalized, isAccepted, isAvailable}, heard, "after 4m0s"},
+		{"has lost its Lease", changes{accepts, finalized, isAccepted, isAvailable}, nil, "namespace; lease"},
+		{"silent for five periods", changes{accepts, finalized, isAccepted, isAvailable}, seen(5*time.Minute, 0, false),
+			"taints=unreachable; addons; ManagedClusterConditionAvailable=Unknown/ManagedClusterLeaseUpdateStopped"},
+		{"nearly so", changes{accepts, finalized, isAccepted, isAvailable}, seen(5*time.Minute-time.Second, 0, false), "after 1s"},
+		{"silent for five of its short periods", changes{accepts, slow, finalized, isAccepted, isBroken, tainted(unavailable)}, seen(50*time.Second, 0, false),
+			"taints=unreachable; addons; ManagedClusterConditionAvailable=Unknown/ManagedClusterLeaseUpdateStopped"},
+		{"stays silent", changes{accepts, finalized, isAccepted, isSilent, tainted(unreachable)}, seen(time.Hour, 0, false), ""},
+		{"never spoke", changes{accepts, finalized, isAccepted, tainted(unreachable)}, seen(time.Hour, 0, false), "addons; ManagedClusterConditionAvailable=Unknown/ManagedClusterLeaseUpdateStopped"},
+		{"is back", changes{accepts, finalized, isAccepted, isAvailable, foreign, tainted(unreachable)}, heard, "taints=gpu; after 4m0s"},
+		{"is back, without another taint", changes{accepts, finalized, isAccepted, isAvailable, tainted(unreachable)}, heard, "taints=; after 4m0s"},
+		{"its apiserver is away", changes{accepts, finalized, isAccepted, isBroken, foreign}, heard, "taints=gpu,unavailable; after 4m0s"},
+		{"its taint has another effect", changes{tainted("example.com/x"), softly}, nil, "taints=x,unreachable"},
+		{"withdrawn", changes{finalized, isAccepted, isAvailable}, heard, "HubAcceptedManagedCluster=False/HubClusterAdminDenied; after 4m0s"},
+		{"withdrawn, and silent", changes{finalized, isDenied, isAvailable}, seen(time.Hour, 0, false),
+			"taints=unreachable; addons; ManagedClusterConditionAvailable=Unknown/ManagedClusterLeaseUpdateStopped"},
+		{"accepted anew", changes{accepts, finalized, isDenied, isAvailable}, heard, "HubAcceptedManagedCluster=True/HubClusterAdminAccepted; after 4m0s"},
+		{"keeps other finalizers", changes{foreign, accepts, isAccepted, isAvailable}, heard, "finalizers=example.com/other," + finalizer + "; after 4m0s"},
+		{"its clock is right", changes{accepts, finalized, isAccepted, isAvailable}, seen(0, 4*time.Minute, true), "ManagedClusterConditionClockSynced=True/ManagedClusterClockSynced; after 5m0s"},
+		{"its clock is behind", changes{accepts, finalized, isAccepted, isAvailable, synced}, seen(0, 5*time.Minute, true), "ManagedClusterConditionClockSynced=False/ManagedClusterClockOutOfSync; after 5m0s"},
+		{"its clock is ahead", changes{accepts, finalized, isAccepted, isAvailable, synced}, seen(0, -5*time.Minute, true), "ManagedClusterConditionClockSynced=False/ManagedClusterClockOutOfSync; after 5m0s"},
+		{"an old Lease says nothing of a clock", changes{accepts, finalized, isAccepted, isAvailable}, seen(0, time.Hour, false), "after 5m0s"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := situation{name: "east", cluster: clusterNamed("east", c.cluster...), renewal: c.renewal, now: start}
+			before := s.cluster.DeepCopy()
+			e := decide(rules{}, s)
+			if got := told(e); got != c.want {
+				t.Errorf("decided\n%s\nwant\n%s", got, c.want)
+			}
+			if fmt.Sprint(before) != fmt.Sprint(s.cluster) {
+				t.Errorf("changed what it was given: %v, was %v", s.cluster, before)
+			}
+			if e.after == 0 && e.change == nil && len(e.conditions) == 0 && c.want != "" && !e.lease {
+				t.Errorf("%+v does nothing", e)
+			}
+			if got := told(decide(rules{}, after(s, e))); strings.Contains(got, "=") {
+				t.Errorf("what was done asks for more: %s", got)
+			}
+		})
+	}
+}
+
+// after is the situation after e was done.
+func after(s situation, e effects) situation {
+	s.cluster = s.cluster.DeepCopy()
+	s.cluster.Status.Conditions = with(s.cluster.Status.Conditions, e.conditions...)
+	if e.change != nil {
+		if e.change.finalizers != nil {
+			s.cluster.Finalizers = e.change.finalizers
+		}
+		if e.change.taints != nil {
+			s.cluster.Spec.Taints = e.change.taints
+		}
+	}
+	if e.lease {
+		s.renewal = &renewal{written: s.now, seen: s.now}
+	}
+	return s
+}
+
+func TestDecide_End(t *testing.T) {
+	deletion := func(ago time.Duration) func(c *clusterv1.ManagedCluster) {
+		return func(c *clusterv1.ManagedCluster) {
+			at := metav1.NewTime(start.Add(-ago))
+			c.DeletionTimestamp = &at
+		}
+	}
+	has := func(k kind, name, priority string, deleting bool) object {
+		m := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{clusterv1.CleanupPriorityAnnotationKey: priority}}}
+		if deleting {
+			m.DeletionTimestamp = &metav1.Time{Time: start}
+		}
+		return objectOf(k, m)
+	}
+	remains := func(n string) string { return "Deleting=False/ResourceRemaining; after " + n }
+	for _, c := range []struct {
+		name      string
+		finalizer string
+		ago       time.Duration
+		remaining remaining
+		want      string
+	}{
+		{"add-ons are first", finalizer, 0, remaining{[]object{has(addon, "a", "", false)}, []object{has(work, "w", "", false)}}, "remove a; " + remains("1s")},
+		{"works by their priority", finalizer, 0, remaining{nil, []object{has(work, "last", "100", false), has(work, "ten", "10", false), has(work, "ten-too", "10", false)}}, "remove ten; remove ten-too; " + remains("1s")},
+		{"what has none, or none that counts, is among the first", finalizer, 0, remaining{nil, []object{has(work, "one", "1", false), has(work, "none", "", false), has(work, "bad", "-1", false), has(work, "high", "101", false)}},
+			"remove none; remove bad; remove high; " + remains("1s")},
+		{"what goes already holds the rest", finalizer, time.Minute, remaining{nil, []object{has(work, "one", "1", true), has(work, "two", "2", false)}}, remains("6s")},
+		{"a cluster that is off is looked at less often", finalizer, time.Hour, remaining{nil, []object{has(work, "one", "1", true)}}, remains("1m0s")},
+		{"nothing is left", finalizer, time.Hour, remaining{}, "Deleting=True/NoResource; release"},
+		{"nothing is left, of others' clean-up", resourceFinalizer, 0, remaining{}, "Deleting=True/NoResource; release"},
+		{"others hold it", "example.com/other", 0, remaining{nil, []object{has(work, "w", "", false)}}, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cluster := clusterNamed("east", accepts, isAvailable, deletion(c.ago), func(m *clusterv1.ManagedCluster) { m.Finalizers = []string{c.finalizer} })
+			got := told(decide(rules{}, situation{name: "east", cluster: cluster, remaining: c.remaining, now: start}))
+			if got != c.want {
+				t.Errorf("decided\n%s\nwant\n%s", got, c.want)
+			}
+		})
+	}
+	if c := clusterNamed("east", deletion(0)); told(decide(rules{}, situation{name: "east", cluster: c, now: start})) != "" {
+		t.Error("a cluster that was never accepted has something to clean up")
+	}
+	if !slices.Equal([]string{addon.String(), work.String()}, []string{"add-ons", "works"}) {
+		t.Error("kinds have wrong names")
+	}
+}

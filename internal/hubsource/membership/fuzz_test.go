@@ -1,0 +1,48 @@
+package membership
+
+import (
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"strings"
+	"testing"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "open-cluster-management.io/api/cluster/v1"
+)
+
+// FuzzSound: whatever a request is, what is signed names an agent of the cluster of the label, and
+// what is not says why.
+func FuzzSound(f *testing.F) {
+	key := newKey(f)
+	for _, s := range []pkix.Name{subject("east", "agent"), {CommonName: "hawser:operator:eve"}, {ExtraNames: []pkix.AttributeTypeAndValue{{Type: oidCommonName, Value: "x"}, {Type: oidCommonName, Value: userOf("east", "agent")}}}} {
+		f.Add(pemOf(f, &x509.CertificateRequest{Subject: s}, key), "east")
+	}
+	f.Add([]byte("-----BEGIN CERTIFICATE REQUEST-----\nMAA=\n-----END CERTIFICATE REQUEST-----\n"), "")
+	f.Fuzz(func(t *testing.T, text []byte, label string) {
+		r, err := sound(&certificatesv1.CertificateSigningRequest{
+			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{clusterv1.ClusterNameLabelKey: label}},
+			Spec:       certificatesv1.CertificateSigningRequestSpec{Request: text, Usages: []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth}},
+		})
+		if err != nil {
+			var u *unsound
+			if !errors.As(err, &u) || u.reason == "" || u.message == "" {
+				t.Fatalf("refused for %v", err)
+			}
+			return
+		}
+		if r.cluster != label || r.parsed.Subject.CommonName != r.user() || strings.Count(r.user(), ":") != 3 || r.parsed.CheckSignature() != nil {
+			t.Fatalf("took %q of %q for %q", r.parsed.Subject, text, label)
+		}
+		for _, o := range r.parsed.Subject.Organization {
+			if o != subjectPrefix+label && o != groupOfMembers {
+				t.Fatalf("took the organization %q", o)
+			}
+		}
+		if block, _ := pem.Decode(text); block == nil {
+			t.Fatal("took no PEM")
+		}
+	})
+}

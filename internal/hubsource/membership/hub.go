@@ -1,0 +1,302 @@
+package membership
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	addonversioned "open-cluster-management.io/api/client/addon/clientset/versioned"
+	clusterversioned "open-cluster-management.io/api/client/cluster/clientset/versioned"
+	clusterv1 "open-cluster-management.io/api/cluster/v1"
+)
+
+// fieldManager names the writer in managedFields.
+const fieldManager = "hawser-hub-source"
+
+// page is how many objects are asked for at once.
+const page = 500
+
+// resources says where objects of a kind are. Add-ons of v1alpha1 are what hubs of all ages serve.
+var resources = [...]schema.GroupVersionResource{
+	addon: {Group: "addon.open-cluster-management.io", Version: "v1alpha1", Resource: "managedclusteraddons"},
+	work:  {Group: "work.open-cluster-management.io", Version: "v1", Resource: "manifestworks"},
+}
+
+// hub is what is read and written besides the informers.
+type hub struct {
+	kube     kubernetes.Interface
+	clusters clusterversioned.Interface
+	addons   addonversioned.Interface
+	meta     metadata.Interface
+	metrics  metrics
+}
+
+// perform does what was decided, in that order. It ends at the first request that fails: then
+// all is decided anew.
+func (h hub) perform(ctx context.Context, s situation, e effects) (err error) {
+	if e.namespace {
+		if err := h.makeNamespace(ctx, s.name); err != nil {
+			return err
+		}
+	}
+	c := s.cluster
+	if e.change != nil {
+		if c, err = h.patch(ctx, "patch_cluster", c, e.change.patch(c)); err != nil {
+			return err
+		}
+	}
+	if e.lease {
+		if err := h.makeLease(ctx, s.name); err != nil {
+			return err
+		}
+	}
+	if e.addons {
+		if err := h.silenceAddons(ctx, s.name); err != nil {
+			return err
+		}
+	}
+	for _, o := range e.remove {
+		if err := h.remove(ctx, s.name, o); err != nil {
+			return err
+		}
+	}
+	if len(e.conditions) > 0 {
+		if c, err = h.patchStatus(ctx, c, e.conditions); err != nil {
+			return err
+		}
+	}
+	for _, v := range e.verdicts {
+		if err := h.decideCSR(ctx, v); err != nil {
+			return err
+		}
+	}
+	if e.release {
+		return h.release(ctx, c)
+	}
+	return nil
+}
+
+// patch is the change as a merge patch.
+func (n *change) patch(c *clusterv1.ManagedCluster) map[string]any {
+	m, spec := precondition(c), map[string]any{}
+	if n.finalizers != nil {
+		m["finalizers"] = n.finalizers
+	}
+	if n.taints != nil {
+		spec["taints"] = n.taints
+	}
+	if n.claim != "" {
+		m["annotations"] = map[string]any{keyAnnotation: n.claim}
+	}
+	if n.accept {
+		spec["hubAcceptsClient"] = true
+	}
+	return map[string]any{"metadata": m, "spec": spec}
+}
+
+// precondition makes a patch fail with a conflict on any other state of the object, and on
+// another object of the same name.
+func precondition(o metav1.Object) map[string]any {
+	return map[string]any{"uid": o.GetUID(), "resourceVersion": o.GetResourceVersion()}
+}
+
+func (h hub) patch(ctx context.Context, operation string, c *clusterv1.ManagedCluster, patch map[string]any, subresources ...string) (*clusterv1.ManagedCluster, error) {
+	b, err := json.Marshal(patch)
+	if err != nil {
+		return nil, fmt.Errorf("encode patch of ManagedCluster %s: %w", c.Name, err)
+	}
+	n, err := h.clusters.ClusterV1().ManagedClusters().Patch(ctx, c.Name, types.MergePatchType, b, metav1.PatchOptions{FieldManager: fieldManager}, subresources...)
+	if h.metrics.did(operation, err) != nil {
+		return nil, err
+	}
+	return n, nil
+}
+
+func (h hub) patchStatus(ctx context.Context, c *clusterv1.ManagedCluster, set []metav1.Condition) (*clusterv1.ManagedCluster, error) {
+	return h.patch(ctx, "patch_status", c, map[string]any{
+		"metadata": precondition(c), "status": map[string]any{"conditions": with(c.Status.Conditions, set...)},
+	}, "status")
+}
+
+// with returns a copy of conditions in which others are set.
+func with(conditions []metav1.Condition, set ...metav1.Condition) []metav1.Condition {
+	all := append([]metav1.Condition{}, conditions...)
+	for _, c := range set {
+		meta.SetStatusCondition(&all, c)
+	}
+	return all
+}
+
+func (h hub) namespace(ctx context.Context, name string) (*corev1.Namespace, error) {
+	n, err := h.kube.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, h.metrics.did("get_namespace", nil)
+	}
+	return n, h.metrics.did("get_namespace", err)
+}
+
+func (h hub) makeNamespace(ctx context.Context, name string) error {
+	labels := map[string]string{clusterv1.ClusterNameLabelKey: name}
+	n := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
+	_, err := h.kube.CoreV1().Namespaces().Create(ctx, n, metav1.CreateOptions{FieldManager: fieldManager})
+	if !apierrors.IsAlreadyExists(err) {
+		return h.metrics.did("create_namespace", err)
+	}
+	if n, err = h.namespace(ctx, name); err != nil || n == nil || !taken(n, name) {
+		return err
+	}
+	b, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": n.UID, "labels": labels}})
+	if err != nil {
+		return fmt.Errorf("encode patch of Namespace %s: %w", name, err)
+	}
+	_, err = h.kube.CoreV1().Namespaces().Patch(ctx, name, types.MergePatchType, b, metav1.PatchOptions{FieldManager: fieldManager})
+	return h.metrics.did("patch_namespace", err)
+}
+
+// makeLease makes the Lease that the agent renews: it may not make one itself.
+func (h hub) makeLease(ctx context.Context, cluster string) error {
+	holder := leaseName
+	_, err := h.kube.CoordinationV1().Leases(cluster).Create(ctx, &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Name: leaseName, Namespace: cluster, Labels: map[string]string{clusterv1.ClusterNameLabelKey: cluster}},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &holder, RenewTime: &metav1.MicroTime{Time: time.Now()}},
+	}, metav1.CreateOptions{FieldManager: fieldManager})
+	if apierrors.IsAlreadyExists(err) {
+		err = nil // the informer lags
+	}
+	return h.metrics.did("create_lease", err)
+}
+
+// silenceAddons sets Available=Unknown on the add-ons of a cluster. A hub need not serve them.
+func (h hub) silenceAddons(ctx context.Context, cluster string) error {
+	client := h.addons.AddonV1alpha1().ManagedClusterAddOns(cluster)
+	list, err := client.List(ctx, metav1.ListOptions{})
+	if apierrors.IsNotFound(err) {
+		return h.metrics.did("list_addons", nil)
+	}
+	if h.metrics.did("list_addons", err) != nil {
+		return err
+	}
+	for i := range list.Items {
+		a := &list.Items[i]
+		if c := meta.FindStatusCondition(a.Status.Conditions, addonSilent.Type); c != nil && c.Status == addonSilent.Status && c.Reason == addonSilent.Reason {
+			continue
+		}
+		b, err := json.Marshal(map[string]any{"metadata": precondition(a), "status": map[string]any{"conditions": with(a.Status.Conditions, addonSilent)}})
+		if err != nil {
+			return fmt.Errorf("encode patch of ManagedClusterAddOn %s/%s: %w", cluster, a.Name, err)
+		}
+		_, err = client.Patch(ctx, a.Name, types.MergePatchType, b, metav1.PatchOptions{FieldManager: fieldManager}, "status")
+		if h.metrics.did("patch_addon", err) != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// remaining reads what a cluster still has. Works are read only when no add-on is left.
+func (h hub) remaining(ctx context.Context, cluster string) (r remaining, err error) {
+	if r.addons, err = h.list(ctx, cluster, addon); err != nil || len(r.addons) > 0 {
+		return r, err
+	}
+	r.works, err = h.list(ctx, cluster, work)
+	return r, err
+}
+
+func (h hub) list(ctx context.Context, cluster string, k kind) (all []object, err error) {
+	for o := (metav1.ListOptions{Limit: page}); ; {
+		list, err := h.meta.Resource(resources[k]).Namespace(cluster).List(ctx, o)
+		if apierrors.IsNotFound(err) {
+			return nil, h.metrics.did("list_remaining", nil) // the hub does not serve them
+		}
+		if h.metrics.did("list_remaining", err) != nil {
+			return nil, err
+		}
+		for i := range list.Items {
+			all = append(all, objectOf(k, &list.Items[i]))
+		}
+		if o.Continue = list.Continue; o.Continue == "" {
+			return all, nil
+		}
+	}
+}
+
+func (h hub) remove(ctx context.Context, cluster string, o object) error {
+	err := h.meta.Resource(resources[o.kind]).Namespace(cluster).Delete(ctx, o.name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &o.uid}})
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) { // it is gone, with or without one that came after it
+		err = nil
+	}
+	return h.metrics.did("delete_remaining", err)
+}
+
+func (h hub) release(ctx context.Context, c *clusterv1.ManagedCluster) error {
+	err := h.kube.CoordinationV1().Leases(c.Name).Delete(ctx, leaseName, metav1.DeleteOptions{})
+	if apierrors.IsNotFound(err) {
+		err = nil
+	}
+	if h.metrics.did("delete_lease", err) != nil {
+		return err
+	}
+	others := []string{}
+	for _, f := range c.Finalizers {
+		if f != clusterv1.ManagedClusterFinalizer && f != resourceFinalizer {
+			others = append(others, f)
+		}
+	}
+	m := precondition(c)
+	m["finalizers"] = others
+	_, err = h.patch(ctx, "remove_finalizer", c, map[string]any{"metadata": m})
+	return err
+}
+
+func (h hub) decideCSR(ctx context.Context, v verdict) error {
+	csrs := h.kube.CertificatesV1().CertificateSigningRequests()
+	if v.decision == drop {
+		err := csrs.Delete(ctx, v.csr.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &v.csr.UID}})
+		if apierrors.IsNotFound(err) {
+			err = nil
+		}
+		return h.metrics.did("delete_csr", err)
+	}
+	t := certificatesv1.CertificateApproved
+	if v.decision == deny {
+		t = certificatesv1.CertificateDenied
+	}
+	csr := conditioned(v.csr, t, v.reason, v.message)
+	_, err := csrs.UpdateApproval(ctx, csr.Name, csr, metav1.UpdateOptions{FieldManager: fieldManager})
+	return h.metrics.did("approve_csr", err)
+}
+
+// conditioned returns a copy of a CSR with one condition more.
+func conditioned(csr *certificatesv1.CertificateSigningRequest, t certificatesv1.RequestConditionType, reason, message string) *certificatesv1.CertificateSigningRequest {
+	csr = csr.DeepCopy()
+	csr.Status.Conditions = append(csr.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
+		Type: t, Status: corev1.ConditionTrue, Reason: reason, Message: message, LastUpdateTime: metav1.Now(),
+	})
+	return csr
+}
+
+// giveCertificate ends a CSR with a certificate.
+func (h hub) giveCertificate(ctx context.Context, csr *certificatesv1.CertificateSigningRequest, certificate []byte) error {
+	csr = csr.DeepCopy()
+	csr.Status.Certificate = certificate
+	_, err := h.kube.CertificatesV1().CertificateSigningRequests().UpdateStatus(ctx, csr, metav1.UpdateOptions{FieldManager: fieldManager})
+	return h.metrics.did("sign_csr", err)
+}
+
+// fail ends a CSR without one.
+func (h hub) fail(ctx context.Context, csr *certificatesv1.CertificateSigningRequest, reason, message string) error {
+	csr = conditioned(csr, certificatesv1.CertificateFailed, reason, message)
+	_, err := h.kube.CertificatesV1().CertificateSigningRequests().UpdateStatus(ctx, csr, metav1.UpdateOptions{FieldManager: fieldManager})
+	return h.metrics.did("fail_csr", err)
+}

@@ -1,0 +1,72 @@
+package membership
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+)
+
+// Mode says whether the package does anything.
+type Mode string
+
+// The modes.
+const (
+	// Off: something else looks after the members.
+	Off Mode = "off"
+	// On: nothing else does, whatever runs on the hub.
+	On Mode = "on"
+	// Auto is On, and Off as long as Open Cluster Management's registration controllers are
+	// found on the hub.
+	Auto Mode = "auto"
+)
+
+// Where Open Cluster Management has its registration controllers.
+const (
+	ocmNamespace  = "open-cluster-management-hub"
+	ocmDeployment = "cluster-manager-registration-controller"
+	ocmLease      = "registration-controller-lock"
+)
+
+const (
+	// lookForOCM is how often they are looked for.
+	lookForOCM = 5 * time.Minute
+	// ocmSilence is for how long their Lease may be silent: an upgrade takes a while.
+	ocmSilence = 10 * time.Minute
+)
+
+// ocmShownBy says by what Open Cluster Management's controllers are known to run, "" if nothing
+// shows it. Both may be nil.
+func ocmShownBy(d *appsv1.Deployment, l *coordinationv1.Lease, now time.Time) string {
+	if d != nil && (d.Spec.Replicas == nil || *d.Spec.Replicas > 0) {
+		return fmt.Sprintf("Deployment %s/%s", ocmNamespace, ocmDeployment)
+	}
+	if l != nil && l.Spec.HolderIdentity != nil && *l.Spec.HolderIdentity != "" && l.Spec.RenewTime != nil && now.Sub(l.Spec.RenewTime.Time) < ocmSilence {
+		return fmt.Sprintf("Lease %s/%s", ocmNamespace, ocmLease)
+	}
+	return ""
+}
+
+// findOCM asks the hub.
+func findOCM(ctx context.Context, kube kubernetes.Interface) (shownBy string, err error) {
+	d, err := kube.AppsV1().Deployments(ocmNamespace).Get(ctx, ocmDeployment, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		d, err = nil, nil
+	}
+	if err != nil {
+		return "", err
+	}
+	l, err := kube.CoordinationV1().Leases(ocmNamespace).Get(ctx, ocmLease, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		l, err = nil, nil
+	}
+	if err != nil {
+		return "", err
+	}
+	return ocmShownBy(d, l, time.Now()), nil
+}

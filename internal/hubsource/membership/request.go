@@ -1,0 +1,196 @@
+package membership
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/rsa"
+	"crypto/sha256"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/asn1"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	clusterv1 "open-cluster-management.io/api/cluster/v1"
+
+	"github.com/hawser-io/hawser/internal/identity"
+)
+
+const (
+	// SignerName is the signer of the certificates by which clusters are known to the broker.
+	SignerName = "open-cluster-management.io/grpc"
+	// CreatorName is the account as which hub-source makes CSRs for who asks for them, and
+	// UserAnnotation names who did. From anybody else the annotation says nothing.
+	CreatorName    = "system:serviceaccount:open-cluster-management-hub:grpc-server-sa"
+	UserAnnotation = "open-cluster-management.io/csr-user"
+
+	subjectPrefix  = "system:open-cluster-management:"
+	groupOfMembers = subjectPrefix + "managed-clusters"
+	addonLabel     = "open-cluster-management.io/addon-name"
+
+	// maxRequest bounds a PEM request. That of a klusterlet has 700 bytes.
+	maxRequest = 16 << 10
+	// minRSA and maxRSA bound the RSA keys that are signed: others are guessed, or refused by TLS.
+	minRSA, maxRSA = 2048, 8192
+)
+
+// request is what a CSR asks for, as far as it is sound.
+type request struct {
+	cluster, agent string
+	parsed         *x509.CertificateRequest
+}
+
+// user is the name by which the agent is known with the certificate.
+func (r request) user() string { return subjectPrefix + r.cluster + ":" + r.agent }
+
+// key says which key the certificate is for.
+func (r request) key() string {
+	sum := sha256.Sum256(r.parsed.RawSubjectPublicKeyInfo)
+	return hex.EncodeToString(sum[:])
+}
+
+// unsound is why a CSR is not signed. The reason is that of its condition Failed.
+type unsound struct{ reason, message string }
+
+func (u *unsound) Error() string { return u.message }
+
+func refuse(reason, format string, args ...any) error {
+	return &unsound{reason, fmt.Sprintf(format, args...)}
+}
+
+// sound reads what a CSR asks for. Its errors are [unsound].
+//
+// Extensions that it asks for are no error: nobody copies them.
+func sound(csr *certificatesv1.CertificateSigningRequest) (request, error) {
+	parsed, err := parseRequest(csr.Spec.Request)
+	if err != nil {
+		return request{}, refuse("RequestInvalid", "spec.request: %v", err)
+	}
+	r, err := parseSubject(parsed.RawSubject)
+	if err != nil {
+		return request{}, refuse("SubjectRefused", "the subject of spec.request: %v", err)
+	}
+	r.parsed = parsed
+	if label := csr.Labels[clusterv1.ClusterNameLabelKey]; label != r.cluster {
+		return request{}, refuse("ClusterDiffers", "the label %s is %q, the subject of spec.request is of the cluster %q", clusterv1.ClusterNameLabelKey, label, r.cluster)
+	}
+	if !slices.Contains(csr.Spec.Usages, certificatesv1.UsageClientAuth) {
+		return request{}, refuse("UsageRefused", "spec.usages has no %q: certificates of this signer are for clients", certificatesv1.UsageClientAuth)
+	}
+	return r, nil
+}
+
+func parseRequest(text []byte) (*x509.CertificateRequest, error) {
+	if len(text) > maxRequest {
+		return nil, fmt.Errorf("it has %d bytes, more than %d", len(text), maxRequest)
+	}
+	block, rest := pem.Decode(text)
+	if block == nil || block.Type != "CERTIFICATE REQUEST" {
+		return nil, errors.New("it is no PEM block CERTIFICATE REQUEST")
+	}
+	if len(bytes.TrimSpace(rest)) > 0 {
+		return nil, errors.New("something follows the PEM block")
+	}
+	parsed, err := x509.ParseCertificateRequest(block.Bytes)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkKey(parsed.PublicKey); err != nil {
+		return nil, fmt.Errorf("its key: %w", err)
+	}
+	if err := parsed.CheckSignature(); err != nil {
+		return nil, fmt.Errorf("its signature is not of its key: %w", err)
+	}
+	return parsed, nil
+}
+
+// checkKey refuses keys that others may guess, or that clients of TLS cannot use.
+func checkKey(key any) error {
+	switch k := key.(type) {
+	case *ecdsa.PublicKey:
+		if bits := k.Curve.Params().BitSize; bits < 256 {
+			return fmt.Errorf("its curve has %d bits, use 256 or more", bits)
+		}
+	case *rsa.PublicKey:
+		if bits := k.N.BitLen(); bits < minRSA || bits > maxRSA {
+			return fmt.Errorf("it has %d bits, use %d to %d", bits, minRSA, maxRSA)
+		}
+	case ed25519.PublicKey:
+	default:
+		return fmt.Errorf("%T is not supported, use ECDSA, RSA or Ed25519", key)
+	}
+	return nil
+}
+
+var (
+	oidCommonName   = []int{2, 5, 4, 3}
+	oidOrganization = []int{2, 5, 4, 10}
+)
+
+// parseSubject reads the subject of an agent: one common name, which names cluster and agent,
+// the organization of the cluster, that of all clusters if it is there, and nothing else. Of
+// several common names everybody would read another one.
+func parseSubject(raw []byte) (r request, err error) {
+	names, organizations, err := attributes(raw)
+	if err != nil {
+		return r, err
+	}
+	if len(names) != 1 {
+		return r, fmt.Errorf("it has %d common names, and needs one", len(names))
+	}
+	rest, found := strings.CutPrefix(names[0], subjectPrefix)
+	cluster, agent, both := strings.Cut(rest, ":")
+	if !found || !both || cluster == "" || agent == "" || strings.Contains(agent, ":") {
+		return r, fmt.Errorf("the common name %q is not %sCLUSTER:AGENT", names[0], subjectPrefix)
+	}
+	r.cluster, r.agent = cluster, agent
+	if err := identity.CheckCluster(cluster); err != nil {
+		return r, err
+	}
+	slices.Sort(organizations)
+	own := subjectPrefix + cluster
+	if own == groupOfMembers {
+		return r, fmt.Errorf("%q can be the name of no cluster: its organization is that of all clusters", cluster)
+	}
+	if both := []string{own, groupOfMembers}; slices.Equal(organizations, []string{own}) || slices.Equal(organizations, slices.Sorted(slices.Values(both))) {
+		return r, nil
+	}
+	return r, fmt.Errorf("its organizations are %q: it needs %q, and may have %q", organizations, own, groupOfMembers)
+}
+
+func attributes(raw []byte) (names, organizations []string, err error) {
+	sequence, err := parseSequence(raw)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, set := range sequence {
+		for _, a := range set {
+			text, isText := a.Value.(string)
+			switch {
+			case !isText:
+				return nil, nil, fmt.Errorf("the attribute %s is no text", a.Type)
+			case a.Type.Equal(oidCommonName):
+				names = append(names, text)
+			case a.Type.Equal(oidOrganization):
+				organizations = append(organizations, text)
+			default:
+				return nil, nil, fmt.Errorf("it has the attribute %s: only a common name and organizations are signed", a.Type)
+			}
+		}
+	}
+	return names, organizations, nil
+}
+
+func parseSequence(raw []byte) (sequence pkix.RDNSequence, err error) {
+	rest, err := asn1.Unmarshal(raw, &sequence)
+	if err == nil && len(rest) > 0 {
+		err = errors.New("something follows it")
+	}
+	return sequence, err
+}

@@ -1,0 +1,167 @@
+package membership
+
+import (
+	"crypto"
+	"crypto/rsa"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"math/big"
+	"os"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+)
+
+const (
+	// DefaultDuration is for how long certificates are signed unless configured otherwise.
+	DefaultDuration = 720 * time.Hour
+	// minExpiration is the shortest that a CSR may ask for.
+	minExpiration = 10 * time.Minute
+	// backdate forgives clocks that are a little behind; of a short certificate it is a
+	// twentieth, or its holder would take it for half used up.
+	backdate      = 5 * time.Minute
+	backdateShare = 20
+	serialBits    = 127
+)
+
+// toSign says what a CSR waits for from the signer: its certificate. An error is why it never
+// gets one; both are nil where the CSR does not wait.
+func toSign(csr *certificatesv1.CertificateSigningRequest) (*request, error) {
+	var approved bool
+	for _, c := range csr.Status.Conditions {
+		switch c.Type {
+		case certificatesv1.CertificateApproved:
+			approved = c.Status != corev1.ConditionFalse
+		case certificatesv1.CertificateDenied, certificatesv1.CertificateFailed:
+			return nil, nil
+		}
+	}
+	if !approved || csr.Spec.SignerName != SignerName || len(csr.Status.Certificate) > 0 {
+		return nil, nil
+	}
+	r, err := sound(csr)
+	if err != nil {
+		return nil, err
+	}
+	return &r, nil
+}
+
+// lifetime is for how long a certificate is valid: as long as configured, or shorter if the
+// CSR asks for that.
+func lifetime(configured time.Duration, csr *certificatesv1.CertificateSigningRequest) time.Duration {
+	if seconds := csr.Spec.ExpirationSeconds; seconds != nil {
+		return min(configured, max(minExpiration, time.Duration(*seconds)*time.Second))
+	}
+	return configured
+}
+
+// authority is the CA that signs.
+type authority struct {
+	cert *x509.Certificate
+	key  crypto.Signer
+	// chain is what has to be shown beside a certificate: the CA, and others in its file, as
+	// far as they did not sign themselves.
+	chain []byte
+}
+
+// readAuthority reads the CA of PEM files.
+func readAuthority(certFile, keyFile string) (a authority, err error) {
+	certs, err := os.ReadFile(certFile)
+	if err != nil {
+		return a, err
+	}
+	keys, err := os.ReadFile(keyFile)
+	if err != nil {
+		return a, err
+	}
+	if a, err = newAuthority(certs, keys); err != nil {
+		return a, fmt.Errorf("%s and %s: %w", certFile, keyFile, err)
+	}
+	return a, nil
+}
+
+func newAuthority(certs, keys []byte) (a authority, err error) {
+	pair, err := tls.X509KeyPair(certs, keys)
+	if err != nil {
+		return a, err
+	}
+	key, can := pair.PrivateKey.(crypto.Signer)
+	if !can {
+		return a, fmt.Errorf("a %T cannot sign", pair.PrivateKey)
+	}
+	if !pair.Leaf.IsCA || pair.Leaf.KeyUsage != 0 && pair.Leaf.KeyUsage&x509.KeyUsageCertSign == 0 {
+		return a, fmt.Errorf("the certificate of %q may not sign others", pair.Leaf.Subject)
+	}
+	a.cert, a.key = pair.Leaf, key
+	for _, raw := range pair.Certificate {
+		c, err := x509.ParseCertificate(raw)
+		if err != nil {
+			return a, err
+		}
+		if c.CheckSignatureFrom(c) != nil {
+			a.chain = append(a.chain, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: raw})...)
+		}
+	}
+	return a, nil
+}
+
+// issue signs a certificate that has the subject and the key of the request, is for clients,
+// and ends with the authority at the latest.
+func (a authority) issue(r request, random io.Reader, now time.Time, valid time.Duration) ([]byte, error) {
+	if now.Before(a.cert.NotBefore) || !now.Before(a.cert.NotAfter) {
+		return nil, fmt.Errorf("the CA is valid from %s to %s only", a.cert.NotBefore.UTC().Format(time.RFC3339), a.cert.NotAfter.UTC().Format(time.RFC3339))
+	}
+	serial := make([]byte, serialBits/8+1)
+	if _, err := io.ReadFull(random, serial); err != nil {
+		return nil, fmt.Errorf("serial number: %w", err)
+	}
+	number := new(big.Int).SetBytes(serial)
+	number.SetBit(number, serialBits, 0).SetBit(number, serialBits-1, 1) // positive, and never 0
+	template := &x509.Certificate{
+		SerialNumber: number, RawSubject: r.parsed.RawSubject,
+		NotBefore: later(now.Add(-min(backdate, valid/backdateShare)), a.cert.NotBefore), NotAfter: now.Add(valid),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		BasicConstraintsValid: true,
+	}
+	if _, isRSA := r.parsed.PublicKey.(*rsa.PublicKey); isRSA {
+		template.KeyUsage |= x509.KeyUsageKeyEncipherment
+	}
+	if a.cert.NotAfter.Before(template.NotAfter) {
+		template.NotAfter = a.cert.NotAfter
+	}
+	der, err := x509.CreateCertificate(random, template, a.cert, r.parsed.PublicKey, a.key)
+	if err != nil {
+		return nil, err
+	}
+	return append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), a.chain...), nil
+}
+
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
+}
+
+// warning says what a person has to know of the CA, "" for nothing. Its last fifth is near its
+// end, as of any certificate, and so is the time in which certificates get shorter.
+func (a authority) warning(now time.Time, valid time.Duration) error {
+	left := a.cert.NotAfter.Sub(now)
+	end := a.cert.NotAfter.UTC().Format(time.RFC3339)
+	switch {
+	case left <= 0:
+		return fmt.Errorf("the CA that signs clusters has ended at %s: nothing is signed, put another one into its files", end)
+	case left <= a.cert.NotAfter.Sub(a.cert.NotBefore)/nearEnd:
+		return fmt.Errorf("the CA that signs clusters ends at %s: put the next one into its files, beside the broker's trust in this one", end)
+	case left < valid:
+		return fmt.Errorf("the CA that signs clusters ends at %s, before the certificates that it signs would: put the next one into its files", end)
+	}
+	return nil
+}
+
+// nearEnd is the part of its life in which a CA is near its end.
+const nearEnd = 5

@@ -1,0 +1,350 @@
+package membership
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	certificatesinformer "k8s.io/client-go/informers/certificates/v1"
+	coordinationinformer "k8s.io/client-go/informers/coordination/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	clusterinformer "open-cluster-management.io/api/client/cluster/informers/externalversions/cluster/v1"
+	clusterv1 "open-cluster-management.io/api/cluster/v1"
+
+	"github.com/hawser-io/hawser/internal/run"
+)
+
+const (
+	// clusterWorkers look after one cluster each, signWorkers after one CSR each.
+	clusterWorkers = 8
+	signWorkers    = 4
+	// firstRetry and lastRetry bound the delay after a request that failed.
+	firstRetry = 100 * time.Millisecond
+	lastRetry  = time.Minute
+
+	byCluster = "cluster"
+)
+
+type queue = workqueue.TypedRateLimitingInterface[string]
+
+// members are the informers and queues of one term of office.
+type members struct {
+	*Controller
+	hub   hub
+	rules rules
+
+	clusters, leases, csrs cache.SharedIndexInformer
+	// due are names of clusters, unsigned those of CSRs.
+	due, unsigned queue
+
+	mu       sync.Mutex
+	renewals map[string]renewal // by cluster, of each Lease that there is
+}
+
+// work looks after the members until ctx ends.
+func (c *Controller) work(ctx context.Context) error {
+	c.metrics.active.Set(1)
+	defer c.metrics.active.Set(0)
+	defer c.unread.set(nil)
+	c.unread.set(errors.New("the members of the hub are not read yet: does the hub serve ManagedClusters, and may this service account read them, Leases and CSRs?"))
+	m, err := c.members()
+	if err != nil {
+		return err
+	}
+	tasks := []run.Task{{Name: "queues", Run: func(ctx context.Context) error {
+		<-ctx.Done()
+		m.due.ShutDown()
+		m.unsigned.ShutDown()
+		return nil
+	}}}
+	add := func(name string, f func(ctx context.Context)) {
+		tasks = append(tasks, run.Task{Name: name, Run: func(ctx context.Context) error { f(ctx); return ctx.Err() }})
+	}
+	for _, i := range m.informers() {
+		add("informer", i.RunWithContext)
+	}
+	for range clusterWorkers {
+		add("cluster worker", func(ctx context.Context) { m.serve(ctx, m.due, m.lookAfter) })
+	}
+	if c.cfg.Signer.configured() {
+		for range signWorkers {
+			add("sign worker", func(ctx context.Context) { m.serve(ctx, m.unsigned, m.sign) })
+		}
+		tasks = append(tasks, run.Task{Name: "signer", Run: c.warn})
+	}
+	add("sync", func(ctx context.Context) {
+		if m.synced(ctx) {
+			c.unread.set(nil)
+			<-ctx.Done()
+		}
+	})
+	return run.Group(ctx, tasks...)
+}
+
+func newQueue() queue {
+	return workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstRetry, lastRetry))
+}
+
+func (c *Controller) members() (*members, error) {
+	field := func(name, value string) func(*metav1.ListOptions) {
+		return func(o *metav1.ListOptions) { o.FieldSelector = fields.OneTermEqualSelector(name, value).String() }
+	}
+	m := &members{
+		Controller: c,
+		hub:        hub{c.cfg.Kube, c.cfg.Clusters, c.cfg.Addons, c.cfg.Metadata, c.metrics},
+		rules:      rules{c.cfg.AutoApprovedUsers},
+		clusters:   clusterinformer.NewManagedClusterInformer(c.cfg.Clusters, 0, cache.Indexers{}),
+		leases:     coordinationinformer.NewFilteredLeaseInformer(c.cfg.Kube, metav1.NamespaceAll, 0, cache.Indexers{}, field("metadata.name", leaseName)),
+		csrs: certificatesinformer.NewFilteredCertificateSigningRequestInformer(c.cfg.Kube, 0, cache.Indexers{byCluster: func(o any) ([]string, error) {
+			return clusterOf(o), nil
+		}}, field("spec.signerName", SignerName)),
+		due: newQueue(), unsigned: newQueue(), renewals: map[string]renewal{},
+	}
+	handlers := []cache.ResourceEventHandlerFuncs{
+		each(func(o *clusterv1.ManagedCluster, _ bool) { m.due.Add(o.Name) }),
+		each(m.leaseSeen),
+		each(m.csrSeen),
+	}
+	for n, i := range m.informers() {
+		if err := errors.Join(i.SetTransform(trimmed), i.SetWatchErrorHandlerWithContext(m.logWatch)); err != nil {
+			return nil, err
+		}
+		if _, err := i.AddEventHandler(handlers[n]); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+func (m *members) informers() []cache.SharedIndexInformer {
+	return []cache.SharedIndexInformer{m.clusters, m.leases, m.csrs}
+}
+
+// synced waits until all is read; false when ctx ends before.
+func (m *members) synced(ctx context.Context) bool {
+	return cache.WaitForCacheSync(ctx.Done(), m.clusters.HasSynced, m.leases.HasSynced, m.csrs.HasSynced)
+}
+
+// logWatch tells about lists and watches that fail; they are retried.
+func (m *members) logWatch(ctx context.Context, _ *cache.Reflector, err error) {
+	if ctx.Err() == nil && !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
+		m.cfg.Log.WarnContext(ctx, "watch of the members of the hub ended and is started again", "err", err)
+	}
+}
+
+// each calls f with each object that is there, or gone.
+func each[T any](f func(o T, gone bool)) cache.ResourceEventHandlerFuncs {
+	call := func(o any, gone bool) {
+		if d, ok := o.(cache.DeletedFinalStateUnknown); ok {
+			o = d.Obj
+		}
+		if t, ok := o.(T); ok {
+			f(t, gone)
+		}
+	}
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(o any) { call(o, false) },
+		UpdateFunc: func(_, o any) { call(o, false) },
+		DeleteFunc: func(o any) { call(o, true) },
+	}
+}
+
+// trimmed drops what no decision needs: a hub with 10,000 clusters keeps them all in memory.
+func trimmed(o any) (any, error) {
+	switch o := o.(type) {
+	case *clusterv1.ManagedCluster:
+		n := &clusterv1.ManagedCluster{ObjectMeta: metav1.ObjectMeta{
+			Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion, Finalizers: o.Finalizers, DeletionTimestamp: o.DeletionTimestamp,
+		}}
+		if key, has := o.Annotations[keyAnnotation]; has {
+			n.Annotations = map[string]string{keyAnnotation: key}
+		}
+		n.Spec = clusterv1.ManagedClusterSpec{HubAcceptsClient: o.Spec.HubAcceptsClient, LeaseDurationSeconds: o.Spec.LeaseDurationSeconds, Taints: o.Spec.Taints}
+		n.Status.Conditions = o.Status.Conditions
+		return n, nil
+	case *coordinationv1.Lease:
+		return &coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{Name: o.Name, Namespace: o.Namespace, ResourceVersion: o.ResourceVersion},
+			Spec:       coordinationv1.LeaseSpec{RenewTime: o.Spec.RenewTime},
+		}, nil
+	case *certificatesv1.CertificateSigningRequest:
+		o.ManagedFields = nil
+	}
+	return o, nil
+}
+
+// clusterOf is the cluster that a CSR names, none for those of add-ons.
+func clusterOf(o any) []string {
+	if csr, ok := o.(*certificatesv1.CertificateSigningRequest); ok {
+		if name := csr.Labels[clusterv1.ClusterNameLabelKey]; name != "" {
+			return []string{name}
+		}
+	}
+	return nil
+}
+
+func (m *members) csrSeen(csr *certificatesv1.CertificateSigningRequest, gone bool) {
+	for _, name := range clusterOf(csr) {
+		m.due.Add(name)
+	}
+	if !gone && m.cfg.Signer.configured() {
+		m.unsigned.Add(csr.Name)
+	}
+}
+
+// leaseSeen notes when a Lease changes. What it is at first is no sign of life, only a beginning.
+func (m *members) leaseSeen(l *coordinationv1.Lease, gone bool) {
+	if l.Name != leaseName {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	defer m.due.Add(l.Namespace)
+	if gone {
+		delete(m.renewals, l.Namespace)
+		return
+	}
+	var written time.Time
+	if l.Spec.RenewTime != nil {
+		written = l.Spec.RenewTime.Time
+	}
+	if r, known := m.renewals[l.Namespace]; !known || !r.written.Equal(written) {
+		m.renewals[l.Namespace] = renewal{written: written, seen: time.Now(), watched: known}
+	}
+}
+
+// serve takes one key after the other, until the queue ends. It begins when all is read.
+func (m *members) serve(ctx context.Context, q queue, f func(context.Context, string) error) {
+	if !m.synced(ctx) {
+		return
+	}
+	for {
+		key, end := q.Get()
+		if end {
+			return
+		}
+		switch err := f(ctx, key); {
+		case err == nil:
+			q.Forget(key)
+		case ctx.Err() != nil:
+		default:
+			if !apierrors.IsConflict(err) { // else it was decided on a state that is over
+				m.cfg.Log.WarnContext(ctx, "a member of the hub cannot be looked after and is tried again", "of", key, "err", err)
+			}
+			q.AddRateLimited(key)
+		}
+		q.Done(key)
+	}
+}
+
+// lookAfter decides about one cluster, and does what follows.
+func (m *members) lookAfter(ctx context.Context, name string) error {
+	s, err := m.situation(ctx, name)
+	if err != nil {
+		return err
+	}
+	e := decide(m.rules, s)
+	if err := m.hub.perform(ctx, s, e); err != nil {
+		return fmt.Errorf("cluster %s: %w", name, err)
+	}
+	m.tell(ctx, s, e)
+	if e.after > 0 {
+		m.due.AddAfter(name, e.after)
+	}
+	return nil
+}
+
+// situation reads what there is of a cluster. The hub is asked only about a cluster that is being
+// deleted, or that may be accepted by itself.
+func (m *members) situation(ctx context.Context, name string) (s situation, err error) {
+	s = situation{name: name, now: time.Now()}
+	if o, found, err := m.clusters.GetStore().GetByKey(name); err != nil {
+		return s, err
+	} else if found {
+		s.cluster, _ = o.(*clusterv1.ManagedCluster)
+	}
+	csrs, err := m.csrs.GetIndexer().ByIndex(byCluster, name)
+	if err != nil {
+		return s, err
+	}
+	for _, o := range csrs {
+		if csr, ok := o.(*certificatesv1.CertificateSigningRequest); ok {
+			s.requests = append(s.requests, csr)
+		}
+	}
+	m.mu.Lock()
+	if r, has := m.renewals[name]; has {
+		s.renewal = &r
+	}
+	m.mu.Unlock()
+	switch {
+	case s.cluster == nil:
+	case s.cluster.DeletionTimestamp != nil:
+		s.remaining, err = m.hub.remaining(ctx, name)
+	case len(m.rules.users) > 0 && !s.cluster.Spec.HubAcceptsClient && len(s.requests) > 0:
+		s.namespace, err = m.hub.namespace(ctx, name)
+	}
+	return s, err
+}
+
+// tell logs what people want to know of later.
+func (m *members) tell(ctx context.Context, s situation, e effects) {
+	if e.change != nil && e.change.claim != "" {
+		m.cfg.Log.InfoContext(ctx, "the first key of a cluster is taken, as configured for its user", "cluster", s.name, "accepted", e.change.accept)
+	}
+	for _, c := range e.conditions {
+		m.cfg.Log.InfoContext(ctx, "condition of a cluster", "cluster", s.name, "type", c.Type, "status", c.Status, "reason", c.Reason)
+	}
+	for _, v := range e.verdicts {
+		m.metrics.csrs.WithLabelValues(string(v.decision)).Inc()
+		m.cfg.Log.InfoContext(ctx, "CSR of a cluster", "cluster", s.name, "csr", v.csr.Name, "decision", v.decision, "reason", v.reason)
+	}
+	if e.release {
+		m.cfg.Log.InfoContext(ctx, "a deleted cluster is cleaned up", "cluster", s.name)
+	}
+}
+
+// sign signs a CSR that is approved.
+func (m *members) sign(ctx context.Context, name string) error {
+	o, found, err := m.csrs.GetStore().GetByKey(name)
+	if err != nil || !found {
+		return err
+	}
+	csr, _ := o.(*certificatesv1.CertificateSigningRequest)
+	asked, err := toSign(csr)
+	var u *unsound
+	switch {
+	case errors.As(err, &u):
+		if err := m.hub.fail(ctx, csr, u.reason, u.message); err != nil {
+			return fmt.Errorf("CSR %s: %w", name, err)
+		}
+		m.metrics.csrs.WithLabelValues(failed).Inc()
+		m.cfg.Log.WarnContext(ctx, "an approved CSR is not signed", "csr", name, "reason", u.reason, "why", u.message)
+		return nil
+	case err != nil || asked == nil:
+		return err
+	}
+	ca, err := m.cfg.Signer.read()
+	if err != nil {
+		return fmt.Errorf("CSR %s: the CA: %w", name, err)
+	}
+	certificate, err := ca.issue(*asked, rand.Reader, time.Now(), lifetime(m.cfg.Signer.Duration, csr))
+	if err != nil {
+		return fmt.Errorf("CSR %s: %w", name, err)
+	}
+	if err := m.hub.giveCertificate(ctx, csr, certificate); err != nil {
+		return fmt.Errorf("CSR %s: %w", name, err)
+	}
+	m.metrics.csrs.WithLabelValues(signed).Inc()
+	m.cfg.Log.InfoContext(ctx, "CSR is signed", "cluster", asked.cluster, "agent", asked.agent, "csr", name)
+	return nil
+}
