@@ -25,6 +25,16 @@ type broker struct {
 	agent atomic.Pointer[agent.Agent]
 	// watch looks at that file and at those that it names.
 	watch *identity.Watch
+	// joining is nil unless the agent registers itself.
+	joining *joining
+}
+
+// changed gets a value when works may flow that could not before.
+func (b *broker) changed() <-chan struct{} {
+	if b.joining != nil {
+		return b.joining.changed
+	}
+	return b.watch.Changed()
 }
 
 // reached is what is known of the broker by the file: its address, and the CAs.
@@ -35,6 +45,9 @@ type reached struct {
 
 // reachBroker reads the file that says how to reach the broker.
 func (c *config) reachBroker(registry prometheus.Registerer, log *slog.Logger) (*broker, error) {
+	if c.joins() {
+		return c.reachJoining(registry, log)
+	}
 	if c.sourceDriver == driverMQTT {
 		return c.reachMQTT(registry, log)
 	}
@@ -61,7 +74,7 @@ func (c *config) reachBroker(registry prometheus.Registerer, log *slog.Logger) (
 		if err := mayMove(d.URL); err != nil {
 			return nil, err
 		}
-		c.tellUnknown(log, d.unknown)
+		c.tellUnknown(log, c.sourceConfig, d.unknown)
 		if d.KeepAliveConfig != nil {
 			log.Info("keepAliveConfig is not needed: connections are always watched by pings and heartbeats", "file", c.sourceConfig)
 		}
@@ -94,7 +107,7 @@ func (c *config) reachMQTT(registry prometheus.Registerer, log *slog.Logger) (*b
 	}
 	mayMove := c.mayMove()
 	r, err := transportmqtt.Reread(c.sourceConfig, transport.Filter{Cluster: c.clusterName}, c.insecure, log, func(o *transportmqtt.Options, f *transportmqtt.File) error {
-		c.tellUnknown(log, f.Unknown)
+		c.tellUnknown(log, c.sourceConfig, f.Unknown)
 		o.Metrics, o.Will, o.Proxy = metrics, will, c.proxy.Or(o.Proxy)
 		return mayMove(f.BrokerHost)
 	})
@@ -115,15 +128,23 @@ func (c *config) mayMove() func(addr string) error {
 			first = addr
 		}
 		if c.hubIdentity == "" && addr != first {
-			return fmt.Errorf("%s names the broker %s in the place of %s: without --hub-identity that counts after a restart", c.sourceConfig, addr, first)
+			return fmt.Errorf("%s names the broker %s in the place of %s: without --hub-identity that counts after a restart", c.brokerFile(), addr, first)
 		}
 		return nil
 	}
 }
 
-func (c *config) tellUnknown(log *slog.Logger, keys []string) {
+// brokerFile says how to reach the broker.
+func (c *config) brokerFile() string {
+	if c.joins() {
+		return c.bootstrapConfig
+	}
+	return c.sourceConfig
+}
+
+func (c *config) tellUnknown(log *slog.Logger, file string, keys []string) {
 	if len(keys) > 0 {
-		log.Warn("keys of the workload source configuration that mean nothing here", "file", c.sourceConfig, "keys", keys)
+		log.Warn("keys of the configuration of the broker that mean nothing here", "file", file, "keys", keys)
 	}
 }
 

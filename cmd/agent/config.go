@@ -32,6 +32,8 @@ type config struct {
 	sourceDriver, sourceConfig, clientID string
 	insecure                             bool
 	proxy                                transport.Proxy
+	// bootstrapConfig and hubSecret are of an agent that registers itself.
+	bootstrapConfig, hubSecret string
 
 	stateDir, namespace, policyFile           string
 	noLeaderElection                          bool
@@ -52,7 +54,7 @@ const (
 func defaults() *config {
 	return &config{
 		kubeAPIQPS: 50, kubeAPIBurst: 100, statusSyncInterval: agent.DefaultStatusSyncInterval, evictionGrace: agent.DefaultEvictionGrace, workers: agent.DefaultWorkers,
-		sourceDriver: driverGRPC, sourceConfig: "/spoke/hub-kubeconfig/config.yaml",
+		sourceDriver: driverGRPC, sourceConfig: "/spoke/hub-kubeconfig/config.yaml", hubSecret: "hub-kubeconfig-secret",
 		leaseDuration: 137 * time.Second, renewDeadline: 107 * time.Second, retryPeriod: 26 * time.Second,
 		gates:        cmdline.NewGates(map[string]bool{gateExecutorCaches: false, gateRawFeedback: false}),
 		maxRawLength: feedback.MaxRawLength,
@@ -73,6 +75,8 @@ func (c *config) addFlags(f *pflag.FlagSet) {
 	f.IntVar(&c.workers, "workload-agent-workers", c.workers, "works that are brought in line at the same time, at least 1")
 	f.StringVar(&c.sourceDriver, "workload-source-driver", c.sourceDriver, "how works arrive: grpc or mqtt")
 	f.StringVar(&c.sourceConfig, "workload-source-config", c.sourceConfig, "file that says how to reach the broker, as OCM's driver has it: with grpc url, caFile, clientCertFile, clientKeyFile, ..., with mqtt brokerHost and topics in the place of url")
+	f.StringVar(&c.bootstrapConfig, "grpc-bootstrap-config", c.bootstrapConfig, "file in the place of --workload-source-config for an agent that registers its cluster by itself: url, caFile or caData, and token or tokenFile with which it asks the hub for a client certificate. docs/join.md tells how a cluster joins")
+	f.StringVar(&c.hubSecret, "hub-kubeconfig-secret", c.hubSecret, "with --grpc-bootstrap-config, the Secret in which the agent keeps the client certificate of its hub and its key: in --namespace, or, where it runs in a pod of another cluster than its managed one, beside the pod. Agents of several hubs need one each")
 	f.StringVar(&c.clientID, "cloudevents-client-id", c.clientID, "name of this agent in the events that it sends; empty means <cluster>-work-agent")
 	f.BoolVar(&c.insecure, "insecure", c.insecure, "plaintext; only to a broker on a loopback address")
 	f.StringVar(&c.proxy.URL, "proxy", c.proxy.URL, "HTTP proxy through which the broker is reached, as http://proxy.example:3128, or none; wins over the key proxy of --workload-source-config, which wins over HTTPS_PROXY and NO_PROXY. Everybody on this machine can read a password in it: write one into the file")
@@ -126,7 +130,23 @@ func (c *config) validate() error {
 	if err := c.output.Validate(); err != nil {
 		errs = append(errs, err)
 	}
-	return errors.Join(append(errs, c.validateLease())...)
+	return errors.Join(append(errs, c.validateJoin(), c.validateLease())...)
+}
+
+func (c *config) validateJoin() error {
+	var errs []error
+	switch {
+	case !c.joins():
+		return nil
+	case c.sourceDriver == driverMQTT:
+		errs = append(errs, errors.New("grpc-bootstrap-config with workload-source-driver mqtt: a cluster joins over gRPC only. Leave one of them out; over MQTT an agent needs a certificate, or a password, that somebody gave it"))
+	case c.insecure:
+		errs = append(errs, errors.New("grpc-bootstrap-config and insecure exclude each other: the certificate that the hub issues needs TLS"))
+	}
+	if len(validation.IsDNS1123Subdomain(c.hubSecret)) > 0 {
+		errs = append(errs, fmt.Errorf("hub-kubeconfig-secret %q: use lower-case letters, digits, '-' and '.', as hub-kubeconfig-secret", c.hubSecret))
+	}
+	return errors.Join(errs...)
 }
 
 func (c *config) validateLease() error {

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/internal/kubeconfig"
@@ -72,7 +73,7 @@ func (c *config) wayToBroker(w *doctor.Way) error {
 		w.Transport, w.Identity = t, driver
 		return err
 	}
-	d, err := readDriver(c.sourceConfig, c.insecure)
+	d, err := readDriver(c.brokerFile(), c.insecure)
 	if err == nil {
 		w.Transport, w.Identity = doctor.GRPC(d.URL, ""), d.Driver
 	}
@@ -115,8 +116,25 @@ func (c *config) check(namespace string) kubeconfig.Check {
 	if !c.noLeaderElection {
 		rights = append(rights, kubeconfig.Right{Verbs: []string{"get", "create", "update"}, Group: "coordination.k8s.io", Resource: "leases", Namespace: namespace})
 	}
+	rights = append(rights, c.joinRights(namespace)...)
 	return kubeconfig.Check{
 		Name: "cluster API", Load: c.cluster, Definitions: []schema.GroupVersionResource{record}, Rights: rights,
 		Grant: "whoever runs the cluster applies deploy/agent and deploy/crds/appliedmanifestworks.yaml, or runs hawser install cluster",
 	}
+}
+
+// joinRights is what an agent needs besides that registers its cluster. In hosted mode the
+// Secret is on another cluster.
+func (c *config) joinRights(namespace string) []kubeconfig.Right {
+	if !c.joins() {
+		return nil
+	}
+	rights := []kubeconfig.Right{{Verbs: []string{"list"}, Resource: "nodes"}}
+	if _, err := rest.InClusterConfig(); err == nil && c.spokeKubeconfig != "" {
+		return rights
+	}
+	return append(rights,
+		kubeconfig.Right{Verbs: []string{"create"}, Resource: "secrets", Namespace: namespace},
+		kubeconfig.Right{Verbs: []string{"get", "update"}, Resource: "secrets", Namespace: namespace, Object: c.hubSecret},
+	)
 }

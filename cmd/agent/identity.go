@@ -18,6 +18,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/hub"
 	"github.com/hawser-io/hawser/pkg/agent/journal"
 	"github.com/hawser-io/hawser/pkg/agent/protect"
+	"github.com/hawser-io/hawser/pkg/agent/registration"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
@@ -44,6 +45,8 @@ type running struct {
 	lease *lease
 	// policy is nil without a policy file.
 	policy *policyFile
+	// registration is nil unless the agent registers itself.
+	registration *registration.Registration
 	// proven says that the address of the broker is that of the identity; else only
 	// its store can show it, and a standby does not see that.
 	proven bool
@@ -77,15 +80,28 @@ func (p *process) run(ctx context.Context) error {
 		return err
 	}
 	c.Log.InfoContext(ctx, "the hub has an identity", "hub_identity", identity)
-	p.running.Store(&running{Agent: a, lease: l, policy: policy, proven: proven})
-	p.unknown.Store(nil)
-	if policy == nil {
-		return l.lead(ctx, a.Run)
+	r := &running{Agent: a, lease: l, policy: policy, proven: proven}
+	if p.cfg.joins() {
+		if r.registration, err = p.newRegistration(identity); err != nil {
+			return err
+		}
 	}
-	return l.lead(ctx, func(ctx context.Context) error {
-		policy.look(ctx) // an agent may have stood by for long
-		return run.Group(ctx, run.Task{Name: "agent", Run: a.Run}, run.Task{Name: "policy file", Run: policy.watch})
-	})
+	p.running.Store(r)
+	p.unknown.Store(nil)
+	return l.lead(ctx, r.work)
+}
+
+// work is what the active agent does.
+func (r *running) work(ctx context.Context) error {
+	tasks := []run.Task{{Name: "agent", Run: r.Agent.Run}}
+	if r.policy != nil {
+		r.policy.look(ctx) // an agent may have stood by for long
+		tasks = append(tasks, run.Task{Name: "policy file", Run: r.policy.watch})
+	}
+	if r.registration != nil {
+		tasks = append(tasks, run.Task{Name: "registration", Run: r.registration.Run})
+	}
+	return run.Group(ctx, tasks...)
 }
 
 // identifyAgain is the longest time until it is looked again which identity the

@@ -58,7 +58,10 @@ func serve(ctx context.Context, cfg *config, stderr io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	c.Dialer, c.Changed = broker.dialer, broker.watch.Changed()
+	c.Dialer, c.Changed = broker.dialer, broker.changed()
+	if cfg.joins() {
+		c.Refused = rightsAgain
+	}
 	kube, err := cfg.reachCluster(&c)
 	if err != nil {
 		return err
@@ -77,6 +80,7 @@ func serve(ctx context.Context, cfg *config, stderr io.Writer) (err error) {
 	health.Add("lease", p.leaseReady)
 	health.Add("policy", p.policyReady)
 	health.Add("cluster", p.unlessStandby(p.clusterReady))
+	health.Add("registration", p.unlessStandby(p.registrationReady))
 	health.Add("broker", p.unlessStandby(p.brokerReady))
 	health.Add("works", p.late)
 	health.Add("certificates", broker.watch.Check)

@@ -73,6 +73,9 @@ type Config struct {
 	Dialer transport.Dialer
 	// Changed is that of [session.Config].
 	Changed <-chan struct{}
+	// Refused is that of [session.Backoff]. An agent that registers itself has its rights a while
+	// after its certificate.
+	Refused time.Duration
 	// Admit says whether HubIdentity may be used through the broker that accepted a
 	// subscription; nothing is applied or deleted for a broker before. It returns a
 	// *hub.RefusedError if it may not, another error if that could not be found out.
@@ -171,7 +174,7 @@ func New(c Config) (*Agent, error) {
 	a.turns = newTurns(c.Workers, a.reconcile)
 	a.gate = &gate{Dialer: c.Dialer, admit: c.Admit, identity: c.HubIdentity, log: c.Log}
 	a.session = session.New(session.Config{
-		Dialer: a.gate, Changed: c.Changed, Party: party{a}, Log: c.Log, Metrics: sessions,
+		Dialer: a.gate, Changed: c.Changed, Backoff: session.Backoff{Refused: c.Refused}, Party: party{a}, Log: c.Log, Metrics: sessions,
 		Filter: transport.Filter{Cluster: c.Cluster, DataType: codec.ManifestBundles},
 	})
 	return a, a.metrics.observe(a)

@@ -42,6 +42,7 @@ func (l *loop) run(ctx context.Context) error {
 		case <-l.c.Changed:
 			l.core.Bootstrap(l.bootstrapID(ctx))
 			l.link.hurry()
+			l.c.Retry()
 		case <-timer.C:
 		case <-ctx.Done():
 			return nil

@@ -1,0 +1,224 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	sigsyaml "sigs.k8s.io/yaml"
+
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/pkg/agent/registration"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// joining is an agent that asks its hub for the certificate with which it reaches the broker. All
+// that it has to say goes over one connection.
+type joining struct {
+	cfg *config
+	// bootstrap and registered reach the broker with the credentials of the file, and with the
+	// certificate.
+	bootstrap, registered *transport.Shared
+	// credential is the certificate, nil while there is none.
+	credential atomic.Pointer[registration.Credential]
+	// changed gets a value when works may flow that could not before.
+	changed chan struct{}
+	watch   *identity.Watch
+	file    func() (*driver, error)
+}
+
+// rightsAgain is how long works wait after a refusal: a hub may give rights a while after the
+// certificate.
+const rightsAgain = 20 * time.Second
+
+// joins reports whether the agent registers itself.
+func (c *config) joins() bool { return c.bootstrapConfig != "" }
+
+// reachJoining reads the bootstrap file.
+func (c *config) reachJoining(registry prometheus.Registerer, log *slog.Logger) (*broker, error) {
+	j := &joining{cfg: c, changed: make(chan struct{}, 1)}
+	j.file = func() (*driver, error) {
+		d, err := readDriver(c.bootstrapConfig, false)
+		if err == nil {
+			d.OverrideProxy(c.proxy.URL, c.proxy.CAFile)
+		}
+		return d, err
+	}
+	var err error
+	if j.watch, err = identity.NewWatch(identity.WatchConfig{Log: log, Registry: registry, Also: []string{c.bootstrapConfig}, Read: func() (identity.Driver, error) {
+		d, err := j.file()
+		if err != nil {
+			return identity.Driver{}, err
+		}
+		return d.Driver, nil
+	}}); err != nil {
+		return nil, err
+	}
+	tell := func(err error) {
+		log.Error("the bootstrap file cannot be used, what it said before stays in use", "error", err)
+	}
+	first, err := transport.NewReread(j.file, func(d *driver) (transport.Dialer, error) {
+		c.tellUnknown(log, c.bootstrapConfig, d.unknown)
+		return d.dialer(false, log)
+	}, tell)
+	if err != nil {
+		return nil, err
+	}
+	mayMove := c.mayMove()
+	later, err := transport.NewReread(j.hub, func(d *driver) (transport.Dialer, error) {
+		if err := mayMove(d.URL); err != nil {
+			return nil, err
+		}
+		if !d.HasCert() {
+			return unregistered{}, nil
+		}
+		return d.dialer(false, log)
+	}, tell)
+	if err != nil {
+		return nil, err
+	}
+	j.bootstrap, j.registered = transport.Share(first), transport.Share(later)
+	current := func() reached { d := later.Current(); return reached{d.URL, d.Driver} }
+	return &broker{dialer: j.registered, current: current, watch: j.watch, joining: j}, nil
+}
+
+// hub is the bootstrap file with the certificate in the place of its credentials.
+func (j *joining) hub() (*driver, error) {
+	d, err := j.file()
+	if err != nil {
+		return nil, err
+	}
+	d.withoutCredentials()
+	if own := j.credential.Load(); own != nil {
+		d.ClientCertData, d.ClientKeyData = own.Cert, own.Key
+	}
+	return d, nil
+}
+
+// withoutCredentials leaves the broker's address and CAs.
+func (d *driver) withoutCredentials() {
+	d.Token, d.TokenFile = "", ""
+	d.ClientCertFile, d.ClientKeyFile, d.ClientCertData, d.ClientKeyData = "", "", nil, nil
+}
+
+// unregistered is the dialer of an agent without a certificate.
+type unregistered struct{}
+
+// Dial implements transport.Dialer.
+func (unregistered) Dial(context.Context) (transport.Conn, error) {
+	return nil, &transport.Error{Code: transport.CodeUnavailable, Message: "this cluster has no client certificate of its hub yet"}
+}
+
+// use is called with each new certificate. What is connected stays so until the broker ends it,
+// with the certificate that it was connected with.
+func (j *joining) use(own *registration.Credential) {
+	j.credential.Store(own)
+	j.registered.Renew()
+}
+
+// retry has works try at once to connect.
+func (j *joining) retry() {
+	select {
+	case j.changed <- struct{}{}:
+	default: // it has not heard of the last change yet
+	}
+}
+
+// bootstrapID says which bootstrap file there is: what the registration began with is kept.
+func (j *joining) bootstrapID() (string, error) {
+	b, err := os.ReadFile(j.cfg.bootstrapConfig)
+	if err != nil {
+		return "", fmt.Errorf("grpc-bootstrap-config: %w", err)
+	}
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:16]), nil
+}
+
+// described is how the broker is reached, for the Secret: without credentials.
+func (j *joining) described() ([]byte, error) {
+	d, err := j.file()
+	if err != nil {
+		return nil, err
+	}
+	ca, err := d.CA()
+	if err != nil {
+		return nil, fmt.Errorf("caFile: %w", err)
+	}
+	return sigsyaml.Marshal(map[string]any{"url": d.URL, "caData": ca, "clientCertFile": "tls.crt", "clientKeyFile": "tls.key"})
+}
+
+// newRegistration returns the registration of the cluster that spoke reaches with a hub.
+func (p *process) newRegistration(hub string) (*registration.Registration, error) {
+	j := p.broker.joining
+	described, err := j.described()
+	if err != nil {
+		return nil, err
+	}
+	store, err := p.cfg.openSecret(p.rest, p.namespace)
+	if err != nil {
+		return nil, err
+	}
+	r := gentle(p.rest)
+	kube, err1 := kubernetes.NewForConfig(r)
+	objects, err2 := dynamic.NewForConfig(r)
+	if err := errors.Join(err1, err2); err != nil {
+		return nil, fmt.Errorf("reach the managed cluster: %w", err)
+	}
+	return registration.New(registration.Config{
+		Cluster: p.cfg.clusterName, Hub: hub, Broker: described,
+		Bootstrap: j.bootstrap, Registered: j.registered, BootstrapID: j.bootstrapID, Changed: j.watch.Changed(),
+		Use: j.use, Retry: j.retry, Store: store, Reader: &registration.Cluster{Kube: kube, Objects: objects},
+		Log: p.agent.Log, Registry: p.registry,
+	})
+}
+
+// gentle is for the few requests of a registration: they wait behind no work.
+func gentle(r *rest.Config) *rest.Config {
+	r = rest.CopyConfig(r)
+	r.QPS, r.Burst, r.UserAgent = 5, 10, program
+	return r
+}
+
+// openSecret returns where key and certificate are kept: beside the agent. That is the managed
+// cluster, or, where the agent runs in a pod of another one (hosted mode), the hosting cluster.
+func (c *config) openSecret(spoke *rest.Config, namespace string) (*registration.Secret, error) {
+	r := spoke
+	if c.spokeKubeconfig != "" {
+		switch hosting, err := rest.InClusterConfig(); {
+		case errors.Is(err, rest.ErrNotInCluster): // a program on some machine
+		case err != nil:
+			return nil, fmt.Errorf("reach the hosting cluster: %w", err)
+		default:
+			r = hosting
+			if namespace, err = (&config{}).ownNamespace(podNamespace); err != nil {
+				return nil, err
+			}
+		}
+	}
+	kube, err := kubernetes.NewForConfig(gentle(r))
+	if err != nil {
+		return nil, fmt.Errorf("reach the cluster with the Secret %s: %w", c.hubSecret, err)
+	}
+	return &registration.Secret{Client: kube.CoreV1().Secrets(namespace), Name: c.hubSecret}, nil
+}
+
+// registrationReady returns what the registration waits for.
+func (p *process) registrationReady() error {
+	if !p.cfg.joins() {
+		return nil
+	}
+	if r := p.running.Load(); r != nil {
+		return r.registration.Ready()
+	}
+	return errNotYet
+}
