@@ -1,0 +1,252 @@
+package registration
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "open-cluster-management.io/api/cluster/v1"
+
+	"github.com/hawser-io/hawser/internal/broker"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/testkit"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/session"
+	"github.com/hawser-io/hawser/pkg/transport"
+	"github.com/hawser-io/hawser/pkg/transport/mem"
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
+)
+
+const source = "hub1"
+
+// hubSource is the source that serves registration, with a fakeHub behind it.
+type hubSource struct {
+	t    *testing.T
+	link *session.Session
+
+	mu      sync.Mutex
+	hub     *fakeHub
+	pending []*hawserv1.RegistrationObject
+	names   map[types.UID]string
+}
+
+func newHubSource(t *testing.T, h *fakeHub, d transport.Dialer) *hubSource {
+	s := &hubSource{t: t, hub: h, names: map[types.UID]string{}}
+	h.changed = func(k Kind, o runtime.Object, gone types.UID) { s.pending = append(s.pending, s.object(k, o, gone)) }
+	s.link = session.New(session.Config{Dialer: d, Filter: transport.Filter{Source: source, DataType: codec.Registrations}, Party: s, Log: slog.New(slog.DiscardHandler)})
+	return s
+}
+
+// object is what the broker is told; a hub tells the name of what is gone.
+func (s *hubSource) object(k Kind, o runtime.Object, gone types.UID) *hawserv1.RegistrationObject {
+	m := &hawserv1.RegistrationObject{DataType: dataTypes[k].String(), Cluster: cluster1}
+	if o == nil {
+		m.Name = s.names[gone]
+		return m
+	}
+	meta := o.(metav1.Object)
+	s.names[meta.GetUID()] = meta.GetName()
+	m.Name, m.Uid, m.ResourceVersion = meta.GetName(), string(meta.GetUID()), meta.GetResourceVersion()
+	var err error
+	if m.Json, err = json.Marshal(o); err != nil {
+		s.t.Error(err)
+	}
+	switch o := o.(type) {
+	case *clusterv1.ManagedCluster:
+		m.Facts = &hawserv1.ClusterFacts{Accepted: o.Spec.HubAcceptsClient}
+	case *certificatesv1.CertificateSigningRequest:
+		m.Requester = o.Annotations["open-cluster-management.io/csr-user"]
+	}
+	return m
+}
+
+func (s *hubSource) params() codec.SyncParams {
+	return codec.SyncParams{ID: "e", Time: time.Now(), Source: source, Owner: source}
+}
+
+// with has f use the hub, and tells the broker what has changed.
+func (s *hubSource) with(f func(h *fakeHub)) {
+	s.mu.Lock()
+	f(s.hub)
+	changed := s.pending
+	s.pending = nil
+	s.mu.Unlock()
+	if len(changed) > 0 {
+		s.publish(codec.NewRegistrationObjects(s.params(), &hawserv1.RegistrationObjects{Objects: changed}))
+	}
+}
+
+func (s *hubSource) publish(e codec.Event, err error) {
+	if err == nil {
+		_, err = s.link.Publish(context.Background(), e)
+	}
+	if err != nil && transport.CodeOf(err) != transport.CodeUnavailable { // a cut
+		s.t.Error(err)
+	}
+}
+
+// Hello implements session.Party.
+func (s *hubSource) Hello() transport.Hello { return transport.Hello{Protocol: 1} }
+
+// Subscribed implements session.Party.
+func (s *hubSource) Subscribed(context.Context, transport.Accepted) ([]codec.Event, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pending = nil
+	all := &hawserv1.RegistrationObjects{Listed: true}
+	for k := range kinds {
+		for _, o := range s.hub.all(k) {
+			all.Objects = append(all.Objects, s.object(k, o, ""))
+		}
+	}
+	e, err := codec.NewRegistrationObjects(s.params(), all)
+	return []codec.Event{e}, err
+}
+
+// Handle implements session.Party.
+func (s *hubSource) Handle(_ context.Context, e codec.Event) error {
+	r, err := codec.ParseRegistrationRequest(e)
+	if err != nil {
+		s.t.Errorf("%s: %v", e.Type(), err)
+		return nil
+	}
+	for range r.GetRenewals().GetRenewals() {
+		s.with(func(h *fakeHub) {
+			if h.lease != nil {
+				h.renewals++
+				h.lease.Spec.RenewTime = &metav1.MicroTime{Time: time.Now()}
+				h.showLease()
+			}
+		})
+	}
+	if ask := r.GetAsk(); ask != nil {
+		a := &hawserv1.RegistrationAnswer{Id: r.GetId()}
+		s.with(func(h *fakeHub) { a.Error = s.do(h, ask) })
+		s.publish(codec.NewRegistrationAnswer(s.params(), a))
+	}
+	return nil
+}
+
+// do does what an agent asks for, and returns the Status of a refusal.
+func (s *hubSource) do(h *fakeHub, ask *hawserv1.RegistrationAsk) []byte {
+	e, err := codec.Unmarshal(ask.GetEvent())
+	if err != nil {
+		s.t.Error(err)
+		return nil
+	}
+	for w, a := range asked {
+		if (codec.EventType{DataType: dataTypes[a.kind], Subresource: a.sub, Action: a.act}).String() != e.Type() {
+			continue
+		}
+		o := [kinds]runtime.Object{&clusterv1.ManagedCluster{}, &certificatesv1.CertificateSigningRequest{}, &coordinationv1.Lease{}}[a.kind]
+		if err := json.Unmarshal(e.Data(), o); err != nil {
+			s.t.Error(err)
+		}
+		if r, ok := o.(*certificatesv1.CertificateSigningRequest); ok {
+			r.Annotations = map[string]string{"open-cluster-management.io/csr-user": ask.GetUser()}
+		}
+		return statusOf(h.do(What(w), o))
+	}
+	s.t.Errorf("nobody takes %s", e.Type())
+	return nil
+}
+
+func statusOf(err error) []byte {
+	var e *transport.Error
+	if !errors.As(err, &e) {
+		return nil
+	}
+	var status apierrors.StatusError
+	if json.Unmarshal([]byte(e.Message), &status) != nil {
+		return nil
+	}
+	b, err := json.Marshal(status.ErrStatus)
+	if err != nil {
+		return nil
+	}
+	return b
+}
+
+// Disconnected implements session.Party.
+func (s *hubSource) Disconnected(error) {}
+
+// TestBroker_JoinAndStay: the same life through a broker of ours: join, acceptance, renewal, a cut
+// of the hub's source, withdrawal, a certificate that ended, and a cluster that was deleted.
+func TestBroker_JoinAndStay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := testkit.StartBroker(t, testkit.Options{Broker: broker.Config{Registration: source}})
+		p := newProgram(t)
+		link := b.Dialer(identity.Identity{Role: identity.Source, Name: source})
+		s := newHubSource(t, newFakeHub(t, time.Now), link)
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- s.link.Run(ctx) }()
+		p.dialers["bootstrap"] = mem.New(b.Broker, transport.Peer{Role: "bootstrap", Name: "boot", User: "boot", Groups: []string{"system:bootstrappers:managedcluster"}})
+		p.dialers["agent"] = mem.New(b.Broker, transport.Peer{Role: "agent", Name: cluster1, User: "system:open-cluster-management:cluster1:a"})
+		p.start()
+
+		sleep(5 * time.Second)
+		p.wantWaits("has to approve")
+		s.with(func(h *fakeHub) { h.approve(h.waiting()[0]) })
+		sleep(5 * time.Second)
+		p.wantWaits("has not accepted the cluster")
+		s.with(func(h *fakeHub) { h.accept(true) })
+		sleep(2 * time.Second)
+		p.wantWaits("")
+		s.with(func(h *fakeHub) {
+			h.approving = true
+			if !h.available() {
+				t.Errorf("status %+v", h.cluster.Status)
+			}
+		})
+		first := p.own()
+		sleep(2 * time.Hour)
+		p.wantWaits("")
+		s.with(func(h *fakeHub) {
+			if h.renewals < 90 || h.reports > 3 {
+				t.Errorf("%d renewals and %d reports in two hours", h.renewals, h.reports)
+			}
+		})
+		if p.own() == first {
+			t.Error("not renewed in two hours")
+		}
+
+		link.Cut()
+		sleep(time.Minute)
+		link.Restore()
+		sleep(time.Minute)
+		s.with(func(h *fakeHub) { h.accept(false) })
+		sleep(5 * time.Second)
+		p.wantWaits("has not accepted the cluster")
+		sleep(3 * time.Hour) // the certificate ends meanwhile
+		s.with(func(h *fakeHub) { h.accept(true) })
+		sleep(time.Minute)
+		p.wantWaits("")
+
+		s.with(func(h *fakeHub) { h.removeCluster() })
+		sleep(time.Minute)
+		p.wantWaits("the hub has no ManagedCluster")
+		s.with(func(h *fakeHub) { h.accepting = true })
+		p.file = "file2"
+		p.changed <- struct{}{}
+		sleep(10 * time.Second)
+		p.wantWaits("")
+		p.end()
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		b.Stop()
+	})
+}
