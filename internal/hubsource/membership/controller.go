@@ -56,6 +56,8 @@ type Controller struct {
 	// unread is why the members are not looked after although they should be, and unknown why
 	// nobody can tell whether they should be.
 	unread, unknown trouble
+	// active: they are looked after.
+	active atomic.Bool
 }
 
 // trouble is an error that lasts until it is replaced. The zero value is none.
@@ -70,12 +72,13 @@ func (t *trouble) get() error {
 	return nil
 }
 
-// New returns a controller that does nothing yet. It fails on a CA that cannot sign, and on
-// metrics that are registered already.
+// New returns a controller that does nothing yet. It fails on metrics that are registered
+// already, and on a CA that cannot sign. With [Auto] that may come later: where Open Cluster
+// Management signs there need not be one.
 func New(cfg Config) (*Controller, error) {
 	c := &Controller{cfg: cfg, metrics: newMetrics(cfg.Registerer)}
 	if cfg.Signer.configured() {
-		if _, err := cfg.Signer.read(); err != nil {
+		if _, err := cfg.Signer.read(); err != nil && cfg.Mode == On {
 			return nil, fmt.Errorf("the CA that signs clusters: %w", err)
 		}
 		if err := cfg.Registerer.Register(remainingSeconds{cfg.Signer.read}); err != nil {
@@ -89,7 +92,7 @@ func New(cfg Config) (*Controller, error) {
 // check says what a person has to know. Works are carried all the same.
 func (c *Controller) check() error {
 	all := []error{c.unread.get(), c.unknown.get()}
-	if c.cfg.Signer.configured() {
+	if c.active.Load() && c.cfg.Signer.configured() {
 		all = append(all, c.cfg.Signer.look(time.Now()))
 	}
 	if err := errors.Join(all...); err != nil {

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -442,9 +443,10 @@ func TestController_SaysWhyItRests(t *testing.T) {
 
 		w = begin(t, Config{Mode: On, Signer: s})
 		c := &Controller{cfg: Config{Kube: w.kube, Log: slog.New(slog.DiscardHandler), Signer: s}}
-		refuse := true
+		var refuse atomic.Bool
+		refuse.Store(true)
 		w.kube.PrependReactor("get", "deployments", func(clienttesting.Action) (bool, runtime.Object, error) {
-			return refuse, nil, apierrors.NewForbidden(appsv1.Resource("deployments"), ocmDeployment, errors.New("no role"))
+			return refuse.Load(), nil, apierrors.NewForbidden(appsv1.Resource("deployments"), ocmDeployment, errors.New("no role"))
 		})
 		done := make(chan string, 1)
 		go func() { done <- c.await(t.Context(), func(string) bool { return true }) }()
@@ -452,10 +454,14 @@ func TestController_SaysWhyItRests(t *testing.T) {
 		if err := c.check(); err == nil || !strings.Contains(err.Error(), "membership.mode") {
 			t.Errorf("the health says %v", err)
 		}
-		refuse = false
+		refuse.Store(false)
 		if shownBy := <-done; shownBy != "" {
 			t.Errorf("found %s", shownBy)
 		}
+		if err := c.check(); err != nil {
+			t.Error(err)
+		}
+		c.active.Store(true)
 		if err := c.check(); err != nil {
 			t.Error(err)
 		}
@@ -465,7 +471,14 @@ func TestController_SaysWhyItRests(t *testing.T) {
 		if err := c.check(); err == nil || !strings.Contains(err.Error(), "nothing is signed") {
 			t.Errorf("without the key of the CA the health says %v", err)
 		}
-		if _, err := New(Config{Signer: s, Registerer: prometheus.NewRegistry(), Health: &telemetry.Health{}}); err == nil {
+		c.active.Store(false)
+		if err := c.check(); err != nil {
+			t.Errorf("where others sign, the health says %v", err)
+		}
+		if _, err := New(Config{Mode: Auto, Signer: s, Registerer: prometheus.NewRegistry(), Health: &telemetry.Health{}}); err != nil {
+			t.Errorf("where others may sign: %v", err)
+		}
+		if _, err := New(Config{Mode: On, Signer: s, Registerer: prometheus.NewRegistry(), Health: &telemetry.Health{}}); err == nil {
 			t.Error("began with a CA that cannot sign")
 		}
 	})

@@ -52,6 +52,8 @@ type members struct {
 
 // work looks after the members until ctx ends.
 func (c *Controller) work(ctx context.Context) error {
+	c.active.Store(true)
+	defer c.active.Store(false)
 	c.metrics.active.Set(1)
 	defer c.metrics.active.Set(0)
 	defer c.unread.set(nil)
