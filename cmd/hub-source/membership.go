@@ -13,6 +13,7 @@ import (
 	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/internal/hubsource"
 	"github.com/hawser-io/hawser/internal/hubsource/membership"
+	"github.com/hawser-io/hawser/internal/kubeconfig"
 	"github.com/hawser-io/hawser/internal/run"
 )
 
@@ -65,6 +66,31 @@ func (c *membershipConfig) validate() (errs []error) {
 		}
 	}
 	return errs
+}
+
+// rights are those that deploy/hub-source-registration/membership.yaml grants.
+func (c *membershipConfig) rights() []kubeconfig.Right {
+	if c.Mode == membership.Off {
+		return nil
+	}
+	const clusters, addons, works = "cluster.open-cluster-management.io", "addon.open-cluster-management.io", "work.open-cluster-management.io"
+	const certificates, coordination = "certificates.k8s.io", "coordination.k8s.io"
+	return []kubeconfig.Right{
+		{Verbs: []string{"list", "watch", "patch"}, Group: clusters, Resource: "managedclusters"},
+		{Verbs: []string{"patch"}, Group: clusters, Resource: "managedclusters/status"},
+		{Verbs: []string{"get", "create", "patch"}, Resource: "namespaces"},
+		{Verbs: []string{"create"}, Group: coordination, Resource: "leases"},
+		{Verbs: []string{"list", "watch", "delete"}, Group: coordination, Resource: "leases", Object: membership.LeaseName},
+		{Verbs: []string{"list", "watch", "delete"}, Group: certificates, Resource: "certificatesigningrequests"},
+		{Verbs: []string{"update"}, Group: certificates, Resource: "certificatesigningrequests/approval"},
+		{Verbs: []string{"update"}, Group: certificates, Resource: "certificatesigningrequests/status"},
+		{Verbs: []string{"approve", "sign"}, Group: certificates, Resource: "signers", Object: membership.SignerName},
+		{Verbs: []string{"list", "delete"}, Group: addons, Resource: "managedclusteraddons"},
+		{Verbs: []string{"patch"}, Group: addons, Resource: "managedclusteraddons/status"},
+		{Verbs: []string{"list", "delete"}, Group: works, Resource: "manifestworks"},
+		{Verbs: []string{"get"}, Group: "apps", Resource: "deployments", Namespace: membership.OCMNamespace, Object: membership.OCMDeployment},
+		{Verbs: []string{"get"}, Group: coordination, Resource: "leases", Namespace: membership.OCMNamespace, Object: membership.OCMLease},
+	}
 }
 
 // addMembership has the members looked after while this replica leads.

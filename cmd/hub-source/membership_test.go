@@ -9,6 +9,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/internal/hubsource/membership"
+	"github.com/hawser-io/hawser/internal/testkit/shipped"
 )
 
 func TestConfig_Membership(t *testing.T) {
@@ -46,5 +47,14 @@ membership:
 		if _, err := loaded(t, file, args...); err == nil || !strings.Contains(err.Error(), what) {
 			t.Errorf("%s: %v, want an error about %s", file, err, what)
 		}
+	}
+}
+
+// TestMembership_HasTheRightsItNeeds: what doctor asks for is what deploy/ grants.
+func TestMembership_HasTheRightsItNeeds(t *testing.T) {
+	c := membershipConfig{Mode: membership.Auto}
+	shipped.CompareRights(t, "../../deploy/hub-source-registration/membership.yaml", c.rights(), shipped.Without{})
+	if c.Mode = membership.Off; len(c.rights()) > 0 {
+		t.Error("rights are asked for that nobody needs")
 	}
 }

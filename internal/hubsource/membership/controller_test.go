@@ -182,7 +182,7 @@ func (w *world) renew(cluster string, minutes int, skew time.Duration) {
 	w.Helper()
 	leases := w.kube.CoordinationV1().Leases(cluster)
 	for range minutes {
-		l, err := leases.Get(w.Context(), leaseName, metav1.GetOptions{})
+		l, err := leases.Get(w.Context(), LeaseName, metav1.GetOptions{})
 		if err != nil {
 			w.Fatal(err)
 		}
@@ -258,8 +258,8 @@ func TestController_LifeOfACluster(t *testing.T) {
 		if n, err := w.kube.CoreV1().Namespaces().Get(t.Context(), "east", metav1.GetOptions{}); err != nil || n.Labels[clusterv1.ClusterNameLabelKey] != "east" {
 			t.Errorf("namespace %v: %v", n, err)
 		}
-		l, err := w.kube.CoordinationV1().Leases("east").Get(t.Context(), leaseName, metav1.GetOptions{})
-		if err != nil || l.Labels[clusterv1.ClusterNameLabelKey] != "east" || *l.Spec.HolderIdentity != leaseName {
+		l, err := w.kube.CoordinationV1().Leases("east").Get(t.Context(), LeaseName, metav1.GetOptions{})
+		if err != nil || l.Labels[clusterv1.ClusterNameLabelKey] != "east" || *l.Spec.HolderIdentity != LeaseName {
 			t.Errorf("lease %v: %v", l, err)
 		}
 
@@ -341,7 +341,7 @@ func TestController_EndOfACluster(t *testing.T) {
 		if !slices.Equal(gone, []string{"search", "first", "last"}) {
 			t.Errorf("went in the order %v", gone)
 		}
-		if _, err := w.kube.CoordinationV1().Leases("east").Get(t.Context(), leaseName, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		if _, err := w.kube.CoordinationV1().Leases("east").Get(t.Context(), LeaseName, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 			t.Errorf("its Lease: %v", err)
 		}
 		if _, err := w.kube.CoreV1().Namespaces().Get(t.Context(), "east", metav1.GetOptions{}); err != nil {
@@ -374,7 +374,7 @@ func TestController_AcceptsForConfiguredUsers(t *testing.T) {
 // proof: nobody wrote renewals meanwhile.
 func TestController_CountsSilenceFromItsBeginning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		old := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "east", Name: leaseName}, Spec: coordinationv1.LeaseSpec{RenewTime: &metav1.MicroTime{Time: time.Now().Add(-time.Hour)}}}
+		old := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "east", Name: LeaseName}, Spec: coordinationv1.LeaseSpec{RenewTime: &metav1.MicroTime{Time: time.Now().Add(-time.Hour)}}}
 		w := begin(t, Config{Mode: On}, clusterNamed("east", accepts, finalized, isAccepted, isAvailable), old)
 		w.pass(4 * time.Minute)
 		w.shows("east", "HubAcceptedManagedCluster=True Available=True held")
@@ -413,10 +413,10 @@ func TestController_TriesAgain(t *testing.T) {
 // Management's controllers are there, begins when they are gone, and rests when they come.
 func TestController_RestsWhereOthersWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ocm := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: ocmNamespace, Name: ocmDeployment}}
+		ocm := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: OCMNamespace, Name: OCMDeployment}}
 		w := begin(t, Config{Mode: Auto}, clusterNamed("east"), ocm)
 		w.shows("east", "")
-		if err := w.kube.AppsV1().Deployments(ocmNamespace).Delete(t.Context(), ocmDeployment, metav1.DeleteOptions{}); err != nil {
+		if err := w.kube.AppsV1().Deployments(OCMNamespace).Delete(t.Context(), OCMDeployment, metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		w.pass(lookForOCM + time.Second)
@@ -446,7 +446,7 @@ func TestController_SaysWhyItRests(t *testing.T) {
 		var refuse atomic.Bool
 		refuse.Store(true)
 		w.kube.PrependReactor("get", "deployments", func(clienttesting.Action) (bool, runtime.Object, error) {
-			return refuse.Load(), nil, apierrors.NewForbidden(appsv1.Resource("deployments"), ocmDeployment, errors.New("no role"))
+			return refuse.Load(), nil, apierrors.NewForbidden(appsv1.Resource("deployments"), OCMDeployment, errors.New("no role"))
 		})
 		done := make(chan string, 1)
 		go func() { done <- c.await(t.Context(), func(string) bool { return true }) }()

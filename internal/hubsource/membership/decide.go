@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// leaseName is the name of the Lease of a cluster, in the cluster's namespace.
-	leaseName = "managed-cluster-lease"
+	// LeaseName is the name of the Lease of a cluster, in the cluster's namespace.
+	LeaseName = "managed-cluster-lease"
 	// defaultPeriod is how often an agent renews it if the cluster does not say.
 	defaultPeriod = 60 * time.Second
 	// silentPeriods is for how many periods an agent may be silent.

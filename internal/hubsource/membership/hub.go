@@ -166,9 +166,9 @@ func (h hub) makeNamespace(ctx context.Context, name string) error {
 
 // makeLease makes the Lease that the agent renews: it may not make one itself.
 func (h hub) makeLease(ctx context.Context, cluster string) error {
-	holder := leaseName
+	holder := LeaseName
 	_, err := h.kube.CoordinationV1().Leases(cluster).Create(ctx, &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Name: leaseName, Namespace: cluster, Labels: map[string]string{clusterv1.ClusterNameLabelKey: cluster}},
+		ObjectMeta: metav1.ObjectMeta{Name: LeaseName, Namespace: cluster, Labels: map[string]string{clusterv1.ClusterNameLabelKey: cluster}},
 		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &holder, RenewTime: &metav1.MicroTime{Time: time.Now()}},
 	}, metav1.CreateOptions{FieldManager: fieldManager})
 	if apierrors.IsAlreadyExists(err) {
@@ -240,7 +240,7 @@ func (h hub) remove(ctx context.Context, cluster string, o object) error {
 }
 
 func (h hub) release(ctx context.Context, c *clusterv1.ManagedCluster) error {
-	err := h.kube.CoordinationV1().Leases(c.Name).Delete(ctx, leaseName, metav1.DeleteOptions{})
+	err := h.kube.CoordinationV1().Leases(c.Name).Delete(ctx, LeaseName, metav1.DeleteOptions{})
 	if apierrors.IsNotFound(err) {
 		err = nil
 	}

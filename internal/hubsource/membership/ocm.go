@@ -26,11 +26,13 @@ const (
 	Auto Mode = "auto"
 )
 
-// Where Open Cluster Management has its registration controllers.
 const (
-	ocmNamespace  = "open-cluster-management-hub"
-	ocmDeployment = "cluster-manager-registration-controller"
-	ocmLease      = "registration-controller-lock"
+	// OCMNamespace is where Open Cluster Management has its registration controllers.
+	OCMNamespace = "open-cluster-management-hub"
+	// OCMDeployment is what runs them there.
+	OCMDeployment = "cluster-manager-registration-controller"
+	// OCMLease is held by the one of them that works.
+	OCMLease = "registration-controller-lock"
 )
 
 const (
@@ -44,24 +46,24 @@ const (
 // shows it. Both may be nil.
 func ocmShownBy(d *appsv1.Deployment, l *coordinationv1.Lease, now time.Time) string {
 	if d != nil && (d.Spec.Replicas == nil || *d.Spec.Replicas > 0) {
-		return fmt.Sprintf("Deployment %s/%s", ocmNamespace, ocmDeployment)
+		return fmt.Sprintf("Deployment %s/%s", OCMNamespace, OCMDeployment)
 	}
 	if l != nil && l.Spec.HolderIdentity != nil && *l.Spec.HolderIdentity != "" && l.Spec.RenewTime != nil && now.Sub(l.Spec.RenewTime.Time) < ocmSilence {
-		return fmt.Sprintf("Lease %s/%s", ocmNamespace, ocmLease)
+		return fmt.Sprintf("Lease %s/%s", OCMNamespace, OCMLease)
 	}
 	return ""
 }
 
 // findOCM asks the hub.
 func findOCM(ctx context.Context, kube kubernetes.Interface) (shownBy string, err error) {
-	d, err := kube.AppsV1().Deployments(ocmNamespace).Get(ctx, ocmDeployment, metav1.GetOptions{})
+	d, err := kube.AppsV1().Deployments(OCMNamespace).Get(ctx, OCMDeployment, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		d, err = nil, nil
 	}
 	if err != nil {
 		return "", err
 	}
-	l, err := kube.CoordinationV1().Leases(ocmNamespace).Get(ctx, ocmLease, metav1.GetOptions{})
+	l, err := kube.CoordinationV1().Leases(OCMNamespace).Get(ctx, OCMLease, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		l, err = nil, nil
 	}

@@ -105,7 +105,7 @@ func (c *Controller) members() (*members, error) {
 		hub:        hub{c.cfg.Kube, c.cfg.Clusters, c.cfg.Addons, c.cfg.Metadata, c.metrics},
 		rules:      rules{c.cfg.AutoApprovedUsers},
 		clusters:   clusterinformer.NewManagedClusterInformer(c.cfg.Clusters, 0, cache.Indexers{}),
-		leases:     coordinationinformer.NewFilteredLeaseInformer(c.cfg.Kube, metav1.NamespaceAll, 0, cache.Indexers{}, field("metadata.name", leaseName)),
+		leases:     coordinationinformer.NewFilteredLeaseInformer(c.cfg.Kube, metav1.NamespaceAll, 0, cache.Indexers{}, field("metadata.name", LeaseName)),
 		csrs: certificatesinformer.NewFilteredCertificateSigningRequestInformer(c.cfg.Kube, 0, cache.Indexers{byCluster: func(o any) ([]string, error) {
 			return clusterOf(o), nil
 		}}, field("spec.signerName", SignerName)),
@@ -205,7 +205,7 @@ func (m *members) csrSeen(csr *certificatesv1.CertificateSigningRequest, gone bo
 
 // leaseSeen notes when a Lease changes. What it is at first is no sign of life, only a beginning.
 func (m *members) leaseSeen(l *coordinationv1.Lease, gone bool) {
-	if l.Name != leaseName {
+	if l.Name != LeaseName {
 		return
 	}
 	m.mu.Lock()
