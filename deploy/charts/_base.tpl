@@ -27,9 +27,9 @@ those very manifests, and changes what its values say.
 {{- dict "objects" $all | toJson -}}
 {{- end -}}
 
-{{- /* hawser.configMap: of config.yaml in the base, with the settings of .config over it, and without those that .without names. Its name ends in a hash of what it holds, as kustomize has it, so that pods start anew when it changes. */ -}}
+{{- /* hawser.configMap: of config.yaml in the base, or in the folder .from, with the settings of .config over it, and without those that .without names. Its name ends in a hash of what it holds, as kustomize has it, so that pods start anew when it changes. */ -}}
 {{- define "hawser.configMap" -}}
-{{- $text := .root.Files.Get "base/config.yaml" -}}
+{{- $text := .root.Files.Get (printf "%s/config.yaml" (.from | default "base")) -}}
 {{- $base := fromYaml $text -}}
 {{- $config := mergeOverwrite (deepCopy $base) .config -}}
 {{- range .without -}}{{- $config = omit $config . -}}{{- end -}}

@@ -114,7 +114,7 @@ func newUninstallCluster(env Env) *cobra.Command {
 func (f *uninstallFlags) uninstallCluster(ctx context.Context, env Env, name string, b both, p install.Plan) error {
 	i := installer(env, b.cluster)
 	if !f.workloads {
-		if err := f.remove(ctx, i, p); err != nil {
+		if err := errors.Join(f.remove(ctx, i, p), i.Leave(ctx)); err != nil {
 			return err
 		}
 		return say(env.Stdout, "what works have on the cluster stays; hawser install cluster %s goes on with it\n", name)
@@ -130,7 +130,7 @@ func (f *uninstallFlags) uninstallCluster(ctx context.Context, env Env, name str
 		return hint(errors.New("the cluster has records of works that are not on this hub, so its agent stays"),
 			"see whose they are with: kubectl get appliedmanifestworks")
 	}
-	if err := f.remove(ctx, i, p); err != nil {
+	if err := errors.Join(i.Leave(ctx), f.remove(ctx, i, p)); err != nil {
 		return err
 	}
 	return say(env.Stdout, "nothing of Hawser stays on the cluster; on the hub the namespace %s stays\n", name)

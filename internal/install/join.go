@@ -276,3 +276,22 @@ func (j Join) Joined(ctx context.Context, klusterlet bool) (missing string, err 
 	}
 	return "", nil
 }
+
+// Leave deletes with what our agent of the cluster asked to join, and what the hub gave it: a token
+// and a key that nobody needs any more.
+func (i Installer) Leave(ctx context.Context) error {
+	for _, name := range []string{bootstrapSecret, registeredSecret} {
+		have, err := get(ctx, i.Client, object("v1", "Secret", namespace, name))
+		if err != nil {
+			return err
+		}
+		if have == nil {
+			continue
+		}
+		if err := i.remove(ctx, have); err != nil {
+			return err
+		}
+		i.Say("%s deleted", nameOf(have))
+	}
+	return nil
+}

@@ -111,6 +111,16 @@ func TestCharts_RenderWhatIsInDeploy(t *testing.T) {
 	}
 }
 
+// Where clusters join, a chart renders the overlay that is for it.
+func TestCharts_RenderRegistration(t *testing.T) {
+	for _, program := range []string{"broker"} {
+		want := kustomize(t, filepath.Join(root, "deploy", program+"-registration"))
+		if diff := cmp.Diff(want, render(t, program, "hawser", "--set", "registration.enabled=true")); diff != "" {
+			t.Errorf("%s (-kustomize +helm):\n%s", program, diff)
+		}
+	}
+}
+
 // With settings a configuration is written anew: it has to say the same, and the
 // hash in its name differs.
 func TestCharts_RenderWhatOverlaysDo(t *testing.T) {
