@@ -30,11 +30,6 @@ type driver struct {
 	// Files are read again when they change.
 	identity.Driver
 
-	// Token is refused: an agent of Hawser has a client certificate.
-	Token string `json:"token"`
-	// TokenFile is refused, as token is.
-	TokenFile string `json:"tokenFile"`
-
 	// KeepAliveConfig is ignored, and the log says so: the agent looks after its connection itself.
 	KeepAliveConfig json.RawMessage `json:"keepAliveConfig"`
 	// ServerHealthinessTimeout is how long a silent broker counts as alive; the
@@ -91,18 +86,16 @@ func (d *driver) validate(insecure bool) error {
 	return errors.Join(errs...)
 }
 
-// validateTLS: a certificate, or plaintext to a loopback host. host may be
+// validateTLS: a certificate, or a token, or plaintext to a loopback host. host may be
 // unknown.
 func (d *driver) validateTLS(insecure bool, host string) error {
 	switch {
-	case d.Token != "" || d.TokenFile != "":
-		return errors.New("token and tokenFile are not supported by this agent yet: use a client certificate (clientCertFile, clientKeyFile)")
 	case insecure && d.HasTLS():
 		return errors.New("--insecure and TLS settings exclude each other: drop one of them")
 	case insecure && host != "" && !cmdline.Loopback(host):
 		return fmt.Errorf("--insecure to %s: plaintext is allowed to a loopback address only, as 127.0.0.1:8090", d.URL)
-	case !insecure && !(d.HasCert() && d.HasKey()):
-		return errors.New("clientCertFile and clientKeyFile (or clientCertData and clientKeyData) are needed: the broker knows the cluster by its certificate; to try things out on one machine, use --insecure with a broker on 127.0.0.1")
+	case d.HasCert() != d.HasKey(), !insecure && !d.HasCert() && !d.HasToken():
+		return errors.New("clientCertFile and clientKeyFile (or clientCertData and clientKeyData) are needed: the broker knows the cluster by its certificate, or who asks that it joins by token or tokenFile; to try things out on one machine, use --insecure with a broker on 127.0.0.1")
 	}
 	return nil
 }
@@ -113,7 +106,7 @@ func (d *driver) proxy() transport.Proxy {
 
 // dialer reaches the broker.
 func (d *driver) dialer(insecure bool, log *slog.Logger) (*transportgrpc.Dialer, error) {
-	o := transportgrpc.Options{Target: d.URL, Insecure: insecure, Proxy: d.proxy(), Log: log}
+	o := transportgrpc.Options{Target: d.URL, Insecure: insecure, Proxy: d.proxy(), Token: d.Bearer, Log: log}
 	if t := d.ServerHealthinessTimeout; t != nil {
 		o.HealthTimeout = time.Duration(*t)
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 // FuzzDriver: no driver file lets the agent talk in plaintext to another
-// machine, or without a certificate of its own; and from one that is accepted,
+// machine, or without a certificate of its own or a token; and from one that is accepted,
 // and holds what others name by file, a dialer can be made or its certificates
 // are refused.
 func FuzzDriver(f *testing.F) {
@@ -32,7 +32,7 @@ func FuzzDriver(f *testing.F) {
 			return
 		}
 		host, _, err := net.SplitHostPort(d.URL)
-		if err != nil || insecure && !cmdline.Loopback(host) || !insecure && (!d.HasCert() || !d.HasKey()) || d.Token != "" || d.TokenFile != "" {
+		if err != nil || insecure && !cmdline.Loopback(host) || d.HasCert() != d.HasKey() || !insecure && !d.HasCert() && !d.HasToken() {
 			t.Errorf("accepted: url %q, insecure %v", d.URL, insecure)
 		}
 		if v := d.ServerHealthinessTimeout; v != nil && *v <= 0 {

@@ -12,6 +12,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker"
 	"github.com/hawser-io/hawser/internal/broker/audit"
 	"github.com/hawser-io/hawser/internal/broker/listen"
+	"github.com/hawser-io/hawser/internal/broker/tokens"
 	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/internal/identity"
 )
@@ -42,6 +43,9 @@ type config struct {
 		// not accepted get no works.
 		Source string `json:"source"`
 	} `json:"registration"`
+	// Tokens says whose bearer tokens are taken, and who they are. They are those of the hub whose
+	// source serves registration.
+	Tokens tokens.Config `json:"tokens"`
 
 	MaxEventBytes int `json:"maxEventBytes"`
 	// HandshakesPerAddress bounds the handshakes of one address at a time, and
@@ -111,6 +115,9 @@ func (c *config) validate() error {
 	if err := c.Identities.Validate(); err != nil {
 		wrong("identities: %w", err)
 	}
+	if err := c.validateTokens(); err != nil {
+		wrong("tokens: %w", err)
+	}
 	if err := c.ClusterQuota.Validate(); err != nil {
 		wrong("clusterQuota: %w", err)
 	}
@@ -141,6 +148,19 @@ func (c *config) validate() error {
 // knowsSource reports whether somebody can be this source.
 func (c *config) knowsSource(id string) bool {
 	return slices.ContainsFunc(c.Identities, func(r identity.Rule) bool { return r.Role == identity.Source && r.Name == id })
+}
+
+// validateTokens: whoever shows one is known by the hub of the source that serves registration.
+func (c *config) validateTokens() error {
+	switch {
+	case !c.Tokens.Enabled():
+		return nil
+	case c.Insecure:
+		return errors.New("with insecure every peer is believed who it says it is: leave them out")
+	case c.Registration.Source == "":
+		return errors.New("the keys by which they are verified come from a source: name it in registration.source")
+	}
+	return c.Tokens.Validate()
 }
 
 // proxies are the load balancers that say who connects.

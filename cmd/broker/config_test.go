@@ -13,6 +13,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker"
 	"github.com/hawser-io/hawser/internal/broker/audit"
+	"github.com/hawser-io/hawser/internal/broker/tokens"
 	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/internal/identity"
 )
@@ -62,6 +63,12 @@ identities:
   name: people
 clusterQuota: {works: 5}
 registration: {source: hub}
+tokens:
+  audiences: [hawser]
+  hubAudience: true
+  mapping:
+  - {user: "system:serviceaccount:hub:bootstrap", role: bootstrap}
+  - {group: people, role: viewer, name: people}
 maxEventBytes: 100000
 handshakesPerAddress: 256
 proxyProtocolFrom: [10.0.0.0/24, "fd00::1/128"]
@@ -89,6 +96,9 @@ func TestConfig_File(t *testing.T) {
 		ClusterQuota:  identity.Limits{Works: 5},
 		MaxEventBytes: 100000, HandshakesPerAddress: 256, ProxyProtocolFrom: []string{"10.0.0.0/24", "fd00::1/128"}, DrainTimeout: cmdline.Duration(30 * time.Second),
 		Audit: audit.Refusals,
+		Tokens: tokens.Config{Audiences: []string{"hawser"}, HubAudience: true, Mapping: []tokens.Rule{
+			{User: "system:serviceaccount:hub:bootstrap", Role: identity.Bootstrap}, {Group: "people", Role: identity.Viewer, Name: "people"},
+		}},
 	}
 	want.TLS.CertFile, want.TLS.KeyFile, want.TLS.ClientCAFile = "tls.crt", "tls.key", "ca.crt"
 	want.Registration.Source = "hub"
@@ -147,7 +157,13 @@ func TestConfig_Refuses(t *testing.T) {
 		"negative quota":        {"clusterQuota: {works: -1}", append([]string{"--config=FILE"}, tls...), "clusterQuota: a quota is negative"},
 		"clusters of a cluster": {"clusterQuota: {clusters: 1}", append([]string{"--config=FILE"}, tls...), "quota of a source"},
 		"nobody registers":      {"registration: {source: hub}", append([]string{"--config=FILE"}, tls...), "registration.source \"hub\" is no source"},
-		"agent by rule":         {"identities: [{commonName: x, role: agent, name: c1}]", append([]string{"--config=FILE"}, tls...), "identity rule 1"},
+		"tokens of nobody":      {"tokens: {audiences: [hawser], mapping: [{user: u, role: bootstrap}]}", append([]string{"--config=FILE"}, tls...), "tokens: the keys by which they are verified come from a source"},
+		"tokens in plaintext":   {"tokens: {audiences: [hawser]}", []string{"--insecure", "--listen=127.0.0.1:1", "--config=FILE"}, "tokens: with insecure every peer is believed"},
+		"agent by token": {
+			"identities: [{commonName: x, role: source, name: hub}]\nregistration: {source: hub}\ntokens: {audiences: [hawser], mapping: [{user: u, role: agent, name: c1}]}",
+			append([]string{"--config=FILE"}, tls...), "tokens: rule 1: a token makes no agent",
+		},
+		"agent by rule": {"identities: [{commonName: x, role: agent, name: c1}]", append([]string{"--config=FILE"}, tls...), "identity rule 1"},
 	} {
 		_, err := loaded(t, c.file, c.args...)
 		if err == nil || !strings.Contains(err.Error(), c.want) {

@@ -19,6 +19,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/quota"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/pebble"
+	"github.com/hawser-io/hawser/internal/broker/tokens"
 	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/run"
@@ -112,9 +113,13 @@ func (c *config) tasks(
 	if err != nil {
 		return nil, err
 	}
+	bearers, tasks, err := c.bearers(b, log, registry)
+	if err != nil {
+		return nil, err
+	}
 	front, err := grpc.New(grpc.Config{
 		Config: listen.Config{
-			Addr: c.Listen, Credentials: transportCredentials(creds), Denials: b.Denials(), Audit: stream, Mapping: c.Identities, Insecure: c.Insecure,
+			Addr: c.Listen, Credentials: transportCredentials(creds), Denials: b.Denials(), Audit: stream, Mapping: c.Identities, Tokens: bearers, Insecure: c.Insecure,
 			MaxMessageBytes:      messages,
 			HandshakesPerAddress: c.HandshakesPerAddress, Proxies: proxies, Log: log, Registry: registry,
 		},
@@ -137,16 +142,29 @@ func (c *config) tasks(
 	}
 	health.Add("certificates", watch.Check)
 	admin := telemetry.Admin{Addr: c.AdminListen, Registry: registry, Health: health, Log: log}
-	return []run.Task{
-		{Name: "broker", Run: b.Run},
-		{Name: "grpc", Run: front.Run},
-		{Name: "mqtt", Run: mqttFront.Run},
-		{Name: "certificates", Run: watch.Run},
-		{Name: "admin", Run: admin.Run},
-		{Name: "log level", Run: telemetry.DebugOnSignal(log)},
+	return append(tasks,
+		run.Task{Name: "broker", Run: b.Run},
+		run.Task{Name: "grpc", Run: front.Run},
+		run.Task{Name: "mqtt", Run: mqttFront.Run},
+		run.Task{Name: "certificates", Run: watch.Run},
+		run.Task{Name: "admin", Run: admin.Run},
+		run.Task{Name: "log level", Run: telemetry.DebugOnSignal(log)},
 		run.GiveMemoryBack(),
 		run.CollectMoreInBursts(),
-	}, nil
+	), nil
+}
+
+// bearers are whose tokens are taken, with what keeps them up to date; nil where none is.
+func (c *config) bearers(b *broker.Broker, log *slog.Logger, registry prometheus.Registerer) (*tokens.Tokens, []run.Task, error) {
+	if !c.Tokens.Enabled() {
+		return nil, nil, nil
+	}
+	t, err := tokens.New(tokens.Options{Config: c.Tokens, Reviewer: b.Registration(), Log: log, Registry: registry})
+	if err != nil {
+		return nil, nil, err
+	}
+	b.Registration().OnKeys(t.SetKeys)
+	return t, []run.Task{{Name: "tokens", Run: t.Run}}, nil
 }
 
 // transportCredentials are those of a port that may be without.

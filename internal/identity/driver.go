@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 
 	"google.golang.org/grpc/credentials"
@@ -29,6 +30,11 @@ type Driver struct {
 	ClientKeyFile string `json:"clientKeyFile"`
 	// ClientKeyData is the same in the file itself, and wins over clientKeyFile.
 	ClientKeyData []byte `json:"clientKeyData"`
+	// Token is a bearer token, for who has no certificate yet. It is trimmed, and never sent in plaintext
+	// but to this machine.
+	Token string `json:"token"`
+	// TokenFile is a file that holds one, read again for each connection. Token wins over it.
+	TokenFile string `json:"tokenFile"`
 	// ProxyURL is the HTTP proxy through which the broker is reached, as http://user:password@proxy.example:3128,
 	// or none. Without it HTTPS_PROXY and NO_PROXY of the environment count.
 	ProxyURL string `json:"proxy"`
@@ -47,6 +53,35 @@ func (d *Driver) HasCert() bool { return d.ClientCertFile != "" || d.ClientCertD
 
 // HasKey reports whether there is the key of one.
 func (d *Driver) HasKey() bool { return d.ClientKeyFile != "" || d.ClientKeyData != nil }
+
+// HasToken reports whether there is a bearer token.
+func (d *Driver) HasToken() bool { return strings.TrimSpace(d.Token) != "" || d.TokenFile != "" }
+
+// maxToken bounds a token; those of service accounts have about 1 KiB.
+const maxToken = 16 << 10
+
+// Bearer returns the bearer token as data and file are now, "" where none is named.
+func (d *Driver) Bearer() (string, error) {
+	text := strings.TrimSpace(d.Token)
+	switch {
+	case text != "":
+	case d.TokenFile == "":
+		return "", nil
+	default:
+		b, err := os.ReadFile(d.TokenFile)
+		if err != nil {
+			return "", fmt.Errorf("tokenFile: %w", err)
+		}
+		text = strings.TrimSpace(string(b))
+	}
+	switch {
+	case text == "":
+		return "", fmt.Errorf("tokenFile: %s is empty", d.TokenFile)
+	case len(text) > maxToken, strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }):
+		return "", fmt.Errorf("token or tokenFile is no bearer token: it has %d bytes, of which some are spaces or no ASCII, or more than %d", len(text), maxToken)
+	}
+	return text, nil
+}
 
 // HasTLS reports whether anything is said about TLS.
 func (d *Driver) HasTLS() bool {

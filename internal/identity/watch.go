@@ -133,7 +133,7 @@ func (w *Watch) read() {
 	d, err := w.cfg.Read()
 	var ends map[string]ending
 	if err == nil {
-		w.files = append(slices.DeleteFunc([]string{d.CAFile, d.ClientCertFile, d.ClientKeyFile, d.ProxyCAFile}, func(f string) bool { return f == "" }), w.cfg.Also...)
+		w.files = append(slices.DeleteFunc([]string{d.CAFile, d.ClientCertFile, d.ClientKeyFile, d.ProxyCAFile, d.TokenFile}, func(f string) bool { return f == "" }), w.cfg.Also...)
 		ends, err = d.ends()
 	}
 	w.mu.Lock()

@@ -31,8 +31,11 @@ type material struct {
 
 // readFiles reads them, and what is data, as a connection does.
 func readFiles(d identity.Driver, needed bool) (m material, err error) {
-	if needed && !d.HasCert() {
+	if needed && !d.HasCert() && !d.HasToken() {
 		return m, errors.New("no certificate is named: the broker knows a party by its certificate")
+	}
+	if _, err := d.Bearer(); err != nil {
+		return m, err
 	}
 	if f, inFiles := d.Files(); inFiles {
 		next, err := f.TLS(func(error) {})

@@ -35,7 +35,7 @@ func GRPC(broker, serverName string) Transport {
 		broker: broker, addr: broker, form: "write the broker as host:port, as broker.example:8090", serverName: serverName,
 		protocols: []string{"h2"}, mutual: true, accepted: func() string { return "anonymous: plaintext" },
 		dial: func(ctx context.Context, k *walk) (transport.Conn, error) {
-			o := transportgrpc.Options{Target: broker, Insecure: k.Insecure, DialTimeout: k.Timeout, Proxy: k.settings()}
+			o := transportgrpc.Options{Target: broker, Insecure: k.Insecure, DialTimeout: k.Timeout, Proxy: k.settings(), Token: k.Identity.Bearer}
 			if !k.Insecure {
 				creds, err := k.Identity.Client(serverName, func(error) {})
 				if err != nil {

@@ -79,7 +79,11 @@ func (d *Dialer) Connect(ctx context.Context) (*Conn, error) {
 	dialCtx, cancel := context.WithTimeout(ctx, d.opts.DialTimeout)
 	defer cancel()
 	attempt := newAttempt()
-	cc, err := ggrpc.NewClient("passthrough:///"+d.opts.Target, d.dialOptions(attempt)...)
+	options, err := d.dialOptions(attempt)
+	if err != nil {
+		return nil, err
+	}
+	cc, err := ggrpc.NewClient("passthrough:///"+d.opts.Target, options...)
 	if err != nil {
 		return nil, &transport.Error{Code: transport.CodeInvalid, Message: "cannot connect to " + d.opts.Target, Err: err}
 	}
@@ -99,7 +103,7 @@ func (d *Dialer) Connect(ctx context.Context) (*Conn, error) {
 	}
 }
 
-func (d *Dialer) dialOptions(a *attempt) []ggrpc.DialOption {
+func (d *Dialer) dialOptions(a *attempt) ([]ggrpc.DialOption, error) {
 	limit := d.opts.MaxEventBytes + envelopeBytes
 	opts := []ggrpc.DialOption{
 		ggrpc.WithTransportCredentials(&once{TransportCredentials: d.opts.Credentials, attempt: a}),
@@ -125,8 +129,45 @@ func (d *Dialer) dialOptions(a *attempt) []ggrpc.DialOption {
 	if d.opts.StatsHandler != nil {
 		opts = append(opts, ggrpc.WithStatsHandler(d.opts.StatsHandler))
 	}
-	return opts
+	b, err := d.bearer()
+	if err != nil {
+		return nil, err
+	}
+	if b.token != "" {
+		opts = append(opts, ggrpc.WithPerRPCCredentials(b))
+	}
+	return opts, nil
 }
+
+// bearer shows a token with each call.
+type bearer struct {
+	token     string
+	plaintext bool // to this machine
+}
+
+// bearer returns the token as it is now.
+func (d *Dialer) bearer() (bearer, error) {
+	b := bearer{plaintext: d.opts.Insecure}
+	if d.opts.Token == nil {
+		return b, nil
+	}
+	var err error
+	if b.token, err = d.opts.Token(); err != nil {
+		return b, &transport.Error{
+			Code: transport.CodeUnauthenticated, Next: transport.NextRefreshCredentials,
+			Message: "the token for " + d.opts.Target + " cannot be read", Err: err,
+		}
+	}
+	return b, nil
+}
+
+// GetRequestMetadata implements credentials.PerRPCCredentials.
+func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	return map[string]string{"authorization": "Bearer " + b.token}, nil
+}
+
+// RequireTransportSecurity implements credentials.PerRPCCredentials.
+func (b bearer) RequireTransportSecurity() bool { return !b.plaintext }
 
 // abandon closes what did not become a connection and returns why.
 func abandon(cc *ggrpc.ClientConn, e *transport.Error) error {

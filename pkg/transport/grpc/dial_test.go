@@ -23,11 +23,13 @@ import (
 	ggrpc "google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/hawser-io/hawser/internal/pki"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 	"github.com/hawser-io/hawser/pkg/transport/grpc"
+	cloudeventsv1 "github.com/hawser-io/hawser/proto/io/cloudevents/v1"
 )
 
 func TestNewDialer_RefusesOptions(t *testing.T) {
@@ -315,4 +317,61 @@ func TestSubscribe_TellsWhoseBrokerItIs(t *testing.T) {
 	if sum := sha256.Sum256(root.Bytes); accepted.Epoch != "e1" || !slices.Equal(accepted.Roots, []string{hex.EncodeToString(sum[:])}) {
 		t.Errorf("got %+v", accepted)
 	}
+}
+
+// TestDial_Token: the token goes with each call, as it was when the connection was made.
+func TestDial_Token(t *testing.T) {
+	seen := make(chan string, 10)
+	s := &service{publish: func(ctx context.Context, _ *cloudeventsv1.PublishRequest) (*emptypb.Empty, error) {
+		seen <- incoming(ctx, "authorization")
+		return &emptypb.Empty{}, nil
+	}}
+	publishes := func(t *testing.T, d transport.Dialer, want string) {
+		t.Helper()
+		c, err := d.Dial(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if _, err := c.Publish(t.Context(), newEvent(), ""); err != nil {
+				t.Fatal(err)
+			}
+			if got := <-seen; got != want {
+				t.Errorf("authorization %q, want %q", got, want)
+			}
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	token, err := "first", error(nil)
+	o := grpc.Options{Token: func() (string, error) { return token, err }}
+	for name, secure := range map[string]bool{"TLS": true, "plaintext": false} {
+		t.Run(name, func(t *testing.T) {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			ca := newAuthority(t)
+			options := []ggrpc.ServerOption{}
+			o := o
+			if o.Insecure = !secure; secure {
+				options = append(options, ggrpc.Creds(ca.server(tls.NoClientCert, "127.0.0.1")))
+				o.Credentials = ca.client()
+			}
+			g := ggrpc.NewServer(options...)
+			cloudeventsv1.RegisterCloudEventServiceServer(g, s)
+			run(t, g, l)
+			o.Target = l.Addr().String()
+			d := newDialer(t, o)
+			for _, token = range []string{"first", "second"} {
+				publishes(t, d, "Bearer "+token)
+			}
+			token = ""
+			publishes(t, d, "")
+		})
+	}
+	err = errors.New("no such file")
+	o.Target, o.Insecure = "127.0.0.1:1", true
+	wantRefresh(t, dialError(t, o))
 }

@@ -39,6 +39,9 @@ type Options struct {
 	// Credentials secure the connection; see identity.Files.Client. They are
 	// asked at every Dial, so that renewed certificates are used.
 	Credentials credentials.TransportCredentials
+	// Token returns the bearer token that goes with each call, "" for none; nil: none. It is
+	// asked at every Dial.
+	Token func() (string, error)
 	// Insecure allows plaintext: Credentials must then be nil, and Target a
 	// loopback address.
 	Insecure bool

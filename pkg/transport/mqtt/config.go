@@ -1,6 +1,7 @@
 package mqtt
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -80,6 +81,9 @@ func (f *File) validate(insecure bool) error {
 	errs := []error{f.validateBroker(insecure), f.validateTLS(insecure), f.Topics.Validate()}
 	if _, err := (transport.Proxy{URL: f.ProxyURL}).Server(); err != nil {
 		errs = append(errs, err)
+	}
+	if f.Password != "" && f.HasToken() {
+		errs = append(errs, errors.New("password and token exclude each other: a token is sent as the password, drop one of them"))
 	}
 	if f.Password != "" && f.Username == "" {
 		errs = append(errs, errors.New("password: needs a username, without which brokers refuse it"))
@@ -205,7 +209,11 @@ func (s *secrets) login() Login {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.refresh()
-	return Login{User: s.file.Username, Password: s.file.Password}
+	token, err := s.file.Bearer()
+	if err != nil {
+		s.log.Error("the token for the broker cannot be read", "error", err)
+	}
+	return Login{User: s.file.Username, Password: cmp.Or(token, s.file.Password)}
 }
 
 func (s *secrets) config() *tls.Config {

@@ -108,6 +108,7 @@ func TestLoad_Errors(t *testing.T) {
 		"TLS by scheme":          {"brokerHost: mqtts://127.0.0.1:1883" + fileTopics, true, "mqtt://"},
 		"CA and insecure":        {"caFile: ca.pem\nbrokerHost: 127.0.0.1:1883" + fileTopics, true, "exclude each other"},
 		"certificate alone":      {"clientCertFile: x\nbrokerHost: 127.0.0.1:1883" + fileTopics, false, "needs its key"},
+		"password and token":     {"password: x\nusername: u\ntoken: t\nbrokerHost: 127.0.0.1:1883" + fileTopics, true, "token"},
 		"password alone":         {"password: x\nbrokerHost: 127.0.0.1:1883" + fileTopics, true, "username"},
 		"no topics":              {"brokerHost: 127.0.0.1:1883", true, "topics.sourceEvents"},
 		"topics are a list":      {"brokerHost: 127.0.0.1:1883\ntopics: []", true, "topics"},
@@ -238,4 +239,23 @@ func FuzzFile(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestLoad_Token: a token is the password of the next connection, as its file is then.
+func TestLoad_Token(t *testing.T) {
+	dir := t.TempDir()
+	file, path := filepath.Join(dir, "token"), filepath.Join(dir, "config.yaml")
+	writeFile(t, file, "first\n")
+	writeFile(t, path, "brokerHost: 127.0.0.1:8883\ntokenFile: "+file+fileTopics)
+	o, _, err := Load(path, asAgent, false, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l := o.Login(); l != (Login{Password: "first"}) {
+		t.Errorf("%+v", l)
+	}
+	writeFile(t, file, " second ")
+	if l := o.Login(); l.Password != "second" {
+		t.Errorf("%+v", l)
+	}
 }
