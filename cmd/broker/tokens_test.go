@@ -26,7 +26,7 @@ type hub struct {
 	conn   transport.Conn
 	issuer *testkit.Issuer
 
-	ended  chan error
+	ended chan error
 
 	mu       sync.Mutex
 	id       string // of the subscription
