@@ -63,7 +63,7 @@ func (t *stream) step(ctx context.Context) (idle bool, err error) {
 		return true, nil
 	case l != nil:
 		defer l.free()
-		t.gone = compare(t.sub.viewer, t.told, shown, l.versions)
+		t.gone = compare(t.told, shown, l.versions)
 	}
 	notes := append(t.gone, lacks(t.sub.viewer, t.told, shown)...)
 	t.gone = nil

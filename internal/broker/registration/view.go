@@ -61,9 +61,9 @@ func lacks(v viewer, told map[string]sent, shown []*object) (notes []note) {
 }
 
 // compare takes what a party says that it has. What of the shown it has in another version, or not
-// at all, counts as not told. It returns what the hub does not have. Who was shown a part only is
-// not told what is gone of what it was not sent.
-func compare(v viewer, told map[string]sent, shown []*object, list []codec.ResourceVersion) (gone []note) {
+// at all, counts as not told. It returns what the hub does not have: who sees a part only is told so
+// too, or it would wait for a request that a hub has lost; of what is there for others nothing is said.
+func compare(told map[string]sent, shown []*object, list []codec.ResourceVersion) (gone []note) {
 	has := make(map[string]int64, len(list))
 	for _, e := range list {
 		has[e.ResourceID] = e.ResourceVersion
@@ -77,9 +77,6 @@ func compare(v viewer, told map[string]sent, shown []*object, list []codec.Resou
 			}
 		}
 		delete(has, o.uid)
-	}
-	if v.only != "" {
-		return nil
 	}
 	for _, s := range told {
 		delete(has, s.uid) // it is told by name that it is gone

@@ -165,8 +165,13 @@ func NewCore(c CoreConfig, k Kept, bootstrap string) *Core {
 	return core
 }
 
-// Bootstrap says which bootstrap file there is now.
-func (c *Core) Bootstrap(id string) { c.bootstrap = id }
+// Bootstrap says which bootstrap file there is now. Who gives the agent another one wants it to
+// join, also where the hub has removed its ManagedCluster.
+func (c *Core) Bootstrap(id string) {
+	if id != c.bootstrap {
+		c.bootstrap, c.create = id, retry{}
+	}
+}
 
 // Learned takes what the managed cluster says of itself.
 func (c *Core) Learned(now time.Time, f Facts) {
