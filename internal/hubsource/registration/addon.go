@@ -1,0 +1,88 @@
+package registration
+
+import (
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+)
+
+// addOnStatus updates the status of an add-on of the cluster that asks. The hub refuses a version
+// that is not the present one.
+func addOnStatus(a ask, resource schema.GroupVersionResource) (call, error) {
+	if err := a.inOwnNamespace(); err != nil {
+		return call{}, err
+	}
+	status, err := statusIn(a.sent.raw)
+	if err != nil {
+		return call{}, a.invalid("%v", err)
+	}
+	meta := map[string]any{"namespace": a.cluster, "name": a.sent.Metadata.Name, "resourceVersion": a.sent.Metadata.ResourceVersion}
+	if uid := a.sent.Metadata.UID; uid != "" {
+		meta["uid"] = string(uid)
+	}
+	return call{verb: updateStatus, resource: resource, subresource: "status", namespace: a.cluster, name: a.sent.Metadata.Name, object: map[string]any{
+		"apiVersion": resource.GroupVersion().String(), "kind": "ManagedClusterAddOn", "metadata": meta, "status": status,
+	}}, nil
+}
+
+// inOwnNamespace refuses an object that is not in the namespace of the cluster that asks.
+func (a ask) inOwnNamespace() error {
+	if ns := a.sent.Metadata.Namespace; ns != a.cluster {
+		return a.forbidden("it is in namespace %q, that of cluster %s is %s", ns, a.cluster, a.cluster)
+	}
+	return a.named()
+}
+
+// named refuses an object without a name, or with one that would be more than a part of a path.
+func (a ask) named() error {
+	name := a.sent.Metadata.Name
+	if name == "" {
+		return a.invalid("it has no name; whoever asks chooses it")
+	}
+	if wrong := path.IsValidPathSegmentName(name); len(wrong) > 0 {
+		return a.invalid("its name %s", strings.Join(wrong, ", "))
+	}
+	return nil
+}
+
+// The label of service accounts for which an agent may ask for tokens: controllers of add-ons
+// make them.
+const (
+	tokenLabel      = "addon.open-cluster-management.io/token-infrastructure"
+	tokenLabelValue = "true"
+)
+
+// requestToken asks for a token of a service account of an add-on. The uid of the request is the
+// asker's own mark, which the hub does not take.
+func requestToken(a ask) (call, error) {
+	if ns := a.sent.Metadata.Namespace; ns != "" && ns != a.cluster {
+		return call{}, a.forbidden("it is in namespace %q, that of cluster %s is %s", ns, a.cluster, a.cluster)
+	}
+	if err := a.named(); err != nil {
+		return call{}, err
+	}
+	var sent struct {
+		Spec struct {
+			Audiences         []string `json:"audiences"`
+			ExpirationSeconds *int64   `json:"expirationSeconds"`
+		} `json:"spec"`
+	}
+	if err := utiljson.Unmarshal(a.sent.raw, &sent); err != nil {
+		return call{}, a.invalid("its spec cannot be read")
+	}
+	spec := map[string]any{"audiences": textsOf(sent.Spec.Audiences)}
+	if sent.Spec.ExpirationSeconds != nil {
+		spec["expirationSeconds"] = *sent.Spec.ExpirationSeconds
+	}
+	return call{
+		verb: create, resource: serviceAccounts, subresource: "token", namespace: a.cluster, name: a.sent.Metadata.Name,
+		labelled: [2]string{tokenLabel, tokenLabelValue},
+		object: map[string]any{
+			"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+			"metadata": map[string]any{"name": a.sent.Metadata.Name, "namespace": a.cluster},
+			"spec":     spec,
+		},
+	}, nil
+}

@@ -1,0 +1,154 @@
+package registration
+
+import (
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+)
+
+// agentAnnotations is the prefix of the annotations that an agent may give its ManagedCluster.
+const agentAnnotations = "agent.open-cluster-management.io/"
+
+// createCluster makes a ManagedCluster of what an agent sent: its name, its own annotations, how
+// it may be reached. All else is the hub's to say, acceptance first.
+func createCluster(a ask, s state) (call, error) {
+	if a.sent.Metadata.Name != a.cluster {
+		return call{}, a.forbidden("it is not the ManagedCluster of cluster %s", a.cluster)
+	}
+	if s.cluster != nil {
+		return call{}, apierrors.NewAlreadyExists(managedClusters.GroupResource(), a.cluster)
+	}
+	if s.waiting >= s.maxWaiting {
+		return call{}, apierrors.NewTooManyRequests("too many clusters wait for being accepted: somebody accepts or deletes some first", 60)
+	}
+	var sent struct {
+		Spec struct {
+			Configs []struct {
+				URL      string `json:"url"`
+				CABundle []byte `json:"caBundle"`
+			} `json:"managedClusterClientConfigs"`
+		} `json:"spec"`
+	}
+	if err := utiljson.Unmarshal(a.sent.raw, &sent); err != nil {
+		return call{}, a.invalid("its spec cannot be read")
+	}
+	annotations := map[string]any{}
+	for k, v := range a.sent.Metadata.Annotations {
+		if strings.HasPrefix(k, agentAnnotations) {
+			annotations[k] = v
+		}
+	}
+	configs := []any{}
+	for _, c := range sent.Spec.Configs {
+		config := map[string]any{"url": c.URL}
+		if len(c.CABundle) > 0 {
+			config["caBundle"] = base64Of(c.CABundle)
+		}
+		configs = append(configs, config)
+	}
+	return call{verb: create, resource: managedClusters, name: a.cluster, object: map[string]any{
+		"apiVersion": managedClusters.GroupVersion().String(), "kind": "ManagedCluster",
+		"metadata": map[string]any{"name": a.cluster, "annotations": annotations},
+		"spec":     map[string]any{"hubAcceptsClient": false, "managedClusterClientConfigs": configs},
+	}}, nil
+}
+
+// hubsConditions are the conditions of a ManagedCluster that the hub sets. Klusterlets act on the
+// first; what an agent sends of them is replaced by what the hub has.
+var hubsConditions = []string{conditionAccepted, conditionClockSynced, conditionDeleting}
+
+// clusterStatus updates the status of a ManagedCluster. An agent that does not know the present
+// object is told of a conflict, as the hub would: it has what the hub said last on its stream.
+func clusterStatus(a ask, s state) (call, error) {
+	if a.sent.Metadata.Name != a.cluster {
+		return call{}, a.forbidden("it is not the ManagedCluster of cluster %s", a.cluster)
+	}
+	if uid := a.sent.Metadata.UID; uid != "" && uid != s.cluster.UID {
+		return call{}, a.conflict("it was created anew meanwhile")
+	}
+	if a.sent.Metadata.ResourceVersion != s.cluster.ResourceVersion {
+		return call{}, a.conflict("the object has been modified: apply your changes to the latest version and try again")
+	}
+	sent, err := statusIn(a.sent.raw)
+	if err != nil {
+		return call{}, a.invalid("%v", err)
+	}
+	has, err := statusIn(s.cluster.json)
+	if err != nil {
+		return call{}, a.invalid("the status that the hub has cannot be read")
+	}
+	sent["conditions"] = merged(listed(sent["conditions"]), listed(has["conditions"]))
+	if reflect.DeepEqual(sent, has) {
+		return call{}, errNothing
+	}
+	return call{verb: updateStatus, resource: managedClusters, subresource: "status", name: a.cluster, object: map[string]any{
+		"apiVersion": managedClusters.GroupVersion().String(), "kind": "ManagedCluster",
+		"metadata": map[string]any{"name": a.cluster, "uid": string(s.cluster.UID), "resourceVersion": s.cluster.ResourceVersion},
+		"status":   sent,
+	}}, nil
+}
+
+func (a ask) conflict(why string) error {
+	return apierrors.NewConflict(a.resource(), a.sent.Metadata.Name, errorText(why))
+}
+
+// errorText is an error that says this.
+type errorText string
+
+func (e errorText) Error() string { return string(e) }
+
+// statusIn returns the status of an object.
+func statusIn(object []byte) (map[string]any, error) {
+	var o struct {
+		Status map[string]any `json:"status"`
+	}
+	if err := utiljson.Unmarshal(object, &o); err != nil {
+		return nil, errorText("its status cannot be read")
+	}
+	if o.Status == nil {
+		o.Status = map[string]any{}
+	}
+	return o.Status, nil
+}
+
+// listed returns the conditions of a status by their types, and the order of these.
+func listed(conditions any) (list []map[string]any) {
+	all, _ := conditions.([]any)
+	for _, c := range all {
+		if c, ok := c.(map[string]any); ok {
+			list = append(list, c)
+		}
+	}
+	return list
+}
+
+// merged is what conditions become: those of the agent, with the hub's own as the hub has them.
+func merged(sent, has []map[string]any) []any {
+	own := map[string]map[string]any{}
+	for _, c := range has {
+		if t, _ := c["type"].(string); slices.Contains(hubsConditions, t) {
+			own[t] = c
+		}
+	}
+	all := []any{}
+	for _, c := range sent {
+		t, _ := c["type"].(string)
+		if slices.Contains(hubsConditions, t) {
+			hubs, there := own[t]
+			delete(own, t)
+			if !there {
+				continue
+			}
+			c = hubs
+		}
+		all = append(all, c)
+	}
+	for _, t := range slices.Sorted(maps.Keys(own)) {
+		all = append(all, own[t])
+	}
+	return all
+}

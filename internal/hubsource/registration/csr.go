@@ -1,0 +1,186 @@
+package registration
+
+import (
+	"bytes"
+	"crypto/x509"
+	"encoding/asn1"
+	"encoding/base64"
+	"encoding/pem"
+	"fmt"
+	"slices"
+	"strings"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+)
+
+// The signers of certificates that agents ask for.
+const (
+	// ClusterSigner signs certificates by which brokers know clusters.
+	ClusterSigner = "open-cluster-management.io/grpc"
+	// addOnSigner signs those by which the hub's kube-apiserver knows add-ons.
+	addOnSigner = certificatesv1.KubeAPIServerClientSignerName
+)
+
+const (
+	identityPrefix = "system:open-cluster-management:"
+	allClusters    = identityPrefix + "managed-clusters"
+)
+
+// createCSR makes a CertificateSigningRequest of what an agent sent: name, request, signer, usages
+// and lifetime. Who asked is what the broker authenticated, whatever annotations say.
+func createCSR(a ask, s state) (call, error) {
+	var sent struct {
+		Spec certificatesv1.CertificateSigningRequestSpec `json:"spec"`
+	}
+	if err := utiljson.Unmarshal(a.sent.raw, &sent); err != nil {
+		return call{}, a.invalid("its spec cannot be read")
+	}
+	if err := a.named(); err != nil {
+		return call{}, err
+	}
+	if err := mayCreateCSR(a, s, sent.Spec.SignerName); err != nil {
+		return call{}, err
+	}
+	request, err := parseRequest(sent.Spec.Request)
+	if err != nil {
+		return call{}, a.invalid("spec.request %v", err)
+	}
+	labels := map[string]any{clusterLabel: a.cluster}
+	if sent.Spec.SignerName == ClusterSigner {
+		err = checkClusterRequest(a, request, sent.Spec.Usages)
+	} else {
+		addOn := a.sent.Metadata.Labels[addOnLabel]
+		labels[addOnLabel] = addOn
+		err = checkAddOnRequest(a, request, sent.Spec.SignerName, addOn)
+	}
+	if err != nil {
+		return call{}, err
+	}
+	spec := map[string]any{"request": base64Of(sent.Spec.Request), "signerName": sent.Spec.SignerName, "usages": textsOf(sent.Spec.Usages)}
+	if sent.Spec.ExpirationSeconds != nil {
+		spec["expirationSeconds"] = int64(*sent.Spec.ExpirationSeconds)
+	}
+	return call{verb: create, resource: signingRequests, name: a.sent.Metadata.Name, asRegistrar: true, object: map[string]any{
+		"apiVersion": signingRequests.GroupVersion().String(), "kind": "CertificateSigningRequest",
+		"metadata": map[string]any{
+			"name": a.sent.Metadata.Name, "labels": labels, "annotations": map[string]any{requesterAnnotation: a.user},
+		},
+		"spec": spec,
+	}}, nil
+}
+
+// mayCreateCSR says whether this cluster may have one more, of this signer.
+func mayCreateCSR(a ask, s state, signer string) error {
+	named, labelled := a.sent.Metadata.Labels[clusterLabel]
+	addOns := signer == addOnSigner || slices.Contains(s.signers, signer)
+	switch {
+	case labelled && named != a.cluster:
+		return a.forbidden("its label %s names cluster %s, and %s asks", clusterLabel, named, a.cluster)
+	case signer != ClusterSigner && !addOns:
+		return a.forbidden("signer %s is not served here", signer)
+	case addOns && a.bootstrap:
+		return a.forbidden("certificates of add-ons are for clusters that have joined")
+	case addOns && a.sent.Metadata.Labels[addOnLabel] == "":
+		return a.invalid("a request of signer %s needs the label %s", signer, addOnLabel)
+	case s.undecided >= maxUndecided:
+		return apierrors.NewTooManyRequests(fmt.Sprintf("%d requests of cluster %s are undecided: somebody approves, denies or deletes some first", s.undecided, a.cluster), 60)
+	case !s.accepted() && s.undecidedAll >= s.maxWaiting:
+		return apierrors.NewTooManyRequests("too many requests of clusters that are not accepted wait for a decision", 60)
+	}
+	return nil
+}
+
+// parseRequest reads the PEM of a certificate request, of which there is exactly one.
+func parseRequest(text []byte) (*x509.CertificateRequest, error) {
+	block, rest := pem.Decode(text)
+	if block == nil || block.Type != "CERTIFICATE REQUEST" || len(block.Headers) > 0 || len(bytes.TrimSpace(rest)) > 0 {
+		return nil, errorText("is not the PEM of one certificate request")
+	}
+	r, err := x509.ParseCertificateRequest(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("cannot be read: %w", err)
+	}
+	if err := r.CheckSignature(); err != nil {
+		return nil, fmt.Errorf("is not signed by its own key: %w", err)
+	}
+	return r, nil
+}
+
+var (
+	oidCommonName       = asn1.ObjectIdentifier{2, 5, 4, 3}
+	oidOrganization     = asn1.ObjectIdentifier{2, 5, 4, 10}
+	oidBasicConstraints = asn1.ObjectIdentifier{2, 5, 29, 19}
+)
+
+// checkClusterRequest checks the request of a certificate by which a cluster is known: it names
+// the cluster that asks and an agent of it, the groups of that cluster, and nothing else.
+func checkClusterRequest(a ask, r *x509.CertificateRequest, usages []certificatesv1.KeyUsage) error {
+	group := identityPrefix + a.cluster
+	agent, named := strings.CutPrefix(r.Subject.CommonName, group+":")
+	for _, n := range r.Subject.Names {
+		if !n.Type.Equal(oidCommonName) && !n.Type.Equal(oidOrganization) {
+			return a.invalid("its subject has more than a common name and organizations: %s", n.Type)
+		}
+	}
+	switch {
+	case !named || agent == "" || strings.Contains(agent, ":"):
+		return a.forbidden("its common name is not %s:<agent>, which cluster %s may have", group, a.cluster)
+	case !sameGroups(r.Subject.Organization, group):
+		return a.forbidden("its organizations are not exactly %s and, if it is there, %s", group, allClusters)
+	case len(r.Extensions) > 0:
+		return a.invalid("it asks for extensions, such as names of servers or the rights of a CA")
+	}
+	allowed := []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageKeyEncipherment, certificatesv1.UsageClientAuth}
+	for _, u := range usages {
+		if !slices.Contains(allowed, u) {
+			return a.invalid("usage %q is not one of a client", u)
+		}
+	}
+	if !slices.Contains(usages, certificatesv1.UsageClientAuth) {
+		return a.invalid("it lacks the usage %q", certificatesv1.UsageClientAuth)
+	}
+	return nil
+}
+
+// sameGroups reports whether organizations are the group of a cluster, perhaps with that of all.
+func sameGroups(organizations []string, group string) bool {
+	return slices.Contains(organizations, group) && len(organizations) <= 2 && !slices.ContainsFunc(organizations, func(o string) bool {
+		return o != group && o != allClusters
+	})
+}
+
+// checkAddOnRequest checks the request of a certificate of an add-on. One by which the hub's
+// kube-apiserver knows it names the add-on of this cluster; what other signers take is theirs to say.
+func checkAddOnRequest(a ask, r *x509.CertificateRequest, signer, addOn string) error {
+	for _, e := range r.Extensions {
+		if e.Id.Equal(oidBasicConstraints) {
+			return a.invalid("it asks for the rights of a CA")
+		}
+	}
+	user := identityPrefix + "cluster:" + a.cluster + ":addon:" + addOn
+	groups := []string{user, identityPrefix + "addon:" + addOn, "system:authenticated"}
+	foreign := slices.IndexFunc(r.Subject.Organization, func(o string) bool { return !slices.Contains(groups, o) })
+	switch {
+	case slices.Contains(r.Subject.Organization, "system:masters"):
+		return a.forbidden("nobody gets organization system:masters")
+	case signer != addOnSigner:
+		return nil
+	case !strings.HasPrefix(r.Subject.CommonName, user+":"):
+		return a.forbidden("its common name does not begin with %s:, which add-on %s of cluster %s may have", user, addOn, a.cluster)
+	case foreign >= 0:
+		return a.forbidden("organization %s is not one of add-on %s of cluster %s", r.Subject.Organization[foreign], addOn, a.cluster)
+	}
+	return nil
+}
+
+func base64Of(b []byte) string { return base64.StdEncoding.EncodeToString(b) }
+
+func textsOf[T ~string](list []T) []any {
+	texts := []any{}
+	for _, t := range list {
+		texts = append(texts, string(t))
+	}
+	return texts
+}

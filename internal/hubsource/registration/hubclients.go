@@ -1,0 +1,74 @@
+package registration
+
+import (
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/dynamic"
+	authenticationclient "k8s.io/client-go/kubernetes/typed/authentication/v1"
+	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
+	"k8s.io/client-go/rest"
+)
+
+// Hub is how the hub is reached.
+type Hub struct {
+	// Own acts as hub-source, Registrar as [Registrar].
+	Own, Registrar dynamic.Interface
+	Reviews        authorizationclient.SubjectAccessReviewInterface
+	Tokens         authenticationclient.TokenReviewInterface
+	Types          discovery.ServerResourcesInterface
+	// Get returns what the hub's API has at a path.
+	Get func(ctx context.Context, path string) ([]byte, error)
+}
+
+// NewHub returns the hub that a configuration of its clients leads to. Requests have no rate of
+// their own: how many there are at once is bounded, and each is one that somebody waits for.
+func NewHub(config *rest.Config) (h Hub, err error) {
+	own := rest.CopyConfig(config)
+	own.QPS = -1
+	registrar := rest.CopyConfig(own)
+	registrar.Impersonate = rest.ImpersonationConfig{UserName: Registrar}
+	if h.Own, err = dynamic.NewForConfig(own); err == nil {
+		h.Registrar, err = dynamic.NewForConfig(registrar)
+	}
+	if err != nil {
+		return Hub{}, fmt.Errorf("reach the hub: %w", err)
+	}
+	reviews, err := authorizationclient.NewForConfig(own)
+	if err != nil {
+		return Hub{}, fmt.Errorf("reach the hub: %w", err)
+	}
+	tokens, err := authenticationclient.NewForConfig(own)
+	if err != nil {
+		return Hub{}, fmt.Errorf("reach the hub: %w", err)
+	}
+	types, err := discovery.NewDiscoveryClientForConfig(own)
+	if err != nil {
+		return Hub{}, fmt.Errorf("reach the hub: %w", err)
+	}
+	h.Reviews, h.Tokens, h.Types = reviews.SubjectAccessReviews(), tokens.TokenReviews(), types
+	h.Get = func(ctx context.Context, path string) ([]byte, error) {
+		return types.RESTClient().Get().AbsPath(path).DoRaw(ctx)
+	}
+	return h, nil
+}
+
+// serves says whether the hub has a type.
+func (h Hub) serves(r schema.GroupVersionResource) (bool, error) {
+	list, err := h.Types.ServerResourcesForGroupVersion(r.GroupVersion().String())
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	for i := range list.APIResources {
+		if list.APIResources[i].Name == r.Resource {
+			return true, nil
+		}
+	}
+	return false, nil
+}

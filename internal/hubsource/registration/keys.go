@@ -1,0 +1,86 @@
+package registration
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
+)
+
+const (
+	keysEvery   = 5 * time.Minute
+	keysAgain   = 15 * time.Second
+	keysTimeout = 10 * time.Second
+)
+
+// Paths of the hub's API that say by what its tokens are verified.
+const (
+	issuerPath = "/.well-known/openid-configuration"
+	jwksPath   = "/openid/v1/jwks"
+)
+
+// sendKeys tells the broker by what the tokens of the hub's accounts are verified: on each new
+// subscription and every few minutes, for keys rotate.
+func (s *Server) sendKeys(ctx context.Context) error {
+	for wait := keysEvery; ; {
+		t := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return nil
+		case <-s.newSession:
+			t.Stop()
+		case <-t.C:
+		}
+		wait = keysEvery
+		if err := s.sendKeysOnce(ctx); err != nil && ctx.Err() == nil {
+			wait = keysAgain
+			s.cfg.Log.WarnContext(ctx, "the broker does not know by what tokens of the hub are verified", "err", err, "retry_in", wait)
+		}
+	}
+}
+
+func (s *Server) sendKeysOnce(ctx context.Context) error {
+	s.mu.Lock()
+	on := s.on
+	s.mu.Unlock()
+	if on == "" {
+		return nil // the next subscription will have them
+	}
+	keys, err := s.keys(ctx)
+	if err != nil {
+		return err
+	}
+	e, err := codec.NewRegistrationKeys(s.envelopeOf(), keys)
+	if err != nil {
+		return err
+	}
+	if err := s.publish(ctx, on, e); err != nil && s.still(on) {
+		return fmt.Errorf("publish the keys: %w", err)
+	}
+	return nil
+}
+
+// keys asks the hub for its issuer and its keys.
+func (s *Server) keys(ctx context.Context) (*hawserv1.RegistrationKeys, error) {
+	ctx, cancel := context.WithTimeout(ctx, keysTimeout)
+	defer cancel()
+	text, err := s.cfg.Hub.Get(ctx, issuerPath)
+	if err != nil {
+		return nil, fmt.Errorf("ask the hub for the issuer of its tokens: %w", err)
+	}
+	var found struct {
+		Issuer string `json:"issuer"`
+	}
+	if err := json.Unmarshal(text, &found); err != nil || found.Issuer == "" {
+		return nil, fmt.Errorf("the hub says at %s no issuer of its tokens: %w", issuerPath, err)
+	}
+	jwks, err := s.cfg.Hub.Get(ctx, jwksPath)
+	if err != nil {
+		return nil, fmt.Errorf("ask the hub for the keys of its tokens: %w", err)
+	}
+	return &hawserv1.RegistrationKeys{Issuer: found.Issuer, Jwks: jwks}, nil
+}

@@ -1,0 +1,147 @@
+package registration
+
+import (
+	"encoding/json"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
+)
+
+// Labels, annotations and names that Open Cluster Management gives a meaning.
+const (
+	clusterLabel        = "open-cluster-management.io/cluster-name"
+	addOnLabel          = "open-cluster-management.io/addon-name"
+	requesterAnnotation = "open-cluster-management.io/csr-user"
+	leaseName           = "managed-cluster-lease"
+)
+
+// Conditions of a ManagedCluster.
+const (
+	conditionAccepted    = "HubAcceptedManagedCluster"
+	conditionClockSynced = "ManagedClusterConditionClockSynced"
+	conditionDeleting    = "Deleting"
+	conditionJoined      = "ManagedClusterJoined"
+	conditionAvailable   = "ManagedClusterConditionAvailable"
+)
+
+// kind is one type of objects that agents see.
+type kind struct {
+	dataType codec.DataType
+	resource schema.GroupVersionResource
+	// cluster says which cluster an object concerns.
+	cluster func(o metav1.Object) string
+	// labels and fields are what the hub is asked for.
+	labels, fields string
+	// optional: a hub may lack the type, which is empty then.
+	optional bool
+}
+
+// kinds are the types that agents see. The hub may lack some of them.
+var kinds = []kind{
+	{dataType: codec.ManagedClusters, resource: managedClusters, cluster: metav1.Object.GetName},
+	{dataType: codec.SigningRequests, resource: signingRequests, labels: clusterLabel, cluster: labelledCluster},
+	{dataType: codec.Leases, resource: leases, fields: "metadata.name=" + leaseName, cluster: metav1.Object.GetNamespace},
+	{dataType: codec.AddOnsV1Alpha1, resource: addOnsAlpha, cluster: metav1.Object.GetNamespace, optional: true},
+	{dataType: codec.AddOnsV1Beta1, resource: addOnsBeta, cluster: metav1.Object.GetNamespace, optional: true},
+}
+
+func labelledCluster(o metav1.Object) string { return o.GetLabels()[clusterLabel] }
+
+// object is what is kept of an object of the hub: its JSON, and what decisions need. It
+// implements metav1.Object as far as a cache asks for.
+type object struct {
+	metav1.ObjectMeta
+	cluster string
+	json    []byte
+	// requester is who asked for a CSR; undecided: nobody has approved, denied or signed it.
+	requester string
+	undecided bool
+	addOn     string
+	facts     *hawserv1.ClusterFacts
+	// period is that of the Lease of a ManagedCluster, in seconds.
+	period int64
+	// renewed is when a Lease was renewed last.
+	renewed metav1.MicroTime
+}
+
+// keep reads what is kept of an object.
+func (k kind) keep(u *unstructured.Unstructured) (*object, error) {
+	unstructured.RemoveNestedField(u.Object, "metadata", "managedFields")
+	o := &object{cluster: k.cluster(u), ObjectMeta: metav1.ObjectMeta{
+		Namespace: u.GetNamespace(), Name: u.GetName(), UID: u.GetUID(), ResourceVersion: u.GetResourceVersion(),
+		DeletionTimestamp: u.GetDeletionTimestamp(),
+	}}
+	var err error
+	if o.json, err = json.Marshal(u.Object); err != nil {
+		return nil, fmt.Errorf("encode %s %s: %w", k.resource.Resource, u.GetName(), err)
+	}
+	switch k.dataType {
+	case codec.ManagedClusters:
+		o.facts, o.period = factsOf(u), periodOf(u)
+	case codec.SigningRequests:
+		o.requester, o.addOn = u.GetAnnotations()[requesterAnnotation], u.GetLabels()[addOnLabel]
+		o.undecided = len(conditionsOf(u)) == 0
+	case codec.Leases:
+		o.renewed = renewTimeOf(u)
+	}
+	return o, nil
+}
+
+// message is an object as the broker takes it.
+func (k kind) message(o *object) *hawserv1.RegistrationObject {
+	return &hawserv1.RegistrationObject{
+		DataType: k.dataType.String(), Cluster: o.cluster, Name: o.Name, Uid: string(o.UID), ResourceVersion: o.ResourceVersion,
+		Json: o.json, Requester: o.requester, Facts: o.facts,
+	}
+}
+
+// factsOf is what the broker knows of a ManagedCluster without reading it. Accepted is what the
+// spec says, whatever a condition says.
+func factsOf(u *unstructured.Unstructured) *hawserv1.ClusterFacts {
+	accepted, _, _ := unstructured.NestedBool(u.Object, "spec", "hubAcceptsClient") // else it is not accepted
+	f := &hawserv1.ClusterFacts{Accepted: accepted}
+	for _, c := range conditionsOf(u) {
+		switch c["type"] {
+		case conditionJoined:
+			f.Joined = c["status"] == string(metav1.ConditionTrue)
+		case conditionAvailable:
+			f.Available, _ = c["status"].(string)
+		}
+	}
+	return f
+}
+
+// conditionsOf returns the conditions in a status.
+func conditionsOf(u *unstructured.Unstructured) (all []map[string]any) {
+	list, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions") // of another form: there are none
+	for _, c := range list {
+		if c, ok := c.(map[string]any); ok {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// defaultPeriod is how often agents renew their Lease unless the ManagedCluster says otherwise.
+const defaultPeriod = 60
+
+func periodOf(u *unstructured.Unstructured) int64 {
+	n, _, _ := unstructured.NestedInt64(u.Object, "spec", "leaseDurationSeconds")
+	if n <= 0 {
+		return defaultPeriod
+	}
+	return n
+}
+
+func renewTimeOf(u *unstructured.Unstructured) (t metav1.MicroTime) {
+	text, _, _ := unstructured.NestedString(u.Object, "spec", "renewTime")
+	if err := t.UnmarshalQueryParameter(text); err != nil {
+		return metav1.MicroTime{} // it was never renewed
+	}
+	return t
+}

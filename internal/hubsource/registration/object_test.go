@@ -1,0 +1,40 @@
+package registration
+
+import (
+	"encoding/json"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// kept is what is kept of an object of the hub.
+func kept(t testing.TB, d codec.DataType, o obj) *object {
+	t.Helper()
+	for _, k := range kinds {
+		if k.dataType == d {
+			kept, err := k.keep(&unstructured.Unstructured{Object: plain(t, o)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return kept
+		}
+	}
+	t.Fatalf("%s is not watched", d)
+	return nil
+}
+
+// plain is an object as it comes from JSON.
+func plain(t testing.TB, o obj) (p obj) {
+	t.Helper()
+	b, err := json.Marshal(o)
+	if err == nil {
+		err = utiljson.Unmarshal(b, &p)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}

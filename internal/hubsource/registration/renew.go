@@ -1,0 +1,125 @@
+package registration
+
+import (
+	"context"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/pkg/codec"
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
+)
+
+const (
+	// leaseWriters is how many Leases are written at once, leaseTimeout how long the hub may take.
+	leaseWriters = 16
+	leaseTimeout = 10 * time.Second
+	// idle is how long nobody looks for a Lease to write, if nothing happens.
+	idle = time.Minute
+)
+
+// renewed notes which agents renewed their Leases. Only an accepted cluster that has a Lease has
+// one to renew: somebody on the hub makes it.
+func (s *Server) renewed(l *hawserv1.LeaseRenewals) {
+	now := time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range l.GetRenewals() {
+		c, lease := s.cluster(r.GetCluster()), s.of(codec.Leases).get(r.GetCluster(), leaseName)
+		if c == nil || !c.facts.GetAccepted() || lease == nil {
+			continue
+		}
+		age := max(0, r.GetAge().AsDuration())
+		s.renewals.renew(now, c.Name, now.Add(-age), lease.renewed.Time, time.Duration(c.period)*time.Second)
+	}
+	wake(s.toRenew)
+}
+
+// toWrite is a Lease to write.
+type toWrite struct {
+	cluster string
+	renewed time.Time
+}
+
+// writeLeases writes Leases when they are due.
+func (s *Server) writeLeases(ctx context.Context) error {
+	due := make(chan toWrite)
+	tasks := []run.Task{{Name: "due", Run: func(ctx context.Context) error {
+		for {
+			s.mu.Lock()
+			cluster, renewed, wait, ok := s.renewals.next(time.Now())
+			s.mu.Unlock()
+			if ok {
+				select {
+				case due <- toWrite{cluster, renewed}:
+				case <-ctx.Done():
+					return nil
+				}
+				continue
+			}
+			if !s.await(ctx, wait) {
+				return nil
+			}
+		}
+	}}}
+	for range leaseWriters {
+		tasks = append(tasks, run.Task{Name: "write", Run: func(ctx context.Context) error {
+			for {
+				select {
+				case <-ctx.Done():
+					return nil
+				case w := <-due:
+					s.writeLease(ctx, w)
+				}
+			}
+		}})
+	}
+	return run.Group(ctx, tasks...)
+}
+
+// await waits that long, or until a Lease was renewed; false when ctx has ended.
+func (s *Server) await(ctx context.Context, wait time.Duration) bool {
+	if wait <= 0 {
+		wait = idle
+	}
+	t := time.NewTimer(min(wait, idle))
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-s.toRenew:
+	case <-t.C:
+	}
+	return true
+}
+
+// writeLease tells the hub when an agent renewed its Lease, by the hub's clock and not the agent's.
+func (s *Server) writeLease(ctx context.Context, w toWrite) {
+	lease := s.of(codec.Leases).get(w.cluster, leaseName)
+	if lease == nil || !w.renewed.After(lease.renewed.Time) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
+	defer cancel()
+	_, err := s.cfg.Hub.do(ctx, call{
+		verb: mergePatch, resource: leases, namespace: w.cluster, name: leaseName,
+		object: map[string]any{
+			"metadata": map[string]any{"uid": string(lease.UID)}, // not another one of this name
+			"spec":     map[string]any{"renewTime": w.renewed.UTC().Format(metav1.RFC3339Micro)},
+		},
+	})
+	s.metrics.leases.WithLabelValues(resultOf(err)).Inc()
+	if err == nil || ctx.Err() != nil && context.Cause(ctx) == context.Canceled {
+		return
+	}
+	s.cfg.Log.DebugContext(ctx, "the hub did not take the Lease of a cluster", "cluster", w.cluster, "err", err)
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) || apierrors.IsInvalid(err) {
+		return // it is gone, or another one by now
+	}
+	s.mu.Lock()
+	s.renewals.failed(time.Now(), w.cluster)
+	s.mu.Unlock()
+	wake(s.toRenew)
+}

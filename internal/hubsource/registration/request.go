@@ -1,0 +1,173 @@
+package registration
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
+)
+
+// ask is what an agent asks for, as far as it was read.
+type ask struct {
+	what    codec.EventType
+	cluster string
+	// user and groups are who asks, as the broker authenticated it; bootstrap: it acts for no
+	// cluster, and may only ask that one joins.
+	user      string
+	groups    []string
+	bootstrap bool
+	// sent is the object in the event. Nothing of it is trusted.
+	sent sentObject
+}
+
+// sentObject is the object of an event.
+type sentObject struct {
+	Metadata metav1.ObjectMeta `json:"metadata"`
+	// raw is the whole of it.
+	raw []byte
+}
+
+// readAsk reads a request. The error is one for the one who asks.
+func readAsk(m *hawserv1.RegistrationAsk) (a ask, err error) {
+	a = ask{cluster: m.GetCluster(), user: m.GetUser(), groups: m.GetGroups(), bootstrap: m.GetBootstrap()}
+	e, err := codec.Unmarshal(m.GetEvent())
+	if err != nil {
+		return a, apierrors.NewBadRequest("the event cannot be read: " + err.Error())
+	}
+	if a.what, err = codec.ParseEventType(e.Type()); err != nil {
+		return a, apierrors.NewBadRequest(err.Error())
+	}
+	named, _, err := codec.StringExtension(e, codec.ExtClusterName)
+	if err != nil || named != a.cluster || a.cluster == "" {
+		return a, apierrors.NewBadRequest(fmt.Sprintf("the event names cluster %q, it was taken for one of %q", named, a.cluster))
+	}
+	if err := utiljson.Unmarshal(e.Data(), &a.sent); err != nil {
+		return a, apierrors.NewBadRequest("the object in the event is not JSON of a Kubernetes object")
+	}
+	a.sent.raw = e.Data()
+	return a, nil
+}
+
+// resource is what of the hub's API the request is about, as refusals name it.
+func (a ask) resource() schema.GroupResource {
+	if a.what.DataType == codec.TokenRequests {
+		return schema.GroupResource{Resource: "serviceaccounts/token"}
+	}
+	return schema.GroupResource{Group: a.what.DataType.Group, Resource: a.what.DataType.Resource}
+}
+
+// forbidden refuses a request for good.
+func (a ask) forbidden(format string, args ...any) error {
+	return apierrors.NewForbidden(a.resource(), a.sent.Metadata.Name, fmt.Errorf(format, args...))
+}
+
+// invalid refuses an object that can never be taken as it is.
+func (a ask) invalid(format string, args ...any) error {
+	message := fmt.Sprintf(format, args...)
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid,
+		Message: fmt.Sprintf("%s %q is invalid: %s", a.resource(), a.sent.Metadata.Name, message),
+	}}
+}
+
+// state is what is known of the hub when a request is decided.
+type state struct {
+	// cluster is the ManagedCluster of the cluster that asks, nil where there is none.
+	cluster *object
+	// waiting is how many ManagedClusters wait for somebody to accept them, undecided how many
+	// CSRs of this cluster wait for a decision, and undecidedAll how many of all clusters that are
+	// not accepted.
+	waiting, undecided, undecidedAll int
+	// maxWaiting bounds what may wait for a person.
+	maxWaiting int
+	// signers are those of add-ons besides the hub's kube-apiserver.
+	signers []string
+}
+
+func (s state) accepted() bool { return s.cluster != nil && s.cluster.facts.GetAccepted() }
+
+// maxUndecided is how many undecided CSRs a cluster may have. A klusterlet stops at ten.
+const maxUndecided = 20
+
+// errNothing says that the hub has already what is asked for.
+var errNothing = errors.New("nothing is to be done")
+
+// decide says with which call of the hub's API a request is carried out, or why it is refused:
+// an error of the hub's API. errNothing: there is nothing to do.
+func decide(a ask, s state) (call, error) {
+	if err := mayAsk(a, s); err != nil {
+		return call{}, err
+	}
+	creates := a.what.Subresource == codec.Spec && a.what.Action == codec.CreateRequest
+	updates := a.what.Subresource == codec.Spec && a.what.Action == codec.UpdateRequest
+	status := a.what.Subresource == codec.Status && a.what.Action == codec.UpdateRequest
+	switch d := a.what.DataType; {
+	case d == codec.ManagedClusters && creates:
+		return createCluster(a, s)
+	case d == codec.ManagedClusters && status:
+		return clusterStatus(a, s)
+	case d == codec.SigningRequests && creates:
+		return createCSR(a, s)
+	case d == codec.KubeEvents && creates:
+		return createEvent(a)
+	case d == codec.KubeEvents && updates:
+		return updateEvent(a)
+	case d == codec.AddOnsV1Alpha1 && status:
+		return addOnStatus(a, addOnsAlpha)
+	case d == codec.AddOnsV1Beta1 && status:
+		return addOnStatus(a, addOnsBeta)
+	case d == codec.TokenRequests && creates:
+		return requestToken(a)
+	}
+	return call{}, a.forbidden("agents do not ask for %s", a.what)
+}
+
+// mayAsk says whether who asks may ask for this at all, before the object is looked at. It is the
+// same table as OCM's roles: who has a bootstrap token asks that a cluster joins; who has a
+// certificate acts for its own cluster, as long as the hub accepts that.
+func mayAsk(a ask, s state) error {
+	joins := a.what.Subresource == codec.Spec && a.what.Action == codec.CreateRequest &&
+		slices.Contains([]codec.DataType{codec.ManagedClusters, codec.SigningRequests}, a.what.DataType)
+	switch {
+	case a.user == "" && joins:
+		return a.forbidden("nobody knows who asks: clusters join over connections with a token or a certificate")
+	case a.bootstrap && joins:
+		return nil
+	case a.bootstrap:
+		return a.forbidden("%s may ask that a cluster joins, and nothing else", a.user)
+	case a.what.DataType == codec.ManagedClusters && joins:
+		return nil // one that was deleted, or begins with a certificate that somebody made
+	case !s.accepted():
+		return a.forbidden("the hub has not accepted cluster %s", a.cluster)
+	}
+	return nil
+}
+
+// attributes is what the hub is asked about who asks, as OCM's server does it.
+func attributes(a ask) authorizationv1.ResourceAttributes {
+	r := authorizationv1.ResourceAttributes{
+		Group: a.what.DataType.Group, Resource: a.what.DataType.Resource, Namespace: a.cluster, Verb: "update",
+	}
+	if a.what.Action == codec.CreateRequest {
+		r.Verb = "create"
+	}
+	if a.what.Subresource == codec.Status {
+		r.Subresource = "status"
+	}
+	switch a.what.DataType {
+	case codec.ManagedClusters:
+		r.Name = a.cluster
+	case codec.TokenRequests:
+		r.Group, r.Resource, r.Subresource, r.Name = "", "serviceaccounts", "token", a.sent.Metadata.Name
+	}
+	return r
+}

@@ -1,0 +1,418 @@
+package registration
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
+)
+
+const (
+	cluster1      = "cluster1"
+	agentOf1      = "system:open-cluster-management:cluster1:agent1"
+	groupOf1      = "system:open-cluster-management:cluster1"
+	bootstrapUser = "system:serviceaccount:open-cluster-management:agent-registration-bootstrap"
+)
+
+var (
+	createdCluster = codec.EventType{DataType: codec.ManagedClusters, Subresource: codec.Spec, Action: codec.CreateRequest}
+	updatedCluster = codec.EventType{DataType: codec.ManagedClusters, Subresource: codec.Status, Action: codec.UpdateRequest}
+	createdCSR     = codec.EventType{DataType: codec.SigningRequests, Subresource: codec.Spec, Action: codec.CreateRequest}
+	createdEvent   = codec.EventType{DataType: codec.KubeEvents, Subresource: codec.Spec, Action: codec.CreateRequest}
+	updatedEvent   = codec.EventType{DataType: codec.KubeEvents, Subresource: codec.Spec, Action: codec.UpdateRequest}
+	updatedLease   = codec.EventType{DataType: codec.Leases, Subresource: codec.Spec, Action: codec.UpdateRequest}
+	updatedAddOn   = codec.EventType{DataType: codec.AddOnsV1Beta1, Subresource: codec.Status, Action: codec.UpdateRequest}
+	createdToken   = codec.EventType{DataType: codec.TokenRequests, Subresource: codec.Spec, Action: codec.CreateRequest}
+)
+
+// asked is a request as the broker sends it.
+func asked(t testing.TB, what codec.EventType, cluster string, o map[string]any) *hawserv1.RegistrationAsk {
+	t.Helper()
+	data, err := json.Marshal(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := codec.Builder{
+		ID: "1", Time: time.Unix(1, 0), Source: cluster, Type: what.String(), Cluster: cluster, ContentType: "application/json", Data: data,
+	}.Event()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := codec.Marshal(e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &hawserv1.RegistrationAsk{Event: b, Cluster: cluster, User: agentOf1, Groups: []string{groupOf1}}
+}
+
+func byBootstrap(m *hawserv1.RegistrationAsk) *hawserv1.RegistrationAsk {
+	m.User, m.Groups, m.Bootstrap = bootstrapUser, []string{"system:bootstrappers:managedcluster"}, true
+	return m
+}
+
+type obj = map[string]any
+
+// csrOf is a CSR of this request, as a klusterlet sends it.
+func csrOf(request []byte, change func(metadata, spec obj)) obj {
+	metadata := obj{"name": "cluster1-abcde", "labels": obj{clusterLabel: cluster1}}
+	spec := obj{"signerName": ClusterSigner, "request": request, "usages": []any{"digital signature", "key encipherment", "client auth"}}
+	if change != nil {
+		change(metadata, spec)
+	}
+	return obj{"metadata": metadata, "spec": spec}
+}
+
+var testKey = func() crypto.Signer {
+	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		panic(err)
+	}
+	return k
+}()
+
+// requestPEM is a request of a cluster's certificate, changed.
+func requestPEM(t testing.TB, change func(*x509.CertificateRequest)) []byte {
+	t.Helper()
+	r := &x509.CertificateRequest{Subject: pkix.Name{CommonName: agentOf1, Organization: []string{groupOf1, allClusters}}}
+	if change != nil {
+		change(r)
+	}
+	der, err := x509.CreateCertificateRequest(rand.Reader, r, testKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})
+}
+
+// hubs is a ManagedCluster as the hub has it.
+func hubs(t testing.TB, accepted bool) *object {
+	t.Helper()
+	return kept(t, codec.ManagedClusters, obj{
+		"metadata": obj{"name": cluster1, "uid": "u1", "resourceVersion": "7"},
+		"spec":     obj{"hubAcceptsClient": accepted},
+		"status": obj{"conditions": []any{
+			obj{"type": conditionAccepted, "status": "True", "reason": "HubClusterAdminAccepted"},
+			obj{"type": conditionJoined, "status": "False"},
+		}},
+	})
+}
+
+// known is the state of a hub that has accepted the cluster.
+func known(t testing.TB) state {
+	return state{cluster: hubs(t, true), maxWaiting: 10, signers: []string{"example.com/custom"}}
+}
+
+// verdictOf decides a request, and returns what is refused as a reason.
+func verdictOf(t testing.TB, m *hawserv1.RegistrationAsk, s state) (call, string) {
+	t.Helper()
+	a, err := readAsk(m)
+	var c call
+	if err == nil {
+		c, err = decide(a, s)
+	}
+	if errors.Is(err, errNothing) {
+		return c, "nothing"
+	}
+	if err != nil {
+		return c, string(apierrors.ReasonForError(err)) + ": " + err.Error()
+	}
+	return c, ""
+}
+
+// What an agent may ask for, and what of it reaches the hub.
+func TestDecide_PassesOnlyWhatIsAllowed(t *testing.T) {
+	accepted, none := known(t), state{maxWaiting: 10}
+	request, addOns := requestPEM(t, nil), addOnRequest(t, nil)
+	for name, c := range map[string]struct {
+		ask  *hawserv1.RegistrationAsk
+		on   state
+		want call
+	}{
+		"a cluster joins, and would accept itself": {
+			byBootstrap(asked(t, createdCluster, cluster1, obj{
+				"metadata": obj{
+					"name": cluster1, "uid": "mine", "labels": obj{"cluster.open-cluster-management.io/clusterset": "prod"}, "finalizers": []any{"x/y"},
+					"ownerReferences": []any{obj{"kind": "Node", "name": "n", "uid": "u", "apiVersion": "v1"}},
+					"annotations":     obj{"agent.open-cluster-management.io/klusterlet": "a", "open-cluster-management.io/csr-user": "b", "agent.open-cluster-management.io.evil/x": "c"},
+				},
+				"spec": obj{
+					"hubAcceptsClient": true, "leaseDurationSeconds": 1, "taints": []any{obj{"key": "k", "effect": "NoSelect"}},
+					"managedClusterClientConfigs": []any{obj{"url": "https://a", "caBundle": []byte("ca"), "extra": 1}},
+				},
+				"status": obj{"conditions": []any{obj{"type": conditionAccepted, "status": "True"}}},
+			})), none, call{verb: create, resource: managedClusters, name: cluster1, object: obj{
+				"apiVersion": "cluster.open-cluster-management.io/v1", "kind": "ManagedCluster",
+				"metadata": obj{"name": cluster1, "annotations": obj{"agent.open-cluster-management.io/klusterlet": "a"}},
+				"spec":     obj{"hubAcceptsClient": false, "managedClusterClientConfigs": []any{obj{"url": "https://a", "caBundle": "Y2E="}}},
+			}},
+		},
+		"a first CSR, with a forged requester": {
+			byBootstrap(asked(t, createdCSR, cluster1, csrOf(request, func(m, s obj) {
+				m["annotations"] = obj{requesterAnnotation: "system:admin", "x": "y"}
+				m["finalizers"] = []any{"x/y"}
+				m["labels"] = obj{clusterLabel: cluster1, addOnLabel: "a", "x": "y"}
+				s["username"], s["groups"], s["expirationSeconds"] = "system:admin", []any{"system:masters"}, 600
+			}))), none, call{verb: create, resource: signingRequests, name: "cluster1-abcde", asRegistrar: true, object: obj{
+				"apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
+				"metadata": obj{"name": "cluster1-abcde", "labels": obj{clusterLabel: cluster1}, "annotations": obj{requesterAnnotation: bootstrapUser}},
+				"spec": obj{
+					"request": base64Of(request), "signerName": ClusterSigner, "expirationSeconds": int64(600),
+					"usages": []any{"digital signature", "key encipherment", "client auth"},
+				},
+			}},
+		},
+		"an add-on's CSR": {
+			asked(t, createdCSR, cluster1, csrOf(addOns, func(m, s obj) {
+				m["labels"] = obj{clusterLabel: cluster1, addOnLabel: "a"}
+				s["signerName"] = addOnSigner
+			})), accepted, call{verb: create, resource: signingRequests, name: "cluster1-abcde", asRegistrar: true, object: obj{
+				"apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
+				"metadata": obj{"name": "cluster1-abcde", "labels": obj{clusterLabel: cluster1, addOnLabel: "a"}, "annotations": obj{requesterAnnotation: agentOf1}},
+				"spec": obj{
+					"request": base64Of(addOns), "signerName": addOnSigner, "usages": []any{"digital signature", "key encipherment", "client auth"},
+				},
+			}},
+		},
+		"an Event": {
+			asked(t, createdEvent, cluster1, obj{
+				"metadata": obj{"namespace": cluster1, "name": "e", "ownerReferences": []any{obj{}}, "annotations": obj{"x": "y"}},
+				"reason":   "Available", "note": "n", "deprecatedCount": 3, "regarding": obj{"kind": "ManagedCluster", "name": cluster1},
+			}), accepted, call{verb: create, resource: kubeEvents, namespace: cluster1, name: "e", object: obj{
+				"apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": obj{"namespace": cluster1, "name": "e"},
+				"reason": "Available", "note": "n", "regarding": obj{"kind": "ManagedCluster", "name": cluster1},
+			}},
+		},
+		"a series": {
+			asked(t, updatedEvent, cluster1, obj{
+				"metadata": obj{"namespace": cluster1, "name": "e"}, "note": "other", "series": obj{"count": 2, "lastObservedTime": "2026-01-01T00:00:00.000000Z"},
+			}), accepted, call{verb: mergePatch, resource: kubeEvents, namespace: cluster1, name: "e", object: obj{
+				"series": obj{"count": int64(2), "lastObservedTime": "2026-01-01T00:00:00.000000Z"},
+			}},
+		},
+		"status of an add-on": {
+			asked(t, updatedAddOn, cluster1, obj{
+				"metadata": obj{"namespace": cluster1, "name": "a", "uid": "u", "resourceVersion": "3", "labels": obj{"x": "y"}},
+				"spec":     obj{"installNamespace": "kube-system"}, "status": obj{"conditions": []any{}},
+			}), accepted, call{verb: updateStatus, resource: addOnsBeta, subresource: "status", namespace: cluster1, name: "a", object: obj{
+				"apiVersion": "addon.open-cluster-management.io/v1beta1", "kind": "ManagedClusterAddOn",
+				"metadata": obj{"namespace": cluster1, "name": "a", "uid": "u", "resourceVersion": "3"}, "status": obj{"conditions": []any{}},
+			}},
+		},
+		"a token": {
+			asked(t, createdToken, cluster1, obj{
+				"metadata": obj{"namespace": cluster1, "name": "a-agent", "uid": "request"},
+				"spec":     obj{"expirationSeconds": 31536000, "boundObjectRef": obj{"kind": "Secret", "name": "s"}}, "status": obj{"token": "t"},
+			}), accepted, call{
+				verb: create, resource: serviceAccounts, subresource: "token", namespace: cluster1, name: "a-agent", labelled: [2]string{tokenLabel, "true"}, object: obj{
+					"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+					"metadata": obj{"namespace": cluster1, "name": "a-agent"}, "spec": obj{"audiences": []any{}, "expirationSeconds": int64(31536000)},
+				},
+			},
+		},
+	} {
+		got, refused := verdictOf(t, c.ask, c.on)
+		if refused != "" {
+			t.Errorf("%s: refused: %s", name, refused)
+			continue
+		}
+		if d := cmp.Diff(c.want, got, cmp.AllowUnexported(call{})); d != "" {
+			t.Errorf("%s (-want +got):\n%s", name, d)
+		}
+	}
+}
+
+// addOnRequest is a request of add-on a of cluster1, changed.
+func addOnRequest(t testing.TB, change func(*x509.CertificateRequest)) []byte {
+	return requestPEM(t, func(r *x509.CertificateRequest) {
+		user := "system:open-cluster-management:cluster:cluster1:addon:a"
+		r.Subject = pkix.Name{CommonName: user + ":agent:a", Organization: []string{user, "system:open-cluster-management:addon:a", "system:authenticated"}}
+		r.DNSNames = []string{"a.addon.open-cluster-management.io"}
+		if change != nil {
+			change(r)
+		}
+	})
+}
+
+// What raises a cluster, or touches another one, is refused, with a reason.
+func TestDecide_RefusesWhatIsHostile(t *testing.T) {
+	accepted, none := known(t), state{maxWaiting: 10}
+	withdrawn := state{cluster: hubs(t, false), maxWaiting: 10}
+	crowded, full := known(t), none
+	crowded.undecided = maxUndecided
+	full.waiting, full.undecidedAll = full.maxWaiting, full.maxWaiting
+	ca := pkix.Extension{Id: oidBasicConstraints, Critical: true, Value: []byte{0x30, 0x03, 0x01, 0x01, 0xff}}
+	csr := func(change func(*x509.CertificateRequest)) obj { return csrOf(requestPEM(t, change), nil) }
+	other := func(change func(m, s obj)) obj { return csrOf(requestPEM(t, nil), change) }
+	addOn := func(change func(*x509.CertificateRequest)) obj {
+		return csrOf(addOnRequest(t, change), func(m, s obj) { m["labels"], s["signerName"] = obj{addOnLabel: "a"}, addOnSigner })
+	}
+	named := func(namespace, name string) obj {
+		return obj{"metadata": obj{"namespace": namespace, "name": name}, "series": obj{}}
+	}
+	for name, c := range map[string]struct {
+		ask  *hawserv1.RegistrationAsk
+		on   state
+		want string
+	}{
+		"bootstrap names another's ManagedCluster":   {byBootstrap(asked(t, createdCluster, cluster1, named("", "cluster2"))), none, "Forbidden"},
+		"bootstrap creates one that is there":        {byBootstrap(asked(t, createdCluster, cluster1, named("", cluster1))), accepted, "AlreadyExists"},
+		"bootstrap fills the hub with clusters":      {byBootstrap(asked(t, createdCluster, cluster1, named("", cluster1))), full, "TooManyRequests"},
+		"bootstrap accepts by a status":              {byBootstrap(asked(t, updatedCluster, cluster1, named("", cluster1))), accepted, "Forbidden"},
+		"bootstrap asks for another's token":         {byBootstrap(asked(t, createdToken, cluster1, named(cluster1, "a-agent"))), accepted, "Forbidden"},
+		"bootstrap writes an Event":                  {byBootstrap(asked(t, createdEvent, cluster1, named(cluster1, "e"))), accepted, "Forbidden"},
+		"bootstrap writes an add-on":                 {byBootstrap(asked(t, updatedAddOn, cluster1, named(cluster1, "a"))), accepted, "Forbidden"},
+		"bootstrap asks for an add-on's certificate": {byBootstrap(asked(t, createdCSR, cluster1, addOn(nil))), accepted, "Forbidden"},
+		"bootstrap fills the hub with CSRs":          {byBootstrap(asked(t, createdCSR, cluster1, csr(nil))), full, "TooManyRequests"},
+		"nobody joins":                               {&hawserv1.RegistrationAsk{Event: asked(t, createdCSR, cluster1, csr(nil)).GetEvent(), Cluster: cluster1}, accepted, "Forbidden"},
+
+		"a cluster that is not there renews":           {asked(t, createdCSR, cluster1, csr(nil)), none, "Forbidden"},
+		"acceptance was withdrawn, and it renews":      {asked(t, createdCSR, cluster1, csr(nil)), withdrawn, "Forbidden"},
+		"acceptance was withdrawn, and it has status":  {asked(t, updatedCluster, cluster1, named("", cluster1)), withdrawn, "Forbidden"},
+		"acceptance was withdrawn, and it has a token": {asked(t, createdToken, cluster1, named(cluster1, "a-agent")), withdrawn, "Forbidden"},
+		"a cluster floods CSRs":                        {asked(t, createdCSR, cluster1, csr(nil)), crowded, "TooManyRequests"},
+		"a cluster writes its Lease itself":            {asked(t, updatedLease, cluster1, named(cluster1, leaseName)), accepted, "Forbidden"},
+		"a cluster writes another's Event":             {asked(t, createdEvent, cluster1, named("cluster2", "e")), accepted, "Forbidden"},
+		"a cluster counts another's Event":             {asked(t, updatedEvent, cluster1, named("kube-system", "e")), accepted, "Forbidden"},
+		"a cluster writes another's add-on":            {asked(t, updatedAddOn, cluster1, named("cluster2", "a")), accepted, "Forbidden"},
+		"a cluster has another's status":               {asked(t, updatedCluster, cluster1, named("", "cluster2")), accepted, "Forbidden"},
+		"a cluster asks for another's token":           {asked(t, createdToken, cluster1, named("kube-system", "clusterrole-aggregation-controller")), accepted, "Forbidden"},
+		"a name that leads elsewhere":                  {asked(t, createdToken, cluster1, named(cluster1, "../../../secrets")), accepted, "Invalid"},
+		"an Event without a name":                      {asked(t, createdEvent, cluster1, named(cluster1, "")), accepted, "Invalid"},
+		"the event names another cluster":              {&hawserv1.RegistrationAsk{Event: asked(t, createdEvent, "cluster2", named("cluster2", "e")).GetEvent(), Cluster: cluster1, User: agentOf1}, accepted, "BadRequest"},
+		"no event":                                     {&hawserv1.RegistrationAsk{Event: []byte("x"), Cluster: cluster1, User: agentOf1}, accepted, "BadRequest"},
+
+		"CSR: another cluster's name":       {asked(t, createdCSR, cluster1, csr(func(r *x509.CertificateRequest) { r.Subject.CommonName = "system:open-cluster-management:cluster2:a" })), accepted, "Forbidden"},
+		"CSR: a name that only begins so":   {asked(t, createdCSR, cluster1, csr(func(r *x509.CertificateRequest) { r.Subject.CommonName = groupOf1 + "2:a" })), accepted, "Forbidden"},
+		"CSR: no agent":                     {asked(t, createdCSR, cluster1, csr(func(r *x509.CertificateRequest) { r.Subject.CommonName = groupOf1 + ":" })), accepted, "Forbidden"},
+		"CSR: more parts":                   {asked(t, createdCSR, cluster1, csr(func(r *x509.CertificateRequest) { r.Subject.CommonName = agentOf1 + ":x" })), accepted, "Forbidden"},
+		"CSR: group of masters":             {asked(t, createdCSR, cluster1, csr(func(r *x509.CertificateRequest) { r.Subject.Organization = []string{groupOf1, "system:masters"} })), accepted, "Forbidden"},
+		"CSR: group of another cluster":     {asked(t, createdCSR, cluster1, csr(func(r *x509.CertificateRequest) { r.Subject.Organization = []string{groupOf1 + "2"} })), accepted, "Forbidden"},
+		"CSR: only the group of all":        {asked(t, createdCSR, cluster1, csr(func(r *x509.CertificateRequest) { r.Subject.Organization = []string{allClusters} })), accepted, "Forbidden"},
+		"CSR: no group":                     {asked(t, createdCSR, cluster1, csr(func(r *x509.CertificateRequest) { r.Subject.Organization = nil })), accepted, "Forbidden"},
+		"CSR: a unit":                       {asked(t, createdCSR, cluster1, csr(func(r *x509.CertificateRequest) { r.Subject.OrganizationalUnit = []string{"x"} })), accepted, "Invalid"},
+		"CSR: rights of a CA":               {asked(t, createdCSR, cluster1, csr(func(r *x509.CertificateRequest) { r.ExtraExtensions = []pkix.Extension{ca} })), accepted, "Invalid"},
+		"CSR: names of servers":             {asked(t, createdCSR, cluster1, csr(func(r *x509.CertificateRequest) { r.DNSNames = []string{"kubernetes.default.svc"} })), accepted, "Invalid"},
+		"CSR: for servers":                  {asked(t, createdCSR, cluster1, other(func(_, s obj) { s["usages"] = []any{"server auth", "client auth"} })), accepted, "Invalid"},
+		"CSR: for nothing":                  {asked(t, createdCSR, cluster1, other(func(_, s obj) { s["usages"] = []any{} })), accepted, "Invalid"},
+		"CSR: of a foreign signer":          {asked(t, createdCSR, cluster1, other(func(_, s obj) { s["signerName"] = "kubernetes.io/kubelet-serving" })), accepted, "Forbidden"},
+		"CSR: labelled for another cluster": {asked(t, createdCSR, cluster1, other(func(m, _ obj) { m["labels"] = obj{clusterLabel: "cluster2"} })), accepted, "Forbidden"},
+		"CSR: no name":                      {asked(t, createdCSR, cluster1, other(func(m, _ obj) { m["name"], m["generateName"] = "", "x-" })), accepted, "Invalid"},
+		"CSR: no PEM":                       {asked(t, createdCSR, cluster1, csrOf([]byte("x"), nil)), accepted, "Invalid"},
+		"CSR: a certificate":                {asked(t, createdCSR, cluster1, csrOf([]byte(strings.ReplaceAll(string(requestPEM(t, nil)), " REQUEST", "")), nil)), accepted, "Invalid"},
+		"CSR: two requests":                 {asked(t, createdCSR, cluster1, csrOf([]byte(strings.Repeat(string(requestPEM(t, nil)), 2)), nil)), accepted, "Invalid"},
+		"add-on's CSR: no add-on":           {asked(t, createdCSR, cluster1, other(func(_, s obj) { s["signerName"] = addOnSigner })), accepted, "Invalid"},
+		"add-on's CSR: rights of a CA":      {asked(t, createdCSR, cluster1, addOn(func(r *x509.CertificateRequest) { r.ExtraExtensions = []pkix.Extension{ca} })), accepted, "Invalid"},
+		"add-on's CSR: an admin":            {asked(t, createdCSR, cluster1, addOn(func(r *x509.CertificateRequest) { r.Subject.CommonName = "kubernetes-admin" })), accepted, "Forbidden"},
+		"add-on's CSR: another cluster's": {asked(t, createdCSR, cluster1, addOn(func(r *x509.CertificateRequest) {
+			r.Subject.CommonName = "system:open-cluster-management:cluster:cluster2:addon:a:agent:a"
+		})), accepted, "Forbidden"},
+		"add-on's CSR: group of masters": {asked(t, createdCSR, cluster1, addOn(func(r *x509.CertificateRequest) {
+			r.Subject.Organization = append(r.Subject.Organization, "system:masters")
+		})), accepted, "Forbidden"},
+		"add-on's CSR: group of the cluster": {asked(t, createdCSR, cluster1, addOn(func(r *x509.CertificateRequest) { r.Subject.Organization = append(r.Subject.Organization, groupOf1) })), accepted, "Forbidden"},
+	} {
+		got, refused := verdictOf(t, c.ask, c.on)
+		if !strings.HasPrefix(refused, c.want+": ") {
+			t.Errorf("%s: %s, call %+v, want %s", name, refused, got, c.want)
+		}
+	}
+}
+
+// The conditions of a status that are the hub's stay as the hub has them, and a status that says
+// what the hub has already costs no request.
+func TestClusterStatus_KeepsWhatIsTheHubs(t *testing.T) {
+	s := known(t)
+	status := func(version string, conditions ...any) *hawserv1.RegistrationAsk {
+		return asked(t, updatedCluster, cluster1, obj{
+			"metadata": obj{"name": cluster1, "uid": "u1", "resourceVersion": version, "labels": obj{"x": "y"}},
+			"spec":     obj{"hubAcceptsClient": true}, "status": obj{"conditions": conditions, "version": obj{"kubernetes": "v1.35.0"}},
+		})
+	}
+	joined := obj{"type": conditionJoined, "status": "True"}
+	hubs := obj{"type": conditionAccepted, "status": "True", "reason": "HubClusterAdminAccepted"}
+	for name, conditions := range map[string][]any{
+		"as it is":      {hubs, joined},
+		"forged":        {obj{"type": conditionAccepted, "status": "False", "reason": "Mine"}, joined},
+		"left out":      {joined},
+		"of a new kind": {joined, obj{"type": conditionDeleting, "status": "True"}},
+	} {
+		got, refused := verdictOf(t, status("7", conditions...), s)
+		if refused != "" {
+			t.Fatal(name, refused)
+		}
+		want := []any{hubs, joined}
+		if name == "left out" || name == "of a new kind" {
+			want = []any{joined, hubs}
+		}
+		wantObject := obj{
+			"apiVersion": "cluster.open-cluster-management.io/v1", "kind": "ManagedCluster",
+			"metadata": obj{"name": cluster1, "uid": "u1", "resourceVersion": "7"},
+			"status":   obj{"conditions": want, "version": obj{"kubernetes": "v1.35.0"}},
+		}
+		if d := cmp.Diff(wantObject, got.object); d != "" {
+			t.Errorf("%s (-want +got):\n%s", name, d)
+		}
+	}
+	if _, refused := verdictOf(t, status("6", joined), s); !strings.HasPrefix(refused, "Conflict") {
+		t.Errorf("an old version: %s", refused)
+	}
+	same := asked(t, updatedCluster, cluster1, obj{
+		"metadata": obj{"name": cluster1, "resourceVersion": "7"}, "status": obj{"conditions": []any{hubs, obj{"type": conditionJoined, "status": "False"}}},
+	})
+	if _, refused := verdictOf(t, same, s); refused != "nothing" {
+		t.Errorf("the same status: %s", refused)
+	}
+}
+
+// Acceptance is what the spec says. A condition that says so is none: agents write conditions.
+func TestFacts_AcceptanceIsNoCondition(t *testing.T) {
+	for _, accepted := range []bool{false, true} {
+		if f := hubs(t, accepted).facts; f.GetAccepted() != accepted {
+			t.Errorf("spec.hubAcceptsClient %v: %v", accepted, f)
+		}
+	}
+	o := kept(t, codec.ManagedClusters, obj{
+		"metadata": obj{"name": "c"}, "spec": obj{"hubAcceptsClient": "true", "leaseDurationSeconds": 15},
+		"status": obj{"conditions": []any{obj{"type": conditionJoined, "status": "True"}, obj{"type": conditionAvailable, "status": "Unknown"}}},
+	})
+	if f := o.facts; f.GetAccepted() || !f.GetJoined() || f.GetAvailable() != "Unknown" || o.period != 15 {
+		t.Errorf("facts %v, period %d", f, o.period)
+	}
+}
+
+// The hub is asked what OCM's server asks it.
+func TestAttributes_AreThoseOfOCM(t *testing.T) {
+	got := map[string]string{}
+	for _, w := range []codec.EventType{createdCluster, updatedCluster, createdCSR, createdEvent, updatedEvent, updatedAddOn, createdToken} {
+		r := attributes(ask{what: w, cluster: cluster1, sent: sentObject{Metadata: metav1.ObjectMeta{Name: "n"}}})
+		got[w.String()] = fmt.Sprintf("%s %s/%s/%s %s/%s", r.Verb, r.Group, r.Resource, r.Subresource, r.Namespace, r.Name)
+	}
+	want := map[string]string{
+		createdCluster.String(): "create cluster.open-cluster-management.io/managedclusters/ cluster1/cluster1",
+		updatedCluster.String(): "update cluster.open-cluster-management.io/managedclusters/status cluster1/cluster1",
+		createdCSR.String():     "create certificates.k8s.io/certificatesigningrequests/ cluster1/",
+		createdEvent.String():   "create events.k8s.io/events/ cluster1/",
+		updatedEvent.String():   "update events.k8s.io/events/ cluster1/",
+		updatedAddOn.String():   "update addon.open-cluster-management.io/managedclusteraddons/status cluster1/",
+		createdToken.String():   "create /serviceaccounts/token cluster1/n",
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}

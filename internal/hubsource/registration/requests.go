@@ -1,0 +1,285 @@
+package registration
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hawser-io/hawser/internal/fair"
+	"github.com/hawser-io/hawser/pkg/codec"
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
+)
+
+const (
+	// workers is how many requests are carried out at once.
+	workers = 32
+	// answerWithin is how long somebody waits for an answer.
+	answerWithin = 10 * time.Second
+)
+
+// lane is what is done one after the other: the requests of a cluster. Who has a bootstrap token
+// names any cluster, so all that they ask share a few lanes, as reviews of tokens do.
+type lane struct {
+	class   class
+	cluster string
+	n       uint32
+}
+
+type class uint8
+
+const (
+	ofCluster class = iota
+	ofBootstrap
+	ofReview
+	refusals
+)
+
+// lanesEach is how many lanes those have that share some.
+const lanesEach = 8
+
+// longest is how much may wait in one lane of each class.
+var longest = map[class]int{ofCluster: 64, ofBootstrap: 512, ofReview: 512, refusals: 1024}
+
+// waiting is a request that waits for a worker.
+type waiting struct {
+	*hawserv1.RegistrationRequest
+	on    string // the subscription that it came on
+	since time.Time
+	// refused: it does not wait for its turn, for too many wait already.
+	refused bool
+}
+
+// queue are the requests that wait. Lanes take turns by how long the hub took for them.
+type queue struct {
+	turns  fair.Queue[lane, string, waiting]
+	length map[lane]int
+	count  uint32
+}
+
+// laneOf says in which lane a request waits.
+func (q *queue) laneOf(r *hawserv1.RegistrationRequest) lane {
+	switch a := r.GetAsk(); {
+	case a == nil:
+		q.count++
+		return lane{class: ofReview, n: q.count % lanesEach}
+	case a.GetBootstrap():
+		h := fnv.New32a()
+		_, _ = h.Write([]byte(a.GetCluster())) // never fails
+		return lane{class: ofBootstrap, n: h.Sum32() % lanesEach}
+	default:
+		return lane{class: ofCluster, cluster: a.GetCluster()}
+	}
+}
+
+// push adds a request; false: it is forgotten, for even too many refusals wait.
+func (q *queue) push(w waiting) bool {
+	l := q.laneOf(w.RegistrationRequest)
+	if q.length[l] >= longest[l.class] {
+		l, w.refused = lane{class: refusals}, true
+		if q.length[l] >= longest[l.class] {
+			return false
+		}
+	}
+	if q.length == nil {
+		q.length = map[lane]int{}
+	}
+	q.length[l]++
+	q.turns.Push(l, w.GetId(), false, 1, w)
+	return true
+}
+
+// pop takes the next request out; nothing more of its lane comes until it is done.
+func (q *queue) pop() (lane, waiting, bool) {
+	l, w, ok := q.turns.Pop()
+	if ok {
+		q.turns.Park(l)
+		if q.length[l]--; q.length[l] == 0 {
+			delete(q.length, l)
+		}
+	}
+	return l, w, ok
+}
+
+func (q *queue) done(l lane, took time.Duration) {
+	q.turns.Charge(l, int(took.Microseconds()))
+	q.turns.Resume(l)
+}
+
+// take has a request wait for a worker.
+func (s *Server) take(ctx context.Context, r *hawserv1.RegistrationRequest) {
+	s.mu.Lock()
+	taken := s.asks.push(waiting{RegistrationRequest: r, on: s.on, since: time.Now()})
+	s.mu.Unlock()
+	if !taken {
+		s.metrics.requests.WithLabelValues(typeOf(r), "dropped").Inc()
+		s.cfg.Log.DebugContext(ctx, "request forgotten, too many wait", "cluster", r.GetAsk().GetCluster())
+		return
+	}
+	wake(s.toDo)
+}
+
+// work carries out requests until ctx ends.
+func (s *Server) work(ctx context.Context) error {
+	for {
+		s.mu.Lock()
+		l, w, ok := s.asks.pop()
+		if s.asks.turns.Ready() {
+			wake(s.toDo) // for another worker
+		}
+		s.mu.Unlock()
+		if !ok {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-s.toDo:
+			}
+			continue
+		}
+		began := time.Now()
+		s.answer(ctx, w)
+		s.mu.Lock()
+		s.asks.done(l, time.Since(began))
+		if s.asks.turns.Ready() {
+			wake(s.toDo)
+		}
+		s.mu.Unlock()
+	}
+}
+
+// answer carries out one request, and says what came of it.
+func (s *Server) answer(ctx context.Context, w waiting) {
+	ctx, cancel := context.WithDeadline(ctx, w.since.Add(answerWithin))
+	defer cancel()
+	answer, err := &hawserv1.RegistrationAnswer{Id: w.GetId()}, errTooLate
+	switch {
+	case w.refused:
+		err = apierrors.NewTooManyRequests("too many requests wait already", 5)
+	case ctx.Err() == nil && w.GetReview() != nil:
+		err = s.review(ctx, w.GetReview(), answer)
+	case ctx.Err() == nil:
+		err = s.carryOut(ctx, w.GetAsk(), answer)
+	}
+	s.metrics.answered(typeOf(w.RegistrationRequest), err, time.Since(w.since))
+	if err != nil {
+		if answer.Error, err = json.Marshal(statusOf(err)); err != nil {
+			s.cfg.Log.ErrorContext(ctx, "refusal cannot be encoded", "err", err)
+			return
+		}
+	}
+	e, err := codec.NewRegistrationAnswer(s.envelopeOf(), answer)
+	if err == nil {
+		err = s.publish(ctx, w.on, e)
+	}
+	if err != nil && ctx.Err() == nil && s.still(w.on) {
+		s.cfg.Log.WarnContext(ctx, "the broker does not take an answer", "request", w.GetId(), "err", err)
+	}
+}
+
+// carryOut does what an agent asks for.
+func (s *Server) carryOut(ctx context.Context, m *hawserv1.RegistrationAsk, answer *hawserv1.RegistrationAnswer) error {
+	a, err := readAsk(m)
+	if err != nil {
+		return err
+	}
+	seen := s.stateOf(a)
+	if s.cfg.AccessReviews {
+		if err := mayAsk(a, seen); err != nil {
+			return s.tell(ctx, a, err)
+		}
+		if err := s.access.review(ctx, a); err != nil {
+			return s.tell(ctx, a, err)
+		}
+	}
+	c, err := decide(a, seen)
+	if errors.Is(err, errNothing) {
+		return nil
+	}
+	if err != nil {
+		return s.tell(ctx, a, err)
+	}
+	o, err := s.cfg.Hub.do(ctx, c)
+	if err == nil && a.what.DataType == codec.TokenRequests {
+		// The asker knows its answer by the uid that it gave the request.
+		o.SetUID(a.sent.Metadata.UID)
+		answer.TokenRequest, err = o.MarshalJSON()
+	}
+	return s.tell(ctx, a, err)
+}
+
+// stateOf is what is known of the hub for a request.
+func (s *Server) stateOf(a ask) state {
+	cluster := s.cluster(a.cluster)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return state{
+		cluster: cluster, waiting: s.waiting, undecided: s.undecided[a.cluster], undecidedAll: s.undecidedAll,
+		maxWaiting: s.cfg.MaxWaiting, signers: s.cfg.Signers,
+	}
+}
+
+// tell logs what came of a request, and returns err. Objects are not logged: there may be a token
+// in one.
+func (s *Server) tell(ctx context.Context, a ask, err error) error {
+	attrs := []any{"type", a.what.String(), "cluster", a.cluster, "name", a.sent.Metadata.Name, "user", a.user, "bootstrap", a.bootstrap}
+	level := slog.LevelDebug
+	switch {
+	case err != nil:
+		if apierrors.IsForbidden(err) && s.mayWarn() {
+			level = slog.LevelWarn
+		}
+		s.cfg.Log.Log(ctx, level, "request of an agent refused", append(attrs, "reason", statusOf(err).Message)...)
+	default:
+		if a.what.Action == codec.CreateRequest && a.what.DataType != codec.KubeEvents {
+			level = slog.LevelInfo
+		}
+		s.cfg.Log.Log(ctx, level, "request of an agent carried out", attrs...)
+	}
+	return err
+}
+
+// warnings is how often refusals are worth a warning; whoever floods does not fill the log.
+var warnings = fair.Rate{PerSecond: 1, Burst: 20}
+
+func (s *Server) mayWarn() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.warned.Spend(warnings, time.Now(), 1)
+}
+
+// review asks the hub whose token this is.
+func (s *Server) review(ctx context.Context, r *hawserv1.TokenReview, answer *hawserv1.RegistrationAnswer) error {
+	asked := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: r.GetToken(), Audiences: r.GetAudiences()}}
+	got, err := s.cfg.Hub.Tokens.Create(ctx, asked, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("review of a token: %w", err)
+	}
+	answer.Review = &hawserv1.TokenReviewResult{}
+	if u := got.Status; u.Authenticated {
+		answer.Review = &hawserv1.TokenReviewResult{Authenticated: true, User: u.User.Username, Groups: u.User.Groups, Audiences: u.Audiences}
+	}
+	return nil
+}
+
+// typeOf names a request in metrics.
+func typeOf(r *hawserv1.RegistrationRequest) string {
+	if r.GetAsk() == nil {
+		return "tokenreviews"
+	}
+	e, err := codec.Unmarshal(r.GetAsk().GetEvent())
+	if err != nil {
+		return "unknown"
+	}
+	t, err := codec.ParseEventType(e.Type())
+	if _, ok := codec.Registration(t.DataType); err != nil || !ok {
+		return "unknown"
+	}
+	return t.DataType.Resource
+}

@@ -1,0 +1,401 @@
+package registration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/hawser-io/hawser/internal/fair"
+	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/telemetry"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/session"
+	"github.com/hawser-io/hawser/pkg/transport"
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
+)
+
+// DefaultMaxWaiting is how many clusters may wait for being accepted unless the configuration says
+// otherwise.
+const DefaultMaxWaiting = 2000
+
+// Config is what a [Server] is made of.
+type Config struct {
+	// ID is the source id, by which the broker's configuration names who serves registration.
+	ID  string
+	Hub Hub
+	// Signers are those of add-ons besides the hub's kube-apiserver.
+	Signers []string
+	// AccessReviews: the hub is asked whether who asks may do so. For hubs on which somebody makes
+	// roles for clusters, as the controllers of OCM do.
+	AccessReviews bool
+	// MaxWaiting bounds the ManagedClusters that are not accepted, and the undecided CSRs.
+	MaxWaiting int
+	// Dialer reaches the broker. Changed, which may be nil, and Sessions are those of
+	// session.Config.
+	Dialer     transport.Dialer
+	Changed    <-chan struct{}
+	Sessions   *session.Metrics
+	Registerer prometheus.Registerer
+	Health     *telemetry.Health
+	Log        *slog.Logger
+}
+
+// Server serves registration of one hub; see the package comment.
+type Server struct {
+	cfg     Config
+	metrics *metrics
+	access  *access
+	watches []*watched
+
+	mu       sync.Mutex
+	running  bool
+	link     *session.Session // nil until everything is read
+	on       string           // the subscription; "" while there is none
+	limit    int              // bytes of an event
+	changes  changes
+	asks     queue
+	renewals renewals
+	// waiting are ManagedClusters that are not accepted, undecided the CSRs that nobody decided
+	// about, of all clusters and of each.
+	waiting, undecidedAll int
+	undecided             map[string]int
+	warned                fair.Bucket
+
+	// toSay, toDo, toRenew and newSession get a value when there may be something: objects to
+	// publish, requests to carry out, Leases to write, keys to send.
+	toSay, toDo, toRenew, newSession chan struct{}
+}
+
+// New returns a server that is not running. It fails on metrics that are registered already.
+func New(cfg Config) (*Server, error) {
+	if cfg.MaxWaiting == 0 {
+		cfg.MaxWaiting = DefaultMaxWaiting
+	}
+	s := &Server{cfg: cfg, access: newAccess(cfg.Hub.Reviews)}
+	var err error
+	if s.metrics, err = newMetrics(cfg.Registerer, s.stats); err != nil {
+		return nil, err
+	}
+	cfg.Health.Add("registration", s.healthy)
+	return s, nil
+}
+
+// healthy says why clusters cannot register although this replica leads.
+func (s *Server) healthy() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case !s.running:
+		return nil
+	case s.link == nil:
+		return errors.New("what the hub has of registration is not read yet")
+	case s.on == "":
+		return fmt.Errorf("no session with the broker for registration: %w", s.link.Err())
+	}
+	return nil
+}
+
+// Run serves until ctx ends. It may be called again when it has returned.
+func (s *Server) Run(ctx context.Context) error {
+	s.begin()
+	defer s.end()
+	tasks := []run.Task{
+		{Name: "session", Run: s.session},
+		{Name: "objects", Run: s.sayChanges},
+		{Name: "leases", Run: s.writeLeases},
+		{Name: "keys", Run: s.sendKeys},
+	}
+	for _, w := range s.watches {
+		tasks = append(tasks, run.Task{Name: "watch " + w.resource.Resource, Run: func(ctx context.Context) error { return w.run(ctx, s) }})
+	}
+	for range workers {
+		tasks = append(tasks, run.Task{Name: "requests", Run: s.work})
+	}
+	return run.Group(ctx, tasks...)
+}
+
+func (s *Server) begin() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.running, s.watches, s.undecided = true, nil, map[string]int{}
+	for n, k := range kinds {
+		s.watches = append(s.watches, &watched{kind: k, at: n, settled: make(chan struct{})})
+	}
+	for _, c := range []*chan struct{}{&s.toSay, &s.toDo, &s.toRenew, &s.newSession} {
+		*c = make(chan struct{}, 1)
+	}
+}
+
+func (s *Server) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.running, s.link, s.on = false, nil, ""
+	s.changes.stop()
+	s.asks, s.renewals = queue{}, renewals{}
+	s.waiting, s.undecidedAll = 0, 0
+}
+
+// session keeps the session with the broker, once everything is read.
+func (s *Server) session(ctx context.Context) error {
+	for _, w := range s.watches {
+		select {
+		case <-w.settled:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	link := session.New(session.Config{
+		Dialer: s.cfg.Dialer, Changed: s.cfg.Changed, Filter: transport.Filter{Source: s.cfg.ID, DataType: codec.Registrations},
+		Party: party{s}, Log: s.cfg.Log, Metrics: s.cfg.Sessions,
+	})
+	s.mu.Lock()
+	s.link = link
+	s.mu.Unlock()
+	return link.Run(ctx)
+}
+
+// changed takes a change of an object: was is nil of a new one, is of one that is gone.
+func (s *Server) changed(w *watched, was, is *object) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case is == nil:
+		s.changes.add(w.keyOf(was), was.UID)
+	case was != nil && was.cluster != is.cluster:
+		s.changes.add(w.keyOf(was), was.UID)
+		fallthrough
+	default:
+		s.changes.add(w.keyOf(is), "")
+	}
+	s.count(w.dataType, was, -1)
+	s.count(w.dataType, is, 1)
+	if is == nil && w.dataType == codec.ManagedClusters {
+		s.renewals.forget(was.Name)
+	}
+	wake(s.toSay)
+}
+
+// count keeps the numbers of what waits for somebody; o may be nil.
+func (s *Server) count(d codec.DataType, o *object, n int) {
+	switch {
+	case o == nil:
+	case d == codec.ManagedClusters && !o.facts.GetAccepted():
+		s.waiting += n
+	case d == codec.SigningRequests && o.undecided:
+		s.undecidedAll += n
+		if s.undecided[o.cluster] += n; s.undecided[o.cluster] <= 0 {
+			delete(s.undecided, o.cluster)
+		}
+	}
+}
+
+// wake says that there may be something to do.
+func wake(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default: // it is known
+	}
+}
+
+// party is the source's side of the session; see session.Party.
+type party struct{ *Server }
+
+// Hello implements session.Party.
+func (p party) Hello() transport.Hello { return transport.Hello{Protocol: 1} }
+
+// Subscribed begins anew: the broker may know nothing.
+func (p party) Subscribed(_ context.Context, a transport.Accepted) ([]codec.Event, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.on, p.limit = a.SubscriptionID, maxObjects
+	if a.MaxEventBytes > 0 {
+		p.limit = min(maxObjects, a.MaxEventBytes-envelope)
+	}
+	var all []key
+	for _, w := range p.watches {
+		// t1 an object changes and its handler has not run, t2 the keys are taken here, t3 the
+		// handler adds the key; therefore nothing is missed, and at worst it is said twice.
+		all = append(all, w.keys()...)
+	}
+	p.changes.restart(all)
+	wake(p.toSay)
+	wake(p.newSession)
+	return nil, nil
+}
+
+// Disconnected implements session.Party: nobody waits for answers any more.
+func (p party) Disconnected(error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.on = ""
+	p.changes.stop()
+	p.asks = queue{}
+}
+
+// Handle takes a request of the broker.
+func (p party) Handle(ctx context.Context, e codec.Event) error {
+	if e.Type() != codec.TypeRegistrationRequest {
+		p.cfg.Log.DebugContext(ctx, "event that means nothing for registration", "type", e.Type())
+		return nil
+	}
+	r, err := codec.ParseRegistrationRequest(e)
+	if err != nil {
+		p.cfg.Log.WarnContext(ctx, "request of the broker cannot be read", "event", e.ID(), "err", err)
+		return nil // the same would come again after a reconnect
+	}
+	if l := r.GetRenewals(); l != nil {
+		p.renewed(l)
+		return nil
+	}
+	p.take(ctx, r)
+	return nil
+}
+
+// publish publishes an event on a subscription, and tries again for as long as that may help.
+func (s *Server) publish(ctx context.Context, on string, e codec.Event) error {
+	for delay := 50 * time.Millisecond; ; delay = min(2*delay, 5*time.Second) {
+		err := s.publishOnce(ctx, on, e)
+		if err == nil || !transport.Retryable(err) || !s.still(on) || ctx.Err() != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(max(delay, delayOf(err))):
+		}
+	}
+}
+
+func (s *Server) publishOnce(ctx context.Context, on string, e codec.Event) error {
+	s.mu.Lock()
+	link := s.link
+	s.mu.Unlock()
+	if link == nil {
+		return &transport.Error{Code: transport.CodeUnavailable, Message: "there is no session with the broker"}
+	}
+	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
+	defer cancel()
+	_, err := link.PublishOn(ctx, on, e)
+	return err
+}
+
+// publishTimeout bounds one publish.
+const publishTimeout = 30 * time.Second
+
+// delayOf is how long the broker wants to be left alone.
+func delayOf(err error) time.Duration {
+	var e *transport.Error
+	if errors.As(err, &e) {
+		return min(e.Delay, time.Minute)
+	}
+	return 0
+}
+
+// still reports whether a subscription is the present one.
+func (s *Server) still(on string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return on != "" && s.on == on
+}
+
+// envelopeOf is the envelope of what is published here.
+func (s *Server) envelopeOf() codec.SyncParams {
+	return codec.SyncParams{ID: uuid.NewString(), Time: time.Now(), Source: s.cfg.ID, Owner: s.cfg.ID}
+}
+
+// cluster returns the ManagedCluster of this name, nil if there is none.
+func (s *Server) cluster(name string) *object { return s.of(codec.ManagedClusters).get("", name) }
+
+// of returns the watch of a data type that is in kinds.
+func (s *Server) of(d codec.DataType) *watched {
+	for _, w := range s.watches {
+		if w.dataType == d {
+			return w
+		}
+	}
+	panic("bug: data type " + d.String() + " is not watched")
+}
+
+const (
+	// maxObjects is how many bytes of JSON one message has at most, envelope what it has besides
+	// them, and perObject what each object has besides its JSON.
+	maxObjects = 1 << 20
+	envelope   = 4 << 10
+	perObject  = 1 << 10
+)
+
+// sayChanges publishes what changes.
+func (s *Server) sayChanges(ctx context.Context) error {
+	for {
+		m, on := s.nextMessage()
+		if m == nil {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-s.toSay:
+			}
+			continue
+		}
+		s.say(ctx, on, m)
+	}
+}
+
+// nextMessage is what to publish next, and on which subscription; nil: nothing.
+func (s *Server) nextMessage() (*hawserv1.RegistrationObjects, string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.on == "" || !s.changes.any() {
+		return nil, ""
+	}
+	m, size := &hawserv1.RegistrationObjects{}, 0
+	m.Listed = s.changes.take(func(k key, gone types.UID) bool {
+		o := s.messageOf(k, gone)
+		if size += len(o.GetJson()) + perObject; size > s.limit && len(m.Objects) > 0 {
+			return false
+		}
+		m.Objects = append(m.Objects, o)
+		return true
+	})
+	return m, s.on
+}
+
+// messageOf is an object as it is now.
+func (s *Server) messageOf(k key, gone types.UID) *hawserv1.RegistrationObject {
+	w := s.watches[k.kind]
+	if o := w.get(k.namespace, k.name); o != nil && o.cluster == k.cluster {
+		return w.message(o)
+	}
+	return &hawserv1.RegistrationObject{DataType: w.dataType.String(), Cluster: k.cluster, Name: k.name, Uid: string(gone)}
+}
+
+// say publishes objects. What the broker does not take as it is, is published object by object,
+// and what it does not take then is left out until it changes.
+func (s *Server) say(ctx context.Context, on string, m *hawserv1.RegistrationObjects) {
+	e, err := codec.NewRegistrationObjects(s.envelopeOf(), m)
+	if err == nil {
+		err = s.publish(ctx, on, e)
+	}
+	s.metrics.said(len(m.GetObjects()), err)
+	switch {
+	case err == nil, ctx.Err() != nil, !s.still(on), transport.Retryable(err):
+		return
+	case len(m.GetObjects()) <= 1:
+		for _, o := range m.GetObjects() {
+			s.cfg.Log.WarnContext(ctx, "the broker does not take an object, its cluster does not see it", "type", o.GetDataType(), "cluster", o.GetCluster(), "name", o.GetName(), "err", err)
+		}
+		if m.GetListed() && len(m.GetObjects()) == 1 {
+			s.say(ctx, on, &hawserv1.RegistrationObjects{Listed: true})
+		}
+		return
+	}
+	for i, o := range m.GetObjects() {
+		s.say(ctx, on, &hawserv1.RegistrationObjects{Objects: []*hawserv1.RegistrationObject{o}, Listed: m.GetListed() && i == len(m.GetObjects())-1})
+	}
+}

@@ -1,0 +1,154 @@
+package registration
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/hawser-io/hawser/internal/run"
+)
+
+// lookAgain is how often the hub is asked whether it has a type now that it lacked.
+const lookAgain = 30 * time.Second
+
+// watched is one kind of objects, as an informer shows it.
+type watched struct {
+	kind
+	at    int                         // in kinds
+	store atomic.Pointer[cache.Store] // nil: the hub lacks the type
+	// settled is closed when all objects are known, or it is known that there is no such type.
+	settled chan struct{}
+	once    sync.Once
+}
+
+func (w *watched) settle() { w.once.Do(func() { close(w.settled) }) }
+
+func (w *watched) get(namespace, name string) *object {
+	store := w.store.Load()
+	if store == nil {
+		return nil
+	}
+	if namespace != "" {
+		name = namespace + "/" + name
+	}
+	o, _, _ := (*store).GetByKey(name) // a map lookup, which does not fail
+	kept, _ := o.(*object)
+	return kept
+}
+
+// keys are all objects.
+func (w *watched) keys() (all []key) {
+	store := w.store.Load()
+	if store == nil {
+		return nil
+	}
+	for _, o := range (*store).List() {
+		if o, ok := o.(*object); ok {
+			all = append(all, w.keyOf(o))
+		}
+	}
+	return all
+}
+
+func (w *watched) keyOf(o *object) key {
+	return key{kind: w.at, cluster: o.cluster, namespace: o.Namespace, name: o.Name}
+}
+
+// run watches the objects until ctx ends, from when the hub has the type.
+func (w *watched) run(ctx context.Context, s *Server) error {
+	for waits := false; ; waits = true {
+		served, err := s.cfg.Hub.serves(w.resource)
+		switch {
+		case err != nil:
+			s.cfg.Log.WarnContext(ctx, "the hub does not say which types it has, asking again", "type", w.resource.String(), "err", err)
+		case served:
+			return w.watch(ctx, s)
+		case !waits:
+			s.cfg.Log.InfoContext(ctx, "the hub lacks a type of registration, clusters see none of it until the hub has it", "type", w.resource.String())
+			if w.optional {
+				w.settle()
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(lookAgain):
+		}
+	}
+}
+
+func (w *watched) watch(ctx context.Context, s *Server) error {
+	i := dynamicinformer.NewFilteredDynamicInformer(s.cfg.Hub.Own, w.resource, metav1.NamespaceAll, 0, cache.Indexers{}, func(o *metav1.ListOptions) {
+		o.LabelSelector, o.FieldSelector = w.labels, w.fields
+		if o.ResourceVersion == "0" {
+			o.ResourceVersion = "" // the present state, not that of a cache that may lag
+		}
+	}).Informer()
+	err := i.SetTransform(func(o any) (any, error) {
+		if u, ok := o.(*unstructured.Unstructured); ok {
+			return w.keep(u)
+		}
+		return o, nil
+	})
+	if err == nil {
+		err = i.SetWatchErrorHandlerWithContext(func(ctx context.Context, _ *cache.Reflector, err error) {
+			if ctx.Err() == nil && !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
+				s.cfg.Log.WarnContext(ctx, "watch on the hub ended and is started again", "type", w.resource.String(), "err", err)
+			}
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("watch %s: %w", w.resource.Resource, err)
+	}
+	store := i.GetStore()
+	w.store.Store(&store)
+	seen, err := i.AddEventHandler(w.handler(s))
+	if err != nil {
+		return fmt.Errorf("watch %s: %w", w.resource.Resource, err)
+	}
+	return run.Group(ctx,
+		run.Task{Name: "informer", Run: func(ctx context.Context) error {
+			i.RunWithContext(ctx)
+			return nil
+		}},
+		run.Task{Name: "first list", Run: func(ctx context.Context) error {
+			if cache.WaitForCacheSync(ctx.Done(), seen.HasSynced) {
+				w.settle()
+			}
+			<-ctx.Done()
+			return nil
+		}})
+}
+
+// handler tells the server of changes.
+func (w *watched) handler(s *Server) cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc: func(o any) {
+			if o, ok := o.(*object); ok {
+				s.changed(w, nil, o)
+			}
+		},
+		UpdateFunc: func(was, is any) {
+			old, _ := was.(*object)
+			if o, ok := is.(*object); ok {
+				s.changed(w, old, o)
+			}
+		},
+		DeleteFunc: func(o any) {
+			if d, ok := o.(cache.DeletedFinalStateUnknown); ok {
+				o = d.Obj
+			}
+			if o, ok := o.(*object); ok {
+				s.changed(w, o, nil)
+			}
+		},
+	}
+}
