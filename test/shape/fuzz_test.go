@@ -52,6 +52,8 @@ var decoders = map[string]string{
 	"internal/cmdline Duration.UnmarshalJSON":              "cmd/broker FuzzConfig",
 	"internal/cmdline Gates.UnmarshalJSON":                 "cmd/hub-source FuzzConfig",
 	"internal/hubsource party.decode":                      "internal/hubsource/core FuzzReportOf",
+	"internal/hubsource/registration parseRequest":         "internal/hubsource/registration FuzzDecide",
+	"internal/hubsource/registration readAsk":              "internal/hubsource/registration FuzzDecide",
 	"internal/hubsource/core ListedOf":                     "internal/hubsource/core FuzzListedOf",
 	"internal/hubsource/core ReportOf":                     "internal/hubsource/core FuzzReportOf",
 	"internal/hubsource/core StateOf":                      "internal/hubsource/core FuzzStateOf",

@@ -126,7 +126,7 @@ func (s *Server) begin() {
 	defer s.mu.Unlock()
 	s.running, s.watches, s.undecided = true, nil, map[string]int{}
 	for n, k := range kinds {
-		s.watches = append(s.watches, &watched{kind: k, at: n, settled: make(chan struct{})})
+		s.watches = append(s.watches, &watched{kind: k, at: n, known: make(chan struct{})})
 	}
 	for _, c := range []*chan struct{}{&s.toSay, &s.toDo, &s.toRenew, &s.newSession} {
 		*c = make(chan struct{}, 1)
@@ -146,7 +146,7 @@ func (s *Server) end() {
 func (s *Server) session(ctx context.Context) error {
 	for _, w := range s.watches {
 		select {
-		case <-w.settled:
+		case <-w.known:
 		case <-ctx.Done():
 			return ctx.Err()
 		}

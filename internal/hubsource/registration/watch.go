@@ -24,12 +24,12 @@ type watched struct {
 	kind
 	at    int                         // in kinds
 	store atomic.Pointer[cache.Store] // nil: the hub lacks the type
-	// settled is closed when all objects are known, or it is known that there is no such type.
-	settled chan struct{}
+	// known is closed when all objects are known, or it is known that there is no such type.
+	known chan struct{}
 	once    sync.Once
 }
 
-func (w *watched) settle() { w.once.Do(func() { close(w.settled) }) }
+func (w *watched) tellKnown() { w.once.Do(func() { close(w.known) }) }
 
 func (w *watched) get(namespace, name string) *object {
 	store := w.store.Load()
@@ -74,7 +74,7 @@ func (w *watched) run(ctx context.Context, s *Server) error {
 		case !waits:
 			s.cfg.Log.InfoContext(ctx, "the hub lacks a type of registration, clusters see none of it until the hub has it", "type", w.resource.String())
 			if w.optional {
-				w.settle()
+				w.tellKnown()
 			}
 		}
 		select {
@@ -121,7 +121,7 @@ func (w *watched) watch(ctx context.Context, s *Server) error {
 		}},
 		run.Task{Name: "first list", Run: func(ctx context.Context) error {
 			if cache.WaitForCacheSync(ctx.Done(), seen.HasSynced) {
-				w.settle()
+				w.tellKnown()
 			}
 			<-ctx.Done()
 			return nil
