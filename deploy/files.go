@@ -6,5 +6,5 @@ import "embed"
 
 // Files holds the definitions and the kustomize bases.
 //
-//go:embed crds images namespace broker hub-source agent agent-join broker-registration
+//go:embed crds images namespace broker hub-source agent agent-join broker-registration hub-source-registration
 var Files embed.FS

@@ -67,6 +67,8 @@ type config struct {
 	// Membership is what hub-source does for the members of a hub that has no registration
 	// controllers.
 	Membership membershipConfig `json:"membership"`
+	// Registration has clusters join this hub over the broker.
+	Registration registrationConfig `json:"registration"`
 
 	KubeAPIQPS   float32 `json:"kubeAPIQPS"`
 	KubeAPIBurst int     `json:"kubeAPIBurst"`
@@ -91,6 +93,7 @@ func defaults() *config {
 	e.LeaseDuration, e.RenewDeadline, e.RetryPeriod = cmdline.Duration(15*time.Second), cmdline.Duration(10*time.Second), cmdline.Duration(2*time.Second)
 	c.Webhook.ManifestLimit = manifestwork.MaxManifestsSize
 	c.Membership = defaultMembership()
+	c.Registration = defaultRegistration()
 	c.FeatureGates = cmdline.NewGates(map[string]bool{gateCleanUp: false, gateNilExecutor: false})
 	return c
 }
@@ -168,6 +171,7 @@ func (c *config) validate() error {
 	errs = append(errs, c.validateTransport()...)
 	errs = append(errs, c.validateWebhook()...)
 	errs = append(errs, c.Membership.validate()...)
+	errs = append(errs, c.Registration.validate(c.Transport)...)
 	if err := c.selection().Validate(); err != nil {
 		wrong("%w (flags --cluster-selector and --namespace-selector)", err)
 	}

@@ -96,6 +96,9 @@ func (c *config) check() kubeconfig.Check {
 	add(e.Enabled, kubeconfig.Right{Verbs: []string{"get", "update"}, Group: "coordination.k8s.io", Resource: "leases", Namespace: e.ResourceNamespace, Object: e.ResourceName})
 	add(c.Webhook.Listen != "", kubeconfig.Right{Verbs: []string{"create"}, Group: "authorization.k8s.io", Resource: "subjectaccessreviews"})
 	rights = append(rights, c.Membership.rights()...)
+	if c.Registration.Enabled {
+		rights = append(rights, registrationRights()...)
+	}
 	return kubeconfig.Check{
 		Name: "hub API", Definitions: []schema.GroupVersionResource{works}, Rights: rights,
 		Load:  func() (*rest.Config, error) { return kubeconfig.Load(c.Kubeconfig, "kubeconfig") },

@@ -59,6 +59,9 @@ func serve(ctx context.Context, cfg *config, stderr io.Writer) error {
 	if err := cfg.addMembership(hub, &c); err != nil {
 		return err
 	}
+	if err := cfg.addRegistration(hub, &c); err != nil {
+		return err
+	}
 	source, err := hubsource.New(c)
 	if err != nil {
 		return err

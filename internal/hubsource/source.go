@@ -49,8 +49,10 @@ type Config struct {
 	// source.
 	Leading []run.Task
 	// Dialer reaches the broker. Changed, which may be nil, is that of session.Config.
-	Dialer     transport.Dialer
-	Changed    <-chan struct{}
+	Dialer  transport.Dialer
+	Changed <-chan struct{}
+	// Sessions are the metrics of all sessions of the process; nil: the source makes them.
+	Sessions   *session.Metrics
 	Registerer prometheus.Registerer
 	Health     *telemetry.Health
 	Log        *slog.Logger
@@ -78,9 +80,11 @@ func New(cfg Config) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	sessions, err := session.NewMetrics(cfg.Registerer)
-	if err != nil {
-		return nil, err
+	sessions := cfg.Sessions
+	if sessions == nil {
+		if sessions, err = session.NewMetrics(cfg.Registerer); err != nil {
+			return nil, err
+		}
 	}
 	s := &Source{
 		cfg: cfg, metrics: m, sessions: sessions,

@@ -19,6 +19,7 @@ type Hub struct {
 	Own, Registrar dynamic.Interface
 	Reviews        authorizationclient.SubjectAccessReviewInterface
 	Tokens         authenticationclient.TokenReviewInterface
+	Self           authenticationclient.SelfSubjectReviewInterface
 	Types          discovery.ServerResourcesInterface
 	// Get returns what the hub's API has at a path.
 	Get func(ctx context.Context, path string) ([]byte, error)
@@ -49,7 +50,7 @@ func NewHub(config *rest.Config) (h Hub, err error) {
 	if err != nil {
 		return Hub{}, fmt.Errorf("reach the hub: %w", err)
 	}
-	h.Reviews, h.Tokens, h.Types = reviews.SubjectAccessReviews(), tokens.TokenReviews(), types
+	h.Reviews, h.Tokens, h.Self, h.Types = reviews.SubjectAccessReviews(), tokens.TokenReviews(), tokens.SelfSubjectReviews(), types
 	h.Get = func(ctx context.Context, path string) ([]byte, error) {
 		return types.RESTClient().Get().AbsPath(path).DoRaw(ctx)
 	}

@@ -205,8 +205,12 @@ func (s *Server) carryOut(ctx context.Context, m *hawserv1.RegistrationAsk, answ
 	if err != nil {
 		return s.tell(ctx, a, err)
 	}
-	o, err := s.cfg.Hub.do(ctx, c)
-	if err == nil && a.what.DataType == codec.TokenRequests {
+	if a.what.DataType != codec.TokenRequests {
+		_, err := s.cfg.Hub.do(ctx, c)
+		return s.tell(ctx, a, err)
+	}
+	o, err := s.rights.do(ctx, c)
+	if err == nil {
 		// The asker knows its answer by the uid that it gave the request.
 		o.SetUID(a.sent.Metadata.UID)
 		answer.TokenRequest, err = o.MarshalJSON()
@@ -235,7 +239,7 @@ func (s *Server) tell(ctx context.Context, a ask, err error) error {
 		if apierrors.IsForbidden(err) && s.mayWarn() {
 			level = slog.LevelWarn
 		}
-		s.cfg.Log.Log(ctx, level, "request of an agent refused", append(attrs, "reason", statusOf(err).Message)...)
+		s.cfg.Log.Log(ctx, level, "request of an agent refused", append(attrs, "err", err)...)
 	default:
 		if a.what.Action == codec.CreateRequest && a.what.DataType != codec.KubeEvents {
 			level = slog.LevelInfo

@@ -52,6 +52,7 @@ type Server struct {
 	cfg     Config
 	metrics *metrics
 	access  *access
+	rights  *bindings
 	watches []*watched
 
 	mu       sync.Mutex
@@ -78,7 +79,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.MaxWaiting == 0 {
 		cfg.MaxWaiting = DefaultMaxWaiting
 	}
-	s := &Server{cfg: cfg, access: newAccess(cfg.Hub.Reviews)}
+	s := &Server{cfg: cfg, access: newAccess(cfg.Hub.Reviews), rights: newBindings(cfg.Hub, cfg.Log)}
 	var err error
 	if s.metrics, err = newMetrics(cfg.Registerer, s.stats); err != nil {
 		return nil, err
@@ -111,6 +112,7 @@ func (s *Server) Run(ctx context.Context) error {
 		{Name: "objects", Run: s.sayChanges},
 		{Name: "leases", Run: s.writeLeases},
 		{Name: "keys", Run: s.sendKeys},
+		{Name: "bindings", Run: s.rights.Run},
 	}
 	for _, w := range s.watches {
 		tasks = append(tasks, run.Task{Name: "watch " + w.resource.Resource, Run: func(ctx context.Context) error { return w.run(ctx, s) }})
@@ -176,10 +178,21 @@ func (s *Server) changed(w *watched, was, is *object) {
 	}
 	s.count(w.dataType, was, -1)
 	s.count(w.dataType, is, 1)
-	if is == nil && w.dataType == codec.ManagedClusters {
-		s.renewals.forget(was.Name)
+	if w.dataType == codec.ManagedClusters {
+		s.clusterChanged(was, is)
 	}
 	wake(s.toSay)
+}
+
+// clusterChanged ends what is for accepted clusters only.
+func (s *Server) clusterChanged(was, is *object) {
+	switch accepted := is != nil && is.facts.GetAccepted(); {
+	case accepted:
+		s.rights.keep(is.Name)
+	case was != nil && was.facts.GetAccepted():
+		s.renewals.forget(was.Name)
+		s.rights.end(was.Name)
+	}
 }
 
 // count keeps the numbers of what waits for somebody; o may be nil.

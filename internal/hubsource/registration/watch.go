@@ -26,7 +26,7 @@ type watched struct {
 	store atomic.Pointer[cache.Store] // nil: the hub lacks the type
 	// known is closed when all objects are known, or it is known that there is no such type.
 	known chan struct{}
-	once    sync.Once
+	once  sync.Once
 }
 
 func (w *watched) tellKnown() { w.once.Do(func() { close(w.known) }) }

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/rest"
+
+	"github.com/hawser-io/hawser/internal/hubsource"
+	"github.com/hawser-io/hawser/internal/hubsource/registration"
+	"github.com/hawser-io/hawser/internal/kubeconfig"
+	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/pkg/session"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// registrationConfig is what hub-source serves besides works: clusters that join.
+type registrationConfig struct {
+	// Enabled is whether clusters join this hub over the broker, whose configuration names this
+	// source in registration.source.
+	Enabled bool `json:"enabled"`
+	// CustomSigners are the signers of which add-ons may ask for certificates, besides
+	// kubernetes.io/kube-apiserver-client.
+	CustomSigners []string `json:"customSigners"`
+	// AccessReviews is whether the hub is asked, before anything is done for a cluster, if whoever
+	// asks has the right to do it. For hubs with the registration controllers of Open Cluster
+	// Management, which make roles for clusters; without them nobody would have any.
+	AccessReviews bool `json:"accessReviews"`
+	// MaxWaiting is how many clusters may wait for being accepted, and how many of their
+	// certificate requests for a decision. Beyond that no more are taken.
+	MaxWaiting int `json:"maxWaiting"`
+}
+
+func defaultRegistration() registrationConfig {
+	return registrationConfig{MaxWaiting: registration.DefaultMaxWaiting}
+}
+
+func (c *registrationConfig) validate(over string) (errs []error) {
+	if c.Enabled && over == transport.MQTT {
+		errs = append(errs, errors.New("registration.enabled: clusters join over a Hawser broker that hub-source reaches by grpc; with transport mqtt they cannot"))
+	}
+	if c.MaxWaiting <= 0 {
+		errs = append(errs, fmt.Errorf("registration.maxWaiting %d: use a positive number", c.MaxWaiting))
+	}
+	for _, s := range c.CustomSigners {
+		if len(validation.IsQualifiedName(s)) > 0 || s == registration.ClusterSigner {
+			errs = append(errs, fmt.Errorf("registration.customSigners: %q is not the name of an add-on's signer, as example.com/my-signer", s))
+		}
+	}
+	return errs
+}
+
+// registrationRights are what hub-source needs on the hub for that.
+func registrationRights() []kubeconfig.Right {
+	const clusters, addOns, roles = "cluster.open-cluster-management.io", "addon.open-cluster-management.io", "rbac.authorization.k8s.io"
+	return []kubeconfig.Right{
+		{Verbs: []string{"list", "watch", "create"}, Group: clusters, Resource: "managedclusters"},
+		{Verbs: []string{"update"}, Group: clusters, Resource: "managedclusters/status"},
+		{Verbs: []string{"create"}, Group: clusters, Resource: "managedclustersets/join", Object: "default"},
+		{Verbs: []string{"list", "watch"}, Group: "certificates.k8s.io", Resource: "certificatesigningrequests"},
+		{Verbs: []string{"list", "watch", "patch"}, Group: "coordination.k8s.io", Resource: "leases", Object: "managed-cluster-lease"},
+		{Verbs: []string{"list", "watch"}, Group: addOns, Resource: "managedclusteraddons"},
+		{Verbs: []string{"update"}, Group: addOns, Resource: "managedclusteraddons/status"},
+		{Verbs: []string{"create", "patch"}, Group: "events.k8s.io", Resource: "events"},
+		{Verbs: []string{"create"}, Group: "authentication.k8s.io", Resource: "tokenreviews"},
+		{Verbs: []string{"create"}, Group: "authorization.k8s.io", Resource: "subjectaccessreviews"},
+		{Verbs: []string{"bind"}, Group: roles, Resource: "clusterroles", Object: "hawser-hub-source-tokens"},
+		{Verbs: []string{"create"}, Group: roles, Resource: "rolebindings"},
+		{Verbs: []string{"delete"}, Group: roles, Resource: "rolebindings", Object: "hawser-hub-source-tokens"},
+		{Verbs: []string{"impersonate"}, Resource: "serviceaccounts", Namespace: "open-cluster-management-hub", Object: "grpc-server-sa"},
+	}
+}
+
+// addRegistration has registration served while this replica leads.
+func (c *config) addRegistration(hub *rest.Config, into *hubsource.Config) error {
+	if !c.Registration.Enabled {
+		return nil
+	}
+	reach, err := registration.NewHub(hub)
+	if err != nil {
+		return err
+	}
+	if into.Sessions, err = session.NewMetrics(into.Registerer); err != nil {
+		return err
+	}
+	both := newBoth(into.Changed)
+	into.Changed = both.first
+	s, err := registration.New(registration.Config{
+		ID: c.SourceID, Hub: reach, Signers: c.Registration.CustomSigners, AccessReviews: c.Registration.AccessReviews,
+		MaxWaiting: c.Registration.MaxWaiting, Dialer: into.Dialer, Changed: both.second, Sessions: into.Sessions,
+		Registerer: into.Registerer, Health: into.Health, Log: into.Log,
+	})
+	if err != nil {
+		return fmt.Errorf("registration: %w", err)
+	}
+	into.Leading = append(into.Leading, run.Task{Name: "registration", Run: s.Run}, run.Task{Name: "changed files", Run: both.Run})
+	return nil
+}
+
+// both tells two sessions of what one channel tells.
+type both struct {
+	changed       <-chan struct{}
+	first, second chan struct{}
+}
+
+func newBoth(changed <-chan struct{}) *both {
+	return &both{changed, make(chan struct{}, 1), make(chan struct{}, 1)}
+}
+
+// Run does so until ctx ends.
+func (b *both) Run(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-b.changed:
+		}
+		for _, c := range []chan struct{}{b.first, b.second} {
+			select {
+			case c <- struct{}{}:
+			default: // it has not noticed the change before
+			}
+		}
+	}
+}

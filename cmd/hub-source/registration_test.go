@@ -1,0 +1,80 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+
+	"github.com/hawser-io/hawser/internal/testkit/shipped"
+)
+
+// What deploy/hub-source-registration ships is deploy/hub-source, and clusters join.
+func TestRegistration_IsWhatDeployShips(t *testing.T) {
+	args := shipped.Args(t, "../..", "hub-source")
+	for i := range args {
+		args[i] = strings.Replace(args[i], filepath.Join("deploy", "hub-source"), filepath.Join("deploy", "hub-source-registration"), 1)
+	}
+	cfg, err := load(args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !cfg.Registration.Enabled || cfg.Registration.AccessReviews || cfg.Registration.MaxWaiting <= 0 {
+		t.Errorf("registration %+v", cfg.Registration)
+	}
+	read := func(base string) (keys map[string]any) {
+		data, err := os.ReadFile("../../deploy/" + base + "/config.yaml")
+		if err == nil {
+			err = yaml.UnmarshalStrict(data, &keys)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		delete(keys, "registration")
+		return keys
+	}
+	if d := cmp.Diff(read("hub-source"), read("hub-source-registration")); d != "" {
+		t.Errorf("the configurations differ in more than registration:\n%s", d)
+	}
+	shipped.CompareRights(t, "../../deploy/hub-source-registration/rbac.yaml", registrationRights(),
+		shipped.Without{Roles: []string{"hawser-hub-source-tokens", "hawser-registrar"}})
+}
+
+func TestRegistration_RefusesWhatCannotWork(t *testing.T) {
+	grpc := []string{"--source-id=hub", "--insecure", "--broker=127.0.0.1:1"}
+	for name, c := range map[string]struct{ file, want string }{
+		"over MQTT":           {"transport: mqtt\ntransportConfig: x\nregistration: {enabled: true}\n", "with transport mqtt they cannot"},
+		"nobody waits":        {"registration: {enabled: true, maxWaiting: 0}\n", "use a positive number"},
+		"a signer of another": {"registration: {customSigners: [open-cluster-management.io/grpc]}\n", "is not the name of an add-on's signer"},
+		"no signer":           {"registration: {customSigners: ['a b']}\n", "is not the name of an add-on's signer"},
+		"a word of nobody":    {"registration: {on: true}\n", "on"},
+	} {
+		if _, err := loaded(t, c.file, grpc...); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+	if _, err := loaded(t, "registration: {enabled: true, customSigners: [example.com/a]}\n", grpc...); err != nil {
+		t.Error(err)
+	}
+}
+
+// A change of files reaches both sessions, also one that is told twice before they look.
+func TestBoth_TellsEachSession(t *testing.T) {
+	changed := make(chan struct{})
+	b := newBoth(changed)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- b.Run(ctx) }()
+	changed <- struct{}{}
+	changed <- struct{}{}
+	<-b.first
+	<-b.second
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}

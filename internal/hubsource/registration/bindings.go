@@ -1,0 +1,169 @@
+package registration
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// tokensRole is the ClusterRole that lets hub-source ask for tokens, and the name of the
+// RoleBindings by which it has that right in the namespaces of clusters.
+const tokensRole = "hawser-hub-source-tokens"
+
+var roleBindings = schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "rolebindings"}
+
+const (
+	// bindingWorks is how long the hub may take until a new binding counts, bindingAgain how often
+	// that is tried.
+	bindingWorks = 5 * time.Second
+	bindingAgain = 200 * time.Millisecond
+)
+
+// bindings are where hub-source may ask for tokens: in the namespaces of accepted clusters that
+// asked for one. A right to ask for tokens everywhere would be one to be anybody.
+type bindings struct {
+	hub Hub
+	log *slog.Logger
+
+	mu    sync.Mutex
+	bound map[string]bool // at most the accepted clusters
+	// ended are clusters whose binding is to go; toEnd gets a value when there are some.
+	ended map[string]bool
+	toEnd chan struct{}
+}
+
+func newBindings(h Hub, log *slog.Logger) *bindings {
+	return &bindings{hub: h, log: log, bound: map[string]bool{}, ended: map[string]bool{}, toEnd: make(chan struct{}, 1)}
+}
+
+// do makes a call for which hub-source needs the right to ask for tokens in the namespace.
+func (b *bindings) do(ctx context.Context, c call) (*unstructured.Unstructured, error) {
+	fresh, err := b.bind(ctx, c.namespace)
+	if err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	for {
+		o, err := b.hub.do(ctx, c)
+		if !fresh || !apierrors.IsForbidden(err) || time.Since(began) > bindingWorks {
+			return o, err
+		}
+		// t1 the binding is created, t2 we ask, t3 the hub's authorizer sees the binding:
+		// therefore it is tried again.
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(bindingAgain):
+		}
+	}
+}
+
+// bind gives hub-source the right in a namespace. fresh: it did not have it before.
+func (b *bindings) bind(ctx context.Context, namespace string) (fresh bool, err error) {
+	b.mu.Lock()
+	has := b.bound[namespace]
+	b.mu.Unlock()
+	if has {
+		return false, nil
+	}
+	subject, err := b.subject(ctx)
+	if err != nil {
+		return false, err
+	}
+	_, err = b.hub.do(ctx, call{verb: create, resource: roleBindings, namespace: namespace, name: tokensRole, object: map[string]any{
+		"apiVersion": roleBindings.GroupVersion().String(), "kind": "RoleBinding",
+		"metadata": map[string]any{"name": tokensRole, "namespace": namespace, "labels": map[string]any{"app.kubernetes.io/managed-by": fieldManager}},
+		"roleRef":  map[string]any{"apiGroup": roleBindings.Group, "kind": "ClusterRole", "name": tokensRole},
+		"subjects": []any{subject},
+	}})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return false, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.bound[namespace] = true
+	return true, nil
+}
+
+// subject is hub-source as a RoleBinding names it.
+func (b *bindings) subject(ctx context.Context) (map[string]any, error) {
+	r, err := b.hub.Self.Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("ask the hub who we are: %w", err)
+	}
+	user := r.Status.UserInfo.Username
+	if account, ok := strings.CutPrefix(user, "system:serviceaccount:"); ok {
+		if namespace, name, ok := strings.Cut(account, ":"); ok {
+			return map[string]any{"kind": "ServiceAccount", "namespace": namespace, "name": name}, nil
+		}
+	}
+	return map[string]any{"kind": "User", "apiGroup": roleBindings.Group, "name": user}, nil
+}
+
+// end takes the right back, for a cluster that is not accepted any more.
+func (b *bindings) end(cluster string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.bound, cluster)
+	b.ended[cluster] = true
+	wake(b.toEnd)
+}
+
+// keep says that a cluster is accepted: its binding may stay.
+func (b *bindings) keep(cluster string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.ended, cluster)
+}
+
+// Run removes bindings until ctx ends.
+func (b *bindings) Run(ctx context.Context) error {
+	for again := time.Duration(0); ; {
+		var timer <-chan time.Time
+		if again > 0 {
+			timer = time.After(again)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-b.toEnd:
+		case <-timer:
+		}
+		again = 0
+		for _, cluster := range b.toRemove() {
+			if err := b.remove(ctx, cluster); err != nil {
+				again = lookAgain
+				b.log.WarnContext(ctx, "the right to ask for tokens of a cluster that is not accepted any more stays for now", "cluster", cluster, "err", err, "retry_in", again)
+			}
+		}
+	}
+}
+
+func (b *bindings) toRemove() (all []string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for c := range b.ended {
+		all = append(all, c)
+	}
+	return all
+}
+
+func (b *bindings) remove(ctx context.Context, cluster string) error {
+	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
+	defer cancel()
+	err := b.hub.Own.Resource(roleBindings).Namespace(cluster).Delete(ctx, tokensRole, metav1.DeleteOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	b.keep(cluster)
+	return nil
+}

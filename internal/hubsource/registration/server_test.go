@@ -1,0 +1,585 @@
+package registration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/hawser-io/hawser/internal/telemetry"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+	"github.com/hawser-io/hawser/pkg/transport/mem"
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
+)
+
+// fakeBroker is a broker as far as registration sees one: it mirrors objects, and asks.
+type fakeBroker struct {
+	t testing.TB
+
+	mu            sync.Mutex
+	subscriptions int
+	out           chan *hawserv1.RegistrationRequest // of the present subscription
+	objects       map[string]*hawserv1.RegistrationObject
+	listed        bool
+	versions      map[string][]string // of each object, in the order in which they came
+	answers       map[string]chan *hawserv1.RegistrationAnswer
+	keys          int
+	issuer        string
+	refuses       string // an object with this name is not taken
+}
+
+// Publish implements transport.Server.
+func (b *fakeBroker) Publish(_ context.Context, _ transport.Peer, event []byte, on string) (transport.Receipt, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e, err := codec.Unmarshal(event)
+	if err != nil || on != fmt.Sprint(b.subscriptions) {
+		return transport.Receipt{}, &transport.Error{Code: transport.CodeInvalid, Message: fmt.Sprint("subscription ", on, ", ", err)}
+	}
+	switch e.Type() {
+	case codec.TypeRegistrationObjects:
+		return transport.Receipt{}, b.mirror(e)
+	case codec.TypeRegistrationAnswer:
+		m, err := codec.ParseRegistrationAnswer(e)
+		if err != nil {
+			return transport.Receipt{}, err
+		}
+		if c := b.answers[m.GetId()]; c != nil {
+			c <- m
+		}
+	case codec.TypeRegistrationKeys:
+		m, err := codec.ParseRegistrationKeys(e)
+		if err != nil {
+			return transport.Receipt{}, err
+		}
+		b.keys++
+		b.issuer = m.GetIssuer()
+	default:
+		b.t.Errorf("published %s", e.Type())
+	}
+	return transport.Receipt{}, nil
+}
+
+func (b *fakeBroker) mirror(e codec.Event) error {
+	m, err := codec.ParseRegistrationObjects(e)
+	if err != nil {
+		return &transport.Error{Code: transport.CodeInvalid, Next: transport.NextStop, Message: err.Error()}
+	}
+	for _, o := range m.GetObjects() {
+		if b.refuses != "" && o.GetName() == b.refuses {
+			return &transport.Error{Code: transport.CodeInvalid, Next: transport.NextStop, Message: "not this one"}
+		}
+	}
+	for _, o := range m.GetObjects() {
+		d, _ := codec.ParseDataType(o.GetDataType())
+		k := d.Version + " " + d.Resource + " " + o.GetCluster() + "/" + o.GetName()
+		b.versions[k] = append(b.versions[k], o.GetResourceVersion())
+		if b.objects[k] = o; len(o.GetJson()) == 0 {
+			delete(b.objects, k)
+			b.versions[k] = append(b.versions[k], "gone "+o.GetUid())
+		}
+	}
+	b.listed = b.listed || m.GetListed()
+	return nil
+}
+
+// Subscribe implements transport.Server.
+func (b *fakeBroker) Subscribe(ctx context.Context, _ transport.Peer, s transport.RawSubscription, out transport.Stream) error {
+	if s.Source != "hub1" || s.DataType != codec.Registrations.String() {
+		return &transport.Error{Code: transport.CodeInvalid, Message: "not served"}
+	}
+	b.mu.Lock()
+	b.subscriptions++
+	requests := make(chan *hawserv1.RegistrationRequest, 1000)
+	b.out, b.listed, b.objects = requests, false, map[string]*hawserv1.RegistrationObject{}
+	id := fmt.Sprint(b.subscriptions)
+	b.mu.Unlock()
+	if err := out.Accept(transport.Accepted{SubscriptionID: id, Protocol: 1, Resync: codec.ResyncCursor}); err != nil {
+		return err
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return transport.GaveUp(ctx, "over")
+		case r := <-requests:
+			e, err := codec.NewRegistrationRequest(codec.SyncParams{ID: "r", Time: time.Now(), Source: "broker", Owner: "hub1"}, r)
+			if err == nil {
+				var raw []byte
+				if raw, err = codec.Marshal(e); err == nil {
+					err = out.Send(raw)
+				}
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// names are the objects that the broker has.
+func (b *fakeBroker) names() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Sorted(maps.Keys(b.objects))
+}
+
+func (b *fakeBroker) object(k string) *hawserv1.RegistrationObject {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.objects[k]
+}
+
+func (b *fakeBroker) send(r *hawserv1.RegistrationRequest) <-chan *hawserv1.RegistrationAnswer {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	c := make(chan *hawserv1.RegistrationAnswer, 2)
+	if r.Id == "" && r.GetRenewals() == nil {
+		r.Id = fmt.Sprint("request-", len(b.answers))
+		b.answers[r.Id] = c
+	}
+	b.out <- r
+	return c
+}
+
+// bench is hub-source between a hub and a broker, in a bubble.
+type bench struct {
+	testing.TB
+	hub      *fakeHub
+	broker   *fakeBroker
+	dialer   *mem.Dialer
+	server   *Server
+	registry *prometheus.Registry
+}
+
+// inBubble runs a test with a server that has read everything.
+func inBubble(t *testing.T, before func(b *bench, c *Config), test func(b *bench)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		b := &bench{TB: t, hub: newFakeHub(t), registry: prometheus.NewRegistry(), broker: &fakeBroker{
+			t: t, versions: map[string][]string{}, answers: map[string]chan *hawserv1.RegistrationAnswer{},
+		}}
+		b.dialer = mem.New(b.broker, transport.Peer{Role: "source", Name: "hub1"})
+		hub, err := NewHub(b.hub.config())
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := Config{ID: "hub1", Hub: hub, Dialer: b.dialer, Registerer: b.registry, Health: &telemetry.Health{}, Log: slog.New(slog.DiscardHandler)}
+		if before != nil {
+			before(b, &c)
+		}
+		if b.server, err = New(c); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- b.server.Run(ctx) }()
+		b.wait(time.Second)
+		test(b)
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+}
+
+// wait lets time pass, and everything come to rest.
+func (b *bench) wait(d time.Duration) {
+	<-time.After(d) // of the bubble
+	synctest.Wait()
+}
+
+// ask sends a request, and returns its answer, or the reason for which it was refused.
+func (b *bench) ask(m *hawserv1.RegistrationAsk) (answer *hawserv1.RegistrationAnswer, refused string) {
+	b.Helper()
+	return b.answered(b.broker.send(&hawserv1.RegistrationRequest{What: &hawserv1.RegistrationRequest_Ask{Ask: m}}))
+}
+
+func (b *bench) answered(c <-chan *hawserv1.RegistrationAnswer) (*hawserv1.RegistrationAnswer, string) {
+	b.Helper()
+	select {
+	case a := <-c:
+		if len(a.GetError()) > 0 {
+			return a, codec.ParseAPIStatus(a.GetError()).Reason
+		}
+		return a, ""
+	case <-time.After(30 * time.Second):
+		b.Fatal("no answer")
+	}
+	return nil, ""
+}
+
+const (
+	hubClusters = "cluster.open-cluster-management.io/managedclusters"
+	hubCSRs     = "certificates.k8s.io/certificatesigningrequests"
+	hubLeases   = "coordination.k8s.io/leases"
+	hubAddOns   = "addon.open-cluster-management.io/managedclusteraddons"
+	hubBindings = "rbac.authorization.k8s.io/rolebindings"
+)
+
+// joined puts an accepted cluster with a Lease on the hub.
+func (b *bench) joined(cluster string) {
+	b.hub.put(hubClusters, "", cluster, obj{"spec": obj{"hubAcceptsClient": true}})
+	b.hub.put(hubLeases, cluster, leaseName, obj{"spec": obj{"holderIdentity": leaseName}})
+}
+
+// The broker is told everything that the hub has, then each change, and everything again on each
+// subscription. What is none of the clusters' business is not among it.
+func TestServer_TellsWhatTheHubHas(t *testing.T) {
+	inBubble(t, func(b *bench, _ *Config) {
+		b.joined(cluster1)
+		b.hub.put(hubLeases, "kube-system", "kube-scheduler", obj{})
+		b.hub.put(hubCSRs, "", "csr1", obj{"metadata": obj{"labels": obj{clusterLabel: cluster1}, "annotations": obj{requesterAnnotation: "u"}}})
+		b.hub.put(hubCSRs, "", "of a node", obj{"metadata": obj{"labels": obj{"x": "y"}}})
+		b.hub.put(hubAddOns, cluster1, "a", obj{"metadata": obj{"managedFields": []any{obj{"manager": "m"}}}})
+		b.hub.lacks["addon.open-cluster-management.io/v1alpha1"] = true
+	}, func(b *bench) {
+		want := []string{
+			"v1 certificatesigningrequests cluster1/csr1", "v1 leases cluster1/" + leaseName, "v1 managedclusters cluster1/cluster1",
+			"v1beta1 managedclusteraddons cluster1/a",
+		}
+		if got := b.broker.names(); !slices.Equal(got, want) || !b.broker.listed {
+			t.Fatalf("listed %v: %q", b.broker.listed, got)
+		}
+		if o := b.broker.object(want[0]); o.GetRequester() != "u" {
+			t.Errorf("requester %q", o.GetRequester())
+		}
+		if o := b.broker.object(want[2]); !o.GetFacts().GetAccepted() || !strings.Contains(string(o.GetJson()), `"hubAcceptsClient":true`) {
+			t.Errorf("%v", o)
+		}
+		if o := b.broker.object(want[3]); strings.Contains(string(o.GetJson()), "managedFields") {
+			t.Errorf("%s", o.GetJson())
+		}
+
+		b.hub.change(hubClusters, "", cluster1, func(o obj) { o["spec"].(obj)["hubAcceptsClient"] = false })
+		uid, _ := b.hub.get(hubCSRs, "", "csr1")["metadata"].(obj)["uid"].(string)
+		b.hub.remove(hubCSRs, "", "csr1")
+		b.wait(time.Second)
+		if o := b.broker.object(want[2]); o.GetFacts().GetAccepted() {
+			t.Error("acceptance was withdrawn, the broker does not know")
+		}
+		if v := b.broker.versions[want[0]]; v[len(v)-1] != "gone "+uid {
+			t.Errorf("the CSR: %q", v)
+		}
+
+		b.dialer.Cut()
+		b.hub.put(hubClusters, "", "cluster2", obj{})
+		b.hub.remove(hubAddOns, cluster1, "a")
+		b.wait(time.Second)
+		b.dialer.Restore()
+		b.wait(time.Minute)
+		want = []string{"v1 leases cluster1/" + leaseName, "v1 managedclusters cluster1/cluster1", "v1 managedclusters cluster2/cluster2"}
+		if got := b.broker.names(); !slices.Equal(got, want) || !b.broker.listed || b.broker.subscriptions != 2 {
+			t.Errorf("after a reconnect, listed %v, subscription %d: %q", b.broker.listed, b.broker.subscriptions, got)
+		}
+
+		// The hub gets the type that it lacked.
+		b.hub.mu.Lock()
+		delete(b.hub.lacks, "addon.open-cluster-management.io/v1alpha1")
+		b.hub.mu.Unlock()
+		b.hub.put(hubAddOns, cluster1, "new", obj{})
+		b.wait(time.Minute)
+		if got := b.broker.names(); !slices.Contains(got, "v1alpha1 managedclusteraddons cluster1/new") || !slices.Contains(got, "v1beta1 managedclusteraddons cluster1/new") {
+			t.Errorf("after the type came: %q", got)
+		}
+	})
+}
+
+// Each object reaches the broker in the order of its changes, and what the broker does not take
+// keeps nothing else from it.
+func TestServer_TellsInOrder(t *testing.T) {
+	inBubble(t, func(b *bench, _ *Config) { b.broker.refuses = "bad" }, func(b *bench) {
+		b.hub.put(hubClusters, "", "bad", obj{})
+		for i := range 200 {
+			b.hub.put(hubClusters, "", cluster1, obj{"spec": obj{"n": i}})
+			b.hub.put(hubClusters, "", fmt.Sprint("other", i), obj{})
+			if i%20 == 0 {
+				b.wait(time.Millisecond)
+			}
+		}
+		b.wait(time.Second)
+		if n := len(b.broker.names()); n != 201 {
+			t.Errorf("the broker has %d objects", n)
+		}
+		versions := b.broker.versions["v1 managedclusters cluster1/cluster1"]
+		if !slices.IsSortedFunc(versions, func(a, c string) int { return len(a)*1000 - len(c)*1000 + strings.Compare(a, c) }) || len(versions) < 2 {
+			t.Errorf("versions %q", versions)
+		}
+	})
+}
+
+// A cluster joins: what it asks for is on the hub, made by the account that everybody knows.
+func TestServer_AClusterJoins(t *testing.T) {
+	inBubble(t, nil, func(b *bench) {
+		joins := obj{"metadata": obj{"name": cluster1}, "spec": obj{"hubAcceptsClient": true}}
+		if _, refused := b.ask(byBootstrap(asked(b, createdCluster, cluster1, joins))); refused != "" {
+			t.Fatal(refused)
+		}
+		if spec := b.hub.get(hubClusters, "", cluster1)["spec"].(obj); spec["hubAcceptsClient"] != false {
+			t.Errorf("spec %v", spec)
+		}
+		b.wait(time.Second)
+		if _, refused := b.ask(byBootstrap(asked(b, createdCluster, cluster1, joins))); refused != "AlreadyExists" {
+			t.Errorf("again: %q", refused)
+		}
+		csr := csrOf(requestPEM(b, nil), nil)
+		if _, refused := b.ask(byBootstrap(asked(b, createdCSR, cluster1, csr))); refused != "" {
+			t.Fatal(refused)
+		}
+		if spec := b.hub.get(hubCSRs, "", "cluster1-abcde")["spec"].(obj); spec["username"] != Registrar {
+			t.Errorf("created by %v", spec["username"])
+		}
+		if _, refused := b.ask(asked(b, createdCSR, cluster1, csr)); refused != "Forbidden" {
+			t.Errorf("a renewal before acceptance: %q", refused)
+		}
+
+		b.joined(cluster1)
+		b.wait(time.Second)
+		now, _ := b.hub.get(hubClusters, "", cluster1)["metadata"].(obj)["resourceVersion"].(string)
+		status := func(version string) obj {
+			return obj{"metadata": obj{"name": cluster1, "resourceVersion": version}, "status": obj{"version": obj{"kubernetes": "v1"}}}
+		}
+		if _, refused := b.ask(asked(b, updatedCluster, cluster1, status(now))); refused != "" {
+			t.Errorf("status: %q", refused)
+		}
+		b.wait(time.Second)
+		if o := b.broker.object("v1 managedclusters cluster1/cluster1"); !strings.Contains(string(o.GetJson()), `"kubernetes":"v1"`) {
+			t.Errorf("the status does not come back: %s", o.GetJson())
+		}
+		if _, refused := b.ask(asked(b, updatedCluster, cluster1, status(now))); refused != "Conflict" {
+			t.Errorf("status of an old version: %q", refused)
+		}
+		for what, o := range map[codec.EventType]obj{
+			createdEvent: {"metadata": obj{"namespace": cluster1, "name": "e"}, "reason": "Available"},
+			updatedEvent: {"metadata": obj{"namespace": cluster1, "name": "e"}, "series": obj{"count": 2}},
+		} {
+			if what == updatedEvent {
+				b.hub.put("events.k8s.io/events", cluster1, "e", obj{})
+			} else {
+				b.hub.remove("events.k8s.io/events", cluster1, "e")
+			}
+			if _, refused := b.ask(asked(b, what, cluster1, o)); refused != "" {
+				t.Errorf("%s: %q", what, refused)
+			}
+		}
+		b.hub.put(hubAddOns, cluster1, "a", obj{})
+		version := b.hub.get(hubAddOns, cluster1, "a")["metadata"].(obj)["resourceVersion"]
+		addOn := obj{"metadata": obj{"namespace": cluster1, "name": "a", "resourceVersion": version}, "status": obj{"healthCheck": obj{}}}
+		if _, refused := b.ask(asked(b, updatedAddOn, cluster1, addOn)); refused != "" {
+			t.Errorf("status of an add-on: %q", refused)
+		}
+		if _, refused := b.ask(asked(b, updatedAddOn, cluster1, addOn)); refused != "Conflict" {
+			t.Errorf("status of an add-on of an old version: %q", refused)
+		}
+
+		b.hub.change(hubClusters, "", cluster1, func(o obj) { o["spec"].(obj)["hubAcceptsClient"] = false })
+		b.wait(time.Second)
+		if _, refused := b.ask(asked(b, createdCSR, cluster1, csr)); refused != "Forbidden" {
+			t.Errorf("a renewal after acceptance was withdrawn: %q", refused)
+		}
+	})
+}
+
+// Tokens are those of labelled accounts in the namespace of the cluster. hub-source has the right
+// to ask for them only there, and as long as the cluster is accepted.
+func TestServer_AsksForTokens(t *testing.T) {
+	inBubble(t, func(b *bench, _ *Config) {
+		b.joined(cluster1)
+		b.hub.put("serviceaccounts", cluster1, "a-agent", obj{"metadata": obj{"labels": obj{tokenLabel: "true"}}})
+		b.hub.put("serviceaccounts", cluster1, "default", obj{})
+	}, func(b *bench) {
+		request := func(account string) *hawserv1.RegistrationAsk {
+			return asked(b, createdToken, cluster1, obj{"metadata": obj{"namespace": cluster1, "name": account, "uid": "mine"}, "spec": obj{"expirationSeconds": 600}})
+		}
+		a, refused := b.ask(request("a-agent"))
+		if refused != "" || !strings.Contains(string(a.GetTokenRequest()), `"token":"token of cluster1/a-agent"`) || !strings.Contains(string(a.GetTokenRequest()), `"uid":"mine"`) {
+			t.Fatalf("%q %s", refused, a.GetTokenRequest())
+		}
+		if b.hub.get(hubBindings, cluster1, tokensRole) == nil {
+			t.Error("no right was bound")
+		}
+		if a, refused := b.ask(request("default")); refused != "Forbidden" || len(a.GetTokenRequest()) > 0 {
+			t.Errorf("of an account without the label: %q %s", refused, a.GetTokenRequest())
+		}
+		if _, refused := b.ask(request("none")); refused != "NotFound" {
+			t.Errorf("of an account that is not there: %q", refused)
+		}
+		if n := b.hub.count("create rolebindings"); n != 1 {
+			t.Errorf("bound %d times", n)
+		}
+		b.hub.change(hubClusters, "", cluster1, func(o obj) { o["spec"].(obj)["hubAcceptsClient"] = false })
+		b.wait(time.Second)
+		if b.hub.get(hubBindings, cluster1, tokensRole) != nil {
+			t.Error("the right stays after acceptance was withdrawn")
+		}
+		if _, refused := b.ask(request("a-agent")); refused != "Forbidden" {
+			t.Errorf("after acceptance was withdrawn: %q", refused)
+		}
+	})
+}
+
+// The hub is asked about rights where that is wanted, and not again for ten seconds.
+func TestServer_AsksForRights(t *testing.T) {
+	inBubble(t, func(b *bench, c *Config) {
+		c.AccessReviews = true
+		b.joined(cluster1)
+	}, func(b *bench) {
+		event := asked(b, createdEvent, cluster1, obj{"metadata": obj{"namespace": cluster1, "name": "e"}})
+		for range 3 {
+			b.ask(event)
+		}
+		if n := b.hub.count("create subjectaccessreviews"); n != 1 {
+			t.Errorf("asked %d times", n)
+		}
+		b.hub.mu.Lock()
+		b.hub.denied["create "+agentOf1] = true
+		b.hub.mu.Unlock()
+		b.wait(11 * time.Second)
+		if _, refused := b.ask(event); refused != "Forbidden" {
+			t.Errorf("without the right: %q", refused)
+		}
+	})
+}
+
+// Whose a token is, is the hub's to say; why it is nobody's, is not told.
+func TestServer_ReviewsTokens(t *testing.T) {
+	inBubble(t, func(b *bench, _ *Config) { b.hub.tokens["good"] = "somebody" }, func(b *bench) {
+		review := func(token string) *hawserv1.RegistrationAnswer {
+			a, _ := b.answered(b.broker.send(&hawserv1.RegistrationRequest{What: &hawserv1.RegistrationRequest_Review{
+				Review: &hawserv1.TokenReview{Token: token, Audiences: []string{"hawser"}},
+			}}))
+			return a
+		}
+		want := &hawserv1.TokenReviewResult{Authenticated: true, User: "somebody", Groups: []string{"g"}, Audiences: []string{"hawser"}}
+		if got := review("good").GetReview(); !proto.Equal(got, want) {
+			t.Errorf("%v", got)
+		}
+		if a := review("bad"); !proto.Equal(a.GetReview(), &hawserv1.TokenReviewResult{}) || strings.Contains(a.String(), "secret") {
+			t.Errorf("%v", a)
+		}
+	})
+}
+
+// A hub that does not answer is said to be unavailable, in time; requests of nobody's interest any
+// more are not carried out.
+func TestServer_HubIsDown(t *testing.T) {
+	inBubble(t, func(b *bench, _ *Config) { b.joined(cluster1) }, func(b *bench) {
+		b.hub.setDown(true)
+		event := asked(b, createdEvent, cluster1, obj{"metadata": obj{"namespace": cluster1, "name": "e"}})
+		if _, refused := b.ask(event); refused != "ServiceUnavailable" {
+			t.Errorf("%q", refused)
+		}
+	})
+}
+
+// Leases are written at most once per period, by the hub's time, and come back.
+func TestServer_WritesLeases(t *testing.T) {
+	inBubble(t, func(b *bench, _ *Config) {
+		b.joined(cluster1)
+		b.joined("denied")
+		b.hub.change(hubClusters, "", "denied", func(o obj) { o["spec"].(obj)["hubAcceptsClient"] = false })
+		b.hub.put(hubClusters, "", "new", obj{"spec": obj{"hubAcceptsClient": true}}) // without a Lease
+	}, func(b *bench) {
+		renew := func(age time.Duration, clusters ...string) {
+			l := &hawserv1.LeaseRenewals{}
+			for _, c := range clusters {
+				l.Renewals = append(l.Renewals, &hawserv1.LeaseRenewal{Cluster: c, Age: durationpb.New(age)})
+			}
+			b.broker.send(&hawserv1.RegistrationRequest{What: &hawserv1.RegistrationRequest_Renewals{Renewals: l}})
+		}
+		start := time.Now()
+		for range 61 {
+			renew(500*time.Millisecond, cluster1, "denied", "new", "unknown")
+			b.wait(time.Second)
+		}
+		if n := b.hub.count("patch leases"); n != 2 {
+			t.Errorf("%d Leases were written in 61 s", n)
+		}
+		spec, _ := b.hub.get(hubLeases, cluster1, leaseName)["spec"].(obj)
+		at, err := time.Parse(time.RFC3339, fmt.Sprint(spec["renewTime"]))
+		if off := at.Sub(start); err != nil || off < 58*time.Second || off > 62*time.Second || spec["holderIdentity"] != leaseName {
+			t.Errorf("%v, renewed %v after the start", spec, off)
+		}
+		if o := b.broker.object("v1 leases cluster1/" + leaseName); !strings.Contains(string(o.GetJson()), fmt.Sprint(spec["renewTime"])) {
+			t.Errorf("the Lease does not come back: %s", o.GetJson())
+		}
+		// The hub is away for ten minutes: then the last renewal counts, and no old one.
+		b.hub.setDown(true)
+		b.wait(time.Minute)
+		renew(0, cluster1)
+		b.wait(10 * time.Minute)
+		b.hub.setDown(false)
+		b.wait(time.Minute)
+		if n := b.hub.count("patch leases"); n != 2 {
+			t.Errorf("an old renewal was written: %d", n)
+		}
+		renew(0, cluster1)
+		b.wait(time.Minute)
+		if n := b.hub.count("patch leases"); n != 3 {
+			t.Errorf("%d Leases were written in the end", n)
+		}
+	})
+}
+
+// The broker knows by what tokens are verified, on each subscription and from time to time.
+func TestServer_SendsKeys(t *testing.T) {
+	inBubble(t, nil, func(b *bench) {
+		if b.broker.keys != 1 || b.broker.issuer != "https://hub" {
+			t.Fatalf("%d times, issuer %q", b.broker.keys, b.broker.issuer)
+		}
+		b.wait(keysEvery)
+		if b.broker.keys != 2 {
+			t.Errorf("%d times after five minutes", b.broker.keys)
+		}
+		b.dialer.Cut()
+		b.wait(time.Second)
+		b.dialer.Restore()
+		b.wait(time.Minute)
+		if b.broker.keys != 3 {
+			t.Errorf("%d times after a reconnect", b.broker.keys)
+		}
+	})
+}
+
+// At rest nothing is asked of the hub.
+func TestServer_IsQuietAtRest(t *testing.T) {
+	inBubble(t, func(b *bench, _ *Config) {
+		for i := range 100 {
+			b.joined(fmt.Sprint("cluster", i))
+		}
+	}, func(b *bench) {
+		before := b.requests()
+		b.wait(10 * time.Minute)
+		if n := b.requests() - before; n > 0 {
+			t.Errorf("%d requests in ten minutes", n)
+		}
+		if err := b.server.healthy(); err != nil {
+			t.Error(err)
+		}
+		b.dialer.Cut()
+		b.wait(time.Second)
+		if err := b.server.healthy(); err == nil || errors.Unwrap(err) == nil {
+			t.Errorf("without a broker: %v", err)
+		}
+	})
+}
+
+func (b *bench) requests() (n int) {
+	b.hub.mu.Lock()
+	defer b.hub.mu.Unlock()
+	for _, c := range b.hub.requests {
+		n += c
+	}
+	return n
+}
