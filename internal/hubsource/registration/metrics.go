@@ -12,7 +12,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-const metricPrefix = "hawser_registration_"
+const metricPrefix = "hawser_hub_registration_"
 
 // metrics are those of a [Server]; docs/metrics.md describes them, and a test compares the two.
 type metrics struct {

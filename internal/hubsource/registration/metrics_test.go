@@ -10,7 +10,7 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-var metricRow = regexp.MustCompile("^\\| `(hawser_registration_[a-z_]+)` \\| (counter|gauge|histogram) \\| (.*?) \\| .+ \\|$")
+var metricRow = regexp.MustCompile("^\\| `(hawser_hub_registration_[a-z_]+)` \\| (counter|gauge|histogram) \\| (.*?) \\| .+ \\|$")
 
 // docs/metrics.md and the registry say the same.
 func TestMetrics_AreDocumented(t *testing.T) {
