@@ -286,11 +286,21 @@ func TestController_LifeOfACluster(t *testing.T) {
 		if r := w.requests(); len(r) > 0 {
 			t.Errorf("a silent cluster costs requests: %v", r)
 		}
-		w.renew("east", 1, 0)
 		w.edit("east", sets(clusterv1.ManagedClusterConditionAvailable, metav1.ConditionTrue))
+		w.renew("east", 1, 0)
 		w.shows("east", "HubAcceptedManagedCluster=True Available=True ClockSynced=True held")
 		w.renew("east", 1, -10*time.Minute)
 		w.shows("east", "HubAcceptedManagedCluster=True Available=True ClockSynced=False held")
+
+		// An agent that says that it is back is alive, as long as any renewal is due.
+		w.pass(5 * time.Minute)
+		w.shows("east", "HubAcceptedManagedCluster=True Available=Unknown ClockSynced=False unreachable held")
+		w.edit("east", sets(clusterv1.ManagedClusterConditionAvailable, metav1.ConditionFalse))
+		w.pass(4 * time.Minute)
+		w.shows("east", "HubAcceptedManagedCluster=True Available=False ClockSynced=False unavailable held")
+		w.pass(time.Minute)
+		w.shows("east", "HubAcceptedManagedCluster=True Available=Unknown ClockSynced=False unreachable held")
+		w.edit("east", sets(clusterv1.ManagedClusterConditionAvailable, metav1.ConditionTrue))
 
 		// Its acceptance is withdrawn, and given again.
 		w.edit("east", func(c *clusterv1.ManagedCluster) { c.Spec.HubAcceptsClient = false })

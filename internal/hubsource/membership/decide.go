@@ -46,7 +46,12 @@ type renewal struct {
 	written, seen time.Time
 	// watched: it changed while this process watched, so that the two can be compared.
 	watched bool
+	// heard is when the agent was heard otherwise: it said whether its cluster is available.
+	heard time.Time
 }
+
+// alive is when the agent was heard last.
+func (r *renewal) alive() time.Time { return later(r.seen, r.heard) }
 
 // effects are what follows from a situation, in the order in which it is done.
 type effects struct {
@@ -108,7 +113,7 @@ func decideMember(s situation) (e effects) {
 		set(denied)
 	}
 	if s.renewal != nil && meta.FindStatusCondition(conditions, clusterv1.ManagedClusterConditionHubAccepted) != nil {
-		left := s.renewal.seen.Add(patience(c)).Sub(s.now)
+		left := s.renewal.alive().Add(patience(c)).Sub(s.now)
 		switch {
 		case left > 0:
 			e.after = left

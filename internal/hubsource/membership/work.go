@@ -11,6 +11,7 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	certificatesinformer "k8s.io/client-go/informers/certificates/v1"
@@ -111,8 +112,10 @@ func (c *Controller) members() (*members, error) {
 		}}, field("spec.signerName", SignerName)),
 		due: newQueue(), unsigned: newQueue(), renewals: map[string]renewal{},
 	}
+	seen := each(m.clusterSeen)
+	seen.UpdateFunc = m.clusterChanged
 	handlers := []cache.ResourceEventHandlerFuncs{
-		each(func(o *clusterv1.ManagedCluster, _ bool) { m.due.Add(o.Name) }),
+		seen,
 		each(m.leaseSeen),
 		each(m.csrSeen),
 	}
@@ -203,6 +206,39 @@ func (m *members) csrSeen(csr *certificatesv1.CertificateSigningRequest, gone bo
 	}
 }
 
+func (m *members) clusterSeen(c *clusterv1.ManagedCluster, _ bool) { m.due.Add(c.Name) }
+
+// clusterChanged notes when a cluster becomes available, or says that it is not. Only its agent
+// says that, and an agent that is back need not begin with a renewal:
+//
+//	t1  the cluster is silent, and Unknown
+//	t2  its agent is back and says that it is available
+//	t3  its agent renews the Lease
+//
+// therefore it would be Unknown once more between t2 and t3, and a klusterlet would say so only
+// a minute later.
+func (m *members) clusterChanged(old, o any) {
+	was, _ := old.(*clusterv1.ManagedCluster)
+	is, _ := o.(*clusterv1.ManagedCluster)
+	if was != nil && is != nil && !known(was) && known(is) {
+		m.mu.Lock()
+		if r, has := m.renewals[is.Name]; has {
+			r.heard = time.Now()
+			m.renewals[is.Name] = r
+		}
+		m.mu.Unlock()
+	}
+	if is != nil {
+		m.clusterSeen(is, false)
+	}
+}
+
+// known reports whether a cluster says if it is available.
+func known(c *clusterv1.ManagedCluster) bool {
+	available := meta.FindStatusCondition(c.Status.Conditions, clusterv1.ManagedClusterConditionAvailable)
+	return available != nil && available.Status != metav1.ConditionUnknown
+}
+
 // leaseSeen notes when a Lease changes. What it is at first is no sign of life, only a beginning.
 func (m *members) leaseSeen(l *coordinationv1.Lease, gone bool) {
 	if l.Name != LeaseName {
@@ -219,8 +255,8 @@ func (m *members) leaseSeen(l *coordinationv1.Lease, gone bool) {
 	if l.Spec.RenewTime != nil {
 		written = l.Spec.RenewTime.Time
 	}
-	if r, known := m.renewals[l.Namespace]; !known || !r.written.Equal(written) {
-		m.renewals[l.Namespace] = renewal{written: written, seen: time.Now(), watched: known}
+	if r, has := m.renewals[l.Namespace]; !has || !r.written.Equal(written) {
+		m.renewals[l.Namespace] = renewal{written: written, seen: time.Now(), watched: has}
 	}
 }
 

@@ -1,0 +1,337 @@
+package hubsource
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	addonv1alpha1 "open-cluster-management.io/api/addon/v1alpha1"
+	addonversioned "open-cluster-management.io/api/client/addon/clientset/versioned"
+	clusterversioned "open-cluster-management.io/api/client/cluster/clientset/versioned"
+	clusterv1 "open-cluster-management.io/api/cluster/v1"
+
+	"github.com/hawser-io/hawser/internal/hubsource/membership"
+	"github.com/hawser-io/hawser/internal/pki"
+	"github.com/hawser-io/hawser/internal/telemetry"
+	"github.com/hawser-io/hawser/test/e2e/harness"
+)
+
+const bootstrapUser = "system:serviceaccount:open-cluster-management:agent-registration-bootstrap"
+
+// membersHub is a hub without registration controllers, whose members a controller looks after
+// with the rights of deploy/.
+type membersHub struct {
+	*harness.Plane
+	clusters clusterversioned.Interface
+	addons   addonversioned.Interface
+	// asGRPCServer makes CSRs as hub-source does, for who asks for them.
+	asGRPCServer kubernetes.Interface
+	roots        *x509.CertPool
+	registry     *prometheus.Registry
+}
+
+func newMembersHub(t *testing.T) *membersHub {
+	t.Helper()
+	h := &membersHub{Plane: harness.NewPlane(t, "../../..", "hub-source", "manifestworks", 0), registry: prometheus.NewRegistry(), roots: x509.NewCertPool()}
+	for _, definition := range []string{"managedclusters", "managedclusteraddons"} {
+		file := "../../../deploy/crds/" + definition + ".yaml"
+		h.Kubectl("apply", "--server-side", "-f", file)
+		h.Kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", file)
+	}
+	h.Kubectl("create", "namespace", membership.OCMNamespace)
+	h.Kubectl("apply", "-f", "../../../deploy/hub-source-registration/membership.yaml")
+	h.Kubectl("create", "clusterrole", "makes-csrs", "--verb=create", "--resource=certificatesigningrequests.certificates.k8s.io")
+	h.Kubectl("create", "clusterrolebinding", "makes-csrs", "--clusterrole=makes-csrs", "--serviceaccount="+membership.OCMNamespace+":grpc-server-sa")
+	as := rest.CopyConfig(h.Admin)
+	as.Impersonate = rest.ImpersonationConfig{UserName: membership.CreatorName}
+	h.asGRPCServer = kubernetes.NewForConfigOrDie(as)
+	h.clusters, h.addons = clusterversioned.NewForConfigOrDie(h.Admin), addonversioned.NewForConfigOrDie(h.Admin)
+	return h
+}
+
+// serve runs the controller.
+func (h *membersHub) serve() {
+	h.Helper()
+	ca, err := pki.NewAuthority("clusters", pki.Starting(time.Now(), pki.AuthorityLifetime))
+	if err != nil {
+		h.Fatal(err)
+	}
+	h.roots.AppendCertsFromPEM(ca.CertificatePEM())
+	dir := h.TempDir()
+	s := membership.Signer{CertFile: filepath.Join(dir, "tls.crt"), KeyFile: filepath.Join(dir, "tls.key"), Duration: time.Hour}
+	if err := errors.Join(os.WriteFile(s.CertFile, ca.CertificatePEM(), 0o600), os.WriteFile(s.KeyFile, ca.KeyPEM(), 0o600)); err != nil {
+		h.Fatal(err)
+	}
+	c, err := membership.New(membership.Config{
+		Mode: membership.Auto, Signer: s, AutoApprovedUsers: []string{bootstrapUser},
+		Kube: kubernetes.NewForConfigOrDie(h.Limited), Clusters: clusterversioned.NewForConfigOrDie(h.Limited),
+		Addons: addonversioned.NewForConfigOrDie(h.Limited), Metadata: metadata.NewForConfigOrDie(h.Limited),
+		Registerer: h.registry, Health: &telemetry.Health{}, Log: slog.New(slog.NewTextHandler(h.Output(), nil)),
+	})
+	if err != nil {
+		h.Fatal(err)
+	}
+	h.Party(c.Run)
+}
+
+// ask makes a CSR of an agent, asked for by user.
+func (h *membersHub) ask(name, cluster, user string, subject pkix.Name) {
+	h.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		h.Fatal(err)
+	}
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: subject, DNSNames: []string{"hub.example.com"}}, key)
+	if err != nil {
+		h.Fatal(err)
+	}
+	csr := &certificatesv1.CertificateSigningRequest{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{clusterv1.ClusterNameLabelKey: cluster}, Annotations: map[string]string{membership.UserAnnotation: user}},
+		Spec: certificatesv1.CertificateSigningRequestSpec{
+			Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), SignerName: membership.SignerName,
+			Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageKeyEncipherment, certificatesv1.UsageClientAuth},
+		},
+	}
+	if _, err := h.asGRPCServer.CertificatesV1().CertificateSigningRequests().Create(h.Context(), csr, metav1.CreateOptions{}); err != nil {
+		h.Fatal(err)
+	}
+}
+
+func agentOf(cluster string) string { return "system:open-cluster-management:" + cluster + ":agent" }
+
+func subjectOf(cluster string) pkix.Name {
+	return pkix.Name{CommonName: agentOf(cluster), Organization: []string{"system:open-cluster-management:" + cluster, "system:open-cluster-management:managed-clusters"}}
+}
+
+// csrHas waits until a CSR has a condition and, if it is to be signed, its certificate.
+func (h *membersHub) csrHas(name string, want certificatesv1.RequestConditionType) {
+	h.Helper()
+	h.Eventually(func() error {
+		csr, err := h.Kube.CertificatesV1().CertificateSigningRequests().Get(h.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(csr.Status.Conditions, func(c certificatesv1.CertificateSigningRequestCondition) bool { return c.Type == want }) {
+			return fmt.Errorf("CSR %s has no condition %s: %+v", name, want, csr.Status.Conditions)
+		}
+		if want == certificatesv1.CertificateApproved {
+			return h.signed(csr)
+		}
+		return nil
+	})
+}
+
+func (h *membersHub) signed(csr *certificatesv1.CertificateSigningRequest) error {
+	block, _ := pem.Decode(csr.Status.Certificate)
+	if block == nil {
+		return fmt.Errorf("CSR %s has no certificate", csr.Name)
+	}
+	c, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return err
+	}
+	if len(c.DNSNames) > 0 || c.Subject.CommonName != agentOf(csr.Labels[clusterv1.ClusterNameLabelKey]) {
+		return fmt.Errorf("CSR %s has a certificate of %v for %v", csr.Name, c.Subject, c.DNSNames)
+	}
+	_, err = c.Verify(x509.VerifyOptions{Roots: h.roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	return err
+}
+
+func (h *membersHub) patchCluster(name, patch string, subresources ...string) {
+	h.Helper()
+	if _, err := h.clusters.ClusterV1().ManagedClusters().Patch(h.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}, subresources...); err != nil {
+		h.Fatal(err)
+	}
+}
+
+// shows waits until a cluster has these conditions, and these taints of ours.
+func (h *membersHub) shows(name string, conditions map[string]metav1.ConditionStatus, taints ...string) {
+	h.Helper()
+	h.Eventually(func() error {
+		c, err := h.clusters.ClusterV1().ManagedClusters().Get(h.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for kind, status := range conditions {
+			if !meta.IsStatusConditionPresentAndEqual(c.Status.Conditions, kind, status) {
+				return fmt.Errorf("cluster %s is not %s=%s: %+v", name, kind, status, c.Status.Conditions)
+			}
+		}
+		var keys []string
+		for _, t := range c.Spec.Taints {
+			keys = append(keys, t.Key[strings.LastIndex(t.Key, "/")+1:])
+		}
+		if !slices.Equal(keys, taints) {
+			return fmt.Errorf("cluster %s has the taints %v, want %v", name, keys, taints)
+		}
+		return nil
+	})
+}
+
+// agent says that a cluster is available, and renews its Lease until stop.
+func (h *membersHub) agent(name string) (stop func() error) {
+	h.Helper()
+	stop = h.Party(func(ctx context.Context) error {
+		for tick := time.NewTicker(300 * time.Millisecond); ; {
+			select {
+			case <-ctx.Done():
+				tick.Stop()
+				return nil
+			case <-tick.C:
+			}
+			patch := fmt.Appendf(nil, `{"spec":{"renewTime":%q}}`, time.Now().UTC().Format("2006-01-02T15:04:05.000000Z"))
+			if _, err := h.Kube.CoordinationV1().Leases(name).Patch(ctx, membership.LeaseName, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil && ctx.Err() == nil {
+				return err
+			}
+		}
+	})
+	h.Eventually(func() error { // others write conditions too
+		c, err := h.clusters.ClusterV1().ManagedClusters().Get(h.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, kind := range []string{clusterv1.ManagedClusterConditionJoined, clusterv1.ManagedClusterConditionAvailable} {
+			meta.SetStatusCondition(&c.Status.Conditions, metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: "Test"})
+		}
+		_, err = h.clusters.ClusterV1().ManagedClusters().UpdateStatus(h.Context(), c, metav1.UpdateOptions{})
+		return err
+	})
+	return stop
+}
+
+// TestMembership: on a kube-apiserver and with the rights of deploy/, a cluster joins, falls
+// silent, is back, is refused and taken again, and goes. None of that is forbidden.
+func TestMembership(t *testing.T) {
+	h := newMembersHub(t)
+	h.serve()
+	const (
+		accepted  = clusterv1.ManagedClusterConditionHubAccepted
+		available = clusterv1.ManagedClusterConditionAvailable
+	)
+	type is = map[string]metav1.ConditionStatus
+	make := func(name string) {
+		c := &clusterv1.ManagedCluster{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: clusterv1.ManagedClusterSpec{LeaseDurationSeconds: 1}}
+		if _, err := h.clusters.ClusterV1().ManagedClusters().Create(t.Context(), c, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	// A person lets the first one in, and a user of the configuration the second one.
+	make("east")
+	h.ask("east-1", "east", "system:bootstrap:abcdef", subjectOf("east"))
+	h.shows("east", nil, "unreachable")
+	h.Kubectl("certificate", "approve", "east-1")
+	h.csrHas("east-1", certificatesv1.CertificateApproved)
+	h.patchCluster("east", `{"spec":{"hubAcceptsClient":true}}`)
+	h.shows("east", is{accepted: metav1.ConditionTrue}, "unreachable")
+	make("west")
+	h.ask("west-1", "west", bootstrapUser, subjectOf("west"))
+	h.csrHas("west-1", certificatesv1.CertificateApproved)
+	h.shows("west", is{accepted: metav1.ConditionTrue}, "unreachable")
+
+	// What no agent asks for is not signed, whoever approves it.
+	h.ask("east-eve", "east", "system:bootstrap:abcdef", pkix.Name{CommonName: "hawser:operator:eve"})
+	h.Kubectl("certificate", "approve", "east-eve")
+	h.csrHas("east-eve", certificatesv1.CertificateFailed)
+
+	// It is available as long as it renews its Lease, and its add-ons are not without it.
+	stop := h.agent("east")
+	h.shows("east", is{available: metav1.ConditionTrue, clusterv1.ManagedClusterConditionClockSynced: metav1.ConditionTrue})
+	addon := &addonv1alpha1.ManagedClusterAddOn{ObjectMeta: metav1.ObjectMeta{Namespace: "east", Name: "search"}}
+	if _, err := h.addons.AddonV1alpha1().ManagedClusterAddOns("east").Create(t.Context(), addon, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	h.shows("east", is{available: metav1.ConditionUnknown}, "unreachable")
+	if a, err := h.addons.AddonV1alpha1().ManagedClusterAddOns("east").Get(t.Context(), "search", metav1.GetOptions{}); err != nil || !meta.IsStatusConditionPresentAndEqual(a.Status.Conditions, "Available", metav1.ConditionUnknown) {
+		t.Errorf("the add-on of a silent cluster: %+v, %v", a, err)
+	}
+	h.agent("east")
+	h.shows("east", is{available: metav1.ConditionTrue})
+
+	// Acceptance is withdrawn, and given again.
+	h.patchCluster("east", `{"spec":{"hubAcceptsClient":false}}`)
+	h.shows("east", is{accepted: metav1.ConditionFalse})
+	h.ask("east-2", "east", agentOf("east"), subjectOf("east"))
+	h.csrHas("east-2", certificatesv1.CertificateDenied)
+	h.patchCluster("east", `{"spec":{"hubAcceptsClient":true}}`)
+	h.Eventually(func() error {
+		if _, err := h.Kube.CertificatesV1().CertificateSigningRequests().Get(t.Context(), "east-2", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("the CSR that was denied is there, or not: %w", err)
+		}
+		return nil
+	})
+	h.ask("east-3", "east", agentOf("east"), subjectOf("east"))
+	h.csrHas("east-3", certificatesv1.CertificateApproved)
+
+	h.end("west")
+	h.forbids()
+}
+
+// end deletes a cluster that has add-ons and works.
+func (h *membersHub) end(name string) {
+	h.Helper()
+	if _, err := h.addons.AddonV1alpha1().ManagedClusterAddOns(name).Create(h.Context(), &addonv1alpha1.ManagedClusterAddOn{ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: "search"}}, metav1.CreateOptions{}); err != nil {
+		h.Fatal(err)
+	}
+	work := filepath.Join(h.TempDir(), "work.yaml")
+	if err := os.WriteFile(work, []byte("apiVersion: work.open-cluster-management.io/v1\nkind: ManifestWork\nmetadata: {name: w, namespace: "+name+"}\nspec: {workload: {manifests: []}}\n"), 0o600); err != nil {
+		h.Fatal(err)
+	}
+	h.Kubectl("apply", "-f", work)
+	if err := h.clusters.ClusterV1().ManagedClusters().Delete(h.Context(), name, metav1.DeleteOptions{}); err != nil {
+		h.Fatal(err)
+	}
+	h.Eventually(func() error {
+		if c, err := h.clusters.ClusterV1().ManagedClusters().Get(h.Context(), name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("it is still there: %w, %+v", err, c.Status.Conditions)
+		}
+		return nil
+	})
+	if left := h.Kubectl("-n", name, "get", "manifestworks,managedclusteraddons,leases", "-o", "name"); left != "" {
+		h.Errorf("of a deleted cluster is left %s", left)
+	}
+	h.Kubectl("get", "namespace", name)
+}
+
+// forbids fails if the hub forbade any request.
+func (h *membersHub) forbids() {
+	h.Helper()
+	all, err := h.registry.Gather()
+	if err != nil {
+		h.Fatal(err)
+	}
+	for _, f := range all {
+		for _, m := range f.GetMetric() {
+			for _, l := range m.GetLabel() {
+				if l.GetName() == "result" && l.GetValue() == "forbidden" {
+					h.Errorf("%s%v: a role is missing", f.GetName(), m.GetLabel())
+				}
+			}
+		}
+	}
+}
