@@ -116,7 +116,10 @@ type unregistered struct{}
 
 // Dial implements transport.Dialer.
 func (unregistered) Dial(context.Context) (transport.Conn, error) {
-	return nil, &transport.Error{Code: transport.CodeUnavailable, Message: "this cluster has no client certificate of its hub yet"}
+	return nil, &transport.Error{
+		Code: transport.CodeUnavailable, Next: transport.NextBackOff, Delay: time.Hour, // whoever waits is told when there is one
+		Message: "this cluster has no client certificate of its hub yet",
+	}
 }
 
 // use is called with each new certificate. What is connected stays so until the broker ends it,

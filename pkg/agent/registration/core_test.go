@@ -374,6 +374,38 @@ func TestCore_BeginsAgainOnlyWithAnotherFile(t *testing.T) {
 	})
 }
 
+// TestCore_AnotherFileWhileItWaits: a new token of the same account goes on with the request that
+// waits for approval; another account, which is not shown it, asks once more.
+func TestCore_AnotherFileWhileItWaits(t *testing.T) {
+	for _, shown := range []bool{true, false} {
+		r := newRig(t)
+		r.pass(5 * time.Second)
+		first := r.hub.waiting()[0]
+		for k := range kinds {
+			r.disconnect(k, &transport.Error{Code: transport.CodeUnauthenticated, Message: "the token has ended"})
+		}
+		r.core.Bootstrap("file2")
+		if !shown {
+			hidden := r.hub.csrs[first]
+			delete(r.hub.csrs, first)
+			r.pass(5 * time.Minute)
+			if names := r.hub.waiting(); len(names) != 1 || names[0] == first {
+				t.Errorf("%v wait, after %s", names, hidden.Name)
+			}
+			continue
+		}
+		r.pass(5 * time.Minute)
+		if names := r.hub.waiting(); len(names) != 1 || names[0] != first {
+			t.Errorf("%v wait, after %s", names, first)
+		}
+		r.hub.approve(first)
+		r.settle()
+		if r.as != Registered || r.core.kept.Bootstrap != "file2" {
+			t.Errorf("as %s by %s", r.as, r.core.kept.Bootstrap)
+		}
+	}
+}
+
 // TestCore_ReplacedCluster: another ManagedCluster of the same name is waited for, and reported to.
 func TestCore_ReplacedCluster(t *testing.T) {
 	r := joined(t)

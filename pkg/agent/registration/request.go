@@ -81,7 +81,7 @@ func (c *Core) issued(p *Pending, cert []byte) {
 // foundation is the bootstrap file that the registration rests on: a renewal changes nothing.
 func (c *Core) foundation(p *Pending) string {
 	if p.As == Bootstrapping {
-		return p.Bootstrap
+		return c.bootstrap
 	}
 	return c.kept.Bootstrap
 }
@@ -96,9 +96,7 @@ func (c *Core) subject() Subject { return Subject{c.c.Cluster, c.kept.Agent} }
 
 // prepare makes a request where one is needed. It is published once it is in the Secret.
 func (c *Core) prepare() {
-	if p := c.kept.Pending; p != nil && (p.As != c.as || p.As == Bootstrapping && p.Bootstrap != c.bootstrap) {
-		// t1 the request is made, t2 the identity changes by which it was made, therefore its
-		// answer is shown to nobody who would know of it.
+	if p := c.kept.Pending; p != nil && (p.As != c.as || c.hidden(p)) {
 		c.kept.Pending, c.sent = nil, time.Time{}
 	}
 	if c.kept.Pending != nil || !c.wanted() {
@@ -117,6 +115,14 @@ func (c *Core) prepare() {
 		return
 	}
 	c.kept.Pending = &Pending{Name: c.c.Cluster + "-" + c.c.Name(), Key: key, Request: request, As: c.as, Bootstrap: c.bootstrap}
+}
+
+// hidden reports whether the hub has a request, and does not show it to who comes with the
+// present bootstrap file: t1 the request is made, t2 there is another file, of another account,
+// therefore nobody here would hear of the answer.
+func (c *Core) hidden(p *Pending) bool {
+	return p.As == Bootstrapping && p.Bootstrap != c.bootstrap && c.connected(Requests) && c.pendingState() == nil &&
+		!c.sent.IsZero() && c.due(c.sent.Add(unseen))
 }
 
 // wanted reports whether a certificate is needed. One that the hub does not accept at
