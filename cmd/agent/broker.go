@@ -52,7 +52,7 @@ func (c *config) reachBroker(registry prometheus.Registerer, log *slog.Logger) (
 		return c.reachMQTT(registry, log)
 	}
 	read := func() (*driver, error) {
-		d, err := readDriver(c.sourceConfig, c.insecure)
+		d, err := readDriver(flagSource, c.sourceConfig, c.insecure)
 		if err == nil {
 			d.OverrideProxy(c.proxy.URL, c.proxy.CAFile)
 		}
@@ -127,19 +127,26 @@ func (c *config) mayMove() func(addr string) error {
 		if first == "" {
 			first = addr
 		}
+		_, file := c.brokerFile()
 		if c.hubIdentity == "" && addr != first {
-			return fmt.Errorf("%s names the broker %s in the place of %s: without --hub-identity that counts after a restart", c.brokerFile(), addr, first)
+			return fmt.Errorf("%s names the broker %s in the place of %s: without --hub-identity that counts after a restart", file, addr, first)
 		}
 		return nil
 	}
 }
 
+// The flags that name the file which says how to reach the broker.
+const (
+	flagSource    = "workload-source-config"
+	flagBootstrap = "grpc-bootstrap-config"
+)
+
 // brokerFile says how to reach the broker.
-func (c *config) brokerFile() string {
+func (c *config) brokerFile() (flag, path string) {
 	if c.joins() {
-		return c.bootstrapConfig
+		return flagBootstrap, c.bootstrapConfig
 	}
-	return c.sourceConfig
+	return flagSource, c.sourceConfig
 }
 
 func (c *config) tellUnknown(log *slog.Logger, file string, keys []string) {

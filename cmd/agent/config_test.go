@@ -160,7 +160,7 @@ clientKeyFile: DIR/tls.key
 		"json": `{"url":"broker.example.com:8090","clientCertData":"B64CERT","clientKeyData":"B64KEY"}`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			d, err := readDriver(driverFile(t, dir, text), false)
+			d, err := readDriver(flagSource, driverFile(t, dir, text), false)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -175,7 +175,7 @@ clientKeyFile: DIR/tls.key
 			}
 		})
 	}
-	d, err := readDriver(driverFile(t, dir, "url: 127.0.0.1:8090\nsomething: 1\nother: x\n"), true)
+	d, err := readDriver(flagSource, driverFile(t, dir, "url: 127.0.0.1:8090\nsomething: 1\nother: x\n"), true)
 	if err != nil || strings.Join(d.unknown, " ") != "other something" {
 		t.Fatalf("got %+v, %v", d, err)
 	}
@@ -204,12 +204,12 @@ func TestDriver_WhatIsWrongAndWhatToDo(t *testing.T) {
 		"not YAML":                  {"url: [", false, "config.yaml"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := readDriver(driverFile(t, dir, c.text), c.insecure); err == nil || !strings.Contains(err.Error(), c.want) {
+			if _, err := readDriver(flagSource, driverFile(t, dir, c.text), c.insecure); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Fatalf("got %v, want %q", err, c.want)
 			}
 		})
 	}
-	if _, err := readDriver(filepath.Join(dir, "none"), false); err == nil || !strings.Contains(err.Error(), "workload-source-config") {
+	if _, err := readDriver(flagSource, filepath.Join(dir, "none"), false); err == nil || !strings.Contains(err.Error(), "workload-source-config") {
 		t.Errorf("got %v", err)
 	}
 	for name, text := range map[string]string{
@@ -218,7 +218,7 @@ func TestDriver_WhatIsWrongAndWhatToDo(t *testing.T) {
 		"missing file":     "url: b:1\nclientCertData: B64CERT\nclientKeyFile: /none\n",
 		"missing files":    "url: b:1\nclientCertFile: /none\nclientKeyFile: /none\n",
 	} {
-		d, err := readDriver(driverFile(t, dir, text), false)
+		d, err := readDriver(flagSource, driverFile(t, dir, text), false)
 		if err != nil {
 			t.Fatal(err)
 		}

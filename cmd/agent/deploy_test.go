@@ -32,7 +32,7 @@ func TestConfig_LoadsWhatDeployShips(t *testing.T) {
 	if err := cfg.validate(); err != nil {
 		t.Error(err)
 	}
-	d, err := readDriver("../../deploy/agent/config.yaml", cfg.insecure)
+	d, err := readDriver(flagSource, "../../deploy/agent/config.yaml", cfg.insecure)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func TestDeploy_StateDirectoryIsAVolume(t *testing.T) {
 
 // The file for the broker is read as it is, apart from the address.
 func TestDriver_LoadsWhatDeployShips(t *testing.T) {
-	d, err := readDriver("../../deploy/agent/config.yaml", false)
+	d, err := readDriver(flagSource, "../../deploy/agent/config.yaml", false)
 	if err != nil || d.unknown != nil || d.CAFile == "" {
 		t.Fatalf("got %+v, %v", d, err)
 	}

@@ -73,7 +73,8 @@ func (c *config) wayToBroker(w *doctor.Way) error {
 		w.Transport, w.Identity = t, driver
 		return err
 	}
-	d, err := readDriver(c.brokerFile(), c.insecure)
+	flag, path := c.brokerFile()
+	d, err := readDriver(flag, path, c.insecure)
 	if err == nil {
 		w.Transport, w.Identity = doctor.GRPC(d.URL, ""), d.Driver
 	}

@@ -40,18 +40,18 @@ type driver struct {
 	unknown []string
 }
 
-// readDriver reads and checks the file. insecure allows plaintext.
-func readDriver(path string, insecure bool) (*driver, error) {
+// readDriver reads and checks the file that a flag names. insecure allows plaintext.
+func readDriver(flag, path string, insecure bool) (*driver, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("workload-source-config: %w", err)
+		return nil, fmt.Errorf("%s: %w", flag, err)
 	}
 	d, err := parseDriver(b)
 	if err == nil {
 		err = d.validate(insecure)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("workload-source-config %s: %w", path, err)
+		return nil, fmt.Errorf("%s %s: %w", flag, path, err)
 	}
 	return d, nil
 }

@@ -48,14 +48,14 @@ func (c *config) joins() bool { return c.bootstrapConfig != "" }
 func (c *config) reachJoining(registry prometheus.Registerer, log *slog.Logger) (*broker, error) {
 	j := &joining{cfg: c, changed: make(chan struct{}, 1)}
 	j.file = func() (*driver, error) {
-		d, err := readDriver(c.bootstrapConfig, false)
+		d, err := readDriver(flagBootstrap, c.bootstrapConfig, false)
 		if err == nil {
 			d.OverrideProxy(c.proxy.URL, c.proxy.CAFile)
 		}
 		return d, err
 	}
 	var err error
-	if j.watch, err = identity.NewWatch(identity.WatchConfig{Log: log, Registry: registry, Also: []string{c.bootstrapConfig}, Read: func() (identity.Driver, error) {
+	if j.watch, err = identity.NewWatch(identity.WatchConfig{Log: log, Registry: registry, Also: []string{c.bootstrapConfig}, Own: j.own, Read: func() (identity.Driver, error) {
 		d, err := j.file()
 		if err != nil {
 			return identity.Driver{}, err
@@ -129,6 +129,14 @@ func (j *joining) use(own *registration.Credential) {
 	j.registered.Renew()
 }
 
+// own is the certificate that the Secret keeps.
+func (j *joining) own() (where string, begin, end time.Time) {
+	if c := j.credential.Load(); c != nil {
+		return "the Secret " + j.cfg.hubSecret, c.NotBefore, c.NotAfter
+	}
+	return "", begin, end
+}
+
 // retry has works try at once to connect.
 func (j *joining) retry() {
 	select {
@@ -141,7 +149,7 @@ func (j *joining) retry() {
 func (j *joining) bootstrapID() (string, error) {
 	b, err := os.ReadFile(j.cfg.bootstrapConfig)
 	if err != nil {
-		return "", fmt.Errorf("grpc-bootstrap-config: %w", err)
+		return "", fmt.Errorf("%s: %w", flagBootstrap, err)
 	}
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:16]), nil

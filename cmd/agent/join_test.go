@@ -1,12 +1,23 @@
 package main
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/testkit"
 	"github.com/hawser-io/hawser/internal/testkit/shipped"
+	"github.com/hawser-io/hawser/pkg/agent/registration"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
 )
 
 // TestJoin_LoadsWhatDeployShips: the overlay's arguments are read by the loader of the program,
@@ -31,11 +42,7 @@ func TestJoin_LoadsWhatDeployShips(t *testing.T) {
 	if cfg.bootstrapConfig != "/etc/hawser/broker/config.yaml" || cfg.hubSecret != "hawser-agent-hub" || cfg.stateDir == "" {
 		t.Errorf("%q give %+v", args, cfg)
 	}
-	text, err := os.ReadFile("../../deploy/agent-join/config.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d, err := parseDriver(text); err != nil || len(d.unknown) > 0 || d.Token == "" {
+	if d, err := readDriver(flagBootstrap, "../../deploy/agent-join/config.yaml", false); err != nil || len(d.unknown) > 0 || d.Token == "" {
 		t.Errorf("config.yaml: %+v, %v", d, err)
 	}
 	shipped.CompareRights(t, "../../deploy/agent-join/rbac.yaml", cfg.joinRights("hawser"), shipped.Without{Objects: []string{"list clusterclaims cluster.open-cluster-management.io"}})
@@ -76,5 +83,77 @@ func TestJoining_IDOfTheFile(t *testing.T) {
 	}
 	if len(ids) != 2 {
 		t.Errorf("ids %v", ids)
+	}
+}
+
+// TestJoining_DialsWithTheCertificate: before there is a certificate works do not dial; with it the
+// broker knows the cluster, and nobody is shown the token; a new one is used by the next dial, while
+// what is connected stays.
+func TestJoining_DialsWithTheCertificate(t *testing.T) {
+	server := testkit.StartBroker(t, testkit.Options{Port: true})
+	dir := t.TempDir()
+	ca, cert, key := server.CA.Write(dir, identity.Identity{Role: identity.Agent, Name: "c1"})
+	path := filepath.Join(dir, "config.yaml")
+	write := func(text string) {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("url: " + server.Addr + "\ncaFile: " + ca + "\ntoken: no-token-of-anybody\n")
+	c, err := parse(t, "--cluster-name=c1", "--namespace=hawser", "--grpc-bootstrap-config="+path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := c.reachBroker(prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	subscribe := func() (transport.Conn, error) {
+		conn, err := b.dialer.Dial(t.Context())
+		if err != nil {
+			return nil, err
+		}
+		t.Cleanup(func() { _ = conn.Close() }) // it is closed once more
+		ready, ended := make(chan struct{}), make(chan error, 1)
+		go func() { // ended is received from below, or the connection is closed at the end
+			ended <- conn.Subscribe(t.Context(), transport.Subscription{Filter: transport.Filter{Cluster: "c1", DataType: codec.ManifestBundles}}, func(transport.Accepted) { close(ready) }, func(context.Context, codec.Event) error { return nil })
+		}()
+		select {
+		case <-ready:
+			return conn, nil
+		case err := <-ended:
+			return nil, err
+		}
+	}
+	if _, err := subscribe(); !strings.Contains(fmt.Sprint(err), "no client certificate of its hub yet") {
+		t.Fatalf("without a certificate: %v", err)
+	}
+	own := &registration.Credential{}
+	for path, into := range map[string]*[]byte{cert: &own.Cert, key: &own.Key} {
+		if *into, err = os.ReadFile(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.joining.use(own)
+	b.joining.retry()
+	<-b.changed()
+	first, err := subscribe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.joining.use(&registration.Credential{Cert: own.Cert, Key: own.Key})
+	second, err := subscribe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if now := b.current(); now.addr != server.Addr || now.Token != "" || !now.HasCert() {
+		t.Errorf("reached %s, token %t", now.addr, now.Token != "")
+	}
+	if err := errors.Join(first.Close(), second.Close()); err != nil {
+		t.Error(err)
+	}
+	described, err := b.joining.described()
+	if err != nil || strings.Contains(string(described), "no-token-of-anybody") || !strings.Contains(string(described), "url: "+server.Addr) {
+		t.Errorf("described as %s, %v", described, err)
 	}
 }

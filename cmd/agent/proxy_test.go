@@ -49,7 +49,7 @@ func TestBroker_ProxyThatIsNone(t *testing.T) {
 		t.Errorf("flag: %v", err)
 	}
 	path := driverFile(t, files(t), "url: 127.0.0.1:1\nproxy: ftp://u:secret@proxy\n")
-	if _, err := readDriver(path, true); err == nil || !strings.Contains(err.Error(), "http://proxy.example:3128") || strings.Contains(err.Error(), "secret") {
+	if _, err := readDriver(flagSource, path, true); err == nil || !strings.Contains(err.Error(), "http://proxy.example:3128") || strings.Contains(err.Error(), "secret") {
 		t.Errorf("file: %v", err)
 	}
 }

@@ -38,7 +38,10 @@ type WatchConfig struct {
 	Read func() (Driver, error)
 	// Also are other files that decide how an attempt to connect ends.
 	Also []string
-	Log  *slog.Logger
+	// Own says where a certificate of the party is that no file has, and its life; where is ""
+	// while there is none. Whoever renews it has a metric of its own. May be nil.
+	Own func() (where string, begin, end time.Time)
+	Log *slog.Logger
 	// Registry gets the metric.
 	Registry prometheus.Registerer
 }
@@ -217,12 +220,27 @@ func inDays(d time.Duration) string {
 	return d.Truncate(time.Minute).String()
 }
 
+// endings returns which certificates end first. w.mu is held.
+func (w *Watch) endings() map[string]ending {
+	if w.cfg.Own == nil {
+		return w.ends
+	}
+	ends := maps.Clone(w.ends)
+	if where, begin, end := w.cfg.Own(); where != "" {
+		if ends == nil {
+			ends = map[string]ending{}
+		}
+		ends["own"] = ending{file: where, begin: begin, end: end}
+	}
+	return ends
+}
+
 // warnings returns what there is to say at this moment.
 func (w *Watch) warnings(now time.Time) (all map[string]string, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	all = map[string]string{}
-	for of, e := range w.ends {
+	for of, e := range w.endings() {
 		if text := e.warning(of, now); text != "" {
 			all[of] = text
 		}

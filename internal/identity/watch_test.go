@@ -226,6 +226,31 @@ func TestWatch_WithoutCertificates(t *testing.T) {
 	}
 }
 
+// TestWatch_WarnsOfACertificateWithoutAFile: of one that a party renews by itself it says so, too,
+// when that has not happened.
+func TestWatch_WarnsOfACertificateWithoutAFile(t *testing.T) {
+	now := time.Now()
+	where, end := "", now.Add(time.Minute)
+	registry := prometheus.NewRegistry()
+	w, err := NewWatch(WatchConfig{
+		Read: func() (Driver, error) { return Driver{}, nil }, Registry: registry,
+		Own: func() (string, time.Time, time.Time) { return where, now.Add(-time.Hour), end },
+	})
+	if err != nil || w.Check() != nil {
+		t.Fatalf("without a certificate: %v, %v", err, w.Check())
+	}
+	where = "the Secret s"
+	if err := w.Check(); err == nil || !strings.Contains(err.Error(), "the certificate in the Secret s ends in") {
+		t.Errorf("got %v", err)
+	}
+	if end = now.Add(time.Hour); w.Check() != nil {
+		t.Errorf("renewed: %v", w.Check())
+	}
+	if families, err := registry.Gather(); len(families) != 0 || err != nil {
+		t.Errorf("metrics %v, %v", families, err)
+	}
+}
+
 // TestWatch_MetricIsDocumented: docs/metrics.md has the row.
 func TestWatch_MetricIsDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../docs/metrics.md")
