@@ -31,6 +31,8 @@ type Options struct {
 	// certificates it maps; agents are always known.
 	Port  bool
 	Known []identity.Identity
+	// HandshakesPerAddress is that of the port; 0: as usual.
+	HandshakesPerAddress int
 	// Tokens are taken at the port; nil: none is.
 	Tokens *tokens.Tokens
 }
@@ -97,7 +99,7 @@ func (b *Broker) fronts(o Options) []run.Task {
 		b.t.Fatalf("port: %v", err)
 	}
 	f, err := listengrpc.New(listengrpc.Config{
-		Config: listen.Config{Listener: l, Credentials: b.CA.Server(), Mapping: Mapping(o.Known...), Denials: b.Denials(), Tokens: o.Tokens, Log: o.Broker.Log},
+		Config: listen.Config{Listener: l, Credentials: b.CA.Server(), Mapping: Mapping(o.Known...), Denials: b.Denials(), Tokens: o.Tokens, HandshakesPerAddress: o.HandshakesPerAddress, Log: o.Broker.Log},
 		Server: b.Broker, Inspector: b.Broker, DrainTimeout: o.Broker.DrainTimeout, Other: m.Serve,
 	})
 	if err != nil {

@@ -97,13 +97,15 @@ func (c *CA) Server() credentials.TransportCredentials {
 	return s
 }
 
-// Dial shakes hands on a connection as a party, and offers protocols.
+// Dial shakes hands on a connection as a party, the zero Identity without a certificate, and offers
+// protocols.
 func (c *CA) Dial(raw net.Conn, id identity.Identity, protocols ...string) (net.Conn, error) {
 	c.t.Helper()
-	conn := tls.Client(raw, &tls.Config{
-		MinVersion: tls.VersionTLS12, RootCAs: c.authority.Pool(), ServerName: "127.0.0.1", NextProtos: protocols,
-		Certificates: []tls.Certificate{c.issue(pki.Request{Role: pki.Role(id.Role), Name: id.Name})},
-	})
+	config := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: c.authority.Pool(), ServerName: "127.0.0.1", NextProtos: protocols}
+	if id != (identity.Identity{}) {
+		config.Certificates = []tls.Certificate{c.issue(pki.Request{Role: pki.Role(id.Role), Name: id.Name})}
+	}
+	conn := tls.Client(raw, config)
 	return conn, conn.HandshakeContext(context.Background())
 }
 

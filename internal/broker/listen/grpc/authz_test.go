@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/asn1"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -16,14 +17,16 @@ import (
 
 	ggrpc "google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/reflection/grpc_reflection_v1"
-	"google.golang.org/grpc/reflection/grpc_reflection_v1alpha"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 
+	"github.com/hawser-io/hawser/internal/broker"
 	"github.com/hawser-io/hawser/internal/broker/authz"
+	"github.com/hawser-io/hawser/internal/broker/store/mem"
+	"github.com/hawser-io/hawser/internal/broker/tokens"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/testkit"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -33,12 +36,36 @@ import (
 	cloudeventsv1 "github.com/hawser-io/hawser/proto/io/cloudevents/v1"
 )
 
-// caller is somebody with a connection to the port.
+// caller is somebody with a way to the port.
 type caller struct {
 	name  string // role, or a key of refusals
-	cc    *ggrpc.ClientConn
 	scope string // the cluster of the agent, the id of the source
+	creds credentials.TransportCredentials
+	token string // "" none
+
+	addr string
 }
+
+// connect opens a connection, which done closes: who is refused too often loses it.
+func (c caller) connect(t *testing.T) (cc *ggrpc.ClientConn, done func()) {
+	t.Helper()
+	options := []ggrpc.DialOption{ggrpc.WithTransportCredentials(c.creds)}
+	if c.token != "" {
+		options = append(options, ggrpc.WithPerRPCCredentials(bearing(c.token)))
+	}
+	cc, err := ggrpc.NewClient(c.addr, options...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cc, func() {
+		if err := cc.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// role is who the caller is, where it may call anything.
+func (c caller) role() string { return strings.TrimSuffix(c.name, " by token") }
 
 // probes call each RPC as a party that claims the scope, and return what came
 // of it. An RPC that is served and has no probe fails the test.
@@ -152,12 +179,17 @@ var verdicts = map[string][]string{
 	"publish compared":               {"source"},
 	"publish checkpoint":             {},
 	"publish inventory":              {},
+	"publish request":                {},
+	"publish objects":                {"source"},
+	"publish answer":                 {"source"},
+	"publish keys":                   {"source"},
+	"subscribe to requests":          {"source"},
 	"subscribe to specs":             {"agent"},
 	"subscribe to statuses":          {"source"},
-	"health check":                   {"agent", "source", "operator", "viewer"},
-	"health list":                    {"agent", "source", "operator", "viewer"},
-	"health watch":                   {"agent", "source", "operator", "viewer"},
-	"reflection":                     {"agent", "source", "operator", "viewer"},
+	"health check":                   {"agent", "source", "operator", "viewer", "bootstrap"},
+	"health list":                    {"agent", "source", "operator", "viewer", "bootstrap"},
+	"health watch":                   {"agent", "source", "operator", "viewer", "bootstrap"},
+	"reflection":                     {"agent", "source", "operator", "viewer", "bootstrap"},
 	"list clusters":                  {"operator", "viewer"},
 	"list works":                     {"operator", "viewer"},
 	"list orphans":                   {"operator", "viewer"},
@@ -173,15 +205,50 @@ var verdicts = map[string][]string{
 	"resolve":                        {"operator"},
 }
 
-// scoped reports whether a call concerns one party's works.
-func scoped(what string) bool { return what[:3] == "pub" || what[:3] == "sub" }
+// Who joins asks for a cluster that is not there yet: its name is for whoever accepts it to judge.
+func init() {
+	for _, d := range codec.RegistrationTypes() {
+		row, _ := codec.Registration(d)
+		verdict := func(what string, agent, bootstrap bool) {
+			verdicts[what] = []string{}
+			for who, may := range map[string]bool{"agent": agent, "bootstrap": bootstrap} {
+				if may {
+					verdicts[what] = append(verdicts[what], who)
+				}
+			}
+		}
+		for _, e := range eventTypes(d) {
+			verdict("publish "+e.String(), row.Takes(e, false), row.Takes(e, true))
+		}
+		verdict("subscribe to "+d.String(), row.Streamed, row.Bootstrap)
+	}
+}
+
+// eventTypes are all of a data type.
+func eventTypes(d codec.DataType) (all []codec.EventType) {
+	for _, sub := range []codec.Subresource{codec.Spec, codec.Status} {
+		for _, a := range []codec.Action{codec.CreateRequest, codec.UpdateRequest, codec.DeleteRequest, codec.ResyncRequest, codec.ResyncResponse} {
+			all = append(all, codec.EventType{DataType: d, Subresource: sub, Action: a})
+		}
+	}
+	return all
+}
+
+// scoped reports whether a call concerns one party's works, or its cluster.
+func scoped(who, what string) bool {
+	return (what[:3] == "pub" || what[:3] == "sub") && who != "bootstrap"
+}
 
 // refusals are the answers to who may call nothing at all; a party whose role
 // lacks the right gets PermissionDenied.
 var refusals = map[string]codes.Code{
 	"nobody": codes.Unauthenticated, "stranger": codes.Unauthenticated, "denied": codes.Unauthenticated, "denied certificate": codes.Unauthenticated,
 	"several names": codes.Unauthenticated, "names in one": codes.Unauthenticated,
-	"expired": codes.Unavailable, "not yet valid": codes.Unavailable, "other CA": codes.Unavailable,
+	"unmapped token": codes.Unauthenticated, "expired token": codes.Unauthenticated, "endless token": codes.Unauthenticated, "early token": codes.Unauthenticated,
+	"wrong audience": codes.Unauthenticated, "no audience": codes.Unauthenticated, "other issuer": codes.Unauthenticated, "other key": codes.Unauthenticated,
+	"alg none": codes.Unauthenticated, "deleted account": codes.Unauthenticated, "opaque token": codes.Unauthenticated, "no token": codes.Unauthenticated,
+	"denied account": codes.Unauthenticated,
+	"expired":        codes.Unavailable, "not yet valid": codes.Unavailable, "other CA": codes.Unavailable,
 }
 
 // refused are those who hold a certificate that would make them an operator, or
@@ -202,7 +269,7 @@ func refused(t *testing.T, b *testkit.Broker) (all []caller) {
 	several.Subject = named(agent, operator)
 	inOne.Subject = named(operator + "," + "CN=" + agent)
 	add := func(name, scope string, cert tls.Certificate) {
-		all = append(all, caller{name, dial(t, b.Addr, b.CA.Showing(cert)), scope})
+		all = append(all, caller{name: name, scope: scope, creds: b.CA.Showing(cert)})
 	}
 	add("expired", "me", b.CA.Sign(expired))
 	add("not yet valid", "me", b.CA.Sign(early))
@@ -210,7 +277,7 @@ func refused(t *testing.T, b *testkit.Broker) (all []caller) {
 	add("several names", "me", b.CA.Sign(several))
 	add("names in one", "me", b.CA.Sign(inOne))
 	banned := identity.Identity{Role: identity.Operator, Name: "banned"}
-	all = append(all, caller{"denied", dial(t, b.Addr, b.CA.Client(banned)), "me"})
+	all = append(all, caller{name: "denied", scope: "me", creds: b.CA.Client(banned)})
 	cert := b.CA.Sign(good)
 	leaf, err := x509.ParseCertificate(cert.Certificate[0])
 	if err != nil {
@@ -225,43 +292,75 @@ func refused(t *testing.T, b *testkit.Broker) (all []caller) {
 	return all
 }
 
+// bearing are those who come with a token: of each role that one can make, and those that would
+// be an operator's but for one thing.
+func bearingCallers(t *testing.T, h *bearers, ca *testkit.CA) (all []caller) {
+	t.Helper()
+	add := func(name, text string) {
+		all = append(all, caller{name: name, scope: "me", creds: ca.Anonymous(), token: text})
+	}
+	for _, role := range []string{"bootstrap", "source", "operator", "viewer"} {
+		add(role+" by token", h.token(role))
+	}
+	signed := func(by *testkit.Issuer, edit func(map[string]any)) string {
+		return h.add(by.Token("ns", "operator", edit), accountOf+"operator")
+	}
+	with := func(key string, value any) string {
+		return signed(h.issuer, func(c map[string]any) {
+			if c[key] = value; value == nil {
+				delete(c, key)
+			}
+		})
+	}
+	good := strings.Split(h.token("operator"), ".")
+	add("unmapped token", h.token("somebody"))
+	add("expired token", with("exp", time.Now().Add(-time.Minute).Unix()))
+	add("endless token", with("exp", nil))
+	add("early token", with("nbf", time.Now().Add(time.Hour).Unix()))
+	add("wrong audience", with("aud", "https://kubernetes.default.svc"))
+	add("no audience", with("aud", nil))
+	add("other issuer", with("iss", "https://other.example"))
+	add("other key", signed(testkit.NewIssuer(t, h.issuer.Name), nil))
+	add("alg none", base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"none","kid":"key1"}`))+"."+good[1]+".")
+	add("deleted account", h.issuer.Token("ns", "operator", nil))
+	add("opaque token", "abcdef.0123456789abcdef")
+	add("no token", "Bearer")
+	add("denied account", h.token("banned"))
+	return all
+}
+
 // TestAuthorization_EveryRPCByEveryRole walks every RPC the port serves, as it
 // lists them itself, by every role, in its own and in a foreign scope, and by who
-// has a certificate that does not count.
+// has a certificate or a token that does not count.
 func TestAuthorization_EveryRPCByEveryRole(t *testing.T) {
-	b := testkit.StartBroker(t, testkit.Options{Port: true, Known: []identity.Identity{
-		{Role: identity.Source, Name: "me"}, {Role: identity.Operator, Name: "me"}, {Role: identity.Viewer, Name: "me"},
-		{Role: identity.Operator, Name: "banned"},
-	}})
+	h := newBearers(t, tokens.Rule{User: accountOf + "banned", Role: identity.Operator, Name: "banned"})
+	kept := mem.Open(mem.Options{NewID: testkit.NewIDs("store")})
+	if err := kept.SetBookmarks(t.Context(), map[string][]byte{"accepted/me": []byte("1")}); err != nil {
+		t.Fatal(err)
+	}
+	b := testkit.StartBroker(t, testkit.Options{
+		Broker: broker.Config{Store: kept, Registration: "me"}, Port: true, Tokens: h.Tokens, HandshakesPerAddress: 1 << 14,
+		Known: []identity.Identity{
+			{Role: identity.Source, Name: "me"}, {Role: identity.Operator, Name: "me"}, {Role: identity.Viewer, Name: "me"},
+			{Role: identity.Operator, Name: "banned"},
+		},
+	})
+	by := func(role identity.Role) credentials.TransportCredentials {
+		return b.CA.Client(identity.Identity{Role: role, Name: "me"})
+	}
 	callers := []caller{
-		{"agent", dial(t, b.Addr, b.CA.Client(identity.Identity{Role: identity.Agent, Name: "me"})), "me"},
-		{"source", dial(t, b.Addr, b.CA.Client(identity.Identity{Role: identity.Source, Name: "me"})), "me"},
-		{"operator", dial(t, b.Addr, b.CA.Client(identity.Identity{Role: identity.Operator, Name: "me"})), "me"},
-		{"viewer", dial(t, b.Addr, b.CA.Client(identity.Identity{Role: identity.Viewer, Name: "me"})), "me"},
-		{"nobody", dial(t, b.Addr, b.CA.Anonymous()), "me"},
-		{"stranger", dial(t, b.Addr, b.CA.Client(identity.Identity{Role: identity.Source, Name: "unmapped"})), "unmapped"},
+		{name: "agent", scope: "me", creds: by(identity.Agent)}, {name: "source", scope: "me", creds: by(identity.Source)},
+		{name: "operator", scope: "me", creds: by(identity.Operator)}, {name: "viewer", scope: "me", creds: by(identity.Viewer)},
+		{name: "nobody", scope: "me", creds: b.CA.Anonymous()},
+		{name: "stranger", scope: "unmapped", creds: b.CA.Client(identity.Identity{Role: identity.Source, Name: "unmapped"})},
 	}
-	callers = append(callers, refused(t, b)...)
-	methods := served(t, callers[0].cc)
-	if len(methods) != len(probes) {
-		t.Errorf("%d methods are served, %d have a probe", len(methods), len(probes))
-	}
+	callers = slices.Concat(callers, refused(t, b), bearingCallers(t, h, b.CA))
 	seen := map[string]bool{}
-	for _, m := range methods {
-		probe := probes[m]
-		if probe == nil {
-			t.Errorf("%s is served and nobody says who may call it", m)
-			continue
-		}
+	for _, m := range methodsOf(t, b.Addr, callers[0]) {
 		for _, c := range callers {
+			c.addr = b.Addr
 			for _, scope := range []string{c.scope, "foreign"} {
-				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-				for _, a := range probe(ctx, c.cc, scope) {
-					seen[a.what] = true
-					allowed := slices.Contains(verdicts[a.what], c.name) && (scope == c.scope || !scoped(a.what))
-					judge(t, c.name, scope, a, allowed)
-				}
-				cancel()
+				walk(t, c, m, scope, seen)
 			}
 		}
 	}
@@ -274,6 +373,38 @@ func TestAuthorization_EveryRPCByEveryRole(t *testing.T) {
 		if verdicts[what] == nil {
 			t.Errorf("%q is tried and has no verdict", what)
 		}
+	}
+}
+
+// methodsOf returns what the port serves.
+func methodsOf(t *testing.T, addr string, c caller) []string {
+	t.Helper()
+	c.addr = addr
+	cc, done := c.connect(t)
+	defer done()
+	methods := served(t, cc)
+	if len(methods) != len(probes) {
+		t.Errorf("%d methods are served, %d have a probe", len(methods), len(probes))
+	}
+	return methods
+}
+
+// walk has a caller try one method in a scope.
+func walk(t *testing.T, c caller, method, scope string, seen map[string]bool) {
+	t.Helper()
+	probe := probes[method]
+	if probe == nil {
+		t.Errorf("%s is served and nobody says who may call it", method)
+		return
+	}
+	cc, done := c.connect(t)
+	defer done()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for _, a := range probe(ctx, cc, scope) {
+		seen[a.what] = true
+		allowed := slices.Contains(verdicts[a.what], c.role()) && (scope == c.scope || !scoped(c.role(), a.what))
+		judge(t, c.name, scope, a, allowed)
 	}
 }
 
@@ -319,125 +450,6 @@ func served(t *testing.T, cc *ggrpc.ClientConn) (methods []string) {
 		}
 	}
 	return methods
-}
-
-func publishEverything(ctx context.Context, cc *ggrpc.ClientConn, scope string) (all []attempt) {
-	c := cloudeventsv1.NewCloudEventServiceClient(cc)
-	publish := func(e codec.Event, err error) error {
-		if err == nil {
-			var p *cloudeventsv1.CloudEvent
-			if p, err = codec.ToProto(e); err == nil {
-				_, err = c.Publish(ctx, &cloudeventsv1.PublishRequest{Event: p})
-			}
-		}
-		return err
-	}
-	for _, sub := range []codec.Subresource{codec.Spec, codec.Status} {
-		for _, a := range []codec.Action{codec.CreateRequest, codec.UpdateRequest, codec.DeleteRequest, codec.ResyncRequest, codec.ResyncResponse} {
-			x := map[string]any{
-				codec.ExtResourceID: "w", codec.ExtResourceVersion: 1, codec.ExtSequenceID: "1",
-				codec.ExtMetadata: fmt.Sprintf(`{"name":"w","namespace":%q}`, scope),
-			}
-			if sub == codec.Spec && a == codec.DeleteRequest {
-				x[codec.ExtDeletionTimestamp] = time.Now()
-			}
-			e, err := codec.Builder{
-				ID: "1", Time: time.Now(), Source: scope, Cluster: scope, Extensions: x,
-				Type:        codec.EventType{DataType: codec.ManifestBundles, Subresource: sub, Action: a}.String(),
-				ContentType: codec.ContentTypeJSON, Data: []byte(`{}`),
-			}.Event()
-			all = append(all, attempt{fmt.Sprintf("publish %s %s", sub, a), publish(e, err)})
-		}
-	}
-	e, err := codec.NewRelease("1", time.Now(), scope, scope)
-	all = append(all, attempt{"publish release", publish(e, err)})
-	return append(all, publishSync(publish, scope)...)
-}
-
-// publishSync publishes what belongs to a subscription, without one: that there
-// is none is an answer for those who may.
-func publishSync(publish func(codec.Event, error) error, scope string) (all []attempt) {
-	p := codec.SyncParams{ID: "1", Time: time.Now(), Source: scope, Cluster: scope}
-	cursor := codec.Cursor{Epoch: "e", Term: "t"}
-	for what, event := range map[string]func() (codec.Event, error){
-		"ack":               func() (codec.Event, error) { return codec.NewAck(p, codec.Ack{Cursor: cursor}) },
-		"inventory request": func() (codec.Event, error) { return codec.NewInventoryRequest(p, codec.InventoryRequest{}) },
-		"compared":          func() (codec.Event, error) { return codec.NewCompared(p, codec.Compared{AllClusters: true}) },
-		"checkpoint":        func() (codec.Event, error) { return codec.NewCheckpoint(p, codec.Checkpoint{Cursor: cursor}) },
-		"inventory":         func() (codec.Event, error) { return codec.NewInventory(p, codec.Inventory{Revision: 1}) },
-	} {
-		err := publish(event())
-		if status.Code(err) == codes.InvalidArgument {
-			err = nil
-		}
-		all = append(all, attempt{"publish " + what, err})
-	}
-	return all
-}
-
-func subscribeBothWays(ctx context.Context, cc *ggrpc.ClientConn, scope string) (all []attempt) {
-	c := cloudeventsv1.NewCloudEventServiceClient(cc)
-	for what, r := range map[string]*cloudeventsv1.SubscriptionRequest{
-		"subscribe to specs":    {ClusterName: scope, DataType: codec.ManifestBundles.String()},
-		"subscribe to statuses": {Source: scope, DataType: codec.ManifestBundles.String()},
-	} {
-		ctx, cancel := context.WithCancel(ctx)
-		stream, err := c.Subscribe(ctx, r)
-		if err == nil {
-			var header map[string][]string
-			if header, err = stream.Header(); err == nil && len(header[codec.HeaderSubscriptionID]) != 1 {
-				_, err = stream.Recv() // says why
-			}
-		}
-		cancel()
-		all = append(all, attempt{what, err})
-	}
-	return all
-}
-
-func checkHealth(ctx context.Context, cc *ggrpc.ClientConn, _ string) []attempt {
-	_, err := grpc_health_v1.NewHealthClient(cc).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
-	return []attempt{{"health check", err}}
-}
-
-func listHealth(ctx context.Context, cc *ggrpc.ClientConn, _ string) []attempt {
-	_, err := grpc_health_v1.NewHealthClient(cc).List(ctx, &grpc_health_v1.HealthListRequest{})
-	return []attempt{{"health list", err}}
-}
-
-func watchHealth(ctx context.Context, cc *ggrpc.ClientConn, _ string) []attempt {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	stream, err := grpc_health_v1.NewHealthClient(cc).Watch(ctx, &grpc_health_v1.HealthCheckRequest{})
-	if err == nil {
-		_, err = stream.Recv()
-	}
-	return []attempt{{"health watch", err}}
-}
-
-func reflectV1(ctx context.Context, cc *ggrpc.ClientConn, _ string) []attempt {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	stream, err := grpc_reflection_v1.NewServerReflectionClient(cc).ServerReflectionInfo(ctx)
-	if err == nil {
-		// A refusal may arrive before the request is sent; Recv says it.
-		_ = stream.Send(&grpc_reflection_v1.ServerReflectionRequest{MessageRequest: &grpc_reflection_v1.ServerReflectionRequest_ListServices{}})
-		_, err = stream.Recv()
-	}
-	return []attempt{{"reflection", err}}
-}
-
-func reflectV1Alpha(ctx context.Context, cc *ggrpc.ClientConn, _ string) []attempt {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	stream, err := grpc_reflection_v1alpha.NewServerReflectionClient(cc).ServerReflectionInfo(ctx)
-	if err == nil {
-		// A refusal may arrive before the request is sent; Recv says it.
-		//nolint:staticcheck // deprecated, and served for older clients
-		_ = stream.Send(&grpc_reflection_v1alpha.ServerReflectionRequest{MessageRequest: &grpc_reflection_v1alpha.ServerReflectionRequest_ListServices{}})
-		_, err = stream.Recv()
-	}
-	return []attempt{{"reflection", err}}
 }
 
 // TestAuthorization_UnknownCertificateIsNamed, so that an operator knows which

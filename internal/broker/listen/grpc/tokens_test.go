@@ -90,10 +90,10 @@ type bearers struct {
 
 // newBearers maps the accounts of namespace ns to the roles that they are called by, and to the
 // name me.
-func newBearers(t testing.TB) *bearers {
+func newBearers(t testing.TB, more ...tokens.Rule) *bearers {
 	t.Helper()
 	b := &bearers{accounts: &accounts{known: map[string]*hawserv1.TokenReviewResult{}}, issuer: testkit.NewIssuer(t, "https://hub.example")}
-	rules := []tokens.Rule{{User: accountOf + "bootstrap", Role: identity.Bootstrap}}
+	rules := append(more, tokens.Rule{User: accountOf + "bootstrap", Role: identity.Bootstrap})
 	for _, r := range []identity.Role{identity.Source, identity.Operator, identity.Viewer} {
 		rules = append(rules, tokens.Rule{User: accountOf + string(r), Role: r, Name: "me"})
 	}

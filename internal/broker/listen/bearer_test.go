@@ -1,0 +1,145 @@
+package listen
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hawser-io/hawser/internal/broker/tokens"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/pkg/transport"
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
+)
+
+// nobodyKnows is a hub that knows no token.
+type nobodyKnows struct{}
+
+func (nobodyKnows) Review(context.Context, string, []string) (*hawserv1.TokenReviewResult, error) {
+	return &hawserv1.TokenReviewResult{}, nil
+}
+
+// bearing is a gate of a port that takes tokens, and what strangers of it enter by.
+func bearing(t *testing.T, l limits) (g *gate, enter func(addr string) (*Connection, *fromConn)) {
+	t.Helper()
+	all, err := tokens.New(tokens.Options{
+		Config:   tokens.Config{Audiences: []string{"hawser"}, Mapping: []tokens.Rule{{User: "u", Role: identity.Viewer, Name: "v"}}},
+		Reviewer: nobodyKnows{}, Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, _, _ = gateOf(l)
+	p := &Port{gate: g, cfg: Config{Tokens: all}, metrics: newMetrics(prometheus.NewRegistry())}
+	return g, func(addr string) (*Connection, *fromConn) {
+		raw := arrives(t, g, addr)
+		c := connectionOf(identity.Identity{}, raw)
+		c.who.Store(&standing{refusal: unidentified()})
+		c.port, c.from, c.id = p, prefixOf(raw.RemoteAddr()), connIDs.Add(1)
+		if !g.enter(g.arrival(raw), c) {
+			t.Fatalf("%s: no room", addr)
+		}
+		return c, raw
+	}
+}
+
+var viewer1 = identity.Identity{Role: identity.Viewer, Name: "v"}
+
+// becomeViewer makes a stranger a viewer, as a token would.
+func (c *Connection) becomeViewer(g *gate) error {
+	s := *c.standing()
+	s.identity, s.refusal = viewer1, nil
+	return g.identify(c, &s, c.port.metrics)
+}
+
+// TestGate_Identify: what a stranger began counts for its party, and is given back to that.
+func TestGate_Identify(t *testing.T) {
+	l := smallLimits
+	l.suspended = perIdentity(1, [kinds]int{Unary: 2, Streaming: 2}, per(10, 10), 500)
+	g, enter := bearing(t, l)
+	c, _ := enter("192.0.2.1")
+	g.suspend(c)
+	unary, list := &Body{of: c, stream: 1}, &Body{of: c, stream: 3}
+	for k, b := range map[Kind]*Body{Unary: unary, Listing: list} {
+		if err := g.begin(c, k, b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if g.lists != 0 {
+		t.Error("a stranger takes the place of a list")
+	}
+	g.grow(unary, 100, false)
+	if err := c.becomeViewer(g); err != nil {
+		t.Fatal(err)
+	}
+	p := g.parties[viewer1]
+	if p.kinds[Unary] != 1 || p.kinds[Streaming] != 1 || p.bodies != 100 || len(g.strangers) != 0 || c.party != p || len(p.conns) != 1 {
+		t.Errorf("%v calls, %d bytes, %d strangers", p.kinds, p.bodies, len(g.strangers))
+	}
+	g.grow(unary, 50, true)
+	g.end(unary)
+	g.end(list)
+	if p.kinds != [kinds]int{} || p.bodies != 0 || g.bodies != 0 {
+		t.Errorf("%v calls, %d bytes are left", p.kinds, p.bodies)
+	}
+	second, _ := enter("192.0.2.1")
+	if err := second.becomeViewer(g); err != nil {
+		t.Error(err)
+	}
+	g.exit(c)
+	if err := c.becomeViewer(g); err == nil {
+		t.Error("who has left has an identity now")
+	}
+	g.exit(second)
+	if len(p.conns) != 0 || g.open != 0 {
+		t.Errorf("%d connections are left, %d open", len(p.conns), g.open)
+	}
+}
+
+// TestGate_IdentifyTooMany: a token is no way around what its identity may have.
+func TestGate_IdentifyTooMany(t *testing.T) {
+	l := smallLimits
+	l.strangers = 3
+	g, enter := bearing(t, l)
+	for n := range 3 {
+		c, _ := enter("192.0.2.1")
+		if err := c.becomeViewer(g); (err == nil) != (n < 2) || err != nil && transport.CodeOf(err) != transport.CodeOverloaded {
+			t.Errorf("connection %d: %v", n, err)
+		}
+	}
+}
+
+// TestGate_Strangers: where there is no room for one more, the one goes that has said nothing for
+// the longest; and who goes without having said anything counts as a handshake that failed.
+func TestGate_Strangers(t *testing.T) {
+	l := smallLimits
+	l.strangers, l.connections = 2, 20
+	l.failures = per(1, 3)
+	g, enter := bearing(t, l)
+	first, raw1 := enter("192.0.2.1")
+	second, raw2 := enter("192.0.2.1")
+	third, _ := enter("192.0.2.2")
+	if !raw1.closed || raw2.closed || len(g.strangers) != 2 {
+		t.Errorf("closed %v and %v, %d strangers", raw1.closed, raw2.closed, len(g.strangers))
+	}
+	if err := first.becomeViewer(g); err == nil {
+		t.Error("one that is closed has an identity")
+	}
+	if err := third.becomeViewer(g); err != nil {
+		t.Error(err)
+	}
+	for _, c := range []*Connection{first, second, third} {
+		g.exit(c)
+	}
+	if g.open != 0 || len(g.strangers) != 0 {
+		t.Errorf("%d are open, %d strangers", g.open, len(g.strangers))
+	}
+	if !g.attempt(first.from) || !g.attempt(third.from) {
+		t.Error("addresses of few failures may not go on")
+	}
+	g.failed(first.from)
+	if g.attempt(first.from) {
+		t.Error("an address with three failures may go on")
+	}
+}
