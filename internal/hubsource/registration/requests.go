@@ -21,8 +21,10 @@ import (
 const (
 	// workers is how many requests are carried out at once.
 	workers = 32
-	// answerWithin is how long somebody waits for an answer.
-	answerWithin = 10 * time.Second
+	// doneWithin is how long a request may take, its wait for a worker included: the one who asks
+	// waits ten seconds for the answer. sentWithin is how long the broker may take for that.
+	doneWithin = 8 * time.Second
+	sentWithin = 2 * time.Second
 )
 
 // lane is what is done one after the other: the requests of a cluster. Who has a bootstrap token
@@ -156,17 +158,7 @@ func (s *Server) work(ctx context.Context) error {
 
 // answer carries out one request, and says what came of it.
 func (s *Server) answer(ctx context.Context, w waiting) {
-	ctx, cancel := context.WithDeadline(ctx, w.since.Add(answerWithin))
-	defer cancel()
-	answer, err := &hawserv1.RegistrationAnswer{Id: w.GetId()}, errTooLate
-	switch {
-	case w.refused:
-		err = apierrors.NewTooManyRequests("too many requests wait already", 5)
-	case ctx.Err() == nil && w.GetReview() != nil:
-		err = s.review(ctx, w.GetReview(), answer)
-	case ctx.Err() == nil:
-		err = s.carryOut(ctx, w.GetAsk(), answer)
-	}
+	answer, err := s.answerTo(ctx, w)
 	s.metrics.answered(typeOf(w.RegistrationRequest), err, time.Since(w.since))
 	if err != nil {
 		if answer.Error, err = json.Marshal(statusOf(err)); err != nil {
@@ -174,6 +166,8 @@ func (s *Server) answer(ctx context.Context, w waiting) {
 			return
 		}
 	}
+	ctx, cancel := context.WithTimeout(ctx, sentWithin)
+	defer cancel()
 	e, err := codec.NewRegistrationAnswer(s.envelopeOf(), answer)
 	if err == nil {
 		err = s.publish(ctx, w.on, e)
@@ -181,6 +175,22 @@ func (s *Server) answer(ctx context.Context, w waiting) {
 	if err != nil && ctx.Err() == nil && s.still(w.on) {
 		s.cfg.Log.WarnContext(ctx, "the broker does not take an answer", "request", w.GetId(), "err", err)
 	}
+}
+
+// answerTo carries out one request. The error is why it was refused, or could not be done.
+func (s *Server) answerTo(ctx context.Context, w waiting) (*hawserv1.RegistrationAnswer, error) {
+	ctx, cancel := context.WithDeadline(ctx, w.since.Add(doneWithin))
+	defer cancel()
+	answer := &hawserv1.RegistrationAnswer{Id: w.GetId()}
+	switch {
+	case w.refused:
+		return answer, apierrors.NewTooManyRequests("too many requests wait already", 5)
+	case ctx.Err() != nil:
+		return answer, errTooLate
+	case w.GetReview() != nil:
+		return answer, s.review(ctx, w.GetReview(), answer)
+	}
+	return answer, s.carryOut(ctx, w.GetAsk(), answer)
 }
 
 // carryOut does what an agent asks for.

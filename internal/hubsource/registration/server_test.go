@@ -153,6 +153,20 @@ func (b *fakeBroker) send(r *hawserv1.RegistrationRequest) <-chan *hawserv1.Regi
 	return c
 }
 
+// now is what the broker knows.
+func (b *fakeBroker) now() (listed bool, subscriptions, keys int, issuer string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.listed, b.subscriptions, b.keys, b.issuer
+}
+
+// came are the versions of an object in the order in which they came.
+func (b *fakeBroker) came(k string) []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.versions[k])
+}
+
 // bench is hub-source between a hub and a broker, in a bubble.
 type bench struct {
 	testing.TB
@@ -249,8 +263,9 @@ func TestServer_TellsWhatTheHubHas(t *testing.T) {
 			"v1 certificatesigningrequests cluster1/csr1", "v1 leases cluster1/" + leaseName, "v1 managedclusters cluster1/cluster1",
 			"v1beta1 managedclusteraddons cluster1/a",
 		}
-		if got := b.broker.names(); !slices.Equal(got, want) || !b.broker.listed {
-			t.Fatalf("listed %v: %q", b.broker.listed, got)
+		listed, _, _, _ := b.broker.now()
+		if got := b.broker.names(); !slices.Equal(got, want) || !listed {
+			t.Fatalf("listed %v: %q", listed, got)
 		}
 		if o := b.broker.object(want[0]); o.GetRequester() != "u" {
 			t.Errorf("requester %q", o.GetRequester())
@@ -269,7 +284,7 @@ func TestServer_TellsWhatTheHubHas(t *testing.T) {
 		if o := b.broker.object(want[2]); o.GetFacts().GetAccepted() {
 			t.Error("acceptance was withdrawn, the broker does not know")
 		}
-		if v := b.broker.versions[want[0]]; v[len(v)-1] != "gone "+uid {
+		if v := b.broker.came(want[0]); v[len(v)-1] != "gone "+uid {
 			t.Errorf("the CSR: %q", v)
 		}
 
@@ -280,8 +295,9 @@ func TestServer_TellsWhatTheHubHas(t *testing.T) {
 		b.dialer.Restore()
 		b.wait(time.Minute)
 		want = []string{"v1 leases cluster1/" + leaseName, "v1 managedclusters cluster1/cluster1", "v1 managedclusters cluster2/cluster2"}
-		if got := b.broker.names(); !slices.Equal(got, want) || !b.broker.listed || b.broker.subscriptions != 2 {
-			t.Errorf("after a reconnect, listed %v, subscription %d: %q", b.broker.listed, b.broker.subscriptions, got)
+		listed, subscriptions, _, _ := b.broker.now()
+		if got := b.broker.names(); !slices.Equal(got, want) || !listed || subscriptions != 2 {
+			t.Errorf("after a reconnect, listed %v, subscription %d: %q", listed, subscriptions, got)
 		}
 
 		// The hub gets the type that it lacked.
@@ -312,7 +328,7 @@ func TestServer_TellsInOrder(t *testing.T) {
 		if n := len(b.broker.names()); n != 201 {
 			t.Errorf("the broker has %d objects", n)
 		}
-		versions := b.broker.versions["v1 managedclusters cluster1/cluster1"]
+		versions := b.broker.came("v1 managedclusters cluster1/cluster1")
 		if !slices.IsSortedFunc(versions, func(a, c string) int { return len(a)*1000 - len(c)*1000 + strings.Compare(a, c) }) || len(versions) < 2 {
 			t.Errorf("versions %q", versions)
 		}
@@ -535,20 +551,19 @@ func TestServer_WritesLeases(t *testing.T) {
 // The broker knows by what tokens are verified, on each subscription and from time to time.
 func TestServer_SendsKeys(t *testing.T) {
 	inBubble(t, nil, func(b *bench) {
-		if b.broker.keys != 1 || b.broker.issuer != "https://hub" {
-			t.Fatalf("%d times, issuer %q", b.broker.keys, b.broker.issuer)
+		sent := func(want int, when string) {
+			if _, _, keys, issuer := b.broker.now(); keys != want || issuer != "https://hub" {
+				t.Errorf("%s: sent %d times, issuer %q", when, keys, issuer)
+			}
 		}
+		sent(1, "at the start")
 		b.wait(keysEvery)
-		if b.broker.keys != 2 {
-			t.Errorf("%d times after five minutes", b.broker.keys)
-		}
+		sent(2, "after five minutes")
 		b.dialer.Cut()
 		b.wait(time.Second)
 		b.dialer.Restore()
 		b.wait(time.Minute)
-		if b.broker.keys != 3 {
-			t.Errorf("%d times after a reconnect", b.broker.keys)
-		}
+		sent(3, "after a reconnect")
 	})
 }
 
