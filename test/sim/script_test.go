@@ -75,6 +75,8 @@ type shape struct {
 	bus bool
 	// mqtt: many parties speak it to our broker, the others gRPC.
 	mqtt bool
+	// join: clusters join; nothing else happens.
+	join bool
 	// settles is how long it takes until all that is lost was said again.
 	settles time.Duration
 }
@@ -112,6 +114,9 @@ type result struct {
 // play performs a script, then lets the world settle and checks it; clusters
 // that were released are then served again, and everything is checked again.
 func (k *shape) play(t *testing.T, seed uint64, list []op) (r result) {
+	if k.join {
+		return k.playJoin(t, seed, list)
+	}
 	synctest.Test(t, func(*testing.T) {
 		w := newWorld(seed, k)
 		defer w.close()

@@ -33,7 +33,8 @@ type world struct {
 	oracle *oracle
 	shape  *shape
 	broker *node
-	bus    *bus // in its place; nil: there is none
+	bus    *bus  // in its place; nil: there is none
+	join   *join // in the place of everything; nil: there is none
 	hub    *hub
 	source *source
 	shop   *shop

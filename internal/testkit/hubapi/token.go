@@ -148,7 +148,8 @@ func (s *Server) review(q *Request) (reply, bool) {
 		return reply{}, false
 	}
 	about := q.Resource.Name + "/" + q.Subresource
-	if about != "tokenreviews/" && about != "subjectaccessreviews/" && about != "serviceaccounts/token" && about != "selfsubjectaccessreviews/" {
+	if about != "tokenreviews/" && about != "subjectaccessreviews/" && about != "serviceaccounts/token" &&
+		about != "selfsubjectaccessreviews/" && about != "selfsubjectreviews/" {
 		return reply{}, false
 	}
 	o, err := q.decode()
@@ -157,6 +158,8 @@ func (s *Server) review(q *Request) (reply, bool) {
 	}
 	spec, _ := o["spec"].(Object)
 	switch {
+	case about == "selfsubjectreviews/":
+		o["status"] = Object{"userInfo": Object{"username": q.User, "groups": q.Groups}}
 	case !s.authorized(q) && about != "selfsubjectaccessreviews/":
 		return failure(http.StatusForbidden, "Forbidden", fmt.Sprintf("user %q may not %s", q.User, q)), true
 	case about == "tokenreviews/":

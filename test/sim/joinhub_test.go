@@ -1,0 +1,185 @@
+package sim
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	addonversioned "open-cluster-management.io/api/client/addon/clientset/versioned"
+	clusterversioned "open-cluster-management.io/api/client/cluster/clientset/versioned"
+
+	"github.com/hawser-io/hawser/internal/hubsource/membership"
+	"github.com/hawser-io/hawser/internal/hubsource/registration"
+	programs "github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/telemetry"
+	"github.com/hawser-io/hawser/internal/testkit/hubapi"
+)
+
+// joinHub is the hub's kube-apiserver with its faults.
+type joinHub struct {
+	j    *join
+	api  *hubapi.Server
+	ca   *x509.Certificate
+	cert string // files of the CA that signs clusters
+	key  string
+	old  *hubapi.Backup
+
+	// Guarded by the world's lock.
+	down   bool
+	slow   time.Duration // the longest that an answer takes
+	losing int           // answers to writes that get lost
+}
+
+// hubDelay is how long an answer takes where the hub is well.
+const hubDelay = 20 * time.Millisecond
+
+func newJoinHub(j *join) *joinHub {
+	h := &joinHub{j: j, api: hubapi.New(), slow: hubDelay}
+	h.certify()
+	h.api.Without("apps/v1/deployments")
+	h.api.Put("namespaces", hubapi.Object{"metadata": hubapi.Object{"name": "open-cluster-management-hub"}})
+	h.api.Put("clusterroles", hubapi.Object{"metadata": hubapi.Object{"name": "registrar"}, "rules": []any{
+		hubapi.Object{"verbs": []any{"create"}, "apiGroups": []any{"certificates.k8s.io"}, "resources": []any{"certificatesigningrequests"}},
+	}})
+	h.api.Put("clusterrolebindings", hubapi.Object{"metadata": hubapi.Object{"name": "registrar"}, "roleRef": hubapi.Object{"kind": "ClusterRole", "name": "registrar"},
+		"subjects": []any{hubapi.Object{"kind": "User", "name": registration.Registrar}}})
+	h.api.Fault = h.fault
+	h.api.Audit = j.oracle.audit
+	return h
+}
+
+// certify makes the CA that signs clusters.
+func (h *joinHub) certify() {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		panic(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "hub"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(1000 * time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		panic(err)
+	}
+	if h.ca, err = x509.ParseCertificate(der); err != nil {
+		panic(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		panic(err)
+	}
+	h.cert = h.j.write("ca.crt", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+	h.key = h.j.write("ca.key", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}))
+}
+
+// fault decides about a request of hub-source, which takes its time.
+func (h *joinHub) fault(r *hubapi.Request) hubapi.Fault {
+	h.j.mu.Lock()
+	down, slow := h.down, h.slow
+	f := hubapi.Serves
+	switch writes := r.Verb != "get" && r.Verb != "list" && r.Verb != "watch"; {
+	case down && h.j.draw.IntN(2) == 0:
+		f = hubapi.Refuses
+	case down:
+		f = hubapi.Breaks
+	case writes && h.losing > 0:
+		h.losing--
+		f = hubapi.LosesAnswer
+	}
+	d := time.Duration(h.j.draw.Int64N(int64(slow)))
+	h.j.mu.Unlock()
+	<-time.After(d)
+	return f
+}
+
+func (h *joinHub) heal() {
+	h.j.mu.Lock()
+	defer h.j.mu.Unlock()
+	h.down, h.slow, h.losing = false, hubDelay, 0
+}
+
+// accepts is spec.hubAcceptsClient of a ManagedCluster, and whether there is one.
+func (h *joinHub) accepts(cluster string) (accepted, exists bool) {
+	o := h.api.Get("managedclusters", "", cluster)
+	spec, _ := o["spec"].(hubapi.Object)
+	accepted, _ = spec["hubAcceptsClient"].(bool)
+	return accepted, o != nil
+}
+
+// joinSourceID is the id of the hub source.
+const joinSourceID = "hub1"
+
+// joinSource is hub-source as far as it is about registration.
+type joinSource struct {
+	j       *join
+	program *program
+	works   *joinWorks
+	starts  int
+}
+
+func (s *joinSource) start() {
+	j := s.j
+	s.starts++
+	config := j.hub.api.Config("hub-source")
+	hub, err := registration.NewHub(config)
+	if err != nil {
+		panic(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	registry := prometheus.NewRegistry()
+	health := &telemetry.Health{}
+	server, err := registration.New(registration.Config{
+		ID: joinSourceID, Hub: hub, Dialer: j.net.sourceDialer(), Registerer: registry, Health: health, Log: log,
+	})
+	if err != nil {
+		panic(err)
+	}
+	members := s.membership(config, registry, health, log)
+	s.works = newJoinWorks(j)
+	s.program = begin(
+		programs.Task{Name: "registration", Run: server.Run}, programs.Task{Name: "membership", Run: members.Run}, programs.Task{Name: "works", Run: s.works.run},
+	)
+}
+
+func (s *joinSource) membership(config *rest.Config, registry prometheus.Registerer, health *telemetry.Health, log *slog.Logger) *membership.Controller {
+	kube, err := kubernetes.NewForConfig(config)
+	must(err)
+	clusters, err := clusterversioned.NewForConfig(config)
+	must(err)
+	addons, err := addonversioned.NewForConfig(config)
+	must(err)
+	meta, err := metadata.NewForConfig(config)
+	must(err)
+	c, err := membership.New(membership.Config{
+		Mode: membership.On, Signer: membership.Signer{CertFile: s.j.hub.cert, KeyFile: s.j.hub.key, Duration: certificateLife},
+		Kube: kube, Clusters: clusters, Addons: addons, Metadata: meta, Registerer: registry, Health: health, Log: log,
+	})
+	must(err)
+	return c
+}
+
+func (s *joinSource) stop() {
+	if s.program == nil {
+		return
+	}
+	s.j.ended("hub-source", s.program.end())
+	s.program = nil
+}
+
+func must(err error) {
+	if err != nil {
+		panic(fmt.Sprint("the world cannot be made: ", err))
+	}
+}

@@ -1,0 +1,507 @@
+package sim
+
+import (
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hawser-io/hawser/internal/hubsource/membership"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/testkit/hubapi"
+	"github.com/hawser-io/hawser/pkg/agent/registration"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
+)
+
+// joinOracle judges what passes between the parties, and what the hub has. The world's lock guards
+// it.
+type joinOracle struct {
+	j       *join
+	numbers int
+
+	// closed are the clusters of which the hub source has told the broker that they are not
+	// accepted, since when the broker has acknowledged it.
+	closed map[string]time.Time
+	// asking are the requests for tokens, by connection and uid; given are the tokens that
+	// somebody got.
+	asking map[string]bool
+	given  map[string]string
+	// wanted are the clusters that a person has accepted; left is when the acceptance ended.
+	wanted map[string]bool
+	left   map[string]time.Time
+	// approved are the requests for certificates that a person has approved, by their text.
+	approved map[string]bool
+	seen     map[string]bool  // certificates that were looked at
+	latest   map[string]int64 // versions of works that the broker has acknowledged
+	writes   int
+}
+
+func newJoinOracle(j *join) *joinOracle {
+	return &joinOracle{
+		j: j, closed: map[string]time.Time{}, asking: map[string]bool{}, given: map[string]string{}, wanted: map[string]bool{}, left: map[string]time.Time{},
+		approved: map[string]bool{}, seen: map[string]bool{}, latest: map[string]int64{},
+	}
+}
+
+func (o *joinOracle) number() int {
+	o.numbers++
+	return o.numbers
+}
+
+func (o *joinOracle) published(id string, version int64) {
+	o.j.mu.Lock()
+	defer o.j.mu.Unlock()
+	o.latest[id] = version
+}
+
+// want says that a person accepts a cluster, or does no longer.
+func (o *joinOracle) want(cluster string, accepted bool) {
+	o.j.mu.Lock()
+	defer o.j.mu.Unlock()
+	if o.wanted[cluster] && !accepted {
+		o.left[cluster] = time.Now()
+	}
+	o.wanted[cluster] = accepted
+}
+
+// said is what the hub source says of acceptance in an event, by cluster.
+func (o *joinOracle) said(p transport.Peer, event []byte) map[string]bool {
+	if p.Role != string(identity.Source) {
+		return nil
+	}
+	e, err := codec.Unmarshal(event)
+	if err != nil || e.Type() != codec.TypeRegistrationObjects {
+		return nil
+	}
+	m, err := codec.ParseRegistrationObjects(e)
+	if err != nil {
+		o.j.fail("I8", "hub-source says what cannot be read: %v", err)
+		return nil
+	}
+	said := map[string]bool{}
+	for _, object := range m.GetObjects() {
+		if object.GetDataType() == codec.ManagedClusters.String() {
+			said[object.GetCluster()] = accepts(object)
+		}
+	}
+	return said
+}
+
+// accepts reads the object itself: facts may be wrong.
+func accepts(object *hawserv1.RegistrationObject) bool {
+	var c struct {
+		Metadata struct {
+			DeletionTimestamp string `json:"deletionTimestamp"`
+		} `json:"metadata"`
+		Spec struct {
+			HubAcceptsClient bool `json:"hubAcceptsClient"`
+		} `json:"spec"`
+	}
+	return len(object.GetJson()) > 0 && json.Unmarshal(object.GetJson(), &c) == nil && c.Spec.HubAcceptsClient
+}
+
+// before opens what the broker is about to be told is accepted.
+func (o *joinOracle) before(said map[string]bool) {
+	o.j.mu.Lock()
+	defer o.j.mu.Unlock()
+	for cluster, accepted := range said {
+		if accepted {
+			delete(o.closed, cluster)
+		}
+	}
+}
+
+// after closes what the broker has acknowledged as not accepted.
+func (o *joinOracle) after(said map[string]bool) {
+	o.j.mu.Lock()
+	defer o.j.mu.Unlock()
+	for _, cluster := range slices.Sorted(maps.Keys(said)) {
+		if _, closed := o.closed[cluster]; !said[cluster] && !closed {
+			o.closed[cluster] = time.Now()
+			o.j.w.note("%s   the broker knows that %s is not accepted", time.Now().Format("15:04:05.000"), cluster)
+		}
+	}
+}
+
+// asked looks at what an agent publishes.
+func (o *joinOracle) asked(p transport.Peer, event []byte) {
+	env, err := codec.ParseEnvelope(event)
+	if err != nil || p.Role == string(identity.Source) {
+		return
+	}
+	o.j.note("  %s/%s asks %s of %s", p.Role, p.Name, show(&env), env.Type.DataType.Resource)
+	if env.Type.DataType == codec.TokenRequests {
+		var t tokenRequest
+		if e, err := codec.Unmarshal(event); err == nil && json.Unmarshal(e.Data(), &t) == nil {
+			o.j.mu.Lock()
+			defer o.j.mu.Unlock()
+			o.asking[fmt.Sprint(p.Conn, " ", t.Metadata.UID)] = true
+		}
+	}
+}
+
+type tokenRequest struct {
+	Metadata struct {
+		UID       string `json:"uid"`
+		Name      string `json:"name"`
+		Namespace string `json:"namespace"`
+	} `json:"metadata"`
+	Status struct {
+		Token string `json:"token"`
+	} `json:"status"`
+}
+
+// sent looks at what the broker sends a party.
+func (o *joinOracle) sent(p transport.Peer, sub transport.RawSubscription, event []byte) {
+	if p.Role == string(identity.Source) || codec.IsHeartbeat(event) {
+		return
+	}
+	env, err := codec.ParseEnvelope(event)
+	if err != nil {
+		o.j.fail("I8", "%s was sent what cannot be read: %v", p.Name, err)
+		return
+	}
+	e, err := codec.Unmarshal(event)
+	if err != nil {
+		o.j.fail("I8", "%s was sent what cannot be read: %v", p.Name, err)
+		return
+	}
+	o.j.note("  %s/%s gets %s of %s", p.Role, p.Name, show(&env), env.Type.DataType.Resource)
+	own := p.Name
+	if p.Role == string(identity.Bootstrap) {
+		own = sub.Cluster
+	}
+	if env.RawType == codec.TypeCheckpoint {
+		return
+	}
+	if env.Cluster != own {
+		o.j.fail("I8", "%s/%s was sent an event of cluster %q", p.Role, p.Name, env.Cluster)
+		return
+	}
+	if p.Role == string(identity.Agent) {
+		o.gate(own, &env)
+	}
+	if len(e.Data()) > 0 {
+		o.shown(p, own, env.Type.DataType, e.Data())
+	}
+}
+
+// gate looks whether a cluster may be sent that.
+func (o *joinOracle) gate(cluster string, env *codec.Envelope) {
+	early := env.Type.DataType == codec.ManagedClusters || env.Type.DataType == codec.SigningRequests
+	o.j.mu.Lock()
+	since, closed := o.closed[cluster]
+	o.j.mu.Unlock()
+	if deleted := env.Deleting && env.Type.DataType != codec.ManifestBundles; closed && !early && !deleted && time.Now().After(since) {
+		o.j.fail("I8", "cluster %s, which is not accepted, was sent %s of %s %v after the broker knew it", cluster, show(env), env.Type.DataType.Resource, time.Since(since))
+	}
+}
+
+// shown looks at an object that a party was sent.
+func (o *joinOracle) shown(p transport.Peer, own string, d codec.DataType, data []byte) {
+	var object struct {
+		Metadata struct {
+			Name, Namespace     string
+			Labels, Annotations map[string]string
+		} `json:"metadata"`
+	}
+	if err := json.Unmarshal(data, &object); err != nil {
+		o.j.fail("I8", "%s was sent an object that cannot be read: %v", p.Name, err)
+		return
+	}
+	m := object.Metadata
+	bootstrap := p.Role == string(identity.Bootstrap)
+	switch d {
+	case codec.ManagedClusters:
+		if m.Name != own {
+			o.j.fail("I8", "%s/%s was sent ManagedCluster %s", p.Role, p.Name, m.Name)
+		}
+	case codec.SigningRequests:
+		if asker := m.Annotations[membership.UserAnnotation]; m.Labels["open-cluster-management.io/cluster-name"] != own || bootstrap && asker != p.User {
+			o.j.fail("I8", "%s/%s was sent the request %s of %s", p.Role, p.Name, m.Name, asker)
+		}
+	case codec.TokenRequests:
+		o.token(p, data)
+	default:
+		if bootstrap || d != codec.ManifestBundles && m.Namespace != own {
+			o.j.fail("I8", "%s/%s was sent %s %s/%s", p.Role, p.Name, d.Resource, m.Namespace, m.Name)
+		}
+	}
+}
+
+// token looks at a token that somebody gets.
+func (o *joinOracle) token(p transport.Peer, data []byte) {
+	var t tokenRequest
+	if err := json.Unmarshal(data, &t); err != nil || t.Status.Token == "" {
+		o.j.fail("I8", "%s was sent a token that is none: %v", p.Name, err)
+		return
+	}
+	o.j.mu.Lock()
+	asked, before := o.asking[fmt.Sprint(p.Conn, " ", t.Metadata.UID)], o.given[t.Status.Token]
+	o.given[t.Status.Token] = p.Name
+	o.j.mu.Unlock()
+	switch {
+	case !asked:
+		o.j.fail("I8", "%s was sent a token that it has not asked for on this connection", p.Name)
+	case before != "":
+		o.j.fail("I8", "%s was sent a token that %s got before", p.Name, before)
+	}
+}
+
+// look looks at what the hub has.
+func (o *joinOracle) look() {
+	o.lookAtClusters()
+	for _, csr := range o.j.hub.api.All("certificatesigningrequests") {
+		o.lookAtCertificate(csr)
+	}
+}
+
+func (o *joinOracle) lookAtClusters() {
+	for _, c := range o.j.hub.api.All("managedclusters") {
+		m := c["metadata"].(hubapi.Object)
+		name := m["name"].(string)
+		accepted, _ := o.j.hub.accepts(name)
+		o.j.mu.Lock()
+		wanted := o.wanted[name]
+		o.j.mu.Unlock()
+		if accepted && !wanted {
+			o.j.fail("I8", "cluster %s is accepted, and no person did that", name)
+		}
+	}
+}
+
+// dispatched is how late something may be done that was decided before a person decided otherwise.
+const dispatched = time.Minute
+
+func (o *joinOracle) lookAtCertificate(csr hubapi.Object) {
+	status, _ := csr["status"].(hubapi.Object)
+	text, _ := status["certificate"].(string)
+	if text == "" || o.seen[text] {
+		return
+	}
+	o.seen[text] = true
+	name := csr["metadata"].(hubapi.Object)["name"]
+	chain, err := base64.StdEncoding.DecodeString(text)
+	block, _ := pem.Decode(chain)
+	if err != nil || block == nil {
+		o.j.fail("I8", "request %s has a certificate that cannot be read", name)
+		return
+	}
+	leaf, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		o.j.fail("I8", "request %s has a certificate that cannot be read: %v", name, err)
+		return
+	}
+	if leaf.IsCA || len(leaf.DNSNames)+len(leaf.URIs)+len(leaf.EmailAddresses) > 0 || len(leaf.ExtKeyUsage) != 1 || leaf.ExtKeyUsage[0] != x509.ExtKeyUsageClientAuth {
+		o.j.fail("I8", "request %s has a certificate that is more than one of a client", name)
+	}
+	id, err := identity.Mapping{}.FromCertificate(leaf)
+	if err != nil || id.Role != identity.Agent {
+		o.j.fail("I8", "request %s has a certificate of nobody: %v", name, err)
+		return
+	}
+	o.lookAtApproval(csr, id.Name, leaf)
+}
+
+// lookAtApproval looks who approved a certificate that was signed.
+func (o *joinOracle) lookAtApproval(csr hubapi.Object, cluster string, leaf *x509.Certificate) {
+	m := csr["metadata"].(hubapi.Object)
+	request, _ := csr["spec"].(hubapi.Object)["request"].(string)
+	notes, _ := m["annotations"].(hubapi.Object)
+	o.j.mu.Lock()
+	byPerson, wanted, left := o.approved[request], o.wanted[cluster], o.left[cluster]
+	o.j.mu.Unlock()
+	created, err := time.Parse(time.RFC3339, m["creationTimestamp"].(string))
+	must(err)
+	renewal := notes[membership.UserAnnotation] == leaf.Subject.CommonName
+	switch {
+	case byPerson:
+	case !renewal:
+		o.j.fail("I8", "request %s of cluster %s is signed, and nobody approved it", m["name"], cluster)
+	case !wanted && created.After(left.Add(dispatched)):
+		o.j.fail("I8", "request %s renewed the certificate of cluster %s, which is not accepted since %v", m["name"], cluster, left)
+	}
+}
+
+// approve approves the requests of an agent, as a person does who looked at them.
+func (j *join) approve(a *joinAgent) (n int) {
+	want := "system:open-cluster-management:" + a.cluster + ":" + a.agentName()
+	for _, csr := range j.hub.api.All("certificatesigningrequests") {
+		status, _ := csr["status"].(hubapi.Object)
+		conditions, _ := status["conditions"].([]any)
+		request, _ := csr["spec"].(hubapi.Object)["request"].(string)
+		if len(conditions) > 0 || subjectOf(request) != want {
+			continue
+		}
+		j.mu.Lock()
+		j.oracle.approved[request] = true
+		j.mu.Unlock()
+		j.verdict(csr["metadata"].(hubapi.Object)["name"].(string), "Approved")
+		n++
+	}
+	return n
+}
+
+// verdict decides about a request.
+func (j *join) verdict(name, what string) {
+	j.hub.api.Change("certificatesigningrequests", "", name, func(o hubapi.Object) {
+		status, _ := o["status"].(hubapi.Object)
+		if status == nil {
+			status = hubapi.Object{}
+		}
+		had, _ := status["conditions"].([]any)
+		now := time.Now().UTC().Format(time.RFC3339)
+		status["conditions"] = append(had, hubapi.Object{"type": what, "status": "True", "reason": "Person", "lastUpdateTime": now, "lastTransitionTime": now})
+		o["status"] = status
+	})
+}
+
+// subjectOf is the common name that a request asks for.
+func subjectOf(request string) string {
+	text, err := base64.StdEncoding.DecodeString(request)
+	if err != nil {
+		return ""
+	}
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return ""
+	}
+	r, err := x509.ParseCertificateRequest(block.Bytes)
+	if err != nil {
+		return ""
+	}
+	return r.Subject.CommonName
+}
+
+// accept sets spec.hubAcceptsClient, or takes it off.
+func (j *join) accept(cluster string, accepted bool) bool {
+	if _, exists := j.hub.accepts(cluster); !exists {
+		return false
+	}
+	if accepted {
+		j.oracle.want(cluster, true)
+	}
+	j.hub.api.Change("managedclusters", "", cluster, func(o hubapi.Object) {
+		spec, _ := o["spec"].(hubapi.Object)
+		if spec == nil {
+			spec = hubapi.Object{}
+		}
+		spec["hubAcceptsClient"] = accepted
+		o["spec"] = spec
+	})
+	if !accepted {
+		j.oracle.want(cluster, false)
+	}
+	return true
+}
+
+// decide is what a person does about who waits: accepts clusters, approves their requests, takes
+// away those of others, and invites who has to begin again.
+func (j *join) decide() {
+	j.oracle.look()
+	for _, a := range j.agents {
+		if a.imposter {
+			continue
+		}
+		if !j.accept(a.cluster, true) {
+			j.begin(a)
+			continue
+		}
+		if a.reg.State().Credential == nil && a.isRevoked() {
+			a.invite()
+		}
+		j.approve(a)
+		j.tidy(a)
+	}
+}
+
+// begin has an agent begin anew that the hub does not know: it gets another bootstrap file, once.
+func (j *join) begin(a *joinAgent) {
+	if a.invited.IsZero() || time.Since(a.invited) > joinSettle/4 {
+		a.invited = time.Now()
+		j.note("> agent %s is invited", a.name)
+		a.invite()
+	}
+}
+
+func (a *joinAgent) isRevoked() bool {
+	a.j.mu.Lock()
+	defer a.j.mu.Unlock()
+	return a.revoked
+}
+
+// tidy takes away undecided requests of others under the name of a cluster.
+func (j *join) tidy(a *joinAgent) {
+	for _, csr := range j.hub.api.All("certificatesigningrequests") {
+		status, _ := csr["status"].(hubapi.Object)
+		conditions, _ := status["conditions"].([]any)
+		request, _ := csr["spec"].(hubapi.Object)["request"].(string)
+		who := subjectOf(request)
+		if of, _, _ := strings.Cut(strings.TrimPrefix(who, "system:open-cluster-management:"), ":"); len(conditions) == 0 && of == a.cluster && !strings.HasSuffix(who, ":"+a.agentName()) {
+			j.hub.api.Delete("certificatesigningrequests", "", csr["metadata"].(hubapi.Object)["name"].(string))
+		}
+	}
+}
+
+// wrong says what is not as it should be where nothing has gone wrong for long.
+func (j *join) wrong() (all []string) {
+	j.oracle.look()
+	for _, a := range j.agents {
+		s := a.reg.State()
+		switch {
+		case s.Waits != nil:
+			all = append(all, fmt.Sprintf("agent %s waits: %v", a.name, s.Waits))
+		case s.Credential == nil || !time.Now().Before(s.Credential.NotAfter):
+			all = append(all, fmt.Sprintf("agent %s has no certificate that is good", a.name))
+		}
+		all = append(all, j.wrongWith(a.cluster)...)
+		j.mu.Lock()
+		id := "work-of-" + a.cluster
+		got, latest := a.works[id], j.oracle.latest[id]
+		j.mu.Unlock()
+		if behind := latest - got; behind > int64((3*worksEvery).Seconds()) || latest < time.Now().Add(-4*worksEvery).Unix()-firstVersion {
+			all = append(all, fmt.Sprintf("agent %s is %d s behind with its work, whose last version is %d", a.name, behind, latest))
+		}
+	}
+	return all
+}
+
+// wrongWith says what is not as it should be with a ManagedCluster and its Lease.
+func (j *join) wrongWith(cluster string) (all []string) {
+	o := j.hub.api.Get("managedclusters", "", cluster)
+	status, _ := o["status"].(hubapi.Object)
+	conditions, _ := status["conditions"].([]any)
+	has := map[string]any{}
+	for _, v := range conditions {
+		c := v.(hubapi.Object)
+		has[c["type"].(string)] = c["status"]
+	}
+	for _, want := range []string{"HubAcceptedManagedCluster", "ManagedClusterJoined", "ManagedClusterConditionAvailable"} {
+		if has[want] != "True" {
+			all = append(all, fmt.Sprintf("cluster %s: condition %s is %v", cluster, want, has[want]))
+		}
+	}
+	lease := j.hub.api.Get("leases", cluster, registration.LeaseName)
+	spec, _ := lease["spec"].(hubapi.Object)
+	text, _ := spec["renewTime"].(string)
+	renewed, err := time.Parse(time.RFC3339Nano, text)
+	if age := time.Since(renewed); err != nil || age > 3*time.Minute || age < -time.Minute {
+		all = append(all, fmt.Sprintf("cluster %s: its lease was renewed at %q, it is %s", cluster, text, time.Now().UTC().Format(time.RFC3339)))
+	}
+	return all
+}
+
+// audit counts what hub-source writes.
+func (o *joinOracle) audit(r *hubapi.Request, code int) {
+	if r.Verb == "get" || r.Verb == "list" || r.Verb == "watch" {
+		return
+	}
+	o.j.note("  hub: %s: %d", r, code)
+}
