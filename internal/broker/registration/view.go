@@ -53,7 +53,7 @@ func lacks(v viewer, told map[string]sent, shown []*object) (notes []note) {
 		}
 	}
 	for _, o := range shown {
-		if s, ok := told[o.name]; v.sees(o) && (!ok || s.uid != o.uid || s.order < o.order) {
+		if s, ok := told[o.name]; v.sees(o) && (!ok || s.order < o.order) {
 			notes = append(notes, note{name: o.name, object: o})
 		}
 	}

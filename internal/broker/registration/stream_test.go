@@ -1,0 +1,294 @@
+package registration
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"pgregory.net/rapid"
+
+	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/store/mem"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
+)
+
+// noWorks is a broker without works.
+type noWorks struct{}
+
+func (noWorks) EndCluster(string, *transport.Error) {}
+
+// newRoom returns a room on which nothing runs.
+func newRoom() *Room {
+	ids := 0
+	newID := func() string {
+		ids++
+		return strconv.Itoa(ids)
+	}
+	return New(&call.Config{
+		Store: mem.Open(mem.Options{NewID: newID}), Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(),
+		Registration: "hub", QueueBytes: 64 << 20, MaxEventBytes: 4 << 20, Heartbeat: time.Hour, StreamsPerParty: 32,
+		Now: func() time.Time { return time.Unix(1_700_000_000, 0) }, NewID: newID,
+	}, noWorks{})
+}
+
+// thing is what a hub has under a name.
+type thing struct {
+	uid, requester string
+	version        int
+}
+
+// world is a hub, a source that may know less of it, and agents that know less still.
+type world struct {
+	*rapid.T
+	room    *Room
+	session int
+	hub     map[place]map[string]thing
+	changes int
+	agents  []*agent
+}
+
+// agent keeps what it is sent as agents of Open Cluster Management do: by name, without a look at
+// versions, and a deletion by uid.
+type agent struct {
+	world  *world
+	viewer viewer
+	stream *stream
+	cache  map[string]thing
+	// busy: the world may change while it is sent something.
+	busy bool
+}
+
+func (a *agent) Accept(transport.Accepted) error { return nil }
+
+func (a *agent) Send(parts ...[]byte) error {
+	env, err := codec.ParseEnvelope(slices.Concat(parts...))
+	if err != nil {
+		a.world.Fatalf("the agent cannot read what it is sent: %v", err)
+	}
+	if env.Cluster != a.viewer.cluster || env.Type.DataType != a.viewer.dataType || env.Source != "hub" {
+		a.world.Fatalf("%v is sent %+v", a.viewer, env)
+	}
+	if env.Deleting {
+		if len(env.Data) > 0 {
+			a.world.Fatalf("a deletion with data: stock agents would take it for an object")
+		}
+		for name, t := range a.world.hub[a.viewer.place] {
+			if t.uid == env.ResourceID {
+				a.world.Fatalf("%s is there, and said to be gone", name)
+			}
+		}
+		for name, t := range a.cache {
+			if t.uid == env.ResourceID {
+				delete(a.cache, name)
+			}
+		}
+	} else {
+		a.take(env)
+	}
+	if a.busy && rapid.Bool().Draw(a.world.T, "meanwhile") {
+		a.world.change()
+	}
+	return nil
+}
+
+func (a *agent) take(env codec.Envelope) {
+	var o struct {
+		Metadata  struct{ Name, UID, ResourceVersion string }
+		Requester string
+	}
+	if err := json.Unmarshal(env.Data, &o); err != nil {
+		a.world.Fatal(err)
+	}
+	version, err := strconv.Atoi(o.Metadata.ResourceVersion)
+	if err != nil {
+		a.world.Fatal(err)
+	}
+	if had, ok := a.cache[o.Metadata.Name]; ok && had.uid == env.ResourceID && had.version > version {
+		a.world.Fatalf("%s is sent in version %d after %d", o.Metadata.Name, version, had.version)
+	}
+	if s, ok := a.stream.told[o.Metadata.Name]; ok && s.uid != env.ResourceID {
+		a.world.Fatalf("%s is another object now, and nothing said that the one before is gone", o.Metadata.Name)
+	}
+	if a.viewer.only != "" && a.viewer.dataType != codec.ManagedClusters && o.Requester != a.viewer.only {
+		a.world.Fatalf("%s is shown what %s asked for", a.viewer.only, o.Requester)
+	}
+	a.cache[o.Metadata.Name] = thing{uid: o.Metadata.UID, requester: o.Requester, version: version}
+}
+
+// subscribe begins a subscription, and lists what the agent has.
+func (a *agent) subscribe() {
+	if a.stream != nil {
+		a.stream.sub.leave()
+	}
+	s := &subscription{id: a.world.room.cfg.NewID(), party: identity.Identity{Role: identity.Agent, Name: a.viewer.cluster}, viewer: a.viewer, wake: make(chan struct{}, 1)}
+	a.stream = &stream{room: a.world.room, sub: s, out: a, told: map[string]sent{}, nextBeat: time.Unix(1<<40, 0)}
+	a.list()
+}
+
+func (a *agent) list() {
+	l := &list{free: func() {}}
+	for _, t := range a.cache {
+		l.versions = append(l.versions, codec.ResourceVersion{ResourceID: t.uid, ResourceVersion: int64(t.version)})
+	}
+	a.stream.sub.request(l)
+}
+
+// forget loses something that the agent was sent, and lists what is left.
+func (a *agent) forget() {
+	for name := range a.cache {
+		delete(a.cache, name)
+		break
+	}
+	a.list()
+}
+
+// step has the stream do what it has to.
+func (a *agent) step() (idle bool) {
+	idle, err := a.stream.step(context.Background())
+	if err != nil {
+		a.world.Fatal(err)
+	}
+	return idle
+}
+
+var (
+	clusters = []string{"c1", "c2"}
+	users    = []string{"boot", "other"}
+	kinds    = []codec.DataType{codec.ManagedClusters, codec.SigningRequests, codec.Leases}
+)
+
+// object is how the source says that the hub has something, or does not.
+func (w *world) object(p place, name string) *hawserv1.RegistrationObject {
+	o := &hawserv1.RegistrationObject{DataType: p.dataType.String(), Cluster: p.cluster, Name: name}
+	if t, ok := w.hub[p][name]; ok {
+		o.Uid, o.ResourceVersion, o.Requester = t.uid, strconv.Itoa(t.version), t.requester
+		o.Json = fmt.Appendf(nil, `{"metadata":{"name":%q,"uid":%q,"resourceVersion":"%d"},"requester":%q}`, name, t.uid, t.version, t.requester)
+		o.Facts = &hawserv1.ClusterFacts{Accepted: t.version%4 != 0}
+	}
+	return o
+}
+
+func (w *world) say(listed bool, objects ...*hawserv1.RegistrationObject) {
+	if w.session > 0 && !w.room.takeObjects(strconv.Itoa(w.session), &hawserv1.RegistrationObjects{Objects: objects, Listed: listed}) {
+		w.Fatal("the present session does not count")
+	}
+}
+
+// change changes something on the hub. The source says so, unless it is away.
+func (w *world) change() {
+	p := place{rapid.SampledFrom(kinds).Draw(w.T, "kind"), rapid.SampledFrom(clusters).Draw(w.T, "cluster")}
+	name := p.cluster
+	if p.dataType != codec.ManagedClusters {
+		name = rapid.SampledFrom([]string{"x", "y"}).Draw(w.T, "name")
+	}
+	w.changes++
+	t, there := w.hub[p][name]
+	switch {
+	case !there:
+		t = thing{uid: fmt.Sprintf("%s-%s-%d", p.cluster, name, w.changes), requester: rapid.SampledFrom(users).Draw(w.T, "user")}
+		fallthrough
+	case rapid.IntRange(0, 2).Draw(w.T, "what") > 0:
+		t.version = w.changes
+		if w.hub[p] == nil {
+			w.hub[p] = map[string]thing{}
+		}
+		w.hub[p][name] = t
+	default:
+		delete(w.hub[p], name)
+	}
+	w.say(false, w.object(p, name))
+}
+
+// connect begins a session of the source: it says everything.
+func (w *world) connect() {
+	w.leave()
+	w.session = w.changes + 1
+	w.changes++
+	w.room.mirror.begin(strconv.Itoa(w.session))
+	for p, things := range w.hub {
+		for name := range things {
+			w.say(false, w.object(p, name))
+		}
+	}
+}
+
+func (w *world) leave() {
+	if w.session > 0 {
+		w.room.mirror.end(strconv.Itoa(w.session))
+	}
+	w.session = 0
+}
+
+// check has everything said and sent: each agent then has what it may see, and nothing else.
+func (w *world) check() {
+	w.connect()
+	w.say(true)
+	for _, a := range w.agents {
+		if a.stream == nil {
+			continue
+		}
+		for !a.step() {
+		}
+		if _, accepted, _ := w.room.mirror.show(a.viewer.place); a.viewer.shut(accepted) {
+			continue // it keeps what it has, whatever becomes of it
+		}
+		want := maps.Clone(w.hub[a.viewer.place])
+		maps.DeleteFunc(want, func(_ string, t thing) bool {
+			return a.viewer.only != "" && a.viewer.dataType != codec.ManagedClusters && t.requester != a.viewer.only
+		})
+		if len(want)+len(a.cache) > 0 && !maps.Equal(want, a.cache) {
+			w.Fatalf("%v: %s", a.viewer, cmp.Diff(want, a.cache, cmp.AllowUnexported(thing{})))
+		}
+	}
+}
+
+// TestStream_ShowsWhatTheHubHas: however changes, sessions of the source, subscriptions and lists
+// interleave, every agent ends up with what it may see of the hub. Each object was sent in the
+// order of its versions.
+func TestStream_ShowsWhatTheHubHas(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := &world{T: t, room: newRoom(), hub: map[place]map[string]thing{}}
+		for _, d := range kinds {
+			row, _ := codec.Registration(d)
+			for _, c := range clusters {
+				w.agents = append(w.agents, &agent{world: w, viewer: viewer{place: place{d, c}, early: row.Early}, cache: map[string]thing{}})
+				if row.Bootstrap {
+					w.agents = append(w.agents, &agent{world: w, viewer: viewer{place: place{d, c}, early: true, only: "boot"}, cache: map[string]thing{}})
+				}
+			}
+		}
+		one := func(f func(a *agent)) func(*rapid.T) {
+			return func(t *rapid.T) {
+				a := rapid.SampledFrom(w.agents).Draw(t, "agent")
+				if a.busy = true; a.stream == nil {
+					a.subscribe()
+				}
+				f(a)
+				a.busy = false
+			}
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"change":    func(*rapid.T) { w.change() },
+			"connect":   func(*rapid.T) { w.connect() },
+			"listed":    func(*rapid.T) { w.say(true) },
+			"leave":     func(*rapid.T) { w.leave() },
+			"subscribe": one(func(a *agent) { a.subscribe() }),
+			"list":      one(func(a *agent) { a.list() }),
+			"forget":    one(func(a *agent) { a.forget() }),
+			"step":      one(func(a *agent) { a.step() }),
+			"check":     func(*rapid.T) { w.check() },
+		})
+		w.check()
+	})
+}
