@@ -50,7 +50,7 @@ func TestRegistration_Joins(t *testing.T) {
 		csrs.expect("spec update_request uid-csr-a v0")
 
 		agent := w.agent("c1")
-		_, err := w.Publish(t.Context(), agent, leaseOf("c1", "uid-managed-cluster-lease"), "")
+		_, err := w.Publish(w.Context(), agent, leaseOf("c1", "uid-managed-cluster-lease"), "")
 		if e := w.apiError(err, transport.CodeDenied); e.Code != 403 || e.Reason != "Forbidden" {
 			t.Errorf("%+v", e)
 		}
@@ -60,7 +60,7 @@ func TestRegistration_Joins(t *testing.T) {
 			refused.Message != "the hub has not accepted cluster c1" || refused.Hint != "hawser accept c1" {
 			t.Errorf("%+v", refused)
 		}
-		_, err = w.Publish(t.Context(), agent, w.event(report{cluster: "c1", id: "w1", version: 1}), "")
+		_, err = w.Publish(w.Context(), agent, w.event(report{cluster: "c1", id: "w1", version: 1}), "")
 		w.wantCode(err, transport.CodeDenied)
 
 		h.says(false, clusterOf("c1", 8, true))
@@ -213,7 +213,7 @@ func TestRegistration_OutlivesARestart(t *testing.T) {
 			for _, c := range []string{"c2", "c3", "c4"} {
 				w.wantCode(<-w.open(w.agent(c), nil).ended, transport.CodeDenied)
 			}
-			if _, err := w.Publish(t.Context(), w.agent("c1"), leaseOf("c1", "uid-managed-cluster-lease"), ""); err != nil {
+			if _, err := w.Publish(w.Context(), w.agent("c1"), leaseOf("c1", "uid-managed-cluster-lease"), ""); err != nil {
 				t.Errorf("a Lease is not renewed while the source is away: %v", err)
 			}
 			pass(30 * time.Second)

@@ -1,0 +1,513 @@
+package broker_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hawser-io/hawser/internal/broker"
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
+)
+
+// TestRegistration_NobodyAsksForOthers: what a party may not ask for never reaches the source, and
+// the refusal is one that agents of Open Cluster Management read.
+func TestRegistration_NobodyAsksForOthers(t *testing.T) {
+	inWorld(t, joining(), func(w *world) {
+		h := w.hub()
+		h.says(true, clusterOf("c1", 1, true), clusterOf("c2", 1, true), clusterOf("c3", 1, false),
+			objectOf(codec.Leases, "c1", "managed-cluster-lease", 2))
+		token := wish(codec.TokenRequests, codec.Spec, codec.CreateRequest, "c2", "t", "{}")
+		addOn := wish(codec.AddOnsV1Beta1, codec.Status, codec.UpdateRequest, "c1", "a", "{}")
+		for name, c := range map[string]struct {
+			from  transport.Peer
+			event []byte
+		}{
+			"another cluster joins":              {w.agent("c1"), joinOf("c2")},
+			"another's token":                    {w.agent("c1"), token},
+			"another's Lease":                    {w.agent("c1"), leaseOf("c2", "uid-managed-cluster-lease")},
+			"another's Lease under one's name":   {w.agent("c1"), wish(codec.Leases, codec.Spec, codec.UpdateRequest, "c1", "x", `{"metadata":{"name":"managed-cluster-lease","namespace":"c2"}}`)},
+			"another Lease":                      {w.agent("c1"), wish(codec.Leases, codec.Spec, codec.UpdateRequest, "c1", "x", `{"metadata":{"name":"leader","namespace":"c1"}}`)},
+			"a Lease, not accepted":              {w.agent("c3"), leaseOf("c3", "")},
+			"a token, not accepted":              {w.agent("c3"), wish(codec.TokenRequests, codec.Spec, codec.CreateRequest, "c3", "t", "{}")},
+			"a spec of a ManagedCluster":         {w.agent("c1"), wish(codec.ManagedClusters, codec.Spec, codec.UpdateRequest, "c1", "uid-c1", "{}")},
+			"the end of a ManagedCluster":        {w.agent("c1"), wish(codec.ManagedClusters, codec.Spec, codec.DeleteRequest, "c1", "uid-c1", "{}")},
+			"bootstrap: a token":                 {w.bootstrap("boot"), token},
+			"bootstrap: a status":                {w.bootstrap("boot"), wish(codec.ManagedClusters, codec.Status, codec.UpdateRequest, "c1", "uid-c1", "{}")},
+			"bootstrap: an add-on":               {w.bootstrap("boot"), addOn},
+			"bootstrap: a Lease":                 {w.bootstrap("boot"), leaseOf("c1", "")},
+			"a source asks like an agent":        {w.source("src"), joinOf("c1")},
+			"the source itself asks like agents": {h.from, joinOf("c1")},
+		} {
+			_, err := w.Publish(w.Context(), c.from, c.event, "")
+			if e := w.apiError(err, transport.CodeDenied); e.Code != 403 || e.Reason != "Forbidden" || e.Message == "" {
+				t.Errorf("%s: %+v", name, e)
+			}
+		}
+		if all := h.requests(); len(all) > 0 {
+			t.Errorf("the source is asked %v", all)
+		}
+		// Bootstrap accounts read two types of one cluster, agents their own cluster.
+		for name, s := range map[string]*tap{
+			"Leases":               w.watch(w.bootstrap("boot"), codec.Leases, "c1"),
+			"works":                w.watch(w.bootstrap("boot"), codec.ManifestBundles, "c1"),
+			"requests of all":      w.watch(w.bootstrap("boot"), codec.Registrations, "c1"),
+			"another cluster":      w.watch(w.agent("c1"), codec.ManagedClusters, "c2"),
+			"a type that has none": w.watch(w.agent("c1"), codec.KubeEvents, "c1"),
+			"the source's stream":  w.watch(w.agent("c1"), codec.Registrations, "c1"),
+		} {
+			if err := <-s.ended; transport.CodeOf(err) != transport.CodeDenied {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		wrong, err := w.Publish(w.Context(), w.agent("c1"), leaseOf("c1", "uid-of-another"), "")
+		if e := w.apiError(err, transport.CodeNotFound); e.Code != 404 || e.Reason != "NotFound" || wrong.Outcome != "" {
+			t.Errorf("%+v", e)
+		}
+	})
+}
+
+// TestRegistration_FloodsHarmNobody: a cluster and a bootstrap account that ask without end are
+// told to wait, and others have their turn.
+func TestRegistration_FloodsHarmNobody(t *testing.T) {
+	inWorld(t, joining(), func(w *world) {
+		h := w.hub()
+		h.says(true, clusterOf("c1", 1, true), clusterOf("c2", 1, true))
+		loud, boot := w.agent("c1"), w.bootstrap("boot")
+		var floods []*asking
+		for i := range 200 {
+			floods = append(floods, w.asks(loud, joinOf("c1")), w.asks(boot, joinOf("one")), w.asks(boot, joinOf(fmt.Sprintf("n%d", i))))
+		}
+		quiet, modest := w.asks(w.agent("c2"), joinOf("c2")), w.asks(w.bootstrap("other"), joinOf("c9"))
+		refused := 0
+		for _, c := range floods {
+			select {
+			case err := <-c.done:
+				if e := w.apiError(err, transport.CodeOverloaded); e.Code != 429 || e.Reason != "TooManyRequests" {
+					t.Fatalf("%+v", e)
+				}
+				if e := w.refused(err, transport.CodeOverloaded); e.Next != transport.NextBackOff || e.Delay <= 0 {
+					t.Fatalf("%+v", e)
+				}
+				refused++
+			default:
+			}
+		}
+		if refused < 200 {
+			t.Errorf("%d of 600 requests were refused", refused)
+		}
+		served := map[string]int{}
+		for quietDone, modestDone := false, false; !quietDone || !modestDone; {
+			all := h.requests()
+			if len(all) == 0 {
+				t.Fatalf("nothing goes on after %v", served)
+			}
+			if len(all) > 128 {
+				t.Fatalf("%d requests are at the source", len(all))
+			}
+			for _, r := range all {
+				served[r.GetAsk().GetCluster()]++
+				quietDone = quietDone || r.GetAsk().GetCluster() == "c2"
+				modestDone = modestDone || r.GetAsk().GetCluster() == "c9"
+				if _, err := h.answers(&hawserv1.RegistrationAnswer{Id: r.GetId()}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if served["c1"] > 20 || served["one"] > 20 {
+			t.Errorf("before the quiet ones were served: %v", served)
+		}
+		for _, c := range []*asking{quiet, modest} {
+			if err := c.ended(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// TestRegistration_RefusesWhatIsTooMuch: large, malformed and meaningless messages cost nobody.
+func TestRegistration_RefusesWhatIsTooMuch(t *testing.T) {
+	inWorld(t, joining(), func(w *world) {
+		h := w.hub()
+		h.says(true, clusterOf("c1", 1, true))
+		_, err := w.Publish(w.Context(), w.agent("c1"), wish(codec.KubeEvents, codec.Spec, codec.CreateRequest, "c1", "x", strings.Repeat("x", 2<<20)), "")
+		if e := w.apiError(err, transport.CodeTooLarge); e.Code != 413 {
+			t.Errorf("%+v", e)
+		}
+		_, err = w.Publish(w.Context(), w.agent("c1"), wish(codec.Leases, codec.Spec, codec.UpdateRequest, "c1", "x", "not JSON"), "")
+		if e := w.apiError(err, transport.CodeInvalid); e.Code != 400 {
+			t.Errorf("%+v", e)
+		}
+		_, err = w.Publish(w.Context(), w.agent("c1"), wish(codec.KubeEvents, codec.Spec, codec.CreateRequest, "c1", "x", ""), "")
+		w.wantCode(err, transport.CodeInvalid)
+
+		for name, e := range map[string]*hawserv1.RegistrationObject{
+			"of another type":            objectOf(codec.ManifestBundles, "c1", "w", 1),
+			"of no cluster":              objectOf(codec.Leases, "", "w", 1),
+			"a ManagedCluster elsewhere": objectOf(codec.ManagedClusters, "c1", "c2", 1),
+		} {
+			_, err := h.publish(codec.NewRegistrationObjects(syncParams, &hawserv1.RegistrationObjects{Objects: []*hawserv1.RegistrationObject{clusterOf("c8", 1, true), e}}))
+			if transport.CodeOf(err) != transport.CodeInvalid || w.Registration().Accepted("c8") == nil {
+				t.Errorf("%s: %v, and what came with it counts", name, err)
+			}
+		}
+		request, err := codec.NewRegistrationRequest(syncParams, &hawserv1.RegistrationRequest{Id: "x"})
+		_, err = h.publish(request, err)
+		w.wantCode(err, transport.CodeDenied)
+		many, err := codec.NewRegistrationObjects(syncParams, &hawserv1.RegistrationObjects{Listed: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		many.DataEncoded = bytes.Repeat([]byte{1<<3 | 2, 0}, 7<<20) // objects without anything
+		_, err = h.publish(many, nil)
+		w.wantCode(err, transport.CodeTooLarge)
+	})
+}
+
+// TestRegistration_TokensPassOnce: the token goes to the connection that asked, and to nobody else,
+// once; nothing of it is left anywhere.
+func TestRegistration_TokensPassOnce(t *testing.T) {
+	const secret = "sehr-geheim"
+	inWorld(t, joining(), func(w *world) {
+		h := w.hub()
+		h.says(true, clusterOf("c1", 1, true))
+		asker, other := w.agent("c1"), w.agent("c1")
+		mine, second, others := w.watch(asker, codec.TokenRequests, "c1"), w.watch(asker, codec.TokenRequests, "c1"), w.watch(other, codec.TokenRequests, "c1")
+		event := wish(codec.TokenRequests, codec.Spec, codec.CreateRequest, "c1", "request-7", `{"metadata":{"name":"sa","uid":"request-7"}}`)
+		answer := func(c *asking) {
+			h.must(h.answers(&hawserv1.RegistrationAnswer{Id: h.one().GetId(), TokenRequest: []byte(`{"status":{"token":"` + secret + `"}}`)}))
+			if err := c.ended(); err != nil {
+				t.Error(err)
+			}
+		}
+		answer(w.asks(asker, event))
+		for _, s := range []*tap{mine, second} {
+			events := s.expect("spec create_request request-7 v0")
+			if len(events) == 1 && !strings.Contains(string(events[0].Data), secret) {
+				t.Errorf("no token in %s", events[0].Data)
+			}
+		}
+		others.expect()
+		w.watch(asker, codec.TokenRequests, "c1").expect()
+		w.put(asker, build("c1", "c1", codec.EventType{DataType: codec.TokenRequests, Subresource: codec.Spec, Action: codec.ResyncRequest},
+			map[string]any{}, nil, `{"resourceVersions":[]}`))
+		mine.expect()
+
+		// On a connection without such a subscription it is lost.
+		answer(w.asks(w.agent("c1"), event))
+		for _, s := range []*tap{mine, second, others} {
+			s.expect()
+		}
+		// An answer without a token is none.
+		c := w.asks(asker, event)
+		h.must(h.answers(&hawserv1.RegistrationAnswer{Id: h.one().GetId()}))
+		if e := c.failed(transport.CodeInternal); e.Code != 500 {
+			t.Errorf("%+v", e)
+		}
+		mine.expect()
+		for name, value := range w.Store.Bookmarks("") {
+			if strings.Contains(name+string(value), secret) {
+				t.Errorf("the store has the token in %s", name)
+			}
+		}
+		if n := w.Store.Head().Revision; n != 0 {
+			t.Errorf("%d records", n)
+		}
+	})
+}
+
+// TestRegistration_WithdrawnAcceptance: works stop, what was shown is not said to be gone, and
+// everything goes on when the cluster is accepted again.
+func TestRegistration_WithdrawnAcceptance(t *testing.T) {
+	inWorld(t, joining(), func(w *world) {
+		h := w.hub()
+		addOn := func(version int) *hawserv1.RegistrationObject {
+			return objectOf(codec.AddOnsV1Beta1, "c1", "a", version)
+		}
+		h.says(true, clusterOf("c1", 1, true), clusterOf("c2", 1, true), addOn(2))
+		works, others := w.subscribe(w.agent("c1")), w.subscribe(w.agent("c2"))
+		own, addOns := w.watch(w.agent("c1"), codec.ManagedClusters, "c1"), w.watch(w.agent("c1"), codec.AddOnsV1Beta1, "c1")
+		own.expect("spec update_request uid-c1 v0")
+		addOns.expect("spec update_request uid-a v0")
+
+		h.says(false, clusterOf("c1", 3, false), addOn(4))
+		if e := w.refused(<-works.ended, transport.CodeDenied); e.Next != transport.NextBackOff || e.Delay < 10*time.Second {
+			t.Errorf("%+v", e)
+		}
+		own.expect("spec update_request uid-c1 v0")
+		addOns.expect()
+		h.says(false, addOn(5))
+		pass(time.Minute)
+		addOns.expect()
+		h.says(false, clusterOf("c1", 6, true))
+		addOns.expect("spec update_request uid-a v0")
+		h.says(false, addOn(0))
+		addOns.expect("spec delete_request uid-a v0 deleting")
+		others.expect()
+		w.put(w.source("src"), work{cluster: "c2", version: 1}.event())
+		others.expect("spec create_request w1 v1")
+	})
+}
+
+// TestRegistration_ListsWaitForTheWholeTruth: what an agent lists and the hub does not have is gone
+// when the source has said everything, and not before.
+func TestRegistration_ListsWaitForTheWholeTruth(t *testing.T) {
+	inWorld(t, joining(), func(w *world) {
+		h := w.hub()
+		h.says(false, clusterOf("c1", 1, true))
+		p := w.agent("c1")
+		s := w.watch(p, codec.SigningRequests, "c1")
+		list, err := codec.NewSpecResyncRequest(codec.ResyncParams{ID: "r", Time: time.Now(), Source: "c1", Cluster: "c1", DataType: codec.SigningRequests},
+			[]codec.ResourceVersion{{ResourceID: "uid-old", ResourceVersion: 3}, {ResourceID: "uid-csr", ResourceVersion: 7}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		event, err := codec.Marshal(list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.put(p, event)
+		s.expect()
+		h.says(false, csrOf("c1", "csr", "me", 7))
+		s.expect("spec update_request uid-csr v0")
+		h.says(true)
+		s.expect("spec delete_request uid-old v0 deleting")
+	})
+}
+
+// TestRegistration_ReviewsTokens: the broker asks the hub about tokens beside the agents.
+func TestRegistration_ReviewsTokens(t *testing.T) {
+	inWorld(t, joining(), func(w *world) {
+		review := func() (*hawserv1.TokenReviewResult, error) {
+			return w.Registration().Review(w.Context(), "token", []string{"hawser"})
+		}
+		if _, err := review(); transport.CodeOf(err) != transport.CodeUnavailable {
+			t.Errorf("without a source: %v", err)
+		}
+		h := w.hub()
+		type outcome struct {
+			result *hawserv1.TokenReviewResult
+			err    error
+		}
+		done := make(chan outcome, 1)
+		go func() { // ends with the answer
+			r, err := review()
+			done <- outcome{r, err}
+		}()
+		r := h.one()
+		if r.GetReview().GetToken() != "token" || len(r.GetReview().GetAudiences()) != 1 {
+			t.Errorf("the hub is asked %v", r)
+		}
+		h.must(h.answers(&hawserv1.RegistrationAnswer{Id: r.GetId(), Review: &hawserv1.TokenReviewResult{Authenticated: true, User: "u"}}))
+		if o := <-done; o.err != nil || o.result.GetUser() != "u" || !o.result.GetAuthenticated() {
+			t.Errorf("%+v", o)
+		}
+		var issuers []string
+		w.Registration().OnKeys(func(k *hawserv1.RegistrationKeys) { issuers = append(issuers, k.GetIssuer()) })
+		h.must(h.publish(codec.NewRegistrationKeys(syncParams, &hawserv1.RegistrationKeys{Issuer: "one"})))
+		h.must(h.publish(codec.NewRegistrationKeys(syncParams, &hawserv1.RegistrationKeys{Issuer: "two"})))
+		w.Registration().OnKeys(func(k *hawserv1.RegistrationKeys) { issuers = append(issuers, "late "+k.GetIssuer()) })
+		if got := strings.Join(issuers, ","); got != "one,two,late two" {
+			t.Errorf("keys: %s", got)
+		}
+	})
+}
+
+// TestRegistration_Drains: a broker that stops ends streams and waiting calls at once.
+func TestRegistration_Drains(t *testing.T) {
+	inWorld(t, joining(), func(w *world) {
+		h := w.hub()
+		h.says(true, clusterOf("c1", 1, true))
+		s, ask := w.watch(w.agent("c1"), codec.ManagedClusters, "c1"), w.asks(w.agent("c1"), joinOf("c1"))
+		began := time.Now()
+		w.Stop()
+		for _, ended := range []chan error{s.ended, h.ended, ask.done} {
+			w.wantCode(<-ended, transport.CodeUnavailable)
+		}
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("took %s", took)
+		}
+		w.wantCode(<-w.watch(w.agent("c1"), codec.ManagedClusters, "c1").ended, transport.CodeUnavailable)
+	})
+}
+
+// TestRegistration_StreamsAreBoundedAndAlive: heartbeats go on, an agent that does not read delays
+// nobody, and nobody has streams without end.
+func TestRegistration_StreamsAreBoundedAndAlive(t *testing.T) {
+	cfg := joining()
+	cfg.StreamsPerParty = 2
+	inWorld(t, cfg, func(w *world) {
+		h := w.hub()
+		h.says(true, clusterOf("c1", 1, true))
+		release := make(chan struct{})
+		stuck := w.open(w.agent("c1"), func(raw *transport.RawSubscription, s *tap) {
+			raw.DataType = codec.ManagedClusters.String()
+			s.gate = func() { <-release }
+		})
+		reads := w.watch(w.agent("c1"), codec.ManagedClusters, "c1")
+		third := w.watch(w.agent("c1"), codec.SigningRequests, "c1")
+		w.wantCode(<-third.ended, transport.CodeOverloaded)
+		reads.expect("spec update_request uid-c1 v0")
+		for v := range 50 {
+			h.says(false, clusterOf("c1", v+2, true))
+			reads.expect("spec update_request uid-c1 v0")
+		}
+		pass(broker.DefaultHeartbeat)
+		synctest.Wait()
+		reads.mu.Lock()
+		beats := len(reads.beats)
+		reads.mu.Unlock()
+		if beats != 1 {
+			t.Errorf("%d heartbeats", beats)
+		}
+		close(release)
+		if got := len(stuck.take()); got != 2 {
+			t.Errorf("who did not read is sent %d versions, want the one on its way and the last one", got)
+		}
+		// A bootstrap account stands for many clusters.
+		boot := w.bootstrap("boot")
+		for i := range 10 {
+			if s := w.watch(boot, codec.ManagedClusters, fmt.Sprintf("n%d", i)); s.accepted.SubscriptionID == "" {
+				t.Fatalf("stream %d: %v", i, <-s.ended)
+			}
+		}
+	})
+}
+
+// TestRegistration_SavesLater: a store that does not take acceptance is asked again.
+func TestRegistration_SavesLater(t *testing.T) {
+	writes := 0
+	inWrapped(t, joining(), func(s store.Store) store.Store { return &bookmarking{Store: s, writes: &writes, fail: 3} }, func(w *world) {
+		w.hub().says(true, clusterOf("c1", 1, true))
+		pass(time.Minute)
+		if marks := w.Store.Bookmarks("accepted/"); len(marks) != 1 {
+			t.Errorf("the store has %v", marks)
+		}
+	})
+}
+
+// TestRegistration_RenewalsAreToldInSum: many renewals of many clusters are one request a second.
+func TestRegistration_RenewalsAreToldInSum(t *testing.T) {
+	inWorld(t, joining(), func(w *world) {
+		h := w.hub()
+		var all []*hawserv1.RegistrationObject
+		var peers []transport.Peer
+		for i := range 100 {
+			c := fmt.Sprintf("c%d", i)
+			all, peers = append(all, clusterOf(c, 1, true)), append(peers, w.agent(c))
+		}
+		h.says(false, all...)
+		pass(time.Second)
+		for range 20 {
+			for _, p := range peers {
+				w.put(p, leaseOf(p.Name, ""))
+			}
+			pass(time.Second / 10)
+		}
+		requests, told := h.requests(), 0
+		for _, r := range requests {
+			told += len(r.GetRenewals().GetRenewals())
+		}
+		if len(requests) > 4 || told > 300 || told < 100 {
+			t.Errorf("%d requests with %d renewals in two seconds", len(requests), told)
+		}
+	})
+}
+
+// TestRegistration_IsOff where no source serves it: the types are not served, and works need no
+// acceptance.
+func TestRegistration_IsOff(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		_, err := w.Publish(w.Context(), w.agent("c1"), joinOf("c1"), "")
+		w.wantCode(err, transport.CodeInvalid)
+		w.wantCode(<-w.watch(w.agent("c1"), codec.ManagedClusters, "c1").ended, transport.CodeInvalid)
+		w.wantCode(<-w.hub().ended, transport.CodeInvalid)
+		w.subscribe(w.agent("c1"))
+		if w.Registration() != nil {
+			t.Error("there is a room")
+		}
+	})
+}
+
+// TestRegistration_ClustersAreListed with what the hub says of them, also those without works.
+func TestRegistration_ClustersAreListed(t *testing.T) {
+	inWorld(t, joining(), func(w *world) {
+		w.hub().says(true, clusterOf("c1", 1, true), clusterOf("c2", 1, false))
+		w.subscribe(w.agent("c1"))
+		var got []string
+		err := w.ListClusters(w.Context(), &hawserv1.ListClustersRequest{}, func(c *hawserv1.ListClustersResponse) error {
+			r := c.GetRegistration()
+			got = append(got, fmt.Sprintf("%s accepted=%t joined=%t available=%s %s", c.GetCluster(), r.GetAccepted(), r.GetJoined(), r.GetAvailable(), c.GetState()))
+			return nil
+		})
+		want := "c1 accepted=true joined=true available=Unknown CLUSTER_STATE_UNKNOWN; c2 accepted=false joined=false available=Unknown CLUSTER_STATE_NEVER_SEEN"
+		if s := strings.Join(got, "; "); err != nil || s != want {
+			t.Errorf("%v\n got %s\nwant %s", err, s, want)
+		}
+	})
+}
+
+// FuzzRegister: whatever a party publishes about registration is refused in a known way, or it has
+// the hub asked in its own name; no other cluster is shown or accepted anything.
+func FuzzRegister(f *testing.F) {
+	parties := []string{"hub", "agent", "bootstrap"}
+	objects, err := codec.NewRegistrationObjects(syncParams, &hawserv1.RegistrationObjects{Listed: true, Objects: []*hawserv1.RegistrationObject{clusterOf("c1", 9, true)}})
+	if err != nil {
+		f.Fatal(err)
+	}
+	answer, err := codec.NewRegistrationAnswer(syncParams, &hawserv1.RegistrationAnswer{Id: "x", Error: []byte(`{"code":403}`)})
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, e := range []codec.Event{objects, answer} {
+		b, err := codec.Marshal(e)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b, uint8(0))
+	}
+	for _, b := range [][]byte{joinOf("c1"), leaseOf("c1", ""), joinOf("c2")} {
+		f.Add(b, uint8(1))
+		f.Add(b, uint8(2))
+	}
+	f.Fuzz(func(t *testing.T, event []byte, party uint8) {
+		inWorld(t, joining(), func(w *world) {
+			h := w.hub()
+			h.says(true, clusterOf("c1", 1, true), clusterOf("other", 1, false))
+			bystander := w.watch(w.agent("other"), codec.ManagedClusters, "other")
+			bystander.take()
+			from, subscription := h.from, h.accepted.SubscriptionID
+			switch parties[int(party)%len(parties)] {
+			case "agent":
+				from, subscription = w.agent("c1"), ""
+			case "bootstrap":
+				from, subscription = w.bootstrap("boot"), ""
+			}
+			_, err := w.Publish(context.Background(), from, event, subscription) // nobody answers: ten seconds at most
+			var typed *transport.Error
+			if err != nil && (!errors.As(err, &typed) || typed.Message == "" || typed.Next == transport.NextUnspecified) {
+				t.Fatalf("refused with %v", err)
+			}
+			for _, r := range h.requests() {
+				env, err := codec.ParseEnvelope(r.GetAsk().GetEvent())
+				if r.GetRenewals() == nil && (err != nil || env.Cluster != r.GetAsk().GetCluster() || from.Role == "agent" && env.Cluster != from.Name) {
+					t.Fatalf("the hub is asked %v: %v", r, err)
+				}
+			}
+			if from.Role == "source" {
+				return // it says what there is
+			}
+			bystander.expect()
+			if w.Registration().Accepted("other") == nil {
+				t.Fatal("a cluster was accepted")
+			}
+		})
+	})
+}
