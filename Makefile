@@ -154,6 +154,13 @@ interop: ## run our parties against those of OCM's sdk-go, as processes of their
 	@go -C test/interop build -o $(CURDIR)/bin/interop/ ./...
 	@go test -json -count=1 ./test/interoptest | $(gotest)
 
+.PHONY: klusterlet
+klusterlet: ## build OCM's own programs, of a module of their own, into bin/: four minutes the first time
+	@mkdir -p bin
+	@go -C test/klusterlet mod tidy -diff
+	@.ci/progress "building OCM's programs" go -C test/klusterlet build -v -ldflags '-s -w' -o $(CURDIR)/bin/klusterlet .
+	@go -C test/klusterlet vet .
+
 .PHONY: charts
 charts: ## lint the Helm charts and compare what they render with what kustomize does
 	@$(call tool,helm) version --short
@@ -164,17 +171,22 @@ docs: build ## run the commands that README and docs/ print
 	@go test -json -count=1 ./test/docs | $(gotest)
 
 # The end-to-end tests that take long and are about what changes seldom: packages, and two
-# that e2e-mqtt-long and e2e-long have.
+# that e2e-mqtt-long and e2e-long have. Those with OCM's programs are e2e-ocm's.
 E2E_LONG := ./test/e2e/alerts ./test/e2e/install ./test/e2e/faults
+E2E_OCM := ./test/e2e/ocm
 e2e = go test -json -count=1 -p 1 -parallel 8 -timeout 30m $(if $(RUN),-run '$(RUN)',$(2)) $(1) | $(gotest)
 
 .PHONY: e2e
 e2e: build grpcurl ## run the end-to-end tests on real kube-apiservers; RUN=TestX runs one
-	@$(call e2e,$$(go list ./test/e2e/... | grep -Ev '$(subst $(space),|,$(E2E_LONG:./%=/%$$))'),-skip '^(TestDemo_LinesOfTheDocumentation|TestProxy_EndsIdleConnections)$$')
+	@$(call e2e,$$(go list ./test/e2e/... | grep -Ev '$(subst $(space),|,$(E2E_LONG:./%=/%$$) $(E2E_OCM:./%=/%$$))'),-skip '^(TestDemo_LinesOfTheDocumentation|TestProxy_EndsIdleConnections)$$')
 
 .PHONY: e2e-long
 e2e-long: build ## run those that take long: alerts, what is installed from nothing, staged faults, proxies; RUN=TestX runs one
 	@$(call e2e,$(E2E_LONG) ./test/e2e/network)
+
+.PHONY: e2e-ocm
+e2e-ocm: build klusterlet ## run OCM's own controllers and klusterlets with Hawser between them; RUN=TestX runs one
+	@$(call e2e,$(E2E_OCM))
 
 # Scenarios over MQTT, at Hawser's broker (mqtt) or through Mosquitto (mosquitto).
 over = echo "over $(1):"; \
@@ -233,7 +245,7 @@ reproducible: ## make the release of the last commit in two folders, the second 
 
 .PHONY: test-all
 test-all: ## make test, then the charts, long race, fuzz and soak runs, and the release twice
-	@MAKE='$(MAKE)' .ci/stages test charts e2e-long e2e-mqtt-long race-long fuzz hostile-long soak reproducible
+	@MAKE='$(MAKE)' .ci/stages test charts e2e-long e2e-ocm e2e-mqtt-long race-long fuzz hostile-long soak reproducible
 
 .PHONY: demo
 demo: ## a hub, two clusters and Hawser between them on this machine, until Ctrl-C

@@ -1,0 +1,46 @@
+// Package ocm runs the programs of Open Cluster Management itself: its controllers on a real
+// hub, the two agents of its klusterlet on a real managed cluster, and between them first
+// its own gRPC server, so that the rig is known to be right, then Hawser. They are processes
+// of the module test/klusterlet, built by `make klusterlet`; nothing of them is linked here.
+package ocm
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/hawser-io/hawser/internal/controlplane"
+)
+
+const (
+	root = "../../.."
+	// stock is the program with all of OCM's.
+	stock = root + "/bin/klusterlet"
+)
+
+// planes is the directory of the programs controlplane and kubectl.
+var planes string
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	if _, err := os.Stat(stock); err != nil {
+		fmt.Fprintf(os.Stderr, "e2e: the programs are not built, run the tests with make e2e-ocm: %v\n", err)
+		return 1
+	}
+	abs, err := filepath.Abs(root)
+	if err == nil {
+		planes, err = controlplane.Build(context.Background(), abs, os.Stderr)
+	}
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "e2e: %v\n", err)
+		return 1
+	}
+	return m.Run()
+}
