@@ -37,7 +37,7 @@ func newDoctor(stdout io.Writer) *cobra.Command {
 		if err := cfg.validate(); err != nil {
 			return cmdline.Usage(err)
 		}
-		w, err := cfg.way(step)
+		w, err := cfg.way(cmd.Context(), step)
 		if err != nil {
 			return err
 		}
@@ -46,39 +46,51 @@ func newDoctor(stdout io.Writer) *cobra.Command {
 }
 
 // way is everything that the agent needs to reach.
-func (c *config) way(step time.Duration) (doctor.Way, error) {
+func (c *config) way(ctx context.Context, step time.Duration) (doctor.Way, error) {
 	w := doctor.Way{Insecure: c.insecure, Timeout: step}
 	namespace, err := c.ownNamespace(podNamespace)
 	if err != nil {
 		return w, err
 	}
-	if err := c.wayToBroker(&w); err != nil {
+	asks, err := c.wayToBroker(ctx, namespace, &w)
+	if err != nil {
 		return w, &doctor.StepError{Step: "files", What: err.Error(), Advice: "correct the file; its keys are in docs/operations.md and docs/mqtt.md", Err: err}
 	}
 	w.Identity.OverrideProxy(c.proxy.URL, c.proxy.CAFile)
-	w.Calls = doctor.Subscriber{
-		Filter: transport.Filter{Cluster: c.clusterName, DataType: codec.ManifestBundles},
-		Hello:  c.hello,
-		Denied: fmt.Sprintf("the broker knows who this is, and it may not be cluster %s: use the certificate of that cluster, or correct --spoke-cluster-name", c.clusterName),
-	}.Calls()
+	asks.Hello = c.hello
+	w.Calls = asks.Calls()
 	for _, s := range c.check(namespace).Steps() {
 		w.Calls = append(w.Calls, doctor.Step(s.Name, s.Look))
 	}
 	return w, nil
 }
 
-func (c *config) wayToBroker(w *doctor.Way) error {
+// wayToBroker fills in how the broker is reached, and returns what the agent subscribes to there.
+func (c *config) wayToBroker(ctx context.Context, namespace string, w *doctor.Way) (doctor.Subscriber, error) {
+	asks := doctor.Subscriber{
+		Filter: transport.Filter{Cluster: c.clusterName, DataType: codec.ManifestBundles},
+		Denied: fmt.Sprintf("the broker knows who this is, and it may not be cluster %s: use the certificate of that cluster, or correct --spoke-cluster-name", c.clusterName),
+	}
 	if c.sourceDriver == driverMQTT {
-		t, driver, err := doctor.MQTTFile(c.sourceConfig, transport.Filter{Cluster: c.clusterName}, c.insecure)
-		w.Transport, w.Identity = t, driver
-		return err
+		var err error
+		w.Transport, w.Identity, err = doctor.MQTTFile(c.sourceConfig, transport.Filter{Cluster: c.clusterName}, c.insecure)
+		return asks, err
 	}
 	flag, path := c.brokerFile()
 	d, err := readDriver(flag, path, c.insecure)
-	if err == nil {
-		w.Transport, w.Identity = doctor.GRPC(d.URL, ""), d.Driver
+	if err != nil {
+		return asks, err
 	}
-	return err
+	if c.joins() {
+		if own := c.kept(ctx, namespace); own != nil {
+			d.withCertificate(own)
+		} else {
+			asks.DataType = codec.ManagedClusters
+			asks.Denied = "the broker knows who this is, and it may not ask that a cluster joins: put a token of hawser token create into " + path
+		}
+	}
+	w.Transport, w.Identity = doctor.GRPC(d.URL, ""), d.Driver
+	return asks, nil
 }
 
 // uidPatience is how long the cluster may take to say which one it is: without that the

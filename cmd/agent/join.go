@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -98,17 +99,17 @@ func (j *joining) hub() (*driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.withoutCredentials()
-	if own := j.credential.Load(); own != nil {
-		d.ClientCertData, d.ClientKeyData = own.Cert, own.Key
-	}
+	d.withCertificate(j.credential.Load())
 	return d, nil
 }
 
-// withoutCredentials leaves the broker's address and CAs.
-func (d *driver) withoutCredentials() {
+// withCertificate puts a certificate in the place of all credentials; nil: none.
+func (d *driver) withCertificate(own *registration.Credential) {
 	d.Token, d.TokenFile = "", ""
 	d.ClientCertFile, d.ClientKeyFile, d.ClientCertData, d.ClientKeyData = "", "", nil, nil
+	if own != nil {
+		d.ClientCertData, d.ClientKeyData = own.Cert, own.Key
+	}
 }
 
 // unregistered is the dialer of an agent without a certificate.
@@ -221,6 +222,30 @@ func (c *config) openSecret(spoke *rest.Config, namespace string) (*registration
 		return nil, fmt.Errorf("reach the cluster with the Secret %s: %w", c.hubSecret, err)
 	}
 	return &registration.Secret{Client: kube.CoreV1().Secrets(namespace), Name: c.hubSecret}, nil
+}
+
+// kept returns the certificate that the Secret keeps, nil if there is none that is good, or nobody
+// can say.
+func (c *config) kept(ctx context.Context, namespace string) *registration.Credential {
+	spoke, err := c.cluster()
+	if err != nil {
+		return nil
+	}
+	store, err := c.openSecret(spoke, namespace)
+	if err != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, uidPatience)
+	defer cancel()
+	data, err := store.Load(ctx)
+	if err != nil {
+		return nil
+	}
+	k, err := registration.ReadKept(data, c.clusterName, cmp.Or(c.hubIdentity, registration.HubOf(data)), time.Now())
+	if err != nil {
+		return nil
+	}
+	return k.Credential
 }
 
 // registrationReady returns what the registration waits for.

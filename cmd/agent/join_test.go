@@ -2,15 +2,23 @@ package main
 
 import (
 	"context"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/testkit"
@@ -18,6 +26,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/registration"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
+	"github.com/hawser-io/hawser/pkg/transport/doctor"
 )
 
 // TestJoin_LoadsWhatDeployShips: the overlay's arguments are read by the loader of the program,
@@ -155,5 +164,65 @@ func TestJoining_DialsWithTheCertificate(t *testing.T) {
 	described, err := b.joining.described()
 	if err != nil || strings.Contains(string(described), "no-token-of-anybody") || !strings.Contains(string(described), "url: "+server.Addr) {
 		t.Errorf("described as %s, %v", described, err)
+	}
+}
+
+// TestDoctor_OfAnAgentThatJoins: it goes the way that the agent goes: with the certificate that the
+// Secret keeps, and before there is one with the token.
+func TestDoctor_OfAnAgentThatJoins(t *testing.T) {
+	subject := registration.Subject{Cluster: "c1", Agent: "a"}
+	otherKey, _, err := registration.NewKey(subject)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair := testkit.NewCA(t).Sign(x509.Certificate{Subject: pkix.Name{CommonName: subject.CommonName(), Organization: subject.Organizations()}})
+	der, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, key := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
+	secret := corev1.Secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, Data: registration.Kept{Cluster: "c1", Agent: "a", Hub: "hub1"}.Data()}
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if r.URL.Path != "/api/v1/namespaces/hawser/secrets/s" {
+			t.Errorf("asked for %s", r.URL.Path)
+		}
+		_ = json.NewEncoder(w).Encode(secret) // the client sees it
+	}))
+	defer api.Close()
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	kubeconfig := write("kubeconfig", "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: "+api.URL+"}}]\ncontexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n")
+	file := write("config.yaml", "url: 127.0.0.1:1\ntoken: some-token\n")
+	c, err := parse(t, "--cluster-name=c1", "--namespace=hawser", "--grpc-bootstrap-config="+file, "--hub-kubeconfig-secret=s", "--spoke-kubeconfig="+kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	look := func() (doctor.Way, doctor.Subscriber) {
+		t.Helper()
+		var w doctor.Way
+		asks, err := c.wayToBroker(t.Context(), "hawser", &w)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return w, asks
+	}
+	if w, asks := look(); w.Identity.Token == "" || asks.DataType != codec.ManagedClusters {
+		t.Errorf("before it is registered: token %t, %s", w.Identity.Token != "", asks.DataType)
+	}
+	secret.Data["tls.crt"], secret.Data["tls.key"] = cert, otherKey
+	if w, _ := look(); w.Identity.Token == "" {
+		t.Error("a certificate counts that does not fit its key")
+	}
+	secret.Data["tls.key"] = key
+	w, asks := look()
+	if w.Identity.Token != "" || string(w.Identity.ClientCertData) != string(cert) || asks.DataType != codec.ManifestBundles {
+		t.Errorf("registered: token %t, %s", w.Identity.Token != "", asks.DataType)
 	}
 }

@@ -33,7 +33,7 @@ func TestBroker_ThroughAProxy(t *testing.T) {
 			if _, err := b.dialer.Dial(t.Context()); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%s, %s: %v, want %q", driver, name, err, c.want)
 			}
-			w, err := cfg.way(time.Second)
+			w, err := cfg.way(t.Context(), time.Second)
 			if err != nil {
 				t.Fatal(driver, name, err)
 			}

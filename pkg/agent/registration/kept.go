@@ -78,6 +78,9 @@ func (k Kept) Data() map[string][]byte {
 	return d
 }
 
+// HubOf is the hub of which a Secret is, "" if it does not say.
+func HubOf(d map[string][]byte) string { return string(d[keyHub]) }
+
 // ReadKept reads the content of a Secret for a cluster and hub. What is of another one, or
 // cannot be read, is left out, and why says so: then the registration begins again. why is
 // also nil where there is nothing.
