@@ -115,17 +115,14 @@ func (c *config) validate() error {
 	if err := c.Identities.Validate(); err != nil {
 		wrong("identities: %w", err)
 	}
-	if err := c.validateTokens(); err != nil {
-		wrong("tokens: %w", err)
+	if err := c.validateJoining(); err != nil {
+		errs = append(errs, err)
 	}
 	if err := c.ClusterQuota.Validate(); err != nil {
 		wrong("clusterQuota: %w", err)
 	}
 	if c.ClusterQuota.Clusters != 0 {
 		wrong("clusterQuota.clusters: a cluster has works and bytes; clusters is in the quota of a source")
-	}
-	if id := c.Registration.Source; id != "" && !c.Insecure && !c.knowsSource(id) {
-		wrong("registration.source %q is no source: give it a rule in identities, or name one that has one", id)
 	}
 	if c.MaxEventBytes <= 0 {
 		wrong("max-event-bytes %d: use a positive number of bytes", c.MaxEventBytes)
@@ -161,6 +158,17 @@ func (c *config) validateTokens() error {
 		return errors.New("the keys by which they are verified come from a source: name it in registration.source")
 	}
 	return c.Tokens.Validate()
+}
+
+// validateJoining is about how clusters join.
+func (c *config) validateJoining() error {
+	if err := c.validateTokens(); err != nil {
+		return fmt.Errorf("tokens: %w", err)
+	}
+	if id := c.Registration.Source; id != "" && !c.Insecure && !c.knowsSource(id) {
+		return fmt.Errorf("registration.source %q is no source: give it a rule in identities, or name one that has one", id)
+	}
+	return nil
 }
 
 // proxies are the load balancers that say who connects.

@@ -45,7 +45,9 @@ func (p *process) serveHub(d pki.Dir) *hub {
 	}()
 	p.t.Cleanup(func() {
 		stop()
-		<-h.ended
+		if err := <-h.ended; err == nil {
+			p.t.Error("a subscription ended without an error")
+		}
 		if err := h.conn.Close(); err != nil {
 			p.t.Error(err)
 		}

@@ -97,7 +97,7 @@ func (s *Shared) left(c *sharedConn) error {
 type use struct {
 	of    *Shared
 	on    *sharedConn
-	ctx   context.Context // ends with Close
+	ctx   context.Context //nolint:containedctx // ends with Close, and with it all calls
 	leave context.CancelFunc
 	once  sync.Once
 }

@@ -311,9 +311,7 @@ func (g *gate) begin(c *Connection, k Kind, b *Body) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	p, id := c.party, c.standing().identity
-	if id.Role == nobody && k != Unary {
-		k = Streaming // who waits for what a token says takes no place that is everybody's
-	}
+	k = k.of(id)
 	if k == Reflecting {
 		g.supersede(p)
 	}

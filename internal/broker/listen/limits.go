@@ -176,3 +176,12 @@ func (l limits) trusting() limits {
 
 // per is how often something may happen: burst times at once, then second in a second.
 func per(second, burst float64) fair.Rate { return fair.Rate{PerSecond: second, Burst: burst} }
+
+// of is the kind as which a call of an identity is counted: who waits for what a token says takes
+// no place that is everybody's.
+func (k Kind) of(id identity.Identity) Kind {
+	if id.Role == nobody && k != Unary {
+		return Streaming
+	}
+	return k
+}

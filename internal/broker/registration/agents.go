@@ -23,9 +23,8 @@ type subscription struct {
 	id    string
 	party identity.Identity
 	viewer
-	conn   uint64
-	hawser bool
-	wake   chan struct{}
+	conn uint64
+	wake chan struct{}
 
 	mu     sync.Mutex
 	list   *list    // what it said that it has, until that is compared

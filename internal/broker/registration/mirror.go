@@ -93,13 +93,6 @@ func (m *mirror) end(session string) {
 	}
 }
 
-// counts reports whether what is said on a subscription counts.
-func (m *mirror) counts(session string) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return session != "" && m.session == session
-}
-
 // apply takes what the source says on a subscription; false: its word counts no longer.
 func (m *mirror) apply(session string, said *hawserv1.RegistrationObjects) (changes, bool) {
 	m.mu.Lock()

@@ -116,23 +116,14 @@ func (r *Room) serve(ctx context.Context, s *server, out transport.Stream) error
 		if why := s.ended(); why != nil {
 			return why
 		}
-		var request *hawserv1.RegistrationRequest
-		switch {
-		case !now.Before(nextBeat):
+		if !now.Before(nextBeat) {
 			nextBeat = now.Add(r.cfg.Heartbeat)
 			if err := out.Send(codec.Heartbeat(r.cfg.NewID())); err != nil {
 				return broken(ctx, err)
 			}
 			continue
-		case !now.Before(nextRenewals):
-			if request = r.renewals.take(now); request != nil && r.renewals.size() == 0 {
-				nextRenewals = now.Add(renewalPause)
-			}
 		}
-		if request == nil {
-			request = r.nextAsk()
-		}
-		if request != nil {
+		if request := r.next(now, &nextRenewals); request != nil {
 			if err := r.send(out, request); err != nil {
 				return broken(ctx, err)
 			}
@@ -152,7 +143,16 @@ func (r *Room) serve(ctx context.Context, s *server, out transport.Stream) error
 	return call.CallerGone(ctx)
 }
 
-func (r *Room) nextAsk() *hawserv1.RegistrationRequest {
+// next returns what the source is told next, nil if there is nothing; renewals is when those are due.
+func (r *Room) next(now time.Time, renewals *time.Time) *hawserv1.RegistrationRequest {
+	if !now.Before(*renewals) {
+		if request := r.renewals.take(now); request != nil {
+			if r.renewals.size() == 0 {
+				*renewals = now.Add(renewalPause)
+			}
+			return request
+		}
+	}
 	if a := r.desk.next(); a != nil {
 		return a.request
 	}

@@ -64,7 +64,6 @@ type Tokens struct {
 
 	mu        sync.Mutex
 	verifier  *token.Verifier // nil before the hub's keys have come
-	api       []string        // audiences of the hub's own API
 	known     map[[sha256.Size]byte]*entry
 	strangers fair.Bucket
 	ended     []func()

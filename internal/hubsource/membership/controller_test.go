@@ -54,8 +54,10 @@ func begin(t *testing.T, cfg Config, hub ...runtime.Object) *world {
 		t.Fatal(err)
 	}
 	w := &world{
-		T: t, kube: fake.NewClientset(), clusters: clusterfake.NewSimpleClientset(), addons: addonfake.NewSimpleClientset(),
-		meta: metadatafake.NewSimpleMetadataClient(scheme), health: &telemetry.Health{},
+		T: t, kube: fake.NewClientset(),
+		clusters: clusterfake.NewSimpleClientset(), //nolint:staticcheck // this module generates no apply configurations
+		addons:   addonfake.NewSimpleClientset(),
+		meta:     metadatafake.NewSimpleMetadataClient(scheme), health: &telemetry.Health{},
 	}
 	w.clusters.PrependReactor("patch", "managedclusters", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		var o metav1.PartialObjectMetadata

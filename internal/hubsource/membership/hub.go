@@ -44,7 +44,7 @@ type hub struct {
 
 // perform does what was decided, in that order. It ends at the first request that fails: then
 // all is decided anew.
-func (h hub) perform(ctx context.Context, s situation, e effects) (err error) {
+func (h hub) perform(ctx context.Context, s situation, e effects) (err error) { //nolint:cyclop // one condition for each effect, in their order
 	if e.namespace {
 		if err := h.makeNamespace(ctx, s.name); err != nil {
 			return err

@@ -25,9 +25,10 @@ import (
 const (
 	// SignerName is the signer of the certificates by which clusters are known to the broker.
 	SignerName = "open-cluster-management.io/grpc"
-	// CreatorName is the account as which hub-source makes CSRs for who asks for them, and
-	// UserAnnotation names who did. From anybody else the annotation says nothing.
-	CreatorName    = "system:serviceaccount:open-cluster-management-hub:grpc-server-sa"
+	// CreatorName is the account as which hub-source makes CSRs for who asks for them. From
+	// anybody else the annotation UserAnnotation says nothing.
+	CreatorName = "system:serviceaccount:open-cluster-management-hub:grpc-server-sa"
+	// UserAnnotation names who asked.
 	UserAnnotation = "open-cluster-management.io/csr-user"
 
 	subjectPrefix  = "system:open-cluster-management:"

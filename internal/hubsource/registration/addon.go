@@ -3,7 +3,7 @@ package registration
 import (
 	"strings"
 
-	"k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 )
@@ -41,7 +41,7 @@ func (a ask) named() error {
 	if name == "" {
 		return a.invalid("it has no name; whoever asks chooses it")
 	}
-	if wrong := path.IsValidPathSegmentName(name); len(wrong) > 0 {
+	if wrong := content.IsPathSegmentName(name); len(wrong) > 0 {
 		return a.invalid("its name %s", strings.Join(wrong, ", "))
 	}
 	return nil

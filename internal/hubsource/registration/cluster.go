@@ -93,13 +93,13 @@ func clusterStatus(a ask, s state) (call, error) {
 }
 
 func (a ask) conflict(why string) error {
-	return apierrors.NewConflict(a.resource(), a.sent.Metadata.Name, errorText(why))
+	return apierrors.NewConflict(a.resource(), a.sent.Metadata.Name, textError(why))
 }
 
-// errorText is an error that says this.
-type errorText string
+// textError is an error that says this.
+type textError string
 
-func (e errorText) Error() string { return string(e) }
+func (e textError) Error() string { return string(e) }
 
 // statusIn returns the status of an object.
 func statusIn(object []byte) (map[string]any, error) {
@@ -107,7 +107,7 @@ func statusIn(object []byte) (map[string]any, error) {
 		Status map[string]any `json:"status"`
 	}
 	if err := utiljson.Unmarshal(object, &o); err != nil {
-		return nil, errorText("its status cannot be read")
+		return nil, textError("its status cannot be read")
 	}
 	if o.Status == nil {
 		o.Status = map[string]any{}

@@ -96,7 +96,7 @@ func mayCreateCSR(a ask, s state, signer string) error {
 func parseRequest(text []byte) (*x509.CertificateRequest, error) {
 	block, rest := pem.Decode(text)
 	if block == nil || block.Type != "CERTIFICATE REQUEST" || len(block.Headers) > 0 || len(bytes.TrimSpace(rest)) > 0 {
-		return nil, errorText("is not the PEM of one certificate request")
+		return nil, textError("is not the PEM of one certificate request")
 	}
 	r, err := x509.ParseCertificateRequest(block.Bytes)
 	if err != nil {

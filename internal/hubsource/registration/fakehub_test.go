@@ -166,10 +166,10 @@ type request struct {
 	fieldName                                                          string
 }
 
-func (r request) stored() string { return strings.TrimPrefix(r.group+"/"+r.resource, "/") }
+func (q request) stored() string { return strings.TrimPrefix(q.group+"/"+q.resource, "/") }
 
 // requestOf reads the path of a request.
-func requestOf(t testing.TB, r *http.Request) (q request) {
+func requestOf(_ testing.TB, r *http.Request) (q request) {
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	if parts[0] == "api" {
 		q.version, parts = parts[1], parts[2:]

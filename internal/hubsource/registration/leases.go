@@ -111,7 +111,7 @@ func later(a, b time.Time) time.Time {
 }
 
 // line is a heap of renewals, the earliest first.
-type line []*renewal
+type line []*renewal //nolint:recvcheck // as heap.Interface wants it
 
 func (l line) Len() int           { return len(l) }
 func (l line) Less(i, j int) bool { return l[i].due.Before(l[j].due) }

@@ -2,6 +2,7 @@ package registration
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -111,7 +112,7 @@ func (s *Server) writeLease(ctx context.Context, w toWrite) {
 		},
 	})
 	s.metrics.leases.WithLabelValues(resultOf(err)).Inc()
-	if err == nil || ctx.Err() != nil && context.Cause(ctx) == context.Canceled {
+	if err == nil || ctx.Err() != nil && errors.Is(context.Cause(ctx), context.Canceled) {
 		return
 	}
 	s.cfg.Log.DebugContext(ctx, "the hub did not take the Lease of a cluster", "cluster", w.cluster, "err", err)

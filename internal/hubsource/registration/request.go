@@ -103,7 +103,7 @@ var errNothing = errors.New("nothing is to be done")
 
 // decide says with which call of the hub's API a request is carried out, or why it is refused:
 // an error of the hub's API. errNothing: there is nothing to do.
-func decide(a ask, s state) (call, error) {
+func decide(a ask, s state) (call, error) { //nolint:cyclop // a table: data type and verb
 	if err := mayAsk(a, s); err != nil {
 		return call{}, err
 	}

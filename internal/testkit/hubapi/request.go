@@ -22,25 +22,25 @@ import (
 // Request is a request as the server understands it.
 type Request struct {
 	// Verb is that of RBAC: get, list, watch, create, update, patch, delete, deletecollection.
-	Verb                          string
-	Resource                      Resource
-	Namespace, Name, Subresource  string
-	User                          string
-	Groups                        []string
-	path                          string
-	query                         url.Values
-	contentType                   string
-	body                          []byte
-	watch, streams, discovers, ok bool
+	Verb                         string
+	Resource                     Resource
+	Namespace, Name, Subresource string
+	User                         string
+	Groups                       []string
+	path                         string
+	query                        url.Values
+	contentType                  string
+	body                         []byte
+	watch, discovers, ok         bool
 }
 
 // String returns the request as an audit log would have it.
-func (r *Request) String() string {
-	what := r.Resource.Name
-	if r.Subresource != "" {
-		what += "/" + r.Subresource
+func (q *Request) String() string {
+	what := q.Resource.Name
+	if q.Subresource != "" {
+		what += "/" + q.Subresource
 	}
-	return strings.TrimSpace(r.Verb + " " + what + " " + strings.Trim(r.Namespace+"/"+r.Name, "/"))
+	return strings.TrimSpace(q.Verb + " " + what + " " + strings.Trim(q.Namespace+"/"+q.Name, "/"))
 }
 
 // Fault is what becomes of a request.
@@ -521,7 +521,7 @@ func mergeLists(had, list []any) []any {
 					return was[k] == o[k]
 				}
 			}
-			return h == any(v)
+			return h == v
 		})
 		if i < 0 {
 			had = append(had, v)

@@ -17,7 +17,7 @@ type watcher struct {
 	resource  Resource
 	namespace string
 	filter    filter
-	ctx       context.Context
+	ctx       context.Context //nolint:containedctx // it ends with the answer, which is read as a body
 	end       context.CancelFunc
 
 	wake chan struct{}

@@ -14,7 +14,7 @@ import (
 // loop owns the core: it is the only goroutine that calls it.
 type loop struct {
 	*Registration
-	ctx  context.Context
+	ctx  context.Context //nolint:containedctx // of the one run that the loop is for
 	core *Core
 	link *link // nil before the first
 	// work is what is under way besides sessions.
@@ -119,7 +119,7 @@ func text(err error) string {
 // link is the sessions by one identity.
 type link struct {
 	loop     *loop
-	ctx      context.Context
+	ctx      context.Context //nolint:containedctx // ends the sessions
 	cancel   context.CancelFunc
 	sessions [kinds]*session.Session // nil: there is none of this kind
 	hints    [kinds]chan struct{}

@@ -127,10 +127,7 @@ func (r *Registration) Ready() error { return r.State().Waits }
 // Run registers the cluster and keeps it registered until ctx ends, and then returns nil. An
 // error is that another process uses the Secret. It is called once.
 func (r *Registration) Run(ctx context.Context) error {
-	kept, err := r.load(ctx)
-	if err != nil {
-		return err
-	}
+	kept := r.load(ctx)
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -149,7 +146,7 @@ func (r *Registration) Run(ctx context.Context) error {
 
 // load reads the Secret. It tries until it can be read: an agent that does not know its
 // certificate must not ask for another.
-func (r *Registration) load(ctx context.Context) (Kept, error) {
+func (r *Registration) load(ctx context.Context) Kept {
 	for {
 		readCtx, cancel := context.WithTimeout(ctx, storeTimeout)
 		data, err := r.c.Store.Load(readCtx)
@@ -159,7 +156,7 @@ func (r *Registration) load(ctx context.Context) (Kept, error) {
 			if why != nil {
 				r.c.Log.WarnContext(ctx, "what the Secret keeps cannot be used, the registration begins again", "reason", why)
 			}
-			return kept, nil
+			return kept
 		}
 		err = fmt.Errorf("the Secret for key and certificate cannot be read: %w", err)
 		r.state.Store(&State{Waits: err})
@@ -167,7 +164,7 @@ func (r *Registration) load(ctx context.Context) (Kept, error) {
 		select {
 		case <-time.After(loadAgain):
 		case <-ctx.Done():
-			return Kept{}, nil
+			return Kept{}
 		}
 	}
 }

@@ -231,7 +231,7 @@ func TestMembership(t *testing.T) {
 		available = clusterv1.ManagedClusterConditionAvailable
 	)
 	type is = map[string]metav1.ConditionStatus
-	make := func(name string) {
+	create := func(name string) {
 		c := &clusterv1.ManagedCluster{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: clusterv1.ManagedClusterSpec{LeaseDurationSeconds: 1}}
 		if _, err := h.clusters.ClusterV1().ManagedClusters().Create(t.Context(), c, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
@@ -239,14 +239,14 @@ func TestMembership(t *testing.T) {
 	}
 
 	// A person lets the first one in, and a user of the configuration the second one.
-	make("east")
+	create("east")
 	h.ask("east-1", "east", "system:bootstrap:abcdef", subjectOf("east"))
 	h.shows("east", nil, "unreachable")
 	h.Kubectl("certificate", "approve", "east-1")
 	h.csrHas("east-1", certificatesv1.CertificateApproved)
 	h.patchCluster("east", `{"spec":{"hubAcceptsClient":true}}`)
 	h.shows("east", is{accepted: metav1.ConditionTrue}, "unreachable")
-	make("west")
+	create("west")
 	h.ask("west-1", "west", bootstrapUser, subjectOf("west"))
 	h.csrHas("west-1", certificatesv1.CertificateApproved)
 	h.shows("west", is{accepted: metav1.ConditionTrue}, "unreachable")

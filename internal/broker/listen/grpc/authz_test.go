@@ -205,8 +205,9 @@ var verdicts = map[string][]string{
 	"resolve":                        {"operator"},
 }
 
-// Who joins asks for a cluster that is not there yet: its name is for whoever accepts it to judge.
-func init() {
+// addRegistration adds those of the data types of registration. Who joins asks for a cluster that is
+// not there yet: its name is for whoever accepts it to judge.
+func addRegistration() {
 	for _, d := range codec.RegistrationTypes() {
 		row, _ := codec.Registration(d)
 		verdict := func(what string, agent, bootstrap bool) {
@@ -333,6 +334,7 @@ func bearingCallers(t *testing.T, h *bearers, ca *testkit.CA) (all []caller) {
 // lists them itself, by every role, in its own and in a foreign scope, and by who
 // has a certificate or a token that does not count.
 func TestAuthorization_EveryRPCByEveryRole(t *testing.T) {
+	addRegistration()
 	h := newBearers(t, tokens.Rule{User: accountOf + "banned", Role: identity.Operator, Name: "banned"})
 	kept := mem.Open(mem.Options{NewID: testkit.NewIDs("store")})
 	if err := kept.SetBookmarks(t.Context(), map[string][]byte{"accepted/me": []byte("1")}); err != nil {

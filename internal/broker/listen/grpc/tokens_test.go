@@ -303,7 +303,9 @@ func TestTokens_WaitingIsBounded(t *testing.T) {
 	}
 	cancel()
 	for range 16 {
-		<-refused
+		if err := <-refused; err == nil {
+			t.Error("a call whose caller left was answered")
+		}
 	}
 }
 
