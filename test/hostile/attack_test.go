@@ -48,6 +48,7 @@ var attacks = map[string]func(ctx context.Context, t target) error{
 	"ids":         ids,
 	"statusflood": statusFlood,
 	"specflood":   specFlood,
+	"joiners":     joiners,
 
 	"mqttlengths":    mqttLengths,
 	"mqttproperties": mqttProperties,

@@ -73,15 +73,19 @@ func runFleet(ctx context.Context) error {
 }
 
 func (f *fleet) dial(ctx context.Context, role pki.Role, name string) (transport.Conn, error) {
-	creds, err := identity.Files{CA: f.files.CACert(), Cert: f.files.Cert(role, name), Key: f.files.Key(role, name)}.Client("", func(error) {})
-	if err != nil {
-		return nil, err
-	}
-	d, err := transportgrpc.NewDialer(transportgrpc.Options{Target: f.addr, Credentials: creds, Log: slog.New(slog.DiscardHandler), DialTimeout: givenUp})
+	d, err := f.dialer(role, name)
 	if err != nil {
 		return nil, err
 	}
 	return d.Dial(ctx)
+}
+
+func (f *fleet) dialer(role pki.Role, name string) (transport.Dialer, error) {
+	creds, err := identity.Files{CA: f.files.CACert(), Cert: f.files.Cert(role, name), Key: f.files.Key(role, name)}.Client("", func(error) {})
+	if err != nil {
+		return nil, err
+	}
+	return transportgrpc.NewDialer(transportgrpc.Options{Target: f.addr, Credentials: creds, Log: slog.New(slog.DiscardHandler), DialTimeout: givenUp})
 }
 
 // subscribe connects one agent that says that it holds nothing, and calls up

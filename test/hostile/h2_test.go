@@ -42,9 +42,10 @@ func (l *load) add(what string, n int64) {
 
 // target is the program under attack.
 type target struct {
-	addr string
-	pki  pki.Dir
-	load *load
+	addr  string
+	pki   pki.Dir
+	load  *load
+	token string // goes with each call, "" for none
 	// real: it is the broker, not the sink, so answers can be waited for.
 	real bool
 }
@@ -114,6 +115,7 @@ type wire struct {
 	net.Conn
 	load  *load
 	ended context.Context // ends with the connection
+	token string          // goes with each call, "" for none
 
 	mu      sync.Mutex
 	framer  *http2.Framer
@@ -138,7 +140,7 @@ func (t target) openWith(ctx context.Context, config *tls.Config) (*wire, error)
 	}
 	ended, end := context.WithCancel(ctx)
 	w := &wire{
-		Conn: c, load: t.load, ended: ended, framer: http2.NewFramer(c, c), next: 1,
+		Conn: c, load: t.load, ended: ended, token: t.token, framer: http2.NewFramer(c, c), next: 1,
 		conn: 65535, first: 65535, streams: map[uint32]int64{}, more: make(chan struct{}, 1),
 	}
 	if !t.real {
@@ -206,10 +208,14 @@ func (w *wire) call(method string) (uint32, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.block.Reset()
-	for _, f := range [][2]string{
+	fields := [][2]string{
 		{":method", "POST"}, {":scheme", "https"}, {":path", method}, {":authority", "broker"},
 		{"content-type", "application/grpc"}, {"te", "trailers"},
-	} {
+	}
+	if w.token != "" {
+		fields = append(fields, [2]string{"authorization", "Bearer " + w.token})
+	}
+	for _, f := range fields {
 		if err := w.headers.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]}); err != nil {
 			return 0, err
 		}

@@ -90,7 +90,7 @@ var judged = map[string]func(s *stage, attacker *actor, from, to time.Time) stri
 // attack runs an attack on a sink and on the broker, and compares what the fleet
 // notices.
 func attack(t *testing.T, name string) {
-	s := newStage(t)
+	s := newStage(t, hubs[name])
 	if prepare := prepared[name]; prepare != nil {
 		prepare(s)
 	}

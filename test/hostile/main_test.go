@@ -22,6 +22,7 @@ const part = "HAWSER_HOSTILE_PART"
 // parts are those processes. Each ends with its context, at SIGTERM.
 var parts = map[string]func(ctx context.Context) error{
 	"fleet":       runFleet,
+	"hub":         runHub,
 	"sink":        runSink,
 	"slow-broker": runSlowBroker,
 }

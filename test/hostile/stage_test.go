@@ -50,6 +50,7 @@ type stage struct {
 	admin    string
 	broker   *proc.Process
 	fleet    *actor
+	hub      bool // clusters join
 	brokerAt proc.Spec
 	beside   noticed // the longest times beside an uneven attack on a sink
 }
@@ -62,13 +63,16 @@ func prepareStage(t *testing.T) *stage {
 	return s
 }
 
-// newStage starts broker and fleet on core 0.
-func newStage(t *testing.T) *stage {
+// newStage starts broker and fleet on core 0, and a hub beside the attacker if clusters are to join.
+func newStage(t *testing.T, hub bool) *stage {
 	t.Helper()
 	s := prepareStage(t)
 	config := filepath.Join(s.dir, "broker.yaml")
 	rule := fmt.Sprintf("identities: [{commonName: 'hawser:source:%s', role: source, name: %s}, "+
 		"{commonName: 'hawser:viewer:%s', role: viewer, name: %s}]\n", source, source, viewer, viewer)
+	if s.hub = hub; hub {
+		rule += joinConfig
+	}
 	if err := os.WriteFile(config, []byte(rule), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -93,6 +97,9 @@ func (s *stage) start() {
 	s.t.Helper()
 	s.startBroker()
 	s.t.Cleanup(func() { s.broker.Kill() })
+	if s.hub {
+		s.play("1", "hub", s.addr).wait("ready")
+	}
 	s.fleet = s.play("0", "fleet", s.addr)
 	s.fleet.wait("ready")
 }

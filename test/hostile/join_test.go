@@ -1,0 +1,374 @@
+//go:build linux
+
+package hostile
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hawser-io/hawser/internal/hubsource/registration"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/pki"
+	"github.com/hawser-io/hawser/internal/telemetry"
+	"github.com/hawser-io/hawser/internal/testkit/hubapi"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
+)
+
+// TestJoiners: who has a bootstrap token, or the certificate of one cluster, gets nothing by it that
+// is another's, and does not keep the fleet waiting by asking for certificates.
+func TestJoiners(t *testing.T) { attack(t, "joiners") }
+
+// joinConfig is what a broker needs through which clusters join.
+const joinConfig = "registration: {source: hub}\n" +
+	"tokens: {audiences: [hawser], mapping: [{user: '" + bootstrapUser + "', role: bootstrap}]}\n"
+
+const bootstrapUser = "system:serviceaccount:open-cluster-management:agent-registration-bootstrap"
+
+// hubs are the attacks for which there is a hub behind the broker.
+var hubs = map[string]bool{"joiners": true}
+
+// tokenFile is where the hub leaves the bootstrap token.
+func tokenFile(files pki.Dir) string { return filepath.Join(string(files), "bootstrap-token") }
+
+// runHub is a hub with its hub source: it has accepted the clusters of the fleet, and the
+// attacker's.
+func runHub(ctx context.Context) error {
+	files := pki.Dir(os.Getenv("HAWSER_HOSTILE_PKI"))
+	s := hubapi.New()
+	s.Put("clusterroles", hubapi.Object{"metadata": hubapi.Object{"name": "registrar"}, "rules": []any{
+		hubapi.Object{"verbs": []any{"create"}, "apiGroups": []any{"certificates.k8s.io"}, "resources": []any{"certificatesigningrequests"}},
+	}})
+	s.Put("clusterrolebindings", hubapi.Object{"metadata": hubapi.Object{"name": "registrar"}, "roleRef": hubapi.Object{"kind": "ClusterRole", "name": "registrar"},
+		"subjects": []any{hubapi.Object{"kind": "User", "name": registration.Registrar}}})
+	names := []string{evil}
+	for i := range clusters {
+		names = append(names, cluster(i))
+	}
+	for _, name := range names {
+		s.Put("namespaces", hubapi.Object{"metadata": hubapi.Object{"name": name}})
+		s.Put("managedclusters", hubapi.Object{"metadata": hubapi.Object{"name": name}, "spec": hubapi.Object{"hubAcceptsClient": true}})
+		s.Put("leases", hubapi.Object{"metadata": hubapi.Object{"namespace": name, "name": "managed-cluster-lease"}, "spec": hubapi.Object{}})
+		s.Put("serviceaccounts", hubapi.Object{"metadata": hubapi.Object{
+			"namespace": name, "name": "addon", "labels": hubapi.Object{"addon.open-cluster-management.io/token-infrastructure": "true"},
+		}})
+	}
+	token := s.Token("open-cluster-management", "agent-registration-bootstrap", validFor, "hawser")
+	if err := os.WriteFile(tokenFile(files), []byte(token), 0o600); err != nil {
+		return err
+	}
+	f := &fleet{addr: os.Getenv("HAWSER_HOSTILE_ADDR"), files: files}
+	dialer, err := f.dialer(pki.Source, source)
+	if err != nil {
+		return err
+	}
+	hub, err := registration.NewHub(s.Config("hub-source"))
+	if err != nil {
+		return err
+	}
+	server, err := registration.New(registration.Config{
+		ID: source, Hub: hub, Dialer: dialer, Registerer: prometheus.NewRegistry(), Health: &telemetry.Health{}, Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		return err
+	}
+	if err := say(line{What: "ready"}); err != nil {
+		return err
+	}
+	return server.Run(ctx)
+}
+
+// joiners tries what it may not, and then asks for certificates, as fast as it can.
+func joiners(ctx context.Context, t target) error {
+	token, err := os.ReadFile(tokenFile(t.pki))
+	if err != nil {
+		return err
+	}
+	if t.real {
+		if err := t.refused(ctx, string(token)); err != nil {
+			return err
+		}
+	}
+	t.token = string(token)
+	request, err := requestOf(pkix.Name{CommonName: agentOf("new"), Organization: groupsOf("new")}, false)
+	if err != nil {
+		return err
+	}
+	var n atomic.Int64
+	return sideBySide(ctx, 4, again, func(ctx context.Context) error {
+		w, err := t.open(ctx, false)
+		if err != nil {
+			return err
+		}
+		defer w.Close()
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		for range 8 {
+			wg.Go(func() {
+				_ = every(w.ended, time.Millisecond, func() error { // until it is thrown out
+					e, err := asking(codec.SigningRequests, codec.Spec, codec.CreateRequest, "new", csr("new", fmt.Sprint("new-", n.Add(1)), request))
+					if err != nil {
+						return err
+					}
+					b, err := publishOf(e)
+					if err == nil {
+						err = w.whole(publish, b, t.real)
+					}
+					t.load.add("requests for certificates", 1)
+					if errors.Is(err, errAnswered) { // refused before its end
+						err = nil
+					}
+					return err
+				})
+			})
+		}
+		return nil
+	})
+}
+
+type object = hubapi.Object
+
+// asking is an event of an agent.
+func asking(d codec.DataType, s codec.Subresource, a codec.Action, cluster string, o object) (codec.Event, error) {
+	data, err := json.Marshal(o)
+	if err != nil {
+		return codec.Event{}, err
+	}
+	b := codec.Builder{
+		ID: fmt.Sprint(time.Now().UnixNano()), Time: time.Now(), Source: cluster, Cluster: cluster,
+		Type: codec.EventType{DataType: d, Subresource: s, Action: a}.String(), ContentType: codec.ContentTypeJSON, Data: data,
+	}
+	if uid, _ := o["metadata"].(object)["uid"].(string); uid != "" {
+		b.Extensions = map[string]any{codec.ExtResourceID: uid}
+	}
+	return b.Event()
+}
+
+const prefix = "system:open-cluster-management:"
+
+func agentOf(cluster string) string { return prefix + cluster + ":agent" }
+
+func groupsOf(cluster string) []string {
+	return []string{prefix + cluster, prefix + "managed-clusters"}
+}
+
+// requestOf is a request for a certificate, perhaps for that of a CA.
+func requestOf(subject pkix.Name, ca bool) ([]byte, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	template := &x509.CertificateRequest{Subject: subject}
+	if ca {
+		template.ExtraExtensions = []pkix.Extension{{Id: []int{2, 5, 29, 19}, Value: []byte{0x30, 0x03, 0x01, 0x01, 0xff}}}
+	}
+	der, err := x509.CreateCertificateRequest(rand.Reader, template, key)
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), err
+}
+
+// csr is a CertificateSigningRequest that also says that somebody else asked for it.
+func csr(cluster, name string, request []byte) object {
+	return object{
+		"apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": object{
+			"name": name, "labels": object{"open-cluster-management.io/cluster-name": cluster},
+			"annotations": object{"open-cluster-management.io/csr-user": agentOf(cluster)},
+		},
+		"spec": object{
+			"request": base64.StdEncoding.EncodeToString(request), "signerName": "open-cluster-management.io/grpc",
+			"usages": []any{"digital signature", "key encipherment", "client auth"},
+		},
+	}
+}
+
+func managedCluster(name string) object {
+	return object{"apiVersion": "cluster.open-cluster-management.io/v1", "kind": "ManagedCluster", "metadata": object{
+		"name": name, "labels": object{"cluster.open-cluster-management.io/clusterset": "production"},
+	}, "spec": object{"hubAcceptsClient": true}}
+}
+
+// forgery is something that somebody may not do, and the reason for which it is refused.
+type forgery struct {
+	what, reason, cluster string
+	dataType              codec.DataType
+	subresource           codec.Subresource
+	action                codec.Action
+	object                object
+}
+
+// refused tries all that may not be, and returns what was not refused, or for another reason.
+func (t target) refused(ctx context.Context, token string) error {
+	joiner, err := t.joiner(ctx, token)
+	if err != nil {
+		return err
+	}
+	defer joiner.Close()
+	member, err := (&fleet{addr: t.addr, files: t.pki}).dial(ctx, pki.Agent, evil)
+	if err != nil {
+		return err
+	}
+	defer member.Close()
+	forged, err := forgeries()
+	if err != nil {
+		return err
+	}
+	var wrong []error
+	for who, list := range forged {
+		c := map[identity.Role]transport.Conn{identity.Bootstrap: joiner, identity.Agent: member}[who]
+		for _, f := range list {
+			if err := f.try(ctx, c); err != nil {
+				wrong = append(wrong, fmt.Errorf("%s: %s: %w", who, f.what, err))
+				continue
+			}
+			t.load.add("refused with reasons", 1)
+		}
+	}
+	return errors.Join(append(wrong, raised(ctx, joiner))...)
+}
+
+// try does it. The error says what became of it instead.
+func (f forgery) try(ctx context.Context, c transport.Conn) error {
+	e, err := asking(f.dataType, f.subresource, f.action, f.cluster, f.object)
+	if err != nil {
+		return err
+	}
+	_, err = c.Publish(ctx, e, "")
+	var refusal *transport.Error
+	if !errors.As(err, &refusal) {
+		return fmt.Errorf("was not refused: %w", err)
+	}
+	if got, ok := codec.ParseAPIError(refusal.Message); !ok || got.Reason != f.reason || got.Message == "" {
+		return fmt.Errorf("was refused with %q, not for the reason %s", refusal.Message, f.reason)
+	}
+	return nil
+}
+
+// joiner connects with the bootstrap token.
+func (t target) joiner(ctx context.Context, token string) (transport.Conn, error) {
+	creds, err := identity.Files{CA: t.pki.CACert()}.Client("", func(error) {})
+	if err != nil {
+		return nil, err
+	}
+	d, err := transportgrpc.NewDialer(transportgrpc.Options{
+		Target: t.addr, Credentials: creds, Log: slog.New(slog.DiscardHandler), Token: func() (string, error) { return token, nil },
+	})
+	if err != nil {
+		return nil, err
+	}
+	return d.Dial(ctx)
+}
+
+// forgeries are what may not be, by who tries it.
+func forgeries() (map[identity.Role][]forgery, error) {
+	const own, other = "rogue", "c0"
+	groups, err := requestOf(pkix.Name{CommonName: agentOf(own), Organization: append(groupsOf(own), "system:masters")}, false)
+	authority, err2 := requestOf(pkix.Name{CommonName: agentOf(own), Organization: groupsOf(own)}, true)
+	others, err3 := requestOf(pkix.Name{CommonName: agentOf(other), Organization: groupsOf(other)}, false)
+	if err := errors.Join(err, err2, err3); err != nil {
+		return nil, err
+	}
+	token := object{"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "metadata": object{"name": "addon", "namespace": other, "uid": "u"}, "spec": object{}}
+	lease := object{"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": object{"name": "managed-cluster-lease", "namespace": other}, "spec": object{}}
+	requests, create := codec.SigningRequests, codec.CreateRequest
+	return map[identity.Role][]forgery{
+		identity.Bootstrap: {
+			{"names another's ManagedCluster", "Forbidden", own, codec.ManagedClusters, codec.Spec, create, managedCluster(other)},
+			{"takes another's name", "AlreadyExists", other, codec.ManagedClusters, codec.Spec, create, managedCluster(other)},
+			{"reports another's status", "Forbidden", other, codec.ManagedClusters, codec.Status, codec.UpdateRequest, managedCluster(other)},
+			{"asks for another's token", "Forbidden", other, codec.TokenRequests, codec.Spec, create, token},
+			{"renews another's lease", "Forbidden", other, codec.Leases, codec.Spec, codec.UpdateRequest, lease},
+			{"asks for another's certificate", "Forbidden", own, requests, codec.Spec, create, csr(own, own+"-1", others)},
+			{"labels its request as another's", "Forbidden", own, requests, codec.Spec, create, csr(other, own+"-2", others)},
+			{"adds a group", "Forbidden", own, requests, codec.Spec, create, csr(own, own+"-3", groups)},
+			{"asks to be a CA", "Invalid", own, requests, codec.Spec, create, csr(own, own+"-4", authority)},
+		},
+		identity.Agent: {
+			{"renews another's lease", "Forbidden", evil, codec.Leases, codec.Spec, codec.UpdateRequest, lease},
+			{"renews it in the other's name", "Forbidden", other, codec.Leases, codec.Spec, codec.UpdateRequest, lease},
+			{"asks for another's token", "Forbidden", evil, codec.TokenRequests, codec.Spec, create, token},
+			{"asks for it in the other's name", "Forbidden", other, codec.TokenRequests, codec.Spec, create, token},
+			{"reports another's status", "Forbidden", evil, codec.ManagedClusters, codec.Status, codec.UpdateRequest, managedCluster(other)},
+			{"asks for another's certificate", "Forbidden", evil, requests, codec.Spec, create, csr(evil, "e-1", others)},
+		},
+	}, nil
+}
+
+// raised creates a ManagedCluster that accepts itself, and a request that says that another asked
+// for it, and looks at what the hub made of them.
+func raised(ctx context.Context, c transport.Conn) error {
+	const own = "rogue"
+	request, err := requestOf(pkix.Name{CommonName: agentOf(own), Organization: groupsOf(own)}, false)
+	if err != nil {
+		return err
+	}
+	for _, o := range []struct {
+		d codec.DataType
+		o object
+	}{{codec.ManagedClusters, managedCluster(own)}, {codec.SigningRequests, csr(own, own+"-0", request)}} {
+		e, err := asking(o.d, codec.Spec, codec.CreateRequest, own, o.o)
+		if err != nil {
+			return err
+		}
+		if _, err = c.Publish(ctx, e, ""); err != nil && !strings.Contains(err.Error(), "AlreadyExists") {
+			return fmt.Errorf("what may join was refused: %w", err)
+		}
+		if err := looked(ctx, c, o.d, own); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// errLooked ends a subscription on which everything was as it should be.
+var errLooked = errors.New("looked at")
+
+// looked waits for an object, and says what should not be in it.
+func looked(ctx context.Context, c transport.Conn, d codec.DataType, cluster string) error {
+	ctx, stop := context.WithTimeout(ctx, patience)
+	defer stop()
+	err := c.Subscribe(ctx, transport.Subscription{Filter: transport.Filter{Cluster: cluster, DataType: d}}, func(transport.Accepted) {},
+		func(_ context.Context, e codec.Event) error {
+			var o struct {
+				Metadata struct{ Labels, Annotations map[string]string } `json:"metadata"`
+				Spec     struct {
+					HubAcceptsClient bool `json:"hubAcceptsClient"`
+				} `json:"spec"`
+			}
+			if err := json.Unmarshal(e.Data(), &o); err != nil {
+				return err
+			}
+			user, asked := o.Metadata.Annotations["open-cluster-management.io/csr-user"]
+			switch {
+			case o.Spec.HubAcceptsClient:
+				return errors.New("it has accepted itself")
+			case o.Metadata.Labels["cluster.open-cluster-management.io/clusterset"] == "production":
+				return errors.New("it is in a set of its choice")
+			case asked && user != bootstrapUser:
+				return fmt.Errorf("it says that %s asked", user)
+			}
+			return errLooked
+		})
+	if errors.Is(err, errLooked) {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", d.Resource, err)
+}
