@@ -194,24 +194,40 @@ type APIError struct {
 	Message string `json:"message,omitempty"`
 }
 
-// maxAPIMessage bounds the message of an APIError in an answer, in bytes: the text travels in a
-// header that has about a kilobyte for it.
-const maxAPIMessage = 512
+// maxAPIText bounds the text of an APIError, in bytes: it travels in a header of which the fronts cut
+// off what is beyond a kilobyte, and what is cut is no JSON any more. maxAPIReason is how much of
+// that a reason may take before it is quoted, which makes six bytes of one at most.
+const (
+	maxAPIText   = 1000
+	maxAPIReason = 128
+)
 
 // Text is the error as clients of Open Cluster Management read it from the message of a gRPC
-// status: {"ErrStatus":{…}}, a Kubernetes StatusError as Go writes it.
+// status: {"ErrStatus":{…}}, a Kubernetes StatusError as Go writes it. A message that is too long
+// for that is cut.
 func (e APIError) Text() string {
-	message := shown(e.Message)
-	if len(message) > maxAPIMessage {
-		message = strings.ToValidUTF8(message[:maxAPIMessage], "")
+	e.Reason, e.Message = cut(shown(e.Reason), maxAPIReason), cut(shown(e.Message), maxAPIText)
+	text := e.quoted()
+	for len(text) > maxAPIText && e.Message != "" {
+		e.Message = cut(e.Message, len(e.Message)*3/4)
+		text = e.quoted()
 	}
+	return text
+}
+
+// cut is the beginning of a text.
+func cut(text string, most int) string {
+	return strings.ToValidUTF8(text[:min(len(text), most)], "")
+}
+
+func (e APIError) quoted() string {
 	text, err := json.Marshal(struct {
 		ErrStatus any `json:"ErrStatus"`
 	}{struct {
 		Metadata struct{} `json:"metadata"`
 		Status   string   `json:"status"`
 		APIError
-	}{Status: "Failure", APIError: APIError{e.Code, e.Reason, message}}})
+	}{Status: "Failure", APIError: e}})
 	if err != nil {
 		panic("bug: three plain fields are not JSON: " + err.Error())
 	}

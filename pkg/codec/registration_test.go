@@ -132,11 +132,14 @@ func TestAPIError(t *testing.T) {
 	if got != want {
 		t.Errorf("got\n%s, want\n%s", got, want)
 	}
-	for _, message := range []string{"plain", strings.Repeat("ü", 4000), strings.Repeat("\x00\"", 4000), "\xff\xfe"} {
+	for _, message := range []string{"plain", strings.Repeat("ü", 4000), strings.Repeat("\x00\"", 4000), strings.Repeat("<", 4000), "\xff\xfe"} {
 		text := APIError{Code: 500, Reason: "InternalError", Message: message}.Text()
 		e, ok := ParseAPIError(text)
-		if !ok || e.Code != 500 || e.Reason != "InternalError" || len(text) > 1024 && !strings.Contains(message, `"`) || !json.Valid([]byte(text)) {
+		if !ok || e.Code != 500 || e.Reason != "InternalError" || len(text) > 1024 || len(message) > 1000 && len(text) < 600 {
 			t.Errorf("%.40q became %d bytes, %+v, %v", message, len(text), e, ok)
+		}
+		if text := (APIError{Code: 500, Reason: message, Message: message}).Text(); len(text) > 1024 || !json.Valid([]byte(text)) {
+			t.Errorf("%.40q as a reason became %d bytes", message, len(text))
 		}
 	}
 	for _, text := range []string{"", "access denied", "{}", `{"ErrStatus":null}`, `{"ErrStatus":7}`} {
