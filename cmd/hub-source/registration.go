@@ -6,9 +6,11 @@ import (
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/hawser-io/hawser/internal/hubsource"
+	"github.com/hawser-io/hawser/internal/hubsource/membership"
 	"github.com/hawser-io/hawser/internal/hubsource/registration"
 	"github.com/hawser-io/hawser/internal/kubeconfig"
 	"github.com/hawser-io/hawser/internal/run"
@@ -25,21 +27,27 @@ type registrationConfig struct {
 	// kubernetes.io/kube-apiserver-client.
 	CustomSigners []string `json:"customSigners"`
 	// AccessReviews is whether the hub is asked, before anything is done for a cluster, if whoever
-	// asks has the right to do it. For hubs with the registration controllers of Open Cluster
-	// Management, which make roles for clusters; without them nobody would have any.
-	AccessReviews bool `json:"accessReviews"`
+	// asks has the right to do it: always, never, or auto, which is always where the registration
+	// controllers of Open Cluster Management are found. These make roles for clusters; without
+	// them nobody would have any.
+	AccessReviews registration.AccessReviews `json:"accessReviews"`
 	// MaxWaiting is how many clusters may wait for being accepted, and how many of their
 	// certificate requests for a decision. Beyond that no more are taken.
 	MaxWaiting int `json:"maxWaiting"`
 }
 
 func defaultRegistration() registrationConfig {
-	return registrationConfig{MaxWaiting: registration.DefaultMaxWaiting}
+	return registrationConfig{MaxWaiting: registration.DefaultMaxWaiting, AccessReviews: registration.Auto}
 }
 
 func (c *registrationConfig) validate(over string) (errs []error) {
 	if c.Enabled && over == transport.MQTT {
 		errs = append(errs, errors.New("registration.enabled: clusters join over a Hawser broker that hub-source reaches by grpc; with transport mqtt they cannot"))
+	}
+	switch c.AccessReviews {
+	case registration.Auto, registration.Always, registration.Never:
+	default:
+		errs = append(errs, fmt.Errorf("registration.accessReviews %q: use %s, %s or %s", c.AccessReviews, registration.Auto, registration.Always, registration.Never))
 	}
 	if c.MaxWaiting <= 0 {
 		errs = append(errs, fmt.Errorf("registration.maxWaiting %d: use a positive number", c.MaxWaiting))
@@ -70,6 +78,8 @@ func registrationRights() []kubeconfig.Right {
 		{Verbs: []string{"create"}, Group: roles, Resource: "rolebindings"},
 		{Verbs: []string{"delete"}, Group: roles, Resource: "rolebindings", Object: "hawser-hub-source-tokens"},
 		{Verbs: []string{"impersonate"}, Resource: "serviceaccounts", Namespace: "open-cluster-management-hub", Object: "grpc-server-sa"},
+		{Verbs: []string{"get"}, Group: "apps", Resource: "deployments", Namespace: membership.OCMNamespace, Object: membership.OCMDeployment},
+		{Verbs: []string{"get"}, Group: "coordination.k8s.io", Resource: "leases", Namespace: membership.OCMNamespace, Object: membership.OCMLease},
 	}
 }
 
@@ -85,10 +95,15 @@ func (c *config) addRegistration(hub *rest.Config, into *hubsource.Config) error
 	if into.Sessions, err = session.NewMetrics(into.Registerer); err != nil {
 		return err
 	}
+	kube, err := kubernetes.NewForConfig(hub)
+	if err != nil {
+		return fmt.Errorf("reach the hub: %w", err)
+	}
 	both := newBoth(into.Changed)
 	into.Changed = both.first
 	s, err := registration.New(registration.Config{
 		ID: c.SourceID, Hub: reach, Signers: c.Registration.CustomSigners, AccessReviews: c.Registration.AccessReviews,
+		FindOCM:    func(ctx context.Context) (string, error) { return membership.FindOCM(ctx, kube) },
 		MaxWaiting: c.Registration.MaxWaiting, Dialer: into.Dialer, Changed: both.second, Sessions: into.Sessions,
 		Registerer: into.Registerer, Health: into.Health, Log: into.Log,
 	})

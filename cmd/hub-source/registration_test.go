@@ -23,7 +23,7 @@ func TestRegistration_IsWhatDeployShips(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !cfg.Registration.Enabled || cfg.Registration.AccessReviews || cfg.Registration.MaxWaiting <= 0 {
+	if !cfg.Registration.Enabled || cfg.Registration.AccessReviews != "auto" || cfg.Registration.MaxWaiting <= 0 {
 		t.Errorf("registration %+v", cfg.Registration)
 	}
 	read := func(base string) (keys map[string]any) {
@@ -52,6 +52,7 @@ func TestRegistration_RefusesWhatCannotWork(t *testing.T) {
 		"nobody waits":        {"registration: {enabled: true, maxWaiting: 0}\n", "use a positive number"},
 		"a signer of another": {"registration: {customSigners: [open-cluster-management.io/grpc]}\n", "is not the name of an add-on's signer"},
 		"no signer":           {"registration: {customSigners: ['a b']}\n", "is not the name of an add-on's signer"},
+		"asked perhaps":       {"registration: {accessReviews: perhaps}\n", "use auto, always or never"},
 		"a word of nobody":    {"registration: {on: true}\n", "on"},
 	} {
 		if _, err := loaded(t, c.file, grpc...); err == nil || !strings.Contains(err.Error(), c.want) {

@@ -143,7 +143,7 @@ func (c *Controller) Run(ctx context.Context) error {
 // returns that.
 func (c *Controller) await(ctx context.Context, enough func(shownBy string) bool) string {
 	for delay := time.Second; ; {
-		shownBy, err := findOCM(ctx, c.cfg.Kube)
+		shownBy, err := FindOCM(ctx, c.cfg.Kube)
 		switch {
 		case ctx.Err() != nil:
 			return ""

@@ -54,8 +54,9 @@ func ocmShownBy(d *appsv1.Deployment, l *coordinationv1.Lease, now time.Time) st
 	return ""
 }
 
-// findOCM asks the hub.
-func findOCM(ctx context.Context, kube kubernetes.Interface) (shownBy string, err error) {
+// FindOCM says by what Open Cluster Management's registration controllers are known to run on the hub,
+// "" if nothing shows it.
+func FindOCM(ctx context.Context, kube kubernetes.Interface) (shownBy string, err error) {
 	d, err := kube.AppsV1().Deployments(OCMNamespace).Get(ctx, OCMDeployment, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		d, err = nil, nil

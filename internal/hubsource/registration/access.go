@@ -3,8 +3,10 @@ package registration
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -19,9 +21,30 @@ const (
 	maxAccess = 10_000
 )
 
+// AccessReviews says whether the hub is asked if somebody may do something.
+type AccessReviews string
+
+// The ways.
+const (
+	Never  AccessReviews = "never"
+	Always AccessReviews = "always"
+	// Auto is Always as long as Open Cluster Management's registration controllers are found on the
+	// hub, or nobody can tell; else Never.
+	Auto AccessReviews = "auto"
+)
+
+const (
+	// lookForOCM is how often they are looked for, lookForOCMAgain when that failed.
+	lookForOCM      = 5 * time.Minute
+	lookForOCMAgain = 15 * time.Second
+)
+
 // access asks the hub whether somebody may do something.
 type access struct {
 	reviews authorizationclient.SubjectAccessReviewInterface
+	find    func(ctx context.Context) (string, error) // nil: it is decided
+	log     *slog.Logger
+	asks    atomic.Bool
 
 	mu   sync.Mutex
 	kept map[question]verdict
@@ -38,12 +61,45 @@ type verdict struct {
 	until   time.Time
 }
 
-func newAccess(reviews authorizationclient.SubjectAccessReviewInterface) *access {
-	return &access{reviews: reviews, kept: map[question]verdict{}}
+func newAccess(c Config) *access {
+	x := &access{reviews: c.Hub.Reviews, log: c.Log, kept: map[question]verdict{}}
+	if c.AccessReviews == Auto {
+		x.find = c.FindOCM
+	}
+	x.asks.Store(c.AccessReviews == Always || c.AccessReviews == Auto)
+	return x
 }
 
-// review returns nil if the hub lets who asks do it; else the refusal, or why the hub did not say.
+// Run finds out again and again whether the hub is to be asked, until ctx ends.
+func (x *access) Run(ctx context.Context) error {
+	for x.find != nil {
+		wait := lookForOCM
+		shownBy, err := x.find(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			wait = lookForOCMAgain
+			x.log.WarnContext(ctx, "whether Open Cluster Management's registration controllers run on the hub cannot be told, the hub is asked about each request until then or as before", "err", err, "asked", x.asks.Load(), "retry_in", wait)
+		case x.asks.Swap(shownBy != "") != (shownBy != ""):
+			x.log.InfoContext(ctx, "whether the hub is asked about the rights of clusters has changed", "asked", shownBy != "", "shown_by", shownBy)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(wait):
+		}
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// review returns nil if the hub lets who asks do it, or need not be asked; else the refusal, or
+// why the hub did not say.
 func (x *access) review(ctx context.Context, a ask) error {
+	if !x.asks.Load() {
+		return nil
+	}
 	r := attributes(a)
 	q := question{a.user, strings.Join(a.groups, "\n"), r.Verb, r.Group, r.Resource, r.Subresource, r.Namespace, r.Name}
 	allowed, known := x.known(q, time.Now())

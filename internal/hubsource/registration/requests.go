@@ -200,15 +200,13 @@ func (s *Server) carryOut(ctx context.Context, m *hawserv1.RegistrationAsk, answ
 		return err
 	}
 	seen := s.stateOf(a)
-	if s.cfg.AccessReviews {
-		if err := mayAsk(a, seen); err != nil {
-			return s.tell(ctx, a, err)
-		}
-		if err := s.access.review(ctx, a); err != nil {
-			return s.tell(ctx, a, err)
+	c, err := decide(a, seen)
+	if mayAsk(a, seen) == nil {
+		// Who has no right is not told what there is.
+		if refused := s.access.review(ctx, a); refused != nil {
+			return s.tell(ctx, a, refused)
 		}
 	}
-	c, err := decide(a, seen)
 	if errors.Is(err, errNothing) {
 		return nil
 	}

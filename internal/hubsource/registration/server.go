@@ -32,9 +32,12 @@ type Config struct {
 	Hub Hub
 	// Signers are those of add-ons besides the hub's kube-apiserver.
 	Signers []string
-	// AccessReviews: the hub is asked whether who asks may do so. For hubs on which somebody makes
-	// roles for clusters, as the controllers of OCM do.
-	AccessReviews bool
+	// AccessReviews says whether the hub is asked if who asks may do so, which makes sense where
+	// somebody makes roles for clusters, as the controllers of OCM do; "" is [Never].
+	AccessReviews AccessReviews
+	// FindOCM says by what those controllers are known to run on the hub, "" if nothing shows it;
+	// for [Auto].
+	FindOCM func(ctx context.Context) (shownBy string, err error)
 	// MaxWaiting bounds the ManagedClusters that are not accepted, and the undecided CSRs.
 	MaxWaiting int
 	// Dialer reaches the broker. Changed, which may be nil, and Sessions are those of
@@ -79,7 +82,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.MaxWaiting == 0 {
 		cfg.MaxWaiting = DefaultMaxWaiting
 	}
-	s := &Server{cfg: cfg, access: newAccess(cfg.Hub.Reviews), rights: newBindings(cfg.Hub, cfg.Log)}
+	s := &Server{cfg: cfg, access: newAccess(cfg), rights: newBindings(cfg.Hub, cfg.Log)}
 	var err error
 	if s.metrics, err = newMetrics(cfg.Registerer, s.stats); err != nil {
 		return nil, err
@@ -113,6 +116,7 @@ func (s *Server) Run(ctx context.Context) error {
 		{Name: "leases", Run: s.writeLeases},
 		{Name: "keys", Run: s.sendKeys},
 		{Name: "bindings", Run: s.rights.Run},
+		{Name: "access", Run: s.access.Run},
 	}
 	for _, w := range s.watches {
 		tasks = append(tasks, run.Task{Name: "watch " + w.resource.Resource, Run: func(ctx context.Context) error { return w.run(ctx, s) }})

@@ -1,0 +1,158 @@
+package registration
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
+)
+
+// fakeBroker is a broker as far as registration sees one: it mirrors objects, and asks.
+type fakeBroker struct {
+	t testing.TB
+
+	mu            sync.Mutex
+	subscriptions int
+	out           chan *hawserv1.RegistrationRequest // of the present subscription
+	objects       map[string]*hawserv1.RegistrationObject
+	listed        bool
+	versions      map[string][]string // of each object, in the order in which they came
+	answers       map[string]chan *hawserv1.RegistrationAnswer
+	keys          int
+	issuer        string
+	refuses       string // an object with this name is not taken
+}
+
+// Publish implements transport.Server.
+func (b *fakeBroker) Publish(_ context.Context, _ transport.Peer, event []byte, on string) (transport.Receipt, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e, err := codec.Unmarshal(event)
+	if err != nil || on != fmt.Sprint(b.subscriptions) {
+		return transport.Receipt{}, &transport.Error{Code: transport.CodeInvalid, Message: fmt.Sprint("subscription ", on, ", ", err)}
+	}
+	switch e.Type() {
+	case codec.TypeRegistrationObjects:
+		return transport.Receipt{}, b.mirror(e)
+	case codec.TypeRegistrationAnswer:
+		m, err := codec.ParseRegistrationAnswer(e)
+		if err != nil {
+			return transport.Receipt{}, err
+		}
+		if c := b.answers[m.GetId()]; c != nil {
+			c <- m
+		}
+	case codec.TypeRegistrationKeys:
+		m, err := codec.ParseRegistrationKeys(e)
+		if err != nil {
+			return transport.Receipt{}, err
+		}
+		b.keys++
+		b.issuer = m.GetIssuer()
+	default:
+		b.t.Errorf("published %s", e.Type())
+	}
+	return transport.Receipt{}, nil
+}
+
+func (b *fakeBroker) mirror(e codec.Event) error {
+	m, err := codec.ParseRegistrationObjects(e)
+	if err != nil {
+		return &transport.Error{Code: transport.CodeInvalid, Next: transport.NextStop, Message: err.Error()}
+	}
+	for _, o := range m.GetObjects() {
+		if b.refuses != "" && o.GetName() == b.refuses {
+			return &transport.Error{Code: transport.CodeInvalid, Next: transport.NextStop, Message: "not this one"}
+		}
+	}
+	for _, o := range m.GetObjects() {
+		d, _ := codec.ParseDataType(o.GetDataType())
+		k := d.Version + " " + d.Resource + " " + o.GetCluster() + "/" + o.GetName()
+		b.versions[k] = append(b.versions[k], o.GetResourceVersion())
+		if b.objects[k] = o; len(o.GetJson()) == 0 {
+			delete(b.objects, k)
+			b.versions[k] = append(b.versions[k], "gone "+o.GetUid())
+		}
+	}
+	b.listed = b.listed || m.GetListed()
+	return nil
+}
+
+// Subscribe implements transport.Server.
+func (b *fakeBroker) Subscribe(ctx context.Context, _ transport.Peer, s transport.RawSubscription, out transport.Stream) error {
+	if s.Source != "hub1" || s.DataType != codec.Registrations.String() {
+		return &transport.Error{Code: transport.CodeInvalid, Message: "not served"}
+	}
+	b.mu.Lock()
+	b.subscriptions++
+	requests := make(chan *hawserv1.RegistrationRequest, 1000)
+	b.out, b.listed, b.objects = requests, false, map[string]*hawserv1.RegistrationObject{}
+	id := fmt.Sprint(b.subscriptions)
+	b.mu.Unlock()
+	if err := out.Accept(transport.Accepted{SubscriptionID: id, Protocol: 1, Resync: codec.ResyncCursor}); err != nil {
+		return err
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return transport.GaveUp(ctx, "over")
+		case r := <-requests:
+			e, err := codec.NewRegistrationRequest(codec.SyncParams{ID: "r", Time: time.Now(), Source: "broker", Owner: "hub1"}, r)
+			if err == nil {
+				var raw []byte
+				if raw, err = codec.Marshal(e); err == nil {
+					err = out.Send(raw)
+				}
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// names are the objects that the broker has.
+func (b *fakeBroker) names() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Sorted(maps.Keys(b.objects))
+}
+
+func (b *fakeBroker) object(k string) *hawserv1.RegistrationObject {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.objects[k]
+}
+
+func (b *fakeBroker) send(r *hawserv1.RegistrationRequest) <-chan *hawserv1.RegistrationAnswer {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	c := make(chan *hawserv1.RegistrationAnswer, 2)
+	if r.Id == "" && r.GetRenewals() == nil {
+		r.Id = fmt.Sprint("request-", len(b.answers))
+		b.answers[r.Id] = c
+	}
+	b.out <- r
+	return c
+}
+
+// now is what the broker knows.
+func (b *fakeBroker) now() (listed bool, subscriptions, keys int, issuer string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.listed, b.subscriptions, b.keys, b.issuer
+}
+
+// came are the versions of an object in the order in which they came.
+func (b *fakeBroker) came(k string) []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.versions[k])
+}
