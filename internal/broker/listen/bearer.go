@@ -64,6 +64,11 @@ func (c *Connection) bearFirst(text string) (pending bool, err error) {
 	b := &c.bearer
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	// t1 this call finds a stranger, t2 a call that waits hears whose the token is, t3 nothing is
+	// being judged any more: it is looked at again who that is.
+	if p := c.standing().pass; p != nil {
+		return false, c.bearAgain(p, text)
+	}
 	switch b.text {
 	case text:
 		return true, nil
@@ -214,7 +219,7 @@ func (g *gate) suspend(c *Connection) {
 func (g *gate) identify(c *Connection, s *standing, m metrics) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if c.left || c.cutFor != "" {
+	if c.left || c.cutFor != "" || c.standing().identity.Role != nobody {
 		return errOver
 	}
 	// Whoever denies it meanwhile looks at all connections afterwards, and finds this one.

@@ -77,6 +77,9 @@ func TestGate_Identify(t *testing.T) {
 	if p.kinds[Unary] != 1 || p.kinds[Streaming] != 1 || p.bodies != 100 || len(g.strangers) != 0 || c.party != p || len(p.conns) != 1 {
 		t.Errorf("%v calls, %d bytes, %d strangers", p.kinds, p.bodies, len(g.strangers))
 	}
+	if err := c.becomeViewer(g); err == nil || p.kinds[Unary] != 1 {
+		t.Errorf("it is somebody twice: %v, %v", err, p.kinds)
+	}
 	g.grow(unary, 50, true)
 	g.end(unary)
 	g.end(list)

@@ -13,7 +13,8 @@ import (
 type Config struct {
 	// Audiences are those of tokens that are taken, as hawser. A token that is for none of them is refused.
 	Audiences []string `json:"audiences,omitempty"`
-	// HubAudience takes also tokens for the API of the hub itself, as clusteradm prints them.
+	// HubAudience takes also tokens for the API of the hub itself, as clusteradm prints them: for its
+	// issuer, or what hub-source says. What its --api-audiences are else, audiences can name.
 	// Whoever gets hold of one of those may use it at the hub too.
 	HubAudience bool `json:"hubAudience,omitempty"`
 	// Mapping says which accounts of the hub are whom; the first rule that matches counts. An

@@ -99,11 +99,7 @@ func New(o Options) (*Tokens, error) {
 // SetKeys takes over what the hub says of its tokens. What cannot be used is told to the log, and
 // what was before stays in use.
 func (t *Tokens) SetKeys(k *hawserv1.RegistrationKeys) {
-	audiences := slices.Clone(t.o.Audiences)
-	if t.o.HubAudience {
-		audiences = append(audiences, k.GetApiAudiences()...)
-	}
-	v, err := token.NewVerifier(k.GetIssuer(), k.GetJwks(), audiences)
+	v, err := token.NewVerifier(k.GetIssuer(), k.GetJwks(), t.audiences(k))
 	if err != nil {
 		t.o.Log.Error("the keys of the hub's tokens cannot be used, those from before stay in use", "issuer", k.GetIssuer(), "error", err)
 		return
@@ -111,6 +107,19 @@ func (t *Tokens) SetKeys(k *hawserv1.RegistrationKeys) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.verifier = v
+}
+
+// audiences are for whom tokens may be.
+func (t *Tokens) audiences(k *hawserv1.RegistrationKeys) []string {
+	all := slices.Clone(t.o.Audiences)
+	switch own := k.GetApiAudiences(); {
+	case !t.o.HubAudience:
+	case len(own) == 0: // a kube-apiserver to which nobody says otherwise takes tokens for its issuer
+		all = append(all, k.GetIssuer())
+	default:
+		all = append(all, own...)
+	}
+	return all
 }
 
 // OnEnd has f called after tokens ended before their time; it must not wait for Tokens.

@@ -175,6 +175,33 @@ func TestAuthenticate_FirstUse(t *testing.T) {
 	})
 }
 
+// TestAuthenticate_HubAudience: tokens for the hub's own API are taken where that is configured
+// only, and those for others never are.
+func TestAuthenticate_HubAudience(t *testing.T) {
+	i := testkit.NewIssuer(t, "https://hub.example")
+	for _, c := range []struct {
+		on   bool
+		own  []string // that the hub's source says
+		aud  string
+		want transport.Code
+	}{
+		{true, nil, i.Name, -1}, {true, []string{"api"}, "api", -1}, {true, []string{"api"}, i.Name, transport.CodeUnauthenticated},
+		{false, nil, i.Name, transport.CodeUnauthenticated}, {false, []string{"api"}, "api", transport.CodeUnauthenticated},
+		{true, nil, "https://other.example", transport.CodeUnauthenticated},
+	} {
+		text := i.Token("hub", "source", func(claims map[string]any) { claims["aud"] = []string{c.aud} })
+		h := &hub{answers: map[string]*hawserv1.TokenReviewResult{text: {Authenticated: true, User: "system:serviceaccount:hub:source", Audiences: []string{c.aud}}}}
+		all, err := tokens.New(tokens.Options{Config: tokens.Config{Audiences: []string{"hawser"}, HubAudience: c.on, Mapping: mapping}, Reviewer: h})
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.SetKeys(&hawserv1.RegistrationKeys{Issuer: i.Name, Jwks: i.Keys(), ApiAudiences: c.own})
+		if _, err := all.Authenticate(t.Context(), text); (err == nil) != (c.want < 0) || err != nil && transport.CodeOf(err) != c.want {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
 // TestAuthenticate_DeletedAccount: the token is good by its signature, and its account is gone.
 func TestAuthenticate_DeletedAccount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
