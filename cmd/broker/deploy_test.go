@@ -1,9 +1,12 @@
 package main
 
 import (
+	"reflect"
 	"testing"
 	"time"
 
+	"github.com/hawser-io/hawser/internal/broker/tokens"
+	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/testkit/shipped"
 )
 
@@ -25,5 +28,30 @@ func TestConfig_LoadsWhatDeployShips(t *testing.T) {
 	}
 	if drain, grace := time.Duration(cfg.DrainTimeout), time.Duration(*pod.TerminationGracePeriodSeconds)*time.Second; grace <= drain {
 		t.Errorf("terminationGracePeriodSeconds %v ends a drain of %v", grace, drain)
+	}
+}
+
+// The broker that clusters join through says the same, and who may ask to.
+func TestConfig_LoadsWhatRegistrationShips(t *testing.T) {
+	plain, err := load(shipped.Args(t, "../..", "broker")...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := append(shipped.Args(t, "../..", "broker"), "--config=../../deploy/broker-registration/config.yaml")
+	cfg, err := load(args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cfg.Registration.Source != "hub" || cfg.TLS.ClientCAFile != "/etc/hawser/tls/client-ca.crt" || len(cfg.Tokens.Mapping) == 0 {
+		t.Errorf("configuration %+v", cfg)
+	}
+	for _, r := range cfg.Tokens.Mapping {
+		if r.Role != identity.Bootstrap {
+			t.Errorf("a token makes %+v", r)
+		}
+	}
+	cfg.Registration.Source, cfg.Tokens, cfg.TLS.ClientCAFile = "", tokens.Config{}, plain.TLS.ClientCAFile
+	if !reflect.DeepEqual(cfg, plain) {
+		t.Errorf("besides that it says\n%+v, and deploy/broker\n%+v", cfg, plain)
 	}
 }

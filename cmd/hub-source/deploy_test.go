@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/admission"
 	"github.com/hawser-io/hawser/internal/admission/webhook"
+	"github.com/hawser-io/hawser/internal/hubsource/membership"
 	"github.com/hawser-io/hawser/internal/testkit/shipped"
 )
 
@@ -53,6 +55,26 @@ func TestConfig_LoadsWhatDeployShips(t *testing.T) {
 		}
 	}
 	t.Errorf("no rule of deploy/broker makes anybody source %q", cfg.SourceID)
+}
+
+// The hub-source that clusters join through says the same, and that they do.
+func TestConfig_LoadsWhatRegistrationShips(t *testing.T) {
+	plain, err := load(shipped.Args(t, "../..", "hub-source")...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := load(append(shipped.Args(t, "../..", "hub-source"), "--config=../../deploy/hub-source-registration/config.yaml")...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !cfg.Registration.Enabled || cfg.Membership.Mode != membership.Auto || cfg.Membership.Signer.KeyFile != "/etc/hawser/signer/tls.key" {
+		t.Errorf("configuration %+v", cfg)
+	}
+	cfg.Registration, cfg.Membership, cfg.file, cfg.reread = plain.Registration, plain.Membership, plain.file, nil
+	plain.reread = nil
+	if !reflect.DeepEqual(cfg, plain) {
+		t.Errorf("besides that it says\n%+v, and deploy/hub-source\n%+v", cfg, plain)
+	}
 }
 
 // What deploy/ tells the hub about the webhook is what the program serves.

@@ -81,13 +81,18 @@ func Hub(ctx context.Context, client cluster.Client, settings Settings, now time
 
 // programs is what deploy/ has for a hub.
 func (s Settings) programs() ([]*unstructured.Unstructured, error) {
-	all, err := readObjects(deploy.Files, "crds/manifestworks.yaml")
-	if err != nil {
-		return nil, err
-	}
-	bases := []string{"broker", "hub-source"}
+	definitions, bases := []string{"manifestworks"}, []string{"broker", "hub-source"}
 	if s.Registration == On {
+		definitions = append(definitions, "managedclusters", "managedclusteraddons")
 		bases = []string{"broker-registration", "hub-source-registration"}
+	}
+	var all []*unstructured.Unstructured
+	for _, name := range definitions {
+		objects, err := readObjects(deploy.Files, "crds/"+name+".yaml")
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, objects...)
 	}
 	for _, base := range bases {
 		objects, err := render(deploy.Files, base, s.Images)

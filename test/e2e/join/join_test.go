@@ -1,0 +1,97 @@
+// Package join has a cluster join a hub as docs/join.md says it: with the commands of that page,
+// what `hawser install` and `hawser join` put on real control planes, and the programs with the
+// rights of their service accounts.
+package join
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hawser-io/hawser/internal/testkit/fence"
+)
+
+// page are the commands of docs/join.md, in order.
+func page(t *testing.T) []fence.Block {
+	t.Helper()
+	all, err := fence.Find(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := fence.Of(fence.Join, all)
+	const want = 6 // token and join, accept, a work, deny, detach, after the hub
+	if len(blocks) != want {
+		t.Fatalf("docs/join.md has %d blocks marked \"sh test join\", want %d", len(blocks), want)
+	}
+	return blocks
+}
+
+// TestJoin_CommandsOfTheDocumentation: a token, a cluster that asks, its acceptance, its first work,
+// denied and let in again, and gone.
+func TestJoin_CommandsOfTheDocumentation(t *testing.T) {
+	blocks := page(t)
+	w := newWorld(t, "hub", "cluster1")
+	broker := w.address("hub/hawser-broker") + ":8090"
+	repository, err := filepath.Abs(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := fence.Runner{
+		Dir: w.dir, Path: []string{w.bin, filepath.Dir(w.kubectl)},
+		Env: append(w.env(), "HAWSER_BROKER="+broker, "HAWSER_CA="+w.file("ca.crt"), "HAWSER_CERT="+w.file("tls.crt"), "HAWSER_KEY="+w.file("tls.key")),
+		Replace: []string{
+			"broker.example.com:8090", broker, "--image-registry", "--image-version dev --image-registry", "docs/examples", filepath.Join(repository, "docs", "examples"),
+		},
+	}
+	next := func() string {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		defer cancel()
+		b := blocks[0]
+		blocks = blocks[1:]
+		out, err := r.Run(ctx, b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%s\n%s", b, out)
+		return out
+	}
+	next() // the hub
+	// Of cert-manager only the annotation says something, and only where it runs.
+	w.run(w.kubectl, "--context", "hub", "annotate", "validatingwebhookconfiguration", "hawser-hub-source", "cert-manager.io/inject-ca-from=hawser/hawser-hub-source-webhook")
+	w.asKustomizeHasIt("hub", "broker-registration", "hub-source-registration")
+	// No pod answers behind the Service of the webhook here.
+	w.run(w.kubectl, "--context", "hub", "delete", "validatingwebhookconfiguration", "hawser-hub-source")
+	w.start("hub", "hawser-broker")
+	w.start("hub", "hawser-hub-source", "hawser-broker.hawser.svc:8090", broker)
+
+	next() // the cluster asks
+	w.asKustomizeHasIt("cluster1", "agent-join")
+	w.start("cluster1", "hawser-agent")
+	access := []string{"--broker", broker, "--ca", w.file("ca.crt"), "--cert", w.file("tls.crt"), "--key", w.file("tls.key")}
+	w.eventually("not accepted", append([]string{"get", "clusters", "cluster1"}, access...)...)
+
+	if out := next(); !strings.Contains(out, "let it in with hawser accept cluster1") || !strings.Contains(out, "cluster cluster1 is accepted") {
+		t.Errorf("who waits, and that it was let in, is not said")
+	}
+	next() // the first work
+	w.eventually("in sync", append([]string{"get", "clusters", "cluster1"}, access...)...)
+	next() // denied, and let in again
+	w.eventually("in sync", append([]string{"get", "clusters", "cluster1"}, access...)...)
+	if out := next(); !strings.Contains(out, "cluster cluster1 is detached") {
+		t.Errorf("it is not said that the cluster is gone")
+	}
+}
+
+// asKustomizeHasIt tells whether what is there is what kustomize makes of deploy/.
+func (w *world) asKustomizeHasIt(where string, overlays ...string) {
+	w.Helper()
+	for _, o := range overlays {
+		w.run(w.kubectl, "--context", where, "diff", "--server-side", "--force-conflicts", "--field-manager=test", "-k", filepath.Join(w.bin, "..", "deploy", o))
+	}
+}
+
+// file is one of the operator's access.
+func (w *world) file(name string) string { return filepath.Join(w.dir, "hawser-access", name) }
