@@ -19,6 +19,7 @@ import (
 	sigsyaml "sigs.k8s.io/yaml"
 
 	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/pkg/agent/registration"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -248,13 +249,19 @@ func (c *config) kept(ctx context.Context, namespace string) *registration.Crede
 	return k.Credential
 }
 
-// registrationReady returns what the registration waits for.
+// registrationReady returns what the registration waits for. The agent is ready although a
+// certificate is not renewed yet.
 func (p *process) registrationReady() error {
 	if !p.cfg.joins() {
 		return nil
 	}
-	if r := p.running.Load(); r != nil {
-		return r.registration.Ready()
+	r := p.running.Load()
+	if r == nil {
+		return errNotYet
 	}
-	return errNotYet
+	state := r.registration.State()
+	if state.Waits == nil && state.Trouble != nil {
+		return telemetry.Notice(state.Trouble)
+	}
+	return state.Waits
 }

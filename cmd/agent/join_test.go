@@ -226,3 +226,16 @@ func TestDoctor_OfAnAgentThatJoins(t *testing.T) {
 		t.Errorf("registered: token %t, %s", w.Identity.Token != "", asks.DataType)
 	}
 }
+
+// TestProcess_RegistrationReady: an agent that does not register itself has nothing to wait for, and
+// one that does is not ready before it has begun.
+func TestProcess_RegistrationReady(t *testing.T) {
+	p := &process{cfg: &config{}}
+	if err := p.registrationReady(); err != nil {
+		t.Error(err)
+	}
+	p.cfg.bootstrapConfig = "/x"
+	if err := p.registrationReady(); err == nil {
+		t.Error("it is ready before it has begun")
+	}
+}
