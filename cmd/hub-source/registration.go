@@ -27,7 +27,7 @@ type registrationConfig struct {
 	// kubernetes.io/kube-apiserver-client.
 	CustomSigners []string `json:"customSigners"`
 	// AccessReviews is whether the hub is asked, before anything is done for a cluster, if whoever
-	// asks has the right to do it: always, never, or auto, which is always where the registration
+	// asks has the right to do it: true, false, or auto, which is true where the registration
 	// controllers of Open Cluster Management are found. These make roles for clusters; without
 	// them nobody would have any.
 	AccessReviews registration.AccessReviews `json:"accessReviews"`

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
 
+	"github.com/hawser-io/hawser/internal/hubsource/registration"
 	"github.com/hawser-io/hawser/internal/testkit/shipped"
 )
 
@@ -52,15 +53,18 @@ func TestRegistration_RefusesWhatCannotWork(t *testing.T) {
 		"nobody waits":        {"registration: {enabled: true, maxWaiting: 0}\n", "use a positive number"},
 		"a signer of another": {"registration: {customSigners: [open-cluster-management.io/grpc]}\n", "is not the name of an add-on's signer"},
 		"no signer":           {"registration: {customSigners: ['a b']}\n", "is not the name of an add-on's signer"},
-		"asked perhaps":       {"registration: {accessReviews: perhaps}\n", "use auto, always or never"},
+		"asked perhaps":       {"registration: {accessReviews: perhaps}\n", "use auto, true or false"},
 		"a word of nobody":    {"registration: {on: true}\n", "on"},
 	} {
 		if _, err := loaded(t, c.file, grpc...); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
 	}
-	if _, err := loaded(t, "registration: {enabled: true, customSigners: [example.com/a]}\n", grpc...); err != nil {
-		t.Error(err)
+	for value, want := range map[string]registration.AccessReviews{"true": registration.Always, "false": registration.Never, "auto": registration.Auto} {
+		c, err := loaded(t, "registration: {enabled: true, customSigners: [example.com/a], accessReviews: "+value+"}\n", grpc...)
+		if err != nil || c.Registration.AccessReviews != want {
+			t.Errorf("accessReviews %s: %v", value, err)
+		}
 	}
 }
 

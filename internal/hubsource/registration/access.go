@@ -26,8 +26,8 @@ type AccessReviews string
 
 // The ways.
 const (
-	Never  AccessReviews = "never"
-	Always AccessReviews = "always"
+	Never  AccessReviews = "false"
+	Always AccessReviews = "true"
 	// Auto is Always as long as Open Cluster Management's registration controllers are found on the
 	// hub, or nobody can tell; else Never.
 	Auto AccessReviews = "auto"
