@@ -7,6 +7,7 @@
 //	make bench CHECK=1    and a failure where a target is missed
 //	make bench ONLY=works only what many works cost on one cluster
 //	make bench ONLY=mqtt  only MQTT beside gRPC
+//	make bench ONLY=registration  only clusters that join; it is no part of the whole
 package main
 
 import (
@@ -21,7 +22,8 @@ import (
 
 func main() {
 	check := flag.Bool("check", false, "fail where a ratio misses its target")
-	only := flag.String("only", "", "measure one part only: "+partCore+" (broker and delivery), "+partWorks+" (many works on one cluster) or "+partMQTT+" (MQTT beside gRPC)")
+	only := flag.String("only", "", "measure one part only: "+partCore+" (broker and delivery), "+partWorks+" (many works on one cluster), "+partMQTT+" (MQTT beside gRPC) or "+partRegistration+" (clusters that join)")
+	clusters := flag.Int("clusters", 10000, "how many clusters join")
 	idle := flag.Duration("idle", defaultIdle, "how long the fleet rests before its memory is read")
 	echoDir := flag.String("serve-echo", "", "internal: serve the bare echo with the certificates of this directory")
 	echoAddr := flag.String("echo-addr", "", "internal: where to serve it")
@@ -34,6 +36,13 @@ func main() {
 	err := func() error {
 		if *echoDir != "" {
 			return serveEcho(ctx, *echoDir, *echoAddr)
+		}
+		if *only == partRegistration {
+			root, err := os.Getwd()
+			if err != nil {
+				return err
+			}
+			return registers(ctx, root, *clusters, *idle, os.Stdout)
 		}
 		return run(ctx, options{check: *check, only: *only, idle: *idle})
 	}()
