@@ -257,7 +257,7 @@ demo: ## a hub, two clusters and Hawser between them on this machine, until Ctrl
 	@set -m; HAWSER_RUN_BY=make bin/hawser demo $(ARGS) || exit $$?
 
 .PHONY: bench
-bench: build ## run the benchmarks; CHECK=1 fails where a target is missed; ONLY=works, core or mqtt runs a part
+bench: build ## run the benchmarks; CHECK=1 fails where a target is missed; ONLY=works, core, mqtt or registration runs a part
 	@go run ./test/bench $(if $(CHECK),--check) $(if $(ONLY),--only $(ONLY))
 	@$(if $(ONLY),true,go test -run '^$$' -bench LosesTheAnswer -benchtime 50x ./internal/hubsource/core)
 	@$(if $(ONLY),true,mkdir -p bin/interop)
