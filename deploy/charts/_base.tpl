@@ -27,6 +27,33 @@ those very manifests, and changes what its values say.
 {{- dict "objects" $all | toJson -}}
 {{- end -}}
 
+{{- /* hawser.overlay: the objects that the overlay in the folder registration/ adds to the base, as {"objects": […]}. They say themselves in which namespace they are, that of the release aside. */ -}}
+{{- define "hawser.overlay" -}}
+{{- $all := list -}}
+{{- $kustomization := .Files.Get "registration/kustomization.yaml" | fromYaml -}}
+{{- $namespace := .Release.Namespace -}}
+{{- range $file := $kustomization.resources -}}
+{{- range $text := regexSplit "(?m)^---$" ($.Files.Get (printf "registration/%s" $file)) -1 -}}
+{{- $o := fromYaml $text -}}
+{{- if and $o.kind (ne $o.kind "Namespace") -}}
+{{- range $kustomization.labels -}}{{- $_ := set $o.metadata "labels" (merge (dict) .pairs ($o.metadata.labels | default dict)) -}}{{- end -}}
+{{- range $o.subjects -}}{{- if eq .namespace "hawser" -}}{{- $_ := set . "namespace" $namespace -}}{{- end -}}{{- end -}}
+{{- $all = append $all $o -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- dict "objects" $all | toJson -}}
+{{- end -}}
+
+{{- /* hawser.volumes: gives the Deployment .object the volumes of the one in the file .patch. */ -}}
+{{- define "hawser.volumes" -}}
+{{- $more := (.root.Files.Get .patch | fromYaml).spec.template.spec -}}
+{{- $pod := .object.spec.template.spec -}}
+{{- $_ := set $pod "volumes" (concat $more.volumes $pod.volumes) -}}
+{{- $container := first $pod.containers -}}
+{{- $_ := set $container "volumeMounts" (concat (first $more.containers).volumeMounts $container.volumeMounts) -}}
+{{- end -}}
+
 {{- /* hawser.configMap: of config.yaml in the base, or in the folder .from, with the settings of .config over it, and without those that .without names. Its name ends in a hash of what it holds, as kustomize has it, so that pods start anew when it changes. */ -}}
 {{- define "hawser.configMap" -}}
 {{- $text := .root.Files.Get (printf "%s/config.yaml" (.from | default "base")) -}}

@@ -113,7 +113,7 @@ func TestCharts_RenderWhatIsInDeploy(t *testing.T) {
 
 // Where clusters join, a chart renders the overlay that is for it.
 func TestCharts_RenderRegistration(t *testing.T) {
-	for _, program := range []string{"broker"} {
+	for _, program := range []string{"broker", "hub-source"} {
 		want := kustomize(t, filepath.Join(root, "deploy", program+"-registration"))
 		if diff := cmp.Diff(want, render(t, program, "hawser", "--set", "registration.enabled=true")); diff != "" {
 			t.Errorf("%s (-kustomize +helm):\n%s", program, diff)

@@ -91,11 +91,6 @@ func (w *world) run(program string, args ...string) string {
 	return string(out)
 }
 
-func (w *world) hawser(args ...string) string {
-	w.Helper()
-	return w.run(filepath.Join(w.bin, "hawser"), args...)
-}
-
 // address is a loopback address that only this program of this test has.
 func (w *world) address(program string) string {
 	w.Helper()
