@@ -32,14 +32,22 @@ const (
 	grpcSA   = "system:serviceaccount:open-cluster-management:" + bootstrapper
 )
 
-// hawser starts broker and hub-source with the rights of deploy/, as on a hub with OCM's
-// registration controllers.
+// hawser starts broker and hub-source as on a hub with OCM's registration controllers.
 func (r *rig) hawser() *hawser {
+	r.Helper()
+	r.renewals()
+	return r.start("registration: {enabled: true, accessReviews: true, customSigners: ["+addOnSigner+"]}", "rbac.yaml")
+}
+
+// start starts broker and hub-source, with more configuration of the latter, and its rights in
+// these files of deploy/hub-source-registration.
+func (r *rig) start(more string, rights ...string) *hawser {
 	r.Helper()
 	r.kubectl(r.hub, "", "apply", "-k", filepath.Join(root, "deploy", "namespace"))
 	r.kubectl(r.hub, "", "apply", "-n", "hawser", "-f", filepath.Join(root, "deploy", "hub-source", "rbac.yaml"))
-	r.kubectl(r.hub, "", "apply", "-f", filepath.Join(root, "deploy", "hub-source-registration", "rbac.yaml"))
-	r.renewals()
+	for _, name := range rights {
+		r.kubectl(r.hub, "", "apply", "-f", filepath.Join(root, "deploy", "hub-source-registration", name))
+	}
 	h := &hawser{addr: freeAddr(r.T), admin: freeAddr(r.T)}
 	cert, key := r.serving()
 	h.broker = r.ready("broker", h.admin, "--config="+r.write("broker/config.yaml", fmt.Sprintf(`
@@ -51,9 +59,10 @@ identities: [{commonName: "hawser:source:%s", role: source, name: %s}]
 registration: {source: %s}
 tokens:
   audiences: [hawser]
+  hubAudience: true
   mapping: [{user: "%s", role: bootstrap}]
 `, h.addr, h.admin, filepath.Join(r.dir, "broker", "data"), cert, key, r.pki.CACert(), sourceID, sourceID, sourceID, grpcSA)))
-	h.hubSource = r.hubSource(h.addr)
+	h.hubSource = r.hubSource(h.addr, more)
 	return h
 }
 
@@ -81,7 +90,7 @@ func (r *rig) renewals() {
 }
 
 // hubSource runs hub-source with the rights of its ServiceAccount alone.
-func (r *rig) hubSource(broker string) *supervised {
+func (r *rig) hubSource(broker, more string) *supervised {
 	r.Helper()
 	if _, err := r.pki.Issue(pki.Request{Role: pki.Source, Name: sourceID, Valid: pki.Starting(time.Now(), 24*time.Hour)}, true); err != nil {
 		r.Fatal(err)
@@ -92,8 +101,8 @@ sourceID: %s
 broker: %s
 adminListen: %s
 tls: {certFile: %s, keyFile: %s, caFile: %s}
-registration: {enabled: true, accessReviews: true, customSigners: [%s]}
-`, sourceID, broker, admin, r.pki.Cert(pki.Source, sourceID), r.pki.Key(pki.Source, sourceID), r.pki.CACert(), addOnSigner))
+%s
+`, sourceID, broker, admin, r.pki.Cert(pki.Source, sourceID), r.pki.Key(pki.Source, sourceID), r.pki.CACert(), more))
 	return r.ready("hub-source", admin, "--config="+config, "--kubeconfig="+r.kubeconfigOf("hawser", "hawser-hub-source"))
 }
 
@@ -126,7 +135,7 @@ func TestKlusterlet(t *testing.T) {
 	h := r.hawser()
 	began := time.Now()
 	step := func(what string) { t.Logf("%4.0fs %s", time.Since(began).Seconds(), what) }
-	k := joined(r, "cluster1", h.addr, "--audience=hawser")
+	k := joined(r, "cluster1", h.addr) // with a token as clusteradm prints it
 	step("joined by token, accepted, available, first work delivered")
 	k.losesItsLease()
 	step("lease lost and regained")
@@ -141,6 +150,32 @@ func TestKlusterlet(t *testing.T) {
 	h.broker.start()
 	k.delivers("first", "5")
 	step("broker restarted")
+}
+
+// TestHubWithoutOCM: a klusterlet of OCM at a hub that has nothing of OCM, where hub-source does what
+// a fleet needs, with the definitions of deploy/.
+func TestHubWithoutOCM(t *testing.T) {
+	r := newPlanes(t)
+	for _, name := range []string{"managedclusters", "managedclusteraddons", "manifestworks"} {
+		file := filepath.Join(root, "deploy", "crds", name+".yaml")
+		r.kubectl(r.hub, "", "apply", "--server-side", "-f", file)
+		r.kubectl(r.hub, "", "wait", "--for=condition=Established", "--timeout=30s", "-f", file)
+	}
+	r.bootstrapAccount()
+	r.installSpoke()
+	h := r.start(fmt.Sprintf("registration: {enabled: true}\nmembership: {mode: \"on\", signer: {certFile: %s, keyFile: %s, duration: %s}}",
+		r.pki.CACert(), r.pki.CAKey(), signedFor), "rbac.yaml", "membership.yaml")
+	began := time.Now()
+	step := func(what string) { t.Logf("%4.0fs %s", time.Since(began).Seconds(), what) }
+	k := joined(r, "cluster1", h.addr, "--audience=hawser")
+	step("joined by token, accepted, available, first work delivered")
+	k.losesItsLease()
+	step("lease lost and regained")
+	k.renews()
+	k.delivers("first", "2")
+	step("certificate renewed")
+	k.acceptanceWithdrawn(h)
+	step("acceptance withdrawn and given again")
 }
 
 // acceptanceWithdrawn: works stop when the hub takes its acceptance back, and what is there stays;

@@ -68,6 +68,22 @@ func (k *klusterlet) pointAt(hub, endpoint, token string) {
 	k.write(filepath.Join(k.name, "bootstrap", "kubeconfig"), fmt.Sprintf(`{apiVersion: v1, kind: Config, current-context: bootstrap,
 clusters: [{name: %s, cluster: {server: "https://%s"}}], contexts: [{name: bootstrap, context: {cluster: %s, user: bootstrap}}],
 users: [{name: bootstrap, user: {token: none}}]}`, hub, endpoint, hub))
+	k.tellAgent(endpoint)
+}
+
+// tellAgent updates the bootstrap Secret, whose change ends a running registration agent. What is
+// in it the agent reads from the files.
+func (k *klusterlet) tellAgent(version string) {
+	k.Helper()
+	secrets := k.spoke.kube.CoreV1().Secrets(agentNamespace)
+	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "bootstrap-hub-kubeconfig"}, StringData: map[string]string{"config.yaml": version}}
+	_, err := secrets.Update(k.Context(), s, metav1.UpdateOptions{})
+	if apierrors.IsNotFound(err) {
+		_, err = secrets.Create(k.Context(), s, metav1.CreateOptions{})
+	}
+	if err != nil {
+		k.Fatal(err)
+	}
 }
 
 // startWork runs the work agent.

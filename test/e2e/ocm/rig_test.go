@@ -61,6 +61,19 @@ type rig struct {
 // hub's controllers. It all ends with the test.
 func newRig(t *testing.T) *rig {
 	t.Helper()
+	r := newPlanes(t)
+	r.installHub()
+	r.installSpoke()
+	r.program("registration", "registration controller", nil,
+		"--kubeconfig="+r.hub.KubeconfigPath, "--namespace="+hubNamespace, "--disable-leader-election",
+		"--enabled-registration-drivers=csr,grpc", "--grpc-ca-file="+r.pki.CACert(), "--grpc-key-file="+r.pki.CAKey(),
+		"--grpc-signing-duration="+signedFor.String())
+	return r
+}
+
+// newPlanes starts a hub and a managed cluster that have nothing yet.
+func newPlanes(t *testing.T) *rig {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "hawser-ocm-")
 	if err != nil {
 		t.Fatal(err)
@@ -86,12 +99,6 @@ func newRig(t *testing.T) *rig {
 	if t.Failed() {
 		t.FailNow()
 	}
-	r.installHub()
-	r.installSpoke()
-	r.program("registration", "registration controller", nil,
-		"--kubeconfig="+r.hub.KubeconfigPath, "--namespace="+hubNamespace, "--disable-leader-election",
-		"--enabled-registration-drivers=csr,grpc", "--grpc-ca-file="+r.pki.CACert(), "--grpc-key-file="+r.pki.CAKey(),
-		"--grpc-signing-duration="+signedFor.String())
 	return r
 }
 
@@ -190,11 +197,15 @@ func (r *rig) manifests(names ...string) {
 func (r *rig) installHub() {
 	r.Helper()
 	r.definitions(r.hub, "cluster/v1", "cluster/v1beta2", "cluster/v1beta1", "addon/v1alpha1", "work/v1", "work/v1alpha1")
+	r.apply(r.hub, "{apiVersion: v1, kind: Namespace, metadata: {name: "+hubNamespace+"}}")
+	r.bootstrapAccount()
+	r.manifests("grpc-server/serviceaccount.yaml", "grpc-server/clusterrole.yaml", "grpc-server/clusterrolebinding.yaml")
+}
+
+// bootstrapAccount is the account whose tokens clusters join with, as OCM's installation makes it.
+func (r *rig) bootstrapAccount() {
+	r.Helper()
 	r.apply(r.hub, `
-apiVersion: v1
-kind: Namespace
-metadata: {name: `+hubNamespace+`}
----
 apiVersion: v1
 kind: Namespace
 metadata: {name: open-cluster-management}
@@ -218,7 +229,6 @@ metadata: {name: "open-cluster-management:bootstrap:agent-registration"}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: "open-cluster-management:bootstrap"}
 subjects: [{kind: ServiceAccount, name: `+bootstrapper+`, namespace: open-cluster-management}]
 `)
-	r.manifests("grpc-server/serviceaccount.yaml", "grpc-server/clusterrole.yaml", "grpc-server/clusterrolebinding.yaml")
 }
 
 func (r *rig) installSpoke() {

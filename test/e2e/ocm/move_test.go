@@ -1,0 +1,108 @@
+package ocm
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// TestMove: a klusterlet goes from OCM's gRPC server to Hawser and back, by one update of its
+// bootstrap Secret each time and an approval. What its works have on the cluster stays.
+func TestMove(t *testing.T) {
+	r := newRig(t)
+	h, stockAddr := r.hawser(), r.grpcServer()
+	k := joined(r, "cluster1", stockAddr)
+	before := k.object("first")
+	k.moves("hawser", h.addr, r.token("--audience=hawser"))
+	k.records(recordOf(stockAddr), recordOf(h.addr)) // the work agent has come over
+	k.delivers("first", "over Hawser")
+	k.moves("ocm", stockAddr, r.token())
+	k.delivers("first", "back at OCM")
+	if after := k.object("first"); after.UID != before.UID {
+		t.Errorf("the work's object was made anew: uid %s, was %s", after.UID, before.UID)
+	}
+	k.records(recordOf(stockAddr))
+	if after := k.object("first"); after.UID != before.UID {
+		t.Errorf("after the grace period the object was made anew: uid %s, was %s", after.UID, before.UID)
+	}
+	works := r.hub.works.WorkV1().ManifestWorks(k.name)
+	if err := works.Delete(t.Context(), "first", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	r.eventually(func(ctx context.Context) error {
+		_, err := works.Get(ctx, "first", metav1.GetOptions{})
+		if err == nil {
+			return errors.New("the work is still there")
+		}
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return err
+	})
+}
+
+// moves updates the bootstrap Secret and approves the request that follows. hub is the name of
+// the hub in the Secret's kubeconfig, which has to change.
+func (k *klusterlet) moves(hub, endpoint, token string) {
+	k.Helper()
+	k.pointAt(hub, endpoint, token)
+	k.eventually(func(context.Context) error {
+		k.accept()
+		return k.says("config.yaml", endpoint)
+	})
+}
+
+// object returns the ConfigMap of a work.
+func (k *klusterlet) object(name string) *corev1.ConfigMap {
+	k.Helper()
+	m, err := k.spoke.kube.CoreV1().ConfigMaps("default").Get(k.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		k.Fatal(err)
+	}
+	return m
+}
+
+// recordOf returns the name of the AppliedManifestWork of the work: a work agent knows its hub by the address.
+func recordOf(endpoint string) string {
+	return fmt.Sprintf("%x-first", sha256.Sum256([]byte(endpoint)))
+}
+
+// records waits until the cluster has these AppliedManifestWorks. One of the hub as it was reached
+// before ends with its grace period.
+func (k *klusterlet) records(want ...string) {
+	k.Helper()
+	slices.Sort(want)
+	k.eventually(func(ctx context.Context) error {
+		l, err := k.spoke.works.WorkV1().AppliedManifestWorks().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		var have []string
+		for i := range l.Items {
+			have = append(have, l.Items[i].Name)
+		}
+		if slices.Sort(have); !slices.Equal(have, want) {
+			return fmt.Errorf("AppliedManifestWorks %q, want %q", have, want)
+		}
+		return nil
+	})
+}
+
+// says returns nil once a file of the Secret with the hub's certificate has a text.
+func (k *klusterlet) says(file, text string) error {
+	b, err := os.ReadFile(filepath.Join(k.home, filepath.Base(file)))
+	if err == nil && !strings.Contains(string(b), text) {
+		err = fmt.Errorf("%s does not say %s", file, text)
+	}
+	return err
+}
