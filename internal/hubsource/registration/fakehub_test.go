@@ -343,7 +343,11 @@ func (h *fakeHub) review(q request, body obj) *http.Response {
 	switch q.resource {
 	case "tokenreviews":
 		user, ok := h.tokens[fmt.Sprint(spec["token"])]
-		body["status"] = obj{"authenticated": ok, "user": obj{"username": user, "groups": []any{"g"}}, "audiences": spec["audiences"], "error": "secret reason"}
+		audiences := spec["audiences"]
+		if audiences == nil && ok {
+			audiences = []any{"https://api"}
+		}
+		body["status"] = obj{"authenticated": ok, "user": obj{"username": user, "groups": []any{"g"}}, "audiences": audiences, "error": "secret reason"}
 	case "subjectaccessreviews":
 		attributes, _ := spec["resourceAttributes"].(obj)
 		body["status"] = obj{"allowed": !h.denied[fmt.Sprint(attributes["verb"], " ", spec["user"])]}

@@ -3,6 +3,8 @@ package registration
 import (
 	"context"
 	"fmt"
+	"os"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -23,6 +25,8 @@ type Hub struct {
 	Types          discovery.ServerResourcesInterface
 	// Get returns what the hub's API has at a path.
 	Get func(ctx context.Context, path string) ([]byte, error)
+	// Token returns hub-source's own token, "" if it has none.
+	Token func() (string, error)
 }
 
 // NewHub returns the hub that a configuration of its clients leads to. Requests have no rate of
@@ -53,6 +57,13 @@ func NewHub(config *rest.Config) (h Hub, err error) {
 	h.Reviews, h.Tokens, h.Self, h.Types = reviews.SubjectAccessReviews(), tokens.TokenReviews(), tokens.SelfSubjectReviews(), types
 	h.Get = func(ctx context.Context, path string) ([]byte, error) {
 		return types.RESTClient().Get().AbsPath(path).DoRaw(ctx)
+	}
+	h.Token = func() (string, error) {
+		if own.BearerTokenFile == "" {
+			return own.BearerToken, nil
+		}
+		b, err := os.ReadFile(own.BearerTokenFile)
+		return strings.TrimSpace(string(b)), err
 	}
 	return h, nil
 }

@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/hawser-io/hawser/pkg/codec"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
@@ -82,5 +85,30 @@ func (s *Server) keys(ctx context.Context) (*hawserv1.RegistrationKeys, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ask the hub for the keys of its tokens: %w", err)
 	}
-	return &hawserv1.RegistrationKeys{Issuer: found.Issuer, Jwks: jwks}, nil
+	audiences, err := s.apiAudiences(ctx, found.Issuer)
+	if err != nil {
+		return nil, fmt.Errorf("ask the hub for the audiences of its API: %w", err)
+	}
+	return &hawserv1.RegistrationKeys{Issuer: found.Issuer, Jwks: jwks, ApiAudiences: audiences}, nil
+}
+
+// apiAudiences returns for whom tokens are that are for the hub's API. The hub says it of
+// hub-source's own token. Without one it is the issuer, as it is at a kube-apiserver that was told
+// nothing else.
+func (s *Server) apiAudiences(ctx context.Context, issuer string) ([]string, error) {
+	own, err := s.cfg.Hub.Token()
+	if err != nil {
+		return nil, err
+	}
+	if own == "" {
+		return []string{issuer}, nil
+	}
+	said, err := s.cfg.Hub.Tokens.Create(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: own}}, metav1.CreateOptions{})
+	if err != nil {
+		return nil, err
+	}
+	if !said.Status.Authenticated || len(said.Status.Audiences) == 0 {
+		return []string{issuer}, nil
+	}
+	return said.Status.Audiences, nil
 }
