@@ -24,6 +24,7 @@ import (
 
 const (
 	clusterLabel = "open-cluster-management.io/cluster-name"
+	grpcSigner   = "open-cluster-management.io/grpc"
 	grpcAccount  = "system:serviceaccount:" + hubNamespace + ":grpc-server-sa"
 	// evictAfter is the grace period of works of a hub that a work agent does not know any more: 60
 	// minutes, unless a test cannot wait so long. What moves has to be there before it ends.
@@ -47,13 +48,41 @@ func (r *rig) newKlusterlet(name, endpoint, token string) *klusterlet {
 	if err := os.MkdirAll(k.home, 0o700); err != nil {
 		r.Fatal(err)
 	}
-	k.registration = r.program(name+"-registration", "registration agent",
-		[]string{"HAWSER_TEST_RESYNC=2s", "HAWSER_TEST_RETRY=500ms", "CERT_CALLBACK_REFRESH_DURATION=1s"},
-		"--kubeconfig="+r.spoke.KubeconfigPath, "--namespace="+agentNamespace, "--disable-leader-election",
-		"--spoke-cluster-name="+name, "--bootstrap-kubeconfig="+filepath.Join(k.bootstrap, "kubeconfig"),
-		"--hub-kubeconfig-dir="+k.home, "--registration-auth=grpc", "--cluster-healthcheck-period=5s",
-		"--grpc-bootstrap-config="+filepath.Join(k.bootstrap, "config.yaml"), "--grpc-config="+filepath.Join(k.home, "config.yaml"))
+	k.registration = r.program(name+"-registration", "registration agent", registrationEnv, k.registrationArgs(true)...)
 	return k
+}
+
+// registrationEnv has the registration agent look at its certificate often.
+var registrationEnv = []string{"HAWSER_TEST_RESYNC=2s", "HAWSER_TEST_RETRY=500ms", "CERT_CALLBACK_REFRESH_DURATION=1s"}
+
+// registrationArgs are those with which OCM's operator runs the registration agent, with the driver
+// grpc or kube.
+func (k *klusterlet) registrationArgs(grpc bool) []string {
+	args := []string{
+		"--kubeconfig=" + k.spoke.KubeconfigPath, "--namespace=" + agentNamespace, "--disable-leader-election",
+		"--spoke-cluster-name=" + k.name, "--bootstrap-kubeconfig=" + filepath.Join(k.bootstrap, "kubeconfig"),
+		"--hub-kubeconfig-dir=" + k.home, "--cluster-healthcheck-period=5s",
+	}
+	if grpc {
+		args = append(args, "--registration-auth=grpc",
+			"--grpc-bootstrap-config="+filepath.Join(k.bootstrap, "config.yaml"), "--grpc-config="+filepath.Join(k.home, "config.yaml"))
+	}
+	return args
+}
+
+// workArgs are those of the work agent.
+func (k *klusterlet) workArgs(grpc bool) []string {
+	source := []string{"--workload-source-driver=kube", "--workload-source-config=" + filepath.Join(k.home, "kubeconfig")}
+	if grpc {
+		source = []string{
+			"--workload-source-driver=grpc", "--workload-source-config=" + filepath.Join(k.home, "config.yaml"),
+			"--cloudevents-client-id=" + k.name + "-work-agent",
+		}
+	}
+	return append(source, "--kubeconfig="+k.spoke.KubeconfigPath, "--namespace="+agentNamespace, "--disable-leader-election",
+		"--spoke-cluster-name="+k.name, "--agent-id="+k.name, "--hub-kubeconfig-dir="+k.home,
+		"--status-sync-interval=2s", "--appliedmanifestwork-eviction-grace-period="+evictAfter.String(),
+		"--terminate-on-files="+filepath.Join(k.home, "kubeconfig"))
 }
 
 // pointAt writes the bootstrap Secret: hub names the hub, for a klusterlet joins again where
@@ -89,11 +118,7 @@ func (k *klusterlet) tellAgent(version string) {
 // startWork runs the work agent.
 func (k *klusterlet) startWork() {
 	k.Helper()
-	k.work = k.program(k.name+"-work", "work agent", []string{"HAWSER_TEST_RETRY=500ms", "CERT_CALLBACK_REFRESH_DURATION=1s"},
-		"--kubeconfig="+k.spoke.KubeconfigPath, "--namespace="+agentNamespace, "--disable-leader-election",
-		"--spoke-cluster-name="+k.name, "--workload-source-driver=grpc", "--workload-source-config="+filepath.Join(k.home, "config.yaml"),
-		"--cloudevents-client-id="+k.name+"-work-agent", "--agent-id="+k.name, "--hub-kubeconfig-dir="+k.home,
-		"--status-sync-interval=2s", "--appliedmanifestwork-eviction-grace-period="+evictAfter.String(), "--terminate-on-files="+filepath.Join(k.home, "kubeconfig"))
+	k.work = k.program(k.name+"-work", "work agent", []string{"HAWSER_TEST_RETRY=500ms", "CERT_CALLBACK_REFRESH_DURATION=1s"}, k.workArgs(true)...)
 }
 
 // cluster returns the ManagedCluster.
@@ -136,7 +161,7 @@ func (k *klusterlet) accept() {
 		k.Fatal(err)
 	}
 	for _, c := range requests {
-		if c.Spec.Username != grpcAccount {
+		if c.Spec.SignerName == grpcSigner && c.Spec.Username != grpcAccount {
 			k.Errorf("request %s was made by %s, which clusteradm does not approve", c.Name, c.Spec.Username)
 		}
 		if len(c.Status.Conditions) > 0 {

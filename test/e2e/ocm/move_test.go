@@ -51,6 +51,61 @@ func TestMove(t *testing.T) {
 	})
 }
 
+// TestMoveFromKube: a klusterlet that reaches the hub's kube-apiserver goes to Hawser: the same, and the
+// Klusterlet's authType, by which OCM's operator gives the agents other arguments.
+func TestMoveFromKube(t *testing.T) {
+	r := newRig(t)
+	h := r.hawser()
+	k := &klusterlet{rig: r, name: "cluster1", bootstrap: filepath.Join(r.dir, "cluster1", "bootstrap"), home: filepath.Join(r.dir, "cluster1", "hub-kubeconfig")}
+	kubeconfig, err := os.ReadFile(r.kubeconfigOf("open-cluster-management", bootstrapper))
+	if err == nil {
+		err = os.MkdirAll(k.home, 0o700)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.write("cluster1/bootstrap/kubeconfig", string(kubeconfig))
+	k.tellAgent("kube")
+	k.registration = r.program("cluster1-registration", "registration agent", registrationEnv, k.registrationArgs(false)...)
+	k.asks()
+	k.accept()
+	k.certified()
+	k.work = r.program("cluster1-work", "work agent", nil, k.workArgs(false)...)
+	k.delivers("first", "1")
+	before := k.object("first")
+
+	k.pointAt("hawser", h.addr, r.token("--audience=hawser"))
+	k.registration.becomes(append([]string{"registration", "agent"}, k.registrationArgs(true)...))
+	k.work.becomes(append([]string{"work", "agent"}, k.workArgs(true)...))
+	k.eventually(func(context.Context) error {
+		k.accept()
+		return k.says("config.yaml", h.addr)
+	})
+	k.hasRecord(recordOf(h.addr))
+	k.delivers("first", "over Hawser")
+	k.records(recordOf(h.addr))
+	if after := k.object("first"); after.UID != before.UID {
+		t.Errorf("the work's object was made anew: uid %s, was %s", after.UID, before.UID)
+	}
+}
+
+// becomes runs the program with other arguments, at another address of its own.
+func (p *supervised) becomes(args []string) {
+	p.r.Helper()
+	p.end()
+	p.spec.Args = append(args, "--listen="+freeAddr(p.r.T))
+	p.start()
+}
+
+// hasRecord waits for an AppliedManifestWork.
+func (k *klusterlet) hasRecord(name string) {
+	k.Helper()
+	k.eventually(func(ctx context.Context) error {
+		_, err := k.spoke.works.WorkV1().AppliedManifestWorks().Get(ctx, name, metav1.GetOptions{})
+		return err
+	})
+}
+
 // moves updates the bootstrap Secret and approves the request that follows. hub is the name of
 // the hub in the Secret's kubeconfig, which has to change.
 func (k *klusterlet) moves(hub, endpoint, token string) {
