@@ -1,0 +1,190 @@
+package join
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/clientcmd"
+	workclient "open-cluster-management.io/api/client/work/clientset/versioned"
+	workv1 "open-cluster-management.io/api/work/v1"
+)
+
+// life is how long the certificates of this test are good.
+const life = time.Minute
+
+// TestStay: with certificates of a minute a cluster stays in the fleet under a load of works, comes
+// back after its certificate has ended, and is kept out and let in again.
+func TestStay(t *testing.T) {
+	w := newWorld(t, "hub", "cluster1")
+	broker := w.address("hub/hawser-broker") + ":8090"
+	registry := []string{"--image-registry", "registry.example.com/hawser", "--image-version", "dev"}
+	w.hawser(append([]string{"install", "hub", "--context", "hub", "--registration", "--address", broker}, registry...)...)
+	w.run(w.kubectl, "--context", "hub", "delete", "validatingwebhookconfiguration", "hawser-hub-source") // no pod answers for it
+	w.start("hub", "hawser-broker")
+	w.start("hub", "hawser-hub-source", "hawser-broker.hawser.svc:8090", broker, "  signer:\n", "  signer:\n    duration: "+life.String()+"\n")
+	token := w.hawser("token", "create", "--context", "hub")
+	w.hawser(append([]string{"join", "cluster1", "--context", "cluster1", "--token", string(bytes.TrimSpace([]byte(token))), "--broker", broker, "--broker-ca", "hawser-access/ca.crt"}, registry...)...)
+	s := &stay{world: w, hub: w.workClient("hub"), agent: w.start("cluster1", "hawser-agent")}
+	s.wantWaits("the hub has to approve the CertificateSigningRequest cluster1-")
+	w.hawser("accept", "cluster1", "--context", "hub")
+	s.apply("begin")
+	s.arrives("begin")
+
+	s.renewedUnderLoad()
+	s.expiredWhileAway()
+	s.withdrawnAndGiven()
+}
+
+// hawser runs the tool of a person.
+func (w *world) hawser(args ...string) string {
+	w.Helper()
+	return w.run(filepath.Join(w.bin, "hawser"), args...)
+}
+
+// stay is a cluster in the fleet.
+type stay struct {
+	*world
+	hub   workclient.Interface
+	agent func() // stops it
+}
+
+func (w *world) workClient(where string) workclient.Interface {
+	w.Helper()
+	cfg, err := clientcmd.BuildConfigFromFlags("", w.planes[where].KubeconfigPath)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return workclient.NewForConfigOrDie(cfg)
+}
+
+// renewedUnderLoad: each of many works arrives at once, while certificates come and go.
+func (s *stay) renewedUnderLoad() {
+	s.Helper()
+	serials := map[string]bool{}
+	n := 0
+	for end := time.Now().Add(2 * life); time.Now().Before(end); n++ {
+		serials[s.serial()] = true
+		name := fmt.Sprintf("load-%d", n)
+		s.apply(name)
+		s.arrives(name)
+	}
+	if len(serials) < 3 {
+		s.Errorf("%d certificates in %v", len(serials), 2*life)
+	}
+	s.Logf("%d works arrived under %d certificates", n, len(serials))
+}
+
+// expiredWhileAway: an agent whose certificate ended asks again, and a person approves again.
+func (s *stay) expiredWhileAway() {
+	s.Helper()
+	s.agent()
+	s.apply("while-away")
+	end := s.ends()
+	s.eventuallyTrue("the certificate has ended", func() (bool, string) { return time.Now().After(end), time.Until(end).String() })
+	s.agent = s.start("cluster1", "hawser-agent")
+	s.wantWaits("the hub has to approve the CertificateSigningRequest cluster1-")
+	s.hawser("accept", "cluster1", "--context", "hub")
+	s.arrives("while-away")
+}
+
+// withdrawnAndGiven: works stop with the acceptance, also over the end of a certificate, and go on.
+func (s *stay) withdrawnAndGiven() {
+	s.Helper()
+	s.hawser("deny", "cluster", "cluster1", "--context", "hub")
+	s.wantWaits("the hub has not accepted the cluster")
+	s.apply("not-accepted")
+	s.hawser("accept", "cluster1", "--context", "hub")
+	s.arrives("not-accepted")
+}
+
+// certificate is what the agent keeps in its Secret.
+func (s *stay) certificate() *x509.Certificate {
+	s.Helper()
+	o, err := s.planes["cluster1"].kube.CoreV1().Secrets("hawser").Get(s.Context(), "hawser-agent-hub", metav1.GetOptions{})
+	if err != nil {
+		s.Fatal(err)
+	}
+	block, _ := pem.Decode(o.Data["tls.crt"])
+	if block == nil {
+		s.Fatal("the Secret has no certificate")
+	}
+	c, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return c
+}
+
+func (s *stay) serial() string  { return s.certificate().SerialNumber.String() }
+func (s *stay) ends() time.Time { return s.certificate().NotAfter }
+
+// apply makes a work on the hub that has one ConfigMap of its name.
+func (s *stay) apply(name string) {
+	s.Helper()
+	o := &corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
+	_, err := s.hub.WorkV1().ManifestWorks("cluster1").Create(s.Context(), &workv1.ManifestWork{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       workv1.ManifestWorkSpec{Workload: workv1.ManifestsTemplate{Manifests: []workv1.Manifest{{RawExtension: runtime.RawExtension{Object: o}}}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+// arrives waits until the object of a work is on the cluster.
+func (s *stay) arrives(name string) {
+	s.Helper()
+	s.eventuallyTrue(name+" is on the cluster", func() (bool, string) {
+		_, err := s.planes["cluster1"].kube.CoreV1().ConfigMaps("default").Get(s.Context(), name, metav1.GetOptions{})
+		return err == nil, fmt.Sprint(err)
+	})
+}
+
+// wantWaits waits until /readyz says what the agent waits for.
+func (s *stay) wantWaits(text string) {
+	s.Helper()
+	s.eventuallyTrue("the agent waits: "+text, func() (bool, string) {
+		r, err := http.NewRequestWithContext(s.Context(), http.MethodGet, "http://"+s.address("cluster1/hawser-agent")+":8081/readyz?verbose", nil)
+		if err != nil {
+			s.Fatal(err)
+		}
+		answer, err := http.DefaultClient.Do(r)
+		if err != nil {
+			return false, err.Error()
+		}
+		var body bytes.Buffer
+		_, err = body.ReadFrom(answer.Body)
+		if closed := answer.Body.Close(); err != nil || closed != nil {
+			return false, fmt.Sprint(err, closed)
+		}
+		return bytes.Contains(body.Bytes(), []byte(text)), body.String()
+	})
+}
+
+// eventuallyTrue waits for two minutes at most: machines are slow.
+func (s *stay) eventuallyTrue(what string, is func() (bool, string)) {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(s.Context(), 2*time.Minute)
+	defer cancel()
+	for {
+		ok, seen := is()
+		if ok {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			s.Fatalf("not within two minutes: %s; seen last: %s", what, seen)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
