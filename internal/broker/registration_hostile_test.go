@@ -282,6 +282,20 @@ func TestRegistration_ListsWaitForTheWholeTruth(t *testing.T) {
 	})
 }
 
+// TestRegistration_AgentsSeeTheirOwnRequests: those that somebody with a bootstrap token makes in the
+// name of a cluster do not stop its agent, which counts what it sees.
+func TestRegistration_AgentsSeeTheirOwnRequests(t *testing.T) {
+	inWorld(t, joining(), func(w *world) {
+		h := w.hub()
+		p := w.agent("c1")
+		p.User = "system:open-cluster-management:c1:a1"
+		s := w.watch(p, codec.SigningRequests, "c1")
+		h.says(true, clusterOf("c1", 1, true), csrOf("c1", "forged-1", "boot", 2), csrOf("c1", "forged-2", "system:open-cluster-management:c10:a1", 3),
+			csrOf("c1", "mine", p.User, 4), csrOf("c1", "renewed", "system:open-cluster-management:c1:a2", 5), csrOf("c1", "by-hand", "", 6))
+		s.expect("spec update_request uid-mine v0", "spec update_request uid-renewed v0", "spec update_request uid-by-hand v0")
+	})
+}
+
 // TestRegistration_ReviewsTokens: the broker asks the hub about tokens beside the agents.
 func TestRegistration_ReviewsTokens(t *testing.T) {
 	inWorld(t, joining(), func(w *world) {

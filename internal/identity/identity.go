@@ -86,6 +86,9 @@ func (m Mapping) Validate() error {
 // signs for an agent: system:open-cluster-management:<cluster>[:<agent>].
 const agentPrefix = "system:open-cluster-management:"
 
+// UserPrefix begins the names of all users of the hub that are agents of a cluster.
+func UserPrefix(cluster string) string { return agentPrefix + cluster + ":" }
+
 // oidCommonName is that of the attribute of a subject.
 var oidCommonName = asn1.ObjectIdentifier{2, 5, 4, 3}
 

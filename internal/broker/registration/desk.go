@@ -206,7 +206,7 @@ func (d *desk) end() {
 	defer d.mu.Unlock()
 	d.open = false
 	d.fail(unavailable(lostSource))
-	d.failQueued(unavailable(noSource))
+	d.failQueued(unavailable(lostSource))
 }
 
 // close refuses all asks from now on.

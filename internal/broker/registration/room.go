@@ -133,8 +133,11 @@ func (r *Room) open(p transport.Peer, raw transport.RawSubscription, d codec.Dat
 		id: r.cfg.NewID(), party: party, conn: p.Conn, wake: make(chan struct{}, 1),
 		viewer: viewer{place: place{d, raw.Cluster}, early: row.Early},
 	}
-	if party.Role == identity.Bootstrap {
+	switch {
+	case party.Role == identity.Bootstrap:
 		s.only = cmp.Or(p.User, party.Name)
+	case p.User != "": // else nobody knows who it is for the hub
+		s.agents = identity.UserPrefix(raw.Cluster)
 	}
 	return s, nil
 }

@@ -2,6 +2,7 @@ package registration
 
 import (
 	"strconv"
+	"strings"
 
 	"github.com/hawser-io/hawser/pkg/codec"
 )
@@ -13,15 +14,26 @@ type viewer struct {
 	early bool
 	// only is the user whose requests alone are shown, of who has no certificate yet; "" shows all.
 	only string
+	// agents begins the names of the users whose requests alone are shown, of an agent; "" shows all.
+	// Bootstrap tokens name any cluster, and a klusterlet asks for no certificate any more when it
+	// sees ten requests for its cluster, whoever made them.
+	agents string
 }
 
 // shut reports whether nothing may be said of the place. What was shown before is not said to be
 // gone either: that a cluster may not see its add-ons does not mean that the hub has none.
 func (v viewer) shut(accepted bool) bool { return !accepted && !v.early }
 
-// sees reports whether an object of the place is shown.
+// sees reports whether an object of the place is shown. A request without a requester came another
+// way than over a broker.
 func (v viewer) sees(o *object) bool {
-	return v.only == "" || v.dataType == codec.ManagedClusters || o.requester == v.only
+	switch {
+	case v.dataType != codec.SigningRequests:
+		return true
+	case v.only != "":
+		return o.requester == v.only
+	}
+	return o.requester == "" || strings.HasPrefix(o.requester, v.agents)
 }
 
 // sent is what a stream has told of one name.

@@ -84,7 +84,7 @@ type state struct {
 	// cluster is the ManagedCluster of the cluster that asks, nil where there is none.
 	cluster *object
 	// waiting is how many ManagedClusters wait for somebody to accept them, undecided how many
-	// CSRs of this cluster wait for a decision, and undecidedAll how many of all clusters that are
+	// CSRs of this cluster, of such askers, wait for a decision, and undecidedAll how many of all clusters that are
 	// not accepted.
 	waiting, undecided, undecidedAll int
 	// maxWaiting bounds what may wait for a person.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -67,9 +68,9 @@ type Server struct {
 	asks     queue
 	renewals renewals
 	// waiting are ManagedClusters that are not accepted, undecided the CSRs that nobody decided
-	// about, of all clusters and of each.
+	// about, of all clusters and of each asker.
 	waiting, undecidedAll int
-	undecided             map[string]int
+	undecided             map[asker]int
 	warned                fair.Bucket
 
 	// toSay, toDo, toRenew and newSession get a value when there may be something: objects to
@@ -130,7 +131,7 @@ func (s *Server) Run(ctx context.Context) error {
 func (s *Server) begin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.running, s.watches, s.undecided = true, nil, map[string]int{}
+	s.running, s.watches, s.undecided = true, nil, map[asker]int{}
 	for n, k := range kinds {
 		s.watches = append(s.watches, &watched{kind: k, at: n, known: make(chan struct{})})
 	}
@@ -207,10 +208,22 @@ func (s *Server) count(d codec.DataType, o *object, n int) {
 		s.waiting += n
 	case d == codec.SigningRequests && o.undecided:
 		s.undecidedAll += n
-		if s.undecided[o.cluster] += n; s.undecided[o.cluster] <= 0 {
-			delete(s.undecided, o.cluster)
+		of := askerOf(o.cluster, o.requester)
+		if s.undecided[of] += n; s.undecided[of] <= 0 {
+			delete(s.undecided, of)
 		}
 	}
+}
+
+// asker is by whom CSRs are counted: agents of a cluster, or whoever else asks for it. Bootstrap
+// tokens name any cluster; what they ask for must not take a cluster's renewals the room.
+type asker struct {
+	cluster string
+	own     bool
+}
+
+func askerOf(cluster, user string) asker {
+	return asker{cluster, strings.HasPrefix(user, identityPrefix+cluster+":")}
 }
 
 // wake says that there may be something to do.
