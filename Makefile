@@ -170,7 +170,7 @@ charts: ## lint the Helm charts and compare what they render with what kustomize
 docs: build ## run the commands that README and docs/ print
 	@go test -json -count=1 ./test/docs | $(gotest)
 
-# The end-to-end tests that take long and are about what changes seldom: packages, and two
+# The end-to-end tests that take long and are about what changes seldom: packages, and four
 # that e2e-mqtt-long and e2e-long have. Those with OCM's programs are e2e-ocm's.
 E2E_LONG := ./test/e2e/alerts ./test/e2e/install ./test/e2e/faults
 E2E_OCM := ./test/e2e/ocm
@@ -178,11 +178,11 @@ e2e = go test -json -count=1 -p 1 -parallel 8 -timeout 30m $(if $(RUN),-run '$(R
 
 .PHONY: e2e
 e2e: build grpcurl ## run the end-to-end tests on real kube-apiservers; RUN=TestX runs one
-	@$(call e2e,$$(go list ./test/e2e/... | grep -Ev '$(subst $(space),|,$(E2E_LONG:./%=/%$$) $(E2E_OCM:./%=/%$$))'),-skip '^(TestDemo_LinesOfTheDocumentation|TestProxy_EndsIdleConnections)$$')
+	@$(call e2e,$$(go list ./test/e2e/... | grep -Ev '$(subst $(space),|,$(E2E_LONG:./%=/%$$) $(E2E_OCM:./%=/%$$))'),-skip '^(TestDemo_LinesOfTheDocumentation|TestProxy_EndsIdleConnections|TestStay|TestJoin_Scenarios)$$')
 
 .PHONY: e2e-long
-e2e-long: build ## run those that take long: alerts, what is installed from nothing, staged faults, proxies; RUN=TestX runs one
-	@$(call e2e,$(E2E_LONG) ./test/e2e/network)
+e2e-long: build ## run those that take long: alerts, what is installed from nothing, staged faults, proxies, clusters that join; RUN=TestX runs one
+	@$(call e2e,$(E2E_LONG) ./test/e2e/network ./test/e2e/join)
 
 .PHONY: e2e-ocm
 e2e-ocm: build klusterlet ## run OCM's own controllers and klusterlets with Hawser between them; RUN=TestX runs one
