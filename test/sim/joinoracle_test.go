@@ -40,7 +40,6 @@ type joinOracle struct {
 	approved map[string]bool
 	seen     map[string]bool  // certificates that were looked at
 	latest   map[string]int64 // versions of works that the broker has acknowledged
-	writes   int
 }
 
 func newJoinOracle(j *join) *joinOracle {

@@ -56,7 +56,7 @@ func begin(t *testing.T, cfg Config, hub ...runtime.Object) *world {
 	w := &world{
 		T: t, kube: fake.NewClientset(),
 		clusters: clusterfake.NewSimpleClientset(), //nolint:staticcheck // this module generates no apply configurations
-		addons:   addonfake.NewSimpleClientset(),
+		addons:   addonfake.NewSimpleClientset(),   //nolint:staticcheck // nor those
 		meta:     metadatafake.NewSimpleMetadataClient(scheme), health: &telemetry.Health{},
 	}
 	w.clusters.PrependReactor("patch", "managedclusters", func(a clienttesting.Action) (bool, runtime.Object, error) {

@@ -77,7 +77,7 @@ func (x *access) Run(ctx context.Context) error {
 		shownBy, err := x.find(ctx)
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // it was asked to stop
 		case err != nil:
 			wait = lookForOCMAgain
 			x.log.WarnContext(ctx, "whether Open Cluster Management's registration controllers run on the hub cannot be told, the hub is asked about each request until then or as before", "err", err, "asked", x.asks.Load(), "retry_in", wait)

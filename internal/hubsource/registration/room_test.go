@@ -88,13 +88,13 @@ func (a *agent) publish(what codec.EventType, o obj) string {
 // A cluster joins through a real broker: it asks, somebody accepts, it shows that it lives, gets
 // a token, is refused when acceptance is withdrawn; and the hub is not seen by it once.
 func TestServer_ThroughABroker(t *testing.T) {
-	var real *testkit.Broker
+	var there *testkit.Broker
 	inBubble(t, func(b *bench, c *Config) {
-		real = testkit.StartBroker(b, testkit.Options{Broker: broker.Config{Registration: "hub1"}})
-		c.Dialer = real.Dialer(identity.Identity{Role: identity.Source, Name: "hub1"})
+		there = testkit.StartBroker(b, testkit.Options{Broker: broker.Config{Registration: "hub1"}})
+		c.Dialer = there.Dialer(identity.Identity{Role: identity.Source, Name: "hub1"})
 		b.hub.put("serviceaccounts", cluster1, "a-agent", obj{"metadata": obj{"labels": obj{tokenLabel: "true"}}})
 	}, func(b *bench) {
-		newcomer := b.agent(real.Broker, transport.Peer{
+		newcomer := b.agent(there.Broker, transport.Peer{
 			Role: string(identity.Bootstrap), Name: bootstrapUser, User: bootstrapUser, Groups: []string{"g"},
 		}, cluster1, codec.ManagedClusters, codec.SigningRequests)
 		if refused := newcomer.publish(createdCluster, obj{"metadata": obj{"name": cluster1}, "spec": obj{"hubAcceptsClient": true}}); refused != "" {
@@ -116,7 +116,7 @@ func TestServer_ThroughABroker(t *testing.T) {
 			t.Errorf("its certificate does not come: %s", got)
 		}
 
-		member := b.agent(real.Broker, transport.Peer{
+		member := b.agent(there.Broker, transport.Peer{
 			Role: string(identity.Agent), Name: cluster1, User: agentOf1, Groups: []string{groupOf1},
 		}, cluster1, codec.ManagedClusters, codec.Leases, codec.TokenRequests)
 		event := obj{"metadata": obj{"namespace": cluster1, "name": "e"}}

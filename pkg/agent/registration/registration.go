@@ -129,7 +129,7 @@ func (r *Registration) Ready() error { return r.State().Waits }
 func (r *Registration) Run(ctx context.Context) error {
 	kept := r.load(ctx)
 	if ctx.Err() != nil {
-		return nil
+		return nil //nolint:nilerr // it was asked to stop
 	}
 	l := &loop{
 		Registration: r, ctx: ctx,
