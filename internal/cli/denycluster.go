@@ -19,7 +19,7 @@ func newDenyCluster(env Env) *cobra.Command {
 It sets spec.hubAcceptsClient of the ManagedCluster to false, and denies the certificate
 requests of the cluster that wait. Its works stop at once, and no certificate of it is
 renewed. What works have on the cluster stays, and so do the works on the hub: hawser accept
-goes on with them.`,
+goes on with them. Nothing but a person lets the cluster in again.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, clusters []string) error {
 			if err := c.check(cmd); err != nil {

@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
+
+	"github.com/hawser-io/hawser/internal/hubsource/membership"
 )
 
 // What of a hub's API the verbs for joining use.
@@ -68,9 +70,13 @@ func (h hubAPI) requests(ctx context.Context, cluster string) ([]certificatesv1.
 	return typedAll[certificatesv1.CertificateSigningRequest](l)
 }
 
-// setAccepted says on the hub whether a cluster is let in.
+// setAccepted says on the hub whether a cluster is let in. Of one that is not, hub-source lets no
+// agent in by itself any more.
 func (h hubAPI) setAccepted(ctx context.Context, name string, accepted bool) error {
-	patch := fmt.Appendf(nil, `{"spec":{"hubAcceptsClient":%t}}`, accepted)
+	patch := fmt.Appendf(nil, `{"spec":{"hubAcceptsClient":true}}`)
+	if !accepted {
+		patch = fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}},"spec":{"hubAcceptsClient":false}}`, membership.KeyAnnotation, membership.NoKey)
+	}
 	_, err := h.Resource(clusterKind).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
 	return err
 }

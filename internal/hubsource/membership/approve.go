@@ -10,9 +10,12 @@ import (
 )
 
 const (
-	// keyAnnotation of a ManagedCluster is the key for which it was accepted by itself, or for
+	// KeyAnnotation of a ManagedCluster is the key for which it was accepted by itself, or for
 	// which the certificate of an accepted one was approved by itself. There is only one, ever.
-	keyAnnotation = "hawser.dev/approved-key"
+	KeyAnnotation = "hawser.dev/approved-key"
+	// NoKey is its value where a person has denied a cluster: no key is approved by itself then, also
+	// where the cluster had never been accepted.
+	NoKey = "denied"
 
 	reasonRenewal    = "HawserRenewal"
 	reasonFirst      = "HawserAutoApproved"
@@ -92,7 +95,7 @@ func (r rules) decideFirst(s situation, csr *certificatesv1.CertificateSigningRe
 	if meta.IsStatusConditionTrue(c.Status.Conditions, clusterv1.ManagedClusterConditionJoined) {
 		return // it has an agent: a second one needs a person
 	}
-	switch claimed := c.Annotations[keyAnnotation]; {
+	switch claimed := c.Annotations[KeyAnnotation]; {
 	case claimed == asked.key() && c.Spec.HubAcceptsClient:
 		e.verdicts = append(e.verdicts, verdict{csr, approve, reasonFirst, "The configuration accepts clusters of this user: " + csr.Annotations[UserAnnotation]})
 	case claimed != "":

@@ -77,7 +77,8 @@ func TestDecide_FirstCSRs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	claimed := func(c *clusterv1.ManagedCluster) { c.Annotations = map[string]string{keyAnnotation: asked.key()} }
+	claimed := func(c *clusterv1.ManagedCluster) { c.Annotations = map[string]string{KeyAnnotation: asked.key()} }
+	refused := func(c *clusterv1.ManagedCluster) { c.Annotations = map[string]string{KeyAnnotation: NoKey} }
 	older := func(c *certificatesv1.CertificateSigningRequest) *certificatesv1.CertificateSigningRequest {
 		c.CreationTimestamp = metav1.NewTime(start.Add(-time.Minute))
 		return c
@@ -100,6 +101,7 @@ func TestDecide_FirstCSRs(t *testing.T) {
 		{"claimed by another key, whose CSR is long gone", clusterNamed("east", accepts, finalized, isAccepted, isAvailable, claimed), csrs{by("a", bootstrapUser, 2)}, nil, "after 5m0s", ""},
 		{"claimed, and withdrawn by a person", clusterNamed("east", finalized, isDenied, isAvailable, claimed), csrs{by("a", bootstrapUser, 1)}, nil, "after 5m0s", ""},
 		{"denied by a person", clusterNamed("east", isDenied, isAvailable), csrs{by("a", bootstrapUser, 1)}, nil, "after 5m0s", ""},
+		{"denied by a person before it was accepted", clusterNamed("east", refused), csrs{by("a", bootstrapUser, 1)}, nil, "taints=unreachable", ""},
 		{"accepted by a person, not joined", clusterNamed("east", accepts, finalized, isAccepted, isAvailable), csrs{by("a", bootstrapUser, 1)}, nil, "claim; after 5m0s", asked.key()},
 		{"joined", clusterNamed("east", accepts, finalized, isAccepted, isJoined, isAvailable), csrs{by("a", bootstrapUser, 1)}, nil, "after 5m0s", ""},
 		{"joined, by the key that is claimed", clusterNamed("east", accepts, finalized, isAccepted, isJoined, isAvailable, claimed), csrs{by("a", bootstrapUser, 1)}, nil, "after 5m0s", ""},

@@ -97,7 +97,7 @@ func (n *change) patch(c *clusterv1.ManagedCluster) map[string]any {
 		spec["taints"] = n.taints
 	}
 	if n.claim != "" {
-		m["annotations"] = map[string]any{keyAnnotation: n.claim}
+		m["annotations"] = map[string]any{KeyAnnotation: n.claim}
 	}
 	if n.accept {
 		spec["hubAcceptsClient"] = true

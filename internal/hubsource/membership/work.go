@@ -170,8 +170,8 @@ func trimmed(o any) (any, error) {
 		n := &clusterv1.ManagedCluster{ObjectMeta: metav1.ObjectMeta{
 			Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion, Finalizers: o.Finalizers, DeletionTimestamp: o.DeletionTimestamp,
 		}}
-		if key, has := o.Annotations[keyAnnotation]; has {
-			n.Annotations = map[string]string{keyAnnotation: key}
+		if key, has := o.Annotations[KeyAnnotation]; has {
+			n.Annotations = map[string]string{KeyAnnotation: key}
 		}
 		n.Spec = clusterv1.ManagedClusterSpec{HubAcceptsClient: o.Spec.HubAcceptsClient, LeaseDurationSeconds: o.Spec.LeaseDurationSeconds, Taints: o.Spec.Taints}
 		n.Status.Conditions = o.Status.Conditions

@@ -1,0 +1,43 @@
+package cli
+
+import (
+	"bytes"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+
+	"github.com/hawser-io/hawser/internal/hubsource/membership"
+	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
+)
+
+// TestDenyCluster_NobodyButAPersonLetsItIn: a cluster that was never accepted is denied. Its agent
+// asks again with a token of an account whose clusters hub-source lets in by itself; the annotation
+// is what keeps it out.
+func TestDenyCluster_NobodyButAPersonLetsItIn(t *testing.T) {
+	north := clustertest.Object("cluster.open-cluster-management.io/v1", "ManagedCluster", "", "north", "spec", map[string]any{"hubAcceptsClient": false})
+	hub := hubAPI{dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
+		clusterKind: "ManagedClusterList", signingRequests: "CertificateSigningRequestList",
+	}, north)}
+	var out bytes.Buffer
+	if err := denyCluster(t.Context(), Env{Stdout: &out}, hub, "north", ""); err != nil {
+		t.Fatal(err)
+	}
+	o, err := hub.Resource(clusterKind).Get(t.Context(), "north", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	accepted, _, err := unstructured.NestedBool(o.Object, "spec", "hubAcceptsClient")
+	if got := o.GetAnnotations()[membership.KeyAnnotation]; err != nil || accepted || got != membership.NoKey {
+		t.Errorf("accepted: %v, %v, key %q", accepted, err, got)
+	}
+	if err := hub.setAccepted(t.Context(), "north", true); err != nil {
+		t.Fatal(err)
+	}
+	if o, err = hub.Resource(clusterKind).Get(t.Context(), "north", metav1.GetOptions{}); err != nil || o.GetAnnotations()[membership.KeyAnnotation] != membership.NoKey {
+		t.Errorf("%v: after an acceptance by a person the key is %q", err, o.GetAnnotations()[membership.KeyAnnotation])
+	}
+}
