@@ -79,43 +79,58 @@ func several(failed []error) error {
 
 // accept lets one cluster in.
 func (a *acceptance) accept(ctx context.Context, env Env, hub hubAPI, name string) error {
-	if a.wait {
-		if err := await(ctx, env, "cluster "+name, func(ctx context.Context) (string, error) { return asked(ctx, hub, name) }); err != nil {
+	if !a.wait {
+		_, err := a.once(ctx, env, hub, name)
+		return err
+	}
+	wait := func(look func(context.Context, hubAPI, string) (string, error)) error {
+		return await(ctx, env, "cluster "+name, func(ctx context.Context) (string, error) { return look(ctx, hub, name) })
+	}
+	if err := wait(asked); err != nil {
+		return err
+	}
+	again, err := a.once(ctx, env, hub, name)
+	if err != nil {
+		return err
+	}
+	if again {
+		if err := wait(askedAgain); err != nil {
+			return err
+		}
+		if _, err := a.once(ctx, env, hub, name); err != nil {
 			return err
 		}
 	}
+	return wait(joined)
+}
+
+// once does what can be done for a cluster now. It reports whether the cluster has to ask again,
+// because it was denied.
+func (a *acceptance) once(ctx context.Context, env Env, hub hubAPI, name string) (again bool, err error) {
 	c, err := hub.cluster(ctx, name)
 	switch {
 	case err != nil:
-		return err
+		return false, err
 	case c == nil:
-		return unknownCluster(ctx, hub, name)
+		return false, unknownCluster(ctx, hub, name)
 	case c.DeletionTimestamp != nil:
-		return fmt.Errorf("cluster %s is being detached: accept it when it has asked again", name)
+		return false, fmt.Errorf("cluster %s is being detached: accept it when it has asked again", name)
 	}
 	requests, err := hub.requests(ctx, name)
 	if err != nil {
-		return err
+		return false, err
 	}
 	picked, err := a.pickFrom(env, name, requests)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if err := admit(ctx, env, hub, c); err != nil {
-		return err
+		return false, err
 	}
-	if err := approveFirst(ctx, env, hub, picked); err != nil {
-		return err
+	if len(picked) > 0 {
+		return false, approveFirst(ctx, env, hub, picked)
 	}
-	if len(picked) == 0 {
-		if err := retry(ctx, env, hub, name, requests); err != nil {
-			return err
-		}
-	}
-	if !a.wait {
-		return nil
-	}
-	return await(ctx, env, "cluster "+name, func(ctx context.Context) (string, error) { return joined(ctx, hub, name) })
+	return retry(ctx, env, hub, name, requests)
 }
 
 // pickFrom returns the applications to approve; what may never be approved is said.
@@ -186,26 +201,41 @@ func approveFirst(ctx context.Context, env Env, hub hubAPI, picked []application
 }
 
 // retry deletes the denied requests of a cluster: an agent of Open Cluster Management asks again
-// only when its request is gone.
-func retry(ctx context.Context, env Env, hub hubAPI, cluster string, requests []certificatesv1.CertificateSigningRequest) error {
+// only when its request is gone. It reports whether one of them was for the first certificate.
+func retry(ctx context.Context, env Env, hub hubAPI, cluster string, requests []certificatesv1.CertificateSigningRequest) (again bool, err error) {
 	for i := range requests {
 		r := &requests[i]
-		if _, _, err := applicationOf(cluster, r); err != nil || !hasCondition(r, certificatesv1.CertificateDenied) {
+		_, first, err := applicationOf(cluster, r)
+		if err != nil || !hasCondition(r, certificatesv1.CertificateDenied) {
 			continue
 		}
 		only := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &r.UID}}
 		if err := hub.Resource(signingRequests).Delete(ctx, r.Name, only); err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("certificate request %s: %w", r.Name, err)
+			return again, fmt.Errorf("certificate request %s: %w", r.Name, err)
 		}
 		if err := say(env.Stdout, "certificate request %s, which was denied, is deleted: the cluster asks again\n", r.Name); err != nil {
-			return err
+			return again, err
 		}
+		again = again || first
 	}
-	return nil
+	return again, nil
 }
 
 // asked says what is missing before a cluster can be accepted.
 func asked(ctx context.Context, hub hubAPI, name string) (missing string, err error) {
+	return applied(ctx, hub, name, "it has not asked for a certificate", func(*certificatesv1.CertificateSigningRequest) bool { return true })
+}
+
+// askedAgain says what is missing before a cluster can be accepted whose request was denied.
+func askedAgain(ctx context.Context, hub hubAPI, name string) (missing string, err error) {
+	return applied(ctx, hub, name, "it has to ask for a certificate again", func(r *certificatesv1.CertificateSigningRequest) bool {
+		return !hasCondition(r, certificatesv1.CertificateDenied)
+	})
+}
+
+// applied returns none, unless the cluster has joined or has a request for a first certificate that
+// counts.
+func applied(ctx context.Context, hub hubAPI, name, none string, counts func(*certificatesv1.CertificateSigningRequest) bool) (missing string, err error) {
 	c, err := hub.cluster(ctx, name)
 	switch {
 	case err != nil:
@@ -220,11 +250,11 @@ func asked(ctx context.Context, hub hubAPI, name string) (missing string, err er
 		return "", err
 	}
 	for i := range requests {
-		if _, first, err := applicationOf(name, &requests[i]); err == nil && first {
+		if _, first, err := applicationOf(name, &requests[i]); err == nil && first && counts(&requests[i]) {
 			return "", nil
 		}
 	}
-	return "it has not asked for a certificate", nil
+	return none, nil
 }
 
 // joined says what is missing until a cluster has joined.

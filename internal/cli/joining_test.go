@@ -21,14 +21,14 @@ const (
 	bootstrap = "system:serviceaccount:open-cluster-management:agent-registration-bootstrap"
 )
 
-// asked is a hub that clusters ask to join: north by one agent, south by two, west in the name of
+// asked is a hub that clusters ask to join: north and young by one agent, south by two, west in the name of
 // somebody else. Of the accepted, east has a request that no agent of it can have made, and held a
 // finalizer that nobody takes off.
 func asked(t *testing.T) *clustertest.Fake {
 	t.Helper()
 	f := clustertest.New()
 	f.Put(definition("cluster.open-cluster-management.io", "managedclusters", "ManagedCluster"))
-	for _, name := range []string{"north", "south", "west", "east"} {
+	for _, name := range []string{"north", "south", "west", "east", "young"} {
 		f.Put(clustertest.Object("cluster.open-cluster-management.io/v1", "ManagedCluster", "", name, "spec", map[string]any{"hubAcceptsClient": name == "east"}))
 	}
 	held := clustertest.Object("cluster.open-cluster-management.io/v1", "ManagedCluster", "", "held", "spec", map[string]any{"hubAcceptsClient": true})
@@ -38,6 +38,7 @@ func asked(t *testing.T) *clustertest.Fake {
 	f.Put(request(t, "south-aaaaa", "south", subject("south", "agent1"), bootstrap))
 	f.Put(request(t, "south-bbbbb", "south", subject("south", "agent2"), bootstrap))
 	f.Put(request(t, "west-aaaaa", "west", subject("west", "agent1"), "system:serviceaccount:ci:deployer"))
+	f.Put(request(t, "young-aaaaa", "young", subject("young", "agent1"), bootstrap))
 	f.Put(request(t, "east-aaaaa", "east", subject("north", "agent1"), bootstrap))
 	f.Put(request(t, "east-bbbbb", "east", subject("east", "agent1"), "system:open-cluster-management:east:agent1"))
 	return f
