@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -25,18 +26,8 @@ const life = time.Minute
 // TestStay: with certificates of a minute a cluster stays in the fleet under a load of works, comes
 // back after its certificate has ended, and is kept out and let in again.
 func TestStay(t *testing.T) {
-	w := newWorld(t, "hub", "cluster1")
-	broker := w.address("hub/hawser-broker") + ":8090"
-	registry := []string{"--image-registry", "registry.example.com/hawser", "--image-version", "dev"}
-	w.hawser(append([]string{"install", "hub", "--context", "hub", "--registration", "--address", broker}, registry...)...)
-	w.run(w.kubectl, "--context", "hub", "delete", "validatingwebhookconfiguration", "hawser-hub-source") // no pod answers for it
-	w.start("hub", "hawser-broker")
-	w.start("hub", "hawser-hub-source", "hawser-broker.hawser.svc:8090", broker, "  signer:\n", "  signer:\n    duration: "+life.String()+"\n")
-	token := w.hawser("token", "create", "--context", "hub")
-	w.hawser(append([]string{"join", "cluster1", "--context", "cluster1", "--token", string(bytes.TrimSpace([]byte(token))), "--broker", broker, "--broker-ca", "hawser-access/ca.crt"}, registry...)...)
-	s := &stay{world: w, hub: w.workClient("hub"), agent: w.start("cluster1", "hawser-agent")}
-	s.wantWaits("the hub has to approve the CertificateSigningRequest cluster1-")
-	w.hawser("accept", "cluster1", "--context", "hub")
+	s := asking(t, "  signer:\n", "  signer:\n    duration: "+life.String()+"\n")
+	s.hawser("accept", "cluster1", "--context", "hub")
 	s.apply("begin")
 	s.arrives("begin")
 
@@ -51,11 +42,42 @@ func (w *world) hawser(args ...string) string {
 	return w.run(filepath.Join(w.bin, "hawser"), args...)
 }
 
-// stay is a cluster in the fleet.
+// stay is a cluster in the fleet, or one that asks to be.
 type stay struct {
 	*world
-	hub   workclient.Interface
-	agent func() // stops it
+	hub                   workclient.Interface
+	at                    string // the broker's address
+	broker, source, agent func() // stop them
+	whole                 *world // starts what is to run longer than a subtest
+}
+
+// asking is a cluster whose agent waits for the approval of its first request. replace are pairs of
+// texts in the files of hub-source.
+func asking(t *testing.T, replace ...string) *stay {
+	t.Helper()
+	w := newWorld(t, "hub", "cluster1")
+	s := &stay{world: w, whole: w, hub: w.workClient("hub"), at: w.address("hub/hawser-broker") + ":8090"}
+	s.hawser(append([]string{"install", "hub", "--context", "hub", "--registration", "--address", s.at}, images...)...)
+	s.run(s.kubectl, "--context", "hub", "delete", "validatingwebhookconfiguration", "hawser-hub-source") // no pod answers for it
+	s.broker = s.start("hub", "hawser-broker")
+	s.source = s.start("hub", "hawser-hub-source", append([]string{"hawser-broker.hawser.svc:8090", s.at}, replace...)...)
+	s.join()
+	s.agent = s.start("cluster1", "hawser-agent")
+	s.wantWaits(approval)
+	return s
+}
+
+// approval is what an agent waits for that has asked.
+const approval = "the hub has to approve the CertificateSigningRequest cluster1-"
+
+// images are where those of the programs would come from.
+var images = []string{"--image-registry", "registry.example.com/hawser", "--image-version", "dev"}
+
+// join gives the cluster a new token to ask with.
+func (s *stay) join() {
+	s.Helper()
+	token := strings.TrimSpace(s.hawser("token", "create", "--context", "hub"))
+	s.hawser(append([]string{"join", "cluster1", "--context", "cluster1", "--token", token, "--broker", s.at, "--broker-ca", "hawser-access/ca.crt"}, images...)...)
 }
 
 func (w *world) workClient(where string) workclient.Interface {
@@ -92,7 +114,7 @@ func (s *stay) expiredWhileAway() {
 	end := s.ends()
 	s.eventuallyTrue("the certificate has ended", func() (bool, string) { return time.Now().After(end), time.Until(end).String() })
 	s.agent = s.start("cluster1", "hawser-agent")
-	s.wantWaits("the hub has to approve the CertificateSigningRequest cluster1-")
+	s.wantWaits(approval)
 	s.hawser("accept", "cluster1", "--context", "hub")
 	s.arrives("while-away")
 }

@@ -1,0 +1,165 @@
+package join
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "open-cluster-management.io/api/cluster/v1"
+)
+
+// TestJoin_Scenarios: what befalls a hub and a cluster between the first request and the last. Each
+// scenario begins where the one before it ended.
+func TestJoin_Scenarios(t *testing.T) {
+	s := asking(t)
+	for _, c := range []struct {
+		name string
+		run  func(*stay)
+	}{
+		{"denied before it was accepted", (*stay).deniedFirst},
+		{"the broker's store is lost", (*stay).storeLost},
+		{"the hub is restored without the requests", (*stay).hubRestored},
+		{"the hub is another one", (*stay).hubAnother},
+	} {
+		if !t.Run(c.name, func(t *testing.T) { s.within(t, c.run) }) {
+			return
+		}
+	}
+}
+
+// within runs a scenario whose failures are those of a subtest. Programs end with the whole test.
+func (s *stay) within(t *testing.T, run func(*stay)) {
+	t.Helper()
+	w := *s.world
+	w.T = t
+	inner := *s
+	inner.world = &w
+	inner.whole = s.world
+	run(&inner)
+	s.broker, s.source, s.agent = inner.broker, inner.source, inner.agent
+}
+
+// deniedFirst: an agent says that it was denied and by whom, and one command lets it in after all.
+func (s *stay) deniedFirst() {
+	s.Helper()
+	s.hawser("deny", "cluster", "cluster1", "--context", "hub", "--reason", "nobody knows it")
+	s.wantWaits("is Denied: hawser deny refused this cluster: nobody knows it")
+	s.hawser("accept", "cluster1", "--context", "hub", "--wait")
+	s.apply("let-in")
+	s.arrives("let-in")
+}
+
+// storeLost: a broker without its store asks the hub for everything. Nothing is deleted, and nobody
+// notices on the hub.
+func (s *stay) storeLost() {
+	s.Helper()
+	s.available()
+	was, since := s.uid("let-in"), s.available()
+	s.broker()
+	if err := os.RemoveAll(filepath.Join(s.dir, "hub-hawser-broker", "data")); err != nil {
+		s.Fatal(err)
+	}
+	s.broker = s.whole.start("hub", "hawser-broker")
+	s.apply("store-lost")
+	s.arrives("store-lost")
+	s.same("let-in", was)
+	if now := s.available(); !now.Equal(&since) {
+		s.Errorf("the condition Available of the cluster changed at %v", now)
+	}
+}
+
+// hubRestored: a hub has the cluster under another uid, accepts it, and knows of no request: the
+// agent goes on with its certificate.
+func (s *stay) hubRestored() {
+	s.Helper()
+	was, serial := s.uid("let-in"), s.serial()
+	s.lose(`{"apiVersion":"cluster.open-cluster-management.io/v1","kind":"ManagedCluster","metadata":{"name":"cluster1"},"spec":{"hubAcceptsClient":true}}`)
+	s.apply("restored")
+	s.arrives("restored")
+	s.available()
+	s.same("let-in", was)
+	if s.serial() != serial {
+		s.Error("the agent has another certificate")
+	}
+}
+
+// hubAnother: a hub has neither the cluster nor its requests. The agent says so, and asks again with
+// the next token. What the works have on the cluster is not touched.
+func (s *stay) hubAnother() {
+	s.Helper()
+	was, serial := s.uid("let-in"), s.serial()
+	s.lose("")
+	s.wantWaits("the hub has no ManagedCluster cluster1: if the cluster is to join again, give the agent a new bootstrap file")
+	s.join()
+	s.agent() // a kubelet renews the files of a pod, a test does not
+	s.agent = s.whole.start("cluster1", "hawser-agent")
+	s.wantWaits(approval)
+	s.hawser("accept", "cluster1", "--context", "hub", "--wait")
+	s.apply("another")
+	s.arrives("another")
+	s.same("let-in", was)
+	if s.serial() == serial {
+		s.Error("the agent has its former certificate")
+	}
+}
+
+// lose has the hub lose the cluster and its requests while no program looks; then it has what is
+// given in their place.
+func (s *stay) lose(anew string) {
+	s.Helper()
+	hub := []string{"--context", "hub"}
+	s.source()
+	s.run(s.kubectl, append(hub, "delete", "csr", "--all")...)
+	s.run(s.kubectl, append(hub, "patch", "managedcluster", "cluster1", "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)...)
+	s.run(s.kubectl, append(hub, "delete", "managedcluster", "cluster1")...)
+	if anew != "" {
+		file := filepath.Join(s.dir, "anew.json")
+		if err := os.WriteFile(file, []byte(anew), 0o600); err != nil {
+			s.Fatal(err)
+		}
+		s.run(s.kubectl, append(hub, "create", "-f", file)...)
+	}
+	s.source = s.whole.start("hub", "hawser-hub-source", "hawser-broker.hawser.svc:8090", s.at)
+}
+
+// available waits until the hub has the cluster as available, and returns since when.
+func (s *stay) available() (since metav1.Time) {
+	s.Helper()
+	s.eventuallyTrue("the cluster is available", func() (bool, string) {
+		text := s.run(s.kubectl, "--context", "hub", "get", "managedcluster", "cluster1", "-o", "json")
+		var c clusterv1.ManagedCluster
+		if err := json.Unmarshal([]byte(text), &c); err != nil {
+			s.Fatal(err)
+		}
+		is := meta.FindStatusCondition(c.Status.Conditions, clusterv1.ManagedClusterConditionAvailable)
+		if is == nil || is.Status != metav1.ConditionTrue {
+			return false, text
+		}
+		since = is.LastTransitionTime
+		return true, ""
+	})
+	return since
+}
+
+// uid is that of the object of a work on the cluster.
+func (s *stay) uid(name string) types.UID {
+	s.Helper()
+	o, err := s.planes["cluster1"].kube.CoreV1().ConfigMaps("default").Get(s.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		s.Fatal(err)
+	}
+	return o.UID
+}
+
+// same tells whether the object of a work is the one it was, and stays.
+func (s *stay) same(name string, was types.UID) {
+	s.Helper()
+	o, err := s.planes["cluster1"].kube.CoreV1().ConfigMaps("default").Get(s.Context(), name, metav1.GetOptions{})
+	if err != nil || o.UID != was || o.DeletionTimestamp != nil {
+		s.Errorf("%s was made anew, or goes: %v, %v", name, o.ObjectMeta, err)
+	}
+}
