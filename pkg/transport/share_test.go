@@ -2,6 +2,7 @@ package transport_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -55,7 +56,7 @@ func (c *countedConn) Close() error {
 }
 
 // waiting is a server whose subscriptions last until they are ended.
-type waiting struct{ subscribed int }
+type waiting struct{ subscribed atomic.Int32 }
 
 func (*waiting) Publish(context.Context, transport.Peer, []byte, string) (transport.Receipt, error) {
 	return transport.Receipt{}, nil
@@ -65,7 +66,7 @@ func (w *waiting) Subscribe(ctx context.Context, _ transport.Peer, _ transport.R
 	if err := out.Accept(transport.Accepted{SubscriptionID: "s"}); err != nil {
 		return err
 	}
-	w.subscribed++
+	w.subscribed.Add(1)
 	<-ctx.Done()
 	return transport.GaveUp(ctx, "gone")
 }
@@ -91,8 +92,8 @@ func TestShare_OneConnectionForAll(t *testing.T) {
 			}()
 		}
 		synctest.Wait()
-		if below.dials != 1 || s.subscribed != 3 {
-			t.Fatalf("%d dials, %d subscriptions, want 1 and 3", below.dials, s.subscribed)
+		if below.dials != 1 || s.subscribed.Load() != 3 {
+			t.Fatalf("%d dials, %d subscriptions, want 1 and 3", below.dials, s.subscribed.Load())
 		}
 		for i, c := range conns {
 			for range 2 { // a second close is none

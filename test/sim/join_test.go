@@ -224,7 +224,9 @@ func (j *join) heal() {
 			j.leave(a)
 			continue
 		}
+		j.mu.Lock()
 		a.healthy = true
+		j.mu.Unlock()
 		if a.program == nil {
 			a.start()
 		}
