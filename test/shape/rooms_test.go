@@ -38,7 +38,7 @@ var rooms = []struct {
 	// of each cluster's agents and the state of each cluster 290, what statuses say of works 60, how long
 	// versions take 66, telling sources of clusters without an agent 70; connections that rest on a
 	// token 270.
-	{"broker", []string{"internal/broker/", "-internal/broker/registration/", "-internal/broker/tokens/"}, 16488},
+	{"broker", []string{"internal/broker/", "-internal/broker/registration/", "-internal/broker/tokens/"}, 16493},
 	// The mirror and who sees what of it 290, requests and their turn 350, the streams 580, the source's
 	// 220, acceptance 70, Leases in sum 55; tokens 720, of which asking the hub in time takes most.
 	{"joining at the broker", []string{"internal/broker/registration/", "internal/broker/tokens/", "internal/identity/token/"}, 2361},
@@ -47,7 +47,7 @@ var rooms = []struct {
 	// signing 140, the shell 470.
 	{"joining on the hub", []string{"internal/hubsource/registration/", "internal/hubsource/membership/"}, 3726},
 	// Decisions 960, of which reports take 125; Secret, sessions and facts of the cluster 560.
-	{"joining on a cluster", []string{"pkg/agent/registration/"}, 1585},
+	{"joining on a cluster", []string{"pkg/agent/registration/"}, 1592},
 	// The former directory 100, unnecessary writes after a restart 70, the crash model 80, one
 	// process per directory 45.
 	{"journal and keeper", []string{"pkg/agent/journal/", "pkg/agent/keep.go", "pkg/agent/written.go"}, 1060},

@@ -255,3 +255,19 @@ func (p *Port) ended(c *Connection, reason string) {
 		log.Warn("connection ended because of what its peer did", who...)
 	}
 }
+
+// nearestEnd is when the first certificate of a connection ends that is in the last tenth of its
+// life, in Unix nanoseconds; 0 without one. Who renews by itself never comes so far.
+func (g *gate) nearestEnd() (first int64) {
+	now := g.now().UnixNano()
+	for _, c := range g.all(nil) {
+		end := c.ends.Load()
+		if end == 0 || end-now > (end-c.shown[0].NotBefore.UnixNano())/10 {
+			continue
+		}
+		if first == 0 || end < first {
+			first = end
+		}
+	}
+	return first
+}

@@ -584,14 +584,3 @@ func (g *gate) usage() Usage {
 	}
 	return u
 }
-
-// nearestEnd is when the first certificate of a connection ends, in Unix
-// nanoseconds; 0 without one.
-func (g *gate) nearestEnd() (first int64) {
-	for _, c := range g.all(nil) {
-		if end := c.ends.Load(); end != 0 && (first == 0 || end < first) {
-			first = end
-		}
-	}
-	return first
-}

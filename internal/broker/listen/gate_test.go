@@ -1,6 +1,7 @@
 package listen
 
 import (
+	"crypto/x509"
 	"fmt"
 	"maps"
 	"net"
@@ -365,5 +366,26 @@ func TestGate_BytesOfOneAgent(t *testing.T) {
 	*now = now.Add(time.Second)
 	if err := send(agent, 9, 1); err != nil {
 		t.Errorf("after that is made up for: %v", err)
+	}
+}
+
+// TestGate_NearestEnd: the certificate of an agent that joined is renewed with a fifth of its life
+// left, six days of a month. Nobody is to be alarmed by that.
+func TestGate_NearestEnd(t *testing.T) {
+	const day = 24 * time.Hour
+	g, now, _ := gateOf(limitsFor(resources{1 << 30, 1024}, 16<<20, 64))
+	for i, ends := range []time.Duration{30 * day, 33 * day} {
+		addr := fmt.Sprintf("192.0.2.%d", i)
+		c := enters(t, g, arrives(t, g, addr), identity.Identity{Role: identity.Agent, Name: addr})
+		c.shown = []*x509.Certificate{{NotBefore: now.Add(ends - 30*day)}}
+		c.ends.Store(now.Add(ends).UnixNano())
+	}
+	enters(t, g, arrives(t, g, "192.0.2.9"), identity.Identity{Role: identity.Agent, Name: "by-token"})
+	began := *now
+	for after, want := range map[time.Duration]time.Duration{0: 0, 24 * day: 0, 27 * day: 30 * day, 29 * day: 30 * day} {
+		*now = began.Add(after)
+		if got := g.nearestEnd(); want == 0 && got != 0 || want != 0 && got != began.Add(want).UnixNano() {
+			t.Errorf("after %s the first certificate near its end ends at %d", after, got)
+		}
 	}
 }

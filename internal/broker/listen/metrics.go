@@ -41,7 +41,7 @@ func (p *Port) show(r prometheus.Registerer) {
 	meter.Shown("body_bytes", "Memory of calls that are being read or served.", nil, func() float64 {
 		return float64(g.usage().Bodies)
 	})
-	const name, help = "certificate_end_timestamp_seconds", "When the first certificate ends: of the clients that are connected, and the port's own; 0 without one."
+	const name, help = "certificate_end_timestamp_seconds", "When the first certificate ends: of the clients that are connected, if it is in the last tenth of its life, and the port's own; 0 without one."
 	meter.Shown(name, help, prometheus.Labels{"of": "client"}, func() float64 { return float64(g.nearestEnd() / int64(time.Second)) })
 	meter.Shown(name, help, prometheus.Labels{"of": "broker"}, func() float64 {
 		if p.files == nil {

@@ -35,13 +35,20 @@ func newMetrics(registry prometheus.Registerer, state func() State) (*metrics, e
 		return 0
 	})
 	remaining := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "hawser_registration_certificate_remaining_seconds", Help: "Time until the client certificate that the hub issued ends; 0 without one."}, func() float64 {
+		Name: "hawser_registration_certificate_remaining_seconds", Help: "Time until the client certificate that the hub issued ends, below 0 when it has ended; 0 without one."}, func() float64 {
 		if own := state().Credential; own != nil {
 			return time.Until(own.NotAfter).Seconds()
 		}
 		return 0
 	})
-	for _, c := range []prometheus.Collector{m.issued, m.requests, waiting, remaining} {
+	life := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "hawser_registration_certificate_life_seconds", Help: "For how long that certificate was made; 0 without one."}, func() float64 {
+		if own := state().Credential; own != nil {
+			return own.NotAfter.Sub(own.NotBefore).Seconds()
+		}
+		return 0
+	})
+	for _, c := range []prometheus.Collector{m.issued, m.requests, waiting, remaining, life} {
 		if err := registry.Register(c); err != nil {
 			return nil, err
 		}

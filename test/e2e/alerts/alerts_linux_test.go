@@ -64,10 +64,13 @@ func TestAlerts_FireAndClear(t *testing.T) {
 	}
 }
 
-// certify gives the agent a certificate that is valid for so long, and has it connect with it.
+// certify gives the agent a certificate of a year that is valid for so long still, and has it
+// connect with it.
 func certify(t *testing.T, valid time.Duration) {
 	t.Helper()
-	if _, err := shared.PKI().Issue(pki.Request{Role: pki.Agent, Name: cluster, Valid: pki.Starting(time.Now(), valid)}, true); err != nil {
+	end := time.Now().Add(valid)
+	period := pki.Period{NotBefore: end.AddDate(-1, 0, 0), NotAfter: end}
+	if _, err := shared.PKI().Issue(pki.Request{Role: pki.Agent, Name: cluster, Valid: period}, true); err != nil {
 		t.Fatal(err)
 	}
 	agent := shared.Program(fleet.AgentOf(cluster))
