@@ -142,7 +142,7 @@ race: ## the same under the race detector, without the scripts of the CLI, which
 
 .PHONY: sim
 sim: ## play SEEDS (default 2000) seeds of each shape of the simulator; FIRST=n begins with seed n
-	@SEEDS=$(or $(SEEDS),2000) FIRST=$(FIRST) go test -count=1 -timeout 0 -v -run '^Test(Bus)?Seeds$$' ./test/sim
+	@SEEDS=$(or $(SEEDS),2000) FIRST=$(FIRST) go test -count=1 -timeout 0 -v -run '^Test(Bus|MQTT|Join)?Seeds$$' ./test/sim
 
 .PHONY: mutants
 mutants: ## plant bugs in a copy; the simulator must find each; MUTANT=name tries one
@@ -215,7 +215,8 @@ guarantees: ## fail unless the tests that docs/guarantees.md names passed in the
 	@go test -count=1 ./test/guarantees/...
 
 .PHONY: test-fast
-test-fast: export SEEDS := 2000
+# For each shape of the simulator.
+test-fast: export TIME := 15s
 test-fast: unit ## the quick check while working: two minutes once built
 
 .PHONY: test

@@ -86,7 +86,7 @@ func newSearch(t *testing.T, least uint64, length time.Duration) *search {
 		s.end = time.Now().Add(d)
 	case s.seeds > 0:
 	case raceDetector:
-		s.seeds = raceSeeds
+		s.seeds = min(raceSeeds, least/3) // worlds of which there are fewer take longer
 	default:
 		s.seeds, s.end = least, time.Now().Add(length)
 	}
