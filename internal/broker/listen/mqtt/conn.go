@@ -27,6 +27,8 @@ const (
 	// lingering is how long a peer has to close a connection that we ended: closed with
 	// something unread, it would lose what was sent last.
 	lingering = 2 * time.Second
+	// lingerBytes is how much of it is read meanwhile: who sends more does not read what it is told.
+	lingerBytes = 4 << 20
 	// flushBytes is how much is gathered before it is written.
 	flushBytes = 32 << 10
 )
@@ -52,6 +54,7 @@ type conn struct {
 	woken   atomic.Int32
 	left    func() // is called when all of it has ended
 	reader  sync.WaitGroup
+	over    atomic.Bool    // nothing that comes is handled any more
 	sharing sync.WaitGroup // memberships of groups
 
 	// What follows is the owner's.
@@ -183,9 +186,13 @@ func internal() *transport.Error {
 	}
 }
 
-// receive forwards what comes.
+// receive forwards what comes, as long as anything is handled.
 func (c *conn) receive() {
 	for {
+		if c.over.Load() {
+			c.post(c.discard())
+			return
+		}
 		p, err := c.read()
 		if err != nil {
 			c.post(err)
@@ -392,9 +399,10 @@ func (c *conn) end(err error) {
 // lose what was sent last.
 func (c *conn) linger() {
 	if !c.reading {
-		_, _ = io.CopyN(io.Discard, c.Conn, int64(c.cfg.MaxPacketBytes)) // until its peer closes it, at best
+		_ = c.discard() // the connection ends anyway
 		return
 	}
+	c.over.Store(true)
 	for timeout := time.After(lingering); ; {
 		select {
 		case what := <-c.inbox:
@@ -408,4 +416,13 @@ func (c *conn) linger() {
 			return
 		}
 	}
+}
+
+// discard reads until the peer closes the connection, at best. It looks for no packets: a peer
+// that ends and comes again would have the broker do nothing else.
+func (c *conn) discard() error {
+	if _, err := io.CopyN(io.Discard, c.Conn, lingerBytes); err != nil {
+		return err
+	}
+	return errBye
 }

@@ -224,6 +224,19 @@ func TestSlowReading(t *testing.T) {
 	}
 }
 
+// TestEnd_SendsOn: who sends on after its connection was ended is not read for as long as it likes.
+func TestEnd_SendsOn(t *testing.T) {
+	p := open(t, accepts, plain).join(agent1)
+	wrong := append(append([]byte{0x00}, number(60<<10)...), make([]byte, 60<<10)...)
+	const most = 64 << 20 // much more than is read, and than buffers take
+	for sent := 0; sent < most; sent += len(wrong) {
+		if _, err := p.Write(wrong); err != nil {
+			return
+		}
+	}
+	t.Errorf("%d MiB were taken", most>>20)
+}
+
 // TestSubscribe_Panic ends the connection, and is counted.
 func TestSubscribe_Panic(t *testing.T) {
 	s := accepts
