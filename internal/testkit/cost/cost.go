@@ -42,8 +42,6 @@ func Linear(t testing.TB, prepare func(n int) (run func())) {
 		prepare(small)()
 		return
 	}
-	runtime.LockOSThread() // threadTime is that of one thread
-	defer runtime.UnlockOSThread()
 	var one, many time.Duration
 	for range attempts {
 		one, many = best(t, prepare, small), best(t, prepare, small*factor)
@@ -59,12 +57,21 @@ func best(t testing.TB, prepare func(n int) func(), n int) time.Duration {
 	shortest, sum := time.Duration(1<<63-1), time.Duration(0)
 	for i := 0; i < runs && (i < 2 || sum < budget); i++ {
 		run := prepare(n)
-		began := threadTime(t)
-		run()
-		took := threadTime(t) - began
+		took := Time(t, run)
 		shortest, sum = min(shortest, took), sum+took
 	}
 	return shortest
+}
+
+// Time returns the processor time that f takes on the goroutine that calls it; what f has other
+// goroutines do does not count.
+func Time(t testing.TB, f func()) time.Duration {
+	t.Helper()
+	runtime.LockOSThread() // threadTime is that of one thread
+	defer runtime.UnlockOSThread()
+	began := threadTime(t)
+	f()
+	return threadTime(t) - began
 }
 
 // threadTime returns the processor time that the calling thread has used.

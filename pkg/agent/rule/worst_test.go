@@ -12,6 +12,8 @@ import (
 	"github.com/google/cel-go/common/types"
 	"github.com/google/cel-go/common/types/ref"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	testcost "github.com/hawser-io/hawser/internal/testkit/cost"
 )
 
 // worstObject has values of about n characters or elements each, of the kinds
@@ -186,15 +188,14 @@ func worstCalls(t *testing.T, env *cel.Env, do func(overload, expression string)
 
 // reference is how long the machine takes at the moment for a million units of
 // plain work: looking at the numbers of a list.
-func reference() time.Duration {
+func reference(t *testing.T) time.Duration {
+	t.Helper()
 	list := make([]any, 1_000_000)
 	for i := range list {
 		list[i] = int64(i)
 	}
 	v := types.DefaultTypeAdapter.NativeToValue(list)
-	begun := time.Now()
-	weigh(v, 2_000_000)
-	return time.Since(begun)
+	return testcost.Time(t, func() { weigh(v, 2_000_000) })
 }
 
 // errTypes is about a call that the types of its arguments do not allow.
@@ -221,9 +222,9 @@ func TestEvaluator_WorstCallOfEachFunction(t *testing.T) {
 		if r.compiled(p).err != nil {
 			return 0, errTypes
 		}
-		begun := time.Now()
-		_, err := r.evaluate(t.Context(), p, map[string]any{"object": o.Object})
-		return time.Since(begun), err
+		var err error
+		took := testcost.Time(t, func() { _, err = r.evaluate(t.Context(), p, map[string]any{"object": o.Object}) })
+		return took, err
 	}
 	refused := map[string]bool{}
 	worstCalls(t, env, func(overload, x string) {
@@ -232,9 +233,9 @@ func TestEvaluator_WorstCallOfEachFunction(t *testing.T) {
 		if errors.As(err, &tooMuch) {
 			refused[overload] = true
 		}
-		for tries := 0; took > 100*time.Millisecond && took > 4*reference(); tries++ {
+		for tries := 0; took > 100*time.Millisecond && took > 4*reference(t); tries++ {
 			if tries == 5 {
-				t.Errorf("%s: %s took %v, a million units of plain work take %v (%v)", overload, x, took, reference(), err)
+				t.Errorf("%s: %s took %v, a million units of plain work take %v (%v)", overload, x, took, reference(t), err)
 				return
 			}
 			took, err = evaluate(x)
