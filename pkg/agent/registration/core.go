@@ -371,8 +371,8 @@ func (c *Core) turn(as As) {
 // connected reports whether a stream runs.
 func (c *Core) connected(k Kind) bool { return !c.streams[k].since.IsZero() }
 
-// isAccepted reports whether the hub has accepted the cluster, by what it wants or by what
-// its controllers say.
+// isAccepted reports whether the hub has accepted the cluster. Its spec says so, with OCM's
+// controllers too, which write the condition HubAcceptedManagedCluster after it.
 func (c *Core) isAccepted() bool {
-	return c.as == Registered && c.cluster != nil && (c.cluster.Spec.HubAcceptsClient || hasTrue(c.cluster, clusterv1.ManagedClusterConditionHubAccepted))
+	return c.as == Registered && c.cluster != nil && c.cluster.Spec.HubAcceptsClient
 }

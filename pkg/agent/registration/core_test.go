@@ -11,6 +11,7 @@ import (
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
@@ -297,6 +298,24 @@ func TestCore_WithdrawnAndGiven(t *testing.T) {
 	r.pass(2 * time.Second)
 	if r.wantWaits(""); !slices.Contains(r.seen, "use") || r.told != 2 {
 		t.Errorf("saw %v, told %d", r.seen, r.told)
+	}
+}
+
+// TestCore_ConditionIsNotAcceptance: the hub's condition is late, or somebody wrote it, and
+// says that the cluster is accepted: what the hub wants counts.
+func TestCore_ConditionIsNotAcceptance(t *testing.T) {
+	r := joined(t)
+	r.hub.cluster.Status.Conditions = append(r.hub.cluster.Status.Conditions, metav1.Condition{
+		Type: clusterv1.ManagedClusterConditionHubAccepted, Status: metav1.ConditionTrue, Reason: "HubClusterAdminAccepted",
+	})
+	r.hub.accept(false)
+	r.seen = nil
+	reports, renewals := r.hub.reports, r.hub.renewals
+	r.core.Learned(r.now, Facts{Healthy: true, Version: "v1.37.0"}) // there is something to report
+	r.pass(10 * time.Minute)
+	r.wantWaits("the hub has not accepted the cluster")
+	if len(r.seen) > 0 || r.hub.reports != reports || r.hub.renewals != renewals {
+		t.Errorf("it asked for %v: %d reports and %d renewals more", r.seen, r.hub.reports-reports, r.hub.renewals-renewals)
 	}
 }
 

@@ -13,6 +13,8 @@
 //	 ╰──────────────╯ the certificate has ended; or the hub has no such cluster, or does
 //	                  not take the certificate, and there is another bootstrap file
 //
+// The hub accepts a cluster by spec.hubAcceptsClient of its ManagedCluster, never by a condition.
+//
 // The decisions are made by [Core], which has no clock, goroutine or socket in it: it is
 // told what happened, and says what to do. [Registration] drives it with sessions to the
 // broker, a [Store] and a [Reader] of the managed cluster.

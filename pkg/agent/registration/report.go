@@ -146,7 +146,3 @@ func (c *Core) period() time.Duration {
 	}
 	return defaultPeriod
 }
-
-func hasTrue(o *clusterv1.ManagedCluster, condition string) bool {
-	return apimeta.IsStatusConditionTrue(o.Status.Conditions, condition)
-}
