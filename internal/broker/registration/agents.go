@@ -17,19 +17,48 @@ const bootstrapStreams = 512
 // maxHanded is how many events wait at a subscription that are for it alone.
 const maxHanded = 16
 
+// running is a subscription of an agent, or of the source, as others see it: they wake the goroutine
+// that serves it, or have it end.
+type running struct {
+	id    string
+	party identity.Identity
+	wake  chan struct{}
+
+	mu  sync.Mutex
+	why *transport.Error // it has to end; nil: it need not
+}
+
+func newRunning(id string, party identity.Identity) running {
+	return running{id: id, party: party, wake: make(chan struct{}, 1)}
+}
+
+func (r *running) signal() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// stop ends the stream with an error.
+func (r *running) stop(why *transport.Error) {
+	r.mu.Lock()
+	if r.why == nil {
+		r.why = why
+	}
+	r.mu.Unlock()
+	r.signal()
+}
+
 // subscription is what everybody sees of an agent that subscribed. Others tell it that something
 // has changed; what that is its stream looks up.
 type subscription struct {
-	id    string
-	party identity.Identity
+	running
 	viewer
 	conn uint64
-	wake chan struct{}
 
-	mu     sync.Mutex
+	// Guarded by mu.
 	list   *list    // what it said that it has, until that is compared
 	handed [][]byte // events for it alone
-	why    *transport.Error
 	left   bool
 }
 
@@ -37,23 +66,6 @@ type subscription struct {
 type list struct {
 	versions []codec.ResourceVersion
 	free     func()
-}
-
-func (s *subscription) signal() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
-}
-
-// stop ends the stream with an error.
-func (s *subscription) stop(why *transport.Error) {
-	s.mu.Lock()
-	if s.why == nil {
-		s.why = why
-	}
-	s.mu.Unlock()
-	s.signal()
 }
 
 // request hands a list over. It is complete, so it replaces one that was not looked at yet.

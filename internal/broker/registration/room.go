@@ -56,7 +56,7 @@ type Room struct {
 	// serving is held while one subscription of the source follows another; source is the one that
 	// counts, nil while there is none.
 	serving sync.Mutex
-	source  atomic.Pointer[server]
+	source  atomic.Pointer[sourceStream]
 	// unsaved holds a token when something has to be saved since the last time.
 	unsaved chan struct{}
 }
@@ -130,7 +130,7 @@ func (r *Room) open(p transport.Peer, raw transport.RawSubscription, d codec.Dat
 	}
 	row, _ := codec.Registration(d)
 	s := &subscription{
-		id: r.cfg.NewID(), party: party, conn: p.Conn, wake: make(chan struct{}, 1),
+		running: newRunning(r.cfg.NewID(), party), conn: p.Conn,
 		viewer: viewer{place: place{d, raw.Cluster}, early: row.Early},
 	}
 	switch {

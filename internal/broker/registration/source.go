@@ -2,47 +2,25 @@ package registration
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/hawser-io/hawser/internal/broker/authz"
 	"github.com/hawser-io/hawser/internal/broker/call"
-	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// server is a subscription of the source that serves registration. One counts at a time, the last
-// one that came.
-type server struct {
-	id    string
-	party identity.Identity
-	wake  chan struct{}
-
-	mu  sync.Mutex
-	why *transport.Error
-}
-
-func (s *server) signal() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
-}
-
-// stop ends the stream with an error.
-func (s *server) stop(why *transport.Error) {
-	s.mu.Lock()
-	if s.why == nil {
-		s.why = why
-	}
-	s.mu.Unlock()
-	s.signal()
+// sourceStream is a subscription of the source that serves registration. One counts at a time, the
+// last one that came.
+type sourceStream struct {
+	running
+	room *Room
+	out  transport.Stream
 }
 
 // ended returns why the stream has to end, nil if it need not.
-func (s *server) ended() *transport.Error {
+func (s *sourceStream) ended() *transport.Error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.why
@@ -62,7 +40,7 @@ func (r *Room) subscribeSource(ctx context.Context, p transport.Peer, raw transp
 		return call.Refused(transport.CodeDenied, "source", "registration is served by another source",
 			"name this source as registration.source in the configuration of the broker")
 	}
-	s := &server{id: r.cfg.NewID(), party: party, wake: make(chan struct{}, 1)}
+	s := &sourceStream{running: newRunning(r.cfg.NewID(), party), room: r, out: out}
 	if err := r.enter(s); err != nil {
 		return err
 	}
@@ -74,11 +52,11 @@ func (r *Room) subscribeSource(ctx context.Context, p transport.Peer, raw transp
 	if err := out.Accept(accepted); err != nil {
 		return broken(ctx, err)
 	}
-	return r.serve(ctx, s, out)
+	return s.serve(ctx)
 }
 
 // enter makes a subscription the one that counts, and ends the one before.
-func (r *Room) enter(s *server) error {
+func (r *Room) enter(s *sourceStream) error {
 	r.serving.Lock()
 	defer r.serving.Unlock()
 	if err := r.agents.closing(); err != nil {
@@ -95,7 +73,7 @@ func (r *Room) enter(s *server) error {
 
 // leave is the end of a subscription that has entered. One that was followed by another has
 // nothing left to end.
-func (r *Room) leave(s *server) {
+func (r *Room) leave(s *sourceStream) {
 	r.serving.Lock()
 	defer r.serving.Unlock()
 	if !r.source.CompareAndSwap(s, nil) {
@@ -107,7 +85,8 @@ func (r *Room) leave(s *server) {
 }
 
 // serve sends what the source has to do, until the stream ends.
-func (r *Room) serve(ctx context.Context, s *server, out transport.Stream) error {
+func (s *sourceStream) serve(ctx context.Context) error {
+	r := s.room
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	nextBeat, nextRenewals := r.cfg.Now().Add(r.cfg.Heartbeat), r.cfg.Now()
@@ -118,13 +97,13 @@ func (r *Room) serve(ctx context.Context, s *server, out transport.Stream) error
 		}
 		if !now.Before(nextBeat) {
 			nextBeat = now.Add(r.cfg.Heartbeat)
-			if err := out.Send(codec.Heartbeat(r.cfg.NewID())); err != nil {
+			if err := s.out.Send(codec.Heartbeat(r.cfg.NewID())); err != nil {
 				return broken(ctx, err)
 			}
 			continue
 		}
 		if request := r.next(now, &nextRenewals); request != nil {
-			if err := r.send(out, request); err != nil {
+			if err := s.send(request); err != nil {
 				return broken(ctx, err)
 			}
 			continue
@@ -160,9 +139,10 @@ func (r *Room) next(now time.Time, renewals *time.Time) *hawserv1.RegistrationRe
 }
 
 // send sends a request. Renewals that are lost with the stream are made again within a period.
-func (r *Room) send(out transport.Stream, request *hawserv1.RegistrationRequest) error {
+func (s *sourceStream) send(request *hawserv1.RegistrationRequest) error {
+	cfg := s.room.cfg
 	e, err := codec.NewRegistrationRequest(codec.SyncParams{
-		ID: r.cfg.NewID(), Time: r.cfg.Now(), Source: call.BrokerSource, Owner: r.cfg.Registration,
+		ID: cfg.NewID(), Time: cfg.Now(), Source: call.BrokerSource, Owner: cfg.Registration,
 	}, request)
 	if err != nil {
 		return call.Internal(err)
@@ -171,7 +151,7 @@ func (r *Room) send(out transport.Stream, request *hawserv1.RegistrationRequest)
 	if err != nil {
 		return call.Internal(err)
 	}
-	return out.Send(event)
+	return s.out.Send(event)
 }
 
 // wakeSource says that there is something for the source.

@@ -131,7 +131,7 @@ func (a *agent) subscribe() {
 	if a.stream != nil {
 		a.stream.sub.leave()
 	}
-	s := &subscription{id: a.world.room.cfg.NewID(), party: identity.Identity{Role: identity.Agent, Name: a.viewer.cluster}, viewer: a.viewer, wake: make(chan struct{}, 1)}
+	s := &subscription{running: newRunning(a.world.room.cfg.NewID(), identity.Identity{Role: identity.Agent, Name: a.viewer.cluster}), viewer: a.viewer}
 	a.stream = &stream{room: a.world.room, sub: s, out: a, told: map[string]sent{}, nextBeat: time.Unix(1<<40, 0)}
 	a.list()
 }
