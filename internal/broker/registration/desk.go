@@ -32,8 +32,7 @@ type ask struct {
 	cluster string
 	size    int
 	request *hawserv1.RegistrationRequest
-	// flying: it is at the source. told: it has its answer.
-	flying, told bool
+	told    bool // it has its answer
 	// done receives once: the answer, or why there is none.
 	done chan outcome
 }
@@ -57,7 +56,7 @@ type desk struct {
 	closed  *transport.Error
 	turns   fair.Turns[identity.Identity]
 	parties map[identity.Identity]*party
-	flying  map[string]*ask
+	flying  map[string]*ask // at the source, by id
 	queued  int
 }
 
@@ -137,7 +136,6 @@ func (d *desk) next() *ask {
 	cluster, _ := p.turns.Next(1)
 	a := p.lines[cluster][0]
 	d.take(p, a)
-	a.flying = true
 	p.flying++
 	d.flying[a.id] = a
 	d.join(from, p)
@@ -160,7 +158,7 @@ func (d *desk) drop(a *ask) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	p := d.parties[a.from]
-	if a.flying {
+	if d.flying[a.id] != nil {
 		delete(d.flying, a.id)
 		p.flying--
 		d.wake() // there is room for another one

@@ -20,13 +20,11 @@ import (
 type mirror struct {
 	mu     sync.Mutex
 	places map[place]map[string]*object // by name
-	// session is the subscription whose word counts, "" while there is none; it has the serial.
+	// session is the subscription whose word counts, "" while there is none.
 	session string
-	serial  uint64
 	// complete: the session has said everything.
 	complete bool
 	order    uint64 // of the last change
-	objects  int
 	// accepted are the clusters that the hub has accepted, as was said last, perhaps to the
 	// process before this one.
 	accepted map[string]struct{}
@@ -46,8 +44,8 @@ type object struct {
 	requester          string
 	facts              Facts
 	json               []byte
-	// order is that of its last change, said the serial of the session that said it last.
-	order, said uint64
+	order              uint64 // of its last change
+	said               string // the session that said it last
 }
 
 // Facts are what the hub says of a ManagedCluster.
@@ -81,7 +79,6 @@ func (m *mirror) begin(session string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.session, m.complete = session, false
-	m.serial++
 }
 
 // end ends a session, if it is the present one.
@@ -126,7 +123,7 @@ func (m *mirror) put(o *hawserv1.RegistrationObject, c *changes) {
 	next := &object{
 		name: o.GetName(), uid: o.GetUid(), version: o.GetResourceVersion(), requester: o.GetRequester(), json: o.GetJson(),
 		facts: Facts{Accepted: o.GetFacts().GetAccepted(), Joined: o.GetFacts().GetJoined(), Available: o.GetFacts().GetAvailable()},
-		said:  m.serial,
+		said:  m.session,
 	}
 	had := m.places[p][next.name]
 	switch {
@@ -139,9 +136,6 @@ func (m *mirror) put(o *hawserv1.RegistrationObject, c *changes) {
 	}
 	if m.places[p] == nil {
 		m.places[p] = map[string]*object{}
-	}
-	if had == nil {
-		m.objects++
 	}
 	m.places[p][next.name] = next
 	if d == codec.ManagedClusters {
@@ -163,7 +157,6 @@ func (m *mirror) remove(p place, name string, c *changes) {
 		return
 	}
 	delete(m.places[p], name)
-	m.objects--
 	if len(m.places[p]) == 0 {
 		delete(m.places, p)
 	}
@@ -175,7 +168,7 @@ func (m *mirror) remove(p place, name string, c *changes) {
 func (m *mirror) sweep(c *changes) {
 	for p, objects := range m.places {
 		for name, o := range objects {
-			if o.said != m.serial {
+			if o.said != m.session {
 				m.remove(p, name, c)
 			}
 		}
@@ -248,7 +241,10 @@ func (m *mirror) factsOf(cluster string) Facts {
 func (m *mirror) size() (objects, accepted int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.objects, len(m.accepted)
+	for _, at := range m.places {
+		objects += len(at)
+	}
+	return objects, len(m.accepted)
 }
 
 // takeUnsaved returns at most so many clusters whose acceptance the store does not know, each with

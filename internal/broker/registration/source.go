@@ -17,6 +17,9 @@ type sourceStream struct {
 	running
 	room *Room
 	out  transport.Stream
+
+	// Of the goroutine that serves it: when these are due.
+	nextBeat, nextRenewals time.Time
 }
 
 // ended returns why the stream has to end, nil if it need not.
@@ -89,28 +92,28 @@ func (s *sourceStream) serve(ctx context.Context) error {
 	r := s.room
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	nextBeat, nextRenewals := r.cfg.Now().Add(r.cfg.Heartbeat), r.cfg.Now()
+	s.nextBeat, s.nextRenewals = r.cfg.Now().Add(r.cfg.Heartbeat), r.cfg.Now()
 	for ctx.Err() == nil {
 		now := r.cfg.Now()
 		if why := s.ended(); why != nil {
 			return why
 		}
-		if !now.Before(nextBeat) {
-			nextBeat = now.Add(r.cfg.Heartbeat)
+		if !now.Before(s.nextBeat) {
+			s.nextBeat = now.Add(r.cfg.Heartbeat)
 			if err := s.out.Send(codec.Heartbeat(r.cfg.NewID())); err != nil {
 				return broken(ctx, err)
 			}
 			continue
 		}
-		if request := r.next(now, &nextRenewals); request != nil {
+		if request := s.next(now); request != nil {
 			if err := s.send(request); err != nil {
 				return broken(ctx, err)
 			}
 			continue
 		}
-		until := nextBeat
-		if r.renewals.size() > 0 && nextRenewals.Before(until) {
-			until = nextRenewals
+		until := s.nextBeat
+		if r.renewals.size() > 0 && s.nextRenewals.Before(until) {
+			until = s.nextRenewals
 		}
 		timer.Reset(until.Sub(now))
 		select {
@@ -122,12 +125,13 @@ func (s *sourceStream) serve(ctx context.Context) error {
 	return call.CallerGone(ctx)
 }
 
-// next returns what the source is told next, nil if there is nothing; renewals is when those are due.
-func (r *Room) next(now time.Time, renewals *time.Time) *hawserv1.RegistrationRequest {
-	if !now.Before(*renewals) {
+// next returns what the source is told next, nil if there is nothing.
+func (s *sourceStream) next(now time.Time) *hawserv1.RegistrationRequest {
+	r := s.room
+	if !now.Before(s.nextRenewals) {
 		if request := r.renewals.take(now); request != nil {
 			if r.renewals.size() == 0 {
-				*renewals = now.Add(renewalPause)
+				s.nextRenewals = now.Add(renewalPause)
 			}
 			return request
 		}

@@ -13,12 +13,10 @@ import (
 // name, and looks at the mirror again when something has changed there: of what changes while it
 // sends, or while the agent does not read, the last state is told. Nobody waits for it.
 type stream struct {
-	room *Room
-	sub  *subscription
-	out  transport.Stream
-	told map[string]sent
-	// gone is what the party said that it has and the hub does not.
-	gone     []note
+	room     *Room
+	sub      *subscription
+	out      transport.Stream
+	told     map[string]sent
 	nextBeat time.Time
 }
 
@@ -52,6 +50,7 @@ func (t *stream) step(ctx context.Context) (idle bool, err error) {
 	shown, accepted, complete := t.room.mirror.show(t.sub.place)
 	shut := t.sub.shut(accepted)
 	event, l, why := t.sub.take(complete && !shut)
+	var notes []note
 	switch {
 	case why != nil:
 		return false, why
@@ -63,10 +62,9 @@ func (t *stream) step(ctx context.Context) (idle bool, err error) {
 		return true, nil
 	case l != nil:
 		defer l.free()
-		t.gone = compare(t.told, shown, l.versions)
+		notes = compare(t.told, shown, l.versions)
 	}
-	notes := append(t.gone, lacks(t.sub.viewer, t.told, shown)...)
-	t.gone = nil
+	notes = append(notes, lacks(t.sub.viewer, t.told, shown)...)
 	for _, n := range notes {
 		if err := t.beat(ctx); err != nil {
 			return false, err
