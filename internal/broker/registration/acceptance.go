@@ -6,19 +6,13 @@ import (
 	"time"
 )
 
-// accepted begins the names of the bookmarks of clusters that the hub has accepted.
-const accepted = "accepted/"
+// bookmarkPrefix begins the names of the bookmarks of clusters that the hub has accepted.
+const bookmarkPrefix = "accepted/"
 
-// Store keeps small values under names, as store.Store does.
-type Store interface {
-	SetBookmarks(ctx context.Context, set map[string][]byte) error
-	Bookmarks(prefix string) map[string][]byte
-}
-
-// saved returns the clusters that a store says are accepted.
-func saved(s Store) (clusters []string) {
-	for name := range s.Bookmarks(accepted) {
-		clusters = append(clusters, strings.TrimPrefix(name, accepted))
+// saved returns the clusters that bookmarks say are accepted.
+func saved(bookmarks map[string][]byte) (clusters []string) {
+	for name := range bookmarks {
+		clusters = append(clusters, strings.TrimPrefix(name, bookmarkPrefix))
 	}
 	return clusters
 }
@@ -70,9 +64,9 @@ func (r *Room) saveChanges(ctx context.Context) error {
 		}
 		set := make(map[string][]byte, len(taken))
 		for cluster, is := range taken {
-			set[accepted+cluster] = nil
+			set[bookmarkPrefix+cluster] = nil
 			if is {
-				set[accepted+cluster] = []byte("1")
+				set[bookmarkPrefix+cluster] = []byte("1")
 			}
 		}
 		if err := r.cfg.Store.SetBookmarks(ctx, set); err != nil {

@@ -35,16 +35,10 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// Works are the subscriptions of agents to works.
-type Works interface {
-	// EndCluster ends those of a cluster.
-	EndCluster(cluster string, why *transport.Error)
-}
-
 // Room serves registration. Its methods may be called concurrently.
 type Room struct {
 	cfg      *call.Config
-	works    Works
+	endWorks func(cluster string, why *transport.Error)
 	mirror   *mirror
 	desk     *desk
 	renewals renewals
@@ -61,11 +55,11 @@ type Room struct {
 	unsaved chan struct{}
 }
 
-// New returns the room of the source that cfg.Registration names. It starts nothing. works are
-// ended of clusters whose acceptance is withdrawn.
-func New(cfg *call.Config, works Works) *Room {
+// New returns the room of the source that cfg.Registration names. It starts nothing. endWorks ends
+// the subscriptions to works of a cluster whose acceptance is withdrawn.
+func New(cfg *call.Config, endWorks func(cluster string, why *transport.Error)) *Room {
 	r := &Room{
-		cfg: cfg, works: works, mirror: newMirror(saved(cfg.Store)), agents: newAgents(),
+		cfg: cfg, endWorks: endWorks, mirror: newMirror(saved(cfg.Store.Bookmarks(bookmarkPrefix))), agents: newAgents(),
 		lists: call.NewBudget(cfg.QueueBytes), unsaved: make(chan struct{}, 1),
 	}
 	r.desk = newDesk(cfg.QueueBytes, r.wakeSource)

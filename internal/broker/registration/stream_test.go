@@ -23,11 +23,6 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// noWorks is a broker without works.
-type noWorks struct{}
-
-func (noWorks) EndCluster(string, *transport.Error) {}
-
 // newRoom returns a room on which nothing runs.
 func newRoom() *Room {
 	ids := 0
@@ -39,7 +34,7 @@ func newRoom() *Room {
 		Store: mem.Open(mem.Options{NewID: newID}), Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(),
 		Registration: "hub", QueueBytes: 64 << 20, MaxEventBytes: 4 << 20, Heartbeat: time.Hour, StreamsPerParty: 32,
 		Now: func() time.Time { return time.Unix(1_700_000_000, 0) }, NewID: newID,
-	}, noWorks{})
+	}, func(string, *transport.Error) {}) // there are no works
 }
 
 // thing is what a hub has under a name.
