@@ -47,10 +47,9 @@ type RegistrationRow struct {
 	Asks []Verb
 	// Streamed: agents subscribe to the type, and may ask for what they lack.
 	Streamed bool
-	// Bootstrap: who has no certificate yet may do so too.
-	Bootstrap bool
-	// Early: its objects are shown to a cluster that the hub has not accepted.
-	Early bool
+	// Joining: it is what a cluster joins by. Who has no certificate yet may subscribe and create
+	// too, and its objects are shown to a cluster that the hub has not accepted.
+	Joining bool
 }
 
 var (
@@ -64,8 +63,8 @@ var registration = []RegistrationRow{
 	{DataType: AddOnsV1Alpha1, Asks: []Verb{updateStatus}, Streamed: true},
 	{DataType: AddOnsV1Beta1, Asks: []Verb{updateStatus}, Streamed: true},
 	{DataType: TokenRequests, Asks: []Verb{creates}, Streamed: true},
-	{DataType: SigningRequests, Asks: []Verb{creates}, Streamed: true, Bootstrap: true, Early: true},
-	{DataType: ManagedClusters, Asks: []Verb{creates, updateStatus}, Streamed: true, Bootstrap: true, Early: true},
+	{DataType: SigningRequests, Asks: []Verb{creates}, Streamed: true, Joining: true},
+	{DataType: ManagedClusters, Asks: []Verb{creates, updateStatus}, Streamed: true, Joining: true},
 	{DataType: Leases, Asks: []Verb{updates}, Streamed: true},
 	{DataType: KubeEvents, Asks: []Verb{creates, updates}},
 }
@@ -94,7 +93,7 @@ func RegistrationTypes() []DataType {
 func (r RegistrationRow) Takes(t EventType, bootstrap bool) bool {
 	v := Verb{t.Subresource, t.Action}
 	switch {
-	case bootstrap && !r.Bootstrap:
+	case bootstrap && !r.Joining:
 		return false
 	case v == Verb{Spec, ResyncRequest}:
 		return r.Streamed

@@ -252,7 +252,7 @@ func publishToJoin(name string, c Call) *transport.Error {
 
 func subscribeToJoin(name string, c Call) *transport.Error {
 	row, ok := codec.Registration(c.Type.DataType)
-	if !ok || !row.Bootstrap || c.Source != "" {
+	if !ok || !row.Joining || c.Source != "" {
 		return denied("type", "bootstrap/%s has no right to receive %s", name, c.Type.DataType)
 	}
 	return namesCluster(c)

@@ -271,7 +271,7 @@ func TestAuthorize_Registration(t *testing.T) {
 					c := authz.Call{Method: authz.Subscribe, Type: codec.EventType{DataType: d, Subresource: sub}, Cluster: cluster, Source: src}
 					for _, id := range everyone {
 						want := src == "" && (id == agent && row.Streamed && cluster == "me" ||
-							id == joining && row.Bootstrap && (cluster == "me" || cluster == "other"))
+							id == joining && row.Joining && (cluster == "me" || cluster == "other"))
 						checkAny(t, id, fmt.Sprintf("%s of %q, source %q", d, cluster, src), c, want)
 					}
 				}

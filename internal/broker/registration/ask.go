@@ -45,7 +45,7 @@ func (r *Room) Publish(ctx context.Context, e *call.Event) (transport.Receipt, e
 func (r *Room) fromAgent(ctx context.Context, e *call.Event) error {
 	d, cluster := e.Env.Type.DataType, e.Env.Cluster
 	row, _ := codec.Registration(d)
-	joins := row.Early && e.Env.Type.Action == codec.CreateRequest
+	joins := row.Joining && e.Env.Type.Action == codec.CreateRequest
 	switch {
 	case !joins && !r.mirror.isAccepted(cluster):
 		return forbidden("the hub has not accepted cluster " + cluster)

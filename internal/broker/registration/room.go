@@ -125,7 +125,7 @@ func (r *Room) open(p transport.Peer, raw transport.RawSubscription, d codec.Dat
 	row, _ := codec.Registration(d)
 	s := &subscription{
 		running: newRunning(r.cfg.NewID(), party), conn: p.Conn,
-		viewer: viewer{place: place{d, raw.Cluster}, early: row.Early},
+		viewer: viewer{place: place{d, raw.Cluster}, early: row.Joining},
 	}
 	switch {
 	case party.Role == identity.Bootstrap:

@@ -257,8 +257,8 @@ func TestStream_ShowsWhatTheHubHas(t *testing.T) {
 		for _, d := range kinds {
 			row, _ := codec.Registration(d)
 			for _, c := range clusters {
-				w.agents = append(w.agents, &agent{world: w, viewer: viewer{place: place{d, c}, early: row.Early}, cache: map[string]thing{}})
-				if row.Bootstrap {
+				w.agents = append(w.agents, &agent{world: w, viewer: viewer{place: place{d, c}, early: row.Joining}, cache: map[string]thing{}})
+				if row.Joining {
 					w.agents = append(w.agents, &agent{world: w, viewer: viewer{place: place{d, c}, early: true, only: "boot"}, cache: map[string]thing{}})
 				}
 			}

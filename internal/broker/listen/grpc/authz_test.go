@@ -221,7 +221,7 @@ func addRegistration() {
 		for _, e := range eventTypes(d) {
 			verdict("publish "+e.String(), row.Takes(e, false), row.Takes(e, true))
 		}
-		verdict("subscribe to "+d.String(), row.Streamed, row.Bootstrap)
+		verdict("subscribe to "+d.String(), row.Streamed, row.Joining)
 	}
 }
 
