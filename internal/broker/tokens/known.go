@@ -187,28 +187,28 @@ func (t *Tokens) Run(ctx context.Context) error {
 func (t *Tokens) askAboutConnected(ctx context.Context) {
 	var all sync.WaitGroup
 	defer all.Wait()
-	for _, d := range t.due() {
+	for _, e := range t.due() {
 		all.Go(func() {
-			defer t.leave(d.e)
+			defer t.leave(e)
 			select {
-			case d.e.turn <- struct{}{}:
-				defer func() { <-d.e.turn }()
+			case e.turn <- struct{}{}:
+				defer func() { <-e.turn }()
 			case <-ctx.Done():
 				return
 			}
-			t.remind(ctx, d.e, d.text)
+			t.remind(ctx, e)
 		})
 	}
 }
 
 // remind asks about one token whose turn the caller has.
-func (t *Tokens) remind(ctx context.Context, e *entry, text string) {
+func (t *Tokens) remind(ctx context.Context, e *entry) {
 	t.mu.Lock()
-	g := e.grant
-	known := g == nil || t.o.Now().Before(e.next)
+	g, text := e.grant, e.text
+	over := e.passes == 0 || g == nil || t.o.Now().Before(e.next)
 	t.mu.Unlock()
-	if known {
-		return // somebody was faster
+	if over {
+		return // nobody is connected any more, or somebody was faster
 	}
 	a, err := t.verify(text, t.o.Now())
 	if err == nil {
@@ -227,14 +227,9 @@ func (t *Tokens) remind(ctx context.Context, e *entry, text string) {
 	}
 }
 
-type due struct {
-	e    *entry
-	text string
-}
-
 // due are tokens that somebody is connected by, and whose minute is over; so many that asking
 // takes no longer than it may.
-func (t *Tokens) due() (all []due) {
+func (t *Tokens) due() (all []*entry) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := t.o.Now()
@@ -244,7 +239,7 @@ func (t *Tokens) due() (all []due) {
 		}
 		if e.passes > 0 && e.grant != nil && !now.Before(e.next) {
 			e.users++
-			all = append(all, due{e, e.text})
+			all = append(all, e)
 		}
 	}
 	return all

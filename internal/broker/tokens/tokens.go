@@ -166,7 +166,7 @@ func (t *Tokens) Authenticate(ctx context.Context, text string) (*Pass, error) {
 	if p, err := t.passOf(e, text); p != nil || err != nil {
 		return p, err
 	}
-	if err := t.review(ctx, e, text, a); err != nil && !t.standsBy(e) {
+	if err := t.review(ctx, e, text, a); err != nil && !t.prolong(e) {
 		return nil, err
 	}
 	p, err := t.passOf(e, text)
@@ -206,8 +206,9 @@ func (t *Tokens) verify(text string, now time.Time) (token.Account, error) {
 	return a, nil
 }
 
-// standsBy reports whether what the hub said before counts while it cannot be asked.
-func (t *Tokens) standsBy(e *entry) bool {
+// prolong has what the hub said before count for a while, as the hub cannot be asked; false: it does
+// not count.
+func (t *Tokens) prolong(e *entry) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	g := e.grant

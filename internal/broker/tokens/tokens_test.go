@@ -349,6 +349,31 @@ func TestRun_AsksAgain(t *testing.T) {
 	})
 }
 
+// TestRun_LeftMeanwhile: t1 the minute of a connection's token is over while somebody else asks
+// about it, t2 the connection ends, t3 the question of the other one fails: nobody asks again.
+func TestRun_LeftMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		<-time.After(time.Second / 2) // Run looks each second
+		text := r.account("hub", "agent-registration-bootstrap", nil)
+		p := r.authenticate(text, "bootstrap/"+bootstrapUser)
+		hold := make(chan struct{})
+		r.hub.set(func(h *hub) { h.hold = hold })
+		<-time.After(time.Minute)
+		var other sync.WaitGroup
+		other.Go(func() { r.authenticate(text, transport.CodeUnavailable.String()) })
+		<-time.After(time.Second)
+		p.Release()
+		r.hub.set(func(h *hub) { h.away = true })
+		close(hold)
+		other.Wait()
+		<-time.After(time.Second)
+		if r.times() != 2 {
+			t.Errorf("the hub was asked %d times", r.times())
+		}
+	})
+}
+
 // TestRun_KeysTakenBack: a hub that has changed its keys has ended what they signed.
 func TestRun_KeysTakenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
