@@ -44,19 +44,20 @@ func (c *Connection) bears() bool {
 // by a token, each of its calls has to bring that one, or another one of the same account.
 func (c *Connection) Bear(text string) (pending bool, err error) {
 	s := c.standing()
-	switch {
+	bare := s.refusal != nil && s.refusal.reason == noCertificate
+	switch takes := c.port != nil && c.port.cfg.Tokens != nil; {
 	case c.believed, s.identity.Role != nobody && s.pass == nil:
 		return false, nil
-	case s.pass != nil && text == "", c.port.cfg.Tokens != nil && text == "" && s.refusal.reason == noCertificate:
-		return false, tokenless()
-	case c.port.cfg.Tokens == nil && text != "" && s.refusal.reason == noCertificate:
-		return false, takesNone()
-	case c.port.cfg.Tokens == nil, text == "":
-		return false, nil // what its certificate lacks, May says
-	case s.pass != nil:
+	case takes && text != "" && s.pass != nil:
 		return false, c.bearAgain(s.pass, text)
+	case takes && text != "":
+		return c.bearFirst(text)
+	case takes && (bare || s.pass != nil):
+		return false, tokenless()
+	case bare && text != "":
+		return false, takesNone()
 	}
-	return c.bearFirst(text)
+	return false, nil // what its certificate lacks, May says
 }
 
 // bearFirst takes a token that is to say who the peer is.
