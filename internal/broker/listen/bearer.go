@@ -30,28 +30,28 @@ type bearer struct {
 	other [sha256.Size]byte
 }
 
-// bears reports whether the peer is known by a token, if at all.
-func (c *Connection) bears() bool {
+// knownByToken reports whether the peer is known by a token, if at all.
+func (c *Connection) knownByToken() bool {
 	s := c.standing()
 	return c.port != nil && c.port.cfg.Tokens != nil && !c.believed && (s.identity.Role == nobody || s.pass != nil)
 }
 
-// Bear takes the token that came with a call, "" where none did, and does not wait. pending: who
+// TakeToken takes the token that came with a call, "" where none did, and does not wait. pending: who
 // the peer is has to be waited for with [Connection.WaitForIdentity]. The error is why the call is refused.
 // It is for who admits calls, one at a time.
 //
 // A peer whose certificate means somebody is that, whatever token it gives. Where the peer is known
 // by a token, each of its calls has to bring that one, or another one of the same account.
-func (c *Connection) Bear(text string) (pending bool, err error) {
+func (c *Connection) TakeToken(text string) (pending bool, err error) {
 	s := c.standing()
 	bare := s.refusal != nil && s.refusal.reason == noCertificate
 	switch takes := c.port != nil && c.port.cfg.Tokens != nil; {
 	case c.believed, s.identity.Role != nobody && s.pass == nil:
 		return false, nil
 	case takes && text != "" && s.pass != nil:
-		return false, c.bearAgain(s.pass, text)
+		return false, c.laterToken(s.pass, text)
 	case takes && text != "":
-		return c.bearFirst(text)
+		return c.firstToken(text)
 	case takes && (bare || s.pass != nil):
 		return false, tokenless()
 	case bare && text != "":
@@ -60,15 +60,15 @@ func (c *Connection) Bear(text string) (pending bool, err error) {
 	return false, nil // what its certificate lacks, May says
 }
 
-// bearFirst takes a token that is to say who the peer is.
-func (c *Connection) bearFirst(text string) (pending bool, err error) {
+// firstToken takes a token that is to say who the peer is.
+func (c *Connection) firstToken(text string) (pending bool, err error) {
 	b := &c.bearer
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	// t1 this call finds a stranger, t2 a call that waits hears whose the token is, t3 nothing is
 	// being judged any more: it is looked at again who that is.
 	if p := c.standing().pass; p != nil {
-		return false, c.bearAgain(p, text)
+		return false, c.laterToken(p, text)
 	}
 	switch b.text {
 	case text:
@@ -83,7 +83,7 @@ func (c *Connection) bearFirst(text string) (pending bool, err error) {
 	p, wait, err := c.port.cfg.Tokens.Look(text)
 	switch {
 	case err != nil:
-		return false, c.misbear(err)
+		return false, c.countBadToken(err)
 	case wait:
 		if b.turn == nil {
 			b.turn = make(chan struct{}, 1)
@@ -92,11 +92,11 @@ func (c *Connection) bearFirst(text string) (pending bool, err error) {
 		c.port.gate.suspend(c)
 		return true, nil
 	}
-	return false, c.become(p)
+	return false, c.identified(p)
 }
 
-// bearAgain takes the token of a later call.
-func (c *Connection) bearAgain(p *tokens.Pass, text string) error {
+// laterToken takes the token of a later call.
+func (c *Connection) laterToken(p *tokens.Pass, text string) error {
 	if p.Is(text) {
 		return nil
 	}
@@ -108,7 +108,7 @@ func (c *Connection) bearAgain(p *tokens.Pass, text string) error {
 		return tooManyTokens(c.from)
 	}
 	if err := c.port.cfg.Tokens.SameAccount(p, text); err != nil {
-		return c.misbear(err)
+		return c.countBadToken(err)
 	}
 	c.bearer.other = hash // the connection ends with the first one all the same
 	return nil
@@ -135,11 +135,11 @@ func (c *Connection) WaitForIdentity(ctx context.Context) error {
 	p, err := c.port.cfg.Tokens.Authenticate(ctx, text)
 	switch {
 	case err == nil:
-		err = c.become(p)
+		err = c.identified(p)
 	case ctx.Err() != nil:
 		return err // the next call asks
 	default:
-		err = c.misbear(err)
+		err = c.countBadToken(err)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -147,8 +147,8 @@ func (c *Connection) WaitForIdentity(ctx context.Context) error {
 	return err
 }
 
-// misbear counts a token that does not count.
-func (c *Connection) misbear(err error) error {
+// countBadToken counts a token that does not count.
+func (c *Connection) countBadToken(err error) error {
 	if transport.CodeOf(err) == transport.CodeUnauthenticated {
 		c.port.gate.failed(c.from)
 	}
@@ -163,8 +163,8 @@ func (c *Connection) misbear(err error) error {
 	return &refusal{reason: reason, told: told}
 }
 
-// become makes the stranger who its token says.
-func (c *Connection) become(p *tokens.Pass) error {
+// identified makes the stranger who its token says.
+func (c *Connection) identified(p *tokens.Pass) error {
 	s := *c.standing()
 	s.identity, s.user, s.groups, s.pass, s.refusal = p.Identity, p.User, p.Groups, p, nil
 	s.until = oldAt(c.port.gate.now())
@@ -251,7 +251,7 @@ func (g *gate) identify(c *Connection, s *standing, m metrics) error {
 func (g *gate) evict() {
 	var oldest *Connection
 	for c := range g.strangers {
-		if c.bears() && c.cutFor == "" && (oldest == nil || c.id < oldest.id) {
+		if c.knownByToken() && c.cutFor == "" && (oldest == nil || c.id < oldest.id) {
 			oldest = c
 		}
 	}

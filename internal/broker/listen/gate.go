@@ -224,7 +224,7 @@ func (g *gate) enter(a *arrival, c *Connection) bool {
 	if s.refusal == nil {
 		c.party, s.refusal = g.admit(s.identity)
 	}
-	g.shaken(a, c.party != nil || c.bears())
+	g.shaken(a, c.party != nil || c.knownByToken())
 	if c.party != nil {
 		c.party.conns[c] = struct{}{}
 		s.allowed = &c.party.allowance
@@ -233,7 +233,7 @@ func (g *gate) enter(a *arrival, c *Connection) bool {
 	}
 	s.allowed = &g.limits.stranger
 	c.who.Store(&s)
-	if len(g.strangers) >= g.limits.strangers && c.bears() {
+	if len(g.strangers) >= g.limits.strangers && c.knownByToken() {
 		g.evict()
 	}
 	if len(g.strangers) >= g.limits.strangers {
@@ -295,7 +295,7 @@ func (g *gate) exit(c *Connection) (reason string) {
 	g.open--
 	c.left = true
 	delete(g.strangers, c)
-	if c.bears() && c.standing().refusal != nil {
+	if c.knownByToken() && c.standing().refusal != nil {
 		g.fail(c.from) // it came without a certificate, and brought no token that counts
 	}
 	if c.party != nil {

@@ -47,7 +47,7 @@ func refuse(ctx context.Context, c *connection, method string, err error) error 
 // admit counts a call, if c may make it: what it uses is given back when the
 // context ends that is returned.
 func (f *Front) admit(ctx context.Context, c *connection, info *tap.Info) (context.Context, error) {
-	pending, err := c.Bear(tokenOf(info.Header))
+	pending, err := c.TakeToken(tokenOf(info.Header))
 	switch {
 	case pending:
 		ctx = context.WithValue(ctx, pendingKey{}, info.FullMethodName)

@@ -48,7 +48,7 @@ func (c *conn) connect() error {
 // authenticate says why the peer may not be here. The password counts where its certificate does
 // not say who it is: it is a bearer token then.
 func (c *conn) authenticate(pk *packets.Packet) error {
-	pending, err := c.who.Bear(string(pk.Connect.Password))
+	pending, err := c.who.TakeToken(string(pk.Connect.Password))
 	if pending {
 		err = c.who.WaitForIdentity(c.ctx)
 	}
