@@ -166,9 +166,7 @@ func (j *joining) available(ctx context.Context, n int) error {
 	for {
 		have := 0
 		for _, c := range j.hub.All("managedclusters") {
-			status, _ := c["status"].(hubapi.Object)
-			conditions, _ := status["conditions"].([]any)
-			for _, v := range conditions {
+			for _, v := range hubapi.Conditions(c) {
 				if o, _ := v.(hubapi.Object); o["type"] == clusterv1.ManagedClusterConditionAvailable && o["status"] == "True" {
 					have++
 				}
@@ -195,11 +193,7 @@ func (j *joining) start(ctx context.Context, root string) (stop func(), err erro
 	j.hub = hubapi.New()
 	j.hub.Without("apps/v1/deployments")
 	j.hub.Put("namespaces", hubapi.Object{"metadata": hubapi.Object{"name": "hawser"}})
-	j.hub.Put("clusterroles", hubapi.Object{"metadata": hubapi.Object{"name": "registrar"}, "rules": []any{
-		hubapi.Object{"verbs": []any{"create"}, "apiGroups": []any{"certificates.k8s.io"}, "resources": []any{"certificatesigningrequests"}},
-	}})
-	j.hub.Put("clusterrolebindings", hubapi.Object{"metadata": hubapi.Object{"name": "registrar"}, "roleRef": hubapi.Object{"kind": "ClusterRole", "name": "registrar"},
-		"subjects": []any{hubapi.Object{"kind": "User", "name": hubregistration.Registrar}}})
+	j.hub.PutRegistrar(hubregistration.Registrar)
 	j.hub.Audit = func(r *hubapi.Request, _ int) {
 		switch {
 		case r.Verb == "watch":

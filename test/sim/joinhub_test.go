@@ -1,15 +1,8 @@
 package sim
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"fmt"
 	"log/slog"
-	"math/big"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,6 +14,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/hubsource/membership"
 	"github.com/hawser-io/hawser/internal/hubsource/registration"
+	"github.com/hawser-io/hawser/internal/pki"
 	programs "github.com/hawser-io/hawser/internal/run"
 	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/internal/testkit/hubapi"
@@ -30,7 +24,7 @@ import (
 type joinHub struct {
 	j    *join
 	api  *hubapi.Server
-	ca   *x509.Certificate
+	ca   *pki.Authority
 	cert string // files of the CA that signs clusters
 	key  string
 	old  *hubapi.Backup
@@ -49,11 +43,7 @@ func newJoinHub(j *join) *joinHub {
 	h.certify()
 	h.api.Without("apps/v1/deployments")
 	h.api.Put("namespaces", hubapi.Object{"metadata": hubapi.Object{"name": "open-cluster-management-hub"}})
-	h.api.Put("clusterroles", hubapi.Object{"metadata": hubapi.Object{"name": "registrar"}, "rules": []any{
-		hubapi.Object{"verbs": []any{"create"}, "apiGroups": []any{"certificates.k8s.io"}, "resources": []any{"certificatesigningrequests"}},
-	}})
-	h.api.Put("clusterrolebindings", hubapi.Object{"metadata": hubapi.Object{"name": "registrar"}, "roleRef": hubapi.Object{"kind": "ClusterRole", "name": "registrar"},
-		"subjects": []any{hubapi.Object{"kind": "User", "name": registration.Registrar}}})
+	h.api.PutRegistrar(registration.Registrar)
 	h.api.Fault = h.fault
 	h.api.Audit = j.oracle.audit
 	return h
@@ -61,27 +51,11 @@ func newJoinHub(j *join) *joinHub {
 
 // certify makes the CA that signs clusters.
 func (h *joinHub) certify() {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		panic(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "hub"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(1000 * time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		panic(err)
-	}
-	if h.ca, err = x509.ParseCertificate(der); err != nil {
-		panic(err)
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		panic(err)
-	}
-	h.cert = h.j.write("ca.crt", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
-	h.key = h.j.write("ca.key", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}))
+	var err error
+	h.ca, err = pki.NewAuthority("hub", pki.Starting(time.Now(), 1000*time.Hour))
+	must(err)
+	h.cert = h.j.write("ca.crt", h.ca.CertificatePEM())
+	h.key = h.j.write("ca.key", h.ca.KeyPEM())
 }
 
 // fault decides about a request of hub-source, which takes its time.

@@ -94,9 +94,6 @@ func (d *joinDialer) Dial(ctx context.Context) (transport.Conn, error) {
 	return joined, nil
 }
 
-// Close implements [transport.Conn].
-func (c *joinConn) Close() error { return c.Conn.Close() }
-
 // cutOff ends the connections of a party; "" is everybody.
 func (n *joinNet) cutOff(owner string) {
 	n.j.mu.Lock()
@@ -161,9 +158,7 @@ func (n *joinNet) byCertificate(a *joinAgent) (transport.Peer, time.Time, error)
 	if err != nil {
 		return transport.Peer{}, time.Time{}, refused
 	}
-	roots := x509.NewCertPool()
-	roots.AddCert(n.j.hub.ca)
-	if _, err = leaf.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: time.Now(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
+	if _, err = leaf.Verify(x509.VerifyOptions{Roots: n.j.hub.ca.Pool(), CurrentTime: time.Now(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
 		return transport.Peer{}, time.Time{}, refused
 	}
 	id, err := identity.Mapping{}.FromCertificate(leaf)

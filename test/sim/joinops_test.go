@@ -49,7 +49,7 @@ var joinOperations = []operation{
 		if len(all) == 0 {
 			return ""
 		}
-		name := all[int(a)%len(all)]["metadata"].(hubapi.Object)["name"].(string)
+		name := hubapi.Name(all[int(a)%len(all)])
 		j.hub.api.Delete("certificatesigningrequests", "", name)
 		return name
 	})},
@@ -269,9 +269,8 @@ func (j *join) acceptance(a uint32, accepted bool) string {
 // undecided are the names of the requests that nobody has decided about.
 func (j *join) undecided() (names []string) {
 	for _, csr := range j.hub.api.All("certificatesigningrequests") {
-		status, _ := csr["status"].(hubapi.Object)
-		if conditions, _ := status["conditions"].([]any); len(conditions) == 0 {
-			names = append(names, csr["metadata"].(hubapi.Object)["name"].(string))
+		if len(hubapi.Conditions(csr)) == 0 {
+			names = append(names, hubapi.Name(csr))
 		}
 	}
 	return names

@@ -96,9 +96,6 @@ func (o *joinOracle) said(p transport.Peer, event []byte) map[string]bool {
 // accepts reads the object itself: facts may be wrong.
 func accepts(object *hawserv1.RegistrationObject) bool {
 	var c struct {
-		Metadata struct {
-			DeletionTimestamp string `json:"deletionTimestamp"`
-		} `json:"metadata"`
 		Spec struct {
 			HubAcceptsClient bool `json:"hubAcceptsClient"`
 		} `json:"spec"`
@@ -264,8 +261,7 @@ func (o *joinOracle) look() {
 
 func (o *joinOracle) lookAtClusters() {
 	for _, c := range o.j.hub.api.All("managedclusters") {
-		m := c["metadata"].(hubapi.Object)
-		name := m["name"].(string)
+		name := hubapi.Name(c)
 		accepted, _ := o.j.hub.accepts(name)
 		o.j.mu.Lock()
 		wanted := o.wanted[name]
@@ -286,7 +282,7 @@ func (o *joinOracle) lookAtCertificate(csr hubapi.Object) {
 		return
 	}
 	o.seen[text] = true
-	name := csr["metadata"].(hubapi.Object)["name"]
+	name := hubapi.Name(csr)
 	chain, err := base64.StdEncoding.DecodeString(text)
 	block, _ := pem.Decode(chain)
 	if err != nil || block == nil {
@@ -333,16 +329,14 @@ func (o *joinOracle) lookAtApproval(csr hubapi.Object, cluster string, leaf *x50
 func (j *join) approve(a *joinAgent) (n int) {
 	want := "system:open-cluster-management:" + a.cluster + ":" + a.agentName()
 	for _, csr := range j.hub.api.All("certificatesigningrequests") {
-		status, _ := csr["status"].(hubapi.Object)
-		conditions, _ := status["conditions"].([]any)
 		request, _ := csr["spec"].(hubapi.Object)["request"].(string)
-		if len(conditions) > 0 || subjectOf(request) != want {
+		if len(hubapi.Conditions(csr)) > 0 || subjectOf(request) != want {
 			continue
 		}
 		j.mu.Lock()
 		j.oracle.approved[request] = true
 		j.mu.Unlock()
-		j.verdict(csr["metadata"].(hubapi.Object)["name"].(string), "Approved")
+		j.verdict(hubapi.Name(csr), "Approved")
 		n++
 	}
 	return n
@@ -439,12 +433,10 @@ func (a *joinAgent) isRevoked() bool {
 // tidy takes away undecided requests of others under the name of a cluster.
 func (j *join) tidy(a *joinAgent) {
 	for _, csr := range j.hub.api.All("certificatesigningrequests") {
-		status, _ := csr["status"].(hubapi.Object)
-		conditions, _ := status["conditions"].([]any)
 		request, _ := csr["spec"].(hubapi.Object)["request"].(string)
 		who := subjectOf(request)
-		if of, _, _ := strings.Cut(strings.TrimPrefix(who, "system:open-cluster-management:"), ":"); len(conditions) == 0 && of == a.cluster && !strings.HasSuffix(who, ":"+a.agentName()) {
-			j.hub.api.Delete("certificatesigningrequests", "", csr["metadata"].(hubapi.Object)["name"].(string))
+		if of, _, _ := strings.Cut(strings.TrimPrefix(who, "system:open-cluster-management:"), ":"); len(hubapi.Conditions(csr)) == 0 && of == a.cluster && !strings.HasSuffix(who, ":"+a.agentName()) {
+			j.hub.api.Delete("certificatesigningrequests", "", hubapi.Name(csr))
 		}
 	}
 }
@@ -475,10 +467,8 @@ func (j *join) wrong() (all []string) {
 // wrongWith says what is not as it should be with a ManagedCluster and its Lease.
 func (j *join) wrongWith(cluster string) (all []string) {
 	o := j.hub.api.Get("managedclusters", "", cluster)
-	status, _ := o["status"].(hubapi.Object)
-	conditions, _ := status["conditions"].([]any)
 	has := map[string]any{}
-	for _, v := range conditions {
+	for _, v := range hubapi.Conditions(o) {
 		c := v.(hubapi.Object)
 		has[c["type"].(string)] = c["status"]
 	}

@@ -163,6 +163,15 @@ func (s *Server) Put(resource string, o Object) {
 	s.store(kept, old, n)
 }
 
+// PutRegistrar lets a user create requests for certificates, as who makes those of clusters has to.
+func (s *Server) PutRegistrar(user string) {
+	s.Put("clusterroles", Object{"metadata": Object{"name": "registrar"}, "rules": []any{
+		Object{"verbs": []any{"create"}, "apiGroups": []any{"certificates.k8s.io"}, "resources": []any{"certificatesigningrequests"}},
+	}})
+	s.Put("clusterrolebindings", Object{"metadata": Object{"name": "registrar"}, "roleRef": Object{"kind": "ClusterRole", "name": "registrar"},
+		"subjects": []any{Object{"kind": "User", "name": user}}})
+}
+
 // Get returns an object as it is now, nil when there is none. Nobody changes it.
 func (s *Server) Get(resource, namespace, name string) Object {
 	s.mu.Lock()
@@ -183,6 +192,20 @@ func (s *Server) All(resource string) (all []Object) {
 		all = append(all, s.objects[kept][k].Object)
 	}
 	return all
+}
+
+// Name is the name of an object.
+func Name(o Object) string {
+	m, _ := o["metadata"].(Object)
+	name, _ := m["name"].(string)
+	return name
+}
+
+// Conditions are those of an object's status, nil where it has none.
+func Conditions(o Object) []any {
+	status, _ := o["status"].(Object)
+	conditions, _ := status["conditions"].([]any)
+	return conditions
 }
 
 // Change changes an object, whoever writes it meanwhile; false when there is none.
