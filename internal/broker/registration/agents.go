@@ -241,13 +241,14 @@ func (a *agents) wake(p place) {
 	}
 }
 
-// wakeCluster tells all subscriptions of a cluster, wakeAll those of all clusters.
+// wakeCluster tells all subscriptions of a cluster.
 func (a *agents) wakeCluster(cluster string) {
 	for _, d := range codec.RegistrationTypes() {
 		a.wake(place{d, cluster})
 	}
 }
 
+// wakeAll tells the subscriptions of all clusters.
 func (a *agents) wakeAll() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -190,8 +190,8 @@ func (a *ask) tell(o outcome) bool {
 	return true
 }
 
-// begin says that there is a source, end that there is none: nobody waits for it then. What an
-// earlier subscription of the source had is lost: whether it was done nobody knows.
+// begin says that there is a source. What an earlier subscription of it had is lost: whether it was
+// done nobody knows.
 func (d *desk) begin() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -199,6 +199,7 @@ func (d *desk) begin() {
 	d.fail(unavailable(lostSource))
 }
 
+// end says that there is no source: nobody waits for one.
 func (d *desk) end() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -147,7 +147,7 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// warning says what a person has to know of the CA, "" for nothing. Its last fifth is near its
+// warning says what a person has to know of the CA, nil for nothing. Its last fifth is near its
 // end, as of any certificate, and so is the time in which certificates get shorter.
 func (a authority) warning(now time.Time, valid time.Duration) error {
 	left := a.cert.NotAfter.Sub(now)
