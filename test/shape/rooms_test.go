@@ -45,7 +45,7 @@ var rooms = []struct {
 	// What may be asked and what of it reaches the hub 1,200, rights of accounts of add-ons 140, Leases
 	// 210, what the mirror is told 530; what a fleet needs without OCM's controllers: decisions 900,
 	// signing 140, the shell 470.
-	{"joining on the hub", []string{"internal/hubsource/registration/", "internal/hubsource/membership/"}, 3726},
+	{"joining on the hub", []string{"internal/hubsource/registration/", "internal/hubsource/membership/"}, 3733},
 	// Decisions 960, of which reports take 125; Secret, sessions and facts of the cluster 560.
 	{"joining on a cluster", []string{"pkg/agent/registration/"}, 1592},
 	// The former directory 100, unnecessary writes after a restart 70, the crash model 80, one

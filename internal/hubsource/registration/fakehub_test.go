@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -34,6 +35,7 @@ type fakeHub struct {
 	log     []event
 	lacks   map[string]bool // groups/versions without an API
 	down    bool
+	slow    time.Duration // so long it takes to patch something
 	// tokens are the users of tokens; denied is what SubjectAccessReviews refuse, as "verb user".
 	tokens map[string]string
 	denied map[string]bool
@@ -111,6 +113,28 @@ func (h *fakeHub) setDown(down bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.down = down
+}
+
+func (h *fakeHub) setSlow(slow time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.slow = slow
+}
+
+// linger takes the time that the hub takes; the error is that nobody waited for it.
+func (h *fakeHub) linger(r *http.Request) error {
+	h.mu.Lock()
+	slow := h.slow
+	h.mu.Unlock()
+	if slow == 0 || r.Method != http.MethodPatch {
+		return r.Context().Err()
+	}
+	select {
+	case <-r.Context().Done():
+		return r.Context().Err()
+	case <-time.After(slow):
+		return nil
+	}
 }
 
 func keyOf(o obj) string {
@@ -211,7 +235,7 @@ func (h *fakeHub) RoundTrip(r *http.Request) (*http.Response, error) {
 			return nil, fmt.Errorf("body of %s: %w", r.URL, err)
 		}
 	}
-	if err := r.Context().Err(); err != nil {
+	if err := h.linger(r); err != nil {
 		return nil, err
 	}
 	h.mu.Lock()

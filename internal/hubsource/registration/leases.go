@@ -40,13 +40,17 @@ type renewal struct {
 const notDue = -1
 
 // renew says that an agent renewed its Lease at this time. written is the renewal that the hub
-// has, which counts as long as nothing was written here.
+// has, which counts as long as nothing was written here. One ahead of now does not: a clock that was
+// wrong wrote it, and it shows nothing of whether the cluster lives.
 func (r *renewals) renew(now time.Time, cluster string, renewed, written time.Time, period time.Duration) {
 	if r.clusters == nil {
 		r.clusters = map[string]*renewal{}
 	}
 	e := r.clusters[cluster]
 	if e == nil {
+		if written.After(now) {
+			written = time.Time{}
+		}
 		e = &renewal{cluster: cluster, written: written, at: notDue}
 		r.clusters[cluster] = e
 	}

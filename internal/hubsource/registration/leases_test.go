@@ -46,6 +46,22 @@ func TestRenewals_GoOnFromTheHub(t *testing.T) {
 	}
 }
 
+// A renewal ahead of the clock is none: somebody whose clock was wrong wrote it, and the cluster
+// would count as alive, or as lost, until that time has come.
+func TestRenewals_AheadOfTheClock(t *testing.T) {
+	var r renewals
+	now := time.Unix(1000, 0)
+	r.renew(now, "c", now, now.Add(time.Hour), time.Minute)
+	if c, renewed, wait, ok := r.next(now); !ok || c != "c" || !renewed.Equal(now) {
+		t.Fatalf("%v %q, renewed %v, wait %v; want it at once", ok, c, renewed, wait)
+	}
+	now = now.Add(10 * time.Second) // the hub has not told the new one yet
+	r.renew(now, "c", now, now.Add(time.Hour), time.Minute)
+	if _, _, wait, ok := r.next(now); ok || wait != 50*time.Second {
+		t.Errorf("written 10 s ago: %v, wait %v", ok, wait)
+	}
+}
+
 // Five periods old is not written: the hub would take the agent's clock for wrong, or the cluster
 // for there.
 func TestRenewals_OldOnesAreDropped(t *testing.T) {

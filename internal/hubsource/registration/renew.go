@@ -97,12 +97,19 @@ func (s *Server) await(ctx context.Context, wait time.Duration) bool {
 }
 
 // writeLease tells the hub when an agent renewed its Lease, by the hub's clock and not the agent's.
+// What the hub has counts unless it lies ahead: a clock that was wrong wrote that.
 func (s *Server) writeLease(ctx context.Context, w toWrite) {
-	lease := s.of(codec.Leases).get(w.cluster, leaseName)
-	if lease == nil || !w.renewed.After(lease.renewed.Time) {
+	c, lease := s.cluster(w.cluster), s.of(codec.Leases).get(w.cluster, leaseName)
+	if c == nil || lease == nil || !lease.renewed.After(time.Now()) && !w.renewed.After(lease.renewed.Time) {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
+	// t1 it is due, t2 all writers wait for the hub, t3 one is free: it may be too old by now, or
+	// become so while the hub takes it.
+	left := lostPeriods*time.Duration(c.period)*time.Second - time.Since(w.renewed)
+	if left <= 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, min(leaseTimeout, left))
 	defer cancel()
 	_, err := s.cfg.Hub.do(ctx, call{
 		verb: mergePatch, resource: leases, namespace: w.cluster, name: leaseName,

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -386,6 +387,83 @@ func TestServer_HubIsDown(t *testing.T) {
 	})
 }
 
+// renew says that agents renewed their Leases that long ago.
+func (b *bench) renew(age time.Duration, clusters ...string) {
+	l := &hawserv1.LeaseRenewals{}
+	for _, c := range clusters {
+		l.Renewals = append(l.Renewals, &hawserv1.LeaseRenewal{Cluster: c, Age: durationpb.New(age)})
+	}
+	b.broker.send(&hawserv1.RegistrationRequest{What: &hawserv1.RegistrationRequest_Renewals{Renewals: l}})
+}
+
+// renewTime returns what a Lease on the hub says.
+func (b *bench) renewTime(cluster string) (at time.Time) {
+	b.Helper()
+	spec, _ := b.hub.get(hubLeases, cluster, leaseName)["spec"].(obj)
+	if spec["renewTime"] != nil {
+		var err error
+		if at, err = time.Parse(time.RFC3339, fmt.Sprint(spec["renewTime"])); err != nil {
+			b.Fatal(err)
+		}
+	}
+	return at
+}
+
+// A Lease that is renewed ahead of the clock, by an agent that wrote it itself and has come to the
+// broker since, is renewed at once all the same.
+func TestServer_WritesLeasesAheadOfTheClock(t *testing.T) {
+	inBubble(t, func(b *bench, _ *Config) {
+		b.joined(cluster1)
+		b.hub.change(hubLeases, cluster1, leaseName, func(o obj) {
+			o["spec"].(obj)["renewTime"] = time.Now().Add(time.Hour).UTC().Format(metav1.RFC3339Micro)
+		})
+	}, func(b *bench) {
+		b.renew(0, cluster1)
+		b.wait(time.Second)
+		if age := time.Since(b.renewTime(cluster1)); age < 0 || age > 2*time.Second {
+			t.Errorf("renewed %v ago", age)
+		}
+	})
+}
+
+// No renewal is written when it is five periods old, however long a writer or the hub takes.
+func TestServer_WritesNoOldLeases(t *testing.T) {
+	inBubble(t, func(b *bench, _ *Config) {
+		for i := range leaseWriters {
+			b.joined(fmt.Sprint("slow", i))
+		}
+		for _, c := range []string{"first", "second"} {
+			b.joined(c)
+			b.hub.change(hubClusters, "", c, func(o obj) { o["spec"].(obj)["leaseDurationSeconds"] = 1 })
+		}
+	}, func(b *bench) {
+		b.hub.setSlow(8 * time.Second) // less than a writer waits
+		b.renew(0, "first")
+		b.wait(9 * time.Second)
+		if at := b.renewTime("first"); !at.IsZero() {
+			t.Errorf("the hub took it %v late", 8*time.Second)
+		}
+		for i := range leaseWriters {
+			b.renew(0, fmt.Sprint("slow", i))
+		}
+		b.wait(time.Second)
+		b.renew(0, "second")
+		b.wait(time.Second)
+		b.hub.setSlow(0) // for those that come
+		b.wait(10 * time.Second)
+		if at := b.renewTime("second"); !at.IsZero() {
+			t.Error("it was written after it had waited for a writer for 6 s")
+		}
+		b.renew(0, "first", "second")
+		b.wait(time.Second)
+		for _, c := range []string{"first", "second"} {
+			if age := time.Since(b.renewTime(c)); age > 2*time.Second {
+				t.Errorf("%s: renewed %v ago", c, age)
+			}
+		}
+	})
+}
+
 // Leases are written at most once per period, by the hub's time, and come back.
 func TestServer_WritesLeases(t *testing.T) {
 	inBubble(t, func(b *bench, _ *Config) {
@@ -394,16 +472,9 @@ func TestServer_WritesLeases(t *testing.T) {
 		b.hub.change(hubClusters, "", "denied", func(o obj) { o["spec"].(obj)["hubAcceptsClient"] = false })
 		b.hub.put(hubClusters, "", "new", obj{"spec": obj{"hubAcceptsClient": true}}) // without a Lease
 	}, func(b *bench) {
-		renew := func(age time.Duration, clusters ...string) {
-			l := &hawserv1.LeaseRenewals{}
-			for _, c := range clusters {
-				l.Renewals = append(l.Renewals, &hawserv1.LeaseRenewal{Cluster: c, Age: durationpb.New(age)})
-			}
-			b.broker.send(&hawserv1.RegistrationRequest{What: &hawserv1.RegistrationRequest_Renewals{Renewals: l}})
-		}
 		start := time.Now()
 		for range 61 {
-			renew(500*time.Millisecond, cluster1, "denied", "new", "unknown")
+			b.renew(500*time.Millisecond, cluster1, "denied", "new", "unknown")
 			b.wait(time.Second)
 		}
 		if n := b.hub.count("patch leases"); n != 2 {
@@ -420,14 +491,14 @@ func TestServer_WritesLeases(t *testing.T) {
 		// The hub is away for ten minutes: then the last renewal counts, and no old one.
 		b.hub.setDown(true)
 		b.wait(time.Minute)
-		renew(0, cluster1)
+		b.renew(0, cluster1)
 		b.wait(10 * time.Minute)
 		b.hub.setDown(false)
 		b.wait(time.Minute)
 		if n := b.hub.count("patch leases"); n != 2 {
 			t.Errorf("an old renewal was written: %d", n)
 		}
-		renew(0, cluster1)
+		b.renew(0, cluster1)
 		b.wait(time.Minute)
 		if n := b.hub.count("patch leases"); n != 3 {
 			t.Errorf("%d Leases were written in the end", n)
