@@ -293,6 +293,16 @@ func TestRegistration_AgentsSeeTheirOwnRequests(t *testing.T) {
 		h.says(true, clusterOf("c1", 1, true), csrOf("c1", "forged-1", "boot", 2), csrOf("c1", "forged-2", "system:open-cluster-management:c10:a1", 3),
 			csrOf("c1", "mine", p.User, 4), csrOf("c1", "renewed", "system:open-cluster-management:c1:a2", 5), csrOf("c1", "by-hand", "", 6))
 		s.expect("spec update_request uid-mine v0", "spec update_request uid-renewed v0", "spec update_request uid-by-hand v0")
+
+		// A common name without an agent, or one that a rule maps, is as good.
+		for i, user := range []string{"system:open-cluster-management:c1", "of a rule"} {
+			p := w.agent("c1")
+			p.User = user
+			s := w.watch(p, codec.SigningRequests, "c1")
+			s.expect("spec update_request uid-mine v0", "spec update_request uid-renewed v0", "spec update_request uid-by-hand v0")
+			h.says(false, csrOf("c1", fmt.Sprintf("own-%d", i), user, 7+i))
+			s.expect(fmt.Sprintf("spec update_request uid-own-%d v0", i))
+		}
 	})
 }
 

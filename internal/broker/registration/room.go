@@ -129,9 +129,9 @@ func (r *Room) open(p transport.Peer, raw transport.RawSubscription, d codec.Dat
 	}
 	switch {
 	case party.Role == identity.Bootstrap:
-		s.only = cmp.Or(p.User, party.Name)
+		s.user = cmp.Or(p.User, party.Name)
 	case p.User != "": // else nobody knows who it is for the hub
-		s.agents = identity.UserPrefix(raw.Cluster)
+		s.user, s.agents = p.User, identity.UserPrefix(raw.Cluster)
 	}
 	return s, nil
 }

@@ -115,8 +115,8 @@ func (a *agent) take(env codec.Envelope) {
 	if s, ok := a.stream.told[o.Metadata.Name]; ok && s.uid != env.ResourceID {
 		a.world.Fatalf("%s is another object now, and nothing said that the one before is gone", o.Metadata.Name)
 	}
-	if a.viewer.only != "" && a.viewer.dataType != codec.ManagedClusters && o.Requester != a.viewer.only {
-		a.world.Fatalf("%s is shown what %s asked for", a.viewer.only, o.Requester)
+	if a.viewer.user != "" && a.viewer.dataType != codec.ManagedClusters && o.Requester != a.viewer.user {
+		a.world.Fatalf("%s is shown what %s asked for", a.viewer.user, o.Requester)
 	}
 	a.cache[o.Metadata.Name] = thing{uid: o.Metadata.UID, requester: o.Requester, version: version}
 }
@@ -240,7 +240,7 @@ func (w *world) check() {
 		}
 		want := maps.Clone(w.hub[a.viewer.place])
 		maps.DeleteFunc(want, func(_ string, t thing) bool {
-			return a.viewer.only != "" && a.viewer.dataType != codec.ManagedClusters && t.requester != a.viewer.only
+			return a.viewer.user != "" && a.viewer.dataType != codec.ManagedClusters && t.requester != a.viewer.user
 		})
 		if len(want)+len(a.cache) > 0 && !maps.Equal(want, a.cache) {
 			w.Fatalf("%v: %s", a.viewer, cmp.Diff(want, a.cache, cmp.AllowUnexported(thing{})))
@@ -259,7 +259,7 @@ func TestStream_ShowsWhatTheHubHas(t *testing.T) {
 			for _, c := range clusters {
 				w.agents = append(w.agents, &agent{world: w, viewer: viewer{place: place{d, c}, early: row.Joining}, cache: map[string]thing{}})
 				if row.Joining {
-					w.agents = append(w.agents, &agent{world: w, viewer: viewer{place: place{d, c}, early: true, only: "boot"}, cache: map[string]thing{}})
+					w.agents = append(w.agents, &agent{world: w, viewer: viewer{place: place{d, c}, early: true, user: "boot"}, cache: map[string]thing{}})
 				}
 			}
 		}

@@ -12,11 +12,11 @@ type viewer struct {
 	place
 	// early: what is there is shown before the hub has accepted the cluster.
 	early bool
-	// only is the user whose requests alone are shown, of who has no certificate yet; "" shows all.
-	only string
-	// agents begins the names of the users whose requests alone are shown, of an agent; "" shows all.
-	// Bootstrap tokens name any cluster, and a klusterlet asks for no certificate any more when it
-	// sees ten requests for its cluster, whoever made them.
+	// user is whose requests are shown, "" where all are. Of who has no certificate yet they alone are.
+	user string
+	// agents begins the names of users whose requests an agent is shown too, and those of nobody;
+	// "" shows none of these. Bootstrap tokens name any cluster, and a klusterlet asks for no
+	// certificate any more when it sees ten requests for its cluster, whoever made them.
 	agents string
 }
 
@@ -27,13 +27,8 @@ func (v viewer) shut(accepted bool) bool { return !accepted && !v.early }
 // sees reports whether an object of the place is shown. A request without a requester came another
 // way than over a broker.
 func (v viewer) sees(o *object) bool {
-	switch {
-	case v.dataType != codec.SigningRequests:
-		return true
-	case v.only != "":
-		return o.requester == v.only
-	}
-	return o.requester == "" || strings.HasPrefix(o.requester, v.agents)
+	return v.dataType != codec.SigningRequests || v.user == "" || o.requester == v.user ||
+		v.agents != "" && (o.requester == "" || strings.HasPrefix(o.requester, v.agents))
 }
 
 // sent is what a stream has told of one name.
