@@ -30,16 +30,17 @@ func (b *Broker) Publish(ctx context.Context, p transport.Peer, event []byte, su
 			Role: p.Role, Name: p.Name, Addr: p.Addr, Conn: p.Conn, Kind: kind, Envelope: env, Bytes: len(event), Result: result,
 		})
 	}()
+	defer func() { err = b.worded(env, err) }()
 	defer b.recovered(&err)
+	env, incoming, err := codec.Ingest(event)
+	if err != nil {
+		return r, call.Undecodable(err)
+	}
 	if err := b.feed.Closing(); err != nil {
 		return r, err
 	}
 	if ctx.Err() != nil { // it was delayed until nobody waits for it any more
 		return r, call.CallerGone(ctx)
-	}
-	env, incoming, err := codec.Ingest(event)
-	if err != nil {
-		return r, call.Undecodable(err)
 	}
 	e := &call.Event{User: p.User, Groups: p.Groups, Conn: p.Conn, Subscription: subscriptionID, Size: len(event), Env: env, Incoming: incoming}
 	kind, handle := b.handler(env)
@@ -57,6 +58,14 @@ func (b *Broker) Publish(ctx context.Context, p transport.Peer, event []byte, su
 		}
 	}()
 	return handle(ctx, e)
+}
+
+// worded is an error in the words that its caller reads. env is nil of what is no event.
+func (b *Broker) worded(env *codec.Envelope, err error) error {
+	if err != nil && env != nil && b.registration != nil && registration.Serves(env.Type.DataType) {
+		return registration.Refusal(err)
+	}
+	return err
 }
 
 // room reserves the memory that reading a list or a sync event takes. It has nothing to do
@@ -149,10 +158,7 @@ func (b *Broker) admit(p transport.Peer, env *codec.Envelope) (identity.Identity
 	}
 	id := authz.Identify(p, c, b.cfg.Insecure)
 	err := authz.Authorize(id, c)
-	switch {
-	case registers && err != nil:
-		err = registration.Refusal(err)
-	case !registers && err == nil && b.registration != nil && id.Role == identity.Agent:
+	if !registers && err == nil && b.registration != nil && id.Role == identity.Agent {
 		err = b.registration.Accepted(id.Name)
 	}
 	return id, err

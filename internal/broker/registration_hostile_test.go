@@ -359,6 +359,41 @@ func TestRegistration_Drains(t *testing.T) {
 			t.Errorf("took %s", took)
 		}
 		w.wantCode(<-w.watch(w.agent("c1"), codec.ManagedClusters, "c1").ended, transport.CodeUnavailable)
+		_, err := w.Publish(w.Context(), w.agent("c1"), joinOf("c1"), "")
+		if e := w.apiError(err, transport.CodeUnavailable); e.Code != 503 || e.Reason != "ServiceUnavailable" {
+			t.Errorf("%+v", e)
+		}
+	})
+}
+
+// TestRegistration_RefusalsInTheirWords: what the broker itself refuses of an agent's lists is in
+// the form that agents of Open Cluster Management read, too.
+func TestRegistration_RefusalsInTheirWords(t *testing.T) {
+	cfg := joining()
+	cfg.MaxEventBytes, cfg.QueueBytes = 16<<10, 64<<10
+	inWorld(t, cfg, func(w *world) {
+		w.hub().says(true, clusterOf("c1", 1, true))
+		agent := w.agent("c1")
+		seen := w.watch(agent, codec.ManagedClusters, "c1")
+		list := func(data string) []byte {
+			return build("c1", "c1", codec.EventType{DataType: codec.ManagedClusters, Subresource: codec.Spec, Action: codec.ResyncRequest}, nil, nil, data)
+		}
+		for name, c := range map[string]struct {
+			event        []byte
+			subscription string
+			code         transport.Code
+			status       int
+			reason       string
+		}{
+			"more than there is memory for": {list(`{"resourceVersions":[` + strings.Repeat(`{"resourceID":"a"},`, 800) + `{"resourceID":"a"}]}`), seen.accepted.SubscriptionID, transport.CodeTooLarge, 413, "RequestEntityTooLarge"},
+			"no list":                       {list(`{"resourceVersions":[{"resourceID":"a","resourceVersion":"x"}]}`), seen.accepted.SubscriptionID, transport.CodeInvalid, 400, "BadRequest"},
+			"of no subscription":            {list(`{"resourceVersions":[]}`), "none", transport.CodeInvalid, 400, "BadRequest"},
+		} {
+			_, err := w.Publish(w.Context(), agent, c.event, c.subscription)
+			if e := w.apiError(err, c.code); e.Code != c.status || e.Reason != c.reason || e.Message == "" {
+				t.Errorf("%s: %+v", name, e)
+			}
+		}
 	})
 }
 

@@ -25,7 +25,7 @@ const (
 )
 
 // Publish takes an event of an agent, or of the source. That of an agent returns when the hub has
-// answered.
+// answered. Of what is not the hub's error the caller makes a [Refusal].
 func (r *Room) Publish(ctx context.Context, e *call.Event) (transport.Receipt, error) {
 	switch {
 	case codec.RegistrationEvent(e.Env.RawType):
@@ -50,16 +50,16 @@ func (r *Room) fromAgent(ctx context.Context, e *call.Event) error {
 	case !joins && !r.mirror.isAccepted(cluster):
 		return forbidden("the hub has not accepted cluster " + cluster)
 	case e.Size > maxAsk:
-		return Refusal(call.TooLarge(e.Size, maxAsk))
+		return call.TooLarge(e.Size, maxAsk)
 	case len(e.Env.Data) == 0:
-		return Refusal(call.Invalid("data", "an event without data", ""))
+		return call.Invalid("data", "an event without data", "")
 	case d == codec.Leases:
 		return r.renew(e)
 	}
 	// The event is the front's until this returns, and the request may then still be on its way.
 	event, err := e.Incoming.Normalized()
 	if err != nil {
-		return Refusal(call.Undecodable(err))
+		return call.Undecodable(err)
 	}
 	answer, err := r.await(ctx, &ask{
 		from: e.From, cluster: cluster, size: askBytes + len(event),
@@ -134,7 +134,7 @@ func (r *Room) renew(e *call.Event) error {
 		Metadata struct{ Name, Namespace string }
 	}
 	if err := json.Unmarshal(e.Env.Data, &lease); err != nil {
-		return Refusal(call.Invalid("data", "the data is not the JSON of a Lease", ""))
+		return call.Invalid("data", "the data is not the JSON of a Lease", "")
 	}
 	if lease.Metadata.Name != leaseName || lease.Metadata.Namespace != cluster {
 		return forbidden(fmt.Sprintf("an agent of cluster %s renews the Lease %s/%s and no other", cluster, cluster, leaseName))

@@ -64,10 +64,13 @@ func forbidden(message string) *transport.Error {
 
 // Refusal is how a call about registration is refused that the broker's own rules do not allow:
 // the same error, in the words of a Kubernetes API, because agents of Open Cluster Management read
-// nothing else.
+// nothing else. What is in these words already stays as it is.
 func Refusal(err error) error {
 	var e *transport.Error
 	if !errors.As(err, &e) {
+		return err
+	}
+	if _, ok := codec.ParseAPIError(e.Message); ok {
 		return err
 	}
 	status := codec.APIError{Code: 400, Reason: "BadRequest", Message: e.Message}
