@@ -53,7 +53,7 @@ func inWrapped(t *testing.T, cfg broker.Config, wrap func(store.Store) store.Sto
 
 func (w *world) peer(role, name string) transport.Peer {
 	w.conns++
-	return transport.Peer{Role: role, Name: name, Addr: "test", Transport: transport.MQTT, Conn: w.conns}
+	return transport.Peer{Role: role, Name: name, Addr: "test", Transport: transport.GRPC, Conn: w.conns}
 }
 
 func (w *world) agent(cluster string) transport.Peer { return w.peer("agent", cluster) }

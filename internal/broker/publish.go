@@ -150,6 +150,9 @@ func (b *Broker) admit(p transport.Peer, env *codec.Envelope) (identity.Identity
 		Deleting: env.Deleting, Reach: b.cfg.Quotas.Of(env.Source).Reach,
 	}
 	registers := b.registers(env)
+	if registers && p.Transport == transport.MQTT { // where answers go in order, one that waits for the hub holds up all
+		return identity.Identity{}, call.Invalid("type", "clusters do not join over MQTT", "use gRPC for events of type "+env.RawType)
+	}
 	if env.Type == (codec.EventType{}) {
 		c.RawType = env.RawType
 	} else if _, ok := codec.Lookup(env.Type.DataType); !ok && !registers {

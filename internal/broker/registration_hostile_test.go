@@ -397,6 +397,25 @@ func TestRegistration_RefusalsInTheirWords(t *testing.T) {
 	})
 }
 
+// TestRegistration_NotOverMQTT: there answers go in the order of the requests, so one that waits
+// for the hub would hold up those to statuses of works.
+func TestRegistration_NotOverMQTT(t *testing.T) {
+	inWorld(t, joining(), func(w *world) {
+		h := w.hub()
+		h.says(true, clusterOf("c1", 1, true))
+		for _, p := range []transport.Peer{w.agent("c1"), w.bootstrap("boot")} {
+			p.Transport = transport.MQTT
+			e := w.asks(p, joinOf("c1")).failed(transport.CodeInvalid)
+			if e.Code != 400 || e.Message != "clusters do not join over MQTT" {
+				t.Errorf("%+v", e)
+			}
+		}
+		if all := h.requests(); len(all) > 0 {
+			t.Errorf("the source is asked %v", all)
+		}
+	})
+}
+
 // TestRegistration_StreamsAreBoundedAndAlive: heartbeats go on, an agent that does not read delays
 // nobody, and nobody has streams without end.
 func TestRegistration_StreamsAreBoundedAndAlive(t *testing.T) {

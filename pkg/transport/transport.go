@@ -145,8 +145,8 @@ type Peer struct {
 	Groups []string
 	// Addr is the remote address, for logs.
 	Addr string
-	// Transport is how the peer is connected, [GRPC] or [MQTT], for people; "" is
-	// not known.
+	// Transport is how the peer is connected, [GRPC] or [MQTT], for people, and because
+	// clusters do not join over MQTT; "" is not known.
 	Transport string
 	// Conn identifies the connection the call came on, unique per process:
 	// calls with the same value share a connection.
