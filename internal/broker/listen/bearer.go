@@ -211,7 +211,7 @@ func (g *gate) suspend(c *Connection) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if c.party == nil {
-		c.party = &party{allowance: g.limits.suspended}
+		c.party = &party{allowance: g.limits.suspended, conns: map[*Connection]struct{}{c: {}}}
 	}
 }
 

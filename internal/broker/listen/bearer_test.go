@@ -100,6 +100,32 @@ func TestGate_Identify(t *testing.T) {
 	}
 }
 
+// TestGate_Suspended: a stranger that sends more than may wait is ended, and gives back what it held.
+func TestGate_Suspended(t *testing.T) {
+	l := smallLimits
+	l.strangers = 2
+	l.suspended = perIdentity(1, [kinds]int{Unary: 2, Streaming: 2}, per(10, 10), 500)
+	g, enter := bearing(t, l)
+	c, raw := enter("192.0.2.1")
+	other, rawOther := enter("192.0.2.2")
+	bodies := map[*Connection]*Body{c: {of: c, stream: 1}, other: {of: other, stream: 1}}
+	for c, b := range bodies {
+		g.suspend(c)
+		if err := g.begin(c, Unary, b); err != nil {
+			t.Fatal(err)
+		}
+		g.grow(b, 400, false)
+	}
+	g.grow(bodies[c], 100, false)
+	if raw.closed || rawOther.closed {
+		t.Error("ended within its bound")
+	}
+	g.grow(bodies[c], 1, false)
+	if !raw.closed || c.cutFor != "bodies" || rawOther.closed || g.bodies != 400 {
+		t.Errorf("closed %v for %q, the other %v, %d bytes are held", raw.closed, c.cutFor, rawOther.closed, g.bodies)
+	}
+}
+
 // TestGate_IdentifyTooMany: a token is no way around what its identity may have.
 func TestGate_IdentifyTooMany(t *testing.T) {
 	l := smallLimits

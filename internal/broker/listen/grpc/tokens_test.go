@@ -154,11 +154,29 @@ type port struct {
 	ca    *testkit.CA
 	audit *output.Buffer
 	peers chan transport.Peer // who publishes
+
+	registry *prometheus.Registry
+}
+
+// endedFor is how many connections the port ended for a reason.
+func (p *port) endedFor(reason string) (n float64) {
+	families, err := p.registry.Gather()
+	if err != nil {
+		panic(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == "hawser_port_ended_connections_total" && m.GetLabel()[0].GetValue() == reason {
+				n = m.GetCounter().GetValue()
+			}
+		}
+	}
+	return n
 }
 
 func openBearing(t *testing.T, d *denials.List) *port {
 	t.Helper()
-	p := &port{bearers: newBearers(t), ca: testkit.NewCA(t), audit: &output.Buffer{}, peers: make(chan transport.Peer, 100)}
+	p := &port{bearers: newBearers(t), ca: testkit.NewCA(t), audit: &output.Buffer{}, peers: make(chan transport.Peer, 100), registry: prometheus.NewRegistry()}
 	stream := audit.New(audit.All, p.audit, prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
 	ctx, stop := context.WithCancel(context.Background())
 	written := make(chan struct{})
@@ -179,6 +197,7 @@ func openBearing(t *testing.T, d *denials.List) *port {
 	}
 	p.front = start(t, s, func(c *grpc.Config) {
 		c.Config.Credentials, c.Config.Tokens, c.Config.Audit, c.Config.Denials, c.Config.Now = p.ca.Server(), p.Tokens, stream, d, p.now
+		c.Registry = p.registry
 		c.Mapping = testkit.Mapping(source1, operator, viewer)
 	})
 	return p
@@ -280,10 +299,14 @@ func TestTokens_WaitingIsBounded(t *testing.T) {
 	p.hold = make(chan struct{})
 	defer close(p.hold)
 	cc := dialBearing(t, p.addr, p.ca, p.token("source"))
+	began := time.Now()
 	large := &cloudeventsv1.PublishRequest{Event: &cloudeventsv1.CloudEvent{Id: "1", Data: &cloudeventsv1.CloudEvent_BinaryData{BinaryData: make([]byte, 4<<20)}}}
 	_, err := cloudeventsv1.NewCloudEventServiceClient(cc).Publish(t.Context(), large)
 	if status.Code(err) != codes.Unavailable {
 		t.Errorf("4 MiB: %v", err)
+	}
+	if took := time.Since(began); took > 3*time.Second || p.endedFor("bodies") != 1 {
+		t.Errorf("4 MiB: after %s %v connections are ended for that", took, p.endedFor("bodies"))
 	}
 	until(t, "what was held", p.audit, func() bool { bodies, _ := p.Held(); return bodies == 0 })
 	second := dialBearing(t, p.addr, p.ca, p.token("source"))
