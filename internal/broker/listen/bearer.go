@@ -136,7 +136,7 @@ func (c *Connection) WaitForIdentity(ctx context.Context) error {
 	switch {
 	case err == nil:
 		err = c.identified(p)
-	case ctx.Err() != nil:
+	case ctx.Err() != nil && transport.CodeOf(err) != transport.CodeUnauthenticated:
 		return err // the next call asks
 	default:
 		err = c.countBadToken(err)
@@ -147,11 +147,9 @@ func (c *Connection) WaitForIdentity(ctx context.Context) error {
 	return err
 }
 
-// countBadToken counts a token that does not count.
+// countBadToken counts a token that does not count. One that nobody could judge is not a bad one.
 func (c *Connection) countBadToken(err error) error {
-	if transport.CodeOf(err) == transport.CodeUnauthenticated {
-		c.port.gate.failed(c.from)
-	}
+	c.port.gate.failed(c, transport.CodeOf(err) == transport.CodeUnauthenticated)
 	var told *transport.Error
 	if !errors.As(err, &told) {
 		return err
@@ -188,11 +186,14 @@ func (g *gate) attempt(from netip.Prefix) bool {
 	return at == nil || at.failures.Room(g.limits.failures, g.now())
 }
 
-// failed counts a token that was bad, or a connection that did not bring any.
-func (g *gate) failed(from netip.Prefix) {
+// failed counts a token of a connection that was bad, unless nobody could say whether it is.
+func (g *gate) failed(c *Connection, bad bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.fail(from)
+	c.spared = true
+	if bad {
+		g.fail(c.from)
+	}
 }
 
 func (g *gate) fail(from netip.Prefix) {
@@ -210,6 +211,7 @@ func (g *gate) fail(from netip.Prefix) {
 func (g *gate) suspend(c *Connection) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	c.spared = true
 	if c.party == nil {
 		c.party = &party{allowance: g.limits.suspended, conns: map[*Connection]struct{}{c: {}}}
 	}
@@ -223,6 +225,7 @@ func (g *gate) identify(c *Connection, s *standing, m metrics) error {
 	if c.left || c.cutFor != "" || c.standing().identity.Role != nobody {
 		return errOver
 	}
+	c.spared = false
 	// Whoever denies it meanwhile looks at all connections afterwards, and finds this one.
 	if r := g.denied(s.identity, c.serial()); r != nil {
 		return r

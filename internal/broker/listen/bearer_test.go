@@ -2,7 +2,9 @@ package listen
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"net"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -13,19 +15,23 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// nobodyKnows is a hub that knows no token.
-type nobodyKnows struct{}
+// review is what a hub says of any token.
+type review func() (*hawserv1.TokenReviewResult, error)
 
-func (nobodyKnows) Review(context.Context, string, []string) (*hawserv1.TokenReviewResult, error) {
-	return &hawserv1.TokenReviewResult{}, nil
+// Review implements tokens.Reviewer.
+func (r review) Review(context.Context, string, []string) (*hawserv1.TokenReviewResult, error) {
+	return r()
 }
 
+// nobodyKnows is a hub that knows no token.
+func nobodyKnows() (*hawserv1.TokenReviewResult, error) { return &hawserv1.TokenReviewResult{}, nil }
+
 // bearing is a gate of a port that takes tokens, and what strangers of it enter by.
-func bearing(t *testing.T, l limits) (g *gate, enter func(addr string) (*Connection, *fromConn)) {
+func bearing(t *testing.T, l limits, hub review) (g *gate, enter func(addr string) (*Connection, *fromConn)) {
 	t.Helper()
 	all, err := tokens.New(tokens.Options{
 		Config:   tokens.Config{Audiences: []string{"hawser"}, Mapping: []tokens.Rule{{User: "u", Role: identity.Viewer, Name: "v"}}},
-		Reviewer: nobodyKnows{}, Log: slog.New(slog.DiscardHandler),
+		Reviewer: hub, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -57,7 +63,7 @@ func (c *Connection) becomeViewer(g *gate) error {
 func TestGate_Identify(t *testing.T) {
 	l := smallLimits
 	l.suspended = perIdentity(1, [kinds]int{Unary: 2, Streaming: 2}, per(10, 10), 500)
-	g, enter := bearing(t, l)
+	g, enter := bearing(t, l, nobodyKnows)
 	c, _ := enter("192.0.2.1")
 	g.suspend(c)
 	unary, list := &Body{of: c, stream: 1}, &Body{of: c, stream: 3}
@@ -105,7 +111,7 @@ func TestGate_Suspended(t *testing.T) {
 	l := smallLimits
 	l.strangers = 2
 	l.suspended = perIdentity(1, [kinds]int{Unary: 2, Streaming: 2}, per(10, 10), 500)
-	g, enter := bearing(t, l)
+	g, enter := bearing(t, l, nobodyKnows)
 	c, raw := enter("192.0.2.1")
 	other, rawOther := enter("192.0.2.2")
 	bodies := map[*Connection]*Body{c: {of: c, stream: 1}, other: {of: other, stream: 1}}
@@ -130,7 +136,7 @@ func TestGate_Suspended(t *testing.T) {
 func TestGate_IdentifyTooMany(t *testing.T) {
 	l := smallLimits
 	l.strangers = 3
-	g, enter := bearing(t, l)
+	g, enter := bearing(t, l, nobodyKnows)
 	for n := range 3 {
 		c, _ := enter("192.0.2.1")
 		if err := c.becomeViewer(g); (err == nil) != (n < 2) || err != nil && transport.CodeOf(err) != transport.CodeOverloaded {
@@ -145,7 +151,7 @@ func TestGate_Strangers(t *testing.T) {
 	l := smallLimits
 	l.strangers, l.connections = 2, 20
 	l.failures = per(1, 3)
-	g, enter := bearing(t, l)
+	g, enter := bearing(t, l, nobodyKnows)
 	first, raw1 := enter("192.0.2.1")
 	second, raw2 := enter("192.0.2.1")
 	third, _ := enter("192.0.2.2")
@@ -167,8 +173,61 @@ func TestGate_Strangers(t *testing.T) {
 	if !g.attempt(first.from) || !g.attempt(third.from) {
 		t.Error("addresses of few failures may not go on")
 	}
-	g.failed(first.from)
+	g.failed(first, true)
 	if g.attempt(first.from) {
 		t.Error("an address with three failures may go on")
+	}
+}
+
+// TestGate_Failures: a bad token counts once, and also where who showed it does not wait; one that
+// nobody can judge counts for nothing, or an outage of the hub would keep out who has a certificate.
+func TestGate_Failures(t *testing.T) {
+	l := smallLimits
+	l.connections, l.failures = 20, per(1, 3)
+	l.suspended = perIdentity(1, [kinds]int{Unary: 2}, per(10, 10), 500)
+	const opaque = "abcdef.0123456789abcdef"
+	for name, c := range map[string]struct {
+		hub  review
+		text string
+		gone bool // who showed it, when the hub says so
+		most int  // connections that are no failure too many
+	}{
+		"bad":               {nobodyKnows, opaque, false, 2},
+		"bad, nobody waits": {nobodyKnows, opaque, true, 2},
+		"no token":          {nobodyKnows, "", false, 2},
+		"away":              {func() (*hawserv1.TokenReviewResult, error) { return nil, errors.New("away") }, opaque, false, 10},
+		"without keys":      {nobodyKnows, "e30.e30.e30", false, 10},
+		"kept out": {func() (*hawserv1.TokenReviewResult, error) {
+			return &hawserv1.TokenReviewResult{Authenticated: true, User: "u"}, nil
+		}, opaque, false, 2},
+	} {
+		var leave context.CancelFunc
+		g, enter := bearing(t, l, func() (*hawserv1.TokenReviewResult, error) {
+			if c.gone {
+				leave()
+			}
+			return c.hub()
+		})
+		g.denied = func(identity.Identity, string) *refusal { return unidentified() }
+		for n := range c.most + 1 {
+			conn, _ := enter("192.0.2.1")
+			if !g.attempt(conn.from) {
+				t.Fatalf("%s: after %d connections the address is out", name, n)
+			}
+			var ctx context.Context
+			ctx, leave = context.WithCancel(t.Context())
+			pending, err := conn.TakeToken(c.text)
+			if pending {
+				err = conn.WaitForIdentity(ctx)
+			}
+			if err == nil {
+				t.Errorf("%s: it counts", name)
+			}
+			g.exit(conn)
+			leave()
+		}
+		if still := g.attempt(prefixOf(&net.TCPAddr{IP: net.IPv4(192, 0, 2, 1)})); still != (c.most == 10) {
+			t.Errorf("%s: after %d connections the address may go on: %v", name, c.most+1, still)
+		}
 	}
 }

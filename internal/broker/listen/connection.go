@@ -48,6 +48,7 @@ type Connection struct {
 	bodies map[uint32]*Body // by stream; the gate's
 	cutFor string           // why the gate ended it; the gate's
 	left   bool             // nobody uses it any more; the gate's
+	spared bool             // a bad token of it was counted already, or nobody could judge it; the gate's
 
 	transport Transport // the gate's
 

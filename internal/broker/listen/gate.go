@@ -295,8 +295,8 @@ func (g *gate) exit(c *Connection) (reason string) {
 	g.open--
 	c.left = true
 	delete(g.strangers, c)
-	if c.knownByToken() && c.standing().refusal != nil {
-		g.fail(c.from) // it came without a certificate, and brought no token that counts
+	if c.knownByToken() && c.standing().refusal != nil && !c.spared {
+		g.fail(c.from) // it came without a certificate, and brought no token, or that of who may not be here
 	}
 	if c.party != nil {
 		g.drop(c)
