@@ -43,6 +43,9 @@ type entry struct {
 	// until is how long that counts for who comes, before somebody has to ask again; zero before the
 	// first time. next is when somebody asks again for who is connected.
 	until, next time.Time
+	// failures counts the questions that the hub did not answer, failure is the last one's error.
+	failures int
+	failure  error
 	// users are passes, and those who wait for one.
 	users, passes int
 	text          string // while there are passes
@@ -72,19 +75,39 @@ func (p *Pass) Release() {
 	})
 }
 
-// entry returns that of a token, which the caller has to leave.
-func (t *Tokens) entry(text string) *entry {
+// entry returns that of a token, which the caller has to leave, and how often the hub did not answer
+// about it.
+func (t *Tokens) entry(text string) (e *entry, failures int) {
 	hash := sha256.Sum256([]byte(text))
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	e := t.known[hash]
+	e = t.known[hash]
 	if e == nil {
 		t.sweep()
 		e = &entry{hash: hash, turn: make(chan struct{}, 1)}
 		t.known[hash] = e
 	}
 	e.users++
-	return e
+	return e, e.failures
+}
+
+// fail notes that the hub did not answer a question about a token, and returns why.
+func (t *Tokens) fail(e *entry, why error) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e.failures++
+	e.failure = why
+	return why
+}
+
+// failedSince returns why the hub did not answer since there were so many failures, nil if it was not asked.
+func (t *Tokens) failedSince(e *entry, failures int) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e.failures == failures {
+		return nil
+	}
+	return e.failure
 }
 
 // leave ends the use of an entry. One of which the hub said nothing is forgotten.

@@ -155,7 +155,7 @@ func (t *Tokens) Authenticate(ctx context.Context, text string) (*Pass, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := t.entry(text)
+	e, failures := t.entry(text)
 	defer t.leave(e)
 	select { // of those who have the same token, one asks
 	case e.turn <- struct{}{}:
@@ -166,7 +166,12 @@ func (t *Tokens) Authenticate(ctx context.Context, text string) (*Pass, error) {
 	if p, err := t.passOf(e, text); p != nil || err != nil {
 		return p, err
 	}
-	if err := t.review(ctx, e, text, a); err != nil && !t.prolong(e) {
+	// t1 two come with a token, t2 the first one asks, t3 the hub does not answer: the second one has
+	// waited as long, and does not ask after it.
+	if err = t.failedSince(e, failures); err == nil {
+		err = t.review(ctx, e, text, a)
+	}
+	if err != nil && (ctx.Err() != nil || !t.prolong(e)) { // who gave up says nothing of the hub
 		return nil, err
 	}
 	p, err := t.passOf(e, text)
@@ -230,14 +235,14 @@ func (t *Tokens) review(ctx context.Context, e *entry, text string, a token.Acco
 	case t.asking <- struct{}{}:
 		defer func() { <-t.asking }()
 	case <-asking.Done():
-		return unavailable("too many tokens wait for what the hub says of them", nil)
+		return t.fail(e, unavailable("too many tokens wait for what the hub says of them", nil))
 	case <-ctx.Done():
 		return transport.GaveUp(ctx, "nobody waits for what the hub says of the token")
 	}
 	r, err := t.o.Reviewer.Review(asking, text, a.Audiences)
 	if err != nil {
 		t.reviews.WithLabelValues("unavailable").Inc()
-		return unavailable("the hub cannot be asked whether the token's account is still there", err)
+		return t.fail(e, unavailable("the hub cannot be asked whether the token's account is still there", err))
 	}
 	g, why := t.judge(r, a)
 	if why != nil {

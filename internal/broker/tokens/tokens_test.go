@@ -320,6 +320,79 @@ func TestAuthenticate_OneQuestion(t *testing.T) {
 	})
 }
 
+// TestAuthenticate_OneFailure: those who come together while the hub hangs wait together, and not one
+// after the other; who is known goes on meanwhile.
+func TestAuthenticate_OneFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		joins, source := r.account("hub", "agent-registration-bootstrap", nil), r.account("hub", "source", nil)
+		r.authenticate(source, "source/hub1").Release()
+		<-time.After(2 * time.Minute)
+		r.hub.set(func(h *hub) { h.hold = make(chan struct{}) })
+		asked := r.times()
+		var all sync.WaitGroup
+		for _, c := range []struct{ text, want string }{{joins, "unavailable"}, {source, "source/hub1"}} {
+			for range 20 {
+				all.Go(func() {
+					began := time.Now()
+					if p := r.authenticate(c.text, c.want); p != nil {
+						p.Release()
+					}
+					if took := time.Since(began); took > 5*time.Second {
+						t.Errorf("%s after %s", c.want, took)
+					}
+				})
+				<-time.After(100 * time.Millisecond)
+			}
+		}
+		all.Wait()
+		if n := r.times() - asked; n != 2 {
+			t.Errorf("asked %d times about two tokens", n)
+		}
+		all.Go(func() { r.authenticate(joins, "unavailable") }) // who comes later asks again
+		synctest.Wait()
+		if n := r.times() - asked; n != 3 {
+			t.Errorf("asked %d times", n)
+		}
+		all.Wait()
+	})
+}
+
+// TestAuthenticate_GaveUp: t1 the hub has enough to answer, t2 the caller with a token that was good
+// leaves: that does not make the token count on.
+func TestAuthenticate_GaveUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		text := r.account("hub", "source", nil)
+		r.authenticate(text, "source/hub1").Release()
+		<-time.After(2 * time.Minute)
+		hold := make(chan struct{})
+		r.hub.set(func(h *hub) { h.hold = hold })
+		var all sync.WaitGroup
+		for n := range 32 {
+			all.Go(func() { r.authenticate(fmt.Sprintf("%06d.0123456789abcdef", n), "unauthenticated") })
+		}
+		synctest.Wait()
+		ctx, giveUp := context.WithCancel(t.Context())
+		all.Go(func() {
+			if p, err := r.Authenticate(ctx, text); p != nil || transport.CodeOf(err) != transport.CodeUnavailable {
+				t.Errorf("who left: %v, %v", p, err)
+			}
+		})
+		synctest.Wait()
+		giveUp()
+		synctest.Wait()
+		close(hold)
+		all.Wait()
+		asked := r.times()
+		r.hub.set(func(h *hub) { h.gone["system:serviceaccount:hub:source"] = true })
+		r.authenticate(text, "unauthenticated")
+		if n := r.times() - asked; n != 1 {
+			t.Errorf("asked %d times", n)
+		}
+	})
+}
+
 // TestRun_AsksAgain: as long as somebody is connected by a token, its account has to be there.
 func TestRun_AsksAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
