@@ -132,7 +132,7 @@ func (c *Connection) WaitForIdentity(ctx context.Context) error {
 	if text == "" { // t1 two calls bring the token, t2 the first one is told that it does not count
 		return last
 	}
-	p, err := c.port.cfg.Tokens.Authenticate(ctx, text)
+	p, err := c.port.cfg.Tokens.Authenticate(ctx, text, c.from)
 	switch {
 	case err == nil:
 		err = c.identified(p)

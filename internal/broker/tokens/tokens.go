@@ -6,6 +6,8 @@ import (
 	"crypto/sha256"
 	"errors"
 	"log/slog"
+	"maps"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -36,7 +38,8 @@ const (
 
 // strangers is how often the hub is asked about tokens that say nothing of themselves, and were
 // not seen before: everybody can make them up.
-var strangers = fair.Rate{PerSecond: 20, Burst: 100}
+// share is what of that one address may have.
+var strangers, share = fair.Rate{PerSecond: 20, Burst: 100}, fair.Rate{PerSecond: 2, Burst: 20}
 
 // Reviewer asks the hub.
 type Reviewer interface {
@@ -66,6 +69,7 @@ type Tokens struct {
 	verifier  *token.Verifier // nil before the hub's keys have come
 	known     map[[sha256.Size]byte]*entry
 	strangers fair.Bucket
+	shares    map[netip.Prefix]*fair.Bucket // of addresses
 	ended     []func()
 }
 
@@ -84,7 +88,7 @@ func New(o Options) (*Tokens, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	t := &Tokens{o: o, asking: make(chan struct{}, asked), known: map[[sha256.Size]byte]*entry{}}
+	t := &Tokens{o: o, asking: make(chan struct{}, asked), known: map[[sha256.Size]byte]*entry{}, shares: map[netip.Prefix]*fair.Bucket{}}
 	t.life, t.end = context.WithCancel(context.Background())
 	meter := telemetry.NewMeter(o.Registry, "hawser_tokens_")
 	t.reviews = meter.Counters("reviews_total", "Questions to the hub about tokens.", "result")
@@ -148,9 +152,9 @@ func (t *Tokens) Look(text string) (p *Pass, wait bool, err error) {
 	return nil, true, nil
 }
 
-// Authenticate says whose a token is, and asks the hub where only that knows. The caller releases
-// the pass. The error is a *transport.Error.
-func (t *Tokens) Authenticate(ctx context.Context, text string) (*Pass, error) {
+// Authenticate says whose a token is that came from an address, and asks the hub where only that
+// knows. The caller releases the pass. The error is a *transport.Error.
+func (t *Tokens) Authenticate(ctx context.Context, text string, from netip.Prefix) (*Pass, error) {
 	a, err := t.verify(text, t.o.Now())
 	if err != nil {
 		return nil, err
@@ -169,7 +173,9 @@ func (t *Tokens) Authenticate(ctx context.Context, text string) (*Pass, error) {
 	// t1 two come with a token, t2 the first one asks, t3 the hub does not answer: the second one has
 	// waited as long, and does not ask after it.
 	if err = t.failedSince(e, failures); err == nil {
-		err = t.review(ctx, e, text, a)
+		if err = t.stranger(e, a, from); err == nil {
+			err = t.review(ctx, e, text, a)
+		}
 	}
 	if err != nil && (ctx.Err() != nil || !t.prolong(e)) { // who gave up says nothing of the hub
 		return nil, err
@@ -226,9 +232,6 @@ func (t *Tokens) prolong(e *entry) bool {
 
 // review asks the hub, and notes what it says. The error is why it said nothing.
 func (t *Tokens) review(ctx context.Context, e *entry, text string, a token.Account) error {
-	if err := t.stranger(e, a); err != nil {
-		return err
-	}
 	asking, stop := context.WithTimeout(t.life, patience) // who goes meanwhile leaves the answer to others
 	defer stop()
 	select {
@@ -256,17 +259,29 @@ func (t *Tokens) review(ctx context.Context, e *entry, text string, a token.Acco
 	return nil
 }
 
-// stranger counts a token that says nothing of itself, and was not seen before.
-func (t *Tokens) stranger(e *entry, a token.Account) error {
+// stranger counts a token that says nothing of itself, and was not seen before. Each address has a
+// share, so that it takes many to keep everybody else from being asked about.
+func (t *Tokens) stranger(e *entry, a token.Account, from netip.Prefix) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if a.User == "" && e.grant == nil && !t.strangers.Spend(strangers, t.o.Now(), 1) {
-		return &transport.Error{
-			Code: transport.CodeOverloaded, Next: transport.NextBackOff, Delay: retry,
-			Message: "too many tokens come that only the hub can know", Hint: "try again later, or use a token of a service account",
-		}
+	now := t.o.Now()
+	if a.User != "" || e.grant != nil || t.strangers.Room(strangers, now) && t.shareOf(from, now).Spend(share, now, 1) && t.strangers.Spend(strangers, now, 1) {
+		return nil
 	}
-	return nil
+	return &transport.Error{
+		Code: transport.CodeOverloaded, Next: transport.NextBackOff, Delay: retry,
+		Message: "too many tokens come that only the hub can know", Hint: "try again later, or use a token of a service account",
+	}
+}
+
+// shareOf returns the share of an address. Those that are whole are forgotten; the others are few,
+// because all together spend no more than one bucket has. The caller has the lock.
+func (t *Tokens) shareOf(from netip.Prefix, now time.Time) *fair.Bucket {
+	if t.shares[from] == nil {
+		maps.DeleteFunc(t.shares, func(_ netip.Prefix, b *fair.Bucket) bool { return b.Full(share, now) })
+		t.shares[from] = &fair.Bucket{}
+	}
+	return t.shares[from]
 }
 
 // judge turns what the hub said into what it means here, or into why the token does not count.

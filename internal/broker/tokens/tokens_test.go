@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -133,7 +134,7 @@ func (r *rig) account(namespace, name string, edit func(map[string]any)) string 
 // authenticate wants an identity, or a code.
 func (r *rig) authenticate(text, want string) *tokens.Pass {
 	r.t.Helper()
-	p, err := r.Authenticate(r.t.Context(), text)
+	p, err := r.Authenticate(r.t.Context(), text, address(0))
 	got := transport.CodeOf(err).String()
 	if err == nil {
 		got = p.Identity.String()
@@ -196,7 +197,7 @@ func TestAuthenticate_HubAudience(t *testing.T) {
 			t.Fatal(err)
 		}
 		all.SetKeys(&hawserv1.RegistrationKeys{Issuer: i.Name, Jwks: i.Keys(), ApiAudiences: c.own})
-		if _, err := all.Authenticate(t.Context(), text); (err == nil) != (c.want < 0) || err != nil && transport.CodeOf(err) != c.want {
+		if _, err := all.Authenticate(t.Context(), text, address(0)); (err == nil) != (c.want < 0) || err != nil && transport.CodeOf(err) != c.want {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
@@ -249,10 +250,15 @@ func TestAuthenticate_NoKeys(t *testing.T) {
 	i := testkit.NewIssuer(t, "https://hub.example")
 	for _, k := range []*hawserv1.RegistrationKeys{nil, {Issuer: i.Name}, {Jwks: i.Keys()}, {Issuer: i.Name, Jwks: []byte("x")}} {
 		all.SetKeys(k)
-		if _, err := all.Authenticate(t.Context(), i.Token("hub", "source", nil)); transport.CodeOf(err) != transport.CodeUnavailable || h.times() > 0 {
+		if _, err := all.Authenticate(t.Context(), i.Token("hub", "source", nil), address(0)); transport.CodeOf(err) != transport.CodeUnavailable || h.times() > 0 {
 			t.Errorf("%v: %v", k, err)
 		}
 	}
+}
+
+// address is one of many.
+func address(n int) netip.Prefix {
+	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}), 32)
 }
 
 // TestAuthenticate_Opaque tokens are the hub's to know; made up, they do not flood it.
@@ -269,8 +275,21 @@ func TestAuthenticate_Opaque(t *testing.T) {
 		}
 		r.authenticate("root00.0123456789abcdef", "unauthenticated")
 		var last error
+		made := func(n, from int) error {
+			_, err := r.Authenticate(t.Context(), fmt.Sprintf("%06d.0123456789abcdef", n), address(from))
+			return err
+		}
 		for n := range 1000 {
-			_, last = r.Authenticate(t.Context(), fmt.Sprintf("%06d.0123456789abcdef", n))
+			last = made(n, n%2)
+		}
+		if transport.CodeOf(last) != transport.CodeOverloaded || r.times() > 45 {
+			t.Errorf("two addresses: %d questions, %v", r.times(), last)
+		}
+		if err := made(1000, 2); transport.CodeOf(err) != transport.CodeUnauthenticated {
+			t.Errorf("a third one: %v", err)
+		}
+		for n := range 1000 {
+			last = made(2000+n, n)
 		}
 		if transport.CodeOf(last) != transport.CodeOverloaded || r.times() > 110 {
 			t.Errorf("%d questions, %v", r.times(), last)
@@ -292,7 +311,7 @@ func TestAuthenticate_OneQuestion(t *testing.T) {
 		var all sync.WaitGroup
 		results := make(chan error, 100)
 		ask := func(ctx context.Context) {
-			p, err := r.Authenticate(ctx, text)
+			p, err := r.Authenticate(ctx, text, address(0))
 			if err == nil {
 				p.Release()
 			}
@@ -370,12 +389,13 @@ func TestAuthenticate_GaveUp(t *testing.T) {
 		r.hub.set(func(h *hub) { h.hold = hold })
 		var all sync.WaitGroup
 		for n := range 32 {
-			all.Go(func() { r.authenticate(fmt.Sprintf("%06d.0123456789abcdef", n), "unauthenticated") })
+			text := r.issuer.Token("hub", "source", func(c map[string]any) { c["jti"] = fmt.Sprint(n) })
+			all.Go(func() { r.authenticate(text, "unauthenticated") })
 		}
 		synctest.Wait()
 		ctx, giveUp := context.WithCancel(t.Context())
 		all.Go(func() {
-			if p, err := r.Authenticate(ctx, text); p != nil || transport.CodeOf(err) != transport.CodeUnavailable {
+			if p, err := r.Authenticate(ctx, text, address(0)); p != nil || transport.CodeOf(err) != transport.CodeUnavailable {
 				t.Errorf("who left: %v, %v", p, err)
 			}
 		})
@@ -519,7 +539,7 @@ func TestKnown_Bounded(t *testing.T) {
 			if n%100 == 99 {
 				<-time.After(5 * time.Second)
 			}
-			_, err := r.Authenticate(t.Context(), text)
+			_, err := r.Authenticate(t.Context(), text, address(n))
 			if transport.CodeOf(err) != transport.CodeUnauthenticated {
 				t.Fatalf("%d: %v", n, err)
 			}
