@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 )
 
@@ -84,12 +83,8 @@ func mayCreateCSR(a ask, s state, signer string) error {
 		return a.forbidden("certificates of add-ons are for clusters that have joined")
 	case addOns && a.sent.Metadata.Labels[addOnLabel] == "":
 		return a.invalid("a request of signer %s needs the label %s", signer, addOnLabel)
-	case s.undecided >= maxUndecided:
-		return apierrors.NewTooManyRequests(fmt.Sprintf("%d requests of cluster %s are undecided: somebody approves, denies or deletes some first", s.undecided, a.cluster), 60)
-	case !s.accepted() && s.undecidedAll >= s.maxWaiting:
-		return apierrors.NewTooManyRequests("too many requests of clusters that are not accepted wait for a decision", 60)
 	}
-	return nil
+	return s.undecided.takes(a, addOns, s.maxWaiting)
 }
 
 // parseRequest reads the PEM of a certificate request, of which there is exactly one.

@@ -58,10 +58,11 @@ type object struct {
 	metav1.ObjectMeta
 	cluster string
 	json    []byte
-	// requester is who asked for a CSR; undecided: nobody has approved, denied or signed it.
+	// requester is who asked over a broker for a CSR, asker who is counted for it; undecided: nobody
+	// has approved, denied or signed it.
 	requester string
+	asker     asker
 	undecided bool
-	addOn     string
 	facts     *hawserv1.ClusterFacts
 	// period is that of the Lease of a ManagedCluster, in seconds.
 	period int64
@@ -84,12 +85,22 @@ func (k kind) keep(u *unstructured.Unstructured) (*object, error) {
 	case codec.ManagedClusters:
 		o.facts, o.period = factsOf(u), periodOf(u)
 	case codec.SigningRequests:
-		o.requester, o.addOn = u.GetAnnotations()[requesterAnnotation], u.GetLabels()[addOnLabel]
+		o.requester = u.GetAnnotations()[requesterAnnotation]
+		o.asker = askerOf(o.cluster, userOf(u), u.GetLabels()[addOnLabel])
 		o.undecided = len(conditionsOf(u)) == 0
 	case codec.Leases:
 		o.renewed = renewTimeOf(u)
 	}
 	return o, nil
+}
+
+// userOf is who asked for a CSR. What others than [Registrar] write into the annotation says nothing.
+func userOf(u *unstructured.Unstructured) string {
+	user, _, _ := unstructured.NestedString(u.Object, "spec", "username") // the hub writes it
+	if user == Registrar {
+		return u.GetAnnotations()[requesterAnnotation]
+	}
+	return user
 }
 
 // message is an object as the broker takes it.

@@ -83,20 +83,18 @@ func (a ask) invalid(format string, args ...any) error {
 type state struct {
 	// cluster is the ManagedCluster of the cluster that asks, nil where there is none.
 	cluster *object
-	// waiting is how many ManagedClusters wait for somebody to accept them, undecided how many
-	// CSRs of this cluster, of such askers, wait for a decision, and undecidedAll how many of all clusters that are
-	// not accepted.
-	waiting, undecided, undecidedAll int
-	// maxWaiting bounds what may wait for a person.
+	// waiting is how many ManagedClusters wait for somebody to accept them, undecided how many CSRs
+	// wait for a decision.
+	waiting   int
+	undecided room
+	// maxWaiting bounds what may wait for a person: ManagedClusters, and CSRs that no agent of its
+	// cluster asked for.
 	maxWaiting int
 	// signers are those of add-ons besides the hub's kube-apiserver.
 	signers []string
 }
 
 func (s state) accepted() bool { return s.cluster != nil && s.cluster.facts.GetAccepted() }
-
-// maxUndecided is how many undecided CSRs a cluster may have. A klusterlet stops at ten.
-const maxUndecided = 20
 
 // errNothing says that the hub has already what is asked for.
 var errNothing = errors.New("nothing is to be done")

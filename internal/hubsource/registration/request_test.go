@@ -137,7 +137,8 @@ func verdictOf(t testing.TB, m *hawserv1.RegistrationAsk, s state) (call, string
 
 // What an agent may ask for, and what of it reaches the hub.
 func TestDecide_PassesOnlyWhatIsAllowed(t *testing.T) {
-	accepted, none := known(t), state{maxWaiting: 10}
+	accepted, none, waits := known(t), state{maxWaiting: 10}, known(t)
+	waits.undecided = room{addOn: maxUndecided, addOns: maxUndecidedAddOns, others: waits.maxWaiting}
 	request, addOns := requestPEM(t, nil), addOnRequest(t, nil)
 	for name, c := range map[string]struct {
 		ask  *hawserv1.RegistrationAsk
@@ -174,6 +175,15 @@ func TestDecide_PassesOnlyWhatIsAllowed(t *testing.T) {
 				"spec": obj{
 					"request": base64Of(request), "signerName": ClusterSigner, "expirationSeconds": int64(600),
 					"usages": []any{"digital signature", "key encipherment", "client auth"},
+				},
+			}},
+		},
+		"a renewal, while nobody decides about others": {
+			asked(t, createdCSR, cluster1, csrOf(request, nil)), waits, call{verb: create, resource: signingRequests, name: "cluster1-abcde", asRegistrar: true, object: obj{
+				"apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
+				"metadata": obj{"name": "cluster1-abcde", "labels": obj{clusterLabel: cluster1}, "annotations": obj{requesterAnnotation: agentOf1}},
+				"spec": obj{
+					"request": base64Of(request), "signerName": ClusterSigner, "usages": []any{"digital signature", "key encipherment", "client auth"},
 				},
 			}},
 		},
@@ -253,9 +263,10 @@ func addOnRequest(t testing.TB, change func(*x509.CertificateRequest)) []byte {
 func TestDecide_RefusesWhatIsHostile(t *testing.T) {
 	accepted, none := known(t), state{maxWaiting: 10}
 	withdrawn := state{cluster: hubs(t, false), maxWaiting: 10}
-	crowded, full := known(t), none
-	crowded.undecided = maxUndecided
-	full.waiting, full.undecidedAll = full.maxWaiting, full.maxWaiting
+	crowded, full, flooded := known(t), none, known(t)
+	crowded.undecided.asker = maxUndecided
+	full.waiting, full.undecided.others = full.maxWaiting, full.maxWaiting
+	flooded.undecided.others = flooded.maxWaiting
 	ca := pkix.Extension{Id: oidBasicConstraints, Critical: true, Value: []byte{0x30, 0x03, 0x01, 0x01, 0xff}}
 	csr := func(change func(*x509.CertificateRequest)) obj { return csrOf(requestPEM(t, change), nil) }
 	other := func(change func(m, s obj)) obj { return csrOf(requestPEM(t, nil), change) }
@@ -279,6 +290,7 @@ func TestDecide_RefusesWhatIsHostile(t *testing.T) {
 		"bootstrap writes an add-on":                 {byBootstrap(asked(t, updatedAddOn, cluster1, named(cluster1, "a"))), accepted, "Forbidden"},
 		"bootstrap asks for an add-on's certificate": {byBootstrap(asked(t, createdCSR, cluster1, addOn(nil))), accepted, "Forbidden"},
 		"bootstrap fills the hub with CSRs":          {byBootstrap(asked(t, createdCSR, cluster1, csr(nil))), full, "TooManyRequests"},
+		"… in the names of accepted clusters":        {byBootstrap(asked(t, createdCSR, cluster1, csr(nil))), flooded, "TooManyRequests"},
 		"nobody joins":                               {&hawserv1.RegistrationAsk{Event: asked(t, createdCSR, cluster1, csr(nil)).GetEvent(), Cluster: cluster1}, accepted, "Forbidden"},
 
 		"a cluster that is not there renews":           {asked(t, createdCSR, cluster1, csr(nil)), none, "Forbidden"},
@@ -286,6 +298,7 @@ func TestDecide_RefusesWhatIsHostile(t *testing.T) {
 		"acceptance was withdrawn, and it has status":  {asked(t, updatedCluster, cluster1, named("", cluster1)), withdrawn, "Forbidden"},
 		"acceptance was withdrawn, and it has a token": {asked(t, createdToken, cluster1, named(cluster1, "a-agent")), withdrawn, "Forbidden"},
 		"a cluster floods CSRs":                        {asked(t, createdCSR, cluster1, csr(nil)), crowded, "TooManyRequests"},
+		"… and names an add-on as if it were its own":  {asked(t, createdCSR, cluster1, other(func(m, _ obj) { m["labels"] = obj{addOnLabel: "a"} })), crowded, "TooManyRequests"},
 		"a cluster writes its Lease itself":            {asked(t, updatedLease, cluster1, named(cluster1, leaseName)), accepted, "Forbidden"},
 		"a cluster writes another's Event":             {asked(t, createdEvent, cluster1, named("cluster2", "e")), accepted, "Forbidden"},
 		"a cluster counts another's Event":             {asked(t, updatedEvent, cluster1, named("kube-system", "e")), accepted, "Forbidden"},

@@ -232,7 +232,7 @@ func (s *Server) stateOf(a ask) state {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return state{
-		cluster: cluster, waiting: s.waiting, undecided: s.undecided[askerOf(a.cluster, a.user)], undecidedAll: s.undecidedAll,
+		cluster: cluster, waiting: s.waiting, undecided: s.undecided.roomOf(a),
 		maxWaiting: s.cfg.MaxWaiting, signers: s.cfg.Signers,
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"time"
 
@@ -39,7 +38,8 @@ type Config struct {
 	// FindOCM says by what those controllers are known to run on the hub, "" if nothing shows it;
 	// for [Auto].
 	FindOCM func(ctx context.Context) (shownBy string, err error)
-	// MaxWaiting bounds the ManagedClusters that are not accepted, and the undecided CSRs.
+	// MaxWaiting bounds the ManagedClusters that are not accepted, and the undecided CSRs that no agent
+	// of its cluster asked for.
 	MaxWaiting int
 	// Dialer reaches the broker. Changed, which may be nil, and Sessions are those of
 	// session.Config.
@@ -67,11 +67,10 @@ type Server struct {
 	changes  changes
 	asks     queue
 	renewals renewals
-	// waiting are ManagedClusters that are not accepted, undecided the CSRs that nobody decided
-	// about, of all clusters and of each asker.
-	waiting, undecidedAll int
-	undecided             map[asker]int
-	warned                fair.Bucket
+	// waiting are ManagedClusters that are not accepted.
+	waiting   int
+	undecided undecided
+	warned    fair.Bucket
 
 	// toSay, toDo, toRenew and newSession get a value when there may be something: objects to
 	// publish, requests to carry out, Leases to write, keys to send.
@@ -131,7 +130,7 @@ func (s *Server) Run(ctx context.Context) error {
 func (s *Server) begin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.running, s.watches, s.undecided = true, nil, map[asker]int{}
+	s.running, s.watches = true, nil
 	for n, k := range kinds {
 		s.watches = append(s.watches, &watched{kind: k, at: n, known: make(chan struct{})})
 	}
@@ -146,7 +145,7 @@ func (s *Server) end() {
 	s.running, s.link, s.on = false, nil, ""
 	s.changes.stop()
 	s.asks, s.renewals = queue{}, renewals{}
-	s.waiting, s.undecidedAll = 0, 0
+	s.waiting, s.undecided = 0, undecided{}
 }
 
 // session keeps the session with the broker, once everything is read.
@@ -207,23 +206,8 @@ func (s *Server) count(d codec.DataType, o *object, n int) {
 	case d == codec.ManagedClusters && !o.facts.GetAccepted():
 		s.waiting += n
 	case d == codec.SigningRequests && o.undecided:
-		s.undecidedAll += n
-		of := askerOf(o.cluster, o.requester)
-		if s.undecided[of] += n; s.undecided[of] <= 0 {
-			delete(s.undecided, of)
-		}
+		s.undecided.add(o.asker, n)
 	}
-}
-
-// asker is by whom CSRs are counted: agents of a cluster, or whoever else asks for it. Bootstrap
-// tokens name any cluster; what they ask for must not take a cluster's renewals the room.
-type asker struct {
-	cluster string
-	own     bool
-}
-
-func askerOf(cluster, user string) asker {
-	return asker{cluster, strings.HasPrefix(user, identityPrefix+cluster+":")}
 }
 
 // wake says that there may be something to do.
