@@ -2,6 +2,7 @@ package registration
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -31,8 +32,9 @@ const (
 // bindings are where hub-source may ask for tokens: in the namespaces of accepted clusters that
 // asked for one. A right to ask for tokens everywhere would be one to be anybody.
 type bindings struct {
-	hub Hub
-	log *slog.Logger
+	hub      Hub
+	log      *slog.Logger
+	accepted func(cluster string) bool
 
 	mu    sync.Mutex
 	bound map[string]bool // at most the accepted clusters
@@ -41,8 +43,8 @@ type bindings struct {
 	toEnd chan struct{}
 }
 
-func newBindings(h Hub, log *slog.Logger) *bindings {
-	return &bindings{hub: h, log: log, bound: map[string]bool{}, ended: map[string]bool{}, toEnd: make(chan struct{}, 1)}
+func newBindings(h Hub, log *slog.Logger, accepted func(cluster string) bool) *bindings {
+	return &bindings{hub: h, log: log, accepted: accepted, bound: map[string]bool{}, ended: map[string]bool{}, toEnd: make(chan struct{}, 1)}
 }
 
 // do makes a call for which hub-source needs the right to ask for tokens in the namespace.
@@ -51,12 +53,17 @@ func (b *bindings) do(ctx context.Context, c call) (*unstructured.Unstructured, 
 	if err != nil {
 		return nil, err
 	}
-	began := time.Now()
-	for {
-		o, err := b.hub.do(ctx, c)
-		if !fresh || !apierrors.IsForbidden(err) || time.Since(began) > bindingWorks {
-			return o, err
+	o, err := b.hub.do(ctx, c)
+	if !fresh && lacksRight(err) {
+		// t1 we bind and lead no more, t2 another replica takes the right back, t3 we lead again:
+		// what we know of the binding is over.
+		b.forget(c.namespace)
+		var failed error
+		if fresh, failed = b.bind(ctx, c.namespace); failed != nil {
+			return nil, failed
 		}
+	}
+	for began := time.Now(); fresh && lacksRight(err) && time.Since(began) <= bindingWorks; {
 		// t1 the binding is created, t2 we ask, t3 the hub's authorizer sees the binding:
 		// therefore it is tried again.
 		select {
@@ -64,8 +71,13 @@ func (b *bindings) do(ctx context.Context, c call) (*unstructured.Unstructured, 
 			return nil, err
 		case <-time.After(bindingAgain):
 		}
+		o, err = b.hub.do(ctx, c)
 	}
+	return o, err
 }
+
+// lacksRight reports whether the hub refused hub-source a call.
+func lacksRight(err error) bool { return apierrors.IsForbidden(err) && !errors.Is(err, errUnlabelled) }
 
 // bind gives hub-source the right in a namespace. fresh: it did not have it before.
 func (b *bindings) bind(ctx context.Context, namespace string) (fresh bool, err error) {
@@ -89,9 +101,18 @@ func (b *bindings) bind(ctx context.Context, namespace string) (fresh bool, err 
 		return false, err
 	}
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	b.bound[namespace] = true
-	return true, nil
+	b.mu.Unlock()
+	if !b.accepted(namespace) {
+		b.end(namespace) // t1 it asks, t2 acceptance is withdrawn, t3 the binding is made
+	}
+	return err == nil, nil
+}
+
+func (b *bindings) forget(namespace string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.bound, namespace)
 }
 
 // subject is hub-source as a RoleBinding names it.
@@ -118,16 +139,10 @@ func (b *bindings) end(cluster string) {
 	wake(b.toEnd)
 }
 
-// keep says that a cluster is accepted: its binding may stay.
-func (b *bindings) keep(cluster string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.ended, cluster)
-}
-
-// Run removes bindings until ctx ends.
-func (b *bindings) Run(ctx context.Context) error {
-	for again := time.Duration(0); ; {
+// Run removes bindings until ctx ends, once it is known which clusters are accepted: at first what
+// has no reason any more, for acceptance also ends while nobody leads.
+func (b *bindings) Run(ctx context.Context, known <-chan struct{}) error {
+	for listed, again := false, time.Duration(0); ; {
 		var timer <-chan time.Time
 		if again > 0 {
 			timer = time.After(again)
@@ -135,10 +150,22 @@ func (b *bindings) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-known:
+			known = nil
 		case <-b.toEnd:
 		case <-timer:
 		}
+		if known != nil {
+			continue
+		}
 		again = 0
+		if !listed {
+			err := b.list(ctx)
+			if listed = err == nil; !listed {
+				again = lookAgain
+				b.log.WarnContext(ctx, "which rights to ask for tokens there are on the hub cannot be read (deploy/hub-source-registration/rbac.yaml has the role), those of clusters that were denied while nobody led stay for now", "err", err, "retry_in", again)
+			}
+		}
 		for _, cluster := range b.toRemove() {
 			if err := b.remove(ctx, cluster); err != nil {
 				again = lookAgain
@@ -148,10 +175,31 @@ func (b *bindings) Run(ctx context.Context) error {
 	}
 }
 
+// list has those end that are on the hub although their clusters are not accepted.
+func (b *bindings) list(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
+	defer cancel()
+	l, err := b.hub.Own.Resource(roleBindings).List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + tokensRole})
+	if err != nil {
+		return err
+	}
+	for i := range l.Items {
+		if cluster := l.Items[i].GetNamespace(); !b.accepted(cluster) {
+			b.end(cluster)
+		}
+	}
+	return nil
+}
+
+// toRemove are the clusters whose binding is to go. One that was accepted again keeps it.
 func (b *bindings) toRemove() (all []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for c := range b.ended {
+		if b.accepted(c) {
+			delete(b.ended, c)
+			continue
+		}
 		all = append(all, c)
 	}
 	return all
@@ -164,6 +212,8 @@ func (b *bindings) remove(ctx context.Context, cluster string) error {
 	if err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
-	b.keep(cluster)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.ended, cluster)
 	return nil
 }

@@ -71,7 +71,8 @@ func (h Hub) do(ctx context.Context, c call) (*unstructured.Unstructured, error)
 			return nil, err
 		}
 		if o.GetLabels()[c.labelled[0]] != c.labelled[1] {
-			return nil, apierrors.NewForbidden(c.resource.GroupResource(), c.name, fmt.Errorf("it has not the label %s=%s", c.labelled[0], c.labelled[1]))
+			why := fmt.Errorf("it has not the label %s=%s", c.labelled[0], c.labelled[1])
+			return nil, fmt.Errorf("%w: %w", errUnlabelled, apierrors.NewForbidden(c.resource.GroupResource(), c.name, why))
 		}
 	}
 	object := &unstructured.Unstructured{Object: c.object}
@@ -93,6 +94,9 @@ func (h Hub) do(ctx context.Context, c call) (*unstructured.Unstructured, error)
 	}
 	return nil, fmt.Errorf("verb %q is none", c.verb)
 }
+
+// errUnlabelled says that it was not the hub that refused a call.
+var errUnlabelled = errors.New("an object is not one that calls are made for")
 
 // statusOf is how the hub refused: its own Status, or that it does not answer.
 func statusOf(err error) metav1.Status {

@@ -70,6 +70,9 @@ type object struct {
 	renewed metav1.MicroTime
 }
 
+// accepted reports whether the hub has accepted a ManagedCluster; one that is not there it has not.
+func (o *object) accepted() bool { return o != nil && o.facts.GetAccepted() }
+
 // keep reads what is kept of an object.
 func (k kind) keep(u *unstructured.Unstructured) (*object, error) {
 	unstructured.RemoveNestedField(u.Object, "metadata", "managedFields")

@@ -29,7 +29,7 @@ func (s *Server) renewed(l *hawserv1.LeaseRenewals) {
 	defer s.mu.Unlock()
 	for _, r := range l.GetRenewals() {
 		c, lease := s.cluster(r.GetCluster()), s.of(codec.Leases).get(r.GetCluster(), leaseName)
-		if c == nil || !c.facts.GetAccepted() || lease == nil {
+		if !c.accepted() || lease == nil {
 			continue
 		}
 		age := max(0, r.GetAge().AsDuration())

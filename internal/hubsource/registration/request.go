@@ -94,8 +94,6 @@ type state struct {
 	signers []string
 }
 
-func (s state) accepted() bool { return s.cluster != nil && s.cluster.facts.GetAccepted() }
-
 // errNothing says that the hub has already what is asked for.
 var errNothing = errors.New("nothing is to be done")
 
@@ -144,7 +142,7 @@ func mayAsk(a ask, s state) error {
 		return a.forbidden("%s may ask that a cluster joins, and nothing else", a.user)
 	case a.what.DataType == codec.ManagedClusters && joins:
 		return nil // one that was deleted, or begins with a certificate that somebody made
-	case !s.accepted():
+	case !s.cluster.accepted():
 		return a.forbidden("the hub has not accepted cluster %s", a.cluster)
 	}
 	return nil

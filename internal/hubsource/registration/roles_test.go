@@ -92,6 +92,7 @@ func TestRoles_AreNarrow(t *testing.T) {
 		"impersonate users":                   shipped.grant(hubSource, "impersonate", "", "users", "", "x"),
 		"ask for tokens":                      shipped.grant(hubSource, "create", "", "serviceaccounts/token", "kube-system", "x"),
 		"bind another role":                   shipped.grant(hubSource, "bind", "rbac.authorization.k8s.io", "clusterroles", "", "cluster-admin"),
+		"read other bindings":                 shipped.grant(hubSource, "list", "rbac.authorization.k8s.io", "rolebindings", "", "x"),
 		"accept a cluster":                    shipped.grant(hubSource, "update", "register.open-cluster-management.io", "managedclusters/accept", "", "c"),
 		"change a ManagedCluster":             shipped.grant(hubSource, "update", "cluster.open-cluster-management.io", "managedclusters", "", "c"),
 		"create CSRs as itself":               shipped.grant(hubSource, "create", "certificates.k8s.io", "certificatesigningrequests", "", "c"),

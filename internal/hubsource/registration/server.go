@@ -82,7 +82,8 @@ func New(cfg Config) (*Server, error) {
 	if cfg.MaxWaiting == 0 {
 		cfg.MaxWaiting = DefaultMaxWaiting
 	}
-	s := &Server{cfg: cfg, access: newAccess(cfg), rights: newBindings(cfg.Hub, cfg.Log)}
+	s := &Server{cfg: cfg, access: newAccess(cfg)}
+	s.rights = newBindings(cfg.Hub, cfg.Log, func(cluster string) bool { return s.cluster(cluster).accepted() })
 	var err error
 	if s.metrics, err = newMetrics(cfg.Registerer, s.stats); err != nil {
 		return nil, err
@@ -115,7 +116,7 @@ func (s *Server) Run(ctx context.Context) error {
 		{Name: "objects", Run: s.sayChanges},
 		{Name: "leases", Run: s.writeLeases},
 		{Name: "keys", Run: s.sendKeys},
-		{Name: "bindings", Run: s.rights.Run},
+		{Name: "bindings", Run: func(ctx context.Context) error { return s.rights.Run(ctx, s.of(codec.ManagedClusters).known) }},
 		{Name: "access", Run: s.access.Run},
 	}
 	for _, w := range s.watches {
@@ -190,10 +191,7 @@ func (s *Server) changed(w *watched, was, is *object) {
 
 // clusterChanged ends what is for accepted clusters only.
 func (s *Server) clusterChanged(was, is *object) {
-	switch accepted := is != nil && is.facts.GetAccepted(); {
-	case accepted:
-		s.rights.keep(is.Name)
-	case was != nil && was.facts.GetAccepted():
+	if was.accepted() && !is.accepted() {
 		s.renewals.forget(was.Name)
 		s.rights.end(was.Name)
 	}
@@ -203,7 +201,7 @@ func (s *Server) clusterChanged(was, is *object) {
 func (s *Server) count(d codec.DataType, o *object, n int) {
 	switch {
 	case o == nil:
-	case d == codec.ManagedClusters && !o.facts.GetAccepted():
+	case d == codec.ManagedClusters && !o.accepted():
 		s.waiting += n
 	case d == codec.SigningRequests && o.undecided:
 		s.undecided.add(o.asker, n)
