@@ -149,12 +149,7 @@ func (r *Room) renew(e *call.Event) error {
 	if complete && !known || known && e.Env.ResourceID != "" && e.Env.ResourceID != uid {
 		return apiError(codec.APIError{Code: 404, Reason: "NotFound", Message: "the hub does not have this Lease"})
 	}
-	now := r.cfg.Now()
-	n := renewal{at: now}
-	if !e.Env.Time.IsZero() {
-		n.skew = e.Env.Time.Sub(now)
-	}
-	if r.renewals.note(cluster, n) {
+	if r.renewals.note(cluster, r.cfg.Now()) {
 		r.wakeSource()
 	}
 	return nil

@@ -20,24 +20,18 @@ const (
 // the last one. There are no more than clusters that the hub has accepted.
 type renewals struct {
 	mu      sync.Mutex
-	waiting map[string]renewal
-}
-
-// renewal is when a renewal came, and how far its agent's clock was ahead then.
-type renewal struct {
-	at   time.Time
-	skew time.Duration
+	waiting map[string]time.Time // when it came
 }
 
 // note notes a renewal; first: nothing waited.
-func (r *renewals) note(cluster string, n renewal) (first bool) {
+func (r *renewals) note(cluster string, at time.Time) (first bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.waiting == nil {
-		r.waiting = map[string]renewal{}
+		r.waiting = map[string]time.Time{}
 	}
 	first = len(r.waiting) == 0
-	r.waiting[cluster] = n
+	r.waiting[cluster] = at
 	return first
 }
 
@@ -56,12 +50,12 @@ func (r *renewals) take(now time.Time) *hawserv1.RegistrationRequest {
 		return nil
 	}
 	all := &hawserv1.LeaseRenewals{}
-	for cluster, n := range r.waiting {
+	for cluster, at := range r.waiting {
 		if len(all.Renewals) == renewalsAtOnce {
 			break
 		}
 		delete(r.waiting, cluster)
-		all.Renewals = append(all.Renewals, &hawserv1.LeaseRenewal{Cluster: cluster, Age: durationpb.New(now.Sub(n.at)), Skew: durationpb.New(n.skew)})
+		all.Renewals = append(all.Renewals, &hawserv1.LeaseRenewal{Cluster: cluster, Age: durationpb.New(now.Sub(at))})
 	}
 	return &hawserv1.RegistrationRequest{What: &hawserv1.RegistrationRequest_Renewals{Renewals: all}}
 }

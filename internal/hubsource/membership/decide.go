@@ -44,7 +44,7 @@ type situation struct {
 type renewal struct {
 	// written is the time in the Lease, seen when this process saw that it had changed.
 	written, seen time.Time
-	// watched: it changed while this process watched, so that the two can be compared.
+	// watched: it changed while this process watched.
 	watched bool
 	// heard is when the agent was heard otherwise: it said whether its cluster is available.
 	heard time.Time
@@ -123,7 +123,7 @@ func decideMember(s situation) (e effects) {
 			set(silent)
 		}
 		if s.renewal.watched {
-			set(clock(s.renewal.seen.Sub(s.renewal.written).Abs() < patience(c)))
+			set(inTime)
 		}
 	}
 	e.change = changeOf(c, conditions, s.now)
@@ -152,24 +152,18 @@ var (
 		Type: clusterv1.ManagedClusterConditionAvailable, Status: metav1.ConditionUnknown,
 		Reason: "ManagedClusterLeaseUpdateStopped", Message: "The agent of the cluster has not renewed its Lease for five periods",
 	}
+	// inTime is so whatever the clock of the cluster says, for hub-source writes the renewals with its
+	// own. An agent of which the hub says otherwise, as the controllers of Open Cluster Management may
+	// have done before they went, reports nothing any more.
+	inTime = metav1.Condition{
+		Type: clusterv1.ManagedClusterConditionClockSynced, Status: metav1.ConditionTrue,
+		Reason: "ManagedClusterClockSynced", Message: "Renewals of the Lease have the time of hub-source",
+	}
 	// addonSilent is silent, for an add-on.
 	addonSilent = metav1.Condition{
 		Type: addonv1alpha1.ManagedClusterAddOnConditionAvailable, Status: silent.Status, Reason: silent.Reason, Message: silent.Message,
 	}
 )
-
-func clock(synced bool) metav1.Condition {
-	if synced {
-		return metav1.Condition{
-			Type: clusterv1.ManagedClusterConditionClockSynced, Status: metav1.ConditionTrue,
-			Reason: "ManagedClusterClockSynced", Message: "Renewals of the Lease have the time of the hub",
-		}
-	}
-	return metav1.Condition{
-		Type: clusterv1.ManagedClusterConditionClockSynced, Status: metav1.ConditionFalse,
-		Reason: "ManagedClusterClockOutOfSync", Message: "Renewals of the Lease are five periods or more off the time of the hub: set the clock of the cluster",
-	}
-}
 
 // changeOf returns the change of metadata and spec that conditions ask for, nil for none.
 func changeOf(c *clusterv1.ManagedCluster, conditions []metav1.Condition, now time.Time) *change {

@@ -50,10 +50,10 @@ const finalizer = clusterv1.ManagedClusterFinalizer
 
 func TestDecide_Member(t *testing.T) {
 	const unreachable, unavailable = clusterv1.ManagedClusterTaintUnreachable, clusterv1.ManagedClusterTaintUnavailable
-	seen := func(ago, skew time.Duration, watched bool) *renewal {
-		return &renewal{written: start.Add(-ago - skew), seen: start.Add(-ago), watched: watched}
+	seen := func(ago time.Duration, watched bool) *renewal {
+		return &renewal{written: start.Add(-time.Hour), seen: start.Add(-ago), watched: watched}
 	}
-	heard := seen(time.Minute, 0, false)
+	heard := seen(time.Minute, false)
 	slow := func(c *clusterv1.ManagedCluster) { c.Spec.LeaseDurationSeconds = 10 }
 	unset := func(c *clusterv1.ManagedCluster) { c.Spec.LeaseDurationSeconds = 0 }
 	foreign := func(c *clusterv1.ManagedCluster) {
@@ -63,7 +63,9 @@ func TestDecide_Member(t *testing.T) {
 	softly := func(c *clusterv1.ManagedCluster) {
 		c.Spec.Taints = append(c.Spec.Taints, clusterv1.Taint{Key: unreachable, Effect: clusterv1.TaintEffectPreferNoSelect})
 	}
-	synced := says(clusterv1.ManagedClusterConditionClockSynced, metav1.ConditionTrue, "ManagedClusterClockSynced")
+	clock := func(status metav1.ConditionStatus, reason string) func(*clusterv1.ManagedCluster) {
+		return says(clusterv1.ManagedClusterConditionClockSynced, status, reason)
+	}
 	type changes = []func(*clusterv1.ManagedCluster)
 	for _, c := range []struct {
 		name    string
@@ -78,26 +80,27 @@ func TestDecide_Member(t *testing.T) {
 		{"at rest", changes{accepts, finalized, isAccepted, isAvailable}, heard, "after 4m0s"},
 		{"at rest, without a period", changes{accepts, unset, finalized, isAccepted, isAvailable}, heard, "after 4m0s"},
 		{"has lost its Lease", changes{accepts, finalized, isAccepted, isAvailable}, nil, "namespace; lease"},
-		{"silent for five periods", changes{accepts, finalized, isAccepted, isAvailable}, seen(5*time.Minute, 0, false),
+		{"silent for five periods", changes{accepts, finalized, isAccepted, isAvailable}, seen(5*time.Minute, false),
 			"taints=unreachable; addons; ManagedClusterConditionAvailable=Unknown/ManagedClusterLeaseUpdateStopped"},
-		{"nearly so", changes{accepts, finalized, isAccepted, isAvailable}, seen(5*time.Minute-time.Second, 0, false), "after 1s"},
-		{"silent for five of its short periods", changes{accepts, slow, finalized, isAccepted, isBroken, tainted(unavailable)}, seen(50*time.Second, 0, false),
+		{"nearly so", changes{accepts, finalized, isAccepted, isAvailable}, seen(5*time.Minute-time.Second, false), "after 1s"},
+		{"silent for five of its short periods", changes{accepts, slow, finalized, isAccepted, isBroken, tainted(unavailable)}, seen(50*time.Second, false),
 			"taints=unreachable; addons; ManagedClusterConditionAvailable=Unknown/ManagedClusterLeaseUpdateStopped"},
-		{"stays silent", changes{accepts, finalized, isAccepted, isSilent, tainted(unreachable)}, seen(time.Hour, 0, false), ""},
-		{"never spoke", changes{accepts, finalized, isAccepted, tainted(unreachable)}, seen(time.Hour, 0, false), "addons; ManagedClusterConditionAvailable=Unknown/ManagedClusterLeaseUpdateStopped"},
+		{"stays silent", changes{accepts, finalized, isAccepted, isSilent, tainted(unreachable)}, seen(time.Hour, false), ""},
+		{"never spoke", changes{accepts, finalized, isAccepted, tainted(unreachable)}, seen(time.Hour, false), "addons; ManagedClusterConditionAvailable=Unknown/ManagedClusterLeaseUpdateStopped"},
 		{"is back", changes{accepts, finalized, isAccepted, isAvailable, foreign, tainted(unreachable)}, heard, "taints=gpu; after 4m0s"},
 		{"is back, without another taint", changes{accepts, finalized, isAccepted, isAvailable, tainted(unreachable)}, heard, "taints=; after 4m0s"},
 		{"its apiserver is away", changes{accepts, finalized, isAccepted, isBroken, foreign}, heard, "taints=gpu,unavailable; after 4m0s"},
 		{"its taint has another effect", changes{tainted("example.com/x"), softly}, nil, "taints=x,unreachable"},
 		{"withdrawn", changes{finalized, isAccepted, isAvailable}, heard, "HubAcceptedManagedCluster=False/HubClusterAdminDenied; after 4m0s"},
-		{"withdrawn, and silent", changes{finalized, isDenied, isAvailable}, seen(time.Hour, 0, false),
+		{"withdrawn, and silent", changes{finalized, isDenied, isAvailable}, seen(time.Hour, false),
 			"taints=unreachable; addons; ManagedClusterConditionAvailable=Unknown/ManagedClusterLeaseUpdateStopped"},
 		{"accepted anew", changes{accepts, finalized, isDenied, isAvailable}, heard, "HubAcceptedManagedCluster=True/HubClusterAdminAccepted; after 4m0s"},
 		{"keeps other finalizers", changes{foreign, accepts, isAccepted, isAvailable}, heard, "finalizers=example.com/other," + finalizer + "; after 4m0s"},
-		{"its clock is right", changes{accepts, finalized, isAccepted, isAvailable}, seen(0, 4*time.Minute, true), "ManagedClusterConditionClockSynced=True/ManagedClusterClockSynced; after 5m0s"},
-		{"its clock is behind", changes{accepts, finalized, isAccepted, isAvailable, synced}, seen(0, 5*time.Minute, true), "ManagedClusterConditionClockSynced=False/ManagedClusterClockOutOfSync; after 5m0s"},
-		{"its clock is ahead", changes{accepts, finalized, isAccepted, isAvailable, synced}, seen(0, -5*time.Minute, true), "ManagedClusterConditionClockSynced=False/ManagedClusterClockOutOfSync; after 5m0s"},
-		{"an old Lease says nothing of a clock", changes{accepts, finalized, isAccepted, isAvailable}, seen(0, time.Hour, false), "after 5m0s"},
+		{"renews", changes{accepts, finalized, isAccepted, isAvailable}, seen(0, true), "ManagedClusterConditionClockSynced=True/ManagedClusterClockSynced; after 5m0s"},
+		{"goes on renewing", changes{accepts, finalized, isAccepted, isAvailable, clock(metav1.ConditionTrue, "ManagedClusterClockSynced")}, seen(0, true), "after 5m0s"},
+		{"reported nothing, for OCM found its clock wrong", changes{accepts, finalized, isAccepted, isAvailable, clock(metav1.ConditionFalse, "ManagedClusterClockOutOfSync")}, seen(0, true),
+			"ManagedClusterConditionClockSynced=True/ManagedClusterClockSynced; after 5m0s"},
+		{"an old Lease is no renewal", changes{accepts, finalized, isAccepted, isAvailable}, seen(0, false), "after 5m0s"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := situation{name: "east", cluster: clusterNamed("east", c.cluster...), renewal: c.renewal, now: start}

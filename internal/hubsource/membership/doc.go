@@ -9,7 +9,8 @@
 //     agents look at the condition;
 //   - Available=Unknown, also on the add-ons, when no renewal of the Lease was seen for five
 //     periods, and the taints that follow from Available;
-//   - ClockSynced, from the times in the renewals;
+//   - ClockSynced=True from the first renewal on: the times in renewals are hub-source's, whatever
+//     the clock of a cluster says, and an agent of which the hub says otherwise reports nothing;
 //   - the order in which a deleted cluster goes: its add-ons, its works, and then itself. Its
 //     namespace stays.
 //

@@ -96,7 +96,7 @@ func (s *Server) await(ctx context.Context, wait time.Duration) bool {
 	return true
 }
 
-// writeLease tells the hub when an agent renewed its Lease, by the hub's clock and not the agent's.
+// writeLease tells the hub when an agent renewed its Lease, by the clock here and not the agent's.
 // What the hub has counts unless it lies ahead: a clock that was wrong wrote that.
 func (s *Server) writeLease(ctx context.Context, w toWrite) {
 	c, lease := s.cluster(w.cluster), s.of(codec.Leases).get(w.cluster, leaseName)

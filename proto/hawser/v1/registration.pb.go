@@ -546,9 +546,7 @@ type LeaseRenewal struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Cluster string                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	// How long ago it reached the broker.
-	Age *durationpb.Duration `protobuf:"bytes,2,opt,name=age,proto3" json:"age,omitempty"`
-	// How far the agent's clock was ahead of the broker's; negative: behind.
-	Skew          *durationpb.Duration `protobuf:"bytes,3,opt,name=skew,proto3" json:"skew,omitempty"`
+	Age           *durationpb.Duration `protobuf:"bytes,2,opt,name=age,proto3" json:"age,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -593,13 +591,6 @@ func (x *LeaseRenewal) GetCluster() string {
 func (x *LeaseRenewal) GetAge() *durationpb.Duration {
 	if x != nil {
 		return x.Age
-	}
-	return nil
-}
-
-func (x *LeaseRenewal) GetSkew() *durationpb.Duration {
-	if x != nil {
-		return x.Skew
 	}
 	return nil
 }
@@ -847,11 +838,10 @@ const file_hawser_v1_registration_proto_rawDesc = "" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12\x1c\n" +
 	"\taudiences\x18\x02 \x03(\tR\taudiences\"D\n" +
 	"\rLeaseRenewals\x123\n" +
-	"\brenewals\x18\x01 \x03(\v2\x17.hawser.v1.LeaseRenewalR\brenewals\"\x84\x01\n" +
+	"\brenewals\x18\x01 \x03(\v2\x17.hawser.v1.LeaseRenewalR\brenewals\"U\n" +
 	"\fLeaseRenewal\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12+\n" +
-	"\x03age\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03age\x12-\n" +
-	"\x04skew\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x04skew\"\x95\x01\n" +
+	"\x03age\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03age\"\x95\x01\n" +
 	"\x12RegistrationAnswer\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05error\x18\x02 \x01(\fR\x05error\x12#\n" +
@@ -902,13 +892,12 @@ var file_hawser_v1_registration_proto_depIdxs = []int32{
 	6,  // 4: hawser.v1.RegistrationRequest.renewals:type_name -> hawser.v1.LeaseRenewals
 	7,  // 5: hawser.v1.LeaseRenewals.renewals:type_name -> hawser.v1.LeaseRenewal
 	11, // 6: hawser.v1.LeaseRenewal.age:type_name -> google.protobuf.Duration
-	11, // 7: hawser.v1.LeaseRenewal.skew:type_name -> google.protobuf.Duration
-	9,  // 8: hawser.v1.RegistrationAnswer.review:type_name -> hawser.v1.TokenReviewResult
-	9,  // [9:9] is the sub-list for method output_type
-	9,  // [9:9] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	9,  // 7: hawser.v1.RegistrationAnswer.review:type_name -> hawser.v1.TokenReviewResult
+	8,  // [8:8] is the sub-list for method output_type
+	8,  // [8:8] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_hawser_v1_registration_proto_init() }
