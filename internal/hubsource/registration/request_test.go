@@ -163,6 +163,14 @@ func TestDecide_PassesOnlyWhatIsAllowed(t *testing.T) {
 				"spec":     obj{"hubAcceptsClient": false, "managedClusterClientConfigs": []any{obj{"url": "https://a", "caBundle": "Y2E="}}},
 			}},
 		},
+		"a cluster with a certificate that is not on the hub": {
+			asked(t, createdCluster, cluster1, obj{"metadata": obj{"name": cluster1}, "spec": obj{"hubAcceptsClient": true}}), none,
+			call{verb: create, resource: managedClusters, name: cluster1, object: obj{
+				"apiVersion": "cluster.open-cluster-management.io/v1", "kind": "ManagedCluster",
+				"metadata": obj{"name": cluster1, "annotations": obj{}},
+				"spec":     obj{"hubAcceptsClient": false, "managedClusterClientConfigs": []any{}},
+			}},
+		},
 		"a first CSR, with a forged requester": {
 			byBootstrap(asked(t, createdCSR, cluster1, csrOf(request, func(m, s obj) {
 				m["annotations"] = obj{requesterAnnotation: "system:admin", "x": "y"}
