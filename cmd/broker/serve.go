@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/url"
+	"path/filepath"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -25,6 +27,7 @@ import (
 	"github.com/hawser-io/hawser/internal/run"
 	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/pkg/transport/mqtt/property"
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
 // serve runs the broker until ctx ends and everything has stopped.
@@ -128,15 +131,12 @@ func (c *config) tasks(
 	if err != nil {
 		return nil, err
 	}
+	if creds != nil && c.Registration.Source != "" {
+		b.Registration().OnKeys(c.keepAuthorities(log))
+	}
 	health.Add("broker", b.Ready)
 	health.Add("grpc", front.Ready)
-	health.Add("store", func() error {
-		err := s.Err()
-		if errors.Is(err, store.ErrLow) { // who has deletions has to find the broker
-			err = telemetry.Notice(err)
-		}
-		return err
-	})
+	health.Add("store", storeReady(s))
 	if creds != nil {
 		health.Add("certificate", creds.Check)
 	}
@@ -152,6 +152,17 @@ func (c *config) tasks(
 		run.GiveMemoryBack(),
 		run.CollectMoreInBursts(),
 	), nil
+}
+
+// storeReady returns what says why a store takes nothing.
+func storeReady(s *pebble.Store) func() error {
+	return func() error {
+		err := s.Err()
+		if errors.Is(err, store.ErrLow) { // who has deletions has to find the broker
+			err = telemetry.Notice(err)
+		}
+		return err
+	}
 }
 
 // bearers are whose tokens are taken, with what keeps them up to date; nil where none is.
@@ -183,6 +194,32 @@ func (c *config) watch(registry prometheus.Registerer, log *slog.Logger) (*ident
 	return identity.NewWatch(identity.WatchConfig{Read: read, Log: log, Registry: registry})
 }
 
+// agentCAFile has the authorities of agents of which the source that serves registration told last: the
+// broker may start before that one comes. "" where there is no such source.
+func (c *config) agentCAFile() string {
+	if c.Registration.Source == "" {
+		return ""
+	}
+	return filepath.Join(c.DataDir, "agent-ca."+url.PathEscape(c.Registration.Source)+".crt")
+}
+
+// keepAuthorities returns what keeps the authorities that the source tells of.
+func (c *config) keepAuthorities(log *slog.Logger) func(*hawserv1.RegistrationKeys) {
+	file := c.agentCAFile()
+	return func(k *hawserv1.RegistrationKeys) {
+		if k.ClientAuthorities == nil {
+			return // the source does not know
+		}
+		changed, err := identity.KeepAgentCA(file, k.GetClientAuthorities(), time.Now())
+		switch {
+		case err != nil:
+			log.Error("the authorities of agents that the hub told of cannot be used, those from before stay in use", "source", c.Registration.Source, "error", err)
+		case changed:
+			log.Info("the hub told of other authorities of agents", "source", c.Registration.Source, "file", file)
+		}
+	}
+}
+
 // credentials returns those of the port; nil for plaintext.
 func (c *config) credentials(log *slog.Logger) (*identity.Server, error) {
 	if c.Insecure {
@@ -192,6 +229,6 @@ func (c *config) credentials(log *slog.Logger) (*identity.Server, error) {
 	if len(c.Identities) == 0 {
 		log.Warn("no identity rules: agents can connect, sources cannot")
 	}
-	files := identity.Files{CA: c.TLS.ClientCAFile, Cert: c.TLS.CertFile, Key: c.TLS.KeyFile}
+	files := identity.Files{CA: c.TLS.ClientCAFile, Cert: c.TLS.CertFile, Key: c.TLS.KeyFile, AgentCA: c.agentCAFile()}
 	return files.Server(func(err error) { log.Error("serving with the previous TLS files", "error", err) })
 }

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"sync"
@@ -18,7 +19,13 @@ import (
 // together: a client may leave both empty, a server needs them.
 type Files struct {
 	CA, Cert, Key string
+	// AgentCA is for a server whose hub tells by whom clusters are signed: further CAs, which vouch
+	// for agents and for nobody else. The file comes and goes, see [KeepAgentCA].
+	AgentCA string
 }
+
+// stamps are those of CA, Cert, Key and AgentCA.
+type stamps [4]fileStamp
 
 // checkEvery bounds how often the files are looked at, whatever storm of
 // handshakes there is.
@@ -26,7 +33,7 @@ const checkEvery = 500 * time.Millisecond
 
 // material is what the files held when they were last read.
 type material struct {
-	pool *x509.CertPool
+	Authorities
 	cert *tls.Certificate
 }
 
@@ -40,7 +47,7 @@ type loader struct {
 
 	mu      sync.Mutex
 	checked time.Time
-	stamp   [3]fileStamp
+	stamp   stamps
 	current material
 	err     error // why the files cannot be used as they are now
 }
@@ -98,18 +105,21 @@ func (l *loader) reload() error {
 	case err == nil:
 		l.current, l.stamp = m, stamp
 		return nil
-	case l.stamp == ([3]fileStamp{}):
+	case l.stamp == (stamps{}):
 		return fmt.Errorf("tls files cannot be used: %w", err)
 	}
 	return fmt.Errorf("tls files changed and cannot be used, the previous ones stay in use: %w", err)
 }
 
-func (f Files) stamps() (s [3]fileStamp, err error) {
-	for i, name := range []string{f.CA, f.Cert, f.Key} {
+func (f Files) stamps() (s stamps, err error) {
+	for i, name := range []string{f.CA, f.Cert, f.Key, f.AgentCA} {
 		if name == "" {
 			continue
 		}
 		st, err := os.Stat(name)
+		if name == f.AgentCA && errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
 		if err != nil {
 			return s, err
 		}
@@ -127,10 +137,13 @@ func (f Files) read() (m material, err error) {
 		if err != nil {
 			return m, err
 		}
-		m.pool = x509.NewCertPool()
-		if !m.pool.AppendCertsFromPEM(b) {
+		m.own = x509.NewCertPool()
+		if !m.own.AppendCertsFromPEM(b) {
 			return m, fmt.Errorf("tls: %s holds no PEM certificate", f.CA)
 		}
+	}
+	if m.all, err = f.readAgentCA(m.own); err != nil {
+		return m, err
 	}
 	if f.Cert != "" {
 		c, err := tls.LoadX509KeyPair(f.Cert, f.Key)
@@ -140,6 +153,24 @@ func (f Files) read() (m material, err error) {
 		m.cert = &c
 	}
 	return m, nil
+}
+
+// readAgentCA returns own, and what is in AgentCA if it is there.
+func (f Files) readAgentCA(own *x509.CertPool) (all *x509.CertPool, err error) {
+	if f.AgentCA == "" {
+		return own, nil
+	}
+	b, err := os.ReadFile(f.AgentCA)
+	if errors.Is(err, fs.ErrNotExist) {
+		return own, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if all = own.Clone(); !all.AppendCertsFromPEM(b) {
+		return nil, fmt.Errorf("tls: %s holds no PEM certificate: remove it, it is made anew when hub-source connects", f.AgentCA)
+	}
+	return all, nil
 }
 
 // Client returns the credentials for connections to a server signed by CA (the
@@ -165,7 +196,7 @@ func (r *reloading) inner() credentials.TransportCredentials {
 
 // client returns the configuration of the client's side.
 func (m material) client(serverName string) *tls.Config {
-	c := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: m.pool, ServerName: serverName}
+	c := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: m.own, ServerName: serverName}
 	if m.cert != nil {
 		c.Certificates = []tls.Certificate{*m.cert}
 	}

@@ -89,10 +89,10 @@ func FuzzFiles(f *testing.F) {
 			}
 		}
 		m, err := files.read()
-		if err == nil && (m.pool == nil || m.cert == nil || m.cert.PrivateKey == nil || len(m.cert.Certificate) == 0) {
+		if err == nil && (m.own == nil || m.cert == nil || m.cert.PrivateKey == nil || len(m.cert.Certificate) == 0) {
 			t.Errorf("taken, but incomplete: %+v", m)
 		}
-		if _, err := files.Server(func(error) {}); (err == nil) != (m.pool != nil && m.cert != nil) {
+		if _, err := files.Server(func(error) {}); (err == nil) != (m.own != nil && m.cert != nil) {
 			t.Errorf("read as %+v, as a server's: %v", m, err)
 		}
 	})

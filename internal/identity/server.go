@@ -22,7 +22,7 @@ type Server struct {
 
 // Server returns the credentials of a listening port. Clients may come without
 // a certificate (they then have no identity); one that is shown must be signed
-// by CA. onError hears of files that changed into something unusable; it is
+// by CA or AgentCA. onError hears of files that changed into something unusable; it is
 // called from handshakes and from the methods of the result, and must not block.
 func (f Files) Server(onError func(error)) (*Server, error) {
 	if f.CA == "" || f.Cert == "" {
@@ -53,7 +53,7 @@ func (l *loader) server() *Server {
 			return s.config, nil
 		}
 		c := config.Clone()
-		c.Certificates, c.ClientCAs, c.ClientAuth = []tls.Certificate{*m.cert}, m.pool, tls.VerifyClientCertIfGiven
+		c.Certificates, c.ClientCAs, c.ClientAuth = []tls.Certificate{*m.cert}, m.all, tls.VerifyClientCertIfGiven
 		last.Store(&offer{material: m, config: c})
 		return c, nil
 	}
@@ -72,9 +72,25 @@ func (s *Server) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, 
 	}, nil
 }
 
-// Authorities returns the CAs whose clients are let in at this moment: another
-// pool after each change of the files.
-func (s *Server) Authorities() *x509.CertPool { return s.loader.get().pool }
+// Authorities are the CAs of a port's clients. They are equal (==) as long as the
+// files of the port do not change. The zero value has none.
+type Authorities struct{ all, own *x509.CertPool }
+
+// All returns those by which a handshake succeeds.
+func (a Authorities) All() *x509.CertPool { return a.all }
+
+// For returns those that vouch for clients of a role. What a hub tells of vouches for
+// agents alone: who has taken a hub over must not be able to make an operator.
+func (a Authorities) For(r Role) *x509.CertPool {
+	if r == Agent {
+		return a.all
+	}
+	return a.own
+}
+
+// Authorities returns the CAs that count at this moment: others after each change of
+// the files.
+func (s *Server) Authorities() Authorities { return s.loader.get().Authorities }
 
 // Check returns nil when clients are shown a certificate that is valid at this
 // moment, as far as its dates go; else why not.

@@ -20,13 +20,10 @@ const signerSecret = "hawser-signer"
 // clientsKey is where the broker's Secret has the authorities of all its clients.
 const clientsKey = "client-ca.crt"
 
-// Where Open Cluster Management has the controllers that accept clusters and sign for them, and
-// the authorities that these sign with.
+// Where Open Cluster Management has the controllers that accept clusters and sign for them.
 const (
 	ocmNamespace  = "open-cluster-management-hub"
 	ocmController = "cluster-manager-registration-controller"
-	ocmBundle     = "ca-bundle-configmap"
-	ocmBundleKey  = "ca-bundle.crt"
 )
 
 // signer returns the authority that signs for clusters, nil where others sign.
@@ -53,8 +50,8 @@ func signer(ctx context.Context, hub cluster.Client, now time.Time) (*unstructur
 }
 
 // clients are the authorities of all who may come to the broker: own, which signs for programs and
-// people, and those that sign for clusters.
-func clients(ctx context.Context, hub cluster.Client, own []byte, signer *unstructured.Unstructured) ([]byte, error) {
+// people, and the signer, which signs for clusters. Of others that do, hub-source tells the broker.
+func clients(own []byte, signer *unstructured.Unstructured) ([]byte, error) {
 	all := [][]byte{bytes.TrimSpace(own)}
 	if signer != nil {
 		data, err := dataOf(signer)
@@ -62,23 +59,6 @@ func clients(ctx context.Context, hub cluster.Client, own []byte, signer *unstru
 			return nil, err
 		}
 		all = append(all, bytes.TrimSpace(data[certKey]))
-	}
-	bundle, err := get(ctx, hub, object("v1", "ConfigMap", ocmNamespace, ocmBundle))
-	if err != nil {
-		return nil, err
-	}
-	if bundle != nil {
-		text, _, err := unstructured.NestedString(bundle.Object, "data", ocmBundleKey)
-		if err != nil {
-			return nil, fmt.Errorf("ConfigMap %s/%s: %w", ocmNamespace, ocmBundle, err)
-		}
-		if !isAuthority([]byte(text)) {
-			return nil, fmt.Errorf("ConfigMap %s/%s has no certificates in %s", ocmNamespace, ocmBundle, ocmBundleKey)
-		}
-		all = append(all, bytes.TrimSpace([]byte(text)))
-	}
-	if len(all) == 1 {
-		return nil, errors.New("nobody signs for clusters: there is neither an authority of this package nor one of Open Cluster Management")
 	}
 	return append(bytes.Join(all, []byte("\n")), '\n'), nil
 }
@@ -93,7 +73,7 @@ func (s Settings) registration(ctx context.Context, hub cluster.Client, own []by
 	if err != nil {
 		return nil, nil, err
 	}
-	bundle, err := clients(ctx, hub, own, authority)
+	bundle, err := clients(own, authority)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -64,6 +64,7 @@ var decoders = map[string]string{
 	"internal/cmdline DecodeLenient":                       "internal/cmdline FuzzDecode",
 	"internal/identity/token parseKeys":                    "internal/identity/token FuzzVerify",
 	"internal/identity/token Verifier.Verify":              "internal/identity/token FuzzVerify",
+	"internal/identity CheckAuthorities":                   "internal/identity FuzzCheckAuthorities",
 	"internal/identity Files.read":                         "internal/identity FuzzFiles",
 	"internal/identity Mapping.FromCertificate":            "internal/identity FuzzFromCertificate",
 	"internal/pki ParseAuthority":                          "internal/pki FuzzParseAuthority",

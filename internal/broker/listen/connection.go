@@ -40,7 +40,7 @@ type Connection struct {
 	ends atomic.Int64
 	// authorities are those that its certificates were looked at with last; the
 	// watch's.
-	authorities *x509.CertPool
+	authorities identity.Authorities
 
 	raw    net.Conn
 	from   netip.Prefix
@@ -97,7 +97,8 @@ func (p *Port) Handshake(raw net.Conn) (net.Conn, *Connection, error) {
 		AuthInfo: info, port: p, id: connIDs.Add(1), addr: raw.RemoteAddr().String(), believed: p.cfg.Insecure,
 		raw: raw, from: prefixOf(raw.RemoteAddr()), bodies: map[uint32]*Body{}, authorities: authorities,
 	}
-	c.who.Store(c.learn(info, p.identify(info), p.gate.now()))
+	s, end := p.identify(info)
+	c.who.Store(c.learn(info, s, end, p.gate.now()))
 	if !p.gate.enter(a, c) {
 		return nil, nil, p.refuse(noRoom, raw)
 	}
@@ -131,21 +132,31 @@ func failureOf(err error) string {
 	return failed
 }
 
-// identify returns who the handshake says the peer is.
-func (p *Port) identify(info credentials.AuthInfo) standing {
+// identify returns who the handshake says the peer is, and when its certificate ends.
+func (p *Port) identify(info credentials.AuthInfo) (s standing, end time.Time) {
 	if p.cfg.Insecure {
-		return standing{identity: identity.Identity{Role: identity.Operator, Name: "anonymous"}}
+		return standing{identity: identity.Identity{Role: identity.Operator, Name: "anonymous"}}, end
 	}
 	t, ok := info.(credentials.TLSInfo)
 	if !ok || len(t.State.VerifiedChains) == 0 {
-		return standing{refusal: unidentified()}
+		return standing{refusal: unidentified()}, end
 	}
+	end = identity.EndOf(t.State.VerifiedChains)
 	leaf := t.State.VerifiedChains[0][0]
 	id, err := p.cfg.Mapping.FromCertificate(leaf)
 	if err != nil {
-		return standing{refusal: unmapped(err)}
+		return standing{refusal: unmapped(err)}, end
 	}
-	return standing{identity: id, user: leaf.Subject.CommonName, groups: leaf.Subject.Organization}
+	s = standing{identity: id, user: leaf.Subject.CommonName, groups: leaf.Subject.Organization}
+	// The handshake asks for any authority; that of a role may be fewer.
+	if a := p.authorities(); a.For(id.Role) != a.All() {
+		sooner, err := identity.Covers(a.For(id.Role), t.State.PeerCertificates, p.gate.now())
+		if err != nil {
+			return standing{refusal: agentsOnly(id)}, end
+		}
+		end = sooner
+	}
+	return s, end
 }
 
 // ErrNoConnection is the error of a call that came on no connection.

@@ -34,14 +34,14 @@ const (
 )
 
 // learn notes what the handshake showed, and until when the connection may stay.
-func (c *Connection) learn(info credentials.AuthInfo, s standing, now time.Time) *standing {
+func (c *Connection) learn(info credentials.AuthInfo, s standing, end, now time.Time) *standing {
 	s.until = oldAt(now)
 	if s.refusal != nil {
 		s.until = now.Add(IdleConnection) // it may become better for who comes anew
 	}
 	if t, ok := info.(credentials.TLSInfo); ok && len(t.State.VerifiedChains) > 0 {
 		c.shown = t.State.PeerCertificates
-		c.ends.Store(identity.EndOf(t.State.VerifiedChains).UnixNano())
+		c.ends.Store(end.UnixNano())
 	}
 	return &s
 }
@@ -141,12 +141,12 @@ func (g *gate) lookAt(when int64) {
 }
 
 // over says why a connection may not go on, "" when it may.
-func (p *Port) over(c *Connection, authorities *x509.CertPool, now time.Time) string {
+func (p *Port) over(c *Connection, authorities identity.Authorities, now time.Time) string {
 	if c.believed {
 		return ""
 	}
 	if authorities != c.authorities && len(c.shown) > 0 {
-		end, err := identity.Covers(authorities, c.shown, now)
+		end, err := identity.Covers(c.standing().vouching(authorities), c.shown, now)
 		switch {
 		case err != nil && c.over(now) == expired:
 			return expired
@@ -169,10 +169,19 @@ func (p *Port) over(c *Connection, authorities *x509.CertPool, now time.Time) st
 	return ""
 }
 
-// authorities are the CAs of clients; nil where they do not change.
-func (p *Port) authorities() *x509.CertPool {
+// vouching are the CAs that have to cover the peer's certificate: those of its role, if it is the
+// certificate that says the role.
+func (s *standing) vouching(a identity.Authorities) *x509.CertPool {
+	if s.refusal != nil || s.pass != nil {
+		return a.All()
+	}
+	return a.For(s.identity.Role)
+}
+
+// authorities are the CAs of clients; none where they do not change.
+func (p *Port) authorities() identity.Authorities {
 	if p.files == nil {
-		return nil
+		return identity.Authorities{}
 	}
 	return p.files.Authorities()
 }

@@ -3,7 +3,6 @@ package listen
 import (
 	"cmp"
 	"context"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -89,7 +88,7 @@ type Port struct {
 	looking sync.Mutex    // guards what follows
 	seen    []*Connection // room for all
 	serving string        // what was wrong with the port's own certificate
-	trusted *x509.CertPool
+	trusted identity.Authorities
 }
 
 // New returns a port, and its configuration with what was left to defaults. It opens

@@ -56,6 +56,15 @@ func unmapped(err error) *refusal {
 	}}
 }
 
+// agentsOnly is the answer to a certificate that only an authority vouches for of which the hub told.
+func agentsOnly(id identity.Identity) *refusal {
+	return &refusal{reason: "agents_only", told: &transport.Error{
+		Code: transport.CodeUnauthenticated, Next: transport.NextRefreshCredentials,
+		Message: fmt.Sprintf("the certificate of %s is signed by an authority that only the hub vouches for, and such a one vouches for agents alone", id),
+		Hint:    "connect with a certificate of an authority in the broker's tls.clientCAFile, or have an operator put the one that signed this certificate there",
+	}}
+}
+
 // tokenless is the answer to who showed neither a certificate nor, with this call, a token.
 func tokenless() *refusal {
 	r := unidentified()

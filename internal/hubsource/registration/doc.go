@@ -10,7 +10,8 @@
 //     changes faster than it is taken is coalesced per object. A type that the hub lacks is empty.
 //   - requests come in, and each is answered: a few workers, one for a cluster at a time, and
 //     clusters take turns. The request becomes one call of the hub's API.
-//   - keys go out, by which the broker verifies the tokens of the hub's service accounts.
+//   - keys go out, by which the broker verifies the tokens of the hub's service accounts, and with them
+//     the authorities by which it verifies certificates that Open Cluster Management's controllers signed.
 //
 // What a request may do is decided by pure functions: [decide] in request.go says who may ask for
 // what, and cluster.go, csr.go, addon.go and event.go rebuild what may reach the hub, from lists of

@@ -3,6 +3,7 @@ package registration
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -25,8 +26,8 @@ const (
 	jwksPath   = "/openid/v1/jwks"
 )
 
-// sendKeys tells the broker by what the tokens of the hub's accounts are verified: on each new
-// subscription and every few minutes, for keys rotate.
+// sendKeys tells the broker by what the tokens of the hub's accounts, and the certificates of its
+// clusters, are verified: on each new subscription and every few minutes, for keys and authorities rotate.
 func (s *Server) sendKeys(ctx context.Context) error {
 	for wait := keysEvery; ; {
 		t := time.NewTimer(wait)
@@ -89,7 +90,23 @@ func (s *Server) keys(ctx context.Context) (*hawserv1.RegistrationKeys, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ask the hub for the audiences of its API: %w", err)
 	}
-	return &hawserv1.RegistrationKeys{Issuer: found.Issuer, Jwks: jwks, ApiAudiences: audiences}, nil
+	keys := &hawserv1.RegistrationKeys{Issuer: found.Issuer, Jwks: jwks, ApiAudiences: audiences}
+	keys.ClientAuthorities, err = s.cfg.Hub.authorities(ctx)
+	s.warnOfAuthorities(ctx, err)
+	return keys, nil
+}
+
+// warnOfAuthorities says once why the broker hears nothing of who signs for clusters. It goes on with
+// what it was told before, and tokens have nothing to do with that.
+func (s *Server) warnOfAuthorities(ctx context.Context, err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if text != s.unknownAuthorities && text != "" && !errors.Is(err, context.Canceled) {
+		s.cfg.Log.WarnContext(ctx, "the broker is not told who signs for clusters, those whom it knows stay", "err", err)
+	}
+	s.unknownAuthorities = text
 }
 
 // apiAudiences returns for whom tokens are that are for the hub's API. The hub says it of

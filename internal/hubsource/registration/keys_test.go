@@ -1,18 +1,41 @@
 package registration
 
 import (
+	"bytes"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/rest"
 
+	"github.com/hawser-io/hawser/internal/pki"
 	"github.com/hawser-io/hawser/internal/telemetry"
+	"github.com/hawser-io/hawser/internal/testkit/output"
 	"github.com/hawser-io/hawser/pkg/transport"
 	"github.com/hawser-io/hawser/pkg/transport/mem"
 )
+
+// serverOf is a server that does not run.
+func serverOf(t *testing.T, config *rest.Config, log slog.Handler) *Server {
+	t.Helper()
+	hub, err := NewHub(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := New(Config{
+		ID: "hub1", Hub: hub, Dialer: mem.New(nil, transport.Peer{}), Registerer: prometheus.NewRegistry(),
+		Health: &telemetry.Health{}, Log: slog.New(log),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
 
 // For whom the tokens of the hub's own API are, the hub says of hub-source's own.
 func TestServer_KnowsTheHubsAudiences(t *testing.T) {
@@ -36,21 +59,62 @@ func TestServer_KnowsTheHubsAudiences(t *testing.T) {
 			fake.tokens["of-hub-source"] = hubSource
 			config := fake.config()
 			config.BearerToken, config.BearerTokenFile = c.token, c.file
-			hub, err := NewHub(config)
-			if err != nil {
-				t.Fatal(err)
-			}
-			s, err := New(Config{
-				ID: "hub1", Hub: hub, Dialer: mem.New(nil, transport.Peer{}), Registerer: prometheus.NewRegistry(),
-				Health: &telemetry.Health{}, Log: slog.New(slog.DiscardHandler),
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			keys, err := s.keys(t.Context())
+			keys, err := serverOf(t, config, slog.DiscardHandler).keys(t.Context())
 			if err != nil || keys.GetIssuer() != "https://hub" || !slices.Equal(keys.GetApiAudiences(), c.want) {
 				t.Errorf("keys %v, %v; want the audiences %q", keys, err, c.want)
 			}
 		})
 	}
+}
+
+// The broker is told who signs for clusters where Open Cluster Management's controllers do, and that
+// nobody does where there are none. Where hub-source does not know, nothing is said of it, the keys of
+// tokens are sent all the same, and the log says once what to do.
+func TestServer_TellsWhoSignsForClusters(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	newAuthority := func(valid pki.Period) []byte {
+		a, err := pki.NewAuthority("ocm", valid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a.CertificatePEM()
+	}
+	present, next := newAuthority(pki.Starting(now, time.Hour)), newAuthority(pki.Starting(now, time.Hour))
+	ended := newAuthority(pki.Period{NotBefore: now.Add(-2 * time.Hour), NotAfter: now.Add(-time.Hour)})
+
+	fake, log := newFakeHub(t), &output.Buffer{}
+	s := serverOf(t, fake.config(), slog.NewTextHandler(log, nil))
+	bundle := func(texts ...[]byte) {
+		fake.put("configmaps", BundleNamespace, BundleConfigMap, obj{"data": obj{bundleKey: string(slices.Concat(texts...))}})
+	}
+	says := func(when string, want []byte, warning string) {
+		t.Helper()
+		had := log.String()
+		for range 2 { // the second time nothing new is logged
+			keys, err := s.keys(t.Context())
+			if err != nil || keys.GetIssuer() == "" || (keys.ClientAuthorities == nil) != (want == nil) || !bytes.Equal(keys.GetClientAuthorities(), want) {
+				t.Errorf("%s: %v, %v", when, keys, err)
+			}
+		}
+		logged := strings.TrimPrefix(log.String(), had)
+		if lines := strings.Count(logged, "\n"); warning == "" && lines != 0 || warning != "" && (lines != 1 || !strings.Contains(logged, warning)) {
+			t.Errorf("%s: the log has %q", when, logged)
+		}
+	}
+	says("without OCM", []byte{}, "")
+	bundle(ended, present)
+	says("with its controllers", present, "")
+	bundle(ended, present, next)
+	says("rotated", slices.Concat(present, next), "")
+	bundle([]byte("-"))
+	says("broken", nil, "ConfigMap open-cluster-management-hub/ca-bundle-configmap, key ca-bundle.crt")
+	bundle(ended)
+	says("all have ended", nil, "")
+	fake.put("configmaps", BundleNamespace, BundleConfigMap, obj{"data": obj{"other": "x"}})
+	says("another key", nil, "")
+	bundle(next)
+	says("mended", next, "")
+	delete(fake.roles.of, BundleNamespace+"hawser-hub-source-registration")
+	says("without the right", nil, "apply deploy/hub-source-registration/rbac.yaml again")
 }

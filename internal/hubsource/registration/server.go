@@ -59,6 +59,9 @@ type Server struct {
 	rights  *bindings
 	watches []*watched
 
+	// unknownAuthorities is why those of the hub were not known last; of who sends keys.
+	unknownAuthorities string
+
 	mu       sync.Mutex
 	running  bool
 	link     *session.Session // nil until everything is read

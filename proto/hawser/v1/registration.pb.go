@@ -738,16 +738,20 @@ func (x *TokenReviewResult) GetAudiences() []string {
 }
 
 // RegistrationKeys is the payload of dev.hawser.registration.v1.keys, source to broker: by what
-// the tokens of the hub's service accounts are verified. Each message replaces the one before.
+// the tokens of the hub's service accounts, and the certificates of its clusters, are verified. Each
+// message replaces the one before.
 type RegistrationKeys struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Issuer string                 `protobuf:"bytes,1,opt,name=issuer,proto3" json:"issuer,omitempty"`
 	// A JSON Web Key Set (RFC 7517).
 	Jwks []byte `protobuf:"bytes,2,opt,name=jwks,proto3" json:"jwks,omitempty"`
 	// The audiences of the hub's own kube-apiserver.
-	ApiAudiences  []string `protobuf:"bytes,3,rep,name=api_audiences,json=apiAudiences,proto3" json:"api_audiences,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	ApiAudiences []string `protobuf:"bytes,3,rep,name=api_audiences,json=apiAudiences,proto3" json:"api_audiences,omitempty"`
+	// The authorities that sign for the hub's clusters beside those that the broker is configured with,
+	// as PEM; empty: there are none. Absent: the source does not know, and what it said before holds.
+	ClientAuthorities []byte `protobuf:"bytes,4,opt,name=client_authorities,json=clientAuthorities,proto3,oneof" json:"client_authorities,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *RegistrationKeys) Reset() {
@@ -797,6 +801,13 @@ func (x *RegistrationKeys) GetJwks() []byte {
 func (x *RegistrationKeys) GetApiAudiences() []string {
 	if x != nil {
 		return x.ApiAudiences
+	}
+	return nil
+}
+
+func (x *RegistrationKeys) GetClientAuthorities() []byte {
+	if x != nil {
+		return x.ClientAuthorities
 	}
 	return nil
 }
@@ -851,11 +862,13 @@ const file_hawser_v1_registration_proto_rawDesc = "" +
 	"\rauthenticated\x18\x01 \x01(\bR\rauthenticated\x12\x12\n" +
 	"\x04user\x18\x02 \x01(\tR\x04user\x12\x16\n" +
 	"\x06groups\x18\x03 \x03(\tR\x06groups\x12\x1c\n" +
-	"\taudiences\x18\x04 \x03(\tR\taudiences\"c\n" +
+	"\taudiences\x18\x04 \x03(\tR\taudiences\"\xae\x01\n" +
 	"\x10RegistrationKeys\x12\x16\n" +
 	"\x06issuer\x18\x01 \x01(\tR\x06issuer\x12\x12\n" +
 	"\x04jwks\x18\x02 \x01(\fR\x04jwks\x12#\n" +
-	"\rapi_audiences\x18\x03 \x03(\tR\fapiAudiencesB6Z4github.com/hawser-io/hawser/proto/hawser/v1;hawserv1b\x06proto3"
+	"\rapi_audiences\x18\x03 \x03(\tR\fapiAudiences\x122\n" +
+	"\x12client_authorities\x18\x04 \x01(\fH\x00R\x11clientAuthorities\x88\x01\x01B\x15\n" +
+	"\x13_client_authoritiesB6Z4github.com/hawser-io/hawser/proto/hawser/v1;hawserv1b\x06proto3"
 
 var (
 	file_hawser_v1_registration_proto_rawDescOnce sync.Once
@@ -910,6 +923,7 @@ func file_hawser_v1_registration_proto_init() {
 		(*RegistrationRequest_Review)(nil),
 		(*RegistrationRequest_Renewals)(nil),
 	}
+	file_hawser_v1_registration_proto_msgTypes[10].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

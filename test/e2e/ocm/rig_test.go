@@ -14,6 +14,8 @@ import (
 	"text/template"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	addonclient "open-cluster-management.io/api/client/addon/clientset/versioned"
 	clusterclient "open-cluster-management.io/api/client/cluster/clientset/versioned"
@@ -52,7 +54,8 @@ type rig struct {
 	*testing.T
 	dir        string
 	hub, spoke *plane
-	pki        pki.Dir
+	// pki is of programs and people; signer is that of OCM's controllers, who sign for clusters.
+	pki, signer pki.Dir
 	// module is the directory of OCM's sources, api that of its API.
 	module, api string
 }
@@ -64,11 +67,30 @@ func newRig(t *testing.T) *rig {
 	r := newPlanes(t)
 	r.installHub()
 	r.installSpoke()
+	r.newSigner()
 	r.program("registration", "registration controller", nil,
 		"--kubeconfig="+r.hub.KubeconfigPath, "--namespace="+hubNamespace, "--disable-leader-election",
-		"--enabled-registration-drivers=csr,grpc", "--grpc-ca-file="+r.pki.CACert(), "--grpc-key-file="+r.pki.CAKey(),
+		"--enabled-registration-drivers=csr,grpc", "--grpc-ca-file="+r.signer.CACert(), "--grpc-key-file="+r.signer.CAKey(),
 		"--grpc-signing-duration="+signedFor.String())
 	return r
+}
+
+// newSigner makes the authority of OCM's controllers, and shows it on the hub as OCM's operator does.
+func (r *rig) newSigner() {
+	r.Helper()
+	r.signer = pki.Dir(filepath.Join(r.dir, "signer"))
+	_, err := r.signer.Init("ocm signer", pki.Starting(time.Now(), 24*time.Hour), false)
+	if err != nil {
+		r.Fatal(err)
+	}
+	ca, err := os.ReadFile(r.signer.CACert())
+	if err != nil {
+		r.Fatal(err)
+	}
+	bundle := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "ca-bundle-configmap"}, Data: map[string]string{"ca-bundle.crt": string(ca)}}
+	if _, err := r.hub.kube.CoreV1().ConfigMaps(hubNamespace).Create(r.Context(), bundle, metav1.CreateOptions{}); err != nil {
+		r.Fatal(err)
+	}
 }
 
 // newPlanes starts a hub and a managed cluster that have nothing yet.
@@ -89,7 +111,7 @@ func newPlanes(t *testing.T) *rig {
 	})
 	r := &rig{T: t, dir: dir, pki: pki.Dir(filepath.Join(dir, "pki"))}
 	r.module, r.api = r.sources("open-cluster-management.io/ocm"), r.sources("open-cluster-management.io/api")
-	if _, err := r.pki.Init("ocm test authority", pki.Starting(time.Now(), 24*time.Hour), false); err != nil {
+	if _, err := r.pki.Init("test authority", pki.Starting(time.Now(), 24*time.Hour), false); err != nil {
 		t.Fatal(err)
 	}
 	var wg sync.WaitGroup
@@ -347,7 +369,7 @@ func (r *rig) grpcServer() string {
 		r.Fatal(err)
 	}
 	cert, key := r.serving()
-	config := r.write("grpc-server/config.yaml", fmt.Sprintf("tls_cert_file: %s\ntls_key_file: %s\nclient_ca_file: %s\nserver_bind_port: %q\n", cert, key, r.pki.CACert(), port))
+	config := r.write("grpc-server/config.yaml", fmt.Sprintf("tls_cert_file: %s\ntls_key_file: %s\nclient_ca_file: %s\nserver_bind_port: %q\n", cert, key, r.signer.CACert(), port))
 	r.program("grpc-server", "server grpc", nil, "--kubeconfig="+r.kubeconfigOf(hubNamespace, "grpc-server-sa"), "--namespace="+hubNamespace,
 		"--disable-leader-election", "--server-config="+config)
 	r.eventually(func(ctx context.Context) error {

@@ -1,0 +1,86 @@
+package grpc_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/pki"
+	"github.com/hawser-io/hawser/pkg/transport"
+	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
+)
+
+// tell has the hub tell of authorities of agents.
+func (s *site) tell(all ...*pki.Authority) {
+	s.t.Helper()
+	var bundle []byte
+	for _, a := range all {
+		bundle = slices.Concat(bundle, a.CertificatePEM())
+	}
+	if _, err := identity.KeepAgentCA(s.file("agent-ca"), bundle, time.Now()); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// comes waits until a party with a certificate of b is let in.
+func (s *site) comes(a, b *pki.Authority, r pki.Request) *subscription {
+	s.t.Helper()
+	sub := &subscription{t: s.t, s: s, cc: dial(s.t, s.front.addr, showing(s.t, a, issue(s.t, b, r, long)))}
+	s.until("it comes", func() bool {
+		s.passed.Add(int64(61 * time.Second)) // then nobody's connection ends, and it comes anew
+		return sub.again() == nil
+	})
+	return sub
+}
+
+// TestAuthorities_OfTheHubVouchForAgents: an agent with a certificate of an authority of which the hub
+// told is let in, and is until that is taken back. Nobody else is let in by such a one, and is told why.
+func TestAuthorities_OfTheHubVouchForAgents(t *testing.T) {
+	a, b := authority(t, "a"), authority(t, "b")
+	s := open(t, nil, a)
+	stays := s.subscribe(showing(t, a, issue(t, a, agentOf("cluster1"), long)))
+	s.tell(b)
+	agent := s.comes(a, b, agentOf("cluster1"))
+	for _, id := range []identity.Identity{source1, operator, viewer} {
+		r := pki.Request{Role: pki.Role(id.Role), Name: id.Name}
+		sub := &subscription{t: t, s: s, cc: dial(t, s.front.addr, showing(t, a, issue(t, b, r, long)))}
+		err := sub.again()
+		if e := transportgrpc.FromStatus(err); status.Code(err) != codes.Unauthenticated || e.Next != transport.NextRefreshCredentials ||
+			!strings.Contains(e.Message, id.String()) || !strings.Contains(e.Message, "vouches for agents alone") || !strings.Contains(e.Hint, "tls.clientCAFile") {
+			t.Errorf("%s: %v", id, err)
+		}
+	}
+	source := s.subscribe(showing(t, a, issue(t, a, pki.Request{Role: pki.Source, Name: source1.Name}, long)))
+	s.tell()
+	agent.ended("after its authority was taken back")
+	for who, sub := range map[string]*subscription{"agent": stays, "source": source} {
+		if err := sub.alive(); err != nil {
+			t.Errorf("the %s of the other authority: %v", who, err)
+		}
+	}
+	if err := agent.again(); status.Code(err) != codes.Unavailable && status.Code(err) != codes.Unauthenticated {
+		t.Errorf("another attempt: %v", err)
+	}
+	s.logs(`reason=untrusted peer=agent/cluster1`)
+}
+
+// TestAuthorities_OfTheHubKeepNobodyElse: the broker's own file had the authority of a source, and has
+// it no more. That the hub tells of it keeps the connections of agents alone.
+func TestAuthorities_OfTheHubKeepNobodyElse(t *testing.T) {
+	a, b := authority(t, "a"), authority(t, "b")
+	s := open(t, nil, a, b)
+	s.tell(b)
+	agent := s.comes(a, b, agentOf("cluster1"))
+	source := s.comes(a, b, pki.Request{Role: pki.Source, Name: source1.Name})
+	s.trust(a)
+	source.ended("after the file has its authority no more")
+	if err := agent.alive(); err != nil {
+		t.Errorf("the agent: %v", err)
+	}
+	s.logs(`reason=untrusted peer=source/` + source1.Name)
+}

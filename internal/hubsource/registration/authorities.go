@@ -1,0 +1,46 @@
+package registration
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/hawser-io/hawser/internal/identity"
+)
+
+// Where Open Cluster Management keeps the authorities with which its controllers sign for clusters:
+// the present one, and those before it that have not ended.
+const (
+	BundleNamespace = "open-cluster-management-hub"
+	BundleConfigMap = "ca-bundle-configmap"
+	bundleKey       = "ca-bundle.crt"
+)
+
+var configMaps = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
+
+// authorities returns who signs for the clusters of a hub that has the controllers of Open Cluster
+// Management, as PEM; empty and not nil where it has none. With an error nobody knows.
+func (h Hub) authorities(ctx context.Context) ([]byte, error) {
+	bundle, err := h.Own.Resource(configMaps).Namespace(BundleNamespace).Get(ctx, BundleConfigMap, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return []byte{}, nil
+	case apierrors.IsForbidden(err):
+		return nil, fmt.Errorf("hub-source has not the right to get ConfigMap %s/%s, apply deploy/hub-source-registration/rbac.yaml again: %w", BundleNamespace, BundleConfigMap, err)
+	case err != nil:
+		return nil, fmt.Errorf("ask the hub who signs for clusters: %w", err)
+	}
+	text, _, err := unstructured.NestedString(bundle.Object, "data", bundleKey)
+	if err == nil {
+		var good []byte
+		if good, err = identity.CheckAuthorities([]byte(text), time.Now()); err == nil {
+			return good, nil
+		}
+	}
+	return nil, fmt.Errorf("ConfigMap %s/%s, key %s: %w", BundleNamespace, BundleConfigMap, bundleKey, err)
+}

@@ -1,0 +1,171 @@
+package identity
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+
+	"github.com/hawser-io/hawser/internal/pki"
+)
+
+// TestServer_AgentCA: what is in the file of agents' authorities lets clients in that the CA does not
+// cover, and vouches for agents alone. It comes, changes and goes without a restart.
+func TestServer_AgentCA(t *testing.T) {
+	own, told, now := authority(t, "own"), authority(t, "told"), time.Now()
+	broker, agent := side{t, t.TempDir()}, side{t, t.TempDir()}
+	broker.renew(own, pki.Request{Role: pki.Broker, Name: "b", Hosts: []string{"127.0.0.1"}}, own)
+	agent.renew(told, pki.Request{Role: pki.Agent, Name: "c1"}, own)
+	f := broker.files()
+	f.AgentCA = filepath.Join(broker.dir, "agent-ca.crt")
+	var reported []error
+	s := loaderFor(t, f, func(err error) { reported = append(reported, err) }, &now).server()
+	pair, err := tls.LoadX509KeyPair(agent.files().Cert, agent.files().Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := credentials.NewTLS(&tls.Config{
+		MinVersion: tls.VersionTLS12, RootCAs: own.Pool(), ServerName: "127.0.0.1",
+		// Whatever CAs the server names; else none would be shown to it.
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil },
+	})
+	// vouched are the roles for which the present authorities vouch.
+	vouched := func() (roles []Role) {
+		t.Helper()
+		for _, r := range []Role{Agent, Source, Operator, Viewer, Bootstrap, ""} {
+			if _, err := Covers(s.Authorities().For(r), []*x509.Certificate{pair.Leaf}, now); err == nil {
+				roles = append(roles, r)
+			}
+		}
+		return roles
+	}
+	comes := func(want bool, why string) {
+		t.Helper()
+		now = now.Add(checkEvery)
+		if _, err := handshake(t, client, s); (err == nil) != want {
+			t.Errorf("%s: %v", why, err)
+		}
+	}
+	keep := func(text []byte, want bool) {
+		t.Helper()
+		if changed, err := KeepAgentCA(f.AgentCA, text, time.Now()); err != nil || changed != want {
+			t.Errorf("kept: %v, %v", changed, err)
+		}
+	}
+
+	comes(false, "nobody told of it")
+	if a := s.Authorities(); a.All() != a.For(Source) || len(vouched()) != 0 {
+		t.Errorf("without that file somebody is vouched for: %v", vouched())
+	}
+	before := s.Authorities()
+	keep(told.CertificatePEM(), true)
+	comes(true, "told of it")
+	if got := vouched(); !slices.Equal(got, []Role{Agent}) || s.Authorities() == before {
+		t.Errorf("it vouches for %q", got)
+	}
+	keep(told.CertificatePEM(), false)
+	keep(authority(t, "next").CertificatePEM(), true)
+	comes(false, "told of another one")
+	keep(slices.Concat(told.CertificatePEM(), authority(t, "next").CertificatePEM()), true)
+	comes(true, "told of both")
+	keep(nil, true)
+	keep(nil, false)
+	comes(false, "taken back")
+	if len(reported) != 0 {
+		t.Error(reported)
+	}
+
+	// A broken file is told of, and what was before stays in use. It is none to start with.
+	keep(told.CertificatePEM(), true)
+	comes(true, "told again")
+	broker.write("agent-ca.crt", []byte("broken"))
+	comes(true, "the file is broken")
+	if len(reported) != 1 || !strings.Contains(reported[0].Error(), "remove it") {
+		t.Errorf("reported %v", reported)
+	}
+	if _, err := f.Server(func(error) {}); err == nil || !strings.Contains(err.Error(), f.AgentCA) {
+		t.Errorf("a server starts with a broken file: %v", err)
+	}
+}
+
+// TestCheckAuthorities: of what a hub tells, CAs count that have not ended.
+func TestCheckAuthorities(t *testing.T) {
+	a, now := authority(t, "a"), time.Now()
+	ended, err := pki.NewAuthority("ended", pki.Period{NotBefore: now.Add(-2 * time.Hour), NotAfter: now.Add(-time.Hour)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := a.Issue(pki.Request{Role: pki.Agent, Name: "c1", Valid: pki.Starting(now, time.Hour)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rest := slices.Concat([]byte("text\n"), ended.CertificatePEM(), leaf.CertPEM, leaf.KeyPEM)
+	got, err := CheckAuthorities(slices.Concat(rest, a.CertificatePEM(), rest), now)
+	if err != nil || !bytes.Equal(got, a.CertificatePEM()) {
+		t.Errorf("%v:\n%s", err, got)
+	}
+	for why, text := range map[string][]byte{
+		"nothing": nil, "of none of these": rest,
+		"too much of it": bytes.Repeat(a.CertificatePEM(), maxAuthorities/len(a.CertificatePEM())+1),
+	} {
+		if got, err := CheckAuthorities(text, now); err == nil {
+			t.Errorf("%s: %s", why, got)
+		}
+	}
+}
+
+// TestKeepAgentCA: the file is for its owner alone, what cannot be used changes nothing, and nothing
+// else is left in the directory.
+func TestKeepAgentCA(t *testing.T) {
+	dir, now := t.TempDir(), time.Now()
+	file := filepath.Join(dir, "agent-ca.crt")
+	for _, name := range []string{"a", "b"} {
+		if changed, err := KeepAgentCA(file, authority(t, name).CertificatePEM(), now); !changed || err != nil {
+			t.Fatalf("%v, %v", changed, err)
+		}
+	}
+	had, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st, err := os.Stat(file); err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", st, err)
+	}
+	if changed, err := KeepAgentCA(file, []byte("nothing of use"), now); changed || err == nil {
+		t.Errorf("what cannot be used: %v, %v", changed, err)
+	}
+	if has, err := os.ReadFile(file); err != nil || !bytes.Equal(has, had) {
+		t.Errorf("the file has changed: %v", err)
+	}
+	if names, err := os.ReadDir(dir); err != nil || len(names) != 1 {
+		t.Errorf("%v, %v", names, err)
+	}
+	if _, err := KeepAgentCA(filepath.Join(dir, "none", "x"), had, now); err == nil {
+		t.Error("there is no such directory")
+	}
+}
+
+// FuzzCheckAuthorities: whatever is told, what is taken are certificates of CAs, which are taken again.
+func FuzzCheckAuthorities(f *testing.F) {
+	ca, p := issued(f, pki.Request{Role: pki.Agent, Name: "c1"})
+	f.Add(ca)
+	f.Add(slices.Concat(p.CertPEM, ca))
+	f.Add([]byte("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"))
+	now := time.Unix(1700000000, 0)
+	f.Fuzz(func(t *testing.T, text []byte) {
+		good, err := CheckAuthorities(text, now)
+		if err != nil {
+			return
+		}
+		if again, err := CheckAuthorities(good, now); err != nil || !bytes.Equal(again, good) {
+			t.Fatalf("%v, %d bytes, and then %d", err, len(good), len(again))
+		}
+	})
+}
