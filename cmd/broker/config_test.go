@@ -109,13 +109,17 @@ func TestConfig_File(t *testing.T) {
 }
 
 func TestConfig_FlagsWin(t *testing.T) {
-	got, err := loaded(t, complete, "--listen=127.0.0.1:1", "--config=FILE", "--drain-timeout=5s", "--max-event-bytes=200000", "--admin-listen=", "--log-format=text")
+	got, err := loaded(t, complete, "--listen=127.0.0.1:1", "--config=FILE", "--drain-timeout=5s", "--max-event-bytes=200000", "--admin-listen=", "--log-format=text",
+		"--proxy-protocol-from=10.1.0.0/16")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got.Listen != "127.0.0.1:1" || got.DrainTimeout != cmdline.Duration(5*time.Second) || got.MaxEventBytes != 200000 ||
 		got.AdminListen != "" || got.Log.Format != "text" {
 		t.Errorf("a flag did not win: %+v", got)
+	}
+	if d := cmp.Diff([]string{"10.1.0.0/16"}, got.ProxyProtocolFrom); d != "" {
+		t.Error(d)
 	}
 	if got.DataDir != "/data" || got.Log.Level != "debug" {
 		t.Errorf("what no flag says does not come from the file: %+v", got)

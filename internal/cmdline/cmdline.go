@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -122,9 +123,17 @@ func AddConfigFlag(f *pflag.FlagSet) {
 // whose fields the flags of f belong, and puts the flags that were given on top.
 // A field that the configuration does not have is an error.
 func Load(f *pflag.FlagSet, into any) error {
-	given := map[string]string{}
-	f.Visit(func(flag *pflag.Flag) { given[flag.Name] = flag.Value.String() })
-	if file := given[configFlag]; file != "" {
+	var given []func() error // gives a flag again
+	f.Visit(func(flag *pflag.Flag) {
+		if list, ok := flag.Value.(pflag.SliceValue); ok { // to set it would be to add to it
+			values := slices.Clone(list.GetSlice())
+			given = append(given, func() error { return list.Replace(values) })
+			return
+		}
+		value := flag.Value.String()
+		given = append(given, func() error { return f.Set(flag.Name, value) })
+	})
+	if file := ConfigFile(f); file != "" {
 		b, err := os.ReadFile(file)
 		if err != nil {
 			return fmt.Errorf("configuration: %w", err)
@@ -133,8 +142,8 @@ func Load(f *pflag.FlagSet, into any) error {
 			return fmt.Errorf("configuration %s: %w", file, err)
 		}
 	}
-	for name, value := range given {
-		if err := f.Set(name, value); err != nil {
+	for _, again := range given {
+		if err := again(); err != nil {
 			return err
 		}
 	}

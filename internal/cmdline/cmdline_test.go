@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -16,8 +17,9 @@ import (
 )
 
 type settings struct {
-	Listen string `json:"listen"`
-	Level  string `json:"level"`
+	Listen string   `json:"listen"`
+	Level  string   `json:"level"`
+	From   []string `json:"from"`
 }
 
 func load(t *testing.T, file string, args ...string) (settings, error) {
@@ -34,6 +36,7 @@ func load(t *testing.T, file string, args ...string) (settings, error) {
 	cmdline.AddConfigFlag(f)
 	f.StringVar(&s.Listen, "listen", s.Listen, "")
 	f.StringVar(&s.Level, "level", s.Level, "")
+	f.StringSliceVar(&s.From, "from", s.From, "")
 	if err := f.Parse(args); err != nil {
 		t.Fatal(err)
 	}
@@ -47,20 +50,24 @@ func TestLoad_FlagsWinOverTheFile(t *testing.T) {
 		args []string
 		want settings
 	}{
-		"neither":               {"", nil, settings{"default", "default"}},
-		"file":                  {"listen: file\n", nil, settings{"file", "default"}},
-		"flag":                  {"", []string{"--listen=flag"}, settings{"flag", "default"}},
-		"both":                  {"listen: file\nlevel: file\n", []string{"--listen=flag"}, settings{"flag", "file"}},
-		"flag with the default": {"listen: file\n", []string{"--listen=default"}, settings{"default", "default"}},
+		"neither":               {"", nil, settings{"default", "default", nil}},
+		"file":                  {"listen: file\n", nil, settings{"file", "default", nil}},
+		"flag":                  {"", []string{"--listen=flag"}, settings{"flag", "default", nil}},
+		"both":                  {"listen: file\nlevel: file\n", []string{"--listen=flag"}, settings{"flag", "file", nil}},
+		"flag with the default": {"listen: file\n", []string{"--listen=default"}, settings{"default", "default", nil}},
+		"list in the file":      {"from: [file]\n", nil, settings{"default", "default", []string{"file"}}},
+		"list by flags":         {"", []string{"--from=a,b", "--from=c"}, settings{"default", "default", []string{"a", "b", "c"}}},
+		"list by both":          {"from: [file, more, yet]\n", []string{"--from=a"}, settings{"default", "default", []string{"a"}}},
 	} {
-		if got, err := load(t, c.file, c.args...); err != nil || got != c.want {
-			t.Errorf("%s: loaded %+v, error %v, want %+v", name, got, err, c.want)
+		got, err := load(t, c.file, c.args...)
+		if d := cmp.Diff(c.want, got); err != nil || d != "" {
+			t.Errorf("%s: error %v\n%s", name, err, d)
 		}
 	}
 }
 
 func TestLoad_RefusesWhatItCannotRead(t *testing.T) {
-	if _, err := load(t, "unknown: 1\n"); err == nil || !strings.Contains(err.Error(), "config.yaml: line 1: unknown: there is no such field; there are level, listen") {
+	if _, err := load(t, "unknown: 1\n"); err == nil || !strings.Contains(err.Error(), "config.yaml: line 1: unknown: there is no such field; there are from, level, listen") {
 		t.Errorf("an unknown field: %v", err)
 	}
 	if _, err := load(t, "", "--config", filepath.Join(t.TempDir(), "none")); !errors.Is(err, os.ErrNotExist) {
