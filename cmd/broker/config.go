@@ -56,6 +56,9 @@ type config struct {
 
 	DrainTimeout cmdline.Duration `json:"drainTimeout"`
 
+	// ServerConfig is the file of OCM's gRPC server, in the place of which this broker is.
+	ServerConfig string `json:"serverConfig"`
+
 	// Audit is what the audit stream on the standard output tells.
 	Audit audit.Level `json:"audit"`
 
@@ -81,16 +84,26 @@ func (c *config) addFlags(f *pflag.FlagSet) {
 	f.IntVar(&c.MaxEventBytes, "max-event-bytes", c.MaxEventBytes, "largest event, more than 0; stock clients receive at most 4 MiB")
 	f.IntVar(&c.HandshakesPerAddress, "handshakes-per-address", c.HandshakesPerAddress, "TLS handshakes of one address at a time, more than 0, and a quarter of it the failed ones per second; more where many agents share an address")
 	f.StringSliceVar(&c.ProxyProtocolFrom, "proxy-protocol-from", c.ProxyProtocolFrom, "addresses (CIDR) of load balancers that send the PROXY protocol; of nobody else it is believed")
+	f.StringVar(&c.ServerConfig, "server-config", c.ServerConfig, "configuration file of Open Cluster Management's gRPC server, read as it is; what is set here wins over it, and docs/ocm.md has its keys")
 	f.Var(&c.DrainTimeout, "drain-timeout", "how long ending may take after SIGTERM, more than 0")
 	f.StringVar((*string)(&c.Audit), "audit", string(c.Audit), "what is written to the standard output, a line of JSON each: off, refusals (and what operators do), or all (connections and publishes too)")
 	c.Output.AddFlags(f)
 }
 
-// load reads the file that --config names, if any, puts the given flags on top
-// and validates the result.
+// load reads the file that --config names, if any, puts the given flags on top,
+// and below both what the file of OCM's gRPC server says, and validates the result.
 func (c *config) load(f *pflag.FlagSet) error {
 	if err := cmdline.Load(f, c); err != nil {
 		return err
+	}
+	if c.ServerConfig != "" {
+		s, err := readServerConfig(c.ServerConfig)
+		if err != nil {
+			return err
+		}
+		if err := s.below(c, f); err != nil {
+			return err
+		}
 	}
 	return c.validate()
 }

@@ -40,6 +40,9 @@ func serve(ctx context.Context, c *config, stdout, stderr io.Writer) error {
 	run.LimitMemory(log)
 	log.Info("starting", "version", telemetry.Version(program))
 	creds, err := c.credentials(log)
+	if err == nil {
+		err = c.tellServerConfig(log)
+	}
 	if err != nil {
 		return err
 	}

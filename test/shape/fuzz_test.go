@@ -20,9 +20,11 @@ var decoding = regexp.MustCompile(`^(Parse|parse|Decode|decode|Unmarshal|unmarsh
 // that go by another: "directory Function" to "directory Target". A method is
 // "directory Type.Method".
 var decoders = map[string]string{
-	"cmd/agent parseDriver":      "cmd/agent FuzzDriver",
-	"cmd/broker config.load":     "cmd/broker FuzzConfig",
-	"cmd/hub-source config.load": "cmd/hub-source FuzzConfig",
+	"cmd/agent parseDriver":         "cmd/agent FuzzDriver",
+	"cmd/broker config.load":        "cmd/broker FuzzConfig",
+	"cmd/broker parseServerConfig":  "cmd/broker FuzzServerConfig",
+	"cmd/broker port.UnmarshalJSON": "cmd/broker FuzzServerConfig",
+	"cmd/hub-source config.load":    "cmd/hub-source FuzzConfig",
 
 	"internal/admission Decode":                            "internal/admission FuzzReview",
 	"internal/admission decodeWork":                        "internal/admission FuzzReview",
