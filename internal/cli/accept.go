@@ -31,8 +31,8 @@ func newAccept(env Env) *cobra.Command {
 
 It approves the request for the first certificate of each cluster, and sets
 spec.hubAcceptsClient of its ManagedCluster. From then on the cluster gets its works, and
-the hub renews its certificate by itself. A cluster that was denied is let in again. See
-who waits with:
+the hub renews its certificate by itself. A cluster that was denied is let in again. One
+that is being detached is let in only until its works have ended. See who waits with:
 
   hawser get clusters
 
@@ -113,8 +113,14 @@ func (a *acceptance) once(ctx context.Context, env Env, hub hubAPI, name string)
 		return false, err
 	case c == nil:
 		return false, unknownCluster(ctx, hub, name)
+	case c.DeletionTimestamp != nil && c.Spec.HubAcceptsClient:
+		return false, leaving(name)
 	case c.DeletionTimestamp != nil:
-		return false, fmt.Errorf("cluster %s is being detached: accept it when it has asked again", name)
+		// So that it gets to know which works it has to delete. It gets no certificate.
+		if err := hub.setAccepted(ctx, name, true); err != nil {
+			return false, err
+		}
+		return false, say(env.Stdout, "cluster %s is accepted until its works have ended: it is being detached\n", name)
 	}
 	requests, err := hub.requests(ctx, name)
 	if err != nil {
@@ -131,6 +137,11 @@ func (a *acceptance) once(ctx context.Context, env Env, hub hubAPI, name string)
 		return false, approveFirst(ctx, env, hub, picked)
 	}
 	return retry(ctx, env, hub, name, requests)
+}
+
+// leaving is the error of a cluster that does not join any more.
+func leaving(cluster string) error {
+	return fmt.Errorf("cluster %s is being detached: accept it when it has asked again", cluster)
 }
 
 // pickFrom returns the applications to approve; what may never be approved is said.
@@ -233,8 +244,8 @@ func askedAgain(ctx context.Context, hub hubAPI, name string) (missing string, e
 	})
 }
 
-// applied returns none, unless the cluster has joined or has a request for a first certificate that
-// counts.
+// applied returns none, unless the cluster has joined, leaves, or has a request for a first
+// certificate that counts.
 func applied(ctx context.Context, hub hubAPI, name, none string, counts func(*certificatesv1.CertificateSigningRequest) bool) (missing string, err error) {
 	c, err := hub.cluster(ctx, name)
 	switch {
@@ -242,7 +253,7 @@ func applied(ctx context.Context, hub hubAPI, name, none string, counts func(*ce
 		return "", err
 	case c == nil:
 		return "it has not asked to join", nil
-	case apimeta.IsStatusConditionTrue(c.Status.Conditions, clusterv1.ManagedClusterConditionJoined):
+	case c.DeletionTimestamp != nil, apimeta.IsStatusConditionTrue(c.Status.Conditions, clusterv1.ManagedClusterConditionJoined):
 		return "", nil
 	}
 	requests, err := hub.requests(ctx, name)
@@ -265,6 +276,8 @@ func joined(ctx context.Context, hub hubAPI, name string) (missing string, err e
 		return "", err
 	case c == nil:
 		return "", fmt.Errorf("cluster %s is not on the hub any more", name)
+	case c.DeletionTimestamp != nil:
+		return "", leaving(name)
 	case !apimeta.IsStatusConditionTrue(c.Status.Conditions, clusterv1.ManagedClusterConditionJoined):
 		return "its agent has to take its certificate and come with it", nil
 	}

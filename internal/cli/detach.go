@@ -31,7 +31,8 @@ cluster and its works first, and a work is gone when its cluster has deleted wha
 it. The agent stays on the cluster until you take it off, and so does the namespace of the
 cluster on the hub.
 
-To keep what works have on a cluster, do not detach it: deny it (hawser deny cluster).`,
+To keep what works have on a cluster, do not detach it: deny it (hawser deny cluster). The
+works of a cluster that is denied do not end, so it says at once what to do.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := c.check(cmd); err != nil {
@@ -65,12 +66,18 @@ func detach(ctx context.Context, env Env, hub hubAPI, name string, wait bool) er
 			return err
 		}
 	}
+	look := func(ctx context.Context) (string, error) { return attached(ctx, hub, c) }
 	if !wait {
+		if _, err := look(ctx); err != nil {
+			return err
+		}
 		return say(env.Stdout, "cluster %s is being detached\n", name)
 	}
-	err = await(ctx, env, "cluster "+name, func(ctx context.Context) (string, error) { return attached(ctx, hub, c) })
-	if err != nil {
+	switch err := await(ctx, env, "cluster "+name, look); {
+	case err != nil && ctx.Err() != nil:
 		return hint(err, "does its agent run, and reach the broker? If it never comes back: hawser forget cluster %s --works", name)
+	case err != nil:
+		return err
 	}
 	return say(env.Stdout, `cluster %s is detached
 what stays on the hub:      the namespace %[1]s, with what others put there
@@ -78,7 +85,8 @@ what stays on the cluster:  its agent; take it off with hawser uninstall cluster
 `, name)
 }
 
-// attached says what of a cluster is still there.
+// attached says what of a cluster is still there. Its works of which nobody tells it that they are
+// deleted are an error: a broker sends a cluster that is not accepted nothing.
 func attached(ctx context.Context, hub hubAPI, was *clusterv1.ManagedCluster) (missing string, err error) {
 	c, err := hub.cluster(ctx, was.Name)
 	if err != nil || c == nil || c.UID != was.UID {
@@ -87,6 +95,10 @@ func attached(ctx context.Context, hub hubAPI, was *clusterv1.ManagedCluster) (m
 	works, err := hub.Resource(manifestWorks).Namespace(c.Name).List(ctx, metav1.ListOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return "", err
+	}
+	if works != nil && len(works.Items) > 0 && !c.Spec.HubAcceptsClient {
+		return "", hint(fmt.Errorf("cluster %s is being detached, but it is not accepted: it does not get to know that it has to delete what it has of %s", c.Name, fewNames(works.Items)),
+			"to have it deleted: hawser accept %s; to leave it on the cluster: hawser forget cluster %[1]s --works; then run hawser detach %[1]s again", c.Name)
 	}
 	if works != nil && len(works.Items) > 0 {
 		return "the cluster has to delete what it has of " + fewNames(works.Items), nil

@@ -22,8 +22,8 @@ const (
 )
 
 // asked is a hub that clusters ask to join: north and young by one agent, south by two, west in the name of
-// somebody else. Of the accepted, east has a request that no agent of it can have made, and held a
-// finalizer that nobody takes off.
+// somebody else. Of the accepted, east has a request that no agent of it can have made, held a
+// finalizer that nobody takes off, and tied such a one and a work.
 func asked(t *testing.T) *clustertest.Fake {
 	t.Helper()
 	f := clustertest.New()
@@ -31,9 +31,18 @@ func asked(t *testing.T) *clustertest.Fake {
 	for _, name := range []string{"north", "south", "west", "east", "young"} {
 		f.Put(clustertest.Object("cluster.open-cluster-management.io/v1", "ManagedCluster", "", name, "spec", map[string]any{"hubAcceptsClient": name == "east"}))
 	}
-	held := clustertest.Object("cluster.open-cluster-management.io/v1", "ManagedCluster", "", "held", "spec", map[string]any{"hubAcceptsClient": true})
-	held.SetFinalizers([]string{"example.com/held"})
-	f.Put(held)
+	for _, name := range []string{"held", "tied"} {
+		o := clustertest.Object("cluster.open-cluster-management.io/v1", "ManagedCluster", "", name, "spec", map[string]any{"hubAcceptsClient": true})
+		o.SetFinalizers([]string{"example.com/held"})
+		f.Put(o)
+	}
+	works := definition("work.open-cluster-management.io", "manifestworks", "ManifestWork")
+	if err := unstructured.SetNestedField(works.Object, "Namespaced", "spec", "scope"); err != nil {
+		t.Fatal(err)
+	}
+	f.Put(works)
+	f.Put(clustertest.Object("v1", "Namespace", "", "tied"))
+	f.Put(clustertest.Object("work.open-cluster-management.io/v1", "ManifestWork", "tied", "web"))
 	f.Put(request(t, "north-aaaaa", "north", subject("north", "agent1"), bootstrap))
 	f.Put(request(t, "south-aaaaa", "south", subject("south", "agent1"), bootstrap))
 	f.Put(request(t, "south-bbbbb", "south", subject("south", "agent2"), bootstrap))
