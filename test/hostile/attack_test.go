@@ -58,6 +58,10 @@ var attacks = map[string]func(ctx context.Context, t target) error{
 	"mqttids":        mqttIDs,
 }
 
+// tried are what attackers of a broker try first, to the end: it counts what became of it, and not
+// for how long.
+var tried = map[string]func(ctx context.Context, t target) error{"joiners": forge}
+
 func runAttack(ctx context.Context, name string) error {
 	attack, ok := attacks[strings.TrimSuffix(name, "-on-sink")]
 	if !ok {
@@ -66,6 +70,11 @@ func runAttack(ctx context.Context, name string) error {
 	t := target{
 		addr: os.Getenv("HAWSER_HOSTILE_ADDR"), pki: pki.Dir(os.Getenv("HAWSER_HOSTILE_PKI")), load: &load{},
 		real: !strings.HasSuffix(name, "-on-sink"),
+	}
+	if try, ok := tried[name]; ok {
+		if err := try(ctx, t); err != nil {
+			return err
+		}
 	}
 	if err := say(line{What: "ready"}); err != nil {
 		return err

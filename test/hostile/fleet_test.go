@@ -59,6 +59,11 @@ func runFleet(ctx context.Context) error {
 	wg.Go(func() { f.publish(working) })
 	wg.Go(func() { f.reconnect(working) })
 	wg.Go(func() { f.report(working) })
+	wg.Go(func() {
+		if err := f.ask(working); err != nil {
+			fmt.Fprintln(os.Stderr, err) // the test waits in vain for what it was to say
+		}
+	})
 	return ordered(ctx, func(what string) error {
 		switch what {
 		case "stop":

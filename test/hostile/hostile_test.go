@@ -115,6 +115,9 @@ func attack(t *testing.T, name string) {
 		t.Logf("%s; measured again", late)
 	}
 	s.verify()
+	if s.hub != nil {
+		s.undecided()
+	}
 }
 
 // attack does it once. The result says which time was too long, slack times, if any, and what
@@ -140,6 +143,9 @@ func (s *stage) attack(name string, length time.Duration, slack int) (tooLong st
 	recovery := s.recovery(ended, bound(reference.delivery))
 	s.t.Logf("%s, on the broker: %s; %s; %d MiB over %d MiB idle, recovered after %v", name, under, load, growth>>20, idle>>20, recovery)
 
+	if s.hub != nil {
+		s.joinersHarmed(load, began, ended)
+	}
 	if strings.Contains(load, outlived) {
 		s.t.Errorf("there are %s", outlived)
 	}

@@ -14,9 +14,11 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -47,6 +49,19 @@ const bootstrapUser = "system:serviceaccount:open-cluster-management:agent-regis
 
 // hubs are the attacks for which there is a hub behind the broker.
 var hubs = map[string]bool{"joiners": true}
+
+// Beside joiners.
+const (
+	// forged is how many things that may not be are tried.
+	forged = 15
+	// maxUndecided is how many undecided requests for certificates a cluster may have on the hub,
+	// as docs/operations.md says.
+	maxUndecided = 20
+	// maxAnswer is how long a member's Lease, or a cluster that joins, waits for its answer.
+	maxAnswer = time.Second
+	// askEvery is how often they ask.
+	askEvery = 50 * time.Millisecond
+)
 
 // tokenFile is where the hub leaves the bootstrap token.
 func tokenFile(files pki.Dir) string { return filepath.Join(string(files), "bootstrap-token") }
@@ -95,22 +110,111 @@ func runHub(ctx context.Context) error {
 	if err := say(line{What: "ready"}); err != nil {
 		return err
 	}
-	return server.Run(ctx)
+	if err := server.Run(ctx); err != nil {
+		return err
+	}
+	n := 0
+	for _, o := range s.All("certificatesigningrequests") {
+		if strings.HasPrefix(o["metadata"].(object)["name"].(string), flooded+"-") {
+			n++
+		}
+	}
+	return say(line{What: "load", Text: strconv.Itoa(n)}) // as an attacker, when it ends
 }
 
-// joiners tries what it may not, and then asks for certificates, as fast as it can.
+// flooded is the cluster for which joiners asks.
+const flooded = "new"
+
+// undecided says what is wrong with the number of requests that came through to the hub.
+func (s *stage) undecided() {
+	s.t.Helper()
+	n, err := strconv.Atoi(s.end(s.hub))
+	if err != nil || n == 0 || n > maxUndecided {
+		s.t.Errorf("the flood made %d requests for certificates on the hub, at most %d are allowed: %v", n, maxUndecided, err)
+	}
+}
+
+// joinersHarmed says what was not tried, or who was kept waiting, between two moments.
+func (s *stage) joinersHarmed(load string, from, to time.Time) {
+	s.t.Helper()
+	if want := fmt.Sprintf("%d refused with reasons", forged); !strings.Contains(load, want) || !strings.Contains(load, requested) {
+		s.t.Errorf("the attacker offered %q, want %s, and %s", load, want, requested)
+	}
+	for _, what := range []string{"lease", "join"} {
+		all := s.fleet.took(what, from, to)
+		s.t.Logf("p99 of %d answers to %s is %v", len(all), what, percentile(all))
+		if took := percentile(all); took > maxAnswer {
+			s.t.Errorf("p99 of %d answers to %s is %v, at most %v is allowed", len(all), what, took, maxAnswer)
+		}
+	}
+}
+
+// ask has a member renew its Lease, and somebody ask that a cluster joins, and says how long each
+// takes.
+func (f *fleet) ask(ctx context.Context) error {
+	token, err := os.ReadFile(tokenFile(f.files))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // there is no hub
+	}
+	if err != nil {
+		return err
+	}
+	member, err := f.dial(ctx, pki.Agent, cluster(0))
+	if err != nil {
+		return err
+	}
+	defer member.Close()
+	joiner, err := target{addr: f.addr, pki: f.files}.joiner(ctx, string(token))
+	if err != nil {
+		return err
+	}
+	defer joiner.Close()
+	return every(ctx, askEvery, func() error {
+		return errors.Join(
+			answered(ctx, member, "lease", codec.Leases, codec.UpdateRequest, cluster(0), lease(cluster(0))),
+			answered(ctx, joiner, "join", codec.ManagedClusters, codec.CreateRequest, "modest", managedCluster("modest")),
+		)
+	})
+}
+
+// answered asks, and says how long the hub's answer took.
+func answered(ctx context.Context, c transport.Conn, what string, d codec.DataType, a codec.Action, cluster string, o object) error {
+	e, err := asking(d, codec.Spec, a, cluster, o)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	_, err = c.Publish(ctx, e, "")
+	took := time.Since(began)
+	if err != nil && !strings.Contains(err.Error(), "AlreadyExists") {
+		took = givenUp
+	}
+	if ctx.Err() != nil { // it was told to stop
+		return nil
+	}
+	return say(line{At: began, What: what, Took: took, Text: fmt.Sprint(err)})
+}
+
+// requested is what joiners does as fast as it can.
+const requested = "requests for certificates"
+
+// forge tries what it may not.
+func forge(ctx context.Context, t target) error {
+	token, err := os.ReadFile(tokenFile(t.pki))
+	if err != nil {
+		return err
+	}
+	return t.refused(ctx, string(token))
+}
+
+// joiners asks for certificates, as fast as it can.
 func joiners(ctx context.Context, t target) error {
 	token, err := os.ReadFile(tokenFile(t.pki))
 	if err != nil {
 		return err
 	}
-	if t.real {
-		if err := t.refused(ctx, string(token)); err != nil {
-			return err
-		}
-	}
 	t.token = string(token)
-	request, err := requestOf(pkix.Name{CommonName: agentOf("new"), Organization: groupsOf("new")}, false)
+	request, err := requestOf(pkix.Name{CommonName: agentOf(flooded), Organization: groupsOf(flooded)}, false)
 	if err != nil {
 		return err
 	}
@@ -126,7 +230,7 @@ func joiners(ctx context.Context, t target) error {
 		for range 8 {
 			wg.Go(func() {
 				_ = every(w.ended, time.Millisecond, func() error { // until it is thrown out
-					e, err := asking(codec.SigningRequests, codec.Spec, codec.CreateRequest, "new", csr("new", fmt.Sprint("new-", n.Add(1)), request))
+					e, err := asking(codec.SigningRequests, codec.Spec, codec.CreateRequest, flooded, csr(flooded, fmt.Sprint(flooded, "-", n.Add(1)), request))
 					if err != nil {
 						return err
 					}
@@ -134,7 +238,7 @@ func joiners(ctx context.Context, t target) error {
 					if err == nil {
 						err = w.whole(publish, b, t.real)
 					}
-					t.load.add("requests for certificates", 1)
+					t.load.add(requested, 1)
 					if errors.Is(err, errAnswered) { // refused before its end
 						err = nil
 					}
@@ -198,6 +302,10 @@ func csr(cluster, name string, request []byte) object {
 			"usages": []any{"digital signature", "key encipherment", "client auth"},
 		},
 	}
+}
+
+func lease(of string) object {
+	return object{"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": object{"name": "managed-cluster-lease", "namespace": of}, "spec": object{}}
 }
 
 func managedCluster(name string) object {
@@ -287,7 +395,6 @@ func forgeries() (map[identity.Role][]forgery, error) {
 		return nil, err
 	}
 	token := object{"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "metadata": object{"name": "addon", "namespace": other, "uid": "u"}, "spec": object{}}
-	lease := object{"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": object{"name": "managed-cluster-lease", "namespace": other}, "spec": object{}}
 	requests, create := codec.SigningRequests, codec.CreateRequest
 	return map[identity.Role][]forgery{
 		identity.Bootstrap: {
@@ -295,15 +402,15 @@ func forgeries() (map[identity.Role][]forgery, error) {
 			{"takes another's name", "AlreadyExists", other, codec.ManagedClusters, codec.Spec, create, managedCluster(other)},
 			{"reports another's status", "Forbidden", other, codec.ManagedClusters, codec.Status, codec.UpdateRequest, managedCluster(other)},
 			{"asks for another's token", "Forbidden", other, codec.TokenRequests, codec.Spec, create, token},
-			{"renews another's lease", "Forbidden", other, codec.Leases, codec.Spec, codec.UpdateRequest, lease},
+			{"renews another's lease", "Forbidden", other, codec.Leases, codec.Spec, codec.UpdateRequest, lease(other)},
 			{"asks for another's certificate", "Forbidden", own, requests, codec.Spec, create, csr(own, own+"-1", others)},
 			{"labels its request as another's", "Forbidden", own, requests, codec.Spec, create, csr(other, own+"-2", others)},
 			{"adds a group", "Forbidden", own, requests, codec.Spec, create, csr(own, own+"-3", groups)},
 			{"asks to be a CA", "Invalid", own, requests, codec.Spec, create, csr(own, own+"-4", authority)},
 		},
 		identity.Agent: {
-			{"renews another's lease", "Forbidden", evil, codec.Leases, codec.Spec, codec.UpdateRequest, lease},
-			{"renews it in the other's name", "Forbidden", other, codec.Leases, codec.Spec, codec.UpdateRequest, lease},
+			{"renews another's lease", "Forbidden", evil, codec.Leases, codec.Spec, codec.UpdateRequest, lease(other)},
+			{"renews it in the other's name", "Forbidden", other, codec.Leases, codec.Spec, codec.UpdateRequest, lease(other)},
 			{"asks for another's token", "Forbidden", evil, codec.TokenRequests, codec.Spec, create, token},
 			{"asks for it in the other's name", "Forbidden", other, codec.TokenRequests, codec.Spec, create, token},
 			{"reports another's status", "Forbidden", evil, codec.ManagedClusters, codec.Status, codec.UpdateRequest, managedCluster(other)},
@@ -356,14 +463,17 @@ func looked(ctx context.Context, c transport.Conn, d codec.DataType, cluster str
 			if err := json.Unmarshal(e.Data(), &o); err != nil {
 				return err
 			}
-			user, asked := o.Metadata.Annotations["open-cluster-management.io/csr-user"]
+			user, want := o.Metadata.Annotations["open-cluster-management.io/csr-user"], ""
+			if d == codec.SigningRequests {
+				want = bootstrapUser
+			}
 			switch {
 			case o.Spec.HubAcceptsClient:
 				return errors.New("it has accepted itself")
 			case o.Metadata.Labels["cluster.open-cluster-management.io/clusterset"] == "production":
 				return errors.New("it is in a set of its choice")
-			case asked && user != bootstrapUser:
-				return fmt.Errorf("it says that %s asked", user)
+			case user != want:
+				return fmt.Errorf("it says that %q asked, want %q", user, want)
 			}
 			return errLooked
 		})

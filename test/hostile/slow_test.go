@@ -40,7 +40,7 @@ func TestSpecFlood(t *testing.T) {
 			"HAWSER_HOSTILE_PKI=" + string(s.pki), "HAWSER_HOSTILE_DATA=" + filepath.Join(s.dir, "data")},
 		Ready: s.ready,
 	}
-	s.start()
+	s.start(false)
 	if late, _ := s.attack("specflood", window(t), 1); late != "" {
 		t.Error(late)
 	}

@@ -50,7 +50,7 @@ type stage struct {
 	admin    string
 	broker   *proc.Process
 	fleet    *actor
-	hub      bool // clusters join
+	hub      *actor // through which clusters join, if they do
 	brokerAt proc.Spec
 	beside   noticed // the longest times beside an uneven attack on a sink
 }
@@ -70,7 +70,7 @@ func newStage(t *testing.T, hub bool) *stage {
 	config := filepath.Join(s.dir, "broker.yaml")
 	rule := fmt.Sprintf("identities: [{commonName: 'hawser:source:%s', role: source, name: %s}, "+
 		"{commonName: 'hawser:viewer:%s', role: viewer, name: %s}]\n", source, source, viewer, viewer)
-	if s.hub = hub; hub {
+	if hub {
 		rule += joinConfig
 	}
 	if err := os.WriteFile(config, []byte(rule), 0o600); err != nil {
@@ -88,17 +88,18 @@ func newStage(t *testing.T, hub bool) *stage {
 	if os.Getenv("BROKER") == "" { // that of another commit may know no audit stream
 		s.brokerAt.Args = append(s.brokerAt.Args, "--audit=refusals")
 	}
-	s.start()
+	s.start(hub)
 	return s
 }
 
-// start starts the broker, and the fleet when it is ready.
-func (s *stage) start() {
+// start starts the broker, and the fleet when it is ready, behind a hub if there is to be one.
+func (s *stage) start(hub bool) {
 	s.t.Helper()
 	s.startBroker()
 	s.t.Cleanup(func() { s.broker.Kill() })
-	if s.hub {
-		s.play("1", "hub", s.addr).wait("ready")
+	if hub {
+		s.hub = s.play("1", "hub", s.addr)
+		s.hub.wait("ready")
 	}
 	s.fleet = s.play("0", "fleet", s.addr)
 	s.fleet.wait("ready")
@@ -232,8 +233,8 @@ type actor struct {
 // line is one thing that an actor says.
 type line struct {
 	At   time.Time     // when what it tells of began
-	What string        // delivery, status, connect, ready, stopped, verified, load
-	Took time.Duration // delivery, status, connect
+	What string        // delivery, status, connect, lease, join, ready, stopped, verified, load
+	Took time.Duration // delivery, status, connect, lease, join
 	Text string
 }
 
