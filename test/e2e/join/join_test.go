@@ -78,6 +78,7 @@ func TestJoin_CommandsOfTheDocumentation(t *testing.T) {
 	}
 	next() // the first work
 	w.eventually("in sync", append([]string{"get", "clusters", "cluster1"}, access...)...)
+	w.addOns(broker)
 	next() // denied, and let in again
 	w.eventually("in sync", append([]string{"get", "clusters", "cluster1"}, access...)...)
 	if out := next(); !strings.Contains(out, "cluster cluster1 is detached") {

@@ -1,0 +1,291 @@
+package join
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/proc"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
+	"github.com/hawser-io/hawser/test/e2e/harness"
+)
+
+// tokensRole is the ClusterRole by which hub-source asks for tokens, and the RoleBinding that gives
+// it the right in the namespace of one cluster.
+const tokensRole = "hawser-hub-source-tokens"
+
+// The add-on's account is for its agent on the cluster, the plain one is for nobody there.
+const (
+	addOn = "addon"
+	plain = "plain"
+)
+
+// addOns: what add-ons of a member ask the hub for, with the agent's certificate: tokens of their
+// accounts, and Events. hub-source has the right to ask for tokens in the namespace of the cluster,
+// nowhere else, and while the hub accepts the cluster.
+func (w *world) addOns(broker string) {
+	w.Helper()
+	kube := w.planes["hub"].kube
+	for name, labels := range map[string]map[string]string{addOn: {"addon.open-cluster-management.io/token-infrastructure": "true"}, plain: nil} {
+		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
+		if _, err := kube.CoreV1().ServiceAccounts("cluster1").Create(w.Context(), account, metav1.CreateOptions{}); err != nil {
+			w.Fatal(err)
+		}
+	}
+	m := w.member(broker)
+	if w.mayAskForTokens("cluster1") {
+		w.Error("hub-source may ask for tokens in cluster1 before anybody asked")
+	}
+	// The first one that asks does not wait for a right that comes while its account lacks the label.
+	began := time.Now()
+	m.refused(plain)
+	if took := time.Since(began); took > 3*time.Second {
+		w.Errorf("refused after %v", took)
+	}
+	m.getsToken()
+	for namespace, want := range map[string]bool{"cluster1": true, "default": false, "kube-system": false} {
+		if w.mayAskForTokens(namespace) != want {
+			w.Errorf("hub-source may ask for tokens in %s: want %v", namespace, want)
+		}
+	}
+	m.refused(plain)
+	w.bindsNoOtherRole()
+	m.events()
+
+	w.run(filepath.Join(w.bin, "hawser"), "deny", "cluster", "cluster1", "--context", "hub")
+	harness.Eventually(w.T, func(ctx context.Context) error {
+		_, err := kube.RbacV1().RoleBindings("cluster1").Get(ctx, tokensRole, metav1.GetOptions{})
+		return harness.Absent(err, "RoleBinding "+tokensRole)
+	})
+	m.refused(addOn)
+	if w.mayAskForTokens("cluster1") {
+		w.Error("hub-source may ask for tokens in cluster1 after acceptance was withdrawn")
+	}
+	w.run(filepath.Join(w.bin, "hawser"), "accept", "cluster1", "--context", "hub")
+	w.member(broker).getsToken()
+}
+
+// mayAskForTokens is what the hub's authorizer says of hub-source.
+func (w *world) mayAskForTokens(namespace string) bool {
+	w.Helper()
+	r, err := w.planes["hub"].kube.AuthorizationV1().SubjectAccessReviews().Create(w.Context(), &authorizationv1.SubjectAccessReview{
+		Spec: authorizationv1.SubjectAccessReviewSpec{User: hubSource, ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Namespace: namespace, Verb: "create", Resource: "serviceaccounts", Subresource: "token",
+		}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return r.Status.Allowed
+}
+
+const hubSource = "system:serviceaccount:hawser:hawser-hub-source"
+
+// bindsNoOtherRole: whoever has the rights of hub-source gives itself no other role.
+func (w *world) bindsNoOtherRole() {
+	w.Helper()
+	cfg, err := w.planes["hub"].RESTConfig()
+	if err != nil {
+		w.Fatal(err)
+	}
+	cfg.Impersonate = rest.ImpersonationConfig{UserName: hubSource}
+	for role, want := range map[string]bool{tokensRole: true, "admin": false} {
+		_, err := kubernetes.NewForConfigOrDie(cfg).RbacV1().RoleBindings("default").Create(w.Context(), &rbacv1.RoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: tokensRole},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: "hawser", Name: "hawser-hub-source"}},
+		}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if err == nil != want || err != nil && !apierrors.IsForbidden(err) {
+			w.Errorf("a binding of the role %s: %v, want it allowed %v", role, err, want)
+		}
+	}
+}
+
+// member speaks to the broker as the agent of cluster1 does.
+type member struct {
+	*world
+	transport.Conn
+	tokens chan codec.Event // what comes for TokenRequests
+}
+
+// member connects with the certificate that the agent keeps in its Secret.
+func (w *world) member(broker string) *member {
+	w.Helper()
+	s, err := w.planes["cluster1"].kube.CoreV1().Secrets("hawser").Get(w.Context(), "hawser-agent-hub", metav1.GetOptions{})
+	if err != nil {
+		w.Fatal(err)
+	}
+	dir := w.TempDir()
+	for _, name := range []string{"tls.crt", "tls.key"} {
+		if err := os.WriteFile(filepath.Join(dir, name), s.Data[name], 0o600); err != nil {
+			w.Fatal(err)
+		}
+	}
+	creds, err := identity.Files{CA: w.file("ca.crt"), Cert: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key")}.Client("", func(err error) { w.Error(err) })
+	if err != nil {
+		w.Fatal(err)
+	}
+	d, err := transportgrpc.NewDialer(transportgrpc.Options{Target: broker, Credentials: creds, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		w.Fatal(err)
+	}
+	conn, err := d.Dial(w.Context())
+	if err != nil {
+		w.Fatal(err)
+	}
+	m := &member{world: w, Conn: conn, tokens: make(chan codec.Event, 8)}
+	ready, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		subscription := transport.Subscription{Filter: transport.Filter{Cluster: "cluster1", DataType: codec.TokenRequests}}
+		ended <- conn.Subscribe(context.WithoutCancel(w.Context()), subscription, func(transport.Accepted) { close(ready) }, func(_ context.Context, e codec.Event) error {
+			m.tokens <- e
+			return nil
+		})
+	}()
+	w.Cleanup(func() {
+		if err := conn.Close(); err != nil {
+			w.Error(err)
+		}
+		<-ended
+	})
+	select {
+	case <-ready:
+	case err := <-ended:
+		ended <- err
+		w.Fatal(err)
+	}
+	return m
+}
+
+// asks publishes an object of its cluster, and returns how the hub refused it, "" if it did not.
+func (m *member) asks(d codec.DataType, action codec.Action, o any) (reason string) {
+	m.Helper()
+	data, err := json.Marshal(o)
+	if err != nil {
+		m.Fatal(err)
+	}
+	e, err := codec.Builder{
+		ID: fmt.Sprint(time.Now().UnixNano()), Time: time.Now(), Source: "cluster1", Cluster: "cluster1", ContentType: codec.ContentTypeJSON, Data: data,
+		Type:       codec.EventType{DataType: d, Subresource: codec.Spec, Action: action}.String(),
+		Extensions: map[string]any{codec.ExtResourceID: "mine"},
+	}.Event()
+	if err != nil {
+		m.Fatal(err)
+	}
+	_, err = m.Publish(m.Context(), e, "")
+	var refusal *transport.Error
+	switch {
+	case err == nil:
+		return ""
+	case !errors.As(err, &refusal):
+		m.Fatal(err)
+	}
+	said, ok := codec.ParseAPIError(refusal.Message)
+	if !ok {
+		m.Fatalf("refused without the hub's error: %v", err)
+	}
+	return said.Reason
+}
+
+// asksForToken asks for one of an account.
+func (m *member) asksForToken(account string) (reason string) {
+	m.Helper()
+	return m.asks(codec.TokenRequests, codec.CreateRequest, &authenticationv1.TokenRequest{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "authentication.k8s.io/v1", Kind: "TokenRequest"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "cluster1", Name: account, UID: "mine"},
+		Spec:       authenticationv1.TokenRequestSpec{ExpirationSeconds: new(int64(600))},
+	})
+}
+
+// refused: there is no token of this account, and nothing comes.
+func (m *member) refused(account string) {
+	m.Helper()
+	if reason := m.asksForToken(account); reason != string(metav1.StatusReasonForbidden) {
+		m.Errorf("a token of %s is refused with %q, want Forbidden", account, reason)
+	}
+	select {
+	case e := <-m.tokens:
+		m.Errorf("refused, and %s came", e.Type())
+	default:
+	}
+}
+
+// getsToken: what comes is a token by which the hub's API knows the add-on.
+func (m *member) getsToken() {
+	m.Helper()
+	if reason := m.asksForToken(addOn); reason != "" {
+		m.Fatalf("a token of the add-on is refused: %s", reason)
+	}
+	var got authenticationv1.TokenRequest
+	select {
+	case e := <-m.tokens:
+		if err := json.Unmarshal(e.Data(), &got); err != nil {
+			m.Fatal(err)
+		}
+	case <-time.After(harness.Within):
+		m.Fatal("no token comes")
+	}
+	if got.UID != "mine" {
+		m.Errorf("the token is the answer to %q", got.UID)
+	}
+	cfg, err := m.planes["hub"].RESTConfig()
+	if err != nil {
+		m.Fatal(err)
+	}
+	cfg = rest.AnonymousClientConfig(cfg)
+	cfg.BearerToken = got.Status.Token
+	who, err := kubernetes.NewForConfigOrDie(cfg).AuthenticationV1().SelfSubjectReviews().Create(m.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	if err != nil {
+		m.Fatal(err)
+	}
+	if want := "system:serviceaccount:cluster1:" + addOn; who.Status.UserInfo.Username != want {
+		m.Errorf("by the token one is %s, want %s", who.Status.UserInfo.Username, want)
+	}
+}
+
+// events: an Event of the cluster is in its namespace on the hub, and its series; in another
+// namespace it has none.
+func (m *member) events() {
+	m.Helper()
+	e := &eventsv1.Event{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "events.k8s.io/v1", Kind: "Event"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "cluster1", Name: "addon.1"},
+		EventTime:  metav1.NowMicro(), ReportingController: "example.com/addon", ReportingInstance: "addon-0",
+		Action: "Look", Reason: "Looked", Note: "all is well", Type: corev1.EventTypeNormal,
+		Regarding: corev1.ObjectReference{APIVersion: "v1", Kind: "ServiceAccount", Namespace: "cluster1", Name: addOn},
+	}
+	if reason := m.asks(codec.KubeEvents, codec.CreateRequest, e); reason != "" {
+		m.Fatalf("an Event is refused: %s", reason)
+	}
+	e.Series = &eventsv1.EventSeries{Count: 2, LastObservedTime: metav1.NowMicro()}
+	if reason := m.asks(codec.KubeEvents, codec.UpdateRequest, e); reason != "" {
+		m.Fatalf("its series is refused: %s", reason)
+	}
+	shown, err := proc.Run(m.Context(), m.kubectl, "--kubeconfig", m.planes["hub"].KubeconfigPath, "-n", "cluster1", "get", "events", "-o",
+		"jsonpath={range .items[*]}{.metadata.name} {.reason} {.message} {.involvedObject.name} {.series.count}{end}")
+	if want := "addon.1 Looked all is well addon 2"; err != nil || string(shown) != want {
+		m.Errorf("the hub has the events %q, %v, want %q", shown, err, want)
+	}
+	e.Namespace, e.Regarding.Namespace = "default", "default"
+	if reason := m.asks(codec.KubeEvents, codec.CreateRequest, e); reason != string(metav1.StatusReasonForbidden) {
+		m.Errorf("an Event in another namespace is refused with %q, want Forbidden", reason)
+	}
+}
