@@ -38,14 +38,15 @@ var rooms = []struct {
 	// of each cluster's agents and the state of each cluster 290, what statuses say of works 60, how long
 	// versions take 66, telling sources of clusters without an agent 70; connections that rest on a
 	// token 270.
-	{"broker", []string{"internal/broker/", "-internal/broker/registration/", "-internal/broker/tokens/"}, 16518},
+	{"broker", []string{"internal/broker/", "-internal/broker/registration/", "-internal/broker/tokens/"}, 16540},
 	// The mirror and who sees what of it 290, requests and their turn 350, the streams 580, the source's
 	// 220, acceptance 70, Leases in sum 55; tokens 750, of which asking the hub in time takes most, and shares of addresses 20.
 	{"joining at the broker", []string{"internal/broker/registration/", "internal/broker/tokens/", "internal/identity/token/"}, 2365},
-	// What may be asked and what of it reaches the hub 1,200, rights of accounts of add-ons 140, Leases
+	// What may be asked and what of it reaches the hub 1,200, who asked for how many undecided CSRs 70,
+	// rights of accounts of add-ons 180, who signs for clusters 51, Leases
 	// 210, what the mirror is told 530; what a fleet needs without OCM's controllers: decisions 900,
 	// signing 140, the shell 470.
-	{"joining on the hub", []string{"internal/hubsource/registration/", "internal/hubsource/membership/"}, 3733},
+	{"joining on the hub", []string{"internal/hubsource/registration/", "internal/hubsource/membership/"}, 3880},
 	// Decisions 960, of which reports take 125; Secret, sessions and facts of the cluster 560.
 	{"joining on a cluster", []string{"pkg/agent/registration/"}, 1592},
 	// The former directory 100, unnecessary writes after a restart 70, the crash model 80, one
