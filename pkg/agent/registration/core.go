@@ -169,7 +169,7 @@ func NewCore(c CoreConfig, k Kept, bootstrap string) *Core {
 // join, also where the hub has removed its ManagedCluster.
 func (c *Core) Bootstrap(id string) {
 	if id != c.bootstrap {
-		c.bootstrap, c.create = id, retry{}
+		c.bootstrap, c.create, c.renew = id, retry{}, retry{}
 	}
 }
 

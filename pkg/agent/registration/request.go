@@ -146,7 +146,7 @@ func (c *Core) RenewAt() time.Time {
 		from = c.obtained
 	}
 	life := own.NotAfter.Sub(from)
-	return from.Add(life*75/100 + time.Duration(c.spread*float64(life)/20))
+	return from.Add(time.Duration((0.75 + c.spread/20) * float64(life)))
 }
 
 // undecided counts the requests of agents of this cluster that nobody has decided about.
