@@ -279,10 +279,10 @@ func (m *member) events() {
 	if reason := m.asks(codec.KubeEvents, codec.UpdateRequest, e); reason != "" {
 		m.Fatalf("its series is refused: %s", reason)
 	}
-	shown, err := proc.Run(m.Context(), m.kubectl, "--kubeconfig", m.planes["hub"].KubeconfigPath, "-n", "cluster1", "get", "events", "-o",
-		"jsonpath={range .items[*]}{.metadata.name} {.reason} {.message} {.involvedObject.name} {.series.count}{end}")
+	shown, err := proc.Run(m.Context(), m.kubectl, "--kubeconfig", m.planes["hub"].KubeconfigPath, "-n", "cluster1", "get", "event", e.Name, "-o",
+		"jsonpath={.metadata.name} {.reason} {.message} {.involvedObject.name} {.series.count}")
 	if want := "addon.1 Looked all is well addon 2"; err != nil || string(shown) != want {
-		m.Errorf("the hub has the events %q, %v, want %q", shown, err, want)
+		m.Errorf("the hub has the Event %q, %v, want %q", shown, err, want)
 	}
 	e.Namespace, e.Regarding.Namespace = "default", "default"
 	if reason := m.asks(codec.KubeEvents, codec.CreateRequest, e); reason != string(metav1.StatusReasonForbidden) {
