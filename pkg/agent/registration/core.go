@@ -1,6 +1,8 @@
 package registration
 
 import (
+	"crypto/tls"
+	"errors"
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
@@ -93,8 +95,10 @@ type Core struct {
 	// as is how the sessions connect, "" before the first Step; life counts those changes.
 	as   As
 	life int
-	// anew: a registration begins although there is a certificate.
-	anew bool
+	// anew: a registration begins although there is a certificate. tried is the bootstrap file with
+	// which one began that the broker refused as well.
+	anew  bool
+	tried string
 	// used is the certificate that the last Use named; inUse: there was one.
 	used  *Credential
 	inUse bool
@@ -192,13 +196,15 @@ func (c *Core) Learned(now time.Time, f Facts) {
 // that, and hears of what is gone.
 func (c *Core) Connected(now time.Time, k Kind) { c.streams[k] = stream{since: now} }
 
-// Disconnected says that a stream does not run, and why.
+// Disconnected says that a stream does not run, and why. The broker may not have been reached.
 func (c *Core) Disconnected(k Kind, err error) { c.streams[k] = stream{err: err} }
 
-// refused reports whether the broker does not take the certificate.
+// refused reports whether the broker does not take who comes. Where it is the agent that does not take
+// the broker's certificate, another one of its own would not help.
 func (c *Core) refused() bool {
 	s := c.streams[Clusters]
-	return s.since.IsZero() && s.err != nil && transport.CodeOf(s.err) == transport.CodeUnauthenticated
+	var ours *tls.CertificateVerificationError
+	return s.since.IsZero() && s.err != nil && transport.CodeOf(s.err) == transport.CodeUnauthenticated && !errors.As(s.err, &ours)
 }
 
 // Saw takes an object that the hub showed.
@@ -338,7 +344,12 @@ func (c *Core) choose() {
 	if own := c.kept.Credential; own != nil && c.due(own.NotAfter) {
 		c.kept.Credential, c.anew = nil, false
 	}
-	if c.kept.Credential == nil || c.anew || c.bootstrap == c.kept.Bootstrap {
+	// t1 the broker refuses the certificate for a moment, t2 it refuses the token, which has ended
+	// long ago, t3 it takes the certificate again: so each bootstrap file is tried once.
+	if c.anew && c.as == Bootstrapping && c.refused() {
+		c.anew, c.tried = false, c.bootstrap
+	}
+	if c.kept.Credential == nil || c.anew || c.bootstrap == c.kept.Bootstrap || c.bootstrap == c.tried {
 		return
 	}
 	c.anew = c.refused() || c.missing()

@@ -2,6 +2,7 @@ package registration
 
 import (
 	"bytes"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"slices"
@@ -381,6 +382,39 @@ func TestCore_BeginsAgainOnlyWithAnotherFile(t *testing.T) {
 		r.pass(10 * time.Second)
 		if r.wantWaits(""); r.as != Registered {
 			t.Errorf("as %s", r.as)
+		}
+	})
+	t.Run("refused with it too", func(t *testing.T) {
+		r := joined(t)
+		r.core.Bootstrap("file2")
+		r.down = [kinds]bool{true, true, true}
+		for range 3 { // the certificate, the file, and the certificate again
+			for k := range kinds {
+				r.core.Disconnected(k, &transport.Error{Code: transport.CodeUnauthenticated, Message: "kept out"})
+			}
+			r.pass(time.Minute)
+		}
+		if !slices.Contains(r.seen, "connect "+string(Bootstrapping)) {
+			t.Errorf("the file was not tried: %v", r.seen)
+		}
+		if r.as != Registered {
+			t.Fatalf("as %s: the file does not help either", r.as)
+		}
+		r.down = [kinds]bool{}
+		r.pass(10 * time.Second)
+		if r.wantWaits(""); r.as != Registered {
+			t.Errorf("as %s", r.as)
+		}
+	})
+	t.Run("the broker is refused", func(t *testing.T) {
+		r := joined(t)
+		r.core.Bootstrap("file2")
+		r.down = [kinds]bool{true, true, true}
+		for k := range kinds {
+			r.disconnect(k, &transport.Error{Code: transport.CodeUnauthenticated, Message: "wrong CA", Err: &tls.CertificateVerificationError{Err: errors.New("unknown authority")}})
+		}
+		if r.pass(time.Minute); r.as != Registered {
+			t.Errorf("as %s: another certificate of its own would not help", r.as)
 		}
 	})
 	t.Run("another file alone", func(t *testing.T) {

@@ -137,9 +137,10 @@ func (l *loop) connect(as As) {
 	}
 	l.link = n
 	for _, k := range streams {
+		p := &party{link: n, kind: k}
 		n.hints[k] = make(chan struct{}, 1)
 		n.sessions[k] = session.New(session.Config{
-			Dialer: dialer, Filter: transport.Filter{Cluster: l.c.Cluster, DataType: dataTypes[k]}, Party: &party{link: n, kind: k},
+			Dialer: telling{dialer, p}, Filter: transport.Filter{Cluster: l.c.Cluster, DataType: dataTypes[k]}, Party: p,
 			Changed: n.hints[k], Backoff: sessionBackoff, Log: l.c.Log,
 		})
 		n.running.Go(func() {
@@ -199,6 +200,21 @@ type party struct {
 }
 
 func (p *party) tell(e event) { p.link.loop.tell(p.link.ctx, e) }
+
+// telling tells the core why no connection is made, of which a session tells its party nothing.
+type telling struct {
+	transport.Dialer
+	party *party
+}
+
+// Dial implements transport.Dialer.
+func (d telling) Dial(ctx context.Context) (transport.Conn, error) {
+	c, err := d.Dialer.Dial(ctx)
+	if err != nil && ctx.Err() == nil {
+		d.party.Disconnected(err)
+	}
+	return c, err
+}
 
 // Hello implements session.Party. There is nothing to say that a stock agent does not.
 func (p *party) Hello() transport.Hello { return transport.Hello{} }

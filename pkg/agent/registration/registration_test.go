@@ -428,6 +428,22 @@ func TestRun_LostConnections(t *testing.T) {
 	})
 }
 
+// TestRun_NoWayToTheBroker: an agent that has never reached the broker says why.
+func TestRun_NoWayToTheBroker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProgram(t)
+		p.dialers["bootstrap"].Cut()
+		p.start()
+		sleep(10 * time.Second)
+		_, err := p.dialers["bootstrap"].Dial(t.Context())
+		p.wantWaits(err.Error())
+		p.dialers["bootstrap"].Restore()
+		sleep(30 * time.Second)
+		p.wantWaits("hawser accept")
+		p.end()
+	})
+}
+
 // TestRun_ClusterSilent: a managed cluster that does not answer is not available after 20 s, and
 // its Lease is renewed all the same.
 func TestRun_ClusterSilent(t *testing.T) {

@@ -164,7 +164,9 @@ func (w *world) member(broker string) *member {
 		if err := conn.Close(); err != nil {
 			w.Error(err)
 		}
-		<-ended
+		if err := <-ended; err != nil {
+			w.Logf("the subscription ended: %v", err)
+		}
 	})
 	select {
 	case <-ready:
