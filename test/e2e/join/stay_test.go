@@ -13,6 +13,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/clientcmd"
@@ -55,7 +57,12 @@ type stay struct {
 // texts in the files of hub-source.
 func asking(t *testing.T, replace ...string) *stay {
 	t.Helper()
-	w := newWorld(t, "hub", "cluster1")
+	return newWorld(t, "hub", "cluster1").asking(replace...)
+}
+
+// asking is that in a world with a hub and a cluster1.
+func (w *world) asking(replace ...string) *stay {
+	w.Helper()
 	s := &stay{world: w, whole: w, hub: w.workClient("hub"), at: w.address("hub/hawser-broker") + ":8090"}
 	s.hawser(append([]string{"install", "hub", "--context", "hub", "--registration", "--address", s.at}, images...)...)
 	s.run(s.kubectl, "--context", "hub", "delete", "validatingwebhookconfiguration", "hawser-hub-source") // no pod answers for it
@@ -89,21 +96,44 @@ func (w *world) workClient(where string) workclient.Interface {
 	return workclient.NewForConfigOrDie(cfg)
 }
 
-// renewedUnderLoad: each of many works arrives at once, while certificates come and go.
+// renewedUnderLoad: each of many works arrives at once, while certificates come and go, and the hub
+// hears of each. An event that is lost at a renewal would be made up for at the next one, so no work
+// may take as long as that.
 func (s *stay) renewedUnderLoad() {
 	s.Helper()
+	since := s.available()
 	serials := map[string]bool{}
-	n := 0
+	n, longest := 0, time.Duration(0)
 	for end := time.Now().Add(2 * life); time.Now().Before(end); n++ {
 		serials[s.serial()] = true
 		name := fmt.Sprintf("load-%d", n)
+		began := time.Now()
 		s.apply(name)
 		s.arrives(name)
+		longest = max(longest, time.Since(began))
+	}
+	if longest > life/2 {
+		s.Errorf("a work took %v to arrive, at most %v is allowed", longest, life/2)
+	}
+	s.eventuallyTrue("the hub has the status of every work", func() (bool, string) {
+		all, err := s.hub.WorkV1().ManifestWorks("cluster1").List(s.Context(), metav1.ListOptions{})
+		if err != nil {
+			s.Fatal(err)
+		}
+		for _, w := range all.Items {
+			if !meta.IsStatusConditionTrue(w.Status.Conditions, workv1.WorkApplied) {
+				return false, w.Name
+			}
+		}
+		return len(all.Items) > n, fmt.Sprint(len(all.Items))
+	})
+	if now := s.available(); !now.Equal(&since) {
+		s.Errorf("the condition Available of the cluster changed at %v", now)
 	}
 	if len(serials) < 3 {
 		s.Errorf("%d certificates in %v", len(serials), 2*life)
 	}
-	s.Logf("%d works arrived under %d certificates", n, len(serials))
+	s.Logf("%d works arrived under %d certificates, each within %v", n, len(serials), longest)
 }
 
 // expiredWhileAway: an agent whose certificate ended asks again, and a person approves again.
@@ -122,11 +152,20 @@ func (s *stay) expiredWhileAway() {
 // withdrawnAndGiven: works stop with the acceptance, also over the end of a certificate, and go on.
 func (s *stay) withdrawnAndGiven() {
 	s.Helper()
+	was, end := s.uid("begin"), s.ends()
 	s.hawser("deny", "cluster", "cluster1", "--context", "hub")
 	s.wantWaits("the hub has not accepted the cluster")
 	s.apply("not-accepted")
+	s.eventuallyTrue("the certificate has ended", func() (bool, string) { return time.Now().After(end), time.Until(end).String() })
+	s.wantWaits("not registered")
+	if _, err := s.planes["cluster1"].kube.CoreV1().ConfigMaps("default").Get(s.Context(), "not-accepted", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		s.Errorf("a work of a cluster that is not accepted is there: %v", err)
+	}
+	s.same("begin", was)
+	s.wantWaits(approval)
 	s.hawser("accept", "cluster1", "--context", "hub")
 	s.arrives("not-accepted")
+	s.same("begin", was)
 }
 
 // certificate is what the agent keeps in its Secret.
@@ -153,8 +192,14 @@ func (s *stay) ends() time.Time { return s.certificate().NotAfter }
 // apply makes a work on the hub that has one ConfigMap of its name.
 func (s *stay) apply(name string) {
 	s.Helper()
+	s.applyOn(s.hub, name)
+}
+
+// applyOn does that on any hub.
+func (s *stay) applyOn(hub workclient.Interface, name string) {
+	s.Helper()
 	o := &corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
-	_, err := s.hub.WorkV1().ManifestWorks("cluster1").Create(s.Context(), &workv1.ManifestWork{
+	_, err := hub.WorkV1().ManifestWorks("cluster1").Create(s.Context(), &workv1.ManifestWork{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec:       workv1.ManifestWorkSpec{Workload: workv1.ManifestsTemplate{Manifests: []workv1.Manifest{{RawExtension: runtime.RawExtension{Object: o}}}}},
 	}, metav1.CreateOptions{})

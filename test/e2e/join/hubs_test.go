@@ -1,0 +1,114 @@
+package join
+
+import (
+	"encoding/base64"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hawser-io/hawser/internal/proc"
+)
+
+// TestJoin_TwoHubs: a cluster joins two hubs, each with an agent of its own. An object that works of
+// both want stays with the first when the second lets the cluster go, and the first notices nothing.
+func TestJoin_TwoHubs(t *testing.T) {
+	w := newWorld(t, "hub", "hub2", "cluster1")
+	s := w.asking()
+	s.hawser("accept", "cluster1", "--context", "hub", "--wait")
+	for _, name := range []string{"of-the-first", "of-both"} {
+		s.apply(name)
+		s.arrives(name)
+	}
+	own, shared, since := s.uid("of-the-first"), s.uid("of-both"), s.available()
+
+	second := s.secondHub()
+	hub2 := w.workClient("hub2")
+	for _, name := range []string{"of-the-second", "of-both"} {
+		s.applyOn(hub2, name)
+	}
+	s.arrives("of-the-second")
+	s.eventuallyTrue("both own what both want", func() (bool, string) { return s.owners("of-both") == 2, fmt.Sprint(s.owners("of-both")) })
+
+	second.run(filepath.Join(w.bin, "hawser"), "deny", "cluster", "cluster1", "--context", "hub2")
+	s.apply("meanwhile")
+	s.arrives("meanwhile")
+	second.run(filepath.Join(w.bin, "hawser"), "accept", "cluster1", "--context", "hub2", "--wait")
+	second.run(filepath.Join(w.bin, "hawser"), "detach", "cluster1", "--context", "hub2")
+	s.eventuallyTrue("what the second hub wanted alone is gone", func() (bool, string) {
+		_, err := w.planes["cluster1"].kube.CoreV1().ConfigMaps("default").Get(s.Context(), "of-the-second", metav1.GetOptions{})
+		return err != nil, fmt.Sprint(err)
+	})
+	if n := s.owners("of-both"); n != 1 {
+		s.Errorf("what both wanted has %d owners after the second hub let the cluster go, want 1", n)
+	}
+	s.same("of-the-first", own)
+	s.same("of-both", shared)
+	s.apply("after")
+	s.arrives("after")
+	if now := s.available(); !now.Equal(&since) {
+		s.Errorf("the condition Available of the cluster changed on the first hub at %v", now)
+	}
+}
+
+// owners is how many objects own a ConfigMap of the cluster.
+func (s *stay) owners(name string) int {
+	s.Helper()
+	o, err := s.planes["cluster1"].kube.CoreV1().ConfigMaps("default").Get(s.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		s.Fatal(err)
+	}
+	return len(o.OwnerReferences)
+}
+
+// secondHub has the cluster join a second hub, with an agent of its own in a namespace of its own.
+// The result is the world in whose folder the hub's files are.
+func (s *stay) secondHub() *world {
+	s.Helper()
+	w := *s.world
+	w.dir = filepath.Join(s.dir, "second")
+	if err := os.Mkdir(w.dir, 0o700); err != nil {
+		s.Fatal(err)
+	}
+	at := w.address("hub2/hawser-broker") + ":8090"
+	w.hawser(append([]string{"install", "hub", "--context", "hub2", "--registration", "--address", at}, images...)...)
+	w.run(w.kubectl, "--context", "hub2", "delete", "validatingwebhookconfiguration", "hawser-hub-source") // no pod answers for it
+	w.start("hub2", "hawser-broker")
+	w.start("hub2", "hawser-hub-source", "hawser-broker.hawser.svc:8090", at)
+
+	ca, err := os.ReadFile(filepath.Join(w.dir, "hawser-access", "ca.crt"))
+	if err != nil {
+		s.Fatal(err)
+	}
+	bootstrap := filepath.Join(w.dir, "config.yaml")
+	token := strings.TrimSpace(w.hawser("token", "create", "--context", "hub2"))
+	text := fmt.Sprintf("url: %s\ncaData: %s\ntoken: %s\n", at, base64.StdEncoding.EncodeToString(ca), token)
+	if err := os.WriteFile(bootstrap, []byte(text), 0o600); err != nil {
+		s.Fatal(err)
+	}
+	w.run(w.kubectl, "--context", "cluster1", "create", "namespace", "hawser-hub2")
+	p, err := proc.Start(w.Context(), proc.Spec{Name: "second agent", Path: filepath.Join(w.bin, "hawser-agent"), LogFile: filepath.Join(w.dir, "agent.log"), Args: []string{
+		"--spoke-cluster-name=cluster1", "--spoke-kubeconfig=" + w.planes["cluster1"].KubeconfigPath, "--namespace=hawser-hub2", "--admin-listen=",
+		"--grpc-bootstrap-config=" + bootstrap, "--hub-kubeconfig-secret=hawser-agent-hub", "--state-dir=" + filepath.Join(w.dir, "agent"), "--hub-identity=hub2",
+	}})
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() {
+		if err := p.Stop(); err != nil {
+			s.Error(err)
+		}
+		if s.Failed() {
+			s.Logf("second agent:\n%s", p.LogTail())
+		}
+	})
+	s.eventuallyTrue("the second hub has been asked", func() (bool, string) {
+		out := w.run(w.kubectl, "--context", "hub2", "get", "csr", "-o", "name")
+		return strings.Contains(out, "cluster1-"), out
+	})
+	w.hawser("accept", "cluster1", "--context", "hub2", "--wait")
+	return &w
+}
