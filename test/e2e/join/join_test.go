@@ -10,7 +10,10 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/hawser-io/hawser/internal/testkit/fence"
+	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
 // page are the commands of docs/join.md, in order.
@@ -83,6 +86,31 @@ func TestJoin_CommandsOfTheDocumentation(t *testing.T) {
 	w.eventually("in sync", append([]string{"get", "clusters", "cluster1"}, access...)...)
 	if out := next(); !strings.Contains(out, "cluster cluster1 is detached") {
 		t.Errorf("it is not said that the cluster is gone")
+	}
+	w.detached()
+}
+
+// detached: what the works had on the cluster is gone, the agent's own is there, and of the hub the
+// namespace.
+func (w *world) detached() {
+	w.Helper()
+	hub, cluster := w.planes["hub"].kube, w.planes["cluster1"].kube
+	_, err := cluster.AppsV1().Deployments("default").Get(w.Context(), "first-work", metav1.GetOptions{})
+	if err := harness.Absent(err, "the Deployment of the first work"); err != nil {
+		w.Error(err)
+	}
+	_, err = cluster.CoreV1().ServiceAccounts("default").Get(w.Context(), "first-work", metav1.GetOptions{})
+	if err := harness.Absent(err, "the ServiceAccount of the first work"); err != nil {
+		w.Error(err)
+	}
+	if _, err := cluster.AppsV1().Deployments("hawser").Get(w.Context(), "hawser-agent", metav1.GetOptions{}); err != nil {
+		w.Errorf("the agent's Deployment: %v", err)
+	}
+	if _, err := hub.CoreV1().Namespaces().Get(w.Context(), "cluster1", metav1.GetOptions{}); err != nil {
+		w.Errorf("the cluster's namespace on the hub: %v", err)
+	}
+	if out := w.run(w.kubectl, "--context", "hub", "get", "managedclusters", "-o", "name"); out != "" {
+		w.Errorf("the hub still has %s", out)
 	}
 }
 
