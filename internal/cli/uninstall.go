@@ -18,7 +18,8 @@ func newUninstall(env Env) *cobra.Command {
 on clusters stays, and so does what a later installation goes on from: the definitions
 with works and records, the broker's volume, the authority, and the namespace hawser.
 With --delete-workloads the works are deleted first, which takes what they have off
-their clusters, and then nothing stays.`,
+their clusters, then the clusters that joined, and nothing stays but what Open Cluster
+Management uses on the hub by then.`,
 		Args: cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -39,7 +40,7 @@ func (f *uninstallFlags) add(cmd *cobra.Command, of, works string) {
 
 // remove takes off what a plan has.
 func (f *uninstallFlags) remove(ctx context.Context, i install.Installer, p install.Plan) error {
-	keep, err := install.Keeps(ctx, i.Client, p, f.workloads)
+	keep, err := i.Keeps(ctx, p, f.workloads)
 	if err != nil {
 		return err
 	}
@@ -69,6 +70,9 @@ func newUninstallHub(env Env) *cobra.Command {
 			i := installer(env, hub)
 			if f.workloads {
 				if err := i.DeleteWorks(ctx, hub.Metadata(), ""); err != nil {
+					return err
+				}
+				if err := i.DeleteClusters(ctx, hub.Metadata(), p); err != nil {
 					return err
 				}
 			}

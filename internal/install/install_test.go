@@ -12,12 +12,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	metadatafake "k8s.io/client-go/metadata/fake"
-	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/hawser-io/hawser/internal/pki"
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
@@ -417,105 +413,6 @@ func TestApply_DeletesWhatIsNotNeededAnyMore(t *testing.T) {
 	if diff := cmp.Diff(before, hub.content()); diff != "" {
 		t.Errorf("the next run left (-want +got):\n%s", diff)
 	}
-}
-
-// Without being asked to, a removal leaves what a later installation goes on from;
-// nothing that others made is deleted.
-func TestRemove_LeavesWhatLasts(t *testing.T) {
-	for everything, want := range map[bool][]string{
-		false: {
-			"configmaps hawser/hawser-install", "customresourcedefinitions.apiextensions.k8s.io manifestworks.work.open-cluster-management.io",
-			"namespaces default", "namespaces hawser", "namespaces kube-system", "persistentvolumeclaims hawser/hawser-broker", "secrets hawser/hawser-ca", "secrets hawser/mine",
-		},
-		true: {"namespaces default", "namespaces kube-system"},
-	} {
-		hub := newPlane()
-		p := hub.installHub(t, wanted, epoch)
-		hub.Put(secretOf("mine", nil))
-		keep, err := Keeps(t.Context(), hub, p, everything)
-		if err == nil {
-			err = hub.installer().Remove(t.Context(), p, keep)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(want, slices.Sorted(maps.Keys(hub.content()))); diff != "" {
-			t.Errorf("everything %v (-want +got):\n%s", everything, diff)
-		}
-	}
-}
-
-// A hub that manages itself keeps its namespace when the agent goes, and a
-// Deployment that somebody made by hand stays.
-func TestRemove_OfOneOfTwo(t *testing.T) {
-	hub := newPlane()
-	hub.installHub(t, wanted, epoch)
-	hub.installCluster(t, hub, "local")
-	p, err := Cluster(t.Context(), Managed{Name: "local", Hub: hub, Client: hub}, epoch)
-	if err != nil {
-		t.Fatal(err)
-	}
-	keep, err := Keeps(t.Context(), hub, p, true)
-	if err == nil {
-		err = hub.installer().Remove(t.Context(), p, keep)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	content := hub.content()
-	if _, gone := content["deployments.apps hawser/hawser-agent"]; gone {
-		t.Error("the agent stays")
-	}
-	for _, stays := range []string{"namespaces hawser", "deployments.apps hawser/hawser-broker", "secrets hawser/hawser-ca"} {
-		if _, ok := content[stays]; !ok {
-			t.Errorf("%s is gone", stays)
-		}
-	}
-}
-
-// Works are deleted once, and waited for until their clusters have let go.
-func TestDeleteWorks_WaitsForTheClusters(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		scheme := runtime.NewScheme()
-		if err := metav1.AddMetaToScheme(scheme); err != nil {
-			t.Fatal(err)
-		}
-		work := func(namespace, name string) *metav1.PartialObjectMetadata {
-			return &metav1.PartialObjectMetadata{
-				TypeMeta:   metav1.TypeMeta{APIVersion: works.GroupVersion().String(), Kind: "ManifestWork"},
-				ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
-			}
-		}
-		client := metadatafake.NewSimpleMetadataClient(scheme, work("cluster1", "a"), work("cluster1", "b"), work("cluster2", "c"))
-		lists, deletions := 0, 0
-		client.PrependReactor("list", works.Resource, func(clienttesting.Action) (bool, runtime.Object, error) {
-			lists++
-			return false, nil, nil
-		})
-		client.PrependReactor("delete", works.Resource, func(a clienttesting.Action) (bool, runtime.Object, error) {
-			deletions++
-			if a.GetNamespace() != "cluster1" {
-				t.Errorf("deletes in %s", a.GetNamespace())
-			}
-			return false, nil, nil
-		})
-		hub := newPlane()
-		if err := hub.installer().DeleteWorks(t.Context(), client, "cluster1"); err != nil {
-			t.Fatal(err)
-		}
-		if lists != 2 || deletions != 2 || len(hub.said) != 1 {
-			t.Errorf("%d lists, %d deletions, said %q", lists, deletions, hub.said)
-		}
-		// One that no agent lets go.
-		held := work("cluster1", "held")
-		held.DeletionTimestamp, held.Finalizers = &metav1.Time{Time: epoch}, []string{"x"}
-		client = metadatafake.NewSimpleMetadataClient(scheme, held)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		if err := hub.installer().DeleteWorks(ctx, client, "cluster1"); err == nil || !strings.HasPrefix(err.Error(), "1 works are not gone") {
-			t.Errorf("error %v", err)
-		}
-	})
 }
 
 // A program runs when all pods of the version that was applied are ready, and no

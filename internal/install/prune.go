@@ -67,7 +67,8 @@ func (i Installer) former(ctx context.Context, p Plan) ([]*unstructured.Unstruct
 }
 
 // labelled returns the objects of a kind with the label of this package, by name
-// alone; none if the cluster does not have the kind.
+// alone; none if the cluster does not have the kind. Those in a namespace are in one of the two
+// that a plan has any in.
 func (i Installer) labelled(ctx context.Context, kind schema.GroupVersionKind) ([]*unstructured.Unstructured, error) {
 	r, err := i.Client.Resolve(ctx, kind)
 	var unknown *cluster.NoKindError
@@ -77,18 +78,20 @@ func (i Installer) labelled(ctx context.Context, kind schema.GroupVersionKind) (
 	if err != nil {
 		return nil, err
 	}
-	scope := drift.Scope{GroupVersionResource: r.GroupVersionResource}
+	namespaces := []string{""}
 	if r.Namespaced {
-		scope.Namespace = namespace
-	}
-	list, err := i.List(scope).List(ctx, metav1.ListOptions{LabelSelector: managedBy + "=" + managedByUs})
-	if err != nil {
-		return nil, fmt.Errorf("%s that an earlier installation may have left: %w", r.GroupVersionResource.GroupResource(), err)
+		namespaces = []string{namespace, ocmNamespace}
 	}
 	var found []*unstructured.Unstructured
-	for _, m := range list.Items {
-		if m.Labels[managedBy] == managedByUs {
-			found = append(found, object(kind.GroupVersion().String(), kind.Kind, m.Namespace, m.Name))
+	for _, n := range namespaces {
+		list, err := i.List(drift.Scope{GroupVersionResource: r.GroupVersionResource, Namespace: n}).List(ctx, metav1.ListOptions{LabelSelector: managedBy + "=" + managedByUs})
+		if err != nil {
+			return nil, fmt.Errorf("%s that an earlier installation may have left: %w", r.GroupVersionResource.GroupResource(), err)
+		}
+		for _, m := range list.Items {
+			if m.Labels[managedBy] == managedByUs {
+				found = append(found, object(kind.GroupVersion().String(), kind.Kind, m.Namespace, m.Name))
+			}
 		}
 	}
 	return found, nil

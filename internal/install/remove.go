@@ -7,54 +7,104 @@ import (
 	"slices"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/metadata"
+	clusterv1 "open-cluster-management.io/api/cluster/v1"
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/drift"
 )
 
-// works is what hubs have, records what agents have of each of them.
+// works is what hubs have, records what agents have of each of them; clusters are who joined a hub.
 var (
-	works   = schema.GroupVersionResource{Group: workv1.GroupName, Version: "v1", Resource: "manifestworks"}
-	records = schema.GroupVersionResource{Group: workv1.GroupName, Version: "v1", Resource: "appliedmanifestworks"}
+	works    = schema.GroupVersionResource{Group: workv1.GroupName, Version: "v1", Resource: "manifestworks"}
+	records  = schema.GroupVersionResource{Group: workv1.GroupName, Version: "v1", Resource: "appliedmanifestworks"}
+	clusters = schema.GroupVersionResource{Group: clusterv1.GroupName, Version: "v1", Resource: "managedclusters"}
 )
+
+// doomed are objects of a hub that go while what lets go of them still runs.
+type doomed struct {
+	schema.GroupVersionResource
+	namespace string // empty: all
+	// called is what they are called to a person; first is what has to be done before they are gone,
+	// and stuck asks what may keep it from being done.
+	called, first, stuck string
+	// counts tells which are waited for.
+	counts func(metav1.PartialObjectMetadata) bool
+}
 
 // DeleteWorks deletes the works in a namespace of the hub, of all if it is empty,
 // and waits until they are gone: until their clusters have deleted the objects.
 func (i Installer) DeleteWorks(ctx context.Context, hub metadata.Interface, namespace string) error {
+	return i.deleteAll(ctx, hub, doomed{
+		works, namespace, "works", "their clusters delete what they have",
+		"are the agents of their clusters running, are clusters that joined accepted, and does a finalizer hold an object there",
+		func(metav1.PartialObjectMetadata) bool { return true },
+	})
+}
+
+// DeleteClusters deletes the ManagedClusters of a hub that clusters join, and waits until
+// hub-source, which has to run, has taken its finalizers off. A cluster that asks again meanwhile
+// has none. Where Open Cluster Management looks after them they are not touched.
+func (i Installer) DeleteClusters(ctx context.Context, hub metadata.Interface, p Plan) error {
+	if p.Settings.Registration != On {
+		return nil
+	}
+	others, err := ocmRuns(ctx, i.Client)
+	if err != nil {
+		return err
+	}
+	if others {
+		i.Say("ManagedClusters stay: Open Cluster Management looks after them")
+		return nil
+	}
+	return i.deleteAll(ctx, hub, doomed{
+		clusters, "", "ManagedClusters", "hub-source takes their add-ons and finalizers off",
+		"does hub-source run, and who has put other finalizers on them or on their add-ons",
+		func(c metav1.PartialObjectMetadata) bool { return len(c.Finalizers) > 0 },
+	})
+}
+
+// deleteAll deletes them, and waits until those that count are gone.
+func (i Installer) deleteAll(ctx context.Context, hub metadata.Interface, d doomed) error {
 	said := -1
 	for {
-		found, err := hub.Resource(works).Namespace(namespace).List(ctx, metav1.ListOptions{})
+		found, err := hub.Resource(d.GroupVersionResource).Namespace(d.namespace).List(ctx, metav1.ListOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil // the definition is gone
 		}
 		if err != nil && ctx.Err() == nil {
-			return fmt.Errorf("works of the hub: %w", err)
+			return fmt.Errorf("%s of the hub: %w", d.called, err)
 		}
 		if err == nil {
-			if len(found.Items) == 0 {
-				return nil
-			}
-			for _, w := range found.Items {
-				if w.DeletionTimestamp != nil {
+			waited := 0
+			for _, o := range found.Items {
+				if d.counts(o) {
+					waited++
+				}
+				if o.DeletionTimestamp != nil {
 					continue
 				}
-				if err := hub.Resource(works).Namespace(w.Namespace).Delete(ctx, w.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-					return fmt.Errorf("work %s/%s: %w", w.Namespace, w.Name, err)
+				if err := hub.Resource(d.GroupVersionResource).Namespace(o.Namespace).Delete(ctx, o.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+					return fmt.Errorf("%s: %w", cluster.Ref{GroupVersionResource: d.GroupVersionResource, Namespace: o.Namespace, Name: o.Name}, err)
 				}
 			}
-			if said != len(found.Items) {
-				said = len(found.Items)
-				i.Say("waiting for %d works to be gone: their clusters delete what they have first", said)
+			if waited == 0 {
+				return nil
+			}
+			if said != waited {
+				said = waited
+				i.Say("waiting for %d %s to be gone: %s first", waited, d.called, d.first)
 			}
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%d works are not gone: are the agents of their clusters running, and does a finalizer hold an object there", said)
+			return fmt.Errorf("%d %s are not gone: %s", said, d.called, d.stuck)
 		case <-time.After(pause):
 		}
 	}
@@ -73,19 +123,28 @@ func HasRecords(ctx context.Context, client metadata.Interface) (bool, error) {
 }
 
 // Keeps tells which objects of a plan stay when the rest is removed: what a later
-// installation goes on from. everything leaves nothing of a plan, but for a
-// namespace that others still run in.
-func Keeps(ctx context.Context, client cluster.Client, p Plan, everything bool) (func(*unstructured.Unstructured) bool, error) {
-	shared, err := sharedNamespace(ctx, client, p)
+// installation goes on from. everything leaves nothing of a plan, but for namespaces that
+// others still run in, and definitions that Open Cluster Management needs on this hub.
+func (i Installer) Keeps(ctx context.Context, p Plan, everything bool) (func(*unstructured.Unstructured) bool, error) {
+	shared, err := sharedNamespace(ctx, i.Client, p)
 	if err != nil {
 		return nil, err
 	}
+	// None of them is ours. It may have come later, into a namespace and definitions with our label.
+	theirs, err := i.List(drift.Scope{GroupVersionResource: appsv1.SchemeGroupVersion.WithResource("deployments"), Namespace: ocmNamespace}).List(ctx, metav1.ListOptions{Limit: 1})
+	if err != nil {
+		return nil, fmt.Errorf("programs of Open Cluster Management: %w", err)
+	}
+	ocm := len(theirs.Items) > 0
 	lasting := []string{"CustomResourceDefinition", "Namespace", "PersistentVolumeClaim"}
 	return func(o *unstructured.Unstructured) bool {
-		if everything {
-			return shared && o.GetKind() == "Namespace"
+		switch {
+		case !everything:
+			return slices.Contains(lasting, o.GetKind()) || o.GetName() == authoritySecret || o.GetName() == signerSecret || o.GetName() == settingsName
+		case o.GetKind() == "CustomResourceDefinition", o.GetKind() == "Namespace" && o.GetName() == ocmNamespace:
+			return ocm
 		}
-		return slices.Contains(lasting, o.GetKind()) || o.GetName() == authoritySecret || o.GetName() == signerSecret || o.GetName() == settingsName
+		return shared && o.GetKind() == "Namespace"
 	}, nil
 }
 

@@ -26,6 +26,12 @@ const (
 	ocmController = "cluster-manager-registration-controller"
 )
 
+// ocmRuns tells whether Open Cluster Management accepts clusters, signs for them and looks after them.
+func ocmRuns(ctx context.Context, hub cluster.Client) (bool, error) {
+	controller, err := get(ctx, hub, object("apps/v1", "Deployment", ocmNamespace, ocmController))
+	return controller != nil, err
+}
+
 // signer returns the authority that signs for clusters, nil where others sign.
 func signer(ctx context.Context, hub cluster.Client, now time.Time) (*unstructured.Unstructured, error) {
 	have, err := readSecret(ctx, hub, signerSecret)
@@ -38,8 +44,8 @@ func signer(ctx context.Context, hub cluster.Client, now time.Time) (*unstructur
 		}
 		return secretOf(signerSecret, map[string][]byte{certKey: have[certKey], keyKey: have[keyKey]}), nil
 	}
-	others, err := get(ctx, hub, object("apps/v1", "Deployment", ocmNamespace, ocmController))
-	if err != nil || others != nil {
+	others, err := ocmRuns(ctx, hub)
+	if err != nil || others {
 		return nil, err
 	}
 	a, err := pki.NewAuthority("hawser signer", pki.Starting(now, pki.AuthorityLifetime))
