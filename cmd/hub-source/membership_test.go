@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -47,6 +48,24 @@ membership:
 		if _, err := loaded(t, file, args...); err == nil || !strings.Contains(err.Error(), what) {
 			t.Errorf("%s: %v, want an error about %s", file, err, what)
 		}
+	}
+}
+
+// TestConfig_MembershipOfTheDocumentation: the example in docs/join.md is read, and accepts somebody.
+func TestConfig_MembershipOfTheDocumentation(t *testing.T) {
+	text, err := os.ReadFile("../../docs/join.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, found := strings.Cut(string(text), "### Accepting without a person\n")
+	_, example, _ := strings.Cut(section, "```yaml\n")
+	example, _, closed := strings.Cut(example, "```\n")
+	if !found || !closed {
+		t.Fatal("docs/join.md has no such example")
+	}
+	c, err := loaded(t, example, append(tls, "--source-id=hub1")...)
+	if err != nil || c.Membership.Mode != membership.Auto || len(c.Membership.AutoApprovedUsers) != 1 || c.Membership.Signer.CertFile == "" {
+		t.Errorf("the example: %+v, %v", c, err)
 	}
 }
 
