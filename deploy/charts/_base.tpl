@@ -33,12 +33,14 @@ those very manifests, and changes what its values say.
 {{- $kustomization := .Files.Get "registration/kustomization.yaml" | fromYaml -}}
 {{- $namespace := .Release.Namespace -}}
 {{- range $file := $kustomization.resources -}}
+{{- if or (ne $file "membership.yaml") $.Values.registration.membership -}}
 {{- range $text := regexSplit "(?m)^---$" ($.Files.Get (printf "registration/%s" $file)) -1 -}}
 {{- $o := fromYaml $text -}}
 {{- if and $o.kind (ne $o.kind "Namespace") -}}
 {{- range $kustomization.labels -}}{{- $_ := set $o.metadata "labels" (merge (dict) .pairs ($o.metadata.labels | default dict)) -}}{{- end -}}
 {{- range $o.subjects -}}{{- if eq .namespace "hawser" -}}{{- $_ := set . "namespace" $namespace -}}{{- end -}}{{- end -}}
 {{- $all = append $all $o -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

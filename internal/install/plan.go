@@ -23,6 +23,8 @@ const (
 	operatorName   = "operator"
 	brokerService  = "hawser-broker.hawser.svc"
 	webhookService = "hawser-hub-source.hawser.svc"
+	// membershipName is that of all in deploy/hub-source-registration/membership.yaml.
+	membershipName = "hawser-hub-source-membership"
 )
 
 // Plan is what is to be on a hub or a cluster.
@@ -63,7 +65,11 @@ func Hub(ctx context.Context, client cluster.Client, settings Settings, now time
 	if err != nil {
 		return p, err
 	}
-	objects, err := settings.programs()
+	others, err := ocmRuns(ctx, client)
+	if err != nil {
+		return p, err
+	}
+	objects, err := settings.programs(others)
 	if err != nil {
 		return p, err
 	}
@@ -79,12 +85,17 @@ func Hub(ctx context.Context, client cluster.Client, settings Settings, now time
 	return p, nil
 }
 
-// programs is what deploy/ has for a hub.
-func (s Settings) programs() ([]*unstructured.Unstructured, error) {
+// programs is what deploy/ has for a hub; others tells that Open Cluster Management looks after its
+// members.
+func (s Settings) programs(others bool) ([]*unstructured.Unstructured, error) {
 	definitions, bases := []string{"manifestworks"}, []string{"broker", "hub-source"}
 	if s.Registration == On {
 		definitions = append(definitions, "managedclusters", "managedclusteraddons")
 		bases = []string{"broker-registration", "hub-source-registration"}
+	}
+	var edits []edit
+	if others {
+		edits = append(edits, withoutMembership)
 	}
 	var all []*unstructured.Unstructured
 	for _, name := range definitions {
@@ -95,13 +106,29 @@ func (s Settings) programs() ([]*unstructured.Unstructured, error) {
 		all = append(all, objects...)
 	}
 	for _, base := range bases {
-		objects, err := render(deploy.Files, base, s.Images)
+		objects, err := render(deploy.Files, base, s.Images, edits...)
 		if err != nil {
 			return nil, err
 		}
 		all = append(all, objects...)
 	}
 	return all, nil
+}
+
+// membershipOn is the line of deploy/hub-source-registration/config.yaml that has members looked after.
+var membershipOn = regexp.MustCompile(`(?m)^membership:\n  mode: auto$`)
+
+// withoutMembership takes out of deploy/hub-source-registration that members are looked after, as
+// its membership.yaml says.
+func withoutMembership(objects []*unstructured.Unstructured) []*unstructured.Unstructured {
+	for _, o := range objects {
+		if data, ok := o.Object["data"].(map[string]any); ok && o.GetKind() == "ConfigMap" {
+			for name, text := range data {
+				data[name] = membershipOn.ReplaceAllLiteralString(fmt.Sprint(text), "membership:\n  mode: off")
+			}
+		}
+	}
+	return slices.DeleteFunc(objects, func(o *unstructured.Unstructured) bool { return o.GetName() == membershipName })
 }
 
 // Installed is what is on a hub, as it was said when it was installed.

@@ -46,11 +46,17 @@ type Images struct{ Registry, Version string }
 // of returns the image of a program.
 func (i Images) of(program string) string { return i.Registry + "/" + program + ":" + i.Version }
 
-// render returns the objects of a base of deploy/, or an overlay, with these images.
-func render(files fs.FS, base string, images Images) ([]*unstructured.Unstructured, error) {
+// edit changes objects that kustomize would have; it does not rename any.
+type edit func([]*unstructured.Unstructured) []*unstructured.Unstructured
+
+// render returns the objects of a base of deploy/, or an overlay, with these images and edits.
+func render(files fs.FS, base string, images Images, edits ...edit) ([]*unstructured.Unstructured, error) {
 	all, made, err := collect(files, base, images)
 	if err != nil {
 		return nil, err
+	}
+	for _, change := range edits {
+		all = change(all)
 	}
 	renamed := map[string]string{}
 	for name, c := range made {

@@ -3,7 +3,12 @@ package install
 import (
 	"bytes"
 	"slices"
+	"strings"
 	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+
+	"github.com/hawser-io/hawser/pkg/agent/cluster"
 )
 
 // TestHub_WhoSignsForClusters: the broker's file has the authority of programs, and the signer's, which
@@ -27,4 +32,43 @@ func TestHub_WhoSignsForClusters(t *testing.T) {
 	if with.secret(t, signerSecret) != nil {
 		t.Error("with OCM there is a signer")
 	}
+}
+
+// TestHub_WhoLooksAfterMembers: where the controllers of Open Cluster Management do, also where they
+// come after Hawser, hub-source has no rights for it and is told so.
+func TestHub_WhoLooksAfterMembers(t *testing.T) {
+	s := wanted
+	s.Registration = On
+	hub := newPlane()
+	check := func(what, mode string, rights ...string) {
+		t.Helper()
+		content := hub.content()
+		var have, modes []string
+		for name, text := range content {
+			if strings.HasSuffix(name, membershipName) {
+				have = append(have, name)
+			}
+			if strings.HasPrefix(name, "configmaps hawser/hawser-hub-source-config-") {
+				_, text, _ = strings.Cut(text, "\nmembership:\n  mode: ")
+				text, _, _ = strings.Cut(text, "\n")
+				modes = append(modes, text)
+			}
+		}
+		slices.Sort(have)
+		if !slices.Equal(have, rights) || !slices.Equal(modes, []string{mode}) {
+			t.Errorf("%s: it has %q and the modes %q", what, have, modes)
+		}
+	}
+	const api = ".rbac.authorization.k8s.io "
+	hub.installHub(t, s, epoch)
+	check("without OCM", "auto", "clusterrolebindings"+api+membershipName, "clusterroles"+api+membershipName,
+		"rolebindings"+api+ocmNamespace+"/"+membershipName, "roles"+api+ocmNamespace+"/"+membershipName)
+	controller := object("apps/v1", "Deployment", ocmNamespace, ocmController)
+	hub.Put(controller)
+	hub.installHub(t, s, epoch)
+	check("with OCM", "off")
+	hub.Remove(cluster.Ref{GroupVersionResource: appsv1.SchemeGroupVersion.WithResource("deployments"), Namespace: ocmNamespace, Name: ocmController})
+	hub.installHub(t, s, epoch)
+	check("when OCM is gone", "auto", "clusterrolebindings"+api+membershipName, "clusterroles"+api+membershipName,
+		"rolebindings"+api+ocmNamespace+"/"+membershipName, "roles"+api+ocmNamespace+"/"+membershipName)
 }

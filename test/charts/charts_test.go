@@ -121,6 +121,21 @@ func TestCharts_RenderRegistration(t *testing.T) {
 	}
 }
 
+// Where Open Cluster Management looks after the members, nothing else of the overlay is missing.
+func TestCharts_RenderRegistrationWithoutMembership(t *testing.T) {
+	want := said(t, kustomize(t, filepath.Join(root, "deploy", "hub-source-registration")))
+	for name := range want {
+		if strings.HasSuffix(name, " hawser-hub-source-membership") {
+			delete(want, name)
+		}
+	}
+	want["ConfigMap hawser-hub-source-config"]["data"].(object)["membership"].(object)["mode"] = "off"
+	got := said(t, render(t, "hub-source", "hawser", "--set", "registration.enabled=true,registration.membership=false"))
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-kustomize +helm):\n%s", diff)
+	}
+}
+
 // With settings a configuration is written anew: it has to say the same, and the
 // hash in its name differs.
 func TestCharts_RenderWhatOverlaysDo(t *testing.T) {

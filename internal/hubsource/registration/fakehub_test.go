@@ -52,7 +52,7 @@ type event struct {
 
 func newFakeHub(t testing.TB) *fakeHub {
 	return &fakeHub{
-		t: t, roles: shippedRoles(t), changed: make(chan struct{}), rv: 100, objects: map[string]map[string]obj{}, lacks: map[string]bool{},
+		t: t, roles: shippedRoles(t, "rbac.yaml"), changed: make(chan struct{}), rv: 100, objects: map[string]map[string]obj{}, lacks: map[string]bool{},
 		tokens: map[string]string{}, denied: map[string]bool{}, requests: map[string]int{}, as: map[string]string{},
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 
@@ -33,17 +34,26 @@ type roles struct {
 	bindings []rbacv1.RoleBinding // a ClusterRoleBinding is one without a namespace
 }
 
-func shippedRoles(t testing.TB) roles {
+func shippedRoles(t testing.TB, files ...string) roles {
 	t.Helper()
-	data, err := os.ReadFile("../../../deploy/hub-source-registration/rbac.yaml")
+	all := roles{of: map[string]rules{}}
+	for _, file := range files {
+		readRoles(t, filepath.Join("../../../deploy/hub-source-registration", file), &all)
+	}
+	return all
+}
+
+// readRoles adds what a file has.
+func readRoles(t testing.TB, file string, into *roles) {
+	t.Helper()
+	data, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := roles{of: map[string]rules{}}
 	for r := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data))); ; {
 		text, err := r.Read()
 		if errors.Is(err, io.EOF) {
-			return all
+			return
 		}
 		var role rbacv1.Role
 		var binding rbacv1.RoleBinding
@@ -52,12 +62,12 @@ func shippedRoles(t testing.TB) roles {
 		}
 		switch role.Kind {
 		case "Role", "ClusterRole":
-			all.of[role.Namespace+role.Name] = role.Rules
+			into.of[role.Namespace+role.Name] = role.Rules
 		case "RoleBinding", "ClusterRoleBinding":
 			if err := yaml.UnmarshalStrict(text, &binding); err != nil {
 				t.Fatal(err)
 			}
-			all.bindings = append(all.bindings, binding)
+			into.bindings = append(into.bindings, binding)
 		}
 	}
 }
@@ -79,9 +89,10 @@ func (s roles) path(p string) bool {
 }
 
 // hub-source may be that one account and nobody else, and ask for no token but where it has bound
-// itself. None of its roles has a wildcard.
+// itself, also where it looks after members. None of its roles has a wildcard.
 func TestRoles_AreNarrow(t *testing.T) {
-	shipped := shippedRoles(t)
+	const clusters, certificates, coordination, rbac = "cluster.open-cluster-management.io", "certificates.k8s.io", "coordination.k8s.io", "rbac.authorization.k8s.io"
+	shipped := shippedRoles(t, "rbac.yaml", "membership.yaml")
 	for _, account := range []string{"default", "hawser-hub-source", "agent-registration-bootstrap"} {
 		if shipped.grant(hubSource, "impersonate", "", "serviceaccounts", "open-cluster-management-hub", account) {
 			t.Errorf("hub-source may be %s", account)
@@ -91,12 +102,17 @@ func TestRoles_AreNarrow(t *testing.T) {
 		"impersonate the same name elsewhere": shipped.grant(hubSource, "impersonate", "", "serviceaccounts", "kube-system", "grpc-server-sa"),
 		"impersonate users":                   shipped.grant(hubSource, "impersonate", "", "users", "", "x"),
 		"ask for tokens":                      shipped.grant(hubSource, "create", "", "serviceaccounts/token", "kube-system", "x"),
-		"bind another role":                   shipped.grant(hubSource, "bind", "rbac.authorization.k8s.io", "clusterroles", "", "cluster-admin"),
-		"read other bindings":                 shipped.grant(hubSource, "list", "rbac.authorization.k8s.io", "rolebindings", "", "x"),
-		"accept a cluster":                    shipped.grant(hubSource, "update", "register.open-cluster-management.io", "managedclusters/accept", "", "c"),
-		"change a ManagedCluster":             shipped.grant(hubSource, "update", "cluster.open-cluster-management.io", "managedclusters", "", "c"),
-		"create CSRs as itself":               shipped.grant(hubSource, "create", "certificates.k8s.io", "certificatesigningrequests", "", "c"),
-		"write another Lease":                 shipped.grant(hubSource, "patch", "coordination.k8s.io", "leases", "kube-system", "kube-scheduler"),
+		"bind another role":                   shipped.grant(hubSource, "bind", rbac, "clusterroles", "", "cluster-admin"),
+		"read other bindings":                 shipped.grant(hubSource, "list", rbac, "rolebindings", "", "x"),
+		"accept a cluster by OCM's right":     shipped.grant(hubSource, "update", "register.open-cluster-management.io", "managedclusters/accept", "", "c"),
+		"replace a ManagedCluster":            shipped.grant(hubSource, "update", clusters, "managedclusters", "", "c"),
+		"delete a ManagedCluster":             shipped.grant(hubSource, "delete", clusters, "managedclusters", "", "c"),
+		"create CSRs as itself":               shipped.grant(hubSource, "create", certificates, "certificatesigningrequests", "", "c"),
+		"approve for another signer":          shipped.grant(hubSource, "approve", certificates, "signers", "", "kubernetes.io/kube-apiserver-client"),
+		"sign for another signer":             shipped.grant(hubSource, "sign", certificates, "signers", "", "kubernetes.io/kube-apiserver-client"),
+		"write another Lease":                 shipped.grant(hubSource, "patch", coordination, "leases", "kube-system", "kube-scheduler"),
+		"delete another Lease":                shipped.grant(hubSource, "delete", coordination, "leases", "kube-system", "kube-scheduler"),
+		"delete a namespace":                  shipped.grant(hubSource, "delete", "", "namespaces", "", "c"),
 	} {
 		if granted {
 			t.Errorf("hub-source may %s", what)
@@ -107,6 +123,32 @@ func TestRoles_AreNarrow(t *testing.T) {
 			if slices.Contains(slices.Concat(r.Verbs, r.Resources, r.APIGroups, r.NonResourceURLs), "*") {
 				t.Errorf("%s: %v", name, r)
 			}
+		}
+	}
+}
+
+// What docs/security.md says that looking after members adds is in membership.yaml, and hub-source has
+// nothing of it without that file.
+func TestRoles_OfMembership(t *testing.T) {
+	const clusters, certificates = "cluster.open-cluster-management.io", "certificates.k8s.io"
+	without, with := shippedRoles(t, "rbac.yaml"), shippedRoles(t, "rbac.yaml", "membership.yaml")
+	for _, r := range []struct{ verb, group, resource, name string }{
+		{"patch", clusters, "managedclusters", "c"},
+		{"patch", clusters, "managedclusters/status", "c"},
+		{"create", "", "namespaces", "c"},
+		{"patch", "", "namespaces", "c"},
+		{"create", "coordination.k8s.io", "leases", "managed-cluster-lease"},
+		{"delete", "coordination.k8s.io", "leases", "managed-cluster-lease"},
+		{"update", certificates, "certificatesigningrequests/approval", "c"},
+		{"update", certificates, "certificatesigningrequests/status", "c"},
+		{"delete", certificates, "certificatesigningrequests", "c"},
+		{"approve", certificates, "signers", "open-cluster-management.io/grpc"},
+		{"sign", certificates, "signers", "open-cluster-management.io/grpc"},
+		{"delete", "addon.open-cluster-management.io", "managedclusteraddons", "c"},
+		{"delete", "work.open-cluster-management.io", "manifestworks", "c"},
+	} {
+		if before, after := without.grant(hubSource, r.verb, r.group, r.resource, "", r.name), with.grant(hubSource, r.verb, r.group, r.resource, "", r.name); before || !after {
+			t.Errorf("%v: granted %v by rbac.yaml alone, and %v with membership.yaml", r, before, after)
 		}
 	}
 }
