@@ -2,7 +2,10 @@ package registration
 
 import (
 	"context"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"log/slog"
 	"sync"
@@ -24,6 +27,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/session"
 	"github.com/hawser-io/hawser/pkg/transport"
+	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
 	"github.com/hawser-io/hawser/pkg/transport/mem"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
@@ -237,6 +241,18 @@ func TestBroker_JoinAndStay(t *testing.T) {
 		s.with(func(h *fakeHub) { h.removeCluster() })
 		sleep(time.Minute)
 		p.wantWaits("the hub has no ManagedCluster")
+		p.end()
+		p.start() // it asks what there is, and there is nothing
+		sleep(time.Minute)
+		p.wantWaits("the hub has no ManagedCluster")
+		p.end()
+		link.Cut()
+		p.start()
+		sleep(10 * time.Minute)
+		p.wantWaits("the hub has not shown the ManagedCluster cluster1 yet")
+		link.Restore()
+		sleep(time.Minute)
+		p.wantWaits("the hub has no ManagedCluster")
 		s.with(func(h *fakeHub) { h.accepting = true })
 		p.file = "file2"
 		p.changed <- struct{}{}
@@ -249,4 +265,40 @@ func TestBroker_JoinAndStay(t *testing.T) {
 		}
 		b.Stop()
 	})
+}
+
+// TestBroker_AnotherSignerOfTheSameName: the hub was rebuilt, its new signer has the name of the old
+// one, so that the agent shows its certificate and is refused in the handshake, before there is a
+// connection. It asks with the bootstrap file that it was given then.
+func TestBroker_AnotherSignerOfTheSameName(t *testing.T) {
+	b := testkit.StartBroker(t, testkit.Options{Port: true, Broker: broker.Config{Registration: source}})
+	who := Subject{cluster1, "a"}
+	old := testkit.NewCA(t).Sign(x509.Certificate{Subject: pkix.Name{CommonName: who.CommonName(), Organization: who.Organizations()}})
+	der, err := x509.MarshalPKCS8PrivateKey(old.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := newProgram(t)
+	p.secret.data = Kept{Cluster: cluster1, Agent: who.Agent, Hub: "hub1", Bootstrap: "file0", Credential: &Credential{
+		Cert: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: old.Certificate[0]}),
+		Key:  pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}),
+	}}.Data()
+	registered, err := transportgrpc.NewDialer(transportgrpc.Options{Target: b.Addr, Credentials: b.CA.Showing(old)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.dialers["bootstrap"] = mem.New(b.Broker, transport.Peer{Role: "bootstrap", Name: "boot", User: "boot", Groups: []string{"system:bootstrappers:managedcluster"}})
+	p.registered = registered
+	p.start()
+	for end := time.After(time.Minute); p.State().As != Bootstrapping; {
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-end:
+			t.Fatalf("it waits for %v", p.Ready())
+		}
+	}
+	if p.own() == nil {
+		t.Error("the old certificate is thrown away, and may be taken again")
+	}
+	p.end()
 }

@@ -95,10 +95,11 @@ type Core struct {
 	// as is how the sessions connect, "" before the first Step; life counts those changes.
 	as   As
 	life int
-	// anew: a registration begins although there is a certificate. tried is the bootstrap file with
-	// which one began that the broker refused as well.
-	anew  bool
-	tried string
+	// anew: a registration begins although there is a certificate. trial.until is how long that may
+	// take before the certificate is tried again, and when the next may begin; doubted: it began
+	// because the broker refused the certificate.
+	anew, doubted bool
+	trial         retry
 	// used is the certificate that the last Use named; inUse: there was one.
 	used  *Credential
 	inUse bool
@@ -134,8 +135,9 @@ type Core struct {
 
 // stream is what is known of one.
 type stream struct {
-	since time.Time // zero: it does not run
-	err   error     // why
+	since  time.Time // zero: it does not run
+	listed time.Time // when it had said what there is, zero before
+	err    error     // why it does not run
 }
 
 // Times.
@@ -150,12 +152,20 @@ const (
 	lastRetry    = 30 * time.Second
 	firstRequest = 30 * time.Second
 	lastRequest  = time.Hour
+	// firstTrial and lastTrial bound the time that a registration takes by which one with a good
+	// certificate begins again.
+	firstTrial = 5 * time.Minute
+	lastTrial  = time.Hour
 	// recreate is when a ManagedCluster is created once more that does not show; up to twice
 	// that.
 	recreate = time.Hour
 	// MaxPending is how many requests of this cluster may wait on the hub for this agent to
 	// make one.
 	MaxPending = 5
+	// nobody is in the list of ManagedClusters of an agent that has none: that the hub says it is
+	// gone is the only sign that it has compared the list. A broker that does not know yet what
+	// there is takes the list as well.
+	nobody types.UID = "nobody"
 )
 
 // NewCore returns a Core that begins with what the Secret keeps.
@@ -164,16 +174,20 @@ func NewCore(c CoreConfig, k Kept, bootstrap string) *Core {
 	if k.Agent == "" {
 		core.kept = Kept{Agent: c.Name()}
 	}
+	if bootstrap == "" {
+		core.bootstrap = k.Bootstrap
+	}
 	core.kept.Cluster, core.kept.Hub, core.kept.Config = c.Cluster, c.Hub, c.Config
 	core.spread = c.Random()
 	return core
 }
 
-// Bootstrap says which bootstrap file there is now. Who gives the agent another one wants it to
-// join, also where the hub has removed its ManagedCluster.
+// Bootstrap says which bootstrap file there is now, "" for one that cannot be read: that is none.
+// Who gives the agent another one wants it to join, also where the hub has removed its
+// ManagedCluster.
 func (c *Core) Bootstrap(id string) {
-	if id != c.bootstrap {
-		c.bootstrap, c.create, c.renew = id, retry{}, retry{}
+	if id != "" && id != c.bootstrap {
+		c.bootstrap, c.create, c.renew, c.trial, c.anew = id, retry{}, retry{}, retry{}, false
 	}
 }
 
@@ -233,8 +247,10 @@ func (c *Core) sawCluster(o *clusterv1.ManagedCluster) {
 }
 
 // Gone says that the hub has an object no more.
-func (c *Core) Gone(k Kind, uid types.UID) {
+func (c *Core) Gone(now time.Time, k Kind, uid types.UID) {
 	switch {
+	case k == Clusters && uid == nobody:
+		c.streams[Clusters].listed = now
 	case k == Clusters && c.cluster != nil && c.cluster.UID == uid:
 		c.cluster, c.gone = nil, true
 	case k == Leases && c.lease != nil && c.lease.UID == uid:
@@ -252,7 +268,9 @@ func (c *Core) Gone(k Kind, uid types.UID) {
 // Held returns what a stream has shown, for the list that begins the next one.
 func (c *Core) Held(k Kind) (all []types.UID) {
 	switch {
-	case k == Clusters && c.cluster != nil:
+	case k == Clusters && c.cluster == nil:
+		all = append(all, nobody)
+	case k == Clusters:
 		all = append(all, c.cluster.UID)
 	case k == Leases && c.lease != nil:
 		all = append(all, c.lease.UID)
@@ -344,21 +362,34 @@ func (c *Core) choose() {
 	if own := c.kept.Credential; own != nil && c.due(own.NotAfter) {
 		c.kept.Credential, c.anew = nil, false
 	}
-	// t1 the broker refuses the certificate for a moment, t2 it refuses the token, which has ended
-	// long ago, t3 it takes the certificate again: so each bootstrap file is tried once.
-	if c.anew && c.as == Bootstrapping && c.refused() {
-		c.anew, c.tried = false, c.bootstrap
-	}
-	if c.kept.Credential == nil || c.anew || c.bootstrap == c.kept.Bootstrap || c.bootstrap == c.tried {
+	if c.kept.Credential == nil {
 		return
 	}
-	c.anew = c.refused() || c.missing()
+	over := c.due(c.trial.until)
+	if c.anew {
+		// t1 the broker refuses the certificate for a moment, t2 it refuses the token too, which has
+		// ended long ago, t3 it takes the certificate again.
+		if c.refused() {
+			c.anew, c.trial.why = false, c.streams[Clusters].err
+		} else if over && (c.doubted || !c.connected(Clusters)) {
+			c.anew = false
+		}
+		return
+	}
+	if c.bootstrap == c.kept.Bootstrap || !over {
+		return
+	}
+	c.doubted = c.refused()
+	if c.anew = c.doubted || c.missing(); c.anew {
+		c.trial.failed(c.now, c.c.Random(), firstTrial, lastTrial, nil)
+	}
 }
 
-// missing reports whether the hub has no ManagedCluster of this cluster.
+// missing reports whether the hub has no ManagedCluster of this cluster. What it has may come a
+// moment after it was listed.
 func (c *Core) missing() bool {
 	s := c.streams[Clusters]
-	return c.as == Registered && c.cluster == nil && (c.gone || !s.since.IsZero() && c.due(s.since.Add(unseen)))
+	return c.as == Registered && c.cluster == nil && (c.gone || !s.listed.IsZero() && c.due(s.listed.Add(unseen)))
 }
 
 func (c *Core) way() As {

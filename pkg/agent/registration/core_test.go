@@ -2,7 +2,6 @@ package registration
 
 import (
 	"bytes"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"slices"
@@ -32,6 +31,8 @@ type rig struct {
 
 	as      As
 	down    [kinds]bool // streams that do not come up
+	out     map[As]bool // whom the broker refuses
+	away    bool        // the broker does not know what the hub has
 	saveErr error
 	used    *Credential
 	told    int
@@ -40,7 +41,7 @@ type rig struct {
 }
 
 func newRig(t testing.TB) *rig {
-	r := &rig{t: t, now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), file: "file1", random: func() float64 { return 0.5 }}
+	r := &rig{t: t, now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), file: "file1", out: map[As]bool{}, random: func() float64 { return 0.5 }}
 	r.hub = newFakeHub(t, func() time.Time { return r.now })
 	r.hub.changed = r.show
 	r.start()
@@ -61,31 +62,52 @@ func (r *rig) start() {
 // show is the hub's stream: nothing comes where it is down.
 func (r *rig) show(k Kind, o runtime.Object, gone types.UID) {
 	switch {
-	case r.core == nil || !r.core.connected(k):
+	case r.core == nil || !r.core.connected(k) || r.away:
 	case o != nil:
 		r.core.Saw(o)
 	default:
-		r.core.Gone(k, gone)
+		r.core.Gone(r.now, k, gone)
 	}
 }
 
 // connect brings up the streams that may be.
 func (r *rig) connect() {
 	for k := range kinds {
-		if r.down[k] || k == Leases && r.as == Bootstrapping || r.core.connected(k) {
+		if r.out[r.as] && r.core.streams[k].err == nil {
+			r.core.Disconnected(k, &transport.Error{Code: transport.CodeUnauthenticated, Message: "kept out"})
+		}
+		if r.out[r.as] || r.down[k] || k == Leases && r.as == Bootstrapping || r.core.connected(k) {
 			continue
 		}
 		held := r.core.Held(k)
 		r.core.Connected(r.now, k)
+		if r.away {
+			continue
+		}
 		objects := r.hub.all(k)
 		for _, o := range objects {
 			r.core.Saw(o)
 		}
 		for _, uid := range held {
 			if !slices.ContainsFunc(objects, func(o runtime.Object) bool { return o.(interface{ GetUID() types.UID }).GetUID() == uid }) {
-				r.core.Gone(k, uid)
+				r.core.Gone(r.now, k, uid)
 			}
 		}
+	}
+}
+
+// keepOut has the broker refuse somebody, or not any longer.
+func (r *rig) keepOut(as As, yes bool) {
+	if r.out[as] = yes; yes && r.as == as {
+		r.core.streams = [kinds]stream{}
+	}
+}
+
+// back has the broker know again what the hub has.
+func (r *rig) back() {
+	r.away = false
+	for k := range kinds {
+		r.disconnect(k, errors.New("cut"))
 	}
 }
 
@@ -340,121 +362,6 @@ func TestCore_ExpiredWhileAway(t *testing.T) {
 		r.pass(10 * time.Second)
 		if r.wantWaits(""); r.as != Registered {
 			t.Errorf("as %s", r.as)
-		}
-	}
-}
-
-// TestCore_BeginsAgainOnlyWithAnotherFile: a cluster that the hub deleted stays out until a
-// person lets it in; so does one that the broker refuses.
-func TestCore_BeginsAgainOnlyWithAnotherFile(t *testing.T) {
-	t.Run("deleted", func(t *testing.T) {
-		r := joined(t)
-		r.hub.removeCluster()
-		r.seen = nil
-		r.pass(10 * time.Minute)
-		r.wantWaits("the hub has no ManagedCluster cluster1: if the cluster is to join again")
-		if len(r.seen) > 0 || r.hub.cluster != nil {
-			t.Fatalf("it asked for %v", r.seen)
-		}
-		r.file = "file2"
-		r.core.Bootstrap(r.file)
-		r.pass(10 * time.Second)
-		if r.wantWaits(""); r.hub.cluster == nil || r.core.kept.Bootstrap != "file2" {
-			t.Errorf("cluster %v, registered by %q", r.hub.cluster, r.core.kept.Bootstrap)
-		}
-	})
-	t.Run("refused", func(t *testing.T) {
-		r := joined(t)
-		r.down = [kinds]bool{true, true, true}
-		for k := range kinds {
-			r.disconnect(k, &transport.Error{Code: transport.CodeUnauthenticated, Message: "unknown authority"})
-		}
-		r.pass(10 * time.Minute)
-		if r.as != Registered {
-			t.Fatalf("as %s", r.as)
-		}
-		r.core.Bootstrap("file2")
-		r.settle()
-		if r.as != Bootstrapping || r.used == nil {
-			t.Fatalf("as %s, uses %v: the old certificate stays until there is another", r.as, r.used)
-		}
-		r.down = [kinds]bool{}
-		r.pass(10 * time.Second)
-		if r.wantWaits(""); r.as != Registered {
-			t.Errorf("as %s", r.as)
-		}
-	})
-	t.Run("refused with it too", func(t *testing.T) {
-		r := joined(t)
-		r.core.Bootstrap("file2")
-		r.down = [kinds]bool{true, true, true}
-		for range 3 { // the certificate, the file, and the certificate again
-			for k := range kinds {
-				r.core.Disconnected(k, &transport.Error{Code: transport.CodeUnauthenticated, Message: "kept out"})
-			}
-			r.pass(time.Minute)
-		}
-		if !slices.Contains(r.seen, "connect "+string(Bootstrapping)) {
-			t.Errorf("the file was not tried: %v", r.seen)
-		}
-		if r.as != Registered {
-			t.Fatalf("as %s: the file does not help either", r.as)
-		}
-		r.down = [kinds]bool{}
-		r.pass(10 * time.Second)
-		if r.wantWaits(""); r.as != Registered {
-			t.Errorf("as %s", r.as)
-		}
-	})
-	t.Run("the broker is refused", func(t *testing.T) {
-		r := joined(t)
-		r.core.Bootstrap("file2")
-		r.down = [kinds]bool{true, true, true}
-		for k := range kinds {
-			r.disconnect(k, &transport.Error{Code: transport.CodeUnauthenticated, Message: "wrong CA", Err: &tls.CertificateVerificationError{Err: errors.New("unknown authority")}})
-		}
-		if r.pass(time.Minute); r.as != Registered {
-			t.Errorf("as %s: another certificate of its own would not help", r.as)
-		}
-	})
-	t.Run("another file alone", func(t *testing.T) {
-		r := joined(t)
-		r.core.Bootstrap("file2")
-		r.pass(10 * time.Minute)
-		if r.as != Registered || slices.Contains(r.seen, "use") {
-			t.Errorf("as %s, saw %v", r.as, r.seen)
-		}
-	})
-}
-
-// TestCore_AnotherFileWhileItWaits: a new token of the same account goes on with the request that
-// waits for approval; another account, which is not shown it, asks once more.
-func TestCore_AnotherFileWhileItWaits(t *testing.T) {
-	for _, shown := range []bool{true, false} {
-		r := newRig(t)
-		r.pass(5 * time.Second)
-		first := r.hub.waiting()[0]
-		for k := range kinds {
-			r.disconnect(k, &transport.Error{Code: transport.CodeUnauthenticated, Message: "the token has ended"})
-		}
-		r.core.Bootstrap("file2")
-		if !shown {
-			hidden := r.hub.csrs[first]
-			delete(r.hub.csrs, first)
-			r.pass(5 * time.Minute)
-			if names := r.hub.waiting(); len(names) != 1 || names[0] == first {
-				t.Errorf("%v wait, after %s", names, hidden.Name)
-			}
-			continue
-		}
-		r.pass(5 * time.Minute)
-		if names := r.hub.waiting(); len(names) != 1 || names[0] != first {
-			t.Errorf("%v wait, after %s", names, first)
-		}
-		r.hub.approve(first)
-		r.settle()
-		if r.as != Registered || r.core.kept.Bootstrap != "file2" {
-			t.Errorf("as %s by %s", r.as, r.core.kept.Bootstrap)
 		}
 	}
 }

@@ -13,6 +13,9 @@
 //	 ╰──────────────╯ the certificate has ended; or the hub has no such cluster, or does
 //	                  not take the certificate, and there is another bootstrap file
 //
+// A certificate that was good is kept meanwhile, and tried again: who refuses it may take it a
+// minute later, when the bootstrap token has ended.
+//
 // The hub accepts a cluster by spec.hubAcceptsClient of its ManagedCluster, never by a condition.
 //
 // The decisions are made by [Core], which has no clock, goroutine or socket in it: it is

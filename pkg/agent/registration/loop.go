@@ -244,9 +244,9 @@ func (p *party) Handle(ctx context.Context, e codec.Event) error {
 		p.link.loop.c.Log.WarnContext(ctx, "an event of the hub cannot be used", "error", err)
 		return nil
 	}
-	p.tell(func(c *Core, _ time.Time) {
+	p.tell(func(c *Core, now time.Time) {
 		if s.object == nil {
-			c.Gone(p.kind, s.uid)
+			c.Gone(now, p.kind, s.uid)
 			return
 		}
 		c.Saw(s.object)

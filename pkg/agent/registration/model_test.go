@@ -43,6 +43,11 @@ func TestModel(t *testing.T) {
 				r.down[k] = true
 				r.disconnect(k, errors.New("cut"))
 			},
+			"keep out": func(rt *rapid.T) {
+				r.keepOut(rapid.SampledFrom([]As{Bootstrapping, Registered}).Draw(rt, "whom"), rapid.Bool().Draw(rt, "out"))
+			},
+			"hub away":     func(*rapid.T) { r.away = true },
+			"hub back":     func(*rapid.T) { r.back() },
 			"restore":      func(*rapid.T) { r.down = [kinds]bool{} },
 			"refuse":       func(*rapid.T) { refusing = !refusing },
 			"secret":       func(*rapid.T) { r.saveErr = errorUnless(r.saveErr) },
@@ -92,6 +97,8 @@ func (r *rig) decide(rt *rapid.T) {
 func (r *rig) calm(rt *rapid.T) {
 	r.down, r.saveErr, r.hub.refuse, r.hub.life = [kinds]bool{}, nil, nil, time.Hour
 	r.hub.approving, r.hub.accepting = true, true
+	clear(r.out)
+	r.back()
 	for _, name := range r.hub.waiting() {
 		r.hub.approve(name)
 	}

@@ -96,7 +96,8 @@ func (c *Core) subject() Subject { return Subject{c.c.Cluster, c.kept.Agent} }
 
 // prepare makes a request where one is needed. It is published once it is in the Secret.
 func (c *Core) prepare() {
-	if p := c.kept.Pending; p != nil && (p.As != c.as || c.hidden(p)) {
+	// Who looks whether the broker takes the certificate again goes on with its request if not.
+	if p := c.kept.Pending; p != nil && (p.As != c.as && c.connected(Requests) || c.hidden(p)) {
 		c.kept.Pending, c.sent = nil, time.Time{}
 	}
 	if c.kept.Pending != nil || !c.wanted() {

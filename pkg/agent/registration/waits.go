@@ -40,6 +40,8 @@ func (c *Core) waitsBootstrapping() error {
 
 func (c *Core) waitsRegistered() error {
 	switch {
+	case !c.connected(Clusters) && c.trial.why != nil:
+		return fmt.Errorf("registered, but there is no connection: %w; the bootstrap file does not help: %w", c.down(Clusters), c.trial.why)
 	case !c.connected(Clusters):
 		return fmt.Errorf("registered, but there is no connection: %w", c.down(Clusters))
 	case c.missing():
