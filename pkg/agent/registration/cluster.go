@@ -65,6 +65,9 @@ func (c *Cluster) Facts(ctx context.Context) (Facts, error) {
 	if f.Claims, err = c.claims(ctx, f.Version); err != nil {
 		errs = append(errs, err)
 	}
+	if f.Version == "" {
+		f.Claims = nil // one of them is the version
+	}
 	return f, errors.Join(errs...)
 }
 
@@ -99,25 +102,20 @@ func add(to clusterv1.ResourceList, of corev1.ResourceList) {
 	}
 }
 
-// claims returns what the ClusterClaims say, and what is known without them.
+// claims returns what the ClusterClaims say, and what is known without them; with an error none: the
+// hub would take those that are not there for gone, and move works.
 func (c *Cluster) claims(ctx context.Context, version string) ([]clusterv1.ManagedClusterClaim, error) {
-	known := map[string]string{}
-	if version != "" {
-		known[claimVersion] = version
+	ns, err := c.Kube.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("read the namespace %s: %w", metav1.NamespaceSystem, err)
 	}
-	var errs []error
-	if ns, err := c.Kube.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{}); err == nil {
-		known[claimID] = string(ns.UID)
-	} else {
-		errs = append(errs, fmt.Errorf("read the namespace %s: %w", metav1.NamespaceSystem, err))
-	}
+	known := map[string]string{claimID: string(ns.UID), claimVersion: version}
 	l, err := c.Objects.Resource(claims).List(ctx, metav1.ListOptions{})
 	switch {
 	case apierrors.IsNotFound(err): // the kind is not there
 		l = &unstructured.UnstructuredList{}
 	case err != nil:
-		errs = append(errs, fmt.Errorf("list the ClusterClaims: %w", err))
-		l = &unstructured.UnstructuredList{}
+		return nil, fmt.Errorf("list the ClusterClaims: %w", err)
 	}
 	for i := range l.Items {
 		o := &l.Items[i]
@@ -128,7 +126,7 @@ func (c *Cluster) claims(ctx context.Context, version string) ([]clusterv1.Manag
 			known[o.GetName()] = value
 		}
 	}
-	return sortedClaims(known), errors.Join(errs...)
+	return sortedClaims(known), nil
 }
 
 // sortedClaims returns the reserved ones, then as many of the others as the hub is told.

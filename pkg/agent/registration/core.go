@@ -191,7 +191,8 @@ func (c *Core) Bootstrap(id string) {
 	}
 }
 
-// Learned takes what the managed cluster says of itself.
+// Learned takes what the managed cluster says of itself. Of what could not be read, what it said
+// before counts.
 func (c *Core) Learned(now time.Time, f Facts) {
 	switch {
 	case f.Healthy:
@@ -199,11 +200,7 @@ func (c *Core) Learned(now time.Time, f Facts) {
 	case c.silent.IsZero():
 		c.silent = now
 	}
-	if !f.Healthy && c.known { // what it said before is all that is known
-		f = c.facts
-		f.Healthy = false
-	}
-	c.facts, c.known = f, true
+	c.facts, c.known = f.over(c.facts), true
 }
 
 // Connected says that a stream runs. What it showed before still counts: the agent lists

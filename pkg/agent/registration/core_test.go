@@ -10,6 +10,7 @@ import (
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -363,6 +364,44 @@ func TestCore_ExpiredWhileAway(t *testing.T) {
 		if r.wantWaits(""); r.as != Registered {
 			t.Errorf("as %s", r.as)
 		}
+	}
+}
+
+// TestCore_PartOfTheFacts: what cannot be read of the cluster for a moment, also right after a
+// restart, takes nothing away that the hub knows.
+func TestCore_PartOfTheFacts(t *testing.T) {
+	r := joined(t)
+	cpu := clusterv1.ResourceList{clusterv1.ResourceCPU: resource.MustParse("4")}
+	whole := Facts{Healthy: true, Version: "v1.36.0", Capacity: cpu, Allocatable: cpu, Claims: []clusterv1.ManagedClusterClaim{{Name: "platform.open-cluster-management.io", Value: "metal"}}}
+	r.core.Learned(r.now, whole)
+	r.pass(2 * time.Minute)
+	want := r.hub.cluster.Status.DeepCopy()
+	if len(want.ClusterClaims) != 1 || len(want.Allocatable) != 1 {
+		t.Fatalf("status %+v", want)
+	}
+	for _, restart := range []bool{false, true} {
+		if restart {
+			r.start()
+		}
+		r.core.Learned(r.now, Facts{Healthy: true})
+		r.pass(2 * time.Minute)
+		if have := r.hub.cluster.Status; have.Version != want.Version || !equality.Semantic.DeepEqual(&have, want) {
+			t.Errorf("restart %t: status %+v, want %+v", restart, have, want)
+		}
+	}
+	r.core.Learned(r.now, whole)
+	r.core.Learned(r.now, Facts{Healthy: true})
+	r.hub.cluster.Status = clusterv1.ManagedClusterStatus{} // it was made anew
+	r.hub.showCluster()
+	r.pass(2 * time.Minute)
+	if have := r.hub.cluster.Status; have.Version != want.Version || len(have.ClusterClaims) != 1 || len(have.Allocatable) != 1 {
+		t.Errorf("what was read before is not told: %+v", have)
+	}
+	whole.Claims = []clusterv1.ManagedClusterClaim{}
+	r.core.Learned(r.now, whole)
+	r.pass(2 * time.Minute)
+	if have := r.hub.cluster.Status.ClusterClaims; len(have) > 0 {
+		t.Errorf("claims %v, and the cluster has none any more", have)
 	}
 }
 

@@ -121,6 +121,12 @@ func TestCluster_Facts(t *testing.T) {
 	if f, err = c.Facts(t.Context()); err != nil || len(f.Claims) != 2 || f.Claims[0].Value != "uid-of-cluster" {
 		t.Errorf("without the kind: %v, %v", f.Claims, err)
 	}
+	dyn.PrependReactor("list", "clusterclaims", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewTooManyRequests("later", 1)
+	})
+	if f, err = c.Facts(t.Context()); !strings.Contains(fmt.Sprint(err), "list the ClusterClaims") || f.Claims != nil || f.Version == "" || f.Capacity == nil {
+		t.Errorf("while the cluster is busy: %+v, %v", f, err)
+	}
 	kube.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, "", errors.New("no role"))
 	})

@@ -1,6 +1,7 @@
 package registration
 
 import (
+	"cmp"
 	"maps"
 	"time"
 
@@ -13,12 +14,27 @@ import (
 
 // Facts is what a managed cluster says of itself.
 type Facts struct {
-	// Healthy: it answers. If not, the rest may be empty.
+	// Healthy: it answers.
 	Healthy bool
+	// Version is "" where it could not be read.
 	Version string
-	// Capacity is that of all nodes, Allocatable that of those on which pods may start.
+	// Capacity is that of all nodes, Allocatable that of those on which pods may start; nil where
+	// the nodes could not be read.
 	Capacity, Allocatable clusterv1.ResourceList
-	Claims                []clusterv1.ManagedClusterClaim
+	// Claims are nil where not all of them could be read.
+	Claims []clusterv1.ManagedClusterClaim
+}
+
+// over is f, and of what f does not say what was known.
+func (f Facts) over(known Facts) Facts {
+	f.Version = cmp.Or(f.Version, known.Version)
+	if f.Capacity == nil {
+		f.Capacity, f.Allocatable = known.Capacity, known.Allocatable
+	}
+	if f.Claims == nil {
+		f.Claims = known.Claims
+	}
+	return f
 }
 
 const (
@@ -111,7 +127,8 @@ func (c *Core) describe(s *clusterv1.ManagedClusterStatus) {
 	default:
 		return
 	}
-	s.Version.Kubernetes = c.facts.Version
+	// Of what was never read the hub keeps what it has.
+	s.Version.Kubernetes = cmp.Or(c.facts.Version, s.Version.Kubernetes)
 	capacity := maps.Clone(s.Capacity) // others may have added to it
 	if capacity == nil {
 		capacity = clusterv1.ResourceList{}
@@ -120,7 +137,12 @@ func (c *Core) describe(s *clusterv1.ManagedClusterStatus) {
 	if len(capacity) > 0 {
 		s.Capacity = capacity
 	}
-	s.Allocatable, s.ClusterClaims = c.facts.Allocatable, c.facts.Claims
+	if c.facts.Allocatable != nil {
+		s.Allocatable = c.facts.Allocatable
+	}
+	if c.facts.Claims != nil {
+		s.ClusterClaims = c.facts.Claims
+	}
 }
 
 // renewal shows that the cluster lives.
