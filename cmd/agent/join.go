@@ -190,7 +190,7 @@ func (p *process) newRegistration(hub string) (*registration.Registration, error
 	return registration.New(registration.Config{
 		Cluster: p.cfg.clusterName, Hub: hub, Broker: described,
 		Bootstrap: j.bootstrap, Registered: j.registered, BootstrapID: j.bootstrapID, Changed: j.watch.Changed(),
-		Use: j.use, Retry: j.retry, Store: store, Reader: &registration.Cluster{Kube: kube, Objects: objects},
+		Use: j.use, Retry: j.retry, Secret: p.cfg.hubSecret, Store: store, Reader: &registration.Cluster{Kube: kube, Objects: objects},
 		Log: p.agent.Log, Registry: p.registry,
 	})
 }

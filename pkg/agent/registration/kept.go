@@ -2,6 +2,7 @@ package registration
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"time"
 )
@@ -81,15 +82,29 @@ func (k Kept) Data() map[string][]byte {
 // HubOf is the hub of which a Secret is, "" if it does not say.
 func HubOf(d map[string][]byte) string { return string(d[keyHub]) }
 
+// ErrForeign is that a Secret has the key of somebody else, who cannot do without it.
+var ErrForeign = errors.New("name another one with --hub-kubeconfig-secret, or delete it if nobody needs it any more")
+
+// foreign says whose the key in a Secret is.
+func foreign(d map[string][]byte) error {
+	if HubOf(d) == "" {
+		return fmt.Errorf("it has a key that is no agent's of ours: %w", ErrForeign)
+	}
+	return fmt.Errorf("it is that of cluster %s at hub %s: %w", d[keyCluster], HubOf(d), ErrForeign)
+}
+
 // ReadKept reads the content of a Secret for a cluster and hub. What is of another one, or
-// cannot be read, is left out, and why says so: then the registration begins again. why is
-// also nil where there is nothing.
+// cannot be read, is left out, and why says so: then the registration begins again, unless
+// it is [ErrForeign]. why is also nil where there is nothing.
 func ReadKept(d map[string][]byte, cluster, hub string, now time.Time) (k Kept, why error) {
 	if len(d) == 0 {
 		return Kept{}, nil
 	}
 	for key, want := range map[string]string{keyCluster: cluster, keyHub: hub} {
 		if have, ok := d[key]; !ok || string(have) != want {
+			if len(d[keyKey]) > 0 {
+				return Kept{}, foreign(d)
+			}
 			return Kept{}, fmt.Errorf("%s in it is %q, this agent's is %q", key, have, want)
 		}
 	}

@@ -41,8 +41,15 @@ func TestSecret_TwoWriters(t *testing.T) {
 	if d, err := b.Load(t.Context()); err != nil || string(d["k"]) != "2" {
 		t.Fatalf("%v, %v", d, err)
 	}
+	o.Labels = nil // a person made it
+	if _, err = kube.CoreV1().Secrets("hawser").Update(t.Context(), o, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
 	if err := b.Save(t.Context(), data("3")); err != nil {
 		t.Fatal(err)
+	}
+	if o, err = kube.CoreV1().Secrets("hawser").Get(t.Context(), "s", metav1.GetOptions{}); err != nil || o.Labels["hawser.io/agent"] != "true" {
+		t.Errorf("labels %v, %v: works may have it", o.Labels, err)
 	}
 	if err := a.Save(t.Context(), data("4")); !errors.Is(err, ErrTaken) {
 		t.Errorf("got %v", err)

@@ -59,6 +59,8 @@ type Config struct {
 	// or that the hub accepted the cluster.
 	Retry func()
 
+	// Secret is the name of the Store, for people.
+	Secret string
 	Store  Store
 	Reader Reader
 
@@ -145,7 +147,9 @@ func (r *Registration) Run(ctx context.Context) error {
 }
 
 // load reads the Secret. It tries until it can be read: an agent that does not know its
-// certificate must not ask for another.
+// certificate must not ask for another. Nor must it take the key of another agent away: t1 two
+// hosted agents in one namespace have the same name of the Secret, t2 the second one writes over
+// what the first one has, therefore both ask for certificates for ever.
 func (r *Registration) load(ctx context.Context) Kept {
 	for {
 		readCtx, cancel := context.WithTimeout(ctx, storeTimeout)
@@ -153,14 +157,19 @@ func (r *Registration) load(ctx context.Context) Kept {
 		cancel()
 		if err == nil {
 			kept, why := ReadKept(data, r.c.Cluster, r.c.Hub, time.Now())
-			if why != nil {
-				r.c.Log.WarnContext(ctx, "what the Secret keeps cannot be used, the registration begins again", "reason", why)
+			if !errors.Is(why, ErrForeign) {
+				if why != nil {
+					r.c.Log.WarnContext(ctx, "what the Secret keeps cannot be used, the registration begins again", "reason", why)
+				}
+				return kept
 			}
-			return kept
+			err = why
 		}
-		err = fmt.Errorf("the Secret for key and certificate cannot be read: %w", err)
+		err = fmt.Errorf("the Secret %s for key and certificate cannot be used: %w", r.c.Secret, err)
+		if text(r.Ready()) != err.Error() {
+			r.c.Log.WarnContext(ctx, "the registration has not begun", "error", err)
+		}
 		r.state.Store(&State{Waits: err})
-		r.c.Log.WarnContext(ctx, "the registration has not begun", "error", err)
 		select {
 		case <-time.After(loadAgain):
 		case <-ctx.Done():

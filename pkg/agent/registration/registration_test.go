@@ -295,9 +295,9 @@ func (p *program) start() {
 		Cluster: cluster1, Hub: "hub1", Broker: []byte("url: broker:8090\n"),
 		Bootstrap: transport.Share(p.dialers["bootstrap"]), Registered: transport.Share(registered),
 		BootstrapID: func() (string, error) { return p.file, nil }, Changed: p.changed,
-		Use:   func(c *Credential) { p.used = append(p.used, c) },
-		Retry: func() { p.retries++ },
-		Store: p.secret, Reader: p.reader,
+		Use:    func(c *Credential) { p.used = append(p.used, c) },
+		Retry:  func() { p.retries++ },
+		Secret: "s", Store: p.secret, Reader: p.reader,
 		Log: slog.New(slog.NewTextHandler(&p.log, nil)), Registry: prometheus.NewRegistry(),
 	})
 	if err != nil {
@@ -480,19 +480,6 @@ func TestRun_ClusterSilent(t *testing.T) {
 			t.Error("not available although it answers")
 		}
 		p.end()
-	})
-}
-
-// TestRun_SecretTaken: two processes never write the same Secret in turns.
-func TestRun_SecretTaken(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newProgram(t)
-		p.secret.taken = true
-		p.start()
-		if err := <-p.done; !errors.Is(err, ErrTaken) {
-			t.Errorf("got %v", err)
-		}
-		p.stop()
 	})
 }
 

@@ -51,6 +51,7 @@ func (s *Secret) Save(ctx context.Context, data map[string][]byte) error {
 	case !sameData(o.Data, s.last) && !sameData(o.Data, data): // the latter: an answer that was lost
 		return fmt.Errorf("the Secret %s: %w: is there another agent that uses it?", s.Name, ErrTaken)
 	default:
+		metav1.SetMetaDataLabel(&o.ObjectMeta, secretLabel, "true") // somebody may have made it
 		o.Data = data
 		o, err = s.Client.Update(ctx, o, metav1.UpdateOptions{})
 	}
