@@ -147,13 +147,22 @@ func (j *joining) retry() {
 	}
 }
 
-// bootstrapID says which bootstrap file there is: what the registration began with is kept.
+// bootstrapID says which bootstrap file there is: what the registration began with is kept. A new
+// token in the file that it names makes it another one.
 func (j *joining) bootstrapID() (string, error) {
-	b, err := os.ReadFile(j.cfg.bootstrapConfig)
+	d, err := j.file()
+	if err != nil {
+		return "", err
+	}
+	text, err := os.ReadFile(j.cfg.bootstrapConfig)
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", flagBootstrap, err)
 	}
-	sum := sha256.Sum256(b)
+	token, err := d.Bearer()
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", flagBootstrap, err)
+	}
+	sum := sha256.Sum256(append(text, token...))
 	return hex.EncodeToString(sum[:16]), nil
 }
 

@@ -72,26 +72,45 @@ func TestJoin_Refused(t *testing.T) {
 	}
 }
 
-// TestJoining_IDOfTheFile: another text is another file, the same one is not.
+// TestJoining_IDOfTheFile: another text is another file, and so is another token in the file that it
+// names; the same ones are not. A file that cannot be read has no id.
 func TestJoining_IDOfTheFile(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "config.yaml")
-	j := &joining{cfg: &config{bootstrapConfig: path}}
-	if _, err := j.bootstrapID(); err == nil {
-		t.Error("a file that is not there has an id")
-	}
-	ids := map[string]bool{}
-	for _, text := range []string{"a", "b", "a"} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+	dir := t.TempDir()
+	path, token := filepath.Join(dir, "config.yaml"), filepath.Join(dir, "token")
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		id, err := j.bootstrapID()
-		if err != nil {
+	}
+	inline := "url: broker:8090\ntoken: t\n"
+	write(path, inline)
+	c, err := parse(t, "--cluster-name=c1", "--namespace=hawser", "--grpc-bootstrap-config="+path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := c.reachBroker(prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := "url: broker:8090\ntokenFile: " + token + "\n"
+	seen, last := map[string]bool{}, ""
+	for _, step := range []struct{ file, token string }{{inline, "1"}, {inline, "2"}, {named, "2"}, {named, "3"}, {named, "3"}, {inline, "3"}} {
+		write(path, step.file)
+		write(token, step.token)
+		if last, err = b.joining.bootstrapID(); err != nil {
 			t.Fatal(err)
 		}
-		ids[id] = true
+		seen[last] = true
 	}
-	if len(ids) != 2 {
-		t.Errorf("ids %v", ids)
+	if len(seen) != 3 {
+		t.Errorf("%d ids of three files", len(seen))
+	}
+	for what, text := range map[string]string{"no configuration": "{", "a token file that is not there": "url: broker:8090\ntokenFile: /nowhere\n"} {
+		write(path, text)
+		if id, err := b.joining.bootstrapID(); err == nil || id != "" {
+			t.Errorf("%s has the id %q", what, id)
+		}
 	}
 }
 
