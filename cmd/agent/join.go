@@ -37,6 +37,16 @@ type joining struct {
 	changed chan struct{}
 	watch   *identity.Watch
 	file    func() (*driver, error)
+	good    lastGood
+}
+
+// lastGood is the bootstrap file as it could be used last, and why it cannot now: what breaks the
+// file must not keep a renewed certificate from being used.
+type lastGood struct {
+	mayMove func(addr string) error
+	tell    func(error)
+	driver  *driver
+	told    string
 }
 
 // rightsAgain is how long works wait after a refusal: a hub may give rights a while after the
@@ -76,11 +86,8 @@ func (c *config) reachJoining(registry prometheus.Registerer, log *slog.Logger) 
 	if err != nil {
 		return nil, err
 	}
-	mayMove := c.mayMove()
+	j.good = lastGood{mayMove: c.mayMove(), tell: tell}
 	later, err := transport.NewReread(j.hub, func(d *driver) (transport.Dialer, error) {
-		if err := mayMove(d.URL); err != nil {
-			return nil, err
-		}
 		if !d.HasCert() {
 			return unregistered{}, nil
 		}
@@ -94,14 +101,50 @@ func (c *config) reachJoining(registry prometheus.Registerer, log *slog.Logger) 
 	return &broker{dialer: j.registered, current: current, watch: j.watch, joining: j}, nil
 }
 
-// hub is the bootstrap file with the certificate in the place of its credentials.
+// hub is the bootstrap file with the certificate in the place of its credentials. Whoever calls it
+// makes sure that nobody else does.
 func (j *joining) hub() (*driver, error) {
 	d, err := j.file()
-	if err != nil {
+	if err == nil {
+		d.withCertificate(nil)
+		err = j.good.take(d)
+	}
+	if d = j.good.driver; d == nil {
 		return nil, err
 	}
+	j.good.say(err)
+	d = new(*d)
 	d.withCertificate(j.credential.Load())
 	return d, nil
+}
+
+// take keeps a file that can be used, with the CAs that it names as they are now.
+func (g *lastGood) take(d *driver) error {
+	if err := g.mayMove(d.URL); err != nil {
+		return err
+	}
+	ca, err := d.CA()
+	if err != nil {
+		return fmt.Errorf("caFile: %w", err)
+	}
+	d.CAFile, d.CAData = "", ca
+	if _, err := d.Config(); err != nil {
+		return err
+	}
+	g.driver = d
+	return nil
+}
+
+// say tells once why a file cannot be used.
+func (g *lastGood) say(err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if text != g.told && err != nil {
+		g.tell(err)
+	}
+	g.told = text
 }
 
 // withCertificate puts a certificate in the place of all credentials; nil: none.

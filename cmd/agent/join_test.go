@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -183,6 +184,84 @@ func TestJoining_DialsWithTheCertificate(t *testing.T) {
 	described, err := b.joining.described()
 	if err != nil || strings.Contains(string(described), "no-token-of-anybody") || !strings.Contains(string(described), "url: "+server.Addr) {
 		t.Errorf("described as %s, %v", described, err)
+	}
+}
+
+// TestJoining_BrokenFile: whatever breaks the bootstrap file, the next connection shows the present
+// certificate, by what the file said before; once it is good again, what it says counts.
+func TestJoining_BrokenFile(t *testing.T) {
+	ca := testkit.NewCA(t)
+	own := func(name string) *registration.Credential {
+		_, cert, key := ca.Write(t.TempDir(), identity.Identity{Role: identity.Agent, Name: name})
+		c := &registration.Credential{}
+		for path, into := range map[string]*[]byte{cert: &c.Cert, key: &c.Key} {
+			var err error
+			if *into, err = os.ReadFile(path); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return c
+	}
+	dir := t.TempDir()
+	caFile, _, _ := ca.Write(dir, identity.Identity{Role: identity.Agent, Name: "c0"})
+	path := filepath.Join(dir, "config.yaml")
+	good := "url: 127.0.0.1:1\ncaFile: " + caFile + "\ntoken: t\n"
+	write := func(name, text string) {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(path, good)
+	c, err := parse(t, "--cluster-name=c1", "--namespace=hawser", "--grpc-bootstrap-config="+path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log strings.Builder
+	b, err := c.reachBroker(prometheus.NewRegistry(), slog.New(slog.NewTextHandler(&log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	trusted, err := b.trusted()
+	if err != nil || len(trusted) != 1 {
+		t.Fatalf("trusts %v, %v", trusted, err)
+	}
+	dials := func(what, addr string) {
+		t.Helper()
+		present := own("c1")
+		b.joining.use(present)
+		_, err := b.dialer.Dial(t.Context())
+		if err == nil {
+			t.Fatal("somebody listens on port 1")
+		}
+		if now := b.current(); string(now.ClientCertData) != string(present.Cert) || now.addr != addr {
+			t.Errorf("%s: reached %s, with the present certificate: %t", what, now.addr, string(now.ClientCertData) == string(present.Cert))
+		}
+		if now, err := b.trusted(); err != nil || !slices.Equal(now, trusted) {
+			t.Errorf("%s: trusts %v, %v", what, now, err)
+		}
+	}
+	dials("a good file", "127.0.0.1:1")
+	authority, err := os.ReadFile(caFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, spoil := range map[string]func(){
+		"no token":        func() { write(path, strings.ReplaceAll(good, "token: t\n", "")) },
+		"no text":         func() { write(path, "{") },
+		"no CA":           func() { write(caFile, "no PEM") },
+		"another address": func() { write(path, strings.ReplaceAll(good, "127.0.0.1:1", "127.0.0.1:2")) }, // without --hub-identity
+		"no file":         func() { _ = os.Remove(path) },                                                  // seen below
+	} {
+		spoil()
+		log.Reset()
+		dials(what, "127.0.0.1:1")
+		dials(what, "127.0.0.1:1")
+		if n := strings.Count(log.String(), "what it said before stays in use"); n != 1 {
+			t.Errorf("%s: said %d times: %s", what, n, log.String())
+		}
+		write(path, good)
+		write(caFile, string(authority))
+		dials("good again", "127.0.0.1:1")
 	}
 }
 
