@@ -34,6 +34,8 @@ type config struct {
 	proxy                                transport.Proxy
 	// bootstrapConfig and hubSecret are of an agent that registers itself.
 	bootstrapConfig, hubSecret string
+	// pod says in a pod of which cluster, and in which namespace of it, the agent runs; nil is ownPod.
+	pod func() (*rest.Config, string, error)
 
 	stateDir, namespace, policyFile           string
 	noLeaderElection                          bool

@@ -59,8 +59,10 @@ func (c *config) way(ctx context.Context, step time.Duration) (doctor.Way, error
 	w.Identity.OverrideProxy(c.proxy.URL, c.proxy.CAFile)
 	asks.Hello = c.hello
 	w.Calls = asks.Calls()
-	for _, s := range c.check(namespace).Steps() {
-		w.Calls = append(w.Calls, doctor.Step(s.Name, s.Look))
+	for _, check := range c.checks(namespace) {
+		for _, s := range check.Steps() {
+			w.Calls = append(w.Calls, doctor.Step(s.Name, s.Look))
+		}
 	}
 	return w, nil
 }
@@ -115,6 +117,28 @@ func (c *config) hello(ctx context.Context) transport.Hello {
 	return hello
 }
 
+// checks are what the agent needs of its cluster, and in hosted mode of the hosting cluster.
+func (c *config) checks(namespace string) []kubeconfig.Check {
+	own := c.check(namespace)
+	if !c.joins() {
+		return []kubeconfig.Check{own}
+	}
+	own.Rights = append(own.Rights, factRights...)
+	spoke, err := c.cluster()
+	if err != nil {
+		return []kubeconfig.Check{own} // its first step says why
+	}
+	hosting, beside, err := c.hosting(spoke)
+	if err == nil && hosting == nil {
+		own.Rights = append(own.Rights, c.secretRights(namespace)...)
+		return []kubeconfig.Check{own}
+	}
+	return []kubeconfig.Check{own, {
+		Name: "hosting cluster", Load: func() (*rest.Config, error) { return hosting, err }, Rights: c.secretRights(beside),
+		Grant: "whoever runs the hosting cluster grants the service account of this pod what docs/join.md has under Hosted mode",
+	}}
+}
+
 // check is what the agent needs of its cluster for itself. What it needs for the objects of
 // works is told with the works.
 func (c *config) check(namespace string) kubeconfig.Check {
@@ -129,25 +153,19 @@ func (c *config) check(namespace string) kubeconfig.Check {
 	if !c.noLeaderElection {
 		rights = append(rights, kubeconfig.Right{Verbs: []string{"get", "create", "update"}, Group: "coordination.k8s.io", Resource: "leases", Namespace: namespace})
 	}
-	rights = append(rights, c.joinRights(namespace)...)
 	return kubeconfig.Check{
 		Name: "cluster API", Load: c.cluster, Definitions: []schema.GroupVersionResource{record}, Rights: rights,
 		Grant: "whoever runs the cluster applies deploy/agent and deploy/crds/appliedmanifestworks.yaml, or runs hawser install cluster",
 	}
 }
 
-// joinRights is what an agent needs besides that registers its cluster. In hosted mode the
-// Secret is on another cluster.
-func (c *config) joinRights(namespace string) []kubeconfig.Right {
-	if !c.joins() {
-		return nil
+// factRights is what an agent needs besides that tells its hub about the cluster.
+var factRights = []kubeconfig.Right{{Verbs: []string{"list"}, Resource: "nodes"}}
+
+// secretRights is what an agent needs besides that keeps the certificate of its hub.
+func (c *config) secretRights(namespace string) []kubeconfig.Right {
+	return []kubeconfig.Right{
+		{Verbs: []string{"create"}, Resource: "secrets", Namespace: namespace},
+		{Verbs: []string{"get", "update"}, Resource: "secrets", Namespace: namespace, Object: c.hubSecret},
 	}
-	rights := []kubeconfig.Right{{Verbs: []string{"list"}, Resource: "nodes"}}
-	if _, err := rest.InClusterConfig(); err == nil && c.spokeKubeconfig != "" {
-		return rights
-	}
-	return append(rights,
-		kubeconfig.Right{Verbs: []string{"create"}, Resource: "secrets", Namespace: namespace},
-		kubeconfig.Right{Verbs: []string{"get", "update"}, Resource: "secrets", Namespace: namespace, Object: c.hubSecret},
-	)
 }

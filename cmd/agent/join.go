@@ -254,27 +254,51 @@ func gentle(r *rest.Config) *rest.Config {
 	return r
 }
 
+// ownPod reads what a pod is told about itself; the error is rest.ErrNotInCluster for a program on
+// some machine.
+func ownPod() (*rest.Config, string, error) {
+	r, err := rest.InClusterConfig()
+	if err != nil {
+		return nil, "", err
+	}
+	namespace, err := (&config{}).ownNamespace(podNamespace)
+	return r, namespace, err
+}
+
+// hosting returns the cluster in a pod of which the agent runs, and its namespace there, if that is
+// another one than the managed cluster (hosted mode); else nil.
+func (c *config) hosting(spoke *rest.Config) (*rest.Config, string, error) {
+	pod := c.pod
+	if pod == nil {
+		pod = ownPod
+	}
+	r, namespace, err := pod()
+	switch {
+	case errors.Is(err, rest.ErrNotInCluster):
+		return nil, "", nil
+	case err != nil:
+		return nil, "", fmt.Errorf("reach the hosting cluster: %w", err)
+	case r.Host == spoke.Host:
+		return nil, "", nil
+	}
+	return r, namespace, nil
+}
+
 // openSecret returns where key and certificate are kept: beside the agent. That is the managed
-// cluster, or, where the agent runs in a pod of another one (hosted mode), the hosting cluster.
+// cluster, or in hosted mode the hosting cluster.
 func (c *config) openSecret(spoke *rest.Config, namespace string) (*registration.Secret, error) {
-	r := spoke
-	if c.spokeKubeconfig != "" {
-		switch hosting, err := rest.InClusterConfig(); {
-		case errors.Is(err, rest.ErrNotInCluster): // a program on some machine
-		case err != nil:
-			return nil, fmt.Errorf("reach the hosting cluster: %w", err)
-		default:
-			r = hosting
-			if namespace, err = (&config{}).ownNamespace(podNamespace); err != nil {
-				return nil, err
-			}
-		}
+	r, beside, err := c.hosting(spoke)
+	if err != nil {
+		return nil, err
+	}
+	if r == nil {
+		r, beside = spoke, namespace
 	}
 	kube, err := kubernetes.NewForConfig(gentle(r))
 	if err != nil {
 		return nil, fmt.Errorf("reach the cluster with the Secret %s: %w", c.hubSecret, err)
 	}
-	return &registration.Secret{Client: kube.CoreV1().Secrets(namespace), Name: c.hubSecret}, nil
+	return &registration.Secret{Client: kube.CoreV1().Secrets(beside), Name: c.hubSecret}, nil
 }
 
 // kept returns the certificate that the Secret keeps, nil if there is none that is good, or nobody

@@ -20,9 +20,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/kubeconfig"
 	"github.com/hawser-io/hawser/internal/testkit"
+	"github.com/hawser-io/hawser/internal/testkit/kubeapi"
 	"github.com/hawser-io/hawser/internal/testkit/shipped"
 	"github.com/hawser-io/hawser/pkg/agent/registration"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -55,7 +58,7 @@ func TestJoin_LoadsWhatDeployShips(t *testing.T) {
 	if d, err := readDriver(flagBootstrap, "../../deploy/agent-join/config.yaml", false); err != nil || len(d.unknown) > 0 || d.Token == "" {
 		t.Errorf("config.yaml: %+v, %v", d, err)
 	}
-	shipped.CompareRights(t, "../../deploy/agent-join/rbac.yaml", cfg.joinRights("hawser"), shipped.Without{Objects: []string{"list clusterclaims cluster.open-cluster-management.io"}})
+	shipped.CompareRights(t, "../../deploy/agent-join/rbac.yaml", append(cfg.secretRights("hawser"), factRights...), shipped.Without{Objects: []string{"list clusterclaims cluster.open-cluster-management.io"}})
 }
 
 // TestJoin_Refused: what cannot work is said before anything starts.
@@ -95,14 +98,15 @@ func TestJoining_IDOfTheFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	named := "url: broker:8090\ntokenFile: " + token + "\n"
-	seen, last := map[string]bool{}, ""
+	seen := map[string]bool{}
 	for _, step := range []struct{ file, token string }{{inline, "1"}, {inline, "2"}, {named, "2"}, {named, "3"}, {named, "3"}, {inline, "3"}} {
 		write(path, step.file)
 		write(token, step.token)
-		if last, err = b.joining.bootstrapID(); err != nil {
+		id, err := b.joining.bootstrapID()
+		if err != nil {
 			t.Fatal(err)
 		}
-		seen[last] = true
+		seen[id] = true
 	}
 	if len(seen) != 3 {
 		t.Errorf("%d ids of three files", len(seen))
@@ -250,7 +254,7 @@ func TestJoining_BrokenFile(t *testing.T) {
 		"no text":         func() { write(path, "{") },
 		"no CA":           func() { write(caFile, "no PEM") },
 		"another address": func() { write(path, strings.ReplaceAll(good, "127.0.0.1:1", "127.0.0.1:2")) }, // without --hub-identity
-		"no file":         func() { _ = os.Remove(path) },                                                  // seen below
+		"no file":         func() { _ = os.Remove(path) },                                                 // seen below
 	} {
 		spoil()
 		log.Reset()
@@ -296,9 +300,9 @@ func TestDoctor_OfAnAgentThatJoins(t *testing.T) {
 		}
 		return path
 	}
-	kubeconfig := write("kubeconfig", "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: "+api.URL+"}}]\ncontexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n")
+	path := write("kubeconfig", "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: "+api.URL+"}}]\ncontexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n")
 	file := write("config.yaml", "url: 127.0.0.1:1\ntoken: some-token\n")
-	c, err := parse(t, "--cluster-name=c1", "--namespace=hawser", "--grpc-bootstrap-config="+file, "--hub-kubeconfig-secret=s", "--spoke-kubeconfig="+kubeconfig)
+	c, err := parse(t, "--cluster-name=c1", "--namespace=hawser", "--grpc-bootstrap-config="+file, "--hub-kubeconfig-secret=s", "--spoke-kubeconfig="+path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -322,6 +326,97 @@ func TestDoctor_OfAnAgentThatJoins(t *testing.T) {
 	w, asks := look()
 	if w.Identity.Token != "" || string(w.Identity.ClientCertData) != string(cert) || asks.DataType != codec.ManifestBundles {
 		t.Errorf("registered: token %t, %s", w.Identity.Token != "", asks.DataType)
+	}
+}
+
+// roundTripper is a function that is one.
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// TestJoin_Hosted: an agent in a pod keeps the key of its hub beside the pod, however it is told where
+// its managed cluster is, and its doctor asks there for the right. Where the pod is one of the
+// managed cluster, and on a machine of no cluster, the key is in the namespace of the agent.
+func TestJoin_Hosted(t *testing.T) {
+	dir := t.TempDir()
+	forbidding := kubeapi.Start(t, nil, "get secrets")
+	hosting, managed := kubeapi.Start(t, nil), kubeapi.Start(t, []string{"appliedmanifestworks"})
+	asked := "" // last
+	remember := func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(r *http.Request) (*http.Response, error) {
+			asked = r.URL.String()
+			return next.RoundTrip(r)
+		})
+	}
+	loads := func(s *kubeapi.Server, token string) *rest.Config {
+		r, err := kubeconfig.Load(s.Kubeconfig(dir, "k", token), "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Wrap(remember)
+		return r
+	}
+	file := filepath.Join(dir, "config.yaml")
+	if err := os.WriteFile(file, []byte("url: 127.0.0.1:1\ntoken: t\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	spoke := managed.Kubeconfig(dir, "managed", "full")
+	t.Setenv("KUBECONFIG", spoke)
+	for _, flag := range []string{"", spoke} {
+		for name, tc := range map[string]struct {
+			pod   *rest.Config // nil: none
+			where *rest.Config
+			want  string // of the doctor
+		}{
+			"hosted":                {loads(hosting, "full"), loads(hosting, "full"), ""},
+			"hosted without rights": {loads(forbidding, "few"), loads(forbidding, "few"), "does not let us get secrets s in namespace pods"},
+			"in its own cluster":    {loads(managed, "full"), loads(managed, "full"), ""},
+			"no pod":                {nil, loads(managed, "full"), ""},
+		} {
+			c, err := parse(t, "--cluster-name=c1", "--namespace=hawser", "--grpc-bootstrap-config="+file, "--hub-kubeconfig-secret=s", "--spoke-kubeconfig="+flag)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.pod = func() (*rest.Config, string, error) {
+				if tc.pod == nil {
+					return nil, "", rest.ErrNotInCluster
+				}
+				return tc.pod, "pods", nil
+			}
+			r, err := c.cluster()
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Wrap(remember)
+			store, err := c.openSecret(r, "hawser")
+			if err != nil {
+				t.Fatal(err)
+			}
+			namespace := "hawser"
+			if tc.where.Host != r.Host {
+				namespace = "pods"
+			}
+			want := fmt.Sprintf("%s/api/v1/namespaces/%s/secrets/s", tc.where.Host, namespace)
+			if data, err := store.Load(t.Context()); data != nil || err != nil || asked != want {
+				t.Errorf("%s, flag %t: %v, %v, asked %s, want %s", name, flag != "", data, err, asked, want)
+			}
+			checks := c.checks("hawser")
+			here := slices.ContainsFunc(checks[0].Rights, func(r kubeconfig.Right) bool { return r.Resource == "secrets" })
+			if here != (namespace == "hawser") || here != (len(checks) == 1) {
+				t.Errorf("%s, flag %t: the doctor asks for Secrets of the managed cluster: %t, and %d clusters", name, flag != "", here, len(checks))
+			}
+			var wrong error
+			for _, check := range checks[1:] {
+				for _, step := range check.Steps() {
+					if _, err := step.Look(t.Context()); err != nil {
+						wrong = errors.Join(wrong, err)
+					}
+				}
+			}
+			if tc.want == "" && wrong != nil || !strings.Contains(fmt.Sprint(wrong), tc.want) {
+				t.Errorf("%s, flag %t: the doctor says %v, want %q", name, flag != "", wrong, tc.want)
+			}
+		}
 	}
 }
 

@@ -29,7 +29,7 @@ type Check struct {
 	Name string
 	// Load returns how to reach the kube-apiserver.
 	Load func() (*rest.Config, error)
-	// Definitions: one of them has to be served.
+	// Definitions: one of them has to be served; none: that is no step.
 	Definitions []schema.GroupVersionResource
 	// Rights are what the program needs, of definitions where they are served. Grant says
 	// how to get what is missing of all this.
@@ -52,7 +52,11 @@ type Step struct {
 // Steps are to be taken in order, until one fails.
 func (c Check) Steps() []Step {
 	l := &look{Check: c}
-	return []Step{{c.Name, l.reach}, {"definitions", l.definitions}, {"rights", l.rights}}
+	steps := []Step{{c.Name, l.reach}, {"definitions", l.definitions}, {"rights", l.rights}}
+	if len(c.Definitions) == 0 {
+		steps = slices.Delete(steps, 1, 2)
+	}
+	return steps
 }
 
 // look is what the steps of a Check hand on.
