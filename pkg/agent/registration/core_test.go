@@ -291,6 +291,19 @@ func TestCore_Renewal(t *testing.T) {
 	}
 }
 
+// TestCore_RenewalOfALongLife: no life is too long to be reckoned with.
+func TestCore_RenewalOfALongLife(t *testing.T) {
+	for years := range 100 {
+		r := newRig(t)
+		r.hub.approving, r.hub.life = true, time.Duration(years+1)*365*24*time.Hour
+		r.pass(10 * time.Second)
+		life := r.used.NotAfter.Sub(r.core.obtained)
+		if part := r.core.RenewAt().Sub(r.core.obtained); part.Hours() < 0.75*life.Hours() || part.Hours() > 0.80*life.Hours() {
+			t.Fatalf("a certificate of %v is renewed after %v", life, part)
+		}
+	}
+}
+
 // TestCore_Denied: another request comes after a while, ever more seldom.
 func TestCore_Denied(t *testing.T) {
 	r := newRig(t)
@@ -304,6 +317,10 @@ func TestCore_Denied(t *testing.T) {
 	}
 	if n := len(r.hub.csrs); n < 20 || n > 40 { // 25 hours, one an hour at last
 		t.Errorf("%d requests in 25 hours", n)
+	}
+	r.core.Bootstrap("file2") // a person wants it to join
+	if r.pass(5 * time.Second); len(r.hub.waiting()) != 1 {
+		t.Errorf("it waits for %v although there is a new token", r.core.Waits())
 	}
 }
 
