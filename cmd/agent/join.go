@@ -167,11 +167,27 @@ func (unregistered) Dial(context.Context) (transport.Conn, error) {
 	}
 }
 
-// use is called with each new certificate. What is connected stays so until the broker ends it,
-// with the certificate that it was connected with.
+// use is called with each new certificate. What is connected stays so until move, with the
+// certificate that it was connected with.
 func (j *joining) use(own *registration.Credential) {
 	j.credential.Store(own)
 	j.registered.Renew()
+}
+
+// moving is how long who is connected with a former certificate has to come over.
+const moving = 2 * time.Second
+
+// move has all that is connected dial again, if the broker takes the new certificate.
+func (j *joining) move(ctx context.Context) error {
+	conn, err := j.registered.Move(ctx)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-time.After(moving):
+	case <-ctx.Done():
+	}
+	return conn.Close()
 }
 
 // own is the certificate that the Secret keeps.
@@ -242,7 +258,7 @@ func (p *process) newRegistration(hub string) (*registration.Registration, error
 	return registration.New(registration.Config{
 		Cluster: p.cfg.clusterName, Hub: hub, Broker: described,
 		Bootstrap: j.bootstrap, Registered: j.registered, BootstrapID: j.bootstrapID, Changed: j.watch.Changed(),
-		Use: j.use, Retry: j.retry, Secret: p.cfg.hubSecret, Store: store, Reader: &registration.Cluster{Kube: kube, Objects: objects},
+		Use: j.use, Move: j.move, Retry: j.retry, Secret: p.cfg.hubSecret, Store: store, Reader: &registration.Cluster{Kube: kube, Objects: objects},
 		Log: p.agent.Log, Registry: p.registry,
 	})
 }

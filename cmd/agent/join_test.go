@@ -182,6 +182,13 @@ func TestJoining_DialsWithTheCertificate(t *testing.T) {
 	if now := b.current(); now.addr != server.Addr || now.Token != "" || !now.HasCert() {
 		t.Errorf("reached %s, token %t", now.addr, now.Token != "")
 	}
+	if err := b.joining.move(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var moved *transport.Error
+	if _, err := first.Publish(t.Context(), codec.Event{}, ""); !errors.As(err, &moved) || moved.Next != transport.NextRefreshCredentials {
+		t.Errorf("what was connected with the former certificate stays so: %v", err)
+	}
 	if err := errors.Join(first.Close(), second.Close()); err != nil {
 		t.Error(err)
 	}

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"errors"
 	"sync"
 
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -11,7 +12,9 @@ import (
 // subscriptions of a program need no connection each. The connection closes when all have closed
 // theirs. Once a call on it has found that the peer is gone, or [Shared.Renew] was called, the
 // next Dial opens another. Dials wait for one another.
-func Share(d Dialer) *Shared { return &Shared{dialer: d, turn: make(chan struct{}, 1)} }
+func Share(d Dialer) *Shared {
+	return &Shared{dialer: d, turn: make(chan struct{}, 1), open: map[*sharedConn]bool{}}
+}
 
 // Shared is a [Dialer]; see [Share].
 type Shared struct {
@@ -20,12 +23,15 @@ type Shared struct {
 
 	mu      sync.Mutex
 	current *sharedConn // nil: the next Dial opens one
+	open    map[*sharedConn]bool
 }
 
 // sharedConn is one connection and how many use it; the lock is that of its Shared.
 type sharedConn struct {
 	Conn
 	users int
+	ctx   context.Context //nolint:containedctx // of all uses
+	end   context.CancelCauseFunc
 }
 
 // Dial implements [Dialer].
@@ -44,8 +50,9 @@ func (s *Shared) Dial(ctx context.Context) (Conn, error) {
 		return nil, err
 	}
 	c := &sharedConn{Conn: conn}
+	c.ctx, c.end = context.WithCancelCause(context.Background())
 	s.mu.Lock()
-	s.current = c
+	s.current, s.open[c] = c, true
 	s.mu.Unlock()
 	return s.join(), nil // nobody else dials, and who fails has not got it yet
 }
@@ -58,7 +65,7 @@ func (s *Shared) join() Conn {
 		return nil
 	}
 	s.current.users++
-	ctx, leave := context.WithCancel(context.Background())
+	ctx, leave := context.WithCancel(s.current.ctx)
 	return &use{of: s, on: s.current, ctx: ctx, leave: leave}
 }
 
@@ -67,6 +74,25 @@ func (s *Shared) Renew() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.current = nil
+}
+
+// Move has all who use a connection come over to one that Dial would return now, as after Renew. What
+// they have under way fails as if the connection had broken, and they dial again at once. Nobody is
+// disturbed if there is no such connection: the error says why. The new one stays open until the
+// Conn is closed, at least.
+func (s *Shared) Move(ctx context.Context) (Conn, error) {
+	conn, err := s.Dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.open {
+		if c != s.current {
+			c.end(errMoved)
+		}
+	}
+	return conn, nil
 }
 
 // failed notes that a connection is of no use any more.
@@ -83,6 +109,9 @@ func (s *Shared) left(c *sharedConn) error {
 	s.mu.Lock()
 	c.users--
 	last := c.users == 0
+	if last {
+		delete(s.open, c)
+	}
 	if last && s.current == c {
 		s.current = nil
 	}
@@ -90,6 +119,7 @@ func (s *Shared) left(c *sharedConn) error {
 	if !last {
 		return nil
 	}
+	c.end(nil)
 	return c.Close()
 }
 
@@ -102,12 +132,26 @@ type use struct {
 	once  sync.Once
 }
 
-var errClosed = &Error{Code: CodeUnavailable, Message: "the connection is closed"}
+var (
+	errClosed = &Error{Code: CodeUnavailable, Message: "the connection is closed"}
+	errMoved  = &Error{Code: CodeUnavailable, Message: "another connection takes the place of this one", Next: NextRefreshCredentials}
+)
+
+// over is why this use has ended, nil if it has not.
+func (u *use) over() error {
+	switch {
+	case u.ctx.Err() == nil:
+		return nil
+	case errors.Is(context.Cause(u.ctx), errMoved):
+		return errMoved
+	}
+	return errClosed
+}
 
 // Publish implements [Publisher].
 func (u *use) Publish(ctx context.Context, e codec.Event, subscriptionID string) (Receipt, error) {
-	if u.ctx.Err() != nil {
-		return Receipt{}, errClosed
+	if err := u.over(); err != nil {
+		return Receipt{}, err
 	}
 	ctx, stop := u.until(ctx)
 	defer stop()
@@ -117,8 +161,8 @@ func (u *use) Publish(ctx context.Context, e codec.Event, subscriptionID string)
 
 // Subscribe implements [Subscriber].
 func (u *use) Subscribe(ctx context.Context, s Subscription, ready func(Accepted), h Handler) error {
-	if u.ctx.Err() != nil {
-		return errClosed
+	if err := u.over(); err != nil {
+		return err
 	}
 	ctx, stop := u.until(ctx)
 	defer stop()
@@ -135,12 +179,13 @@ func (u *use) until(ctx context.Context) (context.Context, func()) {
 // judged is the error of a call; where it says that the peer is gone, the next Dial opens another
 // connection.
 func (u *use) judged(err error) error {
-	switch {
-	case err == nil:
+	if err == nil {
 		return nil
-	case u.ctx.Err() != nil:
-		return errClosed
-	case CodeOf(err) == CodeUnavailable:
+	}
+	if over := u.over(); over != nil {
+		return over
+	}
+	if CodeOf(err) == CodeUnavailable {
 		u.of.failed(u.on)
 	}
 	return err

@@ -2,6 +2,7 @@ package transport_test
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -33,9 +34,13 @@ func (a apart) Dial(ctx context.Context) (transport.Conn, error) {
 type counted struct {
 	transport.Dialer
 	dials, open int
+	refusal     error
 }
 
 func (c *counted) Dial(ctx context.Context) (transport.Conn, error) {
+	if c.refusal != nil {
+		return nil, c.refusal
+	}
 	conn, err := c.Dialer.Dial(ctx)
 	if err != nil {
 		return nil, err
@@ -144,6 +149,79 @@ func TestShare_RenewLeavesTheOld(t *testing.T) {
 	if below.open != 0 {
 		t.Errorf("%d connections stay open", below.open)
 	}
+}
+
+// TestShare_Move: who uses an old connection is sent to the new one at once, with an error by which a
+// session dials again; nobody is where there is no new one, or no old one.
+func TestShare_Move(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		below := &counted{Dialer: mem.New(&waiting{}, transport.Peer{})}
+		d := transport.Share(below)
+		ends := make(chan error, 3)
+		subscribe := func() transport.Conn {
+			c, err := d.Dial(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			go func() { // ends receives from it
+				ends <- c.Subscribe(t.Context(), transport.Subscription{Filter: transport.Filter{Cluster: "c", DataType: codec.Leases}},
+					func(transport.Accepted) {}, func(context.Context, codec.Event) error { return nil })
+			}()
+			synctest.Wait()
+			return c
+		}
+		move := func() transport.Conn {
+			c, err := d.Move(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			return c
+		}
+		old := []transport.Conn{subscribe(), subscribe()}
+		if err := move().Close(); err != nil || len(ends) != 0 || below.dials != 1 {
+			t.Fatalf("%v, %d ended, %d dials where there is no other connection", err, len(ends), below.dials)
+		}
+		d.Renew()
+		below.refusal = errors.New("not this one")
+		if _, err := d.Move(t.Context()); err == nil || len(ends) != 0 {
+			t.Fatalf("%v, %d ended, and there is no new connection", err, len(ends))
+		}
+		below.refusal = nil
+		fresh := subscribe()
+		held := move()
+		if len(ends) != 2 || below.dials != 2 {
+			t.Fatalf("%d ended, %d dials", len(ends), below.dials)
+		}
+		for _, c := range old {
+			if err := <-ends; transport.CodeOf(err) != transport.CodeUnavailable || errNext(err) != transport.NextRefreshCredentials {
+				t.Errorf("ended with %v", err)
+			}
+			if _, err := c.Publish(t.Context(), codec.Event{}, ""); errNext(err) != transport.NextRefreshCredentials {
+				t.Errorf("published: %v", err)
+			}
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		if below.open != 1 {
+			t.Errorf("%d connections are open, want the new one", below.open)
+		}
+		if err := errors.Join(fresh.Close(), held.Close()); err != nil || below.open != 0 {
+			t.Errorf("%v, %d connections stay open", err, below.open)
+		}
+		if err := <-ends; transport.CodeOf(err) != transport.CodeUnavailable {
+			t.Error(err)
+		}
+	})
+}
+
+func errNext(err error) transport.NextStep {
+	var e *transport.Error
+	if !errors.As(err, &e) {
+		return transport.NextUnspecified
+	}
+	return e.Next
 }
 
 // stuck dials until its context ends.

@@ -225,6 +225,9 @@ func TestBroker_JoinAndStay(t *testing.T) {
 		if p.own() == first {
 			t.Error("not renewed in two hours")
 		}
+		if p.moves != 2 {
+			t.Errorf("%d times to a new certificate in two hours", p.moves)
+		}
 
 		link.Cut()
 		sleep(time.Minute)

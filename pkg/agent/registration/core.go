@@ -42,7 +42,7 @@ func (w What) String() string {
 	return [...]string{"create_cluster", "create_request", "report_status", "renew_lease"}[w]
 }
 
-// Effect is one of [Connect], [Save], [Use], [Publish] and [Tell].
+// Effect is one of [Connect], [Save], [Use], [Move], [Publish] and [Tell].
 type Effect interface{ effect() }
 
 // Connect ends the sessions that there are, and begins others.
@@ -53,6 +53,9 @@ type Save struct{ Kept Kept }
 
 // Use has new connections use a certificate; nil: there is none.
 type Use struct{ Credential *Credential }
+
+// Move has connections with the former certificate give way to ones with the present one.
+type Move struct{}
 
 // Publish asks the hub for something. The result goes to [Core.Published] with Life.
 type Publish struct {
@@ -67,6 +70,7 @@ type Tell struct{}
 func (Connect) effect() {}
 func (Save) effect()    {}
 func (Use) effect()     {}
+func (Move) effect()    {}
 func (Publish) effect() {}
 func (Tell) effect()    {}
 
@@ -107,6 +111,8 @@ type Core struct {
 	obtained time.Time
 	// spread is the random part of when to renew.
 	spread float64
+	// move is when connections with the former certificate are to end, zero if there are none.
+	move time.Time
 
 	streams [kinds]stream
 	flight  [whats]bool
@@ -156,6 +162,8 @@ const (
 	// certificate begins again.
 	firstTrial = 5 * time.Minute
 	lastTrial  = time.Hour
+	// lastMove bounds how long connections keep a certificate that was replaced.
+	lastMove = time.Hour
 	// recreate is when a ManagedCluster is created once more that does not show; up to twice
 	// that.
 	recreate = time.Hour
@@ -330,6 +338,10 @@ func (c *Core) Step(now time.Time) (effects []Effect) {
 	if c.used != c.kept.Credential || !c.inUse {
 		c.used, c.inUse = c.kept.Credential, true
 		effects = append(effects, Use{c.used})
+	}
+	if !c.move.IsZero() && c.due(c.move) {
+		c.move = time.Time{}
+		effects = append(effects, Move{})
 	}
 	if as := c.way(); as != c.as {
 		c.turn(as)

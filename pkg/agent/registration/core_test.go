@@ -37,6 +37,7 @@ type rig struct {
 	saveErr error
 	used    *Credential
 	told    int
+	moves   []time.Time
 	seen    []string // effects
 	random  func() float64
 }
@@ -157,6 +158,8 @@ func (r *rig) perform(e Effect) {
 		r.core.Saved(r.now, e.Kept, r.saveErr)
 	case Tell:
 		r.told++
+	case Move:
+		r.moves = append(r.moves, r.now)
 	case Publish:
 		r.seen = append(r.seen, e.What.String())
 		r.ask(e)
@@ -284,6 +287,11 @@ func TestCore_Renewal(t *testing.T) {
 		r.pass(at.Sub(r.now) + showFirst)
 		if r.used == before {
 			t.Fatalf("not renewed at %v: %v, %v", at, r.core.Trouble(), r.seen)
+		}
+		r.moves = nil
+		r.pass(life / 20)
+		if len(r.moves) == 0 || !r.moves[0].Before(before.NotAfter.Add(-life/10)) {
+			t.Fatalf("connections move at %v from a certificate until %v", r.moves, before.NotAfter)
 		}
 	}
 	if slices.ContainsFunc(r.seen, func(s string) bool { return strings.HasPrefix(s, "connect") || s == CreateCluster.String() }) {

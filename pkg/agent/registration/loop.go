@@ -59,6 +59,8 @@ func (l *loop) step() {
 			l.connect(e.As)
 		case Use:
 			l.use(e.Credential)
+		case Move:
+			l.work.Go(l.move)
 		case Save:
 			l.work.Go(func() { l.save(e.Kept) })
 		case Publish:
@@ -80,6 +82,19 @@ func (l *loop) use(c *Credential) {
 	l.metrics.issued.Inc()
 	l.c.Log.InfoContext(l.ctx, "a client certificate is in use", "ends", c.NotAfter.UTC(), "renewed_at", l.core.RenewAt().UTC())
 	l.c.Retry()
+}
+
+// move leaves things as they are where the broker does not take the new certificate, or cannot be
+// reached: it ends connections that get old.
+func (l *loop) move() {
+	if l.c.Move == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(l.ctx, publishTimeout)
+	defer cancel()
+	if err := l.c.Move(ctx); err != nil && l.ctx.Err() == nil {
+		l.c.Log.WarnContext(ctx, "connections keep the former certificate for now", "error", err)
+	}
 }
 
 func (l *loop) save(k Kept) {

@@ -55,6 +55,9 @@ type Config struct {
 
 	// Use is called with each new certificate, and with nil when there is none.
 	Use func(*Credential)
+	// Move, which may be nil, has those who reached the broker with a former certificate do so
+	// with what Use was called with last. It may take until ctx ends.
+	Move func(ctx context.Context) error
 	// Retry is called when something has changed by which works may flow: a certificate,
 	// or that the hub accepted the cluster.
 	Retry func()

@@ -273,6 +273,7 @@ type program struct {
 
 	used    []*Credential
 	retries int
+	moves   int
 }
 
 func newProgram(t *testing.T) *program {
@@ -290,12 +291,22 @@ func (p *program) start() {
 	if registered == nil {
 		registered = p.dialers["agent"]
 	}
+	shared := transport.Share(registered)
 	var err error
 	p.Registration, err = New(Config{
 		Cluster: cluster1, Hub: "hub1", Broker: []byte("url: broker:8090\n"),
-		Bootstrap: transport.Share(p.dialers["bootstrap"]), Registered: transport.Share(registered),
+		Bootstrap: transport.Share(p.dialers["bootstrap"]), Registered: shared,
 		BootstrapID: func() (string, error) { return p.file, nil }, Changed: p.changed,
-		Use:    func(c *Credential) { p.used = append(p.used, c) },
+		Use: func(c *Credential) { p.used = append(p.used, c); shared.Renew() },
+		Move: func(ctx context.Context) error {
+			p.moves++
+			conn, err := shared.Move(ctx)
+			if err != nil {
+				return err
+			}
+			<-time.After(time.Second)
+			return conn.Close()
+		},
 		Retry:  func() { p.retries++ },
 		Secret: "s", Store: p.secret, Reader: p.reader,
 		Log: slog.New(slog.NewTextHandler(&p.log, nil)), Registry: prometheus.NewRegistry(),

@@ -73,9 +73,21 @@ func (c *Core) issued(p *Pending, cert []byte) {
 		c.discard(fmt.Sprintf("the certificate in the CertificateSigningRequest %s has ended at %s: is the clock of this cluster right?", p.Name, own.NotAfter.UTC().Format(time.RFC3339)))
 		return
 	}
+	if old := c.kept.Credential; old != nil {
+		if at := c.now.Add(time.Duration(c.c.Random() * float64(moveWithin(old, c.now)))); c.move.IsZero() || at.Before(c.move) {
+			c.move = at
+		}
+	}
 	c.kept.Credential, c.kept.Pending, c.kept.Bootstrap = own, nil, c.foundation(p)
 	c.anew, c.obtained, c.spread = false, c.now, c.c.Random()
 	c.renew, c.ask = retry{}, retry{}
+}
+
+// moveWithin is how long a certificate that was replaced may be on connections: who looks at the broker
+// when it ends takes it in the last tenth of its life for one that nobody renews. A fleet that has
+// renewed at one moment does not come back at one moment.
+func moveWithin(old *Credential, now time.Time) time.Duration {
+	return min(lastMove, old.NotAfter.Sub(old.NotBefore)/20, old.NotAfter.Sub(now)/2)
 }
 
 // foundation is the bootstrap file that the registration rests on: a renewal changes nothing.
