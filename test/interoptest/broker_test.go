@@ -19,6 +19,7 @@ import (
 	listenmqtt "github.com/hawser-io/hawser/internal/broker/listen/mqtt"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/mem"
+	"github.com/hawser-io/hawser/internal/broker/tokens"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/pki"
 	"github.com/hawser-io/hawser/internal/run"
@@ -71,12 +72,20 @@ func startBroker(t testing.TB, configure ...func(*broker.Config)) *ourBroker {
 	if err != nil {
 		t.Fatal(err)
 	}
+	bearers, err := b.tokens(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tasks := []run.Task{{Name: "broker", Run: b.Run}, {Name: "mqtt", Run: overMQTT.Run}}
+	if bearers != nil {
+		tasks = append(tasks, run.Task{Name: "tokens", Run: bearers.Run})
+	}
 	front, err := listengrpc.New(listengrpc.Config{
 		Config: listen.Config{
 			Listener: l, Log: cfg.Log,
 			Credentials: serverCredentials(t),
-			Mapping: append(testkit.Mapping(identity.Identity{Role: identity.Source, Name: src1},
-				identity.Identity{Role: identity.Source, Name: src2}), joiners...),
+			Mapping:     testkit.Mapping(identity.Identity{Role: identity.Source, Name: src1}, identity.Identity{Role: identity.Source, Name: src2}),
+			Tokens:      bearers,
 		},
 		Server: tap{b.Broker, b.wire}, Other: overMQTT.Serve,
 	})
@@ -86,7 +95,7 @@ func startBroker(t testing.TB, configure ...func(*broker.Config)) *ourBroker {
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() {
-		done <- run.Group(ctx, run.Task{Name: "broker", Run: b.Run}, run.Task{Name: "port", Run: front.Run}, run.Task{Name: "mqtt", Run: overMQTT.Run})
+		done <- run.Group(ctx, append(tasks, run.Task{Name: "port", Run: front.Run})...)
 	}()
 	t.Cleanup(func() {
 		stop()
@@ -98,6 +107,22 @@ func startBroker(t testing.TB, configure ...func(*broker.Config)) *ourBroker {
 		}
 	})
 	return b
+}
+
+// tokens has those of the hub taken with which clusters join; nil where none does.
+func (b *ourBroker) tokens(cfg broker.Config) (*tokens.Tokens, error) {
+	if cfg.Registration == "" {
+		return nil, nil //nolint:nilnil // none is taken
+	}
+	c := tokens.Config{Audiences: []string{"hawser"}}
+	for _, account := range []string{joiner, otherJoiner} {
+		c.Mapping = append(c.Mapping, tokens.Rule{User: userOf(account), Role: identity.Bootstrap})
+	}
+	all, err := tokens.New(tokens.Options{Config: c, Reviewer: b.Registration(), Log: cfg.Log})
+	if err == nil {
+		b.Registration().OnKeys(all.SetKeys)
+	}
+	return all, err
 }
 
 func serverCredentials(t testing.TB) credentials.TransportCredentials {

@@ -1,6 +1,7 @@
 package interoptest
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -20,44 +21,39 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// The accounts with which clusters join in these tests. What lets them in is a
-// certificate: how a token does is tested elsewhere.
-var joiners = func() (m identity.Mapping) {
-	for _, name := range []string{"joiner", "other-joiner"} {
-		cn, _ := pki.Subject(pki.Operator, name)
-		m = append(m, identity.Rule{CommonName: cn, Role: identity.Bootstrap, Name: name})
-	}
-	return m
-}()
-
 // stockKlusterlet is the running stock clients of a klusterlet's registration agent.
 type stockKlusterlet struct {
 	*program
 	cluster string
 }
 
-// startJoiner runs what a klusterlet runs before it has a certificate.
-func startJoiner(t testing.TB, account, cluster, addr string) *stockKlusterlet {
+// startJoiner runs what a klusterlet runs that has a token, and no certificate yet.
+func startJoiner(t testing.TB, token, cluster, addr string) *stockKlusterlet {
 	t.Helper()
-	return startKlusterlet(t, pki.Operator, account, cluster, addr, codec.ManagedClusters, codec.SigningRequests)
+	return startClients(t, configFile(t, addr, "token: "+token), cluster, codec.ManagedClusters, codec.SigningRequests)
 }
 
 // startMember runs what a klusterlet of OCM v1.3 runs when it has one.
 func startMember(t testing.TB, cluster, addr string) *stockKlusterlet {
 	t.Helper()
-	return startKlusterlet(t, pki.Agent, cluster, cluster, addr,
-		codec.ManagedClusters, codec.SigningRequests, codec.Leases, codec.KubeEvents, codec.AddOnsV1Beta1)
+	return startKlusterlet(t, cluster, addr, codec.ManagedClusters, codec.SigningRequests, codec.Leases, codec.KubeEvents, codec.AddOnsV1Beta1)
 }
 
-// startKlusterlet runs stock clients of some types. It returns when they have
+// startKlusterlet runs stock clients of some types with the cluster's certificate.
+func startKlusterlet(t testing.TB, cluster, addr string, types ...codec.DataType) *stockKlusterlet {
+	t.Helper()
+	return startClients(t, clientConfig(t, pki.Agent, cluster, addr, ""), cluster, types...)
+}
+
+// startClients runs stock clients of some types. It returns when they have
 // subscribed.
-func startKlusterlet(t testing.TB, role pki.Role, name, cluster, addr string, types ...codec.DataType) *stockKlusterlet {
+func startClients(t testing.TB, config, cluster string, types ...codec.DataType) *stockKlusterlet {
 	t.Helper()
 	var names []string
 	for _, d := range types {
 		names = append(names, d.String())
 	}
-	p := start(t, "stockklusterlet", "-config", clientConfig(t, role, name, addr, ""), "-cluster", cluster, "-types", strings.Join(names, ","))
+	p := start(t, "stockklusterlet", "-config", config, "-cluster", cluster, "-types", strings.Join(names, ","))
 	k := &stockKlusterlet{program: p, cluster: cluster}
 	for _, d := range types {
 		if d != codec.KubeEvents {
@@ -161,9 +157,9 @@ func aRequest(cluster, name string) *unstructured.Unstructured {
 	})
 }
 
-func anAddOn(cluster, name string) *unstructured.Unstructured {
+func anAddOn(d codec.DataType, cluster, name string) *unstructured.Unstructured {
 	return fields(map[string]any{
-		"apiVersion": "addon.open-cluster-management.io/v1beta1", "kind": "ManagedClusterAddOn",
+		"apiVersion": d.Group + "/" + d.Version, "kind": "ManagedClusterAddOn",
 		"metadata": map[string]any{"name": name, "namespace": cluster}, "spec": map[string]any{}, "status": map[string]any{},
 	})
 }
@@ -197,41 +193,58 @@ func registersWith(c *broker.Config) { c.Registration = src1 }
 func TestKlusterlet_Bootstrap(t *testing.T) {
 	t.Parallel()
 	b, hub := registering(t)
-	k := startJoiner(t, "joiner", cluster1, b.addr)
+	k := startJoiner(t, hub.token(joiner), cluster1, b.addr)
 	k.do(command{Do: "create", Type: codec.ManagedClusters.String(), Object: aCluster(cluster1, true)})
 	k.do(command{Do: "create", Type: codec.SigningRequests.String(), Object: aRequest(cluster1, "csr1")})
 	k.await(t, 0, "its cluster", shows("added", codec.ManagedClusters, cluster1))
 	k.await(t, 0, "its request with a version", showsAs(codec.SigningRequests, "csr1", hasVersion))
 	for _, a := range hub.asks.since(0, func(ask) bool { return true }) {
-		if user, _ := pki.Subject(pki.Operator, "joiner"); a.GetUser() != user || !a.GetBootstrap() || a.GetCluster() != cluster1 {
+		if a.GetUser() != userOf(joiner) || !a.GetBootstrap() || a.GetCluster() != cluster1 {
 			t.Errorf("the hub was asked by %q (bootstrap %v) for cluster %q", a.GetUser(), a.GetBootstrap(), a.GetCluster())
 		}
 	}
 
 	// One that begins again does not know that its cluster is there.
 	hub.refuseNext(codec.ManagedClusters, errors.NewAlreadyExists(schema.GroupResource{Group: codec.ManagedClusters.Group, Resource: "managedclusters"}, cluster2))
-	again := startKlusterlet(t, pki.Operator, "joiner", cluster2, b.addr, codec.ManagedClusters)
+	again := startJoiner(t, hub.token(joiner), cluster2, b.addr)
 	wants(t, again.try(command{Do: "create", Type: codec.ManagedClusters.String(), Object: aCluster(cluster2, false)}), metav1.StatusReasonAlreadyExists)
 
-	// The request is approved and signed.
-	key := objectKey{codec.SigningRequests, cluster1, "csr1"}
-	signed := hub.get(key)
-	signed.Object["status"] = map[string]any{
-		"certificate": []byte("a certificate"), "conditions": []any{map[string]any{"type": "Approved", "status": "True"}},
-	}
-	hub.put(key, fields(signed.Object))
-	k.await(t, 0, "the certificate", showsAs(codec.SigningRequests, "csr1", func(o *unstructured.Unstructured) bool {
-		text, _, err := unstructured.NestedString(o.Object, "status", "certificate")
-		return err == nil && text != ""
-	}))
+	hub.sign(cluster1, "csr1")
+	k.await(t, 0, "the certificate", signed("csr1"))
 
 	// Another account that joins the same cluster sees the cluster, and no request of others.
-	other := startJoiner(t, "other-joiner", cluster1, b.addr)
+	other := startJoiner(t, hub.token(otherJoiner), cluster1, b.addr)
 	other.await(t, 0, "the cluster", shows("added", codec.ManagedClusters, cluster1))
 	other.do(command{Do: "create", Type: codec.SigningRequests.String(), Object: aRequest(cluster1, "csr2")})
 	other.await(t, 0, "its own request", showsAs(codec.SigningRequests, "csr2", hasVersion))
 	if got := other.since(0, shows("added", codec.SigningRequests, "csr1")); len(got) != 0 {
 		t.Errorf("another account sees %v", got)
+	}
+}
+
+// signed matches the lines that show a request with its certificate.
+func signed(name string) func(line) bool {
+	return showsAs(codec.SigningRequests, name, func(o *unstructured.Unstructured) bool {
+		text, _, err := unstructured.NestedString(o.Object, "status", "certificate")
+		return err == nil && text == base64.StdEncoding.EncodeToString([]byte(certificateOf(name)))
+	})
+}
+
+// A member renews: it asks, and the hub answers with a certificate.
+func TestKlusterlet_Renewal_IsAnswered(t *testing.T) {
+	t.Parallel()
+	b, hub := registering(t, cluster1)
+	k := startMember(t, cluster1, b.addr)
+	for _, name := range []string{"first", "second"} {
+		k.do(command{Do: "create", Type: codec.SigningRequests.String(), Object: aRequest(cluster1, name)})
+		k.await(t, 0, "its request with a version", showsAs(codec.SigningRequests, name, hasVersion))
+		hub.sign(cluster1, name)
+		k.await(t, 0, "its certificate", signed(name))
+	}
+	for _, a := range hub.asks.since(0, func(ask) bool { return true }) {
+		if a.GetBootstrap() || a.GetCluster() != cluster1 {
+			t.Errorf("the hub was asked by %q (bootstrap %v) for cluster %q", a.GetUser(), a.GetBootstrap(), a.GetCluster())
+		}
 	}
 }
 
@@ -241,7 +254,7 @@ func hasVersion(o *unstructured.Unstructured) bool { return o.GetResourceVersion
 func TestKlusterlet_Errors_AreThoseOfTheHub(t *testing.T) {
 	t.Parallel()
 	b, hub := registering(t, cluster1)
-	hub.put(objectKey{codec.AddOnsV1Beta1, cluster1, "a"}, anAddOn(cluster1, "a"))
+	hub.put(objectKey{codec.AddOnsV1Beta1, cluster1, "a"}, anAddOn(codec.AddOnsV1Beta1, cluster1, "a"))
 	k := startMember(t, cluster1, b.addr)
 	k.await(t, 0, "its cluster", shows("added", codec.ManagedClusters, cluster1))
 	k.await(t, 0, "its add-on", shows("added", codec.AddOnsV1Beta1, "a"))
@@ -272,7 +285,7 @@ func TestKlusterlet_Errors_AreThoseOfTheHub(t *testing.T) {
 func TestKlusterlet_NoSource_ServiceUnavailable(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t, registersWith)
-	k := startJoiner(t, "joiner", cluster1, b.addr)
+	k := startKlusterlet(t, cluster1, b.addr, codec.ManagedClusters)
 	create := command{Do: "create", Type: codec.ManagedClusters.String(), Object: aCluster(cluster1, false)}
 	wants(t, k.try(create), metav1.StatusReasonServiceUnavailable)
 	newRegistrar(t).serve(b)
@@ -328,6 +341,42 @@ func TestKlusterlet_Status_ComesBack(t *testing.T) {
 	}
 }
 
+// The status of an add-on goes to the hub and comes back, of both versions: klusterlets up to OCM
+// v1.2 speak the first, later ones the second.
+func TestKlusterlet_AddOnStatus_ComesBack(t *testing.T) {
+	t.Parallel()
+	for _, d := range []codec.DataType{codec.AddOnsV1Alpha1, codec.AddOnsV1Beta1} {
+		t.Run(d.Version, func(t *testing.T) {
+			t.Parallel()
+			b, hub := registering(t, cluster1)
+			key := objectKey{d, cluster1, "a"}
+			hub.put(key, anAddOn(d, cluster1, "a"))
+			k := startKlusterlet(t, cluster1, b.addr, codec.ManagedClusters, d)
+			k.await(t, 0, "its add-on", shows("added", d, "a"))
+			for _, mode := range []string{"Lease", "Customized"} {
+				if l := k.tryPatch(d, "a", map[string]any{"healthCheck": map[string]any{"mode": mode}}); l.Error != "" {
+					t.Fatalf("status: %s", l.Error)
+				}
+				of := func(o *unstructured.Unstructured) string {
+					is, _, err := unstructured.NestedString(o.Object, "status", "healthCheck", "mode")
+					if err != nil {
+						t.Error(err)
+					}
+					return is
+				}
+				on := hub.get(key)
+				held := k.awaitHeld(d, "a", on.GetResourceVersion())
+				if of(on) != mode || of(&held) != mode {
+					t.Errorf("the hub has mode %q, the klusterlet %q, want %s", of(on), of(&held), mode)
+				}
+			}
+			k.do(command{Do: "patch", Type: d.String(), Name: "a", Patch: json.RawMessage(`{"status":{"namespace":"of-the-add-on"}}`)})
+			hub.remove(key)
+			k.await(t, 0, "its end", shows("deleted", d, "a"))
+		})
+	}
+}
+
 // A token goes to the connection that asked for it, once, and nowhere else.
 func TestKlusterlet_Token_IsForTheAsker(t *testing.T) {
 	t.Parallel()
@@ -362,20 +411,20 @@ func TestKlusterlet_Deletion_IsByUID(t *testing.T) {
 	t.Parallel()
 	b, hub := registering(t, cluster1)
 	key := objectKey{codec.AddOnsV1Beta1, cluster1, "a"}
-	hub.put(key, anAddOn(cluster1, "a"))
+	hub.put(key, anAddOn(codec.AddOnsV1Beta1, cluster1, "a"))
 	k := startMember(t, cluster1, b.addr)
 	first := k.await(t, 0, "the add-on", shows("added", codec.AddOnsV1Beta1, "a")).Object
 	hub.remove(key)
 	k.await(t, 0, "its end", shows("deleted", codec.AddOnsV1Beta1, "a"))
 	from := k.mark()
-	hub.put(key, anAddOn(cluster1, "a"))
+	hub.put(key, anAddOn(codec.AddOnsV1Beta1, cluster1, "a"))
 	second := k.await(t, from, "the new one", shows("added", codec.AddOnsV1Beta1, "a")).Object
 	if first.GetUID() == second.GetUID() {
 		t.Fatal("the add-ons have one uid")
 	}
 	// Replaced in one step, as far as the klusterlet can see.
 	from = k.mark()
-	hub.put(key, anAddOn(cluster1, "a"))
+	hub.put(key, anAddOn(codec.AddOnsV1Beta1, cluster1, "a"))
 	third := hub.get(key)
 	k.await(t, from, "the third", func(l line) bool {
 		return (l.What == "added" || l.What == "modified") && l.Object != nil && l.Object.GetUID() == third.GetUID()
@@ -394,7 +443,7 @@ func TestKlusterlet_Resync_BringsWhatWasMissed(t *testing.T) {
 	b, hub := registering(t, cluster1)
 	add := func(name string) objectKey { return objectKey{codec.AddOnsV1Beta1, cluster1, name} }
 	for _, name := range []string{"stays", "changes", "goes"} {
-		hub.put(add(name), anAddOn(cluster1, name))
+		hub.put(add(name), anAddOn(codec.AddOnsV1Beta1, cluster1, name))
 	}
 	wire := newCable(t, b.addr)
 	k := startMember(t, cluster1, wire.addr)
@@ -406,7 +455,7 @@ func TestKlusterlet_Resync_BringsWhatWasMissed(t *testing.T) {
 	wire.cut()
 	hub.remove(add("goes"))
 	hub.put(add("changes"), hub.get(add("changes")))
-	hub.put(add("comes"), anAddOn(cluster1, "comes"))
+	hub.put(add("comes"), anAddOn(codec.AddOnsV1Beta1, cluster1, "comes"))
 	csr := objectKey{codec.SigningRequests, cluster1, "csr1"}
 	hub.put(csr, hub.get(csr))
 	wire.plug(b.addr)
@@ -451,7 +500,7 @@ func TestKlusterlet_Acceptance_OpensWhatIsThere(t *testing.T) {
 	b, hub := registering(t, cluster2)
 	hub.put(clusterKey(cluster1), aCluster(cluster1, false))
 	hub.put(objectKey{codec.Leases, cluster1, leaseName}, aLease(cluster1, time.Now()))
-	hub.put(objectKey{codec.AddOnsV1Beta1, cluster1, "a"}, anAddOn(cluster1, "a"))
+	hub.put(objectKey{codec.AddOnsV1Beta1, cluster1, "a"}, anAddOn(codec.AddOnsV1Beta1, cluster1, "a"))
 	source := startSource(t, src2, b.addr)
 	id := source.create(newWork(cluster1, "w", 1))
 	k := startMember(t, cluster1, b.addr)
@@ -496,7 +545,7 @@ func accept(o *unstructured.Unstructured, is bool) *unstructured.Unstructured {
 func TestKlusterlet_TypesWithoutObjects_AreQuiet(t *testing.T) {
 	t.Parallel()
 	b, _ := registering(t, cluster1)
-	k := startKlusterlet(t, pki.Agent, cluster1, cluster1, b.addr,
+	k := startKlusterlet(t, cluster1, b.addr,
 		codec.ManagedClusters, codec.SigningRequests, codec.Leases, codec.AddOnsV1Alpha1, codec.AddOnsV1Beta1)
 	k.await(t, 0, "its cluster", shows("added", codec.ManagedClusters, cluster1))
 	for _, d := range []codec.DataType{codec.Leases, codec.AddOnsV1Alpha1, codec.AddOnsV1Beta1, codec.SigningRequests} {

@@ -217,8 +217,14 @@ func certify(t testing.TB, role pki.Role, name string) (cert, key string) {
 func clientConfig(t testing.TB, role pki.Role, name, addr, more string) string {
 	t.Helper()
 	cert, key := certify(t, role, name)
+	return configFile(t, addr, fmt.Sprintf("clientCertFile: %s\nclientKeyFile: %s\n%s", cert, key, more))
+}
+
+// configFile writes a client configuration of sdk-go; who comes says how it is known.
+func configFile(t testing.TB, addr, who string) string {
+	t.Helper()
 	file := filepath.Join(t.TempDir(), "config.yaml")
-	text := fmt.Sprintf("url: %s\ncaFile: %s\nclientCertFile: %s\nclientKeyFile: %s\n%s", addr, certs.CACert(), cert, key, more)
+	text := fmt.Sprintf("url: %s\ncaFile: %s\n%s", addr, certs.CACert(), who)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package interoptest
 import (
 	"context"
 	"encoding/json"
+	stderrors "errors"
 	"fmt"
 	"strconv"
 	"sync"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/pki"
+	"github.com/hawser-io/hawser/internal/testkit"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/session"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -30,13 +32,15 @@ import (
 // would where a test does not say otherwise.
 type registrar struct {
 	*session.Session
-	t     testing.TB
-	asks  *journal[ask]
-	alive *journal[*hawserv1.LeaseRenewals]
+	t      testing.TB
+	issuer *testkit.Issuer
+	asks   *journal[ask]
+	alive  *journal[*hawserv1.LeaseRenewals]
 
 	mu      sync.Mutex
 	objects map[objectKey]*unstructured.Unstructured
 	version int
+	tokens  map[string]string                 // the user of each
 	refuse  map[codec.DataType]*metav1.Status // the next ask of the type
 }
 
@@ -59,7 +63,7 @@ func (a ask) String() string {
 // newRegistrar returns a hub that has nothing. It serves once it is connected.
 func newRegistrar(t testing.TB) *registrar {
 	return &registrar{
-		t: t, objects: map[objectKey]*unstructured.Unstructured{}, refuse: map[codec.DataType]*metav1.Status{},
+		t: t, issuer: testkit.NewIssuer(t, "https://hub.example"), tokens: map[string]string{}, objects: map[objectKey]*unstructured.Unstructured{}, refuse: map[codec.DataType]*metav1.Status{},
 		asks:  newJournal("asks", ask.String),
 		alive: newJournal("renewals", func(r *hawserv1.LeaseRenewals) string { return r.String() }),
 	}
@@ -105,8 +109,9 @@ func (r *registrar) Subscribed(context.Context, transport.Accepted) ([]codec.Eve
 	for k, o := range r.objects {
 		all.Objects = append(all.Objects, r.message(k, o))
 	}
-	e, err := codec.NewRegistrationObjects(envelope(), all)
-	return []codec.Event{e}, err
+	keys, err := codec.NewRegistrationKeys(envelope(), &hawserv1.RegistrationKeys{Issuer: r.issuer.Name, Jwks: r.issuer.Keys()})
+	e, err2 := codec.NewRegistrationObjects(envelope(), all)
+	return []codec.Event{keys, e}, stderrors.Join(err, err2)
 }
 
 // Disconnected implements [session.Party].
@@ -130,6 +135,11 @@ func (r *registrar) Handle(ctx context.Context, e codec.Event) error {
 	case m.GetRenewals() != nil:
 		r.alive.add(m.GetRenewals())
 		return nil
+	case m.GetReview() != nil:
+		r.mu.Lock()
+		user, known := r.tokens[m.GetReview().GetToken()]
+		r.mu.Unlock()
+		answer.Review = &hawserv1.TokenReviewResult{Authenticated: known, User: user, Audiences: m.GetReview().GetAudiences()}
 	case m.GetAsk() != nil:
 		event, err := codec.Unmarshal(m.GetAsk().GetEvent())
 		if err != nil {
@@ -208,6 +218,39 @@ func (r *registrar) refuseNext(d codec.DataType, err errors.APIStatus) {
 	defer r.mu.Unlock()
 	r.refuse[d] = refusalOf(err)
 }
+
+// The accounts with which clusters join.
+const (
+	joiner      = "agent-registration-bootstrap"
+	otherJoiner = "another-bootstrap"
+
+	joinersAt = "open-cluster-management"
+)
+
+func userOf(account string) string { return "system:serviceaccount:" + joinersAt + ":" + account }
+
+// token returns one of an account, which the hub knows from then on.
+func (r *registrar) token(account string) string {
+	r.t.Helper()
+	text := r.issuer.Token(joinersAt, account, nil)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.tokens[text] = userOf(account)
+	return text
+}
+
+// sign approves a request for a certificate, and answers it.
+func (r *registrar) sign(cluster, name string) {
+	r.t.Helper()
+	key := objectKey{codec.SigningRequests, cluster, name}
+	signed := r.get(key)
+	signed.Object["status"] = map[string]any{
+		"certificate": []byte(certificateOf(name)), "conditions": []any{map[string]any{"type": "Approved", "status": "True"}},
+	}
+	r.put(key, fields(signed.Object))
+}
+
+func certificateOf(request string) string { return "the certificate for " + request }
 
 // get returns a copy of an object, nil if there is none.
 func (r *registrar) get(k objectKey) *unstructured.Unstructured {
