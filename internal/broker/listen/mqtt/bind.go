@@ -21,14 +21,15 @@ import (
 //	…/S/…/C/agentevents               agent           C            S or none
 //	…/C/agentbroadcast                agent           C            none
 //
-// A peer without a role is believed whoever it says it is.
+// Who is no source, and no agent either, publishes as agents do, if at all. A peer without a role
+// is believed whoever it says it is.
 func bind(role identity.Role, t topic.Topic, e *codec.Envelope) *transport.Error {
 	if !t.Concrete() {
 		return contradiction("", "the topic %q is a filter: nobody can publish on it", t)
 	}
 	fromSource := t.Kind == topic.SourceEvents || t.Kind == topic.SourceBroadcast
 	switch {
-	case role == identity.Agent && fromSource, role == identity.Source && !fromSource:
+	case role != "" && fromSource != (role == identity.Source):
 		return contradiction("", "a party that is %s does not publish on topics that end in %s", role, t.Kind)
 	case fromSource && e.Source != t.Source:
 		return contradiction("source", "the topic is of source %q, the event of source %q", t.Source, e.Source)

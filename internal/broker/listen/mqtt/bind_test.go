@@ -29,7 +29,7 @@ func TestBind_EveryRoleTopicAndEvent(t *testing.T) {
 		"all broadcasts2": "clusters/+/agentbroadcast",
 	}
 	const (
-		source, agent, anybody = identity.Source, identity.Agent, identity.Role("")
+		source, agent, bootstrap, anybody = identity.Source, identity.Agent, identity.Bootstrap, identity.Role("")
 	)
 	for name, c := range map[string]struct {
 		event codec.Envelope
@@ -57,9 +57,13 @@ func TestBind_EveryRoleTopicAndEvent(t *testing.T) {
 		},
 		"nothing": {codec.Envelope{}, nil},
 	} {
-		for _, role := range []identity.Role{source, agent, anybody} {
+		for _, role := range []identity.Role{source, agent, bootstrap, anybody} {
+			as := role
+			if role == bootstrap { // it asks as the agent does that the cluster will have
+				as = agent
+			}
 			want := map[string]bool{}
-			for _, n := range c.taken[role] {
+			for _, n := range c.taken[as] {
 				want[n] = true
 			}
 			for n, text := range topics {

@@ -19,10 +19,14 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-const publisher = "system:serviceaccount:ns:publisher"
+const (
+	publisher = "system:serviceaccount:ns:publisher"
+	joiner    = "system:serviceaccount:ns:joiner"
+)
 
-// accounts is a hub that says that each token is the publisher's, unless that is gone.
+// accounts is a hub that says that each token is one user's, unless that is gone.
 type accounts struct {
+	user string
 	mu   sync.Mutex
 	gone bool
 }
@@ -33,7 +37,7 @@ func (a *accounts) Review(_ context.Context, _ string, audiences []string) (*haw
 	if a.gone {
 		return &hawserv1.TokenReviewResult{}, nil
 	}
-	return &hawserv1.TokenReviewResult{Authenticated: true, User: publisher, Audiences: audiences}, nil
+	return &hawserv1.TokenReviewResult{Authenticated: true, User: a.user, Audiences: audiences}, nil
 }
 
 // password shows a token in CONNECT.
@@ -41,18 +45,12 @@ func password(text string) func(*packets.Packet) {
 	return func(k *packets.Packet) { k.Connect.PasswordFlag, k.Connect.Password = text != "", []byte(text) }
 }
 
-// TestTokens: the password of who has no certificate is a token, which the connection rests on.
-func TestTokens(t *testing.T) {
-	hub, issuer := &accounts{}, testkit.NewIssuer(t, "https://hub.example")
-	var mu sync.Mutex
-	passed := time.Duration(0)
-	now := func() time.Time {
-		mu.Lock()
-		defer mu.Unlock()
-		return time.Now().Add(passed)
-	}
+// bearersOf are the Tokens of a broker that asks a hub, until the test ends.
+func bearersOf(t *testing.T, hub *accounts, issuer *testkit.Issuer, now func() time.Time, rule tokens.Rule) *tokens.Tokens {
+	t.Helper()
+	rule.User = hub.user
 	bearers, err := tokens.New(tokens.Options{
-		Config:   tokens.Config{Audiences: []string{"hawser"}, Mapping: []tokens.Rule{{User: publisher, Role: identity.Source, Name: "hub1"}}},
+		Config:   tokens.Config{Audiences: []string{"hawser"}, Mapping: []tokens.Rule{rule}},
 		Reviewer: hub, Log: slog.New(slog.DiscardHandler), Now: now,
 	})
 	if err != nil {
@@ -62,12 +60,26 @@ func TestTokens(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- bearers.Run(ctx) }() // received from below
-	defer func() {
+	t.Cleanup(func() {
 		stop()
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-	}()
+	})
+	return bearers
+}
+
+// TestTokens: the password of who has no certificate is a token, which the connection rests on.
+func TestTokens(t *testing.T) {
+	hub, issuer := &accounts{user: publisher}, testkit.NewIssuer(t, "https://hub.example")
+	var mu sync.Mutex
+	passed := time.Duration(0)
+	now := func() time.Time {
+		mu.Lock()
+		defer mu.Unlock()
+		return time.Now().Add(passed)
+	}
+	bearers := bearersOf(t, hub, issuer, now, tokens.Rule{Role: identity.Source, Name: "hub1"})
 	peers := make(chan transport.Peer, 8)
 	who := accepts
 	who.subscribe = func(ctx context.Context, p transport.Peer, r transport.RawSubscription, out transport.Stream) error {
@@ -110,5 +122,42 @@ func TestTokens(t *testing.T) {
 	peer.gone()
 	if _, k := s.connect(nobody, password(good)); k.ReasonCode != byte(property.NotAuthorized) {
 		t.Errorf("its account is gone: %#02x", k.ReasonCode)
+	}
+}
+
+// TestTokens_Bootstrap: who has a bootstrap token is that account by its password, and no source;
+// what it may is then asked of the event, as on every transport.
+func TestTokens_Bootstrap(t *testing.T) {
+	hub, issuer := &accounts{user: joiner}, testkit.NewIssuer(t, "https://hub.example")
+	bearers := bearersOf(t, hub, issuer, time.Now, tokens.Rule{Role: identity.Bootstrap})
+	who, subscribed := calls()
+	published := make(chan transport.Peer, 8)
+	who.publish = func(_ context.Context, p transport.Peer, _ []byte, _ string) (transport.Receipt, error) {
+		published <- p
+		return transport.Receipt{}, &transport.Error{Code: transport.CodeDenied, Next: transport.NextStop, Message: "not over MQTT"}
+	}
+	s := open(t, who, func(g *grpc.Config, _ *mqtt.Config) { g.Config.Tokens = bearers })
+	boot, k := s.connect(identity.Identity{}, password(issuer.Token("ns", "joiner", nil)))
+	if k.FixedHeader.Type != packets.Connack || k.ReasonCode != byte(property.Success) {
+		t.Fatalf("%#02x %q", k.ReasonCode, k.Properties.ReasonString)
+	}
+	isBoot := func(p transport.Peer) bool {
+		return p.Role == "bootstrap" && p.User == joiner && p.Name != "" && p.Transport == transport.MQTT
+	}
+	boot.send(subscribe(1, "sources/+/clusters/cluster1/sourceevents"))
+	boot.expect(packets.Suback)
+	if p := await(t, subscribed).peer; !isBoot(p) {
+		t.Errorf("subscribed by %+v", p)
+	}
+	boot.send(publish(2, "sources/hub1/clusters/cluster1/sourceevents", event(t, "hub1", "cluster1", "w", 1)))
+	if k := boot.expect(packets.Puback); k.PacketID != 2 || k.ReasonCode != byte(property.NotAuthorized) || len(published) != 0 {
+		t.Errorf("as a source: %d %#02x, and the server was asked %d times", k.PacketID, k.ReasonCode, len(published))
+	}
+	boot.send(publish(3, "sources/hub1/clusters/cluster1/agentevents", status(t, "hub1", "cluster1", "w", 1)))
+	if k := boot.expect(packets.Puback); k.PacketID != 3 || k.ReasonCode != byte(property.NotAuthorized) {
+		t.Errorf("as an agent: %d %#02x", k.PacketID, k.ReasonCode)
+	}
+	if p := await(t, published); !isBoot(p) {
+		t.Errorf("published by %+v", p)
 	}
 }
