@@ -7,7 +7,7 @@
 //	make bench CHECK=1    and a failure where a target is missed
 //	make bench ONLY=works only what many works cost on one cluster
 //	make bench ONLY=mqtt  only MQTT beside gRPC
-//	make bench ONLY=registration  only clusters that join; it is no part of the whole
+//	make bench ONLY=registration  only clusters that join, which come last
 package main
 
 import (
@@ -37,14 +37,7 @@ func main() {
 		if *echoDir != "" {
 			return serveEcho(ctx, *echoDir, *echoAddr)
 		}
-		if *only == partRegistration {
-			root, err := os.Getwd()
-			if err != nil {
-				return err
-			}
-			return registers(ctx, root, *clusters, *idle, os.Stdout)
-		}
-		return run(ctx, options{check: *check, only: *only, idle: *idle})
+		return run(ctx, options{check: *check, only: *only, idle: *idle, clusters: *clusters})
 	}()
 	if err != nil && ctx.Err() == nil {
 		fmt.Fprintf(os.Stderr, "bench: %v\n", err)

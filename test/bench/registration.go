@@ -55,17 +55,18 @@ type joining struct {
 	requests, leases atomic.Int64
 }
 
-// registers measures how clusters join, and what they cost at rest.
-func registers(ctx context.Context, root string, clusters int, rest time.Duration, out io.Writer) (err error) {
+// registers measures how clusters join, and what they cost at rest. It returns how many requests
+// a second the hub gets then, writes of Leases aside.
+func registers(ctx context.Context, root string, clusters int, rest time.Duration, out io.Writer) (perSecond float64, err error) {
 	dir, err := os.MkdirTemp("", "hawser-bench-")
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	j := &joining{dir: dir, pki: pki.Dir(filepath.Join(dir, "pki"))}
 	stop, err := j.start(ctx, root)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer stop()
 	running, end := context.WithCancel(ctx)
@@ -78,7 +79,7 @@ func registers(ctx context.Context, root string, clusters int, rest time.Duratio
 		for i := n; i < min(n+joinAtOnce, clusters); i++ {
 			a, err := j.agent(fmt.Sprintf("cluster%d", i))
 			if err != nil {
-				return err
+				return 0, err
 			}
 			agents.Go(func() {
 				if err := a.Run(running); err != nil {
@@ -87,26 +88,20 @@ func registers(ctx context.Context, root string, clusters int, rest time.Duratio
 			})
 		}
 		if err := j.available(ctx, min(n+joinAtOnce, clusters)); err != nil {
-			return err
+			return 0, err
 		}
 		if n == 0 {
 			spent := j.processors()
 			fmt.Fprintf(t, "%d clusters join at once, until all are available\t%.0f s\n", min(joinAtOnce, clusters), time.Since(began).Seconds())
 			fmt.Fprintf(t, "  processor meanwhile: broker, hub-source\t%.1f s, %.1f s\n", spent[0]-cpu[0], spent[1]-cpu[1])
 			if err := t.Flush(); err != nil {
-				return err
+				return 0, err
 			}
 		}
 		fmt.Fprintf(os.Stderr, "bench: %d clusters after %.0f s more\n", min(n+joinAtOnce, clusters), time.Since(began).Seconds())
 	}
-	perSecond, err := j.rest(ctx, rest, clusters, t)
-	if err = errors.Join(err, t.Flush()); err != nil {
-		return err
-	}
-	if perSecond > maxHubRequests {
-		return fmt.Errorf("the hub gets %.1f requests a second at rest, at most %d are allowed", perSecond, maxHubRequests)
-	}
-	return nil
+	perSecond, err = j.rest(ctx, rest, clusters, t)
+	return perSecond, errors.Join(err, t.Flush())
 }
 
 // rest lets all rest, and then measures for as long.

@@ -34,6 +34,9 @@ type results struct {
 	// Over gRPC, over MQTT, and through Mosquitto.
 	roads []*road
 
+	// Of clusters that joined, at rest.
+	hubRequests float64 // a second, writes of Leases aside
+
 	// parts says what was measured.
 	parts func(part string) bool
 }
@@ -161,6 +164,9 @@ func (r *results) goals() []goal {
 	}
 	if r.parts(partMQTT) {
 		gs = append(gs, r.roadGoals()...)
+	}
+	if r.parts(partRegistration) {
+		gs = append(gs, goal{name: "requests to the hub a second at rest, writes of Leases aside", got: r.hubRequests, want: maxHubRequests, atMost: true})
 	}
 	return gs
 }

@@ -7,6 +7,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -40,9 +42,10 @@ const (
 )
 
 type options struct {
-	check bool
-	only  string // a part; "": all
-	idle  time.Duration
+	check    bool
+	only     string // a part; "": all
+	idle     time.Duration
+	clusters int // that join
 }
 
 func (o options) measures(part string) bool { return o.only == "" || o.only == part }
@@ -60,14 +63,35 @@ type bench struct {
 	results      results
 }
 
-func run(ctx context.Context, o options) (err error) {
-	if o.only != "" && o.only != partCore && o.only != partWorks && o.only != partMQTT {
-		return fmt.Errorf("--only %q: use %s, %s or %s", o.only, partCore, partWorks, partMQTT)
+func run(ctx context.Context, o options) error {
+	if parts := []string{partCore, partWorks, partMQTT, partRegistration}; o.only != "" && !slices.Contains(parts, o.only) {
+		return fmt.Errorf("--only %q: use one of %s", o.only, strings.Join(parts, ", "))
 	}
 	root, err := os.Getwd()
 	if err != nil {
 		return err
 	}
+	b := &bench{options: o}
+	if o.only != partRegistration {
+		if err := b.onFleet(ctx, root); err != nil {
+			return err
+		}
+	}
+	var failed error
+	if o.measures(partRegistration) { // last, when the fleet is gone: it takes the whole machine
+		b.results.hubRequests, failed = registers(ctx, root, o.clusters, o.idle, os.Stdout)
+	}
+	// What was measured before is not lost with it.
+	b.results.parts = func(part string) bool { return o.measures(part) && (part != partRegistration || failed == nil) }
+	b.results.write(os.Stdout)
+	if failed == nil && o.check {
+		return b.results.check()
+	}
+	return failed
+}
+
+// onFleet measures the parts that need a fleet, on one of its own.
+func (b *bench) onFleet(ctx context.Context, root string) (err error) {
 	dir, err := os.MkdirTemp("", "hawser-bench-")
 	if err != nil {
 		return err
@@ -77,7 +101,7 @@ func run(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return err
 	}
-	b := &bench{options: o, dir: dir}
+	b.dir = dir
 	var auditFlags []string
 	if b.audit, auditFlags, err = newAudit(dir); err != nil {
 		return err
@@ -94,25 +118,18 @@ func run(ctx context.Context, o options) (err error) {
 	if b.ca, err = b.fleet.PKI().Authority(); err != nil {
 		return err
 	}
-	if o.measures(partCore) {
+	if b.measures(partCore) {
 		if err := b.core(ctx); err != nil {
 			return err
 		}
 	}
-	if o.measures(partWorks) {
+	if b.measures(partWorks) {
 		if err := b.works(ctx); err != nil {
 			return err
 		}
 	}
-	if o.measures(partMQTT) {
-		if err := b.transports(ctx); err != nil {
-			return err
-		}
-	}
-	b.results.parts = o.measures
-	b.results.write(os.Stdout)
-	if o.check {
-		return b.results.check()
+	if b.measures(partMQTT) {
+		return b.transports(ctx)
 	}
 	return nil
 }

@@ -21,3 +21,24 @@ func TestSample(t *testing.T) {
 		t.Error("percentile")
 	}
 }
+
+// TestCheck_HubAtRest: what clusters that joined cost the hub has a target, where it was measured.
+func TestCheck_HubAtRest(t *testing.T) {
+	for _, c := range []struct {
+		perSecond float64
+		only      string
+		missed    bool
+	}{
+		{maxHubRequests, partRegistration, false},
+		{maxHubRequests + 1, partRegistration, true},
+		{maxHubRequests + 1, "nothing", false},
+	} {
+		r := results{hubRequests: c.perSecond, parts: options{only: c.only}.measures}
+		if err := r.check(); (err != nil) != c.missed {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+	if !(options{}).measures(partRegistration) {
+		t.Error("the whole leaves clusters that join out")
+	}
+}
