@@ -32,7 +32,8 @@ UNIT = $$(go list ./... | grep -Ev '/internal/(debian|mosquitto)$$|/test/(alerts
 # Behind `go test -json`: keeps the events for the stage guarantees and prints
 # what go test prints without -json.
 gotest = go run ./test/gotest .cache/tests/$@.json
-# The modules of this repository, those of the tools aside.
+# The modules of this repository, those of the tools aside, and test/klusterlet, which is checked where it is built:
+# its 130 modules more are fetched, and OCM compiled, for who runs OCM's programs alone.
 MODULES := . test/controlplane test/interop tools/release
 CONTROLPLANE := test/controlplane/build.sh
 
@@ -159,7 +160,8 @@ klusterlet: ## build OCM's own programs, of a module of their own, into bin/: fo
 	@mkdir -p bin
 	@go -C test/klusterlet mod tidy -diff
 	@.ci/progress "building OCM's programs" go -C test/klusterlet build -v -ldflags '-s -w' -o $(CURDIR)/bin/klusterlet .
-	@go -C test/klusterlet vet .
+	@$(call ready,golangci-lint)
+	@cd test/klusterlet && $(call tool,golangci-lint) run
 
 .PHONY: charts
 charts: ## lint the Helm charts and compare what they render with what kustomize does
