@@ -39,6 +39,12 @@ func (b *Bucket) Charge(r Rate, now time.Time, n float64) {
 func (b *Bucket) Reserve(r Rate, now time.Time, n float64) time.Duration {
 	b.leak(r, now)
 	b.used += n
+	return b.Owed(r)
+}
+
+// Owed returns how long it takes until no more is taken than may be at once: what [Bucket.Charge]
+// took beyond it.
+func (b *Bucket) Owed(r Rate) time.Duration {
 	return time.Duration(max(0, b.used-r.Burst) / r.PerSecond * float64(time.Second))
 }
 

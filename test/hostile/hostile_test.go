@@ -77,13 +77,6 @@ const (
 	wide         = 3
 )
 
-// uneven are the attacks of which the longest times beside a sink count, of all attempts, and the
-// last attempt is judged by wide times, whatever others had.
-// A storm keeps 16 goroutines of the broker reading, each for up to 10 ms at a time, so that its
-// fleet waits 80 to 120 ms. Beside the sink, which reads in the same way, it waits 6 ms or 90, as
-// the system places the two programs: whether 1.5 times that is more was left to chance.
-var uneven = map[string]bool{"mqttstorm": true}
-
 // judged are the attacks that are not judged by the times that the fleet notices.
 var judged = map[string]func(s *stage, attacker *actor, from, to time.Time) string{"specflood": share}
 
@@ -97,7 +90,7 @@ func attack(t *testing.T, name string) {
 	counted := 0
 	for n := 1; ; n++ {
 		slack := 1
-		if n == measurements && counted == 0 || uneven[name] && (n == measurements || counted == attempts-1) {
+		if n == measurements && counted == 0 {
 			slack = wide
 		}
 		late, others := s.attack(name, window(t)<<counted, slack)
@@ -124,7 +117,7 @@ func attack(t *testing.T, name string) {
 // share of the core others had.
 func (s *stage) attack(name string, length time.Duration, slack int) (tooLong string, others float64) {
 	s.t.Helper()
-	reference := longer(s.reference(name, length), s.beside).times(slack)
+	reference := s.reference(name, length).times(slack)
 	idle := s.memory("VmRSS")
 	s.restartPeak()
 	logged := s.logSize()
@@ -183,9 +176,6 @@ func (s *stage) reference(name string, length time.Duration) noticed {
 	reference := s.measure(length)
 	s.t.Logf("%s, on the sink:   %s; %s", name, reference, s.end(beside))
 	sink.process.Kill()
-	if uneven[name] && reference.longest() < givenUp {
-		s.beside = longer(s.beside, reference)
-	}
 	return reference
 }
 

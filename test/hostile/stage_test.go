@@ -52,7 +52,6 @@ type stage struct {
 	fleet    *actor
 	hub      *actor // through which clusters join, if they do
 	brokerAt proc.Spec
-	beside   noticed // the longest times beside an uneven attack on a sink
 }
 
 // prepareStage prepares what broker and fleet need.

@@ -53,6 +53,7 @@ type Connection struct {
 	transport Transport // the gate's
 
 	idle, refused, stray fair.Bucket // of the goroutine that reads the connection
+	bytes                fair.Bucket // of a stranger; the gate's
 }
 
 // standing is who the peer of a connection is, and what follows from that. It is not modified.
@@ -87,7 +88,9 @@ func (p *Port) Handshake(raw net.Conn) (net.Conn, *Connection, error) {
 		return nil, nil, p.refuse(reason, raw)
 	}
 	authorities := p.authorities() // those that it is verified with, or ones before
-	conn, info, err := p.cfg.Credentials.ServerHandshake(raw)
+	shaking := &shaking{Conn: raw, turns: p.turns}
+	conn, info, err := p.cfg.Credentials.ServerHandshake(shaking)
+	shaking.end()
 	if err != nil {
 		p.gate.leave(a)
 		p.refused(failureOf(err), raw.RemoteAddr(), err)
@@ -109,7 +112,7 @@ func (p *Port) Handshake(raw net.Conn) (net.Conn, *Connection, error) {
 	if c.standing().refusal == nil {
 		p.cfg.Audit.Connected(c.Who(), time.Unix(0, c.ends.Load()))
 	}
-	return conn, c, nil
+	return &metered{Conn: conn, of: c}, c, nil
 }
 
 func (p *Port) refuse(reason string, raw net.Conn) error {
@@ -256,12 +259,6 @@ func (c *Connection) unless(fine bool) error {
 	c.port.gate.flood(c)
 	return ErrFlood
 }
-
-// Received counts bytes that came.
-func (c *Connection) Received(n int) { c.standing().received.Add(float64(n)) }
-
-// Sent counts bytes that went.
-func (c *Connection) Sent(n int) { c.standing().sent.Add(float64(n)) }
 
 // InTime returns an error when the peer's certificate, or token, has ended: the next look
 // may be a moment away. It is asked before anything that came is handled, and

@@ -325,8 +325,6 @@ func (g *gate) begin(c *Connection, k Kind, b *Body) error {
 	case k == Reflecting && !p.questions.Spend(p.allowance.questions, g.now(), 1),
 		!p.calls.Spend(p.allowance.calls, g.now(), 1):
 		return tooOften(id, k.String())
-	case k == Unary && p.allowance.bytes != (fair.Rate{}) && !p.bytes.Room(p.allowance.bytes, g.now()):
-		return tooMuch(id)
 	}
 	p.kinds[k]++
 	if k == Listing {
@@ -473,9 +471,6 @@ func (g *gate) grow(b *Body, n int64, ended bool) {
 	b.held += n
 	b.ended = b.ended || ended
 	c.party.bodies += n
-	if rate := c.party.allowance.bytes; rate != (fair.Rate{}) {
-		c.party.bytes.Charge(rate, g.now(), float64(n))
-	}
 	g.bodies += n
 	if c.party.bodies > c.party.allowance.bodies {
 		g.endLargest(c.party.conns)

@@ -325,47 +325,38 @@ func TestGate_Forgets(t *testing.T) {
 	}
 }
 
-// TestGate_BytesOfOneAgent: who sent more than it may is refused at the headers of its next
-// call, until that is made up for; it stays subscribed, and a source is not bounded.
-func TestGate_BytesOfOneAgent(t *testing.T) {
+// TestGate_Ahead: what is read of an agent, on all of its connections, and of a stranger has
+// its time; a source is not held up, and nobody owes for ever.
+func TestGate_Ahead(t *testing.T) {
 	l := smallLimits
 	l.roles = maps.Clone(l.roles)
-	l.roles[identity.Agent] = perIdentity(2, [kinds]int{8, 8, 0, 1}, per(1e3, 1e3), 1e6).atMost(per(100, 400))
-	l.roles[identity.Source] = perIdentity(2, [kinds]int{8, 8, 0, 1}, per(1e3, 1e3), 1e6)
-	l.bodies = 1e6
+	l.roles[identity.Agent] = l.roles[identity.Agent].atMost(per(100, 400))
+	l.roles[identity.Source] = l.roles[identity.Viewer]
+	l.stranger.bytes = per(10, 20)
 	g, now, _ := gateOf(l)
-	send := func(c *Connection, stream uint32, n int64) error {
-		b := &Body{of: c, stream: stream}
-		err := g.begin(c, Unary, b)
-		if err == nil {
-			g.grow(b, n, true)
-			g.end(b)
-		}
-		return err
-	}
-	agent := enters(t, g, arrives(t, g, "192.0.2.1"), identity.Identity{Role: identity.Agent, Name: "c1"})
-	source := enters(t, g, arrives(t, g, "192.0.2.2"), identity.Identity{Role: identity.Source, Name: "hub"})
-	if err := send(agent, 1, 600); err != nil {
-		t.Fatal(err)
-	}
-	if err := send(agent, 3, 1); transport.CodeOf(err) != transport.CodeOverloaded {
-		t.Errorf("beyond its bytes: %v", err)
-	}
-	if err := g.begin(agent, Streaming, &Body{of: agent, stream: 5}); err != nil {
-		t.Errorf("its subscription: %v", err)
-	}
-	for stream := range uint32(5) {
-		if err := send(source, 2*stream+1, 600); err != nil {
-			t.Errorf("a source: %v", err)
+	agent := identity.Identity{Role: identity.Agent, Name: "c1"}
+	one, two := enters(t, g, arrives(t, g, "192.0.2.1"), agent), enters(t, g, arrives(t, g, "192.0.2.2"), agent)
+	source := enters(t, g, arrives(t, g, "192.0.2.3"), identity.Identity{Role: identity.Source, Name: "hub"})
+	stranger := enters(t, g, arrives(t, g, "192.0.2.4"), agent) // it may have two
+	for n, c := range []struct {
+		of    *Connection
+		bytes int
+		wait  time.Duration
+	}{
+		{one, 400, 0},
+		{two, 50, 500 * time.Millisecond},
+		{one, 50, time.Second},
+		{source, 1 << 30, 0},
+		{stranger, 21, 100 * time.Millisecond},
+		{two, 0, 0},
+		{two, 1 << 30, 4 * time.Second},
+	} {
+		if wait := g.ahead(c.of, c.bytes); wait != c.wait {
+			t.Errorf("%d: %d bytes wait %v, want %v", n, c.bytes, wait, c.wait)
 		}
 	}
-	*now = now.Add(2 * time.Second)
-	if err := send(agent, 7, 1); transport.CodeOf(err) != transport.CodeOverloaded {
-		t.Errorf("before that is made up for: %v", err)
-	}
-	*now = now.Add(time.Second)
-	if err := send(agent, 9, 1); err != nil {
-		t.Errorf("after that is made up for: %v", err)
+	if *now = now.Add(7 * time.Second); g.ahead(one, 300) != 0 {
+		t.Error("waits for what it owed seven seconds ago")
 	}
 }
 

@@ -43,10 +43,11 @@ type allowance struct {
 	// running are its calls of each kind at a time, calls how many it may begin.
 	running [kinds]int
 	calls   fair.Rate
-	// bodies are the bytes of all of them, bytes how many may come;
-	// the zero rate does not bound them.
+	// bodies are the bytes of all of them.
 	bodies int64
-	bytes  fair.Rate
+	// bytes may come, of whatever kind; more is not read before its time. The zero rate
+	// does not bound them.
+	bytes fair.Rate
 	// questions are messages on its reflection stream.
 	questions fair.Rate
 	// idle are frames that carry nothing of a call, of all its connections. Of one
@@ -123,7 +124,7 @@ func limitsFor(r resources, maxMessage, handshakesEach int) limits {
 			// All clusters that join share one account.
 			identity.Bootstrap: perIdentity(4096, [kinds]int{Unary: 1024, Streaming: 16384, Reflecting: 1}, per(2_000, 10_000), each).atMost(per(4*mib, 16*mib)),
 		},
-		stranger: allowance{idle: per(100, 1_000), refused: per(10, 100), stray: per(64<<10, 256<<10)},
+		stranger: allowance{idle: per(100, 1_000), refused: per(10, 100), stray: per(64<<10, 256<<10), bytes: per(256<<10, mib)},
 		// A klusterlet begins with some streams, and small publishes.
 		suspended: perIdentity(1, [kinds]int{Unary: 16, Streaming: 16}, per(20, 64), mib),
 	}
@@ -147,7 +148,7 @@ func perIdentity(connections int, running [kinds]int, calls fair.Rate, bodies in
 	}
 }
 
-// atMost bounds what may come of an identity.
+// atMost bounds what is read of an identity.
 func (a allowance) atMost(bytes fair.Rate) allowance {
 	a.bytes = bytes
 	return a

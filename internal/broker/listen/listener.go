@@ -3,6 +3,7 @@ package listen
 import (
 	"net"
 	"net/netip"
+	"time"
 
 	"github.com/pires/go-proxyproto"
 )
@@ -15,7 +16,13 @@ type listener struct {
 	gate    *gate
 	proxies []netip.Prefix
 	refused func(reason string, from net.Addr, err error)
+	rested  time.Time // when it last rested
 }
+
+// stint is how long connections are refused without a rest, and rest how long that is: who opens
+// connections without end would else have the processor for 10 ms at a time. Of a handshake, rest
+// is the longest one.
+const stint, rest = time.Millisecond, time.Millisecond
 
 // Accept implements net.Listener.
 func (l *listener) Accept() (net.Conn, error) {
@@ -36,6 +43,10 @@ func (l *listener) Accept() (net.Conn, error) {
 		}
 		_ = c.Close() // nobody waits for how it ends
 		l.refused(reason, c.RemoteAddr(), nil)
+		if time.Since(l.rested) > stint {
+			<-time.After(rest)
+			l.rested = time.Now()
+		}
 	}
 }
 

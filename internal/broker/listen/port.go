@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"runtime"
 	"sync"
 	"time"
 
@@ -83,6 +84,7 @@ type Port struct {
 	cfg     Config
 	gate    *gate
 	metrics metrics
+	turns   chan struct{}    // of handshakes
 	files   *identity.Server // nil where the credentials do not change
 
 	looking sync.Mutex    // guards what follows
@@ -105,7 +107,7 @@ func New(cfg Config) (*Port, Config, error) {
 	case cfg.Tokens != nil:
 		l = l.bearing()
 	}
-	p := &Port{cfg: cfg, metrics: newMetrics(cfg.Registry)}
+	p := &Port{cfg: cfg, metrics: newMetrics(cfg.Registry), turns: make(chan struct{}, runtime.GOMAXPROCS(0))}
 	p.gate = newGate(l.holding(cfg.BodyBytes, cfg.BodyBytesEach), func(reason string) { p.metrics.endedConnections.WithLabelValues(reason).Inc() })
 	p.gate.now = cfg.Now
 	if cfg.Denials != nil {
@@ -159,7 +161,7 @@ func (p *Port) Listen(ctx context.Context) (net.Listener, error) {
 	if l == nil {
 		// Whether a peer is there, the fronts ask with pings; connections that are
 		// refused should not cost what it takes to ask otherwise.
-		lc := net.ListenConfig{KeepAlive: -1}
+		lc := net.ListenConfig{KeepAlive: -1, Control: keepSilent}
 		var err error
 		if l, err = lc.Listen(ctx, "tcp", p.cfg.Addr); err != nil {
 			return nil, fmt.Errorf("listener: %w (choose another address with --listen)", err)

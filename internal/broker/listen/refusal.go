@@ -136,11 +136,6 @@ func tooManyLists(most int) *refusal {
 	return overloaded("lists", fmt.Sprintf("%d lists are being made, which is all that are at a time", most), "try again")
 }
 
-// tooMuch is the answer to who has sent more bytes than it may.
-func tooMuch(id identity.Identity) *refusal {
-	return overloaded("rate", fmt.Sprintf("%s sends more bytes than it may", id), "try again later, and send less: a status that changes often need not be sent each time")
-}
-
 // tooOften is the answer to who asks too fast.
 func tooOften(id identity.Identity, what string) *refusal {
 	return overloaded("rate", fmt.Sprintf("%s begins %s faster than it may", nameOf(id), what), "try again later, and less often")

@@ -169,7 +169,6 @@ func (c *counted) Read(b []byte) (int, error) {
 	if e := c.connection.InTime(); e != nil {
 		return 0, e
 	}
-	c.connection.Received(n)
 	if e := c.connection.frames.parse(b[:n], c.frame); e != nil {
 		return 0, e
 	}
@@ -181,9 +180,7 @@ func (c *counted) Write(b []byte) (int, error) {
 	if e := c.connection.InTime(); e != nil {
 		return 0, e
 	}
-	n, err := c.Conn.Write(b)
-	c.connection.Sent(n)
-	return n, err
+	return c.Conn.Write(b)
 }
 
 // Close implements net.Conn.

@@ -135,8 +135,7 @@ func (w *wire) length() (int, error) {
 }
 
 func (w *wire) fill(b []byte) error {
-	n, err := io.ReadFull(w.Conn, b)
-	w.who.Received(n)
+	_, err := io.ReadFull(w.Conn, b)
 	return err
 }
 
@@ -198,7 +197,6 @@ func (w *wire) write(b []byte) error {
 			return err
 		}
 		n, err := w.Write(b[:min(len(b), writeBytes)])
-		w.who.Sent(n)
 		if err != nil {
 			return err
 		}
