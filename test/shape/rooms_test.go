@@ -37,7 +37,7 @@ var rooms = []struct {
 	// over what each party is connected 20, who comes, goes and is refused in the log 33; what is known
 	// of each cluster's agents and the state of each cluster 290, what statuses say of works 60, how long
 	// versions take 66, telling sources of clusters without an agent 70; connections that rest on a
-	// token 270.
+	// token 270; readers, handshakes and refusals that rest 100.
 	{"broker", []string{"internal/broker/", "-internal/broker/registration/", "-internal/broker/tokens/"}, 16640},
 	// The mirror and who sees what of it 290, requests and their turn 350, the streams 580, the source's
 	// 220, acceptance 70, Leases in sum 55; tokens 750, of which asking the hub in time takes most, and shares of addresses 20.
