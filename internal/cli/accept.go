@@ -65,7 +65,7 @@ cluster is never approved.`,
 	f.StringArrayVar(&a.named, "csr", nil, "approve the certificate request of this name, and no other; may be repeated")
 	f.BoolVar(&a.all, "all", false, "approve the requests of all agents that ask under the name of a cluster")
 	f.StringArrayVar(&a.askers, "requester", nil, "user with whose token clusters join, beside the bootstrap accounts of Open Cluster Management; may be repeated")
-	f.BoolVar(&a.wait, "wait", false, "wait for clusters that have not asked yet, and until each has joined")
+	f.BoolVar(&a.wait, "wait", false, "wait for clusters that have not asked yet, and until each is there")
 	return cmd
 }
 
@@ -77,11 +77,11 @@ func several(failed []error) error {
 	return errors.Join(failed...)
 }
 
-// accept lets one cluster in.
+// accept lets one cluster in. Who waits lets in what comes meanwhile: a cluster that was accepted
+// once may be there with its certificate, or ask for another one.
 func (a *acceptance) accept(ctx context.Context, env Env, hub hubAPI, name string) error {
 	if !a.wait {
-		_, err := a.once(ctx, env, hub, name)
-		return err
+		return a.once(ctx, env, hub, name)
 	}
 	wait := func(look func(context.Context, hubAPI, string) (string, error)) error {
 		return await(ctx, env, "cluster "+name, func(ctx context.Context) (string, error) { return look(ctx, hub, name) })
@@ -89,54 +89,69 @@ func (a *acceptance) accept(ctx context.Context, env Env, hub hubAPI, name strin
 	if err := wait(asked); err != nil {
 		return err
 	}
-	again, err := a.once(ctx, env, hub, name)
-	if err != nil {
+	if err := a.once(ctx, env, hub, name); err != nil {
 		return err
 	}
-	if again {
-		if err := wait(askedAgain); err != nil {
+	for {
+		there := false
+		err := wait(func(ctx context.Context, hub hubAPI, name string) (missing string, err error) {
+			there, missing, err = comes(ctx, hub, name)
+			return missing, err
+		})
+		if err != nil || there {
 			return err
 		}
-		if _, err := a.once(ctx, env, hub, name); err != nil {
+		if err := a.approve(ctx, env, hub, name); err != nil {
 			return err
 		}
 	}
-	return wait(joined)
 }
 
-// once does what can be done for a cluster now. It reports whether the cluster has to ask again,
-// because it was denied.
-func (a *acceptance) once(ctx context.Context, env Env, hub hubAPI, name string) (again bool, err error) {
+// once does what can be done for a cluster now.
+func (a *acceptance) once(ctx context.Context, env Env, hub hubAPI, name string) error {
 	c, err := hub.cluster(ctx, name)
 	switch {
 	case err != nil:
-		return false, err
+		return err
 	case c == nil:
-		return false, unknownCluster(ctx, hub, name)
+		return unknownCluster(ctx, hub, name)
 	case c.DeletionTimestamp != nil && c.Spec.HubAcceptsClient:
-		return false, leaving(name)
+		return leaving(name)
 	case c.DeletionTimestamp != nil:
 		// So that it gets to know which works it has to delete. It gets no certificate.
 		if err := hub.setAccepted(ctx, name, true); err != nil {
-			return false, err
+			return err
 		}
-		return false, say(env.Stdout, "cluster %s is accepted until its works have ended: it is being detached\n", name)
+		return say(env.Stdout, "cluster %s is accepted until its works have ended: it is being detached\n", name)
 	}
 	requests, err := hub.requests(ctx, name)
 	if err != nil {
-		return false, err
+		return err
 	}
 	picked, err := a.pickFrom(env, name, requests)
 	if err != nil {
-		return false, err
+		return err
 	}
-	if err := admit(ctx, env, hub, c); err != nil {
-		return false, err
+	if err := admit(ctx, env, hub, c, len(picked) > 0); err != nil {
+		return err
 	}
 	if len(picked) > 0 {
-		return false, approveFirst(ctx, env, hub, picked)
+		return approveFirst(ctx, env, hub, picked)
 	}
 	return retry(ctx, env, hub, name, requests)
+}
+
+// approve approves what waits of a cluster that is accepted.
+func (a *acceptance) approve(ctx context.Context, env Env, hub hubAPI, name string) error {
+	requests, err := hub.requests(ctx, name)
+	if err != nil {
+		return err
+	}
+	picked, err := a.pickFrom(env, name, requests)
+	if err != nil {
+		return err
+	}
+	return approveFirst(ctx, env, hub, picked)
 }
 
 // leaving is the error of a cluster that does not join any more.
@@ -181,10 +196,13 @@ func (a *acceptance) pickFrom(env Env, cluster string, requests []certificatesv1
 	return picked, err
 }
 
-// admit sets what says that the hub accepts the cluster.
-func admit(ctx context.Context, env Env, hub hubAPI, c *clusterv1.ManagedCluster) error {
-	if c.Spec.HubAcceptsClient {
+// admit sets what says that the hub accepts the cluster, which asks for a certificate or does not.
+func admit(ctx context.Context, env Env, hub hubAPI, c *clusterv1.ManagedCluster, asks bool) error {
+	switch {
+	case c.Spec.HubAcceptsClient && asks:
 		return say(env.Stdout, "cluster %s is accepted already\n", c.Name)
+	case c.Spec.HubAcceptsClient:
+		return say(env.Stdout, "cluster %s is accepted already, and no request of it for a certificate waits\n", c.Name)
 	}
 	if err := hub.setAccepted(ctx, c.Name, true); err != nil {
 		return err
@@ -212,41 +230,27 @@ func approveFirst(ctx context.Context, env Env, hub hubAPI, picked []application
 }
 
 // retry deletes the denied requests of a cluster: an agent of Open Cluster Management asks again
-// only when its request is gone. It reports whether one of them was for the first certificate.
-func retry(ctx context.Context, env Env, hub hubAPI, cluster string, requests []certificatesv1.CertificateSigningRequest) (again bool, err error) {
+// only when its request is gone.
+func retry(ctx context.Context, env Env, hub hubAPI, cluster string, requests []certificatesv1.CertificateSigningRequest) error {
 	for i := range requests {
 		r := &requests[i]
-		_, first, err := applicationOf(cluster, r)
-		if err != nil || !hasCondition(r, certificatesv1.CertificateDenied) {
+		if _, _, err := applicationOf(cluster, r); err != nil || !hasCondition(r, certificatesv1.CertificateDenied) {
 			continue
 		}
 		only := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &r.UID}}
 		if err := hub.Resource(signingRequests).Delete(ctx, r.Name, only); err != nil && !apierrors.IsNotFound(err) {
-			return again, fmt.Errorf("certificate request %s: %w", r.Name, err)
+			return fmt.Errorf("certificate request %s: %w", r.Name, err)
 		}
 		if err := say(env.Stdout, "certificate request %s, which was denied, is deleted: the cluster asks again\n", r.Name); err != nil {
-			return again, err
+			return err
 		}
-		again = again || first
 	}
-	return again, nil
+	return nil
 }
 
-// asked says what is missing before a cluster can be accepted.
+// asked says what is missing before a cluster can be accepted. One that joined once may have its
+// certificate, and asks for nothing.
 func asked(ctx context.Context, hub hubAPI, name string) (missing string, err error) {
-	return applied(ctx, hub, name, "it has not asked for a certificate", func(*certificatesv1.CertificateSigningRequest) bool { return true })
-}
-
-// askedAgain says what is missing before a cluster can be accepted whose request was denied.
-func askedAgain(ctx context.Context, hub hubAPI, name string) (missing string, err error) {
-	return applied(ctx, hub, name, "it has to ask for a certificate again", func(r *certificatesv1.CertificateSigningRequest) bool {
-		return !hasCondition(r, certificatesv1.CertificateDenied)
-	})
-}
-
-// applied returns none, unless the cluster has joined, leaves, or has a request for a first
-// certificate that counts.
-func applied(ctx context.Context, hub hubAPI, name, none string, counts func(*certificatesv1.CertificateSigningRequest) bool) (missing string, err error) {
 	c, err := hub.cluster(ctx, name)
 	switch {
 	case err != nil:
@@ -256,32 +260,48 @@ func applied(ctx context.Context, hub hubAPI, name, none string, counts func(*ce
 	case c.DeletionTimestamp != nil, apimeta.IsStatusConditionTrue(c.Status.Conditions, clusterv1.ManagedClusterConditionJoined):
 		return "", nil
 	}
-	requests, err := hub.requests(ctx, name)
-	if err != nil {
-		return "", err
+	requests, err := firstRequests(ctx, hub, name)
+	if err == nil && len(requests) == 0 {
+		missing = "it has not asked for a certificate"
 	}
-	for i := range requests {
-		if _, first, err := applicationOf(name, &requests[i]); err == nil && first && counts(&requests[i]) {
-			return "", nil
-		}
-	}
-	return none, nil
+	return missing, err
 }
 
-// joined says what is missing until a cluster has joined.
-func joined(ctx context.Context, hub hubAPI, name string) (missing string, err error) {
+// comes says what is missing until an accepted cluster is there, or something of it can be approved.
+// That it has joined was true before it was away: it is there when it is available.
+func comes(ctx context.Context, hub hubAPI, name string) (there bool, missing string, err error) {
 	c, err := hub.cluster(ctx, name)
 	switch {
 	case err != nil:
-		return "", err
+		return false, "", err
 	case c == nil:
-		return "", fmt.Errorf("cluster %s is not on the hub any more", name)
+		return false, "", fmt.Errorf("cluster %s is not on the hub any more", name)
 	case c.DeletionTimestamp != nil:
-		return "", leaving(name)
-	case !apimeta.IsStatusConditionTrue(c.Status.Conditions, clusterv1.ManagedClusterConditionJoined):
-		return "its agent has to take its certificate and come with it", nil
+		return false, "", leaving(name)
+	case apimeta.IsStatusConditionTrue(c.Status.Conditions, clusterv1.ManagedClusterConditionJoined) &&
+		apimeta.IsStatusConditionTrue(c.Status.Conditions, clusterv1.ManagedClusterConditionAvailable):
+		return true, "", nil
 	}
-	return "", nil
+	missing = "its agent has to ask for a certificate, or to come with the one that it has"
+	requests, err := firstRequests(ctx, hub, name)
+	for i := range requests {
+		switch r := &requests[i]; {
+		case pending(r):
+			return false, "", nil
+		case !hasCondition(r, certificatesv1.CertificateDenied):
+			missing = "its agent has to take its certificate and come with it"
+		}
+	}
+	return false, missing, err
+}
+
+// firstRequests returns the requests of a cluster for a first certificate.
+func firstRequests(ctx context.Context, hub hubAPI, name string) ([]certificatesv1.CertificateSigningRequest, error) {
+	all, err := hub.requests(ctx, name)
+	return slices.DeleteFunc(all, func(r certificatesv1.CertificateSigningRequest) bool {
+		_, first, err := applicationOf(name, &r)
+		return err != nil || !first
+	}), err
 }
 
 // unknownCluster is the error of a name that no cluster has; it says who waits.

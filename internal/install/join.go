@@ -238,8 +238,18 @@ func (j Join) operator(ctx context.Context) error {
 	return nil
 }
 
+// hubOf is the name that a klusterlet's kubeconfig has for its hub; "" where it has none.
+func hubOf(kubeconfig []byte) string {
+	c, err := clientcmd.Load(kubeconfig)
+	if err != nil || c.Contexts[c.CurrentContext] == nil {
+		return ""
+	}
+	return c.Contexts[c.CurrentContext].Cluster
+}
+
 // Joined says what an agent, or a klusterlet, of the cluster still waits for; empty when it has its
-// certificate and runs.
+// certificate and runs. Whether the hub accepts a klusterlet is not seen on its cluster, nor whether a
+// certificate that has ended is another hub's: a klusterlet that moves keeps the former one until then.
 func (j Join) Joined(ctx context.Context, klusterlet bool) (missing string, err error) {
 	at := object("v1", "Secret", namespace, registeredSecret)
 	if klusterlet {
@@ -262,6 +272,9 @@ func (j Join) Joined(ctx context.Context, klusterlet bool) (missing string, err 
 		return fmt.Sprintf("it has to ask for a certificate, and the hub to let it in: hawser accept %s", j.Name), nil
 	}
 	if klusterlet {
+		if is := hubOf(data["kubeconfig"]); is != j.hub() {
+			return fmt.Sprintf("it still has the certificate of the hub %q; it has to ask for one here, and the hub to let it in: hawser accept %s", is, j.Name), nil
+		}
 		return "", nil
 	}
 	d, err := get(ctx, j.Client, object("apps/v1", "Deployment", namespace, "hawser-agent"))

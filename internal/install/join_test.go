@@ -162,3 +162,38 @@ func TestJoin_Joined(t *testing.T) {
 	}
 	step("", nil)
 }
+
+// TestJoin_JoinedKlusterlet: a klusterlet that moves has the certificate of its former hub until
+// this one has given it another.
+func TestJoin_JoinedKlusterlet(t *testing.T) {
+	f := clustertest.New()
+	f.Put(clustertest.Object("v1", "Namespace", "", klusterletNamespace))
+	j := Join{Name: "spoke", Client: f, Bootstrap: Bootstrap{Broker: "broker.example:8090", CA: []byte("ca"), Token: "t"}}
+	former := j.Bootstrap
+	former.Broker = "other.example:8090"
+	secret := func(b Bootstrap) *unstructured.Unstructured {
+		kubeconfig, err := b.kubeconfig()
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := secretOf("hub-kubeconfig-secret", map[string][]byte{certKey: []byte("x"), "kubeconfig": kubeconfig})
+		o.SetNamespace(klusterletNamespace)
+		return o
+	}
+	for _, c := range []struct {
+		have *unstructured.Unstructured
+		want string
+	}{
+		{nil, "it has to ask for a certificate"},
+		{secret(former), "it still has the certificate of the hub \"" + former.hub() + "\""},
+		{secret(j.Bootstrap), ""},
+	} {
+		if c.have != nil {
+			f.Put(c.have)
+		}
+		got, err := j.Joined(t.Context(), true)
+		if err != nil || !strings.HasPrefix(got, c.want) || c.want == "" && got != "" {
+			t.Errorf("it waits for %q, %v; want %q", got, err, c.want)
+		}
+	}
+}

@@ -1,0 +1,108 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509/pkix"
+	"encoding/base64"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+
+	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
+)
+
+// joinedOnce is a hub with a cluster that joined once, and is not available.
+func joinedOnce(accepted bool) hubAPI {
+	north := clustertest.Object("cluster.open-cluster-management.io/v1", "ManagedCluster", "", "north", "spec", map[string]any{"hubAcceptsClient": accepted}, "status", conditions("Unknown"))
+	return hubAPI{dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
+		clusterKind: "ManagedClusterList", signingRequests: "CertificateSigningRequestList",
+	}, north)}
+}
+
+func conditions(available string) map[string]any {
+	return map[string]any{"conditions": []any{
+		map[string]any{"type": "ManagedClusterJoined", "status": "True"},
+		map[string]any{"type": "ManagedClusterConditionAvailable", "status": available},
+	}}
+}
+
+// TestAccept_WaitsForWhoComesBack: a cluster that joined once says nothing by having joined. Its
+// request comes later, or none where its certificate is still good.
+func TestAccept_WaitsForWhoComesBack(t *testing.T) {
+	for name, asks := range map[string]bool{"asks again": true, "has its certificate": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				hub := joinedOnce(asks)
+				var out bytes.Buffer
+				a := acceptance{wait: true}
+				ended := make(chan error, 1)
+				go func() { ended <- a.accept(ctx, Env{Stdout: &out}, hub, "north") }()
+				pause := func() {
+					t.Helper()
+					select {
+					case err := <-ended:
+						t.Fatalf("it waits no more: %v\n%s", err, &out)
+					case <-time.After(5 * time.Second):
+					}
+				}
+				pause()
+				north, err := hub.cluster(ctx, "north")
+				if err != nil || !north.Spec.HubAcceptsClient {
+					t.Fatalf("%v, it is not accepted", err)
+				}
+				if asks {
+					request := firstRequest(t, "north")
+					if _, err := hub.Resource(signingRequests).Create(ctx, request, metav1.CreateOptions{}); err != nil {
+						t.Fatal(err)
+					}
+					pause()
+					if all, err := hub.requests(ctx, "north"); err != nil || len(all) != 1 || !hasCondition(&all[0], "Approved") {
+						t.Fatalf("%v: %+v is not approved", err, all)
+					}
+				}
+				is, err := hub.Resource(clusterKind).Get(ctx, "north", metav1.GetOptions{})
+				if err == nil {
+					is.Object["status"] = conditions("True")
+					_, err = hub.Resource(clusterKind).Update(ctx, is, metav1.UpdateOptions{})
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := <-ended; err != nil {
+					t.Error(err)
+				}
+				want := []string{"waiting for cluster north: its agent has to ask for a certificate, or to come with the one that it has"}
+				if asks {
+					want = append(want, "cluster north is accepted already, and no request of it for a certificate waits", "certificate request north-aaaaa of", "waiting for cluster north: its agent has to take its certificate and come with it")
+				}
+				for _, line := range want {
+					if strings.Count(out.String(), line) != 1 {
+						t.Errorf("%q is not there once:\n%s", line, &out)
+					}
+				}
+			})
+		})
+	}
+}
+
+// firstRequest is what the agent of a cluster asks for over a broker.
+func firstRequest(t *testing.T, cluster string) *unstructured.Unstructured {
+	t.Helper()
+	group := "system:open-cluster-management:" + cluster
+	o := clustertest.Object("certificates.k8s.io/v1", "CertificateSigningRequest", "", cluster+"-aaaaa", "spec", map[string]any{
+		"request": base64.StdEncoding.EncodeToString(csrOf(t, pkix.Name{CommonName: group + ":agent1", Organization: []string{group}})), "signerName": grpcSigner, "username": courier,
+	})
+	o.SetLabels(map[string]string{"open-cluster-management.io/cluster-name": cluster})
+	o.SetAnnotations(map[string]string{askerAnnotation: bootstrapUser})
+	return o
+}
