@@ -51,8 +51,8 @@ func TestMove(t *testing.T) {
 	})
 }
 
-// TestMoveFromKube: a klusterlet that reaches the hub's kube-apiserver goes to Hawser: the same, and the
-// Klusterlet's authType, by which OCM's operator gives the agents other arguments.
+// TestMoveFromKube: a klusterlet that reaches the hub's kube-apiserver goes to Hawser and back: the same,
+// and the Klusterlet's authType, by which OCM's operator gives the agents other arguments.
 func TestMoveFromKube(t *testing.T) {
 	r := newRig(t)
 	h := r.hawser()
@@ -72,7 +72,7 @@ func TestMoveFromKube(t *testing.T) {
 	k.certified()
 	k.work = r.program("cluster1-work", "work agent", nil, k.workArgs(false)...)
 	k.delivers("first", "1")
-	before := k.object("first")
+	before, direct := k.object("first"), k.recordNames()
 
 	k.pointAt("hawser", h.addr, r.token("--audience=hawser"))
 	k.registration.becomes(append([]string{"registration", "agent"}, k.registrationArgs(true)...))
@@ -86,6 +86,26 @@ func TestMoveFromKube(t *testing.T) {
 	k.records(recordOf(h.addr))
 	if after := k.object("first"); after.UID != before.UID {
 		t.Errorf("the work's object was made anew: uid %s, was %s", after.UID, before.UID)
+	}
+
+	// The name of the hub in this kubeconfig is another one than that of Hawser.
+	hub, err := r.hub.RESTConfig()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.write("cluster1/bootstrap/kubeconfig", string(kubeconfig))
+	k.tellAgent("kube again")
+	k.registration.becomes(append([]string{"registration", "agent"}, k.registrationArgs(false)...))
+	k.work.becomes(append([]string{"work", "agent"}, k.workArgs(false)...))
+	k.eventually(func(context.Context) error {
+		k.accept()
+		return k.says("kubeconfig", hub.Host)
+	})
+	k.hasRecord(direct[0])
+	k.delivers("first", "back at the kube-apiserver")
+	k.records(direct...)
+	if after := k.object("first"); after.UID != before.UID {
+		t.Errorf("on the way back the work's object was made anew: uid %s, was %s", after.UID, before.UID)
 	}
 }
 
@@ -137,20 +157,26 @@ func recordOf(endpoint string) string {
 func (k *klusterlet) records(want ...string) {
 	k.Helper()
 	slices.Sort(want)
-	k.eventually(func(ctx context.Context) error {
-		l, err := k.spoke.works.WorkV1().AppliedManifestWorks().List(ctx, metav1.ListOptions{})
-		if err != nil {
-			return err
-		}
-		var have []string
-		for i := range l.Items {
-			have = append(have, l.Items[i].Name)
-		}
-		if slices.Sort(have); !slices.Equal(have, want) {
+	k.eventually(func(context.Context) error {
+		if have := k.recordNames(); !slices.Equal(have, want) {
 			return fmt.Errorf("AppliedManifestWorks %q, want %q", have, want)
 		}
 		return nil
 	})
+}
+
+// recordNames are the AppliedManifestWorks that the cluster has, sorted.
+func (k *klusterlet) recordNames() (names []string) {
+	k.Helper()
+	l, err := k.spoke.works.WorkV1().AppliedManifestWorks().List(k.Context(), metav1.ListOptions{})
+	if err != nil {
+		k.Fatal(err)
+	}
+	for i := range l.Items {
+		names = append(names, l.Items[i].Name)
+	}
+	slices.Sort(names)
+	return names
 }
 
 // says returns nil once a file of the Secret with the hub's certificate has a text.
