@@ -33,11 +33,11 @@ func TestJoin_TwoHubs(t *testing.T) {
 	s.arrives("of-the-second")
 	s.eventuallyTrue("both own what both want", func() (bool, string) { return s.owners("of-both") == 2, fmt.Sprint(s.owners("of-both")) })
 
-	second.run(filepath.Join(w.bin, "hawser"), "deny", "cluster", "cluster1", "--context", "hub2")
+	second.hawser("deny", "cluster", "cluster1", "--context", "hub2")
 	s.apply("meanwhile")
 	s.arrives("meanwhile")
-	second.run(filepath.Join(w.bin, "hawser"), "accept", "cluster1", "--context", "hub2", "--wait")
-	second.run(filepath.Join(w.bin, "hawser"), "detach", "cluster1", "--context", "hub2")
+	second.hawser("accept", "cluster1", "--context", "hub2", "--wait")
+	second.hawser("detach", "cluster1", "--context", "hub2")
 	s.eventuallyTrue("what the second hub wanted alone is gone", func() (bool, string) {
 		_, err := w.planes["cluster1"].kube.CoreV1().ConfigMaps("default").Get(s.Context(), "of-the-second", metav1.GetOptions{})
 		return err != nil, fmt.Sprint(err)
@@ -54,6 +54,43 @@ func TestJoin_TwoHubs(t *testing.T) {
 	}
 }
 
+// TestJoin_HubReplaced: a hub is lost with its keys, and another one, which knows nothing of the
+// cluster, takes its address. The agent says what is wrong, and joins with a new token and the new
+// authority. What the works of the former hub have on the cluster is not touched.
+func TestJoin_HubReplaced(t *testing.T) {
+	w := newWorld(t, "hub", "hub2", "cluster1")
+	s := w.asking()
+	s.hawser("accept", "cluster1", "--context", "hub", "--wait")
+	for _, name := range []string{"of-the-former", "of-both"} {
+		s.apply(name)
+		s.arrives(name)
+	}
+	own, shared, serial := s.uid("of-the-former"), s.uid("of-both"), s.serial()
+	s.source()
+	s.broker()
+
+	w.addresses["hub2/hawser-broker"] = w.addresses["hub/hawser-broker"]
+	second := s.hub2(s.at)
+	s.wantWaits("certificate signed by unknown authority")
+	token := strings.TrimSpace(second.hawser("token", "create", "--context", "hub2"))
+	s.hawser(append([]string{"join", "cluster1", "--context", "cluster1", "--token", token, "--broker", s.at, "--broker-ca", "second/hawser-access/ca.crt"}, images...)...)
+	s.agent() // a kubelet renews the files of a pod, a test does not
+	s.agent = s.start("cluster1", "hawser-agent")
+	s.wantWaits(approval)
+	second.hawser("accept", "cluster1", "--context", "hub2", "--wait")
+	if s.serial() == serial {
+		s.Error("the agent has its former certificate")
+	}
+	hub2 := w.workClient("hub2")
+	for _, name := range []string{"of-the-next", "of-both"} {
+		s.applyOn(hub2, name)
+		w.run(w.kubectl, "--context", "hub2", "-n", "cluster1", "wait", "manifestwork", name, "--for=condition=Applied", "--timeout=60s")
+	}
+	s.arrives("of-the-next")
+	s.same("of-the-former", own)
+	s.same("of-both", shared)
+}
+
 // owners is how many objects own a ConfigMap of the cluster.
 func (s *stay) owners(name string) int {
 	s.Helper()
@@ -64,21 +101,27 @@ func (s *stay) owners(name string) int {
 	return len(o.OwnerReferences)
 }
 
-// secondHub has the cluster join a second hub, with an agent of its own in a namespace of its own.
-// The result is the world in whose folder the hub's files are.
-func (s *stay) secondHub() *world {
+// hub2 has a second hub run, whose broker is at an address. The result is the world in whose folder
+// the hub's files are.
+func (s *stay) hub2(at string) *world {
 	s.Helper()
 	w := *s.world
 	w.dir = filepath.Join(s.dir, "second")
 	if err := os.Mkdir(w.dir, 0o700); err != nil {
 		s.Fatal(err)
 	}
-	at := w.address("hub2/hawser-broker") + ":8090"
 	w.hawser(append([]string{"install", "hub", "--context", "hub2", "--registration", "--address", at}, images...)...)
 	w.run(w.kubectl, "--context", "hub2", "delete", "validatingwebhookconfiguration", "hawser-hub-source") // no pod answers for it
 	w.start("hub2", "hawser-broker")
 	w.start("hub2", "hawser-hub-source", "hawser-broker.hawser.svc:8090", at)
+	return &w
+}
 
+// secondHub has the cluster join a second hub, with an agent of its own in a namespace of its own.
+func (s *stay) secondHub() *world {
+	s.Helper()
+	at := s.address("hub2/hawser-broker") + ":8090"
+	w := s.hub2(at)
 	ca, err := os.ReadFile(filepath.Join(w.dir, "hawser-access", "ca.crt"))
 	if err != nil {
 		s.Fatal(err)
@@ -110,5 +153,5 @@ func (s *stay) secondHub() *world {
 		return strings.Contains(out, "cluster1-"), out
 	})
 	w.hawser("accept", "cluster1", "--context", "hub2", "--wait")
-	return &w
+	return w
 }
