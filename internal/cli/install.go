@@ -201,7 +201,7 @@ clusters have to be of the same.`,
 			if err != nil {
 				return err
 			}
-			return giveAccess(env, p.Settings.Address, operator, access)
+			return giveAccess(env, p.Settings, operator, access)
 		},
 	}
 	f.add(cmd, "the hub (default the current one)")
@@ -212,7 +212,7 @@ clusters have to be of the same.`,
 }
 
 // giveAccess writes the operator's certificate, and says how to use it.
-func giveAccess(env Env, address string, operator map[string][]byte, dir string) error {
+func giveAccess(env Env, s install.Settings, operator map[string][]byte, dir string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return err
@@ -221,14 +221,18 @@ func giveAccess(env Env, address string, operator map[string][]byte, dir string)
 		return err
 	}
 	settings := fmt.Sprintf("export HAWSER_BROKER=%s HAWSER_CA='%s' HAWSER_CERT='%s' HAWSER_KEY='%s'\n",
-		address, filepath.Join(dir, "ca.crt"), filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"))
+		s.Address, filepath.Join(dir, "ca.crt"), filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"))
 	for name, data := range map[string][]byte{"ca.crt": operator["ca.crt"], "tls.crt": operator["tls.crt"], "tls.key": operator["tls.key"], "env": []byte(settings)} {
 		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
 			return err
 		}
 	}
-	return say(env.Stdout, "the hub is ready\nagents dial %s:  let it lead to port 8090 of the Service hawser-broker in the namespace hawser\nyour own access:  . '%s' && hawser get clusters\na cluster:        hawser install cluster NAME --hub-context HUB --context CLUSTER\n",
-		address, filepath.Join(dir, "env"))
+	next := "hawser install cluster NAME --hub-context HUB --context CLUSTER"
+	if s.Registration == install.On {
+		next = "hawser token create --context HUB > token, then hawser join NAME --context CLUSTER --token-file token"
+	}
+	return say(env.Stdout, "the hub is ready\nagents dial %s:  let it lead to port 8090 of the Service hawser-broker in the namespace hawser\nyour own access:  . '%s' && hawser get clusters\na cluster:        %s\n",
+		s.Address, filepath.Join(dir, "env"), next)
 }
 
 func newInstallCluster(env Env) *cobra.Command {

@@ -43,7 +43,7 @@ func TestJoin_CommandsOfTheDocumentation(t *testing.T) {
 	}
 	r := fence.Runner{
 		Dir: w.dir, Path: []string{w.bin, filepath.Dir(w.kubectl)},
-		Env: append(w.env(), "HAWSER_BROKER="+broker, "HAWSER_CA="+w.file("ca.crt"), "HAWSER_CERT="+w.file("tls.crt"), "HAWSER_KEY="+w.file("tls.key")),
+		Env: w.env(),
 		Replace: []string{
 			"broker.example.com:8090", broker, "--image-registry", "--image-version dev --image-registry", "docs/examples", filepath.Join(repository, "docs", "examples"),
 		},
