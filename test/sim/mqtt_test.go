@@ -158,7 +158,7 @@ type known struct {
 
 // ServerHandshake implements credentials.TransportCredentials.
 func (known) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	id := raw.(*socket).id
+	id := raw.RemoteAddr().(caller).id
 	name, organization := pki.Subject(pki.Role(id.Role), id.Name)
 	shown := []*x509.Certificate{{
 		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(1e6 * time.Hour),
@@ -170,6 +170,15 @@ func (known) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, erro
 // socket is the broker's end of a connection.
 type socket struct {
 	net.Conn
+	id identity.Identity
+}
+
+// RemoteAddr implements net.Conn: whoever wraps the connection passes it on.
+func (s *socket) RemoteAddr() net.Addr { return caller{s.Conn.RemoteAddr(), s.id} }
+
+// caller is an address that says whose it is.
+type caller struct {
+	net.Addr
 	id identity.Identity
 }
 
