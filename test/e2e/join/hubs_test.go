@@ -56,7 +56,8 @@ func TestJoin_TwoHubs(t *testing.T) {
 
 // TestJoin_HubReplaced: a hub is lost with its keys, and another one, which knows nothing of the
 // cluster, takes its address. The agent says what is wrong, and joins with a new token and the new
-// authority. What the works of the former hub have on the cluster is not touched.
+// authority. The owner of the cluster hands over what is there; what the works of the former hub have
+// is not touched.
 func TestJoin_HubReplaced(t *testing.T) {
 	w := newWorld(t, "hub", "hub2", "cluster1")
 	s := w.asking()
@@ -81,6 +82,9 @@ func TestJoin_HubReplaced(t *testing.T) {
 	if s.serial() == serial {
 		s.Error("the agent has its former certificate")
 	}
+	// Whose works are on the cluster the owner of the cluster decides.
+	s.wantWaits("hawser move " + s.at + " " + s.at)
+	s.hawser("move", "--kubeconfig", w.planes["cluster1"].KubeconfigPath, s.at, s.at)
 	hub2 := w.workClient("hub2")
 	for _, name := range []string{"of-the-next", "of-both"} {
 		s.applyOn(hub2, name)
