@@ -77,11 +77,12 @@ func several(failed []error) error {
 	return errors.Join(failed...)
 }
 
-// accept lets one cluster in. Who waits lets in what comes meanwhile: a cluster that was accepted
-// once may be there with its certificate, or ask for another one.
+// accept lets one cluster in. Who waits lets in what comes first: a cluster that was accepted once
+// may be there with its certificate, or ask for another one. What asks after that nobody has looked at.
 func (a *acceptance) accept(ctx context.Context, env Env, hub hubAPI, name string) error {
 	if !a.wait {
-		return a.once(ctx, env, hub, name)
+		_, err := a.once(ctx, env, hub, name)
+		return err
 	}
 	wait := func(look func(context.Context, hubAPI, string) (string, error)) error {
 		return await(ctx, env, "cluster "+name, func(ctx context.Context) (string, error) { return look(ctx, hub, name) })
@@ -89,69 +90,53 @@ func (a *acceptance) accept(ctx context.Context, env Env, hub hubAPI, name strin
 	if err := wait(asked); err != nil {
 		return err
 	}
-	if err := a.once(ctx, env, hub, name); err != nil {
+	approved, err := a.once(ctx, env, hub, name)
+	if err != nil {
 		return err
 	}
-	for {
-		there := false
-		err := wait(func(ctx context.Context, hub hubAPI, name string) (missing string, err error) {
-			there, missing, err = comes(ctx, hub, name)
-			return missing, err
-		})
-		if err != nil || there {
+	if !approved {
+		if err := wait(comes); err != nil {
 			return err
 		}
-		if err := a.approve(ctx, env, hub, name); err != nil {
+		picked, _, err := a.pickFrom(ctx, env, hub, name)
+		if err == nil {
+			err = approveFirst(ctx, env, hub, picked)
+		}
+		if err != nil {
 			return err
 		}
 	}
+	return wait(there)
 }
 
-// once does what can be done for a cluster now.
-func (a *acceptance) once(ctx context.Context, env Env, hub hubAPI, name string) error {
+// once does what can be done for a cluster now. It reports whether it approved something.
+func (a *acceptance) once(ctx context.Context, env Env, hub hubAPI, name string) (approved bool, err error) {
 	c, err := hub.cluster(ctx, name)
 	switch {
 	case err != nil:
-		return err
+		return false, err
 	case c == nil:
-		return unknownCluster(ctx, hub, name)
+		return false, unknownCluster(ctx, hub, name)
 	case c.DeletionTimestamp != nil && c.Spec.HubAcceptsClient:
-		return leaving(name)
+		return false, leaving(name)
 	case c.DeletionTimestamp != nil:
 		// So that it gets to know which works it has to delete. It gets no certificate.
 		if err := hub.setAccepted(ctx, name, true); err != nil {
-			return err
+			return false, err
 		}
-		return say(env.Stdout, "cluster %s is accepted until its works have ended: it is being detached\n", name)
+		return false, say(env.Stdout, "cluster %s is accepted until its works have ended: it is being detached\n", name)
 	}
-	requests, err := hub.requests(ctx, name)
+	picked, requests, err := a.pickFrom(ctx, env, hub, name)
 	if err != nil {
-		return err
-	}
-	picked, err := a.pickFrom(env, name, requests)
-	if err != nil {
-		return err
+		return false, err
 	}
 	if err := admit(ctx, env, hub, c, len(picked) > 0); err != nil {
-		return err
+		return false, err
 	}
 	if len(picked) > 0 {
-		return approveFirst(ctx, env, hub, picked)
+		return true, approveFirst(ctx, env, hub, picked)
 	}
-	return retry(ctx, env, hub, name, requests)
-}
-
-// approve approves what waits of a cluster that is accepted.
-func (a *acceptance) approve(ctx context.Context, env Env, hub hubAPI, name string) error {
-	requests, err := hub.requests(ctx, name)
-	if err != nil {
-		return err
-	}
-	picked, err := a.pickFrom(env, name, requests)
-	if err != nil {
-		return err
-	}
-	return approveFirst(ctx, env, hub, picked)
+	return false, retry(ctx, env, hub, name, requests)
 }
 
 // leaving is the error of a cluster that does not join any more.
@@ -159,8 +144,12 @@ func leaving(cluster string) error {
 	return fmt.Errorf("cluster %s is being detached: accept it when it has asked again", cluster)
 }
 
-// pickFrom returns the applications to approve; what may never be approved is said.
-func (a *acceptance) pickFrom(env Env, cluster string, requests []certificatesv1.CertificateSigningRequest) ([]application, error) {
+// pickFrom returns the applications to approve of all requests of a cluster; what may never be
+// approved is said.
+func (a *acceptance) pickFrom(ctx context.Context, env Env, hub hubAPI, cluster string) (picked []application, requests []certificatesv1.CertificateSigningRequest, err error) {
+	if requests, err = hub.requests(ctx, cluster); err != nil {
+		return nil, nil, err
+	}
 	var waiting []application
 	for i := range requests {
 		r := &requests[i]
@@ -171,7 +160,7 @@ func (a *acceptance) pickFrom(env Env, cluster string, requests []certificatesv1
 		switch {
 		case err != nil:
 			if err := say(env.Stdout, "certificate request %s is left alone: %v\n", r.Name, err); err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 		case first:
 			waiting = append(waiting, applied)
@@ -179,21 +168,21 @@ func (a *acceptance) pickFrom(env Env, cluster string, requests []certificatesv1
 	}
 	for _, name := range a.named {
 		if !slices.ContainsFunc(waiting, func(w application) bool { return w.name == name }) {
-			return nil, hint(fmt.Errorf("cluster %s has no certificate request %s that waits", cluster, name), "see those it has with: kubectl get csr -l %s=%s", clusterv1.ClusterNameLabelKey, cluster)
+			return nil, nil, hint(fmt.Errorf("cluster %s has no certificate request %s that waits", cluster, name), "see those it has with: kubectl get csr -l %s=%s", clusterv1.ClusterNameLabelKey, cluster)
 		}
 	}
-	picked, err := a.pick(waiting)
+	picked, err = a.pick(waiting)
 	var stranger strangerError
 	switch {
 	case errors.Is(err, errSeveral):
 		lines := names(waiting, func(w application) string {
 			return fmt.Sprintf("  %s of %s, asked for by %s", w.name, w.agent, w.asker)
 		})
-		return nil, hint(fmt.Errorf("cluster %s: %w:\n%s", cluster, err, strings.Join(lines, "\n")), "name the right one: hawser accept %s --csr NAME; or approve all with --all", cluster)
+		return nil, nil, hint(fmt.Errorf("cluster %s: %w:\n%s", cluster, err, strings.Join(lines, "\n")), "name the right one: hawser accept %s --csr NAME; or approve all with --all", cluster)
 	case errors.As(err, &stranger):
-		return nil, hint(fmt.Errorf("cluster %s: %w", cluster, err), "if that is right, name it: hawser accept %s --csr %s", cluster, stranger.name)
+		return nil, nil, hint(fmt.Errorf("cluster %s: %w", cluster, err), "if that is right, name it: hawser accept %s --csr %s", cluster, stranger.name)
 	}
-	return picked, err
+	return picked, requests, err
 }
 
 // admit sets what says that the hub accepts the cluster, which asks for a certificate or does not.
@@ -267,32 +256,41 @@ func asked(ctx context.Context, hub hubAPI, name string) (missing string, err er
 	return missing, err
 }
 
-// comes says what is missing until an accepted cluster is there, or something of it can be approved.
-// That it has joined was true before it was away: it is there when it is available.
-func comes(ctx context.Context, hub hubAPI, name string) (there bool, missing string, err error) {
+// comes says what is missing until an accepted cluster is there, or asks.
+func comes(ctx context.Context, hub hubAPI, name string) (missing string, err error) {
+	if missing, err = there(ctx, hub, name); err != nil || missing == "" {
+		return missing, err
+	}
+	requests, err := firstRequests(ctx, hub, name)
+	decided := false
+	for i := range requests {
+		if pending(&requests[i]) {
+			return "", nil
+		}
+		decided = decided || !hasCondition(&requests[i], certificatesv1.CertificateDenied)
+	}
+	if !decided {
+		missing = "its agent has to ask for a certificate, or to come with the one that it has"
+	}
+	return missing, err
+}
+
+// there says what is missing until an accepted cluster is there. That it has joined was true before
+// it was away: it is there when it is available.
+func there(ctx context.Context, hub hubAPI, name string) (missing string, err error) {
 	c, err := hub.cluster(ctx, name)
 	switch {
 	case err != nil:
-		return false, "", err
+		return "", err
 	case c == nil:
-		return false, "", fmt.Errorf("cluster %s is not on the hub any more", name)
+		return "", fmt.Errorf("cluster %s is not on the hub any more", name)
 	case c.DeletionTimestamp != nil:
-		return false, "", leaving(name)
-	case apimeta.IsStatusConditionTrue(c.Status.Conditions, clusterv1.ManagedClusterConditionJoined) &&
-		apimeta.IsStatusConditionTrue(c.Status.Conditions, clusterv1.ManagedClusterConditionAvailable):
-		return true, "", nil
+		return "", leaving(name)
+	case !apimeta.IsStatusConditionTrue(c.Status.Conditions, clusterv1.ManagedClusterConditionJoined),
+		!apimeta.IsStatusConditionTrue(c.Status.Conditions, clusterv1.ManagedClusterConditionAvailable):
+		return "its agent has to take its certificate and come with it", nil
 	}
-	missing = "its agent has to ask for a certificate, or to come with the one that it has"
-	requests, err := firstRequests(ctx, hub, name)
-	for i := range requests {
-		switch r := &requests[i]; {
-		case pending(r):
-			return false, "", nil
-		case !hasCondition(r, certificatesv1.CertificateDenied):
-			missing = "its agent has to take its certificate and come with it"
-		}
-	}
-	return false, missing, err
+	return "", nil
 }
 
 // firstRequests returns the requests of a cluster for a first certificate.

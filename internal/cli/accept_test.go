@@ -12,9 +12,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	dynamicfake "k8s.io/client-go/dynamic/fake"
 
 	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
 )
@@ -22,9 +19,7 @@ import (
 // joinedOnce is a hub with a cluster that joined once, and is not available.
 func joinedOnce(accepted bool) hubAPI {
 	north := clustertest.Object("cluster.open-cluster-management.io/v1", "ManagedCluster", "", "north", "spec", map[string]any{"hubAcceptsClient": accepted}, "status", conditions("Unknown"))
-	return hubAPI{dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
-		clusterKind: "ManagedClusterList", signingRequests: "CertificateSigningRequestList",
-	}, north)}
+	return hubWith(north)
 }
 
 func conditions(available string) map[string]any {
@@ -61,13 +56,18 @@ func TestAccept_WaitsForWhoComesBack(t *testing.T) {
 					t.Fatalf("%v, it is not accepted", err)
 				}
 				if asks {
-					request := firstRequest(t, "north")
-					if _, err := hub.Resource(signingRequests).Create(ctx, request, metav1.CreateOptions{}); err != nil {
-						t.Fatal(err)
-					}
-					pause()
-					if all, err := hub.requests(ctx, "north"); err != nil || len(all) != 1 || !hasCondition(&all[0], "Approved") {
-						t.Fatalf("%v: %+v is not approved", err, all)
+					for n, name := range []string{"north-aaaaa", "north-bbbbb"} { // the second one nobody has looked at
+						if _, err := hub.Resource(signingRequests).Create(ctx, firstRequest(t, name, "north"), metav1.CreateOptions{}); err != nil {
+							t.Fatal(err)
+						}
+						pause()
+						all, err := hub.requests(ctx, "north")
+						if err != nil || len(all) != n+1 || !hasCondition(&all[0], "Approved") {
+							t.Fatalf("%v: %+v is not approved", err, all)
+						}
+						if n == 1 && !pending(&all[1]) {
+							t.Fatalf("what came after that was decided: %+v", all[1])
+						}
 					}
 				}
 				is, err := hub.Resource(clusterKind).Get(ctx, "north", metav1.GetOptions{})
@@ -96,10 +96,10 @@ func TestAccept_WaitsForWhoComesBack(t *testing.T) {
 }
 
 // firstRequest is what the agent of a cluster asks for over a broker.
-func firstRequest(t *testing.T, cluster string) *unstructured.Unstructured {
+func firstRequest(t *testing.T, name, cluster string) *unstructured.Unstructured {
 	t.Helper()
 	group := "system:open-cluster-management:" + cluster
-	o := clustertest.Object("certificates.k8s.io/v1", "CertificateSigningRequest", "", cluster+"-aaaaa", "spec", map[string]any{
+	o := clustertest.Object("certificates.k8s.io/v1", "CertificateSigningRequest", "", name, "spec", map[string]any{
 		"request": base64.StdEncoding.EncodeToString(csrOf(t, pkix.Name{CommonName: group + ":agent1", Organization: []string{group}})), "signerName": grpcSigner, "username": courier,
 	})
 	o.SetLabels(map[string]string{"open-cluster-management.io/cluster-name": cluster})

@@ -14,14 +14,19 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
 )
 
+// hubWith is a hub with nothing but some objects.
+func hubWith(objects ...runtime.Object) hubAPI {
+	return hubAPI{dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
+		clusterKind: "ManagedClusterList", signingRequests: "CertificateSigningRequestList",
+	}, objects...)}
+}
+
 // TestDenyCluster_NobodyButAPersonLetsItIn: a cluster that was never accepted is denied. Its agent
 // asks again with a token of an account whose clusters hub-source lets in by itself; the annotation
 // is what keeps it out.
 func TestDenyCluster_NobodyButAPersonLetsItIn(t *testing.T) {
 	north := clustertest.Object("cluster.open-cluster-management.io/v1", "ManagedCluster", "", "north", "spec", map[string]any{"hubAcceptsClient": false})
-	hub := hubAPI{dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
-		clusterKind: "ManagedClusterList", signingRequests: "CertificateSigningRequestList",
-	}, north)}
+	hub := hubWith(north)
 	var out bytes.Buffer
 	if err := denyCluster(t.Context(), Env{Stdout: &out}, hub, "north", ""); err != nil {
 		t.Fatal(err)
