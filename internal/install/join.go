@@ -248,8 +248,8 @@ func hubOf(kubeconfig []byte) string {
 }
 
 // Joined says what an agent, or a klusterlet, of the cluster still waits for; empty when it has its
-// certificate and runs. Whether the hub accepts a klusterlet is not seen on its cluster, nor whether a
-// certificate that has ended is another hub's: a klusterlet that moves keeps the former one until then.
+// certificate and runs. Whether the hub accepts a klusterlet is not seen on its cluster. One that moves
+// has the certificate of its former hub until this one has given it another.
 func (j Join) Joined(ctx context.Context, klusterlet bool) (missing string, err error) {
 	at := object("v1", "Secret", namespace, registeredSecret)
 	if klusterlet {

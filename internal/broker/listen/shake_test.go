@@ -40,7 +40,7 @@ func TestShaking(t *testing.T) {
 					working.Add(-1)
 				}
 				s.end()
-				if len(s.turns) != 0 || !s.began.IsZero() {
+				if s.turns != nil || !s.began.IsZero() {
 					t.Error("the turn was kept")
 				}
 			})

@@ -73,8 +73,7 @@ func TestJoin_HubReplaced(t *testing.T) {
 	w.addresses["hub2/hawser-broker"] = w.addresses["hub/hawser-broker"]
 	second := s.hub2(s.at)
 	s.wantWaits("certificate signed by unknown authority")
-	token := strings.TrimSpace(second.hawser("token", "create", "--context", "hub2"))
-	s.hawser(append([]string{"join", "cluster1", "--context", "cluster1", "--token", token, "--broker", s.at, "--broker-ca", "second/hawser-access/ca.crt"}, images...)...)
+	s.joinAt("hub2", "second/hawser-access/ca.crt")
 	s.agent() // a kubelet renews the files of a pod, a test does not
 	s.agent = s.start("cluster1", "hawser-agent")
 	s.wantWaits(approval)

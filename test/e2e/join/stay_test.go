@@ -81,10 +81,13 @@ const approval = "the hub has to approve the CertificateSigningRequest cluster1-
 var images = []string{"--image-registry", "registry.example.com/hawser", "--image-version", "dev"}
 
 // join gives the cluster a new token to ask with.
-func (s *stay) join() {
+func (s *stay) join() { s.joinAt("hub", "hawser-access/ca.crt") }
+
+// joinAt does that for a hub, whose broker has a certificate of this CA.
+func (s *stay) joinAt(hub, ca string) {
 	s.Helper()
-	token := strings.TrimSpace(s.hawser("token", "create", "--context", "hub"))
-	s.hawser(append([]string{"join", "cluster1", "--context", "cluster1", "--token", token, "--broker", s.at, "--broker-ca", "hawser-access/ca.crt"}, images...)...)
+	token := strings.TrimSpace(s.hawser("token", "create", "--context", hub))
+	s.hawser(append([]string{"join", "cluster1", "--context", "cluster1", "--token", token, "--broker", s.at, "--broker-ca", ca}, images...)...)
 }
 
 func (w *world) workClient(where string) workclient.Interface {
