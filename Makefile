@@ -29,9 +29,9 @@ ready = .ci/progress "building $(1)" go tool -modfile=$(CURDIR)/tools/$(1)/go.mo
 # All packages but those whose tests need a control plane, programs of Debian, Helm,
 # built programs or the results of the others.
 UNIT = $$(go list ./... | grep -Ev '/internal/(debian|mosquitto)$$|/test/(alerts|charts|e2e|docs|hostile|interoptest|guarantees/passed)(/|$$)')
-# Behind `go test -json`: keeps the events for the stage guarantees and prints
-# what go test prints without -json.
-gotest = go run ./test/gotest .cache/tests/$@.json
+# Runs go test, and keeps its events for the stage guarantees. With AGAIN=1 the tests that fail
+# are run once more, alone. $(1) goes into the name of the events' file.
+gotest = go run ./test/gotest .cache/tests/$@$(1).json
 # The modules of this repository, those of the tools aside, and test/klusterlet, which is checked where it is built:
 # its 130 modules more are fetched, and OCM compiled, for who runs OCM's programs alone.
 MODULES := . test/controlplane test/interop tools/release
@@ -124,22 +124,22 @@ lint-go: ## run golangci-lint on all Go modules
 .PHONY: controlplane
 controlplane: ## build the Kubernetes control plane and kubectl that tests and demo use
 	@dir=$$($(CONTROLPLANE)); echo "$$dir"; \
-		go -C test/controlplane test ./internal/...; \
-		HAWSER_CONTROLPLANE_DIR=$$dir go -C test/controlplane test -count=1 ./functional
+		$(call gotest,-internal) -C=test/controlplane ./internal/...; \
+		HAWSER_CONTROLPLANE_DIR=$$dir $(gotest) -C=test/controlplane -count=1 ./functional
 
 .PHONY: debian
 debian: ## fetch Mosquitto, Squid and Prometheus (Debian's packages, unpacked into the cache), try them, and test the alerts
 	@for p in mosquitto squid prometheus; do test/debian/fetch.sh $$p; done
-	@go test -json -count=1 ./internal/debian ./internal/mosquitto ./test/alerts | $(gotest)
+	@$(gotest) -count=1 ./internal/debian ./internal/mosquitto ./test/alerts
 
 .PHONY: unit
 unit: ## run the tests that need no control plane and no program of Debian
-	@go test -json $(UNIT) | $(gotest)
-	@go -C tools/release test
+	@$(gotest) $(UNIT)
+	@$(call gotest,-release) -C=tools/release
 
 .PHONY: race
 race: ## the same under the race detector, without the scripts of the CLI, which are many short processes
-	@CGO_ENABLED=1 go test -json -race -skip 'Scripts$$' $(UNIT) | $(gotest)
+	@CGO_ENABLED=1 $(gotest) -race -skip='Scripts$$' $(UNIT)
 
 .PHONY: sim
 sim: ## play SEEDS (default 2000) seeds of each shape of the simulator; FIRST=n begins with seed n
@@ -153,7 +153,7 @@ mutants: ## plant bugs in a copy; the simulator must find each; MUTANT=name trie
 interop: ## run our parties against those of OCM's sdk-go, as processes of their own
 	@mkdir -p bin/interop
 	@go -C test/interop build -o $(CURDIR)/bin/interop/ ./...
-	@go test -json -count=1 ./test/interoptest | $(gotest)
+	@$(gotest) -count=1 ./test/interoptest
 
 .PHONY: klusterlet
 klusterlet: ## build OCM's own programs, of a module of their own, into bin/: four minutes the first time
@@ -166,21 +166,21 @@ klusterlet: ## build OCM's own programs, of a module of their own, into bin/: fo
 .PHONY: charts
 charts: ## lint the Helm charts and compare what they render with what kustomize does
 	@$(call tool,helm) version --short
-	@go test -json -count=1 ./test/charts | $(gotest)
+	@$(gotest) -count=1 ./test/charts
 
 .PHONY: docs
 docs: build ## run the commands that README and docs/ print
-	@go test -json -count=1 ./test/docs | $(gotest)
+	@$(gotest) -count=1 ./test/docs
 
 # The end-to-end tests that take long and are about what changes seldom: packages, and four
 # that e2e-mqtt-long and e2e-long have. Those with OCM's programs are e2e-ocm's.
 E2E_LONG := ./test/e2e/alerts ./test/e2e/install ./test/e2e/faults
 E2E_OCM := ./test/e2e/ocm
-e2e = go test -json -count=1 -p 1 -parallel 8 -timeout 30m $(if $(RUN),-run '$(RUN)',$(2)) $(1) | $(gotest)
+e2e = $(call gotest,) -count=1 -p=1 -parallel=8 -timeout=30m $(if $(RUN),-run='$(RUN)',$(2)) $(1)
 
 .PHONY: e2e
 e2e: build grpcurl ## run the end-to-end tests on real kube-apiservers; RUN=TestX runs one
-	@$(call e2e,$$(go list ./test/e2e/... | grep -Ev '$(subst $(space),|,$(E2E_LONG:./%=/%$$) $(E2E_OCM:./%=/%$$))'),-skip '^(TestDemo_LinesOfTheDocumentation|TestProxy_EndsIdleConnections|TestStay|TestJoin_Scenarios|TestJoin_TwoHubs|TestJoin_HubReplaced)$$')
+	@$(call e2e,$$(go list ./test/e2e/... | grep -Ev '$(subst $(space),|,$(E2E_LONG:./%=/%$$) $(E2E_OCM:./%=/%$$))'),-skip='^(TestDemo_LinesOfTheDocumentation|TestProxy_EndsIdleConnections|TestStay|TestJoin_Scenarios|TestJoin_TwoHubs|TestJoin_HubReplaced)$$')
 
 .PHONY: e2e-long
 e2e-long: build ## run those that take long: alerts, what is installed from nothing, staged faults, proxies, clusters that join; RUN=TestX runs one
@@ -192,7 +192,7 @@ e2e-ocm: build klusterlet ## run OCM's own controllers and klusterlets with Haws
 
 # Scenarios over MQTT, at Hawser's broker (mqtt) or through Mosquitto (mosquitto).
 over = echo "over $(1):"; \
-	TRANSPORT=$(1) go test -json -count=1 -timeout 30m -run '$(2)' -p 1 ./test/e2e ./test/e2e/demo | go run ./test/gotest .cache/tests/$@-$(1).json
+	TRANSPORT=$(1) $(call gotest,-$(1)) -count=1 -timeout=30m -run='$(2)' -p=1 ./test/e2e ./test/e2e/demo
 
 .PHONY: e2e-mqtt
 e2e-mqtt: build ## run the main path over MQTT on real kube-apiservers, at our broker and through Mosquitto; RUN=TestX runs one
@@ -206,7 +206,7 @@ e2e-mqtt-long: build ## run all end-to-end scenarios over MQTT, at our broker an
 
 .PHONY: hostile
 hostile: build ## attack a broker beside a well-behaved fleet, a few seconds each; HOSTILE=10s measures for longer, RUN=TestX runs one
-	@HOSTILE=$(HOSTILE) go test -json -count=1 -timeout 60m $(if $(RUN),-run '$(RUN)') ./test/hostile | $(gotest)
+	@HOSTILE=$(HOSTILE) $(gotest) -count=1 -timeout=60m $(if $(RUN),-run='$(RUN)') ./test/hostile
 
 .PHONY: hostile-long
 hostile-long: ## the same for a minute and more each
@@ -222,7 +222,9 @@ test-fast: export TIME := 15s
 test-fast: unit ## the quick check while working: two minutes once built
 
 .PHONY: test
-test: ## everything a change must pass
+# A test that fails once and passes alone fails nothing here, and is printed at the end.
+test: export AGAIN ?= 1
+test: ## everything a change must pass; tests that fail are run once more, AGAIN=0 runs nothing again
 	@rm -rf .cache/tests
 	@MAKE='$(MAKE)' .ci/stages fresh tidy lint-proto lint-go controlplane debian unit race fuzz-short interop docs hostile e2e e2e-mqtt guarantees
 
@@ -247,6 +249,7 @@ reproducible: ## make the release of the last commit in two folders, the second 
 	@MAKE='$(MAKE)' .ci/reproducible
 
 .PHONY: test-all
+test-all: export AGAIN := 0
 test-all: ## make test, then the charts, long race, fuzz and soak runs, and the release twice
 	@MAKE='$(MAKE)' .ci/stages test charts e2e-long e2e-ocm e2e-mqtt-long race-long fuzz hostile-long soak reproducible
 

@@ -1,44 +1,33 @@
-// Command gotest stands behind `go test -json`: it keeps the events in a file
-// and prints what `go test` prints without -json.
+// Command gotest runs `go test -json`: it keeps the events in a file and prints
+// what `go test` prints without -json.
 //
-//	go test -json ./... | go run ./test/gotest FILE
+//	go run ./test/gotest FILE [FLAG...] [PACKAGE...]
 //
-// It says nothing about whether the tests passed: `go test` does.
+// A flag with a value is one word, as -run=TestX. The exit status is 0 if the
+// tests passed.
+//
+// With AGAIN=1 in the environment the tests that failed are run once more, alone
+// (see again.go). A test that passes then is flaky: it fails nothing, and both of
+// its outputs are in the folder flaky beside the file.
 package main
 
 import (
+	"context"
 	"fmt"
-	"io"
 	"os"
-	"path/filepath"
-
-	"github.com/hawser-io/hawser/internal/testkit/testlog"
+	"os/signal"
+	"syscall"
 )
 
 func main() {
-	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "usage: go test -json PACKAGE... | go run ./test/gotest FILE")
-		os.Exit(2)
-	}
-	if err := keep(os.Args[1], os.Stdin, os.Stdout); err != nil {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	passed, err := start(ctx, os.Args[1:], os.Getenv("AGAIN") == "1", "test/flaky.txt")
+	stop()
+	switch {
+	case err != nil:
 		fmt.Fprintln(os.Stderr, "gotest:", err)
+		os.Exit(2)
+	case !passed:
 		os.Exit(1)
 	}
-}
-
-// keep writes what it reads to the file, anew, and prints it to dst.
-func keep(file string, src io.Reader, dst io.Writer) (err error) {
-	if err := os.MkdirAll(filepath.Dir(file), 0o750); err != nil {
-		return err
-	}
-	f, err := os.Create(file)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if closeErr := f.Close(); err == nil {
-			err = closeErr
-		}
-	}()
-	return testlog.Print(dst, f, src)
 }

@@ -2,6 +2,7 @@
 // into what `go test` prints without that flag while it keeps them in a file;
 // Results reads such a file and tells what became of each test. So one run of
 // the tests serves the person in front of it and the check of docs/guarantees.md.
+// Failures and Said tell test/gotest which tests to run again, and what they printed.
 package testlog
 
 import (
@@ -57,9 +58,21 @@ type Name struct {
 	Package, Test string
 }
 
+// rerun is the action of an event that go test does not know: the earlier events
+// of a test and its subtests are void, and only those behind it count.
+const rerun = "rerun"
+
+// Rerun returns the event with which the second run of a test begins; see [Results].
+func Rerun(n Name) ([]byte, error) {
+	b, err := json.Marshal(struct{ Action, Package, Test string }{rerun, n.Package, n.Test})
+	return append(b, '\n'), err
+}
+
 // Results reads a file that Print kept: the outcome of each test in it, the
-// worst one where a test ran several times. Lines that are no events say
-// nothing about a test. The error is one of reading.
+// worst one where a test ran several times. Of a test with an event of Rerun
+// only the events behind that count: a subtest that did not run again has no
+// outcome. Lines that are no events say nothing about a test. The error is one of
+// reading.
 func Results(src io.Reader) (map[Name]Outcome, error) {
 	results := map[Name]Outcome{}
 	running := map[Name]int{}
@@ -69,6 +82,9 @@ func Results(src io.Reader) (map[Name]Outcome, error) {
 		o := outcome(e.Action)
 		switch {
 		case !ok || n.Test == "":
+		case e.Action == rerun:
+			forget(results, n)
+			forget(running, n)
 		case e.Action == "run":
 			running[n]++
 		case o != 0:
@@ -84,6 +100,14 @@ func Results(src io.Reader) (map[Name]Outcome, error) {
 	}
 	return results, err
 }
+
+// forget removes a test and its subtests.
+func forget[V any](of map[Name]V, n Name) {
+	maps.DeleteFunc(of, func(m Name, _ V) bool { return m == n || m.Package == n.Package && isBelow(m.Test, n.Test) })
+}
+
+// isBelow tells whether a test is a subtest of another, at any depth.
+func isBelow(test, top string) bool { return strings.HasPrefix(test, top+"/") }
 
 // outcome is what an action says about a test, 0 when nothing.
 func outcome(action string) Outcome {

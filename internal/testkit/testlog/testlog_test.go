@@ -201,6 +201,30 @@ go: some remark
 	})
 }
 
+// TestResults_SecondRun: behind the event of Rerun, the earlier outcomes of a test and its subtests are void.
+func TestResults_SecondRun(t *testing.T) {
+	t.Parallel()
+	const first = `{"Action":"run","Package":"p","Test":"TestA"}
+{"Action":"run","Package":"p","Test":"TestA/sub"}
+{"Action":"pass","Package":"p","Test":"TestA/sub"}
+{"Action":"run","Package":"p","Test":"TestA/open"}
+{"Action":"fail","Package":"p","Test":"TestA"}
+{"Action":"run","Package":"p","Test":"TestAB"}
+{"Action":"fail","Package":"p","Test":"TestAB"}
+`
+	rerun, err := testlog.Rerun(testlog.Name{Package: "p", Test: "TestA"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ab := map[testlog.Name]testlog.Outcome{{Package: "p", Test: "TestAB"}: testlog.Failed}
+	checkResults(t, first+string(rerun), ab) // a run that never was passes nothing
+	const second = `{"Action":"run","Package":"p","Test":"TestA"}
+{"Action":"pass","Package":"p","Test":"TestA"}
+`
+	ab[testlog.Name{Package: "p", Test: "TestA"}] = testlog.Passed
+	checkResults(t, first+string(rerun)+second, ab)
+}
+
 func TestPrint_ReportsWhatItCannotWrite(t *testing.T) {
 	t.Parallel()
 	const events = `{"Action":"start","Package":"p"}

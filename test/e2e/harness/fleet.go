@@ -20,6 +20,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/controlplane"
 	"github.com/hawser-io/hawser/internal/fleet"
+	"github.com/hawser-io/hawser/internal/testkit/testlog"
 )
 
 // Fleet is what a scenario runs on. Its steps end the test when they fail, and
@@ -62,7 +63,7 @@ func Main(m *testing.M, cfg fleet.Config, started func(*Fleet), ended func()) in
 		ended()
 	}
 	if err := errors.Join(f.crashes(), f.Stop()); err != nil {
-		fmt.Fprintf(os.Stderr, "e2e: end of the fleet: %v\n", err)
+		fmt.Fprintf(os.Stderr, "\n%send of the fleet: %v\n", testlog.Outside, err)
 		code = max(code, 1)
 	}
 	if code != 0 {

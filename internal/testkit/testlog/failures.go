@@ -1,0 +1,135 @@
+package testlog
+
+import (
+	"io"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Outside begins a line by which a TestMain says that something failed beside the tests, as a
+// program that crashed under them: that they pass in a second run does not mend it.
+const Outside = "failed outside the tests: "
+
+// Failure is a package that go test calls failed.
+type Failure struct {
+	Package string
+	// Tests are the tests, without subtests, that explain it, in the order in which they began:
+	// those that failed, and those to which the crash of the test binary is attributed. There is
+	// none where the package was not built, or where something outside its tests failed.
+	Tests []string
+	// Crashed: the test binary ended within its tests, by a panic or at its time limit, so that
+	// others did not end, or never began.
+	Crashed bool
+	// Ended are the tests, without subtests, that ended, whatever came of them, and Open those
+	// that began and did not.
+	Ended, Open []string
+}
+
+// Failures reads events that Print kept, and returns the packages that failed by their names. A
+// package whose end is not there failed too, without a test that explains it: go test was killed.
+// The error is one of reading.
+func Failures(src io.Reader) ([]Failure, error) {
+	packages := map[string]*run{}
+	failed := map[string]bool{}
+	err := each(src, func(line []byte) error {
+		e, ok := parse(line)
+		if !ok || e.Package == "" {
+			return nil
+		}
+		p := packages[e.Package]
+		if p == nil {
+			p = &run{ended: map[string]Outcome{}, said: map[string][]string{}}
+			packages[e.Package] = p
+		}
+		p.add(e)
+		if o := outcome(e.Action); e.Test == "" && o != 0 {
+			failed[e.Package] = o == Failed
+		}
+		return nil
+	})
+	var all []Failure
+	for _, name := range slices.Sorted(maps.Keys(packages)) {
+		isFailed, isThere := failed[name]
+		switch {
+		case !isThere:
+			all = append(all, Failure{Package: name})
+		case isFailed:
+			all = append(all, packages[name].failure(name))
+		}
+	}
+	return all, err
+}
+
+// ends are what a test binary prints when its tests ended.
+var ends = []string{"FAIL\n", "PASS\n"}
+
+// failure returns the tests that explain that the package failed.
+func (r *run) failure(name string) Failure {
+	f := Failure{Package: name}
+	for _, said := range r.said {
+		if slices.ContainsFunc(said, func(s string) bool { return strings.HasPrefix(s, Outside) }) {
+			return f
+		}
+	}
+	failed := map[string]bool{}
+	for _, t := range r.tests {
+		switch {
+		case strings.Contains(t, "/"):
+		case r.ended[t] == 0:
+			f.Open = append(f.Open, t)
+		default:
+			f.Ended = append(f.Ended, t)
+			failed[t] = r.ended[t] == Failed
+		}
+	}
+	f.Crashed = len(r.tests) > 0 && !slices.ContainsFunc(r.said[""], func(s string) bool { return slices.Contains(ends, s) })
+	if f.Crashed {
+		for _, t := range r.crashed(f.Open, failed) {
+			failed[t] = true
+		}
+	}
+	for _, t := range r.tests {
+		if failed[t] && !slices.Contains(f.Tests, t) {
+			f.Tests = append(f.Tests, t)
+		}
+	}
+	return f
+}
+
+// runs is how a test binary names, at its time limit, a test that is running.
+var runs = regexp.MustCompile(`^\t\t((?:Test|Fuzz)[^/ ]*)\S* \(`)
+
+// crashed returns the tests to which the end of the test binary is attributed: those that it
+// names itself at its time limit; none if a test failed by a panic; else any that was open.
+func (r *run) crashed(open []string, failed map[string]bool) (tests []string) {
+	panicked := false
+	for t, said := range r.said {
+		for _, s := range said {
+			if m := runs.FindStringSubmatch(s); m != nil {
+				tests = append(tests, m[1])
+			}
+			top, _, _ := strings.Cut(t, "/")
+			panicked = panicked || failed[top] && strings.HasPrefix(s, "panic: ")
+		}
+	}
+	if len(tests) == 0 && !panicked {
+		return open
+	}
+	return tests
+}
+
+// Said returns what a test and its subtests printed, in the order of the lines. The error is one of
+// reading.
+func Said(src io.Reader, n Name) (string, error) {
+	var b strings.Builder
+	err := each(src, func(line []byte) error {
+		e, ok := parse(line)
+		if ok && e.Action == "output" && e.Package == n.Package && (e.Test == n.Test || isBelow(e.Test, n.Test)) && !framing(e.Output) {
+			b.WriteString(e.Output)
+		}
+		return nil
+	})
+	return b.String(), err
+}
