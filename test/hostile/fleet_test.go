@@ -168,7 +168,7 @@ func (f *fleet) publish(ctx context.Context) {
 			if err == nil {
 				err = ready()
 			}
-			_ = say(line{At: began, What: "delivery", Took: took, Text: fmt.Sprint(err)}) // a test that does not hear it fails
+			_ = say(line{At: began, What: "delivery", Took: took, Of: cluster(i % clusters), Text: fmt.Sprint(err)}) // a test that does not hear it fails
 		})
 		return nil
 	})
@@ -258,7 +258,7 @@ func (f *fleet) reconnect(ctx context.Context) {
 		if ctx.Err() != nil { // it was told to stop
 			return nil
 		}
-		return say(line{At: began, What: "connect", Took: took, Text: fmt.Sprint(err)})
+		return say(line{At: began, What: "connect", Took: took, Of: cluster(n % clusters), Text: fmt.Sprint(err)})
 	})
 }
 

@@ -150,7 +150,7 @@ func (f *fleet) report(ctx context.Context) {
 				s.drop(name)
 			}
 			if ctx.Err() == nil {
-				_ = say(line{At: began, What: "status", Took: took, Text: fmt.Sprint(err)}) // a test that does not hear it fails
+				_ = say(line{At: began, What: "status", Took: took, Of: name, Text: fmt.Sprint(err)}) // a test that does not hear it fails
 			}
 		})
 		return nil

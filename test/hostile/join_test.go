@@ -125,6 +125,9 @@ func runHub(ctx context.Context) error {
 // flooded is the cluster for which joiners asks.
 const flooded = "new"
 
+// asked are the requests of members and of joining clusters beside the attack.
+var asked = []string{"lease", "join"}
+
 // undecided says what is wrong with the number of requests that came through to the hub.
 func (s *stage) undecided() {
 	s.t.Helper()
@@ -134,14 +137,19 @@ func (s *stage) undecided() {
 	}
 }
 
-// joinersHarmed says what was not tried, or who was kept waiting, between two moments.
-func (s *stage) joinersHarmed(load string, from, to time.Time) {
+// tried fails the test if the attacker left something out.
+func (s *stage) tried(load string) {
 	s.t.Helper()
 	if want := fmt.Sprintf("%d refused with reasons", forged); !strings.Contains(load, want) || !strings.Contains(load, requested) {
 		s.t.Errorf("the attacker offered %q, want %s, and %s", load, want, requested)
 	}
-	for _, what := range []string{"lease", "join"} {
-		all := s.fleet.took(what, from, to)
+}
+
+// joinersWait fails the test if the answers of the hub took too long.
+func (s *stage) joinersWait(r raid) {
+	s.t.Helper()
+	for _, what := range asked {
+		all := s.fleet.took(what, r.began, r.ended)
 		s.t.Logf("p99 of %d answers to %s is %v", len(all), what, percentile(all))
 		if took := percentile(all); took > maxAnswer {
 			s.t.Errorf("p99 of %d answers to %s is %v, at most %v is allowed", len(all), what, took, maxAnswer)

@@ -41,7 +41,9 @@ func TestSpecFlood(t *testing.T) {
 		Ready: s.ready,
 	}
 	s.start(false)
-	if late, _ := s.attack("specflood", window(t), 1); late != "" {
+	if !measures() {
+		s.survive("specflood")
+	} else if late, _ := s.attack("specflood", window(t), 1); late != "" {
 		t.Error(late)
 	}
 	s.verify()

@@ -234,6 +234,7 @@ type line struct {
 	At   time.Time     // when what it tells of began
 	What string        // delivery, status, connect, lease, join, ready, stopped, verified, load
 	Took time.Duration // delivery, status, connect, lease, join
+	Of   string        // the cluster of a delivery, status, connect
 	Text string
 }
 
