@@ -31,7 +31,7 @@ const (
 // least a number, so that there are seeds that every machine plays. Under the race
 // detector, which finds what it finds in the first worlds, fewer are enough.
 const (
-	defaultTime = time.Minute
+	defaultTime = 45 * time.Second
 	leastSeeds  = 2000
 	raceSeeds   = 200
 )
