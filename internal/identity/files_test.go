@@ -70,7 +70,7 @@ func handshake(t *testing.T, client, server credentials.TransportCredentials) (*
 	c, s := net.Pipe()
 	defer c.Close()
 	defer s.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	type result struct {
 		info credentials.AuthInfo

@@ -191,7 +191,7 @@ func (r Runner) Run(ctx context.Context, b Block) (string, error) {
 	cmd.Env = append(append(os.Environ(), "PATH="+path), r.Env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = 5 * time.Second
+	cmd.WaitDelay = 40 * time.Second
 	out, err := cmd.CombinedOutput()
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)

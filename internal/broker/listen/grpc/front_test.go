@@ -356,7 +356,7 @@ func TestFront_Drain(t *testing.T) {
 			<-ctx.Done()
 			return ctx.Err()
 		},
-	}, func(c *grpc.Config) { c.Insecure, c.DrainTimeout = true, 100*time.Millisecond })
+	}, func(c *grpc.Config) { c.Insecure, c.DrainTimeout = true, 2*time.Second })
 	cc := dial(t, f.addr, insecure.NewCredentials())
 	c := stockClient(cc)
 	watch, err := grpc_health_v1.NewHealthClient(cc).Watch(t.Context(), &grpc_health_v1.HealthCheckRequest{})

@@ -288,7 +288,7 @@ func TestLimits_MessageThatDoesNotCome(t *testing.T) {
 func TestLimits_ConnectionWithoutACall(t *testing.T) {
 	ca := testkit.NewCA(t)
 	f := prepare(t, accepts, func(c *grpc.Config) { c.Credentials = ca.Server() })
-	f.LimitIdle(50 * time.Millisecond)
+	f.LimitIdle(500 * time.Millisecond)
 	f.run(t)
 	openWire(t, f.addr, ca.Client(agent1)).ended()
 }
