@@ -4,6 +4,8 @@ import (
 	"context"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hawser-io/hawser/pkg/agent/cluster"
 )
 
 // manySpaces is in how many namespaces a kind has watches of their own. One more,
@@ -57,6 +59,11 @@ func (f *feed) object(k key) *object {
 		return s.objects[k.name]
 	}
 	return nil
+}
+
+// ref names the object that is tracked under a key.
+func (f *feed) ref(k key) cluster.Ref {
+	return cluster.Ref{GroupVersionResource: f.kind.GroupVersionResource, Namespace: k.namespace, Name: k.name}
 }
 
 // feeds returns the watches of a kind.
@@ -247,7 +254,7 @@ func (w *Watcher) listed(f *feed, seen map[key]sighting) {
 		}
 		f.each(func(k key, o *object) {
 			if s := seen[k]; s.object == o {
-				o.observe(s.state, w.clock, owners)
+				w.observe(f.ref(k), o, s.state, owners)
 				return
 			}
 			o.known = false
@@ -275,7 +282,7 @@ func (w *Watcher) saw(f *feed, k key, s State) {
 	owners := map[string]bool{}
 	w.mu.Lock()
 	if o := f.object(k); o != nil && !f.ended {
-		o.observe(s, w.clock, owners)
+		w.observe(f.ref(k), o, s, owners)
 	}
 	w.mu.Unlock()
 	w.wake(owners)

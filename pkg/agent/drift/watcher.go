@@ -75,6 +75,7 @@ type Watcher struct {
 	running sync.WaitGroup
 	kinds   map[schema.GroupVersionResource]*kind
 	owners  map[string]map[cluster.Ref]bool
+	own     Own
 	feeds   int // how many exist
 	// clock counts the calls of Track, so that it is known what was before what.
 	clock uint64
@@ -206,7 +207,7 @@ func (w *Watcher) expect(owner string, ref cluster.Ref, signature Signature, oth
 	// that the owner tracked after the list and has read or written since: so it is
 	// as the owner says. What is still on its way comes with the watch.
 	if f := s.cover(); !o.known && signature != Unknown && signature != before.Signature && f != nil && f.synced && before.at > f.since {
-		o.observe(State{Content: signature, Exact: signature}, w.clock, others)
+		w.observe(ref, o, State{Content: signature, Exact: signature}, others)
 	}
 }
 
@@ -333,15 +334,50 @@ func (w *Watcher) Ready() error {
 
 // observe records a state and adds who did not expect it to owners. If it is the
 // state that was seen before, those who knew are not told again; but there may be
-// some who have found another one since, and now it is as it was.
-func (o *object) observe(s State, now uint64, owners map[string]bool) {
+// some who have found another one since, and now it is as it was. w.mu is held.
+func (w *Watcher) observe(ref cluster.Ref, o *object, s State, owners map[string]bool) {
 	same := o.known && o.seen == s
 	for owner, expected := range o.expected {
-		if !s.Is(expected.Signature) && (!same || expected.at > o.at) {
+		switch {
+		case s.Is(expected.Signature):
+			w.own.AsExpected(owner, ref)
+		case (!same || expected.at > o.at) && w.own.News(owner, ref, s):
 			owners[owner] = true
 		}
 	}
-	o.seen, o.known, o.at = s, true, now
+	o.seen, o.known, o.at = s, true, w.clock
+}
+
+// Begin, Wrote and End are about the writes of an owner: between Begin and End it is told of
+// nothing, and what it wrote itself, which Wrote says by its exact signature, is no news.
+func (w *Watcher) Begin(owner string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.own.Begin(owner)
+}
+
+// Wrote says in which state a write of the owner left an object; see Begin.
+func (w *Watcher) Wrote(owner string, ref cluster.Ref, s Signature) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.own.Wrote(owner, ref, s)
+}
+
+// End ends what Begin began.
+func (w *Watcher) End(owner string) {
+	w.mu.Lock()
+	tell := w.own.End(owner, func(ref cluster.Ref) (s Sight) {
+		if _, o := w.find(ref); o != nil {
+			var e expectation
+			e, s.Tracked = o.expected[owner]
+			s.Expected, s.Known, s.Seen = e.Signature, o.known, o.seen
+		}
+		return s
+	})
+	w.mu.Unlock()
+	if tell {
+		w.config.Changed(owner)
+	}
 }
 
 func (w *Watcher) wake(owners map[string]bool) {

@@ -1,0 +1,77 @@
+package drift_test
+
+import (
+	"testing"
+
+	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/drift"
+)
+
+// TestOwn: what an owner wrote is no news, whichever of answer and event comes first, and what
+// happens besides is told.
+func TestOwn(t *testing.T) {
+	const owner = "work"
+	ref := cluster.Ref{Name: "a"}
+	type step struct {
+		// do is "begin", "wrote", "expect", "see" or "end", of a state.
+		do, state string
+		// told: the owner is told at this step.
+		told bool
+	}
+	for name, steps := range map[string][]step{
+		"the event is before the answer": {{"expect", "1", false}, {"begin", "", false}, {"see", "2", false}, {"wrote", "2", false}, {"expect", "2", false}, {"end", "", false}},
+		"the answer is before the event": {{"expect", "1", false}, {"begin", "", false}, {"wrote", "2", false}, {"see", "2", false}, {"expect", "2", false}, {"end", "", false}},
+		"the event is after the end":     {{"expect", "1", false}, {"begin", "", false}, {"wrote", "2", false}, {"expect", "2", false}, {"end", "", false}, {"see", "2", false}},
+		"two writes, seen late": {
+			{"expect", "1", false}, {"begin", "", false}, {"wrote", "2", false}, {"wrote", "3", false}, {"expect", "3", false}, {"end", "", false},
+			{"see", "2", false}, {"see", "3", false}, {"see", "4", true},
+		},
+		"two writes, seen in the next pass": {
+			{"expect", "1", false}, {"begin", "", false}, {"wrote", "2", false}, {"wrote", "3", false}, {"expect", "3", false}, {"end", "", false},
+			{"begin", "", false}, {"see", "2", false}, {"end", "", false}, {"see", "3", false},
+		},
+		"a pass that fails before it says what it expects": {
+			{"expect", "1", false}, {"begin", "", false}, {"see", "2", false}, {"wrote", "2", false}, {"end", "", false}, {"see", "3", true},
+		},
+		"another writes meanwhile, after": {
+			{"expect", "1", false}, {"begin", "", false}, {"wrote", "2", false}, {"see", "2", false}, {"see", "3", false}, {"expect", "2", false}, {"end", "", true},
+		},
+		"another writes meanwhile, before": {
+			{"expect", "1", false}, {"begin", "", false}, {"see", "2", false}, {"wrote", "3", false}, {"see", "3", false}, {"expect", "3", false}, {"end", "", false},
+		},
+		"another writes while nothing is written": {{"expect", "1", false}, {"see", "2", true}},
+		"the object goes meanwhile": {
+			{"expect", "1", false}, {"begin", "", false}, {"wrote", "2", false}, {"see", "2", false}, {"see", "", false}, {"expect", "2", false}, {"end", "", true},
+		},
+		"a state that was written comes once only": {
+			{"expect", "1", false}, {"begin", "", false}, {"wrote", "2", false}, {"wrote", "3", false}, {"expect", "3", false}, {"end", "", false},
+			{"see", "3", false}, {"see", "2", true},
+		},
+	} {
+		var own drift.Own
+		var now drift.Sight
+		for i, s := range steps {
+			told := false
+			switch s.do {
+			case "begin":
+				own.Begin(owner)
+			case "wrote":
+				own.Wrote(owner, ref, drift.Signature(s.state))
+			case "expect":
+				now.Tracked, now.Expected = true, drift.Signature(s.state)
+			case "see":
+				now.Known, now.Seen = true, drift.State{Content: drift.Signature(s.state), Exact: drift.Signature(s.state)}
+				if now.Seen.Is(now.Expected) {
+					own.AsExpected(owner, ref)
+				} else {
+					told = own.News(owner, ref, now.Seen)
+				}
+			case "end":
+				told = own.End(owner, func(cluster.Ref) drift.Sight { return now })
+			}
+			if told != s.told {
+				t.Errorf("%s: step %d (%s %s): told %t", name, i+1, s.do, s.state, told)
+			}
+		}
+	}
+}
