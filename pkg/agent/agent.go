@@ -117,10 +117,12 @@ type Agent struct {
 	core    *Core
 	watcher *drift.Watcher
 	roles   *roleWatch
-	session *session.Session
-	gate    *gate
-	metrics *Metrics
-	turns   *turns
+	// policies are those of admission.
+	policies *roleWatch
+	session  *session.Session
+	gate     *gate
+	metrics  *Metrics
+	turns    *turns
 
 	clusterUID atomic.Pointer[string]
 	started    chan struct{} // closed once the journal was read
@@ -163,13 +165,14 @@ func New(c Config) (*Agent, error) {
 		}},
 		Log: c.Log,
 	})
-	a.roles = newRoleWatch(c.Metadata, a.rolesChanged, c.Log)
+	a.roles = newRoleWatch(c.Metadata, roleResources, func() { a.changed(a.core.RolesChanged()) }, c.Log)
+	a.policies = newRoleWatch(c.Metadata, policies, func() { a.changed(a.core.PoliciesChanged()) }, c.Log)
 	a.core = NewCore(CoreConfig{
 		Cluster: c.Cluster, ClientID: c.ClientID, Version: c.Version, HubHash: hubHash, AgentID: c.AgentID,
 		StatusSyncInterval: c.StatusSyncInterval, EvictionGracePeriod: c.EvictionGracePeriod, Feedback: c.Feedback,
-		Client: c.Client, Tracker: a.watcher, Roles: a.roles, KeepPermits: c.KeepPermits, Guard: c.Guard,
+		Client: c.Client, Tracker: a.watcher, Roles: a.roles, Policies: a.policies, KeepPermits: c.KeepPermits, Guard: c.Guard,
 		Wait: jittered, Now: time.Now, Random: rand.Float64, NewID: uuid.NewString,
-		Wake: a.wake, Send: a.send, Sync: a.sync, Save: a.save, Journal: c.Journal, Log: c.Log, Metrics: a.metrics,
+		Wake: a.wake, Later: a.later, Send: a.send, Sync: a.sync, Save: a.save, Journal: c.Journal, Log: c.Log, Metrics: a.metrics,
 	})
 	a.turns = newTurns(c.Workers, a.reconcile)
 	a.gate = &gate{Dialer: c.Dialer, admit: c.Admit, identity: c.HubIdentity, log: c.Log}
@@ -233,6 +236,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	err := run.Group(ctx,
 		run.Task{Name: "watches", Run: a.watcher.Run},
 		run.Task{Name: "roles", Run: a.roles.Run},
+		run.Task{Name: "policies", Run: a.policies.Run},
 		run.Task{Name: "workers", Run: func(ctx context.Context) error {
 			// Until the journal is read nobody knows what is wanted.
 			select {
@@ -375,14 +379,20 @@ func (a *Agent) wake(key string, fresh bool) {
 	}
 }
 
+func (a *Agent) later(key string, after time.Duration) {
+	if q := a.works.Load(); q != nil {
+		q.AddAfter(key, after)
+	}
+}
+
 func (a *Agent) drifted(key string) {
 	if q := a.works.Load(); q != nil {
 		q.AddAfter(key, a.core.Drifted(key))
 	}
 }
 
-func (a *Agent) rolesChanged() {
-	keys, after := a.core.RolesChanged()
+// changed has works looked at because roles or policies changed.
+func (a *Agent) changed(keys []string, after time.Duration) {
 	if q := a.works.Load(); q != nil {
 		for _, key := range keys {
 			q.AddAfter(key, after)

@@ -35,6 +35,12 @@ type Tracker interface {
 	// Seen returns the state in which an object was last seen, if that is known;
 	// the zero State is absence.
 	Seen(ref cluster.Ref) (s drift.State, ok bool)
+	// Begin and End enclose the writes of a key. Wrote tells the state that each of them left,
+	// by its exact signature: it is no news, whether the watch shows it before or after. The
+	// key is told of other changes at End.
+	Begin(key string)
+	Wrote(key string, ref cluster.Ref, s drift.Signature)
+	End(key string)
 	// Unwatched returns 0 if the key tracks nothing that it must look at itself, else
 	// how many such objects there are, those of other keys included.
 	Unwatched(key string) int
@@ -64,6 +70,9 @@ type CoreConfig struct {
 	// Roles may be nil: then permissions of executors are asked for every few
 	// minutes.
 	Roles Roles
+	// Policies notices that policies of admission changed, and calls Core.PoliciesChanged; it may
+	// be nil: then what they refuse is tried again every few minutes.
+	Policies Roles
 	// KeepPermits: what an executor was allowed is not asked for again before each
 	// write, while roles are watched and do not change.
 	KeepPermits bool
@@ -84,10 +93,12 @@ type CoreConfig struct {
 	// told that NextReport has something for an id, Sync that NextSync has
 	// something after some time, Save (with a Journal only) that Save is due after some
 	// time. They must neither block nor call the Core.
-	Wake func(key string, fresh bool)
-	Send func(id string)
-	Sync func(after time.Duration)
-	Save func(after time.Duration)
+	// Later is told that Reconcile is due for a key after some time, unless it is due before.
+	Wake  func(key string, fresh bool)
+	Later func(key string, after time.Duration)
+	Send  func(id string)
+	Sync  func(after time.Duration)
+	Save  func(after time.Duration)
 
 	Log     *slog.Logger
 	Metrics *Metrics
@@ -107,8 +118,11 @@ type Core struct {
 	link   *link
 	keeper *keeper
 	roles  *roleState
-	strays *strays
-	line   *line
+	// policies is what is known of those of admission.
+	policies *roleState
+	causes   *causes // guarded by works.mu
+	strays   *strays
+	line     *line
 }
 
 // works is what is wanted on the cluster, and what the broker is told of it. Its mutex
@@ -146,7 +160,8 @@ func NewCore(c CoreConfig) *Core {
 	l := &link{}
 	k := newKeeper(w, l)
 	return &Core{
-		works: w, link: l, keeper: k, strays: newStrays(w, l, k), roles: &roleState{waiting: map[string]int{}}, line: newLine(&c),
+		works: w, link: l, keeper: k, strays: newStrays(w, l, k), roles: &roleState{waiting: map[string]int{}},
+		policies: &roleState{waiting: map[string]int{}}, causes: newCauses(), line: newLine(&c),
 		tools: &tools{
 			store:   inventory.Store{Objects: c.Client, HubHash: c.HubHash, AgentID: c.AgentID},
 			remover: inventory.Remover{Client: c.Client, Guard: c.Guard, Done: func(d inventory.Decision, err error) { c.Metrics.write(string(d), err) }},

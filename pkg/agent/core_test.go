@@ -399,7 +399,7 @@ func TestCore_OneBadManifestHoldsUpNoOther(t *testing.T) {
 	r.expectManifest("w-1", 3, `Applied=False/AppliedManifestFailed: Failed to apply manifest: secrets "s" is forbidden: no rule`, resourceNotThere)
 	r.expectManifest("w-1", 4, "Applied=False/AppliedManifestFailed: Failed to apply manifest: an empty namespace may not be set when a resource name is provided: set metadata.namespace in the manifest",
 		resourceNotThere)
-	r.expectListed("web", "configmaps default/good") // and nothing that could not be made
+	r.expectListed("web", "configmaps default/good", "configmaps none/lost intended", "secrets default/s intended") // what was refused is tried again
 
 	// What was missing appears.
 	r.f.Refuse = nil

@@ -142,8 +142,8 @@ func (m *Metrics) observe(a *Agent) error {
 			}
 			return 0
 		}),
-		gauge("hawser_agent_watches", "Watches on the cluster.", nil, func() int { return a.watcher.Counts().Watches + a.roles.counts().Watches }),
-		gauge("hawser_agent_watches_denied", "Watches that the cluster denies; their objects are read at the status sync interval.", nil, func() int { return a.watcher.Counts().Denied + a.roles.counts().Denied }),
+		gauge("hawser_agent_watches", "Watches on the cluster.", nil, func() int { return a.watcher.Counts().Watches + a.roles.counts().Watches + a.policies.counts().Watches }),
+		gauge("hawser_agent_watches_denied", "Watches that the cluster denies; their objects are read at the status sync interval.", nil, func() int { return a.watcher.Counts().Denied + a.roles.counts().Denied + a.policies.counts().Denied }),
 		unwatched("denied", func(n drift.Counts) int { return n.DeniedObjects }),
 		unwatched("limit", func(n drift.Counts) int { return n.WaitingObjects }),
 	} {

@@ -50,6 +50,8 @@ type reconciliation struct {
 	*tools
 	strays *strays
 	keeper *keeper
+	// policies is what is known of those of admission.
+	policies *roleState
 
 	recorder   recorder
 	rights     rights
@@ -73,6 +75,8 @@ type reconciliation struct {
 // else happens, 0 if never. With an error it is to be called again after a
 // back-off, or after next if that is sooner and not 0.
 func (c *Core) Reconcile(ctx context.Context, key string) (next time.Duration, err error) {
+	c.config.Tracker.Begin(key)
+	defer c.config.Tracker.End(key)
 	r := c.begin(key)
 	owns, err := r.ownsName(ctx)
 	switch {
@@ -90,7 +94,7 @@ func (c *Core) Reconcile(ctx context.Context, key string) (next time.Duration, e
 		next, err = r.finish(ctx)
 	}
 	c.end(r, next, err)
-	return next, err
+	return c.share(r, next, err)
 }
 
 // ownsName reports whether a live work has the name, and with it what deleted ones of that
@@ -117,8 +121,8 @@ func (c *Core) begin(key string) *reconciliation {
 	}
 	now := c.config.Now()
 	p := pass{key: key, now: now, full: !now.Before(kept.look), log: c.config.Log.With("applied_manifest_work", key)}
-	r := &reconciliation{works: c.works, state: kept, tools: c.tools, strays: c.strays, keeper: c.keeper, pass: p}
-	r.recorder = recorder{config: c.config, tools: c.tools, strays: c.strays, state: kept, pass: p}
+	r := &reconciliation{works: c.works, state: kept, tools: c.tools.withOwn(c.config, key), strays: c.strays, keeper: c.keeper, policies: c.policies, pass: p}
+	r.recorder = recorder{config: c.config, tools: r.tools, strays: c.strays, state: kept, pass: p}
 	r.rights = rights{config: c.config, roles: c.roles, state: kept, pass: p}
 	r.observer = observer{config: c.config, rules: &c.rules, rights: &r.rights, state: kept, pass: p}
 	r.completion = completion{recorder: &r.recorder, observer: &r.observer}
@@ -154,6 +158,7 @@ func (c *Core) end(r *reconciliation, next time.Duration, err error) {
 	if over {
 		c.config.Tracker.Track(r.key, nil)
 		c.roles.wait(r.key, 0)
+		c.policies.wait(r.key, 0)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -229,7 +234,7 @@ func (r *reconciliation) conclude(ctx context.Context, w *desired.Work, manifest
 	r.expect(results, remaining)
 	r.rights.noteRefusals(settleErr, results...)
 	next = sooner(conflictWait(results, r.config.Random), sooner(next, r.rights.comeBack(results)))
-	next = sooner(slowWait(results, r.config.Random), next)
+	next = sooner(slowWait(results, r.config.Random), sooner(next, r.awaitPolicies(results)))
 	if err := errors.Join(r.recorder.forgetRecord(settleErr), reportErr, errors.Join(r.rights.failed(), retryable(results))); err != nil {
 		return next, err
 	}
@@ -290,6 +295,7 @@ func (r *reconciliation) track(manifests []apply.Manifest) {
 		}
 		awaitKind(r.config.Tracker, m, expected)
 		if k := r.known[m.Ref]; m.Resolved && k.rejected {
+			k.refusal.watchEnd(expected)
 			if definition, ok := definitionOf(m.Ref); ok {
 				watch(definition, k.definition, expected)
 			}
@@ -394,7 +400,7 @@ func (r *reconciliation) expect(results []apply.Result, remaining []inventory.En
 		expected[res.Ref] = signatureOf(res, before[res.Ref])
 		switch {
 		case apply.Rejected(res.Err):
-			r.rememberRejected(res, expected)
+			r.rememberRejected(res, before[res.Ref], expected)
 		case res.Err == nil || res.Known.UID != "": // a refusal leaves it as it was
 			r.known[res.Ref] = remembered{Known: res.Known, signature: expected[res.Ref]}
 		}

@@ -44,6 +44,10 @@ func (r *reconciliation) recall(ref cluster.Ref) apply.Known {
 		r.rejections.tries = 0 // the new definition may need a moment to count
 		return k.Retry()
 	}
+	if r.ended(k.refusal) {
+		r.rejections.tries = min(r.rejections.tries, k.refusal.tries())
+		return k.Retry()
+	}
 	if r.full || !r.now.Before(r.rejections.next) {
 		return k.Retry()
 	}
@@ -78,12 +82,15 @@ func (r *reconciliation) noteRejected(w *desired.Work, results []apply.Result) t
 	anew := r.applied != specOf(w)
 	r.mu.Unlock()
 	rejected, tried := false, false
+	wait, last := lookAgain, lookAgain
 	for _, res := range results {
 		switch {
 		case apply.Rejected(res.Err):
 			rejected, tried = true, tried || res.Action != apply.Refuse
+			first, longest := r.patience(res.Err)
+			wait, last = min(wait, first), min(last, longest)
 		case r.coming(res.Manifest):
-			rejected, tried = true, true
+			rejected, tried, wait = true, true, firstRejectedWait
 		}
 	}
 	if !rejected || anew {
@@ -93,7 +100,7 @@ func (r *reconciliation) noteRejected(w *desired.Work, results []apply.Result) t
 		return 0
 	}
 	if tried || r.rejections.tries == 0 {
-		r.rejections.next = r.now.Add(min(lookAgain, firstRejectedWait<<min(r.rejections.tries, 20)))
+		r.rejections.next = r.now.Add(min(last, wait<<min(r.rejections.tries, 20)))
 		r.rejections.tries++
 	}
 	return max(time.Millisecond, r.rejections.next.Sub(r.now))
@@ -143,8 +150,9 @@ func awaitKind(t Tracker, m apply.Manifest, expected map[cluster.Ref]drift.Signa
 
 // rememberRejected keeps that a write was rejected, and what the definition of
 // the object's kind was like; expected gets that.
-func (r *reconciliation) rememberRejected(res apply.Result, expected map[cluster.Ref]drift.Signature) {
+func (r *reconciliation) rememberRejected(res apply.Result, before remembered, expected map[cluster.Ref]drift.Signature) {
 	k := remembered{Known: res.Known, signature: expected[res.Ref], rejected: true, definition: drift.Unknown}
+	k.refusal = r.noteRefused(res.Err, before.refusal, expected)
 	if definition, ok := definitionOf(res.Ref); ok {
 		if seen, known := r.config.Tracker.Seen(definition); known {
 			k.definition = seen.Exact

@@ -124,6 +124,7 @@ func (r *rig) start() {
 		Random: func() float64 { return 0.5 },
 		NewID:  func() string { ids++; return fmt.Sprintf("e-%d", ids) },
 		Wake:   func(key string, _ bool) { r.wakeAt(key, r.now) },
+		Later:  func(key string, after time.Duration) { r.wakeAt(key, r.now.Add(after)) },
 		Send:   func(id string) { r.sends[id] = true },
 		Sync:   func(after time.Duration) { r.syncs, r.syncIn = r.syncs || after == 0, max(r.syncIn, after) },
 		Save: func(after time.Duration) {
@@ -306,6 +307,7 @@ type watches struct {
 	seen     map[cluster.Ref]drift.State
 	expected map[string]map[cluster.Ref]drift.Signature
 	denied   string // a resource
+	own      drift.Own
 	wake     func(key string)
 	core     func() *Core
 	// asked, if set, is called once after the next answer of Seen about a kind of
@@ -324,7 +326,11 @@ func (w *watches) changed(ref cluster.Ref, o *unstructured.Unstructured) {
 	}
 	w.seen[ref] = s
 	for _, key := range slices.Sorted(maps.Keys(w.expected)) {
-		if e, tracks := w.expected[key][ref]; tracks && !s.Is(e) {
+		switch e, tracks := w.expected[key][ref]; {
+		case !tracks:
+		case s.Is(e):
+			w.own.AsExpected(key, ref)
+		case w.own.News(key, ref, s):
 			w.wake(key)
 		}
 	}
@@ -350,7 +356,27 @@ func (w *watches) discover(ref cluster.Ref, o *unstructured.Unstructured) {
 	}
 }
 
+func (w *watches) Begin(key string) { w.own.Begin(key) }
+
+func (w *watches) Wrote(key string, ref cluster.Ref, s drift.Signature) { w.own.Wrote(key, ref, s) }
+
+func (w *watches) End(key string) {
+	if w.own.End(key, func(ref cluster.Ref) (s drift.Sight) {
+		s.Expected, s.Tracked = w.expected[key][ref]
+		s.Seen, s.Known = w.seen[ref]
+		return s
+	}) {
+		w.wake(key)
+	}
+}
+
 func (w *watches) Track(key string, expected map[cluster.Ref]drift.Signature) {
+	for ref, s := range expected { // as package drift, of an object that has not changed since it is tracked
+		before, tracked := w.expected[key][ref]
+		if _, seen := w.seen[ref]; !seen && tracked && s != drift.Unknown && s != before {
+			w.seen[ref] = drift.State{Content: s, Exact: s}
+		}
+	}
 	w.expected[key] = maps.Clone(expected)
 	if len(expected) == 0 {
 		delete(w.expected, key)

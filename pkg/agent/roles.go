@@ -139,9 +139,9 @@ func (s *roleState) wait(key string, objects int) {
 	}
 }
 
-// roleWatch watches roles and bindings, from when somebody needs it. It keeps
-// nothing of them: any change may concern any executor, by whatever group it is
-// bound.
+// roleWatch watches roles and bindings, or policies of admission, from when that is
+// needed. It keeps nothing of them: any change may concern any executor, by whatever
+// group it is bound, and any object.
 type roleWatch struct {
 	watcher *drift.Watcher
 	needed  chan struct{} // closed when somebody does
@@ -150,7 +150,13 @@ type roleWatch struct {
 	begun atomic.Bool
 }
 
-func newRoleWatch(source func(drift.Scope) drift.Source, told func(), log *slog.Logger) *roleWatch {
+// roleResources are the resources by which rights are given.
+var roleResources = []schema.GroupVersionResource{
+	rbacv1.SchemeGroupVersion.WithResource("roles"), rbacv1.SchemeGroupVersion.WithResource("rolebindings"),
+	rbacv1.SchemeGroupVersion.WithResource("clusterroles"), rbacv1.SchemeGroupVersion.WithResource("clusterrolebindings"),
+}
+
+func newRoleWatch(source func(drift.Scope) drift.Source, resources []schema.GroupVersionResource, told func(), log *slog.Logger) *roleWatch {
 	w := &roleWatch{needed: make(chan struct{})}
 	w.need = sync.OnceFunc(func() { close(w.needed) })
 	// Before everything was listed changes are not told one by one.
@@ -168,8 +174,8 @@ func newRoleWatch(source func(drift.Scope) drift.Source, told func(), log *slog.
 		Unsure: changed,
 	}
 	standing := map[schema.GroupVersionResource]drift.Standing{}
-	for _, resource := range []string{"roles", "rolebindings", "clusterroles", "clusterrolebindings"} {
-		standing[rbacv1.SchemeGroupVersion.WithResource(resource)] = all
+	for _, resource := range resources {
+		standing[resource] = all
 	}
 	w.watcher = drift.New(drift.Config{Source: source, Changed: func(string) {}, Standing: standing, Log: log})
 	return w

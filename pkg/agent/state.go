@@ -97,6 +97,7 @@ type remembered struct {
 	// definition of its kind was like then.
 	rejected   bool
 	definition drift.Signature
+	refusal    refusal
 	// observation is what was found in it. heldFor, if not zero, is the manifest
 	// that was not applied to it because it is complete.
 	observation observation

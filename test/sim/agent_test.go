@@ -105,6 +105,11 @@ func (a *agentNode) start() {
 				a.wake(key, 0)
 			}
 		},
+		Later: func(key string, after time.Duration) {
+			if process == a.process {
+				a.wake(key, after)
+			}
+		},
 		Send: func(id string) {
 			if process == a.process {
 				a.sends[id] = time.Now()
@@ -360,6 +365,7 @@ func (a *agentNode) reported(letter report.Letter, receipt transport.Receipt, er
 type watches struct {
 	objects map[cluster.Ref]*watched
 	owners  map[string]map[cluster.Ref]drift.Signature
+	own     drift.Own
 	queue   []sighting
 	wake    func(key string)
 	core    func() *agent.Core
@@ -391,7 +397,11 @@ func (w *watches) take() {
 	if o != nil && (!o.known || o.seen != s.state) {
 		o.seen, o.known = s.state, true
 		for _, key := range slices.Sorted(maps.Keys(w.owners)) {
-			if expected, tracks := w.owners[key][s.ref]; tracks && !s.state.Is(expected) {
+			switch expected, tracks := w.owners[key][s.ref]; {
+			case !tracks:
+			case s.state.Is(expected):
+				w.own.AsExpected(key, s.ref)
+			case w.own.News(key, s.ref, s.state):
 				w.wake(key)
 			}
 		}
@@ -402,6 +412,23 @@ func (w *watches) take() {
 		w.core().Vanished(s.ref.Name)
 	case o == nil && w.core().Discovered(s.object):
 		w.wake(s.ref.Name)
+	}
+}
+
+// Begin implements agent.Tracker, and so do Wrote and End.
+func (w *watches) Begin(key string) { w.own.Begin(key) }
+
+func (w *watches) Wrote(key string, ref cluster.Ref, s drift.Signature) { w.own.Wrote(key, ref, s) }
+
+func (w *watches) End(key string) {
+	if w.own.End(key, func(ref cluster.Ref) (s drift.Sight) {
+		s.Expected, s.Tracked = w.owners[key][ref]
+		if o := w.objects[ref]; o != nil {
+			s.Seen, s.Known = o.seen, o.known
+		}
+		return s
+	}) {
+		w.wake(key)
 	}
 }
 

@@ -18,22 +18,27 @@ import (
 )
 
 // rejection is the server's answer to a write that is wrong in itself: a field
-// that cannot be changed, a value that is not allowed.
+// that cannot be changed, a value that is not allowed. With a refusal it is one that
+// depends on something else on the cluster.
 type rejection struct {
 	error
-	hint string
+	hint    string
+	refusal *Refusal
 }
 
 // Error is the server's text, with what to do about it.
 func (r *rejection) Error() string {
+	if r.refusal != nil {
+		return r.error.Error()
+	}
 	return fmt.Sprintf("%v (this does not pass by itself: %s)", r.error, r.hint)
 }
 
 func (r *rejection) Unwrap() error { return r.error }
 
-// Rejected reports whether the server found a write wrong in itself. Trying the
-// same again is of little use until manifest, object or the definition of its
-// kind change; a Known remembers it.
+// Rejected reports whether the server found a write wrong in itself, or refused it.
+// Trying the same again is of little use until manifest, object or the definition of its
+// kind change, or until what [Refused] tells; a Known remembers it.
 func Rejected(err error) bool {
 	var r *rejection
 	return errors.As(err, &r)
@@ -46,6 +51,10 @@ func wrongInItself(err error) bool {
 
 // reject remembers a failed write that would fail again.
 func (r *Result) reject(owner Owner) {
+	if f, ok := r.refusalOf(); ok {
+		r.rejectAs(&rejection{error: r.Err, refusal: &f}, owner)
+		return
+	}
 	if !wrongInItself(r.Err) {
 		return
 	}
@@ -58,7 +67,10 @@ func (r *Result) reject(owner Owner) {
 	case r.Config.Strategy.Type == workv1.UpdateStrategyTypeUpdate:
 		hint += ", or use update strategy CreateOnly or ServerSideApply"
 	}
-	rejected := &rejection{error: r.Err, hint: hint}
+	r.rejectAs(&rejection{error: r.Err, hint: hint}, owner)
+}
+
+func (r *Result) rejectAs(rejected *rejection, owner Owner) {
 	r.Err = rejected
 	r.Known = Known{want: wanted(r.Manifest, owner), content: fingerprint(r.Live), rejection: rejected}
 }

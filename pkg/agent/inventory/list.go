@@ -74,9 +74,10 @@ func Intend(recorded []Entry, steps []apply.Step) []Entry {
 
 // Merge returns the list to record after objects were applied:
 //   - what exists, with its uid;
-//   - what may exist because nobody could tell. Not in the list is what the
-//     cluster refused to make, and what the work may not make or read: it would
-//     block the deletion of the work;
+//   - what may exist because nobody could tell, and what the cluster refused to
+//     make: it is tried again, and each try would record the same intent. Not in
+//     the list is what the work may not make or read: it would block the deletion
+//     of the work;
 //   - of what had to be removed, what still exists.
 //
 // stale is the outcome of [Stale], remaining what was left when it was removed.
@@ -94,7 +95,7 @@ func Merge(recorded []Entry, results []apply.Result, stale, remaining []Entry) [
 		case r.Presence == conditions.Present:
 			e.UID = string(r.UID())
 			next = append(next, e)
-		case r.Unmade && r.Presence == conditions.Unreadable, r.Err != nil && r.Action == apply.Create && r.Presence == conditions.Absent:
+		case r.Unmade && r.Presence == conditions.Unreadable:
 			next = slices.DeleteFunc(next, func(o Entry) bool { return o.ResourceIdentifier == e.ResourceIdentifier && o.UID == "" })
 		case r.Presence == conditions.Absent && (r.Action == apply.Refuse || r.Action == apply.Unchanged):
 			next = slices.DeleteFunc(next, func(o Entry) bool { return o.ResourceIdentifier == e.ResourceIdentifier && o.UID != "" })

@@ -110,7 +110,7 @@ func TestSettle(t *testing.T) {
 	}{
 		"made: now with its uid":          {recorded: []inventory.Entry{configMap("a", "")}, results: result(apply.Create, conditions.Present, "u"), want: []inventory.Entry{configMap("a", "u")}},
 		"there, and was not recorded":     {results: result(apply.Unchanged, conditions.Present, "u"), want: []inventory.Entry{configMap("a", "u")}},
-		"refused to be made":              {recorded: []inventory.Entry{configMap("a", ""), configMap("b", "")}, results: refused, want: []inventory.Entry{configMap("b", "")}},
+		"refused to be made, tried again": {recorded: []inventory.Entry{configMap("a", ""), configMap("b", "")}, results: refused, want: []inventory.Entry{configMap("a", ""), configMap("b", "")}},
 		"nobody knows if it was made":     {recorded: []inventory.Entry{configMap("a", "")}, results: result(apply.Create, conditions.Unreadable, ""), want: []inventory.Entry{configMap("a", "")}},
 		"nobody knows: what was recorded": {recorded: []inventory.Entry{configMap("a", "u")}, results: result(apply.Refuse, conditions.Unreadable, ""), want: []inventory.Entry{configMap("a", "u")}},
 		"nobody knows, nothing recorded":  {results: result(apply.Refuse, conditions.Unreadable, "")},

@@ -1,0 +1,125 @@
+package agent
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
+)
+
+var configMaps = schema.GroupResource{Resource: "configmaps"}
+
+func inLost(name string) string {
+	return strings.Replace(configMap(name, "1"), `"default"`, `"lost"`, 1)
+}
+
+func terminating(name string) error {
+	err := apierrors.NewForbidden(configMaps, name, errors.New("unable to create new content in namespace lost because it is being terminated"))
+	err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: "NamespaceTerminating", Field: "metadata.namespace"}}
+	return err
+}
+
+// A work whose namespace is missing, or is being deleted, is tried once or twice, then left alone
+// until the watch shows that this has changed; the record is written once.
+func TestCore_RefusedByItsNamespace(t *testing.T) {
+	for name, c := range map[string]struct {
+		there bool
+		err   error
+	}{
+		"missing":       {false, nil}, // the cluster in memory refuses it itself
+		"being deleted": {true, terminating("a")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			ns := clustertest.Object("v1", "Namespace", "", "lost")
+			if c.there {
+				r.f.Put(ns)
+				r.f.Refuse = func(call clustertest.Call) error {
+					if call.Verb == "create" && call.Ref.Resource == "configmaps" {
+						return c.err
+					}
+					return nil
+				}
+			}
+			r.apply(hubWork("w-1", "web", 1, inLost("a")))
+			r.settle(time.Hour)
+			if n := len(r.requests()); n > 40 {
+				t.Errorf("%d requests in the first hour", n)
+			}
+			r.expectListed("web", "configmaps lost/a intended")
+			before := r.record("web").ResourceVersion
+			r.settle(24 * time.Hour)
+			if n := len(r.requests()); n > 24*5 {
+				t.Errorf("%d requests in a day", n)
+			}
+			if after := r.record("web").ResourceVersion; after != before {
+				t.Errorf("the record was written: version %s became %s", before, after)
+			}
+			r.f.Refuse = nil
+			if c.there {
+				r.f.Remove(r.f.Ref("v1", "Namespace", "", "lost"))
+				r.settle(2 * time.Second)
+			}
+			r.f.Put(ns)
+			r.settle(time.Second)
+			r.expectStatus("w-1", workApplied, workAvailable)
+			r.expectListed("web", "configmaps lost/a")
+			r.delete(hubWork("w-1", "web", 1, inLost("a")))
+			r.expectStatus("w-1", workApplied, workAvailable, workDeleting, workDeleted)
+		})
+	}
+}
+
+// A refused create leaves nothing that would hold the deletion of its work.
+func TestCore_RefusedWorkIsDeleted(t *testing.T) {
+	r := newRig(t)
+	w := hubWork("w-1", "web", 1, inLost("a"))
+	r.apply(w)
+	r.settle(time.Minute)
+	r.delete(w)
+	if !r.statuses["w-1"].Deleted || r.record("web") != nil {
+		t.Errorf("deleted: %t, record %v", r.statuses["w-1"].Deleted, r.record("web"))
+	}
+}
+
+// What a policy denies is tried every few minutes, and as soon as policies change.
+func TestCore_DeniedByAPolicy(t *testing.T) {
+	r := newRig(t)
+	watched := &roles{}
+	r.configure = func(c *CoreConfig) { c.Policies = watched }
+	r.restart()
+	denies := true
+	r.f.Refuse = func(c clustertest.Call) error {
+		if c.Verb == "create" && c.Ref.Resource == "configmaps" && denies {
+			return apierrors.NewForbidden(configMaps, "a", errors.New("denied by policy"))
+		}
+		return nil
+	}
+	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
+	r.settle(time.Hour)
+	if n := r.writes("configmaps"); n < 12 || n > 30 {
+		t.Errorf("%d tries in the first hour", n)
+	}
+	r.f.TakeCalls()
+	changed := func() {
+		keys, after := r.core.PoliciesChanged()
+		for _, key := range keys {
+			r.wakeAt(key, r.now.Add(after))
+		}
+	}
+	changed() // of something else
+	r.settle(10 * time.Second)
+	if n := r.writes("configmaps"); n < 1 || n > 5 {
+		t.Errorf("%d tries after policies changed", n)
+	}
+	denies = false
+	changed()
+	r.settle(10 * time.Second)
+	r.expectStatus("w-1", workApplied, workAvailable)
+}
