@@ -43,6 +43,9 @@ func TestAgent_OnAKubeAPIServer(t *testing.T) {
 		{"SaysWhatIsWrong", saysWhatIsWrong},
 		{"DefinitionAndItsResource", definitionAndItsResource},
 		{"EveryKindWithARule", everyKindWithARule},
+		{"MissingNamespacesRest", missingNamespacesRest},
+		{"DeniedWorksRest", deniedWorksRest},
+		{"FailingWebhookIsTriedByOne", failingWebhookIsTriedByOne},
 		{"LooksAtWhatItMayNotWatch", looksAtWhatItMayNotWatch},
 	} {
 		t.Run(part.name, func(t *testing.T) {

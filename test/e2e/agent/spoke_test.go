@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"sync"
@@ -45,13 +46,14 @@ const (
 type spoke struct {
 	harness.Plane
 	requests *requests
+	lines    *lines
 	broker   *testkit.Broker
 	source   *source
 }
 
 func newSpoke(t *testing.T) *spoke {
 	t.Helper()
-	s := &spoke{Plane: *harness.NewPlane(t, "../../..", "agent", "appliedmanifestworks", 1), requests: &requests{}}
+	s := &spoke{Plane: *harness.NewPlane(t, "../../..", "agent", "appliedmanifestworks", 1), requests: &requests{}, lines: &lines{}}
 	s.Limited.Wrap(func(rt http.RoundTripper) http.RoundTripper { s.requests.next = rt; return s.requests })
 	s.broker = testkit.StartBroker(t, testkit.Options{})
 	s.source = &source{spoke: s, statuses: map[string]manifestwork.StatusReport{}}
@@ -80,7 +82,7 @@ func (s *spoke) agent() (stop func()) {
 	a, err := agent.New(agent.Config{
 		Cluster: clusterName, HubIdentity: hubIdentity, StatusSyncInterval: 2 * time.Second,
 		Dialer: s.broker.Dialer(identity.Identity{Role: identity.Agent, Name: clusterName}),
-		Client: k, Metadata: drift.Metadata(k.Metadata()), Log: slog.New(slog.NewTextHandler(s.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Client: k, Metadata: drift.Metadata(k.Metadata()), Log: slog.New(slog.NewTextHandler(io.MultiWriter(s.Output(), s.lines), &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	if err != nil {
 		s.Fatal(err)

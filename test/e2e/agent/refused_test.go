@@ -1,0 +1,242 @@
+package agent
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
+)
+
+// lines counts what the agent logs, debugging aside.
+type lines struct {
+	mu sync.Mutex
+	n  int
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	if !bytes.Contains(b, []byte("level=DEBUG")) {
+		l.mu.Lock()
+		l.n++
+		l.mu.Unlock()
+	}
+	return len(b), nil
+}
+
+func (l *lines) take() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := l.n
+	l.n = 0
+	return n
+}
+
+// refusedWorks is how many works have no namespace, failedWorks how many fail for one cause. What
+// goes on asks within restTime.
+const (
+	refusedWorks = 30
+	failedWorks  = 10
+	restTime     = 1500 * time.Millisecond
+)
+
+func configMapIn(namespace, name string) string {
+	return strings.Replace(configMap(name, "1"), `"default"`, `"`+namespace+`"`, 1)
+}
+
+// refused publishes works of which each is refused for a while, and waits until all say so.
+func (s *spoke) refused(name string, n int, manifest func(i int) string) (works []*workv1.ManifestWork) {
+	s.Helper()
+	for i := range n {
+		works = append(works, work(fmt.Sprintf("%s-%d", name, i), 1, manifest(i)))
+		s.source.publish(works[i], codec.UpdateRequest)
+	}
+	for _, w := range works {
+		s.reports(w.Name, func(r manifestwork.StatusReport) error {
+			if c := meta.FindStatusCondition(r.Status.Conditions, workv1.WorkApplied); c == nil || c.Status != metav1.ConditionFalse {
+				return errors.New("it does not say that it is refused")
+			}
+			return nil
+		})
+	}
+	return works
+}
+
+// ends waits until works that were refused are applied, and deletes them.
+func (s *spoke) ends(works []*workv1.ManifestWork) {
+	s.Helper()
+	begun := time.Now()
+	for _, w := range works {
+		s.reports(w.Name, func(r manifestwork.StatusReport) error {
+			if !meta.IsStatusConditionTrue(r.Status.Conditions, workv1.WorkApplied) {
+				return errors.New("not applied")
+			}
+			return nil
+		})
+	}
+	s.Logf("%d works applied %v after the cause had ended", len(works), time.Since(begun))
+	for _, w := range works {
+		s.source.publish(w, codec.DeleteRequest)
+	}
+	for _, w := range works {
+		s.confirmed(w.Name)
+	}
+}
+
+// rests waits until nothing is asked and nothing is logged for a while, after few requests.
+func (s *spoke) rests(most int) {
+	s.Helper()
+	asked := s.requests.take()
+	s.Eventually(func() error {
+		s.lines.take()
+		select {
+		case <-time.After(restTime):
+		case <-s.Context().Done():
+		}
+		more := s.requests.take()
+		asked = append(asked, more...)
+		if n := s.lines.take(); len(more) > 0 || n > 0 {
+			return fmt.Errorf("%d requests and %d lines in %v, the last are %q", len(more), n, restTime, more[max(0, len(more)-8):])
+		}
+		return nil
+	})
+	s.Logf("%d requests until it rested", len(asked))
+	if len(asked) > most {
+		s.Errorf("%d requests until it rested, want at most %d", len(asked), most)
+	}
+}
+
+// Works whose namespaces are missing, or are being deleted, ask nothing of the cluster until
+// that changes, and hold up no other.
+func missingNamespacesRest(s *spoke) {
+	const ending = "ending"
+	s.Kubectl("create", "namespace", ending)
+	held := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "held", Finalizers: []string{"example.com/hold"}}}
+	if _, err := s.Kube.CoreV1().ConfigMaps(ending).Create(s.Context(), held, metav1.CreateOptions{}); err != nil {
+		s.Fatal(err)
+	}
+	s.Kubectl("delete", "namespace", ending, "--wait=false")
+	s.requests.take()
+	namespace := func(i int) string {
+		if i == 0 {
+			return ending
+		}
+		return fmt.Sprintf("lost-%d", i)
+	}
+	works := s.refused("lost", refusedWorks, func(i int) string { return configMapIn(namespace(i), "a") })
+	begun := time.Now()
+	healthy := work("healthy", 1, configMap("healthy", "1"))
+	s.applied(healthy)
+	s.Logf("a work beside them is applied within %v", time.Since(begun))
+	// The first try: a record, an intent, a create and a read; after it one or two more.
+	s.rests(12*refusedWorks + 20)
+	version := s.record(works[1].Name).ResourceVersion
+
+	if _, err := s.Kube.CoreV1().ConfigMaps(ending).Patch(s.Context(), "held", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil {
+		s.Fatal(err)
+	}
+	s.Eventually(func() error { // it goes, is missing then, and is made anew
+		_, err := s.Kube.CoreV1().Namespaces().Create(s.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ending}}, metav1.CreateOptions{})
+		return err
+	})
+	if now := s.record(works[1].Name).ResourceVersion; now != version {
+		s.Errorf("the record was written meanwhile: version %s became %s", version, now)
+	}
+	for i := 1; i < refusedWorks; i++ {
+		if _, err := s.Kube.CoreV1().Namespaces().Create(s.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace(i)}}, metav1.CreateOptions{}); err != nil {
+			s.Fatal(err)
+		}
+	}
+	s.ends(append(works, healthy))
+}
+
+// What a policy denies is tried again when the policy changes.
+func deniedWorksRest(s *spoke) {
+	fail := admissionv1.Fail
+	forbidden := metav1.StatusReasonForbidden
+	p := &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "deny"}, Spec: admissionv1.ValidatingAdmissionPolicySpec{
+		FailurePolicy: &fail,
+		MatchConstraints: &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: admissionv1.RuleWithOperations{
+			Operations: []admissionv1.OperationType{admissionv1.Create},
+			Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}},
+		}}}},
+		MatchConditions: []admissionv1.MatchCondition{{Name: "some", Expression: `object.metadata.name.startsWith("denied")`}},
+		Validations:     []admissionv1.Validation{{Expression: "false", Message: "not here", Reason: &forbidden}},
+	}}
+	b := &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: "deny"}, Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
+		PolicyName: "deny", ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
+	}}
+	api := s.Kube.AdmissionregistrationV1()
+	if _, err := api.ValidatingAdmissionPolicies().Create(s.Context(), p, metav1.CreateOptions{}); err != nil {
+		s.Fatal(err)
+	}
+	if _, err := api.ValidatingAdmissionPolicyBindings().Create(s.Context(), b, metav1.CreateOptions{}); err != nil {
+		s.Fatal(err)
+	}
+	dry := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
+	s.Eventually(func() error { // the policy is in force
+		if _, err := s.Kube.CoreV1().ConfigMaps("default").Create(s.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "denied"}}, dry); err == nil {
+			return errors.New("it is not denied")
+		}
+		return nil
+	})
+	s.requests.take()
+	works := s.refused("denied", failedWorks, func(i int) string { return configMap(fmt.Sprintf("denied-%d", i), "1") })
+	s.rests(20*failedWorks + 20)
+	if err := api.ValidatingAdmissionPolicyBindings().Delete(s.Context(), "deny", metav1.DeleteOptions{}); err != nil {
+		s.Fatal(err)
+	}
+	s.ends(works)
+}
+
+// Of many works behind a webhook that does not answer one tries; they all go when it is repaired.
+func failingWebhookIsTriedByOne(s *spoke) {
+	s.Kubectl("create", "namespace", "hooked")
+	url, none, fail := "https://127.0.0.1:1/", admissionv1.SideEffectClassNone, admissionv1.Fail
+	hook := &admissionv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "away"}, Webhooks: []admissionv1.ValidatingWebhook{{
+		Name: "away.example.com", ClientConfig: admissionv1.WebhookClientConfig{URL: &url}, SideEffects: &none, FailurePolicy: &fail,
+		AdmissionReviewVersions: []string{"v1"},
+		NamespaceSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: "hooked"}},
+		Rules: []admissionv1.RuleWithOperations{{
+			Operations: []admissionv1.OperationType{admissionv1.Create},
+			Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}},
+		}},
+	}}}
+	api := s.Kube.AdmissionregistrationV1().ValidatingWebhookConfigurations()
+	if _, err := api.Create(s.Context(), hook, metav1.CreateOptions{}); err != nil {
+		s.Fatal(err)
+	}
+	s.Eventually(func() error {
+		_, err := s.Kube.CoreV1().ConfigMaps("hooked").Create(s.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if err == nil {
+			return errors.New("it is not in force")
+		}
+		return nil
+	})
+	s.requests.take()
+	works := s.refused("hooked", failedWorks, func(i int) string { return configMapIn("hooked", fmt.Sprintf("hooked-%d", i)) })
+	select {
+	case <-time.After(2 * restTime):
+	case <-s.Context().Done():
+	}
+	tries := slices.DeleteFunc(s.requests.take(), func(r string) bool { return !strings.HasPrefix(r, "POST /api/v1/namespaces/hooked/") })
+	s.Logf("%d tries of %d works", len(tries), len(works))
+	if most := 4 * failedWorks; len(tries) > most { // each once or twice, and some probes
+		s.Errorf("%d tries of %d works, want at most %d", len(tries), len(works), most)
+	}
+	if err := api.Delete(s.Context(), "away", metav1.DeleteOptions{}); err != nil {
+		s.Fatal(err)
+	}
+	s.ends(works)
+}
