@@ -147,7 +147,7 @@ func (b *bus) forget() { clear(b.owed) }
 // busOperations are those of a world with a stock broker.
 var busOperations = append(slices.DeleteFunc(slices.Clone(operations), func(o operation) bool {
 	ours := []string{
-		"settle around the stuck", "approve", "replace cluster", "let cluster in", "end replaced cluster", "hostile",
+		"settle around the stuck", "hub create without an agent", "approve", "replace cluster", "let cluster in", "end replaced cluster", "hostile",
 		"crash broker", "drain broker", "start broker", "disk of the broker", "copy broker's store", "restore broker's store", "lose broker's store",
 	}
 	return strings.HasPrefix(o.name, "shop ") || slices.Contains(ours, o.name)

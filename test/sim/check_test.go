@@ -43,7 +43,7 @@ func (w *world) live() map[store.Key]*workv1.ManifestWork {
 		want[store.Key{DataType: codec.ManifestBundles, Cluster: o.Namespace, ResourceID: string(o.UID)}] = o
 	}
 	for _, o := range w.hub.works {
-		if w.source.selected[o.Namespace] && o.DeletionTimestamp == nil && meta.FindStatusCondition(o.Status.Conditions, core.ConditionDelivered) == nil {
+		if w.source.selected[o.Namespace] && o.DeletionTimestamp == nil && (meta.FindStatusCondition(o.Status.Conditions, core.ConditionDelivered) == nil || saysNoAgent(o)) {
 			add(o)
 		}
 	}
@@ -63,6 +63,11 @@ func (w *world) checkRecords() {
 		delete(want, m.Key)
 		switch {
 		case m.State == store.Grave:
+		case m.State == store.Tombstone && w.oracle.mayWait(m.Cluster, m.ResourceID):
+			if m.Waiting != nil {
+				delete(want, store.Key{DataType: m.DataType, Cluster: m.Cluster, ResourceID: m.Waiting.ResourceID})
+			}
+			return nil
 		case m.State == store.Tombstone:
 			w.fail("I1", "the deletion of work %s is not confirmed", m.ResourceID)
 		case o == nil:
@@ -81,6 +86,13 @@ func (w *world) checkRecords() {
 	for k := range want {
 		w.fail("I1", "the broker does not have work %s of cluster %s", k.ResourceID, k.Cluster)
 	}
+}
+
+// saysNoAgent reports whether the hub says of a work that no agent ever came for its cluster, and
+// that is so.
+func saysNoAgent(o *workv1.ManifestWork) bool {
+	d := meta.FindStatusCondition(o.Status.Conditions, core.ConditionDelivered)
+	return o.Namespace == lonely && d != nil && d.Reason == core.ReasonClusterUnknown && d.ObservedGeneration == o.Generation
 }
 
 func sameLabels(w *world, k store.Key, o *workv1.ManifestWork) bool {
@@ -158,7 +170,12 @@ func (w *world) checkHub() {
 			continue
 		}
 		if o.DeletionTimestamp != nil {
-			w.fail("I1", "work %s %s is still being deleted", key, o.UID)
+			if !w.oracle.mayWait(o.Namespace, string(o.UID)) {
+				w.fail("I1", "work %s %s is still being deleted", key, o.UID)
+			}
+			continue
+		}
+		if saysNoAgent(o) {
 			continue
 		}
 		if d := meta.FindStatusCondition(o.Status.Conditions, core.ConditionDelivered); d != nil {

@@ -1,7 +1,9 @@
 package sim
 
 import (
+	"maps"
 	"slices"
+	"strconv"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -71,6 +73,33 @@ func (o *oracle) endOnHub(work *workv1.ManifestWork) {
 			o.w.fail("I4", "work %s left the hub, and its object %s is still on cluster %s", work.UID, name, work.Namespace)
 		}
 	}
+}
+
+// unmanned is what is known of the works of a cluster for which no agent ever came. Nothing of them
+// is anywhere, so each deletion ends, but of one that may have got to an agent without a trace: it
+// had the finalizer when the source met a broker that did not know it, perhaps with another store.
+type unmanned struct{ started, elsewhere map[string]bool }
+
+// begun hears that a work got the finalizer; before: by a request from another life of the core.
+func (u *unmanned) begun(work *workv1.ManifestWork, before bool) {
+	u.started[string(work.UID)] = true
+	u.elsewhere[string(work.UID)] = u.elsewhere[string(work.UID)] || before
+}
+
+// storeUnknown hears of such a broker.
+func (u *unmanned) storeUnknown() { maps.Copy(u.elsewhere, u.started) }
+
+// answerLost hears that the answer was lost to who gave a work the finalizer. Whose that is can be
+// told all the same if there was none when this leader had located the hub.
+func (u *unmanned) answerLost(work *workv1.ManifestWork, located int) {
+	if rv, err := strconv.Atoi(work.ResourceVersion); located == 0 || err != nil || rv <= located {
+		u.elsewhere[string(work.UID)] = true
+	}
+}
+
+// mayWait reports whether the deletion of a work may wait for an agent that never comes.
+func (u *unmanned) mayWait(clusterName, id string) bool {
+	return clusterName == lonely && u.elsewhere[id]
 }
 
 // overtaken reports whether, after a loss of the broker's store, the other source

@@ -114,6 +114,7 @@ type oracle struct {
 	keeps map[string]bool // clusters behind a stock broker on which there may be works that a hub lost
 
 	forgot bool // the broker's store was lost, or an older one taken
+	unmanned
 
 	clusters map[string]*truth
 	former   []*truth // of clusters that were replaced
@@ -157,7 +158,7 @@ func newOracle(w *world) *oracle {
 	return &oracle{
 		w: w, gone: map[string]bool{}, everGone: map[string]bool{}, dead: map[string]bool{}, ended: map[string]bool{}, lost: map[string]bool{}, mayStay: map[string]bool{}, mustStay: map[string]bool{},
 		told: map[string]bool{}, successors: map[string]string{}, handedOn: map[string]bool{}, confirmed: map[string]bool{}, released: map[string]bool{}, keeps: map[string]bool{}, evictable: map[string]bool{}, dropped: map[string]bool{}, kept: map[string]bool{}, where: map[string]string{}, clusters: map[string]*truth{},
-		speaker: map[string]string{}, usurped: map[string]bool{}, taken: map[string]bool{}, sequences: map[string]string{},
+		speaker: map[string]string{}, usurped: map[string]bool{}, taken: map[string]bool{}, sequences: map[string]string{}, unmanned: unmanned{started: map[string]bool{}, elsewhere: map[string]bool{}},
 		reports: map[string][]string{}, settled: map[string]int{}, shown: map[string]int{},
 	}
 }

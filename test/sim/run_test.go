@@ -80,7 +80,7 @@ func (w *world) step(order *rand.Rand, patient bool) bool {
 // kinds are what may be under way: requests of the hub source to the hub, and
 // publishes. The first are the rare ones.
 var kinds = []string{
-	"CheckMissing", "CheckBehind", "CheckGone", "Lookup", "ListAlive", "Locate", "Save", "RemoveFinalizer", "AddFinalizer",
+	"Get", "List", "Locate", "Save", "RemoveFinalizer", "AddFinalizer",
 	"PatchStatus", "Tag", "Release", "Delete", "SendCompared", "SendAck", "AskInventory", "Ask", "Publish", "status", "resync", "sync",
 }
 
@@ -102,9 +102,9 @@ func runUntil(w *world, a, b uint32) string {
 
 // underWay reports whether something of a kind is.
 func (w *world) underWay(kind string) bool {
-	return slices.ContainsFunc(w.source.writes, func(e write) bool { return fmt.Sprintf("%T", e.effect) == "hubsource."+kind }) ||
+	return slices.ContainsFunc(w.source.writes, func(e write) bool { return fmt.Sprintf("%T", e.effect) == "core."+kind }) ||
 		slices.ContainsFunc(w.calls, func(c *call) bool {
 			what, _, _ := strings.Cut(c.what, " ")
-			return c.done != nil && strings.TrimPrefix(what, "hubsource.") == kind
+			return c.done != nil && strings.TrimPrefix(what, "core.") == kind
 		})
 }

@@ -32,6 +32,7 @@ var themes = [][]string{
 	{"copy broker's store", "restore broker's store", "hub create", "hub delete", "hub down or up", "settle"},
 	{"select", "lose answer", "give up on", "duplicate", "hub update", "hub delete"},
 	{"quota", "hub create", "hub delete", "hub make anew", "shop create", "select"},
+	{"hub create without an agent", "hub delete", "lose hub answer", "restart hub source", "informers stop or go on"},
 	{"select", "restart agent", "hub update", "hub down or up", "restart hub source", "cut connection"},
 }
 

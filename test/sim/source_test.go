@@ -34,6 +34,7 @@ type source struct {
 	busy    [2]map[core.Key]bool
 	writes  []write // under way to the hub
 	deaf    bool    // the next answer of the hub is lost
+	located int     // the version of the hub when the present life of the core first learned it
 	blind   bool    // the informer sees nothing new
 	stateRV int     // of the state that it read or wrote last
 
@@ -42,15 +43,22 @@ type source struct {
 	former   *informer // of the life of the hub before, stopped; nil: there is none
 }
 
+// write is a request to the hub, or a computation.
 type write struct {
 	lane   core.Lane
 	key    core.Key
 	effect core.Effect
+	life   int   // of the core
+	conn   *conn // with the broker, when it was made
+	// answer is on its way once it was carried out: informers may be faster. rv is the version
+	// of the hub by then.
+	answer *core.Result
+	rv     int
 }
 
 func newSource(w *world, h *hub) *source {
 	s := &source{w: w, hub: h, selected: map[string]bool{}}
-	for _, c := range clusters {
+	for _, c := range append(slices.Clone(clusters), lonely) {
 		s.selected[c] = true
 	}
 	s.start(h.informer(0))
@@ -79,7 +87,8 @@ func (s *source) start(read *informer) {
 func (s *source) inform(read *informer) {
 	s.began, s.head = time.Now(), len(s.hub.log)
 	s.informer = informer{seen: read.seen, life: read.life, has: map[string]*workv1.ManifestWork{}, of: s.core.Life()}
-	for _, c := range clusters {
+	s.located = 0
+	for _, c := range slices.Sorted(maps.Keys(s.selected)) {
 		if s.selected[c] {
 			s.core.ClusterSelected(s.of, c)
 		}
@@ -144,6 +153,9 @@ func (p sourceParty) Hello() transport.Hello { return p.core.Hello() }
 
 func (p sourceParty) Subscribed(_ context.Context, a transport.Accepted) ([]codec.Event, error) {
 	p.w.note("  continues by %s", a.Resync)
+	if a.Resync != codec.ResyncCursor {
+		p.w.oracle.storeUnknown()
+	}
 	p.core.Connected(a)
 	return nil, nil
 }
@@ -201,7 +213,11 @@ func (s *source) steps(list []step) []step {
 		}
 	}
 	for i, e := range s.writes {
-		list = append(list, step{"hub", fmt.Sprintf("%T", e.effect), string(e.key.UID), func() { s.finish(i) }})
+		if what := fmt.Sprintf("%T", e.effect); e.answer == nil {
+			list = append(list, step{"hub", what, string(e.key.UID), func() { s.carryOut(i) }})
+		} else {
+			list = append(list, step{"hub", "answer to " + what, string(e.key.UID), func() { s.answer(i) }})
+		}
 	}
 	return list
 }
@@ -249,7 +265,7 @@ func (s *source) serve(c string) {
 // begin is a worker that takes a key.
 func (s *source) begin(l core.Lane, k core.Key) {
 	delete(s.queue[l], k)
-	w := write{l, k, s.core.Next(l, k)}
+	w := write{lane: l, key: k, effect: s.core.Next(l, k), life: s.of, conn: s.link.conn}
 	switch e := w.effect.(type) {
 	case nil:
 		s.feed(l)
@@ -313,14 +329,17 @@ func (s *source) done(e write, r core.Result) {
 	s.feed(e.lane)
 }
 
-// finish carries out a request to the hub, or a computation.
-func (s *source) finish(i int) {
-	e := s.writes[i]
-	s.writes = slices.Delete(s.writes, i, i+1)
+// carryOut carries out a request to the hub, or a computation. The answer comes later, and may
+// come behind what informers show of it.
+func (s *source) carryOut(i int) {
+	e := &s.writes[i]
 	var r core.Result
 	switch f := e.effect.(type) {
 	case core.AddFinalizer:
 		r.Work, r.Err = s.hub.write(f.Work, func(o *workv1.ManifestWork) { o.Finalizers = []string{workv1.ManifestWorkFinalizer} })
+		if r.Err == nil {
+			s.w.oracle.begun(f.Work, e.life != s.of)
+		}
 	case core.RemoveFinalizer:
 		r.Work, r.Err = s.hub.write(f.Work, func(o *workv1.ManifestWork) { o.Finalizers = nil })
 		if r.Err == nil {
@@ -337,9 +356,27 @@ func (s *source) finish(i int) {
 		s.ask(f, &r)
 	}
 	s.w.note("  error %v", r.Err)
+	e.answer, e.rv = &r, s.hub.rv
+}
+
+// answer brings the answer to a request, or loses it.
+func (s *source) answer(i int) {
+	e := s.writes[i]
+	s.writes = slices.Delete(s.writes, i, i+1)
+	r := *e.answer
 	if s.deaf && r.Err == nil {
 		s.deaf = false
 		r = core.Result{Err: unavailableHub()}
+		s.w.note("  is lost")
+		switch f := e.effect.(type) {
+		case core.Save:
+			s.stateRV = stateUnknown
+		case core.AddFinalizer:
+			s.w.oracle.answerLost(f.Work, s.located)
+		}
+	}
+	if _, locates := e.effect.(core.Locate); locates && r.Err == nil && s.located == 0 && e.life == s.of && e.conn == s.link.conn {
+		s.located = e.rv
 	}
 	s.done(e, r)
 }

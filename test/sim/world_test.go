@@ -21,6 +21,9 @@ import (
 // clusters are the managed clusters; the last has a stock agent.
 var clusters = []string{"c1", "c2", "c3"}
 
+// lonely is a cluster for which no agent ever comes.
+const lonely = "c4"
+
 // world is everything there is.
 type world struct {
 	seed   uint64
@@ -88,6 +91,7 @@ func newWorld(seed uint64, k *shape) *world {
 		w.bus = newBus(w)
 	}
 	w.hub = &hub{w: w, works: map[string]*workv1.ManifestWork{}, generations: map[generation]int{}, rv: 100, born: &hubBackup{rv: 100}}
+	w.newCluster(lonely)
 	w.source = newSource(w, w.hub)
 	w.shop = newShop(w)
 	for _, name := range clusters[:2] {

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"maps"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -250,7 +251,7 @@ type Stats struct {
 func (c *Core) Stats() Stats {
 	f := c.fleet
 	s := Stats{Works: len(f.works), Pending: f.pending, Sweep: len(f.sweep), Connected: f.connected, Census: f.census,
-		Undelivered: make(map[string]int, len(f.undelivered)), Agents: map[plain.Agent]int{}}
+		Undelivered: maps.Clone(f.undelivered), Agents: map[plain.Agent]int{}}
 	for _, cl := range f.clusters {
 		if !cl.selected {
 			continue
@@ -269,9 +270,6 @@ func (c *Core) Stats() Stats {
 			s.WithheldClusters++
 			s.WithheldWorks += n
 		}
-	}
-	for reason, n := range f.undelivered {
-		s.Undelivered[reason] = n
 	}
 	return s
 }
@@ -309,7 +307,6 @@ func (c *Core) WorkSeen(life int, o *workv1.ManifestWork) {
 
 // moved takes it that a work has another state on the hub than was known, or is new.
 func (c *Core) moved(w *work, before *workv1.ManifestWork) {
-	c.adopt(w, before)
 	if before == nil {
 		c.compare.there(w)
 		w.cl.found(w.uid)
@@ -321,20 +318,6 @@ func (c *Core) moved(w *work, before *workv1.ManifestWork) {
 		c.fleet.hurry(SpecLane, w)
 	}
 	c.fleet.wakeWork(w)
-}
-
-// adopt asks for the status of a work that was published by an earlier leader, or in
-// another life of the hub, when it turns out that it was: somebody else put the finalizer
-// on it. The informer may show it late, and without the finalizer first; a hub that went
-// back may be replaced by a later copy.
-func (c *Core) adopt(w *work, before *workv1.ManifestWork) {
-	if !hasFinalizer(w.hub.object) || before != nil && hasFinalizer(before) {
-		return
-	}
-	c.cursor.askFor(w)
-	if c.fleet.lists {
-		w.spec.markElsewhere()
-	}
 }
 
 // WorkDeleted takes an informer's word that a work was deleted: the hub said so.
@@ -454,7 +437,7 @@ func (c *Core) Connected(a transport.Accepted) {
 		f.look(Key{Cluster: name})
 	}
 	for _, w := range f.works {
-		if f.lists && w.hub.object != nil && hasFinalizer(w.hub.object) {
+		if f.lists && w.hub.object != nil && (hasFinalizer(w.hub.object) || w.spec.attempted) {
 			w.spec.markElsewhere()
 		}
 		c.statuses.subscribe(w)

@@ -132,7 +132,8 @@ func (h *hubReading) found(o *workv1.ManifestWork, asked, tick int, now time.Tim
 }
 
 // wrote takes the hub's answer to a write of ours. What was asked for meanwhile is
-// still to be answered, and the informer is still to show the answer.
+// still to be answered, and the informer is still to show the answer, unless it has shown
+// that or what came of it already.
 func (h *hubReading) wrote(o *workv1.ManifestWork, asked, tick int, now time.Time) {
 	if o == nil || h.ended != alive || h.absent {
 		return
@@ -141,7 +142,7 @@ func (h *hubReading) wrote(o *workv1.ManifestWork, asked, tick int, now time.Tim
 	if olderThan(h.object, o) {
 		h.object, h.since = o, tick
 	}
-	if h.shown != o.ResourceVersion && h.lagging.IsZero() {
+	if h.shown != h.object.ResourceVersion && h.lagging.IsZero() {
 		h.lagging = now
 	}
 }

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -8,7 +9,6 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -36,6 +36,7 @@ type lives struct {
 	// in the present attempt. asked bounds how often.
 	position  *codec.HubPosition
 	newest    string // resource version of all that the hub has shown in this life
+	first     string // that of the first position in this life
 	locatedOn int
 	attempt   int
 	due       bool
@@ -266,6 +267,7 @@ func (l *lives) nextLocate() *todo {
 func (l *lives) doneLocate(newest string, again bool, r Result) {
 	before, asked := l.position, l.asked
 	l.position, l.asked = r.Position, l.f.Now()
+	l.first = cmp.Or(l.first, r.Position.ResourceVersion)
 	l.retry.reset()
 	if l.due = again; !again {
 		l.locatedOn = l.f.sub
@@ -286,6 +288,9 @@ func (l *lives) doneLocate(newest string, again bool, r Result) {
 	}
 	l.f.wake(HubLane, Key{}, 0)
 }
+
+// isSince reports whether a state of a work is from after this leader first located the hub.
+func (l *lives) isSince(o *workv1.ManifestWork) bool { return olderVersion(l.first, o.ResourceVersion) }
 
 // judge compares where the hub is with what the broker knows of it. What this
 // process has read of the hub may be from before it went back.
@@ -329,8 +334,7 @@ func covers(against, p *codec.HubPosition) bool {
 
 // laterThan compares positions of one hub.
 func laterThan(a, b *codec.HubPosition) bool {
-	n, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
-	return err == nil && n > 0
+	return olderVersion(b.ResourceVersion, a.ResourceVersion)
 }
 
 func samePosition(a, b *codec.HubPosition) bool {
@@ -347,8 +351,7 @@ func (l *lives) locateNow() {
 
 // shown notes how far the hub has come at least.
 func (l *lives) shown(o *workv1.ManifestWork) {
-	n, err := resourceversion.CompareResourceVersion(o.ResourceVersion, l.newest)
-	if l.newest == "" || err == nil && n > 0 {
+	if l.newest == "" || olderVersion(l.newest, o.ResourceVersion) {
 		l.newest = o.ResourceVersion
 	}
 }
@@ -426,7 +429,7 @@ func (s State) Data() map[string]string {
 // StateOf reads the data of a ConfigMap. What it does not know, it ignores.
 func StateOf(data map[string]string) State {
 	return State{
-		Cursor: data[keyCursor], Withheld: sortedSet(strings.Fields(data[keyWithheld])),
+		Cursor: data[keyCursor], Withheld: slices.Compact(slices.Sorted(strings.FieldsSeq(data[keyWithheld]))),
 		Trusted: positionOf(data[keyTrusted]), Against: positionOf(data[keyAgainst]),
 	}
 }
@@ -454,9 +457,4 @@ func withheldOf(set map[string]bool) []string {
 		return []string{everywhere}
 	}
 	return slices.Sorted(maps.Keys(set))
-}
-
-func sortedSet(names []string) []string {
-	slices.Sort(names)
-	return slices.Compact(names)
 }

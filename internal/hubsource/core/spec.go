@@ -23,8 +23,8 @@ type specs struct {
 type specState struct {
 	// attempted: a publish may have reached the broker, or it has a record.
 	attempted bool
-	// fresh: the hub took our finalizer before anything was published.
-	fresh bool
+	// fresh: the hub took our finalizer before anything was published. adding: it is asked to.
+	fresh, adding bool
 	// late: the hub showed the work, without our finalizer, after a subscription had begun
 	// in this life. What the broker has of it all the same is from another one, and its
 	// status was not taken.
@@ -126,12 +126,39 @@ func (s *specs) nextHeld(w *work) *todo {
 	return s.addFinalizer(w)
 }
 
-// addFinalizer puts our finalizer on a work.
+// addFinalizer puts our finalizer on a work. Whose it is the answer says, for the write has the
+// state without it as its precondition:
+//
+//	t1  the finalizer is written
+//	t2  the informer shows it
+//	t3  the answer: taken, so it is ours, or not, so an earlier leader put it there
 func (s *specs) addFinalizer(w *work) *todo {
-	return s.questions.write(SpecLane, w, &w.spec.retry, AddFinalizer{Work: w.hub.object}, func(err error) bool {
+	bare := w.hub.object
+	w.spec.adding = true
+	return s.questions.write(SpecLane, w, &w.spec.retry, AddFinalizer{Work: bare}, func(err error) bool {
+		w.spec.adding = false
 		w.spec.fresh = w.spec.fresh || err == nil && !w.spec.attempted
+		if err != nil {
+			s.adopt(w, bare)
+		}
 		return true
 	})
+}
+
+// adopt asks for the status of a work that was published by an earlier leader, or in another life
+// of the hub, when it turns out that it was: the finalizer is there, and this process did not put it
+// there. bare is what the hub showed before, nil for nothing. What was without it after this leader
+// had located the hub, no earlier one has published: the finalizer is ours, also where the answer to
+// the write was lost. Else the informer may show a work late, and without the finalizer first; a hub
+// that went back may be replaced by a later copy.
+func (s *specs) adopt(w *work, bare *workv1.ManifestWork) {
+	if !hasFinalizer(w.hub.object) || bare != nil && (hasFinalizer(bare) || w.spec.adding || s.lives.isSince(bare)) {
+		return
+	}
+	s.compare.cursor.askFor(w)
+	if s.f.lists {
+		w.spec.markElsewhere()
+	}
 }
 
 // nextPublish decides about a state of a work that the broker is to be told. What
@@ -415,6 +442,7 @@ func (s *specs) tryAgainAfter(w *work, delay time.Duration) {
 // be what the broker has.
 func (s *specs) changed(w *work, before *workv1.ManifestWork) {
 	w.spec.retry.changed()
+	s.adopt(w, before)
 	w.spec.late = w.spec.late || before == nil && s.f.begun && !hasFinalizer(w.hub.object)
 	if before == nil || !markOf(before).equal(w.hub.mark()) {
 		if w.broker.on(s.f.sub) == unknown && s.f.mayTell(w.cl) && (s.compare.on || s.f.plain) {

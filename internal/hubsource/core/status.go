@@ -255,8 +255,7 @@ func (s *statuses) reportDeleted(w *work, r *Report) Verdict {
 		s.f.recount(w)
 		s.f.wake(SpecLane, w.key(), 0)
 	}
-	switch {
-	case o == nil || r.Version > o.Generation || r.Version == 0:
+	if o == nil || r.Version > o.Generation || r.Version == 0 {
 		s.keep(w, r) // the informer may lag behind an earlier leader's
 		return Taken
 	}

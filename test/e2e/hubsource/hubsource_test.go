@@ -260,6 +260,7 @@ func TestHubSource_OnAKubeAPIServer(t *testing.T) {
 	}
 	t.Run("SelectsNamespaces", func(t *testing.T) { local := *h; local.T = t; selectsNamespaces(&local) })
 	t.Run("SaysThatThereAreNoManagedClusters", func(t *testing.T) { local := *h; local.T = t; missesAnAPI(&local) })
+	t.Run("EndsDeletionsWithoutAnAgent", func(t *testing.T) { local := *h; local.T = t; endsDeletionsWithoutAnAgent(&local) })
 	t.Run("SurvivesARestartOfTheHub", func(t *testing.T) { local := *h; local.T = t; survivesARestart(&local) })
 }
 

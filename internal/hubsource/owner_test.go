@@ -1,0 +1,112 @@
+package hubsource
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	workversioned "open-cluster-management.io/api/client/work/clientset/versioned"
+)
+
+// paced is a way to the hub on which watches or answers to patches are slow, or the answers are
+// lost now and then.
+type paced struct {
+	hub              *fakeHub
+	watches, answers time.Duration
+	lose             int // each which-th answer, 0: none
+	patches          int // guarded by the hub's lock
+}
+
+// RoundTrip implements http.RoundTripper.
+func (p *paced) RoundTrip(r *http.Request) (*http.Response, error) {
+	answer, err := p.hub.RoundTrip(r)
+	switch {
+	case err != nil:
+	case r.URL.Query().Get("watch") != "":
+		answer.Body = slowly{answer.Body, r.Context(), p.watches}
+	case r.Method == http.MethodPatch:
+		pause(r.Context(), p.answers)
+		p.hub.mu.Lock()
+		defer p.hub.mu.Unlock()
+		if p.patches++; p.lose > 0 && p.patches%p.lose == 0 {
+			return nil, errors.Join(answer.Body.Close(), errors.New("read: connection reset by peer"))
+		}
+	}
+	return answer, err
+}
+
+// slowly is a body of which each part comes late.
+type slowly struct {
+	io.ReadCloser
+	ctx context.Context // of the request
+	by  time.Duration
+}
+
+func (s slowly) Read(b []byte) (int, error) {
+	n, err := s.ReadCloser.Read(b)
+	pause(s.ctx, s.by)
+	return n, err
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// TestSource_EndsDeletionsWhereNoAgentEverCame: whichever of the event and the answer comes first,
+// the source knows its own finalizer, and asks no agent to confirm what none has.
+func TestSource_EndsDeletionsWhereNoAgentEverCame(t *testing.T) {
+	const rounds, each = 10, 30
+	for name, p := range map[string]*paced{
+		"slow informer":  {watches: 50 * time.Millisecond},
+		"equal":          {},
+		"fast informer":  {answers: 50 * time.Millisecond},
+		"fast, and lost": {answers: 50 * time.Millisecond, lose: 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(b *bench) {
+				p.hub = b.hub
+				b.source(func(c *Config) {
+					cfg := b.hub.config()
+					cfg.Transport = p
+					c.Works = workversioned.NewForConfigOrDie(cfg)
+				})
+				b.settle(time.Second)
+				for round := range rounds {
+					for i := range each {
+						b.hub.apply(example("c1", fmt.Sprint("w", i)))
+					}
+					if round%2 == 0 {
+						b.settle(time.Second) // else they are deleted while the finalizer is on its way
+					} else {
+						b.settle(time.Duration(round) * 10 * time.Millisecond)
+					}
+					for i := range each {
+						b.hub.remove("manifestworks", fmt.Sprint("c1/w", i))
+					}
+					b.settle(2 * time.Second)
+					if left := b.works(); len(left) > 0 {
+						b.Fatalf("round %d: of %d deletions %d have not ended: %s", round, each, len(left), strings.Join(left, " "))
+					}
+				}
+			})
+		})
+	}
+}
+
+// works are the keys of the works that the hub has.
+func (b *bench) works() (keys []string) {
+	b.hub.mu.Lock()
+	defer b.hub.mu.Unlock()
+	for key := range b.hub.objects["manifestworks"] {
+		keys = append(keys, key)
+	}
+	return keys
+}
