@@ -13,6 +13,7 @@ import (
 	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/internal/hubsource"
 	"github.com/hawser-io/hawser/internal/hubsource/membership"
+	"github.com/hawser-io/hawser/internal/hubsource/registration"
 	"github.com/hawser-io/hawser/internal/kubeconfig"
 	"github.com/hawser-io/hawser/internal/run"
 )
@@ -93,8 +94,9 @@ func (c *membershipConfig) rights() []kubeconfig.Right {
 	}
 }
 
-// addMembership has the members looked after while this replica leads.
-func (c *config) addMembership(hub *rest.Config, into *hubsource.Config) error {
+// addMembership has the members looked after while this replica leads. broker is the way on which
+// their agents come, nil if they come on others.
+func (c *config) addMembership(hub *rest.Config, into *hubsource.Config, broker *registration.Server) error {
 	if c.Membership.Mode == membership.Off {
 		return nil
 	}
@@ -106,8 +108,16 @@ func (c *config) addMembership(hub *rest.Config, into *hubsource.Config) error {
 	if err := errors.Join(err, err2, err3); err != nil {
 		return fmt.Errorf("reach the hub: %w", err)
 	}
+	var link func() membership.Link
+	if broker != nil {
+		link = func() membership.Link {
+			connected, since := broker.Connected()
+			return membership.Link{Connected: connected, Since: since}
+		}
+	}
 	m, err := membership.New(membership.Config{
-		Mode: c.Membership.Mode, AutoApprovedUsers: c.Membership.AutoApprovedUsers,
+		Broker: link,
+		Mode:   c.Membership.Mode, AutoApprovedUsers: c.Membership.AutoApprovedUsers,
 		Signer: membership.Signer{CertFile: c.Membership.Signer.CertFile, KeyFile: c.Membership.Signer.KeyFile, Duration: time.Duration(c.Membership.Signer.Duration)},
 		Kube:   kube, Clusters: clusters, Addons: addons, Metadata: into.Metadata,
 		Registerer: into.Registerer, Health: into.Health, Log: into.Log,

@@ -84,21 +84,22 @@ func registrationRights() []kubeconfig.Right {
 	}
 }
 
-// addRegistration has registration served while this replica leads.
-func (c *config) addRegistration(hub *rest.Config, into *hubsource.Config) error {
+// addRegistration has registration served while this replica leads, if it is enabled; else it
+// returns nil.
+func (c *config) addRegistration(hub *rest.Config, into *hubsource.Config) (*registration.Server, error) {
 	if !c.Registration.Enabled {
-		return nil
+		return nil, nil //nolint:nilnil // it need not be
 	}
 	reach, err := registration.NewHub(hub)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if into.Sessions, err = session.NewMetrics(into.Registerer); err != nil {
-		return err
+		return nil, err
 	}
 	kube, err := kubernetes.NewForConfig(hub)
 	if err != nil {
-		return fmt.Errorf("reach the hub: %w", err)
+		return nil, fmt.Errorf("reach the hub: %w", err)
 	}
 	both := newBoth(into.Changed)
 	into.Changed = both.first
@@ -109,10 +110,10 @@ func (c *config) addRegistration(hub *rest.Config, into *hubsource.Config) error
 		Registerer: into.Registerer, Health: into.Health, Log: into.Log,
 	})
 	if err != nil {
-		return fmt.Errorf("registration: %w", err)
+		return nil, fmt.Errorf("registration: %w", err)
 	}
 	into.Leading = append(into.Leading, run.Task{Name: "registration", Run: s.Run}, run.Task{Name: "changed files", Run: both.Run})
-	return nil
+	return s, nil
 }
 
 // both tells two sessions of what one channel tells.

@@ -56,10 +56,11 @@ func serve(ctx context.Context, cfg *config, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := cfg.addMembership(hub, &c); err != nil {
+	joins, err := cfg.addRegistration(hub, &c)
+	if err != nil {
 		return err
 	}
-	if err := cfg.addRegistration(hub, &c); err != nil {
+	if err := cfg.addMembership(hub, &c, joins); err != nil {
 		return err
 	}
 	source, err := hubsource.New(c)

@@ -28,7 +28,7 @@ func (p *paced) RoundTrip(r *http.Request) (*http.Response, error) {
 	switch {
 	case err != nil:
 	case r.URL.Query().Get("watch") != "":
-		answer.Body = slowly{answer.Body, r.Context(), p.watches}
+		answer.Body = slowly{answer.Body, func() { pause(r.Context(), p.watches) }}
 	case r.Method == http.MethodPatch:
 		pause(r.Context(), p.answers)
 		p.hub.mu.Lock()
@@ -43,13 +43,12 @@ func (p *paced) RoundTrip(r *http.Request) (*http.Response, error) {
 // slowly is a body of which each part comes late.
 type slowly struct {
 	io.ReadCloser
-	ctx context.Context // of the request
-	by  time.Duration
+	pause func()
 }
 
 func (s slowly) Read(b []byte) (int, error) {
 	n, err := s.ReadCloser.Read(b)
-	pause(s.ctx, s.by)
+	s.pause()
 	return n, err
 }
 

@@ -120,14 +120,14 @@ func (s *joinSource) start() {
 	if err != nil {
 		panic(err)
 	}
-	members := s.membership(config, registry, health, log)
+	members := s.membership(config, server, registry, health, log)
 	s.works = newJoinWorks(j)
 	s.program = begin(
 		programs.Task{Name: "registration", Run: server.Run}, programs.Task{Name: "membership", Run: members.Run}, programs.Task{Name: "works", Run: s.works.run},
 	)
 }
 
-func (s *joinSource) membership(config *rest.Config, registry prometheus.Registerer, health *telemetry.Health, log *slog.Logger) *membership.Controller {
+func (s *joinSource) membership(config *rest.Config, server *registration.Server, registry prometheus.Registerer, health *telemetry.Health, log *slog.Logger) *membership.Controller {
 	kube, err := kubernetes.NewForConfig(config)
 	must(err)
 	clusters, err := clusterversioned.NewForConfig(config)
@@ -139,6 +139,10 @@ func (s *joinSource) membership(config *rest.Config, registry prometheus.Registe
 	c, err := membership.New(membership.Config{
 		Mode: membership.On, Signer: membership.Signer{CertFile: s.j.hub.cert, KeyFile: s.j.hub.key, Duration: certificateLife},
 		Kube: kube, Clusters: clusters, Addons: addons, Metadata: meta, Registerer: registry, Health: health, Log: log,
+		Broker: func() membership.Link {
+			connected, since := server.Connected()
+			return membership.Link{Connected: connected, Since: since}
+		},
 	})
 	must(err)
 	return c

@@ -137,6 +137,21 @@ var joinOperations = []operation{
 		j.broker.start()
 		return "after " + d.String()
 	})},
+	{"broker is away", 4, onJoin(func(j *join, _, b uint32) string {
+		if j.broker.up() {
+			j.broker.end(false)
+		}
+		j.pass(dispatched)
+		unjudged, d := j.oracle.unjudged(), time.Duration(2+b%7)*time.Minute
+		j.pass(d)
+		for name := range unjudged {
+			if !j.oracle.unjudged()[name] {
+				j.fail("I4", "cluster %s counts as unreachable, and hub-source could not hear of it", name)
+			}
+		}
+		j.broker.start()
+		return "for " + d.String()
+	})},
 	{"lose broker's store", 2, onJoin(func(j *join, _, _ uint32) string {
 		if j.broker.up() {
 			j.broker.end(true)

@@ -11,6 +11,9 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+	clusterv1 "open-cluster-management.io/api/cluster/v1"
+
 	"github.com/hawser-io/hawser/internal/hubsource/membership"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/testkit/hubapi"
@@ -270,6 +273,23 @@ func (o *joinOracle) lookAtClusters() {
 			o.j.fail("I8", "cluster %s is accepted, and no person did that", name)
 		}
 	}
+}
+
+// unjudged are the clusters that say whether they are available, or that this is unknown because of an
+// outage, and have no taint.
+func (o *joinOracle) unjudged() map[string]bool {
+	all := map[string]bool{}
+	for _, c := range o.j.hub.api.All("managedclusters") {
+		b, err := json.Marshal(c)
+		must(err)
+		var m clusterv1.ManagedCluster
+		must(json.Unmarshal(b, &m))
+		has := meta.FindStatusCondition(m.Status.Conditions, clusterv1.ManagedClusterConditionAvailable)
+		tainted := slices.ContainsFunc(m.Spec.Taints, func(t clusterv1.Taint) bool { return t.Key == clusterv1.ManagedClusterTaintUnreachable })
+		all[m.Name] = has != nil && has.Reason != "ManagedClusterLeaseUpdateStopped" && !tainted
+	}
+	maps.DeleteFunc(all, func(_ string, unjudged bool) bool { return !unjudged })
+	return all
 }
 
 // dispatched is how late something may be done that was decided before a person decided otherwise.

@@ -31,6 +31,8 @@ type Config struct {
 	Clusters clusterversioned.Interface
 	Addons   addonversioned.Interface
 	Metadata metadata.Interface
+	// Broker is the way on which agents renew their Leases. It must not block; nil: they need none.
+	Broker func() Link
 
 	Registerer prometheus.Registerer
 	Health     *telemetry.Health

@@ -9,8 +9,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	addonv1alpha1 "open-cluster-management.io/api/addon/v1alpha1"
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
+
+	"github.com/hawser-io/hawser/internal/plain"
 )
 
 const (
@@ -37,6 +38,7 @@ type situation struct {
 	namespace *corev1.Namespace
 	// remaining is read only of a cluster that is being deleted.
 	remaining remaining
+	outlook   outlook
 	now       time.Time
 }
 
@@ -51,15 +53,16 @@ type renewal struct {
 }
 
 // alive is when the agent was heard last.
-func (r *renewal) alive() time.Time { return later(r.seen, r.heard) }
+func (r *renewal) alive() time.Time { return plain.Latest(r.seen, r.heard) }
 
 // effects are what follows from a situation, in the order in which it is done.
 type effects struct {
-	namespace bool     // make the namespace
-	change    *change  // of metadata and spec
-	lease     bool     // make the Lease
-	addons    bool     // Available=Unknown on the add-ons
-	remove    []object // of the cluster
+	namespace bool    // make the namespace
+	change    *change // of metadata and spec
+	lease     bool    // make the Lease
+	// addons is what Available says on the add-ons, nil: as it is.
+	addons *metav1.Condition
+	remove []object // of the cluster
 	// conditions of the status to set.
 	conditions []metav1.Condition
 	verdicts   []verdict
@@ -113,14 +116,9 @@ func decideMember(s situation) (e effects) {
 		set(denied)
 	}
 	if s.renewal != nil && meta.FindStatusCondition(conditions, clusterv1.ManagedClusterConditionHubAccepted) != nil {
-		left := s.renewal.alive().Add(patience(c)).Sub(s.now)
-		switch {
-		case left > 0:
-			e.after = left
-		case !meta.IsStatusConditionPresentAndEqual(conditions, clusterv1.ManagedClusterConditionAvailable, metav1.ConditionUnknown):
-			// Once the condition is there, nobody looks at the add-ons any more: they are first.
-			e.addons = true
-			set(silent)
+		// Once the condition is there, nobody looks at the add-ons any more: they are first.
+		if e.addons, e.after = s.judge(meta.FindStatusCondition(conditions, clusterv1.ManagedClusterConditionAvailable)); e.addons != nil {
+			set(*e.addons)
 		}
 		if s.renewal.watched {
 			set(inTime)
@@ -130,13 +128,27 @@ func decideMember(s situation) (e effects) {
 	return e
 }
 
-// patience is for how long an agent may be silent.
-func patience(c *clusterv1.ManagedCluster) time.Duration {
-	period := time.Duration(c.Spec.LeaseDurationSeconds) * time.Second
-	if period <= 0 {
-		period = defaultPeriod
+// judge returns what Available is to say of the agent, nil for what it has, and when to look again.
+func (s situation) judge(has *metav1.Condition) (says *metav1.Condition, after time.Duration) {
+	if left := plain.Latest(s.renewal.alive(), s.outlook.calm).Add(silentPeriods * period(s.cluster)).Sub(s.now); left > 0 {
+		return nil, left
 	}
-	return silentPeriods * period
+	says = &silent
+	if s.outlook.outage != nil {
+		says, after = s.outlook.outage, period(s.cluster) // until it is over
+	}
+	if has != nil && has.Status == metav1.ConditionUnknown && (after > 0 || !isOutage(has)) {
+		says = nil
+	}
+	return says, after
+}
+
+// period is how often the agent of a cluster renews its Lease.
+func period(c *clusterv1.ManagedCluster) time.Duration {
+	if s := c.Spec.LeaseDurationSeconds; s > 0 {
+		return time.Duration(s) * time.Second
+	}
+	return defaultPeriod
 }
 
 var (
@@ -159,10 +171,6 @@ var (
 		Type: clusterv1.ManagedClusterConditionClockSynced, Status: metav1.ConditionTrue,
 		Reason: "ManagedClusterClockSynced", Message: "Renewals of the Lease have the time of hub-source",
 	}
-	// addonSilent is silent, for an add-on.
-	addonSilent = metav1.Condition{
-		Type: addonv1alpha1.ManagedClusterAddOnConditionAvailable, Status: silent.Status, Reason: silent.Reason, Message: silent.Message,
-	}
 )
 
 // changeOf returns the change of metadata and spec that conditions ask for, nil for none.
@@ -171,14 +179,15 @@ func changeOf(c *clusterv1.ManagedCluster, conditions []metav1.Condition, now ti
 	if c.Spec.HubAcceptsClient && !slices.Contains(c.Finalizers, clusterv1.ManagedClusterFinalizer) {
 		n.finalizers = append(slices.Clone(c.Finalizers), clusterv1.ManagedClusterFinalizer)
 	}
-	key := taintFor(meta.FindStatusCondition(conditions, clusterv1.ManagedClusterConditionAvailable))
+	available := meta.FindStatusCondition(conditions, clusterv1.ManagedClusterConditionAvailable)
+	key := taintFor(available)
 	ours := func(t clusterv1.Taint) bool {
 		return t.Key == clusterv1.ManagedClusterTaintUnreachable || t.Key == clusterv1.ManagedClusterTaintUnavailable
 	}
 	right := func(t clusterv1.Taint) bool { return t.Key == key && t.Effect == clusterv1.TaintEffectNoSelect }
 	has := slices.ContainsFunc(c.Spec.Taints, right)
 	wrong := slices.ContainsFunc(c.Spec.Taints, func(t clusterv1.Taint) bool { return ours(t) && !right(t) })
-	if wrong || key != "" && !has {
+	if !isOutage(available) && (wrong || key != "" && !has) {
 		n.taints = slices.DeleteFunc(slices.Clone(c.Spec.Taints), func(t clusterv1.Taint) bool { return ours(t) && !right(t) })
 		if key != "" && !has {
 			n.taints = append(n.taints, clusterv1.Taint{Key: key, Effect: clusterv1.TaintEffectNoSelect, TimeAdded: metav1.NewTime(now)})

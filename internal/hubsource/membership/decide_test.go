@@ -31,7 +31,7 @@ func told(e effects) string {
 		say(n.accept, "accept")
 	}
 	say(e.lease, "lease")
-	say(e.addons, "addons")
+	say(e.addons != nil, "addons")
 	for _, o := range e.remove {
 		say(true, "remove %s", o.name)
 	}

@@ -8,7 +8,8 @@
 //   - the condition HubAcceptedManagedCluster, which follows spec.hubAcceptsClient, because
 //     agents look at the condition;
 //   - Available=Unknown, also on the add-ons, when no renewal of the Lease was seen for five
-//     periods, and the taints that follow from Available;
+//     periods, and the taints that follow from Available, but for the silence of an outage: without a
+//     session with the broker, or of most agents at once, silence says nothing of an agent (outage.go);
 //   - ClockSynced=True from the first renewal on: the times in renewals are hub-source's, whatever
 //     the clock of a cluster says, and an agent of which the hub says otherwise reports nothing;
 //   - the order in which a deleted cluster goes: its add-ons, its works, and then itself. Its

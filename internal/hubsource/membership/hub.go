@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
+	addonv1alpha1 "open-cluster-management.io/api/addon/v1alpha1"
 	addonversioned "open-cluster-management.io/api/client/addon/clientset/versioned"
 	clusterversioned "open-cluster-management.io/api/client/cluster/clientset/versioned"
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
@@ -61,8 +62,8 @@ func (h hub) perform(ctx context.Context, s situation, e effects) (err error) { 
 			return err
 		}
 	}
-	if e.addons {
-		if err := h.silenceAddons(ctx, s.name); err != nil {
+	if e.addons != nil {
+		if err := h.silenceAddons(ctx, s.name, *e.addons); err != nil {
 			return err
 		}
 	}
@@ -177,8 +178,9 @@ func (h hub) makeLease(ctx context.Context, cluster string) error {
 	return h.metrics.did("create_lease", err)
 }
 
-// silenceAddons sets Available=Unknown on the add-ons of a cluster. A hub need not serve them.
-func (h hub) silenceAddons(ctx context.Context, cluster string) error {
+// silenceAddons sets Available=Unknown, as it is on their cluster, on add-ons. A hub need not serve them.
+func (h hub) silenceAddons(ctx context.Context, cluster string, why metav1.Condition) error {
+	why.Type = addonv1alpha1.ManagedClusterAddOnConditionAvailable
 	client := h.addons.AddonV1alpha1().ManagedClusterAddOns(cluster)
 	list, err := client.List(ctx, metav1.ListOptions{})
 	if apierrors.IsNotFound(err) {
@@ -189,10 +191,10 @@ func (h hub) silenceAddons(ctx context.Context, cluster string) error {
 	}
 	for i := range list.Items {
 		a := &list.Items[i]
-		if c := meta.FindStatusCondition(a.Status.Conditions, addonSilent.Type); c != nil && c.Status == addonSilent.Status && c.Reason == addonSilent.Reason {
+		if c := meta.FindStatusCondition(a.Status.Conditions, why.Type); c != nil && c.Status == why.Status && c.Reason == why.Reason {
 			continue
 		}
-		b, err := json.Marshal(map[string]any{"metadata": precondition(a), "status": map[string]any{"conditions": with(a.Status.Conditions, addonSilent)}})
+		b, err := json.Marshal(map[string]any{"metadata": precondition(a), "status": map[string]any{"conditions": with(a.Status.Conditions, why)}})
 		if err != nil {
 			return fmt.Errorf("encode patch of ManagedClusterAddOn %s/%s: %w", cluster, a.Name, err)
 		}

@@ -14,6 +14,8 @@ import (
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/hawser-io/hawser/internal/plain"
 )
 
 const (
@@ -123,7 +125,7 @@ func (a authority) issue(r request, random io.Reader, now time.Time, valid time.
 	number.SetBit(number, serialBits, 0).SetBit(number, serialBits-1, 1) // positive, and never 0
 	template := &x509.Certificate{
 		SerialNumber: number, RawSubject: r.parsed.RawSubject,
-		NotBefore: later(now.Add(-min(backdate, valid/backdateShare)), a.cert.NotBefore), NotAfter: now.Add(valid),
+		NotBefore: plain.Latest(now.Add(-min(backdate, valid/backdateShare)), a.cert.NotBefore), NotAfter: now.Add(valid),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 		BasicConstraintsValid: true,
 	}
@@ -138,13 +140,6 @@ func (a authority) issue(r request, random io.Reader, now time.Time, valid time.
 		return nil, err
 	}
 	return append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), a.chain...), nil
-}
-
-func later(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return b
-	}
-	return a
 }
 
 // warning says what a person has to know of the CA, nil for nothing. Its last fifth is near its

@@ -49,6 +49,7 @@ type members struct {
 
 	mu       sync.Mutex
 	renewals map[string]renewal // by cluster, of each Lease that there is
+	outage   outage
 }
 
 // work looks after the members until ctx ends.
@@ -321,7 +322,7 @@ func (m *members) situation(ctx context.Context, name string) (s situation, err 
 	}
 	m.mu.Lock()
 	if r, has := m.renewals[name]; has {
-		s.renewal = &r
+		s.renewal, s.outlook = &r, m.outlook(s.now)
 	}
 	m.mu.Unlock()
 	switch {

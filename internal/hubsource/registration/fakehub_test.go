@@ -67,7 +67,7 @@ func (h *fakeHub) config() *rest.Config {
 func (h *fakeHub) put(resource, namespace, name string, o obj) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	o = plain(h.t, o)
+	o = jsonOf(h.t, o)
 	meta, _ := o["metadata"].(obj)
 	if meta == nil {
 		meta = obj{}
@@ -84,7 +84,7 @@ func (h *fakeHub) put(resource, namespace, name string, o obj) {
 func (h *fakeHub) change(resource, namespace, name string, change func(o obj)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	o := plain(h.t, h.objects[resource][namespace+"/"+name])
+	o := jsonOf(h.t, h.objects[resource][namespace+"/"+name])
 	change(o)
 	h.store(resource, o)
 }
@@ -172,7 +172,7 @@ func (h *fakeHub) drop(resource, k string) {
 	}
 	delete(h.objects[resource], k)
 	h.rv++
-	o := plain(h.t, old)
+	o := jsonOf(h.t, old)
 	o["metadata"].(obj)["resourceVersion"] = strconv.Itoa(h.rv)
 	h.tell(event{h.rv, resource, "DELETED", o})
 }
@@ -333,7 +333,7 @@ func (h *fakeHub) serve(ctx context.Context, q request, r *http.Request, body ob
 
 // write updates or patches an object.
 func (h *fakeHub) write(q request, old, body obj) *http.Response {
-	n, was := plain(h.t, old), old["metadata"].(obj)
+	n, was := jsonOf(h.t, old), old["metadata"].(obj)
 	sent, _ := body["metadata"].(obj)
 	for _, field := range []string{"uid", "resourceVersion"} {
 		if v := sent[field]; v != nil && v != was[field] {

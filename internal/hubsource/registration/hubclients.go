@@ -2,11 +2,14 @@ package registration
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
@@ -36,24 +39,15 @@ func NewHub(config *rest.Config) (h Hub, err error) {
 	own.QPS = -1
 	registrar := rest.CopyConfig(own)
 	registrar.Impersonate = rest.ImpersonationConfig{UserName: Registrar}
-	if h.Own, err = dynamic.NewForConfig(own); err == nil {
-		h.Registrar, err = dynamic.NewForConfig(registrar)
-	}
-	if err != nil {
+	h.Own, err = dynamic.NewForConfig(own)
+	as, err2 := dynamic.NewForConfig(registrar)
+	reviews, err3 := authorizationclient.NewForConfig(own)
+	tokens, err4 := authenticationclient.NewForConfig(own)
+	types, err5 := discovery.NewDiscoveryClientForConfig(own)
+	if err := errors.Join(err, err2, err3, err4, err5); err != nil {
 		return Hub{}, fmt.Errorf("reach the hub: %w", err)
 	}
-	reviews, err := authorizationclient.NewForConfig(own)
-	if err != nil {
-		return Hub{}, fmt.Errorf("reach the hub: %w", err)
-	}
-	tokens, err := authenticationclient.NewForConfig(own)
-	if err != nil {
-		return Hub{}, fmt.Errorf("reach the hub: %w", err)
-	}
-	types, err := discovery.NewDiscoveryClientForConfig(own)
-	if err != nil {
-		return Hub{}, fmt.Errorf("reach the hub: %w", err)
-	}
+	h.Registrar = as
 	h.Reviews, h.Tokens, h.Self, h.Types = reviews.SubjectAccessReviews(), tokens.TokenReviews(), tokens.SelfSubjectReviews(), types
 	h.Get = func(ctx context.Context, path string) ([]byte, error) {
 		return types.RESTClient().Get().AbsPath(path).DoRaw(ctx)
@@ -77,10 +71,5 @@ func (h Hub) serves(r schema.GroupVersionResource) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	for i := range list.APIResources {
-		if list.APIResources[i].Name == r.Resource {
-			return true, nil
-		}
-	}
-	return false, nil
+	return slices.ContainsFunc(list.APIResources, func(has metav1.APIResource) bool { return has.Name == r.Resource }), nil
 }

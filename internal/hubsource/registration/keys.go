@@ -30,14 +30,11 @@ const (
 // clusters, are verified: on each new subscription and every few minutes, for keys and authorities rotate.
 func (s *Server) sendKeys(ctx context.Context) error {
 	for wait := keysEvery; ; {
-		t := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
-			t.Stop()
 			return nil
 		case <-s.newSession:
-			t.Stop()
-		case <-t.C:
+		case <-time.After(wait):
 		}
 		wait = keysEvery
 		if err := s.sendKeysOnce(ctx); err != nil && ctx.Err() == nil {

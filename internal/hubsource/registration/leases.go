@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/hawser-io/hawser/internal/fair"
+	"github.com/hawser-io/hawser/internal/plain"
 )
 
 const (
@@ -59,7 +60,7 @@ func (r *renewals) renew(now time.Time, cluster string, renewed, written time.Ti
 		e.renewed = renewed
 	}
 	if e.at == notDue && e.renewed.After(e.written) {
-		r.schedule(e, later(now, e.written.Add(period)))
+		r.schedule(e, plain.Latest(now, e.written.Add(period)))
 	}
 }
 
@@ -105,13 +106,6 @@ func (r *renewals) forget(cluster string) {
 		heap.Remove(&r.due, e.at)
 	}
 	delete(r.clusters, cluster)
-}
-
-func later(a, b time.Time) time.Time {
-	if b.After(a) {
-		return b
-	}
-	return a
 }
 
 // line is a heap of renewals, the earliest first.

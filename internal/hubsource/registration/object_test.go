@@ -15,7 +15,7 @@ func kept(t testing.TB, d codec.DataType, o obj) *object {
 	t.Helper()
 	for _, k := range kinds {
 		if k.dataType == d {
-			kept, err := k.keep(&unstructured.Unstructured{Object: plain(t, o)})
+			kept, err := k.keep(&unstructured.Unstructured{Object: jsonOf(t, o)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -26,8 +26,8 @@ func kept(t testing.TB, d codec.DataType, o obj) *object {
 	return nil
 }
 
-// plain is an object as it comes from JSON.
-func plain(t testing.TB, o obj) (p obj) {
+// jsonOf is an object as it comes from JSON.
+func jsonOf(t testing.TB, o obj) (p obj) {
 	t.Helper()
 	b, err := json.Marshal(o)
 	if err == nil {

@@ -85,13 +85,11 @@ func (s *Server) await(ctx context.Context, wait time.Duration) bool {
 	if wait <= 0 {
 		wait = idle
 	}
-	t := time.NewTimer(min(wait, idle))
-	defer t.Stop()
 	select {
 	case <-ctx.Done():
 		return false
 	case <-s.toRenew:
-	case <-t.C:
+	case <-time.After(min(wait, idle)):
 	}
 	return true
 }

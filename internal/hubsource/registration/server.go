@@ -66,6 +66,7 @@ type Server struct {
 	running  bool
 	link     *session.Session // nil until everything is read
 	on       string           // the subscription; "" while there is none
+	since    time.Time        // when it began
 	limit    int              // bytes of an event
 	changes  changes
 	asks     queue
@@ -108,6 +109,13 @@ func (s *Server) healthy() error {
 		return fmt.Errorf("no session with the broker for registration: %w", s.link.Err())
 	}
 	return nil
+}
+
+// Connected reports whether there is a session with the broker, and when the last one began.
+func (s *Server) Connected() (now bool, since time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.on != "", s.since
 }
 
 // Run serves until ctx ends. It may be called again when it has returned.
@@ -229,7 +237,7 @@ func (p party) Hello() transport.Hello { return transport.Hello{Protocol: 1} }
 func (p party) Subscribed(_ context.Context, a transport.Accepted) ([]codec.Event, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.on, p.limit = a.SubscriptionID, maxObjects
+	p.on, p.since, p.limit = a.SubscriptionID, time.Now(), maxObjects
 	if a.MaxEventBytes > 0 {
 		p.limit = min(maxObjects, a.MaxEventBytes-envelope)
 	}

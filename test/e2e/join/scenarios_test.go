@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,6 +23,7 @@ func TestJoin_Scenarios(t *testing.T) {
 	}{
 		{"denied before it was accepted", (*stay).deniedFirst},
 		{"the broker's store is lost", (*stay).storeLost},
+		{"the broker is away for longer than five periods", (*stay).brokerAway},
 		{"the hub is restored without the requests", (*stay).hubRestored},
 		{"the hub is another one", (*stay).hubAnother},
 	} {
@@ -70,6 +72,38 @@ func (s *stay) storeLost() {
 	if now := s.available(); !now.Equal(&since) {
 		s.Errorf("the condition Available of the cluster changed at %v", now)
 	}
+}
+
+// brokerAway: the hub says that it cannot be told whether the cluster is available, and has no
+// Placement move anything: the agent was not asked. When the broker is back, so is the cluster.
+func (s *stay) brokerAway() {
+	s.Helper()
+	periods := func(seconds string) {
+		s.run(s.kubectl, "--context", "hub", "patch", "managedcluster", "cluster1", "--type=merge", "-p", `{"spec":{"leaseDurationSeconds":`+seconds+`}}`)
+	}
+	s.available()
+	periods("2")
+	since := time.Now()
+	s.eventuallyTrue("the agent renews its Lease in these periods", func() (bool, string) {
+		text := s.run(s.kubectl, "--context", "hub", "-n", "cluster1", "get", "lease", "managed-cluster-lease", "-o", "jsonpath={.spec.renewTime}")
+		at, err := time.Parse(time.RFC3339Nano, text)
+		return err == nil && at.After(since.Add(time.Second)), text
+	})
+	s.available()
+	s.broker()
+	s.eventuallyTrue("Available is Unknown", func() (bool, string) {
+		c, text := s.managedCluster()
+		return meta.IsStatusConditionPresentAndEqual(c.Status.Conditions, clusterv1.ManagedClusterConditionAvailable, metav1.ConditionUnknown), text
+	})
+	c, _ := s.managedCluster()
+	if is := meta.FindStatusCondition(c.Status.Conditions, clusterv1.ManagedClusterConditionAvailable); is.Reason != "BrokerUnreachable" || len(c.Spec.Taints) > 0 {
+		s.Errorf("without a broker the cluster has the taints %+v, and Available says %+v", c.Spec.Taints, is)
+	}
+	s.broker = s.whole.start("hub", "hawser-broker")
+	s.available()
+	periods("60")
+	s.apply("broker-back")
+	s.arrives("broker-back")
 }
 
 // hubRestored: a hub has the cluster under another uid, accepts it, and knows of no request: the
@@ -126,15 +160,21 @@ func (s *stay) lose(anew string) {
 	s.source = s.whole.start("hub", "hawser-hub-source", "hawser-broker.hawser.svc:8090", s.at)
 }
 
+// managedCluster is what the hub has of the cluster, and the same as text.
+func (s *stay) managedCluster() (c clusterv1.ManagedCluster, text string) {
+	s.Helper()
+	text = s.run(s.kubectl, "--context", "hub", "get", "managedcluster", "cluster1", "-o", "json")
+	if err := json.Unmarshal([]byte(text), &c); err != nil {
+		s.Fatal(err)
+	}
+	return c, text
+}
+
 // available waits until the hub has the cluster as available, and returns since when.
 func (s *stay) available() (since metav1.Time) {
 	s.Helper()
 	s.eventuallyTrue("the cluster is available", func() (bool, string) {
-		text := s.run(s.kubectl, "--context", "hub", "get", "managedcluster", "cluster1", "-o", "json")
-		var c clusterv1.ManagedCluster
-		if err := json.Unmarshal([]byte(text), &c); err != nil {
-			s.Fatal(err)
-		}
+		c, text := s.managedCluster()
 		is := meta.FindStatusCondition(c.Status.Conditions, clusterv1.ManagedClusterConditionAvailable)
 		if is == nil || is.Status != metav1.ConditionTrue {
 			return false, text
