@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -98,7 +99,7 @@ func (a *apiserver) store(ctx context.Context, l *coordinationv1.Lease, ok bool)
 	}
 	a.version++
 	a.lease = l.DeepCopy()
-	a.lease.ResourceVersion = string(rune('a' + a.version))
+	a.lease.ResourceVersion = strconv.Itoa(a.version)
 	holder := ""
 	if l.Spec.HolderIdentity != nil {
 		holder = *l.Spec.HolderIdentity

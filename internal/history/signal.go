@@ -1,0 +1,97 @@
+package history
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strconv"
+	"sync/atomic"
+	"time"
+)
+
+// Signal brings what is noticed about a history to the one that decides. Of several pieces of
+// evidence it keeps the strongest.
+type Signal struct {
+	strongest atomic.Int32
+	news      chan struct{}
+}
+
+// NewSignal returns a Signal that nothing was told.
+func NewSignal() *Signal { return &Signal{news: make(chan struct{}, 1)} }
+
+// Tell tells evidence; Nothing means that a look is due. It does not block.
+func (s *Signal) Tell(e Evidence) {
+	for old := s.strongest.Load(); int32(e) > old && !s.strongest.CompareAndSwap(old, int32(e)); {
+		old = s.strongest.Load()
+	}
+	select {
+	case s.news <- struct{}{}:
+	default: // the last was not taken yet
+	}
+}
+
+// Follow hands what was told to decide, until ctx ends. A nil Signal is told nothing.
+func (s *Signal) Follow(ctx context.Context, decide func(Evidence)) error {
+	if s == nil {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	for {
+		select {
+		case <-s.news:
+			decide(Evidence(s.strongest.Swap(int32(Nothing))))
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// Watches has broke called whenever a watch that goes through next ends before its time, or is
+// not to be had. A reflector of client-go goes on from its position then, and tells nothing.
+func Watches(next http.RoundTripper, broke func()) http.RoundTripper {
+	return &watches{next: next, broke: broke}
+}
+
+type watches struct {
+	next  http.RoundTripper
+	broke func()
+}
+
+// RoundTrip implements http.RoundTripper.
+func (w *watches) RoundTrip(req *http.Request) (*http.Response, error) {
+	query := req.URL.Query()
+	if watch, _ := strconv.ParseBool(query.Get("watch")); !watch {
+		return w.next.RoundTrip(req)
+	}
+	seconds, _ := strconv.Atoi(query.Get("timeoutSeconds"))
+	in := time.Now().Add(time.Duration(seconds) * time.Second)
+	res, err := w.next.RoundTrip(req)
+	if err != nil {
+		if req.Context().Err() == nil {
+			w.broke()
+		}
+		return nil, err
+	}
+	res.Body = &stream{ReadCloser: res.Body, early: func() {
+		if req.Context().Err() == nil && time.Now().Before(in) {
+			w.broke()
+		}
+	}}
+	return res, nil
+}
+
+// stream calls early when it ends.
+type stream struct {
+	io.ReadCloser
+	early func()
+	ended bool
+}
+
+func (s *stream) Read(b []byte) (int, error) {
+	n, err := s.ReadCloser.Read(b)
+	if err != nil && !s.ended {
+		s.ended = true
+		s.early()
+	}
+	return n, err
+}
