@@ -70,10 +70,14 @@ func (p *process) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if l.memory != nil { // a nil *Memory in the interface would be one that is there
+		c.Lease = l.memory
+	}
 	a, err := agent.New(c)
 	if err != nil {
 		return err
 	}
+	l.lost = a.EndHistory
 	p.broker.agent.Store(a)
 	policy, err := p.cfg.openPolicy(identity, a, c.Log)
 	if err != nil {

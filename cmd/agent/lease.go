@@ -15,6 +15,7 @@ import (
 	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/hawser-io/hawser/internal/history"
 	"github.com/hawser-io/hawser/internal/leader"
 	"github.com/hawser-io/hawser/pkg/agent/hub"
 	"github.com/hawser-io/hawser/pkg/agent/inventory"
@@ -39,8 +40,12 @@ func (c *config) ownNamespace(file string) (string, error) {
 // lease lets one agent of a cluster and hub work at a time.
 type lease struct {
 	election leader.Election
-	log      *slog.Logger
-	holder   atomic.Pointer[string]
+	// memory knows the Lease as it was written last, and lost is told that the cluster does not
+	// have it so; both nil without an election.
+	memory *leader.Memory
+	lost   func(reason string)
+	log    *slog.Logger
+	holder atomic.Pointer[string]
 }
 
 // newLease returns the lease on the cluster that r reaches. j may be nil: then a
@@ -64,10 +69,13 @@ func (c *config) newLease(r *rest.Config, namespace, hubIdentity string, j *jour
 	if err != nil {
 		return nil, err
 	}
-	return &lease{log: log, election: leader.Election{
-		Leases: leases, Namespace: namespace, Name: hub.LeaseName(inventory.HubHash(hubIdentity), c.agentID), Identity: identity,
+	l, name := &lease{log: log}, hub.LeaseName(inventory.HubHash(hubIdentity), c.agentID)
+	l.memory = leader.Remember(leases, namespace, name, func(history.Evidence) { l.lost("the Lease " + name + " is not as it was written last") })
+	l.election = leader.Election{
+		Leases: l.memory, Namespace: namespace, Name: name, Identity: identity,
 		Duration: c.leaseDuration, RenewDeadline: c.renewDeadline, RetryPeriod: c.retryPeriod, Log: log,
-	}}, nil
+	}
+	return l, nil
 }
 
 // patience is how long a cluster may forbid what it will allow: one that starts

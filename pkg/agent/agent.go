@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/hawser-io/hawser/internal/history"
 	"github.com/hawser-io/hawser/internal/run"
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
 	"github.com/hawser-io/hawser/pkg/agent/drift"
@@ -81,6 +82,8 @@ type Config struct {
 	// *hub.RefusedError if it may not, another error if that could not be found out.
 	// nil: it may.
 	Admit func(ctx context.Context, a transport.Accepted) error
+	// Lease is the Lease by which this agent is the active one; nil: there is none.
+	Lease OwnWrite
 	// Client and Metadata are the cluster.
 	Client   cluster.Client
 	Metadata func(drift.Scope) drift.Source
@@ -119,6 +122,7 @@ type Agent struct {
 	roles   *roleWatch
 	// policies are those of admission.
 	policies *roleWatch
+	history  *history.History
 	session  *session.Session
 	gate     *gate
 	metrics  *Metrics
@@ -156,8 +160,10 @@ func New(c Config) (*Agent, error) {
 			return nil, err
 		}
 	}
+	a.history = history.New(history.Config{OwnWrites: a.readBack, Ended: a.historyEnded, Log: c.Log})
 	a.watcher = drift.New(drift.Config{
 		Source:  c.Metadata,
+		History: a.history,
 		Changed: a.drifted,
 		Standing: map[schema.GroupVersionResource]drift.Standing{inventory.Resource: {
 			Seen: func(m *metav1.PartialObjectMetadata) (string, bool) { return m.Name, a.core.Discovered(m) },
@@ -165,8 +171,9 @@ func New(c Config) (*Agent, error) {
 		}},
 		Log: c.Log,
 	})
-	a.roles = newRoleWatch(c.Metadata, roleResources, func() { a.changed(a.core.RolesChanged()) }, c.Log)
-	a.policies = newRoleWatch(c.Metadata, policies, func() { a.changed(a.core.PoliciesChanged()) }, c.Log)
+	watch := drift.Config{Source: c.Metadata, History: a.history, Log: c.Log}
+	a.roles = newRoleWatch(watch, roleResources, func() { a.changed(a.core.RolesChanged()) })
+	a.policies = newRoleWatch(watch, policies, func() { a.changed(a.core.PoliciesChanged()) })
 	a.core = NewCore(CoreConfig{
 		Cluster: c.Cluster, ClientID: c.ClientID, Version: c.Version, HubHash: hubHash, AgentID: c.AgentID,
 		StatusSyncInterval: c.StatusSyncInterval, EvictionGracePeriod: c.EvictionGracePeriod, Feedback: c.Feedback,

@@ -132,6 +132,7 @@ type works struct {
 
 	mu         sync.Mutex
 	clusterUID string
+	history    int // of the cluster: how often it was another one
 	set        *desired.Set
 	outbox     report.Outbox
 	states     map[string]*state
@@ -140,10 +141,11 @@ type works struct {
 
 // tools are what cluster objects are read and written with.
 type tools struct {
-	store   inventory.Store
-	remover inventory.Remover
-	applier apply.Applier
-	rules   rule.Evaluator
+	store      inventory.Store
+	remover    inventory.Remover
+	applier    apply.Applier
+	rules      rule.Evaluator
+	lastRecord *lastRecord
 }
 
 // NewCore returns a Core that holds nothing.
@@ -158,14 +160,15 @@ func NewCore(c CoreConfig) *Core {
 		states: map[string]*state{},
 	}
 	l := &link{}
-	k := newKeeper(w, l)
+	k, last := newKeeper(w, l), &lastRecord{}
 	return &Core{
 		works: w, link: l, keeper: k, strays: newStrays(w, l, k), roles: &roleState{waiting: map[string]int{}},
 		policies: &roleState{waiting: map[string]int{}}, causes: newCauses(), line: newLine(&c),
 		tools: &tools{
-			store:   inventory.Store{Objects: c.Client, HubHash: c.HubHash, AgentID: c.AgentID},
-			remover: inventory.Remover{Client: c.Client, Guard: c.Guard, Done: func(d inventory.Decision, err error) { c.Metrics.write(string(d), err) }},
-			applier: apply.Applier{Objects: c.Client, Wait: c.Wait, Guard: c.Guard},
+			lastRecord: last,
+			store:      inventory.Store{Objects: c.Client, HubHash: c.HubHash, AgentID: c.AgentID, Wrote: last.note},
+			remover:    inventory.Remover{Client: c.Client, Guard: c.Guard, Done: func(d inventory.Decision, err error) { c.Metrics.write(string(d), err) }},
+			applier:    apply.Applier{Objects: c.Client, Wait: c.Wait, Guard: c.Guard},
 		},
 	}
 }

@@ -21,7 +21,7 @@ type ownWrites struct {
 // withOwn returns tools whose writes are known as those of a key.
 func (t *tools) withOwn(c *CoreConfig, key string) *tools {
 	own := ownWrites{Client: c.Client, tracker: c.Tracker, key: key}
-	mine := &tools{store: t.store, remover: t.remover, applier: t.applier}
+	mine := &tools{store: t.store, remover: t.remover, applier: t.applier, lastRecord: t.lastRecord}
 	mine.store.Objects, mine.remover.Client, mine.applier.Objects = own, own, own
 	return mine
 }

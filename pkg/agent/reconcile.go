@@ -119,6 +119,7 @@ func (c *Core) begin(key string) *reconciliation {
 		kept = &state{known: map[cluster.Ref]remembered{}}
 		c.states[key] = kept
 	}
+	kept.follow(c.history)
 	now := c.config.Now()
 	p := pass{key: key, now: now, full: !now.Before(kept.look), log: c.config.Log.With("applied_manifest_work", key)}
 	r := &reconciliation{works: c.works, state: kept, tools: c.tools.withOwn(c.config, key), strays: c.strays, keeper: c.keeper, policies: c.policies, pass: p}

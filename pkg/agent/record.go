@@ -201,6 +201,7 @@ func (r *recorder) removeAll(ctx context.Context, orphan func(inventory.Entry) b
 	if len(remaining) > 0 {
 		return false, nil
 	}
+	r.lastRecord.forget(r.key)
 	if gone, err = r.store.RemoveFinalizer(ctx, r.record); err != nil || !gone {
 		return false, r.forgetRecord(err)
 	}

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -156,7 +155,7 @@ var roleResources = []schema.GroupVersionResource{
 	rbacv1.SchemeGroupVersion.WithResource("clusterroles"), rbacv1.SchemeGroupVersion.WithResource("clusterrolebindings"),
 }
 
-func newRoleWatch(source func(drift.Scope) drift.Source, resources []schema.GroupVersionResource, told func(), log *slog.Logger) *roleWatch {
+func newRoleWatch(c drift.Config, resources []schema.GroupVersionResource, told func()) *roleWatch {
 	w := &roleWatch{needed: make(chan struct{})}
 	w.need = sync.OnceFunc(func() { close(w.needed) })
 	// Before everything was listed changes are not told one by one.
@@ -177,7 +176,8 @@ func newRoleWatch(source func(drift.Scope) drift.Source, resources []schema.Grou
 	for _, resource := range resources {
 		standing[resource] = all
 	}
-	w.watcher = drift.New(drift.Config{Source: source, Changed: func(string) {}, Standing: standing, Log: log})
+	c.Changed, c.Standing = func(string) {}, standing
+	w.watcher = drift.New(c)
 	return w
 }
 

@@ -16,6 +16,8 @@ import (
 // state is what is remembered of one key between reconciliations. Only the reconciliation that
 // has the key touches it, except where noted.
 type state struct {
+	// history is that of the cluster in which all this is known.
+	history int
 	// record is the AppliedManifestWork as last read or written; nil if there is
 	// none, or nobody knows.
 	record *inventory.Record
@@ -46,6 +48,17 @@ type state struct {
 	repairs  budget
 	looks    looks
 	observes bool
+}
+
+// follow forgets what was read of the cluster in another history than this one. What was told of
+// the works stays.
+func (s *state) follow(history int) {
+	if s.history == history {
+		return
+	}
+	s.history, s.record, s.known, s.permits = history, nil, map[cluster.Ref]remembered{}, nil
+	s.look, s.removals, s.rejections = time.Time{}, 0, rejections{}
+	s.applied, s.asWanted = "", false // it is no repair of what others change
 }
 
 // previous is what was reported last of a work; nothing if the key was another work's.

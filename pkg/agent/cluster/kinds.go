@@ -123,6 +123,13 @@ func (k *kinds) read(ctx context.Context, gv schema.GroupVersion) (versionKinds,
 	}
 }
 
+// forget has everything asked again.
+func (k *kinds) forget() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	clear(k.known)
+}
+
 // list reads one group and version; one that does not exist has no kinds.
 func (k *kinds) list(ctx context.Context, gv schema.GroupVersion) (versionKinds, error) {
 	v := versionKinds{byKind: map[string]Resource{}, read: k.now()}

@@ -83,6 +83,9 @@ func (k *Kube) Locate(ctx context.Context, gr schema.GroupResource) (Resource, e
 	return k.kinds.locate(ctx, gr)
 }
 
+// ForgetKinds has the cluster asked again which kinds there are.
+func (k *Kube) ForgetKinds() { k.kinds.forget() }
+
 // Get implements Objects.
 func (k *Kube) Get(ctx context.Context, ref Ref) (*unstructured.Unstructured, error) {
 	o, err := k.at(ref.GroupVersionResource, ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})

@@ -266,6 +266,18 @@ func (w *Watcher) listed(f *feed, seen map[key]sighting) {
 	w.wake(owners)
 }
 
+// forget drops what was seen where a feed is, until it is listed again. A resource version of
+// the former history says nothing of a write in this one.
+func (w *Watcher) forget(f *feed) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if f.ended || f.space == nil && !f.leads {
+		return
+	}
+	f.synced, w.own = false, Own{}
+	f.each(func(_ key, o *object) { o.known = false })
+}
+
 // lead lets one watch take the place of those of all spaces. What the others
 // reported meanwhile may be before or after the list: what is in the list counts,
 // later changes come with the watch. w.mu is held.

@@ -11,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/hawser-io/hawser/internal/history"
 )
 
 // Source lists and watches the metadata of one scope; a metadata.ResourceInterface
@@ -46,7 +48,11 @@ type follower struct {
 	log      *slog.Logger
 
 	version string // where the watch goes on; "" before a list
-	denied  bool   // as last told to w
+	history int    // in which the version counts
+	// broke is when a watch last ended before its time, or was not to be had; zero if nothing
+	// can have happened since that the server does not tell.
+	broke  time.Time
+	denied bool // as last told to w
 }
 
 // run follows until ctx ends.
@@ -75,14 +81,20 @@ func (f *follower) run(ctx context.Context) {
 // step is one list, if it is needed, and one watch. The list counts once the
 // watch that goes on from it is open.
 func (f *follower) step(ctx context.Context) error {
+	if err := f.confirm(ctx); err != nil {
+		return err
+	}
 	var seen map[key]sighting
+	present, over := f.w.config.History.Present()
 	if f.version == "" {
 		var err error
 		if f.version, seen, err = f.list(ctx); err != nil || f.version == "" {
 			return err
 		}
+		f.history, f.broke = present, time.Time{}
 	}
-	seconds := int64((watchTime + rand.N(watchTime)).Seconds())
+	begun, lasts := time.Now(), (watchTime + rand.N(watchTime)).Truncate(time.Second)
+	seconds := int64(lasts.Seconds())
 	w, err := f.source.Watch(ctx, metav1.ListOptions{ResourceVersion: f.version, AllowWatchBookmarks: true, TimeoutSeconds: &seconds})
 	if err == nil {
 		if seen != nil {
@@ -90,15 +102,52 @@ func (f *follower) step(ctx context.Context) error {
 			f.w.listed(f.feed, seen)
 			f.unsure()
 		}
-		err = f.watch(ctx, w)
+		err = f.watch(ctx, w, over)
 	} else if seen != nil {
 		f.version = ""
+	}
+	if f.w.config.History.Over(f.history) {
+		f.forget()
+	}
+	if time.Since(begun) < lasts {
+		f.broke = time.Now()
 	}
 	if expired(err) {
 		f.version = ""
 		return nil
 	}
 	return err
+}
+
+// confirm makes sure, after a watch broke, that its position is one of the server's history:
+//
+//	t1 A watch has seen position 500. The server stops, and comes back from a backup, at 300.
+//	t2 The watch goes on from 500. The server sends nothing, and no error, until it is there.
+//
+// It costs a list of one object, and a look at own writes that all watches share.
+func (f *follower) confirm(ctx context.Context) error {
+	if f.version == "" || f.broke.IsZero() {
+		return nil
+	}
+	l, err := f.source.List(ctx, metav1.ListOptions{Limit: 1})
+	if err != nil {
+		return err
+	}
+	if history.Behind(l.ResourceVersion, f.version) {
+		f.w.config.History.End(f.history, f.resource.Resource+" were at "+f.version+", and are at "+l.ResourceVersion)
+	} else if err := f.w.config.History.Check(ctx, f.broke); err != nil {
+		return err
+	}
+	if f.broke = (time.Time{}); f.w.config.History.Over(f.history) {
+		f.forget()
+	}
+	return nil
+}
+
+// forget has the scope listed again: what was seen of it is of another history.
+func (f *follower) forget() {
+	f.version = ""
+	f.w.forget(f.feed)
 }
 
 // list reads the scope page by page and keeps nothing but the states of what is
@@ -125,13 +174,15 @@ func (f *follower) list(ctx context.Context) (version string, seen map[key]sight
 	}
 }
 
-// watch takes events until the watch ends, which is no error in itself.
-func (f *follower) watch(ctx context.Context, w watch.Interface) error {
+// watch takes events until the watch or the history ends, which is no error in itself.
+func (f *follower) watch(ctx context.Context, w watch.Interface, over <-chan struct{}) error {
 	defer w.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-over:
+			return nil
 		case e, more := <-w.ResultChan():
 			if !more {
 				return nil

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/metadata"
 
+	"github.com/hawser-io/hawser/internal/history"
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
 )
 
@@ -35,6 +36,8 @@ type Config struct {
 	Changed func(owner string)
 	// Standing are resources of the cluster that are watched all the time.
 	Standing map[schema.GroupVersionResource]Standing
+	// History is that of the server; nil: what the watches of this Watcher show of it.
+	History *history.History
 	// MaxWatches bounds the watches at one time; those of Standing count, and are
 	// there in any case. 0 means DefaultMaxWatches.
 	MaxWatches int
@@ -119,6 +122,9 @@ type expectation struct {
 func New(c Config) *Watcher {
 	if c.MaxWatches == 0 {
 		c.MaxWatches = DefaultMaxWatches
+	}
+	if c.History == nil {
+		c.History = history.New(history.Config{Log: c.Log})
 	}
 	w := &Watcher{
 		config: c, kinds: map[schema.GroupVersionResource]*kind{}, owners: map[string]map[cluster.Ref]bool{}, waiting: map[*space]bool{},

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"github.com/hawser-io/hawser/internal/history"
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
 )
 
@@ -44,6 +45,7 @@ type server struct {
 	fail    error // of list and watch
 	page    int64 // 0: as asked
 	lists   int
+	looks   int      // at the position: lists of one object
 	watches []string // the versions they began at
 	between func()   // called between two pages
 }
@@ -130,7 +132,10 @@ func (s *server) deny(err error) {
 func (s *server) List(_ context.Context, o metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.lists++
+	if s.lists++; o.Limit == 1 {
+		s.lists--
+		s.looks++
+	}
 	if s.fail != nil {
 		return nil, s.fail
 	}
@@ -180,9 +185,13 @@ type rig struct {
 	records *server // of the standing watch; nil: server
 	*Watcher
 	unsure atomic.Int64 // times that changes of the standing may have been missed
-	mu     sync.Mutex
-	gone   []string
-	woken  []string
+	// lost: an own write is not there; readBacks counts looks.
+	lost      atomic.Bool
+	readBacks atomic.Int64
+	history   *history.History
+	mu        sync.Mutex
+	gone      []string
+	woken     []string
 }
 
 // run runs f inside a bubble with a running Watcher.
@@ -190,7 +199,15 @@ func run(t *testing.T, s *server, before func(*rig), f func(*rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		r := &rig{t: t, server: s}
+		r.history = history.New(history.Config{Log: slog.New(slog.DiscardHandler), OwnWrites: func(context.Context) error {
+			if r.readBacks.Add(1); r.lost.Swap(false) {
+				present, _ := r.history.Present()
+				r.history.End(present, "test")
+			}
+			return nil
+		}})
 		r.Watcher = New(Config{
+			History: r.history,
 			Source: func(scope Scope) Source {
 				if scope.GroupVersionResource == records && r.records != nil {
 					return r.records
@@ -373,10 +390,10 @@ func TestWatcher_WatchGoesOnWhereItEnded(t *testing.T) {
 		s.cut(nil)
 		synctest.Wait()
 		s.mu.Lock()
-		lists, last := s.lists, s.watches[len(s.watches)-1]
+		lists, looks, last := s.lists, s.looks, s.watches[len(s.watches)-1]
 		s.mu.Unlock()
-		if last != "102" || lists != 2 { // one list for this scope, one for the standing
-			t.Fatalf("watched again at version %s after %d lists, want 102 without another list", last, lists)
+		if last != "102" || lists != 2 || looks != 2 { // one each for this scope, one for the standing
+			t.Fatalf("watched again at version %s after %d lists and %d looks at the position, want 102 without another list", last, lists, looks)
 		}
 	})
 }

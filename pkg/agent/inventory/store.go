@@ -119,6 +119,8 @@ func (r *Record) Entries() []Entry { return slices.Clone(r.object.Status.Applied
 type Store struct {
 	Objects          cluster.Objects
 	HubHash, AgentID string
+	// Wrote is told of each record as it was written. May be nil.
+	Wrote func(*Record)
 }
 
 // Load reads a record; nil if there is none.
@@ -146,7 +148,7 @@ func (s Store) Create(ctx context.Context, workName string, labels map[string]st
 	if err != nil {
 		return nil, err
 	}
-	return recordOf(s.Objects.Create(ctx, Resource, &unstructured.Unstructured{Object: m}))
+	return s.wrote(recordOf(s.Objects.Create(ctx, Resource, &unstructured.Unstructured{Object: m})))
 }
 
 // Claim makes the record say that it is ours and stands for this spec, and gives
@@ -255,7 +257,14 @@ func (s Store) patch(ctx context.Context, r *Record, meta, top map[string]any, s
 	if err != nil {
 		return nil, err
 	}
-	return recordOf(s.Objects.Patch(ctx, Ref(r.object.Name), b, subresource))
+	return s.wrote(recordOf(s.Objects.Patch(ctx, Ref(r.object.Name), b, subresource)))
+}
+
+func (s Store) wrote(r *Record, err error) (*Record, error) {
+	if err == nil && s.Wrote != nil {
+		s.Wrote(r)
+	}
+	return r, err
 }
 
 func recordOf(o *unstructured.Unstructured, err error) (*Record, error) {

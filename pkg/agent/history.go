@@ -1,0 +1,149 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"sync"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/hawser-io/hawser/internal/history"
+	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/inventory"
+)
+
+// A cluster whose etcd was restored from a backup has another history. What was read of it
+// before says nothing any more, and a uid with a generation, or with a resource version, may be
+// that of something else by now. So every object is read again. What was found to be right stays:
+// it names objects by uid and content.
+
+// OwnWrite is an object that this process alone writes, beside the AppliedManifestWorks.
+type OwnWrite interface {
+	// ReadBack looks whether the cluster has it as it was written last; if not,
+	// Agent.EndHistory is called before it returns.
+	ReadBack(ctx context.Context) error
+	// Forget drops that, until it is written again.
+	Forget()
+}
+
+// EndHistory is told that the cluster has another history than before, and why that is known.
+func (a *Agent) EndHistory(reason string) {
+	present, _ := a.history.Present()
+	a.history.End(present, reason)
+}
+
+// readBack looks whether the cluster has what the agent wrote last.
+func (a *Agent) readBack(ctx context.Context) error {
+	present, _ := a.history.Present()
+	if a.config.Lease != nil {
+		if err := a.config.Lease.ReadBack(ctx); err != nil && !apierrors.IsForbidden(err) {
+			return err
+		}
+	}
+	reason, err := a.core.ReadBack(ctx)
+	if reason != "" {
+		a.history.End(present, reason)
+	}
+	return err
+}
+
+// historyEnded forgets what was read of the former one.
+func (a *Agent) historyEnded() {
+	if a.config.Lease != nil {
+		a.config.Lease.Forget()
+	}
+	if k, ok := a.config.Client.(interface{ ForgetKinds() }); ok {
+		k.ForgetKinds()
+	}
+	a.core.AnotherHistory()
+}
+
+// AnotherHistory is told that the cluster has another history than before: all is reconciled
+// anew, and nothing that was read counts.
+func (c *Core) AnotherHistory() {
+	c.lastRecord.forget("")
+	c.mu.Lock()
+	c.history++
+	keys := map[string]bool{}
+	for _, name := range c.set.Names() {
+		keys[c.keyOf(name)] = true
+	}
+	for key := range c.states {
+		keys[key] = true
+	}
+	for key := range maps.Keys(c.strays.found) {
+		keys[key] = true
+	}
+	c.mu.Unlock()
+	for _, key := range sorted(keys) {
+		c.config.Wake(key, true)
+	}
+}
+
+// ReadBack reads the AppliedManifestWork that was written last. reason says why the cluster has
+// another history, "" if that does not show it.
+func (c *Core) ReadBack(ctx context.Context) (reason string, err error) {
+	name, after := c.lastRecord.wrote()
+	if name == "" {
+		return "", nil
+	}
+	rec, err := c.store.Load(ctx, name)
+	var notServed *cluster.NotServedError
+	switch {
+	case apierrors.IsForbidden(err):
+		return "", nil
+	case err != nil && !errors.As(err, &notServed):
+		return "", err
+	}
+	if after.Compare(writeOf(rec)) == history.Nothing || !c.lastRecord.still(after) {
+		return "", nil
+	}
+	return "AppliedManifestWork " + name + " is not as it was written last", nil
+}
+
+// lastRecord knows how the AppliedManifestWork was left that was written last.
+type lastRecord struct {
+	mu   sync.Mutex
+	name string
+	last history.Write
+}
+
+func writeOf(rec *inventory.Record) history.Write {
+	if rec == nil {
+		return history.Write{}
+	}
+	return history.Write{UID: rec.Metadata().GetUID(), ResourceVersion: rec.Metadata().GetResourceVersion()}
+}
+
+// note notes a write. One that lets the object go says nothing of what is there after it.
+func (l *lastRecord) note(rec *inventory.Record) {
+	if rec.Deleting() && len(rec.Metadata().GetFinalizers()) == 0 {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.name, l.last = rec.Metadata().GetName(), writeOf(rec)
+}
+
+// forget drops the last write, if it is of this name; "" is any. It is called before the object
+// may go.
+func (l *lastRecord) forget(name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if name == "" || name == l.name {
+		l.name, l.last = "", history.Write{}
+	}
+}
+
+func (l *lastRecord) wrote() (name string, last history.Write) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.name, l.last
+}
+
+// still reports whether a write is the last one: what was read later says nothing of it.
+func (l *lastRecord) still(w history.Write) bool {
+	_, last := l.wrote()
+	return last == w
+}
