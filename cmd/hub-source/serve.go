@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
 	"time"
 
 	"github.com/google/uuid"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/admission"
 	"github.com/hawser-io/hawser/internal/admission/webhook"
+	"github.com/hawser-io/hawser/internal/history"
 	"github.com/hawser-io/hawser/internal/hubsource"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/kubeconfig"
@@ -195,6 +197,10 @@ func (c *config) reachHub(into *hubsource.Config) (*rest.Config, error) {
 		return nil, fmt.Errorf("reach the hub: %w", err)
 	}
 	hub.QPS, hub.Burst, hub.UserAgent = c.KubeAPIQPS, c.KubeAPIBurst, program
+	into.History = history.NewSignal()
+	hub.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return history.Watches(next, func() { into.History.Tell(history.Nothing) })
+	})
 	if into.Works, err = workversioned.NewForConfig(hub); err != nil {
 		return nil, fmt.Errorf("reach the hub: %w", err)
 	}
@@ -219,11 +225,11 @@ func (c *config) reachHub(into *hubsource.Config) (*rest.Config, error) {
 	// Renewing the lease must not wait behind everything else.
 	leases := rest.CopyConfig(hub)
 	leases.QPS, leases.Burst = 5, 10
-	into.Election, err = c.election(leases, into.Log)
+	into.Election, err = c.election(leases, into.History, into.Log)
 	return hub, err
 }
 
-func (c *config) election(hub *rest.Config, log *slog.Logger) (leader.Election, error) {
+func (c *config) election(hub *rest.Config, lost *history.Signal, log *slog.Logger) (leader.Election, error) {
 	leases, err := coordinationv1.NewForConfig(hub)
 	if err != nil {
 		return leader.Election{}, fmt.Errorf("reach the hub: %w", err)
@@ -236,7 +242,7 @@ func (c *config) election(hub *rest.Config, log *slog.Logger) (leader.Election, 
 		}
 	}
 	return leader.Election{
-		Leases: leases, Namespace: e.ResourceNamespace, Name: e.ResourceName,
+		Leases: leader.Remember(leases, e.ResourceNamespace, e.ResourceName, lost.Tell), Namespace: e.ResourceNamespace, Name: e.ResourceName,
 		Identity: identity, Log: log,
 		Duration: time.Duration(e.LeaseDuration), RenewDeadline: time.Duration(e.RenewDeadline), RetryPeriod: time.Duration(e.RetryPeriod),
 	}, nil

@@ -41,6 +41,7 @@ type fakeHub struct {
 	absent    map[string]bool // resources without an API
 	objects   map[string]map[string]object
 	watches   map[*hubWatch]bool
+	deaf      bool           // watches go on from any position, as after a restore
 	calls     map[string]int // requests by verb and resource
 	faults    hubFaults
 }
@@ -410,8 +411,15 @@ func page(list object, q url.Values) object {
 	return list
 }
 
+// touch lets the position of the hub go on.
+func (h *fakeHub) touch() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.rv++
+}
+
 func (h *fakeHub) watch(r *http.Request, resource string, s labels.Selector) *http.Response {
-	if q := r.URL.Query(); q.Get("sendInitialEvents") == "" && q.Get("resourceVersion") != fmt.Sprint(h.rv) {
+	if q := r.URL.Query(); q.Get("sendInitialEvents") == "" && q.Get("resourceVersion") != fmt.Sprint(h.rv) && !h.deaf {
 		return status(http.StatusGone, "Expired") // keeps no history
 	}
 	ctx, stop := context.WithCancel(r.Context())

@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 	workv1 "open-cluster-management.io/api/work/v1"
 
+	"github.com/hawser-io/hawser/internal/history"
 	"github.com/hawser-io/hawser/internal/hubsource/core"
 	"github.com/hawser-io/hawser/internal/run"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -72,6 +73,13 @@ func newShell(c shellConfig) *shell {
 		Answered: func(took time.Duration) { c.metrics.answered.Observe(took.Seconds()) },
 	})
 	return s
+}
+
+// suspected tells the core what the watches and the Lease show of the hub's history.
+func (s *shell) suspected(e history.Evidence) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.core.Suspected(e == history.Older)
 }
 
 // begin begins what feeds the core with the present life of the hub; ctx ends with

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/metadata"
 	workversioned "open-cluster-management.io/api/client/work/clientset/versioned"
 
+	"github.com/hawser-io/hawser/internal/history"
 	"github.com/hawser-io/hawser/internal/hubsource/core"
 	"github.com/hawser-io/hawser/internal/leader"
 	"github.com/hawser-io/hawser/internal/run"
@@ -45,8 +46,10 @@ type Config struct {
 	// Election is how replicas agree on the one that works. The others keep
 	// their caches warm.
 	Election leader.Election
-	// Leading run beside the works while this replica leads. One that ends before that ends the
-	// source.
+	// History brings what the watches and the Lease show of the hub's history; nil: nothing does.
+	History *history.Signal
+	// Leading run beside the works while this replica leads, anew in each life of the hub. One that
+	// ends before that ends the source.
 	Leading []run.Task
 	// Dialer reaches the broker. Changed, which may be nil, is that of session.Config.
 	Dialer  transport.Dialer
@@ -148,11 +151,7 @@ func (s *Source) lead(ctx context.Context, first *watch) error {
 // serve does the work of the leader: it begins with an empty core, which the
 // informers fill before the session with the broker starts.
 func (s *Source) serve(ctx context.Context, first *watch) error {
-	var state core.State
-	err := s.ask(ctx, func() (err error) {
-		state, err = s.keeper.load(ctx)
-		return err
-	})
+	state, err := ask(ctx, s, func() (core.State, error) { return s.keeper.load(ctx) })
 	if err != nil {
 		return err
 	}
@@ -172,12 +171,12 @@ func (s *Source) serve(ctx context.Context, first *watch) error {
 
 	tasks := []run.Task{
 		{Name: "workers", Run: sh.Run},
+		{Name: "history", Run: func(ctx context.Context) error { return s.cfg.History.Follow(ctx, sh.suspected) }},
 		{Name: "hub", Run: func(ctx context.Context) error { return s.live(ctx, sh, first) }},
 	}
 	if t != nil {
 		tasks = append(tasks, run.Task{Name: "events", Run: t.Run})
 	}
-	tasks = append(tasks, s.cfg.Leading...)
 	err = run.Group(ctx, tasks...)
 	s.saveLast(ctx, sh)
 	return err
@@ -207,15 +206,12 @@ func (s *Source) saveLast(ctx context.Context, sh *shell) {
 // waited for.
 func (s *Source) preflight(ctx context.Context) error {
 	one := metav1.ListOptions{Limit: 1}
-	err := s.ask(ctx, func() error {
-		_, err := s.cfg.Works.WorkV1().ManifestWorks(metav1.NamespaceAll).List(ctx, one)
-		return err
-	})
+	_, err := ask(ctx, s, func() (any, error) { return s.cfg.Works.WorkV1().ManifestWorks(metav1.NamespaceAll).List(ctx, one) })
 	if apierrors.IsNotFound(err) {
 		return fmt.Errorf("the hub has no ManifestWork API: install the CRD manifestworks.work.open-cluster-management.io: %w", err)
 	}
 	if err == nil && s.cfg.Election.Leases != nil {
-		err = s.ask(ctx, func() error { return s.cfg.Election.Readable(ctx) })
+		_, err = ask(ctx, s, func() (any, error) { return nil, s.cfg.Election.Readable(ctx) })
 	}
 	if err == nil {
 		err = s.preflightState(ctx)
@@ -229,25 +225,18 @@ func (s *Source) preflight(ctx context.Context) error {
 // preflightState finds out whether the source will know which hub this is, and
 // how far it had come.
 func (s *Source) preflightState(ctx context.Context) error {
-	err := s.ask(ctx, func() error {
-		_, err := s.cfg.Metadata.Resource(namespaces).Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
-		return err
-	})
+	system := s.cfg.Metadata.Resource(namespaces)
+	_, err := ask(ctx, s, func() (any, error) { return system.Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{}) })
 	if err != nil {
 		return fmt.Errorf("the hub is known by the uid of its namespace %s: %w", metav1.NamespaceSystem, err)
 	}
-	return s.ask(ctx, func() error {
-		_, err := s.keeper.load(ctx)
-		return err
-	})
+	_, err = ask(ctx, s, func() (any, error) { return s.keeper.load(ctx) })
+	return err
 }
 
 func (s *Source) preflightSelection(ctx context.Context, one metav1.ListOptions) error {
 	gvr, _ := s.cfg.Selection.resource()
-	err := s.ask(ctx, func() error {
-		_, err := s.cfg.Metadata.Resource(gvr).List(ctx, one)
-		return err
-	})
+	_, err := ask(ctx, s, func() (any, error) { return s.cfg.Metadata.Resource(gvr).List(ctx, one) })
 	if apierrors.IsNotFound(err) {
 		return fmt.Errorf("the hub has no %s API: select clusters by their namespaces instead (--namespace-selector): %w", gvr.GroupResource(), err)
 	}
@@ -259,18 +248,18 @@ func (s *Source) preflightSelection(ctx context.Context, one metav1.ListOptions)
 const patience = 20 * time.Second
 
 // ask repeats a request until the hub answers it.
-func (s *Source) ask(ctx context.Context, request func() error) error {
+func ask[T any](ctx context.Context, s *Source, request func() (T, error)) (T, error) {
 	began := time.Now()
 	for delay := time.Second; ; delay = min(2*delay, 15*time.Second) {
-		err := request()
+		got, err := request()
 		forbidden := apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)
 		switch {
 		case err == nil, apierrors.IsNotFound(err):
-			return err
+			return got, err
 		case ctx.Err() != nil:
-			return ctx.Err()
+			return got, ctx.Err()
 		case forbidden && time.Since(began) >= patience:
-			return fmt.Errorf("the hub does not let this service account read what it needs (deploy/hub-source/rbac.yaml grants it): %w", err)
+			return got, fmt.Errorf("the hub does not let this service account read what it needs (deploy/hub-source/rbac.yaml grants it): %w", err)
 		}
 		if forbidden {
 			s.cfg.Log.Warn("the hub does not let this service account read what it needs: a role is missing (deploy/hub-source/rbac.yaml has them), or the hub has just begun and has not read them yet", "err", err, "delay", delay)
@@ -280,7 +269,7 @@ func (s *Source) ask(ctx context.Context, request func() error) error {
 		select {
 		case <-time.After(delay):
 		case <-ctx.Done():
-			return ctx.Err()
+			return got, ctx.Err()
 		}
 	}
 }

@@ -91,12 +91,12 @@ func (w *watch) synced(ctx context.Context) bool {
 	return cache.WaitForCacheSync(ctx.Done(), synced...)
 }
 
-// live lives the lives of the hub, one after the other: each has informers and a
-// session with the broker of its own. Those of the first run already.
+// live lives the lives of the hub, one after the other: each has informers, those of what runs
+// beside the works too, and a session with the broker of its own. Those of the first run already.
 func (s *Source) live(ctx context.Context, sh *shell, w *watch) error {
 	for first := true; ; first = false {
 		life, lives, end := sh.begin(ctx)
-		tasks := []run.Task{{Name: "session", Run: func(ctx context.Context) error { return s.session(ctx, sh, w, life) }}}
+		tasks := append([]run.Task{{Name: "session", Run: func(ctx context.Context) error { return s.session(ctx, sh, w, life) }}}, s.cfg.Leading...)
 		if !first {
 			tasks = append(tasks, run.Task{Name: "informers", Run: w.run})
 		}

@@ -221,6 +221,15 @@ func (c *Core) Done(lane Lane, key Key, r Result) {
 	}
 }
 
+// Suspected is told that the hub may have gone back in time, as after a watch that broke; older says
+// that an object which nobody else writes is as it was before this process wrote it last.
+func (c *Core) Suspected(older bool) {
+	if older {
+		c.lives.contradicted("the Lease is older than it was")
+	}
+	c.lives.locateNow()
+}
+
 // Stats are the numbers a program exports; they are kept, not counted.
 type Stats struct {
 	// Works is the number of works known, those not served included.

@@ -1,0 +1,53 @@
+package hubsource
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hawser-io/hawser/internal/history"
+	"github.com/hawser-io/hawser/internal/run"
+)
+
+// A restored hub lets watches go on from where they were, and sends nothing: neither where its
+// position is behind theirs, nor where it was written to until that was later. What runs beside
+// the works has informers, too, and begins anew.
+func TestSource_NoticesARestoredHubWhoseWatchesGoOn(t *testing.T) {
+	for name, c := range map[string]struct {
+		writes   int
+		evidence history.Evidence
+	}{"behind": {0, history.Nothing}, "later": {50, history.Older}} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(b *bench) {
+				a := b.agent("c1")
+				signal, begun := history.NewSignal(), atomic.Int32{}
+				b.source(func(c *Config) {
+					c.History = signal
+					c.Leading = []run.Task{{Name: "beside", Run: func(ctx context.Context) error {
+						begun.Add(1)
+						<-ctx.Done()
+						return ctx.Err()
+					}}}
+				})
+				b.hub.apply(example("c1", "w"))
+				b.settle(2 * time.Minute)
+				restore := b.hub.backUp()
+				b.hub.apply(example("c1", "w", data("b")))
+				b.settle(2 * time.Minute)
+				b.hub.deaf = true
+				restore()
+				for range c.writes {
+					b.hub.touch()
+				}
+				before := len(a.history())
+				signal.Tell(c.evidence)
+				b.settle(2 * time.Minute)
+				b.shown("c1/w", 1)
+				if begun.Load() != 2 || len(a.history()) == before {
+					b.Errorf("what runs beside the works has begun %d times, want 2; the agent saw %s", begun.Load(), a.history())
+				}
+			})
+		})
+	}
+}
