@@ -30,6 +30,11 @@ type Election struct {
 	// long a leader tries before it stops; RetryPeriod, the time between
 	// attempts. Duration > RenewDeadline > RetryPeriod.
 	Duration, RenewDeadline, RetryPeriod time.Duration
+	// Limit, if set, has the work do without the Lease, for the cause that is given, or with it
+	// again if that is nil. A replica whose Lease has expired in the hands of another, and that
+	// only admission keeps from taking it, works limited until it has the Lease: several may do
+	// so at a time.
+	Limit func(cause error)
 	// Log may be nil.
 	Log *slog.Logger
 }
@@ -81,16 +86,19 @@ func (e Election) Lead(ctx context.Context, observed func(leader string), work f
 	defer end()
 	working, stop := context.WithCancel(ctx)
 	defer stop()
-	won := make(chan struct{})
+	won, lock := make(chan struct{}), e.lock()
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock:          e.lock(),
+		Lock:          lock,
 		LeaseDuration: e.Duration, RenewDeadline: e.RenewDeadline, RetryPeriod: e.RetryPeriod,
 		// It would release before it says that the lease is lost, and wait for a
 		// kube-apiserver that does not answer while work goes on.
 		ReleaseOnCancel: false,
 		Name:            e.Name,
 		Callbacks: leaderelection.LeaderCallbacks{
-			OnStartedLeading: func(context.Context) { close(won) },
+			OnStartedLeading: func(context.Context) {
+				close(won)
+				e.limit(nil)
+			},
 			OnStoppedLeading: func() {},
 			OnNewLeader:      observed,
 		},
@@ -111,12 +119,20 @@ func (e Election) Lead(ctx context.Context, observed func(leader string), work f
 			e.giveUp(context.WithoutCancel(ctx))
 		}
 	}()
+	stuck := lock.stuck
+	if e.Limit == nil {
+		stuck = nil
+	}
 	select {
 	case <-won:
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-lost:
 		return ErrLost
+	case <-stuck:
+		if e.limit(lock.cause); closed(won) {
+			e.limit(nil)
+		}
 	}
 	err = work(working)
 	if ctx.Err() == nil && working.Err() != nil {
@@ -125,11 +141,19 @@ func (e Election) Lead(ctx context.Context, observed func(leader string), work f
 	return err
 }
 
-func (e Election) lock() *resourcelock.LeaseLock {
-	return &resourcelock.LeaseLock{
-		LeaseMeta:  metav1.ObjectMeta{Namespace: e.Namespace, Name: e.Name},
-		Client:     e.Leases,
-		LockConfig: resourcelock.ResourceLockConfig{Identity: e.Identity},
+// limit is Limit. One that is called after won was closed ends what was called before.
+func (e Election) limit(cause error) {
+	if e.Limit != nil {
+		e.Limit(cause)
+	}
+}
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
 	}
 }
 

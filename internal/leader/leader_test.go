@@ -27,6 +27,7 @@ type apiserver struct {
 	lease   *coordinationv1.Lease
 	version int
 	away    chan struct{} // not nil: requests wait for it to be closed
+	refuse  error         // not nil: what writes get
 	holders []string
 }
 
@@ -81,10 +82,14 @@ func (a *apiserver) Create(ctx context.Context, l *coordinationv1.Lease, _ metav
 	return a.store(ctx, l, absent)
 }
 
-func (a *apiserver) Update(ctx context.Context, l *coordinationv1.Lease, _ metav1.UpdateOptions) (*coordinationv1.Lease, error) {
+func (a *apiserver) Update(ctx context.Context, l *coordinationv1.Lease, o metav1.UpdateOptions) (*coordinationv1.Lease, error) {
 	a.mu.Lock()
 	current := a.lease != nil && l.ResourceVersion == a.lease.ResourceVersion
+	refuse := a.refuse
 	a.mu.Unlock()
+	if len(o.DryRun) > 0 && current {
+		return l, refuse
+	}
 	return a.store(ctx, l, current)
 }
 
@@ -96,6 +101,9 @@ func (a *apiserver) store(ctx context.Context, l *coordinationv1.Lease, ok bool)
 	defer a.mu.Unlock()
 	if !ok {
 		return nil, apierrors.NewConflict(leases, l.Name, errors.New("changed"))
+	}
+	if a.refuse != nil {
+		return nil, a.refuse
 	}
 	a.version++
 	a.lease = l.DeepCopy()

@@ -1,0 +1,146 @@
+package leader
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"github.com/hawser-io/hawser/internal/refusal"
+)
+
+// lock is the Lease for a replica that may meet an admission webhook or policy which refuses
+// every write of it.
+//
+// The holder goes on: as long as a read says that it is the holder, a write that admission
+// refuses counts as renewed. A candidate therefore takes the Lease of another only if its own
+// dry runs of that have passed for a whole Duration, besides that the Lease has expired:
+//
+// t1 admission refuses what the holder writes, and what the candidate tries. t2 admission is
+// repaired. t3 the dry runs of the candidate pass from here on, not before t2. t4 a holder that
+// is there renews, at t2 + RetryPeriod at the latest; one that does not reach the server ends
+// by t2 + RenewDeadline. t5 the candidate may write, at t3 + Duration at the earliest, and
+// Duration > RenewDeadline > RetryPeriod.
+//
+// See docs/adr/021-the-way-back.md.
+type lock struct {
+	*resourcelock.LeaseLock
+	election *Election
+	// holder is who had the Lease when it was read last; allowed, since when dry runs of
+	// taking it have passed, zero while they do not. Only the elector's goroutine uses them,
+	// and refused, which says that the last write was refused.
+	holder  string
+	allowed time.Time
+	refused bool
+	// stuck is closed when nothing but admission keeps this replica from the Lease, which cause
+	// says then.
+	stuck chan struct{}
+	cause error
+}
+
+func (e *Election) lock() *lock {
+	return &lock{
+		LeaseLock: &resourcelock.LeaseLock{
+			LeaseMeta:  metav1.ObjectMeta{Namespace: e.Namespace, Name: e.Name},
+			Client:     e.Leases,
+			LockConfig: resourcelock.ResourceLockConfig{Identity: e.Identity},
+		},
+		election: e, stuck: make(chan struct{}),
+	}
+}
+
+var errTooSoon = errors.New("admission has refused to let the lease be taken until a short time ago: its holder gets the time to renew it")
+
+// Get implements resourcelock.Interface.
+func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	record, raw, err := l.LeaseLock.Get(ctx)
+	if err != nil {
+		return record, raw, err
+	}
+	if l.holder = record.HolderIdentity; l.others() {
+		l.note(l.rehearse(ctx))
+	}
+	return record, raw, nil
+}
+
+// others reports whether another replica has the Lease, expired or not.
+func (l *lock) others() bool { return l.holder != "" && l.holder != l.Identity() }
+
+// rehearse goes through taking the Lease, without taking it.
+func (l *lock) rehearse(ctx context.Context) error {
+	leases := l.election.Leases.Leases(l.election.Namespace)
+	lease, err := leases.Get(ctx, l.election.Name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	identity := l.Identity()
+	lease.Spec.HolderIdentity = &identity
+	_, err = leases.Update(ctx, lease, metav1.UpdateOptions{DryRun: []string{metav1.DryRunAll}})
+	return err
+}
+
+// note takes note of what became of a write, or of a dry run of one. An error that is not from
+// admission tells nothing; some webhooks do not support a dry run, and say so.
+func (l *lock) note(err error) {
+	_, refused := refusal.Of(err)
+	switch {
+	case refused:
+		if !l.refused && l.election.Log != nil {
+			l.election.Log.Warn("admission refuses what is written to the leader lease", "lease", l.Describe(), "error", err)
+		}
+		if l.allowed, l.refused = (time.Time{}), true; l.cause == nil {
+			l.cause = err
+		}
+	case err == nil || apierrors.IsBadRequest(err):
+		if l.refused = false; l.allowed.IsZero() {
+			l.allowed = time.Now()
+		}
+	}
+}
+
+// Create implements resourcelock.Interface.
+func (l *lock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	err := l.LeaseLock.Create(ctx, record)
+	l.note(err)
+	l.tellStuck()
+	return err
+}
+
+// Update implements resourcelock.Interface. For the Lease of another the elector calls it when
+// that has expired.
+func (l *lock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	if l.others() && (l.allowed.IsZero() || time.Since(l.allowed) < l.election.Duration) {
+		l.tellStuck()
+		return errTooSoon
+	}
+	err := l.LeaseLock.Update(ctx, record)
+	if l.note(err); err == nil {
+		l.holder = l.Identity()
+	}
+	if !l.refused || err == nil {
+		return err
+	}
+	held, _, readErr := l.LeaseLock.Get(ctx)
+	if readErr != nil {
+		return err
+	}
+	if l.holder = held.HolderIdentity; l.holder == l.Identity() {
+		return nil // and no other can write it either
+	}
+	l.tellStuck()
+	return err
+}
+
+// tellStuck tells once that nothing but admission keeps this replica from the Lease, if so.
+func (l *lock) tellStuck() {
+	select {
+	case <-l.stuck:
+	default:
+		if l.refused {
+			close(l.stuck)
+		}
+	}
+}

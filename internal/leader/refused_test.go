@@ -1,0 +1,99 @@
+package leader
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+var errAdmission = apierrors.NewInternalError(errors.New(`failed calling webhook "all.example.com": failed to call webhook: service "none" not found`))
+
+// admission refuses every write from now on, or with nil none.
+func (a *apiserver) admission(err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.refuse = err
+}
+
+// A leader whose writes admission refuses goes on, and so does its next process. Another replica
+// does not take the Lease when admission is repaired: the leader is first.
+func TestLead_AdmissionRefusesTheLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &apiserver{}
+		first := a.election("one").start(t)
+		<-first.working
+		second := a.election("two").start(t)
+		a.admission(errAdmission)
+		<-time.After(10 * time.Minute)
+		if len(first.stopped) > 0 || len(second.working) > 0 {
+			t.Fatal("the leader stopped, or another one works beside it")
+		}
+		a.kill(t, first)
+		again := a.election("one").start(t)
+		<-again.working
+		<-time.After(10 * time.Minute)
+		for range 20 { // whenever it is repaired
+			a.admission(nil)
+			<-time.After(1700 * time.Millisecond)
+			a.admission(errAdmission)
+			<-time.After(41 * time.Second)
+		}
+		a.admission(nil)
+		<-time.After(10 * time.Minute)
+		if len(again.stopped) > 0 || len(second.working) > 0 {
+			t.Fatal("the other replica took the lease of a leader that is there")
+		}
+		again.end(t)
+		<-second.working
+		second.end(t)
+	})
+}
+
+// A leader that is gone does not come back: another takes over when its own writes have passed
+// for as long as the Lease lasts, and works limited until then.
+func TestLead_LimitedWhileAdmissionKeepsItFromTheLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &apiserver{}
+		first := a.election("one").start(t)
+		<-first.working
+		a.admission(errAdmission)
+		a.kill(t, first)
+		limits := make(chan error, 10)
+		e := a.election("two")
+		e.Limit = func(cause error) { limits <- cause }
+		killed := time.Now()
+		second := e.start(t)
+		if began := (<-second.working).Sub(killed); began < e.Duration || !errors.Is(<-limits, errAdmission) {
+			t.Errorf("works after %v, unlimited", began)
+		}
+		<-time.After(time.Minute)
+		if len(limits) > 0 {
+			t.Fatal("it has the lease although nothing can be written")
+		}
+		a.admission(nil)
+		repaired := time.Now()
+		if <-limits != nil {
+			t.Fatal("still limited")
+		}
+		if took := time.Since(repaired); took < e.Duration || took > e.Duration+3*e.RetryPeriod {
+			t.Errorf("took the lease after %v", took)
+		}
+		second.end(t)
+	})
+}
+
+// Another reason than admission is none to go on.
+func TestLead_OtherRefusalsEndIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &apiserver{}
+		first := a.election("one").start(t)
+		<-first.working
+		a.admission(apierrors.NewForbidden(leases, "lease", errors.New("no right")))
+		if err := <-first.ended; !errors.Is(err, ErrLost) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
