@@ -43,12 +43,25 @@ func (o Own) named(id workv1.ResourceIdentifier) bool {
 		return true
 	case id.Group == apiextensionsv1.GroupName && id.Resource == "customresourcedefinitions" && id.Name == appliedWorks+"."+workv1.GroupName:
 		return true
+	case id.Group == "apiregistration.k8s.io" && id.Resource == "apiservices" && servesAgents(id.Name):
+		return true
 	case isNamespace(id) && id.Name == o.Namespace:
 		return true
 	case id.Group == "" && id.Resource == "serviceaccounts" && o.Account != types.NamespacedName{} && o.Account == types.NamespacedName{Namespace: id.Namespace, Name: id.Name}:
 		return true
 	}
 	return id.Name == agentName || strings.HasPrefix(id.Name, agentName+"-")
+}
+
+// servesAgents reports whether an APIService of that name says which server answers for a group
+// that agents read or write themselves: another server would take all of it away.
+func servesAgents(name string) bool {
+	_, group, _ := strings.Cut(name, ".")
+	switch group {
+	case "", workv1.GroupName, "coordination.k8s.io", "authorization.k8s.io", "admissionregistration.k8s.io", "apiregistration.k8s.io", apiextensionsv1.GroupName:
+		return true
+	}
+	return false
 }
 
 // marked reports whether an object, or a manifest, has the label of agents.

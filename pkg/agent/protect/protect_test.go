@@ -43,6 +43,10 @@ func TestGuard_KnowsAgentsByTheirNames(t *testing.T) {
 		"apps/deployments/hawser/hawser-broker":                           false,
 		"apiextensions.k8s.io/customresourcedefinitions//appliedmanifestworks.work.open-cluster-management.io": true,
 		"apiextensions.k8s.io/customresourcedefinitions//manifestworks.work.open-cluster-management.io":        false,
+		"apiregistration.k8s.io/apiservices//v1.":                                                              true,
+		"apiregistration.k8s.io/apiservices//v1.coordination.k8s.io":                                           true,
+		"apiregistration.k8s.io/apiservices//v1.work.open-cluster-management.io":                               true,
+		"apiregistration.k8s.io/apiservices//v1beta1.metrics.k8s.io":                                           false,
 		"work.open-cluster-management.io/appliedmanifestworks//any":                                            true,
 		"work.open-cluster-management.io/manifestworks/cluster1/any":                                           false,
 	} {
