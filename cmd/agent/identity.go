@@ -73,12 +73,14 @@ func (p *process) run(ctx context.Context) error {
 	if l.memory != nil { // a nil *Memory in the interface would be one that is there
 		c.Lease = l.memory
 	}
+	c.OwnWrites = p.cfg.ownWrites(l, p.namespace)
 	a, err := agent.New(c)
 	if err != nil {
 		return err
 	}
 	l.lost = a.EndHistory
 	p.broker.agent.Store(a)
+	l.election.Limit = a.Limit
 	policy, err := p.cfg.openPolicy(identity, a, c.Log)
 	if err != nil {
 		return err

@@ -11,12 +11,16 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	coordinationapi "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/hawser-io/hawser/internal/history"
 	"github.com/hawser-io/hawser/internal/leader"
+	"github.com/hawser-io/hawser/pkg/agent/cluster"
 	"github.com/hawser-io/hawser/pkg/agent/hub"
 	"github.com/hawser-io/hawser/pkg/agent/inventory"
 	"github.com/hawser-io/hawser/pkg/agent/journal"
@@ -76,6 +80,21 @@ func (c *config) newLease(r *rest.Config, namespace, hubIdentity string, j *jour
 		Duration: c.leaseDuration, RenewDeadline: c.renewDeadline, RetryPeriod: c.retryPeriod, Log: log,
 	}
 	return l, nil
+}
+
+// ownWrites are what the agent writes in its namespace on the managed cluster.
+func (c *config) ownWrites(l *lease, namespace string) []cluster.Write {
+	update := func(gv schema.GroupVersion, resource, name string) cluster.Write {
+		return cluster.Write{Verb: cluster.Update, Ref: cluster.Ref{GroupVersionResource: gv.WithResource(resource), Namespace: namespace, Name: name}}
+	}
+	writes := []cluster.Write{update(corev1.SchemeGroupVersion, "configmaps", hub.BookName)}
+	if l.election.Leases != nil {
+		writes = append(writes, update(coordinationapi.SchemeGroupVersion, "leases", l.election.Name))
+	}
+	if c.joins() { // in hosted mode there is no such Secret here, which is no refusal
+		writes = append(writes, update(corev1.SchemeGroupVersion, "secrets", c.hubSecret))
+	}
+	return writes
 }
 
 // patience is how long a cluster may forbid what it will allow: one that starts

@@ -29,7 +29,7 @@ import (
 type lock struct {
 	*resourcelock.LeaseLock
 	election *Election
-	// holder is who had the Lease when it was read last; allowed, since when dry runs of
+	// holder is the replica that had the Lease when it was read last; allowed, since when dry runs of
 	// taking it have passed, zero while they do not. Only the elector's goroutine uses them,
 	// and refused, which says that the last write was refused.
 	holder  string

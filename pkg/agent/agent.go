@@ -66,6 +66,10 @@ type Config struct {
 	// names. Its Objects may be left to New.
 	Guard *protect.Guard
 
+	// OwnWrites are what the process writes on the cluster besides AppliedManifestWorks. That
+	// they pass is tried after a work has written what could refuse them.
+	OwnWrites []cluster.Write
+
 	// Journal keeps what is wanted over restarts; it is not closed here. nil: an
 	// agent that is started knows nothing until the broker tells it.
 	Journal Journal
@@ -177,7 +181,7 @@ func New(c Config) (*Agent, error) {
 	a.core = NewCore(CoreConfig{
 		Cluster: c.Cluster, ClientID: c.ClientID, Version: c.Version, HubHash: hubHash, AgentID: c.AgentID,
 		StatusSyncInterval: c.StatusSyncInterval, EvictionGracePeriod: c.EvictionGracePeriod, Feedback: c.Feedback,
-		Client: c.Client, Tracker: a.watcher, Roles: a.roles, Policies: a.policies, KeepPermits: c.KeepPermits, Guard: c.Guard,
+		Client: c.Client, Tracker: a.watcher, Roles: a.roles, Policies: a.policies, KeepPermits: c.KeepPermits, Guard: c.Guard, OwnWrites: c.OwnWrites,
 		Wait: jittered, Now: time.Now, Random: rand.Float64, NewID: uuid.NewString,
 		Wake: a.wake, Later: a.later, Send: a.send, Sync: a.sync, Save: a.save, Journal: c.Journal, Log: c.Log, Metrics: a.metrics,
 	})
@@ -267,6 +271,15 @@ func (a *Agent) Run(ctx context.Context) error {
 func (a *Agent) Follow(r protect.Rules) {
 	a.config.Guard.Follow(r)
 	a.core.RulesChanged()
+}
+
+// Limit has the agent do nothing but correct and delete the admission configurations of works, for
+// the cause that is given, or all again if that is nil: without its Lease it may be one of several.
+func (a *Agent) Limit(cause error) {
+	if cause != nil {
+		a.config.Log.Warn("admission keeps this agent from its leader lease: until it has that, it only corrects and deletes admission configurations", "error", cause)
+	}
+	a.core.Limit(cause)
 }
 
 // tellLate says of works that take long that they do.

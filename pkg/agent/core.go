@@ -3,11 +3,13 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hawser-io/hawser/internal/resync"
@@ -78,6 +80,8 @@ type CoreConfig struct {
 	KeepPermits bool
 	// Guard says which objects no work may have; nil: none.
 	Guard *protect.Guard
+	// OwnWrites are what the process writes on the cluster besides AppliedManifestWorks.
+	OwnWrites []cluster.Write
 	// Journal is where what is wanted outlives the process; nil: nowhere.
 	Journal Journal
 	// Wait sleeps between attempts to write one object.
@@ -123,6 +127,8 @@ type Core struct {
 	causes   *causes // guarded by works.mu
 	strays   *strays
 	line     *line
+
+	limited atomic.Pointer[error] // see Limit
 }
 
 // works is what is wanted on the cluster, and what the broker is told of it. Its mutex
@@ -137,6 +143,7 @@ type works struct {
 	outbox     report.Outbox
 	states     map[string]*state
 	connected  bool
+	stuck      map[string]bool // keys, see noteStuck
 }
 
 // tools are what cluster objects are read and written with.
@@ -158,6 +165,7 @@ func NewCore(c CoreConfig) *Core {
 		set:    desired.New(),
 		outbox: report.Outbox{AgentID: c.ClientID, NewID: c.NewID, Remember: c.Journal != nil},
 		states: map[string]*state{},
+		stuck:  map[string]bool{},
 	}
 	l := &link{}
 	k, last := newKeeper(w, l), &lastRecord{}
@@ -397,6 +405,19 @@ func (c *Core) RulesChanged() {
 	c.mu.Unlock()
 	for _, name := range names {
 		c.config.Wake(c.keyOf(name), true)
+	}
+}
+
+// Limit has the Core do nothing but correct and delete admission configurations, for the cause
+// that is given, or all again if that is nil.
+func (c *Core) Limit(cause error) {
+	var limited *error
+	if cause != nil {
+		cause = fmt.Errorf("%w: %w", errLimited, cause)
+		limited = &cause
+	}
+	if c.limited.Swap(limited) != nil && cause == nil {
+		c.RulesChanged()
 	}
 }
 

@@ -57,6 +57,7 @@ type reconciliation struct {
 	rights     rights
 	observer   observer
 	completion completion
+	hindrance  hindrance
 
 	pass
 	view desired.View
@@ -78,6 +79,11 @@ func (c *Core) Reconcile(ctx context.Context, key string) (next time.Duration, e
 	c.config.Tracker.Begin(key)
 	defer c.config.Tracker.End(key)
 	r := c.begin(key)
+	if limited := c.limited.Load(); limited != nil {
+		next, err = limitedLook(ctx, r, *limited)
+		c.end(r, next, err)
+		return next, err
+	}
 	owns, err := r.ownsName(ctx)
 	switch {
 	case err != nil:
@@ -126,6 +132,7 @@ func (c *Core) begin(key string) *reconciliation {
 	r.recorder = recorder{config: c.config, tools: r.tools, strays: c.strays, state: kept, pass: p}
 	r.rights = rights{config: c.config, roles: c.roles, state: kept, pass: p}
 	r.observer = observer{config: c.config, rules: &c.rules, rights: &r.rights, state: kept, pass: p}
+	r.hindrance = hindrance{works: c.works, tools: r.tools, state: kept, pass: p}
 	r.completion = completion{recorder: &r.recorder, observer: &r.observer}
 	if name, ours := c.workName(key); ours {
 		r.review(name)
@@ -163,6 +170,7 @@ func (c *Core) end(r *reconciliation, next time.Duration, err error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	r.hindrance.over()
 	c.strays.noteOwn(r.key, r.record, !r.view.Empty())
 	if len(r.view.Deleted) == 0 && r.view.Live == nil {
 		c.strays.revise()
@@ -187,20 +195,24 @@ func (r *reconciliation) bring(ctx context.Context, w *desired.Work) (time.Durat
 		return 0, err // what confirms it wakes the key
 	}
 	manifests := r.load(ctx, w)
-	if gone, err := r.recorder.claim(ctx, w); err != nil || !gone {
-		if err != nil {
-			r.rights.noteRefusals(err)
-			return 0, errors.Join(err, r.blocked(w, manifests, err))
-		}
+	if ready, err := r.recorder.claim(ctx, w); err != nil && !r.hindrance.goesOn(ctx, w, err) {
+		r.rights.noteRefusals(err)
+		return 0, errors.Join(err, blocked(r, w, manifests, err))
+	} else if err == nil && !ready {
 		return r.removalWait(), nil
 	}
+	return r.bringListed(ctx, w, manifests)
+}
+
+// bringListed applies a work that has a record.
+func (r *reconciliation) bringListed(ctx context.Context, w *desired.Work, manifests []apply.Manifest) (time.Duration, error) {
 	r.removed()
 	r.track(manifests)
 	r.rights.actFor(w.Spec.Executor)
 	r.completion.leave(ctx, w, manifests)
 	results, err := r.apply(ctx, manifests)
 	if err != nil {
-		return 0, r.recorder.forgetRecord(err)
+		return 0, r.recorder.forgetRecord(errors.Join(err, blocked(r, w, manifests, err)))
 	}
 	r.looked()
 	return r.conclude(ctx, w, manifests, results)
@@ -224,8 +236,12 @@ func (r *reconciliation) load(ctx context.Context, w *desired.Work) []apply.Mani
 // look again.
 func (r *reconciliation) conclude(ctx context.Context, w *desired.Work, manifests []apply.Manifest, results []apply.Result) (time.Duration, error) {
 	remaining, settleErr := r.pruneAndRecord(ctx, manifests, results)
+	tryAgain, refused := r.hindrance.try(ctx, results)
 	status := r.statusOf(ctx, w, results)
-	reportErr := errors.Join(r.report(w, status), r.recorder.forgetRecord(r.completion.noteComplete(ctx, w, manifests, status)))
+	reportErr := r.report(w, r.hindrance.tellFailed(w, status))
+	if r.hindrance.unrecorded == nil {
+		reportErr = errors.Join(reportErr, r.recorder.forgetRecord(r.completion.noteComplete(ctx, w, manifests, status)))
+	}
 	next := r.paused
 	if next == 0 {
 		next = r.noteRejected(w, results)
@@ -236,7 +252,8 @@ func (r *reconciliation) conclude(ctx context.Context, w *desired.Work, manifest
 	r.rights.noteRefusals(settleErr, results...)
 	next = sooner(conflictWait(results, r.config.Random), sooner(next, r.rights.comeBack(results)))
 	next = sooner(slowWait(results, r.config.Random), sooner(next, r.awaitPolicies(results)))
-	if err := errors.Join(r.recorder.forgetRecord(settleErr), reportErr, errors.Join(r.rights.failed(), retryable(results))); err != nil {
+	next = sooner(tryAgain, next)
+	if err := errors.Join(r.recorder.forgetRecord(settleErr), refused, reportErr, errors.Join(r.rights.failed(), retryable(results))); err != nil {
 		return next, err
 	}
 	if len(remaining) > 0 {
@@ -334,10 +351,14 @@ func (r *reconciliation) apply(ctx context.Context, manifests []apply.Manifest) 
 		steps = append(steps, step)
 		order = append(order, i)
 	}
-	if err := r.recorder.took(r.store.SetEntries(ctx, r.record, inventory.Intend(r.record.Entries(), steps))); err != nil {
-		return nil, fmt.Errorf("record what is about to be made: %w", err)
+	if err := r.hindrance.intend(ctx, steps, order); err != nil {
+		return nil, err
 	}
 	for n, i := range order {
+		if res, withheld := r.hindrance.withheld(steps[n]); withheld {
+			results[i] = res
+			continue
+		}
 		results[i] = r.applier.Apply(ctx, steps[n], owner)
 		r.log.DebugContext(ctx, "manifest applied", "object", results[i].Ref.String(), "action", results[i].Action, "error", results[i].Err)
 		if a := results[i].Action; a != apply.Unchanged && a != apply.Refuse {
@@ -367,13 +388,16 @@ func (r *reconciliation) unchanged(m apply.Manifest, owner apply.Owner) (apply.K
 // pruneAndRecord removes what the work no longer wants, and records what there is.
 func (r *reconciliation) pruneAndRecord(ctx context.Context, manifests []apply.Manifest, results []apply.Result) (remaining []inventory.Entry, err error) {
 	if r.completion.held {
-		return nil, nil
+		return nil, r.hindrance.unrecorded
 	}
-	entries := r.record.Entries()
-	stale := append(inventory.Stale(entries, manifests), inventory.Forfeit(entries, results)...)
+	entries, stale := r.record.Entries(), r.hindrance.stale(manifests, results)
 	remaining, err = r.remover.Remove(ctx, stale, r.record.Owner(), nil)
+	if r.hindrance.unrecorded != nil {
+		return remaining, errors.Join(err, r.hindrance.unrecorded)
+	}
 	setErr := r.recorder.took(r.store.SetEntries(ctx, r.record, inventory.Merge(entries, results, stale, remaining)))
 	if setErr != nil {
+		r.hindrance.halted(setErr)
 		return remaining, errors.Join(err, fmt.Errorf("record what there is: %w", setErr))
 	}
 	if err != nil {
@@ -435,13 +459,13 @@ func signatureOf(res apply.Result, before remembered) drift.Signature {
 // noteApplied notes whether everything is as wanted, and what it took to write
 // objects again for a spec that had been applied before.
 func (r *reconciliation) noteApplied(ctx context.Context, w *desired.Work, results []apply.Result) {
-	wrote, asWanted := false, true
+	written, asWanted := false, r.hindrance.failed == nil
 	for _, res := range results {
 		asWanted = asWanted && res.Err == nil
-		wrote = wrote || res.Err == nil && res.Action != apply.Unchanged && res.Action != apply.Refuse
+		written = written || wrote(res)
 	}
 	r.mu.Lock()
-	again := wrote && r.applied == specOf(w)
+	again := written && r.applied == specOf(w)
 	repaired := again && r.asWanted
 	r.noteSpec(specOf(w), asWanted)
 	exhausted := again && r.repairs.spend(repairRate, r.now)
@@ -462,6 +486,7 @@ func retryable(results []apply.Result) error {
 	for _, res := range results {
 		switch {
 		case apply.Rejected(res.Err): // see noteRejected
+		case errors.As(res.Err, new(withheldError)): // the failure of the record is enough
 		case cluster.IsFieldConflict(res.Err): // see conflicted
 		case slow(res): // see slowWait
 		case refused(res.Err) || res.Err == nil && refused(res.ReadErr): // see comeBack
@@ -487,6 +512,7 @@ func (r *reconciliation) statusOf(ctx context.Context, w *desired.Work, results 
 	for i, res := range results {
 		manifests = append(manifests, r.said(ctx, i, res))
 	}
+	r.hindrance.blame(w, manifests)
 	status := conditions.Next(r.previous(w), w.SpecGeneration, manifests, r.now)
 	if w.Problem != "" { // what is in force is an earlier spec
 		status = conditions.Rejected(status, w.Generation, w.Problem, r.now)
@@ -494,28 +520,20 @@ func (r *reconciliation) statusOf(ctx context.Context, w *desired.Work, results 
 	return status
 }
 
-// blocked reports a work that cannot be applied because it cannot be recorded,
-// if that is more than a passing trouble.
-func (r *reconciliation) blocked(w *desired.Work, manifests []apply.Manifest, err error) error {
-	if !needsChange(err) {
-		return nil
-	}
-	err = explained(fmt.Errorf("it cannot be recorded in AppliedManifestWork %s: %w", r.key, err))
-	list := make([]conditions.Manifest, 0, len(manifests))
-	for _, m := range manifests {
-		list = append(list, conditions.Manifest{Meta: m.Meta, ApplyErr: err, Presence: conditions.Unreadable, ReadErr: err, RuleTypes: rule.Types(m.Config.Conditions)})
-	}
-	return r.report(w, conditions.Next(r.previous(w), w.SpecGeneration, list, r.now))
+// unapplied is a manifest that nothing was done about.
+func unapplied(m apply.Manifest, err error) conditions.Manifest {
+	return conditions.Manifest{Meta: m.Meta, ApplyErr: err, Presence: conditions.Unreadable, ReadErr: err, RuleTypes: rule.Types(m.Config.Conditions)}
 }
 
 // needsChange reports whether an error needs somebody to change something.
 func needsChange(err error) bool {
 	var notServed *cluster.NotServedError
-	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || errors.As(err, &notServed) || errors.Is(err, inventory.ErrWorkName)
+	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || errors.As(err, &notServed) || errors.Is(err, inventory.ErrWorkName) || errors.Is(err, inventory.ErrChanged)
 }
 
 // report puts a status into the outbox.
 func (r *reconciliation) report(w *desired.Work, status workv1.ManifestWorkStatus) error {
+	status = r.hindrance.hindered(status)
 	r.say(w, status)
 	return r.put(w, status, false)
 }

@@ -136,6 +136,7 @@ func (r *recorder) dissolve(ctx context.Context, orphan func(inventory.Entry) bo
 		return true, nil
 	}
 	if !r.record.Deleting() {
+		r.takeBack(ctx, orphan)
 		if err := r.took(r.store.AddFinalizer(ctx, r.record)); err != nil {
 			return false, r.forgetRecord(err)
 		}

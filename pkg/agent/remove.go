@@ -15,7 +15,7 @@ import (
 // nothing is left.
 func (r *reconciliation) removeWorks(ctx context.Context, works []*desired.Work) (time.Duration, error) {
 	if err := r.recorder.loadRecord(ctx); err != nil {
-		return 0, err
+		return 0, errors.Join(err, unremoved(r, onlyOne(works), err))
 	}
 	owner := ownerOf(r.record, works)
 	if owner != nil && !r.deletable(owner) {
@@ -27,6 +27,9 @@ func (r *reconciliation) removeWorks(ctx context.Context, works []*desired.Work)
 		}
 		gone, err := r.recorder.dissolve(ctx, staysAfter(owner))
 		if !gone && (err != nil || r.removals > 0) { // most works are gone at the second look
+			if err != nil {
+				r.hindrance.halted(err)
+			}
 			err = errors.Join(err, r.reportParting(ctx, owner))
 		}
 		if err != nil {
@@ -58,6 +61,14 @@ func ownerOf(rec *inventory.Record, works []*desired.Work) *desired.Work {
 		}
 	}
 	return nil
+}
+
+// onlyOne returns the deleted work of a name, nil where there are several.
+func onlyOne(works []*desired.Work) *desired.Work {
+	if len(works) != 1 {
+		return nil
+	}
+	return works[0]
 }
 
 // staysAfter says which objects the work wants to outlive it, as far as its last

@@ -35,6 +35,8 @@ type state struct {
 	look time.Time
 	// removals counts reconciliations in a row that waited for objects to go.
 	removals int
+	// lockout is about a record that fails.
+	lockout lockout
 	// rejections are about writes that the cluster finds wrong in themselves.
 	rejections rejections
 

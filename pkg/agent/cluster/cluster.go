@@ -55,6 +55,7 @@ type Client interface {
 	Mapper
 	Objects
 	Rehearser
+	OwnRehearser
 }
 
 // Mapper knows what the cluster serves.
@@ -101,6 +102,13 @@ type Rehearser interface {
 	// also if the agent itself may not impersonate the user. The name must be one
 	// that an HTTP header can carry.
 	RehearseCreate(ctx context.Context, user string, gvr schema.GroupVersionResource, obj *unstructured.Unstructured) error
+}
+
+// OwnRehearser asks what would become of a write of the agent itself.
+type OwnRehearser interface {
+	// RehearseOwn has the server go through the write, without doing it. The error is that of
+	// the write. A webhook that does not support that is BadRequest.
+	RehearseOwn(ctx context.Context, w Write) error
 }
 
 // NoKindError says that the cluster does not know a kind.

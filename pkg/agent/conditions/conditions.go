@@ -215,6 +215,9 @@ func setApplied(list *[]metav1.Condition, generation int64, err error, now metav
 		if ignore := (*IgnoreFieldsError)(nil); errors.As(err, &ignore) {
 			c.Reason, c.Message = workv1.AppliedManifestSSAIgnoreFieldError, format(formatIgnoreFieldsFailed, err)
 		}
+		if cutOff := (*CutOffError)(nil); errors.As(err, &cutOff) {
+			c.Reason = ReasonAgentWritesRefused
+		}
 	}
 	if old := apimeta.FindStatusCondition(*list, c.Type); old != nil && old.ObservedGeneration != generation {
 		apimeta.RemoveStatusCondition(list, c.Type)

@@ -72,17 +72,21 @@ type Remover struct {
 // stay on the list: objects that are still there, and objects about which
 // nothing could be found out; the errors say why. One of them does not keep the
 // others from being removed, except that roles and bindings wait until all else
-// is gone: they may be what allows the agent to remove it. orphan may be nil.
+// is gone: they may be what allows the agent to remove it. Admission configurations
+// are first: they may be what refuses to remove the others. orphan may be nil.
 func (r Remover) Remove(ctx context.Context, entries []Entry, owner apply.Owner, orphan func(Entry) bool) (remaining []Entry, err error) {
-	var grants, others []Entry
+	var first, grants, others []Entry
 	for _, e := range entries {
-		if e.Group == rbacv1.GroupName {
+		switch {
+		case e.Group == rbacv1.GroupName:
 			grants = append(grants, e)
-		} else {
+		case Admission(e.ResourceIdentifier):
+			first = append(first, e)
+		default:
 			others = append(others, e)
 		}
 	}
-	remaining, err = r.removeEach(ctx, others, owner, orphan)
+	remaining, err = r.removeEach(ctx, append(first, others...), owner, orphan)
 	if len(remaining) > 0 {
 		return slices.Concat(remaining, grants), err
 	}

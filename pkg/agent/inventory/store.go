@@ -43,6 +43,9 @@ const MaxWorkName = 253 - sha256.Size*2 - 1
 // ErrWorkName is the error about a work whose name is longer than that.
 var ErrWorkName = errors.New("the name of the work does not fit into the name of an AppliedManifestWork")
 
+// ErrChanged is the error about an AppliedManifestWork that is not as it was written.
+var ErrChanged = errors.New("an admission webhook or policy of the cluster changes what the agent writes: the finalizer or the list of objects is not as it was written")
+
 // Resource is where AppliedManifestWorks live.
 var Resource = schema.GroupVersionResource{Group: workv1.GroupName, Version: workv1.GroupVersion.Version, Resource: "appliedmanifestworks"}
 
@@ -148,7 +151,19 @@ func (s Store) Create(ctx context.Context, workName string, labels map[string]st
 	if err != nil {
 		return nil, err
 	}
-	return s.wrote(recordOf(s.Objects.Create(ctx, Resource, &unstructured.Unstructured{Object: m})))
+	return held(s.wrote(recordOf(s.Objects.Create(ctx, Resource, &unstructured.Unstructured{Object: m}))))
+}
+
+// held returns a record that has our finalizer after a write that put it there.
+//
+// t1 a webhook takes the finalizer off. t2 the work is deleted, the record is gone at once, and
+// the work is confirmed as deleted. t3 its objects are still there, if the garbage collector does
+// not remove them. Therefore nothing is made, and nothing confirmed, without the finalizer.
+func held(r *Record, err error) (*Record, error) {
+	if err == nil && !r.HasFinalizer() {
+		return nil, fmt.Errorf("AppliedManifestWork %s: %w", r.object.Name, ErrChanged)
+	}
+	return r, err
 }
 
 // Claim makes the record say that it is ours and stands for this spec, and gives
@@ -172,7 +187,7 @@ func (s Store) Claim(ctx context.Context, r *Record, labels map[string]string, o
 	if len(meta) == 0 && len(patch) == 0 {
 		return r, nil
 	}
-	return s.patch(ctx, r, meta, patch, "")
+	return held(s.patch(ctx, r, meta, patch, ""))
 }
 
 // missing returns what of want is not in have.
@@ -192,7 +207,7 @@ func (s Store) AddFinalizer(ctx context.Context, r *Record) (*Record, error) {
 	if r.HasFinalizer() {
 		return r, nil
 	}
-	return s.patch(ctx, r, map[string]any{"finalizers": append(slices.Clone(r.object.Finalizers), workv1.AppliedManifestWorkFinalizer)}, nil, "")
+	return held(s.patch(ctx, r, map[string]any{"finalizers": append(slices.Clone(r.object.Finalizers), workv1.AppliedManifestWorkFinalizer)}, nil, ""))
 }
 
 // SetEntries records the list, sorted, if it differs.
@@ -204,7 +219,11 @@ func (s Store) SetEntries(ctx context.Context, r *Record, entries []Entry) (*Rec
 	if entries == nil {
 		entries = []Entry{}
 	}
-	return s.patch(ctx, r, nil, map[string]any{"status": map[string]any{"appliedResources": entries}}, "status")
+	rec, err := s.patch(ctx, r, nil, map[string]any{"status": map[string]any{"appliedResources": entries}}, "status")
+	if err == nil && !slices.Equal(entries, rec.object.Status.AppliedResources) {
+		return nil, fmt.Errorf("AppliedManifestWork %s: %w", r.object.Name, ErrChanged)
+	}
+	return rec, err
 }
 
 // SetEvictionStart records when the grace period began, in whole seconds; the

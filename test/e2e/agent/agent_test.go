@@ -47,6 +47,7 @@ func TestAgent_OnAKubeAPIServer(t *testing.T) {
 		{"DeniedWorksRest", deniedWorksRest},
 		{"FailingWebhookIsTriedByOne", failingWebhookIsTriedByOne},
 		{"LooksAtWhatItMayNotWatch", looksAtWhatItMayNotWatch},
+		{"TakesBackWhatRefusesItsRecords", takesBackWhatRefusesItsRecords},
 	} {
 		t.Run(part.name, func(t *testing.T) {
 			here := *s

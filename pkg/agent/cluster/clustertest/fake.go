@@ -31,8 +31,8 @@ import (
 
 // Call is one request that a Fake received.
 type Call struct {
-	// Verb is resolve, locate, get, list, create, "rehearse create", update,
-	// patch, "patch status", apply or delete; for an access review it is "review" and the
+	// Verb is resolve, locate, get, list, create, update, patch, "patch status", apply or
+	// delete, with "rehearse " before it if it is only gone through; for an access review it is "review" and the
 	// verb that is asked about.
 	Verb string
 	// Ref is the object; for resolve only the group, version and kind (as
@@ -42,7 +42,7 @@ type Call struct {
 
 // Write reports whether the call changes something.
 func (c Call) Write() bool {
-	return !slices.Contains([]string{"resolve", "locate", "get", "list", "rehearse create"}, c.Verb) && !strings.HasPrefix(c.Verb, reviewVerb)
+	return !slices.Contains([]string{"resolve", "locate", "get", "list"}, c.Verb) && !strings.HasPrefix(c.Verb, rehearseVerb) && !strings.HasPrefix(c.Verb, reviewVerb)
 }
 
 // String is "verb ref".
@@ -372,6 +372,26 @@ func (f *Fake) Delete(_ context.Context, ref cluster.Ref, uid types.UID) error {
 	}
 	f.remove(ref, old)
 	return nil
+}
+
+const rehearseVerb = "rehearse "
+
+// RehearseOwn implements cluster.OwnRehearser. Only Refuse has a say.
+func (f *Fake) RehearseOwn(_ context.Context, w cluster.Write) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	verb := rehearseVerb + w.Verb
+	if w.Subresource != "" {
+		verb += " " + w.Subresource
+	}
+	if err := f.enter(Call{verb, w.Ref}); err != nil {
+		return err
+	}
+	_, o, err := f.lookup(w.Ref)
+	if w.Verb == cluster.Create && o == nil {
+		return nil
+	}
+	return err
 }
 
 // merge is a JSON merge patch.

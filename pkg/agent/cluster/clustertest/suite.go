@@ -32,6 +32,7 @@ func Run(t *testing.T, c cluster.Client, namespace string) {
 	t.Run("Immutable", s.immutable)
 	t.Run("CustomResources", s.customResources)
 	t.Run("WhatOthersMayDo", s.others)
+	t.Run("OwnWritesThatAreGoneThrough", s.own)
 }
 
 type suite struct {

@@ -1,0 +1,35 @@
+package conditions
+
+import (
+	"slices"
+
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	workv1 "open-cluster-management.io/api/work/v1"
+)
+
+// ReasonAgentWritesRefused is the reason of a manifest that is on the cluster as it should be, and
+// refuses there what the agent itself writes.
+const ReasonAgentWritesRefused = "AgentWritesRefused"
+
+// CutOffError says that of a manifest. It has that reason.
+type CutOffError struct{ Err error }
+
+func (e *CutOffError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the refusal.
+func (e *CutOffError) Unwrap() error { return e.Err }
+
+// Hindered returns the status of a work that is being deleted with what keeps it; nothing else
+// differs, and status is not modified.
+func Hindered(status workv1.ManifestWorkStatus, why string) workv1.ManifestWorkStatus {
+	c := apimeta.FindStatusCondition(status.Conditions, workv1.WorkDeleting)
+	if c == nil || c.Status != metav1.ConditionTrue {
+		return status
+	}
+	next := *c
+	next.Message = cutTo(maxSummary, messageWorkDeleting+": "+why)
+	status.Conditions = slices.Clone(status.Conditions)
+	apimeta.SetStatusCondition(&status.Conditions, next)
+	return status
+}

@@ -1,0 +1,42 @@
+package conditions_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/agent/conditions"
+)
+
+func TestHindered_SaysWhyADeletionWaits(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	deleting := conditions.Deleting(workv1.ManifestWorkStatus{}, 3, nil, now)
+	got := conditions.Hindered(deleting, "refused")
+	c := apimeta.FindStatusCondition(got.Conditions, workv1.WorkDeleting)
+	if c.Status != metav1.ConditionTrue || c.Reason != conditions.ReasonWorkDeleting || c.Message != "ManifestWork is being deleted: refused" || c.ObservedGeneration != 3 {
+		t.Errorf("got %+v", c)
+	}
+	if before := apimeta.FindStatusCondition(deleting.Conditions, workv1.WorkDeleting); before.Message != "ManifestWork is being deleted" {
+		t.Errorf("the status was modified: %+v", before)
+	}
+	if alive := conditions.Hindered(workv1.ManifestWorkStatus{}, "refused"); len(alive.Conditions) > 0 {
+		t.Errorf("a work that is not deleted: %+v", alive)
+	}
+}
+
+func TestNext_AgentWritesRefused(t *testing.T) {
+	m := conditions.Manifest{ApplyErr: fmt.Errorf("apply: %w", &conditions.CutOffError{Err: errors.New("no")}), Presence: conditions.Present}
+	got := conditions.Next(workv1.ManifestWorkStatus{}, 1, []conditions.Manifest{m}, time.Now())
+	c := apimeta.FindStatusCondition(got.ResourceStatus.Manifests[0].Conditions, workv1.ManifestApplied)
+	if c.Status != metav1.ConditionFalse || c.Reason != conditions.ReasonAgentWritesRefused || !apimeta.IsStatusConditionFalse(got.Conditions, workv1.WorkApplied) {
+		t.Errorf("got %+v", got)
+	}
+	if !apimeta.IsStatusConditionTrue(got.Conditions, workv1.WorkAvailable) {
+		t.Errorf("the object is there: %+v", got.Conditions)
+	}
+}

@@ -1,0 +1,85 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	admission "github.com/hawser-io/hawser/internal/refusal"
+	"github.com/hawser-io/hawser/pkg/agent/apply"
+	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/conditions"
+	"github.com/hawser-io/hawser/pkg/agent/inventory"
+)
+
+// rehearsalName ends the name of an AppliedManifestWork that is never made.
+const rehearsalName = "rehearsal.hawser.dev"
+
+// try goes through what the agent itself must write, without writing it, after the work wrote an
+// admission configuration, at each full look, and while that is refused. It returns when to do so
+// again, and the refusal.
+func (h *hindrance) try(ctx context.Context, results []apply.Result) (next time.Duration, refused error) {
+	l := &h.lockout
+	if !slices.ContainsFunc(results, func(res apply.Result) bool {
+		return res.Resolved && res.Presence == conditions.Present && inventory.Admission(res.ID())
+	}) {
+		l.next, l.refused = time.Time{}, nil
+		return 0, nil
+	}
+	if slices.ContainsFunc(results, func(res apply.Result) bool { return res.Resolved && wrote(res) && inventory.Admission(res.ID()) }) {
+		l.tries, l.next = 0, h.now.Add(trialWaits[0])
+	}
+	due := !l.next.IsZero() && !h.now.Before(l.next)
+	if due || h.full || l.refused != nil {
+		l.refused = h.rehearse(ctx)
+	}
+	if due {
+		l.next = time.Time{}
+		if l.tries++; l.tries < len(trialWaits) {
+			l.next = h.now.Add(trialWaits[l.tries] - trialWaits[l.tries-1])
+		}
+	}
+	if !l.next.IsZero() {
+		next = max(time.Millisecond, l.next.Sub(h.now))
+	}
+	return next, l.refused
+}
+
+func wrote(res apply.Result) bool {
+	return res.Err == nil && res.Action != apply.Unchanged && res.Action != apply.Refuse
+}
+
+// rehearse returns the refusal of one of the agent's own writes. A failure for another reason
+// tells nothing of the work.
+func (h *hindrance) rehearse(ctx context.Context) error {
+	for _, w := range h.ownWrites() {
+		err := h.config.Client.RehearseOwn(ctx, w)
+		if _, refused := admission.Of(err); refused {
+			return fmt.Errorf("%s %s: %w", w.Verb, w.Ref, err)
+		}
+	}
+	return nil
+}
+
+// ownWrites are those of the record, and what the process writes besides.
+func (h *hindrance) ownWrites() []cluster.Write {
+	writes := slices.Clone(h.config.OwnWrites)
+	if h.record == nil {
+		return writes
+	}
+	at := inventory.Ref(h.key)
+	anew := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": inventory.Resource.GroupVersion().String(), "kind": "AppliedManifestWork",
+		"metadata": map[string]any{"name": h.config.HubHash + "-" + rehearsalName},
+		"spec":     map[string]any{"hubHash": h.config.HubHash, "agentID": h.config.AgentID, "manifestWorkName": rehearsalName},
+	}}
+	return append(writes,
+		cluster.Write{Verb: cluster.Patch, Ref: at, Body: []byte(`{"metadata":{"annotations":{"` + rehearsalName + `":"1"}}}`)},
+		cluster.Write{Verb: cluster.Patch, Ref: at, Body: []byte(`{"status":{}}`), Subresource: "status"},
+		cluster.Write{Verb: cluster.Create, Ref: inventory.Ref(anew.GetName()), Object: anew},
+		cluster.Write{Verb: cluster.Delete, Ref: at},
+	)
+}
