@@ -19,8 +19,8 @@ func refuser(failurePolicy string) string {
 		"rules":[{"apiGroups":["work.open-cluster-management.io"],"apiVersions":["*"],"operations":["*"],"resources":["*/*"]}]}]}`, failurePolicy)
 }
 
-// refused waits until a manifest of a work says that it is not applied, with that reason, and why.
-func (s *spoke) refused(work string, manifest int, reason, why string) {
+// notApplied waits until a manifest of a work says that it is not applied, with that reason, and why.
+func (s *spoke) notApplied(work string, manifest int, reason, why string) {
 	s.Helper()
 	s.reports(work, func(r manifestwork.StatusReport) error {
 		if manifest >= len(r.Status.ResourceStatus.Manifests) {
@@ -42,10 +42,10 @@ func takesBackWhatRefusesItsRecords(s *spoke) {
 	for round, way := range []string{"corrected", "deleted"} {
 		generation := int64(2*round + 1)
 		s.apply(work("refuser", generation, configMap("refuser", "1"), refuser("Fail")))
-		s.refused("refuser", 1, "AgentWritesRefused", `admission webhook "refuser.example.com"`)
+		s.notApplied("refuser", 1, "AgentWritesRefused", `admission webhook "refuser.example.com"`)
 		web = work("bystander", generation+1, configMap("bystander-"+way, "1"))
 		s.apply(web)
-		s.refused("bystander", 0, "AppliedManifestFailed", `comes of work "refuser"`)
+		s.notApplied("bystander", 0, "AppliedManifestFailed", `comes of work "refuser"`)
 		if s.configMap("bystander-"+way) != nil {
 			s.Error("an object was made that is on no record")
 		}
