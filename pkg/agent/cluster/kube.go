@@ -44,7 +44,7 @@ func NewKube(c KubeConfig) (*Kube, error) {
 	cfg := rest.CopyConfig(c.REST)
 	cfg.UserAgent = UserAgent
 	cfg.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(c.QPS, c.Burst)
-	cfg.WarningHandler = rest.NoWarnings{} // a manifest's warnings are its author's business
+	cfg.WarningHandler, cfg.WarningHandlerWithContext = nil, warningHandler{}
 	cfg.Wrap(newBreaker)
 	hc, err := rest.HTTPClientFor(cfg)
 	if err != nil {

@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -35,5 +36,15 @@ func IsFieldConflict(err error) bool {
 // ServerSideApply implements Objects.
 func (k *Kube) ServerSideApply(ctx context.Context, gvr schema.GroupVersionResource, obj *unstructured.Unstructured, by FieldManager) (*unstructured.Unstructured, error) {
 	o, err := k.at(gvr, obj.GetNamespace()).Apply(ctx, obj.GetName(), obj, metav1.ApplyOptions{FieldManager: by.Name, Force: by.Force})
-	return o, k.served(ctx, gvr, err)
+	return o, k.served(ctx, gvr, misfit(err))
+}
+
+// misfit turns an answer to an object that does not fit into the schema of its kind, as with a field
+// that the schema does not have, into what it is: the server answers it as if it had failed itself.
+func misfit(err error) error {
+	var s apierrors.APIStatus
+	if apierrors.IsInternalError(err) && errors.As(err, &s) && strings.Contains(s.Status().Message, "failed to create typed patch object") {
+		return apierrors.NewBadRequest(s.Status().Message)
+	}
+	return err
 }

@@ -60,6 +60,11 @@ type Fake struct {
 	// (object nil). It is called with the fake locked and must not call it.
 	Changed func(ref cluster.Ref, object *unstructured.Unstructured)
 
+	// Prune, if set, removes from an object that is to be created or updated what the cluster
+	// does not keep, and returns the fields of which the answer says that it does not know
+	// them. It is called with the fake locked and must not call it.
+	Prune func(o *unstructured.Unstructured) (unknown []string)
+
 	mu      sync.Mutex
 	kinds   map[schema.GroupVersionKind]kind
 	objects map[key]*unstructured.Unstructured
@@ -294,7 +299,7 @@ func (f *Fake) Get(_ context.Context, ref cluster.Ref) (*unstructured.Unstructur
 }
 
 // Create implements cluster.Objects.
-func (f *Fake) Create(_ context.Context, gvr schema.GroupVersionResource, obj *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+func (f *Fake) Create(ctx context.Context, gvr schema.GroupVersionResource, obj *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if gvr == accessReviews {
@@ -308,11 +313,22 @@ func (f *Fake) Create(_ context.Context, gvr schema.GroupVersionResource, obj *u
 	if err != nil {
 		return nil, err
 	}
-	return f.create(ref, k, obj)
+	return f.create(ref, k, f.prune(ctx, obj))
+}
+
+func (f *Fake) prune(ctx context.Context, obj *unstructured.Unstructured) *unstructured.Unstructured {
+	obj = obj.DeepCopy()
+	if f.Prune == nil {
+		return obj
+	}
+	for _, path := range f.Prune(obj) {
+		cluster.Warn(ctx, fmt.Sprintf("unknown field %q", path))
+	}
+	return obj
 }
 
 // Update implements cluster.Objects.
-func (f *Fake) Update(_ context.Context, gvr schema.GroupVersionResource, obj *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+func (f *Fake) Update(ctx context.Context, gvr schema.GroupVersionResource, obj *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	ref := cluster.Ref{GroupVersionResource: gvr, Namespace: obj.GetNamespace(), Name: obj.GetName()}
@@ -323,7 +339,7 @@ func (f *Fake) Update(_ context.Context, gvr schema.GroupVersionResource, obj *u
 	if err != nil {
 		return nil, err
 	}
-	return f.replace(ref, k, old, f.account(k, old, obj.DeepCopy(), cluster.UserAgent))
+	return f.replace(ref, k, old, f.account(k, old, f.prune(ctx, obj), cluster.UserAgent))
 }
 
 // Patch implements cluster.Objects.
