@@ -175,7 +175,7 @@ func NewCore(c CoreConfig) *Core {
 		tools: &tools{
 			lastRecord: last,
 			store:      inventory.Store{Objects: c.Client, HubHash: c.HubHash, AgentID: c.AgentID, Wrote: last.note},
-			remover:    inventory.Remover{Client: c.Client, Guard: c.Guard, Done: func(d inventory.Decision, err error) { c.Metrics.write(string(d), err) }},
+			remover:    inventory.Remover{Client: c.Client, Guard: c.Guard, Done: func(d inventory.Decision, err error) { c.Metrics.write(string(d), err == nil) }},
 			applier:    apply.Applier{Objects: c.Client, Wait: c.Wait, Guard: c.Guard},
 		},
 	}

@@ -167,12 +167,12 @@ func (m *Metrics) reconcile(result string, took time.Duration) {
 	}
 }
 
-func (m *Metrics) write(action string, err error) {
+func (m *Metrics) write(action string, ok bool) {
 	if m == nil {
 		return
 	}
 	result := "ok"
-	if err != nil {
+	if !ok {
 		result = "failed"
 	}
 	m.objects.WithLabelValues(action, result).Inc()

@@ -344,7 +344,7 @@ func (r *reconciliation) apply(ctx context.Context, manifests []apply.Manifest) 
 			continue
 		}
 		step := r.plan(ctx, manifests[i], unheard(manifests[i]))
-		if r.paused > 0 && step.Action != apply.Unchanged && step.Action != apply.Refuse {
+		if r.paused > 0 && writes(step.Action) {
 			results[i] = r.postpone(i, step)
 			continue
 		}
@@ -354,19 +354,26 @@ func (r *reconciliation) apply(ctx context.Context, manifests []apply.Manifest) 
 	if err := r.hindrance.intend(ctx, steps, order); err != nil {
 		return nil, err
 	}
+	redefined := map[cluster.Ref]bool{} // definitions that were written just now
 	for n, i := range order {
 		if res, withheld := r.hindrance.withheld(steps[n]); withheld {
 			results[i] = res
 			continue
 		}
+		definition, _ := definitionOf(steps[n].Ref)
+		steps[n].Redefined = redefined[definition]
 		results[i] = r.applier.Apply(ctx, steps[n], owner)
 		r.log.DebugContext(ctx, "manifest applied", "object", results[i].Ref.String(), "action", results[i].Action, "error", results[i].Err)
-		if a := results[i].Action; a != apply.Unchanged && a != apply.Refuse {
-			r.config.Metrics.write(string(a), results[i].Err)
+		if res := results[i]; writes(res.Action) {
+			redefined[res.Ref] = true
+			r.config.Metrics.write(string(res.Action), res.Accepted())
 		}
 	}
 	return results, nil
 }
+
+// writes reports whether an action changes something on the cluster.
+func writes(a apply.Action) bool { return a != apply.Unchanged && a != apply.Refuse }
 
 // plan decides what to do about one manifest. New objects of new works are many
 // at a time, and reading first would only tell that they are not there.
@@ -381,8 +388,8 @@ func (r *reconciliation) plan(ctx context.Context, m apply.Manifest, unheard boo
 // unchanged reports whether the object is known to be as it should be: it was,
 // and the watch has seen no change since.
 func (r *reconciliation) unchanged(m apply.Manifest, owner apply.Owner) (apply.Known, bool) {
-	k := r.known[m.Ref].Known
-	return k, m.Err == nil && k.Same(m, owner) && r.observer.quiet(m.Ref)
+	k := r.known[m.Ref]
+	return k.Known, m.Err == nil && k.Same(m, owner) && r.observer.quiet(m.Ref) && !r.due(m.Ref, k)
 }
 
 // pruneAndRecord removes what the work no longer wants, and records what there is.
@@ -424,7 +431,7 @@ func (r *reconciliation) expect(results []apply.Result, remaining []inventory.En
 		}
 		expected[res.Ref] = signatureOf(res, before[res.Ref])
 		switch {
-		case apply.Rejected(res.Err):
+		case apply.Rejected(res.Err), res.Known.Incomplete():
 			r.rememberRejected(res, before[res.Ref], expected)
 		case res.Err == nil || res.Known.UID != "": // a refusal leaves it as it was
 			r.known[res.Ref] = remembered{Known: res.Known, signature: expected[res.Ref]}
@@ -462,7 +469,7 @@ func (r *reconciliation) noteApplied(ctx context.Context, w *desired.Work, resul
 	written, asWanted := false, r.hindrance.failed == nil
 	for _, res := range results {
 		asWanted = asWanted && res.Err == nil
-		written = written || wrote(res)
+		written = written || res.Accepted() && writes(res.Action) && !res.Retried
 	}
 	r.mu.Lock()
 	again := written && r.applied == specOf(w)

@@ -18,7 +18,14 @@ import (
 // itself is tried again; it doubles up to lookAgain. What it takes is usually a
 // change of the work, of the object or of the definition of its kind, which are
 // noticed; but some checks depend on other things.
-const firstRejectedWait = 100 * time.Millisecond
+//
+// A write that it accepted without all fields is tried again in the same way. If it said nothing
+// about them, the waits begin as if there had been silentTries before, at about a minute: then
+// something on the cluster removes them.
+const (
+	firstRejectedWait = 100 * time.Millisecond
+	silentTries       = 9
+)
 
 // rejections say when rejected writes of a key are tried again; without any,
 // tries is 0.
@@ -34,24 +41,23 @@ type rejections struct {
 // put to the test.
 func (r *reconciliation) recall(ref cluster.Ref) apply.Known {
 	k, has := r.known[ref]
-	if !has {
-		return r.keeper.writtenBefore(r.key, ref)
-	}
-	if !k.rejected {
+	switch {
+	case !has:
+		return r.keeper.writtenBefore(r.key, ref).Retry()
+	case !r.due(ref, k):
 		return k.Known
-	}
-	if redefined(r.config.Tracker, ref, k.definition) {
+	case redefined(r.config.Tracker, ref, k.definition):
 		r.rejections.tries = 0 // the new definition may need a moment to count
-		return k.Retry()
-	}
-	if r.ended(k.refusal) {
+	case r.ended(k.refusal):
 		r.rejections.tries = min(r.rejections.tries, k.refusal.tries())
-		return k.Retry()
 	}
-	if r.full || !r.now.Before(r.rejections.next) {
-		return k.Retry()
-	}
-	return k.Known
+	return k.Retry()
+}
+
+// due reports whether the write of an object is to be tried again, because it was
+// rejected, or not all of it was kept.
+func (r *reconciliation) due(ref cluster.Ref, k remembered) bool {
+	return k.rejected && (r.full || !r.now.Before(r.rejections.next) || redefined(r.config.Tracker, ref, k.definition) || r.ended(k.refusal))
 }
 
 // redefined reports whether the definition of the object's kind is not as it
@@ -81,16 +87,17 @@ func (r *reconciliation) noteRejected(w *desired.Work, results []apply.Result) t
 	r.mu.Lock()
 	anew := r.applied != specOf(w)
 	r.mu.Unlock()
-	rejected, tried := false, false
+	rejected, silent, tried := false, true, !r.now.Before(r.rejections.next)
 	wait, last := lookAgain, lookAgain
 	for _, res := range results {
 		switch {
-		case apply.Rejected(res.Err):
-			rejected, tried = true, tried || res.Action != apply.Refuse
+		case apply.Rejected(res.Err), res.Known.Incomplete():
+			rejected, silent = true, silent && res.Err == nil
+			tried = tried || writes(res.Action)
 			first, longest := r.patience(res.Err)
 			wait, last = min(wait, first), min(last, longest)
 		case r.coming(res.Manifest):
-			rejected, tried, wait = true, true, firstRejectedWait
+			rejected, silent, tried, wait = true, false, true, firstRejectedWait
 		}
 	}
 	if !rejected || anew {
@@ -98,6 +105,9 @@ func (r *reconciliation) noteRejected(w *desired.Work, results []apply.Result) t
 	}
 	if !rejected {
 		return 0
+	}
+	if silent {
+		r.rejections.tries = max(r.rejections.tries, silentTries)
 	}
 	if tried || r.rejections.tries == 0 {
 		r.rejections.next = r.now.Add(min(last, wait<<min(r.rejections.tries, 20)))

@@ -158,3 +158,128 @@ func TestCore_UnknownKindIsAppliedOnceItIsDefined(t *testing.T) {
 		})
 	}
 }
+
+// prunes has the cluster drop spec.f2 of custom resources until it is known.
+func (r *rig) prunes(says bool) (known *bool) {
+	known = new(bool)
+	r.f.Prune = func(o *unstructured.Unstructured) []string {
+		spec, _ := o.Object["spec"].(map[string]any)
+		if *known || o.GetKind() != "Rope" || spec["f2"] == nil {
+			return nil
+		}
+		delete(spec, "f2")
+		if says {
+			return []string{"spec.f2"}
+		}
+		return nil
+	}
+	return known
+}
+
+const (
+	rope        = `{"apiVersion":"example.com/v1","kind":"Rope","metadata":{"name":"a","namespace":"default"},"spec":{"f1":"x","f2":"x"}}`
+	ropeDropped = "Applied=False/AppliedManifestFailed: Failed to apply manifest: the cluster does not know spec.f2, and dropped what it does not know; all else was applied " +
+		"(correct the manifest, or the definition of the kind on the cluster: it is tried again when that changes, and about every hour)"
+	ropeSilent = "Applied=True/AppliedManifestComplete: Apply manifest complete, but the cluster did not keep spec.f2, and did not say why: a webhook may remove it, or a feature of the cluster be off"
+)
+
+// A field that the cluster drops is not applied, however often somebody looks, and it costs less and less
+// to find out; a new definition, or a restart, has it tried at once.
+func TestCore_DroppedFieldIsTriedLessAndLessOften(t *testing.T) {
+	for name, tc := range map[string]struct {
+		says          bool
+		said          string
+		second, hours int
+	}{
+		"the server says so": {true, ropeDropped, 6, 13},
+		"without a word":     {false, ropeSilent, 3, 9},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newJournaledRig(t)
+			r.f.Put(ropeDefinition())
+			known := r.prunes(tc.says)
+			r.apply(hubWork("w-1", "web", 1, rope, configMap("b", "1")))
+			r.settle(time.Second)
+			r.expectManifest("w-1", 0, tc.said, resourceThere, noFeedback)
+			if n := r.writes("ropes"); n < 1 || n > tc.second {
+				t.Errorf("%d writes in the first second", n)
+			}
+			r.settle(2 * time.Hour)
+			if n := r.writes("ropes"); n < 3 || n > tc.hours+2 {
+				t.Errorf("%d writes in two hours", n)
+			}
+			r.settle(24 * time.Hour)
+			if n := r.writes("ropes"); n < 15 || n > 50 {
+				t.Errorf("%d writes in a day", n)
+			}
+			for range 10 { // the neighbour is repaired, and what was dropped is not tried for that
+				r.f.Edit(r.ref("ConfigMap", "b"), func(o *unstructured.Unstructured) { o.Object["data"] = map[string]any{"k": "drift"} })
+				r.settle(time.Second)
+			}
+			if n := r.writes("ropes"); n > 1 {
+				t.Errorf("%d writes for the neighbour", n)
+			}
+			r.expectManifest("w-1", 0, tc.said, resourceThere, noFeedback)
+			r.restart()
+			r.settle(time.Minute)
+			r.expectManifest("w-1", 0, tc.said, resourceThere, noFeedback)
+
+			*known = true
+			r.f.Edit(r.f.Ref("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", "ropes.example.com"), func(o *unstructured.Unstructured) {
+				o.SetLabels(map[string]string{"changed": "1"})
+			})
+			r.settle(time.Second)
+			r.expectStatus("w-1", workApplied, workAvailable)
+			r.expectManifest("w-1", 0, manifestApplied, resourceThere, noFeedback)
+			r.writes("ropes")
+			r.settle(3 * time.Hour)
+			if n := r.writes("ropes"); n != 0 {
+				t.Errorf("%d writes of an object that is as it should be", n)
+			}
+		})
+	}
+}
+
+// Something on the cluster changes an object all the time that lacks a field: it is not written as often.
+func TestCore_DroppedFieldOfAnObjectThatOthersChange(t *testing.T) {
+	r := newRig(t)
+	r.f.Put(ropeDefinition())
+	r.prunes(true)
+	r.apply(hubWork("w-1", "web", 1, rope))
+	r.settle(time.Hour)
+	r.requests()
+	ref := r.f.Ref("example.com/v1", "Rope", "default", "a")
+	for i := range 600 {
+		r.f.Edit(ref, func(o *unstructured.Unstructured) { o.Object["spec"] = map[string]any{"f1": fmt.Sprint(i)} })
+		r.settle(time.Second)
+	}
+	if n := r.writes("ropes"); n > 60 {
+		t.Errorf("%d writes in ten minutes", n)
+	}
+}
+
+// Definition and resource get a field in one work: no status says that it was lost.
+func TestCore_DefinitionAndResourceGetAField(t *testing.T) {
+	r := newRig(t)
+	known := r.prunes(true)
+	prune, tries := r.f.Prune, 0
+	r.f.Prune = func(o *unstructured.Unstructured) []string {
+		if o.GetKind() == "Rope" {
+			tries++
+			*known = tries == 3
+		}
+		return prune(o)
+	}
+	r.f.Put(ropeDefinition())
+	definition := ropeDefinition()
+	definition.SetLabels(map[string]string{"changed": "1"})
+	b, err := definition.MarshalJSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.apply(hubWork("w-1", "web", 1, string(b), rope))
+	r.expectStatus("w-1", workApplied, workAvailable)
+	if tries != 3 {
+		t.Errorf("%d tries", tries)
+	}
+}

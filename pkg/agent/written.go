@@ -63,7 +63,7 @@ func (w *written) restore(saved map[string]map[string]string, wanted func(key st
 func (w *written) put(key string, known map[cluster.Ref]remembered) {
 	objects := make(map[string]string, len(known))
 	for ref, k := range known {
-		if k.UID != "" && !k.rejected {
+		if k.UID != "" && (!k.rejected || k.Incomplete()) {
 			objects[objectName(ref)] = k.Text()
 		}
 	}

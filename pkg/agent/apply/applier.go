@@ -3,7 +3,6 @@ package apply
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -48,37 +47,10 @@ type Known struct {
 	// rejection is why it could not be made so, if the server found the write
 	// wrong in itself; then content identifies the state it was in.
 	rejection *rejection
-}
-
-// Retry is k without a rejection, so that the write is tried again.
-func (k Known) Retry() Known {
-	if k.rejection != nil {
-		return Known{}
-	}
-	return k
-}
-
-var textOfHashes = base64.RawStdEncoding.Strict()
-
-// Text is k for a later process, without a rejection; ParseKnown reads it.
-func (k Known) Text() string {
-	return string(k.UID) + textOfHashes.EncodeToString(append(k.want[:], k.content[:]...))
-}
-
-// ParseKnown reads what Text returned. ok is false if s is something else.
-func ParseKnown(s string) (k Known, ok bool) {
-	n := len(s) - textOfHashes.EncodedLen(len(k.want)+len(k.content))
-	if n <= 0 {
-		return Known{}, false
-	}
-	hashes, err := textOfHashes.DecodeString(s[n:])
-	if err != nil || len(hashes) != len(k.want)+len(k.content) { // line ends are skipped
-		return Known{}, false
-	}
-	k.UID = types.UID(s[:n])
-	copy(k.want[:], hashes)
-	copy(k.content[:], hashes[len(k.want):])
-	return k, true
+	// dropped are the fields that the server did not keep; nil: it kept all. Then it is not as
+	// it should be. due: the write is to be tried again.
+	dropped *dropped
+	due     bool
 }
 
 // Same reports whether k is about this manifest and owner.
@@ -100,6 +72,9 @@ type Step struct {
 	by       cluster.FieldManager       // who applies body on the server; nobody if its Name is empty
 	handOver []byte                     // what to send before body, see handOver
 	known    Known
+	// Redefined: the definition of the kind was written a moment ago, and may need another one
+	// to count. A write that the server rejects, or of which it drops fields, is tried again at once.
+	Redefined bool
 	// supposed: nobody has read whether there is an object. unmade: it was supposed
 	// that there is none, and the server refused to make one.
 	supposed, unmade bool
@@ -122,6 +97,9 @@ type Result struct {
 	Known Known
 	// Unmade: whatever there is, this work did not make it, for it may not.
 	Unmade bool
+	// Retried: it was tried because the cluster had dropped fields before, not because the
+	// object had been changed.
+	Retried bool
 }
 
 // UID returns the uid of the object, "" unless it is present.
@@ -204,7 +182,7 @@ func (a Applier) Suppose(ctx context.Context, m Manifest, owner Owner) Step {
 // Remembered is the result for an object that is known not to have changed
 // since it was as it should be.
 func Remembered(m Manifest, k Known) Result {
-	return Result{Manifest: m, Action: Unchanged, Presence: conditions.Present, Known: k}
+	return Result{Manifest: m, Action: Unchanged, Presence: conditions.Present, Known: k, Err: k.lack()}
 }
 
 // compare fills in what to do, which depends on the strategy. Load let none
@@ -227,6 +205,10 @@ func (s *Step) compare(ctx context.Context, owner Owner) {
 func (s *Step) compareCreateOnly(owner Owner) {
 	if s.Live == nil {
 		s.Action, s.body = Create, forCreate(identify(s.Manifest), owner, s.Owned)
+		return
+	}
+	if _, special := rules[s.Live.GroupVersionKind()]; !special && s.retries(owner) {
+		s.compareWhole(identify(s.Manifest), owner) // what was made is not complete yet
 		return
 	}
 	s.Action = Unchanged
@@ -301,17 +283,20 @@ func (s *Step) compareByRule(r rule, want *unstructured.Unstructured, owner Owne
 // left reports whether the content of the object is what came out when it was
 // last written from this very manifest: however the server completed it, that is
 // no difference.
-func (s *Step) left(owner Owner) bool {
-	return s.known.Same(s.Manifest, owner) && s.known.content == digest(s.Live)
+func (s *Step) left(owner Owner) bool { return !s.known.due && s.same(owner, digest(s.Live)) }
+
+// same reports whether the content of the object is what the write of this very manifest left.
+func (s *Step) same(owner Owner, content [sha256.Size]byte) bool {
+	return s.known.Same(s.Manifest, owner) && s.known.content == content
 }
 
-// Apply does what the step says. A write that met another writer is planned and
-// tried again.
+// Apply does what the step says. A write that met another writer, or a definition
+// that does not count yet, is planned and tried again.
 func (a Applier) Apply(ctx context.Context, s Step, owner Owner) Result {
-	wait := retryBase
+	wait, redefined := retryBase, s.Redefined
 	for attempt := 1; ; attempt++ {
 		r := a.write(ctx, s, owner)
-		if s.supposed && r.Err != nil {
+		if s.supposed && r.Err != nil && !r.Known.Incomplete() {
 			s = a.Plan(ctx, s.Manifest, owner, s.known)
 			s.unmade = apierrors.IsForbidden(r.Err)
 			if s.Action == Create && !r.metOther() {
@@ -320,13 +305,17 @@ func (a Applier) Apply(ctx context.Context, s Step, owner Owner) Result {
 			attempt = 0
 			continue
 		}
-		if r.Err == nil || attempt == attempts || !r.metOther() {
+		early := redefined && (r.Known.Incomplete() || Rejected(r.Err))
+		if attempt >= attempts && !early || attempt > attempts || !early && !r.metOther() {
 			return r
 		}
 		if a.Wait(ctx, wait) != nil {
 			return r
 		}
 		wait *= retryFactor
+		if early {
+			s.known = r.Known.Retry()
+		}
 		s = a.Plan(ctx, s.Manifest, owner, s.known)
 	}
 }
@@ -339,8 +328,11 @@ func (r *Result) metOther() bool {
 
 func (a Applier) write(ctx context.Context, s Step, owner Owner) Result {
 	r := Result{Manifest: s.Manifest, Action: s.Action, Err: s.Err, Live: s.Live, Presence: s.Presence, ReadErr: s.ReadErr, Unmade: s.unmade && s.Action == Refuse}
+	r.Retried = s.known.due
 	written := s.Live
 	var err error
+	var warnings cluster.Warnings
+	ctx = cluster.WithWarnings(ctx, &warnings)
 	switch s.Action {
 	case Refuse:
 		if Rejected(s.Err) {
@@ -352,23 +344,27 @@ func (a Applier) write(ctx context.Context, s Step, owner Owner) Result {
 			return r // only to be looked at, and not there
 		}
 	case Create, Update:
-		written, err = a.send(ctx, s, owner, &r)
+		written, err = a.send(ctx, &s, owner, &r)
 	case Recreate:
 		written, err = a.recreate(ctx, s, s.body)
 	}
 	if err != nil {
-		r.fail(err)
+		if r.fail(err); s.retries(owner) && !r.metOther() {
+			return s.asBefore() // it was only tried whether the cluster keeps the fields by now
+		}
 		r.reject(owner)
 		return r
 	}
 	r.Live, r.Presence, r.ReadErr = written, conditions.Present, nil
 	r.Known = Known{UID: written.GetUID(), want: wanted(s.Manifest, owner), content: s.digest(written)}
+	r.Known.dropped = s.dropped(written, r.Known.content, warnings.UnknownFields(), owner)
+	r.Err = r.Known.lack()
 	return r
 }
 
 // send makes or changes the object, in the way of the strategy. What it did
 // instead, or before it failed, is noted in r.
-func (a Applier) send(ctx context.Context, s Step, owner Owner, r *Result) (*unstructured.Unstructured, error) {
+func (a Applier) send(ctx context.Context, s *Step, owner Owner, r *Result) (*unstructured.Unstructured, error) {
 	gvr := s.Ref.GroupVersionResource
 	switch {
 	case s.by.Name != "":
@@ -384,8 +380,8 @@ func (a Applier) send(ctx context.Context, s Step, owner Owner, r *Result) (*uns
 	}
 	o, err := a.Objects.Update(ctx, gvr, s.body)
 	if rule := rules[s.body.GroupVersionKind()]; err != nil && rule.recreateOn != nil && rule.recreateOn(err) {
-		r.Action = Recreate
-		return a.recreate(ctx, s, s.anew)
+		r.Action, s.body = Recreate, s.anew
+		return a.recreate(ctx, *s, s.anew)
 	}
 	return o, err
 }
@@ -429,7 +425,7 @@ func (r *Result) fail(err error) {
 func wanted(m Manifest, o Owner) [sha256.Size]byte {
 	h := sha256.New()
 	h.Write(m.hash[:])
-	_, _ = fmt.Fprintf(h, "%q %q %t", o.Name, o.UID, m.Owned)
+	_, _ = fmt.Fprintf(h, "%q %q %t %d", o.Name, o.UID, m.Owned, knownFormat)
 	return [sha256.Size]byte(h.Sum(nil))
 }
 

@@ -1,6 +1,8 @@
 package apply
 
 import (
+	"crypto/sha256"
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -22,10 +24,25 @@ func TestKnown_OutlivesTheProcess(t *testing.T) {
 	}
 }
 
+// What a process knew that took the server's answer for what was wanted counts no more.
+func TestKnown_OfAnEarlierFormat(t *testing.T) {
+	b := newBench(t)
+	k := b.apply(plainConfigMap).Known
+	m := b.load(plainConfigMap)
+	h := sha256.New()
+	h.Write(m.hash[:])
+	_, _ = fmt.Fprintf(h, "%q %q %t", owner.Name, owner.UID, m.Owned)
+	k.want = [sha256.Size]byte(h.Sum(nil))
+	if old, ok := ParseKnown(k.Text()); !ok || old.Same(m, owner) {
+		t.Errorf("got %+v, %v", old, ok)
+	}
+}
+
 func FuzzParseKnown(f *testing.F) {
 	f.Add("")
 	f.Add(strings.Repeat("A", 86))
 	f.Add("11111111-0000-0000-0000-000000000000" + strings.Repeat("A", 86))
+	f.Add("11111111-0000-0000-0000-000000000000" + strings.Repeat("A", 86) + "\n" + `{"unknown":["spec.f2"]}`)
 	f.Fuzz(func(t *testing.T, s string) {
 		k, ok := ParseKnown(s)
 		if ok && k.Text() != s {

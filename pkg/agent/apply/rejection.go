@@ -38,10 +38,12 @@ func (r *rejection) Unwrap() error { return r.error }
 
 // Rejected reports whether the server found a write wrong in itself, or refused it.
 // Trying the same again is of little use until manifest, object or the definition of its
-// kind change, or until what [Refused] tells; a Known remembers it.
+// kind change, or until what [Refused] tells; a Known remembers it. A write of which the
+// server dropped fields is one.
 func Rejected(err error) bool {
 	var r *rejection
-	return errors.As(err, &r)
+	var d *dropped
+	return errors.As(err, &r) || errors.As(err, &d)
 }
 
 // wrongInItself tells such answers from those that depend on the moment.

@@ -91,7 +91,7 @@ func (s *Step) compareApplied(ctx context.Context, owner Owner) {
 	}
 	content := anonymous(body)
 	same := b.hold(s.Live.Object, content) && !b.own.exceeds(content)
-	same = same || s.known.Same(s.Manifest, owner) && s.known.content == appliedDigest(s.Live, s.by.Name)
+	same = same || !s.known.due && s.same(owner, appliedDigest(s.Live, s.by.Name))
 	if !same {
 		s.Action, s.body = Update, body
 		return
@@ -225,7 +225,7 @@ func appliedDigest(o *unstructured.Unstructured, manager string) [sha256.Size]by
 // serverSide applies the object and then sees to our owner reference, which is
 // not part of what is applied: manifests may have references of their own. The
 // object it returns is the latest known; nil if nothing was written.
-func (a Applier) serverSide(ctx context.Context, s Step, owner Owner) (*unstructured.Unstructured, error) {
+func (a Applier) serverSide(ctx context.Context, s *Step, owner Owner) (*unstructured.Unstructured, error) {
 	var written *unstructured.Unstructured
 	if s.handOver != nil {
 		o, err := a.Objects.Patch(ctx, s.Ref, s.handOver, "")

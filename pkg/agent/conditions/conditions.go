@@ -49,6 +49,7 @@ const (
 	messageResourceNotAvailable  = "Resource is not available"
 	formatManifestFailed         = "Failed to apply manifest: %v"
 	formatIgnoreFieldsFailed     = "Failed to process ignoreFields: %v"
+	formatManifestIncomplete     = messageManifestApplied + ", but the cluster did not keep %s, and did not say why: a webhook may remove it, or a feature of the cluster be off"
 	formatFetchingFailed         = "Failed to fetch resource: %v"
 	formatFeedbackFailed         = "Sync status feedback failed with error %s"
 	formatResourcesNotAvailable  = "%d of %d resources are not available"
@@ -85,6 +86,9 @@ type Manifest struct {
 	Meta workv1.ManifestResourceMeta
 	// ApplyErr is nil when the object is as the manifest wants it.
 	ApplyErr error
+	// Missing are fields of the manifest that the object lacks although the cluster accepted
+	// them without a word. That is no error: something on the cluster wants it so.
+	Missing  []string
 	Presence Presence
 	// ReadErr is set when Presence is Unreadable.
 	ReadErr error
@@ -190,7 +194,7 @@ func nextManifest(old *workv1.ManifestCondition, generation int64, m Manifest, n
 		next.StatusFeedbacks = *old.StatusFeedbacks.DeepCopy()
 	}
 	if !m.Held {
-		setApplied(&next.Conditions, generation, m.ApplyErr, now)
+		setApplied(&next.Conditions, generation, m, now)
 	}
 	apimeta.SetStatusCondition(&next.Conditions, available(m, now))
 	// What could not be read keeps the feedback it had, and the outcomes of rules:
@@ -205,12 +209,15 @@ func nextManifest(old *workv1.ManifestCondition, generation int64, m Manifest, n
 // setApplied updates the condition in place while the generation is the same.
 // For another generation it is appended anew, so that its transition time says
 // when this generation was applied.
-func setApplied(list *[]metav1.Condition, generation int64, err error, now metav1.Time) {
+func setApplied(list *[]metav1.Condition, generation int64, m Manifest, now metav1.Time) {
 	c := metav1.Condition{
 		Type: workv1.ManifestApplied, Status: metav1.ConditionTrue, Reason: workv1.AppliedManifestComplete, Message: messageManifestApplied,
 		ObservedGeneration: generation, LastTransitionTime: now,
 	}
-	if err != nil {
+	if len(m.Missing) > 0 {
+		c.Message = format(formatManifestIncomplete, strings.Join(m.Missing, ", "))
+	}
+	if err := m.ApplyErr; err != nil {
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, workv1.AppliedManifestFailed, format(formatManifestFailed, err)
 		if ignore := (*IgnoreFieldsError)(nil); errors.As(err, &ignore) {
 			c.Reason, c.Message = workv1.AppliedManifestSSAIgnoreFieldError, format(formatIgnoreFieldsFailed, err)

@@ -1,0 +1,209 @@
+package apply
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/hawser-io/hawser/pkg/agent/conditions"
+)
+
+// dropped are the fields of a manifest that the cluster did not keep, although it accepted the write:
+// the object is not as it was wanted, however often it is compared.
+type dropped struct {
+	// Unknown are those of which the server said that it does not know them, as with a schema without
+	// them.
+	Unknown []string `json:"unknown,omitempty"`
+	// Silent are those that were missing in its answer without a word. Something on the cluster
+	// removes them, or a feature is off.
+	Silent []string `json:"silent,omitempty"`
+}
+
+// maxDropped bounds how many fields of a kind are named, maxPath how long a name is, in bytes.
+const (
+	maxDropped = 10
+	maxPath    = 256
+)
+
+// Error says which fields are not there.
+func (d *dropped) Error() string {
+	text := fmt.Sprintf("the cluster does not know %s, and dropped what it does not know; all else was applied", strings.Join(d.Unknown, ", "))
+	if len(d.Silent) > 0 {
+		text += fmt.Sprintf(", but %s is missing, too", strings.Join(d.Silent, ", "))
+	}
+	return text + " (correct the manifest, or the definition of the kind on the cluster: it is tried again when that changes, and about every hour)"
+}
+
+// add names one more field.
+func add(list *[]string, path string) {
+	switch n := len(*list); {
+	case n < maxDropped && len(path) <= maxPath:
+		*list = append(*list, path)
+	case n < maxDropped:
+		*list = append(*list, strings.ToValidUTF8(path[:maxPath], "")+"…")
+	case n == maxDropped:
+		*list = append(*list, "…")
+	}
+}
+
+// droppedFrom compares a manifest with the answer to its write; sent is what was sent for it, unknown
+// are the fields that the server did not know. It returns nil if nothing is missing. Only missing
+// fields count: the server, a webhook or a controller may write another value. Metadata and status
+// belong to the server and do not count.
+func droppedFrom(manifest, sent, answer map[string]any, unknown []string) *dropped {
+	c := comparison{unknown: unknown}
+	for _, name := range slices.Sorted(maps.Keys(sent)) {
+		switch name {
+		case "apiVersion", "kind", "metadata", "status":
+		case "stringData": // of a Secret; the server keeps it in data
+		default:
+			c.field(name, name, manifest, sent, answer)
+		}
+	}
+	if len(c.Unknown)+len(c.Silent) == 0 {
+		return nil
+	}
+	return &c.dropped
+}
+
+// comparison goes through what was sent.
+type comparison struct {
+	dropped
+	unknown []string
+	// unpaired counts the items above that cannot be found in the answer. A field below
+	// may be there all the same, unless the server said that it does not know it.
+	unpaired int
+}
+
+// field compares one field of maps.
+func (c *comparison) field(path, name string, manifest, sent, answer map[string]any) {
+	want, wanted := manifest[name]
+	value := sent[name]
+	if !wanted || want == nil || value == nil {
+		return
+	}
+	if got, has := answer[name]; has && got != nil {
+		c.value(path, want, value, got)
+		return
+	}
+	known := true
+	for _, u := range c.unknown {
+		if within(u, path) {
+			known = false
+			add(&c.Unknown, u)
+		}
+	}
+	if known && c.unpaired == 0 && !blank(value) {
+		add(&c.Silent, path)
+	}
+}
+
+// within reports whether a path is another one, or below it.
+func within(path, of string) bool {
+	rest, ok := strings.CutPrefix(path, of)
+	return ok && (rest == "" || rest[0] == '.' || rest[0] == '[')
+}
+
+func (c *comparison) value(path string, want, sent, answer any) {
+	switch sent := sent.(type) {
+	case map[string]any:
+		want, ok := want.(map[string]any)
+		got, same := answer.(map[string]any)
+		if !ok || !same && c.unpaired == 0 {
+			return
+		}
+		for _, name := range slices.Sorted(maps.Keys(sent)) {
+			c.field(path+"."+name, name, want, sent, got)
+		}
+	case []any:
+		want, ok := want.([]any)
+		got, same := answer.([]any)
+		if !ok || len(want) != len(sent) || !same && c.unpaired == 0 {
+			return
+		}
+		for i, item := range sent {
+			c.item(fmt.Sprintf("%s[%d]", path, i), i, want[i], item, got, len(got) == len(sent))
+		}
+	}
+}
+
+// item compares an item of a list with its counterpart. Items with a name are found by it, others
+// at their place, if nothing came or went.
+func (c *comparison) item(path string, i int, want, sent any, got []any, aligned bool) {
+	var counterpart any
+	name := nameOf(sent)
+	switch at := slices.IndexFunc(got, func(g any) bool { return name != "" && nameOf(g) == name }); {
+	case name == "" && aligned, name != "" && i < len(got) && nameOf(got[i]) == name:
+		counterpart = got[i]
+	case at >= 0:
+		counterpart = got[at]
+	case name != "" && c.unpaired == 0 && len(got) > 0 && !slices.ContainsFunc(got, func(g any) bool { return nameOf(g) == "" }):
+		add(&c.Silent, path)
+		return
+	default:
+		c.unpaired++
+		defer func() { c.unpaired-- }()
+	}
+	c.value(path, want, sent, counterpart)
+}
+
+// nameOf is the name of an item; "" if it has none.
+func nameOf(item any) string {
+	m, _ := item.(map[string]any)
+	name, _ := m["name"].(string)
+	return name
+}
+
+// blank reports whether a value may mean the same as none.
+func blank(v any) bool {
+	switch v := v.(type) {
+	case map[string]any:
+		for _, e := range v {
+			if !blank(e) {
+				return false
+			}
+		}
+		return true
+	case []any:
+		return len(v) == 0
+	case int64:
+		return v == 0
+	case float64:
+		return v == 0
+	}
+	return v == nil || v == "" || v == false
+}
+
+// dropped returns what the cluster did not keep of what the step wrote. If it wrote nothing of
+// the content, and the content is as it was, the same fields are missing as before.
+func (s *Step) dropped(written *unstructured.Unstructured, content [sha256.Size]byte, unknown []string, owner Owner) *dropped {
+	var d *dropped
+	if s.body != nil && s.Action != Unchanged {
+		d = droppedFrom(s.Object.Object, s.body.Object, written.Object, unknown)
+	}
+	if d == nil && s.same(owner, content) {
+		return s.known.dropped
+	}
+	return d
+}
+
+// Accepted reports whether nothing went wrong, unless fields were dropped.
+func (r *Result) Accepted() bool { return r.Err == nil || r.Known.Incomplete() }
+
+// retries reports whether the object is as the write of this manifest left it, which is to be tried
+// again only for the fields that the cluster dropped.
+func (s *Step) retries(owner Owner) bool {
+	return s.known.due && s.Live != nil && s.same(owner, s.digest(s.Live))
+}
+
+// asBefore is the result of a retry that failed: the object is as it was. A Job cannot be written again,
+// for example.
+func (s *Step) asBefore() Result {
+	k := s.known
+	k.due = false
+	return Result{Manifest: s.Manifest, Action: s.Action, Err: k.lack(), Live: s.Live, Presence: conditions.Present, Known: k, Retried: true}
+}
