@@ -104,8 +104,8 @@ func (r *reconciliation) said(ctx context.Context, i int, res apply.Result) cond
 	o := r.observer.observe(ctx, res)
 	m := conditions.Manifest{
 		Meta: res.Meta, ApplyErr: explained(res.Err), Presence: res.Presence, ReadErr: explained(res.ReadErr),
-		Missing:  res.Known.Missing(),
-		Held:     r.completion.held || r.postponed[i],
+		Missing: res.Known.Missing(),
+		Held:    r.completion.held || r.postponed[i], Others: leftAlone(res.Known),
 		Feedback: len(res.Config.Feedback) > 0, Values: o.values, FeedbackErrs: o.errs,
 		Rules: o.outcomes, RuleTypes: rule.Types(res.Config.Conditions),
 	}
@@ -115,14 +115,23 @@ func (r *reconciliation) said(ctx context.Context, i int, res apply.Result) cond
 	return m
 }
 
-// noteLook counts a reconciliation in which objects were read and nothing else, and notes
-// whether somebody wants to know of them.
+// leftAlone are the fields that are left to other managers.
+func leftAlone(k apply.Known) []conditions.ForeignField {
+	var fields []conditions.ForeignField
+	for _, f := range k.Left() {
+		fields = append(fields, conditions.ForeignField(f))
+	}
+	return fields
+}
+
+// noteLook counts a reconciliation in which objects were read and nothing else, because a work
+// wants to know of them or other managers write their own fields, and notes whether a work does.
 func (r *reconciliation) noteLook(results []apply.Result) {
 	observes, looked := false, false
 	for _, res := range results {
 		wanted := res.Resolved && observed(res.Config)
 		observes = observes || wanted
-		looked = looked || res.Live != nil && (r.paused > 0 || wanted && res.Action == apply.Unchanged)
+		looked = looked || res.Live != nil && (r.paused > 0 || (wanted || res.Shared) && res.Action == apply.Unchanged)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -69,6 +69,8 @@ type reconciliation struct {
 	// manifests that are not as wanted meanwhile, by place in the work.
 	paused    time.Duration
 	postponed map[int]bool
+	// anew: this spec of the work has not gone through a reconciliation yet.
+	anew bool
 }
 
 // Reconcile brings the cluster in line with what is wanted under a key, and
@@ -188,7 +190,7 @@ func (r *reconciliation) bring(ctx context.Context, w *desired.Work) (time.Durat
 		err := r.report(w, conditions.Rejected(r.previous(w), w.Generation, w.Problem, r.now))
 		return r.idle(), errors.Join(err, r.pardon(ctx, w))
 	}
-	if r.paused = r.pause(w); r.paused > 0 && !r.observes {
+	if r.paused, r.anew = r.pause(w); r.paused > 0 && !r.observes {
 		return r.paused, nil
 	}
 	if backed, err := r.backed(ctx, w); err != nil || !backed {
@@ -244,7 +246,7 @@ func (r *reconciliation) conclude(ctx context.Context, w *desired.Work, manifest
 	}
 	next := r.paused
 	if next == 0 {
-		next = r.noteRejected(w, results)
+		next = r.noteRejected(results)
 		r.noteApplied(ctx, w, results)
 	}
 	r.noteLook(results)
@@ -264,14 +266,14 @@ func (r *reconciliation) conclude(ctx context.Context, w *desired.Work, manifest
 }
 
 // pause is how long to leave a work alone whose objects somebody else keeps
-// changing.
-func (r *reconciliation) pause(w *desired.Work) time.Duration {
+// changing. A spec that is new is not left alone.
+func (r *reconciliation) pause(w *desired.Work) (wait time.Duration, anew bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.applied != specOf(w) {
-		return 0
+		return 0, true
 	}
-	return r.repairs.wait(repairRate, r.now)
+	return r.repairs.wait(repairRate, r.now), false
 }
 
 // specOf identifies what is in force of a work.
@@ -386,10 +388,10 @@ func (r *reconciliation) plan(ctx context.Context, m apply.Manifest, unheard boo
 }
 
 // unchanged reports whether the object is known to be as it should be: it was,
-// and the watch has seen no change since.
+// and the watch has seen no change since. A new spec tries again what is contested.
 func (r *reconciliation) unchanged(m apply.Manifest, owner apply.Owner) (apply.Known, bool) {
 	k := r.known[m.Ref]
-	return k.Known, m.Err == nil && k.Same(m, owner) && r.observer.quiet(m.Ref) && !r.due(m.Ref, k)
+	return k.Known, m.Err == nil && k.Same(m, owner) && !(r.anew && k.Contested()) && r.observer.quiet(m.Ref) && !r.due(m.Ref, k)
 }
 
 // pruneAndRecord removes what the work no longer wants, and records what there is.

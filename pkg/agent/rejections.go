@@ -10,7 +10,6 @@ import (
 
 	"github.com/hawser-io/hawser/pkg/agent/apply"
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
-	"github.com/hawser-io/hawser/pkg/agent/desired"
 	"github.com/hawser-io/hawser/pkg/agent/drift"
 )
 
@@ -41,9 +40,16 @@ type rejections struct {
 // put to the test.
 func (r *reconciliation) recall(ref cluster.Ref) apply.Known {
 	k, has := r.known[ref]
-	switch {
-	case !has:
+	if !has {
 		return r.keeper.writtenBefore(r.key, ref).Retry()
+	}
+	switch { // about fields of other managers
+	case r.anew:
+		k.Known = k.Forget()
+	case r.full:
+		k.Known = k.Forgive()
+	}
+	switch {
 	case !r.due(ref, k):
 		return k.Known
 	case redefined(r.config.Tracker, ref, k.definition):
@@ -83,10 +89,7 @@ func definitionOf(ref cluster.Ref) (definition cluster.Ref, ok bool) {
 // noteRejected returns when to try again what the cluster rejected, or what it
 // may be about to know, 0 if there is nothing of that. It comes before
 // settledWith.
-func (r *reconciliation) noteRejected(w *desired.Work, results []apply.Result) time.Duration {
-	r.mu.Lock()
-	anew := r.applied != specOf(w)
-	r.mu.Unlock()
+func (r *reconciliation) noteRejected(results []apply.Result) time.Duration {
 	rejected, silent, tried := false, true, !r.now.Before(r.rejections.next)
 	wait, last := lookAgain, lookAgain
 	for _, res := range results {
@@ -100,7 +103,7 @@ func (r *reconciliation) noteRejected(w *desired.Work, results []apply.Result) t
 			rejected, silent, tried, wait = true, false, true, firstRejectedWait
 		}
 	}
-	if !rejected || anew {
+	if !rejected || r.anew {
 		r.rejections.tries = 0
 	}
 	if !rejected {

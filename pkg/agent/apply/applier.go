@@ -51,6 +51,8 @@ type Known struct {
 	// it should be. due: the write is to be tried again.
 	dropped *dropped
 	due     bool
+	// fights is about fields of other managers; nil is nothing.
+	fights *fights
 }
 
 // Same reports whether k is about this manifest and owner.
@@ -75,6 +77,9 @@ type Step struct {
 	// Redefined: the definition of the kind was written a moment ago, and may need another one
 	// to count. A write that the server rejects, or of which it drops fields, is tried again at once.
 	Redefined bool
+	manifest  *unstructured.Unstructured // what Update compares with; nil if it does not look at the content
+	view      view                       // of Live beside manifest
+	metadata  bool                       // labels, annotations or owners differ
 	// supposed: nobody has read whether there is an object. unmade: it was supposed
 	// that there is none, and the server refused to make one.
 	supposed, unmade bool
@@ -100,6 +105,8 @@ type Result struct {
 	// Retried: it was tried because the cluster had dropped fields before, not because the
 	// object had been changed.
 	Retried bool
+	// Shared: other managers have fields of it that stay.
+	Shared bool
 }
 
 // UID returns the uid of the object, "" unless it is present.
@@ -231,6 +238,7 @@ func (s *Step) compareUpdate(owner Owner) {
 			return
 		}
 	}
+	want = s.beside(want, !special || r.merge != nil, owner)
 	switch {
 	case s.Live == nil:
 		s.Action, s.body = Create, forCreate(want, owner, s.Owned)
@@ -248,6 +256,7 @@ func (s *Step) compareUpdate(owner Owner) {
 func (s *Step) compareWhole(want *unstructured.Unstructured, owner Owner) {
 	next := want.DeepCopy()
 	changed := mergeMetadata(next, want, s.Live, owner, s.Owned)
+	s.metadata = changed
 	if !changed && !s.left(owner) {
 		changed = differs(want, s.Live)
 	}
@@ -268,6 +277,7 @@ func (s *Step) compareByRule(r rule, want *unstructured.Unstructured, owner Owne
 	} else {
 		changed = mergeMetadata(next, want, s.Live, owner, s.Owned)
 	}
+	s.metadata = changed
 	if r.merge != nil && (changed || !s.left(owner)) {
 		changed = r.merge(next, want, changed) || changed
 	}
@@ -283,7 +293,9 @@ func (s *Step) compareByRule(r rule, want *unstructured.Unstructured, owner Owne
 // left reports whether the content of the object is what came out when it was
 // last written from this very manifest: however the server completed it, that is
 // no difference.
-func (s *Step) left(owner Owner) bool { return !s.known.due && s.same(owner, digest(s.Live)) }
+func (s *Step) left(owner Owner) bool {
+	return !s.known.due && s.same(owner, s.digest(s.Live, s.view.kept))
+}
 
 // same reports whether the content of the object is what the write of this very manifest left.
 func (s *Step) same(owner Owner, content [sha256.Size]byte) bool {
@@ -327,7 +339,7 @@ func (r *Result) metOther() bool {
 }
 
 func (a Applier) write(ctx context.Context, s Step, owner Owner) Result {
-	r := Result{Manifest: s.Manifest, Action: s.Action, Err: s.Err, Live: s.Live, Presence: s.Presence, ReadErr: s.ReadErr, Unmade: s.unmade && s.Action == Refuse}
+	r := Result{Manifest: s.Manifest, Action: s.Action, Err: s.Err, Live: s.Live, Presence: s.Presence, ReadErr: s.ReadErr, Unmade: s.unmade && s.Action == Refuse, Shared: s.view.shared}
 	r.Retried = s.known.due
 	written := s.Live
 	var err error
@@ -352,11 +364,14 @@ func (a Applier) write(ctx context.Context, s Step, owner Owner) Result {
 		if r.fail(err); s.retries(owner) && !r.metOther() {
 			return s.asBefore() // it was only tried whether the cluster keeps the fields by now
 		}
-		r.reject(owner)
+		if wrongInItself(err) && s.yields(&r, owner) {
+			return r
+		}
+		r.reject(owner, s.known.fights)
 		return r
 	}
 	r.Live, r.Presence, r.ReadErr = written, conditions.Present, nil
-	r.Known = Known{UID: written.GetUID(), want: wanted(s.Manifest, owner), content: s.digest(written)}
+	r.Known = s.remember(r.Action, written, owner)
 	r.Known.dropped = s.dropped(written, r.Known.content, warnings.UnknownFields(), owner)
 	r.Err = r.Known.lack()
 	return r
@@ -384,14 +399,6 @@ func (a Applier) send(ctx context.Context, s *Step, owner Owner, r *Result) (*un
 		return a.recreate(ctx, *s, s.anew)
 	}
 	return o, err
-}
-
-// digest identifies what a write of this kind left.
-func (s *Step) digest(o *unstructured.Unstructured) [sha256.Size]byte {
-	if s.by.Name != "" {
-		return appliedDigest(o, s.by.Name)
-	}
-	return digest(o)
 }
 
 var errBeingDeleted = errors.New("the object is being deleted: it is made anew when it is gone")
@@ -430,8 +437,15 @@ func wanted(m Manifest, o Owner) [sha256.Size]byte {
 }
 
 // digest identifies what an object holds besides metadata and status.
-func digest(o *unstructured.Unstructured) [sha256.Size]byte {
-	b, err := json.Marshal(withoutMetadata(o))
+func digest(o *unstructured.Unstructured) [sha256.Size]byte { return digestBesides(o, cut{}) }
+
+// digestBesides is digest without these places.
+func digestBesides(o *unstructured.Unstructured, places cut) [sha256.Size]byte {
+	content := any(withoutMetadata(o))
+	if len(places.below) > 0 {
+		content = places.without(content)
+	}
+	b, err := json.Marshal(content)
 	if err != nil {
 		// Unstructured content came from JSON and can go back.
 		panic(fmt.Sprintf("marshal %s: %v", o.GetName(), err))

@@ -197,7 +197,7 @@ func (r *Result) Accepted() bool { return r.Err == nil || r.Known.Incomplete() }
 // retries reports whether the object is as the write of this manifest left it, which is to be tried
 // again only for the fields that the cluster dropped.
 func (s *Step) retries(owner Owner) bool {
-	return s.known.due && s.Live != nil && s.same(owner, s.digest(s.Live))
+	return s.known.due && s.Live != nil && s.same(owner, s.digest(s.Live, s.view.kept))
 }
 
 // asBefore is the result of a retry that failed: the object is as it was. A Job cannot be written again,
@@ -205,5 +205,5 @@ func (s *Step) retries(owner Owner) bool {
 func (s *Step) asBefore() Result {
 	k := s.known
 	k.due = false
-	return Result{Manifest: s.Manifest, Action: s.Action, Err: k.lack(), Live: s.Live, Presence: conditions.Present, Known: k, Retried: true}
+	return Result{Manifest: s.Manifest, Action: s.Action, Err: k.lack(), Live: s.Live, Presence: conditions.Present, Known: k, Retried: true, Shared: s.view.shared}
 }

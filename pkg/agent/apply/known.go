@@ -17,7 +17,7 @@ const knownFormat = 1
 // was dropped.
 func (k Known) Retry() Known {
 	if k.rejection != nil {
-		return Known{}
+		return Known{want: k.want, fights: k.fights}
 	}
 	k.due = k.dropped != nil
 	return k

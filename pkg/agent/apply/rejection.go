@@ -14,7 +14,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	workv1 "open-cluster-management.io/api/work/v1"
 )
 
 // rejection is the server's answer to a write that is wrong in itself: a field
@@ -52,29 +51,17 @@ func wrongInItself(err error) bool {
 }
 
 // reject remembers a failed write that would fail again.
-func (r *Result) reject(owner Owner) {
-	if f, ok := r.refusalOf(); ok {
-		r.rejectAs(&rejection{error: r.Err, refusal: &f}, owner)
-		return
+func (r *Result) reject(owner Owner, f *fights) {
+	if refusal, ok := r.refusalOf(); ok {
+		r.rejectAs(&rejection{error: r.Err, refusal: &refusal}, owner, f)
+	} else if wrongInItself(r.Err) {
+		r.rejectAs(&rejection{error: r.Err, hint: r.hint()}, owner, f)
 	}
-	if !wrongInItself(r.Err) {
-		return
-	}
-	hint := "correct the manifest, or delete the object so that it is made anew"
-	switch {
-	case r.Live == nil:
-		hint = "correct the manifest"
-	case r.insists():
-		hint = "correct the manifest or give it another name, or delete the object so that it is made anew"
-	case r.Config.Strategy.Type == workv1.UpdateStrategyTypeUpdate:
-		hint += ", or use update strategy CreateOnly or ServerSideApply"
-	}
-	r.rejectAs(&rejection{error: r.Err, hint: hint}, owner)
 }
 
-func (r *Result) rejectAs(rejected *rejection, owner Owner) {
+func (r *Result) rejectAs(rejected *rejection, owner Owner, f *fights) {
 	r.Err = rejected
-	r.Known = Known{want: wanted(r.Manifest, owner), content: fingerprint(r.Live), rejection: rejected}
+	r.Known = Known{want: wanted(r.Manifest, owner), content: fingerprint(r.Live), rejection: rejected, fights: f}
 }
 
 // insists reports whether the server refused a value that the manifest itself

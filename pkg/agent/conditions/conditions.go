@@ -96,6 +96,8 @@ type Manifest struct {
 	// complete, or somebody keeps undoing it. What is said about applying it stays
 	// as it was.
 	Held bool
+	// Others are fields of other managers that are left alone.
+	Others []ForeignField
 
 	// Feedback: the work asks for values of the object. Values are those that it
 	// has, FeedbackErrs the reasons for which others are missing. They count while
@@ -195,6 +197,7 @@ func nextManifest(old *workv1.ManifestCondition, generation int64, m Manifest, n
 	}
 	if !m.Held {
 		setApplied(&next.Conditions, generation, m, now)
+		setContested(&next.Conditions, generation, m.Others, now)
 	}
 	apimeta.SetStatusCondition(&next.Conditions, available(m, now))
 	// What could not be read keeps the feedback it had, and the outcomes of rules:

@@ -1,0 +1,60 @@
+package apply
+
+import (
+	"slices"
+
+	workv1 "open-cluster-management.io/api/work/v1"
+)
+
+// madeAnew are the kinds whose objects can be deleted: nothing is lost that the
+// manifest does not bring back. Of all others the advice never is to delete one. A
+// volume or its claim holds data, a StatefulSet can take its claims with it, a
+// Namespace all that is in it, a definition all its objects, a Node its Pods, and
+// what a custom resource stands for is unknown.
+var madeAnew = map[string][]string{
+	"":                             {"ConfigMap", "Endpoints", "LimitRange", "PodTemplate", "ReplicationController", "ResourceQuota", "Secret", "Service"},
+	"admissionregistration.k8s.io": {"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding", "MutatingWebhookConfiguration", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ValidatingWebhookConfiguration"},
+	"apiregistration.k8s.io":       {"APIService"},
+	"apps":                         {"DaemonSet", "Deployment", "ReplicaSet"},
+	"autoscaling":                  {"HorizontalPodAutoscaler"},
+	"batch":                        {"CronJob", "Job"},
+	"coordination.k8s.io":          {"Lease"},
+	"discovery.k8s.io":             {"EndpointSlice"},
+	"flowcontrol.apiserver.k8s.io": {"FlowSchema", "PriorityLevelConfiguration"},
+	"networking.k8s.io":            {"Ingress", "IngressClass", "NetworkPolicy"},
+	"node.k8s.io":                  {"RuntimeClass"},
+	"policy":                       {"PodDisruptionBudget"},
+	"rbac.authorization.k8s.io":    {"ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"},
+	"scheduling.k8s.io":            {"PriorityClass"},
+	"storage.k8s.io":               {"CSIDriver", "StorageClass"},
+}
+
+// Hints to rejections.
+const (
+	hintCorrect    = "correct the manifest"
+	hintAnew       = "delete the object so that it is made anew"
+	hintOtherName  = " or give it another name"
+	hintStrategies = "or use update strategy CreateOnly or ServerSideApply"
+	hintKeep       = "; do not delete the object, nor rename it in this work, which deletes it too: its data would be lost. To replace it, bring one of another name with another work first"
+)
+
+// hint says what to do about a rejection.
+func (r *Result) hint() string {
+	if r.Live == nil {
+		return hintCorrect
+	}
+	insists := r.insists()
+	strategies := r.Config.Strategy.Type == workv1.UpdateStrategyTypeUpdate && !insists
+	kind := r.Live.GroupVersionKind()
+	switch anew := slices.Contains(madeAnew[kind.Group], kind.Kind); {
+	case !anew && strategies:
+		return hintCorrect + ", " + hintStrategies + hintKeep
+	case !anew:
+		return hintCorrect + hintKeep
+	case insists:
+		return hintCorrect + hintOtherName + ", or " + hintAnew
+	case strategies:
+		return hintCorrect + ", or " + hintAnew + ", " + hintStrategies
+	}
+	return hintCorrect + ", or " + hintAnew
+}

@@ -1,0 +1,273 @@
+package apply
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
+)
+
+// booked gives an object managedFields: pairs of a manager and its fields.
+func booked(t *testing.T, manifest string, pairs ...string) *unstructured.Unstructured {
+	t.Helper()
+	o := object(t, manifest)
+	var entries []metav1.ManagedFieldsEntry
+	for i := 0; i < len(pairs); i += 2 {
+		entries = append(entries, metav1.ManagedFieldsEntry{
+			Manager: pairs[i], Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: o.GetAPIVersion(), FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(pairs[i+1]),
+		})
+	}
+	o.SetManagedFields(entries)
+	return o
+}
+
+func TestLookAt_ForeignFields(t *testing.T) {
+	const (
+		volume = `{"apiVersion":"v1","kind":"PersistentVolume","metadata":{"name":"a"},"spec":`
+		claim  = `{"apiVersion":"v1","kind":"PersistentVolumeClaim","metadata":{"name":"a","namespace":"default"},"spec":`
+		crd    = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"a"},"spec":`
+		custom = `{"apiVersion":"example.com/v1","kind":"Thing","metadata":{"name":"a"}`
+		deploy = `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"a"},"spec":`
+		job    = `{"apiVersion":"batch/v1","kind":"Job","metadata":{"name":"a","namespace":"default"},"spec":`
+		hook   = `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"MutatingWebhookConfiguration","metadata":{"name":"a"},"webhooks":`
+	)
+	for name, c := range map[string]struct {
+		live, manifest string
+		books          []string
+		alone          string // a path that is left alone
+		want           string // the manifest with what stays; empty: as it is
+		left, remove   []Foreign
+	}{
+		"no manager has it": {live: volume + `{"a":1,"claimRef":{"uid":"u"}}}`, manifest: volume + `{"a":1}}`},
+		"we have it":        {live: volume + `{"a":1,"claimRef":{"uid":"u"}}}`, manifest: volume + `{"a":1}}`, books: []string{"work-agent", `{"f:spec":{"f:claimRef":{"f:uid":{}}}}`}},
+		"the binder has it": {
+			live: volume + `{"a":1,"claimRef":{"uid":"u","name":"n"}}}`, manifest: volume + `{"a":1}}`, want: volume + `{"a":1,"claimRef":{"uid":"u","name":"n"}}}`,
+			books: []string{"kube-controller-manager", `{"f:spec":{"f:claimRef":{".":{},"f:uid":{},"f:name":{}}}}`},
+		},
+		"the binder completes it": {
+			live: volume + `{"claimRef":{"uid":"u","name":"n"}}}`, manifest: volume + `{"claimRef":{"name":"n"}}}`, want: volume + `{"claimRef":{"name":"n","uid":"u"}}}`,
+			books: []string{"work-agent", `{"f:spec":{"f:claimRef":{".":{},"f:name":{}}}}`, "kcm", `{"f:spec":{"f:claimRef":{"f:uid":{}}}}`},
+		},
+		"the uid of another claim": {
+			live: volume + `{"claimRef":{"uid":"u","name":"n"}}}`, manifest: volume + `{"claimRef":{"name":"other"}}}`,
+			books:  []string{"work-agent", `{"f:spec":{"f:claimRef":{".":{},"f:name":{}}}}`, "kcm", `{"f:spec":{"f:claimRef":{"f:uid":{}}}}`},
+			remove: []Foreign{{".spec.claimRef.uid", "kcm"}},
+		},
+		"a class from admission": {
+			live: claim + `{"a":1,"storageClassName":"fast","volumeName":"v"}}`, manifest: claim + `{"a":1}}`, want: claim + `{"a":1,"storageClassName":"fast","volumeName":"v"}}`,
+			books: []string{"work-agent", `{"f:spec":{"f:a":{}}}`, "kcm", `{"f:spec":{"f:volumeName":{}}}`},
+		},
+		"a bundle in a conversion": {
+			live: crd + `{"conversion":{"webhook":{"clientConfig":{"url":"x","caBundle":"b"}}}}}`, manifest: crd + `{"conversion":{"webhook":{"clientConfig":{"url":"x"}}}}}`,
+			want:  crd + `{"conversion":{"webhook":{"clientConfig":{"url":"x","caBundle":"b"}}}}}`,
+			books: []string{"work-agent", `{"f:spec":{"f:conversion":{".":{},"f:webhook":{".":{},"f:clientConfig":{".":{},"f:url":{}}}}}}`, "cainjector", `{"f:spec":{"f:conversion":{"f:webhook":{"f:clientConfig":{"f:caBundle":{}}}}}}`},
+		},
+		"a bundle whose conversion left the manifest": {
+			live: crd + `{"scope":"x","conversion":{"webhook":{"clientConfig":{"url":"x","caBundle":"b"}}}}}`, manifest: crd + `{"scope":"x"}}`,
+			books:  []string{"work-agent", `{"f:spec":{"f:conversion":{".":{},"f:webhook":{".":{},"f:clientConfig":{".":{},"f:url":{}}}}}}`, "cainjector", `{"f:spec":{"f:conversion":{"f:webhook":{"f:clientConfig":{"f:caBundle":{}}}}}}`},
+			remove: []Foreign{{".spec.conversion.webhook.clientConfig.caBundle", "cainjector"}},
+		},
+		"a bundle in one of two webhooks": {
+			live: hook + `[{"name":"x","clientConfig":{"url":"u"}},{"name":"y","clientConfig":{"url":"u","caBundle":"b"}}]}`, manifest: hook + `[{"name":"y","clientConfig":{"url":"u"}}]}`,
+			want:  hook + `[{"name":"y","clientConfig":{"url":"u","caBundle":"b"}}]}`,
+			books: []string{"work-agent", `{"f:webhooks":{"k:{\"name\":\"y\"}":{".":{},"f:name":{}}}}`, "i", `{"f:webhooks":{"k:{\"name\":\"y\"}":{"f:clientConfig":{"f:caBundle":{}}}}}`},
+		},
+		"the status of a custom resource": {
+			live: custom + `,"spec":{"a":1},"status":{"phase":"Ready"}}`, manifest: custom + `,"spec":{"a":1}}`, want: custom + `,"spec":{"a":1},"status":{"phase":"Ready"}}`,
+			books: []string{"controller", `{"f:status":{".":{},"f:phase":{}}}`},
+		},
+		"a status beside an empty one": {
+			live: custom + `,"status":{"phase":"Ready"}}`, manifest: custom + `,"status":{}}`, want: custom + `,"status":{"phase":"Ready"}}`,
+			books: []string{"work-agent", `{"f:status":{}}`, "controller", `{"f:status":{"f:phase":{}}}`},
+		},
+		"an operation of a kind that has none": {
+			live: custom + `,"operation":{"sync":{}}}`, manifest: custom + `}`, books: []string{"controller", `{"f:operation":{".":{},"f:sync":{}}}`},
+			remove: []Foreign{{".operation", "controller"}},
+		},
+		"a container": {
+			live: deploy + `{"template":{"spec":{"containers":[{"name":"p","image":"q"},{"name":"main","image":"i"}]}}}}`, manifest: deploy + `{"template":{"spec":{"containers":[{"name":"main","image":"i"}]}}}}`,
+			books:  []string{"mesh", `{"f:spec":{"f:template":{"f:spec":{"f:containers":{"k:{\"name\":\"p\"}":{".":{},"f:name":{},"f:image":{}}}}}}}`},
+			remove: []Foreign{{`.spec.template.spec.containers[name="p"]`, "mesh"}},
+		},
+		"a container that is left alone": {
+			live: deploy + `{"template":{"spec":{"containers":[{"name":"p","image":"q"},{"name":"main","image":"i"}]}}}}`, manifest: deploy + `{"template":{"spec":{"containers":[{"name":"main","image":"i"}]}}}}`,
+			want:  deploy + `{"template":{"spec":{"containers":[{"name":"main","image":"i"},{"name":"p","image":"q"}]}}}}`,
+			books: []string{"mesh", `{"f:spec":{"f:template":{"f:spec":{"f:containers":{"k:{\"name\":\"p\"}":{".":{},"f:name":{},"f:image":{}}}}}}}`},
+			alone: `.spec.template.spec.containers[name="p"]`, left: []Foreign{{`.spec.template.spec.containers[name="p"]`, "mesh"}},
+		},
+		"beside a default of ours": {
+			live: deploy + `{"template":{"spec":{"securityContext":{"x":1}}}}}`, manifest: deploy + `{"template":{"spec":{"a":1}}}}`, alone: ".spec.template.spec.securityContext.x",
+			want:  deploy + `{"template":{"spec":{"a":1,"securityContext":{"x":1}}}}}`,
+			books: []string{"work-agent", `{"f:spec":{"f:template":{"f:spec":{"f:a":{},"f:securityContext":{}}}}}`, "b", `{"f:spec":{"f:template":{"f:spec":{"f:securityContext":{"f:x":{}}}}}}`, "a", `{"f:spec":{"f:template":{"f:spec":{"f:securityContext":{"f:x":{}}}}}}`},
+			left:  []Foreign{{".spec.template.spec.securityContext.x", "a, b"}},
+		},
+		"beside what no manager has": {
+			live: deploy + `{"template":{"metadata":{"labels":{"x":"1"},"y":"server"},"spec":{"a":1}}}}`, manifest: deploy + `{"template":{"spec":{"a":1}}}}`,
+			books:  []string{"b", `{"f:spec":{"f:template":{"f:metadata":{".":{},"f:labels":{".":{},"f:x":{}}}}}}`},
+			remove: []Foreign{{".spec.template.metadata.labels", "b"}},
+		},
+		"the labels of a queue": {
+			live: job + `{"suspend":false,"template":{"metadata":{"labels":{"x":"1","uid":"server"}},"spec":{"a":1}}}}`, manifest: job + `{"template":{"spec":{"a":1}}}}`,
+			want:  job + `{"suspend":false,"template":{"metadata":{"labels":{"x":"1"}},"spec":{"a":1}}}}`,
+			books: []string{"queue", `{"f:spec":{"f:suspend":{},"f:template":{"f:metadata":{"f:labels":{"f:x":{}}}}}}`},
+		},
+		"values that the manifest has, and metadata": {
+			live: deploy + `{"replicas":3,"list":[1],"x":{"a":1}}}`, manifest: deploy + `{"replicas":1,"list":[2],"x":"text"}}`,
+			books: []string{"b", `{"f:metadata":{"f:labels":{"f:x":{}}},"f:spec":{"f:replicas":{},"f:list":{},"f:x":{"f:a":{}}}}`},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			live, manifest := booked(t, c.live, c.books...), object(t, c.manifest)
+			v := lookAt(live, manifest, func(f Foreign) bool { return f.Path == c.alone })
+			want := c.manifest
+			if c.want != "" {
+				want = c.want
+			}
+			if d := cmp.Diff(object(t, want).Object, v.want.Object); d != "" {
+				t.Errorf("(-want +got)\n%s", d)
+			}
+			if d := cmp.Diff(object(t, c.manifest).Object, manifest.Object); d != "" {
+				t.Errorf("the manifest changed: %s", d)
+			}
+			if !slices.Equal(v.left, c.left) || !slices.Equal(v.remove, c.remove) {
+				t.Errorf("left %v, remove %v", v.left, v.remove)
+			}
+		})
+	}
+}
+
+// setBy is what another manager applies to the one Deployment.
+func setBy(t *testing.T, f *clustertest.Fake, manager string, spec map[string]any) {
+	t.Helper()
+	if err := f.Apply(clustertest.Object("apps/v1", "Deployment", "default", "a", "spec", spec), cluster.FieldManager{Name: manager}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A field that another manager sets again and again is removed three times, and
+// then left alone and told of; another manager begins anew, and so does another
+// manifest.
+func TestApplier_ForeignFieldIsLeftAloneAfterThreeFights(t *testing.T) {
+	const manifest = `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"a","namespace":"default"},"spec":{"paused":true}}`
+	b := newBench(t)
+	r := b.apply(manifest)
+	k := r.Known
+	fight := func(manager string, want Action, left ...Foreign) {
+		t.Helper()
+		setBy(t, b.f, manager, map[string]any{"minReadySeconds": int64(7)})
+		r := b.applyKnowing(manifest, k)
+		seconds, has, _ := unstructured.NestedInt64(b.must(want, r).Object, "spec", "minReadySeconds")
+		if stays := has && seconds == 7; stays != (want == Unchanged) || !slices.Equal(r.Known.Left(), left) || r.Shared != stays {
+			t.Fatalf("%s: stays: %t, left %v, shared %t", manager, stays, r.Known.Left(), r.Shared)
+		}
+		k = r.Known
+	}
+	first := Foreign{".spec.minReadySeconds", "first"}
+	for range maxFights {
+		fight("first", Update)
+	}
+	fight("first", Unchanged, first)
+	fight("first", Unchanged, first)
+
+	// A change of the manifest's own fields is repaired, and the field stays.
+	b.f.Edit(r.Ref, func(o *unstructured.Unstructured) { o.Object["spec"].(map[string]any)["paused"] = false })
+	r = b.applyKnowing(manifest, k)
+	if o := b.must(Update, r); o.Object["spec"].(map[string]any)["minReadySeconds"] != int64(7) || o.Object["spec"].(map[string]any)["paused"] != true || !slices.Equal(r.Known.Left(), []Foreign{first}) {
+		t.Fatalf("got %v, left %v", o.Object["spec"], r.Known.Left())
+	}
+	forgiven := r.Known.Forgive()
+	for what, c := range map[string]struct {
+		k        Known
+		manifest string
+	}{
+		"after an hour":             {forgiven, manifest},
+		"for a new version":         {r.Known.Forget(), manifest},
+		"for another manifest":      {r.Known, strings.Replace(manifest, "true", "false", 1)},
+		"when nothing is known":     {Known{}, manifest},
+		"by a process that follows": {reread(t, r.Known.Text()), manifest},
+	} {
+		setBy(t, b.f, "first", map[string]any{"minReadySeconds": int64(7)})
+		r := b.applyKnowing(c.manifest, c.k)
+		if _, has := b.must(Update, r).Object["spec"].(map[string]any)["minReadySeconds"]; has || r.Known.Left() != nil {
+			t.Errorf("%s: it is not removed, left %v", what, r.Known.Left())
+		}
+	}
+	// One fight is enough after an hour.
+	k = forgiven
+	fight("first", Update)
+	fight("first", Unchanged, first)
+	for range maxFights {
+		fight("second", Update)
+	}
+}
+
+func reread(t *testing.T, text string) Known {
+	t.Helper()
+	k, ok := ParseKnown(text)
+	if !ok {
+		t.Fatal(text)
+	}
+	return k
+}
+
+// What the server refuses to take off is left alone at once: the manifest has all
+// it wants, and the work did not change.
+func TestApplier_ForeignFieldThatCannotBeRemoved(t *testing.T) {
+	const manifest = `{"apiVersion":"batch/v1","kind":"Job","metadata":{"name":"a","namespace":"default"},"spec":{"template":{"x":"1"}}}`
+	b := newBench(t)
+	r := b.apply(manifest)
+	ref := r.Ref
+	live := b.f.Look(ref)
+	b.f.Remove(ref)
+	live.SetResourceVersion("")
+	live.Object["spec"].(map[string]any)["template"].(map[string]any)["y"] = "theirs"
+	live.SetManagedFields(booked(t, manifest, "work-agent", `{"f:spec":{"f:template":{"f:x":{}}}}`, "queue", `{"f:spec":{"f:template":{"f:y":{}}}}`).GetManagedFields())
+	b.f.Put(live)
+	b.f.TakeCalls()
+	r = b.applyKnowing(manifest, r.Known)
+	b.must(Unchanged, r)
+	if want := []Foreign{{".spec.template.y", "queue"}}; !slices.Equal(r.Known.Left(), want) {
+		t.Errorf("left %v, want %v", r.Known.Left(), want)
+	}
+	b.f.TakeCalls()
+	r = b.applyKnowing(manifest, r.Known)
+	b.must(Unchanged, r)
+	if slices.ContainsFunc(b.f.TakeCalls(), clustertest.Call.Write) || len(r.Known.Left()) != 1 {
+		t.Errorf("it is tried again; left %v", r.Known.Left())
+	}
+	// A change of the work is refused as before, and says so.
+	if r = b.applyKnowing(strings.Replace(manifest, `"1"`, `"2"`, 1), r.Known); !Rejected(r.Err) {
+		t.Errorf("got %v", r.Err)
+	}
+}
+
+// docs/ocm.md has the table of fields that are left to others, row by row.
+func TestFilledFields_AreDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../../docs/ocm.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	for _, f := range FilledFields() {
+		kind := "any"
+		if f.Kind != "" {
+			kind = f.Kind
+		}
+		if f.Group != "" {
+			kind += " (" + f.Group + ")"
+		}
+		want = append(want, "| "+kind+" | `"+f.Path+"` | "+f.By+" |")
+	}
+	_, table, _ := strings.Cut(string(text), "| kind | field | set by |\n|---|---|---|\n")
+	table, _, _ = strings.Cut(table, "\n\n")
+	if d := cmp.Diff(want, strings.Split(table, "\n")); d != "" {
+		t.Errorf("docs/ocm.md (-want +got)\n%s\nthe rows are\n%s", d, strings.Join(want, "\n"))
+	}
+}
