@@ -22,11 +22,11 @@ type Write struct {
 type Evidence int
 
 const (
-	// Nothing: the object may come after the write.
+	// Nothing means that the object may come after the write.
 	Nothing Evidence = iota
-	// Missing: the object is gone, or another one. It may have been deleted.
+	// Missing means that the object is gone, or another one. It may have been deleted.
 	Missing
-	// Older: it is as it was before the write, which happens in another history only.
+	// Older means that it is as it was before the write, which happens in another history only.
 	Older
 )
 

@@ -41,14 +41,14 @@ type lock struct {
 	cause error
 }
 
-func (e *Election) lock() *lock {
+func (e Election) lock() *lock {
 	return &lock{
 		LeaseLock: &resourcelock.LeaseLock{
 			LeaseMeta:  metav1.ObjectMeta{Namespace: e.Namespace, Name: e.Name},
 			Client:     e.Leases,
 			LockConfig: resourcelock.ResourceLockConfig{Identity: e.Identity},
 		},
-		election: e, stuck: make(chan struct{}),
+		election: &e, stuck: make(chan struct{}),
 	}
 }
 

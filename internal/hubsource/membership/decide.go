@@ -187,9 +187,9 @@ func changeOf(c *clusterv1.ManagedCluster, conditions []metav1.Condition, now ti
 	right := func(t clusterv1.Taint) bool { return t.Key == key && t.Effect == clusterv1.TaintEffectNoSelect }
 	has := slices.ContainsFunc(c.Spec.Taints, right)
 	wrong := slices.ContainsFunc(c.Spec.Taints, func(t clusterv1.Taint) bool { return ours(t) && !right(t) })
-	if !isOutage(available) && (wrong || key != "" && !has) {
+	if missing := key != "" && !has; !isOutage(available) && (wrong || missing) {
 		n.taints = slices.DeleteFunc(slices.Clone(c.Spec.Taints), func(t clusterv1.Taint) bool { return ours(t) && !right(t) })
-		if key != "" && !has {
+		if missing {
 			n.taints = append(n.taints, clusterv1.Taint{Key: key, Effect: clusterv1.TaintEffectNoSelect, TimeAdded: metav1.NewTime(now)})
 		}
 		if n.taints == nil {

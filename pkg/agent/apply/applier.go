@@ -318,10 +318,11 @@ func (a Applier) Apply(ctx context.Context, s Step, owner Owner) Result {
 			continue
 		}
 		early := redefined && (r.Known.Incomplete() || Rejected(r.Err))
-		if attempt >= attempts && !early || attempt > attempts || !early && !r.metOther() {
-			return r
+		last := attempts
+		if early {
+			last++
 		}
-		if a.Wait(ctx, wait) != nil {
+		if attempt >= last || !early && !r.metOther() || a.Wait(ctx, wait) != nil {
 			return r
 		}
 		wait *= retryFactor

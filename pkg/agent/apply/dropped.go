@@ -126,29 +126,39 @@ func (c *comparison) value(path string, want, sent, answer any) {
 			return
 		}
 		for i, item := range sent {
-			c.item(fmt.Sprintf("%s[%d]", path, i), i, want[i], item, got, len(got) == len(sent))
+			at := fmt.Sprintf("%s[%d]", path, i)
+			switch counterpart, found := counterpartOf(item, i, got, len(got) == len(sent)); {
+			case found:
+				c.value(at, want[i], item, counterpart)
+			case c.unpaired == 0 && isGone(item, got):
+				add(&c.Silent, at)
+			default:
+				c.unpaired++
+				c.value(at, want[i], item, nil)
+				c.unpaired--
+			}
 		}
 	}
 }
 
-// item compares an item of a list with its counterpart. Items with a name are found by it, others
-// at their place, if nothing came or went.
-func (c *comparison) item(path string, i int, want, sent any, got []any, aligned bool) {
-	var counterpart any
-	name := nameOf(sent)
-	switch at := slices.IndexFunc(got, func(g any) bool { return name != "" && nameOf(g) == name }); {
-	case name == "" && aligned, name != "" && i < len(got) && nameOf(got[i]) == name:
-		counterpart = got[i]
-	case at >= 0:
-		counterpart = got[at]
-	case name != "" && c.unpaired == 0 && len(got) > 0 && !slices.ContainsFunc(got, func(g any) bool { return nameOf(g) == "" }):
-		add(&c.Silent, path)
-		return
-	default:
-		c.unpaired++
-		defer func() { c.unpaired-- }()
+// counterpartOf finds the item of the answer that was sent as an item. Items with a name are found by
+// it, others at their place, if nothing came or went.
+func counterpartOf(item any, i int, got []any, aligned bool) (any, bool) {
+	name := nameOf(item)
+	if name == "" && aligned || name != "" && i < len(got) && nameOf(got[i]) == name {
+		return got[i], true
 	}
-	c.value(path, want, sent, counterpart)
+	at := slices.IndexFunc(got, func(g any) bool { return name != "" && nameOf(g) == name })
+	if at < 0 {
+		return nil, false
+	}
+	return got[at], true
+}
+
+// isGone reports whether an item without a counterpart is not in the answer: it has a name, and so have
+// all that are there.
+func isGone(item any, got []any) bool {
+	return nameOf(item) != "" && len(got) > 0 && !slices.ContainsFunc(got, func(g any) bool { return nameOf(g) == "" })
 }
 
 // nameOf is the name of an item; "" if it has none.

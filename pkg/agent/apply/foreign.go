@@ -134,30 +134,35 @@ func (v *viewer) visit(s spot, live, want any) any {
 	}
 	switch l := live.(type) {
 	case map[string]any:
-		m, isMap := want.(map[string]any)
-		if want != nil && !isMap {
-			return want // the manifest makes something else of it
-		}
-		for _, pe := range s.theirs.steps() {
-			if pe.FieldName == nil || l[*pe.FieldName] == nil {
-				continue
-			}
-			name := *pe.FieldName
-			if got := v.visit(s.at(pe, name, want), l[name], m[name]); got != nil {
-				if m == nil {
-					m = map[string]any{}
-				}
-				m[name] = got
-			}
-		}
-		if m == nil {
-			return nil
-		}
-		return m
+		return v.fields(s, l, want)
 	case []any:
 		return v.items(s, l, want)
 	}
 	return want
+}
+
+// fields is visit for maps.
+func (v *viewer) fields(s spot, live map[string]any, want any) any {
+	m, isMap := want.(map[string]any)
+	if want != nil && !isMap {
+		return want // the manifest makes something else of it
+	}
+	for _, pe := range s.theirs.steps() {
+		if pe.FieldName == nil || live[*pe.FieldName] == nil {
+			continue
+		}
+		name := *pe.FieldName
+		if got := v.visit(s.at(pe, name, want), live[name], m[name]); got != nil {
+			if m == nil {
+				m = map[string]any{}
+			}
+			m[name] = got
+		}
+	}
+	if m == nil {
+		return nil
+	}
+	return m
 }
 
 // items is visit for lists. One that is one value to the server has no foreign items.

@@ -12,7 +12,7 @@ import (
 // keep changing. It is only there while it is True.
 const TypeContested = "Contested"
 
-// ReasonFieldsOfOthers: the object has all that the manifest says, and fields of
+// ReasonFieldsOfOthers means that the object has all that the manifest says, and fields of
 // others besides, which are left alone because removing them did not last.
 const ReasonFieldsOfOthers = "FieldsOfOtherManagersStay"
 

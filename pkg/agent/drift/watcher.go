@@ -354,8 +354,8 @@ func (w *Watcher) observe(ref cluster.Ref, o *object, s State, owners map[string
 	o.seen, o.known, o.at = s, true, w.clock
 }
 
-// Begin, Wrote and End are about the writes of an owner: between Begin and End it is told of
-// nothing, and what it wrote itself, which Wrote says by its exact signature, is no news.
+// Begin begins the writes of an owner: until End it is told of nothing, and what it wrote itself,
+// which Wrote says by its exact signature, is no news.
 func (w *Watcher) Begin(owner string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -39,11 +39,7 @@ const appliedWorks = "appliedmanifestworks"
 // named reports whether an agent lives by the object of that name.
 func (o Own) named(id workv1.ResourceIdentifier) bool {
 	switch {
-	case id.Group == workv1.GroupName && id.Resource == appliedWorks:
-		return true
-	case id.Group == apiextensionsv1.GroupName && id.Resource == "customresourcedefinitions" && id.Name == appliedWorks+"."+workv1.GroupName:
-		return true
-	case id.Group == "apiregistration.k8s.io" && id.Resource == "apiservices" && servesAgents(id.Name):
+	case servesAgents(id):
 		return true
 	case isNamespace(id) && id.Name == o.Namespace:
 		return true
@@ -53,10 +49,19 @@ func (o Own) named(id workv1.ResourceIdentifier) bool {
 	return id.Name == agentName || strings.HasPrefix(id.Name, agentName+"-")
 }
 
-// servesAgents reports whether an APIService of that name says which server answers for a group
-// that agents read or write themselves: another server would take all of it away.
-func servesAgents(name string) bool {
-	_, group, _ := strings.Cut(name, ".")
+// servesAgents reports whether an object is a record of agents, or says how the API server serves what
+// agents read or write themselves. An APIService of such a group would have another server answer:
+// all of it would be away.
+func servesAgents(id workv1.ResourceIdentifier) bool {
+	switch {
+	case id.Group == workv1.GroupName && id.Resource == appliedWorks:
+		return true
+	case id.Group == apiextensionsv1.GroupName && id.Resource == "customresourcedefinitions":
+		return id.Name == appliedWorks+"."+workv1.GroupName
+	case id.Group != "apiregistration.k8s.io" || id.Resource != "apiservices":
+		return false
+	}
+	_, group, _ := strings.Cut(id.Name, ".")
 	switch group {
 	case "", workv1.GroupName, "coordination.k8s.io", "authorization.k8s.io", "admissionregistration.k8s.io", "apiregistration.k8s.io", apiextensionsv1.GroupName:
 		return true

@@ -112,7 +112,7 @@ func TestHubRestored_AndWentOn(t *testing.T) {
 	b.ns = f.NamespaceOn(t, cluster)
 	source := f.Program(fleet.HubSource)
 	args := source.Args()
-	kubeconfig := ""
+	var kubeconfig string
 	b.door, kubeconfig = f.doorTo(t, fleet.HubSource)
 	restart := func(args []string) {
 		t.Helper()

@@ -43,10 +43,11 @@ func hasField(t *testing.T, r schema.GroupVersionResource, ns, name string, path
 		if err != nil {
 			return err
 		}
-		if v, has, err := unstructured.NestedFieldNoCopy(o.Object, path...); err != nil || !has {
-			return fmt.Errorf("%s is %v, %v: %v", strings.Join(path, "."), v, err, o.Object)
+		_, has, err := unstructured.NestedFieldNoCopy(o.Object, path...)
+		if err == nil && !has {
+			err = fmt.Errorf("%s is not in %v", strings.Join(path, "."), o.Object)
 		}
-		return nil
+		return err
 	})
 }
 

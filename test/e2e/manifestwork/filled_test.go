@@ -31,11 +31,11 @@ type filling struct {
 }
 
 func (f filling) api() dynamic.ResourceInterface {
-	if api := shared.API[cluster].Dynamic.Resource(f.resource); f.namespace == "" {
+	api := shared.API[cluster].Dynamic.Resource(f.resource)
+	if f.namespace == "" {
 		return api
-	} else {
-		return api.Namespace(f.namespace)
 	}
+	return api.Namespace(f.namespace)
 }
 
 // put sets the field in the name of the other manager.
