@@ -328,7 +328,7 @@ func (h *fakeHub) serve(r *http.Request) (*http.Response, error) {
 	switch {
 	case old == nil:
 		return status(http.StatusNotFound, "NotFound"), nil
-	case r.Method == http.MethodGet:
+	case r.Method == http.MethodGet, q.Has("dryRun"): // a dry run keeps nothing
 		return respond(http.StatusOK, old), nil
 	}
 	if r.Method == http.MethodDelete {

@@ -278,6 +278,9 @@ func (s *Server) serve(q *Request) reply {
 	case "delete":
 		return s.deleted(q, kept, old)
 	}
+	if old != nil && q.query.Has("dryRun") { // nothing of it is kept
+		return reply{code: http.StatusOK, json: versioned(old, q.Resource)}
+	}
 	return s.updated(q, kept, old)
 }
 
