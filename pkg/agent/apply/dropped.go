@@ -122,21 +122,24 @@ func (c *comparison) value(path string, want, sent, answer any) {
 	case []any:
 		want, ok := want.([]any)
 		got, same := answer.([]any)
-		if !ok || len(want) != len(sent) || !same && c.unpaired == 0 {
-			return
+		if ok && len(want) == len(sent) && (same || c.unpaired > 0) {
+			c.items(path, want, sent, got)
 		}
-		for i, item := range sent {
-			at := fmt.Sprintf("%s[%d]", path, i)
-			switch counterpart, found := counterpartOf(item, i, got, len(got) == len(sent)); {
-			case found:
-				c.value(at, want[i], item, counterpart)
-			case c.unpaired == 0 && isGone(item, got):
-				add(&c.Silent, at)
-			default:
-				c.unpaired++
-				c.value(at, want[i], item, nil)
-				c.unpaired--
-			}
+	}
+}
+
+func (c *comparison) items(path string, want, sent, got []any) {
+	for i, item := range sent {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		switch counterpart, found := counterpartOf(item, i, got, len(got) == len(sent)); {
+		case found:
+			c.value(at, want[i], item, counterpart)
+		case c.unpaired == 0 && isGone(item, got):
+			add(&c.Silent, at)
+		default:
+			c.unpaired++
+			c.value(at, want[i], item, nil)
+			c.unpaired--
 		}
 	}
 }
