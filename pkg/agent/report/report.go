@@ -21,6 +21,7 @@ import (
 
 	workv1 "open-cluster-management.io/api/work/v1"
 
+	"github.com/hawser-io/hawser/pkg/agent/conditions"
 	"github.com/hawser-io/hawser/pkg/agent/desired"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
@@ -105,9 +106,11 @@ type Letter struct {
 	connection  uint64
 }
 
-// Put sets the status of a work. deleted says that nothing of the work is left,
+// Put sets the status of a work, within [conditions.MaxStatus]. deleted says that nothing of the work is left,
 // and that this is its last status. due says that it is to be sent.
 func (o *Outbox) Put(w *desired.Work, status workv1.ManifestWorkStatus, deleted bool) (due bool, err error) {
+	last, _ := o.Last(w.ResourceID)
+	status = conditions.Bound(last, status, w.Generation)
 	hash, err := manifestwork.StatusHash(status)
 	if err != nil {
 		return false, fmt.Errorf("status of work %s: %w", w.Name, err)

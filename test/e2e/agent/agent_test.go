@@ -48,6 +48,7 @@ func TestAgent_OnAKubeAPIServer(t *testing.T) {
 		{"FailingWebhookIsTriedByOne", failingWebhookIsTriedByOne},
 		{"LooksAtWhatItMayNotWatch", looksAtWhatItMayNotWatch},
 		{"TakesBackWhatRefusesItsRecords", takesBackWhatRefusesItsRecords},
+		{"BoundsItsStatus", boundsItsStatus},
 	} {
 		t.Run(part.name, func(t *testing.T) {
 			here := *s

@@ -1,0 +1,221 @@
+package conditions
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	workv1 "open-cluster-management.io/api/work/v1"
+)
+
+// MaxStatus bounds in bytes the JSON of a status. The hub keeps a ManifestWork in one value of
+// its etcd, which takes 1.5 MiB: 500 KiB of manifests, 256 KiB of annotations and this fit.
+const MaxStatus = 256 << 10
+
+// TypeStatusTruncated is the condition of a work whose status would be larger than [MaxStatus]. It
+// is there, with status True, only while something is left out, and its message says what.
+const TypeStatusTruncated = "StatusTruncated"
+
+// ReasonStatusTooLarge is its reason, ReasonFeedbackLeftOut that of StatusFeedbackSynced=False of a manifest
+// whose values are left out.
+const (
+	ReasonStatusTooLarge  = "StatusTooLarge"
+	ReasonFeedbackLeftOut = "StatusFeedbackLeftOut"
+)
+
+// formatTruncated says what is left out; the numbers are of manifests.
+const formatTruncated = "The status would be larger than %d bytes. Of the %d manifests, messages are shortened for %d, feedback values " +
+	"are left out for %d, conditions for %d, and %d are not listed. The other conditions of the work are about all of them. Split the work to see all."
+
+const messageValuesLeftOut = "The status of the work would be too large with these values: split the work, or ask for fewer"
+
+const (
+	longestKept  = 16 << 10 // messages are shortened to that, to a quarter of it, and so on
+	shortestKept = 64       // and are left out below
+	roomToSay    = 1 << 10  // for the condition StatusTruncated
+)
+
+// bounded is a status that is made smaller, and by how much.
+type bounded struct {
+	workv1.ManifestWorkStatus
+	last  history
+	sizes []int // of the entries, in bytes of JSON
+	over  int   // bytes that still have to go
+	lost  []loss
+	gone  int
+}
+
+// loss is what is left out of the entry of a manifest.
+type loss struct{ messages, values, conditions bool }
+
+// Bound returns the status as it is if its JSON has at most MaxStatus bytes. Else it leaves out, in this
+// order and only as much as is necessary: the ends of long messages, what says that all is well, feedback
+// values (the largest first), all messages, conditions of manifests that are as they should be, conditions of
+// the others, and whole entries. Within one step the last manifest is the first to lose. The condition
+// StatusTruncated says so.
+//
+// The same status always yields the same. last is what was returned before: what is left out there too keeps its
+// time. Neither is modified.
+func Bound(last, status workv1.ManifestWorkStatus, generation int64) workv1.ManifestWorkStatus {
+	if over := sizeOf(status) - MaxStatus; over > 0 {
+		return truncate(last, status, generation, over+roomToSay)
+	}
+	return status
+}
+
+func truncate(last, status workv1.ManifestWorkStatus, generation int64, over int) workv1.ManifestWorkStatus {
+	n := len(status.ResourceStatus.Manifests)
+	b := &bounded{ManifestWorkStatus: *status.DeepCopy(), last: indexHistory(last.ResourceStatus.Manifests), over: over, sizes: make([]int, n), lost: make([]loss, n)}
+	for i, e := range b.ResourceStatus.Manifests {
+		b.sizes[i] = sizeOf(e)
+	}
+	for limit := longestKept; limit >= shortestKept; limit /= 4 {
+		b.shortenOwn(limit)
+		b.each(func(e *workv1.ManifestCondition, l *loss) bool {
+			return note(&l.messages, shorten(e.Conditions, limit))
+		})
+	}
+	b.each(leaveGood)
+	for limit := longestKept; limit >= shortestKept; limit /= 4 {
+		b.each(func(e *workv1.ManifestCondition, l *loss) bool { return note(&l.values, b.leaveValues(e, limit)) })
+	}
+	b.each(func(e *workv1.ManifestCondition, l *loss) bool { return note(&l.values, b.leaveValues(e, 0)) })
+	b.each(func(e *workv1.ManifestCondition, l *loss) bool { return note(&l.messages, shorten(e.Conditions, 0)) })
+	b.each(func(e *workv1.ManifestCondition, l *loss) bool { return good(e.Conditions) && leaveConditions(e, l) })
+	b.each(leaveConditions)
+	b.leaveEntries()
+	b.say(last, generation)
+	return b.ManifestWorkStatus
+}
+
+// each makes entries smaller, from the last one on, until enough is gone.
+func (b *bounded) each(smaller func(*workv1.ManifestCondition, *loss) bool) {
+	for i := len(b.sizes) - 1; i >= 0 && b.over > 0; i-- {
+		e := &b.ResourceStatus.Manifests[i]
+		if smaller(e, &b.lost[i]) {
+			size := sizeOf(*e)
+			b.over -= b.sizes[i] - size
+			b.sizes[i] = size
+		}
+	}
+}
+
+// note notes that something is lost, if it is.
+func note(lost *bool, now bool) bool {
+	*lost = *lost || now
+	return now
+}
+
+// shortenOwn shortens what is said of the work as a whole.
+func (b *bounded) shortenOwn(limit int) {
+	if before := sizeOf(b.Conditions); b.over > 0 && shorten(b.Conditions, max(limit, maxSummary)) {
+		b.over -= before - sizeOf(b.Conditions)
+	}
+}
+
+func shorten(list []metav1.Condition, limit int) (some bool) {
+	for i, c := range list {
+		if len(c.Message) <= limit {
+			continue
+		}
+		if list[i].Message = ""; limit >= shortestKept {
+			list[i].Message = cutTo(limit, c.Message)
+		}
+		some = true
+	}
+	return some
+}
+
+// leaveValues leaves the feedback values of a manifest out if they have more bytes than that.
+func (b *bounded) leaveValues(e *workv1.ManifestCondition, limit int) bool {
+	if len(e.StatusFeedbacks.Values) == 0 || sizeOf(e.StatusFeedbacks) <= limit {
+		return false
+	}
+	e.StatusFeedbacks.Values = nil
+	if c := apimeta.FindStatusCondition(e.Conditions, TypeStatusFeedbackSynced); c != nil {
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, ReasonFeedbackLeftOut, messageValuesLeftOut
+		if old := b.last.find(e.ResourceMeta); old != nil {
+			if was := apimeta.FindStatusCondition(old.Conditions, c.Type); was != nil && was.Reason == c.Reason {
+				c.LastTransitionTime = was.LastTransitionTime // that the values changed is not to be seen
+			}
+		}
+	}
+	return true
+}
+
+// leaveGood leaves out what a reader takes for granted: texts that say that all is well, and that no
+// feedback was asked for.
+func leaveGood(e *workv1.ManifestCondition, l *loss) bool {
+	n, some := len(e.Conditions), false
+	e.Conditions = slices.DeleteFunc(e.Conditions, func(c metav1.Condition) bool { return c.Reason == ReasonNoStatusFeedback })
+	for i, c := range e.Conditions {
+		if c.Status == metav1.ConditionTrue && !fromRule(c) && c.Message != "" {
+			e.Conditions[i].Message, some = "", true
+		}
+	}
+	return note(&l.messages, some) || len(e.Conditions) < n
+}
+
+func good(list []metav1.Condition) bool {
+	return !slices.ContainsFunc(list, func(c metav1.Condition) bool { return c.Status != metav1.ConditionTrue || fromRule(c) })
+}
+
+func leaveConditions(e *workv1.ManifestCondition, l *loss) bool {
+	some := len(e.Conditions) > 0
+	e.Conditions = []metav1.Condition{} // the schema wants a list
+	return note(&l.conditions, some)
+}
+
+// leaveEntries leaves the last entries out, and if that is not enough, what rules yield for the
+// work as a whole.
+func (b *bounded) leaveEntries() {
+	n := len(b.sizes)
+	for ; n > 0 && b.over > 0; n-- {
+		b.over -= b.sizes[n-1] + 1
+	}
+	b.gone = len(b.sizes) - n
+	b.ResourceStatus.Manifests, b.lost = b.ResourceStatus.Manifests[:n], b.lost[:n]
+	for i := len(b.Conditions) - 1; i >= 0 && b.over > 0; i-- {
+		if fromRule(b.Conditions[i]) {
+			b.over -= sizeOf(b.Conditions[i]) + 1
+			b.Conditions = slices.Delete(b.Conditions, i, i+1)
+		}
+	}
+}
+
+// say adds the condition that says what is left out. It began at the latest change of the status,
+// unless it was there before.
+func (b *bounded) say(last workv1.ManifestWorkStatus, generation int64) {
+	var messages, values, conditions int
+	for _, l := range b.lost {
+		messages, values, conditions = messages+count(l.messages), values+count(l.values), conditions+count(l.conditions)
+	}
+	c := metav1.Condition{
+		Type: TypeStatusTruncated, Status: metav1.ConditionTrue, Reason: ReasonStatusTooLarge, ObservedGeneration: generation,
+		Message: fmt.Sprintf(formatTruncated, MaxStatus, len(b.sizes), messages, values, conditions, b.gone),
+	}
+	if was := apimeta.FindStatusCondition(last.Conditions, c.Type); was != nil {
+		c.LastTransitionTime = was.LastTransitionTime
+	} else if len(b.Conditions) > 0 {
+		c.LastTransitionTime = latest(b.Conditions)
+	}
+	b.Conditions = append(b.Conditions, c)
+}
+
+func count(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// sizeOf is the length of something as JSON. What has none is refused where it is encoded.
+func sizeOf(v any) int {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return 0
+	}
+	return len(text)
+}
