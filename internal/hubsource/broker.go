@@ -83,27 +83,16 @@ func (b broker) logDelete(ctx context.Context, w codec.InventoryRecord, r core.R
 	}
 }
 
-// shownWithheld is how many names a log line shows.
-const shownWithheld = 10
-
-// firstOf are the names of the first works that are withheld.
-func firstOf(o codec.ClusterComparison) (names []string) {
-	for _, w := range o.Withheld[:min(len(o.Withheld), shownWithheld)] {
-		names = append(names, w.Name)
-	}
-	return names
-}
-
 // logCompared tells of deletions that wait for a person.
 func (b broker) logCompared(ctx context.Context, e core.SendCompared) {
 	for _, o := range e.Compared.Clusters {
 		if len(o.Withheld) == 0 {
 			continue
 		}
-		b.teller.withheld(o, "the hub lacks this work, and it is not deleted on its cluster until somebody decides (hawser get orphans --cluster "+o.Cluster+"): "+o.Reason)
-		b.log.ErrorContext(ctx, "works that the hub lacks are not deleted on the cluster until somebody decides",
-			"cluster", o.Cluster, "count", len(o.Withheld), "first_works", firstOf(o), "reason", o.Reason,
-			"look", "hawser get orphans --cluster "+o.Cluster, "delete_them", "hawser approve --source "+b.id+" --cluster "+o.Cluster+" --all")
+		look := "hawser get orphans --cluster " + o.Cluster
+		b.withheld(ctx, o, "works that the hub lacks are not deleted on the cluster until somebody decides",
+			"the hub lacks this work, and it is not deleted on its cluster until somebody decides ("+look+"): ",
+			"look", look, "delete_them", "hawser approve --source "+b.id+" --cluster "+o.Cluster+" --all")
 	}
 	b.log.DebugContext(ctx, "comparison", "clusters", len(e.Compared.Clusters), "all_clusters", e.Compared.AllClusters, "position", e.Compared.Position != nil)
 }

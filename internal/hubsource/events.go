@@ -18,6 +18,7 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/internal/hubsource/core"
+	"github.com/hawser-io/hawser/internal/kubeerror"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -94,7 +95,7 @@ func (t *teller) write(ctx context.Context, c *record.EventCorrelator, e *corev1
 	if err == nil {
 		c.UpdateState(e)
 	}
-	return hubResult(err), err
+	return kubeerror.Result(err), err
 }
 
 // tell has an Event written about a work, if there is room.
@@ -137,13 +138,6 @@ func (t *teller) published(e core.Publish, r core.Result) {
 	}
 }
 
-// withheld tells of the first works that only a person may have deleted. The hub lacks them.
-func (t *teller) withheld(o codec.ClusterComparison, what string) {
-	for _, w := range o.Withheld[:min(len(o.Withheld), shownWithheld)] {
-		t.tell(types.NamespacedName{Namespace: o.Cluster, Name: w.Name}, types.UID(w.ResourceID), corev1.EventTypeWarning, "DeletionWithheld", what)
-	}
-}
-
 // changed tells what is new in a status that was written. That a text changes is no news.
 func (t *teller) changed(o *workv1.ManifestWork, status workv1.ManifestWorkStatus) {
 	news := func(typ string) *metav1.Condition {
@@ -165,26 +159,16 @@ func (t *teller) changed(o *workv1.ManifestWork, status workv1.ManifestWorkStatu
 	}
 }
 
-// tellingHub tells of what it writes.
-type tellingHub struct {
-	Hub
-	teller *teller
-}
-
-// PatchStatus implements [Hub].
-func (h tellingHub) PatchStatus(ctx context.Context, o *workv1.ManifestWork, status workv1.ManifestWorkStatus) (*workv1.ManifestWork, error) {
-	n, err := h.Hub.PatchStatus(ctx, o, status)
-	if err == nil {
-		h.teller.changed(o, status)
+// wrote tells of a write on the hub. What a cluster reported is news also where the hub never takes it.
+func (t *teller) wrote(e core.Effect, err error) {
+	switch e := e.(type) {
+	case core.PatchStatus:
+		if err == nil || kubeerror.Rejected(err) {
+			t.changed(e.Work, e.Status)
+		}
+	case core.RemoveFinalizer:
+		if err == nil {
+			t.ofWork(e.Work, corev1.EventTypeNormal, "Deleted", "nothing of the work is left on its cluster")
+		}
 	}
-	return n, err
-}
-
-// RemoveFinalizer implements [Hub].
-func (h tellingHub) RemoveFinalizer(ctx context.Context, o *workv1.ManifestWork) (*workv1.ManifestWork, error) {
-	n, err := h.Hub.RemoveFinalizer(ctx, o)
-	if err == nil {
-		h.teller.ofWork(o, corev1.EventTypeNormal, "Deleted", "nothing of the work is left on its cluster")
-	}
-	return n, err
 }

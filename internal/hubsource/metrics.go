@@ -1,9 +1,7 @@
 package hubsource
 
 import (
-	"sync"
-
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -76,27 +74,9 @@ func brokerResult(r core.Result) string {
 	return "ok"
 }
 
-// hubResult is the label of the hub's answer.
-func hubResult(err error) string {
-	switch {
-	case err == nil:
-		return "ok"
-	case apierrors.IsConflict(err):
-		return "conflict"
-	case apierrors.IsNotFound(err):
-		return "not_found"
-	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
-		return "forbidden"
-	case core.Rejected(err):
-		return "rejected"
-	}
-	return "error"
-}
-
 // stateCollector exports [core.Stats] of the running core, if there is one.
 type stateCollector struct {
-	mu   sync.Mutex
-	read func() (core.Stats, [core.Lanes]int)
+	read atomic.Pointer[func() (core.Stats, [core.Lanes]int)]
 }
 
 var (
@@ -115,38 +95,29 @@ var (
 )
 
 // Describe implements prometheus.Collector.
-func (c *stateCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descWorks, descConditions, descClusters, descPending, descSweep, descComparing, descWithheldIn, descWithheld, descSilent, descAgents, descUndelivered, descQueue} {
-		ch <- d
-	}
-}
+func (c *stateCollector) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(c, ch) }
 
 // Collect implements prometheus.Collector.
 func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
-	c.mu.Lock()
-	read := c.read
-	c.mu.Unlock()
 	var s core.Stats
 	var queues [core.Lanes]int
-	if read != nil {
-		s, queues = read()
+	if read := c.read.Load(); read != nil {
+		s, queues = (*read)()
 	}
 	gauge := func(d *prometheus.Desc, v int, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)
 	}
-	gauge(descWorks, s.Works)
+	for d, n := range map[*prometheus.Desc]int{
+		descWorks: s.Works, descClusters: s.Clusters, descPending: s.Pending, descSweep: s.Sweep, descComparing: s.Comparing,
+		descWithheldIn: s.WithheldClusters, descWithheld: s.WithheldWorks, descSilent: s.Silent,
+	} {
+		gauge(d, n)
+	}
 	for i, condition := range census.Conditions {
 		for _, state := range census.States {
 			gauge(descConditions, s.Census[i][state], condition, state.String())
 		}
 	}
-	gauge(descClusters, s.Clusters)
-	gauge(descPending, s.Pending)
-	gauge(descSweep, s.Sweep)
-	gauge(descComparing, s.Comparing)
-	gauge(descWithheldIn, s.WithheldClusters)
-	gauge(descWithheld, s.WithheldWorks)
-	gauge(descSilent, s.Silent)
 	for _, a := range plain.Agents() {
 		gauge(descAgents, s.Agents[a], a.Kind, a.Heard)
 	}
@@ -156,10 +127,4 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	for l, n := range queues {
 		gauge(descQueue, n, core.Lane(l).String())
 	}
-}
-
-func (c *stateCollector) set(read func() (core.Stats, [core.Lanes]int)) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.read = read
 }

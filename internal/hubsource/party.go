@@ -121,14 +121,16 @@ func (p party) readable(ctx context.Context, e codec.Event, err error) bool {
 
 func (p party) logReport(ctx context.Context, r *core.Report, agent string, v core.Verdict) {
 	attrs := []any{"cluster", r.Cluster, "work", r.Name, "uid", r.UID, "version", r.Version, "sequence", r.Sequence, "from", agent, "verdict", v}
-	switch v {
-	case core.NotDeleting:
-		p.log.WarnContext(ctx, "cluster reports a work as deleted that the hub does not delete", attrs...)
-	case core.Foreign:
-		p.log.WarnContext(ctx, "status of a work that is not this hub's, or not of this cluster", attrs...)
-	case core.Incomparable:
-		p.log.WarnContext(ctx, "status has a sequence id that cannot be compared", attrs...)
-	case core.Taken, core.Stale, core.Ignored, core.Void:
-		p.log.DebugContext(ctx, "status received", attrs...)
+	if text := unexpected[v]; text != "" {
+		p.log.WarnContext(ctx, text, attrs...)
+		return
 	}
+	p.log.DebugContext(ctx, "status received", attrs...)
+}
+
+// unexpected are the verdicts that a well-behaved agent never gets.
+var unexpected = map[core.Verdict]string{
+	core.NotDeleting:  "cluster reports a work as deleted that the hub does not delete",
+	core.Foreign:      "status of a work that is not this hub's, or not of this cluster",
+	core.Incomparable: "status has a sequence id that cannot be compared",
 }

@@ -56,15 +56,10 @@ func (s Selection) informer(c metadata.Interface) (cache.SharedIndexInformer, er
 	gvr, selector := s.resource()
 	i := metadatainformer.NewFilteredMetadataInformer(c, gvr, metav1.NamespaceAll, 0, cache.Indexers{},
 		func(o *metav1.ListOptions) { o.LabelSelector = selector }).Informer()
-	err := i.SetTransform(func(o any) (any, error) {
-		m, ok := o.(*metav1.PartialObjectMetadata)
-		if !ok {
-			return o, nil
+	return i, i.SetTransform(func(o any) (any, error) {
+		if m, ok := o.(*metav1.PartialObjectMetadata); ok { // only the name counts
+			m.ObjectMeta = metav1.ObjectMeta{Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion}
 		}
-		// Only the name counts.
-		return &metav1.PartialObjectMetadata{TypeMeta: m.TypeMeta, ObjectMeta: metav1.ObjectMeta{
-			Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion,
-		}}, nil
+		return o, nil
 	})
-	return i, err
 }

@@ -10,10 +10,13 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/internal/history"
 	"github.com/hawser-io/hawser/internal/hubsource/core"
+	"github.com/hawser-io/hawser/internal/kubeerror"
 	"github.com/hawser-io/hawser/internal/run"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -119,8 +122,9 @@ func (s *shell) shutDown() {
 
 // Run carries out effects until ctx ends; calls in flight are cancelled.
 func (s *shell) Run(ctx context.Context) error {
-	s.metrics.state.set(s.stats)
-	defer s.metrics.state.set(nil)
+	read := s.stats
+	s.metrics.state.read.Store(&read)
+	defer s.metrics.state.read.Store(nil)
 	defer context.AfterFunc(ctx, s.shutDown)()
 	var tasks []run.Task
 	for range specWorkers {
@@ -209,27 +213,36 @@ func (s *shell) do(ctx context.Context, to broker, k core.Key, e core.Effect) co
 		s.mu.Lock()
 		s.endLife()
 		s.mu.Unlock()
-		return core.Result{}
 	case core.Withhold:
 		s.tellWithheld(ctx, e)
-		return core.Result{}
 	case core.EndSubscription:
 		if to.link != nil {
 			to.link.End(e.ID)
 		}
-		return core.Result{}
 	case core.ForBroker:
 		return to.do(ctx, k, e)
+	default:
+		return s.onHub(ctx, e)
 	}
-	return s.onHub(ctx, e)
+	return core.Result{}
 }
 
 // tellWithheld tells of works that agents have, that the hub lacks, and that nobody dares to delete.
 func (s *shell) tellWithheld(ctx context.Context, e core.Withhold) {
 	const how = "create a ManifestWork of the same name in the namespace of the cluster, and delete it"
-	s.teller.withheld(e.ClusterComparison, "the hub lacks this work, and it stays on its cluster until somebody decides ("+how+"): "+e.Reason)
-	s.log.ErrorContext(ctx, "works that the hub lacks stay on the cluster until somebody decides",
-		"cluster", e.Cluster, "count", len(e.Withheld), "first_works", firstOf(e.ClusterComparison), "reason", e.Reason, "delete_them", how)
+	s.withheld(ctx, e.ClusterComparison, "works that the hub lacks stay on the cluster until somebody decides",
+		"the hub lacks this work, and it stays on its cluster until somebody decides ("+how+"): ", "delete_them", how)
+}
+
+// withheld tells of deletions that wait for a person: in a line of the log, and in an Event of each of the first works.
+func (s *shell) withheld(ctx context.Context, o codec.ClusterComparison, text, event string, attrs ...any) {
+	const shown = 10
+	var names []string
+	for _, w := range o.Withheld[:min(len(o.Withheld), shown)] {
+		names = append(names, w.Name)
+		s.teller.tell(types.NamespacedName{Namespace: o.Cluster, Name: w.Name}, types.UID(w.ResourceID), corev1.EventTypeWarning, "DeletionWithheld", event+o.Reason)
+	}
+	s.log.ErrorContext(ctx, text, append([]any{"cluster", o.Cluster, "count", len(o.Withheld), "first_works", names, "reason", o.Reason}, attrs...)...)
 }
 
 func (s *shell) onHub(ctx context.Context, e core.Effect) (r core.Result) {
@@ -243,7 +256,9 @@ func (s *shell) onHub(ctx context.Context, e core.Effect) (r core.Result) {
 	case core.PatchStatus:
 		r.Work, r.Err = s.hub.PatchStatus(ctx, e.Work, e.Status)
 	case core.DeleteCompleted:
-		r.Err = s.deleteCompleted(ctx, e.Work)
+		if r.Err = s.hub.Delete(ctx, e.Work); r.Err == nil { // nobody asked for it at this moment
+			s.log.Info("completed work deleted, its ttlSecondsAfterFinished is over", "cluster", e.Work.Namespace, "work", e.Work.Name, "uid", e.Work.UID)
+		}
 	case core.Get:
 		r.Work, r.Err = s.hub.Get(ctx, e.Namespace, e.Name)
 	case core.List:
@@ -257,19 +272,11 @@ func (s *shell) onHub(ctx context.Context, e core.Effect) (r core.Result) {
 	case core.Save:
 		r.Kept, r.Err = s.keeper.save(ctx, e.State)
 	}
-	result := hubResult(r.Err)
+	s.teller.wrote(e, r.Err)
+	result := kubeerror.Result(r.Err)
 	s.metrics.writes.WithLabelValues(e.Operation(), result).Inc()
 	s.logHub(ctx, result, e, r.Err)
 	return r
-}
-
-// deleteCompleted deletes a work, and says so: nobody asked for it at this moment.
-func (s *shell) deleteCompleted(ctx context.Context, o *workv1.ManifestWork) error {
-	err := s.hub.Delete(ctx, o)
-	if err == nil {
-		s.log.Info("completed work deleted, its ttlSecondsAfterFinished is over", "cluster", o.Namespace, "work", o.Name, "uid", o.UID)
-	}
-	return err
 }
 
 // logHub tells once when a kind of request begins to fail and when it works
@@ -277,8 +284,8 @@ func (s *shell) deleteCompleted(ctx context.Context, o *workv1.ManifestWork) err
 func (s *shell) logHub(ctx context.Context, result string, e core.Effect, err error) {
 	operation := e.Operation()
 	attrs := []any{"operation", operation, "result", result, "err", err}
-	if o := workOf(e); o != nil {
-		attrs = append(attrs, "cluster", o.Namespace, "work", o.Name)
+	if w, ok := e.(interface{ Object() *workv1.ManifestWork }); ok {
+		attrs = append(attrs, "cluster", w.Object().Namespace, "work", w.Object().Name)
 	}
 	s.log.DebugContext(ctx, "request to the hub", attrs...)
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
@@ -297,18 +304,4 @@ func (s *shell) logHub(ctx context.Context, result string, e core.Effect, err er
 	case !failing && was:
 		s.log.Info("requests to the hub work again", "operation", operation)
 	}
-}
-
-func workOf(e core.Effect) *workv1.ManifestWork {
-	switch e := e.(type) {
-	case core.AddFinalizer:
-		return e.Work
-	case core.RemoveFinalizer:
-		return e.Work
-	case core.PatchStatus:
-		return e.Work
-	case core.DeleteCompleted:
-		return e.Work
-	}
-	return nil
 }

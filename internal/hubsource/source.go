@@ -158,7 +158,7 @@ func (s *Source) serve(ctx context.Context, first *watch) error {
 	t := newTeller(s.cfg.Events, s.metrics, s.cfg.Log)
 	sh := newShell(shellConfig{
 		id: s.cfg.ID, all: s.cfg.Selection.all(), cleanUp: s.cfg.CleanUp, teller: t,
-		hub:    tellingHub{NewHub(s.cfg.Works.WorkV1(), s.cfg.Metadata), t},
+		hub:    NewHub(s.cfg.Works.WorkV1(), s.cfg.Metadata),
 		keeper: s.keeper, state: state, log: s.cfg.Log, metrics: s.metrics,
 	})
 	defer sh.shutDown() // it may end before it runs

@@ -32,7 +32,7 @@ var rows = [][]string{
 	{"pkg/transport/..."},
 	{"pkg/codec/..."},
 	{"internal/cmdline"},
-	{"internal/census", "internal/fair", "internal/history", "internal/identity/...", "internal/leader", "internal/run", "internal/telemetry", "internal/pki", "internal/proc", "internal/debian", "internal/kubeconfig"},
+	{"internal/census", "internal/fair", "internal/history", "internal/identity/...", "internal/leader", "internal/run", "internal/telemetry", "internal/pki", "internal/proc", "internal/debian", "internal/kubeconfig", "internal/kubeerror"},
 	{"internal/refusal"},
 	{"internal/testkit/..."},
 	{"proto/...", "deploy"},
@@ -56,7 +56,7 @@ var apart = []struct{ from, to, why string }{
 
 // pure lists the packages without clock, socket, lock, file, logger or chance:
 // inputs in, decisions out.
-var pure = []string{"pkg/codec/...", "internal/census", "internal/fair", "internal/resync", "internal/plain", "internal/broker/route", "internal/broker/quota", "internal/admission", "internal/hubsource/core"}
+var pure = []string{"pkg/codec/...", "internal/census", "internal/fair", "internal/resync", "internal/plain", "internal/kubeerror", "internal/broker/route", "internal/broker/quota", "internal/admission", "internal/hubsource/core"}
 
 // impure lists what those may not import. time is allowed as a type.
 var impure = []string{

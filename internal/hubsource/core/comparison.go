@@ -3,6 +3,7 @@ package core
 import (
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/internal/resync"
@@ -271,9 +272,6 @@ func (c *comparisons) inSync(w *work, revision uint64) {
 	}
 }
 
-// nothingThere takes it that the broker has nothing of a cluster.
-func (c *comparisons) nothingThere(cl *cluster) { c.judge(cl, c.inventory.digests) }
-
 // judge takes the records of a cluster, all of which have come, in a listing at a
 // revision.
 func (c *comparisons) judge(cl *cluster, revision uint64) {
@@ -281,7 +279,7 @@ func (c *comparisons) judge(cl *cluster, revision uint64) {
 	rows := rowsOf(k.records)
 	plan := resync.CompareWorks(c.read(cl, rows, revision), k.records)
 	for _, id := range plan.InSync {
-		if w := c.f.works[uidOf(id)]; hasFinalizer(w.hub.object) && w.broker.on(c.f.sub) == listed {
+		if w := c.f.works[types.UID(id)]; hasFinalizer(w.hub.object) && w.broker.on(c.f.sub) == listed {
 			c.inSync(w, rows[id].Revision)
 		}
 	}
@@ -297,7 +295,7 @@ func (c *comparisons) judge(cl *cluster, revision uint64) {
 		c.lives.locateNow()
 	}
 	for _, id := range plan.Replacing {
-		k.missing.replacing = append(k.missing.replacing, cl.works[uidOf(id)])
+		k.missing.replacing = append(k.missing.replacing, cl.works[types.UID(id)])
 	}
 	c.setStage(cl, judged)
 	c.f.wake(SpecLane, Key{}, 0)
@@ -345,12 +343,12 @@ func (c *comparisons) noteNames(cl *cluster, replacing []string, rows map[string
 	}
 	since := map[string]uint64{}
 	for _, r := range rows {
-		if !r.Tombstone && cl.works[uidOf(r.ResourceID)] == nil {
+		if !r.Tombstone && cl.works[types.UID(r.ResourceID)] == nil {
 			since[r.Name] = max(since[r.Name], r.Revision)
 		}
 	}
 	for _, id := range replacing {
-		w := cl.works[uidOf(id)]
+		w := cl.works[types.UID(id)]
 		w.broker.replace(c.f.sub, since[w.name()], c.f.tick())
 	}
 }

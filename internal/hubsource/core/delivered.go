@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	workv1 "open-cluster-management.io/api/work/v1"
 
+	"github.com/hawser-io/hawser/internal/kubeerror"
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -35,6 +36,8 @@ const (
 	ReasonOverQuota = "OverQuota"
 	// ReasonStatusRejected: the hub does not take the cluster's report.
 	ReasonStatusRejected = "StatusRejected"
+	// ReasonStatusTooLarge: the hub has no room for the cluster's report.
+	ReasonStatusTooLarge = "StatusTooLarge"
 	// ReasonAgentNotHeard: nobody knows whether the cluster has this version, and its agent
 	// says nothing.
 	ReasonAgentNotHeard = "AgentNotHeard"
@@ -43,7 +46,7 @@ const (
 )
 
 // Reasons lists them for the metric.
-var Reasons = []string{ReasonTooLarge, ReasonNameTaken, ReasonRefused, ReasonOverQuota, ReasonStale, ReasonStatusRejected, ReasonAgentNotHeard, ReasonClusterUnknown}
+var Reasons = []string{ReasonTooLarge, ReasonNameTaken, ReasonRefused, ReasonOverQuota, ReasonStale, ReasonStatusRejected, ReasonStatusTooLarge, ReasonAgentNotHeard, ReasonClusterUnknown}
 
 // longestMessage keeps a condition readable, whatever a peer's error says.
 const longestMessage = 1024
@@ -63,6 +66,15 @@ type blame struct {
 
 func (b blame) problem() *problem { return cmp.Or(b.spec, b.status, b.agent) }
 
+// saidOnHub is what the condition Delivered of a work says on the hub, nil if it has none of these reasons.
+func saidOnHub(w *work, reasons ...string) *problem {
+	c := meta.FindStatusCondition(w.hub.object.Status.Conditions, ConditionDelivered)
+	if c == nil || !slices.Contains(reasons, c.Reason) {
+		return nil
+	}
+	return &problem{c.Reason, c.Message, c.ObservedGeneration}
+}
+
 func newProblem(o *workv1.ManifestWork, reason, message string) *problem {
 	if len(message) > longestMessage {
 		message = strings.ToValidUTF8(message[:longestMessage-3], "") + "..."
@@ -74,6 +86,11 @@ func tooLarge(o *workv1.ManifestWork) *problem {
 	return newProblem(o, ReasonTooLarge, fmt.Sprintf(
 		"the manifests are %d bytes, at most %d can be delivered: split them over several ManifestWorks",
 		manifestwork.ManifestsSize(o), manifestwork.MaxManifestsSize))
+}
+
+func statusTooLarge(o *workv1.ManifestWork) *problem {
+	return newProblem(o, ReasonStatusTooLarge, fmt.Sprintf(
+		"the hub has no room for the status that the cluster reported, the one shown is older: a work, its annotations and its status may have %d bytes together: split the work, or ask for fewer feedback values", kubeerror.MaxObject))
 }
 
 // notHeard is what a work says whose cluster has not confirmed the present version, behind a broker

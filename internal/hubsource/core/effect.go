@@ -34,12 +34,7 @@ const (
 const Lanes = 2
 
 // String returns the name of the lane, for logs and metrics.
-func (l Lane) String() string {
-	if l == SpecLane {
-		return "spec"
-	}
-	return "hub"
-}
+func (l Lane) String() string { return [Lanes]string{"spec", "hub"}[l] }
 
 // Key is a unit of scheduling: a work (UID is set, and says which) or a cluster (only
 // Cluster is set). The zero Key is the source as a whole; to wake it in the spec lane
@@ -82,11 +77,15 @@ type todo struct {
 	done func(Result)
 }
 
+// OfWork is a write of a work on the hub.
+type OfWork struct{ Work *workv1.ManifestWork }
+
+// Object is the work as it was before.
+func (o OfWork) Object() *workv1.ManifestWork { return o.Work }
+
 // AddFinalizer puts the cleanup finalizer on the work. The result carries the
 // work as the hub returned it.
-type AddFinalizer struct {
-	Work *workv1.ManifestWork
-}
+type AddFinalizer struct{ OfWork }
 
 // Publish sends the work's spec, or its deletion, to the broker.
 type Publish struct {
@@ -150,19 +149,17 @@ type Held struct {
 // PatchStatus replaces the status of the work. The result carries the work as
 // the hub returned it.
 type PatchStatus struct {
-	Work   *workv1.ManifestWork
+	OfWork
 	Status workv1.ManifestWorkStatus
 }
 
 // RemoveFinalizer takes the cleanup finalizer off the work, whose deletion is
 // confirmed. The result carries the work as the hub returned it.
-type RemoveFinalizer struct {
-	Work *workv1.ManifestWork
-}
+type RemoveFinalizer struct{ OfWork }
 
 // DeleteCompleted deletes a work whose time has passed since it completed. It is
 // refused with a conflict when the work is not what it was then.
-type DeleteCompleted struct{ Work *workv1.ManifestWork }
+type DeleteCompleted struct{ OfWork }
 
 // Get asks the hub for a work. The result carries the work if there is one under
 // that name, else an error for which apierrors.IsNotFound is true.

@@ -28,7 +28,8 @@ type fleet struct {
 	behind      int
 	undelivered map[string]int // works by reason of Delivered=False
 	census      census.Counts
-	pending     int // reports waiting for their patch
+	pending     int       // reports waiting for their patch
+	wroteAt     time.Time // when the hub took a status last
 
 	// sub numbers the subscriptions from 1; id is what the broker calls the
 	// present one, or the last one.
@@ -269,21 +270,17 @@ func (f *fleet) setBlame(w *work, b blame) {
 }
 
 func (f *fleet) blameSpec(w *work, p *problem) {
-	b := w.blame
-	b.known, b.spec = true, p
-	f.setBlame(w, b)
+	f.setBlame(w, blame{known: true, spec: p, status: w.blame.status, agent: w.blame.agent})
 }
 
 func (f *fleet) blameAgent(w *work, p *problem) {
-	b := w.blame
-	b.agent, b.known = p, b.known || p == nil // it was said for want of anything else
-	f.setBlame(w, b)
+	known := w.blame.known || p == nil // it was said for want of anything else
+	f.setBlame(w, blame{known: known, spec: w.blame.spec, status: w.blame.status, agent: p})
 }
 
 func (f *fleet) blameStatus(w *work, p *problem) {
-	b := w.blame
-	b.status = p
-	f.setBlame(w, b)
+	known := w.blame.known || w.blame.status != nil // then Delivered on the hub is of that
+	f.setBlame(w, blame{known: known, spec: w.blame.spec, status: p, agent: w.blame.agent})
 }
 
 // remove drops a work; the rest of the core has let go of it.

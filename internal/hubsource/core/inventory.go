@@ -4,8 +4,6 @@ import (
 	"slices"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -36,8 +34,6 @@ const (
 
 // pageTimeout is how long a page may take before it is asked for again.
 const pageTimeout = 30 * time.Second
-
-func uidOf(id string) types.UID { return types.UID(id) }
 
 func (v *inventory) want(cluster string) { v.wanted = append(v.wanted, cluster) }
 
@@ -161,7 +157,7 @@ func (c *comparisons) digestsCame(page codec.Inventory, first, last bool) {
 	v.complete = true
 	for _, cl := range c.f.clusters {
 		if cl.comparing.stage == wantsDigest {
-			c.nothingThere(cl)
+			c.judge(cl, v.digests) // the broker has nothing of it
 		}
 	}
 	c.tellIn(tellAfter) // also where there is no cluster at all

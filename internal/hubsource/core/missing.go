@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/hawser-io/hawser/internal/resync"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -71,11 +73,11 @@ func (c *comparisons) nextMissing(cl *cluster) *todo {
 		return c.of(cl, Delete{Record: m.records[0], Order: c.f.nextOrder()}, func(r Result) { c.doneDelete(cl, r) })
 	case len(m.records) > maxGets:
 		return c.of(cl, List{Namespace: cl.name}, func(r Result) {
-			has := func(m codec.InventoryRecord) bool { return r.Present[uidOf(m.ResourceID)] != "" }
+			has := func(m codec.InventoryRecord) bool { return r.Present[types.UID(m.ResourceID)] != "" }
 			c.sought(cl, len(left), slices.ContainsFunc(m.records, has), r.Err)
 		})
 	default:
-		uid := uidOf(left[0].ResourceID)
+		uid := types.UID(left[0].ResourceID)
 		return c.of(cl, Get{UID: uid, Namespace: cl.name, Name: left[0].Name}, func(r Result) {
 			if r.lacks(uid) {
 				r = Result{}
@@ -120,18 +122,13 @@ func (c *comparisons) sought(cl *cluster, n int, has bool, err error) {
 	case has: // only the informer does not have it yet
 		c.repeat(cl, missingDelay)
 	default:
-		c.isAbsent(cl, n)
+		m := &cl.comparing.missing
+		cl.comparing.retry.reset()
+		if m.absent += n; m.absent == len(m.records) {
+			c.lives.locateNow() // see missing.records
+		}
+		c.f.wakeCluster(SpecLane, cl)
 	}
-}
-
-// isAbsent takes it that the hub does not have the next n either.
-func (c *comparisons) isAbsent(cl *cluster, n int) {
-	m := &cl.comparing.missing
-	cl.comparing.retry.reset()
-	if m.absent += n; m.absent == len(m.records) {
-		c.lives.locateNow() // see missing.records
-	}
-	c.f.wakeCluster(SpecLane, cl)
 }
 
 func (c *comparisons) doneDelete(cl *cluster, r Result) {

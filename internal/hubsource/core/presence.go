@@ -3,9 +3,6 @@ package core
 import (
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/hawser-io/hawser/internal/fair"
 	"github.com/hawser-io/hawser/internal/plain"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -181,16 +178,10 @@ func (p *plains) absence(w *work) (says *problem, told bool) {
 // keepSaying lets stand what an earlier process had a work say of its agent, until something else is
 // known of the work.
 func (f *fleet) keepSaying(w *work) {
-	if c := ofAgent(w); c != nil && w.blame.agent == nil {
-		f.blameAgent(w, &problem{reason: c.Reason, message: c.Message, generation: c.ObservedGeneration})
+	if p := ofAgent(w); p != nil && w.blame.agent == nil {
+		f.blameAgent(w, p)
 	}
 }
 
 // ofAgent is what a work says of its agent on the hub, nil if it says nothing.
-func ofAgent(w *work) *metav1.Condition {
-	c := meta.FindStatusCondition(w.hub.object.Status.Conditions, ConditionDelivered)
-	if c == nil || c.Reason != ReasonAgentNotHeard && c.Reason != ReasonClusterUnknown {
-		return nil
-	}
-	return c
-}
+func ofAgent(w *work) *problem { return saidOnHub(w, ReasonAgentNotHeard, ReasonClusterUnknown) }

@@ -135,7 +135,7 @@ func (s *specs) nextHeld(w *work) *todo {
 func (s *specs) addFinalizer(w *work) *todo {
 	bare := w.hub.object
 	w.spec.adding = true
-	return s.questions.write(SpecLane, w, &w.spec.retry, AddFinalizer{Work: bare}, func(err error) bool {
+	return s.questions.write(SpecLane, w, &w.spec.retry, AddFinalizer{OfWork{bare}}, func(err error) bool {
 		w.spec.adding = false
 		w.spec.fresh = w.spec.fresh || err == nil && !w.spec.attempted
 		if err != nil {

@@ -98,6 +98,7 @@ type reportState struct {
 	early time.Time
 	// planned: the next write is within the budget of its cluster, at retry's time.
 	planned bool
+	denial  denial
 }
 
 // What the reports of one cluster may have the hub write. Beyond that they wait, and of each
@@ -125,6 +126,7 @@ func (r *reportState) changed(first bool) {
 	if first {
 		r.retry.wait(time.Time{}, false)
 	}
+	r.denial.changed()
 	r.retry.changed()
 }
 
@@ -349,7 +351,11 @@ func (s *statuses) next(w *work) *todo {
 		return s.nextEnd(w, o)
 	}
 	s.plains.judge(w)
+	s.askRefused(w)
 	r := s.ready(w, o)
+	if r != nil && !s.fits(w, o, r) {
+		r = nil
+	}
 	status := o.Status
 	if r != nil || deliveredMayDiffer(w) {
 		status = s.desired(w, o, r)
@@ -363,7 +369,7 @@ func (s *statuses) next(w *work) *todo {
 		}
 		return s.nextCleanUp(w, o)
 	}
-	if !s.f.due(HubLane, w.key(), &w.report.retry) {
+	if !s.f.due(HubLane, w.key(), &w.report.retry) || r == nil && s.f.until(HubLane, w.key(), w.report.denial.untold) {
 		return nil
 	}
 	if r != nil {
@@ -383,9 +389,9 @@ func (s *statuses) nextEnd(w *work, o *workv1.ManifestWork) *todo {
 	if o.DeletionTimestamp == nil || !hasFinalizer(o) || w.spec.isSending(s.f.sub) || !s.f.due(HubLane, w.key(), &w.report.retry) {
 		return nil
 	}
-	return s.questions.write(HubLane, w, &w.report.retry, RemoveFinalizer{Work: o}, func(err error) bool {
-		if err == nil || apierrors.IsNotFound(err) {
-			w.report.letGo(s.cursor)
+	return s.questions.write(HubLane, w, &w.report.retry, RemoveFinalizer{OfWork{o}}, func(err error) bool {
+		if err == nil || apierrors.IsNotFound(err) || w.report.denial.Final(err, s.f.Now(), s.f.wroteAt) {
+			w.report.letGo(s.cursor) // that it is deleted is told again to the next process
 		}
 		return true
 	})
@@ -471,16 +477,20 @@ func (s *statuses) desired(w *work, o *workv1.ManifestWork, r *Report) workv1.Ma
 func (s *statuses) patch(w *work, status workv1.ManifestWorkStatus, r *Report) *todo {
 	o := w.hub.object
 	w.report.planned = false
-	return s.questions.write(HubLane, w, &w.report.retry, PatchStatus{Work: o, Status: status}, func(err error) bool {
-		rejected := r != nil && Rejected(err)
-		if err == nil || apierrors.IsNotFound(err) || rejected {
+	return s.questions.write(HubLane, w, &w.report.retry, PatchStatus{OfWork{o}, status}, func(err error) bool {
+		switch {
+		case err == nil:
+			if s.f.wroteAt = s.f.Now(); r != nil {
+				w.report.denial = denial{}
+			}
 			s.written(w, r)
+		case apierrors.IsNotFound(err):
+			s.written(w, r)
+		case w.report.denial.Final(err, s.f.Now(), s.f.wroteAt):
+			s.refuse(w, o, r, err)
+			return false
 		}
-		if rejected {
-			s.f.blameStatus(w, newProblem(o, ReasonStatusRejected,
-				"the hub does not take the status that the cluster reported, the one shown is older: "+err.Error()))
-		}
-		return !rejected
+		return true
 	})
 }
 
@@ -489,11 +499,6 @@ func (s *statuses) written(w *work, r *Report) {
 	if r != nil && w.report.pending == r {
 		w.report.drop(s.f, s.cursor)
 	}
-}
-
-// Rejected reports whether the hub will never take what it was given.
-func Rejected(err error) bool {
-	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsRequestEntityTooLargeError(err)
 }
 
 // longestTTL is a time to live that nobody waits for; longer ones could not be
@@ -537,7 +542,7 @@ func (s *statuses) nextCleanUp(w *work, o *workv1.ManifestWork) *todo {
 	if !expires || s.f.until(HubLane, w.key(), at) || !s.f.due(HubLane, w.key(), &w.report.retry) {
 		return nil
 	}
-	return s.f.ofWork(w, DeleteCompleted{Work: o}, func(r Result) { s.doneDeleteCompleted(w, o.ResourceVersion, r) })
+	return s.f.ofWork(w, DeleteCompleted{OfWork{o}}, func(r Result) { s.doneDeleteCompleted(w, o.ResourceVersion, r) })
 }
 
 func (s *statuses) doneDeleteCompleted(w *work, version string, r Result) {

@@ -4,8 +4,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/hawser-io/hawser/internal/kubeerror"
 	"github.com/hawser-io/hawser/internal/telemetry"
 )
 
@@ -38,24 +38,8 @@ func newMetrics(r prometheus.Registerer) metrics {
 
 // did counts a request to the hub, and returns how it ended.
 func (m metrics) did(operation string, err error) error {
-	m.requests.WithLabelValues(operation, resultOf(err)).Inc()
+	m.requests.WithLabelValues(operation, kubeerror.Result(err)).Inc()
 	return err
-}
-
-func resultOf(err error) string {
-	switch {
-	case err == nil:
-		return "ok"
-	case apierrors.IsConflict(err):
-		return "conflict"
-	case apierrors.IsNotFound(err):
-		return "not_found"
-	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
-		return "forbidden"
-	case apierrors.IsInvalid(err):
-		return "rejected"
-	}
-	return "error"
 }
 
 // remainingSeconds exports how long the CA that signs is still valid. There is no value while

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/hawser-io/hawser/internal/kubeerror"
 	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -61,24 +62,14 @@ func (m *metrics) said(n int, err error) {
 // resultOf is the label of the hub's answer.
 func resultOf(err error) string {
 	switch {
-	case err == nil:
-		return "ok"
-	case apierrors.IsConflict(err):
-		return "conflict"
 	case apierrors.IsAlreadyExists(err):
 		return "already_exists"
-	case apierrors.IsNotFound(err):
-		return "not_found"
-	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
-		return "forbidden"
-	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
-		return "invalid"
 	case apierrors.IsTooManyRequests(err):
 		return "too_many"
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, errTooLate):
 		return "late"
 	}
-	return "error"
+	return kubeerror.Result(err)
 }
 
 // stats are the numbers of what waits.

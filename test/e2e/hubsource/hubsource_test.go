@@ -258,6 +258,7 @@ func TestHubSource_OnAKubeAPIServer(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
+	t.Run("StatusThatDoesNotFit", func(t *testing.T) { local := *h; local.T = t; statusThatDoesNotFit(&local) })
 	t.Run("SelectsNamespaces", func(t *testing.T) { local := *h; local.T = t; selectsNamespaces(&local) })
 	t.Run("SaysThatThereAreNoManagedClusters", func(t *testing.T) { local := *h; local.T = t; missesAnAPI(&local) })
 	t.Run("EndsDeletionsWithoutAnAgent", func(t *testing.T) { local := *h; local.T = t; endsDeletionsWithoutAnAgent(&local) })

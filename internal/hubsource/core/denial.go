@@ -1,0 +1,89 @@
+package core
+
+import (
+	"fmt"
+	"time"
+
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/internal/kubeerror"
+)
+
+// A report that the hub does not take must not hold up the cursor, which all works share: every
+// reconnect would bring the statuses of all clusters again that came after it.
+//
+//	t1 the agent reports, the hub refuses
+//	t2 the report is dropped, Delivered says why, the cursor goes on
+//	t3 after a while the broker is asked for it again: there may be room for it by then
+//
+// A restart of this process between t2 and t3 finds Delivered on the work, and goes on from there.
+
+// largeReport is what is measured before it is sent. A report is asked for after longestRefusal where the hub
+// said that it never takes it, after refusedDelay where it failed again and again.
+const (
+	largeReport    = 64 << 10
+	longestRefusal = time.Hour
+)
+
+// denial is what the hub said of reports of one work that it did not take.
+type denial struct {
+	kubeerror.Series
+	// askAt is when the report is asked for, zero if none was refused. Before untold the condition
+	// Delivered alone is not written: there was no room for that either.
+	askAt, untold time.Time
+}
+
+// changed lets Delivered be written: the work is another one now.
+func (d *denial) changed() { d.untold = time.Time{} }
+
+// fits reports whether the hub has room for a report. One that does not fit is refused.
+func (s *statuses) fits(w *work, o *workv1.ManifestWork, r *Report) bool {
+	with := *o
+	if with.Status = s.desired(w, o, r); r.Size < largeReport || kubeerror.SizeOf(&with) <= kubeerror.MaxObject {
+		return true
+	}
+	s.refuse(w, o, r, nil)
+	return false
+}
+
+// refuse gives a report up until it is asked for; err is nil if the hub was not asked. r is nil where the
+// condition Delivered alone was refused.
+func (s *statuses) refuse(w *work, o *workv1.ManifestWork, r *Report, err error) {
+	if r == nil {
+		w.report.denial.untold = s.f.Now().Add(longestRefusal)
+	}
+	if r == nil || w.report.pending != r {
+		return // a newer one has come, of which the hub has said nothing
+	}
+	p, after := newProblem(o, ReasonStatusRejected, fmt.Sprint("the hub does not take the status that the cluster reported, the one shown is older: ", err)), longestRefusal
+	switch {
+	case err == nil || kubeerror.TooLarge(err):
+		p = statusTooLarge(o)
+	case !kubeerror.Rejected(err):
+		after = refusedDelay
+	}
+	w.report.drop(s.f, s.cursor)
+	s.giveUp(w, p, after)
+}
+
+func (s *statuses) giveUp(w *work, p *problem, after time.Duration) {
+	s.f.blameStatus(w, p)
+	w.report.denial.askAt = s.f.Now().Add(after + s.f.jittered(after/4))
+	s.f.wakeAt(HubLane, w.key(), w.report.denial.askAt)
+}
+
+// askRefused asks for a report that was refused, when it is time.
+func (s *statuses) askRefused(w *work) {
+	if at := w.report.denial.askAt; !at.IsZero() && w.report.pending == nil && !s.f.until(HubLane, w.key(), at) {
+		w.report.denial.askAt = time.Time{}
+		w.report.forgetSequence()
+		s.cursor.askFor(w)
+	}
+}
+
+// adopt goes on with what an earlier process said of a report that was refused: the cursor is behind it.
+func (s *statuses) adopt(w *work) {
+	if p := saidOnHub(w, ReasonStatusRejected, ReasonStatusTooLarge); p != nil && w.report.pending == nil {
+		s.giveUp(w, p, refusedDelay)
+	}
+}

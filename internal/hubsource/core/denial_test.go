@@ -1,0 +1,233 @@
+package core
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	workv1 "open-cluster-management.io/api/work/v1"
+)
+
+// errStore is what an API server hands on of its store.
+func errStore(text string) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Message: text}}
+}
+
+// large is a report that says so much.
+func large(w *workv1.ManifestWork, n, bytes int) *Report {
+	s := applied(w.Generation)
+	for i := range bytes / 1000 {
+		s.ResourceStatus.Manifests = append(s.ResourceStatus.Manifests, workv1.ManifestCondition{
+			ResourceMeta: workv1.ManifestResourceMeta{Ordinal: int32(i), Name: strings.Repeat("n", 900)}, Conditions: []metav1.Condition{},
+		})
+	}
+	r := report(w, n, s)
+	r.Size = bytes
+	return r
+}
+
+// onlyDelivered reports whether a write is of the condition Delivered alone.
+func onlyDelivered(e PatchStatus) bool {
+	rest := func(s workv1.ManifestWorkStatus) []metav1.Condition {
+		return slices.DeleteFunc(slices.Clone(s.Conditions), isDelivered)
+	}
+	return apiequality.Semantic.DeepEqual(rest(e.Status), rest(e.Work.Status)) && apiequality.Semantic.DeepEqual(e.Status.ResourceStatus, e.Work.Status.ResourceStatus)
+}
+
+// showsDelivered carries out the write of Delivered, and nothing else.
+func (f *fixture) showsDelivered(w *workv1.ManifestWork, reason string) *workv1.ManifestWork {
+	f.t.Helper()
+	e := next[PatchStatus](f, HubLane, w.UID)
+	if d := delivered(e.Status); d == nil || d.Reason != reason || !onlyDelivered(e) || len(e.Status.ResourceStatus.Manifests) > 0 {
+		f.t.Fatalf("writes %+v", e.Status)
+	}
+	after := newWork(w.Name, w.Generation, version("102"), withStatus(e.Status))
+	f.done(e, Result{Work: after})
+	f.seen(after)
+	f.idle(HubLane, w.UID)
+	return after
+}
+
+// TestCore_AStatusThatDoesNotFit: it is not even sent, the cursor goes on, and after an hour it is asked for
+// again.
+func TestCore_AStatusThatDoesNotFit(t *testing.T) {
+	w, v := newWork("w", 1), newWork("v", 1)
+	f := comparingFixture(t, State{Cursor: cursorAt(1).String()}, w, v)
+	f.core.Report(large(w, 1, 1_700_000))
+	f.core.Report(report(v, 1, applied(1)))
+	f.checkpoint(2, 0)
+	w = f.showsDelivered(w, ReasonStatusTooLarge)
+	f.at(1)
+	f.done(next[PatchStatus](f, HubLane, v.UID), Result{Work: newWork("v", 1, version("300"), withStatus(applied(1)))})
+	f.at(2)
+	for n := 2; n < 50; n++ { // an agent that says it once more does not move the hub
+		f.core.Report(large(w, n, 1_700_000))
+		f.idle(HubLane, w.UID)
+	}
+	f.checkpoint(3, 0)
+	f.at(3)
+	f.now = f.now.Add(longestRefusal)
+	f.idle(HubLane, w.UID)
+	ask := nextOf[Ask](f, SpecLane, Key{Cluster: w.Namespace})
+	if len(ask.Held) != 1 || ask.Held[0].UID != w.UID {
+		t.Fatalf("asks %+v", ask)
+	}
+	f.done(ask, Result{Sent: 1})
+	if v := f.core.Report(report(w, 49, applied(1))); v != Taken { // the one that was refused, and it fits now
+		t.Fatalf("verdict %s", v)
+	}
+	if e := next[PatchStatus](f, HubLane, w.UID); delivered(e.Status) != nil || onlyDelivered(e) {
+		t.Errorf("writes %+v", e)
+	}
+}
+
+// TestCore_AStatusThatTheHubHasNoRoomFor: what informers do not show counts on the hub; its answer says so.
+func TestCore_AStatusThatTheHubHasNoRoomFor(t *testing.T) {
+	for name, err := range map[string]error{
+		"by its store":      errStore("etcdserver: request is too large"),
+		"by its client":     errStore("rpc error: code = ResourceExhausted desc = trying to send message larger than max (2100000 vs. 2097152)"),
+		"by its API server": apierrors.NewRequestEntityTooLargeError("limit is 3145728"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWork("w", 1)
+			f := comparingFixture(t, State{Cursor: cursorAt(1).String()}, w)
+			f.core.Report(large(w, 1, 1_300_000))
+			f.checkpoint(2, 0)
+			f.done(next[PatchStatus](f, HubLane, w.UID), Result{Err: err})
+			f.at(2)
+			w = f.showsDelivered(w, ReasonStatusTooLarge)
+			f.core.fleet.works[w.UID].blame.known = true // the spec was published
+			f.core.Report(large(w, 2, 1_000_000))
+			if e := next[PatchStatus](f, HubLane, w.UID); len(e.Status.ResourceStatus.Manifests) != 1000 || delivered(e.Status) != nil {
+				t.Errorf("writes %d manifests, Delivered is %+v", len(e.Status.ResourceStatus.Manifests), delivered(e.Status))
+			}
+		})
+	}
+}
+
+// TestCore_NoRoomForDeliveredEither: it is not tried again before something changes.
+func TestCore_NoRoomForDeliveredEither(t *testing.T) {
+	w := newWork("w", 1)
+	f := comparingFixture(t, State{Cursor: cursorAt(1).String()}, w)
+	f.core.Report(large(w, 1, 1_700_000))
+	full := errStore("etcdserver: request is too large")
+	f.done(next[PatchStatus](f, HubLane, w.UID), Result{Err: full})
+	for range 6 {
+		f.idle(HubLane, w.UID)
+		f.now = f.now.Add(longestRefusal / 6)
+	}
+	f.done(next[PatchStatus](f, HubLane, w.UID), Result{Err: full})
+	f.idle(HubLane, w.UID)
+	f.seen(newWork("w", 1, version("200"), func(o *workv1.ManifestWork) { o.Annotations = nil }))
+	next[PatchStatus](f, HubLane, w.UID)
+}
+
+// TestCore_AStatusThatIsRefusedAgainAndAgain: the same answer for minutes, while the hub takes others. Then it leaves the
+// cursor, and is tried every five minutes.
+func TestCore_AStatusThatIsRefusedAgainAndAgain(t *testing.T) {
+	w, v := newWork("w", 1), newWork("v", 1)
+	f := comparingFixture(t, State{Cursor: cursorAt(1).String()}, w, v)
+	f.core.Report(report(w, 1, applied(1)))
+	f.checkpoint(2, 0)
+	patches := 0
+	refuse := func(err error, until time.Duration) {
+		t.Helper()
+		for end := f.now.Add(until); f.now.Before(end); f.now = f.now.Add(time.Second) {
+			switch e := f.core.Next(HubLane, Key{UID: w.UID}).(type) {
+			case PatchStatus:
+				if patches++; onlyDelivered(e) {
+					after := newWork("w", 1, version("102"), withStatus(e.Status))
+					f.done(e, Result{Work: after})
+					f.seen(after)
+				} else {
+					f.done(e, Result{Err: err})
+				}
+			case nil:
+			default:
+				t.Fatalf("next is %T", e)
+			}
+		}
+	}
+	webhook := errStore("failed calling webhook after 31 ms: no such host")
+	refuse(webhook, 10*time.Minute)
+	f.at(1) // the hub takes nothing: nothing is wrong with this one
+	refuse(errHubDown(), 10*time.Minute)
+	f.core.fleet.wroteAt = f.now
+	refuse(errHubDown(), 10*time.Minute) // says nothing of the status
+	f.at(1)
+	refuse(webhook, time.Minute)
+	f.core.Report(report(v, 1, applied(1)))
+	f.done(next[PatchStatus](f, HubLane, v.UID), Result{Work: newWork("v", 1, version("300"), withStatus(applied(1)))})
+	refuse(webhook, 2*time.Minute)
+	f.at(2)
+	if d := delivered(f.core.fleet.works[w.UID].hub.object.Status); d == nil || d.Reason != ReasonStatusRejected {
+		t.Fatalf("Delivered is %+v", d)
+	}
+	patches = 0
+	for range 10 {
+		refuse(webhook, refusedDelay)
+		if ask, ok := f.core.Next(SpecLane, Key{Cluster: w.Namespace}).(Ask); ok {
+			f.done(ask, Result{Sent: 1})
+		}
+		f.core.Report(report(w, 1, applied(1)))
+	}
+	if patches > 10 {
+		t.Errorf("%d patches in 50 minutes", patches)
+	}
+	if s := f.core.Stats(); s.Undelivered[ReasonStatusRejected] > 1 {
+		t.Error(s.Undelivered)
+	}
+}
+
+// TestCore_ARefusedStatusOutlivesTheProcess: the next one finds Delivered, and asks for the status after a while.
+func TestCore_ARefusedStatusOutlivesTheProcess(t *testing.T) {
+	s := applied(1)
+	s.Conditions = append(s.Conditions, metav1.Condition{Type: ConditionDelivered, Status: "False", Reason: ReasonStatusTooLarge, Message: "no room"})
+	w := newWork("w", 1, withStatus(s))
+	f := comparingFixture(t, State{Cursor: cursorAt(1).String()}, w)
+	f.idle(HubLane, w.UID) // Delivered stays
+	if n := f.core.Stats().Undelivered[ReasonStatusTooLarge]; n != 1 {
+		t.Errorf("%d are undelivered", n)
+	}
+	f.now = f.now.Add(refusedDelay)
+	f.idle(HubLane, w.UID)
+	nextOf[Ask](f, SpecLane, Key{Cluster: w.Namespace})
+	f.core.fleet.works[w.UID].blame.known = true // the spec was published
+	f.core.Report(report(w, 1, applied(1)))
+	if e := next[PatchStatus](f, HubLane, w.UID); delivered(e.Status) != nil {
+		t.Errorf("Delivered stays: %+v", e.Status.Conditions)
+	}
+}
+
+// TestCore_ARefusalOfAnOlderStatus says nothing of the one that came meanwhile.
+func TestCore_ARefusalOfAnOlderStatus(t *testing.T) {
+	w := newWork("w", 1)
+	f := served(t, w)
+	f.core.Report(report(w, 1, applied(1)))
+	e := next[PatchStatus](f, HubLane, w.UID)
+	f.core.Report(report(w, 2, applied(1)))
+	f.done(e, Result{Err: errInvalid()})
+	if e := next[PatchStatus](f, HubLane, w.UID); onlyDelivered(e) || delivered(e.Status) != nil {
+		t.Errorf("writes %+v", e)
+	}
+}
+
+// TestCore_AFinalizerThatCannotBeRemoved does not hold up the cursor either.
+func TestCore_AFinalizerThatCannotBeRemoved(t *testing.T) {
+	w := newWork("w", 1, deleting)
+	f := comparingFixture(t, State{Cursor: cursorAt(1).String()}, w)
+	r := report(w, 1, workv1.ManifestWorkStatus{})
+	r.Deleted, r.Revision = true, 1000
+	f.core.Report(r)
+	f.checkpoint(2, 0)
+	f.at(1)
+	f.done(next[RemoveFinalizer](f, HubLane, w.UID), Result{Err: errInvalid()})
+	f.at(2)
+	f.now = f.now.Add(time.Minute)
+	next[RemoveFinalizer](f, HubLane, w.UID)
+}
