@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	workv1 "open-cluster-management.io/api/work/v1"
 
+	"github.com/hawser-io/hawser/internal/kubeerror"
 	"github.com/hawser-io/hawser/pkg/agent/apply"
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
 	"github.com/hawser-io/hawser/pkg/agent/conditions"
@@ -537,7 +538,7 @@ func unapplied(m apply.Manifest, err error) conditions.Manifest {
 // needsChange reports whether an error needs somebody to change something.
 func needsChange(err error) bool {
 	var notServed *cluster.NotServedError
-	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || errors.As(err, &notServed) || errors.Is(err, inventory.ErrWorkName) || errors.Is(err, inventory.ErrChanged)
+	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || kubeerror.TooLarge(err) || errors.As(err, &notServed) || errors.Is(err, inventory.ErrWorkName) || errors.Is(err, inventory.ErrChanged)
 }
 
 // report puts a status into the outbox.

@@ -14,6 +14,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/hawser-io/hawser/internal/kubeerror"
 )
 
 // rejection is the server's answer to a write that is wrong in itself: a field
@@ -47,7 +49,7 @@ func Rejected(err error) bool {
 
 // wrongInItself tells such answers from those that depend on the moment.
 func wrongInItself(err error) bool {
-	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsMethodNotSupported(err) || apierrors.IsRequestEntityTooLargeError(err)
+	return kubeerror.Rejected(err) || apierrors.IsMethodNotSupported(err)
 }
 
 // reject remembers a failed write that would fail again.

@@ -1,0 +1,55 @@
+package agent
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
+	"github.com/hawser-io/hawser/pkg/agent/inventory"
+)
+
+// errNoRoom is what an API server hands on of an etcd that does not take an object of that size.
+var errNoRoom = apierrors.NewInternalError(errors.New("etcdserver: request is too large"))
+
+// TestCore_ARecordThatDoesNotFit is told at once in the condition of the work, and holds up no other.
+func TestCore_ARecordThatDoesNotFit(t *testing.T) {
+	r := newRig(t)
+	r.f.Refuse = func(c clustertest.Call) error {
+		if c.Write() && c.Ref.Resource == "appliedmanifestworks" && c.Ref.Name == inventory.Name(testHubHash, "large") {
+			return errNoRoom
+		}
+		return nil
+	}
+	r.apply(hubWork("w-1", "large", 1, configMap("a", "1")))
+	r.apply(hubWork("w-2", "web", 1, configMap("b", "1")))
+	r.wantRefused("w-1", 0, "AppliedManifestFailed", "request is too large")
+	r.expectStatus("w-2", workApplied, workAvailable)
+	r.f.Refuse = nil
+	r.settle(10 * time.Minute)
+	r.expectStatus("w-1", workApplied, workAvailable)
+}
+
+// TestCore_AnObjectThatDoesNotFit is a manifest that fails like one that is invalid: it is tried ever less often, not every ten seconds.
+func TestCore_AnObjectThatDoesNotFit(t *testing.T) {
+	r := newRig(t)
+	tries := 0
+	r.f.Refuse = func(c clustertest.Call) error {
+		if c.Verb == "create" && c.Ref.Name == "a" {
+			tries++
+			return errNoRoom
+		}
+		return nil
+	}
+	r.apply(hubWork("w-1", "large", 1, configMap("a", "1"), configMap("b", "1")))
+	r.wantRefused("w-1", 0, "AppliedManifestFailed", "request is too large")
+	if r.configMap("b") == nil {
+		t.Error("b is not made")
+	}
+	r.settle(30 * time.Minute)
+	if tries > 30 {
+		t.Errorf("tried %d times in 30 minutes", tries)
+	}
+}
