@@ -90,8 +90,7 @@ func (b broker) logCompared(ctx context.Context, e core.SendCompared) {
 			continue
 		}
 		look := "hawser get orphans --cluster " + o.Cluster
-		b.withheld(ctx, o, "works that the hub lacks are not deleted on the cluster until somebody decides",
-			"the hub lacks this work, and it is not deleted on its cluster until somebody decides ("+look+"): ",
+		b.withheld(ctx, o, "the hub lacks this work, and it is not deleted on its cluster until somebody decides ("+look+"): ",
 			"look", look, "delete_them", "hawser approve --source "+b.id+" --cluster "+o.Cluster+" --all")
 	}
 	b.log.DebugContext(ctx, "comparison", "clusters", len(e.Compared.Clusters), "all_clusters", e.Compared.AllClusters, "position", e.Compared.Position != nil)

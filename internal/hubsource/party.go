@@ -122,7 +122,7 @@ func (p party) readable(ctx context.Context, e codec.Event, err error) bool {
 func (p party) logReport(ctx context.Context, r *core.Report, agent string, v core.Verdict) {
 	attrs := []any{"cluster", r.Cluster, "work", r.Name, "uid", r.UID, "version", r.Version, "sequence", r.Sequence, "from", agent, "verdict", v}
 	if text := unexpected[v]; text != "" {
-		p.log.WarnContext(ctx, text, attrs...)
+		p.log.WarnContext(ctx, "status is not taken", append(attrs, "reason", text)...)
 		return
 	}
 	p.log.DebugContext(ctx, "status received", attrs...)
@@ -130,7 +130,7 @@ func (p party) logReport(ctx context.Context, r *core.Report, agent string, v co
 
 // unexpected are the verdicts that a well-behaved agent never gets.
 var unexpected = map[core.Verdict]string{
-	core.NotDeleting:  "cluster reports a work as deleted that the hub does not delete",
-	core.Foreign:      "status of a work that is not this hub's, or not of this cluster",
-	core.Incomparable: "status has a sequence id that cannot be compared",
+	core.NotDeleting:  "the cluster reports a work as deleted that the hub does not delete",
+	core.Foreign:      "the work is not this hub's, or not of this cluster",
+	core.Incomparable: "the sequence id cannot be compared",
 }

@@ -230,19 +230,18 @@ func (s *shell) do(ctx context.Context, to broker, k core.Key, e core.Effect) co
 // tellWithheld tells of works that agents have, that the hub lacks, and that nobody dares to delete.
 func (s *shell) tellWithheld(ctx context.Context, e core.Withhold) {
 	const how = "create a ManifestWork of the same name in the namespace of the cluster, and delete it"
-	s.withheld(ctx, e.ClusterComparison, "works that the hub lacks stay on the cluster until somebody decides",
-		"the hub lacks this work, and it stays on its cluster until somebody decides ("+how+"): ", "delete_them", how)
+	s.withheld(ctx, e.ClusterComparison, "the hub lacks this work, and it stays on its cluster until somebody decides ("+how+"): ", "delete_them", how)
 }
 
 // withheld tells of deletions that wait for a person: in a line of the log, and in an Event of each of the first works.
-func (s *shell) withheld(ctx context.Context, o codec.ClusterComparison, text, event string, attrs ...any) {
+func (s *shell) withheld(ctx context.Context, o codec.ClusterComparison, event string, attrs ...any) {
 	const shown = 10
 	var names []string
 	for _, w := range o.Withheld[:min(len(o.Withheld), shown)] {
 		names = append(names, w.Name)
 		s.teller.tell(types.NamespacedName{Namespace: o.Cluster, Name: w.Name}, types.UID(w.ResourceID), corev1.EventTypeWarning, "DeletionWithheld", event+o.Reason)
 	}
-	s.log.ErrorContext(ctx, text, append([]any{"cluster", o.Cluster, "count", len(o.Withheld), "first_works", names, "reason", o.Reason}, attrs...)...)
+	s.log.ErrorContext(ctx, "works that the hub lacks stay on the cluster until somebody decides", append([]any{"cluster", o.Cluster, "count", len(o.Withheld), "first_works", names, "reason", o.Reason}, attrs...)...)
 }
 
 func (s *shell) onHub(ctx context.Context, e core.Effect) (r core.Result) {

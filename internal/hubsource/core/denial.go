@@ -36,14 +36,22 @@ type denial struct {
 // changed lets Delivered be written: the work is another one now.
 func (d *denial) changed() { d.untold = time.Time{} }
 
-// fits reports whether the hub has room for a report. One that does not fit is refused.
-func (s *statuses) fits(w *work, o *workv1.ManifestWork, r *Report) bool {
-	with := *o
-	if with.Status = s.desired(w, o, r); r.Size < largeReport || kubeerror.SizeOf(&with) <= kubeerror.MaxObject {
-		return true
+// fitting returns the report, nil for none, and for one that the hub has no room for, which is refused.
+func (s *statuses) fitting(w *work, o *workv1.ManifestWork, r *Report) *Report {
+	if r == nil || r.Size < largeReport {
+		return r
 	}
-	s.refuse(w, o, r, nil)
-	return false
+	with := *o
+	if with.Status = s.desired(w, o, r); kubeerror.SizeOf(&with) > kubeerror.MaxObject {
+		s.refuse(w, o, r, nil)
+		return nil
+	}
+	return r
+}
+
+// mayWrite reports whether a report may be written now, or with nil the condition Delivered alone.
+func (s *statuses) mayWrite(w *work, r *Report) bool {
+	return s.f.due(HubLane, w.key(), &w.report.retry) && (r != nil || !s.f.until(HubLane, w.key(), w.report.denial.untold))
 }
 
 // refuse gives a report up until it is asked for; err is nil if the hub was not asked. r is nil where the

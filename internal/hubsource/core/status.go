@@ -352,10 +352,7 @@ func (s *statuses) next(w *work) *todo {
 	}
 	s.plains.judge(w)
 	s.askRefused(w)
-	r := s.ready(w, o)
-	if r != nil && !s.fits(w, o, r) {
-		r = nil
-	}
+	r := s.fitting(w, o, s.ready(w, o))
 	status := o.Status
 	if r != nil || deliveredMayDiffer(w) {
 		status = s.desired(w, o, r)
@@ -369,7 +366,7 @@ func (s *statuses) next(w *work) *todo {
 		}
 		return s.nextCleanUp(w, o)
 	}
-	if !s.f.due(HubLane, w.key(), &w.report.retry) || r == nil && s.f.until(HubLane, w.key(), w.report.denial.untold) {
+	if !s.mayWrite(w, r) {
 		return nil
 	}
 	if r != nil {
