@@ -51,6 +51,14 @@ func Result(err error) string {
 	return "error"
 }
 
+// IgnoreNotFound returns err, nil where it says that the object is not there, as after a deletion.
+func IgnoreNotFound(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
 // answerOf is what the server says of one write, "" where it says something of itself, of another state of the
 // object, or nothing. Texts may differ each time.
 func answerOf(err error) string {

@@ -60,7 +60,6 @@ var decoders = map[string]string{
 	"internal/hubsource/core ReportOf":                     "internal/hubsource/core FuzzReportOf",
 	"internal/hubsource/core StateOf":                      "internal/hubsource/core FuzzStateOf",
 	"internal/hubsource/membership parseRequest":           "internal/hubsource/membership FuzzSound",
-	"internal/hubsource/membership parseSequence":          "internal/hubsource/membership FuzzSound",
 	"internal/hubsource/membership parseSubject":           "internal/hubsource/membership FuzzSound",
 	"internal/cmdline Decode":                              "internal/cmdline FuzzDecode",
 	"internal/cmdline DecodeLenient":                       "internal/cmdline FuzzDecode",

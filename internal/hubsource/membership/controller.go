@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	addonversioned "open-cluster-management.io/api/client/addon/clientset/versioned"
@@ -187,14 +188,10 @@ const warnEvery = 24 * time.Hour
 
 // warn says it.
 func (c *Controller) warn(ctx context.Context) error {
-	for {
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		if err := c.cfg.Signer.look(time.Now()); err != nil {
 			c.cfg.Log.WarnContext(ctx, "the CA that signs clusters needs a person", "warning", err)
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(warnEvery):
-		}
-	}
+	}, warnEvery)
+	return nil
 }

@@ -185,9 +185,8 @@ func changeOf(c *clusterv1.ManagedCluster, conditions []metav1.Condition, now ti
 		return t.Key == clusterv1.ManagedClusterTaintUnreachable || t.Key == clusterv1.ManagedClusterTaintUnavailable
 	}
 	right := func(t clusterv1.Taint) bool { return t.Key == key && t.Effect == clusterv1.TaintEffectNoSelect }
-	has := slices.ContainsFunc(c.Spec.Taints, right)
 	wrong := slices.ContainsFunc(c.Spec.Taints, func(t clusterv1.Taint) bool { return ours(t) && !right(t) })
-	if missing := key != "" && !has; !isOutage(available) && (wrong || missing) {
+	if missing := key != "" && !slices.ContainsFunc(c.Spec.Taints, right); !isOutage(available) && (wrong || missing) {
 		n.taints = slices.DeleteFunc(slices.Clone(c.Spec.Taints), func(t clusterv1.Taint) bool { return ours(t) && !right(t) })
 		if missing {
 			n.taints = append(n.taints, clusterv1.Taint{Key: key, Effect: clusterv1.TaintEffectNoSelect, TimeAdded: metav1.NewTime(now)})

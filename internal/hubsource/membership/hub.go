@@ -20,6 +20,8 @@ import (
 	addonversioned "open-cluster-management.io/api/client/addon/clientset/versioned"
 	clusterversioned "open-cluster-management.io/api/client/cluster/clientset/versioned"
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
+
+	"github.com/hawser-io/hawser/internal/kubeerror"
 )
 
 // fieldManager names the writer in managedFields.
@@ -46,46 +48,32 @@ type hub struct {
 // perform does what was decided, in that order. It ends at the first request that fails: then
 // all is decided anew.
 func (h hub) perform(ctx context.Context, s situation, e effects) (err error) { //nolint:cyclop // one condition for each effect, in their order
-	if e.namespace {
-		if err := h.makeNamespace(ctx, s.name); err != nil {
-			return err
-		}
-	}
 	c := s.cluster
-	if e.change != nil {
-		if c, err = h.patch(ctx, "patch_cluster", c, e.change.patch(c)); err != nil {
-			return err
-		}
+	if e.namespace {
+		err = h.makeNamespace(ctx, s.name)
 	}
-	if e.lease {
-		if err := h.makeLease(ctx, s.name); err != nil {
-			return err
-		}
+	if err == nil && e.change != nil {
+		c, err = h.patch(ctx, "patch_cluster", c, e.change.patch(c))
 	}
-	if e.addons != nil {
-		if err := h.silenceAddons(ctx, s.name, *e.addons); err != nil {
-			return err
-		}
+	if err == nil && e.lease {
+		err = h.makeLease(ctx, s.name)
 	}
-	for _, o := range e.remove {
-		if err := h.remove(ctx, s.name, o); err != nil {
-			return err
-		}
+	if err == nil && e.addons != nil {
+		err = h.silenceAddons(ctx, s.name, *e.addons)
 	}
-	if len(e.conditions) > 0 {
-		if c, err = h.patchStatus(ctx, c, e.conditions); err != nil {
-			return err
-		}
+	for i := 0; err == nil && i < len(e.remove); i++ {
+		err = h.remove(ctx, s.name, e.remove[i])
 	}
-	for _, v := range e.verdicts {
-		if err := h.decideCSR(ctx, v); err != nil {
-			return err
-		}
+	if err == nil && len(e.conditions) > 0 {
+		c, err = h.patchStatus(ctx, c, e.conditions)
 	}
-	if e.release {
-		return h.release(ctx, c)
+	for i := 0; err == nil && i < len(e.verdicts); i++ {
+		err = h.decideCSR(ctx, e.verdicts[i])
 	}
-	return nil
+	if err == nil && e.release {
+		err = h.release(ctx, c)
+	}
+	return err
 }
 
 // patch is the change as a merge patch.
@@ -242,11 +230,8 @@ func (h hub) remove(ctx context.Context, cluster string, o object) error {
 }
 
 func (h hub) release(ctx context.Context, c *clusterv1.ManagedCluster) error {
-	err := h.kube.CoordinationV1().Leases(c.Name).Delete(ctx, LeaseName, metav1.DeleteOptions{})
-	if apierrors.IsNotFound(err) {
-		err = nil
-	}
-	if h.metrics.did("delete_lease", err) != nil {
+	gone := kubeerror.IgnoreNotFound(h.kube.CoordinationV1().Leases(c.Name).Delete(ctx, LeaseName, metav1.DeleteOptions{}))
+	if err := h.metrics.did("delete_lease", gone); err != nil {
 		return err
 	}
 	others := []string{}
@@ -257,7 +242,7 @@ func (h hub) release(ctx context.Context, c *clusterv1.ManagedCluster) error {
 	}
 	m := precondition(c)
 	m["finalizers"] = others
-	_, err = h.patch(ctx, "remove_finalizer", c, map[string]any{"metadata": m})
+	_, err := h.patch(ctx, "remove_finalizer", c, map[string]any{"metadata": m})
 	return err
 }
 
@@ -265,10 +250,7 @@ func (h hub) decideCSR(ctx context.Context, v verdict) error {
 	csrs := h.kube.CertificatesV1().CertificateSigningRequests()
 	if v.decision == drop {
 		err := csrs.Delete(ctx, v.csr.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &v.csr.UID}})
-		if apierrors.IsNotFound(err) {
-			err = nil
-		}
-		return h.metrics.did("delete_csr", err)
+		return h.metrics.did("delete_csr", kubeerror.IgnoreNotFound(err))
 	}
 	t := certificatesv1.CertificateApproved
 	if v.decision == deny {

@@ -8,7 +8,6 @@ import (
 	"crypto/sha256"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/asn1"
 	"encoding/hex"
 	"encoding/pem"
 	"errors"
@@ -73,7 +72,7 @@ func sound(csr *certificatesv1.CertificateSigningRequest) (request, error) {
 	if err != nil {
 		return request{}, refuse("RequestInvalid", "spec.request: %v", err)
 	}
-	r, err := parseSubject(parsed.RawSubject)
+	r, err := parseSubject(parsed.Subject)
 	if err != nil {
 		return request{}, refuse("SubjectRefused", "the subject of spec.request: %v", err)
 	}
@@ -137,8 +136,8 @@ var (
 // parseSubject reads the subject of an agent: one common name, which names cluster and agent,
 // the organization of the cluster, that of all clusters if it is there, and nothing else. Of
 // several common names everybody would read another one.
-func parseSubject(raw []byte) (r request, err error) {
-	names, organizations, err := attributes(raw)
+func parseSubject(subject pkix.Name) (r request, err error) {
+	names, organizations, err := attributes(subject)
 	if err != nil {
 		return r, err
 	}
@@ -165,33 +164,20 @@ func parseSubject(raw []byte) (r request, err error) {
 	return r, fmt.Errorf("its organizations are %q: it needs %q, and may have %q", organizations, own, groupOfMembers)
 }
 
-func attributes(raw []byte) (names, organizations []string, err error) {
-	sequence, err := parseSequence(raw)
-	if err != nil {
-		return nil, nil, err
-	}
-	for _, set := range sequence {
-		for _, a := range set {
-			text, isText := a.Value.(string)
-			switch {
-			case !isText:
-				return nil, nil, fmt.Errorf("the attribute %s is no text", a.Type)
-			case a.Type.Equal(oidCommonName):
-				names = append(names, text)
-			case a.Type.Equal(oidOrganization):
-				organizations = append(organizations, text)
-			default:
-				return nil, nil, fmt.Errorf("it has the attribute %s: only a common name and organizations are signed", a.Type)
-			}
+// attributes are those of a subject, of which [x509.ParseCertificateRequest] keeps all.
+func attributes(subject pkix.Name) (names, organizations []string, err error) {
+	for _, a := range subject.Names {
+		text, isText := a.Value.(string)
+		switch {
+		case !isText:
+			return nil, nil, fmt.Errorf("the attribute %s is no text", a.Type)
+		case a.Type.Equal(oidCommonName):
+			names = append(names, text)
+		case a.Type.Equal(oidOrganization):
+			organizations = append(organizations, text)
+		default:
+			return nil, nil, fmt.Errorf("it has the attribute %s: only a common name and organizations are signed", a.Type)
 		}
 	}
 	return names, organizations, nil
-}
-
-func parseSequence(raw []byte) (sequence pkix.RDNSequence, err error) {
-	rest, err := asn1.Unmarshal(raw, &sequence)
-	if err == nil && len(rest) > 0 {
-		err = errors.New("something follows it")
-	}
-	return sequence, err
 }

@@ -115,11 +115,7 @@ func (c *Controller) members() (*members, error) {
 	}
 	seen := each(m.clusterSeen)
 	seen.UpdateFunc = m.clusterChanged
-	handlers := []cache.ResourceEventHandlerFuncs{
-		seen,
-		each(m.leaseSeen),
-		each(m.csrSeen),
-	}
+	handlers := []cache.ResourceEventHandlerFuncs{seen, each(m.leaseSeen), each(m.csrSeen)}
 	for n, i := range m.informers() {
 		if err := errors.Join(i.SetTransform(trimmed), i.SetWatchErrorHandlerWithContext(m.logWatch)); err != nil {
 			return nil, err
