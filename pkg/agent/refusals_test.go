@@ -90,6 +90,23 @@ func TestCore_RefusedWorkIsDeleted(t *testing.T) {
 
 // What a policy denies is tried every few minutes, and as soon as policies change.
 func TestCore_DeniedByAPolicy(t *testing.T) {
+	policy := "ValidatingAdmissionPolicy 'deny' with binding 'deny' denied request: not here"
+	for name, err := range map[string]error{
+		"403":              apierrors.NewForbidden(configMaps, "a", errors.New("denied by policy")),
+		"422 of a policy":  invalid("configmaps \"a\" is forbidden: " + policy),
+		"422 of a webhook": invalid(`admission webhook "a.example.com" denied the request: not here`),
+		"400 of a webhook": apierrors.NewBadRequest(`admission webhook "a.example.com" denied the request: not here`),
+	} {
+		t.Run(name, func(t *testing.T) { deniedByAPolicy(t, err) })
+	}
+}
+
+// invalid is what a server answers with the reason that a policy has if it says none.
+func invalid(text string) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: 422, Reason: metav1.StatusReasonInvalid, Message: text}}
+}
+
+func deniedByAPolicy(t *testing.T, err error) {
 	r := newRig(t)
 	watched := &roles{}
 	r.configure = func(c *CoreConfig) { c.Policies = watched }
@@ -97,7 +114,7 @@ func TestCore_DeniedByAPolicy(t *testing.T) {
 	denies := true
 	r.f.Refuse = func(c clustertest.Call) error {
 		if c.Verb == "create" && c.Ref.Resource == "configmaps" && denies {
-			return apierrors.NewForbidden(configMaps, "a", errors.New("denied by policy"))
+			return err
 		}
 		return nil
 	}

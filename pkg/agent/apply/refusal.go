@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	admission "github.com/hawser-io/hawser/internal/refusal"
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
 )
 
@@ -40,7 +41,7 @@ func (r *Result) refusalOf() (f Refusal, ok bool) {
 		return f, false
 	case apierrors.HasStatusCause(r.Err, corev1.NamespaceTerminatingCause):
 		return Refusal{Namespace: r.Ref.Namespace}, true
-	case apierrors.IsForbidden(r.Err):
+	case apierrors.IsForbidden(r.Err), wrongInItself(r.Err) && denied(r.Err):
 		return f, true
 	case !apierrors.IsNotFound(r.Err) || r.Live != nil:
 		return f, false // the object is gone, and made anew
@@ -49,4 +50,11 @@ func (r *Result) refusalOf() (f Refusal, ok bool) {
 		f = Refusal{Namespace: d.Name, Missing: true}
 	}
 	return f, true
+}
+
+// denied reports whether a policy or a webhook denied the write. It chooses the code of the answer:
+// that of a ValidatingAdmissionPolicy is 422, unless the policy says another one.
+func denied(err error) bool {
+	_, ok := admission.Of(err)
+	return ok
 }

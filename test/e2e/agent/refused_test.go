@@ -161,21 +161,27 @@ func missingNamespacesRest(s *spoke) {
 	s.ends(append(works, healthy))
 }
 
-// What a policy denies is tried again when the policy changes.
+// What a policy denies is tried again when the policy changes, whatever code it answers with.
 func deniedWorksRest(s *spoke) {
-	fail := admissionv1.Fail
+	s.denied("denied", nil) // 422
 	forbidden := metav1.StatusReasonForbidden
-	p := &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "deny"}, Spec: admissionv1.ValidatingAdmissionPolicySpec{
+	s.denied("forbidden", &forbidden)
+}
+
+func (s *spoke) denied(name string, reason *metav1.StatusReason) {
+	s.Helper()
+	fail := admissionv1.Fail
+	p := &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: admissionv1.ValidatingAdmissionPolicySpec{
 		FailurePolicy: &fail,
 		MatchConstraints: &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: admissionv1.RuleWithOperations{
 			Operations: []admissionv1.OperationType{admissionv1.Create},
 			Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}},
 		}}}},
-		MatchConditions: []admissionv1.MatchCondition{{Name: "some", Expression: `object.metadata.name.startsWith("denied")`}},
-		Validations:     []admissionv1.Validation{{Expression: "false", Message: "not here", Reason: &forbidden}},
+		MatchConditions: []admissionv1.MatchCondition{{Name: "some", Expression: fmt.Sprintf("object.metadata.name.startsWith(%q)", name)}},
+		Validations:     []admissionv1.Validation{{Expression: "false", Message: "not here", Reason: reason}},
 	}}
-	b := &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: "deny"}, Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
-		PolicyName: "deny", ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
+	b := &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
+		PolicyName: name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
 	}}
 	api := s.Kube.AdmissionregistrationV1()
 	if _, err := api.ValidatingAdmissionPolicies().Create(s.Context(), p, metav1.CreateOptions{}); err != nil {
@@ -186,15 +192,22 @@ func deniedWorksRest(s *spoke) {
 	}
 	dry := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
 	s.Eventually(func() error { // the policy is in force
-		if _, err := s.Kube.CoreV1().ConfigMaps("default").Create(s.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "denied"}}, dry); err == nil {
+		if _, err := s.Kube.CoreV1().ConfigMaps("default").Create(s.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, dry); err == nil {
 			return errors.New("it is not denied")
 		}
 		return nil
 	})
 	s.requests.take()
-	works := s.refused("denied", failedWorks, func(i int) string { return configMap(fmt.Sprintf("denied-%d", i), "1") })
+	works := s.refused(name, failedWorks, func(i int) string { return configMap(fmt.Sprintf("%s-%d", name, i), "1") })
+	s.reports(works[0].Name, func(r manifestwork.StatusReport) error {
+		c := meta.FindStatusCondition(r.Status.Conditions, workv1.WorkApplied)
+		if c == nil || !strings.Contains(c.Message, "denied request: not here") || strings.Contains(c.Message, "correct the manifest") {
+			return fmt.Errorf("the condition of what a policy denies is %v", c)
+		}
+		return nil
+	})
 	s.rests(20*failedWorks + 20)
-	if err := api.ValidatingAdmissionPolicyBindings().Delete(s.Context(), "deny", metav1.DeleteOptions{}); err != nil {
+	if err := api.ValidatingAdmissionPolicyBindings().Delete(s.Context(), name, metav1.DeleteOptions{}); err != nil {
 		s.Fatal(err)
 	}
 	s.ends(works)
