@@ -3,6 +3,7 @@ package apply
 import (
 	"crypto/sha256"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
@@ -119,6 +120,11 @@ func (s *Step) beside(want *unstructured.Unstructured, content bool, owner Owner
 	}
 	if !content {
 		return want
+	}
+	for _, r := range filledOf(want.GroupVersionKind().GroupKind()) {
+		if r.Blank {
+			r.vacate(want.Object, strings.Split(r.Path, "."))
+		}
 	}
 	if s.manifest = want; s.Live == nil {
 		return want

@@ -1,6 +1,8 @@
 package apply
 
 import (
+	"bytes"
+	"encoding/base64"
 	"slices"
 	"strings"
 
@@ -28,6 +30,9 @@ type Filled struct {
 	// Early: the server or admission give it a value when the object is made, before the controller
 	// does. So another value later is no drift.
 	Early bool
+	// Blank: manifests hold the place of the field with a text that says nothing, "" or the Cg== of
+	// scaffolds. It counts as none.
+	Blank bool
 }
 
 // filledFields is the one list of such fields; docs/ocm.md has it as a table, which a
@@ -42,7 +47,7 @@ var filledFields = []Filled{
 
 	{Group: "", Kind: "PersistentVolume", Path: "spec.claimRef", By: "the binder of kube-controller-manager", Whole: true},
 	{Group: "", Kind: "PersistentVolume", Path: "spec.volumeAttributesClassName", By: "external-resizer"},
-	{Group: "", Kind: "PersistentVolumeClaim", Path: "spec.volumeName", By: "the binder of kube-controller-manager, external-provisioner"},
+	{Group: "", Kind: "PersistentVolumeClaim", Path: "spec.volumeName", By: "the binder of kube-controller-manager, external-provisioner", Blank: true},
 	{Group: "", Kind: "PersistentVolumeClaim", Path: "spec.storageClassName", By: "admission, and kube-controller-manager once there is a default class", Once: true, Early: true},
 	{Group: "", Kind: "Endpoints", Path: "subsets", By: "the endpoints controller, for a Service with a selector"},
 	{Group: "", Kind: "Node", Path: "spec.podCIDR", By: "the allocator of kube-controller-manager or of the cloud"},
@@ -51,10 +56,10 @@ var filledFields = []Filled{
 	{Group: "", Kind: "Node", Path: "spec.taints", By: "the node lifecycle controller, cloud-controller-manager"},
 	{Group: "", Kind: "Node", Path: "spec.unschedulable", By: "kubectl cordon and drain, autoscalers, upgrades"},
 
-	{Group: "admissionregistration.k8s.io", Kind: "MutatingWebhookConfiguration", Path: "webhooks[].clientConfig.caBundle", By: "cainjector, service-ca, the webhook's own controller"},
-	{Group: "admissionregistration.k8s.io", Kind: "ValidatingWebhookConfiguration", Path: "webhooks[].clientConfig.caBundle", By: "cainjector, service-ca, the webhook's own controller"},
-	{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition", Path: "spec.conversion.webhook.clientConfig.caBundle", By: "cainjector, service-ca, the webhook's own controller"},
-	{Group: "apiregistration.k8s.io", Kind: "APIService", Path: "spec.caBundle", By: "cainjector, service-ca, the service's own controller"},
+	{Group: "admissionregistration.k8s.io", Kind: "MutatingWebhookConfiguration", Path: "webhooks[].clientConfig.caBundle", By: "cainjector, service-ca, the webhook's own controller", Blank: true},
+	{Group: "admissionregistration.k8s.io", Kind: "ValidatingWebhookConfiguration", Path: "webhooks[].clientConfig.caBundle", By: "cainjector, service-ca, the webhook's own controller", Blank: true},
+	{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition", Path: "spec.conversion.webhook.clientConfig.caBundle", By: "cainjector, service-ca, the webhook's own controller", Blank: true},
+	{Group: "apiregistration.k8s.io", Kind: "APIService", Path: "spec.caBundle", By: "cainjector, service-ca, the service's own controller", Blank: true},
 
 	{Group: "batch", Kind: "Job", Path: "spec.suspend", By: "queues such as Kueue", Early: true},
 	{Group: "batch", Kind: "Job", Path: "spec.template.metadata", By: "queues, before they let the Job run"},
@@ -103,4 +108,27 @@ func (f Filled) has(at fieldpath.Path) (steps int, ok bool) {
 		}
 	}
 	return steps, true
+}
+
+// vacate takes texts out of a manifest that only hold the place of a field.
+func (f Filled) vacate(in any, names []string) {
+	name, each := strings.CutSuffix(names[0], "[]")
+	m, _ := in.(map[string]any)
+	switch text, isText := m[name].(string); {
+	case len(names) == 1 && isText && blankText(text):
+		delete(m, name)
+	case len(names) > 1 && !each:
+		f.vacate(m[name], names[1:])
+	case len(names) > 1:
+		items, _ := m[name].([]any)
+		for _, item := range items {
+			f.vacate(item, names[1:])
+		}
+	}
+}
+
+// blankText reports whether a text, or what it says in base64, is nothing but white space.
+func blankText(text string) bool {
+	b, err := base64.StdEncoding.DecodeString(text)
+	return err == nil && len(bytes.TrimSpace(b)) == 0
 }

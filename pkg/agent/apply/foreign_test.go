@@ -1,6 +1,7 @@
 package apply
 
 import (
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -245,6 +246,52 @@ func TestApplier_ForeignFieldThatCannotBeRemoved(t *testing.T) {
 	// A change of the work is refused as before, and says so.
 	if r = b.applyKnowing(strings.Replace(manifest, `"1"`, `"2"`, 1), r.Known); !Rejected(r.Err) {
 		t.Errorf("got %v", r.Err)
+	}
+}
+
+// What only holds the place of a filled field is no value: it is not sent, and does not fight
+// with what an injector or the binder sets.
+func TestUpdate_PlaceholdersOfFilledFields(t *testing.T) {
+	const (
+		hook  = `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingWebhookConfiguration","metadata":{"name":"a"},"webhooks":[{"name":"x.example.com","clientConfig":{"url":"https://u/","caBundle":"BUNDLE"}}]}`
+		crd   = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"a"},"spec":{"scope":"Cluster","conversion":{"strategy":"Webhook","webhook":{"clientConfig":{"url":"https://u/","caBundle":"BUNDLE"}}}}}`
+		claim = `{"apiVersion":"v1","kind":"PersistentVolumeClaim","metadata":{"name":"a","namespace":"default"},"spec":{"accessModes":["ReadWriteOnce"],"volumeName":"BUNDLE"}}`
+	)
+	for name, c := range map[string]struct{ manifest, books string }{
+		"webhook":    {hook, `{"f:webhooks":{"k:{\"name\":\"x.example.com\"}":{"f:clientConfig":{"f:caBundle":{}}}}}`},
+		"definition": {crd, `{"f:spec":{"f:conversion":{"f:webhook":{"f:clientConfig":{"f:caBundle":{}}}}}}`},
+		"claim":      {claim, `{"f:spec":{"f:volumeName":{}}}`},
+	} {
+		for _, blank := range []string{"", "Cg==", "IA=="} {
+			t.Run(name+" "+blank, func(t *testing.T) {
+				b := newBench(t)
+				manifest := strings.Replace(c.manifest, "BUNDLE", blank, 1)
+				r := b.apply(manifest)
+				if text := fmt.Sprint(r.Live.Object); strings.Contains(text, "caBundle") || strings.Contains(text, "volumeName") {
+					t.Fatalf("made as %s", text)
+				}
+				b.f.Edit(r.Ref, func(o *unstructured.Unstructured) {
+					filled := booked(t, strings.Replace(c.manifest, "BUNDLE", "c2V0", 1), "injector", c.books)
+					for _, field := range []string{"spec", "webhooks"} {
+						if filled.Object[field] != nil {
+							o.Object[field] = filled.Object[field]
+						}
+					}
+					o.SetManagedFields(append(o.GetManagedFields(), filled.GetManagedFields()...))
+				})
+				for range 2 { // known, and after a restart
+					b.f.TakeCalls()
+					r = b.applyKnowing(manifest, r.Known)
+					if b.must(Unchanged, r); slices.ContainsFunc(b.f.TakeCalls(), clustertest.Call.Write) {
+						t.Error("it was written")
+					}
+					r.Known = Known{}
+				}
+				if text := fmt.Sprint(r.Live.Object); !strings.Contains(text, "c2V0") {
+					t.Errorf("it became %s", text)
+				}
+			})
+		}
 	}
 }
 

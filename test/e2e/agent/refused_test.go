@@ -163,12 +163,32 @@ func missingNamespacesRest(s *spoke) {
 
 // What a policy denies is tried again when the policy changes, whatever code it answers with.
 func deniedWorksRest(s *spoke) {
-	s.denied("denied", nil) // 422
 	forbidden := metav1.StatusReasonForbidden
-	s.denied("forbidden", &forbidden)
+	s.deny("denied", nil) // with 422
+	s.deny("forbidden", &forbidden)
+	s.requests.take()
+	var works []*workv1.ManifestWork
+	for _, name := range []string{"denied", "forbidden"} {
+		works = append(works, s.refused(name, failedWorks, func(i int) string { return configMap(fmt.Sprintf("%s-%d", name, i), "1") })...)
+		s.reports(name+"-0", func(r manifestwork.StatusReport) error {
+			c := meta.FindStatusCondition(r.Status.Conditions, workv1.WorkApplied)
+			if c == nil || !strings.Contains(c.Message, "denied request: not here") || strings.Contains(c.Message, "correct the manifest") {
+				return fmt.Errorf("the condition of what a policy denies is %v", c)
+			}
+			return nil
+		})
+	}
+	s.rests(20*len(works) + 20)
+	for _, name := range []string{"denied", "forbidden"} {
+		if err := s.Kube.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Delete(s.Context(), name, metav1.DeleteOptions{}); err != nil {
+			s.Fatal(err)
+		}
+	}
+	s.ends(works)
 }
 
-func (s *spoke) denied(name string, reason *metav1.StatusReason) {
+// deny makes a policy that denies ConfigMaps whose names begin with its name, and waits until it is in force.
+func (s *spoke) deny(name string, reason *metav1.StatusReason) {
 	s.Helper()
 	fail := admissionv1.Fail
 	p := &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: admissionv1.ValidatingAdmissionPolicySpec{
@@ -191,26 +211,12 @@ func (s *spoke) denied(name string, reason *metav1.StatusReason) {
 		s.Fatal(err)
 	}
 	dry := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
-	s.Eventually(func() error { // the policy is in force
+	s.Eventually(func() error {
 		if _, err := s.Kube.CoreV1().ConfigMaps("default").Create(s.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, dry); err == nil {
 			return errors.New("it is not denied")
 		}
 		return nil
 	})
-	s.requests.take()
-	works := s.refused(name, failedWorks, func(i int) string { return configMap(fmt.Sprintf("%s-%d", name, i), "1") })
-	s.reports(works[0].Name, func(r manifestwork.StatusReport) error {
-		c := meta.FindStatusCondition(r.Status.Conditions, workv1.WorkApplied)
-		if c == nil || !strings.Contains(c.Message, "denied request: not here") || strings.Contains(c.Message, "correct the manifest") {
-			return fmt.Errorf("the condition of what a policy denies is %v", c)
-		}
-		return nil
-	})
-	s.rests(20*failedWorks + 20)
-	if err := api.ValidatingAdmissionPolicyBindings().Delete(s.Context(), name, metav1.DeleteOptions{}); err != nil {
-		s.Fatal(err)
-	}
-	s.ends(works)
 }
 
 // Of many works behind a webhook that does not answer one tries; they all go when it is repaired.

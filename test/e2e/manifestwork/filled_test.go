@@ -183,18 +183,35 @@ func TestFilled_StaysAndIsNoDrift(t *testing.T) {
 		t.Errorf("conditions and their times\n%s\nbefore\n%s", got, want)
 	}
 
-	w = f.Update(t, cluster, w.Name, func(w *workv1.ManifestWork) {
-		for i, m := range manifests(2) {
-			w.Spec.Workload.Manifests[i] = harness.Manifest(t, m)
-		}
-	})
-	f.Ready(t, w)
+	for i, with := range []func(string) string{func(m string) string { return m }, placeholders} {
+		version := i + 2
+		keepsFilled(t, f.Update(t, cluster, w.Name, func(w *workv1.ManifestWork) {
+			for i, m := range manifests(version) {
+				w.Spec.Workload.Manifests[i] = harness.Manifest(t, with(m))
+			}
+		}), all, version)
+	}
+}
+
+// placeholders is a manifest that holds the places of what the cluster fills in, as manifests of
+// scaffolds and charts do.
+func placeholders(manifest string) string {
+	return strings.NewReplacer(
+		`clientConfig: {url: "https://127.0.0.1/"}`, `clientConfig: {url: "https://127.0.0.1/", caBundle: Cg==}`,
+		"storageClassName: manual, resources", `storageClassName: manual, volumeName: "", resources`,
+	).Replace(manifest)
+}
+
+// keepsFilled checks that a version of the work is applied, and that what others put into its objects is there.
+func keepsFilled(t *testing.T, w *workv1.ManifestWork, all []filling, version int) {
+	t.Helper()
+	shared.Ready(t, w)
 	for _, one := range all {
 		o, err := one.is(t.Context())
 		if err != nil {
-			t.Error(err)
-		} else if o.GetLabels()["version"] != "2" {
-			t.Errorf("%s %s has labels %v", one.resource.Resource, one.name, o.GetLabels())
+			t.Errorf("version %d: %v", version, err)
+		} else if o.GetLabels()["version"] != fmt.Sprint(version) {
+			t.Errorf("%s %s has labels %v, want version %d", one.resource.Resource, one.name, o.GetLabels(), version)
 		}
 	}
 }
