@@ -4,6 +4,8 @@ import (
 	"slices"
 
 	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/agent/cluster"
 )
 
 // madeAnew are the kinds whose objects can be deleted: nothing is lost that the
@@ -32,6 +34,7 @@ var madeAnew = map[string][]string{
 // Hints to rejections.
 const (
 	hintCorrect    = "correct the manifest"
+	hintDefinition = ", or the definition of the kind on the cluster: it is tried again when that changes"
 	hintAnew       = "delete the object so that it is made anew"
 	hintOtherName  = " or give it another name"
 	hintStrategies = "or use update strategy CreateOnly or ServerSideApply"
@@ -40,7 +43,10 @@ const (
 
 // hint says what to do about a rejection.
 func (r *Result) hint() string {
-	if r.Live == nil {
+	switch {
+	case cluster.IsMisfit(r.Err):
+		return hintCorrect + hintDefinition
+	case r.Live == nil:
 		return hintCorrect
 	}
 	insists := r.insists()

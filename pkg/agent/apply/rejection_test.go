@@ -106,6 +106,23 @@ func TestApplier_RejectionHintFitsTheStrategy(t *testing.T) {
 	}
 }
 
+// A field that the schema does not have may come with another definition: nothing is to be deleted.
+func TestApplier_RejectionHintNamesTheDefinition(t *testing.T) {
+	b := newBench(t)
+	b.f.Put(object(t, plainJob))
+	b.appliedBy(nil)
+	b.f.Refuse = func(c clustertest.Call) error {
+		if c.Write() {
+			return apierrors.NewBadRequest("failed to create typed patch object (default/a; batch/v1, Kind=Job): .spec.x: field not declared in schema")
+		}
+		return nil
+	}
+	want := "(this does not pass by itself: correct the manifest, or the definition of the kind on the cluster: it is tried again when that changes)"
+	if r := b.apply(plainJob); r.Err == nil || !strings.HasSuffix(r.Err.Error(), want) {
+		t.Fatalf("got %v", r.Err)
+	}
+}
+
 // What the server says about fields decides which advice is any good: no
 // strategy changes what cannot be changed, but ServerSideApply leaves alone what
 // the manifest leaves out.

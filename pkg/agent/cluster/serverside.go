@@ -43,8 +43,16 @@ func (k *Kube) ServerSideApply(ctx context.Context, gvr schema.GroupVersionResou
 // that the schema does not have, into what it is: the server answers it as if it had failed itself.
 func misfit(err error) error {
 	var s apierrors.APIStatus
-	if apierrors.IsInternalError(err) && errors.As(err, &s) && strings.Contains(s.Status().Message, "failed to create typed patch object") {
+	if apierrors.IsInternalError(err) && errors.As(err, &s) && strings.Contains(s.Status().Message, misfitText) {
 		return apierrors.NewBadRequest(s.Status().Message)
 	}
 	return err
+}
+
+const misfitText = "failed to create typed patch object"
+
+// IsMisfit reports whether the server refused an object because the schema of its kind has no place
+// for it.
+func IsMisfit(err error) bool {
+	return apierrors.IsBadRequest(err) && strings.Contains(err.Error(), misfitText)
 }

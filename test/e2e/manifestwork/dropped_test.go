@@ -73,7 +73,7 @@ func TestDropped_FieldBeforeItsSchema(t *testing.T) {
 			}}
 			w = f.Create(t, w)
 			f.ManifestCondition(t, w, 0, workv1.ManifestApplied, func(c metav1.Condition) bool {
-				return c.Status == metav1.ConditionFalse && strings.Contains(c.Message, "spec.f2")
+				return c.Status == metav1.ConditionFalse && strings.Contains(c.Message, "spec.f2") && strings.Contains(c.Message, "or the definition of the kind on the cluster")
 			})
 			f.Update(t, cluster, definition.Name, func(w *workv1.ManifestWork) {
 				w.Spec.Workload.Manifests[0] = harness.Manifest(t, schemaYAML(kind, "f1", "f2"))
