@@ -218,6 +218,9 @@ func (r *reconciliation) bringListed(ctx context.Context, w *desired.Work, manif
 		return 0, r.recorder.forgetRecord(errors.Join(err, blocked(r, w, manifests, err)))
 	}
 	r.looked()
+	if redefines(manifests, results) {
+		r.look = r.now.Add(redefinitionCounts)
+	}
 	return r.conclude(ctx, w, manifests, results)
 }
 
@@ -279,6 +282,9 @@ func (r *reconciliation) pause(w *desired.Work) (wait time.Duration, anew bool) 
 
 // specOf identifies what is in force of a work.
 func specOf(w *desired.Work) string { return w.SpecTag.String() + " " + w.ResourceID }
+
+// redefinitionCounts is after what time a server uses a changed definition, with some to spare.
+const redefinitionCounts = 3 * time.Second
 
 // looked notes that everything has been read, if it has.
 func (r *reconciliation) looked() {

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -75,6 +76,20 @@ func redefined(t Tracker, ref cluster.Ref, was drift.Signature) bool {
 	}
 	seen, known := t.Seen(definition)
 	return known && !seen.Is(was)
+}
+
+// redefines reports whether a definition was changed of which the work has objects. Then everything is
+// read again soon: the server shows these objects without the fields that left the schema, and neither
+// their resource versions nor a watch tell it.
+func redefines(manifests []apply.Manifest, results []apply.Result) bool {
+	changed := map[cluster.Ref]bool{}
+	for _, res := range results {
+		changed[res.Ref] = res.Action == apply.Update && res.Err == nil
+	}
+	return slices.ContainsFunc(manifests, func(m apply.Manifest) bool {
+		definition, ok := definitionOf(m.Ref)
+		return ok && changed[definition]
+	})
 }
 
 // definitionOf names the definition that an object's kind has if it is not built

@@ -127,6 +127,37 @@ func TestCore_RejectedResourceFollowsItsDefinition(t *testing.T) {
 	}
 }
 
+// A work that changes a definition reads its objects of that kind again once the server uses it.
+func TestCore_ObjectsOfAChangedDefinitionAreRead(t *testing.T) {
+	r := newRig(t)
+	define := func(version string) string {
+		o := ropeDefinition()
+		o.SetLabels(map[string]string{"version": version})
+		b, err := o.MarshalJSON()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	const rope = `{"apiVersion":"example.com/v1","kind":"Rope","metadata":{"name":"a","namespace":"default"}}`
+	r.apply(hubWork("w-1", "web", 1, define("1"), rope))
+	r.settle(time.Minute)
+	r.expectStatus("w-1", workApplied, workAvailable)
+	reads := func() int {
+		r.f.TakeCalls()
+		r.settle(time.Minute)
+		return len(slices.DeleteFunc(r.f.TakeCalls(), func(c clustertest.Call) bool { return c.Verb != "get" || c.Ref.Resource != "ropes" }))
+	}
+	r.apply(hubWork("w-1", "web", 2, define("2"), rope))
+	if n := reads(); n != 1 {
+		t.Errorf("read %d times after the definition changed", n)
+	}
+	r.apply(hubWork("w-1", "web", 3, define("2"), rope, configMap("b", "1")))
+	if n := reads(); n != 0 {
+		t.Errorf("read %d times after something else changed", n)
+	}
+}
+
 // A work whose kind nobody knows yet is applied as soon as somebody defines it,
 // however long it has waited and although the cluster needs a moment to serve
 // it.

@@ -88,6 +88,28 @@ func TestDropped_FieldBeforeItsSchema(t *testing.T) {
 	}
 }
 
+// A field leaves the definition of a work, and its resource still has it: the server does not show
+// it any more, although the resource was not written. The condition names it until it is back.
+func TestDropped_FieldLeavesItsSchema(t *testing.T) {
+	t.Parallel()
+	f := shared
+	ns := f.NamespaceOn(t, cluster)
+	grantAgent(t, "gasket.example.com")
+	w := f.Deliver(t, harness.NewWork(t, cluster, "dropped-later", schemaYAML("Gasket", "f1", "f2"), fieldsYAML("Gasket", ns, "r", "f1", "f2")))
+	w = f.Update(t, cluster, w.Name, func(w *workv1.ManifestWork) {
+		w.Spec.Workload.Manifests[0] = harness.Manifest(t, schemaYAML("Gasket", "f1"))
+	})
+	f.ManifestCondition(t, w, 1, workv1.ManifestApplied, func(c metav1.Condition) bool {
+		return c.Status == metav1.ConditionFalse && strings.Contains(c.Message, "spec.f2")
+	})
+	w = f.Update(t, cluster, w.Name, func(w *workv1.ManifestWork) {
+		w.Spec.Workload.Manifests[0] = harness.Manifest(t, schemaYAML("Gasket", "f1", "f2"))
+	})
+	hasField(t, customResource("Gasket"), ns, "r", "spec", "f2")
+	f.Ready(t, w)
+	f.Remove(t, cluster, w.Name)
+}
+
 // Definition and resource get a field in the same work, twelve times: the API server needs a moment
 // until the new schema counts, and no condition says that the field was lost meanwhile.
 func TestDropped_FieldAndItsSchemaInOneWork(t *testing.T) {
