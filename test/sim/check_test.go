@@ -30,6 +30,7 @@ func (w *world) check() {
 	for _, c := range clusters {
 		w.checkCluster(c, "I1")
 	}
+	w.checkCursor()
 	w.checkHub()
 	w.checkShop()
 	w.checkRest()
@@ -43,7 +44,7 @@ func (w *world) live() map[store.Key]*workv1.ManifestWork {
 		want[store.Key{DataType: codec.ManifestBundles, Cluster: o.Namespace, ResourceID: string(o.UID)}] = o
 	}
 	for _, o := range w.hub.works {
-		if w.source.selected[o.Namespace] && o.DeletionTimestamp == nil && (meta.FindStatusCondition(o.Status.Conditions, core.ConditionDelivered) == nil || saysNoAgent(o)) {
+		if w.source.selected[o.Namespace] && o.DeletionTimestamp == nil && (isDelivered(o) || saysNoAgent(o)) {
 			add(o)
 		}
 	}
@@ -180,7 +181,7 @@ func (w *world) checkHub() {
 		}
 		if d := meta.FindStatusCondition(o.Status.Conditions, core.ConditionDelivered); d != nil {
 			r := w.shop.works[key]
-			if w.isOverQuota(o, d) {
+			if w.isOverQuota(o, d) || w.saysRefused(o, d) {
 				continue
 			}
 			if d.Reason != core.ReasonNameTaken || d.ObservedGeneration != o.Generation || r == nil || o.Namespace != clusters[0] {

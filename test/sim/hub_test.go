@@ -49,6 +49,10 @@ type hub struct {
 	uids    int
 	down    bool
 	old     *hubBackup
+	// refuses are the statuses that it does not take, nil: none. allowed is when the last one before was
+	// refused last.
+	refuses *refusal
+	allowed time.Time
 }
 
 const hubUID = "uid-of-the-hub"

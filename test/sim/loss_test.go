@@ -6,11 +6,9 @@ import (
 	"slices"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
-	"github.com/hawser-io/hawser/internal/hubsource/core"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 )
@@ -154,7 +152,7 @@ func (o *oracle) withoutAgain(where string, t *truth, id, object string) bool {
 // refused reports whether the hub has a work on a cluster that is not delivered.
 func (o *oracle) refused(clusterName string) bool {
 	for _, w := range o.w.hub.works {
-		if w.Namespace == clusterName && meta.FindStatusCondition(w.Status.Conditions, core.ConditionDelivered) != nil {
+		if w.Namespace == clusterName && !isDelivered(w) {
 			return true
 		}
 	}

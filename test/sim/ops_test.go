@@ -227,6 +227,7 @@ var operations = []operation{
 		return ""
 	}},
 	{"quota", 5, limit},
+	{"hub refuses a status", 2, refuseStatus},
 	{"drain broker", 3, func(w *world, _, _ uint32) string { return w.stopBroker(w.broker.drain) }},
 	{"start broker", 12, func(w *world, _, b uint32) string {
 		if w.broker.up {

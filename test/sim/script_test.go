@@ -33,6 +33,7 @@ var themes = [][]string{
 	{"select", "lose answer", "give up on", "duplicate", "hub update", "hub delete"},
 	{"quota", "hub create", "hub delete", "hub make anew", "shop create", "select"},
 	{"hub create without an agent", "hub delete", "lose hub answer", "restart hub source", "informers stop or go on"},
+	{"hub refuses a status", "hub update", "restart hub source", "hub down or up", "crash broker", "wait"},
 	{"select", "restart agent", "hub update", "hub down or up", "restart hub source", "cut connection"},
 }
 
@@ -142,6 +143,7 @@ func (k *shape) play(t *testing.T, seed uint64, list []op) (r result) {
 		w.note("> the faults end")
 		order := rand.New(rand.NewPCG(seed, 5))
 		w.settleAll(order)
+		w.checkRefused(order)
 		w.check()
 		for _, c := range clusters {
 			if w.broken == nil && !w.source.selected[c] {

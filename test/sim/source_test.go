@@ -37,6 +37,7 @@ type source struct {
 	located int     // the version of the hub when the present life of the core first learned it
 	blind   bool    // the informer sees nothing new
 	stateRV int     // of the state that it read or wrote last
+	sent    string  // the cursor of the broker's last checkpoint
 
 	informer           // of the replica that leads
 	standby  *informer // of the one that waits, nil: it shows what the hub has
@@ -168,6 +169,7 @@ func (p sourceParty) Handle(_ context.Context, e codec.Event) error {
 	case codec.TypeCheckpoint:
 		var c codec.Checkpoint
 		if c, err = codec.ParseCheckpoint(e); err == nil {
+			p.sent = c.Cursor.String()
 			p.core.Checkpoint(c)
 		}
 	case codec.TypeAck:
@@ -346,7 +348,9 @@ func (s *source) carryOut(i int) {
 			s.w.oracle.endOnHub(f.Work)
 		}
 	case core.PatchStatus:
-		r.Work, r.Err = s.hub.write(f.Work, func(o *workv1.ManifestWork) { o.Status = f.Status })
+		if r.Err = s.hub.refused(f); r.Err == nil {
+			r.Work, r.Err = s.hub.write(f.Work, func(o *workv1.ManifestWork) { o.Status = f.Status })
+		}
 		if r.Err == nil {
 			s.w.oracle.statusOnHub(r.Work)
 		}

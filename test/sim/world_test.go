@@ -247,7 +247,7 @@ const (
 // settle ends the faults and lets everything happen that will.
 func (w *world) settle(order *rand.Rand) {
 	w.heal()
-	w.rest(order, w.shape.settles)
+	w.rest(order, w.settles())
 }
 
 // rest lets everything happen that will within a time.
@@ -333,11 +333,16 @@ func (w *world) settleAll(order *rand.Rand) {
 		w.stock.restart()
 		w.settle(order)
 	}
+	cut := false
 	for range 6 {
 		if w.broken != nil {
 			return
 		}
 		did := w.approve() + w.letIn()
+		if did == "" && w.bus == nil && w.source.core.Hello().Cursor != w.source.sent && !cut {
+			did, cut = "cut", true // the cursor waits for an answer to a list that was lost, until then
+			w.source.link.loseIfAny("cut")
+		}
 		if did == "" {
 			return
 		}

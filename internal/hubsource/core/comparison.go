@@ -375,8 +375,7 @@ func (c *comparisons) giveUpName(w *work) {
 // forget drops everything about a work.
 func (c *comparisons) forget(w *work) {
 	c.giveUpName(w)
-	w.report.clear(c.f)
-	w.report.letGo(c.cursor)
+	w.report.drop(c.f, c.cursor)
 	if w.spec.isSending(c.f.sub) {
 		w.cl.release.stray()
 	}

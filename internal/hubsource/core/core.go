@@ -318,9 +318,9 @@ func (c *Core) WorkSeen(life int, o *workv1.ManifestWork) {
 func (c *Core) moved(w *work, before *workv1.ManifestWork) {
 	if before == nil {
 		c.compare.there(w)
-		c.statuses.adopt(w)
 		w.cl.found(w.uid)
 	}
+	c.statuses.adopt(w)
 	w.report.changed(before == nil)
 	c.specs.changed(w, before)
 	c.fleet.recount(w)

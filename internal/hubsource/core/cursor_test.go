@@ -47,7 +47,11 @@ func TestCore_MovesTheCursorWhenReportsAreOnTheHub(t *testing.T) {
 	f.at(3)
 	f.done(e, Result{Err: errHubDown()})
 	f.at(3)
-	f.done(next[PatchStatus](f, HubLane, v.UID), Result{Err: errInvalid()}) // dropped for good
+	f.done(next[PatchStatus](f, HubLane, v.UID), Result{Err: errInvalid()}) // dropped for good, when Delivered says so
+	f.at(3)
+	said := next[PatchStatus](f, HubLane, v.UID)
+	f.done(said, Result{Work: newWork("v", 1, version("200"), withStatus(said.Status))})
+	f.idle(HubLane, v.UID)
 	f.at(4)
 	f.now = f.now.Add(time.Second)
 	f.done(next[PatchStatus](f, HubLane, w.UID), Result{Work: newWork("w", 1, version("300"), withStatus(applied(1)))})

@@ -13,7 +13,7 @@ import (
 // reconnect would bring the statuses of all clusters again that came after it.
 //
 //	t1 the agent reports, the hub refuses
-//	t2 the report is dropped, Delivered says why, the cursor goes on
+//	t2 the report is dropped, Delivered says why, then the cursor goes on
 //	t3 after a while the broker is asked for it again: there may be room for it by then
 //
 // A restart of this process between t2 and t3 finds Delivered on the work, and goes on from there.
@@ -49,9 +49,14 @@ func (s *statuses) fitting(w *work, o *workv1.ManifestWork, r *Report) *Report {
 	return r
 }
 
-// mayWrite reports whether a report may be written now, or with nil the condition Delivered alone.
-func (s *statuses) mayWrite(w *work, r *Report) bool {
-	return s.f.due(HubLane, w.key(), &w.report.retry) && (r != nil || !s.f.until(HubLane, w.key(), w.report.denial.untold))
+// mayWrite reports whether a report may be written now, or the condition Delivered alone. Where there is no room for
+// that either, the cursor does not wait for it.
+func (s *statuses) mayWrite(w *work) bool {
+	if w.report.pending == nil && s.f.until(HubLane, w.key(), w.report.denial.untold) {
+		w.report.letGo(s.cursor)
+		return false
+	}
+	return s.f.due(HubLane, w.key(), &w.report.retry)
 }
 
 // refuse gives a report up until it is asked for; err is nil if the hub was not asked. r is nil where the
@@ -70,7 +75,7 @@ func (s *statuses) refuse(w *work, o *workv1.ManifestWork, r *Report, err error)
 	case !kubeerror.Rejected(err):
 		after = refusedDelay
 	}
-	w.report.drop(s.f, s.cursor)
+	w.report.clear(s.f) // the cursor waits for Delivered
 	s.giveUp(w, p, after)
 }
 
@@ -82,16 +87,17 @@ func (s *statuses) giveUp(w *work, p *problem, after time.Duration) {
 
 // askRefused asks for a report that was refused, when it is time.
 func (s *statuses) askRefused(w *work) {
-	if at := w.report.denial.askAt; !at.IsZero() && w.report.pending == nil && !s.f.until(HubLane, w.key(), at) {
+	if at := w.report.denial.askAt; !at.IsZero() && w.report.pending == nil && !s.f.until(HubLane, w.key(), at) && s.f.begun {
 		w.report.denial.askAt = time.Time{}
 		w.report.forgetSequence()
 		s.cursor.askFor(w)
 	}
 }
 
-// adopt goes on with what an earlier process said of a report that was refused: the cursor is behind it.
+// adopt goes on with what an earlier process said of a report that was refused: the cursor is behind it. The
+// informer may lag, and show it late.
 func (s *statuses) adopt(w *work) {
-	if p := saidOnHub(w, ReasonStatusRejected, ReasonStatusTooLarge); p != nil && w.report.pending == nil {
+	if p := saidOnHub(w, ReasonStatusRejected, ReasonStatusTooLarge); p != nil && w.report.pending == nil && w.blame.status == nil {
 		s.giveUp(w, p, refusedDelay)
 	}
 }

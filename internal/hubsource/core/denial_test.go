@@ -11,6 +11,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
 )
 
 // errStore is what an API server hands on of its store.
@@ -99,8 +102,9 @@ func TestCore_AStatusThatTheHubHasNoRoomFor(t *testing.T) {
 			f.core.Report(large(w, 1, 1_300_000))
 			f.checkpoint(2, 0)
 			f.done(next[PatchStatus](f, HubLane, w.UID), Result{Err: err})
-			f.at(2)
+			f.at(1) // a process that ended here would say nothing of it
 			w = f.showsDelivered(w, ReasonStatusTooLarge)
+			f.at(2)
 			f.core.fleet.works[w.UID].blame.known = true // the spec was published
 			f.core.Report(large(w, 2, 1_000_000))
 			if e := next[PatchStatus](f, HubLane, w.UID); len(e.Status.ResourceStatus.Manifests) != 1000 || delivered(e.Status) != nil {
@@ -230,4 +234,66 @@ func TestCore_AFinalizerThatCannotBeRemoved(t *testing.T) {
 	f.at(2)
 	f.now = f.now.Add(time.Minute)
 	next[RemoveFinalizer](f, HubLane, w.UID)
+}
+
+// rejected is a work of which an earlier process said that the hub does not take its status.
+func rejected(v string) *workv1.ManifestWork {
+	s := applied(1)
+	s.Conditions = append(s.Conditions, metav1.Condition{Type: ConditionDelivered, Status: "False", Reason: ReasonStatusRejected, Message: "no"})
+	return newWork("w", 1, withStatus(s), version(v))
+}
+
+// TestCore_ARefusedStatusThatInformersShowLate: they lag when the process begins, and show the work without Delivered first.
+func TestCore_ARefusedStatusThatInformersShowLate(t *testing.T) {
+	w := rejected("200")
+	f := comparingFixture(t, State{Cursor: cursorAt(1).String()}, newWork("w", 1, version("100")))
+	f.idle(HubLane, w.UID)
+	f.seen(w)
+	f.idle(HubLane, w.UID)
+	f.now = f.now.Add(refusedDelay)
+	f.idle(HubLane, w.UID)
+	nextOf[Ask](f, SpecLane, Key{Cluster: w.Namespace})
+}
+
+// TestCore_ARefusedStatusWithoutABroker: it is asked for when there is one.
+func TestCore_ARefusedStatusWithoutABroker(t *testing.T) {
+	w := rejected("100")
+	f := comparingCore(t, Config{All: true, State: State{Cursor: cursorAt(1).String()}})
+	f.seen(w)
+	f.now = f.now.Add(longestRefusal)
+	f.idle(HubLane, w.UID)
+	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+	f.idle(HubLane, w.UID)
+	nextOf[Ask](f, SpecLane, Key{Cluster: w.Namespace})
+}
+
+// TestCore_AConfirmationThatLeadsToNoEnd: a deletion is confirmed, the finalizer is still there, and then the cluster is
+// released, or the broker says no more that it is deleted. The cursor does not wait for it.
+func TestCore_AConfirmationThatLeadsToNoEnd(t *testing.T) {
+	for name, end := range map[string]func(f *fixture, w *workv1.ManifestWork){
+		"released": func(f *fixture, w *workv1.ManifestWork) {
+			f.unselected(w.Namespace)
+			f.core.Next(SpecLane, Key{Cluster: w.Namespace})
+		},
+		"forgotten": func(f *fixture, w *workv1.ManifestWork) {
+			f.core.fleet.works[w.UID].broker.forget()
+			f.core.Next(HubLane, Key{UID: w.UID})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWork("w", 1, deleting)
+			f := comparingCore(t, Config{State: State{Cursor: cursorAt(1).String()}})
+			f.selected(w.Namespace)
+			f.seen(w)
+			f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+			r := report(w, 1, workv1.ManifestWorkStatus{})
+			r.Deleted, r.Revision = true, 1000
+			f.core.Report(r)
+			f.done(next[RemoveFinalizer](f, HubLane, w.UID), Result{Err: errHubDown()})
+			end(f, w)
+			if held := f.core.fleet.works[w.UID].report.held; held != 0 {
+				t.Errorf("the cursor waits for it")
+			}
+		})
+	}
 }

@@ -157,21 +157,18 @@ func (r *reportState) letGo(c *cursor) {
 	}
 }
 
-// clear lets no report wait any more; it reports whether one did.
-func (r *reportState) clear(f *fleet) bool {
-	if r.pending == nil {
-		return false
+// clear lets no report wait any more.
+func (r *reportState) clear(f *fleet) {
+	if r.pending != nil {
+		r.pending = nil
+		f.wait(false)
 	}
-	r.pending = nil
-	f.wait(false)
-	return true
 }
 
-// drop lets go of the pending report.
+// drop lets go of the pending report, and of the cursor.
 func (r *reportState) drop(f *fleet, c *cursor) {
-	if r.clear(f) {
-		r.letGo(c)
-	}
+	r.clear(f)
+	r.letGo(c)
 }
 
 // hold keeps the cursor back until the work's report is dealt with.
@@ -324,8 +321,8 @@ func (s *statuses) keep(w *work, r *Report) {
 func (s *statuses) lose(w *work) {
 	if w.report.pending != nil {
 		w.report.sequence = ""
-		w.report.drop(s.f, s.cursor)
 	}
+	w.report.drop(s.f, s.cursor)
 }
 
 // forgetUnseen drops a work of which nothing but a report is known.
@@ -358,7 +355,7 @@ func (s *statuses) next(w *work) *todo {
 		status = s.desired(w, o, r)
 	}
 	if apiequality.Semantic.DeepEqual(status, o.Status) {
-		if r != nil {
+		if w.report.pending == r { // without one, what waited for Delivered, or a confirmation that is none any more
 			w.report.drop(s.f, s.cursor)
 		}
 		if _, expires := s.expires(w, o); !expires { // else the back-off is of that
@@ -366,7 +363,7 @@ func (s *statuses) next(w *work) *todo {
 		}
 		return s.nextCleanUp(w, o)
 	}
-	if !s.mayWrite(w, r) {
+	if !s.mayWrite(w) {
 		return nil
 	}
 	if r != nil {
