@@ -18,7 +18,7 @@ var Pages = map[string][]string{
 	// and where it was measured (E). The numbers that are not there are about
 	// parties that Hawser does not have.
 	"guarantees.md": slices.Concat(
-		labels('I', 1, 8), labels('Q', 1, 29), labels('Q', 33, 34), labels('S', 1, 11), labels('S', 13, 14), labels('E', 1, 5), labels('E', 7, 10),
+		labels('I', 1, 8), labels('Q', 1, 29), labels('Q', 33, 35), labels('S', 1, 11), labels('S', 13, 14), labels('E', 1, 5), labels('E', 7, 10),
 	),
 	// Behaviours (B) and whole workloads (W), condition tables (T), strategies
 	// (S), and defects that are known elsewhere (D).

@@ -293,8 +293,8 @@ func heldOf(cl *cluster, uids []types.UID) []Held {
 		h := Held{UID: uid}
 		if p := w.report.pending; p != nil && p.Hash != "" {
 			h.Hash = p.Hash
-		} else {
-			h.Work = w.hub.object
+		} else if h.Work = w.hub.object; w.blame.status != nil {
+			h = Held{UID: uid, Hash: "none"} // also what the hub shows is news: it ends what Delivered says
 		}
 		held = append(held, h)
 	}

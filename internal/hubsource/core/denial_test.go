@@ -297,3 +297,19 @@ func TestCore_AConfirmationThatLeadsToNoEnd(t *testing.T) {
 		})
 	}
 }
+
+// TestCore_ARefusedStatusThatIsAsBefore: the cluster says again what the hub shows, while hub-source is away. Delivered goes.
+func TestCore_ARefusedStatusThatIsAsBefore(t *testing.T) {
+	w := rejected("100")
+	f := comparingFixture(t, State{Cursor: cursorAt(1).String()}, w)
+	f.idle(HubLane, w.UID)
+	f.now = f.now.Add(refusedDelay)
+	f.idle(HubLane, w.UID)
+	if ask := nextOf[Ask](f, SpecLane, Key{Cluster: w.Namespace}); ask.Held[0].Work != nil || ask.Held[0].Hash != "none" {
+		t.Fatalf("asks for what differs from %+v", ask.Held[0])
+	}
+	f.core.Report(report(w, 1, applied(1)))
+	if e := next[PatchStatus](f, HubLane, w.UID); delivered(e.Status) != nil {
+		t.Errorf("writes %+v", e.Status)
+	}
+}
