@@ -139,10 +139,10 @@ unit: ## run the tests that need no control plane and no program of Debian
 	@$(call gotest,-release) -C=tools/release
 
 .PHONY: race
-# Tests that mostly start other processes (scripts of the CLI, calls of go test) are left out, and the
-# seeds of fuzz targets; each property has fewer cases. The stage unit has all of them.
+# Tests that mostly start other processes (scripts of the CLI, calls of go test) are left out, long ones of one
+# goroutine, and the seeds of fuzz targets; each property has fewer cases. The stage unit has all of them.
 race: ## the same under the race detector, as far as that can find something
-	@CGO_ENABLED=1 $(gotest) -race -short -skip='Scripts$$|^TestAgain_|^TestPrint_SaysWhatGoTestSays$$|^Fuzz' $(UNIT)
+	@CGO_ENABLED=1 $(gotest) -race -short -skip='Scripts$$|^TestAgain_|^TestPrint_SaysWhatGoTestSays$$|^Fuzz|_WorstCallOfEachFunction$$|^TestScript_IsWhole$$|^TestPages_|^TestImports_|^TestBound_' $(UNIT)
 
 .PHONY: sim
 sim: ## play SEEDS (default 2000) seeds of each shape of the simulator; FIRST=n begins with seed n
