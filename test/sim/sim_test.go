@@ -33,7 +33,7 @@ const (
 const (
 	defaultTime = 45 * time.Second
 	leastSeeds  = 2000
-	raceSeeds   = 200
+	raceSeeds   = 100
 )
 
 // shownLines is how much of the end of a run is printed.
@@ -86,7 +86,7 @@ func newSearch(t *testing.T, least uint64, length time.Duration) *search {
 		s.end = time.Now().Add(d)
 	case s.seeds > 0:
 	case raceDetector:
-		s.seeds = min(raceSeeds, least/3) // worlds of which there are fewer take longer
+		s.seeds = min(raceSeeds, least/6) // worlds of which there are fewer take longer
 	default:
 		s.seeds, s.end = least, time.Now().Add(length)
 	}
