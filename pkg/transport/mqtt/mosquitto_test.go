@@ -108,7 +108,12 @@ func TestMosquitto_BothWays(t *testing.T) {
 	}
 	specs, takeSpec = collect(100)
 	await(t, subscribe(t, dial(t, newDialer(t, s.options("agent"))), agentSubscription(), takeSpec).ready, "agent again")
-	if id := await(t, specs, "what it missed"); id != "event-3" {
+	// t1 the agent takes event 1, t2 it closes before the acknowledgement is sent, t3 the broker sends event 1 again.
+	id := await(t, specs, "what it missed")
+	if id == "event-1" {
+		id = await(t, specs, "what it missed")
+	}
+	if id != "event-3" {
 		t.Errorf("got %s", id)
 	}
 }
