@@ -86,7 +86,7 @@ func (s *Series) Final(err error, now, tookAt time.Time) bool {
 	return Rejected(err) || s.answer != "" && s.times >= manyTimes && now.Sub(s.since) >= finalAfter && tookAt.After(s.since)
 }
 
-// SizeOf is how many bytes an object has in etcd, as JSON; 0 for one that cannot be encoded.
+// SizeOf is how many bytes an object, or a part of one, has in etcd, as JSON; 0 for one that cannot be encoded.
 func SizeOf(object any) int {
 	text, err := json.Marshal(object)
 	if err != nil {

@@ -290,10 +290,10 @@ func heldOf(cl *cluster, uids []types.UID) []Held {
 		if w == nil || w.hub.object == nil || w.hub.ended != alive {
 			continue
 		}
-		h := Held{UID: uid}
+		h := Held{UID: uid, Work: w.hub.object}
 		if p := w.report.pending; p != nil && p.Hash != "" {
-			h.Hash = p.Hash
-		} else if h.Work = w.hub.object; w.blame.status != nil {
+			h = Held{UID: uid, Hash: p.Hash}
+		} else if w.blame.status != nil {
 			h = Held{UID: uid, Hash: "none"} // also what the hub shows is news: it ends what Delivered says
 		}
 		held = append(held, h)

@@ -1,13 +1,14 @@
 package conditions
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/internal/kubeerror"
 )
 
 // MaxStatus bounds in bytes the JSON of a status. The hub keeps a ManifestWork in one value of
@@ -59,7 +60,7 @@ type loss struct{ messages, values, conditions bool }
 // The same status always yields the same. last is what was returned before: what is left out there too keeps its
 // time. Neither is modified.
 func Bound(last, status workv1.ManifestWorkStatus, generation int64) workv1.ManifestWorkStatus {
-	if over := sizeOf(status) - MaxStatus; over > 0 {
+	if over := kubeerror.SizeOf(status) - MaxStatus; over > 0 {
 		return truncate(last, status, generation, over+roomToSay)
 	}
 	return status
@@ -69,7 +70,7 @@ func truncate(last, status workv1.ManifestWorkStatus, generation int64, over int
 	n := len(status.ResourceStatus.Manifests)
 	b := &bounded{ManifestWorkStatus: *status.DeepCopy(), last: indexHistory(last.ResourceStatus.Manifests), over: over, sizes: make([]int, n), lost: make([]loss, n)}
 	for i, e := range b.ResourceStatus.Manifests {
-		b.sizes[i] = sizeOf(e)
+		b.sizes[i] = kubeerror.SizeOf(e)
 	}
 	for limit := longestKept; limit >= shortestKept; limit /= 4 {
 		b.shortenOwn(limit)
@@ -95,7 +96,7 @@ func (b *bounded) each(smaller func(*workv1.ManifestCondition, *loss) bool) {
 	for i := len(b.sizes) - 1; i >= 0 && b.over > 0; i-- {
 		e := &b.ResourceStatus.Manifests[i]
 		if smaller(e, &b.lost[i]) {
-			size := sizeOf(*e)
+			size := kubeerror.SizeOf(*e)
 			b.over -= b.sizes[i] - size
 			b.sizes[i] = size
 		}
@@ -110,8 +111,8 @@ func note(lost *bool, now bool) bool {
 
 // shortenOwn shortens what is said of the work as a whole.
 func (b *bounded) shortenOwn(limit int) {
-	if before := sizeOf(b.Conditions); b.over > 0 && shorten(b.Conditions, max(limit, maxSummary)) {
-		b.over -= before - sizeOf(b.Conditions)
+	if before := kubeerror.SizeOf(b.Conditions); b.over > 0 && shorten(b.Conditions, max(limit, maxSummary)) {
+		b.over -= before - kubeerror.SizeOf(b.Conditions)
 	}
 }
 
@@ -130,7 +131,7 @@ func shorten(list []metav1.Condition, limit int) (some bool) {
 
 // leaveValues leaves the feedback values of a manifest out if they have more bytes than that.
 func (b *bounded) leaveValues(e *workv1.ManifestCondition, limit int) bool {
-	if len(e.StatusFeedbacks.Values) == 0 || sizeOf(e.StatusFeedbacks) <= limit {
+	if len(e.StatusFeedbacks.Values) == 0 || kubeerror.SizeOf(e.StatusFeedbacks) <= limit {
 		return false
 	}
 	e.StatusFeedbacks.Values = nil
@@ -179,7 +180,7 @@ func (b *bounded) leaveEntries() {
 	b.ResourceStatus.Manifests, b.lost = b.ResourceStatus.Manifests[:n], b.lost[:n]
 	for i := len(b.Conditions) - 1; i >= 0 && b.over > 0; i-- {
 		if fromRule(b.Conditions[i]) {
-			b.over -= sizeOf(b.Conditions[i]) + 1
+			b.over -= kubeerror.SizeOf(b.Conditions[i]) + 1
 			b.Conditions = slices.Delete(b.Conditions, i, i+1)
 		}
 	}
@@ -209,13 +210,4 @@ func count(b bool) int {
 		return 1
 	}
 	return 0
-}
-
-// sizeOf is the length of something as JSON. What has none is refused where it is encoded.
-func sizeOf(v any) int {
-	text, err := json.Marshal(v)
-	if err != nil {
-		return 0
-	}
-	return len(text)
 }
