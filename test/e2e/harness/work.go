@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	workv1 "open-cluster-management.io/api/work/v1"
@@ -154,11 +155,29 @@ func (f *Fleet) Gone(t *testing.T, cluster, name string) {
 	Eventually(t, func(ctx context.Context) error {
 		_, err := f.Get(ctx, cluster, name)
 		if err := Absent(err, "ManifestWork "+name); err != nil {
+			if rec, no := f.Applied(ctx, cluster, name); no == nil {
+				err = fmt.Errorf("%w; on the cluster: %s", err, f.remaining(ctx, cluster, rec))
+			}
 			return err
 		}
 		_, err = f.Applied(ctx, cluster, name)
 		return Absent(err, "AppliedManifestWork of "+name)
 	})
+}
+
+// remaining says which objects of a record are still there, and what holds them.
+func (f *Fleet) remaining(ctx context.Context, cluster string, rec *workv1.AppliedManifestWork) string {
+	var left []string
+	for _, a := range rec.Status.AppliedResources {
+		api := f.API[cluster].Dynamic.Resource(schema.GroupVersionResource{Group: a.Group, Version: a.Version, Resource: a.Resource}).Namespace(a.Namespace)
+		o, err := api.Get(ctx, a.Name, metav1.GetOptions{})
+		if err != nil {
+			left = append(left, fmt.Sprintf("%s %s/%s: %v", a.Resource, a.Namespace, a.Name, err))
+			continue
+		}
+		left = append(left, fmt.Sprintf("%s %s/%s: deleted %v, finalizers %v", a.Resource, a.Namespace, a.Name, o.GetDeletionTimestamp(), o.GetFinalizers()))
+	}
+	return strings.Join(left, "; ")
 }
 
 // Remove deletes a work on the hub and waits until it is Gone, see there.

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -78,19 +77,28 @@ func TestDeletion_DefinitionAndItsObjectsGoTogether(t *testing.T) {
 	}
 	for i := range 3 {
 		w := f.Deliver(t, harness.NewWork(t, cluster, fmt.Sprintf("bights-%d", i), manifests...))
-		begun := time.Now()
+		delivered := len(agentLog(t)) // the resources were tried before their kind was served
 		f.Remove(t, cluster, w.Name)
-		t.Logf("gone after %v", time.Since(begun))
+		log := string(agentLog(t)[delivered:])
+		if !strings.Contains(log, `msg="work deleted" work=`+w.Name) {
+			t.Errorf("the agent does not say that it deleted %s", w.Name)
+		}
+		for line := range strings.Lines(log) {
+			if strings.Contains(line, "bight") && (strings.Contains(line, "level=WARN") || strings.Contains(line, "level=ERROR")) {
+				t.Errorf("the agent complains: %s", line)
+			}
+		}
 	}
-	log, err := os.ReadFile(filepath.Join(f.LogDir(), fleet.AgentOf(cluster)+".log"))
+}
+
+// agentLog returns what the agent of the fleet has logged.
+func agentLog(t *testing.T) []byte {
+	t.Helper()
+	log, err := os.ReadFile(filepath.Join(shared.LogDir(), fleet.AgentOf(cluster)+".log"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for line := range strings.Lines(string(log)) {
-		if strings.Contains(line, "bight") && (strings.Contains(line, "level=WARN") || strings.Contains(line, "level=ERROR") || strings.Contains(line, `"level":"WARN"`) || strings.Contains(line, `"level":"ERROR"`)) {
-			t.Errorf("the agent complains: %s", line)
-		}
-	}
+	return log
 }
 
 // A kind that nobody knows is applied once somebody defines it, and an object

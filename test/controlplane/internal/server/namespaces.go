@@ -19,7 +19,10 @@ import (
 )
 
 const (
-	namespaceWorkers = 4
+	// To empty a namespace, two lists of each kind follow each other, and the cache of a kind that
+	// rests answers a consistent list after up to 100 ms: that is seconds of waiting, and no work.
+	// Tests that run side by side each end with a namespace: with 4 workers some waited for a minute.
+	namespaceWorkers = 32
 	// kube-controller-manager waits 5 s before it empties a namespace, and
 	// seconds to minutes before it looks again.
 	namespaceFirstRetry   = 50 * time.Millisecond
