@@ -129,8 +129,8 @@ controlplane: ## build the Kubernetes control plane and kubectl that tests and d
 		HAWSER_CONTROLPLANE_DIR=$$dir $(gotest) -C=test/controlplane -count=1 ./functional
 
 .PHONY: debian
-debian: ## fetch Mosquitto, Squid and Prometheus (Debian's packages, unpacked into the cache), try them, and test the alerts
-	@for p in mosquitto squid prometheus; do test/debian/fetch.sh $$p; done
+debian: ## fetch Mosquitto, Squid, Prometheus and Alertmanager (Debian's packages, unpacked into the cache), try them, and test the alerts
+	@for p in mosquitto squid prometheus prometheus-alertmanager; do test/debian/fetch.sh $$p; done
 	@$(gotest) -count=1 ./internal/debian ./internal/mosquitto ./test/alerts
 
 .PHONY: unit

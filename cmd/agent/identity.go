@@ -29,6 +29,7 @@ type process struct {
 	agent     agent.Config // without identity
 	broker    *broker
 	rest      *rest.Config
+	answering func() error // of the managed cluster
 	namespace string
 	journal   *journal.Journal
 	registry  prometheus.Registerer
@@ -207,6 +208,9 @@ func (p *process) leaseReady() error {
 }
 
 func (p *process) clusterReady() error {
+	if err := p.answering(); err != nil {
+		return err
+	}
 	if r := p.running.Load(); r != nil {
 		return r.ClusterReady()
 	}

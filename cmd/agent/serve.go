@@ -62,7 +62,7 @@ func serve(ctx context.Context, cfg *config, stderr io.Writer) (err error) {
 	if cfg.joins() {
 		c.Refused = rightsAgain
 	}
-	kube, err := cfg.reachCluster(&c)
+	kube, answering, err := cfg.reachCluster(&c)
 	if err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func serve(ctx context.Context, cfg *config, stderr io.Writer) (err error) {
 		c.Journal = j
 		defer func() { err = errors.Join(err, j.Close()) }()
 	}
-	p := &process{cfg: cfg, agent: c, broker: broker, rest: kube, namespace: namespace, journal: j, registry: registry}
+	p := &process{cfg: cfg, agent: c, broker: broker, rest: kube, answering: answering, namespace: namespace, journal: j, registry: registry}
 	p.hubs = hub.Registry{Objects: c.Client, Records: hub.RecordsOf(c.Metadata), Namespace: namespace, Now: time.Now}
 	health.Add("identity", p.identityReady)
 	health.Add("lease", p.leaseReady)
@@ -107,16 +107,15 @@ func (c *config) openJournal(log *slog.Logger) (*journal.Journal, error) {
 }
 
 // reachCluster fills in the clients of the managed cluster, and returns how to
-// reach it.
-func (c *config) reachCluster(into *agent.Config) (*rest.Config, error) {
-	r, err := c.cluster()
-	if err != nil {
-		return nil, err
+// reach it and whether it answers.
+func (c *config) reachCluster(into *agent.Config) (r *rest.Config, answering func() error, err error) {
+	if r, err = c.cluster(); err != nil {
+		return nil, nil, err
 	}
 	kube, err := cluster.NewKube(cluster.KubeConfig{REST: r, QPS: c.kubeAPIQPS, Burst: c.kubeAPIBurst})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	into.Client, into.Metadata = kube, drift.Metadata(kube.Metadata())
-	return r, nil
+	return r, kube.Answering, nil
 }

@@ -15,6 +15,8 @@ func TestFetch_FoundInTheCache(t *testing.T) {
 		"mosquitto":  {"mosquitto", "mosquitto_passwd"},
 		"squid":      {"squid", "root/usr/lib/squid/basic_ncsa_auth"},
 		"prometheus": {"prometheus", "promtool"},
+
+		"prometheus-alertmanager": {"prometheus-alertmanager"},
 	} {
 		dir, err := Fetch(t.Context(), root, program, t.Output())
 		if err != nil {
@@ -40,7 +42,7 @@ func TestFetch_SaysWhatIsMissing(t *testing.T) {
 		}
 	})
 	t.Run("unknown program", func(t *testing.T) {
-		if _, err := Fetch(t.Context(), root, "emacs", nil); err == nil || !strings.Contains(err.Error(), "mosquitto|squid|prometheus") {
+		if _, err := Fetch(t.Context(), root, "emacs", nil); err == nil || !strings.Contains(err.Error(), "mosquitto|squid|prometheus|prometheus-alertmanager") {
 			t.Errorf("got %v, want those there are", err)
 		}
 	})

@@ -1,8 +1,8 @@
 #!/bin/sh
-# usage: fetch.sh mosquitto|squid|prometheus
+# usage: fetch.sh mosquitto|squid|prometheus|prometheus-alertmanager
 #
 # Fetches a program that tests and demo use (Mosquitto, a stock MQTT 5 broker;
-# Squid, a proxy; Prometheus, with promtool) and prints the directory that holds
+# Squid, a proxy; Prometheus, with promtool; its Alertmanager) and prints the directory that holds
 # its commands. It is Debian's package with the libraries that this system lacks,
 # unpacked and not installed: no service, no root. It is fetched once for each
 # state of this script and kept in
@@ -25,6 +25,7 @@ case $program in
 mosquitto) more='' asked=-h says='mosquitto version 2.' ;;
 squid) more='squid-common squid-langpack' asked=-v says='Squid Cache: Version ' ;;
 prometheus) more='' asked=--version says='prometheus, version ' ;;
+prometheus-alertmanager) more='' asked=--version says='alertmanager, version ' ;;
 *) sed -n '2s/^# //p' "$0" >&2; exit 2 ;;
 esac
 

@@ -1,6 +1,11 @@
 package e2e
 
 import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -67,6 +72,51 @@ func TestHubAway(t *testing.T) {
 	l.settled(t)
 	// Nobody renewed its Lease for it; kubelet would have started it again too.
 	f.Forgiven[fleet.HubSource] = len(f.Program(fleet.HubSource).Crashes())
+}
+
+// TestClusterAway: the kube-apiserver of a cluster is away for some seconds. The agent is not
+// ready and says why, and is ready again with it.
+func TestClusterAway(t *testing.T) {
+	f := &shared
+	admin := "http://" + f.Program(fleet.AgentOf(cluster2)).Admin + "/readyz"
+	ready := func(ctx context.Context) (code int, text string, err error) {
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, admin, nil)
+		if err != nil {
+			return 0, "", err
+		}
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			return 0, "", err
+		}
+		defer func() { _ = resp.Body.Close() }()
+		b, err := io.ReadAll(resp.Body)
+		return resp.StatusCode, string(b), err
+	}
+	t.Cleanup(func() { // other scenarios need it
+		if err := f.StartControlPlane(cluster2); err != nil {
+			t.Errorf("start the cluster again: %v", err)
+		}
+	})
+	if err := f.StopControlPlane(cluster2); err != nil {
+		t.Fatal(err)
+	}
+	harness.Eventually(t, func(ctx context.Context) error {
+		code, text, err := ready(ctx)
+		if err == nil && (code != http.StatusServiceUnavailable || !strings.Contains(text, "cluster: the kube-apiserver of the managed cluster has not answered since 20")) {
+			err = fmt.Errorf("/readyz says %d %s", code, text)
+		}
+		return err
+	})
+	if err := f.StartControlPlane(cluster2); err != nil {
+		t.Fatal(err)
+	}
+	harness.Eventually(t, func(ctx context.Context) error {
+		code, text, err := ready(ctx)
+		if err == nil && code != http.StatusOK {
+			err = fmt.Errorf("/readyz says %d %s", code, text)
+		}
+		return err
+	})
 }
 
 // TestAgentAway: works are created, changed and deleted while the agent is away:

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,6 +27,7 @@ type Kube struct {
 	others   dynamic.Interface // in the name of somebody else, see impersonation
 	metadata metadata.Interface
 	kinds    *kinds
+	answers  *answering
 }
 
 // KubeConfig is what NewKube needs.
@@ -45,6 +48,8 @@ func NewKube(c KubeConfig) (*Kube, error) {
 	cfg.UserAgent = UserAgent
 	cfg.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(c.QPS, c.Burst)
 	cfg.WarningHandler, cfg.WarningHandlerWithContext = nil, warningHandler{}
+	answers := &answering{now: time.Now}
+	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { answers.next = next; return answers })
 	cfg.Wrap(newBreaker)
 	hc, err := rest.HTTPClientFor(cfg)
 	if err != nil {
@@ -66,8 +71,12 @@ func NewKube(c KubeConfig) (*Kube, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connection to the cluster: %w", err)
 	}
-	return &Kube{objects: objects, others: others, metadata: meta, kinds: kinds}, nil
+	return &Kube{objects: objects, others: others, metadata: meta, kinds: kinds, answers: answers}, nil
 }
+
+// Answering returns nil while the kube-apiserver answers the requests that are made, else since
+// when it does not, and the last error.
+func (k *Kube) Answering() error { return k.answers.err() }
 
 // Metadata returns a client that lists and watches objects without their
 // content. It shares connections and limits with k.
