@@ -43,9 +43,7 @@ func withDefaults(c Config) (Config, error) {
 	if c.Store == nil {
 		return c, errors.New("broker: no store")
 	}
-	if c.Log == nil {
-		c.Log = slog.Default()
-	}
+	c.Log = cmp.Or(c.Log, slog.Default())
 	if c.Registry == nil {
 		c.Registry = prometheus.NewRegistry()
 	}

@@ -36,8 +36,9 @@ func newDoctor(env Env) *cobra.Command {
 		Use:   "doctor",
 		Short: "Walk the way to a broker step by step, and say what fails",
 		Long: `Walk the way to a broker step by step, and say what fails: files, name, proxy, TCP,
-TLS, clock, identity, authorization, round trip; with --kubeconfig then the API of a hub
-or of a managed cluster, its definitions, and whether you may read works there.
+TLS, clock, identity, authorization, round trip, health: whether the broker takes events and
+its sources, as hub-source, are connected; with --kubeconfig then the API of a hub or of a
+managed cluster, its definitions, and whether you may read works there.
 
 It stops at the first step that fails and says what to do, in words for whoever runs
 the network. A proxy that inspects TLS is called so. A broker that is named as
@@ -50,7 +51,7 @@ with a ping.`,
 				return err
 			}
 			w := d.way(d.timeout)
-			w.Calls = []doctor.Call{{Name: "authorization", Make: mayLook}, {Name: "round trip", Make: roundTrip}}
+			w.Calls = []doctor.Call{{Name: "authorization", Make: mayLook}, {Name: "round trip", Make: roundTrip}, {Name: "health", Make: healthy}}
 			if d.isMQTT() {
 				o := transportmqtt.Options{Broker: d.broker, ClientID: "hawser-doctor", Topics: noTopics, Proxy: d.proxy, Log: slog.New(slog.DiscardHandler)}
 				login, err := d.login()
@@ -133,10 +134,12 @@ func roundTrip(ctx context.Context, c transport.Conn) (string, error) {
 	return doctor.Took(began), nil
 }
 
+var errOverGRPC = errors.New("operators ask the broker over gRPC only")
+
 func askDenials(ctx context.Context, c transport.Conn) error {
 	over, ok := c.(*transportgrpc.Conn)
 	if !ok {
-		return errors.New("operators ask the broker over gRPC only")
+		return errOverGRPC
 	}
 	s, err := hawserv1.NewInspectionServiceClient(over.Calls()).ListDenials(ctx, &hawserv1.ListDenialsRequest{})
 	return told(received(s, err, func(*hawserv1.ListDenialsResponse) error { return nil }))

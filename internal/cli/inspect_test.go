@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -199,7 +200,7 @@ func away(t *testing.T, b *testkit.Broker, source identity.Identity) {
 
 // say subscribes as id until the test ends, and publishes events on the subscription,
 // which were made without an error.
-func say(t *testing.T, b *testkit.Broker, id identity.Identity, f transport.Filter, err error, events ...codec.Event) {
+func say(t *testing.T, b *testkit.Broker, id identity.Identity, f transport.Filter, err error, events ...codec.Event) (end func()) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -215,7 +216,7 @@ func say(t *testing.T, b *testkit.Broker, id identity.Identity, f transport.Filt
 		ended <- conn.Subscribe(ctx, transport.Subscription{Filter: f, Hello: hello},
 			func(a transport.Accepted) { accepted <- a }, func(context.Context, codec.Event) error { return nil })
 	}()
-	t.Cleanup(func() {
+	end = sync.OnceFunc(func() {
 		stop()
 		if err := <-ended; !errors.Is(err, context.Canceled) && transport.CodeOf(err) != transport.CodeUnavailable {
 			t.Errorf("subscription of %s: %v", id, err)
@@ -224,6 +225,7 @@ func say(t *testing.T, b *testkit.Broker, id identity.Identity, f transport.Filt
 			t.Error(err)
 		}
 	})
+	t.Cleanup(end)
 	select {
 	case a := <-accepted:
 		for _, e := range events {
@@ -235,6 +237,7 @@ func say(t *testing.T, b *testkit.Broker, id identity.Identity, f transport.Filt
 		ended <- err
 		t.Fatal(err)
 	}
+	return end
 }
 
 // writeContexts writes the file of contexts where it is looked for below a home, with

@@ -90,6 +90,7 @@ func (r *remote) args(look func(ctx context.Context, l *lookup, args []string) e
 		ctx, cancel := context.WithTimeout(cmd.Context(), completeWithin)
 		defer cancel()
 		cmd.SetContext(ctx)
+		r.quiet = true
 		err := r.connected(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient) error {
 			l.client = c
 			return look(ctx, l, args)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"strings"
@@ -29,7 +30,9 @@ type remote struct {
 	insecure                          bool
 	// overMQTT: the verb can reach a broker over MQTT, too.
 	overMQTT bool
-	timeout  time.Duration
+	// quiet: warnings of the broker are not told, as in a completion.
+	quiet   bool
+	timeout time.Duration
 }
 
 // flags adds those of the connection. Each but --timeout may come from the environment or
@@ -135,7 +138,15 @@ func (r *remote) connected(cmd *cobra.Command, do func(context.Context, hawserv1
 		return r.diagnose(cmd.Context(), err)
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
-	return told(do(cmd.Context(), hawserv1.NewInspectionServiceClient(conn.Calls())))
+	return told(do(cmd.Context(), hawserv1.NewInspectionServiceClient(&warner{ClientConnInterface: conn.Calls(), out: r.warnings(), told: map[string]bool{}})))
+}
+
+// warnings is where those of the broker go.
+func (r *remote) warnings() io.Writer {
+	if r.quiet {
+		return io.Discard
+	}
+	return r.env.Stderr
 }
 
 // isMQTT tells whether the broker is named by a URL, and the verb takes one.

@@ -5,12 +5,14 @@ package admin
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/hawser-io/hawser/internal/broker/call"
 	"github.com/hawser-io/hawser/internal/broker/claims"
 	"github.com/hawser-io/hawser/internal/broker/denials"
 	"github.com/hawser-io/hawser/internal/broker/feed"
 	"github.com/hawser-io/hawser/internal/broker/peers"
+	"github.com/hawser-io/hawser/internal/broker/quota"
 	"github.com/hawser-io/hawser/internal/broker/registration"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
@@ -22,6 +24,8 @@ type Agents interface {
 	Agents(cluster string) []feed.Agent
 	// Resolve hands an order to the agents of a cluster that named an AppliedManifestWork.
 	Resolve(cluster, uid string, adopt bool) (name string, err error)
+	// Reads tells whether a source is subscribed to the statuses of its works.
+	Reads(source string) bool
 	// Closing returns the error that calls are refused with, nil while they are not.
 	Closing() error
 }
@@ -58,6 +62,20 @@ func New(cfg *call.Config, c *claims.Claims, a Agents, w claims.Writer, p *peers
 
 // Show has the lists show what the hub says of clusters. It is called once, before anybody asks.
 func (a *Admin) Show(h Hub) { a.hub = h }
+
+// Warnings are what keeps the broker, or the sources behind it, from their work: one line each,
+// with what to do. Whoever asks for anything is told, since an answer may be out of date then.
+func (a *Admin) Warnings() (all []string) {
+	if err := a.cfg.Store.Err(); err != nil {
+		all = append(all, fmt.Sprintf("the broker takes no specs and statuses: %v; give its volume more room, and where the store is damaged restore a backup", err))
+	}
+	for _, row := range a.cfg.Store.Rows(quota.Source, "", partRows) {
+		if hub, err := a.claims.Sources.LastPosition(row.Name); (hub != nil || err != nil) && !a.agents.Reads(row.Name) {
+			all = append(all, fmt.Sprintf("the hub-source of source %s is not connected: changes of its %d works reach no cluster, and their statuses do not reach the hub; see kubectl -n hawser get pods on the hub", row.Name, row.Works))
+		}
+	}
+	return all
+}
 
 // commit writes what an operator wants done.
 func (a *Admin) commit(ctx context.Context, by identity.Identity, ops []store.Op) ([]store.Outcome, error) {

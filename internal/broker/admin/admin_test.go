@@ -35,6 +35,7 @@ type desk struct {
 	*testing.T
 	*Admin
 	agents  []feed.Agent
+	readers []string // sources that are connected
 	closing error
 	failing error // of the next commits
 	orders  []string
@@ -81,6 +82,7 @@ func (d *desk) Resolve(cluster, uid string, adopt bool) (string, error) {
 	return "work-of-" + uid, nil
 }
 
+func (d *desk) Reads(source string) bool                { return slices.Contains(d.readers, source) }
 func (d *desk) Closing() error                          { return d.closing }
 func (*desk) Recheck(claims.Change)                     {}
 func (*desk) End(store.Scope, string, *transport.Error) {}

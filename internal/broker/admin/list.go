@@ -49,10 +49,8 @@ func (t *turns) take(ctx context.Context, read func() (int, error)) error {
 	}
 	defer func() { t.free <- struct{}{} }()
 	if rest := t.next.Sub(t.cfg.Now()); rest > 0 {
-		timer := time.NewTimer(rest)
-		defer timer.Stop()
 		select {
-		case <-timer.C:
+		case <-time.After(rest):
 		case <-ctx.Done():
 			return call.CallerGone(ctx)
 		}
@@ -187,19 +185,18 @@ func list[T any](ctx context.Context, a *Admin, token string, to reader[T], read
 // places are the cluster that is named, or all that are known, in the order of lists.
 func (a *Admin) places(cluster string) []position {
 	all := []position{}
-	for _, d := range codec.DataTypes() {
-		for _, c := range a.cfg.Store.Clusters(d) {
+	add := func(d codec.DataType, clusters []string) {
+		for _, c := range clusters {
 			if cluster == "" || c == cluster {
 				all = append(all, position{place: store.Scope{DataType: d, Cluster: c}})
 			}
 		}
 	}
+	for _, d := range codec.DataTypes() {
+		add(d, a.cfg.Store.Clusters(d))
+	}
 	if a.hub != nil {
-		for _, c := range a.hub.Clusters() {
-			if cluster == "" || c == cluster {
-				all = append(all, position{place: store.Scope{DataType: codec.ManifestBundles, Cluster: c}})
-			}
-		}
+		add(codec.ManifestBundles, a.hub.Clusters())
 	}
 	slices.SortFunc(all, position.compare)
 	return slices.Compact(all)

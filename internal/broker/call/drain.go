@@ -7,8 +7,7 @@ import "time"
 // false if the drain timeout is over before. Streams that are stuck in a send then end with their
 // connections, which the fronts close.
 func (c *Config) Drain(streams int, end func(i int), empty <-chan struct{}) bool {
-	deadline := time.NewTimer(c.DrainTimeout)
-	defer deadline.Stop()
+	deadline := time.After(c.DrainTimeout)
 	pause := time.Second / time.Duration(c.DrainRate)
 	if most := c.DrainTimeout / time.Duration(2*max(streams, 1)); pause > most {
 		pause = most
@@ -21,14 +20,14 @@ func (c *Config) Drain(streams int, end func(i int), empty <-chan struct{}) bool
 		}
 		select {
 		case <-pace.C:
-		case <-deadline.C:
+		case <-deadline:
 			return false
 		}
 	}
 	select {
 	case <-empty:
 		return true
-	case <-deadline.C:
+	case <-deadline:
 		return false
 	}
 }

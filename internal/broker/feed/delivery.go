@@ -1,6 +1,7 @@
 package feed
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -190,10 +191,7 @@ func (f form) status() ([][]byte, error) {
 // there was none, or an operator gave the work up.
 func (f form) lastStatus() ([]byte, error) {
 	r := f.record
-	sequence := r.Sequence
-	if sequence == "" {
-		sequence = "0"
-	}
+	sequence := cmp.Or(r.Sequence, "0")
 	data, err := json.Marshal(map[string]any{"conditions": []map[string]string{{
 		"type": codec.ConditionDeleted, "status": "True", "reason": "ManifestsDeleted",
 		"message":            "nothing of the work is left for the cluster to delete",

@@ -113,14 +113,6 @@ func (r *registry) close(err *transport.Error) []*subscription {
 	return all
 }
 
-// closing returns the error that new calls are refused with, nil before close.
-func (r *registry) closing() error {
-	if err := r.end.Load(); err != nil {
-		return err
-	}
-	return nil
-}
-
 // route puts changes, in the order of their revisions, into the mailboxes of whom they
 // concern. all: there were no more when they were read.
 func (r *registry) route(changes []store.Change, all bool) {

@@ -159,7 +159,7 @@ func checkNames(raw *transport.RawSubscription) error {
 
 // open checks what was asked for and who asks.
 func (f *Feed) open(p transport.Peer, raw transport.RawSubscription) (*subscription, error) {
-	if err := f.registry.closing(); err != nil {
+	if err := f.Closing(); err != nil {
 		return nil, err
 	}
 	d, err := codec.ParseDataType(raw.DataType)

@@ -1,6 +1,7 @@
 package intake
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -21,10 +22,7 @@ func overQuota(x quota.Excess, env *codec.Envelope) *transport.Error {
 		quota.Works: "works", quota.Bytes: "bytes of works", quota.Statuses: "bytes of statuses", quota.Clusters: "clusters with works",
 		quota.Records: "records of works, deleted ones included",
 	}[x.What]
-	attribute := map[quota.What]string{quota.Bytes: "data", quota.Statuses: "data", quota.Clusters: codec.ExtClusterName}[x.What]
-	if attribute == "" {
-		attribute = codec.ExtResourceID
-	}
+	attribute := cmp.Or(map[quota.What]string{quota.Bytes: "data", quota.Statuses: "data", quota.Clusters: codec.ExtClusterName}[x.What], codec.ExtResourceID)
 	e := &transport.Error{
 		Code: transport.CodeOverloaded, Next: transport.NextBackOff, Delay: roomDelay, Attribute: attribute,
 		Message: fmt.Sprintf("no room: source %s may have %d %s", env.Source, x.Limit, what),

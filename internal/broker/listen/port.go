@@ -143,9 +143,7 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	c.MaxMessageBytes = cmp.Or(c.MaxMessageBytes, DefaultMaxMessageBytes)
 	c.HandshakesPerAddress = cmp.Or(c.HandshakesPerAddress, DefaultHandshakesPerAddress)
-	if c.Log == nil {
-		c.Log = slog.Default()
-	}
+	c.Log = cmp.Or(c.Log, slog.Default())
 	if c.Registry == nil {
 		c.Registry = prometheus.NewRegistry()
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	ggrpc "google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/hawser-io/hawser/internal/identity"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
@@ -14,6 +15,8 @@ import (
 // are called concurrently. What they pass to send is not kept;
 // an error of send ends the call and is returned. Errors are *transport.Error.
 type Inspector interface {
+	// Warnings are told with each list, in its header [WarningHeader].
+	Warnings() []string
 	ListClusters(ctx context.Context, r *hawserv1.ListClustersRequest, send func(*hawserv1.ListClustersResponse) error) error
 	ListWorks(ctx context.Context, r *hawserv1.ListWorksRequest, send func(*hawserv1.ListWorksResponse) error) error
 	ListOrphans(ctx context.Context, r *hawserv1.ListOrphansRequest, send func(*hawserv1.ListOrphansResponse) error) error
@@ -38,6 +41,15 @@ func callerOf(ctx context.Context) identity.Identity {
 	return c.Caller()
 }
 
+// WarningHeader has a value for each line that a person should read beside a list.
+const WarningHeader = "hawser-warning"
+
+// warned returns how a list is sent, after the warnings.
+func warned[T any](by Inspector, s ggrpc.ServerStreamingServer[T]) func(*T) error {
+	_ = s.SetHeader(metadata.MD{WarningHeader: by.Warnings()}) // fails only behind the first message
+	return s.Send
+}
+
 // inspection gives an Inspector the shape of the generated service.
 type inspection struct {
 	hawserv1.UnimplementedInspectionServiceServer
@@ -45,19 +57,19 @@ type inspection struct {
 }
 
 func (i inspection) ListClusters(r *hawserv1.ListClustersRequest, s ggrpc.ServerStreamingServer[hawserv1.ListClustersResponse]) error {
-	return i.to.ListClusters(s.Context(), r, s.Send)
+	return i.to.ListClusters(s.Context(), r, warned(i.to, s))
 }
 
 func (i inspection) ListWorks(r *hawserv1.ListWorksRequest, s ggrpc.ServerStreamingServer[hawserv1.ListWorksResponse]) error {
-	return i.to.ListWorks(s.Context(), r, s.Send)
+	return i.to.ListWorks(s.Context(), r, warned(i.to, s))
 }
 
 func (i inspection) ListOrphans(r *hawserv1.ListOrphansRequest, s ggrpc.ServerStreamingServer[hawserv1.ListOrphansResponse]) error {
-	return i.to.ListOrphans(s.Context(), r, s.Send)
+	return i.to.ListOrphans(s.Context(), r, warned(i.to, s))
 }
 
 func (i inspection) ListLimits(r *hawserv1.ListLimitsRequest, s ggrpc.ServerStreamingServer[hawserv1.ListLimitsResponse]) error {
-	return i.to.ListLimits(s.Context(), r, s.Send)
+	return i.to.ListLimits(s.Context(), r, warned(i.to, s))
 }
 
 func (i inspection) ForgetWork(ctx context.Context, r *hawserv1.ForgetWorkRequest) (*hawserv1.ForgetWorkResponse, error) {
@@ -89,7 +101,7 @@ func (i inspection) Allow(ctx context.Context, r *hawserv1.AllowRequest) (*hawse
 }
 
 func (i inspection) ListDenials(r *hawserv1.ListDenialsRequest, s ggrpc.ServerStreamingServer[hawserv1.ListDenialsResponse]) error {
-	return i.to.ListDenials(s.Context(), r, s.Send)
+	return i.to.ListDenials(s.Context(), r, warned(i.to, s))
 }
 
 func (i inspection) Backup(r *hawserv1.BackupRequest, s ggrpc.ServerStreamingServer[hawserv1.BackupResponse]) error {

@@ -76,9 +76,7 @@ func New(cfg Config) (*Front, error) {
 	if cfg.Announce == nil {
 		cfg.Announce = func() property.Announcement { return property.Announcement{} }
 	}
-	if cfg.Log == nil {
-		cfg.Log = slog.Default()
-	}
+	cfg.Log = cmp.Or(cfg.Log, slog.Default())
 	if cfg.OnPanic == nil {
 		cfg.OnPanic = func() {}
 	}
