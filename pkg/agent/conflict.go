@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"errors"
-	"slices"
 	"time"
 
 	"github.com/hawser-io/hawser/pkg/agent/apply"
@@ -16,26 +14,6 @@ import (
 // objects with a conflict are watched exactly, and in case a watch cannot tell,
 // the apply is tried again after a random time between one and two of these.
 const conflictRetry = time.Minute
-
-// slowRetry is when to ask again for what the cluster does not answer for, with up to as much
-// again, so that not all works ask at the same time.
-const slowRetry = 15 * time.Second
-
-// slow reports whether an object was left alone because the cluster does not answer for its
-// kind. That is no failure of the work, whose next try must not be put off further and further.
-func slow(res apply.Result) bool {
-	var e *cluster.SlowError
-	return errors.As(res.Err, &e) || res.Err == nil && errors.As(res.ReadErr, &e)
-}
-
-// slowWait is when to try again what the cluster does not answer for, 0 if there is nothing
-// of that.
-func slowWait(results []apply.Result, random func() float64) time.Duration {
-	if !slices.ContainsFunc(results, slow) {
-		return 0
-	}
-	return slowRetry + time.Duration(random()*float64(slowRetry))
-}
 
 // conflictWait is when to try again what met a field conflict, 0 if nothing did.
 func conflictWait(results []apply.Result, random func() float64) time.Duration {

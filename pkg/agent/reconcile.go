@@ -243,8 +243,12 @@ func (r *reconciliation) load(ctx context.Context, w *desired.Work) []apply.Mani
 func (r *reconciliation) conclude(ctx context.Context, w *desired.Work, manifests []apply.Manifest, results []apply.Result) (time.Duration, error) {
 	remaining, settleErr := r.pruneAndRecord(ctx, manifests, results)
 	tryAgain, refused := r.hindrance.try(ctx, results)
+	r.unsent.note(results, r.now)
 	status := r.statusOf(ctx, w, results)
-	reportErr := r.report(w, r.hindrance.tellFailed(w, status))
+	var reportErr error
+	if r.unsent.since.IsZero() || r.unsent.late(r.now) || r.about == w.ResourceID { // else nobody has seen all of it
+		reportErr = r.report(w, r.hindrance.tellFailed(w, status))
+	}
 	if r.hindrance.unrecorded == nil {
 		reportErr = errors.Join(reportErr, r.recorder.forgetRecord(r.completion.noteComplete(ctx, w, manifests, status)))
 	}
@@ -484,7 +488,7 @@ func (r *reconciliation) noteApplied(ctx context.Context, w *desired.Work, resul
 	again := written && r.applied == specOf(w)
 	repaired := again && r.asWanted
 	r.noteSpec(specOf(w), asWanted)
-	exhausted := again && r.repairs.spend(repairRate, r.now)
+	exhausted := again && !r.unsent.before && r.repairs.spend(repairRate, r.now)
 	r.mu.Unlock()
 	if repaired {
 		r.config.Metrics.repair()
@@ -551,7 +555,7 @@ func needsChange(err error) bool {
 func (r *reconciliation) report(w *desired.Work, status workv1.ManifestWorkStatus) error {
 	status = r.hindrance.hindered(status)
 	r.say(w, status)
-	return r.put(w, status, false)
+	return r.put(w, r.unsent.tell(w, status, r.now), false)
 }
 
 func (r *reconciliation) put(w *desired.Work, status workv1.ManifestWorkStatus, deleted bool) error {

@@ -39,6 +39,8 @@ type state struct {
 	lockout lockout
 	// rejections are about writes that the cluster finds wrong in themselves.
 	rejections rejections
+	// unsent is about requests that wait for others.
+	unsent unsent
 
 	// applied is the spec that went through the last complete reconciliation, asWanted says
 	// that all its objects were as they should be then; guarded by works.mu.

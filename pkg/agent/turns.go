@@ -77,7 +77,7 @@ func (t *turns) serve(ctx context.Context, q *queue, n int) error {
 
 // give returns when the worker is free again.
 func (t *turns) give(ctx context.Context, q *queue, key string) {
-	u := t.begin(key)
+	u := t.begin(key, q)
 	if u == nil {
 		return // whoever leaves a place goes on with it
 	}
@@ -103,19 +103,19 @@ func (t *turns) give(ctx context.Context, q *queue, key string) {
 }
 
 // begin returns the turn of a key; nil if it took long and there is no place for it now.
-func (t *turns) begin(key string) *turn {
+func (t *turns) begin(key string, q *queue) *turn {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.long[key] && t.taken >= t.places {
 		t.waiting = append(t.waiting, key)
 		return nil
 	}
-	return t.start(key)
+	return t.start(key, q)
 }
 
 // start begins a turn. t.mu is held.
-func (t *turns) start(key string) *turn {
-	u := &turn{key: key, since: time.Now(), placed: t.long[key]}
+func (t *turns) start(key string, q *queue) *turn {
+	u := &turn{key: key, since: time.Now(), placed: t.long[key], waits: cluster.Progress{Key: key, Turn: func() { q.Add(key) }}}
 	if u.placed {
 		t.taken++
 	}
@@ -156,7 +156,7 @@ func (t *turns) end(u *turn, q *queue) (next *turn) {
 	}
 	key := t.waiting[0]
 	t.waiting = t.waiting[1:]
-	return t.start(key)
+	return t.start(key, q)
 }
 
 // goesOn reports whether the turn of a work has not ended.

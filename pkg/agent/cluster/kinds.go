@@ -114,7 +114,7 @@ func (k *kinds) read(ctx context.Context, gv schema.GroupVersion) (versionKinds,
 	case <-ctx.Done():
 		return versionKinds{}, ctx.Err()
 	case <-timer.C:
-		return versionKinds{}, &SlowError{What: "the kinds of " + gv.String()}
+		return versionKinds{}, &SlowError{What: "the kinds of " + gv.String(), Fails: true}
 	case r := <-ch:
 		if r.Err != nil {
 			return versionKinds{}, r.Err

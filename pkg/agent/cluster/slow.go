@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,51 +15,76 @@ import (
 )
 
 // An API that does not answer, as an aggregated one whose server hangs, must not keep everybody
-// waiting who wants something else. Of requests for objects of one kind only a few may be
-// unanswered for long; after one that failed after a long time, the kind is left alone for a
-// while. Who asks then is refused at once.
+// waiting who wants something else. So of requests with one verb for objects of one kind only a
+// few may be unanswered for long. Further ones are not sent: they wait in line, and their works are
+// called as answers come. Where only slow answers come, as through a webhook that takes its time
+// and allows everything, more and more are let go at a time. After a request that failed after a
+// long time, or was answered later than anybody can wait, the kind is left alone for a while.
 const (
-	// longRequest is since when a request counts as one that takes long, mostLong how many of
-	// those there may be of one kind.
+	// longRequest is since when a request counts as one that takes long. firstLong of those may be
+	// unanswered, and one more for each answer, up to mostLong.
 	longRequest = 2 * time.Second
-	mostLong    = 2
-	// After a request that failed and took lostTime a kind is left alone for restTime.
-	lostTime = 10 * time.Second
-	restTime = 15 * time.Second
+	firstLong   = 2
+	mostLong    = 10
+	// letGo is how many works are called when an answer comes.
+	letGo = 2
+	// After a request that failed and took lostTime a kind is left alone for restTime, and then
+	// firstLong requests try. So it is after one that took longer than longestAnswer, which is more than
+	// a server gives any webhook.
+	lostTime      = 10 * time.Second
+	longestAnswer = 35 * time.Second
+	restTime      = 15 * time.Second
 	// kindsPatience is how long somebody waits to hear which kinds there are in a group.
 	kindsPatience = 5 * time.Second
 )
 
-// SlowError says that the cluster was not asked, because it does not answer such requests.
+// SlowError says that the cluster was not asked, because it takes long to answer such requests. It
+// says nothing about the object.
 type SlowError struct {
 	// What is the resource that was asked for.
 	What string
+	// Fails: such requests failed, or have no answer. Otherwise they take turns.
+	Fails bool
 }
 
 func (e *SlowError) Error() string {
-	return fmt.Sprintf("the cluster takes long to answer for %s: it is asked again in a while", e.What)
+	if e.Fails {
+		return fmt.Sprintf("the cluster takes long to answer for %s: it is asked again in a while", e.What)
+	}
+	return fmt.Sprintf("the cluster takes long to answer for %s: others are asked for first", e.What)
 }
 
-// breaker refuses requests for kinds whose objects the cluster does not tell of. It knows
+// breaker holds back requests for kinds whose objects the cluster does not tell of. It knows
 // requests by their paths, because what waits for the limit of requests waits before it.
 type breaker struct {
 	next http.RoundTripper
 	now  func() time.Time
 
 	mu    sync.Mutex
-	kinds map[schema.GroupResource]*answers
+	kinds map[question]*answers
 }
 
-// answers is how a kind is answered for.
+// question is what requests have in common that are answered alike.
+type question struct {
+	kind schema.GroupResource
+	verb string
+}
+
+// answers is how a question is answered.
 type answers struct {
-	// unanswered are the requests under way, and when they began.
+	// unanswered are the requests under way, and when they began; room is how many of them may
+	// take long.
 	unanswered map[*http.Request]time.Time
-	// rests is until when nobody asks.
+	room       int
+	// rests is until when nobody asks. It is zero once something was answered.
 	rests time.Time
+	// line are those that wait, in order, and called those of them that may go.
+	line   []*Progress
+	called map[string]bool
 }
 
 func newBreaker(next http.RoundTripper) http.RoundTripper {
-	return &breaker{next: next, now: time.Now, kinds: map[schema.GroupResource]*answers{}}
+	return &breaker{next: next, now: time.Now, kinds: map[question]*answers{}}
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -67,7 +93,8 @@ func (b *breaker) RoundTrip(req *http.Request) (*http.Response, error) {
 	if !counts {
 		return b.next.RoundTrip(req)
 	}
-	if err := b.begin(kind, req); err != nil {
+	q := question{kind, req.Method}
+	if err := b.begin(q, req); err != nil {
 		if req.Body != nil {
 			_ = req.Body.Close() // as every RoundTripper must; nothing was read of it
 		}
@@ -75,40 +102,92 @@ func (b *breaker) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	defer note(req.Context(), strings.ToLower(req.Method)+" "+kind.String()+" "+object)()
 	res, err := b.next.RoundTrip(req)
-	b.end(kind, req, err != nil || res.StatusCode >= http.StatusInternalServerError)
+	for _, p := range b.end(q, req, err != nil || res.StatusCode >= http.StatusInternalServerError) {
+		p.Turn()
+	}
 	return res, err
 }
 
-func (b *breaker) begin(kind schema.GroupResource, req *http.Request) error {
+func (b *breaker) begin(q question, req *http.Request) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	a, now, long := b.kinds[kind], b.now(), 0
+	a := b.kinds[q]
 	if a == nil {
-		a = &answers{unanswered: map[*http.Request]time.Time{}}
-		b.kinds[kind] = a
+		a = &answers{unanswered: map[*http.Request]time.Time{}, room: firstLong, called: map[string]bool{}}
+		b.kinds[q] = a
 	}
-	for _, begun := range a.unanswered {
-		if now.Sub(begun) >= longRequest {
-			long++
-		}
-	}
-	if long >= mostLong || now.Before(a.rests) {
-		return &SlowError{What: kind.String()}
+	now, p := b.now(), progressOf(req.Context())
+	if goes, fails := a.admit(p, now); !goes {
+		return &SlowError{What: q.kind.String(), Fails: fails}
 	}
 	a.unanswered[req] = now
 	return nil
 }
 
-func (b *breaker) end(kind schema.GroupResource, req *http.Request, failed bool) {
+// admit reports whether a request of p may be sent now; if not, it waits in line. fails says
+// that those before it fail. p may be nil.
+func (a *answers) admit(p *Progress, now time.Time) (goes, fails bool) {
+	long, lost := 0, !a.rests.IsZero()
+	for _, begun := range a.unanswered {
+		took := now.Sub(begun)
+		if took >= longRequest || !a.rests.IsZero() {
+			long++
+		}
+		lost = lost || took >= longestAnswer
+	}
+	goes = long < a.room && !now.Before(a.rests)
+	if p == nil || p.Turn == nil {
+		return goes, lost
+	}
+	called, at := a.called[p.Key], slices.IndexFunc(a.line, func(w *Progress) bool { return w.Key == p.Key })
+	delete(a.called, p.Key)
+	behind := len(a.line) > 0 && len(a.unanswered) > 0 && !called
+	switch goes = goes && !behind; {
+	case goes && at >= 0:
+		a.line = slices.Delete(a.line, at, at+1)
+	case goes:
+	case at >= 0:
+		a.line[at] = p // its place stays
+	case called:
+		a.line = slices.Insert(a.line, 0, p)
+	default:
+		a.line = append(a.line, p)
+	}
+	return goes, lost
+}
+
+// end notes an answer, and returns those whose turn it is.
+func (b *breaker) end(q question, req *http.Request, failed bool) (next []*Progress) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	a, now := b.kinds[kind], b.now()
-	if failed && now.Sub(a.unanswered[req]) >= lostTime {
-		a.rests = now.Add(restTime)
+	a, now := b.kinds[q], b.now()
+	took := now.Sub(a.unanswered[req])
+	delete(a.unanswered, req)
+	switch {
+	case failed && took >= lostTime, took >= longestAnswer:
+		a.rests, a.room = now.Add(restTime), firstLong
+		return nil
+	case !failed && took >= longRequest:
+		a.room = min(a.room+1, mostLong)
 	}
-	if delete(a.unanswered, req); len(a.unanswered) == 0 && !now.Before(a.rests) {
-		delete(b.kinds, kind)
+	n := letGo
+	if len(a.unanswered) == 0 {
+		n = a.room // no other answer will call them
 	}
+	if !failed {
+		a.rests = time.Time{}
+	}
+	if !now.Before(a.rests) {
+		n = min(n, len(a.line))
+		next, a.line = slices.Clone(a.line[:n]), slices.Delete(a.line, 0, n)
+	}
+	for _, p := range next {
+		a.called[p.Key] = true
+	}
+	if len(a.unanswered) == 0 && len(a.line) == 0 && !now.Before(a.rests) {
+		delete(b.kinds, q)
+	}
+	return next
 }
 
 // requested returns which object a request is about. Lists and watches do not count, they may
@@ -131,7 +210,13 @@ func requested(req *http.Request) (kind schema.GroupResource, object string, cou
 }
 
 // Progress tells for what answer of the cluster somebody waits. The zero value is ready.
-type Progress struct{ waits atomic.Pointer[string] }
+type Progress struct {
+	waits atomic.Pointer[string]
+	// Key is the same for all that ask for one thing. Turn is called when a request that was
+	// not sent because others came first can be sent. It must not block; nil: nothing is called.
+	Key   string
+	Turn func()
+}
 
 // Waits returns the request that is under way, "" if there is none.
 func (p *Progress) Waits() string {
@@ -148,10 +233,15 @@ func WithProgress(ctx context.Context, p *Progress) context.Context {
 	return context.WithValue(ctx, progressKey{}, p)
 }
 
+func progressOf(ctx context.Context) *Progress {
+	p, _ := ctx.Value(progressKey{}).(*Progress)
+	return p
+}
+
 // note has the Progress of ctx tell of a request until it is over. Of several at a time it
 // tells of the last.
 func note(ctx context.Context, request string) (over func()) {
-	p, _ := ctx.Value(progressKey{}).(*Progress)
+	p := progressOf(ctx)
 	if p == nil {
 		return func() {}
 	}

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -99,7 +102,7 @@ func TestBreaker_AKindThatIsNotAnsweredForIsLeftAlone(t *testing.T) {
 		}
 		<-time.After(longRequest)
 		var slow *SlowError
-		if err := ask(deployment); !errors.As(err, &slow) || slow.What != "deployments.apps" {
+		if err := ask(deployment); !errors.As(err, &slow) || slow.What != "deployments.apps" || slow.Fails {
 			t.Errorf("one more: %v", err)
 		}
 		for _, other := range []string{"/apis/apps/v1/namespaces/n/replicasets/r", "/api/v1/namespaces/n/configmaps/a"} {
@@ -111,7 +114,7 @@ func TestBreaker_AKindThatIsNotAnsweredForIsLeftAlone(t *testing.T) {
 		close(s.free) // with an error, after long
 		synctest.Wait()
 		before := s.asked
-		if err := ask(deployment); !errors.As(err, &slow) || s.asked != before {
+		if err := ask(deployment); !errors.As(err, &slow) || !slow.Fails || s.asked != before {
 			t.Errorf("after a failure: %v", err)
 		}
 		<-time.After(restTime)
@@ -120,6 +123,112 @@ func TestBreaker_AKindThatIsNotAnsweredForIsLeftAlone(t *testing.T) {
 			t.Errorf("after a rest: %v, and of %d kinds something is remembered", err, len(b.(*breaker).kinds))
 		}
 	})
+}
+
+// slowly answers each POST after four seconds and all else at once.
+type slowly struct{}
+
+func (b *breaker) remembered() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.kinds)
+}
+
+func (slowly) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.Method == http.MethodPost {
+		<-time.After(4 * time.Second)
+	}
+	return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
+}
+
+// Where answers are slow but come, requests wait their turn, are called in order, and are soon
+// through. Other verbs do not wait for them.
+func TestBreaker_SlowAnswersTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const works, workers = 150, 10
+		b := newBreaker(slowly{})
+		begun, queue := time.Now(), make(chan int, 20*works)
+		var called atomic.Int32
+		var done sync.WaitGroup
+		ask := func(i int, method string) error {
+			p := &Progress{Key: strconv.Itoa(i), Turn: func() { called.Add(1); queue <- i }}
+			req, err := http.NewRequestWithContext(WithProgress(t.Context(), p), method, "https://c/api/v1/namespaces/n/configmaps/a", nil)
+			if err != nil {
+				return err
+			}
+			res, err := b.RoundTrip(req)
+			if err != nil {
+				return err
+			}
+			return res.Body.Close()
+		}
+		for i := range works {
+			queue <- i
+		}
+		done.Add(works)
+		for range 4 * workers { // those that take long have places beside the workers
+			go func() {
+				for i := range queue {
+					var slow *SlowError
+					if err := ask(i, http.MethodPost); err == nil {
+						done.Done()
+					} else if !errors.As(err, &slow) || slow.Fails {
+						t.Errorf("work %d: %v", i, err)
+					}
+				}
+			}()
+		}
+		go func() {
+			for range 30 {
+				<-time.After(time.Second)
+				if err := ask(-1, http.MethodGet); err != nil {
+					t.Errorf("a read: %v", err)
+				}
+			}
+		}()
+		done.Wait()
+		if took := time.Since(begun); took > works/workers*4*time.Second || called.Load() == 0 {
+			t.Errorf("it took %v, %d were called", took, called.Load())
+		}
+		close(queue)
+		<-time.After(time.Minute)
+		synctest.Wait()
+		if n := b.(*breaker).remembered(); n != 0 {
+			t.Errorf("of %d kinds something is remembered", n)
+		}
+	})
+}
+
+// Only those that were called go before others that wait, and a place in line stays.
+func TestAnswers_Line(t *testing.T) {
+	now := time.Now()
+	turn := func(key string) *Progress { return &Progress{Key: key, Turn: func() {}} }
+	old := &http.Request{}
+	a := &answers{unanswered: map[*http.Request]time.Time{old: now.Add(-longRequest)}, room: 1, called: map[string]bool{}}
+	for _, key := range []string{"a", "b", "a", "c"} {
+		if goes, fails := a.admit(turn(key), now); goes || fails {
+			t.Errorf("%s: goes %v, fails %v", key, goes, fails)
+		}
+	}
+	if goes, _ := a.admit(nil, now); goes {
+		t.Error("what has no turn goes")
+	}
+	a.called["c"], a.line = true, a.line[:2]
+	if goes, _ := a.admit(turn("c"), now); goes || a.line[0].Key != "c" {
+		t.Errorf("what was called is not the first: %v", a.line)
+	}
+	a.room = 2
+	if goes, _ := a.admit(turn("d"), now); goes {
+		t.Error("d goes before those that wait")
+	}
+	a.called["b"] = true
+	if goes, _ := a.admit(turn("b"), now); !goes || len(a.line) != 3 {
+		t.Errorf("b goes: %v, line %v", goes, a.line)
+	}
+	a.unanswered[old] = now.Add(-longestAnswer)
+	if _, fails := a.admit(turn("d"), now); !fails {
+		t.Error("nobody can wait for that answer")
+	}
 }
 
 var errWaits = errors.New("it waits")

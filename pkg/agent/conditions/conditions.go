@@ -96,6 +96,10 @@ type Manifest struct {
 	// complete, or somebody keeps undoing it. What is said about applying it stays
 	// as it was.
 	Held bool
+	// Unsent: the cluster was not asked to make the object so, or what it is like, because
+	// requests before this one take long. What is said about applying it stays as it was, and
+	// what is said about the object too, unless that was read.
+	Unsent bool
 	// Others are fields of other managers that are left alone.
 	Others []ForeignField
 
@@ -133,20 +137,25 @@ func Next(prev workv1.ManifestWorkStatus, generation int64, manifests []Manifest
 	apimeta.RemoveStatusCondition(&next.Conditions, workv1.WorkDeleting) // whoever lives is not
 	old := indexHistory(prev.ResourceStatus.Manifests)
 	entries := make([]workv1.ManifestCondition, 0, len(manifests))
-	held := true
+	held, unsent, failed := true, false, false
 	for _, m := range manifests {
 		before := old.find(m.Meta)
+		unsent, m.Held = unsent || m.Unsent, m.Held || m.Unsent
 		if held = held && m.Held; m.Held && before == nil {
 			continue // never applied, and not to be: there is nothing to say
 		}
 		entries = append(entries, nextManifest(before, generation, m, stamp(now)))
+		failed = failed || !m.Held && m.ApplyErr != nil
 	}
 	next.ResourceStatus.Manifests = entries
-	if len(manifests) > 0 && !held {
+	if len(manifests) > 0 && !held && (failed || !unsent) {
 		apimeta.SetStatusCondition(&next.Conditions, workApplied(entries, generation, stamp(now)))
 	}
 	available := workAvailable(entries, generation, stamp(now))
 	sayFirstMissing(&available, entries)
+	if unsent && available.Status != metav1.ConditionFalse { // nobody knows yet of all objects
+		available = metav1.Condition{Type: available.Type}
+	}
 	sumUp(&next.Conditions, entries, available, generation, stamp(now))
 	return next
 }
@@ -199,7 +208,9 @@ func nextManifest(old *workv1.ManifestCondition, generation int64, m Manifest, n
 		setApplied(&next.Conditions, generation, m, now)
 		setContested(&next.Conditions, generation, m.Others, now)
 	}
-	apimeta.SetStatusCondition(&next.Conditions, available(m, now))
+	if !m.Unsent || m.Presence == Present || m.Presence == Absent {
+		apimeta.SetStatusCondition(&next.Conditions, available(m, now))
+	}
 	// What could not be read keeps the feedback it had, and the outcomes of rules:
 	// that an object which completed was removed since does not undo it.
 	if m.Presence == Present {

@@ -68,7 +68,9 @@ func sumUp(list *[]metav1.Condition, entries []workv1.ManifestCondition, availab
 	slices.Sort(types)
 	for _, typ := range types {
 		if typ == available.Type {
-			apimeta.SetStatusCondition(list, available)
+			if available.Status != "" { // else what was said stays
+				apimeta.SetStatusCondition(list, available)
+			}
 			continue
 		}
 		from := contributions[typ]

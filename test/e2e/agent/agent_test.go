@@ -46,6 +46,7 @@ func TestAgent_OnAKubeAPIServer(t *testing.T) {
 		{"MissingNamespacesRest", missingNamespacesRest},
 		{"DeniedWorksRest", deniedWorksRest},
 		{"FailingWebhookIsTriedByOne", failingWebhookIsTriedByOne},
+		{"SlowWebhookChangesNoCondition", slowWebhookChangesNoCondition},
 		{"LooksAtWhatItMayNotWatch", looksAtWhatItMayNotWatch},
 		{"TakesBackWhatRefusesItsRecords", takesBackWhatRefusesItsRecords},
 		{"BoundsItsStatus", boundsItsStatus},

@@ -124,6 +124,18 @@ type source struct {
 
 	mu       sync.Mutex
 	statuses map[string]manifestwork.StatusReport // by work name
+	check    func(manifestwork.StatusReport) error
+}
+
+// watch has every status checked that comes, until over is called.
+func (s *source) watch(check func(manifestwork.StatusReport) error) (over func()) {
+	set := func(check func(manifestwork.StatusReport) error) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.check = check
+	}
+	set(check)
+	return func() { set(nil) }
 }
 
 func (s *source) Hello() transport.Hello { return transport.Hello{Protocol: 1} }
@@ -146,6 +158,11 @@ func (s *source) Handle(_ context.Context, e codec.Event) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.statuses[r.Name] = r
+	if s.check != nil {
+		if err := s.check(r); err != nil {
+			s.spoke.Errorf("work %s: %v", r.Name, err)
+		}
+	}
 	return nil
 }
 

@@ -1,0 +1,42 @@
+package agent
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/agent/apply"
+	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/desired"
+)
+
+// A work that waits its turn says nothing of it; where the cluster has no answers, it says after a
+// while that it takes long.
+func TestUnsent(t *testing.T) {
+	now := time.Now()
+	waits := func(fails bool) []apply.Result {
+		return []apply.Result{{}, {Err: &cluster.SlowError{What: "ropes.example.com", Fails: fails}}}
+	}
+	late := func(u *unsent) bool {
+		s := u.tell(&desired.Work{}, workv1.ManifestWorkStatus{}, now)
+		return len(s.Conditions) == 1 && s.Conditions[0].Type == "InTime"
+	}
+	var u unsent
+	u.note(waits(false), now)
+	now = now.Add(lateTurn)
+	if u.note(waits(false), now); !u.before || late(&u) {
+		t.Error("a turn that has not come is told")
+	}
+	if u.note(waits(true), now); !late(&u) {
+		t.Error("the cluster has no answers, and nobody is told")
+	}
+	if u.note([]apply.Result{{Err: errors.New("boom")}}, now); !u.since.IsZero() || !u.before || late(&u) {
+		t.Errorf("it waits for nothing any more: %+v", u)
+	}
+	u.note(waits(true), now)
+	if u.before || late(&u) {
+		t.Error("it has just begun to wait")
+	}
+}
