@@ -168,10 +168,9 @@ func (h *hindrance) withheld(s apply.Step) (res apply.Result, withheld bool) {
 func (h *hindrance) stale(manifests []apply.Manifest, results []apply.Result) []inventory.Entry {
 	entries := h.record.Entries()
 	stale := append(inventory.Stale(entries, manifests), inventory.Forfeit(entries, results)...)
-	if h.narrow {
-		stale = slices.DeleteFunc(stale, func(e inventory.Entry) bool { return !inventory.Admission(e.ResourceIdentifier) })
-	}
-	return stale
+	return slices.DeleteFunc(stale, func(e inventory.Entry) bool {
+		return h.narrow && !inventory.Admission(e.ResourceIdentifier) || inventory.Undecided(e, results)
+	})
 }
 
 // why says that a work cannot be recorded, and which work brought what refuses that.

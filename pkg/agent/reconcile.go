@@ -411,7 +411,9 @@ func (r *reconciliation) pruneAndRecord(ctx context.Context, manifests []apply.M
 		return nil, r.hindrance.unrecorded
 	}
 	entries, stale := r.record.Entries(), r.hindrance.stale(manifests, results)
-	remaining, err = r.remover.Remove(ctx, stale, r.record.Owner(), nil)
+	remover := r.remover
+	remover.Wanted = inventory.UIDs(results)
+	remaining, err = remover.Remove(ctx, stale, r.record.Owner(), nil)
 	if r.hindrance.unrecorded != nil {
 		return remaining, errors.Join(err, r.hindrance.unrecorded)
 	}

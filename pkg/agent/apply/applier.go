@@ -362,7 +362,10 @@ func (a Applier) write(ctx context.Context, s Step, owner Owner) Result {
 		written, err = a.recreate(ctx, s, s.body)
 	}
 	if err != nil {
-		if r.fail(err); s.retries(owner) && !r.metOther() {
+		if r.fail(err); r.Presence == conditions.Unreadable && errors.As(err, new(apierrors.APIStatus)) && !r.metOther() {
+			a.look(ctx, &r)
+		}
+		if s.retries(owner) && !r.metOther() {
 			return s.asBefore() // it was only tried whether the cluster keeps the fields by now
 		}
 		if wrongInItself(err) && s.yields(&r, owner) {
@@ -376,6 +379,20 @@ func (a Applier) write(ctx context.Context, s Step, owner Owner) Result {
 	r.Known.dropped = s.dropped(written, r.Known.content, warnings.UnknownFields(), owner)
 	r.Err = r.Known.lack()
 	return r
+}
+
+// look reads an object after a write that the server answered with an error of its own, as that of a
+// webhook: that a write failed says nothing of what there is.
+func (a Applier) look(ctx context.Context, r *Result) {
+	live, err := a.Objects.Get(ctx, r.Ref)
+	switch {
+	case apierrors.IsNotFound(err):
+		r.Presence, r.ReadErr = conditions.Absent, nil
+	case err != nil:
+		r.ReadErr = err
+	default:
+		r.Presence, r.ReadErr, r.Live = conditions.Present, nil, live
+	}
 }
 
 // send makes or changes the object, in the way of the strategy. What it did
@@ -434,6 +451,9 @@ func wanted(m Manifest, o Owner) [sha256.Size]byte {
 	h := sha256.New()
 	h.Write(m.hash[:])
 	_, _ = fmt.Fprintf(h, "%q %q %t %d", o.Name, o.UID, m.Owned, knownFormat)
+	if m.Config.Strategy.Type == workv1.UpdateStrategyTypeServerSideApply && m.Object != nil && foldStringData(m.Object.DeepCopy()) {
+		_, _ = h.Write([]byte("stringData in data")) // what was remembered before does not count
+	}
 	return [sha256.Size]byte(h.Sum(nil))
 }
 

@@ -194,9 +194,17 @@ func TestApplier_Rules(t *testing.T) {
 			kind: cm, live: ``, manifest: `,"data":{},"binaryData":null`,
 			action: Unchanged, show: []string{"data", "binaryData"}, want: `{}`,
 		},
-		"config map: immutable is not written": {
+		"config map: what is made immutable later": {
 			kind: cm, live: `,"data":{"a":"1"}`, manifest: `,"data":{"a":"1"},"immutable":true`,
-			action: Unchanged, show: []string{"data", "immutable"}, want: `{"data":{"a":"1"}}`,
+			action: Update, show: []string{"data", "immutable"}, want: `{"data":{"a":"1"},"immutable":true}`,
+		},
+		"config map: what others made immutable": {
+			kind: cm, live: `,"data":{"a":"1"},"immutable":true`, manifest: `,"data":{"a":"1"}`,
+			action: Unchanged, show: []string{"data", "immutable"}, want: `{"data":{"a":"1"},"immutable":true}`,
+		},
+		"secret: what is made immutable later": {
+			kind: sec, live: `,"type":"Opaque","data":{"a":"MQ=="}`, manifest: `,"stringData":{"a":"1"},"immutable":true`,
+			action: Update, show: []string{"data", "immutable"}, want: `{"data":{"a":"MQ=="},"immutable":true}`,
 		},
 		"config map: an injected bundle stays": {
 			kind: cm, meta: `,"labels":{"config.openshift.io/inject-trusted-cabundle":"true"}`,

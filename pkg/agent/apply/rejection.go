@@ -66,6 +66,9 @@ func (r *Result) rejectAs(rejected *rejection, owner Owner, f *fights) {
 	r.Known = Known{want: wanted(r.Manifest, owner), content: fingerprint(r.Live), rejection: rejected, fights: f}
 }
 
+// sameField are fields that the server names when a manifest has the other one of the two that say the same.
+var sameField = map[string]string{"spec.clusterIPs": "spec.clusterIP", "spec.clusterIPs[0]": "spec.clusterIP"}
+
 // insists reports whether the server refused a value that the manifest itself
 // has: a roleRef, the image of a Job. Every strategy that changes the object
 // would send the same value, so another one does not help.
@@ -75,8 +78,12 @@ func (r *Result) insists() bool {
 		return false
 	}
 	return slices.ContainsFunc(s.Status().Details.Causes, func(c metav1.StatusCause) bool {
-		want, has := valueAt(r.Object.Object, c.Field)
-		live, _ := valueAt(r.Live.Object, c.Field)
+		field := c.Field
+		if name, alias := sameField[field]; alias {
+			field = name
+		}
+		want, has := valueAt(r.Object.Object, field)
+		live, _ := valueAt(r.Live.Object, field)
 		return has && c.Field != "" && !holds(live, want)
 	})
 }

@@ -95,11 +95,60 @@ func mergeConfigMap(next, want *unstructured.Unstructured, _ bool) bool {
 		}
 	}
 	changed := putTexts(next, want, "binaryData")
+	changed = putImmutable(next, want) || changed
 	if !maps.Equal(compared, data) {
 		setTexts(next, "data", data)
 		changed = true
 	}
 	return changed
+}
+
+// putImmutable makes an object immutable, or asks for the contrary, which the server refuses. What
+// the manifest does not say is left alone.
+func putImmutable(next, want *unstructured.Unstructured) bool {
+	w, says := want.Object["immutable"].(bool)
+	if is, _ := next.Object["immutable"].(bool); !says || is == w {
+		return false
+	}
+	next.Object["immutable"] = w
+	return true
+}
+
+// foldStringData moves stringData of a Secret into data, as the server does. What is applied on the
+// server as stringData belongs to no manager afterwards: it is not repaired, and never goes. folded says
+// that there was something.
+func foldStringData(o *unstructured.Unstructured) (folded bool) {
+	if o.GroupVersionKind() != corev1.SchemeGroupVersion.WithKind("Secret") {
+		return false
+	}
+	plain, err := texts(o, "stringData")
+	data, isMap := o.Object["data"].(map[string]any)
+	if err != nil || o.Object["data"] != nil && !isMap {
+		return false // the server says what is wrong with it
+	}
+	delete(o.Object, "stringData")
+	if len(plain) == 0 {
+		return false
+	}
+	if data == nil {
+		data = map[string]any{}
+		o.Object["data"] = data
+	}
+	for k, v := range plain {
+		data[k] = base64.StdEncoding.EncodeToString([]byte(v))
+	}
+	return true
+}
+
+// foldStringData has the places in stringData selected in data, where they are applied.
+func (c *cut) foldStringData(manifest map[string]any) {
+	sub := c.at("stringData")
+	plain, _ := manifest["stringData"].(map[string]any)
+	for k := range plain {
+		if sub.all() || sub.at(k) != nil {
+			c.add(place{"data", k})
+		}
+	}
 }
 
 // prepareSecret folds stringData into data, in the encoding of the server.
@@ -144,6 +193,7 @@ func mergeSecret(next, want *unstructured.Unstructured, _ bool) bool {
 		data = merged
 	}
 	changed := put(next, want, "type")
+	changed = putImmutable(next, want) || changed
 	if !maps.Equal(live, data) {
 		setTexts(next, "data", data)
 		changed = true

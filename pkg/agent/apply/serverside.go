@@ -111,6 +111,7 @@ func (s *Step) applied() *unstructured.Unstructured {
 		unstructured.RemoveNestedField(o.Object, "metadata", field)
 	}
 	o.SetNamespace(s.Ref.Namespace)
+	foldStringData(o)
 	return o
 }
 
@@ -152,6 +153,10 @@ func (s *Step) leaveAlone(ctx context.Context, body *unstructured.Unstructured, 
 		here, err := ignoredIn(ctx, fields, live, true)
 		if err != nil {
 			return nil, err
+		}
+		if foldStringData(manifest.DeepCopy()) {
+			mine.present.foldStringData(manifest.Object)
+			mine.change.foldStringData(manifest.Object)
 		}
 		drop, keep := mine.present, here.present
 		if s.Live.GetAnnotations()[specHashAnnotation] == hash || s.known.Same(s.Manifest, owner) {

@@ -20,7 +20,7 @@ import (
 // appliedBy lets every manifest be applied on the server with these options.
 func (b *bench) appliedBy(c *workv1.ServerSideApplyConfig) *bench {
 	b.spec.ManifestConfigs = nil
-	for _, r := range []string{"configmaps", "deployments/apps", "jobs/batch"} {
+	for _, r := range []string{"configmaps", "secrets", "deployments/apps", "jobs/batch"} {
 		resource, group, _ := strings.Cut(r, "/")
 		b.spec.ManifestConfigs = append(b.spec.ManifestConfigs, workv1.ManifestConfigOption{
 			ResourceIdentifier: workv1.ResourceIdentifier{Group: group, Resource: resource, Namespace: "*", Name: "*"},

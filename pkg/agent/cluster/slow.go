@@ -214,7 +214,7 @@ type Progress struct {
 	waits atomic.Pointer[string]
 	// Key is the same for all that ask for one thing. Turn is called when a request that was
 	// not sent because others came first can be sent. It must not block; nil: nothing is called.
-	Key   string
+	Key  string
 	Turn func()
 }
 

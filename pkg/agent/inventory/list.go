@@ -152,7 +152,7 @@ func mayBe(m apply.Manifest, e Entry) bool {
 	case m.Meta.Resource != "" && m.Meta.Resource != e.Resource:
 		return false
 	}
-	return m.Meta.Group == e.Group && (m.Meta.Namespace == e.Namespace || m.Meta.Namespace == "" || e.Namespace == "")
+	return (m.Meta.Group == e.Group || calledAlike(m.Meta.Kind, e.Resource)) && (m.Meta.Namespace == e.Namespace || m.Meta.Namespace == "" || e.Namespace == "")
 }
 
 func byIdentity(entries []Entry) map[workv1.ResourceIdentifier]Entry {

@@ -61,6 +61,9 @@ type Remover struct {
 	// Guard says which objects no work may have: they are not deleted, and only lose the
 	// reference of the work. nil: none.
 	Guard *protect.Guard
+	// Wanted are the names of objects that the work has: an object is left alone that it has under
+	// another name than that of the entry. May be nil.
+	Wanted map[types.UID]workv1.ResourceIdentifier
 	// Done hears what became of every Disown and Delete; may be nil.
 	Done func(d Decision, err error)
 	// Saw hears of every object that was read, before anything is done about it;
@@ -117,6 +120,9 @@ func (r Remover) remove(ctx context.Context, e Entry, owner apply.Owner, orphan 
 	}
 	if err != nil || live == nil {
 		return false, err
+	}
+	if name, has := r.Wanted[live.GetUID()]; has && name != e.ResourceIdentifier {
+		return false, nil
 	}
 	if err := r.Guard.Object(ctx, e.ResourceIdentifier, live); protect.Refused(err) != nil {
 		orphan = true

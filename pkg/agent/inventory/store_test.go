@@ -12,10 +12,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/pkg/agent/apply"
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
 	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
+	"github.com/hawser-io/hawser/pkg/agent/conditions"
 	"github.com/hawser-io/hawser/pkg/agent/inventory"
 )
 
@@ -456,5 +458,45 @@ func TestRemover_GrantsGoLast(t *testing.T) {
 	remaining, err = r.Remove(t.Context(), entries[:1], owner, nil)
 	if err != nil || len(remaining) != 1 || f.Look(roleRef) != nil {
 		t.Fatalf("the last role: %v, %v", remaining, err)
+	}
+}
+
+// An object that a work has under another name by now is not deleted, and its entry goes.
+func TestRemover_ObjectThatTheWorkHasUnderAnotherName(t *testing.T) {
+	f := clustertest.New()
+	o := f.Put(owned(clustertest.Object("apps/v1", "Deployment", "default", "a"), owner))
+	e := entry("apps", "v1", "deployments", "default", "a", string(o.GetUID()))
+	other := entry("extensions", "v1beta1", "deployments", "default", "a", "").ResourceIdentifier
+	r := inventory.Remover{Client: f, Wanted: map[types.UID]workv1.ResourceIdentifier{o.GetUID(): other}}
+	if remaining, err := r.Remove(t.Context(), []inventory.Entry{e}, owner, nil); err != nil || len(remaining) != 0 {
+		t.Fatalf("got %v, %v", remaining, err)
+	}
+	if o := f.Look(f.Ref("apps/v1", "Deployment", "default", "a")); o == nil || o.GetDeletionTimestamp() != nil {
+		t.Fatal("it was deleted")
+	}
+}
+
+// Where the object under the other name cannot be read, nobody knows whether it is the same.
+func TestUndecided(t *testing.T) {
+	m := manifests(t, `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"a","namespace":"default"}}`)[0]
+	unread := []apply.Result{{Manifest: m, Presence: conditions.Unreadable}}
+	for _, c := range []struct {
+		e       inventory.Entry
+		results []apply.Result
+		want    bool
+	}{
+		{entry("extensions", "v1beta1", "deployments", "default", "a", "u"), unread, true},
+		{entry("extensions", "v1beta1", "deployments", "default", "b", "u"), unread, false},
+		{entry("extensions", "v1beta1", "replicasets", "default", "a", "u"), unread, false},
+		{entry("extensions", "v1beta1", "deployments", "default", "a", "u"), []apply.Result{{Manifest: m, Presence: conditions.Absent}}, false},
+	} {
+		if got := inventory.Undecided(c.e, c.results); got != c.want {
+			t.Errorf("%v: got %v", c.e, got)
+		}
+	}
+	unknown := apply.Manifest{Object: m.Object, Meta: workv1.ManifestResourceMeta{Group: "apps", Kind: "Deployment", Name: "a", Namespace: "default"}}
+	e := entry("extensions", "v1beta1", "deployments", "default", "a", "u")
+	if got := inventory.Stale([]inventory.Entry{e}, []apply.Manifest{unknown}); len(got) != 0 {
+		t.Errorf("nobody knows the kind of the manifest: %v", got)
 	}
 }
