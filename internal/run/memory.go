@@ -41,13 +41,17 @@ func MemoryLimit(root fs.FS) int64 {
 	return limit
 }
 
+// noLimit is above every limit that means something, and below what version 1 says where there is
+// none: the largest number of bytes that is a whole number of pages.
+const noLimit = 1 << 60
+
 // lowest is the lowest limit of a control group and those above it. In a container
 // the path may be that on the host: then there is only the top.
 func lowest(root fs.FS, top, group, file string) int64 {
 	limit := int64(math.MaxInt64)
 	for group = path.Clean("/" + group); ; group = path.Dir(group) {
 		if b, err := fs.ReadFile(root, path.Join(top, group, file)); err == nil {
-			if n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64); err == nil { // else it says "max"
+			if n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64); err == nil && n < noLimit { // else it says "max"
 				limit = min(limit, n)
 			}
 		}

@@ -3,6 +3,7 @@ package run
 import (
 	"context"
 	"math"
+	"os"
 	"runtime"
 	"runtime/debug"
 	"testing"
@@ -43,10 +44,26 @@ func TestMemoryLimit(t *testing.T) {
 			"sys/fs/cgroup/memory/docker/x/memory.usage_in_bytes":  file("2\n"),
 			"sys/fs/cgroup/memory/docker/memory.soft_limit_in_byt": file("3\n"),
 		}, 512},
+		"version 1 without a limit": {fstest.MapFS{
+			"proc/self/cgroup": file("4:memory:/docker/x\n0::/\n"),
+			"sys/fs/cgroup/memory/docker/x/memory.limit_in_bytes": file("9223372036854771712\n"),
+			"sys/fs/cgroup/memory/docker/memory.limit_in_bytes":   file("9223372036854710272\n"), // pages of 64 KiB
+			"sys/fs/cgroup/memory/memory.limit_in_bytes":          file("9223372036854775807\n"),
+		}, math.MaxInt64},
+		"a very large limit": {fstest.MapFS{
+			"proc/self/cgroup": file("4:memory:/\n"), "sys/fs/cgroup/memory/memory.limit_in_bytes": file("70368744177664\n"),
+		}, 64 << 40},
 	} {
 		if got := MemoryLimit(c.files); got != c.want {
 			t.Errorf("%s: %d, want %d", name, got, c.want)
 		}
+	}
+}
+
+// TestMemoryLimit_Here: the limit of this process is one that a machine can have, or there is none.
+func TestMemoryLimit_Here(t *testing.T) {
+	if got := MemoryLimit(os.DirFS("/")); got >= noLimit && got != math.MaxInt64 {
+		t.Errorf("no limit is taken for one of %d bytes", got)
 	}
 }
 
