@@ -379,7 +379,9 @@ func (r *reconciliation) apply(ctx context.Context, manifests []apply.Manifest) 
 		r.log.DebugContext(ctx, "manifest applied", "object", results[i].Ref.String(), "action", results[i].Action, "error", results[i].Err)
 		if res := results[i]; writes(res.Action) {
 			redefined[res.Ref] = true
-			r.config.Metrics.write(string(res.Action), res.Accepted())
+			if !slow(res) {
+				r.config.Metrics.write(string(res.Action), res.Accepted())
+			}
 		}
 	}
 	return results, nil

@@ -100,7 +100,10 @@ func (r Remover) removeEach(ctx context.Context, entries []Entry, owner apply.Ow
 	var errs []error
 	for _, e := range entries {
 		stays, err := r.remove(ctx, e, owner, orphan != nil && orphan(e))
-		if err != nil {
+		var others *cluster.SlowError // its turn comes
+		if waits := errors.As(err, &others) && !others.Fails; waits {
+			stays = true
+		} else if err != nil {
 			errs = append(errs, err)
 		}
 		if stays || err != nil {
@@ -143,7 +146,7 @@ func (r Remover) remove(ctx context.Context, e Entry, owner apply.Owner, orphan 
 }
 
 func (r Remover) done(d Decision, err error) error {
-	if r.Done != nil {
+	if r.Done != nil && !errors.As(err, new(*cluster.SlowError)) {
 		r.Done(d, err)
 	}
 	return err

@@ -461,6 +461,27 @@ func TestRemover_GrantsGoLast(t *testing.T) {
 	}
 }
 
+// A deletion that waits its turn is no failure, and what is not asked at all is none that counts.
+func TestRemover_WaitsItsTurn(t *testing.T) {
+	f := clustertest.New()
+	o := f.Put(owned(clustertest.Object("v1", "ConfigMap", "default", "a"), owner))
+	e := configMap("a", string(o.GetUID()))
+	for _, fails := range []bool{false, true} {
+		f.Refuse = func(c clustertest.Call) error {
+			if c.Verb == "delete" {
+				return &cluster.SlowError{What: "configmaps", Fails: fails}
+			}
+			return nil
+		}
+		r := inventory.Remover{Client: f, Done: func(d inventory.Decision, err error) { t.Errorf("it counts as %s: %v", d, err) }}
+		remaining, err := r.Remove(t.Context(), []inventory.Entry{e}, owner, nil)
+		if (err != nil) != fails {
+			t.Errorf("fails %v: %v", fails, err)
+		}
+		check(t, []inventory.Entry{e}, remaining)
+	}
+}
+
 // An object that a work has under another name by now is not deleted, and its entry goes.
 func TestRemover_ObjectThatTheWorkHasUnderAnotherName(t *testing.T) {
 	f := clustertest.New()

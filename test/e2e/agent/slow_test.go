@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -24,7 +25,7 @@ import (
 
 // slowWorks is how many works are behind a webhook that takes slowAnswer for each write.
 const (
-	slowWorks  = 20
+	slowWorks  = 14
 	slowAnswer = 2500 * time.Millisecond
 )
 
@@ -51,7 +52,7 @@ func slowWebhookChangesNoCondition(s *spoke) {
 		AdmissionReviewVersions: []string{"v1"},
 		NamespaceSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: "slowly"}},
 		Rules: []admissionv1.RuleWithOperations{{
-			Operations: []admissionv1.OperationType{admissionv1.Create},
+			Operations: []admissionv1.OperationType{admissionv1.Create, admissionv1.Update},
 			Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}},
 		}},
 	}}}
@@ -72,24 +73,28 @@ func slowWebhookChangesNoCondition(s *spoke) {
 		}
 		return nil
 	})()
-	begun := time.Now()
 	var works []*workv1.ManifestWork
-	for i := range slowWorks {
-		works = append(works, work(fmt.Sprintf("slowly-%d", i), 1, configMapIn("slowly", fmt.Sprintf("slowly-%d", i))))
-		s.source.publish(works[i], codec.UpdateRequest)
-	}
-	for _, w := range works {
-		s.reports(w.Name, func(r manifestwork.StatusReport) error {
-			if !meta.IsStatusConditionTrue(r.Status.Conditions, workv1.WorkApplied) {
-				return errors.New("not applied")
-			}
-			return nil
-		})
-	}
-	s.Logf("%d works with writes of %v were applied after %v, %d writes at once", slowWorks, slowAnswer, time.Since(begun), most.Load())
-	// One after the other they would take slowWorks times slowAnswer.
-	if took := time.Since(begun); took > slowWorks*slowAnswer/2 {
-		s.Errorf("%d works with writes of %v were applied after %v", slowWorks, slowAnswer, took)
+	for _, generation := range []int64{1, 2} { // makes them, and changes them
+		begun := time.Now()
+		works = nil
+		for i := range slowWorks {
+			manifest := strings.Replace(configMapIn("slowly", fmt.Sprintf("slowly-%d", i)), `"1"`, fmt.Sprintf(`"%d"`, generation), 1)
+			works = append(works, work(fmt.Sprintf("slowly-%d", i), generation, manifest))
+			s.source.publish(works[i], codec.UpdateRequest)
+		}
+		for _, w := range works {
+			s.reports(w.Name, func(r manifestwork.StatusReport) error {
+				if c := meta.FindStatusCondition(r.Status.Conditions, workv1.WorkApplied); c == nil || c.Status != metav1.ConditionTrue || c.ObservedGeneration != generation {
+					return errors.New("not applied")
+				}
+				return nil
+			})
+		}
+		took := time.Since(begun)
+		s.Logf("%d works with writes of %v were applied after %v, %d writes at once", slowWorks, slowAnswer, took, most.Load())
+		if took > slowWorks*slowAnswer { // as long as one after the other
+			s.Errorf("%d works with writes of %v were applied after %v", slowWorks, slowAnswer, took)
+		}
 	}
 	if err := api.Delete(s.Context(), "slowly", metav1.DeleteOptions{}); err != nil {
 		s.Fatal(err)
