@@ -141,7 +141,7 @@ func (a *answers) admit(p *Progress, now time.Time) (goes, fails bool) {
 	}
 	called, at := a.called[p.Key], slices.IndexFunc(a.line, func(w *Progress) bool { return w.Key == p.Key })
 	delete(a.called, p.Key)
-	behind := len(a.line) > 0 && len(a.unanswered) > 0 && !called
+	behind := !lost && len(a.line) > 0 && len(a.unanswered) > 0 && !called // else no answer may call anything
 	switch goes = goes && !behind; {
 	case goes && at >= 0:
 		a.line = slices.Delete(a.line, at, at+1)

@@ -226,8 +226,8 @@ func TestAnswers_Line(t *testing.T) {
 		t.Errorf("b goes: %v, line %v", goes, a.line)
 	}
 	a.unanswered[old] = now.Add(-longestAnswer)
-	if _, fails := a.admit(turn("d"), now); !fails {
-		t.Error("nobody can wait for that answer")
+	if goes, fails := a.admit(turn("d"), now); !goes || !fails {
+		t.Errorf("an answer that may never come: goes %v, fails %v", goes, fails)
 	}
 }
 
