@@ -246,7 +246,7 @@ func (r *reconciliation) conclude(ctx context.Context, w *desired.Work, manifest
 	r.unsent.note(results, r.now)
 	status := r.statusOf(ctx, w, results)
 	var reportErr error
-	if r.unsent.since.IsZero() || r.unsent.late(r.now) || r.about == w.ResourceID { // else nobody has seen all of it
+	if r.unsent.since.IsZero() || r.unsent.late(r.now) || r.about == w.ResourceID { // else it was never seen whole
 		reportErr = r.report(w, r.hindrance.tellFailed(w, status))
 	}
 	if r.hindrance.unrecorded == nil {

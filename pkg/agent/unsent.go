@@ -14,22 +14,22 @@ import (
 )
 
 // A request that the cluster was not asked, because others before it take long, says nothing about
-// its object: what was said of that stays. The work is called when its turn comes, and in case it
+// its object: the conditions of that stay. The work is called when its turn comes, and in case it
 // never is, looks again after slowRetry, with up to as much again, so that not all works ask at the
 // same time.
 const slowRetry = 15 * time.Second
 
-// unsent is what is known of the requests of a work that were not sent.
+// unsent is about the requests of a work that were not sent.
 type unsent struct {
 	// since is when the first of them was not, zero while there are none; before says that
-	// there were some in the reconciliation before, so that what is written now is no repair.
+	// there were some in the reconciliation before, so that a write now is no repair.
 	since  time.Time
 	before bool
 	// fails is the kind that the cluster has no answers for, "" if they come.
 	fails string
 }
 
-// note takes what became of the manifests.
+// note takes the results of the manifests.
 func (u *unsent) note(results []apply.Result, now time.Time) {
 	u.before, u.fails = !u.since.IsZero(), ""
 	if !slices.ContainsFunc(results, slow) {

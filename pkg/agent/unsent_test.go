@@ -30,7 +30,7 @@ func TestUnsent(t *testing.T) {
 		t.Error("a turn that has not come is told")
 	}
 	if u.note(waits(true), now); !late(&u) {
-		t.Error("the cluster has no answers, and nobody is told")
+		t.Error("the cluster has no answers, and it is not told")
 	}
 	if u.note([]apply.Result{{Err: errors.New("boom")}}, now); !u.since.IsZero() || !u.before || late(&u) {
 		t.Errorf("it waits for nothing any more: %+v", u)

@@ -382,7 +382,7 @@ func (a Applier) write(ctx context.Context, s Step, owner Owner) Result {
 }
 
 // look reads an object after a write that the server answered with an error of its own, as that of a
-// webhook: that a write failed says nothing of what there is.
+// webhook: such an error does not tell whether there is an object.
 func (a Applier) look(ctx context.Context, r *Result) {
 	live, err := a.Objects.Get(ctx, r.Ref)
 	switch {
@@ -452,7 +452,7 @@ func wanted(m Manifest, o Owner) [sha256.Size]byte {
 	h.Write(m.hash[:])
 	_, _ = fmt.Fprintf(h, "%q %q %t %d", o.Name, o.UID, m.Owned, knownFormat)
 	if m.Config.Strategy.Type == workv1.UpdateStrategyTypeServerSideApply && m.Object != nil && foldStringData(m.Object.DeepCopy()) {
-		_, _ = h.Write([]byte("stringData in data")) // what was remembered before does not count
+		_, _ = h.Write([]byte("stringData in data")) // the memory from before does not count
 	}
 	return [sha256.Size]byte(h.Sum(nil))
 }

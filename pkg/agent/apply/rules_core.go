@@ -103,8 +103,8 @@ func mergeConfigMap(next, want *unstructured.Unstructured, _ bool) bool {
 	return changed
 }
 
-// putImmutable makes an object immutable, or asks for the contrary, which the server refuses. What
-// the manifest does not say is left alone.
+// putImmutable makes an object immutable, or asks for the contrary, which the server refuses. Without
+// the field in the manifest it is left alone.
 func putImmutable(next, want *unstructured.Unstructured) bool {
 	w, says := want.Object["immutable"].(bool)
 	if is, _ := next.Object["immutable"].(bool); !says || is == w {
@@ -114,8 +114,8 @@ func putImmutable(next, want *unstructured.Unstructured) bool {
 	return true
 }
 
-// foldStringData moves stringData of a Secret into data, as the server does. What is applied on the
-// server as stringData belongs to no manager afterwards: it is not repaired, and never goes. folded says
+// foldStringData moves stringData of a Secret into data, as the server does. stringData that is
+// applied on the server belongs to no manager afterwards: it is not repaired, and never goes. folded says
 // that there was something.
 func foldStringData(o *unstructured.Unstructured) (folded bool) {
 	if o.GroupVersionKind() != corev1.SchemeGroupVersion.WithKind("Secret") {

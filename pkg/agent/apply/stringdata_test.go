@@ -12,8 +12,8 @@ func secret(content string) string {
 	return `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"a","namespace":"default"},` + content + `}`
 }
 
-// What is applied is data, in which stringData wins as on the server; what has not the shape of a Secret
-// is left to the server.
+// The manifest is applied as data, in which stringData wins as on the server. A manifest without the shape of a
+// Secret is left to the server.
 func TestServerSideApply_FoldsStringData(t *testing.T) {
 	for content, want := range map[string]string{
 		`"stringData":{"a":"1","b":""}`:                         `{"a":"MQ==","b":""}`,

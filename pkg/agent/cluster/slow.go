@@ -14,12 +14,12 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// An API that does not answer, as an aggregated one whose server hangs, must not keep everybody
-// waiting who wants something else. So of requests with one verb for objects of one kind only a
+// An API that does not answer, as an aggregated one whose server hangs, must not hold up
+// all other requests. So of requests with one verb for objects of one kind only a
 // few may be unanswered for long. Further ones are not sent: they wait in line, and their works are
 // called as answers come. Where only slow answers come, as through a webhook that takes its time
 // and allows everything, more and more are let go at a time. After a request that failed after a
-// long time, or was answered later than anybody can wait, the kind is left alone for a while.
+// long time, or was answered after longestAnswer, the kind is left alone for a while.
 const (
 	// longRequest is since when a request counts as one that takes long. firstLong of those may be
 	// unanswered, and one more for each answer, up to mostLong.
@@ -64,7 +64,7 @@ type breaker struct {
 	kinds map[question]*answers
 }
 
-// question is what requests have in common that are answered alike.
+// question is the kind and the verb of a request: those with the same are answered alike.
 type question struct {
 	kind schema.GroupResource
 	verb string
@@ -76,7 +76,7 @@ type answers struct {
 	// take long.
 	unanswered map[*http.Request]time.Time
 	room       int
-	// rests is until when nobody asks. It is zero once something was answered.
+	// rests is until when no request is sent. It is zero once something was answered.
 	rests time.Time
 	// line are those that wait, in order, and called those of them that may go.
 	line   []*Progress

@@ -211,11 +211,11 @@ func TestAnswers_Line(t *testing.T) {
 		}
 	}
 	if goes, _ := a.admit(nil, now); goes {
-		t.Error("what has no turn goes")
+		t.Error("a request without a turn goes")
 	}
 	a.called["c"], a.line = true, a.line[:2]
 	if goes, _ := a.admit(turn("c"), now); goes || a.line[0].Key != "c" {
-		t.Errorf("what was called is not the first: %v", a.line)
+		t.Errorf("the one that was called is not the first: %v", a.line)
 	}
 	a.room = 2
 	if goes, _ := a.admit(turn("d"), now); goes {

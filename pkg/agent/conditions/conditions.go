@@ -96,9 +96,9 @@ type Manifest struct {
 	// complete, or somebody keeps undoing it. What is said about applying it stays
 	// as it was.
 	Held bool
-	// Unsent: the cluster was not asked to make the object so, or what it is like, because
-	// requests before this one take long. What is said about applying it stays as it was, and
-	// what is said about the object too, unless that was read.
+	// Unsent: a write or a read of the object was not sent, because requests before it take
+	// long. The conditions about applying it stay as they were, and those about the object
+	// too, unless that was read.
 	Unsent bool
 	// Others are fields of other managers that are left alone.
 	Others []ForeignField
@@ -153,7 +153,7 @@ func Next(prev workv1.ManifestWorkStatus, generation int64, manifests []Manifest
 	}
 	available := workAvailable(entries, generation, stamp(now))
 	sayFirstMissing(&available, entries)
-	if unsent && available.Status != metav1.ConditionFalse { // nobody knows yet of all objects
+	if unsent && available.Status != metav1.ConditionFalse { // not all objects are known
 		available = metav1.Condition{Type: available.Type}
 	}
 	sumUp(&next.Conditions, entries, available, generation, stamp(now))

@@ -68,7 +68,7 @@ func sumUp(list *[]metav1.Condition, entries []workv1.ManifestCondition, availab
 	slices.Sort(types)
 	for _, typ := range types {
 		if typ == available.Type {
-			if available.Status != "" { // else what was said stays
+			if available.Status != "" { // else the last one stays
 				apimeta.SetStatusCondition(list, available)
 			}
 			continue

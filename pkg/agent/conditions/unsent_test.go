@@ -11,8 +11,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/conditions"
 )
 
-// What the cluster was not asked for changes nothing that was said, of the manifest and of the work;
-// what became of other manifests is told.
+// A request that was not sent changes no condition, of the manifest and of the work; the results of other
+// manifests are told.
 func TestNext_WhatWasNotSentChangesNothing(t *testing.T) {
 	a, b := configMap(0, "a"), configMap(1, "b")
 	before := conditions.Next(workv1.ManifestWorkStatus{}, 1, []conditions.Manifest{present(a), present(b)}, t0)
@@ -38,7 +38,7 @@ func TestNext_WhatWasNotSentChangesNothing(t *testing.T) {
 
 	got = conditions.Next(workv1.ManifestWorkStatus{}, 1, []conditions.Manifest{present(a), unsent}, now)
 	if len(got.Conditions) != 0 || len(got.ResourceStatus.Manifests) != 1 {
-		t.Errorf("of a work that nobody has seen whole: %+v", got)
+		t.Errorf("of a work that was never seen whole: %+v", got)
 	}
 }
 

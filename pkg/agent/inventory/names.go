@@ -28,7 +28,7 @@ func UIDs(results []apply.Result) map[types.UID]workv1.ResourceIdentifier {
 }
 
 // Undecided reports whether the object of an entry may be that of a manifest under another name, and
-// nobody knows, because that could not be read.
+// that could not be read.
 func Undecided(e Entry, results []apply.Result) bool {
 	return slices.ContainsFunc(results, func(r apply.Result) bool {
 		return r.Resolved && r.Presence == conditions.Unreadable && r.UID() == "" && r.Meta.Group != e.Group &&

@@ -461,7 +461,7 @@ func TestRemover_GrantsGoLast(t *testing.T) {
 	}
 }
 
-// A deletion that waits its turn is no failure, and what is not asked at all is none that counts.
+// A deletion that waits its turn is no failure, and one that was not sent does not count as a write.
 func TestRemover_WaitsItsTurn(t *testing.T) {
 	f := clustertest.New()
 	o := f.Put(owned(clustertest.Object("v1", "ConfigMap", "default", "a"), owner))
@@ -497,7 +497,7 @@ func TestRemover_ObjectThatTheWorkHasUnderAnotherName(t *testing.T) {
 	}
 }
 
-// Where the object under the other name cannot be read, nobody knows whether it is the same.
+// Where the object under the other name cannot be read, it may be the same.
 func TestUndecided(t *testing.T) {
 	m := manifests(t, `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"a","namespace":"default"}}`)[0]
 	unread := []apply.Result{{Manifest: m, Presence: conditions.Unreadable}}
@@ -518,6 +518,6 @@ func TestUndecided(t *testing.T) {
 	unknown := apply.Manifest{Object: m.Object, Meta: workv1.ManifestResourceMeta{Group: "apps", Kind: "Deployment", Name: "a", Namespace: "default"}}
 	e := entry("extensions", "v1beta1", "deployments", "default", "a", "u")
 	if got := inventory.Stale([]inventory.Entry{e}, []apply.Manifest{unknown}); len(got) != 0 {
-		t.Errorf("nobody knows the kind of the manifest: %v", got)
+		t.Errorf("the kind of the manifest is not known: %v", got)
 	}
 }

@@ -46,7 +46,7 @@ func secretHas(t *testing.T, ns, name string, want map[string]string) {
 	})
 }
 
-// What a Secret has in stringData is applied as data, so that it belongs to the work: it is repaired, and goes
+// The stringData of a Secret is applied as data, so that it belongs to the work: it is repaired, and goes
 // when the manifest drops it.
 func TestServerSideApply_StringDataBelongsToTheWork(t *testing.T) {
 	t.Parallel()
@@ -58,7 +58,7 @@ func TestServerSideApply_StringDataBelongsToTheWork(t *testing.T) {
 	w := f.Deliver(t, appliedByServer(harness.NewWork(t, cluster, "ssa-string-data", secret("{a: MQ==}", "{user: u, password: p}")), workv1.ResourceIdentifier{Resource: "secrets"}))
 	secretHas(t, ns, "s", map[string]string{"a": "1", "user": "u", "password": "p"})
 	typ, patch := harness.MergePatch(map[string]any{"stringData": map[string]any{"password": "stolen", "more": "theirs"}})
-	if _, err := f.API[cluster].Kube.CoreV1().Secrets(ns).Patch(t.Context(), "s", typ, patch, metav1.PatchOptions{FieldManager: "somebody"}); err != nil {
+	if _, err := f.API[cluster].Kube.CoreV1().Secrets(ns).Patch(t.Context(), "s", typ, patch, metav1.PatchOptions{FieldManager: "kubectl-edit"}); err != nil {
 		t.Fatal(err)
 	}
 	secretHas(t, ns, "s", map[string]string{"a": "1", "user": "u", "password": "p", "more": "theirs"})
@@ -88,7 +88,7 @@ func TestServerSideApply_VariableTwice(t *testing.T) {
 	f.ConditionsAre(t, w, map[string]metav1.ConditionStatus{workv1.WorkApplied: metav1.ConditionTrue})
 }
 
-// That a write fails says nothing of what there is: an object that is not there is not available, and one that is
+// A failed write does not tell whether there is an object: one that is not there is not available, and one that is
 // there is.
 func TestAvailable_AfterAWriteThatFails(t *testing.T) {
 	t.Parallel()
@@ -192,7 +192,7 @@ func TestUpdate_ServiceThatBecomesHeadless(t *testing.T) {
 	f.Ready(t, w)
 }
 
-// What is made immutable later becomes so; what is not immutable any more in the manifest cannot, and says it.
+// An object that is made immutable later becomes so. One that is not immutable any more in the manifest cannot, and says it.
 func TestUpdate_ImmutableIsAddedLater(t *testing.T) {
 	t.Parallel()
 	f := shared
