@@ -362,9 +362,8 @@ func (a Applier) write(ctx context.Context, s Step, owner Owner) Result {
 		written, err = a.recreate(ctx, s, s.body)
 	}
 	if err != nil {
-		if r.fail(err); r.Presence == conditions.Unreadable && errors.As(err, new(apierrors.APIStatus)) && !r.metOther() {
-			a.look(ctx, &r)
-		}
+		r.fail(err)
+		a.look(ctx, &r)
 		if s.retries(owner) && !r.metOther() {
 			return s.asBefore() // it was only tried whether the cluster keeps the fields by now
 		}
@@ -384,6 +383,9 @@ func (a Applier) write(ctx context.Context, s Step, owner Owner) Result {
 // look reads an object after a write that the server answered with an error of its own, as that of a
 // webhook: such an error does not tell whether there is an object.
 func (a Applier) look(ctx context.Context, r *Result) {
+	if r.Presence != conditions.Unreadable || !errors.As(r.Err, new(apierrors.APIStatus)) || r.metOther() {
+		return
+	}
 	live, err := a.Objects.Get(ctx, r.Ref)
 	switch {
 	case apierrors.IsNotFound(err):

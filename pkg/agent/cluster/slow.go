@@ -127,7 +127,22 @@ func (b *breaker) begin(q question, req *http.Request) error {
 // admit reports whether a request of p may be sent now; if not, it waits in line. fails says
 // that those before it fail. p may be nil.
 func (a *answers) admit(p *Progress, now time.Time) (goes, fails bool) {
-	long, lost := 0, !a.rests.IsZero()
+	long, lost := a.weigh(now)
+	goes = long < a.room && !now.Before(a.rests)
+	if p == nil || p.Turn == nil {
+		return goes, lost
+	}
+	called := a.called[p.Key]
+	delete(a.called, p.Key)
+	behind := !lost && len(a.line) > 0 && len(a.unanswered) > 0 && !called // else no answer may call anything
+	goes = goes && !behind
+	a.place(p, goes, called)
+	return goes, lost
+}
+
+// weigh returns how many unanswered requests count as long, and whether their answers may never come.
+func (a *answers) weigh(now time.Time) (long int, lost bool) {
+	lost = !a.rests.IsZero()
 	for _, begun := range a.unanswered {
 		took := now.Sub(begun)
 		if took >= longRequest || !a.rests.IsZero() {
@@ -135,14 +150,13 @@ func (a *answers) admit(p *Progress, now time.Time) (goes, fails bool) {
 		}
 		lost = lost || took >= longestAnswer
 	}
-	goes = long < a.room && !now.Before(a.rests)
-	if p == nil || p.Turn == nil {
-		return goes, lost
-	}
-	called, at := a.called[p.Key], slices.IndexFunc(a.line, func(w *Progress) bool { return w.Key == p.Key })
-	delete(a.called, p.Key)
-	behind := !lost && len(a.line) > 0 && len(a.unanswered) > 0 && !called // else no answer may call anything
-	switch goes = goes && !behind; {
+	return long, lost
+}
+
+// place gives p its place in line, the first if it was called before, or takes it out if it goes.
+func (a *answers) place(p *Progress, goes, called bool) {
+	at := slices.IndexFunc(a.line, func(w *Progress) bool { return w.Key == p.Key })
+	switch {
 	case goes && at >= 0:
 		a.line = slices.Delete(a.line, at, at+1)
 	case goes:
@@ -153,7 +167,6 @@ func (a *answers) admit(p *Progress, now time.Time) (goes, fails bool) {
 	default:
 		a.line = append(a.line, p)
 	}
-	return goes, lost
 }
 
 // end notes an answer, and returns those whose turn it is.
