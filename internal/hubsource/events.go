@@ -140,22 +140,17 @@ func (t *teller) published(e core.Publish, r core.Result) {
 
 // changed tells what is new in a status that was written. That a text changes is no news.
 func (t *teller) changed(o *workv1.ManifestWork, status workv1.ManifestWorkStatus) {
-	news := func(typ string) *metav1.Condition {
+	for _, typ := range []string{workv1.WorkApplied, core.ConditionDelivered, "Contested"} {
 		is, was := meta.FindStatusCondition(status.Conditions, typ), meta.FindStatusCondition(o.Status.Conditions, typ)
-		if is != nil && was != nil && is.Status == was.Status && is.Reason == was.Reason && is.ObservedGeneration == was.ObservedGeneration {
-			return nil
+		switch {
+		case is == nil, was != nil && is.Status == was.Status && is.Reason == was.Reason && is.ObservedGeneration == was.ObservedGeneration:
+		case typ != workv1.WorkApplied:
+			t.ofWork(o, corev1.EventTypeWarning, is.Reason, is.Message)
+		case is.Status == metav1.ConditionTrue:
+			t.ofWork(o, corev1.EventTypeNormal, "Applied", fmt.Sprintf("the cluster has applied generation %d", is.ObservedGeneration))
+		case is.Status == metav1.ConditionFalse:
+			t.ofWork(o, corev1.EventTypeWarning, "ApplyFailed", is.Message)
 		}
-		return is
-	}
-	switch c := news(workv1.WorkApplied); {
-	case c == nil:
-	case c.Status == metav1.ConditionTrue:
-		t.ofWork(o, corev1.EventTypeNormal, "Applied", fmt.Sprintf("the cluster has applied generation %d", c.ObservedGeneration))
-	case c.Status == metav1.ConditionFalse:
-		t.ofWork(o, corev1.EventTypeWarning, "ApplyFailed", c.Message)
-	}
-	if c := news(core.ConditionDelivered); c != nil {
-		t.ofWork(o, corev1.EventTypeWarning, c.Reason, c.Message)
 	}
 }
 

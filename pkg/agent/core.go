@@ -522,6 +522,8 @@ type Counts struct {
 	Evicting, Ownerless int
 	// AppliedManifestWorks of other hubs that have objects of this one's works.
 	Shared int
+	// Contested are objects that are changed after each repair.
+	Contested int
 	// InSync: the broker's latest checkpoint found that exactly what it has is
 	// held, works aside that it knows nothing of.
 	InSync bool
@@ -536,6 +538,10 @@ func (c *Core) Counts() Counts {
 		if s.state == ownerless {
 			n.Ownerless++
 		}
+	}
+	now := c.config.Now()
+	for _, s := range c.states {
+		n.Contested += s.contests.count(now)
 	}
 	c.set.Each(func(w *desired.Work, unconfirmed bool) {
 		if unconfirmed {

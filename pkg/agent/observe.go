@@ -105,7 +105,7 @@ func (r *reconciliation) said(ctx context.Context, i int, res apply.Result) cond
 	m := conditions.Manifest{
 		Meta: res.Meta, ApplyErr: explained(res.Err), Presence: res.Presence, ReadErr: explained(res.ReadErr),
 		Missing: res.Known.Missing(),
-		Held:    r.completion.held || r.postponed[i], Unsent: slow(res), Others: leftAlone(res.Known),
+		Held:    r.completion.held || r.postponed[i], Unsent: slow(res), Others: leftAlone(res.Known), Contest: r.contests.said(res.Ref),
 		Feedback: len(res.Config.Feedback) > 0, Values: o.values, FeedbackErrs: o.errs,
 		Rules: o.outcomes, RuleTypes: rule.Types(res.Config.Conditions),
 	}

@@ -209,7 +209,11 @@ func TestCore_FeedbackWhileSomebodyFights(t *testing.T) {
 		r.settle(1100 * time.Millisecond)
 		r.expectValues("w-1", 0, fmt.Sprintf("Replicas=%d", i))
 	}
-	r.expectStatus("w-1", workApplied, workAvailable)
+	work, _ := r.contested("w-1")
+	if work == nil {
+		t.Fatal("the work does not say that its object is changed after each repair")
+	}
+	r.expectStatus("w-1", workApplied, workAvailable, "Contested=True/ChangedAfterEachRepair: "+work.Message)
 	repairs, reads := 0, 0
 	for range 10 {
 		r.settle(time.Minute)

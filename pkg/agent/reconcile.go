@@ -72,6 +72,8 @@ type reconciliation struct {
 	postponed map[int]bool
 	// anew: this spec of the work has not gone through a reconciliation yet.
 	anew bool
+	// contestEnds is when to look whether objects are contested still, 0: none is.
+	contestEnds time.Duration
 }
 
 // Reconcile brings the cluster in line with what is wanted under a key, and
@@ -125,7 +127,7 @@ func (c *Core) begin(key string) *reconciliation {
 	defer c.mu.Unlock()
 	kept := c.states[key]
 	if kept == nil {
-		kept = &state{known: map[cluster.Ref]remembered{}}
+		kept = &state{known: map[cluster.Ref]remembered{}, contests: contests{}}
 		c.states[key] = kept
 	}
 	kept.follow(c.history)
@@ -244,6 +246,9 @@ func (r *reconciliation) conclude(ctx context.Context, w *desired.Work, manifest
 	remaining, settleErr := r.pruneAndRecord(ctx, manifests, results)
 	tryAgain, refused := r.hindrance.try(ctx, results)
 	r.unsent.note(results, r.now)
+	if r.paused == 0 {
+		r.noteApplied(ctx, w, results)
+	}
 	status := r.statusOf(ctx, w, results)
 	var reportErr error
 	if r.unsent.since.IsZero() || r.unsent.late(r.now) || r.about == w.ResourceID { // else it was never seen whole
@@ -255,8 +260,8 @@ func (r *reconciliation) conclude(ctx context.Context, w *desired.Work, manifest
 	next := r.paused
 	if next == 0 {
 		next = r.noteRejected(results)
-		r.noteApplied(ctx, w, results)
 	}
+	next = sooner(next, r.contestEnds)
 	r.noteLook(results)
 	r.expect(results, remaining)
 	r.rights.noteRefusals(settleErr, results...)
@@ -379,6 +384,9 @@ func (r *reconciliation) apply(ctx context.Context, manifests []apply.Manifest) 
 		r.log.DebugContext(ctx, "manifest applied", "object", results[i].Ref.String(), "action", results[i].Action, "error", results[i].Err)
 		if res := results[i]; writes(res.Action) {
 			redefined[res.Ref] = true
+			if res.Accepted() && !res.Retried {
+				noteRepair(r, &steps[n])
+			}
 			if !slow(res) {
 				r.config.Metrics.write(string(res.Action), res.Accepted())
 			}
@@ -492,6 +500,9 @@ func (r *reconciliation) noteApplied(ctx context.Context, w *desired.Work, resul
 	again := written && r.applied == specOf(w)
 	repaired := again && r.asWanted
 	r.noteSpec(specOf(w), asWanted)
+	if r.contestEnds = r.contests.expire(r.repairs.missing(repairRate, r.now) < enoughRepairs, r.now); r.anew {
+		r.contests.renew()
+	}
 	exhausted := again && !r.unsent.before && r.repairs.spend(repairRate, r.now)
 	r.mu.Unlock()
 	if repaired {
@@ -499,7 +510,7 @@ func (r *reconciliation) noteApplied(ctx context.Context, w *desired.Work, resul
 		r.log.InfoContext(ctx, "drift repaired", "work", w.Name)
 	}
 	if exhausted {
-		r.log.WarnContext(ctx, "somebody keeps changing the objects of this work: they are repaired less often from now on", "work", w.Name, "every", repairRate.every)
+		tellContests(ctx, r, w.Name)
 	}
 }
 

@@ -50,6 +50,7 @@ type state struct {
 	// guarded by works.mu, as are looks, which bound how fast they are read for
 	// their status, and observes, which says that somebody wants to know that.
 	repairs  budget
+	contests contests
 	looks    looks
 	observes bool
 }
@@ -62,6 +63,7 @@ func (s *state) follow(history int) {
 	}
 	s.history, s.record, s.known, s.permits = history, nil, map[cluster.Ref]remembered{}, nil
 	s.look, s.removals, s.rejections = time.Time{}, 0, rejections{}
+	clear(s.contests)
 	s.applied, s.asWanted = "", false // it is no repair of what others change
 }
 

@@ -102,6 +102,8 @@ type Manifest struct {
 	Unsent bool
 	// Others are fields of other managers that are left alone.
 	Others []ForeignField
+	// Contest, if not nil, says that the object is changed after each repair.
+	Contest *Contest
 
 	// Feedback: the work asks for values of the object. Values are those that it
 	// has, FeedbackErrs the reasons for which others are missing. They count while
@@ -151,6 +153,7 @@ func Next(prev workv1.ManifestWorkStatus, generation int64, manifests []Manifest
 	if len(manifests) > 0 && !held && (failed || !unsent) {
 		apimeta.SetStatusCondition(&next.Conditions, workApplied(entries, generation, stamp(now)))
 	}
+	sayContested(&next.Conditions, entries, generation, stamp(now))
 	available := workAvailable(entries, generation, stamp(now))
 	sayFirstMissing(&available, entries)
 	if unsent && available.Status != metav1.ConditionFalse { // not all objects are known
@@ -206,7 +209,7 @@ func nextManifest(old *workv1.ManifestCondition, generation int64, m Manifest, n
 	}
 	if !m.Held {
 		setApplied(&next.Conditions, generation, m, now)
-		setContested(&next.Conditions, generation, m.Others, now)
+		setContested(&next.Conditions, generation, m, now)
 	}
 	if !m.Unsent || m.Presence == Present || m.Presence == Absent {
 		apimeta.SetStatusCondition(&next.Conditions, available(m, now))
