@@ -334,7 +334,7 @@ func (c *config) kept(ctx context.Context, namespace string) *registration.Crede
 	if err != nil {
 		return nil
 	}
-	k, err := registration.ReadKept(data, c.clusterName, cmp.Or(c.hubIdentity, registration.HubOf(data)), time.Now())
+	k, err := registration.ReadKept(data, c.clusterName, cmp.Or(c.hubIdentity, registration.HubOf(data)))
 	if err != nil {
 		return nil
 	}

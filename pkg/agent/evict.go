@@ -31,7 +31,7 @@ func (r *reconciliation) live(ctx context.Context, w *desired.Work) (next time.D
 	}
 	left, recorded := time.Duration(0), r.record != nil && r.record.WorkID() == w.ResourceID
 	if recorded {
-		if left, err = r.recorder.grace(ctx); err != nil {
+		if left, err = r.recorder.graceLeft(ctx); err != nil {
 			return 0, err
 		}
 	}
@@ -104,7 +104,7 @@ func (r *reconciliation) examine(ctx context.Context) (time.Duration, error) {
 	case leaving: // it would come back with the next process
 		return firstSaveRetry, nil
 	}
-	left, err := r.recorder.grace(ctx)
+	left, err := r.recorder.graceLeft(ctx)
 	if err != nil || left > 0 {
 		if left >= evictionOff {
 			left = 0

@@ -221,7 +221,7 @@ func TestCore_EvictionIsCancelled(t *testing.T) {
 	}
 }
 
-// An agent that is started anew goes on where the last one was.
+// An agent that is started anew goes on where the last one was, and does not believe its clock at once.
 func TestCore_EvictionOutlivesTheProcess(t *testing.T) {
 	r := strayRig(t, true)
 	r.checkpoint(r.proof(nil, "hub"))
@@ -232,7 +232,7 @@ func TestCore_EvictionOutlivesTheProcess(t *testing.T) {
 	r.checkpoint(r.proof(nil, "hub"))
 	r.settle(4 * time.Minute)
 	r.expectValue("a", "1")
-	r.settle(2 * time.Minute)
+	r.settle(trustClock - 3*time.Minute)
 	r.expectValue("a", "")
 
 	// A clock that goes back does not make the grace period longer.
@@ -295,7 +295,7 @@ func TestCore_WorksThatTheBrokerKnowsNothingOf(t *testing.T) {
 	r.expectValue("a", "1")
 	r.expectJournal("w-1", "w-2")
 	r.journal.fail = nil
-	r.settle(10 * time.Minute)
+	r.settle(trustClock + time.Minute) // the grace period was forgotten meanwhile
 	r.expectValue("a", "")
 	r.expectValue("b", "1")
 	r.expectJournal("w-2")

@@ -214,21 +214,43 @@ func (r *recorder) removeAll(ctx context.Context, orphan func(inventory.Entry) b
 	return true, r.took(nil, nil)
 }
 
-// grace runs the grace period and returns what is left of it: 0 when it is over.
-func (r *recorder) grace(ctx context.Context) (left time.Duration, err error) {
+// graceLeft runs the grace period and returns what is left of it: 0 when it is over.
+func (r *recorder) graceLeft(ctx context.Context) (left time.Duration, err error) {
 	start := r.record.EvictionStart()
 	switch {
 	case r.config.EvictionGracePeriod >= evictionOff:
 		return evictionOff, r.endGrace(ctx)
-	case start.IsZero() || start.After(r.now): // or the clock went back
-		start = r.now
-		if err := r.took(r.store.SetEvictionStart(ctx, r.record, start)); err != nil {
+	case start.IsZero() || start.After(r.now) && !start.Equal(r.grace.start): // or the clock went back
+		if err := r.took(r.store.SetEvictionStart(ctx, r.record, r.now)); err != nil {
 			return 0, r.forgetRecord(err)
 		}
 		r.log.WarnContext(ctx, "no source has the work of this AppliedManifestWork any more: it is evicted, with its objects, unless that changes",
 			"after", r.config.EvictionGracePeriod, "work_id", r.record.WorkID())
 	}
-	return max(0, start.Add(r.config.EvictionGracePeriod).Sub(r.now)), nil
+	if start = r.record.EvictionStart(); !start.Equal(r.grace.start) {
+		r.grace = grace{start: start, seen: r.now, before: max(0, r.now.Round(0).Sub(start))}
+	}
+	return r.grace.left(r.config.EvictionGracePeriod, r.now), nil
+}
+
+// trustClock is how long a process lets pass before it believes its clock that a grace period is over
+// which another process began.
+const trustClock = 10 * time.Minute
+
+// grace is a grace period that runs: when it began by the clock of then, when this process saw that first, and how much
+// of it was over then by the clock of now. What is over since is measured, whatever the clock says.
+type grace struct {
+	start, seen time.Time
+	before      time.Duration
+}
+
+// left is how much of it is left.
+//
+//	t1 the grace period of a day begins, t2 the machine resumes, with a clock that is a year ahead,
+//	therefore the objects of works would be gone before the clock is set right
+func (g grace) left(period time.Duration, now time.Time) time.Duration {
+	passed := now.Sub(g.seen)
+	return max(0, period-g.before-passed, min(period, trustClock)-passed)
 }
 
 // endGrace stops the grace period, if one runs.

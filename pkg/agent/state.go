@@ -33,6 +33,8 @@ type state struct {
 	about  string
 	// look is when everything is read again, whatever the watches say.
 	look time.Time
+	// grace is the grace period that runs, if one does.
+	grace grace
 	// removals counts reconciliations in a row that waited for objects to go.
 	removals int
 	// lockout is about a record that fails.

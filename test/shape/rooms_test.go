@@ -50,7 +50,7 @@ var rooms = []struct {
 	{"joining on the hub", []string{"internal/hubsource/registration/", "internal/hubsource/membership/"}, 3880},
 	// Decisions 1,030, of which reports take 135, trying the certificate again 25 and moving to a new one
 	// 29; Secret, of which that it is somebody else's takes 15, sessions and facts of the cluster 600.
-	{"joining on a cluster", []string{"pkg/agent/registration/"}, 1689},
+	{"joining on a cluster", []string{"pkg/agent/registration/"}, 1686},
 	// The former directory 100, unnecessary writes after a restart 70, the crash model 80, one
 	// process per directory 45.
 	{"journal and keeper", []string{"pkg/agent/journal/", "pkg/agent/keep.go", "pkg/agent/written.go"}, 1060},

@@ -41,13 +41,13 @@ func ofReplicaSet(w *workv1.ManifestWork) {
 }
 
 func TestCore_DeletesACompletedWorkWhenItsTimeIsOver(t *testing.T) {
-	w := newWork("w", 1, ttl(60), completed("True", -20*time.Second))
+	w := newWork("w", 1, ttl(3600), completed("True", -20*time.Second))
 	f := cleaning(t, w)
 	f.idle(HubLane, w.UID)
-	if d := f.nextWake(HubLane); d != 40*time.Second {
+	if d := f.nextWake(HubLane); d != time.Hour-20*time.Second {
 		t.Fatalf("woken after %s, want the rest of its time", d)
 	}
-	f.now = f.now.Add(40*time.Second - time.Millisecond)
+	f.now = f.now.Add(time.Hour - 20*time.Second - time.Millisecond)
 	f.idle(HubLane, w.UID)
 	f.now = f.now.Add(time.Millisecond)
 	e := next[DeleteCompleted](f, HubLane, w.UID)
@@ -57,8 +57,22 @@ func TestCore_DeletesACompletedWorkWhenItsTimeIsOver(t *testing.T) {
 	f.idle(HubLane, w.UID) // one at a time
 	f.done(e, Result{})
 	f.idle(HubLane, w.UID) // the informer is about to show it
-	f.seen(newWork("w", 2, ttl(60), completed("True", -20*time.Second), deleting))
+	f.seen(newWork("w", 2, ttl(3600), completed("True", -20*time.Second), deleting))
 	f.idle(HubLane, w.UID)
+}
+
+// A process that has just begun does not believe its clock that the time of a work is over: it may be a year ahead.
+func TestCore_DeletesNoCompletedWorkOnTheWordOfItsClock(t *testing.T) {
+	for seconds, wait := range map[int64]time.Duration{24 * 3600: trustClock, 60: time.Minute} {
+		w := newWork("w", 1, ttl(seconds), completed("True", -365*24*time.Hour))
+		f := cleaning(t, w)
+		f.idle(HubLane, w.UID)
+		if d := f.nextWake(HubLane); d != wait {
+			t.Fatalf("woken after %s", d)
+		}
+		f.now = f.now.Add(wait)
+		next[DeleteCompleted](f, HubLane, w.UID)
+	}
 }
 
 // The informer may be faster than the answer; the work's end does not wait then.
@@ -96,14 +110,19 @@ func TestCore_DeletesOnlyWhatHasCompletedAndExpires(t *testing.T) {
 		"being deleted already":   {change: []func(*workv1.ManifestWork){ttl(0), ago, deleting}},
 		"longer than a lifetime":  {change: []func(*workv1.ManifestWork){ttl(1 << 62), ago}},
 		"the gate is off":         {change: []func(*workv1.ManifestWork){ttl(60), ago}, off: true},
-		"its time is not over":    {change: []func(*workv1.ManifestWork){ttl(3601), ago}},
-		"it will complete in 1 s": {change: []func(*workv1.ManifestWork){ttl(0), completed("True", time.Second)}},
+		"its time is not over":    {change: []func(*workv1.ManifestWork){ttl(4201), ago}},
+		"it will complete in 1 h": {change: []func(*workv1.ManifestWork){ttl(0), completed("True", time.Hour)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWork("w", 1, tc.change...)
 			f := cleaning(t, w)
 			f.core.fleet.CleanUp = !tc.off
-			if e, ok := f.core.Next(HubLane, Key{UID: w.UID}).(DeleteCompleted); ok != tc.want {
+			e, ok := f.core.Next(HubLane, Key{UID: w.UID}).(DeleteCompleted)
+			if !ok {
+				f.now = f.now.Add(trustClock)
+				e, ok = f.core.Next(HubLane, Key{UID: w.UID}).(DeleteCompleted)
+			}
+			if ok != tc.want {
 				t.Errorf("next is %+v, want a deletion: %t", e, tc.want)
 			}
 		})
@@ -139,13 +158,15 @@ func TestCore_DeletesNothingThatJustChanged(t *testing.T) {
 	f := cleaning(t, w)
 	f.done(next[DeleteCompleted](f, HubLane, w.UID), Result{Err: errConflict()})
 	f.idle(HubLane, w.UID)
-	f.seen(newWork("w", 2, ttl(3700), completed("True", -time.Hour)))
+	f.seen(newWork("w", 2, ttl(7300), completed("True", -time.Hour)))
 	f.wakes = nil
 	f.idle(HubLane, w.UID)
-	if d := f.nextWake(HubLane); d != 100*time.Second {
+	if d := f.nextWake(HubLane); d != 3700*time.Second {
 		t.Errorf("woken after %s", d)
 	}
 	f.seen(newWork("w", 3, ttl(10), completed("True", -time.Hour)))
+	f.idle(HubLane, w.UID)
+	f.now = f.now.Add(10 * time.Second)
 	if e := next[DeleteCompleted](f, HubLane, w.UID); e.Work.Generation != 3 {
 		t.Errorf("deletes %+v", e.Work)
 	}

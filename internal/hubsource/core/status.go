@@ -99,6 +99,8 @@ type reportState struct {
 	// planned: the next write is within the budget of its cluster, at retry's time.
 	planned bool
 	denial  denial
+	// expiry is when a completed work is to be deleted by the clock, over is when this process does so.
+	expiry, over time.Time
 }
 
 // What the reports of one cluster may have the hub write. Beyond that they wait, and of each
@@ -520,6 +522,13 @@ func expiry(o *workv1.ManifestWork) (at time.Time, expires bool) {
 	return complete.LastTransitionTime.Add(time.Duration(max(ttl, 0)) * time.Second), true
 }
 
+// trustClock is how long a source lets pass before it believes its clock that the time of a work is over. What passes
+// after it has seen that the work completed is measured, whatever the clock says meanwhile.
+//
+//	t1 a work with a day to live completes, t2 the hub's machine resumes, with a clock that is a year ahead,
+//	therefore the work would be gone before the clock is set right
+const trustClock = 10 * time.Minute
+
 // expires returns when this source is to delete a work, if it is. A report that
 // waits may say that the work is not complete any more, so it is written first.
 func (s *statuses) expires(w *work, o *workv1.ManifestWork) (at time.Time, expires bool) {
@@ -533,7 +542,10 @@ func (s *statuses) expires(w *work, o *workv1.ManifestWork) (at time.Time, expir
 // its time.
 func (s *statuses) nextCleanUp(w *work, o *workv1.ManifestWork) *todo {
 	at, expires := s.expires(w, o)
-	if !expires || s.f.until(HubLane, w.key(), at) || !s.f.due(HubLane, w.key(), &w.report.retry) {
+	if expires && !at.Equal(w.report.expiry) {
+		w.report.expiry, w.report.over = at, s.f.Now().Add(max(at.Sub(s.f.Now()), min(trustClock, time.Duration(*o.Spec.DeleteOption.TTLSecondsAfterFinished)*time.Second)))
+	}
+	if !expires || s.f.until(HubLane, w.key(), w.report.over) || !s.f.due(HubLane, w.key(), &w.report.retry) {
 		return nil
 	}
 	return s.f.ofWork(w, DeleteCompleted{OfWork{o}}, func(r Result) { s.doneDeleteCompleted(w, o.ResourceVersion, r) })

@@ -366,15 +366,16 @@ func (c *Core) Step(now time.Time) (effects []Effect) {
 	return effects
 }
 
-// choose drops a certificate that has ended, and begins again where that is asked for.
+// choose begins again where that is asked for, and where the broker does not take a certificate that has
+// ended. Such a certificate is kept until there is another one: the local clock alone says that it has ended.
+//
+//	t1 the machine resumes, with a clock that is a year ahead, t2 the certificate has ended by it, t3 the
+//	clock is set right, therefore the certificate is as good as before, and the token ended long ago
 func (c *Core) choose() {
-	if own := c.kept.Credential; own != nil && c.due(own.NotAfter) {
-		c.kept.Credential, c.anew = nil, false
-	}
 	if c.kept.Credential == nil {
 		return
 	}
-	over := c.due(c.trial.until)
+	over, another := c.due(c.trial.until), c.bootstrap != c.kept.Bootstrap
 	if c.anew {
 		// t1 the broker refuses the certificate for a moment, t2 it refuses the token too, which has
 		// ended long ago, t3 it takes the certificate again.
@@ -385,11 +386,11 @@ func (c *Core) choose() {
 		}
 		return
 	}
-	if c.bootstrap == c.kept.Bootstrap || !over {
+	if !over || !another && !c.ended() {
 		return
 	}
 	c.doubted = c.refused()
-	if c.anew = c.doubted || c.missing(); c.anew {
+	if c.anew = c.doubted || another && c.missing(); c.anew {
 		c.trial.failed(c.now, c.c.Random(), firstTrial, lastTrial, nil)
 	}
 }
@@ -400,6 +401,9 @@ func (c *Core) missing() bool {
 	s := c.streams[Clusters]
 	return c.as == Registered && c.cluster == nil && (c.gone || !s.listed.IsZero() && c.due(s.listed.Add(unseen)))
 }
+
+// ended reports whether the certificate has ended by the local clock.
+func (c *Core) ended() bool { return c.kept.Credential != nil && c.due(c.kept.Credential.NotAfter) }
 
 func (c *Core) way() As {
 	if c.kept.Credential == nil || c.anew {

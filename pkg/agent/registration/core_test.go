@@ -52,7 +52,7 @@ func newRig(t testing.TB) *rig {
 
 // start is a process that begins.
 func (r *rig) start() {
-	kept, _ := ReadKept(r.secret, cluster1, "hub1", r.now)
+	kept, _ := ReadKept(r.secret, cluster1, "hub1")
 	r.core = NewCore(CoreConfig{
 		Cluster: cluster1, Hub: "hub1", Config: []byte("url: broker:8090\n"), Random: r.random,
 		Name: func() string { r.names++; return fmt.Sprintf("n%04d", r.names) }, NewKey: NewKey,
@@ -368,7 +368,8 @@ func TestCore_ConditionIsNotAcceptance(t *testing.T) {
 	}
 }
 
-// TestCore_ExpiredWhileAway: a certificate that ended is replaced from the bootstrap file.
+// TestCore_ExpiredWhileAway: a certificate that ended is kept until the broker refuses it, and then replaced
+// from the bootstrap file.
 func TestCore_ExpiredWhileAway(t *testing.T) {
 	for _, restart := range []bool{true, false} {
 		r := joined(t)
@@ -381,11 +382,19 @@ func TestCore_ExpiredWhileAway(t *testing.T) {
 			r.start()
 			r.settle()
 		}
-		if r.as != Bootstrapping || r.used != nil {
+		if r.as != Registered || r.used == nil {
 			t.Fatalf("as %s, uses %v", r.as, r.used)
 		}
 		r.down = [kinds]bool{}
-		r.pass(10 * time.Second)
+		r.keepOut(Registered, true)
+		old := r.used
+		if r.settle(); r.as != Bootstrapping || r.used != old {
+			t.Fatalf("as %s, uses %v", r.as, r.used)
+		}
+		r.keepOut(Registered, false)
+		if r.pass(10 * time.Second); r.used == old {
+			t.Error("it has no other certificate")
+		}
 		if r.wantWaits(""); r.as != Registered {
 			t.Errorf("as %s", r.as)
 		}
@@ -500,7 +509,6 @@ func TestCore_UnusableCertificates(t *testing.T) {
 			}
 			return r.hub.sign(request, time.Hour)
 		},
-		"ended":   func(r *rig, request []byte) []byte { return r.hub.sign(request, -time.Second) },
 		"garbage": func(*rig, []byte) []byte { return []byte("no PEM") },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -10,11 +10,12 @@
 //	 │        registered: wait until the hub accepts the cluster, then report its status,
 //	 │        renew the Lease and, at four fifths of its life, the certificate
 //	 │              │
-//	 ╰──────────────╯ the certificate has ended; or the hub has no such cluster, or does
-//	                  not take the certificate, and there is another bootstrap file
+//	 ╰──────────────╯ the broker does not take the certificate, and it has ended; or the hub
+//	                  has no such cluster or does not take it, and there is another file
 //
-// A certificate that was good is kept meanwhile, and tried again: who refuses it may take it a
-// minute later, when the bootstrap token has ended.
+// A certificate that was good is kept until there is another one, and tried again: who refuses it may take it a
+// minute later, when the bootstrap token has ended. That the local clock says that it has ended is no
+// reason to do without it: the broker decides.
 //
 // The hub accepts a cluster by spec.hubAcceptsClient of its ManagedCluster, never by a condition.
 //

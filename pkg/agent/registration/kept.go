@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"time"
 )
 
 // As is with what the agent reaches the broker.
@@ -93,10 +92,11 @@ func foreign(d map[string][]byte) error {
 	return fmt.Errorf("it is that of cluster %s at hub %s: %w", d[keyCluster], HubOf(d), ErrForeign)
 }
 
-// ReadKept reads the content of a Secret for a cluster and hub. What is of another one, or
+// ReadKept reads the content of a Secret for a cluster and hub, also a certificate that has ended
+// by the local clock. What is of another one, or
 // cannot be read, is left out, and why says so: then the registration begins again, unless
 // it is [ErrForeign]. why is also nil where there is nothing.
-func ReadKept(d map[string][]byte, cluster, hub string, now time.Time) (k Kept, why error) {
+func ReadKept(d map[string][]byte, cluster, hub string) (k Kept, why error) {
 	if len(d) == 0 {
 		return Kept{}, nil
 	}
@@ -114,13 +114,7 @@ func ReadKept(d map[string][]byte, cluster, hub string, now time.Time) (k Kept, 
 	}
 	subject := Subject{k.Cluster, k.Agent}
 	if len(d[keyCert]) > 0 {
-		var err error
-		if k.Credential, err = ReadCredential(d[keyCert], d[keyKey], subject); err != nil {
-			k.Credential, why = nil, err
-		} else if !now.Before(k.Credential.NotAfter) {
-			why = fmt.Errorf("the certificate in it has ended at %s", k.Credential.NotAfter.UTC().Format(time.RFC3339))
-			k.Credential = nil
-		}
+		k.Credential, why = ReadCredential(d[keyCert], d[keyKey], subject)
 	}
 	k.Pending = readPending(d, subject)
 	return k, why

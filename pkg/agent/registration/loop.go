@@ -33,12 +33,12 @@ func (l *loop) run(ctx context.Context) error {
 		l.step()
 		wait := time.Duration(1<<63 - 1)
 		if next := l.core.Next(); !next.IsZero() {
-			wait = max(time.Until(next), 0)
+			wait = max(next.Sub(l.c.Now()), 0)
 		}
 		timer.Reset(wait)
 		select {
 		case e := <-l.events:
-			e(l.core, time.Now())
+			e(l.core, l.c.Now())
 		case <-l.c.Changed:
 			l.core.Bootstrap(l.bootstrapID(ctx))
 			l.link.hurry()
@@ -53,7 +53,7 @@ func (l *loop) run(ctx context.Context) error {
 
 // step performs what the core wants done now.
 func (l *loop) step() {
-	for _, e := range l.core.Step(time.Now()) {
+	for _, e := range l.core.Step(l.c.Now()) {
 		switch e := e.(type) {
 		case Connect:
 			l.connect(e.As)

@@ -37,7 +37,7 @@ type Reader interface {
 	Facts(ctx context.Context) (Facts, error)
 }
 
-// Config is a Registration. All but Changed, Log and Registry are required.
+// Config is a Registration. All but Changed, Move, Log, Registry and Now are required.
 type Config struct {
 	// Cluster is the name of the cluster, Hub the identity of its hub.
 	Cluster, Hub string
@@ -69,6 +69,8 @@ type Config struct {
 
 	Log      *slog.Logger
 	Registry prometheus.Registerer
+	// Now is the clock, [time.Now] if nil.
+	Now func() time.Time
 }
 
 // Registration is a program: see the package. Its methods may be called concurrently.
@@ -116,6 +118,9 @@ func New(c Config) (*Registration, error) {
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
 	r := &Registration{c: c, events: make(chan event)}
 	r.state.Store(&State{Waits: errStarting})
 	var err error
@@ -159,7 +164,7 @@ func (r *Registration) load(ctx context.Context) Kept {
 		data, err := r.c.Store.Load(readCtx)
 		cancel()
 		if err == nil {
-			kept, why := ReadKept(data, r.c.Cluster, r.c.Hub, time.Now())
+			kept, why := ReadKept(data, r.c.Cluster, r.c.Hub)
 			if !errors.Is(why, ErrForeign) {
 				if why != nil {
 					r.c.Log.WarnContext(ctx, "what the Secret keeps cannot be used, the registration begins again", "reason", why)

@@ -65,12 +65,8 @@ func (c *Core) answers() {
 // issued takes a certificate, if it can be used.
 func (c *Core) issued(p *Pending, cert []byte) {
 	own, err := ReadCredential(cert, p.Key, c.subject())
-	switch {
-	case err != nil:
+	if err != nil {
 		c.discard(fmt.Sprintf("the CertificateSigningRequest %s has a certificate that cannot be used: %v", p.Name, err))
-		return
-	case !c.now.Before(own.NotAfter):
-		c.discard(fmt.Sprintf("the certificate in the CertificateSigningRequest %s has ended at %s: is the clock of this cluster right?", p.Name, own.NotAfter.UTC().Format(time.RFC3339)))
 		return
 	}
 	if old := c.kept.Credential; old != nil {
@@ -80,7 +76,7 @@ func (c *Core) issued(p *Pending, cert []byte) {
 	}
 	c.kept.Credential, c.kept.Pending, c.kept.Bootstrap = own, nil, c.foundation(p)
 	c.anew, c.obtained, c.spread = false, c.now, c.c.Random()
-	c.renew, c.ask = retry{}, retry{}
+	c.renew, c.ask, c.sent = retry{}, retry{}, time.Time{}
 }
 
 // moveWithin is how long a certificate that was replaced may be on connections: who looks at the broker
@@ -155,8 +151,12 @@ func (c *Core) RenewAt() time.Time {
 		return time.Time{}
 	}
 	from := own.NotBefore
-	if c.obtained.After(from) {
-		from = c.obtained
+	switch at := c.obtained.Round(0); { // by the clock, not by the time that has passed
+	case at.After(c.now.Round(0)): // it was wrong then
+	case !at.Before(own.NotAfter): // it is wrong now
+		return c.obtained.Add(min(lastRequest, own.NotAfter.Sub(from)/2))
+	case at.After(from):
+		from = at
 	}
 	life := own.NotAfter.Sub(from)
 	return from.Add(time.Duration((0.75 + c.spread/20) * float64(life)))

@@ -58,6 +58,8 @@ func (c *Core) waitsRegistered() error {
 func (c *Core) Trouble() error {
 	switch {
 	case c.as != Registered:
+	case c.ended() && c.connected(Clusters):
+		return fmt.Errorf("by the clock of this cluster its certificate has ended at %s, and the broker takes it: is the clock right?", c.kept.Credential.NotAfter.UTC().Format(time.RFC3339))
 	case c.secret.why != nil:
 		return fmt.Errorf("the Secret for key and certificate cannot be written: %w", c.secret.why)
 	case c.kept.Pending == nil && c.renew.why != nil:

@@ -1,0 +1,85 @@
+package registration
+
+import (
+	"bytes"
+	"slices"
+	"testing"
+	"time"
+)
+
+// TestCore_ClockAheadForAMoment: a machine resumes with a clock that is a year ahead, and the bootstrap
+// token has ended long ago. Whatever the agent does at that moment, it has its certificate afterwards.
+func TestCore_ClockAheadForAMoment(t *testing.T) {
+	const year = 365 * 24 * time.Hour
+	for _, restart := range []bool{false, true} {
+		r := joined(t)
+		r.keepOut(Bootstrapping, true)
+		cert := bytes.Clone(r.used.Cert)
+		r.hub.approving = false
+		r.seen = nil
+		r.now = r.now.Add(year)
+		if restart {
+			r.start()
+		}
+		r.pass(2 * time.Second)
+		if !bytes.Equal(r.secret[keyCert], cert) || len(r.secret[keyKey]) == 0 || r.used == nil || r.as != Registered {
+			t.Fatalf("restart %t: as %s, it uses %v, saw %v", restart, r.as, r.used, r.seen)
+		}
+		if want := "by the clock of this cluster its certificate has ended at "; r.core.Trouble() == nil || r.core.Trouble().Error()[:len(want)] != want {
+			t.Errorf("trouble: %v", r.core.Trouble())
+		}
+		r.now = r.now.Add(-year)
+		r.pass(time.Minute)
+		if r.wantWaits(""); r.as != Registered || !bytes.Equal(r.used.Cert, cert) || slices.Contains(r.seen, "connect "+string(Bootstrapping)) {
+			t.Errorf("restart %t: as %s, saw %v", restart, r.as, r.seen)
+		}
+	}
+}
+
+// TestCore_RenewedWhileTheClockIsAhead: the certificate that the hub issues meanwhile has ended by the clock
+// of the cluster. It is taken, not asked for again at once, and renewed in time by the right clock.
+func TestCore_RenewedWhileTheClockIsAhead(t *testing.T) {
+	r := joined(t)
+	r.hub.approving = true
+	old, requests := r.used, len(r.hub.csrs)
+	hub := r.now
+	const year = 365 * 24 * time.Hour
+	r.now = r.now.Add(year)
+	r.hub.now = func() time.Time { return r.now.Add(-year) }
+	r.pass(10 * time.Second)
+	if r.used == old || len(r.hub.csrs) != requests+1 || r.as != Registered {
+		t.Fatalf("as %s, %d requests, the same certificate %t", r.as, len(r.hub.csrs)-requests, r.used == old)
+	}
+	if r.pass(10 * time.Minute); len(r.hub.csrs) != requests+1 {
+		t.Errorf("%d requests in ten minutes", len(r.hub.csrs)-requests)
+	}
+	r.hub.now = func() time.Time { return r.now }
+	r.now = r.now.Add(-year)
+	r.back() // the times of this test do not know how much time has passed
+	if r.settle(); !r.core.RenewAt().Before(hub.Add(2 * time.Hour)) {
+		t.Errorf("renewed at %v", r.core.RenewAt())
+	}
+	if r.pass(2 * time.Hour); len(r.hub.csrs) < requests+2 || r.as != Registered {
+		t.Errorf("as %s, %d requests", r.as, len(r.hub.csrs)-requests)
+	}
+}
+
+// TestCore_CertificateThatHasEnded: a hub that issued it long ago, while the agent was away. The broker says so,
+// and the agent asks again.
+func TestCore_CertificateThatHasEnded(t *testing.T) {
+	r := newRig(t)
+	r.pass(5 * time.Second)
+	csr := r.hub.csrs[r.hub.waiting()[0]]
+	csr.Status.Certificate = r.hub.sign(csr.Spec.Request, -time.Second)
+	r.keepOut(Registered, true)
+	r.hub.showRequest(csr)
+	r.pass(5 * time.Second)
+	if r.as != Bootstrapping || len(r.hub.csrs) != 2 {
+		t.Fatalf("as %s, %d requests", r.as, len(r.hub.csrs))
+	}
+	r.hub.approve(r.core.kept.Pending.Name)
+	r.keepOut(Registered, false)
+	if r.pass(time.Minute); r.as != Registered {
+		t.Errorf("as %s: %v", r.as, r.core.Waits())
+	}
+}
