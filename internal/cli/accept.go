@@ -311,7 +311,7 @@ func unknownCluster(ctx context.Context, hub hubAPI, name string) error {
 	}
 	waiting := names(slices.DeleteFunc(all, func(c clusterv1.ManagedCluster) bool { return c.Spec.HubAcceptsClient }), func(c clusterv1.ManagedCluster) string { return c.Name })
 	if len(waiting) == 0 {
-		return hint(err, "no cluster waits to be accepted; let one ask with: hawser join %s", name)
+		return hint(err, "no cluster waits to be accepted; hawser token create prints how %s asks to join", name)
 	}
 	return hint(err, "these wait to be accepted: %s", strings.Join(waiting, ", "))
 }

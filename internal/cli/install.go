@@ -201,18 +201,18 @@ clusters have to be of the same.`,
 			if err != nil {
 				return err
 			}
-			return giveAccess(env, p.Settings, operator, access)
+			return f.giveAccess(env, p.Settings, operator, access)
 		},
 	}
 	f.add(cmd, "the hub (default the current one)")
 	cmd.Flags().StringVar(&address, "address", "", "host:port by which agents on other clusters dial the broker")
 	cmd.Flags().BoolVar(&registration, "registration", false, "let clusters join through the broker (default as it was)")
-	cmd.Flags().StringVar(&access, "access", "hawser-access", "directory for the operator's certificate")
+	cmd.Flags().StringVar(&access, "access", accessDir, "directory for the operator's certificate")
 	return cmd
 }
 
 // giveAccess writes the operator's certificate, and says how to use it.
-func giveAccess(env Env, s install.Settings, operator map[string][]byte, dir string) error {
+func (f *installFlags) giveAccess(env Env, s install.Settings, operator map[string][]byte, dir string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return err
@@ -227,12 +227,8 @@ func giveAccess(env Env, s install.Settings, operator map[string][]byte, dir str
 			return err
 		}
 	}
-	next := "hawser install cluster NAME --hub-context HUB --context CLUSTER"
-	if s.Registration == install.On {
-		next = "hawser token create --context HUB > token, then hawser join NAME --context CLUSTER --token-file token"
-	}
-	return say(env.Stdout, "the hub is ready\nagents dial %s:  let it lead to port 8090 of the Service hawser-broker in the namespace hawser\nyour own access:  . '%s' && hawser get clusters\na cluster:        %s\n",
-		s.Address, filepath.Join(dir, "env"), next)
+	return say(env.Stdout, "the hub is ready\nagents dial %s:  let it lead to port 8090 of the Service hawser-broker in the namespace hawser\nyour own access:  . '%s' && %s get clusters\n%s",
+		s.Address, filepath.Join(dir, "env"), env.name(), f.clusterLines(env, s, dir))
 }
 
 func newInstallCluster(env Env) *cobra.Command {
@@ -245,7 +241,10 @@ func newInstallCluster(env Env) *cobra.Command {
 and make the namespace of its works on the hub.
 
 Where the hub has its certificates from cert-manager, --cert-manager names an issuer on
-the managed cluster that is of the same authority.`,
+the managed cluster that is of the same authority.
+
+On a hub that was installed with --registration a cluster gets works only when the hub has
+accepted it. There it joins (hawser join), and this command refuses and prints how.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := f.checkCluster(cmd); err != nil {
@@ -263,6 +262,9 @@ the managed cluster that is of the same authority.`,
 			issuer, err := install.ParseIssuer(f.issuer)
 			if err != nil {
 				return usageOf(cmd, err)
+			}
+			if err := f.admits(ctx, env, b, args[0], hubContext); err != nil {
+				return err
 			}
 			p, err := install.Cluster(ctx, install.Managed{Name: args[0], Hub: b.hub, Client: b.cluster, Images: f.images, Issuer: issuer}, env.Now())
 			if err != nil {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -20,8 +21,8 @@ import (
 type joining struct {
 	connection
 	install.Join
-	agent, caFile, tokenFile, output string
-	klusterlet, dryRun, wait         bool
+	agent, caFile, caData, tokenFile, output string
+	klusterlet, dryRun, wait                 bool
 }
 
 func newJoin(env Env) *cobra.Command {
@@ -59,6 +60,7 @@ cluster is needed.`,
 	f.BoolVar(&j.klusterlet, "klusterlet", false, "let the klusterlet of Open Cluster Management join, which is installed already")
 	f.StringVar(&j.Broker, "broker", "", "host:port by which this cluster dials the broker (required)")
 	f.StringVar(&j.caFile, "broker-ca", "", "PEM file of the CA that signed the broker's certificate (required)")
+	f.StringVar(&j.caData, "broker-ca-data", "", "the same file as base64, as hawser token create prints it")
 	f.StringVar(&j.Token, "token", "", "token of hawser token create; --token-file keeps it out of the list of processes")
 	f.StringVar(&j.tokenFile, "token-file", "", "file with that token; - means standard input")
 	f.StringVar(&j.HubIdentity, "hub-identity", "", "name of the hub on this cluster, for ever (default as it was, else the address of the broker)")
@@ -68,6 +70,7 @@ cluster is needed.`,
 	f.StringVarP(&j.output, "output", "o", "", "with --dry-run: yaml, Secrets included")
 	f.BoolVar(&j.wait, "wait", false, "wait until the hub has let the cluster in")
 	cmd.MarkFlagsMutuallyExclusive("token", "token-file")
+	cmd.MarkFlagsMutuallyExclusive("broker-ca", "broker-ca-data")
 	cmd.MarkFlagsMutuallyExclusive("agent", "klusterlet")
 	complete(cmd, "agent", fixed("hawser"))
 	return cmd
@@ -137,6 +140,13 @@ func (j *joining) read(stdin io.Reader) error {
 		text, err := os.ReadFile(j.caFile)
 		if err != nil {
 			return err
+		}
+		j.CA = text
+	}
+	if j.caData != "" {
+		text, err := base64.StdEncoding.DecodeString(j.caData)
+		if err != nil {
+			return fmt.Errorf("--broker-ca-data is not base64: %w", err)
 		}
 		j.CA = text
 	}

@@ -50,7 +50,8 @@ func newTokenCreate(env Env) *cobra.Command {
 		Long: `Make a token with which clusters join the hub, and print it.
 
   hawser token create --context hub > token
-  hawser join cluster1 --context cluster1 --broker broker.example.com:8090 --broker-ca ca.crt --token-file token
+
+On standard error it prints the complete hawser join command for this hub and this token.
 
 It is a token of a service account on the hub, for the audience hawser: the broker takes it,
 the hub's API does not. Whoever has it may ask to join, under any name, and nothing more;
@@ -74,7 +75,10 @@ An account that is not there is made only if it is the usual one.`,
 			if err != nil {
 				return err
 			}
-			return say(env.Stdout, "%s\n", token)
+			if err := say(env.Stdout, "%s\n", token); err != nil {
+				return err
+			}
+			return say(env.Stderr, "%s", c.afterToken(ctx, env))
 		},
 	}
 	c.add(cmd, "the hub (default the current one)")

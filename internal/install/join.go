@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	clusterv1 "open-cluster-management.io/api/cluster/v1"
 	sigsyaml "sigs.k8s.io/yaml"
 
 	"github.com/hawser-io/hawser/deploy"
@@ -127,6 +128,41 @@ func (j Join) check() error {
 		err = errors.Join(fmt.Errorf("cluster %q: %s", j.Name, strings.Join(wrong, "; ")), err)
 	}
 	return err
+}
+
+// Joining returns with what clusters ask to join a hub: address and authority of its broker, and the
+// images. known is false where hawser install has put no hub there that clusters join.
+func Joining(ctx context.Context, hub cluster.Client) (j Join, known bool, err error) {
+	s, _, err := readSettings(ctx, hub)
+	if err != nil || s.Registration != On {
+		return j, false, err
+	}
+	operator, err := Operator(ctx, hub)
+	return Join{Bootstrap: Bootstrap{Broker: s.Address, CA: operator[caKey]}, Images: s.Images}, err == nil, err
+}
+
+// Refused says why the hub would refuse the agent that an installation puts on the cluster; empty: it
+// does not. A hub that clusters join gives works only to those that it has accepted. A cluster that
+// joined renews its Lease and its certificate; an agent that is installed over it would not.
+func (m Managed) Refused(ctx context.Context) (why string, err error) {
+	s, _, err := readSettings(ctx, m.Hub)
+	if err != nil || s.Registration != On {
+		return "", err
+	}
+	if joined, err := readSecret(ctx, m.Client, bootstrapSecret); err != nil || joined != nil {
+		return "this cluster joined its hub with hawser join: hawser install cluster would end that", err
+	}
+	c, err := get(ctx, m.Hub, object(clusterv1.GroupVersion.String(), "ManagedCluster", "", m.Name))
+	if err != nil {
+		return "", err
+	}
+	if c != nil {
+		accepted, _, err := unstructured.NestedBool(c.Object, "spec", "hubAcceptsClient")
+		if err != nil || accepted {
+			return "", err
+		}
+	}
+	return fmt.Sprintf("clusters join this hub, which was installed with --registration, and it has not accepted cluster %s: it would refuse the agent", m.Name), nil
 }
 
 // Agent says what our agent needs to join.

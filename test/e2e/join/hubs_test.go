@@ -130,7 +130,7 @@ func (s *stay) secondHub() *world {
 		s.Fatal(err)
 	}
 	bootstrap := filepath.Join(w.dir, "config.yaml")
-	token := strings.TrimSpace(w.hawser("token", "create", "--context", "hub2"))
+	token := w.token("hub2")
 	text := fmt.Sprintf("url: %s\ncaData: %s\ntoken: %s\n", at, base64.StdEncoding.EncodeToString(ca), token)
 	if err := os.WriteFile(bootstrap, []byte(text), 0o600); err != nil {
 		s.Fatal(err)

@@ -44,6 +44,12 @@ func (w *world) hawser(args ...string) string {
 	return w.run(filepath.Join(w.bin, "hawser"), args...)
 }
 
+// token makes one of a hub: what is said beside it is on standard error.
+func (w *world) token(hub string) string {
+	w.Helper()
+	return strings.TrimSpace(w.run("bash", "-c", `"$0" token create --context "$1" 2>/dev/null`, filepath.Join(w.bin, "hawser"), hub))
+}
+
 // stay is a cluster in the fleet, or one that asks to be.
 type stay struct {
 	*world
@@ -86,7 +92,7 @@ func (s *stay) join() { s.joinAt("hub", "hawser-access/ca.crt") }
 // joinAt does that for a hub, whose broker has a certificate of this CA.
 func (s *stay) joinAt(hub, ca string) {
 	s.Helper()
-	token := strings.TrimSpace(s.hawser("token", "create", "--context", hub))
+	token := s.token(hub)
 	s.hawser(append([]string{"join", "cluster1", "--context", "cluster1", "--token", token, "--broker", s.at, "--broker-ca", ca}, images...)...)
 }
 
@@ -201,8 +207,14 @@ func (s *stay) apply(name string) {
 // applyOn does that on any hub.
 func (s *stay) applyOn(hub workclient.Interface, name string) {
 	s.Helper()
+	s.applyIn(hub, "cluster1", name)
+}
+
+// applyIn does that in any namespace.
+func (s *stay) applyIn(hub workclient.Interface, namespace, name string) {
+	s.Helper()
 	o := &corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
-	_, err := hub.WorkV1().ManifestWorks("cluster1").Create(s.Context(), &workv1.ManifestWork{
+	_, err := hub.WorkV1().ManifestWorks(namespace).Create(s.Context(), &workv1.ManifestWork{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec:       workv1.ManifestWorkSpec{Workload: workv1.ManifestsTemplate{Manifests: []workv1.Manifest{{RawExtension: runtime.RawExtension{Object: o}}}}},
 	}, metav1.CreateOptions{})

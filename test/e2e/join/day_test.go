@@ -1,0 +1,120 @@
+package join
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// runningHub is a hub that clusters join, with what hawser install hub said.
+func (w *world) runningHub() (at, said string) {
+	w.Helper()
+	at = w.address("hub/hawser-broker") + ":8090"
+	said = w.hawser(append([]string{"install", "hub", "--context", "hub", "--registration", "--address", at}, images...)...)
+	w.run(w.kubectl, "--context", "hub", "delete", "validatingwebhookconfiguration", "hawser-hub-source") // no pod answers for it
+	w.start("hub", "hawser-broker")
+	w.start("hub", "hawser-hub-source", "hawser-broker.hawser.svc:8090", at)
+	return at, said
+}
+
+// shell runs a line as it stands.
+func (w *world) shell(line string) (out string, err error) {
+	w.Helper()
+	ctx, cancel := context.WithTimeout(w.Context(), 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "bash", "-eu", "-o", "pipefail", "-c", line)
+	path := "PATH=" + strings.Join([]string{w.bin, filepath.Dir(w.kubectl), os.Getenv("PATH")}, string(os.PathListSeparator))
+	cmd.Env, cmd.Dir = append(append(os.Environ(), path), w.env()...), w.dir
+	b, err := cmd.CombinedOutput()
+	w.Logf("%s\n%s", line, b)
+	return string(b), err
+}
+
+// runs is shell for a line that has to work.
+func (w *world) runs(line string) string {
+	w.Helper()
+	out, err := w.shell(line)
+	if err != nil {
+		w.Fatalf("%s: %v\n%s", line, err, out)
+	}
+	return out
+}
+
+// commands are the lines of a text that begin with hawser, behind a word and a colon or indented.
+func commands(text string) (all []string) {
+	for line := range strings.Lines(text) {
+		if at := strings.Index(line, "  hawser "); at >= 0 {
+			all = append(all, strings.TrimSpace(line[at:]))
+		}
+	}
+	return all
+}
+
+// access leads hawser to the broker as the operator.
+func (w *world) access(at string, args ...string) []string {
+	return append(args, "--broker", at, "--ca", w.file("ca.crt"), "--cert", w.file("tls.crt"), "--key", w.file("tls.key"))
+}
+
+// TestJoin_PrintedLines: hawser install hub and hawser token create end with the commands by which a
+// cluster joins. They run as they stand.
+func TestJoin_PrintedLines(t *testing.T) {
+	w := newWorld(t, "hub", "cluster1")
+	at, said := w.runningHub()
+	lines := commands(said)
+	if len(lines) != 2 || !strings.Contains(lines[0], "&& hawser join cluster1 ") {
+		t.Fatalf("hawser install hub prints the commands %q:\n%s", lines, said)
+	}
+	w.runs(lines[0])
+	w.start("cluster1", "hawser-agent")
+	w.runs(lines[1])
+	w.eventually("in sync", w.access(at, "get", "clusters", "cluster1")...)
+
+	// From a folder without the hub's files, into a file of another name.
+	w.dir = t.TempDir()
+	said = w.runs("hawser token create --context hub > 'my token'")
+	lines = commands(said)
+	if len(lines) != 2 || !strings.HasPrefix(lines[0], "hawser join cluster1 ") || !strings.Contains(lines[0], "my token") {
+		t.Fatalf("hawser token create prints the commands %q:\n%s", lines, said)
+	}
+	if out := w.runs(lines[0]); !strings.Contains(out, "secret/hawser-agent-bootstrap changed") {
+		t.Error("the cluster does not have the new token")
+	}
+	w.runs(lines[1])
+	// Through a pipe no file has the token.
+	lines = commands(w.runs("hawser token create --context hub | cat"))
+	if len(lines) != 2 || !strings.HasPrefix(lines[0], "hawser token create --context hub | hawser join cluster1 ") {
+		t.Fatalf("hawser token create prints the commands %q", lines)
+	}
+	w.runs(lines[0])
+}
+
+// TestJoin_InstallClusterSaysHow: on a hub that clusters join an installed agent would be refused.
+// hawser install cluster changes nothing and says with which commands the cluster joins. They run as
+// they stand.
+func TestJoin_InstallClusterSaysHow(t *testing.T) {
+	w := newWorld(t, "hub", "cluster1")
+	at, _ := w.runningHub()
+	const install = "hawser install cluster cluster1 --hub-context hub --context cluster1"
+	out, err := w.shell(install)
+	if err == nil || strings.Contains(out, "is ready") {
+		t.Fatalf("%s ends with %v, and the hub refuses the agent:\n%s", install, err, out)
+	}
+	if left := w.run(w.kubectl, "--context", "cluster1", "get", "namespace", "hawser", "--ignore-not-found", "-o", "name"); left != "" {
+		t.Errorf("a refused installation left %s", left)
+	}
+	lines := commands(out)
+	if len(lines) != 2 {
+		t.Fatalf("it prints the commands %q", lines)
+	}
+	w.runs(lines[0])
+	w.start("cluster1", "hawser-agent")
+	w.runs(lines[1])
+	w.eventually("in sync", w.access(at, "get", "clusters", "cluster1")...)
+	if out, err := w.shell(install); err == nil || !strings.Contains(out, "this cluster joined its hub with hawser join") {
+		t.Errorf("over a cluster that joined: %v\n%s", err, out)
+	}
+}
