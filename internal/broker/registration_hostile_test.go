@@ -517,15 +517,23 @@ func TestRegistration_IsOff(t *testing.T) {
 // TestRegistration_ClustersAreListed with what the hub says of them, also those without works.
 func TestRegistration_ClustersAreListed(t *testing.T) {
 	inWorld(t, joining(), func(w *world) {
-		w.hub().says(true, clusterOf("c1", 1, true), clusterOf("c2", 1, false))
+		hub := w.hub()
+		hub.says(false, clusterOf("c1", 1, true), clusterOf("c2", 1, false))
 		w.subscribe(w.agent("c1"))
+		w.put(w.source("src"), work{id: "w1", version: 1, cluster: "misspelt"}.event())
+		if list := w.clusters("misspelt"); len(list) != 1 || list[0].GetRegistration().GetAbsent() {
+			t.Errorf("before the hub has said which clusters it has: %v", list)
+		}
+		hub.says(true, clusterOf("c1", 1, true), clusterOf("c2", 1, false))
 		var got []string
 		err := w.ListClusters(w.Context(), &hawserv1.ListClustersRequest{}, func(c *hawserv1.ListClustersResponse) error {
 			r := c.GetRegistration()
-			got = append(got, fmt.Sprintf("%s accepted=%t joined=%t available=%s %s", c.GetCluster(), r.GetAccepted(), r.GetJoined(), r.GetAvailable(), c.GetState()))
+			got = append(got, fmt.Sprintf("%s accepted=%t joined=%t available=%s absent=%t %s", c.GetCluster(), r.GetAccepted(), r.GetJoined(), r.GetAvailable(), r.GetAbsent(), c.GetState()))
 			return nil
 		})
-		want := "c1 accepted=true joined=true available=Unknown CLUSTER_STATE_UNKNOWN; c2 accepted=false joined=false available=Unknown CLUSTER_STATE_NEVER_SEEN"
+		want := "c1 accepted=true joined=true available=Unknown absent=false CLUSTER_STATE_UNKNOWN; " +
+			"c2 accepted=false joined=false available=Unknown absent=false CLUSTER_STATE_NEVER_SEEN; " +
+			"misspelt accepted=false joined=false available= absent=true CLUSTER_STATE_NEVER_SEEN"
 		if s := strings.Join(got, "; "); err != nil || s != want {
 			t.Errorf("%v\n got %s\nwant %s", err, s, want)
 		}

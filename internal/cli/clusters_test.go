@@ -19,6 +19,9 @@ func TestClusterColumns(t *testing.T) {
 		{Cluster: "asks", State: never, Registration: &hawserv1.ClusterRegistration{}},
 		{Cluster: "denied", State: refused, Known: true, Registration: &hawserv1.ClusterRegistration{Joined: true, Available: "Unknown"}},
 		{Cluster: "let-in", State: never, Registration: &hawserv1.ClusterRegistration{Accepted: true}},
+		{Cluster: "left", State: refused, Known: true, Registration: &hawserv1.ClusterRegistration{Absent: true}},
+		{Cluster: "left-works", State: refused, Known: true, Live: 1, Registration: &hawserv1.ClusterRegistration{Absent: true}},
+		{Cluster: "misspelt", State: never, Live: 1, Registration: &hawserv1.ClusterRegistration{Absent: true}},
 		{
 			Cluster: "works", State: inSync, Known: true, Subscriptions: 1, Live: 2, CertificateEnds: timestamppb.New(now.Add(48 * time.Hour)),
 			Registration: &hawserv1.ClusterRegistration{Accepted: true, Joined: true, Available: "True"},
@@ -26,11 +29,14 @@ func TestClusterColumns(t *testing.T) {
 	}
 	for output, golden := range map[string]string{
 		asTable: `
-CLUSTER   STATE          ACCEPTED   JOINED   AVAILABLE   CERTIFICATE   WORKS   FAILING   PENDING   DELETING   LAST SEEN   AGENT   MESSAGE
-asks      not accepted   no         no       -           -             0       0         0         0          never       -       let it in with hawser accept asks
-denied    not accepted   no         yes      unknown     -             0       0         0         0          -           -       let it in with hawser accept denied
-let-in    never seen     yes        no       -           -             0       0         0         0          never       -       accepted; its agent has to come with its certificate
-works     in sync        yes        yes      yes         2d            2       0         0         0          now         -       -
+CLUSTER      STATE          ACCEPTED   JOINED   AVAILABLE   CERTIFICATE   WORKS   FAILING   PENDING   DELETING   LAST SEEN   AGENT   MESSAGE
+asks         not accepted   no         no       -           -             0       0         0         0          never       -       let it in with hawser accept asks
+denied       not accepted   no         yes      unknown     -             0       0         0         0          -           -       let it in with hawser accept denied
+let-in       never seen     yes        no       -           -             0       0         0         0          never       -       accepted; its agent has to come with its certificate
+left         not on hub     no         no       -           -             0       0         0         0          -           -       detached: take its agent off (hawser uninstall cluster left), or have it join again
+left-works   not on hub     no         no       -           -             1       0         0         0          -           -       detached, and has works on the hub: delete these, or have it join again as hawser token create prints
+misspelt     not on hub     no         no       -           -             1       0         0         0          never       -       the hub has no ManagedCluster misspelt: is the namespace of its works misspelt?
+works        in sync        yes        yes      yes         2d            2       0         0         0          now         -       -
 `,
 		asWide: "CERTIFICATE",
 	} {
@@ -52,6 +58,28 @@ works     in sync        yes        yes      yes         2d            2       0
 				t.Errorf("a broker that clusters do not join through:\n%s", got)
 			}
 		})
+	}
+}
+
+// TestClusters_DetachedIsOver: a cluster that was detached is listed while something is left of it.
+func TestClusters_DetachedIsOver(t *testing.T) {
+	offline := hawserv1.ClusterState_CLUSTER_STATE_OFFLINE
+	absent := &hawserv1.ClusterRegistration{Absent: true}
+	for name, c := range map[string]struct {
+		*hawserv1.ListClustersResponse
+		over bool
+	}{
+		"nothing is left":      {&hawserv1.ListClustersResponse{State: offline, Registration: absent}, true},
+		"a work":               {&hawserv1.ListClustersResponse{State: offline, Live: 1, Registration: absent}, false},
+		"a deletion":           {&hawserv1.ListClustersResponse{State: offline, Tombstones: 1, Registration: absent}, false},
+		"its agent comes":      {&hawserv1.ListClustersResponse{State: hawserv1.ClusterState_CLUSTER_STATE_REFUSED, Registration: absent}, false},
+		"the hub has it":       {&hawserv1.ListClustersResponse{State: offline, Registration: &hawserv1.ClusterRegistration{}}, false},
+		"clusters do not join": {&hawserv1.ListClustersResponse{State: offline}, false},
+		"no agent of it came":  {&hawserv1.ListClustersResponse{State: hawserv1.ClusterState_CLUSTER_STATE_NEVER_SEEN, Registration: absent}, false},
+	} {
+		if isOver(c.ListClustersResponse) != c.over {
+			t.Errorf("%s: over is %t, want %t", name, !c.over, c.over)
+		}
 	}
 }
 

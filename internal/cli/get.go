@@ -78,14 +78,16 @@ func clusterColumns(env Env, output *string) []column[hawserv1.ListClustersRespo
 
 func newGetClusters(env Env) *cobra.Command {
 	type item = hawserv1.ListClustersResponse
-	var state string
+	var state, named string
 	var sum tally
 	l := listing[item]{
 		env: env, remote: remote{env: env}, kind: "Cluster",
 		path: (*item).GetCluster,
 		meta: func(m *item) map[string]any { return objectMeta(m.GetCluster(), "", m.GetUid()) },
-		keep: func(m *item) bool { return state == "" || dashed(clusterWord(m)) == state },
-		sum:  func(m *item) { sum.add(clusterWord(m)) }, total: func() string { return sum.line("cluster", clusterWords) },
+		keep: func(m *item) bool {
+			return (state != "" || named != "" || !isOver(m)) && (state == "" || dashed(clusterWord(m)) == state)
+		},
+		sum: func(m *item) { sum.add(clusterWord(m)) }, total: func() string { return sum.line("cluster", clusterWords) },
 	}
 	l.columns = clusterColumns(env, &l.output)
 	words := make([]string, len(clusterWords))
@@ -111,6 +113,9 @@ STATE is one of these:
   refused       no agent is connected, and one was refused in the last 15 minutes
   never seen    there are works, or the hub accepted the cluster, and no agent ever came
   not accepted  the hub has not accepted the cluster: see hawser accept
+  not on hub    the hub has no ManagedCluster of this name: the namespace of works is
+                misspelt, or the cluster was detached. One that was detached is shown
+                while works, or an agent that comes, are left of it
 
 Where clusters join through the broker, ACCEPTED, JOINED and AVAILABLE are what the hub says
 of them, and CERTIFICATE is when the certificate ends that the agent showed.
@@ -126,7 +131,7 @@ its disk and back. REFUSED is when an agent was refused last.`,
 			if err := oneOf(cmd, "state", state, words); err != nil {
 				return err
 			}
-			named := first(args)
+			named = first(args)
 			return l.run(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient, token string) (grpc.ServerStreamingClient[item], error) {
 				return c.ListClusters(ctx, &hawserv1.ListClustersRequest{Cluster: named, PageToken: token})
 			}, named)

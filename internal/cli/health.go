@@ -14,10 +14,16 @@ import (
 )
 
 // clusterWords are the states of clusters as they are shown, in the order of the summary.
-var clusterWords = []string{"in sync", "behind", "failing", "differs", "unknown", "offline", "refused", "never seen", "not accepted"}
+var clusterWords = []string{"in sync", "behind", "failing", "differs", "unknown", "offline", "refused", "never seen", "not accepted", "not on hub"}
+
+// notOnHub is the state of a cluster that the hub does not have, where clusters join it.
+const notOnHub = "not on hub"
 
 func clusterWord(m *hawserv1.ListClustersResponse) string {
-	if waitsForHub(m) {
+	switch {
+	case m.GetRegistration().GetAbsent():
+		return notOnHub
+	case waitsForHub(m):
 		return "not accepted"
 	}
 	return map[hawserv1.ClusterState]string{
@@ -34,7 +40,23 @@ func clusterWord(m *hawserv1.ListClustersResponse) string {
 
 // waitsForHub tells whether the hub has still to accept the cluster.
 func waitsForHub(m *hawserv1.ListClustersResponse) bool {
-	return m.GetRegistration() != nil && !m.GetRegistration().GetAccepted()
+	return m.GetRegistration() != nil && !m.GetRegistration().GetAccepted() && !m.GetRegistration().GetAbsent()
+}
+
+// isOver tells whether nothing is left of a cluster that was detached: no work, and no agent that comes.
+func isOver(m *hawserv1.ListClustersResponse) bool {
+	return m.GetRegistration().GetAbsent() && m.GetLive() == 0 && m.GetTombstones() == 0 && m.GetState() == hawserv1.ClusterState_CLUSTER_STATE_OFFLINE
+}
+
+// absentMessage says what to do about a name that the hub has no cluster of.
+func absentMessage(m *hawserv1.ListClustersResponse) string {
+	switch {
+	case !m.GetKnown():
+		return "the hub has no ManagedCluster " + m.GetCluster() + ": is the namespace of its works misspelt?"
+	case m.GetLive()+m.GetTombstones() > 0:
+		return "detached, and has works on the hub: delete these, or have it join again as hawser token create prints"
+	}
+	return "detached: take its agent off (hawser uninstall cluster " + m.GetCluster() + "), or have it join again"
 }
 
 // yesOrNo is what the hub says of a cluster; empty where it says nothing.
@@ -90,7 +112,10 @@ func tripOf(d *durationpb.Duration) string {
 // clusterMessage says why a cluster is as it is, as far as the broker knows, or where to look.
 func clusterMessage(now time.Time, m *hawserv1.ListClustersResponse) string {
 	ended := m.GetCertificateEnds() != nil && m.GetCertificateEnds().AsTime().Before(now)
-	if waitsForHub(m) {
+	switch {
+	case m.GetRegistration().GetAbsent():
+		return absentMessage(m)
+	case waitsForHub(m):
 		return "let it in with hawser accept " + m.GetCluster()
 	}
 	switch m.GetState() {

@@ -58,7 +58,7 @@ func (a *Admin) describe(place store.Scope, agents []feed.Agent) *hawserv1.ListC
 	}
 	if a.hub != nil {
 		f := a.hub.Facts(place.Cluster)
-		c.Registration = &hawserv1.ClusterRegistration{Accepted: f.Accepted, Joined: f.Joined, Available: f.Available}
+		c.Registration = &hawserv1.ClusterRegistration{Accepted: f.Accepted, Joined: f.Joined, Available: f.Available, Absent: f.Absent}
 	}
 	if facts.RoundTrip > 0 {
 		c.RoundTrip = durationpb.New(facts.RoundTrip)

@@ -24,7 +24,9 @@ type mirror struct {
 	session string
 	// complete: the session has said everything.
 	complete bool
-	order    uint64 // of the last change
+	// listed: some session has said everything.
+	listed bool
+	order  uint64 // of the last change
 	// accepted are the clusters that the hub has accepted, as was said last, perhaps to the
 	// process before this one.
 	accepted map[string]struct{}
@@ -52,6 +54,8 @@ type object struct {
 type Facts struct {
 	// Accepted, Joined: the hub has accepted it, and it has joined.
 	Accepted, Joined bool
+	// Absent: the hub has no such cluster.
+	Absent bool
 	// Available is True, False, Unknown, or "" while nobody has said.
 	Available string
 }
@@ -104,7 +108,7 @@ func (m *mirror) apply(session string, said *hawserv1.RegistrationObjects) (chan
 	if said.GetListed() {
 		m.sweep(&c)
 		c.completed = !m.complete
-		m.complete = true
+		m.complete, m.listed = true, true
 	}
 	return c, true
 }
@@ -234,7 +238,7 @@ func (m *mirror) factsOf(cluster string) Facts {
 		return o.facts
 	}
 	_, accepted := m.accepted[cluster]
-	return Facts{Accepted: accepted}
+	return Facts{Accepted: accepted, Absent: m.listed && !accepted}
 }
 
 // size returns how many objects there are, and how many clusters are accepted.

@@ -142,19 +142,23 @@ func (r *Room) Accepted(cluster string) error {
 	if r.mirror.isAccepted(cluster) {
 		return nil
 	}
-	return notAccepted(cluster)
+	return r.notAccepted(cluster)
 }
 
-// notAccepted is the error of a cluster that the hub has not accepted. Clusters come back at
-// different times, each after ten seconds to a minute.
-func notAccepted(cluster string) *transport.Error {
+// notAccepted is the error of a cluster that the hub has not accepted, or does not have. Clusters come
+// back at different times, each after ten seconds to a minute.
+func (r *Room) notAccepted(cluster string) *transport.Error {
+	message, advice := "the hub has not accepted cluster "+cluster, "hawser accept "+cluster
+	if r.Facts(cluster).Absent {
+		message, advice = "the hub has no ManagedCluster "+cluster, "hawser token create prints how it joins"
+	}
 	const least, spread = 10 * time.Second, 50
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(cluster)) // never fails
 	return &transport.Error{
 		Code: transport.CodeDenied, Next: transport.NextBackOff, Delay: least + time.Duration(h.Sum32()%spread)*time.Second,
 		Attribute: codec.ExtClusterName,
-		Message:   "the hub has not accepted cluster " + cluster, Hint: "hawser accept " + cluster,
+		Message:   message, Hint: advice,
 	}
 }
 

@@ -226,7 +226,7 @@ func (r *Room) takeObjects(session string, said *hawserv1.RegistrationObjects) b
 		r.renewals.forget(cluster)
 		r.agents.wakeCluster(cluster)
 		if !r.mirror.isAccepted(cluster) { // and not accepted again meanwhile
-			r.endWorks(cluster, notAccepted(cluster))
+			r.endWorks(cluster, r.notAccepted(cluster))
 		}
 	}
 	if c.completed {

@@ -670,7 +670,9 @@ type ClusterRegistration struct {
 	// It has joined (the condition ManagedClusterJoined).
 	Joined bool `protobuf:"varint,2,opt,name=joined,proto3" json:"joined,omitempty"`
 	// Status of the condition ManagedClusterConditionAvailable: True, False, Unknown, or empty.
-	Available     string `protobuf:"bytes,3,opt,name=available,proto3" json:"available,omitempty"`
+	Available string `protobuf:"bytes,3,opt,name=available,proto3" json:"available,omitempty"`
+	// The hub has no ManagedCluster of this name. False while the hub has not said which it has.
+	Absent        bool `protobuf:"varint,4,opt,name=absent,proto3" json:"absent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -724,6 +726,13 @@ func (x *ClusterRegistration) GetAvailable() string {
 		return x.Available
 	}
 	return ""
+}
+
+func (x *ClusterRegistration) GetAbsent() bool {
+	if x != nil {
+		return x.Absent
+	}
+	return false
 }
 
 type ListWorksRequest struct {
@@ -2190,11 +2199,12 @@ const file_hawser_v1_inspection_proto_rawDesc = "" +
 	"\n" +
 	"refused_at\x18\x19 \x01(\v2\x1a.google.protobuf.TimestampR\trefusedAt\x12\x18\n" +
 	"\arefusal\x18\x1a \x01(\tR\arefusal\x12B\n" +
-	"\fregistration\x18\x1b \x01(\v2\x1e.hawser.v1.ClusterRegistrationR\fregistration\"g\n" +
+	"\fregistration\x18\x1b \x01(\v2\x1e.hawser.v1.ClusterRegistrationR\fregistration\"\x7f\n" +
 	"\x13ClusterRegistration\x12\x1a\n" +
 	"\baccepted\x18\x01 \x01(\bR\baccepted\x12\x16\n" +
 	"\x06joined\x18\x02 \x01(\bR\x06joined\x12\x1c\n" +
-	"\tavailable\x18\x03 \x01(\tR\tavailable\"c\n" +
+	"\tavailable\x18\x03 \x01(\tR\tavailable\x12\x16\n" +
+	"\x06absent\x18\x04 \x01(\bR\x06absent\"c\n" +
 	"\x10ListWorksRequest\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x16\n" +
 	"\x06source\x18\x02 \x01(\tR\x06source\x12\x1d\n" +

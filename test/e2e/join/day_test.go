@@ -118,3 +118,58 @@ func TestJoin_InstallClusterSaysHow(t *testing.T) {
 		t.Errorf("over a cluster that joined: %v\n%s", err, out)
 	}
 }
+
+// TestJoin_ClusterNotOnHub: on a hub that clusters join, hawser get clusters tells a misspelt
+// namespace and a cluster that was detached from one that waits to be accepted. What it advises works.
+// When nothing of the detached cluster is left, its row is gone.
+func TestJoin_ClusterNotOnHub(t *testing.T) {
+	s := asking(t)
+	get := s.access(s.at, "get", "clusters")
+	s.eventually("let it in with hawser accept cluster1", get...)
+	s.hawser("accept", "cluster1", "--context", "hub", "--wait")
+	s.run(s.kubectl, "--context", "hub", "create", "namespace", "clsuter1")
+	s.applyIn(s.hub, "clsuter1", "lost")
+	row := s.rowOf("not on hub", "clsuter1", get)
+	if strings.Contains(row, "hawser accept") || !strings.Contains(row, "is the namespace of its works misspelt?") {
+		t.Errorf("of a misspelt namespace it says %q", row)
+	}
+	s.hawser("detach", "cluster1", "--context", "hub")
+	row = s.rowOf("not on hub", "cluster1", get)
+	if strings.Contains(row, "hawser accept") || !strings.Contains(row, "hawser uninstall cluster cluster1") {
+		t.Errorf("of a detached cluster it says %q", row)
+	}
+	s.agent()
+	s.hawser("uninstall", "cluster", "cluster1", "--hub-context", "hub", "--context", "cluster1")
+	s.broker() // the broker forgets which agents were refused
+	s.broker = s.start("hub", "hawser-broker")
+	s.eventuallyTrue("the row of the detached cluster is gone", func() (bool, string) {
+		out, err := s.try(get...)
+		return err == nil && strings.Contains(out, "clsuter1 ") && strings.Contains(out, "not on hub") && !strings.Contains("\n"+out, "\ncluster1 "), out
+	})
+	if out := s.hawser(append(get, "cluster1")...); !strings.Contains(out, "not on hub") {
+		t.Errorf("asked for by its name it is not shown: %s", out)
+	}
+}
+
+// rowOf waits until the table has a row of a cluster in a state, and returns it.
+func (s *stay) rowOf(state, cluster string, get []string) (row string) {
+	s.Helper()
+	s.eventuallyTrue(cluster+" is "+state, func() (bool, string) {
+		out, err := s.try(get...)
+		for line := range strings.Lines(out) {
+			if strings.HasPrefix(line, cluster+" ") && strings.Contains(line, state) {
+				row = line
+			}
+		}
+		return err == nil && row != "", out
+	})
+	return row
+}
+
+// try runs hawser, which may fail.
+func (s *stay) try(args ...string) (out string, err error) {
+	cmd := exec.CommandContext(s.Context(), filepath.Join(s.bin, "hawser"), args...)
+	cmd.Env, cmd.Dir = append(os.Environ(), s.env()...), s.dir
+	b, err := cmd.CombinedOutput()
+	return string(b), err
+}
