@@ -19,7 +19,7 @@ import (
 
 // contexts is the file that names brokers, so that a person writes them down once.
 type contexts struct {
-	// CurrentContext is the name of the one that is used where --context names none.
+	// CurrentContext is the name of the one that is used where --broker-context names none.
 	CurrentContext string `json:"currentContext"`
 	// Contexts are the brokers by name; paths are relative to this file.
 	Contexts map[string]access `json:"contexts"`

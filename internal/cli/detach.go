@@ -112,6 +112,18 @@ func attached(ctx context.Context, hub hubAPI, was *clusterv1.ManagedCluster) (m
 	return "the hub has to delete it", nil
 }
 
+// fewOf is the beginning of a list of names, in brackets.
+func fewOf(names []string) string {
+	const most = 5
+	switch {
+	case len(names) == 0:
+		return ""
+	case len(names) > most:
+		return " (" + strings.Join(names[:most], ", ") + ", …)"
+	}
+	return " (" + strings.Join(names, ", ") + ")"
+}
+
 // fewNames names works, not too many.
 func fewNames(works []unstructured.Unstructured) string {
 	const most = 5

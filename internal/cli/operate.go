@@ -60,6 +60,7 @@ its id.`,
 func newForgetCluster(env Env) *cobra.Command {
 	r := remote{env: env}
 	var works bool
+	var c consent
 	cmd := &cobra.Command{
 		Use:   "cluster NAME",
 		Short: "Let another cluster take over a name",
@@ -70,48 +71,104 @@ the same name. After a cluster was replaced for good, this forgets the old one: 
 cluster that was refused meanwhile (hawser get orphans) has the name from now on, or,
 if none was, the next that comes. The works stay and go to it, and agents of the old
 cluster are refused. With --works the works are given up too: every source is told
-that nothing of them is left.`,
+that nothing of them is left. That cannot be undone, so it asks first.`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: r.args(clusterNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return r.call(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient) error {
-				resp, err := c.ForgetCluster(ctx, &hawserv1.ForgetClusterRequest{Cluster: args[0], Works: works})
-				if err != nil {
-					return err
+			if !works && !c.dryRun {
+				return r.call(cmd, func(ctx context.Context, client hawserv1.InspectionServiceClient) error {
+					return forgetCluster(ctx, env, client, &hawserv1.ForgetClusterRequest{Cluster: args[0]})
+				})
+			}
+			if err := c.check(cmd); err != nil {
+				return err
+			}
+			var left []string
+			return r.agreed(cmd, &c, func(ctx context.Context, client hawserv1.InspectionServiceClient) (what string, err error) {
+				left, err = givenUp(ctx, client, args[0], works)
+				return fmt.Sprintf("This gives %d works of cluster %s up%s. Their sources are told that nothing of them is left.", len(left), args[0], fewOf(left)), err
+			}, func() error {
+				for _, name := range left {
+					if err := say(env.Stdout, "work %s of cluster %s would be given up\n", name, args[0]); err != nil {
+						return err
+					}
 				}
-				if err := say(env.Stdout, "another cluster may take over the name %s\n", args[0]); err != nil || !works {
-					return err
-				}
-				return say(env.Stdout, "works given up: %d\n", resp.GetWorks())
+				return say(env.Stdout, "another cluster would get the name %s\n", args[0])
+			}, func(ctx context.Context, client hawserv1.InspectionServiceClient) error {
+				return forgetCluster(ctx, env, client, &hawserv1.ForgetClusterRequest{Cluster: args[0], Works: works})
 			})
 		},
 	}
 	r.flags(cmd)
+	c.add(cmd)
 	cmd.Flags().BoolVar(&works, "works", false, "give all works of the cluster up too")
 	return cmd
+}
+
+func forgetCluster(ctx context.Context, env Env, c hawserv1.InspectionServiceClient, r *hawserv1.ForgetClusterRequest) error {
+	resp, err := c.ForgetCluster(ctx, r)
+	if err != nil {
+		return err
+	}
+	if err := say(env.Stdout, "another cluster may take over the name %s\n", r.GetCluster()); err != nil || !r.GetWorks() {
+		return err
+	}
+	return say(env.Stdout, "works given up: %d\n", resp.GetWorks())
+}
+
+// givenUp are the works that go when a cluster is forgotten, if its works are meant. A cluster that
+// the broker does not know is an error.
+func givenUp(ctx context.Context, c hawserv1.InspectionServiceClient, cluster string, works bool) (names []string, err error) {
+	known := false
+	s, err := c.ListClusters(ctx, &hawserv1.ListClustersRequest{Cluster: cluster})
+	err = received(s, err, func(m *hawserv1.ListClustersResponse) error {
+		known = known || m.GetCluster() == cluster
+		return nil
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case !known:
+		return nil, hint(fmt.Errorf("cluster %s is not known", cluster), "hawser get clusters shows those that are")
+	case !works:
+		return nil, nil
+	}
+	err = allWorks(ctx, c, cluster, func(m *hawserv1.ListWorksResponse) error {
+		if m.GetState() != hawserv1.WorkState_WORK_STATE_GRAVE {
+			names = append(names, m.GetName())
+		}
+		return nil
+	})
+	return names, err
 }
 
 func newAdopt(env Env) *cobra.Command {
 	r := remote{env: env}
 	var source string
+	var c consent
 	cmd := &cobra.Command{
 		Use:   "adopt CLUSTER WORK --source NEW",
 		Short: "Give a work to another source",
 		Long: `Give a work to another source, for instance after a hub was renamed. From then on
 only the new source may change or delete it, and statuses go there. WORK is its name,
-or its id.`,
+or its id. It asks before it does so.`,
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: r.args(workOfCluster),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if source == "" {
 				return usageOf(cmd, errors.New("--source is not set: name the source that the work is to belong to"))
 			}
-			return r.call(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient) error {
-				id, err := workID(ctx, c, args[0], args[1])
-				if err != nil {
-					return err
-				}
-				if _, err := c.Adopt(ctx, &hawserv1.AdoptRequest{Cluster: args[0], ResourceId: id, Source: source}); err != nil {
+			if err := c.check(cmd); err != nil {
+				return err
+			}
+			var id string
+			return r.agreed(cmd, &c, func(ctx context.Context, client hawserv1.InspectionServiceClient) (what string, err error) {
+				id, err = workID(ctx, client, args[0], args[1])
+				return fmt.Sprintf("This gives work %s of cluster %s to source %s. The source that has it can not change or delete it any more.", args[1], args[0], source), err
+			}, func() error {
+				return say(env.Stdout, "work %s of cluster %s would belong to %s\n", args[1], args[0], source)
+			}, func(ctx context.Context, client hawserv1.InspectionServiceClient) error {
+				if _, err := client.Adopt(ctx, &hawserv1.AdoptRequest{Cluster: args[0], ResourceId: id, Source: source}); err != nil {
 					return err
 				}
 				return say(env.Stdout, "work %s of cluster %s belongs to %s\n", args[1], args[0], source)
@@ -119,6 +176,7 @@ or its id.`,
 		},
 	}
 	r.flags(cmd)
+	c.add(cmd)
 	cmd.Flags().StringVar(&source, "source", "", "the new owner (required)")
 	complete(cmd, "source", r.args(sourceNames))
 	return cmd

@@ -28,6 +28,8 @@ type remote struct {
 	broker, ca, cert, key, serverName string
 	proxy                             transport.Proxy
 	insecure                          bool
+	// warned: that a flag is called otherwise now was said.
+	warned bool
 	// overMQTT: the verb can reach a broker over MQTT, too.
 	overMQTT bool
 	// quiet: warnings of the broker are not told, as in a completion.
@@ -40,7 +42,8 @@ type remote struct {
 func (r *remote) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&r.config, "config", "", "file with contexts (or $"+envConfig+"; else hawser/config.yaml in the directory for configuration, as ~/.config)")
-	f.StringVar(&r.contextName, "context", "", "context of that file to use, in the place of the environment and of its currentContext")
+	f.StringVar(&r.contextName, "broker-context", "", "context of that file to use; then the environment and its currentContext do not count")
+	f.StringVar(&r.contextName, "context", "", "the same, as it was called before")
 	f.StringVar(&r.broker, "broker", "", "host:port of the broker (or $HAWSER_BROKER)")
 	f.StringVar(&r.ca, "ca", "", "CA that signed the broker's certificate (or $HAWSER_CA)")
 	f.StringVar(&r.cert, "cert", "", "certificate of an operator or viewer (or $HAWSER_CERT)")
@@ -49,12 +52,24 @@ func (r *remote) flags(cmd *cobra.Command) {
 	f.StringVar(&r.proxy.URL, "proxy", "", "HTTP proxy through which the broker is reached, as http://proxy.example:3128, or "+transport.NoProxy+" (or $HAWSER_PROXY; else $HTTPS_PROXY and $NO_PROXY)")
 	f.StringVar(&r.proxy.CAFile, "proxy-ca", "", "CA that signed the certificate of a proxy with https:// (or $HAWSER_PROXY_CA)")
 	f.BoolVar(&r.insecure, "insecure", false, "plaintext, to a broker on this machine only")
+	// Everywhere else --context is one of the kubeconfig.
+	if err := f.MarkHidden("context"); err != nil {
+		panic(err) // there is no such flag: a mistake here
+	}
+	cmd.MarkFlagsMutuallyExclusive("broker-context", "context")
+	complete(cmd, "broker-context", r.contextNames)
 	complete(cmd, "context", r.contextNames)
 	f.DurationVar(&r.timeout, "timeout", 30*time.Second, "how long to wait for the broker")
 }
 
 // ready completes the flags and says what is wrong with them.
 func (r *remote) ready(cmd *cobra.Command) error {
+	if cmd.Flags().Changed("context") && !r.warned {
+		r.warned = true
+		if err := say(r.env.Stderr, "warning: --context is a context of the kubeconfig elsewhere: name a broker with --broker-context\n"); err != nil {
+			return err
+		}
+	}
 	if err := r.resolve(cmd.Flags()); err != nil {
 		return usageOf(cmd, err)
 	}
@@ -87,7 +102,7 @@ func (r *remote) check() error {
 func (r *remote) host() (string, error) {
 	switch {
 	case r.broker == "":
-		return "", errors.New("--broker is not set: name the broker as host:port, or use a context (--context)")
+		return "", errors.New("--broker is not set: name the broker as host:port, or use a context (--broker-context)")
 	case strings.Contains(r.broker, "://") && !r.overMQTT:
 		return "", fmt.Errorf("--broker %s: only hawser doctor reaches a broker over MQTT; use host:port, as broker.example:8090", r.broker)
 	}
@@ -126,6 +141,28 @@ func (r *remote) call(cmd *cobra.Command, do func(context.Context, hawserv1.Insp
 		defer cancel()
 		return do(ctx, c)
 	})
+}
+
+// agreed looks at what a command would do, and does it when a person has agreed. The time for an
+// answer is not counted. With --dry-run it calls dry in place of both.
+func (r *remote) agreed(cmd *cobra.Command, c *consent, look func(context.Context, hawserv1.InspectionServiceClient) (what string, err error), dry func() error,
+	do func(context.Context, hawserv1.InspectionServiceClient) error,
+) error {
+	what := ""
+	err := r.call(cmd, func(ctx context.Context, client hawserv1.InspectionServiceClient) (err error) {
+		what, err = look(ctx, client)
+		return err
+	})
+	switch {
+	case err != nil:
+		return err
+	case c.dryRun:
+		return dry()
+	}
+	if err := c.get(cmd.Context(), cmd, r.env, what); err != nil {
+		return err
+	}
+	return r.call(cmd, do)
 }
 
 // connected is call without an end.

@@ -3,11 +3,13 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/spf13/cobra"
 
 	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/internal/install"
+	"github.com/hawser-io/hawser/pkg/agent/cluster"
 )
 
 func newUninstall(env Env) *cobra.Command {
@@ -19,7 +21,7 @@ on clusters stays, and so does what a later installation goes on from: the defin
 with works and records, the broker's volume, the authority, and the namespace hawser.
 With --delete-workloads the works are deleted first, which takes what they have off
 their clusters, then the clusters that joined, and nothing stays but what Open Cluster
-Management uses on the hub by then.`,
+Management uses on the hub by then. That cannot be undone, so it asks first.`,
 		Args: cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -30,12 +32,36 @@ Management uses on the hub by then.`,
 // uninstallFlags add to those of an installation what is to go.
 type uninstallFlags struct {
 	connection
+	consent
 	workloads bool
 }
 
 func (f *uninstallFlags) add(cmd *cobra.Command, of, works string) {
 	f.connection.add(cmd, of)
+	f.consent.add(cmd)
 	cmd.Flags().BoolVar(&f.workloads, "delete-workloads", false, "delete "+works+" first, wait until they are gone, and leave nothing")
+}
+
+// checkWord is check of the connection and of the consent, where one is needed.
+func (f *uninstallFlags) checkWord(cmd *cobra.Command, check func(*cobra.Command) error) error {
+	if err := check(cmd); err != nil || !f.workloads {
+		return err
+	}
+	return f.consent.check(cmd)
+}
+
+// agreed asks before works are deleted, those of a namespace or all. The time for an answer is not counted.
+func (f *uninstallFlags) agreed(cmd *cobra.Command, env Env, hub *cluster.Kube, namespace string) error {
+	if !f.workloads || f.dryRun || f.yes {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
+	defer cancel()
+	works, err := installer(env, hub).Works(ctx, hub.Metadata(), namespace)
+	if err != nil {
+		return err
+	}
+	return f.get(cmd.Context(), cmd, env, fmt.Sprintf("This deletes %d works of the hub%s, with what they have on their clusters. Nothing of it comes back.", len(works), fewOf(works)))
 }
 
 // remove takes off what a plan has.
@@ -54,20 +80,24 @@ func newUninstallHub(env Env) *cobra.Command {
 		Short: "Take broker and hub-source off a hub",
 		Args:  cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := f.check(cmd); err != nil {
+			if err := f.checkWord(cmd, f.connection.check); err != nil {
 				return err
 			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
-			defer cancel()
 			hub, err := f.dial(f.context)
 			if err != nil {
 				return err
 			}
+			if err := f.agreed(cmd, env, hub, ""); err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
+			defer cancel()
 			p, err := install.Installed(ctx, hub, env.Now())
 			if err != nil {
 				return err
 			}
 			i := installer(env, hub)
+			i.Dry = f.dryRun
 			if f.workloads {
 				if err := i.DeleteWorks(ctx, hub.Metadata(), ""); err != nil {
 					return err
@@ -76,7 +106,7 @@ func newUninstallHub(env Env) *cobra.Command {
 					return err
 				}
 			}
-			if err := f.remove(ctx, i, p); err != nil || f.workloads {
+			if err := f.remove(ctx, i, p); err != nil || f.workloads || f.dryRun {
 				return err
 			}
 			return say(env.Stdout, "what stays is for a later hawser install hub; agents that are left keep what they applied\n")
@@ -94,15 +124,18 @@ func newUninstallCluster(env Env) *cobra.Command {
 		Short: "Take the agent off a managed cluster",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := f.checkCluster(cmd); err != nil {
+			if err := f.checkWord(cmd, f.checkCluster); err != nil {
 				return err
 			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
-			defer cancel()
 			b, err := f.dialBoth(hubContext)
 			if err != nil {
 				return err
 			}
+			if err := f.agreed(cmd, env, b.hub, args[0]); err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
+			defer cancel()
 			p, err := install.Cluster(ctx, install.Managed{Name: args[0], Hub: b.hub, Client: b.cluster}, env.Now())
 			if err != nil {
 				return err
@@ -117,8 +150,9 @@ func newUninstallCluster(env Env) *cobra.Command {
 
 func (f *uninstallFlags) uninstallCluster(ctx context.Context, env Env, name string, b both, p install.Plan) error {
 	i := installer(env, b.cluster)
+	i.Dry = f.dryRun
 	if !f.workloads {
-		if err := errors.Join(f.remove(ctx, i, p), i.Leave(ctx)); err != nil {
+		if err := errors.Join(f.remove(ctx, i, p), i.Leave(ctx)); err != nil || f.dryRun {
 			return err
 		}
 		return say(env.Stdout, "what works have on the cluster stays; hawser install cluster %s goes on with it\n", name)
@@ -130,11 +164,11 @@ func (f *uninstallFlags) uninstallCluster(ctx context.Context, env Env, name str
 	if err != nil {
 		return err
 	}
-	if left {
+	if left && !f.dryRun {
 		return hint(errors.New("the cluster has records of works that are not on this hub, so its agent stays"),
 			"see whose they are with: kubectl get appliedmanifestworks")
 	}
-	if err := errors.Join(i.Leave(ctx), f.remove(ctx, i, p)); err != nil {
+	if err := errors.Join(i.Leave(ctx), f.remove(ctx, i, p)); err != nil || f.dryRun {
 		return err
 	}
 	return say(env.Stdout, "nothing of Hawser stays on the cluster; on the hub the namespace %s stays\n", name)

@@ -27,6 +27,8 @@ type Installer struct {
 	Client cluster.Client
 	// List finds what earlier runs applied.
 	List func(drift.Scope) drift.Source
+	// Dry has what would be deleted said, and not deleted.
+	Dry bool
 	// Say tells a person what is done, and what is waited for.
 	Say func(format string, args ...any)
 }

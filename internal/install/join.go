@@ -337,6 +337,10 @@ func (i Installer) Leave(ctx context.Context) error {
 		if have == nil {
 			continue
 		}
+		if i.Dry {
+			i.Say("%s would be deleted", nameOf(have))
+			continue
+		}
 		if err := i.remove(ctx, have); err != nil {
 			return err
 		}

@@ -70,8 +70,19 @@ func (i Installer) DeleteClusters(ctx context.Context, hub metadata.Interface, p
 	})
 }
 
-// deleteAll deletes them, and waits until those that count are gone.
+// deleteAll deletes them, and waits until those that count are gone, or says which it would delete.
 func (i Installer) deleteAll(ctx context.Context, hub metadata.Interface, d doomed) error {
+	if !i.Dry {
+		return i.deleteAndWait(ctx, hub, d)
+	}
+	names, err := i.there(ctx, hub, d)
+	for _, name := range names {
+		i.Say("%s would be deleted", name)
+	}
+	return err
+}
+
+func (i Installer) deleteAndWait(ctx context.Context, hub metadata.Interface, d doomed) error {
 	said := -1
 	for {
 		found, err := hub.Resource(d.GroupVersionResource).Namespace(d.namespace).List(ctx, metav1.ListOptions{})
@@ -108,6 +119,28 @@ func (i Installer) deleteAll(ctx context.Context, hub metadata.Interface, d doom
 		case <-time.After(pause):
 		}
 	}
+}
+
+// Works returns the works in a namespace of the hub, of all if it is empty, that are not deleted yet.
+func (i Installer) Works(ctx context.Context, hub metadata.Interface, namespace string) ([]string, error) {
+	return i.there(ctx, hub, doomed{GroupVersionResource: works, namespace: namespace, called: "works"})
+}
+
+// there names the objects that are not deleted yet.
+func (i Installer) there(ctx context.Context, hub metadata.Interface, d doomed) (names []string, err error) {
+	found, err := hub.Resource(d.GroupVersionResource).Namespace(d.namespace).List(ctx, metav1.ListOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil // the definition is gone
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s of the hub: %w", d.called, err)
+	}
+	for _, o := range found.Items {
+		if o.DeletionTimestamp == nil {
+			names = append(names, cluster.Ref{GroupVersionResource: d.GroupVersionResource, Namespace: o.Namespace, Name: o.Name}.String())
+		}
+	}
+	return names, nil
 }
 
 // HasRecords tells whether a cluster still has records of works.
@@ -186,6 +219,10 @@ func (i Installer) Remove(ctx context.Context, p Plan, keep func(*unstructured.U
 			continue
 		case !ours(have) || keep(o):
 			i.Say("%s stays", nameOf(o))
+			continue
+		}
+		if i.Dry {
+			i.Say("%s would be deleted", nameOf(o))
 			continue
 		}
 		if err := i.remove(ctx, have); err != nil {

@@ -107,7 +107,7 @@ func TestInstall_TwoCommands(t *testing.T) {
 	if got := w.run(w.kubectl, "--context", "cluster1", "get", "namespaces,customresourcedefinitions", "-l", "app.kubernetes.io/managed-by=hawser", "-o", "name"); len(got) != 2 {
 		t.Errorf("%v stay on the cluster, want namespace and definition", got)
 	}
-	w.run(w.hawser, "uninstall", "hub", "--context", "hub", "--delete-workloads")
+	w.run(w.hawser, "uninstall", "hub", "--context", "hub", "--delete-workloads", "--yes")
 	// It is gone once its volume is, which nobody lets go here.
 	if got := w.run(w.kubectl, "--context", "hub", "get", "namespace", "hawser", "--ignore-not-found", "-o", "jsonpath={.status.phase}"); got[0] != "" && got[0] != "Terminating" {
 		t.Errorf("the namespace on the hub is %v", got)
