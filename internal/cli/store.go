@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -26,6 +27,7 @@ func newStore(env Env) *cobra.Command {
 
   hawser store backup  --broker broker.example:8090 --to backup    # while the broker runs
   hawser store backup  --data-dir /var/lib/hawser-broker --to backup
+  hawser store backup  --broker broker.example:8090 --into backups --keep 7
   hawser store check   --data-dir backup
   hawser store restore --from backup --data-dir /var/lib/hawser-broker
 
@@ -66,19 +68,31 @@ with the records. Nothing is changed. The exit status is 0 when all is sound.`,
 
 func newStoreBackup(env Env) *cobra.Command {
 	r := remote{env: env}
-	var dir, to string
+	var dir, to, into string
+	keep := 7
 	cmd := &cobra.Command{
-		Use:   "backup --to DIR",
+		Use:   "backup (--to DIR | --into DIR)",
 		Short: "Copy a store, of a broker that runs or of one that is stopped",
 		Long: `Copy a store, of a broker that runs or of one that is stopped.
 
 A broker that runs is asked over its port, which needs a certificate of an operator;
 it goes on meanwhile. With --data-dir the store of a stopped one is read from the disk.
 The copy is checked; when the command succeeds, everything is on disk in DIR, which
-must be empty or not there. Whoever has it can read every work: keep it like a Secret.`,
+must be empty or not there. Whoever has it can read every work: keep it like a Secret.
+
+With --into the copy goes into a directory of its own in DIR, which is named by the
+time: backup-20261123T090000Z. When it is on disk, only the newest --keep of those stay.`,
 		Args: cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := given(cmd, "to", "name an empty directory for the backup"); err != nil {
+			switch {
+			case into != "" && to != "":
+				return usageOf(cmd, errors.New("--to and --into exclude each other: one names the backup, the other a directory of backups"))
+			case into != "" && keep < 1:
+				return usageOf(cmd, errors.New("--keep is less than 1: the backup itself stays"))
+			case into != "":
+				to = filepath.Join(into, env.Now().UTC().Format(seriesName))
+			}
+			if err := given(cmd, "to", "name an empty directory for the backup, or with --into one for several"); err != nil {
 				return err
 			}
 			offline := cmd.Flags().Changed("data-dir")
@@ -87,10 +101,12 @@ must be empty or not there. Whoever has it can read every work: keep it like a S
 			}
 			if offline {
 				report, err := pebble.Copy(cmd.Context(), dir, to)
-				return tellCopy(env.Stdout, report, err, "the broker is running: let it make the backup, with hawser store backup --broker HOST:PORT --to DIR, or stop it first")
+				err = tellCopy(env.Stdout, report, err, "the broker is running: let it make the backup, with hawser store backup --broker HOST:PORT --to DIR, or stop it first")
+				return pruned(env.Stdout, err, into, keep)
 			}
 			report, err := receiveBackup(cmd, &r, to)
-			return tellCopy(env.Stdout, report, err, "another program writes there: choose another directory")
+			err = tellCopy(env.Stdout, report, err, "another program writes there: choose another directory")
+			return pruned(env.Stdout, err, into, keep)
 		},
 	}
 	r.flags(cmd)
@@ -98,37 +114,81 @@ must be empty or not there. Whoever has it can read every work: keep it like a S
 	timeout := cmd.Flags().Lookup("timeout")
 	timeout.DefValue, timeout.Usage = backupTimeout.String(), "how long the broker may take to send everything"
 	cmd.Flags().StringVar(&dir, "data-dir", "", "directory of the store of a broker that is stopped, instead of --broker")
-	cmd.Flags().StringVar(&to, "to", "", "directory for the backup, empty or not there (required)")
+	cmd.Flags().StringVar(&to, "to", "", "directory for the backup, empty or not there (required without --into)")
+	cmd.Flags().StringVar(&into, "into", "", "directory in which the backup gets one that is named by the time")
+	cmd.Flags().IntVar(&keep, "keep", keep, "how many of the backups in --into stay, at least 1")
 	return cmd
 }
 
+// pruned removes what is old of a series in which a backup was made, and says so.
+func pruned(w io.Writer, err error, into string, keep int) error {
+	if err != nil || into == "" {
+		return err
+	}
+	removed, err := prune(into, keep)
+	for _, path := range removed {
+		err = errors.Join(err, say(w, "%s is removed: the newest %d stay\n", path, keep))
+	}
+	return err
+}
+
 func newStoreRestore(env Env) *cobra.Command {
-	var from, dir string
+	var from, latest, dir string
+	var aside bool
 	cmd := &cobra.Command{
-		Use:   "restore --from DIR --data-dir DIR",
+		Use:   "restore (--from DIR | --latest-in DIR) --data-dir DIR",
 		Short: "Make a broker's store from a backup",
 		Long: `Make a broker's store from a backup.
 
 The backup is checked before, and the store after. The directory of the store must be
 empty or not there: move what is in it away, and keep it until all is well. When the
 broker starts, sources and agents notice by themselves that it lost what came after the
-backup, and send it again.`,
+backup, and send it again.
+
+With --set-aside the command moves the former store itself, into a directory in that of
+the store, such as aside-20261123T090000Z. It needs the room of both.`,
 		Args: cmdline.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			err := given(cmd, "from", "name the directory of the backup")
-			if err == nil {
-				err = given(cmd, "data-dir", "name the directory of the broker's store")
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if from != "" && latest != "" {
+				return usageOf(cmd, errors.New("--from and --latest-in exclude each other"))
 			}
-			if err != nil {
+			if latest != "" {
+				if from, err = latestOf(latest); err != nil {
+					return err
+				}
+			}
+			if err := given(cmd, "from", "name the directory of the backup, or with --latest-in one with several"); err != nil {
 				return err
+			}
+			if err := given(cmd, "data-dir", "name the directory of the broker's store"); err != nil {
+				return err
+			}
+			if aside {
+				if err := moveAside(env, from, dir); err != nil {
+					return err
+				}
 			}
 			report, err := pebble.Copy(cmd.Context(), from, dir)
 			return tellCopy(env.Stdout, report, err, "stop the broker first")
 		},
 	}
-	cmd.Flags().StringVar(&from, "from", "", "directory of the backup (required)")
-	cmd.Flags().StringVar(&dir, "data-dir", "", "directory of the broker's store, empty or not there (required)")
+	cmd.Flags().StringVar(&from, "from", "", "directory of the backup (required without --latest-in)")
+	cmd.Flags().StringVar(&latest, "latest-in", "", "directory of hawser store backup --into, of which the newest backup is restored")
+	cmd.Flags().StringVar(&dir, "data-dir", "", "directory of the broker's store, empty or not there unless --set-aside moves what is in it (required)")
+	cmd.Flags().BoolVar(&aside, "set-aside", false, "move the former store into a directory in --data-dir first")
 	return cmd
+}
+
+// moveAside makes room for a restore, once the backup is known to be one.
+func moveAside(env Env, from, dir string) error {
+	if _, err := os.Stat(from); err != nil {
+		return storeHint(err, "")
+	}
+	to, err := setAside(dir, env.Now())
+	if err == nil && to != "" {
+		err = say(env.Stdout, "%s has the former store: delete it when all is well\n", to)
+	}
+	return err
 }
 
 // given says that a flag must be set.

@@ -346,7 +346,7 @@ func TestCheck_Refuses(t *testing.T) {
 	check("nothing", "nowhere", os.ErrNotExist)
 	noError(t, files.MkdirAll("empty", 0o700))
 	check("an empty directory", "empty", ErrNoStore)
-	must(must(files.Create("empty/"+incompleteName, vfs.WriteCategoryUnspecified)).Write(nil))
+	must(must(files.Create("empty/"+IncompleteName, vfs.WriteCategoryUnspecified)).Write(nil))
 	check("half a copy", "empty", ErrIncomplete)
 	if _, err := Open(Options{Dir: "empty", FS: files}); !errors.Is(err, ErrIncomplete) {
 		t.Errorf("open of half a copy: %v", err)

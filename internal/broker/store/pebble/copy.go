@@ -21,12 +21,15 @@ import (
 // incomplete until all of them are there, checked, and on disk.
 
 const (
-	// incompleteName is in a directory that is being filled, from before the
+	// IncompleteName is in a directory that is being filled, from before the
 	// first file until all are on disk. Without it, half a copy could be taken
 	// for a store, or for an empty place to make one in.
-	incompleteName = "INCOMPLETE"
-	lockName       = "LOCK"
-	lostName       = "lost+found" // of a file system of its own
+	IncompleteName = "INCOMPLETE"
+	// AsidePrefix begins the names of directories that hold a former store, in the directory of the
+	// store that followed it. No store takes notice of them.
+	AsidePrefix = "aside-"
+	lockName    = "LOCK"
+	lostName    = "lost+found" // of a file system of its own
 	// partBytes is how much of a file one part has at most.
 	partBytes = 256 << 10
 	// stagingName is a directory in that of the store, on its file system, in which
@@ -279,10 +282,10 @@ func newIncoming(files vfs.FS, dir string) (*incoming, error) {
 	in := &incoming{fs: files, dir: dir, lock: lock}
 	names, err := files.List(dir)
 	if err == nil {
-		names = slices.DeleteFunc(names, func(n string) bool { return n == lockName || n == lostName })
+		names = slices.DeleteFunc(names, NoStore)
 		slices.Sort(names)
 		switch {
-		case slices.Contains(names, incompleteName):
+		case slices.Contains(names, IncompleteName):
 			err = fmt.Errorf("%s: %w", dir, ErrIncomplete)
 		case len(names) > 0:
 			err = fmt.Errorf("%s: %w: it has %s", dir, ErrNotEmpty, names[0])
@@ -295,6 +298,11 @@ func newIncoming(files vfs.FS, dir string) (*incoming, error) {
 		return nil, in.abandon(err)
 	}
 	return in, nil
+}
+
+// NoStore reports whether a name in the directory of a store belongs to no store.
+func NoStore(name string) bool {
+	return name == lockName || name == lostName || strings.HasPrefix(name, AsidePrefix)
 }
 
 // makeDir makes a directory with those that it is in, for the owner only: works
@@ -361,14 +369,14 @@ func (in *incoming) endFile() error {
 }
 
 // mark says that the copy is not finished.
-func (in *incoming) mark() error { return errors.Join(in.beginFile(incompleteName), in.endFile()) }
+func (in *incoming) mark() error { return errors.Join(in.beginFile(IncompleteName), in.endFile()) }
 
 // unmark makes the copy count; it survives a power loss then.
 func (in *incoming) unmark() error {
 	if err := syncDir(in.fs, in.dir); err != nil {
 		return err
 	}
-	if err := in.fs.Remove(in.fs.PathJoin(in.dir, incompleteName)); err != nil {
+	if err := in.fs.Remove(in.fs.PathJoin(in.dir, IncompleteName)); err != nil {
 		return err
 	}
 	if err := syncDir(in.fs, in.dir); err != nil { // it may be gone for good, or come back
@@ -391,7 +399,7 @@ func (in *incoming) abandon(err error) error {
 
 // checkComplete returns an error for half a copy.
 func checkComplete(files vfs.FS, dir string) error {
-	_, err := files.Stat(files.PathJoin(dir, incompleteName))
+	_, err := files.Stat(files.PathJoin(dir, IncompleteName))
 	switch {
 	case err == nil:
 		return fmt.Errorf("%w: empty it and make the copy again", ErrIncomplete)

@@ -99,7 +99,7 @@ func TestReceive_Refuses(t *testing.T) {
 		"absolute":      {with("/escaped", "x").next(), "no file", false},
 		"dots":          {with("..", "x").next(), "no file", false},
 		"lock":          {with(lockName, "x").next(), "no file", false},
-		"mark":          {with(incompleteName, "x").next(), "no file", false},
+		"mark":          {with(IncompleteName, "x").next(), "no file", false},
 		"twice":         {append(slices.Clone(whole), whole...).next(), "came twice", false},
 		"a part":        {slices.Clone(whole[:len(whole)/2]).next(), "", false},
 		"a cut table":   {cut.next(), "damaged", false},
@@ -188,7 +188,7 @@ func TestCopy_Refuses(t *testing.T) {
 	refused("to itself", "backup", "backup", ErrInUse)
 	refused("from nothing", "nowhere", "copy", os.ErrNotExist)
 	noError(t, mem.MkdirAll("half", 0o700))
-	noError(t, must(mem.Create("half/"+incompleteName, vfs.WriteCategoryUnspecified)).Close())
+	noError(t, must(mem.Create("half/"+IncompleteName, vfs.WriteCategoryUnspecified)).Close())
 	refused("from half a copy", "half", "copy", ErrIncomplete)
 	refused("to half a copy", "backup", "half", ErrIncomplete)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -1,0 +1,113 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	engine "github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/hawser-io/hawser/internal/broker/store/pebble"
+)
+
+// A series is a directory with backups that are named by their time, as a CronJob makes them.
+
+// seriesName is the name of a backup in a series: the names have the order of the times.
+const seriesName = "backup-20060102T150405Z"
+
+// series returns the names of the backups in a directory, the oldest first.
+func series(dir string) (names []string, err error) {
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		if _, parsed := time.Parse(seriesName, e.Name()); parsed == nil && e.IsDir() {
+			names = append(names, e.Name())
+		}
+	}
+	return names, err
+}
+
+// finished reports whether a backup of a series is whole, and not half a copy.
+func finished(dir, name string) bool {
+	_, err := os.Stat(filepath.Join(dir, name, pebble.IncompleteName))
+	return errors.Is(err, fs.ErrNotExist)
+}
+
+// latestOf returns the newest finished backup of a series.
+func latestOf(dir string) (string, error) {
+	names, err := series(dir)
+	for _, name := range slices.Backward(names) {
+		if finished(dir, name) {
+			return filepath.Join(dir, name), nil
+		}
+	}
+	if err == nil {
+		err = hint(fmt.Errorf("%s has no finished backup", dir), "backups of a series are made with: hawser store backup --into %s", dir)
+	}
+	return "", err
+}
+
+// prune removes the finished backups of a series but the newest, and copies that were cut short and
+// that no program writes any more. It returns the removed ones.
+func prune(dir string, keep int) (removed []string, err error) {
+	names, err := series(dir)
+	for _, name := range slices.Backward(names) {
+		path := filepath.Join(dir, name)
+		if finished(dir, name) {
+			if keep--; keep >= 0 {
+				continue
+			}
+		} else if lock, used := lockStore(path); used != nil {
+			continue // another program fills it
+		} else {
+			err = errors.Join(err, lock.Close())
+		}
+		err = errors.Join(err, os.RemoveAll(path))
+		removed = append(removed, path)
+	}
+	return removed, err
+}
+
+// asideName is the name of the directory into which a restore moves the former store.
+const asideName = pebble.AsidePrefix + "20060102T150405Z"
+
+// setAside moves a store, of a broker that is stopped, into a directory in its own directory, and
+// returns that. There is none if there was nothing to move.
+func setAside(dir string, now time.Time) (aside string, err error) {
+	lock, err := lockStore(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "", nil
+	case err != nil:
+		return "", storeHint(err, "stop the broker first")
+	}
+	defer func() { err = errors.Join(err, lock.Close()) }()
+	entries, err := os.ReadDir(dir)
+	to := filepath.Join(dir, now.UTC().Format(asideName))
+	for _, e := range entries {
+		if pebble.NoStore(e.Name()) {
+			continue
+		}
+		if aside == "" && err == nil {
+			aside, err = to, os.Mkdir(to, 0o700)
+		}
+		if err == nil {
+			err = os.Rename(filepath.Join(dir, e.Name()), filepath.Join(to, e.Name()))
+		}
+	}
+	return aside, err
+}
+
+// lockStore keeps other programs out of the directory of a store. The error is [pebble.ErrInUse] when
+// one has it.
+func lockStore(dir string) (*engine.Lock, error) {
+	lock, err := engine.LockDirectory(dir, vfs.Default)
+	if err == nil || errors.As(err, new(*fs.PathError)) {
+		return lock, err
+	}
+	return nil, fmt.Errorf("%s: %w", dir, pebble.ErrInUse)
+}
