@@ -5,13 +5,20 @@ those very manifests, and changes what its values say.
 
 {{- /* hawser.objects: the objects of the base, with what every chart changes, as {"objects": […]}. */ -}}
 {{- define "hawser.objects" -}}
+{{- include "hawser.folder" (dict "root" . "folder" "base") -}}
+{{- end -}}
+
+{{- /* hawser.folder: likewise the objects of another base, the folder .folder. */ -}}
+{{- define "hawser.folder" -}}
 {{- $all := list -}}
-{{- $kustomization := .Files.Get "base/kustomization.yaml" | fromYaml -}}
-{{- $namespace := .Release.Namespace -}}
+{{- $root := .root -}}
+{{- $folder := .folder -}}
+{{- $kustomization := $root.Files.Get (printf "%s/kustomization.yaml" $folder) | fromYaml -}}
+{{- $namespace := $root.Release.Namespace -}}
 {{- $cluster := list "ClusterRole" "ClusterRoleBinding" "ValidatingWebhookConfiguration" -}}
 {{- range $file := $kustomization.resources -}}
 {{- if ne $file "../namespace" -}}
-{{- range $text := regexSplit "(?m)^---$" ($.Files.Get (printf "base/%s" $file)) -1 -}}
+{{- range $text := regexSplit "(?m)^---$" ($root.Files.Get (printf "%s/%s" $folder $file)) -1 -}}
 {{- $o := fromYaml $text -}}
 {{- if $o.kind -}}
 {{- if not (has $o.kind $cluster) -}}{{- $_ := set $o.metadata "namespace" $namespace -}}{{- end -}}
@@ -102,6 +109,17 @@ those very manifests, and changes what its values say.
 {{- range .object.spec.ingress -}}
 {{- range .from -}}{{- $_ := set . "namespaceSelector" (dict "matchLabels" (dict "kubernetes.io/metadata.name" $from)) -}}{{- end -}}
 {{- end -}}
+{{- end -}}
+
+{{- /* hawser.monitoring: the PodMonitor and the PrometheusRule, as far as they are wanted, as {"objects": […]}. */ -}}
+{{- define "hawser.monitoring" -}}
+{{- $all := list -}}
+{{- $values := .Values.monitoring -}}
+{{- range $o := (include "hawser.folder" (dict "root" . "folder" "monitoring") | fromJson).objects -}}
+{{- $_ := set $o.metadata "labels" (merge $o.metadata.labels $values.labels) -}}
+{{- if or (and (eq $o.kind "PodMonitor") $values.podMonitor) (and (eq $o.kind "PrometheusRule") $values.rules) -}}{{- $all = append $all $o -}}{{- end -}}
+{{- end -}}
+{{- dict "objects" $all | toJson -}}
 {{- end -}}
 
 {{- /* hawser.print: objects as YAML. */ -}}

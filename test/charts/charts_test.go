@@ -3,7 +3,9 @@
 package charts
 
 import (
+	"context"
 	"encoding/json"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -298,5 +300,101 @@ func compareSchema(t *testing.T, at string, values, schema object) {
 		if _, ok := values[name]; !ok {
 			t.Errorf("%s.%s is in the schema, and not in values.yaml", at, name)
 		}
+	}
+}
+
+// Backups, PodMonitor and alerts are those of deploy/.
+func TestCharts_RenderMonitoringAndBackups(t *testing.T) {
+	for _, program := range programs {
+		want := kustomize(t, filepath.Join(root, "deploy", program))
+		maps.Copy(want, kustomize(t, filepath.Join(root, "deploy", "monitoring", program)))
+		set := "monitoring.podMonitor=true,monitoring.rules=true"
+		if program == "broker" {
+			maps.Copy(want, kustomize(t, filepath.Join(root, "deploy", "broker-backup")))
+			set += ",backup.enabled=true"
+		}
+		if diff := cmp.Diff(want, render(t, program, "hawser", "--set", set)); diff != "" {
+			t.Errorf("%s (-kustomize +helm):\n%s", program, diff)
+		}
+	}
+}
+
+// The settings of backups, of monitoring and of the proxy get to where they count, elsewhere too.
+func TestCharts_SettingsOfMonitoringBackupsAndProxy(t *testing.T) {
+	for _, c := range []struct {
+		program, set string
+		want         []string
+	}{
+		{"broker", "monitoring.podMonitor=true,monitoring.labels.release=prometheus", []string{`"release":"prometheus"`, `"kind":"PodMonitor"`}},
+		{"broker", "backup.enabled=true,backup.schedule=@daily,backup.keep=5,backup.tlsSecret=ops,service.port=443,image.tag=v1,backup.storageClass=slow", []string{
+			`"schedule":"@daily"`, `"--keep=5"`, `"secretName":"ops"`, `"--broker=hawser-broker.elsewhere.svc:443"`, `/hawser:v1"`, `"storageClassName":"slow"`,
+		}},
+		{"broker", "backup.enabled=true,backup.existingClaim=mine,persistence.existingClaim=store,backup.image=r/h@sha256:1", []string{`"claimName":"mine"`, `"claimName":"store"`, `"r/h@sha256:1"`}},
+		{"agent", `proxy.https=http://proxy.example:3128,proxy.noProxy=.example\,10.0.0.0/8`, []string{
+			`{"name":"HTTPS_PROXY","value":"http://proxy.example:3128"}`, `{"name":"NO_PROXY","value":"$(KUBERNETES_SERVICE_HOST),.example,10.0.0.0/8"}`,
+		}},
+	} {
+		text, err := json.Marshal(render(t, c.program, "elsewhere", "--set", c.set))
+		for _, want := range c.want {
+			if err != nil || !strings.Contains(string(text), want) {
+				t.Errorf("%s with %s has no %s (%v)", c.program, c.set, want, err)
+			}
+		}
+	}
+	for program, set := range map[string]string{"agent": "proxy.https=http://ann:secret@proxy.example:3128", "broker": "backup.schedule=daily"} {
+		if out, err := runHelm(t, "template", "a-release", chart(program), "--set", set); err == nil {
+			t.Errorf("%s takes %s: %s", program, set, out)
+		}
+	}
+}
+
+// TestCharts_CommandsOfTheNotes installs the charts on a real control plane, and types what
+// their notes print. The simulated nodes have no containers, so nothing runs in them.
+func TestCharts_CommandsOfTheNotes(t *testing.T) {
+	dir, err := controlplane.Build(t.Context(), root, os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := controlplane.Start(context.WithoutCancel(t.Context()), controlplane.Config{Binary: filepath.Join(dir, "controlplane"), Dir: filepath.Join(t.TempDir(), "hub"), Nodes: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	env := append(os.Environ(), "KUBECONFIG="+c.KubeconfigPath, "PATH="+dir+":"+os.Getenv("PATH"))
+	types := func(command string) string {
+		cmd := exec.CommandContext(t.Context(), "sh", "-c", command)
+		cmd.Env = env
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Errorf("%s: %v\n%s", command, err, out)
+		}
+		return string(out)
+	}
+	types("kubectl apply --server-side -f testdata/prometheus-operator.yaml && kubectl wait --for=condition=Established --timeout=60s -f testdata/prometheus-operator.yaml")
+	types("kubectl create namespace hawser")
+	typed := 0
+	for _, program := range programs {
+		out, err := runHelm(t, "install", "hawser-"+program, chart(program), "--namespace", "hawser", "--kubeconfig", c.KubeconfigPath,
+			"--set", "monitoring.podMonitor=true,monitoring.rules=true", "--set", map[string]string{"broker": "backup.enabled=true", "agent": "proxy.https=http://proxy.example:3128", "hub-source": "webhook.caBundle=eA=="}[program])
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", program, err, out)
+		}
+		_, notes, _ := strings.Cut(out, "NOTES:")
+		for line := range strings.Lines(notes) {
+			if command, ok := strings.CutPrefix(strings.TrimRight(line, "\n"), "  "); ok && !strings.Contains(command, " exec ") {
+				types(command)
+				typed++
+			}
+		}
+		if _, err := runHelm(t, "uninstall", "hawser-"+program, "--namespace", "hawser", "--kubeconfig", c.KubeconfigPath); err != nil {
+			t.Errorf("%s: %v", program, err)
+		}
+	}
+	if typed < 12 {
+		t.Errorf("the notes print %d commands only", typed)
 	}
 }
