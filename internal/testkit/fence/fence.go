@@ -5,6 +5,7 @@
 //	```sh test        runs by itself in the root of the repository
 //	```sh test demo   runs beside a fleet as `hawser demo` leaves it
 //	```sh test join   runs, after those before it in its file, on a hub that a cluster joins
+//	```sh test install   runs, after those before it in its file, on a hub of hawser install
 //	```sh             is shown only
 //
 // Any other word behind "sh" is an error, since a block with a typing error
@@ -35,6 +36,7 @@ const (
 	Standalone Kind = "test"
 	Demo       Kind = "test demo"
 	Join       Kind = "test join"
+	Install    Kind = "test install"
 )
 
 // Block is one fenced block of shell commands.
@@ -102,8 +104,8 @@ func kindOf(info string) (Kind, error) {
 		return other, nil
 	}
 	kind := Kind(strings.Join(words[1:], " "))
-	if kind != Shown && kind != Standalone && kind != Demo && kind != Join {
-		return other, fmt.Errorf("%q: use sh, sh test, sh test demo or sh test join", info)
+	if kind != Shown && kind != Standalone && kind != Demo && kind != Join && kind != Install {
+		return other, fmt.Errorf("%q: use sh, sh test, sh test demo, sh test join or sh test install", info)
 	}
 	return kind, nil
 }

@@ -44,7 +44,7 @@ func TestParse(t *testing.T) {
 
 func TestParse_RefusesWhatWouldNeverRun(t *testing.T) {
 	for _, tc := range []struct{ name, page, want string }{
-		{"typing error", "\n```sh tset\n```\n", `a.md:2: "sh tset": use sh, sh test, sh test demo or sh test join`},
+		{"typing error", "\n```sh tset\n```\n", `a.md:2: "sh tset": use sh, sh test, sh test demo, sh test join or sh test install`},
 		{"another language", "```console test\n```\n", "only sh blocks"},
 		{"never closed", "```sh test\necho\n", "a.md:1: the fence that opens here is never closed"},
 	} {

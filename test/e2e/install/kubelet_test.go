@@ -45,6 +45,8 @@ type kubelet struct {
 	ip    func(pod *corev1.Pod) string
 
 	pods map[types.UID]*container
+	// claims are the directories of volumes that pods share, by claim.
+	claims map[string]string
 }
 
 // container is one that runs.
@@ -53,12 +55,13 @@ type container struct {
 	cmd    *exec.Cmd
 	ended  chan error
 	ready  bool
+	done   bool // the pod of a Job, whose program ended
 	client http.Client
 }
 
 // run looks at the pods until ctx ends, then stops all.
 func (k *kubelet) run(ctx context.Context) {
-	k.pods = map[types.UID]*container{}
+	k.pods, k.claims = map[types.UID]*container{}, map[string]string{}
 	// A Service has no endpoints on nodes that are not there.
 	if _, err := k.kube.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, metav1.CreateOptions{}); err != nil {
 		k.t.Errorf("kubelet: %v", err)
@@ -80,7 +83,18 @@ func (k *kubelet) run(ctx context.Context) {
 	}
 }
 
+// claim is the directory of a volume that outlives the pods that have it.
+func (k *kubelet) claim(name string) string {
+	if k.claims[name] == "" {
+		k.claims[name] = k.t.TempDir()
+	}
+	return k.claims[name]
+}
+
 func (k *kubelet) stop(c *container) {
+	if c.done {
+		return
+	}
 	if err := c.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		k.t.Errorf("pod %s: %v", c.pod.Name, err)
 	}
@@ -257,6 +271,9 @@ func (k *kubelet) volume(ctx context.Context, pod *corev1.Pod, name, dir string)
 		if v.Name != name {
 			continue
 		}
+		if v.PersistentVolumeClaim != nil {
+			dir = k.claim(v.PersistentVolumeClaim.ClaimName)
+		}
 		files, mode, err := k.files(ctx, pod, v)
 		if err != nil {
 			return "", err
@@ -322,10 +339,17 @@ func (k *kubelet) files(ctx context.Context, pod *corev1.Pod, v corev1.Volume) (
 	return nil, 0, errors.New("of a kind that the test does not know")
 }
 
-// probe asks the probes of a container. One that ended fails the test.
+// probe asks the probes of a container. One that ended fails the test, unless it did the work of a Job.
 func (k *kubelet) probe(ctx context.Context, c *container) error {
+	if c.done {
+		return nil
+	}
 	select {
 	case err := <-c.ended:
+		if owner := metav1.GetControllerOf(c.pod); owner != nil && owner.Kind == "Job" {
+			c.done = true
+			return k.ended(ctx, c, err)
+		}
 		c.ended <- err
 		return fmt.Errorf("its program ended: %w", err)
 	default:
@@ -359,6 +383,19 @@ func (c *container) asks(ctx context.Context, get *corev1.HTTPGetAction) bool {
 	}
 	defer resp.Body.Close()
 	return resp.StatusCode == http.StatusOK
+}
+
+// ended writes the status of a pod whose program did its work, or failed.
+func (k *kubelet) ended(ctx context.Context, c *container, failed error) error {
+	phase := corev1.PodSucceeded
+	if failed != nil {
+		phase = corev1.PodFailed
+	}
+	patch, err := json.Marshal(map[string]any{"status": corev1.PodStatus{Phase: phase, Message: fmt.Sprint(failed)}})
+	if err == nil {
+		_, err = k.kube.CoreV1().Pods(namespace).Patch(ctx, c.pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	}
+	return err
 }
 
 // report writes the status of a pod.
@@ -484,7 +521,7 @@ func addresses() func(*corev1.Pod) string {
 	return func(pod *corev1.Pod) string {
 		mu.Lock()
 		defer mu.Unlock()
-		if pod.Spec.ServiceAccountName == "hawser-broker" {
+		if pod.Labels["app.kubernetes.io/name"] == "hawser-broker" {
 			return subnet + "1"
 		}
 		next++
