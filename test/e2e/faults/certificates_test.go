@@ -32,40 +32,6 @@ func (o *operator) issueExpired(role pki.Role, name string) {
 	}
 }
 
-func TestWrongCertificate(t *testing.T) {
-	o := sit(t)
-	const name = "rome"
-	o.JoinAs(t, name)
-	o.comesWith(name, cluster)
-	looks := []look{
-		{command: theWork("web", name), says: `web +1 `},
-		{command: "hawser get clusters " + name, says: name + ` +refused .*certificate of cluster ` + cluster},
-	}
-	o.sees("wrong certificate", looks...)
-	o.carry(name, name)
-	o.isWell(looks...)
-	o.DeleteWork(t, name, "web")
-	o.leave()
-}
-
-// TestAgentCertificateExpired: the agent of a cluster has a certificate that ends after a while.
-func TestAgentCertificateExpired(t *testing.T) {
-	o := sit(t)
-	const name, life = "oslo", 20 * time.Second
-	o.JoinAs(t, name)
-	if _, err := o.PKI().Issue(pki.Request{Role: pki.Agent, Name: name, Valid: pki.Starting(time.Now(), life)}, true); err != nil {
-		t.Fatal(err)
-	}
-	o.Ready(t, o.comesWith(name, name))
-	looks := []look{{command: "hawser get clusters " + name, says: name + ` +offline .*certificate of its agent ended`}}
-	o.sees("agent certificate expired", looks...)
-	o.JoinAs(t, name)
-	o.carry(name, name)
-	o.isWell(looks...)
-	o.DeleteWork(t, name, "web")
-	o.leave()
-}
-
 // comesWith runs the agent of a cluster with the certificate of some cluster, in files of
 // its own, and gives it a work.
 func (o *operator) comesWith(name, certificate string) *workv1.ManifestWork {

@@ -27,6 +27,8 @@ type look struct {
 	command string
 	// says is a regular expression for the line that tells the cause.
 	says string
+	// next is one for the line that tells the operator how to go on.
+	next string
 	// past: the line is about what happened, and stays when all is well again.
 	past bool
 }
@@ -86,11 +88,17 @@ func (o *operator) leave() {
 	left := ""
 	err := wait.PollUntilContextTimeout(context.Background(), 50*time.Millisecond, harness.Within, true, func(ctx context.Context) (bool, error) {
 		works, err := o.HubAPI.Work.WorkV1().ManifestWorks("").List(ctx, metav1.ListOptions{})
-		left = fmt.Sprint(err)
-		if err == nil {
-			left = fmt.Sprint(works.Items)
+		if err != nil {
+			left = err.Error()
+			return false, nil
 		}
-		return err == nil && len(works.Items) == 0, nil
+		left = ""
+		for _, w := range works.Items {
+			if !silent[w.Namespace] {
+				left += w.Namespace + "/" + w.Name + " "
+			}
+		}
+		return left == "", nil
 	})
 	if err != nil {
 		o.t.Errorf("the works do not go: %s", left)
@@ -173,20 +181,31 @@ func (o *operator) sees(fault string, looks ...look) {
 	}
 }
 
-// screen is what the commands print, each with its cause on it.
-func (o *operator) screen(ctx context.Context, looks []look) (string, error) {
-	screen := ""
+// screen is what the commands print, each with its cause and the next step on it.
+func (o *operator) screen(ctx context.Context, looks []look) (screen string, err error) {
 	for _, l := range looks {
-		out, err := o.types(ctx, l.command)
-		if err != nil {
-			return "", err
+		out, failed := o.types(ctx, l.command)
+		if failed != nil {
+			return "", failed
 		}
-		if !regexp.MustCompile(l.says).MatchString(out) {
-			return "", fmt.Errorf("%s does not say %q:\n%s", l.command, l.says, out)
+		for _, want := range []string{l.says, l.next} {
+			if !regexp.MustCompile(want).MatchString(out) {
+				err = errors.Join(err, fmt.Errorf("%s does not say %q:\n%s", l.command, want, shortened(out)))
+			}
 		}
-		screen += "$ " + l.command + "\n" + out
+		screen += "$ " + l.command + "\n" + shortened(out)
 	}
-	return screen, nil
+	return screen, err
+}
+
+// shortened leaves rows out of a long table, which says so.
+func shortened(out string) string {
+	const most, begin = 20, 3
+	lines := strings.SplitAfter(out, "\n")
+	if len(lines) <= most {
+		return out
+	}
+	return strings.Join(lines[:begin], "") + fmt.Sprintf("… (%d more lines)\n", len(lines)-1-begin)
 }
 
 // isWell has an operator look until none of the causes is on the screen any more.

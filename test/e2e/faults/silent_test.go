@@ -1,0 +1,114 @@
+package faults
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/internal/pki"
+	"github.com/hawser-io/hawser/test/e2e/harness"
+)
+
+// The clusters from which no agent answers, each for another reason.
+const down, wrong, ended, misspelt = "paris", "rome", "oslo", "clutser1"
+
+// silent are clusters whose works stay over the tests of the day.
+var silent = map[string]bool{down: true, wrong: true, ended: true, misspelt: true}
+
+// quiet is a cluster from which no agent answers.
+type quiet struct {
+	fault string
+	looks []look
+	mend  func()
+}
+
+// told is until hub-source says on the hub that a cluster has no agent: the five minutes that an
+// agent may be away, the minute in which the broker tells it, and what a busy machine needs.
+const told = 6*time.Minute + harness.Within
+
+// silence stages all of them. Only after minutes the hub says that a cluster has no agent, so they
+// come first, and are looked at last.
+func silence(t *testing.T) []quiet {
+	t.Helper()
+	o := sit(t)
+	looks := func(name, says, next string) []look {
+		return []look{
+			{command: "hawser get clusters " + name, says: name + says, next: next},
+			{command: warnings("web", name), says: `(?i)agent`, next: `(?i)check|start|misspelt|issue|put`, past: true},
+		}
+	}
+	return []quiet{
+		{"agent down", looks(down, ` +offline`, `(?i)check|start|agent`), o.stopsAnswering()},
+		{"wrong certificate", looks(wrong, ` +refused .*certificate of cluster `+cluster, `(?i)issue|put|secret`), o.hasTheWrongCertificate()},
+		{"agent certificate expired", looks(ended, ` +offline .*certificate`, `(?i)issue|renew|put`), o.hasAnEndedCertificate()},
+		{"misspelt cluster", looks(misspelt, ` +never seen +1 `, `(?i)misspelt`), o.isMisspelt()},
+	}
+}
+
+// works are those of one silent cluster, which go when it answers.
+func (o *operator) workOf(name, value string) *workv1.ManifestWork {
+	o.t.Helper()
+	w := web(o.t, value)
+	w.Namespace = name
+	return w
+}
+
+func (o *operator) stopsAnswering() (mend func()) {
+	o.JoinAs(o.t, down)
+	o.forget(down)
+	stop := o.RunAgent(o.t, cluster, down, "--hub-identity="+down)
+	o.Deliver(o.t, o.workOf(down, "old"))
+	stop()
+	o.Update(o.t, down, "web", func(w *workv1.ManifestWork) { w.Spec = o.workOf(down, "new").Spec })
+	return func() { o.RunAgent(o.t, cluster, down, "--hub-identity="+down) }
+}
+
+func (o *operator) hasTheWrongCertificate() (mend func()) {
+	o.JoinAs(o.t, wrong)
+	o.comesWith(wrong, cluster)
+	return func() { o.carry(wrong, wrong) }
+}
+
+func (o *operator) hasAnEndedCertificate() (mend func()) {
+	o.JoinAs(o.t, ended)
+	if _, err := o.PKI().Issue(pki.Request{Role: pki.Agent, Name: ended, Valid: pki.Starting(time.Now(), 20*time.Second)}, true); err != nil {
+		o.t.Fatal(err)
+	}
+	o.Ready(o.t, o.comesWith(ended, ended))
+	harness.Eventually(o.t, func(ctx context.Context) error {
+		_, err := o.screen(ctx, []look{{command: "hawser get clusters " + ended, says: "offline"}})
+		return err
+	})
+	o.Update(o.t, ended, "web", func(w *workv1.ManifestWork) { w.Spec = o.workOf(ended, "new").Spec })
+	return func() {
+		o.JoinAs(o.t, ended)
+		o.carry(ended, ended)
+	}
+}
+
+func (o *operator) isMisspelt() (mend func()) {
+	namespace(o.t, o.HubAPI, misspelt)
+	o.forget(misspelt)
+	o.Create(o.t, o.workOf(misspelt, "x"))
+	return func() {}
+}
+
+// look has an operator see one of the silent clusters, mend it, and see that it is well.
+func (q quiet) look(o *operator, name string) {
+	o.t.Helper()
+	harness.EventuallyWithin(o.t, told, func(ctx context.Context) error {
+		events, err := o.HubAPI.Kube.CoreV1().Events(name).List(ctx, metav1.ListOptions{FieldSelector: "type=Warning"})
+		if err == nil && len(events.Items) == 0 {
+			err = fmt.Errorf("the hub says nothing of cluster %s", name)
+		}
+		return err
+	})
+	o.sees(q.fault, q.looks...)
+	q.mend()
+	o.DeleteWork(o.t, name, "web")
+	o.isWell(q.looks...)
+}
