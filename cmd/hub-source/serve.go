@@ -58,6 +58,8 @@ func serve(ctx context.Context, cfg *config, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+	down := newOutage(c.Dialer, c.Events, cfg.LeaderElection.ResourceNamespace, cfg.LeaderElection.ResourceName)
+	c.Dialer = down
 	joins, err := cfg.addRegistration(hub, &c)
 	if err != nil {
 		return err
@@ -72,6 +74,7 @@ func serve(ctx context.Context, cfg *config, stderr io.Writer) error {
 	tasks := []run.Task{
 		{Name: "hub source", Run: source.Run},
 		{Name: "certificates", Run: watch.Run},
+		{Name: "outage", Run: down.Run},
 		{Name: "admin", Run: telemetry.Admin{Addr: cfg.AdminListen, Registry: registry, Health: c.Health, Log: log}.Run},
 		{Name: "log level", Run: telemetry.DebugOnSignal(log)},
 		run.GiveMemoryBack(),

@@ -43,7 +43,7 @@ func brokerDown(t *testing.T) {
 	o.Create(t, w)
 	looks := []look{
 		{command: theWork("new", cluster), says: `new +1 `},
-		{command: "kubectl events -n hawser --types=Warning", says: `broker`, next: `(?i)check|start`, past: true},
+		{command: "kubectl events --for lease/hawser-hub-source -n hawser --types=Warning", says: `nobody listens|refused`, next: `Start the broker`, past: true},
 		{command: "hawser doctor", says: `listens`, next: `hint: .*check`},
 	}
 	o.sees("broker down", looks...)

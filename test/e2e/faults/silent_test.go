@@ -41,15 +41,16 @@ func silence(t *testing.T) []quiet {
 			{command: warnings("web", name), says: `(?i)agent`, next: `(?i)check|start|misspelt|issue|put`, past: true},
 		}
 	}
+	renewed := o.hasAnEndedCertificate()
 	return []quiet{
 		{"agent down", looks(down, ` +offline`, `(?i)check|start|agent`), o.stopsAnswering()},
 		{"wrong certificate", looks(wrong, ` +refused .*certificate of cluster `+cluster, `(?i)issue|put|secret`), o.hasTheWrongCertificate()},
-		{"agent certificate expired", looks(ended, ` +offline .*certificate`, `(?i)issue|renew|put`), o.hasAnEndedCertificate()},
+		{"agent certificate expired", looks(ended, ` +offline .*certificate`, `(?i)issue|renew|put`), renewed},
 		{"misspelt cluster", looks(misspelt, ` +never seen +1 `, `(?i)misspelt`), o.isMisspelt()},
 	}
 }
 
-// works are those of one silent cluster, which go when it answers.
+// workOf is the work that a silent cluster has.
 func (o *operator) workOf(name, value string) *workv1.ManifestWork {
 	o.t.Helper()
 	w := web(o.t, value)

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"context"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// outage tells people with kubectl that the broker cannot be reached, and why: in Events about the Lease
+// of hub-source. Works do not say it, because none of them is to blame, and there may be many.
+type outage struct {
+	transport.Dialer
+	events typedcorev1.EventsGetter
+	lease  corev1.ObjectReference
+	// failed has the latest error that was not told yet.
+	failed chan error
+}
+
+func newOutage(d transport.Dialer, events typedcorev1.EventsGetter, namespace, name string) *outage {
+	return &outage{Dialer: d, events: events, failed: make(chan error, 1), lease: corev1.ObjectReference{
+		APIVersion: coordinationv1.SchemeGroupVersion.String(), Kind: "Lease", Namespace: namespace, Name: name,
+	}}
+}
+
+// Dial is that of the broker's dialer.
+func (o *outage) Dial(ctx context.Context) (transport.Conn, error) {
+	c, err := o.Dialer.Dial(ctx)
+	if err != nil && ctx.Err() == nil {
+		select {
+		case o.failed <- err:
+		default: // the one before is being told
+		}
+	}
+	return c, err
+}
+
+// Run writes Events until ctx ends. The same one again raises its count.
+func (o *outage) Run(ctx context.Context) error {
+	b := record.NewBroadcaster(record.WithContext(ctx))
+	defer b.Shutdown()
+	b.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: o.events.Events("")})
+	recorder := b.NewRecorder(runtime.NewScheme(), corev1.EventSource{Component: program})
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-o.failed:
+			recorder.Eventf(&o.lease, corev1.EventTypeWarning, "BrokerUnreachable",
+				"%v; works stay as they are on their clusters. Start the broker, or see which step to it fails: kubectl -n %s exec deploy/%s -- /%s doctor", err, o.lease.Namespace, program, program)
+		}
+	}
+}
