@@ -120,7 +120,7 @@ func clusterMessage(now time.Time, m *hawserv1.ListClustersResponse) string {
 	}
 	switch m.GetState() {
 	case hawserv1.ClusterState_CLUSTER_STATE_REFUSED:
-		return age(now, m.GetRefusedAt()) + " ago: " + m.GetRefusal()
+		return age(now, m.GetRefusedAt()) + " ago: " + m.GetRefusal() + "; put the one of " + m.GetCluster() + " into its Secret"
 	case hawserv1.ClusterState_CLUSTER_STATE_NEVER_SEEN:
 		if m.GetRegistration().GetAccepted() {
 			return "accepted; its agent has to come with its certificate"
@@ -128,7 +128,7 @@ func clusterMessage(now time.Time, m *hawserv1.ListClustersResponse) string {
 		return "is the name misspelt, or does its agent not reach the broker?"
 	case hawserv1.ClusterState_CLUSTER_STATE_OFFLINE:
 		if ended {
-			return "the certificate of its agent ended " + age(now, m.GetCertificateEnds()) + " ago"
+			return "the certificate of its agent ended " + age(now, m.GetCertificateEnds()) + " ago: put a new one into its Secret, or have it join again"
 		}
 	case hawserv1.ClusterState_CLUSTER_STATE_FAILING:
 		return "see hawser get works --cluster " + m.GetCluster()

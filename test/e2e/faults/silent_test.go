@@ -44,8 +44,8 @@ func silence(t *testing.T) []quiet {
 	renewed := o.hasAnEndedCertificate()
 	return []quiet{
 		{"agent down", looks(down, ` +offline`, `(?i)check|start|agent`), o.stopsAnswering()},
-		{"wrong certificate", looks(wrong, ` +refused .*certificate of cluster `+cluster, `(?i)issue|put|secret`), o.hasTheWrongCertificate()},
-		{"agent certificate expired", looks(ended, ` +offline .*certificate`, `(?i)issue|renew|put`), renewed},
+		{"wrong certificate", looks(wrong, ` +refused .*certificate of cluster `+cluster, `Secret`), o.hasTheWrongCertificate()},
+		{"agent certificate expired", looks(ended, ` +offline .*certificate`, `Secret`), renewed},
 		{"misspelt cluster", looks(misspelt, ` +never seen +1 `, `(?i)misspelt`), o.isMisspelt()},
 	}
 }
