@@ -225,7 +225,8 @@ status of the cluster is about, DELETED how long ago the source deleted it.
 
 HEALTH is what that status says: "available" and "applied" where all of it is,
 "not applied" and "not available" where something is not, and MESSAGE why, "unknown"
-where it says nothing of both, and "not reported" before the first status.`,
+where it says nothing of both, and "not reported" before the first status. MESSAGE is
+there too where the agent takes long for the work, or others keep changing its objects.`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: l.remote.args(func(ctx context.Context, c *lookup, _ []string) error { return workNames(ctx, c, r.GetCluster()) }),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -214,8 +214,9 @@ type Verdict struct {
 	Deleted bool
 	// Applied and Available are the statuses of these conditions, "" without one.
 	Applied, Available string
-	// Message is that of the condition that is False, of Applied before that of Available; "" where
-	// none is. It is not longer than [MaxVerdictBytes].
+	// Message is that of the condition that is False, of Applied before that of Available, else that of
+	// an agent that takes long for the work, or whose objects are contested; "" where none says so. It
+	// is not longer than [MaxVerdictBytes].
 	Message string
 }
 
@@ -262,8 +263,8 @@ func VerdictOf(data []byte) (v Verdict, err error) {
 		return Verdict{}, problemWith("data", `must be the JSON object {"conditions":[...],...}`, err)
 	}
 	v = Verdict{Deleted: found[0].status == conditionTrue, Applied: found[1].status, Available: found[2].status}
-	for _, c := range found[1:] {
-		if c.status == conditionFalse {
+	for i, c := range found[1:] {
+		if c.status == verdictTrouble[i+1] {
 			v.Message = c.message()
 			break
 		}
@@ -361,7 +362,10 @@ const (
 )
 
 // verdictConditions are the types of the conditions of a [Verdict], in its order.
-var verdictConditions = [...]string{ConditionDeleted, "Applied", "Available"}
+var verdictConditions = [...]string{ConditionDeleted, "Applied", "Available", "InTime", "Contested"}
+
+// verdictTrouble are the statuses of these conditions of which a person has to know why.
+var verdictTrouble = [len(verdictConditions)]string{"", conditionFalse, conditionFalse, conditionFalse, conditionTrue}
 
 // What conditions say.
 const (
