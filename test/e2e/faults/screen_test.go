@@ -88,14 +88,13 @@ func (o *operator) leave() {
 	left := ""
 	err := wait.PollUntilContextTimeout(context.Background(), 50*time.Millisecond, harness.Within, true, func(ctx context.Context) (bool, error) {
 		works, err := o.HubAPI.Work.WorkV1().ManifestWorks("").List(ctx, metav1.ListOptions{})
-		if err != nil {
-			left = err.Error()
-			return false, nil
-		}
-		left = ""
-		for _, w := range works.Items {
-			if !silent[w.Namespace] {
-				left += w.Namespace + "/" + w.Name + " "
+		left = fmt.Sprint(err)
+		if err == nil {
+			left = ""
+			for _, w := range works.Items {
+				if !silent[w.Namespace] {
+					left += w.Namespace + "/" + w.Name + " "
+				}
 			}
 		}
 		return left == "", nil
