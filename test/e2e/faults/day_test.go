@@ -224,8 +224,8 @@ func clusterAPIDown(t *testing.T) {
 	defer func() { up() }()
 	o.Update(t, cluster, "web", func(w *workv1.ManifestWork) { w.Spec = web(t, "new").Spec })
 	looks := []look{
-		{command: warnings("web", cluster), says: `(?i)api ?server|does not answer|connection refused`, next: `(?i)check|look|start|readyz|doctor`, past: true},
-		{command: "hawser get clusters " + cluster, says: `(?i)api ?server|does not answer|connection refused`, next: `(?i)check|look|start|readyz|doctor`},
+		{command: warnings("web", cluster), says: `(?i)api ?server|does not answer|connection refused`, next: `(?i)check|look at|start|doctor`, past: true},
+		{command: "hawser get clusters " + cluster, says: `(?i)api ?server|does not answer|connection refused`, next: `(?i)check|look at|start|doctor`},
 	}
 	o.sees("cluster API down", looks...)
 	up()

@@ -57,7 +57,7 @@ func hubSourceDown(t *testing.T) {
 	up := o.down(fleet.HubSource)
 	looks := []look{
 		{command: "kubectl apply -f web.yaml", says: `failed calling webhook.*hawser-hub-source`}, // the words are the kube-apiserver's
-		{command: "hawser get clusters " + cluster, says: `(?i)source "?hub"?|hub-source`, next: `(?i)start|kubectl|check|see`},
+		{command: "hawser get clusters " + cluster, says: `(?i)source "?hub"?|hub-source`, next: `(?i)start|kubectl|check`},
 	}
 	o.sees("hub-source down", looks...)
 	up()

@@ -35,15 +35,16 @@ const told = 6*time.Minute + harness.Within
 func silence(t *testing.T) []quiet {
 	t.Helper()
 	o := sit(t)
+	// Of a certificate that is refused or over the hub says the consequence only; hawser has the cause.
 	looks := func(name, says, next string) []look {
 		return []look{
 			{command: "hawser get clusters " + name, says: name + says, next: next},
-			{command: warnings("web", name), says: `(?i)agent`, next: `(?i)check|start|misspelt|issue|put`, past: true},
+			{command: warnings("web", name), says: `no agent of cluster "` + name, next: `(?i)check|start`, past: true},
 		}
 	}
 	renewed := o.hasAnEndedCertificate()
 	return []quiet{
-		{"agent down", looks(down, ` +offline`, `(?i)check|start|agent`), o.stopsAnswering()},
+		{"agent down", looks(down, ` +offline`, `(?i)\n`+down+` .*(check|start|doctor)`), o.stopsAnswering()},
 		{"wrong certificate", looks(wrong, ` +refused .*certificate of cluster `+cluster, `Secret`), o.hasTheWrongCertificate()},
 		{"agent certificate expired", looks(ended, ` +offline .*certificate`, `Secret`), renewed},
 		{"misspelt cluster", looks(misspelt, ` +never seen +1 `, `(?i)misspelt`), o.isMisspelt()},
