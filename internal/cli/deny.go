@@ -2,6 +2,8 @@ package cli
 
 import (
 	"context"
+	"errors"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -39,7 +41,10 @@ Where clusters join by themselves, take back on the hub that a cluster was accep
 				if _, err := c.Deny(ctx, &hawserv1.DenyRequest{Subject: args[0], Reason: reason}); err != nil {
 					return err
 				}
-				return say(env.Stdout, "%s is denied\n", args[0])
+				if err := say(env.Stdout, "%s is denied\n", args[0]); err != nil {
+					return err
+				}
+				return warnUnknown(ctx, env, c, args[0])
 			})
 		},
 	}
@@ -47,6 +52,23 @@ Where clusters join by themselves, take back on the hub that a cluster was accep
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for who looks at it later")
 	cmd.AddCommand(newDenyCluster(env))
 	return cmd
+}
+
+// warnUnknown says that the broker does not know who is denied now. It is no error: a key that was lost is denied
+// before anybody comes with it.
+func warnUnknown(ctx context.Context, env Env, c hawserv1.InspectionServiceClient, subject string) error {
+	check := map[string]func(context.Context, hawserv1.InspectionServiceClient, string) error{"agent": knownCluster, "source": knownSource}
+	role, name, _ := strings.Cut(subject, "/")
+	if check[role] == nil {
+		return nil
+	}
+	err := check[role](ctx, c, name)
+	var u *unknownError
+	var h interface{ Hint() string }
+	if !errors.As(err, &u) || !errors.As(err, &h) {
+		return err
+	}
+	return say(env.Stderr, "warning: %s\nhint: %s; if the name is misspelt, take it back with: hawser allow %s\n", u, h.Hint(), subject)
 }
 
 func newAllow(env Env) *cobra.Command {

@@ -44,10 +44,10 @@ func clusterColumns(env Env, output *string) []column[hawserv1.ListClustersRespo
 	type item = hawserv1.ListClustersResponse
 	return []column[item]{
 		{header: "CLUSTER", cell: (*item).GetCluster},
-		{header: "STATE", cell: clusterWord},
+		{header: "STATE", field: "state", cell: clusterWord},
 		{header: "ACCEPTED", sparse: true, cell: func(m *item) string { return yesOrNo(m.GetRegistration(), m.GetRegistration().GetAccepted()) }},
 		{header: "JOINED", sparse: true, cell: func(m *item) string { return yesOrNo(m.GetRegistration(), m.GetRegistration().GetJoined()) }},
-		{header: "AVAILABLE", sparse: true, cell: availableWord},
+		{header: "AVAILABLE", sparse: true, cell: func(m *item) string { return m.GetRegistration().GetAvailable() }},
 		{header: "CERTIFICATE", sparse: true, cell: func(m *item) string {
 			if *output == asWide || m.GetRegistration() == nil { // there is another column for it
 				return ""
@@ -78,22 +78,19 @@ func clusterColumns(env Env, output *string) []column[hawserv1.ListClustersRespo
 
 func newGetClusters(env Env) *cobra.Command {
 	type item = hawserv1.ListClustersResponse
-	var state, named string
+	var states []string
+	var named string
 	var sum tally
 	l := listing[item]{
 		env: env, remote: remote{env: env}, kind: "Cluster",
 		path: (*item).GetCluster,
 		meta: func(m *item) map[string]any { return objectMeta(m.GetCluster(), "", m.GetUid()) },
 		keep: func(m *item) bool {
-			return (state != "" || named != "" || !isOver(m)) && (state == "" || dashed(clusterWord(m)) == state)
+			return (len(states) > 0 || named != "" || !isOver(m)) && wanted(states, clusterWord(m))
 		},
 		sum: func(m *item) { sum.add(clusterWord(m)) }, total: func() string { return sum.line("cluster", clusterWords) },
 	}
 	l.columns = clusterColumns(env, &l.output)
-	words := make([]string, len(clusterWords))
-	for i, w := range clusterWords {
-		words[i] = dashed(w)
-	}
 	cmd := &cobra.Command{
 		Use:     "clusters [NAME]",
 		Aliases: []string{"cluster"},
@@ -102,18 +99,18 @@ func newGetClusters(env Env) *cobra.Command {
 
 STATE is one of these:
 
-  in sync       the agent proved that it holds exactly the works that the broker holds
+  InSync        the agent proved that it holds exactly the works that the broker holds
                 for it, and none of them fails
-  behind        changes are under way
-  failing       works are not applied, or not available: FAILING says how many
-  differs       the agent holds something else, even after a comparison
-  unknown       an agent is connected that has proved nothing yet; agents of Open
+  Behind        changes are under way
+  Failing       works are not applied, or not available: FAILING says how many
+  Differs       the agent holds something else, even after a comparison
+  Unknown       an agent is connected that has proved nothing yet; agents of Open
                 Cluster Management never do
-  offline       no agent is connected
-  refused       no agent is connected, and one was refused in the last 15 minutes
-  never seen    there are works, or the hub accepted the cluster, and no agent ever came
-  not accepted  the hub has not accepted the cluster: see hawser accept
-  not on hub    the hub has no ManagedCluster of this name: the namespace of works is
+  Offline       no agent is connected
+  Refused       no agent is connected, and one was refused in the last 15 minutes
+  NeverSeen     there are works, or the hub accepted the cluster, and no agent ever came
+  NotAccepted   the hub has not accepted the cluster: see hawser accept
+  NotOnHub      the hub has no ManagedCluster of this name: the namespace of works is
                 misspelt, or the cluster was detached. One that was detached is shown
                 while works, or an agent that comes, are left of it
 
@@ -128,7 +125,7 @@ its disk and back. REFUSED is when an agent was refused last.`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: l.remote.args(clusterNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := oneOf(cmd, "state", state, words); err != nil {
+			if err := someOf(cmd, "state", states, clusterWords); err != nil {
 				return err
 			}
 			named = first(args)
@@ -138,8 +135,7 @@ its disk and back. REFUSED is when an agent was refused last.`,
 		},
 	}
 	l.flags(cmd)
-	cmd.Flags().StringVar(&state, "state", "", "only clusters that are so: "+strings.Join(words, ", "))
-	complete(cmd, "state", fixed(words...))
+	choose(cmd, &states, "state", "only clusters in these states", clusterWords)
 	return cmd
 }
 
@@ -172,7 +168,7 @@ func workColumns(env Env, output *string) []column[hawserv1.ListWorksResponse] {
 		{header: "CLUSTER", cell: (*item).GetCluster},
 		{header: "NAME", cell: (*item).GetName},
 		{header: "SOURCE", cell: (*item).GetSource},
-		{header: "STATE", cell: stateWord},
+		{header: "STATE", field: "state", cell: stateWord},
 		{header: "VERSION", cell: func(m *item) string { return strconv.FormatInt(m.GetVersion(), 10) }},
 		{header: "REPORTED", cell: func(m *item) string {
 			if !m.GetReported() {
@@ -180,12 +176,15 @@ func workColumns(env Env, output *string) []column[hawserv1.ListWorksResponse] {
 			}
 			return strconv.FormatInt(m.GetReportedVersion(), 10)
 		}},
-		{header: "HEALTH", cell: healthWord},
+		{header: "HEALTH", field: "health", cell: healthWord},
 		{header: "DELETED", cell: func(m *item) string { return age(env.Now(), m.GetDeletedAt()) }},
 		{header: "REVISION", wide: true, cell: func(m *item) string { return number(m.GetRevision()) }},
 		{header: "ID", wide: true, cell: (*item).GetResourceId},
 		{header: "NEXT", wide: true, cell: (*item).GetWaitingResourceId},
 		{header: "MESSAGE", cell: func(m *item) string {
+			if m.GetWaitingResourceId() != "" {
+				return "a new work of this name waits until this one is gone"
+			}
 			if *output == asWide {
 				return m.GetMessage()
 			}
@@ -197,7 +196,8 @@ func workColumns(env Env, output *string) []column[hawserv1.ListWorksResponse] {
 func newGetWorks(env Env) *cobra.Command {
 	type item = hawserv1.ListWorksResponse
 	r := &hawserv1.ListWorksRequest{}
-	var state, health, named string
+	var states, healths []string
+	var named string
 	l := listing[item]{
 		env: env, remote: remote{env: env}, kind: "Work",
 		path:  func(m *item) string { return m.GetCluster() + "/" + m.GetName() },
@@ -206,31 +206,27 @@ func newGetWorks(env Env) *cobra.Command {
 		group: (*item).GetCluster,
 		order: func(x, y *item) int { return cmp.Compare(x.GetName(), y.GetName()) },
 		keep: func(m *item) bool {
-			return (named == "" || isNamed(m, named)) && (state == "" || strings.HasPrefix(stateWord(m), state)) &&
-				(health == "" || dashed(healthWord(m)) == health)
+			return (named == "" || isNamed(m, named)) && wanted(states, stateWord(m)) && wanted(healths, healthWord(m))
 		},
 	}
 	l.columns = workColumns(env, &l.output)
-	words := []string{"live", "deleting", "deleted"}
-	healths := []string{"available", "applied", "not-applied", "not-available", "unknown", "not-reported"}
 	cmd := &cobra.Command{
 		Use:     "works [NAME]",
 		Aliases: []string{"work"},
 		Short:   "Show works as the broker holds them",
 		Long: `Show works as the broker holds them.
 
-STATE is "live", "deleting" until the cluster has confirmed that nothing is left, and
-"deleted" from then until the source knows. REPORTED is the version that the last
+STATE is Live, Deleting until the cluster has confirmed that nothing is left, and
+Deleted from then until the source knows. REPORTED is the version that the last
 status of the cluster is about, DELETED how long ago the source deleted it.
 
-HEALTH is what that status says: "available" and "applied" where all of it is,
-"not applied" and "not available" where something is not, and MESSAGE why, "unknown"
-where it says nothing of both, and "not reported" before the first status. MESSAGE is
-there too where the agent takes long for the work, or others keep changing its objects.`,
+HEALTH is what that status says: Available and Applied where all of it is, NotApplied
+and NotAvailable where something is not, and MESSAGE why, Unknown where it says nothing
+of both, and NotReported before the first status. MESSAGE is there too where the agent takes long for the work, or others keep changing its objects.`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: l.remote.args(func(ctx context.Context, c *lookup, _ []string) error { return workNames(ctx, c, r.GetCluster()) }),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := errors.Join(oneOf(cmd, "state", state, words), oneOf(cmd, "health", health, healths)); err != nil {
+			if err := errors.Join(someOf(cmd, "state", states, workWords), someOf(cmd, "health", healths, healthWords)); err != nil {
 				return err
 			}
 			named = first(args)
@@ -243,31 +239,18 @@ there too where the agent takes long for the work, or others keep changing its o
 	l.flags(cmd)
 	cmd.Flags().StringVar(&r.Cluster, "cluster", "", "only works of this cluster")
 	cmd.Flags().StringVar(&r.Source, "source", "", "only works of this source")
-	cmd.Flags().StringVar(&state, "state", "", "only works in this state: "+strings.Join(words, ", "))
-	cmd.Flags().StringVar(&health, "health", "", "only works of this health: "+strings.Join(healths, ", "))
+	choose(cmd, &states, "state", "only works in these states", workWords)
+	choose(cmd, &healths, "health", "only works of these healths", healthWords)
 	complete(cmd, "cluster", l.remote.args(clusterNames))
 	complete(cmd, "source", l.remote.args(sourceNames))
-	complete(cmd, "state", fixed(words...))
-	complete(cmd, "health", fixed(healths...))
 	return cmd
-}
-
-func stateWord(m *hawserv1.ListWorksResponse) string {
-	word := map[hawserv1.WorkState]string{
-		hawserv1.WorkState_WORK_STATE_LIVE:      "live",
-		hawserv1.WorkState_WORK_STATE_TOMBSTONE: "deleting",
-		hawserv1.WorkState_WORK_STATE_GRAVE:     "deleted",
-	}[m.GetState()]
-	if m.GetWaitingResourceId() != "" {
-		word += ", next waits"
-	}
-	return word
 }
 
 func newGetOrphans(env Env) *cobra.Command {
 	type item = hawserv1.ListOrphansResponse
 	r := &hawserv1.ListOrphansRequest{}
-	var source, cause string
+	var source string
+	var causes []string
 	l := listing[item]{
 		env: env, remote: remote{env: env}, kind: "Orphan",
 		path: func(m *item) string { return m.GetCluster() + "/" + cmp.Or(m.GetName(), m.GetResourceId()) },
@@ -276,12 +259,12 @@ func newGetOrphans(env Env) *cobra.Command {
 			return objectMeta(cmp.Or(m.GetName(), m.GetResourceId()), m.GetCluster(), m.GetResourceId())
 		},
 		keep: func(m *item) bool {
-			return (source == "" || m.GetSource() == source) && (cause == "" || dashed(causeWord(m.GetCause())) == cause)
+			return (source == "" || m.GetSource() == source) && wanted(causes, wordOf(m.GetCause()))
 		},
 	}
 	l.columns = []column[item]{
 		{header: "CLUSTER", cell: (*item).GetCluster},
-		{header: "CAUSE", cell: func(m *item) string { return causeWord(m.GetCause()) }},
+		{header: "CAUSE", cell: func(m *item) string { return wordOf(m.GetCause()) }},
 		{header: "SOURCE", cell: (*item).GetSource},
 		{header: "NAME", cell: (*item).GetName},
 		{header: "REVISION", wide: true, cell: func(m *item) string {
@@ -293,24 +276,23 @@ func newGetOrphans(env Env) *cobra.Command {
 		{header: "ID", cell: (*item).GetResourceId},
 		{header: "DETAIL", cell: (*item).GetDetail},
 	}
-	words := []string{"no-record", "ahead", "withheld", "stranger", "no-owner", "shared"}
 	cmd := &cobra.Command{
 		Use:     "orphans",
 		Aliases: []string{"orphan"},
 		Short:   "Show what does not fit together and is therefore left alone",
 		Long: `Show what does not fit together and is therefore left alone.
 
-CAUSE "no record": the agent holds the work, and the broker knows nothing of it.
-"ahead": the agent holds a newer version than the broker; its source has to publish
-it again. "withheld": the broker holds the work, its source lacks it and does not
-dare to delete it: see hawser approve. "stranger": an agent of another cluster comes
-under a name that is taken: see hawser forget cluster. "no owner": on the cluster is an
+CAUSE NoRecord: the agent holds the work, and the broker knows nothing of it.
+Ahead: the agent holds a newer version than the broker; its source has to publish
+it again. Withheld: the broker holds the work, its source lacks it and does not
+dare to delete it: see hawser approve. Stranger: an agent of another cluster comes
+under a name that is taken: see hawser forget cluster. NoOwner: on the cluster is an
 AppliedManifestWork without a work that does not say whose it is, as another agent
-leaves it: see hawser approve. "shared": one of another hub has objects that works of
+leaves it: see hawser approve. Shared: one of another hub has objects that works of
 this hub have too; the owner of the cluster can hand it over with hawser move.`,
 		Args: cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := oneOf(cmd, "cause", cause, words); err != nil {
+			if err := someOf(cmd, "cause", causes, causeWords); err != nil {
 				return err
 			}
 			return l.run(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient, token string) (grpc.ServerStreamingClient[item], error) {
@@ -322,22 +304,10 @@ this hub have too; the owner of the cluster can hand it over with hawser move.`,
 	l.flags(cmd)
 	cmd.Flags().StringVar(&r.Cluster, "cluster", "", "only of this cluster")
 	cmd.Flags().StringVar(&source, "source", "", "only of this source")
-	cmd.Flags().StringVar(&cause, "cause", "", "only for this cause: "+strings.Join(words, ", "))
+	choose(cmd, &causes, "cause", "only for these causes", causeWords)
 	complete(cmd, "cluster", l.remote.args(clusterNames))
 	complete(cmd, "source", l.remote.args(sourceNames))
-	complete(cmd, "cause", fixed(words...))
 	return cmd
-}
-
-func causeWord(c hawserv1.OrphanCause) string {
-	return map[hawserv1.OrphanCause]string{
-		hawserv1.OrphanCause_ORPHAN_CAUSE_NO_RECORD: "no record",
-		hawserv1.OrphanCause_ORPHAN_CAUSE_AHEAD:     "ahead",
-		hawserv1.OrphanCause_ORPHAN_CAUSE_WITHHELD:  "withheld",
-		hawserv1.OrphanCause_ORPHAN_CAUSE_STRANGER:  "stranger",
-		hawserv1.OrphanCause_ORPHAN_CAUSE_NO_OWNER:  "no owner",
-		hawserv1.OrphanCause_ORPHAN_CAUSE_SHARED:    "shared",
-	}[c]
 }
 
 func newGetLimits(env Env) *cobra.Command {

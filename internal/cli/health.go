@@ -13,31 +13,6 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// clusterWords are the states of clusters as they are shown, in the order of the summary.
-var clusterWords = []string{"in sync", "behind", "failing", "differs", "unknown", "offline", "refused", "never seen", "not accepted", "not on hub"}
-
-// notOnHub is the state of a cluster that the hub does not have, where clusters join it.
-const notOnHub = "not on hub"
-
-func clusterWord(m *hawserv1.ListClustersResponse) string {
-	switch {
-	case m.GetRegistration().GetAbsent():
-		return notOnHub
-	case waitsForHub(m):
-		return "not accepted"
-	}
-	return map[hawserv1.ClusterState]string{
-		hawserv1.ClusterState_CLUSTER_STATE_IN_SYNC:    "in sync",
-		hawserv1.ClusterState_CLUSTER_STATE_BEHIND:     "behind",
-		hawserv1.ClusterState_CLUSTER_STATE_FAILING:    "failing",
-		hawserv1.ClusterState_CLUSTER_STATE_DIFFERS:    "differs",
-		hawserv1.ClusterState_CLUSTER_STATE_UNKNOWN:    "unknown",
-		hawserv1.ClusterState_CLUSTER_STATE_OFFLINE:    "offline",
-		hawserv1.ClusterState_CLUSTER_STATE_REFUSED:    "refused",
-		hawserv1.ClusterState_CLUSTER_STATE_NEVER_SEEN: "never seen",
-	}[m.GetState()]
-}
-
 // waitsForHub tells whether the hub has still to accept the cluster.
 func waitsForHub(m *hawserv1.ListClustersResponse) bool {
 	return m.GetRegistration() != nil && !m.GetRegistration().GetAccepted() && !m.GetRegistration().GetAbsent()
@@ -68,11 +43,6 @@ func yesOrNo(r *hawserv1.ClusterRegistration, yes bool) string {
 		return "yes"
 	}
 	return "no"
-}
-
-// availableWord is the hub's condition Available.
-func availableWord(m *hawserv1.ListClustersResponse) string {
-	return map[string]string{"True": "yes", "False": "no", "Unknown": "unknown"}[m.GetRegistration().GetAvailable()]
 }
 
 // lastSeen is how long ago an agent was connected. What was before the broker was started nobody
@@ -138,23 +108,6 @@ func clusterMessage(now time.Time, m *hawserv1.ListClustersResponse) string {
 		hawserv1.ClusterState_CLUSTER_STATE_BEHIND, hawserv1.ClusterState_CLUSTER_STATE_UNKNOWN:
 	}
 	return ""
-}
-
-// healthWord is what the last status of a work says.
-func healthWord(m *hawserv1.ListWorksResponse) string {
-	if m.GetState() != hawserv1.WorkState_WORK_STATE_LIVE {
-		return ""
-	}
-	if !m.GetReported() {
-		return "not reported"
-	}
-	return map[hawserv1.WorkHealth]string{
-		hawserv1.WorkHealth_WORK_HEALTH_UNSPECIFIED:   "unknown",
-		hawserv1.WorkHealth_WORK_HEALTH_AVAILABLE:     "available",
-		hawserv1.WorkHealth_WORK_HEALTH_APPLIED:       "applied",
-		hawserv1.WorkHealth_WORK_HEALTH_NOT_AVAILABLE: "not available",
-		hawserv1.WorkHealth_WORK_HEALTH_NOT_APPLIED:   "not applied",
-	}[m.GetHealth()]
 }
 
 // clipped is the beginning of a text that would make the row of a table too long.

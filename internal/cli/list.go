@@ -48,6 +48,8 @@ type listing[T any] struct {
 type column[T any] struct {
 	header string
 	cell   func(*T) string
+	// field is that of the object that says the same: json and yaml have the word of the table.
+	field string
 	// wide: only with --output wide.
 	wide bool
 	// sparse: only where there is something in it.
@@ -71,11 +73,14 @@ func (l *listing[T]) run(cmd *cobra.Command, list pages[T], named string) error 
 		return err
 	}
 	return l.remote.connected(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient) error {
+		if err := l.known(ctx, c, cmd); err != nil {
+			return err
+		}
 		p := newPrinter(l.env.Stdout, l.output, l.header(), l.sparse(), l.watch || named != "")
 		look := func(show func(*T) error) error {
 			return paged(ctx, l.remote.timeout, func(ctx context.Context, token string) (grpc.ServerStreamingClient[T], error) {
 				return list(ctx, c, token)
-			}, l.wanted(show))
+			}, l.only(show))
 		}
 		if l.watch {
 			return l.follow(ctx, look, p)
@@ -102,8 +107,26 @@ func (l *listing[T]) run(cmd *cobra.Command, list pages[T], named string) error 
 	})
 }
 
-// wanted calls show with what is not to be left out.
-func (l *listing[T]) wanted(show func(*T) error) func(*T) error {
+// known says what is wrong with a cluster or a source that the list is only of. Who watches may wait for
+// one to come.
+func (l *listing[T]) known(ctx context.Context, c hawserv1.InspectionServiceClient, cmd *cobra.Command) error {
+	if l.watch {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, l.remote.timeout)
+	defer cancel()
+	for flag, check := range map[string]func(context.Context, hawserv1.InspectionServiceClient, string) error{"cluster": knownCluster, "source": knownSource} {
+		if f := cmd.Flags().Lookup(flag); f != nil && f.Value.String() != "" {
+			if err := check(ctx, c, f.Value.String()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// only calls show with what is not to be left out.
+func (l *listing[T]) only(show func(*T) error) func(*T) error {
 	if l.keep == nil {
 		return show
 	}
@@ -218,9 +241,12 @@ func (l *listing[T]) shown() []column[T] {
 }
 
 func (l *listing[T]) thing(m *T) thing {
-	t := thing{kind: l.kind, meta: l.meta(m), path: l.path(m), message: any(m).(proto.Message)}
+	t := thing{kind: l.kind, meta: l.meta(m), path: l.path(m), message: any(m).(proto.Message), words: map[string]string{}}
 	for _, c := range l.shown() {
 		t.row = append(t.row, c.cell(m))
+		if c.field != "" {
+			t.words[c.field] = t.row[len(t.row)-1]
+		}
 	}
 	return t
 }
@@ -263,6 +289,3 @@ func oneOf(cmd *cobra.Command, flag, value string, words []string) error {
 	}
 	return usageOf(cmd, fmt.Errorf("--%s %s: use one of %s", flag, value, strings.Join(words, ", ")))
 }
-
-// dashed writes the words of a table as flags take them: in-sync.
-func dashed(words string) string { return strings.ReplaceAll(words, " ", "-") }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -145,4 +146,50 @@ func workOfCluster(ctx context.Context, l *lookup, args []string) error {
 func deniedNames(ctx context.Context, l *lookup, _ []string) error {
 	s, err := l.client.ListDenials(ctx, &hawserv1.ListDenialsRequest{})
 	return received(s, err, func(m *hawserv1.ListDenialsResponse) error { return l.add(m.GetSubject()) })
+}
+
+// knownMost is how many names an error lists of those that there are.
+const knownMost = 10
+
+// knownCluster returns an error, which names clusters that there are, where the broker knows none of this name.
+func knownCluster(ctx context.Context, c hawserv1.InspectionServiceClient, name string) error {
+	found := false
+	err := paged(ctx, time.Hour, func(ctx context.Context, token string) (grpc.ServerStreamingClient[hawserv1.ListClustersResponse], error) {
+		return c.ListClusters(ctx, &hawserv1.ListClustersRequest{Cluster: name, PageToken: token})
+	}, func(*hawserv1.ListClustersResponse) error { found = true; return nil })
+	if err != nil || found {
+		return err
+	}
+	return unknown(ctx, c, "cluster", name, "hawser get clusters", clusterNames)
+}
+
+// knownSource is knownCluster for a source.
+func knownSource(ctx context.Context, c hawserv1.InspectionServiceClient, name string) error {
+	l := &lookup{client: c, prefix: name}
+	if err := sourceNames(ctx, l, nil); err != nil && !errors.Is(err, errEnough) {
+		return err
+	}
+	if slices.Contains(l.words, name) {
+		return nil
+	}
+	return unknown(ctx, c, "source", name, "hawser get limits", sourceNames)
+}
+
+// unknownError says that the broker does not know a name.
+type unknownError struct{ kind, name string }
+
+func (e *unknownError) Error() string { return "the broker knows no " + e.kind + " " + e.name }
+
+// unknown is the error for a name that look does not find; verb shows those that there are.
+func unknown(ctx context.Context, c hawserv1.InspectionServiceClient, kind, name, verb string, look func(context.Context, *lookup, []string) error) error {
+	l := &lookup{client: c}
+	if err := look(ctx, l, nil); err != nil && !errors.Is(err, errEnough) {
+		return err
+	}
+	slices.Sort(l.words)
+	all := strings.Join(l.words[:min(knownMost, len(l.words))], ", ")
+	if len(l.words) > knownMost {
+		all += " and others"
+	}
+	return hint(&unknownError{kind, name}, "it knows %s: see %s", cmp.Or(all, "none"), verb)
 }

@@ -150,8 +150,9 @@ func newAdopt(env Env) *cobra.Command {
 		Use:   "adopt CLUSTER WORK --source NEW",
 		Short: "Give a work to another source",
 		Long: `Give a work to another source, for instance after a hub was renamed. From then on
-only the new source may change or delete it, and statuses go there. WORK is its name,
-or its id. It asks before it does so.`,
+only the new source may change or delete it, and statuses go there. The broker has to
+know the new source: it has works, or is connected, or the configuration names it. WORK
+is its name, or its id. It asks before it does so.`,
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: r.args(workOfCluster),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -163,6 +164,9 @@ or its id. It asks before it does so.`,
 			}
 			var id string
 			return r.agreed(cmd, &c, func(ctx context.Context, client hawserv1.InspectionServiceClient) (what string, err error) {
+				if err := knownSource(ctx, client, source); err != nil {
+					return "", err
+				}
 				id, err = workID(ctx, client, args[0], args[1])
 				return fmt.Sprintf("This gives work %s of cluster %s to source %s. The source that has it can not change or delete it any more.", args[1], args[0], source), err
 			}, func() error {
@@ -204,7 +208,7 @@ after a restore from a backup. Then they are withheld: look at them with
 
 and, if they are to go, approve. Without names and without --all nothing is deleted.
 
-What is listed as "no owner" is on the cluster and no source knows of it. The agent
+What is listed as NoOwner is on the cluster and no source knows of it. The agent
 removes it with its objects (--remove), or gives it to the work of its name (--adopt),
 if it is still the one that is listed and still nobody's; it has to be connected.
 Everything may be named by its id, too.`,

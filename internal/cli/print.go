@@ -38,6 +38,8 @@ type thing struct {
 	path    string
 	message proto.Message
 	row     []string
+	// words are fields of the message that say what a cell says, in its word.
+	words map[string]string
 }
 
 // printer shows things one by one.
@@ -82,8 +84,12 @@ const (
 
 func (o *objects) show(t thing) error {
 	o.shown++
+	status := fieldsOf(t.message.ProtoReflect())
+	for field, word := range t.words {
+		status[field] = word
+	}
 	object := map[string]any{
-		"apiVersion": "hawser.dev/v1", "kind": t.kind, "metadata": t.meta, "status": fieldsOf(t.message.ProtoReflect()),
+		"apiVersion": "hawser.dev/v1", "kind": t.kind, "metadata": t.meta, "status": status,
 	}
 	if o.yaml {
 		return o.showYAML(object)

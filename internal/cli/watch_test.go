@@ -56,9 +56,9 @@ func TestStatus(t *testing.T) {
 	b := testkit.StartBroker(t, testkit.Options{Port: true, Known: []identity.Identity{operator}})
 	ca, cert, key := b.CA.Write(t.TempDir(), operator)
 	for args, want := range map[string]int{
-		"version": 0, "--version": 0, "get clusters": 0, "get works --cluster nowhere": 0, "doctor": 0,
-		"get cluster nowhere": 1, "get work nothing": 1, "forget work c w": 1, "allow agent/nobody": 1, "get clusters --broker 127.0.0.1:1": 1,
-		"nonsense": 2, "get nonsense": 2, "get clusters -o xml": 2, "get works --state lost": 2, "get clusters --context none": 2, "forget work c": 2, "deny": 2,
+		"version": 0, "--version": 0, "get clusters": 0, "doctor": 0,
+		"get cluster nowhere": 1, "get works --cluster nowhere": 1, "get orphans --source nowhere": 1, "get work nothing": 1, "forget work c w": 1, "allow agent/nobody": 1, "get clusters --broker 127.0.0.1:1": 1,
+		"nonsense": 2, "get nonsense": 2, "get clusters -o xml": 2, "get works --state lost": 2, "get clusters --context none": 2, "get works --cluster a --cluster b": 2, "forget work c": 2, "deny": 2,
 	} {
 		fields := strings.Fields(args)
 		if strings.Contains(args, " ") && !strings.Contains(args, "--broker") || args == "doctor" {
@@ -92,12 +92,12 @@ func TestWatch(t *testing.T) {
 	works, endWorks := start("get", "works", "--watch", "--cluster", "cluster1")
 	names, endNames := start("get", "works", "-w", "-o", "json")
 	denials, endDenials := start("get", "denials", "-w")
-	works.until(t, "cluster1   web    hub1     live    4")
+	works.until(t, "cluster1   web    hub1     Live    4")
 	names.until(t, `"name": "web"`)
 	denials.until(t, "none\n")
 
 	publish(t, b, hub1, work("cluster1", "id-shop", "a-longer-name", 1))
-	works.until(t, "cluster1   a-longer-name   hub1     live    1")
+	works.until(t, "cluster1   a-longer-name   hub1     Live    1")
 	names.until(t, `"name": "a-longer-name"`)
 	env := cli.Env{Stdout: io.Discard, Stderr: t.Output(), Now: time.Now}
 	if status := cli.Main(t.Context(), env, append([]string{"deny", "agent/cluster9"}, connection...)); status != 0 {

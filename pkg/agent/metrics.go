@@ -120,9 +120,9 @@ func (m *Metrics) observe(a *Agent) error {
 			prometheus.Labels{"reason": reason}, func() int { return of(a.watcher.Counts()) })
 	}
 	for _, c := range []prometheus.Collector{
-		works("live", func(n Counts) int { return n.Live - n.Unusable }),
-		works("unusable", func(n Counts) int { return n.Unusable }),
-		works("deleting", func(n Counts) int { return n.Deleting }),
+		works("Live", func(n Counts) int { return n.Live - n.Unusable }),
+		works("Unusable", func(n Counts) int { return n.Unusable }),
+		works("Deleting", func(n Counts) int { return n.Deleting }),
 		count("hawser_agent_statuses_due", "Statuses that the broker has not accepted yet.", func(n Counts) int { return n.ReportsDue }),
 		count("hawser_agent_unconfirmed_works", "Works known from the state directory that the broker has not confirmed since the start.", func(n Counts) int { return n.Unconfirmed }),
 		count("hawser_agent_unsaved_works", "Works that are not in the state directory as they should be.", func(n Counts) int { return n.Unsaved }),

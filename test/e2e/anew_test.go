@@ -59,7 +59,7 @@ func TestMadeAnewWhileAgentIsAway(t *testing.T) {
 		return harness.Absent(err, "ManifestWork "+w.Name)
 	})
 	anew := f.Create(t, harness.NewWork(t, name, "web", harness.ConfigMapYAML(ns, "kept", "2")))
-	shows("works", "deleting, next waits")
+	shows("works", "a new work of this name waits until this one is gone")
 
 	f.RunAgent(t, cluster1, name, "--hub-identity="+name)
 	f.Ready(t, anew)

@@ -22,6 +22,8 @@ import (
 type Agents interface {
 	// Agents returns those of a cluster, or all where it is "", by cluster.
 	Agents(cluster string) []feed.Agent
+	// Sources returns the names of the sources that are connected.
+	Sources() []string
 	// Resolve hands an order to the agents of a cluster that named an AppliedManifestWork.
 	Resolve(cluster, uid string, adopt bool) (name string, err error)
 	// Reads tells whether a source is subscribed to the statuses of its works.

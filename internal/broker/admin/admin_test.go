@@ -84,6 +84,7 @@ func (d *desk) Resolve(cluster, uid string, adopt bool) (string, error) {
 
 func (d *desk) Reads(source string) bool                { return slices.Contains(d.readers, source) }
 func (d *desk) Closing() error                          { return d.closing }
+func (*desk) Sources() []string                         { return nil }
 func (*desk) Recheck(claims.Change)                     {}
 func (*desk) End(store.Scope, string, *transport.Error) {}
 

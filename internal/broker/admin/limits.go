@@ -30,8 +30,8 @@ func (a *Admin) ListLimits(ctx context.Context, r *hawserv1.ListLimitsRequest, s
 	})
 }
 
-// used are the rows of a phase that the part has room for; sources that are configured are
-// shown before they have anything.
+// used are the rows of a phase that the part has room for; sources that are configured or
+// connected are shown before they have anything.
 func (a *Admin) used(p *part[hawserv1.ListLimitsResponse], phase int, of quota.Of) []quota.Row {
 	if phase < p.after.phase {
 		return nil
@@ -42,7 +42,7 @@ func (a *Admin) used(p *part[hawserv1.ListLimitsResponse], phase int, of quota.O
 	}
 	rows := a.cfg.Store.Rows(of, after, room)
 	if of == quota.Source {
-		for _, name := range a.cfg.Quotas.Sources() {
+		for _, name := range slices.Concat(a.cfg.Quotas.Sources(), a.agents.Sources()) {
 			if name > after && !slices.ContainsFunc(rows, func(r quota.Row) bool { return r.Name == name }) {
 				rows = append(rows, quota.Row{Name: name})
 			}

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"google.golang.org/protobuf/types/known/timestamppb"
-
 	"github.com/hawser-io/hawser/internal/broker/call"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
@@ -75,10 +73,7 @@ func workOf(m *store.Meta) *hawserv1.ListWorksResponse {
 	w := &hawserv1.ListWorksResponse{
 		Cluster: m.Cluster, ResourceId: m.ResourceID, Name: m.Name, Source: m.Owner, State: states[m.State],
 		Version: m.Version, Revision: m.SpecRevision,
-		Reported: m.StatusRevision != 0, ReportedVersion: m.StatusVersion,
-	}
-	if !m.DeletedAt.IsZero() {
-		w.DeletedAt = timestamppb.New(m.DeletedAt)
+		Reported: m.StatusRevision != 0, ReportedVersion: m.StatusVersion, DeletedAt: timeOf(m.DeletedAt),
 	}
 	if m.Waiting != nil {
 		w.WaitingResourceId = m.Waiting.ResourceID

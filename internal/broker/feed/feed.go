@@ -260,6 +260,9 @@ func (f *Feed) Agents(cluster string) []Agent {
 	return list
 }
 
+// Sources returns the names of the sources that are connected.
+func (f *Feed) Sources() []string { return f.registry.sources() }
+
 // metrics are listed, with their meaning, in docs/metrics.md. None has a label that grows
 // with works, clusters or sources.
 type metrics struct {
@@ -335,7 +338,7 @@ func (m *metrics) resumed(s codec.Subresource, records int, took time.Duration) 
 
 // acked counts an ack by what it proves.
 func (m *metrics) acked(s codec.Subresource, p Proof) {
-	result := map[Proof]string{Unproven: "noted", Matched: "in_sync", Differs: "differs"}[p]
+	result := map[Proof]string{Unproven: "Noted", Matched: "InSync", Differs: "Differs"}[p]
 	m.acks.WithLabelValues(string(s), result).Inc()
 }
 

@@ -188,6 +188,18 @@ func (r *registry) agents(cluster string) []*subscription {
 	return list
 }
 
+// sources returns the names of those that have subscriptions.
+func (r *registry) sources() (names []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for party := range r.perParty {
+		if party.Role == identity.Source {
+			names = append(names, party.Name)
+		}
+	}
+	return names
+}
+
 // askers returns the subscriptions that a resync request is about: the one whose id it
 // echoes and no other, since a list that outlived its stream is not what the party has now;
 // without an id those of its connection, else all of its scope.

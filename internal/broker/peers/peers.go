@@ -47,11 +47,11 @@ const (
 )
 
 var words = [states]string{
-	NeverSeen: "never_seen", Offline: "offline", Refused: "refused", InSync: "in_sync", Behind: "behind",
-	Unproven: "unknown", Failing: "failing", Differs: "differs",
+	NeverSeen: "NeverSeen", Offline: "Offline", Refused: "Refused", InSync: "InSync", Behind: "Behind",
+	Unproven: "Unknown", Failing: "Failing", Differs: "Differs",
 }
 
-// String is the value of the metric's label.
+// String is the value of the metric's label; hawser shows the same word.
 func (s State) String() string { return words[s] }
 
 const (

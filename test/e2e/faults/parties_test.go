@@ -80,8 +80,8 @@ func TestDeletionOnADeadCluster(t *testing.T) {
 	looks := []look{
 		{command: theWork("web", dead), says: `web +True`},
 		{command: "kubectl events --for manifestwork/web -n " + dead, says: "DeletionWaits", past: true},
-		{command: "hawser get clusters " + dead, says: dead + ` .*offline`, past: true},
-		{command: "hawser get works --state deleting", says: dead + ` +web`},
+		{command: "hawser get clusters " + dead, says: dead + ` .*Offline`, past: true},
+		{command: "hawser get works --state Deleting", says: dead + ` +web`},
 	}
 	o.sees("deletion on a dead cluster", looks...)
 	if out, err := o.types(t.Context(), "hawser forget work "+dead+" web"); err != nil {

@@ -44,10 +44,10 @@ func silence(t *testing.T) []quiet {
 	}
 	renewed := o.hasAnEndedCertificate()
 	return []quiet{
-		{"agent down", looks(down, ` +offline`, `(?i)\n`+down+` .*(check|start|doctor)`), o.stopsAnswering()},
-		{"wrong certificate", looks(wrong, ` +refused .*certificate of cluster `+cluster, `Secret`), o.hasTheWrongCertificate()},
-		{"agent certificate expired", looks(ended, ` +offline .*certificate`, `Secret`), renewed},
-		{"misspelt cluster", looks(misspelt, ` +never seen +1 `, `(?i)misspelt`), o.isMisspelt()},
+		{"agent down", looks(down, ` +Offline`, `(?i)\n`+down+` .*(check|start|doctor)`), o.stopsAnswering()},
+		{"wrong certificate", looks(wrong, ` +Refused .*certificate of cluster `+cluster, `Secret`), o.hasTheWrongCertificate()},
+		{"agent certificate expired", looks(ended, ` +Offline .*certificate`, `Secret`), renewed},
+		{"misspelt cluster", looks(misspelt, ` +NeverSeen +1 `, `(?i)misspelt`), o.isMisspelt()},
 	}
 }
 
@@ -82,7 +82,7 @@ func (o *operator) hasAnEndedCertificate() (mend func()) {
 	}
 	o.Ready(o.t, o.comesWith(ended, ended))
 	harness.Eventually(o.t, func(ctx context.Context) error {
-		_, err := o.screen(ctx, []look{{command: "hawser get clusters " + ended, says: "offline"}})
+		_, err := o.screen(ctx, []look{{command: "hawser get clusters " + ended, says: "Offline"}})
 		return err
 	})
 	o.Update(o.t, ended, "web", func(w *workv1.ManifestWork) { w.Spec = o.workOf(ended, "new").Spec })

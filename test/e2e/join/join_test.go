@@ -74,16 +74,16 @@ func TestJoin_CommandsOfTheDocumentation(t *testing.T) {
 	w.asKustomizeHasIt("cluster1", "agent-join")
 	w.start("cluster1", "hawser-agent")
 	access := []string{"--broker", broker, "--ca", w.file("ca.crt"), "--cert", w.file("tls.crt"), "--key", w.file("tls.key")}
-	w.eventually("not accepted", append([]string{"get", "clusters", "cluster1"}, access...)...)
+	w.eventually("NotAccepted", append([]string{"get", "clusters", "cluster1"}, access...)...)
 
 	if out := next(); !strings.Contains(out, "let it in with hawser accept cluster1") || !strings.Contains(out, "cluster cluster1 is accepted") {
 		t.Errorf("who waits, and that it was let in, is not said")
 	}
 	next() // the first work
-	w.eventually("in sync", append([]string{"get", "clusters", "cluster1"}, access...)...)
+	w.eventually("InSync", append([]string{"get", "clusters", "cluster1"}, access...)...)
 	w.addOns(broker)
 	next() // denied, and let in again
-	w.eventually("in sync", append([]string{"get", "clusters", "cluster1"}, access...)...)
+	w.eventually("InSync", append([]string{"get", "clusters", "cluster1"}, access...)...)
 	if out := next(); !strings.Contains(out, "cluster cluster1 is detached") {
 		t.Errorf("it is not said that the cluster is gone")
 	}
