@@ -12,14 +12,18 @@ import (
 
 // checkManifests returns which objects the manifests are about, and the first
 // thing that is wrong with them, "" when nothing is. Order and texts are those of
-// Open Cluster Management.
+// Open Cluster Management; of one object that is too large alone, advice follows.
 func (r Rules) checkManifests(work *workv1.ManifestWork) (objects []identifier, problem string) {
 	manifests := work.Spec.Workload.Manifests
 	if len(manifests) == 0 {
 		return nil, "manifests should not be empty"
 	}
 	if size := manifestwork.ManifestsSize(work); size > r.ManifestLimit {
-		return nil, fmt.Sprintf("the size of manifests is %d bytes which exceeds the %d limit", size, r.ManifestLimit)
+		problem = fmt.Sprintf("the size of manifests is %d bytes which exceeds the %d limit", size, r.ManifestLimit)
+		if way := manifestwork.OneTooLarge(manifests, r.ManifestLimit); way != "" {
+			problem += "; " + way
+		}
+		return nil, problem
 	}
 	objects = make([]identifier, 0, len(manifests))
 	for i := range manifests {

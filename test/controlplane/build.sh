@@ -49,11 +49,14 @@ mkdir -p "$cache"
 # result is right all the same, since it appears by a rename.
 if command -v flock >/dev/null; then
 	exec 9>"$cache/lock"
-	if ! flock -n 9; then
-		say "waiting for another build"
-		flock 9
-	fi
+	holder=$cache/holder
+	wait=-n
+	until flock $wait 9; do
+		say "waiting for $(cat "$holder" 2>/dev/null || echo 'another build')"
+		wait="-w ${HAWSER_WAIT_SECONDS:-15}"
+	done
 	found
+	echo "the build of process $$ in $PWD, since $(date +%T)" >"$holder"
 	rm -rf "$cache"/.build.* # left by builds that were killed
 fi
 

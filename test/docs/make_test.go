@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -75,5 +76,48 @@ func TestProgress(t *testing.T) {
 	}
 	if out.String() != "the result\n" || others != "x.go:1:2: wrong\n" {
 		t.Errorf("standard output %q, beside the reports %q", out.String(), others)
+	}
+}
+
+// TestBuild_SaysForWhomItWaits: a build of the control plane that waits names the one that has the lock.
+func TestBuild_SaysForWhomItWaits(t *testing.T) {
+	cache := t.TempDir()
+	dir := filepath.Join(cache, "controlplane")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	const holder = "the build of process 4711 in /elsewhere, since 12:34:56"
+	if err := os.WriteFile(filepath.Join(dir, "holder"), []byte(holder+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	lock, err := os.Create(filepath.Join(dir, "lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), "sh", filepath.Join(root(t), "test", "controlplane", "build.sh"))
+	cmd.Env = append(os.Environ(), "HAWSER_CACHE="+cache, "HAWSER_WAIT_SECONDS=0.1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	said, err := cmd.StderrPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(said)
+	for range 2 { // it goes on saying so
+		if !lines.Scan() || lines.Text() != "control plane: waiting for "+holder {
+			t.Errorf("%q", lines.Text())
+		}
+	}
+	if err := syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM); err != nil {
+		t.Error(err)
+	}
+	if err := cmd.Wait(); !errors.As(err, new(*exec.ExitError)) {
+		t.Errorf("it ended with %v", err)
 	}
 }

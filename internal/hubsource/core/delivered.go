@@ -84,8 +84,8 @@ func newProblem(o *workv1.ManifestWork, reason, message string) *problem {
 
 func tooLarge(o *workv1.ManifestWork) *problem {
 	return newProblem(o, ReasonTooLarge, fmt.Sprintf(
-		"the manifests are %d bytes, at most %d can be delivered: split them over several ManifestWorks",
-		manifestwork.ManifestsSize(o), manifestwork.MaxManifestsSize))
+		"the manifests are %d bytes, at most %d can be delivered: %s", manifestwork.ManifestsSize(o), manifestwork.MaxManifestsSize,
+		cmp.Or(manifestwork.OneTooLarge(o.Spec.Workload.Manifests, manifestwork.MaxManifestsSize), "split them over several ManifestWorks")))
 }
 
 func statusTooLarge(o *workv1.ManifestWork) *problem {

@@ -1,6 +1,7 @@
 package manifestwork
 
 import (
+	"cmp"
 	"bytes"
 	"encoding/json"
 	"errors"
@@ -231,7 +232,7 @@ func checkManifests(manifests []workv1.Manifest) (problem string) {
 		total += len(manifests[i].Raw)
 	}
 	if total > MaxManifestsSize {
-		return fmt.Sprintf("the manifests are %d bytes long, more than the limit of %d; split the work", total, MaxManifestsSize)
+		return fmt.Sprintf("the manifests are %d bytes long, more than the limit of %d; %s", total, MaxManifestsSize, cmp.Or(OneTooLarge(manifests, MaxManifestsSize), "split the work"))
 	}
 	for i := range manifests {
 		if hasGenerateName(manifests[i].Raw) {

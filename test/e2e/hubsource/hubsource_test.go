@@ -401,7 +401,7 @@ func deletesWhatWasTornOff(h *hub) {
 
 func showsAnOversizedWork(h *hub) {
 	h.create("large", strings.Repeat("x", manifestwork.MaxManifestsSize))
-	w := h.shows("large", core.ConditionDelivered, "split them")
+	w := h.shows("large", core.ConditionDelivered, "divide its data among several objects")
 	if len(w.Finalizers) != 0 {
 		h.Errorf("finalizers are %v", w.Finalizers)
 	}

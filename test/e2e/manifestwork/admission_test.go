@@ -70,11 +70,17 @@ func unfit(t *testing.T) map[string]struct {
 	}{
 		"no-manifests":    {manifests(), "manifests should not be empty"},
 		"too-large":       {manifests(sizedManifest("a", 300_000), sizedManifest("b", 211_993)), "the size of manifests is 512001 bytes which exceeds the 512000 limit"},
+		"one-too-large":   {manifests(cm, largeDefinition(600_000)), `manifest 1, "CustomResourceDefinition" "policies.example.com", alone is too large: drop the descriptions in its schema, or let a Job in the work fetch and apply it`},
 		"no-name":         {manifests(cm, secret+"{namespace: default}\n"), "name must be set in manifest"},
 		"generate-name":   {manifests(secret + "{name: a, generateName: a-}\n"), "generateName must not be set in manifest"},
 		"duplicates":      {manifests(cm, secret+"{name: twice, namespace: default}\n", cm), "duplicate manifest for resource default/twice with resource type v1.ConfigMap"},
 		"duplicate-group": {manifests(deployment, deployment), "duplicate manifest for resource shop/web with resource type apps/v1.Deployment"},
 	}
+}
+
+// largeDefinition is a definition of a kind with a description of so many bytes.
+func largeDefinition(size int) string {
+	return "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: policies.example.com}\nspec: {description: " + strings.Repeat("x", size) + "}\n"
 }
 
 // sizedManifest is a ConfigMap that is so many bytes of JSON on the hub.
