@@ -5,6 +5,7 @@ package charts
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"maps"
 	"os"
 	"os/exec"
@@ -254,6 +255,75 @@ func TestCharts_RefuseWhatTheyDoNotKnow(t *testing.T) {
 			if err == nil || !strings.Contains(out, parts[min(1, len(parts)-1)]) {
 				t.Errorf("%s with %s: %v\n%s", program, set, err, out)
 			}
+		}
+	}
+}
+
+// A setting of a program that it does not have is refused, at every level, and so is what is no base64.
+func TestCharts_RefuseWhatProgramsDoNotKnow(t *testing.T) {
+	for program, sets := range map[string][]string{
+		"broker":     {"config.lisen=:1", "config.log.levle=debug", "config.identities[0].rolle=source", "imagePullSecrets[0].nam=x", "extraEnv[0].valu=x", "tolerations[0].efect=x"},
+		"hub-source": {"config.brokr=:1", "webhook.caBundle=QUJ", "webhook.caBundle=a-b_", "webhook.caBundle=QUJD=", "webhook.caBundle=/etc/ca.crt"},
+		"agent":      {"extraVolumeMounts[0].mountpath=/x", "topologySpreadConstraints[0].maxskew=1"},
+	} {
+		for _, set := range sets {
+			if out, err := runHelm(t, "template", "a-release", chart(program), "--set", set); err == nil {
+				t.Errorf("%s takes %s:\n%.200s", program, set, out)
+			}
+		}
+	}
+}
+
+var (
+	flagKey = regexp.MustCompile("(?m)^\\| `--[^`]*` \\| `([^`]+)` \\|")
+	fileKey = regexp.MustCompile("(?m)^\\| `([a-zA-Z][^`]*)` \\|")
+)
+
+// The schema of a configuration has the settings that the page lists which the program writes.
+func TestCharts_SchemaHasTheSettings(t *testing.T) {
+	for _, program := range []string{"broker", "hub-source"} {
+		page, err := os.ReadFile(filepath.Join(root, "docs", "reference", "hawser-"+program+".md"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := os.ReadFile(filepath.Join(chart(program), "values.schema.json"))
+		var schema object
+		if err := errors.Join(err, json.Unmarshal(data, &schema)); err != nil {
+			t.Fatal(err)
+		}
+		want, got := map[string]bool{}, map[string]bool{}
+		for _, m := range slices.Concat(flagKey.FindAllStringSubmatch(string(page), -1), fileKey.FindAllStringSubmatch(string(page), -1)) {
+			want[m[1]] = true
+		}
+		for key := range want { // what has settings of its own is there with them
+			for parent := range want {
+				if strings.HasPrefix(key, parent+"[]") {
+					delete(want, parent)
+				}
+			}
+		}
+		settings(schema["properties"].(object)["config"].(object), "", got)
+		if diff := cmp.Diff(want, got); diff != "" || len(want) < 20 {
+			t.Errorf("%s (-page +schema):\n%s", program, diff)
+		}
+	}
+}
+
+// settings collects the leaves of a schema whose objects are closed.
+func settings(schema object, at string, into map[string]bool) {
+	properties, _ := schema["properties"].(object)
+	if schema["additionalProperties"] != false {
+		into[at+" is open"] = true
+	}
+	for name, p := range properties {
+		property, path := p.(object), strings.TrimPrefix(at+"."+name, ".")
+		switch items, _ := property["items"].(object); {
+		case items != nil:
+			settings(items, path+"[]", into)
+		case property["properties"] != nil:
+			settings(property, path, into)
+		default:
+			into[path] = true
 		}
 	}
 }
