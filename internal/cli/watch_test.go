@@ -92,9 +92,11 @@ func TestWatch(t *testing.T) {
 	works, endWorks := start("get", "works", "--watch", "--cluster", "cluster1")
 	names, endNames := start("get", "works", "-w", "-o", "json")
 	denials, endDenials := start("get", "denials", "-w")
+	orphans, endOrphans := start("get", "orphans", "--watch")
 	works.until(t, "cluster1   web    hub1     Live    4")
 	names.until(t, `"name": "web"`)
 	denials.until(t, "none\n")
+	orphans.until(t, "none\n")
 
 	publish(t, b, hub1, work("cluster1", "id-shop", "a-longer-name", 1))
 	works.until(t, "cluster1   a-longer-name   hub1     Live    1")
@@ -110,7 +112,7 @@ func TestWatch(t *testing.T) {
 	denials.until(t, "denial/agent/cluster9 is gone\n")
 
 	// Ctrl-C is how it is meant to end.
-	for _, end := range []func() int{endWorks, endNames, endDenials} {
+	for _, end := range []func() int{endWorks, endNames, endDenials, endOrphans} {
 		if status := end(); status != 0 {
 			t.Errorf("status %d", status)
 		}

@@ -70,7 +70,7 @@ func unfit(t *testing.T) map[string]struct {
 	}{
 		"no-manifests":    {manifests(), "manifests should not be empty"},
 		"too-large":       {manifests(sizedManifest("a", 300_000), sizedManifest("b", 211_993)), "the size of manifests is 512001 bytes which exceeds the 512000 limit"},
-		"one-too-large":   {manifests(cm, largeDefinition(600_000)), `manifest 1, "CustomResourceDefinition" "policies.example.com", alone is too large: drop the descriptions in its schema, or let a Job in the work fetch and apply it`},
+		"one-too-large":   {manifests(cm, largeDefinition(600_000)), `the size of manifests is 600256 bytes which exceeds the 512000 limit; manifest 1, "CustomResourceDefinition" "policies.example.com", alone is too large: drop the descriptions in its schema, or let a Job in the work fetch and apply it, see docs/manifestwork.md#an-object-above-the-limit`},
 		"no-name":         {manifests(cm, secret+"{namespace: default}\n"), "name must be set in manifest"},
 		"generate-name":   {manifests(secret + "{name: a, generateName: a-}\n"), "generateName must not be set in manifest"},
 		"duplicates":      {manifests(cm, secret+"{name: twice, namespace: default}\n", cm), "duplicate manifest for resource default/twice with resource type v1.ConfigMap"},
