@@ -64,9 +64,7 @@ func (a *Admin) ListWorks(ctx context.Context, r *hawserv1.ListWorksRequest, sen
 var errPageFull = errors.New("the page is full")
 
 var states = map[store.State]hawserv1.WorkState{
-	store.Live:      hawserv1.WorkState_WORK_STATE_LIVE,
-	store.Tombstone: hawserv1.WorkState_WORK_STATE_TOMBSTONE,
-	store.Grave:     hawserv1.WorkState_WORK_STATE_GRAVE,
+	store.Live: hawserv1.WorkState_WORK_STATE_LIVE, store.Tombstone: hawserv1.WorkState_WORK_STATE_TOMBSTONE, store.Grave: hawserv1.WorkState_WORK_STATE_GRAVE,
 }
 
 func workOf(m *store.Meta) *hawserv1.ListWorksResponse {
