@@ -6,6 +6,7 @@ package admin
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/hawser-io/hawser/internal/broker/call"
 	"github.com/hawser-io/hawser/internal/broker/claims"
@@ -26,8 +27,6 @@ type Agents interface {
 	Sources() []string
 	// Resolve hands an order to the agents of a cluster that named an AppliedManifestWork.
 	Resolve(cluster, uid string, adopt bool) (name string, err error)
-	// Reads tells whether a source is subscribed to the statuses of its works.
-	Reads(source string) bool
 	// Closing returns the error that calls are refused with, nil while they are not.
 	Closing() error
 }
@@ -71,8 +70,9 @@ func (a *Admin) Warnings() (all []string) {
 	if err := a.cfg.Store.Err(); err != nil {
 		all = append(all, fmt.Sprintf("the broker takes no specs and statuses: %v; give its volume more room, and where the store is damaged restore a backup", err))
 	}
+	connected := a.agents.Sources()
 	for _, row := range a.cfg.Store.Rows(quota.Source, "", partRows) {
-		if hub, err := a.claims.Sources.LastPosition(row.Name); (hub != nil || err != nil) && !a.agents.Reads(row.Name) {
+		if hub, err := a.claims.Sources.LastPosition(row.Name); (hub != nil || err != nil) && !slices.Contains(connected, row.Name) {
 			all = append(all, fmt.Sprintf("the hub-source of source %s is not connected: changes of its %d works reach no cluster, and their statuses do not reach the hub; see kubectl -n hawser get pods on the hub", row.Name, row.Works))
 		}
 	}

@@ -35,7 +35,6 @@ type desk struct {
 	*testing.T
 	*Admin
 	agents  []feed.Agent
-	readers []string // sources that are connected
 	closing error
 	failing error // of the next commits
 	orders  []string
@@ -82,7 +81,6 @@ func (d *desk) Resolve(cluster, uid string, adopt bool) (string, error) {
 	return "work-of-" + uid, nil
 }
 
-func (d *desk) Reads(source string) bool                { return slices.Contains(d.readers, source) }
 func (d *desk) Closing() error                          { return d.closing }
 func (*desk) Sources() []string                         { return nil }
 func (*desk) Recheck(claims.Change)                     {}

@@ -87,11 +87,6 @@ func (f *Feed) Tasks() []run.Task {
 	return []run.Task{{Name: "router", Run: f.route}, {Name: "drain", Run: f.drain}, {Name: "peers", Run: f.peers.Run}}
 }
 
-// Reads tells whether a source is subscribed to the statuses of its works.
-func (f *Feed) Reads(source string) bool {
-	return slices.ContainsFunc(codec.DataTypes(), func(d codec.DataType) bool { return len(f.registry.of(store.Scope{DataType: d, Owner: source})) > 0 })
-}
-
 // Closing returns the error that new calls are refused with while the feed drains, else nil.
 func (f *Feed) Closing() error {
 	if err := f.registry.end.Load(); err != nil {

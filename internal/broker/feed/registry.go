@@ -188,13 +188,13 @@ func (r *registry) agents(cluster string) []*subscription {
 	return list
 }
 
-// sources returns the names of those that have subscriptions.
+// sources returns the names of those that have subscriptions, one for each type of data.
 func (r *registry) sources() (names []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for party := range r.perParty {
-		if party.Role == identity.Source {
-			names = append(names, party.Name)
+	for scope := range r.byScope {
+		if scope.Owner != "" {
+			names = append(names, scope.Owner)
 		}
 	}
 	return names
