@@ -70,9 +70,8 @@ func (a *Admin) Warnings() (all []string) {
 	if err := a.cfg.Store.Err(); err != nil {
 		all = append(all, fmt.Sprintf("the broker takes no specs and statuses: %v; give its volume more room, and where the store is damaged restore a backup", err))
 	}
-	connected := a.agents.Sources()
 	for _, row := range a.cfg.Store.Rows(quota.Source, "", partRows) {
-		if hub, err := a.claims.Sources.LastPosition(row.Name); (hub != nil || err != nil) && !slices.Contains(connected, row.Name) {
+		if hub, err := a.claims.Sources.LastPosition(row.Name); (hub != nil || err != nil) && !slices.Contains(a.agents.Sources(), row.Name) {
 			all = append(all, fmt.Sprintf("the hub-source of source %s is not connected: changes of its %d works reach no cluster, and their statuses do not reach the hub; see kubectl -n hawser get pods on the hub", row.Name, row.Works))
 		}
 	}

@@ -333,8 +333,7 @@ func (m *metrics) resumed(s codec.Subresource, records int, took time.Duration) 
 
 // acked counts an ack by what it proves.
 func (m *metrics) acked(s codec.Subresource, p Proof) {
-	result := map[Proof]string{Unproven: "Noted", Matched: "InSync", Differs: "Differs"}[p]
-	m.acks.WithLabelValues(string(s), result).Inc()
+	m.acks.WithLabelValues(string(s), map[Proof]string{Unproven: "Noted", Matched: "InSync", Differs: "Differs"}[p]).Inc()
 }
 
 func (m *metrics) delivered(s codec.Subresource, event [][]byte) {
