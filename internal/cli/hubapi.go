@@ -170,7 +170,7 @@ func await(ctx context.Context, env Env, of string, look func(ctx context.Contex
 	for {
 		missing, err := look(ctx)
 		switch {
-		case err != nil && ctx.Err() == nil:
+		case err != nil && !timeIsOver(ctx):
 			return err
 		case err == nil && missing == "":
 			return nil
@@ -186,6 +186,13 @@ func await(ctx context.Context, env Env, of string, look func(ctx context.Contex
 		case <-time.After(lookPause):
 		}
 	}
+}
+
+// timeIsOver reports whether the time for something has passed. A client that limits its requests
+// refuses one by the clock, a moment before the context ends.
+func timeIsOver(ctx context.Context) bool {
+	end, bounded := ctx.Deadline()
+	return ctx.Err() != nil || bounded && !time.Now().Before(end)
 }
 
 // names lists what is called so, sorted.

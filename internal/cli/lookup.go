@@ -160,7 +160,7 @@ func knownCluster(ctx context.Context, c hawserv1.InspectionServiceClient, name 
 	if err != nil || found {
 		return err
 	}
-	return unknown(ctx, c, "cluster", name, "hawser get clusters", clusterNames)
+	return unknown(ctx, c, "cluster", name, clusterNames)
 }
 
 // knownSource is knownCluster for a source.
@@ -172,7 +172,7 @@ func knownSource(ctx context.Context, c hawserv1.InspectionServiceClient, name s
 	if slices.Contains(l.words, name) {
 		return nil
 	}
-	return unknown(ctx, c, "source", name, "hawser get limits", sourceNames)
+	return unknown(ctx, c, "source", name, sourceNames)
 }
 
 // unknownError says that the broker does not know a name.
@@ -180,8 +180,9 @@ type unknownError struct{ kind, name string }
 
 func (e *unknownError) Error() string { return "the broker knows no " + e.kind + " " + e.name }
 
-// unknown is the error for a name that look does not find; verb shows those that there are.
-func unknown(ctx context.Context, c hawserv1.InspectionServiceClient, kind, name, verb string, look func(context.Context, *lookup, []string) error) error {
+// unknown is the error for a name that look does not find.
+func unknown(ctx context.Context, c hawserv1.InspectionServiceClient, kind, name string, look func(context.Context, *lookup, []string) error) error {
+	verb := map[string]string{"cluster": "hawser get clusters", "source": "hawser get limits"}[kind]
 	l := &lookup{client: c}
 	if err := look(ctx, l, nil); err != nil && !errors.Is(err, errEnough) {
 		return err

@@ -1,8 +1,8 @@
 package manifestwork
 
 import (
-	"cmp"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
