@@ -136,7 +136,9 @@ func fill(t *testing.T, b *testkit.Broker) {
 		codec.SyncParams{ID: "2", Time: at, Source: "cluster1-work-agent", Cluster: "cluster1"},
 		codec.Unexplained{Records: []codec.UnexplainedRecord{{UID: "uid-lost", Name: "hash-lost", Objects: 2, Created: at}}})
 	say(t, b, agent1, transport.Filter{Cluster: "cluster1", DataType: codec.ManifestBundles}, errors.Join(err, err2), list, lost)
-	say(t, b, identity.Identity{Role: identity.Source, Name: "hub2"}, transport.Filter{Source: "hub2", DataType: codec.ManifestBundles}, nil) // connected, and without works
+	for _, name := range []string{"hub2", "hub3"} { // connected; hub2 gets works from others, hub3 has none
+		say(t, b, identity.Identity{Role: identity.Source, Name: name}, transport.Filter{Source: name, DataType: codec.ManifestBundles}, nil)
+	}
 	left := b.Store.Head().Revision
 	compared, err := codec.NewCompared(codec.SyncParams{ID: "1", Time: at, Source: "hub1", Owner: "hub1"}, codec.Compared{
 		Clusters: []codec.ClusterComparison{{
