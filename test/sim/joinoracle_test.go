@@ -427,7 +427,8 @@ func (j *join) decide() {
 			j.begin(a)
 			continue
 		}
-		if a.reg.State().Credential == nil && a.isRevoked() {
+		// It keeps a certificate that has ended, which the broker does not take.
+		if own := a.reg.State().Credential; (own == nil || !time.Now().Before(own.NotAfter)) && a.isRevoked() {
 			a.invite()
 		}
 		j.approve(a)
