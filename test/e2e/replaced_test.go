@@ -38,7 +38,7 @@ func TestClusterReplaced(t *testing.T) {
 	}
 	harness.Eventually(t, func(context.Context) error {
 		out, err := hawser("get", "orphans", "--cluster", name)
-		if err == nil && !strings.Contains(out, "stranger") {
+		if err == nil && !strings.Contains(out, "Stranger") {
 			err = errors.New("no stranger is listed: " + out)
 		}
 		return err

@@ -71,7 +71,7 @@ func TestJoin_PrintedLines(t *testing.T) {
 	w.runs(lines[0])
 	w.start("cluster1", "hawser-agent")
 	w.runs(lines[1])
-	w.eventually("in sync", w.access(at, "get", "clusters", "cluster1")...)
+	w.eventually("InSync", w.access(at, "get", "clusters", "cluster1")...)
 
 	// From a folder without the hub's files, into a file of another name.
 	w.dir = t.TempDir()
@@ -113,7 +113,7 @@ func TestJoin_InstallClusterSaysHow(t *testing.T) {
 	w.runs(lines[0])
 	w.start("cluster1", "hawser-agent")
 	w.runs(lines[1])
-	w.eventually("in sync", w.access(at, "get", "clusters", "cluster1")...)
+	w.eventually("InSync", w.access(at, "get", "clusters", "cluster1")...)
 	if out, err := w.shell(install); err == nil || !strings.Contains(out, "this cluster joined its hub with hawser join") {
 		t.Errorf("over a cluster that joined: %v\n%s", err, out)
 	}
@@ -129,12 +129,12 @@ func TestJoin_ClusterNotOnHub(t *testing.T) {
 	s.hawser("accept", "cluster1", "--context", "hub", "--wait")
 	s.run(s.kubectl, "--context", "hub", "create", "namespace", "clsuter1")
 	s.applyIn(s.hub, "clsuter1", "lost")
-	row := s.rowOf("not on hub", "clsuter1", get)
+	row := s.rowOf("NotOnHub", "clsuter1", get)
 	if strings.Contains(row, "hawser accept") || !strings.Contains(row, "is the namespace of its works misspelt?") {
 		t.Errorf("of a misspelt namespace it says %q", row)
 	}
 	s.hawser("detach", "cluster1", "--context", "hub")
-	row = s.rowOf("not on hub", "cluster1", get)
+	row = s.rowOf("NotOnHub", "cluster1", get)
 	if strings.Contains(row, "hawser accept") || !strings.Contains(row, "hawser uninstall cluster cluster1") {
 		t.Errorf("of a detached cluster it says %q", row)
 	}
@@ -144,9 +144,9 @@ func TestJoin_ClusterNotOnHub(t *testing.T) {
 	s.broker = s.start("hub", "hawser-broker")
 	s.eventuallyTrue("the row of the detached cluster is gone", func() (bool, string) {
 		out, err := s.try(get...)
-		return err == nil && strings.Contains(out, "clsuter1 ") && strings.Contains(out, "not on hub") && !strings.Contains("\n"+out, "\ncluster1 "), out
+		return err == nil && strings.Contains(out, "clsuter1 ") && strings.Contains(out, "NotOnHub") && !strings.Contains("\n"+out, "\ncluster1 "), out
 	})
-	if out := s.hawser(append(get, "cluster1")...); !strings.Contains(out, "not on hub") {
+	if out := s.hawser(append(get, "cluster1")...); !strings.Contains(out, "NotOnHub") {
 		t.Errorf("asked for by its name it is not shown: %s", out)
 	}
 }

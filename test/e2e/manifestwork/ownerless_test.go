@@ -52,7 +52,7 @@ func TestOrphans_WhatOCMsAgentLeft(t *testing.T) {
 	uid := string(rec.UID)
 	harness.Eventually(t, func(context.Context) error {
 		out, err := operate(t, "get", "orphans", "--cluster", cluster)
-		if err == nil && !listedAs(out, "no owner", uid, "1 objects") {
+		if err == nil && !listedAs(out, "NoOwner", uid, "1 objects") {
 			err = errors.New("it is not listed:\n" + out)
 		}
 		return err
