@@ -45,7 +45,7 @@ func TestMadeAnewWhileAgentIsAway(t *testing.T) {
 			return fmt.Errorf("no line of %s says %q:\n%s", name, want, out)
 		})
 	}
-	shows("clusters", "in sync") // the agent has it safe
+	shows("clusters", "InSync") // the agent has it safe
 	stop()
 
 	works := f.HubAPI.Work.WorkV1().ManifestWorks(name)
