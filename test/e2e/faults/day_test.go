@@ -193,11 +193,11 @@ func manyFailing(t *testing.T) {
 	}
 	looks := []look{
 		{command: "kubectl get manifestworks -n " + cluster + " -o wide", says: `w299 +False .*"?shop"?`, next: `(?i)namespace`},
-		{command: "hawser get clusters " + cluster, says: cluster + ` +failing +300 +300 `, next: `hawser get works`},
+		{command: "hawser get clusters " + cluster, says: cluster + ` +Failing +300 +300 `, next: `hawser get works`},
 		{command: "hawser get works --health not-applied --cluster " + cluster, says: `w299 .*"?shop"?`, next: `(?i)namespace`},
 	}
 	harness.EventuallyWithin(t, 3*time.Minute, func(ctx context.Context) error {
-		_, err := o.screen(ctx, []look{{command: looks[0].command, says: `w299 +False`}, {command: looks[1].command, says: cluster + ` +failing +300 +300 `}})
+		_, err := o.screen(ctx, []look{{command: looks[0].command, says: `w299 +False`}, {command: looks[1].command, says: cluster + ` +Failing +300 +300 `}})
 		return err
 	})
 	o.sees("many failing", looks...)
