@@ -34,6 +34,10 @@ func (c *Conn) Close() error {
 	return c.close()
 }
 
+// WarningHeader has, beside a list of the inspection service, a value for each line that a person should
+// read: that answers may be out of date, or that the broker does not take what is sent to it.
+const WarningHeader = "hawser-warning"
+
 // Calls is for services beside the one of events. [FromStatus] reads the errors of its calls.
 func (c *Conn) Calls() ggrpc.ClientConnInterface { return c.cc }
 

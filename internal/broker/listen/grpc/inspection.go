@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/hawser-io/hawser/internal/identity"
+	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
@@ -15,7 +16,7 @@ import (
 // are called concurrently. What they pass to send is not kept;
 // an error of send ends the call and is returned. Errors are *transport.Error.
 type Inspector interface {
-	// Warnings are told with each list, in its header [WarningHeader].
+	// Warnings are told with each list, in its header [transportgrpc.WarningHeader].
 	Warnings() []string
 	ListClusters(ctx context.Context, r *hawserv1.ListClustersRequest, send func(*hawserv1.ListClustersResponse) error) error
 	ListWorks(ctx context.Context, r *hawserv1.ListWorksRequest, send func(*hawserv1.ListWorksResponse) error) error
@@ -41,12 +42,9 @@ func callerOf(ctx context.Context) identity.Identity {
 	return c.Caller()
 }
 
-// WarningHeader has a value for each line that a person should read beside a list.
-const WarningHeader = "hawser-warning"
-
 // warned returns how a list is sent, after the warnings.
 func warned[T any](by Inspector, s ggrpc.ServerStreamingServer[T]) func(*T) error {
-	_ = s.SetHeader(metadata.MD{WarningHeader: by.Warnings()}) // fails only behind the first message
+	_ = s.SetHeader(metadata.MD{transportgrpc.WarningHeader: by.Warnings()}) // fails only behind the first message
 	return s.Send
 }
 
