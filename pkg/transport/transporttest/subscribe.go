@@ -164,11 +164,16 @@ func subscribeHandlerFails(b *bench) {
 
 func subscribeCancelled(b *bench) {
 	gone := make(chan struct{})
-	b.accept(func(ctx context.Context, _ transport.Stream) error {
+	b.server.subscribe = func(ctx context.Context, _ transport.Peer, _ transport.RawSubscription, out transport.Stream) error {
+		// t1 the client has the answer and gives up, t2 the server sees both at once: Accept may say
+		// that the peer is gone. This is an end of the subscription too.
+		defer close(gone)
+		if err := out.Accept(transport.Accepted{SubscriptionID: "s"}); err != nil {
+			return err
+		}
 		<-ctx.Done()
-		close(gone)
 		return ctx.Err()
-	})
+	}
 	ctx, cancel := context.WithCancel(b.Context())
 	s := b.subscribe(ctx, b.dial(), acceptAll)
 	s.awaitReady()

@@ -142,7 +142,15 @@ func (b *bench) subscribe(ctx context.Context, c transport.Conn, h transport.Han
 
 func (s *subscription) awaitReady() {
 	s.b.Helper()
-	await(s.b, s.ready, "ready")
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-s.ready:
+	case err := <-s.ended:
+		s.b.Fatalf("the subscription ended before it was ready: %v", err)
+	case <-timer.C:
+		s.b.Fatalf("ready: not within %v", patience)
+	}
 }
 
 func (s *subscription) awaitEnd() error {
