@@ -185,12 +185,14 @@ func (s apiSource) List(ctx context.Context, o metav1.ListOptions) (*metav1.Part
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if o.Continue == "" {
+		s.lists[s.scope]++
+	}
 	if err := s.refused(s.scope); err != nil {
 		return nil, err
 	}
 	version, from := strconv.Itoa(s.version), 0
 	if o.Continue == "" {
-		s.lists[s.scope]++
 		var items []metav1.PartialObjectMetadata
 		for ref, m := range s.objects {
 			if s.covers(ref) {

@@ -29,9 +29,10 @@ const (
 	// so that a connection that died unnoticed is not waited for for ever.
 	watchTime = 5 * time.Minute
 
-	// Waits between attempts: the first, and where they end up. What is denied
-	// stays so until somebody changes a role; for all namespaces together that is
-	// less urgent, as each has its own watch meanwhile.
+	// Waits between attempts: the first, and where they end up. A kube-apiserver that starts
+	// denies for some seconds, since it has not read its roles yet. What is denied longer stays so
+	// until somebody changes a role; for all namespaces together that is less urgent, as each has
+	// its own watch meanwhile.
 	firstRetry      = time.Second
 	lastRetry       = 30 * time.Second
 	deniedRetry     = time.Minute
@@ -53,29 +54,39 @@ type follower struct {
 	// can have happened since that the server does not tell.
 	broke  time.Time
 	denied bool // as last told to w
+	// failures and denials since a watch was last open for a while.
+	failures, denials backoff
 }
 
 // run follows until ctx ends.
 func (f *follower) run(ctx context.Context) {
-	retry := firstRetry
 	for ctx.Err() == nil {
 		begun := time.Now()
 		err := f.step(ctx)
 		if err == nil {
-			retry = firstRetry
+			f.failures, f.denials = 0, 0
 			if time.Since(begun) >= firstRetry {
 				continue // a watch that ended in its time
 			}
 		}
-		wait := retry
-		if retry = min(2*retry, lastRetry); denial(err) {
-			wait = f.deny(ctx, err)
-		} else if err != nil && ctx.Err() == nil {
+		var wait time.Duration
+		if denial(err) {
+			wait = f.denials.next(f.deny(ctx, err))
+		} else if wait = f.failures.next(lastRetry); err != nil && ctx.Err() == nil {
 			f.log.DebugContext(ctx, "watch failed", "error", err, "retry_in", wait)
 			f.w.falter(f.feed)
 		}
 		sleep(ctx, wait/2+rand.N(wait/2))
 	}
+}
+
+// backoff is the last wait between attempts, 0 before the first.
+type backoff time.Duration
+
+// next returns how long to wait now: twice as long as before, and last at most.
+func (b *backoff) next(last time.Duration) time.Duration {
+	*b = min(max(2*(*b), backoff(firstRetry)), backoff(last))
+	return time.Duration(*b)
 }
 
 // step is one list, if it is needed, and one watch. The list counts once the
@@ -109,8 +120,12 @@ func (f *follower) step(ctx context.Context) error {
 	if f.w.config.History.Over(f.history) {
 		f.forget()
 	}
-	if time.Since(begun) < lasts {
+	lasted := time.Since(begun)
+	if lasted < lasts {
 		f.broke = time.Now()
+	}
+	if lasted >= lastRetry {
+		f.failures, f.denials = 0, 0
 	}
 	if expired(err) {
 		f.version = ""
@@ -229,8 +244,8 @@ func (f *follower) uninvited(m *metav1.PartialObjectMetadata) {
 	}
 }
 
-// deny tells the Watcher, once the log, and returns when to try again.
-func (f *follower) deny(ctx context.Context, err error) (retry time.Duration) {
+// deny tells the Watcher, once the log, and returns the longest wait until the next attempt.
+func (f *follower) deny(ctx context.Context, err error) (longest time.Duration) {
 	f.version = ""
 	f.w.deny(f.feed)
 	first := !f.denied

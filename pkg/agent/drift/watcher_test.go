@@ -418,6 +418,48 @@ func TestWatcher_DeniedScopesAreReportedAndTriedAgain(t *testing.T) {
 	})
 }
 
+// t1 a kube-apiserver starts and has not read its roles, t2 it denies a watch, t3 two seconds
+// later it has read them. A denial that stays is asked about hardly more often than once a minute.
+func TestWatcher_DenialOfAMomentIsOverSoon(t *testing.T) {
+	forbidden := apierrors.NewForbidden(configMaps.GroupResource(), "", errors.New("no rule"))
+	s := newServer()
+	a := s.put("a")
+	run(t, s, func(r *rig) { r.Track("w1", track(map[string]Signature{"a": a})) }, func(r *rig) {
+		moment := func(when string) {
+			t.Helper()
+			s.deny(forbidden)
+			s.cut(apierrors.NewResourceExpired("too old"))
+			<-time.After(2 * time.Second)
+			s.deny(nil)
+			<-time.After(4 * time.Second)
+			if r.Unwatched("w1") != 0 || r.Ready() != nil {
+				t.Errorf("%s: still denied, four seconds after it was allowed", when)
+			}
+		}
+		moment("the first denial")
+		moment("the next one")
+
+		s.deny(forbidden)
+		s.cut(apierrors.NewResourceExpired("too old"))
+		s.mu.Lock()
+		s.lists = 0
+		s.mu.Unlock()
+		<-time.After(time.Hour)
+		s.mu.Lock()
+		n := s.lists
+		s.mu.Unlock()
+		if n > 2*130 { // of this scope and of the standing one: 120 if each wait is the shortest, and the short ones
+			t.Errorf("asked %d times in an hour", n)
+		}
+		t.Logf("asked %d times in an hour", n)
+
+		s.deny(nil)
+		<-time.After(deniedRetry)
+		<-time.After(time.Minute) // it is open for a while
+		moment("after a long denial that ended")
+	})
+}
+
 func TestWatcher_ServerThatDoesNotAnswerIsAskedLessAndLess(t *testing.T) {
 	s := newServer()
 	s.fail = errors.New("connection refused")
