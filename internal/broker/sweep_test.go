@@ -2,6 +2,7 @@ package broker_test
 
 import (
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -55,6 +56,32 @@ func TestSweep_RemovesGravesAfterTheirRetention(t *testing.T) {
 		}
 		if _, err := w.Store.Get(w.Context(), store.Key{DataType: codec.ManifestBundles, Cluster: "c1", ResourceID: "live"}); err != nil {
 			t.Errorf("the live record: %v", err)
+		}
+	})
+}
+
+// TestSweep_ClockAhead: a machine resumes, and its clock is a year ahead while a sweep takes place. The
+// graves stay. A clock that is right again removes them in their time.
+func TestSweep_ClockAhead(t *testing.T) {
+	var ahead atomic.Int64
+	now := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+	inWorld(t, broker.Config{Retention: 24 * time.Hour, Sweep: time.Hour, Now: now}, func(w *world) {
+		source := w.source("src")
+		w.put(source, work{version: 1}.event())
+		w.put(source, work{version: 2, deleting: true}.event())
+		for range 3 {
+			pass(time.Hour - time.Second)
+			ahead.Store(int64(365 * 24 * time.Hour))
+			pass(2 * time.Second)
+			ahead.Store(0)
+			pass(time.Hour - time.Second) // a sweep by the right clock
+			if n := w.graves(); n != 1 {
+				t.Fatalf("%d graves after a sweep by a clock that was ahead, want 1", n)
+			}
+		}
+		pass(20 * time.Hour)
+		if n := w.graves(); n != 0 {
+			t.Errorf("%d graves after the retention", n)
 		}
 	})
 }

@@ -63,12 +63,16 @@ func (g *graves) pop() (owner store.Scope, revision uint64, ok bool) {
 
 // run removes graves until ctx ends.
 func (g *graves) run(ctx context.Context) error {
-	sweep := time.NewTicker(g.cfg.Sweep)
+	sweep, last := time.NewTicker(g.cfg.Sweep), g.cfg.Now().Round(0)
 	defer sweep.Stop()
 	for ctx.Err() == nil {
 		select {
 		case <-sweep.C:
-			if err := g.sweep(ctx); err != nil && ctx.Err() == nil {
+			// t1 a machine resumes, with a clock that is a year ahead, t2 a sweep begins, t3 the clock is
+			// set right: every grave would be gone. So a clock counts no faster than sweeps come.
+			now := g.cfg.Now().Round(0)
+			err := g.sweep(ctx, now.Add(-g.cfg.Retention-max(0, now.Sub(last)-g.cfg.Sweep)))
+			if last = now; err != nil && ctx.Err() == nil && transport.CodeOf(err) != transport.CodeOverloaded {
 				g.cfg.Log.Error("removing old graves failed, the next sweep tries again", "error", err)
 			}
 		case <-g.wake:
@@ -134,9 +138,8 @@ func (g *graves) removeBatch(ctx context.Context, owner store.Scope, revision ui
 
 var errEnough = errors.New("enough for one sweep")
 
-// sweep removes the graves that are older than the retention.
-func (g *graves) sweep(ctx context.Context) error {
-	before := g.cfg.Now().Add(-g.cfg.Retention)
+// sweep removes the graves from before a time. Where there is more important work, the next sweep tries again.
+func (g *graves) sweep(ctx context.Context, before time.Time) error {
 	count := 0
 	var ops []store.Op
 	for _, d := range codec.DataTypes() {
@@ -161,10 +164,7 @@ func (g *graves) sweep(ctx context.Context) error {
 	if len(ops) > 0 {
 		outcomes, err := g.commits.commit(ctx, itself, nil, ops...)
 		g.metrics.graveRemoved.Add(float64(len(outcomes)))
-		switch {
-		case transport.CodeOf(err) == transport.CodeOverloaded:
-			return nil // there is more important work; the next sweep tries again
-		case err != nil:
+		if err != nil {
 			return err
 		}
 	}
