@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
@@ -44,6 +45,7 @@ const (
 type request struct {
 	cluster, agent string
 	parsed         *x509.CertificateRequest
+	approved       time.Time // by the clock of the hub; zero: it does not say
 }
 
 // user is the name by which the agent is known with the certificate.

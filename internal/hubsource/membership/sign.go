@@ -8,7 +8,6 @@ import (
 	"encoding/pem"
 	"fmt"
 	"io"
-	"math/big"
 	"os"
 	"time"
 
@@ -27,17 +26,17 @@ const (
 	// twentieth, or its holder would take it for half used up.
 	backdate      = 5 * time.Minute
 	backdateShare = 20
-	serialBits    = 127
 )
 
 // toSign says what a CSR waits for from the signer: its certificate. An error is why it never
 // gets one; both are nil where the CSR does not wait.
 func toSign(csr *certificatesv1.CertificateSigningRequest) (*request, error) {
 	var approved bool
+	var at time.Time
 	for _, c := range csr.Status.Conditions {
 		switch c.Type {
 		case certificatesv1.CertificateApproved:
-			approved = c.Status != corev1.ConditionFalse
+			approved, at = c.Status != corev1.ConditionFalse, c.LastTransitionTime.Time
 		case certificatesv1.CertificateDenied, certificatesv1.CertificateFailed:
 			return nil, nil
 		}
@@ -49,6 +48,7 @@ func toSign(csr *certificatesv1.CertificateSigningRequest) (*request, error) {
 	if err != nil {
 		return nil, err
 	}
+	r.approved = at
 	return &r, nil
 }
 
@@ -114,18 +114,17 @@ func newAuthority(certs, keys []byte) (a authority, err error) {
 // issue signs a certificate that has the subject and the key of the request, is for clients,
 // and ends with the authority at the latest.
 func (a authority) issue(r request, random io.Reader, now time.Time, valid time.Duration) ([]byte, error) {
+	// t1 a clock is a year ahead for two seconds, t2 it signs here: the certificate would begin in a year,
+	// and its holder be out until then. The hub noted the approval by its own clock.
+	if !r.approved.IsZero() && now.Sub(r.approved) > backdate {
+		now = plain.Latest(r.approved, a.cert.NotBefore)
+	}
 	if now.Before(a.cert.NotBefore) || !now.Before(a.cert.NotAfter) {
 		return nil, fmt.Errorf("the CA is valid from %s to %s only", a.cert.NotBefore.UTC().Format(time.RFC3339), a.cert.NotAfter.UTC().Format(time.RFC3339))
 	}
-	serial := make([]byte, serialBits/8+1)
-	if _, err := io.ReadFull(random, serial); err != nil {
-		return nil, fmt.Errorf("serial number: %w", err)
-	}
-	number := new(big.Int).SetBytes(serial)
-	number.SetBit(number, serialBits, 0).SetBit(number, serialBits-1, 1) // positive, and never 0
 	template := &x509.Certificate{
-		SerialNumber: number, RawSubject: r.parsed.RawSubject,
-		NotBefore: plain.Latest(now.Add(-min(backdate, valid/backdateShare)), a.cert.NotBefore), NotAfter: now.Add(valid),
+		RawSubject: r.parsed.RawSubject, // the serial number is a random one
+		NotBefore:  plain.Latest(now.Add(-min(backdate, valid/backdateShare)), a.cert.NotBefore), NotAfter: now.Add(valid),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 		BasicConstraintsValid: true,
 	}

@@ -22,6 +22,8 @@ import (
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 func signerOf(t testing.TB, from, to time.Time) authority {
@@ -317,5 +319,44 @@ func TestAuthority_Files(t *testing.T) {
 	a, err := s.read()
 	if err != nil || !bytes.Equal(a.chain, between) {
 		t.Errorf("beside a certificate of an intermediate CA %q is shown, want it alone: %v", a.chain, err)
+	}
+}
+
+// TestIssue_ClockAhead: a machine resumes, and for two seconds its clock is a year ahead. What is signed
+// meanwhile is good at once, by the clock of the hub, and as long as configured.
+func TestIssue_ClockAhead(t *testing.T) {
+	csr := renewalCSR(t, func(c *certificatesv1.CertificateSigningRequest) {
+		c.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{
+			Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(start),
+		}}
+	})
+	asked, err := toSign(csr)
+	if err != nil || asked == nil {
+		t.Fatalf("not to be signed: %v", err)
+	}
+	for name, c := range map[string]struct {
+		ca, now time.Time // since when the CA is valid, and what the clock says
+		want    time.Time // from when the certificate is as long as configured
+	}{
+		"a year ahead":           {start.Add(-time.Hour), start.Add(365 * 24 * time.Hour), start},
+		"a little later":         {start.Add(-time.Hour), start.Add(time.Minute), start.Add(time.Minute)},
+		"behind":                 {start.Add(-time.Hour), start.Add(-time.Minute), start.Add(-time.Minute)},
+		"approved before the CA": {start.Add(time.Hour), start.Add(2 * time.Hour), start.Add(time.Hour)},
+		"signed after two hours": {start.Add(-time.Hour), start.Add(2 * time.Hour), start},
+	} {
+		t.Run(name, func(t *testing.T) {
+			text, err := signerOf(t, c.ca, start.Add(10*365*24*time.Hour)).issue(*asked, rand.Reader, c.now, DefaultDuration)
+			if err != nil {
+				t.Fatal(err)
+			}
+			block, _ := pem.Decode(text)
+			got, err := x509.ParseCertificate(block.Bytes)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if from := c.want.Add(-5 * time.Minute); got.NotBefore.After(c.want) || got.NotBefore.Before(from) || !got.NotAfter.Equal(c.want.Add(DefaultDuration)) {
+				t.Errorf("valid from %v to %v, want from %v to %v", got.NotBefore, got.NotAfter, from, c.want.Add(DefaultDuration))
+			}
+		})
 	}
 }
