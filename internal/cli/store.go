@@ -81,7 +81,8 @@ The copy is checked; when the command succeeds, everything is on disk in DIR, wh
 must be empty or not there. Whoever has it can read every work: keep it like a Secret.
 
 With --into the copy goes into a directory of its own in DIR, which is named by the
-time: backup-20261123T090000Z. When it is on disk, only the newest --keep of those stay.`,
+time: backup-20261123T090000Z, or by a second more than the newest one where the clock
+has gone back. When it is on disk, only the newest --keep of those stay.`,
 		Args: cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
@@ -90,7 +91,11 @@ time: backup-20261123T090000Z. When it is on disk, only the newest --keep of tho
 			case into != "" && keep < 1:
 				return usageOf(cmd, errors.New("--keep is less than 1: the backup itself stays"))
 			case into != "":
-				to = filepath.Join(into, env.Now().UTC().Format(seriesName))
+				name, err := nextName(into, env.Now())
+				if err != nil {
+					return err
+				}
+				to = filepath.Join(into, name)
 			}
 			if err := given(cmd, "to", "name an empty directory for the backup, or with --into one for several"); err != nil {
 				return err

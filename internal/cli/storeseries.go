@@ -31,6 +31,22 @@ func series(dir string) (names []string, err error) {
 	return names, err
 }
 
+// nextName is the name of a backup that is made now: later than all in the series.
+//
+//	t1 a clock is a year ahead for two seconds, t2 a backup gets its name from it,
+//	therefore that one would be the newest for a year: the only one that stays, and is restored
+func nextName(dir string, now time.Time) (string, error) {
+	names, err := series(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	if err == nil && len(names) > 0 && names[len(names)-1] >= now.UTC().Format(seriesName) {
+		now, err = time.Parse(seriesName, names[len(names)-1])
+		now = now.Add(time.Second)
+	}
+	return now.UTC().Format(seriesName), err
+}
+
 // finished reports whether a backup of a series is whole, and not half a copy.
 func finished(dir, name string) bool {
 	_, err := os.Stat(filepath.Join(dir, name, pebble.IncompleteName))
