@@ -67,6 +67,16 @@ func (c caller) connect(t *testing.T) (cc *ggrpc.ClientConn, done func()) {
 // role is who the caller is, where it may call anything.
 func (c caller) role() string { return strings.TrimSuffix(c.name, " by token") }
 
+// mayCall reports whether there is anything that the caller may do.
+func (c caller) mayCall() bool {
+	for _, roles := range verdicts {
+		if slices.Contains(roles, c.role()) {
+			return true
+		}
+	}
+	return false
+}
+
 // probes call each RPC as a party that claims the scope, and return what came
 // of it. An RPC that is served and has no probe fails the test.
 var probes = map[string]func(ctx context.Context, c *ggrpc.ClientConn, scope string) []attempt{
@@ -361,8 +371,10 @@ func TestAuthorization_EveryRPCByEveryRole(t *testing.T) {
 	for _, m := range methodsOf(t, b.Addr, callers[0]) {
 		for _, c := range callers {
 			c.addr = b.Addr
-			for _, scope := range []string{c.scope, "foreign"} {
-				walk(t, c, m, scope, seen)
+			walk(t, c, m, c.scope, seen)
+			// A handshake is most of a try, and who may call nothing is refused before a scope is read.
+			if !testing.Short() || c.mayCall() {
+				walk(t, c, m, "foreign", seen)
 			}
 		}
 	}
