@@ -83,3 +83,24 @@ func TestCore_CertificateThatHasEnded(t *testing.T) {
 		t.Errorf("as %s: %v", r.as, r.core.Waits())
 	}
 }
+
+// TestCore_CertificateThatEndsAgain: a registration that succeeded holds up no later one. t1 a certificate ends
+// while the agent is away, and a person approves another one, t2 that one ends soon after.
+func TestCore_CertificateThatEndsAgain(t *testing.T) {
+	r := newRig(t)
+	r.pass(5 * time.Second)
+	for range 5 {
+		csr := r.hub.csrs[r.core.kept.Pending.Name]
+		csr.Status.Certificate = r.hub.sign(csr.Spec.Request, time.Minute)
+		r.hub.approving = false
+		r.keepOut(Registered, false)
+		r.hub.showRequest(csr)
+		if r.pass(10 * time.Second); r.as != Registered {
+			t.Fatalf("as %s", r.as)
+		}
+		r.keepOut(Registered, true)
+		if r.pass(time.Minute + 10*time.Second); r.as != Bootstrapping || r.core.kept.Pending == nil {
+			t.Fatalf("as %s, 20 s after its certificate has ended: %v", r.as, r.core.Waits())
+		}
+	}
+}

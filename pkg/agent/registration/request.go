@@ -77,6 +77,9 @@ func (c *Core) issued(p *Pending, cert []byte) {
 	c.kept.Credential, c.kept.Pending, c.kept.Bootstrap = own, nil, c.foundation(p)
 	c.anew, c.obtained, c.spread = false, c.now, c.c.Random()
 	c.renew, c.ask, c.sent = retry{}, retry{}, time.Time{}
+	if !c.ended() { // the trial, if this was one, has succeeded; the next end of a certificate begins another
+		c.trial = retry{}
+	}
 }
 
 // moveWithin is how long a certificate that was replaced may be on connections: who looks at the broker

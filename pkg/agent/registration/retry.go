@@ -19,13 +19,7 @@ type retry struct {
 
 // failed waits twice as long as the last time, from first to last; half of it is random.
 func (r *retry) failed(now time.Time, random float64, first, last time.Duration, why error) {
-	d := first
-	for range r.failures {
-		if d *= 2; d >= last {
-			d = last
-			break
-		}
-	}
+	d := min(last, first<<min(r.failures, 20)) // from a second, that is above any last
 	r.failures++
 	r.until, r.why = now.Add(d/2+time.Duration(random*float64(d/2))), why
 }
