@@ -62,7 +62,10 @@ func pause(ctx context.Context, d time.Duration) {
 // TestSource_EndsDeletionsWhereNoAgentEverCame: whichever of the event and the answer comes first,
 // the source knows its own finalizer, and asks no agent to confirm what none has.
 func TestSource_EndsDeletionsWhereNoAgentEverCame(t *testing.T) {
-	const rounds, each = 10, 30
+	rounds, each := 10, 30
+	if testing.Short() {
+		rounds = 4
+	}
 	for name, p := range map[string]*paced{
 		"slow informer":  {watches: 50 * time.Millisecond},
 		"equal":          {},
