@@ -239,8 +239,11 @@ func (l *lives) trustAll(told *codec.HubPosition) {
 // doubtful reports whether deletions are withheld anywhere.
 func (l *lives) doubtful() bool { return len(l.withheld) > 0 }
 
-// locateOn has the hub located on a new subscription.
-func (l *lives) locateOn(compared bool) { l.due = compared }
+// locateOn has the hub located on a new subscription, at once.
+//
+//	t1 a work changes, so the broker is to be told within a minute how far the hub has come, t2 the broker goes
+//	and comes back: until the hub is located again nothing is deleted or evicted because it is missing
+func (l *lives) locateOn(compared bool) { l.due, l.retry = compared, retry{} }
 
 // located reports whether the hub's position is known on this subscription.
 func (l *lives) located() bool { return l.locatedOn == l.f.sub }

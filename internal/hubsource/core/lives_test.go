@@ -33,6 +33,20 @@ func TestCore_AsksAgainWhatIsOlderThanWhatCameMeanwhile(t *testing.T) {
 	}
 }
 
+// TestCore_LocatesTheHubAtOnceOnEachSubscription: what was planned on the one before is no reason to wait.
+func TestCore_LocatesTheHubAtOnceOnEachSubscription(t *testing.T) {
+	f := comparingFixture(t, State{})
+	f.page(codec.Inventory{})
+	f.locate("200")
+	f.seen(newWork("w", 1, version("300")))
+	if e := f.core.Next(HubLane, Key{}); e != nil {
+		t.Fatalf("asked again within a minute: %T", e)
+	}
+	f.core.Disconnected()
+	f.core.Connected(transport.Accepted{Protocol: 1})
+	f.locate("300")
+}
+
 // A new list lacks a work whose last publish is under way, for longer than a
 // comparison takes. The hub is not to be believed before that work was looked for.
 func TestCore_DoubtsTheHubUntilWhatIsMissingWasLookedFor(t *testing.T) {
