@@ -210,17 +210,20 @@ func (s *stay) applyOn(hub workclient.Interface, name string) {
 	s.applyIn(hub, "cluster1", name)
 }
 
-// applyIn does that in any namespace.
+// applyIn does that in any namespace. That of a cluster is made a moment after the acceptance.
 func (s *stay) applyIn(hub workclient.Interface, namespace, name string) {
 	s.Helper()
 	o := &corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
-	_, err := hub.WorkV1().ManifestWorks(namespace).Create(s.Context(), &workv1.ManifestWork{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec:       workv1.ManifestWorkSpec{Workload: workv1.ManifestsTemplate{Manifests: []workv1.Manifest{{RawExtension: runtime.RawExtension{Object: o}}}}},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		s.Fatal(err)
-	}
+	s.eventuallyTrue("the hub takes "+name, func() (bool, string) {
+		_, err := hub.WorkV1().ManifestWorks(namespace).Create(s.Context(), &workv1.ManifestWork{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec:       workv1.ManifestWorkSpec{Workload: workv1.ManifestsTemplate{Manifests: []workv1.Manifest{{RawExtension: runtime.RawExtension{Object: o}}}}},
+		}, metav1.CreateOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			s.Fatal(err)
+		}
+		return err == nil, fmt.Sprint(err)
+	})
 }
 
 // arrives waits until the object of a work is on the cluster.
