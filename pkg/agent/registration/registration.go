@@ -215,18 +215,22 @@ const (
 // read tells the core about the managed cluster.
 func (r *Registration) read(ctx context.Context) error {
 	var facts Facts
-	var readAt time.Time
+	var due retry
 	told := ""
 	for {
 		askCtx, cancel := context.WithTimeout(ctx, healthTimeout)
 		err := r.c.Reader.Healthy(askCtx)
 		cancel()
 		facts.Healthy = err == nil
-		if err == nil && (readAt.IsZero() || time.Since(readAt) >= factsEvery) {
+		if err == nil && !time.Now().Before(due.until) {
 			askCtx, cancel = context.WithTimeout(ctx, factsEvery/2)
 			facts, err = r.c.Reader.Facts(askCtx)
 			cancel()
-			facts.Healthy, readAt = true, time.Now()
+			facts.Healthy = true
+			// A kube-apiserver that starts answers, and denies what it has not read its roles for.
+			if due.failed(time.Now(), 1, healthEvery, factsEvery, err); err == nil {
+				due = retry{until: time.Now().Add(factsEvery)}
+			}
 		}
 		if text := fmt.Sprint(err); err != nil && text != told && ctx.Err() == nil {
 			r.c.Log.WarnContext(ctx, "the cluster does not say all that its hub is told", "healthy", facts.Healthy, "error", err)
