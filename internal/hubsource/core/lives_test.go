@@ -33,7 +33,7 @@ func TestCore_AsksAgainWhatIsOlderThanWhatCameMeanwhile(t *testing.T) {
 	}
 }
 
-// TestCore_LocatesTheHubAtOnceOnEachSubscription: what was planned on the one before is no reason to wait.
+// TestCore_LocatesTheHubAtOnceOnEachSubscription: a plan of the one before is no reason to wait.
 func TestCore_LocatesTheHubAtOnceOnEachSubscription(t *testing.T) {
 	f := comparingFixture(t, State{})
 	f.page(codec.Inventory{})

@@ -30,7 +30,7 @@ const (
 	watchTime = 5 * time.Minute
 
 	// Waits between attempts: the first, and where they end up. A kube-apiserver that starts
-	// denies for some seconds, since it has not read its roles yet. What is denied longer stays so
+	// denies for some seconds, since it has not read its roles yet. A denial that lasts stays
 	// until somebody changes a role; for all namespaces together that is less urgent, as each has
 	// its own watch meanwhile.
 	firstRetry      = time.Second

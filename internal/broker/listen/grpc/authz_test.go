@@ -372,7 +372,7 @@ func TestAuthorization_EveryRPCByEveryRole(t *testing.T) {
 		for _, c := range callers {
 			c.addr = b.Addr
 			walk(t, c, m, c.scope, seen)
-			// A handshake is most of a try, and who may call nothing is refused before a scope is read.
+			// A handshake is most of a try. The broker refuses a caller that may do nothing before it reads a scope.
 			if !testing.Short() || c.mayCall() {
 				walk(t, c, m, "foreign", seen)
 			}
