@@ -106,3 +106,15 @@ type Digest struct {
 	Count uint64
 	Sum   DigestSum
 }
+
+// Add counts a record that is held from now on.
+func (d *Digest) Add(hash DigestSum) {
+	d.Count++
+	d.Sum = d.Sum.Add(hash)
+}
+
+// Remove counts a record that is held no longer.
+func (d *Digest) Remove(hash DigestSum) {
+	d.Count--
+	d.Sum = d.Sum.Sub(hash)
+}

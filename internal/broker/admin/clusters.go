@@ -58,7 +58,7 @@ func (a *Admin) describe(place store.Scope, agents []feed.Agent) *hawserv1.ListC
 	}
 	if a.hub != nil {
 		f := a.hub.Facts(place.Cluster)
-		c.Registration = &hawserv1.ClusterRegistration{Accepted: f.Accepted, Joined: f.Joined, Available: f.Available, Absent: f.Absent}
+		c.Registration = &hawserv1.ClusterRegistration{Accepted: f.Accepted, Joined: f.Joined, Available: f.Available, AvailableSince: f.AvailableSince, AvailableMessage: f.AvailableMessage, Absent: f.Absent}
 	}
 	if facts.RoundTrip > 0 {
 		c.RoundTrip = durationpb.New(facts.RoundTrip)
@@ -67,6 +67,7 @@ func (a *Admin) describe(place store.Scope, agents []feed.Agent) *hawserv1.ListC
 	c.Subscriptions = uint32(min(len(agents), math.MaxUint32))
 	if len(agents) == 0 {
 		c.LastSeen = timeOf(facts.Seen)
+		c.Pending = uint64(max(head.Unanswered+head.Tombstones, 0))
 	}
 	var worst peers.State
 	for i, s := range agents {

@@ -269,11 +269,11 @@ func (s *Sources) revoke(owner store.Scope, cluster string, drop bool) (changed 
 }
 
 // Revoke ends that a source vouches for a cluster: something of it left the store without
-// the source's doing.
+// the source's doing. The agents are told how far they are also where the source did not
+// vouch: they hold something else than the store now.
 func (s *Sources) Revoke(place store.Scope, owner string) {
-	if s.revoke(store.Scope{DataType: place.DataType, Owner: owner}, place.Cluster, false) {
-		s.agents.Recheck(Change{DataType: place.DataType, Clusters: []string{place.Cluster}})
-	}
+	s.revoke(store.Scope{DataType: place.DataType, Owner: owner}, place.Cluster, false)
+	s.agents.Recheck(Change{DataType: place.DataType, Clusters: []string{place.Cluster}})
 }
 
 // Release forgets everything that a source said of a cluster: what vanishes from the store

@@ -58,6 +58,8 @@ type Facts struct {
 	Absent bool
 	// Available is True, False, Unknown, or "" while nobody has said.
 	Available string
+	// AvailableSince is since when, as the condition has it, AvailableMessage why.
+	AvailableSince, AvailableMessage string
 }
 
 // changes are what was not so before.
@@ -124,9 +126,10 @@ func (m *mirror) put(o *hawserv1.RegistrationObject, c *changes) {
 		m.remove(p, o.GetName(), c)
 		return
 	}
+	f := o.GetFacts()
 	next := &object{
 		name: o.GetName(), uid: o.GetUid(), version: o.GetResourceVersion(), requester: o.GetRequester(), json: o.GetJson(),
-		facts: Facts{Accepted: o.GetFacts().GetAccepted(), Joined: o.GetFacts().GetJoined(), Available: o.GetFacts().GetAvailable()},
+		facts: Facts{Accepted: f.GetAccepted(), Joined: f.GetJoined(), Available: f.GetAvailable(), AvailableSince: f.GetAvailableSince(), AvailableMessage: f.GetAvailableMessage()},
 		said:  m.session,
 	}
 	had := m.places[p][next.name]

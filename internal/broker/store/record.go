@@ -70,6 +70,15 @@ type Meta struct {
 //	t4 The agent comes and lists the work. The grave says that it has to go.
 func (m *Meta) GoesWhenSeen() bool { return m.State == Grave && m.Sequence != "" }
 
+// Waits reports whether the cluster has said nothing of the present spec yet. Where the version
+// does not tell, a status counts that came later.
+func (m *Meta) Waits() bool {
+	if unversioned(m) {
+		return m.StatusRevision < m.SpecRevision
+	}
+	return m.StatusVersion < m.Version
+}
+
 // Waiting is a spec that arrived while the name or the id was still a
 // tombstone of the same owner. It becomes a record when the tombstone is
 // confirmed, or when it takes over from it (see [TakesOver]): live, or, when it was deleted meanwhile, a tombstone of its own,
@@ -126,13 +135,17 @@ type Change struct {
 // ClusterHead is what a store knows of one cluster and data type without a look
 // at the disk.
 type ClusterHead struct {
-	// SpecRevision is that of the last spec change, 0 when there is none.
+	// SpecRevision is that of the last change of what an agent should hold, 0 when there is none:
+	// of a spec, or of a live record that became a grave. That a deletion is confirmed is none:
+	// no agent is told of it, and none could acknowledge it.
 	SpecRevision uint64
 	Digest       Digest // of the live records
 	Tombstones   int
 	// Failing is how many of the live records have a status that says so. Of statuses that a
 	// release before this one stored nobody knows; they do not count.
 	Failing int
+	// Unanswered is how many of the live records wait for a status (see [Meta.Waits]).
+	Unanswered int
 	// Sequence is the highest sequence id of an accepted status from which an
 	// agent can go on, "" when there is none. Ids that agents do not make (see
 	// [codec.Sequencer]) cannot be compared with it and do not count.

@@ -93,8 +93,7 @@ func (p *plains) sumOf(cl *cluster) (d codec.Digest, sent bool) {
 			continue
 		}
 		sent = sent && w.hub.isTagged() && w.broker.on(p.f.sub) == holds && w.broker.mark.equal(w.hub.mark())
-		d.Count++
-		d.Sum = d.Sum.Add(codec.RecordHash(string(w.uid), w.hub.tag))
+		d.Add(codec.RecordHash(string(w.uid), w.hub.tag))
 	}
 	return d, sent
 }

@@ -241,8 +241,7 @@ func (c *comparisons) compareDigest(cl *cluster) {
 			if same = hasFinalizer(o) && w.hub.isTagged(); !same {
 				break
 			}
-			mine.Count++
-			mine.Sum = mine.Sum.Add(codec.RecordHash(string(w.uid), w.hub.tag))
+			mine.Add(codec.RecordHash(string(w.uid), w.hub.tag))
 		}
 	}
 	if !same || mine != cl.comparing.digest {

@@ -8,6 +8,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
+	clusterv1 "open-cluster-management.io/api/cluster/v1"
 )
 
 // agentAnnotations is the prefix of the annotations that an agent may give its ManagedCluster.
@@ -59,7 +60,7 @@ func createCluster(a ask, s state) (call, error) {
 
 // hubsConditions are the conditions of a ManagedCluster that the hub sets. Klusterlets act on the
 // first; what an agent sends of them is replaced by what the hub has.
-var hubsConditions = []string{conditionAccepted, conditionClockSynced, conditionDeleting}
+var hubsConditions = []string{clusterv1.ManagedClusterConditionHubAccepted, clusterv1.ManagedClusterConditionClockSynced, clusterv1.ManagedClusterConditionDeleting}
 
 // clusterStatus updates the status of a ManagedCluster. An agent that does not know the present
 // object is told of a conflict, as the hub would: it has what the hub said last on its stream.

@@ -7,6 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	clusterv1 "open-cluster-management.io/api/cluster/v1"
 
 	"github.com/hawser-io/hawser/pkg/codec"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
@@ -18,15 +19,6 @@ const (
 	addOnLabel          = "open-cluster-management.io/addon-name"
 	requesterAnnotation = "open-cluster-management.io/csr-user"
 	leaseName           = "managed-cluster-lease"
-)
-
-// Conditions of a ManagedCluster.
-const (
-	conditionAccepted    = "HubAcceptedManagedCluster"
-	conditionClockSynced = "ManagedClusterConditionClockSynced"
-	conditionDeleting    = "Deleting"
-	conditionJoined      = "ManagedClusterJoined"
-	conditionAvailable   = "ManagedClusterConditionAvailable"
 )
 
 // kind is one type of objects that agents see.
@@ -121,10 +113,12 @@ func factsOf(u *unstructured.Unstructured) *hawserv1.ClusterFacts {
 	f := &hawserv1.ClusterFacts{Accepted: accepted}
 	for _, c := range conditionsOf(u) {
 		switch c["type"] {
-		case conditionJoined:
+		case clusterv1.ManagedClusterConditionJoined:
 			f.Joined = c["status"] == string(metav1.ConditionTrue)
-		case conditionAvailable:
+		case clusterv1.ManagedClusterConditionAvailable:
 			f.Available, _ = c["status"].(string)
+			f.AvailableSince, _ = c["lastTransitionTime"].(string)
+			f.AvailableMessage, _ = c["message"].(string)
 		}
 	}
 	return f

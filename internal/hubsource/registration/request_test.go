@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "open-cluster-management.io/api/cluster/v1"
 
 	"github.com/hawser-io/hawser/pkg/codec"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
@@ -107,8 +108,8 @@ func hubs(t testing.TB, accepted bool) *object {
 		"metadata": obj{"name": cluster1, "uid": "u1", "resourceVersion": "7"},
 		"spec":     obj{"hubAcceptsClient": accepted},
 		"status": obj{"conditions": []any{
-			obj{"type": conditionAccepted, "status": "True", "reason": "HubClusterAdminAccepted"},
-			obj{"type": conditionJoined, "status": "False"},
+			obj{"type": clusterv1.ManagedClusterConditionHubAccepted, "status": "True", "reason": "HubClusterAdminAccepted"},
+			obj{"type": clusterv1.ManagedClusterConditionJoined, "status": "False"},
 		}},
 	})
 }
@@ -156,7 +157,7 @@ func TestDecide_PassesOnlyWhatIsAllowed(t *testing.T) {
 					"hubAcceptsClient": true, "leaseDurationSeconds": 1, "taints": []any{obj{"key": "k", "effect": "NoSelect"}},
 					"managedClusterClientConfigs": []any{obj{"url": "https://a", "caBundle": []byte("ca"), "extra": 1}},
 				},
-				"status": obj{"conditions": []any{obj{"type": conditionAccepted, "status": "True"}}},
+				"status": obj{"conditions": []any{obj{"type": clusterv1.ManagedClusterConditionHubAccepted, "status": "True"}}},
 			})), none, call{verb: create, resource: managedClusters, name: cluster1, object: obj{
 				"apiVersion": "cluster.open-cluster-management.io/v1", "kind": "ManagedCluster",
 				"metadata": obj{"name": cluster1, "annotations": obj{"agent.open-cluster-management.io/klusterlet": "a"}},
@@ -365,13 +366,13 @@ func TestClusterStatus_KeepsWhatIsTheHubs(t *testing.T) {
 			"spec":     obj{"hubAcceptsClient": true}, "status": obj{"conditions": conditions, "version": obj{"kubernetes": "v1.35.0"}},
 		})
 	}
-	joined := obj{"type": conditionJoined, "status": "True"}
-	hubs := obj{"type": conditionAccepted, "status": "True", "reason": "HubClusterAdminAccepted"}
+	joined := obj{"type": clusterv1.ManagedClusterConditionJoined, "status": "True"}
+	hubs := obj{"type": clusterv1.ManagedClusterConditionHubAccepted, "status": "True", "reason": "HubClusterAdminAccepted"}
 	for name, conditions := range map[string][]any{
 		"as it is":      {hubs, joined},
-		"forged":        {obj{"type": conditionAccepted, "status": "False", "reason": "Mine"}, joined},
+		"forged":        {obj{"type": clusterv1.ManagedClusterConditionHubAccepted, "status": "False", "reason": "Mine"}, joined},
 		"left out":      {joined},
-		"of a new kind": {joined, obj{"type": conditionDeleting, "status": "True"}},
+		"of a new kind": {joined, obj{"type": clusterv1.ManagedClusterConditionDeleting, "status": "True"}},
 	} {
 		got, refused := verdictOf(t, status("7", conditions...), s)
 		if refused != "" {
@@ -394,7 +395,7 @@ func TestClusterStatus_KeepsWhatIsTheHubs(t *testing.T) {
 		t.Errorf("an old version: %s", refused)
 	}
 	same := asked(t, updatedCluster, cluster1, obj{
-		"metadata": obj{"name": cluster1, "resourceVersion": "7"}, "status": obj{"conditions": []any{hubs, obj{"type": conditionJoined, "status": "False"}}},
+		"metadata": obj{"name": cluster1, "resourceVersion": "7"}, "status": obj{"conditions": []any{hubs, obj{"type": clusterv1.ManagedClusterConditionJoined, "status": "False"}}},
 	})
 	if _, refused := verdictOf(t, same, s); refused != "nothing" {
 		t.Errorf("the same status: %s", refused)
@@ -410,7 +411,7 @@ func TestFacts_AcceptanceIsNoCondition(t *testing.T) {
 	}
 	o := kept(t, codec.ManagedClusters, obj{
 		"metadata": obj{"name": "c"}, "spec": obj{"hubAcceptsClient": "true", "leaseDurationSeconds": 15},
-		"status": obj{"conditions": []any{obj{"type": conditionJoined, "status": "True"}, obj{"type": conditionAvailable, "status": "Unknown"}}},
+		"status": obj{"conditions": []any{obj{"type": clusterv1.ManagedClusterConditionJoined, "status": "True"}, obj{"type": clusterv1.ManagedClusterConditionAvailable, "status": "Unknown"}}},
 	})
 	if f := o.facts; f.GetAccepted() || !f.GetJoined() || f.GetAvailable() != "Unknown" || o.period != 15 {
 		t.Errorf("facts %v, period %d", f, o.period)

@@ -196,7 +196,7 @@ func (s *Set) put(e *entry) {
 	s.take(e.ResourceID)
 	s.works[e.ResourceID] = e
 	if !e.Deleting {
-		s.digest = codec.Digest{Count: s.digest.Count + 1, Sum: s.digest.Sum.Add(codec.RecordHash(e.ResourceID, e.Tag))}
+		s.digest.Add(codec.RecordHash(e.ResourceID, e.Tag))
 	}
 }
 
@@ -214,7 +214,7 @@ func (s *Set) take(id string) {
 	}
 	delete(s.works, id)
 	if !e.Deleting {
-		s.digest = without(s.digest, e.Work)
+		s.digest.Remove(codec.RecordHash(e.ResourceID, e.Tag))
 	}
 }
 

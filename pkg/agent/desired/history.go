@@ -207,7 +207,7 @@ func (s *Set) Lacks(ids []string, mark uint64) []string {
 func (s *Set) DigestOf(source string) (d codec.Digest) {
 	for id, e := range s.works {
 		if !e.Deleting && !e.unconfirmed && e.Source == source {
-			d = codec.Digest{Count: d.Count + 1, Sum: d.Sum.Add(codec.RecordHash(id, e.Tag))}
+			d.Add(codec.RecordHash(id, e.Tag))
 		}
 	}
 	return d
@@ -218,14 +218,10 @@ func (s *Set) Digest(but []string) codec.Digest {
 	d := s.digest
 	for _, id := range but {
 		if e := s.works[id]; e != nil && !e.Deleting {
-			d = without(d, e.Work)
+			d.Remove(codec.RecordHash(e.ResourceID, e.Tag))
 		}
 	}
 	return d
-}
-
-func without(d codec.Digest, w *Work) codec.Digest {
-	return codec.Digest{Count: d.Count - 1, Sum: d.Sum.Sub(codec.RecordHash(w.ResourceID, w.Tag))}
 }
 
 // Load holds a work that an earlier process held, unconfirmed. Of two live

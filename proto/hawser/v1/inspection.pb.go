@@ -407,7 +407,8 @@ type ListClustersResponse struct {
 	Since      *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`
 	Live       uint64                 `protobuf:"varint,7,opt,name=live,proto3" json:"live,omitempty"`
 	Tombstones uint64                 `protobuf:"varint,8,opt,name=tombstones,proto3" json:"tombstones,omitempty"`
-	// Works that still have to be sent.
+	// Works that still have to be sent. Where no agent is connected: works of whose present version
+	// the cluster has said nothing, deletions among them.
 	Pending uint64 `protobuf:"varint,9,opt,name=pending,proto3" json:"pending,omitempty"`
 	// Revision of the last change of a spec.
 	Revision uint64 `protobuf:"varint,10,opt,name=revision,proto3" json:"revision,omitempty"`
@@ -672,9 +673,12 @@ type ClusterRegistration struct {
 	// Status of the condition ManagedClusterConditionAvailable: True, False, Unknown, or empty.
 	Available string `protobuf:"bytes,3,opt,name=available,proto3" json:"available,omitempty"`
 	// The hub has no ManagedCluster of this name. False while the hub has not said which it has.
-	Absent        bool `protobuf:"varint,4,opt,name=absent,proto3" json:"absent,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Absent bool `protobuf:"varint,4,opt,name=absent,proto3" json:"absent,omitempty"`
+	// Since when Available is as it is (RFC 3339), and what the condition says of it.
+	AvailableSince   string `protobuf:"bytes,5,opt,name=available_since,json=availableSince,proto3" json:"available_since,omitempty"`
+	AvailableMessage string `protobuf:"bytes,6,opt,name=available_message,json=availableMessage,proto3" json:"available_message,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *ClusterRegistration) Reset() {
@@ -733,6 +737,20 @@ func (x *ClusterRegistration) GetAbsent() bool {
 		return x.Absent
 	}
 	return false
+}
+
+func (x *ClusterRegistration) GetAvailableSince() string {
+	if x != nil {
+		return x.AvailableSince
+	}
+	return ""
+}
+
+func (x *ClusterRegistration) GetAvailableMessage() string {
+	if x != nil {
+		return x.AvailableMessage
+	}
+	return ""
 }
 
 type ListWorksRequest struct {
@@ -2199,12 +2217,14 @@ const file_hawser_v1_inspection_proto_rawDesc = "" +
 	"\n" +
 	"refused_at\x18\x19 \x01(\v2\x1a.google.protobuf.TimestampR\trefusedAt\x12\x18\n" +
 	"\arefusal\x18\x1a \x01(\tR\arefusal\x12B\n" +
-	"\fregistration\x18\x1b \x01(\v2\x1e.hawser.v1.ClusterRegistrationR\fregistration\"\x7f\n" +
+	"\fregistration\x18\x1b \x01(\v2\x1e.hawser.v1.ClusterRegistrationR\fregistration\"\xd5\x01\n" +
 	"\x13ClusterRegistration\x12\x1a\n" +
 	"\baccepted\x18\x01 \x01(\bR\baccepted\x12\x16\n" +
 	"\x06joined\x18\x02 \x01(\bR\x06joined\x12\x1c\n" +
 	"\tavailable\x18\x03 \x01(\tR\tavailable\x12\x16\n" +
-	"\x06absent\x18\x04 \x01(\bR\x06absent\"c\n" +
+	"\x06absent\x18\x04 \x01(\bR\x06absent\x12'\n" +
+	"\x0favailable_since\x18\x05 \x01(\tR\x0eavailableSince\x12+\n" +
+	"\x11available_message\x18\x06 \x01(\tR\x10availableMessage\"c\n" +
 	"\x10ListWorksRequest\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x16\n" +
 	"\x06source\x18\x02 \x01(\tR\x06source\x12\x1d\n" +

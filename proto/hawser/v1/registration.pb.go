@@ -197,9 +197,12 @@ type ClusterFacts struct {
 	// The condition ManagedClusterJoined is True.
 	Joined bool `protobuf:"varint,2,opt,name=joined,proto3" json:"joined,omitempty"`
 	// Status of the condition ManagedClusterConditionAvailable: True, False, Unknown, or empty.
-	Available     string `protobuf:"bytes,3,opt,name=available,proto3" json:"available,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Available string `protobuf:"bytes,3,opt,name=available,proto3" json:"available,omitempty"`
+	// Since when, as the condition has it (RFC 3339), and its message.
+	AvailableSince   string `protobuf:"bytes,4,opt,name=available_since,json=availableSince,proto3" json:"available_since,omitempty"`
+	AvailableMessage string `protobuf:"bytes,5,opt,name=available_message,json=availableMessage,proto3" json:"available_message,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *ClusterFacts) Reset() {
@@ -249,6 +252,20 @@ func (x *ClusterFacts) GetJoined() bool {
 func (x *ClusterFacts) GetAvailable() string {
 	if x != nil {
 		return x.Available
+	}
+	return ""
+}
+
+func (x *ClusterFacts) GetAvailableSince() string {
+	if x != nil {
+		return x.AvailableSince
+	}
+	return ""
+}
+
+func (x *ClusterFacts) GetAvailableMessage() string {
+	if x != nil {
+		return x.AvailableMessage
 	}
 	return ""
 }
@@ -828,11 +845,13 @@ const file_hawser_v1_registration_proto_rawDesc = "" +
 	"\x10resource_version\x18\x05 \x01(\tR\x0fresourceVersion\x12\x12\n" +
 	"\x04json\x18\x06 \x01(\fR\x04json\x12\x1c\n" +
 	"\trequester\x18\a \x01(\tR\trequester\x12-\n" +
-	"\x05facts\x18\b \x01(\v2\x17.hawser.v1.ClusterFactsR\x05facts\"`\n" +
+	"\x05facts\x18\b \x01(\v2\x17.hawser.v1.ClusterFactsR\x05facts\"\xb6\x01\n" +
 	"\fClusterFacts\x12\x1a\n" +
 	"\baccepted\x18\x01 \x01(\bR\baccepted\x12\x16\n" +
 	"\x06joined\x18\x02 \x01(\bR\x06joined\x12\x1c\n" +
-	"\tavailable\x18\x03 \x01(\tR\tavailable\"\xc7\x01\n" +
+	"\tavailable\x18\x03 \x01(\tR\tavailable\x12'\n" +
+	"\x0favailable_since\x18\x04 \x01(\tR\x0eavailableSince\x12+\n" +
+	"\x11available_message\x18\x05 \x01(\tR\x10availableMessage\"\xc7\x01\n" +
 	"\x13RegistrationRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12.\n" +
 	"\x03ask\x18\x02 \x01(\v2\x1a.hawser.v1.RegistrationAskH\x00R\x03ask\x120\n" +

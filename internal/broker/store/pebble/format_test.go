@@ -57,7 +57,7 @@ func TestOpen_StoreOfFormer(t *testing.T) {
 	got = append(got, fmt.Sprintf("head %d, %d live, %d deleted, %s", h.SpecRevision, h.Digest.Count, h.Tombstones, h.Sequence))
 	want := []string{
 		"spec lives 5 6", "spec goes 8 7", "tombstone goes 8 7", "status goes 8 7", "status gone 10 10", "grave gone",
-		"hub1 has 2 on cluster1", "ci has 1 on cluster1", "head 10, 2 live, 1 deleted, 37752832",
+		"hub1 has 2 on cluster1", "ci has 1 on cluster1", "head 8, 2 live, 1 deleted, 37752832",
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("(-want +got):\n%s", d)

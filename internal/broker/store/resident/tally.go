@@ -91,7 +91,8 @@ func (t *Tally) move(old, n *store.Meta, add func(*revisions, uint64)) {
 	replace(&c.tombstones, when(old, store.Tombstone, oldSpec), when(n, store.Tombstone, spec))
 	replace(&o.graves, seen(old), seen(n))
 	o.hold(c, old, n)
-	c.head.Failing += fails(n) - fails(old)
+	c.head.Failing += live(n, fails) - live(old, fails)
+	c.head.Unanswered += live(n, (*store.Meta).Waits) - live(old, (*store.Meta).Waits)
 	if old != nil {
 		c.records--
 	}
@@ -102,7 +103,9 @@ func (t *Tally) move(old, n *store.Meta, add func(*revisions, uint64)) {
 		return
 	}
 	c.records++
-	c.head.SpecRevision = max(c.head.SpecRevision, n.SpecRevision)
+	if n.State != store.Grave || old != nil && old.State == store.Live {
+		c.head.SpecRevision = max(c.head.SpecRevision, n.SpecRevision)
+	}
 	if old == nil || old.Sequence != n.Sequence {
 		c.head.Sequence = higherSequence(c.head.Sequence, n.Sequence)
 	}
@@ -117,15 +120,18 @@ func seen(m *store.Meta) uint64 {
 	return m.StatusRevision
 }
 
-// fails is 1 if m is a live record of a work that fails, else 0.
-func fails(m *store.Meta) int {
-	if m == nil || m.State != store.Live || !m.Failing {
+// live is 1 if m is a live record of which is says so, else 0.
+func live(m *store.Meta, is func(*store.Meta) bool) int {
+	if m == nil || m.State != store.Live || !is(m) {
 		return 0
 	}
 	return 1
 }
 
-// when is revision if m is in a state, else 0.
+// fails reports whether the status of m says that the work is not applied, or not available.
+func fails(m *store.Meta) bool { return m.Failing }
+
+// when is revision, or what else is counted, if m is in a state, else 0.
 func when(m *store.Meta, s store.State, revision uint64) uint64 {
 	if m == nil || m.State != s {
 		return 0
@@ -137,7 +143,6 @@ func when(m *store.Meta, s store.State, revision uint64) uint64 {
 // number of o's tombstones there. What waits behind a tombstone is what its
 // owner has already, and the cluster has not.
 func (o *ownerTally) hold(c *clusterTally, old, n *store.Meta) {
-	is := func(m *store.Meta, s store.State) bool { return m != nil && m.State == s }
 	if old != nil && n != nil && old.State == n.State && (old.State != store.Live || old.Tag == n.Tag) && old.Waiting == n.Waiting {
 		return
 	}
@@ -147,14 +152,9 @@ func (o *ownerTally) hold(c *clusterTally, old, n *store.Meta) {
 		h = &holding{}
 		o.clusters[cluster] = h
 	}
-	h.digests(&c.head.Digest, old, subtract)
-	h.digests(&c.head.Digest, n, add)
-	if is(old, store.Tombstone) {
-		h.tombstones--
-	}
-	if is(n, store.Tombstone) {
-		h.tombstones++
-	}
+	h.digests(&c.head.Digest, old, (*store.Digest).Remove)
+	h.digests(&c.head.Digest, n, (*store.Digest).Add)
+	h.tombstones += int(when(n, store.Tombstone, 1)) - int(when(old, store.Tombstone, 1))
 	if h.digest.Count == 0 && h.tombstones == 0 {
 		delete(o.clusters, cluster)
 	}
@@ -174,16 +174,6 @@ func (h *holding) digests(cluster *store.Digest, m *store.Meta, count func(*stor
 	if w := m.Waiting; w != nil && !w.Deleting {
 		count(&h.digest, codec.RecordHash(w.ResourceID, w.Tag))
 	}
-}
-
-func add(d *store.Digest, hash codec.DigestSum) {
-	d.Count++
-	d.Sum = d.Sum.Add(hash)
-}
-
-func subtract(d *store.Digest, hash codec.DigestSum) {
-	d.Count--
-	d.Sum = d.Sum.Sub(hash)
 }
 
 // scopes returns those that a record belongs to, new ones where there are none.

@@ -235,12 +235,16 @@ func (l *Model) Changes(after uint64) []store.Change {
 func (l *Model) ClusterHead(dt codec.DataType, cluster string) store.ClusterHead {
 	var h store.ClusterHead
 	for _, e := range l.Scan(store.Scope{DataType: dt, Cluster: cluster}) {
-		h.SpecRevision = max(h.SpecRevision, e.SpecRevision)
+		spec, _ := store.Entries(&e.Meta)
+		h.SpecRevision = max(h.SpecRevision, spec)
 		switch e.State {
 		case store.Live:
 			h.Digest.Count++
 			if e.Failing {
 				h.Failing++
+			}
+			if e.Waits() {
+				h.Unanswered++
 			}
 			h.Digest.Sum = h.Digest.Sum.Add(codec.RecordHash(e.ResourceID, e.Tag))
 		case store.Tombstone:

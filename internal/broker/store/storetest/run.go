@@ -46,6 +46,7 @@ func Run(t *testing.T, newSite func(t *testing.T) Site) {
 		{"ChangesWaits", testChangesWaits},
 		{"ClusterHead", testClusterHead},
 		{"Failing", testFailing},
+		{"Unanswered", testUnanswered},
 		{"Clusters", testClusters},
 		{"Since", testSince},
 		{"SinceSnapshot", testSinceSnapshot},

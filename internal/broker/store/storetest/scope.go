@@ -59,19 +59,23 @@ func testClusterHead(t *testing.T, site Site) {
 	want := func(revision uint64, tombstones int, sequence string, ops ...store.Op) store.ClusterHead {
 		return store.ClusterHead{SpecRevision: revision, Digest: digestOf(ops...), Tombstones: tombstones, Sequence: sequence}
 	}
+	unanswered := func(n int, h store.ClusterHead) store.ClusterHead {
+		h.Unanswered = n
+		return h
+	}
 	diff(t, "nothing", store.ClusterHead{}, now())
 	b.accept(spec(u1, 1), spec(u2, 1), spec(in("c2", "u1"), 1))
-	diff(t, "two", want(2, 0, "", spec(u1, 1), spec(u2, 1)), now())
+	diff(t, "two", unanswered(2, want(2, 0, "", spec(u1, 1), spec(u2, 1))), now())
 	b.accept(spec(u1, 2))
-	diff(t, "updated", want(4, 0, "", spec(u1, 2), spec(u2, 1)), now())
+	diff(t, "updated", unanswered(2, want(4, 0, "", spec(u1, 2), spec(u2, 1))), now())
 	b.accept(report(u1, 2, 100))
-	diff(t, "a status is no change", want(4, 0, Sequence(100), spec(u1, 2), spec(u2, 1)), now())
+	diff(t, "a status is no change", unanswered(1, want(4, 0, Sequence(100), spec(u1, 2), spec(u2, 1))), now())
 	b.accept(report(u2, 1, 20))
 	diff(t, "the highest sequence id counts, as a number", want(4, 0, Sequence(100), spec(u1, 2), spec(u2, 1)), now())
 	b.accept(deletion(u1, 2))
 	diff(t, "tombstones are outside the digest", want(7, 1, Sequence(100), spec(u2, 1)), now())
 	b.accept(reportDeleted(u1, 2, 101))
-	diff(t, "graves are outside", want(8, 0, Sequence(101), spec(u2, 1)), now())
+	diff(t, "no agent is told of graves", want(7, 0, Sequence(101), spec(u2, 1)), now())
 	foreign, unreadable := report(u2, 1, 0), report(in("c2", "u1"), 1, 0)
 	foreign.Key, foreign.Sequence = in("c2", "u1"), fmt.Sprint(900<<22|7<<12)
 	unreadable.Sequence = "x"
@@ -79,7 +83,7 @@ func testClusterHead(t *testing.T, site Site) {
 	diff(t, "ids of other nodes do not count", "", b.ClusterHead(codec.ManifestBundles, "c2").Sequence)
 	b.close()
 	b = open(t, site)
-	diff(t, "reopened", want(8, 0, Sequence(101), spec(u2, 1)), now())
+	diff(t, "reopened", want(2, 0, Sequence(101), spec(u2, 1)), now())
 	diff(t, "reopened, ids of other nodes", "", b.ClusterHead(codec.ManifestBundles, "c2").Sequence)
 	b.accept(store.Op{Kind: store.Drop, Key: u2}, store.Op{Kind: store.Drop, Key: u1})
 	diff(t, "nothing is left", store.Digest{}, now().Digest)
@@ -110,6 +114,33 @@ func testFailing(t *testing.T, site Site) {
 	diff(t, "it is being deleted", 0, failing())
 	b.accept(fails(u1, 4), store.Op{Kind: store.Drop, Key: u1})
 	diff(t, "it is gone", 0, failing())
+}
+
+// testUnanswered: the live works are counted of whose present spec the cluster has said nothing.
+func testUnanswered(t *testing.T, site Site) {
+	b := open(t, site)
+	b.mark()
+	u1, u2 := in("c1", "u1"), in("c1", "u2")
+	waiting := func() int { return b.ClusterHead(codec.ManifestBundles, "c1").Unanswered }
+	b.accept(spec(u1, 1), spec(u2, 1))
+	diff(t, "nothing was said", 2, waiting())
+	b.accept(report(u1, 1, 1), report(u2, 1, 2))
+	diff(t, "of both it was", 0, waiting())
+	b.accept(spec(u1, 2), report(u1, 1, 3))
+	diff(t, "of the version before it was", 1, waiting())
+	b.close()
+	b = open(t, site)
+	diff(t, "reopened", 1, waiting())
+	b.accept(report(u1, 3, 4))
+	diff(t, "of a version that a lost store had", 0, waiting())
+	b.accept(spec(u1, 0))
+	diff(t, "the version does not tell", 1, waiting())
+	b.accept(report(u1, 0, 5))
+	diff(t, "what was said later counts", 0, waiting())
+	b.accept(spec(u2, 2), deletion(u2, 2))
+	diff(t, "a deletion is counted as a tombstone", 0, waiting())
+	b.accept(store.Op{Kind: store.Adopt, Key: u1, Owner: "s2"})
+	diff(t, "another owner is nothing new", 0, waiting())
 }
 
 // testClusters: a cluster is known as long as it has a record in any state, or

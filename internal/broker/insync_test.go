@@ -1,0 +1,98 @@
+package broker_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hawser-io/hawser/internal/broker"
+	"github.com/hawser-io/hawser/pkg/transport"
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
+)
+
+func (w *world) wantCluster(what, name string, state hawserv1.ClusterState, pending uint64) {
+	w.Helper()
+	synctest.Wait()
+	for _, c := range w.clusters(name) {
+		if c.GetState() != state || c.GetPending() != pending {
+			w.Errorf("%s: %s is %v with %d pending, want %v with %d", what, name, c.GetState(), c.GetPending(), state, pending)
+		}
+	}
+}
+
+// TestListClusters_InSyncAfterADeletion:
+//
+//	t1 An agent is told of a deletion, and how far it is. It acknowledges that.
+//	t2 It confirms the deletion, which takes longer.
+//
+// Nothing more is sent, and there is nothing that the agent could acknowledge.
+func TestListClusters_InSyncAfterADeletion(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		source := w.source("src")
+		w.put(source, work{id: "w1", version: 1}.event())
+		agent := w.open(w.agent("c1"), hawser)
+		w.ask(agent)
+		agent.expect("spec resync_response w1 v1")
+		agent.mustAck(agent.checkpoint())
+		w.put(agent.peer, w.event(report{id: "w1", version: 1}))
+		w.wantCluster("it has the work", "c1", hawserv1.ClusterState_CLUSTER_STATE_IN_SYNC, 0)
+
+		w.put(source, work{id: "w1", version: 1, deleting: true}.event())
+		pass(time.Minute)
+		agent.expect("spec delete_request w1 v1 deleting")
+		agent.mustAck(agent.checkpoint())
+		w.put(agent.peer, w.event(report{id: "w1", version: 1, deleted: true}))
+		w.wantCluster("it has confirmed", "c1", hawserv1.ClusterState_CLUSTER_STATE_IN_SYNC, 0)
+		pass(time.Minute)
+		if got := agent.checkpoints(); len(got) != 0 {
+			t.Errorf("%+v although the agent has nothing else than before", got)
+		}
+	})
+}
+
+// TestListClusters_DiffersAfterForget: the agent holds a work that an operator gave up, of a
+// source that compares nothing.
+func TestListClusters_DiffersAfterForget(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		w.put(w.source("src"), work{id: "w1", version: 1}.event())
+		agent := w.open(w.agent("c1"), hawser)
+		w.ask(agent)
+		first := agent.checkpoint()
+		agent.mustAck(first)
+		pass(time.Minute)
+		if _, err := w.ForgetWork(w.Context(), olga, &hawserv1.ForgetWorkRequest{Cluster: "c1", ResourceId: "w1"}); err != nil {
+			t.Fatal(err)
+		}
+		w.wantCluster("it is not told yet", "c1", hawserv1.ClusterState_CLUSTER_STATE_BEHIND, 0)
+		if err := agent.ack(agent.checkpoint().Cursor, first.Digest); err != nil {
+			t.Fatal(err)
+		}
+		w.wantCluster("it has the work", "c1", hawserv1.ClusterState_CLUSTER_STATE_DIFFERS, 0)
+	})
+}
+
+// TestListClusters_PendingOfWhoIsAway: works wait for a cluster that is away of whose present spec
+// it has said nothing, and deletions that it has not confirmed.
+func TestListClusters_PendingOfWhoIsAway(t *testing.T) {
+	inWorld(t, broker.Config{}, func(w *world) {
+		source := w.source("src")
+		for _, id := range []string{"w1", "w2", "w3"} {
+			w.put(source, work{id: id, version: 1}.event())
+		}
+		const offline, never = hawserv1.ClusterState_CLUSTER_STATE_OFFLINE, hawserv1.ClusterState_CLUSTER_STATE_NEVER_SEEN
+		w.wantCluster("no agent has come", "c1", never, 3)
+		for what, begin := range map[string]func(*transport.RawSubscription, *tap){"a stock agent": nil, "one of ours": hawser} {
+			agent := w.open(w.agent("c1"), begin)
+			w.ask(agent)
+			for _, id := range []string{"w1", "w2", "w3"} {
+				w.put(agent.peer, w.event(report{id: id, version: 1}))
+			}
+			agent.cancel()
+			w.wantCluster(what+" is gone that has everything", "c1", offline, 0)
+		}
+		w.put(source, work{id: "w1", version: 2}.event())
+		w.put(source, work{id: "w2", version: 1, deleting: true}.event())
+		w.put(source, work{id: "w4", version: 1}.event())
+		w.wantCluster("one is changed, one deleted, one new", "c1", offline, 3)
+	})
+}
